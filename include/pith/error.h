@@ -1,0 +1,36 @@
+#pragma once
+// Every failure of the library is one pith::Error: a code for programs, a sentence for people.
+
+#include <stdexcept>
+#include <string>
+
+namespace pith {
+
+/// What kind of thing went wrong. The CLI's exit status is 10 + the code's value.
+enum class ErrorCode {
+  kInvalidArgument = 0,  ///< a parameter, policy or prompt that makes no sense
+  kNotFound = 1,         ///< a file or a tensor that is not there
+  kCorrupt = 2,          ///< a file that is there but malformed or truncated
+  kUnsupported = 3,      ///< well-formed, but not something this build can do
+  kOutOfMemory = 4,      ///< the allocator's limit or the machine's
+  kContextFull = 5,      ///< more tokens than the context or the model allows
+  kNonFinite = 6,        ///< NaN or infinity in weights or activations
+  kIo = 7,               ///< the operating system refused a read or a write
+  kInternal = 8,         ///< a broken invariant: a bug of ours
+};
+
+/// Returns the code's name, e.g. "unsupported".
+const char* to_string(ErrorCode code);
+
+/// Thrown at the library's boundaries. The message says what was asked, what is supported and
+/// what to do.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  ErrorCode code() const noexcept { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+}  // namespace pith

@@ -1,0 +1,157 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/memory.h"
+#include "core/philox.h"
+#include "core/thread_pool.h"
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+TEST(Philox, MatchesThePublishedVectors) {
+  // Random123's known-answer tests for philox4x32-10.
+  EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}),
+            (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox4x32({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}),
+            (std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(
+      philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+      (std::array<uint32_t, 4>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(Philox, EveryPartOfTheKeyMatters) {
+  const auto base = Philox(1, 2, 3).words(4, 5);
+  EXPECT_NE(base, Philox(2, 2, 3).words(4, 5));
+  EXPECT_NE(base, Philox(1, 3, 3).words(4, 5));
+  EXPECT_NE(base, Philox(1, 2, 4).words(4, 5));
+  EXPECT_NE(base, Philox(1, 2, 3).words(5, 5));
+  EXPECT_NE(base, Philox(1, 2, 3).words(4, 6));
+  EXPECT_NE(base, Philox(1, 2, 3).words((uint64_t{1} << 32) + 4, 5));
+}
+
+TEST(Philox, UniformHasTheRightMeanAndVariance) {
+  const Philox random(7, 0, 0);
+  constexpr int kDraws = 100000;
+  double sum = 0, squares = 0;
+  for (int i = 0; i < kDraws; ++i) {
+    const double u = random.uniform(i);
+    sum += u;
+    squares += u * u;
+  }
+  const double mean = sum / kDraws;
+  EXPECT_NEAR(mean, 0.5, 4 * std::sqrt(1.0 / 12 / kDraws));
+  EXPECT_NEAR(squares / kDraws - mean * mean, 1.0 / 12, 0.001);
+}
+
+TEST(DType, F16RoundTripsEveryPattern) {
+  for (uint32_t h = 0; h < 65536; ++h) {
+    const float x = f16_to_f32(static_cast<uint16_t>(h));
+    if (std::isnan(x)) {
+      EXPECT_TRUE(std::isnan(f16_to_f32(f32_to_f16(x))));
+    } else {
+      EXPECT_EQ(f32_to_f16(x), h);
+    }
+  }
+}
+
+TEST(DType, RoundsToNearestEven) {
+  EXPECT_EQ(f32_to_f16(1.0f + 0x1p-11f), 0x3C00);           // tie: stays even
+  EXPECT_EQ(f32_to_f16(1.0f + 3 * 0x1p-11f), 0x3C02);       // tie: goes up to even
+  EXPECT_EQ(f32_to_f16(65519.0f), 0x7BFF);
+  EXPECT_EQ(f32_to_f16(65520.0f), 0x7C00);
+  EXPECT_EQ(f32_to_bf16(1.0f + 0x1p-8f), 0x3F80);
+  EXPECT_EQ(f32_to_bf16(1.0f + 3 * 0x1p-8f), 0x3F82);
+  EXPECT_TRUE(std::isnan(bf16_to_f32(f32_to_bf16(NAN))));
+}
+
+TEST(DType, UnknownNameIsRefusedWithTheList) {
+  EXPECT_EQ(parse_dtype("bf16"), DType::kBF16);
+  try {
+    parse_dtype("fp8");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
+    EXPECT_STREQ(e.what(), "unknown dtype 'fp8'; supported: f32, f16, bf16");
+  }
+}
+
+TEST(Buffer, KeepsBytesThroughGrowthAndShrinkingAndCountsThem) {
+  MemoryCounter counter;
+  {
+    Array<uint32_t> a(counter, MemoryKind::kPayload);
+    for (uint32_t i = 0; i < 1000000; ++i) a.push_back(i);
+    EXPECT_EQ(counter.bytes(MemoryKind::kPayload), a.capacity_bytes());
+    EXPECT_LE(a.capacity_bytes(), size_t{4000000} * 9 / 8 + 8192);
+    for (uint32_t i = 0; i < 1000000; i += 999) ASSERT_EQ(a[i], i);
+    for (size_t n : {999999, 70000, 16384, 16383, 100, 3, 0}) {
+      a.resize(n);
+      a.shrink_to_fit();
+      for (uint32_t i = 0; i < n; i += 7) ASSERT_EQ(a[i], i);
+      EXPECT_LE(a.capacity_bytes(), n * 4 + 4096);
+      EXPECT_EQ(counter.total(), a.capacity_bytes());
+    }
+  }
+  EXPECT_EQ(counter.total(), 0u);
+}
+
+TEST(Buffer, CopiesAreDeepAndFreshMemoryIsPoisoned) {
+  MemoryCounter counter(0, /*poison=*/true);
+  Array<float> a(counter, MemoryKind::kScratch);
+  a.resize(100);
+  for (float x : a) EXPECT_TRUE(std::isnan(x));
+  a[0] = 1;
+  Array<float> b = a;
+  b[0] = 2;
+  EXPECT_EQ(a[0], 1);
+  EXPECT_EQ(counter.total(), a.capacity_bytes() + b.capacity_bytes());
+}
+
+TEST(MemoryCounter, RefusesWhatPassesTheLimitAndCountsNothingForIt) {
+  MemoryCounter counter(1000);
+  Array<uint8_t> a(counter, MemoryKind::kPayload);
+  a.resize(640);
+  try {
+    a.resize(2000);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kOutOfMemory);
+  }
+  EXPECT_EQ(a.size(), 640u);
+  EXPECT_EQ(counter.total(), 640u);
+}
+
+TEST(ThreadPool, RunsEachIndexOnceForAnyTeam) {
+  for (int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.size(), threads);
+    for (size_t n : {0, 1, 2, 3, 64, 1000}) {
+      std::vector<std::atomic<int>> hits(n);
+      pool.parallel_for(n, [&](size_t i, int worker) {
+        ASSERT_LT(worker, threads);
+        ++hits[i];
+      });
+      for (auto& h : hits) EXPECT_EQ(h, 1);
+    }
+  }
+}
+
+TEST(ThreadPool, RethrowsTheFirstErrorAndStaysUsable) {
+  ThreadPool pool(2);
+  for (int round = 0; round < 100; ++round) {
+    EXPECT_THROW(pool.parallel_for(
+                     50, [](size_t i, int) { if (i == 20) throw Error(ErrorCode::kIo, "x"); }),
+                 Error);
+    std::atomic<int> sum = 0;
+    pool.parallel_for(100, [&](size_t i, int) { sum += static_cast<int>(i); });
+    EXPECT_EQ(sum, 4950);
+  }
+}
+
+}  // namespace
+}  // namespace pith

@@ -1,0 +1,141 @@
+#include "core/memory.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+constexpr size_t kAlign = 64;
+constexpr size_t kPage = 4096;
+constexpr size_t kHugePage = size_t{2} << 20;
+// From here a buffer is a mapping of its own: it moves by page tables, not by copying, and what it
+// gives up leaves the process at once.
+constexpr size_t kMapFrom = 16 * kPage;
+
+size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+
+bool is_mapped(size_t capacity) { return capacity >= kMapFrom; }
+
+std::byte* allocate(size_t capacity) {
+  if (!is_mapped(capacity)) return static_cast<std::byte*>(std::aligned_alloc(kAlign, capacity));
+  void* p = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return nullptr;
+  if (capacity >= 4 * kHugePage) madvise(p, capacity, MADV_HUGEPAGE);
+  return static_cast<std::byte*>(p);
+}
+
+void release(std::byte* p, size_t capacity) noexcept {
+  if (!p) return;
+  if (is_mapped(capacity)) munmap(p, capacity);
+  else std::free(p);
+}
+
+}  // namespace
+
+const char* to_string(MemoryKind kind) {
+  constexpr const char* kNames[kMemoryKinds] = {"payload", "metadata", "shared",
+                                                "staging", "scratch",  "weights"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+void MemoryCounter::add(MemoryKind kind, size_t bytes) {
+  const size_t now = total_.fetch_add(bytes) + bytes;
+  if (limit_ != 0 && now > limit_) {
+    total_ -= bytes;
+    throw Error(ErrorCode::kOutOfMemory,
+                fmt::format("{} more bytes of {} asked; {} of the limit of {} bytes are in use. "
+                            "Choose a smaller context or budget, or raise the limit",
+                            bytes, to_string(kind), now - bytes, limit_.load()));
+  }
+  live_[static_cast<size_t>(kind)] += bytes;
+  size_t seen = peak_;
+  while (now > seen && !peak_.compare_exchange_weak(seen, now)) {
+  }
+}
+
+void MemoryCounter::sub(MemoryKind kind, size_t bytes) noexcept {
+  live_[static_cast<size_t>(kind)] -= bytes;
+  total_ -= bytes;
+}
+
+Buffer::Buffer(const Buffer& other) : counter_(other.counter_), kind_(other.kind_) {
+  if (other.size_ == 0) return;
+  reserve(other.size_);
+  std::memcpy(data_, other.data_, other.size_);
+  size_ = other.size_;
+}
+
+Buffer::~Buffer() {
+  if (data_) counter_->sub(kind_, capacity_);
+  release(data_, capacity_);
+}
+
+void Buffer::swap(Buffer& other) noexcept {
+  std::swap(counter_, other.counter_);
+  std::swap(kind_, other.kind_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(capacity_, other.capacity_);
+}
+
+void Buffer::reallocate(size_t wanted) {
+  const size_t capacity = wanted == 0 ? 0 : round_up(wanted, wanted >= kMapFrom ? kPage : kAlign);
+  if (capacity == capacity_) return;
+  // The old bytes are given back before the new ones are asked for only where the kernel moves the
+  // pages itself; a copy needs both at once, and the counter says so.
+  const bool remap = is_mapped(capacity) && data_ && is_mapped(capacity_);
+  if (remap && capacity < capacity_) {
+    mremap(data_, capacity_, capacity, 0);  // shrinking in place cannot fail
+    counter_->sub(kind_, capacity_ - capacity);
+    capacity_ = capacity;
+    return;
+  }
+  counter_->add(kind_, remap ? capacity - capacity_ : capacity);
+  std::byte* p = nullptr;
+  if (capacity != 0) {
+    if (remap) {
+      void* moved = mremap(data_, capacity_, capacity, MREMAP_MAYMOVE);
+      p = moved == MAP_FAILED ? nullptr : static_cast<std::byte*>(moved);
+    } else {
+      p = allocate(capacity);
+    }
+    if (!p) {
+      counter_->sub(kind_, remap ? capacity - capacity_ : capacity);
+      throw Error(ErrorCode::kOutOfMemory,
+                  fmt::format("the system refused {} bytes of {}; choose a smaller context or "
+                              "budget",
+                              capacity, to_string(kind_)));
+    }
+  }
+  if (!remap && data_) {
+    std::memcpy(p, data_, std::min(size_, capacity));
+    counter_->sub(kind_, capacity_);
+    release(data_, capacity_);
+  }
+  if (counter_->poison() && capacity > size_) std::memset(p + size_, 0xFF, capacity - size_);
+  data_ = p;
+  capacity_ = capacity;
+}
+
+void Buffer::reserve(size_t bytes) {
+  if (bytes > capacity_) reallocate(bytes);
+}
+
+void Buffer::resize(size_t bytes) {
+  if (bytes > capacity_) reallocate(std::max(bytes, capacity_ + capacity_ / 8));
+  if (bytes < size_ && counter_->poison()) std::memset(data_ + bytes, 0xFF, size_ - bytes);
+  size_ = bytes;
+}
+
+void Buffer::shrink_to_fit() { reallocate(size_); }
+
+}  // namespace pith

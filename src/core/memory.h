@@ -1,0 +1,125 @@
+#pragma once
+// Counted memory. Every buffer that grows with the context is a Buffer and reports to a
+// MemoryCounter, so that the ledger can be checked against what was really allocated.
+// Large buffers are mappings of their own: shrinking one returns its pages to the system.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+namespace pith {
+
+/// What a byte is for; the ledger's columns.
+enum class MemoryKind : uint8_t {
+  kPayload,   ///< coded keys and values
+  kMetadata,  ///< norms, scales, indices, positions, weights, attention mass
+  kShared,    ///< dictionaries, projections: one copy for many rows
+  kStaging,   ///< rows on their way into a coded form
+  kScratch,   ///< temporary results of one step
+  kWeights,   ///< model weights held in memory of our own (not the mapped file)
+};
+inline constexpr size_t kMemoryKinds = 6;
+
+const char* to_string(MemoryKind kind);
+
+/// Live bytes by kind, their peak, and a limit. Thread-safe.
+class MemoryCounter {
+ public:
+  /// `limit` in bytes, 0 = none. `poison` fills fresh memory with 0xFF bytes (NaN in every float
+  /// type, huge as an index), so that tests notice reads of rows that nobody wrote.
+  explicit MemoryCounter(size_t limit = 0, bool poison = false) : limit_(limit), poison_(poison) {}
+  MemoryCounter(const MemoryCounter&) = delete;
+  MemoryCounter& operator=(const MemoryCounter&) = delete;
+
+  /// Throws Error(kOutOfMemory) and counts nothing if the limit would be passed.
+  void add(MemoryKind kind, size_t bytes);
+  void sub(MemoryKind kind, size_t bytes) noexcept;
+
+  size_t bytes(MemoryKind kind) const { return live_[static_cast<size_t>(kind)]; }
+  size_t total() const { return total_; }
+  size_t peak() const { return peak_; }
+  void reset_peak() { peak_ = total_.load(); }
+  size_t limit() const { return limit_; }
+  void set_limit(size_t bytes) { limit_ = bytes; }
+  bool poison() const { return poison_; }
+
+ private:
+  std::array<std::atomic<size_t>, kMemoryKinds> live_{};
+  std::atomic<size_t> total_{0}, peak_{0}, limit_;
+  bool poison_;
+};
+
+/// A growable run of bytes, 64-byte aligned. Capacity grows by an eighth, so slack stays small.
+/// The counter must outlive the buffer. Copying is deep.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(MemoryCounter& counter, MemoryKind kind) : counter_(&counter), kind_(kind) {}
+  Buffer(const Buffer& other);
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Buffer();
+
+  /// Keeps the first min(old, new) bytes. New bytes are unspecified. Shrinking keeps the capacity.
+  void resize(size_t bytes);
+  /// Grows capacity to at least `bytes` exactly, without the eighth.
+  void reserve(size_t bytes);
+  /// Returns memory past size() to the system.
+  void shrink_to_fit();
+
+  std::byte* data() { return data_; }
+  const std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  size_t capacity() const { return capacity_; }
+  void swap(Buffer& other) noexcept;
+
+ private:
+  void reallocate(size_t capacity);
+
+  MemoryCounter* counter_ = nullptr;
+  MemoryKind kind_ = MemoryKind::kScratch;
+  std::byte* data_ = nullptr;
+  size_t size_ = 0, capacity_ = 0;
+};
+
+/// A Buffer of trivially copyable T.
+template <class T>
+class Array {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  Array() = default;
+  Array(MemoryCounter& counter, MemoryKind kind) : bytes_(counter, kind) {}
+
+  void resize(size_t n) { bytes_.resize(n * sizeof(T)); }
+  void reserve(size_t n) { bytes_.reserve(n * sizeof(T)); }
+  void shrink_to_fit() { bytes_.shrink_to_fit(); }
+  void push_back(T value) {
+    resize(size() + 1);
+    (*this)[size() - 1] = value;
+  }
+  T* data() { return reinterpret_cast<T*>(bytes_.data()); }
+  const T* data() const { return reinterpret_cast<const T*>(bytes_.data()); }
+  size_t size() const { return bytes_.size() / sizeof(T); }
+  bool empty() const { return bytes_.size() == 0; }
+  size_t capacity_bytes() const { return bytes_.capacity(); }
+  T& operator[](size_t i) { return data()[i]; }
+  const T& operator[](size_t i) const { return data()[i]; }
+  T* begin() { return data(); }
+  T* end() { return data() + size(); }
+  const T* begin() const { return data(); }
+  const T* end() const { return data() + size(); }
+  operator std::span<T>() { return {data(), size()}; }
+  operator std::span<const T>() const { return {data(), size()}; }
+
+ private:
+  Buffer bytes_;
+};
+
+}  // namespace pith

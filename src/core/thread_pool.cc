@@ -1,0 +1,100 @@
+#include "core/thread_pool.h"
+
+#include <immintrin.h>
+#include <sched.h>
+
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace pith {
+namespace {
+
+// A decode step is about a hundred short loops; waking a sleeping thread costs as much as one of
+// them. So workers spin for a while (about 50 us) before they sleep.
+constexpr int kSpins = 4000;
+
+int usable_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+}  // namespace
+
+struct ThreadPool::State {
+  std::vector<std::thread> threads;
+  std::atomic<uint32_t> generation{0};
+  std::atomic<int> busy{0};
+  std::atomic<size_t> next{0};
+  size_t count = 0;
+  const TaskRef* task = nullptr;
+  std::atomic<bool> stop{false};
+  std::mutex error_mutex;
+  std::exception_ptr error;
+
+  void drain(int worker) {
+    for (size_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
+      try {
+        (*task)(i, worker);
+      } catch (...) {
+        std::lock_guard lock(error_mutex);
+        if (!error) error = std::current_exception();
+        next = count;
+      }
+    }
+  }
+
+  void work(int worker) {
+    uint32_t seen = 0;
+    while (true) {
+      for (int spin = 0; spin < kSpins && generation.load(std::memory_order_acquire) == seen; ++spin)
+        _mm_pause();
+      generation.wait(seen);
+      ++seen;
+      if (stop) return;
+      drain(worker);
+      if (busy.fetch_sub(1) == 1) busy.notify_one();
+    }
+  }
+};
+
+ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
+  if (threads <= 0) threads = usable_cores();
+  for (int w = 1; w < threads; ++w) state_->threads.emplace_back([this, w] { state_->work(w); });
+}
+
+ThreadPool::~ThreadPool() {
+  state_->stop = true;
+  state_->generation.fetch_add(1);
+  state_->generation.notify_all();
+  for (auto& t : state_->threads) t.join();
+}
+
+int ThreadPool::size() const { return static_cast<int>(state_->threads.size()) + 1; }
+
+void ThreadPool::run(size_t n, TaskRef task) {
+  State& s = *state_;
+  if (n == 0) return;
+  if (n == 1 || s.threads.empty()) {
+    for (size_t i = 0; i < n; ++i) task(i, 0);
+    return;
+  }
+  s.task = &task;
+  s.count = n;
+  s.next = 0;
+  s.busy = static_cast<int>(s.threads.size());
+  s.generation.fetch_add(1, std::memory_order_release);
+  s.generation.notify_all();
+  s.drain(0);
+  for (int left = s.busy; left != 0; left = s.busy) {
+    for (int spin = 0; spin < kSpins && s.busy.load(std::memory_order_acquire) == left; ++spin)
+      _mm_pause();
+    s.busy.wait(left);
+  }
+  if (s.error) std::rethrow_exception(std::exchange(s.error, nullptr));
+}
+
+}  // namespace pith
