@@ -1,0 +1,45 @@
+#pragma once
+// Every byte of a compressed cache, by what it is for.
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pith {
+
+struct Ledger {
+  size_t payload = 0;   ///< coded keys and values
+  size_t metadata = 0;  ///< norms, scales, positions, weights, attention mass
+  size_t shared = 0;    ///< dictionaries and projections, once per cache
+  size_t slack = 0;     ///< allocated for the above but not used yet
+  size_t staging = 0;   ///< rows on their way into a coded form
+  size_t scratch = 0;   ///< temporary results of one step
+
+  uint64_t tokens = 0;         ///< tokens seen
+  uint64_t rows_seen = 0;      ///< tokens * layers * KV heads
+  uint64_t rows_kept = 0;      ///< rows held, over all layers and KV heads
+  uint64_t channels_seen = 0;  ///< numbers that an uncompressed cache would hold: rows_seen * 2 D
+  uint64_t channels_kept = 0;  ///< rows_kept * 2 D
+
+  /// What the compressed cache needs to be itself.
+  size_t cache_bytes() const { return payload + metadata + shared; }
+  size_t total_bytes() const { return cache_bytes() + slack + staging + scratch; }
+  /// Bits per number of the uncompressed cache, everything in cache_bytes included.
+  double effective_bits() const { return bits_over(channels_seen); }
+  /// Bits per number of the rows that are still there.
+  double retained_bits() const { return bits_over(channels_kept); }
+
+  Ledger& operator+=(const Ledger& o) {
+    payload += o.payload, metadata += o.metadata, shared += o.shared, slack += o.slack;
+    staging += o.staging, scratch += o.scratch, rows_seen += o.rows_seen;
+    rows_kept += o.rows_kept, channels_seen += o.channels_seen, channels_kept += o.channels_kept;
+    tokens = tokens > o.tokens ? tokens : o.tokens;
+    return *this;
+  }
+
+ private:
+  double bits_over(uint64_t channels) const {
+    return channels == 0 ? 0.0 : 8.0 * static_cast<double>(cache_bytes()) / static_cast<double>(channels);
+  }
+};
+
+}  // namespace pith

@@ -1,0 +1,76 @@
+#pragma once
+// The policy: which rows of the cache stay (selector), how they are stored (codec), and what is
+// kept exact (sink, window). One string says it everywhere: CLI, server, C++, Python.
+//
+//   policy  := rule (';' where ':' rule)*
+//   where   := 'layers=' ranges ['/heads=' ranges] | 'heads=' ranges
+//   rule    := part ('+' part)* (',' setting)*
+//   part    := ['k:' | 'v:'] name ['(' key=value (',' key=value)* ')']
+//   setting := 'sink=' rows | 'window=' rows | 'dtype=' f32|f16|bf16
+//   ranges  := range (',' range)*, range := n | n-m        (negative n counts from the end)
+//
+// Examples: "exact", "streaming_llm(window=1020)", "uniform(rate=0.25)+bf16,sink=4,window=64",
+//           "streaming_llm(window=508);layers=0-1,-1:exact".
+// A budget is rows ("1024"), a share of the context ("25%"), or bytes of the whole cache
+// ("16MiB"); it counts body rows per KV head and is turned into rows once, at construction.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pith/dtype.h"
+
+namespace pith {
+
+/// A name with its parameters, as written.
+struct PolicyPart {
+  std::string name;
+  std::map<std::string, std::string> parameters;
+};
+
+/// Numbers or ranges as written; first and last may be negative (-1 = last).
+struct IndexRange {
+  int first = 0, last = 0;
+};
+
+struct PolicyRule {
+  std::vector<IndexRange> layers, heads;  ///< empty: all
+  PolicyPart selector{"exact", {}};
+  std::optional<PolicyPart> key_codec, value_codec;  ///< none: dense, in `dtype`
+  std::optional<uint32_t> sink, window;              ///< none: the selector's default
+  std::optional<DType> dtype;                        ///< of exact rows; none: f16
+};
+
+class Policy {
+ public:
+  /// Parses and checks names and parameters against the registry. Throws kInvalidArgument with the
+  /// offending part, what is known, and a suggestion.
+  static Policy parse(std::string_view text);
+  /// A policy that parses back to the same.
+  std::string to_string() const;
+  /// The rule in force for a layer and KV head: the last that names it.
+  const PolicyRule& rule_for(int layer, int layers, int head, int heads) const;
+
+  std::vector<PolicyRule> rules;  ///< rules[0] is the default
+};
+
+/// One parameter of a method, for help and for checking.
+struct ParameterInfo {
+  std::string name, default_value, help;
+};
+
+/// One row of the registry, as users see it.
+struct MethodInfo {
+  std::string name;
+  bool is_selector = false;
+  std::string summary, source;
+  std::vector<ParameterInfo> parameters;
+};
+
+/// Every selector and codec that this build has, selectors first.
+std::vector<MethodInfo> methods();
+
+}  // namespace pith

@@ -1,0 +1,78 @@
+#pragma once
+// A conversation: tokens go in, logits come out, the cache stays compressed. Follow-up turns go on
+// on the same cache; fork() copies it.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pith/ledger.h"
+#include "pith/model.h"
+#include "pith/policy.h"
+
+namespace pith {
+
+struct SessionOptions {
+  Policy policy = Policy::parse("exact");
+  size_t context = 0;       ///< tokens; 0 = the model's
+  size_t chunk = 512;       ///< prompt tokens per forward pass (llama.cpp's ubatch)
+  int threads = 0;          ///< 0 = all cores
+  uint64_t seed = 0;        ///< of randomised methods
+  size_t memory_limit = 0;  ///< bytes of cache, staging and scratch; 0 = none
+  std::string isa;          ///< "", "scalar", "avx2", "avx512"; "" = best (or PITH_ISA's)
+};
+
+/// What is held of one KV head.
+struct HeadRows {
+  std::vector<int64_t> positions;  ///< true positions, ascending
+  std::vector<float> log_weights;  ///< same order; 0 = counts once
+};
+
+class Session {
+ public:
+  /// Throws kInvalidArgument or kUnsupported for policies that cannot be, with the reason.
+  Session(std::shared_ptr<const Model> model, const SessionOptions& options);
+  ~Session();
+  Session(Session&&) noexcept;
+  Session& operator=(Session&&) noexcept;
+
+  /// Appends tokens in chunks and returns the logits [V] after the last one; valid until the next
+  /// call. Throws kInvalidArgument (no tokens, unknown id), kContextFull (nothing is appended),
+  /// kOutOfMemory, kNonFinite. If `progress` returns false the tokens of the finished chunks stay.
+  std::span<const float> prefill(std::span<const int32_t> tokens, const Progress& progress = {});
+  /// Appends one token: prefill of one.
+  std::span<const float> decode(int32_t token);
+  /// prefill that hands out the logits of every position, chunk by chunk: [count, V].
+  using LogitsSink = std::function<void(size_t first, size_t count, const float* logits)>;
+  void prefill_logits(std::span<const int32_t> tokens, const LogitsSink& sink);
+
+  /// A second conversation with the same past; both go on independently.
+  Session fork() const;
+
+  size_t tokens() const;   ///< seen so far
+  size_t context() const;  ///< the most that may be seen
+  Ledger ledger() const;
+  /// What layer `layer`, KV head `head` holds now.
+  HeadRows rows(int layer, int head) const;
+  const Model& model() const;
+  const SessionOptions& options() const;
+  /// The policy with every budget as rows and every default spelled out, a line a layer group.
+  std::string describe_policy() const;
+  int threads() const;
+  const char* isa() const;
+
+ private:
+  struct State;
+  explicit Session(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// What a policy would cost at a context length, without running it: built from the same code that
+/// sizes a session. Bytes are an upper bound over the stream.
+Ledger estimate_ledger(const ModelConfig& config, const SessionOptions& options, size_t tokens);
+
+}  // namespace pith

@@ -1,0 +1,66 @@
+#pragma once
+// Attention as a merge: each span of rows gives (running maximum, sum, weighted values) for every
+// query, and the partials merge associatively (Milakov & Gimelshein 2018; FlashAttention). Exact
+// attention is the case of one dense span with weight 1.
+//
+// Decode (few queries) reads codes directly, each row once for its whole query group. Prefill
+// decodes a tile of rows to f32 once and multiplies it with many queries. Work is cut by shape
+// alone, and merged in a fixed order: results do not depend on the number of threads.
+
+#include <span>
+
+#include "compress/coded_rows.h"
+#include "kernels/rope.h"
+
+namespace pith {
+
+/// What a span's rows count for. BalanceKV's streaming form keeps rows for either sum alone.
+enum class Role : uint8_t { kBoth, kNumerator, kDenominator };
+
+/// A run of stored rows [first, first + count) of one KV head. Arrays are indexed by row number
+/// from 0 of `keys`, not from `first`.
+struct Span {
+  const CodedRows* keys = nullptr;
+  const CodedRows* values = nullptr;  ///< may be null for Role::kDenominator
+  size_t first = 0, count = 0;
+  Role role = Role::kBoth;
+  float log_weight = 0;                  ///< added to every score of the span
+  const float* log_weights = nullptr;    ///< [rows], added too, if not null
+  const uint32_t* positions = nullptr;   ///< [rows] true positions; null: contiguous
+  int64_t first_position = 0;            ///< of row `first`, when positions is null
+  bool keys_before_rope = false;         ///< turn keys to their position when read
+  int64_t query_shift = 0;               ///< turn queries by this many positions for this span
+  float* mass = nullptr;                 ///< [rows] += attention probabilities, if asked for
+};
+
+struct AttentionShape {
+  size_t query_heads = 0;  // H
+  size_t kv_heads = 0;     // G
+  size_t head_dim = 0;     // D
+  float scale = 0;         // of q.k; 0 = 1/sqrt(D)
+};
+
+/// T queries at consecutive positions attend to the spans and, causally, to the chunk's own rows.
+struct AttendCall {
+  AttentionShape shape;
+  const float* q = nullptr;        // [T, H, D], after RoPE
+  const float* k = nullptr;        // [T, G, D], after RoPE: the chunk's own keys; null: none
+  const float* v = nullptr;        // [T, G, D]
+  size_t tokens = 0;               // T
+  int64_t first_position = 0;      ///< of the first query
+  int64_t sliding_window = 0;      ///< a query at p sees positions > p - window; 0 = all
+  std::span<const std::span<const Span>> spans;  ///< [G] lists
+  const Rope* rope = nullptr;      ///< needed by spans with keys_before_rope or query_shift
+  /// Attention mass: probabilities of the last `mass_queries` queries, summed over them and over
+  /// the group's query heads, are added to Span::mass and to chunk_mass. 0 = nobody asked.
+  size_t mass_queries = 0;
+  float* chunk_mass = nullptr;     // [G, T], if mass_queries > 0 and k is given
+  float* out = nullptr;            // [T, H, D]
+  float* log_sum = nullptr;        // [T, H] log of the softmax denominator, if not null
+};
+
+/// Throws kInvalidArgument for shapes that do not fit. A query that sees no row gives zeros and a
+/// log_sum of -inf.
+void attend(const Context& context, const AttendCall& call);
+
+}  // namespace pith

@@ -1,0 +1,84 @@
+#pragma once
+// The CPU primitives: one table of functions per instruction set, all with the same contract.
+// `scalar` is plain C++ and the oracle of the others. A table is chosen once, when a Context is
+// built; PITH_ISA=scalar|avx2|avx512 forces one.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "pith/dtype.h"
+
+namespace pith {
+
+/// Dense rows of one KV head: `rows` points at row 0, consecutive rows are `dim` numbers apart.
+struct DenseRows {
+  const void* rows = nullptr;  // [T, D]
+  DType dtype = DType::kF32;
+  size_t dim = 0;  // D, a multiple of 16
+};
+
+/// Row-major f32 matrix product: C[m, n] (+)= A[m, k] B[k, n]. Strides in numbers.
+struct GemmF32 {
+  float* c = nullptr;
+  size_t ldc = 0;
+  const float* a = nullptr;
+  size_t lda = 0;
+  const float* b = nullptr;
+  size_t ldb = 0;
+  size_t m = 0, n = 0, k = 0;
+  bool accumulate = false;
+};
+
+struct Kernels {
+  const char* isa;        ///< "scalar", "avx2" or "avx512"
+  const char* (*ran)();   ///< the instruction set that the function itself was compiled for
+
+  /// out[n] <- in[n], widened or rounded to nearest even.
+  void (*to_f32)(float* out, const void* in, DType dtype, size_t n);
+  void (*from_f32)(void* out, const float* in, DType dtype, size_t n);
+
+  /// out[m * ld + t] = scale * <q[m], rows[t]> for m < queries, t < count. q is [queries, D].
+  /// Reads each row once for all queries: D * size_of(dtype) bytes a row.
+  void (*dot_rows)(float* out, size_t ld, const float* q, size_t queries, const DenseRows& rows,
+                   size_t count, float scale);
+  /// acc[m, :] += sum_t p[m * ld + t] rows[t, :]. acc is [queries, D].
+  void (*add_rows)(float* acc, const float* p, size_t ld, size_t queries, const DenseRows& rows,
+                   size_t count);
+
+  /// Largest of x[n]; -inf for n = 0.
+  float (*max)(const float* x, size_t n);
+  /// x[i] <- exp(x[i] - shift) in place, returns the sum. exp(-inf) is 0.
+  float (*exp_sum)(float* x, float shift, size_t n);
+  /// x[i] <- x[i] + y[i]; x[i] <- x[i] * s; acc[i] += s * x[i].
+  void (*add)(float* x, const float* y, size_t n);
+  void (*scale)(float* x, float s, size_t n);
+  void (*axpy)(float* acc, const float* x, float s, size_t n);
+  float (*dot)(const float* x, const float* y, size_t n);
+
+  /// f32 block product for attention tiles (operands in L2): see GemmF32.
+  void (*gemm)(const GemmF32& g);
+  /// out[c * ld + r] = in[r * dim + c]: a tile of rows as f32, transposed, for gemm's B.
+  void (*transpose_rows)(float* out, size_t ld, const DenseRows& rows, size_t count);
+
+  /// out[o] = <x, w[o, :]> for o in [first, last); w is [O, I] row-major of `dtype`, x is f32 [I];
+  /// for `batch` vectors x [batch, I], out [batch, ldo]. Memory-bound: reads w once.
+  void (*matvec)(float* out, size_t ldo, const float* x, size_t batch, const void* w, DType dtype,
+                 size_t inner, size_t first, size_t last);
+
+  /// out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i].
+  void (*rms_norm)(float* out, const float* x, const float* weight, float eps, size_t n);
+  /// gate[i] <- silu(gate[i]) * up[i].
+  void (*silu_mul)(float* gate, const float* up, size_t n);
+  /// Rotates pairs (x[i], x[i + n/2]) by the angles whose cosines and sines are given, [n/2] each.
+  void (*rotate)(float* x, const float* cos, const float* sin, size_t n);
+};
+
+/// Returns the table named `isa`; "" picks the best that this CPU runs (or PITH_ISA's).
+/// Throws kUnsupported naming the choices if the CPU or the build lacks it.
+const Kernels& kernels_for(std::string_view isa = "");
+/// The names that this CPU can run, best first; "scalar" is always last.
+std::span<const std::string_view> available_isas();
+
+}  // namespace pith
