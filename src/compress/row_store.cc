@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "pith/error.h"
@@ -76,15 +77,17 @@ void RowStore::append(const NewRows& in, float log_weight) {
     for (size_t i = 0; i < in.count; ++i) mass_.push_back(in.mass ? in.mass[i] : 0.0f);
 
   if (format_.keys->pre_rope()) {
-    std::vector<float> unturned(in.k, in.k + in.count * format_.dim);
-    for (size_t i = 0; i < in.count; ++i)
-      format_.rope->rotate(*kernels_, unturned.data() + i * format_.dim,
-                           -(in.first_position + static_cast<int64_t>(i)));
+    std::vector<float> unturned(in.count * format_.dim);
+    for (size_t i = 0; i < in.count; ++i) {
+      float* row = unturned.data() + i * format_.dim;
+      std::copy_n(in.k + i * in.stride, format_.dim, row);
+      format_.rope->rotate(*kernels_, row, -(in.first_position + static_cast<int64_t>(i)));
+    }
     keys_->append(unturned.data(), format_.dim, in.count);
   } else {
-    keys_->append(in.k, format_.dim, in.count);
+    keys_->append(in.k, in.stride, in.count);
   }
-  values_->append(in.v, format_.dim, in.count);
+  values_->append(in.v, in.stride, in.count);
 }
 
 void RowStore::keep(std::span<const uint32_t> kept) {
@@ -123,7 +126,7 @@ void RowStore::materialise_positions() {
   contiguous_ = false;
 }
 
-Span RowStore::span() const {
+Span RowStore::span() {
   Span s;
   s.keys = keys_.get();
   s.values = values_.get();
@@ -134,8 +137,7 @@ Span RowStore::span() const {
   s.positions = contiguous_ ? nullptr : positions_.data();
   s.first_position = first_position_;
   s.keys_before_rope = format_.keys->pre_rope();
-  // Attention adds to the mass of rows that it otherwise only reads.
-  s.mass = mass_.empty() ? nullptr : const_cast<float*>(mass_.data());
+  s.mass = mass_.empty() ? nullptr : mass_.data();
   return s;
 }
 

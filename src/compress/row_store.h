@@ -23,6 +23,7 @@ struct RowFormat {
 struct NewRows {
   const float* k = nullptr;     // [count, D], after RoPE
   const float* v = nullptr;     // [count, D]
+  size_t stride = 0;            ///< numbers between consecutive rows, of both
   size_t count = 0;
   int64_t first_position = 0;
   const float* mass = nullptr;  // [count], if tracked
@@ -55,8 +56,8 @@ class RowStore {
   const CodedRows& keys() const { return *keys_; }
   const CodedRows& values() const { return *values_; }
 
-  /// The whole store as one span of attention.
-  Span span() const;
+  /// The whole store as one span of attention, which adds to its mass.
+  Span span();
   void add_to(Ledger& ledger) const;
 
  private:
