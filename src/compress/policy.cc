@@ -225,6 +225,20 @@ Policy Policy::parse(std::string_view text) {
   return policy;
 }
 
+void Policy::set_budget(const std::string& budget) {
+  Budget::parse(budget);
+  for (PolicyRule& rule : rules) {
+    const MethodInfo& method = selector_row(rule.selector.name).info;
+    if (method.size_parameter.empty())
+      fail(fmt::format("a budget of {} was asked, but '{}' keeps every row; choose a selector such "
+                       "as streaming_llm or uniform",
+                       budget, method.name));
+    if (!rule.selector.parameters.emplace(method.size_parameter, budget).second)
+      fail(fmt::format("a budget of {} was asked, but '{}' has {} already", budget,
+                       write_part(rule.selector), method.size_parameter));
+  }
+}
+
 std::string Policy::to_string() const {
   std::vector<std::string> out;
   for (const PolicyRule& rule : rules) out.push_back(write_rule(rule));

@@ -85,7 +85,7 @@ constexpr char kStreamingLlm[] = "streaming_llm";
 
 SelectorRow exact_row() {
   SelectorRow row;
-  row.info = {"exact", true, "every row", "-", {}};
+  row.info = {"exact", true, "every row", "-", {}, ""};
   // Coded rows keep a stretch of exact ones before them, as KIVI and QJL do.
   row.default_window = [](const Parameters&, const BudgetSite&, bool coded) {
     return coded ? 128u : 0u;
@@ -100,7 +100,8 @@ SelectorRow exact_row() {
 SelectorRow local_row() {
   SelectorRow row;
   row.info = {kLocal, true, "the last rows only", "BUZZ (arXiv 2410.23079), baselines",
-              {{"window", "1024", "rows kept: a number, per cent of the context, or MiB"}}};
+              {{"window", "1024", "rows kept: a number, per cent of the context, or MiB"}},
+              "window"};
   row.default_window = window_rows;
   row.owns_window = true;
   row.make = make_keep_none<kLocal>;
@@ -112,7 +113,8 @@ SelectorRow streaming_llm_row() {
   row.info = {kStreamingLlm, true, "attention sinks and the last rows",
               "Xiao et al. 2024 (arXiv 2309.17453)",
               {{"window", "1020", "rows kept: a number, per cent of the context, or MiB"},
-               {"rope", "true", "true = true positions; cache = positions inside the cache"}}};
+               {"rope", "true", "true = true positions; cache = positions inside the cache"}},
+              "window"};
   row.default_sink = 4;
   row.default_window = window_rows;
   row.owns_window = true;
@@ -128,7 +130,7 @@ CodecRow dense_row(DType dtype) {
   row.info = {to_string(dtype), false,
               dtype == DType::kF32 ? "rows as they are, 32 bits a number"
                                    : "rows rounded to 16 bits a number",
-              "-", {}};
+              "-", {}, ""};
   row.dense = dtype;
   row.make = make_dense;
   return row;

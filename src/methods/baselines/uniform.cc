@@ -159,7 +159,8 @@ SelectorRow uniform_row() {
               "the seeds' common baseline",
               {{"rate", "0.25", "share of the body's rows that stay"},
                {"budget", "", "rows that stay instead: a number, per cent of the context, or MiB"},
-               {"weights", "true", "log-weight ln(n/kept) on each kept row"}}};
+               {"weights", "true", "log-weight ln(n/kept) on each kept row"}},
+              "budget"};
   row.make = make_uniform;
   row.default_sink = 4;
   row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 64u; };
