@@ -19,18 +19,18 @@ constexpr std::string_view kScalar[] = {"scalar"};
 constexpr std::string_view kAll[] = {"avx512", "avx2", "scalar"};
 constexpr std::span<const std::string_view> kFromAvx2 = std::span(kAll).subspan(1);
 
-#define PITH_DEFINE_TABLE(NAMESPACE, FUNCTION, NAME)        \
-  const Kernels& FUNCTION() {                               \
-    static const Kernels kTable = [] {                      \
-      Kernels table{};                                      \
-      table.isa = NAME;                                     \
-      NAMESPACE::fill_convert(table);                       \
-      NAMESPACE::fill_rows(table);                          \
-      NAMESPACE::fill_gemm(table);                          \
-      NAMESPACE::fill_elementwise(table);                   \
-      return table;                                         \
-    }();                                                    \
-    return kTable;                                          \
+#define PITH_DEFINE_TABLE(NAMESPACE, FUNCTION, NAME) \
+  const Kernels& FUNCTION() {                        \
+    static const Kernels kTable = [] {               \
+      Kernels table{};                               \
+      table.isa = NAME;                              \
+      NAMESPACE::fill_convert(table);                \
+      NAMESPACE::fill_rows(table);                   \
+      NAMESPACE::fill_gemm(table);                   \
+      NAMESPACE::fill_elementwise(table);            \
+      return table;                                  \
+    }();                                             \
+    return kTable;                                   \
   }
 
 PITH_DEFINE_TABLE(N_AVX2, avx2_table, "avx2")

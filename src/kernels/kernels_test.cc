@@ -75,8 +75,8 @@ class EachIsa : public testing::TestWithParam<std::string_view> {
   const Kernels& k = kernels_for(GetParam());
 };
 
-INSTANTIATE_TEST_SUITE_P(Kernels, EachIsa, testing::ValuesIn(available_isas().begin(),
-                                                             available_isas().end()),
+INSTANTIATE_TEST_SUITE_P(Kernels, EachIsa,
+                         testing::ValuesIn(available_isas().begin(), available_isas().end()),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST_P(EachIsa, IsTheOneThatWasAskedFor) {
@@ -105,8 +105,8 @@ TEST_P(EachIsa, WidensExactlyAndRoundsToNearestEven) {
 }
 
 TEST_P(EachIsa, ConvertsTheCornersOfTheHalfTypes) {
-  const std::vector<float> x = {0.0f,     -0.0f,    1.0f,    1.00390625f, 1.01171875f, 65504,
-                                65519.9f, 65520,    1e30f,   -kInf,       kInf,        0x1p-24f,
+  const std::vector<float> x = {0.0f,     -0.0f,      1.0f,   1.00390625f,  1.01171875f, 65504,
+                                65519.9f, 65520,      1e30f,  -kInf,        kInf,        0x1p-24f,
                                 0x1p-25f, 0x1.8p-25f, 3e-39f, std::nanf("")};
   for (DType type : {DType::kF16, DType::kBF16}) {
     std::vector<uint16_t> half(x.size());
@@ -220,8 +220,16 @@ TEST_P(EachIsa, MultipliesBlocks) {
           const size_t lda = depth + 2, ldb = n + 1, ldc = n + 3;
           Guarded a(m * lda, 10), b(depth * ldb, 11), c(m * ldc, 12);
           std::vector<float> before(c.data(), c.data() + c.size());
-          k.gemm({.c = c.data(), .ldc = ldc, .a = a.data(), .lda = lda, .b = b.data(), .ldb = ldb,
-                  .m = m, .n = n, .k = depth, .accumulate = accumulate});
+          k.gemm({.c = c.data(),
+                  .ldc = ldc,
+                  .a = a.data(),
+                  .lda = lda,
+                  .b = b.data(),
+                  .ldb = ldb,
+                  .m = m,
+                  .n = n,
+                  .k = depth,
+                  .accumulate = accumulate});
           for (size_t i = 0; i < m; ++i) {
             for (size_t j = 0; j < ldc; ++j) {
               double sum = accumulate || j >= n ? before[i * ldc + j] : 0;
@@ -377,8 +385,10 @@ TEST(KernelChoice, TheEnvironmentForcesAnInstructionSet) {
   setenv("PITH_ISA", "mmx", 1);
   EXPECT_THROW(kernels_for(), Error);
   EXPECT_EQ(std::string(kernels_for("scalar").isa), "scalar");
-  if (old) setenv("PITH_ISA", saved.c_str(), 1);
-  else unsetenv("PITH_ISA");
+  if (old)
+    setenv("PITH_ISA", saved.c_str(), 1);
+  else
+    unsetenv("PITH_ISA");
 }
 
 }  // namespace

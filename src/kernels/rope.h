@@ -55,10 +55,10 @@ class RopeCursor {
 
  private:
   const Rope* rope_;
-  int64_t far_ = -1, near_ = -1;                 // a and 64 a + b of what is cached
-  std::vector<std::complex<double>> far_turn_;   // [D/2]
-  std::vector<float> near_cos_, near_sin_;       // [D/2]
-  std::vector<float> cos_, sin_;                 // [D/2], of the row at hand
+  int64_t far_ = -1, near_ = -1;                // a and 64 a + b of what is cached
+  std::vector<std::complex<double>> far_turn_;  // [D/2]
+  std::vector<float> near_cos_, near_sin_;      // [D/2]
+  std::vector<float> cos_, sin_;                // [D/2], of the row at hand
 };
 
 }  // namespace pith

@@ -42,15 +42,16 @@ TEST(Rope, CursorAgreesWithAnglesForAnyOrder) {
 }
 
 TEST(Rope, ScalesLongWavelengthsAsLlama3) {
-  const RopeScaling scaling{.factor = 8, .low_freq_factor = 1, .high_freq_factor = 4,
-                            .original_context = 8192};
+  const RopeScaling scaling{
+      .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_context = 8192};
   const Rope rope(128, 500000.0, scaling);
   std::vector<float> c(64), s(64);
   rope.angles(c.data(), s.data(), 1);
   for (size_t i = 0; i < 64; ++i) {
     const double w = std::pow(500000.0, -2.0 * double(i) / 128), length = 2 * M_PI / w;
     double wanted = w;
-    if (length > 8192.0) wanted = w / 8;
+    if (length > 8192.0)
+      wanted = w / 8;
     else if (length >= 2048.0) {
       const double smooth = (8192 / length - 1) / 3;
       wanted = (1 - smooth) * w / 8 + smooth * w;

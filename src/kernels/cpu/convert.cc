@@ -115,8 +115,8 @@ void transpose(float* HWY_RESTRICT out, size_t ld, const Stored<K>* HWY_RESTRICT
 }
 
 void transpose_rows(float* out, size_t ld, const DenseRows& rows, size_t count) {
-  PITH_VISIT_DTYPE(rows.dtype, transpose<K>(out, ld, static_cast<const Stored<K>*>(rows.rows),
-                                            rows.dim, count));
+  PITH_VISIT_DTYPE(
+      rows.dtype, transpose<K>(out, ld, static_cast<const Stored<K>*>(rows.rows), rows.dim, count));
 }
 
 }  // namespace

@@ -37,17 +37,22 @@ HWY_INLINE void block(const GemmF32& g, float* HWY_RESTRICT c, const float* HWY_
   for (size_t i = 0; i < R; ++i) {
     HWY_UNROLL(16)
     for (size_t v = 0; v < V; ++v) {
-      if (!g.accumulate) sums[i][v] = hn::Zero(d);
-      else if constexpr (kPart) sums[i][v] = hn::MaskedLoad(mask, d, c + i * g.ldc);
-      else sums[i][v] = hn::LoadU(d, c + i * g.ldc + v * kLanes);
+      if (!g.accumulate)
+        sums[i][v] = hn::Zero(d);
+      else if constexpr (kPart)
+        sums[i][v] = hn::MaskedLoad(mask, d, c + i * g.ldc);
+      else
+        sums[i][v] = hn::LoadU(d, c + i * g.ldc + v * kLanes);
     }
   }
   for (size_t k = 0; k < g.k; ++k, b += g.ldb) {
     Vec row[V];
     HWY_UNROLL(16)
     for (size_t v = 0; v < V; ++v) {
-      if constexpr (kPart) row[v] = hn::MaskedLoad(mask, d, b);
-      else row[v] = hn::LoadU(d, b + v * kLanes);
+      if constexpr (kPart)
+        row[v] = hn::MaskedLoad(mask, d, b);
+      else
+        row[v] = hn::LoadU(d, b + v * kLanes);
     }
     HWY_UNROLL(16)
     for (size_t i = 0; i < R; ++i) {
@@ -60,8 +65,10 @@ HWY_INLINE void block(const GemmF32& g, float* HWY_RESTRICT c, const float* HWY_
   for (size_t i = 0; i < R; ++i) {
     HWY_UNROLL(16)
     for (size_t v = 0; v < V; ++v) {
-      if constexpr (kPart) hn::BlendedStore(sums[i][v], mask, d, c + i * g.ldc);
-      else hn::StoreU(sums[i][v], d, c + i * g.ldc + v * kLanes);
+      if constexpr (kPart)
+        hn::BlendedStore(sums[i][v], mask, d, c + i * g.ldc);
+      else
+        hn::StoreU(sums[i][v], d, c + i * g.ldc + v * kLanes);
     }
   }
 }
@@ -76,12 +83,23 @@ void panel(const GemmF32& g, size_t column, size_t lanes) {
   float* c = g.c + i * g.ldc + column;
   const float* a = g.a + i * g.lda;
   switch (g.m - i) {
-    case 5: block<5, V, kPart>(g, c, a, b, lanes); break;
-    case 4: block<4, V, kPart>(g, c, a, b, lanes); break;
-    case 3: block<3, V, kPart>(g, c, a, b, lanes); break;
-    case 2: block<2, V, kPart>(g, c, a, b, lanes); break;
-    case 1: block<1, V, kPart>(g, c, a, b, lanes); break;
-    default: break;
+    case 5:
+      block<5, V, kPart>(g, c, a, b, lanes);
+      break;
+    case 4:
+      block<4, V, kPart>(g, c, a, b, lanes);
+      break;
+    case 3:
+      block<3, V, kPart>(g, c, a, b, lanes);
+      break;
+    case 2:
+      block<2, V, kPart>(g, c, a, b, lanes);
+      break;
+    case 1:
+      block<1, V, kPart>(g, c, a, b, lanes);
+      break;
+    default:
+      break;
   }
 }
 

@@ -39,7 +39,8 @@ struct Dots {
 
 /// out[m, r] for Q queries and R rows at x.
 template <DType K, size_t Q, size_t R>
-HWY_INLINE void dot_block(const Dots& a, size_t query, size_t row, const Stored<K>* HWY_RESTRICT x) {
+HWY_INLINE void dot_block(const Dots& a, size_t query, size_t row,
+                          const Stored<K>* HWY_RESTRICT x) {
   const F32 d;
   const size_t dim = a.dim;
   const float* HWY_RESTRICT q = a.q + query * dim;
@@ -90,10 +91,17 @@ HWY_INLINE void dot_all(const Dots& a, size_t queries, size_t row, const Stored<
   size_t m = 0;
   for (; m + kDotQueries <= queries; m += kDotQueries) dot_block<K, kDotQueries, R>(a, m, row, x);
   switch (queries - m) {
-    case 3: dot_block<K, 3, R>(a, m, row, x); break;
-    case 2: dot_block<K, 2, R>(a, m, row, x); break;
-    case 1: dot_block<K, 1, R>(a, m, row, x); break;
-    default: break;
+    case 3:
+      dot_block<K, 3, R>(a, m, row, x);
+      break;
+    case 2:
+      dot_block<K, 2, R>(a, m, row, x);
+      break;
+    case 1:
+      dot_block<K, 1, R>(a, m, row, x);
+      break;
+    default:
+      break;
   }
 }
 
@@ -122,12 +130,12 @@ void matvec(float* out, size_t ldo, const float* x, size_t batch, const void* w,
             size_t inner, size_t first, size_t last) {
   if (first >= last) return;
   const Dots a{out + first, ldo, x, inner, 1.0f};
-  PITH_VISIT_DTYPE(dtype, dot_many<K>(a, batch, static_cast<const Stored<K>*>(w) + first * inner,
-                                      last - first));
+  PITH_VISIT_DTYPE(
+      dtype, dot_many<K>(a, batch, static_cast<const Stored<K>*>(w) + first * inner, last - first));
 }
 
 struct Sums {
-  float* acc;  // [queries, dim]
+  float* acc;      // [queries, dim]
   const float* p;  // [queries, ld]
   size_t ld;
   size_t dim;
@@ -182,13 +190,19 @@ void add_many(const Sums& a, size_t queries, const Stored<K>* x, size_t count) {
   for (size_t t = 0; t < count; t += block) {
     const size_t n = count - t < block ? count - t : block;
     size_t m = 0;
-    for (; m + kAddQueries <= queries; m += kAddQueries)
-      add_columns<K, kAddQueries>(a, m, x, t, n);
+    for (; m + kAddQueries <= queries; m += kAddQueries) add_columns<K, kAddQueries>(a, m, x, t, n);
     switch (queries - m) {
-      case 3: add_columns<K, 3>(a, m, x, t, n); break;
-      case 2: add_columns<K, 2>(a, m, x, t, n); break;
-      case 1: add_columns<K, 1>(a, m, x, t, n); break;
-      default: break;
+      case 3:
+        add_columns<K, 3>(a, m, x, t, n);
+        break;
+      case 2:
+        add_columns<K, 2>(a, m, x, t, n);
+        break;
+      case 1:
+        add_columns<K, 1>(a, m, x, t, n);
+        break;
+      default:
+        break;
     }
   }
 }

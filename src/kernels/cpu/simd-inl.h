@@ -60,9 +60,7 @@ HWY_INLINE Vec load_widened_part(const Stored<K>* p, size_t n) {
   }
 }
 
-HWY_INLINE Vec load_part(const float* p, size_t n) {
-  return load_widened_part<DType::kF32>(p, n);
-}
+HWY_INLINE Vec load_part(const float* p, size_t n) { return load_widened_part<DType::kF32>(p, n); }
 
 HWY_INLINE void store_part(float* p, Vec v, size_t n) {
   const F32 d;
@@ -94,23 +92,23 @@ HWY_INLINE hn::Vec<hn::Full128<float>> sum_four(Vec a, Vec b, Vec c, Vec e) {
 }
 
 /// Runs `call` with the storage type as the constant K.
-#define PITH_VISIT_DTYPE(dtype, call)                    \
-  switch (dtype) {                                       \
-    case DType::kF32: {                                  \
-      constexpr DType K = DType::kF32;                   \
-      call;                                              \
-      break;                                             \
-    }                                                    \
-    case DType::kF16: {                                  \
-      constexpr DType K = DType::kF16;                   \
-      call;                                              \
-      break;                                             \
-    }                                                    \
-    case DType::kBF16: {                                 \
-      constexpr DType K = DType::kBF16;                  \
-      call;                                              \
-      break;                                             \
-    }                                                    \
+#define PITH_VISIT_DTYPE(dtype, call)   \
+  switch (dtype) {                      \
+    case DType::kF32: {                 \
+      constexpr DType K = DType::kF32;  \
+      call;                             \
+      break;                            \
+    }                                   \
+    case DType::kF16: {                 \
+      constexpr DType K = DType::kF16;  \
+      call;                             \
+      break;                            \
+    }                                   \
+    case DType::kBF16: {                \
+      constexpr DType K = DType::kBF16; \
+      call;                             \
+      break;                            \
+    }                                   \
   }
 
 }  // namespace HWY_NAMESPACE

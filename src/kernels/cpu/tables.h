@@ -6,11 +6,11 @@
 
 namespace pith {
 
-#define PITH_DECLARE_FILLS(NAMESPACE)   \
-  namespace NAMESPACE {                 \
-  void fill_convert(Kernels& table);    \
-  void fill_rows(Kernels& table);       \
-  void fill_gemm(Kernels& table);       \
+#define PITH_DECLARE_FILLS(NAMESPACE)    \
+  namespace NAMESPACE {                  \
+  void fill_convert(Kernels& table);     \
+  void fill_rows(Kernels& table);        \
+  void fill_gemm(Kernels& table);        \
   void fill_elementwise(Kernels& table); \
   }
 
