@@ -32,8 +32,8 @@ struct GemmF32 {
 };
 
 struct Kernels {
-  const char* isa;        ///< "scalar", "avx2" or "avx512"
-  const char* (*ran)();   ///< the instruction set that the function itself was compiled for
+  const char* isa;       ///< "scalar", "avx2" or "avx512"
+  const char* (*ran)();  ///< the instruction set that the function itself was compiled for
 
   /// out[n] <- in[n], widened or rounded to nearest even.
   void (*to_f32)(float* out, const void* in, DType dtype, size_t n);

@@ -1,0 +1,294 @@
+// Decode: a few queries a KV head against all stored rows (split-K, as in Flash-Decoding). Every
+// row's codes are read once for the whole query group; 2 * D * size_of(code) bytes a row.
+// Each span is cut into at most 32 parts by its length alone; a part gives a partial softmax, and
+// the partials of a KV head are merged in the order of the rows.
+
+#include <vector>
+
+#include "attend/parts.h"
+
+namespace pith {
+namespace {
+
+constexpr size_t kPartRows = 4 * kTileRows;
+constexpr size_t kMaxParts = 32;
+
+/// One span of one KV head, or the chunk's own rows (span = nullptr).
+struct Segment {
+  const Span* span = nullptr;
+  size_t head = 0;              // KV head
+  size_t first = 0, count = 0;  // rows that some query sees
+  size_t part_rows = 0, parts = 0;
+  size_t width = 0;     // W, of the accumulators
+  size_t partials = 0;  // where its partials lie: [parts] of max [M], sum [M], acc [M, W]
+  size_t prepared = 0, prepared_size = 0;
+  size_t queries = 0;  // where its queries lie, [M, D], if in_place is null
+  const float* in_place = nullptr;
+  size_t scores = 0;  // where its scores are kept for the mass, [M, count]
+};
+
+class Decode {
+ public:
+  Decode(const Context& context, const AttendCall& call, const Geometry& geometry)
+      : context_(context), call_(call), geo_(geometry), rows_(geometry.tokens * geometry.group) {}
+
+  void run() {
+    plan();
+    allocate();
+    prepare();
+    context_.pool.parallel_for(tasks_.size(), [&](size_t i, int worker) {
+      run_part(segments_[tasks_[i].first], tasks_[i].second, worker);
+    });
+    context_.pool.parallel_for(geo_.kv_heads, [&](size_t g, int worker) {
+      merge_head(g, worker);
+      if (call_.mass_queries > 0) add_mass(g);
+    });
+  }
+
+ private:
+  size_t partial_size(const Segment& s) const { return rows_ * (s.width + 2); }
+  Running partial(const Segment& s, size_t part, size_t row) {
+    float* p = memory_.data() + s.partials + part * partial_size(s);
+    return {p[row], p[rows_ + row], p + 2 * rows_ + row * s.width, s.width};
+  }
+  float* worker_memory(int worker) {
+    return memory_.data() + worker_first_ + static_cast<size_t>(worker) * worker_size_;
+  }
+
+  void plan();
+  void add_segment(Segment segment);
+  void allocate();
+  void prepare();
+  void prepare_segment(const Segment& s);
+  void run_part(const Segment& s, size_t part, int worker);
+  void score_span(float* out, size_t ld, const Segment& s, size_t first, size_t n, int worker);
+  void score_chunk(float* out, size_t ld, const Segment& s, int worker);
+  void add_values(float* acc, const float* p, const Segment& s, size_t first, size_t n, int worker);
+  void merge_head(size_t head, int worker);
+  void add_mass(size_t head);
+
+  const Context& context_;
+  const AttendCall& call_;
+  const Geometry& geo_;
+  const size_t rows_;                             // M: queries of one KV head, [T, group]
+  std::vector<Segment> segments_;                 // by KV head, then as given
+  std::vector<std::pair<size_t, size_t>> tasks_;  // (segment, part)
+  std::vector<RopeCursor> cursors_;               // [workers]
+  Array<float> memory_;
+  size_t used_ = 0;      // numbers of memory_ that are given out
+  size_t log_sums_ = 0;  // [G, M]
+  size_t worker_first_ = 0, worker_size_ = 0;
+  bool turn_keys_ = false, prepare_any_ = false;
+};
+
+void Decode::add_segment(Segment s) {
+  if (s.count == 0) return;
+  const auto take = [&](size_t n) {
+    const size_t at = used_;
+    used_ += (n + 15) / 16 * 16;
+    return at;
+  };
+  const size_t longest = std::max(kPartRows, (s.count + kMaxParts - 1) / kMaxParts);
+  s.part_rows = (longest + kTileRows - 1) / kTileRows * kTileRows;
+  s.parts = (s.count + s.part_rows - 1) / s.part_rows;
+  s.partials = take(s.parts * partial_size(s));
+  const bool turned = s.span && s.span->query_shift != 0;
+  if (geo_.tokens == 1 && !turned)
+    s.in_place = call_.q + s.head * rows_ * geo_.dim;
+  else
+    s.queries = take(rows_ * geo_.dim);
+  if (s.span) s.prepared_size = s.span->keys->prepared_size(rows_);
+  s.prepared = take(s.prepared_size);
+  if (call_.mass_queries > 0 && (s.span ? s.span->mass : call_.chunk_mass))
+    s.scores = take(rows_ * s.count);
+  prepare_any_ |= !s.in_place || s.prepared_size > 0;
+  turn_keys_ |= s.span && s.span->keys_before_rope;
+  for (size_t part = 0; part < s.parts; ++part) tasks_.emplace_back(segments_.size(), part);
+  segments_.push_back(s);
+}
+
+void Decode::plan() {
+  const int64_t oldest = oldest_visible(call_, 0);
+  for (size_t g = 0; g < geo_.kv_heads; ++g) {
+    if (!call_.spans.empty()) {
+      for (const Span& span : call_.spans[g]) {
+        const size_t hidden = hidden_rows(span, oldest);
+        if (span.count == hidden) continue;
+        const bool summed = span.role != Role::kDenominator;
+        add_segment({.span = &span,
+                     .head = g,
+                     .first = span.first + hidden,
+                     .count = span.count - hidden,
+                     .width = summed ? span.values->accumulator_width() : 0});
+      }
+    }
+    if (call_.k) add_segment({.head = g, .count = geo_.tokens, .width = geo_.dim});
+  }
+}
+
+void Decode::allocate() {
+  log_sums_ = used_;
+  worker_first_ = log_sums_ + (geo_.kv_heads * rows_ + 15) / 16 * 16;
+  // Scores and bias of a tile, then a tile of keys to turn, the chunk's rows, or two results.
+  const size_t tile = std::max(turn_keys_ ? kTileRows : 0, geo_.tokens) * geo_.dim;
+  const size_t results = 2 * rows_ * (geo_.dim + 1);
+  worker_size_ = (rows_ + 1) * kTileRows + (std::max(tile, results) + 15) / 16 * 16;
+  memory_ = Array<float>(context_.memory, MemoryKind::kScratch);
+  memory_.resize(worker_first_ + worker_size_ * static_cast<size_t>(context_.pool.size()));
+  if (turn_keys_) cursors_.assign(context_.pool.size(), RopeCursor(*call_.rope));
+}
+
+void Decode::prepare() {
+  if (!prepare_any_) return;
+  context_.pool.parallel_for(segments_.size(),
+                             [&](size_t i, int) { prepare_segment(segments_[i]); });
+}
+
+void Decode::prepare_segment(const Segment& s) {
+  const float* q = s.in_place;
+  if (!q) {
+    float* to = memory_.data() + s.queries;
+    const size_t span = geo_.group * geo_.dim;
+    for (size_t t = 0; t < geo_.tokens; ++t)
+      std::copy_n(call_.q + (t * geo_.query_heads + s.head * geo_.group) * geo_.dim, span,
+                  to + t * span);
+    if (s.span && s.span->query_shift != 0)
+      for (size_t m = 0; m < rows_; ++m)
+        call_.rope->rotate(context_.kernels, to + m * geo_.dim, s.span->query_shift);
+    q = to;
+  }
+  if (s.prepared_size > 0) s.span->keys->prepare(memory_.data() + s.prepared, q, rows_);
+}
+
+void Decode::score_span(float* out, size_t ld, const Segment& s, size_t first, size_t n,
+                        int worker) {
+  const Kernels& kernels = context_.kernels;
+  const Span& span = *s.span;
+  const float* q = s.in_place ? s.in_place : memory_.data() + s.queries;
+  float* bias = worker_memory(worker) + rows_ * kTileRows;
+  if (span.keys_before_rope) {
+    float* tile = bias + kTileRows;
+    span.keys->decode(tile, first, n);
+    cursors_[worker].rotate_rows(kernels, tile, span.positions ? span.positions + first : nullptr,
+                                 span.first_position + static_cast<int64_t>(first - span.first), n);
+    kernels.dot_rows(out, ld, q, rows_, {tile, DType::kF32, geo_.dim}, n, geo_.scale);
+  } else {
+    span.keys->scores(out, ld, q, memory_.data() + s.prepared, rows_, first, n, geo_.scale);
+  }
+  if (make_bias(bias, span, first, n))
+    for (size_t m = 0; m < rows_; ++m) kernels.add(out + m * ld, bias, n);
+  if (call_.sliding_window == 0) return;
+  for (size_t m = 0; m < rows_; ++m)
+    hide_old(out + m * ld, span, first, n, oldest_visible(call_, m / geo_.group));
+}
+
+void Decode::score_chunk(float* out, size_t ld, const Segment& s, int worker) {
+  const size_t dim = geo_.dim, tokens = geo_.tokens;
+  const float* q = s.in_place ? s.in_place : memory_.data() + s.queries;
+  float* tile = worker_memory(worker) + (rows_ + 1) * kTileRows;
+  for (size_t t = 0; t < tokens; ++t)
+    std::copy_n(call_.k + (t * geo_.kv_heads + s.head) * dim, dim, tile + t * dim);
+  context_.kernels.dot_rows(out, ld, q, rows_, {tile, DType::kF32, dim}, tokens, geo_.scale);
+  for (size_t m = 0; m < rows_; ++m) {
+    const size_t token = m / geo_.group;
+    const size_t hidden = hidden_rows(call_.first_position, tokens, oldest_visible(call_, token));
+    std::fill_n(out + m * ld, hidden, kMinusInf);
+    std::fill(out + m * ld + token + 1, out + m * ld + tokens, kMinusInf);
+  }
+}
+
+void Decode::add_values(float* acc, const float* p, const Segment& s, size_t first, size_t n,
+                        int worker) {
+  if (s.width == 0) return;
+  if (s.span) {
+    s.span->values->accumulate(acc, p, kTileRows, rows_, first, n);
+    return;
+  }
+  float* tile = worker_memory(worker) + (rows_ + 1) * kTileRows;
+  for (size_t t = 0; t < n; ++t)
+    std::copy_n(call_.v + (t * geo_.kv_heads + s.head) * geo_.dim, geo_.dim, tile + t * geo_.dim);
+  context_.kernels.add_rows(acc, p, kTileRows, rows_, {tile, DType::kF32, geo_.dim}, n);
+}
+
+void Decode::run_part(const Segment& s, size_t part, int worker) {
+  for (size_t m = 0; m < rows_; ++m) {
+    Running to = partial(s, part, m);
+    to.max = kMinusInf;
+    to.sum = 0;
+    std::fill_n(to.acc, s.width, 0.0f);
+  }
+  float* scores = worker_memory(worker);  // [M, kTileRows]
+  const size_t begin = part * s.part_rows, end = std::min(s.count, begin + s.part_rows);
+  for (size_t t = begin; t < end; t += kTileRows) {
+    const size_t n = std::min(kTileRows, end - t), first = s.first + t;
+    if (s.span)
+      score_span(scores, kTileRows, s, first, n, worker);
+    else
+      score_chunk(scores, kTileRows, s, worker);
+    const Role role = s.span ? s.span->role : Role::kBoth;
+    for (size_t m = 0; m < rows_; ++m) {
+      float* row = scores + m * kTileRows;
+      if (s.scores) std::copy_n(row, n, memory_.data() + s.scores + m * s.count + t);
+      fold(context_.kernels, row, n, role, partial(s, part, m));
+    }
+    add_values(partial(s, part, 0).acc, scores, s, first, n, worker);
+  }
+}
+
+void Decode::merge_head(size_t head, int worker) {
+  const Kernels& kernels = context_.kernels;
+  const size_t dim = geo_.dim;
+  float* total = worker_memory(worker) + (rows_ + 1) * kTileRows;  // [M, D]
+  float* finished = total + rows_ * dim;                           // [M, D]
+  float* maxima = finished + rows_ * dim;                          // [M]
+  float* sums = maxima + rows_;                                    // [M]
+  std::fill_n(total, rows_ * dim, 0.0f);
+  std::fill_n(maxima, rows_, kMinusInf);
+  std::fill_n(sums, rows_, 0.0f);
+  for (const Segment& s : segments_) {
+    if (s.head != head) continue;
+    for (size_t part = 1; part < s.parts; ++part)
+      for (size_t m = 0; m < rows_; ++m) merge(kernels, partial(s, 0, m), partial(s, part, m));
+    const float* acc = partial(s, 0, 0).acc;
+    std::fill_n(finished, rows_ * dim, 0.0f);
+    if (s.span && s.width > 0)
+      s.span->values->finish(finished, acc, rows_);
+    else if (s.width > 0)
+      std::copy_n(acc, rows_ * dim, finished);
+    for (size_t m = 0; m < rows_; ++m) {
+      const Running from = partial(s, 0, m);
+      merge(kernels, {maxima[m], sums[m], total + m * dim, dim},
+            {from.max, from.sum, finished + m * dim, dim});
+    }
+  }
+  for (size_t m = 0; m < rows_; ++m) {
+    const size_t at = m / geo_.group * geo_.query_heads + head * geo_.group + m % geo_.group;
+    float& log_sum = memory_[log_sums_ + head * rows_ + m];
+    write_result(kernels, call_.out + at * dim, &log_sum,
+                 {maxima[m], sums[m], total + m * dim, dim});
+    if (call_.log_sum) call_.log_sum[at] = log_sum;
+  }
+}
+
+void Decode::add_mass(size_t head) {
+  const size_t asked = std::min(call_.mass_queries, geo_.tokens) * geo_.group;
+  for (const Segment& s : segments_) {
+    if (s.head != head || !s.scores) continue;
+    float* mass = s.span ? s.span->mass + s.first : call_.chunk_mass + head * geo_.tokens;
+    for (size_t m = rows_ - asked; m < rows_; ++m) {
+      const float log_sum = memory_[log_sums_ + head * rows_ + m];
+      if (log_sum == kMinusInf) continue;
+      float* scores = memory_.data() + s.scores + m * s.count;
+      context_.kernels.exp_sum(scores, log_sum, s.count);
+      context_.kernels.add(mass, scores, s.count);
+    }
+  }
+}
+
+}  // namespace
+
+void attend_decode(const Context& context, const AttendCall& call, const Geometry& geometry) {
+  Decode(context, call, geometry).run();
+}
+
+}  // namespace pith
