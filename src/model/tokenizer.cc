@@ -1,0 +1,23 @@
+#include "model/tokenizer.h"
+
+#include <fmt/format.h>
+
+#include "model/tokenizer_kinds.h"
+
+namespace pith {
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder) {
+  const auto json = folder / "tokenizer.json", model = folder / "tokenizer.model";
+  const bool has_json = std::filesystem::exists(json);
+  if (!has_json && !std::filesystem::exists(model)) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("{} holds no tokenizer; supported: tokenizer.json (Hugging Face "
+                            "tokenizers) or tokenizer.model (SentencePiece)",
+                            folder.string()));
+  }
+  const TokenizerConfig config = read_tokenizer_config(folder);
+  return has_json ? load_json_tokenizer(json, config)
+                  : load_sentencepiece_tokenizer(model, config);
+}
+
+}  // namespace pith

@@ -1,0 +1,83 @@
+#pragma once
+// Text to token ids and back, for the tokenizers of Hugging Face folders: tokenizer.json
+// (byte-level BPE of Llama 3, Qwen 2/3, GPT-2; BPE with byte fallback of Llama 2, Mistral) and
+// SentencePiece's tokenizer.model. Ids equal those of the tokenizers and sentencepiece packages.
+// Cost: O(n log n) in the longest word, O(n) in the text; several MB/s on one core.
+// A tokenizer is immutable after loading: any number of threads may use one at a time.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pith {
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  /// Ids of `text`, without a beginning-of-sequence token. Any bytes are accepted: invalid UTF-8
+  /// becomes U+FFFD. With parse_special, special tokens spelled out in the text become their ids;
+  /// without it they are ordinary text (use this for text that must not be trusted).
+  /// Throws kInvalidArgument for more than kMaxTextBytes.
+  virtual std::vector<int32_t> encode(std::string_view text, bool parse_special = true) const = 0;
+
+  /// The text of `ids`: the bytes of their pieces, less the space that a SentencePiece model put
+  /// in front. Byte-level models give exactly the bytes that were encoded. Bytes that are not
+  /// UTF-8 stay as they are. Throws kInvalidArgument for an id outside [0, vocab_size()).
+  virtual std::string decode(std::span<const int32_t> ids, bool skip_special = false) const = 0;
+
+  /// The raw bytes of one token, maybe a part of a character: see Utf8Stream.
+  /// Throws kInvalidArgument as decode() does.
+  virtual std::string piece(int32_t id) const = 0;
+
+  /// Number of ids, added tokens included. A model's logits may have more columns (padding).
+  virtual int32_t vocab_size() const = 0;
+
+  /// The token that starts a text, or -1.
+  virtual int32_t bos() const = 0;
+
+  /// The first of eos_ids(), or -1.
+  int32_t eos() const { return eos_ids().empty() ? -1 : eos_ids().front(); }
+
+  /// Every token that ends an answer: the tokenizer's own first, then those of
+  /// generation_config.json and config.json.
+  virtual const std::vector<int32_t>& eos_ids() const = 0;
+
+  /// Whether the model expects bos() in front of a text.
+  virtual bool add_bos() const = 0;
+
+  /// True for tokens that decode(ids, true) leaves out.
+  virtual bool is_special(int32_t id) const = 0;
+
+  /// The id of a token as its file spells it ("<|eot_id|>", "</s>"), or nothing.
+  virtual std::optional<int32_t> find(std::string_view token) const = 0;
+
+  /// Longest text of one encode(): offsets stay in 32 bits on every path.
+  static constexpr size_t kMaxTextBytes = size_t{1} << 28;
+};
+
+/// Loads folder/tokenizer.json, or folder/tokenizer.model where there is none, and what
+/// tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json and
+/// config.json beside it say of special tokens. Throws kNotFound, kCorrupt (with the file's name)
+/// or kUnsupported (with the name of what is not supported and what is).
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder);
+
+/// Turns a stream of pieces into valid UTF-8: holds back a character until it is complete, and
+/// replaces bytes that can never be one by U+FFFD.
+class Utf8Stream {
+ public:
+  /// The complete characters of what was pushed so far and not yet returned.
+  std::string push(std::string_view bytes);
+  /// What was held back, as U+FFFD, or nothing. The stream is then empty.
+  std::string flush();
+
+ private:
+  std::string held_;  // [0..3] bytes, a proper prefix of one character
+};
+
+}  // namespace pith

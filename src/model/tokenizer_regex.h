@@ -1,0 +1,23 @@
+#pragma once
+// Regular expressions of tokenizer.json, written for Oniguruma with Ruby's syntax, in ICU's terms.
+// The two differ in what \s, ., ^ and some escapes mean, and in the age of their Unicode tables;
+// what cannot be said the same in both is refused.
+
+#include <unicode/regex.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace pith {
+
+/// ICU's spelling of `pattern`. Throws kUnsupported for a construct that is not known here.
+std::string to_icu_regex(std::string_view pattern);
+
+/// Compiles a pattern of tokenizer.json. Throws kUnsupported.
+std::unique_ptr<icu::RegexPattern> compile_regex(std::string_view pattern);
+
+/// ICU's spelling of the set of all numbers, \p{N}.
+std::string number_set();
+
+}  // namespace pith

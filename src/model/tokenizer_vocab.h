@@ -1,0 +1,90 @@
+#pragma once
+// What both kinds of tokenizer share: the table of pieces, decoding, and the special tokens that
+// the files beside the tokenizer name.
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/tokenizer.h"
+#include "model/tokenizer_added.h"
+#include "pith/error.h"
+
+namespace pith {
+
+/// What the small files of a model folder say of its tokenizer.
+struct TokenizerConfig {
+  // tokenizer_config.json, then special_tokens_map.json. An empty name: "there is none".
+  std::optional<std::string> bos, eos;
+  std::optional<bool> add_bos;
+  bool llama_class = false;        // LlamaTokenizer or LlamaTokenizerFast: adds bos unless told
+  bool legacy = true;              // of LlamaTokenizer: a space after every special token
+  std::vector<AddedToken> added;   // added_tokens_decoder, and added_tokens.json
+  // generation_config.json, then config.json
+  std::vector<int32_t> bos_ids, eos_ids;
+};
+
+/// Throws kCorrupt for a file that is there but malformed.
+TokenizerConfig read_tokenizer_config(const std::filesystem::path& folder);
+
+/// Throws kNotFound, kCorrupt.
+nlohmann::json read_tokenizer_json(const std::filesystem::path& file);
+std::string read_tokenizer_file(const std::filesystem::path& file);
+
+/// An entry of an "added_tokens" list without its id.
+AddedToken parse_added_token(const nlohmann::json& spec);
+
+/// Runs `body`; its errors get the file's name in front, and JSON's become kCorrupt.
+template <typename Body>
+auto with_file_name(const std::filesystem::path& file, const Body& body);
+
+[[noreturn]] void throw_named(const std::filesystem::path& file, ErrorCode code, const char* what);
+
+class VocabTokenizer : public Tokenizer {
+ public:
+  std::string decode(std::span<const int32_t> ids, bool skip_special) const override;
+  std::string piece(int32_t id) const override { return entry(id).bytes; }
+  int32_t vocab_size() const override { return static_cast<int32_t>(entries_.size()); }
+  int32_t bos() const override { return bos_; }
+  const std::vector<int32_t>& eos_ids() const override { return eos_; }
+  bool add_bos() const override { return add_bos_; }
+  bool is_special(int32_t id) const override { return entry(id).special; }
+
+ protected:
+  struct Entry {
+    std::string bytes;
+    bool special = false;
+    bool present = false;
+  };
+
+  const Entry& entry(int32_t id) const;
+  /// Fills in an entry. Throws kCorrupt if the id is taken or past the end of entries_.
+  void put(int32_t id, std::string_view spelled, std::string bytes, bool special);
+  /// Settles bos, eos and add_bos: the files' word first, then these.
+  void settle(const TokenizerConfig& config, int32_t bos, int32_t eos, bool add_bos);
+  static void check_length(std::string_view text);
+
+  std::vector<Entry> entries_;        // [vocab_size]
+  bool strips_first_space_ = false;  // a space that encode() put in front
+
+ private:
+  int32_t bos_ = -1;
+  std::vector<int32_t> eos_;
+  bool add_bos_ = false;
+};
+
+template <typename Body>
+auto with_file_name(const std::filesystem::path& file, const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    throw_named(file, error.code(), error.what());
+  } catch (const nlohmann::json::exception& error) {
+    throw_named(file, ErrorCode::kCorrupt, error.what());
+  }
+}
+
+}  // namespace pith
