@@ -49,6 +49,9 @@ class Policy {
   /// Parses and checks names and parameters against the registry. Throws kInvalidArgument with the
   /// offending part, what is known, and a suggestion.
   static Policy parse(std::string_view text);
+  /// Sets the size parameter of every rule's selector ("1024", "25%", "16MiB"). Throws
+  /// kInvalidArgument if a selector has none or has its size written already.
+  void set_budget(const std::string& budget);
   /// A policy that parses back to the same.
   std::string to_string() const;
   /// The rule in force for a layer and KV head: the last that names it.
@@ -68,6 +71,8 @@ struct MethodInfo {
   bool is_selector = false;
   std::string summary, source;
   std::vector<ParameterInfo> parameters;
+  /// Selectors: the parameter that a budget sets ("budget", "window"); empty if it has none.
+  std::string size_parameter;
 };
 
 /// Every selector and codec that this build has, selectors first.

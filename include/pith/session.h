@@ -18,12 +18,13 @@ namespace pith {
 
 struct SessionOptions {
   Policy policy = Policy::parse("exact");
-  size_t context = 0;       ///< tokens; 0 = the model's
+  size_t context = 0;       ///< tokens; 0 = the model's; more is allowed, for streaming policies
   size_t chunk = 512;       ///< prompt tokens per forward pass (llama.cpp's ubatch)
   int threads = 0;          ///< 0 = all cores
   uint64_t seed = 0;        ///< of randomised methods
   size_t memory_limit = 0;  ///< bytes of cache, staging and scratch; 0 = none
   std::string isa;          ///< "", "scalar", "avx2", "avx512"; "" = best (or PITH_ISA's)
+  bool f32_arithmetic = false;  ///< never round activations to bf16, even where that is faster
 };
 
 /// What is held of one KV head.
@@ -42,7 +43,9 @@ class Session {
 
   /// Appends tokens in chunks and returns the logits [V] after the last one; valid until the next
   /// call. Throws kInvalidArgument (no tokens, unknown id), kContextFull (nothing is appended),
-  /// kOutOfMemory, kNonFinite. If `progress` returns false the tokens of the finished chunks stay.
+  /// kOutOfMemory, kNonFinite. If `progress` returns false the tokens of the finished chunks stay
+  /// and the logits are those after them. After an error in the middle of a chunk the layers no
+  /// longer agree and every later call throws; fork() before risky steps.
   std::span<const float> prefill(std::span<const int32_t> tokens, const Progress& progress = {});
   /// Appends one token: prefill of one.
   std::span<const float> decode(int32_t token);

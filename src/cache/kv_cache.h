@@ -3,6 +3,7 @@
 // read through one policy.
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "attend/attend.h"
@@ -21,11 +22,10 @@ struct CacheShape {
   size_t context = 0;                   ///< tokens that per cent budgets refer to
 };
 
-class LayerCache;
-
 class KvCache {
  public:
-  /// `rope` may be null: then policies that need it are refused. It must outlive the cache.
+  /// `context` and `rope` must outlive the cache and its clones. `rope` may be null: then policies
+  /// that need it are refused. Throws kInvalidArgument or kUnsupported with the reason.
   KvCache(const Context& context, const CacheShape& shape, const Policy& policy, uint64_t seed,
           const Rope* rope);
   ~KvCache();
@@ -35,22 +35,28 @@ class KvCache {
   /// the rows are appended and compressed. q [T, H, D], k and v [T, G, D], f32, after RoPE; out
   /// [T, H, D]. Each layer must be given each token once, in order.
   void step(int layer, float* out, const float* q, const float* k, const float* v, size_t tokens);
-  /// The two halves of step, for callers that bring their own tensors.
-  void attend_only(int layer, float* out, const float* q, const float* k, const float* v,
-                   size_t tokens);
+  /// Queries attend to what is stored and to nothing else; nothing is appended. They stand at the
+  /// positions that follow the rows appended so far.
+  void attend_only(int layer, float* out, const float* q, size_t tokens);
+  /// Rows are appended and compressed without queries. Selectors that live on attention mass
+  /// see none.
   void append(int layer, const float* k, const float* v, size_t tokens);
-  /// Tells the selectors that the prompt is complete (SnapKV selects then).
+  /// Tells the selectors that the prompt is complete.
   void end_prefill();
 
   std::unique_ptr<KvCache> clone() const;
   size_t tokens(int layer) const;
   HeadRows rows(int layer, int head) const;
+  /// Bytes of what is held now; scratch and staging are the counter's.
   Ledger ledger() const;
+  /// The most that `tokens` tokens can take under this policy.
+  Ledger estimate(size_t tokens) const;
+  /// The policy with every budget as rows, a line a run of layers and heads that share it.
   std::string describe() const;
 
  private:
-  KvCache(const KvCache& other);
   struct Impl;
+  explicit KvCache(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -63,6 +63,14 @@ class CodedRows {
   size_t dim_;  // D
 };
 
+/// What rows are wanted.
+struct RowsRequest {
+  Side side = Side::kKeys;
+  size_t dim = 0;       // D
+  uint32_t head = 0;    ///< KV head, for codecs whose tables differ by head
+  size_t max_rows = 0;  ///< the most rows that will be held at once; 0 = unknown
+};
+
 /// One codec with its parameters for one side of one layer; owns what the rows share.
 class Codec {
  public:
@@ -74,8 +82,8 @@ class Codec {
   /// Bytes that one row adds (payload + metadata), for budgets and estimates.
   virtual double bytes_per_row(size_t dim) const = 0;
   virtual size_t shared_bytes() const { return 0; }
-  virtual std::unique_ptr<CodedRows> make_rows(const Context& context, Side side, size_t dim,
-                                               uint32_t head) const = 0;
+  virtual std::unique_ptr<CodedRows> make_rows(const Context& context,
+                                               const RowsRequest& request) const = 0;
 };
 
 }  // namespace pith

@@ -67,7 +67,7 @@ void MemoryCounter::sub(MemoryKind kind, size_t bytes) noexcept {
   total_ -= bytes;
 }
 
-Buffer::Buffer(const Buffer& other) : counter_(other.counter_), kind_(other.kind_) {
+Buffer::Buffer(const Buffer& other) : counter_(other.counter_), kind_(other.kind_), growth_limit_(other.growth_limit_) {
   if (other.size_ == 0) return;
   reserve(other.size_);
   std::memcpy(data_, other.data_, other.size_);
@@ -85,6 +85,7 @@ void Buffer::swap(Buffer& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   std::swap(capacity_, other.capacity_);
+  std::swap(growth_limit_, other.growth_limit_);
 }
 
 void Buffer::reallocate(size_t wanted) {
@@ -131,7 +132,11 @@ void Buffer::reserve(size_t bytes) {
 }
 
 void Buffer::resize(size_t bytes) {
-  if (bytes > capacity_) reallocate(std::max(bytes, capacity_ + capacity_ / 8));
+  if (bytes > capacity_) {
+    size_t grown = capacity_ + capacity_ / 8;
+    if (growth_limit_ != 0) grown = std::min(grown, growth_limit_);
+    reallocate(std::max(bytes, grown));
+  }
   if (bytes < size_ && counter_->poison()) std::memset(data_ + bytes, 0xFF, size_ - bytes);
   size_ = bytes;
 }

@@ -72,6 +72,8 @@ class Buffer {
   void reserve(size_t bytes);
   /// Returns memory past size() to the system.
   void shrink_to_fit();
+  /// Growth by eighths stops at `bytes`: for buffers whose final size is known. 0 = unknown.
+  void set_growth_limit(size_t bytes) { growth_limit_ = bytes; }
 
   std::byte* data() { return data_; }
   const std::byte* data() const { return data_; }
@@ -85,7 +87,7 @@ class Buffer {
   MemoryCounter* counter_ = nullptr;
   MemoryKind kind_ = MemoryKind::kScratch;
   std::byte* data_ = nullptr;
-  size_t size_ = 0, capacity_ = 0;
+  size_t size_ = 0, capacity_ = 0, growth_limit_ = 0;
 };
 
 /// A Buffer of trivially copyable T.
@@ -100,6 +102,7 @@ class Array {
   void resize(size_t n) { bytes_.resize(n * sizeof(T)); }
   void reserve(size_t n) { bytes_.reserve(n * sizeof(T)); }
   void shrink_to_fit() { bytes_.shrink_to_fit(); }
+  void set_growth_limit(size_t n) { bytes_.set_growth_limit(n * sizeof(T)); }
   void push_back(T value) {
     resize(size() + 1);
     (*this)[size() - 1] = value;

@@ -33,6 +33,7 @@ struct ThreadPool::State {
   size_t count = 0;
   const TaskRef* task = nullptr;
   std::atomic<bool> stop{false};
+  std::mutex turn;  // held for a whole loop
   std::mutex error_mutex;
   std::exception_ptr error;
 
@@ -83,6 +84,7 @@ void ThreadPool::run(size_t n, TaskRef task) {
     for (size_t i = 0; i < n; ++i) task(i, 0);
     return;
   }
+  std::lock_guard turn(s.turn);
   s.task = &task;
   s.count = n;
   s.next = 0;

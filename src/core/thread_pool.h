@@ -21,7 +21,8 @@ class TaskRef {
   void (*call_)(void*, size_t, int);
 };
 
-/// The calling thread is worker 0 and takes part. One loop at a time; loops do not nest.
+/// The calling thread is worker 0 and takes part. Loops started by different threads take turns;
+/// loops do not nest.
 class ThreadPool {
  public:
   /// `threads` >= 1; 0 = one per physical or virtual core that this process may use.

@@ -1,0 +1,46 @@
+# The short commands. `make` alone builds the program at build/bin/pith; `make help` lists the rest.
+.DEFAULT_GOAL := build
+.PHONY: build demo test asan bench format lint clean help
+
+# One compiler a core, and no more than the free memory carries (1.5 GB each).
+JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { fit = int($$2 / 1500000); \
+  if (fit < 1) fit = 1; print (fit < cores ? fit : cores) }' /proc/meminfo)
+CTEST = ctest --output-on-failure -j2 --no-tests=error
+
+build: ## the program, at build/bin/pith
+	@tools/setup.sh build
+	@cmake --preset release -Wno-dev --log-level=NOTICE
+	@cmake --build build -j $(JOBS) --target pith_cli
+
+demo: build ## hide facts in a long text, ask for them under several policies, print the table
+	@build/bin/pith demo
+
+test: ## build everything and run every test
+	@tools/setup.sh build
+	@cmake --preset release -Wno-dev --log-level=NOTICE
+	@cmake --build build -j $(JOBS)
+	@$(CTEST) --test-dir build
+
+asan: ## the tests again with AddressSanitizer and UndefinedBehaviorSanitizer
+	@tools/setup.sh build
+	@cmake --preset asan -Wno-dev --log-level=NOTICE
+	@cmake --build build/asan -j $(JOBS)
+	@$(CTEST) --test-dir build/asan
+
+bench: build ## measure speed on this machine
+	@tools/bench.sh
+
+format: ## put every C++ file into the house format
+	@tools/setup.sh
+	@tools/check_format.sh --fix
+
+lint: ## every static check: format, clang-tidy, includes, docs, tree
+	@tools/setup.sh
+	@cmake --preset release -Wno-dev --log-level=NOTICE
+	@tools/check.sh
+
+clean: ## remove all that was built
+	@rm -rf build
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16

@@ -1,0 +1,254 @@
+#include "cache/head_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+constexpr size_t kStagedRows = 128;  // moved from windows to bodies at a time
+constexpr size_t kEndlessStream = size_t{1} << 50;  // a body that stays small here is bounded
+
+std::string part_text(const PolicyPart& part) {
+  std::string s = part.name;
+  for (const auto& [k, v] : part.parameters)
+    s += (s.size() == part.name.size() ? "(" : ",") + k + "=" + v;
+  return part.parameters.empty() ? s : s + ")";
+}
+
+}  // namespace
+
+HeadGroup::Codecs HeadGroup::make_codecs(const PolicyRule& rule) {
+  Codecs c;
+  // Exact rows have the type that the policy names, or the body's own if that is dense, or f16.
+  const auto make = [&](const std::optional<PolicyPart>& part, Side side, DType& exact) {
+    const PolicyPart chosen =
+        part.value_or(PolicyPart{to_string(rule.dtype.value_or(DType::kF16)), {}});
+    const CodecRow& row = codec_row(chosen.name);
+    exact = rule.dtype.value_or(row.dense.value_or(DType::kF16));
+    c.coded |= !row.dense.has_value();
+    c.text += fmt::format("{}{}:{}", c.text.empty() ? "" : "+", side == Side::kKeys ? "k" : "v",
+                          part_text(chosen));
+    return std::shared_ptr<const Codec>(row.make(Parameters(row.info, chosen), side));
+  };
+  c.key = make(rule.key_codec, Side::kKeys, c.key_dtype);
+  c.value = make(rule.value_codec, Side::kValues, c.value_dtype);
+  c.exact_key = std::make_shared<DenseCodec>(c.key_dtype);
+  c.exact_value = std::make_shared<DenseCodec>(c.value_dtype);
+  return c;
+}
+
+HeadGroup::HeadGroup(const Context& context, const GroupSite& site, const PolicyRule& rule)
+    : context_(context),
+      heads_(site.heads),
+      dim_(static_cast<size_t>(site.shape.head_dim)),
+      codecs_(make_codecs(rule)) {
+  const SelectorRow& row = selector_row(rule.selector.name);
+  const Parameters parameters(row.info, rule.selector);
+  if (row.owns_window && rule.window)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("'{}' has its own window; write {}(window={})", row.info.name,
+                            row.info.name, *rule.window));
+  side_bytes_ = row.side_bytes;
+  const auto& sliding = site.shape.sliding_window;
+  const int64_t seen = sliding.empty() ? 0 : sliding[static_cast<size_t>(site.layer)];
+
+  BudgetSite budget;
+  budget.context = site.shape.context;
+  budget.caches = static_cast<size_t>(site.shape.layers * site.shape.kv_heads);
+  schedule_.sink = rule.sink.value_or(row.default_sink);
+  budget.row_bytes = static_cast<double>(exact_row_bytes());
+  budget.exact_bytes = static_cast<double>(schedule_.sink) * budget.row_bytes;
+  schedule_.window =
+      rule.window.value_or(row.default_window(parameters, budget, codecs_.coded));
+  if (seen > 0) {
+    // The layer looks back `seen` rows at most: a sink would never be seen, nor a longer window.
+    schedule_.sink = 0;
+    schedule_.window = std::min(schedule_.window, static_cast<size_t>(seen));
+  }
+  budget.exact_bytes =
+      static_cast<double>(schedule_.sink + schedule_.window) * budget.row_bytes;
+  budget.row_bytes =
+      codecs_.key->bytes_per_row(dim_) + codecs_.value->bytes_per_row(dim_) + side_bytes_;
+
+  SelectorSite where;
+  where.seed = site.seed;
+  where.layer = static_cast<uint32_t>(site.layer);
+  where.layers = static_cast<size_t>(site.shape.layers);
+  where.heads = heads_.size();
+  where.group = static_cast<size_t>(site.shape.query_heads / site.shape.kv_heads);
+  where.head_dim = dim_;
+  where.scale = 1.0f / std::sqrt(static_cast<float>(dim_));
+  where.sink = static_cast<uint32_t>(schedule_.sink);
+  where.window = static_cast<uint32_t>(schedule_.window);
+  where.sliding_window = seen;
+  selector_ = row.make({context, parameters, budget, where});
+  schedule_.block = std::lcm(std::lcm(codecs_.key->block_rows(), codecs_.value->block_rows()),
+                             selector_->block_rows());
+  cache_positions_ = row.cache_positions && row.cache_positions(parameters);
+  if ((cache_positions_ || codecs_.key->pre_rope()) && !site.rope)
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("policy '{}' turns keys or queries, which needs the model's RoPE; none "
+                            "is known here (pith attend: give --rope-theta)",
+                            part_text(rule.selector)));
+  const size_t bound = selector_->rows_after(kEndlessStream);
+  make_stores(site, bound < kEndlessStream / 1024 ? bound : 0);
+}
+
+void HeadGroup::make_stores(const GroupSite& site, size_t max_rows) {
+  const bool mass = selector_->mass_queries() > 0;
+  for (int head : heads_) {
+    RowFormat format{codecs_.exact_key.get(), codecs_.exact_value.get(), site.rope, dim_,
+                     static_cast<uint32_t>(head), schedule_.sink, mass};
+    sinks_.emplace_back(context_, format);
+    format.keys = codecs_.key.get();
+    format.values = codecs_.value.get();
+    format.max_rows = max_rows;
+    bodies_.emplace_back(context_, format);
+    windows_.emplace_back(context_, WindowFormat{codecs_.key_dtype, codecs_.value_dtype, dim_,
+                                                 schedule_.ring_capacity(), mass});
+  }
+}
+
+HeadGroup::HeadGroup(const HeadGroup& other)
+    : context_(other.context_),
+      heads_(other.heads_),
+      dim_(other.dim_),
+      codecs_(other.codecs_),
+      selector_(other.selector_->clone()),
+      schedule_(other.schedule_),
+      cache_positions_(other.cache_positions_),
+      side_bytes_(other.side_bytes_),
+      tokens_(other.tokens_),
+      sinks_(other.sinks_),
+      bodies_(other.bodies_),
+      windows_(other.windows_) {}
+
+size_t HeadGroup::exact_row_bytes() const {
+  return dim_ * (size_of(codecs_.key_dtype) + size_of(codecs_.value_dtype));
+}
+
+void HeadGroup::add_spans(size_t h, std::vector<Span>& spans) {
+  if (sinks_[h].rows() > 0) {
+    spans.push_back(sinks_[h].span());
+    // Positions inside the cache: the sink moves up behind the window, by as many as were evicted.
+    if (cache_positions_)
+      spans.back().query_shift = -static_cast<int64_t>(tokens_ - sinks_[h].rows() -
+                                                       bodies_[h].rows() - windows_[h].rows());
+  }
+  for (size_t i = 0; i < bodies_[h].stores(); ++i)
+    if (bodies_[h].store(i).rows() > 0) spans.push_back(bodies_[h].store(i).span());
+  windows_[h].add_spans(spans);
+}
+
+NewRows HeadGroup::rows_of(const LayerRows& in, int head, size_t first, size_t count,
+                           size_t kv_heads) const {
+  const auto g = static_cast<size_t>(head);
+  const size_t at = (first * kv_heads + g) * dim_;
+  return {in.k + at,
+          in.v + at,
+          kv_heads * dim_,
+          count,
+          static_cast<int64_t>(tokens_),
+          in.mass ? in.mass + g * in.tokens + first : nullptr};
+}
+
+void HeadGroup::feed_body(const LayerRows* from, size_t first, size_t count, size_t kv_heads,
+                          Staging& staging) {
+  std::vector<NewRows> rows(heads_.size());
+  if (from) {
+    for (size_t h = 0; h < heads_.size(); ++h)
+      rows[h] = rows_of(*from, heads_[h], first, count, kv_heads);
+  } else {
+    staging.k.resize(heads_.size() * count * dim_);
+    staging.v.resize(heads_.size() * count * dim_);
+    staging.mass.resize(heads_.size() * count);
+    for (size_t h = 0; h < heads_.size(); ++h) {
+      float* k = staging.k.data() + h * count * dim_;
+      float* v = staging.v.data() + h * count * dim_;
+      float* mass = staging.mass.data() + h * count;
+      const int64_t position = windows_[h].first_position();
+      windows_[h].pop(k, v, mass, count);
+      rows[h] = {k, v, dim_, count, position, mass};
+    }
+  }
+  selector_->ingest(bodies_, rows);
+}
+
+void HeadGroup::append(const LayerRows& in, size_t kv_heads, Staging& staging) {
+  for (size_t done = 0; done < in.tokens;) {
+    const Move m = next_move(schedule_, tokens_, in.tokens - done, kStagedRows);
+    const bool pop_first = m.to_body > 0 && m.to_body <= windows_[0].rows();
+    if (pop_first) feed_body(nullptr, 0, m.to_body, kv_heads, staging);
+    for (size_t h = 0; h < heads_.size(); ++h) {
+      const NewRows rows = rows_of(in, heads_[h], done, m.to_sink + m.to_ring, kv_heads);
+      if (m.to_sink > 0) sinks_[h].append(rows);
+      if (m.to_ring > 0) windows_[h].push(rows);
+    }
+    if (m.straight > 0) feed_body(&in, done, m.straight, kv_heads, staging);
+    if (m.to_body > 0 && !pop_first) feed_body(nullptr, 0, m.to_body, kv_heads, staging);
+    done += m.taken();
+    tokens_ += m.taken();
+  }
+}
+
+HeadRows HeadGroup::rows(size_t h) {
+  std::vector<std::pair<int64_t, float>> all;
+  std::vector<Span> spans;
+  add_spans(h, spans);
+  for (const Span& s : spans)
+    for (size_t i = s.first; i < s.first + s.count; ++i)
+      all.emplace_back(s.positions ? s.positions[i]
+                                   : s.first_position + static_cast<int64_t>(i - s.first),
+                       s.log_weight + (s.log_weights ? s.log_weights[i] : 0.0f));
+  std::sort(all.begin(), all.end());
+  HeadRows rows;
+  for (const auto& [position, weight] : all) {
+    rows.positions.push_back(position);
+    rows.log_weights.push_back(weight);
+  }
+  return rows;
+}
+
+void HeadGroup::add_to(Ledger& ledger) const {
+  for (size_t h = 0; h < heads_.size(); ++h) {
+    sinks_[h].add_to(ledger);
+    for (size_t i = 0; i < bodies_[h].stores(); ++i) bodies_[h].store(i).add_to(ledger);
+    windows_[h].add_to(ledger);
+  }
+  ledger.metadata += selector_->state_bytes();
+  ledger.slack += selector_->allocated_state_bytes() - selector_->state_bytes();
+  ledger.shared += codecs_.key->shared_bytes() + codecs_.value->shared_bytes();
+  ledger.tokens = std::max<uint64_t>(ledger.tokens, tokens_);
+  ledger.rows_seen += tokens_ * heads_.size();
+  ledger.channels_seen += tokens_ * heads_.size() * 2 * dim_;
+}
+
+void HeadGroup::estimate(Ledger& ledger, size_t n) const {
+  const Occupancy o = occupancy(schedule_, n);
+  const size_t body = selector_->rows_after(o.body);
+  const size_t heads = heads_.size();
+  const double row = codecs_.key->bytes_per_row(dim_) + codecs_.value->bytes_per_row(dim_);
+  ledger.payload += heads * ((o.sink + o.window) * exact_row_bytes() +
+                             static_cast<size_t>(std::ceil(static_cast<double>(body) * row)));
+  ledger.metadata += static_cast<size_t>(static_cast<double>(heads * body) * side_bytes_) +
+                     selector_->state_bytes();
+  ledger.shared += codecs_.key->shared_bytes() + codecs_.value->shared_bytes();
+  ledger.tokens = std::max<uint64_t>(ledger.tokens, n);
+  ledger.rows_seen += n * heads;
+  ledger.rows_kept += (o.sink + o.window + body) * heads;
+  ledger.channels_seen += n * heads * 2 * dim_;
+  ledger.channels_kept += (o.sink + o.window + body) * heads * 2 * dim_;
+}
+
+std::string HeadGroup::describe() const {
+  return fmt::format("{}+{},sink={},window={}", selector_->describe(), codecs_.text, schedule_.sink,
+                     schedule_.window);
+}
+
+}  // namespace pith

@@ -1,0 +1,92 @@
+#pragma once
+// The KV heads of one layer that share a policy rule: their sinks, bodies and windows, one selector
+// and one pair of codecs.
+
+#include <memory>
+#include <vector>
+
+#include "append/schedule.h"
+#include "append/window_ring.h"
+#include "cache/kv_cache.h"
+#include "compress/registry.h"
+
+namespace pith {
+
+/// Rows on their way from a window into a body; one for all layers.
+struct Staging {
+  explicit Staging(MemoryCounter& memory)
+      : k(memory, MemoryKind::kStaging),
+        v(memory, MemoryKind::kStaging),
+        mass(memory, MemoryKind::kStaging) {}
+  Array<float> k, v;  // [heads, rows, D]
+  Array<float> mass;  // [heads, rows]
+};
+
+/// Where a group stands in its model.
+struct GroupSite {
+  const CacheShape& shape;
+  int layer = 0;
+  std::vector<int> heads;  ///< KV heads, ascending
+  uint64_t seed = 0;
+  const Rope* rope = nullptr;
+};
+
+/// New rows of all KV heads of a layer.
+struct LayerRows {
+  const float* k = nullptr;     // [T, G, D]
+  const float* v = nullptr;     // [T, G, D]
+  const float* mass = nullptr;  // [G, T], if somebody asked
+  size_t tokens = 0;            // T
+};
+
+class HeadGroup {
+ public:
+  HeadGroup(const Context& context, const GroupSite& site, const PolicyRule& rule);
+  HeadGroup(const HeadGroup& other);
+  HeadGroup(HeadGroup&&) = default;
+
+  const std::vector<int>& heads() const { return heads_; }
+  size_t mass_queries() const { return selector_->mass_queries(); }
+  /// Appends what head `h` (index in heads()) holds.
+  void add_spans(size_t h, std::vector<Span>& spans);
+  void append(const LayerRows& rows, size_t kv_heads, Staging& staging);
+  void end_prefill() { selector_->end_prefill(bodies_); }
+
+  HeadRows rows(size_t h);
+  void add_to(Ledger& ledger) const;
+  /// The most that `n` tokens can take.
+  void estimate(Ledger& ledger, size_t n) const;
+  std::string describe() const;
+
+ private:
+  struct Codecs {
+    std::shared_ptr<const Codec> key, value;              // of the body
+    std::shared_ptr<const Codec> exact_key, exact_value;  // of the sink
+    DType key_dtype = DType::kF16, value_dtype = DType::kF16;  ///< of exact rows
+    bool coded = false;  ///< the body is not plain dense
+    std::string text;    ///< as in a policy
+  };
+  static Codecs make_codecs(const PolicyRule& rule);
+  void make_stores(const GroupSite& site, size_t max_rows);
+  size_t exact_row_bytes() const;
+  /// Hands `count` rows to the selector, from `from` on if not null, else from the windows.
+  void feed_body(const LayerRows* from, size_t first, size_t count, size_t kv_heads,
+                 Staging& staging);
+  NewRows rows_of(const LayerRows& rows, int head, size_t first, size_t count,
+                  size_t kv_heads) const;
+
+  Context context_;
+  std::vector<int> heads_;
+  size_t dim_;  // D
+  Codecs codecs_;
+  std::unique_ptr<Selector> selector_;
+  ScheduleShape schedule_;
+  bool cache_positions_ = false;
+  double side_bytes_ = 0;
+  size_t tokens_ = 0;  ///< appended so far
+  std::vector<RowStore> sinks_;      // [heads]
+  std::vector<HeadBody> bodies_;     // [heads]
+  std::vector<WindowRing> windows_;  // [heads]
+};
+
+}  // namespace pith

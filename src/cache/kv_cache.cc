@@ -1,0 +1,220 @@
+#include "cache/kv_cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cache/head_group.h"
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+struct Layer {
+  std::vector<HeadGroup> groups;
+  size_t tokens = 0;
+  size_t mass_queries = 0;
+};
+
+void check_shape(const CacheShape& s) {
+  const bool positive = s.layers > 0 && s.query_heads > 0 && s.kv_heads > 0;
+  if (!positive || s.query_heads % s.kv_heads != 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} layers, {} query heads and {} KV heads: all must be positive, and "
+                            "query heads a multiple of KV heads",
+                            s.layers, s.query_heads, s.kv_heads));
+  if (s.head_dim <= 0 || s.head_dim % 16 != 0 || s.head_dim > 512)
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("head_dim {}; supported: multiples of 16 up to 512", s.head_dim));
+}
+
+/// Indices that a policy names but the model lacks are mistakes, not no-ops.
+void check_ranges(const std::vector<IndexRange>& ranges, int size, const char* what) {
+  for (const IndexRange& r : ranges) {
+    const int first = r.first < 0 ? r.first + size : r.first;
+    const int last = r.last < 0 ? r.last + size : r.last;
+    if (first < 0 || last >= size || first > last)
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("policy: {}={}-{} names none of the {} {} (0 to {}, or -1 for the "
+                              "last)",
+                              what, r.first, r.last, size, what, size - 1));
+  }
+}
+
+}  // namespace
+
+struct KvCache::Impl {
+  Impl(const Context& c, const CacheShape& s, const Rope* r)
+      : context(c), shape(s), rope(r), staging(c.memory) {}
+  Impl(const Impl& o)
+      : context(o.context), shape(o.shape), rope(o.rope), layers(o.layers), staging(o.context.memory) {}
+
+  Context context;
+  CacheShape shape;
+  const Rope* rope;
+  std::vector<Layer> layers;  // [L]
+  Staging staging;
+
+  Layer& layer(int l) {
+    if (l < 0 || l >= shape.layers)
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("layer {} of a cache with {} layers", l, shape.layers));
+    return layers[static_cast<size_t>(l)];
+  }
+  void attend(int l, AttendCall call);
+  void append(int l, const LayerRows& rows);
+};
+
+KvCache::KvCache(const Context& context, const CacheShape& shape, const Policy& policy,
+                 uint64_t seed, const Rope* rope)
+    : impl_(std::make_unique<Impl>(context, shape, rope)) {
+  check_shape(shape);
+  for (const PolicyRule& rule : policy.rules) {
+    check_ranges(rule.layers, shape.layers, "layers");
+    check_ranges(rule.heads, shape.kv_heads, "heads");
+  }
+  for (int l = 0; l < shape.layers; ++l) {
+    // Heads that share a rule share a selector.
+    std::vector<std::pair<const PolicyRule*, std::vector<int>>> split;
+    for (int g = 0; g < shape.kv_heads; ++g) {
+      const PolicyRule* rule = &policy.rule_for(l, shape.layers, g, shape.kv_heads);
+      const auto it = std::find_if(split.begin(), split.end(),
+                                   [&](const auto& s) { return s.first == rule; });
+      if (it == split.end()) split.push_back({rule, {g}});
+      else it->second.push_back(g);
+    }
+    Layer layer;
+    layer.groups.reserve(split.size());
+    for (const auto& [rule, heads] : split)
+      layer.groups.emplace_back(context, GroupSite{impl_->shape, l, heads, seed, rope}, *rule);
+    for (const HeadGroup& group : layer.groups) {
+      const size_t wanted = group.mass_queries();
+      if (wanted == 0 || wanted == layer.mass_queries) continue;
+      if (layer.mass_queries != 0)
+        throw Error(ErrorCode::kUnsupported,
+                    fmt::format("policy: two selectors of layer {} watch different numbers of "
+                                "queries ({} and {}); give the heads of one layer selectors that "
+                                "watch the same",
+                                l, layer.mass_queries, wanted));
+      layer.mass_queries = wanted;
+    }
+    impl_->layers.push_back(std::move(layer));
+  }
+}
+
+KvCache::KvCache(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+KvCache::~KvCache() = default;
+KvCache::KvCache(KvCache&&) noexcept = default;
+
+std::unique_ptr<KvCache> KvCache::clone() const {
+  return std::unique_ptr<KvCache>(new KvCache(std::make_unique<Impl>(*impl_)));
+}
+
+void KvCache::Impl::attend(int l, AttendCall call) {
+  Layer& target = layer(l);
+  const auto kv_heads = static_cast<size_t>(shape.kv_heads);
+  std::vector<std::vector<Span>> lists(kv_heads);
+  for (HeadGroup& group : target.groups)
+    for (size_t h = 0; h < group.heads().size(); ++h)
+      group.add_spans(h, lists[static_cast<size_t>(group.heads()[h])]);
+  const std::vector<std::span<const Span>> spans(lists.begin(), lists.end());
+  call.shape = {static_cast<size_t>(shape.query_heads), kv_heads,
+                static_cast<size_t>(shape.head_dim), 0};
+  call.first_position = static_cast<int64_t>(target.tokens);
+  if (!shape.sliding_window.empty())
+    call.sliding_window = shape.sliding_window[static_cast<size_t>(l)];
+  call.spans = spans;
+  call.rope = rope;
+  pith::attend(context, call);
+}
+
+void KvCache::Impl::append(int l, const LayerRows& rows) {
+  Layer& target = layer(l);
+  for (HeadGroup& group : target.groups)
+    group.append(rows, static_cast<size_t>(shape.kv_heads), staging);
+  target.tokens += rows.tokens;
+}
+
+void KvCache::step(int l, float* out, const float* q, const float* k, const float* v,
+                   size_t tokens) {
+  AttendCall call;
+  call.q = q;
+  call.k = k;
+  call.v = v;
+  call.tokens = tokens;
+  call.out = out;
+  call.mass_queries = impl_->layer(l).mass_queries;
+  Array<float> mass(impl_->context.memory, MemoryKind::kScratch);  // [G, T]
+  if (call.mass_queries > 0) {
+    mass.resize(static_cast<size_t>(impl_->shape.kv_heads) * tokens);
+    std::fill(mass.begin(), mass.end(), 0.0f);
+    call.chunk_mass = mass.data();
+  }
+  impl_->attend(l, call);
+  impl_->append(l, {k, v, call.chunk_mass, tokens});
+}
+
+void KvCache::attend_only(int l, float* out, const float* q, size_t tokens) {
+  AttendCall call;
+  call.q = q;
+  call.tokens = tokens;
+  call.out = out;
+  impl_->attend(l, call);
+}
+
+void KvCache::append(int l, const float* k, const float* v, size_t tokens) {
+  impl_->append(l, {k, v, nullptr, tokens});
+}
+
+void KvCache::end_prefill() {
+  for (Layer& layer : impl_->layers)
+    for (HeadGroup& group : layer.groups) group.end_prefill();
+}
+
+size_t KvCache::tokens(int layer) const { return impl_->layer(layer).tokens; }
+
+HeadRows KvCache::rows(int layer, int head) const {
+  for (HeadGroup& group : impl_->layer(layer).groups)
+    for (size_t h = 0; h < group.heads().size(); ++h)
+      if (group.heads()[h] == head) return group.rows(h);
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("KV head {} of a cache with {}", head, impl_->shape.kv_heads));
+}
+
+Ledger KvCache::ledger() const {
+  Ledger ledger;
+  for (const Layer& layer : impl_->layers)
+    for (const HeadGroup& group : layer.groups) group.add_to(ledger);
+  return ledger;
+}
+
+Ledger KvCache::estimate(size_t tokens) const {
+  Ledger ledger;
+  for (const Layer& layer : impl_->layers)
+    for (const HeadGroup& group : layer.groups) group.estimate(ledger, tokens);
+  return ledger;
+}
+
+std::string KvCache::describe() const {
+  std::vector<std::string> lines;
+  std::vector<std::pair<int, int>> runs;
+  for (int l = 0; l < impl_->shape.layers; ++l) {
+    std::string line;
+    const auto& groups = impl_->layers[static_cast<size_t>(l)].groups;
+    for (const HeadGroup& group : groups) {
+      if (groups.size() > 1)
+        line += fmt::format("{}heads {}: ", line.empty() ? "" : " | ",
+                            fmt::join(group.heads(), ","));
+      line += group.describe();
+    }
+    if (!lines.empty() && lines.back() == line) runs.back().second = l;
+    else lines.push_back(line), runs.emplace_back(l, l);
+  }
+  std::string text;
+  for (size_t i = 0; i < lines.size(); ++i)
+    text += fmt::format("{}layers {}-{}: {}", i ? "\n" : "", runs[i].first, runs[i].second,
+                        lines[i]);
+  return text;
+}
+
+}  // namespace pith

@@ -1,0 +1,95 @@
+// The registry: one row a method. A new method adds its row here, its folder beside this file and
+// its page in docs/methods; the contract suite picks it up by itself.
+
+#include "compress/registry.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "methods/baselines/baselines.h"
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+const auto& selectors() {
+  static const std::array kRows = {exact_row(), local_row(), streaming_llm_row(), uniform_row()};
+  return kRows;
+}
+
+const auto& codecs() {
+  static const std::array kRows = {dense_row(DType::kF32), dense_row(DType::kF16),
+                                   dense_row(DType::kBF16)};
+  return kRows;
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t up = row[j];
+      row[j] = std::min({up + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+      diagonal = up;
+    }
+  }
+  return row[b.size()];
+}
+
+[[noreturn]] void unknown(const std::string& name) {
+  std::vector<std::string> selector_names, codec_names;
+  for (const SelectorRow& r : selectors()) selector_names.push_back(r.info.name);
+  for (const CodecRow& r : codecs()) codec_names.push_back(r.info.name);
+  std::string nearest;
+  size_t best = 3;  // farther than two edits is no suggestion
+  for (const auto* names : {&selector_names, &codec_names})
+    for (const std::string& n : *names)
+      if (const size_t d = edit_distance(name, n); d < best) best = d, nearest = n;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("policy: unknown method '{}'{}; selectors: {}; codecs: {}", name,
+                          nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest),
+                          fmt::join(selector_names, ", "),
+                          fmt::join(codec_names, ", ")));
+}
+
+}  // namespace
+
+const SelectorRow* find_selector(const std::string& name) {
+  for (const SelectorRow& r : selectors())
+    if (r.info.name == name) return &r;
+  return nullptr;
+}
+
+const CodecRow* find_codec(const std::string& name) {
+  for (const CodecRow& r : codecs())
+    if (r.info.name == name) return &r;
+  return nullptr;
+}
+
+const SelectorRow& selector_row(const std::string& name) {
+  if (const SelectorRow* r = find_selector(name)) return *r;
+  unknown(name);
+}
+
+const CodecRow& codec_row(const std::string& name) {
+  if (const CodecRow* r = find_codec(name)) return *r;
+  unknown(name);
+}
+
+std::span<const SelectorRow> selector_rows() { return selectors(); }
+std::span<const CodecRow> codec_rows() { return codecs(); }
+
+std::vector<MethodInfo> methods() {
+  std::vector<MethodInfo> all;
+  for (const SelectorRow& r : selectors()) all.push_back(r.info);
+  for (const CodecRow& r : codecs()) all.push_back(r.info);
+  return all;
+}
+
+}  // namespace pith

@@ -1,0 +1,146 @@
+// Sampling from logits: repetition penalty (Keskar et al. 2019, section 4.1), top-k (Fan et al.
+// 2018), nucleus (Holtzman et al. 2020), min-p (Nguyen et al. 2024), temperature; llama.cpp's order.
+// Cost: one pass over V logits, plus a sort of what top-k leaves (of all V if top-k is off and
+// top-p is on).
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+
+#include "core/philox.h"
+#include "pith/error.h"
+#include "pith/generate.h"
+
+namespace pith {
+namespace {
+
+// Compression methods number their streams by real layers, so this layer's stream is free.
+constexpr uint32_t kSamplingStream = 0xFFFE;
+
+void require(bool fine, const char* name, const std::string& value, const char* wanted) {
+  if (fine) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              std::string(name) + " is " + value + "; it must be " + wanted);
+}
+
+void check(const SamplingOptions& o) {
+  require(o.temperature >= 0 && std::isfinite(o.temperature), "temperature",
+          std::to_string(o.temperature), "a finite number of 0 or more (0 = greedy)");
+  require(o.top_k >= 0, "top_k", std::to_string(o.top_k), "0 (off) or more");
+  require(o.top_p >= 0 && o.top_p <= 1, "top_p", std::to_string(o.top_p), "in 0..1 (1 = off)");
+  require(o.min_p >= 0 && o.min_p <= 1, "min_p", std::to_string(o.min_p), "in 0..1 (0 = off)");
+  require(o.repeat_penalty > 0 && std::isfinite(o.repeat_penalty), "repeat_penalty",
+          std::to_string(o.repeat_penalty), "a finite number above 0 (1 = off)");
+  require(o.repeat_last_n >= -1, "repeat_last_n", std::to_string(o.repeat_last_n),
+          "-1 (all), 0 (off) or more");
+}
+
+}  // namespace
+
+Sampler::Sampler(const SamplingOptions& options, uint64_t first_draw)
+    : options_(options), draws_(first_draw) {
+  check(options);
+}
+
+int32_t Sampler::sample(std::span<const float> logits, std::span<const int32_t> history) {
+  fill(logits, history);
+  if (candidates_.empty()) {
+    throw Error(ErrorCode::kNonFinite, "none of the " + std::to_string(logits.size()) +
+                                           " logits is finite, so no token can be drawn");
+  }
+  const uint64_t draw_number = draws_++;
+  if (options_.temperature == 0) {
+    // Candidates are in the order of their ids, and max_element returns the first of equals.
+    return std::max_element(candidates_.begin(), candidates_.end(),
+                            [](const Candidate& a, const Candidate& b) { return a.logit < b.logit; })
+        ->id;
+  }
+  keep_top_k();
+  keep_top_p();
+  keep_min_p();
+  return draw(draw_number);
+}
+
+// candidates_ <- the finite logits in the order of their ids, penalties applied.
+void Sampler::fill(std::span<const float> logits, std::span<const int32_t> history) {
+  logits_.assign(logits.begin(), logits.end());
+  if (options_.repeat_penalty != 1 && options_.repeat_last_n != 0) {
+    const size_t back = options_.repeat_last_n < 0 ? history.size()
+                                                   : static_cast<size_t>(options_.repeat_last_n);
+    for (int32_t id : history.last(std::min(back, history.size()))) {
+      if (id < 0 || static_cast<size_t>(id) >= logits.size()) continue;
+      // From the untouched logit, so that a token seen twice is penalised once.
+      const float x = logits[id];
+      logits_[id] = x > 0 ? x / options_.repeat_penalty : x * options_.repeat_penalty;
+    }
+  }
+  candidates_.clear();
+  for (size_t id = 0; id < logits_.size(); ++id) {
+    if (std::isfinite(logits_[id])) {
+      candidates_.push_back({logits_[id], static_cast<int32_t>(id)});
+    }
+  }
+}
+
+void Sampler::sort_first(size_t count) {
+  std::partial_sort(candidates_.begin(),
+                    candidates_.begin() + static_cast<ptrdiff_t>(count), candidates_.end(),
+                    [](const Candidate& a, const Candidate& b) {
+                      return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+                    });
+  sorted_ = count;
+}
+
+void Sampler::keep_top_k() {
+  sorted_ = 0;
+  if (options_.top_k == 0 || static_cast<size_t>(options_.top_k) >= candidates_.size()) return;
+  sort_first(static_cast<size_t>(options_.top_k));
+  candidates_.resize(static_cast<size_t>(options_.top_k));
+}
+
+void Sampler::keep_top_p() {
+  if (options_.top_p >= 1) return;
+  if (sorted_ < candidates_.size()) sort_first(candidates_.size());
+  const float highest = candidates_[0].logit;
+  double sum = 0;
+  for (const Candidate& c : candidates_) sum += std::exp(double{c.logit} - highest);
+  double held = 0;
+  size_t kept = 0;
+  while (kept < candidates_.size() && (kept == 0 || held < options_.top_p * sum)) {
+    held += std::exp(double{candidates_[kept++].logit} - highest);
+  }
+  candidates_.resize(kept);
+}
+
+void Sampler::keep_min_p() {
+  if (options_.min_p <= 0) return;
+  const double threshold = highest_logit() + std::log(double{options_.min_p});
+  std::erase_if(candidates_, [&](const Candidate& c) { return c.logit < threshold; });
+}
+
+float Sampler::highest_logit() const {
+  float highest = -std::numeric_limits<float>::infinity();
+  for (const Candidate& c : candidates_) highest = std::max(highest, c.logit);
+  return highest;
+}
+
+int32_t Sampler::draw(uint64_t draw_number) const {
+  const double highest = highest_logit(), inverse = 1.0 / options_.temperature;
+  const auto weight = [&](const Candidate& c) { return std::exp((c.logit - highest) * inverse); };
+  double sum = 0;
+  for (const Candidate& c : candidates_) sum += weight(c);
+  const uint64_t word = Philox(options_.seed, kSamplingStream, 0).word64(draw_number);
+  double left = static_cast<double>(word >> 11) * 0x1p-53 * sum;
+  for (const Candidate& c : candidates_) {
+    left -= weight(c);
+    if (left < 0) return c.id;
+  }
+  // Rounding may leave a crumb after the last subtraction: it belongs to the last that can be drawn.
+  return std::find_if(candidates_.rbegin(), candidates_.rend(),
+                      [&](const Candidate& c) { return weight(c) > 0; })
+      ->id;
+}
+
+}  // namespace pith

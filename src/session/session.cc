@@ -1,0 +1,163 @@
+#include "pith/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cache/kv_cache.h"
+#include "model/forward.h"
+#include "model/weights.h"
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+/// What forks share: threads, counted memory and kernels.
+struct Engine {
+  explicit Engine(const SessionOptions& o)
+      : pool(o.threads), memory(o.memory_limit), context{pool, memory, kernels_for(o.isa)} {}
+  ThreadPool pool;
+  MemoryCounter memory;
+  Context context;
+};
+
+CacheShape cache_shape(const ModelConfig& c, size_t context) {
+  return {c.layers, c.query_heads, c.kv_heads, c.head_dim, c.sliding_window, context};
+}
+
+SessionOptions checked(SessionOptions o, const ModelConfig& config) {
+  if (o.context == 0) o.context = static_cast<size_t>(config.context);
+  if (o.chunk == 0 || o.chunk > 65536)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a chunk of {} tokens; choose 1 to 65536", o.chunk));
+  if (o.threads < 0 || o.threads > 1024)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} threads; choose 1 to 1024, or 0 for all cores", o.threads));
+  o.chunk = std::min(o.chunk, o.context);
+  return o;
+}
+
+MatmulPrecision precision(const SessionOptions& o) {
+  return o.f32_arithmetic ? MatmulPrecision::kF32 : MatmulPrecision::kFast;
+}
+
+}  // namespace
+
+struct Session::State {
+  State(std::shared_ptr<const Model> m, const SessionOptions& o)
+      : model(std::move(m)),
+        options(checked(o, model->config())),
+        engine(std::make_shared<Engine>(options)),
+        cache(std::make_unique<KvCache>(engine->context,
+                                        cache_shape(model->config(), options.context),
+                                        options.policy, options.seed, &model->weights().rope)),
+        forward(engine->context, *model, options.chunk, precision(options)) {}
+  State(const State& o)
+      : model(o.model),
+        options(o.options),
+        engine(o.engine),
+        cache(o.cache->clone()),
+        forward(engine->context, *model, options.chunk, precision(options)),
+        tokens(o.tokens),
+        failure(o.failure) {}
+
+  std::shared_ptr<const Model> model;
+  SessionOptions options;
+  std::shared_ptr<Engine> engine;
+  std::unique_ptr<KvCache> cache;
+  Forward forward;
+  size_t tokens = 0;
+  std::string failure;  ///< why the layers disagree, if they do
+
+  void check(std::span<const int32_t> ids) const;
+  void run_chunk(std::span<const int32_t> ids);
+};
+
+void Session::State::check(std::span<const int32_t> ids) const {
+  if (!failure.empty())
+    throw Error(ErrorCode::kInternal, "this session failed before (" + failure +
+                                          "); start a new one, or go on from a fork");
+  if (ids.empty()) throw Error(ErrorCode::kInvalidArgument, "no tokens were given");
+  if (tokens + ids.size() > options.context)
+    throw Error(ErrorCode::kContextFull,
+                fmt::format("{} tokens after the {} already seen pass the context of {}; raise it "
+                            "(-c; the model was trained for {}) or shorten the prompt",
+                            ids.size(), tokens, options.context, model->config().context));
+  for (int32_t id : ids)
+    if (id < 0 || id >= model->config().vocab)
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("token {} is outside the vocabulary of {}", id,
+                              model->config().vocab));
+}
+
+void Session::State::run_chunk(std::span<const int32_t> ids) {
+  try {
+    forward.run(*cache, ids, static_cast<int64_t>(tokens));
+    tokens += ids.size();
+  } catch (const std::exception& e) {
+    failure = e.what();
+    throw;
+  }
+}
+
+Session::Session(std::shared_ptr<const Model> model, const SessionOptions& options)
+    : state_(std::make_unique<State>(std::move(model), options)) {}
+Session::Session(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Session::~Session() = default;
+Session::Session(Session&&) noexcept = default;
+Session& Session::operator=(Session&&) noexcept = default;
+
+Session Session::fork() const { return Session(std::make_unique<State>(*state_)); }
+
+std::span<const float> Session::prefill(std::span<const int32_t> ids, const Progress& progress) {
+  state_->check(ids);
+  for (size_t done = 0; done < ids.size();) {
+    const size_t count = std::min(state_->options.chunk, ids.size() - done);
+    state_->run_chunk(ids.subspan(done, count));
+    done += count;
+    if (progress && !progress(done, ids.size())) break;
+  }
+  if (ids.size() > 1) state_->cache->end_prefill();
+  return state_->forward.last_logits();
+}
+
+std::span<const float> Session::decode(int32_t token) { return prefill({&token, 1}); }
+
+void Session::prefill_logits(std::span<const int32_t> ids, const LogitsSink& sink) {
+  state_->check(ids);
+  for (size_t done = 0; done < ids.size();) {
+    const size_t count = std::min(state_->options.chunk, ids.size() - done);
+    state_->run_chunk(ids.subspan(done, count));
+    state_->forward.all_logits([&](size_t first, size_t n, const float* logits) {
+      sink(done + first, n, logits);
+    });
+    done += count;
+  }
+  if (ids.size() > 1) state_->cache->end_prefill();
+}
+
+size_t Session::tokens() const { return state_->tokens; }
+size_t Session::context() const { return state_->options.context; }
+HeadRows Session::rows(int layer, int head) const { return state_->cache->rows(layer, head); }
+const Model& Session::model() const { return *state_->model; }
+const SessionOptions& Session::options() const { return state_->options; }
+std::string Session::describe_policy() const { return state_->cache->describe(); }
+int Session::threads() const { return state_->engine->pool.size(); }
+const char* Session::isa() const { return state_->engine->context.kernels.isa; }
+
+Ledger Session::ledger() const {
+  Ledger ledger = state_->cache->ledger();
+  ledger.scratch = state_->engine->memory.bytes(MemoryKind::kScratch);
+  ledger.staging = state_->engine->memory.bytes(MemoryKind::kStaging);
+  return ledger;
+}
+
+Ledger estimate_ledger(const ModelConfig& config, const SessionOptions& options, size_t tokens) {
+  const SessionOptions o = checked(options, config);
+  Engine engine(o);
+  const Rope rope(static_cast<size_t>(config.head_dim), config.rope_theta);
+  const KvCache cache(engine.context, cache_shape(config, o.context), o.policy, o.seed, &rope);
+  return cache.estimate(tokens);
+}
+
+}  // namespace pith

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Do includes point one way, and do instruction sets stay where they belong?
+
+    core <- kernels <- compress <- append, attend <- methods <- cache <- model <- session <- apps
+
+A file may include its own stage, earlier stages and the public headers (include/pith/). Beside
+that:
+- append and attend stand side by side and do not know each other;
+- a method (src/methods/<name>/) is known to itself and to the registry only;
+- public headers include public headers only;
+- intrinsics and Highway stay in src/kernels/ (thread_pool.cc spins with a pause instruction).
+Tests (tests/ and *_test.cc) may include anything. `--self-test` proves that each rule can fail.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ORDER = ["core", "kernels", "compress", ("append", "attend"), "methods", "cache", "model",
+         "session", "apps"]
+RANK = {name: rank for rank, names in enumerate(ORDER)
+        for name in ([names] if isinstance(names, str) else names)}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+# Headers that tie a file to an instruction set.
+INTRINSICS = re.compile(r"^(\w*mmintrin\.h|x86(gpr)?intrin\.h|cpuid\.h|arm_\w+\.h|hwy/.*)$")
+INTRINSICS_MAY = ("src/kernels/", "src/core/thread_pool.cc")
+REGISTRY = "src/methods/registry.cc"
+
+
+def stage_of(path):
+    """The stage of a repository path: a folder of src/, `apps`, `public`; None for the rest."""
+    parts = path.split("/")
+    if parts[0] == "src" and len(parts) > 2:
+        return parts[1]
+    if parts[0] == "apps":
+        return "apps"
+    if path.startswith("include/"):
+        return "public"
+    return None
+
+
+def method_of(path):
+    """The method whose folder holds this path (relative to src/), or None."""
+    found = re.match(r"methods/([^/]+)/", path)
+    return found.group(1) if found else None
+
+
+def fault(path, header):
+    """Why `path` must not include `header`, or None when it may."""
+    if INTRINSICS.match(header):
+        allowed = path.startswith(INTRINSICS_MAY)
+        return None if allowed else f"{header} ties a file to instruction sets: src/kernels/ only"
+    here = stage_of(path)
+    there = "public" if header.startswith("pith/") else header.split("/")[0]
+    if there == "public" or here is None:
+        return None
+    if there not in RANK:
+        return None  # the standard library or a dependency
+    if here == "public":
+        return "a public header includes public headers only"
+    if here not in RANK:
+        return f"src/{here}/ has no place in the order; add it to ORDER in tools/check_includes.py"
+    if RANK[there] > RANK[here]:
+        return f"{here} comes before {there}"
+    if RANK[there] == RANK[here] and there != here:
+        return f"{here} and {there} stand side by side"
+    method = method_of(header)
+    if method and path != REGISTRY and method_of(path[len("src/"):]) != method:
+        return f"only the registry knows the method {method}"
+    return None
+
+
+def check(root, paths):
+    """All faults among `paths` (relative to `root`), as printable lines."""
+    faults = []
+    for path in paths:
+        if path.startswith("tests/") or path.endswith("_test.cc"):
+            continue
+        for number, line in enumerate((root / path).read_text().splitlines(), 1):
+            found = INCLUDE.match(line)
+            reason = fault(path, found.group(2)) if found else None
+            if reason:
+                faults.append(f"{path}:{number}: {line.strip()}: {reason}")
+    return faults
+
+
+def self_test():
+    """Each bad line must be found, each good one must not."""
+    bad = [("src/core/a.cc", '#include "kernels/dot.h"'),
+           ("src/kernels/a.h", '#include "compress/policy.h"'),
+           ("src/append/a.cc", '#include "attend/merge.h"'),
+           ("src/methods/buzz/buzz.cc", '#include "methods/qjl/qjl.h"'),
+           ("src/cache/cache.cc", '#include "methods/qjl/qjl.h"'),
+           ("src/session/a.cc", '#include "apps/pith/args.h"'),
+           ("src/newstage/a.cc", '#include "core/dtype.h"'),
+           ("include/pith/a.h", '#include "core/dtype.h"'),
+           ("src/attend/a.cc", "#  include <immintrin.h>"),
+           ("apps/pith/run.cc", "#include <hwy/highway.h>")]
+    good = [("src/kernels/a.cc", '#include "core/dtype.h"'),
+            ("src/kernels/b.cc", "#include <hwy/highway.h>"),
+            ("src/core/thread_pool.cc", "#include <immintrin.h>"),
+            ("src/methods/registry.cc", '#include "methods/qjl/qjl.h"'),
+            ("src/methods/qjl/qjl.cc", '#include "methods/qjl/qjl.h"'),
+            ("src/core/core_test.cc", '#include "session/session.h"'),
+            ("tests/contract_test.cc", '#include "methods/qjl/qjl.h"'),
+            ("apps/pith/run.cc", '#include "pith/session.h"')]
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for cases, expected in ((bad, 1), (good, 0)):
+            for path, line in cases:
+                (root / path).parent.mkdir(parents=True, exist_ok=True)
+                (root / path).write_text("// head\n" + line + "\n")
+                if len(check(root, [path])) != expected:
+                    sys.exit(f"includes self-test: {path}, {line}: expected {expected} fault(s)")
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return self_test()
+    root = pathlib.Path(__file__).resolve().parent.parent
+    listed = subprocess.run(["git", "ls-files", "--", "*.h", "*.cc"], cwd=root, check=True,
+                            capture_output=True, text=True)
+    faults = check(root, [path for path in listed.stdout.split("\n") if path])
+    print("\n".join(faults), end="\n" if faults else "")
+    sys.exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()
