@@ -2,6 +2,7 @@
 // Rotary position embedding (Su et al. 2021) in the half-split layout of Hugging Face models:
 // channel i is paired with channel i + D/2 and turned by position * inv_freq[i].
 
+#include <complex>
 #include <cstdint>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct RopeScaling {
 
 class Rope {
  public:
+  /// Throws kInvalidArgument for an odd head_dim, or a theta or factor that is not positive.
   Rope(size_t head_dim, double theta, const RopeScaling& scaling = {});
 
   size_t head_dim() const { return 2 * inv_freq_.size(); }
@@ -30,7 +32,33 @@ class Rope {
   void rotate(const Kernels& kernels, float* x, int64_t positions) const;
 
  private:
+  friend class RopeCursor;
+
   std::vector<double> inv_freq_;  // [D/2]
+  // e^(i j w) and e^(i 64 j w) for j < 64: what RopeCursor multiplies instead of calling sin.
+  std::vector<float> step_cos_, step_sin_;   // [64, D/2]
+  std::vector<std::complex<double>> block_;  // [64, D/2]
+};
+
+/// Angles of many positions that lie near each other, as the rows of a tile do: a position is
+/// 4096 a + 64 b + c, and e^(i position w) is the product of three factors. The first is computed
+/// when a changes, its product with the second when b changes; c's, one f32 complex product, is all
+/// that most rows cost. Exact to 2e-7. Not thread-safe: one for each worker.
+class RopeCursor {
+ public:
+  explicit RopeCursor(const Rope& rope);
+  /// As Rope::angles.
+  void angles(float* cos, float* sin, int64_t position);
+  /// Turns row t of x [count, D] to positions[t], or to first_position + t if positions is null.
+  void rotate_rows(const Kernels& kernels, float* x, const uint32_t* positions,
+                   int64_t first_position, size_t count);
+
+ private:
+  const Rope* rope_;
+  int64_t far_ = -1, near_ = -1;                 // a and 64 a + b of what is cached
+  std::vector<std::complex<double>> far_turn_;   // [D/2]
+  std::vector<float> near_cos_, near_sin_;       // [D/2]
+  std::vector<float> cos_, sin_;                 // [D/2], of the row at hand
 };
 
 }  // namespace pith

@@ -1,0 +1,148 @@
+// Plain C++ twins of every primitive: the oracle of the SIMD ones and the fallback of any CPU.
+// Simple loops and f32 sums, so that they can be checked by reading.
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/dtype.h"
+#include "kernels/cpu/tables.h"
+
+namespace pith {
+namespace {
+
+const char* ran() { return "scalar"; }
+
+float load(const void* x, DType dtype, size_t i) {
+  if (dtype == DType::kF32) return static_cast<const float*>(x)[i];
+  const uint16_t bits = static_cast<const uint16_t*>(x)[i];
+  return dtype == DType::kF16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+}
+
+void to_f32(float* out, const void* in, DType dtype, size_t n) {
+  for (size_t i = 0; i < n; ++i) out[i] = load(in, dtype, i);
+}
+
+void from_f32(void* out, const float* in, DType dtype, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    if (dtype == DType::kF32) static_cast<float*>(out)[i] = in[i];
+    if (dtype == DType::kF16) static_cast<uint16_t*>(out)[i] = f32_to_f16(in[i]);
+    if (dtype == DType::kBF16) static_cast<uint16_t*>(out)[i] = f32_to_bf16(in[i]);
+  }
+}
+
+float dot_stored(const float* q, const void* rows, DType dtype, size_t row, size_t dim) {
+  float sum = 0;
+  for (size_t c = 0; c < dim; ++c) sum += q[c] * load(rows, dtype, row * dim + c);
+  return sum;
+}
+
+void dot_rows(float* out, size_t ld, const float* q, size_t queries, const DenseRows& rows,
+              size_t count, float scale) {
+  for (size_t m = 0; m < queries; ++m)
+    for (size_t t = 0; t < count; ++t)
+      out[m * ld + t] = scale * dot_stored(q + m * rows.dim, rows.rows, rows.dtype, t, rows.dim);
+}
+
+void add_rows(float* acc, const float* p, size_t ld, size_t queries, const DenseRows& rows,
+              size_t count) {
+  for (size_t m = 0; m < queries; ++m)
+    for (size_t t = 0; t < count; ++t)
+      for (size_t c = 0; c < rows.dim; ++c)
+        acc[m * rows.dim + c] += p[m * ld + t] * load(rows.rows, rows.dtype, t * rows.dim + c);
+}
+
+float max(const float* x, size_t n) {
+  float best = -std::numeric_limits<float>::infinity();
+  for (size_t i = 0; i < n; ++i) best = x[i] > best ? x[i] : best;
+  return best;
+}
+
+float exp_sum(float* x, float shift, size_t n) {
+  float sum = 0;
+  for (size_t i = 0; i < n; ++i) sum += x[i] = std::exp(x[i] - shift);
+  return sum;
+}
+
+void add(float* x, const float* y, size_t n) {
+  for (size_t i = 0; i < n; ++i) x[i] += y[i];
+}
+
+void scale(float* x, float s, size_t n) {
+  for (size_t i = 0; i < n; ++i) x[i] *= s;
+}
+
+void axpy(float* acc, const float* x, float s, size_t n) {
+  for (size_t i = 0; i < n; ++i) acc[i] += s * x[i];
+}
+
+float dot(const float* x, const float* y, size_t n) {
+  float sum = 0;
+  for (size_t i = 0; i < n; ++i) sum += x[i] * y[i];
+  return sum;
+}
+
+void gemm(const GemmF32& g) {
+  for (size_t i = 0; i < g.m; ++i) {
+    float* c = g.c + i * g.ldc;
+    if (!g.accumulate) std::memset(c, 0, g.n * sizeof(float));
+    for (size_t k = 0; k < g.k; ++k)
+      for (size_t j = 0; j < g.n; ++j) c[j] += g.a[i * g.lda + k] * g.b[k * g.ldb + j];
+  }
+}
+
+void transpose_rows(float* out, size_t ld, const DenseRows& rows, size_t count) {
+  for (size_t t = 0; t < count; ++t)
+    for (size_t c = 0; c < rows.dim; ++c)
+      out[c * ld + t] = load(rows.rows, rows.dtype, t * rows.dim + c);
+}
+
+void matvec(float* out, size_t ldo, const float* x, size_t batch, const void* w, DType dtype,
+            size_t inner, size_t first, size_t last) {
+  for (size_t b = 0; b < batch; ++b)
+    for (size_t o = first; o < last; ++o)
+      out[b * ldo + o] = dot_stored(x + b * inner, w, dtype, o, inner);
+}
+
+void rms_norm(float* out, const float* x, const float* weight, float eps, size_t n) {
+  const float mean = n == 0 ? 0 : dot(x, x, n) / static_cast<float>(n);
+  const float factor = 1 / std::sqrt(mean + eps);
+  for (size_t i = 0; i < n; ++i) out[i] = x[i] * factor * weight[i];
+}
+
+void silu_mul(float* gate, const float* up, size_t n) {
+  for (size_t i = 0; i < n; ++i) gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+}
+
+void rotate(float* x, const float* cos, const float* sin, size_t n) {
+  for (size_t i = 0; i < n / 2; ++i) {
+    const float a = x[i], b = x[i + n / 2];
+    x[i] = a * cos[i] - b * sin[i];
+    x[i + n / 2] = b * cos[i] + a * sin[i];
+  }
+}
+
+}  // namespace
+
+Kernels scalar_kernels() {
+  return {.isa = "scalar",
+          .ran = ran,
+          .to_f32 = to_f32,
+          .from_f32 = from_f32,
+          .dot_rows = dot_rows,
+          .add_rows = add_rows,
+          .max = max,
+          .exp_sum = exp_sum,
+          .add = add,
+          .scale = scale,
+          .axpy = axpy,
+          .dot = dot,
+          .gemm = gemm,
+          .transpose_rows = transpose_rows,
+          .matvec = matvec,
+          .rms_norm = rms_norm,
+          .silu_mul = silu_mul,
+          .rotate = rotate};
+}
+
+}  // namespace pith

@@ -1,0 +1,25 @@
+#pragma once
+// The parts from which one table per instruction set is put together: each file of this folder
+// fills in its own primitives for the instruction set that its namespace is compiled for.
+
+#include "kernels/kernels.h"
+
+namespace pith {
+
+#define PITH_DECLARE_FILLS(NAMESPACE)   \
+  namespace NAMESPACE {                 \
+  void fill_convert(Kernels& table);    \
+  void fill_rows(Kernels& table);       \
+  void fill_gemm(Kernels& table);       \
+  void fill_elementwise(Kernels& table); \
+  }
+
+#if defined(__x86_64__)
+PITH_DECLARE_FILLS(N_AVX2)
+PITH_DECLARE_FILLS(N_AVX3)
+#endif
+
+/// Plain C++, the oracle of the others.
+Kernels scalar_kernels();
+
+}  // namespace pith

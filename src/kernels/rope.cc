@@ -1,0 +1,107 @@
+#include "kernels/rope.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+constexpr int64_t kSteps = 64;
+constexpr int64_t kFar = kSteps * kSteps;
+
+/// Llama 3.1: wavelengths past the low-frequency bound are stretched by `factor`, those below the
+/// high-frequency bound are kept, and those between are blended linearly in context / wavelength.
+double scaled(double inv_freq, const RopeScaling& s) {
+  if (s.factor == 1) return inv_freq;
+  if (s.linear) return inv_freq / s.factor;
+  const double turns = static_cast<double>(s.original_context) * inv_freq / (2 * std::numbers::pi);
+  if (turns < s.low_freq_factor) return inv_freq / s.factor;
+  if (turns > s.high_freq_factor) return inv_freq;
+  const double keep = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+  return (1 - keep) * inv_freq / s.factor + keep * inv_freq;
+}
+
+}  // namespace
+
+Rope::Rope(size_t head_dim, double theta, const RopeScaling& scaling) {
+  if (head_dim == 0 || head_dim % 2 != 0 || !(theta > 0) || !(scaling.factor > 0))
+    throw Error(ErrorCode::kInvalidArgument,
+                "rotary embedding needs an even head_dim, a positive base and a positive scaling "
+                "factor; check the model's config.json");
+  const size_t half = head_dim / 2;
+  for (size_t i = 0; i < half; ++i) {
+    const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(head_dim);
+    inv_freq_.push_back(scaled(std::pow(theta, -exponent), scaling));
+  }
+  for (int64_t j = 0; j < kSteps; ++j) {
+    for (double w : inv_freq_) {
+      step_cos_.push_back(static_cast<float>(std::cos(static_cast<double>(j) * w)));
+      step_sin_.push_back(static_cast<float>(std::sin(static_cast<double>(j) * w)));
+      block_.push_back(std::polar(1.0, static_cast<double>(j * kSteps) * w));
+    }
+  }
+}
+
+void Rope::angles(float* cos, float* sin, int64_t position) const {
+  for (size_t i = 0; i < inv_freq_.size(); ++i) {
+    const double angle = static_cast<double>(position) * inv_freq_[i];
+    cos[i] = static_cast<float>(std::cos(angle));
+    sin[i] = static_cast<float>(std::sin(angle));
+  }
+}
+
+void Rope::rotate(const Kernels& kernels, float* x, int64_t positions) const {
+  if (positions == 0) return;
+  std::vector<float> cos(inv_freq_.size()), sin(inv_freq_.size());
+  angles(cos.data(), sin.data(), positions);
+  kernels.rotate(x, cos.data(), sin.data(), head_dim());
+}
+
+RopeCursor::RopeCursor(const Rope& rope)
+    : rope_(&rope),
+      far_turn_(rope.inv_freq_.size()),
+      near_cos_(rope.inv_freq_.size()),
+      near_sin_(rope.inv_freq_.size()),
+      cos_(rope.inv_freq_.size()),
+      sin_(rope.inv_freq_.size()) {}
+
+void RopeCursor::angles(float* cos, float* sin, int64_t position) {
+  if (position < 0) return rope_->angles(cos, sin, position);
+  const size_t half = rope_->inv_freq_.size();
+  if (const int64_t far = position / kFar; far != far_) {
+    for (size_t i = 0; i < half; ++i)
+      far_turn_[i] = std::polar(1.0, static_cast<double>(far * kFar) * rope_->inv_freq_[i]);
+    far_ = far;
+    near_ = -1;
+  }
+  if (const int64_t near = position / kSteps; near != near_) {
+    const std::complex<double>* block = rope_->block_.data() + (near % kSteps) * half;
+    for (size_t i = 0; i < half; ++i) {
+      const double ar = far_turn_[i].real(), ai = far_turn_[i].imag();
+      const double br = block[i].real(), bi = block[i].imag();
+      near_cos_[i] = static_cast<float>(ar * br - ai * bi);
+      near_sin_[i] = static_cast<float>(ar * bi + ai * br);
+    }
+    near_ = near;
+  }
+  const float* step_cos = rope_->step_cos_.data() + (position % kSteps) * half;
+  const float* step_sin = rope_->step_sin_.data() + (position % kSteps) * half;
+  for (size_t i = 0; i < half; ++i) {
+    cos[i] = near_cos_[i] * step_cos[i] - near_sin_[i] * step_sin[i];
+    sin[i] = near_cos_[i] * step_sin[i] + near_sin_[i] * step_cos[i];
+  }
+}
+
+void RopeCursor::rotate_rows(const Kernels& kernels, float* x, const uint32_t* positions,
+                             int64_t first_position, size_t count) {
+  const size_t dim = rope_->head_dim();
+  for (size_t t = 0; t < count; ++t) {
+    angles(cos_.data(), sin_.data(),
+           positions ? int64_t{positions[t]} : first_position + static_cast<int64_t>(t));
+    kernels.rotate(x + t * dim, cos_.data(), sin_.data(), dim);
+  }
+}
+
+}  // namespace pith
