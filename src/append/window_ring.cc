@@ -58,6 +58,8 @@ void WindowRing::pop(float* k, float* v, float* mass, size_t count) {
   first_position_ += static_cast<int64_t>(count);
 }
 
+void WindowRing::clear_mass() { std::fill(mass_.begin(), mass_.end(), 0.0f); }
+
 void WindowRing::add_spans(std::vector<Span>& spans) {
   for_pieces(0, count_, [&](size_t at, size_t done, size_t n) {
     Span s;

@@ -27,6 +27,7 @@ class WindowRing {
   void push(const NewRows& rows);
   /// Moves the oldest `count` rows out to k, v [count, D] and mass [count] (if tracked).
   void pop(float* k, float* v, float* mass, size_t count);
+  void clear_mass();
   /// The ring as at most two spans, oldest first.
   void add_spans(std::vector<Span>& spans);
   void add_to(Ledger& ledger) const;

@@ -101,7 +101,7 @@ HeadGroup::HeadGroup(const Context& context, const GroupSite& site, const Policy
 }
 
 void HeadGroup::make_stores(const GroupSite& site, size_t max_rows) {
-  const bool mass = selector_->mass_queries() > 0;
+  const bool mass = selector_->mass(1).queries > 0;
   for (int head : heads_) {
     RowFormat format{codecs_.exact_key.get(), codecs_.exact_value.get(), site.rope, dim_,
                      static_cast<uint32_t>(head), schedule_.sink, mass};
@@ -131,6 +131,19 @@ HeadGroup::HeadGroup(const HeadGroup& other)
 
 size_t HeadGroup::exact_row_bytes() const {
   return dim_ * (size_of(codecs_.key_dtype) + size_of(codecs_.value_dtype));
+}
+
+size_t HeadGroup::begin_step(const QueryBlock& queries) {
+  selector_->observe(bodies_, queries);
+  const MassRequest request = selector_->mass(queries.tokens);
+  if (request.fresh)
+    for (size_t h = 0; h < heads_.size(); ++h) {
+      std::ranges::fill(sinks_[h].mass(), 0.0f);
+      for (size_t i = 0; i < bodies_[h].stores(); ++i)
+        std::ranges::fill(bodies_[h].store(i).mass(), 0.0f);
+      windows_[h].clear_mass();
+    }
+  return request.queries;
 }
 
 void HeadGroup::add_spans(size_t h, std::vector<Span>& spans) {

@@ -46,7 +46,8 @@ class HeadGroup {
   HeadGroup(HeadGroup&&) = default;
 
   const std::vector<int>& heads() const { return heads_; }
-  size_t mass_queries() const { return selector_->mass_queries(); }
+  /// Shows the step's queries to the selector; returns how many of the last it wants mass from.
+  size_t begin_step(const QueryBlock& queries);
   /// Appends what head `h` (index in heads()) holds.
   void add_spans(size_t h, std::vector<Span>& spans);
   void append(const LayerRows& rows, size_t kv_heads, Staging& staging);

@@ -13,7 +13,6 @@ namespace {
 struct Layer {
   std::vector<HeadGroup> groups;
   size_t tokens = 0;
-  size_t mass_queries = 0;
 };
 
 void check_shape(const CacheShape& s) {
@@ -61,6 +60,8 @@ struct KvCache::Impl {
                   fmt::format("layer {} of a cache with {} layers", l, shape.layers));
     return layers[static_cast<size_t>(l)];
   }
+  /// How many of a step's last queries the layer's selectors want mass from.
+  size_t begin_step(int l, const float* q, size_t tokens);
   void attend(int l, AttendCall call);
   void append(int l, const LayerRows& rows);
 };
@@ -87,17 +88,6 @@ KvCache::KvCache(const Context& context, const CacheShape& shape, const Policy& 
     layer.groups.reserve(split.size());
     for (const auto& [rule, heads] : split)
       layer.groups.emplace_back(context, GroupSite{impl_->shape, l, heads, seed, rope}, *rule);
-    for (const HeadGroup& group : layer.groups) {
-      const size_t wanted = group.mass_queries();
-      if (wanted == 0 || wanted == layer.mass_queries) continue;
-      if (layer.mass_queries != 0)
-        throw Error(ErrorCode::kUnsupported,
-                    fmt::format("policy: two selectors of layer {} watch different numbers of "
-                                "queries ({} and {}); give the heads of one layer selectors that "
-                                "watch the same",
-                                l, layer.mass_queries, wanted));
-      layer.mass_queries = wanted;
-    }
     impl_->layers.push_back(std::move(layer));
   }
 }
@@ -108,6 +98,24 @@ KvCache::KvCache(KvCache&&) noexcept = default;
 
 std::unique_ptr<KvCache> KvCache::clone() const {
   return std::unique_ptr<KvCache>(new KvCache(std::make_unique<Impl>(*impl_)));
+}
+
+size_t KvCache::Impl::begin_step(int l, const float* q, size_t tokens) {
+  Layer& target = layer(l);
+  const QueryBlock block{q, tokens, static_cast<size_t>(shape.query_heads),
+                         static_cast<int64_t>(target.tokens), rope};
+  size_t wanted = 0;
+  for (HeadGroup& group : target.groups) {
+    const size_t asked = group.begin_step(block);
+    if (asked != 0 && wanted != 0 && asked != wanted)
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("policy: two selectors of layer {} watch different numbers of queries "
+                              "({} and {}); give the heads of one layer selectors that watch the "
+                              "same",
+                              l, wanted, asked));
+    wanted = std::max(wanted, asked);
+  }
+  return wanted;
 }
 
 void KvCache::Impl::attend(int l, AttendCall call) {
@@ -143,7 +151,7 @@ void KvCache::step(int l, float* out, const float* q, const float* k, const floa
   call.v = v;
   call.tokens = tokens;
   call.out = out;
-  call.mass_queries = impl_->layer(l).mass_queries;
+  call.mass_queries = impl_->begin_step(l, q, tokens);
   Array<float> mass(impl_->context.memory, MemoryKind::kScratch);  // [G, T]
   if (call.mass_queries > 0) {
     mass.resize(static_cast<size_t>(impl_->shape.kv_heads) * tokens);

@@ -56,6 +56,23 @@ struct SelectorSite {
   int64_t sliding_window = 0;     ///< the layer's own: older rows are never seen; 0 = none
 };
 
+/// Attention mass that a selector asks for before a step: probabilities of the step's last `queries`
+/// queries are added to the mass of every row (sink, body, window and the step's own). With `fresh`
+/// the mass of all rows held is set to 0 first.
+struct MassRequest {
+  size_t queries = 0;  ///< 0 = none
+  bool fresh = false;
+};
+
+/// The queries of one step, before it attends.
+struct QueryBlock {
+  const float* q = nullptr;    // [T, H, D], after RoPE, every query head of the layer
+  size_t tokens = 0;           // T
+  size_t query_heads = 0;      // H
+  int64_t first_position = 0;  ///< of the first query
+  const Rope* rope = nullptr;  ///< null if the caller has none
+};
+
 class Selector {
  public:
   virtual ~Selector() = default;
@@ -69,8 +86,11 @@ class Selector {
   virtual void end_prefill(std::span<HeadBody> /*bodies*/) {}
   /// Rows come in multiples of this.
   virtual size_t block_rows() const { return 1; }
-  /// Attention mass of the last this many queries of each call is added to the rows; 0 = not asked.
-  virtual size_t mass_queries() const { return 0; }
+  /// Asked before each step of `tokens` queries. Whether any is asked at all must not change: rows
+  /// carry mass from their first day or never.
+  virtual MassRequest mass(size_t /*tokens*/) const { return {}; }
+  /// Sees each step's queries before they attend (ExpectedAttention's statistics).
+  virtual void observe(std::span<HeadBody> /*bodies*/, const QueryBlock& /*queries*/) {}
   /// Rows in the body of one head after `n` rows have left the window: the most it can be.
   virtual size_t rows_after(size_t n) const = 0;
   /// Bytes of state beside the rows (counts towards metadata).

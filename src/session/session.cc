@@ -37,6 +37,15 @@ SessionOptions checked(SessionOptions o, const ModelConfig& config) {
   return o;
 }
 
+// Selectors that judge rows by the prompt's last queries (SnapKV: 64) find them in one chunk.
+constexpr size_t kLastChunk = 64;
+
+size_t next_chunk(size_t left, size_t chunk) {
+  if (left <= chunk) return left;
+  const size_t rest = left - chunk;
+  return rest < kLastChunk && chunk > kLastChunk ? left - kLastChunk : chunk;
+}
+
 MatmulPrecision precision(const SessionOptions& o) {
   return o.f32_arithmetic ? MatmulPrecision::kF32 : MatmulPrecision::kFast;
 }
@@ -112,7 +121,7 @@ Session Session::fork() const { return Session(std::make_unique<State>(*state_))
 std::span<const float> Session::prefill(std::span<const int32_t> ids, const Progress& progress) {
   state_->check(ids);
   for (size_t done = 0; done < ids.size();) {
-    const size_t count = std::min(state_->options.chunk, ids.size() - done);
+    const size_t count = next_chunk(ids.size() - done, state_->options.chunk);
     state_->run_chunk(ids.subspan(done, count));
     done += count;
     if (progress && !progress(done, ids.size())) break;
@@ -126,7 +135,7 @@ std::span<const float> Session::decode(int32_t token) { return prefill({&token, 
 void Session::prefill_logits(std::span<const int32_t> ids, const LogitsSink& sink) {
   state_->check(ids);
   for (size_t done = 0; done < ids.size();) {
-    const size_t count = std::min(state_->options.chunk, ids.size() - done);
+    const size_t count = next_chunk(ids.size() - done, state_->options.chunk);
     state_->run_chunk(ids.subspan(done, count));
     state_->forward.all_logits([&](size_t first, size_t n, const float* logits) {
       sink(done + first, n, logits);
