@@ -1,6 +1,10 @@
 #pragma once
-// Weights times activations: y = x W^T. One token is bound by reading W (matvec), many tokens by
-// arithmetic (oneDNN).
+// Weights times activations: y = x W^T. Few tokens are bound by reading W (Kernels::matvec), many
+// by arithmetic (oneDNN). Work is cut by shape alone, so results do not depend on the number of
+// threads.
+
+#include <memory>
+#include <span>
 
 #include "kernels/context.h"
 
@@ -13,11 +17,58 @@ struct WeightMatrix {
   size_t out = 0, in = 0;
 };
 
-/// y[t, o] = <x[t, :], w[o, :]>, t < tokens. x [tokens, in], y [tokens, out], f32, dense.
-/// f32 weights: f32 arithmetic. 16-bit weights: products of f32 activations for few tokens; for
-/// many, operands of bf16 where the CPU multiplies bf16 matrices in hardware and weights are bf16,
-/// else weights widened to f32 tile by tile. Work is cut by shape, so results do not depend on the
-/// number of threads.
-void matmul(const Context& context, float* y, const float* x, const WeightMatrix& w, size_t tokens);
+enum class MatmulPrecision : uint8_t {
+  /// Many tokens times bf16 weights: activations are rounded to bf16 where the CPU multiplies bf16
+  /// in hardware (sums stay f32).
+  kFast,
+  /// Activations stay f32 and 16-bit weights are widened, tile by tile.
+  kF32,
+};
+
+/// One product: y[t, o] = <x[t, :], w[o, :]>.
+struct Product {
+  float* y = nullptr;  // [T, w->out], dense
+  const WeightMatrix* w = nullptr;
+};
+
+/// Writes row t of the input, f32 [in], to `out`. Rows are asked for once each, from any thread.
+class RowSource {
+ public:
+  template <class F>
+  RowSource(F& f)  // NOLINT(google-explicit-constructor)
+      : object_(&f), call_([](void* o, float* out, size_t t) { (*static_cast<F*>(o))(out, t); }) {}
+  void operator()(float* out, size_t t) const { call_(object_, out, t); }
+
+ private:
+  void* object_;
+  void (*call_)(void*, float*, size_t);
+};
+
+/// Runs products and keeps what they reuse: oneDNN's primitives, and scratch counted as kScratch.
+/// One caller at a time.
+class Matmul {
+ public:
+  /// The context must outlive it.
+  explicit Matmul(const Context& context, MatmulPrecision precision = MatmulPrecision::kFast);
+  ~Matmul();
+  Matmul(const Matmul&) = delete;
+  Matmul& operator=(const Matmul&) = delete;
+
+  /// All `products` of one input x [tokens, in], whose rows `row` makes: normalising or gating
+  /// there saves a trip through memory. Rows are complete before any product starts, so a product
+  /// may write over what its rows were made from.
+  void run(size_t tokens, size_t in, RowSource row, std::span<const Product> products);
+
+  /// True if bf16 products run on bf16 hardware here.
+  bool bf16_hardware() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// One product, for callers without a stream of them. x [tokens, in], y [tokens, out], f32, dense.
+void matmul(const Context& context, float* y, const float* x, const WeightMatrix& w, size_t tokens,
+            MatmulPrecision precision = MatmulPrecision::kFast);
 
 }  // namespace pith

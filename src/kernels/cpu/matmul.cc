@@ -1,0 +1,270 @@
+// y = x W^T on the CPU. Few tokens: Kernels::matvec over tiles of rows of W, which reads W once.
+// Many: oneDNN over tiles of tokens x outputs, each tile a single-threaded call inside a task of
+// our own pool. oneDNN's OpenMP team would compete with the pool, and its partition (so the last
+// bits of the result) would depend on the number of threads.
+
+#include "kernels/matmul.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+#include <dnnl.hpp>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+// Up to here reading W costs more than the arithmetic.
+constexpr size_t kFewTokens = 8;
+// A matvec task reads about this much of W: long runs for the prefetchers, short enough to share.
+constexpr size_t kMatvecBytes = size_t{256} << 10;
+constexpr size_t kMatvecRows = 16;  // a multiple of every kernel's block of rows
+// A oneDNN call makes up to kTileTokens x kTileOutputs results: 256 KiB, which stay in L2 on their
+// way to y. oneDNN's AMX kernels want a dense result, hence the detour.
+constexpr size_t kTileTokens = 512;
+constexpr size_t kTileOutputs = 128;
+// Primitives are small, but prompts of every length would collect them without end.
+constexpr size_t kMaxPrimitives = 256;
+
+using Memory = dnnl::memory;
+
+/// Makes OpenMP regions of this thread run on this thread alone.
+class OneOmpThread {
+ public:
+  OneOmpThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneOmpThread() { omp_set_num_threads(before_); }
+  OneOmpThread(const OneOmpThread&) = delete;
+  OneOmpThread& operator=(const OneOmpThread&) = delete;
+
+ private:
+  int before_;
+};
+
+/// Shape of one oneDNN call.
+struct TileShape {
+  size_t tokens = 0, outputs = 0, in = 0;
+  bool bf16 = false;
+  auto operator<=>(const TileShape&) const = default;
+};
+
+struct Primitive {
+  dnnl::matmul::primitive_desc desc;
+  dnnl::matmul op;
+};
+
+/// A tile of one product.
+struct Tile {
+  size_t product = 0;
+  size_t first_token = 0, first_output = 0;
+  TileShape shape;
+  const Primitive* primitive = nullptr;
+};
+
+struct Worker {
+  Array<float> row;             // [in]
+  Array<float> result;          // [tokens, outputs] of a tile
+  Array<float> weights;         // [outputs, in] of a tile, widened
+  Array<std::byte> scratchpad;  // oneDNN's
+};
+
+template <class T>
+void grow(Array<T>& a, size_t n) {
+  if (a.size() >= n) return;
+  a.reserve(n);
+  a.resize(n);
+}
+
+}  // namespace
+
+struct Matmul::State {
+  State(const Context& c, MatmulPrecision p)
+      : context(c),
+        precision(p),
+        engine(dnnl::engine::kind::cpu, 0),
+        x(c.memory, MemoryKind::kScratch),
+        x_bf16(c.memory, MemoryKind::kScratch) {
+    has_bf16 = std::string_view(c.kernels.isa) == "avx512" &&
+               dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_bf16;
+    for (int w = 0; w < c.pool.size(); ++w) {
+      workers.push_back({.row = {c.memory, MemoryKind::kScratch},
+                         .result = {c.memory, MemoryKind::kScratch},
+                         .weights = {c.memory, MemoryKind::kScratch},
+                         .scratchpad = {c.memory, MemoryKind::kScratch}});
+      streams.emplace_back(engine);
+    }
+  }
+
+  void make_rows(size_t tokens, size_t in, RowSource source, bool bf16);
+  void run_few(size_t tokens, size_t in, std::span<const Product> products);
+  void run_many(size_t tokens, size_t in, std::span<const Product> products, bool bf16);
+  const Primitive& primitive(const TileShape& shape);
+  void run_tile(const Tile& tile, const Product& product, int worker);
+
+  Context context;
+  MatmulPrecision precision;
+  bool has_bf16 = false;
+  dnnl::engine engine;
+  std::vector<dnnl::stream> streams;  // [threads]
+  std::vector<Worker> workers;        // [threads]
+  Array<float> x;                     // [T, in]
+  Array<uint16_t> x_bf16;             // [T, in]
+  std::map<TileShape, Primitive> primitives;
+  std::vector<Tile> tiles;
+};
+
+void Matmul::State::make_rows(size_t tokens, size_t in, RowSource source, bool bf16) {
+  if (bf16) {
+    grow(x_bf16, tokens * in);
+    for (Worker& w : workers) grow(w.row, in);
+  } else {
+    grow(x, tokens * in);
+  }
+  context.pool.parallel_for(tokens, [&](size_t t, int worker) {
+    float* row = bf16 ? workers[static_cast<size_t>(worker)].row.data() : x.data() + t * in;
+    source(row, t);
+    if (bf16) context.kernels.from_f32(x_bf16.data() + t * in, row, DType::kBF16, in);
+  });
+}
+
+void Matmul::State::run_few(size_t tokens, size_t in, std::span<const Product> products) {
+  tiles.clear();
+  for (size_t p = 0; p < products.size(); ++p) {
+    const WeightMatrix& w = *products[p].w;
+    const size_t wanted = kMatvecBytes / (in * size_of(w.dtype));
+    const size_t rows = std::max(kMatvecRows, wanted / kMatvecRows * kMatvecRows);
+    for (size_t first = 0; first < w.out; first += rows) {
+      tiles.push_back({.product = p,
+                       .first_output = first,
+                       .shape = {tokens, std::min(rows, w.out - first), in, false}});
+    }
+  }
+  context.pool.parallel_for(tiles.size(), [&](size_t i, int) {
+    const Tile& tile = tiles[i];
+    const Product& p = products[tile.product];
+    context.kernels.matvec(p.y, p.w->out, x.data(), tokens, p.w->data, p.w->dtype, in,
+                           tile.first_output, tile.first_output + tile.shape.outputs);
+  });
+}
+
+const Primitive& Matmul::State::primitive(const TileShape& shape) {
+  const auto found = primitives.find(shape);
+  if (found != primitives.end()) return found->second;
+  const auto m = static_cast<Memory::dim>(shape.tokens);
+  const auto n = static_cast<Memory::dim>(shape.outputs);
+  const auto k = static_cast<Memory::dim>(shape.in);
+  const auto type = shape.bf16 ? Memory::data_type::bf16 : Memory::data_type::f32;
+  const dnnl::matmul::desc desc(Memory::desc({m, k}, type, Memory::dims{k, 1}),
+                                Memory::desc({k, n}, type, Memory::dims{1, k}),
+                                Memory::desc({m, n}, Memory::data_type::f32, Memory::dims{n, 1}));
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  const OneOmpThread one;  // the partition is chosen here, for this many threads
+  const dnnl::matmul::primitive_desc chosen(desc, attributes, engine);
+  return primitives.emplace(shape, Primitive{chosen, dnnl::matmul(chosen)}).first->second;
+}
+
+void Matmul::State::run_tile(const Tile& tile, const Product& product, int worker) {
+  Worker& mine = workers[static_cast<size_t>(worker)];
+  const auto [tokens, outputs, in, bf16] = tile.shape;
+  const WeightMatrix& w = *product.w;
+  const auto* weights = static_cast<const std::byte*>(w.data) +
+                        tile.first_output * in * size_of(w.dtype);
+  const void* operand = weights;
+  if (!bf16 && w.dtype != DType::kF32) {
+    context.kernels.to_f32(mine.weights.data(), weights, w.dtype, outputs * in);
+    operand = mine.weights.data();
+  }
+  const size_t offset = tile.first_token * in;
+  void* input = bf16 ? static_cast<void*>(x_bf16.data() + offset) : x.data() + offset;
+  float* y = product.y + tile.first_token * w.out + tile.first_output;
+  const bool direct = outputs == w.out;
+  float* result = direct ? y : mine.result.data();
+
+  const OneOmpThread one;
+  const dnnl::matmul::primitive_desc& desc = tile.primitive->desc;
+  tile.primitive->op.execute(
+      streams[static_cast<size_t>(worker)],
+      {{DNNL_ARG_SRC, Memory(desc.src_desc(), engine, input)},
+       {DNNL_ARG_WEIGHTS, Memory(desc.weights_desc(), engine, const_cast<void*>(operand))},
+       {DNNL_ARG_DST, Memory(desc.dst_desc(), engine, result)},
+       {DNNL_ARG_SCRATCHPAD, Memory(desc.scratchpad_desc(), engine, mine.scratchpad.data())}});
+  if (direct) return;
+  for (size_t t = 0; t < tokens; ++t) {
+    std::memcpy(y + t * w.out, result + t * outputs, outputs * sizeof(float));
+  }
+}
+
+void Matmul::State::run_many(size_t tokens, size_t in, std::span<const Product> products,
+                             bool bf16) {
+  if (primitives.size() > kMaxPrimitives) primitives.clear();
+  tiles.clear();
+  size_t results = 0, widened = 0, scratchpad = 0;
+  for (size_t p = 0; p < products.size(); ++p) {
+    const size_t out = products[p].w->out;
+    for (size_t o = 0; o < out; o += kTileOutputs) {
+      for (size_t t = 0; t < tokens; t += kTileTokens) {
+        const TileShape shape{std::min(kTileTokens, tokens - t), std::min(kTileOutputs, out - o),
+                              in, bf16};
+        const Primitive& primitive = this->primitive(shape);
+        tiles.push_back({p, t, o, shape, &primitive});
+        if (shape.outputs != out) results = std::max(results, shape.tokens * shape.outputs);
+        if (!bf16 && products[p].w->dtype != DType::kF32) {
+          widened = std::max(widened, shape.outputs * in);
+        }
+        scratchpad = std::max(scratchpad, primitive.desc.scratchpad_desc().get_size());
+      }
+    }
+  }
+  for (Worker& w : workers) {
+    grow(w.result, results);
+    grow(w.weights, widened);
+    grow(w.scratchpad, scratchpad);
+  }
+  context.pool.parallel_for(tiles.size(), [&](size_t i, int worker) {
+    run_tile(tiles[i], products[tiles[i].product], worker);
+  });
+}
+
+Matmul::Matmul(const Context& context, MatmulPrecision precision)
+    : state_(std::make_unique<State>(context, precision)) {}
+Matmul::~Matmul() = default;
+
+bool Matmul::bf16_hardware() const { return state_->has_bf16; }
+
+void Matmul::run(size_t tokens, size_t in, RowSource row, std::span<const Product> products) {
+  if (tokens == 0) return;
+  for (const Product& p : products) {
+    if (p.w->in == in) continue;
+    throw Error(ErrorCode::kInternal,
+                fmt::format("a product of [{}, {}] with inputs of {}", p.w->out, p.w->in, in));
+  }
+  const bool few = tokens <= kFewTokens;
+  const bool bf16 = !few && state_->has_bf16 && state_->precision == MatmulPrecision::kFast &&
+                    std::all_of(products.begin(), products.end(),
+                                [](const Product& p) { return p.w->dtype == DType::kBF16; });
+  state_->make_rows(tokens, in, row, bf16);
+  try {
+    if (few) state_->run_few(tokens, in, products);
+    else state_->run_many(tokens, in, products, bf16);
+  } catch (const dnnl::error& e) {
+    throw Error(e.status == dnnl_out_of_memory ? ErrorCode::kOutOfMemory : ErrorCode::kInternal,
+                fmt::format("oneDNN: {} ({} tokens, {} inputs)", e.message, tokens, in));
+  }
+}
+
+void matmul(const Context& context, float* y, const float* x, const WeightMatrix& w, size_t tokens,
+            MatmulPrecision precision) {
+  auto row = [&](float* out, size_t t) {
+    std::memcpy(out, x + t * w.in, w.in * sizeof(float));
+  };
+  const Product product{y, &w};
+  Matmul(context, precision).run(tokens, w.in, row, {&product, 1});
+}
+
+}  // namespace pith

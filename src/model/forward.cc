@@ -1,0 +1,207 @@
+#include "model/forward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "model/weights.h"
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+// Logits of all positions are made in blocks of at most this many bytes: T x V is never whole.
+constexpr size_t kLogitBytes = size_t{16} << 20;
+
+size_t block_rows(const ModelConfig& c, size_t max_chunk) {
+  const size_t row = static_cast<size_t>(c.vocab) * sizeof(float);
+  return std::clamp<size_t>(kLogitBytes / row, 1, max_chunk);
+}
+
+}  // namespace
+
+Forward::Forward(const Context& context, const Model& model, size_t max_chunk,
+                 MatmulPrecision precision)
+    : context_(context),
+      weights_(model.weights()),
+      config_(model.config()),
+      max_chunk_(max_chunk),
+      matmul_(context, precision) {
+  const auto heads = static_cast<size_t>(config_.query_heads);
+  const auto kv_heads = static_cast<size_t>(config_.kv_heads);
+  const auto dim = static_cast<size_t>(config_.head_dim);
+  const auto hidden = static_cast<size_t>(config_.hidden);
+  const auto inner = static_cast<size_t>(config_.intermediate);
+  const auto make = [&](Array<float>& a, size_t count) {
+    a = Array<float>(context.memory, MemoryKind::kScratch);
+    a.reserve(count);
+    a.resize(count);
+  };
+  make(hidden_, max_chunk * hidden);
+  make(update_, max_chunk * hidden);
+  make(q_, max_chunk * heads * dim);
+  make(k_, max_chunk * kv_heads * dim);
+  make(v_, max_chunk * kv_heads * dim);
+  make(attended_, max_chunk * heads * dim);
+  make(gate_, max_chunk * inner);
+  make(up_, max_chunk * inner);
+  make(cos_, max_chunk * dim / 2);
+  make(sin_, max_chunk * dim / 2);
+  make(logits_, static_cast<size_t>(config_.vocab));
+}
+
+void Forward::run(KvCache& cache, std::span<const int32_t> tokens, int64_t first_position) {
+  if (tokens.empty() || tokens.size() > max_chunk_) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a chunk of {} tokens; expected 1 to {}", tokens.size(), max_chunk_));
+  }
+  for (int32_t token : tokens) {
+    if (token >= 0 && token < config_.vocab) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("token id {}; the model's vocabulary is 0 to {}", token,
+                            config_.vocab - 1));
+  }
+  tokens_ = tokens.size();
+  embed(tokens);
+  find_angles(first_position);
+  for (int layer = 0; layer < config_.layers; ++layer) {
+    attention(cache, layer);
+    mlp(layer);
+  }
+}
+
+void Forward::embed(std::span<const int32_t> tokens) {
+  const auto hidden = static_cast<size_t>(config_.hidden);
+  const WeightMatrix& table = weights_.embedding;
+  const auto* rows = static_cast<const std::byte*>(table.data);
+  context_.pool.parallel_for(tokens.size(), [&](size_t t, int) {
+    const auto id = static_cast<size_t>(tokens[t]);
+    context_.kernels.to_f32(hidden_.data() + t * hidden, rows + id * hidden * size_of(table.dtype),
+                            table.dtype, hidden);
+  });
+}
+
+void Forward::find_angles(int64_t first_position) {
+  const size_t half = static_cast<size_t>(config_.head_dim) / 2;
+  context_.pool.parallel_for(tokens_, [&](size_t t, int) {
+    weights_.rope.angles(cos_.data() + t * half, sin_.data() + t * half,
+                         first_position + static_cast<int64_t>(t));
+  });
+}
+
+void Forward::add_residual(size_t token, const std::vector<float>& bias) {
+  const auto hidden = static_cast<size_t>(config_.hidden);
+  float* x = hidden_.data() + token * hidden;
+  context_.kernels.add(x, update_.data() + token * hidden, hidden);
+  if (!bias.empty()) context_.kernels.add(x, bias.data(), hidden);
+}
+
+void Forward::prepare_heads(float* heads, size_t count, const std::vector<float>& bias,
+                            const std::vector<float>& norm, size_t token) {
+  const auto dim = static_cast<size_t>(config_.head_dim);
+  if (!bias.empty()) context_.kernels.add(heads, bias.data(), count * dim);
+  const float* cos = cos_.data() + token * dim / 2;
+  const float* sin = sin_.data() + token * dim / 2;
+  for (size_t h = 0; h < count; ++h) {
+    float* x = heads + h * dim;
+    if (!norm.empty()) context_.kernels.rms_norm(x, x, norm.data(), config_.norm_eps, dim);
+    context_.kernels.rotate(x, cos, sin, dim);
+  }
+}
+
+void Forward::attention(KvCache& cache, int layer) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const auto hidden = static_cast<size_t>(config_.hidden);
+  const auto dim = static_cast<size_t>(config_.head_dim);
+  const auto heads = static_cast<size_t>(config_.query_heads);
+  const auto kv_heads = static_cast<size_t>(config_.kv_heads);
+
+  auto normed = [&](float* out, size_t t) {
+    // The previous layer's MLP left its result here: adding it now saves a pass over memory.
+    if (layer > 0) add_residual(t, weights_.layers[static_cast<size_t>(layer) - 1].down.bias);
+    context_.kernels.rms_norm(out, hidden_.data() + t * hidden, w.attention_norm.data(),
+                              config_.norm_eps, hidden);
+  };
+  const Product qkv[] = {{q_.data(), &w.q.w}, {k_.data(), &w.k.w}, {v_.data(), &w.v.w}};
+  matmul_.run(tokens_, hidden, normed, qkv);
+
+  context_.pool.parallel_for(tokens_, [&](size_t t, int) {
+    prepare_heads(q_.data() + t * heads * dim, heads, w.q.bias, w.q_norm, t);
+    prepare_heads(k_.data() + t * kv_heads * dim, kv_heads, w.k.bias, w.k_norm, t);
+    float* v = v_.data() + t * kv_heads * dim;
+    if (!w.v.bias.empty()) context_.kernels.add(v, w.v.bias.data(), kv_heads * dim);
+  });
+  cache.step(layer, attended_.data(), q_.data(), k_.data(), v_.data(), tokens_);
+
+  const size_t width = heads * dim;
+  auto result = [&](float* out, size_t t) {
+    std::memcpy(out, attended_.data() + t * width, width * sizeof(float));
+  };
+  const Product o{update_.data(), &w.o.w};
+  matmul_.run(tokens_, width, result, {&o, 1});
+}
+
+void Forward::mlp(int layer) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const auto hidden = static_cast<size_t>(config_.hidden);
+  const auto inner = static_cast<size_t>(config_.intermediate);
+  const Kernels& kernels = context_.kernels;
+
+  auto normed = [&](float* out, size_t t) {
+    add_residual(t, w.o.bias);
+    kernels.rms_norm(out, hidden_.data() + t * hidden, w.mlp_norm.data(), config_.norm_eps, hidden);
+  };
+  const Product gate_up[] = {{gate_.data(), &w.gate.w}, {up_.data(), &w.up.w}};
+  matmul_.run(tokens_, hidden, normed, gate_up);
+
+  auto gated = [&](float* out, size_t t) {
+    float* gate = gate_.data() + t * inner;
+    float* up = up_.data() + t * inner;
+    if (!w.gate.bias.empty()) kernels.add(gate, w.gate.bias.data(), inner);
+    if (!w.up.bias.empty()) kernels.add(up, w.up.bias.data(), inner);
+    kernels.silu_mul(gate, up, inner);
+    std::memcpy(out, gate, inner * sizeof(float));
+  };
+  const Product down{update_.data(), &w.down.w};
+  matmul_.run(tokens_, inner, gated, {&down, 1});
+}
+
+const float* Forward::logits(size_t first, size_t count) {
+  const auto hidden = static_cast<size_t>(config_.hidden);
+  const auto vocab = static_cast<size_t>(config_.vocab);
+  if (logits_.size() < count * vocab) logits_.resize(count * vocab);
+  auto normed = [&](float* out, size_t t) {
+    // The last layer's update is added to a copy, so that logits can be asked for twice.
+    const size_t token = first + t;
+    std::memcpy(out, hidden_.data() + token * hidden, hidden * sizeof(float));
+    context_.kernels.add(out, update_.data() + token * hidden, hidden);
+    const std::vector<float>& bias = weights_.layers.back().down.bias;
+    if (!bias.empty()) context_.kernels.add(out, bias.data(), hidden);
+    context_.kernels.rms_norm(out, out, weights_.final_norm.data(), config_.norm_eps, hidden);
+  };
+  const Product head{logits_.data(), &weights_.head};
+  matmul_.run(count, hidden, normed, {&head, 1});
+  if (has_non_finite(logits_.data(), DType::kF32, count * vocab)) {
+    throw Error(ErrorCode::kNonFinite,
+                "the model's logits are NaN or infinite: its weights are damaged, or activations "
+                "left the range of f32");
+  }
+  return logits_.data();
+}
+
+std::span<const float> Forward::last_logits() {
+  if (tokens_ == 0) throw Error(ErrorCode::kInternal, "logits before any token");
+  return {logits(tokens_ - 1, 1), static_cast<size_t>(config_.vocab)};
+}
+
+void Forward::all_logits(const Sink& sink) {
+  const size_t rows = block_rows(config_, max_chunk_);
+  for (size_t first = 0; first < tokens_; first += rows) {
+    const size_t count = std::min(rows, tokens_ - first);
+    sink(first, count, logits(first, count));
+  }
+}
+
+}  // namespace pith

@@ -1,0 +1,52 @@
+#pragma once
+// The tensors of a model, checked against its config. Matrices stay where the file is mapped;
+// norms and biases are small and become f32.
+
+#include <memory>
+#include <vector>
+
+#include "kernels/matmul.h"
+#include "kernels/rope.h"
+#include "model/config.h"
+#include "model/safetensors.h"
+
+namespace pith {
+
+/// y = x w^T + bias.
+struct Linear {
+  WeightMatrix w;
+  std::vector<float> bias;  // [out]; empty: none
+};
+
+struct LayerWeights {
+  std::vector<float> attention_norm;  // [hidden]
+  Linear q, k, v;                     // [H D, hidden], [G D, hidden] twice
+  std::vector<float> q_norm, k_norm;  // [D]; empty: none
+  Linear o;                           // [hidden, H D]
+  std::vector<float> mlp_norm;        // [hidden]
+  Linear gate, up, down;              // [intermediate, hidden] twice, [hidden, intermediate]
+};
+
+struct Model::Weights {
+  ConfigFile config;
+  SafeTensors file;
+  Rope rope;
+  WeightMatrix embedding;           // [V, hidden]
+  std::vector<LayerWeights> layers;  // [L]
+  std::vector<float> final_norm;    // [hidden]
+  WeightMatrix head;                // [V, hidden]; the embedding's where tied
+  size_t bytes = 0;                 ///< of the tensors in use, each once
+  std::filesystem::path folder;
+};
+
+/// Maps a folder's tensors. Throws what Model::load throws, but for kNonFinite.
+std::unique_ptr<Model::Weights> load_weights(const std::filesystem::path& folder);
+
+/// Reads every weight once. Throws kNonFinite, naming the first tensor with a NaN or an infinity,
+/// and kIo if `progress` asks to stop.
+void check_finite_weights(const SafeTensors& file, const Progress& progress);
+
+/// True if any of the numbers is NaN or infinite.
+bool has_non_finite(const void* numbers, DType dtype, size_t count);
+
+}  // namespace pith
