@@ -40,7 +40,7 @@ class ConfigTest : public testing::Test {
 };
 
 TEST_F(ConfigTest, ReadsShapesAndConstants) {
-  const ModelConfig c = read({}).model;
+  const ModelConfig c = read(json::object()).model;
   EXPECT_EQ(c.architecture, "LlamaForCausalLM");
   EXPECT_EQ(c.layers, 3);
   EXPECT_EQ(c.hidden, 2048);
@@ -223,7 +223,7 @@ TEST_F(ConfigTest, MissingOrAbsurdFieldsAreNamed) {
 
 TEST_F(ConfigTest, MoreEndsOfTextComeFromTheGenerationConfig) {
   write_file(folder_.path() / "generation_config.json", R"({"eos_token_id": [128001, 128009]})");
-  EXPECT_EQ(read({}).model.eos, (std::vector<int32_t>{128001, 128008, 128009}));
+  EXPECT_EQ(read(json::object()).model.eos, (std::vector<int32_t>{128001, 128008, 128009}));
   write_file(folder_.path() / "generation_config.json", "{");
   refused(ErrorCode::kCorrupt, {"generation_config.json"}, json::object());
 }

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "model/tokenizer.h"
 #include "model/weights.h"
 #include "pith/error.h"
 
@@ -12,11 +13,23 @@ std::shared_ptr<const Model> Model::load(const std::filesystem::path& folder, bo
                                          const Progress& progress) {
   std::shared_ptr<Model> model(new Model);
   model->weights_ = load_weights(folder);
-  if (check_finite) check_finite_weights(model->weights_->file, progress);
+  Weights& w = *model->weights_;
+  const bool has_tokenizer = std::filesystem::exists(folder / "tokenizer.json") ||
+                             std::filesystem::exists(folder / "tokenizer.model");
+  if (has_tokenizer) w.tokenizer = load_tokenizer(folder);
+  if (check_finite) check_finite_weights(w.file, progress);
   return model;
 }
 
 const ModelConfig& Model::config() const { return weights_->config.model; }
 size_t Model::weight_bytes() const { return weights_->bytes; }
+
+const Tokenizer& Model::tokenizer() const {
+  if (weights_->tokenizer) return *weights_->tokenizer;
+  throw Error(ErrorCode::kNotFound,
+              fmt::format("{} has neither tokenizer.json nor tokenizer.model; token ids work, text "
+                          "does not",
+                          weights_->folder.string()));
+}
 
 }  // namespace pith

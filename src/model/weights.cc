@@ -170,7 +170,8 @@ std::unique_ptr<Model::Weights> load_weights(const std::filesystem::path& folder
                                                            .final_norm = {},
                                                            .head = {},
                                                            .bytes = 0,
-                                                           .folder = folder});
+                                                           .folder = folder,
+                                                           .tokenizer = nullptr});
   ModelConfig& c = w->config.model;
   const auto vocab = static_cast<size_t>(c.vocab);
   const auto hidden = static_cast<size_t>(c.hidden);

@@ -9,6 +9,7 @@
 #include "kernels/rope.h"
 #include "model/config.h"
 #include "model/safetensors.h"
+#include "model/tokenizer.h"
 
 namespace pith {
 
@@ -37,6 +38,7 @@ struct Model::Weights {
   WeightMatrix head;                // [V, hidden]; the embedding's where tied
   size_t bytes = 0;                 ///< of the tensors in use, each once
   std::filesystem::path folder;
+  std::unique_ptr<const Tokenizer> tokenizer;  ///< null: the folder has none
 };
 
 /// Maps a folder's tensors. Throws what Model::load throws, but for kNonFinite.
