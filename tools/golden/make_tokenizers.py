@@ -251,7 +251,7 @@ def variety(text):
     t.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Digits(individual_digits=False),
         pre_tokenizers.Split("-", "merged_with_next"), pre_tokenizers.Split(Regex(r"[.!?]\s*"), "merged_with_previous"),
-        pre_tokenizers.Split(Regex(r"\t"), "removed"), pre_tokenizers.Split(Regex(r"[一-鿿\p{Lu}]"), "contiguous"),
+        pre_tokenizers.Split(Regex(r"\t"), "removed"), pre_tokenizers.Split(Regex(r"[一-鿿A-Z]"), "contiguous"),
         pre_tokenizers.Split(Regex(r"[^,;\P{L}]+"), "isolated", invert=True),
         pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)])
     t.decoder = decoders.ByteLevel()
