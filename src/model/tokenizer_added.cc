@@ -102,9 +102,10 @@ std::vector<Section> AddedTokenFinder::split(std::string_view text, bool parse_s
     size_t begin = at, end = at + token->content.size();
     // A match that is refused below still hides what begins inside it, as in the library.
     at = end;
+    if (begin < done) continue;  // swallowed as white space by the token before
     if (token->special && !parse_special) continue;
     if (token->single_word && touches_word(text, begin, end)) continue;
-    if (token->lstrip) begin = std::max(strip_left(text, begin, done), done);
+    if (token->lstrip) begin = strip_left(text, begin, done);
     if (token->rstrip) end = strip_right(text, end);
     if (done < begin) out.push_back({done, begin, -1});
     out.push_back({begin, end, token->id});
