@@ -8,7 +8,7 @@ In every tracked *.md file:
 - `make TARGET` names a target of the Makefile;
 - `pith SUB --flag` names a subcommand and a flag that the built program's --help knows
   (only where build/bin/pith is there; a run without it says so).
-Source files too: a path docs/....md in a comment exists.
+Source files too: a document that a comment names exists.
 `--self-test` proves that each rule can fail.
 """
 
@@ -21,6 +21,7 @@ import tempfile
 
 FOLDERS = ("src/", "include/", "apps/", "tests/", "bench/", "tools/", "docs/", "models/", ".ci/")
 PROGRAM = "build/bin/pith"
+DOCS = "docs/"
 FENCE = re.compile(r"^\s*(```|~~~)")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 SPAN = re.compile(r"`([^`]+)`")
@@ -176,7 +177,7 @@ def self_test():
              '"run --help") echo "-m,--model --temp -n";; *) exit 1;; esac\n')
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder).resolve()
-        for name, text in {"src/core/dtype.h": "", "docs/other.md": "# Some heading\n",
+        for name, text in {"src/core/dtype.h": "", DOCS + "other.md": "# Some heading\n",
                            "Makefile": "test:\nlint: test\n",
                            PROGRAM: "#!/bin/sh\n" + helps}.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -185,7 +186,7 @@ def self_test():
         subprocess.run(["git", "init", "-q"], cwd=root, check=True)
         for cases, expected in ((bad, 1), (good, 0)):
             for line in cases:
-                (root / "docs/page.md").write_text(line + "\n")
+                (root / DOCS / "page.md").write_text(line + "\n")
                 subprocess.run(["git", "add", "-A"], cwd=root, check=True)
                 found = check(root)
                 if len(found) != expected:
