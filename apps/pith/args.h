@@ -1,0 +1,36 @@
+#pragma once
+// The command line before and around CLI11: llama.cpp's short names of several letters, escapes,
+// and the layout of --help.
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+namespace pith::cli {
+
+/// llama.cpp's options with one dash and several letters, and the long names that stand for them.
+/// CLI11 would read -ctk as -c with the value "tk".
+const std::vector<std::pair<std::string, std::string>>& short_aliases();
+
+/// The arguments after the program's name, aliases replaced by their long names.
+std::vector<std::string> read_arguments(int count, const char* const* values);
+
+/// \n, \r, \t, \\, \', \" and \xHH become what they stand for; anything else stays as it is.
+std::string unescape(std::string_view text);
+
+/// Shows the aliases beside their long names.
+std::shared_ptr<CLI::FormatterBase> make_formatter();
+
+/// One argument of an option that may be given several times ("-r A -r B").
+template <class T>
+CLI::Option* add_repeated(CLI::App& app, const std::string& name, std::vector<T>& values,
+                          const std::string& help) {
+  return app.add_option(name, values, help)->expected(1)->multi_option_policy(
+      CLI::MultiOptionPolicy::TakeAll);
+}
+
+}  // namespace pith::cli

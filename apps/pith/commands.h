@@ -1,0 +1,27 @@
+#pragma once
+// Each subcommand adds itself to the command line and says what to do when it was chosen.
+
+#include <functional>
+
+#include <CLI/CLI.hpp>
+
+namespace pith::cli {
+
+/// What the chosen subcommand does; returns the exit status.
+using Action = std::function<int()>;
+
+void add_run(CLI::App& root, Action& action);
+void add_inspect(CLI::App& root, Action& action);
+void add_policies(CLI::App& root, Action& action);
+void add_bench(CLI::App& root, Action& action);
+void add_tokenize(CLI::App& root, Action& action);
+void add_logits(CLI::App& root, Action& action);
+void add_attend(CLI::App& root, Action& action);
+void add_demo(CLI::App& root, Action& action);
+void add_completion(CLI::App& root, Action& action);
+
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitError = 10;  ///< + ErrorCode
+inline constexpr int kExitInterrupted = 130;
+
+}  // namespace pith::cli

@@ -1,0 +1,200 @@
+#include "engine.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "args.h"
+#include "console.h"
+#include "pith/error.h"
+
+namespace pith::cli {
+namespace {
+
+constexpr int64_t kMostTokens = int64_t{1} << 40;
+
+bool has_parameter(const std::string& method, const std::string& name) {
+  for (const MethodInfo& m : methods()) {
+    if (m.name != method) continue;
+    return std::any_of(m.parameters.begin(), m.parameters.end(),
+                       [&](const ParameterInfo& p) { return p.name == name; });
+  }
+  return false;
+}
+
+[[noreturn]] void conflict(const std::string& option, const std::string& policy,
+                           const std::string& why) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{} contradicts the policy '{}': {}; say it in one place", option, policy,
+                          why));
+}
+
+void apply_exact_rows(PolicyRule& rule, const PolicyOptions& o) {
+  if (o.sink >= 0) {
+    if (rule.sink) conflict("--kv-sink-tokens", o.policy, "it sets sink itself");
+    rule.sink = static_cast<uint32_t>(o.sink);
+  }
+  if (o.window < 0) return;
+  // The window of local and streaming_llm is a parameter of theirs.
+  if (!has_parameter(rule.selector.name, "window")) {
+    if (rule.window) conflict("--kv-window", o.policy, "it sets window itself");
+    rule.window = static_cast<uint32_t>(o.window);
+  } else if (!rule.selector.parameters.emplace("window", std::to_string(o.window)).second) {
+    conflict("--kv-window", o.policy, "it (or --kv-budget) sets window itself");
+  }
+}
+
+void apply_cache_types(PolicyRule& rule, const PolicyOptions& o) {
+  if (o.cache_type_k.empty() && o.cache_type_v.empty()) return;
+  const char* option = o.cache_type_k.empty() ? "-ctv" : "-ctk";
+  if (rule.key_codec || rule.value_codec) conflict(option, o.policy, "it names a codec itself");
+  if (rule.dtype) conflict(option, o.policy, "it sets dtype itself");
+  const DType k = o.cache_type_k.empty() ? DType::kF16 : parse_dtype(o.cache_type_k);
+  const DType v = o.cache_type_v.empty() ? DType::kF16 : parse_dtype(o.cache_type_v);
+  rule.key_codec = PolicyPart{to_string(k), {}};
+  rule.value_codec = PolicyPart{to_string(v), {}};
+  // Sink and window have one type for both sides: nothing is stored coarser than asked for.
+  rule.dtype = size_of(v) > size_of(k) ? v : k;
+}
+
+}  // namespace
+
+void add_model_option(CLI::App& app, EngineOptions& options, const std::string& standard) {
+  auto* option = app.add_option("-m,--model", options.model,
+                                "Model folder in Hugging Face's layout: config.json, "
+                                "*.safetensors, tokenizer")
+                     ->envname("PITH_MODEL")
+                     ->type_name("FOLDER")
+                     ->group("Model");
+  if (standard.empty()) {
+    option->required();
+  } else {
+    options.model = standard;
+    option->capture_default_str();
+  }
+}
+
+void add_compute_options(CLI::App& app, EngineOptions& options) {
+  app.add_option("-t,--threads", options.threads, "Threads; 0 = all cores")
+      ->check(CLI::Range(0, 1024))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group("Model");
+  app.add_option("--isa", options.isa, "Instruction set: scalar, avx2 or avx512; default: the best")
+      ->type_name("NAME")
+      ->group("Model");
+}
+
+void add_engine_options(CLI::App& app, EngineOptions& options) {
+  app.add_option("-c,--ctx-size", options.context, "Context in tokens; 0 = the model's own")
+      ->check(CLI::Range(int64_t{0}, kMostTokens))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group("Model");
+  add_compute_options(app, options);
+  app.add_option("--ubatch-size", options.chunk, "Prompt tokens per forward pass")
+      ->check(CLI::Range(1, 1 << 20))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group("Model");
+  app.add_option("--memory-limit", options.memory_limit_mib,
+                 "Most MiB for cache and working memory; 0 = no limit")
+      ->check(CLI::Range(0.0, 1e9))
+      ->type_name("MIB")
+      ->capture_default_str()
+      ->group("Model");
+  app.add_flag("--no-check-weights", options.no_check,
+               "Skip the search for NaN in the weights (loads large models faster)")
+      ->group("Model");
+  add_json_option(app, options.json);
+}
+
+void add_policy_options(CLI::App& app, PolicyOptions& options, std::vector<std::string>* many) {
+  constexpr const char* kGroup = "KV cache";
+  const std::string names = "--kv-policy,--policy";
+  auto* policy =
+      many == nullptr
+          ? app.add_option(names, options.policy,
+                           "Which rows stay and how they are stored, e.g. 'exact', "
+                           "'streaming_llm(window=508)', 'uniform(rate=0.25)+bf16,sink=4'; "
+                           "'pith policies' lists the parts")
+                ->capture_default_str()
+          : add_repeated(app, names, *many, "A policy; may be repeated. 'pith policies' lists them");
+  policy->type_name("POLICY")->group(kGroup);
+  app.add_option("--kv-budget", options.budget,
+                 "Rows that the policy keeps per KV head: 1024, 25% (of the context) or 16MiB (of "
+                 "the whole cache)")
+      ->type_name("BUDGET")
+      ->group(kGroup);
+  app.add_option("--kv-sink-tokens", options.sink, "First rows kept exactly")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->type_name("N")
+      ->group(kGroup);
+  app.add_option("--kv-window", options.window, "Newest rows kept exactly")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->type_name("N")
+      ->group(kGroup);
+  app.add_option("--kv-seed", options.seed, "Seed of randomised policies")
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(kGroup);
+  const auto types = CLI::IsMember({"f32", "f16", "bf16"});
+  app.add_option("--cache-type-k", options.cache_type_k,
+                 "Storage of keys (default f16). Rows of sink and window take the wider of both "
+                 "types")
+      ->check(types)
+      ->type_name("TYPE")
+      ->group(kGroup);
+  app.add_option("--cache-type-v", options.cache_type_v, "Storage of values (default f16)")
+      ->check(types)
+      ->type_name("TYPE")
+      ->group(kGroup);
+}
+
+void add_json_option(CLI::App& app, bool& json) {
+  app.add_flag("--json", json, "Print one JSON object instead of text")->group("Output");
+}
+
+void add_sampling_options(CLI::App& app, SamplingOptions& o) {
+  constexpr const char* kGroup = "Sampling";
+  const auto option = [&](const char* name, auto& value, const char* help, const char* type) {
+    return app.add_option(name, value, help)->type_name(type)->capture_default_str()->group(kGroup);
+  };
+  option("-s,--seed", o.seed, "Seed: the same seed gives the same text", "N");
+  option("--temp", o.temperature, "Temperature; 0 = always the likeliest token", "T");
+  option("--top-k", o.top_k, "Only the K likeliest tokens; 0 = off", "K");
+  option("--top-p", o.top_p, "Only the likeliest tokens that together hold P; 1 = off", "P");
+  option("--min-p", o.min_p, "Only tokens with P of the likeliest's probability; 0 = off", "P");
+  option("--repeat-penalty", o.repeat_penalty, "Makes recent tokens less likely; 1 = off", "X");
+  option("--repeat-last-n", o.repeat_last_n, "Recent means this many tokens; -1 = all, 0 = off",
+         "N");
+}
+
+Policy resolve_policy(const PolicyOptions& o) {
+  Policy policy = Policy::parse(o.policy);
+  if (!o.budget.empty()) policy.set_budget(o.budget);
+  apply_exact_rows(policy.rules[0], o);
+  for (PolicyRule& rule : policy.rules) apply_cache_types(rule, o);
+  return Policy::parse(policy.to_string());
+}
+
+SessionOptions session_options(const EngineOptions& o) {
+  SessionOptions s;
+  s.policy = resolve_policy(o.policy);
+  s.context = static_cast<size_t>(o.context);
+  s.chunk = static_cast<size_t>(o.chunk);
+  s.threads = o.threads;
+  s.seed = o.policy.seed;
+  s.memory_limit = static_cast<size_t>(o.memory_limit_mib * 1048576);
+  s.isa = o.isa;
+  return s;
+}
+
+std::shared_ptr<const Model> load_model(const EngineOptions& o, bool check_weights) {
+  ProgressBar bar("checking weights", "", o.json);
+  return Model::load(o.model, check_weights && !o.no_check, bar.callback());
+}
+
+}  // namespace pith::cli

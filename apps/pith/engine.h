@@ -1,0 +1,55 @@
+#pragma once
+// The options that every subcommand with a model shares, and what they become.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "pith/generate.h"
+#include "pith/session.h"
+
+namespace pith::cli {
+
+/// --kv-policy and the options that change it.
+struct PolicyOptions {
+  std::string policy = "exact";
+  std::string cache_type_k, cache_type_v;  ///< "" = not given
+  std::string budget;                      ///< "" = not given
+  int64_t sink = -1, window = -1;          ///< -1 = not given
+  uint64_t seed = 0;
+};
+
+struct EngineOptions {
+  std::string model;
+  int64_t context = 0;
+  int threads = 0;
+  int64_t chunk = 512;
+  double memory_limit_mib = 0;
+  std::string isa;
+  bool no_check = false;
+  bool json = false;
+  PolicyOptions policy;
+};
+
+/// -m; required unless a default is given.
+void add_model_option(CLI::App& app, EngineOptions& options, const std::string& standard = "");
+/// -c, -t, -ub, --memory-limit, --isa, --no-check-weights and --json.
+void add_engine_options(CLI::App& app, EngineOptions& options);
+/// -t, --isa: what programs without a session need of them.
+void add_compute_options(CLI::App& app, EngineOptions& options);
+/// --kv-policy and its companions. With `many`, --kv-policy may be repeated and fills it.
+void add_policy_options(CLI::App& app, PolicyOptions& options,
+                        std::vector<std::string>* many = nullptr);
+void add_json_option(CLI::App& app, bool& json);
+void add_sampling_options(CLI::App& app, SamplingOptions& options);
+
+/// The policy with what -ctk, -ctv, --kv-budget, --kv-sink-tokens and --kv-window add to it. Throws
+/// kInvalidArgument where they contradict it.
+Policy resolve_policy(const PolicyOptions& options);
+SessionOptions session_options(const EngineOptions& options);
+/// Loads with a progress bar; checks for NaN unless told not to.
+std::shared_ptr<const Model> load_model(const EngineOptions& options, bool check_weights = true);
+
+}  // namespace pith::cli

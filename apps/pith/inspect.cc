@@ -1,0 +1,191 @@
+// pith inspect: a model's shapes, what an uncompressed cache costs per token, and what a policy
+// will cost at a context length, before anything is run.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "commands.h"
+#include "console.h"
+#include "engine.h"
+#include "pith/error.h"
+#include "policies.h"
+#include "report.h"
+
+namespace pith::cli {
+namespace {
+
+struct InspectOptions {
+  EngineOptions engine;
+  bool policies = false;
+  CLI::Option *policy_option = nullptr, *context_option = nullptr;
+};
+
+// Numbers in the weights, from the shapes: biases and norms included.
+double parameter_count(const ModelConfig& c) {
+  const double hidden = c.hidden, queries = double(c.query_heads) * c.head_dim;
+  const double kv = double(c.kv_heads) * c.head_dim;
+  double layer = 2 * hidden * queries + 2 * hidden * kv + 3 * hidden * c.intermediate + 2 * hidden;
+  if (c.qkv_bias) layer += queries + 2 * kv;
+  if (c.qk_norm) layer += 2.0 * c.head_dim;
+  return c.layers * layer + hidden + hidden * c.vocab * (c.tied_embeddings ? 1 : 2);
+}
+
+Json config_json(const Model& model) {
+  const ModelConfig& c = model.config();
+  return {{"architecture", c.architecture},
+          {"layers", c.layers},
+          {"hidden", c.hidden},
+          {"intermediate", c.intermediate},
+          {"query_heads", c.query_heads},
+          {"kv_heads", c.kv_heads},
+          {"head_dim", c.head_dim},
+          {"vocab", c.vocab},
+          {"context", c.context},
+          {"rope_theta", c.rope_theta},
+          {"norm_eps", c.norm_eps},
+          {"sliding_window", c.sliding_window},
+          {"tied_embeddings", c.tied_embeddings},
+          {"qkv_bias", c.qkv_bias},
+          {"qk_norm", c.qk_norm},
+          {"weights", to_string(c.weights)},
+          {"weight_bytes", model.weight_bytes()},
+          {"parameters", parameter_count(c)},
+          {"bos", c.bos},
+          {"eos", c.eos},
+          {"bytes_per_token",
+           {{"f32", c.bytes_per_token(DType::kF32)},
+            {"f16", c.bytes_per_token(DType::kF16)},
+            {"bf16", c.bytes_per_token(DType::kBF16)}}}};
+}
+
+std::string config_text(const Model& model, const std::string& folder) {
+  const ModelConfig& c = model.config();
+  std::string out = fmt::format("{}: {}\n", folder, c.architecture);
+  const auto line = [&](const char* name, const std::string& value) {
+    out += fmt::format("  {:<15} {}\n", name, value);
+  };
+  line("parameters", fmt::format("{} in {}, {}", human_count(parameter_count(c)),
+                                 to_string(c.weights),
+                                 human_bytes(static_cast<double>(model.weight_bytes()))));
+  line("layers", fmt::format("{}, hidden {}, intermediate {}", c.layers, c.hidden, c.intermediate));
+  line("attention", fmt::format("{} query heads, {} KV heads, head_dim {}", c.query_heads,
+                                c.kv_heads, c.head_dim));
+  const auto sliding = std::count_if(c.sliding_window.begin(), c.sliding_window.end(),
+                                     [](int64_t w) { return w > 0; });
+  if (sliding > 0) {
+    line("sliding window",
+         fmt::format("{} tokens in {} of {} layers",
+                     *std::max_element(c.sliding_window.begin(), c.sliding_window.end()), sliding,
+                     c.layers));
+  }
+  line("vocabulary", fmt::format("{}, embeddings {}", c.vocab,
+                                 c.tied_embeddings ? "tied" : "not tied"));
+  line("context", fmt::format("{} tokens, RoPE theta {}", c.context, c.rope_theta));
+  line("extras", fmt::format("QKV bias: {}, QK norm: {}", c.qkv_bias ? "yes" : "no",
+                             c.qk_norm ? "yes" : "no"));
+  line("KV per token",
+       fmt::format("{} in f32, {} in f16 or bf16",
+                   human_bytes(static_cast<double>(c.bytes_per_token(DType::kF32))),
+                   human_bytes(static_cast<double>(c.bytes_per_token(DType::kF16)))));
+  return out;
+}
+
+// 1K, 4K, 16K, ... and the context itself.
+std::vector<size_t> lengths_to(size_t context) {
+  std::vector<size_t> lengths;
+  for (size_t n = 1024; n < context; n *= 4) lengths.push_back(n);
+  lengths.push_back(context);
+  return lengths;
+}
+
+struct Cost {
+  size_t tokens;
+  Ledger ledger;
+  size_t dense_bytes;  // of an uncompressed f16 cache
+};
+
+std::string cost_table(const std::vector<Cost>& costs) {
+  Table table({"tokens", "rows kept", "share", "cache", "all memory", "bits", "f16 cache", "ratio"});
+  for (const Cost& c : costs) {
+    table.add({std::to_string(c.tokens), std::to_string(c.ledger.rows_kept), share_kept(c.ledger),
+               human_bytes(static_cast<double>(c.ledger.cache_bytes())),
+               human_bytes(static_cast<double>(c.ledger.total_bytes())),
+               fmt::format("{:.2f}", c.ledger.effective_bits()),
+               human_bytes(static_cast<double>(c.dense_bytes)),
+               fmt::format("{:.1f}x", static_cast<double>(c.dense_bytes) /
+                                          static_cast<double>(c.ledger.cache_bytes()))});
+  }
+  return table.text();
+}
+
+int inspect(const InspectOptions& o) {
+  if (o.policies) return print_policies(o.engine.json);
+  if (o.engine.model.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "nothing to inspect: name a model folder with -m, or give --policies");
+  }
+  const SessionOptions options = session_options(o.engine);
+  const auto model = load_model(o.engine, false);
+  Json json = config_json(*model);
+  std::string text = config_text(*model, o.engine.model);
+  // Built to say what the policy became, and to refuse what cannot be with the reason.
+  const Session session(model, options);
+  std::vector<Cost> costs;
+  for (size_t tokens : lengths_to(session.context())) {
+    costs.push_back({tokens, estimate_ledger(model->config(), options, tokens),
+                     tokens * model->config().bytes_per_token(DType::kF16)});
+  }
+  if (o.engine.json) {
+    Json list = Json::array();
+    for (const Cost& c : costs) {
+      Json row = to_json(c.ledger);
+      row["tokens"] = c.tokens;
+      row["f16_bytes"] = c.dense_bytes;
+      list.push_back(std::move(row));
+    }
+    json["policy"] = {{"text", options.policy.to_string()},
+                      {"resolved", session.describe_policy()},
+                      {"context", session.context()},
+                      {"costs", list}};
+    print_json(json);
+    return 0;
+  }
+  text += fmt::format("\nPolicy {} at a context of {} tokens, by layers:\n", 
+                      options.policy.to_string(), session.context());
+  std::string resolved = session.describe_policy();
+  if (!resolved.ends_with('\n')) resolved += '\n';
+  for (size_t at = 0; at < resolved.size();) {
+    const size_t end = resolved.find('\n', at);
+    text += "  " + resolved.substr(at, end - at) + "\n";
+    at = end + 1;
+  }
+  text += "\nWhat it will hold at most (bits: per number of the uncompressed cache):\n";
+  write_out(text + cost_table(costs));
+  return 0;
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& root, Action& action) {
+  auto o = std::make_shared<InspectOptions>();
+  CLI::App* app = root.add_subcommand(
+      "inspect", "Show a model's shapes and what a policy will cost at a context length");
+  add_model_option(*app, o->engine);
+  app->get_option("--model")->required(false);
+  app->add_flag("--policies", o->policies, "List the compression methods and the grammar instead")
+      ->group("Output");
+  add_engine_options(*app, o->engine);
+  add_policy_options(*app, o->engine.policy);
+  app->footer(
+      "Costs are worst cases, computed by the code that sizes a session; nothing is run.\n\n"
+      "Examples:\n"
+      "  pith inspect -m models/demo\n"
+      "  pith inspect -m models/demo --kv-policy 'uniform(budget=25%)' -c 8192\n"
+      "  pith inspect --policies\n");
+  app->callback([o, &action] { action = [o] { return inspect(*o); }; });
+}
+
+}  // namespace pith::cli

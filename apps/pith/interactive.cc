@@ -1,0 +1,206 @@
+// run -i: each line is appended to one cache and the model goes on from there. No chat template is
+// put around what is typed.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <optional>
+
+#include "commands.h"
+#include "console.h"
+#include "conversation.h"
+#include "interrupt.h"
+#include "pith/error.h"
+#include "report.h"
+#include "text_input.h"
+
+namespace pith::cli {
+namespace {
+
+constexpr std::string_view kHelp =
+    "Each line is appended to the conversation and the model goes on from there; no chat template\n"
+    "is put around it. A line that ends in a backslash goes on in the next.\n"
+    "  /stats  numbers of the last answer and of the cache\n"
+    "  /rows   what each layer holds\n"
+    "  /reset  forget everything\n"
+    "  /fork   remember this point; /back returns to it\n"
+    "  /quit   end (also Ctrl-D, or Ctrl-C while no answer is running)\n"
+    "Ctrl-C stops an answer.\n";
+
+// One line from standard input; nothing at the end of input or after Ctrl-C. read() is used because
+// a buffered reader would restart after a signal.
+std::optional<std::string> read_line(std::string& buffer) {
+  for (;;) {
+    if (const size_t end = buffer.find('\n'); end != std::string::npos) {
+      std::string line = buffer.substr(0, end);
+      buffer.erase(0, end + 1);
+      if (line.ends_with('\r')) line.pop_back();
+      return line;
+    }
+    char piece[4096];
+    const ssize_t n = ::read(STDIN_FILENO, piece, sizeof piece);
+    if (n < 0 && errno == EINTR && !interrupted()) continue;
+    if (n <= 0) {
+      if (n < 0 || buffer.empty()) return std::nullopt;
+      return std::exchange(buffer, {});
+    }
+    buffer.append(piece, static_cast<size_t>(n));
+  }
+}
+
+class Chat {
+ public:
+  Chat(Session session, const InteractiveOptions& options)
+      : options_(options),
+        empty_(session.fork()),
+        terminal_(isatty(STDIN_FILENO) != 0),
+        now_{Conversation(std::move(session)), options.bos} {}
+
+  int run() {
+    if (terminal_) fmt::print(stderr, "Interactive: type a text; /help shows the commands.\n");
+    if (!options_.first.empty()) {
+      if (options_.echo_first) write_out(options_.first);
+      answer(options_.first);
+    }
+    std::string buffer, text;
+    for (;;) {
+      if (terminal_) fmt::print(stderr, "{}", text.empty() ? "\n> " : "... ");
+      const auto line = read_line(buffer);
+      if (!line) return interrupted() ? kExitInterrupted : 0;
+      if (line->ends_with('\\')) {
+        text += line->substr(0, line->size() - 1) + "\n";
+        continue;
+      }
+      text += *line;
+      if (text == "/quit" || text == "/exit") return 0;
+      if (!text.empty()) obey_or_answer(text);
+      text.clear();
+    }
+  }
+
+ private:
+  struct Point {
+    Conversation conversation;
+    int bos;  // -1 or as asked for the first text, 0 after it
+  };
+
+  void obey_or_answer(const std::string& text) {
+    if (text == "/help") {
+      fmt::print(stderr, "{}", kHelp);
+    } else if (text == "/stats") {
+      print_statistics();
+    } else if (text == "/rows") {
+      print_rows();
+    } else if (text == "/reset") {
+      now_ = Point{Conversation(empty_.fork()), options_.bos};
+      fmt::print(stderr, "The conversation is empty.\n");
+    } else if (text == "/fork") {
+      saved_.emplace(Point{now_.conversation.fork(), now_.bos});
+      fmt::print(stderr, "Remembered at {} tokens.\n", now_.conversation.session().tokens());
+    } else if (text == "/back") {
+      go_back();
+    } else if (text.starts_with('/')) {
+      fmt::print(stderr, "There is no command {}; /help shows those that exist.\n", text);
+    } else {
+      answer(text);
+    }
+  }
+
+  void go_back() {
+    if (!saved_) {
+      fmt::print(stderr, "Nothing is remembered yet; /fork remembers a point.\n");
+      return;
+    }
+    now_ = Point{saved_->conversation.fork(), saved_->bos};
+    fmt::print(stderr, "Back at {} tokens.\n", now_.conversation.session().tokens());
+  }
+
+  // An error ends the turn, not the conversation.
+  void answer(const std::string& text) {
+    try {
+      require_utf8(text, "the line");
+      Session& session = now_.conversation.session();
+      const auto ids = encode_prompt(session.model(), text, now_.bos);
+      ProgressBar bar("reading", "tokens", false);
+      const auto shown = [](std::string_view piece) { write_out(piece); };
+      last_ = now_.conversation.turn(ids, options_.generate, shown, bar.callback());
+      now_.bos = 0;
+      write_out("\n");
+      if (last_->reason == StopReason::kContextFull) {
+        fmt::print(stderr, "The context of {} tokens is full; /reset starts anew, -c raises it.\n",
+                   session.context());
+      }
+    } catch (const Error& error) {
+      fmt::print(stderr, "pith: error: {}\n", error.what());
+    }
+    clear_interrupt();
+  }
+
+  void print_statistics() {
+    if (!last_) {
+      fmt::print(stderr, "Nothing has been answered yet.\n");
+      return;
+    }
+    const uint64_t seed = options_.generate.sampling.seed;
+    fmt::print(stderr, "{}", to_text({*last_, now_.conversation.session(), seed}));
+  }
+
+  void print_rows() {
+    Session& session = now_.conversation.session();
+    const ModelConfig& config = session.model().config();
+    Table table({"layer", "KV head", "rows", "oldest", "newest"});
+    for (int layer = 0; layer < config.layers; ++layer) {
+      for (int head = 0; head < config.kv_heads; ++head) {
+        const auto positions = session.rows(layer, head).positions;
+        const auto at = [&](bool back) {
+          if (positions.empty()) return std::string("-");
+          return std::to_string(back ? positions.back() : positions.front());
+        };
+        table.add({std::to_string(layer), std::to_string(head), std::to_string(positions.size()),
+                   at(false), at(true)});
+      }
+    }
+    fmt::print(stderr, "{}", table.text());
+  }
+
+  const InteractiveOptions& options_;
+  Session empty_;
+  bool terminal_;
+  Point now_;
+  std::optional<Point> saved_;
+  std::optional<GenerateResult> last_;
+};
+
+}  // namespace
+
+GenerateResult Conversation::turn(std::span<const int32_t> ids, GenerateOptions options,
+                                  const std::function<void(std::string_view)>& on_text,
+                                  const Progress& on_prefill) {
+  std::vector<int32_t> prompt = pending_;
+  prompt.insert(prompt.end(), ids.begin(), ids.end());
+  options.history = history_;
+  GenerateResult result = generate(session_, prompt, options, on_text, on_prefill);
+  pending_.clear();
+  prompt.resize(result.prompt_tokens);
+  history_.insert(history_.end(), prompt.begin(), prompt.end());
+  if (!result.tokens.empty()) {
+    history_.insert(history_.end(), result.tokens.begin(), result.tokens.end() - 1);
+    // What ended the text is no part of it: the next line goes on without it.
+    if (result.reason != StopReason::kEndOfText) pending_.push_back(result.tokens.back());
+  }
+  return result;
+}
+
+Conversation Conversation::fork() const {
+  Conversation copy(session_.fork());
+  copy.history_ = history_;
+  copy.pending_ = pending_;
+  return copy;
+}
+
+int run_interactive(Session session, const InteractiveOptions& options) {
+  return Chat(std::move(session), options).run();
+}
+
+}  // namespace pith::cli

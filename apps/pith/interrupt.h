@@ -1,0 +1,15 @@
+#pragma once
+// Ctrl-C: the first asks for a clean end, the second ends the program at once.
+
+#include <atomic>
+
+namespace pith::cli {
+
+/// Installs the handler of SIGINT and SIGTERM.
+void install_interrupt_handler();
+/// True once Ctrl-C was pressed; long work looks at it and ends with what it has.
+const std::atomic<bool>& interrupted();
+/// Forgets a Ctrl-C that has been dealt with (the interactive mode goes on after it).
+void clear_interrupt();
+
+}  // namespace pith::cli

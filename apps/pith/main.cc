@@ -1,0 +1,98 @@
+// pith: run language models with a compressed KV cache. See commands.h for the subcommands.
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "args.h"
+#include "commands.h"
+#include "interrupt.h"
+#include "pith/error.h"
+
+#ifndef PITH_VERSION
+#define PITH_VERSION "unknown"
+#endif
+
+namespace pith::cli {
+namespace {
+
+void describe(CLI::App& app) {
+  app.formatter(make_formatter());
+  app.set_version_flag("--version", "pith " PITH_VERSION, "Print the version and exit");
+  app.set_help_flag("-h,--help", "Print this help and exit");
+  app.require_subcommand(1);
+  app.footer(
+      "A model is a folder in Hugging Face's layout (config.json, *.safetensors, tokenizer).\n"
+      "'pith COMMAND --help' explains a command's options; most have llama.cpp's names.\n\n"
+      "Examples:\n"
+      "  pith demo                                           what compression does, in a minute\n"
+      "  pith run -m models/demo -p 'The ship lay' -n 60     complete a text\n"
+      "  pith run -m models/demo -i                          talk\n"
+      "  pith inspect -m models/demo --kv-policy uniform     what a policy will cost\n"
+      "  pith bench -m models/demo -d 0,4096                 how fast it is\n\n"
+      "Exit status: 0 fine; 2 a wrong command line; 130 ended by Ctrl-C; else 10 = a parameter or\n"
+      "prompt that makes no sense, 11 = not found, 12 = a damaged file, 13 = unsupported, 14 = out\n"
+      "of memory, 15 = context full, 16 = NaN or infinity, 17 = read or write refused, 18 = a bug.\n");
+}
+
+int report(const std::string& message, int status) {
+  fmt::print(stderr, "pith: error: {}\n", message);
+  return status;
+}
+
+// --help and --version are "errors" to CLI11; wrong command lines point to the help.
+int report_usage(const CLI::App& root, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) return root.exit(error);
+  const auto chosen = root.get_subcommands();
+  const std::string command = chosen.empty() ? "pith" : "pith " + chosen[0]->get_name();
+  std::string message = error.what();
+  if (message.ends_with('\n')) message.pop_back();
+  return report(fmt::format("{}; see '{} --help'", message, command), kExitUsage);
+}
+
+int run_action(const Action& action) {
+  try {
+    return action();
+  } catch (const Error& error) {
+    if (interrupted()) return kExitInterrupted;
+    return report(error.what(), kExitError + static_cast<int>(error.code()));
+  } catch (const std::bad_alloc&) {
+    return report("the machine has no memory left for this; use a smaller context (-c), a policy "
+                  "that keeps fewer rows, or a smaller model",
+                  kExitError + static_cast<int>(ErrorCode::kOutOfMemory));
+  } catch (const std::exception& error) {
+    return report(fmt::format("{} (a bug of pith's: please report it)", error.what()),
+                  kExitError + static_cast<int>(ErrorCode::kInternal));
+  }
+}
+
+int main(int count, const char* const* values) {
+  CLI::App root("pith runs language models with a compressed KV cache.", "pith");
+  describe(root);
+  Action action;
+  add_run(root, action);
+  add_inspect(root, action);
+  add_policies(root, action);
+  add_bench(root, action);
+  add_demo(root, action);
+  add_tokenize(root, action);
+  add_logits(root, action);
+  add_attend(root, action);
+  add_completion(root, action);
+  auto arguments = read_arguments(count, values);
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
+  try {
+    root.parse(std::move(arguments));
+  } catch (const CLI::ParseError& error) {
+    return report_usage(root, error);
+  }
+  install_interrupt_handler();
+  return run_action(action);
+}
+
+}  // namespace
+}  // namespace pith::cli
+
+int main(int count, char** values) { return pith::cli::main(count, values); }

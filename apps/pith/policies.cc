@@ -1,0 +1,77 @@
+// pith policies: every selector and codec of this build, with parameters, defaults and sources.
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "commands.h"
+#include "console.h"
+#include "engine.h"
+#include "pith/policy.h"
+#include "policies.h"
+#include "report.h"
+
+namespace pith::cli {
+namespace {
+
+Json to_json(const MethodInfo& m) {
+  Json parameters = Json::array();
+  for (const ParameterInfo& p : m.parameters) {
+    parameters.push_back({{"name", p.name}, {"default", p.default_value}, {"help", p.help}});
+  }
+  return {{"name", m.name},
+          {"kind", m.is_selector ? "selector" : "codec"},
+          {"summary", m.summary},
+          {"source", m.source},
+          {"parameters", parameters}};
+}
+
+std::string to_text(const MethodInfo& m) {
+  std::string out = fmt::format("  {:<16} {}\n", m.name, m.summary);
+  for (const ParameterInfo& p : m.parameters) {
+    const std::string value = p.default_value.empty() ? "" : "=" + p.default_value;
+    out += fmt::format("  {:<16}   {:<14} {}\n", "", p.name + value, p.help);
+  }
+  if (!m.source.empty() && m.source != "-") {
+    out += fmt::format("  {:<16}   source: {}\n", "", m.source);
+  }
+  return out;
+}
+
+}  // namespace
+
+constexpr const char* kGrammar =
+    "A policy is a selector, codecs joined to it by '+', and settings after commas:\n"
+    "  uniform(rate=0.25)+bf16,sink=4,window=64\n"
+    "The selector chooses the rows that stay (default exact); a codec says how they are stored:\n"
+    "'k:' or 'v:' before it restricts it to keys or values (default f16). Settings:\n"
+    "  sink=N    the first N rows of each KV head stay exact\n"
+    "  window=N  the newest N rows stay exact\n"
+    "  dtype=T   type of exact rows: f32, f16 or bf16\n"
+    "Rules for some layers or heads follow after ';' (negative numbers count from the end):\n"
+    "  streaming_llm(window=508);layers=0-1,-1:exact;layers=4/heads=0:exact\n"
+    "A budget is rows per KV head (1024), a share of the context (25%), or bytes of the whole\n"
+    "cache (16MiB).\n";
+
+int print_policies(bool json) {
+  if (json) {
+    Json list = Json::array();
+    for (const MethodInfo& m : methods()) list.push_back(to_json(m));
+    print_json({{"methods", list}});
+    return 0;
+  }
+  std::string selectors, codecs;
+  for (const MethodInfo& m : methods()) (m.is_selector ? selectors : codecs) += to_text(m);
+  write_out("Selectors: which rows stay\n" + selectors + "\nCodecs: how a row is stored\n" +
+            codecs + "\n" + kGrammar);
+  return 0;
+}
+
+void add_policies(CLI::App& root, Action& action) {
+  auto json = std::make_shared<bool>(false);
+  CLI::App* app = root.add_subcommand("policies", "List the compression methods and the grammar");
+  add_json_option(*app, *json);
+  app->callback([json, &action] { action = [json] { return print_policies(*json); }; });
+}
+
+}  // namespace pith::cli

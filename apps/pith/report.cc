@@ -1,0 +1,104 @@
+#include "report.h"
+
+#include <fmt/format.h>
+
+#include "console.h"
+
+namespace pith::cli {
+
+Json to_json(const Ledger& l) {
+  return {{"tokens", l.tokens},
+          {"rows_seen", l.rows_seen},
+          {"rows_kept", l.rows_kept},
+          {"bytes",
+           {{"payload", l.payload},
+            {"metadata", l.metadata},
+            {"shared", l.shared},
+            {"slack", l.slack},
+            {"staging", l.staging},
+            {"scratch", l.scratch},
+            {"cache", l.cache_bytes()},
+            {"total", l.total_bytes()}}},
+          {"effective_bits", l.effective_bits()},
+          {"retained_bits", l.retained_bits()}};
+}
+
+std::string describe_bytes(const Ledger& l) {
+  std::string parts = human_bytes(static_cast<double>(l.payload)) + " payload";
+  const auto add = [&](size_t bytes, const char* what) {
+    if (bytes > 0) parts += fmt::format(", {} {}", human_bytes(static_cast<double>(bytes)), what);
+  };
+  add(l.metadata, "metadata");
+  add(l.shared, "shared");
+  std::string around;
+  if (l.total_bytes() > l.cache_bytes()) {
+    around = fmt::format("; around it {} slack, {} staging, {} scratch",
+                         human_bytes(static_cast<double>(l.slack)),
+                         human_bytes(static_cast<double>(l.staging)),
+                         human_bytes(static_cast<double>(l.scratch)));
+  }
+  return fmt::format("{} ({}{}), {:.2f} bits per number seen",
+                     human_bytes(static_cast<double>(l.cache_bytes())), parts, around,
+                     l.effective_bits());
+}
+
+std::string share_kept(const Ledger& l) {
+  if (l.rows_seen == 0) return "-";
+  return fmt::format("{:.1f}%", 100.0 * static_cast<double>(l.rows_kept) /
+                                    static_cast<double>(l.rows_seen));
+}
+
+Json describe_session(const Session& session) {
+  return {{"architecture", session.model().config().architecture},
+          {"policy", session.options().policy.to_string()},
+          {"resolved_policy", session.describe_policy()},
+          {"kv_seed", session.options().seed},
+          {"context", session.context()},
+          {"threads", session.threads()},
+          {"isa", session.isa()}};
+}
+
+Json to_json(const RunStatistics& s) {
+  Json json = describe_session(s.session);
+  json["seed"] = s.sampling_seed;
+  json["stop_reason"] = to_string(s.result.reason);
+  json["prompt"] = {{"tokens", s.result.prompt_tokens},
+                    {"seconds", s.result.prompt_seconds},
+                    {"tokens_per_second", s.result.prompt_per_second()}};
+  json["decode"] = {{"tokens", s.result.tokens.size()},
+                    {"seconds", s.result.decode_seconds},
+                    {"tokens_per_second", s.result.decode_per_second()}};
+  json["ledger"] = to_json(s.session.ledger());
+  json["peak_memory"] = peak_memory();
+  return json;
+}
+
+std::string to_text(const RunStatistics& s) {
+  const Ledger ledger = s.session.ledger();
+  const GenerateResult& r = s.result;
+  std::string out;
+  const auto line = [&](const char* name, const std::string& value) {
+    out += fmt::format("  {:<9} {}\n", name, value);
+  };
+  line("prompt", fmt::format("{} tokens in {} ({:.1f} tokens/s)", r.prompt_tokens,
+                             human_seconds(r.prompt_seconds), r.prompt_per_second()));
+  line("answer", fmt::format("{} tokens in {} ({:.1f} tokens/s), ended by {}", r.tokens.size(),
+                             human_seconds(r.decode_seconds), r.decode_per_second(),
+                             to_string(r.reason)));
+  line("KV rows", fmt::format("{} of {} kept ({}) after {} tokens, context {}", ledger.rows_kept,
+                              ledger.rows_seen, share_kept(ledger), s.session.tokens(),
+                              s.session.context()));
+  line("KV bytes", describe_bytes(ledger));
+  line("policy", fmt::format("{}, kv-seed {}", s.session.options().policy.to_string(),
+                             s.session.options().seed));
+  line("machine", fmt::format("{} threads, {}, seed {}, peak memory {}", s.session.threads(),
+                              s.session.isa(), s.sampling_seed,
+                              human_bytes(static_cast<double>(peak_memory()))));
+  return out;
+}
+
+void print_json(const Json& json) {
+  write_out(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace pith::cli

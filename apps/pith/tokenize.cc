@@ -1,0 +1,94 @@
+// pith tokenize: text to token ids and back.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+
+#include "commands.h"
+#include "console.h"
+#include "engine.h"
+#include "model/tokenizer.h"
+#include "model/tokenizer_utf8.h"
+#include "pith/error.h"
+#include "report.h"
+#include "text_input.h"
+
+namespace pith::cli {
+namespace {
+
+struct TokenizeOptions {
+  EngineOptions engine;
+  TextOptions text;
+  std::string ids;
+  int bos = -1;
+  bool pieces = false;
+};
+
+// As JSON writes it; a piece that is only a part of a character as \x..
+std::string visible(const std::string& piece) {
+  if (is_utf8(piece)) return nlohmann::json(piece).dump();
+  std::string out = "\"";
+  for (char c : piece) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool shown = byte >= 0x20 && byte < 0x7f;
+    out += shown ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned>(byte));
+  }
+  return out + "\"";
+}
+
+int tokenize(const TokenizeOptions& o) {
+  if (!o.ids.empty() && (o.text.prompt_option->count() > 0 || !o.text.file.empty())) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--ids turns ids into text, -p and -f turn text into ids; give one of them");
+  }
+  // The weights are not looked at, but a folder without them is not a model.
+  const auto tokenizer = load_tokenizer(o.engine.model);
+  std::vector<int32_t> ids;
+  std::string text;
+  if (!o.ids.empty()) {
+    ids = read_ids(o.ids, tokenizer->vocab_size());
+    text = tokenizer->decode(ids);
+  } else {
+    text = read_text(o.text);
+    ids = encode_text(*tokenizer, tokenizer->bos(), text, o.bos);
+  }
+  std::vector<std::string> pieces;
+  for (int32_t id : ids) pieces.push_back(tokenizer->piece(id));
+  if (o.engine.json) {
+    print_json({{"count", ids.size()}, {"ids", ids}, {"text", text}, {"pieces", pieces}});
+  } else if (o.pieces) {
+    Table table({std::string("id"), "piece"}, {1});
+    for (size_t i = 0; i < ids.size(); ++i) table.add({std::to_string(ids[i]), visible(pieces[i])});
+    write_out(table.text());
+  } else if (!o.ids.empty()) {
+    write_out(text + "\n");
+  } else {
+    write_out(fmt::format("[{}]\n", fmt::join(ids, ", ")));
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_tokenize(CLI::App& root, Action& action) {
+  auto o = std::make_shared<TokenizeOptions>();
+  CLI::App* app = root.add_subcommand("tokenize", "Turn text into token ids, or ids into text");
+  add_model_option(*app, o->engine);
+  add_text_options(*app, o->text, "The text to turn into ids");
+  app->add_option("--ids", o->ids, "Ids to turn into text: 1,2,3 or a JSON file with [1, 2, 3]")
+      ->type_name("IDS")
+      ->group("Input");
+  add_bos_option(*app, o->bos);
+  app->add_flag("--pieces", o->pieces, "A table of ids and the text of each")->group("Output");
+  add_json_option(*app, o->engine.json);
+  app->footer(
+      "Examples:\n"
+      "  pith tokenize -m models/demo -p 'The ship lay at anchor'\n"
+      "  pith tokenize -m models/demo -f book.txt > ids.json\n"
+      "  pith tokenize -m models/demo --ids ids.json\n"
+      "  echo 'one two' | pith tokenize -m models/demo --pieces\n");
+  app->callback([o, &action] { action = [o] { return tokenize(*o); }; });
+}
+
+}  // namespace pith::cli
