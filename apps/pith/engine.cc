@@ -55,8 +55,6 @@ void apply_cache_types(PolicyRule& rule, const PolicyOptions& o) {
   const DType v = o.cache_type_v.empty() ? DType::kF16 : parse_dtype(o.cache_type_v);
   rule.key_codec = PolicyPart{to_string(k), {}};
   rule.value_codec = PolicyPart{to_string(v), {}};
-  // Sink and window have one type for both sides: nothing is stored coarser than asked for.
-  rule.dtype = size_of(v) > size_of(k) ? v : k;
 }
 
 }  // namespace
@@ -142,8 +140,7 @@ void add_policy_options(CLI::App& app, PolicyOptions& options, std::vector<std::
       ->group(kGroup);
   const auto types = CLI::IsMember({"f32", "f16", "bf16"});
   app.add_option("--cache-type-k", options.cache_type_k,
-                 "Storage of keys (default f16). Rows of sink and window take the wider of both "
-                 "types")
+                 "Storage of keys (default f16), in sink and window too")
       ->check(types)
       ->type_name("TYPE")
       ->group(kGroup);

@@ -1,0 +1,81 @@
+#include "bandwidth.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/philox.h"
+
+namespace pith::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Uniform numbers of variance 1, different in every row.
+void fill(std::vector<float>& x, uint64_t seed) {
+  const Philox random(seed, 0, 0);
+  for (size_t i = 0; i < x.size(); i += 4) {
+    const auto words = random.words(i);
+    for (size_t j = 0; j < std::min<size_t>(4, x.size() - i); ++j)
+      x[i + j] = (static_cast<float>(words[j] >> 8) * 0x1p-24f - 0.5f) * 3.4641f;
+  }
+}
+
+}  // namespace
+
+Median median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return {values[values.size() / 2], values.front(), values.back()};
+}
+
+double read_bandwidth(const Context& context) {
+  constexpr size_t kNumbers = size_t{1} << 28;  // 1 GiB
+  constexpr size_t kPiece = size_t{1} << 18;
+  Array<float> buffer(context.memory, MemoryKind::kScratch);
+  buffer.resize(kNumbers);
+  context.pool.parallel_for(kNumbers / kPiece, [&](size_t i, int) {
+    std::fill_n(buffer.data() + i * kPiece, kPiece, 1.0f);
+  });
+  std::vector<double> rates;
+  for (int pass = 0; pass < 7; ++pass) {
+    const auto start = Clock::now();
+    context.pool.parallel_for(kNumbers / kPiece, [&](size_t i, int) {
+      // The result is used, so that the read is not left out.
+      if (context.kernels.max(buffer.data() + i * kPiece, kPiece) > 2) buffer[0] = 3;
+    });
+    rates.push_back(static_cast<double>(kNumbers * sizeof(float)) / seconds_since(start));
+  }
+  return median(rates).value;
+}
+
+AttentionSpeed attention_speed(const Context& context, const ModelConfig& config,
+                               const Policy& policy, size_t depth) {
+  const CacheShape shape{config.layers,   config.query_heads,    config.kv_heads,
+                         config.head_dim, config.sliding_window, depth + 1};
+  const Rope rope(static_cast<size_t>(config.head_dim), config.rope_theta);
+  KvCache cache(context, shape, policy, 0, &rope);
+  constexpr size_t kChunk = 256;
+  const auto kv = static_cast<size_t>(config.kv_heads * config.head_dim);
+  const auto width = static_cast<size_t>(config.query_heads * config.head_dim);
+  std::vector<float> q(kChunk * width), k(kChunk * kv), v(kChunk * kv), out(kChunk * width);
+  fill(q, 1);
+  for (size_t t = 0; t < depth; t += kChunk) {
+    const size_t n = std::min(kChunk, depth - t);
+    fill(k, 2 + t);
+    fill(v, 3 + t);
+    for (int l = 0; l < config.layers; ++l) cache.append(l, k.data(), v.data(), n);
+  }
+  std::vector<double> seconds;
+  const auto begun = Clock::now();
+  while (seconds.size() < 5 || (seconds_since(begun) < 1 && seconds.size() < 100)) {
+    const auto start = Clock::now();
+    for (int l = 0; l < config.layers; ++l) cache.attend_only(l, out.data(), q.data(), 1);
+    seconds.push_back(seconds_since(start));
+  }
+  return {median(seconds).value, static_cast<double>(cache.ledger().payload)};
+}
+
+}  // namespace pith::cli

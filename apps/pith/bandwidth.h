@@ -1,0 +1,30 @@
+#pragma once
+// What the machine's memory can do, and what attention makes of it.
+
+#include "cache/kv_cache.h"
+#include "pith/model.h"
+
+namespace pith::cli {
+
+/// Bytes per second at which the pool's threads read a buffer far larger than the caches: the
+/// median of some passes.
+double read_bandwidth(const Context& context);
+
+/// One query token's attention over all layers of a cache, decode's way.
+struct AttentionSpeed {
+  double seconds = 0;  ///< median of a step through all layers
+  double bytes = 0;    ///< payload that the step reads
+  double bytes_per_second() const { return bytes / seconds; }
+};
+
+/// Fills a cache of the model's shape with `depth` random rows under the policy and times it.
+AttentionSpeed attention_speed(const Context& context, const ModelConfig& config,
+                               const Policy& policy, size_t depth);
+
+/// The middle of the values, and the smallest and largest beside it.
+struct Median {
+  double value = 0, least = 0, most = 0;
+};
+Median median(std::vector<double> values);
+
+}  // namespace pith::cli

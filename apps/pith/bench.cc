@@ -1,0 +1,286 @@
+// pith bench: tokens per second of prefill and decode against depth, attention's share of the
+// machine's read bandwidth, and the ledger, for one or more policies in one run. Answers are checked
+// against the scalar instruction set before anything is timed.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+
+#include "args.h"
+#include "bandwidth.h"
+#include "commands.h"
+#include "console.h"
+#include "core/philox.h"
+#include "engine.h"
+#include "interrupt.h"
+#include "pith/error.h"
+#include "report.h"
+
+namespace pith::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct BenchOptions {
+  EngineOptions engine;
+  std::vector<std::string> policies;
+  std::vector<int64_t> depths{0, 4096};
+  int64_t prompt = 512, generate = 64, repeats = 3;
+};
+
+struct Line {
+  std::string policy;
+  size_t depth = 0;
+  Median prefill, decode;  // tokens per second
+  AttentionSpeed attention;
+  double decode_limit = 0;  // tokens per second that the bytes allow
+  Ledger ledger;
+};
+
+struct Cancelled {};
+
+void check_cancelled() {
+  if (interrupted()) throw Cancelled{};
+}
+
+std::vector<int32_t> random_tokens(size_t count, int vocab, uint64_t seed) {
+  const Philox random(seed, 0, 0);
+  std::vector<int32_t> ids(count);
+  for (size_t i = 0; i < count; ++i)
+    ids[i] = static_cast<int32_t>(random.words(i)[0] % static_cast<uint32_t>(vocab));
+  return ids;
+}
+
+std::vector<float> last_logits(const std::shared_ptr<const Model>& model, SessionOptions options,
+                               const std::string& isa) {
+  options.isa = isa;
+  options.f32_arithmetic = true;
+  Session session(model, options);
+  session.prefill(random_tokens(40, model->config().vocab, 9));
+  session.decode(1);
+  const auto logits = session.decode(2);
+  return {logits.begin(), logits.end()};
+}
+
+// The largest difference to the scalar twins' logits, as a share of the largest logit.
+double check_answer(const std::shared_ptr<const Model>& model, const SessionOptions& options) {
+  const auto fast = last_logits(model, options, options.isa);
+  const auto plain = last_logits(model, options, "scalar");
+  double difference = 0, largest = 0;
+  for (size_t i = 0; i < plain.size(); ++i) {
+    difference = std::max(difference, std::fabs(double{fast[i]} - plain[i]));
+    largest = std::max(largest, std::fabs(double{plain[i]}));
+  }
+  if (!(difference <= 1e-3 * largest))
+    throw Error(ErrorCode::kInternal,
+                fmt::format("logits differ from the scalar twins' by {:.2e} of the largest; nothing "
+                            "was timed",
+                            difference / largest));
+  return difference / largest;
+}
+
+class Bench {
+ public:
+  Bench(std::shared_ptr<const Model> model, const BenchOptions& o)
+      : model_(std::move(model)),
+        o_(o),
+        pool_(o.engine.threads),
+        context_{pool_, memory_, kernels_for(o.engine.isa)},
+        read_(read_bandwidth(context_)) {}
+
+  double read() const { return read_; }
+  int threads() const { return pool_.size(); }
+  const char* isa() const { return context_.kernels.isa; }
+  double largest_difference() const { return difference_; }
+
+  std::vector<Line> run(const std::string& policy) {
+    SessionOptions options = options_for(policy, 0);
+    difference_ = std::max(difference_, check_answer(model_, options));
+    std::vector<Line> lines;
+    for (int64_t depth : o_.depths) {
+      check_cancelled();
+      lines.push_back(measure(policy, static_cast<size_t>(depth)));
+    }
+    return lines;
+  }
+
+ private:
+  SessionOptions options_for(const std::string& policy, size_t depth) const {
+    EngineOptions engine = o_.engine;
+    engine.policy.policy = policy;
+    SessionOptions options = session_options(engine);
+    options.context = std::max(options.context,
+                               depth + static_cast<size_t>(o_.prompt + o_.generate) + 64);
+    return options;
+  }
+
+  Line measure(const std::string& policy, size_t depth) {
+    const SessionOptions options = options_for(policy, depth);
+    Session base(model_, options);
+    const int vocab = model_->config().vocab;
+    ProgressBar bar(fmt::format("{} at {}", policy, depth), "tokens", o_.engine.json);
+    if (depth > 0)
+      base.prefill(random_tokens(depth, vocab, 1),
+                   [&](size_t done, size_t total) { return bar.update(done, total); });
+    check_cancelled();
+    Line line{policy, depth, {}, {}, {}, 0, base.ledger()};
+    std::vector<double> prefill, decode;
+    for (int64_t r = 0; r < o_.repeats; ++r) {
+      if (o_.prompt > 0) prefill.push_back(prefill_rate(base));
+      if (o_.generate > 0) decode.push_back(decode_rate(base));
+      check_cancelled();
+    }
+    if (!prefill.empty()) line.prefill = median(prefill);
+    if (!decode.empty()) line.decode = median(decode);
+    if (depth > 0)
+      line.attention = attention_speed(context_, model_->config(), options.policy, depth);
+    const double bytes = static_cast<double>(model_->weight_bytes() + line.ledger.cache_bytes());
+    line.decode_limit = read_ / bytes;
+    return line;
+  }
+
+  double prefill_rate(const Session& base) const {
+    Session session = base.fork();
+    const auto ids = random_tokens(static_cast<size_t>(o_.prompt), model_->config().vocab, 2);
+    const auto start = Clock::now();
+    session.prefill(ids);
+    return static_cast<double>(o_.prompt) / seconds_since(start);
+  }
+
+  double decode_rate(const Session& base) const {
+    Session session = base.fork();
+    const auto ids = random_tokens(static_cast<size_t>(o_.generate) + 1, model_->config().vocab, 3);
+    session.decode(ids[0]);  // warm
+    const auto start = Clock::now();
+    for (size_t i = 1; i < ids.size(); ++i) session.decode(ids[i]);
+    return static_cast<double>(o_.generate) / seconds_since(start);
+  }
+
+  static double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+  std::shared_ptr<const Model> model_;
+  const BenchOptions& o_;
+  ThreadPool pool_;
+  MemoryCounter memory_;
+  Context context_;
+  double read_;
+  double difference_ = 0;
+};
+
+std::string rate(const Median& m) {
+  if (m.value == 0) return "-";
+  return fmt::format("{:.1f} ({:.1f}-{:.1f})", m.value, m.least, m.most);
+}
+
+void print_table(const std::vector<Line>& lines, double read) {
+  Table table({"policy", "depth", "prefill", "decode", "of limit", "attention", "of read", "rows",
+               "kept", "KV", "bits"});
+  for (const Line& l : lines) {
+    const bool timed = l.attention.seconds > 0;
+    table.add({l.policy, std::to_string(l.depth), rate(l.prefill), rate(l.decode),
+               l.decode.value > 0 ? fmt::format("{:.0f}%", 100 * l.decode.value / l.decode_limit)
+                                  : "-",
+               timed ? fmt::format("{:.1f} GB/s", l.attention.bytes_per_second() / 1e9) : "-",
+               timed ? fmt::format("{:.0f}%", 100 * l.attention.bytes_per_second() / read) : "-",
+               std::to_string(l.ledger.rows_kept), share_kept(l.ledger),
+               human_bytes(static_cast<double>(l.ledger.cache_bytes())),
+               fmt::format("{:.2f}", l.ledger.effective_bits())});
+  }
+  write_out(table.text() +
+            "\nprefill, decode: tokens per second, median (least-most); of limit: of what reading\n"
+            "weights and cache once a token would allow; attention: cache payload read per second\n"
+            "by one token's attention over random rows; of read: of the measured read bandwidth\n"
+            "(above 100% where the cache fits the processor's own)\n");
+}
+
+Json to_json(const Median& m) {
+  return {{"median", m.value}, {"least", m.least}, {"most", m.most}};
+}
+
+Json to_json(const Line& l) {
+  return {{"policy", l.policy},
+          {"depth", l.depth},
+          {"prefill_tokens_per_second", to_json(l.prefill)},
+          {"decode_tokens_per_second", to_json(l.decode)},
+          {"decode_limit_tokens_per_second", l.decode_limit},
+          {"attention_seconds", l.attention.seconds},
+          {"attention_bytes", l.attention.bytes},
+          {"ledger", pith::cli::to_json(l.ledger)}};
+}
+
+int bench(const BenchOptions& o) {
+  for (int64_t depth : o.depths)
+    if (depth < 0 || depth > (1 << 26))
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("a depth of {} tokens; choose 0 to {}", depth, 1 << 26));
+  std::vector<std::string> policies = o.policies;
+  if (policies.empty()) policies = {"exact"};
+  for (const std::string& policy : policies) Policy::parse(policy);
+  const auto model = load_model(o.engine);
+  Bench bench(model, o);
+  std::vector<Line> lines;
+  bool cancelled = false;
+  try {
+    for (const std::string& policy : policies)
+      for (Line& line : bench.run(policy)) lines.push_back(std::move(line));
+  } catch (const Cancelled&) {
+    cancelled = true;
+  }
+  if (o.engine.json) {
+    Json list = Json::array();
+    for (const Line& line : lines) list.push_back(to_json(line));
+    print_json({{"model", o.engine.model},
+                {"weight_bytes", model->weight_bytes()},
+                {"threads", bench.threads()},
+                {"isa", bench.isa()},
+                {"read_bytes_per_second", bench.read()},
+                {"largest_difference_to_scalar", bench.largest_difference()},
+                {"lines", list}});
+  } else {
+    write_out(fmt::format("{}: {} of weights; {} threads, {}; read bandwidth {:.1f} GB/s; logits "
+                          "within {:.0e} of the scalar twins'\n\n",
+                          o.engine.model, human_bytes(static_cast<double>(model->weight_bytes())),
+                          bench.threads(), bench.isa(), bench.read() / 1e9,
+                          bench.largest_difference()));
+    print_table(lines, bench.read());
+  }
+  return cancelled ? kExitInterrupted : 0;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& root, Action& action) {
+  auto o = std::make_shared<BenchOptions>();
+  CLI::App* app = root.add_subcommand(
+      "bench", "Measure prefill, decode and attention against depth, and what the cache takes");
+  add_model_option(*app, o->engine);
+  add_engine_options(*app, o->engine);
+  add_policy_options(*app, o->engine.policy, &o->policies);
+  const auto count = [&](const char* name, int64_t& value, const char* help, int64_t least) {
+    app->add_option(name, value, help)
+        ->check(CLI::Range(least, int64_t{1} << 26))
+        ->type_name("N")
+        ->capture_default_str()
+        ->group("Bench");
+  };
+  count("-p,--n-prompt", o->prompt, "Tokens of prefill to time; 0 = none", 0);
+  count("-n,--n-gen", o->generate, "Tokens of decode to time; 0 = none", 0);
+  count("-r,--repetitions", o->repeats, "Runs of each; the median is shown", 1);
+  app->add_option("-d,--n-depth", o->depths, "Tokens already in the cache: 0,4096,...")
+      ->delimiter(',')
+      ->type_name("N,...")
+      ->capture_default_str()
+      ->group("Bench");
+  app->footer(
+      "Examples:\n"
+      "  pith bench -m models/demo -d 0,2048,8192\n"
+      "  pith bench -m models/demo -d 8192 --kv-policy exact --kv-policy 'local(window=512)'\n");
+  app->callback([o, &action] { action = [o] { return bench(*o); }; });
+}
+
+}  // namespace pith::cli
