@@ -139,11 +139,12 @@ bool add_part(PolicyRule& rule, std::string_view text) {
   const PolicyPart part = parse_part(trim(text));
   if (const SelectorRow* row = find_selector(part.name)) {
     if (one_side) fail(fmt::format("'{}' selects rows; k: and v: go before codecs", part.name));
-    Parameters(row->info, part);
+    const Parameters checked(row->info, part);
     rule.selector = part;
     return true;
   }
-  Parameters(codec_row(part.name).info, part);  // unknown names end here, with a suggestion
+  // Unknown names end here, with a suggestion.
+  const Parameters checked(codec_row(part.name).info, part);
   set_codec(rule, part, sides);
   return false;
 }

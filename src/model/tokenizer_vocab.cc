@@ -115,7 +115,7 @@ TokenizerConfig read_tokenizer_config(const fs::path& folder) {
   read_if_there(folder, "added_tokens.json", [&](const json& root) {
     for (const auto& [content, id] : root.items()) {
       const bool known = std::any_of(out.added.begin(), out.added.end(),
-                                     [&](const AddedToken& t) { return t.content == content; });
+                                     [&name = content](const AddedToken& t) { return t.content == name; });
       if (known) continue;
       AddedToken token;
       token.content = content;
