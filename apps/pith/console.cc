@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 
 #include "interrupt.h"
@@ -35,7 +36,7 @@ std::string human_bytes(double bytes) {
 std::string human_seconds(double seconds) {
   if (seconds < 0.9995) return fmt::format("{:.0f} ms", seconds * 1e3);
   if (seconds < 99.5) return fmt::format("{:.1f} s", seconds);
-  const auto whole = static_cast<long>(seconds + 0.5);
+  const long whole = std::lround(seconds);
   return fmt::format("{} min {} s", whole / 60, whole % 60);
 }
 
@@ -97,7 +98,7 @@ void ProgressBar::finish() {
   shown_ = false;
 }
 
-Table::Table(std::vector<std::string> header, std::vector<size_t> left)
+Table::Table(std::vector<std::string> header, const std::vector<size_t>& left)
     : left_(header.size(), false) {
   if (!left_.empty()) left_[0] = true;
   for (size_t column : left) left_.at(column) = true;

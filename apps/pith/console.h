@@ -50,7 +50,7 @@ class ProgressBar {
 /// flush right.
 class Table {
  public:
-  explicit Table(std::vector<std::string> header, std::vector<size_t> left = {});
+  explicit Table(std::vector<std::string> header, const std::vector<size_t>& left = {});
   void add(std::vector<std::string> row);
   std::string text() const;
 

@@ -95,7 +95,7 @@ int run(const RunOptions& o) {
   }
   const std::string prompt = prompt_of(o);
   const auto generate = generate_options(o);
-  Sampler{generate.sampling};  // a wrong option is said before the model is loaded
+  const Sampler checked(generate.sampling);  // a wrong option is said before the model is loaded
   const SessionOptions options = session_options(o.engine);
   Session session(load_model(o.engine), options);
   if (!o.interactive) return complete(std::move(session), o, prompt);

@@ -45,12 +45,12 @@ bool has_text(const TextOptions& o) {
 
 std::string read_text(const TextOptions& o) {
   if (o.prompt_option->count() > 0) {
-    const std::string text = o.no_escape ? o.prompt : unescape(o.prompt);
+    std::string text = o.no_escape ? o.prompt : unescape(o.prompt);
     require_utf8(text, "the prompt");
     return text;
   }
   const std::string path = o.file.empty() ? "-" : o.file;
-  const std::string text = read_all(path);
+  std::string text = read_all(path);
   require_utf8(text, path == "-" ? "standard input" : path);
   return text;
 }
