@@ -10,7 +10,10 @@
 namespace pith {
 namespace {
 
-constexpr size_t kPartRows = 4 * kTileRows;
+// Rows scored between turns of keys and values. Each turn restarts the memory streams, so tiles are
+// long; scores of 16 queries still fit L2.
+constexpr size_t kDecodeTile = 1024;
+constexpr size_t kPartRows = kDecodeTile;
 constexpr size_t kMaxParts = 32;
 
 /// One span of one KV head, or the chunk's own rows (span = nullptr).
@@ -130,9 +133,9 @@ void Decode::allocate() {
   log_sums_ = used_;
   worker_first_ = log_sums_ + (geo_.kv_heads * rows_ + 15) / 16 * 16;
   // Scores and bias of a tile, then a tile of keys to turn, the chunk's rows, or two results.
-  const size_t tile = std::max(turn_keys_ ? kTileRows : 0, geo_.tokens) * geo_.dim;
+  const size_t tile = std::max(turn_keys_ ? kDecodeTile : 0, geo_.tokens) * geo_.dim;
   const size_t results = 2 * rows_ * (geo_.dim + 1);
-  worker_size_ = (rows_ + 1) * kTileRows + (std::max(tile, results) + 15) / 16 * 16;
+  worker_size_ = (rows_ + 1) * kDecodeTile + (std::max(tile, results) + 15) / 16 * 16;
   memory_ = Array<float>(context_.memory, MemoryKind::kScratch);
   memory_.resize(worker_first_ + worker_size_ * static_cast<size_t>(context_.pool.size()));
   if (turn_keys_) cursors_.assign(context_.pool.size(), RopeCursor(*call_.rope));
@@ -165,9 +168,9 @@ void Decode::score_span(float* out, size_t ld, const Segment& s, size_t first, s
   const Kernels& kernels = context_.kernels;
   const Span& span = *s.span;
   const float* q = s.in_place ? s.in_place : memory_.data() + s.queries;
-  float* bias = worker_memory(worker) + rows_ * kTileRows;
+  float* bias = worker_memory(worker) + rows_ * kDecodeTile;
   if (span.keys_before_rope) {
-    float* tile = bias + kTileRows;
+    float* tile = bias + kDecodeTile;
     span.keys->decode(tile, first, n);
     cursors_[worker].rotate_rows(kernels, tile, span.positions ? span.positions + first : nullptr,
                                  span.first_position + static_cast<int64_t>(first - span.first), n);
@@ -185,7 +188,7 @@ void Decode::score_span(float* out, size_t ld, const Segment& s, size_t first, s
 void Decode::score_chunk(float* out, size_t ld, const Segment& s, int worker) {
   const size_t dim = geo_.dim, tokens = geo_.tokens;
   const float* q = s.in_place ? s.in_place : memory_.data() + s.queries;
-  float* tile = worker_memory(worker) + (rows_ + 1) * kTileRows;
+  float* tile = worker_memory(worker) + (rows_ + 1) * kDecodeTile;
   for (size_t t = 0; t < tokens; ++t)
     std::copy_n(call_.k + (t * geo_.kv_heads + s.head) * dim, dim, tile + t * dim);
   context_.kernels.dot_rows(out, ld, q, rows_, {tile, DType::kF32, dim}, tokens, geo_.scale);
@@ -201,13 +204,13 @@ void Decode::add_values(float* acc, const float* p, const Segment& s, size_t fir
                         int worker) {
   if (s.width == 0) return;
   if (s.span) {
-    s.span->values->accumulate(acc, p, kTileRows, rows_, first, n);
+    s.span->values->accumulate(acc, p, kDecodeTile, rows_, first, n);
     return;
   }
-  float* tile = worker_memory(worker) + (rows_ + 1) * kTileRows;
+  float* tile = worker_memory(worker) + (rows_ + 1) * kDecodeTile;
   for (size_t t = 0; t < n; ++t)
     std::copy_n(call_.v + (t * geo_.kv_heads + s.head) * geo_.dim, geo_.dim, tile + t * geo_.dim);
-  context_.kernels.add_rows(acc, p, kTileRows, rows_, {tile, DType::kF32, geo_.dim}, n);
+  context_.kernels.add_rows(acc, p, kDecodeTile, rows_, {tile, DType::kF32, geo_.dim}, n);
 }
 
 void Decode::run_part(const Segment& s, size_t part, int worker) {
@@ -217,17 +220,17 @@ void Decode::run_part(const Segment& s, size_t part, int worker) {
     to.sum = 0;
     std::fill_n(to.acc, s.width, 0.0f);
   }
-  float* scores = worker_memory(worker);  // [M, kTileRows]
+  float* scores = worker_memory(worker);  // [M, kDecodeTile]
   const size_t begin = part * s.part_rows, end = std::min(s.count, begin + s.part_rows);
-  for (size_t t = begin; t < end; t += kTileRows) {
-    const size_t n = std::min(kTileRows, end - t), first = s.first + t;
+  for (size_t t = begin; t < end; t += kDecodeTile) {
+    const size_t n = std::min(kDecodeTile, end - t), first = s.first + t;
     if (s.span)
-      score_span(scores, kTileRows, s, first, n, worker);
+      score_span(scores, kDecodeTile, s, first, n, worker);
     else
-      score_chunk(scores, kTileRows, s, worker);
+      score_chunk(scores, kDecodeTile, s, worker);
     const Role role = s.span ? s.span->role : Role::kBoth;
     for (size_t m = 0; m < rows_; ++m) {
-      float* row = scores + m * kTileRows;
+      float* row = scores + m * kDecodeTile;
       if (s.scores) std::copy_n(row, n, memory_.data() + s.scores + m * s.count + t);
       fold(context_.kernels, row, n, role, partial(s, part, m));
     }
@@ -238,10 +241,10 @@ void Decode::run_part(const Segment& s, size_t part, int worker) {
 void Decode::merge_head(size_t head, int worker) {
   const Kernels& kernels = context_.kernels;
   const size_t dim = geo_.dim;
-  float* total = worker_memory(worker) + (rows_ + 1) * kTileRows;  // [M, D]
-  float* finished = total + rows_ * dim;                           // [M, D]
-  float* maxima = finished + rows_ * dim;                          // [M]
-  float* sums = maxima + rows_;                                    // [M]
+  float* total = worker_memory(worker) + (rows_ + 1) * kDecodeTile;  // [M, D]
+  float* finished = total + rows_ * dim;                             // [M, D]
+  float* maxima = finished + rows_ * dim;                            // [M]
+  float* sums = maxima + rows_;                                      // [M]
   std::fill_n(total, rows_ * dim, 0.0f);
   std::fill_n(maxima, rows_, kMinusInf);
   std::fill_n(sums, rows_, 0.0f);
