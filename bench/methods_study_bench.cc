@@ -1,7 +1,8 @@
 // Relative attention error of selectors on a model's real heads: BalanceKV's single-layer protocol.
-// All rows but the last 256 enter a cache; the last 256 queries attend to it and, causally, to their
-// own rows; the error is |z - exact| / |exact| over those queries, for each layer and KV head.
-// Each policy is set against uniform(weights) and uniform(weights=false) with as many body rows.
+// All rows but the last 256 enter a cache; the last 256 queries attend to it and, causally, to
+// their own rows; the error is |z - exact| / |exact| over those queries, for each layer and KV
+// head. Each policy is set against uniform(weights) and uniform(weights=false) with as many body
+// rows.
 //
 // Usage: methods_study_bench DUMP SEEDS POLICY...
 // DUMP: int64 layers, query heads, KV heads, head_dim, tokens; then for each layer f32
@@ -38,8 +39,11 @@ Dump read_dump(const char* path) {
   int64_t header[5] = {};
   in.read(reinterpret_cast<char*>(header), sizeof header);
   if (!in) throw Error(ErrorCode::kIo, fmt::format("{}: no dump of heads", path));
-  Dump d{static_cast<size_t>(header[1]), static_cast<size_t>(header[2]),
-         static_cast<size_t>(header[3]), static_cast<size_t>(header[4]), {}};
+  Dump d{static_cast<size_t>(header[1]),
+         static_cast<size_t>(header[2]),
+         static_cast<size_t>(header[3]),
+         static_cast<size_t>(header[4]),
+         {}};
   d.layers.resize(static_cast<size_t>(header[0]));
   for (LayerDump& l : d.layers) {
     l.q.resize(d.tokens * d.query_heads * d.dim);
@@ -59,8 +63,12 @@ struct Result {
 
 Result attend_last(const Context& context, const Dump& d, const LayerDump& l,
                    const std::string& policy, uint64_t seed) {
-  const CacheShape shape{1, static_cast<int>(d.query_heads), static_cast<int>(d.kv_heads),
-                         static_cast<int>(d.dim), {}, d.tokens};
+  const CacheShape shape{1,
+                         static_cast<int>(d.query_heads),
+                         static_cast<int>(d.kv_heads),
+                         static_cast<int>(d.dim),
+                         {},
+                         d.tokens};
   const Policy parsed = Policy::parse(policy);
   KvCache cache(context, shape, parsed, seed, nullptr);
   const size_t before = d.tokens - kQueries;
@@ -71,8 +79,8 @@ Result attend_last(const Context& context, const Dump& d, const LayerDump& l,
     r.rows.push_back(cache.rows(0, static_cast<int>(g)).positions.size() - around);
   r.out.resize(kQueries * d.query_heads * d.dim);
   const size_t kv = d.kv_heads * d.dim;
-  cache.step(0, r.out.data(), l.q.data() + before * d.query_heads * d.dim,
-             l.k.data() + before * kv, l.v.data() + before * kv, kQueries);
+  cache.step(0, r.out.data(), l.q.data() + before * d.query_heads * d.dim, l.k.data() + before * kv,
+             l.v.data() + before * kv, kQueries);
   return r;
 }
 
@@ -150,8 +158,7 @@ int main(int argc, char** argv) {
     pith::MemoryCounter memory;
     const pith::Context context{pool, memory, pith::kernels_for()};
     const pith::Dump dump = pith::read_dump(argv[1]);
-    for (int i = 3; i < argc; ++i)
-      pith::study(context, dump, std::stoul(argv[2]), argv[i]);
+    for (int i = 3; i < argc; ++i) pith::study(context, dump, std::stoul(argv[2]), argv[i]);
   } catch (const std::exception& e) {
     fmt::print(stderr, "error: {}\n", e.what());
     return 1;

@@ -53,9 +53,7 @@ class BalanceBlock final : public Selector {
   size_t state_bytes() const override { return tree_.size() * sizeof(BalanceTree); }
   size_t allocated_state_bytes() const override { return tree_.capacity_bytes(); }
   std::string describe() const override { return text_; }
-  std::unique_ptr<Selector> clone() const override {
-    return std::make_unique<BalanceBlock>(*this);
-  }
+  std::unique_ptr<Selector> clone() const override { return std::make_unique<BalanceBlock>(*this); }
 
  private:
   Context context_;
@@ -72,12 +70,14 @@ Walk parse_walk(const std::string& text) {
 /// T = log2(1/rate), or the least T for which the context's rows fit the budget.
 uint32_t rounds_of(const SelectorRequest& r) {
   if (!r.parameters.given("budget")) {
-    const double rounds = std::log2(1 / r.parameters.number("rate", 1.0 / (1 << kBalanceRounds), 1));
+    const double rounds =
+        std::log2(1 / r.parameters.number("rate", 1.0 / (1 << kBalanceRounds), 1));
     if (std::fabs(rounds - std::round(rounds)) > 1e-6)
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("balancekv: rate={} is not a power of 1/2; each round keeps half: use "
-                              "1, 0.5, 0.25, 0.125, ...",
-                              r.parameters.text("rate")));
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("balancekv: rate={} is not a power of 1/2; each round keeps half: use "
+                      "1, 0.5, 0.25, 0.125, ...",
+                      r.parameters.text("rate")));
     return static_cast<uint32_t>(std::lround(rounds));
   }
   if (r.parameters.given("rate"))
@@ -96,8 +96,9 @@ std::unique_ptr<Selector> make_balancekv(const SelectorRequest& r) {
   rule.rounds = rounds_of(r);
   rule.block = static_cast<uint32_t>(p.count("b", 2));
   if (rule.block % 2 != 0)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("balancekv: b={} is odd; a block is halved: give an even b", rule.block));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("balancekv: b={} is odd; a block is halved: give an even b", rule.block));
   rule.weight_exponent = static_cast<float>(p.number("weight", 0, 1));
   rule.epsilon = static_cast<float>(p.number("eps", 1e-9, 1));
   rule.halving.scale = r.site.scale;
@@ -113,11 +114,11 @@ std::unique_ptr<Selector> make_balancekv(const SelectorRequest& r) {
     throw Error(ErrorCode::kUnsupported,
                 "balancekv: mode=block keeps exactly half of a block: walk=pairs or walk=exact; "
                 "walk=rows is what mode=stream does");
-  std::string text = fmt::format(
-      "balancekv(mode={},rate={},b={},balance={},centre={},temp={},beta={},weight={}",
-      stream ? "stream" : "block", std::ldexp(1.0, -static_cast<int>(rule.rounds)), rule.block,
-      rule.halving.balance, rule.halving.centre, rule.halving.temperature,
-      rule.halving.value_constant, rule.weight_exponent);
+  std::string text =
+      fmt::format("balancekv(mode={},rate={},b={},balance={},centre={},temp={},beta={},weight={}",
+                  stream ? "stream" : "block", std::ldexp(1.0, -static_cast<int>(rule.rounds)),
+                  rule.block, rule.halving.balance, rule.halving.centre, rule.halving.temperature,
+                  rule.halving.value_constant, rule.weight_exponent);
   text += stream ? fmt::format(",eps={},side={})", rule.epsilon, p.text("side"))
                  : fmt::format(",walk={})", walk);
   if (stream) return make_balance_stream(r.context, r.site, rule, std::move(text));
@@ -164,23 +165,24 @@ size_t BalanceReducer::reduce(RowStore& store, BalanceTree& tree, bool values) c
 
 SelectorRow balancekv_row() {
   SelectorRow row;
-  row.info = {"balancekv",
-              true,
-              "halves blocks of rows by a self-balancing walk",
-              "BalanceKV: Streaming Attention Approximation via Discrepancy Theory",
-              {{"rate", "0.25", "share of the body's rows that stay: 2^-T"},
-               {"budget", "", "rows instead (a number, % or MiB): the largest rate that fits"},
-               {"mode", "block", "block (exactly half of each) or stream (the guaranteed form)"},
-               {"b", "256", "rows of a block (the paper's t in mode=stream)"},
-               {"walk", "pairs", "mode=block: pairs of neighbours, or exact (rows, filled to half)"},
-               {"balance", "0", "times the paper's threshold; 1 = the paper's, 0 = greedy"},
-               {"centre", "true", "subtract the block's mean key before the kernel"},
-               {"temp", "0.25", "kernel temperature: exp(temp <k,k'> scale); 1 = the paper's"},
-               {"beta", "0.1", "constant added to <v,v'>, times max|v|^2; 0 = the paper's"},
-               {"weight", "1", "a row of weight w counts as w^weight"},
-               {"eps", "0.1", "mode=stream: precision, for the erasure of buckets"},
-               {"side", "smaller", "mode=stream: the side that stays: smaller or coin"}},
-              "rate"};
+  row.info = {
+      "balancekv",
+      true,
+      "halves blocks of rows by a self-balancing walk",
+      "BalanceKV: Streaming Attention Approximation via Discrepancy Theory",
+      {{"rate", "0.25", "share of the body's rows that stay: 2^-T"},
+       {"budget", "", "rows instead (a number, % or MiB): the largest rate that fits"},
+       {"mode", "block", "block (exactly half of each) or stream (the guaranteed form)"},
+       {"b", "256", "rows of a block (the paper's t in mode=stream)"},
+       {"walk", "pairs", "mode=block: pairs of neighbours, or exact (rows, filled to half)"},
+       {"balance", "0", "times the paper's threshold; 1 = the paper's, 0 = greedy"},
+       {"centre", "true", "subtract the block's mean key before the kernel"},
+       {"temp", "0.25", "kernel temperature: exp(temp <k,k'> scale); 1 = the paper's"},
+       {"beta", "0.1", "constant added to <v,v'>, times max|v|^2; 0 = the paper's"},
+       {"weight", "1", "a row of weight w counts as w^weight"},
+       {"eps", "0.1", "mode=stream: precision, for the erasure of buckets"},
+       {"side", "smaller", "mode=stream: the side that stays: smaller or coin"}},
+      "rate"};
   row.make = make_balancekv;
   row.default_sink = 4;
   row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 64u; };

@@ -1,6 +1,6 @@
 #pragma once
-// BalanceKV (seed 000): keys and values are halved by a self-balancing walk, merged and halved again,
-// so that 2^-T of the rows stay, each with weight 2^T.
+// BalanceKV (seed 000): keys and values are halved by a self-balancing walk, merged and halved
+// again, so that 2^-T of the rows stay, each with weight 2^T.
 //
 // mode=block is the authors' practical form: blocks of b rows, exactly half of each stays.
 // mode=stream is the guaranteed form: one merge-and-reduce tree a bucket of value norms for the
@@ -9,18 +9,18 @@
 
 #include <array>
 
+#include "compress/halving.h"
 #include "compress/registry.h"
-#include "methods/express/halving.h"
 
 namespace pith {
 
 inline constexpr uint32_t kBalanceRounds = 16;
 
 struct BalanceRule {
-  uint32_t rounds = 2;       ///< T
-  uint32_t block = 256;      ///< b, the paper's batch size t
+  uint32_t rounds = 2;        ///< T
+  uint32_t block = 256;       ///< b, the paper's batch size t
   float weight_exponent = 1;  ///< a row of weight w counts as w^exponent
-  float epsilon = 0.1f;      ///< mode=stream: precision, for the erasure of buckets
+  float epsilon = 0.1f;       ///< mode=stream: precision, for the erasure of buckets
   HalvingRule halving;
 };
 

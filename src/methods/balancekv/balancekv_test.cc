@@ -166,11 +166,12 @@ TEST(SoftmaxBalance, DiscrepancyGrowsLikeALogarithm) {
       rule.scale = 0.25f;
       rule.walk = Walk::kRows;
       rule.value_constant = 0;
-      ours += discrepancy(rows, halve(place.context.kernels, place.memory, rule,
-                                      {work.k.data(), work.v.data(), work.positions.data(), n,
-                                       kDim},
-                                      {Philox(seed, 0, 0), 0})
-                                    .kept) / 4;
+      ours +=
+          discrepancy(rows, halve(place.context.kernels, place.memory, rule,
+                                  {work.k.data(), work.v.data(), work.positions.data(), n, kDim},
+                                  {Philox(seed, 0, 0), 0})
+                                .kept) /
+          4;
       std::vector<uint32_t> kept;
       std::mt19937 random(seed);
       for (uint32_t i = 0; i < n; ++i)
@@ -202,8 +203,12 @@ struct StreamPlace : Place {
     bodies.emplace_back(context, format);
   }
   void feed(const Gaussian& rows, size_t first, size_t count) {
-    const NewRows in{rows.k.data() + first * kDim, rows.v.data() + first * kDim, kDim, count,
-                     static_cast<int64_t>(first), nullptr};
+    const NewRows in{rows.k.data() + first * kDim,
+                     rows.v.data() + first * kDim,
+                     kDim,
+                     count,
+                     static_cast<int64_t>(first),
+                     nullptr};
     selector->ingest(bodies, {&in, 1});
   }
   DenseCodec codec{DType::kF32};
@@ -240,8 +245,8 @@ TEST(BalanceKvStream, MemoryAndBucketsStayWithinTheirBounds) {
       for (size_t c = 0; c < kDim; ++c) norm += double{rows.k[i * kDim + c]} * rows.k[i * kDim + c];
       largest_key = std::max(largest_key, norm);
     }
-    const double most = std::log2(2.0 * static_cast<double>(t + 512) *
-                                  std::exp(largest_key * 0.25) / rule.epsilon);
+    const double most =
+        std::log2(2.0 * static_cast<double>(t + 512) * std::exp(largest_key * 0.25) / rule.epsilon);
     ASSERT_LE(static_cast<double>(place.selector->buckets(0)), most + 2);
     for (size_t i = 1; i < place.bodies[0].stores(); ++i)
       ASSERT_LE(place.bodies[0].store(i).rows(), size_t{kBlock} * (kRounds + 1));
@@ -278,7 +283,8 @@ TEST(BalanceKvStream, EstimatesBothSumsAndAttendFollowsTheRoles) {
       const auto at = static_cast<size_t>(store.position(r));
       const double p = score(at) * std::exp(double{store.log_weight(r)});
       ASSERT_NE(store.role(), Role::kBoth);
-      if (store.role() == Role::kDenominator) denominator += p;
+      if (store.role() == Role::kDenominator)
+        denominator += p;
       else
         for (size_t c = 0; c < kDim; ++c) numerator[c] += p * rows.v[at * kDim + c];
     }
@@ -332,8 +338,10 @@ TEST(BalanceKvStream, FailuresAreCounted) {
     rule.halving.balance = balance;
     StreamPlace place(rule);
     place.feed(rows, 0, 2048);
-    if (balance == 1.0f) EXPECT_EQ(place.selector->failures(), 0u);
-    else EXPECT_GT(place.selector->failures(), 100u);
+    if (balance == 1.0f)
+      EXPECT_EQ(place.selector->failures(), 0u);
+    else
+      EXPECT_GT(place.selector->failures(), 100u);
   }
 }
 

@@ -77,8 +77,12 @@ class Stream final : public BalanceStream {
 
  private:
   static NewRows row(const NewRows& rows, size_t i) {
-    return {rows.k + i * rows.stride, rows.v + i * rows.stride, rows.stride, 1,
-            rows.first_position + static_cast<int64_t>(i), rows.mass ? rows.mass + i : nullptr};
+    return {rows.k + i * rows.stride,
+            rows.v + i * rows.stride,
+            rows.stride,
+            1,
+            rows.first_position + static_cast<int64_t>(i),
+            rows.mass ? rows.mass + i : nullptr};
   }
 
   void take(HeadBody& body, Head& head, const NewRows& row) const {

@@ -5,8 +5,8 @@
 //
 // Updates cost O(s^2 D log^2 n) in all; a halving of S rows takes 2 S^2 D multiply-adds.
 
+#include "compress/halving.h"
 #include "compress/registry.h"
-#include "methods/express/halving.h"
 #include "methods/express/schedule.h"
 
 namespace pith {

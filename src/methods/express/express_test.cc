@@ -115,9 +115,9 @@ TEST(KernelHalving, KeepsOneRowOfEachPair) {
       HalvingRule rule;
       rule.scale = 0.25f;
       rule.balance = balance;
-      const Halved half = halve(place.context.kernels, place.memory, rule,
-                                {rows.k.data(), rows.v.data(), positions.data(), s, kDim},
-                                {Philox(s, 0, 0), 0});
+      const Halved half =
+          halve(place.context.kernels, place.memory, rule,
+                {rows.k.data(), rows.v.data(), positions.data(), s, kDim}, {Philox(s, 0, 0), 0});
       ASSERT_EQ(half.kept.size(), s / 2);
       for (size_t b = 0; b < s / 2; ++b) EXPECT_EQ(half.kept[b] / 2, b);
     }
@@ -145,15 +145,15 @@ TEST(KernelHalving, GreedyWalkIsThatOfTheDefinition) {
   for (size_t b = 0; b < kS / 2; ++b) {
     double acc = 0;
     for (size_t a = 0; a < b; ++a)
-      acc += sign[a] * (kernel(2 * a, 2 * b) - kernel(2 * a, 2 * b + 1) -
-                        kernel(2 * a + 1, 2 * b) + kernel(2 * a + 1, 2 * b + 1));
+      acc += sign[a] * (kernel(2 * a, 2 * b) - kernel(2 * a, 2 * b + 1) - kernel(2 * a + 1, 2 * b) +
+                        kernel(2 * a + 1, 2 * b + 1));
     sign.push_back(acc > 0 ? -1 : 1);
   }
   HalvingRule rule;
   rule.scale = 0.25f;
-  const Halved half = halve(place.context.kernels, place.memory, rule,
-                            {rows.k.data(), rows.v.data(), positions.data(), kS, kDim},
-                            {Philox(5, 0, 0), 0});
+  const Halved half =
+      halve(place.context.kernels, place.memory, rule,
+            {rows.k.data(), rows.v.data(), positions.data(), kS, kDim}, {Philox(5, 0, 0), 0});
   const bool flipped = half.kept[0] == 1;
   for (size_t b = 0; b < kS / 2; ++b)
     EXPECT_EQ(half.kept[b] % 2 == 1, (sign[b] < 0) != flipped) << b;
@@ -222,8 +222,8 @@ TEST(Express, WeightsSumToExactlyNForLongStreams) {
     size_t most = 0;
     for (size_t t = 0; t < n; t += 1000) {
       const size_t count = std::min<size_t>(1000, n - t);
-      stream.take(store, state, {tile.k.data(), tile.v.data(), kDim, count,
-                                 static_cast<int64_t>(t), nullptr});
+      stream.take(store, state,
+                  {tile.k.data(), tile.v.data(), kDim, count, static_cast<int64_t>(t), nullptr});
       most = std::max(most, store.rows());
       ASSERT_EQ(store.rows(), state.rows());
       double sum = 0;
@@ -251,8 +251,9 @@ TEST(Express, OfflineFormHoldsTheStreamsRows) {
       const ExpressStream stream(place.context, rule, Philox(11, 0, 0));
       for (size_t t = 0; t < n; t += 37) {
         const size_t count = std::min<size_t>(37, n - t);
-        stream.take(store, state, {rows.k.data() + t * kDim, rows.v.data() + t * kDim, kDim, count,
-                                   static_cast<int64_t>(t), nullptr});
+        stream.take(store, state,
+                    {rows.k.data() + t * kDim, rows.v.data() + t * kDim, kDim, count,
+                     static_cast<int64_t>(t), nullptr});
       }
       const Coreset offline = thin(place.context, rule, rows, n, 11);
       ASSERT_EQ(offline.positions.size(), store.rows()) << n;
@@ -275,9 +276,10 @@ TEST(Express, ErrorFallsFasterThanASampleOnASmoothKernel) {
     for (uint64_t seed = 0; seed < 6; ++seed) {
       const Coreset held = thin(place.context, rule_of(s), rows, kN, seed);
       express += attention_error(rows, kN, held) / 6;
-      uniform += attention_error(rows, kN,
-                                 uniform_sample(kN, held.positions.size(),
-                                                static_cast<uint32_t>(seed))) / 6;
+      uniform +=
+          attention_error(rows, kN,
+                          uniform_sample(kN, held.positions.size(), static_cast<uint32_t>(seed))) /
+          6;
     }
     log_s.push_back(std::log(s));
     ours.push_back(std::log(express));

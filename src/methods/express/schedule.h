@@ -37,9 +37,9 @@ struct ExpressShape {
 /// Where a stream stands. Trivially copyable: it is the selector's counted state.
 struct ExpressState {
   uint64_t seen = 0;
-  uint64_t tau = 1;      ///< weight of the coreset's rows; 1 = exact phase
-  uint64_t stratum = 0;  ///< rows counted of the unfinished stratum
-  uint32_t coreset = 0;  ///< rows of weight tau
+  uint64_t tau = 1;                               ///< weight of the coreset's rows; 1 = exact phase
+  uint64_t stratum = 0;                           ///< rows counted of the unfinished stratum
+  uint32_t coreset = 0;                           ///< rows of weight tau
   std::array<uint32_t, kExpressLevels> levels{};  ///< rows waiting, level 0 the newest
 
   uint32_t waiting() const {

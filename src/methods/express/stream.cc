@@ -25,8 +25,7 @@ NewRows slice(const NewRows& rows, size_t first, size_t count) {
 
 /// Reservoir sampling of one: row `nth` (from 1) of a stratum replaces the pick.
 bool becomes_pick(const Philox& random, int64_t position, uint64_t nth) {
-  return nth == 1 ||
-         random.word64(static_cast<uint64_t>(position), kStratumTag) < UINT64_MAX / nth;
+  return nth == 1 || random.word64(static_cast<uint64_t>(position), kStratumTag) < UINT64_MAX / nth;
 }
 
 }  // namespace
@@ -56,8 +55,8 @@ void ExpressStream::halve_coreset(RowStore& store, ExpressState& state) const {
   for (int twice = 0; twice < 2; ++twice) {
     const HalvingRandom random{random_, tag_of(state.tau)};
     state.tau *= 2;
-    halve_segment(context_, store, rule_.halving,
-                  {0, state.coreset, log_weight(state.tau)}, random);
+    halve_segment(context_, store, rule_.halving, {0, state.coreset, log_weight(state.tau)},
+                  random);
     state.coreset /= 2;
   }
 }
@@ -68,8 +67,7 @@ size_t ExpressStream::take_thin(RowStore& store, ExpressState& state, const NewR
   const size_t n = std::min<uint64_t>(rows.count, size - state.stratum);
   size_t pick = n;
   for (size_t i = 0; i < n; ++i)
-    if (becomes_pick(random_, rows.first_position + static_cast<int64_t>(i),
-                     state.stratum + i + 1))
+    if (becomes_pick(random_, rows.first_position + static_cast<int64_t>(i), state.stratum + i + 1))
       pick = i;
   if (pick < n) {
     if (state.stratum > 0) {
@@ -92,13 +90,13 @@ size_t ExpressStream::take_thin(RowStore& store, ExpressState& state, const NewR
 
 void ExpressStream::close_levels(RowStore& store, ExpressState& state) const {
   const uint64_t ratio = rule_.shape.ratio(state.tau);
-  const uint32_t last = tag_of(ratio);  // J
+  const uint32_t last = tag_of(ratio);                                    // J
   const auto bucket = static_cast<uint32_t>(rule_.shape.target / ratio);  // B_0
   uint64_t weight = state.tau / ratio;
   for (uint32_t l = 0; l < last && state.levels[l] == bucket << l; ++l, weight *= 2) {
     const size_t first = store.rows() - state.levels[l];
-    halve_segment(context_, store, rule_.halving,
-                  {first, state.levels[l], log_weight(2 * weight)}, {random_, tag_of(weight)});
+    halve_segment(context_, store, rule_.halving, {first, state.levels[l], log_weight(2 * weight)},
+                  {random_, tag_of(weight)});
     state.levels[l + 1] += state.levels[l] / 2;
     state.levels[l] = 0;
   }
@@ -108,8 +106,8 @@ void ExpressStream::close_levels(RowStore& store, ExpressState& state) const {
   }
 }
 
-// The offline form. It visits blocks in order and, inside a block, levels from the bottom; buckets of
-// a level are independent of one another.
+// The offline form. It visits blocks in order and, inside a block, levels from the bottom; buckets
+// of a level are independent of one another.
 namespace {
 
 /// Rows of one weight, as numbers into the input.
@@ -165,8 +163,10 @@ class Offline {
       for (size_t i = at; i < stop; ++i)
         if (becomes_pick(random_, rows_.first_position + static_cast<int64_t>(i), i - at + 1))
           pick = i;
-      if (stop - at == size) level.push_back(pick);
-      else out.push_back({{pick}, stop - at});
+      if (stop - at == size)
+        level.push_back(pick);
+      else
+        out.push_back({{pick}, stop - at});
     }
     size_t bucket = rule_.shape.target / ratio;
     uint64_t weight = size;
@@ -196,10 +196,9 @@ class Offline {
         std::copy_n(rows_.v + in[i] * rows_.dim, rows_.dim, v.data() + i * rows_.dim);
         positions[i] = rows_.first_position + static_cast<int64_t>(in[i]);
       }
-      const Halved halved =
-          halve(context_.kernels, context_.memory, rule_.halving,
-                {k.data(), v.data(), positions.data(), bucket, rows_.dim},
-                {random_, tag_of(weight)});
+      const Halved halved = halve(context_.kernels, context_.memory, rule_.halving,
+                                  {k.data(), v.data(), positions.data(), bucket, rows_.dim},
+                                  {random_, tag_of(weight)});
       for (size_t i = 0; i < bucket / 2; ++i) out[b * bucket / 2 + i] = in[halved.kept[i]];
     });
     return out;

@@ -1,4 +1,4 @@
-#include "methods/express/halving.h"
+#include "compress/halving.h"
 
 #include <algorithm>
 #include <cmath>
@@ -44,8 +44,8 @@ class KernelTiles {
     if (values_) products_.resize(tile * rows.rows);
   }
 
-  /// Computes K(i, j) for i in [first, first + count), j in [from, S); returns the row of i = first.
-  /// Rows of the result are S numbers apart.
+  /// Computes K(i, j) for i in [first, first + count), j in [from, S); returns the row of i =
+  /// first. Rows of the result are S numbers apart.
   const float* compute(size_t first, size_t count, size_t from) {
     const size_t s = rows_.rows, d = rows_.dim, n = s - from;
     kernels_.gemm({tile_.data() + from, s, rows_.k + first * d, d, transposed_k_.data() + from, s,
@@ -111,8 +111,7 @@ Halved halve_pairs(const Kernels& kernels, KernelTiles& tiles, const HalvingRule
   const float* tile = nullptr;
   for (size_t b = 0; b < pairs; ++b) {
     const size_t in_tile = b % (kTileRows / 2);
-    if (in_tile == 0)
-      tile = tiles.compute(2 * b, std::min(kTileRows, rows.rows - 2 * b), 2 * b);
+    if (in_tile == 0) tile = tiles.compute(2 * b, std::min(kTileRows, rows.rows - 2 * b), 2 * b);
     const float* one = tile + 2 * in_tile * rows.rows;
     const float* two = one + rows.rows;
     for (size_t c = b; c < pairs; ++c)
@@ -148,7 +147,8 @@ void fill_to_half(std::vector<bool>& kept, size_t count, const HalvingRows& rows
 Halved halve_rows(const Kernels& kernels, KernelTiles& tiles, const HalvingRule& rule,
                   const HalvingRows& rows, const HalvingRandom& random) {
   const size_t s = rows.rows;
-  const float limit = rule.balance * 30 * std::log(static_cast<float>(s) / rule.delta) * tiles.bound();
+  const float limit =
+      rule.balance * 30 * std::log(static_cast<float>(s) / rule.delta) * tiles.bound();
   const bool flip = coin(random, rows);
   std::vector<float> y(s);
   std::vector<bool> plus(s);
@@ -206,8 +206,7 @@ SegmentHalved halve_segment(const Context& context, RowStore& store, const Halvi
   for (size_t i = 0; i < halved.kept.size(); ++i)
     stay[segment.first + i] = static_cast<uint32_t>(segment.first) + halved.kept[i];
   store.keep(stay);
-  for (size_t i = segment.first; i < stay.size(); ++i)
-    store.set_log_weight(i, segment.log_weight);
+  for (size_t i = segment.first; i < stay.size(); ++i) store.set_log_weight(i, segment.log_weight);
   return {halved.kept.size(), halved.failures};
 }
 

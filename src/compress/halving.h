@@ -17,18 +17,18 @@
 namespace pith {
 
 enum class Walk : uint8_t {
-  kPairs,  ///< kernel halving: one row of each pair of neighbours
-  kRows,   ///< SoftmaxBalance: signs row by row, the smaller side stays
+  kPairs,      ///< kernel halving: one row of each pair of neighbours
+  kRows,       ///< SoftmaxBalance: signs row by row, the smaller side stays
   kRowsExact,  ///< the same, filled up to exactly half at random (the authors' practical form)
 };
 
 /// Which side of a walk over rows stays.
 enum class KeptSide : uint8_t { kSmaller, kCoin };
 
-/// K(i, j) = exp(temperature <k_i, k_j> scale - shift) (<v_i, v_j> + constant max|v|^2), and how the
-/// walk uses it.
+/// K(i, j) = exp(temperature <k_i, k_j> scale - shift) (<v_i, v_j> + constant max|v|^2), and how
+/// the walk uses it.
 struct HalvingRule {
-  float scale = 0;           ///< of q.k
+  float scale = 0;  ///< of q.k
   float temperature = 1;
   float value_constant = 1;  ///< times the square of the largest value entry
   bool values = true;        ///< false: every value is 1 (sums of the denominator)
@@ -48,11 +48,11 @@ struct HalvingRandom {
 
 /// The rows of one run, as f32.
 struct HalvingRows {
-  float* k = nullptr;                   // [S, D], changed by centring
-  float* v = nullptr;                   // [S, D]
-  const int64_t* positions = nullptr;   // [S]
-  size_t rows = 0;                      // S
-  size_t dim = 0;                       // D
+  float* k = nullptr;                  // [S, D], changed by centring
+  float* v = nullptr;                  // [S, D]
+  const int64_t* positions = nullptr;  // [S]
+  size_t rows = 0;                     // S
+  size_t dim = 0;                      // D
 };
 
 struct Halved {
