@@ -105,6 +105,14 @@ void RowStore::keep(std::span<const uint32_t> kept) {
   values_->keep(kept);
 }
 
+void RowStore::read(float* k, float* v, size_t first, size_t count) const {
+  keys_->decode(k, first, count);
+  values_->decode(v, first, count);
+  if (!format_.keys->pre_rope()) return;
+  for (size_t i = 0; i < count; ++i)
+    format_.rope->rotate(*kernels_, k + i * format_.dim, position(first + i));
+}
+
 int64_t RowStore::position(size_t row) const {
   return contiguous_ ? first_position_ + static_cast<int64_t>(row) : positions_[row];
 }

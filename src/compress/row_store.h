@@ -53,6 +53,8 @@ class RowStore {
   void set_log_weight(size_t row, float w);
   /// [rows] attention mass so far; empty if not tracked.
   std::span<float> mass() { return mass_; }
+  /// k, v f32 [count, D] <- rows [first, first + count), keys after RoPE whatever the codec stores.
+  void read(float* k, float* v, size_t first, size_t count) const;
   const CodedRows& keys() const { return *keys_; }
   const CodedRows& values() const { return *values_; }
 

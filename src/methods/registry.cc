@@ -10,14 +10,17 @@
 #include <array>
 #include <numeric>
 
+#include "methods/balancekv/balancekv.h"
 #include "methods/baselines/baselines.h"
+#include "methods/express/express.h"
 #include "pith/error.h"
 
 namespace pith {
 namespace {
 
 const auto& selectors() {
-  static const std::array kRows = {exact_row(), local_row(), streaming_llm_row(), uniform_row()};
+  static const std::array kRows = {exact_row(),   local_row(),   streaming_llm_row(),
+                                   uniform_row(), express_row(), balancekv_row()};
   return kRows;
 }
 
@@ -54,8 +57,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("policy: unknown method '{}'{}; selectors: {}; codecs: {}", name,
                           nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest),
-                          fmt::join(selector_names, ", "),
-                          fmt::join(codec_names, ", ")));
+                          fmt::join(selector_names, ", "), fmt::join(codec_names, ", ")));
 }
 
 }  // namespace

@@ -1,0 +1,63 @@
+#pragma once
+// BalanceKV (seed 000): keys and values are halved by a self-balancing walk, merged and halved
+// again, so that 2^-T of the rows stay, each with weight 2^T.
+//
+// mode=block is the authors' practical form: blocks of b rows, exactly half of each stays.
+// mode=stream is the guaranteed form: one merge-and-reduce tree a bucket of value norms for the
+// numerator of the softmax, and one on (k, 1) for its denominator.
+// Cost per row: 2 b D multiply-adds a round for the kernel, twice that in mode=stream.
+
+#include <array>
+
+#include "compress/halving.h"
+#include "compress/registry.h"
+
+namespace pith {
+
+inline constexpr uint32_t kBalanceRounds = 16;
+
+struct BalanceRule {
+  uint32_t rounds = 2;        ///< T
+  uint32_t block = 256;       ///< b, the paper's batch size t
+  float weight_exponent = 1;  ///< a row of weight w counts as w^exponent
+  float epsilon = 0.1f;       ///< mode=stream: precision, for the erasure of buckets
+  HalvingRule halving;
+};
+
+/// One merge-and-reduce tree. Rows of its store lie in stream order: level T | ... | level 0, and
+/// rows of level l have weight 2^l.
+struct BalanceTree {
+  uint64_t seen = 0;
+  std::array<uint32_t, kBalanceRounds + 1> levels{};
+};
+
+/// Appends rows to the trees' stores and reduces what is full.
+class BalanceReducer {
+ public:
+  BalanceReducer(const Context& context, const BalanceRule& rule, const Philox& random)
+      : context_(context), rule_(rule), random_(random) {}
+  /// `values`: false for the tree of the denominator. Returns the walks' failures.
+  size_t take(RowStore& store, BalanceTree& tree, const NewRows& rows, bool values) const;
+
+ private:
+  size_t reduce(RowStore& store, BalanceTree& tree, bool values) const;
+
+  const Context& context_;
+  const BalanceRule& rule_;
+  Philox random_;
+};
+
+/// A selector of mode=stream, for those who want its state.
+class BalanceStream : public Selector {
+ public:
+  /// Steps at which a walk left the range of its guarantee (the paper's FAIL).
+  virtual uint64_t failures() const = 0;
+  /// Live buckets of one head.
+  virtual size_t buckets(size_t head) const = 0;
+};
+std::unique_ptr<BalanceStream> make_balance_stream(const Context& context, const SelectorSite& site,
+                                                   const BalanceRule& rule, std::string text);
+
+SelectorRow balancekv_row();
+
+}  // namespace pith

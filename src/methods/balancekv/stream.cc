@@ -1,0 +1,148 @@
+// BalanceKV's guaranteed form (seed 000, Alg. 1 and 3): numerator rows in buckets of value norms,
+// denominator rows apart. Store 0 of a body stays empty; each tree has a store with its role.
+
+#include <algorithm>
+#include <cmath>
+
+#include "methods/balancekv/balancekv.h"
+
+namespace pith {
+namespace {
+
+// Norms of floats: 2^-149 to 2^128, and the denominator's tree.
+constexpr size_t kMostTrees = 279;
+
+struct Bucket {
+  int32_t exponent = 0;  ///< holds 2^(exponent-1) < |v| <= 2^exponent
+  bool live = false;     ///< else its store waits for another bucket
+  BalanceTree tree;
+};
+
+/// One head. Entry i of `buckets` is store i + 2; store 1 is the denominator's.
+struct Head {
+  explicit Head(MemoryCounter& memory) : buckets(memory, MemoryKind::kMetadata) {}
+  Array<Bucket> buckets;
+  BalanceTree denominator;
+  uint64_t seen = 0, failures = 0;
+  float largest_value = 0;  ///< |v|
+  float largest_key = 0;    ///< |k|^2, the paper's r^2
+};
+
+int32_t exponent_of(float norm) {
+  int exponent = 0;
+  const float fraction = std::frexp(norm, &exponent);  // norm = fraction 2^exponent, in [1/2, 1)
+  return fraction == 0.5f ? exponent - 1 : exponent;
+}
+
+class Stream final : public BalanceStream {
+ public:
+  Stream(const Context& context, const SelectorSite& site, const BalanceRule& rule,
+         std::string text)
+      : context_(context), site_(site), rule_(rule), text_(std::move(text)) {
+    for (size_t h = 0; h < site.heads; ++h) heads_.emplace_back(context.memory);
+  }
+
+  void ingest(std::span<HeadBody> bodies, std::span<const NewRows> rows) override {
+    context_.pool.parallel_for(bodies.size(), [&](size_t h, int) {
+      if (bodies[h].stores() == 1) bodies[h].add_store(Role::kDenominator);
+      for (size_t i = 0; i < rows[h].count; ++i) take(bodies[h], heads_[h], row(rows[h], i));
+    });
+  }
+  size_t rows_after(size_t n) const override {
+    const size_t waiting = size_t{rule_.block} * (rule_.rounds + 1) * kMostTrees;
+    return std::min(2 * n, 2 * (n >> rule_.rounds) + waiting);
+  }
+  size_t state_bytes() const override {
+    size_t bytes = 0;
+    for (const Head& h : heads_) bytes += h.buckets.size() * sizeof(Bucket);
+    return bytes;
+  }
+  size_t allocated_state_bytes() const override {
+    size_t bytes = 0;
+    for (const Head& h : heads_) bytes += h.buckets.capacity_bytes();
+    return bytes;
+  }
+  std::string describe() const override { return text_; }
+  std::unique_ptr<Selector> clone() const override { return std::make_unique<Stream>(*this); }
+  uint64_t failures() const override {
+    uint64_t n = 0;
+    for (const Head& h : heads_) n += h.failures;
+    return n;
+  }
+  size_t buckets(size_t head) const override {
+    size_t n = 0;
+    for (const Bucket& b : heads_[head].buckets) n += b.live;
+    return n;
+  }
+
+ private:
+  static NewRows row(const NewRows& rows, size_t i) {
+    return {rows.k + i * rows.stride,
+            rows.v + i * rows.stride,
+            rows.stride,
+            1,
+            rows.first_position + static_cast<int64_t>(i),
+            rows.mass ? rows.mass + i : nullptr};
+  }
+
+  void take(HeadBody& body, Head& head, const NewRows& row) const {
+    const BalanceReducer reducer(context_, rule_, Philox(site_.seed, site_.layer, body.head()));
+    const Kernels& kernels = context_.kernels;
+    const size_t d = site_.head_dim;
+    ++head.seen;
+    head.failures += reducer.take(body.store(1), head.denominator, row, false);
+    const float norm = std::sqrt(kernels.dot(row.v, row.v, d));
+    head.largest_value = std::max(head.largest_value, norm);
+    head.largest_key = std::max(head.largest_key, kernels.dot(row.k, row.k, d));
+    const int32_t erased = erase(body, head);
+    const int32_t exponent = norm > 0 ? exponent_of(norm) : erased;
+    if (exponent <= erased) return;
+    const size_t at = bucket_of(body, head, exponent);
+    head.failures += reducer.take(body.store(at + 2), head.buckets[at].tree, row, true);
+  }
+
+  /// Erases buckets too small to matter; returns the largest exponent that is too small.
+  int32_t erase(HeadBody& body, Head& head) const {
+    const double log2_limit =
+        std::log2(static_cast<double>(rule_.epsilon) / (2.0 * static_cast<double>(head.seen))) -
+        static_cast<double>(head.largest_key) * site_.scale / std::log(2.0) +
+        (head.largest_value > 0 ? std::log2(static_cast<double>(head.largest_value)) : -150.0);
+    const auto limit = static_cast<int32_t>(std::floor(std::max(log2_limit, -200.0)));
+    for (size_t i = 0; i < head.buckets.size(); ++i)
+      if (head.buckets[i].live && head.buckets[i].exponent <= limit) {
+        body.store(i + 2).clear();
+        head.buckets[i] = Bucket{};
+      }
+    return limit;
+  }
+
+  size_t bucket_of(HeadBody& body, Head& head, int32_t exponent) const {
+    size_t free = head.buckets.size();
+    for (size_t i = 0; i < head.buckets.size(); ++i) {
+      if (head.buckets[i].live && head.buckets[i].exponent == exponent) return i;
+      if (!head.buckets[i].live) free = i;
+    }
+    if (free == head.buckets.size()) {
+      head.buckets.push_back(Bucket{});
+      body.add_store(Role::kNumerator);
+    }
+    head.buckets[free].exponent = exponent;
+    head.buckets[free].live = true;
+    return free;
+  }
+
+  Context context_;
+  SelectorSite site_;
+  BalanceRule rule_;
+  std::string text_;
+  std::vector<Head> heads_;
+};
+
+}  // namespace
+
+std::unique_ptr<BalanceStream> make_balance_stream(const Context& context, const SelectorSite& site,
+                                                   const BalanceRule& rule, std::string text) {
+  return std::make_unique<Stream>(context, site, rule, std::move(text));
+}
+
+}  // namespace pith

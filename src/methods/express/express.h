@@ -1,0 +1,59 @@
+#pragma once
+// Thinformer Express (seed 004): a weighted coreset of at most 1.5 s rows for a stream of any
+// length, whose weights sum to exactly the number of rows seen. New rows are thinned in blocks by
+// stratified sampling and Compress2, whose halvings balance the attention kernel.
+//
+// Updates cost O(s^2 D log^2 n) in all; a halving of S rows takes 2 S^2 D multiply-adds.
+
+#include "compress/halving.h"
+#include "compress/registry.h"
+#include "methods/express/schedule.h"
+
+namespace pith {
+
+struct ExpressRule {
+  ExpressShape shape;
+  HalvingRule halving;
+  float weight_exponent = 1;  ///< a row of weight w counts as w^exponent
+};
+
+/// One head's stream: takes rows into a store and keeps it thin. Bookkeeping is the caller's, since
+/// heads share it.
+class ExpressStream {
+ public:
+  ExpressStream(const Context& context, const ExpressRule& rule, const Philox& random)
+      : context_(context), rule_(rule), random_(random) {}
+  /// `state` describes the store before and after.
+  void take(RowStore& store, ExpressState& state, const NewRows& rows) const;
+
+ private:
+  size_t take_exact(RowStore& store, ExpressState& state, const NewRows& rows) const;
+  size_t take_thin(RowStore& store, ExpressState& state, const NewRows& rows) const;
+  void halve_coreset(RowStore& store, ExpressState& state) const;
+  void close_levels(RowStore& store, ExpressState& state) const;
+  float log_weight(uint64_t weight) const;
+
+  const Context& context_;
+  const ExpressRule& rule_;
+  Philox random_;
+};
+
+/// The offline form (seed 004, App. H): all rows at hand. The halvings of one level run in
+/// parallel; the rows and weights are those that the stream would hold.
+struct OfflineRows {
+  const float* k = nullptr;  // [n, D], after RoPE
+  const float* v = nullptr;  // [n, D]
+  size_t rows = 0;           // n
+  size_t dim = 0;            // D
+  int64_t first_position = 0;
+};
+struct Coreset {
+  std::vector<int64_t> positions;  ///< ascending
+  std::vector<uint64_t> weights;   ///< sum to n
+};
+Coreset express_offline(const Context& context, const ExpressRule& rule, const OfflineRows& rows,
+                        const Philox& random);
+
+SelectorRow express_row();
+
+}  // namespace pith

@@ -1,0 +1,53 @@
+#pragma once
+// Express's sizes (seed 004, Alg. 1-3): how many rows stand where after n rows, and what the next
+// row causes. Nothing here looks at a row's contents, so all heads share one schedule.
+//
+// Rows of a store lie in stream order: coreset | level J-1 | ... | level 0 | the unfinished
+// stratum's pick. A level is therefore always the tail of the store when it is halved.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace pith {
+
+inline constexpr uint32_t kExpressLevels = 16;
+
+/// s and g of the paper.
+struct ExpressShape {
+  uint32_t target = 0;     ///< s, a power of two >= 8
+  uint32_t inflation = 1;  ///< g
+
+  /// x = s/4: the rows that a block is thinned to.
+  uint32_t quarter() const { return target / 4; }
+  /// R for a thinning factor: rows that enter Compress2 for each that leaves it.
+  uint64_t ratio(uint64_t tau) const {
+    const uint64_t least = uint64_t{1} << (2 * (inflation + 1));
+    uint64_t r = 1;
+    while (2 * r <= tau && target / (2 * r) >= least) r *= 2;
+    return r;
+  }
+  /// The most rows held after n: 1.5 s (seed eq. 24).
+  size_t most(size_t n) const {
+    const size_t bound = size_t{target} + target / 2;
+    return n < bound ? n : bound;
+  }
+};
+
+/// Where a stream stands. Trivially copyable: it is the selector's counted state.
+struct ExpressState {
+  uint64_t seen = 0;
+  uint64_t tau = 1;                               ///< weight of the coreset's rows; 1 = exact phase
+  uint64_t stratum = 0;                           ///< rows counted of the unfinished stratum
+  uint32_t coreset = 0;                           ///< rows of weight tau
+  std::array<uint32_t, kExpressLevels> levels{};  ///< rows waiting, level 0 the newest
+
+  uint32_t waiting() const {
+    uint32_t n = 0;
+    for (uint32_t l : levels) n += l;
+    return n;
+  }
+  size_t rows() const { return coreset + waiting() + (stratum > 0 ? 1 : 0); }
+};
+
+}  // namespace pith

@@ -1,0 +1,220 @@
+// Express, one row after another (seed 004, Alg. 1-3).
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "methods/express/express.h"
+
+namespace pith {
+namespace {
+
+// A row is the first of a pair once for each weight it can have; strata draw apart from halvings.
+constexpr uint32_t kStratumTag = 255;
+uint32_t tag_of(uint64_t weight) { return static_cast<uint32_t>(std::countr_zero(weight)); }
+
+NewRows slice(const NewRows& rows, size_t first, size_t count) {
+  NewRows s = rows;
+  s.k += first * s.stride;
+  s.v += first * s.stride;
+  if (s.mass) s.mass += first;
+  s.first_position += static_cast<int64_t>(first);
+  s.count = count;
+  return s;
+}
+
+/// Reservoir sampling of one: row `nth` (from 1) of a stratum replaces the pick.
+bool becomes_pick(const Philox& random, int64_t position, uint64_t nth) {
+  return nth == 1 || random.word64(static_cast<uint64_t>(position), kStratumTag) < UINT64_MAX / nth;
+}
+
+}  // namespace
+
+float ExpressStream::log_weight(uint64_t weight) const {
+  return rule_.weight_exponent * static_cast<float>(std::log(static_cast<double>(weight)));
+}
+
+void ExpressStream::take(RowStore& store, ExpressState& state, const NewRows& rows) const {
+  for (size_t done = 0; done < rows.count;) {
+    const NewRows rest = slice(rows, done, rows.count - done);
+    // The coreset is thinned when a row comes for which there is no room, so n = s is still exact.
+    if (state.coreset == rule_.shape.target) halve_coreset(store, state);
+    done += state.tau == 1 ? take_exact(store, state, rest) : take_thin(store, state, rest);
+  }
+}
+
+size_t ExpressStream::take_exact(RowStore& store, ExpressState& state, const NewRows& rows) const {
+  const size_t n = std::min<size_t>(rows.count, rule_.shape.target - state.coreset);
+  store.append(slice(rows, 0, n));
+  state.coreset += static_cast<uint32_t>(n);
+  state.seen += n;
+  return n;
+}
+
+void ExpressStream::halve_coreset(RowStore& store, ExpressState& state) const {
+  for (int twice = 0; twice < 2; ++twice) {
+    const HalvingRandom random{random_, tag_of(state.tau)};
+    state.tau *= 2;
+    halve_segment(context_, store, rule_.halving, {0, state.coreset, log_weight(state.tau)},
+                  random);
+    state.coreset /= 2;
+  }
+}
+
+// Takes rows up to the end of one stratum at most. Only the pick among those at hand is stored.
+size_t ExpressStream::take_thin(RowStore& store, ExpressState& state, const NewRows& rows) const {
+  const uint64_t size = state.tau / rule_.shape.ratio(state.tau);
+  const size_t n = std::min<uint64_t>(rows.count, size - state.stratum);
+  size_t pick = n;
+  for (size_t i = 0; i < n; ++i)
+    if (becomes_pick(random_, rows.first_position + static_cast<int64_t>(i), state.stratum + i + 1))
+      pick = i;
+  if (pick < n) {
+    if (state.stratum > 0) {
+      std::vector<uint32_t> stay(store.rows() - 1);
+      for (uint32_t i = 0; i < stay.size(); ++i) stay[i] = i;
+      store.keep(stay);
+    }
+    store.append(slice(rows, pick, 1));
+  }
+  state.stratum += n;
+  state.seen += n;
+  store.set_log_weight(store.rows() - 1, log_weight(state.stratum));
+  if (state.stratum == size) {
+    state.stratum = 0;
+    ++state.levels[0];
+    close_levels(store, state);
+  }
+  return n;
+}
+
+void ExpressStream::close_levels(RowStore& store, ExpressState& state) const {
+  const uint64_t ratio = rule_.shape.ratio(state.tau);
+  const uint32_t last = tag_of(ratio);                                    // J
+  const auto bucket = static_cast<uint32_t>(rule_.shape.target / ratio);  // B_0
+  uint64_t weight = state.tau / ratio;
+  for (uint32_t l = 0; l < last && state.levels[l] == bucket << l; ++l, weight *= 2) {
+    const size_t first = store.rows() - state.levels[l];
+    halve_segment(context_, store, rule_.halving, {first, state.levels[l], log_weight(2 * weight)},
+                  {random_, tag_of(weight)});
+    state.levels[l + 1] += state.levels[l] / 2;
+    state.levels[l] = 0;
+  }
+  if (state.levels[last] == rule_.shape.quarter()) {
+    state.coreset += state.levels[last];
+    state.levels[last] = 0;
+  }
+}
+
+// The offline form. It visits blocks in order and, inside a block, levels from the bottom; buckets
+// of a level are independent of one another.
+namespace {
+
+/// Rows of one weight, as numbers into the input.
+using Rows = std::vector<size_t>;
+
+class Offline {
+ public:
+  Offline(const Context& context, const ExpressRule& rule, const OfflineRows& rows,
+          const Philox& random)
+      : context_(context), rule_(rule), rows_(rows), random_(random) {}
+
+  Coreset run() {
+    const ExpressShape& shape = rule_.shape;
+    uint64_t tau = 1;
+    Rows coreset;
+    size_t next = std::min<size_t>(rows_.rows, shape.target);
+    for (size_t i = 0; i < next; ++i) coreset.push_back(i);
+    std::vector<std::pair<Rows, uint64_t>> waiting;  // newest first
+    while (next < rows_.rows) {
+      if (coreset.size() == shape.target)
+        for (int twice = 0; twice < 2; ++twice, tau *= 2)
+          coreset = halve_buckets(coreset, coreset.size(), tau);
+      const size_t end = std::min<uint64_t>(rows_.rows, next + tau * shape.quarter());
+      waiting = thin(next, end, tau);
+      if (end - next == tau * shape.quarter()) {
+        coreset.insert(coreset.end(), waiting.back().first.begin(), waiting.back().first.end());
+        waiting.clear();
+      }
+      next = end;
+    }
+    Coreset out;
+    append(out, coreset, tau);
+    for (auto it = waiting.rbegin(); it != waiting.rend(); ++it) append(out, it->first, it->second);
+    return out;
+  }
+
+ private:
+  void append(Coreset& out, const Rows& rows, uint64_t weight) const {
+    for (size_t r : rows) {
+      out.positions.push_back(rows_.first_position + static_cast<int64_t>(r));
+      out.weights.push_back(weight);
+    }
+  }
+
+  /// The rows of a block that stay, level by level: the unfinished stratum first.
+  std::vector<std::pair<Rows, uint64_t>> thin(size_t first, size_t end, uint64_t tau) const {
+    const uint64_t ratio = rule_.shape.ratio(tau), size = tau / ratio;
+    std::vector<std::pair<Rows, uint64_t>> out;
+    Rows level;
+    for (size_t at = first; at < end; at += size) {
+      const size_t stop = std::min<size_t>(end, at + size);
+      size_t pick = at;
+      for (size_t i = at; i < stop; ++i)
+        if (becomes_pick(random_, rows_.first_position + static_cast<int64_t>(i), i - at + 1))
+          pick = i;
+      if (stop - at == size)
+        level.push_back(pick);
+      else
+        out.push_back({{pick}, stop - at});
+    }
+    size_t bucket = rule_.shape.target / ratio;
+    uint64_t weight = size;
+    for (uint64_t r = ratio; r > 1; r /= 2, bucket *= 2, weight *= 2) {
+      const size_t full = level.size() / bucket * bucket;
+      out.push_back({Rows(level.begin() + static_cast<ptrdiff_t>(full), level.end()), weight});
+      level.resize(full);
+      level = halve_buckets(level, bucket, weight);
+    }
+    out.push_back({level, weight});
+    return out;
+  }
+
+  /// Halves each run of `bucket` rows.
+  Rows halve_buckets(const Rows& level, size_t bucket, uint64_t weight) const {
+    const size_t buckets = level.size() / bucket;
+    Rows out(level.size() / 2);
+    context_.pool.parallel_for(buckets, [&](size_t b, int) {
+      const size_t* in = level.data() + b * bucket;
+      Array<float> k(context_.memory, MemoryKind::kScratch);
+      Array<float> v(context_.memory, MemoryKind::kScratch);
+      k.resize(bucket * rows_.dim);
+      v.resize(bucket * rows_.dim);
+      std::vector<int64_t> positions(bucket);
+      for (size_t i = 0; i < bucket; ++i) {
+        std::copy_n(rows_.k + in[i] * rows_.dim, rows_.dim, k.data() + i * rows_.dim);
+        std::copy_n(rows_.v + in[i] * rows_.dim, rows_.dim, v.data() + i * rows_.dim);
+        positions[i] = rows_.first_position + static_cast<int64_t>(in[i]);
+      }
+      const Halved halved = halve(context_.kernels, context_.memory, rule_.halving,
+                                  {k.data(), v.data(), positions.data(), bucket, rows_.dim},
+                                  {random_, tag_of(weight)});
+      for (size_t i = 0; i < bucket / 2; ++i) out[b * bucket / 2 + i] = in[halved.kept[i]];
+    });
+    return out;
+  }
+
+  const Context& context_;
+  const ExpressRule& rule_;
+  const OfflineRows& rows_;
+  Philox random_;
+};
+
+}  // namespace
+
+Coreset express_offline(const Context& context, const ExpressRule& rule, const OfflineRows& rows,
+                        const Philox& random) {
+  return Offline(context, rule, rows, random).run();
+}
+
+}  // namespace pith
