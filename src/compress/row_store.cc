@@ -105,6 +105,14 @@ void RowStore::keep(std::span<const uint32_t> kept) {
   values_->keep(kept);
 }
 
+void RowStore::decode_keys(float* out, size_t first, size_t count) const {
+  keys_->decode(out, first, count);
+  if (!format_.keys->pre_rope()) return;
+  RopeCursor(*format_.rope)
+      .rotate_rows(*kernels_, out, contiguous_ ? nullptr : positions_.data() + first,
+                   first_position_ + static_cast<int64_t>(first), count);
+}
+
 int64_t RowStore::position(size_t row) const {
   return contiguous_ ? first_position_ + static_cast<int64_t>(row) : positions_[row];
 }
