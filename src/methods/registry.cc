@@ -11,13 +11,18 @@
 #include <numeric>
 
 #include "methods/baselines/baselines.h"
+#include "methods/buzz/buzz.h"
+#include "methods/scores/scores.h"
 #include "pith/error.h"
 
 namespace pith {
 namespace {
 
 const auto& selectors() {
-  static const std::array kRows = {exact_row(), local_row(), streaming_llm_row(), uniform_row()};
+  static const std::array kRows = {exact_row(),     local_row(),   streaming_llm_row(),
+                                   uniform_row(),   buzz_row(),    h2o_row(),
+                                   tova_row(),      snapkv_row(),  pyramidkv_row(),
+                                   keydiff_row(),   knorm_row(),   expected_attention_row()};
   return kRows;
 }
 
