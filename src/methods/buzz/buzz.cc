@@ -52,9 +52,7 @@ class Buzz final : public Selector {
       done += run;
     }
   }
-  MassRequest mass(size_t tokens) const override {
-    return {options_.localmax ? tokens : 0, false};
-  }
+  MassRequest mass(size_t tokens) const override { return {options_.localmax ? tokens : 0, false}; }
   /// log_512 n (equation 7), never below 1: the model was trained without it.
   float score_factor(int64_t seen) const override {
     if (!options_.logn || seen <= 512) return 1;
@@ -87,8 +85,7 @@ class Buzz final : public Selector {
         for (size_t i = first; i < last; ++i) sum += std::exp(double{store.log_weight(i)});
       stands_for.push_back(sum);
     };
-    for (size_t i = 0; i < old_; i += old_stride_)
-      keep_cell(i, std::min(i + old_stride_, old_), i);
+    for (size_t i = 0; i < old_; i += old_stride_) keep_cell(i, std::min(i + old_stride_, old_), i);
     for (size_t i = old_; i < held_; i += new_stride_) {
       const size_t end = std::min(i + new_stride_, held_);
       size_t best = i;
@@ -115,18 +112,20 @@ std::unique_ptr<Selector> make_buzz(const SelectorRequest& r) {
   o.stride = r.parameters.count("s", 3);
   if (r.parameters.text("T").empty()) {
     if (r.site.window == 0)
-      throw Error(ErrorCode::kInvalidArgument,
-                  "buzz: the default threshold T is a multiple of the window, which is 0 here; give "
-                  "T or a window");
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          "buzz: the default threshold T is a multiple of the window, which is 0 here; give "
+          "T or a window");
     o.threshold = std::max(o.stride, buzz_threshold(r.site.window, o.stride));
   } else {
     o.threshold = r.parameters.rows("T", r.budget);
   }
   if (o.threshold < o.stride)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("buzz: a threshold of T={} rows is less than the stride s={}; raise T or "
-                            "lower s (at least 3)",
-                            o.threshold, o.stride));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("buzz: a threshold of T={} rows is less than the stride s={}; raise T or "
+                    "lower s (at least 3)",
+                    o.threshold, o.stride));
   o.logn = r.parameters.flag("logn");
   o.weights = r.parameters.flag("weights");
   o.swap = r.parameters.flag("swap");
@@ -143,11 +142,14 @@ size_t buzz_threshold(size_t window, size_t stride) {
 
 SelectorRow buzz_row() {
   SelectorRow row;
-  row.info = {"buzz", true, "local heavy hitters, thinned further with age",
+  row.info = {"buzz",
+              true,
+              "local heavy hitters, thinned further with age",
               "BUZZ (arXiv 2410.23079)",
               {{"s", "5", "stride: one of s new rows stays, one of floor((s+1)/2) old ones"},
-               {"T", "", "rows of the body that trigger an eviction; by Theorem 3.1 from s and the "
-                         "window if not given; a number, per cent of the context, or MiB"},
+               {"T", "",
+                "rows of the body that trigger an eviction; by Theorem 3.1 from s and the "
+                "window if not given; a number, per cent of the context, or MiB"},
                {"logn", "false", "multiply scores by log_512 of the tokens seen, at least 1"},
                {"weights", "false", "a kept row stands for the rows of its cell"},
                {"swap", "false", "ablation: the strides of old and new rows swapped"},

@@ -42,9 +42,7 @@ class ExpectedAttention final : public ScoreSelector {
   }
 
   void observe(std::span<HeadBody> bodies, const QueryBlock& queries) override;
-  size_t state_bytes() const override {
-    return (mean_.size() + scatter_.size()) * sizeof(float);
-  }
+  size_t state_bytes() const override { return (mean_.size() + scatter_.size()) * sizeof(float); }
   size_t allocated_state_bytes() const override {
     return mean_.capacity_bytes() + scatter_.capacity_bytes();
   }
@@ -89,9 +87,8 @@ void ExpectedAttention::observe(std::span<HeadBody> bodies, const QueryBlock& bl
   rope_ = block.rope;
   next_ = block.first_position + static_cast<int64_t>(block.tokens);
   // Queries at the sink's positions are unlike all others.
-  const int64_t skip =
-      std::clamp<int64_t>(int64_t{site().sink} - block.first_position, 0,
-                          static_cast<int64_t>(block.tokens));
+  const int64_t skip = std::clamp<int64_t>(int64_t{site().sink} - block.first_position, 0,
+                                           static_cast<int64_t>(block.tokens));
   const auto first = static_cast<size_t>(skip);
   if (first == block.tokens) return;
   context().pool.parallel_for(bodies.size() * site().group, [&](size_t i, int) {
@@ -111,7 +108,8 @@ void ExpectedAttention::add_queries(size_t index, size_t head, const QueryBlock&
     float* row = x.data() + t * dim;
     std::copy_n(block.q + ((first + t) * block.query_heads + head) * dim, dim, row);
     if (rope_) {
-      rope_->angles(cos.data(), sin.data(), -(block.first_position + static_cast<int64_t>(first + t)));
+      rope_->angles(cos.data(), sin.data(),
+                    -(block.first_position + static_cast<int64_t>(first + t)));
       context().kernels.rotate(row, cos.data(), sin.data(), dim);
     }
     for (size_t c = 0; c < dim; ++c) mean[c] += row[c] / static_cast<double>(n);

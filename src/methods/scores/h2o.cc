@@ -40,11 +40,10 @@ class H2o final : public ScoreSelector {
 }  // namespace
 
 SelectorRow h2o_row() {
-  SelectorRow row =
-      score_row({"h2o", true, "rows with the most accumulated attention, and the recent ones",
-                 "Zhang et al. 2023 (arXiv 2306.14048)",
-                 score_parameters({{"decay", "1", "factor on the sums at each selection, 0 to 1"}}),
-                 ""});
+  SelectorRow row = score_row(
+      {"h2o", true, "rows with the most accumulated attention, and the recent ones",
+       "Zhang et al. 2023 (arXiv 2306.14048)",
+       score_parameters({{"decay", "1", "factor on the sums at each selection, 0 to 1"}}), ""});
   row.default_sink = 0;
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {

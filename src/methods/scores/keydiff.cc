@@ -1,6 +1,6 @@
 // keydiff: drop the rows whose keys point where most keys point (Park et al., "KeyDiff: Key
-// Similarity-Based KV Cache Eviction", 2025, section 3). The score is minus the cosine between a key
-// and the mean of the body's normalised keys. No attention is needed. Cost: each key is decoded
+// Similarity-Based KV Cache Eviction", 2025, section 3). The score is minus the cosine between a
+// key and the mean of the body's normalised keys. No attention is needed. Cost: each key is decoded
 // twice at each selection, 4 D operations.
 
 #include <fmt/format.h>
@@ -64,9 +64,9 @@ class KeyDiff final : public ScoreSelector {
 }  // namespace
 
 SelectorRow keydiff_row() {
-  SelectorRow row = score_row({"keydiff", true, "rows whose keys differ most from the mean key",
-                               "Park et al. 2025 (arXiv 2504.15364), as in kvpress",
-                               score_parameters(), ""});
+  SelectorRow row =
+      score_row({"keydiff", true, "rows whose keys differ most from the mean key",
+                 "Park et al. 2025 (arXiv 2504.15364), as in kvpress", score_parameters(), ""});
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
     return std::make_unique<KeyDiff>(r);
   };

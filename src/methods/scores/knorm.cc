@@ -43,9 +43,9 @@ class KNorm final : public ScoreSelector {
 }  // namespace
 
 SelectorRow knorm_row() {
-  SelectorRow row = score_row({"knorm", true, "rows with the smallest key norms",
-                               "Devoto et al. 2024 (arXiv 2406.11430), as in kvpress",
-                               score_parameters(), ""});
+  SelectorRow row =
+      score_row({"knorm", true, "rows with the smallest key norms",
+                 "Devoto et al. 2024 (arXiv 2406.11430), as in kvpress", score_parameters(), ""});
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
     return std::make_unique<KNorm>(r);
   };

@@ -1,8 +1,8 @@
 // pyramidkv: SnapKV's score with a budget that falls from the first layer to the last (Cai et al.,
 // "PyramidKV", 2024, section 3.2). With K = budget + window rows a layer on average, the last layer
-// gets K / beta and the first 2 K minus that, linear between, in kvpress's arithmetic: no layer gets
-// more than there are tokens before the window (what it cannot use goes to the last layers), and a
-// pyramid whose tip is smaller than the window is given up for K everywhere. Cost: SnapKV's.
+// gets K / beta and the first 2 K minus that, linear between, in kvpress's arithmetic: no layer
+// gets more than there are tokens before the window (what it cannot use goes to the last layers),
+// and a pyramid whose tip is smaller than the window is given up for K everywhere. Cost: SnapKV's.
 
 #include <fmt/format.h>
 
@@ -39,7 +39,7 @@ class PyramidKv final : public SnapKv {
     const double step = (most - least) / static_cast<double>(site().layers - 1);
     // nearbyint rounds halves to even, as Python does.
     const double rows = std::nearbyint(most - static_cast<double>(site().layer) * step);
-    return std::max<size_t>(1, static_cast<size_t>(rows - std::min(rows, window)));
+    return static_cast<size_t>(rows - std::min(rows, window));
   }
 
   double beta_;

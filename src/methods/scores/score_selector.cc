@@ -51,8 +51,7 @@ void ScoreSelector::ingest(std::span<HeadBody> bodies, std::span<const NewRows> 
       ++run;
       full = held_ + run >= budget_at(seen_ + run) + sizes_.interval;
     }
-    for (size_t h = 0; h < bodies.size(); ++h)
-      bodies[h].store().append(slice(rows[h], done, run));
+    for (size_t h = 0; h < bodies.size(); ++h) bodies[h].store().append(slice(rows[h], done, run));
     done += run;
     seen_ += run;
     held_ += run;
@@ -60,9 +59,7 @@ void ScoreSelector::ingest(std::span<HeadBody> bodies, std::span<const NewRows> 
   }
 }
 
-void ScoreSelector::end_prefill(std::span<HeadBody> bodies) {
-  select(bodies, budget_at(seen_));
-}
+void ScoreSelector::end_prefill(std::span<HeadBody> bodies) { select(bodies, budget_at(seen_)); }
 
 void ScoreSelector::select(std::span<HeadBody> bodies, size_t budget) {
   if (held_ <= budget) return;
@@ -87,7 +84,8 @@ void ScoreSelector::select(std::span<HeadBody> bodies, size_t budget) {
 std::vector<ParameterInfo> score_parameters(std::vector<ParameterInfo> own) {
   std::vector<ParameterInfo> all = {
       {"budget", "1024", "body rows that stay: a number, per cent of the context, or MiB"},
-      {"interval", "512", "rows by which the body may outgrow the budget before the next selection"}};
+      {"interval", "512",
+       "rows by which the body may outgrow the budget before the next selection"}};
   all.insert(all.end(), own.begin(), own.end());
   return all;
 }

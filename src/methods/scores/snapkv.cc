@@ -46,8 +46,8 @@ void SnapKv::score(std::span<HeadBody> bodies, Scores& scores) const {
 }
 
 std::string SnapKv::settings() const {
-  return fmt::format("budget={},interval={},queries={},kernel={}", sizes().budget,
-                     sizes().interval, queries_, kernel_);
+  return fmt::format("budget={},interval={},queries={},kernel={}", sizes().budget, sizes().interval,
+                     queries_, kernel_);
 }
 
 std::string SnapKv::describe() const { return "snapkv(" + settings() + ")"; }
@@ -61,9 +61,9 @@ std::vector<ParameterInfo> snapkv_parameters(std::vector<ParameterInfo> own) {
 }
 
 SelectorRow snapkv_row() {
-  SelectorRow row = score_row({"snapkv", true, "rows that the prompt's last queries attend to",
-                               "Li et al. 2024 (arXiv 2404.14469), as in kvpress",
-                               snapkv_parameters(), ""});
+  SelectorRow row =
+      score_row({"snapkv", true, "rows that the prompt's last queries attend to",
+                 "Li et al. 2024 (arXiv 2404.14469), as in kvpress", snapkv_parameters(), ""});
   row.default_sink = 0;
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {

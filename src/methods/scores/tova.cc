@@ -35,9 +35,9 @@ class Tova final : public ScoreSelector {
 }  // namespace
 
 SelectorRow tova_row() {
-  SelectorRow row = score_row({"tova", true, "rows that the last query attends to most",
-                               "Oren et al. 2024 (arXiv 2401.06104), as in kvpress",
-                               score_parameters(), ""});
+  SelectorRow row =
+      score_row({"tova", true, "rows that the last query attends to most",
+                 "Oren et al. 2024 (arXiv 2401.06104), as in kvpress", score_parameters(), ""});
   row.default_sink = 0;
   row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 1u; };
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
