@@ -2,7 +2,7 @@
 """Rows that kvpress keeps, for the selectors that follow it (tests/data/selectors/).
 
 Runs kvpress 0.5's presses on small random tensors in one piece, as its forward hook would after a
-prefill, and stores the tensors with the rows kept. Queries are given through an identity projection,
+prefill, and stores the tensors with the rows kept. Queries enter by an identity projection,
 so that presses see exactly them. Needs torch, transformers >= 5 and kvpress 0.5 (PyPI).
 
     python tools/golden/make_selectors.py tests/data/selectors
