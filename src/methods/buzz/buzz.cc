@@ -4,9 +4,8 @@
 // thinned: of the old rows every s_hat-th stays, s_hat = floor((s + 1) / 2); of each s consecutive
 // new rows the one with the most accumulated attention stays. All survivors are then old.
 //
-// Cost: T row visits every T - a rows, where a ~ w is what an eviction leaves: about
-// s (s - 1) / (s^2 + 1) of a visit less than two for each row. Attend adds one number per query and
-// row for the mass.
+// Cost: T row visits every T - a rows, where a ~ w is what an eviction leaves: 1.3 visits for each
+// row at the defaults. Attend adds one number per query and row for the mass.
 
 #include "methods/buzz/buzz.h"
 
