@@ -35,9 +35,15 @@ class Contract : public testing::TestWithParam<std::tuple<std::string, std::stri
     if (method.size_parameter == "rate")
       text += rows >= kRows ? "(rate=1)" : "(rate=0.25)";
     else if (!method.size_parameter.empty())
-      text += "(" + method.size_parameter + "=" + std::to_string(rows) + ")";
+      text += "(" + method.size_parameter + "=" + std::to_string(rows) + interval(method) + ")";
     text += "+" + codec() + ",sink=2";
     return selector_row(selector()).owns_window ? text : text + ",window=16";
+  }
+  /// Few enough rows between selections that these streams see some.
+  static std::string interval(const MethodInfo& method) {
+    for (const ParameterInfo& p : method.parameters)
+      if (p.name == "interval") return ",interval=16";
+    return "";
   }
   bool sized() const { return !selector_row(selector()).info.size_parameter.empty(); }
   /// Rows as the codec gives them back.

@@ -25,12 +25,10 @@ build|header:dnnl.hpp|libdnnl-dev|oneDNN 2.6 or newer
 build|header:CLI/CLI.hpp|libcli11-dev|CLI11 2
 build|header:nlohmann/json.hpp|nlohmann-json3-dev|JSON for Modern C++ 3
 build|header:fmt/format.h|libfmt-dev|fmt 9 or newer
-build|header:spdlog/spdlog.h|libspdlog-dev|spdlog 1.10 or newer
 build|header:unicode/uregex.h|libicu-dev|ICU
 build|header:sentencepiece_processor.h|libsentencepiece-dev|SentencePiece 0.1.97 or newer
 build|header:gtest/gtest.h|libgtest-dev|GoogleTest
 build|header:rapidcheck.h|librapidcheck-dev|RapidCheck
-build|header:benchmark/benchmark.h|libbenchmark-dev|Google Benchmark
 checks|cmd:python3|python3|Python 3.9 or newer
 checks|cmd:clang-format-14,clang-format|clang-format-14 clang-format|clang-format 14
 checks|cmd:clang-tidy-14,clang-tidy|clang-tidy-14 clang-tidy|clang-tidy 14

@@ -146,6 +146,21 @@ size_t HeadGroup::begin_step(const QueryBlock& queries) {
   return request.queries;
 }
 
+bool HeadGroup::scales_queries(size_t tokens) const {
+  for (size_t t = 1; t <= tokens; ++t)
+    if (selector_->score_factor(static_cast<int64_t>(tokens_ + t)) != 1) return true;
+  return false;
+}
+
+void HeadGroup::scale_queries(float* q, size_t tokens, size_t query_heads, size_t group) const {
+  for (size_t t = 0; t < tokens; ++t) {
+    const float factor = selector_->score_factor(static_cast<int64_t>(tokens_ + t + 1));
+    for (int head : heads_)
+      context_.kernels.scale(q + (t * query_heads + static_cast<size_t>(head) * group) * dim_,
+                             factor, group * dim_);
+  }
+}
+
 void HeadGroup::add_spans(size_t h, std::vector<Span>& spans) {
   if (sinks_[h].rows() > 0) {
     spans.push_back(sinks_[h].span());
@@ -249,7 +264,9 @@ void HeadGroup::estimate(Ledger& ledger, size_t n) const {
   const double row = codecs_.key->bytes_per_row(dim_) + codecs_.value->bytes_per_row(dim_);
   ledger.payload += heads * ((o.sink + o.window) * exact_row_bytes() +
                              static_cast<size_t>(std::ceil(static_cast<double>(body) * row)));
+  const size_t exact_side = selector_->mass(1).queries > 0 ? sizeof(float) : 0;
   ledger.metadata += static_cast<size_t>(static_cast<double>(heads * body) * side_bytes_) +
+                     heads * (o.sink + o.window) * exact_side +
                      selector_->state_bytes();
   ledger.shared += codecs_.key->shared_bytes() + codecs_.value->shared_bytes();
   ledger.tokens = std::max<uint64_t>(ledger.tokens, n);

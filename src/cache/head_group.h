@@ -48,6 +48,10 @@ class HeadGroup {
   const std::vector<int>& heads() const { return heads_; }
   /// Shows the step's queries to the selector; returns how many of the last it wants mass from.
   size_t begin_step(const QueryBlock& queries);
+  /// Whether the selector puts a factor on any of the scores of the next `tokens` queries.
+  bool scales_queries(size_t tokens) const;
+  /// Puts it on the queries of this group's heads. q is [T, H, D].
+  void scale_queries(float* q, size_t tokens, size_t query_heads, size_t group) const;
   /// Appends what head `h` (index in heads()) holds.
   void add_spans(size_t h, std::vector<Span>& spans);
   void append(const LayerRows& rows, size_t kv_heads, Staging& staging);

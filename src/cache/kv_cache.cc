@@ -133,6 +133,17 @@ void KvCache::Impl::attend(int l, AttendCall call) {
     call.sliding_window = shape.sliding_window[static_cast<size_t>(l)];
   call.spans = spans;
   call.rope = rope;
+  Array<float> scaled(context.memory, MemoryKind::kScratch);  // [T, H, D]
+  for (const HeadGroup& group : target.groups) {
+    if (!group.scales_queries(call.tokens)) continue;
+    if (scaled.empty()) {
+      scaled.resize(call.tokens * call.shape.query_heads * call.shape.head_dim);
+      std::copy_n(call.q, scaled.size(), scaled.data());
+      call.q = scaled.data();
+    }
+    group.scale_queries(scaled.data(), call.tokens, call.shape.query_heads,
+                        call.shape.query_heads / kv_heads);
+  }
   pith::attend(context, call);
 }
 

@@ -105,12 +105,17 @@ void RowStore::keep(std::span<const uint32_t> kept) {
   values_->keep(kept);
 }
 
-void RowStore::read(float* k, float* v, size_t first, size_t count) const {
-  keys_->decode(k, first, count);
-  values_->decode(v, first, count);
+void RowStore::decode_keys(float* out, size_t first, size_t count) const {
+  keys_->decode(out, first, count);
   if (!format_.keys->pre_rope()) return;
-  for (size_t i = 0; i < count; ++i)
-    format_.rope->rotate(*kernels_, k + i * format_.dim, position(first + i));
+  RopeCursor(*format_.rope)
+      .rotate_rows(*kernels_, out, contiguous_ ? nullptr : positions_.data() + first,
+                   first_position_ + static_cast<int64_t>(first), count);
+}
+
+void RowStore::read(float* k, float* v, size_t first, size_t count) const {
+  decode_keys(k, first, count);
+  values_->decode(v, first, count);
 }
 
 int64_t RowStore::position(size_t row) const {

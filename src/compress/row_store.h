@@ -53,6 +53,8 @@ class RowStore {
   void set_log_weight(size_t row, float w);
   /// [rows] attention mass so far; empty if not tracked.
   std::span<float> mass() { return mass_; }
+  /// out [count, D] <- keys of rows [first, first + count) after RoPE, however they are stored.
+  void decode_keys(float* out, size_t first, size_t count) const;
   /// k, v f32 [count, D] <- rows [first, first + count), keys after RoPE whatever the codec stores.
   void read(float* k, float* v, size_t first, size_t count) const;
   const CodedRows& keys() const { return *keys_; }

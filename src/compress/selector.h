@@ -91,6 +91,9 @@ class Selector {
   virtual MassRequest mass(size_t /*tokens*/) const { return {}; }
   /// Sees each step's queries before they attend (ExpectedAttention's statistics).
   virtual void observe(std::span<HeadBody> /*bodies*/, const QueryBlock& /*queries*/) {}
+  /// A factor on the scores of a query that has seen `seen` tokens, itself included (BUZZ's log n);
+  /// it holds for every row that the query attends to. 1 for almost all.
+  virtual float score_factor(int64_t /*seen*/) const { return 1; }
   /// Rows in the body of one head after `n` rows have left the window: the most it can be.
   virtual size_t rows_after(size_t n) const = 0;
   /// Bytes of state beside the rows (counts towards metadata).

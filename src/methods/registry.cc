@@ -12,15 +12,19 @@
 
 #include "methods/balancekv/balancekv.h"
 #include "methods/baselines/baselines.h"
+#include "methods/buzz/buzz.h"
 #include "methods/express/express.h"
+#include "methods/scores/scores.h"
 #include "pith/error.h"
 
 namespace pith {
 namespace {
 
 const auto& selectors() {
-  static const std::array kRows = {exact_row(),   local_row(),   streaming_llm_row(),
-                                   uniform_row(), express_row(), balancekv_row()};
+  static const std::array kRows = {
+      exact_row(),   local_row(), streaming_llm_row(), uniform_row(), express_row(),
+      balancekv_row(), buzz_row(), h2o_row(), tova_row(), snapkv_row(), pyramidkv_row(),
+      keydiff_row(), knorm_row(), expected_attention_row()};
   return kRows;
 }
 

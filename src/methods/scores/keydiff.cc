@@ -1,0 +1,76 @@
+// keydiff: drop the rows whose keys point where most keys point (Park et al., "KeyDiff: Key
+// Similarity-Based KV Cache Eviction", 2025, section 3). The score is minus the cosine between a
+// key and the mean of the body's normalised keys. No attention is needed. Cost: each key is decoded
+// twice at each selection, 4 D operations.
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "methods/scores/score_selector.h"
+#include "methods/scores/scores.h"
+
+namespace pith {
+namespace {
+
+constexpr size_t kTile = 64;
+
+class KeyDiff final : public ScoreSelector {
+ public:
+  explicit KeyDiff(const SelectorRequest& r) : ScoreSelector(r.context, r.site, score_budget(r)) {}
+
+  std::string describe() const override {
+    return fmt::format("keydiff(budget={},interval={})", sizes().budget, sizes().interval);
+  }
+  std::unique_ptr<Selector> clone() const override { return std::make_unique<KeyDiff>(*this); }
+
+ private:
+  static double dot(const float* a, const double* b, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; ++i) sum += a[i] * b[i];
+    return sum;
+  }
+  static double norm(const float* a, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; ++i) sum += double{a[i]} * a[i];
+    return std::max(std::sqrt(sum), 1e-12);
+  }
+  /// Calls f(row, key) for each row of a body.
+  template <class F>
+  void for_keys(const RowStore& store, F&& f) const {
+    const size_t dim = site().head_dim;
+    std::vector<float> tile(kTile * dim);  // [kTile, D]
+    for (size_t first = 0; first < store.rows(); first += kTile) {
+      const size_t n = std::min(kTile, store.rows() - first);
+      store.decode_keys(tile.data(), first, n);
+      for (size_t t = 0; t < n; ++t) f(first + t, tile.data() + t * dim);
+    }
+  }
+  void score(std::span<HeadBody> bodies, Scores& scores) const override {
+    const size_t dim = site().head_dim;
+    for_heads(bodies, [&](size_t h) {
+      std::vector<double> anchor(dim);  // the mean's length does not change the order
+      for_keys(bodies[h].store(), [&](size_t, const float* key) {
+        const double length = norm(key, dim);
+        for (size_t c = 0; c < dim; ++c) anchor[c] += key[c] / length;
+      });
+      for_keys(bodies[h].store(), [&](size_t r, const float* key) {
+        scores[h][r] = -dot(key, anchor.data(), dim) / norm(key, dim);
+      });
+    });
+  }
+};
+
+}  // namespace
+
+SelectorRow keydiff_row() {
+  SelectorRow row =
+      score_row({"keydiff", true, "rows whose keys differ most from the mean key",
+                 "Park et al. 2025 (arXiv 2504.15364), as in kvpress", score_parameters(), ""});
+  row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
+    return std::make_unique<KeyDiff>(r);
+  };
+  return row;
+}
+
+}  // namespace pith

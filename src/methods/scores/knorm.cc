@@ -1,0 +1,55 @@
+// knorm: drop the rows with the largest key norms (Devoto et al., "A Simple and Effective L2
+// Norm-Based Strategy for KV Cache Compression", 2024). Cost: each key is decoded once at each
+// selection, 2 D operations.
+
+#include <fmt/format.h>
+
+#include "methods/scores/score_selector.h"
+#include "methods/scores/scores.h"
+
+namespace pith {
+namespace {
+
+constexpr size_t kTile = 64;
+
+class KNorm final : public ScoreSelector {
+ public:
+  explicit KNorm(const SelectorRequest& r) : ScoreSelector(r.context, r.site, score_budget(r)) {}
+
+  std::string describe() const override {
+    return fmt::format("knorm(budget={},interval={})", sizes().budget, sizes().interval);
+  }
+  std::unique_ptr<Selector> clone() const override { return std::make_unique<KNorm>(*this); }
+
+ private:
+  void score(std::span<HeadBody> bodies, Scores& scores) const override {
+    const size_t dim = site().head_dim;
+    for_heads(bodies, [&](size_t h) {
+      const CodedRows& keys = bodies[h].store().keys();  // RoPE keeps norms: no turning needed
+      std::vector<float> tile(kTile * dim);              // [kTile, D]
+      for (size_t first = 0; first < keys.rows(); first += kTile) {
+        const size_t n = std::min(kTile, keys.rows() - first);
+        keys.decode(tile.data(), first, n);
+        for (size_t t = 0; t < n; ++t) {
+          double sum = 0;
+          for (size_t c = 0; c < dim; ++c) sum += double{tile[t * dim + c]} * tile[t * dim + c];
+          scores[h][first + t] = -sum;
+        }
+      }
+    });
+  }
+};
+
+}  // namespace
+
+SelectorRow knorm_row() {
+  SelectorRow row =
+      score_row({"knorm", true, "rows with the smallest key norms",
+                 "Devoto et al. 2024 (arXiv 2406.11430), as in kvpress", score_parameters(), ""});
+  row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
+    return std::make_unique<KNorm>(r);
+  };
+  return row;
+}
+
+}  // namespace pith

@@ -1,0 +1,63 @@
+// pyramidkv: SnapKV's score with a budget that falls from the first layer to the last (Cai et al.,
+// "PyramidKV", 2024, section 3.2). With K = budget + window rows a layer on average, the last layer
+// gets K / beta and the first 2 K minus that, linear between, in kvpress's arithmetic: no layer
+// gets more than there are tokens before the window (what it cannot use goes to the last layers),
+// and a pyramid whose tip is smaller than the window is given up for K everywhere. Cost: SnapKV's.
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "methods/scores/scores.h"
+#include "methods/scores/snapkv.h"
+
+namespace pith {
+namespace {
+
+class PyramidKv final : public SnapKv {
+ public:
+  explicit PyramidKv(const SelectorRequest& r)
+      : SnapKv(r), beta_(r.parameters.number("beta", 1, 1e6)) {}
+
+  std::string describe() const override {
+    return fmt::format("pyramidkv({},beta={})", settings(), beta_);
+  }
+  std::unique_ptr<Selector> clone() const override { return std::make_unique<PyramidKv>(*this); }
+
+ private:
+  size_t budget_at(size_t n) const override {
+    const auto window = static_cast<double>(site().window);
+    const double mean = static_cast<double>(sizes().budget) + window;
+    const auto tokens = static_cast<double>(tokens_at(n));
+    double least = mean / beta_, most = 2 * mean - least;
+    if (most >= tokens - window) {
+      most = tokens - window;
+      least = 2 * mean - most;
+    }
+    if (site().layers < 2 || !(tokens >= most && most >= least && least >= window))
+      return sizes().budget;
+    const double step = (most - least) / static_cast<double>(site().layers - 1);
+    // nearbyint rounds halves to even, as Python does.
+    const double rows = std::nearbyint(most - static_cast<double>(site().layer) * step);
+    return static_cast<size_t>(rows - std::min(rows, window));
+  }
+
+  double beta_;
+};
+
+}  // namespace
+
+SelectorRow pyramidkv_row() {
+  SelectorRow row = score_row(
+      {"pyramidkv", true, "SnapKV with a budget that falls over the layers",
+       "Cai et al. 2024 (arXiv 2406.02069), as in kvpress",
+       snapkv_parameters({{"beta", "20", "mean budget over the last layer's; 1 = SnapKV"}}), ""});
+  row.default_sink = 0;
+  row.side_bytes = sizeof(uint32_t) + sizeof(float);
+  row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
+    return std::make_unique<PyramidKv>(r);
+  };
+  return row;
+}
+
+}  // namespace pith

@@ -1,0 +1,16 @@
+#pragma once
+// Selectors that keep the rows with the best scores, one file a rule, one registry row each.
+
+#include "compress/registry.h"
+
+namespace pith {
+
+SelectorRow h2o_row();
+SelectorRow tova_row();
+SelectorRow snapkv_row();
+SelectorRow pyramidkv_row();
+SelectorRow expected_attention_row();
+SelectorRow keydiff_row();
+SelectorRow knorm_row();
+
+}  // namespace pith

@@ -1,0 +1,75 @@
+// snapkv: the last queries vote on which rows of the prompt matter (Li et al., "SnapKV: LLM Knows
+// What You are Looking for Before Generation", 2024, section 4). A row's score is its attention
+// mass from the last `queries` queries, averaged over `kernel` neighbouring rows (zeros beyond the
+// ends, as kvpress pools) and over the group's query heads. Cost per row: a few additions at each
+// selection; attend adds one number per voting query and row.
+
+#include "methods/scores/snapkv.h"
+
+#include <fmt/format.h>
+
+#include "methods/scores/scores.h"
+#include "pith/error.h"
+
+namespace pith {
+
+SnapKv::SnapKv(const SelectorRequest& r)
+    : ScoreSelector(r.context, r.site, score_budget(r)),
+      queries_(r.parameters.text("queries").empty() ? std::max(1u, r.site.window)
+                                                    : r.parameters.count("queries", 1)),
+      kernel_(r.parameters.count("kernel", 1)) {
+  if (kernel_ % 2 == 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: kernel={} has no middle row; choose an odd number",
+                            r.parameters.method(), kernel_));
+}
+
+// A long step brings all the votes itself. Short steps collect theirs; starting anew when a whole
+// number of periods is left makes the votes at the next selection those of the last queries_.
+MassRequest SnapKv::mass(size_t tokens) const {
+  if (tokens >= queries_) return {queries_, true};
+  const size_t period = std::min(queries_, sizes().interval);
+  return {tokens, until_selection() % period < tokens};
+}
+
+void SnapKv::score(std::span<HeadBody> bodies, Scores& scores) const {
+  for_heads(bodies, [&](size_t h) {
+    const std::span<const float> mass = bodies[h].store().mass();
+    const size_t half = kernel_ / 2;
+    for (size_t r = 0; r < mass.size(); ++r) {
+      double sum = 0;
+      for (size_t i = r > half ? r - half : 0; i <= std::min(r + half, mass.size() - 1); ++i)
+        sum += mass[i];
+      scores[h][r] = sum;
+    }
+  });
+}
+
+std::string SnapKv::settings() const {
+  return fmt::format("budget={},interval={},queries={},kernel={}", sizes().budget, sizes().interval,
+                     queries_, kernel_);
+}
+
+std::string SnapKv::describe() const { return "snapkv(" + settings() + ")"; }
+
+std::vector<ParameterInfo> snapkv_parameters(std::vector<ParameterInfo> own) {
+  std::vector<ParameterInfo> all = {
+      {"queries", "", "last queries that vote; as many as the window has rows by default"},
+      {"kernel", "5", "neighbouring rows over which votes are averaged (odd; 1 = none)"}};
+  all.insert(all.end(), own.begin(), own.end());
+  return score_parameters(std::move(all));
+}
+
+SelectorRow snapkv_row() {
+  SelectorRow row =
+      score_row({"snapkv", true, "rows that the prompt's last queries attend to",
+                 "Li et al. 2024 (arXiv 2404.14469), as in kvpress", snapkv_parameters(), ""});
+  row.default_sink = 0;
+  row.side_bytes = sizeof(uint32_t) + sizeof(float);
+  row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
+    return std::make_unique<SnapKv>(r);
+  };
+  return row;
+}
+
+}  // namespace pith
