@@ -41,8 +41,8 @@ class Harness {
   Harness(const Shape& shape, const std::string& policy, uint64_t seed = 1, int threads = 1,
           const std::string& isa = "", const Rope* rope = nullptr)
       : shape_(shape), pool_(threads), context_{pool_, memory_, kernels_for(isa)} {
-    const CacheShape cs{shape.layers,   shape.query_heads(), shape.kv_heads,
-                        shape.head_dim, {},                  shape.context};
+    const CacheShape cs{shape.layers, shape.query_heads(), shape.kv_heads, shape.head_dim,
+                        {},           shape.context};
     cache_ = std::make_unique<KvCache>(context_, cs, Policy::parse(policy), seed, rope);
   }
 
@@ -60,7 +60,8 @@ class Harness {
     }
   }
   /// Prefill: each chunk's queries attend and its rows enter. Returns out [T, H, D].
-  std::vector<float> step(const Rows& rows, size_t first, size_t last, size_t chunk, int layer = 0) {
+  std::vector<float> step(const Rows& rows, size_t first, size_t last, size_t chunk,
+                          int layer = 0) {
     std::vector<float> out((last - first) * shape_.q_size());
     for (size_t t = first; t < last; t += chunk) {
       const size_t n = std::min(chunk, last - t);
@@ -121,14 +122,14 @@ inline std::vector<double> oracle(const Shape& shape, const float* q, const Rows
 }
 
 /// The oracle for queries [first, last) of all heads over rows that each KV head holds.
-inline std::vector<double> oracle_all(const Shape& shape, const Rows& rows, size_t first, size_t last,
-                                      const std::vector<HeadRows>& held) {
+inline std::vector<double> oracle_all(const Shape& shape, const Rows& rows, size_t first,
+                                      size_t last, const std::vector<HeadRows>& held) {
   std::vector<double> out;
   for (size_t t = first; t < last; ++t)
     for (int h = 0; h < shape.query_heads(); ++h) {
       const float* q = rows.q.data() + t * shape.q_size() + static_cast<size_t>(h * shape.head_dim);
-      const auto one = oracle(shape, q, rows, h / shape.group,
-                              held[static_cast<size_t>(h / shape.group)]);
+      const auto one =
+          oracle(shape, q, rows, h / shape.group, held[static_cast<size_t>(h / shape.group)]);
       out.insert(out.end(), one.begin(), one.end());
     }
   return out;

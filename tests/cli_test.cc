@@ -114,7 +114,8 @@ TEST_F(Cli, HelpIsThereForEveryCommand) {
 }
 
 TEST_F(Cli, RunCompletesAPromptAndTheSeedDecides) {
-  const std::vector<std::string> base{"run", "-m", kModel, "-p", "The ship lay at anchor", "-n", "16"};
+  const std::vector<std::string> base{"run", "-m", kModel, "-p", "The ship lay at anchor",
+                                      "-n",  "16"};
   auto with = [&](std::vector<std::string> more) {
     auto all = base;
     all.insert(all.end(), more.begin(), more.end());
@@ -196,11 +197,10 @@ TEST_F(Cli, LogitsAreTheSameForTextAndIds) {
   const Result text =
       run({"logits", "-m", kModel, "-p", "The ship lay at anchor", "--out", a, "--json"});
   ASSERT_EQ(text.status, 0) << text.err;
-  const json ids = json::parse(
-      run({"tokenize", "-m", kModel, "-p", "The ship lay at anchor", "--json"}).out);
+  const json ids =
+      json::parse(run({"tokenize", "-m", kModel, "-p", "The ship lay at anchor", "--json"}).out);
   write(folder_ / "ids.json", ids["ids"].dump());
-  const Result by_id =
-      run({"logits", "-m", kModel, "--ids", folder_ / "ids.json", "--out", b});
+  const Result by_id = run({"logits", "-m", kModel, "--ids", folder_ / "ids.json", "--out", b});
   ASSERT_EQ(by_id.status, 0) << by_id.err;
   EXPECT_TRUE(read(a) == read(b));
   EXPECT_GE(read(a).size(), ids["ids"].size() * 8192 * 4);
@@ -216,14 +216,12 @@ TEST_F(Cli, AttendGivesTheSoftmaxOfItsTensors) {
   const auto bytes = [](const std::vector<float>& x) {
     return std::string(reinterpret_cast<const char*>(x.data()), x.size() * 4);
   };
-  const std::string header =
-      R"({"q":{"dtype":"F32","shape":[2,1,16],"data_offsets":[0,128]},)"
-      R"("k":{"dtype":"F32","shape":[1,3,16],"data_offsets":[128,320]},)"
-      R"("v":{"dtype":"F32","shape":[1,3,16],"data_offsets":[320,512]}})";
+  const std::string header = R"({"q":{"dtype":"F32","shape":[2,1,16],"data_offsets":[0,128]},)"
+                             R"("k":{"dtype":"F32","shape":[1,3,16],"data_offsets":[128,320]},)"
+                             R"("v":{"dtype":"F32","shape":[1,3,16],"data_offsets":[320,512]}})";
   const uint64_t length = header.size();
-  write(folder_ / "in.safetensors",
-        std::string(reinterpret_cast<const char*>(&length), 8) + header + bytes(q) + bytes(k) +
-            bytes(v));
+  write(folder_ / "in.safetensors", std::string(reinterpret_cast<const char*>(&length), 8) +
+                                        header + bytes(q) + bytes(k) + bytes(v));
   const std::string out = folder_ / "out.safetensors";
   const Result r = run({"attend", "--tensors", folder_ / "in.safetensors", "--policy", "exact+f32",
                         "--seed", "1", "--out", out, "--json"});
@@ -267,8 +265,8 @@ TEST_F(Cli, BenchChecksAndCounts) {
 }
 
 TEST_F(Cli, DemoFindsFactsAndItsNullControlIsZero) {
-  const Result r = run({"demo", "-m", kModel, "--tokens", "1200", "--facts", "4", "--rows", "256",
-                        "--json"});
+  const Result r =
+      run({"demo", "-m", kModel, "--tokens", "1200", "--facts", "4", "--rows", "256", "--json"});
   ASSERT_EQ(r.status, 0) << r.err;
   const json j = json::parse(r.out);
   EXPECT_LT(j["null_control_kl"].get<double>(), 1e-6);
@@ -294,7 +292,8 @@ TEST_F(Cli, BadInputIsRefusedWithAReason) {
   refused(run_with({"-p", ""}), 10, "the prompt is empty");
   refused(run_with({"-p", "x", "--kv-policy", "exakt"}), 10, "did you mean 'exact'?");
   refused(run_with({"-p", "x", "--kv-policy", "local(size=3)"}), 10, "it takes window");
-  refused(run_with({"-p", "x", "--kv-policy", "uniform", "--kv-budget", "0"}), 10, "is not a budget");
+  refused(run_with({"-p", "x", "--kv-policy", "uniform", "--kv-budget", "0"}), 10,
+          "is not a budget");
   refused(run_with({"-p", "x", "--kv-budget", "10%"}), 10, "keeps every row");
   refused(run_with({"-p", "x", "--kv-policy", "exact+f32", "-ctk", "f16"}), 10, "contradicts");
   refused(run_with({"-p", "one two three four five six seven", "-c", "4"}), 15, "context of 4");
@@ -320,7 +319,8 @@ TEST_F(Cli, DamagedModelsAreRefused) {
   const std::string config = read(fs::path(kModel) / "config.json");
   const std::string tokenizer = read(fs::path(kModel) / "tokenizer.json");
   refused_model("model.safetensors", weights.substr(0, 4), 12, "model.safetensors");
-  refused_model("model.safetensors", weights.substr(0, weights.size() / 2), 12, "model.safetensors");
+  refused_model("model.safetensors", weights.substr(0, weights.size() / 2), 12,
+                "model.safetensors");
   refused_model("config.json", config.substr(0, 100), 12, "config.json");
   refused_model("tokenizer.json", tokenizer.substr(0, 5000), 12, "tokenizer.json");
   json other = json::parse(config);

@@ -187,14 +187,16 @@ std::vector<std::string> codec_names() {
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Registry, Contract,
-    testing::Combine(testing::ValuesIn(selector_names()), testing::ValuesIn(codec_names()),
-                     testing::Values(64, 80, 96, 128, 256), testing::Values(1, 4, 8)),
-    [](const auto& i) {
-      return std::get<0>(i.param) + "_" + std::get<1>(i.param) + "_d" +
-             std::to_string(std::get<2>(i.param)) + "_g" + std::to_string(std::get<3>(i.param));
-    });
+INSTANTIATE_TEST_SUITE_P(Registry, Contract,
+                         testing::Combine(testing::ValuesIn(selector_names()),
+                                          testing::ValuesIn(codec_names()),
+                                          testing::Values(64, 80, 96, 128, 256),
+                                          testing::Values(1, 4, 8)),
+                         [](const auto& i) {
+                           return std::get<0>(i.param) + "_" + std::get<1>(i.param) + "_d" +
+                                  std::to_string(std::get<2>(i.param)) + "_g" +
+                                  std::to_string(std::get<3>(i.param));
+                         });
 
 }  // namespace
 }  // namespace pith

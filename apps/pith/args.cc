@@ -20,8 +20,7 @@ class Formatter : public CLI::Formatter {
 };
 
 int hex_digit(char c) {
-  return std::isdigit(static_cast<unsigned char>(c)) ? c - '0'
-                                                     : std::tolower(c) - 'a' + 10;
+  return std::isdigit(static_cast<unsigned char>(c)) ? c - '0' : std::tolower(c) - 'a' + 10;
 }
 
 }  // namespace

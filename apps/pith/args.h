@@ -29,8 +29,9 @@ std::shared_ptr<CLI::FormatterBase> make_formatter();
 template <class T>
 CLI::Option* add_repeated(CLI::App& app, const std::string& name, std::vector<T>& values,
                           const std::string& help) {
-  return app.add_option(name, values, help)->expected(1)->multi_option_policy(
-      CLI::MultiOptionPolicy::TakeAll);
+  return app.add_option(name, values, help)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
 }  // namespace pith::cli

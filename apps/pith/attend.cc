@@ -40,17 +40,19 @@ Inputs check_inputs(const SafeTensors& file, bool causal) {
   for (const Tensor* t : {in.q, in.k, in.v}) {
     t->dtype();  // refuses what is not f32, f16 or bf16
     if (t->shape.size() != 3 || t->count() == 0) {
-      refuse(fmt::format("{}: '{}' has shape {}; wanted: q [H, Tq, D], k and v [G, T, D], none of "
-                         "them 0",
-                         t->file, t->name, t->shape_text()));
+      refuse(
+          fmt::format("{}: '{}' has shape {}; wanted: q [H, Tq, D], k and v [G, T, D], none of "
+                      "them 0",
+                      t->file, t->name, t->shape_text()));
     }
   }
   in.query_heads = in.q->shape[0], in.queries = in.q->shape[1], in.dim = in.q->shape[2];
   in.kv_heads = in.k->shape[0], in.rows = in.k->shape[1];
   if (in.k->shape != in.v->shape || in.k->shape[2] != in.dim) {
-    refuse(fmt::format("{}: q {}, k {} and v {} do not fit: k and v must have one shape [G, T, D] "
-                       "with the D of q",
-                       file.source(), in.q->shape_text(), in.k->shape_text(), in.v->shape_text()));
+    refuse(
+        fmt::format("{}: q {}, k {} and v {} do not fit: k and v must have one shape [G, T, D] "
+                    "with the D of q",
+                    file.source(), in.q->shape_text(), in.k->shape_text(), in.v->shape_text()));
   }
   if (in.query_heads % in.kv_heads != 0) {
     refuse(fmt::format("{}: {} query heads cannot share {} KV heads evenly", file.source(),
@@ -108,11 +110,12 @@ class Attention {
     shape.head_dim = static_cast<int>(in.dim);
     shape.context = options_.context > 0 ? options_.context : in.rows;
     if (shape.context < in.rows) {
-      throw Error(ErrorCode::kContextFull,
-                  fmt::format("{} rows do not fit into a context of {}; raise -c", in.rows,
-                              shape.context));
+      throw Error(
+          ErrorCode::kContextFull,
+          fmt::format("{} rows do not fit into a context of {}; raise -c", in.rows, shape.context));
     }
-    cache_ = std::make_unique<KvCache>(context_, shape, options_.policy, options_.seed, rope_.get());
+    cache_ =
+        std::make_unique<KvCache>(context_, shape, options_.policy, options_.seed, rope_.get());
     out_.resize(in.query_heads * in.queries * in.dim);
   }
 
@@ -135,9 +138,8 @@ class Attention {
       load_rows(k_, context_.kernels, *in_.k, first, count);
       load_rows(v_, context_.kernels, *in_.v, first, count);
       result_.resize(q_.size());
-      timed(timing_.attend, [&] {
-        cache_->step(0, result_.data(), q_.data(), k_.data(), v_.data(), count);
-      });
+      timed(timing_.attend,
+            [&] { cache_->step(0, result_.data(), q_.data(), k_.data(), v_.data(), count); });
       store(first, count);
       if (!bar.update(first + count, in_.rows)) return false;
     }
@@ -162,9 +164,7 @@ class Attention {
       const size_t count = std::min(options_.chunk, in_.queries - first);
       load_rows(q_, context_.kernels, *in_.q, first, count);
       result_.resize(q_.size());
-      timed(timing_.attend, [&] {
-        cache_->attend_only(0, result_.data(), q_.data(), count);
-      });
+      timed(timing_.attend, [&] { cache_->attend_only(0, result_.data(), q_.data(), count); });
       store(first, count);
       if (!bar.update(first + count, in_.queries)) return false;
     }
@@ -210,10 +210,10 @@ void write_results(const std::string& path, const Attention& attention, const In
       {{"out", TensorType::kF32, {in.query_heads, in.queries, in.dim}}, attention.out().data()}};
   for (size_t g = 0; g < heads.size(); ++g) {
     const size_t n = heads[g].positions.size();
-    tensors.push_back({{fmt::format("rows.{}", g), TensorType::kI64, {n}},
-                       heads[g].positions.data()});
-    tensors.push_back({{fmt::format("log_weight.{}", g), TensorType::kF32, {n}},
-                       heads[g].log_weights.data()});
+    tensors.push_back(
+        {{fmt::format("rows.{}", g), TensorType::kI64, {n}}, heads[g].positions.data()});
+    tensors.push_back(
+        {{fmt::format("log_weight.{}", g), TensorType::kF32, {n}}, heads[g].log_weights.data()});
   }
   write_safetensors(path, std::move(tensors),
                     {{"policy", attention.options().policy.to_string()},
@@ -265,8 +265,7 @@ int attend(const AttendOptions& o) {
 
 void add_attend(CLI::App& root, Action& action) {
   auto o = std::make_shared<AttendOptions>();
-  CLI::App* app =
-      root.add_subcommand("attend", "Run your own q, k and v tensors through a policy");
+  CLI::App* app = root.add_subcommand("attend", "Run your own q, k and v tensors through a policy");
   app->add_option("--tensors", o->tensors,
                   "safetensors file with q [H, Tq, D], k and v [G, T, D], each f32, f16 or bf16; D "
                   "a multiple of 16, H a multiple of G")
@@ -303,7 +302,8 @@ void add_attend(CLI::App& root, Action& action) {
       ->type_name("FILE")
       ->group("Output");
   app->footer(
-      "Scores are scaled by 1/sqrt(D). --json prints rows, bytes by kind, effective bits, seconds.\n\n"
+      "Scores are scaled by 1/sqrt(D). --json prints rows, bytes by kind, effective bits, "
+      "seconds.\n\n"
       "Examples:\n"
       "  pith attend --tensors in.safetensors --policy 'uniform(rate=0.25)' --seed 1 "
       "--out out.safetensors\n"

@@ -1,6 +1,6 @@
 // pith bench: tokens per second of prefill and decode against depth, attention's share of the
-// machine's read bandwidth, and the ledger, for one or more policies in one run. Answers are checked
-// against the scalar instruction set before anything is timed.
+// machine's read bandwidth, and the ledger, for one or more policies in one run. Answers are
+// checked against the scalar instruction set before anything is timed.
 
 #include <fmt/format.h>
 
@@ -75,10 +75,11 @@ double check_answer(const std::shared_ptr<const Model>& model, const SessionOpti
     largest = std::max(largest, std::fabs(double{plain[i]}));
   }
   if (!(difference <= 1e-3 * largest))
-    throw Error(ErrorCode::kInternal,
-                fmt::format("logits differ from the scalar twins' by {:.2e} of the largest; nothing "
-                            "was timed",
-                            difference / largest));
+    throw Error(
+        ErrorCode::kInternal,
+        fmt::format("logits differ from the scalar twins' by {:.2e} of the largest; nothing "
+                    "was timed",
+                    difference / largest));
   return difference / largest;
 }
 
@@ -112,8 +113,8 @@ class Bench {
     EngineOptions engine = o_.engine;
     engine.policy.policy = policy;
     SessionOptions options = session_options(engine);
-    options.context = std::max(options.context,
-                               depth + static_cast<size_t>(o_.prompt + o_.generate) + 64);
+    options.context =
+        std::max(options.context, depth + static_cast<size_t>(o_.prompt + o_.generate) + 64);
     return options;
   }
 
@@ -182,14 +183,14 @@ void print_table(const std::vector<Line>& lines, double read) {
                "kept", "KV", "bits"});
   for (const Line& l : lines) {
     const bool timed = l.attention.seconds > 0;
-    table.add({l.policy, std::to_string(l.depth), rate(l.prefill), rate(l.decode),
-               l.decode.value > 0 ? fmt::format("{:.0f}%", 100 * l.decode.value / l.decode_limit)
-                                  : "-",
-               timed ? fmt::format("{:.1f} GB/s", l.attention.bytes_per_second() / 1e9) : "-",
-               timed ? fmt::format("{:.0f}%", 100 * l.attention.bytes_per_second() / read) : "-",
-               std::to_string(l.ledger.rows_kept), share_kept(l.ledger),
-               human_bytes(static_cast<double>(l.ledger.cache_bytes())),
-               fmt::format("{:.2f}", l.ledger.effective_bits())});
+    table.add(
+        {l.policy, std::to_string(l.depth), rate(l.prefill), rate(l.decode),
+         l.decode.value > 0 ? fmt::format("{:.0f}%", 100 * l.decode.value / l.decode_limit) : "-",
+         timed ? fmt::format("{:.1f} GB/s", l.attention.bytes_per_second() / 1e9) : "-",
+         timed ? fmt::format("{:.0f}%", 100 * l.attention.bytes_per_second() / read) : "-",
+         std::to_string(l.ledger.rows_kept), share_kept(l.ledger),
+         human_bytes(static_cast<double>(l.ledger.cache_bytes())),
+         fmt::format("{:.2f}", l.ledger.effective_bits())});
   }
   write_out(table.text() +
             "\nprefill, decode: tokens per second, median (least-most); of limit: of what reading\n"
@@ -242,11 +243,11 @@ int bench(const BenchOptions& o) {
                 {"largest_difference_to_scalar", bench.largest_difference()},
                 {"lines", list}});
   } else {
-    write_out(fmt::format("{}: {} of weights; {} threads, {}; read bandwidth {:.1f} GB/s; logits "
-                          "within {:.0e} of the scalar twins'\n\n",
-                          o.engine.model, human_bytes(static_cast<double>(model->weight_bytes())),
-                          bench.threads(), bench.isa(), bench.read() / 1e9,
-                          bench.largest_difference()));
+    write_out(
+        fmt::format("{}: {} of weights; {} threads, {}; read bandwidth {:.1f} GB/s; logits "
+                    "within {:.0e} of the scalar twins'\n\n",
+                    o.engine.model, human_bytes(static_cast<double>(model->weight_bytes())),
+                    bench.threads(), bench.isa(), bench.read() / 1e9, bench.largest_difference()));
     print_table(lines, bench.read());
   }
   return cancelled ? kExitInterrupted : 0;

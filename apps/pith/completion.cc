@@ -78,13 +78,18 @@ std::string bash_script(const std::vector<CommandEntry>& commands) {
     for (const auto& o : c.options) options.insert(options.end(), o.names.begin(), o.names.end());
     words += fmt::format("    {}) words=\"{}\" ;;\n", c.name, fmt::join(options, " "));
     for (const auto& o : c.options) {
-      const auto pattern = fmt::format("{}:{}", c.name, fmt::join(o.names, fmt::format("|{}:", c.name)));
+      const auto pattern =
+          fmt::format("{}:{}", c.name, fmt::join(o.names, fmt::format("|{}:", c.name)));
       const auto known = values_of(o);
       std::string generate;
-      if (!known.empty()) generate = fmt::format("compgen -W \"{}\"", fmt::join(known, " "));
-      else if (is_folder(o)) generate = "compgen -d";
-      else if (is_file(o)) generate = "compgen -f";
-      else if (!o.type.empty()) generate = ":";
+      if (!known.empty())
+        generate = fmt::format("compgen -W \"{}\"", fmt::join(known, " "));
+      else if (is_folder(o))
+        generate = "compgen -d";
+      else if (is_file(o))
+        generate = "compgen -f";
+      else if (!o.type.empty())
+        generate = ":";
       if (!generate.empty()) {
         values += fmt::format("    {}) COMPREPLY=($({} -- \"$current\")); return ;;\n", pattern,
                               generate);
@@ -122,10 +127,14 @@ std::string zsh_script(const std::vector<CommandEntry>& commands) {
     for (const auto& o : c.options) {
       std::string value;
       const auto known = values_of(o);
-      if (!known.empty()) value = fmt::format(":value:({})", fmt::join(known, " "));
-      else if (is_folder(o)) value = ":folder:_files -/";
-      else if (is_file(o)) value = ":file:_files";
-      else if (!o.type.empty()) value = fmt::format(":{}: ", plain(o.type));
+      if (!known.empty())
+        value = fmt::format(":value:({})", fmt::join(known, " "));
+      else if (is_folder(o))
+        value = ":folder:_files -/";
+      else if (is_file(o))
+        value = ":file:_files";
+      else if (!o.type.empty())
+        value = fmt::format(":{}: ", plain(o.type));
       for (const auto& name : o.names) {
         cases += fmt::format("        '*{}[{}]{}' \\\n", name, o.help, value);
       }
@@ -168,15 +177,18 @@ std::string fish_script(const std::vector<CommandEntry>& commands) {
                     : fmt::format(" -{} {}", name.size() == 2 ? "s" : "o", name.substr(1));
       }
       const auto known = values_of(o);
-      if (!known.empty()) out += fmt::format(" -x -a '{}'", fmt::join(known, " "));
-      else if (is_folder(o)) out += " -x -a '(__fish_complete_directories)'";
-      else if (is_file(o)) out += " -r -F";
-      else if (!o.type.empty()) out += " -x";
+      if (!known.empty())
+        out += fmt::format(" -x -a '{}'", fmt::join(known, " "));
+      else if (is_folder(o))
+        out += " -x -a '(__fish_complete_directories)'";
+      else if (is_file(o))
+        out += " -r -F";
+      else if (!o.type.empty())
+        out += " -x";
       out += fmt::format(" -d '{}'\n", o.help);
     }
   }
-  return out +
-         "complete -c pith -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'\n";
+  return out + "complete -c pith -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'\n";
 }
 
 int print_completion(const CLI::App& root, const std::string& shell) {

@@ -18,8 +18,9 @@ namespace {
 
 // Characters, not bytes: what a terminal shows of UTF-8 without wide characters.
 size_t width_of(std::string_view text) {
-  return static_cast<size_t>(std::count_if(
-      text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  }));
 }
 
 }  // namespace
@@ -29,7 +30,10 @@ std::string human_bytes(double bytes) {
   size_t unit = 0;
   while (bytes >= 999.5 && unit + 1 < kUnits.size()) bytes /= 1000, ++unit;
   return unit == 0 ? fmt::format("{:.0f} B", bytes)
-                   : fmt::format("{:.{}f} {}", bytes, bytes < 9.995 ? 2 : bytes < 99.95 ? 1 : 0,
+                   : fmt::format("{:.{}f} {}", bytes,
+                                 bytes < 9.995   ? 2
+                                 : bytes < 99.95 ? 1
+                                                 : 0,
                                  kUnits[unit]);
 }
 

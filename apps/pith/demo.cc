@@ -48,7 +48,7 @@ struct Exam {
   std::vector<int32_t> ids;                     // the document, begin token included
   std::vector<std::vector<int32_t>> questions;  // [facts]
   // From the first, exact run: its answers and the logits that led to them.
-  std::vector<std::vector<int32_t>> answers;         // [facts]
+  std::vector<std::vector<int32_t>> answers;            // [facts]
   std::vector<std::vector<std::vector<float>>> logits;  // [facts][answer positions][V]
 };
 
@@ -88,8 +88,9 @@ double divergence(std::span<const float> exact, std::span<const float> other) {
 Exam make_exam(const Model& model, const DemoOptions& o) {
   const Tokenizer& tokenizer = model.tokenizer();
   Exam exam;
-  exam.document = make_document(static_cast<size_t>(o.tokens), static_cast<size_t>(o.facts), o.seed,
-                                [&](const std::string& text) { return tokenizer.encode(text).size(); });
+  exam.document =
+      make_document(static_cast<size_t>(o.tokens), static_cast<size_t>(o.facts), o.seed,
+                    [&](const std::string& text) { return tokenizer.encode(text).size(); });
   exam.ids = encode_prompt(model, exam.document.text, -1);
   for (const HiddenFact& fact : exam.document.facts) {
     exam.questions.push_back(tokenizer.encode(fact.question()));
@@ -240,12 +241,9 @@ Json to_json(const Row& row) {
   }
   const auto score = spread(row, [](const Trial& t) { return t.score(); });
   const auto kl = spread(row, [](const Trial& t) { return t.divergence; });
-  return {{"name", row.name},
-          {"policy", row.policy},
-          {"right_mean", score.mean},
-          {"right_deviation", score.deviation},
-          {"kl_mean", kl.mean},
-          {"kl_deviation", kl.deviation},
+  return {{"name", row.name},         {"policy", row.policy},
+          {"right_mean", score.mean}, {"right_deviation", score.deviation},
+          {"kl_mean", kl.mean},       {"kl_deviation", kl.deviation},
           {"trials", trials}};
 }
 
@@ -268,10 +266,10 @@ Row run_policy(Examiner& examiner, const DemoOptions& o, const std::string& poli
 std::vector<std::string> policies_of(const DemoOptions& o) {
   // Every method gets the same number of rows: sink, window and body together.
   const int64_t body = std::max<int64_t>(1, o.rows - 68);
-  std::vector<std::string> policies{fmt::format("streaming_llm(window={})",
-                                                std::max<int64_t>(1, o.rows - 4)),
-                                    fmt::format("uniform(budget={}),sink=4,window=64", body),
-                                    fmt::format("local(window={})", o.rows)};
+  std::vector<std::string> policies{
+      fmt::format("streaming_llm(window={})", std::max<int64_t>(1, o.rows - 4)),
+      fmt::format("uniform(budget={}),sink=4,window=64", body),
+      fmt::format("local(window={})", o.rows)};
   policies.insert(policies.end(), o.policies.begin(), o.policies.end());
   for (const std::string& policy : policies) Policy::parse(policy);  // wrong ones end it here
   return policies;
@@ -296,9 +294,9 @@ constexpr const char* kLegend =
     "read, write: tokens per second of prefill and of decode\n";
 
 void print_results(const std::vector<Row>& rows) {
-  Table table({"policy", "runs", "right", "found", "KL", "rows", "kept", "KV", "bits", "read",
-               "write"},
-              {3});
+  Table table(
+      {"policy", "runs", "right", "found", "KL", "rows", "kept", "KV", "bits", "read", "write"},
+      {3});
   for (const Row& row : rows) table.add(cells(row));
   write_out(table.text() + kLegend);
 }

@@ -26,9 +26,9 @@ bool has_parameter(const std::string& method, const std::string& name) {
 
 [[noreturn]] void conflict(const std::string& option, const std::string& policy,
                            const std::string& why) {
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{} contradicts the policy '{}': {}; say it in one place", option, policy,
-                          why));
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{} contradicts the policy '{}': {}; say it in one place", option, policy, why));
 }
 
 void apply_exact_rows(PolicyRule& rule, const PolicyOptions& o) {
@@ -119,7 +119,8 @@ void add_policy_options(CLI::App& app, PolicyOptions& options, std::vector<std::
                            "'streaming_llm(window=508)', 'uniform(rate=0.25)+bf16,sink=4'; "
                            "'pith policies' lists the parts")
                 ->capture_default_str()
-          : add_repeated(app, names, *many, "A policy; may be repeated. 'pith policies' lists them");
+          : add_repeated(app, names, *many,
+                         "A policy; may be repeated. 'pith policies' lists them");
   policy->type_name("POLICY")->group(kGroup);
   app.add_option("--kv-budget", options.budget,
                  "Rows that the policy keeps per KV head: 1024, 25% (of the context) or 16MiB (of "

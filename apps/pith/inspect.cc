@@ -67,9 +67,9 @@ std::string config_text(const Model& model, const std::string& folder) {
   const auto line = [&](const char* name, const std::string& value) {
     out += fmt::format("  {:<15} {}\n", name, value);
   };
-  line("parameters", fmt::format("{} in {}, {}", human_count(parameter_count(c)),
-                                 to_string(c.weights),
-                                 human_bytes(static_cast<double>(model.weight_bytes()))));
+  line("parameters",
+       fmt::format("{} in {}, {}", human_count(parameter_count(c)), to_string(c.weights),
+                   human_bytes(static_cast<double>(model.weight_bytes()))));
   line("layers", fmt::format("{}, hidden {}, intermediate {}", c.layers, c.hidden, c.intermediate));
   line("attention", fmt::format("{} query heads, {} KV heads, head_dim {}", c.query_heads,
                                 c.kv_heads, c.head_dim));
@@ -81,8 +81,8 @@ std::string config_text(const Model& model, const std::string& folder) {
                      *std::max_element(c.sliding_window.begin(), c.sliding_window.end()), sliding,
                      c.layers));
   }
-  line("vocabulary", fmt::format("{}, embeddings {}", c.vocab,
-                                 c.tied_embeddings ? "tied" : "not tied"));
+  line("vocabulary",
+       fmt::format("{}, embeddings {}", c.vocab, c.tied_embeddings ? "tied" : "not tied"));
   line("context", fmt::format("{} tokens, RoPE theta {}", c.context, c.rope_theta));
   line("extras", fmt::format("QKV bias: {}, QK norm: {}", c.qkv_bias ? "yes" : "no",
                              c.qk_norm ? "yes" : "no"));
@@ -108,7 +108,8 @@ struct Cost {
 };
 
 std::string cost_table(const std::vector<Cost>& costs) {
-  Table table({"tokens", "rows kept", "share", "cache", "all memory", "bits", "f16 cache", "ratio"});
+  Table table(
+      {"tokens", "rows kept", "share", "cache", "all memory", "bits", "f16 cache", "ratio"});
   for (const Cost& c : costs) {
     table.add({std::to_string(c.tokens), std::to_string(c.ledger.rows_kept), share_kept(c.ledger),
                human_bytes(static_cast<double>(c.ledger.cache_bytes())),
@@ -153,7 +154,7 @@ int inspect(const InspectOptions& o) {
     print_json(json);
     return 0;
   }
-  text += fmt::format("\nPolicy {} at a context of {} tokens, by layers:\n", 
+  text += fmt::format("\nPolicy {} at a context of {} tokens, by layers:\n",
                       options.policy.to_string(), session.context());
   std::string resolved = session.describe_policy();
   if (!resolved.ends_with('\n')) resolved += '\n';

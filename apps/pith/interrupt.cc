@@ -1,7 +1,7 @@
 #include "interrupt.h"
 
-#include <csignal>
 #include <unistd.h>
+#include <csignal>
 
 #include "commands.h"
 

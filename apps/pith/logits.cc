@@ -39,10 +39,10 @@ int logits(const LogitsOptions& o) {
   if (ids.empty()) throw Error(ErrorCode::kInvalidArgument, "the text is empty: it has no tokens");
   Session session(model, options);
   const auto vocab = static_cast<size_t>(model->config().vocab);
-  SafeTensorsWriter writer(o.out, {{"ids", TensorType::kI64, {ids.size()}},
-                                   {"logits", TensorType::kF32, {ids.size(), vocab}}},
-                           {{"policy", options.policy.to_string()},
-                            {"kv_seed", std::to_string(options.seed)}});
+  SafeTensorsWriter writer(
+      o.out,
+      {{"ids", TensorType::kI64, {ids.size()}}, {"logits", TensorType::kF32, {ids.size(), vocab}}},
+      {{"policy", options.policy.to_string()}, {"kv_seed", std::to_string(options.seed)}});
   const std::vector<int64_t> wide(ids.begin(), ids.end());
   writer.append(wide.data(), wide.size() * sizeof(int64_t));
   ProgressBar bar("computing", "tokens", o.engine.json);

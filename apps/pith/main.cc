@@ -33,8 +33,10 @@ void describe(CLI::App& app) {
       "  pith inspect -m models/demo --kv-policy uniform     what a policy will cost\n"
       "  pith bench -m models/demo -d 0,4096                 how fast it is\n\n"
       "Exit status: 0 fine; 2 a wrong command line; 130 ended by Ctrl-C; else 10 = a parameter or\n"
-      "prompt that makes no sense, 11 = not found, 12 = a damaged file, 13 = unsupported, 14 = out\n"
-      "of memory, 15 = context full, 16 = NaN or infinity, 17 = read or write refused, 18 = a bug.\n");
+      "prompt that makes no sense, 11 = not found, 12 = a damaged file, 13 = unsupported, 14 = "
+      "out\n"
+      "of memory, 15 = context full, 16 = NaN or infinity, 17 = read or write refused, 18 = a "
+      "bug.\n");
 }
 
 int report(const std::string& message, int status) {
@@ -59,9 +61,10 @@ int run_action(const Action& action) {
     if (interrupted()) return kExitInterrupted;
     return report(error.what(), kExitError + static_cast<int>(error.code()));
   } catch (const std::bad_alloc&) {
-    return report("the machine has no memory left for this; use a smaller context (-c), a policy "
-                  "that keeps fewer rows, or a smaller model",
-                  kExitError + static_cast<int>(ErrorCode::kOutOfMemory));
+    return report(
+        "the machine has no memory left for this; use a smaller context (-c), a policy "
+        "that keeps fewer rows, or a smaller model",
+        kExitError + static_cast<int>(ErrorCode::kOutOfMemory));
   } catch (const std::exception& error) {
     return report(fmt::format("{} (a bug of pith's: please report it)", error.what()),
                   kExitError + static_cast<int>(ErrorCode::kInternal));

@@ -32,10 +32,9 @@ std::string describe_bytes(const Ledger& l) {
   add(l.shared, "shared");
   std::string around;
   if (l.total_bytes() > l.cache_bytes()) {
-    around = fmt::format("; around it {} slack, {} staging, {} scratch",
-                         human_bytes(static_cast<double>(l.slack)),
-                         human_bytes(static_cast<double>(l.staging)),
-                         human_bytes(static_cast<double>(l.scratch)));
+    around = fmt::format(
+        "; around it {} slack, {} staging, {} scratch", human_bytes(static_cast<double>(l.slack)),
+        human_bytes(static_cast<double>(l.staging)), human_bytes(static_cast<double>(l.scratch)));
   }
   return fmt::format("{} ({}{}), {:.2f} bits per number seen",
                      human_bytes(static_cast<double>(l.cache_bytes())), parts, around,
@@ -44,8 +43,8 @@ std::string describe_bytes(const Ledger& l) {
 
 std::string share_kept(const Ledger& l) {
   if (l.rows_seen == 0) return "-";
-  return fmt::format("{:.1f}%", 100.0 * static_cast<double>(l.rows_kept) /
-                                    static_cast<double>(l.rows_seen));
+  return fmt::format("{:.1f}%",
+                     100.0 * static_cast<double>(l.rows_kept) / static_cast<double>(l.rows_seen));
 }
 
 Json describe_session(const Session& session) {
@@ -82,18 +81,18 @@ std::string to_text(const RunStatistics& s) {
   };
   line("prompt", fmt::format("{} tokens in {} ({:.1f} tokens/s)", r.prompt_tokens,
                              human_seconds(r.prompt_seconds), r.prompt_per_second()));
-  line("answer", fmt::format("{} tokens in {} ({:.1f} tokens/s), ended by {}", r.tokens.size(),
-                             human_seconds(r.decode_seconds), r.decode_per_second(),
-                             to_string(r.reason)));
-  line("KV rows", fmt::format("{} of {} kept ({}) after {} tokens, context {}", ledger.rows_kept,
-                              ledger.rows_seen, share_kept(ledger), s.session.tokens(),
-                              s.session.context()));
+  line("answer",
+       fmt::format("{} tokens in {} ({:.1f} tokens/s), ended by {}", r.tokens.size(),
+                   human_seconds(r.decode_seconds), r.decode_per_second(), to_string(r.reason)));
+  line("KV rows",
+       fmt::format("{} of {} kept ({}) after {} tokens, context {}", ledger.rows_kept,
+                   ledger.rows_seen, share_kept(ledger), s.session.tokens(), s.session.context()));
   line("KV bytes", describe_bytes(ledger));
   line("policy", fmt::format("{}, kv-seed {}", s.session.options().policy.to_string(),
                              s.session.options().seed));
-  line("machine", fmt::format("{} threads, {}, seed {}, peak memory {}", s.session.threads(),
-                              s.session.isa(), s.sampling_seed,
-                              human_bytes(static_cast<double>(peak_memory()))));
+  line("machine",
+       fmt::format("{} threads, {}, seed {}, peak memory {}", s.session.threads(), s.session.isa(),
+                   s.sampling_seed, human_bytes(static_cast<double>(peak_memory()))));
   return out;
 }
 

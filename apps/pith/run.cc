@@ -109,8 +109,7 @@ void add_output_options(CLI::App& app, RunOptions& o) {
       ->type_name("N")
       ->capture_default_str()
       ->group("Output");
-  add_repeated(app, "-r,--reverse-prompt,--stop", o.stop,
-               "Stop before this text; may be repeated")
+  add_repeated(app, "-r,--reverse-prompt,--stop", o.stop, "Stop before this text; may be repeated")
       ->type_name("TEXT")
       ->group("Output");
   app.add_flag("--ignore-eos", o.ignore_eos, "Never draw the end-of-text token")->group("Output");
@@ -139,8 +138,10 @@ void add_run(CLI::App& root, Action& action) {
       "Ctrl-C ends an answer early: what there is of it is kept, and the exit status is 130.\n\n"
       "Examples:\n"
       "  pith run -m models/demo -p 'The ship lay at anchor' -n 60\n"
-      "  pith run -m models/demo -f book.txt -n 100 --temp 0 --kv-policy 'streaming_llm(window=508)'\n"
-      "  pith run -m models/demo -p 'Once' --kv-policy uniform --kv-budget 25% -ctk bf16 -ctv bf16\n"
+      "  pith run -m models/demo -f book.txt -n 100 --temp 0 --kv-policy "
+      "'streaming_llm(window=508)'\n"
+      "  pith run -m models/demo -p 'Once' --kv-policy uniform --kv-budget 25% -ctk bf16 -ctv "
+      "bf16\n"
       "  pith run -m models/demo -i --temp 0.7 -r '\\n'\n");
   app->callback([o, &action] { action = [o] { return run(*o); }; });
 }

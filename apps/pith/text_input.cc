@@ -25,9 +25,8 @@ namespace {
 }  // namespace
 
 void add_text_options(CLI::App& app, TextOptions& options, const std::string& what) {
-  options.prompt_option = app.add_option("-p,--prompt", options.prompt, what)
-                              ->type_name("TEXT")
-                              ->group("Input");
+  options.prompt_option =
+      app.add_option("-p,--prompt", options.prompt, what)->type_name("TEXT")->group("Input");
   auto* file = app.add_option("-f,--file", options.file,
                               "Read it from a file; - or neither option: from standard input")
                    ->type_name("FILE")
@@ -80,7 +79,8 @@ std::string read_all(const std::string& path) {
 
 void write_file(const std::string& path, std::string_view text) {
   std::FILE* out = std::fopen(path.c_str(), "wb");
-  const bool written = out != nullptr && std::fwrite(text.data(), 1, text.size(), out) == text.size();
+  const bool written =
+      out != nullptr && std::fwrite(text.data(), 1, text.size(), out) == text.size();
   const bool closed = out != nullptr && std::fclose(out) == 0;
   if (written && closed) return;
   throw Error(ErrorCode::kIo, fmt::format("cannot write {}: {}", path, std::strerror(errno)));
@@ -90,9 +90,10 @@ void require_utf8(std::string_view text, const std::string& source) {
   for (size_t at = 0; at < text.size();) {
     const Utf8Step step = utf8_step(text.substr(at));
     if (step.kind != Utf8Kind::kValid) {
-      refuse(fmt::format("{} is not valid UTF-8: byte 0x{:02x} at offset {}; convert it first, e.g. "
-                         "with iconv -t UTF-8",
-                         source, static_cast<unsigned char>(text[at]), at));
+      refuse(
+          fmt::format("{} is not valid UTF-8: byte 0x{:02x} at offset {}; convert it first, e.g. "
+                      "with iconv -t UTF-8",
+                      source, static_cast<unsigned char>(text[at]), at));
     }
     at += step.length;
   }
@@ -109,8 +110,8 @@ std::vector<int32_t> read_ids(const std::string& argument, int32_t vocabulary) {
   }
   std::vector<int32_t> ids;
   for (const auto& value : parsed) {
-    const bool known = value.is_number_integer() && value.get<double>() >= 0 &&
-                       value.get<double>() < vocabulary;
+    const bool known =
+        value.is_number_integer() && value.get<double>() >= 0 && value.get<double>() < vocabulary;
     if (!known) {
       refuse(fmt::format("{}: {} is not a token id; this model has ids 0 to {}", source,
                          value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace),

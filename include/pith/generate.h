@@ -60,18 +60,18 @@ const char* to_string(StopReason reason);
 
 struct GenerateOptions {
   SamplingOptions sampling;
-  int64_t max_tokens = -1;              ///< -1: until the model or the context ends
-  std::vector<std::string> stop;        ///< text ends before the first of these
-  bool ignore_eos = false;              ///< the end-of-text tokens are never drawn
-  std::vector<int32_t> history;         ///< tokens already in the session, for repeat_penalty
+  int64_t max_tokens = -1;                    ///< -1: until the model or the context ends
+  std::vector<std::string> stop;              ///< text ends before the first of these
+  bool ignore_eos = false;                    ///< the end-of-text tokens are never drawn
+  std::vector<int32_t> history;               ///< tokens already in the session, for repeat_penalty
   const std::atomic<bool>* cancel = nullptr;  ///< set from a signal handler: ends cleanly
 };
 
 struct GenerateResult {
-  std::string text;              ///< complete UTF-8, stop string excluded
-  std::vector<int32_t> tokens;   ///< sampled, all of them in the cache but the last
+  std::string text;             ///< complete UTF-8, stop string excluded
+  std::vector<int32_t> tokens;  ///< sampled, all of them in the cache but the last
   StopReason reason = StopReason::kMaxTokens;
-  size_t prompt_tokens = 0;      ///< appended; fewer than given if the prompt was cancelled
+  size_t prompt_tokens = 0;  ///< appended; fewer than given if the prompt was cancelled
   double prompt_seconds = 0, decode_seconds = 0;
   double prompt_per_second() const {
     return prompt_seconds > 0 ? static_cast<double>(prompt_tokens) / prompt_seconds : 0;

@@ -38,7 +38,8 @@ struct Ledger {
 
  private:
   double bits_over(uint64_t channels) const {
-    return channels == 0 ? 0.0 : 8.0 * static_cast<double>(cache_bytes()) / static_cast<double>(channels);
+    return channels == 0 ? 0.0
+                         : 8.0 * static_cast<double>(cache_bytes()) / static_cast<double>(channels);
   }
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// When rows move: sink first, then window, then whole blocks into the body. The moves depend only on
-// how many rows have come, never on how they were cut into chunks.
+// When rows move: sink first, then window, then whole blocks into the body. The moves depend only
+// on how many rows have come, never on how they were cut into chunks.
 
 #include <algorithm>
 #include <cstddef>
@@ -30,8 +30,8 @@ constexpr Occupancy occupancy(const ScheduleShape& s, size_t n) {
 }
 
 /// One step of an append: take `to_sink` new rows into the sink, or pass `straight` new rows to the
-/// body, or move `to_body` rows from the ring's front into the body and then `to_ring` new rows into
-/// the ring (in the other order if the ring does not hold `to_body` rows yet).
+/// body, or move `to_body` rows from the ring's front into the body and then `to_ring` new rows
+/// into the ring (in the other order if the ring does not hold `to_body` rows yet).
 struct Move {
   size_t to_sink = 0, straight = 0, to_body = 0, to_ring = 0;
   size_t taken() const { return to_sink + straight + to_ring; }

@@ -24,20 +24,20 @@ struct AttentionShape {
 /// T queries at consecutive positions attend to the spans and, causally, to the chunk's own rows.
 struct AttendCall {
   AttentionShape shape;
-  const float* q = nullptr;        // [T, H, D], after RoPE
-  const float* k = nullptr;        // [T, G, D], after RoPE: the chunk's own keys; null: none
-  const float* v = nullptr;        // [T, G, D]
-  size_t tokens = 0;               // T
-  int64_t first_position = 0;      ///< of the first query
-  int64_t sliding_window = 0;      ///< a query at p sees positions > p - window; 0 = all
+  const float* q = nullptr;    // [T, H, D], after RoPE
+  const float* k = nullptr;    // [T, G, D], after RoPE: the chunk's own keys; null: none
+  const float* v = nullptr;    // [T, G, D]
+  size_t tokens = 0;           // T
+  int64_t first_position = 0;  ///< of the first query
+  int64_t sliding_window = 0;  ///< a query at p sees positions > p - window; 0 = all
   std::span<const std::span<const Span>> spans;  ///< [G] lists
-  const Rope* rope = nullptr;      ///< needed by spans with keys_before_rope or query_shift
+  const Rope* rope = nullptr;  ///< needed by spans with keys_before_rope or query_shift
   /// Attention mass: probabilities of the last `mass_queries` queries, summed over them and over
   /// the group's query heads, are added to Span::mass and to chunk_mass. 0 = nobody asked.
   size_t mass_queries = 0;
-  float* chunk_mass = nullptr;     // [G, T], if mass_queries > 0 and k is given
-  float* out = nullptr;            // [T, H, D]
-  float* log_sum = nullptr;        // [T, H] log of the softmax denominator, if not null
+  float* chunk_mass = nullptr;  // [G, T], if mass_queries > 0 and k is given
+  float* out = nullptr;         // [T, H, D]
+  float* log_sum = nullptr;     // [T, H] log of the softmax denominator, if not null
 };
 
 /// Throws kInvalidArgument for shapes that do not fit. A query that sees no row gives zeros and a

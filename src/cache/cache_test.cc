@@ -28,7 +28,9 @@ TEST(KvCache, RulesReachTheirLayersAndHeads) {
   const Rows rows(shape, 200, 1);
   Harness h(shape, "local(window=32);layers=-1:exact;layers=0/heads=1:uniform(budget=16),window=8");
   h.append(rows, 0, 200, 50);
-  const auto held = [&](int layer, int head) { return h.cache().rows(layer, head).positions.size(); };
+  const auto held = [&](int layer, int head) {
+    return h.cache().rows(layer, head).positions.size();
+  };
   EXPECT_EQ(held(0, 0), 32u);
   EXPECT_EQ(held(0, 1), 16u + 8 + 4);
   EXPECT_EQ(held(1, 0), 32u);
@@ -66,8 +68,9 @@ TEST(KvCache, ABudgetInBytesIsKept) {
   shape.layers = 2;
   shape.context = 5000;
   const Rows rows(shape, 3000, 2);
-  for (const char* policy : {"uniform(budget=256KiB)", "local(window=256KiB)",
-                             "streaming_llm(window=0.25MiB)", "uniform(budget=256KiB)+f32,sink=0"}) {
+  for (const char* policy :
+       {"uniform(budget=256KiB)", "local(window=256KiB)", "streaming_llm(window=0.25MiB)",
+        "uniform(budget=256KiB)+f32,sink=0"}) {
     Harness h(shape, policy);
     h.append(rows, 0, 3000, 256);
     const Ledger ledger = h.cache().ledger();
@@ -203,7 +206,8 @@ TEST(Uniform, WeightsMakeSumsUnbiased) {
   shape.group = 1;
   constexpr size_t kRows = 400;
   const Rows rows(shape, kRows, 9);
-  for (const char* policy : {"uniform(rate=0.25),sink=0,window=0", "uniform(budget=100),sink=0,window=0"}) {
+  for (const char* policy :
+       {"uniform(rate=0.25),sink=0,window=0", "uniform(budget=100),sink=0,window=0"}) {
     constexpr int kSeeds = 400;
     std::vector<double> inclusion(kRows), total;
     for (uint64_t seed = 0; seed < kSeeds; ++seed) {

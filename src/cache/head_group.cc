@@ -11,7 +11,7 @@
 namespace pith {
 namespace {
 
-constexpr size_t kStagedRows = 128;  // moved from windows to bodies at a time
+constexpr size_t kStagedRows = 128;                 // moved from windows to bodies at a time
 constexpr size_t kEndlessStream = size_t{1} << 50;  // a body that stays small here is bounded
 
 std::string part_text(const PolicyPart& part) {
@@ -64,15 +64,13 @@ HeadGroup::HeadGroup(const Context& context, const GroupSite& site, const Policy
   schedule_.sink = rule.sink.value_or(row.default_sink);
   budget.row_bytes = static_cast<double>(exact_row_bytes());
   budget.exact_bytes = static_cast<double>(schedule_.sink) * budget.row_bytes;
-  schedule_.window =
-      rule.window.value_or(row.default_window(parameters, budget, codecs_.coded));
+  schedule_.window = rule.window.value_or(row.default_window(parameters, budget, codecs_.coded));
   if (seen > 0) {
     // The layer looks back `seen` rows at most: a sink would never be seen, nor a longer window.
     schedule_.sink = 0;
     schedule_.window = std::min(schedule_.window, static_cast<size_t>(seen));
   }
-  budget.exact_bytes =
-      static_cast<double>(schedule_.sink + schedule_.window) * budget.row_bytes;
+  budget.exact_bytes = static_cast<double>(schedule_.sink + schedule_.window) * budget.row_bytes;
   budget.row_bytes =
       codecs_.key->bytes_per_row(dim_) + codecs_.value->bytes_per_row(dim_) + side_bytes_;
 
@@ -103,8 +101,13 @@ HeadGroup::HeadGroup(const Context& context, const GroupSite& site, const Policy
 void HeadGroup::make_stores(const GroupSite& site, size_t max_rows) {
   const bool mass = selector_->mass(1).queries > 0;
   for (int head : heads_) {
-    RowFormat format{codecs_.exact_key.get(), codecs_.exact_value.get(), site.rope, dim_,
-                     static_cast<uint32_t>(head), schedule_.sink, mass};
+    RowFormat format{codecs_.exact_key.get(),
+                     codecs_.exact_value.get(),
+                     site.rope,
+                     dim_,
+                     static_cast<uint32_t>(head),
+                     schedule_.sink,
+                     mass};
     sinks_.emplace_back(context_, format);
     format.keys = codecs_.key.get();
     format.values = codecs_.value.get();
@@ -231,9 +234,9 @@ HeadRows HeadGroup::rows(size_t h) {
   add_spans(h, spans);
   for (const Span& s : spans)
     for (size_t i = s.first; i < s.first + s.count; ++i)
-      all.emplace_back(s.positions ? s.positions[i]
-                                   : s.first_position + static_cast<int64_t>(i - s.first),
-                       s.log_weight + (s.log_weights ? s.log_weights[i] : 0.0f));
+      all.emplace_back(
+          s.positions ? s.positions[i] : s.first_position + static_cast<int64_t>(i - s.first),
+          s.log_weight + (s.log_weights ? s.log_weights[i] : 0.0f));
   std::sort(all.begin(), all.end());
   HeadRows rows;
   for (const auto& [position, weight] : all) {
@@ -266,8 +269,7 @@ void HeadGroup::estimate(Ledger& ledger, size_t n) const {
                              static_cast<size_t>(std::ceil(static_cast<double>(body) * row)));
   const size_t exact_side = selector_->mass(1).queries > 0 ? sizeof(float) : 0;
   ledger.metadata += static_cast<size_t>(static_cast<double>(heads * body) * side_bytes_) +
-                     heads * (o.sink + o.window) * exact_side +
-                     selector_->state_bytes();
+                     heads * (o.sink + o.window) * exact_side + selector_->state_bytes();
   ledger.shared += codecs_.key->shared_bytes() + codecs_.value->shared_bytes();
   ledger.tokens = std::max<uint64_t>(ledger.tokens, n);
   ledger.rows_seen += n * heads;

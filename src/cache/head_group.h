@@ -65,11 +65,11 @@ class HeadGroup {
 
  private:
   struct Codecs {
-    std::shared_ptr<const Codec> key, value;              // of the body
-    std::shared_ptr<const Codec> exact_key, exact_value;  // of the sink
+    std::shared_ptr<const Codec> key, value;                   // of the body
+    std::shared_ptr<const Codec> exact_key, exact_value;       // of the sink
     DType key_dtype = DType::kF16, value_dtype = DType::kF16;  ///< of exact rows
-    bool coded = false;  ///< the body is not plain dense
-    std::string text;    ///< as in a policy
+    bool coded = false;                                        ///< the body is not plain dense
+    std::string text;                                          ///< as in a policy
   };
   static Codecs make_codecs(const PolicyRule& rule);
   void make_stores(const GroupSite& site, size_t max_rows);
@@ -88,7 +88,7 @@ class HeadGroup {
   ScheduleShape schedule_;
   bool cache_positions_ = false;
   double side_bytes_ = 0;
-  size_t tokens_ = 0;  ///< appended so far
+  size_t tokens_ = 0;                ///< appended so far
   std::vector<RowStore> sinks_;      // [heads]
   std::vector<HeadBody> bodies_;     // [heads]
   std::vector<WindowRing> windows_;  // [heads]

@@ -46,7 +46,11 @@ struct KvCache::Impl {
   Impl(const Context& c, const CacheShape& s, const Rope* r)
       : context(c), shape(s), rope(r), staging(c.memory) {}
   Impl(const Impl& o)
-      : context(o.context), shape(o.shape), rope(o.rope), layers(o.layers), staging(o.context.memory) {}
+      : context(o.context),
+        shape(o.shape),
+        rope(o.rope),
+        layers(o.layers),
+        staging(o.context.memory) {}
 
   Context context;
   CacheShape shape;
@@ -79,10 +83,12 @@ KvCache::KvCache(const Context& context, const CacheShape& shape, const Policy& 
     std::vector<std::pair<const PolicyRule*, std::vector<int>>> split;
     for (int g = 0; g < shape.kv_heads; ++g) {
       const PolicyRule* rule = &policy.rule_for(l, shape.layers, g, shape.kv_heads);
-      const auto it = std::find_if(split.begin(), split.end(),
-                                   [&](const auto& s) { return s.first == rule; });
-      if (it == split.end()) split.push_back({rule, {g}});
-      else it->second.push_back(g);
+      const auto it =
+          std::find_if(split.begin(), split.end(), [&](const auto& s) { return s.first == rule; });
+      if (it == split.end())
+        split.push_back({rule, {g}});
+      else
+        it->second.push_back(g);
     }
     Layer layer;
     layer.groups.reserve(split.size());
@@ -108,11 +114,12 @@ size_t KvCache::Impl::begin_step(int l, const float* q, size_t tokens) {
   for (HeadGroup& group : target.groups) {
     const size_t asked = group.begin_step(block);
     if (asked != 0 && wanted != 0 && asked != wanted)
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("policy: two selectors of layer {} watch different numbers of queries "
-                              "({} and {}); give the heads of one layer selectors that watch the "
-                              "same",
-                              l, wanted, asked));
+      throw Error(
+          ErrorCode::kUnsupported,
+          fmt::format("policy: two selectors of layer {} watch different numbers of queries "
+                      "({} and {}); give the heads of one layer selectors that watch the "
+                      "same",
+                      l, wanted, asked));
     wanted = std::max(wanted, asked);
   }
   return wanted;
@@ -222,17 +229,19 @@ std::string KvCache::describe() const {
     const auto& groups = impl_->layers[static_cast<size_t>(l)].groups;
     for (const HeadGroup& group : groups) {
       if (groups.size() > 1)
-        line += fmt::format("{}heads {}: ", line.empty() ? "" : " | ",
-                            fmt::join(group.heads(), ","));
+        line +=
+            fmt::format("{}heads {}: ", line.empty() ? "" : " | ", fmt::join(group.heads(), ","));
       line += group.describe();
     }
-    if (!lines.empty() && lines.back() == line) runs.back().second = l;
-    else lines.push_back(line), runs.emplace_back(l, l);
+    if (!lines.empty() && lines.back() == line)
+      runs.back().second = l;
+    else
+      lines.push_back(line), runs.emplace_back(l, l);
   }
   std::string text;
   for (size_t i = 0; i < lines.size(); ++i)
-    text += fmt::format("{}layers {}-{}: {}", i ? "\n" : "", runs[i].first, runs[i].second,
-                        lines[i]);
+    text +=
+        fmt::format("{}layers {}-{}: {}", i ? "\n" : "", runs[i].first, runs[i].second, lines[i]);
   return text;
 }
 

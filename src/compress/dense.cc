@@ -20,12 +20,11 @@ void check_range(const float* x, size_t n, DType dtype) {
   if (fits) return;
   for (size_t i = 0; i < n; ++i)
     if (!(std::fabs(x[i]) <= limit))
-      throw Error(ErrorCode::kNonFinite,
-                  fmt::format("a key or value of {} does not fit a cache of {}; {}", x[i],
-                              to_string(dtype),
-                              std::isfinite(x[i])
-                                  ? "choose bf16 or f32 (dtype=bf16, -ctk bf16 -ctv bf16)"
-                                  : "the model's activations are not finite"));
+      throw Error(
+          ErrorCode::kNonFinite,
+          fmt::format("a key or value of {} does not fit a cache of {}; {}", x[i], to_string(dtype),
+                      std::isfinite(x[i]) ? "choose bf16 or f32 (dtype=bf16, -ctk bf16 -ctv bf16)"
+                                          : "the model's activations are not finite"));
 }
 
 }  // namespace

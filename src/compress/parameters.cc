@@ -34,8 +34,8 @@ Budget Budget::parse(std::string_view text) {
     b.unit = s.unit;
     const bool parsed = parse_number(text.substr(0, text.size() - s.name.size()), b.value);
     const bool whole = s.unit != Unit::kRows || b.value == std::floor(b.value);
-    const bool in_range = b.value > 0 && (s.unit != Unit::kPercent || b.value <= 100) &&
-                          b.value < 0x1p50;
+    const bool in_range =
+        b.value > 0 && (s.unit != Unit::kPercent || b.value <= 100) && b.value < 0x1p50;
     if (!parsed || !whole || !in_range) break;
     b.value *= s.factor;
     return b;
@@ -55,16 +55,17 @@ size_t BudgetSite::rows(const Budget& budget) const {
     rows = (budget.value / static_cast<double>(caches) - exact_bytes) / row_bytes;
   if (rows >= 1) return static_cast<size_t>(rows);
   if (budget.unit == Budget::Unit::kPercent)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}% of a context of {} tokens is less than one row", budget.value,
-                            context));
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("a budget of {:.2f} MiB holds no body row: sink and window of {} KV heads "
-                          "take {:.2f} MiB, and a row of each {:.4f} MiB; raise the budget or make "
-                          "sink and window smaller",
-                          budget.value / 1048576, caches,
-                          exact_bytes * static_cast<double>(caches) / 1048576,
-                          row_bytes * static_cast<double>(caches) / 1048576));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}% of a context of {} tokens is less than one row", budget.value, context));
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("a budget of {:.2f} MiB holds no body row: sink and window of {} KV heads "
+                  "take {:.2f} MiB, and a row of each {:.4f} MiB; raise the budget or make "
+                  "sink and window smaller",
+                  budget.value / 1048576, caches,
+                  exact_bytes * static_cast<double>(caches) / 1048576,
+                  row_bytes * static_cast<double>(caches) / 1048576));
 }
 
 Parameters::Parameters(const MethodInfo& method, const PolicyPart& part)
@@ -91,8 +92,8 @@ const std::string& Parameters::text(const std::string& name) const {
 }
 
 void Parameters::refuse(const std::string& name, const std::string& wanted) const {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}={} is not {}", method_.name, name,
-                                                       text(name), wanted));
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: {}={} is not {}", method_.name, name, text(name), wanted));
 }
 
 double Parameters::number(const std::string& name, double least, double most) const {

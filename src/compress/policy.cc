@@ -81,8 +81,7 @@ std::vector<IndexRange> parse_ranges(std::string_view s) {
     const size_t dash = r.find('-', 1);
     IndexRange range;
     range.first = parse_int(r.substr(0, dash), s);
-    range.last =
-        dash == std::string_view::npos ? range.first : parse_int(r.substr(dash + 1), s);
+    range.last = dash == std::string_view::npos ? range.first : parse_int(r.substr(dash + 1), s);
     ranges.push_back(range);
   }
   return ranges;
@@ -91,9 +90,12 @@ std::vector<IndexRange> parse_ranges(std::string_view s) {
 void parse_where(std::string_view s, PolicyRule& rule) {
   for (std::string_view w : split(s, '/')) {
     auto [key, value] = key_value(w);
-    if (key == "layers" && rule.layers.empty()) rule.layers = parse_ranges(value);
-    else if (key == "heads" && rule.heads.empty()) rule.heads = parse_ranges(value);
-    else fail(fmt::format("'{}' names neither layers=... nor heads=...", s));
+    if (key == "layers" && rule.layers.empty())
+      rule.layers = parse_ranges(value);
+    else if (key == "heads" && rule.heads.empty())
+      rule.heads = parse_ranges(value);
+    else
+      fail(fmt::format("'{}' names neither layers=... nor heads=...", s));
   }
 }
 
@@ -107,12 +109,16 @@ uint32_t parse_rows(const std::string& key, const std::string& value) {
 
 void parse_setting(std::string_view s, PolicyRule& rule) {
   auto [key, value] = key_value(s);
-  if (key == "sink" && !rule.sink) rule.sink = parse_rows(key, value);
-  else if (key == "window" && !rule.window) rule.window = parse_rows(key, value);
-  else if (key == "dtype" && !rule.dtype) rule.dtype = parse_dtype(value);
+  if (key == "sink" && !rule.sink)
+    rule.sink = parse_rows(key, value);
+  else if (key == "window" && !rule.window)
+    rule.window = parse_rows(key, value);
+  else if (key == "dtype" && !rule.dtype)
+    rule.dtype = parse_dtype(value);
   else if (key == "sink" || key == "window" || key == "dtype")
     fail(fmt::format("'{}' is given twice", key));
-  else fail(fmt::format("unknown setting '{}'; known: sink, window, dtype", key));
+  else
+    fail(fmt::format("unknown setting '{}'; known: sink, window, dtype", key));
 }
 
 struct PartSides {
@@ -231,9 +237,10 @@ void Policy::set_budget(const std::string& budget) {
   for (PolicyRule& rule : rules) {
     const MethodInfo& method = selector_row(rule.selector.name).info;
     if (method.size_parameter.empty())
-      fail(fmt::format("a budget of {} was asked, but '{}' keeps every row; choose a selector such "
-                       "as streaming_llm or uniform",
-                       budget, method.name));
+      fail(
+          fmt::format("a budget of {} was asked, but '{}' keeps every row; choose a selector such "
+                      "as streaming_llm or uniform",
+                      budget, method.name));
     if (!rule.selector.parameters.emplace(method.size_parameter, budget).second)
       fail(fmt::format("a budget of {} was asked, but '{}' has {} already", budget,
                        write_part(rule.selector), method.size_parameter));

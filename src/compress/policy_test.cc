@@ -73,7 +73,8 @@ TEST(Budget, ReadsRowsShareAndBytes) {
   EXPECT_EQ(site.rows(Budget::parse("12.5%")), 1024u);
   EXPECT_EQ(site.rows(Budget::parse("1MiB")), (1048576 / 16 - 1024) / 256u);
   EXPECT_EQ(site.rows(Budget::parse("1024KiB")), (1048576 / 16 - 1024) / 256u);
-  for (const char* bad : {"0", "0%", "-3", "101%", "1.5", "nan", "inf", "12 rows", "", "MiB", "1e99"})
+  for (const char* bad :
+       {"0", "0%", "-3", "101%", "1.5", "nan", "inf", "12 rows", "", "MiB", "1e99"})
     EXPECT_THROW(Budget::parse(bad), Error) << bad;
   EXPECT_THROW(site.rows(Budget::parse("16KiB")), Error) << "sink and window alone take more";
   EXPECT_THROW(site.rows(Budget::parse("0.001%")), Error);

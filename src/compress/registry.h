@@ -22,10 +22,10 @@ struct Budget {
 
 /// What turns a budget into rows.
 struct BudgetSite {
-  size_t context = 0;          ///< tokens of the session
-  size_t caches = 1;           ///< layers * KV heads that share a byte budget
-  double row_bytes = 0;        ///< of one body row of one KV head, side arrays included
-  double exact_bytes = 0;      ///< sink and window of one KV head when full
+  size_t context = 0;      ///< tokens of the session
+  size_t caches = 1;       ///< layers * KV heads that share a byte budget
+  double row_bytes = 0;    ///< of one body row of one KV head, side arrays included
+  double exact_bytes = 0;  ///< sink and window of one KV head when full
   size_t rows(const Budget& budget) const;
 };
 

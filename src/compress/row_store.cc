@@ -95,8 +95,10 @@ void RowStore::keep(std::span<const uint32_t> kept) {
   if (contiguous_ && !kept.empty()) {
     // Still contiguous if one run is kept (a window that moves on).
     const bool run = kept.back() - kept.front() + 1 == kept.size();
-    if (run) first_position_ += kept.front();
-    else materialise_positions();
+    if (run)
+      first_position_ += kept.front();
+    else
+      materialise_positions();
   }
   keep_in(positions_, kept);
   keep_in(log_weights_, kept);
@@ -155,8 +157,8 @@ Span RowStore::span() {
 }
 
 void RowStore::add_to(Ledger& ledger) const {
-  const size_t side_arrays = positions_.size() * sizeof(uint32_t) +
-                             (log_weights_.size() + mass_.size()) * sizeof(float);
+  const size_t side_arrays =
+      positions_.size() * sizeof(uint32_t) + (log_weights_.size() + mass_.size()) * sizeof(float);
   size_t allocated =
       positions_.capacity_bytes() + log_weights_.capacity_bytes() + mass_.capacity_bytes();
   size_t used = side_arrays;

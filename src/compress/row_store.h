@@ -12,18 +12,18 @@ namespace pith {
 struct RowFormat {
   const Codec* keys = nullptr;
   const Codec* values = nullptr;
-  const Rope* rope = nullptr;   ///< needed if keys->pre_rope()
-  size_t dim = 0;               // D
+  const Rope* rope = nullptr;  ///< needed if keys->pre_rope()
+  size_t dim = 0;              // D
   uint32_t head = 0;
-  size_t max_rows = 0;          ///< 0 = unbounded
-  bool mass = false;            ///< carry attention mass
+  size_t max_rows = 0;  ///< 0 = unbounded
+  bool mass = false;    ///< carry attention mass
 };
 
 /// Rows to append: `count` consecutive positions.
 struct NewRows {
-  const float* k = nullptr;     // [count, D], after RoPE
-  const float* v = nullptr;     // [count, D]
-  size_t stride = 0;            ///< numbers between consecutive rows, of both
+  const float* k = nullptr;  // [count, D], after RoPE
+  const float* v = nullptr;  // [count, D]
+  size_t stride = 0;         ///< numbers between consecutive rows, of both
   size_t count = 0;
   int64_t first_position = 0;
   const float* mass = nullptr;  // [count], if tracked
@@ -75,9 +75,9 @@ class RowStore {
   // While positions are contiguous only the first is stored.
   bool contiguous_ = true;
   int64_t first_position_ = 0;
-  Array<uint32_t> positions_;   // [rows], empty while contiguous
-  Array<float> log_weights_;    // [rows], empty while all are 0
-  Array<float> mass_;           // [rows], if tracked
+  Array<uint32_t> positions_;  // [rows], empty while contiguous
+  Array<float> log_weights_;   // [rows], empty while all are 0
+  Array<float> mass_;          // [rows], if tracked
   float span_log_weight_ = 0;
 };
 

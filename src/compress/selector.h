@@ -48,17 +48,17 @@ struct SelectorSite {
   uint64_t seed = 0;
   uint32_t layer = 0;
   size_t layers = 0;
-  size_t heads = 0;     ///< KV heads that this instance serves
-  size_t group = 1;     ///< query heads per KV head
-  size_t head_dim = 0;  // D
-  float scale = 0;      ///< of q.k
+  size_t heads = 0;               ///< KV heads that this instance serves
+  size_t group = 1;               ///< query heads per KV head
+  size_t head_dim = 0;            // D
+  float scale = 0;                ///< of q.k
   uint32_t sink = 0, window = 0;  ///< exact rows around the body
   int64_t sliding_window = 0;     ///< the layer's own: older rows are never seen; 0 = none
 };
 
-/// Attention mass that a selector asks for before a step: probabilities of the step's last `queries`
-/// queries are added to the mass of every row (sink, body, window and the step's own). With `fresh`
-/// the mass of all rows held is set to 0 first.
+/// Attention mass that a selector asks for before a step: probabilities of the step's last
+/// `queries` queries are added to the mass of every row (sink, body, window and the step's own).
+/// With `fresh` the mass of all rows held is set to 0 first.
 struct MassRequest {
   size_t queries = 0;  ///< 0 = none
   bool fresh = false;

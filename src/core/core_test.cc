@@ -20,9 +20,8 @@ TEST(Philox, MatchesThePublishedVectors) {
             (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox4x32({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}),
             (std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
-  EXPECT_EQ(
-      philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
-      (std::array<uint32_t, 4>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+  EXPECT_EQ(philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+            (std::array<uint32_t, 4>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
 TEST(Philox, EveryPartOfTheKeyMatters) {
@@ -61,8 +60,8 @@ TEST(DType, F16RoundTripsEveryPattern) {
 }
 
 TEST(DType, RoundsToNearestEven) {
-  EXPECT_EQ(f32_to_f16(1.0f + 0x1p-11f), 0x3C00);           // tie: stays even
-  EXPECT_EQ(f32_to_f16(1.0f + 3 * 0x1p-11f), 0x3C02);       // tie: goes up to even
+  EXPECT_EQ(f32_to_f16(1.0f + 0x1p-11f), 0x3C00);      // tie: stays even
+  EXPECT_EQ(f32_to_f16(1.0f + 3 * 0x1p-11f), 0x3C02);  // tie: goes up to even
   EXPECT_EQ(f32_to_f16(65519.0f), 0x7BFF);
   EXPECT_EQ(f32_to_f16(65520.0f), 0x7C00);
   EXPECT_EQ(f32_to_bf16(1.0f + 0x1p-8f), 0x3F80);
@@ -144,8 +143,10 @@ TEST(ThreadPool, RunsEachIndexOnceForAnyTeam) {
 TEST(ThreadPool, RethrowsTheFirstErrorAndStaysUsable) {
   ThreadPool pool(2);
   for (int round = 0; round < 100; ++round) {
-    EXPECT_THROW(pool.parallel_for(
-                     50, [](size_t i, int) { if (i == 20) throw Error(ErrorCode::kIo, "x"); }),
+    EXPECT_THROW(pool.parallel_for(50,
+                                   [](size_t i, int) {
+                                     if (i == 20) throw Error(ErrorCode::kIo, "x");
+                                   }),
                  Error);
     std::atomic<int> sum = 0;
     pool.parallel_for(100, [&](size_t i, int) { sum += static_cast<int>(i); });

@@ -35,8 +35,10 @@ std::byte* allocate(size_t capacity) {
 
 void release(std::byte* p, size_t capacity) noexcept {
   if (!p) return;
-  if (is_mapped(capacity)) munmap(p, capacity);
-  else std::free(p);
+  if (is_mapped(capacity))
+    munmap(p, capacity);
+  else
+    std::free(p);
 }
 
 }  // namespace
@@ -67,7 +69,8 @@ void MemoryCounter::sub(MemoryKind kind, size_t bytes) noexcept {
   total_ -= bytes;
 }
 
-Buffer::Buffer(const Buffer& other) : counter_(other.counter_), kind_(other.kind_), growth_limit_(other.growth_limit_) {
+Buffer::Buffer(const Buffer& other)
+    : counter_(other.counter_), kind_(other.kind_), growth_limit_(other.growth_limit_) {
   if (other.size_ == 0) return;
   reserve(other.size_);
   std::memcpy(data_, other.data_, other.size_);

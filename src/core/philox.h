@@ -31,8 +31,8 @@ class Philox {
 
   /// Four words for `row` (0 .. 2^48-1); `draw` (0 .. 2^16-1) numbers independent uses of one row.
   constexpr std::array<uint32_t, 4> words(uint64_t row, uint32_t draw = 0) const {
-    return philox4x32({static_cast<uint32_t>(row),
-                       static_cast<uint32_t>(row >> 32) ^ (draw << 16), stream_, 0x50495448u},
+    return philox4x32({static_cast<uint32_t>(row), static_cast<uint32_t>(row >> 32) ^ (draw << 16),
+                       stream_, 0x50495448u},
                       key_);
   }
   /// A uniform number in [0, 1) with 24 random bits.

@@ -52,7 +52,8 @@ struct ThreadPool::State {
   void work(int worker) {
     uint32_t seen = 0;
     while (true) {
-      for (int spin = 0; spin < kSpins && generation.load(std::memory_order_acquire) == seen; ++spin)
+      for (int spin = 0; spin < kSpins && generation.load(std::memory_order_acquire) == seen;
+           ++spin)
         _mm_pause();
       generation.wait(seen);
       ++seen;

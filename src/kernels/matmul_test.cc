@@ -77,8 +77,8 @@ TEST(Matmul, EveryShapeAndTypeMatchesASumInDouble) {
       for (size_t tokens : {1, 2, 3, 8, 9, 63, 130}) {
         const auto x = random_input(tokens * in);
         for (auto precision : {MatmulPrecision::kF32, MatmulPrecision::kFast}) {
-          SCOPED_TRACE(testing::Message() << to_string(dtype) << " " << tokens << " x " << in
-                                          << " -> " << out);
+          SCOPED_TRACE(testing::Message()
+                       << to_string(dtype) << " " << tokens << " x " << in << " -> " << out);
           std::vector<float> y(tokens * out, NAN);
           matmul(m.context, y.data(), x.data(), w.matrix, tokens, precision);
           // Rounding inputs to bf16 costs up to 2^-9 of each, at random.
@@ -97,8 +97,8 @@ TEST(Matmul, TilesOfManyTokensAndSeveralProductsAgree) {
       c(128, kIn, DType::kF32, 3);
   const auto x = random_input(kTokens * kIn);
   std::vector<float> ya(kTokens * 200), yb(kTokens * 16), yc(kTokens * 128);
-  const Product products[] = {{ya.data(), &a.matrix}, {yb.data(), &b.matrix},
-                              {yc.data(), &c.matrix}};
+  const Product products[] = {
+      {ya.data(), &a.matrix}, {yb.data(), &b.matrix}, {yc.data(), &c.matrix}};
   auto row = [&](float* out, size_t t) { std::memcpy(out, x.data() + t * kIn, kIn * 4); };
   Matmul matmul(m.context);
   matmul.run(kTokens, kIn, row, products);

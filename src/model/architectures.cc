@@ -49,25 +49,30 @@ constexpr std::string_view kEncoder = "not a decoder that predicts the next toke
 
 // Hybrids come before mixtures, because several are both and the first match speaks.
 constexpr std::array<Refusal, 4> kRefusals = {{
-    {kHybrid, {"qwen3next", "qwen3_next", "qwen3_5", "jamba", "mamba", "falconh1", "falcon_h1",
-               "bamba", "zamba", "recurrentgemma", "rwkv", "granitemoehybrid", "nemotronh",
-               "nemotron_h", "lfm2", "minimax", "retnet", "xlstm", "hymba", "kimilinear",
-               "olmohybrid", "plamo2"}},
-    {kMla, {"deepseekv2", "deepseekv3", "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseekv32",
-            "minicpm3", "kimi", "longcat", "glm4moelite", "youtu"}},
-    {kMoe, {"moe", "mixtral", "gptoss", "gpt_oss", "dbrx", "llama4", "deepseekforcausallm",
-            "switchtransformers", "arctic", "grok", "jetmoe", "dots1", "flexolmo"}},
-    {kEncoder, {"formaskedlm", "forsequenceclassification", "fortokenclassification",
-                "forconditionalgeneration", "forquestionanswering", "vision"}},
+    {kHybrid,
+     {"qwen3next", "qwen3_next", "qwen3_5",    "jamba",          "mamba",  "falconh1",
+      "falcon_h1", "bamba",      "zamba",      "recurrentgemma", "rwkv",   "granitemoehybrid",
+      "nemotronh", "nemotron_h", "lfm2",       "minimax",        "retnet", "xlstm",
+      "hymba",     "kimilinear", "olmohybrid", "plamo2"}},
+    {kMla,
+     {"deepseekv2", "deepseekv3", "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseekv32",
+      "minicpm3", "kimi", "longcat", "glm4moelite", "youtu"}},
+    {kMoe,
+     {"moe", "mixtral", "gptoss", "gpt_oss", "dbrx", "llama4", "deepseekforcausallm",
+      "switchtransformers", "arctic", "grok", "jetmoe", "dots1", "flexolmo"}},
+    {kEncoder,
+     {"formaskedlm", "forsequenceclassification", "fortokenclassification",
+      "forconditionalgeneration", "forquestionanswering", "vision"}},
 }};
 
 [[noreturn]] void refuse(const std::string& where, const std::string& name,
                          std::string_view reason) {
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("{}: architecture {} is not supported{}{}. Supported: {} (Llama 2 to 3.2, "
-                          "Mistral, Qwen 2, 2.5 and 3, DeepSeek-R1-Distill)",
-                          where, name, reason.empty() ? "" : ": it is or has ", reason,
-                          fmt::join(kNames, ", ")));
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("{}: architecture {} is not supported{}{}. Supported: {} (Llama 2 to 3.2, "
+                  "Mistral, Qwen 2, 2.5 and 3, DeepSeek-R1-Distill)",
+                  where, name, reason.empty() ? "" : ": it is or has ", reason,
+                  fmt::join(kNames, ", ")));
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ struct Architecture {
   const char* name;
   const char* model_type;
   Sliding sliding = Sliding::kNever;
-  bool qkv_bias = false;              ///< always
+  bool qkv_bias = false;  ///< always
   bool qk_norm = false;
   bool attention_bias_field = false;  ///< attention_bias adds biases to q, k, v and o
   bool mlp_bias_field = false;

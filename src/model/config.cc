@@ -18,8 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxCount = int64_t{1} << 24;     // heads, widths, vocabulary
-constexpr int64_t kMaxContext = int64_t{1} << 31;   // positions
+constexpr int64_t kMaxCount = int64_t{1} << 24;    // heads, widths, vocabulary
+constexpr int64_t kMaxContext = int64_t{1} << 31;  // positions
 constexpr int kMaxLayers = 4096;
 constexpr int kMaxHeadDim = 512;
 constexpr int64_t kMistralWindow = 4096;  // where Mistral's config does not mention it at all
@@ -65,8 +65,8 @@ class Fields {
   bool flag(const char* name, bool otherwise) const {
     const json* value = find(name);
     if (!value) return otherwise;
-    if (!value->is_boolean()) corrupt(name, fmt::format("is {}; expected true or false",
-                                                        dump(*value)));
+    if (!value->is_boolean())
+      corrupt(name, fmt::format("is {}; expected true or false", dump(*value)));
     return value->get<bool>();
   }
   std::string text(const char* name, const std::string& otherwise) const {
@@ -109,15 +109,15 @@ const Architecture& find_architecture(const Fields& fields) {
 
 /// Variants that change the computation in ways this forward pass does not know.
 void refuse_variants(const Fields& fields, const std::string& name) {
-  refuse_foreign_fields(fields.where(), name, [&](const char* field) {
-    return fields.find(field) != nullptr;
-  });
+  refuse_foreign_fields(fields.where(), name,
+                        [&](const char* field) { return fields.find(field) != nullptr; });
   if (const json* quantization = fields.find("quantization_config")) {
-    const auto method = quantization->is_object() ? quantization->value("quant_method", json("?"))
-                                                  : json("?");
-    fields.unsupported(fmt::format("its weights are quantized ({}); supported: F32, F16 and BF16 "
-                                   "weights. Use the unquantized checkpoint",
-                                   Fields::dump(method)));
+    const auto method =
+        quantization->is_object() ? quantization->value("quant_method", json("?")) : json("?");
+    fields.unsupported(
+        fmt::format("its weights are quantized ({}); supported: F32, F16 and BF16 "
+                    "weights. Use the unquantized checkpoint",
+                    Fields::dump(method)));
   }
   const std::string activation = fields.text("hidden_act", "silu");
   if (activation != "silu" && activation != "swish") {
@@ -135,29 +135,32 @@ void read_shapes(const Fields& fields, const Architecture& architecture, ModelCo
     c.kv_heads = static_cast<int>(fields.integer("num_key_value_heads", 1, kMaxCount));
   }
   if (c.query_heads % c.kv_heads != 0) {
-    fields.unsupported(fmt::format("{} query heads cannot share {} KV heads evenly; supported: "
-                                   "num_attention_heads a multiple of num_key_value_heads",
-                                   c.query_heads, c.kv_heads));
+    fields.unsupported(
+        fmt::format("{} query heads cannot share {} KV heads evenly; supported: "
+                    "num_attention_heads a multiple of num_key_value_heads",
+                    c.query_heads, c.kv_heads));
   }
   if (fields.find("head_dim")) {
     c.head_dim = static_cast<int>(fields.integer("head_dim", 1, kMaxCount));
   } else if (architecture.default_head_dim != 0) {
     c.head_dim = architecture.default_head_dim;
   } else if (c.hidden % c.query_heads != 0) {
-    fields.corrupt("hidden_size", fmt::format("({}) is no multiple of num_attention_heads ({}), and "
-                                              "there is no 'head_dim'",
-                                              c.hidden, c.query_heads));
+    fields.corrupt("hidden_size",
+                   fmt::format("({}) is no multiple of num_attention_heads ({}), and "
+                               "there is no 'head_dim'",
+                               c.hidden, c.query_heads));
   } else {
     c.head_dim = c.hidden / c.query_heads;
   }
   if (c.head_dim % 16 != 0 || c.head_dim > kMaxHeadDim) {
-    fields.unsupported(fmt::format("head_dim is {}; supported: multiples of 16 up to {}", c.head_dim,
-                                   kMaxHeadDim));
+    fields.unsupported(fmt::format("head_dim is {}; supported: multiples of 16 up to {}",
+                                   c.head_dim, kMaxHeadDim));
   }
   c.vocab = static_cast<int>(fields.integer("vocab_size", 1, kMaxCount));
   c.context = fields.integer("max_position_embeddings", 1, kMaxContext);
   c.norm_eps = 1e-6f;
-  if (fields.find("rms_norm_eps")) c.norm_eps = static_cast<float>(fields.number("rms_norm_eps", 0, 1));
+  if (fields.find("rms_norm_eps"))
+    c.norm_eps = static_cast<float>(fields.number("rms_norm_eps", 0, 1));
 }
 
 void read_rope(const Fields& fields, ConfigFile& out) {
@@ -180,9 +183,10 @@ void read_rope(const Fields& fields, ConfigFile& out) {
   if (!scaling) return;
   for (const auto& [key, value] : scaling->items()) {
     if (value.is_object()) {
-      fields.unsupported(fmt::format("RoPE of its own per layer type ('{}'); supported: one for all "
-                                     "layers",
-                                     key));
+      fields.unsupported(
+          fmt::format("RoPE of its own per layer type ('{}'); supported: one for all "
+                      "layers",
+                      key));
     }
   }
   const std::string type = rope.text("rope_type", rope.text("type", "default"));
@@ -233,10 +237,11 @@ void read_layer_types(const Fields& fields, const Architecture& architecture, Mo
     if (type == "full_attention") {
       c.sliding_window[l] = 0;
     } else if (type != "sliding_attention") {
-      fields.unsupported(fmt::format("layer {} is of type {}; supported: full_attention, "
-                                     "sliding_attention (hybrid models with linear attention or "
-                                     "state-space layers are not)",
-                                     l, Fields::dump(type)));
+      fields.unsupported(
+          fmt::format("layer {} is of type {}; supported: full_attention, "
+                      "sliding_attention (hybrid models with linear attention or "
+                      "state-space layers are not)",
+                      l, Fields::dump(type)));
     } else if (architecture.sliding == Sliding::kNever || c.sliding_window[l] == 0) {
       fields.corrupt("layer_types", fmt::format("says that layer {} slides, but no sliding window "
                                                 "is in force",
@@ -265,7 +270,8 @@ void add_ends(const Fields& fields, std::vector<int32_t>& eos) {
   const json list = value->is_array() ? *value : json::array({*value});
   for (const json& id : list) {
     if (!id.is_number_integer() || id < -1 || id > kMaxCount) {
-      fields.corrupt("eos_token_id", fmt::format("is {}; expected token ids", Fields::dump(*value)));
+      fields.corrupt("eos_token_id",
+                     fmt::format("is {}; expected token ids", Fields::dump(*value)));
     }
     const auto token = id.get<int32_t>();
     if (token >= 0 && std::find(eos.begin(), eos.end(), token) == eos.end()) eos.push_back(token);

@@ -88,8 +88,10 @@ TEST_F(ConfigTest, RopeInBothSpellings) {
   json with_theta = llama3;
   with_theta["rope_theta"] = 250000.0;
   for (const json& changes : {json{{"rope_scaling", llama3}, {"rope_theta", 250000.0}},
-                              json{{"rope_parameters", with_theta}, {"rope_theta", nullptr},
-                                   {"torch_dtype", nullptr}, {"dtype", "bfloat16"}}}) {
+                              json{{"rope_parameters", with_theta},
+                                   {"rope_theta", nullptr},
+                                   {"torch_dtype", nullptr},
+                                   {"dtype", "bfloat16"}}}) {
     const ConfigFile c = read(changes);
     EXPECT_EQ(c.model.rope_theta, 250000);
     EXPECT_EQ(c.model.weights, DType::kBF16);
@@ -102,9 +104,9 @@ TEST_F(ConfigTest, RopeInBothSpellings) {
   const ConfigFile linear = read({{"rope_scaling", {{"type", "linear"}, {"factor", 2.5}}}});
   EXPECT_TRUE(linear.rope.linear);
   EXPECT_EQ(linear.rope.factor, 2.5f);
-  EXPECT_EQ(read({{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7.0}}}})
-                .model.rope_theta,
-            7);
+  EXPECT_EQ(
+      read({{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7.0}}}}).model.rope_theta,
+      7);
   for (const char* type : {"yarn", "longrope", "dynamic", "su"}) {
     refused(ErrorCode::kUnsupported, {type, "llama3"},
             {{"rope_scaling", {{"rope_type", type}, {"factor", 4.0}}}});
@@ -123,8 +125,10 @@ TEST_F(ConfigTest, SlidingWindowsFollowEachArchitecture) {
   EXPECT_EQ(read({{"architectures", {"MistralForCausalLM"}}}).model.sliding_window[0], 4096);
   EXPECT_EQ(read({{"sliding_window", 100}}).model.sliding_window[0], 0);  // Llama has none
 
-  json qwen2 = {{"architectures", {"Qwen2ForCausalLM"}}, {"sliding_window", 100},
-                {"use_sliding_window", false},           {"max_window_layers", 2}};
+  json qwen2 = {{"architectures", {"Qwen2ForCausalLM"}},
+                {"sliding_window", 100},
+                {"use_sliding_window", false},
+                {"max_window_layers", 2}};
   EXPECT_EQ(read(qwen2).model.sliding_window, (std::vector<int64_t>{0, 0, 0}));
   EXPECT_TRUE(read(qwen2).model.qkv_bias);
   qwen2["use_sliding_window"] = true;
@@ -175,8 +179,9 @@ TEST_F(ConfigTest, OtherArchitecturesAreRefusedByNameWithTheReason) {
                                                    {"GPT2LMHeadModel", "not supported"},
                                                    {"BertForMaskedLM", "decoder"}}) {
     refused(ErrorCode::kUnsupported,
-            {c.name, c.reason, "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
-                               "Qwen3ForCausalLM"},
+            {c.name, c.reason,
+             "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
+             "Qwen3ForCausalLM"},
             {{"architectures", {c.name}}});
   }
   refused(ErrorCode::kUnsupported, {"jamba", "hybrid"},

@@ -59,9 +59,9 @@ void Forward::run(KvCache& cache, std::span<const int32_t> tokens, int64_t first
   }
   for (int32_t token : tokens) {
     if (token >= 0 && token < config_.vocab) continue;
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("token id {}; the model's vocabulary is 0 to {}", token,
-                            config_.vocab - 1));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("token id {}; the model's vocabulary is 0 to {}", token, config_.vocab - 1));
   }
   tokens_ = tokens.size();
   embed(tokens);

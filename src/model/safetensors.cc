@@ -80,8 +80,8 @@ TensorType parse_type(const json& entry, const std::string& file, const std::str
     if (text == row.name) return row.type;
     known.emplace_back(row.name);
   }
-  throw Error(ErrorCode::kUnsupported, fmt::format("{}: tensor '{}' has dtype '{}'; known: {}", file,
-                                                   name, text, fmt::join(known, ", ")));
+  throw Error(ErrorCode::kUnsupported, fmt::format("{}: tensor '{}' has dtype '{}'; known: {}",
+                                                   file, name, text, fmt::join(known, ", ")));
 }
 
 /// One entry of the header. `begin` is where its bytes start, counted from the end of the header.
@@ -119,9 +119,9 @@ Entry parse_entry(const json& entry, const std::string& file, const std::string&
   }
   out.tensor.bytes = end - out.begin;
   if (!bytes || *bytes != out.tensor.bytes) {
-    corrupt(file, fmt::format("tensor '{}' of shape {} and dtype {} does not fit its {} bytes", name,
-                              out.tensor.shape_text(), to_string(out.tensor.type),
-                              out.tensor.bytes));
+    corrupt(file,
+            fmt::format("tensor '{}' of shape {} and dtype {} does not fit its {} bytes", name,
+                        out.tensor.shape_text(), to_string(out.tensor.type), out.tensor.bytes));
   }
   return out;
 }
@@ -160,8 +160,10 @@ class SafeTensors::Mapping {
     size_ = static_cast<size_t>(status.st_size);
     if (error == 0 && size_ > 0) {
       void* p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file, 0);
-      if (p == MAP_FAILED) error = errno;
-      else data_ = static_cast<const std::byte*>(p);
+      if (p == MAP_FAILED)
+        error = errno;
+      else
+        data_ = static_cast<const std::byte*>(p);
     }
     ::close(file);
     if (error != 0) {
@@ -227,8 +229,8 @@ void SafeTensors::add_file(const std::filesystem::path& path) {
     end = e.begin + e.tensor.bytes;
     e.tensor.data = data + e.begin;
     if (reinterpret_cast<uintptr_t>(e.tensor.data) % size_of(e.tensor.type) != 0) {
-      auto copy = std::make_shared<std::vector<std::byte>>(e.tensor.data,
-                                                           e.tensor.data + e.tensor.bytes);
+      auto copy =
+          std::make_shared<std::vector<std::byte>>(e.tensor.data, e.tensor.data + e.tensor.bytes);
       e.tensor.data = copy->data();
       copies_.push_back(std::move(copy));
     }
@@ -281,8 +283,8 @@ SafeTensors SafeTensors::open_folder(const std::filesystem::path& folder) {
   for (const auto& [name, shard] : map->items()) {
     const Tensor* found = out.find(name);
     if (!found || std::filesystem::path(found->file).filename() != shard.get<std::string>()) {
-      corrupt(index.string(), fmt::format("tensor '{}' is not in {}", name,
-                                          shard.get<std::string>()));
+      corrupt(index.string(),
+              fmt::format("tensor '{}' is not in {}", name, shard.get<std::string>()));
     }
   }
   return out;
@@ -295,9 +297,8 @@ const Tensor* SafeTensors::find(std::string_view name) const {
 
 const Tensor& SafeTensors::at(std::string_view name) const {
   if (const Tensor* found = find(name)) return *found;
-  throw Error(ErrorCode::kNotFound,
-              fmt::format("{}: there is no tensor '{}' among its {}", source_, name,
-                          tensors_.size()));
+  throw Error(ErrorCode::kNotFound, fmt::format("{}: there is no tensor '{}' among its {}", source_,
+                                                name, tensors_.size()));
 }
 
 }  // namespace pith

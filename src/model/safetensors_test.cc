@@ -67,9 +67,8 @@ TEST(SafeTensors, AnUnfinishedFileNeverAppears) {
     writer.finish();
   }
   EXPECT_EQ(SafeTensors::open(path).at("a").count(), 2u);
-  expect_error(ErrorCode::kIo, {"cannot create"}, [&] {
-    SafeTensorsWriter(folder.path() / "no" / "x.safetensors", {});
-  });
+  expect_error(ErrorCode::kIo, {"cannot create"},
+               [&] { SafeTensorsWriter(folder.path() / "no" / "x.safetensors", {}); });
   expect_error(ErrorCode::kInvalidArgument, {"'a'"}, [&] {
     SafeTensorsWriter(path, {{"a", TensorType::kF32, {1}}, {"a", TensorType::kF32, {1}}});
   });
@@ -145,9 +144,11 @@ TEST(SafeTensors, EveryDamagedHeaderIsRefusedByName) {
        R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
            "a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
        {"'a'", "twice"}},
-      {corrupt, R"({"__metadata__":{"n":1},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
+      {corrupt,
+       R"({"__metadata__":{"n":1},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
        {"'n'"}},
-      {ErrorCode::kUnsupported, R"({"a":{"dtype":"F4","shape":[16],"data_offsets":[0,8]}})",
+      {ErrorCode::kUnsupported,
+       R"({"a":{"dtype":"F4","shape":[16],"data_offsets":[0,8]}})",
        {"'a'", "'F4'", "BF16"}},
   };
   for (const Case& c : cases) {

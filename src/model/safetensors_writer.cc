@@ -26,8 +26,8 @@ size_t bytes_of(const TensorSpec& spec) {
 }  // namespace
 
 void SafeTensorsWriter::fail(const char* doing) const {
-  throw Error(ErrorCode::kIo, fmt::format("cannot {} {}: {}", doing, path_.string(),
-                                          std::strerror(errno)));
+  throw Error(ErrorCode::kIo,
+              fmt::format("cannot {} {}: {}", doing, path_.string(), std::strerror(errno)));
 }
 
 void SafeTensorsWriter::write(const void* data, size_t bytes) {
@@ -53,9 +53,8 @@ SafeTensorsWriter::SafeTensorsWriter(const std::filesystem::path& path,
                   fmt::format("{}: two tensors called '{}'", path.string(), spec.name));
     }
     const size_t end = left_ + bytes_of(spec);
-    header[spec.name] = {{"dtype", to_string(spec.type)},
-                         {"shape", spec.shape},
-                         {"data_offsets", {left_, end}}};
+    header[spec.name] = {
+        {"dtype", to_string(spec.type)}, {"shape", spec.shape}, {"data_offsets", {left_, end}}};
     left_ = end;
   }
   std::string text = specs.empty() && metadata.empty() ? "{}" : header.dump();

@@ -16,8 +16,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder) {
                             folder.string()));
   }
   const TokenizerConfig config = read_tokenizer_config(folder);
-  return has_json ? load_json_tokenizer(json, config)
-                  : load_sentencepiece_tokenizer(model, config);
+  return has_json ? load_json_tokenizer(json, config) : load_sentencepiece_tokenizer(model, config);
 }
 
 }  // namespace pith

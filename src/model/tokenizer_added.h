@@ -41,7 +41,7 @@ class AddedTokenFinder {
  private:
   const AddedToken* longest_at(std::string_view text) const;
 
-  std::vector<AddedToken> tokens_;           // sorted by content
+  std::vector<AddedToken> tokens_;                        // sorted by content
   std::array<std::pair<int32_t, int32_t>, 256> first_{};  // range of tokens by first byte
 };
 

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxCachedWord = 64;                    // bytes; longer words rarely come back
+constexpr size_t kMaxCachedWord = 64;  // bytes; longer words rarely come back
 constexpr size_t kMaxCachedWords = size_t{1} << 16;
 
 [[noreturn]] void corrupt(const std::string& what) { throw Error(ErrorCode::kCorrupt, what); }
@@ -150,9 +150,10 @@ void Bpe::add_merge(std::string_view left, std::string_view right, int32_t rank)
   const auto a = find(left), b = find(right), both = find(std::string(left).append(right));
   if (!a || !b || !both) {
     const std::string missing(!a ? left : !b ? right : std::string(left).append(right));
-    corrupt(fmt::format("merge {} (\"{}\", \"{}\") needs the token \"{}\", which the vocabulary "
-                        "lacks",
-                        rank, left, right, missing));
+    corrupt(
+        fmt::format("merge {} (\"{}\", \"{}\") needs the token \"{}\", which the vocabulary "
+                    "lacks",
+                    rank, left, right, missing));
   }
   const uint64_t pair = pair_key(*a, *b);
   size_t slot = slot_of(pair, merges_.size());
@@ -179,8 +180,8 @@ void Bpe::read_bytes() {
                 "text; supported: byte-level, byte_fallback, or unk_token");
   }
   for (int b = 0; b < 256; ++b) {
-    const std::string token = byte_level_ ? byte_to_letter(static_cast<uint8_t>(b))
-                                          : fmt::format("<0x{:02X}>", b);
+    const std::string token =
+        byte_level_ ? byte_to_letter(static_cast<uint8_t>(b)) : fmt::format("<0x{:02X}>", b);
     const auto found = find(token);
     if (!found) {
       corrupt(fmt::format("the vocabulary has no token \"{}\" for the byte {}", token, b));

@@ -18,9 +18,7 @@ namespace pith {
 /// Strings as keys that can be looked up by a view.
 struct StringHash {
   using is_transparent = void;
-  size_t operator()(std::string_view s) const noexcept {
-    return std::hash<std::string_view>()(s);
-  }
+  size_t operator()(std::string_view s) const noexcept { return std::hash<std::string_view>()(s); }
 };
 template <typename T>
 using StringMap = std::unordered_map<std::string, T, StringHash, std::equal_to<>>;
@@ -63,8 +61,8 @@ class Bpe {
   bool fuse_unknown_ = false;
   int32_t unknown_ = -1;
   StringMap<int32_t> vocab_;
-  std::vector<Merge> merges_;              // [power of two] open addressing, rank < 0 is free
-  std::array<int32_t, 256> byte_ids_{};    // token of each byte
+  std::vector<Merge> merges_;            // [power of two] open addressing, rank < 0 is free
+  std::array<int32_t, 256> byte_ids_{};  // token of each byte
 };
 
 /// Encodes words one after the other, with buffers and a cache of its own: one for each call of

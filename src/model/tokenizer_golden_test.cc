@@ -74,8 +74,8 @@ TEST_P(TokenizerGolden, GivesTheReferencesIds) {
       continue;
     }
     ASSERT_EQ(got, want)
-        << "string " << row << ": " << json(strings()[row]).dump(-1, ' ', true,
-                                                               json::error_handler_t::replace);
+        << "string " << row << ": "
+        << json(strings()[row]).dump(-1, ' ', true, json::error_handler_t::replace);
   }
   // The same pieces in another order have the same score in a unigram model: "33" + "3" or "3" +
   // "33". SentencePiece 0.1.97, which we link, and 0.2, which made the data, choose differently.
@@ -99,17 +99,17 @@ TEST_P(TokenizerGolden, GivesTheReferencesTexts) {
   EXPECT_GE(checked, 10u);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Cases, TokenizerGolden,
-    testing::Values("llama3", "llama3/plain", "qwen2", "qwen2/plain", "gpt2", "gpt2/plain", "demo",
-                    "demo/plain", "variety", "variety/plain", "llama2_json", "llama2_json/plain",
-                    "metaspace_json", "metaspace_json/plain", "llama2", "llama2/plain",
-                    "llama2_new", "unigram/plain"),
-    [](const auto& one) {
-      std::string name = one.param;
-      for (char& c : name) c = c == '/' ? '_' : c;
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Cases, TokenizerGolden,
+                         testing::Values("llama3", "llama3/plain", "qwen2", "qwen2/plain", "gpt2",
+                                         "gpt2/plain", "demo", "demo/plain", "variety",
+                                         "variety/plain", "llama2_json", "llama2_json/plain",
+                                         "metaspace_json", "metaspace_json/plain", "llama2",
+                                         "llama2/plain", "llama2_new", "unigram/plain"),
+                         [](const auto& one) {
+                           std::string name = one.param;
+                           for (char& c : name) c = c == '/' ? '_' : c;
+                           return name;
+                         });
 
 TEST(TokenizerGoldenData, IsComplete) {
   EXPECT_GE(strings().size(), 2000u);

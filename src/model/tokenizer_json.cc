@@ -38,8 +38,8 @@ void check_decoder(const json& spec, bool byte_level) {
   for (const json& step : flatten(spec, "decoders")) {
     const std::string type = step.at("type").get<std::string>();
     const bool known = byte_level ? type == "ByteLevel"
-                                  : type == "Replace" || type == "ByteFallback" ||
-                                        type == "Fuse" || type == "Strip" || type == "Metaspace";
+                                  : type == "Replace" || type == "ByteFallback" || type == "Fuse" ||
+                                        type == "Strip" || type == "Metaspace";
     if (known) continue;
     refuse("decoder", type,
            byte_level ? "null, ByteLevel"
@@ -97,8 +97,8 @@ class JsonTokenizer final : public VocabTokenizer {
         out.push_back(section.token);
         continue;
       }
-      const std::string normal = normalizer_.apply(
-          std::string(clean.substr(section.begin, section.end - section.begin)));
+      const std::string normal =
+          normalizer_.apply(std::string(clean.substr(section.begin, section.end - section.begin)));
       for (const Section& part : in_normalized_.split(normal, parse_special)) {
         if (part.token >= 0) {
           out.push_back(part.token);

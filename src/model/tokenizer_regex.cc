@@ -31,11 +31,12 @@ std::string set_of(bool inverted, std::string_view property,
 }
 
 [[noreturn]] void refuse(std::string_view pattern, std::string_view what) {
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("the tokenizer's regular expression \"{}\" uses {}; supported: literals, "
-                          "classes [...], \\s \\S \\d \\D \\r \\n \\t \\p{{...}} \\P{{...}}, groups "
-                          "(?: (?i: (?= (?! (?<= (?<! (?>, and quantifiers",
-                          pattern, what));
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("the tokenizer's regular expression \"{}\" uses {}; supported: literals, "
+                  "classes [...], \\s \\S \\d \\D \\r \\n \\t \\p{{...}} \\P{{...}}, groups "
+                  "(?: (?i: (?= (?! (?<= (?<! (?>, and quantifiers",
+                  pattern, what));
 }
 
 /// Walks over a pattern once; takes() eats what stands at the front.

@@ -51,8 +51,8 @@ std::unique_ptr<icu::RegexPattern> compile_literal(const icu::UnicodeString& tex
 /// The library's tables for NFC are those of Unicode 9: later characters pass as they are.
 std::shared_ptr<const icu::UnicodeSet> nfc_characters() {
   UErrorCode status = U_ZERO_ERROR;
-  const auto set = std::make_shared<icu::UnicodeSet>(
-      icu::UnicodeString::fromUTF8("[:Age=9.0:]"), status);
+  const auto set =
+      std::make_shared<icu::UnicodeSet>(icu::UnicodeString::fromUTF8("[:Age=9.0:]"), status);
   check(status, "loading the Unicode tables");
   set->freeze();
   return set;
@@ -139,9 +139,8 @@ PreTokenizer::PreTokenizer(const json& spec) {
 void PreTokenizer::add(const json& spec, int depth) {
   const std::string type = spec.at("type").get<std::string>();
   if (type == "Sequence") {
-    return for_each_member(spec, "pretokenizers", depth, [&](const json& member) {
-      add(member, depth + 1);
-    });
+    return for_each_member(spec, "pretokenizers", depth,
+                           [&](const json& member) { add(member, depth + 1); });
   }
   // ByteLevel turns bytes into letters of its own, which nothing after it is written for.
   if (byte_level_) refuse("a pre-tokenizer after ByteLevel,", type, "ByteLevel as the last one");
@@ -202,8 +201,8 @@ void PreTokenizer::add_split(const json& spec) {
   if (pattern.contains("Regex")) {
     step.pattern = compile_regex(pattern.at("Regex").get<std::string>());
   } else {
-    step.pattern = compile_literal(
-        icu::UnicodeString::fromUTF8(pattern.at("String").get<std::string>()));
+    step.pattern =
+        compile_literal(icu::UnicodeString::fromUTF8(pattern.at("String").get<std::string>()));
   }
   constexpr std::pair<std::string_view, Behavior> kNames[] = {
       {"Removed", Behavior::kRemoved},
@@ -230,8 +229,8 @@ void PreTokenizer::prefix_ranges(const Step& step, bool first, Text& text) {
   icu::UnicodeString joined;
   for (Range& range : text.ranges) {
     const int32_t length = range.end - range.begin;
-    const bool has = text.utf16.compare(range.begin, step.prefix_text.length(), step.prefix_text,
-                                        0, step.prefix_text.length()) == 0 &&
+    const bool has = text.utf16.compare(range.begin, step.prefix_text.length(), step.prefix_text, 0,
+                                        step.prefix_text.length()) == 0 &&
                      length >= step.prefix_text.length();
     const bool wants = step.prefix == Prefix::kAlways ||
                        (step.prefix == Prefix::kFirst && first && range.begin == 0);

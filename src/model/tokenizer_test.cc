@@ -198,7 +198,8 @@ TEST(Tokenizer, ReadsTheFilesBesideIt) {
   folder.write("tokenizer_config.json", json{{"eos_token", "<nope>"}});
   expect_error(ErrorCode::kCorrupt, "<nope>", [&] { load_tokenizer(folder.path()); });
   folder.write("tokenizer_config.json", std::string("{\"eos_token\": "));
-  expect_error(ErrorCode::kCorrupt, "tokenizer_config.json", [&] { load_tokenizer(folder.path()); });
+  expect_error(ErrorCode::kCorrupt, "tokenizer_config.json",
+               [&] { load_tokenizer(folder.path()); });
 }
 
 TEST(Tokenizer, RefusesIdsItDoesNotHave) {
@@ -268,7 +269,10 @@ TEST(TokenizerErrors, BrokenVocabularies) {
   broken("is no pair", [](json& r) { r["model"]["merges"].push_back("a b c"); });
   broken("is no pair", [](json& r) { r["model"]["merges"].push_back(json{"a"}); });
   broken("vocab", [](json& r) { r["model"].erase("vocab"); });
-  broken("merges", [](json& r) { r["model"].erase("merges"); r["model"]["type"] = "BPE"; });
+  broken("merges", [](json& r) {
+    r["model"].erase("merges");
+    r["model"]["type"] = "BPE";
+  });
   broken("model", [](json& r) { r.erase("model"); });
   broken("added twice", [](json& r) { r["added_tokens"].push_back(r["added_tokens"][0]); });
   broken("in the vocabulary", [](json& r) { r["added_tokens"][0]["id"] = 9; });
@@ -291,7 +295,9 @@ TEST(TokenizerErrors, UnsupportedPartsAreNamed) {
   refused("##", [](json& r) { r["model"]["continuing_subword_prefix"] = "##"; });
   refused("Lowercase", [](json& r) { r["normalizer"] = {{"type", "Lowercase"}}; });
   refused("BertPreTokenizer", [](json& r) { r["pre_tokenizer"] = {{"type", "BertPreTokenizer"}}; });
-  refused("RobertaProcessing", [](json& r) { r["post_processor"] = {{"type", "RobertaProcessing"}}; });
+  refused("RobertaProcessing", [](json& r) {
+    r["post_processor"] = {{"type", "RobertaProcessing"}};
+  });
   refused("WordPiece", [](json& r) { r["decoder"] = {{"type", "WordPiece"}}; });
   refused("\\w", [&](json& r) { r["pre_tokenizer"] = split("\\w+"); });
   refused("^", [&](json& r) { r["pre_tokenizer"] = split("^a"); });

@@ -72,8 +72,7 @@ std::string sentencepiece_bytes(std::string_view piece, bool byte_tokens) {
   if (byte >= 0) return std::string(1, static_cast<char>(byte));
   std::string out;
   size_t at = 0;
-  for (size_t hit; (hit = piece.find(kUnderline, at)) != piece.npos;
-       at = hit + kUnderline.size()) {
+  for (size_t hit; (hit = piece.find(kUnderline, at)) != piece.npos; at = hit + kUnderline.size()) {
     out.append(piece, at, hit - at).push_back(' ');
   }
   return out.append(piece, at);

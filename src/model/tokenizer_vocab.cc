@@ -114,8 +114,9 @@ TokenizerConfig read_tokenizer_config(const fs::path& folder) {
   });
   read_if_there(folder, "added_tokens.json", [&](const json& root) {
     for (const auto& [content, id] : root.items()) {
-      const bool known = std::any_of(out.added.begin(), out.added.end(),
-                                     [&name = content](const AddedToken& t) { return t.content == name; });
+      const bool known =
+          std::any_of(out.added.begin(), out.added.end(),
+                      [&name = content](const AddedToken& t) { return t.content == name; });
       if (known) continue;
       AddedToken token;
       token.content = content;
@@ -155,8 +156,7 @@ void VocabTokenizer::put(int32_t id, std::string_view spelled, std::string bytes
   entries_[id] = {std::move(bytes), special, true};
 }
 
-void VocabTokenizer::settle(const TokenizerConfig& config, int32_t bos, int32_t eos,
-                            bool add_bos) {
+void VocabTokenizer::settle(const TokenizerConfig& config, int32_t bos, int32_t eos, bool add_bos) {
   const auto add_eos = [&](int32_t id) {
     // Test models and padded ones name ids that their tokenizer does not have.
     const bool known = id >= 0 && id < vocab_size();

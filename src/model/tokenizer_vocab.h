@@ -20,9 +20,9 @@ struct TokenizerConfig {
   // tokenizer_config.json, then special_tokens_map.json. An empty name: "there is none".
   std::optional<std::string> bos, eos;
   std::optional<bool> add_bos;
-  bool llama_class = false;        // LlamaTokenizer or LlamaTokenizerFast: adds bos unless told
-  bool legacy = true;              // of LlamaTokenizer: a space after every special token
-  std::vector<AddedToken> added;   // added_tokens_decoder, and added_tokens.json
+  bool llama_class = false;       // LlamaTokenizer or LlamaTokenizerFast: adds bos unless told
+  bool legacy = true;             // of LlamaTokenizer: a space after every special token
+  std::vector<AddedToken> added;  // added_tokens_decoder, and added_tokens.json
   // generation_config.json, then config.json
   std::vector<int32_t> bos_ids, eos_ids;
 };
@@ -67,7 +67,7 @@ class VocabTokenizer : public Tokenizer {
   void settle(const TokenizerConfig& config, int32_t bos, int32_t eos, bool add_bos);
   static void check_length(std::string_view text);
 
-  std::vector<Entry> entries_;        // [vocab_size]
+  std::vector<Entry> entries_;       // [vocab_size]
   bool strips_first_space_ = false;  // a space that encode() put in front
 
  private:

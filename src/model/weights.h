@@ -32,11 +32,11 @@ struct Model::Weights {
   ConfigFile config;
   SafeTensors file;
   Rope rope;
-  WeightMatrix embedding;           // [V, hidden]
+  WeightMatrix embedding;            // [V, hidden]
   std::vector<LayerWeights> layers;  // [L]
-  std::vector<float> final_norm;    // [hidden]
-  WeightMatrix head;                // [V, hidden]; the embedding's where tied
-  size_t bytes = 0;                 ///< of the tensors in use, each once
+  std::vector<float> final_norm;     // [hidden]
+  WeightMatrix head;                 // [V, hidden]; the embedding's where tied
+  size_t bytes = 0;                  ///< of the tensors in use, each once
   std::filesystem::path folder;
   std::unique_ptr<const Tokenizer> tokenizer;  ///< null: the folder has none
 };

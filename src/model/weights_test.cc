@@ -150,7 +150,8 @@ TEST_F(WeightsTest, ProgressRisesToTheTotalAndCanStop) {
   });
   EXPECT_EQ(last, total);
   EXPECT_GT(total, 0u);
-  expect_error(ErrorCode::kIo, {"stopped"}, [&] { load(true, [](size_t, size_t) { return false; }); });
+  expect_error(ErrorCode::kIo, {"stopped"},
+               [&] { load(true, [](size_t, size_t) { return false; }); });
 }
 
 TEST_F(WeightsTest, WeightsOfOtherTypesAreRefused) {
@@ -158,8 +159,8 @@ TEST_F(WeightsTest, WeightsOfOtherTypesAreRefused) {
   std::vector<TensorBytes> tensors;
   for (const auto& [name, e] : entries_) {
     const bool odd = name == "lm_head.weight";
-    tensors.push_back({{name, odd ? TensorType::kI32 : TensorType::kF32, e.shape},
-                       e.numbers.data()});
+    tensors.push_back(
+        {{name, odd ? TensorType::kI32 : TensorType::kF32, e.shape}, e.numbers.data()});
   }
   write_safetensors(folder_.path() / "model.safetensors", tensors);
   expect_error(ErrorCode::kUnsupported, {"'lm_head.weight'", "I32", "BF16"},

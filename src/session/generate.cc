@@ -142,16 +142,11 @@ class Generation {
 
 const char* to_string(StopReason reason) {
   switch (reason) {
-    case StopReason::kEndOfText:
-      return "end of text";
-    case StopReason::kStopString:
-      return "stop string";
-    case StopReason::kMaxTokens:
-      return "token limit";
-    case StopReason::kContextFull:
-      return "context full";
-    case StopReason::kCancelled:
-      return "cancelled";
+    case StopReason::kEndOfText: return "end of text";
+    case StopReason::kStopString: return "stop string";
+    case StopReason::kMaxTokens: return "token limit";
+    case StopReason::kContextFull: return "context full";
+    case StopReason::kCancelled: return "cancelled";
   }
   return "unknown";
 }

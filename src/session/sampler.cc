@@ -1,7 +1,7 @@
 // Sampling from logits: repetition penalty (Keskar et al. 2019, section 4.1), top-k (Fan et al.
-// 2018), nucleus (Holtzman et al. 2020), min-p (Nguyen et al. 2024), temperature; llama.cpp's order.
-// Cost: one pass over V logits, plus a sort of what top-k leaves (of all V if top-k is off and
-// top-p is on).
+// 2018), nucleus (Holtzman et al. 2020), min-p (Nguyen et al. 2024), temperature; llama.cpp's
+// order. Cost: one pass over V logits, plus a sort of what top-k leaves (of all V if top-k is off
+// and top-p is on).
 
 #include <algorithm>
 #include <cmath>
@@ -53,8 +53,9 @@ int32_t Sampler::sample(std::span<const float> logits, std::span<const int32_t> 
   const uint64_t draw_number = draws_++;
   if (options_.temperature == 0) {
     // Candidates are in the order of their ids, and max_element returns the first of equals.
-    return std::max_element(candidates_.begin(), candidates_.end(),
-                            [](const Candidate& a, const Candidate& b) { return a.logit < b.logit; })
+    return std::max_element(
+               candidates_.begin(), candidates_.end(),
+               [](const Candidate& a, const Candidate& b) { return a.logit < b.logit; })
         ->id;
   }
   keep_top_k();
@@ -67,8 +68,8 @@ int32_t Sampler::sample(std::span<const float> logits, std::span<const int32_t> 
 void Sampler::fill(std::span<const float> logits, std::span<const int32_t> history) {
   logits_.assign(logits.begin(), logits.end());
   if (options_.repeat_penalty != 1 && options_.repeat_last_n != 0) {
-    const size_t back = options_.repeat_last_n < 0 ? history.size()
-                                                   : static_cast<size_t>(options_.repeat_last_n);
+    const size_t back =
+        options_.repeat_last_n < 0 ? history.size() : static_cast<size_t>(options_.repeat_last_n);
     for (int32_t id : history.last(std::min(back, history.size()))) {
       if (id < 0 || static_cast<size_t>(id) >= logits.size()) continue;
       // From the untouched logit, so that a token seen twice is penalised once.
@@ -85,9 +86,8 @@ void Sampler::fill(std::span<const float> logits, std::span<const int32_t> histo
 }
 
 void Sampler::sort_first(size_t count) {
-  std::partial_sort(candidates_.begin(),
-                    candidates_.begin() + static_cast<ptrdiff_t>(count), candidates_.end(),
-                    [](const Candidate& a, const Candidate& b) {
+  std::partial_sort(candidates_.begin(), candidates_.begin() + static_cast<ptrdiff_t>(count),
+                    candidates_.end(), [](const Candidate& a, const Candidate& b) {
                       return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
                     });
   sorted_ = count;
@@ -137,7 +137,8 @@ int32_t Sampler::draw(uint64_t draw_number) const {
     left -= weight(c);
     if (left < 0) return c.id;
   }
-  // Rounding may leave a crumb after the last subtraction: it belongs to the last that can be drawn.
+  // Rounding may leave a crumb after the last subtraction: it belongs to the last that can be
+  // drawn.
   return std::find_if(candidates_.rbegin(), candidates_.rend(),
                       [&](const Candidate& c) { return weight(c) > 0; })
       ->id;

@@ -173,7 +173,9 @@ TEST(Sampler, ExtremeLogitsAndTemperatures) {
     for (int i = 0; i < 100; ++i) {
       const int32_t id = sampler.sample(std::vector<float>{-3e38f, 3e38f, -3e38f}, {});
       EXPECT_TRUE(id >= 0 && id < 3);
-      if (temperature < 1) EXPECT_EQ(id, 1);
+      if (temperature < 1) {
+        EXPECT_EQ(id, 1);
+      }
     }
   }
 }

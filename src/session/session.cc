@@ -94,9 +94,9 @@ void Session::State::check(std::span<const int32_t> ids) const {
                             ids.size(), tokens, options.context, model->config().context));
   for (int32_t id : ids)
     if (id < 0 || id >= model->config().vocab)
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("token {} is outside the vocabulary of {}", id,
-                              model->config().vocab));
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("token {} is outside the vocabulary of {}", id, model->config().vocab));
 }
 
 void Session::State::run_chunk(std::span<const int32_t> ids) {
@@ -137,9 +137,8 @@ void Session::prefill_logits(std::span<const int32_t> ids, const LogitsSink& sin
   for (size_t done = 0; done < ids.size();) {
     const size_t count = next_chunk(ids.size() - done, state_->options.chunk);
     state_->run_chunk(ids.subspan(done, count));
-    state_->forward.all_logits([&](size_t first, size_t n, const float* logits) {
-      sink(done + first, n, logits);
-    });
+    state_->forward.all_logits(
+        [&](size_t first, size_t n, const float* logits) { sink(done + first, n, logits); });
     done += count;
   }
   if (ids.size() > 1) state_->cache->end_prefill();

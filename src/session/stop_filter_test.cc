@@ -36,8 +36,7 @@ TEST(StopFilter, MatchesItsDefinitionForAnyCutting) {
   const auto letters = rc::gen::container<std::string>(rc::gen::element('a', 'b', 'c'));
   const bool held = rc::check([&] {
     const auto pieces = *rc::gen::container<std::vector<std::string>>(letters);
-    const auto stops =
-        *rc::gen::container<std::vector<std::string>>(rc::gen::nonEmpty(letters));
+    const auto stops = *rc::gen::container<std::vector<std::string>>(rc::gen::nonEmpty(letters));
     std::string text, got;
     StopFilter filter(stops);
     for (const auto& piece : pieces) {

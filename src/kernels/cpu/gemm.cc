@@ -83,23 +83,12 @@ void panel(const GemmF32& g, size_t column, size_t lanes) {
   float* c = g.c + i * g.ldc + column;
   const float* a = g.a + i * g.lda;
   switch (g.m - i) {
-    case 5:
-      block<5, V, kPart>(g, c, a, b, lanes);
-      break;
-    case 4:
-      block<4, V, kPart>(g, c, a, b, lanes);
-      break;
-    case 3:
-      block<3, V, kPart>(g, c, a, b, lanes);
-      break;
-    case 2:
-      block<2, V, kPart>(g, c, a, b, lanes);
-      break;
-    case 1:
-      block<1, V, kPart>(g, c, a, b, lanes);
-      break;
-    default:
-      break;
+    case 5: block<5, V, kPart>(g, c, a, b, lanes); break;
+    case 4: block<4, V, kPart>(g, c, a, b, lanes); break;
+    case 3: block<3, V, kPart>(g, c, a, b, lanes); break;
+    case 2: block<2, V, kPart>(g, c, a, b, lanes); break;
+    case 1: block<1, V, kPart>(g, c, a, b, lanes); break;
+    default: break;
   }
 }
 

@@ -173,8 +173,8 @@ void Matmul::State::run_tile(const Tile& tile, const Product& product, int worke
   Worker& mine = workers[static_cast<size_t>(worker)];
   const auto [tokens, outputs, in, bf16] = tile.shape;
   const WeightMatrix& w = *product.w;
-  const auto* weights = static_cast<const std::byte*>(w.data) +
-                        tile.first_output * in * size_of(w.dtype);
+  const auto* weights =
+      static_cast<const std::byte*>(w.data) + tile.first_output * in * size_of(w.dtype);
   const void* operand = weights;
   if (!bf16 && w.dtype != DType::kF32) {
     context.kernels.to_f32(mine.weights.data(), weights, w.dtype, outputs * in);
@@ -250,8 +250,10 @@ void Matmul::run(size_t tokens, size_t in, RowSource row, std::span<const Produc
                                 [](const Product& p) { return p.w->dtype == DType::kBF16; });
   state_->make_rows(tokens, in, row, bf16);
   try {
-    if (few) state_->run_few(tokens, in, products);
-    else state_->run_many(tokens, in, products, bf16);
+    if (few)
+      state_->run_few(tokens, in, products);
+    else
+      state_->run_many(tokens, in, products, bf16);
   } catch (const dnnl::error& e) {
     throw Error(e.status == dnnl_out_of_memory ? ErrorCode::kOutOfMemory : ErrorCode::kInternal,
                 fmt::format("oneDNN: {} ({} tokens, {} inputs)", e.message, tokens, in));
@@ -260,9 +262,7 @@ void Matmul::run(size_t tokens, size_t in, RowSource row, std::span<const Produc
 
 void matmul(const Context& context, float* y, const float* x, const WeightMatrix& w, size_t tokens,
             MatmulPrecision precision) {
-  auto row = [&](float* out, size_t t) {
-    std::memcpy(out, x + t * w.in, w.in * sizeof(float));
-  };
+  auto row = [&](float* out, size_t t) { std::memcpy(out, x + t * w.in, w.in * sizeof(float)); };
   const Product product{y, &w};
   Matmul(context, precision).run(tokens, w.in, row, {&product, 1});
 }

@@ -91,17 +91,10 @@ HWY_INLINE void dot_all(const Dots& a, size_t queries, size_t row, const Stored<
   size_t m = 0;
   for (; m + kDotQueries <= queries; m += kDotQueries) dot_block<K, kDotQueries, R>(a, m, row, x);
   switch (queries - m) {
-    case 3:
-      dot_block<K, 3, R>(a, m, row, x);
-      break;
-    case 2:
-      dot_block<K, 2, R>(a, m, row, x);
-      break;
-    case 1:
-      dot_block<K, 1, R>(a, m, row, x);
-      break;
-    default:
-      break;
+    case 3: dot_block<K, 3, R>(a, m, row, x); break;
+    case 2: dot_block<K, 2, R>(a, m, row, x); break;
+    case 1: dot_block<K, 1, R>(a, m, row, x); break;
+    default: break;
   }
 }
 
@@ -192,17 +185,10 @@ void add_many(const Sums& a, size_t queries, const Stored<K>* x, size_t count) {
     size_t m = 0;
     for (; m + kAddQueries <= queries; m += kAddQueries) add_columns<K, kAddQueries>(a, m, x, t, n);
     switch (queries - m) {
-      case 3:
-        add_columns<K, 3>(a, m, x, t, n);
-        break;
-      case 2:
-        add_columns<K, 2>(a, m, x, t, n);
-        break;
-      case 1:
-        add_columns<K, 1>(a, m, x, t, n);
-        break;
-      default:
-        break;
+      case 3: add_columns<K, 3>(a, m, x, t, n); break;
+      case 2: add_columns<K, 2>(a, m, x, t, n); break;
+      case 1: add_columns<K, 1>(a, m, x, t, n); break;
+      default: break;
     }
   }
 }

@@ -99,7 +99,10 @@ SelectorRow exact_row() {
 
 SelectorRow local_row() {
   SelectorRow row;
-  row.info = {kLocal, true, "the last rows only", "BUZZ (arXiv 2410.23079), baselines",
+  row.info = {kLocal,
+              true,
+              "the last rows only",
+              "BUZZ (arXiv 2410.23079), baselines",
               {{"window", "1024", "rows kept: a number, per cent of the context, or MiB"}},
               "window"};
   row.default_window = window_rows;
@@ -110,7 +113,9 @@ SelectorRow local_row() {
 
 SelectorRow streaming_llm_row() {
   SelectorRow row;
-  row.info = {kStreamingLlm, true, "attention sinks and the last rows",
+  row.info = {kStreamingLlm,
+              true,
+              "attention sinks and the last rows",
               "Xiao et al. 2024 (arXiv 2309.17453)",
               {{"window", "1020", "rows kept: a number, per cent of the context, or MiB"},
                {"rope", "true", "true = true positions; cache = positions inside the cache"}},
@@ -127,10 +132,13 @@ SelectorRow streaming_llm_row() {
 
 CodecRow dense_row(DType dtype) {
   CodecRow row;
-  row.info = {to_string(dtype), false,
+  row.info = {to_string(dtype),
+              false,
               dtype == DType::kF32 ? "rows as they are, 32 bits a number"
                                    : "rows rounded to 16 bits a number",
-              "-", {}, ""};
+              "-",
+              {},
+              ""};
   row.dense = dtype;
   row.make = make_dense;
   return row;

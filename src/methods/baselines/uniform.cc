@@ -1,11 +1,11 @@
 // uniform: a random sample of the body, the null hypothesis of every selector. Each kept row stands
-// for n/kept rows through its log-weight (Horvitz & Thompson 1952), so that sums over the sample are
-// unbiased; `weights=false` gives the plain sample that papers usually compare with.
+// for n/kept rows through its log-weight (Horvitz & Thompson 1952), so that sums over the sample
+// are unbiased; `weights=false` gives the plain sample that papers usually compare with.
 //
-// rate=r keeps each row when a uniform number of (seed, layer, head, row) is below r. budget=s keeps
-// the s rows with the smallest 64-bit words of the same source: a uniform sample of fixed size whose
-// members do not depend on chunking or threads. Cost per row: one Philox block; a replacement, which
-// happens with probability s/n, costs O(s).
+// rate=r keeps each row when a uniform number of (seed, layer, head, row) is below r. budget=s
+// keeps the s rows with the smallest 64-bit words of the same source: a uniform sample of fixed
+// size whose members do not depend on chunking or threads. Cost per row: one Philox block; a
+// replacement, which happens with probability s/n, costs O(s).
 
 #include <fmt/format.h>
 
@@ -89,8 +89,8 @@ class UniformBudget final : public Selector {
     for (size_t h = 0; h < bodies.size(); ++h) {
       admit(bodies[h], rows[h], largest_[h]);
       if (weights_ && seen_ > budget_)
-        bodies[h].store().set_span_log_weight(
-            static_cast<float>(std::log(static_cast<double>(seen_) / static_cast<double>(budget_))));
+        bodies[h].store().set_span_log_weight(static_cast<float>(
+            std::log(static_cast<double>(seen_) / static_cast<double>(budget_))));
     }
   }
   size_t rows_after(size_t n) const override { return std::min(n, budget_); }
@@ -137,8 +137,8 @@ class UniformBudget final : public Selector {
   SelectorSite site_;
   size_t budget_;
   bool weights_;
-  size_t seen_ = 0;                // rows that have left the window
-  Array<uint64_t> largest_;        // [heads] largest word held
+  size_t seen_ = 0;          // rows that have left the window
+  Array<uint64_t> largest_;  // [heads] largest word held
 };
 
 std::unique_ptr<Selector> make_uniform(const SelectorRequest& r) {
@@ -147,7 +147,8 @@ std::unique_ptr<Selector> make_uniform(const SelectorRequest& r) {
     throw Error(ErrorCode::kInvalidArgument,
                 "uniform: rate and budget are both given; give one of them");
   if (r.parameters.given("budget"))
-    return std::make_unique<UniformBudget>(r.context, r.site, r.parameters.rows("budget", r.budget), weights);
+    return std::make_unique<UniformBudget>(r.context, r.site, r.parameters.rows("budget", r.budget),
+                                           weights);
   return std::make_unique<UniformRate>(r.site, r.parameters.number("rate", 1e-6, 1), weights);
 }
 
@@ -155,7 +156,9 @@ std::unique_ptr<Selector> make_uniform(const SelectorRequest& r) {
 
 SelectorRow uniform_row() {
   SelectorRow row;
-  row.info = {"uniform", true, "a random sample of the body, correctly weighted",
+  row.info = {"uniform",
+              true,
+              "a random sample of the body, correctly weighted",
               "the seeds' common baseline",
               {{"rate", "0.25", "share of the body's rows that stay"},
                {"budget", "", "rows that stay instead: a number, per cent of the context, or MiB"},
