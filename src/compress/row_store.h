@@ -27,6 +27,16 @@ struct NewRows {
   size_t count = 0;
   int64_t first_position = 0;
   const float* mass = nullptr;  // [count], if tracked
+
+  /// Rows [first, first + n) of these.
+  NewRows slice(size_t first, size_t n) const {
+    return {k + first * stride,
+            v + first * stride,
+            stride,
+            n,
+            first_position + static_cast<int64_t>(first),
+            mass ? mass + first : nullptr};
+  }
 };
 
 class RowStore {

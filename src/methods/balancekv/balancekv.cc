@@ -12,16 +12,6 @@
 namespace pith {
 namespace {
 
-NewRows slice(const NewRows& rows, size_t first, size_t count) {
-  NewRows s = rows;
-  s.k += first * s.stride;
-  s.v += first * s.stride;
-  if (s.mass) s.mass += first;
-  s.first_position += static_cast<int64_t>(first);
-  s.count = count;
-  return s;
-}
-
 class BalanceBlock final : public Selector {
  public:
   BalanceBlock(const Context& context, const SelectorSite& site, const BalanceRule& rule,
@@ -133,7 +123,7 @@ size_t BalanceReducer::take(RowStore& store, BalanceTree& tree, const NewRows& r
   for (size_t done = 0; done < rows.count;) {
     const size_t room = rule_.block - tree.levels[0];
     const size_t n = rule_.rounds == 0 ? rows.count : std::min(rows.count - done, room);
-    store.append(slice(rows, done, n));
+    store.append(rows.slice(done, n));
     tree.levels[0] += static_cast<uint32_t>(n);
     tree.seen += n;
     done += n;

@@ -19,22 +19,12 @@
 namespace pith {
 namespace {
 
-NewRows slice(const NewRows& rows, size_t first, size_t count) {
-  NewRows s = rows;
-  s.k += first * s.stride;
-  s.v += first * s.stride;
-  if (s.mass) s.mass += first;
-  s.first_position += static_cast<int64_t>(first);
-  s.count = count;
-  return s;
-}
-
 /// Appends the rows whose flag is set, in runs.
 void append_flagged(RowStore& store, const NewRows& rows, const std::vector<bool>& flags) {
   for (size_t i = 0; i < rows.count;) {
     size_t run = 1;
     while (i + run < rows.count && flags[i + run] == flags[i]) ++run;
-    if (flags[i]) store.append(slice(rows, i, run));
+    if (flags[i]) store.append(rows.slice(i, run));
     i += run;
   }
 }

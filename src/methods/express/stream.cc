@@ -13,16 +13,6 @@ namespace {
 constexpr uint32_t kStratumTag = 255;
 uint32_t tag_of(uint64_t weight) { return static_cast<uint32_t>(std::countr_zero(weight)); }
 
-NewRows slice(const NewRows& rows, size_t first, size_t count) {
-  NewRows s = rows;
-  s.k += first * s.stride;
-  s.v += first * s.stride;
-  if (s.mass) s.mass += first;
-  s.first_position += static_cast<int64_t>(first);
-  s.count = count;
-  return s;
-}
-
 /// Reservoir sampling of one: row `nth` (from 1) of a stratum replaces the pick.
 bool becomes_pick(const Philox& random, int64_t position, uint64_t nth) {
   return nth == 1 || random.word64(static_cast<uint64_t>(position), kStratumTag) < UINT64_MAX / nth;
@@ -36,7 +26,7 @@ float ExpressStream::log_weight(uint64_t weight) const {
 
 void ExpressStream::take(RowStore& store, ExpressState& state, const NewRows& rows) const {
   for (size_t done = 0; done < rows.count;) {
-    const NewRows rest = slice(rows, done, rows.count - done);
+    const NewRows rest = rows.slice(done, rows.count - done);
     // The coreset is thinned when a row comes for which there is no room, so n = s is still exact.
     if (state.coreset == rule_.shape.target) halve_coreset(store, state);
     done += state.tau == 1 ? take_exact(store, state, rest) : take_thin(store, state, rest);
@@ -45,7 +35,7 @@ void ExpressStream::take(RowStore& store, ExpressState& state, const NewRows& ro
 
 size_t ExpressStream::take_exact(RowStore& store, ExpressState& state, const NewRows& rows) const {
   const size_t n = std::min<size_t>(rows.count, rule_.shape.target - state.coreset);
-  store.append(slice(rows, 0, n));
+  store.append(rows.slice(0, n));
   state.coreset += static_cast<uint32_t>(n);
   state.seen += n;
   return n;
@@ -75,7 +65,7 @@ size_t ExpressStream::take_thin(RowStore& store, ExpressState& state, const NewR
       for (uint32_t i = 0; i < stay.size(); ++i) stay[i] = i;
       store.keep(stay);
     }
-    store.append(slice(rows, pick, 1));
+    store.append(rows.slice(pick, 1));
   }
   state.stratum += n;
   state.seen += n;

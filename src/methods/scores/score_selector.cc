@@ -8,16 +8,6 @@
 namespace pith {
 namespace {
 
-NewRows slice(const NewRows& rows, size_t first, size_t count) {
-  NewRows s = rows;
-  s.k += first * s.stride;
-  s.v += first * s.stride;
-  if (s.mass) s.mass += first;
-  s.first_position += static_cast<int64_t>(first);
-  s.count = count;
-  return s;
-}
-
 /// Row numbers of the `budget` largest scores, ascending. Equal scores: the newer row stays, as
 /// it has had less time to earn one.
 std::vector<uint32_t> best(std::span<const double> scores, size_t budget) {
@@ -51,7 +41,7 @@ void ScoreSelector::ingest(std::span<HeadBody> bodies, std::span<const NewRows> 
       ++run;
       full = held_ + run >= budget_at(seen_ + run) + sizes_.interval;
     }
-    for (size_t h = 0; h < bodies.size(); ++h) bodies[h].store().append(slice(rows[h], done, run));
+    for (size_t h = 0; h < bodies.size(); ++h) bodies[h].store().append(rows[h].slice(done, run));
     done += run;
     seen_ += run;
     held_ += run;
