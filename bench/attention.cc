@@ -230,6 +230,7 @@ PrefillResult bench_prefill(const Context& context, const PrefillShape& s, int r
                   .k = k.data(),
                   .v = v.data(),
                   .tokens = tokens,
+                  .spans = {},
                   .out = out.data()});
   };
   PrefillResult result;
