@@ -47,8 +47,8 @@ double median(std::vector<double> x) {
 /// layer, on the model's own mapped weights, with all the threads it likes.
 class Peer {
  public:
-  Peer(const pith::Model::Weights& weights, bool bf16, int threads)
-      : weights_(weights), bf16_(bf16), threads_(threads), stream_(engine_) {
+  Peer(const pith::Model::Weights& weights, bool bf16, bool packed, int threads)
+      : weights_(weights), bf16_(bf16), packed_(packed), threads_(threads), stream_(engine_) {
     for (const pith::WeightMatrix* w : matrices()) {
       in_ = std::max(in_, w->in);
       out_ = std::max(out_, w->out);
@@ -79,6 +79,11 @@ class Peer {
   }
 
  private:
+  struct Call {
+    dnnl::matmul::primitive_desc desc;
+    dnnl::matmul op;
+    Memory weights;
+  };
   std::vector<const pith::WeightMatrix*> matrices() const {
     std::vector<const pith::WeightMatrix*> all;
     for (const pith::LayerWeights& l : weights_.layers) {
@@ -92,33 +97,37 @@ class Peer {
     const auto m = static_cast<Memory::dim>(tokens), n = static_cast<Memory::dim>(w.out),
                k = static_cast<Memory::dim>(w.in);
     const auto key = std::tuple(m, n, k);
-    if (!primitives_.count(key)) {
+    if (!calls_.count(key)) {
       const auto type = bf16_ ? Memory::data_type::bf16 : Memory::data_type::f32;
-      const dnnl::matmul::desc d({{m, k}, type, Memory::dims{k, 1}},
-                                 {{k, n}, type, Memory::dims{1, k}},
+      const Memory::desc plain({k, n}, type, Memory::dims{1, k});
+      const Memory::desc any({k, n}, type, Memory::format_tag::any);
+      const dnnl::matmul::desc d({{m, k}, type, Memory::dims{k, 1}}, packed_ ? any : plain,
                                  {{m, n}, Memory::data_type::f32, Memory::dims{n, 1}});
       const dnnl::matmul::primitive_desc chosen(d, engine_);
-      primitives_.emplace(key, std::pair(chosen, dnnl::matmul(chosen)));
+      Memory weights(chosen.weights_desc(), engine_, packed_ ? DNNL_MEMORY_ALLOCATE : nullptr);
+      if (packed_) {
+        Memory source(plain, engine_, const_cast<void*>(w.data));
+        dnnl::reorder(source, weights).execute(stream_, source, weights);
+      }
+      calls_.emplace(key, Call{chosen, dnnl::matmul(chosen), weights});
     }
-    const auto& [desc, op] = primitives_.at(key);
-    op.execute(stream_,
-               {{DNNL_ARG_SRC, Memory(desc.src_desc(), engine_, x_.data())},
-                {DNNL_ARG_WEIGHTS, Memory(desc.weights_desc(), engine_, const_cast<void*>(w.data))},
-                {DNNL_ARG_DST, Memory(desc.dst_desc(), engine_, y_.data())}});
+    Call& call = calls_.at(key);
+    if (!packed_) call.weights.set_data_handle(const_cast<void*>(w.data));
+    call.op.execute(stream_, {{DNNL_ARG_SRC, Memory(call.desc.src_desc(), engine_, x_.data())},
+                              {DNNL_ARG_WEIGHTS, call.weights},
+                              {DNNL_ARG_DST, Memory(call.desc.dst_desc(), engine_, y_.data())}});
     stream_.wait();
   }
 
   const pith::Model::Weights& weights_;
-  bool bf16_;
+  bool bf16_, packed_;
   int threads_;
   size_t in_ = 0, out_ = 0;
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream_;
   std::vector<uint32_t> x_;  // [chunk, in] as bf16 or f32
   std::vector<float> y_;     // [chunk, out]
-  std::map<std::tuple<Memory::dim, Memory::dim, Memory::dim>,
-           std::pair<dnnl::matmul::primitive_desc, dnnl::matmul>>
-      primitives_;
+  std::map<std::tuple<Memory::dim, Memory::dim, Memory::dim>, Call> calls_;
 };
 
 std::vector<int32_t> random_tokens(size_t count, int vocab) {
@@ -149,22 +158,30 @@ void bench_prefill(const std::shared_ptr<const pith::Model>& model, size_t token
     fmt::print("prefill: skipped, oneDNN has no product of f32 with {}\n", to_string(dtype));
     return;
   }
-  Peer peer(model->weights(), bf16, pool.size());
+  Peer plain(model->weights(), bf16, /*packed=*/false, pool.size());
+  Peer packed(model->weights(), bf16, /*packed=*/true, pool.size());
   const auto ids = random_tokens(tokens, model->config().vocab);
-  peer.run(std::min(tokens, kChunk));  // pages, primitives
-  std::vector<double> rates, peers, ratios;
+  const double flops = plain.flops_per_token() * static_cast<double>(tokens);
+  for (Peer* peer : {&plain, &packed}) peer->run(std::min(tokens, kChunk));  // pages, primitives
+  std::vector<double> rates, plain_rates, packed_rates, plain_ratios, packed_ratios;
   for (int r = 0; r < repeats; ++r) {
-    const double flops = peer.flops_per_token() * static_cast<double>(tokens);
-    peers.push_back(flops / peer.run(tokens));
+    plain_rates.push_back(flops / plain.run(tokens));
     pith::Session session(model, options_of(tokens + 1, threads));
     rates.push_back(flops / seconds_of([&] { session.prefill(ids); }));
-    ratios.push_back(rates.back() / peers.back());
+    packed_rates.push_back(flops / packed.run(tokens));
+    plain_ratios.push_back(rates.back() / plain_rates.back());
+    packed_ratios.push_back(rates.back() / packed_rates.back());
   }
   fmt::print(
       "prefill of {} tokens in chunks of {}, {}: {:.0f} tokens/s, {:.0f} GFLOP/s of its "
-      "products; oneDNN alone {:.0f} GFLOP/s; ratio {:.2f}\n",
-      tokens, kChunk, bf16 ? "bf16" : "f32", median(rates) / peer.flops_per_token(),
-      median(rates) / 1e9, median(peers) / 1e9, median(ratios));
+      "products\n",
+      tokens, kChunk, bf16 ? "bf16" : "f32", median(rates) / plain.flops_per_token(),
+      median(rates) / 1e9);
+  fmt::print(
+      "  oneDNN alone, the model's weights: {:.0f} GFLOP/s, ratio {:.2f}; weights packed "
+      "beforehand: {:.0f} GFLOP/s, ratio {:.2f}\n",
+      median(plain_rates) / 1e9, median(plain_ratios), median(packed_rates) / 1e9,
+      median(packed_ratios));
 }
 
 void bench_decode(const std::shared_ptr<const pith::Model>& model, size_t depth, int threads,
@@ -182,15 +199,14 @@ void bench_decode(const std::shared_ptr<const pith::Model>& model, size_t depth,
   const pith::Model::Weights& w = model->weights();
   const size_t table = w.embedding.out * w.embedding.in * pith::size_of(w.embedding.dtype);
   const size_t weights = model->weight_bytes() - (model->config().tied_embeddings ? 0 : table);
-  std::vector<double> reads, rates, ratios;
-  for (int r = 0; r < repeats; ++r) {
+  // A shared machine's bandwidth drifts within a second: each step stands between two reads.
+  std::vector<double> reads{pith::bench::read_bandwidth(context, gigabyte.data())}, rates, ratios;
+  for (int step = 0; step < kDecodeSteps * repeats; ++step) {
+    const double moved = static_cast<double>(weights + session.ledger().cache_bytes());
+    rates.push_back(moved /
+                    seconds_of([&] { session.decode(ids[static_cast<size_t>(step) % depth]); }));
     reads.push_back(pith::bench::read_bandwidth(context, gigabyte.data()));
-    const double bytes = static_cast<double>(weights + session.ledger().cache_bytes());
-    const double seconds = seconds_of([&] {
-      for (int i = 0; i < kDecodeSteps; ++i) session.decode(ids[static_cast<size_t>(i) % depth]);
-    });
-    rates.push_back(bytes * kDecodeSteps / seconds);
-    ratios.push_back(rates.back() / reads.back());
+    ratios.push_back(rates.back() / (0.5 * (reads[reads.size() - 2] + reads.back())));
   }
   const double bytes = static_cast<double>(weights + session.ledger().cache_bytes());
   fmt::print(
