@@ -13,7 +13,7 @@ tool=$(command -v clang-format-$kVersion || command -v clang-format || true)
 [ -n "$tool" ] || { echo "format: clang-format is missing; run tools/setup.sh" >&2; exit 1; }
 version=$("$tool" --version | sed 's/.*version \([0-9]*\).*/\1/')
 
-files() { git ls-files -z -- '*.h' '*.cc'; }
+files() { git ls-files -z -- '*.h' '*.cc' '*.cu' '*.cuh'; }
 
 judge() { "$tool" --style=file --dry-run -Werror "$@"; }
 

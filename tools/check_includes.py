@@ -120,7 +120,7 @@ def main():
     if sys.argv[1:] == ["--self-test"]:
         return self_test()
     root = pathlib.Path(__file__).resolve().parent.parent
-    listed = subprocess.run(["git", "ls-files", "--", "*.h", "*.cc"], cwd=root, check=True,
+    listed = subprocess.run(["git", "ls-files", "--", "*.h", "*.cc", "*.cu", "*.cuh"], cwd=root, check=True,
                             capture_output=True, text=True)
     faults = check(root, [path for path in listed.stdout.split("\n") if path])
     print("\n".join(faults), end="\n" if faults else "")

@@ -43,7 +43,7 @@ fi
   exit 1
 }
 files=("$@")
-[ $# -gt 0 ] || mapfile -t files < <(git ls-files -- 'src/*.cc' 'apps/*.cc' ':!*_test.cc')
+[ $# -gt 0 ] || mapfile -t files < <(git ls-files -- 'src/*.cc' 'apps/*.cc' ':!*_test.cc' ':!src/*cuda*')
 [ "${#files[@]}" -gt 0 ] || exit 0
 # One instruction set is enough here: Highway would show each kernel to clang-tidy once for each.
 # Largest files first, so that no core is left with a long one at the end.

@@ -1,0 +1,337 @@
+// Decode attention and coding on the GPU: microseconds a call, bytes that must be read, the share
+// of the card's measured read rate. Every shape is checked against the same rows in a plainer way
+// before it is timed. Prints one JSON line a result; tools/gpu/table.py puts peers beside them.
+//   cuda_decode_bench [--quick] [--only NAME]
+
+#include <cuda_runtime_api.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "attend/cuda/decode.h"
+#include "methods/qjl/qjl_cuda.h"
+#include "methods/quant/quant_cuda.h"
+
+namespace pith::cuda {
+
+/// Reads `bytes` once (read_rate.cu).
+void read_all(float* sum, const void* from, size_t bytes, cudaStream_t stream);
+
+namespace {
+
+constexpr int kQueryHeads = 32, kHeads = 8, kDim = 128;
+
+uint16_t bf16(float f) {
+  uint32_t bits;
+  std::memcpy(&bits, &f, 4);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/// Median microseconds of one call: graphs of `calls` calls, each with its own inputs, replayed.
+double time_us(cudaStream_t stream, int calls, const std::function<void(int)>& run) {
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  run(0);
+  check(cudaStreamSynchronize(stream), "first run");
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  for (int i = 0; i < calls; ++i) run(i);
+  check(cudaStreamEndCapture(stream, &graph), "capture's end");
+  check(cudaGraphInstantiate(&exec, graph, 0), "graph");
+  cudaEvent_t begin, end;
+  check(cudaEventCreate(&begin), "event");
+  check(cudaEventCreate(&end), "event");
+  std::vector<double> times;
+  for (int i = 0; i < 13; ++i) {
+    check(cudaEventRecord(begin, stream), "event");
+    check(cudaGraphLaunch(exec, stream), "graph launch");
+    check(cudaEventRecord(end, stream), "event");
+    check(cudaEventSynchronize(end), "event wait");
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, begin, end), "elapsed");
+    if (i >= 3) times.push_back(1e3 * ms / calls);
+  }
+  check(cudaGraphExecDestroy(exec), "graph's end");
+  check(cudaGraphDestroy(graph), "graph's end");
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+struct Bench {
+  MemoryCounter counter;
+  cudaStream_t stream = nullptr;
+
+  Bench() { check(cudaStreamCreate(&stream), "stream"); }
+
+  /// Normal numbers, bf16: a pool of random ones repeated (the card's speed does not see it).
+  DeviceArray<uint16_t> normals(size_t n, uint32_t seed) {
+    static constexpr size_t kPool = size_t{1} << 22;
+    std::mt19937 rng(seed);
+    std::normal_distribution<float> draw;
+    std::vector<uint16_t> pool(std::min(n, kPool));
+    for (uint16_t& x : pool) x = bf16(draw(rng));
+    DeviceArray<uint16_t> out(counter, MemoryKind::kPayload, n, stream);
+    for (size_t i = 0; i < n; i += kPool) {
+      check(cudaMemcpyAsync(out.data() + i, pool.data(), 2 * std::min(pool.size(), n - i),
+                            cudaMemcpyHostToDevice, stream),
+            "upload");
+    }
+    check(cudaStreamSynchronize(stream), "upload");
+    return out;
+  }
+
+  void report(const std::string& what, int rows, int sequences, double us, double bytes,
+              const std::string& more = "") {
+    fmt::print(
+        "{{\"what\": \"{}\", \"rows\": {}, \"sequences\": {}, \"us\": {:.2f}, \"MB\": {:.2f}, "
+        "\"TB_s\": {:.3f}{}}}\n",
+        what, rows, sequences, us, bytes / 1e6, bytes / us / 1e6, more);
+    std::fflush(stdout);
+  }
+};
+
+/// The spans of `sequences` times kHeads heads over plain arrays [B, G, rows, D].
+std::vector<DeviceSpan> dense_spans(const uint16_t* k, const uint16_t* v, int sequences, int rows) {
+  std::vector<DeviceSpan> spans(sequences * kHeads);
+  for (size_t i = 0; i < spans.size(); ++i) {
+    spans[i].keys = k + i * rows * kDim;
+    spans[i].values = v + i * rows * kDim;
+    spans[i].rows = rows;
+    spans[i].row_stride = kDim;
+  }
+  return spans;
+}
+
+struct Query {
+  DeviceArray<uint16_t> q;
+  DeviceArray<float> out, sketch;
+  Query(Bench& b, int sequences)
+      : q(b.normals(static_cast<size_t>(sequences) * kQueryHeads * kDim, 9)),
+        out(b.counter, MemoryKind::kScratch, q.size(), b.stream),
+        sketch(b.counter, MemoryKind::kScratch, static_cast<size_t>(sequences) * kQueryHeads * 640,
+               b.stream) {}
+  std::vector<float> host(Bench& b) const {
+    std::vector<float> x(out.size());
+    out.download(x.data(), x.size(), b.stream);
+    check(cudaStreamSynchronize(b.stream), "download");
+    return x;
+  }
+};
+
+DecodeCall call_of(const DecodeShape& shape, const Query& query,
+                   const DeviceArray<DeviceSpan>& spans) {
+  return {shape, DType::kBF16, query.q.data(), nullptr, spans.data(), query.out.data(), nullptr};
+}
+
+DeviceArray<DeviceSpan> upload(Bench& b, const std::vector<DeviceSpan>& spans) {
+  DeviceArray<DeviceSpan> out(b.counter, MemoryKind::kMetadata, spans.size(), b.stream);
+  out.upload(spans.data(), spans.size(), b.stream);
+  check(cudaStreamSynchronize(b.stream), "upload");
+  return out;
+}
+
+double difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double d = 0, n = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (!std::isfinite(a[i])) return INFINITY;
+    d += (a[i] - b[i]) * static_cast<double>(a[i] - b[i]);
+    n += static_cast<double>(b[i]) * b[i];
+  }
+  return std::sqrt(d / n);
+}
+
+void dense(Bench& b, int rows, int sequences) {
+  const size_t n = static_cast<size_t>(sequences) * kHeads * rows * kDim;
+  // Copies enough that none is still in the L2 cache when its turn comes again.
+  const int copies = static_cast<int>(std::max<size_t>(1, (size_t{400} << 20) / (4 * n)));
+  std::vector<DeviceArray<uint16_t>> k, v;
+  std::vector<DeviceArray<DeviceSpan>> spans;
+  for (int i = 0; i < copies; ++i) {
+    k.push_back(b.normals(n, 2 * i));
+    v.push_back(b.normals(n, 2 * i + 1));
+    spans.push_back(upload(b, dense_spans(k[i].data(), v[i].data(), sequences, rows)));
+  }
+  const Query query(b, sequences);
+  const DecodeShape shape{sequences, kQueryHeads, kHeads, kDim, 1, 0};
+  const DecodeScratch scratch(b.counter, shape, b.stream);
+  const double us = time_us(b.stream, std::max(copies, 4), [&](int i) {
+    decode_dense(call_of(shape, query, spans[i % copies]), scratch, b.stream);
+  });
+  b.report("exact", rows, sequences, us, 4.0 * n);
+}
+
+/// Dense rows with log-weights: what Express and BalanceKV leave, s rows.
+void weighted(Bench& b, int rows) {
+  const size_t n = static_cast<size_t>(kHeads) * rows * kDim;
+  const int copies = static_cast<int>(std::max<size_t>(1, (size_t{400} << 20) / (4 * n)));
+  std::vector<DeviceArray<uint16_t>> k, v;
+  std::vector<DeviceArray<DeviceSpan>> spans;
+  DeviceArray<float> weights(b.counter, MemoryKind::kMetadata, static_cast<size_t>(kHeads) * rows,
+                             b.stream);
+  check(cudaMemsetAsync(weights.data(), 0, 4 * weights.size(), b.stream), "weights");
+  for (int i = 0; i < copies; ++i) {
+    k.push_back(b.normals(n, 2 * i));
+    v.push_back(b.normals(n, 2 * i + 1));
+    auto list = dense_spans(k[i].data(), v[i].data(), 1, rows);
+    for (int h = 0; h < kHeads; ++h) list[h].log_weights = weights.data() + h * rows;
+    spans.push_back(upload(b, list));
+  }
+  const Query query(b, 1);
+  const DecodeShape shape{1, kQueryHeads, kHeads, kDim, 1, 0};
+  const DecodeScratch scratch(b.counter, shape, b.stream);
+  const double us = time_us(b.stream, std::max(copies, 4), [&](int i) {
+    decode_dense(call_of(shape, query, spans[i % copies]), scratch, b.stream);
+  });
+  b.report("weighted rows", rows, 1, us, 4.0 * n + 4.0 * kHeads * rows);
+}
+
+struct CodedRows {
+  DeviceArray<char> key_codes, key_side, value_codes, value_side;
+  CodedRows(Bench& b, const GroupedBytes& bytes, size_t blocks)
+      : key_codes(b.counter, MemoryKind::kPayload, blocks * bytes.key_codes, b.stream),
+        key_side(b.counter, MemoryKind::kMetadata, blocks * bytes.key_side, b.stream),
+        value_codes(b.counter, MemoryKind::kPayload, blocks * bytes.value_codes, b.stream),
+        value_side(b.counter, MemoryKind::kMetadata, blocks * bytes.value_side, b.stream) {}
+
+  std::vector<DeviceSpan> spans(const GroupedBytes& bytes, int rows) const {
+    std::vector<DeviceSpan> out(kHeads);
+    for (int h = 0; h < kHeads; ++h) {
+      const size_t block = static_cast<size_t>(h) * rows / 32;
+      out[h].keys = key_codes.data() + block * bytes.key_codes;
+      out[h].key_side = key_side.data() + block * bytes.key_side;
+      out[h].values = value_codes.data() + block * bytes.value_codes;
+      out[h].value_side = value_side.data() + block * bytes.value_side;
+      out[h].rows = rows;
+      out[h].coded = 1;
+    }
+    return out;
+  }
+};
+
+struct CodecCase {
+  std::string name;
+  GroupedBytes bytes;
+  std::function<void(const CodeRowsCall&)> code_keys, code_values;
+  std::function<void(const DecodeCall&, Query&, const DecodeScratch&)> decode;
+};
+
+void coded(Bench& b, const CodecCase& c, int rows) {
+  const size_t n = static_cast<size_t>(kHeads) * rows * kDim;
+  const auto k = b.normals(n, 1), v = b.normals(n, 2);
+  CodedRows store(b, c.bytes, static_cast<size_t>(kHeads) * rows / 32);
+  CodeRowsCall code{DType::kBF16,
+                    k.data(),
+                    static_cast<size_t>(rows) * kDim,
+                    kDim,
+                    kHeads,
+                    rows,
+                    kDim,
+                    store.key_codes.data(),
+                    store.key_side.data()};
+  const double keys_us = time_us(b.stream, 2, [&](int) { c.code_keys(code); });
+  code.x = v.data();
+  code.codes = store.value_codes.data();
+  code.side = store.value_side.data();
+  const double values_us = time_us(b.stream, 2, [&](int) { c.code_values(code); });
+
+  Query query(b, 1);
+  const DecodeShape shape{1, kQueryHeads, kHeads, kDim, 1, 0};
+  const DecodeScratch scratch(b.counter, shape, b.stream);
+  const auto exact_spans = upload(b, dense_spans(k.data(), v.data(), 1, rows));
+  decode_dense(call_of(shape, query, exact_spans), scratch, b.stream);
+  const auto exact = query.host(b);
+  const auto spans = upload(b, store.spans(c.bytes, rows));
+  c.decode(call_of(shape, query, spans), query, scratch);
+  const double error = difference(query.host(b), exact);
+  const double us =
+      time_us(b.stream, 4, [&](int) { c.decode(call_of(shape, query, spans), query, scratch); });
+  const double bytes = c.bytes.per_row() * rows * kHeads;
+  const double bits = c.bytes.per_row() * 8 / (2 * kDim);
+  b.report(c.name, rows, 1, us, bytes,
+           fmt::format(", \"bits\": {:.3f}, \"error_vs_exact\": {:.4f}", bits, error));
+  b.report(c.name + " coding of keys", rows, 1, keys_us, 2.0 * n);
+  b.report(c.name + " coding of values", rows, 1, values_us, 2.0 * n);
+}
+
+CodecCase grouped(Bench& b, const std::string& name, GroupedCodec codec) {
+  const auto stream = b.stream;
+  return {name, grouped_bytes(codec, kDim),
+          [=](const CodeRowsCall& c) { code_grouped_keys(codec, c, stream); },
+          [=](const CodeRowsCall& c) { code_grouped_values(codec, c, stream); },
+          [=](const DecodeCall& c, Query&, const DecodeScratch& s) {
+            decode_grouped(codec, c, s, stream);
+          }};
+}
+
+CodecCase qjl(Bench& b, int m, const float* rows) {
+  const auto stream = b.stream;
+  const QjlProjection p{rows, m, kDim, std::sqrt(static_cast<float>(M_PI) / 2)};
+  return {fmt::format("qjl-{} + 2-bit values", m), qjl_bytes(m, kDim),
+          [=](const CodeRowsCall& c) { code_qjl_keys(p, c, stream); },
+          [=](const CodeRowsCall& c) { code_grouped_values(GroupedCodec::kKivi2, c, stream); },
+          [=](const DecodeCall& c, Query& q, const DecodeScratch& s) {
+            decode_qjl(p, c, q.sketch.data(), s, stream);
+          }};
+}
+
+int run(bool quick, const std::string& only) {
+  const auto wanted = [&](const std::string& name) { return name.find(only) != name.npos; };
+  Bench b;
+  cudaDeviceProp p;
+  check(cudaGetDeviceProperties(&p, 0), "device");
+  fmt::print("{{\"device\": \"{}\", \"multiprocessors\": {}}}\n", p.name, p.multiProcessorCount);
+  if (wanted("read")) {  // the ceiling: every byte once, nothing done with it
+    const size_t n = size_t{2} << 30;
+    DeviceArray<char> from(b.counter, MemoryKind::kScratch, n, b.stream);
+    DeviceArray<float> sum(b.counter, MemoryKind::kScratch, 1, b.stream);
+    check(cudaMemsetAsync(from.data(), 1, n, b.stream), "fill");
+    const double us =
+        time_us(b.stream, 2, [&](int) { read_all(sum.data(), from.data(), n, b.stream); });
+    b.report("read", 0, 1, us, n);
+  }
+  for (const int rows :
+       quick ? std::vector{8192, 131072} : std::vector{8192, 32768, 131072, 524288}) {
+    if (wanted("exact")) dense(b, rows, 1);
+  }
+  if (wanted("exact")) dense(b, 32768, 8);
+  for (const int rows : {1024, 2048, 4096}) {
+    if (wanted("weighted")) weighted(b, rows);
+  }
+  std::mt19937 rng(4);
+  std::normal_distribution<float> draw;
+  std::vector<float> projection(640 * kDim);
+  for (float& x : projection) x = draw(rng);
+  DeviceArray<float> device(b.counter, MemoryKind::kShared, projection.size(), b.stream);
+  device.upload(projection.data(), projection.size(), b.stream);
+  for (const int rows : quick ? std::vector{131072} : std::vector{8192, 32768, 131072}) {
+    for (const CodecCase& c :
+         {grouped(b, "kivi-2", GroupedCodec::kKivi2), grouped(b, "kivi-4", GroupedCodec::kKivi4),
+          grouped(b, "int4", GroupedCodec::kInt4), grouped(b, "int8", GroupedCodec::kInt8),
+          qjl(b, 256, device.data()), qjl(b, 512, device.data())}) {
+      if (wanted(c.name)) coded(b, c, rows);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace pith::cuda
+
+int main(int argc, char** argv) {
+  try {
+    bool quick = false;
+    std::string only;
+    for (int i = 1; i < argc; ++i) {
+      if (std::strcmp(argv[i], "--quick") == 0) quick = true;
+      if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
+    }
+    return pith::cuda::run(quick, only);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "cuda_decode_bench: {}\n", e.what());
+    return 1;
+  }
+}

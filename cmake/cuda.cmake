@@ -1,0 +1,27 @@
+# The CUDA backend: *.cu and *_cuda.cc, cuda/*.cc below src. Needs nvcc; runs on sm_80 and newer.
+include(CheckLanguage)
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+  message(FATAL_ERROR "PITH_CUDA is ON but nvcc was not found: install the CUDA toolkit (12.4 or "
+                      "newer) and put nvcc on PATH, or configure with -DPITH_CUDA=OFF")
+endif()
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real)
+endif()
+if(CCACHE)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
+enable_language(CUDA)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know nvcc's flag for C++20
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
+set(CMAKE_CUDA_STANDARD 20)
+find_package(CUDAToolkit REQUIRED)
+file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS src/*.cu)
+list(APPEND sources ${cuda_sources})
+
+function(pith_use_cuda target)
+  target_compile_definitions(${target} PUBLIC PITH_CUDA=1)
+  target_link_libraries(${target} PUBLIC CUDA::cudart_static CUDA::cublasLt)
+endfunction()

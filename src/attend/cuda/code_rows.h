@@ -1,0 +1,29 @@
+#pragma once
+// What coders of rows are handed, whatever the codec: rows in, blocks of 32 rows out.
+
+#include <cstddef>
+
+#include "pith/dtype.h"
+
+namespace pith::cuda {
+
+/// Bytes of one block of 32 rows.
+struct GroupedBytes {
+  size_t key_codes, key_side, value_codes, value_side;
+  double per_row() const {
+    return static_cast<double>(key_codes + key_side + value_codes + value_side) / 32;
+  }
+};
+/// Rows of several heads to be coded: x [heads, rows, D], `rows` a multiple of 32.
+struct CodeRowsCall {
+  DType dtype = DType::kBF16;  ///< kF16 or kBF16
+  const void* x = nullptr;
+  size_t head_stride = 0, row_stride = 0;  ///< numbers between heads and between rows
+  int heads = 0, rows = 0, head_dim = 0;
+  void* codes = nullptr;  // [heads, rows / 32] blocks
+  void* side = nullptr;   // [heads, rows / 32] blocks
+
+  /// Throws kInvalidArgument for what the coders do not know.
+  void check() const;
+};
+}  // namespace pith::cuda

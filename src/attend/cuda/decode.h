@@ -1,0 +1,86 @@
+#pragma once
+// Decode attention on the GPU: one query token a sequence against the stored rows of each of its
+// KV heads. One launch, whatever the number of heads, spans and rows: the rows of all heads are one
+// list of tiles, cut evenly over the multiprocessors (split-K); the last block to finish a head
+// merges its partial results. Descriptors and row counts live on the device, so a captured graph
+// stays valid while the cache grows.
+//
+// Cost: each row's bytes are read once for its whole query group.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/device.h"
+#include "pith/dtype.h"
+
+namespace pith::cuda {
+
+/// What a span's rows count for (see Role in compress/span.h).
+enum class DeviceRole : int32_t { kBoth, kNumerator, kDenominator };
+
+/// A run of stored rows of one KV head, as the kernels see it. `coded` spans are in the codec's
+/// blocks of 32 rows; dense ones are rows of `row_stride` numbers.
+struct DeviceSpan {
+  const void* keys = nullptr;
+  const void* values = nullptr;
+  const void* key_side = nullptr;  ///< scales, norms: what the codec keeps beside its key codes
+  const void* value_side = nullptr;
+  const float* log_weights = nullptr;  // [rows] added to the scores, or null
+  float log_weight = 0;                ///< added to all of them
+  int32_t rows = 0;
+  int32_t row_stride = 0;  ///< dense: numbers between consecutive rows
+  int32_t coded = 0;
+  DeviceRole role = DeviceRole::kBoth;
+};
+
+/// Queries that one pass over a KV head's rows serves; larger groups take several passes.
+inline constexpr int kDecodeQueries = 8;
+
+struct DecodeShape {
+  int sequences = 1;
+  int query_heads = 0;  // H
+  int kv_heads = 0;     // G
+  int head_dim = 0;     // D: 64 or 128
+  int spans = 1;        ///< per KV head
+  float scale = 0;      ///< of q.k; 0 = 1/sqrt(D)
+
+  /// Throws kInvalidArgument for a shape that the kernels do not know.
+  void check() const;
+  int query_blocks() const;  ///< passes over a KV head's rows
+  /// Lists of rows that are gone through: KV heads of all sequences times passes.
+  int heads() const { return sequences * kv_heads * query_blocks(); }
+};
+
+struct DecodeCall {
+  DecodeShape shape;
+  DType dtype = DType::kBF16;         ///< of q and of dense rows: kF16 or kBF16
+  const void* q = nullptr;            // [B, H, D] of dtype, after RoPE
+  const float* q_sketch = nullptr;    // [B, H, sketch], for codecs that sketch queries
+  const DeviceSpan* spans = nullptr;  // [B, G, spans], on the device
+  float* out = nullptr;               // [B, H, D]
+  float* log_sum = nullptr;           // [B, H] natural logarithm of the denominator, or null
+
+  /// Throws kInvalidArgument for shapes and dtypes that the kernels do not know.
+  void check() const;
+};
+
+/// Scratch for one decode call at a time: partial results and the arrival counters, which every
+/// call leaves at zero.
+class DecodeScratch {
+ public:
+  DecodeScratch(MemoryCounter& counter, const DecodeShape& shape, cudaStream_t stream);
+  float* partials() const { return partials_.data(); }
+  int* arrivals() const { return arrivals_.data(); }
+  int blocks() const { return blocks_; }
+
+ private:
+  int blocks_;
+  DeviceArray<float> partials_;  // [blocks + heads, 8, D + 2]
+  DeviceArray<int> arrivals_;    // [heads]
+};
+
+/// Attention over dense spans. Throws kInvalidArgument for shapes it does not know.
+void decode_dense(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
+
+}  // namespace pith::cuda

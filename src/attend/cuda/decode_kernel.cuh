@@ -1,0 +1,343 @@
+#pragma once
+// The decode kernel, for dense spans and one codec's coded spans in one pass.
+//
+// A warp takes 16 or 32 rows at a time. Dense rows go straight from memory to registers in the
+// order that the tensor cores want; coded blocks travel through a ring of shared memory that is the
+// warp's own. Scores are S^T = K q^T (rows on M, up to 8 queries on N), sums are out^T = V^T P^T.
+
+#include <algorithm>
+
+#include "attend/cuda/cut.cuh"
+#include "attend/cuda/decode.h"
+#include "attend/cuda/dense_tile.cuh"
+#include "attend/cuda/merge.cuh"
+
+namespace pith::cuda {
+
+struct DecodeParams {
+  const void* q;            // [B, H, D]
+  const float* q_sketch;    // [B, H, sketch]
+  const DeviceSpan* spans;  // [heads / query_blocks, spans]
+  float* out;               // [B, H, D]
+  float* log_sum;           // [B, H]
+  float* partials;          // [blocks + heads, kQueries, D + 2]
+  int* arrivals;            // [heads]
+  float scale;              // of scores, in units of log2
+  int heads;                // B * G * query_blocks
+  int query_blocks;         // groups of at most 8 queries that share a KV head
+  int group;                // query heads a KV head
+  int span_count;
+  int sketch;  // numbers a sketched query has
+};
+
+/// A codec that is never asked: the kernel for dense spans alone.
+struct NoCodec {
+  static constexpr bool kPresent = false;
+  static constexpr int kWarps = 8, kStages = 0, kBlockBytes = 0, kQueryBytes = 0;
+  template <int D>
+  using Of = NoCodec;
+};
+
+/// Shared memory of a block: a space for each warp (its ring, or its part of a merge), the queries,
+/// what the codec makes of them, and where each head's tiles end.
+template <class Codec, int D>
+struct BlockSpace {
+  static constexpr int kRing = Codec::kStages * Codec::kBlockBytes;
+  static constexpr int kMerge = kPart<D> * 4;
+  static constexpr int kPerWarp = kRing > kMerge ? kRing : kMerge;
+  static constexpr int kQueryAt = Codec::kWarps * kPerWarp;
+  static constexpr int kCodecQueryAt = kQueryAt + kQueries * D * 4;
+  static constexpr int kCutAt = kCodecQueryAt + Codec::kQueryBytes;
+
+  char* shared;
+
+  __device__ char* warp() const { return shared + threadIdx.x / kWarp * kPerWarp; }
+  __device__ float* q() const { return reinterpret_cast<float*>(shared + kQueryAt); }
+  __device__ char* codec_query() const { return shared + kCodecQueryAt; }
+  __device__ int* cut() const { return reinterpret_cast<int*>(shared + kCutAt); }
+};
+
+/// Scores of one tile to probabilities to weighted values.
+template <class Tiles, int D>
+__device__ inline void attend_tile(Running<D>& run, const DeviceSpan& span,
+                                   const typename Tiles::Tile& tile,
+                                   const typename Tiles::Query& query, int t) {
+  constexpr int kM = Tiles::kRows / 16;
+  float s[kM][4];
+  Tiles::scores(s, tile, query);
+  if (span.log_weights != nullptr || span.log_weight != 0 || (t + 1) * Tiles::kRows > span.rows) {
+    mask_and_weight(s, span, t * Tiles::kRows);
+  }
+  uint32_t p[kM][2];
+  run.template weigh<typename Tiles::Number>(p, s, span.role);
+  if (span.role != DeviceRole::kDenominator) Tiles::accumulate(run.acc, tile, p);
+}
+
+template <class Codec>
+__device__ inline int tiles_of(const DeviceSpan& span) {
+  int rows = 16;
+  if constexpr (Codec::kPresent) {
+    if (span.coded) rows = Codec::kRows;
+  }
+  return (span.rows + rows - 1) / rows;
+}
+
+/// A warp's way through the dense tiles of a head's spans: every kWarps-th of the block's.
+template <class Codec>
+struct DenseWalk {
+  const DeviceSpan* spans;
+  int count;       // spans
+  int begin, end;  // the block's tiles, counted from the head's first
+  DeviceSpan span{};
+  int at = -1;  // which span
+  int tile = 0, stop = 0;
+
+  /// The next tile; false at the end.
+  __device__ bool next() {
+    tile += Codec::kWarps;
+    while (tile >= stop) {
+      if (++at >= count) return false;
+      span = spans[at];
+      const int tiles = tiles_of<Codec>(span);
+      stop = span.coded ? 0 : min(end, tiles);
+      tile = max(begin, 0) + static_cast<int>(threadIdx.x) / kWarp;
+      begin -= tiles;
+      end -= tiles;
+    }
+    return true;
+  }
+};
+
+/// The dense spans' share of a warp. The next tile is always on its way to registers while one is
+/// worked on; the first is asked for before the queries are: `start`.
+template <class T, class Codec, int D>
+struct DenseRun {
+  using Dense = DenseTiles<T, D>;
+  DenseWalk<Codec> walk;
+  bool more;
+  typename Dense::Tile tile;
+
+  __device__ void start() {
+    more = walk.next();
+    if (more) tile = Dense::load(walk.span, walk.tile);
+  }
+  __device__ void run(Running<D>& running, const float* q) {
+    if (!more) return;
+    const auto query = Dense::prepare(q);
+    while (more) {
+      const DeviceSpan span = walk.span;
+      const int t = walk.tile;
+      more = walk.next();
+      typename Dense::Tile ahead;
+      if (more) ahead = Dense::load(walk.span, walk.tile);
+      attend_tile<Dense, D>(running, span, tile, query, t);
+      tile = ahead;
+    }
+  }
+};
+
+/// The dense spans around coded ones.
+template <class T, class Codec, int D>
+__device__ inline void run_dense_ends(Running<D>& run, DenseWalk<Codec> walk, const float* q) {
+  using Dense = DenseTilesOnDemand<T, D>;
+  if (!walk.next()) return;
+  const auto query = Dense::prepare(q);
+  do {
+    attend_tile<Dense, D>(run, walk.span, Dense::load(walk.span, walk.tile), query, walk.tile);
+  } while (walk.next());
+}
+
+/// The weighted values change between the dense order of channels and true units, and a codec's.
+template <class Codec, int D>
+__device__ inline void exchange(Running<D>& run, float* scratch, bool to_codec) {
+  const int c = threadIdx.x % 4;
+  __syncwarp();
+#pragma unroll
+  for (int t = 0; t < D / 16; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int channel = to_codec ? channel_of(t, i / 2) : Codec::channel_of(t, i / 2);
+      scratch[(2 * c + i % 2) * (D + 2) + channel] =
+          to_codec ? run.acc[t][i] : run.acc[t][i] * Codec::unit(t, i / 2);
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (int t = 0; t < D / 16; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int channel = to_codec ? Codec::channel_of(t, i / 2) : channel_of(t, i / 2);
+      const float x = scratch[(2 * c + i % 2) * (D + 2) + channel];
+      run.acc[t][i] = to_codec ? x / Codec::unit(t, i / 2) : x;
+    }
+  }
+  __syncwarp();
+}
+
+/// One warp's share of a coded span: tiles first, first + kWarps, ... below `end`.
+template <class Codec, int D>
+__device__ inline void run_coded(Running<D>& run, const DeviceSpan& span,
+                                 const BlockSpace<Codec, D>& space, int first, int end) {
+  if (first >= end) return;
+  constexpr int kStages = Codec::kStages, kWarps = Codec::kWarps;
+  char* ring = space.warp();
+  auto* scratch = reinterpret_cast<float*>(ring);  // before the first and after the last block
+  if (__any_sync(~0u, run.top[0] != kUnseen || run.top[1] != kUnseen)) {
+    exchange<Codec, D>(run, scratch, true);
+  }
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) {
+    if (first + i * kWarps < end) {
+      Codec::fetch(ring + i * Codec::kBlockBytes, span, first + i * kWarps);
+    }
+    commit_copies();
+  }
+  int slot = 0;
+  for (int t = first; t < end; t += kWarps) {
+    wait_for_copies<kStages - 2>();
+    __syncwarp();  // also: every lane is done with the slot that is filled next
+    const int ahead = t + (kStages - 1) * kWarps;
+    const int free_slot = slot == 0 ? kStages - 1 : slot - 1;
+    if (ahead < end) Codec::fetch(ring + free_slot * Codec::kBlockBytes, span, ahead);
+    commit_copies();
+    attend_tile<Codec, D>(run, span, typename Codec::Tile{ring + slot * Codec::kBlockBytes},
+                          typename Codec::Query{space.codec_query()}, t);
+    slot = slot + 1 == kStages ? 0 : slot + 1;
+  }
+  wait_for_copies<0>();
+  exchange<Codec, D>(run, scratch, false);
+}
+
+/// The queries of one head into shared memory, and what the codec makes of them.
+template <class T, class Codec, int D>
+__device__ inline void load_queries(const BlockSpace<Codec, D>& space, const DecodeParams& p,
+                                    int first_query_head, int queries) {
+  const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(first_query_head) * D;
+  for (int i = threadIdx.x; i < kQueries * D; i += blockDim.x) {
+    space.q()[i] = i < queries * D ? static_cast<float>(q[i]) * p.scale : 0;
+  }
+  if constexpr (Codec::kPresent) {
+    auto* sketch = reinterpret_cast<float*>(space.shared);  // [kQueries, sketch] in idle rings
+    const float* from = p.q_sketch + static_cast<size_t>(first_query_head) * p.sketch;
+    for (int i = threadIdx.x; i < kQueries * p.sketch; i += blockDim.x) {
+      sketch[i] = i < queries * p.sketch ? from[i] * p.scale : 0;
+    }
+    __syncthreads();
+    Codec::prepare(space.codec_query(), space.q(), sketch);
+  }
+  __syncthreads();
+}
+
+template <class T, class Codec, int D>
+__global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
+    decode_kernel(const __grid_constant__ DecodeParams p) {
+  extern __shared__ __align__(128) char shared[];
+  __shared__ bool last;
+  const BlockSpace<Codec, D> space{shared};
+  const auto tiles_of_head = [&](int head) {
+    const DeviceSpan* spans = p.spans + head / p.query_blocks * p.span_count;
+    int tiles = 0;
+    for (int s = 0; s < p.span_count; ++s) tiles += tiles_of<Codec>(spans[s]);
+    return tiles;
+  };
+  const Cut cut = Cut::make(space.cut(), p.heads, tiles_of_head);
+  const int warp = threadIdx.x / kWarp, block = blockIdx.x;
+  if (block >= cut.blocks) return;
+  const int begin = cut.first_tile(block), end = cut.first_tile(block + 1);
+  for (int head = 0; head < p.heads; ++head) {
+    const int head_first = cut.ends[head], head_end = cut.ends[head + 1];
+    const bool empty = head_first == head_end;
+    if (empty ? block != 0 : (head_end <= begin || head_first >= end)) continue;
+    const int query_block = head % p.query_blocks;
+    const int query_head = head / p.query_blocks * p.group + query_block * kQueries;
+    const HeadOutput output{p.out + static_cast<size_t>(query_head) * D,
+                            p.log_sum ? p.log_sum + query_head : nullptr,
+                            min(kQueries, p.group - query_block * kQueries)};
+    if (empty) {
+      write_nothing_seen<D>(output);
+      continue;
+    }
+    const DeviceSpan* spans = p.spans + head / p.query_blocks * p.span_count;
+    DenseWalk<Codec> walk{spans, p.span_count, begin - head_first, end - head_first};
+    Running<D> run;
+    if constexpr (!Codec::kPresent) {
+      DenseRun<T, Codec, D> dense{walk};
+      dense.start();
+      load_queries<T, Codec, D>(space, p, query_head, output.queries);
+      dense.run(run, space.q());
+    } else {
+      load_queries<T, Codec, D>(space, p, query_head, output.queries);
+      run_dense_ends<T, Codec, D>(run, walk, space.q());
+      int offset = head_first;
+      for (int s = 0; s < p.span_count; ++s) {
+        const DeviceSpan span = spans[s];
+        const int tiles = tiles_of<Codec>(span);
+        const int first = max(begin - offset, 0) + warp, stop = min(end - offset, tiles);
+        offset += tiles;
+        if (span.coded) run_coded<Codec, D>(run, span, space, first, stop);
+      }
+    }
+    // Parts of one head are consecutive: each next one raises the block's or the head's number.
+    float* parts = p.partials + static_cast<size_t>(block + head) * kPart<D>;
+    merge_warps<D, Codec::kWarps>(parts, shared, BlockSpace<Codec, D>::kPerWarp, run,
+                                  output.queries);
+    const int first_block = cut.first_block(head), count = cut.block_count(head);
+    if (count > 1) {
+      // merge_warps ended with a barrier: one thread's release covers all threads' writes.
+      if (threadIdx.x == 0) {
+        last = arrive(p.arrivals + head) == count - 1;
+        if (last) p.arrivals[head] = 0;
+      }
+      __syncthreads();
+      if (!last) continue;
+    }
+    merge_parts<D>(output, p.partials + static_cast<size_t>(first_block + head) * kPart<D>, count,
+                   reinterpret_cast<float*>(shared));
+  }
+}
+
+template <class T, class Codec, int D>
+void launch_decode_as(const DecodeCall& call, const DecodeScratch& scratch, int sketch,
+                      cudaStream_t stream) {
+  const DecodeShape& shape = call.shape;
+  DecodeParams p{};
+  p.q = call.q;
+  p.q_sketch = call.q_sketch;
+  p.spans = call.spans;
+  p.out = call.out;
+  p.log_sum = call.log_sum;
+  p.partials = scratch.partials();
+  p.arrivals = scratch.arrivals();
+  p.scale = (shape.scale != 0 ? shape.scale : 1 / sqrtf(static_cast<float>(D))) * kLog2e;
+  p.group = shape.query_heads / shape.kv_heads;
+  p.query_blocks = shape.query_blocks();
+  p.heads = shape.heads();
+  p.span_count = shape.spans;
+  p.sketch = sketch;
+  const size_t bytes = BlockSpace<Codec, D>::kCutAt + Cut::bytes(p.heads);
+  const auto kernel = decode_kernel<T, Codec, D>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "decode attention's shared memory");
+  kernel<<<scratch.blocks(), Codec::kWarps * kWarp, bytes, stream>>>(p);
+  check(cudaGetLastError(), "decode attention");
+}
+
+/// Launches for the call's dtype and head_dim. `Codec` is NoCodec or a template over D's codec.
+template <class Codec>
+void launch_decode(const DecodeCall& call, const DecodeScratch& scratch, int sketch,
+                   cudaStream_t stream) {
+  call.check();
+  const bool bf16 = call.dtype == DType::kBF16;
+  if (call.shape.head_dim == 64) {
+    using C = typename Codec::template Of<64>;
+    bf16 ? launch_decode_as<__nv_bfloat16, C, 64>(call, scratch, sketch, stream)
+         : launch_decode_as<__half, C, 64>(call, scratch, sketch, stream);
+  } else {
+    using C = typename Codec::template Of<128>;
+    bf16 ? launch_decode_as<__nv_bfloat16, C, 128>(call, scratch, sketch, stream)
+         : launch_decode_as<__half, C, 128>(call, scratch, sketch, stream);
+  }
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,80 @@
+#include "kernels/cuda/device.h"
+
+#include <fmt/format.h>
+
+#include "pith/error.h"
+
+namespace pith::cuda {
+
+void check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // a sticky error would be reported again by the next, innocent call
+  const ErrorCode code =
+      status == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kInternal;
+  throw Error(code, fmt::format("CUDA failed at {}: {}", what, cudaGetErrorString(status)));
+}
+
+const DeviceInfo& device_info() {
+  static const DeviceInfo info = [] {
+    int device = 0, count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+      cudaGetLastError();
+      throw Error(ErrorCode::kUnsupported,
+                  "--device cuda asks for an NVIDIA GPU, but none answers on this machine; check "
+                  "nvidia-smi, or use --device cpu");
+    }
+    check(cudaGetDevice(&device), "device");
+    cudaDeviceProp p;
+    check(cudaGetDeviceProperties(&p, device), "device properties");
+    if (p.major < 8) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("{} has compute capability {}.{}; pith needs 8.0 or newer (Ampere, "
+                              "Ada, Hopper); use --device cpu",
+                              p.name, p.major, p.minor));
+    }
+    return DeviceInfo{p.multiProcessorCount, p.major, p.minor, static_cast<size_t>(p.l2CacheSize),
+                      p.sharedMemPerBlockOptin};
+  }();
+  return info;
+}
+
+DeviceBuffer::~DeviceBuffer() { release(); }
+
+void DeviceBuffer::release() noexcept {
+  if (data_) {
+    cudaFreeAsync(data_, stream_);
+    counter_->sub(kind_, size_);
+  }
+  data_ = nullptr;
+  size_ = 0;
+}
+
+void DeviceBuffer::allocate(size_t bytes, cudaStream_t stream) {
+  release();
+  if (bytes == 0) return;
+  counter_->add(kind_, bytes);
+  const cudaError_t status = cudaMallocAsync(&data_, bytes, stream);
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    data_ = nullptr;
+    counter_->sub(kind_, bytes);
+    size_t free = 0, all = 0;
+    cudaMemGetInfo(&free, &all);
+    throw Error(ErrorCode::kOutOfMemory,
+                fmt::format("the GPU cannot give {} MiB ({} of {} MiB are free; pith holds {} "
+                            "MiB); use a smaller context or a smaller budget",
+                            bytes >> 20, free >> 20, all >> 20, counter_->total() >> 20));
+  }
+  size_ = bytes;
+  stream_ = stream;
+}
+
+void DeviceBuffer::swap(DeviceBuffer& other) noexcept {
+  std::swap(counter_, other.counter_);
+  std::swap(kind_, other.kind_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(stream_, other.stream_);
+}
+
+}  // namespace pith::cuda

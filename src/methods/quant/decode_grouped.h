@@ -1,0 +1,13 @@
+#pragma once
+// One translation unit a codec: the kernels take the compiler long.
+
+#include "attend/cuda/decode.h"
+
+namespace pith::cuda {
+
+void decode_kivi2(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
+void decode_kivi4(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
+void decode_int4(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
+void decode_int8(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
+
+}  // namespace pith::cuda

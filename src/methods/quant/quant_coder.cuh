@@ -1,0 +1,126 @@
+#pragma once
+// Coding of grouped rows: one thread block a block of 32 rows. Scales and minima are rounded to f16
+// first, and codes are chosen for the rounded numbers. Memory-bound: reads each number once.
+
+#include "kernels/cuda/grouped_layout.h"
+#include "kernels/cuda/mma.cuh"
+#include "methods/quant/quant_cuda.h"
+
+namespace pith::cuda {
+
+enum class Grouping { kChannelKeys, kTokenKeys, kAsymmetricValues, kSymmetricValues };
+
+template <Grouping kGrouping>
+inline constexpr bool kIsKeys =
+    kGrouping == Grouping::kChannelKeys || kGrouping == Grouping::kTokenKeys;
+template <Grouping kGrouping>
+inline constexpr bool kHasMinima =
+    kGrouping == Grouping::kChannelKeys || kGrouping == Grouping::kAsymmetricValues;
+
+struct GroupCode {
+  float inverse, low;  // code = round((x - low) * inverse)
+};
+
+/// Scale and minimum of one group, and how to code with them.
+template <bool kMinima, int kBits>
+__device__ inline GroupCode choose_code(float least, float most, __half* scale, __half* low) {
+  if constexpr (kMinima) {
+    *low = __float2half_rn(least);
+    *scale = __float2half_rn((most - least) / ((1 << kBits) - 1));
+  } else {
+    // The code 2^(b-1) is zero; the larger end of the range decides.
+    *scale = __float2half_rn(fmaxf(-least, most) / ((1 << (kBits - 1)) - 1));
+  }
+  const float s = __half2float(*scale);
+  const float inverse = s > 0 ? 1 / s : 0;
+  const float zero = kMinima ? __half2float(*low) : -s * (1 << (kBits - 1));
+  return {inverse, zero};
+}
+
+template <class T, int D, int kBits, Grouping kGrouping>
+__global__ void __launch_bounds__(128)
+    code_kernel(const T* x, size_t head_stride, size_t row_stride, int blocks, uint32_t* codes,
+                __half* side) {
+  constexpr bool kMinima = kHasMinima<kGrouping>;
+  constexpr bool kChannels = kGrouping == Grouping::kChannelKeys;
+  constexpr int kGroups = kChannels ? D : kBlockRows * (D / 32);
+  constexpr int kWords = D * kBits, kSides = kGroups * (kMinima ? 2 : 1);
+  __shared__ float rows[kBlockRows][D + 1];
+  __shared__ GroupCode groups[kGroups];
+  const size_t block = static_cast<size_t>(blockIdx.y) * blocks + blockIdx.x;
+  codes += block * kWords;
+  side += block * kSides;
+
+  const T* from = x + blockIdx.y * head_stride + static_cast<size_t>(blockIdx.x) * 32 * row_stride;
+  for (int i = threadIdx.x; i < kBlockRows * D; i += blockDim.x) {
+    rows[i / D][i % D] = static_cast<float>(from[i / D * row_stride + i % D]);
+  }
+  __syncthreads();
+  for (int g = threadIdx.x; g < kGroups; g += blockDim.x) {
+    float least = INFINITY, most = -INFINITY;
+    for (int i = 0; i < 32; ++i) {
+      const float v = kChannels ? rows[i][g] : rows[g % 32][g / 32 * 32 + i];
+      least = fminf(least, v);
+      most = fmaxf(most, v);
+    }
+    int place;
+    if constexpr (kChannels) {
+      place = layout::key_channel_scale(g);
+    } else if constexpr (kIsKeys<kGrouping>) {
+      place = layout::key_token_scale(g % 32, g / 32);
+    } else {
+      place = layout::value_scale(g % 32, g / 32, D);
+    }
+    groups[g] = choose_code<kMinima, kBits>(least, most, side + place, side + kGroups + place);
+  }
+  __syncthreads();
+  for (int w = threadIdx.x; w < kWords; w += blockDim.x) {
+    // The inverse of layout::place.
+    constexpr int kPerWord = 16 / kBits;
+    const int lane = w / 4 % 32, word = w / 128 * 4 + w % 4;
+    uint32_t packed = 0;
+    for (int slot = 0; slot < kPerWord; ++slot) {
+      const int n = word * kPerWord + slot;
+      const int outer = n / (D / 16), step = n % (D / 16);
+      for (int low = 0; low < 2; ++low) {
+        int row = outer / 2 * 8, channel = step * 16 + outer % 2 * 8;
+        if constexpr (kIsKeys<kGrouping>) {
+          row += lane / 4;
+          channel += lane % 4 * 2 + low;
+        } else {
+          row += lane % 4 * 2 + low;
+          channel += lane / 4;
+        }
+        const GroupCode g = groups[kChannels ? channel : channel / 32 * 32 + row];
+        const float code = rintf((rows[row][channel] - g.low) * g.inverse);
+        const int limited = static_cast<int>(fminf(fmaxf(code, 0), (1 << kBits) - 1));
+        packed |= static_cast<uint32_t>(limited) << (low * 16 + slot * kBits);
+      }
+    }
+    codes[w] = packed;
+  }
+}
+
+template <class T, int D, int kBits, Grouping kGrouping>
+void launch_coder(const CodeRowsCall& call, cudaStream_t stream) {
+  const dim3 grid(call.rows / kBlockRows, call.heads);
+  if (call.rows == 0) return;
+  code_kernel<T, D, kBits, kGrouping><<<grid, 128, 0, stream>>>(
+      static_cast<const T*>(call.x), call.head_stride, call.row_stride, call.rows / kBlockRows,
+      static_cast<uint32_t*>(call.codes), static_cast<__half*>(call.side));
+  check(cudaGetLastError(), "coding of grouped rows");
+}
+
+template <int kBits, Grouping kGrouping>
+void code_rows(const CodeRowsCall& call, cudaStream_t stream) {
+  const bool bf16 = call.dtype == DType::kBF16;
+  if (call.head_dim == 64) {
+    bf16 ? launch_coder<__nv_bfloat16, 64, kBits, kGrouping>(call, stream)
+         : launch_coder<__half, 64, kBits, kGrouping>(call, stream);
+  } else {
+    bf16 ? launch_coder<__nv_bfloat16, 128, kBits, kGrouping>(call, stream)
+         : launch_coder<__half, 128, kBits, kGrouping>(call, stream);
+  }
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,21 @@
+#pragma once
+// KIVI, int4 and int8 rows on the GPU: coding, and decode attention straight from the codes.
+// Rows are coded in blocks of 32; fewer stay in the window until a block is full.
+
+#include "attend/cuda/code_rows.h"
+#include "attend/cuda/decode.h"
+
+namespace pith::cuda {
+
+enum class GroupedCodec { kKivi2, kKivi4, kInt4, kInt8 };
+
+GroupedBytes grouped_bytes(GroupedCodec codec, int head_dim);
+
+void code_grouped_keys(GroupedCodec codec, const CodeRowsCall& call, cudaStream_t stream);
+void code_grouped_values(GroupedCodec codec, const CodeRowsCall& call, cudaStream_t stream);
+
+/// Decode attention over dense spans and spans of `codec`.
+void decode_grouped(GroupedCodec codec, const DecodeCall& call, const DecodeScratch& scratch,
+                    cudaStream_t stream);
+
+}  // namespace pith::cuda

@@ -1,0 +1,124 @@
+#pragma once
+// What the GPU tests share: heads on the device, decoding of device blocks on the host, and
+// attention in double precision as the oracle.
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "attend/cuda/decode.h"
+#include "kernels/cuda/device.h"
+
+namespace pith::cuda {
+
+/// Skips the test where no GPU answers; the other tests of the suite still count.
+#define PITH_NEEDS_GPU()                                                  \
+  if (int count = 0; cudaGetDeviceCount(&count) != cudaSuccess || !count) \
+  GTEST_SKIP() << "no GPU on this machine"
+
+inline float bf16_to_float(uint16_t x) {
+  const uint32_t bits = static_cast<uint32_t>(x) << 16;
+  float f;
+  std::memcpy(&f, &bits, 4);
+  return f;
+}
+inline uint16_t float_to_bf16(float f) {
+  uint32_t bits;
+  std::memcpy(&bits, &f, 4);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+inline float f16_to_float(uint16_t h) {
+  _Float16 x;
+  std::memcpy(&x, &h, 2);
+  return static_cast<float>(x);
+}
+inline uint16_t float_to_f16(float f) {
+  const auto x = static_cast<_Float16>(f);
+  uint16_t h;
+  std::memcpy(&h, &x, 2);
+  return h;
+}
+inline float to_float(DType dtype, uint16_t x) {
+  return dtype == DType::kBF16 ? bf16_to_float(x) : f16_to_float(x);
+}
+inline uint16_t from_float(DType dtype, float x) {
+  return dtype == DType::kBF16 ? float_to_bf16(x) : float_to_f16(x);
+}
+
+/// n normal numbers of a 16-bit dtype.
+inline std::vector<uint16_t> normals(size_t n, DType dtype, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> draw;
+  std::vector<uint16_t> x(n);
+  for (uint16_t& v : x) v = from_float(dtype, draw(rng));
+  return x;
+}
+inline std::vector<float> widen(const std::vector<uint16_t>& x, DType dtype) {
+  std::vector<float> y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) y[i] = to_float(dtype, x[i]);
+  return y;
+}
+
+template <class T>
+DeviceArray<T> to_device(MemoryCounter& counter, const std::vector<T>& host) {
+  DeviceArray<T> device(counter, MemoryKind::kPayload, std::max<size_t>(host.size(), 1), nullptr);
+  if (!host.empty()) device.upload(host.data(), host.size(), nullptr);
+  check(cudaStreamSynchronize(nullptr), "upload");
+  return device;
+}
+template <class T>
+std::vector<T> to_host(const DeviceArray<T>& device) {
+  std::vector<T> host(device.size());
+  device.download(host.data(), host.size(), nullptr);
+  check(cudaStreamSynchronize(nullptr), "download");
+  return host;
+}
+
+/// Rows of one KV head as the oracle sees them.
+struct OracleSpan {
+  std::vector<float> k, v;         // [rows, D]
+  std::vector<float> log_weights;  // [rows]
+  DeviceRole role = DeviceRole::kBoth;
+};
+
+/// out [D] and the logarithm of the denominator for one query.
+inline double oracle(std::vector<double>& out, const float* q, int dim, double scale,
+                     const std::vector<const OracleSpan*>& spans) {
+  double top = -INFINITY, sum = 0;
+  const auto score = [&](const OracleSpan& s, size_t row) {
+    double x = 0;
+    for (int d = 0; d < dim; ++d) x += static_cast<double>(q[d]) * s.k[row * dim + d];
+    return x * scale + s.log_weights[row];
+  };
+  for (const OracleSpan* s : spans) {
+    for (size_t t = 0; t < s->log_weights.size(); ++t) top = std::max(top, score(*s, t));
+  }
+  out.assign(dim, 0);
+  for (const OracleSpan* s : spans) {
+    for (size_t t = 0; t < s->log_weights.size(); ++t) {
+      const double p = std::exp(score(*s, t) - top);
+      if (s->role != DeviceRole::kNumerator) sum += p;
+      if (s->role == DeviceRole::kDenominator) continue;
+      for (int d = 0; d < dim; ++d) out[d] += p * s->v[t * dim + d];
+    }
+  }
+  for (double& x : out) x = sum > 0 ? x / sum : 0;
+  return top + std::log(sum);
+}
+
+/// |a - b| / |b| over all numbers; 0 for equal, 1 where either is not finite.
+inline double relative_error(const std::vector<float>& a, const std::vector<double>& b) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (!std::isfinite(a[i])) return 1;
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# On a machine with an NVIDIA GPU: runs the CUDA tests, compute-sanitizer over small ones, the decode
+# benchmark and its peers in the same run, and prints one table.
+#   tools/gpu/run.sh [FOLDER]   FOLDER holds test_cuda and cuda_decode_bench (default build/cuda/bin)
+# Build them first: cmake --preset cuda && ninja -C build/cuda test_cuda cuda_decode_bench
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+bin=${1:-build/cuda/bin}
+out=${OUT:-$(mktemp -d)}
+
+"$bin/test_cuda" --gtest_brief=1
+if command -v compute-sanitizer >/dev/null; then
+  compute-sanitizer --tool memcheck --error-exitcode 1 "$bin/test_cuda" --gtest_brief=1 \
+    --gtest_filter='*Weights*:*Roles*:CudaQjl*'
+  compute-sanitizer --tool racecheck --error-exitcode 1 "$bin/test_cuda" --gtest_brief=1 \
+    --gtest_filter='*Roles*:*CodesAre*'
+else
+  echo "compute-sanitizer: SKIPPED, not on PATH"
+fi
+"$bin/cuda_decode_bench" | tee "$out/ours.jsonl"
+if python3 -c 'import torch' 2>/dev/null; then
+  python3 "$here/peers.py" | tee "$out/peers.jsonl"
+else
+  echo "peers: SKIPPED, PyTorch is missing"
+  : >"$out/peers.jsonl"
+fi
+python3 "$here/table.py" "$out/ours.jsonl" "$out/peers.jsonl" | tee "$out/table.md"
