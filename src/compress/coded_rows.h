@@ -81,6 +81,11 @@ class Codec {
   virtual bool pre_rope() const { return false; }
   /// Bytes that one row adds (payload + metadata), for budgets and estimates.
   virtual double bytes_per_row(size_t dim) const = 0;
+  /// The most that `rows` rows of one head can take. `evicted`: other rows may have gone between
+  /// them, so that what a group of rows shares is shared by fewer.
+  virtual double most_bytes(size_t rows, size_t dim, bool /*evicted*/) const {
+    return static_cast<double>(rows) * bytes_per_row(dim);
+  }
   virtual size_t shared_bytes() const { return 0; }
   virtual std::unique_ptr<CodedRows> make_rows(const Context& context,
                                                const RowsRequest& request) const = 0;

@@ -28,6 +28,7 @@ constexpr std::span<const std::string_view> kFromAvx2 = std::span(kAll).subspan(
       NAMESPACE::fill_rows(table);                   \
       NAMESPACE::fill_gemm(table);                   \
       NAMESPACE::fill_elementwise(table);            \
+      NAMESPACE::fill_codes(table);                  \
       return table;                                  \
     }();                                             \
     return kTable;                                   \

@@ -31,6 +31,15 @@ struct GemmF32 {
   bool accumulate = false;
 };
 
+/// Rows of b-bit codes, in groups of 32 consecutive channels (the last of 16, if D is not a multiple
+/// of 32). A group of w channels is n = w b / 8 bytes; byte i holds channels i, n + i, 2 n + i, ...
+/// from its low bits on, so that unpacking needs no shuffles.
+struct CodeRows {
+  const uint8_t* codes = nullptr;  // [T, D b / 8]
+  int bits = 8;                    ///< b: 2, 4 or 8
+  size_t dim = 0;                  // D, a multiple of 16
+};
+
 struct Kernels {
   const char* isa;       ///< "scalar", "avx2" or "avx512"
   const char* (*ran)();  ///< the instruction set that the function itself was compiled for
@@ -46,6 +55,16 @@ struct Kernels {
   /// acc[m, :] += sum_t p[m * ld + t] rows[t, :]. acc is [queries, D].
   void (*add_rows)(float* acc, const float* p, size_t ld, size_t queries, const DenseRows& rows,
                    size_t count);
+
+  /// out[t, c] = low + scale code[t, c]. Token form: scale and low of row t and group g are f16 at
+  /// [t * groups + g]; without `lows`, low is -2^(b-1) scale. b / 8 bytes read a number.
+  void (*unpack_tokens)(float* out, const CodeRows& rows, const uint16_t* scales,
+                        const uint16_t* lows, size_t count);
+  /// Channel form: scale[c] and low[c] are f32, the same for all rows.
+  void (*unpack_channels)(float* out, const CodeRows& rows, const float* scale, const float* low,
+                          size_t count);
+  /// x [n] <- H x in place, n a power of two: the orthonormal Walsh-Hadamard transform.
+  void (*hadamard)(float* x, size_t n);
 
   /// Largest of x[n]; -inf for n = 0.
   float (*max)(const float* x, size_t n);

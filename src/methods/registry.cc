@@ -14,6 +14,7 @@
 #include "methods/baselines/baselines.h"
 #include "methods/buzz/buzz.h"
 #include "methods/express/express.h"
+#include "methods/quant/quant.h"
 #include "methods/scores/scores.h"
 #include "pith/error.h"
 
@@ -32,8 +33,12 @@ const auto& selectors() {
 }
 
 const auto& codecs() {
-  static const std::array kRows = {dense_row(DType::kF32), dense_row(DType::kF16),
-                                   dense_row(DType::kBF16)};
+  static const std::array kRows = {dense_row(DType::kF32),
+                                   dense_row(DType::kF16),
+                                   dense_row(DType::kBF16),
+                                   int8_row(),
+                                   int4_row(),
+                                   kivi_row()};
   return kRows;
 }
 

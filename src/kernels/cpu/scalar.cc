@@ -1,6 +1,7 @@
 // Plain C++ twins of every primitive: the oracle of the SIMD ones and the fallback of any CPU.
 // Simple loops and f32 sums, so that they can be checked by reading.
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -122,6 +123,53 @@ void rotate(float* x, const float* cos, const float* sin, size_t n) {
   }
 }
 
+/// Calls f(channel, code) for every channel of row t.
+template <class F>
+void each_code(const CodeRows& rows, size_t t, F f) {
+  const size_t bits = static_cast<size_t>(rows.bits);
+  const uint8_t* row = rows.codes + t * rows.dim * bits / 8;
+  for (size_t first = 0; first < rows.dim; first += 32) {
+    const size_t bytes = std::min<size_t>(32, rows.dim - first) * bits / 8;
+    for (size_t i = 0; i < bytes; ++i)
+      for (size_t slot = 0; slot < 8 / bits; ++slot)
+        f(first + slot * bytes + i, row[i] >> (slot * bits) & ((1u << bits) - 1));
+    row += bytes;
+  }
+}
+
+void unpack_tokens(float* out, const CodeRows& rows, const uint16_t* scales, const uint16_t* lows,
+                   size_t count) {
+  const size_t groups = (rows.dim + 31) / 32;
+  for (size_t t = 0; t < count; ++t)
+    each_code(rows, t, [&](size_t c, uint32_t code) {
+      const size_t g = t * groups + c / 32;
+      const float scale = f16_to_f32(scales[g]);
+      const float low =
+          lows ? f16_to_f32(lows[g]) : -scale * static_cast<float>(1 << (rows.bits - 1));
+      out[t * rows.dim + c] = std::fma(scale, static_cast<float>(code), low);
+    });
+}
+
+void unpack_channels(float* out, const CodeRows& rows, const float* scale, const float* low,
+                     size_t count) {
+  for (size_t t = 0; t < count; ++t)
+    each_code(rows, t, [&](size_t c, uint32_t code) {
+      out[t * rows.dim + c] = std::fma(scale[c], static_cast<float>(code), low[c]);
+    });
+}
+
+void hadamard(float* x, size_t n) {
+  for (size_t half = 1; half < n; half *= 2)
+    for (size_t i = 0; i < n; i += 2 * half)
+      for (size_t j = i; j < i + half; ++j) {
+        const float a = x[j], b = x[j + half];
+        x[j] = a + b;
+        x[j + half] = a - b;
+      }
+  const float norm = 1 / std::sqrt(static_cast<float>(n));
+  for (size_t i = 0; i < n; ++i) x[i] *= norm;
+}
+
 }  // namespace
 
 Kernels scalar_kernels() {
@@ -131,6 +179,9 @@ Kernels scalar_kernels() {
           .from_f32 = from_f32,
           .dot_rows = dot_rows,
           .add_rows = add_rows,
+          .unpack_tokens = unpack_tokens,
+          .unpack_channels = unpack_channels,
+          .hadamard = hadamard,
           .max = max,
           .exp_sum = exp_sum,
           .add = add,

@@ -12,6 +12,7 @@ namespace pith {
   void fill_rows(Kernels& table);        \
   void fill_gemm(Kernels& table);        \
   void fill_elementwise(Kernels& table); \
+  void fill_codes(Kernels& table);       \
   }
 
 #if defined(__x86_64__)

@@ -1,0 +1,115 @@
+#include "methods/quant/channel_rows.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "core/dtype.h"
+#include "methods/quant/group_code.h"
+#include "pith/error.h"
+
+namespace pith {
+
+ChannelRows::ChannelRows(const Context& context, int bits, const RowsRequest& request)
+    : CodedRows(context.kernels, request.dim),
+      bits_(bits),
+      codes_(context.memory, MemoryKind::kPayload),
+      waiting_(context.memory, MemoryKind::kPayload),
+      scales_(context.memory, MemoryKind::kMetadata),
+      firsts_(context.memory, MemoryKind::kMetadata) {
+  codes_.set_growth_limit(request.max_rows * row_bytes());
+  waiting_.set_growth_limit(kGroupRows * dim_);
+}
+
+void ChannelRows::append(const float* x, size_t stride, size_t count) {
+  for (size_t t = 0; t < count; ++t) {
+    const float* row = x + t * stride;
+    for (size_t c = 0; c < dim_; ++c)
+      if (!(std::fabs(row[c]) <= 65504))
+        throw Error(ErrorCode::kNonFinite,
+                    fmt::format("a key or value of {} does not fit f16, in which rows wait for a "
+                                "group of {}; {}",
+                                row[c], kGroupRows,
+                                std::isfinite(row[c]) ? "use bf16 or f32 rows for this model"
+                                                      : "the model's activations are not finite"));
+    const size_t before = waiting_.size();
+    waiting_.resize(before + dim_);
+    kernels_->from_f32(waiting_.data() + before, row, DType::kF16, dim_);
+    if (waiting_rows() == kGroupRows) code_waiting();
+  }
+}
+
+void ChannelRows::code_waiting() {
+  const size_t before = coded_rows(), groups = firsts_.size();
+  codes_.resize((before + kGroupRows) * row_bytes());
+  scales_.resize((groups + 1) * 2 * dim_);
+  firsts_.push_back(static_cast<uint32_t>(before));
+  uint8_t* codes = codes_.data() + before * row_bytes();
+  std::fill_n(codes, kGroupRows * row_bytes(), uint8_t{0});
+  uint16_t* scales = scales_.data() + groups * 2 * dim_;
+  for (size_t c = 0; c < dim_; ++c) {
+    float column[kGroupRows];
+    for (size_t t = 0; t < kGroupRows; ++t) column[t] = f16_to_f32(waiting_[t * dim_ + c]);
+    const auto [least, most] = std::minmax_element(column, column + kGroupRows);
+    const GroupCode code = choose_code(*least, *most, bits_, scales + c, scales + dim_ + c);
+    for (size_t t = 0; t < kGroupRows; ++t)
+      put_code(codes + t * row_bytes(), dim_, bits_, c, code(column[t]));
+  }
+  waiting_.resize(0);
+}
+
+void ChannelRows::keep(std::span<const uint32_t> kept) {
+  const size_t coded = coded_rows(), bytes = row_bytes();
+  size_t to = 0, groups = 0;
+  for (size_t g = 0; g < firsts_.size(); ++g) {
+    const size_t end = group_end(g), first = to;
+    for (; to < kept.size() && kept[to] < end; ++to)
+      if (kept[to] != to)
+        std::memmove(codes_.data() + to * bytes, codes_.data() + kept[to] * bytes, bytes);
+    if (to == first) continue;
+    if (groups != g)
+      std::memmove(scales_.data() + groups * 2 * dim_, scales_.data() + g * 2 * dim_, 4 * dim_);
+    firsts_[groups++] = static_cast<uint32_t>(first);
+  }
+  const size_t stay = to;
+  for (; to < kept.size(); ++to) {
+    const size_t from = kept[to] - coded, at = to - stay;
+    if (from != at)
+      std::memmove(waiting_.data() + at * dim_, waiting_.data() + from * dim_, 2 * dim_);
+  }
+  codes_.resize(stay * bytes);
+  waiting_.resize((kept.size() - stay) * dim_);
+  firsts_.resize(groups);
+  scales_.resize(groups * 2 * dim_);
+  if (codes_.capacity_bytes() > codes_.size() * 9 / 8 + 4096) codes_.shrink_to_fit();
+  if (scales_.capacity_bytes() > scales_.size() * 9 / 4 + 4096) scales_.shrink_to_fit();
+}
+
+void ChannelRows::decode(float* out, size_t first, size_t count) const {
+  const size_t end = first + count, coded = coded_rows();
+  alignas(64) float scale_low[2][kMaxDim];
+  // The group that holds `first`: the last that begins at or before it.
+  size_t g = static_cast<size_t>(std::upper_bound(firsts_.data(), firsts_.data() + firsts_.size(),
+                                                  static_cast<uint32_t>(first)) -
+                                 firsts_.data());
+  for (g -= g > 0; first < std::min(end, coded); ++g) {
+    const size_t n = std::min(end, group_end(g)) - first;
+    const uint16_t* scales = scales_.data() + g * 2 * dim_;
+    kernels_->to_f32(scale_low[0], scales, DType::kF16, dim_);
+    kernels_->to_f32(scale_low[1], scales + dim_, DType::kF16, dim_);
+    kernels_->unpack_channels(out, {codes_.data() + first * row_bytes(), bits_, dim_},
+                              scale_low[0], scale_low[1], n);
+    out += n * dim_;
+    first += n;
+  }
+  if (first < end)
+    kernels_->to_f32(out, waiting_.data() + (first - coded) * dim_, DType::kF16,
+                     (end - first) * dim_);
+}
+
+std::unique_ptr<CodedRows> ChannelRows::clone() const {
+  return std::make_unique<ChannelRows>(*this);
+}
+
+}  // namespace pith

@@ -1,0 +1,60 @@
+#include "methods/quant/quant.h"
+
+#include "methods/quant/channel_rows.h"
+#include "methods/quant/rotated_rows.h"
+#include "methods/quant/token_rows.h"
+
+namespace pith {
+namespace {
+
+const ParameterInfo kHadamard = {"hadamard", "false",
+                                 "code rows after a Walsh-Hadamard transform: outlying channels are "
+                                 "spread over all"};
+
+std::unique_ptr<Codec> with_rotation(std::unique_ptr<Codec> codec, const Parameters& p, Side side) {
+  if (!p.flag("hadamard")) return codec;
+  return std::make_unique<RotatedCodec>(std::move(codec), side);
+}
+
+template <int kBits>
+std::unique_ptr<Codec> make_int(const Parameters& p, Side side) {
+  return with_rotation(std::make_unique<TokenCodec>(TokenFormat{kBits, false}), p, side);
+}
+
+std::unique_ptr<Codec> make_kivi(const Parameters& p, Side side) {
+  const int bits = p.choice("bits", {"2", "4"}) == "2" ? 2 : 4;
+  std::unique_ptr<Codec> codec;
+  if (side == Side::kKeys)
+    codec = std::make_unique<ChannelCodec>(bits);
+  else
+    codec = std::make_unique<TokenCodec>(TokenFormat{bits, true});
+  return with_rotation(std::move(codec), p, side);
+}
+
+CodecRow row_of(const std::string& name, const std::string& summary, const std::string& source,
+                std::vector<ParameterInfo> parameters,
+                std::unique_ptr<Codec> (*make)(const Parameters&, Side)) {
+  CodecRow row;
+  row.info = {name, false, summary, source, std::move(parameters), ""};
+  row.make = make;
+  return row;
+}
+
+}  // namespace
+
+CodecRow int8_row() {
+  return row_of("int8", "8-bit codes, a scale for 32 numbers of a row (8.5 bits)", "llama.cpp q8_0",
+                {kHadamard}, make_int<8>);
+}
+
+CodecRow int4_row() {
+  return row_of("int4", "4-bit codes, a scale for 32 numbers of a row (4.5 bits)", "llama.cpp q4_0",
+                {kHadamard}, make_int<4>);
+}
+
+CodecRow kivi_row() {
+  return row_of("kivi", "2 or 4 bits: keys per channel over 32 rows, values per row (3 or 5 bits)",
+                "Liu et al. 2024", {{"bits", "2", "2 or 4"}, kHadamard}, make_kivi);
+}
+
+}  // namespace pith

@@ -1,0 +1,13 @@
+#pragma once
+// Codecs of b-bit integers in groups of 32 with f16 scales, one registry row each: int8 and int4
+// (llama.cpp's q8_0 and q4_0), and KIVI.
+
+#include "compress/registry.h"
+
+namespace pith {
+
+CodecRow int8_row();
+CodecRow int4_row();
+CodecRow kivi_row();
+
+}  // namespace pith

@@ -1,0 +1,55 @@
+#pragma once
+// Rows of b-bit codes per token: groups of 32 channels with an f16 scale and, if asymmetric, an f16
+// minimum (llama.cpp's q8_0 and q4_0; KIVI's and QJL's values). A row is coded when it comes and
+// never again. Bytes a row: D b / 8 + 2 ceil(D / 32), twice the latter if asymmetric.
+
+#include "compress/coded_rows.h"
+
+namespace pith {
+
+struct TokenFormat {
+  int bits = 8;             ///< 2, 4 or 8
+  bool asymmetric = false;  ///< minimum and scale, codes from 0; else codes around 2^(b-1)
+
+  size_t code_bytes(size_t dim) const { return dim * static_cast<size_t>(bits) / 8; }
+  size_t side_numbers(size_t dim) const { return (dim + 31) / 32; }
+  size_t side_bytes(size_t dim) const { return side_numbers(dim) * (asymmetric ? 4 : 2); }
+};
+
+class TokenRows final : public CodedRows {
+ public:
+  TokenRows(const Context& context, const TokenFormat& format, const RowsRequest& request);
+
+  size_t rows() const override { return codes_.size() / format_.code_bytes(dim_); }
+  void append(const float* x, size_t stride, size_t count) override;
+  void keep(std::span<const uint32_t> kept) override;
+  void decode(float* out, size_t first, size_t count) const override;
+  std::unique_ptr<CodedRows> clone() const override;
+  size_t payload_bytes() const override { return codes_.size(); }
+  size_t metadata_bytes() const override { return rows() * format_.side_bytes(dim_); }
+  size_t allocated_bytes() const override {
+    return codes_.capacity_bytes() + scales_.capacity_bytes() + lows_.capacity_bytes();
+  }
+
+ private:
+  TokenFormat format_;
+  Array<uint8_t> codes_;             // [rows, D b / 8]
+  Array<uint16_t> scales_, lows_;    // [rows, ceil(D / 32)] f16; lows_ empty if symmetric
+};
+
+class TokenCodec final : public Codec {
+ public:
+  explicit TokenCodec(const TokenFormat& format) : format_(format) {}
+  double bytes_per_row(size_t dim) const override {
+    return static_cast<double>(format_.code_bytes(dim) + format_.side_bytes(dim));
+  }
+  std::unique_ptr<CodedRows> make_rows(const Context& context,
+                                       const RowsRequest& request) const override {
+    return std::make_unique<TokenRows>(context, format_, request);
+  }
+
+ private:
+  TokenFormat format_;
+};
+
+}  // namespace pith
