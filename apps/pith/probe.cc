@@ -65,10 +65,11 @@ int probe(const ProbeCommand& o) {
   const auto model = load_model(o.engine);
   const std::vector<int32_t> ids = tokens_of(o, *model);
 
-  const SessionOptions session = session_options(o.engine);
-  ThreadPool pool(session.threads);
-  MemoryCounter memory(session.memory_limit);
-  const Context context{pool, memory, kernels_for(session.isa)};
+  if (!o.csv.empty()) write_file(o.csv, "");  // refused now rather than after the work
+
+  ThreadPool pool(o.engine.threads);
+  MemoryCounter memory(static_cast<size_t>(o.engine.memory_limit_mib * 1048576));
+  const Context context{pool, memory, kernels_for(o.engine.isa)};
   ProgressBar bar("probing", "runs", o.engine.json);
   const auto start = std::chrono::steady_clock::now();
   const auto report = probe_model(context, *model, ids, std::move(options), bar.callback());

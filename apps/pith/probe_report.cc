@@ -99,7 +99,9 @@ Average average(const ProbePolicy& policy, const Part& part) {
   return a;
 }
 
-Average average(const ProbePolicy& policy) { return average(policy, {0, policy.layers.size() - 1}); }
+Average average(const ProbePolicy& policy) {
+  return average(policy, {0, policy.layers.size() - 1});
+}
 
 std::string number(double x) {
   if (x == 0) return "0";

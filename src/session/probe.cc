@@ -26,8 +26,7 @@ class Probe::Jobs {
  public:
   Jobs(const Context& context, const Progress& progress, size_t done, size_t total)
       : context_(context), progress_(progress), done_(done), total_(total) {
-    for (int i = 0; i < context.pool.size(); ++i)
-      alone_.push_back(std::make_unique<ThreadPool>(1));
+    for (int i = 0; i < context.pool.size(); ++i) alone_.push_back(std::make_unique<ThreadPool>(1));
   }
 
   /// work(context, i) for i in [0, n). Throws Cancelled if `progress` asked to stop.

@@ -33,9 +33,8 @@ struct Setting {
   LayerStep step() const { return {0, rows.q.data(), rows.k.data(), rows.v.data(), kTokens}; }
   ProbeReport run(int threads = 2) const {
     Harness h(shape, "exact", 1, threads);
-    Probe probe(h.context(),
-                {1, shape.query_heads(), shape.kv_heads, shape.head_dim, {}, kTokens}, nullptr,
-                options);
+    Probe probe(h.context(), {1, shape.query_heads(), shape.kv_heads, shape.head_dim, {}, kTokens},
+                nullptr, options);
     EXPECT_TRUE(probe.measure(step()));
     return probe.report();
   }
@@ -160,7 +159,8 @@ TEST(Probe, EveryLayerOfAModelIsMeasuredUntilSomebodyStopsIt) {
   std::iota(tokens.begin(), tokens.end(), 100);
   Harness h(Shape{}, "exact", 1, 2);
   ProbeOptions options;
-  options.policies = {Policy::parse("exact"), Policy::parse("pyramidkv(budget=60,beta=2),window=8")};
+  options.policies = {Policy::parse("exact"),
+                      Policy::parse("pyramidkv(budget=60,beta=2),window=8")};
   options.queries = 40;
   size_t last = 0, end = 0;
   const auto report =
