@@ -228,6 +228,9 @@ void add_bench_select(CLI::App& bench, Action& action) {
   count("--kv-heads", o->shape.kv_heads, "KV heads", CLI::Range(1, 256));
   count("--group", o->shape.group, "Query heads that share a KV head", CLI::Range(1, 64));
   count("-r,--repetitions", o->repeats, "Runs of each; medians are shown", CLI::Range(1, 1000));
+  // Updates of one KV head run on one thread: so does attention, or work would be compared with
+  // threads.
+  o->engine.threads = 1;
   add_compute_options(*app, o->engine);
   add_json_option(*app, o->engine.json);
   app->add_option("--csv", o->csv, "Write a line for each policy and length to a file")
