@@ -124,7 +124,8 @@ void SelectBench::time_attention(std::vector<Run>& runs) const {
   std::vector<float> out(q.size());
   for (size_t round = 0; round < kRounds; ++round) {
     for (Run& run : runs) {
-      run.cache->attend_only(0, out.data(), q.data(), 1);  // into the processor's caches, if it fits
+      run.cache->attend_only(0, out.data(), q.data(),
+                             1);  // into the processor's caches, if it fits
       const auto start = Clock::now();
       size_t calls = 0;
       do {
@@ -139,8 +140,8 @@ void SelectBench::time_attention(std::vector<Run>& runs) const {
   for (Run& run : runs) {
     for (size_t t = 0; t < kSteps; ++t) {
       const auto start = Clock::now();
-      run.cache->step(0, out.data(), q.data(), rows.k.data() + t * width,
-                      rows.v.data() + t * width, 1);
+      run.cache->step(0, out.data(), q.data(), rows.k.data() + t * width, rows.v.data() + t * width,
+                      1);
       run.step.push_back(seconds_since(start));
     }
   }
@@ -153,9 +154,8 @@ std::vector<SelectPoint> SelectBench::measure(size_t tokens, size_t repeats,
   for (size_t r = 0; r < repeats; ++r) {
     std::vector<Run> runs(policies_.size());
     for (size_t p = 0; p < policies_.size(); ++p)
-      runs[p].cache =
-          std::make_unique<KvCache>(context_, cache_shape(shape_, tokens + kSteps),
-                                    Policy::parse(policies_[p].text), r, nullptr);
+      runs[p].cache = std::make_unique<KvCache>(context_, cache_shape(shape_, tokens + kSteps),
+                                                Policy::parse(policies_[p].text), r, nullptr);
     fill(runs, tokens);
     time_attention(runs);
     for (size_t p = 0; p < policies_.size(); ++p) {

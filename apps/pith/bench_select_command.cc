@@ -93,9 +93,7 @@ struct Line {
   double exact_attend = 0;
 };
 
-double rate(const SelectPoint& p) {
-  return static_cast<double>(p.ledger.payload) / p.attend.value;
-}
+double rate(const SelectPoint& p) { return static_cast<double>(p.ledger.payload) / p.attend.value; }
 
 std::string micro(double seconds) { return fmt::format("{:.2f}", seconds * 1e6); }
 std::string percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
@@ -115,7 +113,8 @@ void print_table(const std::vector<Line>& lines, const SelectShape& shape, doubl
       table.text() +
       "\nn: tokens, which come one at a time; rows: held of each KV head then\n"
       "update, attend, step: microseconds a token; update: appending, mean over the stream;\n"
-      "attend: one token's queries over what is held; step: a decode step, which is both and, where\n"
+      "attend: one token's queries over what is held; step: a decode step, which is both and, "
+      "where\n"
       "the selector asks for it, attention mass; medians over the repeats\n"
       "of attend, of exact: update as a share of the policy's own attention and of exact's at n\n"
       "of read: payload read per second by attend, of the measured read bandwidth (above 100%\n"
@@ -186,10 +185,11 @@ int bench_select(const SelectOptions& o) {
                 {"exact_error", error},
                 {"lines", list}});
   } else {
-    write_out(fmt::format("{} KV heads, {} query heads each, head_dim {}; {} threads, {}; read "
-                          "bandwidth {:.1f} GB/s; exact attention within {:.0e} of double\n\n",
-                          o.shape.kv_heads, o.shape.group, o.shape.head_dim, pool.size(),
-                          context.kernels.isa, read / 1e9, error));
+    write_out(
+        fmt::format("{} KV heads, {} query heads each, head_dim {}; {} threads, {}; read "
+                    "bandwidth {:.1f} GB/s; exact attention within {:.0e} of double\n\n",
+                    o.shape.kv_heads, o.shape.group, o.shape.head_dim, pool.size(),
+                    context.kernels.isa, read / 1e9, error));
     print_table(lines, o.shape, read);
   }
   return cancelled ? kExitInterrupted : 0;
