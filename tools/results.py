@@ -68,7 +68,7 @@ def probe(options, context, policies):
 
 
 def number(value):
-    return f"{value:.4f}" if value < 0.01 else f"{value:.3f}"
+    return "0" if value == 0 else f"{value:.4f}" if value < 0.01 else f"{value:.3f}"
 
 
 def table(header, rows):
