@@ -68,6 +68,8 @@ def probe(options, context, policies):
 
 
 def number(value):
+    if 0 < value < 0.0005:
+        return f"{value:.0e}"
     return "0" if value == 0 else f"{value:.4f}" if value < 0.01 else f"{value:.3f}"
 
 
@@ -126,6 +128,85 @@ def selector_page(options):
     return out
 
 
+# Settings of each codec that are compared; a codec that is not named here is measured as it comes.
+VARIANTS = {
+    "int8": ["", "(hadamard=true)"],
+    "int4": ["", "(hadamard=true)"],
+    "kivi": ["(bits=2)", "(bits=4)", "(bits=2,hadamard=true)"],
+    "qjl": [f"(m={m},sketch={sketch},outliers={outliers})" for m in (64, 128, 256)
+            for sketch in ("ortho", "gaussian", "hadamard") for outliers in (0, 8)],
+    "csr": [f"(s={s},dict={kind})" for kind in ("random", "kmeans") for s in (16, 8, 6, 4)],
+}
+COMPOSED = ("express(s={rows})", "balancekv(budget={rows})", "snapkv(budget={rows})",
+            "keydiff(budget={rows})")
+
+
+def refusal(options, policy):
+    """Why this build cannot run the policy, or None when it can."""
+    done = subprocess.run([PROGRAM, "inspect", "-m", options.model, "--kv-policy", policy],
+                          capture_output=True, text=True, check=False)
+    return done.stderr.strip().removeprefix("pith: error: ") if done.returncode != 0 else None
+
+
+def codecs():
+    """The codecs of this build, each with its settings."""
+    listed = subprocess.run([PROGRAM, "policies", "--json"], capture_output=True, text=True,
+                            check=True)
+    names = [m["name"] for m in json.loads(listed.stdout)["methods"] if m["kind"] == "codec"]
+    return {name: [name + variant for variant in VARIANTS.get(name, [""])] for name in names}
+
+
+def codec_policies():
+    """Every codec on both sides, on keys alone and on values alone."""
+    return ["exact+f16"] + [
+        policy for settings in codecs().values() for codec in settings if codec != "f16"
+        for policy in (f"exact+{codec}", f"exact+k:{codec}+v:f16", f"exact+k:f16+v:{codec}")]
+
+
+def composed_policies(context):
+    """Selectors over each codec's first setting; of the dense ones f16 stands for all."""
+    chosen = [settings[0] for name, settings in codecs().items() if name not in ("f32", "bf16")]
+    return [selector.format(rows=context // share) + "+" + codec + AROUND
+            for share in (2, 4, 8) for selector in COMPOSED for codec in chosen]
+
+
+def front(found):
+    """The policies that none beats in both error and bits."""
+    points = [(f["all"]["effective_bits"], f["all"]["error_mean"]) for f in found]
+    return [not any(b <= bits and e <= error and (b, e) != (bits, error) for b, e in points)
+            for bits, error in points]
+
+
+def codec_section(options, title, policies):
+    refused = {policy: why for policy in policies if (why := refusal(options, policy))}
+    policies = [policy for policy in policies if policy not in refused]
+    found = probe(options, CONTEXTS[-1], policies)
+    rows = sorted(zip(policies, found, front(found)), key=lambda r: r[1]["all"]["effective_bits"])
+    layers = [f"layer {i}" for i in range(len(found[0]["layers"]))]
+    lines = []
+    for policy, f, best in rows:
+        bits = f"{f['all']['effective_bits']:.2f}"
+        lines.append([f"`{policy}`", f"**{bits}**" if best else bits, f"{f['all']['rows']:.0f}",
+                      f"{f['all']['bytes'] / 1e6:.2f}", number(f["all"]["error_mean"]),
+                      number(f["all"]["error_deviation"]),
+                      *(number(layer["error_mean"]) for layer in f["layers"])])
+    out = [f"### {title}", "",
+           *table(["policy", "bits", "rows", "MB", "error", "sd", *layers], lines), ""]
+    if refused:
+        out += ["Refused in this build:", "",
+                *(f"- `{policy}`: {why}" for policy, why in refused.items()), ""]
+    return out
+
+
+def codec_page(options):
+    context = CONTEXTS[-1]
+    return ["Sorted by effective bits; bold: no other line of the table has fewer bits and a "
+            "smaller error.", "",
+            *codec_section(options, f"Codecs, {context} tokens, all rows", codec_policies()),
+            *codec_section(options, f"Selectors over codecs, {context} tokens",
+                           composed_policies(context))]
+
+
 def head(options):
     text = pathlib.Path(options.text)
     digest = hashlib.sha256(text.read_bytes()).hexdigest()
@@ -137,7 +218,7 @@ def head(options):
             ""]
 
 
-PAGES = {"selectors": selector_page}
+PAGES = {"selectors": selector_page, "codecs": codec_page}
 
 
 def main():
