@@ -31,10 +31,10 @@ struct Setting {
     options.chunk = 128;
   }
   LayerStep step() const { return {0, rows.q.data(), rows.k.data(), rows.v.data(), kTokens}; }
-  ProbeReport run(int threads = 2) const {
+  ProbeReport run(int threads = 2, const Rope* rope = nullptr) const {
     Harness h(shape, "exact", 1, threads);
     Probe probe(h.context(), {1, shape.query_heads(), shape.kv_heads, shape.head_dim, {}, kTokens},
-                nullptr, options);
+                rope, options);
     EXPECT_TRUE(probe.measure(step()));
     return probe.report();
   }
@@ -139,6 +139,32 @@ TEST(Probe, ThreadsChangeNothingAndSeedsOnlyWhatIsRandom) {
   const auto& h2o = one.policies[0].layers[0];
   EXPECT_EQ(h2o[0].errors, h2o[2].errors);
   EXPECT_NE(h2o[0].uniform, h2o[2].uniform);
+}
+
+TEST(Probe, EveryMethodAndItsCompositionsCanBeProbed) {
+  std::vector<std::string> selectors, policies;
+  for (const SelectorRow& row : selector_rows()) {
+    Policy policy = Policy::parse(row.info.name);
+    if (!row.info.size_parameter.empty()) policy.set_budget("128");
+    selectors.push_back(policy.to_string());
+  }
+  for (const CodecRow& row : codec_rows())
+    for (const std::string& selector : selectors)
+      policies.push_back(selector + "+" + row.info.name);
+  Setting s(policies);
+  s.options.seeds = 1;
+  const Rope rope(static_cast<size_t>(s.shape.head_dim), 10000.0);
+  const ProbeReport report = s.run(2, &rope);
+  for (const ProbePolicy& p : report.policies) {
+    const ProbeTrial& t = p.layers[0][0];
+    for (size_t g = 0; g < 2; ++g) {
+      EXPECT_LT(t.errors[g], 3) << p.policy;  // false for NaN too
+      EXPECT_LE(t.rows[g], kTokens - kQueries) << p.policy;
+      EXPECT_EQ(t.uniform.empty(), t.rows[g] == kTokens - kQueries) << p.policy;
+    }
+    EXPECT_GT(t.ledger.effective_bits(), 0) << p.policy;
+    EXPECT_EQ(t.ledger.rows_kept, t.rows[0] + t.rows[1]) << p.policy;
+  }
 }
 
 TEST(Probe, RefusesWhatCannotBeMeasured) {
