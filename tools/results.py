@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Measures and writes the generated part of docs/results/<what>.md with `pith probe`.
 
-usage: results.py selectors|codecs --text FILE [--model FOLDER] [--write]
+usage: results.py selectors|codecs --text FILE [--text FILE ...] [--model FOLDER] [--write]
 
 Without --write the tables go to standard output. Only what stands between the two marks of the page
 is replaced, so that what people wrote around it stays. Needs build/bin/pith, and no packages.
 """
 
 import argparse
+import functools
 import hashlib
 import json
 import pathlib
@@ -24,6 +25,15 @@ SHARES = (2, 4, 8, 16)
 AROUND = ",sink=4,window=64"
 
 
+@functools.cache
+def methods():
+    """What this build knows: kind and names of parameters by method."""
+    listed = subprocess.run([PROGRAM, "policies", "--json"], capture_output=True, text=True,
+                            check=True)
+    return {m["name"]: {"kind": m["kind"], "parameters": [p["name"] for p in m["parameters"]]}
+            for m in json.loads(listed.stdout)["methods"]}
+
+
 def selectors(context, share):
     """The policies that keep about 1/share of the rows before the queries, by name."""
     rows = (context - QUERIES) // share
@@ -36,11 +46,20 @@ def selectors(context, share):
         **{name: f"{name}(budget={body}){AROUND}" for name in budgeted},
         "streaming_llm": f"streaming_llm(window={rows - 4})",
         "local": f"local(window={rows})",
+        **heavy_selectors(context, share),
         # Controls: signs by coin where the walk would balance them, and a sample without weights.
         "express, coin": f"express(s={context // share},balance=100){AROUND}",
         "balancekv, coin": f"balancekv(rate={1 / share},balance=100){AROUND}",
         "uniform, unweighted": f"uniform(budget={body},weights=false){AROUND}",
     }
+
+
+def heavy_selectors(context, share):
+    """Half of the rows by recent attention mass, the others by halving; where the build knows."""
+    heavy = (context - QUERIES) // share // 2 - 34
+    options = {"express": f"s={context // share // 2}", "balancekv": f"rate={0.5 / share}"}
+    return {f"{name}, heavy": f"{name}({size},heavy={heavy}){AROUND}"
+            for name, size in options.items() if "heavy" in methods()[name]["parameters"]}
 
 
 def protocol(context, share):
@@ -52,9 +71,9 @@ def protocol(context, share):
     }
 
 
-def probe(options, context, policies):
+def probe(options, text, context, policies):
     """What `pith probe` says of the policies, in their order."""
-    command = [PROGRAM, "probe", "-m", options.model, "-f", options.text, "-c", str(context),
+    command = [PROGRAM, "probe", "-m", options.model, "-f", text, "-c", str(context),
                "--queries", str(QUERIES), "--seeds", str(SEEDS), "--json"]
     for policy in policies:
         command += ["--kv-policy", policy]
@@ -113,19 +132,40 @@ def section(title, names, found):
             *table(["by layer", *layers], [layer_row(*pair) for pair in zip(names, found)]), ""]
 
 
+def overview(title, found):
+    """A line a method, a column a share: error, ratio to uniform and heads won. found: by (share,
+    name), in order."""
+    names = dict.fromkeys(name for _, name in found)
+    rows = []
+    for name in names:
+        cells = []
+        for share in SHARES:
+            every = found[share, name]["all"]
+            cells.append(f"{every['rows']:.0f}: {number(every['error_mean'])} "
+                         f"({every['ratio']:.2f}, {every['heads_won']})")
+        rows.append([name, *cells])
+    return [f"### {title}", "", *table(["rows: error (ratio, heads won)",
+                                        *(f"1/{share}" for share in SHARES)], rows), ""]
+
+
 def selector_page(options):
-    out = []
-    for context in CONTEXTS:
-        for make, title in ((selectors, "about 1/{} of the rows"),
-                            (protocol, "first and last 256 rows exact, 1/{} of the others")):
-            wanted = [(share, name, policy) for share in SHARES
-                      for name, policy in make(context, share).items()]
-            found = probe(options, context, [policy for _, _, policy in wanted])
-            for share in SHARES:
-                picked = [i for i, entry in enumerate(wanted) if entry[0] == share]
-                out += section(f"{context} tokens, " + title.format(share),
-                               [f"`{wanted[i][2]}`" for i in picked], [found[i] for i in picked])
-    return out
+    short, full = [], []
+    for text in options.text:
+        for context in CONTEXTS:
+            for make, title in ((selectors, "about 1/{} of the rows"),
+                                (protocol, "first and last 256 rows exact, 1/{} of the others")):
+                wanted = {(share, name): policy for share in SHARES
+                          for name, policy in make(context, share).items()}
+                policies = list(wanted.values())
+                found = dict(zip(wanted, probe(options, text, context, policies)))
+                where = f"{pathlib.Path(text).name}, {context} tokens"
+                short += overview(f"{where}, {title.replace('1/{}', 'a share')}", found)
+                for share in SHARES:
+                    keys = [key for key in wanted if key[0] == share]
+                    full += section(f"{where}, {title.format(share)}",
+                                    [f"`{wanted[key]}`" for key in keys],
+                                    [found[key] for key in keys])
+    return ["## Overview", "", *short, "## Every policy, by layer", "", *full]
 
 
 # Settings of each codec that are compared; a codec that is not named here is measured as it comes.
@@ -150,9 +190,7 @@ def refusal(options, policy):
 
 def codecs():
     """The codecs of this build, each with its settings."""
-    listed = subprocess.run([PROGRAM, "policies", "--json"], capture_output=True, text=True,
-                            check=True)
-    names = [m["name"] for m in json.loads(listed.stdout)["methods"] if m["kind"] == "codec"]
+    names = [name for name, method in methods().items() if method["kind"] == "codec"]
     return {name: [name + variant for variant in VARIANTS.get(name, [""])] for name in names}
 
 
@@ -180,7 +218,7 @@ def front(found):
 def codec_section(options, title, policies):
     refused = {policy: why for policy in policies if (why := refusal(options, policy))}
     policies = [policy for policy in policies if policy not in refused]
-    found = probe(options, CONTEXTS[-1], policies)
+    found = probe(options, options.text[0], CONTEXTS[-1], policies)
     rows = sorted(zip(policies, found, front(found)), key=lambda r: r[1]["all"]["effective_bits"])
     layers = [f"layer {i}" for i in range(len(found[0]["layers"]))]
     lines = []
@@ -208,14 +246,16 @@ def codec_page(options):
 
 
 def head(options):
-    text = pathlib.Path(options.text)
-    digest = hashlib.sha256(text.read_bytes()).hexdigest()
+    texts = []
+    for text in options.text:
+        digest = hashlib.sha256(pathlib.Path(text).read_bytes()).hexdigest()
+        texts.append(f"{pathlib.Path(text).name} (sha256 {digest[:16]})")
+    given = " ".join(f"--text {pathlib.Path(text).name}" for text in options.text)
     version = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True,
                              capture_output=True, text=True).stdout.strip()
-    return [f"Made by `tools/results.py {options.what} --text {text.name} --write` at {version}: "
-            f"model `{options.model}`, the first tokens of {text.name} (sha256 {digest[:16]}), "
-            f"the last {QUERIES} queries, seeds 0 to {SEEDS - 1}. Null control: 0 in every run.",
-            ""]
+    return [f"Made by `tools/results.py {options.what} {given} --write` at {version}: model "
+            f"`{options.model}`, the first tokens of {' and '.join(texts)}, the last {QUERIES} "
+            f"queries, seeds 0 to {SEEDS - 1}. Null control: 0 in every run.", ""]
 
 
 PAGES = {"selectors": selector_page, "codecs": codec_page}
@@ -224,7 +264,8 @@ PAGES = {"selectors": selector_page, "codecs": codec_page}
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("what", choices=PAGES)
-    parser.add_argument("--text", required=True, help="a text of 8192 tokens or more")
+    parser.add_argument("--text", required=True, action="append",
+                        help="a text of 8192 tokens or more; 'codecs' reads the first one only")
     parser.add_argument("--model", default="models/demo")
     parser.add_argument("--write", action="store_true", help="into docs/results/")
     options = parser.parse_args()
