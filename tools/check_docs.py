@@ -132,6 +132,9 @@ def command_faults(tree, path, number, code):
                 tree.help(words[0]) is None:
             return [f"{path}:{number}: pith has no subcommand {words[0]}"]
         helped, where = tree.help(words[0]), f"pith {words[0]}"
+        inner = words[1] if len(words) > 1 else "-"  # a command within a command
+        if re.search(r"^  %s\s" % re.escape(inner), helped, re.M) and tree.help(*words[:2]):
+            helped, where = tree.help(*words[:2]), f"pith {words[0]} {inner}"
     flags = [word.partition("=")[0] for word in words if re.match(r"--?[A-Za-z]", word)]
     return [f"{path}:{number}: {where} has no flag {flag}" for flag in flags
             if not re.search(r"(?<![\w-])%s(?![\w-])" % re.escape(flag), helped)]
@@ -167,14 +170,17 @@ def check(root):
 def self_test():
     """Each bad line must be found, each good one must not; the program is a shell script here."""
     bad = ["`src/core/gone.cc`", "See [it](gone.md).", "See [it](other.md#gone).", "`make nothing`",
-           "`pith fly`", "`pith run --wings`", "```\nbuild/bin/pith run \\\n  --wings\n```",
+           "`pith fly`", "`pith run --wings`", "`pith run fast --temp 1`",
+           "```\nbuild/bin/pith run \\\n  --wings\n```",
            "`src/core/*.cu`", "`src/gone/<name>/x.h`", "`src/core/{dtype,gone}.h`"]
     good = ["`src/core/dtype.h`", "See [it](other.md#some-heading).", "`make test lint`",
+            "`pith run fast --wings`",
             "`pith run -m x`", "```\npith run --temp=0 -n -1 | less --raw\n```", "`src/*/dtype.h`",
             "`src/core/<name>/x.h`", "`build/bin/pith --version`", "[far](https://example.org/x)",
             "make sense of it", "`a/b/c`"]
     helps = ('case "$*" in "--help") printf "  --version\\n  run  runs\\n";; '
-             '"run --help") echo "-m,--model --temp -n";; *) exit 1;; esac\n')
+             '"run --help") printf "  -m,--model --temp -n\\n  fast  runs faster\\n";; '
+             '"run fast --help") echo "  --wings";; *) exit 1;; esac\n')
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder).resolve()
         for name, text in {"src/core/dtype.h": "", DOCS + "other.md": "# Some heading\n",

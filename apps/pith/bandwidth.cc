@@ -14,8 +14,9 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Uniform numbers of variance 1, different in every row.
-void fill(std::vector<float>& x, uint64_t seed) {
+}  // namespace
+
+void fill_random(std::vector<float>& x, uint64_t seed) {
   const Philox random(seed, 0, 0);
   for (size_t i = 0; i < x.size(); i += 4) {
     const auto words = random.words(i);
@@ -23,8 +24,6 @@ void fill(std::vector<float>& x, uint64_t seed) {
       x[i + j] = (static_cast<float>(words[j] >> 8) * 0x1p-24f - 0.5f) * 3.4641f;
   }
 }
-
-}  // namespace
 
 Median median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -61,11 +60,11 @@ AttentionSpeed attention_speed(const Context& context, const ModelConfig& config
   const auto kv = static_cast<size_t>(config.kv_heads * config.head_dim);
   const auto width = static_cast<size_t>(config.query_heads * config.head_dim);
   std::vector<float> q(kChunk * width), k(kChunk * kv), v(kChunk * kv), out(kChunk * width);
-  fill(q, 1);
+  fill_random(q, 1);
   for (size_t t = 0; t < depth; t += kChunk) {
     const size_t n = std::min(kChunk, depth - t);
-    fill(k, 2 + t);
-    fill(v, 3 + t);
+    fill_random(k, 2 + t);
+    fill_random(v, 3 + t);
     for (int l = 0; l < config.layers; ++l) cache.append(l, k.data(), v.data(), n);
   }
   std::vector<double> seconds;

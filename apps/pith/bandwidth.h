@@ -6,6 +6,9 @@
 
 namespace pith::cli {
 
+/// Uniform numbers of mean 0 and variance 1, a function of the seed and their place.
+void fill_random(std::vector<float>& x, uint64_t seed);
+
 /// Bytes per second at which the pool's threads read a buffer far larger than the caches: the
 /// median of some passes.
 double read_bandwidth(const Context& context);

@@ -260,6 +260,7 @@ void add_bench(CLI::App& root, Action& action) {
   CLI::App* app = root.add_subcommand(
       "bench", "Measure prefill, decode and attention against depth, and what the cache takes");
   add_model_option(*app, o->engine);
+  app->get_option("--model")->required(false);  // 'bench select' has none
   add_engine_options(*app, o->engine);
   add_policy_options(*app, o->engine.policy, &o->policies);
   const auto count = [&](const char* name, int64_t& value, const char* help, int64_t least) {
@@ -281,7 +282,12 @@ void add_bench(CLI::App& root, Action& action) {
       "Examples:\n"
       "  pith bench -m models/demo -d 0,2048,8192\n"
       "  pith bench -m models/demo -d 8192 --kv-policy exact --kv-policy 'local(window=512)'\n");
-  app->callback([o, &action] { action = [o] { return bench(*o); }; });
+  add_bench_select(*app, action);
+  app->callback([o, app, &action] {
+    if (!app->get_subcommands().empty()) return;
+    if (o->engine.model.empty()) throw CLI::RequiredError("--model");
+    action = [o] { return bench(*o); };
+  });
 }
 
 }  // namespace pith::cli

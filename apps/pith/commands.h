@@ -14,10 +14,12 @@ void add_run(CLI::App& root, Action& action);
 void add_inspect(CLI::App& root, Action& action);
 void add_policies(CLI::App& root, Action& action);
 void add_bench(CLI::App& root, Action& action);
+void add_bench_select(CLI::App& bench, Action& action);
 void add_tokenize(CLI::App& root, Action& action);
 void add_logits(CLI::App& root, Action& action);
 void add_attend(CLI::App& root, Action& action);
 void add_demo(CLI::App& root, Action& action);
+void add_probe(CLI::App& root, Action& action);
 void add_completion(CLI::App& root, Action& action);
 
 inline constexpr int kExitUsage = 2;

@@ -8,6 +8,7 @@
 #include "args.h"
 #include "commands.h"
 #include "console.h"
+#include "pith/policy.h"
 
 namespace pith::cli {
 namespace {
@@ -20,6 +21,10 @@ struct OptionEntry {
 struct CommandEntry {
   std::string name, help;
   std::vector<OptionEntry> options;
+  std::string parent;  // of a command within a command; empty otherwise
+
+  /// One word that stands for the command in a script.
+  std::string key() const { return parent.empty() ? name : parent + "-" + name; }
 };
 
 // The first sentence, without what shells would have to be told to take literally.
@@ -47,8 +52,8 @@ OptionEntry entry_of(const CLI::Option& option) {
   return entry;
 }
 
-CommandEntry entry_of(const CLI::App& app) {
-  CommandEntry entry{app.get_name(), plain(app.get_description()), {}};
+CommandEntry entry_of(const CLI::App& app, const std::string& parent = "") {
+  CommandEntry entry{app.get_name(), plain(app.get_description()), {}, parent};
   for (const CLI::Option* option : app.get_options()) {
     if (!option->get_positional()) entry.options.push_back(entry_of(*option));
   }
@@ -64,22 +69,30 @@ std::vector<std::string> values_of(const OptionEntry& o) {
   for (const std::string& name : o.names) {
     if (starts(name, "--cache-type")) return {"f32", "f16", "bf16"};
     if (name == "--isa") return {"scalar", "avx2", "avx512"};
-    if (name == "--kv-policy") return {"exact", "local", "streaming_llm", "uniform"};
+    if (name != "--kv-policy") continue;
+    std::vector<std::string> selectors;
+    for (const MethodInfo& m : methods())
+      if (m.is_selector) selectors.push_back(m.name);
+    return selectors;
   }
   return {};
 }
 
 std::string bash_script(const std::vector<CommandEntry>& commands) {
   std::vector<std::string> names;
-  for (const auto& c : commands) names.push_back(c.name);
-  std::string words, values;
+  std::string words, values, within;
   for (const auto& c : commands) {
     std::vector<std::string> options;
+    if (c.parent.empty()) names.push_back(c.name);
+    if (!c.parent.empty())
+      within += fmt::format("    \"{} {}\") command={} ;;\n", c.parent, c.name, c.key());
+    for (const auto& inner : commands)
+      if (inner.parent == c.name) options.push_back(inner.name);
     for (const auto& o : c.options) options.insert(options.end(), o.names.begin(), o.names.end());
-    words += fmt::format("    {}) words=\"{}\" ;;\n", c.name, fmt::join(options, " "));
+    words += fmt::format("    {}) words=\"{}\" ;;\n", c.key(), fmt::join(options, " "));
     for (const auto& o : c.options) {
       const auto pattern =
-          fmt::format("{}:{}", c.name, fmt::join(o.names, fmt::format("|{}:", c.name)));
+          fmt::format("{}:{}", c.key(), fmt::join(o.names, fmt::format("|{}:", c.key())));
       const auto known = values_of(o);
       std::string generate;
       if (!known.empty())
@@ -108,6 +121,8 @@ _pith() {{
     COMPREPLY=($(compgen -W "bash zsh fish --help" -- "$current"))
     return
   fi
+  case "$command ${{COMP_WORDS[2]}}" in
+{}  esac
   case "$command:$previous" in
 {}  esac
   case "$command" in
@@ -116,14 +131,24 @@ _pith() {{
 }}
 complete -F _pith pith
 )",
-                     fmt::join(names, " "), values, words);
+                     fmt::join(names, " "), within, values, words);
 }
 
 std::string zsh_script(const std::vector<CommandEntry>& commands) {
-  std::string list, cases;
+  std::string list, cases, within;
   for (const auto& c : commands) {
-    list += fmt::format("    '{}:{}'\n", c.name, c.help);
-    cases += fmt::format("    {})\n      _arguments \\\n", c.name);
+    std::string inner;
+    for (const auto& i : commands)
+      if (i.parent == c.name) inner += (inner.empty() ? "" : " ") + i.name;
+    if (c.parent.empty())
+      list += fmt::format("    '{}:{}'\n", c.name, c.help);
+    else
+      within += fmt::format(
+          "  if [[ \"$command $words[2]\" == \"{} {}\" ]]; then command={}; shift words; (( "
+          "CURRENT-- )); fi\n",
+          c.parent, c.name, c.key());
+    cases += fmt::format("    {})\n      _arguments \\\n", c.key());
+    if (!inner.empty()) cases += fmt::format("        '1:command:({})' \\\n", inner);
     for (const auto& o : c.options) {
       std::string value;
       const auto known = values_of(o);
@@ -155,12 +180,12 @@ _pith() {{
   local command=$words[2]
   shift words
   (( CURRENT-- ))
-  case $command in
+{}  case $command in
 {}  esac
 }}
 if [ "$funcstack[1]" = _pith ]; then _pith "$@"; else compdef _pith pith; fi
 )",
-                     list, cases);
+                     list, within, cases);
 }
 
 std::string fish_script(const std::vector<CommandEntry>& commands) {
@@ -168,7 +193,10 @@ std::string fish_script(const std::vector<CommandEntry>& commands) {
       "# fish completion of pith; save it as ~/.config/fish/completions/pith.fish\n"
       "complete -c pith -f\n";
   for (const auto& c : commands) {
-    out += fmt::format("complete -c pith -n __fish_use_subcommand -a {} -d '{}'\n", c.name, c.help);
+    const std::string where = c.parent.empty()
+                                  ? "__fish_use_subcommand"
+                                  : fmt::format("'__fish_seen_subcommand_from {}'", c.parent);
+    out += fmt::format("complete -c pith -n {} -a {} -d '{}'\n", where, c.name, c.help);
     for (const auto& o : c.options) {
       out += fmt::format("complete -c pith -n '__fish_seen_subcommand_from {}'", c.name);
       for (const auto& name : o.names) {
@@ -195,6 +223,8 @@ int print_completion(const CLI::App& root, const std::string& shell) {
   std::vector<CommandEntry> commands;
   for (const CLI::App* app : root.get_subcommands([](const CLI::App*) { return true; })) {
     commands.push_back(entry_of(*app));
+    for (const CLI::App* inner : app->get_subcommands([](const CLI::App*) { return true; }))
+      commands.push_back(entry_of(*inner, app->get_name()));
   }
   if (shell == "bash") write_out(bash_script(commands));
   if (shell == "zsh") write_out(zsh_script(commands));

@@ -80,6 +80,7 @@ int main(int count, const char* const* values) {
   add_policies(root, action);
   add_bench(root, action);
   add_demo(root, action);
+  add_probe(root, action);
   add_tokenize(root, action);
   add_logits(root, action);
   add_attend(root, action);

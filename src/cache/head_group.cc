@@ -246,6 +246,10 @@ HeadRows HeadGroup::rows(size_t h) {
   return rows;
 }
 
+Occupancy HeadGroup::held(size_t h) const {
+  return {sinks_[h].rows(), bodies_[h].rows(), windows_[h].rows()};
+}
+
 void HeadGroup::add_to(Ledger& ledger) const {
   for (size_t h = 0; h < heads_.size(); ++h) {
     sinks_[h].add_to(ledger);

@@ -58,6 +58,7 @@ class HeadGroup {
   void end_prefill() { selector_->end_prefill(bodies_); }
 
   HeadRows rows(size_t h);
+  Occupancy held(size_t h) const;
   void add_to(Ledger& ledger) const;
   /// The most that `n` tokens can take.
   void estimate(Ledger& ledger, size_t n) const;

@@ -40,6 +40,11 @@ void check_ranges(const std::vector<IndexRange>& ranges, int size, const char* w
   }
 }
 
+[[noreturn]] void refuse_head(int head, int heads) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("KV head {} of a cache with {}", head, heads));
+}
+
 }  // namespace
 
 struct KvCache::Impl {
@@ -170,6 +175,12 @@ void KvCache::step(int l, float* out, const float* q, const float* k, const floa
   call.tokens = tokens;
   call.out = out;
   call.mass_queries = impl_->begin_step(l, q, tokens);
+  Array<float> unwanted(impl_->context.memory, MemoryKind::kScratch);  // [T, H, D]
+  if (out == nullptr) {
+    if (call.mass_queries == 0) return impl_->append(l, {k, v, nullptr, tokens});
+    unwanted.resize(tokens * static_cast<size_t>(impl_->shape.query_heads * impl_->shape.head_dim));
+    call.out = unwanted.data();
+  }
   Array<float> mass(impl_->context.memory, MemoryKind::kScratch);  // [G, T]
   if (call.mass_queries > 0) {
     mass.resize(static_cast<size_t>(impl_->shape.kv_heads) * tokens);
@@ -203,8 +214,7 @@ HeadRows KvCache::rows(int layer, int head) const {
   for (HeadGroup& group : impl_->layer(layer).groups)
     for (size_t h = 0; h < group.heads().size(); ++h)
       if (group.heads()[h] == head) return group.rows(h);
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("KV head {} of a cache with {}", head, impl_->shape.kv_heads));
+  refuse_head(head, impl_->shape.kv_heads);
 }
 
 Ledger KvCache::ledger() const {
@@ -212,6 +222,19 @@ Ledger KvCache::ledger() const {
   for (const Layer& layer : impl_->layers)
     for (const HeadGroup& group : layer.groups) group.add_to(ledger);
   return ledger;
+}
+
+Ledger KvCache::ledger(int layer) const {
+  Ledger ledger;
+  for (const HeadGroup& group : impl_->layer(layer).groups) group.add_to(ledger);
+  return ledger;
+}
+
+Occupancy KvCache::held(int layer, int head) const {
+  for (const HeadGroup& group : impl_->layer(layer).groups)
+    for (size_t h = 0; h < group.heads().size(); ++h)
+      if (group.heads()[h] == head) return group.held(h);
+  refuse_head(head, impl_->shape.kv_heads);
 }
 
 Ledger KvCache::estimate(size_t tokens) const {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "append/schedule.h"
 #include "attend/attend.h"
 #include "pith/ledger.h"
 #include "pith/policy.h"
@@ -33,7 +34,8 @@ class KvCache {
 
   /// The step of one layer: queries attend to what is stored and, causally, to their own rows; then
   /// the rows are appended and compressed. q [T, H, D], k and v [T, G, D], f32, after RoPE; out
-  /// [T, H, D]. Each layer must be given each token once, in order.
+  /// [T, H, D]. Each layer must be given each token once, in order. `out` may be null: then nothing
+  /// is attended to unless a selector asks for attention mass.
   void step(int layer, float* out, const float* q, const float* k, const float* v, size_t tokens);
   /// Queries attend to what is stored and to nothing else; nothing is appended. They stand at the
   /// positions that follow the rows appended so far.
@@ -49,6 +51,9 @@ class KvCache {
   HeadRows rows(int layer, int head) const;
   /// Bytes of what is held now; scratch and staging are the counter's.
   Ledger ledger() const;
+  Ledger ledger(int layer) const;
+  /// How many rows layer `layer`, KV head `head` holds where.
+  Occupancy held(int layer, int head) const;
   /// The most that `tokens` tokens can take under this policy.
   Ledger estimate(size_t tokens) const;
   /// The policy with every budget as rows, a line a run of layers and heads that share it.

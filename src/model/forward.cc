@@ -133,6 +133,7 @@ void Forward::attention(KvCache& cache, int layer) {
     float* v = v_.data() + t * kv_heads * dim;
     if (!w.v.bias.empty()) context_.kernels.add(v, w.v.bias.data(), kv_heads * dim);
   });
+  if (observer_) observer_({layer, q_.data(), k_.data(), v_.data(), tokens_});
   cache.step(layer, attended_.data(), q_.data(), k_.data(), v_.data(), tokens_);
 
   const size_t width = heads * dim;

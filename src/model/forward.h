@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <span>
+#include <utility>
 
 #include "cache/kv_cache.h"
 #include "core/memory.h"
@@ -13,6 +14,15 @@
 #include "pith/model.h"
 
 namespace pith {
+
+/// What a layer's cache is about to be given: queries, keys and values after bias, norm and RoPE.
+struct LayerStep {
+  int layer = 0;
+  const float* q = nullptr;  // [T, H, D]
+  const float* k = nullptr;  // [T, G, D]
+  const float* v = nullptr;  // [T, G, D]
+  size_t tokens = 0;         // T
+};
 
 class Forward {
  public:
@@ -33,6 +43,11 @@ class Forward {
   using Sink = std::function<void(size_t first, size_t count, const float* logits)>;
   void all_logits(const Sink& sink);
 
+  /// Called before each step of the cache, layer by layer; what it throws ends run(). Empty: nobody
+  /// watches.
+  using Observer = std::function<void(const LayerStep&)>;
+  void set_observer(Observer observer) { observer_ = std::move(observer); }
+
   size_t max_chunk() const { return max_chunk_; }
 
  private:
@@ -51,6 +66,7 @@ class Forward {
   size_t max_chunk_;
   Matmul matmul_;
   size_t tokens_ = 0;  // of the last run()
+  Observer observer_;
 
   Array<float> hidden_;     // [T, hidden] the residual stream
   Array<float> update_;     // [T, hidden] what a block adds to it

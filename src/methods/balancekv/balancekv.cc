@@ -172,7 +172,7 @@ SelectorRow balancekv_row() {
        {"weight", "1", "a row of weight w counts as w^weight"},
        {"eps", "0.1", "mode=stream: precision, for the erasure of buckets"},
        {"side", "smaller", "mode=stream: the side that stays: smaller or coin"}},
-      "rate"};
+      "budget"};
   row.make = make_balancekv;
   row.default_sink = 4;
   row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 64u; };
