@@ -46,13 +46,28 @@ class Contract : public testing::TestWithParam<std::tuple<std::string, std::stri
     return "";
   }
   bool sized() const { return !selector_row(selector()).info.size_parameter.empty(); }
-  /// Rows as the codec gives them back.
+  bool dense() const { return codec_row(codec()).dense.has_value(); }
+  /// Rows as a dense codec gives them back. What other codecs lose is in `tolerance`.
   Rows coded(const Rows& rows) const {
     Rows out = rows;
+    if (!dense()) return out;
     const DType dtype = codec_row(codec()).dense.value();
     test::round_to(out.k, dtype);
     test::round_to(out.v, dtype);
     return out;
+  }
+  /// Rounding alone for dense rows; for others three times what the codec costs when every row
+  /// stays. Rows that are mixed up cost far more (whether codes stay codes, the codec's own tests
+  /// check bit for bit).
+  double tolerance() const {
+    if (dense()) return 1e-5;
+    const Rows rows(shape(), kRows + kQueries, 11);
+    Harness h(shape(), "exact+" + codec() + ",sink=2,window=16");
+    h.append(rows, 0, kRows, kRows);
+    const auto expected = test::oracle_all(
+        shape(), rows, kRows, kRows + kQueries,
+        std::vector<HeadRows>(static_cast<size_t>(shape().kv_heads), test::all_rows(kRows)));
+    return 3 * test::relative_error(h.attend(rows, kRows, kRows + kQueries), expected);
   }
 };
 
@@ -65,11 +80,12 @@ TEST_P(Contract, FullBudgetIsExact) {
   const auto expected = test::oracle_all(
       shape(), coded(rows), kRows, kRows + kQueries,
       std::vector<HeadRows>(static_cast<size_t>(shape().kv_heads), test::all_rows(kRows)));
-  EXPECT_LT(test::relative_error(h.attend(rows, kRows, kRows + kQueries), expected), 1e-5);
+  EXPECT_LT(test::relative_error(h.attend(rows, kRows, kRows + kQueries), expected), tolerance());
 }
 
 TEST_P(Contract, AttendsToExactlyTheRowsItReports) {
   const Rows rows(shape(), kRows + kQueries, 2);
+  const double most = tolerance();
   for (std::string_view isa : available_isas()) {
     Harness h(shape(), policy(kFew), 1, 1, std::string(isa));
     h.step(rows, 0, kRows, 40);
@@ -77,7 +93,7 @@ TEST_P(Contract, AttendsToExactlyTheRowsItReports) {
     const auto out = h.attend(rows, kRows, kRows + kQueries);
     for (float x : out) ASSERT_TRUE(std::isfinite(x)) << "read memory that nobody wrote";
     const auto expected = test::oracle_all(shape(), coded(rows), kRows, kRows + kQueries, held);
-    EXPECT_LT(test::relative_error(out, expected), 1e-5) << isa;
+    EXPECT_LT(test::relative_error(out, expected), most) << isa;
   }
 }
 
@@ -155,7 +171,7 @@ TEST_P(Contract, ErrorFallsAsTheBudgetGrows) {
     }
   EXPECT_LE(errors[1], errors[0] * 1.05);
   EXPECT_LT(errors[2], errors[1]);
-  EXPECT_LT(errors[2], 1e-5);
+  EXPECT_LT(errors[2], tolerance());
 }
 
 TEST_P(Contract, ACloneGoesItsOwnWay) {
@@ -187,16 +203,22 @@ std::vector<std::string> codec_names() {
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(Registry, Contract,
-                         testing::Combine(testing::ValuesIn(selector_names()),
-                                          testing::ValuesIn(codec_names()),
-                                          testing::Values(64, 80, 96, 128, 256),
-                                          testing::Values(1, 4, 8)),
-                         [](const auto& i) {
-                           return std::get<0>(i.param) + "_" + std::get<1>(i.param) + "_d" +
-                                  std::to_string(std::get<2>(i.param)) + "_g" +
-                                  std::to_string(std::get<3>(i.param));
-                         });
+/// Every selector over every codec at one shape; every selector and every codec at every shape.
+std::vector<std::tuple<std::string, std::string, int, int>> combinations() {
+  std::vector<std::tuple<std::string, std::string, int, int>> all;
+  for (const std::string& selector : selector_names())
+    for (const std::string& codec : codec_names())
+      for (int dim : {64, 80, 96, 128, 256})
+        for (int group : {1, 4, 8})
+          if ((dim == 64 && group == 4) || selector == "exact" || codec == "f16")
+            all.emplace_back(selector, codec, dim, group);
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, Contract, testing::ValuesIn(combinations()), [](const auto& i) {
+  return std::get<0>(i.param) + "_" + std::get<1>(i.param) + "_d" +
+         std::to_string(std::get<2>(i.param)) + "_g" + std::to_string(std::get<3>(i.param));
+});
 
 }  // namespace
 }  // namespace pith
