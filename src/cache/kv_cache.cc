@@ -50,12 +50,14 @@ struct KvCache::Impl {
         shape(o.shape),
         rope(o.rope),
         layers(o.layers),
+        protected_rows(o.protected_rows),
         staging(o.context.memory) {}
 
   Context context;
   CacheShape shape;
   const Rope* rope;
   std::vector<Layer> layers;  // [L]
+  ProtectedRows protected_rows;
   Staging staging;
 
   Layer& layer(int l) {
@@ -190,6 +192,16 @@ void KvCache::attend_only(int l, float* out, const float* q, size_t tokens) {
 
 void KvCache::append(int l, const float* k, const float* v, size_t tokens) {
   impl_->append(l, {k, v, nullptr, tokens});
+}
+
+void KvCache::protect(std::span<const TokenRange> ranges) {
+  size_t seen = 0;
+  for (const Layer& layer : impl_->layers) seen = std::max(seen, layer.tokens);
+  ProtectedRows all = impl_->protected_rows;
+  all.add(ranges, static_cast<int64_t>(seen), static_cast<int64_t>(impl_->shape.context));
+  impl_->protected_rows = std::move(all);
+  for (Layer& layer : impl_->layers)
+    for (HeadGroup& group : layer.groups) group.protect(impl_->protected_rows);
 }
 
 void KvCache::end_prefill() {

@@ -40,7 +40,7 @@ class UniformRate final : public Selector {
       const Philox random(site_.seed, site_.layer, bodies[h].head());
       flags.resize(rows[h].count);
       for (size_t i = 0; i < rows[h].count; ++i)
-        flags[i] = random.uniform(static_cast<uint64_t>(rows[h].first_position) + i) < rate_;
+        flags[i] = random.uniform(static_cast<uint64_t>(rows[h].position(i))) < rate_;
       append_flagged(bodies[h].store(), rows[h], flags);
       if (weights_) bodies[h].store().set_span_log_weight(static_cast<float>(-std::log(rate_)));
     }
@@ -102,7 +102,7 @@ class UniformBudget final : public Selector {
     std::vector<uint64_t> fresh(in.count);
     bool any = held < budget_;
     for (size_t i = 0; i < in.count; ++i) {
-      fresh[i] = random.word64(static_cast<uint64_t>(in.first_position) + i);
+      fresh[i] = random.word64(static_cast<uint64_t>(in.position(i)));
       any |= fresh[i] < largest;
     }
     if (!any) return;
