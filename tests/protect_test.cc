@@ -122,9 +122,9 @@ TEST_P(Protect, TheLedgerAndTheEstimateCountThem) {
     const size_t n = std::min(t + 13, kRows);
     h.step(rows, t, n, 13);
     const Ledger ledger = h.cache().ledger(), most = h.cache().estimate(n);
-    ASSERT_EQ(ledger.cache_bytes() + ledger.slack,
-              h.memory().bytes(MemoryKind::kPayload) + h.memory().bytes(MemoryKind::kMetadata) +
-                  h.memory().bytes(MemoryKind::kShared));
+    ASSERT_EQ(ledger.cache_bytes() + ledger.slack, h.memory().bytes(MemoryKind::kPayload) +
+                                                       h.memory().bytes(MemoryKind::kMetadata) +
+                                                       h.memory().bytes(MemoryKind::kShared));
     EXPECT_LE(ledger.rows_kept, most.rows_kept) << n;
     EXPECT_LE(ledger.cache_bytes(), most.cache_bytes()) << n;
   }

@@ -21,8 +21,9 @@ void ProtectedRows::add(std::span<const TokenRange> ranges, int64_t seen, int64_
   std::vector<TokenRange> all = ranges_;
   for (const TokenRange& r : ranges) {
     if (r.first < 0 || r.first >= r.last)
-      refuse(r, "no range; give FIRST:LAST with 0 <= FIRST < LAST, where LAST is the first token "
-                "that is not protected");
+      refuse(r,
+             "no range; give FIRST:LAST with 0 <= FIRST < LAST, where LAST is the first token "
+             "that is not protected");
     if (r.first < seen)
       refuse(r, fmt::format("{} tokens were seen already and their rows compressed; protect tokens "
                             "before they come, from {} on",

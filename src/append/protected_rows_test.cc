@@ -64,8 +64,8 @@ TEST(ProtectedRows, RangesAreReadAndWritten) {
   EXPECT_TRUE(parse_ranges("").empty());
   EXPECT_EQ(parse_ranges("0:120,500:620"), (std::vector<TokenRange>{{0, 120}, {500, 620}}));
   EXPECT_EQ(to_string(parse_ranges("0:120,500:620")), "0:120,500:620");
-  for (const char* bad : {"1", "1:", ":2", "1:2,", ",1:2", "a:b", "1:2x", "1-2", "1:2:3",
-                          "1:99999999999999999999"})
+  for (const char* bad :
+       {"1", "1:", ":2", "1:2,", ",1:2", "a:b", "1:2x", "1-2", "1:2:3", "1:99999999999999999999"})
     EXPECT_THROW(parse_ranges(bad), Error) << bad;
 }
 

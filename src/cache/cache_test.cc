@@ -239,6 +239,22 @@ TEST(KvCache, RopeCacheMovesProtectedRowsUpToo) {
   EXPECT_LT(test::relative_error(h.attend(stored, kRows, kRows + 1), expected), 2e-5);
 }
 
+// Selectors of one layer that watch different numbers of queries keep what each keeps alone.
+TEST(KvCache, HeadsOfALayerMayWatchDifferentNumbersOfQueries) {
+  const Shape shape;
+  const Rows rows(shape, 300, 10);
+  const std::string end = ",interval=16),sink=2,window=8";
+  const std::string one = "h2o(budget=20" + end, two = "snapkv(queries=5,budget=20" + end;
+  for (size_t chunk : {1, 3, 64}) {
+    Harness both(shape, one + ";heads=1:" + two), first(shape, one), second(shape, two),
+        third(shape, one + ";heads=1:exact");
+    for (Harness* h : {&both, &first, &second, &third}) h->step(rows, 0, 300, chunk);
+    EXPECT_EQ(both.cache().rows(0, 0).positions, first.cache().rows(0, 0).positions) << chunk;
+    EXPECT_EQ(both.cache().rows(0, 1).positions, second.cache().rows(0, 1).positions) << chunk;
+    EXPECT_EQ(third.cache().rows(0, 0).positions, first.cache().rows(0, 0).positions) << chunk;
+  }
+}
+
 TEST(Uniform, WeightsMakeSumsUnbiased) {
   Shape shape;
   shape.head_dim = 16;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "pith/error.h"
@@ -111,6 +112,12 @@ void RowStore::keep(std::span<const uint32_t> kept) {
   keep_in(mass_, kept);
   keys_->keep(kept);
   values_->keep(kept);
+}
+
+void RowStore::keep_first(size_t count) {
+  std::vector<uint32_t> stay(count);
+  std::iota(stay.begin(), stay.end(), 0u);
+  keep(stay);
 }
 
 void RowStore::decode_keys(float* out, size_t first, size_t count) const {

@@ -59,6 +59,8 @@ class RowStore {
   void append(const NewRows& rows, float log_weight = 0);
   /// Drops the rows that are not named (ascending, no repeats).
   void keep(std::span<const uint32_t> kept);
+  /// Drops all but the first `count` rows.
+  void keep_first(size_t count);
   void clear() { keep({}); }
 
   int64_t position(size_t row) const;

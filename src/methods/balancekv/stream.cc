@@ -50,7 +50,7 @@ class Stream final : public BalanceStream {
   }
   size_t rows_after(size_t n) const override {
     const size_t waiting = size_t{rule_.block} * (rule_.rounds + 1) * kMostTrees;
-    return std::min(2 * n, 2 * (n >> rule_.rounds) + waiting);
+    return std::min(2 * n, (rule_.endless ? 0 : 2 * (n >> rule_.rounds)) + waiting);
   }
   size_t state_bytes() const override {
     size_t bytes = 0;
