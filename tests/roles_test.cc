@@ -107,9 +107,7 @@ INSTANTIATE_TEST_SUITE_P(Stream, Roles,
                          testing::Combine(testing::Values("walk=rows", "walk=pairs",
                                                           "walk=exact,endless=true"),
                                           testing::Values(1, 4)),
-                         [](const auto& i) {
-                           return "case" + std::to_string(i.index);
-                         });
+                         [](const auto& i) { return "case" + std::to_string(i.index); });
 
 // The pairs and exact walks keep exactly half, so that both sums' weights are exactly n, and an
 // endless tree never holds more than b (T/2 + 1) rows.
@@ -156,8 +154,7 @@ TEST(EndlessBalance, EveryRowIsInItsSumOnAverage) {
   const Rows rows(shape, kN, 6);
   std::vector<double> mean(kN), square(kN);
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
-    Harness h(shape, "balancekv(mode=stream,rate=0.25,b=4,endless=true)+f32,sink=0,window=0",
-              seed);
+    Harness h(shape, "balancekv(mode=stream,rate=0.25,b=4,endless=true)+f32,sink=0,window=0", seed);
     h.append(rows, 0, kN, kN);
     const HeadRows held = h.cache().rows(0, 0);
     for (size_t i = 0; i < held.positions.size(); ++i) {

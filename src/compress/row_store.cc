@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "pith/error.h"
@@ -17,6 +16,14 @@ void keep_in(Array<T>& a, std::span<const uint32_t> kept) {
   if (a.empty()) return;
   for (size_t i = 0; i < kept.size(); ++i) a[i] = a[kept[i]];
   a.resize(kept.size());
+  if (a.capacity_bytes() > a.size() * sizeof(T) * 9 / 8 + 4096) a.shrink_to_fit();
+}
+
+template <class T>
+void keep_tail(Array<T>& a, size_t first, std::span<const uint32_t> kept) {
+  if (a.empty()) return;
+  for (size_t i = 0; i < kept.size(); ++i) a[first + i] = a[kept[i]];
+  a.resize(first + kept.size());
   if (a.capacity_bytes() > a.size() * sizeof(T) * 9 / 8 + 4096) a.shrink_to_fit();
 }
 
@@ -114,10 +121,16 @@ void RowStore::keep(std::span<const uint32_t> kept) {
   values_->keep(kept);
 }
 
-void RowStore::keep_first(size_t count) {
-  std::vector<uint32_t> stay(count);
-  std::iota(stay.begin(), stay.end(), 0u);
-  keep(stay);
+void RowStore::keep_after(size_t first, std::span<const uint32_t> kept) {
+  if (first + kept.size() == rows()) return;
+  if (first == 0) return keep(kept);
+  const bool prefix = kept.empty() || kept.back() == first + kept.size() - 1;
+  if (contiguous_ && !prefix) materialise_positions();
+  keep_tail(positions_, first, kept);
+  keep_tail(log_weights_, first, kept);
+  keep_tail(mass_, first, kept);
+  keys_->keep_after(first, kept);
+  values_->keep_after(first, kept);
 }
 
 void RowStore::decode_keys(float* out, size_t first, size_t count) const {

@@ -59,8 +59,8 @@ class RowStore {
   void append(const NewRows& rows, float log_weight = 0);
   /// Drops the rows that are not named (ascending, no repeats).
   void keep(std::span<const uint32_t> kept);
-  /// Drops all but the first `count` rows.
-  void keep_first(size_t count);
+  /// The same for rows from `first` on; older ones stay. Costs nothing for those.
+  void keep_after(size_t first, std::span<const uint32_t> kept);
   void clear() { keep({}); }
 
   int64_t position(size_t row) const;

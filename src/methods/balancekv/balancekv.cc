@@ -162,7 +162,7 @@ size_t BalanceReducer::take_some(RowStore& store, BalanceTree& tree, const NewRo
     if (tree.stratum + i == 0 || word < UINT64_MAX / (tree.stratum + i + 1)) pick = i;
   }
   if (pick < n) {
-    if (tree.stratum > 0) store.keep_first(store.rows() - 1);
+    if (tree.stratum > 0) store.keep_after(store.rows() - 1, {});
     store.append(rows.slice(pick, 1));
   }
   tree.stratum += n;

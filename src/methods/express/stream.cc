@@ -59,7 +59,7 @@ size_t ExpressStream::take_thin(RowStore& store, ExpressState& state, const NewR
   for (size_t i = 0; i < n; ++i)
     if (becomes_pick(random_, rows.position(i), state.stratum + i + 1)) pick = i;
   if (pick < n) {
-    if (state.stratum > 0) store.keep_first(store.rows() - 1);
+    if (state.stratum > 0) store.keep_after(store.rows() - 1, {});
     store.append(rows.slice(pick, 1));
   }
   state.stratum += n;
