@@ -1,7 +1,7 @@
 // What a selector's updates cost beside attention, token by token as in decode. A cache takes n
-// rows, then n more. Update: the time of append per token, less that of a cache with the same window
-// and no body. Selection: less that of a cache that moves every row into its body and keeps it. Both
-// against the time of one query's attention to what is held then.
+// rows, then n more. Update: the time of append per token, less that of a cache with the same
+// window and no body. Selection: less that of a cache that moves every row into its body and keeps
+// it. Both against the time of one query's attention to what is held then.
 //
 // Usage: update_bench N GROUP POLICY... (one thread, one KV head, head_dim 64, f16, sink 4, window
 // 64; GROUP query heads). The policy must not set sink, window or dtype.

@@ -54,7 +54,7 @@ HeadGroup::HeadGroup(const Context& context, const GroupSite& site, const Policy
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("'{}' has its own window; write {}(window={})", row.info.name,
                             row.info.name, *rule.window));
-  side_bytes_ = row.side_bytes;
+  side_bytes_ = row.side_bytes + (row.more_side_bytes ? row.more_side_bytes(parameters) : 0);
   const auto& sliding = site.shape.sliding_window;
   const int64_t seen = sliding.empty() ? 0 : sliding[static_cast<size_t>(site.layer)];
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "methods/heavy/heavy.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -105,6 +106,10 @@ std::unique_ptr<Selector> make_balancekv(const SelectorRequest& r) {
       p.text("walk").empty() ? "pairs" : p.choice("walk", {"pairs", "rows", "exact"});
   rule.halving.walk = parse_walk(walk);
   rule.endless = p.flag("endless");
+  if (stream && has_heavy(p))
+    throw Error(ErrorCode::kUnsupported,
+                "balancekv: heavy rows count for both sums, which mode=stream keeps apart; use "
+                "mode=block");
   if (rule.endless && (!stream || rule.rounds == 0))
     throw Error(ErrorCode::kUnsupported,
                 "balancekv: endless=true goes with mode=stream and a rate of 1/2 or less; "
@@ -123,7 +128,7 @@ std::unique_ptr<Selector> make_balancekv(const SelectorRequest& r) {
                                rule.endless)
                  : ")";
   if (stream) return make_balance_stream(r.context, r.site, rule, std::move(text));
-  return std::make_unique<BalanceBlock>(r.context, r.site, rule, std::move(text));
+  return with_heavy(r, std::make_unique<BalanceBlock>(r.context, r.site, rule, std::move(text)));
 }
 
 }  // namespace
@@ -212,21 +217,23 @@ SelectorRow balancekv_row() {
       true,
       "halves blocks of rows by a self-balancing walk",
       "BalanceKV: Streaming Attention Approximation via Discrepancy Theory",
-      {{"rate", "0.25", "share of the body's rows that stay: 2^-T"},
-       {"budget", "", "rows instead (a number, % or MiB): the largest rate that fits"},
-       {"mode", "block", "block (exactly half of each) or stream (the guaranteed form)"},
-       {"b", "256", "rows of a block (the paper's t in mode=stream)"},
-       {"walk", "", "pairs of neighbours, exact (rows, filled to half), or rows (mode=stream)"},
-       {"balance", "0", "times the paper's threshold; 1 = the paper's, 0 = greedy"},
-       {"centre", "true", "subtract the block's mean key before the kernel"},
-       {"temp", "0.25", "kernel temperature: exp(temp <k,k'> scale); 1 = the paper's"},
-       {"beta", "0.1", "constant added to <v,v'>, times max|v|^2; 0 = the paper's"},
-       {"weight", "1", "a row of weight w counts as w^weight"},
-       {"eps", "0.1", "mode=stream: precision, for the erasure of buckets"},
-       {"side", "smaller", "walk=rows: the side that stays: smaller or coin"},
-       {"endless", "false", "mode=stream: bounded rows whatever the length; weights rise"}},
+      heavy_parameters(
+          {{"rate", "0.25", "share of the body's rows that stay: 2^-T"},
+           {"budget", "", "rows instead (a number, % or MiB): the largest rate that fits"},
+           {"mode", "block", "block (exactly half of each) or stream (the guaranteed form)"},
+           {"b", "256", "rows of a block (the paper's t in mode=stream)"},
+           {"walk", "", "pairs of neighbours, exact (rows, filled to half), or rows (mode=stream)"},
+           {"balance", "0", "times the paper's threshold; 1 = the paper's, 0 = greedy"},
+           {"centre", "true", "subtract the block's mean key before the kernel"},
+           {"temp", "0.25", "kernel temperature: exp(temp <k,k'> scale); 1 = the paper's"},
+           {"beta", "0.1", "constant added to <v,v'>, times max|v|^2; 0 = the paper's"},
+           {"weight", "1", "a row of weight w counts as w^weight"},
+           {"eps", "0.1", "mode=stream: precision, for the erasure of buckets"},
+           {"side", "smaller", "walk=rows: the side that stays: smaller or coin"},
+           {"endless", "false", "mode=stream: bounded rows whatever the length; weights rise"}}),
       "rate"};
   row.make = make_balancekv;
+  row.more_side_bytes = heavy_side_bytes;
   row.default_sink = 4;
   row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 64u; };
   row.side_bytes = sizeof(uint32_t) + sizeof(float);

@@ -14,6 +14,7 @@
 
 #include "core/philox.h"
 #include "methods/baselines/baselines.h"
+#include "methods/heavy/heavy.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -137,24 +138,28 @@ std::unique_ptr<Selector> make_uniform(const SelectorRequest& r) {
     throw Error(ErrorCode::kInvalidArgument,
                 "uniform: rate and budget are both given; give one of them");
   if (r.parameters.given("budget"))
-    return std::make_unique<UniformBudget>(r.context, r.site, r.parameters.rows("budget", r.budget),
-                                           weights);
-  return std::make_unique<UniformRate>(r.site, r.parameters.number("rate", 1e-6, 1), weights);
+    return with_heavy(r, std::make_unique<UniformBudget>(
+                             r.context, r.site, r.parameters.rows("budget", r.budget), weights));
+  return with_heavy(
+      r, std::make_unique<UniformRate>(r.site, r.parameters.number("rate", 1e-6, 1), weights));
 }
 
 }  // namespace
 
 SelectorRow uniform_row() {
   SelectorRow row;
-  row.info = {"uniform",
-              true,
-              "a random sample of the body, correctly weighted",
-              "the seeds' common baseline",
-              {{"rate", "0.25", "share of the body's rows that stay"},
-               {"budget", "", "rows that stay instead: a number, per cent of the context, or MiB"},
-               {"weights", "true", "log-weight ln(n/kept) on each kept row"}},
-              "budget"};
+  row.info = {
+      "uniform",
+      true,
+      "a random sample of the body, correctly weighted",
+      "the seeds' common baseline",
+      heavy_parameters(
+          {{"rate", "0.25", "share of the body's rows that stay"},
+           {"budget", "", "rows that stay instead: a number, per cent of the context, or MiB"},
+           {"weights", "true", "log-weight ln(n/kept) on each kept row"}}),
+      "budget"};
   row.make = make_uniform;
+  row.more_side_bytes = heavy_side_bytes;
   row.default_sink = 4;
   row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 64u; };
   return row;
