@@ -12,9 +12,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "compress/heavy.h"
 #include "core/philox.h"
 #include "methods/baselines/baselines.h"
-#include "methods/heavy/heavy.h"
 #include "pith/error.h"
 
 namespace pith {

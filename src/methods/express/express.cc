@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "methods/heavy/heavy.h"
+#include "compress/heavy.h"
 #include "pith/error.h"
 
 namespace pith {

@@ -42,8 +42,7 @@ class Hyper {
     const Run young{run.first + old.count, run.count - old.count};
     causal(old);
     causal(young);
-    context_.pool.parallel_for(heads_.query_heads,
-                               [&](size_t h, int) { unmasked(h, young, old); });
+    context_.pool.parallel_for(heads_.query_heads, [&](size_t h, int) { unmasked(h, young, old); });
   }
 
  private:
@@ -158,12 +157,12 @@ void Hyper::block(size_t head, std::span<const size_t> queries, std::span<const 
   const size_t d = heads_.head_dim, n = keys.size() + others.size(), m = queries.size();
   Array<float> memory(context_.memory, MemoryKind::kScratch);
   memory.resize(3 * n * d + 2 * m * d + m * n);
-  float* const k = memory.data();             // [n, D]
-  float* const transposed = k + n * d;        // [D, n]
-  float* const v = transposed + n * d;        // [n, D]
-  float* const q = v + n * d;                 // [m, D]
-  float* const result = q + m * d;            // [m, D]
-  float* const scores = result + m * d;       // [m, n]
+  float* const k = memory.data();        // [n, D]
+  float* const transposed = k + n * d;   // [D, n]
+  float* const v = transposed + n * d;   // [n, D]
+  float* const q = v + n * d;            // [m, D]
+  float* const result = q + m * d;       // [m, D]
+  float* const scores = result + m * d;  // [m, n]
   for (size_t i = 0; i < n; ++i) {
     const size_t at = key_at(i < keys.size() ? keys[i] : others[i - keys.size()], head);
     std::copy_n(heads_.k + at, d, k + i * d);

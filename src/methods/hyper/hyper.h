@@ -33,7 +33,8 @@ struct CausalHeads {
   size_t query_heads = 0, kv_heads = 0, head_dim = 0;
 };
 
-/// out [T, H, D]. Scores are scaled by 1/sqrt(D). Throws kInvalidArgument for sizes that do not fit.
+/// out [T, H, D]. Scores are scaled by 1/sqrt(D). Throws kInvalidArgument for sizes that do not
+/// fit.
 void hyper_attention(const Context& context, float* out, const HyperRule& rule,
                      const CausalHeads& heads);
 

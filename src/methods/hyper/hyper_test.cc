@@ -112,8 +112,8 @@ TEST(Hyper, TheHashFindsHeavyEntries) {
   const auto wanted = oracle(p.heads);
   double hashed = 0, sampled = 0;
   for (uint64_t seed = 0; seed < 4; ++seed) {
-    hashed += relative_error(
-        run(p.heads, {.block = 64, .samples = 64, .least = 512, .seed = seed}), wanted);
+    hashed += relative_error(run(p.heads, {.block = 64, .samples = 64, .least = 512, .seed = seed}),
+                             wanted);
     sampled += relative_error(
         run(p.heads, {.block = 1, .samples = 127, .least = 512, .seed = seed}), wanted);
   }

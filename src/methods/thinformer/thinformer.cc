@@ -23,8 +23,7 @@ class Compress {
         halving_(rule.halving),
         random_(rule.seed, 0, static_cast<uint32_t>(head)) {
     halving_.walk = Walk::kPairs;
-    if (halving_.scale == 0)
-      halving_.scale = 1 / std::sqrt(static_cast<float>(heads.head_dim));
+    if (halving_.scale == 0) halving_.scale = 1 / std::sqrt(static_cast<float>(heads.head_dim));
   }
 
   /// The rows of [first, last) that stay after `levels` halvings.
@@ -62,7 +61,8 @@ class Compress {
     std::vector<uint32_t> out;
     for (uint32_t i : half.kept) out.push_back(in[i]);
     // A row without a partner stays with probability 1/2: no row is favoured.
-    if (even < in.size() && random_.uniform(in.back(), 128 + level) < 0.5f) out.push_back(in.back());
+    if (even < in.size() && random_.uniform(in.back(), 128 + level) < 0.5f)
+      out.push_back(in.back());
     return out;
   }
 
@@ -91,9 +91,8 @@ void thinformer_attention(const Context& context, float* out, const ThinformerRu
                 fmt::format("thinformer: {} query heads cannot share {} KV heads evenly",
                             heads.query_heads, heads.kv_heads));
   std::vector<std::vector<uint32_t>> kept(heads.kv_heads);
-  context.pool.parallel_for(heads.kv_heads, [&](size_t g, int) {
-    kept[g] = thinformer_rows(context, rule, heads, g);
-  });
+  context.pool.parallel_for(
+      heads.kv_heads, [&](size_t g, int) { kept[g] = thinformer_rows(context, rule, heads, g); });
   const DenseCodec codec(DType::kF32);
   const size_t d = heads.head_dim;
   std::vector<std::unique_ptr<CodedRows>> keys, values;

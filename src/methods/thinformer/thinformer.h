@@ -1,6 +1,6 @@
 #pragma once
-// Thinformer: attention without a mask over 2^g sqrt(n) of n rows, chosen by KH-Compress (Carrell et
-// al., "Low-Rank Thinning", 2025, section 4; Compress: Shetty, Dwivedi & Mackey 2022). A library
+// Thinformer: attention without a mask over 2^g sqrt(n) of n rows, chosen by KH-Compress (Carrell
+// et al., "Low-Rank Thinning", 2025, section 4; Compress: Shetty, Dwivedi & Mackey 2022). A library
 // call, for whole matrices that are known at once: Express is its causal, streaming successor.
 //
 // Rows are cut into 4^J runs; each run is a leaf. Four neighbours are joined and halved by kernel
@@ -14,7 +14,7 @@
 namespace pith {
 
 struct ThinformerRule {
-  uint32_t inflation = 2;  ///< g
+  uint32_t inflation = 2;    ///< g
   HalvingRule halving = {};  ///< scale 0 = 1/sqrt(D)
   uint64_t seed = 0;
 };

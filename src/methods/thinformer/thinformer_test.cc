@@ -105,12 +105,10 @@ TEST(Thinformer, EveryRowIsKeptEquallyOften) {
   Place place;
   std::vector<double> times(kRows);
   for (uint64_t seed = 0; seed < kSeeds; ++seed)
-    for (uint32_t row :
-         thinformer_rows(place.context, {.inflation = 2, .seed = seed}, p.heads, 0))
+    for (uint32_t row : thinformer_rows(place.context, {.inflation = 2, .seed = seed}, p.heads, 0))
       ++times[row];
   // 69 rows, leaves of 17 or 18, J = 2: a quarter stays.
-  for (double n : times)
-    EXPECT_NEAR(n, kSeeds / 4.0, 4.5 * std::sqrt(kSeeds * 0.25 * 0.75));
+  for (double n : times) EXPECT_NEAR(n, kSeeds / 4.0, 4.5 * std::sqrt(kSeeds * 0.25 * 0.75));
 }
 
 TEST(Thinformer, ErrorFallsWithTheCoresetAndBeatsASampleOfAsManyRows) {

@@ -1,4 +1,4 @@
-#include "methods/heavy/heavy.h"
+#include "compress/heavy.h"
 
 #include <fmt/format.h>
 
@@ -101,7 +101,7 @@ class Heavy final : public Selector {
       out.mass.push_back(mass[order[i]]);
     }
     store.keep({cut, order.end()});
-    return {out.k.data(),     out.v.data(),    dim_, sizes_.interval, out.positions[0],
+    return {out.k.data(),    out.v.data(),        dim_, sizes_.interval, out.positions[0],
             out.mass.data(), out.positions.data()};
   }
 
@@ -115,9 +115,10 @@ class Heavy final : public Selector {
 }  // namespace
 
 std::vector<ParameterInfo> heavy_parameters(std::vector<ParameterInfo> own) {
-  own.push_back({"heavy", "",
-                 "body rows kept beside the others, with weight 1, for their recent attention mass: "
-                 "a number, per cent of the context, or MiB; none by default"});
+  own.push_back(
+      {"heavy", "",
+       "body rows kept beside the others, with weight 1, for their recent attention mass: "
+       "a number, per cent of the context, or MiB; none by default"});
   own.push_back({"heavy_interval", "512", "rows by which the heavy may outgrow their budget"});
   own.push_back({"heavy_queries", "256", "last queries whose attention counts"});
   return own;
