@@ -34,12 +34,18 @@ void stream(const Context& context, const std::string& policy, size_t n) {
     most = std::max(most, held.positions.size());
     if (t + count < next && t + count < n) continue;
     next *= 4;
-    double sum = 0;
-    for (float w : held.log_weights) sum += std::exp(double{w});
+    double numerator = 0, denominator = 0;
+    for (size_t i = 0; i < held.positions.size(); ++i) {
+      const double w = std::exp(double{held.log_weights[i]});
+      if (held.roles[i] != Role::kDenominator) numerator += w;
+      if (held.roles[i] != Role::kNumerator) denominator += w;
+    }
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    fmt::print("{:<40} n {:>9} rows {:>6} most {:>6} weights/n {:.6f} bytes {:>8} us/row {:.3f}\n",
-               policy, t + count, held.positions.size(), most, sum / static_cast<double>(t + count),
-               context.memory.total(), took.count() * 1e6 / static_cast<double>(t + count));
+    fmt::print(
+        "{:<40} n {:>9} rows {:>6} most {:>6} weights/n {:.6f} {:.6f} bytes {:>8} us/row {:.3f}\n",
+        policy, t + count, held.positions.size(), most, numerator / static_cast<double>(t + count),
+        denominator / static_cast<double>(t + count), context.memory.total(),
+        took.count() * 1e6 / static_cast<double>(t + count));
     std::fflush(stdout);
   }
 }

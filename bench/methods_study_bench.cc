@@ -1,22 +1,21 @@
 // Relative attention error of selectors on a model's real heads: BalanceKV's single-layer protocol.
-// All rows but the last 256 enter a cache; the last 256 queries attend to it and, causally, to
-// their own rows; the error is |z - exact| / |exact| over those queries, for each layer and KV
-// head. Each policy is set against uniform(weights) and uniform(weights=false) with as many body
-// rows.
+// All rows but the last 256 enter a cache (with their queries if the policy watches attention); the
+// last 256 queries attend to it and, causally, to their own rows; the error is |z - exact| /
+// |exact| over those queries, for each layer and KV head. Each policy is set against
+// uniform(weights) and uniform(weights=false) with as many body rows.
 //
 // Usage: methods_study_bench DUMP SEEDS POLICY...
-// DUMP: int64 layers, query heads, KV heads, head_dim, tokens; then for each layer f32
-// q [T, H, D], k [T, G, D], v [T, G, D], after RoPE (bench/dump_heads.py writes it).
+// DUMP: see bench/heads_dump.h.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <map>
 
 #include "cache/kv_cache.h"
+#include "heads_dump.h"
 #include "kernels/kernels.h"
 #include "pith/error.h"
 
@@ -24,37 +23,6 @@ namespace pith {
 namespace {
 
 constexpr size_t kQueries = 256;
-
-struct LayerDump {
-  std::vector<float> q, k, v;
-};
-
-struct Dump {
-  size_t query_heads = 0, kv_heads = 0, dim = 0, tokens = 0;
-  std::vector<LayerDump> layers;
-};
-
-Dump read_dump(const char* path) {
-  std::ifstream in(path, std::ios::binary);
-  int64_t header[5] = {};
-  in.read(reinterpret_cast<char*>(header), sizeof header);
-  if (!in) throw Error(ErrorCode::kIo, fmt::format("{}: no dump of heads", path));
-  Dump d{static_cast<size_t>(header[1]),
-         static_cast<size_t>(header[2]),
-         static_cast<size_t>(header[3]),
-         static_cast<size_t>(header[4]),
-         {}};
-  d.layers.resize(static_cast<size_t>(header[0]));
-  for (LayerDump& l : d.layers) {
-    l.q.resize(d.tokens * d.query_heads * d.dim);
-    l.k.resize(d.tokens * d.kv_heads * d.dim);
-    l.v.resize(l.k.size());
-    for (std::vector<float>* x : {&l.q, &l.k, &l.v})
-      in.read(reinterpret_cast<char*>(x->data()), static_cast<std::streamsize>(x->size() * 4));
-  }
-  if (!in) throw Error(ErrorCode::kIo, fmt::format("{}: the dump is cut short", path));
-  return d;
-}
 
 struct Result {
   std::vector<float> out;    // [kQueries, H, D]
@@ -72,7 +40,20 @@ Result attend_last(const Context& context, const Dump& d, const LayerDump& l,
   const Policy parsed = Policy::parse(policy);
   KvCache cache(context, shape, parsed, seed, nullptr);
   const size_t before = d.tokens - kQueries;
-  cache.append(0, l.k.data(), l.v.data(), before);
+  // Rules that live on attention mass must see the queries, in chunks as in prefill.
+  bool watches = false;
+  for (const char* word : {"heavy=", "h2o", "snapkv", "tova", "buzz"})
+    watches |= policy.find(word) != std::string::npos;
+  const size_t step = watches ? 512 : before;
+  std::vector<float> unused(watches ? step * d.query_heads * d.dim : 0);
+  for (size_t t = 0; t < before; t += step) {
+    const size_t n = std::min(step, before - t), at = t * d.kv_heads * d.dim;
+    if (watches)
+      cache.step(0, unused.data(), l.q.data() + t * d.query_heads * d.dim, l.k.data() + at,
+                 l.v.data() + at, n);
+    else
+      cache.append(0, l.k.data(), l.v.data(), n);
+  }
   Result r;
   const size_t around = parsed.rules[0].sink.value_or(0) + parsed.rules[0].window.value_or(0);
   for (size_t g = 0; g < d.kv_heads; ++g)

@@ -94,7 +94,8 @@ inline void round_to(std::vector<float>& x, DType dtype) {
   scalar.to_f32(x.data(), raw.data(), dtype, x.size());
 }
 
-/// softmax(q.k / sqrt(D) + log w) v in double over the rows named, for one query of one head.
+/// softmax(q.k / sqrt(D) + log w) v in double over the rows named, for one query of one head. Rows
+/// held for one sum alone count in that sum alone.
 inline std::vector<double> oracle(const Shape& shape, const float* q, const Rows& rows, int kv_head,
                                   const HeadRows& held) {
   const auto d = static_cast<size_t>(shape.head_dim);
@@ -112,7 +113,9 @@ inline std::vector<double> oracle(const Shape& shape, const float* q, const Rows
   double sum = 0;
   for (size_t i = 0; i < scores.size(); ++i) {
     const double p = std::exp(scores[i] - top);
-    sum += p;
+    const Role role = held.roles.empty() ? Role::kBoth : held.roles[i];
+    if (role != Role::kNumerator) sum += p;
+    if (role == Role::kDenominator) continue;
     const float* v = rows.v.data() + static_cast<size_t>(held.positions[i]) * shape.kv_size() +
                      static_cast<size_t>(kv_head) * d;
     for (size_t c = 0; c < d; ++c) out[c] += p * v[c];

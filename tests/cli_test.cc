@@ -99,6 +99,10 @@ TEST_F(Cli, InspectSaysWhatAPolicyCosts) {
   EXPECT_NE(j.dump().find("LlamaForCausalLM"), std::string::npos);
   // 8 layers * 2 heads * 512 rows * 2 * 64 numbers of 2 bytes.
   EXPECT_NE(j.dump().find("2097152"), std::string::npos) << j.dump();
+  const std::string with = run({"inspect", "-m", kModel, "--kv-policy", "uniform(budget=64)",
+                                "--protect", "0:100,200:210"})
+                               .out;
+  EXPECT_NE(with.find("[protected 4:100,200:210]"), std::string::npos) << with;
   EXPECT_NE(run({"policies"}).out.find("streaming_llm"), std::string::npos);
   EXPECT_FALSE(json::parse(run({"policies", "--json"}).out).empty());
 }
@@ -224,6 +228,9 @@ TEST_F(Cli, BadInputIsRefusedWithAReason) {
   refused(run_with({"-f", "-"}), 10, "the prompt is empty");
   refused(run_with({"-f", "-"}), 10, "not valid UTF-8", "caf\xe9 au lait");
   refused(run_with({"-p", "x", "--memory-limit", "0.01"}), 14, "limit");
+  refused(run_with({"-p", "x", "--protect", "5"}), 10, "FIRST:LAST");
+  refused(run_with({"-p", "x", "--protect", "9:5"}), 10, "FIRST < LAST");
+  refused(run_with({"-p", "x", "-c", "100", "--protect", "5:101"}), 10, "context has 100");
   refused({"walk"}, 2, "--help");
   refused({"logits", "-m", kModel, "-p", "x", "--out", "/nowhere/x.safetensors"}, 17, "/nowhere");
   refused({"tokenize", "-m", kModel, "--ids", "1,99999"}, 10, "99999");

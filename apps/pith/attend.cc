@@ -116,6 +116,7 @@ class Attention {
     }
     cache_ =
         std::make_unique<KvCache>(context_, shape, options_.policy, options_.seed, rope_.get());
+    cache_->protect(options_.protect);
     out_.resize(in.query_heads * in.queries * in.dim);
   }
 

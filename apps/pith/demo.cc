@@ -377,6 +377,7 @@ void add_demo(CLI::App& root, Action& action) {
       ->type_name("N")
       ->capture_default_str()
       ->group("Demo");
+  add_protect_option(*app, o->engine.policy);
   app->footer(
       "Examples:\n"
       "  pith demo\n"

@@ -139,6 +139,7 @@ void add_policy_options(CLI::App& app, PolicyOptions& options, std::vector<std::
       ->type_name("N")
       ->capture_default_str()
       ->group(kGroup);
+  add_protect_option(app, options);
   const auto types = CLI::IsMember({"f32", "f16", "bf16"});
   app.add_option("--cache-type-k", options.cache_type_k,
                  "Storage of keys (default f16), in sink and window too")
@@ -149,6 +150,14 @@ void add_policy_options(CLI::App& app, PolicyOptions& options, std::vector<std::
       ->check(types)
       ->type_name("TYPE")
       ->group(kGroup);
+}
+
+void add_protect_option(CLI::App& app, PolicyOptions& options) {
+  app.add_option("--protect", options.protect,
+                 "Tokens whose rows stay exact under every policy, on top of its budget: "
+                 "FIRST:LAST,..., e.g. 0:120,500:620 (LAST is the first that is not)")
+      ->type_name("RANGES")
+      ->group("KV cache");
 }
 
 void add_json_option(CLI::App& app, bool& json) {
@@ -187,6 +196,7 @@ SessionOptions session_options(const EngineOptions& o) {
   s.seed = o.policy.seed;
   s.memory_limit = static_cast<size_t>(o.memory_limit_mib * 1048576);
   s.isa = o.isa;
+  s.protect = parse_ranges(o.policy.protect);
   return s;
 }
 

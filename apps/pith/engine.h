@@ -19,6 +19,7 @@ struct PolicyOptions {
   std::string budget;                      ///< "" = not given
   int64_t sink = -1, window = -1;          ///< -1 = not given
   uint64_t seed = 0;
+  std::string protect;  ///< token ranges, "" = none
 };
 
 struct EngineOptions {
@@ -42,6 +43,8 @@ void add_compute_options(CLI::App& app, EngineOptions& options);
 /// --kv-policy and its companions. With `many`, --kv-policy may be repeated and fills it.
 void add_policy_options(CLI::App& app, PolicyOptions& options,
                         std::vector<std::string>* many = nullptr);
+/// --protect.
+void add_protect_option(CLI::App& app, PolicyOptions& options);
 void add_json_option(CLI::App& app, bool& json);
 void add_sampling_options(CLI::App& app, SamplingOptions& options);
 

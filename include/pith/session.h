@@ -13,6 +13,7 @@
 #include "pith/ledger.h"
 #include "pith/model.h"
 #include "pith/policy.h"
+#include "pith/rows.h"
 
 namespace pith {
 
@@ -25,12 +26,9 @@ struct SessionOptions {
   size_t memory_limit = 0;  ///< bytes of cache, staging and scratch; 0 = none
   std::string isa;          ///< "", "scalar", "avx2", "avx512"; "" = best (or PITH_ISA's)
   bool f32_arithmetic = false;  ///< never round activations to bf16, even where that is faster
-};
-
-/// What is held of one KV head.
-struct HeadRows {
-  std::vector<int64_t> positions;  ///< true positions, ascending
-  std::vector<float> log_weights;  ///< same order; 0 = counts once
+  /// Tokens whose rows stay exact under every policy, on top of its budget: a system prompt, tool
+  /// schemas. Layers with a sliding window of their own forget them as the model does.
+  std::vector<TokenRange> protect;
 };
 
 class Session {
@@ -52,6 +50,11 @@ class Session {
   /// prefill that hands out the logits of every position, chunk by chunk: [count, V].
   using LogitsSink = std::function<void(size_t first, size_t count, const float* logits)>;
   void prefill_logits(std::span<const int32_t> tokens, const LogitsSink& sink);
+
+  /// Protects more tokens, all still to come (the next turn: {tokens(), tokens() + its length}).
+  /// Throws kInvalidArgument, with nothing changed, for ranges that are reversed, overlap, have
+  /// begun, or pass the context.
+  void protect(std::span<const TokenRange> ranges);
 
   /// A second conversation with the same past; both go on independently.
   Session fork() const;

@@ -35,9 +35,11 @@ struct AttendCall {
   /// Attention mass: probabilities of the last `mass_queries` queries, summed over them and over
   /// the group's query heads, are added to Span::mass and to chunk_mass. 0 = nobody asked.
   size_t mass_queries = 0;
-  float* chunk_mass = nullptr;  // [G, T], if mass_queries > 0 and k is given
-  float* out = nullptr;         // [T, H, D]
-  float* log_sum = nullptr;     // [T, H] log of the softmax denominator, if not null
+  /// Fewer than mass_queries for some KV heads; empty: the same for all.
+  std::span<const size_t> head_mass_queries = {};  // [G]
+  float* chunk_mass = nullptr;                     // [G, T], if mass_queries > 0 and k is given
+  float* out = nullptr;                            // [T, H, D]
+  float* log_sum = nullptr;  // [T, H] log of the softmax denominator, if not null
 };
 
 /// Throws kInvalidArgument for shapes that do not fit. A query that sees no row gives zeros and a

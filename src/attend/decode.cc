@@ -274,7 +274,7 @@ void Decode::merge_head(size_t head, int worker) {
 }
 
 void Decode::add_mass(size_t head) {
-  const size_t asked = std::min(call_.mass_queries, geo_.tokens) * geo_.group;
+  const size_t asked = asked_tokens(call_, head) * geo_.group;
   for (const Segment& s : segments_) {
     if (s.head != head || !s.scores) continue;
     float* mass = s.span ? s.span->mass + s.first : call_.chunk_mass + head * geo_.tokens;

@@ -59,6 +59,13 @@ inline void hide_old(float* scores, const Span& span, size_t first, size_t n, in
     if (int64_t{span.positions[first + i]} < oldest) scores[i] = kMinusInf;
 }
 
+/// How many of the call's last tokens a KV head's rows gather mass from.
+inline size_t asked_tokens(const AttendCall& call, size_t head) {
+  const size_t asked =
+      call.head_mass_queries.empty() ? call.mass_queries : call.head_mass_queries[head];
+  return std::min(asked, call.tokens);
+}
+
 /// bias[n] <- what is added to the scores of rows first + i. False if that is nothing.
 inline bool make_bias(float* bias, const Span& span, size_t first, size_t n) {
   if (span.log_weight == 0 && !span.log_weights) return false;

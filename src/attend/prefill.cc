@@ -317,10 +317,11 @@ void Prefill::add_mass() {
     Source source;
     size_t first, n;
   };
-  const size_t asked = std::min(call_.mass_queries, geo_.tokens);
   std::vector<std::vector<Source>> heads(geo_.kv_heads);
   size_t most = 0;
   for (size_t g = 0; g < geo_.kv_heads; ++g) {
+    const size_t asked = asked_tokens(call_, g);
+    if (asked == 0) continue;
     heads[g] = sources(g, geo_.tokens - asked, geo_.tokens - 1);
     most = std::max(most, heads[g].size());
   }
@@ -343,7 +344,7 @@ void Prefill::add_mass() {
 void Prefill::add_tile_mass(const Source& source, size_t first, size_t n, const Scratch& s) {
   const Kernels& kernels = context_.kernels;
   const Tile tile = load_keys(source, first, n, s);
-  const size_t asked = std::min(call_.mass_queries, geo_.tokens) * geo_.group;
+  const size_t asked = asked_tokens(call_, source.head) * geo_.group;
   float* mass = source.span ? source.span->mass + first
                             : call_.chunk_mass + source.head * geo_.tokens + first;
   for (size_t begin = rows_ - asked; begin < rows_; begin += kStripRows) {

@@ -200,6 +200,61 @@ TEST(KvCache, RopeCacheCountsPositionsInsideTheCache) {
       << "the two position rules must differ for this test to mean anything";
 }
 
+TEST(KvCache, RopeCacheMovesProtectedRowsUpToo) {
+  const Shape shape;
+  constexpr int64_t kRows = 200, kSink = 4, kWindow = 28;
+  const Rows rows(shape, kRows + 1, 8);
+  const Rope rope(static_cast<size_t>(shape.head_dim), 10000.0);
+  const Kernels& scalar = kernels_for("scalar");
+  const auto dim = static_cast<size_t>(shape.head_dim);
+  const auto turned = [&](const std::vector<int64_t>& positions) {
+    Rows out = rows;
+    for (size_t t = 0; t < positions.size(); ++t) {
+      for (size_t h = 0; h < shape.q_size() / dim; ++h)
+        rope.rotate(scalar, out.q.data() + t * shape.q_size() + h * dim, positions[t]);
+      for (size_t g = 0; g < shape.kv_size() / dim; ++g)
+        rope.rotate(scalar, out.k.data() + t * shape.kv_size() + g * dim, positions[t]);
+    }
+    return out;
+  };
+  // Held: 0-3, 50-59, 100-102, 185-189 inside the window, and the window's 28 other rows.
+  const std::vector<TokenRange> ranges = {{0, 3}, {50, 60}, {100, 103}, {185, 190}};
+  std::vector<int64_t> kept, truth, inside(kRows + 1);
+  for (int64_t t = 0; t <= kRows; ++t) {
+    truth.push_back(t);
+    bool stays = t < kSink || t >= kRows - kWindow - 5;
+    for (const TokenRange& r : ranges) stays |= t >= r.first && t < r.last;
+    if (!stays) continue;
+    inside[static_cast<size_t>(t)] = static_cast<int64_t>(kept.size());
+    kept.push_back(t);
+  }
+  Harness h(shape, "streaming_llm(window=28,rope=cache)+f32", 1, 1, "", &rope);
+  h.cache().protect(ranges);
+  const Rows stored = turned(truth);
+  h.append(stored, 0, kRows, 64);
+  const HeadRows held = h.cache().rows(0, 0);
+  kept.pop_back();  // the query's own
+  ASSERT_EQ(held.positions, kept);
+  const auto expected = test::oracle_all(shape, turned(inside), kRows, kRows + 1, {held, held});
+  EXPECT_LT(test::relative_error(h.attend(stored, kRows, kRows + 1), expected), 2e-5);
+}
+
+// Selectors of one layer that watch different numbers of queries keep what each keeps alone.
+TEST(KvCache, HeadsOfALayerMayWatchDifferentNumbersOfQueries) {
+  const Shape shape;
+  const Rows rows(shape, 300, 10);
+  const std::string end = ",interval=16),sink=2,window=8";
+  const std::string one = "h2o(budget=20" + end, two = "snapkv(queries=5,budget=20" + end;
+  for (size_t chunk : {1, 3, 64}) {
+    Harness both(shape, one + ";heads=1:" + two), first(shape, one), second(shape, two),
+        third(shape, one + ";heads=1:exact");
+    for (Harness* h : {&both, &first, &second, &third}) h->step(rows, 0, 300, chunk);
+    EXPECT_EQ(both.cache().rows(0, 0).positions, first.cache().rows(0, 0).positions) << chunk;
+    EXPECT_EQ(both.cache().rows(0, 1).positions, second.cache().rows(0, 1).positions) << chunk;
+    EXPECT_EQ(third.cache().rows(0, 0).positions, first.cache().rows(0, 0).positions) << chunk;
+  }
+}
+
 TEST(Uniform, WeightsMakeSumsUnbiased) {
   Shape shape;
   shape.head_dim = 16;

@@ -54,7 +54,7 @@ HeadGroup::HeadGroup(const Context& context, const GroupSite& site, const Policy
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("'{}' has its own window; write {}(window={})", row.info.name,
                             row.info.name, *rule.window));
-  side_bytes_ = row.side_bytes;
+  side_bytes_ = row.side_bytes + (row.more_side_bytes ? row.more_side_bytes(parameters) : 0);
   const auto& sliding = site.shape.sliding_window;
   const int64_t seen = sliding.empty() ? 0 : sliding[static_cast<size_t>(site.layer)];
 
@@ -96,6 +96,7 @@ HeadGroup::HeadGroup(const Context& context, const GroupSite& site, const Policy
                             part_text(rule.selector)));
   const size_t bound = selector_->rows_after(kEndlessStream);
   make_stores(site, bound < kEndlessStream / 1024 ? bound : 0);
+  forgets_ = seen > 0;
 }
 
 void HeadGroup::make_stores(const GroupSite& site, size_t max_rows) {
@@ -127,8 +128,11 @@ HeadGroup::HeadGroup(const HeadGroup& other)
       schedule_(other.schedule_),
       cache_positions_(other.cache_positions_),
       side_bytes_(other.side_bytes_),
+      forgets_(other.forgets_),
       tokens_(other.tokens_),
+      protected_(other.protected_),
       sinks_(other.sinks_),
+      pinned_(other.pinned_),
       bodies_(other.bodies_),
       windows_(other.windows_) {}
 
@@ -169,12 +173,69 @@ void HeadGroup::add_spans(size_t h, std::vector<Span>& spans) {
     spans.push_back(sinks_[h].span());
     // Positions inside the cache: the sink moves up behind the window, by as many as were evicted.
     if (cache_positions_)
-      spans.back().query_shift = -static_cast<int64_t>(tokens_ - sinks_[h].rows() -
+      spans.back().query_shift = -static_cast<int64_t>(ordinals() - sinks_[h].rows() -
                                                        bodies_[h].rows() - windows_[h].rows());
   }
+  if (!pinned_.empty() && pinned_[h].rows() > 0) add_pinned_spans(h, spans);
   for (size_t i = 0; i < bodies_[h].stores(); ++i)
     if (bodies_[h].store(i).rows() > 0) spans.push_back(bodies_[h].store(i).span());
+  const size_t before = spans.size();
   windows_[h].add_spans(spans);
+  if (protected_.ranges().empty()) return;
+  // The ring numbers its rows by ordinals: each run between protected ranges becomes a span.
+  const std::vector<Span> ring(spans.begin() + static_cast<ptrdiff_t>(before), spans.end());
+  spans.resize(before);
+  for (Span s : ring) {
+    int64_t ordinal = s.first_position;
+    for (size_t left = s.count; left > 0; left -= s.count) {
+      s.first_position = protected_.position_of(ordinal);
+      s.count = static_cast<size_t>(
+          protected_.run_at(s.first_position, static_cast<int64_t>(left)).count);
+      spans.push_back(s);
+      s.first += s.count;
+      ordinal += static_cast<int64_t>(s.count);
+    }
+  }
+}
+
+// Under cache positions a range stands before all newer rows that are left, so that it moves up by
+// as many rows newer than itself as were evicted.
+void HeadGroup::add_pinned_spans(size_t h, std::vector<Span>& spans) {
+  const Span all = pinned_[h].span();
+  if (!cache_positions_) {
+    spans.push_back(all);
+    return;
+  }
+  const auto evicted_end = static_cast<int64_t>(ordinals() - windows_[h].rows());
+  for (const TokenRange& range : protected_.ranges()) {
+    Span s = all;
+    s.first = static_cast<size_t>(protected_.before(range.first));
+    if (s.first >= all.count) break;
+    s.count = std::min(static_cast<size_t>(range.last - range.first), all.count - s.first);
+    if (!s.positions) s.first_position = range.first;
+    const int64_t ordinal = range.last - protected_.before(range.last);
+    s.query_shift = -std::max<int64_t>(0, evicted_end - ordinal);
+    spans.push_back(s);
+  }
+}
+
+size_t HeadGroup::ordinals() const {
+  const auto position = static_cast<int64_t>(tokens_);
+  return static_cast<size_t>(position - protected_.before(position));
+}
+
+void HeadGroup::protect(const ProtectedRows& rows) {
+  if (forgets_) return;
+  protected_ = rows.from(static_cast<int64_t>(schedule_.sink));
+  if (!pinned_.empty() || protected_.ranges().empty()) return;
+  for (int head : heads_) {
+    RowFormat format;
+    format.keys = codecs_.exact_key.get();
+    format.values = codecs_.exact_value.get();
+    format.dim = dim_;
+    format.head = static_cast<uint32_t>(head);
+    pinned_.emplace_back(context_, format);
+  }
 }
 
 NewRows HeadGroup::rows_of(const LayerRows& in, int head, size_t first, size_t count,
@@ -192,6 +253,7 @@ NewRows HeadGroup::rows_of(const LayerRows& in, int head, size_t first, size_t c
 void HeadGroup::feed_body(const LayerRows* from, size_t first, size_t count, size_t kv_heads,
                           Staging& staging) {
   std::vector<NewRows> rows(heads_.size());
+  std::vector<int64_t> positions;  // [count], if protected rows lie in between
   if (from) {
     for (size_t h = 0; h < heads_.size(); ++h)
       rows[h] = rows_of(*from, heads_[h], first, count, kv_heads);
@@ -199,13 +261,19 @@ void HeadGroup::feed_body(const LayerRows* from, size_t first, size_t count, siz
     staging.k.resize(heads_.size() * count * dim_);
     staging.v.resize(heads_.size() * count * dim_);
     staging.mass.resize(heads_.size() * count);
+    const int64_t ordinal = windows_[0].first_position();
+    const auto rows_wanted = static_cast<int64_t>(count);
+    const int64_t first_position = protected_.position_of(ordinal);
+    if (protected_.position_of(ordinal + rows_wanted - 1) != first_position + rows_wanted - 1)
+      for (int64_t i = 0; i < rows_wanted; ++i)
+        positions.push_back(protected_.position_of(ordinal + i));
     for (size_t h = 0; h < heads_.size(); ++h) {
       float* k = staging.k.data() + h * count * dim_;
       float* v = staging.v.data() + h * count * dim_;
       float* mass = staging.mass.data() + h * count;
-      const int64_t position = windows_[h].first_position();
       windows_[h].pop(k, v, mass, count);
-      rows[h] = {k, v, dim_, count, position, mass};
+      rows[h] = {
+          k, v, dim_, count, first_position, mass, positions.empty() ? nullptr : positions.data()};
     }
   }
   selector_->ingest(bodies_, rows);
@@ -213,11 +281,30 @@ void HeadGroup::feed_body(const LayerRows* from, size_t first, size_t count, siz
 
 void HeadGroup::append(const LayerRows& in, size_t kv_heads, Staging& staging) {
   for (size_t done = 0; done < in.tokens;) {
-    const Move m = next_move(schedule_, tokens_, in.tokens - done, kStagedRows);
+    const ProtectedRows::Run run =
+        protected_.run_at(static_cast<int64_t>(tokens_), static_cast<int64_t>(in.tokens - done));
+    const auto count = static_cast<size_t>(run.count);
+    if (run.is_protected) {
+      for (size_t h = 0; h < heads_.size(); ++h)
+        pinned_[h].append(rows_of(in, heads_[h], done, count, kv_heads));
+      tokens_ += count;
+    } else {
+      append_open(in, done, count, kv_heads, staging);
+    }
+    done += count;
+  }
+}
+
+// Rows [first, first + count) of `in`, none of them protected.
+void HeadGroup::append_open(const LayerRows& in, size_t first, size_t count, size_t kv_heads,
+                            Staging& staging) {
+  for (size_t done = first; done < first + count;) {
+    const Move m = next_move(schedule_, ordinals(), first + count - done, kStagedRows);
     const bool pop_first = m.to_body > 0 && m.to_body <= windows_[0].rows();
     if (pop_first) feed_body(nullptr, 0, m.to_body, kv_heads, staging);
     for (size_t h = 0; h < heads_.size(); ++h) {
-      const NewRows rows = rows_of(in, heads_[h], done, m.to_sink + m.to_ring, kv_heads);
+      NewRows rows = rows_of(in, heads_[h], done, m.to_sink + m.to_ring, kv_heads);
+      rows.first_position = static_cast<int64_t>(ordinals());  // in the sink, the position itself
       if (m.to_sink > 0) sinks_[h].append(rows);
       if (m.to_ring > 0) windows_[h].push(rows);
     }
@@ -229,25 +316,35 @@ void HeadGroup::append(const LayerRows& in, size_t kv_heads, Staging& staging) {
 }
 
 HeadRows HeadGroup::rows(size_t h) {
-  std::vector<std::pair<int64_t, float>> all;
+  struct Row {
+    int64_t position;
+    float log_weight;
+    Role role;
+  };
+  std::vector<Row> all;
   std::vector<Span> spans;
   add_spans(h, spans);
   for (const Span& s : spans)
     for (size_t i = s.first; i < s.first + s.count; ++i)
-      all.emplace_back(
-          s.positions ? s.positions[i] : s.first_position + static_cast<int64_t>(i - s.first),
-          s.log_weight + (s.log_weights ? s.log_weights[i] : 0.0f));
-  std::sort(all.begin(), all.end());
+      all.push_back(
+          {s.positions ? s.positions[i] : s.first_position + static_cast<int64_t>(i - s.first),
+           s.log_weight + (s.log_weights ? s.log_weights[i] : 0.0f), s.role});
+  std::sort(all.begin(), all.end(), [](const Row& a, const Row& b) {
+    return a.position != b.position ? a.position < b.position : a.role < b.role;
+  });
   HeadRows rows;
-  for (const auto& [position, weight] : all) {
-    rows.positions.push_back(position);
-    rows.log_weights.push_back(weight);
+  for (const Row& row : all) {
+    rows.positions.push_back(row.position);
+    rows.log_weights.push_back(row.log_weight);
+    rows.roles.push_back(row.role);
   }
   return rows;
 }
 
 Occupancy HeadGroup::held(size_t h) const {
-  return {sinks_[h].rows(), bodies_[h].rows(), windows_[h].rows()};
+  // Protected rows are exact ones like the sink's.
+  const size_t pinned = pinned_.empty() ? 0 : pinned_[h].rows();
+  return {sinks_[h].rows() + pinned, bodies_[h].rows(), windows_[h].rows()};
 }
 
 void HeadGroup::add_to(Ledger& ledger) const {
@@ -255,6 +352,7 @@ void HeadGroup::add_to(Ledger& ledger) const {
     sinks_[h].add_to(ledger);
     for (size_t i = 0; i < bodies_[h].stores(); ++i) bodies_[h].store(i).add_to(ledger);
     windows_[h].add_to(ledger);
+    if (!pinned_.empty()) pinned_[h].add_to(ledger);
   }
   ledger.metadata += selector_->state_bytes();
   ledger.slack += selector_->allocated_state_bytes() - selector_->state_bytes();
@@ -265,28 +363,35 @@ void HeadGroup::add_to(Ledger& ledger) const {
 }
 
 void HeadGroup::estimate(Ledger& ledger, size_t n) const {
-  const Occupancy o = occupancy(schedule_, n);
+  const auto pinned = static_cast<size_t>(protected_.before(static_cast<int64_t>(n)));
+  const Occupancy o = occupancy(schedule_, n - pinned);
+  const size_t exact = o.sink + o.window + pinned;
+  // Gaps where rows are protected: positions are no longer contiguous.
+  const double side = pinned > 0 ? std::max<double>(side_bytes_, sizeof(uint32_t)) : side_bytes_;
   const size_t body = selector_->rows_after(o.body);
   const size_t heads = heads_.size();
   const bool evicted = body < o.body;
   const double coded = codecs_.key->most_bytes(body, dim_, evicted) +
                        codecs_.value->most_bytes(body, dim_, evicted);
-  ledger.payload += heads * ((o.sink + o.window) * exact_row_bytes() +
-                             static_cast<size_t>(std::ceil(coded)));
+  ledger.payload +=
+      heads * (exact * exact_row_bytes() + static_cast<size_t>(std::ceil(coded)));
   const size_t exact_side = selector_->mass(1).queries > 0 ? sizeof(float) : 0;
-  ledger.metadata += static_cast<size_t>(static_cast<double>(heads * body) * side_bytes_) +
-                     heads * (o.sink + o.window) * exact_side + selector_->state_bytes();
+  ledger.metadata += static_cast<size_t>(static_cast<double>(heads * body) * side) +
+                     heads * pinned * sizeof(uint32_t) + heads * (o.sink + o.window) * exact_side +
+                     selector_->state_bytes();
   ledger.shared += codecs_.key->shared_bytes() + codecs_.value->shared_bytes();
   ledger.tokens = std::max<uint64_t>(ledger.tokens, n);
   ledger.rows_seen += n * heads;
-  ledger.rows_kept += (o.sink + o.window + body) * heads;
+  ledger.rows_kept += (exact + body) * heads;
   ledger.channels_seen += n * heads * 2 * dim_;
-  ledger.channels_kept += (o.sink + o.window + body) * heads * 2 * dim_;
+  ledger.channels_kept += (exact + body) * heads * 2 * dim_;
 }
 
 std::string HeadGroup::describe() const {
-  return fmt::format("{}+{},sink={},window={}", selector_->describe(), codecs_.text, schedule_.sink,
-                     schedule_.window);
+  const std::string kept = to_string(protected_.ranges());
+  return fmt::format("{}+{},sink={},window={}{}", selector_->describe(), codecs_.text,
+                     schedule_.sink, schedule_.window,
+                     kept.empty() ? "" : fmt::format(" [protected {}]", kept));
 }
 
 }  // namespace pith

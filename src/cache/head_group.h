@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "append/protected_rows.h"
 #include "append/schedule.h"
 #include "append/window_ring.h"
 #include "cache/kv_cache.h"
@@ -54,6 +55,8 @@ class HeadGroup {
   void scale_queries(float* q, size_t tokens, size_t query_heads, size_t group) const;
   /// Appends what head `h` (index in heads()) holds.
   void add_spans(size_t h, std::vector<Span>& spans);
+  /// Replaces the rows to protect; those of tokens already here must not change.
+  void protect(const ProtectedRows& rows);
   void append(const LayerRows& rows, size_t kv_heads, Staging& staging);
   void end_prefill() { selector_->end_prefill(bodies_); }
 
@@ -75,6 +78,10 @@ class HeadGroup {
   static Codecs make_codecs(const PolicyRule& rule);
   void make_stores(const GroupSite& site, size_t max_rows);
   size_t exact_row_bytes() const;
+  size_t ordinals() const;
+  void append_open(const LayerRows& in, size_t first, size_t count, size_t kv_heads,
+                   Staging& staging);
+  void add_pinned_spans(size_t h, std::vector<Span>& spans);
   /// Hands `count` rows to the selector, from `from` on if not null, else from the windows.
   void feed_body(const LayerRows* from, size_t first, size_t count, size_t kv_heads,
                  Staging& staging);
@@ -89,8 +96,11 @@ class HeadGroup {
   ScheduleShape schedule_;
   bool cache_positions_ = false;
   double side_bytes_ = 0;
+  bool forgets_ = false;             ///< the layer has a sliding window of its own
   size_t tokens_ = 0;                ///< appended so far
+  ProtectedRows protected_;          ///< after the sink
   std::vector<RowStore> sinks_;      // [heads]
+  std::vector<RowStore> pinned_;     // [heads] protected rows; empty while there are none
   std::vector<HeadBody> bodies_;     // [heads]
   std::vector<WindowRing> windows_;  // [heads]
 };

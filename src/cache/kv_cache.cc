@@ -55,12 +55,14 @@ struct KvCache::Impl {
         shape(o.shape),
         rope(o.rope),
         layers(o.layers),
+        protected_rows(o.protected_rows),
         staging(o.context.memory) {}
 
   Context context;
   CacheShape shape;
   const Rope* rope;
   std::vector<Layer> layers;  // [L]
+  ProtectedRows protected_rows;
   Staging staging;
 
   Layer& layer(int l) {
@@ -69,8 +71,8 @@ struct KvCache::Impl {
                   fmt::format("layer {} of a cache with {} layers", l, shape.layers));
     return layers[static_cast<size_t>(l)];
   }
-  /// How many of a step's last queries the layer's selectors want mass from.
-  size_t begin_step(int l, const float* q, size_t tokens);
+  /// How many of a step's last queries the selector of each KV head wants mass from: [G].
+  std::vector<size_t> begin_step(int l, const float* q, size_t tokens);
   void attend(int l, AttendCall call);
   void append(int l, const LayerRows& rows);
 };
@@ -111,21 +113,14 @@ std::unique_ptr<KvCache> KvCache::clone() const {
   return std::unique_ptr<KvCache>(new KvCache(std::make_unique<Impl>(*impl_)));
 }
 
-size_t KvCache::Impl::begin_step(int l, const float* q, size_t tokens) {
+std::vector<size_t> KvCache::Impl::begin_step(int l, const float* q, size_t tokens) {
   Layer& target = layer(l);
   const QueryBlock block{q, tokens, static_cast<size_t>(shape.query_heads),
                          static_cast<int64_t>(target.tokens), rope};
-  size_t wanted = 0;
+  std::vector<size_t> wanted(static_cast<size_t>(shape.kv_heads));
   for (HeadGroup& group : target.groups) {
     const size_t asked = group.begin_step(block);
-    if (asked != 0 && wanted != 0 && asked != wanted)
-      throw Error(
-          ErrorCode::kUnsupported,
-          fmt::format("policy: two selectors of layer {} watch different numbers of queries "
-                      "({} and {}); give the heads of one layer selectors that watch the "
-                      "same",
-                      l, wanted, asked));
-    wanted = std::max(wanted, asked);
+    for (int head : group.heads()) wanted[static_cast<size_t>(head)] = asked;
   }
   return wanted;
 }
@@ -174,7 +169,9 @@ void KvCache::step(int l, float* out, const float* q, const float* k, const floa
   call.v = v;
   call.tokens = tokens;
   call.out = out;
-  call.mass_queries = impl_->begin_step(l, q, tokens);
+  const std::vector<size_t> asked = impl_->begin_step(l, q, tokens);
+  call.mass_queries = *std::max_element(asked.begin(), asked.end());
+  call.head_mass_queries = asked;
   Array<float> unwanted(impl_->context.memory, MemoryKind::kScratch);  // [T, H, D]
   if (out == nullptr) {
     if (call.mass_queries == 0) return impl_->append(l, {k, v, nullptr, tokens});
@@ -201,6 +198,16 @@ void KvCache::attend_only(int l, float* out, const float* q, size_t tokens) {
 
 void KvCache::append(int l, const float* k, const float* v, size_t tokens) {
   impl_->append(l, {k, v, nullptr, tokens});
+}
+
+void KvCache::protect(std::span<const TokenRange> ranges) {
+  size_t seen = 0;
+  for (const Layer& layer : impl_->layers) seen = std::max(seen, layer.tokens);
+  ProtectedRows all = impl_->protected_rows;
+  all.add(ranges, static_cast<int64_t>(seen), static_cast<int64_t>(impl_->shape.context));
+  impl_->protected_rows = std::move(all);
+  for (Layer& layer : impl_->layers)
+    for (HeadGroup& group : layer.groups) group.protect(impl_->protected_rows);
 }
 
 void KvCache::end_prefill() {

@@ -43,6 +43,10 @@ class KvCache {
   /// Rows are appended and compressed without queries. Selectors that live on attention mass
   /// see none.
   void append(int layer, const float* k, const float* v, size_t tokens);
+  /// Tokens that come later and whose rows must stay: exact and with weight 1 in every layer that
+  /// has no sliding window of its own, on top of the policy's budget, unseen by its selectors.
+  /// Throws kInvalidArgument as ProtectedRows::add does, with nothing changed.
+  void protect(std::span<const TokenRange> ranges);
   /// Tells the selectors that the prompt is complete.
   void end_prefill();
 

@@ -4,6 +4,8 @@
 #include "compress/coded_rows.h"
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 namespace pith {
 namespace {
@@ -24,6 +26,13 @@ void for_tiles(const CodedRows& rows, size_t first, size_t count, F&& f) {
 }
 
 }  // namespace
+
+void CodedRows::keep_after(size_t first, std::span<const uint32_t> kept) {
+  std::vector<uint32_t> all(first);
+  std::iota(all.begin(), all.end(), 0u);
+  all.insert(all.end(), kept.begin(), kept.end());
+  keep(all);
+}
 
 void CodedRows::decode_transposed(float* out, size_t ld, size_t first, size_t count) const {
   for_tiles(*this, first, count, [&](const DenseRows& tile, size_t t, size_t n) {

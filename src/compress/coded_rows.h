@@ -24,6 +24,8 @@ class CodedRows {
   /// Keeps the rows named, ascending and without repeats, in that order; drops the others.
   /// Memory that is no longer needed is returned.
   virtual void keep(std::span<const uint32_t> kept) = 0;
+  /// The same for rows from `first` on: `kept` names those of them that stay, older rows all do.
+  virtual void keep_after(size_t first, std::span<const uint32_t> kept);
   /// out f32 [count, D] <- rows [first, first + count).
   virtual void decode(float* out, size_t first, size_t count) const = 0;
   /// out [D, ld] <- the same rows, transposed: out[c * ld + t]; what gemm wants for scores.

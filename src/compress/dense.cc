@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -15,9 +16,13 @@ constexpr float kF16Max = 65504;
 // One NaN or infinity would spread to every later answer, so it is stopped where it enters.
 void check_range(const float* x, size_t n, DType dtype) {
   const float limit = dtype == DType::kF16 ? kF16Max : 3.3895314e38f;  // bf16's largest
-  bool fits = true;
-  for (size_t i = 0; i < n; ++i) fits &= std::fabs(x[i]) <= limit;  // false for NaN
-  if (fits) return;
+  // As integers, numbers without their sign are ordered like the numbers, infinity and NaN last; a
+  // difference is negative if one of them is too large. Compilers vectorise this, unlike a compare.
+  const auto limit_bits = std::bit_cast<int32_t>(limit);
+  int32_t differences = 0;
+  for (size_t i = 0; i < n; ++i)
+    differences |= limit_bits - (std::bit_cast<int32_t>(x[i]) & 0x7fffffff);
+  if (differences >= 0) return;
   for (size_t i = 0; i < n; ++i)
     if (!(std::fabs(x[i]) <= limit))
       throw Error(
@@ -65,6 +70,16 @@ void DenseRowsStore::keep(std::span<const uint32_t> kept) {
     to += run;
   }
   bytes_.resize(kept.size() * row_bytes_);
+  if (bytes_.capacity() > bytes_.size() * 9 / 8 + 4096) bytes_.shrink_to_fit();
+}
+
+void DenseRowsStore::keep_after(size_t first, std::span<const uint32_t> kept) {
+  size_t to = first;
+  for (size_t i = 0; i < kept.size(); ++i, ++to)
+    if (kept[i] != to)
+      std::memcpy(bytes_.data() + to * row_bytes_, bytes_.data() + kept[i] * row_bytes_,
+                  row_bytes_);
+  bytes_.resize(to * row_bytes_);
   if (bytes_.capacity() > bytes_.size() * 9 / 8 + 4096) bytes_.shrink_to_fit();
 }
 

@@ -14,6 +14,7 @@ class DenseRowsStore final : public CodedRows {
   size_t rows() const override { return bytes_.size() / row_bytes_; }
   void append(const float* x, size_t stride, size_t count) override;
   void keep(std::span<const uint32_t> kept) override;
+  void keep_after(size_t first, std::span<const uint32_t> kept) override;
   void decode(float* out, size_t first, size_t count) const override;
   void decode_transposed(float* out, size_t ld, size_t first, size_t count) const override;
   void scores(float* out, size_t ld, const float* q, const float* prepared, size_t queries,

@@ -2,12 +2,26 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 namespace pith {
 namespace {
 
 constexpr size_t kTileRows = 64;  // even: a tile of rows is a whole number of pairs
+
+/// max |x[i]|, in lanes: one chain of comparisons took half of a halving's time.
+float largest_entry(const float* x, size_t n) {
+  constexpr size_t kLanes = 32;
+  float lanes[kLanes] = {}, largest = 0;
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (size_t l = 0; l < kLanes; ++l) {
+      const float a = std::fabs(x[i + l]);
+      lanes[l] = lanes[l] > a ? lanes[l] : a;
+    }
+  for (; i < n; ++i) largest = std::max(largest, std::fabs(x[i]));
+  for (float lane : lanes) largest = std::max(largest, lane);
+  return largest;
+}
 
 /// Rows of the kernel matrix, a tile at a time, so that scratch stays O(S D).
 class KernelTiles {
@@ -23,6 +37,10 @@ class KernelTiles {
         tile_(memory, MemoryKind::kScratch),
         products_(memory, MemoryKind::kScratch) {
     if (rule.centre) centre();
+    if (rule.walk == Walk::kPairs) {
+      split_pairs(rows.k);
+      if (values_) split_pairs(rows.v);
+    }
     transpose(transposed_k_, rows.k);
     if (values_) transpose(transposed_v_, rows.v);
     float largest_key = 0;
@@ -35,8 +53,8 @@ class KernelTiles {
     for (size_t i = 0; values_ && i < rows.rows; ++i) {
       const float* v = rows.v + i * rows.dim;
       largest_value = std::max(largest_value, kernels.dot(v, v, rows.dim));
-      for (size_t c = 0; c < rows.dim; ++c) entry = std::max(entry, std::fabs(v[c]));
     }
+    if (values_) entry = largest_entry(rows.v, rows.rows * rows.dim);
     constant_ = values_ ? rule.value_constant * entry * entry : 1.0f;
     bound_ = largest_value + constant_;
     const size_t tile = std::min(kTileRows, rows.rows);
@@ -47,19 +65,22 @@ class KernelTiles {
   /// Computes K(i, j) for i in [first, first + count), j in [from, S); returns the row of i =
   /// first. Rows of the result are S numbers apart.
   const float* compute(size_t first, size_t count, size_t from) {
-    const size_t s = rows_.rows, d = rows_.dim, n = s - from;
-    kernels_.gemm({tile_.data() + from, s, rows_.k + first * d, d, transposed_k_.data() + from, s,
-                   count, n, d, false});
-    if (values_)
-      kernels_.gemm({products_.data() + from, s, rows_.v + first * d, d,
-                     transposed_v_.data() + from, s, count, n, d, false});
-    for (size_t i = 0; i < count; ++i) {
-      float* x = tile_.data() + i * s + from;
-      kernels_.scale(x, scale_, n);
-      kernels_.exp_sum(x, shift_, n);
-      if (!values_) continue;
-      const float* p = products_.data() + i * s + from;
-      for (size_t j = 0; j < n; ++j) x[j] *= p[j] + constant_;
+    compute_block(0, first, count, from, rows_.rows - from);
+    return tile_.data();
+  }
+  /// For Walk::kPairs, whose rows are numbered here with the first of all pairs before the seconds:
+  /// the kernel of pairs [first, first + count), the tile's rows [0, count) and [count, 2 count),
+  /// with pairs from `first` on.
+  const float* compute_pairs(size_t first, size_t count) {
+    const size_t pairs = rows_.rows / 2, n = pairs - first;
+    for (size_t half : {size_t{0}, size_t{1}}) {
+      const size_t to = half * count, row = half * pairs + first;
+      if (first == 0) {
+        compute_block(to, row, count, 0, rows_.rows);
+      } else {
+        compute_block(to, row, count, first, n);
+        compute_block(to, row, count, pairs + first, n);
+      }
     }
     return tile_.data();
   }
@@ -67,6 +88,34 @@ class KernelTiles {
   float bound() const { return bound_; }
 
  private:
+  /// tile rows [to, to + count) <- K(i, j) for rows i from `first` on, columns [from, from + n).
+  void compute_block(size_t to, size_t first, size_t count, size_t from, size_t n) {
+    const size_t s = rows_.rows, d = rows_.dim;
+    float* const tile = tile_.data() + to * s + from;
+    kernels_.gemm(
+        {tile, s, rows_.k + first * d, d, transposed_k_.data() + from, s, count, n, d, false});
+    float* const products = values_ ? products_.data() + to * s + from : nullptr;
+    if (values_)
+      kernels_.gemm({products, s, rows_.v + first * d, d, transposed_v_.data() + from, s, count, n,
+                     d, false});
+    for (size_t i = 0; i < count; ++i) {
+      float* x = tile + i * s;
+      kernels_.scale(x, scale_, n);
+      kernels_.exp_sum(x, shift_, n);
+      if (!values_) continue;
+      const float* p = products + i * s;
+      for (size_t j = 0; j < n; ++j) x[j] *= p[j] + constant_;
+    }
+  }
+  /// Rows 0, 2, 4, ... first, then 1, 3, 5, ...: differences over pairs then run over neighbouring
+  /// numbers.
+  void split_pairs(float* x) {
+    const size_t d = rows_.dim, pairs = rows_.rows / 2;
+    transposed_k_.resize(rows_.rows * d);  // free until it is filled
+    std::copy_n(x, rows_.rows * d, transposed_k_.data());
+    for (size_t i = 0; i < rows_.rows; ++i)
+      std::copy_n(transposed_k_.data() + i * d, d, x + (i % 2 * pairs + i / 2) * d);
+  }
   void centre() {
     std::vector<float> mean(rows_.dim);
     for (size_t i = 0; i < rows_.rows; ++i)
@@ -109,13 +158,16 @@ Halved halve_pairs(const Kernels& kernels, KernelTiles& tiles, const HalvingRule
   Halved out;
   out.kept.resize(pairs);
   const float* tile = nullptr;
+  size_t in_all = 0;  // pairs of the tile
   for (size_t b = 0; b < pairs; ++b) {
     const size_t in_tile = b % (kTileRows / 2);
-    if (in_tile == 0) tile = tiles.compute(2 * b, std::min(kTileRows, rows.rows - 2 * b), 2 * b);
-    const float* one = tile + 2 * in_tile * rows.rows;
-    const float* two = one + rows.rows;
-    for (size_t c = b; c < pairs; ++c)
-      d[c] = (one[2 * c] - one[2 * c + 1]) - (two[2 * c] - two[2 * c + 1]);
+    if (in_tile == 0) {
+      in_all = std::min(kTileRows / 2, pairs - b);
+      tile = tiles.compute_pairs(b, in_all);
+    }
+    const float* one = tile + in_tile * rows.rows;
+    const float* two = one + in_all * rows.rows;
+    for (size_t c = b; c < pairs; ++c) d[c] = (one[c] - one[pairs + c]) - (two[c] - two[pairs + c]);
     const float width = std::sqrt(std::max(d[b], 0.0f));
     widest = std::max(widest, width);
     const float c_b = threshold * width * widest;
@@ -201,12 +253,11 @@ SegmentHalved halve_segment(const Context& context, RowStore& store, const Halvi
   const Halved halved = halve(context.kernels, context.memory, rule,
                               {k.data(), v.data(), positions.data(), segment.count, dim}, random);
 
-  std::vector<uint32_t> stay(segment.first + halved.kept.size());
-  std::iota(stay.begin(), stay.begin() + static_cast<ptrdiff_t>(segment.first), 0u);
-  for (size_t i = 0; i < halved.kept.size(); ++i)
-    stay[segment.first + i] = static_cast<uint32_t>(segment.first) + halved.kept[i];
-  store.keep(stay);
-  for (size_t i = segment.first; i < stay.size(); ++i) store.set_log_weight(i, segment.log_weight);
+  std::vector<uint32_t> stay = halved.kept;
+  for (uint32_t& row : stay) row += static_cast<uint32_t>(segment.first);
+  store.keep_after(segment.first, stay);
+  for (size_t i = 0; i < stay.size(); ++i)
+    store.set_log_weight(segment.first + i, segment.log_weight);
   return {halved.kept.size(), halved.failures};
 }
 

@@ -48,7 +48,7 @@ struct HalvingRandom {
 
 /// The rows of one run, as f32.
 struct HalvingRows {
-  float* k = nullptr;                  // [S, D], changed by centring
+  float* k = nullptr;                  // [S, D], changed: centred, reordered
   float* v = nullptr;                  // [S, D]
   const int64_t* positions = nullptr;  // [S]
   size_t rows = 0;                     // S

@@ -70,6 +70,8 @@ struct SelectorRow {
   bool owns_window = false;
   /// Bytes that the selector needs beside each body row: positions, weights, mass.
   double side_bytes = sizeof(uint32_t);
+  /// More of them for some parameters.
+  double (*more_side_bytes)(const Parameters&) = nullptr;
   /// Cache positions instead of true ones (StreamingLLM's rope=cache).
   bool (*cache_positions)(const Parameters&) = nullptr;
 };

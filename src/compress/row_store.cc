@@ -19,7 +19,21 @@ void keep_in(Array<T>& a, std::span<const uint32_t> kept) {
   if (a.capacity_bytes() > a.size() * sizeof(T) * 9 / 8 + 4096) a.shrink_to_fit();
 }
 
+template <class T>
+void keep_tail(Array<T>& a, size_t first, std::span<const uint32_t> kept) {
+  if (a.empty()) return;
+  for (size_t i = 0; i < kept.size(); ++i) a[first + i] = a[kept[i]];
+  a.resize(first + kept.size());
+  if (a.capacity_bytes() > a.size() * sizeof(T) * 9 / 8 + 4096) a.shrink_to_fit();
+}
+
 }  // namespace
+
+bool NewRows::consecutive() const {
+  for (size_t i = 1; positions && i < count; ++i)
+    if (positions[i] != positions[i - 1] + 1) return false;
+  return true;
+}
 
 RowStore::RowStore(const Context& context, const RowFormat& format, Role role)
     : format_(format),
@@ -60,13 +74,13 @@ void RowStore::append(const NewRows& in, float log_weight) {
   const size_t before = rows();
   if (before == 0) {
     contiguous_ = true;
-    first_position_ = in.first_position;
-  } else if (contiguous_ && in.first_position != first_position_ + static_cast<int64_t>(before)) {
-    materialise_positions();
+    first_position_ = in.position(0);
   }
+  const bool follows = in.position(0) == first_position_ + static_cast<int64_t>(before);
+  if (contiguous_ && !(follows && in.consecutive())) materialise_positions();
   if (!contiguous_)
     for (size_t i = 0; i < in.count; ++i)
-      positions_.push_back(static_cast<uint32_t>(in.first_position + static_cast<int64_t>(i)));
+      positions_.push_back(static_cast<uint32_t>(in.position(i)));
   if (log_weight != 0 && log_weights_.empty()) {
     log_weights_.resize(before);
     for (float& w : log_weights_) w = 0;
@@ -81,7 +95,7 @@ void RowStore::append(const NewRows& in, float log_weight) {
     for (size_t i = 0; i < in.count; ++i) {
       float* row = unturned.data() + i * format_.dim;
       std::copy_n(in.k + i * in.stride, format_.dim, row);
-      format_.rope->rotate(*kernels_, row, -(in.first_position + static_cast<int64_t>(i)));
+      format_.rope->rotate(*kernels_, row, -in.position(i));
     }
     keys_->append(unturned.data(), format_.dim, in.count);
   } else {
@@ -105,6 +119,18 @@ void RowStore::keep(std::span<const uint32_t> kept) {
   keep_in(mass_, kept);
   keys_->keep(kept);
   values_->keep(kept);
+}
+
+void RowStore::keep_after(size_t first, std::span<const uint32_t> kept) {
+  if (first + kept.size() == rows()) return;
+  if (first == 0) return keep(kept);
+  const bool prefix = kept.empty() || kept.back() == first + kept.size() - 1;
+  if (contiguous_ && !prefix) materialise_positions();
+  keep_tail(positions_, first, kept);
+  keep_tail(log_weights_, first, kept);
+  keep_tail(mass_, first, kept);
+  keys_->keep_after(first, kept);
+  values_->keep_after(first, kept);
 }
 
 void RowStore::decode_keys(float* out, size_t first, size_t count) const {

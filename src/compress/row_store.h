@@ -19,24 +19,31 @@ struct RowFormat {
   bool mass = false;    ///< carry attention mass
 };
 
-/// Rows to append: `count` consecutive positions.
+/// Rows to append, oldest first, at consecutive positions unless `positions` says otherwise.
 struct NewRows {
   const float* k = nullptr;  // [count, D], after RoPE
   const float* v = nullptr;  // [count, D]
   size_t stride = 0;         ///< numbers between consecutive rows, of both
   size_t count = 0;
-  int64_t first_position = 0;
-  const float* mass = nullptr;  // [count], if tracked
+  int64_t first_position = 0;          ///< of row 0
+  const float* mass = nullptr;         // [count], if tracked
+  const int64_t* positions = nullptr;  // [count]; null: consecutive
 
+  int64_t position(size_t row) const {
+    return positions ? positions[row] : first_position + static_cast<int64_t>(row);
+  }
   /// Rows [first, first + n) of these.
   NewRows slice(size_t first, size_t n) const {
     return {k + first * stride,
             v + first * stride,
             stride,
             n,
-            first_position + static_cast<int64_t>(first),
-            mass ? mass + first : nullptr};
+            first < count ? position(first) : 0,
+            mass ? mass + first : nullptr,
+            positions ? positions + first : nullptr};
   }
+  /// Whether the rows have consecutive positions.
+  bool consecutive() const;
 };
 
 class RowStore {
@@ -52,6 +59,8 @@ class RowStore {
   void append(const NewRows& rows, float log_weight = 0);
   /// Drops the rows that are not named (ascending, no repeats).
   void keep(std::span<const uint32_t> kept);
+  /// The same for rows from `first` on; older ones stay. Costs nothing for those.
+  void keep_after(size_t first, std::span<const uint32_t> kept);
   void clear() { keep({}); }
 
   int64_t position(size_t row) const;

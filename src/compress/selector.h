@@ -77,10 +77,10 @@ class Selector {
  public:
   virtual ~Selector() = default;
 
-  /// Rows that leave the window, oldest first, one entry a head, the same positions in each: the
-  /// selector appends those it wants to bodies[h] and drops those it no longer wants. May be called
-  /// with any multiple of block_rows() rows; the rows kept must not depend on how a stream is cut
-  /// into calls.
+  /// Rows that leave the window, oldest first, one entry a head, equally many in each (with gaps
+  /// in their positions where rows are protected): the selector appends those it wants to bodies[h]
+  /// and drops those it no longer wants. May be called with any multiple of block_rows() rows; the
+  /// rows kept must not depend on how a stream is cut into calls.
   virtual void ingest(std::span<HeadBody> bodies, std::span<const NewRows> rows) = 0;
   /// The prompt is complete (SnapKV selects here).
   virtual void end_prefill(std::span<HeadBody> /*bodies*/) {}

@@ -2,11 +2,9 @@
 // A run of stored rows as attention sees it.
 
 #include "compress/coded_rows.h"
+#include "pith/rows.h"
 
 namespace pith {
-
-/// What a span's rows count for. BalanceKV's streaming form keeps rows for either sum alone.
-enum class Role : uint8_t { kBoth, kNumerator, kDenominator };
 
 /// A run of stored rows [first, first + count) of one KV head. Arrays are indexed by row number
 /// from 0 of `keys`, not from `first`.

@@ -60,7 +60,9 @@ struct Session::State {
         cache(std::make_unique<KvCache>(engine->context,
                                         cache_shape(model->config(), options.context),
                                         options.policy, options.seed, &model->weights().rope)),
-        forward(engine->context, *model, options.chunk, precision(options)) {}
+        forward(engine->context, *model, options.chunk, precision(options)) {
+    cache->protect(options.protect);
+  }
   State(const State& o)
       : model(o.model),
         options(o.options),
@@ -78,14 +80,19 @@ struct Session::State {
   size_t tokens = 0;
   std::string failure;  ///< why the layers disagree, if they do
 
+  void check_usable() const;
   void check(std::span<const int32_t> ids) const;
   void run_chunk(std::span<const int32_t> ids);
 };
 
-void Session::State::check(std::span<const int32_t> ids) const {
+void Session::State::check_usable() const {
   if (!failure.empty())
     throw Error(ErrorCode::kInternal, "this session failed before (" + failure +
                                           "); start a new one, or go on from a fork");
+}
+
+void Session::State::check(std::span<const int32_t> ids) const {
+  check_usable();
   if (ids.empty()) throw Error(ErrorCode::kInvalidArgument, "no tokens were given");
   if (tokens + ids.size() > options.context)
     throw Error(ErrorCode::kContextFull,
@@ -144,6 +151,12 @@ void Session::prefill_logits(std::span<const int32_t> ids, const LogitsSink& sin
   if (ids.size() > 1) state_->cache->end_prefill();
 }
 
+void Session::protect(std::span<const TokenRange> ranges) {
+  state_->check_usable();
+  state_->cache->protect(ranges);
+  state_->options.protect.insert(state_->options.protect.end(), ranges.begin(), ranges.end());
+}
+
 size_t Session::tokens() const { return state_->tokens; }
 size_t Session::context() const { return state_->options.context; }
 HeadRows Session::rows(int layer, int head) const { return state_->cache->rows(layer, head); }
@@ -164,7 +177,8 @@ Ledger estimate_ledger(const ModelConfig& config, const SessionOptions& options,
   const SessionOptions o = checked(options, config);
   Engine engine(o);
   const Rope rope(static_cast<size_t>(config.head_dim), config.rope_theta);
-  const KvCache cache(engine.context, cache_shape(config, o.context), o.policy, o.seed, &rope);
+  KvCache cache(engine.context, cache_shape(config, o.context), o.policy, o.seed, &rope);
+  cache.protect(o.protect);
   return cache.estimate(tokens);
 }
 

@@ -7,10 +7,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "compress/heavy.h"
 #include "pith/error.h"
 
 namespace pith {
 namespace {
+
+// Tags of a row's random numbers: a doubling of its weight each, strata apart from halvings.
+constexpr uint32_t kStratumTag = 255, kDenominatorTags = 128;
 
 class BalanceBlock final : public Selector {
  public:
@@ -98,8 +102,18 @@ std::unique_ptr<Selector> make_balancekv(const SelectorRequest& r) {
   rule.halving.balance = static_cast<float>(p.number("balance", 0, 100));
   rule.halving.side =
       p.choice("side", {"smaller", "coin"}) == "coin" ? KeptSide::kCoin : KeptSide::kSmaller;
-  const std::string walk = p.choice("walk", {"pairs", "rows", "exact"});
-  rule.halving.walk = stream ? Walk::kRows : parse_walk(walk);
+  const std::string walk =
+      p.text("walk").empty() ? "pairs" : p.choice("walk", {"pairs", "rows", "exact"});
+  rule.halving.walk = parse_walk(walk);
+  rule.endless = p.flag("endless");
+  if (stream && has_heavy(p))
+    throw Error(ErrorCode::kUnsupported,
+                "balancekv: heavy rows count for both sums, which mode=stream keeps apart; use "
+                "mode=block");
+  if (rule.endless && (!stream || rule.rounds == 0))
+    throw Error(ErrorCode::kUnsupported,
+                "balancekv: endless=true goes with mode=stream and a rate of 1/2 or less; "
+                "express(s=...) is the bounded form of mode=block");
   if (!stream && rule.halving.walk == Walk::kRows)
     throw Error(ErrorCode::kUnsupported,
                 "balancekv: mode=block keeps exactly half of a block: walk=pairs or walk=exact; "
@@ -109,48 +123,91 @@ std::unique_ptr<Selector> make_balancekv(const SelectorRequest& r) {
                   stream ? "stream" : "block", std::ldexp(1.0, -static_cast<int>(rule.rounds)),
                   rule.block, rule.halving.balance, rule.halving.centre, rule.halving.temperature,
                   rule.halving.value_constant, rule.weight_exponent);
-  text += stream ? fmt::format(",eps={},side={})", rule.epsilon, p.text("side"))
-                 : fmt::format(",walk={})", walk);
+  text += fmt::format(",walk={}", walk);
+  text += stream ? fmt::format(",eps={},side={},endless={})", rule.epsilon, p.text("side"),
+                               rule.endless)
+                 : ")";
   if (stream) return make_balance_stream(r.context, r.site, rule, std::move(text));
-  return std::make_unique<BalanceBlock>(r.context, r.site, rule, std::move(text));
+  return with_heavy(r, std::make_unique<BalanceBlock>(r.context, r.site, rule, std::move(text)));
 }
 
 }  // namespace
+
+float BalanceReducer::log_weight(double weight) const {
+  return rule_.weight_exponent * static_cast<float>(std::log(weight));
+}
 
 size_t BalanceReducer::take(RowStore& store, BalanceTree& tree, const NewRows& rows,
                             bool values) const {
   size_t failures = 0;
   for (size_t done = 0; done < rows.count;) {
-    const size_t room = rule_.block - tree.levels[0];
-    const size_t n = rule_.rounds == 0 ? rows.count : std::min(rows.count - done, room);
-    store.append(rows.slice(done, n));
-    tree.levels[0] += static_cast<uint32_t>(n);
-    tree.seen += n;
-    done += n;
+    done += take_some(store, tree, rows.slice(done, rows.count - done), values);
     if (rule_.rounds > 0 && tree.levels[0] == rule_.block) failures += reduce(store, tree, values);
   }
   return failures;
 }
 
-// The listing's p = j/t, halved while it is an integer: level i is balanced into level i+1.
-size_t BalanceReducer::reduce(RowStore& store, BalanceTree& tree, bool values) const {
+// Rows up to the end of a batch or a stratum at most. A stratum keeps one row, drawn by reservoir
+// sampling, which has the weight of the rows counted so far.
+size_t BalanceReducer::take_some(RowStore& store, BalanceTree& tree, const NewRows& rows,
+                                 bool values) const {
+  if (tree.base == 0) {
+    const size_t room = rule_.block - tree.levels[0];
+    const size_t n = rule_.rounds == 0 ? rows.count : std::min(rows.count, room);
+    store.append(rows.slice(0, n));
+    tree.levels[0] += static_cast<uint32_t>(n);
+    return n;
+  }
+  const uint64_t size = uint64_t{1} << tree.base;
+  const size_t n = std::min<uint64_t>(rows.count, size - tree.stratum);
+  size_t pick = n;
+  for (size_t i = 0; i < n; ++i) {
+    const uint64_t word = random_.word64(static_cast<uint64_t>(rows.position(i)),
+                                         values ? kStratumTag : kStratumTag - 1);
+    if (tree.stratum + i == 0 || word < UINT64_MAX / (tree.stratum + i + 1)) pick = i;
+  }
+  if (pick < n) {
+    if (tree.stratum > 0) store.keep_after(store.rows() - 1, {});
+    store.append(rows.slice(pick, 1));
+  }
+  tree.stratum += n;
+  store.set_log_weight(store.rows() - 1, log_weight(static_cast<double>(tree.stratum)));
+  if (tree.stratum == size) {
+    tree.stratum = 0;
+    ++tree.levels[0];
+  }
+  return n;
+}
+
+SegmentHalved BalanceReducer::halve_level(RowStore& store, const BalanceTree& tree, uint32_t level,
+                                          bool values) const {
   HalvingRule rule = rule_.halving;
   rule.values = values;
+  const uint32_t doublings = tree.base + level;  // of the rows' weight so far
+  const size_t count = tree.levels[level];
+  return halve_segment(
+      context_, store, rule,
+      {store.rows() - count, count, log_weight(std::ldexp(1.0, static_cast<int>(doublings) + 1))},
+      {random_, values ? doublings : kDenominatorTags + doublings});
+}
+
+// The listing's p = j/t, halved while it is an integer: level i is balanced into level i+1.
+size_t BalanceReducer::reduce(RowStore& store, BalanceTree& tree, bool values) const {
   size_t failures = 0;
-  uint64_t p = tree.seen / rule_.block;
+  uint64_t p = ++tree.batches;
   for (uint32_t i = 0; i < rule_.rounds; ++i, p /= 2) {
-    const size_t count = tree.levels[i];
-    const float log_weight =
-        rule_.weight_exponent * static_cast<float>(i + 1) * static_cast<float>(std::log(2.0));
-    const SegmentHalved half =
-        halve_segment(context_, store, rule, {store.rows() - count, count, log_weight},
-                      {random_, values ? i : kBalanceRounds + i});
+    const SegmentHalved half = halve_level(store, tree, i, values);
     tree.levels[i] = 0;
     tree.levels[i + 1] += static_cast<uint32_t>(half.kept);
     failures += half.failures;
-    if (p % 2 != 0) break;
+    if (p % 2 != 0) return failures;
   }
-  return failures;
+  if (!rule_.endless) return failures;
+  const SegmentHalved half = halve_level(store, tree, rule_.rounds, values);
+  tree.levels[rule_.rounds] = static_cast<uint32_t>(half.kept);
+  ++tree.base;
+  tree.batches /= 2;
+  return failures + half.failures;
 }
 
 SelectorRow balancekv_row() {
@@ -160,20 +217,23 @@ SelectorRow balancekv_row() {
       true,
       "halves blocks of rows by a self-balancing walk",
       "BalanceKV: Streaming Attention Approximation via Discrepancy Theory",
-      {{"rate", "0.25", "share of the body's rows that stay: 2^-T"},
-       {"budget", "", "rows instead (a number, % or MiB): the largest rate that fits"},
-       {"mode", "block", "block (exactly half of each) or stream (the guaranteed form)"},
-       {"b", "256", "rows of a block (the paper's t in mode=stream)"},
-       {"walk", "pairs", "mode=block: pairs of neighbours, or exact (rows, filled to half)"},
-       {"balance", "0", "times the paper's threshold; 1 = the paper's, 0 = greedy"},
-       {"centre", "true", "subtract the block's mean key before the kernel"},
-       {"temp", "0.25", "kernel temperature: exp(temp <k,k'> scale); 1 = the paper's"},
-       {"beta", "0.1", "constant added to <v,v'>, times max|v|^2; 0 = the paper's"},
-       {"weight", "1", "a row of weight w counts as w^weight"},
-       {"eps", "0.1", "mode=stream: precision, for the erasure of buckets"},
-       {"side", "smaller", "mode=stream: the side that stays: smaller or coin"}},
-      "budget"};
+      heavy_parameters(
+          {{"rate", "0.25", "share of the body's rows that stay: 2^-T"},
+           {"budget", "", "rows instead (a number, % or MiB): the largest rate that fits"},
+           {"mode", "block", "block (exactly half of each) or stream (the guaranteed form)"},
+           {"b", "256", "rows of a block (the paper's t in mode=stream)"},
+           {"walk", "", "pairs of neighbours, exact (rows, filled to half), or rows (mode=stream)"},
+           {"balance", "0", "times the paper's threshold; 1 = the paper's, 0 = greedy"},
+           {"centre", "true", "subtract the block's mean key before the kernel"},
+           {"temp", "0.25", "kernel temperature: exp(temp <k,k'> scale); 1 = the paper's"},
+           {"beta", "0.1", "constant added to <v,v'>, times max|v|^2; 0 = the paper's"},
+           {"weight", "1", "a row of weight w counts as w^weight"},
+           {"eps", "0.1", "mode=stream: precision, for the erasure of buckets"},
+           {"side", "smaller", "walk=rows: the side that stays: smaller or coin"},
+           {"endless", "false", "mode=stream: bounded rows whatever the length; weights rise"}}),
+      "rate"};
   row.make = make_balancekv;
+  row.more_side_bytes = heavy_side_bytes;
   row.default_sink = 4;
   row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 64u; };
   row.side_bytes = sizeof(uint32_t) + sizeof(float);

@@ -21,13 +21,21 @@ struct BalanceRule {
   uint32_t block = 256;       ///< b, the paper's batch size t
   float weight_exponent = 1;  ///< a row of weight w counts as w^exponent
   float epsilon = 0.1f;       ///< mode=stream: precision, for the erasure of buckets
+  bool endless = false;       ///< mode=stream: level T is halved too, see BalanceTree
   HalvingRule halving;
 };
 
-/// One merge-and-reduce tree. Rows of its store lie in stream order: level T | ... | level 0, and
-/// rows of level l have weight 2^l.
+/// One merge-and-reduce tree. Rows of its store lie in stream order: level T | ... | level 0 | the
+/// pick of an unfinished stratum, and rows of level l have weight 2^(base + l).
+///
+/// The paper's C^T grows by b/2 rows every 2^(T-1) batches. An endless tree halves it whenever its
+/// second batch arrives: all other levels are empty then, so that what is left is again level T of
+/// a tree whose base is one higher. From then on one random row of each 2^base rows enters level 0.
+/// A tree holds at most b (T/2 + 1) rows, whatever the stream's length.
 struct BalanceTree {
-  uint64_t seen = 0;
+  uint64_t batches = 0;  ///< that level 0 was full, in units of today's base
+  uint64_t stratum = 0;  ///< rows counted of the unfinished stratum
+  uint32_t base = 0;     ///< 0 unless endless
   std::array<uint32_t, kBalanceRounds + 1> levels{};
 };
 
@@ -40,7 +48,12 @@ class BalanceReducer {
   size_t take(RowStore& store, BalanceTree& tree, const NewRows& rows, bool values) const;
 
  private:
+  size_t take_some(RowStore& store, BalanceTree& tree, const NewRows& rows, bool values) const;
   size_t reduce(RowStore& store, BalanceTree& tree, bool values) const;
+  /// Halves the store's last level `level` into the next weight; returns the survivors.
+  SegmentHalved halve_level(RowStore& store, const BalanceTree& tree, uint32_t level,
+                            bool values) const;
+  float log_weight(double weight) const;
 
   const Context& context_;
   const BalanceRule& rule_;

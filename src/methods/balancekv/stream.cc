@@ -45,12 +45,12 @@ class Stream final : public BalanceStream {
   void ingest(std::span<HeadBody> bodies, std::span<const NewRows> rows) override {
     context_.pool.parallel_for(bodies.size(), [&](size_t h, int) {
       if (bodies[h].stores() == 1) bodies[h].add_store(Role::kDenominator);
-      for (size_t i = 0; i < rows[h].count; ++i) take(bodies[h], heads_[h], row(rows[h], i));
+      for (size_t i = 0; i < rows[h].count; ++i) take(bodies[h], heads_[h], rows[h].slice(i, 1));
     });
   }
   size_t rows_after(size_t n) const override {
     const size_t waiting = size_t{rule_.block} * (rule_.rounds + 1) * kMostTrees;
-    return std::min(2 * n, 2 * (n >> rule_.rounds) + waiting);
+    return std::min(2 * n, (rule_.endless ? 0 : 2 * (n >> rule_.rounds)) + waiting);
   }
   size_t state_bytes() const override {
     size_t bytes = 0;
@@ -76,15 +76,6 @@ class Stream final : public BalanceStream {
   }
 
  private:
-  static NewRows row(const NewRows& rows, size_t i) {
-    return {rows.k + i * rows.stride,
-            rows.v + i * rows.stride,
-            rows.stride,
-            1,
-            rows.first_position + static_cast<int64_t>(i),
-            rows.mass ? rows.mass + i : nullptr};
-  }
-
   void take(HeadBody& body, Head& head, const NewRows& row) const {
     const BalanceReducer reducer(context_, rule_, Philox(site_.seed, site_.layer, body.head()));
     const Kernels& kernels = context_.kernels;

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "compress/heavy.h"
 #include "core/philox.h"
 #include "methods/baselines/baselines.h"
 #include "pith/error.h"
@@ -40,7 +41,7 @@ class UniformRate final : public Selector {
       const Philox random(site_.seed, site_.layer, bodies[h].head());
       flags.resize(rows[h].count);
       for (size_t i = 0; i < rows[h].count; ++i)
-        flags[i] = random.uniform(static_cast<uint64_t>(rows[h].first_position) + i) < rate_;
+        flags[i] = random.uniform(static_cast<uint64_t>(rows[h].position(i))) < rate_;
       append_flagged(bodies[h].store(), rows[h], flags);
       if (weights_) bodies[h].store().set_span_log_weight(static_cast<float>(-std::log(rate_)));
     }
@@ -102,7 +103,7 @@ class UniformBudget final : public Selector {
     std::vector<uint64_t> fresh(in.count);
     bool any = held < budget_;
     for (size_t i = 0; i < in.count; ++i) {
-      fresh[i] = random.word64(static_cast<uint64_t>(in.first_position) + i);
+      fresh[i] = random.word64(static_cast<uint64_t>(in.position(i)));
       any |= fresh[i] < largest;
     }
     if (!any) return;
@@ -137,24 +138,28 @@ std::unique_ptr<Selector> make_uniform(const SelectorRequest& r) {
     throw Error(ErrorCode::kInvalidArgument,
                 "uniform: rate and budget are both given; give one of them");
   if (r.parameters.given("budget"))
-    return std::make_unique<UniformBudget>(r.context, r.site, r.parameters.rows("budget", r.budget),
-                                           weights);
-  return std::make_unique<UniformRate>(r.site, r.parameters.number("rate", 1e-6, 1), weights);
+    return with_heavy(r, std::make_unique<UniformBudget>(
+                             r.context, r.site, r.parameters.rows("budget", r.budget), weights));
+  return with_heavy(
+      r, std::make_unique<UniformRate>(r.site, r.parameters.number("rate", 1e-6, 1), weights));
 }
 
 }  // namespace
 
 SelectorRow uniform_row() {
   SelectorRow row;
-  row.info = {"uniform",
-              true,
-              "a random sample of the body, correctly weighted",
-              "the seeds' common baseline",
-              {{"rate", "0.25", "share of the body's rows that stay"},
-               {"budget", "", "rows that stay instead: a number, per cent of the context, or MiB"},
-               {"weights", "true", "log-weight ln(n/kept) on each kept row"}},
-              "budget"};
+  row.info = {
+      "uniform",
+      true,
+      "a random sample of the body, correctly weighted",
+      "the seeds' common baseline",
+      heavy_parameters(
+          {{"rate", "0.25", "share of the body's rows that stay"},
+           {"budget", "", "rows that stay instead: a number, per cent of the context, or MiB"},
+           {"weights", "true", "log-weight ln(n/kept) on each kept row"}}),
+      "budget"};
   row.make = make_uniform;
+  row.more_side_bytes = heavy_side_bytes;
   row.default_sink = 4;
   row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 64u; };
   return row;

@@ -39,13 +39,7 @@ class Buzz final : public Selector {
       while (held_ >= options_.threshold) evict(bodies);
       const size_t run = std::min(count - done, options_.threshold - held_);
       for (size_t h = 0; h < bodies.size(); ++h) {
-        NewRows part = rows[h];
-        part.k += done * part.stride;
-        part.v += done * part.stride;
-        if (part.mass) part.mass += done;
-        part.first_position += static_cast<int64_t>(done);
-        part.count = run;
-        bodies[h].store().append(part);
+        bodies[h].store().append(rows[h].slice(done, run));
       }
       held_ += run;
       done += run;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "compress/heavy.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -82,26 +83,29 @@ std::unique_ptr<Selector> make_express(const SelectorRequest& r) {
       rule.halving.value_constant, rule.weight_exponent);
   if (!exact_number)
     text += fmt::format(" [s={} rounded down to a power of two]", r.parameters.text("s"));
-  return std::make_unique<Express>(r.context, r.site, rule, std::move(text));
+  return with_heavy(r, std::make_unique<Express>(r.context, r.site, rule, std::move(text)));
 }
 
 }  // namespace
 
 SelectorRow express_row() {
   SelectorRow row;
-  row.info = {"express",
-              true,
-              "a weighted coreset of at most 1.5 s rows for a stream of any length",
-              "Thinformer Express: Express Language Modeling",
-              {{"s", "1024", "coreset rows: a power of two (others are rounded down), %, or MiB"},
-               {"g", "1", "inflation: the smallest halving has 4^(g+1) rows"},
-               {"balance", "0", "times the paper's threshold; 1 = the paper's, 0 = greedy"},
-               {"centre", "true", "subtract the mean key before the kernel"},
-               {"temp", "0.25", "kernel temperature: exp(temp <k,k'> scale); 1 = the paper's"},
-               {"beta", "0.1", "constant added to <v,v'>, times max|v|^2; 1 = the paper's"},
-               {"weight", "1", "a row of weight w counts as w^weight"}},
-              "s"};
+  row.info = {
+      "express",
+      true,
+      "a weighted coreset of at most 1.5 s rows for a stream of any length",
+      "Thinformer Express: Express Language Modeling",
+      heavy_parameters(
+          {{"s", "1024", "coreset rows: a power of two (others are rounded down), %, or MiB"},
+           {"g", "1", "inflation: the smallest halving has 4^(g+1) rows"},
+           {"balance", "0", "times the paper's threshold; 1 = the paper's, 0 = greedy"},
+           {"centre", "true", "subtract the mean key before the kernel"},
+           {"temp", "0.25", "kernel temperature: exp(temp <k,k'> scale); 1 = the paper's"},
+           {"beta", "0.1", "constant added to <v,v'>, times max|v|^2; 1 = the paper's"},
+           {"weight", "1", "a row of weight w counts as w^weight"}}),
+      "s"};
   row.make = make_express;
+  row.more_side_bytes = heavy_side_bytes;
   row.default_sink = 4;
   row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 64u; };
   row.side_bytes = sizeof(uint32_t) + sizeof(float);

@@ -57,14 +57,9 @@ size_t ExpressStream::take_thin(RowStore& store, ExpressState& state, const NewR
   const size_t n = std::min<uint64_t>(rows.count, size - state.stratum);
   size_t pick = n;
   for (size_t i = 0; i < n; ++i)
-    if (becomes_pick(random_, rows.first_position + static_cast<int64_t>(i), state.stratum + i + 1))
-      pick = i;
+    if (becomes_pick(random_, rows.position(i), state.stratum + i + 1)) pick = i;
   if (pick < n) {
-    if (state.stratum > 0) {
-      std::vector<uint32_t> stay(store.rows() - 1);
-      for (uint32_t i = 0; i < stay.size(); ++i) stay[i] = i;
-      store.keep(stay);
-    }
+    if (state.stratum > 0) store.keep_after(store.rows() - 1, {});
     store.append(rows.slice(pick, 1));
   }
   state.stratum += n;
