@@ -371,10 +371,9 @@ void HeadGroup::estimate(Ledger& ledger, size_t n) const {
   const size_t body = selector_->rows_after(o.body);
   const size_t heads = heads_.size();
   const bool evicted = body < o.body;
-  const double coded = codecs_.key->most_bytes(body, dim_, evicted) +
-                       codecs_.value->most_bytes(body, dim_, evicted);
-  ledger.payload +=
-      heads * (exact * exact_row_bytes() + static_cast<size_t>(std::ceil(coded)));
+  const double coded =
+      codecs_.key->most_bytes(body, dim_, evicted) + codecs_.value->most_bytes(body, dim_, evicted);
+  ledger.payload += heads * (exact * exact_row_bytes() + static_cast<size_t>(std::ceil(coded)));
   const size_t exact_side = selector_->mass(1).queries > 0 ? sizeof(float) : 0;
   ledger.metadata += static_cast<size_t>(static_cast<double>(heads * body) * side) +
                      heads * pinned * sizeof(uint32_t) + heads * (o.sink + o.window) * exact_side +

@@ -31,9 +31,9 @@ struct GemmF32 {
   bool accumulate = false;
 };
 
-/// Rows of b-bit codes, in groups of 32 consecutive channels (the last of 16, if D is not a multiple
-/// of 32). A group of w channels is n = w b / 8 bytes; byte i holds channels i, n + i, 2 n + i, ...
-/// from its low bits on, so that unpacking needs no shuffles.
+/// Rows of b-bit codes, in groups of 32 consecutive channels (the last of 16, if D is not a
+/// multiple of 32). A group of w channels is n = w b / 8 bytes; byte i holds channels i, n + i, 2 n
+/// + i, ... from its low bits on, so that unpacking needs no shuffles.
 struct CodeRows {
   const uint8_t* codes = nullptr;  // [T, D b / 8]
   int bits = 8;                    ///< b: 2, 4 or 8

@@ -113,9 +113,9 @@ void unpack_tokens(float* out, const CodeRows& rows, const uint16_t* scales, con
 void unpack_channels(float* out, const CodeRows& rows, const float* scale, const float* low,
                      size_t count) {
   const size_t row_bytes = rows.dim * static_cast<size_t>(rows.bits) / 8;
-  PITH_VISIT_BITS(rows.bits, for (size_t t = 0; t < count; ++t) unpack_channel_row<kBits>(
-                                 out + t * rows.dim, rows.codes + t * row_bytes, rows.dim, scale,
-                                 low));
+  PITH_VISIT_BITS(rows.bits,
+                  for (size_t t = 0; t < count; ++t) unpack_channel_row<kBits>(
+                      out + t * rows.dim, rows.codes + t * row_bytes, rows.dim, scale, low));
 }
 
 void hadamard(float* x, size_t n) {

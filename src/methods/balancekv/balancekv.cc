@@ -231,7 +231,7 @@ SelectorRow balancekv_row() {
            {"eps", "0.1", "mode=stream: precision, for the erasure of buckets"},
            {"side", "smaller", "walk=rows: the side that stays: smaller or coin"},
            {"endless", "false", "mode=stream: bounded rows whatever the length; weights rise"}}),
-      "rate"};
+      "budget"};
   row.make = make_balancekv;
   row.more_side_bytes = heavy_side_bytes;
   row.default_sink = 4;

@@ -20,6 +20,8 @@
 namespace pith {
 namespace {
 
+constexpr size_t kPiece = 32;  // rows, of which the groups of every codec are divisors
+
 /// Appends the rows whose flag is set, in runs.
 void append_flagged(RowStore& store, const NewRows& rows, const std::vector<bool>& flags) {
   for (size_t i = 0; i < rows.count;) {
@@ -78,7 +80,10 @@ class UniformBudget final : public Selector {
   void ingest(std::span<HeadBody> bodies, std::span<const NewRows> rows) override {
     seen_ += rows.empty() ? 0 : rows[0].count;
     for (size_t h = 0; h < bodies.size(); ++h) {
-      admit(bodies[h], rows[h], largest_[h]);
+      // In pieces that do not depend on how rows arrive: codecs that code rows in groups would
+      // otherwise see others in a group.
+      for (size_t t = 0; t < rows[h].count; t += kPiece)
+        admit(bodies[h], rows[h].slice(t, std::min(kPiece, rows[h].count - t)), largest_[h]);
       if (weights_ && seen_ > budget_)
         bodies[h].store().set_span_log_weight(static_cast<float>(
             std::log(static_cast<double>(seen_) / static_cast<double>(budget_))));

@@ -98,8 +98,8 @@ void ChannelRows::decode(float* out, size_t first, size_t count) const {
     const uint16_t* scales = scales_.data() + g * 2 * dim_;
     kernels_->to_f32(scale_low[0], scales, DType::kF16, dim_);
     kernels_->to_f32(scale_low[1], scales + dim_, DType::kF16, dim_);
-    kernels_->unpack_channels(out, {codes_.data() + first * row_bytes(), bits_, dim_},
-                              scale_low[0], scale_low[1], n);
+    kernels_->unpack_channels(out, {codes_.data() + first * row_bytes(), bits_, dim_}, scale_low[0],
+                              scale_low[1], n);
     out += n * dim_;
     first += n;
   }

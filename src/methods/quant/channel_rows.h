@@ -50,6 +50,7 @@ class ChannelRows final : public CodedRows {
 class ChannelCodec final : public Codec {
  public:
   explicit ChannelCodec(int bits) : bits_(bits) {}
+  size_t block_rows() const override { return kGroupRows; }
   double bytes_per_row(size_t dim) const override {
     return static_cast<double>(code_bytes(dim)) + group_bytes(dim) / kGroupRows;
   }

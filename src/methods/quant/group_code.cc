@@ -15,8 +15,7 @@ uint32_t GroupCode::operator()(float x) const {
   return static_cast<uint32_t>(std::clamp(code, 0.0f, static_cast<float>(most)));
 }
 
-GroupCode choose_code(float least, float most, int bits, uint16_t* scale_bits,
-                      uint16_t* low_bits) {
+GroupCode choose_code(float least, float most, int bits, uint16_t* scale_bits, uint16_t* low_bits) {
   const auto levels = static_cast<float>((1 << bits) - 1);
   const auto half = static_cast<float>(1 << (bits - 1));
   const float scale = low_bits ? (most - least) / levels : std::max(-least, most) / (half - 1);

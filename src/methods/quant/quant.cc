@@ -7,9 +7,10 @@
 namespace pith {
 namespace {
 
-const ParameterInfo kHadamard = {"hadamard", "false",
-                                 "code rows after a Walsh-Hadamard transform: outlying channels are "
-                                 "spread over all"};
+const ParameterInfo kHadamard = {
+    "hadamard", "false",
+    "code rows after a Walsh-Hadamard transform: outlying channels are "
+    "spread over all"};
 
 std::unique_ptr<Codec> with_rotation(std::unique_ptr<Codec> codec, const Parameters& p, Side side) {
   if (!p.flag("hadamard")) return codec;

@@ -67,10 +67,10 @@ void TokenRows::keep(std::span<const uint32_t> kept) {
 
 void TokenRows::decode(float* out, size_t first, size_t count) const {
   const size_t groups = format_.side_numbers(dim_);
-  kernels_->unpack_tokens(
-      out, {codes_.data() + first * format_.code_bytes(dim_), format_.bits, dim_},
-      scales_.data() + first * groups, format_.asymmetric ? lows_.data() + first * groups : nullptr,
-      count);
+  kernels_->unpack_tokens(out,
+                          {codes_.data() + first * format_.code_bytes(dim_), format_.bits, dim_},
+                          scales_.data() + first * groups,
+                          format_.asymmetric ? lows_.data() + first * groups : nullptr, count);
 }
 
 std::unique_ptr<CodedRows> TokenRows::clone() const { return std::make_unique<TokenRows>(*this); }

@@ -33,8 +33,8 @@ class TokenRows final : public CodedRows {
 
  private:
   TokenFormat format_;
-  Array<uint8_t> codes_;             // [rows, D b / 8]
-  Array<uint16_t> scales_, lows_;    // [rows, ceil(D / 32)] f16; lows_ empty if symmetric
+  Array<uint8_t> codes_;           // [rows, D b / 8]
+  Array<uint16_t> scales_, lows_;  // [rows, ceil(D / 32)] f16; lows_ empty if symmetric
 };
 
 class TokenCodec final : public Codec {
