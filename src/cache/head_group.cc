@@ -108,7 +108,9 @@ void HeadGroup::make_stores(const GroupSite& site, size_t max_rows) {
                      dim_,
                      static_cast<uint32_t>(head),
                      schedule_.sink,
-                     mass};
+                     mass,
+                     site.seed,
+                     static_cast<uint32_t>(site.layer)};
     sinks_.emplace_back(context_, format);
     format.keys = codecs_.key.get();
     format.values = codecs_.value.get();

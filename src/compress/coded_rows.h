@@ -71,6 +71,8 @@ struct RowsRequest {
   size_t dim = 0;       // D
   uint32_t head = 0;    ///< KV head, for codecs whose tables differ by head
   size_t max_rows = 0;  ///< the most rows that will be held at once; 0 = unknown
+  uint64_t seed = 0;    ///< of the session and, for codecs that draw tables, the layer they are for
+  uint32_t layer = 0;
 };
 
 /// One codec with its parameters for one side of one layer; owns what the rows share.

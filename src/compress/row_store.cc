@@ -46,7 +46,8 @@ RowStore::RowStore(const Context& context, const RowFormat& format, Role role)
   if (format.keys->pre_rope() && !format.rope)
     throw Error(ErrorCode::kUnsupported,
                 "this codec stores keys before RoPE, but the cache was built without one");
-  RowsRequest request{Side::kKeys, format.dim, format.head, format.max_rows};
+  RowsRequest request{Side::kKeys,     format.dim,  format.head,
+                      format.max_rows, format.seed, format.layer};
   keys_ = format.keys->make_rows(context, request);
   request.side = Side::kValues;
   values_ = format.values->make_rows(context, request);

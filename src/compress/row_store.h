@@ -17,6 +17,8 @@ struct RowFormat {
   uint32_t head = 0;
   size_t max_rows = 0;  ///< 0 = unbounded
   bool mass = false;    ///< carry attention mass
+  uint64_t seed = 0;
+  uint32_t layer = 0;
 };
 
 /// Rows to append, oldest first, at consecutive positions unless `positions` says otherwise.

@@ -63,6 +63,10 @@ struct Kernels {
   /// Channel form: scale[c] and low[c] are f32, the same for all rows.
   void (*unpack_channels)(float* out, const CodeRows& rows, const float* scale, const float* low,
                           size_t count);
+  /// out[m * ld + t] = sum of sketch[m, i] over the bits i of row t that are 1. Rows are `bits` / 8
+  /// bytes each, `stride` bytes apart, bits a multiple of 16; 8 bytes past the last are readable.
+  void (*sum_set_bits)(float* out, size_t ld, const float* sketch, size_t queries,
+                       const uint8_t* rows, size_t stride, size_t bits, size_t count);
   /// x [n] <- H x in place, n a power of two: the orthonormal Walsh-Hadamard transform.
   void (*hadamard)(float* x, size_t n);
 

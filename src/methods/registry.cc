@@ -14,6 +14,7 @@
 #include "methods/baselines/baselines.h"
 #include "methods/buzz/buzz.h"
 #include "methods/express/express.h"
+#include "methods/qjl/qjl.h"
 #include "methods/quant/quant.h"
 #include "methods/scores/scores.h"
 #include "pith/error.h"
@@ -38,7 +39,8 @@ const auto& codecs() {
                                    dense_row(DType::kBF16),
                                    int8_row(),
                                    int4_row(),
-                                   kivi_row()};
+                                   kivi_row(),
+                                   qjl_row()};
   return kRows;
 }
 

@@ -118,6 +118,34 @@ void unpack_channels(float* out, const CodeRows& rows, const float* scale, const
                       out + t * rows.dim, rows.codes + t * row_bytes, rows.dim, scale, low));
 }
 
+/// Q queries against one row: a mask a vector, a masked addition a query.
+template <size_t Q>
+HWY_INLINE void sum_bits(float* out, size_t ld, const float* HWY_RESTRICT sketch,
+                         const uint8_t* HWY_RESTRICT row, size_t bits) {
+  const F32 d;
+  Vec sums[Q];
+  HWY_UNROLL(4)
+  for (size_t m = 0; m < Q; ++m) sums[m] = hn::Zero(d);
+  for (size_t i = 0; i < bits; i += kLanes) {
+    const auto set = hn::LoadMaskBits(d, row + i / 8);
+    HWY_UNROLL(4)
+    for (size_t m = 0; m < Q; ++m)
+      sums[m] = hn::Add(sums[m], hn::IfThenElseZero(set, hn::LoadU(d, sketch + m * bits + i)));
+  }
+  HWY_UNROLL(4)
+  for (size_t m = 0; m < Q; ++m) out[m * ld] = sum_lanes(sums[m]);
+}
+
+void sum_set_bits(float* out, size_t ld, const float* sketch, size_t queries, const uint8_t* rows,
+                  size_t stride, size_t bits, size_t count) {
+  for (size_t t = 0; t < count; ++t, ++out) {
+    const uint8_t* row = rows + t * stride;
+    size_t m = 0;
+    for (; m + 4 <= queries; m += 4) sum_bits<4>(out + m * ld, ld, sketch + m * bits, row, bits);
+    for (; m < queries; ++m) sum_bits<1>(out + m * ld, ld, sketch + m * bits, row, bits);
+  }
+}
+
 void hadamard(float* x, size_t n) {
   const F32 d;
   size_t half = 1;
@@ -146,6 +174,7 @@ void hadamard(float* x, size_t n) {
 void fill_codes(Kernels& table) {
   table.unpack_tokens = unpack_tokens;
   table.unpack_channels = unpack_channels;
+  table.sum_set_bits = sum_set_bits;
   table.hadamard = hadamard;
 }
 

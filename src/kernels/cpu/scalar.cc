@@ -158,6 +158,17 @@ void unpack_channels(float* out, const CodeRows& rows, const float* scale, const
     });
 }
 
+void sum_set_bits(float* out, size_t ld, const float* sketch, size_t queries, const uint8_t* rows,
+                  size_t stride, size_t bits, size_t count) {
+  for (size_t t = 0; t < count; ++t)
+    for (size_t m = 0; m < queries; ++m) {
+      float sum = 0;
+      for (size_t i = 0; i < bits; ++i)
+        if (rows[t * stride + i / 8] >> (i % 8) & 1) sum += sketch[m * bits + i];
+      out[m * ld + t] = sum;
+    }
+}
+
 void hadamard(float* x, size_t n) {
   for (size_t half = 1; half < n; half *= 2)
     for (size_t i = 0; i < n; i += 2 * half)
@@ -181,6 +192,7 @@ Kernels scalar_kernels() {
           .add_rows = add_rows,
           .unpack_tokens = unpack_tokens,
           .unpack_channels = unpack_channels,
+          .sum_set_bits = sum_set_bits,
           .hadamard = hadamard,
           .max = max,
           .exp_sum = exp_sum,

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "core/dtype.h"
-#include "methods/quant/group_code.h"
+#include "compress/group_code.h"
 #include "pith/error.h"
 
 namespace pith {

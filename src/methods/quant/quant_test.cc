@@ -10,8 +10,8 @@
 
 #include "compress/registry.h"
 #include "core/dtype.h"
-#include "methods/quant/group_code.h"
-#include "methods/quant/rotated_rows.h"
+#include "compress/group_code.h"
+#include "compress/rotated_rows.h"
 #include "pith/error.h"
 
 namespace pith {

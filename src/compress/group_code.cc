@@ -1,4 +1,4 @@
-#include "methods/quant/group_code.h"
+#include "compress/group_code.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "methods/quant/rotated_rows.h"
+#include "compress/rotated_rows.h"
 
 #include <algorithm>
 #include <bit>

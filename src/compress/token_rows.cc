@@ -1,9 +1,9 @@
-#include "methods/quant/token_rows.h"
+#include "compress/token_rows.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "methods/quant/group_code.h"
+#include "compress/group_code.h"
 
 namespace pith {
 namespace {

@@ -1,0 +1,92 @@
+#include "methods/qjl/projection.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "core/philox.h"
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+/// Normal number i of the stream (Box and Muller).
+double normal(const Philox& random, uint64_t i) {
+  const auto w = random.words(i);
+  const double u = (static_cast<double>(w[0]) + 0.5) * 0x1p-32;
+  const double v = (static_cast<double>(w[1]) + 0.5) * 0x1p-32;
+  return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
+}
+
+/// Orthogonal rows of norm sqrt(D) from normal ones (Gram and Schmidt, twice for precision).
+void orthogonalise(std::vector<double>& rows, size_t count, size_t dim) {
+  for (size_t i = 0; i < count; ++i) {
+    double* x = rows.data() + i * dim;
+    for (int pass = 0; pass < 2; ++pass)
+      for (size_t j = 0; j < i; ++j) {
+        const double* y = rows.data() + j * dim;
+        double dot = 0;
+        for (size_t c = 0; c < dim; ++c) dot += x[c] * y[c];
+        for (size_t c = 0; c < dim; ++c) x[c] -= dot * y[c];
+      }
+    double norm = 0;
+    for (size_t c = 0; c < dim; ++c) norm += x[c] * x[c];
+    for (size_t c = 0; c < dim; ++c) x[c] /= std::sqrt(norm);
+  }
+  for (double& x : rows) x *= std::sqrt(static_cast<double>(dim));
+}
+
+/// sqrt(D) H diag(s) H diag(t): entry (i, j) of the block that begins at draw `first`.
+void hadamard_block(std::vector<double>& rows, size_t count, size_t dim, const Philox& random,
+                    uint64_t first) {
+  const auto sign = [&](uint64_t i) { return random.words(first + i)[0] & 1 ? 1.0 : -1.0; };
+  const auto h = [&](size_t i, size_t j) { return std::popcount(i & j) % 2 ? -1.0 : 1.0; };
+  std::vector<double> s(dim), t(dim);
+  for (size_t i = 0; i < dim; ++i) {
+    s[i] = sign(i);
+    t[i] = sign(dim + i);
+  }
+  for (size_t i = 0; i < count; ++i)
+    for (size_t j = 0; j < dim; ++j) {
+      double sum = 0;
+      for (size_t k = 0; k < dim; ++k) sum += h(i, k) * s[k] * h(k, j);
+      rows[i * dim + j] = sum * t[j] / std::sqrt(static_cast<double>(dim));
+    }
+}
+
+}  // namespace
+
+Projection::Projection(MemoryCounter& memory, const ProjectionShape& shape, uint64_t seed,
+                       uint32_t layer, uint32_t stream)
+    : shape_(shape), rows_(memory, MemoryKind::kShared) {
+  const size_t dim = shape.dim;
+  if (shape.sketch == Sketch::kHadamard && !std::has_single_bit(dim))
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("qjl(sketch=hadamard) needs a head_dim that is a power of two, this "
+                            "model has {}; use sketch=ortho",
+                            dim));
+  rows_.resize(shape.bits * dim);
+  const Philox random(seed, layer, stream);
+  for (size_t first = 0; first < shape.bits; first += dim) {
+    const size_t count = std::min(dim, shape.bits - first);
+    std::vector<double> block(count * dim);
+    if (shape.sketch == Sketch::kHadamard) {
+      hadamard_block(block, count, dim, random, first * dim);
+    } else {
+      for (size_t i = 0; i < block.size(); ++i) block[i] = normal(random, first * dim + i);
+      if (shape.sketch == Sketch::kOrtho) orthogonalise(block, count, dim);
+    }
+    for (size_t i = 0; i < block.size(); ++i)
+      rows_[first * dim + i] = static_cast<float>(block[i]);
+  }
+  const auto d = static_cast<double>(dim);
+  unbias_ = static_cast<float>(
+      shape.sketch == Sketch::kGaussian
+          ? std::sqrt(std::numbers::pi / 2)
+          : std::sqrt(std::numbers::pi / d) * std::exp(std::lgamma((d + 1) / 2) - std::lgamma(d / 2)));
+}
+
+}  // namespace pith

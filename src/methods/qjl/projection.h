@@ -1,0 +1,43 @@
+#pragma once
+// The random projection of QJL, one for the keys of a layer.
+
+#include <memory>
+
+#include "core/memory.h"
+
+namespace pith {
+
+enum class Sketch : uint8_t {
+  kGaussian,  ///< independent normal numbers
+  kOrtho,     ///< the same, each D rows orthogonalised and scaled to norm sqrt(D): smaller variance
+  kHadamard   ///< sqrt(D) H diag(s) H diag(t) for random signs s, t: D a power of two
+};
+
+struct ProjectionShape {
+  Sketch sketch = Sketch::kOrtho;
+  size_t bits = 0;  // m
+  size_t dim = 0;   // D
+};
+
+class Projection {
+ public:
+  /// Throws kInvalidArgument where the sketch does not exist for D.
+  Projection(MemoryCounter& memory, const ProjectionShape& shape, uint64_t seed, uint32_t layer,
+             uint32_t stream);
+
+  const float* row(size_t i) const { return rows_.data() + i * shape_.dim; }
+  size_t bits() const { return shape_.bits; }
+  size_t dim() const { return shape_.dim; }
+  /// c: what makes c |k| / m <S q, sign(S k)> unbiased. sqrt(pi / 2) for normal rows; for rows
+  /// sqrt(D) u, u uniform on the sphere, sqrt(pi) Gamma((D + 1) / 2) / (Gamma(D / 2) sqrt(D)).
+  float unbias() const { return unbias_; }
+  size_t bytes() const { return rows_.size() * sizeof(float); }
+  size_t allocated_bytes() const { return rows_.capacity_bytes(); }
+
+ private:
+  ProjectionShape shape_;
+  float unbias_ = 0;
+  Array<float> rows_;  // [m, D]
+};
+
+}  // namespace pith

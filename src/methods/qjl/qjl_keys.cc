@@ -1,0 +1,254 @@
+#include "methods/qjl/qjl_keys.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "core/dtype.h"
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+constexpr size_t kReadable = 8;  // bytes past the last code
+
+/// The `count` channels of largest norm over 32 rows x [32, D]; ties to the lower.
+std::vector<uint16_t> find_outliers(const float* x, size_t dim, size_t count) {
+  std::vector<double> energy(dim);
+  for (size_t t = 0; t < kQjlGroup; ++t)
+    for (size_t c = 0; c < dim; ++c) energy[c] += double{x[t * dim + c]} * x[t * dim + c];
+  std::vector<uint16_t> order(dim);
+  std::iota(order.begin(), order.end(), uint16_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint16_t a, uint16_t b) { return energy[a] > energy[b]; });
+  order.resize(count);
+  return order;
+}
+
+/// bits <- signs of S x for one vector.
+void put_signs(uint8_t* bits, const Kernels& kernels, const Projection& s, const float* x) {
+  for (size_t i = 0; i < s.bits(); ++i)
+    if (kernels.dot(s.row(i), x, s.dim()) >= 0) bits[i / 8] |= static_cast<uint8_t>(1u << (i % 8));
+}
+
+float norm_of(const Kernels& kernels, const float* x, size_t dim) {
+  return std::sqrt(kernels.dot(x, x, dim));
+}
+
+}  // namespace
+
+QjlKeys::QjlKeys(const Context& context, const QjlFormat& format, const RowsRequest& request,
+                 std::shared_ptr<const QjlTables> tables)
+    : CodedRows(context.kernels, request.dim),
+      format_(format),
+      tables_(std::move(tables)),
+      codes_(context.memory, MemoryKind::kPayload),
+      waiting_(context.memory, MemoryKind::kPayload),
+      norms_(context.memory, MemoryKind::kMetadata),
+      channels_(context.memory, MemoryKind::kMetadata),
+      firsts_(context.memory, MemoryKind::kMetadata) {
+  codes_.set_growth_limit(request.max_rows * format.code_bytes(dim_) + kReadable);
+  norms_.set_growth_limit(request.max_rows * format.norms());
+  waiting_.set_growth_limit(kQjlGroup * dim_);
+}
+
+void QjlKeys::append(const float* x, size_t stride, size_t count) {
+  std::vector<float> group(group_rows() * dim_);
+  for (size_t t = 0; t < count; ++t) {
+    const float* row = x + t * stride;
+    const float norm = norm_of(*kernels_, row, dim_);
+    if (!(norm <= 65504))
+      throw Error(ErrorCode::kNonFinite,
+                  fmt::format("a key of norm {} does not fit QJL's f16 norms; {}", norm,
+                              std::isfinite(norm) ? "use bf16 or f32 rows for this model"
+                                                  : "the model's activations are not finite"));
+    if (format_.outliers == 0) {
+      code(row, 1);
+      continue;
+    }
+    const size_t before = waiting_.size();
+    waiting_.resize(before + dim_);
+    kernels_->from_f32(waiting_.data() + before, row, DType::kF16, dim_);
+    if (waiting_rows() < kQjlGroup) continue;
+    kernels_->to_f32(group.data(), waiting_.data(), DType::kF16, kQjlGroup * dim_);
+    waiting_.resize(0);
+    code(group.data(), kQjlGroup);
+  }
+}
+
+void QjlKeys::code(const float* x, size_t count) {
+  const size_t before = coded_rows(), bytes = format_.code_bytes(dim_), norms = format_.norms();
+  codes_.resize((before + count) * bytes + kReadable);
+  std::fill_n(codes_.data() + before * bytes, count * bytes + kReadable, uint8_t{0});
+  norms_.resize((before + count) * norms);
+  std::vector<uint16_t> outliers;
+  if (format_.outliers) {
+    outliers = find_outliers(x, dim_, format_.outliers);
+    firsts_.push_back(static_cast<uint32_t>(before));
+    for (uint16_t c : outliers) channels_.push_back(c);
+  }
+  std::vector<float> in(dim_), out(dim_);
+  for (size_t t = 0; t < count; ++t) {
+    std::copy_n(x + t * dim_, dim_, in.data());
+    std::fill(out.begin(), out.end(), 0.0f);
+    for (uint16_t c : outliers) std::swap(in[c], out[c]);
+    uint8_t* bits = codes_.data() + (before + t) * bytes;
+    put_signs(bits, *kernels_, tables_->in, in.data());
+    norms_[(before + t) * norms] = f32_to_f16(norm_of(*kernels_, in.data(), dim_));
+    if (outliers.empty()) continue;
+    put_signs(bits + tables_->in.bits() / 8, *kernels_, tables_->out, out.data());
+    norms_[(before + t) * norms + 1] = f32_to_f16(norm_of(*kernels_, out.data(), dim_));
+  }
+}
+
+size_t QjlKeys::group_of(size_t row) const {
+  const uint32_t* end = firsts_.data() + firsts_.size();
+  const uint32_t* after = std::upper_bound(firsts_.data(), end, static_cast<uint32_t>(row));
+  return after == firsts_.data() ? 0 : static_cast<size_t>(after - firsts_.data()) - 1;
+}
+
+void QjlKeys::keep(std::span<const uint32_t> kept) {
+  const size_t coded = coded_rows(), bytes = format_.code_bytes(dim_), norms = format_.norms();
+  const size_t stay = static_cast<size_t>(
+      std::lower_bound(kept.begin(), kept.end(), static_cast<uint32_t>(coded)) - kept.begin());
+  size_t group = 0, groups = 0;
+  for (size_t to = 0; to < stay; ++to) {
+    std::memmove(codes_.data() + to * bytes, codes_.data() + kept[to] * bytes, bytes);
+    std::memmove(norms_.data() + to * norms, norms_.data() + kept[to] * norms, norms * 2);
+    if (format_.outliers == 0) continue;
+    // Groups before this row's have no rows left; firsts_ still holds their old bounds from here on.
+    const bool fresh = to == 0 || kept[to] >= group_end(group);
+    while (kept[to] >= group_end(group)) ++group;
+    if (!fresh) continue;
+    std::memmove(channels_.data() + groups * format_.outliers,
+                 channels_.data() + group * format_.outliers, format_.outliers * 2);
+    firsts_[groups++] = static_cast<uint32_t>(to);
+  }
+  for (size_t i = stay; i < kept.size(); ++i)
+    std::memmove(waiting_.data() + (i - stay) * dim_, waiting_.data() + (kept[i] - coded) * dim_,
+                 2 * dim_);
+  codes_.resize(stay * bytes + kReadable);
+  norms_.resize(stay * norms);
+  waiting_.resize((kept.size() - stay) * dim_);
+  firsts_.resize(groups);
+  channels_.resize(groups * format_.outliers);
+  if (codes_.capacity_bytes() > codes_.size() * 9 / 8 + 4096) codes_.shrink_to_fit();
+  if (norms_.capacity_bytes() > norms_.size() * 9 / 4 + 4096) norms_.shrink_to_fit();
+}
+
+void QjlKeys::decode(float* out, size_t first, size_t count) const {
+  const size_t coded = coded_rows(), bytes = format_.code_bytes(dim_), norms = format_.norms();
+  std::vector<float> part(dim_);
+  for (size_t t = first; t < first + count; ++t, out += dim_) {
+    if (t >= coded) {
+      kernels_->to_f32(out, waiting_.data() + (t - coded) * dim_, DType::kF16, dim_);
+      continue;
+    }
+    const uint8_t* bits = codes_.data() + t * bytes;
+    const auto estimate = [&](float* to, const Projection& s, const uint8_t* code, uint16_t norm) {
+      std::fill_n(to, dim_, 0.0f);
+      for (size_t i = 0; i < s.bits(); ++i)
+        kernels_->axpy(to, s.row(i), code[i / 8] >> (i % 8) & 1 ? 1.0f : -1.0f, dim_);
+      kernels_->scale(to, s.unbias() * f16_to_f32(norm) / static_cast<float>(s.bits()), dim_);
+    };
+    estimate(out, tables_->in, bits, norms_[t * norms]);
+    if (format_.outliers == 0) continue;
+    estimate(part.data(), tables_->out, bits + tables_->in.bits() / 8, norms_[t * norms + 1]);
+    const uint16_t* channels = channels_.data() + group_of(t) * format_.outliers;
+    for (size_t i = 0; i < format_.outliers; ++i) out[channels[i]] = part[channels[i]];
+  }
+}
+
+// For each query: S q of the inliers' projection.
+size_t QjlKeys::prepared_size(size_t queries) const { return queries * tables_->in.bits(); }
+
+void QjlKeys::prepare(float* prepared, const float* q, size_t queries) const {
+  const Projection& s = tables_->in;
+  for (size_t m = 0; m < queries; ++m)
+    for (size_t i = 0; i < s.bits(); ++i)
+      prepared[m * s.bits() + i] = kernels_->dot(s.row(i), q + m * dim_, dim_);
+}
+
+void QjlKeys::scores(float* out, size_t ld, const float* q, const float* prepared, size_t queries,
+                     size_t first, size_t count, float scale) const {
+  const size_t coded = coded_rows(), end = first + count;
+  for (size_t t = first; t < end;) {
+    const size_t at = t - first;
+    if (t >= coded) {
+      kernels_->dot_rows(out + at, ld, q, queries,
+                         {waiting_.data() + (t - coded) * dim_, DType::kF16, dim_}, end - t, scale);
+      return;
+    }
+    const size_t group = group_of(t);
+    const size_t stop = std::min(end, format_.outliers ? group_end(group) : coded);
+    score_group(out + at, ld, q, prepared, queries, group, t, stop - t, scale);
+    t = stop;
+  }
+}
+
+void QjlKeys::score_group(float* out, size_t ld, const float* q, const float* prepared,
+                          size_t queries, size_t group, size_t first, size_t count,
+                          float scale) const {
+  const Projection &in = tables_->in, &outlying = tables_->out;
+  const size_t bytes = format_.code_bytes(dim_), norms = format_.norms();
+  std::vector<float> sketch(prepared, prepared + queries * in.bits());
+  std::vector<float> own(queries * outlying.bits()), extra(queries * count), total(2 * queries);
+  if (format_.outliers) {
+    // The query's outlying channels leave the inliers' sketch for their own.
+    const uint16_t* channels = channels_.data() + group * format_.outliers;
+    for (size_t m = 0; m < queries; ++m)
+      for (size_t j = 0; j < format_.outliers; ++j) {
+        const float x = q[m * dim_ + channels[j]];
+        for (size_t i = 0; i < in.bits(); ++i)
+          sketch[m * in.bits() + i] -= x * in.row(i)[channels[j]];
+        for (size_t i = 0; i < outlying.bits(); ++i)
+          own[m * outlying.bits() + i] += x * outlying.row(i)[channels[j]];
+      }
+  }
+  const auto sum = [](const float* x, size_t n) { return std::accumulate(x, x + n, 0.0f); };
+  for (size_t m = 0; m < queries; ++m) {
+    total[2 * m] = sum(sketch.data() + m * in.bits(), in.bits());
+    total[2 * m + 1] = sum(own.data() + m * outlying.bits(), outlying.bits());
+  }
+  const uint8_t* codes = codes_.data() + first * bytes;
+  kernels_->sum_set_bits(out, ld, sketch.data(), queries, codes, bytes, in.bits(), count);
+  if (format_.outliers)
+    kernels_->sum_set_bits(extra.data(), count, own.data(), queries, codes + in.bits() / 8, bytes,
+                           outlying.bits(), count);
+  const float in_scale = scale * in.unbias() / static_cast<float>(in.bits());
+  const float out_scale =
+      format_.outliers ? scale * outlying.unbias() / static_cast<float>(outlying.bits()) : 0;
+  for (size_t t = 0; t < count; ++t) {
+    const uint16_t* norm = norms_.data() + (first + t) * norms;
+    const float in_norm = in_scale * f16_to_f32(norm[0]);
+    const float out_norm = format_.outliers ? out_scale * f16_to_f32(norm[1]) : 0;
+    for (size_t m = 0; m < queries; ++m)
+      out[m * ld + t] = in_norm * (2 * out[m * ld + t] - total[2 * m]) +
+                        out_norm * (2 * extra[m * count + t] - total[2 * m + 1]);
+  }
+}
+
+std::unique_ptr<CodedRows> QjlCodec::make_rows(const Context& context,
+                                               const RowsRequest& request) const {
+  const size_t dim = request.dim;
+  if (format_.outliers >= dim || format_.inlier_bits(dim) % 16 || format_.outlier_bits(dim) % 16)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("qjl was asked for m={}, m_out={}, outliers={} at head_dim {}; sketches "
+                            "are multiples of 16 bits, outliers fewer than the channels",
+                            format_.inlier_bits(dim), format_.outlier_bits(dim), format_.outliers,
+                            dim));
+  if (!tables_) {
+    const auto make = [&](size_t bits, uint32_t stream) {
+      return Projection(context.memory, {format_.sketch, bits, dim}, request.seed, request.layer,
+                        stream);
+    };
+    tables_ = std::make_shared<const QjlTables>(
+        QjlTables{make(format_.inlier_bits(dim), 0x514A), make(format_.outlier_bits(dim), 0x514B)});
+  }
+  return std::make_unique<QjlKeys>(context, format_, request, tables_);
+}
+
+}  // namespace pith
