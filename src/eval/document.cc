@@ -1,4 +1,4 @@
-#include "demo_document.h"
+#include "eval/document.h"
 
 #include <fmt/format.h>
 
@@ -8,9 +8,9 @@
 #include <span>
 #include <string_view>
 
-#include "core/philox.h"
+#include "eval/dice.h"
 
-namespace pith::cli {
+namespace pith {
 namespace {
 
 using Words = std::span<const std::string_view>;
@@ -69,18 +69,6 @@ constexpr std::array<std::string_view, 64> kKeyWords{
     "needle",  "ocean",   "palace",  "quarter", "ribbon",  "school",  "temple",  "valley",
     "wagon",   "autumn",  "blanket", "corner",  "desert",  "eagle",   "flower",  "golden",
     "honest",  "iron",    "journey", "knight",  "leather", "marble",  "narrow",  "paper"};
-
-// A source of choices, one Philox word each.
-class Dice {
- public:
-  explicit Dice(uint64_t seed) : random_(seed, 0xFFFD, 0) {}
-  size_t below(size_t n) { return random_.word64(next_++) % n; }
-  std::string_view of(Words words) { return words[below(words.size())]; }
-
- private:
-  Philox random_;
-  uint64_t next_ = 0;
-};
 
 std::string capitalised(std::string_view text) {
   std::string out(text);
@@ -160,4 +148,4 @@ DemoDocument make_document(size_t tokens, size_t facts, uint64_t seed,
   return document;
 }
 
-}  // namespace pith::cli
+}  // namespace pith
