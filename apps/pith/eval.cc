@@ -25,8 +25,9 @@ void add_eval_options(CLI::App& app, EvalOptions& o) {
       ->type_name("N")
       ->capture_default_str()
       ->group("KV cache");
-  app.add_option("-o,--out", o.out,
-                 "JSON lines, one a finished piece of work; a second run with the same file goes on")
+  app.add_option(
+         "-o,--out", o.out,
+         "JSON lines, one a finished piece of work; a second run with the same file goes on")
       ->type_name("FILE")
       ->group("Output");
 }
@@ -68,8 +69,10 @@ void add_eval(CLI::App& root, Action& action) {
   app->footer(
       "Examples:\n"
       "  pith eval ppl -m models/demo -f book.txt -c 2048 --kv-policy 'keydiff(budget=25%)'\n"
+      "  pith eval tasks -m models/demo --task facts -c 4096 --kv-policy 'snapkv(budget=25%)'\n"
       "'pith eval KIND --help' explains the options; docs/evaluation.md the protocols.\n");
   add_eval_ppl(*app, action);
+  add_eval_tasks(*app, action);
 }
 
 }  // namespace pith::cli

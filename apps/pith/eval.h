@@ -52,5 +52,6 @@ class SharedProgress {
 };
 
 void add_eval_ppl(CLI::App& eval, Action& action);
+void add_eval_tasks(CLI::App& eval, Action& action);
 
 }  // namespace pith::cli

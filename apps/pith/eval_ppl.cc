@@ -59,7 +59,8 @@ PieceResult piece_from(const Record& r) {
   PieceResult piece;
   const Record& p = r.at("predictions");
   for (size_t i = 0; i < p.at("nll").size(); ++i)
-    piece.predictions.push_back({p["nll"][i], p["exact_nll"][i], p["kl"][i], p["same_top"][i] == 1});
+    piece.predictions.push_back(
+        {p["nll"][i], p["exact_nll"][i], p["kl"][i], p["same_top"][i] == 1});
   piece.ledger = ledger_from(r.at("ledger"));
   piece.policy = r.at("resolved_policy"), piece.seconds = r.at("seconds");
   return piece;
@@ -96,8 +97,7 @@ class PplCommand {
   }
 
   int run() {
-    const size_t work =
-        (perplexity_->pieces() * perplexity_->steps()) * (totals_.size() + 1);
+    const size_t work = (perplexity_->pieces() * perplexity_->steps()) * (totals_.size() + 1);
     SharedProgress bar("measuring", "tokens", o_.eval.engine.json, work);
     for (size_t piece = 0; piece < perplexity_->pieces(); ++piece) {
       if (!run_piece(piece, bar)) return interrupted_end();
@@ -206,8 +206,7 @@ Estimate over_seeds(const std::vector<const RunTotal*>& seeds, F&& value) {
 
 std::vector<std::string> PplCommand::cells(const std::vector<const RunTotal*>& seeds) const {
   const auto estimate = [&](auto member, int digits) {
-    const Estimate e =
-        over_seeds(seeds, [&](const PredictionSummary& s) { return s.*member; });
+    const Estimate e = over_seeds(seeds, [&](const PredictionSummary& s) { return s.*member; });
     return fmt::format("{:.{}f} ±{:.{}f}", e.mean, digits, e.error, digits);
   };
   const auto tail = [&](size_t which) {
@@ -273,8 +272,8 @@ std::string details(const RunTotal& t) {
     out += fmt::format("  {:<30} {:12.6f} ± {:.6f}\n", name, scale * e.mean, scale * e.error);
   };
   line("Mean PPL(Q)", s.perplexity), line("Mean PPL(base)", s.base_perplexity);
-  out += fmt::format("  {:<30} {:11.2f}%\n", "Cor(ln(PPL(Q)), ln(PPL(base)))",
-                     100 * s.ln_correlation);
+  out +=
+      fmt::format("  {:<30} {:11.2f}%\n", "Cor(ln(PPL(Q)), ln(PPL(base)))", 100 * s.ln_correlation);
   line("Mean ln(PPL(Q)/PPL(base))", s.ln_ratio), line("Mean PPL(Q)/PPL(base)", s.ratio);
   line("Mean PPL(Q)-PPL(base)", s.difference), line("Mean KLD", s.divergence);
   for (size_t i = std::size(kPercentiles); i-- > 0;)
@@ -324,8 +323,8 @@ void PplCommand::report() const {
 
 void add_eval_ppl(CLI::App& eval, Action& action) {
   auto o = std::make_shared<PplOptions>();
-  CLI::App* app = eval.add_subcommand(
-      "ppl", "Perplexity, and KL divergence from the exact cache, on a text");
+  CLI::App* app =
+      eval.add_subcommand("ppl", "Perplexity, and KL divergence from the exact cache, on a text");
   add_eval_options(*app, o->eval);
   add_text_options(*app, o->text, "The text");
   add_bos_option(*app, o->bos);
@@ -358,7 +357,8 @@ void add_eval_ppl(CLI::App& eval, Action& action) {
   app->footer(
       "Examples:\n"
       "  pith eval ppl -m models/demo -f book.txt\n"
-      "  pith eval ppl -m models/demo -f book.txt --mode continue -c 4352 --score 256 --pieces 4 \\\n"
+      "  pith eval ppl -m models/demo -f book.txt --mode continue -c 4352 --score 256 --pieces 4 "
+      "\\\n"
       "    --kv-policy 'keydiff(budget=1024)' --kv-policy 'express(s=512)' -o ppl.jsonl\n");
   app->callback([o, &action] { action = [o] { return PplCommand(*o).run(); }; });
 }

@@ -19,7 +19,9 @@ class Dice {
   explicit Dice(uint64_t seed, uint32_t use = 0) : random_(seed, kStream, use) {}
   /// 0 .. n-1. The bias is below n / 2^64.
   size_t below(size_t n) { return random_.word64(next_++) % n; }
-  std::string_view of(std::span<const std::string_view> words) { return words[below(words.size())]; }
+  std::string_view of(std::span<const std::string_view> words) {
+    return words[below(words.size())];
+  }
   template <class T>
   void shuffle(std::vector<T>& items) {
     for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[below(i)]);

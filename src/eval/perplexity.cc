@@ -62,9 +62,9 @@ Perplexity::Perplexity(std::shared_ptr<const Model> model, std::vector<int32_t> 
       vocab_(static_cast<size_t>(model_->config().vocab)) {
   const bool decode = options_.mode == PerplexityMode::kDecode;
   if (decode && (window_ == 0 || window_ > text_.size())) window_ = text_.size();
-  const size_t wanted = decode                                         ? 2
+  const size_t wanted = decode                                     ? 2
                         : options_.mode == PerplexityMode::kChunks ? 2 * window_
-                                                                       : window_;
+                                                                   : window_;
   if (!decode && window_ < 4)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("pieces of {} tokens; use at least 4", window_));
@@ -80,8 +80,7 @@ Perplexity::Perplexity(std::shared_ptr<const Model> model, std::vector<int32_t> 
     throw Error(ErrorCode::kOutOfMemory,
                 fmt::format("{} scored tokens of {} logits would take {:.1f} GiB; use smaller "
                             "pieces (-c), fewer scored tokens, or another mode",
-                            scored(), vocab_,
-                            static_cast<double>(scored() * vocab_) / (1 << 28)));
+                            scored(), vocab_, static_cast<double>(scored() * vocab_) / (1 << 28)));
 }
 
 std::vector<int32_t> Perplexity::piece_tokens(size_t piece) const {
@@ -158,8 +157,8 @@ bool Perplexity::read_prompt(std::span<const int32_t> prompt, Stream& base,
   return go;
 }
 
-bool Perplexity::by_steps(std::span<const int32_t> ids, Stream& base,
-                          std::vector<Stream>& streams, const Advance& advance) {
+bool Perplexity::by_steps(std::span<const int32_t> ids, Stream& base, std::vector<Stream>& streams,
+                          const Advance& advance) {
   if (!read_prompt(ids.first(first_ + 1), base, streams, advance)) return false;
   std::vector<float> exact(std::min(kBlock, scored()) * vocab_);  // [kBlock, V]
   std::atomic<bool> go{true};

@@ -32,7 +32,7 @@ class PerplexityTest : public testing::Test {
   static PerplexityOptions options(PerplexityMode mode, size_t window) {
     PerplexityOptions o;
     o.mode = mode, o.window = window, o.bos = model->tokenizer().bos();
-    o.session.f32_arithmetic = true, o.session.threads = 2;
+    o.session.f32_arithmetic = true, o.session.threads = 1;
     return o;
   }
   static std::vector<PieceResult> run(const PerplexityOptions& o,
@@ -49,8 +49,7 @@ std::shared_ptr<const Model> PerplexityTest::model;
 std::vector<int32_t> PerplexityTest::ids;
 
 TEST_F(PerplexityTest, AgreesWithTransformers) {
-  const auto golden =
-      nlohmann::json::parse(read(kRepo + "/tests/data/eval/perplexity.json"));
+  const auto golden = nlohmann::json::parse(read(kRepo + "/tests/data/eval/perplexity.json"));
   ASSERT_EQ(ids.size(), golden["tokens"]);
   auto o = options(PerplexityMode::kChunks, golden["window"]);
   o.pieces = 3;
@@ -69,8 +68,7 @@ TEST_F(PerplexityTest, AgreesWithTransformers) {
 }
 
 TEST_F(PerplexityTest, DecodeCountsEveryPredictionAndAgreesToo) {
-  const auto golden =
-      nlohmann::json::parse(read(kRepo + "/tests/data/eval/perplexity.json"));
+  const auto golden = nlohmann::json::parse(read(kRepo + "/tests/data/eval/perplexity.json"));
   const auto results = run(options(PerplexityMode::kDecode, 256), {"exact"});
   const PredictionSummary s = summarise(results[0].predictions);
   EXPECT_EQ(s.count, 255u);

@@ -46,8 +46,8 @@ std::string model_fingerprint(const std::filesystem::path& folder) {
   std::sort(files.begin(), files.end());
   uint64_t hash = kFnvStart;
   for (const auto& file : files) {
-    hash = hash_on(hash, fmt::format("{} {}\n", file.filename().string(),
-                                     std::filesystem::file_size(file)));
+    hash = hash_on(
+        hash, fmt::format("{} {}\n", file.filename().string(), std::filesystem::file_size(file)));
     hash = hash_on(hash, ends_of(file));
   }
   return fmt::format("{:016x}", hash);
