@@ -249,6 +249,10 @@ TEST_F(Cli, EvalTasksScoresAndRefuses) {
   EXPECT_EQ(j["results"][1]["ledger"]["rows_kept"], 48 * 16);
   EXPECT_EQ(j["results"][1]["by_turn"].size(), 2u);
   refused({"eval", "tasks", "-m", kModel, "--task", "needle"}, 10, "niah_single_1");
+  write(folder_ / "f", R"({"input":"One two three.\nWho?","outputs":["x"]})");
+  const Result file = run({"eval", "tasks", "-m", kModel, "--file", folder_ / "f", "--json"});
+  EXPECT_EQ(file.status, 0) << file.err;
+  EXPECT_EQ(json::parse(file.out)["results"][0]["task"], "ruler");
   refused({"eval", "ppl", "-m", kModel, "-p", "too short"}, 10, "tokens");
   refused({"eval"}, 2, "subcommand");
 }

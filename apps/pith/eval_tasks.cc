@@ -11,6 +11,7 @@
 #include "core/thread_pool.h"
 #include "eval.h"
 #include "eval/statistics.h"
+#include "eval/task_files.h"
 #include "eval/task_runner.h"
 #include "model/tokenizer.h"
 #include "pith/error.h"
@@ -26,6 +27,7 @@ struct TaskOptions {
   int64_t samples = 4, turns = 8;
   uint64_t task_seed = 42;
   bool query_aware = false;
+  std::string file, format = "ruler";
 };
 
 // One sample under one run: a line of the results.
@@ -52,6 +54,10 @@ class TasksCommand {
                      {"query_aware", o.query_aware},
                      {"task_seed", o.task_seed},
                      {"turns", o.turns}});
+    if (!o.file.empty()) {
+      add_file_jobs();
+      return;
+    }
     for (const std::string& task : o.tasks)
       for (const int64_t length : o.lengths) add_jobs(task, static_cast<size_t>(length));
   }
@@ -77,9 +83,19 @@ class TasksCommand {
  private:
   void add_jobs(const std::string& task, size_t length) {
     make_sample(task, request(length, 0));  // what cannot be is refused before anything runs
+    add_jobs(task, length, static_cast<size_t>(o_.samples));
+  }
+
+  void add_file_jobs() {
+    samples_ = read_samples(o_.file, o_.format, static_cast<size_t>(o_.samples));
+    setting_["file_samples"] = fingerprint(samples_[0].context + samples_.back().context);
+    add_jobs(o_.format, 0, samples_.size());
+  }
+
+  void add_jobs(const std::string& task, size_t length, size_t samples) {
     for (size_t r = 0; r < runs_.size(); ++r)
-      for (int64_t n = 0; n < o_.samples; ++n) {
-        Job job{task, length, r, static_cast<uint64_t>(n), ""};
+      for (size_t n = 0; n < samples; ++n) {
+        Job job{task, length, r, n, ""};
         job.key = fmt::format("{}|{}|{}|{}|{}|{}", setting_.dump(), task, length, n,
                               runs_[r].policy.to_string(), runs_[r].seed);
         jobs_.push_back(job);
@@ -96,7 +112,8 @@ class TasksCommand {
 
   void run_job(const Job& job) {
     const EvalRun& run = runs_[job.run];
-    const Sample sample = make_sample(job.task, request(job.length, job.number));
+    const Sample sample = samples_.empty() ? make_sample(job.task, request(job.length, job.number))
+                                           : samples_[job.number];
     SessionOptions s = session_options(o_.eval.engine);
     s.policy = run.policy, s.seed = run.seed, s.threads = 1, s.context = job.length;
     const SampleResult result = run_sample(model_, s, sample, o_.query_aware);
@@ -157,6 +174,7 @@ class TasksCommand {
   Record setting_;
   std::vector<EvalRun> runs_;
   ThreadPool pool_;
+  std::vector<Sample> samples_;  // of a file; empty if they are made
   std::vector<Job> jobs_;
   std::vector<const Job*> open_;
 };
@@ -228,6 +246,13 @@ void add_eval_tasks(CLI::App& eval, Action& action) {
       ->delimiter(',')
       ->check(CLI::Range(64, 1 << 24))
       ->type_name("N,...")
+      ->capture_default_str()
+      ->group(kGroup);
+  app->add_option("--file", o->file, "JSON lines instead of tasks; -c and --turns do not apply")
+      ->type_name("FILE")
+      ->group(kGroup);
+  app->add_option("--format", o->format, "Of --file: ruler, longbench, math500, litm-kv, litm-qa")
+      ->type_name("NAME")
       ->capture_default_str()
       ->group(kGroup);
   app->add_option("--samples", o->samples, "Samples of each task and length")
