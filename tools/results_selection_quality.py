@@ -58,14 +58,16 @@ def same(a, b):
 def main():
     folder, samples, pieces, score = pathlib.Path(sys.argv[1]), *sys.argv[2:5]
     out = ["# What selectors keep: facts found and divergence", "",
-           "    tools/results_selection_quality.sh TEXT_FILE", "",
+           f"    SAMPLES={samples} PIECES={pieces} SCORE={score} "
+           "tools/results_selection_quality.sh TEXT_FILE", "",
            f"Demo model. Facts: per cent of 8 facts found, asked on forks of one cache that was "
-           f"compressed before the\nquestions were known, mean over {samples} documents (and "
+           f"compressed before the\nquestions were known, documents: {samples} (and "
            f"deviation over seeds). KL: nats a token from the exact cache\nover {score} tokens read "
-           f"one at a time after a prompt of the length, mean over {pieces} pieces of a novel that "
+           f"one at a time after a prompt of the length, pieces: {pieces}, of a novel that "
            f"the model has not\nseen; same top: per cent of the predictions with the same likeliest "
            f"token. Rows kept and bits: the ledger's after the\nfacts' document, everything "
-           f"included. `-`: not randomised, one run."]
+           f"included. `-`: not randomised, one run. One document and one piece\nrank "
+           f"nothing: differences as small as those between seeds mean nothing."]
     for length in sorted(int(p.name.split("_")[1]) for p in folder.glob("policies_*")):
         lines, null = rows_of(folder, length)
         out += ["", f"## {length} tokens", "",
