@@ -24,7 +24,7 @@ TEST_F(Cli, HelpIsThereForEveryCommand) {
   const Result top = run({"--help"});
   EXPECT_EQ(top.status, 0);
   for (const char* command : {"run", "inspect", "policies", "bench", "tokenize", "logits", "attend",
-                              "demo", "probe", "completion"}) {
+                              "demo", "probe", "eval", "completion"}) {
     EXPECT_NE(top.out.find(command), std::string::npos) << command;
     const Result r = run({command, "--help"});
     EXPECT_EQ(r.status, 0);
@@ -196,6 +196,65 @@ TEST_F(Cli, DemoFindsFactsAndItsNullControlIsZero) {
   EXPECT_LT(j["null_control_kl"].get<double>(), 1e-6);
   EXPECT_GE(j["policies"][0]["right_mean"].get<double>(), 3);
   EXPECT_GT(j["policies"][2]["kl_mean"].get<double>(), 1e-3) << "compression changes something";
+}
+
+TEST_F(Cli, EvalPplGoesOnFromItsFile) {
+  const std::vector<std::string> command{"eval",
+                                         "ppl",
+                                         "-m",
+                                         kModel,
+                                         "-f",
+                                         std::string(PITH_REPO_DIR) + "/LICENSE",
+                                         "--mode",
+                                         "continue",
+                                         "-c",
+                                         "200",
+                                         "--score",
+                                         "20",
+                                         "--pieces",
+                                         "2",
+                                         "--kv-policy",
+                                         "local(window=32)",
+                                         "--kv-policy",
+                                         "uniform(budget=32),sink=4,window=16",
+                                         "--json",
+                                         "-t",
+                                         "1",
+                                         "-o",
+                                         (folder_ / "r.jsonl").string()};
+  const Result first = run(command);
+  ASSERT_EQ(first.status, 0) << first.err;
+  const json j = json::parse(first.out);
+  EXPECT_LT(j["null_control_kl"].get<double>(), 1e-6);
+  ASSERT_EQ(j["policies"].size(), 3u);
+  EXPECT_EQ(j["policies"][1]["seeds"].size(), 1u) << "local is not randomised";
+  EXPECT_EQ(j["policies"][2]["seeds"].size(), 3u);
+  EXPECT_GT(j["policies"][1]["seeds"][0]["summary"]["kl"]["mean"].get<double>(), 1e-3);
+  EXPECT_EQ(j["policies"][1]["seeds"][0]["ledger"]["rows_kept"], 32 * 16);
+  const std::string lines = read(folder_ / "r.jsonl");
+  // Cut in the middle of a line, as by a kill: the rest is computed again, to the same result.
+  write(folder_ / "r.jsonl", lines.substr(0, lines.size() / 2));
+  const json again = json::parse(run(command).out);
+  EXPECT_EQ(again["policies"][2]["seeds"][1]["summary"], j["policies"][2]["seeds"][1]["summary"]);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 7 + 5) << "equal seeds are dropped";
+}
+
+TEST_F(Cli, EvalTasksScoresAndRefuses) {
+  const Result r = run({"eval", "tasks", "-m", kModel, "--task", "facts", "-c", "600", "--turns",
+                        "2", "--samples", "1", "--seeds", "1", "--kv-policy", "exact",
+                        "--kv-policy", "local(window=48)", "--json"});
+  ASSERT_EQ(r.status, 0) << r.err;
+  const json j = json::parse(r.out);
+  EXPECT_GE(j["results"][0]["score"].get<double>(), 0.5);
+  EXPECT_EQ(j["results"][1]["ledger"]["rows_kept"], 48 * 16);
+  EXPECT_EQ(j["results"][1]["by_turn"].size(), 2u);
+  refused({"eval", "tasks", "-m", kModel, "--task", "needle"}, 10, "niah_single_1");
+  write(folder_ / "f", R"({"input":"One two three.\nWho?","outputs":["x"]})");
+  const Result file = run({"eval", "tasks", "-m", kModel, "--file", folder_ / "f", "--json"});
+  EXPECT_EQ(file.status, 0) << file.err;
+  EXPECT_EQ(json::parse(file.out)["results"][0]["task"], "ruler");
+  refused({"eval", "ppl", "-m", kModel, "-p", "too short"}, 10, "tokens");
+  refused({"eval"}, 2, "subcommand");
 }
 
 TEST_F(Cli, CompletionNamesTheCommands) {

@@ -1,4 +1,4 @@
-#include "demo_document.h"
+#include "eval/document.h"
 
 #include <fmt/format.h>
 
@@ -8,9 +8,9 @@
 #include <span>
 #include <string_view>
 
-#include "core/philox.h"
+#include "eval/words.h"
 
-namespace pith::cli {
+namespace pith {
 namespace {
 
 using Words = std::span<const std::string_view>;
@@ -60,28 +60,6 @@ constexpr std::array<std::string_view, 16> kRemarks{"Nobody knew the reason.",
                                                     "It was colder than the day before.",
                                                     "The road was white with dust.",
                                                     "The children were already asleep."};
-constexpr std::array<std::string_view, 64> kKeyWords{
-    "silver",  "window",  "garden",  "winter",  "bridge",  "candle",  "forest",  "letter",
-    "morning", "shadow",  "summer",  "thunder", "castle",  "feather", "kitchen", "lantern",
-    "meadow",  "mirror",  "orange",  "pocket",  "river",   "saddle",  "tower",   "velvet",
-    "village", "whisper", "yellow",  "anchor",  "basket",  "copper",  "dinner",  "engine",
-    "finger",  "gentle",  "hammer",  "island",  "jacket",  "kettle",  "ladder",  "market",
-    "needle",  "ocean",   "palace",  "quarter", "ribbon",  "school",  "temple",  "valley",
-    "wagon",   "autumn",  "blanket", "corner",  "desert",  "eagle",   "flower",  "golden",
-    "honest",  "iron",    "journey", "knight",  "leather", "marble",  "narrow",  "paper"};
-
-// A source of choices, one Philox word each.
-class Dice {
- public:
-  explicit Dice(uint64_t seed) : random_(seed, 0xFFFD, 0) {}
-  size_t below(size_t n) { return random_.word64(next_++) % n; }
-  std::string_view of(Words words) { return words[below(words.size())]; }
-
- private:
-  Philox random_;
-  uint64_t next_ = 0;
-};
-
 std::string capitalised(std::string_view text) {
   std::string out(text);
   if (out[0] >= 'a' && out[0] <= 'z') out[0] = static_cast<char>(out[0] - 'a' + 'A');
@@ -109,9 +87,7 @@ std::vector<HiddenFact> make_facts(Dice& dice, size_t count) {
   std::vector<HiddenFact> facts;
   std::set<std::string> used;
   while (facts.size() < count) {
-    const auto a = dice.of(kKeyWords), b = dice.of(kKeyWords);
-    const std::string key = fmt::format("{}-{}", a, b);
-    if (a == b || !used.insert(key).second) continue;
+    const std::string key = fresh(used, [&] { return word_pair(dice); });
     HiddenFact fact;
     fact.key = key;
     fact.value = std::to_string(1000000 + dice.below(9000000));
@@ -160,4 +136,4 @@ DemoDocument make_document(size_t tokens, size_t facts, uint64_t seed,
   return document;
 }
 
-}  // namespace pith::cli
+}  // namespace pith

@@ -1,5 +1,5 @@
 #pragma once
-// The demo's long document: sentences made from templates, with facts hidden in between. Needle and
+// A long document: sentences made from templates, with facts hidden in between. Needle and
 // question have RULER's wording (Hsieh et al. 2024, plural form), which the demo model was trained
 // on; everything else is made here. A pure function of the seed.
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace pith::cli {
+namespace pith {
 
 struct HiddenFact {
   std::string key, value;
@@ -26,4 +26,4 @@ struct DemoDocument {
 DemoDocument make_document(size_t tokens, size_t facts, uint64_t seed,
                            const std::function<size_t(const std::string&)>& count_tokens);
 
-}  // namespace pith::cli
+}  // namespace pith

@@ -1,0 +1,57 @@
+#pragma once
+// What the kinds of `pith eval` share: policies with seeds, and results that can be gone on with.
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "commands.h"
+#include "console.h"
+#include "engine.h"
+#include "eval/records.h"
+
+namespace pith::cli {
+
+struct EvalOptions {
+  EngineOptions engine;
+  std::vector<std::string> policies;
+  int64_t seeds = 3;
+  std::string out;  ///< JSON lines; "" = none
+};
+
+/// --kv-policy (repeated), --kv-budget ..., --seeds, --out and the engine's options but -c.
+void add_eval_options(CLI::App& app, EvalOptions& options);
+
+/// A policy with one seed. Its first run is named; the null control is the first of all.
+struct EvalRun {
+  std::string name;  ///< as in tables: the policy's text, or "exact (null control)"
+  Policy policy;
+  uint64_t seed = 0;
+  bool null_control = false;
+};
+/// The null control (unless left out), then each policy with each seed.
+std::vector<EvalRun> eval_runs(const EvalOptions& options, bool null_control);
+
+/// What every record says: version, model, fingerprint, threads' independent settings.
+Record describe_setting(const EvalOptions& options, const Model& model);
+
+/// Counts work from many threads into one bar.
+class SharedProgress {
+ public:
+  SharedProgress(const std::string& label, const std::string& unit, bool quiet, size_t total)
+      : bar_(label, unit, quiet), total_(total) {}
+  /// Returns false once Ctrl-C was pressed.
+  bool advance(size_t count);
+  void finish() { bar_.finish(); }
+
+ private:
+  std::mutex mutex_;
+  ProgressBar bar_;
+  size_t done_ = 0, total_;
+};
+
+void add_eval_ppl(CLI::App& eval, Action& action);
+void add_eval_tasks(CLI::App& eval, Action& action);
+
+}  // namespace pith::cli

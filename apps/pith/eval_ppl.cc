@@ -1,0 +1,366 @@
+// pith eval ppl: perplexity and divergence from the exact cache, of several policies on one text.
+// The null control (exact against exact) is always run and must be below 1e-6.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "args.h"
+#include "eval.h"
+#include "eval/perplexity.h"
+#include "eval/statistics.h"
+#include "interrupt.h"
+#include "model/tokenizer.h"
+#include "pith/error.h"
+#include "report.h"
+#include "text_input.h"
+
+namespace pith::cli {
+namespace {
+
+constexpr double kMostNull = 1e-6;
+
+struct PplOptions {
+  EvalOptions eval;
+  TextOptions text;
+  std::string mode = "chunks", base = "exact";
+  int64_t window = 512, score = 0, pieces = 0;
+  int bos = -1;
+  bool details = false, fast = false;
+};
+
+// One run over all pieces.
+struct RunTotal {
+  EvalRun run;
+  std::vector<Prediction> predictions;
+  Ledger ledger;  // of the last piece
+  std::string resolved;
+  double seconds = 0;
+  bool dropped = false;  // the same as the policy's first seed
+
+  void add(const PieceResult& piece) {
+    predictions.insert(predictions.end(), piece.predictions.begin(), piece.predictions.end());
+    ledger = piece.ledger, resolved = piece.policy;
+    seconds += piece.seconds;
+  }
+};
+
+Record predictions_record(const std::vector<Prediction>& predictions) {
+  Record nll = Record::array(), base = nll, divergence = nll, top = nll;
+  for (const Prediction& p : predictions) {
+    nll.push_back(p.nll), base.push_back(p.base_nll);
+    divergence.push_back(p.divergence), top.push_back(p.same_top ? 1 : 0);
+  }
+  return {{"nll", nll}, {"exact_nll", base}, {"kl", divergence}, {"same_top", top}};
+}
+
+PieceResult piece_from(const Record& r) {
+  PieceResult piece;
+  const Record& p = r.at("predictions");
+  for (size_t i = 0; i < p.at("nll").size(); ++i)
+    piece.predictions.push_back(
+        {p["nll"][i], p["exact_nll"][i], p["kl"][i], p["same_top"][i] == 1});
+  piece.ledger = ledger_from(r.at("ledger"));
+  piece.policy = r.at("resolved_policy"), piece.seconds = r.at("seconds");
+  return piece;
+}
+
+class PplCommand {
+ public:
+  explicit PplCommand(const PplOptions& o)
+      : o_(o),
+        model_(load_model(o.eval.engine)),
+        records_(o.eval.out),
+        setting_(describe_setting(o.eval, *model_)) {
+    const std::string text = read_text(o.text);
+    PerplexityOptions p;
+    p.mode = parse_perplexity_mode(o.mode);
+    p.window = static_cast<size_t>(o.window), p.score = static_cast<size_t>(o.score);
+    p.pieces = static_cast<size_t>(o.pieces);
+    p.session = session_options(o.eval.engine);
+    p.session.f32_arithmetic = !o.fast;
+    const Tokenizer& tokenizer = model_->tokenizer();
+    if (o.bos == 1 || (o.bos == -1 && tokenizer.add_bos())) p.bos = tokenizer.bos();
+    setting_.update({{"kind", "ppl"},
+                     {"mode", o.mode},
+                     {"context", o.window},
+                     {"score", o.score},
+                     {"bos", p.bos},
+                     {"exact", o.base},
+                     {"f32_arithmetic", !o.fast},
+                     {"text_fingerprint", fingerprint(text)}});
+    perplexity_ = std::make_unique<Perplexity>(model_, encode_prompt(*model_, text, o.bos), p,
+                                               Policy::parse(o.base));
+    for (EvalRun& run : eval_runs(o.eval, true)) totals_.push_back({std::move(run), {}, {}, {}, 0});
+    totals_[0].run.policy = Policy::parse(o.base);
+  }
+
+  int run() {
+    const size_t work = (perplexity_->pieces() * perplexity_->steps()) * (totals_.size() + 1);
+    SharedProgress bar("measuring", "tokens", o_.eval.engine.json, work);
+    for (size_t piece = 0; piece < perplexity_->pieces(); ++piece) {
+      if (!run_piece(piece, bar)) return interrupted_end();
+      drop_equal_seeds();
+    }
+    bar.finish();
+    report();
+    return 0;
+  }
+
+ private:
+  bool run_piece(size_t piece, SharedProgress& bar) {
+    std::vector<RunTotal*> open;
+    std::vector<PerplexityRun> runs;
+    for (RunTotal& t : totals_) {
+      if (t.dropped) continue;
+      if (const Record* known = records_.find(key_of(t, piece))) {
+        t.add(piece_from(*known));
+        continue;
+      }
+      open.push_back(&t);
+      runs.push_back({t.run.policy, t.run.seed});
+    }
+    const size_t others = totals_.size() - open.size() + (open.empty() ? 1 : 0);
+    if (!bar.advance(others * perplexity_->steps())) return false;
+    if (open.empty()) return true;
+    const auto results =
+        perplexity_->run(piece, runs, [&](size_t tokens) { return bar.advance(tokens); });
+    for (size_t i = 0; i < results.size(); ++i) {
+      open[i]->add(results[i]);
+      records_.add(key_of(*open[i], piece), record_of(*open[i], results[i], piece));
+    }
+    return !results.empty();
+  }
+
+  std::string key_of(const RunTotal& t, size_t piece) const {
+    return fmt::format("{}|{}|{}|{}|{}", setting_.dump(), piece, t.run.policy.to_string(),
+                       t.run.seed, t.run.null_control ? "null" : "");
+  }
+
+  Record record_of(const RunTotal& t, const PieceResult& r, size_t piece) const {
+    Record record = setting_;
+    record.update({{"piece", piece},
+                   {"policy", t.run.policy.to_string()},
+                   {"resolved_policy", r.policy},
+                   {"kv_seed", t.run.seed},
+                   {"null_control", t.run.null_control},
+                   {"seconds", r.seconds},
+                   {"ledger", to_record(r.ledger)},
+                   {"predictions", predictions_record(r.predictions)}});
+    return record;
+  }
+
+  // A policy whose second seed predicts what its first did is not randomised here.
+  void drop_equal_seeds() {
+    for (size_t i = 1; i < totals_.size(); ++i) {
+      const bool second = !totals_[i].dropped && totals_[i].run.name == totals_[i - 1].run.name &&
+                          (i == 1 || totals_[i - 2].run.name != totals_[i].run.name);
+      if (!second || totals_[i].predictions != totals_[i - 1].predictions) continue;
+      for (size_t j = i; j < totals_.size() && totals_[j].run.name == totals_[i].run.name; ++j)
+        totals_[j].dropped = true;
+    }
+  }
+
+  // Seeds of one policy, in the order of the command line.
+  std::vector<std::vector<const RunTotal*>> groups() const {
+    std::vector<std::vector<const RunTotal*>> out;
+    for (const RunTotal& t : totals_) {
+      if (t.dropped) continue;
+      if (out.empty() || out.back()[0]->run.name != t.run.name) out.emplace_back();
+      out.back().push_back(&t);
+    }
+    return out;
+  }
+
+  int interrupted_end() const {
+    if (!o_.eval.out.empty())
+      fmt::print(stderr, "pith: stopped; the same command goes on from {}\n", o_.eval.out);
+    return kExitInterrupted;
+  }
+
+  void report() const;
+  std::vector<std::string> cells(const std::vector<const RunTotal*>& seeds) const;
+  Json json_of(const std::vector<const RunTotal*>& seeds) const;
+
+  const PplOptions& o_;
+  std::shared_ptr<const Model> model_;
+  RecordFile records_;
+  Record setting_;
+  std::unique_ptr<Perplexity> perplexity_;
+  std::vector<RunTotal> totals_;
+};
+
+// Mean over seeds with their deviation; one seed: its standard error.
+template <class F>
+Estimate over_seeds(const std::vector<const RunTotal*>& seeds, F&& value) {
+  std::vector<double> means;
+  Estimate one;
+  for (const RunTotal* t : seeds) {
+    one = value(summarise(t->predictions));
+    means.push_back(one.mean);
+  }
+  const Spread all = spread(means);
+  return seeds.size() == 1 ? one : Estimate{all.mean, all.deviation};
+}
+
+std::vector<std::string> PplCommand::cells(const std::vector<const RunTotal*>& seeds) const {
+  const auto estimate = [&](auto member, int digits) {
+    const Estimate e = over_seeds(seeds, [&](const PredictionSummary& s) { return s.*member; });
+    return fmt::format("{:.{}f} ±{:.{}f}", e.mean, digits, e.error, digits);
+  };
+  const auto tail = [&](size_t which) {
+    return fmt::format("{:.3f}", over_seeds(seeds, [&](const PredictionSummary& s) {
+                                   return Estimate{s.divergence_percentiles[which], 0};
+                                 }).mean);
+  };
+  const Estimate top = over_seeds(seeds, [](const PredictionSummary& s) { return s.same_top; });
+  const Ledger& l = seeds[0]->ledger;
+  return {seeds[0]->run.name,
+          std::to_string(seeds.size()),
+          estimate(&PredictionSummary::perplexity, 3),
+          estimate(&PredictionSummary::ln_ratio, 4),
+          estimate(&PredictionSummary::divergence, 4),
+          tail(5),
+          tail(8),
+          fmt::format("{:.1f}%", 100 * top.mean),
+          std::to_string(l.rows_kept),
+          share_kept(l),
+          human_bytes(static_cast<double>(l.cache_bytes())),
+          fmt::format("{:.2f}", l.effective_bits())};
+}
+
+Json to_json(const Estimate& e) { return {{"mean", e.mean}, {"error", e.error}}; }
+
+Json to_json(const PredictionSummary& s) {
+  Json percentiles = Json::array();
+  for (size_t i = 0; i < std::size(kPercentiles); ++i)
+    percentiles.push_back({{"share", kPercentiles[i]},
+                           {"kl", s.divergence_percentiles[i]},
+                           {"delta_p", s.delta_p_percentiles[i]}});
+  return {{"count", s.count},
+          {"perplexity", to_json(s.perplexity)},
+          {"exact_perplexity", to_json(s.base_perplexity)},
+          {"ln_correlation", s.ln_correlation},
+          {"ln_ratio", to_json(s.ln_ratio)},
+          {"ratio", to_json(s.ratio)},
+          {"difference", to_json(s.difference)},
+          {"kl", to_json(s.divergence)},
+          {"delta_p", to_json(s.delta_p)},
+          {"rms_delta_p", to_json(s.rms_delta_p)},
+          {"same_top", to_json(s.same_top)},
+          {"percentiles", percentiles}};
+}
+
+Json PplCommand::json_of(const std::vector<const RunTotal*>& seeds) const {
+  Json list = Json::array();
+  for (const RunTotal* t : seeds)
+    list.push_back({{"kv_seed", t->run.seed},
+                    {"seconds", t->seconds},
+                    {"summary", to_json(summarise(t->predictions))},
+                    {"ledger", pith::cli::to_json(t->ledger)}});
+  return {{"name", seeds[0]->run.name},
+          {"policy", seeds[0]->run.policy.to_string()},
+          {"resolved_policy", seeds[0]->resolved},
+          {"seeds", list}};
+}
+
+std::string details(const RunTotal& t) {
+  const PredictionSummary s = summarise(t.predictions);
+  std::string out = fmt::format("\n{}, kv-seed {}\n", t.run.name, t.run.seed);
+  const auto line = [&](const char* name, const Estimate& e, double scale = 1) {
+    out += fmt::format("  {:<30} {:12.6f} ± {:.6f}\n", name, scale * e.mean, scale * e.error);
+  };
+  line("Mean PPL(Q)", s.perplexity), line("Mean PPL(base)", s.base_perplexity);
+  out +=
+      fmt::format("  {:<30} {:11.2f}%\n", "Cor(ln(PPL(Q)), ln(PPL(base)))", 100 * s.ln_correlation);
+  line("Mean ln(PPL(Q)/PPL(base))", s.ln_ratio), line("Mean PPL(Q)/PPL(base)", s.ratio);
+  line("Mean PPL(Q)-PPL(base)", s.difference), line("Mean KLD", s.divergence);
+  for (size_t i = std::size(kPercentiles); i-- > 0;)
+    out += fmt::format("  {:>5.1f}%  KLD {:11.6f}   Δp {:8.3f}%\n", 100 * kPercentiles[i],
+                       s.divergence_percentiles[i], 100 * s.delta_p_percentiles[i]);
+  line("Mean Δp, %", s.delta_p, 100), line("RMS Δp, %", s.rms_delta_p, 100);
+  line("Same top p, %", s.same_top, 100);
+  return out;
+}
+
+constexpr const char* kLegend =
+    "\nPPL: perplexity; ln ratio: ln(PPL / exact PPL); KL: nats a token, exact || policy, with\n"
+    "median and 99th percentile; ±: standard error, with several seeds their deviation;\n"
+    "rows, KV, bits: the cache after the last piece, over all layers and KV heads (f16: 16 bits)\n";
+
+void PplCommand::report() const {
+  const double null = summarise(totals_[0].predictions).divergence.mean;
+  Json list = Json::array();
+  Table table({"policy", "seeds", "PPL", "ln ratio", "KL", "50%", "99%", "same top", "rows", "kept",
+               "KV", "bits"});
+  std::string more;
+  for (const auto& seeds : groups()) {
+    if (o_.eval.engine.json) list.push_back(json_of(seeds));
+    table.add(cells(seeds));
+    if (o_.details)
+      for (const RunTotal* t : seeds) more += details(*t);
+  }
+  if (o_.eval.engine.json) {
+    Json all(setting_);
+    all.update({{"pieces", perplexity_->pieces()},
+                {"scored", perplexity_->pieces() * perplexity_->scored()},
+                {"null_control_kl", null},
+                {"policies", list}});
+    print_json(all);
+  } else {
+    write_out(fmt::format("{} pieces of {} tokens ({}), {} predictions scored in each\n\n",
+                          perplexity_->pieces(), perplexity_->steps() + 1, o_.mode,
+                          perplexity_->scored()) +
+              table.text() + kLegend + more);
+  }
+  if (!(null < kMostNull))
+    throw Error(ErrorCode::kInternal,
+                fmt::format("the null control failed: exact against exact has a KL of {}", null));
+}
+
+}  // namespace
+
+void add_eval_ppl(CLI::App& eval, Action& action) {
+  auto o = std::make_shared<PplOptions>();
+  CLI::App* app =
+      eval.add_subcommand("ppl", "Perplexity, and KL divergence from the exact cache, on a text");
+  add_eval_options(*app, o->eval);
+  add_text_options(*app, o->text, "The text");
+  add_bos_option(*app, o->bos);
+  constexpr const char* kGroup = "Protocol";
+  app->add_option("--mode", o->mode,
+                  "chunks: llama.cpp's pieces, read at once; decode: one sequence, a token at a "
+                  "time; continue: a prompt, then a token at a time")
+      ->check(CLI::IsMember({"chunks", "decode", "continue"}))
+      ->capture_default_str()
+      ->group(kGroup);
+  const auto number = [&](const char* name, int64_t& value, const char* help, int64_t least) {
+    app->add_option(name, value, help)
+        ->check(CLI::Range(least, int64_t{1} << 32))
+        ->type_name("N")
+        ->capture_default_str()
+        ->group(kGroup);
+  };
+  number("-c,--ctx-size", o->window, "Tokens of a piece; in decode the most tokens, 0 = all", 0);
+  number("--score", o->score, "Predictions that count in each piece, the last; 0 = half of it", 0);
+  number("--pieces", o->pieces, "At most so many pieces; 0 = all of the text", 0);
+  app->add_option("--base", o->base, "The cache that others are compared with, e.g. exact+f32")
+      ->type_name("POLICY")
+      ->capture_default_str()
+      ->group(kGroup);
+  app->add_flag("--fast", o->fast,
+                "Let prompts round activations to bf16 where that is faster, as pith run does")
+      ->group(kGroup);
+  app->add_flag("--details", o->details, "Every figure of every seed, with percentiles")
+      ->group("Output");
+  app->footer(
+      "Examples:\n"
+      "  pith eval ppl -m models/demo -f book.txt\n"
+      "  pith eval ppl -m models/demo -f book.txt --mode continue -c 4352 --score 256 --pieces 4 "
+      "\\\n"
+      "    --kv-policy 'keydiff(budget=1024)' --kv-policy 'express(s=512)' -o ppl.jsonl\n");
+  app->callback([o, &action] { action = [o] { return PplCommand(*o).run(); }; });
+}
+
+}  // namespace pith::cli

@@ -1,0 +1,282 @@
+// pith eval tasks: retrieval tasks at given lengths under several policies. Samples run in
+// parallel, each on one thread; every finished one is a line of --out.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "args.h"
+#include "core/thread_pool.h"
+#include "eval.h"
+#include "eval/statistics.h"
+#include "eval/task_files.h"
+#include "eval/task_runner.h"
+#include "model/tokenizer.h"
+#include "pith/error.h"
+#include "report.h"
+
+namespace pith::cli {
+namespace {
+
+struct TaskOptions {
+  EvalOptions eval;
+  std::vector<std::string> tasks{"facts"};
+  std::vector<int64_t> lengths{4096};
+  int64_t samples = 4, turns = 8;
+  uint64_t task_seed = 42;
+  bool query_aware = false;
+  std::string file, format = "ruler";
+};
+
+// One sample under one run: a line of the results.
+struct Job {
+  std::string task;
+  size_t length = 0, run = 0;
+  uint64_t number = 0;
+  std::string key;
+};
+
+class TasksCommand {
+ public:
+  explicit TasksCommand(const TaskOptions& o)
+      : o_(o),
+        model_(load_model(o.eval.engine)),
+        records_(o.eval.out),
+        setting_(describe_setting(o.eval, *model_)),
+        runs_(eval_runs(o.eval, false)),
+        pool_(o.eval.engine.threads) {
+    if (runs_.empty()) {
+      runs_.push_back({"exact", Policy::parse("exact"), o.eval.engine.policy.seed, false});
+    }
+    setting_.update({{"kind", "task"},
+                     {"query_aware", o.query_aware},
+                     {"task_seed", o.task_seed},
+                     {"turns", o.turns}});
+    if (!o.file.empty()) {
+      add_file_jobs();
+      return;
+    }
+    for (const std::string& task : o.tasks)
+      for (const int64_t length : o.lengths) add_jobs(task, static_cast<size_t>(length));
+  }
+
+  int run() {
+    SharedProgress bar("answering", "samples", o_.eval.engine.json, jobs_.size());
+    std::atomic<bool> go{bar.advance(jobs_.size() - open_.size())};
+    pool_.parallel_for(open_.size(), [&](size_t i, int) {
+      if (!go) return;
+      run_job(*open_[i]);
+      if (!bar.advance(1)) go = false;
+    });
+    bar.finish();
+    if (!go) {
+      if (!o_.eval.out.empty())
+        fmt::print(stderr, "pith: stopped; the same command goes on from {}\n", o_.eval.out);
+      return kExitInterrupted;
+    }
+    report();
+    return 0;
+  }
+
+ private:
+  void add_jobs(const std::string& task, size_t length) {
+    make_sample(task, request(length, 0));  // what cannot be is refused before anything runs
+    add_jobs(task, length, static_cast<size_t>(o_.samples));
+  }
+
+  void add_file_jobs() {
+    samples_ = read_samples(o_.file, o_.format, static_cast<size_t>(o_.samples));
+    setting_["file_samples"] = fingerprint(samples_[0].context + samples_.back().context);
+    add_jobs(o_.format, 0, samples_.size());
+  }
+
+  void add_jobs(const std::string& task, size_t length, size_t samples) {
+    for (size_t r = 0; r < runs_.size(); ++r)
+      for (size_t n = 0; n < samples; ++n) {
+        Job job{task, length, r, n, ""};
+        job.key = fmt::format("{}|{}|{}|{}|{}|{}", setting_.dump(), task, length, n,
+                              runs_[r].policy.to_string(), runs_[r].seed);
+        jobs_.push_back(job);
+      }
+    open_.clear();
+    for (const Job& job : jobs_)
+      if (records_.find(job.key) == nullptr) open_.push_back(&job);
+  }
+
+  SampleRequest request(size_t length, uint64_t number) const {
+    return {length, number, o_.task_seed, static_cast<size_t>(o_.turns),
+            [this](const std::string& text) { return model_->tokenizer().encode(text).size(); }};
+  }
+
+  void run_job(const Job& job) {
+    const EvalRun& run = runs_[job.run];
+    const Sample sample = samples_.empty() ? make_sample(job.task, request(job.length, job.number))
+                                           : samples_[job.number];
+    SessionOptions s = session_options(o_.eval.engine);
+    s.policy = run.policy, s.seed = run.seed, s.threads = 1, s.context = job.length;
+    const SampleResult result = run_sample(model_, s, sample, o_.query_aware);
+    Record turns = Record::array();
+    for (size_t i = 0; i < result.turns.size(); ++i)
+      turns.push_back({{"answer", result.turns[i].answer},
+                       {"references", sample.turns[i].references},
+                       {"score", result.turns[i].score}});
+    Record record = setting_;
+    record.update({{"task", job.task},
+                   {"length", job.length},
+                   {"sample", job.number},
+                   {"text_fingerprint", fingerprint(sample.context)},
+                   {"metric", to_string(sample.metric)},
+                   {"policy", run.policy.to_string()},
+                   {"resolved_policy", result.policy},
+                   {"kv_seed", run.seed},
+                   {"score", result.score()},
+                   {"answers", turns},
+                   {"prompt_seconds", result.prompt_seconds},
+                   {"answer_seconds", result.answer_seconds},
+                   {"ledger", to_record(result.ledger)}});
+    records_.add(job.key, std::move(record));
+  }
+
+  // Jobs of one task, length and policy: scores by seed and by turn.
+  struct Group {
+    std::string task, name;
+    size_t length = 0;
+    std::map<uint64_t, std::vector<double>> by_seed;
+    std::vector<double> by_turn;
+    size_t samples = 0;
+    Ledger ledger;
+  };
+  std::vector<Group> groups() const {
+    std::vector<Group> out;
+    for (const Job& job : jobs_) {
+      const Record& r = *records_.find(job.key);
+      const EvalRun& run = runs_[job.run];
+      if (out.empty() || out.back().task != job.task || out.back().length != job.length ||
+          out.back().name != run.name)
+        out.push_back({job.task, run.name, job.length, {}, {}, 0, ledger_from(r.at("ledger"))});
+      Group& g = out.back();
+      g.by_seed[run.seed].push_back(r.at("score"));
+      g.by_turn.resize(r.at("answers").size());
+      for (size_t i = 0; i < g.by_turn.size(); ++i)
+        g.by_turn[i] += r["answers"][i]["score"].get<double>();
+      ++g.samples;
+    }
+    return out;
+  }
+
+  void report() const;
+
+  const TaskOptions& o_;
+  std::shared_ptr<const Model> model_;
+  RecordFile records_;
+  Record setting_;
+  std::vector<EvalRun> runs_;
+  ThreadPool pool_;
+  std::vector<Sample> samples_;  // of a file; empty if they are made
+  std::vector<Job> jobs_;
+  std::vector<const Job*> open_;
+};
+
+void TasksCommand::report() const {
+  Table table(
+      {"task", "length", "policy", "seeds", "score", "by turn", "rows", "kept", "KV", "bits"},
+      {0, 2, 5});
+  Json list = Json::array();
+  for (const Group& g : groups()) {
+    std::vector<double> means;
+    for (const auto& [seed, scores] : g.by_seed) means.push_back(spread(scores).mean);
+    const Spread score = spread(means);
+    std::string turns;
+    Json turn_scores = Json::array();
+    for (double sum : g.by_turn) {
+      const double mean = sum / static_cast<double>(g.samples);
+      turns += fmt::format("{}{:.0f}", turns.empty() ? "" : " ", 100 * mean);
+      turn_scores.push_back(mean);
+    }
+    table.add({g.task, std::to_string(g.length), g.name, std::to_string(means.size()),
+               fmt::format("{:.1f}% ±{:.1f}", 100 * score.mean, 100 * score.deviation), turns,
+               std::to_string(g.ledger.rows_kept), share_kept(g.ledger),
+               human_bytes(static_cast<double>(g.ledger.cache_bytes())),
+               fmt::format("{:.2f}", g.ledger.effective_bits())});
+    list.push_back({{"task", g.task},
+                    {"length", g.length},
+                    {"policy", g.name},
+                    {"seeds", means.size()},
+                    {"samples", g.samples / means.size()},
+                    {"score", score.mean},
+                    {"deviation", score.deviation},
+                    {"by_turn", turn_scores},
+                    {"ledger", pith::cli::to_json(g.ledger)}});
+  }
+  if (o_.eval.engine.json) {
+    Json all(setting_);
+    all["results"] = list;
+    print_json(all);
+    return;
+  }
+  write_out(fmt::format("{} samples each; the policy sees {}\n\n", o_.samples,
+                        o_.query_aware ? "each question with the context (query-aware)"
+                                       : "the context before the questions (query-agnostic)") +
+            table.text() +
+            "\nscore: mean over samples and turns, ± deviation over seeds; rows, KV, bits: the "
+            "first sample's cache\n");
+}
+
+std::string task_list() {
+  std::string text = "Tasks:\n";
+  for (const TaskInfo& t : tasks()) text += fmt::format("  {:<16} {}\n", t.name, t.summary);
+  return text;
+}
+
+}  // namespace
+
+void add_eval_tasks(CLI::App& eval, Action& action) {
+  auto o = std::make_shared<TaskOptions>();
+  CLI::App* app = eval.add_subcommand("tasks", "Retrieval tasks made from nothing, RULER's too");
+  add_eval_options(*app, o->eval);
+  constexpr const char* kGroup = "Tasks";
+  app->add_option("--task", o->tasks, "Tasks, separated by commas; a list is below")
+      ->delimiter(',')
+      ->type_name("NAME")
+      ->capture_default_str()
+      ->group(kGroup);
+  app->add_option("-c,--ctx-size", o->lengths, "Lengths in tokens, answers included: 2048,4096")
+      ->delimiter(',')
+      ->check(CLI::Range(64, 1 << 24))
+      ->type_name("N,...")
+      ->capture_default_str()
+      ->group(kGroup);
+  app->add_option("--file", o->file, "JSON lines instead of tasks; -c and --turns do not apply")
+      ->type_name("FILE")
+      ->group(kGroup);
+  app->add_option("--format", o->format, "Of --file: ruler, longbench, math500, litm-kv, litm-qa")
+      ->type_name("NAME")
+      ->capture_default_str()
+      ->group(kGroup);
+  app->add_option("--samples", o->samples, "Samples of each task and length")
+      ->check(CLI::Range(1, 10000))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(kGroup);
+  app->add_option("--turns", o->turns, "Questions on each document of facts and multi_turn")
+      ->check(CLI::Range(1, 64))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(kGroup);
+  app->add_option("--task-seed", o->task_seed, "Seed of the samples")
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(kGroup);
+  app->add_flag("--query-aware", o->query_aware,
+                "Read each question together with the context, so that selectors see it")
+      ->group(kGroup);
+  app->footer(task_list() +
+              "\nExamples:\n"
+              "  pith eval tasks -m models/demo --task facts,kv -c 2048,4096 --kv-policy exact \\\n"
+              "    --kv-policy 'keydiff(budget=25%)' --samples 8 -o tasks.jsonl\n");
+  app->callback([o, &action] { action = [o] { return TasksCommand(*o).run(); }; });
+}
+
+}  // namespace pith::cli
