@@ -79,14 +79,13 @@ Projection::Projection(MemoryCounter& memory, const ProjectionShape& shape, uint
       for (size_t i = 0; i < block.size(); ++i) block[i] = normal(random, first * dim + i);
       if (shape.sketch == Sketch::kOrtho) orthogonalise(block, count, dim);
     }
-    for (size_t i = 0; i < block.size(); ++i)
-      rows_[first * dim + i] = static_cast<float>(block[i]);
+    for (size_t i = 0; i < block.size(); ++i) rows_[first * dim + i] = static_cast<float>(block[i]);
   }
   const auto d = static_cast<double>(dim);
-  unbias_ = static_cast<float>(
-      shape.sketch == Sketch::kGaussian
-          ? std::sqrt(std::numbers::pi / 2)
-          : std::sqrt(std::numbers::pi / d) * std::exp(std::lgamma((d + 1) / 2) - std::lgamma(d / 2)));
+  unbias_ = static_cast<float>(shape.sketch == Sketch::kGaussian
+                                   ? std::sqrt(std::numbers::pi / 2)
+                                   : std::sqrt(std::numbers::pi / d) *
+                                         std::exp(std::lgamma((d + 1) / 2) - std::lgamma(d / 2)));
 }
 
 }  // namespace pith

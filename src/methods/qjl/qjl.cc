@@ -23,15 +23,16 @@ std::unique_ptr<Codec> make_qjl(const Parameters& p, Side side) {
 
 CodecRow qjl_row() {
   CodecRow row;
-  row.info = {"qjl",
-              false,
-              "keys as sign bits of a random sketch and a norm, values in 2 bits",
-              "QJL: 1-Bit Quantized JL Transform for KV Cache Quantization",
-              {{"m", "", "bits of a key's sketch, a multiple of 16; unset: 2 a channel"},
-               {"sketch", "ortho", "ortho, gaussian or hadamard"},
-               {"outliers", "8", "channels of largest norm over 32 rows with a sketch of their own"},
-               {"m_out", "", "bits of the outliers' sketch; unset: 1 a channel"}},
-              ""};
+  row.info = {
+      "qjl",
+      false,
+      "keys as sign bits of a random sketch and a norm, values in 2 bits",
+      "QJL: 1-Bit Quantized JL Transform for KV Cache Quantization",
+      {{"m", "", "bits of a key's sketch, a multiple of 16; unset: 2 a channel"},
+       {"sketch", "ortho", "ortho, gaussian or hadamard"},
+       {"outliers", "8", "channels of largest norm over 32 rows with a sketch of their own"},
+       {"m_out", "", "bits of the outliers' sketch; unset: 1 a channel"}},
+      ""};
   row.make = make_qjl;
   return row;
 }

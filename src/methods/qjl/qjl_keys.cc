@@ -119,7 +119,8 @@ void QjlKeys::keep(std::span<const uint32_t> kept) {
     std::memmove(codes_.data() + to * bytes, codes_.data() + kept[to] * bytes, bytes);
     std::memmove(norms_.data() + to * norms, norms_.data() + kept[to] * norms, norms * 2);
     if (format_.outliers == 0) continue;
-    // Groups before this row's have no rows left; firsts_ still holds their old bounds from here on.
+    // Groups before this row's have no rows left; firsts_ still holds their old bounds from here
+    // on.
     const bool fresh = to == 0 || kept[to] >= group_end(group);
     while (kept[to] >= group_end(group)) ++group;
     if (!fresh) continue;
@@ -235,11 +236,11 @@ std::unique_ptr<CodedRows> QjlCodec::make_rows(const Context& context,
                                                const RowsRequest& request) const {
   const size_t dim = request.dim;
   if (format_.outliers >= dim || format_.inlier_bits(dim) % 16 || format_.outlier_bits(dim) % 16)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("qjl was asked for m={}, m_out={}, outliers={} at head_dim {}; sketches "
-                            "are multiples of 16 bits, outliers fewer than the channels",
-                            format_.inlier_bits(dim), format_.outlier_bits(dim), format_.outliers,
-                            dim));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("qjl was asked for m={}, m_out={}, outliers={} at head_dim {}; sketches "
+                    "are multiples of 16 bits, outliers fewer than the channels",
+                    format_.inlier_bits(dim), format_.outlier_bits(dim), format_.outliers, dim));
   if (!tables_) {
     const auto make = [&](size_t bits, uint32_t stream) {
       return Projection(context.memory, {format_.sketch, bits, dim}, request.seed, request.layer,

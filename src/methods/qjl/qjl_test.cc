@@ -1,5 +1,5 @@
-// QJL's claims: unbiased scores, the tail of Lemma 3.5, the smaller variance of orthogonal rows, what
-// outlying channels cost without care; and that packed bits are the bits.
+// QJL's claims: unbiased scores, the tail of Lemma 3.5, the smaller variance of orthogonal rows,
+// what outlying channels cost without care; and that packed bits are the bits.
 
 #include "methods/qjl/qjl.h"
 
@@ -61,13 +61,14 @@ struct Moments {
 Moments errors(const QjlFormat& format, const std::vector<float>& k, const std::vector<float>& q,
                int seeds) {
   const Machine machine;
+  const size_t dim = q.size();
   std::vector<double> sum(32), square(32);
   for (int seed = 0; seed < seeds; ++seed) {
-    const auto rows = make(machine, format, static_cast<uint64_t>(seed));
-    rows->append(k.data(), kDim, 32);
+    const auto rows = make(machine, format, static_cast<uint64_t>(seed), dim);
+    rows->append(k.data(), dim, 32);
     const auto got = scores_of(*rows, q, 1);
     for (size_t t = 0; t < 32; ++t) {
-      const double e = got[t] - dot(q.data(), k.data() + t * kDim, kDim);
+      const double e = got[t] - dot(q.data(), k.data() + t * dim, dim);
       sum[t] += e;
       square[t] += e * e;
     }
@@ -114,8 +115,7 @@ TEST(Qjl, TheTailIsThatOfLemma35) {
     const auto got = scores_of(*rows, q, 1);
     for (size_t t = 0; t < 32; ++t, ++all) {
       const float* key = k.data() + t * kDim;
-      const double bound =
-          eps * std::sqrt(dot(q.data(), q.data(), kDim) * dot(key, key, kDim));
+      const double bound = eps * std::sqrt(dot(q.data(), q.data(), kDim) * dot(key, key, kDim));
       beyond += std::abs(got[t] - dot(q.data(), key, kDim)) > bound;
     }
   }
@@ -123,12 +123,13 @@ TEST(Qjl, TheTailIsThatOfLemma35) {
 }
 
 TEST(Qjl, OutlyingChannelsNeedTheirOwnSketch) {
-  auto k = normals(32 * kDim, 7);
-  const auto q = normals(kDim, 8);
+  const size_t dim = 128;  // the paper's, with its 256 and 128 bits
+  auto k = normals(32 * dim, 7);
+  const auto q = normals(dim, 8);
   for (size_t t = 0; t < 32; ++t)
-    for (size_t c : {3, 17, 40, 63}) k[t * kDim + c] *= 20;
-  const double with = errors({Sketch::kOrtho, 128, 64, 8}, k, q, 60).variance;
-  const double without = errors({Sketch::kOrtho, 192, 0, 0}, k, q, 60).variance;
+    for (size_t c : {3, 17, 40, 63}) k[t * dim + c] *= 20;
+  const double with = errors({Sketch::kOrtho, 256, 128, 8}, k, q, 60).variance;
+  const double without = errors({Sketch::kOrtho, 384, 0, 0}, k, q, 60).variance;
   EXPECT_LT(std::sqrt(with), 0.5 * std::sqrt(without)) << "at equal bits";
 }
 
@@ -143,8 +144,8 @@ TEST(Qjl, PackedSumsAreTheUnpackedOnes) {
       std::vector<uint8_t> rows(count * stride + 8);
       for (uint8_t& b : rows) b = static_cast<uint8_t>(random());
       for (std::string_view isa : available_isas()) {
-        kernels_for(isa).sum_set_bits(out.data(), count, sketch.data(), queries, rows.data(), stride,
-                                      bits, count);
+        kernels_for(isa).sum_set_bits(out.data(), count, sketch.data(), queries, rows.data(),
+                                      stride, bits, count);
         for (size_t m = 0; m < queries; ++m)
           for (size_t t = 0; t < count; ++t) {
             float sum = 0;

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/dtype.h"
 #include "compress/group_code.h"
+#include "core/dtype.h"
 #include "pith/error.h"
 
 namespace pith {

@@ -1,8 +1,8 @@
 #include "methods/quant/quant.h"
 
-#include "methods/quant/channel_rows.h"
 #include "compress/rotated_rows.h"
 #include "compress/token_rows.h"
+#include "methods/quant/channel_rows.h"
 
 namespace pith {
 namespace {

@@ -8,10 +8,10 @@
 #include <cmath>
 #include <random>
 
-#include "compress/registry.h"
-#include "core/dtype.h"
 #include "compress/group_code.h"
+#include "compress/registry.h"
 #include "compress/rotated_rows.h"
+#include "core/dtype.h"
 #include "pith/error.h"
 
 namespace pith {
