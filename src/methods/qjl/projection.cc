@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 #include <vector>
 
 #include "core/philox.h"
@@ -61,14 +63,17 @@ void hadamard_block(std::vector<double>& rows, size_t count, size_t dim, const P
 
 Projection::Projection(MemoryCounter& memory, const ProjectionShape& shape, uint64_t seed,
                        uint32_t layer, uint32_t stream)
-    : shape_(shape), rows_(memory, MemoryKind::kShared) {
+    : shape_(shape), columns_(memory, MemoryKind::kShared), sums_(memory, MemoryKind::kShared) {
   const size_t dim = shape.dim;
   if (shape.sketch == Sketch::kHadamard && !std::has_single_bit(dim))
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("qjl(sketch=hadamard) needs a head_dim that is a power of two, this "
                             "model has {}; use sketch=ortho",
                             dim));
-  rows_.resize(shape.bits * dim);
+  columns_.reserve(shape.bits * dim);  // exactly: the ledger counts what is used
+  columns_.resize(shape.bits * dim);
+  sums_.reserve(dim);
+  sums_.resize(dim);
   const Philox random(seed, layer, stream);
   for (size_t first = 0; first < shape.bits; first += dim) {
     const size_t count = std::min(dim, shape.bits - first);
@@ -79,13 +84,23 @@ Projection::Projection(MemoryCounter& memory, const ProjectionShape& shape, uint
       for (size_t i = 0; i < block.size(); ++i) block[i] = normal(random, first * dim + i);
       if (shape.sketch == Sketch::kOrtho) orthogonalise(block, count, dim);
     }
-    for (size_t i = 0; i < block.size(); ++i) rows_[first * dim + i] = static_cast<float>(block[i]);
+    for (size_t i = 0; i < count; ++i)
+      for (size_t c = 0; c < dim; ++c)
+        columns_[c * shape.bits + first + i] = static_cast<float>(block[i * dim + c]);
   }
+  for (size_t c = 0; c < dim; ++c)
+    sums_[c] = std::accumulate(column(c), column(c) + shape.bits, 0.0f);
   const auto d = static_cast<double>(dim);
   unbias_ = static_cast<float>(shape.sketch == Sketch::kGaussian
                                    ? std::sqrt(std::numbers::pi / 2)
                                    : std::sqrt(std::numbers::pi / d) *
                                          std::exp(std::lgamma((d + 1) / 2) - std::lgamma(d / 2)));
+}
+
+void Projection::apply(const Kernels& kernels, float* out, const float* x) const {
+  std::fill_n(out, shape_.bits, 0.0f);
+  for (size_t c = 0; c < shape_.dim; ++c)
+    if (x[c] != 0) kernels.axpy(out, column(c), x[c], shape_.bits);
 }
 
 }  // namespace pith

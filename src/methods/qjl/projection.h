@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "core/memory.h"
+#include "kernels/kernels.h"
 
 namespace pith {
 
@@ -25,19 +26,24 @@ class Projection {
   Projection(MemoryCounter& memory, const ProjectionShape& shape, uint64_t seed, uint32_t layer,
              uint32_t stream);
 
-  const float* row(size_t i) const { return rows_.data() + i * shape_.dim; }
+  /// Channel c of all rows, [m]: everything that is done with S adds up such columns.
+  const float* column(size_t c) const { return columns_.data() + c * shape_.bits; }
+  /// The sum of a column.
+  float column_sum(size_t c) const { return sums_[c]; }
+  /// out [m] <- S x, x [D].
+  void apply(const Kernels& kernels, float* out, const float* x) const;
   size_t bits() const { return shape_.bits; }
   size_t dim() const { return shape_.dim; }
   /// c: what makes c |k| / m <S q, sign(S k)> unbiased. sqrt(pi / 2) for normal rows; for rows
   /// sqrt(D) u, u uniform on the sphere, sqrt(pi) Gamma((D + 1) / 2) / (Gamma(D / 2) sqrt(D)).
   float unbias() const { return unbias_; }
-  size_t bytes() const { return rows_.size() * sizeof(float); }
-  size_t allocated_bytes() const { return rows_.capacity_bytes(); }
+  size_t bytes() const { return (columns_.size() + sums_.size()) * sizeof(float); }
 
  private:
   ProjectionShape shape_;
   float unbias_ = 0;
-  Array<float> rows_;  // [m, D]
+  Array<float> columns_;  // [D, m]
+  Array<float> sums_;     // [D]
 };
 
 }  // namespace pith

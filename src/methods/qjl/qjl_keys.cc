@@ -28,10 +28,12 @@ std::vector<uint16_t> find_outliers(const float* x, size_t dim, size_t count) {
   return order;
 }
 
-/// bits <- signs of S x for one vector.
-void put_signs(uint8_t* bits, const Kernels& kernels, const Projection& s, const float* x) {
+/// bits <- signs of S x for one vector; `sums` is room for m numbers.
+void put_signs(uint8_t* bits, const Kernels& kernels, const Projection& s, const float* x,
+               float* sums) {
+  s.apply(kernels, sums, x);
   for (size_t i = 0; i < s.bits(); ++i)
-    if (kernels.dot(s.row(i), x, s.dim()) >= 0) bits[i / 8] |= static_cast<uint8_t>(1u << (i % 8));
+    if (sums[i] >= 0) bits[i / 8] |= static_cast<uint8_t>(1u << (i % 8));
 }
 
 float norm_of(const Kernels& kernels, const float* x, size_t dim) {
@@ -91,15 +93,16 @@ void QjlKeys::code(const float* x, size_t count) {
     for (uint16_t c : outliers) channels_.push_back(c);
   }
   std::vector<float> in(dim_), out(dim_);
+  std::vector<float> sums(std::max(tables_->in.bits(), tables_->out.bits()));
   for (size_t t = 0; t < count; ++t) {
     std::copy_n(x + t * dim_, dim_, in.data());
     std::fill(out.begin(), out.end(), 0.0f);
     for (uint16_t c : outliers) std::swap(in[c], out[c]);
     uint8_t* bits = codes_.data() + (before + t) * bytes;
-    put_signs(bits, *kernels_, tables_->in, in.data());
+    put_signs(bits, *kernels_, tables_->in, in.data(), sums.data());
     norms_[(before + t) * norms] = f32_to_f16(norm_of(*kernels_, in.data(), dim_));
     if (outliers.empty()) continue;
-    put_signs(bits + tables_->in.bits() / 8, *kernels_, tables_->out, out.data());
+    put_signs(bits + tables_->in.bits() / 8, *kernels_, tables_->out, out.data(), sums.data());
     norms_[(before + t) * norms + 1] = f32_to_f16(norm_of(*kernels_, out.data(), dim_));
   }
 }
@@ -142,40 +145,62 @@ void QjlKeys::keep(std::span<const uint32_t> kept) {
 
 void QjlKeys::decode(float* out, size_t first, size_t count) const {
   const size_t coded = coded_rows(), bytes = format_.code_bytes(dim_), norms = format_.norms();
-  std::vector<float> part(dim_);
+  const Projection &in = tables_->in, &outlying = tables_->out;
+  std::vector<float> signs(std::max(in.bits(), outlying.bits()));
+  const auto unpack = [&](const uint8_t* code, size_t n) {
+    for (size_t i = 0; i < n; ++i) signs[i] = code[i / 8] >> (i % 8) & 1 ? 1.0f : -1.0f;
+  };
+  const auto factor = [](const Projection& s, uint16_t norm) {
+    return s.unbias() * f16_to_f32(norm) / static_cast<float>(s.bits());
+  };
   for (size_t t = first; t < first + count; ++t, out += dim_) {
     if (t >= coded) {
       kernels_->to_f32(out, waiting_.data() + (t - coded) * dim_, DType::kF16, dim_);
       continue;
     }
     const uint8_t* bits = codes_.data() + t * bytes;
-    const auto estimate = [&](float* to, const Projection& s, const uint8_t* code, uint16_t norm) {
-      std::fill_n(to, dim_, 0.0f);
-      for (size_t i = 0; i < s.bits(); ++i)
-        kernels_->axpy(to, s.row(i), code[i / 8] >> (i % 8) & 1 ? 1.0f : -1.0f, dim_);
-      kernels_->scale(to, s.unbias() * f16_to_f32(norm) / static_cast<float>(s.bits()), dim_);
-    };
-    estimate(out, tables_->in, bits, norms_[t * norms]);
+    unpack(bits, in.bits());
+    for (size_t c = 0; c < dim_; ++c) out[c] = kernels_->dot(in.column(c), signs.data(), in.bits());
+    kernels_->scale(out, factor(in, norms_[t * norms]), dim_);
     if (format_.outliers == 0) continue;
-    estimate(part.data(), tables_->out, bits + tables_->in.bits() / 8, norms_[t * norms + 1]);
+    unpack(bits + in.bits() / 8, outlying.bits());
+    const float scale = factor(outlying, norms_[t * norms + 1]);
     const uint16_t* channels = channels_.data() + group_of(t) * format_.outliers;
-    for (size_t i = 0; i < format_.outliers; ++i) out[channels[i]] = part[channels[i]];
+    for (size_t i = 0; i < format_.outliers; ++i)
+      out[channels[i]] =
+          scale * kernels_->dot(outlying.column(channels[i]), signs.data(), outlying.bits());
   }
 }
 
-// For each query: S q of the inliers' projection.
-size_t QjlKeys::prepared_size(size_t queries) const { return queries * tables_->in.bits(); }
+// For each query: S q of the inliers' projection, and the sum of its numbers at the end of all.
+size_t QjlKeys::prepared_size(size_t queries) const { return queries * (tables_->in.bits() + 1); }
 
 void QjlKeys::prepare(float* prepared, const float* q, size_t queries) const {
   const Projection& s = tables_->in;
-  for (size_t m = 0; m < queries; ++m)
-    for (size_t i = 0; i < s.bits(); ++i)
-      prepared[m * s.bits() + i] = kernels_->dot(s.row(i), q + m * dim_, dim_);
+  for (size_t m = 0; m < queries; ++m) {
+    s.apply(*kernels_, prepared + m * s.bits(), q + m * dim_);
+    float sum = 0;
+    for (size_t c = 0; c < dim_; ++c) sum += q[m * dim_ + c] * s.column_sum(c);
+    prepared[queries * s.bits() + m] = sum;
+  }
 }
+
+/// What scoring a group of rows needs of the queries.
+struct QjlKeys::GroupQuery {
+  std::vector<float> in, out;          // [M, m], [M, m_out] sketches of the query's two parts
+  std::vector<float> in_sum, out_sum;  // [M] of their numbers
+  std::vector<float> extra;            // [M, 32] sums over the outliers' bits
+};
 
 void QjlKeys::scores(float* out, size_t ld, const float* q, const float* prepared, size_t queries,
                      size_t first, size_t count, float scale) const {
-  const size_t coded = coded_rows(), end = first + count;
+  const size_t coded = coded_rows(), end = first + count, bits = tables_->in.bits();
+  GroupQuery room;
+  room.in.resize(queries * bits);
+  room.out.resize(queries * tables_->out.bits());
+  room.in_sum.resize(queries);
+  room.out_sum.resize(queries);
+  room.extra.resize(queries * kQjlGroup);
   for (size_t t = first; t < end;) {
     const size_t at = t - first;
     if (t >= coded) {
@@ -183,42 +208,45 @@ void QjlKeys::scores(float* out, size_t ld, const float* q, const float* prepare
                          {waiting_.data() + (t - coded) * dim_, DType::kF16, dim_}, end - t, scale);
       return;
     }
-    const size_t group = group_of(t);
-    const size_t stop = std::min(end, format_.outliers ? group_end(group) : coded);
-    score_group(out + at, ld, q, prepared, queries, group, t, stop - t, scale);
+    size_t stop = std::min(end, coded);
+    std::copy_n(prepared, queries * bits, room.in.data());
+    std::copy_n(prepared + queries * bits, queries, room.in_sum.data());
+    if (format_.outliers) {
+      const size_t group = group_of(t);
+      stop = std::min(end, group_end(group));
+      split_queries(room, q, queries, group);
+    }
+    score_rows(out + at, ld, room, queries, t, stop - t, scale);
     t = stop;
   }
 }
 
-void QjlKeys::score_group(float* out, size_t ld, const float* q, const float* prepared,
-                          size_t queries, size_t group, size_t first, size_t count,
-                          float scale) const {
+/// The query's outlying channels leave the inliers' sketch for one of their own.
+void QjlKeys::split_queries(GroupQuery& room, const float* q, size_t queries, size_t group) const {
+  const Projection &in = tables_->in, &outlying = tables_->out;
+  const uint16_t* channels = channels_.data() + group * format_.outliers;
+  std::fill(room.out.begin(), room.out.end(), 0.0f);
+  std::fill(room.out_sum.begin(), room.out_sum.end(), 0.0f);
+  for (size_t m = 0; m < queries; ++m)
+    for (size_t j = 0; j < format_.outliers; ++j) {
+      const float x = q[m * dim_ + channels[j]];
+      kernels_->axpy(room.in.data() + m * in.bits(), in.column(channels[j]), -x, in.bits());
+      kernels_->axpy(room.out.data() + m * outlying.bits(), outlying.column(channels[j]), x,
+                     outlying.bits());
+      room.in_sum[m] -= x * in.column_sum(channels[j]);
+      room.out_sum[m] += x * outlying.column_sum(channels[j]);
+    }
+}
+
+void QjlKeys::score_rows(float* out, size_t ld, GroupQuery& room, size_t queries, size_t first,
+                         size_t count, float scale) const {
   const Projection &in = tables_->in, &outlying = tables_->out;
   const size_t bytes = format_.code_bytes(dim_), norms = format_.norms();
-  std::vector<float> sketch(prepared, prepared + queries * in.bits());
-  std::vector<float> own(queries * outlying.bits()), extra(queries * count), total(2 * queries);
-  if (format_.outliers) {
-    // The query's outlying channels leave the inliers' sketch for their own.
-    const uint16_t* channels = channels_.data() + group * format_.outliers;
-    for (size_t m = 0; m < queries; ++m)
-      for (size_t j = 0; j < format_.outliers; ++j) {
-        const float x = q[m * dim_ + channels[j]];
-        for (size_t i = 0; i < in.bits(); ++i)
-          sketch[m * in.bits() + i] -= x * in.row(i)[channels[j]];
-        for (size_t i = 0; i < outlying.bits(); ++i)
-          own[m * outlying.bits() + i] += x * outlying.row(i)[channels[j]];
-      }
-  }
-  const auto sum = [](const float* x, size_t n) { return std::accumulate(x, x + n, 0.0f); };
-  for (size_t m = 0; m < queries; ++m) {
-    total[2 * m] = sum(sketch.data() + m * in.bits(), in.bits());
-    total[2 * m + 1] = sum(own.data() + m * outlying.bits(), outlying.bits());
-  }
   const uint8_t* codes = codes_.data() + first * bytes;
-  kernels_->sum_set_bits(out, ld, sketch.data(), queries, codes, bytes, in.bits(), count);
+  kernels_->sum_set_bits(out, ld, room.in.data(), queries, codes, bytes, in.bits(), count);
   if (format_.outliers)
-    kernels_->sum_set_bits(extra.data(), count, own.data(), queries, codes + in.bits() / 8, bytes,
-                           outlying.bits(), count);
+    kernels_->sum_set_bits(room.extra.data(), count, room.out.data(), queries,
+                           codes + in.bits() / 8, bytes, outlying.bits(), count);
   const float in_scale = scale * in.unbias() / static_cast<float>(in.bits());
   const float out_scale =
       format_.outliers ? scale * outlying.unbias() / static_cast<float>(outlying.bits()) : 0;
@@ -226,9 +254,11 @@ void QjlKeys::score_group(float* out, size_t ld, const float* q, const float* pr
     const uint16_t* norm = norms_.data() + (first + t) * norms;
     const float in_norm = in_scale * f16_to_f32(norm[0]);
     const float out_norm = format_.outliers ? out_scale * f16_to_f32(norm[1]) : 0;
-    for (size_t m = 0; m < queries; ++m)
-      out[m * ld + t] = in_norm * (2 * out[m * ld + t] - total[2 * m]) +
-                        out_norm * (2 * extra[m * count + t] - total[2 * m + 1]);
+    for (size_t m = 0; m < queries; ++m) {
+      float score = in_norm * (2 * out[m * ld + t] - room.in_sum[m]);
+      if (format_.outliers) score += out_norm * (2 * room.extra[m * count + t] - room.out_sum[m]);
+      out[m * ld + t] = score;
+    }
   }
 }
 

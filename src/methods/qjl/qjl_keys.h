@@ -68,8 +68,10 @@ class QjlKeys final : public CodedRows {
   /// The group of a coded row; 0 if rows have none.
   size_t group_of(size_t row) const;
   void code(const float* x, size_t count);  // x [count, D]: a whole group, or any rows without one
-  void score_group(float* out, size_t ld, const float* q, const float* prepared, size_t queries,
-                   size_t group, size_t first, size_t count, float scale) const;
+  struct GroupQuery;
+  void split_queries(GroupQuery& room, const float* q, size_t queries, size_t group) const;
+  void score_rows(float* out, size_t ld, GroupQuery& room, size_t queries, size_t first,
+                  size_t count, float scale) const;
 
   QjlFormat format_;
   std::shared_ptr<const QjlTables> tables_;

@@ -215,7 +215,7 @@ TEST(Qjl, BytesAreWhatTheFormatSays) {
   rows->append(k.data(), 128, 64);
   EXPECT_EQ(rows->payload_bytes(), 64u * (256 + 128) / 8);
   EXPECT_EQ(rows->metadata_bytes(), 64u * 4 + 2 * (16 + 4));
-  EXPECT_EQ(codec.shared_bytes(), (256u + 128) * 128 * 4);
+  EXPECT_EQ(codec.shared_bytes(), (256u + 128) * 128 * 4 + 2 * 128 * 4);
   EXPECT_DOUBLE_EQ(static_cast<double>(rows->payload_bytes() + rows->metadata_bytes()),
                    64 * codec.bytes_per_row(128));
 }
