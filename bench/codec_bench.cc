@@ -1,6 +1,6 @@
-// Every codec against dense bf16 rows in one run: decode attention over the codes, coding speed, and
-// the distance to the bytes that must be read. Codecs take turns with bf16, and the median of the
-// ratios counts: other programs on the machine slow both. Answers are checked first against
+// Every codec against dense bf16 rows in one run: decode attention over the codes, coding speed,
+// and the distance to the bytes that must be read. Codecs take turns with bf16, and the median of
+// the ratios counts: other programs on the machine slow both. Answers are checked first against
 // attention over the rows that the codes stand for.
 //   codec_bench [threads=2] [rows=32768] [repeats=7] [codec ...]      (a codec as in a policy part)
 
@@ -42,8 +42,8 @@ double median(std::vector<double> x) {
 /// Enough layers of rows under one codec that they fit no cache.
 struct Rows {
   std::unique_ptr<Codec> key_codec, value_codec;
-  std::vector<std::unique_ptr<CodedRows>> stores;       // [layers, heads, 2]
-  std::vector<std::vector<Span>> spans;                 // [layers][heads]
+  std::vector<std::unique_ptr<CodedRows>> stores;         // [layers, heads, 2]
+  std::vector<std::vector<Span>> spans;                   // [layers][heads]
   std::vector<std::vector<std::span<const Span>>> lists;  // [layers][heads]
   double coding_seconds = 0;
   double bytes = 0;  // of one layer
@@ -74,7 +74,8 @@ std::unique_ptr<Rows> make_rows(const Context& context, const std::string& part,
             store->append(numbers.data() + (l * 7919 + h * 104729 + t * 61) % (numbers.size() / 2),
                           kDim, std::min(kPiece, rows - t));
         });
-        if (l == 0) out->bytes += static_cast<double>(store->payload_bytes() + store->metadata_bytes());
+        if (l == 0)
+          out->bytes += static_cast<double>(store->payload_bytes() + store->metadata_bytes());
         out->stores.push_back(std::move(store));
       }
       Span span;
@@ -162,7 +163,8 @@ int run(int threads, size_t rows, int repeats, const std::vector<std::string>& c
     const auto coded = make_rows(context, codec, rows, layers, numbers);
     const double off = difference(step, *coded);
     if (!(off < 2e-3))
-      throw Error(ErrorCode::kInternal, fmt::format("{}: differs by {} from its own rows", codec, off));
+      throw Error(ErrorCode::kInternal,
+                  fmt::format("{}: differs by {} from its own rows", codec, off));
     std::vector<double> times, ratios;
     for (int r = 0; r < repeats; ++r)
       for (size_t l = 0; l < layers; ++l) {
@@ -174,7 +176,8 @@ int run(int threads, size_t rows, int repeats, const std::vector<std::string>& c
     const double coded_rows = static_cast<double>(2 * layers * kHeads * rows);
     fmt::print("{:<24} {:>6.2f} {:>10.0f} {:>8.2f}x {:>9.2f} {:>11.2e} {:>12.1e}\n", codec,
                8 * coded->bytes / static_cast<double>(2 * kHeads * rows * kDim), 1e6 * seconds,
-               median(ratios), coded->bytes / seconds / read, coded_rows / coded->coding_seconds, off);
+               median(ratios), coded->bytes / seconds / read, coded_rows / coded->coding_seconds,
+               off);
     std::fflush(stdout);
   }
   return 0;
@@ -187,7 +190,8 @@ int main(int argc, char** argv) {
   try {
     std::vector<std::string> codecs(argv + std::min(argc, 4), argv + argc);
     if (codecs.empty())
-      codecs = {"bf16", "int8", "int4", "int4(hadamard=true)", "kivi(bits=4)", "kivi(bits=2)", "qjl"};
+      codecs = {"bf16",         "int8",         "int4", "int4(hadamard=true)",
+                "kivi(bits=4)", "kivi(bits=2)", "qjl"};
     return pith::bench::run(argc > 1 ? std::atoi(argv[1]) : 2,
                             argc > 2 ? static_cast<size_t>(std::atoll(argv[2])) : 32768,
                             argc > 3 ? std::atoi(argv[3]) : 7, codecs);
