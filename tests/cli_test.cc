@@ -93,6 +93,14 @@ TEST_F(Cli, CtrlCKeepsThePartialAnswerAndItsStatistics) {
   EXPECT_NE(r.err.find("tokens/s"), std::string::npos) << r.err;
 }
 
+TEST_F(Cli, AContextBeyondTheModelsIsWarnedOf) {
+  const auto err = [&](const std::string& context) {
+    return run({"run", "-m", kModel, "-p", "The ship", "-n", "1", "-q", "-c", context}).err;
+  };
+  EXPECT_EQ(err("8192"), "");
+  EXPECT_NE(err("8193").find("warning: -c 8193 is more than the 8192 tokens"), std::string::npos);
+}
+
 TEST_F(Cli, InspectSaysWhatAPolicyCosts) {
   const json j = json::parse(
       run({"inspect", "-m", kModel, "--kv-policy", "streaming_llm(window=508)", "--json"}).out);

@@ -202,7 +202,18 @@ SessionOptions session_options(const EngineOptions& o) {
 
 std::shared_ptr<const Model> load_model(const EngineOptions& o, bool check_weights) {
   ProgressBar bar("checking weights", "", o.json);
-  return Model::load(o.model, check_weights && !o.no_check, bar.callback());
+  auto model = Model::load(o.model, check_weights && !o.no_check, bar.callback());
+  bar.finish();
+  const int64_t trained = model->config().context;
+  if (trained > 0 && o.context > trained) {
+    fmt::print(
+        stderr,
+        "pith: warning: -c {} is more than the {} tokens that the model was trained for; past "
+        "these its answers get worse, unless the policy bounds positions, as "
+        "'streaming_llm(rope=cache)' does\n",
+        o.context, trained);
+  }
+  return model;
 }
 
 }  // namespace pith::cli

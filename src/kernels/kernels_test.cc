@@ -362,6 +362,26 @@ TEST_P(EachIsa, NormalisesActivatesAndRotates) {
   }
 }
 
+TEST_P(EachIsa, NormalisesRowsWhoseSquaresOverflow) {
+  for (size_t n : {size_t{1}, size_t{15}, size_t{64}, size_t{4096}}) {
+    for (float huge : {2e19f, 1e30f, 3.4e38f}) {
+      Guarded x(n, 23, -1, 1), w(n, 24), out(n);
+      double squares = 0;
+      for (size_t i = 0; i < n; ++i) {
+        x[i] *= huge;
+        squares += double{x[i]} * x[i];
+      }
+      k.rms_norm(out.data(), x.data(), w.data(), 1e-5f, n);
+      for (size_t i = 0; i < n; ++i)
+        ASSERT_NEAR(out[i], x[i] / std::sqrt(squares / double(n)) * w[i], 3e-6) << huge << ' ' << n;
+      out.check();
+      x[n / 2] = std::numeric_limits<float>::infinity();
+      k.rms_norm(out.data(), x.data(), w.data(), 1e-5f, n);
+      ASSERT_TRUE(std::isnan(out[n / 2])) << "infinity must not become a number";
+    }
+  }
+}
+
 TEST(KernelChoice, NamesScalarLastAndRefusesTheUnknown) {
   const auto names = available_isas();
   EXPECT_EQ(names.back(), "scalar");

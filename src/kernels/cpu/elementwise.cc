@@ -128,6 +128,7 @@ float dot(const float* x, const float* y, size_t n) {
 void rms_norm(float* out, const float* x, const float* weight, float eps, size_t n) {
   const F32 d;
   const float mean = dot(x, x, n) / static_cast<float>(n == 0 ? 1 : n);
+  if (std::isinf(mean)) return rms_norm_huge(out, x, weight, n);
   const float factor = 1.0f / std::sqrt(mean + eps);
   const Vec f = hn::Set(d, factor);
   size_t i = 0;

@@ -107,6 +107,7 @@ void matvec(float* out, size_t ldo, const float* x, size_t batch, const void* w,
 
 void rms_norm(float* out, const float* x, const float* weight, float eps, size_t n) {
   const float mean = n == 0 ? 0 : dot(x, x, n) / static_cast<float>(n);
+  if (std::isinf(mean)) return rms_norm_huge(out, x, weight, n);
   const float factor = 1 / std::sqrt(mean + eps);
   for (size_t i = 0; i < n; ++i) out[i] = x[i] * factor * weight[i];
 }
@@ -182,6 +183,13 @@ void hadamard(float* x, size_t n) {
 }
 
 }  // namespace
+
+void rms_norm_huge(float* out, const float* x, const float* weight, size_t n) {
+  double squares = 0;
+  for (size_t i = 0; i < n; ++i) squares += double{x[i]} * x[i];
+  const double factor = 1 / std::sqrt(squares / static_cast<double>(n));
+  for (size_t i = 0; i < n; ++i) out[i] = static_cast<float>(x[i] * factor * weight[i]);
+}
 
 Kernels scalar_kernels() {
   return {.isa = "scalar",

@@ -20,6 +20,10 @@ PITH_DECLARE_FILLS(N_AVX2)
 PITH_DECLARE_FILLS(N_AVX3)
 #endif
 
+/// rms_norm of a row whose squares overflow f32 (numbers beyond 10^19): the sum is formed in
+/// double, where eps does not count. Infinity in x gives NaN, which the forward pass refuses.
+void rms_norm_huge(float* out, const float* x, const float* weight, size_t n);
+
 /// Plain C++, the oracle of the others.
 Kernels scalar_kernels();
 
