@@ -148,6 +148,7 @@ inline HeadRows all_rows(size_t n) {
   HeadRows rows;
   for (size_t i = 0; i < n; ++i) rows.positions.push_back(static_cast<int64_t>(i));
   rows.log_weights.assign(n, 0.0f);
+  rows.roles.assign(n, Role::kBoth);
   return rows;
 }
 

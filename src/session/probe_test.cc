@@ -49,6 +49,7 @@ std::vector<double> answers(const Setting& s, const std::vector<HeadRows>& held)
       for (size_t own = kTokens - kQueries; own <= t; ++own) {
         head.positions.push_back(static_cast<int64_t>(own));
         head.log_weights.push_back(0);
+        head.roles.push_back(Role::kBoth);
       }
     const auto one = test::oracle_all(s.shape, s.rows, t, t + 1, seen);
     out.insert(out.end(), one.begin(), one.end());
