@@ -8,14 +8,16 @@
 namespace pith {
 namespace {
 
-/// Moves records of `size` numbers so that those kept, ascending, come first.
+constexpr size_t kReadable = 1;  // numbers past the last scale, which the kernels may read
+
+/// Moves records of `size` numbers so that those kept, ascending, come first; `more` come after.
 template <class T>
-void compact(Array<T>& array, size_t size, std::span<const uint32_t> kept) {
+void compact(Array<T>& array, size_t size, std::span<const uint32_t> kept, size_t more = 0) {
   for (size_t to = 0; to < kept.size(); ++to) {
     if (kept[to] != to)
       std::memmove(array.data() + to * size, array.data() + kept[to] * size, size * sizeof(T));
   }
-  array.resize(kept.size() * size);
+  array.resize(kept.size() * size + more);
   const size_t used = kept.size() * size * sizeof(T);
   if (array.capacity_bytes() > used * 9 / 8 + 4096) array.shrink_to_fit();
 }
@@ -26,19 +28,16 @@ TokenRows::TokenRows(const Context& context, const TokenFormat& format, const Ro
     : CodedRows(context.kernels, request.dim),
       format_(format),
       codes_(context.memory, MemoryKind::kPayload),
-      scales_(context.memory, MemoryKind::kMetadata),
-      lows_(context.memory, MemoryKind::kMetadata) {
+      sides_(context.memory, MemoryKind::kMetadata) {
   codes_.set_growth_limit(request.max_rows * format.code_bytes(dim_));
-  scales_.set_growth_limit(request.max_rows * format.side_numbers(dim_));
-  lows_.set_growth_limit(request.max_rows * format.side_numbers(dim_));
+  sides_.set_growth_limit(request.max_rows * format.side_numbers(dim_) + kReadable);
 }
 
 void TokenRows::append(const float* x, size_t stride, size_t count) {
   const size_t before = rows(), bytes = format_.code_bytes(dim_);
-  const size_t groups = format_.side_numbers(dim_);
+  const size_t groups = format_.groups(dim_), sides = format_.side_numbers(dim_);
   codes_.resize((before + count) * bytes);
-  scales_.resize((before + count) * groups);
-  if (format_.asymmetric) lows_.resize((before + count) * groups);
+  sides_.resize((before + count) * sides + kReadable);
   std::fill_n(codes_.data() + before * bytes, count * bytes, uint8_t{0});
   for (size_t t = 0; t < count; ++t) {
     const float* row = x + t * stride;
@@ -51,9 +50,9 @@ void TokenRows::append(const float* x, size_t stride, size_t count) {
         least = row[c] < least || row[c] != row[c] ? row[c] : least;
         most = row[c] > most ? row[c] : most;
       }
-      const size_t at = (before + t) * groups + g;
-      const GroupCode code = choose_code(least, most, format_.bits, &scales_[at],
-                                         format_.asymmetric ? &lows_[at] : nullptr);
+      uint16_t* side = sides_.data() + (before + t) * sides + g * (sides / groups);
+      const GroupCode code =
+          choose_code(least, most, format_.bits, side, format_.asymmetric ? side + 1 : nullptr);
       for (size_t c = first; c < end; ++c) put_code(codes, dim_, format_.bits, c, code(row[c]));
     }
   }
@@ -61,16 +60,32 @@ void TokenRows::append(const float* x, size_t stride, size_t count) {
 
 void TokenRows::keep(std::span<const uint32_t> kept) {
   compact(codes_, format_.code_bytes(dim_), kept);
-  compact(scales_, format_.side_numbers(dim_), kept);
-  if (format_.asymmetric) compact(lows_, format_.side_numbers(dim_), kept);
+  compact(sides_, format_.side_numbers(dim_), kept, kReadable);
+}
+
+CodeRows TokenRows::code_rows(size_t first) const {
+  return {codes_.data() + first * format_.code_bytes(dim_), format_.bits, dim_};
+}
+
+CodeSides TokenRows::sides(size_t first) const {
+  return {sides_.data() + first * format_.side_numbers(dim_), format_.asymmetric};
 }
 
 void TokenRows::decode(float* out, size_t first, size_t count) const {
-  const size_t groups = format_.side_numbers(dim_);
-  kernels_->unpack_tokens(out,
-                          {codes_.data() + first * format_.code_bytes(dim_), format_.bits, dim_},
-                          scales_.data() + first * groups,
-                          format_.asymmetric ? lows_.data() + first * groups : nullptr, count);
+  kernels_->unpack_tokens(out, code_rows(first), sides(first), count);
+}
+
+void TokenRows::scores(float* out, size_t ld, const float* q, const float* prepared, size_t queries,
+                       size_t first, size_t count, float scale) const {
+  if (!codes_attend(dim_))
+    return CodedRows::scores(out, ld, q, prepared, queries, first, count, scale);
+  kernels_->dot_codes(out, ld, q, queries, code_rows(first), sides(first), count, scale);
+}
+
+void TokenRows::accumulate(float* acc, const float* p, size_t ld, size_t queries, size_t first,
+                           size_t count) const {
+  if (!codes_attend(dim_)) return CodedRows::accumulate(acc, p, ld, queries, first, count);
+  kernels_->add_codes(acc, p, ld, queries, code_rows(first), sides(first), count);
 }
 
 std::unique_ptr<CodedRows> TokenRows::clone() const { return std::make_unique<TokenRows>(*this); }

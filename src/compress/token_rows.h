@@ -12,8 +12,9 @@ struct TokenFormat {
   bool asymmetric = false;  ///< minimum and scale, codes from 0; else codes around 2^(b-1)
 
   size_t code_bytes(size_t dim) const { return dim * static_cast<size_t>(bits) / 8; }
-  size_t side_numbers(size_t dim) const { return (dim + 31) / 32; }
-  size_t side_bytes(size_t dim) const { return side_numbers(dim) * (asymmetric ? 4 : 2); }
+  size_t groups(size_t dim) const { return (dim + 31) / 32; }
+  size_t side_numbers(size_t dim) const { return groups(dim) * (asymmetric ? 2 : 1); }  // of a row
+  size_t side_bytes(size_t dim) const { return side_numbers(dim) * sizeof(uint16_t); }
 };
 
 class TokenRows final : public CodedRows {
@@ -24,17 +25,26 @@ class TokenRows final : public CodedRows {
   void append(const float* x, size_t stride, size_t count) override;
   void keep(std::span<const uint32_t> kept) override;
   void decode(float* out, size_t first, size_t count) const override;
+  /// Straight from the codes where D is a multiple of 32 up to 512.
+  void scores(float* out, size_t ld, const float* q, const float* prepared, size_t queries,
+              size_t first, size_t count, float scale) const override;
+  void accumulate(float* acc, const float* p, size_t ld, size_t queries, size_t first,
+                  size_t count) const override;
   std::unique_ptr<CodedRows> clone() const override;
   size_t payload_bytes() const override { return codes_.size(); }
   size_t metadata_bytes() const override { return rows() * format_.side_bytes(dim_); }
   size_t allocated_bytes() const override {
-    return codes_.capacity_bytes() + scales_.capacity_bytes() + lows_.capacity_bytes();
+    return codes_.capacity_bytes() + sides_.capacity_bytes();
   }
 
  private:
+  /// From row `first` on, as the kernels take them.
+  CodeRows code_rows(size_t first) const;
+  CodeSides sides(size_t first) const;
+
   TokenFormat format_;
-  Array<uint8_t> codes_;           // [rows, D b / 8]
-  Array<uint16_t> scales_, lows_;  // [rows, ceil(D / 32)] f16; lows_ empty if symmetric
+  Array<uint8_t> codes_;   // [rows, D b / 8]
+  Array<uint16_t> sides_;  // [rows, ceil(D / 32), scale (and minimum)] f16
 };
 
 class TokenCodec final : public Codec {

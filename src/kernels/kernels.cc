@@ -29,6 +29,8 @@ constexpr std::span<const std::string_view> kFromAvx2 = std::span(kAll).subspan(
       NAMESPACE::fill_gemm(table);                   \
       NAMESPACE::fill_elementwise(table);            \
       NAMESPACE::fill_codes(table);                  \
+      NAMESPACE::fill_code_rows(table);              \
+      NAMESPACE::fill_sign_rows(table);              \
       return table;                                  \
     }();                                             \
     return kTable;                                   \

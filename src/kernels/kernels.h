@@ -40,6 +40,16 @@ struct CodeRows {
   size_t dim = 0;                  // D, a multiple of 16
 };
 
+/// Scales of rows in token form: f16 scale of row t and group g at [t, g], or scale and minimum
+/// side by side; without minima the minimum is -2^(b-1) scale. 2 bytes past the last are readable.
+struct CodeSides {
+  const uint16_t* numbers = nullptr;
+  bool minima = false;
+};
+
+/// Whether dot_codes and add_codes take rows of this head_dim.
+constexpr bool codes_attend(size_t dim) { return dim % 32 == 0 && dim <= 512; }
+
 struct Kernels {
   const char* isa;       ///< "scalar", "avx2" or "avx512"
   const char* (*ran)();  ///< the instruction set that the function itself was compiled for
@@ -56,14 +66,19 @@ struct Kernels {
   void (*add_rows)(float* acc, const float* p, size_t ld, size_t queries, const DenseRows& rows,
                    size_t count);
 
-  /// out[t, c] = low + scale code[t, c]. Token form: scale and low of row t and group g are f16 at
-  /// [t * groups + g]; without `lows`, low is -2^(b-1) scale. b / 8 bytes read a number.
-  void (*unpack_tokens)(float* out, const CodeRows& rows, const uint16_t* scales,
-                        const uint16_t* lows, size_t count);
+  /// out[t, c] = low + scale code[t, c], in token form. b / 8 bytes read a number.
+  void (*unpack_tokens)(float* out, const CodeRows& rows, const CodeSides& sides, size_t count);
   /// Channel form: scale[c] and low[c] are f32, the same for all rows.
   void (*unpack_channels)(float* out, const CodeRows& rows, const float* scale, const float* low,
                           size_t count);
-  /// out[m * ld + t] = sum of sketch[m, i] over the bits i of row t that are 1. Rows are `bits` / 8
+  /// dot_rows and add_rows straight from codes in token form, if codes_attend(D). In dot_codes
+  /// sides without numbers are allowed: the codes themselves are the rows.
+  void (*dot_codes)(float* out, size_t ld, const float* q, size_t queries, const CodeRows& rows,
+                    const CodeSides& sides, size_t count, float scale);
+  void (*add_codes)(float* acc, const float* p, size_t ld, size_t queries, const CodeRows& rows,
+                    const CodeSides& sides, size_t count);
+  /// out[m * ld + t] = sum of sketch[m, i] over the bits i of row t that are 1, four bits first,
+  /// then in their order: the same to the last bit on every instruction set. Rows are `bits` / 8
   /// bytes each, `stride` bytes apart, bits a multiple of 16; 8 bytes past the last are readable.
   void (*sum_set_bits)(float* out, size_t ld, const float* sketch, size_t queries,
                        const uint8_t* rows, size_t stride, size_t bits, size_t count);

@@ -48,10 +48,12 @@ struct ScaleLow {
 
 template <int kBits>
 HWY_INLINE void unpack_token_row(float* out, const uint8_t* codes, size_t dim,
-                                 const uint16_t* scales, const uint16_t* lows) {
-  for (size_t first = 0; first < dim; first += 32, ++scales) {
-    const float scale = f16_to_f32(*scales);
-    const float low = lows ? f16_to_f32(*lows++) : -scale * static_cast<float>(1 << (kBits - 1));
+                                 const CodeSides& sides) {
+  const uint16_t* side = sides.numbers;
+  for (size_t first = 0; first < dim; first += 32) {
+    const float scale = f16_to_f32(*side++);
+    const float low =
+        sides.minima ? f16_to_f32(*side++) : -scale * static_cast<float>(1 << (kBits - 1));
     const auto at = [&](auto d, size_t) {
       return ScaleLow<hn::Vec<decltype(d)>>{hn::Set(d, scale), hn::Set(d, low)};
     };
@@ -101,13 +103,12 @@ HWY_INLINE void unpack_channel_row(float* out, const uint8_t* codes, size_t dim,
     }                               \
   }
 
-void unpack_tokens(float* out, const CodeRows& rows, const uint16_t* scales, const uint16_t* lows,
-                   size_t count) {
-  const size_t groups = (rows.dim + 31) / 32;
+void unpack_tokens(float* out, const CodeRows& rows, const CodeSides& sides, size_t count) {
+  const size_t numbers = (rows.dim + 31) / 32 * (sides.minima ? 2 : 1);
   const size_t row_bytes = rows.dim * static_cast<size_t>(rows.bits) / 8;
   PITH_VISIT_BITS(rows.bits, for (size_t t = 0; t < count; ++t) unpack_token_row<kBits>(
                                  out + t * rows.dim, rows.codes + t * row_bytes, rows.dim,
-                                 scales + t * groups, lows ? lows + t * groups : nullptr));
+                                 {sides.numbers + t * numbers, sides.minima}));
 }
 
 void unpack_channels(float* out, const CodeRows& rows, const float* scale, const float* low,
@@ -116,34 +117,6 @@ void unpack_channels(float* out, const CodeRows& rows, const float* scale, const
   PITH_VISIT_BITS(rows.bits,
                   for (size_t t = 0; t < count; ++t) unpack_channel_row<kBits>(
                       out + t * rows.dim, rows.codes + t * row_bytes, rows.dim, scale, low));
-}
-
-/// Q queries against one row: a mask a vector, a masked addition a query.
-template <size_t Q>
-HWY_INLINE void sum_bits(float* out, size_t ld, const float* HWY_RESTRICT sketch,
-                         const uint8_t* HWY_RESTRICT row, size_t bits) {
-  const F32 d;
-  Vec sums[Q];
-  HWY_UNROLL(4)
-  for (size_t m = 0; m < Q; ++m) sums[m] = hn::Zero(d);
-  for (size_t i = 0; i < bits; i += kLanes) {
-    const auto set = hn::LoadMaskBits(d, row + i / 8);
-    HWY_UNROLL(4)
-    for (size_t m = 0; m < Q; ++m)
-      sums[m] = hn::Add(sums[m], hn::IfThenElseZero(set, hn::LoadU(d, sketch + m * bits + i)));
-  }
-  HWY_UNROLL(4)
-  for (size_t m = 0; m < Q; ++m) out[m * ld] = sum_lanes(sums[m]);
-}
-
-void sum_set_bits(float* out, size_t ld, const float* sketch, size_t queries, const uint8_t* rows,
-                  size_t stride, size_t bits, size_t count) {
-  for (size_t t = 0; t < count; ++t, ++out) {
-    const uint8_t* row = rows + t * stride;
-    size_t m = 0;
-    for (; m + 4 <= queries; m += 4) sum_bits<4>(out + m * ld, ld, sketch + m * bits, row, bits);
-    for (; m < queries; ++m) sum_bits<1>(out + m * ld, ld, sketch + m * bits, row, bits);
-  }
 }
 
 void hadamard(float* x, size_t n) {
@@ -174,7 +147,6 @@ void hadamard(float* x, size_t n) {
 void fill_codes(Kernels& table) {
   table.unpack_tokens = unpack_tokens;
   table.unpack_channels = unpack_channels;
-  table.sum_set_bits = sum_set_bits;
   table.hadamard = hadamard;
 }
 

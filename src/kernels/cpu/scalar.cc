@@ -138,17 +138,23 @@ void each_code(const CodeRows& rows, size_t t, F f) {
   }
 }
 
-void unpack_tokens(float* out, const CodeRows& rows, const uint16_t* scales, const uint16_t* lows,
-                   size_t count) {
+/// Calls f(channel, number) for every channel of row t of codes in token form.
+template <class F>
+void each_number(const CodeRows& rows, const CodeSides& sides, size_t t, F f) {
   const size_t groups = (rows.dim + 31) / 32;
+  each_code(rows, t, [&](size_t c, uint32_t code) {
+    if (!sides.numbers) return f(c, static_cast<float>(code));
+    const uint16_t* side = sides.numbers + (t * groups + c / 32) * (sides.minima ? 2 : 1);
+    const float scale = f16_to_f32(side[0]);
+    const float low =
+        sides.minima ? f16_to_f32(side[1]) : -scale * static_cast<float>(1 << (rows.bits - 1));
+    f(c, std::fma(scale, static_cast<float>(code), low));
+  });
+}
+
+void unpack_tokens(float* out, const CodeRows& rows, const CodeSides& sides, size_t count) {
   for (size_t t = 0; t < count; ++t)
-    each_code(rows, t, [&](size_t c, uint32_t code) {
-      const size_t g = t * groups + c / 32;
-      const float scale = f16_to_f32(scales[g]);
-      const float low =
-          lows ? f16_to_f32(lows[g]) : -scale * static_cast<float>(1 << (rows.bits - 1));
-      out[t * rows.dim + c] = std::fma(scale, static_cast<float>(code), low);
-    });
+    each_number(rows, sides, t, [&](size_t c, float x) { out[t * rows.dim + c] = x; });
 }
 
 void unpack_channels(float* out, const CodeRows& rows, const float* scale, const float* low,
@@ -159,14 +165,40 @@ void unpack_channels(float* out, const CodeRows& rows, const float* scale, const
     });
 }
 
+void dot_codes(float* out, size_t ld, const float* q, size_t queries, const CodeRows& rows,
+               const CodeSides& sides, size_t count, float scale) {
+  for (size_t t = 0; t < count; ++t)
+    for (size_t m = 0; m < queries; ++m) {
+      float sum = 0;
+      each_number(rows, sides, t, [&](size_t c, float x) { sum += q[m * rows.dim + c] * x; });
+      out[m * ld + t] = sum * scale;
+    }
+}
+
+void add_codes(float* acc, const float* p, size_t ld, size_t queries, const CodeRows& rows,
+               const CodeSides& sides, size_t count) {
+  for (size_t t = 0; t < count; ++t)
+    each_number(rows, sides, t, [&](size_t c, float x) {
+      for (size_t m = 0; m < queries; ++m) acc[m * rows.dim + c] += p[m * ld + t] * x;
+    });
+}
+
 void sum_set_bits(float* out, size_t ld, const float* sketch, size_t queries, const uint8_t* rows,
                   size_t stride, size_t bits, size_t count) {
   for (size_t t = 0; t < count; ++t)
     for (size_t m = 0; m < queries; ++m) {
-      float sum = 0;
-      for (size_t i = 0; i < bits; ++i)
-        if (rows[t * stride + i / 8] >> (i % 8) & 1) sum += sketch[m * bits + i];
-      out[m * ld + t] = sum;
+      // Partial sums as the tables of the other instruction sets have them: four bits, 512 bits.
+      float all = 0, sum = 0;
+      for (size_t i = 0; i < bits; i += 4) {
+        float four = 0;
+        for (size_t b = i; b < i + 4; ++b)
+          if (rows[t * stride + b / 8] >> (b % 8) & 1) four += sketch[m * bits + b];
+        sum += four;
+        if (i % 512 != 508) continue;
+        all += sum;
+        sum = 0;
+      }
+      out[m * ld + t] = all + sum;
     }
 }
 
@@ -200,6 +232,8 @@ Kernels scalar_kernels() {
           .add_rows = add_rows,
           .unpack_tokens = unpack_tokens,
           .unpack_channels = unpack_channels,
+          .dot_codes = dot_codes,
+          .add_codes = add_codes,
           .sum_set_bits = sum_set_bits,
           .hadamard = hadamard,
           .max = max,

@@ -13,6 +13,8 @@ namespace pith {
   void fill_gemm(Kernels& table);        \
   void fill_elementwise(Kernels& table); \
   void fill_codes(Kernels& table);       \
+  void fill_code_rows(Kernels& table);   \
+  void fill_sign_rows(Kernels& table);   \
   }
 
 #if defined(__x86_64__)

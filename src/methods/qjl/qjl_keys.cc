@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kReadable = 8;  // bytes past the last code
 
-/// The `count` channels of largest norm over 32 rows x [32, D]; ties to the lower.
+/// The `count` channels of largest norm over 32 rows x [32, D], ascending; ties to the lower.
 std::vector<uint16_t> find_outliers(const float* x, size_t dim, size_t count) {
   std::vector<double> energy(dim);
   for (size_t t = 0; t < kQjlGroup; ++t)
@@ -25,6 +25,7 @@ std::vector<uint16_t> find_outliers(const float* x, size_t dim, size_t count) {
   std::stable_sort(order.begin(), order.end(),
                    [&](uint16_t a, uint16_t b) { return energy[a] > energy[b]; });
   order.resize(count);
+  std::sort(order.begin(), order.end());
   return order;
 }
 
@@ -190,7 +191,16 @@ struct QjlKeys::GroupQuery {
   std::vector<float> in, out;          // [M, m], [M, m_out] sketches of the query's two parts
   std::vector<float> in_sum, out_sum;  // [M] of their numbers
   std::vector<float> extra;            // [M, 32] sums over the outliers' bits
+  std::vector<float> outlying;         // [M, outliers] numbers of the query
+  std::vector<float> columns;          // [outliers, m or m_out] of a projection
+  std::vector<float> norms;            // [32, 1 or 2]
 };
+
+namespace {
+
+constexpr size_t kScoreRows = 256;  // rows of one pass
+
+}  // namespace
 
 void QjlKeys::scores(float* out, size_t ld, const float* q, const float* prepared, size_t queries,
                      size_t first, size_t count, float scale) const {
@@ -200,11 +210,13 @@ void QjlKeys::scores(float* out, size_t ld, const float* q, const float* prepare
   room.out.resize(queries * tables_->out.bits());
   room.in_sum.resize(queries);
   room.out_sum.resize(queries);
-  room.extra.resize(queries * kQjlGroup);
+  room.extra.resize(queries * kScoreRows);
+  room.outlying.resize(queries * format_.outliers);
+  room.columns.resize(format_.outliers * std::max(bits, tables_->out.bits()));
+  room.norms.resize(kScoreRows * format_.norms());
   for (size_t t = first; t < end;) {
-    const size_t at = t - first;
     if (t >= coded) {
-      kernels_->dot_rows(out + at, ld, q, queries,
+      kernels_->dot_rows(out + t - first, ld, q, queries,
                          {waiting_.data() + (t - coded) * dim_, DType::kF16, dim_}, end - t, scale);
       return;
     }
@@ -213,29 +225,46 @@ void QjlKeys::scores(float* out, size_t ld, const float* q, const float* prepare
     std::copy_n(prepared + queries * bits, queries, room.in_sum.data());
     if (format_.outliers) {
       const size_t group = group_of(t);
-      stop = std::min(end, group_end(group));
+      stop = std::min(end, same_channels_end(group));
       split_queries(room, q, queries, group);
     }
-    score_rows(out + at, ld, room, queries, t, stop - t, scale);
-    t = stop;
+    for (; t < stop; t = std::min(stop, t + kScoreRows))
+      score_rows(out + t - first, ld, room, queries, t, std::min(kScoreRows, stop - t), scale);
   }
+}
+
+size_t QjlKeys::same_channels_end(size_t group) const {
+  const uint16_t* channels = channels_.data() + group * format_.outliers;
+  size_t last = group;
+  while (last + 1 < firsts_.size() && std::equal(channels, channels + format_.outliers,
+                                                 channels_.data() + (last + 1) * format_.outliers))
+    ++last;
+  return group_end(last);
 }
 
 /// The query's outlying channels leave the inliers' sketch for one of their own.
 void QjlKeys::split_queries(GroupQuery& room, const float* q, size_t queries, size_t group) const {
   const Projection &in = tables_->in, &outlying = tables_->out;
-  const uint16_t* channels = channels_.data() + group * format_.outliers;
+  const size_t outliers = format_.outliers;
+  const uint16_t* channels = channels_.data() + group * outliers;
   std::fill(room.out.begin(), room.out.end(), 0.0f);
   std::fill(room.out_sum.begin(), room.out_sum.end(), 0.0f);
   for (size_t m = 0; m < queries; ++m)
-    for (size_t j = 0; j < format_.outliers; ++j) {
+    for (size_t j = 0; j < outliers; ++j) {
       const float x = q[m * dim_ + channels[j]];
-      kernels_->axpy(room.in.data() + m * in.bits(), in.column(channels[j]), -x, in.bits());
-      kernels_->axpy(room.out.data() + m * outlying.bits(), outlying.column(channels[j]), x,
-                     outlying.bits());
+      room.outlying[m * outliers + j] = x;
       room.in_sum[m] -= x * in.column_sum(channels[j]);
       room.out_sum[m] += x * outlying.column_sum(channels[j]);
     }
+  const auto add = [&](std::vector<float>& to, const Projection& s) {
+    for (size_t j = 0; j < outliers; ++j)
+      std::copy_n(s.column(channels[j]), s.bits(), room.columns.data() + j * s.bits());
+    kernels_->add_rows(to.data(), room.outlying.data(), outliers, queries,
+                       {room.columns.data(), DType::kF32, s.bits()}, outliers);
+  };
+  add(room.out, outlying);
+  for (float& x : room.outlying) x = -x;
+  add(room.in, in);
 }
 
 void QjlKeys::score_rows(float* out, size_t ld, GroupQuery& room, size_t queries, size_t first,
@@ -244,21 +273,22 @@ void QjlKeys::score_rows(float* out, size_t ld, GroupQuery& room, size_t queries
   const size_t bytes = format_.code_bytes(dim_), norms = format_.norms();
   const uint8_t* codes = codes_.data() + first * bytes;
   kernels_->sum_set_bits(out, ld, room.in.data(), queries, codes, bytes, in.bits(), count);
-  if (format_.outliers)
-    kernels_->sum_set_bits(room.extra.data(), count, room.out.data(), queries,
-                           codes + in.bits() / 8, bytes, outlying.bits(), count);
+  kernels_->to_f32(room.norms.data(), norms_.data() + first * norms, DType::kF16, count * norms);
   const float in_scale = scale * in.unbias() / static_cast<float>(in.bits());
-  const float out_scale =
-      format_.outliers ? scale * outlying.unbias() / static_cast<float>(outlying.bits()) : 0;
-  for (size_t t = 0; t < count; ++t) {
-    const uint16_t* norm = norms_.data() + (first + t) * norms;
-    const float in_norm = in_scale * f16_to_f32(norm[0]);
-    const float out_norm = format_.outliers ? out_scale * f16_to_f32(norm[1]) : 0;
-    for (size_t m = 0; m < queries; ++m) {
-      float score = in_norm * (2 * out[m * ld + t] - room.in_sum[m]);
-      if (format_.outliers) score += out_norm * (2 * room.extra[m * count + t] - room.out_sum[m]);
-      out[m * ld + t] = score;
-    }
+  for (size_t m = 0; m < queries; ++m) {
+    float* row = out + m * ld;
+    for (size_t t = 0; t < count; ++t)
+      row[t] = in_scale * room.norms[t * norms] * (2 * row[t] - room.in_sum[m]);
+  }
+  if (format_.outliers == 0) return;
+  kernels_->sum_set_bits(room.extra.data(), kScoreRows, room.out.data(), queries,
+                         codes + in.bits() / 8, bytes, outlying.bits(), count);
+  const float out_scale = scale * outlying.unbias() / static_cast<float>(outlying.bits());
+  for (size_t m = 0; m < queries; ++m) {
+    float* row = out + m * ld;
+    const float* extra = room.extra.data() + m * kScoreRows;
+    for (size_t t = 0; t < count; ++t)
+      row[t] += out_scale * room.norms[t * norms + 1] * (2 * extra[t] - room.out_sum[m]);
   }
 }
 

@@ -68,6 +68,8 @@ class QjlKeys final : public CodedRows {
   /// The group of a coded row; 0 if rows have none.
   size_t group_of(size_t row) const;
   void code(const float* x, size_t count);  // x [count, D]: a whole group, or any rows without one
+  /// Where the groups end that follow `group` with the same outlying channels.
+  size_t same_channels_end(size_t group) const;
   struct GroupQuery;
   void split_queries(GroupQuery& room, const float* q, size_t queries, size_t group) const;
   void score_rows(float* out, size_t ld, GroupQuery& room, size_t queries, size_t first,

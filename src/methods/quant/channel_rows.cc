@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "compress/group_code.h"
 #include "core/dtype.h"
@@ -89,11 +90,7 @@ void ChannelRows::keep(std::span<const uint32_t> kept) {
 void ChannelRows::decode(float* out, size_t first, size_t count) const {
   const size_t end = first + count, coded = coded_rows();
   alignas(64) float scale_low[2][kMaxDim];
-  // The group that holds `first`: the last that begins at or before it.
-  size_t g = static_cast<size_t>(std::upper_bound(firsts_.data(), firsts_.data() + firsts_.size(),
-                                                  static_cast<uint32_t>(first)) -
-                                 firsts_.data());
-  for (g -= g > 0; first < std::min(end, coded); ++g) {
+  for (size_t g = group_of(first); first < std::min(end, coded); ++g) {
     const size_t n = std::min(end, group_end(g)) - first;
     const uint16_t* scales = scales_.data() + g * 2 * dim_;
     kernels_->to_f32(scale_low[0], scales, DType::kF16, dim_);
@@ -106,6 +103,39 @@ void ChannelRows::decode(float* out, size_t first, size_t count) const {
   if (first < end)
     kernels_->to_f32(out, waiting_.data() + (first - coded) * dim_, DType::kF16,
                      (end - first) * dim_);
+}
+
+size_t ChannelRows::group_of(size_t row) const {
+  const uint32_t* begin = firsts_.data();
+  const uint32_t* after =
+      std::upper_bound(begin, begin + firsts_.size(), static_cast<uint32_t>(row));
+  return after == begin ? 0 : static_cast<size_t>(after - begin) - 1;
+}
+
+void ChannelRows::scores(float* out, size_t ld, const float* q, const float* prepared,
+                         size_t queries, size_t first, size_t count, float scale) const {
+  if (!codes_attend(dim_))
+    return CodedRows::scores(out, ld, q, prepared, queries, first, count, scale);
+  const size_t end = first + count, coded = coded_rows();
+  std::vector<float> folded(queries * dim_), bias(queries), wide(2 * dim_);
+  for (size_t g = group_of(first), t = first; t < end; ++g) {
+    float* to = out + t - first;
+    if (t >= coded)
+      return kernels_->dot_rows(to, ld, q, queries,
+                                {waiting_.data() + (t - coded) * dim_, DType::kF16, dim_}, end - t,
+                                scale);
+    const size_t n = std::min(end, group_end(g)) - t;
+    kernels_->to_f32(wide.data(), scales_.data() + g * 2 * dim_, DType::kF16, 2 * dim_);
+    for (size_t m = 0; m < queries; ++m) {
+      for (size_t c = 0; c < dim_; ++c) folded[m * dim_ + c] = q[m * dim_ + c] * wide[c];
+      bias[m] = scale * kernels_->dot(q + m * dim_, wide.data() + dim_, dim_);
+    }
+    kernels_->dot_codes(to, ld, folded.data(), queries,
+                        {codes_.data() + t * row_bytes(), bits_, dim_}, {}, n, scale);
+    for (size_t m = 0; m < queries; ++m)
+      for (size_t i = 0; i < n; ++i) to[m * ld + i] += bias[m];
+    t += n;
+  }
 }
 
 std::unique_ptr<CodedRows> ChannelRows::clone() const {

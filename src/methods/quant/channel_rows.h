@@ -21,6 +21,9 @@ class ChannelRows final : public CodedRows {
   void append(const float* x, size_t stride, size_t count) override;
   void keep(std::span<const uint32_t> kept) override;
   void decode(float* out, size_t first, size_t count) const override;
+  /// Straight from the codes where D is a multiple of 32: each group's scales go into the query.
+  void scores(float* out, size_t ld, const float* q, const float* prepared, size_t queries,
+              size_t first, size_t count, float scale) const override;
   std::unique_ptr<CodedRows> clone() const override;
   size_t payload_bytes() const override { return codes_.size() + waiting_.size() * 2; }
   size_t metadata_bytes() const override {
@@ -39,6 +42,8 @@ class ChannelRows final : public CodedRows {
     return group + 1 < firsts_.size() ? firsts_[group + 1] : coded_rows();
   }
   void code_waiting();
+  /// The group that holds a coded row.
+  size_t group_of(size_t row) const;
 
   int bits_;
   Array<uint8_t> codes_;     // [coded rows, D b / 8]

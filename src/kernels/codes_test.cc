@@ -1,0 +1,141 @@
+// Attention straight from codes, on every instruction set: against sums in double over the rows
+// that the scalar table unpacks, and sums over sign bits to the last bit.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "core/dtype.h"
+#include "kernels/kernels.h"
+
+namespace pith {
+namespace {
+
+std::vector<float> normals(size_t n, uint32_t seed) {
+  std::mt19937 engine(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(n);
+  for (float& v : x) v = normal(engine);
+  return x;
+}
+
+/// Random codes with f16 scales and minima, and the rows that they stand for.
+struct Coded {
+  std::vector<uint8_t> codes;
+  std::vector<uint16_t> numbers;
+  std::vector<float> rows;  // [T, D]
+  CodeRows view;
+  CodeSides sides;
+
+  enum class Kind { kBare, kSymmetric, kMinima };
+
+  Coded(int bits, size_t dim, size_t count, Kind kind) {
+    std::mt19937 random(static_cast<uint32_t>(dim + count));
+    codes.resize(count * dim * static_cast<size_t>(bits) / 8);
+    for (uint8_t& c : codes) c = static_cast<uint8_t>(random());
+    view = {codes.data(), bits, dim};
+    const auto x = normals(2 * count * ((dim + 31) / 32) + 1, 5);
+    for (float v : x) numbers.push_back(f32_to_f16(v));
+    sides = {kind == Kind::kBare ? nullptr : numbers.data(), kind == Kind::kMinima};
+    rows.resize(count * dim);
+    if (kind != Kind::kBare) {
+      kernels_for("scalar").unpack_tokens(rows.data(), view, sides, count);
+    } else {
+      const std::vector<float> one(dim, 1), zero(dim, 0);
+      kernels_for("scalar").unpack_channels(rows.data(), view, one.data(), zero.data(), count);
+    }
+  }
+};
+
+template <class F>
+void for_shapes(const F& f) {
+  for (int bits : {2, 4, 8})
+    for (size_t dim : {32, 64, 96, 128, 512})
+      for (size_t count : {1, 17, 64, 150})
+        for (size_t queries : {1, 2, 4, 7}) f(bits, dim, count, queries);
+}
+
+TEST(Codes, DotsAreThoseOfTheUnpackedRows) {
+  for_shapes([](int bits, size_t dim, size_t count, size_t queries) {
+    const auto q = normals(queries * dim, 3);
+    for (auto kind : {Coded::Kind::kBare, Coded::Kind::kSymmetric, Coded::Kind::kMinima}) {
+      const Coded coded(bits, dim, count, kind);
+      for (std::string_view isa : available_isas()) {
+        const size_t ld = count + 3;
+        std::vector<float> out(queries * ld, -7);
+        kernels_for(isa).dot_codes(out.data(), ld, q.data(), queries, coded.view, coded.sides,
+                                   count, 0.5f);
+        for (size_t m = 0; m < queries; ++m) {
+          for (size_t t = 0; t < count; ++t) {
+            double sum = 0, size = 0;
+            for (size_t c = 0; c < dim; ++c) {
+              const double term = double{q[m * dim + c]} * coded.rows[t * dim + c];
+              sum += term;
+              size += std::abs(term);
+            }
+            // Codes and minima are summed apart: their parts may be larger than the whole.
+            ASSERT_NEAR(out[m * ld + t], 0.5 * sum, 1e-5 + 4e-6 * size)
+                << isa << " bits " << bits << " d " << dim << " n " << count;
+          }
+          for (size_t t = count; t < ld; ++t) ASSERT_EQ(out[m * ld + t], -7) << "past the end";
+        }
+      }
+    }
+  });
+}
+
+TEST(Codes, WeightedSumsAreThoseOfTheUnpackedRows) {
+  for_shapes([](int bits, size_t dim, size_t count, size_t queries) {
+    const auto p = normals(queries * count, 4), start = normals(queries * dim, 6);
+    for (auto kind : {Coded::Kind::kSymmetric, Coded::Kind::kMinima}) {
+      const Coded coded(bits, dim, count, kind);
+      for (std::string_view isa : available_isas()) {
+        auto acc = start;
+        kernels_for(isa).add_codes(acc.data(), p.data(), count, queries, coded.view, coded.sides,
+                                   count);
+        for (size_t m = 0; m < queries; ++m)
+          for (size_t c = 0; c < dim; ++c) {
+            double sum = start[m * dim + c], size = 0;
+            for (size_t t = 0; t < count; ++t) {
+              const double term = double{p[m * count + t]} * coded.rows[t * dim + c];
+              sum += term;
+              size += std::abs(term);
+            }
+            ASSERT_NEAR(acc[m * dim + c], sum, 1e-5 + 8e-6 * size)
+                << isa << " bits " << bits << " d " << dim << " n " << count;
+          }
+      }
+    }
+  });
+}
+
+TEST(Codes, SumsOverSignBitsAreTheSameToTheLastBitEverywhere) {
+  std::mt19937 random(9);
+  for (size_t bits : {16, 48, 128, 256, 512, 528, 1040}) {
+    for (size_t count : {1, 33, 130}) {
+      const size_t queries = 5, stride = bits / 8 + 2;
+      const auto sketch = normals(queries * bits, 2);
+      std::vector<uint8_t> rows(count * stride + 8);
+      for (uint8_t& b : rows) b = static_cast<uint8_t>(random());
+      std::vector<float> expected(queries * count), out(queries * count);
+      kernels_for("scalar").sum_set_bits(expected.data(), count, sketch.data(), queries,
+                                         rows.data(), stride, bits, count);
+      for (std::string_view isa : available_isas()) {
+        kernels_for(isa).sum_set_bits(out.data(), count, sketch.data(), queries, rows.data(),
+                                      stride, bits, count);
+        EXPECT_EQ(out, expected) << isa << " " << bits << " " << count;
+      }
+      for (size_t m = 0; m < queries; ++m) {
+        double sum = 0;
+        for (size_t i = 0; i < bits; ++i)
+          if (rows[i / 8] >> (i % 8) & 1) sum += sketch[m * bits + i];
+        EXPECT_NEAR(expected[m * count], sum, 1e-4);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pith

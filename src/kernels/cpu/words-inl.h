@@ -1,0 +1,77 @@
+// Rows of codes, transposed in 32-bit words so that a lane holds a row. Included once a target, as
+// simd-inl.h is.
+
+#if defined(PITH_KERNELS_CPU_WORDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PITH_KERNELS_CPU_WORDS_INL_H_
+#undef PITH_KERNELS_CPU_WORDS_INL_H_
+#else
+#define PITH_KERNELS_CPU_WORDS_INL_H_
+#endif
+
+#include "hwy/cache_control.h"
+#include "kernels/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace pith {
+namespace HWY_NAMESPACE {
+
+using I32 = hn::Rebind<int32_t, F32>;
+using Words = hn::Vec<I32>;
+
+inline constexpr size_t kWordRows = 64;        // rows transposed at a time
+inline constexpr size_t kCodesAhead = 2048;    // bytes ahead for which memory is asked
+
+/// Four words of kLanes rows: block b of the vector is from row 4 b.
+template <class D>
+HWY_INLINE hn::Vec<D> load_blocks(D d, const uint8_t* const* rows, size_t byte) {
+  const hn::Rebind<int32_t, hn::Full128<float>> block;
+  const auto at = [&](size_t b) {
+    return hn::LoadU(block, reinterpret_cast<const int32_t*>(rows[4 * b] + byte));
+  };
+  if constexpr (hn::MaxLanes(D()) == 8) {
+    return hn::Combine(d, at(1), at(0));
+  } else {
+    const hn::Half<D> half;
+    return hn::Combine(d, hn::Combine(half, at(3), at(2)), hn::Combine(half, at(1), at(0)));
+  }
+}
+
+/// words[w * kWordRows + t] <- word w of row t, for `count` words of n <= kWordRows rows, `stride`
+/// bytes apart. Lanes past n, up to a multiple of 2 kLanes, repeat the last row. `words` is aligned.
+inline void transpose_words(int32_t* HWY_RESTRICT words, const uint8_t* HWY_RESTRICT first,
+                            size_t stride, size_t count, size_t n) {
+  const I32 d;
+  const hn::Repartition<int64_t, I32> pairs;
+  for (size_t t = 0; t < n; t += kLanes) {
+    const uint8_t* rows[kLanes];
+    for (size_t r = 0; r < kLanes; ++r) {
+      rows[r] = first + (t + r < n ? t + r : n - 1) * stride;
+      for (size_t i = 0; i < 4 * count; i += 64) hwy::Prefetch(rows[r] + i + kCodesAhead);
+    }
+    int32_t* to = words + t;
+    size_t w = 0;
+    for (; w + 4 <= count; w += 4, to += 4 * kWordRows) {
+      const Words a = load_blocks(d, rows, 4 * w), b = load_blocks(d, rows + 1, 4 * w);
+      const Words c = load_blocks(d, rows + 2, 4 * w), e = load_blocks(d, rows + 3, 4 * w);
+      const auto ab = hn::BitCast(pairs, hn::InterleaveLower(d, a, b));
+      const auto ce = hn::BitCast(pairs, hn::InterleaveLower(d, c, e));
+      const auto up_ab = hn::BitCast(pairs, hn::InterleaveUpper(d, a, b));
+      const auto up_ce = hn::BitCast(pairs, hn::InterleaveUpper(d, c, e));
+      hn::Store(hn::BitCast(d, hn::InterleaveLower(pairs, ab, ce)), d, to);
+      hn::Store(hn::BitCast(d, hn::InterleaveUpper(pairs, ab, ce)), d, to + kWordRows);
+      hn::Store(hn::BitCast(d, hn::InterleaveLower(pairs, up_ab, up_ce)), d, to + 2 * kWordRows);
+      hn::Store(hn::BitCast(d, hn::InterleaveUpper(pairs, up_ab, up_ce)), d, to + 3 * kWordRows);
+    }
+    for (; w < count; ++w, to += kWordRows)
+      for (size_t r = 0; r < kLanes; ++r) std::memcpy(to + r, rows[r] + 4 * w, 4);
+  }
+  if (n % (2 * kLanes) == 0 || n % (2 * kLanes) > kLanes) return;
+  for (size_t w = 0; w < count; ++w)
+    hn::Store(hn::Zero(d), d, words + w * kWordRows + (n + kLanes - 1) / kLanes * kLanes);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace pith
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard
