@@ -27,11 +27,15 @@ struct CommandEntry {
   std::string key() const { return parent.empty() ? name : parent + "-" + name; }
 };
 
-// The first sentence, without what shells would have to be told to take literally.
+// The first sentence, without what shells would have to be told to take literally; an apostrophe
+// is printed as the typographic one, which no shell reads.
 std::string plain(const std::string& help) {
   std::string out;
   for (char c : help.substr(0, help.find_first_of(";(:"))) {
-    if (std::string_view("'\"`$[]\\\n").find(c) == std::string_view::npos) out += c;
+    if (c == '\'')
+      out += "\u2019";
+    else if (std::string_view("\"`$[]\\\n").find(c) == std::string_view::npos)
+      out += c;
   }
   while (out.ends_with(' ')) out.pop_back();
   return out;
@@ -67,13 +71,13 @@ bool is_folder(const OptionEntry& o) { return starts(o.type, "FOLDER"); }
 // Values that can be listed, or nothing.
 std::vector<std::string> values_of(const OptionEntry& o) {
   for (const std::string& name : o.names) {
-    if (starts(name, "--cache-type")) return {"f32", "f16", "bf16"};
     if (name == "--isa") return {"scalar", "avx2", "avx512"};
-    if (name != "--kv-policy") continue;
-    std::vector<std::string> selectors;
+    const bool codec = starts(name, "--cache-type");
+    if (!codec && name != "--kv-policy") continue;
+    std::vector<std::string> listed;
     for (const MethodInfo& m : methods())
-      if (m.is_selector) selectors.push_back(m.name);
-    return selectors;
+      if (m.is_selector != codec) listed.push_back(m.name);
+    return listed;
   }
   return {};
 }
