@@ -18,8 +18,8 @@
 #include "engine.h"
 #include "eval/document.h"
 #include "interrupt.h"
-#include "model/tokenizer.h"
 #include "pith/error.h"
+#include "pith/tokenizer.h"
 #include "report.h"
 #include "text_input.h"
 

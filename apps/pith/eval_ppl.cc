@@ -11,8 +11,8 @@
 #include "eval/perplexity.h"
 #include "eval/statistics.h"
 #include "interrupt.h"
-#include "model/tokenizer.h"
 #include "pith/error.h"
+#include "pith/tokenizer.h"
 #include "report.h"
 #include "text_input.h"
 

@@ -13,8 +13,8 @@
 #include "eval/statistics.h"
 #include "eval/task_files.h"
 #include "eval/task_runner.h"
-#include "model/tokenizer.h"
 #include "pith/error.h"
+#include "pith/tokenizer.h"
 #include "report.h"
 
 namespace pith::cli {

@@ -8,8 +8,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include "model/tokenizer.h"
 #include "pith/model.h"
+#include "pith/tokenizer.h"
 
 namespace pith::cli {
 

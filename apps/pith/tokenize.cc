@@ -8,9 +8,9 @@
 #include "commands.h"
 #include "console.h"
 #include "engine.h"
-#include "model/tokenizer.h"
 #include "model/tokenizer_utf8.h"
 #include "pith/error.h"
+#include "pith/tokenizer.h"
 #include "report.h"
 #include "text_input.h"
 

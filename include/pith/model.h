@@ -15,7 +15,7 @@
 
 namespace pith {
 
-class Tokenizer;  // src/model/tokenizer.h
+class Tokenizer;  // pith/tokenizer.h
 
 /// Shapes and constants, from config.json.
 struct ModelConfig {

@@ -9,8 +9,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "model/tokenizer.h"
 #include "pith/error.h"
+#include "pith/tokenizer.h"
 
 namespace pith {
 namespace {

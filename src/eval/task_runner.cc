@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "model/tokenizer.h"
 #include "pith/generate.h"
+#include "pith/tokenizer.h"
 
 namespace pith {
 namespace {

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "eval/task_runner.h"
-#include "model/tokenizer.h"
 #include "pith/error.h"
+#include "pith/tokenizer.h"
 
 namespace pith {
 namespace {

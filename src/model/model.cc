@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
-#include "model/tokenizer.h"
 #include "model/weights.h"
 #include "pith/error.h"
+#include "pith/tokenizer.h"
 
 namespace pith {
 

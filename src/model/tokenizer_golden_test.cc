@@ -8,7 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "model/tokenizer.h"
+#include "pith/tokenizer.h"
 
 namespace pith {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/tokenizer.h"
+#include "pith/tokenizer.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 #include "model/tokenizer_utf8.h"
 
-#include "model/tokenizer.h"
+#include "pith/tokenizer.h"
 
 namespace pith {
 namespace {

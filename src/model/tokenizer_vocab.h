@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "model/tokenizer.h"
 #include "model/tokenizer_added.h"
 #include "pith/error.h"
+#include "pith/tokenizer.h"
 
 namespace pith {
 

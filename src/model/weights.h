@@ -9,7 +9,7 @@
 #include "kernels/rope.h"
 #include "model/config.h"
 #include "model/safetensors.h"
-#include "model/tokenizer.h"
+#include "pith/tokenizer.h"
 
 namespace pith {
 

@@ -7,8 +7,8 @@
 #include <chrono>
 #include <limits>
 
-#include "model/tokenizer.h"
 #include "pith/error.h"
+#include "pith/tokenizer.h"
 #include "session/stop_filter.h"
 
 namespace pith {

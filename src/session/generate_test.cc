@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <string>
 
-#include "model/tokenizer.h"
 #include "pith/error.h"
 #include "pith/generate.h"
+#include "pith/tokenizer.h"
 
 namespace pith {
 namespace {
