@@ -7,10 +7,10 @@
 #include <memory>
 #include <new>
 
-#include "pith/tokenizer.h"
 #include "pith/error.h"
 #include "pith/generate.h"
 #include "pith/pith.h"
+#include "pith/tokenizer.h"
 
 // NOLINTBEGIN(readability-identifier-naming): the names of pith.h.
 struct pith_model {
@@ -63,8 +63,7 @@ pith_status guarded(pith_error* error, const F& work) noexcept {
 template <class T>
 T& given(T* pointer, const char* what) {
   if (!pointer)
-    throw Error(ErrorCode::kInvalidArgument,
-                std::string(what) + " is NULL; pass a pointer to one");
+    throw Error(ErrorCode::kInvalidArgument, std::string(what) + " is NULL; pass a pointer to one");
   return *pointer;
 }
 
@@ -169,8 +168,7 @@ pith_status pith_session_create(const pith_model* model, const pith_session_opti
 
 void pith_session_free(pith_session* session) { delete session; }
 
-pith_status pith_session_fork(const pith_session* session, pith_session** fork,
-                              pith_error* error) {
+pith_status pith_session_fork(const pith_session* session, pith_session** fork, pith_error* error) {
   return guarded(error, [&] {
     given(fork, "the place for the session") = nullptr;
     *fork = new pith_session{given(session, "the session").session.fork()};
@@ -195,8 +193,9 @@ pith_status pith_session_ledger(const pith_session* session, pith_ledger* ledger
   return guarded(error, [&] {
     const pith::Ledger l = given(session, "the session").session.ledger();
     given(ledger, "the place for the ledger") = {
-        l.payload, l.metadata,  l.shared,    l.slack,            l.staging,        l.scratch,
-        l.tokens,  l.rows_seen, l.rows_kept, l.effective_bits(), l.retained_bits()};
+        l.payload,   l.metadata,         l.shared,         l.slack,
+        l.staging,   l.scratch,          l.tokens,         l.rows_seen,
+        l.rows_kept, l.effective_bits(), l.retained_bits()};
   });
 }
 
@@ -218,8 +217,8 @@ pith_status pith_generate(pith_session* session, const int32_t* prompt, size_t c
       if (on_text && on_text(text.data(), text.size(), user) != 0) cancel = true;
     };
     const pith::GenerateResult r =
-        pith::generate(given(session, "the session").session,
-                       span_of(prompt, count, "the prompt"), chosen, pass_on);
+        pith::generate(given(session, "the session").session, span_of(prompt, count, "the prompt"),
+                       chosen, pass_on);
     if (result)
       *result = {static_cast<pith_stop_reason>(r.reason), r.prompt_tokens, r.tokens.size(),
                  r.prompt_seconds, r.decode_seconds};
