@@ -177,12 +177,45 @@ TEST_F(Cli, AttendGivesTheSoftmaxOfItsTensors) {
   const auto* rows = reinterpret_cast<const int64_t*>(file.at("rows.0").data);
   EXPECT_EQ(rows[2], 2);
   EXPECT_EQ(reinterpret_cast<const float*>(file.at("log_weight.0").data)[1], 0.0f);
+  EXPECT_EQ(file.find("role.0"), nullptr) << "every row is in both sums";
   refused({"attend", "--tensors", folder_ / "in.safetensors", "--policy", "exact", "--causal",
            "--out", out},
           10, "causal");
   refused({"attend", "--tensors", folder_ / "in.safetensors", "--policy",
            "streaming_llm(rope=cache)", "--out", out},
           13, "--rope-theta");
+}
+
+TEST_F(Cli, AttendSaysWhichSumsARowIsIn) {
+  constexpr size_t kT = 600, kD = 16;
+  std::string numbers;
+  for (size_t i = 0; i < (1 + 2 * kT) * kD; ++i) {
+    const auto x = static_cast<float>(std::sin(0.37 * static_cast<double>(i * i % 1009)));
+    numbers.append(reinterpret_cast<const char*>(&x), sizeof(x));
+  }
+  const std::string header =
+      R"({"q":{"dtype":"F32","shape":[1,1,16],"data_offsets":[0,64]},)"
+      R"("k":{"dtype":"F32","shape":[1,600,16],"data_offsets":[64,38464]},)"
+      R"("v":{"dtype":"F32","shape":[1,600,16],"data_offsets":[38464,76864]}})";
+  const uint64_t length = header.size();
+  write(folder_ / "in.safetensors",
+        std::string(reinterpret_cast<const char*>(&length), 8) + header + numbers);
+  const std::string out = folder_ / "out.safetensors";
+  const Result r = run({"attend", "--tensors", folder_ / "in.safetensors", "--policy",
+                        "balancekv(mode=stream,b=32),window=32", "--out", out});
+  ASSERT_EQ(r.status, 0) << r.err;
+  const SafeTensors file = SafeTensors::open(out);
+  const auto& roles = file.at("role.0");
+  ASSERT_EQ(roles.shape, file.at("rows.0").shape);
+  const auto* role = static_cast<const uint8_t*>(static_cast<const void*>(roles.data));
+  size_t counts[3] = {};
+  for (size_t i = 0; i < roles.shape[0]; ++i) {
+    ASSERT_LE(role[i], 2);
+    ++counts[role[i]];
+  }
+  EXPECT_GT(counts[0], 31u) << "the window's rows are in both sums";
+  EXPECT_GT(counts[1], 0u);
+  EXPECT_GT(counts[2], 0u);
 }
 
 TEST_F(Cli, BenchChecksAndCounts) {

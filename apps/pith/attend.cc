@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -215,6 +216,9 @@ void write_results(const std::string& path, const Attention& attention, const In
         {{fmt::format("rows.{}", g), TensorType::kI64, {n}}, heads[g].positions.data()});
     tensors.push_back(
         {{fmt::format("log_weight.{}", g), TensorType::kF32, {n}}, heads[g].log_weights.data()});
+    const auto& roles = heads[g].roles;
+    if (std::any_of(roles.begin(), roles.end(), [](Role r) { return r != Role::kBoth; }))
+      tensors.push_back({{fmt::format("role.{}", g), TensorType::kU8, {n}}, roles.data()});
   }
   write_safetensors(path, std::move(tensors),
                     {{"policy", attention.options().policy.to_string()},
@@ -298,7 +302,8 @@ void add_attend(CLI::App& root, Action& action) {
       ->group("KV cache");
   app->add_option("-o,--out", o->out,
                   "safetensors file to write: out [H, Tq, D] f32 and, per KV head g, rows.g "
-                  "(positions, i64) and log_weight.g (f32)")
+                  "(positions, i64) and log_weight.g (f32); role.g (u8: 0 both sums, 1 the "
+                  "numerator's alone, 2 the denominator's) where rows have roles")
       ->required()
       ->type_name("FILE")
       ->group("Output");
