@@ -34,9 +34,7 @@ class WaitingRows {
     rows_.resize(0);
     rows_.shrink_to_fit();
   }
-  DenseRows dense(size_t first) const {
-    return {rows_.data() + first * dim_, DType::kF16, dim_};
-  }
+  DenseRows dense(size_t first) const { return {rows_.data() + first * dim_, DType::kF16, dim_}; }
   size_t bytes() const { return rows_.size() * sizeof(uint16_t); }
   size_t allocated_bytes() const { return rows_.capacity_bytes(); }
 

@@ -14,6 +14,7 @@
 #include "methods/baselines/baselines.h"
 #include "methods/buzz/buzz.h"
 #include "methods/express/express.h"
+#include "methods/gear/gear.h"
 #include "methods/kvquant/kvquant.h"
 #include "methods/qjl/qjl.h"
 #include "methods/quant/quant.h"
@@ -42,7 +43,8 @@ const auto& codecs() {
                                    int4_row(),
                                    kivi_row(),
                                    qjl_row(),
-                                   kvquant_row()};
+                                   kvquant_row(),
+                                   gear_row()};
   return kRows;
 }
 

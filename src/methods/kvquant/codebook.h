@@ -1,6 +1,6 @@
 #pragma once
-// A non-uniform code for numbers mostly in [0, 1]: 2^b levels from weighted 1-d k-means (Lloyd), begun at
-// quantiles. KVQuant's "nuq" datatype.
+// A non-uniform code for numbers mostly in [0, 1]: 2^b levels from weighted 1-d k-means (Lloyd),
+// begun at quantiles. KVQuant's "nuq" datatype.
 
 #include <array>
 #include <cstdint>
@@ -31,7 +31,7 @@ class Codebook {
   size_t size() const { return size_; }
 
  private:
-  size_t size_ = 0;                                           // 2^b
+  size_t size_ = 0;                                             // 2^b
   std::array<float, size_t{1} << kMostCodebookBits> levels_{};  // [2^b]
   std::array<float, size_t{1} << kMostCodebookBits> bounds_{};  // [2^b - 1] halfway between
 };

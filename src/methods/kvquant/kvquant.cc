@@ -26,7 +26,8 @@ CodecRow kvquant_row() {
               "KVQuant: Hooper et al. 2024",
               {{"bits", "3", "2, 3 or 4"},
                {"outliers", "", "numbers of a row kept apart in f16; unset: 1 in 100, rounded up"},
-               {"calibrate", "128", "first rows of a head's body that its levels and ranges are made from"}},
+               {"calibrate", "128",
+                "first rows of a head's body that its levels and ranges are made from"}},
               ""};
   row.make = make_kvquant;
   return row;

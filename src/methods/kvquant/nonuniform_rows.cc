@@ -18,8 +18,7 @@ void unpack_levels(float* out, const uint8_t* codes, const float* levels, size_t
   for (size_t c = 0; c < dim; c += 8, codes += kBits) {
     uint32_t word = 0;
     std::memcpy(&word, codes, kBits);
-    for (size_t i = 0; i < 8; ++i)
-      out[c + i] = levels[word >> (kBits * i) & ((1u << kBits) - 1)];
+    for (size_t i = 0; i < 8; ++i) out[c + i] = levels[word >> (kBits * i) & ((1u << kBits) - 1)];
   }
 }
 
@@ -46,25 +45,23 @@ struct Range {
         low(f16_to_f32(low_bits)),
         scale(f16_to_f32(scale_bits)) {
     if (!std::isfinite(scale))
-      throw Error(ErrorCode::kNonFinite,
-                  fmt::format("keys or values between {} and {} do not fit codes with an f16 scale; "
-                              "use bf16 or f32 rows for this model",
-                              least, most));
+      throw Error(
+          ErrorCode::kNonFinite,
+          fmt::format("keys or values between {} and {} do not fit codes with an f16 scale; "
+                      "use bf16 or f32 rows for this model",
+                      least, most));
   }
 };
 
 /// In [0, 1] for numbers within the range. Others are not clamped: with few of them apart, levels
 /// that reach past the range cost less than their clamping (docs/methods/kvquant.md).
-float in_range(float x, float low, float scale) {
-  return scale > 0 ? (x - low) / scale : 0.0f;
-}
+float in_range(float x, float low, float scale) { return scale > 0 ? (x - low) / scale : 0.0f; }
 
 }  // namespace
 
 /// What coding a row needs, made once for many rows.
 struct NonUniformRows::Room {
-  explicit Room(size_t dim)
-      : low(dim), scale(dim), distance(dim), order(dim), codes(dim) {}
+  explicit Room(size_t dim) : low(dim), scale(dim), distance(dim), order(dim), codes(dim) {}
   std::vector<float> low, scale;  // [D], of the row at hand
   std::vector<float> distance;    // [D]
   std::vector<uint16_t> order;    // [D], the outliers first
@@ -146,7 +143,8 @@ void NonUniformRows::code(const float* row, Room& room) {
   const size_t before = codes_.size(), bytes = format_.code_bytes(dim_);
   codes_.resize(before + bytes);
   std::fill_n(codes_.data() + before, bytes, uint8_t{0});
-  for (size_t c = 0; c < dim_; ++c) put_bits(codes_.data() + before, format_.bits, c, room.codes[c]);
+  for (size_t c = 0; c < dim_; ++c)
+    put_bits(codes_.data() + before, format_.bits, c, room.codes[c]);
   outliers_.push(row, room.order.data());
 }
 

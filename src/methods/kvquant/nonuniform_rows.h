@@ -15,8 +15,8 @@
 namespace pith {
 
 struct NonUniformFormat {
-  int bits = 3;         ///< 2, 3 or 4
-  size_t outliers = 0;  ///< numbers of a row that are kept apart
+  int bits = 3;            ///< 2, 3 or 4
+  size_t outliers = 0;     ///< numbers of a row that are kept apart
   size_t calibrate = 128;  ///< rows that tables are made from
   Side side = Side::kKeys;
 
