@@ -178,8 +178,8 @@ std::unique_ptr<CodedRows> GearCodec::make_rows(const Context& context,
                                                 const RowsRequest& request) const {
   const GearFormat format = at(request.dim);
   const size_t dim = request.dim;
-  if (dim > kMostOutlierDim || format.outliers >= dim || format.rank > std::min(dim, format.group_rows) ||
-      format.group_rows % kGroupRows)
+  if (dim > kMostOutlierDim || format.outliers >= dim ||
+      format.rank > std::min(dim, format.group_rows) || format.group_rows % kGroupRows)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("gear was asked for head_dim {}, {} outliers a row, rank {} over {} "
                             "rows; it supports head_dim up to {}, fewer outliers than channels, "

@@ -11,10 +11,10 @@
 namespace pith {
 
 struct GearFormat {
-  int bits = 2;            ///< 2 or 4
-  size_t rank = 2;         ///< r; 0 = codes and outliers alone
-  size_t outliers = 0;     ///< numbers of a row that are kept apart
-  size_t group_rows = 128; ///< rows that share the right factor, a multiple of 32
+  int bits = 2;             ///< 2 or 4
+  size_t rank = 2;          ///< r; 0 = codes and outliers alone
+  size_t outliers = 0;      ///< numbers of a row that are kept apart
+  size_t group_rows = 128;  ///< rows that share the right factor, a multiple of 32
   Side side = Side::kKeys;
 
   /// Of one group: its right factor and where it begins.

@@ -5,8 +5,9 @@
 namespace pith {
 namespace {
 
-// Each round multiplies the error beyond the optimum by (s_(r+1) / s_r)^2; residuals of quantisation
-// have flat spectra, where more rounds than these gain nothing that can be seen in attention.
+// Each round multiplies the error beyond the optimum by (s_(r+1) / s_r)^2; residuals of
+// quantisation have flat spectra, where more rounds than these gain nothing that can be seen in
+// attention.
 constexpr int kRounds = 6;
 
 /// Columns of q [n, rank] made orthonormal (Gram and Schmidt, twice for precision). A column that

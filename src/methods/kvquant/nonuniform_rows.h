@@ -75,6 +75,7 @@ class NonUniformRows final : public CodedRows {
 class NonUniformCodec final : public Codec {
  public:
   explicit NonUniformCodec(const NonUniformFormat& format) : format_(format) {}
+  size_t block_rows() const override { return kWaitingBlock; }
   bool pre_rope() const override { return format_.side == Side::kKeys; }
   double bytes_per_row(size_t dim) const override {
     return static_cast<double>(at(dim).row_bytes(dim));

@@ -1,5 +1,6 @@
 #include "methods/qjl/qjl.h"
 
+#include "compress/centred_rows.h"
 #include "compress/token_rows.h"
 #include "methods/qjl/qjl_keys.h"
 
@@ -16,7 +17,7 @@ std::unique_ptr<Codec> make_qjl(const Parameters& p, Side side) {
   if (p.given("m_out")) format.out_bits = p.count("m_out", 16);
   format.outliers = p.count("outliers", 0);
   if (side == Side::kValues) return std::make_unique<TokenCodec>(TokenFormat{2, true});
-  return std::make_unique<QjlCodec>(format);
+  return centred_if_asked(std::make_unique<QjlCodec>(format), p, side);
 }
 
 }  // namespace
@@ -31,7 +32,8 @@ CodecRow qjl_row() {
       {{"m", "", "bits of a key's sketch, a multiple of 16; unset: 2 a channel"},
        {"sketch", "ortho", "ortho, gaussian or hadamard"},
        {"outliers", "8", "channels of largest norm over 32 rows with a sketch of their own"},
-       {"m_out", "", "bits of the outliers' sketch; unset: 1 a channel"}},
+       {"m_out", "", "bits of the outliers' sketch; unset: 1 a channel"},
+       centre_parameter()},
       ""};
   row.make = make_qjl;
   return row;
