@@ -15,10 +15,16 @@ using test::Shape;
 
 constexpr size_t kRows = 300;
 
-const char* const kSettings[] = {"kivi(center=32)", "kivi(bits=4,center=64,hadamard=true)",
-                                 "int4(center=64)", "int8(center=128)", "qjl(center=64)",
-                                 "qjl(center=32,outliers=0)", "gear(rank=3,outliers=0,rows=32)",
-                                 "kvquant(bits=2,calibrate=40)"};
+const char* const kSettings[] = {"kivi(center=32)",
+                                 "kivi(bits=4,center=64,hadamard=true)",
+                                 "int4(center=64)",
+                                 "int8(center=128)",
+                                 "qjl(center=64)",
+                                 "qjl(center=32,outliers=0)",
+                                 "gear(rank=3,outliers=0,rows=32)",
+                                 "kvquant(bits=2,calibrate=40)",
+                                 "qjl(residual=2,m=64,center=32)",
+                                 "turboquant(bits=3,center=64)"};
 const char* const kSelectors[] = {"exact", "uniform(budget=64)", "express(s=64)",
                                   "balancekv(budget=64)", "h2o(budget=64,interval=16)"};
 

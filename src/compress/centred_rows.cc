@@ -133,8 +133,7 @@ void CentredRows::scores(float* out, size_t ld, const float* q, const float* pre
                          size_t queries, size_t first, size_t count, float scale) const {
   const size_t coded = inner_->rows(), end = first + count;
   const size_t stop = std::clamp(coded, first, end);
-  if (first < stop)
-    inner_->scores(out, ld, q, prepared, queries, first, stop - first, scale);
+  if (first < stop) inner_->scores(out, ld, q, prepared, queries, first, stop - first, scale);
   for_groups(first, stop, [&](const float* mu, size_t at, size_t n) {
     for (size_t m = 0; m < queries; ++m) {
       const float shift = scale * kernels_->dot(q + m * dim_, mu, dim_);

@@ -44,7 +44,8 @@ const auto& codecs() {
                                    kivi_row(),
                                    qjl_row(),
                                    kvquant_row(),
-                                   gear_row()};
+                                   gear_row(),
+                                   turboquant_row()};
   return kRows;
 }
 
