@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string>
 #include <vector>
 
-#include "compress/token_rows.h"
-#include "methods/quant/channel_rows.h"
+#include "compress/registry.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -146,10 +146,9 @@ void GearRows::decode(float* out, size_t first, size_t count) const {
 }
 
 GearCodec::GearCodec(const GearFormat& format) : format_(format) {
-  if (format.side == Side::kKeys)
-    codes_ = std::make_unique<ChannelCodec>(format.bits);
-  else
-    codes_ = std::make_unique<TokenCodec>(TokenFormat{format.bits, true});
+  const CodecRow& kivi = codec_row("kivi");
+  const PolicyPart part{kivi.info.name, {{"bits", std::to_string(format.bits)}}};
+  codes_ = kivi.make(Parameters(kivi.info, part), format.side);
 }
 
 GearFormat GearCodec::at(size_t dim) const {
@@ -179,13 +178,13 @@ std::unique_ptr<CodedRows> GearCodec::make_rows(const Context& context,
   const GearFormat format = at(request.dim);
   const size_t dim = request.dim;
   if (dim > kMostOutlierDim || format.outliers >= dim ||
-      format.rank > std::min(dim, format.group_rows) || format.group_rows % kGroupRows)
+      format.rank > std::min(dim, format.group_rows) || format.group_rows % kWaitingBlock)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("gear was asked for head_dim {}, {} outliers a row, rank {} over {} "
                             "rows; it supports head_dim up to {}, fewer outliers than channels, "
                             "ranks up to the smaller side and groups in multiples of {}",
                             dim, format.outliers, format.rank, format.group_rows, kMostOutlierDim,
-                            kGroupRows));
+                            kWaitingBlock));
   return std::make_unique<GearRows>(context, format, request, codes_->make_rows(context, request));
 }
 

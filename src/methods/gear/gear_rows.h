@@ -68,7 +68,7 @@ class GearCodec final : public Codec {
   static constexpr size_t kByShare = ~size_t{0};  // 2 outliers in 100 numbers
 
   explicit GearCodec(const GearFormat& format);
-  size_t block_rows() const override { return codes_->block_rows(); }
+  size_t block_rows() const override { return kWaitingBlock; }
   double bytes_per_row(size_t dim) const override;
   double most_bytes(size_t rows, size_t dim, bool evicted) const override;
   std::unique_ptr<CodedRows> make_rows(const Context& context,
@@ -78,7 +78,7 @@ class GearCodec final : public Codec {
   GearFormat at(size_t dim) const;
 
   GearFormat format_;
-  std::unique_ptr<Codec> codes_;
+  std::unique_ptr<Codec> codes_;  // kivi's
 };
 
 }  // namespace pith
