@@ -24,9 +24,9 @@ const char* const kSettings[] = {"kivi(center=32)",
                                  "gear(rank=3,outliers=0,rows=32)",
                                  "kvquant(bits=2,calibrate=40)",
                                  "qjl(residual=2,m=64,center=32)",
-                                 "turboquant(bits=3,center=64)"};
-const char* const kSelectors[] = {"exact", "uniform(budget=64)", "express(s=64)",
-                                  "balancekv(budget=64)", "h2o(budget=64,interval=16)"};
+                                 "turboquant(bits=3,center=64)",
+                                 "ladder(new=int8,old=turboquant(center=32),rows=32)"};
+const char* const kSelectors[] = {"exact", "uniform(budget=64)", "balancekv(budget=64)"};
 
 class CodecSettings : public testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:

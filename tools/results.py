@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures and writes the generated part of docs/results/<what>.md with `pith probe`.
 
-usage: results.py selectors|codecs --text FILE [--text FILE ...] [--model FOLDER] [--write]
+usage: results.py selectors|codecs --text FILE [--text FILE ...] [--model FOLDER] [--write] [--quick]
 
 Without --write the tables go to standard output. Only what stands between the two marks of the page
 is replaced, so that what people wrote around it stays. Needs build/bin/pith, and no packages.
@@ -75,7 +75,7 @@ def protocol(context, share):
 def probe(options, text, context, policies):
     """What `pith probe` says of the policies, in their order."""
     command = [PROGRAM, "probe", "-m", options.model, "-f", text, "-c", str(context),
-               "--queries", str(QUERIES), "--seeds", str(SEEDS), "--json"]
+               "--queries", str(options.queries), "--seeds", str(options.seeds), "--json"]
     for policy in policies:
         command += ["--kv-policy", policy]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -182,10 +182,13 @@ VARIANTS = {
     "csr": [f"(s={s},dict={kind})" for kind in ("random", "kmeans") for s in (16, 8, 6, 4)],
     "kvquant": ["(bits=2)", "(bits=3)", "(bits=4)", "(bits=2,outliers=0)", "(bits=2,outliers=4)"],
     "gear": ["(bits=2)", "(bits=4)", "(bits=2,rank=0)", "(bits=2,outliers=0)"],
+    "ladder": ["(rows=256)", "(rows=1024)",
+               *(f"(new={new},old=turboquant(bits=2,center=128),rows={rows})"
+                 for new in ("int8", "turboquant(bits=4,center=128)") for rows in (512, 1024))],
     "turboquant": ["(bits=2)", *(f"(bits={bits},center=128)" for bits in (1, 2, 3, 4))],
 }
 # What has no part in how values are stored.
-KEYS_ONLY = ("center=", "qjl(")
+KEYS_ONLY = ("center=", "qjl(", "ladder(")
 COMPOSED = ("express(s={rows})", "balancekv(budget={rows})", "snapkv(budget={rows})",
             "keydiff(budget={rows})")
 
@@ -252,11 +255,13 @@ def codec_section(options, title, policies):
 
 def codec_page(options):
     context = CODEC_CONTEXT
-    return ["Sorted by effective bits; bold: no other line of the table has fewer bits and a "
-            "smaller error.", "",
-            *codec_section(options, f"Codecs, {context} tokens, all rows", codec_policies()),
-            *codec_section(options, f"Selectors over codecs, {context} tokens",
-                           composed_policies(context))]
+    lines = ["Sorted by effective bits; bold: no other line of the table has fewer bits and a "
+             "smaller error.", "",
+             *codec_section(options, f"Codecs, {context} tokens, all rows", codec_policies())]
+    if not options.quick:
+        lines += codec_section(options, f"Selectors over codecs, {context} tokens",
+                               composed_policies(context))
+    return lines
 
 
 def head(options):
@@ -267,9 +272,11 @@ def head(options):
     given = " ".join(f"--text {pathlib.Path(text).name}" for text in options.text)
     version = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True,
                              capture_output=True, text=True).stdout.strip()
-    return [f"Made by `tools/results.py {options.what} {given} --write` at {version}: model "
-            f"`{options.model}`, the first tokens of {' and '.join(texts)}, the last {QUERIES} "
-            f"queries, seeds 0 to {SEEDS - 1}. Null control: 0 in every run.", ""]
+    quick = " --quick" if options.quick else ""
+    return [f"Made by `tools/results.py {options.what} {given} --write{quick}` at {version}: model "
+            f"`{options.model}`, the first tokens of {' and '.join(texts)}, the last "
+            f"{options.queries} queries, seeds 0 to {options.seeds - 1}. Null control: 0 in every "
+            "run.", ""]
 
 
 PAGES = {"selectors": selector_page, "codecs": codec_page}
@@ -282,7 +289,10 @@ def main():
                         help="a text of 8192 tokens or more; 'codecs' reads the first one only")
     parser.add_argument("--model", default="models/demo")
     parser.add_argument("--write", action="store_true", help="into docs/results/")
+    parser.add_argument("--quick", action="store_true",
+                        help="128 queries, one seed, and no selectors over codecs: some minutes")
     options = parser.parse_args()
+    options.queries, options.seeds = (128, 1) if options.quick else (QUERIES, SEEDS)
     lines = [*head(options), *PAGES[options.what](options)]
     if not options.write:
         print("\n".join(lines))

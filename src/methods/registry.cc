@@ -16,6 +16,7 @@
 #include "methods/express/express.h"
 #include "methods/gear/gear.h"
 #include "methods/kvquant/kvquant.h"
+#include "methods/ladder/ladder.h"
 #include "methods/qjl/qjl.h"
 #include "methods/quant/quant.h"
 #include "methods/scores/scores.h"
@@ -45,7 +46,8 @@ const auto& codecs() {
                                    qjl_row(),
                                    kvquant_row(),
                                    gear_row(),
-                                   turboquant_row()};
+                                   turboquant_row(),
+                                   ladder_row()};
   return kRows;
 }
 
