@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -43,7 +44,12 @@ class Harness {
       : shape_(shape), pool_(threads), context_{pool_, memory_, kernels_for(isa)} {
     const CacheShape cs{shape.layers, shape.query_heads(), shape.kv_heads, shape.head_dim,
                         {},           shape.context};
-    cache_ = std::make_unique<KvCache>(context_, cs, Policy::parse(policy), seed, rope);
+    const Policy parsed = Policy::parse(policy);
+    if (!rope && turns_keys(parsed)) {
+      rope_.emplace(static_cast<size_t>(shape.head_dim), 10000.0);
+      rope = &*rope_;
+    }
+    cache_ = std::make_unique<KvCache>(context_, cs, parsed, seed, rope);
   }
 
   KvCache& cache() { return *cache_; }
@@ -79,10 +85,21 @@ class Harness {
   }
 
  private:
+  /// Whether keys are stored before RoPE, for which a cache needs one.
+  static bool turns_keys(const Policy& policy) {
+    for (const PolicyRule& rule : policy.rules)
+      if (rule.key_codec) {
+        const CodecRow& row = codec_row(rule.key_codec->name);
+        if (row.make(Parameters(row.info, *rule.key_codec), Side::kKeys)->pre_rope()) return true;
+      }
+    return false;
+  }
+
   Shape shape_;
   ThreadPool pool_;
   MemoryCounter memory_{0, /*poison=*/true};
   Context context_;
+  std::optional<Rope> rope_;  // for policies that need one, where the test has none
   std::unique_ptr<KvCache> cache_;
 };
 

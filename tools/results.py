@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures and writes the generated part of docs/results/<what>.md with `pith probe`.
 
-usage: results.py selectors|codecs --text FILE [--text FILE ...] [--model FOLDER] [--write]
+usage: results.py selectors|codecs --text FILE [--text FILE ...] [--model FOLDER] [--write] [--quick]
 
 Without --write the tables go to standard output. Only what stands between the two marks of the page
 is replaced, so that what people wrote around it stays. Needs build/bin/pith, and no packages.
@@ -21,6 +21,7 @@ PROGRAM = ROOT / "build/bin/pith"
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 QUERIES, SEEDS = 256, 3
 CONTEXTS = (4096, 8192)
+CODEC_CONTEXT = 4096  # half an hour of one core; a codec's error hardly changes with the length
 SHARES = (2, 4, 8, 16)
 AROUND = ",sink=4,window=64"
 
@@ -74,7 +75,7 @@ def protocol(context, share):
 def probe(options, text, context, policies):
     """What `pith probe` says of the policies, in their order."""
     command = [PROGRAM, "probe", "-m", options.model, "-f", text, "-c", str(context),
-               "--queries", str(QUERIES), "--seeds", str(SEEDS), "--json"]
+               "--queries", str(options.queries), "--seeds", str(options.seeds), "--json"]
     for policy in policies:
         command += ["--kv-policy", policy]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -170,13 +171,24 @@ def selector_page(options):
 
 # Settings of each codec that are compared; a codec that is not named here is measured as it comes.
 VARIANTS = {
-    "int8": ["", "(hadamard=true)"],
-    "int4": ["", "(hadamard=true)"],
+    "int8": ["", "(hadamard=true)", "(center=128)"],
+    "int4": ["", "(hadamard=true)", "(center=128)"],
     "kivi": ["(bits=2)", "(bits=4)", "(bits=2,hadamard=true)"],
-    "qjl": [f"(m={m},sketch={sketch},outliers={outliers})" for m in (64, 128, 256)
-            for sketch in ("ortho", "gaussian", "hadamard") for outliers in (0, 8)],
+    "qjl": ["", *(f"(m={m},sketch={sketch},outliers={outliers})" for m in (128, 256)
+                  for sketch in ("ortho", "gaussian", "hadamard") for outliers in (0, 8)),
+            "(m=128,outliers=0,center=128)", "(m=256,outliers=0,center=128)", "(center=128)",
+            "(residual=1,m=64,center=64)", "(residual=2,m=64)", "(residual=2,m=64,center=128)",
+            "(residual=2,m=64,center=128,sketch=gaussian)"],
     "csr": [f"(s={s},dict={kind})" for kind in ("random", "kmeans") for s in (16, 8, 6, 4)],
+    "kvquant": ["(bits=2)", "(bits=3)", "(bits=4)", "(bits=2,outliers=0)", "(bits=2,outliers=4)"],
+    "gear": ["(bits=2)", "(bits=4)", "(bits=2,rank=0)", "(bits=2,outliers=0)"],
+    "ladder": ["(rows=256)", "(rows=1024)",
+               *(f"(new={new},old=turboquant(bits=2,center=128),rows={rows})"
+                 for new in ("int8", "turboquant(bits=4,center=128)") for rows in (512, 1024))],
+    "turboquant": ["(bits=2)", *(f"(bits={bits},center=128)" for bits in (1, 2, 3, 4))],
 }
+# What has no part in how values are stored.
+KEYS_ONLY = ("center=", "qjl(", "ladder(")
 COMPOSED = ("express(s={rows})", "balancekv(budget={rows})", "snapkv(budget={rows})",
             "keydiff(budget={rows})")
 
@@ -195,17 +207,22 @@ def codecs():
 
 
 def codec_policies():
-    """Every codec on both sides, on keys alone and on values alone."""
-    return ["exact+f16"] + [
-        policy for settings in codecs().values() for codec in settings if codec != "f16"
-        for policy in (f"exact+{codec}", f"exact+k:{codec}+v:f16", f"exact+k:f16+v:{codec}")]
+    """Every codec on both sides, on keys alone and, where they have settings, on values alone."""
+    policies = ["exact+f16"]
+    for codec in (setting for settings in codecs().values() for setting in settings):
+        if codec == "f16":
+            continue
+        policies += [f"exact+{codec}", f"exact+k:{codec}+v:f16"]
+        if not any(text in codec for text in KEYS_ONLY):
+            policies.append(f"exact+k:f16+v:{codec}")
+    return policies
 
 
 def composed_policies(context):
     """Selectors over each codec's first setting; of the dense ones f16 stands for all."""
     chosen = [settings[0] for name, settings in codecs().items() if name not in ("f32", "bf16")]
     return [selector.format(rows=context // share) + "+" + codec + AROUND
-            for share in (2, 4, 8) for selector in COMPOSED for codec in chosen]
+            for share in (2, 8) for selector in COMPOSED for codec in chosen]
 
 
 def front(found):
@@ -218,7 +235,7 @@ def front(found):
 def codec_section(options, title, policies):
     refused = {policy: why for policy in policies if (why := refusal(options, policy))}
     policies = [policy for policy in policies if policy not in refused]
-    found = probe(options, options.text[0], CONTEXTS[-1], policies)
+    found = probe(options, options.text[0], CODEC_CONTEXT, policies)
     rows = sorted(zip(policies, found, front(found)), key=lambda r: r[1]["all"]["effective_bits"])
     layers = [f"layer {i}" for i in range(len(found[0]["layers"]))]
     lines = []
@@ -237,12 +254,14 @@ def codec_section(options, title, policies):
 
 
 def codec_page(options):
-    context = CONTEXTS[-1]
-    return ["Sorted by effective bits; bold: no other line of the table has fewer bits and a "
-            "smaller error.", "",
-            *codec_section(options, f"Codecs, {context} tokens, all rows", codec_policies()),
-            *codec_section(options, f"Selectors over codecs, {context} tokens",
-                           composed_policies(context))]
+    context = CODEC_CONTEXT
+    lines = ["Sorted by effective bits; bold: no other line of the table has fewer bits and a "
+             "smaller error.", "",
+             *codec_section(options, f"Codecs, {context} tokens, all rows", codec_policies())]
+    if not options.quick:
+        lines += codec_section(options, f"Selectors over codecs, {context} tokens",
+                               composed_policies(context))
+    return lines
 
 
 def head(options):
@@ -253,9 +272,11 @@ def head(options):
     given = " ".join(f"--text {pathlib.Path(text).name}" for text in options.text)
     version = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True,
                              capture_output=True, text=True).stdout.strip()
-    return [f"Made by `tools/results.py {options.what} {given} --write` at {version}: model "
-            f"`{options.model}`, the first tokens of {' and '.join(texts)}, the last {QUERIES} "
-            f"queries, seeds 0 to {SEEDS - 1}. Null control: 0 in every run.", ""]
+    quick = " --quick" if options.quick else ""
+    return [f"Made by `tools/results.py {options.what} {given} --write{quick}` at {version}: model "
+            f"`{options.model}`, the first tokens of {' and '.join(texts)}, the last "
+            f"{options.queries} queries, seeds 0 to {options.seeds - 1}. Null control: 0 in every "
+            "run.", ""]
 
 
 PAGES = {"selectors": selector_page, "codecs": codec_page}
@@ -268,7 +289,10 @@ def main():
                         help="a text of 8192 tokens or more; 'codecs' reads the first one only")
     parser.add_argument("--model", default="models/demo")
     parser.add_argument("--write", action="store_true", help="into docs/results/")
+    parser.add_argument("--quick", action="store_true",
+                        help="128 queries, one seed, and no selectors over codecs: some minutes")
     options = parser.parse_args()
+    options.queries, options.seeds = (128, 1) if options.quick else (QUERIES, SEEDS)
     lines = [*head(options), *PAGES[options.what](options)]
     if not options.write:
         print("\n".join(lines))

@@ -24,7 +24,8 @@ std::string_view trim(std::string_view s) {
   return s.substr(a, s.find_last_not_of(" \t\n") - a + 1);
 }
 
-/// Splits at `separator` outside parentheses.
+/// Splits at `separator` outside parentheses, which may lie in others once: a codec's parameter may
+/// be a codec (ladder).
 std::vector<std::string_view> split(std::string_view s, char separator) {
   std::vector<std::string_view> out;
   int depth = 0;
@@ -32,7 +33,7 @@ std::vector<std::string_view> split(std::string_view s, char separator) {
   for (size_t i = 0; i < s.size(); ++i) {
     if (s[i] == '(') ++depth;
     if (s[i] == ')') --depth;
-    if (depth < 0 || depth > 1) fail(fmt::format("parentheses do not match in '{}'", s));
+    if (depth < 0 || depth > 2) fail(fmt::format("parentheses do not match in '{}'", s));
     if (s[i] == separator && depth == 0) {
       out.push_back(trim(s.substr(start, i - start)));
       start = i + 1;

@@ -14,6 +14,9 @@
 #include "methods/baselines/baselines.h"
 #include "methods/buzz/buzz.h"
 #include "methods/express/express.h"
+#include "methods/gear/gear.h"
+#include "methods/kvquant/kvquant.h"
+#include "methods/ladder/ladder.h"
 #include "methods/qjl/qjl.h"
 #include "methods/quant/quant.h"
 #include "methods/scores/scores.h"
@@ -40,7 +43,11 @@ const auto& codecs() {
                                    int8_row(),
                                    int4_row(),
                                    kivi_row(),
-                                   qjl_row()};
+                                   qjl_row(),
+                                   kvquant_row(),
+                                   gear_row(),
+                                   turboquant_row(),
+                                   ladder_row()};
   return kRows;
 }
 

@@ -41,22 +41,19 @@ void orthogonalise(std::vector<double>& rows, size_t count, size_t dim) {
   for (double& x : rows) x *= std::sqrt(static_cast<double>(dim));
 }
 
-/// sqrt(D) H diag(s) H diag(t): entry (i, j) of the block that begins at draw `first`.
+/// sqrt(D) H diag(s) H diag(t) of the block that begins at draw `first`. h(i, k) h(k, j) is
+/// h(i xor j, k), so entry (i, j) is w(i xor j) t(j) with w = H s: D^2 operations, not D^3.
 void hadamard_block(std::vector<double>& rows, size_t count, size_t dim, const Philox& random,
                     uint64_t first) {
   const auto sign = [&](uint64_t i) { return random.words(first + i)[0] & 1 ? 1.0 : -1.0; };
-  const auto h = [&](size_t i, size_t j) { return std::popcount(i & j) % 2 ? -1.0 : 1.0; };
-  std::vector<double> s(dim), t(dim);
-  for (size_t i = 0; i < dim; ++i) {
-    s[i] = sign(i);
-    t[i] = sign(dim + i);
+  std::vector<double> w(dim), t(dim);
+  for (size_t k = 0; k < dim; ++k) {
+    const double s = sign(k) / std::sqrt(static_cast<double>(dim));
+    for (size_t i = 0; i < dim; ++i) w[i] += std::popcount(i & k) % 2 ? -s : s;
+    t[k] = sign(dim + k);
   }
   for (size_t i = 0; i < count; ++i)
-    for (size_t j = 0; j < dim; ++j) {
-      double sum = 0;
-      for (size_t k = 0; k < dim; ++k) sum += h(i, k) * s[k] * h(k, j);
-      rows[i * dim + j] = sum * t[j] / std::sqrt(static_cast<double>(dim));
-    }
+    for (size_t j = 0; j < dim; ++j) rows[i * dim + j] = w[i ^ j] * t[j];
 }
 
 }  // namespace

@@ -1,25 +1,67 @@
 #include "methods/qjl/qjl.h"
 
+#include <fmt/format.h>
+
+#include "compress/centred_rows.h"
 #include "compress/token_rows.h"
+#include "methods/qjl/plane_rows.h"
 #include "methods/qjl/qjl_keys.h"
+#include "pith/error.h"
 
 namespace pith {
 namespace {
 
-std::unique_ptr<Codec> make_qjl(const Parameters& p, Side side) {
+std::unique_ptr<Codec> make_keys(const Parameters& p) {
+  const std::string name = p.choice("sketch", {"ortho", "gaussian", "hadamard"});
+  const Sketch sketch = name == "ortho"      ? Sketch::kOrtho
+                        : name == "gaussian" ? Sketch::kGaussian
+                                             : Sketch::kHadamard;
+  const std::string coarse = p.choice("residual", {"0", "1", "2", "3", "4"});
+  if (coarse != "0") {
+    for (const char* other : {"outliers", "m_out"})
+      if (p.given(other) && p.text(other) != "0")
+        throw Error(ErrorCode::kInvalidArgument,
+                    fmt::format("qjl(residual={}) has no channels apart, its transform spreads "
+                                "them; leave '{}' out",
+                                coarse, other));
+    PlaneFormat format{coarse[0] - '0', sketch};
+    if (p.given("m")) format.bits = p.count("m", 0);
+    return std::make_unique<PlaneCodec>(format);
+  }
   QjlFormat format;
-  const std::string sketch = p.choice("sketch", {"ortho", "gaussian", "hadamard"});
-  format.sketch = sketch == "ortho"      ? Sketch::kOrtho
-                  : sketch == "gaussian" ? Sketch::kGaussian
-                                         : Sketch::kHadamard;
+  format.sketch = sketch;
   if (p.given("m")) format.bits = p.count("m", 16);
   if (p.given("m_out")) format.out_bits = p.count("m_out", 16);
   format.outliers = p.count("outliers", 0);
-  if (side == Side::kValues) return std::make_unique<TokenCodec>(TokenFormat{2, true});
   return std::make_unique<QjlCodec>(format);
 }
 
+std::unique_ptr<Codec> make_qjl(const Parameters& p, Side side) {
+  auto keys = make_keys(p);  // parameters are checked on both sides
+  if (side == Side::kValues) return std::make_unique<TokenCodec>(TokenFormat{2, true});
+  return centred_if_asked(std::move(keys), p, side);
+}
+
+std::unique_ptr<Codec> make_turboquant(const Parameters& p, Side side) {
+  PlaneFormat format;
+  format.planes = p.choice("bits", {"1", "2", "3", "4"})[0] - '0';
+  format.bits = 0;
+  return centred_if_asked(std::make_unique<PlaneCodec>(format), p, side);
+}
+
 }  // namespace
+
+CodecRow turboquant_row() {
+  CodecRow row;
+  row.info = {"turboquant",
+              false,
+              "1 to 4 bits a number after a Walsh-Hadamard transform, one scale a row",
+              "TurboQuant: Zandieh et al. 2025, without its sketch (qjl(residual=...))",
+              {{"bits", "2", "1 to 4"}, centre_parameter()},
+              ""};
+  row.make = make_turboquant;
+  return row;
+}
 
 CodecRow qjl_row() {
   CodecRow row;
@@ -28,10 +70,13 @@ CodecRow qjl_row() {
       false,
       "keys as sign bits of a random sketch and a norm, values in 2 bits",
       "QJL: 1-Bit Quantized JL Transform for KV Cache Quantization",
-      {{"m", "", "bits of a key's sketch, a multiple of 16; unset: 2 a channel"},
+      {{"m", "", "bits of a key's sketch, a multiple of 16; unset: 2 a channel, 1 of a residual"},
        {"sketch", "ortho", "ortho, gaussian or hadamard"},
        {"outliers", "8", "channels of largest norm over 32 rows with a sketch of their own"},
-       {"m_out", "", "bits of the outliers' sketch; unset: 1 a channel"}},
+       {"m_out", "", "bits of the outliers' sketch; unset: 1 a channel"},
+       {"residual", "0",
+        "1 to 4: bits a channel of a coarse code, whose rest is sketched; 0: none"},
+       centre_parameter()},
       ""};
   row.make = make_qjl;
   return row;

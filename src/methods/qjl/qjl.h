@@ -10,5 +10,6 @@
 namespace pith {
 
 CodecRow qjl_row();
+CodecRow turboquant_row();
 
 }  // namespace pith

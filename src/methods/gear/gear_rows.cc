@@ -1,0 +1,191 @@
+#include "methods/gear/gear_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "compress/registry.h"
+#include "pith/error.h"
+
+namespace pith {
+
+GearRows::GearRows(const Context& context, const GearFormat& format, const RowsRequest& request,
+                   std::unique_ptr<CodedRows> codes)
+    : CodedRows(context.kernels, request.dim),
+      format_(format),
+      random_(request.seed, request.layer,
+              2 * request.head + (format.side == Side::kValues ? 1 : 0) + 0x4745),
+      codes_(std::move(codes)),
+      outliers_(context.memory, format.outliers, request.max_rows),
+      waiting_(context.memory, context.kernels, request.dim, format.group_rows),
+      left_(context.memory, MemoryKind::kPayload),
+      right_(context.memory, MemoryKind::kMetadata),
+      firsts_(context.memory, MemoryKind::kMetadata) {
+  left_.set_growth_limit(request.max_rows * format.rank);
+}
+
+GearRows::GearRows(const GearRows& other)
+    : CodedRows(other),
+      format_(other.format_),
+      random_(other.random_),
+      codes_(other.codes_->clone()),
+      outliers_(other.outliers_),
+      waiting_(other.waiting_),
+      left_(other.left_),
+      right_(other.right_),
+      firsts_(other.firsts_) {}
+
+void GearRows::append(const float* x, size_t stride, size_t count) {
+  for (size_t t = 0; t < count; ++t) {
+    waiting_.push(x + t * stride);
+    if (waiting_.count() == format_.group_rows) code_waiting();
+  }
+}
+
+/// Takes the numbers that stand out of x [n, D] and puts their channel's or row's mean there, so
+/// that they do not widen the range of the others. Keys: farthest from the channel's mean in units
+/// of its deviation; values: farthest from the row's mean.
+void GearRows::take_outliers(std::vector<float>& x, std::vector<bool>& apart) {
+  const size_t n = x.size() / dim_;
+  const bool keys = format_.side == Side::kKeys;
+  std::vector<float> mean(dim_), inverse(dim_, 1.0f), distance(dim_);
+  for (size_t c = 0; keys && c < dim_; ++c) {
+    double sum = 0, square = 0;
+    for (size_t t = 0; t < n; ++t) sum += x[t * dim_ + c];
+    for (size_t t = 0; t < n; ++t) {
+      const double d = x[t * dim_ + c] - sum / static_cast<double>(n);
+      square += d * d;
+    }
+    mean[c] = static_cast<float>(sum / static_cast<double>(n));
+    inverse[c] = square > 0 ? static_cast<float>(1 / std::sqrt(square)) : 0.0f;
+  }
+  std::vector<uint16_t> order(dim_);
+  for (size_t t = 0; t < n; ++t) {
+    float* row = x.data() + t * dim_;
+    if (!keys) {
+      float sum = 0;
+      for (size_t c = 0; c < dim_; ++c) sum += row[c];
+      std::fill(mean.begin(), mean.end(), sum / static_cast<float>(dim_));
+    }
+    for (size_t c = 0; c < dim_; ++c) distance[c] = std::fabs(row[c] - mean[c]) * inverse[c];
+    farthest(order.data(), distance.data(), dim_, format_.outliers);
+    outliers_.push(row, order.data());
+    for (size_t i = 0; i < format_.outliers; ++i) {
+      row[order[i]] = mean[order[i]];
+      apart[t * dim_ + order[i]] = true;
+    }
+  }
+}
+
+void GearRows::code_waiting() {
+  const size_t n = waiting_.count(), before = codes_->rows(), rank = format_.rank;
+  std::vector<float> x(n * dim_), coded(n * dim_);
+  waiting_.decode(x.data(), 0, n);
+  waiting_.clear();
+  std::vector<bool> apart(n * dim_);
+  take_outliers(x, apart);
+  codes_->append(x.data(), dim_, n);
+  firsts_.push_back(static_cast<uint32_t>(before));
+  if (rank == 0) return;
+  codes_->decode(coded.data(), before, n);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = apart[i] ? 0 : x[i] - coded[i];
+  const LowRank factors = low_rank(x, n, dim_, rank, random_);
+  const size_t left = left_.size(), right = right_.size();
+  left_.resize(left + n * rank);
+  right_.resize(right + rank * dim_);
+  kernels_->from_f32(left_.data() + left, factors.left.data(), DType::kF16, n * rank);
+  kernels_->from_f32(right_.data() + right, factors.right.data(), DType::kF16, rank * dim_);
+}
+
+void GearRows::keep(std::span<const uint32_t> kept) {
+  const size_t coded = codes_->rows(), right = format_.rank * dim_;
+  size_t to = 0, groups = 0;
+  for (size_t g = 0; g < firsts_.size(); ++g) {
+    const size_t end = group_end(g), first = to;
+    while (to < kept.size() && kept[to] < end) ++to;
+    if (to == first) continue;
+    if (groups != g)
+      std::memmove(right_.data() + groups * right, right_.data() + g * right, 2 * right);
+    firsts_[groups++] = static_cast<uint32_t>(first);
+  }
+  firsts_.resize(groups);
+  right_.resize(groups * right);
+  if (right_.capacity_bytes() > right_.size() * 9 / 4 + 4096) right_.shrink_to_fit();
+  waiting_.keep(kept.subspan(to), coded);
+  kept = kept.first(to);
+  codes_->keep(kept);
+  outliers_.keep(kept);
+  keep_records(left_, format_.rank, kept);
+}
+
+void GearRows::decode(float* out, size_t first, size_t count) const {
+  const size_t coded = codes_->rows(), rank = format_.rank;
+  const size_t end = std::min(first + count, std::max(first, coded));
+  if (first + count > end)
+    waiting_.decode(out + (end - first) * dim_, end - coded, first + count - end);
+  if (first == end) return;
+  codes_->decode(out, first, end - first);
+  std::vector<float> right(rank * dim_);
+  size_t g = static_cast<size_t>(std::upper_bound(firsts_.data(), firsts_.data() + firsts_.size(),
+                                                  static_cast<uint32_t>(first)) -
+                                 firsts_.data()) -
+             1;
+  for (size_t t = first; t < end; ++t, out += dim_) {
+    if (t == first || t == group_end(g)) {
+      g += t != first;
+      kernels_->to_f32(right.data(), right_.data() + g * rank * dim_, DType::kF16, rank * dim_);
+    }
+    for (size_t j = 0; j < rank; ++j)
+      kernels_->axpy(out, right.data() + j * dim_, f16_to_f32(left_[t * rank + j]), dim_);
+    outliers_.restore(out, t);
+  }
+}
+
+GearCodec::GearCodec(const GearFormat& format) : format_(format) {
+  const CodecRow& kivi = codec_row("kivi");
+  const PolicyPart part{kivi.info.name, {{"bits", std::to_string(format.bits)}}};
+  codes_ = kivi.make(Parameters(kivi.info, part), format.side);
+}
+
+GearFormat GearCodec::at(size_t dim) const {
+  GearFormat format = format_;
+  if (format.outliers == kByShare) format.outliers = (2 * dim + 99) / 100;
+  return format;
+}
+
+double GearCodec::bytes_per_row(size_t dim) const {
+  const GearFormat format = at(dim);
+  return codes_->bytes_per_row(dim) + static_cast<double>(format.extra_bytes()) +
+         static_cast<double>(format.group_bytes(dim)) / static_cast<double>(format.group_rows);
+}
+
+double GearCodec::most_bytes(size_t rows, size_t dim, bool evicted) const {
+  const GearFormat format = at(dim);
+  // A body has two stores at most, and each may wait.
+  const size_t waiting = std::min(rows, (evicted ? 2 : 1) * (format.group_rows - 1));
+  const size_t groups = evicted ? rows : rows / format.group_rows;
+  return codes_->most_bytes(rows, dim, evicted) +
+         static_cast<double>(rows * format.extra_bytes() + groups * format.group_bytes(dim) +
+                             waiting * 2 * dim);
+}
+
+std::unique_ptr<CodedRows> GearCodec::make_rows(const Context& context,
+                                                const RowsRequest& request) const {
+  const GearFormat format = at(request.dim);
+  const size_t dim = request.dim;
+  if (dim > kMostOutlierDim || format.outliers >= dim ||
+      format.rank > std::min(dim, format.group_rows) || format.group_rows % kWaitingBlock)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("gear was asked for head_dim {}, {} outliers a row, rank {} over {} "
+                            "rows; it supports head_dim up to {}, fewer outliers than channels, "
+                            "ranks up to the smaller side and groups in multiples of {}",
+                            dim, format.outliers, format.rank, format.group_rows, kMostOutlierDim,
+                            kWaitingBlock));
+  return std::make_unique<GearRows>(context, format, request, codes_->make_rows(context, request));
+}
+
+}  // namespace pith

@@ -1,0 +1,84 @@
+#pragma once
+// GEAR's rows: integer codes, plus what they miss as a product of rank r over a group of rows, with
+// n numbers a row apart. The codes are KIVI's: keys per channel over 32 rows, values per row. Rows
+// wait in f16 until a group is full. Bytes a row: the codes', 3 n, 2 r, and 2 r D + 4 a group.
+
+#include "compress/coded_rows.h"
+#include "compress/outlier_rows.h"
+#include "compress/waiting_rows.h"
+#include "methods/gear/low_rank.h"
+
+namespace pith {
+
+struct GearFormat {
+  int bits = 2;             ///< 2 or 4
+  size_t rank = 2;          ///< r; 0 = codes and outliers alone
+  size_t outliers = 0;      ///< numbers of a row that are kept apart
+  size_t group_rows = 128;  ///< rows that share the right factor, a multiple of 32
+  Side side = Side::kKeys;
+
+  /// Of one group: its right factor and where it begins.
+  size_t group_bytes(size_t dim) const { return rank * dim * 2 + sizeof(uint32_t); }
+  size_t extra_bytes() const { return OutlierRows::row_bytes(outliers) + 2 * rank; }  // of a row
+};
+
+class GearRows final : public CodedRows {
+ public:
+  GearRows(const Context& context, const GearFormat& format, const RowsRequest& request,
+           std::unique_ptr<CodedRows> codes);
+  GearRows(const GearRows& other);
+
+  size_t rows() const override { return codes_->rows() + waiting_.count(); }
+  void append(const float* x, size_t stride, size_t count) override;
+  void keep(std::span<const uint32_t> kept) override;
+  void decode(float* out, size_t first, size_t count) const override;
+  std::unique_ptr<CodedRows> clone() const override { return std::make_unique<GearRows>(*this); }
+  size_t payload_bytes() const override {
+    return codes_->payload_bytes() + outliers_.payload_bytes() + waiting_.bytes() +
+           2 * left_.size();
+  }
+  size_t metadata_bytes() const override {
+    return codes_->metadata_bytes() + outliers_.metadata_bytes() + 2 * right_.size() +
+           firsts_.size() * sizeof(uint32_t);
+  }
+  size_t allocated_bytes() const override {
+    return codes_->allocated_bytes() + outliers_.allocated_bytes() + waiting_.allocated_bytes() +
+           left_.capacity_bytes() + right_.capacity_bytes() + firsts_.capacity_bytes();
+  }
+
+ private:
+  size_t group_end(size_t group) const {
+    return group + 1 < firsts_.size() ? firsts_[group + 1] : codes_->rows();
+  }
+  void code_waiting();
+  void take_outliers(std::vector<float>& x, std::vector<bool>& apart);
+
+  GearFormat format_;
+  Philox random_;
+  std::unique_ptr<CodedRows> codes_;
+  OutlierRows outliers_;    // [coded rows]
+  WaitingRows waiting_;     // fewer than a group
+  Array<uint16_t> left_;    // [coded rows, r] f16
+  Array<uint16_t> right_;   // [groups, r, D] f16
+  Array<uint32_t> firsts_;  // [groups] first row that each group still has
+};
+
+class GearCodec final : public Codec {
+ public:
+  static constexpr size_t kByShare = ~size_t{0};  // 2 outliers in 100 numbers
+
+  explicit GearCodec(const GearFormat& format);
+  size_t block_rows() const override { return kWaitingBlock; }
+  double bytes_per_row(size_t dim) const override;
+  double most_bytes(size_t rows, size_t dim, bool evicted) const override;
+  std::unique_ptr<CodedRows> make_rows(const Context& context,
+                                       const RowsRequest& request) const override;
+
+ private:
+  GearFormat at(size_t dim) const;
+
+  GearFormat format_;
+  std::unique_ptr<Codec> codes_;  // kivi's
+};
+
+}  // namespace pith

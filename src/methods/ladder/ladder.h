@@ -1,0 +1,12 @@
+#pragma once
+// Rows that change their codec with age: the newest of a head's body in one codec, older ones in
+// another. Every kStep rows the oldest of the newer ones are decoded and coded once more, which is
+// the only recoding in Pith: a row is moved once in its life.
+
+#include "compress/registry.h"
+
+namespace pith {
+
+CodecRow ladder_row();
+
+}  // namespace pith

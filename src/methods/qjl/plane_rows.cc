@@ -1,0 +1,195 @@
+#include "methods/qjl/plane_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "compress/compaction.h"
+#include "compress/rotated_rows.h"
+#include "core/dtype.h"
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+constexpr size_t kReadable = 8;  // bytes past the last code
+
+bool bit(const uint8_t* bits, size_t i) { return bits[i / 8] >> (i % 8) & 1; }
+
+void set_bit(uint8_t* bits, size_t i) { bits[i / 8] |= static_cast<uint8_t>(1u << (i % 8)); }
+
+/// Sums of `count` vectors x [count, n].
+void sum_rows(float* out, const float* x, size_t n, size_t count) {
+  for (size_t m = 0; m < count; ++m) {
+    out[m] = 0;
+    for (size_t i = 0; i < n; ++i) out[m] += x[m * n + i];
+  }
+}
+
+}  // namespace
+
+PlaneRows::PlaneRows(const Context& context, const PlaneFormat& format, const RowsRequest& request,
+                     std::shared_ptr<const Projection> projection)
+    : CodedRows(context.kernels, request.dim),
+      format_(format),
+      projection_(std::move(projection)),
+      codes_(context.memory, MemoryKind::kPayload),
+      norms_(context.memory, MemoryKind::kMetadata) {
+  codes_.set_growth_limit(request.max_rows * format.code_bytes(dim_) + kReadable);
+  norms_.set_growth_limit(request.max_rows * format.norms());
+}
+
+void PlaneRows::append(const float* x, size_t stride, size_t count) {
+  const size_t before = rows(), bytes = format_.code_bytes(dim_);
+  for (size_t t = 0; t < count; ++t) {
+    const float norm = std::sqrt(kernels_->dot(x + t * stride, x + t * stride, dim_));
+    if (!(norm <= 65504))
+      throw Error(ErrorCode::kNonFinite,
+                  fmt::format("a key or value of norm {} does not fit an f16 scale; {}", norm,
+                              std::isfinite(norm) ? "use bf16 or f32 rows for this model"
+                                                  : "the model's activations are not finite"));
+  }
+  codes_.resize((before + count) * bytes + kReadable);
+  std::fill_n(codes_.data() + before * bytes, count * bytes + kReadable, uint8_t{0});
+  norms_.resize((before + count) * format_.norms());
+  std::vector<float> room(2 * dim_ + projection_->bits());
+  for (size_t t = 0; t < count; ++t) code(x + t * stride, before + t, room);
+}
+
+void PlaneRows::code(const float* x, size_t at, std::vector<float>& room) {
+  float *turned = room.data(), *levels = turned + dim_, *sketch = levels + dim_;
+  uint8_t* bits = codes_.data() + at * format_.code_bytes(dim_);
+  std::copy_n(x, dim_, turned);
+  rotate_hadamard(*kernels_, turned, dim_, 1);
+  const float deviation = std::sqrt(kernels_->dot(turned, turned, dim_) / static_cast<float>(dim_));
+  for (size_t c = 0; c < dim_; ++c) {
+    // Plane by plane the sign of what is left: the nearest sum, for the weights of PlaneFormat.
+    levels[c] = 0;
+    for (int i = 0; i < format_.planes; ++i) {
+      const bool more = turned[c] >= levels[c] * deviation;
+      levels[c] += more ? format_.weight(i) : -format_.weight(i);
+      if (more) set_bit(bits, static_cast<size_t>(i) * dim_ + c);
+    }
+  }
+  // The scale that fits these signs best.
+  const float fit = kernels_->dot(turned, levels, dim_) / kernels_->dot(levels, levels, dim_);
+  uint16_t* norms = norms_.data() + at * format_.norms();
+  norms[0] = f32_to_f16(fit);
+  if (format_.norms() == 1) return;
+  kernels_->axpy(turned, levels, -f16_to_f32(norms[0]), dim_);
+  rotate_hadamard(*kernels_, turned, dim_, 1);
+  norms[1] = f32_to_f16(std::sqrt(kernels_->dot(turned, turned, dim_)));
+  projection_->apply(*kernels_, sketch, turned);
+  uint8_t* signs = bits + format_.plane_bytes(dim_);
+  for (size_t i = 0; i < projection_->bits(); ++i)
+    if (sketch[i] >= 0) set_bit(signs, i);
+}
+
+void PlaneRows::read_planes(float* out, size_t row) const {
+  const uint8_t* bits = codes_.data() + row * format_.code_bytes(dim_);
+  const float scale = f16_to_f32(norms_[row * format_.norms()]);
+  std::fill_n(out, dim_, 0.0f);
+  for (int i = 0; i < format_.planes; ++i, bits += dim_ / 8) {
+    const float weight = scale * format_.weight(i);
+    for (size_t c = 0; c < dim_; ++c) out[c] += bit(bits, c) ? weight : -weight;
+  }
+}
+
+void PlaneRows::accumulate(float* acc, const float* p, size_t ld, size_t queries, size_t first,
+                           size_t count) const {
+  constexpr size_t kTile = 32;
+  std::vector<float> tile(std::min(count, kTile) * dim_);
+  for (size_t t = 0; t < count; t += kTile) {
+    const size_t n = std::min(kTile, count - t);
+    for (size_t i = 0; i < n; ++i) read_planes(tile.data() + i * dim_, first + t + i);
+    kernels_->add_rows(acc, p + t, ld, queries, {tile.data(), DType::kF32, dim_}, n);
+  }
+}
+
+void PlaneRows::finish(float* out, const float* acc, size_t queries) const {
+  std::vector<float> sums(acc, acc + queries * dim_);
+  rotate_hadamard(*kernels_, sums.data(), dim_, queries);
+  kernels_->add(out, sums.data(), sums.size());
+}
+
+void PlaneRows::decode(float* out, size_t first, size_t count) const {
+  const Projection& s = *projection_;
+  std::vector<float> signs(s.bits());
+  for (size_t t = first; t < first + count; ++t, out += dim_) {
+    read_planes(out, t);
+    rotate_hadamard(*kernels_, out, dim_, 1);
+    if (s.bits() == 0) continue;
+    const uint8_t* bits = codes_.data() + t * format_.code_bytes(dim_) + format_.plane_bytes(dim_);
+    for (size_t i = 0; i < s.bits(); ++i) signs[i] = bit(bits, i) ? 1.0f : -1.0f;
+    const float factor = s.unbias() * f16_to_f32(norms_[2 * t + 1]) / static_cast<float>(s.bits());
+    for (size_t c = 0; c < dim_; ++c)
+      out[c] += factor * kernels_->dot(s.column(c), signs.data(), s.bits());
+  }
+}
+
+void PlaneRows::keep(std::span<const uint32_t> kept) {
+  const size_t bytes = format_.code_bytes(dim_);
+  for (size_t to = 0; to < kept.size(); ++to)
+    std::memmove(codes_.data() + to * bytes, codes_.data() + kept[to] * bytes, bytes);
+  codes_.resize(kept.size() * bytes + kReadable);
+  if (codes_.capacity_bytes() > codes_.size() * 9 / 8 + 4096) codes_.shrink_to_fit();
+  keep_records(norms_, format_.norms(), kept);
+}
+
+/// H q [M, D] and the sums of its rows, S q [M, m] and the sums of its rows.
+void PlaneRows::prepare(float* prepared, const float* q, size_t queries) const {
+  const size_t bits = projection_->bits();
+  float* turned_sums = prepared + queries * dim_;
+  float* sketch = turned_sums + queries;
+  std::copy_n(q, queries * dim_, prepared);
+  rotate_hadamard(*kernels_, prepared, dim_, queries);
+  sum_rows(turned_sums, prepared, dim_, queries);
+  for (size_t m = 0; m < queries; ++m)
+    projection_->apply(*kernels_, sketch + m * bits, q + m * dim_);
+  sum_rows(sketch + queries * bits, sketch, bits, queries);
+}
+
+void PlaneRows::scores(float* out, size_t ld, const float*, const float* prepared, size_t queries,
+                       size_t first, size_t count, float scale) const {
+  const Projection& s = *projection_;
+  const size_t bytes = format_.code_bytes(dim_);
+  const float* turned_sums = prepared + queries * dim_;
+  const float* sketch = turned_sums + queries;
+  const float* sketch_sums = sketch + queries * s.bits();
+  const uint8_t* codes = codes_.data() + first * bytes;
+  std::vector<float> plane(queries * count);
+  for (size_t m = 0; m < queries; ++m) std::fill_n(out + m * ld, count, 0.0f);
+  // Adds weight (2 sum of the set bits' numbers - sum of all), a row's norm times it.
+  const auto add_plane = [&](const float* numbers, const float* sums, size_t bits, size_t from,
+                             float weight, size_t norm) {
+    kernels_->sum_set_bits(plane.data(), count, numbers, queries, codes + from, bytes, bits, count);
+    for (size_t t = 0; t < count; ++t) {
+      const float factor = weight * f16_to_f32(norms_[(first + t) * format_.norms() + norm]);
+      for (size_t m = 0; m < queries; ++m)
+        out[m * ld + t] += factor * (2 * plane[m * count + t] - sums[m]);
+    }
+  };
+  for (int i = 0; i < format_.planes; ++i)
+    add_plane(prepared, turned_sums, dim_, static_cast<size_t>(i) * dim_ / 8,
+              scale * format_.weight(i), 0);
+  if (s.bits() == 0) return;
+  add_plane(sketch, sketch_sums, s.bits(), format_.plane_bytes(dim_),
+            scale * s.unbias() / static_cast<float>(s.bits()), 1);
+}
+
+std::unique_ptr<CodedRows> PlaneCodec::make_rows(const Context& context,
+                                                 const RowsRequest& request) const {
+  const size_t dim = request.dim, bits = format_.sketch_bits(dim);
+  if (bits % 16)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("qjl was asked for m={}; sketches are multiples of 16 bits", bits));
+  if (!projection_)
+    projection_ = std::make_shared<const Projection>(context.memory,
+                                                     ProjectionShape{format_.sketch, bits, dim},
+                                                     request.seed, request.layer, 0x514Cu);
+  return std::make_unique<PlaneRows>(context, format_, request, projection_);
+}
+
+}  // namespace pith

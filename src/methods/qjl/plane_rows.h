@@ -1,0 +1,97 @@
+#pragma once
+// Rows as planes of signs after a Walsh-Hadamard transform, and QJL's sign bits on what they leave.
+// The transform makes a row's numbers nearly normal; each is then a sum of b signs with fixed
+// weights times the row's scale: +-x0 +-x1 ..., which for b = 1, 2 are the levels of Lloyd and Max
+// for normal numbers and for b = 3, 4 the best evenly spaced ones. With a sketch of m bits the rest
+// r of a key is coded by sign(S r) and |r|, and
+//   <q, planes> + c |r| / m <S q, sign(S r)>
+// is unbiased over S whatever the planes are; its noise follows |r|, not |k|. (TurboQuant, Zandieh
+// et al. 2025, is this with a random rotation.) Every part of a score is a sum over set bits.
+// Bytes a row: (D b + m) / 8 + 2, and 2 with a sketch. Cost: coding D log2 D + m D; scoring a
+// masked addition for 16 bits and query; values D b operations a row.
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "compress/coded_rows.h"
+#include "methods/qjl/projection.h"
+
+namespace pith {
+
+inline constexpr int kMostPlanes = 4;
+
+struct PlaneFormat {
+  int planes = 1;  ///< b, 1 to 4
+  Sketch sketch = Sketch::kOrtho;
+  std::optional<size_t> bits = {};  // m; unset: D; 0: no sketch
+
+  size_t sketch_bits(size_t dim) const { return bits.value_or(dim); }
+  size_t norms() const { return bits == size_t{0} ? 1 : 2; }
+  size_t plane_bytes(size_t dim) const { return dim * static_cast<size_t>(planes) / 8; }
+  size_t code_bytes(size_t dim) const { return plane_bytes(dim) + sketch_bits(dim) / 8; }
+  /// The weight of plane i, for numbers of variance 1.
+  float weight(int i) const {
+    // 0.4528 and 1.5104; steps of 0.5860 and 0.3352 (Max 1960).
+    constexpr float kWeights[kMostPlanes][kMostPlanes] = {{0.79788f},
+                                                          {0.98158f, 0.52882f},
+                                                          {1.1720f, 0.5860f, 0.2930f},
+                                                          {1.3408f, 0.6704f, 0.3352f, 0.1676f}};
+    return kWeights[planes - 1][i];
+  }
+};
+
+class PlaneRows final : public CodedRows {
+ public:
+  PlaneRows(const Context& context, const PlaneFormat& format, const RowsRequest& request,
+            std::shared_ptr<const Projection> projection);
+
+  size_t rows() const override { return norms_.size() / format_.norms(); }
+  void append(const float* x, size_t stride, size_t count) override;
+  void keep(std::span<const uint32_t> kept) override;
+  void decode(float* out, size_t first, size_t count) const override;
+  size_t prepared_size(size_t queries) const override {
+    return queries * (dim_ + projection_->bits() + 2);
+  }
+  void prepare(float* prepared, const float* q, size_t queries) const override;
+  void scores(float* out, size_t ld, const float* q, const float* prepared, size_t queries,
+              size_t first, size_t count, float scale) const override;
+  // Values are summed as they were turned, and turned back once.
+  void accumulate(float* acc, const float* p, size_t ld, size_t queries, size_t first,
+                  size_t count) const override;
+  void finish(float* out, const float* acc, size_t queries) const override;
+  std::unique_ptr<CodedRows> clone() const override { return std::make_unique<PlaneRows>(*this); }
+  size_t payload_bytes() const override { return rows() * format_.code_bytes(dim_); }
+  size_t metadata_bytes() const override { return norms_.size() * sizeof(uint16_t); }
+  size_t allocated_bytes() const override {
+    return codes_.capacity_bytes() + norms_.capacity_bytes();
+  }
+
+ private:
+  void code(const float* x, size_t at, std::vector<float>& room);
+  /// out [D] <- the planes of a row, as it was turned.
+  void read_planes(float* out, size_t row) const;
+
+  PlaneFormat format_;
+  std::shared_ptr<const Projection> projection_;
+  Array<uint8_t> codes_;   // [rows, b planes of D bits, m bits] and 8 bytes that may be read
+  Array<uint16_t> norms_;  // [rows, 2] f16: scale, and |r| if m > 0
+};
+
+class PlaneCodec final : public Codec {
+ public:
+  explicit PlaneCodec(const PlaneFormat& format) : format_(format) {}
+  double bytes_per_row(size_t dim) const override {
+    return static_cast<double>(format_.code_bytes(dim) + 2 * format_.norms());
+  }
+  size_t shared_bytes() const override { return projection_ ? projection_->bytes() : 0; }
+  std::unique_ptr<CodedRows> make_rows(const Context& context,
+                                       const RowsRequest& request) const override;
+
+ private:
+  PlaneFormat format_;
+  // Drawn when the first rows are made, which is when D is known.
+  mutable std::shared_ptr<const Projection> projection_;
+};
+
+}  // namespace pith
