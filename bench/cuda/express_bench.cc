@@ -50,6 +50,7 @@ void halving(Bench& b, int size, int groups, Walk walk) {
   call.k = k.data();
   call.v = v.data();
   call.head_stride = rows * kDim;
+  call.row_stride = kDim;
   call.rows = list.data();
   call.size = size;
   call.groups = groups;

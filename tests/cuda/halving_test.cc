@@ -82,6 +82,7 @@ Kept on_device(const Problem& p) {
   call.k = k.data();
   call.v = v.data();
   call.head_stride = static_cast<size_t>(p.rows) * r.dim;
+  call.row_stride = r.dim;
   call.rows = numbers.data();
   call.rows_stride = static_cast<size_t>(r.groups) * r.size;
   call.kept = kept.data();

@@ -90,6 +90,7 @@ __global__ void __launch_bounds__(kWalkThreads, 2)
   const size_t group = blockIdx.x, head = blockIdx.y;
   const RunRows rows{static_cast<const char*>(call.k) + head * call.head_stride * 2,
                      static_cast<const char*>(call.v) + head * call.head_stride * 2,
+                     call.row_stride * 2,
                      call.rows + head * call.rows_stride + group * call.size,
                      nullptr,
                      call.first_position,

@@ -41,9 +41,10 @@ inline constexpr int kMostHalvingRows = 16384;
 struct HalvingCall {
   DType dtype = DType::kBF16;   ///< of k and v: kF16 or kBF16
   int dim = 0;                  ///< D: 64 or 128
-  const void* k = nullptr;      // [heads, head_stride], rows of D numbers
+  const void* k = nullptr;      // row r of head h is at h * head_stride + r * row_stride
   const void* v = nullptr;      // the same
-  size_t head_stride = 0;       ///< numbers between heads
+  size_t head_stride = 0;       ///< in numbers
+  size_t row_stride = 0;        ///< in numbers; a multiple of 8
   const int32_t* rows = nullptr;  // [heads, rows_stride]
   size_t rows_stride = 0;
   int32_t* kept = nullptr;  // [heads, kept_stride]

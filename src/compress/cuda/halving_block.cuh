@@ -11,8 +11,9 @@ namespace pith::cuda {
 
 /// The rows of one run.
 struct RunRows {
-  const char* k;           // rows of 2 D bytes
+  const char* k;
   const char* v;
+  size_t row_bytes;        // between rows
   const int32_t* numbers;  // [S] where row i lies in k and v; null: at i
   const int64_t* positions;  // [S] of row i; null: first_position + its number
   int64_t first_position;
@@ -69,7 +70,7 @@ struct HalvingBlock {
   RunConstants c;
 
   __device__ const uint4* piece(const char* base, int row, int p) const {
-    return reinterpret_cast<const uint4*>(base + static_cast<size_t>(rows.number(row)) * 2 * D) + p;
+    return reinterpret_cast<const uint4*>(base + static_cast<size_t>(rows.number(row)) * rows.row_bytes) + p;
   }
   /// Tile rows first .. first + 63 are on their way to a stage; rows past the end repeat the last.
   __device__ void fetch(int stage, int first) const {

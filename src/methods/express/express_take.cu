@@ -157,6 +157,7 @@ class HeadStream {
   __device__ __noinline__ void halve(int first, int count, uint32_t tag, float log_weight) {
     const RunRows rows{k_ + static_cast<size_t>(first) * 2 * D,
                        v_ + static_cast<size_t>(first) * 2 * D,
+                       2 * D,
                        nullptr,
                        positions_ + first,
                        0,

@@ -1,0 +1,99 @@
+#pragma once
+// What both prefill kernels share: which queries a block has, and the list of rows that they see.
+
+#include "attend/cuda/prefill.h"
+#include "attend/cuda/running.cuh"
+
+namespace pith::cuda {
+
+struct PrefillParams {
+  const void* q;
+  const void* k;
+  const void* v;
+  void* out;
+  size_t q_row, q_head, k_row, k_head, v_row, v_head;  // strides in bytes
+  const PrefillChunk* chunks;
+  const PrefillSegment* segments;
+  const int32_t* pool;
+  size_t pool_stride;
+  float scale;          // of scores, in units of log2
+  int pack;             // query heads of a tile
+  int groups;           // blocks of `pack` heads a KV head
+  int tiles;            // of a chunk
+  int list_rows;        // room in the list
+};
+
+/// Tile row m is query first + m / pack of head first_head + m % pack.
+struct QueryTile {
+  int first, count;        // queries of the tile
+  int first_head, kv_head;
+  int weighted;            // rows of the list before the exact ones
+  int exact_from;
+  int pack;
+
+  __device__ bool empty() const { return count <= 0; }
+  /// List rows that tile row m sees; rows past the tile's end repeat the last.
+  __device__ int limit(int m) const {
+    return weighted + first + min(m / pack, count - 1) - exact_from + 1;
+  }
+  __device__ int rows() const { return weighted + first + count - exact_from; }
+};
+
+template <int kRows>
+__device__ inline QueryTile query_tile(const PrefillParams& p, const PrefillChunk& chunk) {
+  const int tile = static_cast<int>(blockIdx.x) % p.tiles, per_tile = kRows / p.pack;
+  QueryTile t;
+  t.first = chunk.first_query + tile * per_tile;
+  t.count = min(per_tile, chunk.first_query + chunk.queries - t.first);
+  t.kv_head = static_cast<int>(blockIdx.y) / p.groups;
+  t.first_head = static_cast<int>(blockIdx.y) * p.pack;
+  t.weighted = 0;
+  t.exact_from = chunk.exact_from;
+  t.pack = p.pack;
+  return t;
+}
+
+/// Writes the tile's list: row numbers and log-weights in units of log2. All threads call it, with a
+/// barrier to follow.
+__device__ inline void make_list(int* numbers, float* weights, QueryTile& tile,
+                                 const PrefillParams& p, const PrefillChunk& chunk) {
+  const int32_t* pool = p.pool + tile.kv_head * p.pool_stride;
+  for (int s = 0; s < chunk.segments; ++s) {
+    const PrefillSegment segment = p.segments[chunk.first_segment + s];
+    for (int i = threadIdx.x; i < segment.count; i += blockDim.x) {
+      numbers[tile.weighted + i] = pool[segment.first + i];
+      weights[tile.weighted + i] = segment.log_weight * kLog2e;
+    }
+    tile.weighted += segment.count;
+  }
+  for (int i = tile.weighted + threadIdx.x; i < p.list_rows; i += blockDim.x) {
+    numbers[i] = min(tile.exact_from + i - tile.weighted, tile.first + tile.count - 1);
+    weights[i] = 0;
+  }
+}
+
+inline PrefillParams prefill_params(const PrefillCall& call, int rows, int columns) {
+  PrefillParams p{};
+  p.q = call.q.data;
+  p.k = call.k.data;
+  p.v = call.v.data;
+  p.out = call.out;
+  p.q_row = 2 * call.q.row_stride;
+  p.q_head = 2 * call.q.head_stride;
+  p.k_row = 2 * call.k.row_stride;
+  p.k_head = 2 * call.k.head_stride;
+  p.v_row = 2 * call.v.row_stride;
+  p.v_head = 2 * call.v.head_stride;
+  p.chunks = call.chunks;
+  p.segments = call.segments;
+  p.pool = call.pool;
+  p.pool_stride = call.pool_stride;
+  p.scale = (call.scale != 0 ? call.scale : 1 / sqrtf(static_cast<float>(call.head_dim))) * kLog2e;
+  p.pack = call.pack();
+  p.groups = call.query_heads / call.kv_heads / p.pack;
+  p.tiles = (call.most_queries * p.pack + rows - 1) / rows;
+  p.list_rows = (call.most_rows + columns - 1) / columns * columns;
+  return p;
+}
+
+}  // namespace pith::cuda
