@@ -123,6 +123,7 @@ double list_error(const Shape& shape, const std::vector<int>& chunk_sizes, bool 
   call.chunk_count = static_cast<int>(chunks.size());
   call.most_queries = most_queries;
   call.most_rows = most_rows;
+  call.most_segments = 3;
   wgmma ? prefill_chunks_wgmma(call, nullptr) : prefill_chunks_mma(call, nullptr);
   const auto got = to_host(in.out);
   double worst = 0;

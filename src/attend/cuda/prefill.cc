@@ -17,6 +17,7 @@ void PrefillCall::check() const {
                      query_heads <= 65535 && (head_dim == 64 || head_dim == 128) &&
                      (dtype == DType::kF16 || dtype == DType::kBF16) && chunk_count > 0 &&
                      most_queries > 0 && most_rows > 0 && most_rows <= kMostListRows &&
+                     most_segments <= kMostSegments &&
                      q.row_stride % 8 == 0 && q.head_stride % 8 == 0 && k.row_stride % 8 == 0 &&
                      k.head_stride % 8 == 0 && v.row_stride % 8 == 0 && v.head_stride % 8 == 0;
   if (known) return;

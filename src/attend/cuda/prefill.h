@@ -22,6 +22,8 @@ struct PrefillSegment {
   float log_weight = 0;
 };
 
+inline constexpr int kMostSegments = 32;  // of a chunk
+
 /// Queries first_query .. first_query + queries - 1 see their segments, and rows exact_from .. own.
 struct PrefillChunk {
   int32_t first_query = 0, queries = 0;
@@ -49,6 +51,7 @@ struct PrefillCall {
   size_t pool_stride = 0;
   int chunk_count = 0;
   int most_queries = 0;  ///< of a chunk
+  int most_segments = 0;  ///< of a chunk
   int most_rows = 0;     ///< that a query sees: its segments' and the exact ones
 
   /// Throws kInvalidArgument for shapes and dtypes that the kernels do not know.

@@ -54,21 +54,40 @@ __device__ inline QueryTile query_tile(const PrefillParams& p, const PrefillChun
 }
 
 /// Writes the tile's list: row numbers and log-weights in units of log2. All threads call it, with a
-/// barrier to follow.
+/// barrier to follow. Every thread looks its rows' segments up: walking through the segments in turn
+/// would wait for memory twice for each of them.
 __device__ inline void make_list(int* numbers, float* weights, QueryTile& tile,
                                  const PrefillParams& p, const PrefillChunk& chunk) {
-  const int32_t* pool = p.pool + tile.kv_head * p.pool_stride;
-  for (int s = 0; s < chunk.segments; ++s) {
-    const PrefillSegment segment = p.segments[chunk.first_segment + s];
-    for (int i = threadIdx.x; i < segment.count; i += blockDim.x) {
-      numbers[tile.weighted + i] = pool[segment.first + i];
-      weights[tile.weighted + i] = segment.log_weight * kLog2e;
+  __shared__ int ends[kMostSegments], froms[kMostSegments];  // from: row 0's place in the pool
+  __shared__ float log_weights[kMostSegments];
+  const int lane = threadIdx.x;
+  if (lane < kMostSegments) {
+    PrefillSegment segment;
+    if (lane < chunk.segments) segment = p.segments[chunk.first_segment + lane];
+    int end = segment.count;
+#pragma unroll
+    for (int d = 1; d < kMostSegments; d *= 2) {
+      const int before = __shfl_up_sync(~0u, end, d);
+      if (lane >= d) end += before;
     }
-    tile.weighted += segment.count;
+    ends[lane] = end;
+    froms[lane] = segment.first - (end - segment.count);
+    log_weights[lane] = segment.log_weight * kLog2e;
   }
-  for (int i = tile.weighted + threadIdx.x; i < p.list_rows; i += blockDim.x) {
-    numbers[i] = min(tile.exact_from + i - tile.weighted, tile.first + tile.count - 1);
-    weights[i] = 0;
+  __syncthreads();
+  tile.weighted = ends[kMostSegments - 1];
+  const int32_t* pool = p.pool + tile.kv_head * p.pool_stride;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < p.list_rows; i += blockDim.x) {
+    int s = 0;
+#pragma unroll
+    for (int step = kMostSegments / 2; step > 0; step /= 2) {
+      if (ends[s + step - 1] <= i) s += step;
+    }
+    const bool weighted = i < tile.weighted;
+    numbers[i] = weighted ? pool[froms[s] + i]
+                          : min(tile.exact_from + i - tile.weighted, tile.first + tile.count - 1);
+    weights[i] = weighted ? log_weights[s] : 0;
   }
 }
 

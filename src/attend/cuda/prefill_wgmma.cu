@@ -46,7 +46,6 @@ __device__ inline void load_query_tile(const WgmmaSpace<D>& space, const Prefill
     copy_async(space.q() + swizzled_at(kRows, m, piece), from);
   }
   commit_copies();
-  wait_for_copies<0>();
 }
 
 /// The gathering warpgroup. Copies of three tiles are under way at most; a tile is announced when
@@ -218,9 +217,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
+  load_query_tile(space, p, tile);
   make_list(space.numbers(), reinterpret_cast<float*>(space.numbers() + p.list_rows), tile, p,
             chunk);
-  load_query_tile(space, p, tile);
+  wait_for_copies<0>();
   publish_to_products();
   __syncthreads();
   const int group = static_cast<int>(threadIdx.x) / kGroup;

@@ -1,4 +1,4 @@
-#include "compress/cuda/halving_block.cuh"
+#include "compress/cuda/halving_warp.cuh"
 
 namespace pith::cuda {
 namespace {
@@ -11,13 +11,13 @@ struct RunOutput {
 };
 
 /// One of each pair.
-__device__ void keep_pairs(const RunOutput& out, const RunRows& rows, const float* signs,
-                           bool flip) {
-  for (int b = threadIdx.x; b < rows.count / 2; b += kWalkThreads) {
+__device__ void keep_pairs(const RunOutput& out, const RunRows& rows, const float* signs, bool flip,
+                           int thread, int threads) {
+  for (int b = thread; b < rows.count / 2; b += threads) {
     const bool swapped = signs[2 * b] < 0;
     out.kept[b] = rows.number(2 * b + (swapped != flip));
   }
-  if (out.count && threadIdx.x == 0) *out.count = rows.count / 2;
+  if (out.count && thread == 0) *out.count = rows.count / 2;
 }
 
 /// Raises random rows of the other side to the kept one until that has half of the run. Keys of the
@@ -82,39 +82,72 @@ __device__ void keep_side(const RunOutput& out, const RunRows& rows, float* sign
   if (out.count && threadIdx.x == 0) *out.count = before;
 }
 
+/// Run (head, group) of a call.
+__device__ inline RunRows rows_of(const HalvingCall& call, size_t head, size_t group) {
+  return {static_cast<const char*>(call.k) + head * call.head_stride * 2,
+          static_cast<const char*>(call.v) + head * call.head_stride * 2,
+          call.row_stride * 2,
+          call.rows + head * call.rows_stride + group * call.size,
+          nullptr,
+          call.first_position,
+          call.size};
+}
+__device__ inline RunOutput output_of(const HalvingCall& call, size_t head, size_t group,
+                                      int kept_size) {
+  const size_t run = head * call.groups + group;
+  return {call.kept + head * call.kept_stride + group * kept_size,
+          call.counts ? call.counts + run : nullptr, call.failures ? call.failures + run : nullptr};
+}
+
 template <class T, int D>
 __global__ void __launch_bounds__(kWalkThreads, 2)
     halve_kernel(const __grid_constant__ DeviceHalvingRule rule,
                  const __grid_constant__ HalvingCall call, int kept_size) {
   extern __shared__ __align__(128) char shared[];
   const size_t group = blockIdx.x, head = blockIdx.y;
-  const RunRows rows{static_cast<const char*>(call.k) + head * call.head_stride * 2,
-                     static_cast<const char*>(call.v) + head * call.head_stride * 2,
-                     call.row_stride * 2,
-                     call.rows + head * call.rows_stride + group * call.size,
-                     nullptr,
-                     call.first_position,
-                     call.size};
+  const RunRows rows = rows_of(call, head, group);
   const RunSpace<D> space{shared, RunSpace<D>::padded(call.size)};
   const DevicePhilox random = DevicePhilox::make(call.seed, call.layer, call.first_head + head);
   const uint4 coins = random.words(static_cast<uint64_t>(rows.position(0)), call.tag);
   const bool flip = coins.y >> 31;  // the run's own coin
   HalvingBlock<T, D> block{rule, rows, space};
   const int failures = block.run(random, call.tag, flip);
-  const size_t run = head * call.groups + group;
-  const RunOutput out{call.kept + head * call.kept_stride + group * kept_size,
-                      call.counts ? call.counts + run : nullptr,
-                      call.failures ? call.failures + run : nullptr};
+  const RunOutput out = output_of(call, head, group, kept_size);
   if (rule.walk == DeviceWalk::kPairs) {
-    keep_pairs(out, rows, space.signs(), flip);
+    keep_pairs(out, rows, space.signs(), flip, threadIdx.x, kWalkThreads);
   } else {
     keep_side(out, rows, space.signs(), rule, random, call.tag, coins);
   }
   if (out.failures && threadIdx.x == 0) *out.failures = failures;
 }
 
+constexpr int kWarps = 4;  // of a block whose warps have a run each
+
+template <class T, int D>
+__global__ void __launch_bounds__(kWarps* kWarp)
+    halve_small_kernel(const __grid_constant__ DeviceHalvingRule rule,
+                       const __grid_constant__ HalvingCall call, int kept_size) {
+  __shared__ WarpSpace spaces[kWarps];
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const size_t group = blockIdx.x * kWarps + warp, head = blockIdx.y;
+  if (group >= call.groups) return;
+  const RunRows rows = rows_of(call, head, group);
+  const DevicePhilox random = DevicePhilox::make(call.seed, call.layer, call.first_head + head);
+  const bool flip = random.words(static_cast<uint64_t>(rows.position(0)), call.tag).y >> 31;
+  const int failures = halve_by_warp<T, D>(rule, rows, spaces[warp], random, call.tag);
+  const RunOutput out = output_of(call, head, group, kept_size);
+  keep_pairs(out, rows, spaces[warp].signs, flip, lane, kWarp);
+  if (out.failures && lane == 0) *out.failures = failures;
+}
+
 template <class T, int D>
 void launch(const DeviceHalvingRule& rule, const HalvingCall& call, cudaStream_t stream) {
+  if (rule.walk == DeviceWalk::kPairs && call.size <= kWarpRows) {
+    const dim3 grid((call.groups + kWarps - 1) / kWarps, call.heads);
+    halve_small_kernel<T, D><<<grid, kWarps * kWarp, 0, stream>>>(rule, call, call.kept_size(rule));
+    check(cudaGetLastError(), "halving");
+    return;
+  }
   const auto kernel = halve_kernel<T, D>;
   const size_t bytes = RunSpace<D>::bytes(call.size);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -27,26 +27,27 @@ struct WalkState {
   int failures;
 };
 struct WalkTile {
-  const float* kernel;  // [64, kDiagonal]
-  const float* sums;    // [2, 64] two parts
+  const float* kernel;  // [64, stride]
+  const float* sums;    // [2, 64] two parts; null: nothing came before
   float* signs;         // [64] out
   int first, count;     // rows of the run that it holds
+  int stride = kDiagonal;
 
-  __device__ float sum(int row) const { return sums[row] + sums[kWalkTile + row]; }
+  __device__ float sum(int row) const { return sums ? sums[row] + sums[kWalkTile + row] : 0; }
 };
 
 /// Kernel halving: lane b has pair b. Signs are +1 for a pair's first row if it stays, -1 else.
 template <class Draw>
 __device__ inline void walk_pairs(WalkState& state, const WalkTile& t, const Draw& draw) {
-  const int lane = threadIdx.x % kWarp, pairs = t.count / 2;
+  const int lane = threadIdx.x % kWarp, pairs = t.count / 2, mine = min(lane, pairs - 1);
   const auto difference = [&](int b) {
-    const float2 one = *reinterpret_cast<const float2*>(t.kernel + 2 * b * kDiagonal + 2 * lane);
+    const float2 one = *reinterpret_cast<const float2*>(t.kernel + 2 * b * t.stride + 2 * mine);
     const float2 two =
-        *reinterpret_cast<const float2*>(t.kernel + (2 * b + 1) * kDiagonal + 2 * lane);
+        *reinterpret_cast<const float2*>(t.kernel + (2 * b + 1) * t.stride + 2 * mine);
     return (one.x - one.y) - (two.x - two.y);
   };
-  float acc = t.sum(2 * lane) - t.sum(2 * lane + 1);
-  const float width = lane < pairs ? sqrtf(fmaxf(difference(lane), 0.0f)) : 0.0f;
+  float acc = t.sum(2 * mine) - t.sum(2 * mine + 1);
+  const float width = lane < pairs ? sqrtf(fmaxf(difference(mine), 0.0f)) : 0.0f;
   float widest = fmaxf(width, state.widest);
 #pragma unroll
   for (int d = 1; d < kWarp; d *= 2) {
@@ -55,7 +56,7 @@ __device__ inline void walk_pairs(WalkState& state, const WalkTile& t, const Dra
   }
   state.widest = __shfl_sync(~0u, widest, kWarp - 1);
   const float c = state.threshold * width * widest;
-  const float u = c > 0 ? draw(t.first + 2 * lane) : 0.0f;
+  const float u = c > 0 ? draw(t.first + 2 * mine) : 0.0f;
   bool swapped = false;
   for (int b = 0; b < pairs; ++b) {
     const float d = difference(b);

@@ -97,6 +97,7 @@ void ExpressPrefill::run(const ExpressPrefillRows& rows, cudaStream_t stream) {
   call.pool_stride = plan_.pool;
   call.most_queries = plan_.most_queries;
   call.most_rows = plan_.most_rows;
+  call.most_segments = plan_.most_segments;
   for (size_t p = 0; p < plan_.phases.size(); ++p) {
     const ExpressPhase& phase = plan_.phases[p];
     check(cudaStreamWaitEvent(stream, ready_[p], 0), "event wait");

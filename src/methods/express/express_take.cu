@@ -1,7 +1,9 @@
 // Express, one block a KV head (seed 004, Alg. 1-3; stream.cc is the same on the CPU). Rows are
 // taken a bucket at a time: picks of strata in parallel, then whatever halvings the bucket causes.
+// Whole buckets of few rows, which most halvings are of, go together, a warp each, straight from the
+// new rows: only what they leave is stored.
 
-#include "compress/cuda/halving_block.cuh"
+#include "compress/cuda/halving_warp.cuh"
 #include "methods/express/express_cuda.h"
 
 namespace pith::cuda {
@@ -9,6 +11,15 @@ namespace {
 
 constexpr uint32_t kStratumTag = 255;  // as in stream.cc
 __device__ uint32_t tag_of(uint64_t weight) { return __ffsll(static_cast<long long>(weight)) - 1; }
+
+constexpr int kWarps = kWalkThreads / kWarp;
+constexpr int kMostPicks = 512;
+
+/// Shared memory for buckets of few rows.
+struct BucketSpace {
+  WarpSpace warps[kWarps];
+  int32_t level0[kMostPicks], level1[kMostPicks / 2], level2[kMostPicks / 4];  // new rows
+};
 
 /// One head's store and stream. All threads of the block hold the same state.
 template <class T, int D>
@@ -34,8 +45,12 @@ class HeadStream {
       const T* from_k = k + done * rows.row_stride;
       const T* from_v = v + done * rows.row_stride;
       const int left = rows.count - done;
-      done += state_.tau == 1 ? take_exact(from_k, from_v, rows.row_stride, left)
-                              : take_thin(from_k, from_v, rows.row_stride, left);
+      if (state_.tau == 1) {
+        done += take_exact(from_k, from_v, rows.row_stride, left);
+        continue;
+      }
+      const int whole = take_buckets(from_k, from_v, rows.row_stride, left);
+      done += whole > 0 ? whole : take_thin(from_k, from_v, rows.row_stride, left);
     }
   }
   __device__ void finish(const ExpressArrays& arrays, int head) {
@@ -123,8 +138,80 @@ class HeadStream {
     state_.levels[0] += static_cast<uint32_t>(end / size);
     state_.stratum = end % size;
     state_.seen += n;
-    if (state_.stratum == 0) close_levels();
+    if (state_.stratum == 0) close_levels(0);
     return n;
+  }
+
+  /// Runs of `size` rows of `from`, a warp each; survivors' numbers go to `to`.
+  __device__ void halve_runs(int32_t* to, const int32_t* from, int size, int runs, uint64_t weight,
+                             const RunRows& input) {
+    auto& space = *reinterpret_cast<BucketSpace*>(shared_);
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    const uint32_t tag = tag_of(weight);
+    for (int run = warp; run < runs; run += kWarps) {
+      RunRows rows = input;
+      rows.numbers = from + run * size;
+      rows.count = size;
+      const bool flip = random_.words(static_cast<uint64_t>(rows.position(0)), tag).y >> 31;
+      halve_by_warp<T, D>(rule_.halving, rows, space.warps[warp], random_, tag);
+      if (lane < size / 2) {
+        const bool second = (space.warps[warp].signs[2 * lane] < 0) != flip;
+        to[run * (size / 2) + lane] = rows.numbers[2 * lane + second];
+      }
+      __syncwarp();
+    }
+    __syncthreads();
+  }
+
+  /// Whole buckets of at most kWarpRows rows: through level 0 and, four at a time, through level 1.
+  /// Returns how many rows it took; 0 where levels wait for more or buckets are large.
+  __device__ int take_buckets(const T* k, const T* v, size_t stride, int left) {
+    const uint64_t r = ratio(), size = state_.tau / r;
+    const int last = static_cast<int>(tag_of(r)), bucket = static_cast<int>(rule_.target / r);
+    if (state_.stratum != 0 || state_.levels[0] != 0 || last == 0 || bucket > kWarpRows) return 0;
+    const int buckets = static_cast<int>(min(left / (bucket * size), uint64_t{kMostPicks} / bucket));
+    const auto room = [&](int level) {  // rows until the level closes
+      const uint32_t most = level == last ? rule_.target / 4 : static_cast<uint32_t>(bucket) << level;
+      return static_cast<int>(most - state_.levels[level]);
+    };
+    int runs = 0;  // of level 1
+    if (last >= 2 && state_.levels[1] == 0 && 2 * bucket <= kWarpRows) {
+      runs = min(buckets / 4, room(2) / bucket);
+    }
+    const int taken = runs > 0 ? 4 * runs : min(buckets, room(1) / (bucket / 2));
+    if (taken == 0) return 0;
+    auto& space = *reinterpret_cast<BucketSpace*>(shared_);
+    for (int i = threadIdx.x; i < taken * bucket; i += kWalkThreads) {
+      uint64_t pick = i * size;
+      for (uint64_t nth = 2; nth <= size; ++nth) {
+        const auto position = static_cast<uint64_t>(next_position()) + i * size + nth - 1;
+        if (random_.word64(position, kStratumTag) < ~0ull / nth) pick = i * size + nth - 1;
+      }
+      space.level0[i] = static_cast<int32_t>(pick);
+    }
+    __syncthreads();
+    const RunRows input{reinterpret_cast<const char*>(k), reinterpret_cast<const char*>(v),
+                        2 * stride, nullptr, nullptr, next_position(), 0};
+    halve_runs(space.level1, space.level0, bucket, taken, size, input);
+    if (runs > 0) halve_runs(space.level2, space.level1, 2 * bucket, runs, 2 * size, input);
+    const int level = runs > 0 ? 2 : 1, count = runs > 0 ? runs * bucket : taken * (bucket / 2);
+    const int32_t* numbers = runs > 0 ? space.level2 : space.level1;
+    const int base = stored();
+    for (int i = threadIdx.x; i < count * kPieces; i += kWalkThreads) {
+      const int row = i / kPieces, p = i % kPieces, from = numbers[row];
+      *key(base + row, p) = load(k + from * stride, p);
+      *value(base + row, p) = load(v + from * stride, p);
+      if (p == 0) {
+        positions_[base + row] = next_position() + from;
+        log_weights_[base + row] = log_weight(size << level);
+      }
+    }
+    __syncthreads();
+    const uint64_t rows = taken * bucket * size;
+    state_.levels[level] += static_cast<uint32_t>(count);
+    state_.seen += rows;
+    close_levels(level);
+    return static_cast<int>(rows);
   }
 
   __device__ void halve_coreset() {
@@ -136,12 +223,12 @@ class HeadStream {
     }
   }
 
-  __device__ void close_levels() {
+  __device__ void close_levels(int from) {
     const uint64_t r = ratio();
     const int last = static_cast<int>(tag_of(r));
     const auto bucket = static_cast<uint32_t>(rule_.target / r);
-    uint64_t weight = state_.tau / r;
-    for (int l = 0; l < last && state_.levels[l] == bucket << l; ++l, weight *= 2) {
+    uint64_t weight = state_.tau / r << from;
+    for (int l = from; l < last && state_.levels[l] == bucket << l; ++l, weight *= 2) {
       const int count = static_cast<int>(state_.levels[l]);
       halve(stored() - count, count, tag_of(weight), log_weight(2 * weight));
       state_.levels[l + 1] += state_.levels[l] / 2;
@@ -164,8 +251,17 @@ class HeadStream {
                        count};
     const RunSpace<D> space{shared_, RunSpace<D>::padded(count)};
     const bool flip = random_.words(static_cast<uint64_t>(rows.position(0)), tag).y >> 31;
-    HalvingBlock<T, D> block{rule_.halving, rows, space};
-    block.run(random_, tag, flip);
+    const float* signs = space.signs();
+    if (count <= kWarpRows) {
+      auto& small = *reinterpret_cast<BucketSpace*>(shared_);
+      signs = small.warps[0].signs;
+      if (threadIdx.x < kWarp) {
+        halve_by_warp<T, D>(rule_.halving, rows, small.warps[0], random_, tag);
+      }
+      __syncthreads();
+    } else {
+      HalvingBlock<T, D>{rule_.halving, rows, space}.run(random_, tag, flip);
+    }
     constexpr int kTogether = 8, kPairs = kTogether * kWalkThreads / kPieces;  // pairs at a time
     for (int at = 0; at < count / 2; at += kPairs) {
       uint4 ks[kTogether], vs[kTogether];
@@ -174,7 +270,7 @@ class HeadStream {
       for (int i = 0; i < kTogether; ++i) {
         const int b = at + (i * kWalkThreads + static_cast<int>(threadIdx.x)) / kPieces;
         if (b >= count / 2) continue;
-        const int from = first + 2 * b + ((space.signs()[2 * b] < 0) != flip);
+        const int from = first + 2 * b + ((signs[2 * b] < 0) != flip);
         ks[i] = *key(from, threadIdx.x % kPieces);
         vs[i] = *value(from, threadIdx.x % kPieces);
         positions[i] = positions_[from];
@@ -223,7 +319,7 @@ template <class T, int D>
 void launch(const DeviceExpressRule& rule, const ExpressSite& site, const ExpressArrays& arrays,
             const NewDeviceRows& rows, cudaStream_t stream) {
   const auto kernel = take_kernel<T, D>;
-  const size_t bytes = RunSpace<D>::bytes(static_cast<int>(rule.target));
+  const size_t bytes = max(RunSpace<D>::bytes(static_cast<int>(rule.target)), sizeof(BucketSpace));
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),
         "express's shared memory");

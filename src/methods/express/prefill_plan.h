@@ -46,6 +46,7 @@ struct ExpressPlan {
   int pool = 0;       ///< rows of the pool, for each head
   int most_rows = 0;  ///< that a query sees
   int most_queries = 0;
+  int most_segments = 0;
   /// The stream after the prompt: tokens before the last `window` and after the sink.
   DeviceExpressState state;
   int first_final = 0, finals = 0;  ///< its segments, in the order of a store

@@ -159,6 +159,7 @@ class Planner {
         rows += plan_.segments[s].count;
       plan_.most_rows = std::max(plan_.most_rows, rows);
       plan_.most_queries = std::max(plan_.most_queries, chunk.queries);
+      plan_.most_segments = std::max(plan_.most_segments, chunk.segments);
       ExpressPhase& of = plan_.phases[phase];
       if (of.chunks++ == 0) of.first_chunk = static_cast<int>(plan_.chunks.size());
       plan_.chunks.push_back(chunk);
