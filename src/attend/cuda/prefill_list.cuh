@@ -40,24 +40,25 @@ struct QueryTile {
 };
 
 template <int kRows>
-__device__ inline QueryTile query_tile(const PrefillParams& p, const PrefillChunk& chunk) {
-  const int tile = static_cast<int>(blockIdx.x) % p.tiles, per_tile = kRows / p.pack;
+__device__ inline QueryTile query_tile(const PrefillParams& p, const PrefillChunk& chunk, int tile,
+                                       int weighted = 0) {
+  const int per_tile = kRows / p.pack;
   QueryTile t;
   t.first = chunk.first_query + tile * per_tile;
   t.count = min(per_tile, chunk.first_query + chunk.queries - t.first);
   t.kv_head = static_cast<int>(blockIdx.y) / p.groups;
   t.first_head = static_cast<int>(blockIdx.y) * p.pack;
-  t.weighted = 0;
+  t.weighted = weighted;
   t.exact_from = chunk.exact_from;
   t.pack = p.pack;
   return t;
 }
 
-/// Writes the tile's list: row numbers and log-weights in units of log2. All threads call it, with a
-/// barrier to follow. Every thread looks its rows' segments up: walking through the segments in turn
+/// Writes the chunk's list, row numbers and log-weights in units of log2, and returns how many rows
+/// come before the exact ones. All threads call it, with a barrier to follow. Every thread looks its rows' segments up: walking through the segments in turn
 /// would wait for memory twice for each of them.
-__device__ inline void make_list(int* numbers, float* weights, QueryTile& tile,
-                                 const PrefillParams& p, const PrefillChunk& chunk) {
+__device__ inline int make_list(int* numbers, float* weights, const PrefillParams& p,
+                                const PrefillChunk& chunk) {
   __shared__ int ends[kMostSegments], froms[kMostSegments];  // from: row 0's place in the pool
   __shared__ float log_weights[kMostSegments];
   const int lane = threadIdx.x;
@@ -75,8 +76,8 @@ __device__ inline void make_list(int* numbers, float* weights, QueryTile& tile,
     log_weights[lane] = segment.log_weight * kLog2e;
   }
   __syncthreads();
-  tile.weighted = ends[kMostSegments - 1];
-  const int32_t* pool = p.pool + tile.kv_head * p.pool_stride;
+  const int weighted = ends[kMostSegments - 1], last = chunk.first_query + chunk.queries - 1;
+  const int32_t* pool = p.pool + static_cast<int>(blockIdx.y) / p.groups * p.pool_stride;
 #pragma unroll 4
   for (int i = threadIdx.x; i < p.list_rows; i += blockDim.x) {
     int s = 0;
@@ -84,11 +85,11 @@ __device__ inline void make_list(int* numbers, float* weights, QueryTile& tile,
     for (int step = kMostSegments / 2; step > 0; step /= 2) {
       if (ends[s + step - 1] <= i) s += step;
     }
-    const bool weighted = i < tile.weighted;
-    numbers[i] = weighted ? pool[froms[s] + i]
-                          : min(tile.exact_from + i - tile.weighted, tile.first + tile.count - 1);
-    weights[i] = weighted ? log_weights[s] : 0;
+    const bool inside = i < weighted;
+    numbers[i] = inside ? pool[froms[s] + i] : min(chunk.exact_from + i - weighted, last);
+    weights[i] = inside ? log_weights[s] : 0;
   }
+  return weighted;
 }
 
 inline PrefillParams prefill_params(const PrefillCall& call, int rows, int columns) {

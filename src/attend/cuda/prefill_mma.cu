@@ -38,11 +38,11 @@ template <class T, int D>
 __global__ void __launch_bounds__(kThreads) mma_kernel(const __grid_constant__ PrefillParams p) {
   extern __shared__ __align__(128) char shared[];
   const PrefillChunk chunk = p.chunks[blockIdx.x / p.tiles];
-  QueryTile tile = query_tile<kRows>(p, chunk);
+  QueryTile tile = query_tile<kRows>(p, chunk, static_cast<int>(blockIdx.x) % p.tiles);
   if (tile.empty()) return;
   const MmaSpace<T, D> space{shared};
   auto* weights = reinterpret_cast<float*>(space.numbers() + p.list_rows);
-  make_list(space.numbers(), weights, tile, p, chunk);
+  tile.weighted = make_list(space.numbers(), weights, p, chunk);
   constexpr int kPieces = D / 8;
   for (int i = threadIdx.x; i < kRows * kPieces; i += kThreads) {
     const int m = i / kPieces, piece = i % kPieces;

@@ -10,10 +10,32 @@ namespace {
 
 constexpr int kRows = 128, kColumns = 128, kStages = 2;
 constexpr int kGroup = 128;           // threads of a warpgroup
+constexpr int kTilesOfBlock = 4;      // of queries, that share a list
 constexpr int kThreads = 3 * kGroup;  // the first one gathers
 
 struct Barriers {
+  SharedBarrier q_full, q_free;
   SharedBarrier k_full[kStages], k_free[kStages], v_full[kStages], v_free[kStages];
+
+  [[maybe_unused]] __device__ void init() {
+    constexpr int kReaders = 2 * kGroup / kWarp;  // each reading warp arrives once
+    q_full.init(kGroup);
+    q_free.init(kReaders);
+    for (int i = 0; i < kStages; ++i) {
+      k_full[i].init(kGroup);
+      v_full[i].init(kGroup);
+      k_free[i].init(kReaders);
+      v_free[i].init(kReaders);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+};
+
+/// Rounds of a ring of tiles, the same for who fills and who reads it.
+struct Place {
+  int count = 0;
+  [[maybe_unused]] __device__ int stage() const { return count % kStages; }
+  [[maybe_unused]] __device__ int phase() const { return count / kStages % 2; }
 };
 
 template <int D>
@@ -34,57 +56,55 @@ struct WgmmaSpace {
   }
 };
 
+/// The gathering warpgroup. Copies announce themselves: it waits for free places only.
 template <int D>
-__device__ inline void load_query_tile(const WgmmaSpace<D>& space, const PrefillParams& p,
-                                       const QueryTile& tile) {
-  constexpr int kPieces = D / 8;
-  for (int i = threadIdx.x; i < kRows * kPieces; i += kThreads) {
-    const int m = i / kPieces, piece = i % kPieces;
-    const char* from = static_cast<const char*>(p.q) +
-                       (tile.first + min(m / p.pack, tile.count - 1)) * p.q_row +
-                       (tile.first_head + m % p.pack) * p.q_head + 16 * piece;
-    copy_async(space.q() + swizzled_at(kRows, m, piece), from);
-  }
-  commit_copies();
-}
+struct Gatherer {
+  static constexpr int kPieces = D / 8;
+  static constexpr int kTogether = kGroup / kPieces;  // rows, a multiple of 8: one swizzle
+  const WgmmaSpace<D>& space;
+  const PrefillParams& p;
+  int row, piece, place;
 
-/// The gathering warpgroup. Copies of three tiles are under way at most; a tile is announced when
-/// its own have arrived.
-template <int D>
-__device__ inline void gather(const WgmmaSpace<D>& space, const PrefillParams& p, int kv_head,
-                              int tiles) {
-  constexpr int kPieces = D / 8, kAhead = 2;
-  Barriers& b = space.barriers();
-  const int row = threadIdx.x / kPieces, piece = threadIdx.x % kPieces;
-  constexpr int kTogether = kGroup / kPieces;  // rows, a multiple of 8: one place in the swizzle
-  const int place = swizzled_at(kColumns, row, piece);
-  const char* k = static_cast<const char*>(p.k) + kv_head * p.k_head + 16 * piece;
-  const char* v = static_cast<const char*>(p.v) + kv_head * p.v_head + 16 * piece;
-  const auto announce = [&](int item) {  // item 2 j: keys of tile j, 2 j + 1: its values
-    publish_to_products();
-    SharedBarrier* full = item % 2 ? b.v_full : b.k_full;
-    full[item / 2 % kStages].arrive();
-  };
-  for (int item = 0; item < 2 * tiles; ++item) {
-    const int j = item / 2, stage = j % kStages, round = j / kStages, values = item % 2;
-    if (round > 0) (values ? b.v_free : b.k_free)[stage].wait((round - 1) % 2);
-    char* to = (values ? space.v(stage) : space.k(stage)) + place;
-    const char* from = values ? v : k;
-    const size_t stride = values ? p.v_row : p.k_row;
+  __device__ Gatherer(const WgmmaSpace<D>& s, const PrefillParams& params)
+      : space(s),
+        p(params),
+        row(threadIdx.x / kPieces),
+        piece(threadIdx.x % kPieces),
+        place(swizzled_at(kColumns, row, piece)) {}
+
+  __device__ void queries(const QueryTile& tile) const {
+    const char* q = static_cast<const char*>(p.q) + tile.first_head * p.q_head + 16 * piece;
+#pragma unroll 4
+    for (int m = row; m < kRows; m += kTogether) {
+      const int query = tile.first + min(m / p.pack, tile.count - 1);
+      copy_async(space.q() + swizzled_at(kRows, m, piece),
+                 q + query * p.q_row + m % p.pack * p.q_head);
+    }
+    space.barriers().q_full.arrive_after_copies();
+  }
+  __device__ void rows(char* to, const char* from, size_t stride, int j) const {
     const int* numbers = space.numbers() + j * kColumns + row;
 #pragma unroll 4
     for (int i = 0; i < kColumns; i += kTogether) {
-      copy_async(to + i * 128, from + numbers[i] * stride);
-    }
-    commit_copies();
-    if (item >= kAhead) {
-      wait_for_copies<kAhead>();
-      announce(item - kAhead);
+      copy_async(to + place + i * 128, from + numbers[i] * stride);
     }
   }
-  wait_for_copies<0>();
-  for (int item = max(2 * tiles - kAhead, 0); item < 2 * tiles; ++item) announce(item);
-}
+  /// Keys and values of the list's tiles, for one tile of queries.
+  __device__ void list(Place& at, int kv_head, int tiles) const {
+    Barriers& b = space.barriers();
+    const char* k = static_cast<const char*>(p.k) + kv_head * p.k_head + 16 * piece;
+    const char* v = static_cast<const char*>(p.v) + kv_head * p.v_head + 16 * piece;
+    for (int j = 0; j < tiles; ++j, ++at.count) {
+      const int stage = at.stage();
+      if (at.count >= kStages) b.k_free[stage].wait(at.phase() ^ 1);
+      rows(space.k(stage), k, p.k_row, j);
+      b.k_full[stage].arrive_after_copies();
+      if (at.count >= kStages) b.v_free[stage].wait(at.phase() ^ 1);
+      rows(space.v(stage), v, p.v_row, j);
+      b.v_full[stage].arrive_after_copies();
+    }
+  }
+};
 
 /// One warpgroup's 64 queries.
 template <class T, int D>
@@ -131,7 +151,13 @@ struct Reader {
     }
   }
 
-  __device__ void run() const {
+  /// Waits for a tile; copies are seen by products only after the fence.
+  __device__ void await(SharedBarrier& barrier, int phase) const {
+    barrier.wait(phase);
+    publish_to_products();
+  }
+
+  __device__ void run(Place& at, int round) const {
     Barriers& b = space.barriers();
     const int m0 = 64 * group + threadIdx.x / kWarp % 4 * 16 + threadIdx.x % kWarp / 4;
     const int limit[2] = {tile.limit(m0), tile.limit(m0 + 8)};
@@ -144,26 +170,30 @@ struct Reader {
       return soften(s, sums, factor, p.scale, weights + j * kColumns, (j + 1) * kColumns > least,
                     j * kColumns, limit);
     };
-    b.k_full[0].wait(0);
-    start_scores(s, 0);
+    await(b.q_full, round % 2);
+    await(b.k_full[at.stage()], at.phase());
+    start_scores(s, at.stage());
     wgmma_wait<0>();
     pin(s);
-    free(b.k_free[0]);
+    free(b.k_free[at.stage()]);
+    if (tiles == 1) free(b.q_free);
     soften_tile(0);
     round_all(a, s);
     for (int j = 1; j < tiles; ++j) {
-      const int stage = j % kStages, before = (j - 1) % kStages;
-      b.k_full[stage].wait(j / kStages % 2);
-      start_scores(s, stage);
-      b.v_full[before].wait((j - 1) / kStages % 2);
-      start_values(acc, a, before);
+      const Place before = at;
+      ++at.count;
+      await(b.k_full[at.stage()], at.phase());
+      start_scores(s, at.stage());
+      await(b.v_full[before.stage()], before.phase());
+      start_values(acc, a, before.stage());
       wgmma_wait<1>();
       pin(s);
-      free(b.k_free[stage]);
+      free(b.k_free[at.stage()]);
+      if (j + 1 == tiles) free(b.q_free);
       const bool rises = soften_tile(j);
       wgmma_wait<0>();
       pin(acc);
-      free(b.v_free[before]);
+      free(b.v_free[before.stage()]);
       if (rises) {
 #pragma unroll
         for (int g = 0; g < D / 8; ++g) {
@@ -173,10 +203,12 @@ struct Reader {
       }
       round_all(a, s);
     }
-    b.v_full[(tiles - 1) % kStages].wait((tiles - 1) / kStages % 2);
-    start_values(acc, a, (tiles - 1) % kStages);
+    await(b.v_full[at.stage()], at.phase());
+    start_values(acc, a, at.stage());
     wgmma_wait<0>();
     pin(acc);
+    free(b.v_free[at.stage()]);
+    ++at.count;
     write(acc, sums, m0);
   }
 
@@ -202,35 +234,38 @@ __global__ void __launch_bounds__(kThreads, 1)
     wgmma_kernel(const __grid_constant__ PrefillParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ char unaligned[];
-  const PrefillChunk chunk = p.chunks[blockIdx.x / p.tiles];
-  QueryTile tile = query_tile<kRows>(p, chunk);
-  if (tile.empty()) return;
+  const int blocks = (p.tiles + kTilesOfBlock - 1) / kTilesOfBlock;  // of a chunk
+  const PrefillChunk chunk = p.chunks[blockIdx.x / blocks];
+  const int first = static_cast<int>(blockIdx.x) % blocks * kTilesOfBlock;
+  const int last = min(p.tiles, first + kTilesOfBlock);
   const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(unaligned));
   const WgmmaSpace<D> space{unaligned + (1024 - at % 1024) % 1024};
-  if (threadIdx.x == 0) {
-    Barriers& b = space.barriers();
-    for (int i = 0; i < kStages; ++i) {
-      b.k_full[i].init(kGroup);
-      b.v_full[i].init(kGroup);
-      b.k_free[i].init(2 * kGroup / kWarp);  // each reading warp arrives once
-      b.v_free[i].init(2 * kGroup / kWarp);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-  load_query_tile(space, p, tile);
-  make_list(space.numbers(), reinterpret_cast<float*>(space.numbers() + p.list_rows), tile, p,
-            chunk);
-  wait_for_copies<0>();
-  publish_to_products();
+  if (query_tile<kRows>(p, chunk, first).empty()) return;
+  if (threadIdx.x == 0) space.barriers().init();
+  const int weighted =
+      make_list(space.numbers(), reinterpret_cast<float*>(space.numbers() + p.list_rows), p, chunk);
   __syncthreads();
   const int group = static_cast<int>(threadIdx.x) / kGroup;
+  Place place;
   if (group == 0) {
     give_registers<40>();
-    gather(space, p, tile.kv_head, (tile.rows() + kColumns - 1) / kColumns);
+    const Gatherer<D> gatherer(space, p);
+    for (int t = first; t < last; ++t) {
+      const QueryTile tile = query_tile<kRows>(p, chunk, t, weighted);
+      if (tile.empty()) break;
+      if (t > first) space.barriers().q_free.wait((t - first - 1) % 2);
+      gatherer.queries(tile);
+      gatherer.list(place, tile.kv_head, (tile.rows() + kColumns - 1) / kColumns);
+    }
+    wait_for_copies<0>();
   } else {
     take_registers<232>();
     const uint64_t q = advance(tile_descriptor(space.q(), 128 * kRows), (group - 1) * 64 * 128);
-    Reader<T, D>{space, p, tile, group - 1, q}.run();
+    for (int t = first; t < last; ++t) {
+      const QueryTile tile = query_tile<kRows>(p, chunk, t, weighted);
+      if (tile.empty()) break;
+      Reader<T, D>{space, p, tile, group - 1, q}.run(place, t - first);
+    }
   }
 #else
   asm volatile("trap;");  // prefill_chunks() never launches it elsewhere
@@ -245,7 +280,8 @@ void launch(const PrefillCall& call, cudaStream_t stream) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),
         "prefill attention's shared memory");
-  const dim3 grid(call.chunk_count * p.tiles, call.query_heads / p.pack);
+  const int blocks = (p.tiles + kTilesOfBlock - 1) / kTilesOfBlock;
+  const dim3 grid(call.chunk_count * blocks, call.query_heads / p.pack);
   kernel<<<grid, kThreads, bytes, stream>>>(p);
   check(cudaGetLastError(), "prefill attention");
 }

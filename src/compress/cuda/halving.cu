@@ -1,24 +1,8 @@
+#include "compress/cuda/halving_run.cuh"
 #include "compress/cuda/halving_warp.cuh"
 
 namespace pith::cuda {
 namespace {
-
-/// Where a run's survivors go.
-struct RunOutput {
-  int32_t* kept;      // [kept_size] numbers of rows, ascending
-  int32_t* count;     // null, or how many
-  int32_t* failures;  // null, or the walk's
-};
-
-/// One of each pair.
-__device__ void keep_pairs(const RunOutput& out, const RunRows& rows, const float* signs, bool flip,
-                           int thread, int threads) {
-  for (int b = thread; b < rows.count / 2; b += threads) {
-    const bool swapped = signs[2 * b] < 0;
-    out.kept[b] = rows.number(2 * b + (swapped != flip));
-  }
-  if (out.count && thread == 0) *out.count = rows.count / 2;
-}
 
 /// Raises random rows of the other side to the kept one until that has half of the run. Keys of the
 /// order are words of the rows' own, so that each row finds its rank by itself.
@@ -80,23 +64,6 @@ __device__ void keep_side(const RunOutput& out, const RunRows& rows, float* sign
     __syncthreads();
   }
   if (out.count && threadIdx.x == 0) *out.count = before;
-}
-
-/// Run (head, group) of a call.
-__device__ inline RunRows rows_of(const HalvingCall& call, size_t head, size_t group) {
-  return {static_cast<const char*>(call.k) + head * call.head_stride * 2,
-          static_cast<const char*>(call.v) + head * call.head_stride * 2,
-          call.row_stride * 2,
-          call.rows + head * call.rows_stride + group * call.size,
-          nullptr,
-          call.first_position,
-          call.size};
-}
-__device__ inline RunOutput output_of(const HalvingCall& call, size_t head, size_t group,
-                                      int kept_size) {
-  const size_t run = head * call.groups + group;
-  return {call.kept + head * call.kept_stride + group * kept_size,
-          call.counts ? call.counts + run : nullptr, call.failures ? call.failures + run : nullptr};
 }
 
 template <class T, int D>
@@ -162,6 +129,7 @@ void launch(const DeviceHalvingRule& rule, const HalvingCall& call, cudaStream_t
 
 void halve_batch(const DeviceHalvingRule& rule, const HalvingCall& call, cudaStream_t stream) {
   call.check(rule);
+  if (call.wide(rule)) return halve_wide(rule, call, stream);
   const bool bf16 = call.dtype == DType::kBF16;
   if (call.dim == 64) {
     bf16 ? launch<__nv_bfloat16, 64>(rule, call, stream) : launch<__half, 64>(rule, call, stream);

@@ -36,7 +36,41 @@ struct WalkTile {
   __device__ float sum(int row) const { return sums ? sums[row] + sums[kWalkTile + row] : 0; }
 };
 
-/// Kernel halving: lane b has pair b. Signs are +1 for a pair's first row if it stays, -1 else.
+/// Kernel halving of at most 32 pairs, lane b has pair b. acc: its sum over all earlier pairs.
+/// difference(b): D(b, own pair). draw(own): the pair's uniform number. Returns whether the own pair
+/// swaps its rows.
+template <class Difference, class Draw>
+__device__ inline bool walk_differences(WalkState& state, float acc, int pairs, bool very_first,
+                                        const Difference& difference, const Draw& draw) {
+  const int lane = threadIdx.x % kWarp;
+  const float width = lane < pairs ? sqrtf(fmaxf(difference(lane), 0.0f)) : 0.0f;
+  float widest = fmaxf(width, state.widest);
+#pragma unroll
+  for (int d = 1; d < kWarp; d *= 2) {
+    const float before = __shfl_up_sync(~0u, widest, d);
+    if (lane >= d) widest = fmaxf(widest, before);
+  }
+  state.widest = __shfl_sync(~0u, widest, kWarp - 1);
+  const float c = state.threshold * width * widest;
+  const float u = c > 0 ? draw() : 0.0f;
+  bool swapped = false;
+  int failures = 0;
+  for (int b = 0; b < pairs; ++b) {
+    const float d = difference(b);
+    bool swap = c > 0 ? u < 0.5f + acc / (2 * c) : acc > 0;
+    swap &= !(very_first && lane == 0);  // the first pair of all has nothing to go by
+    const bool failed = c > 0 && fabsf(acc) > c;
+    if (lane == b) {
+      swapped = swap;
+      failures = failed;
+    }
+    acc += __shfl_sync(~0u, swap, b) ? -d : d;
+  }
+  state.failures += __popc(__ballot_sync(~0u, failures));
+  return swapped;
+}
+
+/// Kernel halving. Signs are +1 for a pair's first row if it stays, -1 else.
 template <class Draw>
 __device__ inline void walk_pairs(WalkState& state, const WalkTile& t, const Draw& draw) {
   const int lane = threadIdx.x % kWarp, pairs = t.count / 2, mine = min(lane, pairs - 1);
@@ -46,37 +80,13 @@ __device__ inline void walk_pairs(WalkState& state, const WalkTile& t, const Dra
         *reinterpret_cast<const float2*>(t.kernel + (2 * b + 1) * t.stride + 2 * mine);
     return (one.x - one.y) - (two.x - two.y);
   };
-  float acc = t.sum(2 * mine) - t.sum(2 * mine + 1);
-  const float width = lane < pairs ? sqrtf(fmaxf(difference(mine), 0.0f)) : 0.0f;
-  float widest = fmaxf(width, state.widest);
-#pragma unroll
-  for (int d = 1; d < kWarp; d *= 2) {
-    const float before = __shfl_up_sync(~0u, widest, d);
-    if (lane >= d) widest = fmaxf(widest, before);
-  }
-  state.widest = __shfl_sync(~0u, widest, kWarp - 1);
-  const float c = state.threshold * width * widest;
-  const float u = c > 0 ? draw(t.first + 2 * mine) : 0.0f;
-  bool swapped = false;
-  for (int b = 0; b < pairs; ++b) {
-    const float d = difference(b);
-    bool swap = c > 0 ? u < 0.5f + acc / (2 * c) : acc > 0;
-    swap &= t.first + lane > 0;  // the first pair of all has nothing to go by
-    const bool failed = c > 0 && fabsf(acc) > c;
-    if (lane == b) {
-      swapped = swap;
-      state.failures += failed;
-    }
-    acc += __shfl_sync(~0u, swap, b) ? -d : d;
-  }
+  const bool swapped =
+      walk_differences(state, t.sum(2 * mine) - t.sum(2 * mine + 1), pairs, t.first == 0,
+                       difference, [&] { return draw(t.first + 2 * mine); });
   if (lane < pairs) {
     t.signs[2 * lane] = swapped ? -1.0f : 1.0f;
     t.signs[2 * lane + 1] = swapped ? 1.0f : -1.0f;
   }
-  int failures = state.failures;
-#pragma unroll
-  for (int d = 16; d > 0; d /= 2) failures += __shfl_xor_sync(~0u, failures, d);
-  state.failures = lane == 0 ? failures : 0;
   __syncwarp();
 }
 
@@ -87,6 +97,7 @@ __device__ inline void walk_rows(WalkState& state, const WalkTile& t, bool flip,
   const float limit = state.threshold;
   float y[2], u[2] = {0, 0};
   bool up[2] = {false, false};
+  int failures = 0;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     y[i] = t.sum(2 * lane + i);
@@ -102,7 +113,7 @@ __device__ inline void walk_rows(WalkState& state, const WalkTile& t, bool flip,
           limit > 0 ? u[i] < 0.5f - y[i] / (2 * limit) : y[i] < 0 || (y[i] == 0 && flip);
       if (lane == b) {
         up[i] = rise;
-        state.failures += limit > 0 && fabsf(y[i]) > limit;
+        failures += limit > 0 && fabsf(y[i]) > limit;
       }
       const float sign = __shfl_sync(~0u, rise, b) ? 1.0f : -1.0f;
       y[0] += sign * d.x;
@@ -113,10 +124,7 @@ __device__ inline void walk_rows(WalkState& state, const WalkTile& t, bool flip,
   for (int i = 0; i < 2; ++i) {
     if (2 * lane + i < t.count) t.signs[2 * lane + i] = up[i] ? 1.0f : -1.0f;
   }
-  int failures = state.failures;
-#pragma unroll
-  for (int d = 16; d > 0; d /= 2) failures += __shfl_xor_sync(~0u, failures, d);
-  state.failures = lane == 0 ? failures : 0;
+  state.failures += __reduce_add_sync(~0u, failures);
   __syncwarp();
 }
 

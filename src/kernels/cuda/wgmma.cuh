@@ -181,6 +181,11 @@ struct SharedBarrier {
   __device__ void arrive() {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
   }
+  /// Arrives when this thread's copies so far have.
+  __device__ void arrive_after_copies() {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address())
+                 : "memory");
+  }
   __device__ void wait(int phase) {
     asm volatile(
         "{\n"

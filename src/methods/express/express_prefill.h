@@ -33,6 +33,7 @@ class ExpressPrefill {
   const int32_t* pool() const { return pool_.data(); }
 
  private:
+  HalvingCall halving_call(const HalvingStep& step) const;
   void build(const ExpressPhase& phase, const ExpressPrefillRows& rows);
 
   ExpressRule rule_;
@@ -42,6 +43,7 @@ class ExpressPrefill {
   DeviceArray<PickJob> partial_;         // [partial]
   DeviceArray<PrefillChunk> chunks_;     // [chunks]
   DeviceArray<PrefillSegment> segments_;  // [segments]
+  DeviceArray<float> scratch_;            // of long halvings
   cudaStream_t side_ = nullptr;
   std::vector<cudaEvent_t> ready_;  // [phases + 1] the last: the caller's stream has come to run()
 };

@@ -26,6 +26,11 @@ ExpressPrefill::ExpressPrefill(MemoryCounter& counter, const ExpressRule& rule,
   partial_ = to_device(counter, plan_.partial, stream);
   chunks_ = to_device(counter, plan_.chunks, stream);
   segments_ = to_device(counter, plan_.segments, stream);
+  size_t scratch = 0;
+  for (const ExpressPhase& phase : plan_.phases)
+    for (const HalvingStep& step : phase.halvings)
+      scratch = std::max(scratch, halving_call(step).wide_scratch());
+  scratch_ = DeviceArray<float>(counter, MemoryKind::kScratch, std::max<size_t>(scratch, 1), stream);
   int least = 0, most = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &most), "stream priorities");
   check(cudaStreamCreateWithPriority(&side_, cudaStreamNonBlocking, most), "stream");
@@ -40,29 +45,36 @@ ExpressPrefill::~ExpressPrefill() {
   if (side_) cudaStreamDestroy(side_);
 }
 
-void ExpressPrefill::build(const ExpressPhase& phase, const ExpressPrefillRows& rows) {
-  const PickSource source{site_.seed, site_.layer, site_.first_head, site_.first_position};
-  for (const PickJob& job : phase.picks)
-    if (job.count > 0) pick_rows(job, source, pool_.data(), plan_.pool, site_.heads, side_);
+HalvingCall ExpressPrefill::halving_call(const HalvingStep& step) const {
   HalvingCall call;
   call.dtype = site_.dtype;
   call.dim = site_.dim;
-  call.k = rows.k.data;
-  call.v = rows.v.data;
-  call.head_stride = rows.k.head_stride;
-  call.row_stride = rows.k.row_stride;
+  call.rows = pool_.data() + step.from;
+  call.kept = pool_.data() + step.to;
   call.rows_stride = call.kept_stride = plan_.pool;
   call.heads = site_.heads;
+  call.groups = step.groups;
+  call.size = step.size;
   call.first_position = site_.first_position;
   call.seed = site_.seed;
   call.layer = site_.layer;
   call.first_head = site_.first_head;
+  call.tag = step.tag;
+  call.scratch = scratch_.data();
+  call.scratch_size = scratch_.size();
+  return call;
+}
+
+void ExpressPrefill::build(const ExpressPhase& phase, const ExpressPrefillRows& rows) {
+  const PickSource source{site_.seed, site_.layer, site_.first_head, site_.first_position};
+  for (const PickJob& job : phase.picks)
+    if (job.count > 0) pick_rows(job, source, pool_.data(), plan_.pool, site_.heads, side_);
   for (const HalvingStep& step : phase.halvings) {
-    call.rows = pool_.data() + step.from;
-    call.kept = pool_.data() + step.to;
-    call.size = step.size;
-    call.groups = step.groups;
-    call.tag = step.tag;
+    HalvingCall call = halving_call(step);
+    call.k = rows.k.data;
+    call.v = rows.v.data;
+    call.head_stride = rows.k.head_stride;
+    call.row_stride = rows.k.row_stride;
     halve_batch(device_rule(rule_.halving), call, side_);
   }
 }
