@@ -1,0 +1,166 @@
+// Express and halving on the GPU: microseconds of halvings, decode attention over a coreset after n
+// tokens with the updates that made it. 32 query heads, 8 KV heads, D 128, bf16, normal rows.
+// One JSON line a result.
+//   cuda_express_bench [--quick] [--only halving|decode]
+
+#include <numeric>
+
+#include "attend/cuda/decode.h"
+#include "bench.h"
+#include "methods/express/express_cuda.h"
+
+namespace pith::cuda {
+
+/// Independent normal numbers in bf16 (normals.cu).
+void fill_normals(void* out, size_t n, uint64_t seed, cudaStream_t stream);
+
+namespace {
+
+constexpr int kQueryHeads = 32, kHeads = 8, kDim = 128;
+
+DeviceArray<uint16_t> fresh_normals(Bench& b, size_t n, uint64_t seed) {
+  DeviceArray<uint16_t> out(b.counter, MemoryKind::kPayload, n, b.stream);
+  fill_normals(out.data(), n, seed, b.stream);
+  check(cudaGetLastError(), "random rows");
+  return out;
+}
+
+ExpressRule express_rule(uint32_t target) {  // the defaults of the policy `express`
+  ExpressRule rule;
+  rule.shape = {target, 1};
+  rule.halving.scale = 1 / std::sqrt(static_cast<float>(kDim));
+  rule.halving.temperature = 0.25f;
+  rule.halving.value_constant = 0.1f;
+  rule.halving.centre = true;
+  return rule;
+}
+
+/// `groups` runs of `size` rows in each of the KV heads.
+void halving(Bench& b, int size, int groups, Walk walk) {
+  const size_t rows = static_cast<size_t>(size) * groups;
+  const auto k = fresh_normals(b, kHeads * rows * kDim, 1);
+  const auto v = fresh_normals(b, kHeads * rows * kDim, 2);
+  std::vector<int32_t> numbers(rows);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const auto list = upload(b, numbers);
+  HalvingRule rule = express_rule(8).halving;
+  rule.walk = walk;
+  HalvingCall call;
+  call.dim = kDim;
+  call.k = k.data();
+  call.v = v.data();
+  call.head_stride = rows * kDim;
+  call.row_stride = kDim;
+  call.rows = list.data();
+  call.size = size;
+  call.groups = groups;
+  call.heads = kHeads;
+  call.kept_stride = rows / 2;
+  const DeviceArray<int32_t> kept(b.counter, MemoryKind::kScratch, kHeads * rows / 2, b.stream);
+  call.kept = kept.data();
+  const DeviceArray<float> scratch(b.counter, MemoryKind::kScratch,
+                                   std::max<size_t>(call.wide_scratch(), 1), b.stream);
+  call.scratch = scratch.data();
+  call.scratch_size = scratch.size();
+  const double us =
+      time_us(b.stream, 4, [&](int) { halve_batch(device_rule(rule), call, b.stream); });
+  const double entries = 0.5 * kHeads * groups * size * static_cast<double>(size);
+  fmt::print(
+      "{{\"what\": \"halving, {}\", \"size\": {}, \"runs\": {}, \"us\": {:.1f}, "
+      "\"TFLOP_s\": {:.2f}}}\n",
+      walk == Walk::kPairs ? call.wide(device_rule(rule)) ? "pairs, wide" : "pairs" : "rows", size, kHeads * groups, us,
+      entries * 4 * kDim / us / 1e6);
+}
+
+/// Decode attention over the coreset of n tokens, and what keeping it cost a token on the way there.
+void decode(Bench& b, uint32_t target, int n, int batch) {
+  const size_t numbers = static_cast<size_t>(kHeads) * n * kDim;
+  const auto k = fresh_normals(b, numbers, 1), v = fresh_normals(b, numbers, 2);
+  const ExpressSite site{DType::kBF16, kDim, kHeads, 0, 1, 0, 0};
+  ExpressDevice stream(b.counter, express_rule(target), site, b.stream);
+  cudaEvent_t begin, end;
+  check(cudaEventCreate(&begin), "event");
+  check(cudaEventCreate(&end), "event");
+  check(cudaStreamSynchronize(b.stream), "before the updates");
+  check(cudaEventRecord(begin, b.stream), "event");
+  for (int done = 0; done < n; done += batch) {
+    stream.take({k.data() + static_cast<size_t>(done) * kDim,
+                 v.data() + static_cast<size_t>(done) * kDim, static_cast<size_t>(n) * kDim, kDim,
+                 std::min(batch, n - done)},
+                b.stream);
+  }
+  check(cudaEventRecord(end, b.stream), "event");
+  check(cudaEventSynchronize(end), "updates");
+  float ms = 0;
+  check(cudaEventElapsedTime(&ms, begin, end), "elapsed");
+  std::vector<DeviceSpan> spans(kHeads);
+  check(cudaMemcpy(spans.data(), stream.spans(), sizeof(DeviceSpan) * kHeads,
+                   cudaMemcpyDeviceToHost),
+        "spans");
+  const auto q = fresh_normals(b, static_cast<size_t>(kQueryHeads) * kDim, 3);
+  const DeviceArray<float> out(b.counter, MemoryKind::kScratch, q.size(), b.stream);
+  const DecodeShape shape{1, kQueryHeads, kHeads, kDim, 1, 0};
+  const DecodeScratch scratch(b.counter, shape, b.stream);
+  const DecodeCall call{shape, DType::kBF16, q.data(), nullptr, stream.spans(), out.data(), nullptr};
+  // A layer's coreset is read once a token, after the other layers' and the weights: 400 MB are
+  // written between calls so that it is not found in L2. The write's own time is subtracted.
+  DeviceArray<char> other(b.counter, MemoryKind::kScratch, size_t{200} << 20, b.stream);
+  const auto flush = [&] {
+    check(cudaMemsetAsync(other.data(), 1, other.size(), b.stream), "flush");
+  };
+  const double flush_us = time_us(b.stream, 8, [&](int) { flush(); });
+  const double us = time_us(b.stream, 8, [&](int) {
+                      flush();
+                      decode_dense(call, scratch, b.stream);
+                    }) - flush_us;
+  fmt::print(
+      "{{\"what\": \"express decode\", \"s\": {}, \"n\": {}, \"rows_held\": {}, \"us\": {:.2f}, "
+      "\"batch\": {}, \"update_us_per_token\": {:.4f}}}\n",
+      target, n, spans[0].rows, us, batch, 1e3 * ms / n);
+  std::fflush(stdout);
+  check(cudaEventDestroy(begin), "event");
+  check(cudaEventDestroy(end), "event");
+}
+
+int run(bool quick, const std::string& only) {
+  const auto wanted = [&](const char* name) { return only.empty() || only == name; };
+  Bench b;
+  cudaDeviceProp p;
+  check(cudaGetDeviceProperties(&p, 0), "device");
+  fmt::print("{{\"device\": \"{}\", \"multiprocessors\": {}}}\n", p.name, p.multiProcessorCount);
+  if (wanted("halving")) {
+    halving(b, 16, 4096, Walk::kPairs);
+    halving(b, 32, 2048, Walk::kPairs);
+    halving(b, 64, 1024, Walk::kPairs);
+    halving(b, 256, 256, Walk::kPairs);
+    halving(b, 256, 256, Walk::kRowsExact);
+    halving(b, 1024, 1, Walk::kPairs);
+    halving(b, 2048, 1, Walk::kPairs);
+  }
+  if (wanted("decode")) {
+    decode(b, 2048, 131072, 256);
+    if (!quick) {
+      for (const int batch : {64, 256, 1024}) decode(b, 2048, 524288, batch);
+      decode(b, 1024, 524288, 256);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace pith::cuda
+
+int main(int argc, char** argv) {
+  try {
+    bool quick = false;
+    std::string only;
+    for (int i = 1; i < argc; ++i) {
+      if (std::strcmp(argv[i], "--quick") == 0) quick = true;
+      if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
+    }
+    return pith::cuda::run(quick, only);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "cuda_express_bench: {}\n", e.what());
+    return 1;
+  }
+}

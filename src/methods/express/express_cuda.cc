@@ -1,0 +1,57 @@
+#include "methods/express/express_cuda.h"
+
+#include <fmt/format.h>
+
+#include "pith/error.h"
+
+namespace pith::cuda {
+
+DeviceExpressRule device_rule(const ExpressRule& rule) {
+  return {rule.shape.target, rule.shape.inflation, rule.weight_exponent, device_rule(rule.halving)};
+}
+
+void ExpressSite::check(const ExpressRule& rule) const {
+  const bool known = (dim == 64 || dim == 128) && heads > 0 && heads <= 65535 &&
+                     (dtype == DType::kF16 || dtype == DType::kBF16) &&
+                     rule.halving.walk == Walk::kPairs && rule.shape.target >= 8 &&
+                     rule.shape.target <= kMostHalvingRows &&
+                     (rule.shape.target & (rule.shape.target - 1)) == 0;
+  if (known) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("express on the GPU was asked for s={}, {} KV heads, head_dim {}, {}; it "
+                          "takes powers of two from 8 to {}, head_dim 64 or 128, f16 or bf16",
+                          rule.shape.target, heads, dim, to_string(dtype), kMostHalvingRows));
+}
+
+ExpressDevice::ExpressDevice(MemoryCounter& counter, const ExpressRule& rule,
+                             const ExpressSite& site, cudaStream_t stream)
+    : rule_(device_rule(rule)), site_(site) {
+  site.check(rule);
+  const size_t capacity = rule.shape.target + rule.shape.target / 2, heads = site.heads;
+  const size_t bytes = heads * capacity * site.dim * 2;
+  k_ = DeviceArray<char>(counter, MemoryKind::kPayload, bytes, stream);
+  v_ = DeviceArray<char>(counter, MemoryKind::kPayload, bytes, stream);
+  log_weights_ = DeviceArray<float>(counter, MemoryKind::kMetadata, heads * capacity, stream);
+  positions_ = DeviceArray<int64_t>(counter, MemoryKind::kMetadata, heads * capacity, stream);
+  states_ = DeviceArray<DeviceExpressState>(counter, MemoryKind::kMetadata, heads, stream);
+  spans_ = DeviceArray<DeviceSpan>(counter, MemoryKind::kMetadata, heads, stream);
+  arrays_ = {k_.data(),      v_.data(),     log_weights_.data(),       positions_.data(),
+             states_.data(), spans_.data(), static_cast<int>(capacity)};
+  const std::vector<DeviceExpressState> states(heads);
+  std::vector<DeviceSpan> spans(heads);
+  const size_t row_bytes = static_cast<size_t>(site.dim) * 2;
+  for (size_t h = 0; h < heads; ++h) {
+    spans[h].keys = k_.data() + h * capacity * row_bytes;
+    spans[h].values = v_.data() + h * capacity * row_bytes;
+    spans[h].log_weights = log_weights_.data() + h * capacity;
+    spans[h].row_stride = site.dim;
+  }
+  states_.upload(states.data(), heads, stream);
+  spans_.upload(spans.data(), heads, stream);
+}
+
+void ExpressDevice::take(const NewDeviceRows& rows, cudaStream_t stream) {
+  if (rows.count > 0) express_take(rule_, site_, arrays_, rows, stream);
+}
+
+}  // namespace pith::cuda
