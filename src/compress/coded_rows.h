@@ -51,6 +51,8 @@ class CodedRows {
   /// Used bytes, without slack; shared tables are the codec's.
   virtual size_t payload_bytes() const = 0;
   virtual size_t metadata_bytes() const { return 0; }
+  /// Bytes of tables that belong to these rows alone (CSR's online atoms); clones may share them.
+  virtual size_t table_bytes() const { return 0; }
   /// Bytes allocated (used + slack), as the MemoryCounter sees them.
   virtual size_t allocated_bytes() const = 0;
 

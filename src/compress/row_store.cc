@@ -193,7 +193,8 @@ void RowStore::add_to(Ledger& ledger) const {
   for (const CodedRows* side : {keys_.get(), values_.get()}) {
     ledger.payload += side->payload_bytes();
     ledger.metadata += side->metadata_bytes();
-    used += side->payload_bytes() + side->metadata_bytes();
+    ledger.shared += side->table_bytes();
+    used += side->payload_bytes() + side->metadata_bytes() + side->table_bytes();
     allocated += side->allocated_bytes();
   }
   ledger.slack += allocated - used;

@@ -13,6 +13,7 @@
 #include "methods/balancekv/balancekv.h"
 #include "methods/baselines/baselines.h"
 #include "methods/buzz/buzz.h"
+#include "methods/csr/csr.h"
 #include "methods/express/express.h"
 #include "methods/qjl/qjl.h"
 #include "methods/quant/quant.h"
@@ -40,7 +41,8 @@ const auto& codecs() {
                                    int8_row(),
                                    int4_row(),
                                    kivi_row(),
-                                   qjl_row()};
+                                   qjl_row(),
+                                   csr_row()};
   return kRows;
 }
 

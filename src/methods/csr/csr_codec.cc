@@ -1,0 +1,41 @@
+#include "methods/csr/csr_codec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+constexpr size_t kStores = 2;  // a body has at most two stores, each with online atoms of its own
+
+}  // namespace
+
+/// The format with the parts that head_dim and side decide. Throws kInvalidArgument.
+CsrFormat CsrCodec::fitted(size_t dim) const {
+  CsrFormat f = format_;
+  if (f.chunks == 0) f.chunks = side_ == Side::kValues && dim % 32 == 0 && f.pairs % 2 == 0 ? 2 : 1;
+  if (f.pairs % f.chunks != 0 || dim % (16 * f.chunks) != 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("csr was asked for s={} pairs in {} chunks at head_dim {}; chunks must "
+                            "divide s, and be parts of a multiple of 16 channels",
+                            f.pairs, f.chunks, dim));
+  return f;
+}
+
+double CsrCodec::most_bytes(size_t rows, size_t dim, bool /*evicted*/) const {
+  const CsrFormat f = fitted(dim);
+  const size_t exact = f.outliers < 1 ? rows * (2 * dim + sizeof(uint32_t)) : 0;
+  const size_t waiting = std::min(rows, f.collect) * dim * 2;
+  const size_t tables = kStores * f.online * (dim / f.chunks) * 2;
+  return static_cast<double>(rows * f.row_bytes() + exact + waiting + tables);
+}
+
+std::unique_ptr<CodedRows> CsrCodec::make_rows(const Context& context,
+                                               const RowsRequest& request) const {
+  return std::make_unique<CsrRows>(context, fitted(request.dim), request, OfflineAtoms{});
+}
+
+}  // namespace pith
