@@ -176,7 +176,8 @@ void add_coefficients(float* sums, size_t atoms, const float* p, size_t ld, size
   size_t m = 0;
   for (; m + 4 <= queries; m += 4)
     add_for<false>(sums + m, atoms, p + m * ld, ld, queries, rows, count, 4);
-  if (m < queries) add_for<true>(sums + m, atoms, p + m * ld, ld, queries, rows, count, queries - m);
+  if (m < queries)
+    add_for<true>(sums + m, atoms, p + m * ld, ld, queries, rows, count, queries - m);
 }
 
 }  // namespace

@@ -19,7 +19,8 @@ size_t add_find_largest(float* acc, const float* x, float s, size_t n) {
 namespace {
 
 const uint16_t* atom(const AtomRows& atoms, size_t n) {
-  return n < atoms.split ? atoms.first + n * atoms.dim : atoms.second + (n - atoms.split) * atoms.dim;
+  return n < atoms.split ? atoms.first + n * atoms.dim
+                         : atoms.second + (n - atoms.split) * atoms.dim;
 }
 
 /// f(chunk, index, coefficient) for the pairs of row t.

@@ -23,8 +23,7 @@ std::unique_ptr<Codec> make_csr(const Parameters& p, Side side) {
   format.outliers = static_cast<float>(p.number("outliers", 0, 1));
   if (format.pairs > SparseRows::kMaxPairs)
     refuse(fmt::format("s={} pairs a row; at most {}", format.pairs, SparseRows::kMaxPairs));
-  if (format.online == 0)
-    refuse("online=0 leaves no atoms; give online=256");
+  if (format.online == 0) refuse("online=0 leaves no atoms; give online=256");
   if (format.online > 65536)
     refuse(fmt::format("online={} atoms; 16-bit indices name 65536", format.online));
   return std::make_unique<CsrCodec>(format, side);

@@ -62,8 +62,7 @@ void CsrRows::choose_online(const RowsRequest& request) {
     std::vector<uint64_t> words(parts);
     for (size_t i = 0; i < parts; ++i) words[i] = random.word64(i, draw);
     std::nth_element(chosen_.begin(), chosen_.begin() + static_cast<ptrdiff_t>(format_.online),
-                     chosen_.end(),
-                     [&](uint32_t a, uint32_t b) { return words[a] < words[b]; });
+                     chosen_.end(), [&](uint32_t a, uint32_t b) { return words[a] < words[b]; });
     chosen_.resize(format_.online);
     std::sort(chosen_.begin(), chosen_.end());
   }
@@ -108,8 +107,7 @@ void CsrRows::append(const float* x, size_t stride, size_t count) {
   std::vector<float> rows(std::min(kCodeRows, count - t) * dim_);
   for (; t < count; t += kCodeRows) {
     const size_t n = std::min(kCodeRows, count - t);
-    for (size_t i = 0; i < n; ++i)
-      std::copy_n(x + (t + i) * stride, dim_, rows.data() + i * dim_);
+    for (size_t i = 0; i < n; ++i) std::copy_n(x + (t + i) * stride, dim_, rows.data() + i * dim_);
     code(rows.data(), n);
   }
 }

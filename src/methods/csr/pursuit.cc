@@ -77,8 +77,7 @@ void Pursuit::pursue(Chosen& chosen, float* correlations, size_t pairs) {
       ++chosen.count;
     }
     chosen.coefficients[slot] += coefficient;
-    if (step + 1 < pairs)
-      best = kernels_.add_find_largest(correlations, g, -coefficient, count_);
+    if (step + 1 < pairs) best = kernels_.add_find_largest(correlations, g, -coefficient, count_);
   }
 }
 

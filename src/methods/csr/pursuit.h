@@ -47,14 +47,14 @@ class Pursuit {
 
   const Kernels& kernels_;
   MemoryCounter& memory_;
-  size_t count_, dim_;                 // N, d
-  Array<float> columns_;               // [d, N] the atoms, transposed
-  std::vector<Array<float>> gram_;     // blocks of Gram rows, each [kGramRows, N]
-  std::vector<uint32_t> gram_of_;      // [N] row of the atom in gram_, or kNone
+  size_t count_, dim_;              // N, d
+  Array<float> columns_;            // [d, N] the atoms, transposed
+  std::vector<Array<float>> gram_;  // blocks of Gram rows, each [kGramRows, N]
+  std::vector<uint32_t> gram_of_;   // [N] row of the atom in gram_, or kNone
   size_t gram_rows_ = 0;
-  Array<float> correlations_;          // [kBlock, N]
-  Array<float> rest_;                  // [N] correlations with the residual
-  std::vector<float> atom_;            // [d]
+  Array<float> correlations_;  // [kBlock, N]
+  Array<float> rest_;          // [N] correlations with the residual
+  std::vector<float> atom_;    // [d]
 };
 
 }  // namespace pith
