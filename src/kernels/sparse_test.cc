@@ -62,7 +62,7 @@ struct Case {
   size_t dim, pairs, chunks, count, queries;
 };
 
-constexpr Case kCases[] = {{16, 1, 1, 1, 1}, {64, 8, 1, 7, 4},  {48, 4, 2, 5, 3},
+constexpr Case kCases[] = {{16, 1, 1, 1, 1},  {64, 8, 1, 7, 4},  {48, 4, 2, 5, 3},
                            {128, 3, 4, 9, 5}, {80, 64, 1, 3, 8}, {112, 5, 2, 0, 2}};
 
 /// Rows over 41 atoms, of which 17 are in the first table.

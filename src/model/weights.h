@@ -5,10 +5,10 @@
 #include <memory>
 #include <vector>
 
+#include "core/safetensors.h"
 #include "kernels/matmul.h"
 #include "kernels/rope.h"
 #include "model/config.h"
-#include "model/safetensors.h"
 #include "model/tokenizer.h"
 
 namespace pith {

@@ -275,8 +275,7 @@ TEST(Csr, DroppedRowsLeaveTheOthersBitForBit) {
     ASSERT_EQ(rows->rows(), kept.size());
     const auto got = decoded(*rows);
     for (size_t i = 0; i < kept.size(); ++i)
-      for (size_t c = 0; c < kDim; ++c)
-        ASSERT_EQ(got[i * kDim + c], expected[kept[i] * kDim + c]);
+      for (size_t c = 0; c < kDim; ++c) ASSERT_EQ(got[i * kDim + c], expected[kept[i] * kDim + c]);
     EXPECT_EQ(rows->allocated_bytes() >= rows->payload_bytes() + rows->table_bytes(), true);
     rows->append(x.data() + before * kDim, kDim, 300 - before);
     EXPECT_EQ(rows->rows(), kept.size() + 300 - before);
