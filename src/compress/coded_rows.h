@@ -75,6 +75,7 @@ struct RowsRequest {
   size_t max_rows = 0;  ///< the most rows that will be held at once; 0 = unknown
   uint64_t seed = 0;    ///< of the session and, for codecs that draw tables, the layer they are for
   uint32_t layer = 0;
+  uint64_t model = 0;  ///< ModelConfig::fingerprint; 0 = not known
 };
 
 /// One codec with its parameters for one side of one layer; owns what the rows share.

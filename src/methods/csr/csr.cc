@@ -23,10 +23,14 @@ std::unique_ptr<Codec> make_csr(const Parameters& p, Side side) {
   format.outliers = static_cast<float>(p.number("outliers", 0, 1));
   if (format.pairs > SparseRows::kMaxPairs)
     refuse(fmt::format("s={} pairs a row; at most {}", format.pairs, SparseRows::kMaxPairs));
-  if (format.online == 0) refuse("online=0 leaves no atoms; give online=256");
-  if (format.online > 65536)
-    refuse(fmt::format("online={} atoms; 16-bit indices name 65536", format.online));
-  return std::make_unique<CsrCodec>(format, side);
+  std::shared_ptr<const DictionaryFile> offline;
+  if (p.given("dict"))
+    offline = std::make_shared<const DictionaryFile>(DictionaryFile::open(p.text("dict")));
+  if (offline && format.rotated_keys)
+    refuse("trained dictionaries hold keys before RoPE; rope=post works with online atoms alone");
+  if (!offline && format.online == 0)
+    refuse("online=0 without a trained dictionary leaves no atoms; give online=256 or dict=FILE");
+  return std::make_unique<CsrCodec>(format, side, std::move(offline));
 }
 
 }  // namespace
@@ -41,6 +45,7 @@ CodecRow csr_row() {
                {"chunks", "", "parts of a row that share its pairs; unset: keys 1, values 2"},
                {"solver", "mp", "mp, or omp: all coefficients fitted anew at each step"},
                {"rope", "pre", "pre: keys are coded before RoPE; post: as they are attended to"},
+               {"dict", "", "a file that 'pith train-dict' made; unset: online atoms alone"},
                {"online", "256", "atoms a KV head taken from its own first rows"},
                {"collect", "", "first rows that online atoms are drawn from; unset: as many"},
                {"outliers", "1", "rows with more than this share of their norm left stay exact"}},
