@@ -111,9 +111,8 @@ void DictJobs::write_checkpoint(const std::string& path, const std::string& iden
   for (const DictJob& job : jobs_) {
     if (!job.result) continue;
     const size_t dim = model_.head_dim / of(job.side).chunks;
-    tensors.push_back(
-        {{name_of(job), TensorType::kF16, {job.result->atoms.size() / dim, dim}},
-         job.result->atoms.data()});
+    tensors.push_back({{name_of(job), TensorType::kF16, {job.result->atoms.size() / dim, dim}},
+                       job.result->atoms.data()});
     metadata[name_of(job)] =
         Json{{"losses", job.result->losses}, {"power", job.result->power}}.dump();
   }

@@ -1,5 +1,5 @@
-// pith train-dict: dictionaries for the csr codec, trained on the keys and values that a model makes
-// of a text (NeuralDict). Ctrl-C keeps what is finished; the same command goes on from there.
+// pith train-dict: dictionaries for the csr codec, trained on the keys and values that a model
+// makes of a text (NeuralDict). Ctrl-C keeps what is finished; the same command goes on from there.
 
 #include <fmt/format.h>
 
@@ -26,7 +26,7 @@ struct TrainDictCommand {
   std::string out, method = "neural", share = "head";
   int64_t tokens = 32768, piece = 2048, atoms = 256, epochs = 20, batch = 256;
   int64_t key_pairs = 8, key_chunks = 1, value_pairs = 4, value_chunks = 2;
-  double rate = 2e-3, diversity = 0.1, delta1 = 0.2, delta2 = 1;
+  double rate = 0.015, diversity = 0.1, delta1 = 0.2, delta2 = 1;
   uint64_t seed = 0;
 };
 
@@ -126,9 +126,9 @@ int train_dict(const TrainDictCommand& o) {
   if (ids.size() > static_cast<size_t>(o.tokens)) ids.resize(static_cast<size_t>(o.tokens));
   const auto piece = static_cast<size_t>(std::min(o.piece, c.context));
   if (ids.size() < piece)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the text has {} tokens; a dictionary wants {} at least", ids.size(),
-                            piece));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the text has {} tokens; a dictionary wants {} at least", ids.size(), piece));
   const auto settings = describe(o, ids.size());
   const DictionaryModel about{
       std::filesystem::absolute(o.engine.model).lexically_normal().filename().string(),
@@ -225,7 +225,8 @@ void add_train_dict(CLI::App& root, Action& action) {
   app->footer(
       "Examples:\n"
       "  pith train-dict -m models/demo -f books.txt --out demo.safetensors\n"
-      "  pith run -m models/demo --kv-policy 'exact+csr(s=8,dict=demo.safetensors)' -p 'The ship'\n");
+      "  pith run -m models/demo --kv-policy 'exact+csr(s=8,dict=demo.safetensors)' -p 'The "
+      "ship'\n");
   app->callback([o, &action] { action = [o] { return train_dict(*o); }; });
 }
 

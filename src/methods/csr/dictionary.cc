@@ -35,9 +35,8 @@ void write_dictionary(const std::filesystem::path& path, const DictionaryModel& 
   std::vector<TensorBytes> tensors;
   for (const auto& [name, groups] : {std::pair{"keys", &sides.keys}, {"values", &sides.values}})
     for (const GroupAtoms& g : *groups)
-      tensors.push_back(
-          {{tensor_name(name, g.layers), TensorType::kF16, {g.heads, g.count, g.dim}},
-           g.atoms.data()});
+      tensors.push_back({{tensor_name(name, g.layers), TensorType::kF16, {g.heads, g.count, g.dim}},
+                         g.atoms.data()});
   write_safetensors(path, std::move(tensors), metadata);
 }
 
@@ -50,8 +49,8 @@ DictionaryFile DictionaryFile::open(const std::filesystem::path& path) {
   const auto text = [&](const char* key) -> const std::string& {
     const auto it = d.metadata_.find(key);
     if (it == d.metadata_.end())
-      corrupt(d.path_, fmt::format("no '{}' in its metadata; 'pith train-dict' makes dictionaries",
-                                   key));
+      corrupt(d.path_,
+              fmt::format("no '{}' in its metadata; 'pith train-dict' makes dictionaries", key));
     return it->second;
   };
   const auto number = [&](const char* key, int base) {

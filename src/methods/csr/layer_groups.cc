@@ -37,8 +37,7 @@ std::vector<double> covariance(const std::vector<double>& x, const std::vector<d
         for (size_t b = a; b < dim; ++b) sums[a * dim + b] += u * (*side)[t + b] / rows;
       }
   for (size_t a = 0; a < dim; ++a)
-    for (size_t b = a; b < dim; ++b)
-      sums[b * dim + a] = sums[a * dim + b] -= mean[a] * mean[b];
+    for (size_t b = a; b < dim; ++b) sums[b * dim + a] = sums[a * dim + b] -= mean[a] * mean[b];
   return sums;
 }
 

@@ -57,10 +57,10 @@ class Trainer {
   const TrainRows& rows_;
   const TrainOptions& options_;
   size_t count_, dim_, learnt_;
-  std::vector<float> atoms_;                   // [N, d]
-  std::vector<uint16_t> halves_;               // [N, d]
+  std::vector<float> atoms_;                     // [N, d]
+  std::vector<uint16_t> halves_;                 // [N, d]
   std::vector<float> gradient_, mean_, spread_;  // [N, d]
-  std::vector<float> columns_, gram_;          // [d, N], [N, N]
+  std::vector<float> columns_, gram_;            // [d, N], [N, N]
   size_t steps_ = 0;
 };
 
@@ -107,8 +107,8 @@ double Trainer::add_error_gradient(const std::vector<uint32_t>& order, size_t fi
     const float* row = left.data() + i * dim_;
     loss += kernels_.dot(row, row, dim_);
     for (size_t j = i * pairs; j < (i + 1) * pairs; ++j)
-      kernels_.axpy(gradient_.data() + indices[j] * dim_, row,
-                    scale * f16_to_f32(coefficients[j]), dim_);
+      kernels_.axpy(gradient_.data() + indices[j] * dim_, row, scale * f16_to_f32(coefficients[j]),
+                    dim_);
   }
   return loss / static_cast<double>(n * dim_);
 }
@@ -118,8 +118,8 @@ void Trainer::add_diversity_gradient(double loss) {
   columns_.resize(count_ * dim_);
   gram_.resize(count_ * count_);
   kernels_.transpose_rows(columns_.data(), count_, {atoms_.data(), DType::kF32, dim_}, count_);
-  kernels_.gemm({gram_.data(), count_, atoms_.data(), dim_, columns_.data(), count_, count_, count_,
-                 dim_});
+  kernels_.gemm(
+      {gram_.data(), count_, atoms_.data(), dim_, columns_.data(), count_, count_, count_, dim_});
   for (size_t n = 0; n < count_; ++n) gram_[n * count_ + n] -= 1;
   double squares = 0;
   for (size_t n = 0; n < count_; ++n)
@@ -152,11 +152,10 @@ void Trainer::epoch(size_t number) {
   for (size_t b = 0; b < batches; ++b) {
     const size_t first = b * options_.batch;
     std::fill(gradient_.begin(), gradient_.end(), 0.0f);
-    const double loss =
-        add_error_gradient(order, first, std::min(options_.batch, learnt_ - first));
+    const double loss = add_error_gradient(order, first, std::min(options_.batch, learnt_ - first));
     if (options_.diversity > 0) add_diversity_gradient(loss);
-    const float done = static_cast<float>(number * batches + b) /
-                       static_cast<float>(options_.epochs * batches);
+    const float done =
+        static_cast<float>(number * batches + b) / static_cast<float>(options_.epochs * batches);
     step(options_.rate * (1 - done));
   }
 }

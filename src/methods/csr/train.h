@@ -31,7 +31,7 @@ struct TrainOptions {
   Pursuit::Shape code{8, Solver::kMp};
   size_t epochs = 20;
   size_t batch = 256;
-  float rate = 2e-3f;      ///< Adam's, falling linearly to 0
+  float rate = 0.015f;     ///< Adam's, falling linearly to 0
   float diversity = 0.1f;  ///< beta = min(diversity MSE / L_div, 1); 0 leaves the term out
   uint64_t seed = 0;
 };

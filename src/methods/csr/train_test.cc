@@ -104,9 +104,9 @@ TEST(Train, SameSeedSameAtomsAndAStopLeavesNone) {
   options.atoms = 32;
   options.code.pairs = 2;
   int asked = 0;
-  EXPECT_TRUE(train_atoms(kernels_for(), memory, {x.data(), 300, kDim, 50}, options,
-                          [&] { return ++asked < 3; })
-                  .atoms.empty());
+  EXPECT_TRUE(train_atoms(kernels_for(), memory, {x.data(), 300, kDim, 50}, options, [&] {
+                return ++asked < 3;
+              }).atoms.empty());
 }
 
 TEST(Train, KMeansFindsClusters) {
@@ -246,9 +246,8 @@ TEST(Dictionary, TheCodecCodesOverIt) {
   format.chunks = 2;
   const CsrCodec cut(format, Side::kKeys,
                      std::make_shared<const DictionaryFile>(DictionaryFile::open(path)));
-  expect_error(ErrorCode::kInvalidArgument, {"chunks=2", "dictionary is for 1"}, [&] {
-    cut.make_rows(context, request_of(Side::kKeys, 2, 1, kModel.fingerprint));
-  });
+  expect_error(ErrorCode::kInvalidArgument, {"chunks=2", "dictionary is for 1"},
+               [&] { cut.make_rows(context, request_of(Side::kKeys, 2, 1, kModel.fingerprint)); });
 }
 
 }  // namespace
