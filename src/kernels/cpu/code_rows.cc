@@ -18,11 +18,11 @@ namespace pith {
 namespace HWY_NAMESPACE {
 namespace {
 
-constexpr size_t kGroup = 32;                   // channels that share a scale
-constexpr size_t kMaxDim = 512;                 // of rows that these kernels take
-constexpr size_t kBlock = kWordRows;            // rows at a time
+constexpr size_t kGroup = 32;                        // channels that share a scale
+constexpr size_t kMaxDim = 512;                      // of rows that these kernels take
+constexpr size_t kBlock = kWordRows;                 // rows at a time
 constexpr size_t kQueries = kManyRegisters ? 4 : 2;  // of one register block
-constexpr size_t kPair = 2;                     // vectors of rows of one register block
+constexpr size_t kPair = 2;                          // vectors of rows of one register block
 
 /// Codes of kBits each, the lowest of every lane, as numbers: code, or code - 2^(kBits-1).
 template <int kBits, bool kSigned>
@@ -135,8 +135,7 @@ HWY_INLINE void dot_pair(const Dots& a, const Block& block, size_t row, size_t n
       for (size_t m = 0; m < Q; ++m) {
         total[m][r] = hn::MulAdd(scale, sum[m][r], total[m][r]);
         if (a.shifted)
-          total[m][r] =
-              hn::MulAdd(low, hn::Set(d, a.sums[m * (a.dim / kGroup) + g]), total[m][r]);
+          total[m][r] = hn::MulAdd(low, hn::Set(d, a.sums[m * (a.dim / kGroup) + g]), total[m][r]);
       }
     }
   }
@@ -270,8 +269,7 @@ HWY_INLINE void load_group(Vec (&x)[kGroupVectors], const Numbers<kBits, kSigned
     const hn::Repartition<uint64_t, decltype(narrow)> word;
     uint64_t eight;
     std::memcpy(&eight, bytes, 8);
-    auto codes =
-        numbers.turned(hn::PromoteTo(wide, hn::BitCast(narrow, hn::Set(word, eight))));
+    auto codes = numbers.turned(hn::PromoteTo(wide, hn::BitCast(narrow, hn::Set(word, eight))));
     const auto upper = hn::And(hn::ShiftRight<3>(hn::Iota(wide, 0)), hn::Set(wide, 1));
     codes = hn::Shr(codes, hn::Add(upper, upper));
     HWY_UNROLL(4)
@@ -309,7 +307,8 @@ HWY_INLINE void add_group(float* acc, size_t dim, const float* HWY_RESTRICT weig
   HWY_UNROLL(4)
   for (size_t m = 0; m < Q; ++m) {
     HWY_UNROLL(4)
-    for (size_t i = 0; i < kGroupVectors; ++i) hn::StoreU(sums[m][i], d, acc + m * dim + i * kLanes);
+    for (size_t i = 0; i < kGroupVectors; ++i)
+      hn::StoreU(sums[m][i], d, acc + m * dim + i * kLanes);
   }
 }
 

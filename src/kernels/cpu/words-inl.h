@@ -18,8 +18,8 @@ namespace HWY_NAMESPACE {
 using I32 = hn::Rebind<int32_t, F32>;
 using Words = hn::Vec<I32>;
 
-inline constexpr size_t kWordRows = 64;        // rows transposed at a time
-inline constexpr size_t kCodesAhead = 2048;    // bytes ahead for which memory is asked
+inline constexpr size_t kWordRows = 64;      // rows transposed at a time
+inline constexpr size_t kCodesAhead = 2048;  // bytes ahead for which memory is asked
 
 /// Four words of kLanes rows: block b of the vector is from row 4 b.
 template <class D>
@@ -37,7 +37,8 @@ HWY_INLINE hn::Vec<D> load_blocks(D d, const uint8_t* const* rows, size_t byte) 
 }
 
 /// words[w * kWordRows + t] <- word w of row t, for `count` words of n <= kWordRows rows, `stride`
-/// bytes apart. Lanes past n, up to a multiple of 2 kLanes, repeat the last row. `words` is aligned.
+/// bytes apart. Lanes past n, up to a multiple of 2 kLanes, repeat the last row. `words` is
+/// aligned.
 inline void transpose_words(int32_t* HWY_RESTRICT words, const uint8_t* HWY_RESTRICT first,
                             size_t stride, size_t count, size_t n) {
   const I32 d;

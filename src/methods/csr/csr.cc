@@ -19,7 +19,9 @@ std::unique_ptr<Codec> make_csr(const Parameters& p, Side side) {
   format.solver = p.choice("solver", {"mp", "omp"}) == "mp" ? Solver::kMp : Solver::kOmp;
   format.rotated_keys = p.choice("rope", {"pre", "post"}) == "post" && side == Side::kKeys;
   format.online = p.count("online", 0);
-  format.collect = p.given("collect") ? p.count("collect", 1) : format.online;
+  format.clusters = p.choice("draw", {"rows", "kmeans"}) == "kmeans";
+  format.collect =
+      p.given("collect") ? p.count("collect", 1) : format.online * (format.clusters ? 4 : 1);
   format.outliers = static_cast<float>(p.number("outliers", 0, 1));
   if (format.pairs > SparseRows::kMaxPairs)
     refuse(fmt::format("s={} pairs a row; at most {}", format.pairs, SparseRows::kMaxPairs));
@@ -47,7 +49,10 @@ CodecRow csr_row() {
                {"rope", "pre", "pre: keys are coded before RoPE; post: as they are attended to"},
                {"dict", "", "a file that 'pith train-dict' made; unset: online atoms alone"},
                {"online", "256", "atoms a KV head taken from its own first rows"},
-               {"collect", "", "first rows that online atoms are drawn from; unset: as many"},
+               {"draw", "rows", "online atoms: rows, drawn at random, or kmeans, their centroids"},
+               {"collect", "",
+                "first rows that online atoms are drawn from; unset: as many, kmeans "
+                "4 times as many"},
                {"outliers", "1", "rows with more than this share of their norm left stay exact"}},
               ""};
   row.make = make_csr;

@@ -38,7 +38,8 @@ double CsrCodec::most_bytes(size_t rows, size_t dim, bool /*evicted*/) const {
   const CsrFormat f = fitted(dim);
   const size_t exact = f.outliers < 1 ? rows * (2 * dim + sizeof(uint32_t)) : 0;
   const size_t waiting = std::min(rows, f.collect) * dim * 2;
-  const size_t tables = kStores * f.online * (dim / f.chunks) * 2;
+  const size_t parts = f.clusters ? std::max(f.online, f.collect * f.chunks) : f.online;
+  const size_t tables = kStores * parts * (dim / f.chunks) * 2;
   return static_cast<double>(rows * f.row_bytes() + exact + waiting + tables);
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/dtype.h"
 #include "core/philox.h"
+#include "methods/csr/kmeans.h"
 
 namespace pith {
 namespace {
@@ -55,10 +56,11 @@ CsrRows::CsrRows(const Context& context, const CsrFormat& format, const RowsRequ
 void CsrRows::choose_online(const RowsRequest& request) {
   const Philox random(request.seed, request.layer, request.head);
   const uint32_t draw = kOnlineDraw + (request.side == Side::kValues);
+  cluster_seed_ = random.word64(0, draw + 2);
   const size_t parts = format_.collect * format_.chunks;
   chosen_.resize(parts);
   std::iota(chosen_.begin(), chosen_.end(), 0u);
-  if (parts > format_.online) {
+  if (parts > format_.online && !format_.clusters) {
     std::vector<uint64_t> words(parts);
     for (size_t i = 0; i < parts; ++i) words[i] = random.word64(i, draw);
     std::nth_element(chosen_.begin(), chosen_.begin() + static_cast<ptrdiff_t>(format_.online),
@@ -83,7 +85,20 @@ void CsrRows::collect(const float* row) {
   --collecting_;
 }
 
+void CsrRows::cluster_collected(uint64_t seed) {
+  const size_t d = atom_dim(), count = collected_.size() / d;
+  if (count <= format_.online) return;
+  std::vector<float> x(collected_.size());
+  kernels_->to_f32(x.data(), collected_.data(), DType::kF16, x.size());
+  std::vector<float> atoms = kmeans(*kernels_, x.data(), count, d, {format_.online, 10, seed});
+  normalise_rows(*kernels_, atoms.data(), format_.online, d);
+  collected_.resize(atoms.size());
+  kernels_->from_f32(collected_.data(), atoms.data(), DType::kF16, atoms.size());
+  collected_.shrink_to_fit();
+}
+
 void CsrRows::fix_dictionary() {
+  if (format_.clusters) cluster_collected(cluster_seed_);
   online_ = std::make_shared<const Array<uint16_t>>(std::move(collected_));
   collected_ = Array<uint16_t>(*memory_, MemoryKind::kShared);
   chosen_ = {};

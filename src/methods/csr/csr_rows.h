@@ -19,6 +19,7 @@ struct CsrFormat {
   bool rotated_keys = false;  ///< keys are coded after RoPE
   size_t online = 0;          ///< atoms taken from the first rows
   size_t collect = 0;         ///< rows seen before the online part is fixed
+  bool clusters = false;      ///< online atoms are centroids of those rows, not some of them
   float outliers = 1;         ///< rows with more than this share of their norm left stay exact
 
   size_t row_bytes() const { return 4 * pairs; }
@@ -75,6 +76,7 @@ class CsrRows final : public CodedRows {
   SparseRows sparse(size_t first) const;
   void choose_online(const RowsRequest& request);
   void collect(const float* row);
+  void cluster_collected(uint64_t seed);
   void fix_dictionary();
   void code(const float* x, size_t count);  // x [count, D]
   void keep_exact(std::span<const uint32_t> kept);
@@ -89,7 +91,8 @@ class CsrRows final : public CodedRows {
   size_t seen_ = 0;                                ///< rows while collecting
   std::vector<uint32_t> chosen_;                   ///< parts of rows that become atoms, ascending
   size_t next_chosen_ = 0;
-  Array<uint16_t> collected_;     // [<= online, d] f16, while collecting
+  uint64_t cluster_seed_ = 0;
+  Array<uint16_t> collected_;     // [parts chosen, d] f16, of norm 1, while collecting
   Array<uint16_t> indices_;       // [coded rows, pairs]
   Array<uint16_t> coefficients_;  // [coded rows, pairs] f16
   DenseRowsStore exact_;          // [outliers, D] f16

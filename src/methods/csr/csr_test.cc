@@ -230,6 +230,30 @@ TEST(Csr, OnlineAtomsAreTheFirstRows) {
   for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], x[i], 5e-3) << "one pair, one atom";
 }
 
+TEST(Csr, CentroidsOfTheFirstRowsMayBeTheAtoms) {
+  // Rows around 4 directions, each with a sign of its own: 4 clusters of rows in all.
+  const Machine machine;
+  CsrFormat format = format_of(1, 1, 4);
+  format.clusters = true;
+  format.collect = 64;
+  const auto rows = make(machine, format);
+  auto x = normals(100 * kDim, 30);
+  for (size_t t = 0; t < 100; ++t)
+    for (size_t c = 0; c < kDim; ++c)
+      x[t * kDim + c] = 0.02f * x[t * kDim + c] + (c % 4 == t % 4 ? (t % 8 ? 1.0f : 2.0f) : 0);
+  rows->append(x.data(), kDim, 63);
+  EXPECT_EQ(rows->table_bytes(), 63 * kDim * 2) << "all of them are held until then";
+  rows->append(x.data() + 63 * kDim, kDim, 37);
+  EXPECT_EQ(rows->table_bytes(), 4 * kDim * 2);
+  const auto got = decoded(*rows);
+  double left = 0, power = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    left += std::pow(x[i] - got[i], 2.0);
+    power += std::pow(x[i], 2.0);
+  }
+  EXPECT_LT(left, 0.3 * power) << "at most one of the four has no centroid of its own";
+}
+
 TEST(Csr, CodesDependNeitherOnChunksNorOnClones) {
   CsrFormat format = format_of(8, 2, 64);
   format.collect = 100;
