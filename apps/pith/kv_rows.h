@@ -6,14 +6,10 @@
 #include <vector>
 
 #include "kernels/context.h"
+#include "methods/csr/dict_jobs.h"
 #include "pith/model.h"
 
 namespace pith::cli {
-
-/// Rows of one layer, in the order of the tokens.
-struct LayerKv {
-  std::vector<float> keys, values;  // [T, G, D], keys before RoPE
-};
 
 /// Runs the text exactly, in pieces of `piece` tokens that do not see each other. Nothing if
 /// `progress` asked to stop. Memory: 2 L G D floats a token.

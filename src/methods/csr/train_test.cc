@@ -12,6 +12,7 @@
 #include "core/dtype.h"
 #include "core/safetensors.h"
 #include "methods/csr/csr_codec.h"
+#include "methods/csr/dict_jobs.h"
 #include "methods/csr/dictionary.h"
 #include "methods/csr/kmeans.h"
 #include "methods/csr/layer_groups.h"
@@ -248,6 +249,67 @@ TEST(Dictionary, TheCodecCodesOverIt) {
                      std::make_shared<const DictionaryFile>(DictionaryFile::open(path)));
   expect_error(ErrorCode::kInvalidArgument, {"chunks=2", "dictionary is for 1"},
                [&] { cut.make_rows(context, request_of(Side::kKeys, 2, 1, kModel.fingerprint)); });
+}
+
+/// Two layers with one KV head of 32 channels.
+std::vector<LayerKv> layer_rows() {
+  std::vector<LayerKv> kv(2);
+  for (uint32_t l = 0; l < 2; ++l) {
+    kv[l].keys = sparse_rows(400, 10 + l);
+    kv[l].values = sparse_rows(400, 20 + l);
+  }
+  return kv;
+}
+
+struct JobsRun {
+  bool complete = false;
+  size_t resumed = 0, asked = 0;
+  DictionarySides sides;
+};
+
+/// Trains until `progress` has been asked `most` times.
+JobsRun run_jobs(const std::string& checkpoint, const std::string& identity, size_t most,
+                 bool share_heads = false) {
+  DictSettings settings;
+  settings.train.atoms = 24;
+  settings.train.epochs = 3;
+  settings.train.batch = 64;
+  settings.keys = {3, 1};
+  settings.values = {2, 2};
+  settings.grouping.pairwise = -1;  // every layer for itself
+  settings.share_heads = share_heads;
+  const std::vector<LayerKv> kv = layer_rows();
+  ThreadPool pool(1);
+  MemoryCounter memory;
+  const Context context{pool, memory, kernels_for()};
+  DictJobs jobs({"toy", 5, 2, 1, kDim}, settings);
+  jobs.plan(kv);
+  JobsRun run;
+  run.complete =
+      jobs.run(context, checkpoint, identity, [&](size_t, size_t) { return ++run.asked < most; });
+  run.resumed = jobs.resumed();
+  if (run.complete) run.sides = jobs.sides();
+  return run;
+}
+
+TEST(Train, WhatWasStoppedGoesOnFromItsCheckpoint) {
+  const TemporaryFolder folder;
+  const auto at = [&](const char* name) { return (folder.path() / name).string(); };
+  const JobsRun whole = run_jobs(at("whole"), "a", 1000);
+  ASSERT_TRUE(whole.complete);
+  ASSERT_EQ(whole.sides.keys.size(), 2u);
+  EXPECT_EQ(whole.sides.values[0].dim, kDim / 2);
+  EXPECT_FALSE(run_jobs(at("cut"), "a", 10).complete);  // in the third of four dictionaries
+  const JobsRun rest = run_jobs(at("cut"), "a", 1000);
+  ASSERT_TRUE(rest.complete);
+  EXPECT_EQ(rest.resumed, 2u);
+  EXPECT_LT(rest.asked, whole.asked);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(rest.sides.keys[i].atoms, whole.sides.keys[i].atoms);
+    EXPECT_EQ(rest.sides.values[i].atoms, whole.sides.values[i].atoms);
+  }
+  expect_error(ErrorCode::kInvalidArgument, {"other settings"},
+               [&] { run_jobs(at("cut"), "b", 1000); });
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "dict_jobs.h"
+#include "methods/csr/dict_jobs.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 #include "core/safetensors.h"
 #include "pith/error.h"
 
-namespace pith::cli {
+namespace pith {
 namespace {
 
 using Json = nlohmann::json;
@@ -160,4 +160,4 @@ DictionarySides DictJobs::sides() const {
   return sides;
 }
 
-}  // namespace pith::cli
+}  // namespace pith

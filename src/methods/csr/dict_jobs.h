@@ -8,12 +8,17 @@
 #include <vector>
 
 #include "kernels/context.h"
-#include "kv_rows.h"
 #include "methods/csr/dictionary.h"
 #include "methods/csr/layer_groups.h"
 #include "methods/csr/train.h"
+#include "pith/model.h"
 
-namespace pith::cli {
+namespace pith {
+
+/// Keys and values of one layer, in the order of the tokens.
+struct LayerKv {
+  std::vector<float> keys, values;  // [T, G, D], keys before RoPE
+};
 
 /// How one side is cut and coded while training.
 struct SideSettings {
@@ -66,4 +71,4 @@ class DictJobs {
   size_t resumed_ = 0;
 };
 
-}  // namespace pith::cli
+}  // namespace pith
