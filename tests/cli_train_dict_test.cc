@@ -23,9 +23,9 @@ std::string words(int count) {
 }
 
 std::vector<std::string> train(const std::string& out) {
-  return {"train-dict", "-m", kModel,    "-p",      words(500), "-o", out,        "--tokens", "512",
-          "--piece",    "256", "--atoms", "32",      "--epochs", "2",  "--batch", "64",
-          "--share",    "layer", "--json"};
+  return {"train-dict", "-m",      kModel,    "-p",      words(500), "-o",    out,
+          "--tokens",   "512",     "--piece", "256",     "--atoms",  "32",    "--epochs",
+          "2",          "--batch", "64",      "--share", "layer",    "--json"};
 }
 
 TEST_F(Cli, ADictionaryIsTrainedUsedAndBoundToItsModel) {
@@ -37,7 +37,8 @@ TEST_F(Cli, ADictionaryIsTrainedUsedAndBoundToItsModel) {
   EXPECT_FALSE(std::filesystem::exists(file + ".checkpoint"));
   size_t layers[2] = {};
   for (const json& d : j["dictionaries"]) {
-    layers[d["side"] == "values"] += d["last_layer"].get<size_t>() - d["first_layer"].get<size_t>() + 1;
+    layers[d["side"] == "values"] +=
+        d["last_layer"].get<size_t>() - d["first_layer"].get<size_t>() + 1;
     ASSERT_EQ(d["losses"].size(), 3u);
     EXPECT_LT(d["losses"][2].get<double>(), d["losses"][0].get<double>());
     EXPECT_LT(d["losses"][2].get<double>(), d["power"].get<double>());
@@ -51,8 +52,10 @@ TEST_F(Cli, ADictionaryIsTrainedUsedAndBoundToItsModel) {
 
   const auto generate = [&](const std::string& dict) {
     return std::vector<std::string>{
-        "run",  "-m", kModel, "-p", words(100), "-n", "4", "--temp", "0", "--json",
-        "--kv-policy", "exact+csr(s=8,online=0,dict=" + dict + "),sink=4,window=16"};
+        "run",    "-m",          kModel,
+        "-p",     words(100),    "-n",
+        "4",      "--temp",      "0",
+        "--json", "--kv-policy", "exact+csr(s=8,online=0,dict=" + dict + "),sink=4,window=16"};
   };
   const Result used = run(generate(file));
   ASSERT_EQ(used.status, 0) << used.err;

@@ -13,7 +13,7 @@
 namespace pith {
 namespace {
 
-constexpr size_t kCodeRows = 128;  // coded at a time: their copy stays small
+constexpr size_t kCodeRows = 512;  // coded at a time: their copy stays small
 constexpr uint32_t kOnlineDraw = 0x4353;
 
 template <class T>
@@ -104,10 +104,11 @@ void CsrRows::fix_dictionary() {
   chosen_ = {};
   std::vector<float> rows(std::min(kCodeRows, waiting_.rows()) * dim_);
   const size_t all = waiting_.rows();
+  Pursuit pursuit(*kernels_, *memory_, atom_rows(), atoms());
   for (size_t t = 0; t < all; t += kCodeRows) {
     const size_t n = std::min(kCodeRows, all - t);
     waiting_.decode(rows.data(), t, n);
-    code(rows.data(), n);
+    code(pursuit, rows.data(), n);
   }
   waiting_.keep({});
 }
@@ -119,19 +120,20 @@ void CsrRows::append(const float* x, size_t stride, size_t count) {
     collect(x + t * stride);
     if (collecting_ == 0) fix_dictionary();
   }
+  if (t == count) return;
   std::vector<float> rows(std::min(kCodeRows, count - t) * dim_);
+  Pursuit pursuit(*kernels_, *memory_, atom_rows(), atoms());
   for (; t < count; t += kCodeRows) {
     const size_t n = std::min(kCodeRows, count - t);
     for (size_t i = 0; i < n; ++i) std::copy_n(x + (t + i) * stride, dim_, rows.data() + i * dim_);
-    code(rows.data(), n);
+    code(pursuit, rows.data(), n);
   }
 }
 
-void CsrRows::code(const float* x, size_t count) {
+void CsrRows::code(Pursuit& pursuit, const float* x, size_t count) {
   const size_t before = coded_rows(), pairs = format_.pairs;
   indices_.resize((before + count) * pairs);
   coefficients_.resize((before + count) * pairs);
-  Pursuit pursuit(*kernels_, *memory_, atom_rows(), atoms());
   pursuit.code(indices_.data() + before * pairs, coefficients_.data() + before * pairs, x,
                count * format_.chunks, {pairs / format_.chunks, format_.solver});
   if (format_.outliers >= 1) return;

@@ -78,7 +78,7 @@ class CsrRows final : public CodedRows {
   void collect(const float* row);
   void cluster_collected(uint64_t seed);
   void fix_dictionary();
-  void code(const float* x, size_t count);  // x [count, D]
+  void code(Pursuit& pursuit, const float* x, size_t count);  // x [count, D]
   void keep_exact(std::span<const uint32_t> kept);
   /// The outlier rows in [first, end): indices into exact_at_.
   std::pair<size_t, size_t> exact_between(size_t first, size_t end) const;

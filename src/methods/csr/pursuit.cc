@@ -11,8 +11,9 @@
 namespace pith {
 namespace {
 
-constexpr size_t kBlock = 32;     // rows whose correlations are at hand
-constexpr size_t kGramRows = 32;  // of one allocation
+constexpr size_t kBlock = 32;       // rows whose correlations are at hand
+constexpr size_t kGramRows = 32;    // of one allocation
+constexpr size_t kMostGram = 1024;  // atoms whose whole Gram matrix is made, 4 MiB of it
 constexpr uint32_t kNone = 0xFFFFFFFF;
 // An atom whose part outside the span of those chosen is smaller than this (squared) adds nothing
 // but rounding.
@@ -26,6 +27,7 @@ Pursuit::Pursuit(const Kernels& kernels, MemoryCounter& memory, const AtomRows& 
       count_(count),
       dim_(atoms.dim),
       columns_(memory, MemoryKind::kScratch),
+      all_gram_(memory, MemoryKind::kScratch),
       gram_of_(count, kNone),
       correlations_(memory, MemoryKind::kScratch),
       rest_(memory, MemoryKind::kScratch),
@@ -41,7 +43,17 @@ Pursuit::Pursuit(const Kernels& kernels, MemoryCounter& memory, const AtomRows& 
   rest_.resize(count_);
 }
 
+void Pursuit::make_gram() {
+  std::vector<float> rows(count_ * dim_);
+  for (size_t c = 0; c < dim_; ++c)
+    for (size_t n = 0; n < count_; ++n) rows[n * dim_ + c] = columns_[c * count_ + n];
+  all_gram_.resize(count_ * count_);
+  kernels_.gemm(
+      {all_gram_.data(), count_, rows.data(), dim_, columns_.data(), count_, count_, count_, dim_});
+}
+
 const float* Pursuit::gram_row(size_t atom) {
+  if (!all_gram_.empty()) return all_gram_.data() + atom * count_;
   uint32_t& row = gram_of_[atom];
   const bool known = row != kNone;
   if (!known) {
@@ -124,6 +136,8 @@ void Pursuit::pursue_orthogonal(Chosen& chosen, const float* correlations, size_
 
 void Pursuit::code(uint16_t* indices, uint16_t* coefficients, const float* x, size_t rows,
                    const Shape& shape) {
+  const bool many = rows * shape.pairs >= 2 * count_ && count_ <= kMostGram;
+  if (many && all_gram_.empty()) make_gram();
   for (size_t t = 0; t < rows; t += kBlock) {
     const size_t n = std::min(kBlock, rows - t);
     kernels_.gemm({correlations_.data(), count_, x + t * dim_, dim_, columns_.data(), count_, n,

@@ -3,9 +3,9 @@
 // matching pursuit from correlations alone (Batch-OMP: Rubinstein, Zibulevsky & Elad 2008).
 // A row costs N d multiply-adds for its correlations with all N atoms, one product for all rows of
 // a call; each later step costs N with the atom's row of the Gram matrix (mp), or N for each atom
-// chosen so far (omp). Gram rows are made when an atom is first chosen: N d, once a call. What is
-// computed for a row depends on nothing but the row and the atoms, so codes do not depend on how
-// rows are cut into calls.
+// chosen so far (omp). Gram rows are made when an atom is first chosen, N d each, or all at once if
+// many rows are coded. What is computed for a row depends on nothing but the row and the atoms, so
+// codes do not depend on how rows are cut into calls.
 
 #include <vector>
 
@@ -41,6 +41,7 @@ class Pursuit {
     float coefficients[SparseRows::kMaxPairs];
   };
   const float* gram_row(size_t atom);
+  void make_gram();
   void pursue(Chosen& chosen, float* correlations, size_t pairs);
   void pursue_orthogonal(Chosen& chosen, const float* correlations, size_t pairs);
   size_t largest(float* correlations) const;
@@ -49,7 +50,8 @@ class Pursuit {
   MemoryCounter& memory_;
   size_t count_, dim_;              // N, d
   Array<float> columns_;            // [d, N] the atoms, transposed
-  std::vector<Array<float>> gram_;  // blocks of Gram rows, each [kGramRows, N]
+  Array<float> all_gram_;           // [N, N], or empty
+  std::vector<Array<float>> gram_;  // else blocks of Gram rows, each [kGramRows, N]
   std::vector<uint32_t> gram_of_;   // [N] row of the atom in gram_, or kNone
   size_t gram_rows_ = 0;
   Array<float> correlations_;  // [kBlock, N]
