@@ -82,6 +82,7 @@ std::unique_ptr<Rows> make_rows(const Context& context, const std::string& part,
       span.keys = out->stores[out->stores.size() - 2].get();
       span.values = out->stores.back().get();
       span.count = rows;
+      span.keys_before_rope = out->key_codec->pre_rope();
       out->spans[l].push_back(span);
     }
     for (const Span& span : out->spans[l]) out->lists[l].emplace_back(&span, 1);
@@ -92,6 +93,7 @@ std::unique_ptr<Rows> make_rows(const Context& context, const std::string& part,
 struct Step {
   const Context& context;
   std::vector<float> q, out;
+  Rope rope;
 
   void run(const Rows& rows, size_t layer) {
     AttendCall call;
@@ -100,6 +102,7 @@ struct Step {
     call.tokens = 1;
     call.first_position = 1 << 20;
     call.spans = rows.lists[layer];
+    call.rope = &rope;
     call.out = out.data();
     attend(context, call);
   }
@@ -150,7 +153,7 @@ int run(int threads, size_t rows, int repeats, const std::vector<std::string>& c
   for (size_t i = 0; i < numbers.size(); ++i)
     numbers[i] = 2 * random.uniform(i) - 1 + 0.5f * random.uniform(i % kDim, 1);
   Step step{context, std::vector<float>(numbers.begin(), numbers.begin() + kHeads * kGroup * kDim),
-            std::vector<float>(kHeads * kGroup * kDim)};
+            std::vector<float>(kHeads * kGroup * kDim), Rope{kDim, 10000.0}};
   std::vector<float> gigabyte(kGigabyte / sizeof(float), 1.0f);
   const double read = read_bandwidth(context, gigabyte.data());
   fmt::print("{} threads, {}, {} rows, {} KV heads, GQA {}, D {}; read {:.1f} GB/s\n", threads,
@@ -191,7 +194,7 @@ int main(int argc, char** argv) {
     std::vector<std::string> codecs(argv + std::min(argc, 4), argv + argc);
     if (codecs.empty())
       codecs = {"bf16",         "int8",         "int4", "int4(hadamard=true)",
-                "kivi(bits=4)", "kivi(bits=2)", "qjl"};
+                "kivi(bits=4)", "kivi(bits=2)", "qjl",  "csr"};
     return pith::bench::run(argc > 1 ? std::atoi(argv[1]) : 2,
                             argc > 2 ? static_cast<size_t>(std::atoll(argv[2])) : 32768,
                             argc > 3 ? std::atoi(argv[3]) : 7, codecs);

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "cli_harness.h"
-#include "model/safetensors.h"
+#include "core/safetensors.h"
 
 namespace pith {
 namespace {

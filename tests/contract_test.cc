@@ -11,9 +11,23 @@
 namespace pith {
 namespace {
 
-using test::Harness;
 using test::Rows;
 using test::Shape;
+
+/// A cache that knows its RoPE, as codecs before RoPE need.
+class Harness : public test::Harness {
+ public:
+  Harness(const Shape& shape, const std::string& policy, uint64_t seed = 1, int threads = 1,
+          const std::string& isa = "")
+      : test::Harness(shape, policy, seed, threads, isa, rope_of(shape)) {}
+
+ private:
+  static const Rope* rope_of(const Shape& shape) {
+    static std::map<int, Rope> ropes;  // by head_dim
+    const auto dim = static_cast<size_t>(shape.head_dim);
+    return &ropes.try_emplace(shape.head_dim, dim, 10000.0).first->second;
+  }
+};
 
 constexpr size_t kRows = 300, kQueries = 3;
 

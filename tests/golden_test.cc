@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "cache/kv_cache.h"
+#include "core/safetensors.h"
 #include "model/forward.h"
-#include "model/safetensors.h"
 #include "model/weights.h"
 #include "pith/error.h"
 

@@ -17,8 +17,8 @@
 
 #include "core/dtype.h"
 #include "core/philox.h"
+#include "core/safetensors.h"
 #include "core/thread_pool.h"
-#include "model/safetensors.h"
 #include "pith/error.h"
 
 namespace {

@@ -11,9 +11,9 @@
 #include "cache/kv_cache.h"
 #include "commands.h"
 #include "console.h"
+#include "core/safetensors.h"
 #include "engine.h"
 #include "interrupt.h"
-#include "model/safetensors.h"
 #include "pith/error.h"
 #include "report.h"
 

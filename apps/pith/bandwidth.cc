@@ -52,8 +52,9 @@ double read_bandwidth(const Context& context) {
 
 AttentionSpeed attention_speed(const Context& context, const ModelConfig& config,
                                const Policy& policy, size_t depth) {
-  const CacheShape shape{config.layers,   config.query_heads,    config.kv_heads,
-                         config.head_dim, config.sliding_window, depth + 1};
+  const CacheShape shape{config.layers,     config.query_heads,    config.kv_heads,
+                         config.head_dim,   config.sliding_window, depth + 1,
+                         config.fingerprint};
   const Rope rope(static_cast<size_t>(config.head_dim), config.rope_theta);
   KvCache cache(context, shape, policy, 0, &rope);
   constexpr size_t kChunk = 256;

@@ -8,9 +8,9 @@
 
 #include "commands.h"
 #include "console.h"
+#include "core/safetensors.h"
 #include "engine.h"
 #include "interrupt.h"
-#include "model/safetensors.h"
 #include "pith/error.h"
 #include "report.h"
 #include "text_input.h"

@@ -85,6 +85,7 @@ int main(int count, const char* const* values) {
   add_tokenize(root, action);
   add_logits(root, action);
   add_attend(root, action);
+  add_train_dict(root, action);
   add_completion(root, action);
   auto arguments = read_arguments(count, values);
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back

@@ -38,6 +38,9 @@ struct ModelConfig {
   DType weights = DType::kF32;
   int32_t bos = -1;
   std::vector<int32_t> eos;
+  /// Of the weights that make keys and values, set by Model::load; 0: no weights were read. What
+  /// was fitted to one model (dictionaries) is refused for another.
+  uint64_t fingerprint = 0;
 
   /// Bytes of one row (key and value) of an uncompressed cache over all layers and KV heads.
   size_t bytes_per_token(DType dtype) const {

@@ -110,7 +110,8 @@ void HeadGroup::make_stores(const GroupSite& site, size_t max_rows) {
                      schedule_.sink,
                      mass,
                      site.seed,
-                     static_cast<uint32_t>(site.layer)};
+                     static_cast<uint32_t>(site.layer),
+                     site.shape.model};
     sinks_.emplace_back(context_, format);
     format.keys = codecs_.key.get();
     format.values = codecs_.value.get();

@@ -21,6 +21,7 @@ struct CacheShape {
   int head_dim = 0;                     // D, a multiple of 16
   std::vector<int64_t> sliding_window;  // [L], 0 = all; empty = all 0
   size_t context = 0;                   ///< tokens that per cent budgets refer to
+  uint64_t model = 0;                   ///< ModelConfig::fingerprint
 };
 
 class KvCache {

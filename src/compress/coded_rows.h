@@ -51,6 +51,8 @@ class CodedRows {
   /// Used bytes, without slack; shared tables are the codec's.
   virtual size_t payload_bytes() const = 0;
   virtual size_t metadata_bytes() const { return 0; }
+  /// Bytes of tables that belong to these rows alone (CSR's online atoms); clones may share them.
+  virtual size_t table_bytes() const { return 0; }
   /// Bytes allocated (used + slack), as the MemoryCounter sees them.
   virtual size_t allocated_bytes() const = 0;
 
@@ -73,6 +75,7 @@ struct RowsRequest {
   size_t max_rows = 0;  ///< the most rows that will be held at once; 0 = unknown
   uint64_t seed = 0;    ///< of the session and, for codecs that draw tables, the layer they are for
   uint32_t layer = 0;
+  uint64_t model = 0;  ///< ModelConfig::fingerprint; 0 = not known
 };
 
 /// One codec with its parameters for one side of one layer; owns what the rows share.

@@ -59,6 +59,7 @@ class RotatedRows final : public CodedRows {
   }
   size_t payload_bytes() const override { return inner_->payload_bytes(); }
   size_t metadata_bytes() const override { return inner_->metadata_bytes(); }
+  size_t table_bytes() const override { return inner_->table_bytes(); }
   size_t allocated_bytes() const override { return inner_->allocated_bytes(); }
 
  private:

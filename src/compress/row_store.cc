@@ -46,8 +46,8 @@ RowStore::RowStore(const Context& context, const RowFormat& format, Role role)
   if (format.keys->pre_rope() && !format.rope)
     throw Error(ErrorCode::kUnsupported,
                 "this codec stores keys before RoPE, but the cache was built without one");
-  RowsRequest request{Side::kKeys,     format.dim,  format.head,
-                      format.max_rows, format.seed, format.layer};
+  RowsRequest request{Side::kKeys, format.dim,   format.head, format.max_rows,
+                      format.seed, format.layer, format.model};
   keys_ = format.keys->make_rows(context, request);
   request.side = Side::kValues;
   values_ = format.values->make_rows(context, request);
@@ -193,7 +193,8 @@ void RowStore::add_to(Ledger& ledger) const {
   for (const CodedRows* side : {keys_.get(), values_.get()}) {
     ledger.payload += side->payload_bytes();
     ledger.metadata += side->metadata_bytes();
-    used += side->payload_bytes() + side->metadata_bytes();
+    ledger.shared += side->table_bytes();
+    used += side->payload_bytes() + side->metadata_bytes() + side->table_bytes();
     allocated += side->allocated_bytes();
   }
   ledger.slack += allocated - used;

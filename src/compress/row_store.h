@@ -19,6 +19,7 @@ struct RowFormat {
   bool mass = false;    ///< carry attention mass
   uint64_t seed = 0;
   uint32_t layer = 0;
+  uint64_t model = 0;  ///< ModelConfig::fingerprint
 };
 
 /// Rows to append, oldest first, at consecutive positions unless `positions` says otherwise.

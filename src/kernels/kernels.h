@@ -50,6 +50,24 @@ struct CodeSides {
 /// Whether dot_codes and add_codes take rows of this head_dim.
 constexpr bool codes_attend(size_t dim) { return dim % 32 == 0 && dim <= 512; }
 
+/// Atoms of a dictionary as f16, in two tables: atom n is row n of `first` while n < split, else
+/// row n - split of `second`.
+struct AtomRows {
+  const uint16_t* first = nullptr;  // [split, dim]
+  size_t split = 0;
+  const uint16_t* second = nullptr;  // [.., dim]
+  size_t dim = 0;                    // a multiple of 16
+};
+
+/// Rows as sums of atoms: each of a row's `chunks` parts is `pairs` pairs of index and coefficient.
+struct SparseRows {
+  const uint16_t* indices = nullptr;       // [T, chunks, pairs]
+  const uint16_t* coefficients = nullptr;  // [T, chunks, pairs] f16
+  size_t pairs = 0, chunks = 1;            // at most kMaxPairs together
+
+  static constexpr size_t kMaxPairs = 64;
+};
+
 struct Kernels {
   const char* isa;       ///< "scalar", "avx2" or "avx512"
   const char* (*ran)();  ///< the instruction set that the function itself was compiled for
@@ -84,6 +102,19 @@ struct Kernels {
                        const uint8_t* rows, size_t stride, size_t bits, size_t count);
   /// x [n] <- H x in place, n a power of two: the orthonormal Walsh-Hadamard transform.
   void (*hadamard)(float* x, size_t n);
+
+  /// acc[i] += s x[i]; returns the index of the largest |acc[i]|, the lowest of equal ones. n > 0.
+  size_t (*add_find_largest)(float* acc, const float* x, float s, size_t n);
+  /// out[t, j dim + c] = sum over the pairs of chunk j: coefficient * atom[c]. out is [T, chunks
+  /// dim]; pairs * dim multiply-adds a chunk.
+  void (*sum_atoms)(float* out, const SparseRows& rows, const AtomRows& atoms, size_t count);
+  /// out[m * ld + t] = scale * sum over the pairs of row t: coefficient * dots[j, index, m]. dots
+  /// is [chunks, atoms, queries].
+  void (*sparse_dots)(float* out, size_t ld, const float* dots, size_t atoms, size_t queries,
+                      const SparseRows& rows, size_t count, float scale);
+  /// sums[j, index, m] += p[m * ld + t] * coefficient over the pairs of all rows; sums as dots.
+  void (*add_coefficients)(float* sums, size_t atoms, const float* p, size_t ld, size_t queries,
+                           const SparseRows& rows, size_t count);
 
   /// Largest of x[n]; -inf for n = 0.
   float (*max)(const float* x, size_t n);

@@ -13,6 +13,7 @@
 #include "methods/balancekv/balancekv.h"
 #include "methods/baselines/baselines.h"
 #include "methods/buzz/buzz.h"
+#include "methods/csr/csr.h"
 #include "methods/express/express.h"
 #include "methods/gear/gear.h"
 #include "methods/kvquant/kvquant.h"
@@ -47,6 +48,7 @@ const auto& codecs() {
                                    kvquant_row(),
                                    gear_row(),
                                    turboquant_row(),
+                                   csr_row(),
                                    ladder_row()};
   return kRows;
 }

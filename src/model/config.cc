@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "core/json_file.h"
 #include "model/architectures.h"
-#include "model/json_file.h"
 #include "pith/error.h"
 
 namespace pith {

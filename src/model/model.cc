@@ -17,6 +17,7 @@ std::shared_ptr<const Model> Model::load(const std::filesystem::path& folder, bo
   const bool has_tokenizer = std::filesystem::exists(folder / "tokenizer.json") ||
                              std::filesystem::exists(folder / "tokenizer.model");
   if (has_tokenizer) w.tokenizer = load_tokenizer(folder);
+  w.config.model.fingerprint = fingerprint(w.layers);
   if (check_finite) check_finite_weights(w.file, progress);
   return model;
 }

@@ -195,4 +195,21 @@ std::unique_ptr<Model::Weights> load_weights(const std::filesystem::path& folder
   return w;
 }
 
+// FNV-1a over 8-byte words.
+uint64_t fingerprint(const std::vector<LayerWeights>& layers) {
+  uint64_t hash = 0xCBF29CE484222325u;
+  for (const LayerWeights* layer : {&layers.front(), &layers.back()})
+    for (const WeightMatrix* w : {&layer->k.w, &layer->v.w}) {
+      const auto* bytes = static_cast<const std::byte*>(w->data);
+      const size_t size = w->out * w->in * size_of(w->dtype);
+      for (size_t i = 0; i + 8 <= size; i += 8) {
+        uint64_t word = 0;
+        std::memcpy(&word, bytes + i, 8);
+        hash = (hash ^ word) * 0x100000001B3u;
+        hash ^= hash >> 29;  // words' high bits reach the low ones
+      }
+    }
+  return hash == 0 ? 1 : hash;
+}
+
 }  // namespace pith

@@ -5,10 +5,10 @@
 #include <memory>
 #include <vector>
 
+#include "core/safetensors.h"
 #include "kernels/matmul.h"
 #include "kernels/rope.h"
 #include "model/config.h"
-#include "model/safetensors.h"
 #include "pith/tokenizer.h"
 
 namespace pith {
@@ -43,6 +43,9 @@ struct Model::Weights {
 
 /// Maps a folder's tensors. Throws what Model::load throws, but for kNonFinite.
 std::unique_ptr<Model::Weights> load_weights(const std::filesystem::path& folder);
+
+/// A hash of the key and value weights of the first and the last layer; never 0.
+uint64_t fingerprint(const std::vector<LayerWeights>& layers);
 
 /// Reads every weight once. Throws kNonFinite, naming the first tensor with a NaN or an infinity,
 /// and kIo if `progress` asks to stop.

@@ -233,8 +233,8 @@ std::optional<ProbeReport> probe_model(const Context& context, const Model& mode
                                        std::span<const int32_t> tokens, ProbeOptions options,
                                        const Progress& progress) {
   const ModelConfig& c = model.config();
-  const CacheShape shape{c.layers,   c.query_heads,    c.kv_heads,
-                         c.head_dim, c.sliding_window, tokens.size()};
+  const CacheShape shape{c.layers,         c.query_heads, c.kv_heads,   c.head_dim,
+                         c.sliding_window, tokens.size(), c.fingerprint};
   Probe probe(context, shape, &model.weights().rope, std::move(options));
   Forward forward(context, model, std::max<size_t>(tokens.size(), 1), MatmulPrecision::kF32);
   forward.set_observer([&](const LayerStep& step) {

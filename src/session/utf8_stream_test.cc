@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "model/safetensors.h"
+#include "core/safetensors.h"
 #include "model/test_files.h"
 #include "model/tokenizer_bpe.h"
 #include "pith/generate.h"

@@ -15,6 +15,7 @@ namespace pith {
   void fill_codes(Kernels& table);       \
   void fill_code_rows(Kernels& table);   \
   void fill_sign_rows(Kernels& table);   \
+  void fill_sparse(Kernels& table);      \
   }
 
 #if defined(__x86_64__)
@@ -25,6 +26,16 @@ PITH_DECLARE_FILLS(N_AVX3)
 /// rms_norm of a row whose squares overflow f32 (numbers beyond 10^19): the sum is formed in
 /// double, where eps does not count. Infinity in x gives NaN, which the forward pass refuses.
 void rms_norm_huge(float* out, const float* x, const float* weight, size_t n);
+
+/// The scalar twins of the sparse rows' primitives, in a file of their own.
+namespace sparse_scalar {
+size_t add_find_largest(float* acc, const float* x, float s, size_t n);
+void sum_atoms(float* out, const SparseRows& rows, const AtomRows& atoms, size_t count);
+void sparse_dots(float* out, size_t ld, const float* dots, size_t atoms, size_t queries,
+                 const SparseRows& rows, size_t count, float scale);
+void add_coefficients(float* sums, size_t atoms, const float* p, size_t ld, size_t queries,
+                      const SparseRows& rows, size_t count);
+}  // namespace sparse_scalar
 
 /// Plain C++, the oracle of the others.
 Kernels scalar_kernels();

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cache_harness.h"
-#include "model/safetensors.h"
+#include "core/safetensors.h"
 
 namespace pith {
 namespace {

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <utility>
 
-#include "model/json_file.h"
-#include "model/safetensors.h"
+#include "core/json_file.h"
+#include "core/safetensors.h"
 #include "pith/error.h"
 
 namespace pith {

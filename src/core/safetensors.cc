@@ -1,4 +1,4 @@
-#include "model/safetensors.h"
+#include "core/safetensors.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 #include <optional>
 #include <set>
 
-#include "model/json_file.h"
+#include "core/json_file.h"
 #include "pith/error.h"
 
 namespace pith {

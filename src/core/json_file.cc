@@ -1,4 +1,4 @@
-#include "model/json_file.h"
+#include "core/json_file.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,288 @@
+#include "methods/csr/csr_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/philox.h"
+#include "methods/csr/kmeans.h"
+
+namespace pith {
+namespace {
+
+constexpr size_t kCodeRows = 512;  // coded at a time: their copy stays small
+constexpr uint32_t kOnlineDraw = 0x4353;
+
+template <class T>
+void compact(Array<T>& array, size_t size, std::span<const uint32_t> kept) {
+  for (size_t to = 0; to < kept.size(); ++to)
+    if (kept[to] != to)
+      std::memmove(array.data() + to * size, array.data() + kept[to] * size, size * sizeof(T));
+  array.resize(kept.size() * size);
+  if (array.capacity_bytes() > array.size() * sizeof(T) * 9 / 8 + 4096) array.shrink_to_fit();
+}
+
+DenseRowsStore f16_rows(const Context& context, size_t dim) {
+  RowsRequest request;
+  request.dim = dim;
+  return {context, DType::kF16, request};
+}
+
+}  // namespace
+
+CsrRows::CsrRows(const Context& context, const CsrFormat& format, const RowsRequest& request,
+                 const OfflineAtoms& offline)
+    : CodedRows(context.kernels, request.dim),
+      format_(format),
+      memory_(&context.memory),
+      offline_(offline),
+      collecting_(format.online > 0 ? format.collect : 0),
+      collected_(context.memory, MemoryKind::kShared),
+      indices_(context.memory, MemoryKind::kPayload),
+      coefficients_(context.memory, MemoryKind::kPayload),
+      exact_(f16_rows(context, request.dim)),
+      exact_at_(context.memory, MemoryKind::kMetadata),
+      waiting_(f16_rows(context, request.dim)) {
+  indices_.set_growth_limit(request.max_rows * format.pairs);
+  coefficients_.set_growth_limit(request.max_rows * format.pairs);
+  if (collecting_ > 0) choose_online(request);
+}
+
+// The parts of the first rows that become atoms are drawn before any row is seen: those with the
+// smallest random words.
+void CsrRows::choose_online(const RowsRequest& request) {
+  const Philox random(request.seed, request.layer, request.head);
+  const uint32_t draw = kOnlineDraw + (request.side == Side::kValues);
+  cluster_seed_ = random.word64(0, draw + 2);
+  const size_t parts = format_.collect * format_.chunks;
+  chosen_.resize(parts);
+  std::iota(chosen_.begin(), chosen_.end(), 0u);
+  if (parts > format_.online && !format_.clusters) {
+    std::vector<uint64_t> words(parts);
+    for (size_t i = 0; i < parts; ++i) words[i] = random.word64(i, draw);
+    std::nth_element(chosen_.begin(), chosen_.begin() + static_cast<ptrdiff_t>(format_.online),
+                     chosen_.end(), [&](uint32_t a, uint32_t b) { return words[a] < words[b]; });
+    chosen_.resize(format_.online);
+    std::sort(chosen_.begin(), chosen_.end());
+  }
+  collected_.reserve(chosen_.size() * atom_dim());
+}
+
+void CsrRows::collect(const float* row) {
+  const size_t d = atom_dim();
+  for (; next_chosen_ < chosen_.size() && chosen_[next_chosen_] / format_.chunks == seen_;
+       ++next_chosen_) {
+    const float* x = row + chosen_[next_chosen_] % format_.chunks * d;
+    const float norm = std::sqrt(kernels_->dot(x, x, d));
+    const size_t before = collected_.size();
+    collected_.resize(before + d);
+    for (size_t c = 0; c < d; ++c) collected_[before + c] = f32_to_f16(norm > 0 ? x[c] / norm : 0);
+  }
+  ++seen_;
+  --collecting_;
+}
+
+void CsrRows::cluster_collected(uint64_t seed) {
+  const size_t d = atom_dim(), count = collected_.size() / d;
+  if (count <= format_.online) return;
+  std::vector<float> x(collected_.size());
+  kernels_->to_f32(x.data(), collected_.data(), DType::kF16, x.size());
+  std::vector<float> atoms = kmeans(*kernels_, x.data(), count, d, {format_.online, 10, seed});
+  normalise_rows(*kernels_, atoms.data(), format_.online, d);
+  collected_.resize(atoms.size());
+  kernels_->from_f32(collected_.data(), atoms.data(), DType::kF16, atoms.size());
+  collected_.shrink_to_fit();
+}
+
+void CsrRows::fix_dictionary() {
+  if (format_.clusters) cluster_collected(cluster_seed_);
+  online_ = std::make_shared<const Array<uint16_t>>(std::move(collected_));
+  collected_ = Array<uint16_t>(*memory_, MemoryKind::kShared);
+  chosen_ = {};
+  std::vector<float> rows(std::min(kCodeRows, waiting_.rows()) * dim_);
+  const size_t all = waiting_.rows();
+  Pursuit pursuit(*kernels_, *memory_, atom_rows(), atoms());
+  for (size_t t = 0; t < all; t += kCodeRows) {
+    const size_t n = std::min(kCodeRows, all - t);
+    waiting_.decode(rows.data(), t, n);
+    code(pursuit, rows.data(), n);
+  }
+  waiting_.keep({});
+}
+
+void CsrRows::append(const float* x, size_t stride, size_t count) {
+  size_t t = 0;
+  for (; t < count && collecting_ > 0; ++t) {
+    waiting_.append(x + t * stride, stride, 1);
+    collect(x + t * stride);
+    if (collecting_ == 0) fix_dictionary();
+  }
+  if (t == count) return;
+  std::vector<float> rows(std::min(kCodeRows, count - t) * dim_);
+  Pursuit pursuit(*kernels_, *memory_, atom_rows(), atoms());
+  for (; t < count; t += kCodeRows) {
+    const size_t n = std::min(kCodeRows, count - t);
+    for (size_t i = 0; i < n; ++i) std::copy_n(x + (t + i) * stride, dim_, rows.data() + i * dim_);
+    code(pursuit, rows.data(), n);
+  }
+}
+
+void CsrRows::code(Pursuit& pursuit, const float* x, size_t count) {
+  const size_t before = coded_rows(), pairs = format_.pairs;
+  indices_.resize((before + count) * pairs);
+  coefficients_.resize((before + count) * pairs);
+  pursuit.code(indices_.data() + before * pairs, coefficients_.data() + before * pairs, x,
+               count * format_.chunks, {pairs / format_.chunks, format_.solver});
+  if (format_.outliers >= 1) return;
+  std::vector<float> built(count * dim_);
+  kernels_->sum_atoms(built.data(), sparse(before), atom_rows(), count);
+  for (size_t t = 0; t < count; ++t) {
+    const float* row = x + t * dim_;
+    float left = 0;
+    for (size_t c = 0; c < dim_; ++c) {
+      const float e = row[c] - built[t * dim_ + c];
+      left += e * e;
+    }
+    if (!(left > format_.outliers * format_.outliers * kernels_->dot(row, row, dim_))) continue;
+    exact_.append(row, dim_, 1);
+    exact_at_.push_back(static_cast<uint32_t>(before + t));
+    std::fill_n(indices_.data() + (before + t) * pairs, pairs, uint16_t{0});
+    std::fill_n(coefficients_.data() + (before + t) * pairs, pairs, uint16_t{0});
+  }
+}
+
+void CsrRows::keep_exact(std::span<const uint32_t> kept) {
+  std::vector<uint32_t> stay;
+  size_t to = 0;
+  for (size_t i = 0; i < exact_at_.size(); ++i) {
+    while (to < kept.size() && kept[to] < exact_at_[i]) ++to;
+    if (to == kept.size() || kept[to] != exact_at_[i]) continue;
+    exact_at_[stay.size()] = static_cast<uint32_t>(to);
+    stay.push_back(static_cast<uint32_t>(i));
+  }
+  exact_at_.resize(stay.size());
+  exact_.keep(stay);
+}
+
+void CsrRows::keep(std::span<const uint32_t> kept) {
+  const size_t coded = coded_rows();
+  const size_t stay = static_cast<size_t>(
+      std::lower_bound(kept.begin(), kept.end(), static_cast<uint32_t>(coded)) - kept.begin());
+  if (!exact_at_.empty()) keep_exact(kept.first(stay));
+  compact(indices_, format_.pairs, kept.first(stay));
+  compact(coefficients_, format_.pairs, kept.first(stay));
+  std::vector<uint32_t> waiting(kept.begin() + static_cast<ptrdiff_t>(stay), kept.end());
+  for (uint32_t& row : waiting) row -= static_cast<uint32_t>(coded);
+  waiting_.keep(waiting);
+}
+
+SparseRows CsrRows::sparse(size_t first) const {
+  return {indices_.data() + first * format_.pairs, coefficients_.data() + first * format_.pairs,
+          format_.pairs / format_.chunks, format_.chunks};
+}
+
+std::pair<size_t, size_t> CsrRows::exact_between(size_t first, size_t end) const {
+  const auto at = [&](size_t row) {
+    return static_cast<size_t>(std::lower_bound(exact_at_.begin(), exact_at_.end(), row) -
+                               exact_at_.begin());
+  };
+  return {at(first), at(end)};
+}
+
+void CsrRows::decode(float* out, size_t first, size_t count) const {
+  const size_t end = first + count, coded = std::min(end, coded_rows());
+  if (first < coded) {
+    kernels_->sum_atoms(out, sparse(first), atom_rows(), coded - first);
+    const auto [from, to] = exact_between(first, coded);
+    for (size_t i = from; i < to; ++i) exact_.decode(out + (exact_at_[i] - first) * dim_, i, 1);
+  }
+  const size_t next = std::max(first, coded);
+  if (next < end) waiting_.decode(out + (next - first) * dim_, next - coded_rows(), end - next);
+}
+
+// Products of every query with every atom: [chunks, atoms, M].
+size_t CsrRows::prepared_size(size_t queries) const {
+  return format_.rotated_keys ? format_.chunks * atoms() * queries : 0;
+}
+
+void CsrRows::prepare(float* prepared, const float* q, size_t queries) const {
+  if (!format_.rotated_keys) return;
+  const size_t d = atom_dim();
+  const AtomRows all = atom_rows();
+  std::vector<float> dots(atoms());
+  for (size_t j = 0; j < format_.chunks; ++j, prepared += atoms() * queries)
+    for (size_t m = 0; m < queries; ++m) {
+      const float* part = q + m * dim_ + j * d;
+      if (all.split > 0)
+        kernels_->dot_rows(dots.data(), all.split, part, 1, {all.first, DType::kF16, d}, all.split,
+                           1);
+      if (online_)
+        kernels_->dot_rows(dots.data() + all.split, atoms(), part, 1, {all.second, DType::kF16, d},
+                           atoms() - all.split, 1);
+      for (size_t n = 0; n < atoms(); ++n) prepared[n * queries + m] = dots[n];
+    }
+}
+
+void CsrRows::scores(float* out, size_t ld, const float* q, const float* prepared, size_t queries,
+                     size_t first, size_t count, float scale) const {
+  if (!format_.rotated_keys)
+    return CodedRows::scores(out, ld, q, prepared, queries, first, count, scale);
+  const size_t end = first + count, coded = std::min(end, coded_rows());
+  if (first < coded) {
+    kernels_->sparse_dots(out, ld, prepared, atoms(), queries, sparse(first), coded - first, scale);
+    const auto [from, to] = exact_between(first, coded);
+    for (size_t i = from; i < to; ++i)
+      exact_.scores(out + (exact_at_[i] - first), ld, q, nullptr, queries, i, 1, scale);
+  }
+  const size_t next = std::max(first, coded);
+  if (next < end)
+    waiting_.scores(out + (next - first), ld, q, nullptr, queries, next - coded_rows(), end - next,
+                    scale);
+}
+
+void CsrRows::accumulate(float* acc, const float* p, size_t ld, size_t queries, size_t first,
+                         size_t count) const {
+  const size_t width = accumulator_width(), sums = width - dim_;
+  const size_t end = first + count, coded = std::min(end, coded_rows());
+  if (first < coded) {
+    std::vector<float> by_atom(sums * queries);  // [chunks, atoms, M]
+    kernels_->add_coefficients(by_atom.data(), atoms(), p, ld, queries, sparse(first),
+                               coded - first);
+    for (size_t m = 0; m < queries; ++m)
+      for (size_t i = 0; i < sums; ++i) acc[m * width + i] += by_atom[i * queries + m];
+    const auto [from, to] = exact_between(first, coded);
+    for (size_t i = from; i < to; ++i)
+      for (size_t m = 0; m < queries; ++m)
+        exact_.accumulate(acc + m * width + sums, p + m * ld + (exact_at_[i] - first), ld, 1, i, 1);
+  }
+  const size_t next = std::max(first, coded);
+  if (next < end)
+    for (size_t m = 0; m < queries; ++m)
+      waiting_.accumulate(acc + m * width + sums, p + m * ld + (next - first), ld, 1,
+                          next - coded_rows(), end - next);
+}
+
+void CsrRows::finish(float* out, const float* acc, size_t queries) const {
+  const size_t width = accumulator_width(), d = atom_dim();
+  const AtomRows all = atom_rows();
+  for (size_t m = 0; m < queries; ++m, acc += width, out += dim_) {
+    for (size_t j = 0; j < format_.chunks; ++j) {
+      const float* sums = acc + j * atoms();
+      if (all.split > 0)
+        kernels_->add_rows(out + j * d, sums, all.split, 1, {all.first, DType::kF16, d}, all.split);
+      if (online_)
+        kernels_->add_rows(out + j * d, sums + all.split, atoms(), 1, {all.second, DType::kF16, d},
+                           atoms() - all.split);
+    }
+    kernels_->add(out, acc + format_.chunks * atoms(), dim_);
+  }
+}
+
+size_t CsrRows::table_bytes() const {
+  return (collected_.size() + (online_ ? online_->size() : 0)) * sizeof(uint16_t);
+}
+
+}  // namespace pith

@@ -1,0 +1,441 @@
+// CSR's claims on data whose answer is known: planted sums are found again, errors fall with pairs,
+// orthogonal pursuit beats plain pursuit; and that codes are what they say, bit for bit.
+
+#include "methods/csr/csr.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "core/dtype.h"
+#include "methods/csr/csr_codec.h"
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+constexpr size_t kDim = 64;
+
+std::vector<float> normals(size_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(n);
+  for (float& v : x) v = normal(random);
+  return x;
+}
+
+struct Machine {
+  explicit Machine(const std::string& isa = "") : context{pool, memory, kernels_for(isa)} {}
+  ThreadPool pool{1};
+  MemoryCounter memory{0, /*poison=*/true};
+  Context context;
+};
+
+/// Identity and Walsh-Hadamard bases: 128 atoms of 64 channels, no two closer than 1/8, so that any
+/// sum of at most 4 = (1 + 8) / 2 atoms is found (Tropp 2004, Theorem 3.1).
+std::vector<uint16_t> two_bases() {
+  std::vector<uint16_t> atoms(2 * kDim * kDim);
+  for (size_t i = 0; i < kDim; ++i)
+    for (size_t c = 0; c < kDim; ++c) {
+      atoms[i * kDim + c] = f32_to_f16(i == c);
+      const bool odd = __builtin_popcountll(i & c) % 2;
+      atoms[(kDim + i) * kDim + c] = f32_to_f16(odd ? -0.125f : 0.125f);
+    }
+  return atoms;
+}
+
+/// Unit vectors in random directions.
+std::vector<uint16_t> random_atoms(size_t count, size_t dim, uint32_t seed) {
+  const auto x = normals(count * dim, seed);
+  std::vector<uint16_t> atoms(x.size());
+  for (size_t n = 0; n < count; ++n) {
+    double norm = 0;
+    for (size_t c = 0; c < dim; ++c) norm += double{x[n * dim + c]} * x[n * dim + c];
+    for (size_t c = 0; c < dim; ++c)
+      atoms[n * dim + c] = f32_to_f16(static_cast<float>(x[n * dim + c] / std::sqrt(norm)));
+  }
+  return atoms;
+}
+
+struct Codes {
+  std::vector<uint16_t> indices;
+  std::vector<float> coefficients;
+};
+
+Codes pursue(const std::vector<uint16_t>& atoms, const std::vector<float>& x, size_t dim,
+             const Pursuit::Shape& shape) {
+  Machine machine;
+  const size_t count = atoms.size() / dim, rows = x.size() / dim;
+  Pursuit pursuit(machine.context.kernels, machine.memory, {atoms.data(), count, nullptr, dim},
+                  count);
+  Codes codes{std::vector<uint16_t>(rows * shape.pairs), {}};
+  std::vector<uint16_t> bits(rows * shape.pairs);
+  pursuit.code(codes.indices.data(), bits.data(), x.data(), rows, shape);
+  for (uint16_t b : bits) codes.coefficients.push_back(f16_to_f32(b));
+  return codes;
+}
+
+/// Squared distance of each row from its code.
+std::vector<double> residuals(const std::vector<uint16_t>& atoms, const std::vector<float>& x,
+                              size_t dim, const Codes& codes) {
+  const size_t rows = x.size() / dim, pairs = codes.indices.size() / rows;
+  std::vector<double> out(rows);
+  for (size_t t = 0; t < rows; ++t)
+    for (size_t c = 0; c < dim; ++c) {
+      double left = x[t * dim + c];
+      for (size_t i = t * pairs; i < (t + 1) * pairs; ++i)
+        left -= double{codes.coefficients[i]} * f16_to_f32(atoms[codes.indices[i] * dim + c]);
+      out[t] += left * left;
+    }
+  return out;
+}
+
+double sum(const std::vector<double>& x) { return std::accumulate(x.begin(), x.end(), 0.0); }
+
+TEST(Csr, PlantedSumsAreFound) {
+  const auto atoms = two_bases();
+  std::mt19937 random(1);
+  for (size_t s = 1; s <= 4; ++s)
+    for (int trial = 0; trial < 50; ++trial) {
+      std::set<uint16_t> planted;
+      while (planted.size() < s) planted.insert(static_cast<uint16_t>(random() % (2 * kDim)));
+      std::vector<float> x(kDim);
+      std::vector<float> weights;
+      for (uint16_t n : planted) {
+        // Halves of odd numbers: f16 holds them, and none is 0.
+        weights.push_back(static_cast<float>(static_cast<int>(random() % 32) * 2 - 31) / 2);
+        for (size_t c = 0; c < kDim; ++c) x[c] += weights.back() * f16_to_f32(atoms[n * kDim + c]);
+      }
+      const Codes omp = pursue(atoms, x, kDim, {s, Solver::kOmp});
+      EXPECT_EQ(std::set<uint16_t>(omp.indices.begin(), omp.indices.end()), planted);
+      EXPECT_LT(residuals(atoms, x, kDim, omp)[0], 1e-4);
+      // Plain pursuit never chooses another atom either, but may need an atom twice.
+      const Codes mp = pursue(atoms, x, kDim, {s, Solver::kMp});
+      for (size_t i = 0; i < s; ++i)
+        EXPECT_TRUE(mp.coefficients[i] == 0 || planted.contains(mp.indices[i]));
+    }
+}
+
+TEST(Csr, ErrorsFallWithPairsAndOrthogonalPursuitIsBetter) {
+  const auto atoms = random_atoms(256, kDim, 2);
+  const auto x = normals(200 * kDim, 3);
+  std::vector<double> last[2] = {std::vector<double>(200, INFINITY),
+                                 std::vector<double>(200, INFINITY)};
+  for (size_t s : {1, 2, 3, 4, 6, 8, 12, 16, 32}) {
+    double total[2] = {};
+    for (Solver solver : {Solver::kMp, Solver::kOmp}) {
+      const auto side = static_cast<size_t>(solver);
+      const auto left = residuals(atoms, x, kDim, pursue(atoms, x, kDim, {s, solver}));
+      // f16 coefficients add up to 2^-22 of a row's norm, about 64.
+      for (size_t t = 0; t < 200; ++t) EXPECT_LE(left[t], last[side][t] + 1e-4) << s;
+      last[side] = left;
+      total[side] = sum(left);
+    }
+    EXPECT_LE(total[1], total[0] * (1 + 1e-6)) << s;
+    EXPECT_TRUE(s < 8 || total[1] < 0.95 * total[0]) << s;
+  }
+}
+
+TEST(Csr, ErrorsFallWithAtoms) {
+  const auto x = normals(100 * kDim, 4);
+  double last = INFINITY;
+  for (size_t n : {64, 256, 1024}) {
+    const auto atoms = random_atoms(n, kDim, 5);
+    const double left = sum(residuals(atoms, x, kDim, pursue(atoms, x, kDim, {8, Solver::kMp})));
+    EXPECT_LT(left, last);
+    last = left;
+  }
+}
+
+TEST(Csr, AnAtomChosenAgainAddsToItsCoefficient) {
+  // Two atoms at 45 degrees and a row in their plane: plain pursuit goes back and forth.
+  std::vector<uint16_t> atoms(2 * 16);
+  const float half = std::sqrt(0.5f);
+  atoms[0] = f32_to_f16(1);
+  atoms[16] = atoms[17] = f32_to_f16(half);
+  std::vector<float> x(16);
+  x[0] = -3;
+  x[1] = 2;
+  for (size_t s : {3, 6, 12}) {
+    const Codes codes = pursue(atoms, x, 16, {s, Solver::kMp});
+    EXPECT_NE(codes.indices[0], codes.indices[1]);
+    for (size_t i = 2; i < s; ++i) EXPECT_EQ(codes.coefficients[i], 0);
+    EXPECT_NEAR(residuals(atoms, x, 16, codes)[0], std::pow(0.5, static_cast<double>(s) - 3), 1e-3);
+  }
+}
+
+TEST(Csr, NegativesOfAtomsAddNothing) {
+  const auto atoms = random_atoms(128, kDim, 6);
+  auto both = atoms;
+  for (uint16_t a : atoms) both.push_back(a ^ 0x8000);
+  const auto x = normals(50 * kDim, 7);
+  for (Solver solver : {Solver::kMp, Solver::kOmp}) {
+    const auto a = residuals(atoms, x, kDim, pursue(atoms, x, kDim, {8, solver}));
+    const auto b = residuals(both, x, kDim, pursue(both, x, kDim, {8, solver}));
+    for (size_t t = 0; t < 50; ++t) EXPECT_NEAR(a[t], b[t], 1e-3);
+  }
+}
+
+CsrFormat format_of(size_t pairs, size_t chunks, size_t online) {
+  CsrFormat format;
+  format.pairs = pairs;
+  format.chunks = chunks;
+  format.online = format.collect = online;
+  return format;
+}
+
+std::unique_ptr<CsrRows> make(const Machine& machine, const CsrFormat& format, size_t dim = kDim,
+                              const OfflineAtoms& offline = {}) {
+  RowsRequest request;
+  request.dim = dim;
+  return std::make_unique<CsrRows>(machine.context, format, request, offline);
+}
+
+std::vector<float> decoded(const CodedRows& rows) {
+  std::vector<float> x(rows.rows() * rows.dim());
+  rows.decode(x.data(), 0, rows.rows());
+  return x;
+}
+
+TEST(Csr, BytesAreThirtyTwoBitsAPair) {
+  const Machine machine;
+  for (const auto& [pairs, chunks] : {std::pair<size_t, size_t>{8, 1}, {8, 2}, {6, 2}, {16, 4}}) {
+    CsrFormat format = format_of(pairs, chunks, 48);
+    const auto rows = make(machine, format);
+    const auto x = normals(100 * kDim, 8);
+    rows->append(x.data(), kDim, 47);
+    EXPECT_EQ(rows->payload_bytes(), 47 * kDim * 2) << "rows wait in f16";
+    EXPECT_FALSE(rows->has_dictionary());
+    rows->append(x.data() + 47 * kDim, kDim, 53);
+    // s of the paper is pairs / chunks: 32 s s_n / d bits a channel.
+    EXPECT_EQ(8 * rows->payload_bytes(), 100 * kDim * (32 * pairs) / kDim);
+    EXPECT_EQ(rows->metadata_bytes(), 0u);
+    EXPECT_EQ(rows->table_bytes(), 48 * (kDim / chunks) * 2);
+    EXPECT_EQ(rows->allocated_bytes(), machine.memory.bytes(MemoryKind::kPayload) +
+                                           machine.memory.bytes(MemoryKind::kMetadata) +
+                                           machine.memory.bytes(MemoryKind::kShared));
+  }
+}
+
+TEST(Csr, OnlineAtomsAreTheFirstRows) {
+  const Machine machine;
+  const auto rows = make(machine, format_of(1, 1, 20));
+  const auto x = normals(20 * kDim, 9);
+  rows->append(x.data(), kDim, 20);
+  ASSERT_TRUE(rows->has_dictionary());
+  const auto got = decoded(*rows);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], x[i], 5e-3) << "one pair, one atom";
+}
+
+TEST(Csr, CentroidsOfTheFirstRowsMayBeTheAtoms) {
+  // Rows around 4 directions, each with a sign of its own: 4 clusters of rows in all.
+  const Machine machine;
+  CsrFormat format = format_of(1, 1, 4);
+  format.clusters = true;
+  format.collect = 64;
+  const auto rows = make(machine, format);
+  auto x = normals(100 * kDim, 30);
+  for (size_t t = 0; t < 100; ++t)
+    for (size_t c = 0; c < kDim; ++c)
+      x[t * kDim + c] = 0.02f * x[t * kDim + c] + (c % 4 == t % 4 ? (t % 8 ? 1.0f : 2.0f) : 0);
+  rows->append(x.data(), kDim, 63);
+  EXPECT_EQ(rows->table_bytes(), 63 * kDim * 2) << "all of them are held until then";
+  rows->append(x.data() + 63 * kDim, kDim, 37);
+  EXPECT_EQ(rows->table_bytes(), 4 * kDim * 2);
+  const auto got = decoded(*rows);
+  double left = 0, power = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    left += std::pow(x[i] - got[i], 2.0);
+    power += std::pow(x[i], 2.0);
+  }
+  EXPECT_LT(left, 0.3 * power) << "at most one of the four has no centroid of its own";
+}
+
+TEST(Csr, CodesDependNeitherOnChunksNorOnClones) {
+  CsrFormat format = format_of(8, 2, 64);
+  format.collect = 100;
+  format.outliers = 0.75f;
+  for (Solver solver : {Solver::kMp, Solver::kOmp}) {
+    format.solver = solver;
+    const Machine machine;
+    const auto x = normals(300 * kDim, 10);
+    const auto whole = make(machine, format);
+    whole->append(x.data(), kDim, 300);
+    EXPECT_GT(whole->outlier_rows(), 0u);
+    for (size_t step : {1, 7, 129}) {
+      auto parts = make(machine, format);
+      std::unique_ptr<CodedRows> copy;
+      for (size_t t = 0; t < 300; t += step) {
+        if (t >= 56 && !copy) {
+          copy = parts->clone();  // in the middle of collecting
+          const auto other = normals(200 * kDim, 11);
+          copy->append(other.data(), kDim, 200);
+        }
+        parts->append(x.data() + t * kDim, kDim, std::min(step, 300 - t));
+      }
+      EXPECT_EQ(decoded(*parts), decoded(*whole)) << step;
+      EXPECT_EQ(parts->payload_bytes(), whole->payload_bytes());
+    }
+  }
+}
+
+TEST(Csr, DroppedRowsLeaveTheOthersBitForBit) {
+  const Machine machine;
+  std::mt19937 random(12);
+  for (size_t before : {40, 64, 200}) {  // while collecting, just fixed, after
+    CsrFormat format = format_of(6, 1, 64);
+    format.outliers = 0.8f;
+    const auto rows = make(machine, format);
+    const auto x = normals(300 * kDim, 13);
+    rows->append(x.data(), kDim, before);
+    auto expected = decoded(*rows);
+    std::vector<uint32_t> kept;
+    for (uint32_t t = 0; t < before; ++t)
+      if (random() % 3) kept.push_back(t);
+    rows->keep(kept);
+    ASSERT_EQ(rows->rows(), kept.size());
+    const auto got = decoded(*rows);
+    for (size_t i = 0; i < kept.size(); ++i)
+      for (size_t c = 0; c < kDim; ++c) ASSERT_EQ(got[i * kDim + c], expected[kept[i] * kDim + c]);
+    EXPECT_EQ(rows->allocated_bytes() >= rows->payload_bytes() + rows->table_bytes(), true);
+    rows->append(x.data() + before * kDim, kDim, 300 - before);
+    EXPECT_EQ(rows->rows(), kept.size() + 300 - before);
+    const auto after = decoded(*rows);
+    const bool same = std::equal(got.begin(), got.end(), after.begin());
+    EXPECT_TRUE(same || before < 64);
+    rows->keep({});
+    EXPECT_EQ(rows->payload_bytes() + rows->metadata_bytes(), 0u);
+  }
+}
+
+/// Rows in all three states: coded, exact for their residual, and (few) waiting.
+struct Mixed {
+  Mixed(const Machine& machine, CsrFormat format, size_t dim, size_t count)
+      : rows(make(machine, format, dim, offline(dim / format.chunks))) {
+    const auto x = normals(count * dim, 15);
+    rows->append(x.data(), dim, count);
+  }
+  OfflineAtoms offline(size_t dim) {
+    const auto atoms = std::make_shared<std::vector<uint16_t>>(random_atoms(96, dim, 14));
+    return {atoms->data(), 96, dim, atoms};
+  }
+  std::unique_ptr<CsrRows> rows;
+};
+
+TEST(Csr, ScoresAndSumsAreThoseOfTheDecodedRows) {
+  for (std::string_view isa : available_isas())
+    for (size_t dim : {64, 96, 128})
+      for (size_t count : {30, 90})
+        for (size_t queries : {1, 4, 7}) {
+          const Machine machine{std::string(isa)};
+          CsrFormat format = format_of(8, 2, 40);
+          format.rotated_keys = true;
+          format.outliers = 0.57f + 0.0017f * static_cast<float>(dim);  // some rows, not all
+          const Mixed mixed(machine, format, dim, count);
+          const CsrRows& rows = *mixed.rows;
+          const auto x = decoded(rows);
+          if (count == 90) {
+            EXPECT_GT(rows.outlier_rows(), 0u);
+            EXPECT_LT(rows.outlier_rows(), 50u);
+          }
+          const auto q = normals(queries * dim, 16), p = normals(queries * count, 17);
+          std::vector<float> prepared(rows.prepared_size(queries)), scores(queries * count);
+          rows.prepare(prepared.data(), q.data(), queries);
+          const size_t width = rows.accumulator_width();
+          std::vector<float> acc(queries * width), out(queries * dim, 1);
+          for (const auto& [first, n] : {std::pair<size_t, size_t>{0, 17}, {17, count - 17}}) {
+            rows.scores(scores.data() + first, count, q.data(), prepared.data(), queries, first, n,
+                        0.5f);
+            rows.accumulate(acc.data(), p.data() + first, count, queries, first, n);
+          }
+          rows.finish(out.data(), acc.data(), queries);
+          for (size_t m = 0; m < queries; ++m) {
+            std::vector<double> expected(dim, 1);
+            for (size_t t = 0; t < count; ++t) {
+              double score = 0;
+              for (size_t c = 0; c < dim; ++c) {
+                score += 0.5 * q[m * dim + c] * x[t * dim + c];
+                expected[c] += double{p[m * count + t]} * x[t * dim + c];
+              }
+              ASSERT_NEAR(scores[m * count + t], score, 1e-3) << isa << " " << t;
+            }
+            for (size_t c = 0; c < dim; ++c) ASSERT_NEAR(out[m * dim + c], expected[c], 1e-3);
+          }
+        }
+}
+
+TEST(Csr, OutlierRowsAreExactAndCounted) {
+  const Machine machine;
+  CsrFormat format = format_of(4, 1, 64);
+  format.outliers = 0.5f;
+  const auto rows = make(machine, format);
+  const auto first = normals(64 * kDim, 18);
+  rows->append(first.data(), kDim, 64);
+  EXPECT_EQ(rows->outlier_rows(), 0u) << "rows that are atoms leave no residual";
+  auto odd = normals(10 * kDim, 19);
+  for (float& v : odd) v = f16_to_f32(f32_to_f16(v));
+  rows->append(odd.data(), kDim, 10);
+  ASSERT_EQ(rows->outlier_rows(), 10u) << "64 random atoms cannot halve a random row";
+  const auto got = decoded(*rows);
+  EXPECT_TRUE(std::equal(odd.begin(), odd.end(), got.begin() + 64 * kDim));
+  EXPECT_EQ(rows->payload_bytes(), 74 * 4 * 4 + 10 * kDim * 2);
+  EXPECT_EQ(rows->metadata_bytes(), 10 * sizeof(uint32_t));
+}
+
+std::string refusal(const std::string& policy, size_t dim = kDim) {
+  const Machine machine;
+  try {
+    const Policy parsed = Policy::parse("exact+" + policy);
+    const PolicyPart& part = *parsed.rules.front().key_codec;
+    const CodecRow& row = codec_row("csr");
+    RowsRequest request;
+    request.dim = dim;
+    row.make(Parameters(row.info, part), Side::kKeys)->make_rows(machine.context, request);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Csr, WhatCannotBeIsRefused) {
+  EXPECT_EQ(refusal("csr"), "");
+  EXPECT_NE(refusal("csr(s=65)").find("at most 64"), std::string::npos);
+  EXPECT_NE(refusal("csr(s=0)"), "");
+  EXPECT_NE(refusal("csr(s=8,chunks=3)").find("divide"), std::string::npos);
+  EXPECT_NE(refusal("csr(s=8,chunks=4)", 80).find("head_dim 80"), std::string::npos);
+  EXPECT_NE(refusal("csr(online=0)").find("no atoms"), std::string::npos);
+  EXPECT_NE(refusal("csr(online=70000)").find("65536"), std::string::npos);
+  EXPECT_NE(refusal("csr(solver=lasso)"), "");
+}
+
+TEST(Csr, NumbersThatF16CannotHoldAreRefused) {
+  for (float bad : {NAN, INFINITY, 1e6f}) {
+    const Machine machine;
+    for (size_t at : {3, 30}) {  // while collecting, and after
+      const auto rows = make(machine, format_of(4, 1, 16));
+      auto x = normals(40 * kDim, 20);
+      x[at * kDim + 5] = bad;
+      EXPECT_THROW(rows->append(x.data(), kDim, 40), Error);
+    }
+  }
+}
+
+TEST(Csr, ZeroRowsStayZero) {
+  const Machine machine;
+  for (Solver solver : {Solver::kMp, Solver::kOmp}) {
+    CsrFormat format = format_of(4, 2, 16);
+    format.solver = solver;
+    format.outliers = 0.5f;
+    const auto rows = make(machine, format);
+    const std::vector<float> x(40 * kDim);
+    rows->append(x.data(), kDim, 40);
+    EXPECT_EQ(decoded(*rows), x);
+    EXPECT_EQ(rows->outlier_rows(), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace pith

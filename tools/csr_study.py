@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Directions of CSR's Tables 3 to 7 on a model, and its errors by dictionary: docs/results/csr.md.
+
+usage: csr_study.py table3|table4|table5|table6|table7|errors|all
+                    --train FILE --text FILE [--model FOLDER] [--dict FILE] [--write]
+
+`--train` is what dictionaries are trained on, `--text` what policies are measured on. Needs
+build/bin/pith and no packages. Without --write the tables go to standard output; with it they
+replace what stands between the marks of each table in the page.
+"""
+
+import argparse
+import functools
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROGRAM = ROOT / "build/bin/pith"
+PAGE = ROOT / "docs/results/csr.md"
+AROUND = ",sink=4,window=64"
+
+
+def pith(*arguments):
+    done = subprocess.run([PROGRAM, *map(str, arguments), "--json"], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(done.stderr)
+    return json.loads(done.stdout)
+
+
+@functools.cache
+def trained(options, settings, out=None):
+    """Losses as shares of the rows' power, means over dictionaries: {side: [by epoch]}."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = out or pathlib.Path(folder) / "d.safetensors"
+        report = pith("train-dict", "-m", options.model, "-f", options.train, "-o", path,
+                      *settings.split())
+    sides = {}
+    for side in ("keys", "values"):
+        jobs = [j for j in report["dictionaries"] if j["side"] == side]
+        sides[side] = [sum(j["losses"][e] / j["power"] for j in jobs) / len(jobs)
+                       for e in range(len(jobs[0]["losses"]))]
+    return sides
+
+
+def sizes_and_chunks(options, side):
+    lines = ["| atoms a head | s | s_n | loss |", "|---|---|---|---|"]
+    name = side[:-1]
+    for atoms in (128, 256):
+        for pairs in (4, 8):
+            for chunks in (1, 2, 4):
+                losses = trained(options, f"--tokens 4096 --epochs 8 --atoms {atoms} "
+                                 f"--key-pairs {pairs} --key-chunks {chunks} "
+                                 f"--value-pairs {pairs} --value-chunks {chunks}")
+                lines.append(f"| {atoms} | {pairs} | {chunks} | {losses[side][-1]:.4f} |")
+    return [f"Trained dictionaries for {side}, s pairs for each of a {name}'s s_n parts "
+            "(4096 tokens, 8 epochs).", "", *lines]
+
+
+def table3(options):
+    return sizes_and_chunks(options, "values")
+
+
+def table4(options):
+    return sizes_and_chunks(options, "keys")
+
+
+def table5(options):
+    lines = ["| atoms a head | loss on keys | loss on values |", "|---|---|---|"]
+    for atoms in (64, 128, 256, 512):
+        losses = trained(options, f"--tokens 8192 --epochs 10 --atoms {atoms}")
+        lines.append(f"| {atoms} | {losses['keys'][-1]:.4f} | {losses['values'][-1]:.4f} |")
+    return ["Keys s = 8, values s = 4 and s_n = 2 (8192 tokens, 10 epochs).", "", *lines]
+
+
+def table6(options):
+    lines = ["| L_div | side | before | epoch 5 | epoch 10 | epoch 20 |", "|---|---|---|---|---|---|"]
+    for name, share in (("with", 0.1), ("without", 0)):
+        losses = trained(options, f"--tokens 8192 --epochs 20 --diversity {share}")
+        for side in ("keys", "values"):
+            row = [f"{losses[side][e]:.4f}" for e in (0, 5, 10, 20)]
+            lines.append(f"| {name} | {side} | " + " | ".join(row) + " |")
+    return ["256 atoms a head (8192 tokens, 20 epochs).", "", *lines]
+
+
+def probe(options, policies, tokens, seeds=2):
+    arguments = ["probe", "-m", options.model, "-f", options.text, "-c", tokens, "--seeds", seeds]
+    for policy in policies:
+        arguments += ["--kv-policy", policy]
+    return pith(*arguments)["policies"]
+
+
+def digits(x):
+    return f"{x:.4f}" if x < 0.1 else f"{x:.3f}"
+
+
+def table7(options):
+    lines = ["| s | online atoms a head | bits | error |", "|---|---|---|---|"]
+    settings = [(s, online) for s in (8, 16) for online in (0, 256, 512)]
+    policies = [f"exact+csr(s={s},online={n},dict={options.dict}){AROUND}" for s, n in settings]
+    for (s, n), p in zip(settings, probe(options, policies, 8192)):
+        everything = p["all"]
+        lines.append(f"| {s} | {n} | {everything['effective_bits']:.2f} | "
+                     f"{digits(everything['error_mean'])} |")
+    return ["Attention error on 8192 tokens with 256 trained atoms a head; mp.", "", *lines]
+
+
+def errors(options):
+    with tempfile.TemporaryDirectory() as folder:
+        files = {"trained": options.dict}
+        for method in ("gaussian", "rows", "kmeans"):
+            files[method] = pathlib.Path(folder) / f"{method}.safetensors"
+            trained(options, f"--tokens 32768 --method {method}", files[method])
+        policies = {}
+        for s in (16, 8, 6, 4):
+            for name, file in files.items():
+                policies[f"{name}, s={s}"] = f"s={s},online=0,dict={file}"
+            policies[f"online, s={s}"] = f"s={s}"
+            policies[f"online k-means, s={s}"] = f"s={s},draw=kmeans"
+            policies[f"trained + online, s={s}"] = f"s={s},dict={options.dict}"
+            policies[f"trained, s={s}, omp"] = f"s={s},online=0,solver=omp,dict={options.dict}"
+            policies[f"trained + online, s={s}, omp"] = f"s={s},solver=omp,dict={options.dict}"
+        policies["online, s=8, keys after RoPE"] = "s=8,rope=post"
+        policies["trained, s=8, omp, outliers=0.4"] = (
+            f"s=8,online=0,solver=omp,outliers=0.4,dict={options.dict}")
+        found = probe(options, [f"exact+csr({p}){AROUND}" for p in policies.values()], 8192)
+    layers = len(found[0]["layers"])
+    lines = ["| dictionary | bits | error | " +
+             " | ".join(f"layer {i}" for i in range(layers)) + " |",
+             "|---" * (3 + layers) + "|"]
+    for name, p in sorted(zip(policies, found), key=lambda x: x[1]["all"]["effective_bits"]):
+        row = [name, f"{p['all']['effective_bits']:.2f}", digits(p["all"]["error_mean"])]
+        lines.append("| " + " | ".join(row + [digits(l["error_mean"]) for l in p["layers"]]) + " |")
+    return ["8192 tokens, all rows, 2 seeds, the last 256 queries; 256 atoms a head in each part. "
+            "gaussian, rows, kmeans and trained: `pith train-dict --method ...` on the same text. "
+            "mp unless said.", "", *lines]
+
+
+STUDIES = {"table3": table3, "table4": table4, "table5": table5, "table6": table6,
+           "table7": table7, "errors": errors}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=[*STUDIES, "all"])
+    parser.add_argument("--train", required=True)
+    parser.add_argument("--text", required=True)
+    parser.add_argument("--model", default="models/demo")
+    parser.add_argument("--dict", default="models/demo/csr.safetensors")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    for name in STUDIES if options.what == "all" else [options.what]:
+        lines = STUDIES[name](options)
+        if not options.write:
+            print(f"## {name}\n", *lines, "", sep="\n", flush=True)
+            continue
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        page = PAGE.read_text(encoding="utf-8")
+        if begin not in page or end not in page:
+            sys.exit(f"csr_study: {PAGE} has no marks for {name}")
+        block = "\n".join([begin, "", *lines, "", end])
+        page = re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _: block, page, flags=re.S)
+        PAGE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
