@@ -21,6 +21,7 @@ void add_attend(CLI::App& root, Action& action);
 void add_demo(CLI::App& root, Action& action);
 void add_probe(CLI::App& root, Action& action);
 void add_eval(CLI::App& root, Action& action);
+void add_report(CLI::App& root, Action& action);
 void add_completion(CLI::App& root, Action& action);
 
 inline constexpr int kExitUsage = 2;
