@@ -12,7 +12,7 @@ namespace pith {
 namespace {
 
 constexpr double kWidth = 360, kHeight = 280;
-constexpr double kLeft = 50, kRight = 346, kTop = 12, kBottom = 234;
+constexpr double kLeft = 60, kRight = 346, kTop = 12, kBottom = 234;
 constexpr double kBreak = 16;  // room for the mark "0" of a log axis
 constexpr double kMarker = 4.2;
 constexpr double kDigit = 6.4, kText = 12;  // of a number beside a point
@@ -51,15 +51,18 @@ class Scale {
 
  private:
   std::vector<double> log_marks(size_t most) const {
-    static constexpr std::array<std::array<double, 3>, 3> kSteps{{{1, 2, 5}, {1, 3, 0}, {1, 0, 0}}};
+    // From fine to coarse: steps within each power of ten, then whole powers, then some of them.
+    static const std::vector<std::vector<double>> kSteps{
+        {1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8}, {1, 1.5, 2, 3, 5, 7}, {1, 2, 5}, {1, 3}, {1}};
     for (const int every : {1, 2, 3, 4, 6, 8})
-      for (size_t s = every == 1 ? 0 : kSteps.size() - 1; s < kSteps.size(); ++s) {
+      for (const auto& steps : kSteps) {
+        if (every > 1 && steps.size() > 1) continue;
         std::vector<double> found;
-        for (int p = static_cast<int>(std::floor(low_)) - 1; p <= high_ + 1; ++p)
-          for (double step : kSteps[s]) {
-            const double value = step * std::pow(10.0, p), v = step > 0 ? std::log10(value) : -1e9;
-            if (v >= low_ && v <= high_ && (every == 1 || (p % every) == 0))
-              found.push_back(value);
+        for (int p = static_cast<int>(std::floor(low_)); p <= high_; ++p)
+          for (const double step : steps) {
+            const double v = p + std::log10(step);
+            if (v >= low_ && v <= high_ && p % every == 0)
+              found.push_back(step * std::pow(10.0, p));
           }
         if (found.size() <= most) return found;
       }
@@ -95,8 +98,7 @@ std::string shape(size_t series, double x, double y, double r) {
                          at(y + 0.85 * r), at(x - 1.1 * r), at(y + 0.85 * r));
     default:
       return fmt::format("<path d='M{} {}L{} {}L{} {}L{} {}Z'", at(x), at(y - 1.25 * r),
-                         at(x + 1.25 * r), at(y), at(x), at(y + 1.25 * r), at(x - 1.25 * r),
-                         at(y));
+                         at(x + 1.25 * r), at(y), at(x), at(y + 1.25 * r), at(x - 1.25 * r), at(y));
   }
 }
 
@@ -110,7 +112,8 @@ struct Box {
 class Drawing {
  public:
   explicit Drawing(const Plot& plot)
-      : plot_(plot), x_(plot.x, values(true), kLeft + 6, kRight),
+      : plot_(plot),
+        x_(plot.x, values(true), kLeft + 6, kRight),
         y_(plot.y, values(false), kBottom - 6, kTop) {}
 
   std::string text() {
@@ -148,13 +151,16 @@ class Drawing {
   void axes() {
     const auto mark = [&](double x, double y, const std::string& text, bool horizontal) {
       if (horizontal)
-        out_ += fmt::format("<path class='grid' d='M{:.1f} {}V{}'/><text class='mark' x='{:.1f}' "
-                            "y='{}' text-anchor='middle'>{}</text>",
-                            x, kTop, kBottom, x, kBottom + 15, escape_html(text));
+        out_ += fmt::format(
+            "<path class='grid' d='M{:.1f} {}V{}'/><text class='mark' x='{:.1f}' "
+            "y='{}' text-anchor='middle'>{}</text>",
+            x, kTop, kBottom, std::min(x, kWidth - 3 * double(text.size())), kBottom + 15,
+            escape_html(text));
       else
-        out_ += fmt::format("<path class='grid' d='M{} {:.1f}H{}'/><text class='mark' x='{}' "
-                            "y='{:.1f}' text-anchor='end'>{}</text>",
-                            kLeft, y, kRight, kLeft - 5, y + 4, escape_html(text));
+        out_ += fmt::format(
+            "<path class='grid' d='M{} {:.1f}H{}'/><text class='mark' x='{}' "
+            "y='{:.1f}' text-anchor='end'>{}</text>",
+            kLeft, y, kRight, kLeft - 5, y + 4, escape_html(text));
     };
     for (double v : x_.marks(5)) mark(x_(v), 0, plot_.x.tick(v), true);
     for (double v : y_.marks(7)) mark(0, y_(v), plot_.y.tick(v), false);
@@ -163,8 +169,8 @@ class Drawing {
         "<path class='axis' d='M{} {}V{}H{}'/><text class='label' x='{}' y='{}' "
         "text-anchor='middle'>{}</text><text class='label' transform='translate(11 {}) "
         "rotate(-90)' text-anchor='middle'>{}</text>",
-        kLeft, kTop, kBottom, kRight, (kLeft + kRight) / 2, kHeight - 10, escape_html(plot_.x.label),
-        (kTop + kBottom) / 2, escape_html(plot_.y.label));
+        kLeft, kTop, kBottom, kRight, (kLeft + kRight) / 2, kHeight - 10,
+        escape_html(plot_.x.label), (kTop + kBottom) / 2, escape_html(plot_.y.label));
   }
 
   void draw(const PlotLine& line) {
@@ -200,8 +206,8 @@ class Drawing {
         const double cx = x + (distance + width / 4) * std::cos(angle);
         const double cy = y + distance * std::sin(angle);
         const Box box{cx - width / 2, cy - kText / 2 + 1, cx + width / 2, cy + kText / 2 - 1};
-        const bool inside = box.left > kLeft && box.right < kWidth && box.top > 0 &&
-                            box.bottom < kBottom;
+        const bool inside =
+            box.left > kLeft && box.right < kWidth && box.top > 0 && box.bottom < kBottom;
         if (!inside || std::ranges::any_of(taken_, [&](const Box& b) { return b.meets(box); }))
           continue;
         best = box, far = distance;
@@ -226,8 +232,9 @@ class Drawing {
 }  // namespace
 
 std::string marker_svg(size_t series) {
-  return fmt::format("<svg class='key' viewBox='0 0 14 14' aria-hidden='true'>{} class='c{}'/></svg>",
-                     shape(series, 7, 7, 5), series);
+  return fmt::format(
+      "<svg class='key' viewBox='0 0 14 14' aria-hidden='true'>{} class='c{}'/></svg>",
+      shape(series, 7, 7, 5), series);
 }
 
 std::string plot_svg(const Plot& plot) {

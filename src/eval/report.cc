@@ -47,12 +47,14 @@ Facts facts_of(const Results& results) {
   for (const ResultGroup& g : results.groups) {
     f.models.insert(g.setting.value("model", "unknown"));
     f.versions.insert(g.setting.value("version", "unknown"));
-    if (g.null_control) f.control = true, f.null_control = std::max(f.null_control, *g.null_control);
+    if (g.null_control)
+      f.control = true, f.null_control = std::max(f.null_control, *g.null_control);
     for (const ResultRow& row : g.rows)
       f.policies.insert(row.policy), f.seeds = std::max(f.seeds, row.seeds);
   }
   for (const ProbeGroup& g : results.probes) {
-    f.models.insert(g.model.substr(g.model.find_last_of('/') + 1)), f.seeds = std::max(f.seeds, static_cast<size_t>(g.seeds));
+    f.models.insert(g.model.substr(g.model.find_last_of('/') + 1)),
+        f.seeds = std::max(f.seeds, static_cast<size_t>(g.seeds));
     for (const ProbeRow& row : g.rows) f.policies.insert(row.policy);
   }
   for (const SelectorCost& c : results.costs) f.policies.insert(c.policy);
@@ -135,9 +137,11 @@ std::string overview_section(const Results& results) {
   if (columns.empty()) return "";
   const auto bits = [&](const std::string& p) { return sizes.contains(p) ? sizes[p]->bits : 1e9; };
   std::ranges::stable_sort(order, [&](const auto& a, const auto& b) { return bits(a) > bits(b); });
-  HtmlTable table{"Each policy's figures, by falling effective bits at its longest context "
-                  "(everything included, 16 = an f16 cache).",
-                  {"policy", "seeds", "kept", "bits", "KV cache"}, {}};
+  HtmlTable table{
+      "Each policy's figures, by falling effective bits at its longest context "
+      "(everything included, 16 = an f16 cache).",
+      {"policy", "seeds", "kept", "bits", "KV cache"},
+      {}};
   for (const Column& column : columns) table.heads.push_back(column.head);
   for (const std::string& policy : order) {
     std::vector<std::string> cells{policy_html(policy), "", "", "", ""};

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 
 #include "eval/plot.h"
@@ -15,7 +17,20 @@ namespace {
 constexpr const char* kFamilies[] = {"exact", "selector (fewer rows)", "codec (fewer bits)",
                                      "selector and codec"};
 
-std::string tick_figure(double v) { return figure(v, 1); }
+// Marks are round numbers: as few digits as they have.
+std::string tick_figure(double v) { return fmt::format("{:g}", v); }
+std::string tick_bytes(double v) {
+  const char* unit = " B";
+  for (const char* larger : {" kB", " MB", " GB", " TB"})
+    if (v >= 999.5) v /= 1000, unit = larger;
+  return fmt::format("{:.3g}{}", v, unit);
+}
+std::string tick_seconds(double v) {
+  return v < 0.9995e-3 ? fmt::format("{:.3g} µs", v * 1e6)
+         : v < 0.9995  ? fmt::format("{:.3g} ms", v * 1e3)
+                       : fmt::format("{:.3g} s", v);
+}
+std::string tick_tokens(double v) { return fmt::format("{:.0f}", v); }
 std::string tick_percent(double v) { return fmt::format("{:.0f}%", 100 * v); }
 
 // What a plot of a group compares: a figure of quality against a cost.
@@ -36,17 +51,18 @@ std::string comparison_figure(const ResultGroup& group, const Comparison& c) {
   for (size_t i = 0; i < group.rows.size(); ++i) {
     const ResultRow& row = group.rows[i];
     if (row.count < group.most_count()) continue;  // unfinished: not to be compared
-    points.push_back({i, c.bytes ? row.bytes : row.seconds,
-                      c.score ? row.score.mean : row.divergence.mean});
+    points.push_back(
+        {i, c.bytes ? row.bytes : row.seconds, c.score ? row.score.mean : row.divergence.mean});
   }
   const auto front = pareto_front(points, c.score);
   Plot plot{c.title,
             fmt::format("{} policies; the {} that no other beats in both are numbered and listed "
                         "below",
                         points.size(), front.size()),
-            {c.bytes ? "KV cache" : "seconds", true, c.bytes ? bytes_text : seconds_text},
+            {c.bytes ? "KV cache" : "seconds", true, c.bytes ? tick_bytes : tick_seconds},
             {c.value_name, !c.score, c.score ? tick_percent : tick_figure},
-            {}, {}};
+            {},
+            {}};
   std::string list;
   PlotLine border{{}, 0, "the Pareto front", "", true};
   for (size_t i = 0; i < front.size(); ++i) {
@@ -63,9 +79,10 @@ std::string comparison_figure(const ResultGroup& group, const Comparison& c) {
     plot.points.push_back({p.cost, p.value, policy_family(row.policy), point_title(row, c),
                            at == front.end() ? "" : std::to_string(at - front.begin() + 1)});
   }
-  return fmt::format("<figure><h3>{}</h3>{}<figcaption>Nothing measured is better for less:"
-                     "<ol>{}</ol></figcaption></figure>",
-                     escape_html(c.title), plot_svg(plot), list);
+  return fmt::format(
+      "<figure><h3>{}</h3>{}<figcaption>No other policy is better for less:"
+      "<ol>{}</ol></figcaption></figure>",
+      escape_html(c.title), plot_svg(plot), list);
 }
 
 std::string turns_text(const std::vector<double>& turns) {
@@ -78,12 +95,12 @@ std::string group_table(const ResultGroup& group) {
   const bool task = group.kind == "task";
   HtmlTable table;
   table.caption = fmt::format(
-      "{} ±: {}.", escape_html(group_title(group)),
+      "{}. ±: {}.", group_title(group),
       task ? "deviation over seeds" : "standard error, with several seeds their deviation");
-  table.heads = task ? std::vector<std::string>{"policy", "seeds", "samples", "score", "by turn, %"}
-                     : std::vector<std::string>{"policy", "seeds", "predictions", "KL, nats",
-                                                "KL median", "KL 99%", "same top", "perplexity",
-                                                "ln ratio"};
+  table.heads =
+      task ? std::vector<std::string>{"policy", "seeds", "samples", "score", "by turn, %"}
+           : std::vector<std::string>{"policy", "seeds",    "predictions", "KL, nats", "KL median",
+                                      "KL 99%", "same top", "perplexity",  "ln ratio"};
   for (const char* head : {"kept", "KV cache", "bits", "seconds"}) table.heads.emplace_back(head);
   for (const ResultRow& row : group.rows) {
     std::vector<std::string> cells{policy_html(row.policy), std::to_string(row.seeds),
@@ -137,23 +154,24 @@ std::string group_title(const ResultGroup& group) {
 
 std::string count_text(const ResultGroup& group, const ResultRow& row) {
   const size_t most = group.most_count();
-  return row.count == most ? std::to_string(row.count)
-                           : fmt::format("{} of {}", row.count, most);
+  return row.count == most ? std::to_string(row.count) : fmt::format("{} of {}", row.count, most);
 }
 
 std::string HtmlTable::text() const {
+  // The caption stands outside the box that scrolls sideways, where it would be cut off.
   std::string out = fmt::format(
-      "<div class='wide' tabindex='0' role='region' aria-label='{}'><table><caption>{}</caption>"
-      "<thead><tr>",
-      escape_html(heads.empty() ? "table" : "table by " + heads[0]), caption);
+      "<p class='caption'>{0}</p><div class='wide' tabindex='0' role='region' "
+      "aria-label='{1}'><table aria-label='{1}'><thead><tr>",
+      escape_html(caption), escape_html("Table: " + caption.substr(0, caption.find('.'))));
   for (const std::string& head : heads) out += "<th scope='col'>" + head + "</th>";
   out += "</tr></thead><tbody>";
   for (const auto& row : rows) {
     out += "<tr>";
     for (size_t i = 0; i < row.size(); ++i) {
       const bool whole = row[i].starts_with("<td");  // a cell with a colour of its own
-      out += i == 0 ? "<th scope='row'>" + row[i] + "</th>"
-                    : whole ? row[i] : "<td>" + row[i] + "</td>";
+      out += i == 0  ? "<th scope='row'>" + row[i] + "</th>"
+             : whole ? row[i]
+                     : "<td>" + row[i] + "</td>";
     }
     out += "</tr>\n";
   }
@@ -190,15 +208,16 @@ std::string group_section(const ResultGroup& group) {
 
 std::string single_section(const Results& results) {
   HtmlTable table{"Nothing to compare: one policy each.",
-                  {"policy", "measured", "tokens", "seeds", "count", "figure"}, {}};
+                  {"policy", "measured", "tokens", "seeds", "count", "figure"},
+                  {}};
   for (const ResultGroup& g : results.groups) {
     if (g.rows.size() != 1) continue;
     const ResultRow& row = g.rows[0];
     const bool task = g.kind == "task";
-    table.rows.push_back({policy_html(row.policy), escape_html(g.name), std::to_string(g.length),
-                          std::to_string(row.seeds), std::to_string(row.count),
-                          task ? "score " + percent(row.score.mean)
-                               : "KL " + figure(row.divergence)});
+    table.rows.push_back(
+        {policy_html(row.policy), escape_html(g.name), std::to_string(g.length),
+         std::to_string(row.seeds), std::to_string(row.count),
+         task ? "score " + percent(row.score.mean) : "KL " + figure(row.divergence)});
   }
   return table.rows.empty() ? "" : table.text();
 }
@@ -223,9 +242,12 @@ std::string memory_section(const Results& results) {
   std::vector<FrontPoint> points;
   for (size_t i = 0; i < longest->rows.size(); ++i)
     points.push_back({i, longest->rows[i].bytes, longest->rows[i].divergence.mean});
-  Plot plot{"Memory against context", "the policies of the longest context's Pareto front",
-            {"tokens seen", true, [](double v) { return fmt::format("{:.0f}", v); }},
-            {"KV cache", true, bytes_text}, {}, {}};
+  Plot plot{"Memory against context",
+            "the policies of the longest context's Pareto front",
+            {"tokens seen", true, tick_tokens},
+            {"KV cache", true, tick_bytes},
+            {},
+            {}};
   std::string list;
   for (const FrontPoint& p : pareto_front(points, false)) {
     const std::string& policy = longest->rows[p.row].policy;
@@ -233,9 +255,9 @@ std::string memory_section(const Results& results) {
     PlotLine line{{}, policy_family(policy), policy, std::to_string(plot.lines.size() + 1), false};
     for (const auto& [tokens, bytes] : by_policy[policy]) {
       line.points.emplace_back(static_cast<double>(tokens), bytes);
-      plot.points.push_back({static_cast<double>(tokens), bytes, line.series,
-                             fmt::format("{}: {} after {} tokens", policy, bytes_text(bytes), tokens),
-                             ""});
+      plot.points.push_back(
+          {static_cast<double>(tokens), bytes, line.series,
+           fmt::format("{}: {} after {} tokens", policy, bytes_text(bytes), tokens), ""});
     }
     list += fmt::format("<li><b>{}</b></li>", policy_html(policy));
     plot.lines.push_back(std::move(line));
@@ -254,64 +276,91 @@ std::string memory_section(const Results& results) {
          folded(fmt::format("Table: {} policies", order.size()), table.text());
 }
 
+namespace {
+
+/// Cells whose colour follows the logarithm of their value: such values span orders of magnitude.
+class HeatScale {
+ public:
+  void see(double v) {
+    if (v > 0) most_ = std::max(most_, v), least_ = std::min(least_, v);
+  }
+  std::string cell(double v, const std::string& text) const {
+    const double strength =
+        v > 0 && most_ > least_ ? 0.75 * std::log(v / least_) / std::log(most_ / least_) : 0.0;
+    return fmt::format("<td class='heat' style='--v:{:.2f}'>{}</td>", strength, text);
+  }
+
+ private:
+  double most_ = 0, least_ = std::numeric_limits<double>::infinity();
+};
+
+std::string file_name(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
+
+}  // namespace
+
 std::string probe_section(const ProbeGroup& group) {
-  double most = 0, least = 1;
+  HeatScale scale;
   size_t layers = 0;
-  for (const ProbeRow& row : group.rows)
-    for (double e : row.layers) {
-      layers = std::max(layers, row.layers.size());
-      if (e > 0) most = std::max(most, e), least = std::min(least, e);
-    }
-  // The colour follows the logarithm: errors span orders of magnitude.
-  const auto strength = [&](double e) {
-    if (!(e > 0) || !(most > least)) return 0.0;
-    return 0.75 * std::log(e / least) / std::log(most / least);
-  };
-  HtmlTable table{fmt::format("Relative error of each layer's attention, mean over heads and {} "
-                              "seeds; the darker, the larger (logarithm).",
-                              group.seeds),
-                  {"policy", "kept", "bits", "all"}, {}};
-  for (size_t l = 0; l < layers; ++l) table.heads.push_back(fmt::format("layer {}", l));
   for (const ProbeRow& row : group.rows) {
-    std::vector<std::string> cells{policy_html(row.policy), percent(row.kept),
-                                   fmt::format("{:.2f}", row.bits), figure(row.error)};
-    for (double e : row.layers)
-      cells.push_back(
-          fmt::format("<td class='heat' style='--v:{:.2f}'>{}</td>", strength(e), figure(e, 2)));
+    layers = std::max(layers, row.layers.size());
+    for (const double e : row.layers) scale.see(e);
+  }
+  HtmlTable table{fmt::format("Relative error of each layer's attention. Mean over heads and {} "
+                              "seeds; the stronger the colour, the larger (logarithm).",
+                              group.seeds),
+                  {"policy", "all layers"},
+                  {}};
+  for (size_t l = 0; l < layers; ++l) table.heads.push_back(fmt::format("layer {}", l));
+  table.heads.insert(table.heads.end(), {"kept", "bits"});
+  for (const ProbeRow& row : group.rows) {
+    std::vector<std::string> cells{policy_html(row.policy)};
+    for (const double e : row.layers) cells.push_back(scale.cell(e, figure(e, 2)));
+    cells.resize(1 + layers);
+    cells.push_back(figure(row.error)), cells.push_back(percent(row.kept)),
+        cells.push_back(fmt::format("{:.2f}", row.bits));
     table.rows.push_back(std::move(cells));
   }
-  return fmt::format("<p>{} tokens of {}, the last {} as queries. Null control, exact f32 rows "
-                     "against themselves: {}.</p>",
-                     group.tokens, escape_html(group.text), group.queries,
-                     figure(group.null_error)) +
+  return fmt::format(
+             "<p>{} tokens of {}, the last {} as queries. Null control, exact f32 rows "
+             "against themselves: {}.</p>",
+             group.tokens, escape_html(file_name(group.text)), group.queries,
+             figure(group.null_error)) +
          table.text();
 }
 
 std::string cost_section(const std::vector<SelectorCost>& costs) {
   if (costs.empty()) return "";
-  HtmlTable table{"Time of one token, median; as a share of exact attention over as many tokens.",
-                  {"policy", "tokens", "update", "attend", "update, of exact", "KV cache", "bits"},
-                  {}};
-  Plot plot{"Time against length", "one line a policy: update and attention of one token",
-            {"tokens seen", true, [](double v) { return fmt::format("{:.0f}", v); }},
-            {"time a token", true, seconds_text}, {}, {}};
-  std::string list;
-  std::map<std::string, size_t> lines;
+  HeatScale scale;
+  std::map<std::string, std::map<uint64_t, double>> by_policy;
+  std::vector<std::string> order;
+  std::map<uint64_t, bool> lengths;
+  HtmlTable all{"Time of one token. Medians; of exact: of exact attention over as many tokens.",
+                {"policy", "tokens", "update", "attend", "update, of exact", "KV cache", "bits"},
+                {}};
   for (const SelectorCost& c : costs) {
-    table.rows.push_back({policy_html(c.policy), std::to_string(c.tokens), seconds_text(c.update),
-                          seconds_text(c.attend), percent(c.update / c.exact_attend),
-                          bytes_text(c.bytes), fmt::format("{:.2f}", c.bits)});
-    const auto [at, fresh] = lines.emplace(c.policy, plot.lines.size());
-    if (fresh) {
-      plot.lines.push_back({{}, policy_family(c.policy), c.policy,
-                            std::to_string(plot.lines.size() + 1), false});
-      list += fmt::format("<li><b>{}</b></li>", policy_html(c.policy));
-    }
-    plot.lines[at->second].points.emplace_back(static_cast<double>(c.tokens), c.update + c.attend);
+    if (!by_policy.contains(c.policy)) order.push_back(c.policy);
+    by_policy[c.policy][c.tokens] = c.update + c.attend, lengths[c.tokens] = true;
+    scale.see(c.update + c.attend);
+    all.rows.push_back({policy_html(c.policy), std::to_string(c.tokens), seconds_text(c.update),
+                        seconds_text(c.attend), percent(c.update / c.exact_attend),
+                        bytes_text(c.bytes), fmt::format("{:.2f}", c.bits)});
   }
-  return "<div class='plots'><figure><h3>Time of a token against length</h3>" + plot_svg(plot) +
-         "<figcaption>Update and attention together:<ol>" + list + "</ol></figcaption></figure></div>" +
-         folded(fmt::format("Table: {} lines", costs.size()), table.text());
+  HtmlTable table{
+      "Update and attention of one token, by tokens seen. The stronger the colour, the "
+      "longer (logarithm).",
+      {"policy"},
+      {}};
+  for (const auto& [tokens, there] : lengths) table.heads.push_back(std::to_string(tokens));
+  for (const std::string& policy : order) {
+    std::vector<std::string> cells{policy_html(policy)};
+    for (const auto& [tokens, there] : lengths) {
+      const auto at = by_policy[policy].find(tokens);
+      cells.push_back(
+          at == by_policy[policy].end() ? "" : scale.cell(at->second, seconds_text(at->second)));
+    }
+    table.rows.push_back(std::move(cells));
+  }
+  return table.text() + folded(fmt::format("Table: {} lines", costs.size()), all.text());
 }
 
 }  // namespace pith

@@ -15,12 +15,12 @@ extern const std::string_view kReportStyle;
 size_t policy_family(std::string_view policy);
 /// "KL divergence after a prompt, 8192 tokens".
 std::string group_title(const ResultGroup& group);
-/// Any of its rows has more than one seed, or fewer pieces than others.
+/// Predictions or samples of the row; "12 of 24" where others have more.
 std::string count_text(const ResultGroup& group, const ResultRow& row);
 
 /// An HTML table in a box that scrolls sideways. Cells are HTML; the first of a row is its head.
 struct HtmlTable {
-  std::string caption;
+  std::string caption;  ///< plain text; the first sentence names the table
   std::vector<std::string> heads;
   std::vector<std::vector<std::string>> rows;
   std::string text() const;

@@ -18,7 +18,7 @@ h1{font-size:1.6rem;line-height:1.2;margin:.5rem 0}
 h2{font-size:1.2rem;line-height:1.3;margin:2.2rem 0 .3rem;padding-top:.8rem;
 border-top:1px solid var(--rule)}
 p{margin:.4rem 0;max-width:46rem}
-.soft,figcaption,caption{color:var(--soft)}
+.soft,figcaption{color:var(--soft)}
 .facts{display:flex;flex-wrap:wrap;gap:.6rem;margin:1rem 0;padding:0;list-style:none}
 .facts li{background:var(--card);border:1px solid var(--rule);border-radius:.5rem;
 padding:.5rem .8rem}
@@ -26,7 +26,7 @@ padding:.5rem .8rem}
 nav ul{display:flex;flex-wrap:wrap;gap:.2rem 1rem;margin:.5rem 0;padding:0;list-style:none}
 nav a{display:inline-block;padding:.3rem 0}
 a{color:var(--c1)}
-.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));gap:1rem}
+.plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,420px),1fr));gap:1rem}
 figure{margin:.6rem 0 0;background:var(--card);border:1px solid var(--rule);border-radius:.5rem;
 padding:.7rem;min-width:0}
 figure>svg{display:block;width:100%;max-width:560px;height:auto;margin:0 auto}
@@ -55,7 +55,7 @@ font-size:.9rem}
 background:var(--card)}
 .wide:focus-visible{outline:2px solid var(--c1)}
 table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums;width:100%}
-caption{text-align:left;padding:.5rem .6rem;font-size:.85rem}
+.caption{color:var(--soft);font-size:.85rem;margin:.8rem 0 0}
 th,td{padding:.3rem .6rem;text-align:right;white-space:nowrap;border-top:1px solid var(--grid)}
 thead th{vertical-align:bottom;color:var(--soft);font-weight:600;white-space:normal;
 min-width:4.2rem}
@@ -64,7 +64,7 @@ min-width:9.5rem;max-width:20rem;font-weight:500;overflow-wrap:break-word;z-inde
 tr.best th:first-child{font-weight:700}
 tbody th:first-child,figcaption b,.mono{font-family:ui-monospace,SFMono-Regular,Menlo,
 "DejaVu Sans Mono",monospace;font-size:.8rem}
-td.heat{background:rgba(var(--heat),var(--v));text-align:center}
+td.heat{min-width:3.4rem;background:rgba(var(--heat),var(--v));text-align:center}
 details{margin:.6rem 0}
 summary{cursor:pointer;padding:.35rem 0;color:var(--c1)}
 @media(min-width:800px){th:first-child{min-width:19rem;max-width:26rem}}

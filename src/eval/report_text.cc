@@ -41,9 +41,9 @@ std::string figure(double x, int digits) {
 }
 
 std::string figure(const Estimate& e) {
-  if (!(e.error > 0) || !std::isfinite(e.error)) return figure(e.mean, 4);
+  if (!(e.error > 0) || !std::isfinite(e.error)) return figure(e.mean);
   const auto place = static_cast<int>(std::floor(std::log10(e.error)));
-  if (place < -5) return fmt::format("{} ±{:.1e}", figure(e.mean, 4), e.error);
+  if (place < -5) return fmt::format("{} ±{:.1e}", figure(e.mean), e.error);
   const int decimals = std::clamp(1 - place, 0, 6);
   return fmt::format("{:.{}f} ±{:.{}f}", e.mean, decimals, e.error, decimals);
 }

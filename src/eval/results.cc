@@ -15,10 +15,10 @@ namespace {
 
 // What a record says of its own run; the other fields are its setting.
 const std::set<std::string> kRunFields{
-    "piece",   "policy",     "resolved_policy", "kv_seed", "null_control", "seconds",
-    "ledger",  "sample",     "predictions",     "score",   "answers",      "prompt_seconds",
-    "metric",  "key",        "answer_seconds",  "task",    "length",       "context",
-    "mode",    "kind"};
+    "piece",   "policy",         "resolved_policy", "kv_seed",     "null_control",
+    "seconds", "ledger",         "sample",          "predictions", "score",
+    "answers", "prompt_seconds", "metric",          "key",         "answer_seconds",
+    "task",    "length",         "context",         "mode",        "kind"};
 // The same for tasks: each sample has a text of its own.
 constexpr const char* kTaskText = "text_fingerprint";
 
@@ -142,9 +142,8 @@ ResultRow row_of(const RawRow& raw, bool task) {
   const Parts& parts = raw.seeds.begin()->second;
   const Ledger& l = task ? parts.begin()->second.ledger : parts.rbegin()->second.ledger;
   row.bytes = static_cast<double>(l.cache_bytes()), row.bits = l.effective_bits();
-  row.kept = l.rows_seen == 0
-                 ? 0
-                 : static_cast<double>(l.rows_kept) / static_cast<double>(l.rows_seen);
+  row.kept =
+      l.rows_seen == 0 ? 0 : static_cast<double>(l.rows_kept) / static_cast<double>(l.rows_seen);
   row.tokens = l.tokens;
   double pieces = 0;
   for (const auto& [seed, by_number] : raw.seeds)
@@ -160,9 +159,9 @@ class Reader {
     if (!task && r.at("kind") != "ppl") throw Error(ErrorCode::kCorrupt, "its kind is unknown");
     RawGroup& group = group_of(r, task);
     const uint64_t number = r.at(task ? "sample" : "piece");
-    Parts& parts = r.value("null_control", false) ? group.null_control
-                                                  : row_in(group, r.at("policy"))
-                                                        .seeds[r.at("kv_seed").get<uint64_t>()];
+    Parts& parts = r.value("null_control", false)
+                       ? group.null_control
+                       : row_in(group, r.at("policy")).seeds[r.at("kv_seed").get<uint64_t>()];
     parts[number] = part_of(r, task);
   }
 
@@ -186,8 +185,12 @@ class Reader {
 
  private:
   RawGroup& group_of(const Record& r, bool task) {
-    ResultGroup head{r.at("kind"), r.at(task ? "task" : "mode"),
-                     r.at(task ? "length" : "context").get<uint64_t>(), setting_of(r, task), {}, {}};
+    ResultGroup head{r.at("kind"),
+                     r.at(task ? "task" : "mode"),
+                     r.at(task ? "length" : "context").get<uint64_t>(),
+                     setting_of(r, task),
+                     {},
+                     {}};
     for (RawGroup& g : groups_)
       if (g.head.kind == head.kind && g.head.name == head.name && g.head.length == head.length &&
           g.head.setting == head.setting)

@@ -24,10 +24,10 @@ Record head_of(const ResultGroup& g) {
 }
 
 Record to_record(const ResultRow& row, const std::string& kind) {
-  Record r{{"policy", row.policy},         {"seeds", row.seeds},
-           {"count", row.count},           {"tokens", row.tokens},
-           {"bytes", row.bytes},           {"bits", rounded(row.bits)},
-           {"kept", rounded(row.kept)},    {"seconds", rounded(row.seconds)}};
+  Record r{{"policy", row.policy},      {"seeds", row.seeds},
+           {"count", row.count},        {"tokens", row.tokens},
+           {"bytes", row.bytes},        {"bits", rounded(row.bits)},
+           {"kept", rounded(row.kept)}, {"seconds", rounded(row.seconds)}};
   if (kind == "task") {
     Record turns = Record::array();
     for (double t : row.by_turn) turns.push_back(rounded(t));
@@ -73,10 +73,14 @@ Record to_record(const ProbeGroup& g) {
                     {"error", to_record(row.error)},
                     {"layers", layers}});
   }
-  return {{"result", "probe"},      {"model", g.model},
-          {"text", g.text},         {"tokens", g.tokens},
-          {"queries", g.queries},   {"seeds", g.seeds},
-          {"null_control_error", g.null_error}, {"rows", rows}};
+  return {{"result", "probe"},
+          {"model", g.model},
+          {"text", g.text},
+          {"tokens", g.tokens},
+          {"queries", g.queries},
+          {"seeds", g.seeds},
+          {"null_control_error", g.null_error},
+          {"rows", rows}};
 }
 
 ProbeGroup probe_head(const Record& r) {
@@ -163,10 +167,13 @@ ProbeGroup probe_from_json(const Record& json) {
   ProbeGroup g = probe_head(json);
   for (const Record& policy : json.at("policies")) {
     const Record& all = policy.at("all");
-    ProbeRow row{policy.at("policy"), policy.at("random"), all.at("bytes"),
+    ProbeRow row{policy.at("policy"),
+                 policy.at("random"),
+                 all.at("bytes"),
                  all.at("effective_bits"),
                  all.at("rows").get<double>() / all.at("rows_seen").get<double>(),
-                 {all.at("error_mean"), all.at("error_deviation")}, {}};
+                 {all.at("error_mean"), all.at("error_deviation")},
+                 {}};
     for (const Record& layer : policy.at("layers")) row.layers.push_back(layer.at("error_mean"));
     g.rows.push_back(std::move(row));
   }
@@ -185,9 +192,7 @@ void add_selector_costs(const std::string& csv, std::vector<SelectorCost>& costs
       continue;
     }
     try {
-      const auto number = [&](const char* name) {
-        return std::stod(fields.at(columns.at(name)));
-      };
+      const auto number = [&](const char* name) { return std::stod(fields.at(columns.at(name))); };
       costs.push_back({fields.at(columns.at("policy")), static_cast<uint64_t>(number("n")),
                        number("bytes"), number("effective_bits"), number("update_seconds"),
                        number("attend_seconds"), number("exact_attend_seconds")});
