@@ -154,8 +154,8 @@ class Drawing {
         out_ += fmt::format(
             "<path class='grid' d='M{:.1f} {}V{}'/><text class='mark' x='{:.1f}' "
             "y='{}' text-anchor='middle'>{}</text>",
-            x, kTop, kBottom, std::min(x, kWidth - 3 * double(text.size())), kBottom + 15,
-            escape_html(text));
+            x, kTop, kBottom, std::min(x, kWidth - 3.5 * static_cast<double>(text.size())),
+            kBottom + 15, escape_html(text));
       else
         out_ += fmt::format(
             "<path class='grid' d='M{} {:.1f}H{}'/><text class='mark' x='{}' "

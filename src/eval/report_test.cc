@@ -106,9 +106,9 @@ TEST(Plot, NumbersDoNotOverlap) {
 
 Results two_policies() {
   ResultGroup g{"ppl", "continue", 2048, {{"model", "<demo>"}, {"version", "1"}}, 0.0, {}};
-  for (const auto& [policy, kl, bytes] :
-       {std::tuple{"exact", 0.0, 100.0}, {"snapkv(budget=25%)", 0.02, 25.0},
-        {"knorm(budget=25%)", 0.2, 25.0}}) {
+  for (const auto& [policy, kl, bytes] : {std::tuple{"exact", 0.0, 100.0},
+                                          {"snapkv(budget=25%)", 0.02, 25.0},
+                                          {"knorm(budget=25%)", 0.2, 25.0}}) {
     ResultRow row;
     row.policy = policy, row.seeds = 1, row.count = 10, row.tokens = 2047;
     row.bytes = bytes, row.bits = 16 * bytes / 100, row.seconds = 1, row.kept = bytes / 100;

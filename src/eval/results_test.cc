@@ -49,7 +49,9 @@ class ResultsTest : public testing::Test {
              {"seconds", 2.0},
              {"ledger", ledger(3200)},
              {"predictions",
-              {{"nll", {1.0, 3.0}}, {"exact_nll", {1.0, 2.0}}, {"kl", {kl_a, kl_b}},
+              {{"nll", {1.0, 3.0}},
+               {"exact_nll", {1.0, 2.0}},
+               {"kl", {kl_a, kl_b}},
                {"same_top", {1, 0}}}}};
     return r.dump() + "\n";
   }
@@ -112,9 +114,9 @@ TEST_F(ResultsTest, PiecesBecomeOneRowAndSeedsTheirDeviation) {
 }
 
 TEST_F(ResultsTest, ASeedThatStoppedAsEqualIsNoOther) {
-  const Results results = read_results({file(
-      "a.jsonl", ppl("keydiff", 0, 0, 0.1, 0.1) + ppl("keydiff", 0, 1, 0.1, 0.1) +
-                     ppl("keydiff", 1, 0, 0.1, 0.3))});
+  const Results results = read_results(
+      {file("a.jsonl", ppl("keydiff", 0, 0, 0.1, 0.1) + ppl("keydiff", 0, 1, 0.1, 0.1) +
+                           ppl("keydiff", 1, 0, 0.1, 0.3))});
   EXPECT_EQ(results.groups[0].rows[0].seeds, 1u);
   EXPECT_NEAR(results.groups[0].rows[0].divergence.mean, 0.15, 1e-6);
 }
