@@ -12,18 +12,21 @@ namespace {
 
 using nlohmann::json;
 using test::Cli;
-using test::fs::path;
 using test::kModel;
 using test::read;
 using test::Result;
 using test::write;
+using test::fs::path;
 
 // Rows as `pith report --lines` writes them: enough policies, with names long enough, to crowd.
 std::string made_up_lines() {
   std::string out;
   for (const int length : {2048, 8192}) {
-    json head{{"result", "ppl"},        {"name", "continue"}, {"length", length},
-              {"null_control_kl", 0.0}, {"setting", {{"model", "demo"}, {"version", "1"}}}};
+    json head{{"result", "ppl"},
+              {"name", "continue"},
+              {"length", length},
+              {"null_control_kl", 0.0},
+              {"setting", {{"model", "demo"}, {"version", "1"}}}};
     out += head.dump() + "\n";
     for (int i = 0; i < 40; ++i) {
       const double kl = i == 0 ? 0 : 1e-5 * std::pow(1.33, (i * 17) % 40);
@@ -47,9 +50,8 @@ std::string made_up_lines() {
       out += row.dump() + "\n";
     }
   }
-  json probe{{"result", "probe"}, {"model", "demo"},  {"text", "a/b.txt"},
-             {"tokens", 2048},    {"queries", 256},   {"seeds", 3},
-             {"null_control_error", 0.0}};
+  json probe{{"result", "probe"}, {"model", "demo"}, {"text", "a/b.txt"},        {"tokens", 2048},
+             {"queries", 256},    {"seeds", 3},      {"null_control_error", 0.0}};
   for (int i = 0; i < 9; ++i) {
     std::vector<double> layers;
     for (int l = 0; l < 32; ++l) layers.push_back(0.001 * (i + 1) * (l + 1));
@@ -79,10 +81,10 @@ TEST_F(Cli, ReportMakesAPageFromResults) {
   EXPECT_NE(html.find("A &amp; B"), std::string::npos);
   EXPECT_NE(html.find("exact+<wbr>int4"), std::string::npos);
   // What the page shows is what eval said.
-  const json said = json::parse(run({"eval", "ppl", "-m", kModel, "-p", text, "-c", "128",
-                                     "--pieces", "2", "--kv-policy", "exact", "--kv-policy",
-                                     "exact+int4", "--seeds", "1", "-o", ppl, "--json"})
-                                    .out);
+  const json said = json::parse(
+      run({"eval", "ppl", "-m", kModel, "-p", text, "-c", "128", "--pieces", "2", "--kv-policy",
+           "exact", "--kv-policy", "exact+int4", "--seeds", "1", "-o", ppl, "--json"})
+          .out);
   const double kl = said["policies"][2]["seeds"][0]["summary"]["kl"]["mean"];
   std::istringstream in(read(lines));
   std::string head, exact, int4;
@@ -96,6 +98,40 @@ TEST_F(Cli, ReportRefusesWithAReason) {
   refused({"report"}, 2, "files");
   write(folder_ / "x.json", "dear diary\n");
   refused({"report", folder_ / "x.json"}, 12, "line 1 is no result");
+}
+
+TEST_F(Cli, AutoChoosesAndSaysWhy) {
+  Result r = run({"inspect", "-m", kModel, "-c", "4096", "--kv-policy", "auto", "--kv-budget",
+                  "40%", "--json"});
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_TRUE(r.err.starts_with("pith: auto: ")) << r.err;
+  EXPECT_NE(r.err.find("KL "), std::string::npos) << r.err;
+  const json cost = json::parse(r.out)["policy"]["costs"].back();
+  EXPECT_EQ(cost["tokens"], 4096);
+  EXPECT_LE(cost["cache_bytes"].get<double>(), 0.4 * cost["f16_bytes"].get<double>());
+  EXPECT_NE(r.err.find(json::parse(r.out)["policy"]["text"].get<std::string>()), std::string::npos);
+
+  const path own = folder_ / "presets.jsonl";
+  write(own,
+        R"({"policy":"local(window=10%)","model":"m","context":99,"seeds":1,"kl":[1,0],"bits":2})"
+        "\n");
+  r = run({"run", "-m", kModel, "-p", "The ship", "-n", "2", "--kv-policy", "auto", "--kv-budget",
+           "8MiB", "--presets", own, "--json"});
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.err.find("auto: local(window=10%) takes at most 3.2"), std::string::npos) << r.err;
+}
+
+TEST_F(Cli, AutoRefusesWithAReason) {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"inspect", "-m", kModel, "--kv-policy", "auto"});
+    return more;
+  };
+  refused(with({}), 10, "needs --kv-budget");
+  refused(with({"--kv-budget", "100"}), 10, "rows");
+  refused(with({"--kv-budget", "0.1%"}), 10, "below the least");
+  refused(with({"--kv-budget", "25%", "--kv-window", "9"}), 10, "sink, window and storage");
+  refused(with({"--kv-budget", "25%", "--presets", "/nowhere"}), 11, "/nowhere");
+  refused({"inspect", "-m", kModel, "--presets", "x"}, 10, "--presets is for");
 }
 
 // A script that only the test adds: what a reader would see as broken, as a line of text.
@@ -163,10 +199,11 @@ TEST_F(Cli, ReportIsReadableInABrowser) {
       const std::string common =
           program + " --headless --no-sandbox --disable-gpu --hide-scrollbars " +
           "--user-data-dir=" + (folder_ / "profile").string() + " --window-size=" + size +
-          ",900 --virtual-time-budget=20000 --blink-settings=preferredColorScheme=" + (dark ? "0" : "1");
+          ",900 --virtual-time-budget=20000 --blink-settings=preferredColorScheme=" +
+          (dark ? "0" : "1");
       const auto call = [&](const std::string& what) {
-        return std::system(("timeout 60 " + common + what + " 2>" + (folder_ / "log").string())
-                               .c_str());
+        return std::system(
+            ("timeout 60 " + common + what + " 2>" + (folder_ / "log").string()).c_str());
       };
       write(frame, framed(width));
       ASSERT_EQ(call(" --dump-dom file://" + frame.string() + " >" + dom.string()), 0)

@@ -144,10 +144,15 @@ def main():
     parser.add_argument("--work", default=ROOT / "build/scoreboard")
     parser.add_argument("--program", default=ROOT / "build/bin/pith")
     parser.add_argument("--write", action="store_true", help="write docs/results")
+    parser.add_argument("--measured", action="store_true",
+                        help="measure nothing: write what the work folder has")
     options = parser.parse_args()
-    Measure(options).all()
+    if not options.measured:
+        Measure(options).all()
     if options.write:
-        results_scoreboard_page.write(options.program, pathlib.Path(options.work))
+        results_scoreboard_page.write(
+            options.program, pathlib.Path(options.work),
+            f"tools/results_scoreboard.py --text {pathlib.Path(options.text).name} --write")
 
 
 if __name__ == "__main__":
