@@ -113,7 +113,7 @@ TEST_F(Cli, AutoChoosesAndSaysWhy) {
 
   const path own = folder_ / "presets.jsonl";
   write(own,
-        R"({"policy":"local(window=10%)","model":"m","context":99,"seeds":1,"kl":[1,0],"bits":2})"
+        R"x({"policy":"local(window=10%)","model":"m","context":99,"seeds":1,"kl":[1,0],"bits":2})x"
         "\n");
   r = run({"run", "-m", kModel, "-p", "The ship", "-n", "2", "--kv-policy", "auto", "--kv-budget",
            "8MiB", "--presets", own, "--json"});

@@ -1,6 +1,7 @@
 """Writes docs/results/scoreboard.{jsonl,md} and docs/results/report.html from measured files."""
 
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -149,8 +150,9 @@ def verdict(board, names):
                 continue
             row, found = after[policy], facts[policy]["score"][0]
             share = "as many facts as" if found >= whole else f"{found / whole:.0%} of the facts of"
+            perplexity = 100 * (math.exp(row["ln_ratio"][0]) - 1)
             out.append(f"`{policy}` at {length}: {16 / row['bits']:.1f} times smaller, {share} the "
-                       f"exact cache, perplexity {100 * (2.718281828 ** row['ln_ratio'][0] - 1):+.1f}%")
+                       f"exact cache, perplexity {perplexity:+.1f}%")
     return out
 
 
@@ -163,16 +165,20 @@ def rank_lines(board):
         by_kl = sorted(names, key=lambda p: after[p]["kl"][0])
         rows = [[str(i + 1), f"`{p}`", f"{100 * after[p]['kept']:.1f}%", with_error(after[p]["kl"]),
                  score(facts, p)] for i, p in enumerate(by_kl)]
-        lines += [f"At {length} tokens, every selector at 25% (the rows that it holds differ: see kept):", "",
-                  *table(["place by KL", "policy", "kept", "KL", "facts, %"], rows), ""]
+        lines += [f"At {length} tokens, every selector at 25% (what each holds in fact differs):",
+                  "", *table(["place by KL", "policy", "kept", "KL", "facts, %"], rows), ""]
     return lines
 
 
 def claims(board):
+    documents = ", ".join(
+        f"{max(row['count'] for row in board.task('facts', length).values())} at {length}"
+        for length in board.lengths if board.task("facts", length))
     lines = ["## The papers' claims on this model", "",
-             "One small model, one text, two documents: these figures neither prove nor refute a "
-             "paper, whose models and tasks are\nothers. They say what a user of this model gets. "
-             "Facts: questions that come after compression (query-agnostic).", ""]
+             "One small model, one text: these figures neither prove nor refute a paper, whose "
+             "models and tasks are others. They\nsay what a user of this model gets. Facts: 8 in "
+             f"each document (documents: {documents}), asked for after compression\n"
+             "(query-agnostic).", ""]
     for claim, names in CLAIMS:
         rows = [row for length in board.lengths for row in claim_rows(
             board, length, [p for p in board.policies(length)

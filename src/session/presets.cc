@@ -133,9 +133,9 @@ PresetChoice Presets::choose(const ModelConfig& config, const SessionOptions& op
     return choice;
   }
   if (smallest == nullptr)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("auto: none of {} can be had with this model at {} tokens", name_,
-                            o.context));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("auto: none of {} can be had with this model at {} tokens", name_, o.context));
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("auto: a budget of {} ({}) is below the least of {}: {} takes up to {} "
                           "at {} tokens; raise --kv-budget, or name a policy yourself",

@@ -1,5 +1,5 @@
-// The presets of this build. Made by tools/results_presets.py from docs/results/scoreboard.jsonl: run
-// it again rather than edit.
+// The presets of this build. Made by tools/results_presets.py from docs/results/scoreboard.jsonl:
+// run it again rather than edit.
 
 #include "session/presets_table.h"
 

@@ -27,8 +27,8 @@ std::string line(const std::string& policy, int context, double kl, double bits)
 const std::string kTable = line("exact", 4096, 0, 16) + line("exact+int8", 4096, 0.001, 8.5) +
                            line("exact+int4", 4096, 0.01, 4.6) +
                            line("streaming_llm(window=20%)", 4096, 0.3, 3.3) +
-                           line("local(window=12.5%)", 4096, 0.2, 2) +
-                           line("exact", 1024, 0, 16) + line("local(window=50%)", 1024, 0.5, 8);
+                           line("local(window=12.5%)", 4096, 0.2, 2) + line("exact", 1024, 0, 16) +
+                           line("local(window=50%)", 1024, 0.5, 8);
 
 std::string chosen(const std::string& budget, size_t context = 0) {
   SessionOptions o;
