@@ -108,7 +108,7 @@ TEST_F(Cli, AutoChoosesAndSaysWhy) {
   EXPECT_NE(r.err.find("KL "), std::string::npos) << r.err;
   const json cost = json::parse(r.out)["policy"]["costs"].back();
   EXPECT_EQ(cost["tokens"], 4096);
-  EXPECT_LE(cost["cache_bytes"].get<double>(), 0.4 * cost["f16_bytes"].get<double>());
+  EXPECT_LE(cost["bytes"]["cache"].get<double>(), 0.4 * cost["f16_bytes"].get<double>());
   EXPECT_NE(r.err.find(json::parse(r.out)["policy"]["text"].get<std::string>()), std::string::npos);
 
   const path own = folder_ / "presets.jsonl";
