@@ -286,7 +286,10 @@ void add_bench(CLI::App& root, Action& action) {
   app->callback([o, app, &action] {
     if (!app->get_subcommands().empty()) return;
     if (o->engine.model.empty()) throw CLI::RequiredError("--model");
-    action = [o] { return bench(*o); };
+    action = [o] {
+      settle_auto(o->engine, &o->policies);
+      return bench(*o);
+    };
   });
 }
 

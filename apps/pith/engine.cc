@@ -8,11 +8,14 @@
 
 #include "args.h"
 #include "console.h"
+#include "model/config.h"
 #include "pith/error.h"
+#include "pith/presets.h"
 
 namespace pith::cli {
 namespace {
 
+constexpr const char* kAuto = "auto";
 constexpr int64_t kMostTokens = int64_t{1} << 40;
 
 bool has_parameter(const std::string& method, const std::string& name) {
@@ -117,15 +120,22 @@ void add_policy_options(CLI::App& app, PolicyOptions& options, std::vector<std::
           ? app.add_option(names, options.policy,
                            "Which rows stay and how they are stored, e.g. 'exact', "
                            "'streaming_llm(window=508)', 'uniform(rate=0.25)+bf16,sink=4'; "
-                           "'pith policies' lists the parts")
+                           "'pith policies' lists the parts. auto = the best measured one for "
+                           "--kv-budget")
                 ->capture_default_str()
           : add_repeated(app, names, *many,
-                         "A policy; may be repeated. 'pith policies' lists them");
+                         "A policy; may be repeated. 'pith policies' lists them; auto = the best "
+                         "measured one for --kv-budget");
   policy->type_name("POLICY")->group(kGroup);
   app.add_option("--kv-budget", options.budget,
                  "Rows that the policy keeps per KV head: 1024, 25% (of the context) or 16MiB (of "
-                 "the whole cache)")
+                 "the whole cache). With auto: MiB, or per cent of the exact cache's bytes")
       ->type_name("BUDGET")
+      ->group(kGroup);
+  app.add_option("--presets", options.presets,
+                 "What auto chooses from, instead of the built-in table: a file of "
+                 "tools/results_presets.py")
+      ->type_name("FILE")
       ->group(kGroup);
   app.add_option("--kv-sink-tokens", options.sink, "First rows kept exactly")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
@@ -179,7 +189,42 @@ void add_sampling_options(CLI::App& app, SamplingOptions& o) {
          "N");
 }
 
+void settle_auto(EngineOptions& o, std::vector<std::string>* many, int64_t context) {
+  std::vector<std::string*> autos;
+  if (o.policy.policy == kAuto) autos.push_back(&o.policy.policy);
+  if (many != nullptr)
+    for (std::string& policy : *many)
+      if (policy == kAuto) autos.push_back(&policy);
+  const auto refuse = [](const std::string& why) {
+    throw Error(ErrorCode::kInvalidArgument, "auto: " + why);
+  };
+  if (autos.empty()) {
+    if (!o.policy.presets.empty()) refuse("--presets is for --kv-policy auto, which is not given");
+    return;
+  }
+  if (o.policy.budget.empty())
+    refuse("it needs --kv-budget, in MiB (16MiB) or per cent of the exact cache's bytes (25%)");
+  if (o.policy.sink >= 0 || o.policy.window >= 0 || !o.policy.cache_type_k.empty() ||
+      !o.policy.cache_type_v.empty())
+    refuse(
+        "it chooses sink, window and storage itself; leave out --kv-sink-tokens, --kv-window, "
+        "-ctk and -ctv");
+  const Presets presets =
+      o.policy.presets.empty() ? Presets::built_in() : Presets::read(o.policy.presets);
+  SessionOptions session;
+  session.context = static_cast<size_t>(o.context > 0 ? o.context : context);
+  session.threads = 1;
+  const ModelConfig config = read_config(o.model).model;
+  const PresetChoice choice = presets.choose(config, session, o.policy.budget);
+  fmt::print(stderr, "pith: auto: {}\n", choice.why());
+  for (std::string* policy : autos) *policy = choice.measured.policy;
+  o.policy.budget.clear();
+}
+
 Policy resolve_policy(const PolicyOptions& o) {
+  if (o.policy == kAuto)
+    throw Error(ErrorCode::kInvalidArgument,
+                "auto: this command has no model to choose for; name a policy");
   Policy policy = Policy::parse(o.policy);
   if (!o.budget.empty()) policy.set_budget(o.budget);
   apply_exact_rows(policy.rules[0], o);

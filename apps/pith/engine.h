@@ -19,6 +19,7 @@ struct PolicyOptions {
   std::string budget;                      ///< "" = not given
   int64_t sink = -1, window = -1;          ///< -1 = not given
   uint64_t seed = 0;
+  std::string presets;  ///< file that auto chooses from; "" = the built-in table
   std::string protect;  ///< token ranges, "" = none
 };
 
@@ -47,6 +48,12 @@ void add_policy_options(CLI::App& app, PolicyOptions& options,
 void add_protect_option(CLI::App& app, PolicyOptions& options);
 void add_json_option(CLI::App& app, bool& json);
 void add_sampling_options(CLI::App& app, SamplingOptions& options);
+
+/// Where the policy is `auto`, in `options` or `many`: replaces it by the best measured one for
+/// --kv-budget, and says on standard error what was chosen and why. The budget is auto's alone, and
+/// is gone afterwards. `context` counts where options.context is 0; both 0: the model's.
+void settle_auto(EngineOptions& options, std::vector<std::string>* many = nullptr,
+                 int64_t context = 0);
 
 /// The policy with what -ctk, -ctv, --kv-budget, --kv-sink-tokens and --kv-window add to it. Throws
 /// kInvalidArgument where they contradict it.

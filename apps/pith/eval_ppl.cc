@@ -360,7 +360,12 @@ void add_eval_ppl(CLI::App& eval, Action& action) {
       "  pith eval ppl -m models/demo -f book.txt --mode continue -c 4352 --score 256 --pieces 4 "
       "\\\n"
       "    --kv-policy 'keydiff(budget=1024)' --kv-policy 'express(s=512)' -o ppl.jsonl\n");
-  app->callback([o, &action] { action = [o] { return PplCommand(*o).run(); }; });
+  app->callback([o, &action] {
+    action = [o] {
+      settle_auto(o->eval.engine, &o->eval.policies, o->window);
+      return PplCommand(*o).run();
+    };
+  });
 }
 
 }  // namespace pith::cli

@@ -276,7 +276,12 @@ void add_eval_tasks(CLI::App& eval, Action& action) {
               "\nExamples:\n"
               "  pith eval tasks -m models/demo --task facts,kv -c 2048,4096 --kv-policy exact \\\n"
               "    --kv-policy 'keydiff(budget=25%)' --samples 8 -o tasks.jsonl\n");
-  app->callback([o, &action] { action = [o] { return TasksCommand(*o).run(); }; });
+  app->callback([o, &action] {
+    action = [o] {
+      settle_auto(o->eval.engine, &o->eval.policies, std::ranges::max(o->lengths));
+      return TasksCommand(*o).run();
+    };
+  });
 }
 
 }  // namespace pith::cli

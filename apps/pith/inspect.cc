@@ -186,7 +186,12 @@ void add_inspect(CLI::App& root, Action& action) {
       "  pith inspect -m models/demo\n"
       "  pith inspect -m models/demo --kv-policy 'uniform(budget=25%)' -c 8192\n"
       "  pith inspect --policies\n");
-  app->callback([o, &action] { action = [o] { return inspect(*o); }; });
+  app->callback([o, &action] {
+    action = [o] {
+      settle_auto(o->engine);
+      return inspect(*o);
+    };
+  });
 }
 
 }  // namespace pith::cli

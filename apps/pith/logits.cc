@@ -95,7 +95,12 @@ void add_logits(CLI::App& root, Action& action) {
       "Examples:\n"
       "  pith logits -m models/demo --ids ids.json --out exact.safetensors\n"
       "  pith logits -m models/demo -f book.txt --kv-policy uniform --out uniform.safetensors\n");
-  app->callback([o, &action] { action = [o] { return logits(*o); }; });
+  app->callback([o, &action] {
+    action = [o] {
+      settle_auto(o->engine);
+      return logits(*o);
+    };
+  });
 }
 
 }  // namespace pith::cli

@@ -143,7 +143,12 @@ void add_run(CLI::App& root, Action& action) {
       "  pith run -m models/demo -p 'Once' --kv-policy uniform --kv-budget 25% -ctk bf16 -ctv "
       "bf16\n"
       "  pith run -m models/demo -i --temp 0.7 -r '\\n'\n");
-  app->callback([o, &action] { action = [o] { return run(*o); }; });
+  app->callback([o, &action] {
+    action = [o] {
+      settle_auto(o->engine);
+      return run(*o);
+    };
+  });
 }
 
 }  // namespace pith::cli

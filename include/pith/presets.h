@@ -1,0 +1,61 @@
+#pragma once
+// The measured best policy for a budget: a table of what policies cost and lost on a real model,
+// and the choice from it for a model, a context and a number of bytes.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pith/session.h"
+
+namespace pith {
+
+/// One policy as it was measured.
+struct Preset {
+  std::string policy;
+  std::string model;     ///< measured on
+  uint64_t context = 0;  ///< tokens of the measurement
+  size_t seeds = 0;
+  double divergence = 0, divergence_error = 0;  ///< KL from the exact cache, nats a token
+  double bits = 0;                              ///< effective, everything included
+  double facts = -1;                            ///< share of hidden facts found; -1: not measured
+};
+
+/// What was chosen, and why.
+struct PresetChoice {
+  Policy policy;
+  Preset measured;
+  size_t bytes = 0;         ///< the most that the cache will take, everything included
+  size_t budget_bytes = 0;  ///< what was given
+  size_t exact_bytes = 0;   ///< of an f16 cache of the same length
+  uint64_t context = 0;     ///< tokens of all three
+  std::string why() const;  ///< a sentence with all of it
+};
+
+class Presets {
+ public:
+  /// The table of this build (docs/presets.md says how it was made).
+  static Presets built_in();
+  /// A file of JSON lines in the same form. Throws kNotFound, kCorrupt with the line's number.
+  static Presets read(const std::filesystem::path& file);
+  static Presets parse(std::string_view lines, const std::string& name);
+
+  const std::vector<Preset>& all() const { return presets_; }
+
+  /// The policy with the least divergence among those that fit. `budget` is "16MiB" (KiB, GiB), or
+  /// "25%" of the bytes of an f16 cache of the whole context. Fitting is this model's own matter:
+  /// the most that estimate_ledger says for it. Divergences are those measured at the length
+  /// nearest to the context, by ratio. `options.policy` is not looked at. Throws kInvalidArgument
+  /// for a budget that is none, or below the least that any policy needs.
+  PresetChoice choose(const ModelConfig& config, const SessionOptions& options,
+                      const std::string& budget) const;
+
+ private:
+  std::vector<const Preset*> nearest(uint64_t context) const;
+  std::vector<Preset> presets_;
+  std::string name_;
+};
+
+}  // namespace pith

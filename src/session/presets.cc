@@ -1,0 +1,146 @@
+#include "pith/presets.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "compress/registry.h"
+#include "pith/error.h"
+#include "session/presets_table.h"
+
+namespace pith {
+namespace {
+
+using nlohmann::json;
+
+Preset preset_from(const json& line) {
+  Preset p;
+  p.policy = line.at("policy"), p.model = line.at("model"), p.context = line.at("context");
+  p.seeds = line.at("seeds"), p.bits = line.at("bits");
+  p.divergence = line.at("kl").at(0), p.divergence_error = line.at("kl").at(1);
+  p.facts = line.value("facts", -1.0);
+  Policy::parse(p.policy);
+  if (p.context == 0 || !(p.divergence >= 0) || !(p.bits > 0))
+    throw Error(ErrorCode::kCorrupt, "context, kl or bits make no sense");
+  return p;
+}
+
+size_t bytes_of(const std::string& text, size_t exact_bytes) {
+  const Budget budget = Budget::parse(text);
+  if (budget.unit == Budget::Unit::kRows)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("auto: a budget of {} rows says nothing of bytes; give MiB ('16MiB') "
+                            "or a share of the exact cache's bytes ('25%')",
+                            text));
+  return static_cast<size_t>(budget.unit == Budget::Unit::kBytes
+                                 ? budget.value
+                                 : budget.value / 100 * static_cast<double>(exact_bytes));
+}
+
+std::string mib(size_t bytes) {
+  return fmt::format("{:.2f} MiB", static_cast<double>(bytes) / 1048576);
+}
+
+}  // namespace
+
+std::string PresetChoice::why() const {
+  std::string text = fmt::format(
+      "{} takes at most {} of the {} given ({} tokens; the exact f16 cache takes {}); of what fits "
+      "it had the least divergence: KL {:.2g} ±{:.1g} nats a token at {:.2f} bits a number",
+      measured.policy, mib(bytes), mib(budget_bytes), context, mib(exact_bytes),
+      measured.divergence, measured.divergence_error, measured.bits);
+  if (measured.facts >= 0) text += fmt::format(", {:.0f}% of facts found", 100 * measured.facts);
+  return text + fmt::format(", measured on {} at {} tokens, {} {}", measured.model,
+                            measured.context, measured.seeds,
+                            measured.seeds == 1 ? "seed" : "seeds");
+}
+
+Presets Presets::built_in() { return parse(kPresetTable, "the built-in presets"); }
+
+Presets Presets::read(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in || !std::filesystem::is_regular_file(file))
+    throw Error(ErrorCode::kNotFound, fmt::format("presets: {} is no file", file.string()));
+  return parse(std::string{std::istreambuf_iterator<char>(in), {}}, file.string());
+}
+
+Presets Presets::parse(std::string_view lines, const std::string& name) {
+  Presets presets;
+  presets.name_ = name;
+  size_t number = 0;
+  for (size_t start = 0; start < lines.size();) {
+    const size_t end = std::min(lines.find('\n', start), lines.size());
+    const std::string_view line = lines.substr(start, end - start);
+    start = end + 1, ++number;
+    if (line.find_first_not_of(" \r\t") == std::string_view::npos) continue;
+    try {
+      presets.presets_.push_back(preset_from(json::parse(line)));
+    } catch (const std::exception& e) {
+      throw Error(ErrorCode::kCorrupt,
+                  fmt::format("{}: line {} is no preset: {}; tools/results_presets.py makes such "
+                              "files",
+                              name, number, e.what()));
+    }
+  }
+  if (presets.presets_.empty())
+    throw Error(ErrorCode::kCorrupt, fmt::format("{}: there is no preset in it", name));
+  return presets;
+}
+
+std::vector<const Preset*> Presets::nearest(uint64_t context) const {
+  const auto distance = [&](const Preset& p) {
+    return std::fabs(std::log(static_cast<double>(p.context) / static_cast<double>(context)));
+  };
+  double least = std::numeric_limits<double>::infinity();
+  for (const Preset& p : presets_) least = std::min(least, distance(p));
+  std::vector<const Preset*> near;
+  for (const Preset& p : presets_)
+    if (distance(p) == least) near.push_back(&p);
+  // Of equal divergences the one with fewer bits.
+  std::ranges::stable_sort(near, [](const Preset* a, const Preset* b) {
+    return a->divergence != b->divergence ? a->divergence < b->divergence : a->bits < b->bits;
+  });
+  return near;
+}
+
+PresetChoice Presets::choose(const ModelConfig& config, const SessionOptions& options,
+                             const std::string& budget) const {
+  SessionOptions o = options;
+  if (o.context == 0) o.context = static_cast<size_t>(config.context);
+  PresetChoice choice;
+  choice.context = o.context;
+  choice.exact_bytes = o.context * config.bytes_per_token(DType::kF16);
+  choice.budget_bytes = bytes_of(budget, choice.exact_bytes);
+  size_t least = std::numeric_limits<size_t>::max();
+  const Preset* smallest = nullptr;
+  for (const Preset* p : nearest(o.context)) {
+    o.policy = Policy::parse(p->policy);
+    size_t bytes = 0;
+    try {
+      bytes = estimate_ledger(config, o, o.context).cache_bytes();
+    } catch (const Error& e) {
+      // A codec for other head sizes, or a share of a short context that is less than a row.
+      if (e.code() != ErrorCode::kUnsupported && e.code() != ErrorCode::kInvalidArgument) throw;
+      continue;
+    }
+    if (bytes < least) least = bytes, smallest = p;
+    if (bytes > choice.budget_bytes) continue;
+    choice.policy = o.policy, choice.measured = *p, choice.bytes = bytes;
+    return choice;
+  }
+  if (smallest == nullptr)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("auto: none of {} can be had with this model at {} tokens", name_, o.context));
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("auto: a budget of {} ({}) is below the least of {}: {} takes up to {} "
+                          "at {} tokens; raise --kv-budget, or name a policy yourself",
+                          budget, mib(choice.budget_bytes), name_, smallest->policy, mib(least),
+                          o.context));
+}
+
+}  // namespace pith

@@ -1,0 +1,119 @@
+#include "pith/presets.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+ModelConfig small_model() {
+  ModelConfig c;
+  c.layers = 2, c.hidden = 64, c.query_heads = 2, c.kv_heads = 1, c.head_dim = 64, c.vocab = 10;
+  c.context = 4096, c.sliding_window = {0, 0};
+  return c;
+}
+constexpr size_t kExact = 4096 * size_t{2} * 2 * 64 * 2;  // tokens, K and V, layers, D, f16
+
+std::string line(const std::string& policy, int context, double kl, double bits) {
+  return "{\"policy\":\"" + policy + "\",\"model\":\"m\",\"context\":" + std::to_string(context) +
+         ",\"seeds\":3,\"kl\":[" + std::to_string(kl) + ",0.01],\"bits\":" + std::to_string(bits) +
+         "}\n";
+}
+
+// int4 keeps more than a quarter; the window of 25% just that.
+const std::string kTable = line("exact", 4096, 0, 16) + line("exact+int8", 4096, 0.001, 8.5) +
+                           line("exact+int4", 4096, 0.01, 4.6) +
+                           line("streaming_llm(window=20%)", 4096, 0.3, 3.3) +
+                           line("local(window=12.5%)", 4096, 0.2, 2) + line("exact", 1024, 0, 16) +
+                           line("local(window=50%)", 1024, 0.5, 8);
+
+std::string chosen(const std::string& budget, size_t context = 0) {
+  SessionOptions o;
+  o.context = context;
+  return Presets::parse(kTable, "t").choose(small_model(), o, budget).measured.policy;
+}
+
+TEST(Presets, TheLeastDivergenceThatFitsIsChosen) {
+  EXPECT_EQ(chosen("100%"), "exact");
+  EXPECT_EQ(chosen("99%"), "exact+int8");
+  EXPECT_EQ(chosen("35%"), "exact+int4");
+  EXPECT_EQ(chosen("25%"), "local(window=12.5%)") << "smaller and still better than streaming_llm";
+  EXPECT_EQ(chosen("4MiB"), "exact") << "2 x 2 x 64 numbers of 2 bytes, 4096 tokens: 2 MiB";
+  EXPECT_EQ(chosen("1.9MiB"), "exact+int8");
+  EXPECT_EQ(chosen("600KiB"), "local(window=12.5%)") << "int4 with its exact window takes more";
+}
+
+TEST(Presets, TheChoiceSaysWhatAndWhy) {
+  const PresetChoice c = Presets::parse(kTable, "t").choose(small_model(), {}, "25%");
+  EXPECT_EQ(c.exact_bytes, kExact);
+  EXPECT_EQ(c.budget_bytes, kExact / 4);
+  EXPECT_LE(c.bytes, c.budget_bytes);
+  EXPECT_EQ(c.bytes, kExact / 8) << "512 of 4096 rows, nothing else";
+  EXPECT_EQ(c.context, 4096u);
+  EXPECT_EQ(c.policy.to_string(), "local(window=12.5%)");
+  for (const char* part : {"local(window=12.5%)", "0.25 MiB", "0.50 MiB given", "KL 0.2 ±0.01",
+                           "2.00 bits", "on m at 4096 tokens, 3 seeds"})
+    EXPECT_NE(c.why().find(part), std::string::npos) << part << ": " << c.why();
+}
+
+TEST(Presets, TheNearestMeasuredLengthCounts) {
+  EXPECT_EQ(chosen("60%", 1500), "local(window=50%)") << "1024 is nearer than 4096 by ratio";
+  EXPECT_EQ(chosen("60%", 2100), "exact+int8");
+  EXPECT_EQ(chosen("60%", 1 << 20), "exact+int8");
+}
+
+void refused(const std::string& budget, const std::string& words) {
+  try {
+    chosen(budget);
+    ADD_FAILURE() << budget;
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
+  }
+}
+
+TEST(Presets, BudgetsThatCannotBeAreRefused) {
+  refused("10%", "local(window=12.5%) takes up to 0.25 MiB");
+  refused("1KiB", "below the least");
+  refused("1024", "rows");
+  refused("lots", "not a budget");
+  refused("120%", "not a budget");
+}
+
+TEST(Presets, OtherFilesAreRefused) {
+  const auto corrupt = [](const std::string& lines, const std::string& words) {
+    try {
+      Presets::parse(lines, "f.jsonl");
+      ADD_FAILURE() << lines;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::kCorrupt);
+      EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
+    }
+  };
+  corrupt("", "no preset in it");
+  corrupt("once\n", "line 1");
+  corrupt(line("exact", 10, 0, 16) + line("exakt", 10, 0, 16), "line 2");
+  corrupt(line("exact", 0, 0, 16), "no sense");
+  EXPECT_THROW(Presets::read("/nowhere.jsonl"), Error);
+}
+
+TEST(Presets, TheBuiltInTableFitsEveryBudgetItAccepts) {
+  const Presets presets = Presets::built_in();
+  ASSERT_GT(presets.all().size(), 10u);
+  for (const Preset& p : presets.all()) EXPECT_NO_THROW(Policy::parse(p.policy)) << p.policy;
+  double before = -1;
+  for (const char* budget : {"100%", "60%", "40%", "30%", "20%"}) {
+    SessionOptions o;
+    o.context = 8192, o.threads = 1;
+    const PresetChoice c = presets.choose(small_model(), o, budget);
+    EXPECT_LE(c.bytes, c.budget_bytes) << budget;
+    EXPECT_GE(c.measured.divergence, before) << "less memory, no smaller divergence";
+    before = c.measured.divergence;
+  }
+}
+
+}  // namespace
+}  // namespace pith

@@ -1,0 +1,225 @@
+// pith report as a person runs it, and its page in a real browser where there is one.
+
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli_harness.h"
+
+namespace pith {
+namespace {
+
+using nlohmann::json;
+using test::Cli;
+using test::kModel;
+using test::read;
+using test::Result;
+using test::write;
+using test::fs::path;
+
+// Rows as `pith report --lines` writes them: enough policies, with names long enough, to crowd.
+std::string made_up_lines() {
+  std::string out;
+  for (const int length : {2048, 8192}) {
+    json head{{"result", "ppl"},
+              {"name", "continue"},
+              {"length", length},
+              {"null_control_kl", 0.0},
+              {"setting", {{"model", "demo"}, {"version", "1"}}}};
+    out += head.dump() + "\n";
+    for (int i = 0; i < 40; ++i) {
+      const double kl = i == 0 ? 0 : 1e-5 * std::pow(1.33, (i * 17) % 40);
+      const double bits = 16.0 / std::pow(1.08, i);
+      json row{{"policy", i == 0 ? "exact"
+                                 : "expected_attention(budget=" + std::to_string(i) +
+                                       "%)+int4(hadamard=true)"},
+               {"seeds", 3},
+               {"count", 768},
+               {"tokens", length - 1},
+               {"bytes", bits * length * 256},
+               {"bits", bits},
+               {"kept", bits / 16},
+               {"seconds", 1 + (i * 7) % 11},
+               {"perplexity", {20 + kl, 0.1}},
+               {"ln_ratio", {kl, kl / 9}},
+               {"kl", {kl, kl / 9}},
+               {"kl_50", kl / 2},
+               {"kl_99", kl * 9},
+               {"same_top", {1 - kl, 0.01}}};
+      out += row.dump() + "\n";
+    }
+  }
+  json probe{{"result", "probe"}, {"model", "demo"}, {"text", "a/b.txt"},        {"tokens", 2048},
+             {"queries", 256},    {"seeds", 3},      {"null_control_error", 0.0}};
+  for (int i = 0; i < 9; ++i) {
+    std::vector<double> layers;
+    for (int l = 0; l < 32; ++l) layers.push_back(0.001 * (i + 1) * (l + 1));
+    probe["rows"].push_back({{"policy", "snapkv(budget=" + std::to_string(i + 1) + "%)"},
+                             {"random", false},
+                             {"bytes", 1e6},
+                             {"bits", 4},
+                             {"kept", 0.25},
+                             {"error", {0.02, 0}},
+                             {"layers", layers}});
+  }
+  return out + probe.dump() + "\n";
+}
+
+TEST_F(Cli, ReportMakesAPageFromResults) {
+  const path ppl = folder_ / "ppl.jsonl", page = folder_ / "r.html", lines = folder_ / "l.jsonl";
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += "The ship lay at anchor and a man stood on the quay. ";
+  Result r = run({"eval", "ppl", "-m", kModel, "-p", text, "-c", "128", "--pieces", "2",
+                  "--kv-policy", "exact", "--kv-policy", "exact+int4", "--seeds", "1", "-o", ppl});
+  ASSERT_EQ(r.status, 0) << r.err;
+  r = run({"report", ppl, "--out", page, "--lines", lines, "--title", "A & B"});
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(r.out, "");
+  const std::string html = read(page);
+  EXPECT_TRUE(html.starts_with("<!doctype html>"));
+  EXPECT_NE(html.find("A &amp; B"), std::string::npos);
+  EXPECT_NE(html.find("exact+<wbr>int4"), std::string::npos);
+  // What the page shows is what eval said.
+  const json said = json::parse(
+      run({"eval", "ppl", "-m", kModel, "-p", text, "-c", "128", "--pieces", "2", "--kv-policy",
+           "exact", "--kv-policy", "exact+int4", "--seeds", "1", "-o", ppl, "--json"})
+          .out);
+  const double kl = said["policies"][2]["seeds"][0]["summary"]["kl"]["mean"];
+  std::istringstream in(read(lines));
+  std::string head, exact, int4;
+  std::getline(in, head), std::getline(in, exact), std::getline(in, int4);
+  EXPECT_NEAR(json::parse(int4)["kl"][0].get<double>(), kl, 1e-5 * kl);
+  EXPECT_EQ(run({"report", lines}).out, run({"report", ppl}).out.substr(0)) << "lines read back";
+}
+
+TEST_F(Cli, ReportRefusesWithAReason) {
+  refused({"report", "/nowhere.jsonl"}, 11, "no file");
+  refused({"report"}, 2, "files");
+  write(folder_ / "x.json", "dear diary\n");
+  refused({"report", folder_ / "x.json"}, 12, "line 1 is no result");
+}
+
+TEST_F(Cli, AutoChoosesAndSaysWhy) {
+  Result r = run({"inspect", "-m", kModel, "-c", "4096", "--kv-policy", "auto", "--kv-budget",
+                  "40%", "--json"});
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_TRUE(r.err.starts_with("pith: auto: ")) << r.err;
+  EXPECT_NE(r.err.find("KL "), std::string::npos) << r.err;
+  const json cost = json::parse(r.out)["policy"]["costs"].back();
+  EXPECT_EQ(cost["tokens"], 4096);
+  EXPECT_LE(cost["bytes"]["cache"].get<double>(), 0.4 * cost["f16_bytes"].get<double>());
+  EXPECT_NE(r.err.find(json::parse(r.out)["policy"]["text"].get<std::string>()), std::string::npos);
+
+  const path own = folder_ / "presets.jsonl";
+  write(own,
+        R"x({"policy":"local(window=10%)","model":"m","context":99,"seeds":1,"kl":[1,0],"bits":2})x"
+        "\n");
+  r = run({"run", "-m", kModel, "-p", "The ship", "-n", "2", "--kv-policy", "auto", "--kv-budget",
+           "8MiB", "--presets", own, "--json"});
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.err.find("auto: local(window=10%) takes at most 3.2"), std::string::npos) << r.err;
+}
+
+TEST_F(Cli, AutoRefusesWithAReason) {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"inspect", "-m", kModel, "--kv-policy", "auto"});
+    return more;
+  };
+  refused(with({}), 10, "needs --kv-budget");
+  refused(with({"--kv-budget", "100"}), 10, "rows");
+  refused(with({"--kv-budget", "0.1%"}), 10, "below the least");
+  refused(with({"--kv-budget", "25%", "--kv-window", "9"}), 10, "sink, window and storage");
+  refused(with({"--kv-budget", "25%", "--presets", "/nowhere"}), 11, "/nowhere");
+  refused({"inspect", "-m", kModel, "--presets", "x"}, 10, "--presets is for");
+}
+
+// A script that only the test adds: what a reader would see as broken, as a line of text.
+constexpr const char* kLayoutCheck = R"(<script>
+addEventListener('load', () => {
+  const found = [], root = document.documentElement;
+  if (root.scrollWidth > innerWidth) found.push('wider than the screen: ' + root.scrollWidth);
+  for (const svg of document.querySelectorAll('figure>svg')) {
+    const frame = svg.getBoundingClientRect();
+    const boxes = [...svg.querySelectorAll('text')].map(t => [t, t.getBoundingClientRect()]);
+    boxes.forEach(([t, a], i) => {
+      if (a.left < frame.left - 1 || a.right > frame.right + 1 || a.top < frame.top - 1 ||
+          a.bottom > frame.bottom + 1) found.push('cut off: ' + t.textContent);
+      if (a.height < 10) found.push('too small: ' + t.textContent);
+      for (const [u, b] of boxes.slice(i + 1)) {
+        const x = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+        const y = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+        if (x > 2 && y > 5) found.push('overlap: ' + t.textContent + ' and ' + u.textContent);
+      }
+    });
+  }
+  const light = ([r, g, b]) => [r, g, b].map(Number).map(v => v / 255)
+    .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((s, v, i) => s + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const colour = c => light(c.match(/[\d.]+/g));
+  const ground = colour(getComputedStyle(document.body).backgroundColor);
+  for (const e of document.querySelectorAll('p,li,th,td,h2,summary,a,svg text')) {
+    if (e.matches('.heat')) continue;
+    const s = getComputedStyle(e), c = colour(e.closest('svg') ? s.fill : s.color);
+    const contrast = (Math.max(c, ground) + 0.05) / (Math.min(c, ground) + 0.05);
+    if (contrast < 4.5) found.push('faint: ' + e.textContent.slice(0, 20) + ' ' + contrast);
+  }
+  parent.postMessage('LAYOUT ' + innerWidth + (ground < 0.2 ? ' dark ' : ' light ') +
+    (found.length ? found.slice(0, 9).join('; ') : 'fine'), '*');
+});
+</script>)";
+
+// The page in a frame: a window of a browser without a screen is at least 500 wide.
+std::string framed(int width) {
+  return "<!doctype html><meta name='color-scheme' content='light dark'><p id='answer'></p><script>"
+         "addEventListener('message', e => {document.getElementById('answer').textContent = "
+         "e.data;});</script><iframe src='checked.html' style='border:0' height='900' width='" +
+         std::to_string(width) + "'></iframe>";
+}
+
+std::string browser() {
+  for (const char* name : {"chromium", "chromium-browser", "google-chrome"})
+    if (std::system((std::string("command -v ") + name + " >/dev/null 2>&1").c_str()) == 0)
+      return name;
+  return "";
+}
+
+TEST_F(Cli, ReportIsReadableInABrowser) {
+  const std::string program = browser();
+  if (program.empty()) GTEST_SKIP() << "no chromium or chrome here: the page was not looked at";
+  write(folder_ / "lines.jsonl", made_up_lines());
+  const path page = folder_ / "page.html", frame = folder_ / "frame.html";
+  ASSERT_EQ(run({"report", folder_ / "lines.jsonl", "--out", page}).status, 0);
+  write(folder_ / "checked.html", read(page) + kLayoutCheck);
+  for (const int width : {390, 1280})
+    for (const bool dark : {false, true}) {
+      const std::string size = std::to_string(width);
+      const std::string theme = dark ? "dark" : "light";
+      const path shot = folder_ / ("shot_" + size + theme + ".png"), dom = folder_ / "dom";
+      const std::string common =
+          program + " --headless --no-sandbox --disable-gpu --hide-scrollbars " +
+          "--user-data-dir=" + (folder_ / "profile").string() + " --window-size=" + size +
+          ",900 --virtual-time-budget=20000 --blink-settings=preferredColorScheme=" +
+          (dark ? "0" : "1");
+      const auto call = [&](const std::string& what) {
+        return std::system(
+            ("timeout 60 " + common + what + " 2>" + (folder_ / "log").string()).c_str());
+      };
+      write(frame, framed(width));
+      ASSERT_EQ(call(" --dump-dom file://" + frame.string() + " >" + dom.string()), 0)
+          << read(folder_ / "log");
+      const std::string seen = read(dom);
+      const size_t at = seen.find("LAYOUT "), end = seen.find("</p>", at);
+      ASSERT_NE(at, std::string::npos) << seen.substr(0, 400);
+      EXPECT_EQ(seen.substr(at, end - at), "LAYOUT " + size + " " + theme + " fine");
+      ASSERT_EQ(call(" --screenshot=" + shot.string() + " file://" + page.string()), 0)
+          << read(folder_ / "log");
+      EXPECT_GT(test::fs::file_size(shot), 10000u);
+      if (const char* keep = std::getenv("PITH_SCREENSHOTS"))
+        test::fs::copy_file(shot, path(keep) / shot.filename(),
+                            test::fs::copy_options::overwrite_existing);
+    }
+}
+
+}  // namespace
+}  // namespace pith

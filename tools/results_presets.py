@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""Writes src/session/presets_table.cc from the figures of `pith report --lines`.
+
+usage: results_presets.py [LINES] [--out FILE]
+
+LINES is docs/results/scoreboard.jsonl unless given. A preset is a policy with its divergence after a
+prompt; facts found stand beside it. With --out, the JSON lines alone go to a file for `--presets`.
+"""
+
+import argparse
+import json
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+HEAD = '''// The presets of this build. Made by tools/results_presets.py from
+// docs/results/scoreboard.jsonl: run it again rather than edit.
+
+#include "session/presets_table.h"
+
+namespace pith {
+
+const std::string_view kPresetTable = R"table(
+'''
+TAIL = ''')table";
+
+}  // namespace pith
+'''
+
+
+def presets(lines):
+    """A preset for each policy and length with every prediction scored."""
+    found, facts, head = {}, {}, None
+    for line in map(json.loads, lines):
+        if "result" in line:
+            head = line
+            continue
+        if head["result"] == "ppl" and head["name"] == "continue":
+            found.setdefault((head["setting"]["model"], head["length"]), []).append(line)
+        if head["result"] == "task" and head["name"] == "facts":
+            facts[line["policy"], head["length"]] = line["score"][0]
+    for (model, length), rows in sorted(found.items()):
+        most = max(row["count"] for row in rows)
+        for row in sorted(rows, key=lambda row: (row["kl"][0], row["bits"])):
+            if row["count"] < most:
+                continue
+            preset = {"policy": row["policy"], "model": model, "context": length,
+                      "seeds": row["seeds"], "kl": row["kl"], "bits": row["bits"]}
+            if (row["policy"], length) in facts:
+                preset["facts"] = facts[row["policy"], length]
+            yield json.dumps(preset)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("lines", nargs="?", default=ROOT / "docs/results/scoreboard.jsonl")
+    parser.add_argument("--out", help="write JSON lines to this file instead")
+    options = parser.parse_args()
+    text = "".join(f"{p}\n" for p in presets(pathlib.Path(options.lines).read_text().splitlines()))
+    if options.out:
+        pathlib.Path(options.out).write_text(text)
+    else:
+        (ROOT / "src/session/presets_table.cc").write_text(HEAD + text + TAIL)
+
+
+if __name__ == "__main__":
+    main()
