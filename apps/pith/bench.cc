@@ -40,6 +40,7 @@ struct Line {
   AttentionSpeed attention;
   double decode_limit = 0;  // tokens per second that the bytes allow
   Ledger ledger;
+  size_t counted = 0, in_use = 0;  // bytes on the GPU: by pith's books, and by the driver's
 };
 
 struct Cancelled {};
@@ -136,6 +137,8 @@ class Bench {
                    [&](size_t done, size_t total) { return bar.update(done, total); });
     check_cancelled();
     Line line{policy, depth, {}, {}, {}, 0, base.ledger()};
+    line.counted = model_->weight_bytes() + line.ledger.total_bytes();
+    if (on_gpu()) line.in_use = cuda_bytes_in_use();
     std::vector<double> prefill, decode;
     for (int64_t r = 0; r < o_.repeats; ++r) {
       if (o_.prompt > 0) prefill.push_back(prefill_rate(base));
@@ -187,25 +190,35 @@ std::string rate(const Median& m) {
   return fmt::format("{:.1f} ({:.1f}-{:.1f})", m.value, m.least, m.most);
 }
 
-void print_table(const std::vector<Line>& lines, double read) {
-  Table table({"policy", "depth", "prefill", "decode", "of limit", "attention", "of read", "rows",
-               "kept", "KV", "bits"});
+void print_table(const std::vector<Line>& lines, double read, bool gpu) {
+  Table table({"policy", "depth", "prefill", "decode", "of limit", gpu ? "counted" : "attention",
+               gpu ? "in use" : "of read", "rows", "kept", "KV", "bits"});
   for (const Line& l : lines) {
     const bool timed = l.attention.seconds > 0;
+    std::string sixth = "-", seventh = "-";
+    if (gpu) {
+      sixth = human_bytes(static_cast<double>(l.counted));
+      seventh = human_bytes(static_cast<double>(l.in_use));
+    } else if (timed) {
+      sixth = fmt::format("{:.1f} GB/s", l.attention.bytes_per_second() / 1e9);
+      seventh = fmt::format("{:.0f}%", 100 * l.attention.bytes_per_second() / read);
+    }
     table.add(
         {l.policy, std::to_string(l.depth), rate(l.prefill), rate(l.decode),
          l.decode.value > 0 ? fmt::format("{:.0f}%", 100 * l.decode.value / l.decode_limit) : "-",
-         timed ? fmt::format("{:.1f} GB/s", l.attention.bytes_per_second() / 1e9) : "-",
-         timed ? fmt::format("{:.0f}%", 100 * l.attention.bytes_per_second() / read) : "-",
-         std::to_string(l.ledger.rows_kept), share_kept(l.ledger),
+         sixth, seventh, std::to_string(l.ledger.rows_kept), share_kept(l.ledger),
          human_bytes(static_cast<double>(l.ledger.cache_bytes())),
          fmt::format("{:.2f}", l.ledger.effective_bits())});
   }
   write_out(table.text() +
             "\nprefill, decode: tokens per second, median (least-most); of limit: of what reading\n"
-            "weights and cache once a token would allow; attention: cache payload read per second\n"
-            "by one token's attention over random rows; of read: of the measured read bandwidth\n"
-            "(above 100% where the cache fits the processor's own)\n");
+            "weights and cache once a token would allow; " +
+            (gpu ? "counted: weights, cache and what is around\nit by pith's ledger; in use: the "
+                   "GPU's memory by its driver's account\n"
+                 : "attention: cache payload read per second\n"
+                   "by one token's attention over random rows; of read: of the measured read "
+                   "bandwidth\n"
+                   "(above 100% where the cache fits the processor's own)\n"));
 }
 
 Json to_json(const Median& m) {
@@ -220,6 +233,8 @@ Json to_json(const Line& l) {
           {"decode_limit_tokens_per_second", l.decode_limit},
           {"attention_seconds", l.attention.seconds},
           {"attention_bytes", l.attention.bytes},
+          {"gpu_bytes_counted", l.in_use > 0 ? l.counted : 0},
+          {"gpu_bytes_in_use", l.in_use},
           {"ledger", pith::cli::to_json(l.ledger)}};
 }
 
@@ -259,7 +274,7 @@ int bench(const BenchOptions& o) {
                     o.engine.model, human_bytes(static_cast<double>(model->weight_bytes())),
                     bench.threads(), bench.isa(), bench.read() / 1e9, bench.largest_difference(),
                     bench.on_gpu() ? "the CPU's" : "the scalar twins'"));
-    print_table(lines, bench.read());
+    print_table(lines, bench.read(), bench.on_gpu());
   }
   return cancelled ? kExitInterrupted : 0;
 }

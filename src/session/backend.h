@@ -41,5 +41,7 @@ std::unique_ptr<Backend> make_cuda_backend(std::shared_ptr<const Model> model,
 
 /// Bytes per second that the GPU reads from its memory, measured. Throws as make_cuda_backend does.
 double cuda_read_rate();
+/// Bytes of the GPU's memory that are taken, by whomever. Throws as make_cuda_backend does.
+size_t cuda_bytes_in_use();
 
 }  // namespace pith

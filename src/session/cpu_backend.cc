@@ -17,9 +17,8 @@ class CpuBackend final : public Backend {
       : model_(std::move(model)),
         precision_(precision(o)),
         engine_(std::make_shared<CpuEngine>(o)),
-        cache_(std::make_unique<KvCache>(engine_->context,
-                                         cache_shape(model_->config(), o.context), o.policy, o.seed,
-                                         &model_->weights().rope)),
+        cache_(std::make_unique<KvCache>(engine_->context, cache_shape(model_->config(), o.context),
+                                         o.policy, o.seed, &model_->weights().rope)),
         forward_(engine_->context, *model_, o.chunk, precision_) {
     cache_->protect(o.protect);
   }
@@ -80,6 +79,7 @@ std::unique_ptr<Backend> make_cuda_backend(std::shared_ptr<const Model> /*model*
   refuse_cuda();
 }
 double cuda_read_rate() { refuse_cuda(); }
+size_t cuda_bytes_in_use() { refuse_cuda(); }
 #endif
 
 }  // namespace pith

@@ -47,8 +47,13 @@ double error_of(DType dtype, const Shape& s, MatvecEnd end, bool norm, bool bias
   const auto old = end == MatvecEnd::kAdd ? draw(results, 15) : std::vector<float>(results, NAN);
   const auto y = to_device(counter, old), x_device = to_device(counter, x);
   const auto weight_device = to_device(counter, weight), b_device = to_device(counter, b);
-  MatvecCall call{y.data(), w.matrix, x_device.data(), norm ? weight_device.data() : nullptr, 0.5f,
-                  bias ? b_device.data() : nullptr, end};
+  MatvecCall call{y.data(),
+                  w.matrix,
+                  x_device.data(),
+                  norm ? weight_device.data() : nullptr,
+                  0.5f,
+                  bias ? b_device.data() : nullptr,
+                  end};
   matvec(call, nullptr);
 
   double squares = 0;
@@ -65,7 +70,8 @@ double error_of(DType dtype, const Shape& s, MatvecEnd end, bool norm, bool bias
   for (size_t o = 0; o < results; ++o) {
     want[o] = product(o);
     if (end == MatvecEnd::kAdd) want[o] += old[o];
-    if (end == MatvecEnd::kGate) want[o] = want[o] / (1 + std::exp(-want[o])) * product(o + results);
+    if (end == MatvecEnd::kGate)
+      want[o] = want[o] / (1 + std::exp(-want[o])) * product(o + results);
   }
   return relative_error(to_host(y), want);
 }

@@ -53,12 +53,8 @@ double error_of(const Case& c) {
     call.q = q_device.data();
     call.first = i == 0;
     call.last = i + 1 == counts.size();
-    call.span = {rows[i].k_device.data(),
-                 rows[i].v_device.data(),
-                 rows[i].stride,
-                 counts[i],
-                 call.last ? c.before : -1,
-                 call.last ? 0 : c.log_weight};
+    call.span = {rows[i].k_device.data(),   rows[i].v_device.data(),     rows[i].stride, counts[i],
+                 call.last ? c.before : -1, call.last ? 0 : c.log_weight};
     call.out = out.data();
     call.log_sum = log_sum.data();
     call.result = result.data();
@@ -73,7 +69,7 @@ double error_of(const Case& c) {
   }
   const auto queries = widen(q, c.dtype);
   double worst = 0;
-  for (int t = 0; t < c.tokens; t += c.tokens > 40 ? 7 : 1) {
+  for (int t = 0; t<c.tokens; t += c.tokens> 40 ? 7 : 1) {
     for (int h = 0; h < c.heads; ++h) {
       std::vector<OracleSpan> spans;
       for (size_t i = 0; i < counts.size(); ++i) {
@@ -83,8 +79,8 @@ double error_of(const Case& c) {
           const auto from = x.begin() + static_cast<ptrdiff_t>(h / group * rows[i].stride);
           return widen({from, from + static_cast<ptrdiff_t>(seen * c.dim)}, c.dtype);
         };
-        spans.push_back({head(rows[i].k), head(rows[i].v),
-                         std::vector<float>(seen, last ? 0 : c.log_weight)});
+        spans.push_back(
+            {head(rows[i].k), head(rows[i].v), std::vector<float>(seen, last ? 0 : c.log_weight)});
       }
       std::vector<const OracleSpan*> mine;
       for (const OracleSpan& s : spans) mine.push_back(&s);

@@ -25,9 +25,9 @@ class RandomModelFolder {
  public:
   explicit RandomModelFolder(const RandomModel& m) : m_(m) {
     const char* type = m.qk_norm ? "qwen3" : m.qkv_bias && !m.biases ? "qwen2" : "llama";
-    const char* name = m.qk_norm                  ? "Qwen3ForCausalLM"
+    const char* name = m.qk_norm                 ? "Qwen3ForCausalLM"
                        : m.qkv_bias && !m.biases ? "Qwen2ForCausalLM"
-                                                  : "LlamaForCausalLM";
+                                                 : "LlamaForCausalLM";
     const nlohmann::json config{{"architectures", {name}},
                                 {"model_type", type},
                                 {"hidden_size", m.hidden},

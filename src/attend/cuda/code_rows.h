@@ -20,10 +20,21 @@ struct CodeRowsCall {
   const void* x = nullptr;
   size_t head_stride = 0, row_stride = 0;  ///< numbers between heads and between rows
   int heads = 0, rows = 0, head_dim = 0;
-  void* codes = nullptr;  // [heads, rows / 32] blocks
-  void* side = nullptr;   // [heads, rows / 32] blocks
+  void* codes = nullptr;    // [heads, rows / 32] blocks
+  void* side = nullptr;     // [heads, rows / 32] blocks
+  size_t block_stride = 0;  ///< blocks between heads, of codes and side; 0 = rows / 32
 
   /// Throws kInvalidArgument for what the coders do not know.
   void check() const;
+};
+
+/// Coded blocks of several heads back to rows.
+struct UnpackRowsCall {
+  const void *codes = nullptr, *side = nullptr;  // [heads, block_stride] blocks
+  size_t block_stride = 0;                       ///< blocks between heads
+  int heads = 0, blocks = 0, head_dim = 0;
+  DType dtype = DType::kF16;  ///< kF16 or kBF16
+  void* out = nullptr;        // [heads, 32 blocks, D]
+  size_t head_stride = 0;     ///< numbers between heads
 };
 }  // namespace pith::cuda

@@ -11,11 +11,12 @@ void PrefillCall::check() const {
                      query_heads % kv_heads == 0 && tokens > 0 &&
                      (dtype == DType::kF16 || dtype == DType::kBF16) && (span.rows > 0);
   if (known) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("attention of {} queries over {} rows, {} query and {} KV heads, head_dim "
-                          "{}, {} on the GPU; it takes head_dim 64 or 128, f16 or bf16 rows, and "
-                          "query heads that are a multiple of the KV heads",
-                          tokens, span.rows, query_heads, kv_heads, head_dim, to_string(dtype)));
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("attention of {} queries over {} rows, {} query and {} KV heads, head_dim "
+                  "{}, {} on the GPU; it takes head_dim 64 or 128, f16 or bf16 rows, and "
+                  "query heads that are a multiple of the KV heads",
+                  tokens, span.rows, query_heads, kv_heads, head_dim, to_string(dtype)));
 }
 
 }  // namespace pith::cuda

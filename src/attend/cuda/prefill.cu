@@ -61,8 +61,8 @@ __device__ inline void find_scores(float (&s)[kTileRows / 8][4], const uint32_t 
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
       uint32_t b[4];  // rows 8 n.. and 8 n + 8.., channels 16 k.. and 16 k + 8..
-      load_tiles(b, keys + RowTile<T, D>::at(8 * n + lane / 16 * 8 + lane % 8,
-                                             2 * k + lane / 8 % 2));
+      load_tiles(b,
+                 keys + RowTile<T, D>::at(8 * n + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
       mma<T>(s[n], q[k][0], q[k][1], q[k][2], q[k][3], b[0], b[1]);
       mma<T>(s[n + 1], q[k][0], q[k][1], q[k][2], q[k][3], b[2], b[3]);
     }
@@ -107,14 +107,13 @@ __device__ inline void add_values(QueryRun<D>& run, const float (&p)[kTileRows /
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
   for (int k = 0; k < kTileRows / 16; ++k) {
-    const uint32_t a[4] = {
-        pack<T>(p[2 * k][0], p[2 * k][1]), pack<T>(p[2 * k][2], p[2 * k][3]),
-        pack<T>(p[2 * k + 1][0], p[2 * k + 1][1]), pack<T>(p[2 * k + 1][2], p[2 * k + 1][3])};
+    const uint32_t a[4] = {pack<T>(p[2 * k][0], p[2 * k][1]), pack<T>(p[2 * k][2], p[2 * k][3]),
+                           pack<T>(p[2 * k + 1][0], p[2 * k + 1][1]),
+                           pack<T>(p[2 * k + 1][2], p[2 * k + 1][3])};
 #pragma unroll
     for (int n = 0; n < D / 8; n += 2) {
       uint32_t b[4];  // rows 16 k.. and 16 k + 8.. of channels 8 n.., then of 8 n + 8..
-      load_tiles_transposed(
-          b, values + RowTile<T, D>::at(16 * k + lane % 16, n + lane / 16));
+      load_tiles_transposed(b, values + RowTile<T, D>::at(16 * k + lane % 16, n + lane / 16));
       mma<T>(run.acc[n], a[0], a[1], a[2], a[3], b[0], b[1]);
       mma<T>(run.acc[n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
     }
@@ -181,7 +180,8 @@ __device__ inline void write(const QueryRun<D>& run, const PrefillCall& p, int h
 
 /// One block: 128 queries of one head. Rows come in tiles of 64 through two buffers.
 template <class T, int D>
-__global__ void __launch_bounds__(kThreads, 1) prefill_kernel(const __grid_constant__ PrefillCall p) {
+__global__ void __launch_bounds__(kThreads, 1)
+    prefill_kernel(const __grid_constant__ PrefillCall p) {
   extern __shared__ __align__(128) char shared[];
   using Tile = RowTile<T, D>;
   const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
@@ -211,7 +211,8 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(const __grid_const
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int t = min(token[i % 2], p.tokens - 1);
-      const T* row = static_cast<const T*>(p.q) + (static_cast<size_t>(t) * p.query_heads + head) * D;
+      const T* row =
+          static_cast<const T*>(p.q) + (static_cast<size_t>(t) * p.query_heads + head) * D;
       q[k][i] = *reinterpret_cast<const uint32_t*>(row + 16 * k + 2 * c + i / 2 * 8);
     }
   }

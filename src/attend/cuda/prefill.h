@@ -27,12 +27,12 @@ struct PrefillSpan {
 struct PrefillCall {
   int query_heads = 0, kv_heads = 0, head_dim = 0;  ///< D: 64 or 128
   int tokens = 0;                                   // T
-  DType dtype = DType::kF16;  ///< of q and rows: kF16 or kBF16
-  const void* q = nullptr;    // [T, H, D], after RoPE
+  DType dtype = DType::kF16;                        ///< of q and rows: kF16 or kBF16
+  const void* q = nullptr;                          // [T, H, D], after RoPE
   PrefillSpan span;
-  bool first = true;  ///< nothing was attended to before; else out and log_sum are gone on from
-  bool last = true;   ///< then `result` is written, else out and log_sum
-  float* out = nullptr;      // [T, H, D]
+  bool first = true;     ///< nothing was attended to before; else out and log_sum are gone on from
+  bool last = true;      ///< then `result` is written, else out and log_sum
+  float* out = nullptr;  // [T, H, D]
   float* log_sum = nullptr;  // [T, H] logarithm to base 2 of the denominator
   void* result = nullptr;    // [T, H, D] of result_dtype
   DType result_dtype = DType::kF32;

@@ -2,46 +2,22 @@
 
 #include <fmt/format.h>
 
-#include "compress/registry.h"
+#include <algorithm>
+
 #include "pith/error.h"
 
 namespace pith::cuda {
-namespace {
-
-[[noreturn]] void refuse(const std::string& what, const std::string& supported) {
-  throw Error(ErrorCode::kUnsupported, fmt::format("{} is not on the GPU yet; {}; use --device cpu",
-                                                   what, supported));
-}
-
-/// The type of exact rows under `rule`; refuses what the GPU does not do.
-DType row_type(const PolicyRule& rule) {
-  if (rule.selector.name != "exact") {
-    refuse(fmt::format("the selector '{}'", rule.selector.name), "the selector there is 'exact'");
-  }
-  const auto type = [&](const std::optional<PolicyPart>& codec) {
-    if (!codec) return rule.dtype.value_or(DType::kF16);
-    const CodecRow& row = codec_row(codec->name);
-    if (!row.dense) refuse(fmt::format("the codec '{}'", codec->name), "codecs there are f16, bf16");
-    return *row.dense;
-  };
-  const DType keys = type(rule.key_codec), values = type(rule.value_codec);
-  if (keys != values || rule.dtype.value_or(keys) != keys) {
-    refuse("a cache of keys and values in different types", "all rows must be f16, or all bf16");
-  }
-  if (keys == DType::kF32) refuse("a cache of f32 rows", "rows there are f16 or bf16");
-  return keys;
-}
-
-}  // namespace
 
 DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const Policy& policy,
                          cudaStream_t stream)
-    : memory_(memory), shape_(shape), stream_(stream) {
+    : memory_(memory), shape_(shape), stream_(stream), space_(site()) {
   if (shape.head_dim != 64 && shape.head_dim != 128) {
-    refuse(fmt::format("a head_dim of {}", shape.head_dim), "head_dim there is 64 or 128");
+    refuse_on_gpu(fmt::format("a head_dim of {}", shape.head_dim), "head_dim is 64 or 128 there");
   }
   for (const int64_t seen : shape.sliding_window) {
-    if (seen > 0) refuse("a model with sliding-window layers", "all layers must see all tokens");
+    if (seen > 0) {
+      refuse_on_gpu("a model with sliding-window layers", "all layers see all tokens there");
+    }
   }
   // Names and ranges are checked as the CPU checks them, and nothing is allocated.
   ThreadPool pool(1);
@@ -49,15 +25,23 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
   const Rope rope(static_cast<size_t>(shape.head_dim), 10000);
   const Context context{pool, unused, kernels_for()};
   text_ = KvCache(context, shape, policy, 0, &rope).describe();
-  dtype_ = row_type(policy.rules.front());
-  for (const PolicyRule& rule : policy.rules) {
-    if (row_type(rule) != dtype_) {
-      refuse("a cache with f16 and bf16 rows", "all layers must have one type");
+
+  std::vector<LayerPlan> plans;
+  for (int l = 0; l < shape.layers; ++l) {
+    const PolicyRule* rule = &policy.rule_for(l, shape.layers, 0, shape.kv_heads);
+    for (int g = 1; g < shape.kv_heads; ++g) {
+      if (&policy.rule_for(l, shape.layers, g, shape.kv_heads) == rule) continue;
+      refuse_on_gpu("a policy with rules for single heads", "rules are for whole layers there");
+    }
+    plans.push_back(plan_layer(*rule, shape));
+  }
+  dtype_ = plans.front().dtype;
+  for (const LayerPlan& plan : plans) {
+    if (plan.dtype != dtype_) {
+      refuse_on_gpu("a cache with f16 and bf16 rows", "all layers have one type there");
     }
   }
-  const DeviceRowsShape rows{static_cast<size_t>(shape.kv_heads),
-                             static_cast<size_t>(shape.head_dim), shape.context};
-  for (int l = 0; l < shape.layers; ++l) layers_.emplace_back(memory, rows, stream);
+  for (const LayerPlan& plan : plans) layers_.push_back(make_layer_rows(plan, site()));
   make_step_memory();
 }
 
@@ -67,8 +51,18 @@ DeviceCache::DeviceCache(const DeviceCache& o)
       stream_(o.stream_),
       dtype_(o.dtype_),
       text_(o.text_),
-      layers_(o.layers_) {
+      space_(site()) {
+  for (const auto& layer : o.layers_) layers_.push_back(layer->clone());
   make_step_memory();
+}
+
+LayerSite DeviceCache::site() const {
+  return {&memory_,
+          stream_,
+          static_cast<size_t>(shape_.query_heads),
+          static_cast<size_t>(shape_.kv_heads),
+          static_cast<size_t>(shape_.head_dim),
+          shape_.context};
 }
 
 std::unique_ptr<DeviceCache> DeviceCache::clone() const {
@@ -76,59 +70,53 @@ std::unique_ptr<DeviceCache> DeviceCache::clone() const {
 }
 
 void DeviceCache::make_step_memory() {
-  const auto layers = static_cast<size_t>(shape_.layers);
-  const size_t lists = layers * static_cast<size_t>(shape_.kv_heads);
-  targets_ = MirroredArray<RowTarget>(memory_, MemoryKind::kScratch, layers, stream_);
-  spans_ = MirroredArray<DeviceSpan>(memory_, MemoryKind::kScratch, lists, stream_);
-  uploaded_ = std::make_unique<StreamMark>();
+  size_t spans = 0;
+  for (const auto& layer : layers_) {
+    first_spans_.push_back(spans);
+    spans += static_cast<size_t>(shape_.kv_heads) * layer->spans();
+  }
+  targets_ = MirroredArray<RowTarget>(memory_, MemoryKind::kScratch, layers_.size(), stream_);
+  spans_ = MirroredArray<DeviceSpan>(memory_, MemoryKind::kScratch, spans, stream_);
   const DecodeShape shape{1, shape_.query_heads, shape_.kv_heads, shape_.head_dim, 1, 0};
   scratch_ = std::make_unique<DecodeScratch>(memory_, shape, stream_);
 }
 
 void DeviceCache::begin_token() {
-  uploaded_->wait();
-  const auto heads = static_cast<size_t>(shape_.kv_heads);
   for (size_t l = 0; l < layers_.size(); ++l) {
-    DeviceRows& rows = layers_[l];
-    rows.reserve_more(1);
-    targets_.host()[l] = rows.end();
-    for (size_t g = 0; g < heads; ++g) {
-      DeviceSpan span;
-      span.keys = rows.keys() + g * rows.head_stride() * 2;
-      span.values = rows.values() + g * rows.head_stride() * 2;
-      span.rows = static_cast<int32_t>(rows.rows() + 1);
-      span.row_stride = shape_.head_dim;
-      spans_.host()[l * heads + g] = span;
-    }
+    targets_.host()[l] = layers_[l]->begin_token(spans_.host() + first_spans_[l]);
   }
-  targets_.upload(targets_.size(), stream_);
-  spans_.upload(spans_.size(), stream_);
-  uploaded_->set(stream_);
 }
 
-void DeviceCache::attend_token(int layer, float* out, const void* q) {
+void DeviceCache::upload_token() const {
+  targets_.upload(targets_.size(), stream_);
+  spans_.upload(spans_.size(), stream_);
+}
+
+void DeviceCache::attend_token(int layer, float* out, const void* q) const {
+  const auto l = static_cast<size_t>(layer);
   DecodeCall call;
-  call.shape = {1, shape_.query_heads, shape_.kv_heads, shape_.head_dim, 1, 0};
+  call.shape = {1,
+                shape_.query_heads,
+                shape_.kv_heads,
+                shape_.head_dim,
+                static_cast<int>(layers_[l]->spans()),
+                0};
   call.dtype = dtype_;
   call.q = q;
-  call.spans = spans_.device() + layer * shape_.kv_heads;
+  call.spans = spans_.device() + first_spans_[l];
   call.out = out;
-  decode_dense(call, *scratch_, stream_);
+  layers_[l]->attend_token(call, *scratch_);
 }
 
 void DeviceCache::end_token() {
-  for (DeviceRows& rows : layers_) rows.add(1);
+  for (const auto& layer : layers_) layer->end_token();
 }
 
 RowTarget DeviceCache::begin_chunk(int layer, size_t tokens) {
-  DeviceRows& rows = layers_[static_cast<size_t>(layer)];
-  rows.reserve_more(tokens);
-  return rows.end();
+  return layers_[static_cast<size_t>(layer)]->begin_chunk(tokens, space_);
 }
 
-void DeviceCache::attend_chunk(int layer, void* result, DType dtype, const void* q,
-                               size_t tokens) {
-  const DeviceRows& rows = layers_[static_cast<size_t>(layer)];
+void DeviceCache::attend_chunk(int layer, void* result, DType dtype, const void* q, size_t tokens) {
   PrefillCall call;
   call.query_heads = shape_.query_heads;
   call.kv_heads = shape_.kv_heads;
@@ -136,18 +124,13 @@ void DeviceCache::attend_chunk(int layer, void* result, DType dtype, const void*
   call.tokens = static_cast<int>(tokens);
   call.dtype = dtype_;
   call.q = q;
-  call.span.keys = rows.keys();
-  call.span.values = rows.values();
-  call.span.head_stride = rows.head_stride();
-  call.span.rows = static_cast<int64_t>(rows.rows() + tokens);
-  call.span.before = static_cast<int64_t>(rows.rows());
   call.result = result;
   call.result_dtype = dtype;
-  cuda::attend_chunk(call, stream_);
+  layers_[static_cast<size_t>(layer)]->attend_chunk(call, space_);
 }
 
 void DeviceCache::end_chunk(int layer, size_t tokens) {
-  layers_[static_cast<size_t>(layer)].add(tokens);
+  layers_[static_cast<size_t>(layer)]->end_chunk(tokens, space_);
 }
 
 HeadRows DeviceCache::rows(int layer, int head) const {
@@ -157,26 +140,22 @@ HeadRows DeviceCache::rows(int layer, int head) const {
                             head, shape_.layers, shape_.kv_heads));
   }
   HeadRows rows;
-  const size_t count = layers_[static_cast<size_t>(layer)].rows();
-  for (size_t i = 0; i < count; ++i) rows.positions.push_back(static_cast<int64_t>(i));
-  rows.log_weights.resize(count);
-  rows.roles.resize(count, Role::kBoth);
+  rows.positions = layers_[static_cast<size_t>(layer)]->positions();
+  rows.log_weights.resize(rows.positions.size());
+  rows.roles.resize(rows.positions.size(), Role::kBoth);
   return rows;
 }
 
 Ledger DeviceCache::ledger() const {
   Ledger ledger;
-  for (const DeviceRows& rows : layers_) {
-    const uint64_t count = rows.rows() * static_cast<uint64_t>(shape_.kv_heads);
-    const uint64_t channels = count * 2 * static_cast<uint64_t>(shape_.head_dim);
-    ledger.payload += rows.held_bytes();
-    ledger.slack += rows.allocated_bytes() - rows.held_bytes();
-    ledger.tokens = rows.rows();
-    ledger.rows_seen += count;
-    ledger.rows_kept += count;
-    ledger.channels_seen += channels;
-    ledger.channels_kept += channels;
+  const auto channels = 2 * static_cast<uint64_t>(shape_.head_dim);
+  for (const auto& layer : layers_) {
+    layer->add_to(ledger);
+    ledger.tokens = std::max<uint64_t>(ledger.tokens, layer->tokens());
+    ledger.rows_seen += layer->tokens() * static_cast<uint64_t>(shape_.kv_heads);
   }
+  ledger.channels_seen = ledger.rows_seen * channels;
+  ledger.channels_kept = ledger.rows_kept * channels;
   return ledger;
 }
 

@@ -7,11 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "attend/cuda/decode.h"
-#include "attend/cuda/prefill.h"
-#include "cache/cuda/device_rows.h"
-#include "cache/kv_cache.h"
-#include "kernels/cuda/layer.h"
+#include "cache/cuda/layer_rows.h"
 #include "kernels/cuda/pinned.h"
 
 namespace pith::cuda {
@@ -27,12 +23,15 @@ class DeviceCache {
   /// Of queries and exact rows.
   DType dtype() const { return dtype_; }
 
-  /// One token: makes room in all layers and uploads the step; then for each layer the kernels
-  /// write its row at token_target and attend; then the host's books are brought up to date.
+  /// One token. begin_token makes room and writes what the step's kernels read on the host's side:
+  /// the upload of the step before must be over. From upload_token to the last attend_token only
+  /// the stream is given work, always the same, so that a graph of it can be replayed. end_token
+  /// brings the books up to date and codes the rows that leave the windows.
   void begin_token();
+  void upload_token() const;
   const RowTarget* token_target(int layer) const { return targets_.device() + layer; }
   /// out f32 [H, D] <- attention of q [H, D].
-  void attend_token(int layer, float* out, const void* q);
+  void attend_token(int layer, float* out, const void* q) const;
   void end_token();
 
   /// A chunk, layer by layer: rows are written from the target on, then queries attend.
@@ -47,6 +46,7 @@ class DeviceCache {
 
  private:
   DeviceCache(const DeviceCache& other);
+  LayerSite site() const;
   void make_step_memory();
 
   MemoryCounter& memory_;
@@ -54,11 +54,12 @@ class DeviceCache {
   cudaStream_t stream_;
   DType dtype_ = DType::kF16;
   std::string text_;
-  std::vector<DeviceRows> layers_;      // [L]
-  MirroredArray<RowTarget> targets_;    // [L]
-  MirroredArray<DeviceSpan> spans_;     // [L, G]
-  std::unique_ptr<StreamMark> uploaded_;
+  std::vector<std::unique_ptr<LayerRows>> layers_;  // [L]
+  std::vector<size_t> first_spans_;                 // [L] where a layer's spans begin
+  MirroredArray<RowTarget> targets_;                // [L]
+  MirroredArray<DeviceSpan> spans_;                 // [L, G, spans of the layer]
   std::unique_ptr<DecodeScratch> scratch_;
+  ChunkSpace space_;
 };
 
 }  // namespace pith::cuda

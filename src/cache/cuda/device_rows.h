@@ -29,9 +29,7 @@ class DeviceRows {
   /// Rows that kernels were told to write.
   void add(size_t rows) { rows_ += rows; }
   /// Where the next row goes.
-  RowTarget end() const {
-    return {keys(), values(), head_stride(), static_cast<int64_t>(rows_)};
-  }
+  RowTarget end() const { return {keys(), values(), head_stride(), static_cast<int64_t>(rows_)}; }
   size_t held_bytes() const { return 2 * bytes_of(rows_); }
   size_t allocated_bytes() const { return buffer_.size(); }
 

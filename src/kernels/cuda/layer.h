@@ -63,9 +63,9 @@ struct HeadsCall {
   float eps = 0;
   int query_heads = 0, kv_heads = 0, head_dim = 0;
   size_t tokens = 0;
-  DType dtype = DType::kF16;             ///< of q and the rows: kF16 or kBF16
-  void* q = nullptr;                     // [T, H, D]
-  RowTarget target;                      ///< if target_on_device is null
+  DType dtype = DType::kF16;  ///< of q and the rows: kF16 or kBF16
+  void* q = nullptr;          // [T, H, D]
+  RowTarget target;           ///< if target_on_device is null
   const RowTarget* target_on_device = nullptr;
 };
 void make_heads(const HeadsCall& call, cudaStream_t stream);

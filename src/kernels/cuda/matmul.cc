@@ -13,7 +13,8 @@ void check(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   const ErrorCode code =
       status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorCode::kOutOfMemory : ErrorCode::kInternal;
-  throw Error(code, fmt::format("cuBLASLt failed at {}: {}", what, cublasLtGetStatusString(status)));
+  throw Error(code,
+              fmt::format("cuBLASLt failed at {}: {}", what, cublasLtGetStatusString(status)));
 }
 
 cudaDataType_t type_of(DType dtype) {

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
   const int lane = threadIdx.x % kWarp;
   const size_t warps = static_cast<size_t>(gridDim.x) * kWarps;
   const size_t pieces = p.w.in / kPerPiece, units = p.w.out / kParts;
-  const auto load = [&](uint4 (&to)[kBatch], const Walk<kParts>& at) {
+  const auto load = [&](uint4(&to)[kBatch], const Walk<kParts>& at) {
     const auto* row = static_cast<const uint4*>(p.w.data) + (at.part * units + at.unit) * pieces;
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {

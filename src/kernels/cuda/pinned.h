@@ -41,8 +41,8 @@ class PinnedArray {
   size_t size_ = 0;
 };
 
-/// n T on the device with an image on the host: write host(), then upload(). Addresses never change,
-/// so a captured graph may hold the copy.
+/// n T on the device with an image on the host: write host(), then upload(). Addresses never
+/// change, so a captured graph may hold the copy.
 template <class T>
 class MirroredArray {
  public:
@@ -53,7 +53,11 @@ class MirroredArray {
   T* host() { return host_.data(); }
   const T* device() const { return device_.data(); }
   size_t size() const { return host_.size(); }
-  void upload(size_t n, cudaStream_t stream) { device_.upload(host_.data(), n, stream); }
+  void upload(size_t n, cudaStream_t stream) const {
+    check(cudaMemcpyAsync(device_.data(), host_.data(), n * sizeof(T), cudaMemcpyHostToDevice,
+                          stream),
+          "upload");
+  }
 
  private:
   PinnedArray<T> host_;

@@ -39,15 +39,15 @@ __device__ inline GroupCode choose_code(float least, float most, __half* scale, 
 
 template <class T, int D, int kBits, Grouping kGrouping>
 __global__ void __launch_bounds__(128)
-    code_kernel(const T* x, size_t head_stride, size_t row_stride, int blocks, uint32_t* codes,
-                __half* side) {
+    code_kernel(const T* x, size_t head_stride, size_t row_stride, size_t block_stride,
+                uint32_t* codes, __half* side) {
   constexpr bool kMinima = kHasMinima<kGrouping>;
   constexpr bool kChannels = kGrouping == Grouping::kChannelKeys;
   constexpr int kGroups = kChannels ? D : kBlockRows * (D / 32);
   constexpr int kWords = D * kBits, kSides = kGroups * (kMinima ? 2 : 1);
   __shared__ float rows[kBlockRows][D + 1];
   __shared__ GroupCode groups[kGroups];
-  const size_t block = static_cast<size_t>(blockIdx.y) * blocks + blockIdx.x;
+  const size_t block = blockIdx.y * block_stride + blockIdx.x;
   codes += block * kWords;
   side += block * kSides;
 
@@ -106,7 +106,8 @@ void launch_coder(const CodeRowsCall& call, cudaStream_t stream) {
   const dim3 grid(call.rows / kBlockRows, call.heads);
   if (call.rows == 0) return;
   code_kernel<T, D, kBits, kGrouping><<<grid, 128, 0, stream>>>(
-      static_cast<const T*>(call.x), call.head_stride, call.row_stride, call.rows / kBlockRows,
+      static_cast<const T*>(call.x), call.head_stride, call.row_stride,
+      call.block_stride > 0 ? call.block_stride : call.rows / kBlockRows,
       static_cast<uint32_t*>(call.codes), static_cast<__half*>(call.side));
   check(cudaGetLastError(), "coding of grouped rows");
 }

@@ -14,6 +14,10 @@ GroupedBytes grouped_bytes(GroupedCodec codec, int head_dim);
 void code_grouped_keys(GroupedCodec codec, const CodeRowsCall& call, cudaStream_t stream);
 void code_grouped_values(GroupedCodec codec, const CodeRowsCall& call, cudaStream_t stream);
 
+/// Coded rows as dense ones, for attention of many queries.
+void unpack_grouped_keys(GroupedCodec codec, const UnpackRowsCall& call, cudaStream_t stream);
+void unpack_grouped_values(GroupedCodec codec, const UnpackRowsCall& call, cudaStream_t stream);
+
 /// Decode attention over dense spans and spans of `codec`.
 void decode_grouped(GroupedCodec codec, const DecodeCall& call, const DecodeScratch& scratch,
                     cudaStream_t stream);

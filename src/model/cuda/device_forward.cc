@@ -26,8 +26,8 @@ DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, Memor
       config_(weights_->config()),
       stream_(stream),
       max_chunk_(max_chunk),
-      block_(std::clamp<size_t>(
-          kLogitBytes / (static_cast<size_t>(config_.vocab) * sizeof(float)), 1, max_chunk)),
+      block_(std::clamp<size_t>(kLogitBytes / (static_cast<size_t>(config_.vocab) * sizeof(float)),
+                                1, max_chunk)),
       matmul_(memory, stream),
       ids_(memory, MemoryKind::kScratch, max_chunk, stream),
       position_(memory, MemoryKind::kScratch, 1, stream),
@@ -68,7 +68,7 @@ void DeviceForward::run(DeviceCache& cache, std::span<const int32_t> tokens,
   }
 }
 
-HeadsCall DeviceForward::heads_call(const DeviceLayer& layer) const {
+HeadsCall DeviceForward::heads_call(const DeviceLayer& layer, size_t tokens) const {
   HeadsCall call;
   call.qkv = output_.data();
   call.bias = layer.qkv_bias;
@@ -80,27 +80,62 @@ HeadsCall DeviceForward::heads_call(const DeviceLayer& layer) const {
   call.query_heads = config_.query_heads;
   call.kv_heads = config_.kv_heads;
   call.head_dim = config_.head_dim;
-  call.tokens = tokens_;
+  call.tokens = tokens;
   call.dtype = row_dtype_;
   call.q = q_.data();
   return call;
 }
 
-void DeviceForward::begin() {
-  ids_.upload(tokens_, stream_);
+/// What every chunk starts with.
+void DeviceForward::begin(size_t tokens) {
+  ids_.upload(tokens, stream_);
   position_.upload(1, stream_);
-  uploaded_.set(stream_);
-  embed({hidden_.data(), weights_->embedding().data, weights_->dtype(), ids_.device(), tokens_,
+  embed({hidden_.data(), weights_->embedding().data, weights_->dtype(), ids_.device(), tokens,
          static_cast<size_t>(config_.hidden)},
         stream_);
-  find_angles({cos_.data(), sin_.data(), weights_->frequencies(), position_.device(), tokens_,
+  find_angles({cos_.data(), sin_.data(), weights_->frequencies(), position_.device(), tokens,
                static_cast<size_t>(config_.head_dim) / 2},
               stream_);
 }
 
 void DeviceForward::run_token(DeviceCache& cache) {
   cache.begin_token();
-  begin();
+  // The first token runs kernel by kernel, which loads them all; a capture may not.
+  if (graph_of_ == &cache) {
+    if (!graph_) capture(cache);
+    check(cudaGraphLaunch(graph_.get(), stream_), "the decode graph");
+  } else {
+    graph_.reset();
+    graph_of_ = &cache;
+    enqueue_token(cache);
+  }
+  uploaded_.set(stream_);
+  has_logits_ = true;
+  cache.end_token();
+}
+
+void DeviceForward::capture(DeviceCache& cache) {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "the decode graph");
+  try {
+    enqueue_token(cache);
+  } catch (...) {
+    cudaStreamEndCapture(stream_, &graph);
+    if (graph) cudaGraphDestroy(graph);
+    throw;
+  }
+  check(cudaStreamEndCapture(stream_, &graph), "the decode graph");
+  cudaGraphExec_t exec = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&exec, graph, 0);
+  cudaGraphDestroy(graph);
+  check(status, "the decode graph");
+  graph_.reset(exec);
+}
+
+/// A step of one token. Its arguments do not change from step to step.
+void DeviceForward::enqueue_token(const DeviceCache& cache) {
+  cache.upload_token();
+  begin(1);
   auto* attended = reinterpret_cast<float*>(input_.data());  // [H, D]
   float *hidden = hidden_.data(), *out = output_.data();
   const float eps = config_.norm_eps;
@@ -108,7 +143,7 @@ void DeviceForward::run_token(DeviceCache& cache) {
     const DeviceLayer& w = weights_->layers()[static_cast<size_t>(l)];
     // The bias of q, k and v is the heads' business: norms and RoPE come after it.
     matvec({out, w.qkv, hidden, w.attention_norm, eps, nullptr, MatvecEnd::kStore}, stream_);
-    HeadsCall heads = heads_call(w);
+    HeadsCall heads = heads_call(w, 1);
     heads.target_on_device = cache.token_target(l);
     make_heads(heads, stream_);
     cache.attend_token(l, attended, q_.data());
@@ -117,12 +152,11 @@ void DeviceForward::run_token(DeviceCache& cache) {
     matvec({hidden, w.down, out, nullptr, 0, w.down_bias, MatvecEnd::kAdd}, stream_);
   }
   matvec(head_call(0), stream_);
-  has_logits_ = true;
-  cache.end_token();
 }
 
 void DeviceForward::run_chunk(DeviceCache& cache) {
-  begin();
+  begin(tokens_);
+  uploaded_.set(stream_);
   for (int l = 0; l < config_.layers; ++l) {
     attention_of_chunk(cache, l);
     mlp_of_chunk(weights_->layers()[static_cast<size_t>(l)]);
@@ -141,7 +175,7 @@ void DeviceForward::attention_of_chunk(DeviceCache& cache, int layer) {
   const DeviceLayer& w = weights_->layers()[static_cast<size_t>(layer)];
   normalise(w.attention_norm, 0, tokens_);
   matmul_.run(output_.data(), input_.data(), w.qkv, tokens_, false);
-  HeadsCall heads = heads_call(w);
+  HeadsCall heads = heads_call(w, tokens_);
   heads.target = cache.begin_chunk(layer, tokens_);
   make_heads(heads, stream_);
   cache.attend_chunk(layer, input_.data(), weights_->dtype(), q_.data(), tokens_);
@@ -168,10 +202,13 @@ void DeviceForward::add_bias_if_any(const float* bias) {
 
 /// The logits of one token into the first row of the block.
 MatvecCall DeviceForward::head_call(size_t token) const {
-  return {logits_.data(),         weights_->head(),
+  return {logits_.data(),
+          weights_->head(),
           hidden_.data() + token * static_cast<size_t>(config_.hidden),
-          weights_->final_norm(), config_.norm_eps,
-          nullptr,                MatvecEnd::kStore};
+          weights_->final_norm(),
+          config_.norm_eps,
+          nullptr,
+          MatvecEnd::kStore};
 }
 
 const float* DeviceForward::fetch_logits(size_t count) {

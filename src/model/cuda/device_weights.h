@@ -13,8 +13,8 @@ namespace pith::cuda {
 
 struct DeviceLayer {
   DeviceMatrix qkv, o, gate_up, down;  // [(H + 2 G) D, hidden], [hidden, H D], ...
-  const float *attention_norm = nullptr, *mlp_norm = nullptr;               // [hidden]
-  const float *q_norm = nullptr, *k_norm = nullptr;                         // [D] or null
+  const float *attention_norm = nullptr, *mlp_norm = nullptr;  // [hidden]
+  const float *q_norm = nullptr, *k_norm = nullptr;            // [D] or null
   const float *qkv_bias = nullptr, *o_bias = nullptr, *gate_up_bias = nullptr, *down_bias = nullptr;
 };
 

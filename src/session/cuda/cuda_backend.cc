@@ -87,4 +87,11 @@ double cuda_read_rate() {
   return cuda::read_rate();
 }
 
+size_t cuda_bytes_in_use() {
+  cuda::device_info();
+  size_t free = 0, all = 0;
+  cuda::check(cudaMemGetInfo(&free, &all), "memory in use");
+  return all - free;
+}
+
 }  // namespace pith
