@@ -36,15 +36,21 @@ void check_round_trip(const Kind& kind, bool keys, DType dtype, int dim) {
   const auto bytes = grouped_bytes(kind.codec, dim);
   const auto x = normals(static_cast<size_t>(kHeads) * kBlocks * 32 * dim, dtype, 21);
   const auto device = to_device(counter, x);
-  const auto codes = to_device(
-      counter, std::vector<uint8_t>(kHeads * kRoom * bytes.key_codes, uint8_t{0xAB}));
+  const auto codes =
+      to_device(counter, std::vector<uint8_t>(kHeads * kRoom * bytes.key_codes, uint8_t{0xAB}));
   const auto side =
       to_device(counter, std::vector<uint8_t>(kHeads * kRoom * bytes.key_side, uint8_t{0xAB}));
   const auto head_stride = static_cast<size_t>(kBlocks) * 32 * dim;
   for (const auto& [first, count] : {std::pair{0, 2}, std::pair{2, 1}, std::pair{3, 2}}) {
-    CodeRowsCall call{dtype,        device.data() + first * 32 * dim, head_stride,
-                      static_cast<size_t>(dim), kHeads, count * 32, dim,
-                      codes.data() + first * bytes.key_codes, side.data() + first * bytes.key_side,
+    CodeRowsCall call{dtype,
+                      device.data() + first * 32 * dim,
+                      head_stride,
+                      static_cast<size_t>(dim),
+                      kHeads,
+                      count * 32,
+                      dim,
+                      codes.data() + first * bytes.key_codes,
+                      side.data() + first * bytes.key_side,
                       kRoom};
     (keys ? code_grouped_keys : code_grouped_values)(kind.codec, call, nullptr);
   }

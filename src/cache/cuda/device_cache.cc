@@ -117,7 +117,7 @@ RowTarget DeviceCache::begin_chunk(int layer, size_t tokens) {
 }
 
 void DeviceCache::attend_chunk(int layer, void* result, DType dtype, const void* q, size_t tokens) {
-  PrefillCall call;
+  CausalCall call;
   call.query_heads = shape_.query_heads;
   call.kv_heads = shape_.kv_heads;
   call.head_dim = shape_.head_dim;
@@ -133,13 +133,13 @@ void DeviceCache::end_chunk(int layer, size_t tokens) {
   layers_[static_cast<size_t>(layer)]->end_chunk(tokens, space_);
 }
 
-HeadRows DeviceCache::rows(int layer, int head) const {
+pith::HeadRows DeviceCache::rows(int layer, int head) const {
   if (layer < 0 || layer >= shape_.layers || head < 0 || head >= shape_.kv_heads) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("layer {}, KV head {} of a cache with {} layers and {} KV heads", layer,
                             head, shape_.layers, shape_.kv_heads));
   }
-  HeadRows rows;
+  pith::HeadRows rows;
   rows.positions = layers_[static_cast<size_t>(layer)]->positions();
   rows.log_weights.resize(rows.positions.size());
   rows.roles.resize(rows.positions.size(), Role::kBoth);

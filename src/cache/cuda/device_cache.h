@@ -40,7 +40,7 @@ class DeviceCache {
   void attend_chunk(int layer, void* result, DType dtype, const void* q, size_t tokens);
   void end_chunk(int layer, size_t tokens);
 
-  HeadRows rows(int layer, int head) const;
+  pith::HeadRows rows(int layer, int head) const;
   Ledger ledger() const;
   std::string describe() const;
 

@@ -16,10 +16,11 @@ namespace {
 class StraightRows final : public LayerRows {
  public:
   explicit StraightRows(const LayerSite& site)
-      : site_(site),
-        rows_(*site.memory, {site.heads, site.dim, site.context}, site.stream) {}
+      : site_(site), rows_(*site.memory, {site.heads, site.dim, site.context}, site.stream) {}
 
-  std::unique_ptr<LayerRows> clone() const override { return std::make_unique<StraightRows>(*this); }
+  std::unique_ptr<LayerRows> clone() const override {
+    return std::make_unique<StraightRows>(*this);
+  }
   size_t spans() const override { return 1; }
   RowTarget begin_token(DeviceSpan* spans) override {
     rows_.reserve_more(1);
@@ -41,7 +42,7 @@ class StraightRows final : public LayerRows {
     rows_.reserve_more(tokens);
     return rows_.end();
   }
-  void attend_chunk(PrefillCall call, ChunkSpace&) override {
+  void attend_chunk(CausalCall call, ChunkSpace&) override {
     const auto before = static_cast<int64_t>(rows_.rows());
     call.span = {rows_.keys(),         rows_.values(), rows_.head_stride(),
                  before + call.tokens, before,         0};
@@ -93,9 +94,8 @@ std::optional<GroupedCodec> codec_of(const std::optional<PolicyPart>& part, DTyp
 }  // namespace
 
 void refuse_on_gpu(const std::string& what, const std::string& supported) {
-  throw Error(
-      ErrorCode::kUnsupported,
-      fmt::format("{} is not on the GPU yet; {}; use --device cpu", what, supported));
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("{} is not on the GPU yet; {}; use --device cpu", what, supported));
 }
 
 LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape) {
@@ -166,7 +166,7 @@ RowTarget ChunkSpace::piece() {
   return target_of(piece_, site_);
 }
 
-void ChunkSpace::lend_partials(PrefillCall& call) {
+void ChunkSpace::lend_partials(CausalCall& call) {
   const auto rows = static_cast<size_t>(call.tokens) * site_.query_heads;
   if (log_sum_.size() < rows) {
     out_.allocate(rows * site_.dim, site_.stream);

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "append/schedule.h"
+#include "attend/cuda/causal.h"
 #include "attend/cuda/decode.h"
-#include "attend/cuda/prefill.h"
 #include "cache/kv_cache.h"
 #include "kernels/cuda/layer.h"
 #include "methods/quant/quant_cuda.h"
@@ -50,7 +50,7 @@ class ChunkSpace {
   RowTarget staging(size_t rows);
   RowTarget piece();
   /// Sets `out` and `log_sum` of a call.
-  void lend_partials(PrefillCall& call);
+  void lend_partials(CausalCall& call);
 
  private:
   static RowTarget target_of(const DeviceBuffer& buffer, const LayerSite& site);
@@ -76,7 +76,7 @@ class LayerRows {
   /// Where the chunk's rows go.
   virtual RowTarget begin_chunk(size_t tokens, ChunkSpace& space) = 0;
   /// `call` lacks the spans and the partial results.
-  virtual void attend_chunk(PrefillCall call, ChunkSpace& space) = 0;
+  virtual void attend_chunk(CausalCall call, ChunkSpace& space) = 0;
   virtual void end_chunk(size_t tokens, ChunkSpace& space) = 0;
 
   /// Positions of the rows held, ascending; the same for all heads.

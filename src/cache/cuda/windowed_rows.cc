@@ -126,7 +126,7 @@ RowTarget WindowedRows::begin_chunk(size_t tokens, ChunkSpace& space) {
   return to;
 }
 
-void WindowedRows::attend_chunk(PrefillCall call, ChunkSpace& space) {
+void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   space.lend_partials(call);
   const auto attend = [&](const RowTarget& rows, size_t count) {
     call.span = {rows.k, rows.v, rows.head_stride, static_cast<int64_t>(count), -1, 0};
@@ -151,12 +151,12 @@ void WindowedRows::attend_chunk(PrefillCall call, ChunkSpace& space) {
 
 void WindowedRows::end_chunk(size_t tokens, ChunkSpace& space) {
   RowTarget from = space.staging(count_ + tokens);
-  const size_t to_sink = std::min(tokens, plan_.schedule.sink - std::min(tokens_,
-                                                                         plan_.schedule.sink));
+  const size_t to_sink =
+      std::min(tokens, plan_.schedule.sink - std::min(tokens_, plan_.schedule.sink));
   copy(sink_at(tokens_), from, to_sink);
   from.row += static_cast<int64_t>(to_sink);
-  const size_t leave = count_ + tokens - to_sink -
-                       occupancy(plan_.schedule, tokens_ + tokens).window;
+  const size_t leave =
+      count_ + tokens - to_sink - occupancy(plan_.schedule, tokens_ + tokens).window;
   if (body_) body_->append(from, leave / 32);
   from.row += static_cast<int64_t>(leave);
   tokens_ += tokens;

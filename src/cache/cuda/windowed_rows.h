@@ -17,7 +17,7 @@ class WindowedRows final : public LayerRows {
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override;
   void end_token() override;
   RowTarget begin_chunk(size_t tokens, ChunkSpace& space) override;
-  void attend_chunk(PrefillCall call, ChunkSpace& space) override;
+  void attend_chunk(CausalCall call, ChunkSpace& space) override;
   void end_chunk(size_t tokens, ChunkSpace& space) override;
   std::vector<int64_t> positions() const override;
   size_t tokens() const override { return tokens_; }
@@ -34,8 +34,8 @@ class WindowedRows final : public LayerRows {
 
   LayerPlan plan_;
   LayerSite site_;
-  size_t ring_capacity_;        // rows, a multiple of 32: no block wraps around the end
-  DeviceBuffer sink_, ring_;    // [2, G, sink], [2, G, ring_capacity], D
+  size_t ring_capacity_;      // rows, a multiple of 32: no block wraps around the end
+  DeviceBuffer sink_, ring_;  // [2, G, sink], [2, G, ring_capacity], D
   std::optional<CodedBody> body_;
   size_t tokens_ = 0;
   size_t front_ = 0, count_ = 0;  // of the ring

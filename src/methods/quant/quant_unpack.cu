@@ -54,7 +54,8 @@ void unpack(const UnpackRowsCall& call, cudaStream_t stream) {
   };
   const bool bf16 = call.dtype == DType::kBF16;
   if (call.head_dim == 64) {
-    bf16 ? launch.template operator()<__nv_bfloat16, 64>() : launch.template operator()<__half, 64>();
+    bf16 ? launch.template operator()<__nv_bfloat16, 64>()
+         : launch.template operator()<__half, 64>();
   } else {
     bf16 ? launch.template operator()<__nv_bfloat16, 128>()
          : launch.template operator()<__half, 128>();

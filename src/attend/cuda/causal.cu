@@ -1,4 +1,4 @@
-#include "attend/cuda/prefill.h"
+#include "attend/cuda/causal.h"
 
 #include "attend/cuda/running.cuh"
 #include "kernels/cuda/device.h"
@@ -122,7 +122,7 @@ __device__ inline void add_values(QueryRun<D>& run, const float (&p)[kTileRows /
 
 /// Goes on from what earlier launches found: values are normalised, so their sum is 1.
 template <int D>
-__device__ inline void restore(QueryRun<D>& run, const PrefillCall& p, int head,
+__device__ inline void restore(QueryRun<D>& run, const CausalCall& p, int head,
                                const int (&token)[2]) {
   const int c = threadIdx.x % 4;
 #pragma unroll
@@ -153,7 +153,7 @@ __device__ inline void write_row(R* to, const QueryRun<D>& run, int half, float 
 }
 
 template <int D>
-__device__ inline void write(const QueryRun<D>& run, const PrefillCall& p, int head,
+__device__ inline void write(const QueryRun<D>& run, const CausalCall& p, int head,
                              const int (&token)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -180,8 +180,7 @@ __device__ inline void write(const QueryRun<D>& run, const PrefillCall& p, int h
 
 /// One block: 128 queries of one head. Rows come in tiles of 64 through two buffers.
 template <class T, int D>
-__global__ void __launch_bounds__(kThreads, 1)
-    prefill_kernel(const __grid_constant__ PrefillCall p) {
+__global__ void __launch_bounds__(kThreads, 1) causal_kernel(const __grid_constant__ CausalCall p) {
   extern __shared__ __align__(128) char shared[];
   using Tile = RowTile<T, D>;
   const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
@@ -250,9 +249,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <class T, int D>
-void launch(const PrefillCall& call, cudaStream_t stream) {
+void launch(const CausalCall& call, cudaStream_t stream) {
   constexpr size_t kBytes = 4 * RowTile<T, D>::kBytes;
-  const auto kernel = prefill_kernel<T, D>;
+  const auto kernel = causal_kernel<T, D>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(kBytes)),
         "prefill attention's shared memory");
@@ -264,7 +263,7 @@ void launch(const PrefillCall& call, cudaStream_t stream) {
 
 }  // namespace
 
-void attend_chunk(const PrefillCall& call, cudaStream_t stream) {
+void attend_chunk(const CausalCall& call, cudaStream_t stream) {
   call.check();
   const bool bf16 = call.dtype == DType::kBF16;
   if (call.head_dim == 64) {

@@ -1,4 +1,4 @@
-#include "attend/cuda/prefill.h"
+#include "attend/cuda/causal.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 namespace pith::cuda {
 
-void PrefillCall::check() const {
+void CausalCall::check() const {
   const bool known = (head_dim == 64 || head_dim == 128) && kv_heads > 0 && query_heads > 0 &&
                      query_heads % kv_heads == 0 && tokens > 0 &&
                      (dtype == DType::kF16 || dtype == DType::kBF16) && (span.rows > 0);

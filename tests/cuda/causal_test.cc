@@ -1,7 +1,7 @@
 // Attention of a chunk on the GPU against double precision on the CPU: every size around the tiles,
 // groups of heads, spans one after the other.
 
-#include "attend/cuda/prefill.h"
+#include "attend/cuda/causal.h"
 
 #include "harness.h"
 #include "pith/error.h"
@@ -44,7 +44,7 @@ double error_of(const Case& c) {
   const auto log_sum = to_device(counter, std::vector<float>(c.tokens * c.heads, NAN));
   const auto result = to_device(counter, std::vector<float>(numbers, NAN));
   for (size_t i = 0; i < counts.size(); ++i) {
-    PrefillCall call;
+    CausalCall call;
     call.query_heads = c.heads;
     call.kv_heads = c.kv_heads;
     call.head_dim = c.dim;
@@ -96,7 +96,7 @@ double error_of(const Case& c) {
 
 double bound(DType dtype) { return dtype == DType::kBF16 ? 1e-2 : 2e-3; }
 
-TEST(CudaPrefill, EverySizeAroundTheTiles) {
+TEST(CudaCausal, EverySizeAroundTheTiles) {
   PITH_NEEDS_GPU();
   for (const int dim : {64, 128}) {
     for (const int tokens : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 300}) {
@@ -109,7 +109,7 @@ TEST(CudaPrefill, EverySizeAroundTheTiles) {
   }
 }
 
-TEST(CudaPrefill, EveryQueryGroup) {
+TEST(CudaCausal, EveryQueryGroup) {
   PITH_NEEDS_GPU();
   for (const int group : {1, 2, 3, 4, 8, 16}) {
     const Case c{.heads = 2 * group, .dim = 128, .tokens = 33, .spans = {}, .before = 50};
@@ -117,7 +117,7 @@ TEST(CudaPrefill, EveryQueryGroup) {
   }
 }
 
-TEST(CudaPrefill, SpansGoOnFromEachOther) {
+TEST(CudaCausal, SpansGoOnFromEachOther) {
   PITH_NEEDS_GPU();
   for (const DType result : {DType::kF32, DType::kF16, DType::kBF16}) {
     Case c{.dim = 128, .tokens = 70, .result = result, .spans = {4, 200, 64}, .before = 31};
@@ -129,8 +129,8 @@ TEST(CudaPrefill, SpansGoOnFromEachOther) {
   }
 }
 
-TEST(CudaPrefill, RefusesWhatItDoesNotKnow) {
-  PrefillCall call;
+TEST(CudaCausal, RefusesWhatItDoesNotKnow) {
+  CausalCall call;
   call.query_heads = 4;
   call.kv_heads = 2;
   call.tokens = 3;

@@ -14,7 +14,7 @@
 namespace pith::cuda {
 
 /// Dense rows of all KV heads of a layer.
-struct PrefillSpan {
+struct CausalSpan {
   const void* keys = nullptr;    // [G, head_stride / D, D]
   const void* values = nullptr;  // likewise
   size_t head_stride = 0;        ///< numbers between heads
@@ -24,12 +24,12 @@ struct PrefillSpan {
   float log_weight = 0;  ///< added to the scores
 };
 
-struct PrefillCall {
+struct CausalCall {
   int query_heads = 0, kv_heads = 0, head_dim = 0;  ///< D: 64 or 128
   int tokens = 0;                                   // T
   DType dtype = DType::kF16;                        ///< of q and rows: kF16 or kBF16
   const void* q = nullptr;                          // [T, H, D], after RoPE
-  PrefillSpan span;
+  CausalSpan span;
   bool first = true;     ///< nothing was attended to before; else out and log_sum are gone on from
   bool last = true;      ///< then `result` is written, else out and log_sum
   float* out = nullptr;  // [T, H, D]
@@ -41,6 +41,6 @@ struct PrefillCall {
   void check() const;
 };
 
-void attend_chunk(const PrefillCall& call, cudaStream_t stream);
+void attend_chunk(const CausalCall& call, cudaStream_t stream);
 
 }  // namespace pith::cuda
