@@ -1,6 +1,6 @@
 #include "kernels/cuda/layer.h"
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
 
 namespace pith::cuda {
@@ -47,6 +47,8 @@ __global__ void bias_kernel(float* hidden, const float* bias, size_t width) {
 template <class T, int D>
 __global__ void __launch_bounds__(D / 2) heads_kernel(const __grid_constant__ HeadsCall p) {
   __shared__ float sums[D / 64];
+  let_successor_start();
+  wait_for_predecessor();
   const int head = blockIdx.y, i = threadIdx.x;
   const size_t token = blockIdx.x, heads = p.query_heads + 2 * p.kv_heads;
   const float* x = p.qkv + (token * heads + head) * D;
@@ -136,13 +138,12 @@ void make_heads(const HeadsCall& call, cudaStream_t stream) {
   const auto launch = [&](auto zero) {
     using T = decltype(zero);
     if (call.head_dim == 64) {
-      heads_kernel<T, 64><<<grid, 32, 0, stream>>>(call);
+      launch_early(heads_kernel<T, 64>, {grid, 32}, call, stream, "heads");
     } else {
-      heads_kernel<T, 128><<<grid, 64, 0, stream>>>(call);
+      launch_early(heads_kernel<T, 128>, {grid, 64}, call, stream, "heads");
     }
   };
   call.dtype == DType::kBF16 ? launch(__nv_bfloat16{}) : launch(__half{});
-  check(cudaGetLastError(), "heads");
 }
 
 void gate(const GateCall& call, cudaStream_t stream) {
