@@ -42,17 +42,12 @@ void check_round_trip(const Kind& kind, bool keys, DType dtype, int dim) {
       to_device(counter, std::vector<uint8_t>(kHeads * kRoom * bytes.key_side, uint8_t{0xAB}));
   const auto head_stride = static_cast<size_t>(kBlocks) * 32 * dim;
   for (const auto& [first, count] : {std::pair{0, 2}, std::pair{2, 1}, std::pair{3, 2}}) {
-    CodeRowsCall call{dtype,
-                      device.data() + first * 32 * dim,
-                      head_stride,
-                      static_cast<size_t>(dim),
-                      kHeads,
-                      count * 32,
-                      dim,
-                      codes.data() + first * bytes.key_codes,
-                      side.data() + first * bytes.key_side,
+    const CodeJob job{device.data() + first * 32 * dim, head_stride,
+                      codes.data() + first * bytes.key_codes, side.data() + first * bytes.key_side,
                       kRoom};
-    (keys ? code_grouped_keys : code_grouped_values)(kind.codec, call, nullptr);
+    const CodeBatch batch{dtype, kHeads, count * 32, dim};
+    const std::span<const CodeJob> one(&job, 1), none;
+    code_grouped(kind.codec, batch, keys ? one : none, keys ? none : one, nullptr);
   }
   // Blocks 1 to 4 come back, into heads with a block of room.
   const size_t out_stride = head_stride;

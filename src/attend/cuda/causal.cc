@@ -9,7 +9,8 @@ namespace pith::cuda {
 void CausalCall::check() const {
   const bool known = (head_dim == 64 || head_dim == 128) && kv_heads > 0 && query_heads > 0 &&
                      query_heads % kv_heads == 0 && tokens > 0 &&
-                     (dtype == DType::kF16 || dtype == DType::kBF16) && (span.rows > 0);
+                     (dtype == DType::kF16 || dtype == DType::kBF16) && span.rows > 0 &&
+                     span.rows < (int64_t{1} << 30);
   if (known) return;
   throw Error(
       ErrorCode::kUnsupported,

@@ -20,12 +20,24 @@ struct CodeRowsCall {
   const void* x = nullptr;
   size_t head_stride = 0, row_stride = 0;  ///< numbers between heads and between rows
   int heads = 0, rows = 0, head_dim = 0;
-  void* codes = nullptr;    // [heads, rows / 32] blocks
-  void* side = nullptr;     // [heads, rows / 32] blocks
-  size_t block_stride = 0;  ///< blocks between heads, of codes and side; 0 = rows / 32
+  void* codes = nullptr;  // [heads, rows / 32] blocks
+  void* side = nullptr;   // [heads, rows / 32] blocks
 
   /// Throws kInvalidArgument for what the coders do not know.
   void check() const;
+};
+
+/// One of several places whose rows are coded by one launch.
+struct CodeJob {
+  const void* x = nullptr;                 // [heads, rows, D]
+  size_t head_stride = 0;                  ///< numbers between heads of x
+  void *codes = nullptr, *side = nullptr;  // [heads, block_stride] blocks
+  size_t block_stride = 0;                 ///< blocks between heads
+};
+/// What the places of a launch have in common.
+struct CodeBatch {
+  DType dtype = DType::kF16;  ///< kF16 or kBF16
+  int heads = 0, rows = 0, head_dim = 0;
 };
 
 /// Coded blocks of several heads back to rows.

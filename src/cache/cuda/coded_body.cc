@@ -39,27 +39,25 @@ void CodedBody::move_to(size_t capacity, const CodedBody& from) {
   capacity_ = capacity;
 }
 
-void CodedBody::append(const RowTarget& from, size_t blocks) {
-  if (blocks == 0) return;
+CodeMove CodedBody::begin_append(const RowTarget& from, size_t blocks) {
   reserve_more(blocks);
   const auto offset = static_cast<size_t>(from.row) * site_.dim * 2;
-  CodeRowsCall call;
-  call.dtype = dtype_;
-  call.head_stride = from.head_stride;
-  call.row_stride = site_.dim;
-  call.heads = static_cast<int>(site_.heads);
-  call.rows = static_cast<int>(blocks * 32);
-  call.head_dim = static_cast<int>(site_.dim);
-  call.block_stride = capacity_;
-  call.x = static_cast<const std::byte*>(from.k) + offset;
-  call.codes = at(kKeyCodes, 0, blocks_);
-  call.side = at(kKeySide, 0, blocks_);
-  code_grouped_keys(codec_, call, site_.stream);
-  call.x = static_cast<const std::byte*>(from.v) + offset;
-  call.codes = at(kValueCodes, 0, blocks_);
-  call.side = at(kValueSide, 0, blocks_);
-  code_grouped_values(codec_, call, site_.stream);
+  const auto job = [&](const void* rows, Part codes, Part side) {
+    return CodeJob{static_cast<const std::byte*>(rows) + offset, from.head_stride,
+                   at(codes, 0, blocks_), at(side, 0, blocks_), capacity_};
+  };
+  const CodeMove move{codec_, job(from.k, kKeyCodes, kKeySide),
+                      job(from.v, kValueCodes, kValueSide)};
   blocks_ += blocks;
+  return move;
+}
+
+void CodedBody::append(const RowTarget& from, size_t blocks) {
+  if (blocks == 0) return;
+  const CodeMove move = begin_append(from, blocks);
+  const CodeBatch batch{dtype_, static_cast<int>(site_.heads), static_cast<int>(blocks * 32),
+                        static_cast<int>(site_.dim)};
+  code_grouped(codec_, batch, {&move.keys, 1}, {&move.values, 1}, site_.stream);
 }
 
 DeviceSpan CodedBody::span(size_t head) const {

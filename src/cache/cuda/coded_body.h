@@ -13,10 +13,10 @@ class CodedBody {
   CodedBody(const CodedBody& other);
 
   size_t rows() const { return blocks_ * 32; }
-  /// Makes room for the blocks of `tokens` more rows.
-  void reserve_more(size_t blocks);
   /// Codes rows from.row, ...: whole blocks.
   void append(const RowTarget& from, size_t blocks);
+  /// Makes room for them and says what there is to code; from then on they count as there.
+  CodeMove begin_append(const RowTarget& from, size_t blocks);
   DeviceSpan span(size_t head) const;
   /// Rows of blocks first, ... to `to`.
   void unpack(const RowTarget& to, size_t first, size_t blocks) const;
@@ -28,6 +28,7 @@ class CodedBody {
     return static_cast<std::byte*>(buffers_[part].data()) +
            (head * capacity_ + block) * bytes_[part];
   }
+  void reserve_more(size_t blocks);
   void move_to(size_t capacity, const CodedBody& from);
 
   GroupedCodec codec_;

@@ -109,7 +109,18 @@ void DeviceCache::attend_token(int layer, float* out, const void* q) const {
 }
 
 void DeviceCache::end_token() {
-  for (const auto& layer : layers_) layer->end_token();
+  moves_.clear();
+  for (const auto& layer : layers_) layer->end_token(moves_);
+  const CodeBatch batch{dtype_, shape_.kv_heads, 32, shape_.head_dim};
+  std::vector<CodeJob> keys, values;
+  for (size_t i = 0; i < moves_.size(); ++i) {  // neighbours with one codec go together
+    keys.push_back(moves_[i].keys);
+    values.push_back(moves_[i].values);
+    if (i + 1 < moves_.size() && moves_[i + 1].codec == moves_[i].codec) continue;
+    code_grouped(moves_[i].codec, batch, keys, values, stream_);
+    keys.clear();
+    values.clear();
+  }
 }
 
 RowTarget DeviceCache::begin_chunk(int layer, size_t tokens) {

@@ -60,6 +60,7 @@ class DeviceCache {
   MirroredArray<DeviceSpan> spans_;                 // [L, G, spans of the layer]
   std::unique_ptr<DecodeScratch> scratch_;
   ChunkSpace space_;
+  std::vector<CodeMove> moves_;  // of the token at hand
 };
 
 }  // namespace pith::cuda

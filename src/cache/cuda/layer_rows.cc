@@ -36,7 +36,7 @@ class StraightRows final : public LayerRows {
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
     decode_dense(call, scratch, site_.stream);
   }
-  void end_token() override { rows_.add(1); }
+  void end_token(std::vector<CodeMove>&) override { rows_.add(1); }
 
   RowTarget begin_chunk(size_t tokens, ChunkSpace&) override {
     rows_.reserve_more(tokens);

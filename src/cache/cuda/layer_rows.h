@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "append/schedule.h"
 #include "attend/cuda/causal.h"
@@ -36,6 +37,12 @@ struct LayerSite {
   cudaStream_t stream = nullptr;
   size_t query_heads = 0, heads = 0, dim = 0;  // H, G, D
   size_t context = 0;                          ///< tokens expected; 0 = unknown
+};
+
+/// A block of 32 rows of all KV heads that leaves a window.
+struct CodeMove {
+  GroupedCodec codec = GroupedCodec::kInt8;
+  CodeJob keys, values;
 };
 
 /// Memory that layers use in turn while a chunk goes through them: exact rows of the chunk and of
@@ -71,7 +78,9 @@ class LayerRows {
   virtual RowTarget begin_token(DeviceSpan* spans) = 0;
   /// `call` lacks nothing. Depends on nothing that changes from token to token.
   virtual void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const = 0;
-  virtual void end_token() = 0;
+  /// Rows that must be coded now are asked for in `moves`; the caller codes those of all layers
+  /// together.
+  virtual void end_token(std::vector<CodeMove>& moves) = 0;
 
   /// Where the chunk's rows go.
   virtual RowTarget begin_chunk(size_t tokens, ChunkSpace& space) = 0;

@@ -7,7 +7,9 @@ namespace pith::cuda {
 WindowedRows::WindowedRows(const LayerPlan& plan, const LayerSite& site)
     : plan_(plan),
       site_(site),
-      ring_capacity_((plan.schedule.window + plan.schedule.block + 31) / 32 * 32),
+      ring_capacity_(
+          ((plan.schedule.window + plan.schedule.block) * (plan.keeps_body ? 2 : 1) + 31) / 32 *
+          32),
       sink_(*site.memory, MemoryKind::kPayload),
       ring_(*site.memory, MemoryKind::kPayload) {
   sink_.allocate(4 * site.heads * plan.schedule.sink * site.dim, site.stream);
@@ -65,17 +67,22 @@ DeviceSpan WindowedRows::dense_span(const RowTarget& rows, size_t head, size_t c
   return span;
 }
 
+void WindowedRows::make_room() {
+  if (!body_ || front_ + count_ < ring_capacity_) return;
+  copy(ring_at(0), ring_at(front_), count_);  // apart: the ring holds twice as many
+  front_ = 0;
+}
+
 RowTarget WindowedRows::begin_token(DeviceSpan* spans) {
   const bool to_sink = tokens_ < plan_.schedule.sink;
+  if (!to_sink) make_room();
   const size_t sink = std::min(tokens_ + 1, plan_.schedule.sink);
   const size_t ring = count_ + (to_sink ? 0 : 1);
   const size_t straight = std::min(ring, ring_capacity_ - front_);
   for (size_t g = 0; g < site_.heads; ++g) {
-    DeviceSpan* of_head = spans + g * kSpans;
-    of_head[kSink] = dense_span(sink_at(0), g, sink);
-    of_head[kBody] = body_ ? body_->span(g) : DeviceSpan{};
-    of_head[kRing] = dense_span(ring_at(front_), g, straight);
-    of_head[kRingWrapped] = dense_span(ring_at(0), g, ring - straight);
+    if (plan_.schedule.sink > 0) *spans++ = dense_span(sink_at(0), g, sink);
+    *spans++ = body_ ? body_->span(g) : dense_span(ring_at(0), g, ring - straight);
+    *spans++ = dense_span(ring_at(front_), g, straight);
   }
   return to_sink ? sink_at(tokens_) : ring_at(front_ + count_);
 }
@@ -88,12 +95,12 @@ void WindowedRows::attend_token(const DecodeCall& call, const DecodeScratch& scr
   }
 }
 
-void WindowedRows::end_token() {
+void WindowedRows::end_token(std::vector<CodeMove>& moves) {
   if (tokens_++ < plan_.schedule.sink) return;
   ++count_;
   // One token completes one block at most.
   if (count_ < plan_.schedule.window + plan_.schedule.block) return;
-  if (body_) body_->append(ring_at(front_), 1);
+  if (body_) moves.push_back(body_->begin_append(ring_at(front_), 1));
   front_ = (front_ + plan_.schedule.block) % ring_capacity_;
   count_ -= plan_.schedule.block;
 }

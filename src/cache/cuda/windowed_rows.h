@@ -12,10 +12,10 @@ class WindowedRows final : public LayerRows {
   WindowedRows(const WindowedRows& other);
 
   std::unique_ptr<LayerRows> clone() const override;
-  size_t spans() const override { return kSpans; }
+  size_t spans() const override { return (plan_.schedule.sink > 0 ? 1 : 0) + 2; }
   RowTarget begin_token(DeviceSpan* spans) override;
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override;
-  void end_token() override;
+  void end_token(std::vector<CodeMove>& moves) override;
   RowTarget begin_chunk(size_t tokens, ChunkSpace& space) override;
   void attend_chunk(CausalCall call, ChunkSpace& space) override;
   void end_chunk(size_t tokens, ChunkSpace& space) override;
@@ -24,7 +24,8 @@ class WindowedRows final : public LayerRows {
   void add_to(Ledger& ledger) const override;
 
  private:
-  enum SpanSlot { kSink, kBody, kRing, kRingWrapped, kSpans };
+  /// Makes room for a row at the ring's end where it may not wrap.
+  void make_room();
   DeviceSpan dense_span(const RowTarget& rows, size_t head, size_t count) const;
   /// Rows [from.row, + count) of all heads to to.row, ...
   void copy(const RowTarget& to, const RowTarget& from, size_t count);
@@ -34,7 +35,10 @@ class WindowedRows final : public LayerRows {
 
   LayerPlan plan_;
   LayerSite site_;
-  size_t ring_capacity_;      // rows, a multiple of 32: no block wraps around the end
+  // Rows, a multiple of 32. Before a coded body, twice what the window needs: its rows then move to
+  // the front when they reach the end, once in some 160 tokens, and attention sees one span. Where
+  // the window is all there is, it wraps instead.
+  size_t ring_capacity_;
   DeviceBuffer sink_, ring_;  // [2, G, sink], [2, G, ring_capacity], D
   std::optional<CodedBody> body_;
   size_t tokens_ = 0;

@@ -4,7 +4,6 @@
 
 #include "kernels/cuda/mma.cuh"
 #include "methods/qjl/qjl_cuda.h"
-#include "pith/error.h"
 
 namespace pith::cuda {
 namespace {
@@ -298,11 +297,6 @@ void launch_as(const QjlProjection& projection, const CodeRowsCall& call, cudaSt
 void code_qjl_keys(const QjlProjection& projection, const CodeRowsCall& call, cudaStream_t stream) {
   projection.check();
   call.check();
-  if (call.block_stride != 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "coding of QJL keys was asked for heads with room between them; it takes heads "
-                "that follow each other");
-  }
   call.dtype == DType::kBF16 ? launch_as<__nv_bfloat16>(projection, call, stream)
                              : launch_as<__half>(projection, call, stream);
 }
