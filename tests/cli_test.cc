@@ -55,6 +55,24 @@ TEST_F(Cli, RunCompletesAPromptAndTheSeedDecides) {
   EXPECT_NE(object.out.find("k:bf16"), std::string::npos) << object.out;
 }
 
+TEST_F(Cli, ABuildWithoutCudaSaysHowToMakeOne) {
+#ifdef PITH_CUDA
+  GTEST_SKIP() << "this build has CUDA";
+#endif
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"run", "-p", "x"},
+                                                  {"bench"},
+                                                  {"logits", "--ids", "1", "-o", "x"}}) {
+    auto all = command;
+    all.insert(all.end(), {"-m", kModel, "--device", "cuda"});
+    const Result r = run(all);
+    EXPECT_EQ(r.status, 13) << command[0];
+    EXPECT_NE(r.err.find("cmake --preset cuda"), std::string::npos) << r.err;
+    EXPECT_NE(r.err.find("--device cpu"), std::string::npos) << r.err;
+    EXPECT_EQ(r.out, "");
+  }
+  EXPECT_EQ(run({"run", "-m", kModel, "-p", "x", "-n", "1", "--device", "cpu"}).status, 0);
+}
+
 TEST_F(Cli, RunReadsFilesAndPipesAndStopsAtStrings) {
   write(folder_ / "prompt.txt", "One two three");
   const auto options = std::vector<std::string>{"-n", "8", "--temp", "0", "--no-display-prompt"};

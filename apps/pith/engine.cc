@@ -88,6 +88,19 @@ void add_compute_options(CLI::App& app, EngineOptions& options) {
       ->group("Model");
 }
 
+void add_device_option(CLI::App& app, EngineOptions& options) {
+  app.add_option_function<std::string>(
+         "--device",
+         [&options](const std::string& name) {
+           options.device = name == "cuda" ? Device::kCuda : Device::kCpu;
+         },
+         "Where to compute: cpu, or cuda (an NVIDIA GPU; refused where it cannot)")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->type_name("DEVICE")
+      ->default_str("cpu")
+      ->group("Model");
+}
+
 void add_engine_options(CLI::App& app, EngineOptions& options) {
   app.add_option("-c,--ctx-size", options.context, "Context in tokens; 0 = the model's own")
       ->check(CLI::Range(int64_t{0}, kMostTokens))
@@ -241,6 +254,7 @@ SessionOptions session_options(const EngineOptions& o) {
   s.seed = o.policy.seed;
   s.memory_limit = static_cast<size_t>(o.memory_limit_mib * 1048576);
   s.isa = o.isa;
+  s.device = o.device;
   s.protect = parse_ranges(o.policy.protect);
   return s;
 }

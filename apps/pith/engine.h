@@ -30,6 +30,7 @@ struct EngineOptions {
   int64_t chunk = 512;
   double memory_limit_mib = 0;
   std::string isa;
+  Device device = Device::kCpu;
   bool no_check = false;
   bool json = false;
   PolicyOptions policy;
@@ -39,6 +40,8 @@ struct EngineOptions {
 void add_model_option(CLI::App& app, EngineOptions& options, const std::string& standard = "");
 /// -c, -t, -ub, --memory-limit, --isa, --no-check-weights and --json.
 void add_engine_options(CLI::App& app, EngineOptions& options);
+/// --device, for subcommands that run sessions and nothing but sessions.
+void add_device_option(CLI::App& app, EngineOptions& options);
 /// -t, --isa: what programs without a session need of them.
 void add_compute_options(CLI::App& app, EngineOptions& options);
 /// --kv-policy and its companions. With `many`, --kv-policy may be repeated and fills it.

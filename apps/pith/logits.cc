@@ -79,6 +79,7 @@ void add_logits(CLI::App& root, Action& action) {
       "logits", "Write the logits after every token of a text, under any policy");
   add_model_option(*app, o->engine);
   add_engine_options(*app, o->engine);
+  add_device_option(*app, o->engine);
   add_text_options(*app, o->text, "The text");
   app->add_option("--ids", o->ids, "Token ids instead: 1,2,3 or a JSON file with [1, 2, 3]")
       ->type_name("IDS")

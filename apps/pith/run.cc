@@ -125,6 +125,7 @@ void add_run(CLI::App& root, Action& action) {
   CLI::App* app = root.add_subcommand("run", "Complete a prompt, or talk with -i");
   add_model_option(*app, o->engine);
   add_engine_options(*app, o->engine);
+  add_device_option(*app, o->engine);
   add_text_options(*app, o->text, "The text to go on from");
   add_bos_option(*app, o->bos);
   app->add_flag("-i,--interactive", o->interactive,

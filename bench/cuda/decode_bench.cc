@@ -5,14 +5,11 @@
 
 #include "attend/cuda/decode.h"
 #include "bench.h"
+#include "kernels/cuda/read_rate.h"
 #include "methods/qjl/qjl_cuda.h"
 #include "methods/quant/quant_cuda.h"
 
 namespace pith::cuda {
-
-/// Reads `bytes` once (read_rate.cu).
-void read_all(float* sum, const void* from, size_t bytes, cudaStream_t stream);
-
 namespace {
 
 constexpr int kQueryHeads = 32, kHeads = 8, kDim = 128;

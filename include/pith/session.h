@@ -17,8 +17,12 @@
 
 namespace pith {
 
+/// Where a session computes. Nothing falls back: a device that cannot do what is asked refuses.
+enum class Device : uint8_t { kCpu, kCuda };
+
 struct SessionOptions {
   Policy policy = Policy::parse("exact");
+  Device device = Device::kCpu;
   size_t context = 0;       ///< tokens; 0 = the model's; more is allowed, for streaming policies
   size_t chunk = 512;       ///< prompt tokens per forward pass (llama.cpp's ubatch)
   int threads = 0;          ///< 0 = all cores

@@ -25,6 +25,8 @@ class Rope {
   Rope(size_t head_dim, double theta, const RopeScaling& scaling = {});
 
   size_t head_dim() const { return 2 * inv_freq_.size(); }
+  /// Radians a position, of each pair of channels: [D/2].
+  const std::vector<double>& frequencies() const { return inv_freq_; }
   /// Cosines and sines of one position, [D/2] each. Angles are formed in double, so that position
   /// 10^6 is as exact as position 10.
   void angles(float* cos, float* sin, int64_t position) const;

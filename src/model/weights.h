@@ -3,6 +3,7 @@
 // norms and biases are small and become f32.
 
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "core/safetensors.h"
@@ -28,6 +29,13 @@ struct LayerWeights {
   Linear gate, up, down;              // [intermediate, hidden] twice, [hidden, intermediate]
 };
 
+/// Where a backend keeps its copy of the weights for as long as a session uses it, so that sessions
+/// over one model share it.
+struct DeviceCopySlot {
+  std::mutex lock;
+  std::weak_ptr<const void> copy;
+};
+
 struct Model::Weights {
   ConfigFile config;
   SafeTensors file;
@@ -39,6 +47,7 @@ struct Model::Weights {
   size_t bytes = 0;                  ///< of the tensors in use, each once
   std::filesystem::path folder;
   std::unique_ptr<const Tokenizer> tokenizer;  ///< null: the folder has none
+  std::shared_ptr<DeviceCopySlot> device_copy = std::make_shared<DeviceCopySlot>();
 };
 
 /// Maps a folder's tensors. Throws what Model::load throws, but for kNonFinite.

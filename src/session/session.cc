@@ -4,10 +4,8 @@
 
 #include <algorithm>
 
-#include "cache/kv_cache.h"
-#include "model/forward.h"
-#include "model/weights.h"
 #include "pith/error.h"
+#include "session/cpu_backend.h"
 
 namespace pith {
 namespace {
@@ -47,8 +45,9 @@ size_t next_chunk(size_t left, size_t chunk) {
   return rest < kLastChunk && chunk > kLastChunk ? left - kLastChunk : chunk;
 }
 
-MatmulPrecision precision(const SessionOptions& o) {
-  return o.f32_arithmetic ? MatmulPrecision::kF32 : MatmulPrecision::kFast;
+std::unique_ptr<Backend> make_backend(std::shared_ptr<const Model> model, const SessionOptions& o) {
+  return o.device == Device::kCuda ? make_cuda_backend(std::move(model), o)
+                                   : make_cpu_backend(std::move(model), o);
 }
 
 }  // namespace
@@ -57,27 +56,17 @@ struct Session::State {
   State(std::shared_ptr<const Model> m, const SessionOptions& o)
       : model(std::move(m)),
         options(checked(o, model->config())),
-        engine(std::make_shared<Engine>(options)),
-        cache(std::make_unique<KvCache>(engine->context,
-                                        cache_shape(model->config(), options.context),
-                                        options.policy, options.seed, &model->weights().rope)),
-        forward(engine->context, *model, options.chunk, precision(options)) {
-    cache->protect(options.protect);
-  }
+        backend(make_backend(model, options)) {}
   State(const State& o)
       : model(o.model),
         options(o.options),
-        engine(o.engine),
-        cache(o.cache->clone()),
-        forward(engine->context, *model, options.chunk, precision(options)),
+        backend(o.backend->clone()),
         tokens(o.tokens),
         failure(o.failure) {}
 
   std::shared_ptr<const Model> model;
   SessionOptions options;
-  std::shared_ptr<Engine> engine;
-  std::unique_ptr<KvCache> cache;
-  Forward forward;
+  std::unique_ptr<Backend> backend;
   size_t tokens = 0;
   std::string failure;  ///< why the layers disagree, if they do
 
@@ -109,7 +98,7 @@ void Session::State::check(std::span<const int32_t> ids) const {
 
 void Session::State::run_chunk(std::span<const int32_t> ids) {
   try {
-    forward.run(*cache, ids, static_cast<int64_t>(tokens));
+    backend->run(ids, static_cast<int64_t>(tokens));
     tokens += ids.size();
   } catch (const std::exception& e) {
     failure = e.what();
@@ -134,8 +123,8 @@ std::span<const float> Session::prefill(std::span<const int32_t> ids, const Prog
     done += count;
     if (progress && !progress(done, ids.size())) break;
   }
-  if (ids.size() > 1) state_->cache->end_prefill();
-  return state_->forward.last_logits();
+  if (ids.size() > 1) state_->backend->end_prefill();
+  return state_->backend->last_logits();
 }
 
 std::span<const float> Session::decode(int32_t token) { return prefill({&token, 1}); }
@@ -145,38 +134,33 @@ void Session::prefill_logits(std::span<const int32_t> ids, const LogitsSink& sin
   for (size_t done = 0; done < ids.size();) {
     const size_t count = next_chunk(ids.size() - done, state_->options.chunk);
     state_->run_chunk(ids.subspan(done, count));
-    state_->forward.all_logits(
+    state_->backend->all_logits(
         [&](size_t first, size_t n, const float* logits) { sink(done + first, n, logits); });
     done += count;
   }
-  if (ids.size() > 1) state_->cache->end_prefill();
+  if (ids.size() > 1) state_->backend->end_prefill();
 }
 
 void Session::protect(std::span<const TokenRange> ranges) {
   state_->check_usable();
-  state_->cache->protect(ranges);
+  state_->backend->protect(ranges);
   state_->options.protect.insert(state_->options.protect.end(), ranges.begin(), ranges.end());
 }
 
 size_t Session::tokens() const { return state_->tokens; }
 size_t Session::context() const { return state_->options.context; }
-HeadRows Session::rows(int layer, int head) const { return state_->cache->rows(layer, head); }
+HeadRows Session::rows(int layer, int head) const { return state_->backend->rows(layer, head); }
 const Model& Session::model() const { return *state_->model; }
 const SessionOptions& Session::options() const { return state_->options; }
-std::string Session::describe_policy() const { return state_->cache->describe(); }
-int Session::threads() const { return state_->engine->pool.size(); }
-const char* Session::isa() const { return state_->engine->context.kernels.isa; }
+std::string Session::describe_policy() const { return state_->backend->describe_policy(); }
+int Session::threads() const { return state_->backend->threads(); }
+const char* Session::isa() const { return state_->backend->isa(); }
 
-Ledger Session::ledger() const {
-  Ledger ledger = state_->cache->ledger();
-  ledger.scratch = state_->engine->memory.bytes(MemoryKind::kScratch);
-  ledger.staging = state_->engine->memory.bytes(MemoryKind::kStaging);
-  return ledger;
-}
+Ledger Session::ledger() const { return state_->backend->ledger(); }
 
 Ledger estimate_ledger(const ModelConfig& config, const SessionOptions& options, size_t tokens) {
   const SessionOptions o = checked(options, config);
-  Engine engine(o);
+  CpuEngine engine(o);
   const Rope rope(static_cast<size_t>(config.head_dim), config.rope_theta);
   KvCache cache(engine.context, cache_shape(config, o.context), o.policy, o.seed, &rope);
   cache.protect(o.protect);

@@ -3,6 +3,9 @@
 # benchmark and its peers in the same run, and prints one table.
 #   tools/gpu/run.sh [FOLDER]   FOLDER holds test_cuda and cuda_decode_bench (default build/cuda/bin)
 # Build them first: cmake --preset cuda && ninja -C build/cuda test_cuda cuda_decode_bench
+# With MODEL=FOLDER in the environment the whole engine is measured too, on a random model of
+# Llama-3.1-8B's shape that is made there if it is not there yet (16 GB); that needs the targets
+# pith_cli and make_random_model.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 bin=${1:-build/cuda/bin}
@@ -11,7 +14,7 @@ out=${OUT:-$(mktemp -d)}
 "$bin/test_cuda" --gtest_brief=1
 if command -v compute-sanitizer >/dev/null; then
   compute-sanitizer --tool memcheck --error-exitcode 1 "$bin/test_cuda" --gtest_brief=1 \
-    --gtest_filter='*Weights*:*Roles*:CudaQjl*'
+    --gtest_filter='*Weights*:*Roles*:CudaQjl*:CudaUnpack*:CudaPolicies.Hold*:CudaSession.Forks*'
   compute-sanitizer --tool racecheck --error-exitcode 1 "$bin/test_cuda" --gtest_brief=1 \
     --gtest_filter='*Roles*:*CodesAre*'
 else
@@ -25,3 +28,9 @@ else
   : >"$out/peers.jsonl"
 fi
 python3 "$here/table.py" "$out/ours.jsonl" "$out/peers.jsonl" | tee "$out/table.md"
+if [[ -n "${MODEL:-}" ]]; then
+  [[ -e "$MODEL/config.json" ]] || "$bin/make_random_model" --shape llama-3.1-8b --out "$MODEL"
+  "$bin/pith" bench -m "$MODEL" --no-check-weights --device cuda -ub 2048 -p 2048 -n 64 \
+    -d 8192,32768,131072 --kv-policy exact --kv-policy exact+kivi --kv-policy exact+int8 |
+    tee "$out/engine.txt"
+fi

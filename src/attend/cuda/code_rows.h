@@ -26,4 +26,27 @@ struct CodeRowsCall {
   /// Throws kInvalidArgument for what the coders do not know.
   void check() const;
 };
+
+/// One of several places whose rows are coded by one launch.
+struct CodeJob {
+  const void* x = nullptr;                 // [heads, rows, D]
+  size_t head_stride = 0;                  ///< numbers between heads of x
+  void *codes = nullptr, *side = nullptr;  // [heads, block_stride] blocks
+  size_t block_stride = 0;                 ///< blocks between heads
+};
+/// What the places of a launch have in common.
+struct CodeBatch {
+  DType dtype = DType::kF16;  ///< kF16 or kBF16
+  int heads = 0, rows = 0, head_dim = 0;
+};
+
+/// Coded blocks of several heads back to rows.
+struct UnpackRowsCall {
+  const void *codes = nullptr, *side = nullptr;  // [heads, block_stride] blocks
+  size_t block_stride = 0;                       ///< blocks between heads
+  int heads = 0, blocks = 0, head_dim = 0;
+  DType dtype = DType::kF16;  ///< kF16 or kBF16
+  void* out = nullptr;        // [heads, 32 blocks, D]
+  size_t head_stride = 0;     ///< numbers between heads
+};
 }  // namespace pith::cuda

@@ -11,6 +11,7 @@
 #include "attend/cuda/decode.h"
 #include "attend/cuda/dense_tile.cuh"
 #include "attend/cuda/merge.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace pith::cuda {
 
@@ -234,6 +235,8 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
   extern __shared__ __align__(128) char shared[];
   __shared__ bool last;
   const BlockSpace<Codec, D> space{shared};
+  let_successor_start();
+  wait_for_predecessor();
   const auto tiles_of_head = [&](int head) {
     const DeviceSpan* spans = p.spans + head / p.query_blocks * p.span_count;
     int tiles = 0;
@@ -319,8 +322,8 @@ void launch_decode_as(const DecodeCall& call, const DecodeScratch& scratch, int 
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),
         "decode attention's shared memory");
-  kernel<<<scratch.blocks(), Codec::kWarps * kWarp, bytes, stream>>>(p);
-  check(cudaGetLastError(), "decode attention");
+  const LaunchShape launch{static_cast<unsigned>(scratch.blocks()), Codec::kWarps * kWarp, bytes};
+  launch_early(kernel, launch, p, stream, "decode attention");
 }
 
 /// Launches for the call's dtype and head_dim. `Codec` is NoCodec or a template over D's codec.

@@ -2,6 +2,9 @@
 // Coding of grouped rows: one thread block a block of 32 rows. Scales and minima are rounded to f16
 // first, and codes are chosen for the rounded numbers. Memory-bound: reads each number once.
 
+#include <algorithm>
+#include <span>
+
 #include "kernels/cuda/grouped_layout.h"
 #include "kernels/cuda/mma.cuh"
 #include "methods/quant/quant_cuda.h"
@@ -37,21 +40,29 @@ __device__ inline GroupCode choose_code(float least, float most, __half* scale, 
   return {inverse, zero};
 }
 
+/// Places that one launch takes: all layers of most models.
+inline constexpr int kMostJobs = 64;
+
+struct CodeJobs {
+  CodeJob of[kMostJobs];
+};
+
 template <class T, int D, int kBits, Grouping kGrouping>
 __global__ void __launch_bounds__(128)
-    code_kernel(const T* x, size_t head_stride, size_t row_stride, int blocks, uint32_t* codes,
-                __half* side) {
+    code_kernel(const __grid_constant__ CodeJobs jobs, size_t row_stride) {
   constexpr bool kMinima = kHasMinima<kGrouping>;
   constexpr bool kChannels = kGrouping == Grouping::kChannelKeys;
   constexpr int kGroups = kChannels ? D : kBlockRows * (D / 32);
   constexpr int kWords = D * kBits, kSides = kGroups * (kMinima ? 2 : 1);
   __shared__ float rows[kBlockRows][D + 1];
   __shared__ GroupCode groups[kGroups];
-  const size_t block = static_cast<size_t>(blockIdx.y) * blocks + blockIdx.x;
-  codes += block * kWords;
-  side += block * kSides;
+  const CodeJob& job = jobs.of[blockIdx.z];
+  const size_t block = blockIdx.y * job.block_stride + blockIdx.x;
+  uint32_t* codes = static_cast<uint32_t*>(job.codes) + block * kWords;
+  __half* side = static_cast<__half*>(job.side) + block * kSides;
 
-  const T* from = x + blockIdx.y * head_stride + static_cast<size_t>(blockIdx.x) * 32 * row_stride;
+  const T* from = static_cast<const T*>(job.x) + blockIdx.y * job.head_stride +
+                  static_cast<size_t>(blockIdx.x) * 32 * row_stride;
   for (int i = threadIdx.x; i < kBlockRows * D; i += blockDim.x) {
     rows[i / D][i % D] = static_cast<float>(from[i / D * row_stride + i % D]);
   }
@@ -101,25 +112,35 @@ __global__ void __launch_bounds__(128)
   }
 }
 
+/// What a launch of the coder is made from.
+struct CoderLaunch {
+  CodeBatch batch;
+  size_t row_stride = 0;
+  std::span<const CodeJob> jobs;
+};
+
 template <class T, int D, int kBits, Grouping kGrouping>
-void launch_coder(const CodeRowsCall& call, cudaStream_t stream) {
-  const dim3 grid(call.rows / kBlockRows, call.heads);
-  if (call.rows == 0) return;
-  code_kernel<T, D, kBits, kGrouping><<<grid, 128, 0, stream>>>(
-      static_cast<const T*>(call.x), call.head_stride, call.row_stride, call.rows / kBlockRows,
-      static_cast<uint32_t*>(call.codes), static_cast<__half*>(call.side));
-  check(cudaGetLastError(), "coding of grouped rows");
+void launch_coder(const CoderLaunch& launch, cudaStream_t stream) {
+  if (launch.batch.rows == 0) return;
+  for (size_t first = 0; first < launch.jobs.size(); first += kMostJobs) {
+    const size_t count = std::min<size_t>(kMostJobs, launch.jobs.size() - first);
+    CodeJobs jobs;
+    std::copy_n(launch.jobs.begin() + first, count, jobs.of);
+    const dim3 grid(launch.batch.rows / kBlockRows, launch.batch.heads, count);
+    code_kernel<T, D, kBits, kGrouping><<<grid, 128, 0, stream>>>(jobs, launch.row_stride);
+    check(cudaGetLastError(), "coding of grouped rows");
+  }
 }
 
 template <int kBits, Grouping kGrouping>
-void code_rows(const CodeRowsCall& call, cudaStream_t stream) {
-  const bool bf16 = call.dtype == DType::kBF16;
-  if (call.head_dim == 64) {
-    bf16 ? launch_coder<__nv_bfloat16, 64, kBits, kGrouping>(call, stream)
-         : launch_coder<__half, 64, kBits, kGrouping>(call, stream);
+void code_rows(const CoderLaunch& launch, cudaStream_t stream) {
+  const bool bf16 = launch.batch.dtype == DType::kBF16;
+  if (launch.batch.head_dim == 64) {
+    bf16 ? launch_coder<__nv_bfloat16, 64, kBits, kGrouping>(launch, stream)
+         : launch_coder<__half, 64, kBits, kGrouping>(launch, stream);
   } else {
-    bf16 ? launch_coder<__nv_bfloat16, 128, kBits, kGrouping>(call, stream)
-         : launch_coder<__half, 128, kBits, kGrouping>(call, stream);
+    bf16 ? launch_coder<__nv_bfloat16, 128, kBits, kGrouping>(launch, stream)
+         : launch_coder<__half, 128, kBits, kGrouping>(launch, stream);
   }
 }
 

@@ -2,6 +2,8 @@
 // KIVI, int4 and int8 rows on the GPU: coding, and decode attention straight from the codes.
 // Rows are coded in blocks of 32; fewer stay in the window until a block is full.
 
+#include <span>
+
 #include "attend/cuda/code_rows.h"
 #include "attend/cuda/decode.h"
 
@@ -13,6 +15,15 @@ GroupedBytes grouped_bytes(GroupedCodec codec, int head_dim);
 
 void code_grouped_keys(GroupedCodec codec, const CodeRowsCall& call, cudaStream_t stream);
 void code_grouped_values(GroupedCodec codec, const CodeRowsCall& call, cudaStream_t stream);
+
+/// The same for many places at once, whose rows follow each other: one launch for up to 64 keys'
+/// and one for their values.
+void code_grouped(GroupedCodec codec, const CodeBatch& batch, std::span<const CodeJob> keys,
+                  std::span<const CodeJob> values, cudaStream_t stream);
+
+/// Coded rows as dense ones, for attention of many queries.
+void unpack_grouped_keys(GroupedCodec codec, const UnpackRowsCall& call, cudaStream_t stream);
+void unpack_grouped_values(GroupedCodec codec, const UnpackRowsCall& call, cudaStream_t stream);
 
 /// Decode attention over dense spans and spans of `codec`.
 void decode_grouped(GroupedCodec codec, const DecodeCall& call, const DecodeScratch& scratch,

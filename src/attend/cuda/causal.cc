@@ -1,0 +1,23 @@
+#include "attend/cuda/causal.h"
+
+#include <fmt/format.h>
+
+#include "pith/error.h"
+
+namespace pith::cuda {
+
+void CausalCall::check() const {
+  const bool known = (head_dim == 64 || head_dim == 128) && kv_heads > 0 && query_heads > 0 &&
+                     query_heads % kv_heads == 0 && tokens > 0 &&
+                     (dtype == DType::kF16 || dtype == DType::kBF16) && span.rows > 0 &&
+                     span.rows < (int64_t{1} << 30);
+  if (known) return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("attention of {} queries over {} rows, {} query and {} KV heads, head_dim "
+                  "{}, {} on the GPU; it takes head_dim 64 or 128, f16 or bf16 rows, and "
+                  "query heads that are a multiple of the KV heads",
+                  tokens, span.rows, query_heads, kv_heads, head_dim, to_string(dtype)));
+}
+
+}  // namespace pith::cuda

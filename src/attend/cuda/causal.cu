@@ -1,0 +1,331 @@
+#include "attend/cuda/causal.h"
+
+#include "attend/cuda/running.cuh"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/numbers.cuh"
+
+namespace pith::cuda {
+namespace {
+
+constexpr int kWarps = 4, kThreads = kWarps * kWarp;
+constexpr int kBlocks = 2;  // of 16 queries a warp: rows from shared memory serve 32 queries
+constexpr int kTileQueries = 16 * kBlocks * kWarps;
+constexpr int kTileRows = 64;
+
+/// Four 8 x 8 tiles from shared memory; lane l gives the address of row l % 8 of tile l / 8.
+__device__ inline void load_tiles(uint32_t (&to)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address));
+}
+__device__ inline void load_tiles_transposed(uint32_t (&to)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address));
+}
+
+/// A tile of rows in shared memory. Rows are D numbers; 16-byte piece u of row r lies at
+/// u ^ (r % 8), so that 8 rows' pieces at one u lie in different banks.
+template <class T, int D>
+struct RowTile {
+  static constexpr int kPieces = D / 8, kBytes = kTileRows * D * 2;
+  static constexpr int kQueryBytes = kTileQueries * D * 2;
+
+  static __device__ uint32_t at(int row, int piece) {
+    return static_cast<uint32_t>((row * kPieces + (piece ^ (row & 7))) * 16);
+  }
+  /// Rows 8 i .. begin row_bytes(8 i) further; pieces 2 i, 2 i + 1 are where 0 and 1 are, ^ 32 i.
+  static __device__ constexpr uint32_t row_bytes(int n) { return n * D * 2; }
+
+  /// Starts the copy of `kCount` rows first, ... of `from`; past the end the last row stands in.
+  template <int kCount>
+  static __device__ void fetch(char* to, const T* from, size_t stride, int first, int rows) {
+#pragma unroll
+    for (int i = threadIdx.x; i < kCount * kPieces; i += kThreads) {
+      const int row = i / kPieces, piece = i % kPieces;
+      copy_async(to + at(row, piece),
+                 from + static_cast<size_t>(min(first + row, rows - 1)) * stride + piece * 8);
+    }
+  }
+};
+
+/// What a warp carries for queries r and r + 8 of one of its blocks of 16.
+template <int D>
+struct QueryRun {
+  float top[2] = {kUnseen, kUnseen}, sum[2] = {0, 0};  // sum: of this lane's columns
+  float acc[D / 8][4] = {};                            // channels 8 n + 2 c, + 1 of r | r + 8
+};
+
+using Scores = float[kTileRows / 8][4];  // [n]: rows 8 n + 2 c, + 1 for queries r | r + 8
+
+/// Scores of the warp's queries, which lie at `queries`, with the tile's rows.
+template <class T, int D>
+__device__ inline void find_scores(Scores (&s)[kBlocks], uint32_t queries, uint32_t keys) {
+  using Tile = RowTile<T, D>;
+  const int lane = threadIdx.x % kWarp;
+  const uint32_t query_lane = Tile::at(lane % 16, lane / 16);
+  const uint32_t key_lane = Tile::at(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+#pragma unroll
+  for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+    for (int n = 0; n < kTileRows / 8; ++n) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) s[m][n][j] = 0;
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k) {
+    uint32_t q[kBlocks][4];  // queries r | r + 8 of channels 16 k.., then of 16 k + 8..
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+      load_tiles(q[m], queries + (query_lane ^ 32 * k) + Tile::row_bytes(16 * m));
+    }
+#pragma unroll
+    for (int n = 0; n < kTileRows / 8; n += 2) {
+      uint32_t b[4];  // rows 8 n.. and 8 n + 8.., channels 16 k.. and 16 k + 8..
+      load_tiles(b, keys + (key_lane ^ 32 * k) + Tile::row_bytes(8 * n));
+#pragma unroll
+      for (int m = 0; m < kBlocks; ++m) {
+        mma<T>(s[m][n], q[m][0], q[m][1], q[m][2], q[m][3], b[0], b[1]);
+        mma<T>(s[m][n + 1], q[m][0], q[m][1], q[m][2], q[m][3], b[2], b[3]);
+      }
+    }
+  }
+}
+
+/// Scores become probabilities; sums and maxima follow.
+template <int D>
+__device__ inline void weigh(QueryRun<D>& run, Scores& s) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float top = run.top[half];
+#pragma unroll
+    for (int n = 0; n < kTileRows / 8; ++n) {
+      top = fmaxf(top, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+    }
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+    const float shrink = exp2_fast(run.top[half] - top);
+    run.top[half] = top;
+    float sum = run.sum[half] * shrink;
+#pragma unroll
+    for (int n = 0; n < kTileRows / 8; ++n) {
+#pragma unroll
+      for (int j = 2 * half; j < 2 * half + 2; ++j) {
+        s[n][j] = exp2_fast(s[n][j] - top);
+        sum += s[n][j];
+      }
+    }
+    run.sum[half] = sum;
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+      run.acc[n][2 * half] *= shrink;
+      run.acc[n][2 * half + 1] *= shrink;
+    }
+  }
+}
+
+template <class T, int D>
+__device__ inline void add_values(QueryRun<D> (&run)[kBlocks], const Scores (&p)[kBlocks],
+                                  uint32_t values) {
+  using Tile = RowTile<T, D>;
+  const int lane = threadIdx.x % kWarp;
+  const uint32_t value_lane = Tile::at(lane % 16, lane / 16);
+#pragma unroll
+  for (int k = 0; k < kTileRows / 16; ++k) {
+    uint32_t a[kBlocks][4];
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* pair = p[m][2 * k + i / 2] + i % 2 * 2;
+        a[m][i] = pack<T>(pair[0], pair[1]);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < D / 8; n += 2) {
+      uint32_t b[4];  // rows 16 k.. and 16 k + 8.. of channels 8 n.., then of 8 n + 8..
+      load_tiles_transposed(b, values + (value_lane ^ 16 * n) + Tile::row_bytes(16 * k));
+#pragma unroll
+      for (int m = 0; m < kBlocks; ++m) {
+        mma<T>(run[m].acc[n], a[m][0], a[m][1], a[m][2], a[m][3], b[0], b[1]);
+        mma<T>(run[m].acc[n + 1], a[m][0], a[m][1], a[m][2], a[m][3], b[2], b[3]);
+      }
+    }
+  }
+}
+
+/// The scores of rows that a query does not see vanish; the others are scaled and weighted.
+struct Mask {
+  float scale, shift;
+  int rows, before;
+
+  __device__ void apply(Scores& s, int first_row, int first_token) const {
+    const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
+    const bool whole = first_row + kTileRows <= rows &&
+                       (before < 0 || first_row + kTileRows <= before + first_token + 1);
+    // What token `first_token` + r sees of the tile.
+    const int seen = before < 0 ? kTileRows : before + first_token + r + 1 - first_row;
+#pragma unroll
+    for (int n = 0; n < kTileRows / 8; ++n) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        s[n][j] = s[n][j] * scale + shift;
+        if (whole) continue;
+        const int row = 8 * n + 2 * c + j % 2;
+        const bool hidden = first_row + row >= rows || (before >= 0 && row >= seen + j / 2 * 8);
+        if (hidden) s[n][j] = -INFINITY;
+      }
+    }
+  }
+};
+
+/// The token of this lane's query r or r + 8.
+__device__ inline int token_of(int first_token, int half) {
+  return first_token + static_cast<int>(threadIdx.x) % kWarp / 4 + 8 * half;
+}
+
+/// Goes on from what earlier launches found: values are normalised, so their sum is 1.
+template <int D>
+__device__ inline void restore(QueryRun<D>& run, const CausalCall& p, int head, int first_token) {
+  const int c = threadIdx.x % 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int token = token_of(first_token, half);
+    if (token >= p.tokens) continue;
+    const size_t at = static_cast<size_t>(token) * p.query_heads + head;
+    const float log_sum = p.log_sum[at];
+    if (log_sum == -INFINITY) continue;
+    run.top[half] = log_sum;
+    run.sum[half] = c == 0 ? 1 : 0;
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+      const float2 v = *reinterpret_cast<const float2*>(p.out + at * D + 8 * n + 2 * c);
+      run.acc[n][2 * half] = v.x;
+      run.acc[n][2 * half + 1] = v.y;
+    }
+  }
+}
+
+template <class R, int D>
+__device__ inline void write_row(R* to, const QueryRun<D>& run, int half, float scale) {
+#pragma unroll
+  for (int n = 0; n < D / 8; ++n) {
+    R* pair = to + 8 * n + 2 * (threadIdx.x % 4);
+    pair[0] = from_float<R>(run.acc[n][2 * half] * scale);
+    pair[1] = from_float<R>(run.acc[n][2 * half + 1] * scale);
+  }
+}
+
+template <int D>
+__device__ inline void write(const QueryRun<D>& run, const CausalCall& p, int head,
+                             int first_token) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float sum = run.sum[half];
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    const int token = token_of(first_token, half);
+    if (token >= p.tokens) continue;
+    const float scale = sum > 0 ? 1 / sum : 0;
+    const size_t at = static_cast<size_t>(token) * p.query_heads + head;
+    if (!p.last) {
+      write_row(p.out + at * D, run, half, scale);
+      if (threadIdx.x % 4 == 0) {
+        p.log_sum[at] = sum > 0 ? run.top[half] + log2f(sum) : -INFINITY;
+      }
+    } else if (p.result_dtype == DType::kF32) {
+      write_row(static_cast<float*>(p.result) + at * D, run, half, scale);
+    } else if (p.result_dtype == DType::kF16) {
+      write_row(static_cast<__half*>(p.result) + at * D, run, half, scale);
+    } else {
+      write_row(static_cast<__nv_bfloat16*>(p.result) + at * D, run, half, scale);
+    }
+  }
+}
+
+/// One block: 128 queries of one head. Rows come in tiles of 64 through two buffers.
+template <class T, int D>
+__global__ void __launch_bounds__(kThreads, 2) causal_kernel(const __grid_constant__ CausalCall p) {
+  extern __shared__ __align__(128) char shared[];
+  using Tile = RowTile<T, D>;
+  // The last queries see most rows: they go first.
+  const int head = blockIdx.x, block = static_cast<int>(gridDim.y - 1 - blockIdx.y);
+  const int own_query = static_cast<int>(threadIdx.x) / kWarp * 16 * kBlocks;  // of the tile
+  const int first_token = block * kTileQueries + own_query;
+  const size_t kv_head = head / (p.query_heads / p.kv_heads);
+  const T* keys = static_cast<const T*>(p.span.keys) + kv_head * p.span.head_stride;
+  const T* values = static_cast<const T*>(p.span.values) + kv_head * p.span.head_stride;
+  const int rows = static_cast<int>(p.span.rows), before = static_cast<int>(p.span.before);
+  const int last_token = min((block + 1) * kTileQueries, p.tokens) - 1;
+  const int seen = before < 0 ? rows : min(rows, before + last_token + 1);
+  const int tiles = (seen + kTileRows - 1) / kTileRows;
+
+  char* const ring = shared + Tile::kQueryBytes;
+  const auto fetch = [&](int tile) {
+    char* to = ring + tile % 2 * 2 * Tile::kBytes;
+    const int first = tile * kTileRows;
+    Tile::template fetch<kTileRows>(to, keys, D, first, rows);
+    Tile::template fetch<kTileRows>(to + Tile::kBytes, values, D, first, rows);
+    commit_copies();
+  };
+  Tile::template fetch<kTileQueries>(shared, static_cast<const T*>(p.q) + head * D,
+                                     static_cast<size_t>(p.query_heads) * D, block * kTileQueries,
+                                     p.tokens);
+  fetch(0);
+
+  QueryRun<D> run[kBlocks];
+#pragma unroll
+  for (int m = 0; m < kBlocks; ++m) {
+    if (!p.first) restore<D>(run[m], p, head, first_token + 16 * m);
+  }
+
+  const Mask mask{kLog2e * rsqrtf(static_cast<float>(D)), p.span.log_weight * kLog2e, rows, before};
+  const uint32_t queries_at =
+      static_cast<uint32_t>(__cvta_generic_to_shared(shared)) + Tile::row_bytes(own_query);
+  const auto ring_at = static_cast<uint32_t>(__cvta_generic_to_shared(ring));
+  for (int tile = 0; tile < tiles; ++tile) {
+    wait_for_copies<0>();
+    __syncthreads();  // the tile is there, and nobody reads the one before it any more
+    if (tile + 1 < tiles) fetch(tile + 1);
+    const uint32_t at = ring_at + tile % 2 * 2 * Tile::kBytes;
+    Scores s[kBlocks];
+    find_scores<T, D>(s, queries_at, at);
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+      mask.apply(s[m], tile * kTileRows, first_token + 16 * m);
+      weigh<D>(run[m], s[m]);
+    }
+    add_values<T, D>(run, s, at + Tile::kBytes);
+  }
+  wait_for_copies<0>();
+#pragma unroll
+  for (int m = 0; m < kBlocks; ++m) write<D>(run[m], p, head, first_token + 16 * m);
+}
+
+template <class T, int D>
+void launch(const CausalCall& call, cudaStream_t stream) {
+  constexpr size_t kBytes = RowTile<T, D>::kQueryBytes + 4 * RowTile<T, D>::kBytes;
+  const auto kernel = causal_kernel<T, D>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(kBytes)),
+        "prefill attention's shared memory");
+  const dim3 grid(static_cast<unsigned>(call.query_heads),
+                  static_cast<unsigned>((call.tokens + kTileQueries - 1) / kTileQueries));
+  kernel<<<grid, kThreads, kBytes, stream>>>(call);
+  check(cudaGetLastError(), "prefill attention");
+}
+
+}  // namespace
+
+void attend_chunk(const CausalCall& call, cudaStream_t stream) {
+  call.check();
+  const bool bf16 = call.dtype == DType::kBF16;
+  if (call.head_dim == 64) {
+    bf16 ? launch<__nv_bfloat16, 64>(call, stream) : launch<__half, 64>(call, stream);
+  } else {
+    bf16 ? launch<__nv_bfloat16, 128>(call, stream) : launch<__half, 128>(call, stream);
+  }
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,46 @@
+#pragma once
+// Attention of a chunk of queries on the GPU: the rows of one span after the other, each span one
+// launch that goes on from what the launches before it found (FlashAttention-2's walk, Dao 2023).
+// Tensor cores; causal inside the span that holds the chunk's own rows.
+//
+// Cost: 4 D flops a query, head and row seen; rows are read once per 128 queries and query head.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "pith/dtype.h"
+
+namespace pith::cuda {
+
+/// Dense rows of all KV heads of a layer.
+struct CausalSpan {
+  const void* keys = nullptr;    // [G, head_stride / D, D]
+  const void* values = nullptr;  // likewise
+  size_t head_stride = 0;        ///< numbers between heads
+  int64_t rows = 0;
+  /// Query t sees the first `before` + t + 1 rows; -1: all of them.
+  int64_t before = -1;
+  float log_weight = 0;  ///< added to the scores
+};
+
+struct CausalCall {
+  int query_heads = 0, kv_heads = 0, head_dim = 0;  ///< D: 64 or 128
+  int tokens = 0;                                   // T
+  DType dtype = DType::kF16;                        ///< of q and rows: kF16 or kBF16
+  const void* q = nullptr;                          // [T, H, D], after RoPE
+  CausalSpan span;
+  bool first = true;     ///< nothing was attended to before; else out and log_sum are gone on from
+  bool last = true;      ///< then `result` is written, else out and log_sum
+  float* out = nullptr;  // [T, H, D]
+  float* log_sum = nullptr;  // [T, H] logarithm to base 2 of the denominator
+  void* result = nullptr;    // [T, H, D] of result_dtype
+  DType result_dtype = DType::kF32;
+
+  /// Throws kUnsupported for what the kernel does not know.
+  void check() const;
+};
+
+void attend_chunk(const CausalCall& call, cudaStream_t stream);
+
+}  // namespace pith::cuda

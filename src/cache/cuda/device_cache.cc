@@ -1,0 +1,175 @@
+#include "cache/cuda/device_cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "pith/error.h"
+
+namespace pith::cuda {
+
+DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const Policy& policy,
+                         cudaStream_t stream)
+    : memory_(memory), shape_(shape), stream_(stream), space_(site()) {
+  if (shape.head_dim != 64 && shape.head_dim != 128) {
+    refuse_on_gpu(fmt::format("a head_dim of {}", shape.head_dim), "head_dim is 64 or 128 there");
+  }
+  for (const int64_t seen : shape.sliding_window) {
+    if (seen > 0) {
+      refuse_on_gpu("a model with sliding-window layers", "all layers see all tokens there");
+    }
+  }
+  // Names and ranges are checked as the CPU checks them, and nothing is allocated.
+  ThreadPool pool(1);
+  MemoryCounter unused;
+  const Rope rope(static_cast<size_t>(shape.head_dim), 10000);
+  const Context context{pool, unused, kernels_for()};
+  text_ = KvCache(context, shape, policy, 0, &rope).describe();
+
+  std::vector<LayerPlan> plans;
+  for (int l = 0; l < shape.layers; ++l) {
+    const PolicyRule* rule = &policy.rule_for(l, shape.layers, 0, shape.kv_heads);
+    for (int g = 1; g < shape.kv_heads; ++g) {
+      if (&policy.rule_for(l, shape.layers, g, shape.kv_heads) == rule) continue;
+      refuse_on_gpu("a policy with rules for single heads", "rules are for whole layers there");
+    }
+    plans.push_back(plan_layer(*rule, shape));
+  }
+  dtype_ = plans.front().dtype;
+  for (const LayerPlan& plan : plans) {
+    if (plan.dtype != dtype_) {
+      refuse_on_gpu("a cache with f16 and bf16 rows", "all layers have one type there");
+    }
+  }
+  for (const LayerPlan& plan : plans) layers_.push_back(make_layer_rows(plan, site()));
+  make_step_memory();
+}
+
+DeviceCache::DeviceCache(const DeviceCache& o)
+    : memory_(o.memory_),
+      shape_(o.shape_),
+      stream_(o.stream_),
+      dtype_(o.dtype_),
+      text_(o.text_),
+      space_(site()) {
+  for (const auto& layer : o.layers_) layers_.push_back(layer->clone());
+  make_step_memory();
+}
+
+LayerSite DeviceCache::site() const {
+  return {&memory_,
+          stream_,
+          static_cast<size_t>(shape_.query_heads),
+          static_cast<size_t>(shape_.kv_heads),
+          static_cast<size_t>(shape_.head_dim),
+          shape_.context};
+}
+
+std::unique_ptr<DeviceCache> DeviceCache::clone() const {
+  return std::unique_ptr<DeviceCache>(new DeviceCache(*this));
+}
+
+void DeviceCache::make_step_memory() {
+  size_t spans = 0;
+  for (const auto& layer : layers_) {
+    first_spans_.push_back(spans);
+    spans += static_cast<size_t>(shape_.kv_heads) * layer->spans();
+  }
+  targets_ = MirroredArray<RowTarget>(memory_, MemoryKind::kScratch, layers_.size(), stream_);
+  spans_ = MirroredArray<DeviceSpan>(memory_, MemoryKind::kScratch, spans, stream_);
+  const DecodeShape shape{1, shape_.query_heads, shape_.kv_heads, shape_.head_dim, 1, 0};
+  scratch_ = std::make_unique<DecodeScratch>(memory_, shape, stream_);
+}
+
+void DeviceCache::begin_token() {
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    targets_.host()[l] = layers_[l]->begin_token(spans_.host() + first_spans_[l]);
+  }
+}
+
+void DeviceCache::upload_token() const {
+  targets_.upload(targets_.size(), stream_);
+  spans_.upload(spans_.size(), stream_);
+}
+
+void DeviceCache::attend_token(int layer, float* out, const void* q) const {
+  const auto l = static_cast<size_t>(layer);
+  DecodeCall call;
+  call.shape = {1,
+                shape_.query_heads,
+                shape_.kv_heads,
+                shape_.head_dim,
+                static_cast<int>(layers_[l]->spans()),
+                0};
+  call.dtype = dtype_;
+  call.q = q;
+  call.spans = spans_.device() + first_spans_[l];
+  call.out = out;
+  layers_[l]->attend_token(call, *scratch_);
+}
+
+void DeviceCache::end_token() {
+  moves_.clear();
+  for (const auto& layer : layers_) layer->end_token(moves_);
+  const CodeBatch batch{dtype_, shape_.kv_heads, 32, shape_.head_dim};
+  std::vector<CodeJob> keys, values;
+  for (size_t i = 0; i < moves_.size(); ++i) {  // neighbours with one codec go together
+    keys.push_back(moves_[i].keys);
+    values.push_back(moves_[i].values);
+    if (i + 1 < moves_.size() && moves_[i + 1].codec == moves_[i].codec) continue;
+    code_grouped(moves_[i].codec, batch, keys, values, stream_);
+    keys.clear();
+    values.clear();
+  }
+}
+
+RowTarget DeviceCache::begin_chunk(int layer, size_t tokens) {
+  return layers_[static_cast<size_t>(layer)]->begin_chunk(tokens, space_);
+}
+
+void DeviceCache::attend_chunk(int layer, void* result, DType dtype, const void* q, size_t tokens) {
+  CausalCall call;
+  call.query_heads = shape_.query_heads;
+  call.kv_heads = shape_.kv_heads;
+  call.head_dim = shape_.head_dim;
+  call.tokens = static_cast<int>(tokens);
+  call.dtype = dtype_;
+  call.q = q;
+  call.result = result;
+  call.result_dtype = dtype;
+  layers_[static_cast<size_t>(layer)]->attend_chunk(call, space_);
+}
+
+void DeviceCache::end_chunk(int layer, size_t tokens) {
+  layers_[static_cast<size_t>(layer)]->end_chunk(tokens, space_);
+}
+
+pith::HeadRows DeviceCache::rows(int layer, int head) const {
+  if (layer < 0 || layer >= shape_.layers || head < 0 || head >= shape_.kv_heads) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("layer {}, KV head {} of a cache with {} layers and {} KV heads", layer,
+                            head, shape_.layers, shape_.kv_heads));
+  }
+  pith::HeadRows rows;
+  rows.positions = layers_[static_cast<size_t>(layer)]->positions();
+  rows.log_weights.resize(rows.positions.size());
+  rows.roles.resize(rows.positions.size(), Role::kBoth);
+  return rows;
+}
+
+Ledger DeviceCache::ledger() const {
+  Ledger ledger;
+  const auto channels = 2 * static_cast<uint64_t>(shape_.head_dim);
+  for (const auto& layer : layers_) {
+    layer->add_to(ledger);
+    ledger.tokens = std::max<uint64_t>(ledger.tokens, layer->tokens());
+    ledger.rows_seen += layer->tokens() * static_cast<uint64_t>(shape_.kv_heads);
+  }
+  ledger.channels_seen = ledger.rows_seen * channels;
+  ledger.channels_kept = ledger.rows_kept * channels;
+  return ledger;
+}
+
+std::string DeviceCache::describe() const { return text_; }
+
+}  // namespace pith::cuda

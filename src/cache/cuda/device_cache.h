@@ -1,0 +1,66 @@
+#pragma once
+// The cache of one sequence on the GPU. How many rows lie where depends on counts alone, so the
+// host plans every step by itself; what a decode step's kernels read is uploaded once a step, and
+// nothing waits for the device.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/cuda/layer_rows.h"
+#include "kernels/cuda/pinned.h"
+
+namespace pith::cuda {
+
+class DeviceCache {
+ public:
+  /// `memory` must outlive the cache and its clones. Throws kUnsupported, naming what of the policy
+  /// the GPU does not do.
+  DeviceCache(MemoryCounter& memory, const CacheShape& shape, const Policy& policy,
+              cudaStream_t stream);
+  std::unique_ptr<DeviceCache> clone() const;
+
+  /// Of queries and exact rows.
+  DType dtype() const { return dtype_; }
+
+  /// One token. begin_token makes room and writes what the step's kernels read on the host's side:
+  /// the upload of the step before must be over. From upload_token to the last attend_token only
+  /// the stream is given work, always the same, so that a graph of it can be replayed. end_token
+  /// brings the books up to date and codes the rows that leave the windows.
+  void begin_token();
+  void upload_token() const;
+  const RowTarget* token_target(int layer) const { return targets_.device() + layer; }
+  /// out f32 [H, D] <- attention of q [H, D].
+  void attend_token(int layer, float* out, const void* q) const;
+  void end_token();
+
+  /// A chunk, layer by layer: rows are written from the target on, then queries attend.
+  RowTarget begin_chunk(int layer, size_t tokens);
+  /// result [T, H, D] of `dtype` <- attention of q [T, H, D].
+  void attend_chunk(int layer, void* result, DType dtype, const void* q, size_t tokens);
+  void end_chunk(int layer, size_t tokens);
+
+  pith::HeadRows rows(int layer, int head) const;
+  Ledger ledger() const;
+  std::string describe() const;
+
+ private:
+  DeviceCache(const DeviceCache& other);
+  LayerSite site() const;
+  void make_step_memory();
+
+  MemoryCounter& memory_;
+  CacheShape shape_;
+  cudaStream_t stream_;
+  DType dtype_ = DType::kF16;
+  std::string text_;
+  std::vector<std::unique_ptr<LayerRows>> layers_;  // [L]
+  std::vector<size_t> first_spans_;                 // [L] where a layer's spans begin
+  MirroredArray<RowTarget> targets_;                // [L]
+  MirroredArray<DeviceSpan> spans_;                 // [L, G, spans of the layer]
+  std::unique_ptr<DecodeScratch> scratch_;
+  ChunkSpace space_;
+  std::vector<CodeMove> moves_;  // of the token at hand
+};
+
+}  // namespace pith::cuda

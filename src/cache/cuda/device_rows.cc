@@ -1,0 +1,44 @@
+#include "cache/cuda/device_rows.h"
+
+#include <algorithm>
+
+namespace pith::cuda {
+namespace {
+
+constexpr size_t kPiece = 64;  // rows
+
+}  // namespace
+
+DeviceRows::DeviceRows(MemoryCounter& memory, const DeviceRowsShape& shape, cudaStream_t stream)
+    : memory_(&memory), shape_(shape), stream_(stream), buffer_(memory, MemoryKind::kPayload) {}
+
+DeviceRows::DeviceRows(const DeviceRows& other)
+    : DeviceRows(*other.memory_, other.shape_, other.stream_) {
+  move_to(other.capacity_, other);
+}
+
+void DeviceRows::reserve_more(size_t rows) {
+  const size_t needed = rows_ + rows;
+  if (needed <= capacity_) return;
+  size_t capacity = std::max(needed, capacity_ + capacity_ / 8);
+  if (needed <= shape_.most) capacity = std::min(capacity, shape_.most);
+  move_to((capacity + kPiece - 1) / kPiece * kPiece, *this);
+}
+
+void DeviceRows::move_to(size_t capacity, const DeviceRows& from) {
+  if (capacity == 0) return;
+  DeviceBuffer fresh(*memory_, MemoryKind::kPayload);
+  fresh.allocate(2 * bytes_of(capacity), stream_);
+  const size_t row_bytes = shape_.dim * 2;
+  if (from.rows_ > 0) {
+    check(cudaMemcpy2DAsync(fresh.data(), capacity * row_bytes, from.buffer_.data(),
+                            from.capacity_ * row_bytes, from.rows_ * row_bytes, 2 * shape_.heads,
+                            cudaMemcpyDeviceToDevice, stream_),
+          "the growth of the cache");
+  }
+  rows_ = from.rows_;
+  capacity_ = capacity;
+  buffer_ = std::move(fresh);
+}
+
+}  // namespace pith::cuda

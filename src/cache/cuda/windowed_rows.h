@@ -1,0 +1,48 @@
+#pragma once
+// sink | body | window on the GPU. The window is a ring of exact rows; blocks of 32 that leave it
+// are coded, or dropped. Which rows lie where is what the CPU's schedule says after each append.
+
+#include "cache/cuda/coded_body.h"
+
+namespace pith::cuda {
+
+class WindowedRows final : public LayerRows {
+ public:
+  WindowedRows(const LayerPlan& plan, const LayerSite& site);
+  WindowedRows(const WindowedRows& other);
+
+  std::unique_ptr<LayerRows> clone() const override;
+  size_t spans() const override { return (plan_.schedule.sink > 0 ? 1 : 0) + 2; }
+  RowTarget begin_token(DeviceSpan* spans) override;
+  void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override;
+  void end_token(std::vector<CodeMove>& moves) override;
+  RowTarget begin_chunk(size_t tokens, ChunkSpace& space) override;
+  void attend_chunk(CausalCall call, ChunkSpace& space) override;
+  void end_chunk(size_t tokens, ChunkSpace& space) override;
+  std::vector<int64_t> positions() const override;
+  size_t tokens() const override { return tokens_; }
+  void add_to(Ledger& ledger) const override;
+
+ private:
+  /// Makes room for a row at the ring's end where it may not wrap.
+  void make_room();
+  DeviceSpan dense_span(const RowTarget& rows, size_t head, size_t count) const;
+  /// Rows [from.row, + count) of all heads to to.row, ...
+  void copy(const RowTarget& to, const RowTarget& from, size_t count);
+  RowTarget sink_at(size_t row) const;
+  RowTarget ring_at(size_t row) const;
+  size_t body_rows() const;
+
+  LayerPlan plan_;
+  LayerSite site_;
+  // Rows, a multiple of 32. Before a coded body, twice what the window needs: its rows then move to
+  // the front when they reach the end, once in some 160 tokens, and attention sees one span. Where
+  // the window is all there is, it wraps instead.
+  size_t ring_capacity_;
+  DeviceBuffer sink_, ring_;  // [2, G, sink], [2, G, ring_capacity], D
+  std::optional<CodedBody> body_;
+  size_t tokens_ = 0;
+  size_t front_ = 0, count_ = 0;  // of the ring
+};
+
+}  // namespace pith::cuda

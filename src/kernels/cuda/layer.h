@@ -1,0 +1,83 @@
+#pragma once
+// The small steps of a layer on the GPU, fused: embedding, RMSNorm, heads (bias, QK norm, RoPE and
+// the append of new rows), SwiGLU. Memory-bound: each reads its input once, but for RMSNorm, which
+// reads it twice from cache.
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "pith/dtype.h"
+
+namespace pith::cuda {
+
+/// hidden [T, width] <- rows ids[t] of table [V, width].
+struct EmbedCall {
+  float* hidden = nullptr;
+  const void* table = nullptr;
+  DType dtype = DType::kBF16;
+  const int32_t* ids = nullptr;  // [T], on the device
+  size_t tokens = 0, width = 0;
+};
+void embed(const EmbedCall& call, cudaStream_t stream);
+
+/// Cosines and sines of the positions first, first + 1, ...: angles are formed in f64.
+struct AnglesCall {
+  float *cos = nullptr, *sin = nullptr;  // [T, D/2]
+  const double* frequencies = nullptr;   // [D/2]
+  const int64_t* first = nullptr;        // [1], on the device
+  size_t tokens = 0, half = 0;           // D/2
+};
+void find_angles(const AnglesCall& call, cudaStream_t stream);
+
+/// out <- hidden / rms(hidden) * weight.
+struct NormCall {
+  void* out = nullptr;  // [T, width] of dtype
+  DType dtype = DType::kF32;
+  const float* hidden = nullptr;  // [T, width]
+  const float* weight = nullptr;  // [width]
+  float eps = 0;
+  size_t tokens = 0, width = 0;
+};
+void rms_norm(const NormCall& call, cudaStream_t stream);
+
+/// hidden [T, width] += bias [width].
+void add_bias(float* hidden, const float* bias, size_t tokens, size_t width, cudaStream_t stream);
+
+/// Where new rows go: row `row` on, of every KV head.
+struct RowTarget {
+  void *k = nullptr, *v = nullptr;  // [G, head_stride / D, D]
+  size_t head_stride = 0;           ///< numbers between heads
+  int64_t row = 0;
+};
+
+/// q, k and v get their bias, norm and RoPE; q goes to `q`, rows to their place in the cache.
+struct HeadsCall {
+  const float* qkv = nullptr;     // [T, (H + 2 G) D]
+  const float* bias = nullptr;    // [(H + 2 G) D] or null
+  const float* q_norm = nullptr;  // [D] or null
+  const float* k_norm = nullptr;  // [D] or null
+  const float* cos = nullptr;     // [T, D/2]
+  const float* sin = nullptr;     // [T, D/2]
+  float eps = 0;
+  int query_heads = 0, kv_heads = 0, head_dim = 0;
+  size_t tokens = 0;
+  DType dtype = DType::kF16;  ///< of q and the rows: kF16 or kBF16
+  void* q = nullptr;          // [T, H, D]
+  RowTarget target;           ///< if target_on_device is null
+  const RowTarget* target_on_device = nullptr;
+};
+void make_heads(const HeadsCall& call, cudaStream_t stream);
+
+/// out <- silu(gate + bias) (up + bias).
+struct GateCall {
+  void* out = nullptr;  // [T, inner] of dtype
+  DType dtype = DType::kF32;
+  const float* gate_up = nullptr;  // [T, 2, inner]
+  const float* bias = nullptr;     // [2, inner] or null
+  size_t tokens = 0, inner = 0;
+};
+void gate(const GateCall& call, cudaStream_t stream);
+
+}  // namespace pith::cuda

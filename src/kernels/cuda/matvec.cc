@@ -1,0 +1,19 @@
+#include "kernels/cuda/matvec.h"
+
+#include <fmt/format.h>
+
+#include "kernels/cuda/device.h"
+#include "pith/error.h"
+
+namespace pith::cuda {
+
+void MatvecCall::check() const {
+  const size_t most = (device_info().shared_per_block - 1024) / sizeof(float);
+  if (w.in > 0 && w.out > 0 && w.in % (16 / size_of(w.dtype)) == 0 && w.in <= most) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("a weight matrix of {} x {} {} on the GPU: rows must be whole 16-byte "
+                          "pieces and at most {} numbers long; use --device cpu",
+                          w.out, w.in, to_string(w.dtype), most));
+}
+
+}  // namespace pith::cuda

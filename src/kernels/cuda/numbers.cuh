@@ -1,0 +1,56 @@
+#pragma once
+// Numbers of the storage types in kernels, and the choice of a kernel by a dtype known at run time.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "pith/dtype.h"
+
+namespace pith::cuda {
+
+template <class T>
+__device__ inline T from_float(float x) {
+  return static_cast<T>(x);
+}
+template <>
+__device__ inline __half from_float<__half>(float x) {
+  return __float2half_rn(x);
+}
+template <>
+__device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <class T>
+__device__ inline float to_float(T x) {
+  return static_cast<float>(x);
+}
+
+/// Calls f(T{}) with the type that `dtype` names.
+template <class F>
+void with_type(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::kF32: return f(float{});
+    case DType::kF16: return f(__half{});
+    case DType::kBF16: return f(__nv_bfloat16{});
+  }
+}
+
+/// x / (1 + e^-x); 0 for very negative x.
+__device__ inline float silu(float x) { return x / (1 + __expf(-x)); }
+
+/// The sum of x over the threads of a block of `kThreads`; all threads get it. `shared`: one float
+/// a warp.
+template <int kThreads>
+__device__ inline float block_sum(float x, float* shared) {
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(~0u, x, d);
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+  __syncthreads();
+  float sum = 0;
+#pragma unroll
+  for (int w = 0; w < kThreads / 32; ++w) sum += shared[w];
+  __syncthreads();
+  return sum;
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,82 @@
+#pragma once
+// Host memory that the GPU copies from and to without a detour: such copies return at once.
+
+#include <cstddef>
+#include <utility>
+
+#include "kernels/cuda/device.h"
+
+namespace pith::cuda {
+
+/// n page-locked T. Whoever writes it must know that no copy from it is under way.
+template <class T>
+class PinnedArray {
+ public:
+  PinnedArray() = default;
+  explicit PinnedArray(size_t n) : size_(n) {
+    if (n > 0) check(cudaMallocHost(&data_, n * sizeof(T)), "page-locked host memory");
+  }
+  PinnedArray(PinnedArray&& other) noexcept { swap(other); }
+  PinnedArray& operator=(PinnedArray other) noexcept {
+    swap(other);
+    return *this;
+  }
+  PinnedArray(const PinnedArray&) = delete;
+  ~PinnedArray() {
+    if (data_) cudaFreeHost(data_);
+  }
+
+  T* data() { return static_cast<T*>(data_); }
+  const T* data() const { return static_cast<const T*>(data_); }
+  size_t size() const { return size_; }
+  T& operator[](size_t i) { return data()[i]; }
+
+ private:
+  void swap(PinnedArray& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+  }
+
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+/// n T on the device with an image on the host: write host(), then upload(). Addresses never
+/// change, so a captured graph may hold the copy.
+template <class T>
+class MirroredArray {
+ public:
+  MirroredArray() = default;
+  MirroredArray(MemoryCounter& counter, MemoryKind kind, size_t n, cudaStream_t stream)
+      : host_(n), device_(counter, kind, n, stream) {}
+
+  T* host() { return host_.data(); }
+  const T* device() const { return device_.data(); }
+  size_t size() const { return host_.size(); }
+  void upload(size_t n, cudaStream_t stream) const {
+    check(cudaMemcpyAsync(device_.data(), host_.data(), n * sizeof(T), cudaMemcpyHostToDevice,
+                          stream),
+          "upload");
+  }
+
+ private:
+  PinnedArray<T> host_;
+  DeviceArray<T> device_;
+};
+
+/// A point in a stream that the host can wait for.
+class StreamMark {
+ public:
+  StreamMark() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "an event"); }
+  ~StreamMark() { cudaEventDestroy(event_); }
+  StreamMark(const StreamMark&) = delete;
+  StreamMark& operator=(const StreamMark&) = delete;
+  void set(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "an event"); }
+  /// Returns at once if nothing was marked.
+  void wait() { check(cudaEventSynchronize(event_), "the wait for an upload"); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+}  // namespace pith::cuda

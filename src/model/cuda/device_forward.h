@@ -1,0 +1,78 @@
+#pragma once
+// The forward pass on the GPU (the CPU's is model/forward.h). A chunk of tokens goes through
+// cuBLASLt and the prefill attention, one token through fused matrix-vector products that read each
+// weight once, replayed as one graph. The residual stream is f32. Nothing waits for the device
+// before logits are asked for.
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <type_traits>
+
+#include "cache/cuda/device_cache.h"
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/pinned.h"
+#include "model/cuda/device_weights.h"
+
+namespace pith::cuda {
+
+class DeviceForward {
+ public:
+  /// Buffers for chunks of up to `max_chunk` tokens, counted as kScratch. `rows` is the type of the
+  /// cache's exact rows. Counter and stream must outlive it.
+  DeviceForward(std::shared_ptr<const DeviceWeights> weights, MemoryCounter& memory,
+                cudaStream_t stream, size_t max_chunk, DType rows);
+
+  /// Runs tokens at positions first_position, ... through all layers; their rows are appended.
+  void run(DeviceCache& cache, std::span<const int32_t> tokens, int64_t first_position);
+
+  /// Logits [V] after the last token of run(); valid until the next call of anything here. Waits
+  /// for the device. Throws kNonFinite.
+  std::span<const float> last_logits();
+  /// Hands out the logits [count, V] of run()'s positions, a block at a time. Throws kNonFinite.
+  using Sink = std::function<void(size_t first, size_t count, const float* logits)>;
+  void all_logits(const Sink& sink);
+
+ private:
+  struct GraphEnd {
+    void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
+  };
+  using Graph = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, GraphEnd>;
+
+  void begin(size_t tokens);
+  void run_token(DeviceCache& cache);
+  void enqueue_token(const DeviceCache& cache);
+  void capture(DeviceCache& cache);
+  void run_chunk(DeviceCache& cache);
+  void attention_of_chunk(DeviceCache& cache, int layer);
+  void mlp_of_chunk(const DeviceLayer& layer);
+  HeadsCall heads_call(const DeviceLayer& layer, size_t tokens) const;
+  void add_bias_if_any(const float* bias);
+  MatvecCall head_call(size_t token) const;
+  void normalise(const float* weight, size_t first, size_t count);
+  const float* fetch_logits(size_t count);
+
+  std::shared_ptr<const DeviceWeights> weights_;
+  const ModelConfig& config_;
+  cudaStream_t stream_;
+  size_t max_chunk_, block_;  // block: positions whose logits are made at once
+  size_t tokens_ = 0;         // of the last run()
+  bool has_logits_ = false;   // of its last token, on the device
+  DeviceMatmul matmul_;
+
+  MirroredArray<int32_t> ids_;       // [T]
+  MirroredArray<int64_t> position_;  // [1]
+  StreamMark uploaded_;              // the last run has read what the host wrote for it
+  Graph graph_;                      // of a token's step
+  const DeviceCache* graph_of_ = nullptr;
+  DeviceArray<float> hidden_;       // [T, hidden] the residual stream
+  DeviceArray<std::byte> input_;    // [T, max(hidden, H D, intermediate)] of the weights' type
+  DeviceArray<float> output_;       // [T, max((H + 2 G) D, 2 intermediate)]
+  DeviceArray<std::byte> q_;        // [T, H, D] of the rows' type
+  DeviceArray<float> cos_, sin_;    // [T, D/2]
+  DeviceArray<float> logits_;       // [block, V]
+  PinnedArray<float> host_logits_;  // [block, V]
+  DType row_dtype_;
+};
+
+}  // namespace pith::cuda

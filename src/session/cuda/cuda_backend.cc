@@ -1,0 +1,97 @@
+// Sessions on the GPU.
+
+#include "cache/cuda/device_cache.h"
+#include "kernels/cuda/read_rate.h"
+#include "model/cuda/device_forward.h"
+#include "model/cuda/device_weights.h"
+#include "pith/error.h"
+#include "session/cpu_backend.h"
+
+namespace pith {
+namespace {
+
+/// What forks share: one stream and the memory counted on it.
+struct CudaEngine {
+  CudaEngine(std::shared_ptr<const Model> model, const SessionOptions& o)
+      : weights(cuda::DeviceWeights::of(model)), memory(o.memory_limit) {
+    cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
+  }
+  ~CudaEngine() {
+    cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+  }
+  CudaEngine(const CudaEngine&) = delete;
+  CudaEngine& operator=(const CudaEngine&) = delete;
+
+  std::shared_ptr<const cuda::DeviceWeights> weights;
+  MemoryCounter memory;
+  cudaStream_t stream = nullptr;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(std::shared_ptr<const Model> model, const SessionOptions& o)
+      : engine_(std::make_shared<CudaEngine>(std::move(model), o)),
+        chunk_(o.chunk),
+        cache_(std::make_unique<cuda::DeviceCache>(
+            engine_->memory, cache_shape(engine_->weights->config(), o.context), o.policy,
+            engine_->stream)),
+        forward_(engine_->weights, engine_->memory, engine_->stream, chunk_, cache_->dtype()) {}
+  CudaBackend(const CudaBackend& o)
+      : engine_(o.engine_),
+        chunk_(o.chunk_),
+        cache_(o.cache_->clone()),
+        forward_(engine_->weights, engine_->memory, engine_->stream, chunk_, cache_->dtype()) {}
+
+  std::unique_ptr<Backend> clone() const override { return std::make_unique<CudaBackend>(*this); }
+  void run(std::span<const int32_t> tokens, int64_t first_position) override {
+    forward_.run(*cache_, tokens, first_position);
+  }
+  void end_prefill() override {}
+  std::span<const float> last_logits() override { return forward_.last_logits(); }
+  void all_logits(const Session::LogitsSink& sink) override { forward_.all_logits(sink); }
+  void protect(std::span<const TokenRange> ranges) override {
+    if (ranges.empty()) return;
+    throw Error(ErrorCode::kUnsupported,
+                "protected tokens are not on the GPU yet; leave them out, or use --device cpu");
+  }
+  HeadRows rows(int layer, int head) const override { return cache_->rows(layer, head); }
+  Ledger ledger() const override {
+    Ledger ledger = cache_->ledger();
+    ledger.scratch = engine_->memory.bytes(MemoryKind::kScratch);
+    ledger.staging = engine_->memory.bytes(MemoryKind::kStaging);
+    return ledger;
+  }
+  std::string describe_policy() const override { return cache_->describe(); }
+  int threads() const override { return 1; }
+  const char* isa() const override { return "cuda"; }
+
+ private:
+  std::shared_ptr<CudaEngine> engine_;
+  size_t chunk_;
+  std::unique_ptr<cuda::DeviceCache> cache_;
+  cuda::DeviceForward forward_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(std::shared_ptr<const Model> model,
+                                           const SessionOptions& options) {
+  auto backend = std::make_unique<CudaBackend>(std::move(model), options);
+  backend->protect(options.protect);
+  return backend;
+}
+
+double cuda_read_rate() {
+  cuda::device_info();
+  return cuda::read_rate();
+}
+
+size_t cuda_bytes_in_use() {
+  cuda::device_info();
+  size_t free = 0, all = 0;
+  cuda::check(cudaMemGetInfo(&free, &all), "memory in use");
+  return all - free;
+}
+
+}  // namespace pith

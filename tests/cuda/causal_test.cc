@@ -1,0 +1,147 @@
+// Attention of a chunk on the GPU against double precision on the CPU: every size around the tiles,
+// groups of heads, spans one after the other.
+
+#include "attend/cuda/causal.h"
+
+#include "harness.h"
+#include "pith/error.h"
+
+namespace pith::cuda {
+namespace {
+
+struct Case {
+  int heads = 4, kv_heads = 2, dim = 64, tokens = 1;
+  DType dtype = DType::kF16, result = DType::kF32;
+  std::vector<int> spans;  // rows of the spans before the chunk's own, which come last
+  int before = 0;          ///< rows in the last span before the chunk's own
+  float log_weight = 0;    ///< of all spans but the last
+};
+
+double error_of(const Case& c) {
+  MemoryCounter counter;
+  const int group = c.heads / c.kv_heads;
+  std::vector<int> counts = c.spans;
+  counts.push_back(c.before + c.tokens);
+  struct Rows {
+    std::vector<uint16_t> k, v;
+    DeviceArray<uint16_t> k_device, v_device;
+    size_t stride;
+  };
+  std::vector<Rows> rows;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    Rows r;
+    r.stride = static_cast<size_t>(counts[i] + 3) * c.dim;  // heads do not follow each other
+    r.k = normals(c.kv_heads * r.stride, c.dtype, 10 + i);
+    r.v = normals(c.kv_heads * r.stride, c.dtype, 50 + i);
+    r.k_device = to_device(counter, r.k);
+    r.v_device = to_device(counter, r.v);
+    rows.push_back(std::move(r));
+  }
+  const size_t numbers = static_cast<size_t>(c.tokens) * c.heads * c.dim;
+  const auto q = normals(numbers, c.dtype, 3);
+  const auto q_device = to_device(counter, q);
+  const auto out = to_device(counter, std::vector<float>(numbers, NAN));
+  const auto log_sum = to_device(counter, std::vector<float>(c.tokens * c.heads, NAN));
+  const auto result = to_device(counter, std::vector<float>(numbers, NAN));
+  for (size_t i = 0; i < counts.size(); ++i) {
+    CausalCall call;
+    call.query_heads = c.heads;
+    call.kv_heads = c.kv_heads;
+    call.head_dim = c.dim;
+    call.tokens = c.tokens;
+    call.dtype = c.dtype;
+    call.q = q_device.data();
+    call.first = i == 0;
+    call.last = i + 1 == counts.size();
+    call.span = {rows[i].k_device.data(),   rows[i].v_device.data(),     rows[i].stride, counts[i],
+                 call.last ? c.before : -1, call.last ? 0 : c.log_weight};
+    call.out = out.data();
+    call.log_sum = log_sum.data();
+    call.result = result.data();
+    call.result_dtype = c.result;
+    attend_chunk(call, nullptr);
+  }
+  auto got = to_host(result);
+  if (c.result != DType::kF32) {
+    std::vector<uint16_t> half(numbers);
+    std::memcpy(half.data(), got.data(), numbers * 2);
+    got = widen(half, c.result);
+  }
+  const auto queries = widen(q, c.dtype);
+  double worst = 0;
+  for (int t = 0; t<c.tokens; t += c.tokens> 40 ? 7 : 1) {
+    for (int h = 0; h < c.heads; ++h) {
+      std::vector<OracleSpan> spans;
+      for (size_t i = 0; i < counts.size(); ++i) {
+        const bool last = i + 1 == counts.size();
+        const size_t seen = last ? c.before + t + 1 : counts[i];
+        const auto head = [&](const std::vector<uint16_t>& x) {
+          const auto from = x.begin() + static_cast<ptrdiff_t>(h / group * rows[i].stride);
+          return widen({from, from + static_cast<ptrdiff_t>(seen * c.dim)}, c.dtype);
+        };
+        spans.push_back(
+            {head(rows[i].k), head(rows[i].v), std::vector<float>(seen, last ? 0 : c.log_weight)});
+      }
+      std::vector<const OracleSpan*> mine;
+      for (const OracleSpan& s : spans) mine.push_back(&s);
+      std::vector<double> want;
+      const size_t at = (static_cast<size_t>(t) * c.heads + h) * c.dim;
+      oracle(want, queries.data() + at, c.dim, 1 / std::sqrt(static_cast<double>(c.dim)), mine);
+      const auto from = got.begin() + static_cast<ptrdiff_t>(at);
+      worst = std::max(worst, relative_error({from, from + c.dim}, want));
+    }
+  }
+  return worst;
+}
+
+double bound(DType dtype) { return dtype == DType::kBF16 ? 1e-2 : 2e-3; }
+
+TEST(CudaCausal, EverySizeAroundTheTiles) {
+  PITH_NEEDS_GPU();
+  for (const int dim : {64, 128}) {
+    for (const int tokens : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 300}) {
+      for (const int before : {0, 1, 63, 64, 100}) {
+        const DType dtype = tokens % 2 ? DType::kBF16 : DType::kF16;
+        const Case c{.dim = dim, .tokens = tokens, .dtype = dtype, .spans = {}, .before = before};
+        EXPECT_LT(error_of(c), bound(dtype)) << dim << ": " << tokens << " after " << before;
+      }
+    }
+  }
+}
+
+TEST(CudaCausal, EveryQueryGroup) {
+  PITH_NEEDS_GPU();
+  for (const int group : {1, 2, 3, 4, 8, 16}) {
+    const Case c{.heads = 2 * group, .dim = 128, .tokens = 33, .spans = {}, .before = 50};
+    EXPECT_LT(error_of(c), bound(c.dtype)) << group;
+  }
+}
+
+TEST(CudaCausal, SpansGoOnFromEachOther) {
+  PITH_NEEDS_GPU();
+  for (const DType result : {DType::kF32, DType::kF16, DType::kBF16}) {
+    Case c{.dim = 128, .tokens = 70, .result = result, .spans = {4, 200, 64}, .before = 31};
+    c.log_weight = 0.7f;
+    EXPECT_LT(error_of(c), result == DType::kBF16 ? 1e-2 : 2e-3);
+    c.before = 0;
+    c.dim = 64;
+    EXPECT_LT(error_of(c), result == DType::kBF16 ? 1e-2 : 2e-3);
+  }
+}
+
+TEST(CudaCausal, RefusesWhatItDoesNotKnow) {
+  CausalCall call;
+  call.query_heads = 4;
+  call.kv_heads = 2;
+  call.tokens = 3;
+  call.span.rows = 3;
+  call.head_dim = 80;
+  EXPECT_THROW(call.check(), Error);
+  call.head_dim = 64;
+  EXPECT_NO_THROW(call.check());
+  call.dtype = DType::kF32;
+  EXPECT_THROW(call.check(), Error);
+}
+
+}  // namespace
+}  // namespace pith::cuda

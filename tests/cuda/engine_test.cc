@@ -1,0 +1,236 @@
+// Sessions on the GPU against sessions on the CPU: prefill in chunks and token by token, every part
+// that a layer may have, forks, the ledger, and what is refused.
+
+#include <filesystem>
+
+#include "cache/cuda/device_cache.h"
+#include "harness.h"
+#include "pith/error.h"
+#include "pith/session.h"
+#include "random_model.h"
+
+namespace pith::cuda {
+namespace {
+
+std::vector<int32_t> random_ids(size_t count, int vocab, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> ids(count);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % static_cast<uint32_t>(vocab));
+  return ids;
+}
+
+SessionOptions options_for(Device device, const std::string& policy, size_t chunk = 512) {
+  SessionOptions o;
+  o.policy = Policy::parse(policy);
+  o.device = device;
+  o.chunk = chunk;
+  o.threads = 2;
+  o.f32_arithmetic = true;
+  return o;
+}
+
+/// Logits after each of the ids: the first `prefilled` as one prompt, the others token by token.
+std::vector<float> all_logits(Session& session, const std::vector<int32_t>& ids, size_t prefilled) {
+  std::vector<float> out;
+  const std::span<const int32_t> all(ids);
+  if (prefilled > 0) {
+    session.prefill_logits(all.first(prefilled), [&](size_t, size_t count, const float* logits) {
+      out.insert(out.end(), logits, logits + count * session.model().config().vocab);
+    });
+  }
+  for (size_t i = prefilled; i < ids.size(); ++i) {
+    const auto logits = session.decode(ids[i]);
+    out.insert(out.end(), logits.begin(), logits.end());
+  }
+  return out;
+}
+
+/// The larger of the relative errors over the prompt and over the tokens after it.
+double difference(const std::shared_ptr<const Model>& model, const std::string& policy,
+                  const std::vector<int32_t>& ids, size_t prefilled, size_t chunk) {
+  Session cpu(model, options_for(Device::kCpu, policy, chunk));
+  Session gpu(model, options_for(Device::kCuda, policy, chunk));
+  const auto want = all_logits(cpu, ids, prefilled), got = all_logits(gpu, ids, prefilled);
+  EXPECT_EQ(want.size(), got.size());
+  const auto vocab = static_cast<ptrdiff_t>(model->config().vocab);
+  const auto end = vocab * static_cast<ptrdiff_t>(ids.size());
+  const auto split = vocab * static_cast<ptrdiff_t>(prefilled);
+  double worst = 0;
+  for (const auto& [first, last] : {std::pair{ptrdiff_t{0}, split}, std::pair{split, end}}) {
+    if (first == last) continue;
+    worst = std::max(worst, relative_error({got.begin() + first, got.begin() + last},
+                                           {want.begin() + first, want.begin() + last}));
+  }
+  return worst;
+}
+
+struct Case {
+  const char* name;
+  RandomModel model;
+};
+
+class CudaEngine : public testing::TestWithParam<Case> {};
+
+// One token's products keep f32 activations; queries and probabilities are rounded to the rows'
+// type: 11 bits of f16.
+TEST_P(CudaEngine, TokenByTokenAgreesWithTheCpu) {
+  const auto model = RandomModelFolder(GetParam().model).load();
+  PITH_NEEDS_GPU();
+  const auto ids = random_ids(40, model->config().vocab, 1);
+  EXPECT_LT(difference(model, "exact", ids, 0, 512), 3e-3);
+}
+
+// A chunk's activations are rounded to the weights' type: 8 bits of bf16.
+TEST_P(CudaEngine, ChunksAgreeWithTheCpu) {
+  const auto model = RandomModelFolder(GetParam().model).load();
+  PITH_NEEDS_GPU();
+  const double bound = model->config().weights == DType::kBF16 ? 3e-2 : 4e-3;
+  const auto ids = random_ids(300, model->config().vocab, 2);
+  EXPECT_LT(difference(model, "exact", ids, 290, 512), bound);
+  EXPECT_LT(difference(model, "exact", ids, 290, 97), bound);
+  EXPECT_LT(difference(model, "exact+bf16", ids, 290, 130), 4e-2);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, CudaEngine,
+    testing::Values(Case{"bf16", {}}, Case{"f16", {.dtype = DType::kF16, .head_dim = 128}},
+                    Case{"f32", {.dtype = DType::kF32, .kv_heads = 4}},
+                    Case{"biased",
+                         {.dtype = DType::kF32, .qkv_bias = true, .biases = true, .tied = true}},
+                    Case{"qwen2", {.head_dim = 128, .heads = 6, .kv_heads = 1, .qkv_bias = true}},
+                    Case{"qwen3", {.dtype = DType::kF32, .head_dim = 128, .qk_norm = true}}),
+    [](const auto& info) { return info.param.name; });
+
+// Rows leave the window and are coded or dropped; the model's own rounding is f32's, so that codes
+// are almost always the same on both devices. int8 and int4 rows are coded 32 at a time on the GPU,
+// one by one on the CPU: some rows are still exact there.
+TEST(CudaPolicies, AgreeWithTheCpu) {
+  RandomModel shape{.dtype = DType::kF32, .head_dim = 128};
+  const auto wide = RandomModelFolder(shape).load();
+  shape.head_dim = 64;
+  const auto narrow = RandomModelFolder(shape).load();
+  PITH_NEEDS_GPU();
+  const struct {
+    const char* policy;
+    double bound;
+  } kCases[] = {{"exact+kivi", 2e-2},
+                {"exact+kivi(bits=4),sink=4,window=0", 1e-2},
+                {"exact+kivi,sink=3,window=50", 2e-2},
+                {"exact+int8", 1e-2},
+                {"exact+int4,window=64", 6e-2},
+                {"exact+kivi(bits=4);layers=0:exact", 1e-2},
+                {"streaming_llm(window=60)", 4e-3},
+                {"streaming_llm(window=96)+kivi", 4e-3},
+                {"local(window=37)", 4e-3},
+                {"exact,sink=4,window=9", 4e-3}};
+  for (const auto& c : kCases) {
+    for (const auto& model : {wide, narrow}) {
+      const auto ids = random_ids(460, model->config().vocab, 8);
+      EXPECT_LT(difference(model, c.policy, ids, 400, 512), c.bound) << c.policy;
+      EXPECT_LT(difference(model, c.policy, ids, 360, 97), c.bound) << c.policy;
+    }
+    const auto ids = random_ids(200, narrow->config().vocab, 9);
+    EXPECT_LT(difference(narrow, c.policy, ids, 0, 512), c.bound) << c.policy;
+  }
+}
+
+TEST(CudaPolicies, HoldTheRowsThatTheCpuHolds) {
+  const auto model = RandomModelFolder({.dtype = DType::kF32}).load();
+  PITH_NEEDS_GPU();
+  for (const char* policy : {"exact+kivi,sink=3", "streaming_llm(window=60)", "exact+kivi(bits=4)",
+                             "streaming_llm(window=33)+kivi"}) {
+    Session cpu(model, options_for(Device::kCpu, policy, 128));
+    Session gpu(model, options_for(Device::kCuda, policy, 128));
+    const auto ids = random_ids(420, model->config().vocab, 10);
+    all_logits(cpu, ids, 380);
+    all_logits(gpu, ids, 380);
+    EXPECT_EQ(cpu.rows(1, 1).positions, gpu.rows(1, 1).positions) << policy;
+    EXPECT_EQ(cpu.ledger().payload, gpu.ledger().payload) << policy;
+    EXPECT_EQ(cpu.ledger().rows_kept, gpu.ledger().rows_kept) << policy;
+    EXPECT_LE(gpu.ledger().metadata, cpu.ledger().metadata) << policy;
+    EXPECT_EQ(cpu.describe_policy(), gpu.describe_policy());
+    Session fork = gpu.fork();
+    const auto a = gpu.decode(3);
+    const std::vector<float> first(a.begin(), a.end());
+    const auto b = fork.decode(3);
+    EXPECT_TRUE(std::equal(b.begin(), b.end(), first.begin())) << policy;
+  }
+}
+
+TEST(CudaSession, TheDemoModelAgreesWithTheCpu) {
+  PITH_NEEDS_GPU();
+  const auto model = Model::load(std::filesystem::path(PITH_REPO_DIR) / "models/demo", false);
+  const auto ids = random_ids(220, model->config().vocab, 3);
+  EXPECT_LT(difference(model, "exact", ids, 200, 128), 3e-2);
+}
+
+TEST(CudaSession, ForksGoOnApart) {
+  PITH_NEEDS_GPU();
+  const auto model = RandomModelFolder({}).load();
+  const auto ids = random_ids(100, model->config().vocab, 4);
+  Session whole(model, options_for(Device::kCuda, "exact"));
+  Session base(model, options_for(Device::kCuda, "exact"));
+  all_logits(whole, ids, 90);
+  base.prefill(std::span<const int32_t>(ids).first(90));
+  Session fork = base.fork();
+  all_logits(base, random_ids(70, model->config().vocab, 5), 0);
+  for (size_t i = 90; i < 100; ++i) fork.decode(ids[i]);
+  const auto a = whole.decode(7), b = fork.decode(7);
+  EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin()));
+  EXPECT_EQ(fork.tokens(), 101u);
+  EXPECT_EQ(base.tokens(), 160u);
+}
+
+TEST(CudaSession, TheLedgerIsTheCpus) {
+  PITH_NEEDS_GPU();
+  const auto model = RandomModelFolder({}).load();
+  const auto ids = random_ids(150, model->config().vocab, 6);
+  Session cpu(model, options_for(Device::kCpu, "exact"));
+  Session gpu(model, options_for(Device::kCuda, "exact"));
+  all_logits(cpu, ids, 140);
+  all_logits(gpu, ids, 140);
+  const Ledger a = cpu.ledger(), b = gpu.ledger();
+  EXPECT_EQ(a.payload, b.payload);
+  EXPECT_EQ(a.metadata, b.metadata);
+  EXPECT_EQ(a.tokens, b.tokens);
+  EXPECT_EQ(a.rows_kept, b.rows_kept);
+  EXPECT_EQ(a.channels_seen, b.channels_seen);
+  EXPECT_EQ(cpu.rows(1, 1).positions, gpu.rows(1, 1).positions);
+  EXPECT_EQ(cpu.describe_policy(), gpu.describe_policy());
+}
+
+TEST(CudaSession, PassingTheMemoryLimitIsAnError) {
+  PITH_NEEDS_GPU();
+  const auto model = RandomModelFolder({}).load();
+  SessionOptions o = options_for(Device::kCuda, "exact", 64);
+  Session probe(model, o);
+  o.memory_limit = probe.ledger().total_bytes() + 200000;
+  Session session(model, o);
+  const auto ids = random_ids(1000, model->config().vocab, 7);
+  testing_files::expect_error(ErrorCode::kOutOfMemory, {"limit"}, [&] { session.prefill(ids); });
+}
+
+// Needs no GPU: what a policy asks for is refused before anything is allocated.
+TEST(CudaRefusals, SayWhatIsNotThere) {
+  const auto refused = [](const CacheShape& shape, const char* policy, const char* what) {
+    MemoryCounter memory;
+    testing_files::expect_error(ErrorCode::kUnsupported, {what, "--device cpu"}, [&] {
+      DeviceCache(memory, shape, Policy::parse(policy), nullptr);
+    });
+  };
+  const CacheShape shape{2, 4, 2, 64, {}, 1000};
+  refused(shape, "buzz", "'buzz'");
+  refused(shape, "exact,dtype=f32", "f32");
+  refused(shape, "exact+k:f16+v:bf16", "different types");
+  refused(shape, "exact;layers=1:exact+bf16", "one type");
+  refused(shape, "exact;heads=1:exact+bf16", "single heads");
+  refused(shape, "exact+qjl", "'qjl'");
+  refused(shape, "exact+k:kivi+v:int8", "different codecs");
+  refused(shape, "exact+kivi(hadamard=true)", "hadamard");
+  refused(shape, "streaming_llm(rope=cache)", "rope=cache");
+  refused({2, 4, 2, 80, {}, 1000}, "exact", "head_dim of 80");
+  refused({2, 4, 2, 64, {0, 128}, 1000}, "exact", "sliding-window");
+}
+
+}  // namespace
+}  // namespace pith::cuda
