@@ -16,7 +16,8 @@ struct CpuEngine {
 };
 
 inline CacheShape cache_shape(const ModelConfig& c, size_t context) {
-  return {c.layers, c.query_heads, c.kv_heads, c.head_dim, c.sliding_window, context};
+  return {c.layers,         c.query_heads, c.kv_heads,   c.head_dim,
+          c.sliding_window, context,       c.fingerprint};
 }
 
 }  // namespace pith

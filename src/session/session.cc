@@ -10,20 +10,6 @@
 namespace pith {
 namespace {
 
-/// What forks share: threads, counted memory and kernels.
-struct Engine {
-  explicit Engine(const SessionOptions& o)
-      : pool(o.threads), memory(o.memory_limit), context{pool, memory, kernels_for(o.isa)} {}
-  ThreadPool pool;
-  MemoryCounter memory;
-  Context context;
-};
-
-CacheShape cache_shape(const ModelConfig& c, size_t context) {
-  return {c.layers,         c.query_heads, c.kv_heads,   c.head_dim,
-          c.sliding_window, context,       c.fingerprint};
-}
-
 SessionOptions checked(SessionOptions o, const ModelConfig& config) {
   if (o.context == 0) o.context = static_cast<size_t>(config.context);
   if (o.chunk == 0 || o.chunk > 65536)

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "core/dtype.h"
-#include "model/safetensors.h"
+#include "core/safetensors.h"
 #include "model/test_files.h"
 #include "pith/model.h"
 
