@@ -31,13 +31,16 @@ def pith(*arguments):
     return json.loads(done.stdout)
 
 
-@functools.cache
 def trained(options, settings, out=None):
     """Losses as shares of the rows' power, means over dictionaries: {side: [by epoch]}."""
+    return train(options.model, options.train, settings, out)
+
+
+@functools.cache
+def train(model, text, settings, out):
     with tempfile.TemporaryDirectory() as folder:
         path = out or pathlib.Path(folder) / "d.safetensors"
-        report = pith("train-dict", "-m", options.model, "-f", options.train, "-o", path,
-                      *settings.split())
+        report = pith("train-dict", "-m", model, "-f", text, "-o", path, *settings.split())
     sides = {}
     for side in ("keys", "values"):
         jobs = [j for j in report["dictionaries"] if j["side"] == side]

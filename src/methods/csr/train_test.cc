@@ -110,6 +110,15 @@ TEST(Train, SameSeedSameAtomsAndAStopLeavesNone) {
               }).atoms.empty());
 }
 
+TEST(Train, KeepingAtomsApartDoesNotHurt) {
+  double with = 0, without = 0;
+  for (uint64_t seed : {1, 2, 3}) {
+    with += train(TrainOptions::Method::kNeural, 0.1f, seed).losses.back();
+    without += train(TrainOptions::Method::kNeural, 0, seed).losses.back();
+  }
+  EXPECT_LT(with, 1.02 * without);
+}
+
 TEST(Train, KMeansFindsClusters) {
   // Three tight clusters: the centroids are their means.
   std::mt19937 random(3);
