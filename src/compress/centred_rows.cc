@@ -45,6 +45,7 @@ class CentredRows final : public CodedRows {
   size_t metadata_bytes() const override {
     return inner_->metadata_bytes() + centres_.size() * 2 + firsts_.size() * sizeof(uint32_t);
   }
+  size_t table_bytes() const override { return inner_->table_bytes(); }
   size_t allocated_bytes() const override {
     return inner_->allocated_bytes() + waiting_.allocated_bytes() + centres_.capacity_bytes() +
            firsts_.capacity_bytes();

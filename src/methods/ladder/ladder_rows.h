@@ -42,6 +42,7 @@ class LadderRows final : public CodedRows {
   size_t metadata_bytes() const override {
     return old_->metadata_bytes() + young_->metadata_bytes();
   }
+  size_t table_bytes() const override { return old_->table_bytes() + young_->table_bytes(); }
   size_t allocated_bytes() const override {
     return old_->allocated_bytes() + young_->allocated_bytes();
   }
