@@ -13,22 +13,22 @@ constexpr size_t kChunk = 512;  // tokens of a forward pass
 
 }  // namespace
 
-std::optional<std::vector<LayerKv>> collect_kv(const Context& context, const Model& model,
-                                               std::span<const int32_t> tokens, size_t piece,
-                                               const Progress& progress) {
+std::optional<std::vector<KvRows>> collect_kv(const Context& context, const Model& model,
+                                              std::span<const int32_t> tokens, size_t piece,
+                                              const Progress& progress) {
   const ModelConfig& c = model.config();
   const Rope& rope = model.weights().rope;
   const auto heads = static_cast<size_t>(c.kv_heads), dim = static_cast<size_t>(c.head_dim);
   const size_t width = heads * dim;
-  std::vector<LayerKv> all(static_cast<size_t>(c.layers));
-  for (LayerKv& layer : all) {
+  std::vector<KvRows> all(static_cast<size_t>(c.layers));
+  for (KvRows& layer : all) {
     layer.keys.reserve(tokens.size() * width);
     layer.values.reserve(tokens.size() * width);
   }
   Forward forward(context, model, kChunk, MatmulPrecision::kF32);
   int64_t position = 0;  // of the chunk's first token
   forward.set_observer([&](const LayerStep& step) {
-    LayerKv& layer = all[static_cast<size_t>(step.layer)];
+    KvRows& layer = all[static_cast<size_t>(step.layer)];
     const size_t before = layer.keys.size();
     layer.keys.insert(layer.keys.end(), step.k, step.k + step.tokens * width);
     layer.values.insert(layer.values.end(), step.v, step.v + step.tokens * width);

@@ -13,6 +13,7 @@
 #include "core/json_file.h"
 #include "engine.h"
 #include "kv_rows.h"
+#include "methods/csr/dict_jobs.h"
 #include "pith/error.h"
 #include "report.h"
 #include "text_input.h"
@@ -138,12 +139,14 @@ int train_dict(const TrainDictCommand& o) {
   MemoryCounter memory;
   const Context context{pool, memory, kernels_for(o.engine.isa)};
   ProgressBar reading("reading", "tokens", o.engine.json);
-  const auto kv = collect_kv(context, *model, ids, piece, reading.callback());
+  auto read = collect_kv(context, *model, ids, piece, reading.callback());
   reading.finish();
-  if (!kv) return kExitInterrupted;
+  if (!read) return kExitInterrupted;
+  std::vector<LayerKv> kv;
+  for (KvRows& layer : *read) kv.push_back({std::move(layer.keys), std::move(layer.values)});
 
   DictJobs jobs(about, settings_of(o));
-  jobs.plan(*kv);
+  jobs.plan(kv);
   const std::string checkpoint = o.out + ".checkpoint";
   const std::string identity = fmt::format("{:016x} {}", c.fingerprint, Json(settings).dump());
   ProgressBar training("training", "epochs", o.engine.json);

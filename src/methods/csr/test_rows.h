@@ -1,0 +1,44 @@
+#pragma once
+// What csr's tests share: random rows and atoms, and a machine.
+
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "kernels/context.h"
+
+namespace pith::csr_test {
+
+inline constexpr size_t kDim = 64;
+
+inline std::vector<float> normals(size_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(n);
+  for (float& v : x) v = normal(random);
+  return x;
+}
+
+struct Machine {
+  explicit Machine(const std::string& isa = "") : context{pool, memory, kernels_for(isa)} {}
+  ThreadPool pool{1};
+  MemoryCounter memory{0, /*poison=*/true};
+  Context context;
+};
+
+/// Unit vectors in random directions.
+inline std::vector<uint16_t> random_atoms(size_t count, size_t dim, uint32_t seed) {
+  const auto x = normals(count * dim, seed);
+  std::vector<uint16_t> atoms(x.size());
+  for (size_t n = 0; n < count; ++n) {
+    double norm = 0;
+    for (size_t c = 0; c < dim; ++c) norm += double{x[n * dim + c]} * x[n * dim + c];
+    for (size_t c = 0; c < dim; ++c)
+      atoms[n * dim + c] = f32_to_f16(static_cast<float>(x[n * dim + c] / std::sqrt(norm)));
+  }
+  return atoms;
+}
+
+}  // namespace pith::csr_test
