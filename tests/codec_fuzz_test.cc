@@ -66,8 +66,8 @@ void CodecFuzz::check_rows(const CodedRows& rows, Side side) {
     rows.scores(out.data(), count, q.data(), prepared.data(), queries, first, count, 0.25f);
     for (size_t m = 0; m < queries; ++m)
       for (size_t t = 0; t < count; ++t)
-        ASSERT_NEAR(out[m * count + t],
-                    product(q.data() + m * dim, run.data() + t * dim, dim) / 4, 3e-3);
+        ASSERT_NEAR(out[m * count + t], product(q.data() + m * dim, run.data() + t * dim, dim) / 4,
+                    3e-3);
     return;
   }
   const auto p = numbers(queries * count);
