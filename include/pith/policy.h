@@ -6,6 +6,7 @@
 //   where   := 'layers=' ranges ['/heads=' ranges] | 'heads=' ranges
 //   rule    := part ('+' part)* (',' setting)*
 //   part    := ['k:' | 'v:'] name ['(' key=value (',' key=value)* ')']
+//              (a value may be a name with parameters of its own: ladder's codecs)
 //   setting := 'sink=' rows | 'window=' rows | 'dtype=' f32|f16|bf16
 //   ranges  := range (',' range)*, range := n | n-m        (negative n counts from the end)
 //
