@@ -1,6 +1,6 @@
 #pragma once
-// The codec contract on the GPU: blocks of 32 rows of all KV heads, coded, attended to and unpacked.
-// A codec's registry row makes one (CodecRow::make_on_gpu).
+// The codec contract on the GPU: blocks of 32 rows of all KV heads, coded, attended to and
+// unpacked. A codec's registry row makes one (CodecRow::make_on_gpu).
 
 #include <span>
 #include <string>
