@@ -256,6 +256,7 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact+qjl", "'qjl'");
   refused(shape, "exact+k:kivi+v:int8", "different codecs");
   refused(shape, "exact+kivi(hadamard=true)", "hadamard");
+  refused(shape, "exact+int8(center=64)", "center");
   refused(shape, "streaming_llm(rope=cache)", "rope=cache");
   refused({2, 4, 2, 80, {}, 1000}, "exact", "head_dim of 80");
   refused({2, 4, 2, 64, {0, 128}, 1000}, "exact", "sliding-window");

@@ -63,10 +63,9 @@ CodecRow int4_row() {
 }
 
 CodecRow kivi_row() {
-  CodecRow row =
-      row_of("kivi", "2 or 4 bits: keys per channel over 32 rows, values per row (3 or 5 bits)",
-             "Liu et al. 2024", {{"bits", "2", "2 or 4"}, kHadamard, centre_parameter()},
-             make_kivi);
+  CodecRow row = row_of(
+      "kivi", "2 or 4 bits: keys per channel over 32 rows, values per row (3 or 5 bits)",
+      "Liu et al. 2024", {{"bits", "2", "2 or 4"}, kHadamard, centre_parameter()}, make_kivi);
 #ifdef PITH_CUDA
   row.make_on_gpu = cuda::make_kivi_on_gpu;
 #endif
