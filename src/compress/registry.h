@@ -11,6 +11,10 @@
 
 namespace pith {
 
+namespace cuda {
+class DeviceCodec;  // src/attend/cuda/device_codec.h
+}
+
 /// A number of rows, a share of the context, or bytes of the whole cache.
 struct Budget {
   enum class Unit : uint8_t { kRows, kPercent, kBytes };
@@ -59,6 +63,9 @@ struct SelectorRequest {
   SelectorSite site;
 };
 
+/// What the GPU does with rows that leave the window, by counts alone.
+enum class BodyOnGpu : uint8_t { kNotThere, kKeepsAll, kDropsAll };
+
 struct SelectorRow {
   MethodInfo info;
   std::unique_ptr<Selector> (*make)(const SelectorRequest&);
@@ -74,12 +81,16 @@ struct SelectorRow {
   double (*more_side_bytes)(const Parameters&) = nullptr;
   /// Cache positions instead of true ones (StreamingLLM's rope=cache).
   bool (*cache_positions)(const Parameters&) = nullptr;
+  BodyOnGpu on_gpu = BodyOnGpu::kNotThere;
 };
 
 struct CodecRow {
   MethodInfo info;
   std::optional<DType> dense;  ///< set if rows are plain numbers of this type
   std::unique_ptr<Codec> (*make)(const Parameters&, Side side);
+  /// Null: it is not there, or this build has no CUDA. Throws kUnsupported for parameters that the
+  /// GPU does not do.
+  std::shared_ptr<const cuda::DeviceCodec> (*make_on_gpu)(const Parameters&) = nullptr;
 };
 
 /// A lookup that throws kInvalidArgument with what is known and the nearest name.

@@ -210,6 +210,35 @@ TEST(CudaSession, PassingTheMemoryLimitIsAnError) {
   testing_files::expect_error(ErrorCode::kOutOfMemory, {"limit"}, [&] { session.prefill(ids); });
 }
 
+// Needs no GPU: the host plans by the policy alone.
+TEST(CudaPlans, AreTheCpusSchedules) {
+  const CacheShape shape{2, 4, 2, 64, {}, 1000};
+  const auto plan = [&](const char* policy) {
+    return plan_layer(Policy::parse(policy).rules.front(), shape);
+  };
+  EXPECT_TRUE(plan("exact").straight);
+  EXPECT_TRUE(plan("exact,sink=4,window=9").straight);
+  EXPECT_EQ(plan("exact+bf16").dtype, DType::kBF16);
+  const struct {
+    const char *policy, *codec;
+    size_t sink, window, block;
+  } kCases[] = {{"exact+kivi", "kivi2", 0, 128, 32},
+                {"exact+kivi(bits=4),sink=3,window=0", "kivi4", 3, 0, 32},
+                {"exact+int8,dtype=bf16", "int8", 0, 128, 32},
+                {"exact+k:int4+v:int4,window=7", "int4", 0, 7, 32},
+                {"streaming_llm(window=60)", "", 4, 60, 1},
+                {"streaming_llm(window=10%)+kivi", "", 4, 100, 32},
+                {"local(window=37)+int8", "", 0, 37, 1}};
+  for (const auto& c : kCases) {
+    const LayerPlan p = plan(c.policy);
+    EXPECT_FALSE(p.straight) << c.policy;
+    EXPECT_EQ(p.codec ? p.codec->name() : "", c.codec) << c.policy;
+    EXPECT_EQ(p.schedule.sink, c.sink) << c.policy;
+    EXPECT_EQ(p.schedule.window, c.window) << c.policy;
+    EXPECT_EQ(p.schedule.block, c.block) << c.policy;
+  }
+}
+
 // Needs no GPU: what a policy asks for is refused before anything is allocated.
 TEST(CudaRefusals, SayWhatIsNotThere) {
   const auto refused = [](const CacheShape& shape, const char* policy, const char* what) {
@@ -227,6 +256,7 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact+qjl", "'qjl'");
   refused(shape, "exact+k:kivi+v:int8", "different codecs");
   refused(shape, "exact+kivi(hadamard=true)", "hadamard");
+  refused(shape, "exact+int8(center=64)", "center");
   refused(shape, "streaming_llm(rope=cache)", "rope=cache");
   refused({2, 4, 2, 80, {}, 1000}, "exact", "head_dim of 80");
   refused({2, 4, 2, 64, {0, 128}, 1000}, "exact", "sliding-window");

@@ -4,9 +4,9 @@
 
 namespace pith::cuda {
 
-CodedBody::CodedBody(GroupedCodec codec, DType dtype, const LayerSite& site)
-    : codec_(codec), dtype_(dtype), site_(site) {
-  const GroupedBytes bytes = grouped_bytes(codec, static_cast<int>(site.dim));
+CodedBody::CodedBody(std::shared_ptr<const DeviceCodec> codec, DType dtype, const LayerSite& site)
+    : codec_(std::move(codec)), dtype_(dtype), site_(site) {
+  const GroupedBytes bytes = codec_->block_bytes(static_cast<int>(site.dim));
   bytes_ = {bytes.key_codes, bytes.key_side, bytes.value_codes, bytes.value_side};
 }
 
@@ -46,7 +46,7 @@ CodeMove CodedBody::begin_append(const RowTarget& from, size_t blocks) {
     return CodeJob{static_cast<const std::byte*>(rows) + offset, from.head_stride,
                    at(codes, 0, blocks_), at(side, 0, blocks_), capacity_};
   };
-  const CodeMove move{codec_, job(from.k, kKeyCodes, kKeySide),
+  const CodeMove move{codec_.get(), job(from.k, kKeyCodes, kKeySide),
                       job(from.v, kValueCodes, kValueSide)};
   blocks_ += blocks;
   return move;
@@ -57,7 +57,7 @@ void CodedBody::append(const RowTarget& from, size_t blocks) {
   const CodeMove move = begin_append(from, blocks);
   const CodeBatch batch{dtype_, static_cast<int>(site_.heads), static_cast<int>(blocks * 32),
                         static_cast<int>(site_.dim)};
-  code_grouped(codec_, batch, {&move.keys, 1}, {&move.values, 1}, site_.stream);
+  codec_->code(batch, {&move.keys, 1}, {&move.values, 1}, site_.stream);
 }
 
 DeviceSpan CodedBody::span(size_t head) const {
@@ -83,11 +83,11 @@ void CodedBody::unpack(const RowTarget& to, size_t first, size_t blocks) const {
   call.codes = at(kKeyCodes, 0, first);
   call.side = at(kKeySide, 0, first);
   call.out = to.k;
-  unpack_grouped_keys(codec_, call, site_.stream);
+  codec_->unpack_keys(call, site_.stream);
   call.codes = at(kValueCodes, 0, first);
   call.side = at(kValueSide, 0, first);
   call.out = to.v;
-  unpack_grouped_values(codec_, call, site_.stream);
+  codec_->unpack_values(call, site_.stream);
 }
 
 void CodedBody::add_to(Ledger& ledger) const {

@@ -2,6 +2,7 @@
 // The coded rows of one layer's KV heads on the GPU, in blocks of 32.
 
 #include <array>
+#include <optional>
 
 #include "cache/cuda/layer_rows.h"
 
@@ -9,7 +10,7 @@ namespace pith::cuda {
 
 class CodedBody {
  public:
-  CodedBody(GroupedCodec codec, DType dtype, const LayerSite& site);
+  CodedBody(std::shared_ptr<const DeviceCodec> codec, DType dtype, const LayerSite& site);
   CodedBody(const CodedBody& other);
 
   size_t rows() const { return blocks_ * 32; }
@@ -31,7 +32,7 @@ class CodedBody {
   void reserve_more(size_t blocks);
   void move_to(size_t capacity, const CodedBody& from);
 
-  GroupedCodec codec_;
+  std::shared_ptr<const DeviceCodec> codec_;
   DType dtype_;
   LayerSite site_;
   std::array<size_t, kParts> bytes_;          // of a block

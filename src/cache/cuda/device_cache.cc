@@ -116,8 +116,10 @@ void DeviceCache::end_token() {
   for (size_t i = 0; i < moves_.size(); ++i) {  // neighbours with one codec go together
     keys.push_back(moves_[i].keys);
     values.push_back(moves_[i].values);
-    if (i + 1 < moves_.size() && moves_[i + 1].codec == moves_[i].codec) continue;
-    code_grouped(moves_[i].codec, batch, keys, values, stream_);
+    if (i + 1 < moves_.size() && moves_[i + 1].codec->name() == moves_[i].codec->name()) {
+      continue;
+    }
+    moves_[i].codec->code(batch, keys, values, stream_);
     keys.clear();
     values.clear();
   }

@@ -7,6 +7,7 @@
 #include "cache/cuda/device_rows.h"
 #include "cache/cuda/windowed_rows.h"
 #include "compress/registry.h"
+#include "kernels/cuda/grouped_layout.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
@@ -67,77 +68,98 @@ class StraightRows final : public LayerRows {
   DeviceRows rows_;
 };
 
-/// The codec of one side as the GPU knows it; none if rows are dense, whose type goes to `exact`.
-std::optional<GroupedCodec> codec_of(const std::optional<PolicyPart>& part, DType& exact,
-                                     const PolicyRule& rule) {
-  if (!part) {
-    exact = rule.dtype.value_or(DType::kF16);
-    return {};
+std::string names_of_selectors() {
+  std::string names;
+  for (const SelectorRow& row : selector_rows()) {
+    if (row.on_gpu != BodyOnGpu::kNotThere) names += (names.empty() ? "" : ", ") + row.info.name;
   }
+  return names;
+}
+std::string names_of_codecs() {
+  std::string names;
+  for (const CodecRow& row : codec_rows()) {
+    const bool there = row.make_on_gpu || (row.dense && *row.dense != DType::kF32);
+    if (there) names += (names.empty() ? "" : ", ") + row.info.name;
+  }
+  return names;
+}
+
+/// How rows of one side are stored.
+struct SidePlan {
+  DType exact = DType::kF16;                 ///< of exact rows
+  std::shared_ptr<const DeviceCodec> codec;  ///< null: all rows are exact
+  size_t cpu_block = 1;                      ///< rows that the CPU codes at once
+};
+
+SidePlan plan_side(const std::optional<PolicyPart>& part, const PolicyRule& rule, Side side) {
+  SidePlan plan;
+  plan.exact = rule.dtype.value_or(DType::kF16);
+  if (!part) return plan;
   const CodecRow& row = codec_row(part->name);
-  exact = rule.dtype.value_or(row.dense.value_or(DType::kF16));
-  if (row.dense) return {};
-  const Parameters p(row.info, *part);
-  const bool known = part->name == "kivi" || part->name == "int4" || part->name == "int8";
-  if (!known) {
+  plan.exact = rule.dtype.value_or(row.dense.value_or(DType::kF16));
+  if (row.dense) return plan;
+  if (!row.make_on_gpu) {
     refuse_on_gpu(fmt::format("the codec '{}'", part->name),
-                  "codecs there are f16, bf16, kivi, int4 and int8");
+                  "codecs there are " + names_of_codecs());
   }
-  if (p.flag("hadamard")) {
-    refuse_on_gpu(part->name + "(hadamard=true)", "rows are coded there as they are");
-  }
-  if (part->name == "int4") return GroupedCodec::kInt4;
-  if (part->name == "int8") return GroupedCodec::kInt8;
-  return p.choice("bits", {"2", "4"}) == "2" ? GroupedCodec::kKivi2 : GroupedCodec::kKivi4;
+  const Parameters parameters(row.info, *part);
+  plan.codec = row.make_on_gpu(parameters);
+  plan.cpu_block = row.make(parameters, side)->block_rows();
+  return plan;
 }
 
-}  // namespace
-
-void refuse_on_gpu(const std::string& what, const std::string& supported) {
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("{} is not on the GPU yet; {}; use --device cpu", what, supported));
-}
-
-LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape) {
-  const std::string& name = rule.selector.name;
-  const SelectorRow& selector = selector_row(name);
+/// Window and sink as on the CPU.
+ScheduleShape plan_schedule(const PolicyRule& rule, const CacheShape& shape, bool coded) {
+  const SelectorRow& selector = selector_row(rule.selector.name);
   const Parameters parameters(selector.info, rule.selector);
-  const bool drops = name == "local" || name == "streaming_llm";
-  if (!drops && name != "exact") {
-    refuse_on_gpu(fmt::format("the selector '{}'", name),
-                  "selectors there are exact, local and streaming_llm");
-  }
-  if (selector.cache_positions && selector.cache_positions(parameters)) {
-    refuse_on_gpu("streaming_llm(rope=cache)", "positions are true ones there");
-  }
-  LayerPlan plan;
-  DType value_dtype;
-  plan.codec = codec_of(rule.key_codec, plan.dtype, rule);
-  const auto value_codec = codec_of(rule.value_codec, value_dtype, rule);
-  if (plan.codec != value_codec) {
-    refuse_on_gpu("a cache of keys and values in different codecs", "both have the same there");
-  }
-  if (plan.dtype != value_dtype) {
-    refuse_on_gpu("a cache of keys and values in different types",
-                  "all exact rows are f16, or all bf16");
-  }
-  if (plan.dtype == DType::kF32) refuse_on_gpu("a cache of f32 rows", "rows are f16 or bf16 there");
-  plan.straight = !drops && !plan.codec;
-  if (plan.straight) return plan;
-
   BudgetSite budget;
   budget.context = shape.context;
   budget.caches = static_cast<size_t>(shape.layers * shape.kv_heads);
   budget.row_bytes = static_cast<double>(4 * shape.head_dim);
-  plan.schedule.sink = rule.sink.value_or(selector.default_sink);
-  budget.exact_bytes = static_cast<double>(plan.schedule.sink) * budget.row_bytes;
-  plan.schedule.window =
-      rule.window.value_or(selector.default_window(parameters, budget, plan.codec.has_value()));
-  plan.keeps_body = !drops;
-  // Rows are coded 32 at a time here, also by codecs that the CPU gives single rows: up to 31 rows
-  // stay exact for longer. Where the body is dropped the CPU's blocks decide what is seen.
-  const bool kivi = plan.codec == GroupedCodec::kKivi2 || plan.codec == GroupedCodec::kKivi4;
-  plan.schedule.block = plan.keeps_body || kivi ? 32 : 1;
+  ScheduleShape schedule;
+  schedule.sink = rule.sink.value_or(selector.default_sink);
+  budget.exact_bytes = static_cast<double>(schedule.sink) * budget.row_bytes;
+  schedule.window = rule.window.value_or(selector.default_window(parameters, budget, coded));
+  return schedule;
+}
+
+}  // namespace
+
+LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape) {
+  const SelectorRow& selector = selector_row(rule.selector.name);
+  if (selector.on_gpu == BodyOnGpu::kNotThere) {
+    refuse_on_gpu(fmt::format("the selector '{}'", selector.info.name),
+                  "selectors there are " + names_of_selectors());
+  }
+  if (selector.cache_positions &&
+      selector.cache_positions(Parameters(selector.info, rule.selector))) {
+    refuse_on_gpu(selector.info.name + "(rope=cache)", "positions are true ones there");
+  }
+  const SidePlan keys = plan_side(rule.key_codec, rule, Side::kKeys);
+  const SidePlan values = plan_side(rule.value_codec, rule, Side::kValues);
+  const auto name = [](const SidePlan& side) { return side.codec ? side.codec->name() : ""; };
+  if (name(keys) != name(values)) {
+    refuse_on_gpu("a cache of keys and values in different codecs", "both have the same there");
+  }
+  if (keys.exact != values.exact) {
+    refuse_on_gpu("a cache of keys and values in different types",
+                  "all exact rows are f16, or all bf16");
+  }
+  if (keys.exact == DType::kF32) refuse_on_gpu("a cache of f32 rows", "rows are f16 or bf16 there");
+  LayerPlan plan;
+  plan.dtype = keys.exact;
+  const bool keeps = selector.on_gpu == BodyOnGpu::kKeepsAll;
+  plan.straight = keeps && !keys.codec;
+  if (plan.straight) return plan;
+  plan.schedule = plan_schedule(rule, shape, keys.codec != nullptr);
+  if (keeps) {
+    // Rows are coded 32 at a time here, also by codecs that the CPU gives single rows: up to 31
+    // rows stay exact for longer.
+    plan.codec = keys.codec;
+    plan.schedule.block = kBlockRows;
+  } else {
+    plan.schedule.block = std::lcm(keys.cpu_block, values.cpu_block);
+  }
   return plan;
 }
 

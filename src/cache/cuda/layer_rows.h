@@ -4,16 +4,14 @@
 // coded or dropped.
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "append/schedule.h"
 #include "attend/cuda/causal.h"
-#include "attend/cuda/decode.h"
+#include "attend/cuda/device_codec.h"
 #include "cache/kv_cache.h"
 #include "kernels/cuda/layer.h"
-#include "methods/quant/quant_cuda.h"
 
 namespace pith::cuda {
 
@@ -23,13 +21,11 @@ struct LayerPlan {
   bool straight = true;       ///< every row stays, exact
   // Otherwise:
   ScheduleShape schedule;
-  bool keeps_body = false;            ///< rows that leave the window are coded, else dropped
-  std::optional<GroupedCodec> codec;  ///< of the body
+  std::shared_ptr<const DeviceCodec> codec;  ///< of the body, if it is kept
 };
 
 /// Throws kUnsupported, naming what the GPU does not do.
 LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape);
-[[noreturn]] void refuse_on_gpu(const std::string& what, const std::string& supported);
 
 /// What all layers' rows are made with.
 struct LayerSite {
@@ -41,7 +37,7 @@ struct LayerSite {
 
 /// A block of 32 rows of all KV heads that leaves a window.
 struct CodeMove {
-  GroupedCodec codec = GroupedCodec::kInt8;
+  const DeviceCodec* codec = nullptr;
   CodeJob keys, values;
 };
 

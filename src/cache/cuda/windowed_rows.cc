@@ -7,14 +7,13 @@ namespace pith::cuda {
 WindowedRows::WindowedRows(const LayerPlan& plan, const LayerSite& site)
     : plan_(plan),
       site_(site),
-      ring_capacity_(
-          ((plan.schedule.window + plan.schedule.block) * (plan.keeps_body ? 2 : 1) + 31) / 32 *
-          32),
+      ring_capacity_(((plan.schedule.window + plan.schedule.block) * (plan.codec ? 2 : 1) + 31) /
+                     32 * 32),
       sink_(*site.memory, MemoryKind::kPayload),
       ring_(*site.memory, MemoryKind::kPayload) {
   sink_.allocate(4 * site.heads * plan.schedule.sink * site.dim, site.stream);
   ring_.allocate(4 * site.heads * ring_capacity_ * site.dim, site.stream);
-  if (plan.keeps_body) body_.emplace(*plan.codec, plan.dtype, site);
+  if (plan.codec) body_.emplace(plan.codec, plan.dtype, site);
 }
 
 WindowedRows::WindowedRows(const WindowedRows& o)
@@ -89,7 +88,7 @@ RowTarget WindowedRows::begin_token(DeviceSpan* spans) {
 
 void WindowedRows::attend_token(const DecodeCall& call, const DecodeScratch& scratch) const {
   if (body_) {
-    decode_grouped(*plan_.codec, call, scratch, site_.stream);
+    plan_.codec->attend(call, scratch, site_.stream);
   } else {
     decode_dense(call, scratch, site_.stream);
   }

@@ -1,6 +1,8 @@
 #include "methods/quant/quant_cuda.h"
 
+#include "attend/cuda/device_codec.h"
 #include "methods/quant/decode_grouped.h"
+#include "methods/quant/quant.h"
 
 namespace pith::cuda {
 
@@ -23,6 +25,58 @@ void decode_grouped(GroupedCodec codec, const DecodeCall& call, const DecodeScra
     case GroupedCodec::kInt4: return decode_int4(call, scratch, stream);
     case GroupedCodec::kInt8: return decode_int8(call, scratch, stream);
   }
+}
+
+namespace {
+
+class QuantCodec final : public DeviceCodec {
+ public:
+  QuantCodec(std::string name, GroupedCodec codec) : name_(std::move(name)), codec_(codec) {}
+
+  std::string name() const override { return name_; }
+  GroupedBytes block_bytes(int head_dim) const override { return grouped_bytes(codec_, head_dim); }
+  void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
+            cudaStream_t stream) const override {
+    code_grouped(codec_, batch, keys, values, stream);
+  }
+  void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const override {
+    unpack_grouped_keys(codec_, call, stream);
+  }
+  void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
+    unpack_grouped_values(codec_, call, stream);
+  }
+  void attend(const DecodeCall& call, const DecodeScratch& scratch,
+              cudaStream_t stream) const override {
+    decode_grouped(codec_, call, scratch, stream);
+  }
+
+ private:
+  std::string name_;
+  GroupedCodec codec_;
+};
+
+std::shared_ptr<const DeviceCodec> make(const Parameters& p, const std::string& name,
+                                        GroupedCodec codec) {
+  if (p.flag("hadamard")) {
+    refuse_on_gpu(p.method() + "(hadamard=true)", "rows are coded there as they are");
+  }
+  if (p.count("center", 0) > 0) {
+    refuse_on_gpu(p.method() + "(center=...)", "keys are coded there without a centre");
+  }
+  return std::make_shared<QuantCodec>(name, codec);
+}
+
+}  // namespace
+
+std::shared_ptr<const DeviceCodec> make_int8_on_gpu(const Parameters& p) {
+  return make(p, "int8", GroupedCodec::kInt8);
+}
+std::shared_ptr<const DeviceCodec> make_int4_on_gpu(const Parameters& p) {
+  return make(p, "int4", GroupedCodec::kInt4);
+}
+std::shared_ptr<const DeviceCodec> make_kivi_on_gpu(const Parameters& p) {
+  return p.choice("bits", {"2", "4"}) == "2" ? make(p, "kivi2", GroupedCodec::kKivi2)
+                                             : make(p, "kivi4", GroupedCodec::kKivi4);
 }
 
 }  // namespace pith::cuda
