@@ -13,15 +13,16 @@ constexpr int kGroup = 128;           // threads of a warpgroup
 constexpr int kTilesOfBlock = 4;      // of queries, that share a list
 constexpr int kThreads = 3 * kGroup;  // the first one gathers
 
-struct Barriers {
+template <int kRing>
+struct RingBarriers {
   SharedBarrier q_full, q_free;
-  SharedBarrier k_full[kStages], k_free[kStages], v_full[kStages], v_free[kStages];
+  SharedBarrier k_full[kRing], k_free[kRing], v_full[kRing], v_free[kRing];
 
-  [[maybe_unused]] __device__ void init() {
+  __device__ void init() {
     constexpr int kReaders = 2 * kGroup / kWarp;  // each reading warp arrives once
     q_full.init(kGroup);
     q_free.init(kReaders);
-    for (int i = 0; i < kStages; ++i) {
+    for (int i = 0; i < kRing; ++i) {
       k_full[i].init(kGroup);
       v_full[i].init(kGroup);
       k_free[i].init(kReaders);
@@ -30,13 +31,8 @@ struct Barriers {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
 };
-
-/// Rounds of a ring of tiles, the same for who fills and who reads it.
-struct Place {
-  int count = 0;
-  [[maybe_unused]] __device__ int stage() const { return count % kStages; }
-  [[maybe_unused]] __device__ int phase() const { return count / kStages % 2; }
-};
+using Barriers = RingBarriers<kStages>;
+using Place = RingPlace<kStages>;
 
 template <int D>
 struct WgmmaSpace {
@@ -118,6 +114,14 @@ struct Reader {
   __device__ void free(SharedBarrier& barrier) const {
     if (threadIdx.x % kWarp == 0) barrier.arrive();
   }
+  /// The same once `sum`, which is not negative, is known: else the compiler moves the probabilities
+  /// behind the next wait, and nothing runs beside the products.
+  __device__ void free_after(SharedBarrier& barrier, float sum) const {
+    if (threadIdx.x % kWarp == 0) {
+      const uint32_t at = barrier.address() | (__float_as_uint(sum) >> 31);
+      asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+    }
+  }
   __device__ void start_scores(float (&s)[kColumns / 8][4], int stage) const {
     const uint64_t k = tile_descriptor(space.k(stage), 128 * kColumns);
     pin(s);
@@ -188,9 +192,9 @@ struct Reader {
       start_values(acc, a, before.stage());
       wgmma_wait<1>();
       pin(s);
-      free(b.k_free[at.stage()]);
       if (j + 1 == tiles) free(b.q_free);
       const bool rises = soften_tile(j);
+      free_after(b.k_free[at.stage()], sums.sum[0] + sums.sum[1]);
       wgmma_wait<0>();
       pin(acc);
       free(b.v_free[before.stage()]);

@@ -200,6 +200,14 @@ struct SharedBarrier {
         : "memory");
   }
 };
+/// A place in a ring of tiles, the same for who fills and who reads it.
+template <int kStages>
+struct RingPlace {
+  int count = 0;
+  __device__ int stage() const { return count % kStages; }
+  __device__ int phase() const { return count / kStages % 2; }
+};
+
 /// What was written to shared memory before is seen by products after.
 __device__ inline void publish_to_products() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
