@@ -13,9 +13,11 @@ bin=${1:-build/cuda/bin}
 out=${OUT:-$(mktemp -d)}
 
 "$bin/test_cuda" --gtest_brief=1
+small='*Weights*:*Roles*:CudaQjl*:CudaUnpack*:CudaPolicies.Hold*:CudaSession.Forks*'
+small+=':CudaHalving.Keys*:CudaExpress.Decode*:CudaPrefill.Every*'
 if command -v compute-sanitizer >/dev/null; then
   compute-sanitizer --tool memcheck --error-exitcode 1 "$bin/test_cuda" --gtest_brief=1 \
-    --gtest_filter='*Weights*:*Roles*:CudaQjl*:CudaUnpack*:CudaPolicies.Hold*:CudaSession.Forks*:CudaHalving.Keys*:CudaExpress.Decode*:CudaPrefill.Every*'
+    --gtest_filter="$small"
   compute-sanitizer --tool racecheck --error-exitcode 1 "$bin/test_cuda" --gtest_brief=1 \
     --gtest_filter='*Roles*:*CodesAre*:CudaHalving.Keys*:CudaExpress.Decode*'
 else
