@@ -150,7 +150,7 @@ int main(int argc, char** argv) {
     const auto all = [](int one, std::vector<int> many) { return one ? std::vector{one} : many; };
     for (const int n : all(tokens, {8192, 32768, 131072, 524288})) {
       for (const int s : all(target, {1024, 2048})) {
-        for (const int c : all(chunk, {512})) {
+        for (const int c : all(chunk, {384})) {
           for (const bool clusters : {false, true})
             pith::cuda::measure(b, n, static_cast<uint32_t>(s), c, clusters);
         }

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # On a machine with an NVIDIA GPU: runs the CUDA tests, compute-sanitizer over small ones, the decode
-# benchmark and its peers in the same run, and prints one table.
-#   tools/gpu/run.sh [FOLDER]   FOLDER holds test_cuda and cuda_decode_bench (default build/cuda/bin)
-# Build them first: cmake --preset cuda && ninja -C build/cuda test_cuda cuda_decode_bench
+# and prefill benchmarks and their peers in the same run, and prints tables.
+#   tools/gpu/run.sh [FOLDER]   FOLDER holds what is built below (default build/cuda/bin)
+# Build first: cmake --preset cuda && ninja -C build/cuda test_cuda cuda_decode_bench \
+#   cuda_express_bench cuda_prefill_bench
 # With MODEL=FOLDER in the environment the whole engine is measured too, on a random model of
 # Llama-3.1-8B's shape that is made there if it is not there yet (16 GB); that needs the targets
 # pith_cli and make_random_model.
@@ -12,22 +13,25 @@ bin=${1:-build/cuda/bin}
 out=${OUT:-$(mktemp -d)}
 
 "$bin/test_cuda" --gtest_brief=1
+small='*Weights*:*Roles*:CudaQjl*:CudaUnpack*:CudaPolicies.Hold*:CudaSession.Forks*'
+small+=':CudaHalving.Keys*:CudaExpress.Decode*:CudaPrefill.Every*'
 if command -v compute-sanitizer >/dev/null; then
   compute-sanitizer --tool memcheck --error-exitcode 1 "$bin/test_cuda" --gtest_brief=1 \
-    --gtest_filter='*Weights*:*Roles*:CudaQjl*:CudaUnpack*:CudaPolicies.Hold*:CudaSession.Forks*'
+    --gtest_filter="$small"
   compute-sanitizer --tool racecheck --error-exitcode 1 "$bin/test_cuda" --gtest_brief=1 \
-    --gtest_filter='*Roles*:*CodesAre*'
+    --gtest_filter='*Roles*:*CodesAre*:CudaHalving.Keys*:CudaExpress.Decode*'
 else
   echo "compute-sanitizer: SKIPPED, not on PATH"
 fi
 "$bin/cuda_decode_bench" | tee "$out/ours.jsonl"
+{ "$bin/cuda_express_bench"; "$bin/cuda_prefill_bench"; } | tee "$out/express.jsonl"
 if python3 -c 'import torch' 2>/dev/null; then
-  python3 "$here/peers.py" | tee "$out/peers.jsonl"
+  python3 "$here/peers.py" --prefill | tee "$out/peers.jsonl"
 else
   echo "peers: SKIPPED, PyTorch is missing"
   : >"$out/peers.jsonl"
 fi
-python3 "$here/table.py" "$out/ours.jsonl" "$out/peers.jsonl" | tee "$out/table.md"
+python3 "$here/table.py" "$out/ours.jsonl" "$out/peers.jsonl" "$out/express.jsonl" | tee "$out/table.md"
 if [[ -n "${MODEL:-}" ]]; then
   [[ -e "$MODEL/config.json" ]] || "$bin/make_random_model" --shape llama-3.1-8b --out "$MODEL"
   "$bin/pith" bench -m "$MODEL" --no-check-weights --device cuda -ub 2048 -p 2048 -n 64 \

@@ -1,6 +1,8 @@
-"""One Markdown table from the JSON lines of cuda_decode_bench and peers.py.
+"""Markdown tables from the JSON lines of the benchmarks and peers.py.
 
-    table.py OURS PEERS
+    table.py OURS PEERS [EXPRESS]
+
+OURS is cuda_decode_bench's, EXPRESS what cuda_express_bench and cuda_prefill_bench print.
 """
 
 import json
@@ -12,8 +14,7 @@ def read(path):
         return [json.loads(line) for line in f if line.startswith("{")]
 
 
-def main():
-    ours, peers = read(sys.argv[1]), read(sys.argv[2])
+def decode_table(ours, peers):
     for row in ours + peers:
         if "device" in row:
             print(f"{row['device']}{', PyTorch ' + row['torch'] if 'torch' in row else ''}  ")
@@ -40,6 +41,47 @@ def main():
             peer = exact.get((row["rows"], row["sequences"]), {}).get(name) if decode else None
             cells += [f"{peer:.1f}", f"{row['us'] / peer:.2f}"] if peer else ["", ""]
         print("| " + " | ".join(str(c) for c in cells) + " |")
+
+
+def plain_table(rows, columns):
+    if not rows:
+        return
+    print("\n| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
+    for row in rows:
+        print("| " + " | ".join(str(row.get(c, "")) for c in columns) + " |")
+
+
+def express_tables(rows, peers):
+    halvings = [r for r in rows if r.get("what", "").startswith("halving")]
+    plain_table(halvings, ["what", "size", "runs", "us", "TFLOP_s"])
+    updates = [r for r in rows if r.get("what") == "express decode"]
+    for row in updates:
+        row["updates / attention"] = f"{row['update_us_per_token'] / row['us']:.4f}"
+    plain_table(updates, ["s", "n", "rows_held", "us", "batch", "update_us_per_token",
+                          "updates / attention"])
+    prefill = [r for r in rows if r.get("what") == "prefill, express"]
+    exact = {}
+    for row in peers:
+        if row.get("what", "").startswith("prefill, "):
+            exact[row["rows"], row["what"].removeprefix("prefill, ")] = row["us"]
+    names = sorted({name for _, name in exact})
+    for row in prefill:
+        row["ms"] = f"{row['us'] / 1e3:.2f}"
+        for name in names:
+            if (row["rows"], name) in exact:
+                peer = exact[row["rows"], name]
+                row[f"{name} ms"] = f"{peer / 1e3:.1f}"
+                row[f"times faster than {name}"] = f"{peer / row['us']:.1f}"
+    plain_table(prefill, ["rows", "s", "chunk", "data", "ms", "rows_seen", "TFLOP_s", "error"]
+                + [c for n in names for c in (f"{n} ms", f"times faster than {n}")])
+
+
+def main():
+    ours, peers = read(sys.argv[1]), read(sys.argv[2])
+    if ours:
+        decode_table(ours, peers)
+    if len(sys.argv) > 3:
+        express_tables(read(sys.argv[3]), peers)
 
 
 if __name__ == "__main__":

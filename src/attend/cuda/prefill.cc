@@ -8,7 +8,7 @@ namespace pith::cuda {
 namespace {
 
 // Row numbers and weights of a chunk's list lie in shared memory beside the tiles.
-constexpr int kMostListRows = 8192;
+constexpr int kMostListRows = 6144;
 
 }  // namespace
 

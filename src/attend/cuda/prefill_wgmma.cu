@@ -1,6 +1,6 @@
-// The prefill kernel of sm_90: two warpgroups of 64 queries each and one that gathers rows. Scores
-// of the next tile are on the tensor cores while a tile's are turned into probabilities, and its
-// values after that (Shah et al. 2024, "FlashAttention-3", section 3.2).
+// The prefill kernel of sm_90: three warpgroups of 64 queries each and one that gathers rows.
+// Scores of the next tile are on the tensor cores while a tile's are turned into probabilities, and
+// its values after that (Shah et al. 2024, "FlashAttention-3", section 3.2).
 
 #include "attend/cuda/prefill_softmax.cuh"
 #include "kernels/cuda/wgmma.cuh"
@@ -8,45 +8,43 @@
 namespace pith::cuda {
 namespace {
 
-constexpr int kRows = 128, kColumns = 128, kStages = 2;
-constexpr int kGroup = 128;           // threads of a warpgroup
-constexpr int kTilesOfBlock = 4;      // of queries, that share a list
-constexpr int kThreads = 3 * kGroup;  // the first one gathers
+constexpr int kReaders = 3;           // warpgroups
+constexpr int kRows = 64 * kReaders;  // queries of a tile: rows are gathered once for all of them
+constexpr int kColumns = 64, kStages = 4;
+constexpr int kGroup = 128;                        // threads of a warpgroup
+constexpr int kTilesOfBlock = 4;                   // of queries, that share a list
+constexpr int kThreads = (1 + kReaders) * kGroup;  // the first one gathers
 
-struct Barriers {
+template <int kRing>
+struct RingBarriers {
   SharedBarrier q_full, q_free;
-  SharedBarrier k_full[kStages], k_free[kStages], v_full[kStages], v_free[kStages];
+  SharedBarrier k_full[kRing], k_free[kRing], v_full[kRing], v_free[kRing];
 
-  [[maybe_unused]] __device__ void init() {
-    constexpr int kReaders = 2 * kGroup / kWarp;  // each reading warp arrives once
+  __device__ void init() {
+    constexpr int kWarps = kReaders * kGroup / kWarp;  // each reading warp arrives once
     q_full.init(kGroup);
-    q_free.init(kReaders);
-    for (int i = 0; i < kStages; ++i) {
+    q_free.init(kWarps);
+    for (int i = 0; i < kRing; ++i) {
       k_full[i].init(kGroup);
       v_full[i].init(kGroup);
-      k_free[i].init(kReaders);
-      v_free[i].init(kReaders);
+      k_free[i].init(kWarps);
+      v_free[i].init(kWarps);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
 };
-
-/// Rounds of a ring of tiles, the same for who fills and who reads it.
-struct Place {
-  int count = 0;
-  [[maybe_unused]] __device__ int stage() const { return count % kStages; }
-  [[maybe_unused]] __device__ int phase() const { return count / kStages % 2; }
-};
+using Barriers = RingBarriers<kStages>;
+using Place = RingPlace<kStages>;
 
 template <int D>
 struct WgmmaSpace {
-  static constexpr int kTileBytes = kColumns * 2 * D;  // of keys, of values and of queries
-  static constexpr size_t kTiles = size_t{1 + 2 * kStages} * kTileBytes;
+  static constexpr int kQueryBytes = kRows * 2 * D, kTileBytes = kColumns * 2 * D;
+  static constexpr size_t kTiles = kQueryBytes + size_t{2 * kStages} * kTileBytes;
   char* shared;  // a multiple of 1024
 
   __device__ char* q() const { return shared; }
-  __device__ char* k(int stage) const { return shared + (1 + stage) * kTileBytes; }
-  __device__ char* v(int stage) const { return shared + (1 + kStages + stage) * kTileBytes; }
+  __device__ char* k(int stage) const { return shared + kQueryBytes + stage * kTileBytes; }
+  __device__ char* v(int stage) const { return k(kStages + stage); }
   __device__ Barriers& barriers() const { return *reinterpret_cast<Barriers*>(shared + kTiles); }
   __device__ int* numbers() const {
     return reinterpret_cast<int*>(shared + kTiles + sizeof(Barriers));
@@ -112,8 +110,8 @@ struct Reader {
   const WgmmaSpace<D>& space;
   const PrefillParams& p;
   const QueryTile& tile;
-  int group;  // 0 or 1
-  uint64_t q;
+  int group;   // of the reading ones
+  uint64_t q;  // its queries' descriptor
 
   __device__ void free(SharedBarrier& barrier) const {
     if (threadIdx.x % kWarp == 0) barrier.arrive();
@@ -124,8 +122,9 @@ struct Reader {
     wgmma_begin();
 #pragma unroll
     for (int i = 0; i < D / 16; ++i) {
-      const int at = i / 4 * 128 * kColumns + i % 4 * 32;  // 16 channels on
-      multiply_tiles<T>(s, advance(q, at), advance(k, at), i > 0);
+      const int half = i / 4 * 128, step = i % 4 * 32;  // 16 channels on
+      multiply_tiles<T>(s, advance(q, half * kRows + step), advance(k, half * kColumns + step),
+                        i > 0);
     }
     wgmma_commit();
   }
@@ -248,7 +247,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = static_cast<int>(threadIdx.x) / kGroup;
   Place place;
   if (group == 0) {
-    give_registers<40>();
+    give_registers<32>();
     const Gatherer<D> gatherer(space, p);
     for (int t = first; t < last; ++t) {
       const QueryTile tile = query_tile<kRows>(p, chunk, t, weighted);
@@ -259,7 +258,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     wait_for_copies<0>();
   } else {
-    take_registers<232>();
+    take_registers<160>();
     const uint64_t q = advance(tile_descriptor(space.q(), 128 * kRows), (group - 1) * 64 * 128);
     for (int t = first; t < last; ++t) {
       const QueryTile tile = query_tile<kRows>(p, chunk, t, weighted);

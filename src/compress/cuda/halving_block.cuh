@@ -64,6 +64,7 @@ struct RunConstants {
 template <class T, int D>
 struct HalvingBlock {
   static constexpr int kPieces = D / 8, kSteps = D / 16;
+  static constexpr int kTogether = 4;  // rows on their way to a thread
   const DeviceHalvingRule& rule;
   const RunRows& rows;
   const RunSpace<D>& space;
@@ -92,12 +93,18 @@ struct HalvingBlock {
     float* parts = space.diagonal();                // [kLanes, D], at most 2048
     const int p = threadIdx.x % kPieces, lane = threadIdx.x / kPieces;
     float sum[8] = {};
-    if (rule.centre) {
-      for (int i = lane; i < rows.count; i += kLanes) {
-        float x[8];
-        unpack_piece<T>(x, *piece(rows.k, i, p));
+    for (int first = lane; rule.centre && first < rows.count; first += kTogether * kLanes) {
+      uint4 k[kTogether];
 #pragma unroll
-        for (int j = 0; j < 8; ++j) sum[j] += x[j];
+      for (int b = 0; b < kTogether; ++b) {
+        k[b] = *piece(rows.k, min(first + b * kLanes, rows.count - 1), p);
+      }
+#pragma unroll
+      for (int b = 0; b < kTogether; ++b) {
+        float x[8];
+        unpack_piece<T>(x, k[b]);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) sum[j] += first + b * kLanes < rows.count ? x[j] : 0;
       }
     }
 #pragma unroll
@@ -121,32 +128,43 @@ struct HalvingBlock {
     for (int j = 0; j < 8; ++j) m[j] = space.mean()[8 * p + j];
     for (int j = 0; j < D; ++j) mean_square += space.mean()[j] * space.mean()[j];
     // All lanes take part in every round: sums run over the lanes of a row.
-    for (int first = 0; first < rows.count; first += kWalkThreads / kPieces) {
-      const int i = min(first + lane, rows.count - 1);
-      float x[8], along = 0, square = 0, value_square = 0;
-      unpack_piece<T>(x, *piece(rows.k, i, p));
+    constexpr int kLanes = kWalkThreads / kPieces;
+    for (int first = lane; first - lane < rows.count; first += kTogether * kLanes) {
+      uint4 k[kTogether], v[kTogether];
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        along += x[j] * m[j];
-        square += (x[j] - m[j]) * (x[j] - m[j]);
+      for (int b = 0; b < kTogether; ++b) {
+        const int i = min(first + b * kLanes, rows.count - 1);
+        k[b] = *piece(rows.k, i, p);
+        if (rule.values) v[b] = *piece(rows.v, i, p);
       }
-      if (rule.values) {
-        unpack_piece<T>(x, *piece(rows.v, i, p));
+#pragma unroll
+      for (int b = 0; b < kTogether; ++b) {
+        const int i = first + b * kLanes;
+        float x[8], along = 0, square = 0, value_square = 0;
+        unpack_piece<T>(x, k[b]);
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-          value_square += x[j] * x[j];
-          entry = fmaxf(entry, fabsf(x[j]));
+          along += x[j] * m[j];
+          square += (x[j] - m[j]) * (x[j] - m[j]);
         }
-      }
+        if (rule.values) {
+          unpack_piece<T>(x, v[b]);
 #pragma unroll
-      for (int d = 1; d < kPieces; d *= 2) {
-        along += __shfl_xor_sync(~0u, along, d);
-        square += __shfl_xor_sync(~0u, square, d);
-        value_square += __shfl_xor_sync(~0u, value_square, d);
+          for (int j = 0; j < 8; ++j) {
+            value_square += x[j] * x[j];
+            entry = fmaxf(entry, fabsf(x[j]));
+          }
+        }
+#pragma unroll
+        for (int d = 1; d < kPieces; d *= 2) {
+          along += __shfl_xor_sync(~0u, along, d);
+          square += __shfl_xor_sync(~0u, square, d);
+          value_square += __shfl_xor_sync(~0u, value_square, d);
+        }
+        longest = fmaxf(longest, square);
+        longest_value = fmaxf(longest_value, value_square);
+        if (p == 0 && i < rows.count) space.offsets()[i] = mean_square / 2 - along;
       }
-      longest = fmaxf(longest, square);
-      longest_value = fmaxf(longest_value, value_square);
-      if (p == 0 && first + lane < rows.count) space.offsets()[i] = mean_square / 2 - along;
     }
     const float scale = rule.scale * 1.4426950408889634f;
     longest = block_max(space.reduction(), longest);

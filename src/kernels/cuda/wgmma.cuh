@@ -47,21 +47,17 @@ __device__ inline void pin(float (&d)[N][4]) {
 }
 
 // clang-format off
-#define PITH_SCORES_128(NUMBER)                                                \
+#define PITH_SCORES_64(NUMBER)                                                 \
   asm volatile(                                                                \
       "{\n"                                                                    \
       ".reg .pred p;\n"                                                        \
-      "setp.ne.b32 p, %66, 0;\n"                                               \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." NUMBER "." NUMBER " {"    \
+      "setp.ne.b32 p, %34, 0;\n"                                               \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." NUMBER "." NUMBER " {"     \
       "%0, %1, %2, %3, %4, %5, %6, %7, "                                       \
       "%8, %9, %10, %11, %12, %13, %14, %15, "                                 \
       "%16, %17, %18, %19, %20, %21, %22, %23, "                               \
-      "%24, %25, %26, %27, %28, %29, %30, %31, "                               \
-      "%32, %33, %34, %35, %36, %37, %38, %39, "                               \
-      "%40, %41, %42, %43, %44, %45, %46, %47, "                               \
-      "%48, %49, %50, %51, %52, %53, %54, %55, "                               \
-      "%56, %57, %58, %59, %60, %61, %62, %63}, "                              \
-      "%64, %65, p, 1, 1, 0, 0;\n}\n"                                          \
+      "%24, %25, %26, %27, %28, %29, %30, %31}, "                              \
+      "%32, %33, p, 1, 1, 0, 0;\n}\n"                                          \
       : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),            \
         "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),            \
         "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),            \
@@ -69,27 +65,19 @@ __device__ inline void pin(float (&d)[N][4]) {
         "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),            \
         "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),            \
         "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),            \
-        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),            \
-        "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),            \
-        "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),            \
-        "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]),        \
-        "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),        \
-        "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]),        \
-        "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),        \
-        "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),        \
-        "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])         \
+        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])             \
       : "l"(a), "l"(b), "r"(keep));
 // clang-format on
-/// d (+)= a b: a 64 rows of A, b 128 rows whose channels are summed over (16 of them).
+/// d (+)= a b: a 64 rows of A, b 64 rows whose channels are summed over (16 of them).
 template <class T>
-__device__ inline void multiply_tiles(float (&d)[16][4], uint64_t a, uint64_t b, int keep) {
+__device__ inline void multiply_tiles(float (&d)[8][4], uint64_t a, uint64_t b, int keep) {
   if constexpr (std::is_same_v<T, __half>) {
-    PITH_SCORES_128("f16");
+    PITH_SCORES_64("f16");
   } else {
-    PITH_SCORES_128("bf16");
+    PITH_SCORES_64("bf16");
   }
 }
-#undef PITH_SCORES_128
+#undef PITH_SCORES_64
 
 // clang-format off
 #define PITH_VALUES_128(NUMBER)                                                \
@@ -200,6 +188,14 @@ struct SharedBarrier {
         : "memory");
   }
 };
+/// A place in a ring of tiles, the same for who fills and who reads it.
+template <int kStages>
+struct RingPlace {
+  int count = 0;
+  __device__ int stage() const { return count % kStages; }
+  __device__ int phase() const { return count / kStages % 2; }
+};
+
 /// What was written to shared memory before is seen by products after.
 __device__ inline void publish_to_products() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -16,7 +16,7 @@ struct ExpressPrefillShape {
   int tokens = 0;   ///< n
   int sink = 0;     ///< first tokens, seen by all exactly
   int window = 0;   ///< tokens before a chunk that are seen exactly
-  int chunk = 512;  ///< queries that share a snapshot
+  int chunk = 384;  ///< queries that share a snapshot: 8 tiles of 192 for 4 heads a KV head
 
   /// Throws kInvalidArgument for negative sizes and empty chunks.
   void check() const;
