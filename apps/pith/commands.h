@@ -23,6 +23,7 @@ void add_probe(CLI::App& root, Action& action);
 void add_eval(CLI::App& root, Action& action);
 void add_train_dict(CLI::App& root, Action& action);
 void add_report(CLI::App& root, Action& action);
+void add_reproduce(CLI::App& root, Action& action);
 void add_completion(CLI::App& root, Action& action);
 
 inline constexpr int kExitUsage = 2;

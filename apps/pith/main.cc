@@ -83,6 +83,7 @@ int main(int count, const char* const* values) {
   add_probe(root, action);
   add_eval(root, action);
   add_report(root, action);
+  add_reproduce(root, action);
   add_tokenize(root, action);
   add_logits(root, action);
   add_attend(root, action);
