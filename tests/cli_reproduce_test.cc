@@ -24,7 +24,7 @@ std::string words(int count) {
 TEST_F(Cli, ReproduceWritesTablesInThreeForms) {
   test::write(folder_ / "text", words(900));
   const Result r = run({"reproduce", "buzz", "-m", kModel, "-f", folder_ / "text", "--quick",
-                        "--json", "--write", folder_});
+                        "--seeds", "1", "--json", "--write", folder_});
   ASSERT_EQ(r.status, 0) << r.err;
   std::istringstream lines(r.out);
   std::string line;

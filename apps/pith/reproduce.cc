@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "args.h"
+#include "bench_select.h"
 #include "commands.h"
 #include "console.h"
 #include "engine.h"
@@ -16,6 +17,7 @@
 #include "interrupt.h"
 #include "pith/error.h"
 #include "report.h"
+#include "reproduce_times.h"
 #include "text_input.h"
 
 namespace pith::cli {
@@ -116,7 +118,10 @@ int reproduce(const ReproduceCommand& o) {
   };
   try {
     paper.run(options);
+    if (o.paper == "express") options.finished(express_times(o.engine, options));
   } catch (const ReproduceCancelled&) {
+    return kExitInterrupted;
+  } catch (const SelectCancelled&) {
     return kExitInterrupted;
   }
   if (!page.empty()) write_file(page, markdown_page(o, setting, tables));

@@ -9,8 +9,14 @@ namespace pith {
 
 std::span<const Reproduction> reproductions() {
   static constexpr Reproduction kAll[] = {
-      {"buzz", "perplexity at tiny caches, T/w, budgets and ablations, ten documents", 5120, 256,
+      {"express", "error against s, long decoding against the cache, time against length", 4096,
+       640, reproduce_express},
+      {"balancekv", "single-layer error over the rate, tasks at a quarter of the rows", 4096, 640,
+       reproduce_balancekv},
+      {"buzz", "perplexity at tiny caches, T/w, budgets and ablations, ten documents", 2560, 256,
        reproduce_buzz},
+      {"qjl", "distortion over bits, outlying channels, codecs at 3 bits", 4096, 512,
+       reproduce_qjl},
   };
   return kAll;
 }

@@ -1,10 +1,10 @@
 #include "eval/reproduce_bench.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <mutex>
 
 #include "eval/task_runner.h"
@@ -148,6 +148,45 @@ ProbeReport ReproduceBench::probe(const std::string& stage, size_t tokens, size_
       [&](size_t done, size_t total) { return !o_.progress || o_.progress(stage, done, total); });
   if (!report) throw ReproduceCancelled{};
   return *report;
+}
+
+ProbeSummary summarise(const ProbePolicy& policy, size_t first_layer, size_t last_layer) {
+  ProbeSummary s;
+  const size_t seeds = policy.layers[0].size();
+  std::vector<double> errors(seeds), uniforms;
+  double heads = 0, log_ratio = 0, compared = 0, won = 0, bytes = 0, channels = 0;
+  for (size_t l = first_layer; l <= last_layer; ++l) {
+    const auto& trials = policy.layers[l];
+    for (size_t g = 0; g < trials[0].errors.size(); ++g) {
+      double error = 0, uniform = 0;
+      ++heads;
+      for (size_t i = 0; i < seeds; ++i) {
+        error += trials[i].errors[g], errors[i] += trials[i].errors[g];
+        s.rows += static_cast<double>(trials[i].rows[g]) / static_cast<double>(seeds);
+        if (trials[i].uniform.empty()) continue;
+        uniforms.resize(seeds);
+        uniform += trials[i].uniform[g], uniforms[i] += trials[i].uniform[g];
+      }
+      if (error == 0 || uniform == 0) continue;
+      log_ratio += std::log(error / uniform), ++compared, won += error < uniform;
+    }
+    for (const ProbeTrial& t : trials) {
+      bytes += static_cast<double>(t.ledger.cache_bytes());
+      channels += static_cast<double>(t.ledger.channels_seen);
+    }
+  }
+  for (double& e : errors) e /= heads;
+  for (double& u : uniforms) u /= heads;
+  const Spread error = spread(errors), uniform = spread(uniforms);
+  s.error = {error.mean, error.deviation};
+  if (!uniforms.empty()) s.uniform = {uniform.mean, uniform.deviation};
+  if (compared > 0) s.ratio = std::exp(log_ratio / compared), s.won = 100 * won / compared;
+  s.rows /= heads, s.bits = 8 * bytes / channels;
+  return s;
+}
+
+ProbeSummary summarise(const ProbePolicy& policy) {
+  return summarise(policy, 0, policy.layers.size() - 1);
 }
 
 double mean_rows(const std::string& policy, size_t tokens, size_t last) {

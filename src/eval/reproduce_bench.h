@@ -43,6 +43,18 @@ struct PolicyScore {
   double seconds = 0;             ///< of the first seed, answers only
 };
 
+/// A policy's attention error over some layers and all their heads, beside uniform's of as many
+/// rows.
+struct ProbeSummary {
+  Cell error, uniform;  ///< means over heads and layers; deviation over seeds
+  double ratio = 0;     ///< geometric mean of error / uniform over heads; 0 if none is compared
+  double won = 0;       ///< heads with a smaller error than uniform's, %
+  double rows = 0;      ///< of a KV head
+  double bits = 0;
+};
+ProbeSummary summarise(const ProbePolicy& policy, size_t first_layer, size_t last_layer);
+ProbeSummary summarise(const ProbePolicy& policy);
+
 struct TaskSetting {
   std::string task;
   size_t tokens = 0;

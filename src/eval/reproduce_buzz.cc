@@ -75,7 +75,7 @@ Cell published_perplexity(const std::string& method, size_t rows) {
 }
 
 void perplexity_table(const ReproduceBench& bench) {
-  const size_t tokens = bench.quick() ? 96 : 4096;
+  const size_t tokens = bench.quick() ? 96 : 2048;
   const std::vector<size_t> sizes =
       bench.quick() ? std::vector<size_t>{50} : std::vector<size_t>{50, 100};
   std::vector<NamedPolicy> policies;
@@ -124,7 +124,7 @@ void perplexity_table(const ReproduceBench& bench) {
 }
 
 void threshold_table(const ReproduceBench& bench) {
-  const size_t tokens = bench.quick() ? 96 : 4096;
+  const size_t tokens = bench.quick() ? 96 : 2048;
   const double rows = bench.quick() ? 50 : 200;
   std::vector<NamedPolicy> policies;
   std::vector<double> ratios;
@@ -215,7 +215,7 @@ void budget_table(const ReproduceBench& bench) {
   protocol.mode = PerplexityMode::kContinue;
   protocol.window = bench.quick() ? 256 : 1280;
   protocol.score = bench.quick() ? 24 : 256;
-  protocol.pieces = bench.quick() ? 1 : 4;
+  protocol.pieces = bench.quick() ? 1 : 2;
   std::vector<int> budgets(std::begin(papers::kBuzzBudgets), std::end(papers::kBuzzBudgets));
   if (bench.quick()) budgets = {40, 10};
   std::vector<NamedPolicy> policies;

@@ -41,7 +41,9 @@ std::string cell_text(const Cell& cell, const Column& column) {
                          ? column.digits + 3
                          : column.digits;
   std::string text = fmt::format("{:.{}f}", *cell.value, digits);
-  if (cell.deviation > 0) text += fmt::format(" ±{:.{}f}", cell.deviation, digits);
+  // Equal seeds may differ by rounding.
+  if (cell.deviation > 1e-9 * std::abs(*cell.value))
+    text += fmt::format(" ±{:.{}f}", cell.deviation, digits);
   return text;
 }
 

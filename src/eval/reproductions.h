@@ -5,6 +5,9 @@
 
 namespace pith {
 
+void reproduce_express(const ReproduceOptions& options);
+void reproduce_balancekv(const ReproduceOptions& options);
 void reproduce_buzz(const ReproduceOptions& options);
+void reproduce_qjl(const ReproduceOptions& options);
 
 }  // namespace pith
