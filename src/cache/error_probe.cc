@@ -63,6 +63,7 @@ void ErrorProbe::append(const float* k, const float* v, size_t tokens) {
 }
 
 // The sampled rows that the cache holds, as it gives them back: keys and values [m, D], held [m].
+// Keys are stored after RoPE: codecs that want them before are refused.
 void ErrorProbe::held_sample(const Head& head, const ProbedStep& step, size_t g,
                              std::vector<float>& keys, std::vector<float>& values,
                              std::vector<uint8_t>& held) const {
@@ -70,10 +71,9 @@ void ErrorProbe::held_sample(const Head& head, const ProbedStep& step, size_t g,
   std::vector<std::pair<int64_t, size_t>> wanted;  // position and row of the sample
   for (size_t i = 0; i < m; ++i) wanted.emplace_back(head.rows[i].position, i);
   std::sort(wanted.begin(), wanted.end());
-  const auto take = [&](const Span& span, size_t row, size_t i, int64_t position) {
+  const auto take = [&](const Span& span, size_t row, size_t i) {
     span.keys->decode(keys.data() + i * dim, row, 1);
     span.values->decode(values.data() + i * dim, row, 1);
-    if (span.keys_before_rope) step.rope->rotate(context_.kernels, keys.data() + i * dim, position);
     held[i] = 1;
   };
   for (const Span& span : step.spans[g]) {
@@ -83,15 +83,14 @@ void ErrorProbe::held_sample(const Head& head, const ProbedStep& step, size_t g,
       for (auto it = std::lower_bound(wanted.begin(), wanted.end(),
                                       std::pair{span.first_position, size_t{0}});
            it != wanted.end() && it->first < last; ++it)
-        take(span, span.first + static_cast<size_t>(it->first - span.first_position), it->second,
-             it->first);
+        take(span, span.first + static_cast<size_t>(it->first - span.first_position), it->second);
       continue;
     }
     for (size_t row = span.first; row < span.first + span.count; ++row) {
       const int64_t position = span.positions[row];
       const auto it =
           std::lower_bound(wanted.begin(), wanted.end(), std::pair{position, size_t{0}});
-      if (it != wanted.end() && it->first == position) take(span, row, it->second, position);
+      if (it != wanted.end() && it->first == position) take(span, row, it->second);
     }
   }
 }

@@ -6,8 +6,7 @@
 // a probed decode step the exact sums over all rows, sum e^s (v, 1), are estimated by a difference
 // estimator (Cochran, Sampling Techniques, 7.8): the sums over what the cache holds, each row with
 // weight 1, are known; n/m times the sample's sums of (exact row - the row as the cache holds it,
-// or nothing) is added. So rows that the cache holds exactly add no noise, and a codec's rows add
-// only the noise of their coding errors.
+// or nothing) is added. So rows that the cache holds add no noise.
 //
 // The estimate o of the exact answer is noisy, so that |policy - o|^2 is too large by o's variance
 // V. V is taken from 16 random groups of the sample, and subtracted. Leaving out one group at a
