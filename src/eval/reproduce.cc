@@ -17,6 +17,8 @@ std::span<const Reproduction> reproductions() {
        reproduce_buzz},
       {"qjl", "distortion over bits, outlying channels, codecs at 3 bits", 4096, 512,
        reproduce_qjl},
+      {"csr", "coding errors by pairs, parts and atoms, memory against length, quality", 4096, 384,
+       reproduce_csr},
   };
   return kAll;
 }

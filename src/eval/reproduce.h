@@ -73,8 +73,7 @@ struct Reproduction {
 };
 /// One a paper.
 std::span<const Reproduction> reproductions();
-/// Throws kInvalidArgument for names that are none, kUnsupported for papers whose method this build
-/// lacks.
+/// Throws kInvalidArgument for names that are none.
 const Reproduction& find_reproduction(std::string_view name);
 
 }  // namespace pith

@@ -2,6 +2,7 @@
 // The papers' own numbers. Each block names its table and what it was measured on; none of it was
 // measured here.
 
+#include <cstddef>
 #include <string_view>
 
 namespace pith::papers {
@@ -69,5 +70,32 @@ inline constexpr QjlScores kQjlScores[] = {
     {"kivi", 3, 20.96, 29.01, 40.93, 34.75, 32.79, 23.01},
     {"kvquant", 4.3, 20.14, 28.77, 44.22, 34.44, 34.06, 23.05},
     {"qjl", 3, 21.83, 29.44, 41.52, 34.42, 35.62, 23.60}};
+
+// CSR, Tables 3 and 4: loss on values and keys, dictionaries of 8192 atoms, Llama-2-7B-chat.
+struct CsrLoss {
+  size_t pairs, parts;
+  double values, keys;
+};
+inline constexpr CsrLoss kCsrLosses[] = {{4, 1, 0.259, 0.079}, {4, 2, 0.253, 0.068},
+                                         {4, 4, 0.093, 0.052}, {8, 1, 0.213, 0.055},
+                                         {8, 2, 0.094, 0.047}, {8, 4, 0.012, 0.037}};
+
+// CSR, Table 5: loss by atoms a layer, Llama-3-8B-Instruct (8 KV heads).
+struct CsrSize {
+  size_t atoms;
+  double keys, values;
+};
+inline constexpr CsrSize kCsrSizes[] = {
+    {1024, 0.1023, 0.1935}, {2048, 0.0662, 0.1358}, {4096, 0.0585, 0.1131}, {8192, 0.0539, 0.1003}};
+
+// CSR, Table 1: mean score on eleven tasks of LongBench, Llama-2-7B-chat.
+struct CsrScore {
+  std::string_view method;
+  double average;
+};
+inline constexpr CsrScore kCsrScores[] = {{"exact", 37.26},       {"kivi, 4 bits", 37.19},
+                                          {"csr, 4 bits", 37.58}, {"kivi, 2 bits", 37.17},
+                                          {"csr, 2 bits", 36.60}, {"csr, 1.5 bits", 36.40},
+                                          {"csr, 1 bit", 33.29}};
 
 }  // namespace pith::papers

@@ -9,5 +9,6 @@ void reproduce_express(const ReproduceOptions& options);
 void reproduce_balancekv(const ReproduceOptions& options);
 void reproduce_buzz(const ReproduceOptions& options);
 void reproduce_qjl(const ReproduceOptions& options);
+void reproduce_csr(const ReproduceOptions& options);
 
 }  // namespace pith
