@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "model/tokenizer.h"
+#include "pith/tokenizer.h"
 
 namespace pith {
 namespace {

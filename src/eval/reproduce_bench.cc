@@ -9,8 +9,8 @@
 
 #include "eval/task_runner.h"
 #include "eval/tasks.h"
-#include "model/tokenizer.h"
 #include "pith/error.h"
+#include "pith/tokenizer.h"
 
 namespace pith {
 namespace {
