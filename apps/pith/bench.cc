@@ -290,6 +290,7 @@ void add_bench(CLI::App& root, Action& action) {
   add_engine_options(*app, o->engine);
   add_device_option(*app, o->engine);
   add_policy_options(*app, o->engine.policy, &o->policies);
+  add_error_probe_options(*app, o->engine);
   const auto count = [&](const char* name, int64_t& value, const char* help, int64_t least) {
     app->add_option(name, value, help)
         ->check(CLI::Range(least, int64_t{1} << 26))

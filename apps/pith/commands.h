@@ -23,10 +23,12 @@ void add_probe(CLI::App& root, Action& action);
 void add_eval(CLI::App& root, Action& action);
 void add_train_dict(CLI::App& root, Action& action);
 void add_report(CLI::App& root, Action& action);
+void add_reproduce(CLI::App& root, Action& action);
 void add_completion(CLI::App& root, Action& action);
 
 inline constexpr int kExitUsage = 2;
-inline constexpr int kExitError = 10;  ///< + ErrorCode
+inline constexpr int kExitError = 10;          ///< + ErrorCode
+inline constexpr int kExitAttentionError = 9;  ///< --max-attn-error ended the answer
 inline constexpr int kExitInterrupted = 130;
 
 }  // namespace pith::cli

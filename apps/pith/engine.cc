@@ -16,6 +16,7 @@ namespace pith::cli {
 namespace {
 
 constexpr const char* kAuto = "auto";
+constexpr size_t kProbeRows = 256;  // of --max-attn-error alone
 constexpr int64_t kMostTokens = int64_t{1} << 40;
 
 bool has_parameter(const std::string& method, const std::string& name) {
@@ -175,6 +176,30 @@ void add_policy_options(CLI::App& app, PolicyOptions& options, std::vector<std::
       ->group(kGroup);
 }
 
+void add_error_probe_options(CLI::App& app, EngineOptions& options) {
+  constexpr const char* kGroup = "Error probe";
+  app.add_option("--attn-error-probe", options.error_probe.rows,
+                 "Exact rows kept aside for each layer and KV head, from which the policy's "
+                 "attention error is estimated while it runs; 0 = none, 64 or more (256 is usual)")
+      ->type_name("ROWS")
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option("--attn-error-every", options.error_probe.every,
+                 "Decode steps from one comparison to the next")
+      ->check(CLI::Range(1, 1 << 20))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option("--max-attn-error", options.error_probe.max_error,
+                 fmt::format("Stop an answer when a layer's error is above X with 97.5% "
+                             "certainty (probes {} rows if not told otherwise); 0 = no limit",
+                             kProbeRows))
+      ->check(CLI::Range(0.0, 1e6))
+      ->type_name("X")
+      ->capture_default_str()
+      ->group(kGroup);
+}
+
 void add_protect_option(CLI::App& app, PolicyOptions& options) {
   app.add_option("--protect", options.protect,
                  "Tokens whose rows stay exact under every policy, on top of its budget: "
@@ -256,6 +281,8 @@ SessionOptions session_options(const EngineOptions& o) {
   s.isa = o.isa;
   s.device = o.device;
   s.protect = parse_ranges(o.policy.protect);
+  s.error_probe = o.error_probe;
+  if (s.error_probe.max_error > 0 && s.error_probe.rows == 0) s.error_probe.rows = kProbeRows;
   return s;
 }
 

@@ -34,6 +34,7 @@ struct EngineOptions {
   bool no_check = false;
   bool json = false;
   PolicyOptions policy;
+  ErrorProbeOptions error_probe;
 };
 
 /// -m; required unless a default is given.
@@ -47,6 +48,8 @@ void add_compute_options(CLI::App& app, EngineOptions& options);
 /// --kv-policy and its companions. With `many`, --kv-policy may be repeated and fills it.
 void add_policy_options(CLI::App& app, PolicyOptions& options,
                         std::vector<std::string>* many = nullptr);
+/// --attn-error-probe, --attn-error-every and --max-attn-error.
+void add_error_probe_options(CLI::App& app, EngineOptions& options);
 /// --protect.
 void add_protect_option(CLI::App& app, PolicyOptions& options);
 void add_json_option(CLI::App& app, bool& json);

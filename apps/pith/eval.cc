@@ -73,6 +73,7 @@ void add_eval(CLI::App& root, Action& action) {
       "'pith eval KIND --help' explains the options; docs/evaluation.md the protocols.\n");
   add_eval_ppl(*app, action);
   add_eval_tasks(*app, action);
+  add_eval_calibrate(*app, action);
 }
 
 }  // namespace pith::cli

@@ -53,5 +53,6 @@ class SharedProgress {
 
 void add_eval_ppl(CLI::App& eval, Action& action);
 void add_eval_tasks(CLI::App& eval, Action& action);
+void add_eval_calibrate(CLI::App& eval, Action& action);
 
 }  // namespace pith::cli

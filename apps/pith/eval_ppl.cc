@@ -36,12 +36,13 @@ struct RunTotal {
   std::vector<Prediction> predictions;
   Ledger ledger;  // of the last piece
   std::string resolved;
+  std::vector<AttentionError> errors;  // of the last piece, if probed
   double seconds = 0;
   bool dropped = false;  // the same as the policy's first seed
 
   void add(const PieceResult& piece) {
     predictions.insert(predictions.end(), piece.predictions.begin(), piece.predictions.end());
-    ledger = piece.ledger, resolved = piece.policy;
+    ledger = piece.ledger, resolved = piece.policy, errors = piece.attention_errors;
     seconds += piece.seconds;
   }
 };
@@ -63,6 +64,10 @@ PieceResult piece_from(const Record& r) {
         {p["nll"][i], p["exact_nll"][i], p["kl"][i], p["same_top"][i] == 1});
   piece.ledger = ledger_from(r.at("ledger"));
   piece.policy = r.at("resolved_policy"), piece.seconds = r.at("seconds");
+  if (r.contains("attention_error"))
+    for (const Record& e : r["attention_error"])
+      piece.attention_errors.push_back(
+          {e.at("layer"), e.at("comparisons"), e.at("estimate"), e.at("low"), e.at("high")});
   return piece;
 }
 
@@ -90,9 +95,17 @@ class PplCommand {
                      {"exact", o.base},
                      {"f32_arithmetic", !o.fast},
                      {"text_fingerprint", fingerprint(text)}});
+    if (const ErrorProbeOptions& e = p.session.error_probe; e.rows > 0) {
+      if (p.mode == PerplexityMode::kChunks)
+        throw Error(ErrorCode::kInvalidArgument,
+                    "the error probe compares steps of one token, which --mode chunks has none of; "
+                    "use --mode decode or continue");
+      setting_["error_probe"] = {{"rows", e.rows}, {"every", e.every}};
+    }
     perplexity_ = std::make_unique<Perplexity>(model_, encode_prompt(*model_, text, o.bos), p,
                                                Policy::parse(o.base));
-    for (EvalRun& run : eval_runs(o.eval, true)) totals_.push_back({std::move(run), {}, {}, {}, 0});
+    for (EvalRun& run : eval_runs(o.eval, true))
+      totals_.push_back({std::move(run), {}, {}, {}, {}, 0});
     totals_[0].run.policy = Policy::parse(o.base);
   }
 
@@ -148,6 +161,8 @@ class PplCommand {
                    {"seconds", r.seconds},
                    {"ledger", to_record(r.ledger)},
                    {"predictions", predictions_record(r.predictions)}});
+    if (!r.attention_errors.empty())
+      record["attention_error"] = pith::cli::to_json(r.attention_errors);
     return record;
   }
 
@@ -254,11 +269,13 @@ Json to_json(const PredictionSummary& s) {
 
 Json PplCommand::json_of(const std::vector<const RunTotal*>& seeds) const {
   Json list = Json::array();
-  for (const RunTotal* t : seeds)
+  for (const RunTotal* t : seeds) {
     list.push_back({{"kv_seed", t->run.seed},
                     {"seconds", t->seconds},
                     {"summary", to_json(summarise(t->predictions))},
                     {"ledger", pith::cli::to_json(t->ledger)}});
+    if (!t->errors.empty()) list.back()["attention_error"] = pith::cli::to_json(t->errors);
+  }
   return {{"name", seeds[0]->run.name},
           {"policy", seeds[0]->run.policy.to_string()},
           {"resolved_policy", seeds[0]->resolved},
@@ -298,6 +315,9 @@ void PplCommand::report() const {
   for (const auto& seeds : groups()) {
     if (o_.eval.engine.json) list.push_back(json_of(seeds));
     table.add(cells(seeds));
+    if (!seeds[0]->errors.empty())
+      more += fmt::format("{}: attention error {}\n", seeds[0]->run.name,
+                          describe_errors(seeds[0]->errors));
     if (o_.details)
       for (const RunTotal* t : seeds) more += details(*t);
   }
@@ -328,6 +348,8 @@ void add_eval_ppl(CLI::App& eval, Action& action) {
   add_eval_options(*app, o->eval);
   add_text_options(*app, o->text, "The text");
   add_bos_option(*app, o->bos);
+  add_error_probe_options(*app, o->eval.engine);
+  app->remove_option(app->get_option("--max-attn-error"));  // nothing is generated here
   constexpr const char* kGroup = "Protocol";
   app->add_option("--mode", o->mode,
                   "chunks: llama.cpp's pieces, read at once; decode: one sequence, a token at a "

@@ -32,7 +32,8 @@ void describe(CLI::App& app) {
       "  pith run -m models/demo -i                          talk\n"
       "  pith inspect -m models/demo --kv-policy uniform     what a policy will cost\n"
       "  pith bench -m models/demo -d 0,4096                 how fast it is\n\n"
-      "Exit status: 0 fine; 2 a wrong command line; 130 ended by Ctrl-C; else 10 = a parameter or\n"
+      "Exit status: 0 fine; 2 a wrong command line; 9 ended by --max-attn-error; 130 ended by "
+      "Ctrl-C; else 10 = a parameter or\n"
       "prompt that makes no sense, 11 = not found, 12 = a damaged file, 13 = unsupported, 14 = "
       "out\n"
       "of memory, 15 = context full, 16 = NaN or infinity, 17 = read or write refused, 18 = a "
@@ -83,6 +84,7 @@ int main(int count, const char* const* values) {
   add_probe(root, action);
   add_eval(root, action);
   add_report(root, action);
+  add_reproduce(root, action);
   add_tokenize(root, action);
   add_logits(root, action);
   add_attend(root, action);

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "console.h"
 
 namespace pith::cli {
@@ -17,6 +20,7 @@ Json to_json(const Ledger& l) {
             {"slack", l.slack},
             {"staging", l.staging},
             {"scratch", l.scratch},
+            {"probe", l.probe},
             {"cache", l.cache_bytes()},
             {"total", l.total_bytes()}}},
           {"effective_bits", l.effective_bits()},
@@ -35,6 +39,8 @@ std::string describe_bytes(const Ledger& l) {
     around = fmt::format(
         "; around it {} slack, {} staging, {} scratch", human_bytes(static_cast<double>(l.slack)),
         human_bytes(static_cast<double>(l.staging)), human_bytes(static_cast<double>(l.scratch)));
+    if (l.probe > 0)
+      around += fmt::format(", {} error probe", human_bytes(static_cast<double>(l.probe)));
   }
   return fmt::format("{} ({}{}), {:.2f} bits per number seen",
                      human_bytes(static_cast<double>(l.cache_bytes())), parts, around,
@@ -45,6 +51,31 @@ std::string share_kept(const Ledger& l) {
   if (l.rows_seen == 0) return "-";
   return fmt::format("{:.1f}%",
                      100.0 * static_cast<double>(l.rows_kept) / static_cast<double>(l.rows_seen));
+}
+
+Json to_json(const std::vector<AttentionError>& errors) {
+  Json layers = Json::array();
+  for (const AttentionError& e : errors)
+    layers.push_back({{"layer", e.layer},
+                      {"comparisons", e.steps},
+                      {"estimate", e.estimate},
+                      {"low", e.low},
+                      {"high", e.high}});
+  return layers;
+}
+
+std::string describe_errors(const std::vector<AttentionError>& errors) {
+  const auto& worst =
+      *std::max_element(errors.begin(), errors.end(),
+                        [](const auto& a, const auto& b) { return a.estimate < b.estimate; });
+  if (worst.steps == 0) return "unknown: no decode step was compared";
+  double squares = 0;
+  for (const AttentionError& e : errors) squares += e.estimate * e.estimate;
+  return fmt::format(
+      "about {:.3f} over {} layers (largest {:.3f} in layer {}, 95% interval {:.3f} to {:.3f}); {} "
+      "comparisons",
+      std::sqrt(squares / static_cast<double>(errors.size())), errors.size(), worst.estimate,
+      worst.layer, worst.low, worst.high, worst.steps);
 }
 
 Json describe_session(const Session& session) {
@@ -68,6 +99,8 @@ Json to_json(const RunStatistics& s) {
                     {"seconds", s.result.decode_seconds},
                     {"tokens_per_second", s.result.decode_per_second()}};
   json["ledger"] = to_json(s.session.ledger());
+  if (const auto errors = s.session.attention_errors(); !errors.empty())
+    json["attention_error"] = to_json(errors);
   json["peak_memory"] = peak_memory();
   return json;
 }
@@ -88,6 +121,8 @@ std::string to_text(const RunStatistics& s) {
        fmt::format("{} of {} kept ({}) after {} tokens, context {}", ledger.rows_kept,
                    ledger.rows_seen, share_kept(ledger), s.session.tokens(), s.session.context()));
   line("KV bytes", describe_bytes(ledger));
+  if (const auto errors = s.session.attention_errors(); !errors.empty())
+    line("attention", "error " + describe_errors(errors));
   line("policy", fmt::format("{}, kv-seed {}", s.session.options().policy.to_string(),
                              s.session.options().seed));
   line("machine",

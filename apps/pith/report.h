@@ -16,6 +16,10 @@ Json to_json(const Ledger& ledger);
 std::string describe_bytes(const Ledger& ledger);
 /// Rows kept of rows seen, as "12.5%".
 std::string share_kept(const Ledger& ledger);
+/// The error probe's estimates, layer by layer; and in a line: the largest and their root mean
+/// square. Not for empty lists.
+Json to_json(const std::vector<AttentionError>& errors);
+std::string describe_errors(const std::vector<AttentionError>& errors);
 /// Model, policy, seed, threads and instruction set of a session.
 Json describe_session(const Session& session);
 

@@ -85,6 +85,7 @@ int complete(Session session, const RunOptions& o, const std::string& prompt) {
     write_out("\n");
     if (!o.quiet) fmt::print(stderr, "\n{}", to_text(statistics));
   }
+  if (result.reason == StopReason::kAttentionError) return kExitAttentionError;
   return result.reason == StopReason::kCancelled ? kExitInterrupted : 0;
 }
 
@@ -132,6 +133,7 @@ void add_run(CLI::App& root, Action& action) {
                 "Read lines and answer each on the same cache (/help shows its commands)")
       ->group("Input");
   add_policy_options(*app, o->engine.policy);
+  add_error_probe_options(*app, o->engine);
   add_sampling_options(*app, o->sampling);
   add_output_options(*app, *o);
   app->footer(

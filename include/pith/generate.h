@@ -55,7 +55,14 @@ class Sampler {
   size_t sorted_ = 0;                  // this many candidates are in the order of their logits
 };
 
-enum class StopReason : uint8_t { kEndOfText, kStopString, kMaxTokens, kContextFull, kCancelled };
+enum class StopReason : uint8_t {
+  kEndOfText,
+  kStopString,
+  kMaxTokens,
+  kContextFull,
+  kCancelled,
+  kAttentionError  ///< a layer's attention error is surely above the error probe's limit
+};
 const char* to_string(StopReason reason);
 
 struct GenerateOptions {

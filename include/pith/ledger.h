@@ -13,6 +13,7 @@ struct Ledger {
   size_t slack = 0;     ///< allocated for the above but not used yet
   size_t staging = 0;   ///< rows on their way into a coded form
   size_t scratch = 0;   ///< temporary results of one step
+  size_t probe = 0;     ///< exact rows that the error probe keeps aside
 
   uint64_t tokens = 0;         ///< tokens seen
   uint64_t rows_seen = 0;      ///< tokens * layers * KV heads
@@ -22,7 +23,7 @@ struct Ledger {
 
   /// What the compressed cache needs to be itself.
   size_t cache_bytes() const { return payload + metadata + shared; }
-  size_t total_bytes() const { return cache_bytes() + slack + staging + scratch; }
+  size_t total_bytes() const { return cache_bytes() + slack + staging + scratch + probe; }
   /// Bits per number of the uncompressed cache, everything in cache_bytes included.
   double effective_bits() const { return bits_over(channels_seen); }
   /// Bits per number of the rows that are still there.
@@ -30,7 +31,7 @@ struct Ledger {
 
   Ledger& operator+=(const Ledger& o) {
     payload += o.payload, metadata += o.metadata, shared += o.shared, slack += o.slack;
-    staging += o.staging, scratch += o.scratch, rows_seen += o.rows_seen;
+    staging += o.staging, scratch += o.scratch, probe += o.probe, rows_seen += o.rows_seen;
     rows_kept += o.rows_kept, channels_seen += o.channels_seen, channels_kept += o.channels_kept;
     tokens = tokens > o.tokens ? tokens : o.tokens;
     return *this;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "pith/attention_error.h"
 #include "pith/ledger.h"
 #include "pith/model.h"
 #include "pith/policy.h"
@@ -33,6 +34,7 @@ struct SessionOptions {
   /// Tokens whose rows stay exact under every policy, on top of its budget: a system prompt, tool
   /// schemas. Layers with a sliding window of their own forget them as the model does.
   std::vector<TokenRange> protect;
+  ErrorProbeOptions error_probe;  ///< estimates the policy's attention error while it runs
 };
 
 class Session {
@@ -68,6 +70,8 @@ class Session {
   Ledger ledger() const;
   /// What layer `layer`, KV head `head` holds now.
   HeadRows rows(int layer, int head) const;
+  /// The error probe's estimates, one a layer without a sliding window; empty without a probe.
+  std::vector<AttentionError> attention_errors() const;
   const Model& model() const;
   const SessionOptions& options() const;
   /// The policy with every budget as rows and every default spelled out, a line a layer group.

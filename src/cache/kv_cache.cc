@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "cache/error_probe.h"
 #include "cache/head_group.h"
 #include "pith/error.h"
 
@@ -12,6 +14,7 @@ namespace {
 
 struct Layer {
   std::vector<HeadGroup> groups;
+  std::optional<ErrorProbe> probe;
   size_t tokens = 0;
 };
 
@@ -26,6 +29,9 @@ void check_shape(const CacheShape& s) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("head_dim {}; supported: multiples of 16 up to 512", s.head_dim));
 }
+
+// Four rows a group of the probe.
+constexpr size_t kLeastProbeRows = 4 * ErrorProbe::kGroups;
 
 /// Indices that a policy names but the model lacks are mistakes, not no-ops.
 void check_ranges(const std::vector<IndexRange>& ranges, int size, const char* what) {
@@ -74,6 +80,10 @@ struct KvCache::Impl {
   /// How many of a step's last queries the selector of each KV head wants mass from: [G].
   std::vector<size_t> begin_step(int l, const float* q, size_t tokens);
   void attend(int l, AttendCall call);
+  /// What each KV head holds: [G] lists.
+  std::vector<std::vector<Span>> spans(Layer& layer) const;
+  /// Compares the answer of a step of one token with the sampled rows.
+  void probe(Layer& layer, const AttendCall& call);
   void append(int l, const LayerRows& rows);
 };
 
@@ -125,20 +135,38 @@ std::vector<size_t> KvCache::Impl::begin_step(int l, const float* q, size_t toke
   return wanted;
 }
 
+std::vector<std::vector<Span>> KvCache::Impl::spans(Layer& layer) const {
+  std::vector<std::vector<Span>> lists(static_cast<size_t>(shape.kv_heads));
+  for (HeadGroup& group : layer.groups)
+    for (size_t h = 0; h < group.heads().size(); ++h)
+      group.add_spans(h, lists[static_cast<size_t>(group.heads()[h])]);
+  return lists;
+}
+
+void KvCache::Impl::probe(Layer& layer, const AttendCall& call) {
+  const auto lists = spans(layer);
+  layer.probe->measure(
+      {.shape = {static_cast<size_t>(shape.query_heads), static_cast<size_t>(shape.kv_heads),
+                 static_cast<size_t>(shape.head_dim), 0},
+       .q = call.q,
+       .k = call.k,
+       .v = call.v,
+       .policy = call.out,
+       .spans = lists,
+       .rope = rope});
+}
+
 void KvCache::Impl::attend(int l, AttendCall call) {
   Layer& target = layer(l);
   const auto kv_heads = static_cast<size_t>(shape.kv_heads);
-  std::vector<std::vector<Span>> lists(kv_heads);
-  for (HeadGroup& group : target.groups)
-    for (size_t h = 0; h < group.heads().size(); ++h)
-      group.add_spans(h, lists[static_cast<size_t>(group.heads()[h])]);
-  const std::vector<std::span<const Span>> spans(lists.begin(), lists.end());
+  const auto lists = spans(target);
+  const std::vector<std::span<const Span>> seen(lists.begin(), lists.end());
   call.shape = {static_cast<size_t>(shape.query_heads), kv_heads,
                 static_cast<size_t>(shape.head_dim), 0};
   call.first_position = static_cast<int64_t>(target.tokens);
   if (!shape.sliding_window.empty())
     call.sliding_window = shape.sliding_window[static_cast<size_t>(l)];
-  call.spans = spans;
+  call.spans = seen;
   call.rope = rope;
   Array<float> scaled(context.memory, MemoryKind::kScratch);  // [T, H, D]
   for (const HeadGroup& group : target.groups) {
@@ -158,6 +186,7 @@ void KvCache::Impl::append(int l, const LayerRows& rows) {
   Layer& target = layer(l);
   for (HeadGroup& group : target.groups)
     group.append(rows, static_cast<size_t>(shape.kv_heads), staging);
+  if (target.probe) target.probe->append(rows.k, rows.v, rows.tokens);
   target.tokens += rows.tokens;
 }
 
@@ -185,6 +214,8 @@ void KvCache::step(int l, float* out, const float* q, const float* k, const floa
     call.chunk_mass = mass.data();
   }
   impl_->attend(l, call);
+  Layer& layer = impl_->layer(l);
+  if (layer.probe && out != nullptr && tokens == 1 && layer.probe->due()) impl_->probe(layer, call);
   impl_->append(l, {k, v, call.chunk_mass, tokens});
 }
 
@@ -208,6 +239,45 @@ void KvCache::protect(std::span<const TokenRange> ranges) {
   impl_->protected_rows = std::move(all);
   for (Layer& layer : impl_->layers)
     for (HeadGroup& group : layer.groups) group.protect(impl_->protected_rows);
+}
+
+void KvCache::start_error_probe(const ErrorProbeOptions& options, uint64_t seed) {
+  if (options.rows < kLeastProbeRows || options.every == 0 || !(options.max_error >= 0))
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("error probe: {} rows every {} steps, limit {}; use {} rows or more, a "
+                            "step of 1 or more and a limit of 0 (none) or more",
+                            options.rows, options.every, options.max_error, kLeastProbeRows));
+  for (const Layer& layer : impl_->layers)
+    for (const HeadGroup& group : layer.groups) {
+      if (group.coded())
+        throw Error(
+            ErrorCode::kUnsupported,
+            fmt::format("error probe: '{}' stores rows coded; errors of many rows cancel in "
+                        "an answer but not in a sample of them, so that an estimate would "
+                        "mislead; probe the policy over f16, bf16 or f32, and measure the "
+                        "codec with 'pith probe'",
+                        group.describe()));
+      if (group.cache_positions())
+        throw Error(ErrorCode::kUnsupported,
+                    "error probe: a policy with positions inside the cache (rope=cache) is not an "
+                    "approximation of exact attention; use rope=true or leave the probe out");
+    }
+  for (size_t l = 0; l < impl_->layers.size(); ++l) {
+    const auto& sliding = impl_->shape.sliding_window;
+    if (!sliding.empty() && sliding[l] > 0) continue;
+    impl_->layers[l].probe.emplace(impl_->context,
+                                   AttentionShape{static_cast<size_t>(impl_->shape.query_heads),
+                                                  static_cast<size_t>(impl_->shape.kv_heads),
+                                                  static_cast<size_t>(impl_->shape.head_dim), 0},
+                                   static_cast<int>(l), seed, options);
+  }
+}
+
+std::vector<AttentionError> KvCache::attention_errors() const {
+  std::vector<AttentionError> errors;
+  for (const Layer& layer : impl_->layers)
+    if (layer.probe) errors.push_back(layer.probe->result());
+  return errors;
 }
 
 void KvCache::end_prefill() {

@@ -8,6 +8,7 @@
 
 #include "append/schedule.h"
 #include "attend/attend.h"
+#include "pith/attention_error.h"
 #include "pith/ledger.h"
 #include "pith/policy.h"
 #include "pith/session.h"
@@ -48,6 +49,13 @@ class KvCache {
   /// has no sliding window of its own, on top of the policy's budget, unseen by its selectors.
   /// Throws kInvalidArgument as ProtectedRows::add does, with nothing changed.
   void protect(std::span<const TokenRange> ranges);
+  /// Starts the error probe: steps of one token are compared from then on, in layers without a
+  /// sliding window. To be called before the first row. Throws kInvalidArgument for fewer rows than
+  /// 64 or `every` of 0, kUnsupported for codecs that are not dense
+  /// and for policies that move positions.
+  void start_error_probe(const ErrorProbeOptions& options, uint64_t seed);
+  /// One a probed layer; empty without a probe.
+  std::vector<AttentionError> attention_errors() const;
   /// Tells the selectors that the prompt is complete.
   void end_prefill();
 

@@ -44,8 +44,8 @@ void release(std::byte* p, size_t capacity) noexcept {
 }  // namespace
 
 const char* to_string(MemoryKind kind) {
-  constexpr const char* kNames[kMemoryKinds] = {"payload", "metadata", "shared",
-                                                "staging", "scratch",  "weights"};
+  constexpr const char* kNames[kMemoryKinds] = {"payload", "metadata", "shared", "staging",
+                                                "scratch", "weights",  "probe"};
   return kNames[static_cast<size_t>(kind)];
 }
 

@@ -20,8 +20,9 @@ enum class MemoryKind : uint8_t {
   kStaging,   ///< rows on their way into a coded form
   kScratch,   ///< temporary results of one step
   kWeights,   ///< model weights held in memory of our own (not the mapped file)
+  kProbe,     ///< exact rows that the error probe keeps aside
 };
-inline constexpr size_t kMemoryKinds = 6;
+inline constexpr size_t kMemoryKinds = 7;
 
 const char* to_string(MemoryKind kind);
 

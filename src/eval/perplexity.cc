@@ -90,9 +90,11 @@ std::vector<int32_t> Perplexity::piece_tokens(size_t piece) const {
   return ids;
 }
 
-Perplexity::Stream Perplexity::start(const Policy& policy, uint64_t seed, int threads) const {
+Perplexity::Stream Perplexity::start(const Policy& policy, uint64_t seed, int threads,
+                                     bool probe) const {
   SessionOptions o = options_.session;
   o.policy = policy, o.seed = seed, o.threads = threads, o.context = window_;
+  if (!probe) o.error_probe = {};
   Stream stream{Session(model_, o), {}, {}};
   stream.result.policy = stream.session.describe_policy();
   stream.result.predictions.reserve(scored());
@@ -102,9 +104,9 @@ Perplexity::Stream Perplexity::start(const Policy& policy, uint64_t seed, int th
 std::vector<PieceResult> Perplexity::run(size_t piece, std::span<const PerplexityRun> runs,
                                          const Advance& advance) {
   const auto ids = piece_tokens(piece);
-  Stream base = start(base_, 0, options_.session.threads);
+  Stream base = start(base_, 0, options_.session.threads, /*probe=*/false);
   std::vector<Stream> streams;
-  for (const PerplexityRun& r : runs) streams.push_back(start(r.policy, r.seed, 1));
+  for (const PerplexityRun& r : runs) streams.push_back(start(r.policy, r.seed, 1, /*probe=*/true));
   const bool done = options_.mode == PerplexityMode::kChunks
                         ? at_once(ids, base, streams, advance)
                         : by_steps(ids, base, streams, advance);
@@ -112,6 +114,7 @@ std::vector<PieceResult> Perplexity::run(size_t piece, std::span<const Perplexit
   if (!done) return results;
   for (Stream& s : streams) {
     s.result.ledger = s.session.ledger();
+    s.result.attention_errors = s.session.attention_errors();
     results.push_back(std::move(s.result));
   }
   return results;

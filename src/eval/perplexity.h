@@ -40,8 +40,9 @@ struct PerplexityOptions {
 /// One policy with one seed over one piece.
 struct PieceResult {
   std::vector<Prediction> predictions;
-  Ledger ledger;       ///< after the piece
-  std::string policy;  ///< as the session spells it out
+  Ledger ledger;                                 ///< after the piece
+  std::string policy;                            ///< as the session spells it out
+  std::vector<AttentionError> attention_errors;  ///< after the piece, if the session probes
   double seconds = 0;
 };
 
@@ -72,7 +73,7 @@ class Perplexity {
  private:
   struct Stream;
   std::vector<int32_t> piece_tokens(size_t piece) const;
-  Stream start(const Policy& policy, uint64_t seed, int threads) const;
+  Stream start(const Policy& policy, uint64_t seed, int threads, bool probe) const;
   bool at_once(std::span<const int32_t> ids, Stream& base, std::vector<Stream>& streams,
                const Advance& advance);
   bool by_steps(std::span<const int32_t> ids, Stream& base, std::vector<Stream>& streams,

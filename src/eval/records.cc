@@ -65,6 +65,7 @@ Record to_record(const Ledger& l) {
           {"slack", l.slack},
           {"staging", l.staging},
           {"scratch", l.scratch},
+          {"probe", l.probe},
           {"cache_bytes", l.cache_bytes()},
           {"effective_bits", l.effective_bits()}};
 }
@@ -75,6 +76,7 @@ Ledger ledger_from(const Record& r) {
   l.channels_seen = r.at("channels_seen"), l.channels_kept = r.at("channels_kept");
   l.payload = r.at("payload"), l.metadata = r.at("metadata"), l.shared = r.at("shared");
   l.slack = r.at("slack"), l.staging = r.at("staging"), l.scratch = r.at("scratch");
+  l.probe = r.value("probe", size_t{0});  // records of before have none
   return l;
 }
 

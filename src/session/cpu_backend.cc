@@ -21,6 +21,7 @@ class CpuBackend final : public Backend {
                                          o.policy, o.seed, &model_->weights().rope)),
         forward_(engine_->context, *model_, o.chunk, precision_) {
     cache_->protect(o.protect);
+    if (o.error_probe.rows > 0) cache_->start_error_probe(o.error_probe, o.seed);
   }
   CpuBackend(const CpuBackend& o)
       : model_(o.model_),
@@ -38,10 +39,14 @@ class CpuBackend final : public Backend {
   void all_logits(const Session::LogitsSink& sink) override { forward_.all_logits(sink); }
   void protect(std::span<const TokenRange> ranges) override { cache_->protect(ranges); }
   HeadRows rows(int layer, int head) const override { return cache_->rows(layer, head); }
+  std::vector<AttentionError> attention_errors() const override {
+    return cache_->attention_errors();
+  }
   Ledger ledger() const override {
     Ledger ledger = cache_->ledger();
     ledger.scratch = engine_->memory.bytes(MemoryKind::kScratch);
     ledger.staging = engine_->memory.bytes(MemoryKind::kStaging);
+    ledger.probe = engine_->memory.bytes(MemoryKind::kProbe);
     return ledger;
   }
   std::string describe_policy() const override { return cache_->describe(); }

@@ -105,12 +105,22 @@ class Generation {
       if (at_limit()) return StopReason::kMaxTokens;
       if (session_.tokens() >= session_.context()) return StopReason::kContextFull;
       logits = session_.decode(token);
+      if (attention_fails()) return StopReason::kAttentionError;
     }
   }
 
   bool at_limit() const {
     return options_.max_tokens >= 0 &&
            result_.tokens.size() >= static_cast<size_t>(options_.max_tokens);
+  }
+
+  // Rows that a policy has dropped do not come back, so nothing but an end is left to do.
+  bool attention_fails() const {
+    const double most = session_.options().error_probe.max_error;
+    if (most <= 0) return false;
+    const auto errors = session_.attention_errors();
+    return std::any_of(errors.begin(), errors.end(),
+                       [&](const AttentionError& e) { return e.low > most; });
   }
 
   bool is_end(int32_t token) const {
@@ -147,6 +157,7 @@ const char* to_string(StopReason reason) {
     case StopReason::kMaxTokens: return "token limit";
     case StopReason::kContextFull: return "context full";
     case StopReason::kCancelled: return "cancelled";
+    case StopReason::kAttentionError: return "attention error above the limit";
   }
   return "unknown";
 }

@@ -32,6 +32,9 @@ size_t next_chunk(size_t left, size_t chunk) {
 }
 
 std::unique_ptr<Backend> make_backend(std::shared_ptr<const Model> model, const SessionOptions& o) {
+  if (o.device == Device::kCuda && o.error_probe.rows > 0)
+    throw Error(ErrorCode::kUnsupported,
+                "the error probe is not on the GPU; leave it out, or use --device cpu");
   return o.device == Device::kCuda ? make_cuda_backend(std::move(model), o)
                                    : make_cpu_backend(std::move(model), o);
 }
@@ -135,6 +138,9 @@ void Session::protect(std::span<const TokenRange> ranges) {
 
 size_t Session::tokens() const { return state_->tokens; }
 size_t Session::context() const { return state_->options.context; }
+std::vector<AttentionError> Session::attention_errors() const {
+  return state_->backend->attention_errors();
+}
 HeadRows Session::rows(int layer, int head) const { return state_->backend->rows(layer, head); }
 const Model& Session::model() const { return *state_->model; }
 const SessionOptions& Session::options() const { return state_->options; }

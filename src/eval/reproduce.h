@@ -1,0 +1,79 @@
+#pragma once
+// The tables and figures of the papers that Pith's methods come from, measured on a model and a
+// text of the user's, ours beside the paper's numbers. A paper's numbers are of another model and
+// often of another metric: what can be compared is the direction, which each table's claims check.
+// Cost: minutes on a small model; `quick` takes shorter texts, fewer settings and seeds.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pith/session.h"
+
+namespace pith {
+
+/// A number with its deviation over seeds, 0 for one run; or none.
+struct Cell {
+  std::optional<double> value;
+  double deviation = 0;
+};
+
+struct Column {
+  std::string name;
+  int digits = 3;      ///< behind the point
+  bool paper = false;  ///< the paper's own number
+};
+
+struct TableRow {
+  std::string name;    ///< the method or setting
+  std::string policy;  ///< what ran, "" if that is in the name
+  std::vector<Cell> cells;
+};
+
+/// What the paper says of its table, and whether ours says so too.
+struct Claim {
+  std::string paper, ours;
+  bool holds = false;
+};
+
+struct ReproducedTable {
+  std::string id, title;
+  std::string source;    ///< the paper's table, with its model and metric
+  std::string protocol;  ///< what we ran
+  std::vector<Column> columns;
+  std::vector<TableRow> rows;
+  std::vector<Claim> claims;
+};
+
+/// Hears of work done in a stage, from any thread but one at a time; false = stop.
+using StageProgress = std::function<bool(const std::string& stage, size_t done, size_t total)>;
+
+struct ReproduceOptions {
+  std::shared_ptr<const Model> model;
+  std::vector<int32_t> text;  ///< tokens
+  SessionOptions session;     ///< threads, seed, chunk, memory and instruction set
+  size_t seeds = 3;           ///< of randomised policies
+  bool quick = false;
+  StageProgress progress;
+  /// Receives each table when it is finished.
+  std::function<void(const ReproducedTable&)> finished;
+};
+
+/// Thrown when `progress` asks to stop.
+struct ReproduceCancelled {};
+
+struct Reproduction {
+  std::string_view name, summary;
+  size_t tokens, quick_tokens;  ///< that the text must have
+  void (*run)(const ReproduceOptions& options);
+};
+/// One a paper.
+std::span<const Reproduction> reproductions();
+/// Throws kInvalidArgument for names that are none.
+const Reproduction& find_reproduction(std::string_view name);
+
+}  // namespace pith
