@@ -68,9 +68,10 @@ std::string comparison_figure(const ResultGroup& group, const Comparison& c) {
   for (size_t i = 0; i < front.size(); ++i) {
     const ResultRow& row = group.rows[front[i].row];
     border.points.emplace_back(front[i].cost, front[i].value);
-    list += fmt::format("<li><b>{}</b> {}, {}</li>", policy_html(row.policy),
-                        c.score ? percent(row.score.mean) : figure(row.divergence),
-                        c.bytes ? bytes_text(row.bytes) : seconds_text(row.seconds));
+    list +=
+        fmt::format("<li><b>{}</b> <span>{},</span> <span>{}</span></li>", policy_html(row.policy),
+                    c.score ? percent(row.score.mean) : figure(row.divergence),
+                    c.bytes ? bytes_text(row.bytes) : seconds_text(row.seconds));
   }
   plot.lines.push_back(std::move(border));
   for (const FrontPoint& p : points) {
@@ -308,10 +309,10 @@ std::string probe_section(const ProbeGroup& group) {
   HtmlTable table{fmt::format("Relative error of each layer's attention. Mean over heads and {} "
                               "seeds; the stronger the colour, the larger (logarithm).",
                               group.seeds),
-                  {"policy", "all layers"},
+                  {"policy"},
                   {}};
-  for (size_t l = 0; l < layers; ++l) table.heads.push_back(fmt::format("layer {}", l));
-  table.heads.insert(table.heads.end(), {"kept", "bits"});
+  for (size_t l = 0; l < layers; ++l) table.heads.push_back(fmt::format("L{}", l));
+  table.heads.insert(table.heads.end(), {"all", "kept", "bits"});
   for (const ProbeRow& row : group.rows) {
     std::vector<std::string> cells{policy_html(row.policy)};
     for (const double e : row.layers) cells.push_back(scale.cell(e, figure(e, 2)));
