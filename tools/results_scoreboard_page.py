@@ -103,6 +103,15 @@ def length_table(board, length):
     return table(heads + [f"{name}, %" for name in more], rows)
 
 
+def unmeasured(board, length):
+    """What other lengths have and this one has not, as the run was ended before it."""
+    every = {policy for n in board.lengths for policy in board.ppl("continue", n)}
+    absent = sorted(every - set(board.ppl("continue", length)))
+    return [f"Not measured at this length, as the run was ended before ({len(absent)} of "
+            f"{len(every)}): " + ", ".join(f"`{policy}`" for policy in absent) + ".", ""] \
+        if absent else []
+
+
 def exact_alone(board):
     rows = []
     for (kind, name, length), found in board.rows.items():
@@ -219,7 +228,8 @@ def page(board, command):
              "makes this page, its figures as JSON lines (`docs/results/scoreboard.jsonl`) and "
              "[the same with plots](report.html).", "", *setting_lines(board), ""]
     for length in board.lengths:
-        lines += [f"## {length} tokens", "", *length_table(board, length), ""]
+        lines += [f"## {length} tokens", "", *length_table(board, length), "",
+                  *unmeasured(board, length)]
     alone = exact_alone(board)
     if alone:
         lines += ["## Tasks that say nothing here", "",
