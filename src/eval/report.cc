@@ -53,8 +53,7 @@ Facts facts_of(const Results& results) {
       f.policies.insert(row.policy), f.seeds = std::max(f.seeds, row.seeds);
   }
   for (const ProbeGroup& g : results.probes) {
-    f.models.insert(g.model.substr(g.model.find_last_of('/') + 1)),
-        f.seeds = std::max(f.seeds, static_cast<size_t>(g.seeds));
+    f.models.insert(g.model), f.seeds = std::max(f.seeds, static_cast<size_t>(g.seeds));
     for (const ProbeRow& row : g.rows) f.policies.insert(row.policy);
   }
   for (const SelectorCost& c : results.costs) f.policies.insert(c.policy);

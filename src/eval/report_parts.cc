@@ -295,8 +295,6 @@ class HeatScale {
   double most_ = 0, least_ = std::numeric_limits<double>::infinity();
 };
 
-std::string file_name(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
-
 }  // namespace
 
 std::string probe_section(const ProbeGroup& group) {
@@ -324,8 +322,7 @@ std::string probe_section(const ProbeGroup& group) {
   return fmt::format(
              "<p>{} tokens of {}, the last {} as queries. Null control, exact f32 rows "
              "against themselves: {}.</p>",
-             group.tokens, escape_html(file_name(group.text)), group.queries,
-             figure(group.null_error)) +
+             group.tokens, escape_html(group.text), group.queries, figure(group.null_error)) +
          table.text();
 }
 

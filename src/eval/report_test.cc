@@ -162,7 +162,7 @@ TEST(Report, UnfinishedPoliciesAreSaidToBeSoAndNotCompared) {
 }
 
 TEST(Report, ErrorsStandUnderTheirLayer) {
-  ProbeGroup group{"m", "folder/<a>.txt", 2048, 256, 3, 0, {}};
+  ProbeGroup group{"m", "<a>.txt", 2048, 256, 3, 0, {}};
   group.rows.push_back({"exact+int4", false, 1, 4.5, 1, {0.2, 0.03}, {0.1, 0.3}});
   group.rows.push_back({"exact+qjl", true, 1, 4.5, 1, {0.25, 0}, {0.5, 0}});
   const std::string html = probe_section(group);
