@@ -46,7 +46,8 @@ def presets(lines):
             continue
         most = max(row["count"] for row in rows)
         for row in sorted(rows, key=lambda row: (row["kl"][0], row["bits"])):
-            if row["count"] < most:
+            # Trained dictionaries belong to one model, and their files to a place.
+            if row["count"] < most or "dict=" in row["policy"]:
                 continue
             preset = {"policy": row["policy"], "model": model, "context": length,
                       "seeds": row["seeds"], "kl": row["kl"], "bits": row["bits"]}
