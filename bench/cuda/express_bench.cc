@@ -68,11 +68,12 @@ void halving(Bench& b, int size, int groups, Walk walk) {
   fmt::print(
       "{{\"what\": \"halving, {}\", \"size\": {}, \"runs\": {}, \"us\": {:.1f}, "
       "\"TFLOP_s\": {:.2f}}}\n",
-      walk == Walk::kPairs ? call.wide(device_rule(rule)) ? "pairs, wide" : "pairs" : "rows", size, kHeads * groups, us,
-      entries * 4 * kDim / us / 1e6);
+      walk == Walk::kPairs ? call.wide(device_rule(rule)) ? "pairs, wide" : "pairs" : "rows", size,
+      kHeads * groups, us, entries * 4 * kDim / us / 1e6);
 }
 
-/// Decode attention over the coreset of n tokens, and what keeping it cost a token on the way there.
+/// Decode attention over the coreset of n tokens, and what keeping it cost a token on the way
+/// there.
 void decode(Bench& b, uint32_t target, int n, int batch) {
   const size_t numbers = static_cast<size_t>(kHeads) * n * kDim;
   const auto k = fresh_normals(b, numbers, 1), v = fresh_normals(b, numbers, 2);
@@ -84,24 +85,25 @@ void decode(Bench& b, uint32_t target, int n, int batch) {
   check(cudaStreamSynchronize(b.stream), "before the updates");
   check(cudaEventRecord(begin, b.stream), "event");
   for (int done = 0; done < n; done += batch) {
-    stream.take({k.data() + static_cast<size_t>(done) * kDim,
-                 v.data() + static_cast<size_t>(done) * kDim, static_cast<size_t>(n) * kDim, kDim,
-                 std::min(batch, n - done)},
-                b.stream);
+    stream.take(
+        {k.data() + static_cast<size_t>(done) * kDim, v.data() + static_cast<size_t>(done) * kDim,
+         static_cast<size_t>(n) * kDim, kDim, std::min(batch, n - done)},
+        b.stream);
   }
   check(cudaEventRecord(end, b.stream), "event");
   check(cudaEventSynchronize(end), "updates");
   float ms = 0;
   check(cudaEventElapsedTime(&ms, begin, end), "elapsed");
   std::vector<DeviceSpan> spans(kHeads);
-  check(cudaMemcpy(spans.data(), stream.spans(), sizeof(DeviceSpan) * kHeads,
-                   cudaMemcpyDeviceToHost),
-        "spans");
+  check(
+      cudaMemcpy(spans.data(), stream.spans(), sizeof(DeviceSpan) * kHeads, cudaMemcpyDeviceToHost),
+      "spans");
   const auto q = fresh_normals(b, static_cast<size_t>(kQueryHeads) * kDim, 3);
   const DeviceArray<float> out(b.counter, MemoryKind::kScratch, q.size(), b.stream);
   const DecodeShape shape{1, kQueryHeads, kHeads, kDim, 1, 0};
   const DecodeScratch scratch(b.counter, shape, b.stream);
-  const DecodeCall call{shape, DType::kBF16, q.data(), nullptr, stream.spans(), out.data(), nullptr};
+  const DecodeCall call{shape,          DType::kBF16, q.data(), nullptr,
+                        stream.spans(), out.data(),   nullptr};
   // A layer's coreset is read once a token, after the other layers' and the weights: 400 MB are
   // written between calls so that it is not found in L2. The write's own time is subtracted.
   DeviceArray<char> other(b.counter, MemoryKind::kScratch, size_t{200} << 20, b.stream);
@@ -109,10 +111,12 @@ void decode(Bench& b, uint32_t target, int n, int batch) {
     check(cudaMemsetAsync(other.data(), 1, other.size(), b.stream), "flush");
   };
   const double flush_us = time_us(b.stream, 8, [&](int) { flush(); });
-  const double us = time_us(b.stream, 8, [&](int) {
-                      flush();
-                      decode_dense(call, scratch, b.stream);
-                    }) - flush_us;
+  const double us = time_us(b.stream, 8,
+                            [&](int) {
+                              flush();
+                              decode_dense(call, scratch, b.stream);
+                            }) -
+                    flush_us;
   fmt::print(
       "{{\"what\": \"express decode\", \"s\": {}, \"n\": {}, \"rows_held\": {}, \"us\": {:.2f}, "
       "\"batch\": {}, \"update_us_per_token\": {:.4f}}}\n",

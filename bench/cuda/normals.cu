@@ -7,8 +7,7 @@
 namespace pith::cuda {
 namespace {
 
-__global__ void __launch_bounds__(256)
-    normals_kernel(__nv_bfloat16* out, size_t n, uint64_t seed) {
+__global__ void __launch_bounds__(256) normals_kernel(__nv_bfloat16* out, size_t n, uint64_t seed) {
   const DevicePhilox random = DevicePhilox::make(seed, 0, 0);
   for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; 2 * i < n;
        i += size_t{gridDim.x} * blockDim.x) {

@@ -1,7 +1,8 @@
 // Express prefill on the GPU: milliseconds for all attention of a layer, coresets included, and the
-// output's error against exact attention on sampled queries of the second half. 32 query heads, 8 KV
-// heads, D 128, bf16, token-major. Two kinds of rows: independent normal ones, of which any coreset
-// can only be a sample, and rows in 64 clusters. One JSON line a result; peers: tools/gpu/peers.py
+// output's error against exact attention on sampled queries of the second half. 32 query heads, 8
+// KV heads, D 128, bf16, token-major. Two kinds of rows: independent normal ones, of which any
+// coreset can only be a sample, and rows in 64 clusters. One JSON line a result; peers:
+// tools/gpu/peers.py
 // --prefill-only.
 //   cuda_prefill_bench [--tokens N] [--s S] [--chunk C]
 
@@ -35,8 +36,12 @@ struct Prompt {
     check(cudaGetLastError(), "random rows");
   }
   ExpressPrefillRows rows() const {
-    return {kQueryHeads, 0, {q.data(), kQueryWidth, kDim}, {k.data(), kWidth, kDim},
-            {v.data(), kWidth, kDim}, out.data()};
+    return {kQueryHeads,
+            0,
+            {q.data(), kQueryWidth, kDim},
+            {k.data(), kWidth, kDim},
+            {v.data(), kWidth, kDim},
+            out.data()};
   }
   int tokens;
   DeviceArray<uint16_t> q, k, v, out;  // [T, heads, D]
@@ -51,8 +56,8 @@ double sampled_error(Bench& b, const Prompt& p) {
   std::mt19937 random(5);
   for (int i = 0; i < kSamples; ++i) {
     const size_t t = p.tokens / 2 + random() % (p.tokens - p.tokens / 2);
-    check(cudaMemcpyAsync(q.data() + i * kQueryWidth, p.q.data() + t * kQueryWidth,
-                          2 * kQueryWidth, cudaMemcpyDeviceToDevice, b.stream),
+    check(cudaMemcpyAsync(q.data() + i * kQueryWidth, p.q.data() + t * kQueryWidth, 2 * kQueryWidth,
+                          cudaMemcpyDeviceToDevice, b.stream),
           "sample");
     check(cudaMemcpyAsync(bits.data() + i * kQueryWidth, p.out.data() + t * kQueryWidth,
                           2 * kQueryWidth, cudaMemcpyDeviceToHost, b.stream),

@@ -98,14 +98,15 @@ std::string group_table(const ResultGroup& group) {
   table.caption = fmt::format(
       "{}. ±: {}.", group_title(group),
       task ? "deviation over seeds" : "standard error, with several seeds their deviation");
-  table.heads =
-      task ? std::vector<std::string>{"policy", "seeds", "samples", "score", "by turn, %"}
-           : std::vector<std::string>{"policy", "seeds",    "predictions", "KL, nats", "KL median",
-                                      "KL 99%", "same top", "perplexity",  "ln ratio"};
-  for (const char* head : {"kept", "KV cache", "bits", "seconds"}) table.heads.emplace_back(head);
+  // What matters first: on a phone the last columns are a swipe away.
+  table.heads = task ? std::vector<std::string>{"policy", "score", "by turn, %"}
+                     : std::vector<std::string>{"policy",   "KL, nats",   "KL median", "KL 99%",
+                                                "same top", "perplexity", "ln ratio"};
+  for (const char* head : {"kept", "KV cache", "bits", "seconds", "seeds"})
+    table.heads.emplace_back(head);
+  table.heads.emplace_back(task ? "samples" : "predictions");
   for (const ResultRow& row : group.rows) {
-    std::vector<std::string> cells{policy_html(row.policy), std::to_string(row.seeds),
-                                   count_text(group, row)};
+    std::vector<std::string> cells{policy_html(row.policy)};
     if (task) {
       cells.push_back(percent(row.score.mean) +
                       (row.seeds > 1 ? fmt::format(" ±{:.1f}", 100 * row.score.error) : ""));
@@ -116,8 +117,9 @@ std::string group_table(const ResultGroup& group) {
             percent(row.same_top.mean), figure(row.perplexity), figure(row.ln_ratio)})
         cells.push_back(cell);
     }
-    for (const std::string& cell : {percent(row.kept), bytes_text(row.bytes),
-                                    fmt::format("{:.2f}", row.bits), seconds_text(row.seconds)})
+    for (const std::string& cell :
+         {percent(row.kept), bytes_text(row.bytes), fmt::format("{:.2f}", row.bits),
+          seconds_text(row.seconds), std::to_string(row.seeds), count_text(group, row)})
       cells.push_back(cell);
     table.rows.push_back(std::move(cells));
   }

@@ -83,8 +83,7 @@ Held run(const Stream& s, const ExpressRule& rule, const std::vector<int>& batch
   ExpressDevice device(counter, rule, site_of(s), nullptr);
   size_t done = 0;
   for (size_t i = 0; done < static_cast<size_t>(s.rows); ++i) {
-    const int n =
-        std::min(batches[i % batches.size()], s.rows - static_cast<int>(done));
+    const int n = std::min(batches[i % batches.size()], s.rows - static_cast<int>(done));
     device.take({k.data() + done * s.dim, v.data() + done * s.dim,
                  static_cast<size_t>(s.rows) * s.dim, static_cast<size_t>(s.dim), n},
                 nullptr);
@@ -145,7 +144,8 @@ TEST(CudaExpress, BatchesDoNotMatter) {
     const Stream s(3001, 128, DType::kBF16, target);
     const ExpressRule rule = rule_for(target, 128);
     const Held one = run(s, rule, {s.rows});
-    for (const std::vector<int>& batches : {std::vector{1}, std::vector{3, 1, 64, 7}, std::vector{256}}) {
+    for (const std::vector<int>& batches :
+         {std::vector{1}, std::vector{3, 1, 64, 7}, std::vector{256}}) {
       const Held other = run(s, rule, batches);
       EXPECT_EQ(one.positions, other.positions);
       EXPECT_EQ(one.log_weights, other.log_weights);

@@ -111,7 +111,8 @@ Kept on_device(const Problem& p, bool wide = false) {
     const int32_t* run = p.numbers.data() + i * r.size;
     std::vector<uint32_t> places;
     for (int j = 0; j < count[i]; ++j)
-      places.push_back(static_cast<uint32_t>(std::find(run, run + r.size, host[i * most + j]) - run));
+      places.push_back(
+          static_cast<uint32_t>(std::find(run, run + r.size, host[i * most + j]) - run));
     out.push_back(places);
   }
   return out;
@@ -176,7 +177,8 @@ class PairOracle {
         d[c] = entry(2 * b, 2 * c) - entry(2 * b, 2 * c + 1) - entry(2 * b + 1, 2 * c) +
                entry(2 * b + 1, 2 * c + 1);
       }
-      largest = std::max({largest, std::fabs(entry(2 * b, 2 * b)), std::fabs(entry(2 * b + 1, 2 * b + 1))});
+      largest = std::max(
+          {largest, std::fabs(entry(2 * b, 2 * b)), std::fabs(entry(2 * b + 1, 2 * b + 1))});
       const double width = std::sqrt(std::max(d[b], 0.0));
       widest = std::max(widest, width);
       const double c_b = threshold * width * widest;

@@ -15,7 +15,9 @@ namespace {
 /// Token-major heads [T, heads, D].
 struct Tokens {
   Tokens(int rows, int heads_of_all, int d, DType type, uint32_t seed)
-      : heads(heads_of_all), dim(d), x(normals(static_cast<size_t>(rows) * heads * dim, type, seed)) {}
+      : heads(heads_of_all),
+        dim(d),
+        x(normals(static_cast<size_t>(rows) * heads * dim, type, seed)) {}
   HeadRows on(const DeviceArray<uint16_t>& device) const {
     return {device.data(), static_cast<size_t>(heads) * dim, static_cast<size_t>(dim)};
   }
@@ -200,9 +202,12 @@ ExpressRule rule_for(uint32_t target, int dim) {
 
 TEST(ExpressPlan, SnapshotsStandForAllRows) {
   for (const uint32_t target : {8u, 16u, 64u, 256u}) {
-    for (const ExpressPrefillShape& shape :
-         {ExpressPrefillShape{1, 0, 0, 16}, {5000, 0, 0, 64}, {5003, 4, 32, 100}, {70000, 4, 64, 512},
-          {3, 4, 8, 16}, {600, 4, 0, 7}}) {
+    for (const ExpressPrefillShape& shape : {ExpressPrefillShape{1, 0, 0, 16},
+                                             {5000, 0, 0, 64},
+                                             {5003, 4, 32, 100},
+                                             {70000, 4, 64, 512},
+                                             {3, 4, 8, 16},
+                                             {600, 4, 0, 7}}) {
       const ExpressPlan plan = plan_express(rule_for(target, 64), shape);
       int queries = 0;
       size_t chunks = 0;
@@ -245,7 +250,8 @@ std::vector<Snapshot> snapshot(const ExpressDevice& stream, int heads) {
   std::vector<int64_t> positions(static_cast<size_t>(heads) * a.capacity);
   std::vector<float> weights(positions.size());
   check(cudaMemcpy(spans.data(), a.spans, heads * sizeof(DeviceSpan), cudaMemcpyDeviceToHost), "");
-  check(cudaMemcpy(positions.data(), a.positions, 8 * positions.size(), cudaMemcpyDeviceToHost), "");
+  check(cudaMemcpy(positions.data(), a.positions, 8 * positions.size(), cudaMemcpyDeviceToHost),
+        "");
   check(cudaMemcpy(weights.data(), a.log_weights, 4 * weights.size(), cudaMemcpyDeviceToHost), "");
   std::vector<Snapshot> out(heads);
   for (int h = 0; h < heads; ++h)
@@ -261,7 +267,8 @@ void compare_with_stream(const Shape& s, uint32_t target, const ExpressPrefillSh
   const ExpressRule rule = rule_for(target, s.dim);
   const ExpressSite site{s.dtype, s.dim, s.kv_heads, 0, 3, 1, 0};
   ExpressPrefill prefill(in.counter, rule, site, prompt, nullptr);
-  ExpressPrefillRows rows{s.query_heads, 0, in.q.on(in.q_device), in.k.on(in.k_device),
+  ExpressPrefillRows rows{s.query_heads,        0,
+                          in.q.on(in.q_device), in.k.on(in.k_device),
                           in.v.on(in.v_device), in.out.data()};
   prefill.run(rows, nullptr);
   const auto got = to_host(in.out);
@@ -277,7 +284,8 @@ void compare_with_stream(const Shape& s, uint32_t target, const ExpressPrefillSh
     taken = std::max(taken, end);
   };
   double worst = 0;
-  for (int first = 0; first < s.tokens; first += first == 0 ? prompt.sink + prompt.chunk : prompt.chunk) {
+  for (int first = 0; first < s.tokens;
+       first += first == 0 ? prompt.sink + prompt.chunk : prompt.chunk) {
     const int body_rows = std::max(0, first - prompt.sink - prompt.window);
     take_to(body_rows);
     const auto held = snapshot(stream, s.kv_heads);

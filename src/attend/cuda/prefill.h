@@ -44,15 +44,15 @@ struct PrefillCall {
   int head_dim = 0;            // D: 64 or 128
   float scale = 0;             ///< of q.k; 0 = 1/sqrt(D)
   HeadRows q, k, v;
-  void* out = nullptr;  // strides of q
+  void* out = nullptr;                       // strides of q
   const PrefillChunk* chunks = nullptr;      // [chunk_count], on the device
   const PrefillSegment* segments = nullptr;  // on the device
   const int32_t* pool = nullptr;             // [G, pool_stride] row numbers, on the device
   size_t pool_stride = 0;
   int chunk_count = 0;
-  int most_queries = 0;  ///< of a chunk
+  int most_queries = 0;   ///< of a chunk
   int most_segments = 0;  ///< of a chunk
-  int most_rows = 0;     ///< that a query sees: its segments' and the exact ones
+  int most_rows = 0;      ///< that a query sees: its segments' and the exact ones
 
   /// Throws kInvalidArgument for shapes and dtypes that the kernels do not know.
   void check() const;

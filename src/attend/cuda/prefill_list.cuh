@@ -16,18 +16,18 @@ struct PrefillParams {
   const PrefillSegment* segments;
   const int32_t* pool;
   size_t pool_stride;
-  float scale;          // of scores, in units of log2
-  int pack;             // query heads of a tile
-  int groups;           // blocks of `pack` heads a KV head
-  int tiles;            // of a chunk
-  int list_rows;        // room in the list
+  float scale;    // of scores, in units of log2
+  int pack;       // query heads of a tile
+  int groups;     // blocks of `pack` heads a KV head
+  int tiles;      // of a chunk
+  int list_rows;  // room in the list
 };
 
 /// Tile row m is query first + m / pack of head first_head + m % pack.
 struct QueryTile {
-  int first, count;        // queries of the tile
+  int first, count;  // queries of the tile
   int first_head, kv_head;
-  int weighted;            // rows of the list before the exact ones
+  int weighted;  // rows of the list before the exact ones
   int exact_from;
   int pack;
 
@@ -55,8 +55,9 @@ __device__ inline QueryTile query_tile(const PrefillParams& p, const PrefillChun
 }
 
 /// Writes the chunk's list, row numbers and log-weights in units of log2, and returns how many rows
-/// come before the exact ones. All threads call it, with a barrier to follow. Every thread looks its rows' segments up: walking through the segments in turn
-/// would wait for memory twice for each of them.
+/// come before the exact ones. All threads call it, with a barrier to follow. Every thread looks
+/// its rows' segments up: walking through the segments in turn would wait for memory twice for each
+/// of them.
 __device__ inline int make_list(int* numbers, float* weights, const PrefillParams& p,
                                 const PrefillChunk& chunk) {
   __shared__ int ends[kMostSegments], froms[kMostSegments];  // from: row 0's place in the pool

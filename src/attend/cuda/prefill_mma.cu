@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(kThreads) mma_kernel(const __grid_constant__ P
 #pragma unroll
       for (int n = 0; n < D / 16; ++n) {
         uint32_t b[4];
-        load_matrices_turned(
-            b, space.v(j % 2) + piece_at<D>(16 * i + lane % 16, 2 * n + lane / 16));
+        load_matrices_turned(b,
+                             space.v(j % 2) + piece_at<D>(16 * i + lane % 16, 2 * n + lane / 16));
         mma<T>(acc[2 * n], a[0], a[1], a[2], a[3], b[0], b[1]);
         mma<T>(acc[2 * n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
       }

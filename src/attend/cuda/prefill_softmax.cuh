@@ -12,9 +12,9 @@ struct QuerySums {
   float sum[2] = {0, 0};  // over this lane's columns only
 };
 
-/// Scores become 2^(scale s + weight - top). The maximum is followed only when it rises by more than
-/// kLazy; then `factor` is what the values summed so far must be multiplied by, and the result true.
-/// Columns from limit[i] - first_column on do not count if `masked`.
+/// Scores become 2^(scale s + weight - top). The maximum is followed only when it rises by more
+/// than kLazy; then `factor` is what the values summed so far must be multiplied by, and the result
+/// true. Columns from limit[i] - first_column on do not count if `masked`.
 template <int N>
 __device__ inline bool soften(float (&s)[N][4], QuerySums& rows, float (&factor)[2], float scale,
                               const float* weights, bool masked, int first_column,

@@ -38,8 +38,8 @@ bool HalvingCall::wide(const DeviceHalvingRule& rule) const {
 
 void HalvingCall::check(const DeviceHalvingRule& rule) const {
   const bool known = (dim == 64 || dim == 128) && size > 0 && size % 2 == 0 &&
-                     size <= kMostHalvingRows && heads > 0 && heads <= 65535 && groups > 0 && row_stride % 8 == 0 &&
-                     (dtype == DType::kF16 || dtype == DType::kBF16);
+                     size <= kMostHalvingRows && heads > 0 && heads <= 65535 && groups > 0 &&
+                     row_stride % 8 == 0 && (dtype == DType::kF16 || dtype == DType::kBF16);
   if (known && (rule.walk == DeviceWalk::kPairs || counts != nullptr ||
                 rule.walk == DeviceWalk::kRowsExact)) {
     return;

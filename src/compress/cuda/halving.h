@@ -1,8 +1,8 @@
 #pragma once
 // Halving on the GPU (see compress/halving.h for what is computed): many runs of one size a launch,
 // one block a run. Kernel entries are sums in a fixed order on the tensor cores, from the stored
-// 16-bit rows, and random words are the CPU's: the same rows stay as on the CPU, but for steps where
-// the walk's sum is a tie within the rounding of f32.
+// 16-bit rows, and random words are the CPU's: the same rows stay as on the CPU, but for steps
+// where the walk's sum is a tie within the rounding of f32.
 //
 // Cost of S rows: S^2 D multiply-adds for the kernel (half of the CPU's: only entries below the
 // diagonal are needed), S / 2 dependent steps of about 40 cycles; S D 2 bytes read S / 128 times
@@ -39,12 +39,12 @@ inline constexpr int kMostHalvingRows = 16384;
 /// Runs of `size` rows: run (head, group) is rows[head * rows_stride + group * size ..], numbers of
 /// rows in k and v. Survivors, ascending, go to kept[head * kept_stride + group * kept_size ..].
 struct HalvingCall {
-  DType dtype = DType::kBF16;   ///< of k and v: kF16 or kBF16
-  int dim = 0;                  ///< D: 64 or 128
-  const void* k = nullptr;      // row r of head h is at h * head_stride + r * row_stride
-  const void* v = nullptr;      // the same
-  size_t head_stride = 0;       ///< in numbers
-  size_t row_stride = 0;        ///< in numbers; a multiple of 8
+  DType dtype = DType::kBF16;     ///< of k and v: kF16 or kBF16
+  int dim = 0;                    ///< D: 64 or 128
+  const void* k = nullptr;        // row r of head h is at h * head_stride + r * row_stride
+  const void* v = nullptr;        // the same
+  size_t head_stride = 0;         ///< in numbers
+  size_t row_stride = 0;          ///< in numbers; a multiple of 8
   const int32_t* rows = nullptr;  // [heads, rows_stride]
   size_t rows_stride = 0;
   int32_t* kept = nullptr;  // [heads, kept_stride]
@@ -56,8 +56,8 @@ struct HalvingCall {
   uint64_t seed = 0;
   uint32_t layer = 0, first_head = 0;
   uint32_t tag = 0;
-  /// Room for the kernel of few long runs, whose halves then share the whole card, or null. The sums
-  /// run over differences of entries, as the CPU's do: ties may fall differently from without.
+  /// Room for the kernel of few long runs, whose halves then share the whole card, or null. The
+  /// sums run over differences of entries, as the CPU's do: ties may fall differently from without.
   float* scratch = nullptr;
   size_t scratch_size = 0;
 

@@ -13,8 +13,8 @@ namespace pith::cuda {
 struct RunRows {
   const char* k;
   const char* v;
-  size_t row_bytes;        // between rows
-  const int32_t* numbers;  // [S] where row i lies in k and v; null: at i
+  size_t row_bytes;          // between rows
+  const int32_t* numbers;    // [S] where row i lies in k and v; null: at i
   const int64_t* positions;  // [S] of row i; null: first_position + its number
   int64_t first_position;
   int count;  // S
@@ -48,10 +48,10 @@ struct RunSpace {
     return reinterpret_cast<float*>(shared + (rows > kWalkTile ? 4 : 2) * kTileBytes);
   }
   __device__ float* mean() const { return diagonal() + kWalkTile * kDiagonal; }  // [D]
-  __device__ float* sums() const { return mean() + D; }               // [2, 64] over earlier rows
+  __device__ float* sums() const { return mean() + D; }  // [2, 64] over earlier rows
   __device__ float* reduction() const { return sums() + 2 * kWalkTile; }  // [64]
-  __device__ float* offsets() const { return reduction() + 64; }          // [S] exponents' row terms
-  __device__ float* signs() const { return offsets() + rows; }            // [S]
+  __device__ float* offsets() const { return reduction() + 64; }  // [S] exponents' row terms
+  __device__ float* signs() const { return offsets() + rows; }    // [S]
 };
 
 /// What all rows of a run share.
@@ -70,7 +70,9 @@ struct HalvingBlock {
   RunConstants c;
 
   __device__ const uint4* piece(const char* base, int row, int p) const {
-    return reinterpret_cast<const uint4*>(base + static_cast<size_t>(rows.number(row)) * rows.row_bytes) + p;
+    return reinterpret_cast<const uint4*>(base +
+                                          static_cast<size_t>(rows.number(row)) * rows.row_bytes) +
+           p;
   }
   /// Tile rows first .. first + 63 are on their way to a stage; rows past the end repeat the last.
   __device__ void fetch(int stage, int first) const {
@@ -173,8 +175,8 @@ struct HalvingBlock {
     }
   }
 
-  /// The kernel of the warp's rows with 32 columns (half of a tile that lies in `stage`). Inside the
-  /// tile it is stored; else its products with the columns' signs are added to sum.
+  /// The kernel of the warp's rows with 32 columns (half of a tile that lies in `stage`). Inside
+  /// the tile it is stored; else its products with the columns' signs are added to sum.
   template <bool kInside>
   __device__ void multiply_tile(float (&sum)[2], const Fragments& a, int tile, int other,
                                 int stage) const {
@@ -270,7 +272,8 @@ struct HalvingBlock {
         const auto draw = [&](int row) {
           return random.uniform(static_cast<uint64_t>(rows.position(row)), tag);
         };
-        rule.walk == DeviceWalk::kPairs ? walk_pairs(walk, t, draw) : walk_rows(walk, t, flip, draw);
+        rule.walk == DeviceWalk::kPairs ? walk_pairs(walk, t, draw)
+                                        : walk_rows(walk, t, flip, draw);
       }
       __syncthreads();
     }

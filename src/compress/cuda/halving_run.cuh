@@ -13,8 +13,8 @@ struct RunOutput {
 };
 
 /// One of each pair.
-__device__ inline void keep_pairs(const RunOutput& out, const RunRows& rows, const float* signs, bool flip,
-                           int thread, int threads) {
+__device__ inline void keep_pairs(const RunOutput& out, const RunRows& rows, const float* signs,
+                                  bool flip, int thread, int threads) {
   for (int b = thread; b < rows.count / 2; b += threads) {
     const bool swapped = signs[2 * b] < 0;
     out.kept[b] = rows.number(2 * b + (swapped != flip));

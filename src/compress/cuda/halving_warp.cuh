@@ -1,7 +1,7 @@
 #pragma once
 // Kernel halving of at most 32 rows by one warp. Rows go from memory to registers as both operands
-// of the tensor cores, and the products of keys give their mean as well: <k_i, m> is the mean of row
-// i of the Gram matrix. About 3 us a run, most of it waiting for the rows.
+// of the tensor cores, and the products of keys give their mean as well: <k_i, m> is the mean of
+// row i of the Gram matrix. About 3 us a run, most of it waiting for the rows.
 
 #include "compress/cuda/halving_block.cuh"
 
@@ -153,7 +153,8 @@ struct WarpHalving {
 /// For any run of at most kWarpRows.
 template <class T, int D>
 __device__ __noinline__ int halve_by_warp(const DeviceHalvingRule& rule, const RunRows& rows,
-                                    WarpSpace& space, const DevicePhilox& random, uint32_t tag) {
+                                          WarpSpace& space, const DevicePhilox& random,
+                                          uint32_t tag) {
   return rows.count <= 16 ? WarpHalving<T, D, 1>{rule, rows, space}.run(random, tag)
                           : WarpHalving<T, D, 2>{rule, rows, space}.run(random, tag);
 }

@@ -1,6 +1,6 @@
-// Kernel halving of few long runs by the whole card: row terms (one block a run), differences of the
-// kernel over pairs (a block a tile of 32 x 32), then the walk over them (one block a run). 0.1 ms
-// for 2048 rows, where a block alone takes 1 ms; (S/2)^2 floats a run are written and read once.
+// Kernel halving of few long runs by the whole card: row terms (one block a run), differences of
+// the kernel over pairs (a block a tile of 32 x 32), then the walk over them (one block a run). 0.1
+// ms for 2048 rows, where a block alone takes 1 ms; (S/2)^2 floats a run are written and read once.
 
 #include "compress/cuda/halving_run.cuh"
 
@@ -101,7 +101,8 @@ __global__ void __launch_bounds__(kWalkers, 1)
 #pragma unroll
       for (int i = 0; i < kWalkers / kPairs; ++i) acc += parts[i][column];
       const bool swapped = walk_differences(
-          state, acc, kPairs, first == 0, [&](int b) { return inside[min(b, column)][max(b, column)]; },
+          state, acc, kPairs, first == 0,
+          [&](int b) { return inside[min(b, column)][max(b, column)]; },
           [&] {
             const auto position = static_cast<uint64_t>(rows.position(2 * (first + column)));
             return random.uniform(position, call.tag);

@@ -1,6 +1,6 @@
 #pragma once
-// The sequential part of a halving: one warp goes through a tile of 64 rows whose kernel entries and
-// whose sums over all earlier rows are ready. About 40 cycles a step, most of them one shuffle.
+// The sequential part of a halving: one warp goes through a tile of 64 rows whose kernel entries
+// and whose sums over all earlier rows are ready. About 40 cycles a step, most of them one shuffle.
 
 #include "kernels/cuda/mma.cuh"
 
@@ -37,8 +37,8 @@ struct WalkTile {
 };
 
 /// Kernel halving of at most 32 pairs, lane b has pair b. acc: its sum over all earlier pairs.
-/// difference(b): D(b, own pair). draw(own): the pair's uniform number. Returns whether the own pair
-/// swaps its rows.
+/// difference(b): D(b, own pair). draw(own): the pair's uniform number. Returns whether the own
+/// pair swaps its rows.
 template <class Difference, class Draw>
 __device__ inline bool walk_differences(WalkState& state, float acc, int pairs, bool very_first,
                                         const Difference& difference, const Draw& draw) {

@@ -1,7 +1,7 @@
 #pragma once
 // Hopper's warpgroup products (wgmma, sm_90a), barriers in shared memory and register shares. Tiles
-// in shared memory are blocks of 64 channels, each row 128 bytes whose 16-byte pieces are permuted by
-// the row's number (the 128-byte swizzle); blocks begin at multiples of 1024 bytes.
+// in shared memory are blocks of 64 channels, each row 128 bytes whose 16-byte pieces are permuted
+// by the row's number (the 128-byte swizzle); blocks begin at multiples of 1024 bytes.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -16,7 +16,8 @@ __device__ inline int swizzled_at(int rows, int row, int piece) {
   return (piece / 8 * rows + row) * 128 + (((piece ^ row) & 7) << 4);
 }
 
-/// A tile's descriptor: its first byte, bytes between blocks of 64 channels; 8 rows take 1024 bytes.
+/// A tile's descriptor: its first byte, bytes between blocks of 64 channels; 8 rows take 1024
+/// bytes.
 __device__ inline uint64_t tile_descriptor(const void* shared, int block_bytes) {
   const auto at = static_cast<uint64_t>(__cvta_generic_to_shared(shared));
   return ((at & 0x3ffff) >> 4) | static_cast<uint64_t>(block_bytes >> 4) << 16 |
@@ -172,14 +173,13 @@ __device__ inline void multiply_values(float (&d)[8][4], const uint32_t (&a)[4],
 struct SharedBarrier {
   uint64_t state;
 
-  __device__ uint32_t address() {
-    return static_cast<uint32_t>(__cvta_generic_to_shared(&state));
-  }
+  __device__ uint32_t address() { return static_cast<uint32_t>(__cvta_generic_to_shared(&state)); }
   __device__ void init(int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals));
   }
   __device__ void arrive() {
-    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
+    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(address())
+                 : "memory");
   }
   /// Arrives when this thread's copies so far have.
   __device__ void arrive_after_copies() {

@@ -53,10 +53,10 @@ struct NewDeviceRows {
 
 /// Where a stream's arrays lie, for the kernels.
 struct ExpressArrays {
-  void* k = nullptr;               // [heads, capacity, D]
-  void* v = nullptr;               // [heads, capacity, D]
-  float* log_weights = nullptr;    // [heads, capacity]
-  int64_t* positions = nullptr;    // [heads, capacity]
+  void* k = nullptr;                     // [heads, capacity, D]
+  void* v = nullptr;                     // [heads, capacity, D]
+  float* log_weights = nullptr;          // [heads, capacity]
+  int64_t* positions = nullptr;          // [heads, capacity]
   DeviceExpressState* states = nullptr;  // [heads]
   DeviceSpan* spans = nullptr;           // [heads]
   int capacity = 0;
@@ -76,9 +76,9 @@ class ExpressDevice {
  private:
   DeviceExpressRule rule_;
   ExpressSite site_;
-  DeviceArray<char> k_, v_;            // [heads, capacity, D]
-  DeviceArray<float> log_weights_;     // [heads, capacity]
-  DeviceArray<int64_t> positions_;     // [heads, capacity]
+  DeviceArray<char> k_, v_;                 // [heads, capacity, D]
+  DeviceArray<float> log_weights_;          // [heads, capacity]
+  DeviceArray<int64_t> positions_;          // [heads, capacity]
   DeviceArray<DeviceExpressState> states_;  // [heads]
   DeviceArray<DeviceSpan> spans_;           // [heads]
   ExpressArrays arrays_;

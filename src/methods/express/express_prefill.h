@@ -1,7 +1,7 @@
 #pragma once
 // Prefill with Express on the GPU: the coreset as it stood before every chunk of queries, then
-// chunked attention over all of them. The halvings of a level are one launch for all runs and heads;
-// those that the next tokens need run beside the attention of the ones before.
+// chunked attention over all of them. The halvings of a level are one launch for all runs and
+// heads; those that the next tokens need run beside the attention of the ones before.
 
 #include "methods/express/prefill_plan.h"
 
@@ -26,8 +26,8 @@ class ExpressPrefill {
 
   /// Attention of all tokens. Ordered by `stream`; a stream of its own joins before the end.
   void run(const ExpressPrefillRows& rows, cudaStream_t stream);
-  /// After run: the stream as it stands before the last `window` tokens goes into `device`, made with
-  /// the same rule and with first_position + sink.
+  /// After run: the stream as it stands before the last `window` tokens goes into `device`, made
+  /// with the same rule and with first_position + sink.
   void store(ExpressDevice& device, const ExpressPrefillRows& rows, cudaStream_t stream) const;
   const ExpressPlan& plan() const { return plan_; }
   const int32_t* pool() const { return pool_.data(); }
@@ -39,9 +39,9 @@ class ExpressPrefill {
   ExpressRule rule_;
   ExpressSite site_;
   ExpressPlan plan_;
-  DeviceArray<int32_t> pool_;            // [heads, plan.pool]
-  DeviceArray<PickJob> partial_;         // [partial]
-  DeviceArray<PrefillChunk> chunks_;     // [chunks]
+  DeviceArray<int32_t> pool_;             // [heads, plan.pool]
+  DeviceArray<PickJob> partial_;          // [partial]
+  DeviceArray<PrefillChunk> chunks_;      // [chunks]
   DeviceArray<PrefillSegment> segments_;  // [segments]
   DeviceArray<float> scratch_;            // of long halvings
   cudaStream_t side_ = nullptr;

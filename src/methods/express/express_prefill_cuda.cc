@@ -30,7 +30,8 @@ ExpressPrefill::ExpressPrefill(MemoryCounter& counter, const ExpressRule& rule,
   for (const ExpressPhase& phase : plan_.phases)
     for (const HalvingStep& step : phase.halvings)
       scratch = std::max(scratch, halving_call(step).wide_scratch());
-  scratch_ = DeviceArray<float>(counter, MemoryKind::kScratch, std::max<size_t>(scratch, 1), stream);
+  scratch_ =
+      DeviceArray<float>(counter, MemoryKind::kScratch, std::max<size_t>(scratch, 1), stream);
   int least = 0, most = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &most), "stream priorities");
   check(cudaStreamCreateWithPriority(&side_, cudaStreamNonBlocking, most), "stream");

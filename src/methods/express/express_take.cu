@@ -1,7 +1,7 @@
 // Express, one block a KV head (seed 004, Alg. 1-3; stream.cc is the same on the CPU). Rows are
 // taken a bucket at a time: picks of strata in parallel, then whatever halvings the bucket causes.
-// Whole buckets of few rows, which most halvings are of, go together, a warp each, straight from the
-// new rows: only what they leave is stored.
+// Whole buckets of few rows, which most halvings are of, go together, a warp each, straight from
+// the new rows: only what they leave is stored.
 
 #include "compress/cuda/halving_warp.cuh"
 #include "methods/express/express_cuda.h"
@@ -121,7 +121,8 @@ class HeadStream {
       for (uint64_t i = first + lane; i < last; i += kWarp) {
         const uint64_t nth = i - j * size + 1;  // row nth of a stratum replaces the pick, 1 in nth
         const int64_t position = next_position() + static_cast<int64_t>(i - begun);
-        if (nth == 1 || random_.word64(static_cast<uint64_t>(position), kStratumTag) < ~0ull / nth) {
+        if (nth == 1 ||
+            random_.word64(static_cast<uint64_t>(position), kStratumTag) < ~0ull / nth) {
           pick = static_cast<int64_t>(i - begun);
         }
       }
@@ -169,9 +170,11 @@ class HeadStream {
     const uint64_t r = ratio(), size = state_.tau / r;
     const int last = static_cast<int>(tag_of(r)), bucket = static_cast<int>(rule_.target / r);
     if (state_.stratum != 0 || state_.levels[0] != 0 || last == 0 || bucket > kWarpRows) return 0;
-    const int buckets = static_cast<int>(min(left / (bucket * size), uint64_t{kMostPicks} / bucket));
+    const int buckets =
+        static_cast<int>(min(left / (bucket * size), uint64_t{kMostPicks} / bucket));
     const auto room = [&](int level) {  // rows until the level closes
-      const uint32_t most = level == last ? rule_.target / 4 : static_cast<uint32_t>(bucket) << level;
+      const uint32_t most =
+          level == last ? rule_.target / 4 : static_cast<uint32_t>(bucket) << level;
       return static_cast<int>(most - state_.levels[level]);
     };
     int runs = 0;  // of level 1
@@ -190,8 +193,13 @@ class HeadStream {
       space.level0[i] = static_cast<int32_t>(pick);
     }
     __syncthreads();
-    const RunRows input{reinterpret_cast<const char*>(k), reinterpret_cast<const char*>(v),
-                        2 * stride, nullptr, nullptr, next_position(), 0};
+    const RunRows input{reinterpret_cast<const char*>(k),
+                        reinterpret_cast<const char*>(v),
+                        2 * stride,
+                        nullptr,
+                        nullptr,
+                        next_position(),
+                        0};
     halve_runs(space.level1, space.level0, bucket, taken, size, input);
     if (runs > 0) halve_runs(space.level2, space.level1, 2 * bucket, runs, 2 * size, input);
     const int level = runs > 0 ? 2 : 1, count = runs > 0 ? runs * bucket : taken * (bucket / 2);

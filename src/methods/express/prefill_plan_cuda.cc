@@ -15,11 +15,11 @@ uint32_t tag_of(uint64_t weight) { return static_cast<uint32_t>(std::countr_zero
 /// Where the lists of one phase lie.
 struct PhaseLists {
   uint64_t tau = 1, stratum = 1;
-  int levels = 0;             // J
-  int bucket = 0;             // B_0
-  int coreset = 0;            // x survivors of the last phase, then 3 x rows of level J
-  std::vector<int> at;        // [J + 1] of each level
-  int64_t first = 0;          // stream rows before the phase
+  int levels = 0;       // J
+  int bucket = 0;       // B_0
+  int coreset = 0;      // x survivors of the last phase, then 3 x rows of level J
+  std::vector<int> at;  // [J + 1] of each level
+  int64_t first = 0;    // stream rows before the phase
 };
 
 class Planner {
