@@ -153,7 +153,8 @@ def main():
     if options.write:
         results_scoreboard_page.write(
             options.program, pathlib.Path(options.work),
-            f"tools/results_scoreboard.py --text {options.text.name} --write")
+            f"tools/results_scoreboard.py --text {options.text.name} --write",
+            sum(policies(options.model), []))
 
 
 if __name__ == "__main__":
