@@ -38,10 +38,16 @@ def presets(lines):
             found.setdefault((head["setting"]["model"], head["length"]), []).append(line)
         if head["result"] == "task" and head["name"] == "facts":
             facts[line["policy"], head["length"]] = line["score"][0]
+    whole = {model: max(len(rows) for (name, _), rows in found.items() if name == model)
+             for model, _ in found}
     for (model, length), rows in sorted(found.items()):
+        # A length whose run was ended early would rank only what came first.
+        if len(rows) < whole[model]:
+            continue
         most = max(row["count"] for row in rows)
         for row in sorted(rows, key=lambda row: (row["kl"][0], row["bits"])):
-            if row["count"] < most:
+            # Trained dictionaries belong to one model, and their files to a place.
+            if row["count"] < most or "dict=" in row["policy"]:
                 continue
             preset = {"policy": row["policy"], "model": model, "context": length,
                       "seeds": row["seeds"], "kl": row["kl"], "bits": row["bits"]}

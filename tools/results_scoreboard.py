@@ -11,6 +11,7 @@ that. Needs build/bin/pith, and no packages. About 40 minutes on two quiet cores
 
 import argparse
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -29,8 +30,11 @@ MORE_TASKS = {"multi_turn": 2, "kv": 8, "docqa": 8}
 EXACT_ONLY = {"niah_single_1": 4, "niah_multikey_2": 4, "niah_multikey_3": 4, "vt": 4, "fwe": 4,
               "passkey": 4}
 
-CODECS = ["int8", "int4", "int4(hadamard=true)", "kivi(bits=4)", "kivi(bits=2)"]
-RANDOM_CODECS = ["qjl", "qjl(m=256)"]
+CODECS = ["int8", "int4", "int4(hadamard=true)", "kivi(bits=4)", "kivi(bits=2)",
+          "turboquant(bits=2,center=128)", "turboquant(bits=3,center=128)"]
+RANDOM_CODECS = ["qjl", "qjl(m=256)", "csr(s=2)", "csr(s=4)", "csr(s=8)", "gear(bits=2)",
+                 "kvquant(bits=3)"]
+DICTIONARY = "csr.safetensors"  # trained for one model, and beside it
 # At 25% every selector, at 50% and 12.5% those that are not far from the best.
 SELECTORS = ["h2o(budget={})", "tova(budget={})", "snapkv(budget={})", "pyramidkv(budget={})",
              "keydiff(budget={})", "knorm(budget={})", "expected_attention(budget={})",
@@ -49,19 +53,13 @@ COMPOSED = [f"{selector}({size}={share})+{codec}" for selector, size, share, cod
 RANDOM_COMPOSED = ["express(s=25%)+int4(hadamard=true)", "balancekv(budget=25%)+int4(hadamard=true)"]
 
 
-def codecs_of(program):
-    """The codecs of this build."""
-    listed = subprocess.run([program, "policies", "--json"], capture_output=True, text=True,
-                            check=True)
-    return {m["name"] for m in json.loads(listed.stdout)["methods"] if m["kind"] == "codec"}
-
-
-def policies(program):
-    """Policies without and with random numbers. CSR is there where the build has it."""
+def policies(model):
+    """Policies without and with random numbers."""
     plain = ["exact"] + [f"exact+{codec}" for codec in CODECS]
     random = [f"exact+{codec}" for codec in RANDOM_CODECS]
-    if "csr" in codecs_of(program):
-        plain += [f"exact+csr(s={s})" for s in (16, 8, 4)]
+    if (model / DICTIONARY).exists():
+        trained = os.path.relpath(model / DICTIONARY, ROOT)
+        plain += [f"exact+csr(s={s},online=0,dict={trained})" for s in (2, 4, 8)]
     for share in ("25%", "50%", "12.5%"):
         for chosen, texts in ((plain, SELECTORS), (random, RANDOM_SELECTORS)):
             chosen += [text.format(share) for text in texts
@@ -82,10 +80,10 @@ class Measure:
         self.work = pathlib.Path(options.work)
         self.work.mkdir(parents=True, exist_ok=True)
 
-    def run(self, *arguments, **more):
+    def run(self, *arguments):
         command = [self.options.program, *map(str, arguments)]
         print("+", " ".join(map(str, arguments[:10])), "...", file=sys.stderr, flush=True)
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=False, text=True, **more)
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=False, text=True, cwd=ROOT)
         if done.returncode != 0:
             sys.exit(f"results: pith {arguments[0]} {arguments[1]} ended with {done.returncode}")
         return done.stdout
@@ -110,7 +108,7 @@ class Measure:
 
     def each(self, measure, chosen=lambda policies: policies):
         """Calls measure(policies, seeds) for batches without and with random numbers."""
-        plain, random = policies(self.options.program)
+        plain, random = policies(self.options.model)
         for some, seeds in ((chosen(plain), 1), (chosen(random), SEEDS)):
             size = BATCH if seeds == 1 else BATCH // 2
             for first in range(0, len(some), size):
@@ -122,7 +120,7 @@ class Measure:
             self.each(lambda some, seeds, c=length, p=pieces, s=score: self.ppl(
                 "continue", c, some, seeds, "--pieces", p, "--score", s))
             self.each(lambda some, seeds, c=length: self.tasks("facts", FACTS[c], c, some, seeds))
-            self.probe(length, sum(policies(self.options.program), []))
+            self.probe(length, sum(policies(self.options.model), []))
         self.each(lambda some, seeds: self.ppl("decode", 2048, some, seeds), one_a_method)
         for task, samples in MORE_TASKS.items():
             self.each(lambda some, seeds, t=task, n=samples: self.tasks(t, n, 2048, some, seeds),
@@ -147,12 +145,16 @@ def main():
     parser.add_argument("--measured", action="store_true",
                         help="measure nothing: write what the work folder has")
     options = parser.parse_args()
+    options.text = pathlib.Path(options.text).resolve()
+    options.program = pathlib.Path(options.program).resolve()
+    options.model = pathlib.Path(options.model).resolve()
     if not options.measured:
         Measure(options).all()
     if options.write:
         results_scoreboard_page.write(
             options.program, pathlib.Path(options.work),
-            f"tools/results_scoreboard.py --text {pathlib.Path(options.text).name} --write")
+            f"tools/results_scoreboard.py --text {options.text.name} --write",
+            sum(policies(options.model), []))
 
 
 if __name__ == "__main__":

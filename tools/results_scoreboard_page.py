@@ -103,6 +103,15 @@ def length_table(board, length):
     return table(heads + [f"{name}, %" for name in more], rows)
 
 
+def unmeasured(board, length, wanted):
+    """What this length lacks, as the run was ended before it."""
+    there = board.ppl("continue", length)
+    absent = [policy for policy in wanted if policy not in there]
+    return [f"Not measured at this length, as the run was ended before ({len(absent)} of "
+            f"{len(wanted)}): " + ", ".join(f"`{policy}`" for policy in absent) + ".", ""] \
+        if absent else []
+
+
 def exact_alone(board):
     rows = []
     for (kind, name, length), found in board.rows.items():
@@ -165,7 +174,8 @@ def rank_lines(board):
         by_kl = sorted(names, key=lambda p: after[p]["kl"][0])
         rows = [[str(i + 1), f"`{p}`", f"{100 * after[p]['kept']:.1f}%", with_error(after[p]["kl"]),
                  score(facts, p)] for i, p in enumerate(by_kl)]
-        lines += [f"At {length} tokens, every selector at 25% (what each holds in fact differs):",
+        lines += [f"At {length} tokens, selectors at 25% that were measured (what each holds in "
+                  "fact differs):",
                   "", *table(["place by KL", "policy", "kept", "KL", "facts, %"], rows), ""]
     return lines
 
@@ -185,7 +195,7 @@ def claims(board):
                             if p.startswith(names) and "+int4" not in p])]
         lines += [f"### {claim}", ""]
         if not rows:
-            lines += ["Not measured: this build has no such policy.", ""]
+            lines += ["Not measured: the run was ended before.", ""]
             continue
         lines += [*table(CLAIM_HEADS, rows), "", *(f"- {v}" for v in verdict(board, names)), ""]
     return lines + ["### BalanceKV: best at 25%", "", *rank_lines(board)]
@@ -214,12 +224,13 @@ def setting_lines(board):
             "`pith bench`), and bytes of saved sessions."]
 
 
-def page(board, command):
+def page(board, command, wanted):
     lines = ["# Scoreboard", "", f"    {command}", "",
              "makes this page, its figures as JSON lines (`docs/results/scoreboard.jsonl`) and "
              "[the same with plots](report.html).", "", *setting_lines(board), ""]
     for length in board.lengths:
-        lines += [f"## {length} tokens", "", *length_table(board, length), ""]
+        lines += [f"## {length} tokens", "", *length_table(board, length), "",
+                  *unmeasured(board, length, wanted)]
     alone = exact_alone(board)
     if alone:
         lines += ["## Tasks that say nothing here", "",
@@ -228,8 +239,9 @@ def page(board, command):
     return "\n".join(lines + claims(board)).rstrip() + "\n"
 
 
-def write(program, work, command):
-    """Files of the work folder become the page, its figures and the HTML report."""
+def write(program, work, command, wanted):
+    """Files of the work folder become the page, its figures and the HTML report. `wanted`: every
+    policy that a whole run has."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     files = [work / name for name in ("ppl.jsonl", "tasks.jsonl")]
     files += sorted(work.glob("probe_*.json"))
@@ -237,4 +249,4 @@ def write(program, work, command):
     subprocess.run([program, "report", *(f for f in files if f.exists()), "--lines", lines, "--out",
                     RESULTS / "report.html", "--title", TITLE], check=True)
     board = Scoreboard(lines.read_text().splitlines())
-    (RESULTS / "scoreboard.md").write_text(page(board, command))
+    (RESULTS / "scoreboard.md").write_text(page(board, command, wanted))

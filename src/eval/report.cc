@@ -53,8 +53,7 @@ Facts facts_of(const Results& results) {
       f.policies.insert(row.policy), f.seeds = std::max(f.seeds, row.seeds);
   }
   for (const ProbeGroup& g : results.probes) {
-    f.models.insert(g.model.substr(g.model.find_last_of('/') + 1)),
-        f.seeds = std::max(f.seeds, static_cast<size_t>(g.seeds));
+    f.models.insert(g.model), f.seeds = std::max(f.seeds, static_cast<size_t>(g.seeds));
     for (const ProbeRow& row : g.rows) f.policies.insert(row.policy);
   }
   for (const SelectorCost& c : results.costs) f.policies.insert(c.policy);
@@ -175,7 +174,8 @@ std::string report_html(const Results& results, const std::string& title) {
       "<meta name='color-scheme' content='light dark'><title>{0}</title><style>{1}</style></head>\n"
       "<body><header><h1>{0}</h1><p>What each policy of the KV cache costs and keeps. KL: nats a "
       "token from the exact cache, over the whole vocabulary. Bytes and bits count everything. "
-      "Times are of one thread while others worked: read them as ratios.</p>{2}{3}</header>\n"
+      "Times are by the clock, of one thread each and several at once: on a busy machine they say "
+      "little.</p>{2}{3}</header>\n"
       "<nav aria-label='Contents'><ul>{4}</ul></nav><main>\n{5}</main></body></html>\n",
       escape_html(title), kReportStyle, facts_list(facts_of(results)), family_legend(), contents,
       body);

@@ -68,9 +68,10 @@ std::string comparison_figure(const ResultGroup& group, const Comparison& c) {
   for (size_t i = 0; i < front.size(); ++i) {
     const ResultRow& row = group.rows[front[i].row];
     border.points.emplace_back(front[i].cost, front[i].value);
-    list += fmt::format("<li><b>{}</b> {}, {}</li>", policy_html(row.policy),
-                        c.score ? percent(row.score.mean) : figure(row.divergence),
-                        c.bytes ? bytes_text(row.bytes) : seconds_text(row.seconds));
+    list +=
+        fmt::format("<li><b>{}</b> <span>{},</span> <span>{}</span></li>", policy_html(row.policy),
+                    c.score ? percent(row.score.mean) : figure(row.divergence),
+                    c.bytes ? bytes_text(row.bytes) : seconds_text(row.seconds));
   }
   plot.lines.push_back(std::move(border));
   for (const FrontPoint& p : points) {
@@ -97,14 +98,15 @@ std::string group_table(const ResultGroup& group) {
   table.caption = fmt::format(
       "{}. ±: {}.", group_title(group),
       task ? "deviation over seeds" : "standard error, with several seeds their deviation");
-  table.heads =
-      task ? std::vector<std::string>{"policy", "seeds", "samples", "score", "by turn, %"}
-           : std::vector<std::string>{"policy", "seeds",    "predictions", "KL, nats", "KL median",
-                                      "KL 99%", "same top", "perplexity",  "ln ratio"};
-  for (const char* head : {"kept", "KV cache", "bits", "seconds"}) table.heads.emplace_back(head);
+  // What matters first: on a phone the last columns are a swipe away.
+  table.heads = task ? std::vector<std::string>{"policy", "score", "by turn, %"}
+                     : std::vector<std::string>{"policy",   "KL, nats",   "KL median", "KL 99%",
+                                                "same top", "perplexity", "ln ratio"};
+  for (const char* head : {"kept", "KV cache", "bits", "seconds", "seeds"})
+    table.heads.emplace_back(head);
+  table.heads.emplace_back(task ? "samples" : "predictions");
   for (const ResultRow& row : group.rows) {
-    std::vector<std::string> cells{policy_html(row.policy), std::to_string(row.seeds),
-                                   count_text(group, row)};
+    std::vector<std::string> cells{policy_html(row.policy)};
     if (task) {
       cells.push_back(percent(row.score.mean) +
                       (row.seeds > 1 ? fmt::format(" ±{:.1f}", 100 * row.score.error) : ""));
@@ -115,8 +117,9 @@ std::string group_table(const ResultGroup& group) {
             percent(row.same_top.mean), figure(row.perplexity), figure(row.ln_ratio)})
         cells.push_back(cell);
     }
-    for (const std::string& cell : {percent(row.kept), bytes_text(row.bytes),
-                                    fmt::format("{:.2f}", row.bits), seconds_text(row.seconds)})
+    for (const std::string& cell :
+         {percent(row.kept), bytes_text(row.bytes), fmt::format("{:.2f}", row.bits),
+          seconds_text(row.seconds), std::to_string(row.seeds), count_text(group, row)})
       cells.push_back(cell);
     table.rows.push_back(std::move(cells));
   }
@@ -294,8 +297,6 @@ class HeatScale {
   double most_ = 0, least_ = std::numeric_limits<double>::infinity();
 };
 
-std::string file_name(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
-
 }  // namespace
 
 std::string probe_section(const ProbeGroup& group) {
@@ -308,10 +309,10 @@ std::string probe_section(const ProbeGroup& group) {
   HtmlTable table{fmt::format("Relative error of each layer's attention. Mean over heads and {} "
                               "seeds; the stronger the colour, the larger (logarithm).",
                               group.seeds),
-                  {"policy", "all layers"},
+                  {"policy"},
                   {}};
-  for (size_t l = 0; l < layers; ++l) table.heads.push_back(fmt::format("layer {}", l));
-  table.heads.insert(table.heads.end(), {"kept", "bits"});
+  for (size_t l = 0; l < layers; ++l) table.heads.push_back(fmt::format("L{}", l));
+  table.heads.insert(table.heads.end(), {"all", "kept", "bits"});
   for (const ProbeRow& row : group.rows) {
     std::vector<std::string> cells{policy_html(row.policy)};
     for (const double e : row.layers) cells.push_back(scale.cell(e, figure(e, 2)));
@@ -323,8 +324,7 @@ std::string probe_section(const ProbeGroup& group) {
   return fmt::format(
              "<p>{} tokens of {}, the last {} as queries. Null control, exact f32 rows "
              "against themselves: {}.</p>",
-             group.tokens, escape_html(file_name(group.text)), group.queries,
-             figure(group.null_error)) +
+             group.tokens, escape_html(group.text), group.queries, figure(group.null_error)) +
          table.text();
 }
 

@@ -34,6 +34,7 @@ figure h3{font-size:1rem;margin:0 0 .3rem}
 figcaption{font-size:.85rem}
 figcaption ol{margin:.4rem 0 0;padding-left:1.7rem}
 figcaption li{margin:.12rem 0;overflow-wrap:anywhere}
+figcaption span{white-space:nowrap}
 figcaption li b{color:var(--ink);font-weight:600}
 svg text{font:11px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;
 fill:var(--soft)}

@@ -161,6 +161,24 @@ TEST(Report, UnfinishedPoliciesAreSaidToBeSoAndNotCompared) {
   EXPECT_EQ(html.substr(list, html.find("</ol>") - list).find("snapkv"), std::string::npos);
 }
 
+TEST(Report, ErrorsStandUnderTheirLayer) {
+  ProbeGroup group{"m", "<a>.txt", 2048, 256, 3, 0, {}};
+  group.rows.push_back({"exact+int4", false, 1, 4.5, 1, {0.2, 0.03}, {0.1, 0.3}});
+  group.rows.push_back({"exact+qjl", true, 1, 4.5, 1, {0.25, 0}, {0.5, 0}});
+  const std::string html = probe_section(group);
+  EXPECT_NE(html.find("2048 tokens of &lt;a&gt;.txt"), std::string::npos);
+  std::vector<std::string> cells;
+  const std::regex cell("<t[hd][^>]*>([^<]*)");
+  const std::string rows = html.substr(html.find("<thead>"));
+  for (std::sregex_iterator it(rows.begin(), rows.end(), cell), end; it != end; ++it)
+    cells.push_back((*it)[1]);
+  const std::vector<std::string> expected{
+      "",       "policy", "L0",   "L1",           "all",  "kept", "bits",  // "": <thead>
+      "exact+", "0.10",   "0.30", "0.200 ±0.030", "100%", "4.50",          // up to <wbr>
+      "exact+", "0.50",   "0",    "0.250",        "100%", "4.50"};
+  EXPECT_EQ(cells, expected);
+}
+
 TEST(Report, OfNothingIsRefused) { EXPECT_THROW(report_html({}, "t"), Error); }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 
 #include "pith/error.h"
@@ -85,7 +86,10 @@ Record to_record(const ProbeGroup& g) {
 
 ProbeGroup probe_head(const Record& r) {
   ProbeGroup g;
-  g.model = r.at("model"), g.text = r.at("text"), g.tokens = r.at("tokens");
+  // Names, not places: where files lay on one machine tells others nothing.
+  g.model = std::filesystem::path(r.at("model").get<std::string>()).filename();
+  g.text = std::filesystem::path(r.at("text").get<std::string>()).filename();
+  g.tokens = r.at("tokens");
   g.queries = r.at("queries"), g.seeds = r.at("seeds"), g.null_error = r.at("null_control_error");
   return g;
 }

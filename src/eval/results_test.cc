@@ -138,7 +138,7 @@ TEST_F(ResultsTest, SamplesOfATaskBecomeOneRow) {
 
 TEST_F(ResultsTest, LinesReadBackAsTheyWere) {
   const std::string probe =
-      R"({"model":"demo","text":"a.txt","tokens":9,"queries":2,"seeds":3,"null_control_error":0,)"
+      R"({"model":"demo","text":"folder/a.txt","tokens":9,"queries":2,"seeds":3,"null_control_error":0,)"
       R"("policies":[{"policy":"x","random":true,"all":{"rows":2,"rows_seen":8,"bytes":7,)"
       R"("effective_bits":4,"error_mean":0.5,"error_deviation":0.25},)"
       R"("layers":[{"error_mean":0.25},{"error_mean":0.75}]}]})";
@@ -150,6 +150,7 @@ TEST_F(ResultsTest, LinesReadBackAsTheyWere) {
       {file("a.jsonl", ppl("exact", 0, 0, 0, 0, true) + ppl("uniform", 0, 0, 0.125, 0.25)),
        file("t.jsonl", task("exact", 0, 0, 1)), file("p.json", probe), file("c.csv", costs)});
   ASSERT_EQ(first.probes.size(), 1u);
+  EXPECT_EQ(first.probes[0].text, "a.txt");
   EXPECT_EQ(first.probes[0].rows[0].kept, 0.25);
   EXPECT_EQ(first.probes[0].rows[0].layers, (std::vector<double>{0.25, 0.75}));
   ASSERT_EQ(first.costs.size(), 1u);
