@@ -99,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(
                          {.dtype = DType::kF32, .qkv_bias = true, .biases = true, .tied = true}},
                     Case{"qwen2", {.head_dim = 128, .heads = 6, .kv_heads = 1, .qkv_bias = true}},
                     Case{"qwen3", {.dtype = DType::kF32, .head_dim = 128, .qk_norm = true}}),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& test) { return test.param.name; });
 
 // Rows leave the window and are coded or dropped; the model's own rounding is f32's, so that codes
 // are almost always the same on both devices. int8 and int4 rows are coded 32 at a time on the GPU,
