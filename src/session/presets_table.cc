@@ -38,6 +38,7 @@ const std::string_view kPresetTable = R"table(
 {"policy": "exact+qjl", "model": "demo", "context": 2048, "seeds": 3, "kl": [0.0697121, 0.0109278], "bits": 5.03456, "facts": 0.444444}
 {"policy": "keydiff(budget=50%)", "model": "demo", "context": 2048, "seeds": 1, "kl": [0.0770841, 0.0180921], "bits": 10.6848, "facts": 0.875}
 {"policy": "snapkv(budget=50%)+kivi(bits=2)", "model": "demo", "context": 2048, "seeds": 1, "kl": [0.0844945, 0.0109207], "bits": 3.00639, "facts": 0.0}
+{"policy": "exact+csr(s=8)", "model": "demo", "context": 2048, "seeds": 3, "kl": [0.0873349, 0.00165082], "bits": 6.33903, "facts": 0.319444}
 {"policy": "balancekv(budget=12.5%)", "model": "demo", "context": 2048, "seeds": 3, "kl": [0.0963047, 0.0260211], "bits": 5.13544, "facts": 0.0694444}
 {"policy": "uniform(budget=25%)", "model": "demo", "context": 2048, "seeds": 3, "kl": [0.0974347, 0.0275999], "bits": 4.59624, "facts": 0.0}
 {"policy": "keydiff(budget=25%)", "model": "demo", "context": 2048, "seeds": 1, "kl": [0.102563, 0.018744], "bits": 6.6203, "facts": 1.0}
@@ -48,6 +49,7 @@ const std::string_view kPresetTable = R"table(
 {"policy": "keydiff(budget=12.5%)", "model": "demo", "context": 2048, "seeds": 1, "kl": [0.132159, 0.021182], "bits": 4.58806, "facts": 0.625}
 {"policy": "knorm(budget=25%)", "model": "demo", "context": 2048, "seeds": 1, "kl": [0.153097, 0.031544], "bits": 6.6203, "facts": 0.0}
 {"policy": "streaming_llm(window=12.5%)", "model": "demo", "context": 2048, "seeds": 1, "kl": [0.162298, 0.0315505], "bits": 2.03224, "facts": 0.125}
+{"policy": "exact+csr(s=2)", "model": "demo", "context": 2048, "seeds": 3, "kl": [0.189916, 0.0013004], "bits": 3.54861, "facts": 0.0416667}
 {"policy": "express(s=12.5%)", "model": "demo", "context": 2048, "seeds": 3, "kl": [0.219826, 0.0126641], "bits": 2.36273, "facts": 0.0}
 )table";
 
