@@ -128,7 +128,7 @@ def page(options, singles, composed, null):
     best = front(every)
     lines = ["# Compositions: divergence against bytes", "",
              f"Made by `tools/results_compositions.py --text {pathlib.Path(options.text).name} "
-             f"--write --pieces {options.pieces}`: `{options.model}`, {options.pieces} pieces of {PROMPT} tokens of prompt and "
+             f"--write --pieces {options.pieces}`: `{options.model}`, pieces of {PROMPT} tokens of prompt and "
              f"{SCORE} predictions read one at a time,", f"`pith eval ppl --mode continue`. KL: nats "
              "a token from the exact cache; spread: deviation over seeds, or standard error where "
              f"a seed changes nothing.\nNull control: {null:.1g}. Bits and MB: the ledger's after "
