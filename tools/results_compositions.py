@@ -18,7 +18,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build/bin/pith"
 PAGE = ROOT / "docs/results/compositions.md"
-PROMPT, SCORE, SEEDS = 2048, 128, 3
+PROMPT, SCORE, SEEDS = 2048, 64, 3
 AROUND = ",sink=4,window=32"
 SELECTORS = {
     "snapkv": "snapkv(budget={body})", "tova": "tova(budget={body})",
@@ -36,9 +36,7 @@ CODECS = (
 )
 # Codecs whose rows are coded alone come first: others keep what a group shares for few rows.
 COMPOSED = {
-    ("snapkv", "tova"): ("int8", "int4", "turboquant(bits=4)", "turboquant(bits=3)",
-                         "k:kvquant(bits=3)+v:turboquant(bits=3)",
-                         "turboquant(bits=4,center=128)"),
+    ("snapkv", "tova"): ("int8", "int4", "turboquant(bits=4)", "turboquant(bits=3)"),
     ("keydiff", "express"): ("int4", "turboquant(bits=3)"),
     ("balancekv",): ("int4",),
 }
@@ -130,7 +128,7 @@ def page(options, singles, composed, null):
     best = front(every)
     lines = ["# Compositions: divergence against bytes", "",
              f"Made by `tools/results_compositions.py --text {pathlib.Path(options.text).name} "
-             f"--write --pieces {options.pieces}`: `{options.model}`, {options.pieces} pieces of {PROMPT} tokens of prompt and "
+             f"--write --pieces {options.pieces}`: `{options.model}`, pieces of {PROMPT} tokens of prompt and "
              f"{SCORE} predictions read one at a time,", f"`pith eval ppl --mode continue`. KL: nats "
              "a token from the exact cache; spread: deviation over seeds, or standard error where "
              f"a seed changes nothing.\nNull control: {null:.1g}. Bits and MB: the ledger's after "

@@ -37,7 +37,8 @@ class Projection {
   /// c: what makes c |k| / m <S q, sign(S k)> unbiased. sqrt(pi / 2) for normal rows; for rows
   /// sqrt(D) u, u uniform on the sphere, sqrt(pi) Gamma((D + 1) / 2) / (Gamma(D / 2) sqrt(D)).
   float unbias() const { return unbias_; }
-  size_t bytes() const { return (columns_.size() + sums_.size()) * sizeof(float); }
+  /// As allocated: large tables are whole pages, and nobody else counts what they leave empty.
+  size_t bytes() const { return columns_.capacity_bytes() + sums_.capacity_bytes(); }
 
  private:
   ProjectionShape shape_;
