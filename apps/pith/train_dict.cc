@@ -183,8 +183,8 @@ void add_training_options(CLI::App& app, TrainDictCommand& o) {
         ->capture_default_str()
         ->group("Training");
   };
-  const auto choice = [&](const char* name, std::string& value, std::vector<std::string> known,
-                          const char* help) {
+  const auto choice = [&](const char* name, std::string& value,
+                          const std::vector<std::string>& known, const char* help) {
     app.add_option(name, value, help)
         ->check(CLI::IsMember(known))
         ->capture_default_str()

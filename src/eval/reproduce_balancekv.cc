@@ -98,7 +98,7 @@ void figure(const ReproduceBench& bench) {
                better == points},
               {"(ours) smallest error of all selectors over all layers",
                fmt::format("at {} of {} rates", best, most), best == static_cast<size_t>(most)}};
-  bench.finish(std::move(t));
+  bench.finish(t);
 }
 
 Cell published(const std::string& method) {
@@ -175,7 +175,7 @@ void table(const ReproduceBench& bench) {
                fmt::format("{:.4f} and {:.4f}", *quality[5].divergence().value,
                            *quality[4].divergence().value),
                *quality[5].divergence().value < *quality[4].divergence().value}};
-  bench.finish(std::move(t));
+  bench.finish(t);
 }
 
 }  // namespace

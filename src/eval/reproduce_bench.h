@@ -74,7 +74,7 @@ class ReproduceBench {
   /// Attention errors in every layer over the text's first `tokens`.
   ProbeReport probe(const std::string& stage, size_t tokens, size_t seeds,
                     const std::vector<NamedPolicy>& policies) const;
-  void finish(ReproducedTable table) const { o_.finished(table); }
+  void finish(const ReproducedTable& table) const { o_.finished(table); }
 
   bool quick() const { return o_.quick; }
   const ReproduceOptions& options() const { return o_; }

@@ -120,7 +120,7 @@ void perplexity_table(const ReproduceBench& bench) {
       t.claims.push_back({fmt::format("{} rows: log n costs perplexity", sizes[s]),
                           chain({ppl(0), ppl(1)}, 2), ppl(1) > ppl(0)});
   }
-  bench.finish(std::move(t));
+  bench.finish(t);
 }
 
 void threshold_table(const ReproduceBench& bench) {
@@ -165,7 +165,7 @@ void threshold_table(const ReproduceBench& bench) {
   t.claims.push_back({"best near T/w = 4.33 (measured there: 4.5)",
                       fmt::format("smallest divergence at {}", policies[best].name),
                       std::abs(ratios[best] - kTheorem) <= 1});
-  bench.finish(std::move(t));
+  bench.finish(t);
 }
 
 std::vector<NamedPolicy> budget_policies(size_t rows, size_t tokens, size_t last) {
@@ -252,7 +252,7 @@ void budget_table(const ReproduceBench& bench) {
                        published_score(policies[i].name, percent)}});
   }
   budget_claims(t, quality, budgets, count);
-  bench.finish(std::move(t));
+  bench.finish(t);
 }
 
 void documents_table(const ReproduceBench& bench) {
@@ -290,7 +290,7 @@ void documents_table(const ReproduceBench& bench) {
                       fmt::format("buzz {:.1f}, h2o {:.1f}, streaming_llm {:.1f} (exact {:.1f})",
                                   mean(1), mean(2), mean(3), mean(0)),
                       mean(1) > std::max(mean(2), mean(3))});
-  bench.finish(std::move(t));
+  bench.finish(t);
 }
 
 }  // namespace

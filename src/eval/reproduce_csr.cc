@@ -133,7 +133,7 @@ void parts_table(const ReproduceBench& bench, const ModelRows& rows, size_t onli
       {"values are harder than keys",
        fmt::format("error {:.3f} and {:.3f} at s={}, one part", values[0], keys[0], pairs[0]),
        values[0] > keys[0]}};
-  bench.finish(std::move(t));
+  bench.finish(t);
 }
 
 void size_table(const ReproduceBench& bench, const ModelRows& rows) {
@@ -162,7 +162,7 @@ void size_table(const ReproduceBench& bench, const ModelRows& rows) {
       std::is_sorted(keys.rbegin(), keys.rend()) && std::is_sorted(values.rbegin(), values.rend());
   t.claims = {{"larger dictionaries, smaller errors, with falling returns",
                fmt::format("keys {}; values {}", chain(keys, 3), chain(values, 3)), falls}};
-  bench.finish(std::move(t));
+  bench.finish(t);
 }
 
 // Pairs that cost as many bits a channel as the paper's at 128 channels: 32 s / D.
@@ -215,7 +215,7 @@ void memory_table(const ReproduceBench& bench, size_t dim) {
                fmt::format("they and the exact rows are {:.1f}% of the 1-bit cache at {}K tokens",
                            around, lengths.back() / 1024),
                around < 5}};
-  bench.finish(std::move(t));
+  bench.finish(t);
 }
 
 void quality_table(const ReproduceBench& bench, size_t dim) {
@@ -255,7 +255,7 @@ void quality_table(const ReproduceBench& bench, size_t dim) {
                fmt::format("KL {:.4f} and {:.4f}", kl(4), kl(3)), kl(4) <= 1.25 * kl(3)},
               {"1 bit loses 8% of the score (with a trained dictionary)",
                fmt::format("perplexity {:.3f} of exact's", ratio), ratio <= 1.08}};
-  bench.finish(std::move(t));
+  bench.finish(t);
 }
 
 }  // namespace

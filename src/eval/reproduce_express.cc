@@ -73,7 +73,7 @@ void error_table(const ReproduceBench& bench) {
   t.claims[1].holds = less == sizes.size();
   t.claims[2].ours = fmt::format("at {} of {}", beats, sizes.size());
   t.claims[2].holds = beats == sizes.size();
-  bench.finish(std::move(t));
+  bench.finish(t);
 }
 
 // Policies of about `rows` rows; those that select in turns hold up to 64 rows more.
@@ -142,7 +142,7 @@ void decoding_table(const ReproduceBench& bench) {
        fmt::format("perplexity {:.4f} of exact's at {:.1f}%",
                    std::exp(*quality[largest].ln_ratio().value), kept(quality[largest].ledger)),
        *quality[largest].ln_ratio().value < std::log(1.01)}};
-  bench.finish(std::move(t));
+  bench.finish(t);
 }
 
 void task_table(const ReproduceBench& bench) {
@@ -173,7 +173,7 @@ void task_table(const ReproduceBench& bench) {
     t.rows.push_back({policies[p].name,
                       policies[p].policy,
                       {{kept(facts[p].ledger)}, facts[p].score, documents[p].score}});
-  bench.finish(std::move(t));
+  bench.finish(t);
 }
 
 }  // namespace

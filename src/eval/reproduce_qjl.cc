@@ -206,7 +206,7 @@ void distortion_table(const ReproduceBench& bench, const ModelSample& sample) {
                fmt::format("at {} of {} sizes; error {:.2f} of Gaussian's at {:.0f} bits", better,
                            sizes.size(), ortho.back() / gaussian.back(), sizes.back()),
                better == sizes.size()}};
-  bench.finish(std::move(t));
+  bench.finish(t);
 }
 
 /// How channels of the keys differ in size, in one layer.
@@ -267,7 +267,7 @@ void outlier_table(const ReproduceBench& bench, const ModelSample& sample) {
                fmt::format("smaller in {} of {} layers at {:.2f} against {:.2f} bits a channel",
                            better, layers, with.bits, without.bits),
                better == layers}};
-  bench.finish(std::move(t));
+  bench.finish(t);
 }
 
 void score_table(const ReproduceBench& bench) {
@@ -327,7 +327,7 @@ void score_table(const ReproduceBench& bench) {
                fmt::format("divergence {:.4f} and {:.4f}", kl(3), kl(1)), kl(3) <= kl(1)},
               {"orthogonal rows better than Gaussian ones",
                fmt::format("divergence {:.4f} and {:.4f}", kl(3), kl(4)), kl(3) < kl(4)}};
-  bench.finish(std::move(t));
+  bench.finish(t);
 }
 
 }  // namespace
