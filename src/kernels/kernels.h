@@ -124,6 +124,8 @@ struct Kernels {
   void (*add)(float* x, const float* y, size_t n);
   void (*scale)(float* x, float s, size_t n);
   void (*axpy)(float* acc, const float* x, float s, size_t n);
+  /// out[i] = x[i] * y[i].
+  void (*multiply)(float* out, const float* x, const float* y, size_t n);
   float (*dot)(const float* x, const float* y, size_t n);
 
   /// f32 block product for attention tiles (operands in L2): see GemmF32.

@@ -313,15 +313,19 @@ TEST_P(EachIsa, ReducesAndScalesVectors) {
     }
     EXPECT_EQ(k.max(x.data(), n), largest);
     EXPECT_NEAR(k.dot(x.data(), y.data(), n), dot, 2e-5);
-    for (int op = 0; op < 3; ++op) {
+    for (int op = 0; op < 4; ++op) {
       Guarded z(n, 17);
       std::vector<float> before(z.data(), z.data() + n);
       if (op == 0) k.add(z.data(), x.data(), n);
       if (op == 1) k.scale(z.data(), 0.3f, n);
       if (op == 2) k.axpy(z.data(), x.data(), 0.3f, n);
+      if (op == 3) k.multiply(z.data(), x.data(), y.data(), n);
       for (size_t i = 0; i < n; ++i) {
         const double b = before[i];
-        const double wanted = op == 0 ? b + x[i] : op == 1 ? b * 0.3f : b + double{0.3f} * x[i];
+        const double wanted = op == 0   ? b + x[i]
+                              : op == 1 ? b * 0.3f
+                              : op == 2 ? b + double{0.3f} * x[i]
+                                        : double{x[i]} * y[i];
         ASSERT_NEAR(z[i], wanted, 2e-7);
       }
       z.check();

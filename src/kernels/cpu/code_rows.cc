@@ -88,7 +88,7 @@ struct Block {
 struct Dots {
   float* out;  // [Q, ld]
   size_t ld;
-  const float* q;     // [D, Q] in the order in which a word's bits are gone through
+  const float* q;     // [Q, kMaxDim] in the order in which a word's bits are gone through
   const float* sums;  // [Q, D / 32] of q over each group
   size_t dim;
   float scale;
@@ -97,7 +97,8 @@ struct Dots {
 
 /// out[m, row ...] for Q queries and kPair vectors of rows.
 template <int kBits, bool kSigned, size_t Q>
-HWY_INLINE void dot_pair(const Dots& a, const Block& block, size_t row, size_t n) {
+HWY_INLINE void dot_pair(const Dots& a, const Block& block, size_t row, size_t n,
+                         const uint8_t* ahead) {
   const F32 d;
   const I32 di;
   const Numbers<kBits, kSigned> numbers;
@@ -110,17 +111,20 @@ HWY_INLINE void dot_pair(const Dots& a, const Block& block, size_t row, size_t n
     HWY_UNROLL(4)
     for (size_t m = 0; m < Q; ++m) sum[m][0] = sum[m][1] = hn::Zero(d);
     for (size_t w = 0; w < kBits; ++w) {
+      // A word of these rows is as long as this of the next block's.
+      for (size_t i = 0; i < kPair * kLanes * 4; i += 64) hwy::Prefetch(ahead + i);
+      ahead += kPair * kLanes * 4;
       const int32_t* from = block.words + (g * kBits + w) * kBlock + row;
       Words v0 = numbers.turned(hn::Load(di, from));
       Words v1 = numbers.turned(hn::Load(di, from + kLanes));
       HWY_UNROLL(16)
-      for (size_t k = 0; k < 32 / kBits; ++k, q += Q) {
+      for (size_t k = 0; k < 32 / kBits; ++k, ++q) {
         const Vec x0 = numbers(v0), x1 = numbers(v1);
         v0 = hn::ShiftRight<kBits>(v0);
         v1 = hn::ShiftRight<kBits>(v1);
         HWY_UNROLL(4)
         for (size_t m = 0; m < Q; ++m) {
-          const Vec factor = hn::Set(d, q[m]);
+          const Vec factor = hn::Set(d, q[m * kMaxDim]);
           sum[m][0] = hn::MulAdd(factor, x0, sum[m][0]);
           sum[m][1] = hn::MulAdd(factor, x1, sum[m][1]);
         }
@@ -153,14 +157,15 @@ HWY_INLINE void dot_pair(const Dots& a, const Block& block, size_t row, size_t n
   }
 }
 
-/// packed [D, Q] <- q [Q, D] in the order of the bits: words of a group, and codes of a word.
+/// packed [Q, kMaxDim] <- q [Q, D] in the order of the bits: words of a group, codes of a word.
 template <int kBits, size_t Q>
-void pack_queries(float* packed, const float* q, size_t dim) {
-  for (size_t i = 0; i < dim; ++i) {
-    const size_t word = i % kGroup / (32 / kBits), code = i % (32 / kBits);
-    const size_t byte = 4 * word + code / (8 / kBits), slot = code % (8 / kBits);
-    const size_t channel = i / kGroup * kGroup + slot * 4 * kBits + byte;
-    for (size_t m = 0; m < Q; ++m) packed[i * Q + m] = q[m * dim + channel];
+void pack_queries(float* HWY_RESTRICT packed, const float* HWY_RESTRICT q, size_t dim) {
+  constexpr size_t kBytes = 4 * kBits, kSlots = 8 / kBits;
+  for (size_t m = 0; m < Q; ++m, packed += kMaxDim, q += dim) {
+    for (size_t first = 0; first < dim; first += kGroup)
+      for (size_t byte = 0; byte < kBytes; ++byte)
+        for (size_t slot = 0; slot < kSlots; ++slot)
+          packed[first + byte * kSlots + slot] = q[first + slot * kBytes + byte];
   }
 }
 
@@ -171,7 +176,7 @@ void dot_many(float* out, size_t ld, const float* q, const CodeRows& rows, const
   const size_t groups = rows.dim / kGroup, row_bytes = rows.dim * kBits / 8;
   float packed[Q * kMaxDim], sums[Q * kMaxDim / kGroup];
   pack_queries<kBits, Q>(packed, q, rows.dim);
-  for (size_t i = 0; i < Q * groups; ++i) {
+  for (size_t i = 0; sides.minima && i < Q * groups; ++i) {
     sums[i] = 0;
     for (size_t c = 0; c < kGroup; ++c) sums[i] += q[i * kGroup + c];
   }
@@ -179,10 +184,11 @@ void dot_many(float* out, size_t ld, const float* q, const CodeRows& rows, const
   Block block;
   for (size_t t = 0; t < count; t += kBlock, a.out += kBlock) {
     const size_t n = count - t < kBlock ? count - t : kBlock;
-    transpose_words(block.words, rows.codes + t * row_bytes, row_bytes, row_bytes / 4, n);
+    const uint8_t* codes = rows.codes + t * row_bytes;
+    transpose_words(block.words, codes, row_bytes, row_bytes / 4, n);
     if (sides.numbers) block.sides.fill(sides, t, groups, n);
     for (size_t row = 0; row < n; row += kPair * kLanes)
-      dot_pair<kBits, kSigned, Q>(a, block, row, n);
+      dot_pair<kBits, kSigned, Q>(a, block, row, n, codes + (kBlock + row) * row_bytes);
   }
 }
 
@@ -284,7 +290,7 @@ HWY_INLINE void load_group(Vec (&x)[kGroupVectors], const Numbers<kBits, kSigned
 template <int kBits, bool kSigned, size_t Q>
 HWY_INLINE void add_group(float* acc, size_t dim, const float* HWY_RESTRICT weights,
                           const float* bias, const uint8_t* HWY_RESTRICT codes, size_t row_bytes,
-                          size_t n) {
+                          size_t n, const uint8_t* ahead) {
   const F32 d;
   const Numbers<kBits, kSigned> numbers;
   Vec sums[Q][kGroupVectors];
@@ -294,7 +300,8 @@ HWY_INLINE void add_group(float* acc, size_t dim, const float* HWY_RESTRICT weig
     for (size_t i = 0; i < kGroupVectors; ++i)
       sums[m][i] = hn::Add(hn::LoadU(d, acc + m * dim + i * kLanes), hn::Set(d, bias[m]));
   }
-  for (size_t t = 0; t < n; ++t, codes += row_bytes) {
+  for (size_t t = 0; t < n; ++t, codes += row_bytes, ahead += 4 * kBits) {
+    hwy::Prefetch(ahead);
     Vec x[kGroupVectors];
     load_group<kBits, kSigned>(x, numbers, codes);
     HWY_UNROLL(4)
@@ -338,8 +345,10 @@ HWY_INLINE void add_rows_of_group(float* acc, const float* p, size_t ld, size_t 
   alignas(64) float weights[Q * kBlock];
   float bias[Q];
   weigh<!kSigned>(weights, bias, p, ld, Q, sides, g, n);
+  // Each group asks for its share of the next block.
+  const size_t row_bytes = dim * kBits / 8;
   add_group<kBits, kSigned, Q>(acc + g * kGroup, dim, weights, bias, codes + g * 4 * kBits,
-                               dim * kBits / 8, n);
+                               row_bytes, n, codes + kBlock * (row_bytes + g * 4 * kBits));
 }
 
 template <int kBits, bool kSigned>
@@ -350,7 +359,6 @@ void add_many(float* acc, const float* p, size_t ld, size_t queries, const CodeR
   for (size_t t = 0; t < count; t += kBlock) {
     const size_t n = count - t < kBlock ? count - t : kBlock;
     const uint8_t* codes = rows.codes + t * row_bytes;
-    for (size_t i = 0; i < n * row_bytes; i += 64) hwy::Prefetch(codes + i + kCodesAhead);
     block.fill(sides, t, groups, n);
     for (size_t g = 0; g < groups; ++g) {
       size_t m = 0;

@@ -108,6 +108,15 @@ void axpy(float* HWY_RESTRICT acc, const float* HWY_RESTRICT x, float s, size_t 
   for (; i < n; ++i) acc[i] += s * x[i];
 }
 
+void multiply(float* HWY_RESTRICT out, const float* HWY_RESTRICT x, const float* HWY_RESTRICT y,
+              size_t n) {
+  const F32 d;
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    hn::StoreU(hn::Mul(hn::LoadU(d, x + i), hn::LoadU(d, y + i)), d, out + i);
+  for (; i < n; ++i) out[i] = x[i] * y[i];
+}
+
 float dot(const float* x, const float* y, size_t n) {
   const F32 d;
   Vec sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
@@ -173,6 +182,7 @@ void fill_elementwise(Kernels& table) {
   table.add = add;
   table.scale = scale;
   table.axpy = axpy;
+  table.multiply = multiply;
   table.dot = dot;
   table.rms_norm = rms_norm;
   table.silu_mul = silu_mul;

@@ -77,6 +77,10 @@ void axpy(float* acc, const float* x, float s, size_t n) {
   for (size_t i = 0; i < n; ++i) acc[i] += s * x[i];
 }
 
+void multiply(float* out, const float* x, const float* y, size_t n) {
+  for (size_t i = 0; i < n; ++i) out[i] = x[i] * y[i];
+}
+
 float dot(const float* x, const float* y, size_t n) {
   float sum = 0;
   for (size_t i = 0; i < n; ++i) sum += x[i] * y[i];
@@ -245,6 +249,7 @@ Kernels scalar_kernels() {
           .add = add,
           .scale = scale,
           .axpy = axpy,
+          .multiply = multiply,
           .dot = dot,
           .gemm = gemm,
           .transpose_rows = transpose_rows,

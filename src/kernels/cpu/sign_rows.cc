@@ -65,7 +65,7 @@ HWY_INLINE Vec look_up(const float* table, Words nibbles) {
 /// out[m, row ...] (+)= the sums of two vectors of rows, Q queries.
 template <size_t Q>
 HWY_INLINE void sum_pair(float* out, size_t ld, const Tables& tables, const int32_t* words,
-                         size_t bits, size_t n, bool add) {
+                         size_t bits, size_t n, bool add, const uint8_t* ahead) {
   const F32 d;
   const I32 di;
   const auto mask = hn::Set(di, 15);
@@ -73,6 +73,9 @@ HWY_INLINE void sum_pair(float* out, size_t ld, const Tables& tables, const int3
   HWY_UNROLL(4)
   for (size_t m = 0; m < Q; ++m) sums[m][0] = sums[m][1] = hn::Zero(d);
   for (size_t w = 0; w < bits; w += 32) {
+    // A word of these rows is as long as this of the next block's.
+    for (size_t i = 0; i < 8 * kLanes; i += 64) hwy::Prefetch(ahead + i);
+    ahead += 8 * kLanes;
     const int32_t* from = words + w / 32 * kWordRows;
     Words v0 = hn::Load(di, from), v1 = hn::Load(di, from + kLanes);
     const size_t end = bits - w < 32 ? bits - w : 32;
@@ -110,12 +113,21 @@ void sum_rows(float* out, size_t ld, const Tables& tables, size_t queries, const
   for (size_t t = 0; t < count; t += kWordRows, out += kWordRows) {
     const size_t n = count - t < kWordRows ? count - t : kWordRows;
     transpose_words(words, rows + t * stride, stride, (bits + 31) / 32, n);
+    const uint8_t* ahead = rows + (t + kWordRows) * stride;
     for (size_t r = 0; r < n; r += 2 * kLanes) {
       switch (queries) {
-        case 4: sum_pair<4>(out + r, ld, tables, words + r, bits, n - r, add); break;
-        case 3: sum_pair<3>(out + r, ld, tables, words + r, bits, n - r, add); break;
-        case 2: sum_pair<2>(out + r, ld, tables, words + r, bits, n - r, add); break;
-        default: sum_pair<1>(out + r, ld, tables, words + r, bits, n - r, add); break;
+        case 4:
+          sum_pair<4>(out + r, ld, tables, words + r, bits, n - r, add, ahead + r * stride);
+          break;
+        case 3:
+          sum_pair<3>(out + r, ld, tables, words + r, bits, n - r, add, ahead + r * stride);
+          break;
+        case 2:
+          sum_pair<2>(out + r, ld, tables, words + r, bits, n - r, add, ahead + r * stride);
+          break;
+        default:
+          sum_pair<1>(out + r, ld, tables, words + r, bits, n - r, add, ahead + r * stride);
+          break;
       }
     }
   }

@@ -18,8 +18,7 @@ namespace HWY_NAMESPACE {
 using I32 = hn::Rebind<int32_t, F32>;
 using Words = hn::Vec<I32>;
 
-inline constexpr size_t kWordRows = 64;      // rows transposed at a time
-inline constexpr size_t kCodesAhead = 2048;  // bytes ahead for which memory is asked
+inline constexpr size_t kWordRows = 64;  // rows transposed at a time
 
 /// Four words of kLanes rows: block b of the vector is from row 4 b.
 template <class D>
@@ -45,10 +44,7 @@ inline void transpose_words(int32_t* HWY_RESTRICT words, const uint8_t* HWY_REST
   const hn::Repartition<int64_t, I32> pairs;
   for (size_t t = 0; t < n; t += kLanes) {
     const uint8_t* rows[kLanes];
-    for (size_t r = 0; r < kLanes; ++r) {
-      rows[r] = first + (t + r < n ? t + r : n - 1) * stride;
-      for (size_t i = 0; i < 4 * count; i += 64) hwy::Prefetch(rows[r] + i + kCodesAhead);
-    }
+    for (size_t r = 0; r < kLanes; ++r) rows[r] = first + (t + r < n ? t + r : n - 1) * stride;
     int32_t* to = words + t;
     size_t w = 0;
     for (; w + 4 <= count; w += 4, to += 4 * kWordRows) {

@@ -127,7 +127,7 @@ void ChannelRows::scores(float* out, size_t ld, const float* q, const float* pre
     const size_t n = std::min(end, group_end(g)) - t;
     kernels_->to_f32(wide.data(), scales_.data() + g * 2 * dim_, DType::kF16, 2 * dim_);
     for (size_t m = 0; m < queries; ++m) {
-      for (size_t c = 0; c < dim_; ++c) folded[m * dim_ + c] = q[m * dim_ + c] * wide[c];
+      kernels_->multiply(folded.data() + m * dim_, q + m * dim_, wide.data(), dim_);
       bias[m] = scale * kernels_->dot(q + m * dim_, wide.data() + dim_, dim_);
     }
     kernels_->dot_codes(to, ld, folded.data(), queries,
