@@ -26,7 +26,7 @@ std::vector<double> unit_rows(std::span<const float> x, size_t dim) {
 /// Covariance [dim, dim] of the rows of both, and their mean.
 std::vector<double> covariance(const std::vector<double>& x, const std::vector<double>& y,
                                size_t dim, std::vector<double>& mean) {
-  const double rows = static_cast<double>((x.size() + y.size()) / dim);
+  const double rows = static_cast<double>(x.size() + y.size()) / static_cast<double>(dim);
   mean.assign(dim, 0);
   std::vector<double> sums(dim * dim);
   for (const auto* side : {&x, &y})
