@@ -79,6 +79,7 @@ namespace {
 
 }  // namespace
 
+// The other build takes the model over. NOLINTNEXTLINE(performance-unnecessary-value-param)
 std::unique_ptr<Backend> make_cuda_backend(std::shared_ptr<const Model> /*model*/,
                                            const SessionOptions& /*options*/) {
   refuse_cuda();
