@@ -3,7 +3,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -12,22 +11,10 @@
 #include "compress/dense.h"
 #include "core/philox.h"
 #include "dnnl.hpp"
+#include "timing.h"
 
 namespace pith::bench {
 namespace {
-
-constexpr size_t kGigabyte = size_t{1} << 30;
-
-double seconds_of(auto&& f) {
-  const auto start = std::chrono::steady_clock::now();
-  f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> x) {
-  std::nth_element(x.begin(), x.begin() + static_cast<ptrdiff_t>(x.size() / 2), x.end());
-  return x[x.size() / 2];
-}
 
 std::vector<float> random_numbers(size_t n, uint32_t seed) {
   const Philox random(seed, 0, 0);

@@ -7,7 +7,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <memory>
@@ -21,23 +20,12 @@
 #include "core/philox.h"
 #include "pith/error.h"
 #include "pith/policy.h"
+#include "timing.h"
 
 namespace pith::bench {
 namespace {
 
 constexpr size_t kDim = 128, kHeads = 4, kGroup = 4, kPiece = 1024;
-constexpr size_t kGigabyte = size_t{1} << 30;
-
-double seconds_of(auto&& f) {
-  const auto start = std::chrono::steady_clock::now();
-  f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> x) {
-  std::nth_element(x.begin(), x.begin() + static_cast<ptrdiff_t>(x.size() / 2), x.end());
-  return x[x.size() / 2];
-}
 
 /// Enough layers of rows under one codec that they fit no cache.
 struct Rows {

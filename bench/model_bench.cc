@@ -8,7 +8,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <dnnl.hpp>
 #include <map>
@@ -22,26 +21,16 @@
 #include "model/weights.h"
 #include "pith/error.h"
 #include "pith/session.h"
+#include "timing.h"
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using pith::bench::kGigabyte;
+using pith::bench::median;
+using pith::bench::seconds_of;
 using Memory = dnnl::memory;
-constexpr size_t kGigabyte = size_t{1} << 30;
 constexpr size_t kChunk = 512;
 constexpr int kDecodeSteps = 4;
-
-template <class F>
-double seconds_of(F&& f) {
-  const auto start = Clock::now();
-  f();
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> x) {
-  std::sort(x.begin(), x.end());
-  return x[x.size() / 2];
-}
 
 /// oneDNN doing what a chunk's products need and no more: y = x W^T for every matrix of every
 /// layer, on the model's own mapped weights, with all the threads it likes.

@@ -102,4 +102,21 @@ inline double difference(const std::vector<float>& a, const std::vector<float>& 
   return std::sqrt(d / n);
 }
 
+/// main() of a benchmark whose arguments are [--quick] [--only NAME]: errors go to stderr.
+inline int bench_main(const char* name, int argc, char** argv,
+                      int (*run)(bool quick, const std::string& only)) {
+  try {
+    bool quick = false;
+    std::string only;
+    for (int i = 1; i < argc; ++i) {
+      if (std::strcmp(argv[i], "--quick") == 0) quick = true;
+      if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
+    }
+    return run(quick, only);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "{}: {}\n", name, e.what());
+    return 1;
+  }
+}
+
 }  // namespace pith::cuda

@@ -155,16 +155,5 @@ int run(bool quick, const std::string& only) {
 }  // namespace pith::cuda
 
 int main(int argc, char** argv) {
-  try {
-    bool quick = false;
-    std::string only;
-    for (int i = 1; i < argc; ++i) {
-      if (std::strcmp(argv[i], "--quick") == 0) quick = true;
-      if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
-    }
-    return pith::cuda::run(quick, only);
-  } catch (const std::exception& e) {
-    fmt::print(stderr, "cuda_express_bench: {}\n", e.what());
-    return 1;
-  }
+  return pith::cuda::bench_main("cuda_express_bench", argc, argv, pith::cuda::run);
 }
