@@ -4,6 +4,8 @@
 #include <cstring>
 #include <vector>
 
+#include "compress/compaction.h"
+
 namespace pith {
 namespace {
 
@@ -52,9 +54,7 @@ class CentredRows final : public CodedRows {
   }
 
  private:
-  size_t group_end(size_t group) const {
-    return group + 1 < firsts_.size() ? firsts_[group + 1] : inner_->rows();
-  }
+  size_t group_end(size_t group) const { return pith::group_end(firsts_, group, inner_->rows()); }
   void code_waiting();
   template <class F>
   void for_groups(size_t first, size_t end, F&& f) const;
@@ -71,10 +71,7 @@ template <class F>
 void CentredRows::for_groups(size_t first, size_t end, F&& f) const {
   if (first >= end) return;
   std::vector<float> mu(dim_);
-  size_t g = static_cast<size_t>(std::upper_bound(firsts_.data(), firsts_.data() + firsts_.size(),
-                                                  static_cast<uint32_t>(first)) -
-                                 firsts_.data()) -
-             1;
+  size_t g = group_of(firsts_, first);
   for (; first < end; ++g) {
     const size_t stop = std::min(end, group_end(g));
     kernels_->to_f32(mu.data(), centres_.data() + g * dim_, DType::kF16, dim_);
@@ -104,20 +101,9 @@ void CentredRows::code_waiting() {
 
 void CentredRows::keep(std::span<const uint32_t> kept) {
   const size_t coded = inner_->rows();
-  size_t to = 0, groups = 0;
-  for (size_t g = 0; g < firsts_.size(); ++g) {
-    const size_t end = group_end(g), first = to;
-    while (to < kept.size() && kept[to] < end) ++to;
-    if (to == first) continue;
-    if (groups != g)
-      std::memmove(centres_.data() + groups * dim_, centres_.data() + g * dim_, 2 * dim_);
-    firsts_[groups++] = static_cast<uint32_t>(first);
-  }
-  firsts_.resize(groups);
-  centres_.resize(groups * dim_);
-  if (centres_.capacity_bytes() > centres_.size() * 9 / 4 + 4096) centres_.shrink_to_fit();
-  waiting_.keep(kept.subspan(to), coded);
-  inner_->keep(kept.first(to));
+  const size_t stay = keep_groups(firsts_, centres_, dim_, kept, coded);
+  waiting_.keep(kept.subspan(stay), coded);
+  inner_->keep(kept.first(stay));
 }
 
 void CentredRows::decode(float* out, size_t first, size_t count) const {

@@ -2,6 +2,7 @@
 // Arrays of records beside coded rows follow the rows: same order, same compaction, and memory that
 // is no longer needed goes back.
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 
@@ -10,13 +11,49 @@
 namespace pith {
 
 /// Moves records of `size` numbers so that those named, ascending, come first; drops the others.
+/// `more` numbers stay readable past the last.
 template <class T>
-void keep_records(Array<T>& array, size_t size, std::span<const uint32_t> kept) {
+void keep_records(Array<T>& array, size_t size, std::span<const uint32_t> kept, size_t more = 0) {
   for (size_t to = 0; to < kept.size(); ++to)
     if (kept[to] != to)
       std::memmove(array.data() + to * size, array.data() + kept[to] * size, size * sizeof(T));
-  array.resize(kept.size() * size);
+  array.resize(kept.size() * size + more);
   if (array.capacity_bytes() > kept.size() * size * sizeof(T) * 9 / 8 + 4096) array.shrink_to_fit();
+}
+
+// Groups of neighbouring rows that share a record (scales, a centre, channels): `firsts` [groups]
+// says where each begins among `rows` coded rows.
+
+/// The group that holds a row; 0 if there are no groups.
+inline size_t group_of(const Array<uint32_t>& firsts, size_t row) {
+  const uint32_t* begin = firsts.data();
+  const uint32_t* after =
+      std::upper_bound(begin, begin + firsts.size(), static_cast<uint32_t>(row));
+  return after == begin ? 0 : static_cast<size_t>(after - begin) - 1;
+}
+
+inline size_t group_end(const Array<uint32_t>& firsts, size_t group, size_t rows) {
+  return group + 1 < firsts.size() ? firsts[group + 1] : rows;
+}
+
+/// Rows named, ascending, stay, and with them their groups' records of `size` numbers; groups whose
+/// last row goes return theirs. Returns how many of `kept` are coded rows.
+template <class T>
+size_t keep_groups(Array<uint32_t>& firsts, Array<T>& records, size_t size,
+                   std::span<const uint32_t> kept, size_t rows) {
+  size_t to = 0, groups = 0;
+  for (size_t g = 0; g < firsts.size(); ++g) {
+    const size_t end = group_end(firsts, g, rows), first = to;
+    while (to < kept.size() && kept[to] < end) ++to;
+    if (to == first) continue;
+    if (groups != g)
+      std::memmove(records.data() + groups * size, records.data() + g * size, size * sizeof(T));
+    firsts[groups++] = static_cast<uint32_t>(first);
+  }
+  firsts.resize(groups);
+  records.resize(groups * size);
+  if (records.capacity_bytes() > groups * size * sizeof(T) * 9 / 8 + 4096) records.shrink_to_fit();
+  return to;
 }
 
 }  // namespace pith

@@ -3,24 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "compress/compaction.h"
 #include "compress/group_code.h"
 
 namespace pith {
 namespace {
 
 constexpr size_t kReadable = 1;  // numbers past the last scale, which the kernels may read
-
-/// Moves records of `size` numbers so that those kept, ascending, come first; `more` come after.
-template <class T>
-void compact(Array<T>& array, size_t size, std::span<const uint32_t> kept, size_t more = 0) {
-  for (size_t to = 0; to < kept.size(); ++to) {
-    if (kept[to] != to)
-      std::memmove(array.data() + to * size, array.data() + kept[to] * size, size * sizeof(T));
-  }
-  array.resize(kept.size() * size + more);
-  const size_t used = kept.size() * size * sizeof(T);
-  if (array.capacity_bytes() > used * 9 / 8 + 4096) array.shrink_to_fit();
-}
 
 }  // namespace
 
@@ -59,8 +48,8 @@ void TokenRows::append(const float* x, size_t stride, size_t count) {
 }
 
 void TokenRows::keep(std::span<const uint32_t> kept) {
-  compact(codes_, format_.code_bytes(dim_), kept);
-  compact(sides_, format_.side_numbers(dim_), kept, kReadable);
+  keep_records(codes_, format_.code_bytes(dim_), kept);
+  keep_records(sides_, format_.side_numbers(dim_), kept, kReadable);
 }
 
 CodeRows TokenRows::code_rows(size_t first) const {

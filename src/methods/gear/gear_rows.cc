@@ -103,20 +103,9 @@ void GearRows::code_waiting() {
 
 void GearRows::keep(std::span<const uint32_t> kept) {
   const size_t coded = codes_->rows(), right = format_.rank * dim_;
-  size_t to = 0, groups = 0;
-  for (size_t g = 0; g < firsts_.size(); ++g) {
-    const size_t end = group_end(g), first = to;
-    while (to < kept.size() && kept[to] < end) ++to;
-    if (to == first) continue;
-    if (groups != g)
-      std::memmove(right_.data() + groups * right, right_.data() + g * right, 2 * right);
-    firsts_[groups++] = static_cast<uint32_t>(first);
-  }
-  firsts_.resize(groups);
-  right_.resize(groups * right);
-  if (right_.capacity_bytes() > right_.size() * 9 / 4 + 4096) right_.shrink_to_fit();
-  waiting_.keep(kept.subspan(to), coded);
-  kept = kept.first(to);
+  const size_t stay = keep_groups(firsts_, right_, right, kept, coded);
+  waiting_.keep(kept.subspan(stay), coded);
+  kept = kept.first(stay);
   codes_->keep(kept);
   outliers_.keep(kept);
   keep_records(left_, format_.rank, kept);
@@ -130,10 +119,7 @@ void GearRows::decode(float* out, size_t first, size_t count) const {
   if (first == end) return;
   codes_->decode(out, first, end - first);
   std::vector<float> right(rank * dim_);
-  size_t g = static_cast<size_t>(std::upper_bound(firsts_.data(), firsts_.data() + firsts_.size(),
-                                                  static_cast<uint32_t>(first)) -
-                                 firsts_.data()) -
-             1;
+  size_t g = group_of(firsts_, first);
   for (size_t t = first; t < end; ++t, out += dim_) {
     if (t == first || t == group_end(g)) {
       g += t != first;

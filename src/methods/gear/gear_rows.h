@@ -4,6 +4,7 @@
 // wait in f16 until a group is full. Bytes a row: the codes', 3 n, 2 r, and 2 r D + 4 a group.
 
 #include "compress/coded_rows.h"
+#include "compress/compaction.h"
 #include "compress/outlier_rows.h"
 #include "compress/waiting_rows.h"
 #include "methods/gear/low_rank.h"
@@ -47,9 +48,7 @@ class GearRows final : public CodedRows {
   }
 
  private:
-  size_t group_end(size_t group) const {
-    return group + 1 < firsts_.size() ? firsts_[group + 1] : codes_->rows();
-  }
+  size_t group_end(size_t group) const { return pith::group_end(firsts_, group, codes_->rows()); }
   void code_waiting();
   void take_outliers(std::vector<float>& x, std::vector<bool>& apart);
 

@@ -108,40 +108,17 @@ void QjlKeys::code(const float* x, size_t count) {
   }
 }
 
-size_t QjlKeys::group_of(size_t row) const {
-  const uint32_t* end = firsts_.data() + firsts_.size();
-  const uint32_t* after = std::upper_bound(firsts_.data(), end, static_cast<uint32_t>(row));
-  return after == firsts_.data() ? 0 : static_cast<size_t>(after - firsts_.data()) - 1;
-}
-
 void QjlKeys::keep(std::span<const uint32_t> kept) {
-  const size_t coded = coded_rows(), bytes = format_.code_bytes(dim_), norms = format_.norms();
+  const size_t coded = coded_rows();
   const size_t stay = static_cast<size_t>(
       std::lower_bound(kept.begin(), kept.end(), static_cast<uint32_t>(coded)) - kept.begin());
-  size_t group = 0, groups = 0;
-  for (size_t to = 0; to < stay; ++to) {
-    std::memmove(codes_.data() + to * bytes, codes_.data() + kept[to] * bytes, bytes);
-    std::memmove(norms_.data() + to * norms, norms_.data() + kept[to] * norms, norms * 2);
-    if (format_.outliers == 0) continue;
-    // Groups before this row's have no rows left; firsts_ still holds their old bounds from here
-    // on.
-    const bool fresh = to == 0 || kept[to] >= group_end(group);
-    while (kept[to] >= group_end(group)) ++group;
-    if (!fresh) continue;
-    std::memmove(channels_.data() + groups * format_.outliers,
-                 channels_.data() + group * format_.outliers, format_.outliers * 2);
-    firsts_[groups++] = static_cast<uint32_t>(to);
-  }
+  keep_groups(firsts_, channels_, format_.outliers, kept, coded);
+  keep_records(codes_, format_.code_bytes(dim_), kept.first(stay), kReadable);
+  keep_records(norms_, format_.norms(), kept.first(stay));
   for (size_t i = stay; i < kept.size(); ++i)
     std::memmove(waiting_.data() + (i - stay) * dim_, waiting_.data() + (kept[i] - coded) * dim_,
                  2 * dim_);
-  codes_.resize(stay * bytes + kReadable);
-  norms_.resize(stay * norms);
   waiting_.resize((kept.size() - stay) * dim_);
-  firsts_.resize(groups);
-  channels_.resize(groups * format_.outliers);
-  if (codes_.capacity_bytes() > codes_.size() * 9 / 8 + 4096) codes_.shrink_to_fit();
-  if (norms_.capacity_bytes() > norms_.size() * 9 / 4 + 4096) norms_.shrink_to_fit();
 }
 
 void QjlKeys::decode(float* out, size_t first, size_t count) const {
@@ -166,7 +143,7 @@ void QjlKeys::decode(float* out, size_t first, size_t count) const {
     if (format_.outliers == 0) continue;
     unpack(bits + in.bits() / 8, outlying.bits());
     const float scale = factor(outlying, norms_[t * norms + 1]);
-    const uint16_t* channels = channels_.data() + group_of(t) * format_.outliers;
+    const uint16_t* channels = channels_.data() + group_of(firsts_, t) * format_.outliers;
     for (size_t i = 0; i < format_.outliers; ++i)
       out[channels[i]] =
           scale * kernels_->dot(outlying.column(channels[i]), signs.data(), outlying.bits());
@@ -224,7 +201,7 @@ void QjlKeys::scores(float* out, size_t ld, const float* q, const float* prepare
     std::copy_n(prepared, queries * bits, room.in.data());
     std::copy_n(prepared + queries * bits, queries, room.in_sum.data());
     if (format_.outliers) {
-      const size_t group = group_of(t);
+      const size_t group = group_of(firsts_, t);
       stop = std::min(end, same_channels_end(group));
       split_queries(room, q, queries, group);
     }

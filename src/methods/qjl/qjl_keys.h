@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "compress/coded_rows.h"
+#include "compress/compaction.h"
 #include "methods/qjl/projection.h"
 
 namespace pith {
@@ -62,11 +63,7 @@ class QjlKeys final : public CodedRows {
   size_t group_rows() const { return format_.outliers ? kQjlGroup : 1; }
   size_t coded_rows() const { return norms_.size() / format_.norms(); }
   size_t waiting_rows() const { return waiting_.size() / dim_; }
-  size_t group_end(size_t group) const {
-    return group + 1 < firsts_.size() ? firsts_[group + 1] : coded_rows();
-  }
-  /// The group of a coded row; 0 if rows have none.
-  size_t group_of(size_t row) const;
+  size_t group_end(size_t group) const { return pith::group_end(firsts_, group, coded_rows()); }
   void code(const float* x, size_t count);  // x [count, D]: a whole group, or any rows without one
   /// Where the groups end that follow `group` with the same outlying channels.
   size_t same_channels_end(size_t group) const;

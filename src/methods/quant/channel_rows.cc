@@ -61,36 +61,21 @@ void ChannelRows::code_waiting() {
 }
 
 void ChannelRows::keep(std::span<const uint32_t> kept) {
-  const size_t coded = coded_rows(), bytes = row_bytes();
-  size_t to = 0, groups = 0;
-  for (size_t g = 0; g < firsts_.size(); ++g) {
-    const size_t end = group_end(g), first = to;
-    for (; to < kept.size() && kept[to] < end; ++to)
-      if (kept[to] != to)
-        std::memmove(codes_.data() + to * bytes, codes_.data() + kept[to] * bytes, bytes);
-    if (to == first) continue;
-    if (groups != g)
-      std::memmove(scales_.data() + groups * 2 * dim_, scales_.data() + g * 2 * dim_, 4 * dim_);
-    firsts_[groups++] = static_cast<uint32_t>(first);
-  }
-  const size_t stay = to;
-  for (; to < kept.size(); ++to) {
+  const size_t coded = coded_rows();
+  const size_t stay = keep_groups(firsts_, scales_, 2 * dim_, kept, coded);
+  keep_records(codes_, row_bytes(), kept.first(stay));
+  for (size_t to = stay; to < kept.size(); ++to) {
     const size_t from = kept[to] - coded, at = to - stay;
     if (from != at)
       std::memmove(waiting_.data() + at * dim_, waiting_.data() + from * dim_, 2 * dim_);
   }
-  codes_.resize(stay * bytes);
   waiting_.resize((kept.size() - stay) * dim_);
-  firsts_.resize(groups);
-  scales_.resize(groups * 2 * dim_);
-  if (codes_.capacity_bytes() > codes_.size() * 9 / 8 + 4096) codes_.shrink_to_fit();
-  if (scales_.capacity_bytes() > scales_.size() * 9 / 4 + 4096) scales_.shrink_to_fit();
 }
 
 void ChannelRows::decode(float* out, size_t first, size_t count) const {
   const size_t end = first + count, coded = coded_rows();
   alignas(64) float scale_low[2][kMaxDim];
-  for (size_t g = group_of(first); first < std::min(end, coded); ++g) {
+  for (size_t g = group_of(firsts_, first); first < std::min(end, coded); ++g) {
     const size_t n = std::min(end, group_end(g)) - first;
     const uint16_t* scales = scales_.data() + g * 2 * dim_;
     kernels_->to_f32(scale_low[0], scales, DType::kF16, dim_);
@@ -105,20 +90,13 @@ void ChannelRows::decode(float* out, size_t first, size_t count) const {
                      (end - first) * dim_);
 }
 
-size_t ChannelRows::group_of(size_t row) const {
-  const uint32_t* begin = firsts_.data();
-  const uint32_t* after =
-      std::upper_bound(begin, begin + firsts_.size(), static_cast<uint32_t>(row));
-  return after == begin ? 0 : static_cast<size_t>(after - begin) - 1;
-}
-
 void ChannelRows::scores(float* out, size_t ld, const float* q, const float* prepared,
                          size_t queries, size_t first, size_t count, float scale) const {
   if (!codes_attend(dim_))
     return CodedRows::scores(out, ld, q, prepared, queries, first, count, scale);
   const size_t end = first + count, coded = coded_rows();
   std::vector<float> folded(queries * dim_), bias(queries), wide(2 * dim_);
-  for (size_t g = group_of(first), t = first; t < end; ++g) {
+  for (size_t g = group_of(firsts_, first), t = first; t < end; ++g) {
     float* to = out + t - first;
     if (t >= coded)
       return kernels_->dot_rows(to, ld, q, queries,

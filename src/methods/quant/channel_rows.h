@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "compress/coded_rows.h"
+#include "compress/compaction.h"
 
 namespace pith {
 
@@ -38,12 +39,8 @@ class ChannelRows final : public CodedRows {
   size_t row_bytes() const { return dim_ * static_cast<size_t>(bits_) / 8; }
   size_t coded_rows() const { return codes_.size() / row_bytes(); }
   size_t waiting_rows() const { return waiting_.size() / dim_; }
-  size_t group_end(size_t group) const {
-    return group + 1 < firsts_.size() ? firsts_[group + 1] : coded_rows();
-  }
+  size_t group_end(size_t group) const { return pith::group_end(firsts_, group, coded_rows()); }
   void code_waiting();
-  /// The group that holds a coded row.
-  size_t group_of(size_t row) const;
 
   int bits_;
   Array<uint8_t> codes_;     // [coded rows, D b / 8]
