@@ -32,6 +32,15 @@ inline void write(const fs::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
+/// Text with some variety, about 1.3 tokens a word.
+inline std::string words(int count) {
+  const char* const kWords[] = {"the ship", "lay at",  "anchor and", "a man",
+                                "stood on", "the old", "quay while", "rain fell"};
+  std::string text;
+  for (int i = 0; i < count; ++i) text += std::string(kWords[(i * i + i / 7) % 8]) + " ";
+  return text;
+}
+
 struct Result {
   int status = -1;
   std::string out, err;

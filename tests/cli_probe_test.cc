@@ -12,15 +12,7 @@ using test::Cli;
 using test::kModel;
 using test::read;
 using test::Result;
-
-// Text with some variety, about 1.3 tokens a word.
-std::string words(int count) {
-  const char* const kWords[] = {"the ship", "lay at",  "anchor and", "a man",
-                                "stood on", "the old", "quay while", "rain fell"};
-  std::string text;
-  for (int i = 0; i < count; ++i) text += std::string(kWords[(i * i + i / 7) % 8]) + " ";
-  return text;
-}
+using test::words;
 
 std::vector<std::string> probe(std::vector<std::string> more) {
   more.insert(more.begin(), {"probe", "-m", kModel, "-p", words(400), "--queries", "64"});

@@ -12,14 +12,7 @@ using test::Cli;
 using test::kModel;
 using test::read;
 using test::Result;
-
-std::string words(int count) {
-  const char* const kWords[] = {"the ship", "lay at",  "anchor and", "a man",
-                                "stood on", "the old", "quay while", "rain fell"};
-  std::string text;
-  for (int i = 0; i < count; ++i) text += std::string(kWords[(i * i + i / 7) % 8]) + " ";
-  return text;
-}
+using test::words;
 
 TEST_F(Cli, ReproduceWritesTablesInThreeForms) {
   test::write(folder_ / "text", words(900));

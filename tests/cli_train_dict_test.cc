@@ -12,15 +12,8 @@ using test::Cli;
 using test::kModel;
 using test::read;
 using test::Result;
+using test::words;
 using test::write;
-
-std::string words(int count) {
-  const char* const kWords[] = {"the ship", "lay at",  "anchor and", "a man",
-                                "stood on", "the old", "quay while", "rain fell"};
-  std::string text;
-  for (int i = 0; i < count; ++i) text += std::string(kWords[(i * i + i / 7) % 8]) + " ";
-  return text;
-}
 
 std::vector<std::string> train(const std::string& out) {
   return {"train-dict", "-m",      kModel,    "-p",      words(500), "-o",    out,

@@ -9,16 +9,13 @@
 #include <random>
 
 #include "compress/registry.h"
+#include "machine.h"
 #include "pith/policy.h"
 
 namespace pith {
 namespace {
 
-struct Machine {
-  ThreadPool pool{1};
-  MemoryCounter memory{0, /*poison=*/true};
-  Context context{pool, memory, kernels_for()};
-};
+using test::Machine;
 
 class CodecFuzz : public testing::TestWithParam<std::string> {
  protected:

@@ -11,17 +11,14 @@
 #include "compress/dense.h"
 #include "compress/token_rows.h"
 #include "core/dtype.h"
+#include "machine.h"
 
 namespace pith {
 namespace {
 
-constexpr size_t kDim = 48;
+using test::Machine;
 
-struct Machine {
-  ThreadPool pool{1};
-  MemoryCounter memory{0, /*poison=*/true};
-  Context context{pool, memory, kernels_for()};
-};
+constexpr size_t kDim = 48;
 
 /// Keys with a mean far larger than their spread.
 std::vector<float> keys_of(size_t count, uint32_t seed) {

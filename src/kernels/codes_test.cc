@@ -9,17 +9,12 @@
 
 #include "core/dtype.h"
 #include "kernels/kernels.h"
+#include "machine.h"
 
 namespace pith {
 namespace {
 
-std::vector<float> normals(size_t n, uint32_t seed) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> x(n);
-  for (float& v : x) v = normal(engine);
-  return x;
-}
+using test::normals;
 
 /// Random codes with f16 scales and minima, and the rows that they stand for.
 struct Coded {

@@ -207,28 +207,10 @@ void dot_all(float* out, size_t ld, const float* q, size_t queries, const CodeRo
 #define PITH_VISIT_CODES(bits, is_signed, call) \
   if (is_signed) {                              \
     constexpr bool kSigned = true;              \
-    PITH_VISIT_WIDTH(bits, call)                \
+    PITH_VISIT_BITS(bits, call)                 \
   } else {                                      \
     constexpr bool kSigned = false;             \
-    PITH_VISIT_WIDTH(bits, call)                \
-  }
-#define PITH_VISIT_WIDTH(bits, call) \
-  switch (bits) {                    \
-    case 2: {                        \
-      constexpr int kBits = 2;       \
-      call;                          \
-      break;                         \
-    }                                \
-    case 4: {                        \
-      constexpr int kBits = 4;       \
-      call;                          \
-      break;                         \
-    }                                \
-    default: {                       \
-      constexpr int kBits = 8;       \
-      call;                          \
-      break;                         \
-    }                                \
+    PITH_VISIT_BITS(bits, call)                 \
   }
 
 void dot_codes(float* out, size_t ld, const float* q, size_t queries, const CodeRows& rows,

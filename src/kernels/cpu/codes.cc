@@ -83,26 +83,6 @@ HWY_INLINE void unpack_channel_row(float* out, const uint8_t* codes, size_t dim,
   }
 }
 
-/// Runs `call` with the code's width as the constant kBits.
-#define PITH_VISIT_BITS(bits, call) \
-  switch (bits) {                   \
-    case 2: {                       \
-      constexpr int kBits = 2;      \
-      call;                         \
-      break;                        \
-    }                               \
-    case 4: {                       \
-      constexpr int kBits = 4;      \
-      call;                         \
-      break;                        \
-    }                               \
-    default: {                      \
-      constexpr int kBits = 8;      \
-      call;                         \
-      break;                        \
-    }                               \
-  }
-
 void unpack_tokens(float* out, const CodeRows& rows, const CodeSides& sides, size_t count) {
   const size_t numbers = (rows.dim + 31) / 32 * (sides.minima ? 2 : 1);
   const size_t row_bytes = rows.dim * static_cast<size_t>(rows.bits) / 8;

@@ -111,6 +111,26 @@ HWY_INLINE hn::Vec<hn::Full128<float>> sum_four(Vec a, Vec b, Vec c, Vec e) {
     }                                   \
   }
 
+/// Runs `call` with the code's width as the constant kBits.
+#define PITH_VISIT_BITS(bits, call) \
+  switch (bits) {                   \
+    case 2: {                       \
+      constexpr int kBits = 2;      \
+      call;                         \
+      break;                        \
+    }                               \
+    case 4: {                       \
+      constexpr int kBits = 4;      \
+      call;                         \
+      break;                        \
+    }                               \
+    default: {                      \
+      constexpr int kBits = 8;      \
+      call;                         \
+      break;                        \
+    }                               \
+  }
+
 }  // namespace HWY_NAMESPACE
 }  // namespace pith
 HWY_AFTER_NAMESPACE();

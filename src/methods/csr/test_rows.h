@@ -2,31 +2,19 @@
 // What csr's tests share: random rows and atoms, and a machine.
 
 #include <cmath>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "core/dtype.h"
 #include "kernels/context.h"
+#include "machine.h"
 
 namespace pith::csr_test {
 
+using test::Machine;
+using test::normals;
+
 inline constexpr size_t kDim = 64;
-
-inline std::vector<float> normals(size_t n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> x(n);
-  for (float& v : x) v = normal(random);
-  return x;
-}
-
-struct Machine {
-  explicit Machine(const std::string& isa = "") : context{pool, memory, kernels_for(isa)} {}
-  ThreadPool pool{1};
-  MemoryCounter memory{0, /*poison=*/true};
-  Context context;
-};
 
 /// Unit vectors in random directions.
 inline std::vector<uint16_t> random_atoms(size_t count, size_t dim, uint32_t seed) {

@@ -10,17 +10,14 @@
 #include <random>
 
 #include "core/dtype.h"
+#include "machine.h"
 #include "methods/kvquant/nonuniform_rows.h"
 #include "pith/error.h"
 
 namespace pith {
 namespace {
 
-struct Machine {
-  ThreadPool pool{1};
-  MemoryCounter memory{0, /*poison=*/true};
-  Context context{pool, memory, kernels_for()};
-};
+using test::Machine;
 
 /// Channels of different spread and mean, and a number that stands out now and then.
 std::vector<float> rows_of(size_t count, size_t dim, uint32_t seed) {

@@ -6,27 +6,17 @@
 
 #include <random>
 
+#include "machine.h"
 #include "methods/ladder/ladder_rows.h"
 #include "pith/error.h"
 
 namespace pith {
 namespace {
 
+using test::Machine;
+using test::normals;
+
 constexpr size_t kDim = 64, kStep = LadderRows::kStep;
-
-struct Machine {
-  ThreadPool pool{1};
-  MemoryCounter memory{0, /*poison=*/true};
-  Context context{pool, memory, kernels_for()};
-};
-
-std::vector<float> normals(size_t n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> x(n);
-  for (float& v : x) v = normal(random);
-  return x;
-}
 
 std::unique_ptr<Codec> codec_of(const std::string& text, Side side) {
   const PolicyPart part = *Policy::parse("exact+" + text).rules.front().key_codec;

@@ -11,27 +11,16 @@
 
 #include "compress/registry.h"
 #include "core/dtype.h"
+#include "machine.h"
 #include "pith/error.h"
 
 namespace pith {
 namespace {
 
+using test::Machine;
+using test::normals;
+
 constexpr size_t kDim = 64;
-
-struct Machine {
-  explicit Machine(const std::string& isa = "") : context{pool, memory, kernels_for(isa)} {}
-  ThreadPool pool{1};
-  MemoryCounter memory{0, /*poison=*/true};
-  Context context;
-};
-
-std::vector<float> normals(size_t n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> x(n);
-  for (float& v : x) v = normal(random);
-  return x;
-}
 
 std::unique_ptr<CodedRows> make(const Machine& machine, const PlaneFormat& format,
                                 uint64_t seed = 1, size_t dim = kDim) {

@@ -5,28 +5,16 @@
 
 #include <cmath>
 #include <numbers>
-#include <random>
 
 #include "core/dtype.h"
+#include "machine.h"
 #include "methods/qjl/qjl_keys.h"
 
 namespace pith {
 namespace {
 
-std::vector<float> normals(size_t n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> x(n);
-  for (float& v : x) v = normal(random);
-  return x;
-}
-
-struct Machine {
-  explicit Machine(const std::string& isa = "") : context{pool, memory, kernels_for(isa)} {}
-  ThreadPool pool{1};
-  MemoryCounter memory{0, /*poison=*/true};
-  Context context;
-};
+using test::Machine;
+using test::normals;
 
 std::unique_ptr<CodedRows> make(const Machine& machine, const QjlFormat& format, uint64_t seed,
                                 size_t dim) {

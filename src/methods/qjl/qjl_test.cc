@@ -8,28 +8,17 @@
 #include <cmath>
 #include <random>
 
+#include "machine.h"
 #include "methods/qjl/qjl_keys.h"
 #include "pith/error.h"
 
 namespace pith {
 namespace {
 
+using test::Machine;
+using test::normals;
+
 constexpr size_t kDim = 64;
-
-std::vector<float> normals(size_t n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> x(n);
-  for (float& v : x) v = normal(random);
-  return x;
-}
-
-struct Machine {
-  explicit Machine(const std::string& isa = "") : context{pool, memory, kernels_for(isa)} {}
-  ThreadPool pool{1};
-  MemoryCounter memory{0, /*poison=*/true};
-  Context context;
-};
 
 std::unique_ptr<CodedRows> make(const Machine& machine, const QjlFormat& format, uint64_t seed,
                                 size_t dim = kDim) {
