@@ -11,6 +11,8 @@
 #include "compress/dense.h"
 #include "core/philox.h"
 #include "dnnl.hpp"
+#include "kernels/matmul.h"
+#include "kernels/read_rate.h"
 #include "timing.h"
 
 namespace pith::bench {
@@ -149,15 +151,22 @@ class Peers {
 
 }  // namespace
 
-double read_bandwidth(const Context& context, const float* gigabyte) {
-  constexpr size_t kPieces = 256, kFloats = kGigabyte / sizeof(float) / kPieces;
-  std::vector<float> largest(kPieces);
-  const double seconds = seconds_of([&] {
-    context.pool.parallel_for(kPieces, [&](size_t i, int) {
-      largest[i] = context.kernels.max(gigabyte + i * kFloats, kFloats);
-    });
-  });
-  return static_cast<double>(kGigabyte) / seconds;
+/// Sets the rates of `work`, which reads `bytes`, and of reading alone, by turns.
+template <class Work>
+void measure_reading(const Context& context, DecodeResult& result, size_t bytes, int repeats,
+                     const Work& work) {
+  Array<float> gigabyte(context.memory, MemoryKind::kScratch);
+  gigabyte.resize(kGigabyte / sizeof(float));
+  std::fill(gigabyte.begin(), gigabyte.end(), 1.0f);
+  std::vector<double> rates, reads, ratios;
+  for (int i = 0; i < repeats; ++i) {
+    reads.push_back(read_rate(context, std::as_bytes(std::span(gigabyte.data(), gigabyte.size()))));
+    rates.push_back(static_cast<double>(bytes) / seconds_of(work));
+    ratios.push_back(rates.back() / reads.back());
+  }
+  result.bytes_per_second = median(rates);
+  result.read_bytes_per_second = median(reads);
+  result.ratio = median(ratios);
 }
 
 DecodeResult bench_decode(const Context& context, const DecodeShape& s, int repeats) {
@@ -187,21 +196,40 @@ DecodeResult bench_decode(const Context& context, const DecodeShape& s, int repe
   step(scalar, *oracle, wanted);
   result.largest_difference = largest_difference(out, wanted);
 
-  Array<float> gigabyte(context.memory, MemoryKind::kScratch);
-  gigabyte.resize(kGigabyte / sizeof(float));
-  std::fill(gigabyte.begin(), gigabyte.end(), 1.0f);
-  std::vector<double> rates, reads, ratios;
-  for (int i = 0; i < repeats; ++i) {
-    reads.push_back(read_bandwidth(context, gigabyte.data()));
-    const double seconds = seconds_of([&] {
-      for (const auto& layer : layers) step(context, *layer, out);
-    });
-    rates.push_back(static_cast<double>(count * bytes) / seconds);
-    ratios.push_back(rates.back() / reads.back());
-  }
-  result.bytes_per_second = median(rates);
-  result.read_bytes_per_second = median(reads);
-  result.ratio = median(ratios);
+  measure_reading(context, result, count * bytes, repeats, [&] {
+    for (const auto& layer : layers) step(context, *layer, out);
+  });
+  return result;
+}
+
+DecodeResult bench_matvec(const Context& context, DType dtype, size_t in, int repeats) {
+  const size_t numbers = kGigabyte / size_of(dtype), count = numbers / (in * in);
+  const std::vector<float> some = random_numbers(in * in + count * 16, 6);
+  Array<std::byte> weights(context.memory, MemoryKind::kScratch);
+  weights.resize(count * in * in * size_of(dtype));
+  const auto matrix = [&](size_t i) {
+    return WeightMatrix{weights.data() + i * in * in * size_of(dtype), dtype, in, in};
+  };
+  for (size_t i = 0; i < count; ++i)
+    context.kernels.from_f32(weights.data() + i * in * in * size_of(dtype), some.data() + i * 16,
+                             dtype, in * in);
+  const std::vector<float> x = random_numbers(in, 7);
+  std::vector<float> y(in), wanted(in);
+  matmul(context, y.data(), x.data(), matrix(0), 1);
+  matmul({context.pool, context.memory, kernels_for("scalar")}, wanted.data(), x.data(), matrix(0),
+         1);
+  DecodeResult result;
+  result.largest_difference =
+      largest_difference(y, wanted) / std::sqrt(static_cast<double>(in));  // of sums of in terms
+  Matmul products(context);
+  measure_reading(context, result, weights.size(), repeats, [&] {
+    for (size_t i = 0; i < count; ++i) {
+      const WeightMatrix w = matrix(i);
+      const pith::Product product{y.data(), &w};
+      auto rows = [&](float* out, size_t) { std::copy(x.begin(), x.end(), out); };
+      products.run(1, in, rows, {&product, 1});
+    }
+  });
   return result;
 }
 

@@ -1,17 +1,14 @@
 #pragma once
 // Attention's speed beside what bounds it, measured in the same run: the machine's read bandwidth
-// for decode, oneDNN's f32 matrix products for prefill. Answers are checked before timing.
-// A peer and its subject take turns, and the median of their ratios is reported: other programs on
-// the machine then slow both.
+// for decode and products of one token, oneDNN's f32 matrix products for prefill. Answers are
+// checked before timing. A peer and its subject take turns, and the median of their ratios is
+// reported: other programs on the machine then slow both.
 
 #include <cstddef>
 
 #include "kernels/context.h"
 
 namespace pith::bench {
-
-/// Bytes read per second by all threads from 1 GiB, one pass.
-double read_bandwidth(const Context& context, const float* gigabyte);
 
 struct DecodeShape {
   DType dtype = DType::kF16;
@@ -23,6 +20,9 @@ struct DecodeResult {
 };
 /// One decode step's attention over enough layers that the rows (1 GiB or more) fit no cache.
 DecodeResult bench_decode(const Context& context, const DecodeShape& shape, int repeats);
+
+/// Products of one token's activations [in] with matrices [in, in], 1 GiB of weights together.
+DecodeResult bench_matvec(const Context& context, DType dtype, size_t in, int repeats);
 
 struct PrefillShape {
   size_t tokens = 4096, head_dim = 128, kv_heads = 4, group = 4;

@@ -1,5 +1,6 @@
-// Prints attention's speed beside the machine's: attention_bench [decode|prefill] [threads]
-// [repeats]. Fails if an answer differs from the scalar primitives'.
+// Prints attention's speed beside the machine's: attention_bench [all|decode|matvec|prefill]
+// [threads] [repeats]. PITH_ISA chooses the instruction set. Fails if an answer differs from the
+// scalar primitives'.
 
 #include <fmt/format.h>
 
@@ -19,7 +20,8 @@ int main(int argc, char** argv) {
   bool right = true;
   fmt::print("{} threads, {}; medians of {} interleaved runs\n", pool.size(), context.kernels.isa,
              repeats);
-  if (what != "prefill") {
+  const bool all = what.empty() || what == "all";
+  if (all || what == "decode") {
     fmt::print("\ndecode, GQA 4, 32768 rows: dtype   D   GB/s  read GB/s  ratio  difference\n");
     for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
       for (size_t dim : {64, 128}) {
@@ -32,7 +34,17 @@ int main(int argc, char** argv) {
       }
     }
   }
-  if (what != "decode") {
+  if (all || what == "matvec") {
+    fmt::print("\none token's products, 1 GiB: dtype    in   GB/s  read GB/s  ratio  difference\n");
+    for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+      const auto r = pith::bench::bench_matvec(context, dtype, 2048, repeats);
+      fmt::print("{:>32} {:>5} {:>6.1f} {:>10.1f} {:>6.2f}  {:.1e}\n", pith::to_string(dtype), 2048,
+                 r.bytes_per_second / 1e9, r.read_bytes_per_second / 1e9, r.ratio,
+                 r.largest_difference);
+      right &= r.largest_difference < 1e-5;
+    }
+  }
+  if (all || what == "prefill") {
     fmt::print(
         "\nprefill, causal, 4096 tokens, GQA 4, f32: D  GFLOP/s  oneDNN split  threaded  "
         "tiles  ratio to the best  difference\n");

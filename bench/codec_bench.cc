@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "attend/attend.h"
-#include "attention.h"
 #include "compress/dense.h"
 #include "compress/registry.h"
 #include "core/philox.h"
+#include "kernels/read_rate.h"
 #include "pith/error.h"
 #include "pith/policy.h"
 #include "timing.h"
@@ -143,7 +143,7 @@ int run(int threads, size_t rows, int repeats, const std::vector<std::string>& c
   Step step{context, std::vector<float>(numbers.begin(), numbers.begin() + kHeads * kGroup * kDim),
             std::vector<float>(kHeads * kGroup * kDim), Rope{kDim, 10000.0}};
   std::vector<float> gigabyte(kGigabyte / sizeof(float), 1.0f);
-  const double read = read_bandwidth(context, gigabyte.data());
+  const double read = read_rate(context, std::as_bytes(std::span(gigabyte)));
   fmt::print("{} threads, {}, {} rows, {} KV heads, GQA {}, D {}; read {:.1f} GB/s\n", threads,
              context.kernels.isa, rows, kHeads, kGroup, kDim, read / 1e9);
   fmt::print("{:<24} {:>6} {:>10} {:>9} {:>9} {:>11} {:>12}\n", "codec", "bits", "us a step",

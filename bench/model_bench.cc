@@ -18,6 +18,7 @@
 #include "attention.h"
 #include "core/philox.h"
 #include "kernels/matmul.h"
+#include "kernels/read_rate.h"
 #include "model/weights.h"
 #include "pith/error.h"
 #include "pith/session.h"
@@ -189,12 +190,13 @@ void bench_decode(const std::shared_ptr<const pith::Model>& model, size_t depth,
   const size_t table = w.embedding.out * w.embedding.in * pith::size_of(w.embedding.dtype);
   const size_t weights = model->weight_bytes() - (model->config().tied_embeddings ? 0 : table);
   // A shared machine's bandwidth drifts within a second: each step stands between two reads.
-  std::vector<double> reads{pith::bench::read_bandwidth(context, gigabyte.data())}, rates, ratios;
+  std::vector<double> reads{pith::read_rate(context, std::as_bytes(std::span(gigabyte)))}, rates,
+      ratios;
   for (int step = 0; step < kDecodeSteps * repeats; ++step) {
     const double moved = static_cast<double>(weights + session.ledger().cache_bytes());
     rates.push_back(moved /
                     seconds_of([&] { session.decode(ids[static_cast<size_t>(step) % depth]); }));
-    reads.push_back(pith::bench::read_bandwidth(context, gigabyte.data()));
+    reads.push_back(pith::read_rate(context, std::as_bytes(std::span(gigabyte))));
     ratios.push_back(rates.back() / (0.5 * (reads[reads.size() - 2] + reads.back())));
   }
   const double bytes = static_cast<double>(weights + session.ledger().cache_bytes());

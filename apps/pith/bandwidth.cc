@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "core/philox.h"
+#include "kernels/read_rate.h"
 
 namespace pith::cli {
 namespace {
@@ -32,21 +33,12 @@ Median median(std::vector<double> values) {
 
 double read_bandwidth(const Context& context) {
   constexpr size_t kNumbers = size_t{1} << 28;  // 1 GiB
-  constexpr size_t kPiece = size_t{1} << 18;
   Array<float> buffer(context.memory, MemoryKind::kScratch);
   buffer.resize(kNumbers);
-  context.pool.parallel_for(kNumbers / kPiece, [&](size_t i, int) {
-    std::fill_n(buffer.data() + i * kPiece, kPiece, 1.0f);
-  });
+  std::fill(buffer.begin(), buffer.end(), 1.0f);
   std::vector<double> rates;
-  for (int pass = 0; pass < 7; ++pass) {
-    const auto start = Clock::now();
-    context.pool.parallel_for(kNumbers / kPiece, [&](size_t i, int) {
-      // The result is used, so that the read is not left out.
-      if (context.kernels.max(buffer.data() + i * kPiece, kPiece) > 2) buffer[0] = 3;
-    });
-    rates.push_back(static_cast<double>(kNumbers * sizeof(float)) / seconds_since(start));
-  }
+  for (int pass = 0; pass < 7; ++pass)
+    rates.push_back(read_rate(context, std::as_bytes(std::span(buffer.data(), kNumbers))));
   return median(rates).value;
 }
 

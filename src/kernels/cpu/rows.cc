@@ -24,10 +24,13 @@ constexpr size_t kDotQueries = kManyRegisters ? 4 : 2;
 // Queries and vectors of one register block of weighted sums.
 constexpr size_t kAddQueries = 4;
 constexpr size_t kAddVectors = kManyRegisters ? 4 : 2;
-// Rows that add_rows goes over again for the next queries or columns; they stay in L1.
-constexpr size_t kAddBlockBytes = 16384;
-// How far ahead of the loads memory is asked for.
-constexpr size_t kPrefetchBytes = 2048;
+// Places of the rows that are read by turns. One run of memory keeps few requests under way; the
+// processor's prefetchers follow many at once, and two cores then read half as much again.
+constexpr size_t kStreams = 8;
+// Numbers of longer rows make streams enough by themselves.
+constexpr size_t kShortRow = 512;
+template <DType K>
+constexpr size_t kLine = 64 / sizeof(Stored<K>);  // numbers of a cache line
 
 struct Dots {
   float* out;  // [queries, ld]
@@ -37,10 +40,12 @@ struct Dots {
   float scale;
 };
 
-/// out[m, r] for Q queries and R rows at x.
-template <DType K, size_t Q, size_t R>
+/// out[m, r] for Q queries and R rows at x. kAsk: the R rows after them, which their stream's next
+/// turn wants, are asked for on the way; a burst of requests would hold up the loads.
+template <DType K, size_t Q, size_t R, bool kAsk>
 HWY_INLINE void dot_block(const Dots& a, size_t query, size_t row,
                           const Stored<K>* HWY_RESTRICT x) {
+  const Stored<K>* ask = x + R * a.dim;
   const F32 d;
   const size_t dim = a.dim;
   const float* HWY_RESTRICT q = a.q + query * dim;
@@ -55,6 +60,11 @@ HWY_INLINE void dot_block(const Dots& a, size_t query, size_t row,
     Vec rows[R];
     HWY_UNROLL(16)
     for (size_t r = 0; r < R; ++r) rows[r] = load_widened<K>(x + r * dim + c);
+    if constexpr (kAsk) {
+      HWY_UNROLL(16)
+      for (size_t i = 0; i < R * kLanes; i += kLine<K>) hwy::Prefetch(ask + i);
+      ask += R * kLanes;
+    }
     HWY_UNROLL(16)
     for (size_t m = 0; m < Q; ++m) {
       const Vec v = hn::LoadU(d, q + m * dim + c);
@@ -85,31 +95,38 @@ HWY_INLINE void dot_block(const Dots& a, size_t query, size_t row,
   }
 }
 
-/// R rows at x against all queries.
-template <DType K, size_t R>
+/// R rows at x against all queries; kAsk for the first of them alone.
+template <DType K, size_t R, bool kAsk>
 HWY_INLINE void dot_all(const Dots& a, size_t queries, size_t row, const Stored<K>* x) {
-  size_t m = 0;
-  for (; m + kDotQueries <= queries; m += kDotQueries) dot_block<K, kDotQueries, R>(a, m, row, x);
-  switch (queries - m) {
-    case 3: dot_block<K, 3, R>(a, m, row, x); break;
-    case 2: dot_block<K, 2, R>(a, m, row, x); break;
-    case 1: dot_block<K, 1, R>(a, m, row, x); break;
-    default: break;
-  }
+  const auto rest = [&]<bool kFirst>(size_t m, std::bool_constant<kFirst>) HWY_ATTR {
+    switch (queries - m) {
+      case 3: dot_block<K, 3, R, kFirst>(a, m, row, x); break;
+      case 2: dot_block<K, 2, R, kFirst>(a, m, row, x); break;
+      case 1: dot_block<K, 1, R, kFirst>(a, m, row, x); break;
+      default: break;
+    }
+  };
+  if (queries < kDotQueries) return rest(0, std::bool_constant<kAsk>());
+  dot_block<K, kDotQueries, R, kAsk>(a, 0, row, x);
+  size_t m = kDotQueries;
+  for (; m + kDotQueries <= queries; m += kDotQueries)
+    dot_block<K, kDotQueries, R, false>(a, m, row, x);
+  rest(m, std::false_type());
 }
 
 template <DType K>
 void dot_many(const Dots& a, size_t queries, const Stored<K>* x, size_t count) {
-  const size_t ahead = kPrefetchBytes / sizeof(Stored<K>);
-  const size_t line = 64 / sizeof(Stored<K>);
   size_t t = 0;
-  for (; t + kDotRows <= count; t += kDotRows) {
-    const Stored<K>* rows = x + t * a.dim;
-    if (a.dim <= 512)
-      for (size_t c = 0; c < kDotRows * a.dim; c += line) hwy::Prefetch(rows + c + ahead);
-    dot_all<K, kDotRows>(a, queries, t, rows);
+  if (a.dim <= kShortRow) {
+    const size_t run = count / (kStreams * kDotRows) * kDotRows;  // rows of a stream
+    for (; t < run; t += kDotRows)
+      for (size_t row = t; row < kStreams * run; row += run)
+        dot_all<K, kDotRows, true>(a, queries, row, x + row * a.dim);
+    t = kStreams * run;
   }
-  for (; t < count; ++t) dot_all<K, 1>(a, queries, t, x + t * a.dim);
+  for (; t + kDotRows <= count; t += kDotRows)
+    dot_all<K, kDotRows, false>(a, queries, t, x + t * a.dim);
+  for (; t < count; ++t) dot_all<K, 1, false>(a, queries, t, x + t * a.dim);
 }
 
 void dot_rows(float* out, size_t ld, const float* q, size_t queries, const DenseRows& rows,
@@ -134,28 +151,35 @@ struct Sums {
   size_t dim;
 };
 
+/// Rows first, first + step, ...: `count` of them.
+struct Turn {
+  size_t first, step, count;
+};
+
 /// acc[m, c ...] += sum_t p[m, t] x[t, c ...] for Q queries and V vectors of columns.
 template <DType K, size_t Q, size_t V>
 HWY_INLINE void add_block(const Sums& a, size_t query, size_t column,
-                          const Stored<K>* HWY_RESTRICT x, size_t first, size_t count) {
+                          const Stored<K>* HWY_RESTRICT x, const Turn& turn) {
   const F32 d;
   float* HWY_RESTRICT acc = a.acc + query * a.dim + column;
-  const float* HWY_RESTRICT p = a.p + query * a.ld + first;
-  x += first * a.dim + column;
+  const float* HWY_RESTRICT p = a.p + query * a.ld + turn.first;
+  x += turn.first * a.dim + column;
   Vec sums[Q][V];
   HWY_UNROLL(16)
   for (size_t m = 0; m < Q; ++m) {
     HWY_UNROLL(16)
     for (size_t v = 0; v < V; ++v) sums[m][v] = hn::LoadU(d, acc + m * a.dim + v * kLanes);
   }
-  for (size_t t = 0; t < count; ++t, x += a.dim) {
+  for (size_t i = 0; i < turn.count; ++i, x += turn.step * a.dim, p += turn.step) {
     Vec row[V];
     HWY_UNROLL(16)
     for (size_t v = 0; v < V; ++v) row[v] = load_widened<K>(x + v * kLanes);
-    hwy::Prefetch(x + kPrefetchBytes / sizeof(Stored<K>));
+    // The next row of each stream is the next turn's.
+    HWY_UNROLL(16)
+    for (size_t c = 0; c < V * kLanes; c += kLine<K>) hwy::Prefetch(x + a.dim + c);
     HWY_UNROLL(16)
     for (size_t m = 0; m < Q; ++m) {
-      const Vec weight = hn::Set(d, p[m * a.ld + t]);
+      const Vec weight = hn::Set(d, p[m * a.ld]);
       HWY_UNROLL(16)
       for (size_t v = 0; v < V; ++v) sums[m][v] = hn::MulAdd(weight, row[v], sums[m][v]);
     }
@@ -168,29 +192,31 @@ HWY_INLINE void add_block(const Sums& a, size_t query, size_t column,
 }
 
 template <DType K, size_t Q>
-HWY_INLINE void add_columns(const Sums& a, size_t query, const Stored<K>* x, size_t first,
-                            size_t count) {
+HWY_INLINE void add_columns(const Sums& a, size_t query, const Stored<K>* x, const Turn& turn) {
   size_t c = 0;
   for (; c + kAddVectors * kLanes <= a.dim; c += kAddVectors * kLanes)
-    add_block<K, Q, kAddVectors>(a, query, c, x, first, count);
-  for (; c < a.dim; c += kLanes) add_block<K, Q, 1>(a, query, c, x, first, count);
+    add_block<K, Q, kAddVectors>(a, query, c, x, turn);
+  for (; c < a.dim; c += kLanes) add_block<K, Q, 1>(a, query, c, x, turn);
+}
+
+/// All queries and columns: what a turn reads stays in L1 meanwhile.
+template <DType K>
+HWY_INLINE void add_turn(const Sums& a, size_t queries, const Stored<K>* x, const Turn& turn) {
+  size_t m = 0;
+  for (; m + kAddQueries <= queries; m += kAddQueries) add_columns<K, kAddQueries>(a, m, x, turn);
+  switch (queries - m) {
+    case 3: add_columns<K, 3>(a, m, x, turn); break;
+    case 2: add_columns<K, 2>(a, m, x, turn); break;
+    case 1: add_columns<K, 1>(a, m, x, turn); break;
+    default: break;
+  }
 }
 
 template <DType K>
 void add_many(const Sums& a, size_t queries, const Stored<K>* x, size_t count) {
-  const size_t fitting = kAddBlockBytes / (a.dim * sizeof(Stored<K>));
-  const size_t block = fitting < 8 ? 8 : fitting;
-  for (size_t t = 0; t < count; t += block) {
-    const size_t n = count - t < block ? count - t : block;
-    size_t m = 0;
-    for (; m + kAddQueries <= queries; m += kAddQueries) add_columns<K, kAddQueries>(a, m, x, t, n);
-    switch (queries - m) {
-      case 3: add_columns<K, 3>(a, m, x, t, n); break;
-      case 2: add_columns<K, 2>(a, m, x, t, n); break;
-      case 1: add_columns<K, 1>(a, m, x, t, n); break;
-      default: break;
-    }
-  }
+  const size_t run = count / kStreams;  // rows of a stream
+  for (size_t t = 0; t < run; ++t) add_turn<K>(a, queries, x, {t, run, kStreams});
+  for (size_t t = kStreams * run; t < count; ++t) add_turn<K>(a, queries, x, {t, 1, 1});
 }
 
 void add_rows(float* acc, const float* p, size_t ld, size_t queries, const DenseRows& rows,
