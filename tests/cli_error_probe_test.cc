@@ -43,7 +43,8 @@ TEST_F(Cli, RunStopsAboveTheLimit) {
 
 TEST_F(Cli, ErrorProbeRefusesWhatCannotBe) {
   refused(answer({"--attn-error-probe", "5"}), 10, "64 rows or more");
-  refused(answer({"--attn-error-probe", "64", "--kv-policy", "exact+int4"}), 13, "coded");
+  refused(answer({"--attn-error-probe", "64", "--kv-policy", "streaming_llm(rope=cache)"}), 13,
+          "rope=cache");
   refused(answer({"--max-attn-error", "x"}), 2, "max-attn-error");
   refused({"eval", "ppl", "-m", kModel, "-p", "a text", "--attn-error-probe", "64"}, 10,
           "--mode decode or continue");

@@ -10,6 +10,11 @@ constexpr uint32_t kDraw = 0xE000;      // no selector draws this of a row
 constexpr double kFade = 1 - 1.0 / 32;  // of the sums, at each comparison
 constexpr double kStudent = 2.131;      // 97.5% of Student's t with kGroups - 1 degrees of freedom
 
+// Ends of a 95% interval beside the sample's: so much less and more than its expectation is the
+// chance part of a squared coding error, and so much of all of it is lost by leaving out products
+// of errors. By measurement: docs/error_probe.md.
+constexpr double kLess = 0.5, kMore = 1.2, kProducts = 0.05;
+
 double square(double x) { return x * x; }
 
 }  // namespace
@@ -27,24 +32,20 @@ ErrorProbe::ErrorProbe(const Context& context, const AttentionShape& shape, int 
     heads_.emplace_back(context, seed, static_cast<uint32_t>(layer), static_cast<uint32_t>(g));
 }
 
-void ErrorProbe::insert(Head& head, uint64_t word, uint32_t group, uint32_t position,
-                        const float* k, const float* v) {
+void ErrorProbe::insert(Head& head, size_t slot, const Row& row, const float* k, const float* v) {
   const size_t dim = shape_.head_dim;
-  size_t slot = head.rows.size();
-  if (slot == options_.rows) {
-    slot = head.largest;
-  } else {
+  if (slot == head.rows.size()) {
     head.rows.resize(slot + 1);
     head.k.resize((slot + 1) * dim);
     head.v.resize((slot + 1) * dim);
   }
-  head.rows[slot] = {word, position, group};
+  head.rows[slot] = row;
   context_.kernels.from_f32(head.k.data() + slot * dim, k, DType::kF16, dim);
   context_.kernels.from_f32(head.v.data() + slot * dim, v, DType::kF16, dim);
-  if (head.rows.size() < options_.rows) return;
+  if (head.rows.size() < kFirst + options_.rows) return;
   const auto less = [](const Row& a, const Row& b) { return a.word < b.word; };
-  head.largest = static_cast<size_t>(std::max_element(head.rows.begin(), head.rows.end(), less) -
-                                     head.rows.begin());
+  head.largest = static_cast<size_t>(
+      std::max_element(head.rows.begin() + kFirst, head.rows.end(), less) - head.rows.begin());
 }
 
 void ErrorProbe::append(const float* k, const float* v, size_t tokens) {
@@ -52,132 +53,213 @@ void ErrorProbe::append(const float* k, const float* v, size_t tokens) {
   for (size_t g = 0; g < kv_heads; ++g) {
     Head& head = heads_[g];
     for (size_t t = 0; t < tokens; ++t) {
-      const auto words = head.random.words(tokens_ + t, kDraw);
-      const uint64_t word = (uint64_t{words[0]} << 32) | words[1];
-      if (head.rows.size() == options_.rows && word >= head.rows[head.largest].word) continue;
-      const size_t at = (t * kv_heads + g) * dim;
-      insert(head, word, words[2] % kGroups, static_cast<uint32_t>(tokens_ + t), k + at, v + at);
+      const size_t position = tokens_ + t, at = (t * kv_heads + g) * dim;
+      Row row{0, static_cast<uint32_t>(position), kGroups};
+      size_t slot = head.rows.size();
+      if (position >= kFirst) {
+        const auto words = head.random.words(position, kDraw);
+        row.word = (uint64_t{words[0]} << 32) | words[1], row.group = words[2] % kGroups;
+        if (slot == kFirst + options_.rows) {
+          if (row.word >= head.rows[head.largest].word) continue;
+          slot = head.largest;
+        }
+      }
+      insert(head, slot, row, k + at, v + at);
     }
   }
   tokens_ += tokens;
 }
 
-// The sampled rows that the cache holds, as it gives them back: keys and values [m, D], held [m].
-// Keys are stored after RoPE: codecs that want them before are refused.
-void ErrorProbe::held_sample(const Head& head, const ProbedStep& step, size_t g,
-                             std::vector<float>& keys, std::vector<float>& values,
-                             std::vector<uint8_t>& held) const {
+double ErrorProbe::drawn() const {
+  return static_cast<double>(heads_[0].rows.size() - std::min(heads_[0].rows.size(), kFirst));
+}
+
+ErrorProbe::HeldSample ErrorProbe::held_sample(const Head& head, std::span<const Span> spans,
+                                               const Rope* rope) const {
   const size_t dim = shape_.head_dim, m = head.rows.size();
+  HeldSample held{std::vector<float>(m * dim), std::vector<float>(m * dim),
+                  std::vector<int32_t>(m, -1)};
   std::vector<std::pair<int64_t, size_t>> wanted;  // position and row of the sample
   for (size_t i = 0; i < m; ++i) wanted.emplace_back(head.rows[i].position, i);
   std::sort(wanted.begin(), wanted.end());
-  const auto take = [&](const Span& span, size_t row, size_t i) {
-    span.keys->decode(keys.data() + i * dim, row, 1);
-    span.values->decode(values.data() + i * dim, row, 1);
-    held[i] = 1;
+  const auto from = [&](int64_t position) {
+    return std::lower_bound(wanted.begin(), wanted.end(), std::pair{position, size_t{0}});
   };
-  for (const Span& span : step.spans[g]) {
-    if (span.role != Role::kBoth) continue;
+  const auto take = [&](size_t s, size_t row, size_t i) {
+    spans[s].keys->decode(held.k.data() + i * dim, row, 1);
+    if (spans[s].keys_before_rope)
+      rope->rotate(context_.kernels, held.k.data() + i * dim, head.rows[i].position);
+    spans[s].values->decode(held.v.data() + i * dim, row, 1);
+    held.span[i] = static_cast<int32_t>(s);
+  };
+  for (size_t s = 0; s < spans.size(); ++s) {
+    const Span& span = spans[s];
     if (!span.positions) {
       const auto last = span.first_position + static_cast<int64_t>(span.count);
-      for (auto it = std::lower_bound(wanted.begin(), wanted.end(),
-                                      std::pair{span.first_position, size_t{0}});
-           it != wanted.end() && it->first < last; ++it)
-        take(span, span.first + static_cast<size_t>(it->first - span.first_position), it->second);
+      for (auto it = from(span.first_position); it != wanted.end() && it->first < last; ++it)
+        take(s, span.first + static_cast<size_t>(it->first - span.first_position), it->second);
       continue;
     }
     for (size_t row = span.first; row < span.first + span.count; ++row) {
-      const int64_t position = span.positions[row];
-      const auto it =
-          std::lower_bound(wanted.begin(), wanted.end(), std::pair{position, size_t{0}});
-      if (it != wanted.end() && it->first == position) take(span, row, it->second);
+      const auto it = from(span.positions[row]);
+      if (it != wanted.end() && it->first == span.positions[row]) take(s, row, it->second);
     }
   }
+  return held;
 }
+
+void ErrorProbe::Squares::fade() {
+  for (double& x : error) x *= kFade;
+  for (double& x : size) x *= kFade;
+  coding *= kFade, open *= kFade;
+}
+
+/// What a step's comparison of every head starts from.
+struct ErrorProbe::Comparison {
+  std::vector<std::vector<Span>> spans;  // [G] what is held, every row with weight 1
+  std::vector<float> known;              // [H, D] the answer over that
+  std::vector<float> log_sum;            // [H]
+};
 
 void ErrorProbe::measure(const ProbedStep& step) {
   if (tokens_ < 2 * kGroups) return;  // nothing to tell apart
-  const size_t dim = shape_.head_dim, group = shape_.query_heads / shape_.kv_heads;
-  // What is held, every row with weight 1.
-  std::vector<std::vector<Span>> plain(step.spans.begin(), step.spans.end());
-  for (auto& list : plain) {
+  const size_t dim = shape_.head_dim;
+  Comparison c{{step.spans.begin(), step.spans.end()},
+               std::vector<float>(shape_.query_heads * dim),
+               std::vector<float>(shape_.query_heads)};
+  for (auto& list : c.spans) {
     std::erase_if(list, [](const Span& s) { return s.role != Role::kBoth; });
     for (Span& s : list) s.log_weight = 0, s.log_weights = nullptr, s.mass = nullptr;
   }
-  const std::vector<std::span<const Span>> spans(plain.begin(), plain.end());
-  std::vector<float> known(shape_.query_heads * dim), log_sum(shape_.query_heads);
+  const std::vector<std::span<const Span>> spans(c.spans.begin(), c.spans.end());
   AttendCall call;
   call.shape = shape_, call.q = step.q, call.k = step.k, call.v = step.v, call.tokens = 1;
   call.first_position = static_cast<int64_t>(tokens_);
-  call.spans = spans, call.rope = step.rope, call.out = known.data(), call.log_sum = log_sum.data();
+  call.spans = spans, call.rope = step.rope;
+  call.out = c.known.data(), call.log_sum = c.log_sum.data();
   attend(context_, call);
 
-  for (double& x : sums_.error) x *= kFade;
-  for (double& x : sums_.size) x *= kFade;
-  const float scale = shape_.scale != 0 ? shape_.scale : 1 / std::sqrt(static_cast<float>(dim));
-  for (size_t g = 0; g < heads_.size(); ++g) {
-    const Head& head = heads_[g];
-    const size_t m = head.rows.size();
-    std::vector<float> keys(m * dim), values(m * dim), exact(m * dim);
-    std::vector<float> own(group * m), stored(group * m);  // scores
-    std::vector<uint8_t> held(m);
-    held_sample(head, step, g, keys, values, held);
-    const float* q = step.q + g * group * dim;
-    context_.kernels.dot_rows(own.data(), m, q, group, {head.k.data(), DType::kF16, dim}, m, scale);
-    context_.kernels.dot_rows(stored.data(), m, q, group, {keys.data(), DType::kF32, dim}, m,
-                              scale);
-    context_.kernels.to_f32(exact.data(), head.v.data(), DType::kF16, m * dim);
-    for (size_t j = 0; j < group; ++j) {
-      const size_t h = g * group + j;
-      GroupSums sums;
-      sums.n.resize(kGroups * dim);
-      for (size_t i = 0; i < m; ++i) {
-        const size_t b = head.rows[i].group;
-        const double mine = std::exp(double{own[j * m + i]} - log_sum[h]);
-        const double theirs = held[i] ? std::exp(double{stored[j * m + i]} - log_sum[h]) : 0;
-        ++sums.rows[b];
-        sums.z[b] += mine - theirs;
-        for (size_t c = 0; c < dim; ++c)
-          sums.n[b * dim + c] += mine * exact[i * dim + c] - theirs * values[i * dim + c];
-      }
-      compare(sums, known.data() + h * dim, step.policy + h * dim, m);
-    }
-  }
+  Squares squares = sums_;
+  squares.fade();
+  for (size_t g = 0; g < heads_.size(); ++g)
+    if (!compare_head(g, step, c, squares)) return;
+  sums_ = squares;
   ++measured_;
 }
 
-// Adds one query head's comparison. `known`: the answer over what is held with weight 1, whose sum
-// is 1 in the unit of `sums`.
-void ErrorProbe::compare(const GroupSums& sums, const float* known, const float* policy,
-                         size_t rows) {
+CodingSample ErrorProbe::coding_sample(const Head& head, std::span<const Span> spans,
+                                       const HeldSample& held, const KeptRows& kept) const {
+  const size_t dim = shape_.head_dim, m = head.rows.size();
+  CodingSample sample;
+  std::vector<size_t> coded;
+  for (size_t i = 0; i < m; ++i) {
+    if (held.span[i] < 0 || !is_coded(spans[static_cast<size_t>(held.span[i])])) continue;
+    const uint32_t b = head.rows[i].group;
+    sample.rows.push_back(
+        {static_cast<uint32_t>(held.span[i]), b < kGroups ? b : CodingSample::kNotDrawn});
+    coded.push_back(i);
+    for (size_t x = 0; x < dim; ++x) {
+      sample.values.push_back(held.v[i * dim + x]);
+      sample.value_errors.push_back(held.v[i * dim + x] - kept.values[i * dim + x]);
+    }
+  }
+  for (size_t j = 0; j < shape_.query_heads / shape_.kv_heads; ++j)
+    for (size_t i : coded) {
+      sample.scores.push_back(kept.stored[j * m + i]);
+      sample.score_errors.push_back(kept.stored[j * m + i] - kept.own[j * m + i]);
+    }
+  return sample;
+}
+
+// Adds one KV head's comparison; false if the sample says nothing of the rows that are coded.
+bool ErrorProbe::compare_head(size_t g, const ProbedStep& step, const Comparison& c,
+                              Squares& squares) const {
+  const Head& head = heads_[g];
+  const size_t dim = shape_.head_dim, group = shape_.query_heads / shape_.kv_heads;
+  const size_t m = head.rows.size();
+  const float scale = shape_.scale != 0 ? shape_.scale : 1 / std::sqrt(static_cast<float>(dim));
+  const float* q = step.q + g * group * dim;
+  const HeldSample held = held_sample(head, c.spans[g], step.rope);
+  std::vector<float> own(group * m), stored(group * m), exact(m * dim);  // scores, values
+  const DenseRows kept{head.k.data(), DType::kF16, dim}, back{held.k.data(), DType::kF32, dim};
+  context_.kernels.dot_rows(own.data(), m, q, group, kept, m, scale);
+  context_.kernels.dot_rows(stored.data(), m, q, group, back, m, scale);
+  context_.kernels.to_f32(exact.data(), head.v.data(), DType::kF16, m * dim);
+
+  std::vector<QuerySums> sums(group);
+  std::vector<double> log_sums(group), answer(dim);
+  std::vector<float> answers(group * dim);
+  for (size_t j = 0; j < group; ++j) {
+    const float* known = c.known.data() + (g * group + j) * dim;
+    QuerySums& s = sums[j];
+    s.n.assign(known, known + dim), s.group_n.resize(kGroups * dim);
+    for (size_t i = 0; i < m; ++i) {
+      const size_t b = head.rows[i].group;
+      if (b < kGroups) ++s.group_rows[b];
+      if (held.span[i] >= 0) continue;
+      const double weight = std::exp(double{own[j * m + i]} - c.log_sum[g * group + j]);
+      (b < kGroups ? s.group_z[b] : s.z) += weight;
+      double* n = b < kGroups ? s.group_n.data() + b * dim : s.n.data();
+      for (size_t x = 0; x < dim; ++x) n[x] += weight * exact[i * dim + x];
+    }
+    log_sums[j] = c.log_sum[g * group + j] + std::log(answer_without(answer, s, kGroups));
+    std::copy(answer.begin(), answer.end(), answers.begin() + static_cast<ptrdiff_t>(j * dim));
+  }
+
+  const CodingSample sample = coding_sample(head, c.spans[g], held, {own, stored, exact});
+  const auto coding = coding_error(
+      context_, {c.spans[g], q, answers.data(), log_sums.data(), group, dim, scale, step.rope},
+      sample, kGroups);
+  if (coding.empty()) return false;
+  for (size_t j = 0; j < group; ++j) {
+    compare(squares, sums[j], step.policy + (g * group + j) * dim);
+    for (size_t b = 0; b <= kGroups; ++b) {
+      squares.error[b] += coding[j].error[b];
+      squares.size[b] -= coding[j].growth[b];
+    }
+    squares.coding += coding[j].error[kGroups], squares.open += coding[j].open;
+  }
+  return true;
+}
+
+double ErrorProbe::answer_without(std::vector<double>& answer, const QuerySums& sums,
+                                  size_t b) const {
+  double rows = drawn(), z = 0;
+  answer.assign(answer.size(), 0);
+  for (size_t other = 0; other < kGroups; ++other) {
+    if (other == b) {
+      rows -= static_cast<double>(sums.group_rows[b]);
+      continue;
+    }
+    z += sums.group_z[other];
+    for (size_t c = 0; c < answer.size(); ++c) answer[c] += sums.group_n[other * answer.size() + c];
+  }
+  const double factor = open_to_draw() / rows, sum = sums.z + factor * z;
+  for (size_t c = 0; c < answer.size(); ++c) answer[c] = (sums.n[c] + factor * answer[c]) / sum;
+  return sum;
+}
+
+// Adds one query's comparison. Sums are in the unit in which those over what is held are 1.
+void ErrorProbe::compare(Squares& squares, const QuerySums& sums, const float* policy) const {
   const size_t dim = shape_.head_dim;
-  const auto n = static_cast<double>(tokens_), m = static_cast<double>(rows);
+  const double n = open_to_draw(), m = drawn();
   constexpr double kB = kGroups;
+  std::vector<double> answer(dim);
+  const double sum = answer_without(answer, sums, kGroups);
   double z = 0;
   std::vector<double> total(dim);
   for (size_t b = 0; b < kGroups; ++b) {
-    z += sums.z[b];
-    for (size_t c = 0; c < dim; ++c) total[c] += sums.n[b * dim + c];
+    z += sums.group_z[b];
+    for (size_t c = 0; c < dim; ++c) total[c] += sums.group_n[b * dim + c];
   }
-  // The answer with group `b` left out; b = kGroups: with all of them.
-  std::vector<double> answer(dim);
-  const auto answer_without = [&](size_t b) {
-    const bool all = b == kGroups;
-    const double factor = n / (m - (all ? 0 : static_cast<double>(sums.rows[b])));
-    const double sum = 1 + factor * (z - (all ? 0 : sums.z[b]));
-    for (size_t c = 0; c < dim; ++c)
-      answer[c] = (known[c] + factor * (total[c] - (all ? 0 : sums.n[b * dim + c]))) / sum;
-    return sum;
-  };
-  const double sum = answer_without(kGroups);
   // Each group's part of the noise: its sum of (value - answer), about the mean row's.
   std::array<double, kGroups> noise{};
   double all_noise = 0;
   for (size_t b = 0; b < kGroups; ++b) {
     for (size_t c = 0; c < dim; ++c) {
       const double mean = (total[c] - answer[c] * z) / m;
-      noise[b] += square(sums.n[b * dim + c] - answer[c] * sums.z[b] -
-                         static_cast<double>(sums.rows[b]) * mean);
+      noise[b] += square(sums.group_n[b * dim + c] - answer[c] * sums.group_z[b] -
+                         static_cast<double>(sums.group_rows[b]) * mean);
     }
     noise[b] *= square(n / m / sum);
     all_noise += noise[b];
@@ -188,14 +270,14 @@ void ErrorProbe::compare(const GroupSums& sums, const float* known, const float*
       error += square(policy[c] - answer[c]);
       size += square(answer[c]);
     }
-    sums_.error[at] += error - variance;
-    sums_.size[at] += size - variance;
+    squares.error[at] += error - variance;
+    squares.size[at] += size - variance;
   };
   add(kGroups, std::max(0.0, 1 - m / n) * kB / (kB - 1) * all_noise);
   for (size_t b = 0; b < kGroups; ++b) {
     const double left = all_noise - noise[b] * kB / (kB - 1);
-    const double share = (m - static_cast<double>(sums.rows[b])) / n;
-    answer_without(b);
+    const double share = (m - static_cast<double>(sums.group_rows[b])) / n;
+    answer_without(answer, sums, b);
     add(b, std::max(0.0, 1 - share) * kB * kB / ((kB - 1) * (kB - 2)) * left);
   }
 }
@@ -211,11 +293,16 @@ AttentionError ErrorProbe::result() const {
   double mean = 0, spread = 0;
   for (size_t b = 0; b < kGroups; ++b) mean += ratio(b) / kB;
   for (size_t b = 0; b < kGroups; ++b) spread += square(ratio(b) - mean);
-  const double share = static_cast<double>(heads_[0].rows.size()) / static_cast<double>(tokens_);
-  const double error = kStudent * std::sqrt(std::max(0.0, 1 - share) * (kB - 1) / kB * spread);
+  const double share = drawn() / open_to_draw();
+  const double sampling = kStudent * std::sqrt(std::max(0.0, 1 - share) * (kB - 1) / kB * spread);
+  const double open = sums_.open / sums_.size[kGroups];
+  const double products = kProducts * sums_.coding / sums_.size[kGroups];
   const auto root = [](double x) { return std::sqrt(std::max(0.0, x)); };
+  const auto wide = [&](double part) {
+    return std::sqrt(square(sampling) + square(part * open) + square(products));
+  };
   result.estimate = root(ratio(kGroups));
-  result.low = root(ratio(kGroups) - error), result.high = root(ratio(kGroups) + error);
+  result.low = root(ratio(kGroups) - wide(kLess)), result.high = root(ratio(kGroups) + wide(kMore));
   return result;
 }
 

@@ -1,26 +1,28 @@
 #pragma once
 // The attention error of one layer while it runs, from a sample of exact rows kept aside.
 //
-// For each KV head m of the n rows seen so far are kept exactly: those of the m smallest random
-// words, so a uniform sample without replacement that does not depend on what the policy keeps. At
-// a probed decode step the exact sums over all rows, sum e^s (v, 1), are estimated by a difference
-// estimator (Cochran, Sampling Techniques, 7.8): the sums over what the cache holds, each row with
-// weight 1, are known; n/m times the sample's sums of (exact row - the row as the cache holds it,
-// or nothing) is added. So rows that the cache holds add no noise.
+// For each KV head the first four rows are kept exactly, as heads often attend to them above all,
+// and m of the n others: those of the m smallest random words, so a uniform sample without
+// replacement that does not depend on what the policy keeps. At a probed decode step the sums over
+// all rows, sum e^s (v, 1), are estimated: those over what the cache holds, each row with weight 1,
+// are known; the first rows that are gone are added, and n/m times the sample's that are gone. So
+// rows that the cache holds add no noise. What coding did to those is coding_error.h's; both
+// errors' squares are added.
 //
 // The estimate o of the exact answer is noisy, so that |policy - o|^2 is too large by o's variance
 // V. V is taken from 16 random groups of the sample, and subtracted. Leaving out one group at a
 // time gives the standard error of the final ratio over all heads and steps: the same rows serve
 // all steps, so errors of different steps are not independent, but groups are.
 //
-// Cost: a random word a row; at a probed step one more attention over what is held, and m rows a
-// head. Memory: m rows of 16-bit numbers and 16 bytes a head.
+// Cost: a random word a row; at a probed step one more attention over what is held (two if it is
+// coded), and m rows a head. Memory: m + 4 rows of 16-bit numbers and 16 bytes a head.
 
 #include <array>
 #include <span>
 #include <vector>
 
 #include "attend/attend.h"
+#include "cache/coding_error.h"
 #include "core/memory.h"
 #include "core/philox.h"
 #include "pith/attention_error.h"
@@ -40,7 +42,7 @@ struct ProbedStep {
 
 class ErrorProbe {
  public:
-  static constexpr size_t kGroups = 16;
+  static constexpr size_t kGroups = 16, kFirst = 4;
 
   ErrorProbe(const Context& context, const AttentionShape& shape, int layer, uint64_t seed,
              const ErrorProbeOptions& options);
@@ -56,31 +58,53 @@ class ErrorProbe {
   struct Row {
     uint64_t word;
     uint32_t position;
-    uint32_t group;
+    uint32_t group;  ///< kGroups: one of the first
   };
   struct Head {
     Head(const Context& context, uint64_t seed, uint32_t layer, uint32_t head);
     Philox random;
-    Array<Row> rows;       // [<= m]
-    Array<uint16_t> k, v;  // [<= m, D] f16
-    size_t largest = 0;    // the row of the largest word, once there are m
+    Array<Row> rows;       // [<= kFirst + m], the first ones first
+    Array<uint16_t> k, v;  // [<= kFirst + m, D] f16
+    size_t largest = 0;    // the drawn row of the largest word, once there are m
   };
-  /// Sums over the sample of one query, by group: weights Z and values N, relative to e^shift.
-  struct GroupSums {
-    std::array<double, kGroups> z{};
-    std::array<size_t, kGroups> rows{};
-    std::vector<double> n;  // [kGroups, D]
+  /// One query's sums: over what is held and the first rows, as it is; and over the sample that is
+  /// gone, by group. Weights are relative to e^shift, values times weights.
+  struct QuerySums {
+    double z = 1;
+    std::vector<double> n;  // [D]
+    std::array<double, kGroups> group_z{};
+    std::array<size_t, kGroups> group_rows{};
+    std::vector<double> group_n;  // [kGroups, D]
   };
   /// Squared error and squared size of the exact answer: of all groups, and without each.
   struct Squares {
     std::array<double, kGroups + 1> error{}, size{};
+    double coding = 0, open = 0;  ///< of the last error: coding's part, and what of it is chance
+    void fade();
   };
+  /// The kept rows of a head as the cache holds them.
+  struct HeldSample {
+    std::vector<float> k, v;    // [m, D]
+    std::vector<int32_t> span;  // [m] number of the span, or -1: gone
+  };
+  /// Scores and values of a head's kept rows.
+  struct KeptRows {
+    std::span<const float> own, stored;  // [group, m] scores: exact, and as the cache holds them
+    std::span<const float> values;       // [m, D]
+  };
+  struct Comparison;
 
-  void insert(Head& head, uint64_t word, uint32_t group, uint32_t position, const float* k,
-              const float* v);
-  void held_sample(const Head& head, const ProbedStep& step, size_t g, std::vector<float>& keys,
-                   std::vector<float>& values, std::vector<uint8_t>& held) const;
-  void compare(const GroupSums& sums, const float* known, const float* policy, size_t rows);
+  void insert(Head& head, size_t slot, const Row& row, const float* k, const float* v);
+  HeldSample held_sample(const Head& head, std::span<const Span> spans, const Rope* rope) const;
+  CodingSample coding_sample(const Head& head, std::span<const Span> spans, const HeldSample& held,
+                             const KeptRows& kept) const;
+  bool compare_head(size_t g, const ProbedStep& step, const Comparison& comparison,
+                    Squares& squares) const;
+  /// o without group `b` (kGroups: with all), [D]; returns its sum of weights.
+  double answer_without(std::vector<double>& answer, const QuerySums& sums, size_t b) const;
+  void compare(Squares& squares, const QuerySums& sums, const float* policy) const;
+  double drawn() const;  ///< rows in the sample
+  double open_to_draw() const { return static_cast<double>(tokens_) - kFirst; }
 
   Context context_;
   AttentionShape shape_;

@@ -47,8 +47,6 @@ class HeadGroup {
   HeadGroup(HeadGroup&&) = default;
 
   const std::vector<int>& heads() const { return heads_; }
-  /// Rows of the body are stored by a codec that is not plain dense.
-  bool coded() const { return codecs_.coded; }
   /// Keys stand at positions inside the cache instead of their own.
   bool cache_positions() const { return cache_positions_; }
   /// Shows the step's queries to the selector; returns how many of the last it wants mass from.

@@ -249,14 +249,6 @@ void KvCache::start_error_probe(const ErrorProbeOptions& options, uint64_t seed)
                             options.rows, options.every, options.max_error, kLeastProbeRows));
   for (const Layer& layer : impl_->layers)
     for (const HeadGroup& group : layer.groups) {
-      if (group.coded())
-        throw Error(
-            ErrorCode::kUnsupported,
-            fmt::format("error probe: '{}' stores rows coded; errors of many rows cancel in "
-                        "an answer but not in a sample of them, so that an estimate would "
-                        "mislead; probe the policy over f16, bf16 or f32, and measure the "
-                        "codec with 'pith probe'",
-                        group.describe()));
       if (group.cache_positions())
         throw Error(ErrorCode::kUnsupported,
                     "error probe: a policy with positions inside the cache (rope=cache) is not an "

@@ -51,8 +51,8 @@ class KvCache {
   void protect(std::span<const TokenRange> ranges);
   /// Starts the error probe: steps of one token are compared from then on, in layers without a
   /// sliding window. To be called before the first row. Throws kInvalidArgument for fewer rows than
-  /// 64 or `every` of 0, kUnsupported for codecs that are not dense
-  /// and for policies that move positions.
+  /// 64 or `every` of 0, kUnsupported for policies that move
+  /// positions.
   void start_error_probe(const ErrorProbeOptions& options, uint64_t seed);
   /// One a probed layer; empty without a probe.
   std::vector<AttentionError> attention_errors() const;

@@ -69,7 +69,7 @@ TEST(AttentionError, WhatCannotBeProbedIsRefused) {
   o.error_probe.rows = 5;
   EXPECT_THROW(Session(model, o), Error);
   o.error_probe.rows = 256;
-  o.policy = Policy::parse("exact+int4");
+  o.policy = Policy::parse("streaming_llm(rope=cache)");
   EXPECT_THROW(Session(model, o), Error);
 }
 

@@ -14,7 +14,8 @@ constexpr size_t kPiece = size_t{1} << 20, kPlaces = 16, kTurn = 256;  // bytes
 #if defined(__x86_64__)
 __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
-uint64_t bits_of(const uint64_t* words) {
+uint64_t
+bits_of(const uint64_t* words) {
   constexpr size_t kPlace = kPiece / kPlaces / sizeof(uint64_t);
   constexpr size_t kWords = kTurn / sizeof(uint64_t);
   std::array<uint64_t, kWords> bits{};
