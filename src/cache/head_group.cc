@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "cache/selector_place.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -50,42 +51,19 @@ HeadGroup::HeadGroup(const Context& context, const GroupSite& site, const Policy
       codecs_(make_codecs(rule)) {
   const SelectorRow& row = selector_row(rule.selector.name);
   const Parameters parameters(row.info, rule.selector);
-  if (row.owns_window && rule.window)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("'{}' has its own window; write {}(window={})", row.info.name,
-                            row.info.name, *rule.window));
-  side_bytes_ = row.side_bytes + (row.more_side_bytes ? row.more_side_bytes(parameters) : 0);
-  const auto& sliding = site.shape.sliding_window;
-  const int64_t seen = sliding.empty() ? 0 : sliding[static_cast<size_t>(site.layer)];
-
-  BudgetSite budget;
-  budget.context = site.shape.context;
-  budget.caches = static_cast<size_t>(site.shape.layers * site.shape.kv_heads);
-  schedule_.sink = rule.sink.value_or(row.default_sink);
-  budget.row_bytes = static_cast<double>(exact_row_bytes());
-  budget.exact_bytes = static_cast<double>(schedule_.sink) * budget.row_bytes;
-  schedule_.window = rule.window.value_or(row.default_window(parameters, budget, codecs_.coded));
-  if (seen > 0) {
-    // The layer looks back `seen` rows at most: a sink would never be seen, nor a longer window.
-    schedule_.sink = 0;
-    schedule_.window = std::min(schedule_.window, static_cast<size_t>(seen));
-  }
-  budget.exact_bytes = static_cast<double>(schedule_.sink + schedule_.window) * budget.row_bytes;
-  budget.row_bytes =
-      codecs_.key->bytes_per_row(dim_) + codecs_.value->bytes_per_row(dim_) + side_bytes_;
-
-  SelectorSite where;
-  where.seed = site.seed;
-  where.layer = static_cast<uint32_t>(site.layer);
-  where.layers = static_cast<size_t>(site.shape.layers);
-  where.heads = heads_.size();
-  where.group = static_cast<size_t>(site.shape.query_heads / site.shape.kv_heads);
-  where.head_dim = dim_;
-  where.scale = 1.0f / std::sqrt(static_cast<float>(dim_));
-  where.sink = static_cast<uint32_t>(schedule_.sink);
-  where.window = static_cast<uint32_t>(schedule_.window);
-  where.sliding_window = seen;
-  selector_ = row.make({context, parameters, budget, where});
+  const PlacedSelector placed = place_selector(
+      {.rule = rule,
+       .shape = site.shape,
+       .layer = site.layer,
+       .heads = heads_.size(),
+       .seed = site.seed,
+       .exact_row_bytes = static_cast<double>(exact_row_bytes()),
+       .body_row_bytes = codecs_.key->bytes_per_row(dim_) + codecs_.value->bytes_per_row(dim_),
+       .coded = codecs_.coded});
+  side_bytes_ = placed.side_bytes;
+  schedule_.sink = placed.site.sink;
+  schedule_.window = placed.site.window;
+  selector_ = row.make({context, parameters, placed.budget, placed.site});
   schedule_.block = std::lcm(std::lcm(codecs_.key->block_rows(), codecs_.value->block_rows()),
                              selector_->block_rows());
   cache_positions_ = row.cache_positions && row.cache_positions(parameters);
@@ -96,7 +74,7 @@ HeadGroup::HeadGroup(const Context& context, const GroupSite& site, const Policy
                             part_text(rule.selector)));
   const size_t bound = selector_->rows_after(kEndlessStream);
   make_stores(site, bound < kEndlessStream / 1024 ? bound : 0);
-  forgets_ = seen > 0;
+  forgets_ = placed.site.sliding_window > 0;
 }
 
 void HeadGroup::make_stores(const GroupSite& site, size_t max_rows) {

@@ -12,8 +12,9 @@
 namespace pith {
 
 namespace cuda {
-class DeviceCodec;  // src/attend/cuda/device_codec.h
-}
+class DeviceCodec;     // src/attend/cuda/device_codec.h
+struct SelectorOnGpu;  // src/attend/cuda/device_selector.h
+}  // namespace cuda
 
 /// A number of rows, a share of the context, or bytes of the whole cache.
 struct Budget {
@@ -63,6 +64,13 @@ struct SelectorRequest {
   SelectorSite site;
 };
 
+/// What a selector on the GPU is made from.
+struct SelectorPlace {
+  const Parameters& parameters;
+  const BudgetSite& budget;
+  SelectorSite site;
+};
+
 /// What the GPU does with rows that leave the window, by counts alone.
 enum class BodyOnGpu : uint8_t { kNotThere, kKeepsAll, kDropsAll };
 
@@ -82,6 +90,9 @@ struct SelectorRow {
   /// Cache positions instead of true ones (StreamingLLM's rope=cache).
   bool (*cache_positions)(const Parameters&) = nullptr;
   BodyOnGpu on_gpu = BodyOnGpu::kNotThere;
+  /// Selectors that look at rows. Null: see on_gpu, or this build has no CUDA. Throws kUnsupported
+  /// for parameters that the GPU does not do.
+  cuda::SelectorOnGpu (*make_on_gpu)(const SelectorPlace&) = nullptr;
 };
 
 struct CodecRow {

@@ -157,6 +157,31 @@ TEST(CudaPolicies, HoldTheRowsThatTheCpuHolds) {
   }
 }
 
+// Rows are rounded to f16 from products that differ in their last bits, and a selection may go the
+// other way where scores are close: what stays is nearly the same, and so are the logits.
+TEST(CudaPolicies, SelectorsAgreeWithTheCpu) {
+  const auto model = RandomModelFolder({.dtype = DType::kF32, .head_dim = 128}).load();
+  PITH_NEEDS_GPU();
+  for (const char* policy : {"express(s=64)", "uniform(budget=96)", "knorm(budget=96,interval=32)",
+                             "keydiff(budget=96,interval=32)", "snapkv(budget=96,interval=32)",
+                             "pyramidkv(budget=96,interval=32)", "tova(budget=96,interval=32)",
+                             "h2o(budget=96,interval=32)", "express(s=64);layers=0:exact+kivi"}) {
+    Session cpu(model, options_for(Device::kCpu, policy, 128));
+    Session gpu(model, options_for(Device::kCuda, policy, 128));
+    const auto ids = random_ids(450, model->config().vocab, 11);
+    const auto want = all_logits(cpu, ids, 386), got = all_logits(gpu, ids, 386);
+    EXPECT_LT(relative_error(got, {want.begin(), want.end()}), 0.15) << policy;
+    EXPECT_EQ(cpu.ledger().rows_kept, gpu.ledger().rows_kept) << policy;
+    EXPECT_EQ(cpu.ledger().payload, gpu.ledger().payload) << policy;
+    EXPECT_EQ(cpu.describe_policy(), gpu.describe_policy()) << policy;
+    Session fork = gpu.fork();
+    const auto a = gpu.decode(3);
+    const std::vector<float> first(a.begin(), a.end());
+    const auto b = fork.decode(3);
+    EXPECT_TRUE(std::equal(b.begin(), b.end(), first.begin())) << policy;
+  }
+}
+
 TEST(CudaSession, TheDemoModelAgreesWithTheCpu) {
   PITH_NEEDS_GPU();
   const auto model = Model::load(std::filesystem::path(PITH_REPO_DIR) / "models/demo", false);
@@ -214,7 +239,7 @@ TEST(CudaSession, PassingTheMemoryLimitIsAnError) {
 TEST(CudaPlans, AreTheCpusSchedules) {
   const CacheShape shape{2, 4, 2, 64, {}, 1000};
   const auto plan = [&](const char* policy) {
-    return plan_layer(Policy::parse(policy).rules.front(), shape);
+    return plan_layer(Policy::parse(policy).rules.front(), shape, {});
   };
   EXPECT_TRUE(plan("exact").straight);
   EXPECT_TRUE(plan("exact,sink=4,window=9").straight);
@@ -236,7 +261,39 @@ TEST(CudaPlans, AreTheCpusSchedules) {
     EXPECT_EQ(p.schedule.sink, c.sink) << c.policy;
     EXPECT_EQ(p.schedule.window, c.window) << c.policy;
     EXPECT_EQ(p.schedule.block, c.block) << c.policy;
+    EXPECT_FALSE(p.selector.body || p.selector.scores) << c.policy;
   }
+}
+
+// Needs no GPU.
+TEST(CudaPlans, SelectorsKeepTheCpusBudgets) {
+  const CacheShape shape{4, 4, 2, 64, {}, 1000};
+  const auto plan = [&](const std::string& policy, int layer) {
+    return plan_layer(Policy::parse(policy).rules.front(), shape, {layer, 3});
+  };
+  const LayerPlan express = plan("express(s=10%),sink=2", 0);
+  EXPECT_TRUE(express.selector.body && !express.selector.scores);
+  EXPECT_EQ(express.schedule.sink, 2u);
+  EXPECT_EQ(express.schedule.window, 64u);
+  const std::pair<const char*, size_t> kBudgets[] = {
+      {"knorm(budget=77)", 77}, {"keydiff(budget=10%)", 100}, {"snapkv(budget=50)", 50},
+      {"tova(budget=9)", 9},    {"h2o(budget=256KiB)", 0},    {"uniform(budget=25%)", 250}};
+  for (const auto& [policy, budget] : kBudgets) {
+    const LayerPlan p = plan(policy, 1);
+    ASSERT_TRUE(p.selector.scores && !p.selector.body) << policy;
+    // 256 KiB over 8 heads, less 64 exact rows: 264 bytes a row with position and mass.
+    const size_t want = budget > 0 ? budget : (32768 - 64 * 256) / 264;
+    EXPECT_EQ(p.selector.scores->budget_at(900), want) << policy;
+  }
+  // kvpress's pyramid: the sum over the layers is that of equal budgets.
+  size_t sum = 0, last = 1000;
+  for (int l = 0; l < 4; ++l) {
+    const size_t budget =
+        plan("pyramidkv(budget=100),window=16", l).selector.scores->budget_at(900);
+    EXPECT_LT(budget, last);
+    sum += last = budget;
+  }
+  EXPECT_NEAR(static_cast<double>(sum), 400, 3);
 }
 
 // Needs no GPU: what a policy asks for is refused before anything is allocated.
@@ -244,7 +301,7 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   const auto refused = [](const CacheShape& shape, const char* policy, const char* what) {
     MemoryCounter memory;
     testing_files::expect_error(ErrorCode::kUnsupported, {what, "--device cpu"}, [&] {
-      DeviceCache(memory, shape, Policy::parse(policy), nullptr);
+      DeviceCache(memory, shape, Policy::parse(policy), 0, nullptr);
     });
   };
   const CacheShape shape{2, 4, 2, 64, {}, 1000};
@@ -254,6 +311,13 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact;layers=1:exact+bf16", "one type");
   refused(shape, "exact;heads=1:exact+bf16", "single heads");
   refused(shape, "exact+qjl", "'qjl'");
+  refused(shape, "balancekv", "'balancekv'");
+  refused(shape, "uniform", "uniform(rate=...)");
+  refused(shape, "uniform(budget=50,heavy=10)", "heavy");
+  refused(shape, "express(s=64,heavy=10)", "heavy");
+  refused({2, 4, 2, 64, {}, 100000}, "express(s=32768)", "s is at most 16384");
+  refused(shape, "express(s=64)+int8", "express over int8");
+  refused(shape, "snapkv(budget=64)+kivi", "snapkv over kivi2");
   refused(shape, "exact+k:kivi+v:int8", "different codecs");
   refused(shape, "exact+kivi(hadamard=true)", "hadamard");
   refused(shape, "exact+int8(center=64)", "center");

@@ -1,5 +1,6 @@
 #include "attend/cuda/causal.h"
 
+#include "attend/cuda/causal_tile.cuh"
 #include "attend/cuda/running.cuh"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/numbers.cuh"
@@ -7,91 +8,12 @@
 namespace pith::cuda {
 namespace {
 
-constexpr int kWarps = 4, kThreads = kWarps * kWarp;
-constexpr int kBlocks = 2;  // of 16 queries a warp: rows from shared memory serve 32 queries
-constexpr int kTileQueries = 16 * kBlocks * kWarps;
-constexpr int kTileRows = 64;
-
-/// Four 8 x 8 tiles from shared memory; lane l gives the address of row l % 8 of tile l / 8.
-__device__ inline void load_tiles(uint32_t (&to)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address));
-}
-__device__ inline void load_tiles_transposed(uint32_t (&to)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address));
-}
-
-/// A tile of rows in shared memory. Rows are D numbers; 16-byte piece u of row r lies at
-/// u ^ (r % 8), so that 8 rows' pieces at one u lie in different banks.
-template <class T, int D>
-struct RowTile {
-  static constexpr int kPieces = D / 8, kBytes = kTileRows * D * 2;
-  static constexpr int kQueryBytes = kTileQueries * D * 2;
-
-  static __device__ uint32_t at(int row, int piece) {
-    return static_cast<uint32_t>((row * kPieces + (piece ^ (row & 7))) * 16);
-  }
-  /// Rows 8 i .. begin row_bytes(8 i) further; pieces 2 i, 2 i + 1 are where 0 and 1 are, ^ 32 i.
-  static __device__ constexpr uint32_t row_bytes(int n) { return n * D * 2; }
-
-  /// Starts the copy of `kCount` rows first, ... of `from`; past the end the last row stands in.
-  template <int kCount>
-  static __device__ void fetch(char* to, const T* from, size_t stride, int first, int rows) {
-#pragma unroll
-    for (int i = threadIdx.x; i < kCount * kPieces; i += kThreads) {
-      const int row = i / kPieces, piece = i % kPieces;
-      copy_async(to + at(row, piece),
-                 from + static_cast<size_t>(min(first + row, rows - 1)) * stride + piece * 8);
-    }
-  }
-};
-
 /// What a warp carries for queries r and r + 8 of one of its blocks of 16.
 template <int D>
 struct QueryRun {
   float top[2] = {kUnseen, kUnseen}, sum[2] = {0, 0};  // sum: of this lane's columns
   float acc[D / 8][4] = {};                            // channels 8 n + 2 c, + 1 of r | r + 8
 };
-
-using Scores = float[kTileRows / 8][4];  // [n]: rows 8 n + 2 c, + 1 for queries r | r + 8
-
-/// Scores of the warp's queries, which lie at `queries`, with the tile's rows.
-template <class T, int D>
-__device__ inline void find_scores(Scores (&s)[kBlocks], uint32_t queries, uint32_t keys) {
-  using Tile = RowTile<T, D>;
-  const int lane = threadIdx.x % kWarp;
-  const uint32_t query_lane = Tile::at(lane % 16, lane / 16);
-  const uint32_t key_lane = Tile::at(lane / 16 * 8 + lane % 8, lane / 8 % 2);
-#pragma unroll
-  for (int m = 0; m < kBlocks; ++m) {
-#pragma unroll
-    for (int n = 0; n < kTileRows / 8; ++n) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) s[m][n][j] = 0;
-    }
-  }
-#pragma unroll
-  for (int k = 0; k < D / 16; ++k) {
-    uint32_t q[kBlocks][4];  // queries r | r + 8 of channels 16 k.., then of 16 k + 8..
-#pragma unroll
-    for (int m = 0; m < kBlocks; ++m) {
-      load_tiles(q[m], queries + (query_lane ^ 32 * k) + Tile::row_bytes(16 * m));
-    }
-#pragma unroll
-    for (int n = 0; n < kTileRows / 8; n += 2) {
-      uint32_t b[4];  // rows 8 n.. and 8 n + 8.., channels 16 k.. and 16 k + 8..
-      load_tiles(b, keys + (key_lane ^ 32 * k) + Tile::row_bytes(8 * n));
-#pragma unroll
-      for (int m = 0; m < kBlocks; ++m) {
-        mma<T>(s[m][n], q[m][0], q[m][1], q[m][2], q[m][3], b[0], b[1]);
-        mma<T>(s[m][n + 1], q[m][0], q[m][1], q[m][2], q[m][3], b[2], b[3]);
-      }
-    }
-  }
-}
 
 /// Scores become probabilities; sums and maxima follow.
 template <int D>
@@ -159,6 +81,7 @@ __device__ inline void add_values(QueryRun<D> (&run)[kBlocks], const Scores (&p)
 struct Mask {
   float scale, shift;
   int rows, before;
+  const float* weights;  // [rows] or null
 
   __device__ void apply(Scores& s, int first_row, int first_token) const {
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
@@ -170,9 +93,10 @@ struct Mask {
     for (int n = 0; n < kTileRows / 8; ++n) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        s[n][j] = s[n][j] * scale + shift;
-        if (whole) continue;
         const int row = 8 * n + 2 * c + j % 2;
+        s[n][j] = s[n][j] * scale + shift;
+        if (weights) s[n][j] += weights[min(first_row + row, rows - 1)] * kLog2e;
+        if (whole) continue;
         const bool hidden = first_row + row >= rows || (before >= 0 && row >= seen + j / 2 * 8);
         if (hidden) s[n][j] = -INFINITY;
       }
@@ -229,11 +153,11 @@ __device__ inline void write(const QueryRun<D>& run, const CausalCall& p, int he
     if (token >= p.tokens) continue;
     const float scale = sum > 0 ? 1 / sum : 0;
     const size_t at = static_cast<size_t>(token) * p.query_heads + head;
+    if (p.log_sum && threadIdx.x % 4 == 0) {
+      p.log_sum[at] = sum > 0 ? run.top[half] + log2f(sum) : -INFINITY;
+    }
     if (!p.last) {
       write_row(p.out + at * D, run, half, scale);
-      if (threadIdx.x % 4 == 0) {
-        p.log_sum[at] = sum > 0 ? run.top[half] + log2f(sum) : -INFINITY;
-      }
     } else if (p.result_dtype == DType::kF32) {
       write_row(static_cast<float*>(p.result) + at * D, run, half, scale);
     } else if (p.result_dtype == DType::kF16) {
@@ -246,7 +170,8 @@ __device__ inline void write(const QueryRun<D>& run, const CausalCall& p, int he
 
 /// One block: 128 queries of one head. Rows come in tiles of 64 through two buffers.
 template <class T, int D>
-__global__ void __launch_bounds__(kThreads, 2) causal_kernel(const __grid_constant__ CausalCall p) {
+__global__ void __launch_bounds__(kChunkThreads, 2)
+    causal_kernel(const __grid_constant__ CausalCall p) {
   extern __shared__ __align__(128) char shared[];
   using Tile = RowTile<T, D>;
   // The last queries see most rows: they go first.
@@ -280,7 +205,10 @@ __global__ void __launch_bounds__(kThreads, 2) causal_kernel(const __grid_consta
     if (!p.first) restore<D>(run[m], p, head, first_token + 16 * m);
   }
 
-  const Mask mask{kLog2e * rsqrtf(static_cast<float>(D)), p.span.log_weight * kLog2e, rows, before};
+  const float* weights =
+      p.span.log_weights ? p.span.log_weights + kv_head * (p.span.head_stride / D) : nullptr;
+  const Mask mask{kLog2e * rsqrtf(static_cast<float>(D)), p.span.log_weight * kLog2e, rows, before,
+                  weights};
   const uint32_t queries_at =
       static_cast<uint32_t>(__cvta_generic_to_shared(shared)) + Tile::row_bytes(own_query);
   const auto ring_at = static_cast<uint32_t>(__cvta_generic_to_shared(ring));
@@ -312,7 +240,7 @@ void launch(const CausalCall& call, cudaStream_t stream) {
         "prefill attention's shared memory");
   const dim3 grid(static_cast<unsigned>(call.query_heads),
                   static_cast<unsigned>((call.tokens + kTileQueries - 1) / kTileQueries));
-  kernel<<<grid, kThreads, kBytes, stream>>>(call);
+  kernel<<<grid, kChunkThreads, kBytes, stream>>>(call);
   check(cudaGetLastError(), "prefill attention");
 }
 

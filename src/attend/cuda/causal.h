@@ -21,7 +21,8 @@ struct CausalSpan {
   int64_t rows = 0;
   /// Query t sees the first `before` + t + 1 rows; -1: all of them.
   int64_t before = -1;
-  float log_weight = 0;  ///< added to the scores
+  float log_weight = 0;                ///< added to the scores
+  const float* log_weights = nullptr;  // [G, head_stride / D] added too, if not null
 };
 
 struct CausalCall {
@@ -31,7 +32,7 @@ struct CausalCall {
   const void* q = nullptr;                          // [T, H, D], after RoPE
   CausalSpan span;
   bool first = true;     ///< nothing was attended to before; else out and log_sum are gone on from
-  bool last = true;      ///< then `result` is written, else out and log_sum
+  bool last = true;      ///< then `result` and, if not null, log_sum are written; else out, log_sum
   float* out = nullptr;  // [T, H, D]
   float* log_sum = nullptr;  // [T, H] logarithm to base 2 of the denominator
   void* result = nullptr;    // [T, H, D] of result_dtype

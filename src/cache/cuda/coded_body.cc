@@ -1,25 +1,34 @@
 #include "cache/cuda/coded_body.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace pith::cuda {
 
-CodedBody::CodedBody(std::shared_ptr<const DeviceCodec> codec, DType dtype, const LayerSite& site)
-    : codec_(std::move(codec)), dtype_(dtype), site_(site) {
+namespace {
+
+constexpr size_t kPieceRows = 8192;  // unpacked at a time
+
+}  // namespace
+
+CodedBody::CodedBody(std::shared_ptr<const DeviceCodec> codec, const BodySite& site)
+    : codec_(std::move(codec)), site_(site) {
   const GroupedBytes bytes = codec_->block_bytes(static_cast<int>(site.dim));
   bytes_ = {bytes.key_codes, bytes.key_side, bytes.value_codes, bytes.value_side};
 }
 
-CodedBody::CodedBody(const CodedBody& other) : CodedBody(other.codec_, other.dtype_, other.site_) {
+CodedBody::CodedBody(const CodedBody& other) : CodedBody(other.codec_, other.site_) {
   if (other.capacity_ > 0) move_to(other.capacity_, other);
 }
 
-void CodedBody::reserve_more(size_t blocks) {
-  const size_t needed = blocks_ + blocks, most = (site_.context + 31) / 32;
-  if (needed <= capacity_) return;
-  size_t capacity = std::max({needed, capacity_ + capacity_ / 8, size_t{4}});
-  if (needed <= most) capacity = std::min(capacity, most);
-  move_to(capacity, *this);
+void CodedBody::announce(size_t rows) {
+  const size_t needed = blocks_ + rows / 32, most = (site_.context + 31) / 32;
+  if (needed > capacity_) {
+    size_t capacity = std::max({needed, capacity_ + capacity_ / 8, size_t{4}});
+    if (needed <= most) capacity = std::min(capacity, most);
+    move_to(capacity, *this);
+  }
+  blocks_ = needed;
 }
 
 void CodedBody::move_to(size_t capacity, const CodedBody& from) {
@@ -39,25 +48,22 @@ void CodedBody::move_to(size_t capacity, const CodedBody& from) {
   capacity_ = capacity;
 }
 
-CodeMove CodedBody::begin_append(const RowTarget& from, size_t blocks) {
-  reserve_more(blocks);
-  const auto offset = static_cast<size_t>(from.row) * site_.dim * 2;
-  const auto job = [&](const void* rows, Part codes, Part side) {
-    return CodeJob{static_cast<const std::byte*>(rows) + offset, from.head_stride,
-                   at(codes, 0, blocks_), at(side, 0, blocks_), capacity_};
-  };
-  const CodeMove move{codec_.get(), job(from.k, kKeyCodes, kKeySide),
-                      job(from.v, kValueCodes, kValueSide)};
-  blocks_ += blocks;
-  return move;
-}
-
-void CodedBody::append(const RowTarget& from, size_t blocks) {
-  if (blocks == 0) return;
-  const CodeMove move = begin_append(from, blocks);
-  const CodeBatch batch{dtype_, static_cast<int>(site_.heads), static_cast<int>(blocks * 32),
-                        static_cast<int>(site_.dim)};
-  codec_->code(batch, {&move.keys, 1}, {&move.values, 1}, site_.stream);
+void CodedBody::take(std::span<const BodyMove> moves) const {
+  std::vector<CodeJob> keys, values;
+  for (const BodyMove& move : moves) {
+    const auto& body = static_cast<const CodedBody&>(*move.body);
+    const auto offset = static_cast<size_t>(move.from.row) * site_.dim * 2;
+    const size_t block = body.blocks_ - move.rows / 32;
+    const auto job = [&](const void* rows, Part codes, Part side) {
+      return CodeJob{static_cast<const std::byte*>(rows) + offset, move.from.head_stride,
+                     body.at(codes, 0, block), body.at(side, 0, block), body.capacity_};
+    };
+    keys.push_back(job(move.from.k, kKeyCodes, kKeySide));
+    values.push_back(job(move.from.v, kValueCodes, kValueSide));
+  }
+  const CodeBatch batch{site_.dtype, static_cast<int>(site_.heads),
+                        static_cast<int>(moves.front().rows), static_cast<int>(site_.dim)};
+  codec_->code(batch, keys, values, site_.stream);
 }
 
 DeviceSpan CodedBody::span(size_t head) const {
@@ -78,7 +84,7 @@ void CodedBody::unpack(const RowTarget& to, size_t first, size_t blocks) const {
   call.heads = static_cast<int>(site_.heads);
   call.blocks = static_cast<int>(blocks);
   call.head_dim = static_cast<int>(site_.dim);
-  call.dtype = dtype_;
+  call.dtype = site_.dtype;
   call.head_stride = to.head_stride;
   call.codes = at(kKeyCodes, 0, first);
   call.side = at(kKeySide, 0, first);
@@ -88,6 +94,24 @@ void CodedBody::unpack(const RowTarget& to, size_t first, size_t blocks) const {
   call.side = at(kValueSide, 0, first);
   call.out = to.v;
   codec_->unpack_values(call, site_.stream);
+}
+
+void CodedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
+  for (size_t first = 0; first < rows(); first += kPieceRows) {
+    const size_t count = std::min(kPieceRows, rows() - first);
+    const RowTarget to = piece();
+    unpack(to, first / 32, count / 32);
+    call.span = {to.k, to.v, to.head_stride, static_cast<int64_t>(count), -1, 0};
+    cuda::attend_chunk(call, site_.stream);
+    call.first = false;
+  }
+}
+
+void CodedBody::add_rows(pith::HeadRows& out, size_t, int64_t first_position) const {
+  for (size_t i = 0; i < rows(); ++i) {
+    out.positions.push_back(first_position + static_cast<int64_t>(i));
+    out.log_weights.push_back(0);
+  }
 }
 
 void CodedBody::add_to(Ledger& ledger) const {

@@ -2,26 +2,30 @@
 // The coded rows of one layer's KV heads on the GPU, in blocks of 32.
 
 #include <array>
-#include <optional>
 
-#include "cache/cuda/layer_rows.h"
+#include "attend/cuda/device_body.h"
+#include "attend/cuda/device_codec.h"
 
 namespace pith::cuda {
 
-class CodedBody {
+class CodedBody final : public DeviceBody {
  public:
-  CodedBody(std::shared_ptr<const DeviceCodec> codec, DType dtype, const LayerSite& site);
+  CodedBody(std::shared_ptr<const DeviceCodec> codec, const BodySite& site);
   CodedBody(const CodedBody& other);
 
-  size_t rows() const { return blocks_ * 32; }
-  /// Codes rows from.row, ...: whole blocks.
-  void append(const RowTarget& from, size_t blocks);
-  /// Makes room for them and says what there is to code; from then on they count as there.
-  CodeMove begin_append(const RowTarget& from, size_t blocks);
-  DeviceSpan span(size_t head) const;
-  /// Rows of blocks first, ... to `to`.
-  void unpack(const RowTarget& to, size_t first, size_t blocks) const;
-  void add_to(Ledger& ledger) const;
+  std::unique_ptr<DeviceBody> clone() const override { return std::make_unique<CodedBody>(*this); }
+  std::string kind() const override { return codec_->name(); }
+  size_t rows() const override { return blocks_ * 32; }
+  /// Whole blocks.
+  void announce(size_t rows) override;
+  void take(std::span<const BodyMove> moves) const override;
+  DeviceSpan span(size_t head) const override;
+  void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
+    codec_->attend(call, scratch, site_.stream);
+  }
+  void attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const override;
+  void add_rows(pith::HeadRows& rows, size_t head, int64_t first_position) const override;
+  void add_to(Ledger& ledger) const override;
 
  private:
   enum Part { kKeyCodes, kKeySide, kValueCodes, kValueSide, kParts };
@@ -29,12 +33,11 @@ class CodedBody {
     return static_cast<std::byte*>(buffers_[part].data()) +
            (head * capacity_ + block) * bytes_[part];
   }
-  void reserve_more(size_t blocks);
+  void unpack(const RowTarget& to, size_t first, size_t blocks) const;
   void move_to(size_t capacity, const CodedBody& from);
 
   std::shared_ptr<const DeviceCodec> codec_;
-  DType dtype_;
-  LayerSite site_;
+  BodySite site_;
   std::array<size_t, kParts> bytes_;          // of a block
   std::array<DeviceBuffer, kParts> buffers_;  // [G, capacity] blocks each
   size_t blocks_ = 0, capacity_ = 0;          // of a head

@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "pith/error.h"
 
 namespace pith::cuda {
 
 DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const Policy& policy,
-                         cudaStream_t stream)
+                         uint64_t seed, cudaStream_t stream)
     : memory_(memory), shape_(shape), stream_(stream), space_(site()) {
   if (shape.head_dim != 64 && shape.head_dim != 128) {
     refuse_on_gpu(fmt::format("a head_dim of {}", shape.head_dim), "head_dim is 64 or 128 there");
@@ -24,7 +25,7 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
   MemoryCounter unused;
   const Rope rope(static_cast<size_t>(shape.head_dim), 10000);
   const Context context{pool, unused, kernels_for()};
-  text_ = KvCache(context, shape, policy, 0, &rope).describe();
+  text_ = KvCache(context, shape, policy, seed, &rope).describe();
 
   std::vector<LayerPlan> plans;
   for (int l = 0; l < shape.layers; ++l) {
@@ -33,7 +34,7 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
       if (&policy.rule_for(l, shape.layers, g, shape.kv_heads) == rule) continue;
       refuse_on_gpu("a policy with rules for single heads", "rules are for whole layers there");
     }
-    plans.push_back(plan_layer(*rule, shape));
+    plans.push_back(plan_layer(*rule, shape, {l, seed}));
   }
   dtype_ = plans.front().dtype;
   for (const LayerPlan& plan : plans) {
@@ -74,22 +75,29 @@ void DeviceCache::make_step_memory() {
   for (const auto& layer : layers_) {
     first_spans_.push_back(spans);
     spans += static_cast<size_t>(shape_.kv_heads) * layer->spans();
+    space_.set_layers_together(layer->layers_together());
   }
   targets_ = MirroredArray<RowTarget>(memory_, MemoryKind::kScratch, layers_.size(), stream_);
   spans_ = MirroredArray<DeviceSpan>(memory_, MemoryKind::kScratch, spans, stream_);
+  mass_ = MirroredArray<MassTarget>(memory_, MemoryKind::kScratch, layers_.size(), stream_);
+  std::fill_n(mass_.host(), layers_.size(), MassTarget{});
+  log_sum_ = DeviceArray<float>(memory_, MemoryKind::kScratch,
+                                static_cast<size_t>(shape_.query_heads), stream_);
   const DecodeShape shape{1, shape_.query_heads, shape_.kv_heads, shape_.head_dim, 1, 0};
   scratch_ = std::make_unique<DecodeScratch>(memory_, shape, stream_);
 }
 
 void DeviceCache::begin_token() {
   for (size_t l = 0; l < layers_.size(); ++l) {
-    targets_.host()[l] = layers_[l]->begin_token(spans_.host() + first_spans_[l]);
+    targets_.host()[l] =
+        layers_[l]->begin_token({spans_.host() + first_spans_[l], mass_.host() + l});
   }
 }
 
 void DeviceCache::upload_token() const {
   targets_.upload(targets_.size(), stream_);
   spans_.upload(spans_.size(), stream_);
+  mass_.upload(mass_.size(), stream_);
 }
 
 void DeviceCache::attend_token(int layer, float* out, const void* q) const {
@@ -105,24 +113,28 @@ void DeviceCache::attend_token(int layer, float* out, const void* q) const {
   call.q = q;
   call.spans = spans_.device() + first_spans_[l];
   call.out = out;
-  layers_[l]->attend_token(call, *scratch_);
+  call.log_sum = log_sum_.data();
+  layers_[l]->attend_token({call, *scratch_, mass_.device() + l});
 }
 
 void DeviceCache::end_token() {
-  moves_.clear();
-  for (const auto& layer : layers_) layer->end_token(moves_);
-  const CodeBatch batch{dtype_, shape_.kv_heads, 32, shape_.head_dim};
-  std::vector<CodeJob> keys, values;
-  for (size_t i = 0; i < moves_.size(); ++i) {  // neighbours with one codec go together
-    keys.push_back(moves_[i].keys);
-    values.push_back(moves_[i].values);
-    if (i + 1 < moves_.size() && moves_[i + 1].codec->name() == moves_[i].codec->name()) {
-      continue;
+  for (const auto& layer : layers_) layer->end_token(space_, moves_);
+  take_moves();
+}
+
+/// Neighbours of one kind go together.
+void DeviceCache::take_moves() {
+  for (size_t first = 0, end = 0; first < moves_.size(); first = end) {
+    const BodyMove& move = moves_[first];
+    const std::string kind = move.body->kind();
+    end = first + 1;
+    while (end < moves_.size() && moves_[end].rows == move.rows &&
+           moves_[end].body->kind() == kind) {
+      ++end;
     }
-    moves_[i].codec->code(batch, keys, values, stream_);
-    keys.clear();
-    values.clear();
+    move.body->take(std::span(moves_).subspan(first, end - first));
   }
+  moves_.clear();
 }
 
 RowTarget DeviceCache::begin_chunk(int layer, size_t tokens) {
@@ -143,7 +155,15 @@ void DeviceCache::attend_chunk(int layer, void* result, DType dtype, const void*
 }
 
 void DeviceCache::end_chunk(int layer, size_t tokens) {
-  layers_[static_cast<size_t>(layer)]->end_chunk(tokens, space_);
+  layers_[static_cast<size_t>(layer)]->end_chunk(tokens, space_, moves_);
+  space_.next_layer();
+  if (++layers_waiting_ < space_.layers_together() && layer + 1 < shape_.layers) return;
+  take_moves();
+  layers_waiting_ = 0;
+}
+
+void DeviceCache::end_prefill() {
+  for (const auto& layer : layers_) layer->end_prefill(space_);
 }
 
 pith::HeadRows DeviceCache::rows(int layer, int head) const {
@@ -152,10 +172,17 @@ pith::HeadRows DeviceCache::rows(int layer, int head) const {
                 fmt::format("layer {}, KV head {} of a cache with {} layers and {} KV heads", layer,
                             head, shape_.layers, shape_.kv_heads));
   }
+  pith::HeadRows held;
+  layers_[static_cast<size_t>(layer)]->add_rows(held, static_cast<size_t>(head));
+  std::vector<size_t> order(held.positions.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::sort(order, {}, [&](size_t i) { return held.positions[i]; });
   pith::HeadRows rows;
-  rows.positions = layers_[static_cast<size_t>(layer)]->positions();
-  rows.log_weights.resize(rows.positions.size());
-  rows.roles.resize(rows.positions.size(), Role::kBoth);
+  for (const size_t i : order) {
+    rows.positions.push_back(held.positions[i]);
+    rows.log_weights.push_back(held.log_weights[i]);
+  }
+  rows.roles.resize(order.size(), Role::kBoth);
   return rows;
 }
 

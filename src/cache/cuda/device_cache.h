@@ -16,7 +16,7 @@ class DeviceCache {
  public:
   /// `memory` must outlive the cache and its clones. Throws kUnsupported, naming what of the policy
   /// the GPU does not do.
-  DeviceCache(MemoryCounter& memory, const CacheShape& shape, const Policy& policy,
+  DeviceCache(MemoryCounter& memory, const CacheShape& shape, const Policy& policy, uint64_t seed,
               cudaStream_t stream);
   std::unique_ptr<DeviceCache> clone() const;
 
@@ -26,7 +26,7 @@ class DeviceCache {
   /// One token. begin_token makes room and writes what the step's kernels read on the host's side:
   /// the upload of the step before must be over. From upload_token to the last attend_token only
   /// the stream is given work, always the same, so that a graph of it can be replayed. end_token
-  /// brings the books up to date and codes the rows that leave the windows.
+  /// brings the books up to date and hands the rows that leave the windows to the bodies.
   void begin_token();
   void upload_token() const;
   const RowTarget* token_target(int layer) const { return targets_.device() + layer; }
@@ -39,6 +39,7 @@ class DeviceCache {
   /// result [T, H, D] of `dtype` <- attention of q [T, H, D].
   void attend_chunk(int layer, void* result, DType dtype, const void* q, size_t tokens);
   void end_chunk(int layer, size_t tokens);
+  void end_prefill();
 
   pith::HeadRows rows(int layer, int head) const;
   Ledger ledger() const;
@@ -48,6 +49,7 @@ class DeviceCache {
   DeviceCache(const DeviceCache& other);
   LayerSite site() const;
   void make_step_memory();
+  void take_moves();
 
   MemoryCounter& memory_;
   CacheShape shape_;
@@ -58,9 +60,12 @@ class DeviceCache {
   std::vector<size_t> first_spans_;                 // [L] where a layer's spans begin
   MirroredArray<RowTarget> targets_;                // [L]
   MirroredArray<DeviceSpan> spans_;                 // [L, G, spans of the layer]
+  MirroredArray<MassTarget> mass_;                  // [L]
+  DeviceArray<float> log_sum_;                      // [H] of a token
   std::unique_ptr<DecodeScratch> scratch_;
   ChunkSpace space_;
-  std::vector<CodeMove> moves_;  // of the token at hand
+  std::vector<BodyMove> moves_;  // that nobody has taken yet
+  size_t layers_waiting_ = 0;    // of a chunk, whose moves those are
 };
 
 }  // namespace pith::cuda

@@ -25,6 +25,11 @@ void DeviceRows::reserve_more(size_t rows) {
   move_to((capacity + kPiece - 1) / kPiece * kPiece, *this);
 }
 
+void DeviceRows::shrink() {
+  const size_t capacity = (rows_ + rows_ / 8 + kPiece - 1) / kPiece * kPiece;
+  if (capacity < capacity_) move_to(capacity, *this);
+}
+
 void DeviceRows::move_to(size_t capacity, const DeviceRows& from) {
   if (capacity == 0) return;
   DeviceBuffer fresh(*memory_, MemoryKind::kPayload);

@@ -28,6 +28,10 @@ class DeviceRows {
   void reserve_more(size_t rows);
   /// Rows that kernels were told to write.
   void add(size_t rows) { rows_ += rows; }
+  /// The last rows go; memory stays.
+  void drop(size_t rows) { rows_ -= rows; }
+  /// Gives back what is more than growth would leave.
+  void shrink();
   /// Where the next row goes.
   RowTarget end() const { return {keys(), values(), head_stride(), static_cast<int64_t>(rows_)}; }
   size_t held_bytes() const { return 2 * bytes_of(rows_); }

@@ -5,7 +5,9 @@
 #include <numeric>
 
 #include "cache/cuda/device_rows.h"
+#include "cache/cuda/selected_rows.h"
 #include "cache/cuda/windowed_rows.h"
+#include "cache/selector_place.h"
 #include "compress/registry.h"
 #include "kernels/cuda/grouped_layout.h"
 #include "pith/error.h"
@@ -23,8 +25,9 @@ class StraightRows final : public LayerRows {
     return std::make_unique<StraightRows>(*this);
   }
   size_t spans() const override { return 1; }
-  RowTarget begin_token(DeviceSpan* spans) override {
+  RowTarget begin_token(const TokenSlots& slots) override {
     rows_.reserve_more(1);
+    DeviceSpan* spans = slots.spans;
     for (size_t g = 0; g < site_.heads; ++g) {
       spans[g] = {};
       spans[g].keys = rows_.keys() + g * rows_.head_stride() * 2;
@@ -34,10 +37,10 @@ class StraightRows final : public LayerRows {
     }
     return rows_.end();
   }
-  void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
-    decode_dense(call, scratch, site_.stream);
+  void attend_token(const TokenStep& step) const override {
+    decode_dense(step.call, step.scratch, site_.stream);
   }
-  void end_token(std::vector<CodeMove>&) override { rows_.add(1); }
+  void end_token(ChunkSpace&, std::vector<BodyMove>&) override { rows_.add(1); }
 
   RowTarget begin_chunk(size_t tokens, ChunkSpace&) override {
     rows_.reserve_more(tokens);
@@ -49,12 +52,12 @@ class StraightRows final : public LayerRows {
                  before + call.tokens, before,         0};
     cuda::attend_chunk(call, site_.stream);
   }
-  void end_chunk(size_t tokens, ChunkSpace&) override { rows_.add(tokens); }
+  void end_chunk(size_t tokens, ChunkSpace&, std::vector<BodyMove>&) override { rows_.add(tokens); }
 
-  std::vector<int64_t> positions() const override {
-    std::vector<int64_t> all(rows_.rows());
-    std::iota(all.begin(), all.end(), int64_t{0});
-    return all;
+  void add_rows(pith::HeadRows& out, size_t) const override {
+    out.positions.resize(rows_.rows());
+    out.log_weights.resize(rows_.rows());
+    std::iota(out.positions.begin(), out.positions.end(), int64_t{0});
   }
   size_t tokens() const override { return rows_.rows(); }
   void add_to(Ledger& ledger) const override {
@@ -68,10 +71,14 @@ class StraightRows final : public LayerRows {
   DeviceRows rows_;
 };
 
+bool is_there(const SelectorRow& row) {
+  return row.on_gpu != BodyOnGpu::kNotThere || row.make_on_gpu;
+}
+
 std::string names_of_selectors() {
   std::string names;
   for (const SelectorRow& row : selector_rows()) {
-    if (row.on_gpu != BodyOnGpu::kNotThere) names += (names.empty() ? "" : ", ") + row.info.name;
+    if (is_there(row)) names += (names.empty() ? "" : ", ") + row.info.name;
   }
   return names;
 }
@@ -89,14 +96,18 @@ struct SidePlan {
   DType exact = DType::kF16;                 ///< of exact rows
   std::shared_ptr<const DeviceCodec> codec;  ///< null: all rows are exact
   size_t cpu_block = 1;                      ///< rows that the CPU codes at once
+  double row_bytes = 0;                      ///< of one KV head's body on the CPU
 };
 
-SidePlan plan_side(const std::optional<PolicyPart>& part, const PolicyRule& rule, Side side) {
+SidePlan plan_side(const std::optional<PolicyPart>& part, const PolicyRule& rule, Side side,
+                   size_t dim) {
   SidePlan plan;
   plan.exact = rule.dtype.value_or(DType::kF16);
+  plan.row_bytes = static_cast<double>(dim * size_of(plan.exact));
   if (!part) return plan;
   const CodecRow& row = codec_row(part->name);
   plan.exact = rule.dtype.value_or(row.dense.value_or(DType::kF16));
+  plan.row_bytes = static_cast<double>(dim * size_of(row.dense.value_or(plan.exact)));
   if (row.dense) return plan;
   if (!row.make_on_gpu) {
     refuse_on_gpu(fmt::format("the codec '{}'", part->name),
@@ -104,39 +115,27 @@ SidePlan plan_side(const std::optional<PolicyPart>& part, const PolicyRule& rule
   }
   const Parameters parameters(row.info, *part);
   plan.codec = row.make_on_gpu(parameters);
-  plan.cpu_block = row.make(parameters, side)->block_rows();
+  const std::unique_ptr<Codec> on_cpu = row.make(parameters, side);
+  plan.cpu_block = on_cpu->block_rows();
+  plan.row_bytes = on_cpu->bytes_per_row(dim);
   return plan;
-}
-
-/// Window and sink as on the CPU.
-ScheduleShape plan_schedule(const PolicyRule& rule, const CacheShape& shape, bool coded) {
-  const SelectorRow& selector = selector_row(rule.selector.name);
-  const Parameters parameters(selector.info, rule.selector);
-  BudgetSite budget;
-  budget.context = shape.context;
-  budget.caches = static_cast<size_t>(shape.layers * shape.kv_heads);
-  budget.row_bytes = static_cast<double>(4 * shape.head_dim);
-  ScheduleShape schedule;
-  schedule.sink = rule.sink.value_or(selector.default_sink);
-  budget.exact_bytes = static_cast<double>(schedule.sink) * budget.row_bytes;
-  schedule.window = rule.window.value_or(selector.default_window(parameters, budget, coded));
-  return schedule;
 }
 
 }  // namespace
 
-LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape) {
+LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const PlanSite& site) {
   const SelectorRow& selector = selector_row(rule.selector.name);
-  if (selector.on_gpu == BodyOnGpu::kNotThere) {
+  const Parameters parameters(selector.info, rule.selector);
+  if (!is_there(selector)) {
     refuse_on_gpu(fmt::format("the selector '{}'", selector.info.name),
                   "selectors there are " + names_of_selectors());
   }
-  if (selector.cache_positions &&
-      selector.cache_positions(Parameters(selector.info, rule.selector))) {
+  if (selector.cache_positions && selector.cache_positions(parameters)) {
     refuse_on_gpu(selector.info.name + "(rope=cache)", "positions are true ones there");
   }
-  const SidePlan keys = plan_side(rule.key_codec, rule, Side::kKeys);
-  const SidePlan values = plan_side(rule.value_codec, rule, Side::kValues);
+  const auto dim = static_cast<size_t>(shape.head_dim);
+  const SidePlan keys = plan_side(rule.key_codec, rule, Side::kKeys, dim);
+  const SidePlan values = plan_side(rule.value_codec, rule, Side::kValues, dim);
   const auto name = [](const SidePlan& side) { return side.codec ? side.codec->name() : ""; };
   if (name(keys) != name(values)) {
     refuse_on_gpu("a cache of keys and values in different codecs", "both have the same there");
@@ -151,24 +150,46 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape) {
   const bool keeps = selector.on_gpu == BodyOnGpu::kKeepsAll;
   plan.straight = keeps && !keys.codec;
   if (plan.straight) return plan;
-  plan.schedule = plan_schedule(rule, shape, keys.codec != nullptr);
+  const PlacedSelector placed =
+      place_selector({.rule = rule,
+                      .shape = shape,
+                      .layer = site.layer,
+                      .heads = static_cast<size_t>(shape.kv_heads),
+                      .seed = site.seed,
+                      .exact_row_bytes = static_cast<double>(2 * dim * size_of(plan.dtype)),
+                      .body_row_bytes = keys.row_bytes + values.row_bytes,
+                      .coded = keys.codec != nullptr});
+  plan.schedule = {placed.site.sink, placed.site.window,
+                   std::lcm(keys.cpu_block, values.cpu_block)};
   if (keeps) {
     // Rows are coded 32 at a time here, also by codecs that the CPU gives single rows: up to 31
     // rows stay exact for longer.
     plan.codec = keys.codec;
     plan.schedule.block = kBlockRows;
-  } else {
-    plan.schedule.block = std::lcm(keys.cpu_block, values.cpu_block);
+  } else if (selector.make_on_gpu) {
+    if (keys.codec) {
+      refuse_on_gpu(fmt::format("{} over {}", selector.info.name, keys.codec->name()),
+                    "rows that are selected are f16 or bf16 there");
+    }
+    plan.selector = selector.make_on_gpu({parameters, placed.budget, placed.site});
   }
   return plan;
 }
 
 ChunkSpace::ChunkSpace(const LayerSite& site)
     : site_(site),
-      staging_(*site.memory, MemoryKind::kStaging),
       piece_(*site.memory, MemoryKind::kScratch),
       out_(*site.memory, MemoryKind::kScratch),
-      log_sum_(*site.memory, MemoryKind::kScratch) {}
+      log_sum_(*site.memory, MemoryKind::kScratch),
+      keys_(*site.memory, MemoryKind::kScratch),
+      kept_(*site.memory, MemoryKind::kScratch),
+      sums_(*site.memory, MemoryKind::kScratch) {
+  set_layers_together(1);
+}
+
+void ChunkSpace::set_layers_together(size_t layers) {
+  while (staging_.size() < layers) staging_.emplace_back(*site_.memory, MemoryKind::kStaging);
+}
 
 RowTarget ChunkSpace::target_of(const DeviceBuffer& buffer, const LayerSite& site) {
   auto* bytes = static_cast<std::byte*>(buffer.data());
@@ -178,8 +199,9 @@ RowTarget ChunkSpace::target_of(const DeviceBuffer& buffer, const LayerSite& sit
 
 RowTarget ChunkSpace::staging(size_t rows) {
   const size_t bytes = 4 * site_.heads * rows * site_.dim;
-  if (staging_.size() < bytes) staging_.allocate(bytes, site_.stream);
-  return target_of(staging_, site_);
+  DeviceBuffer& buffer = staging_[at_];
+  if (buffer.size() < bytes) buffer.allocate(bytes, site_.stream);
+  return target_of(buffer, site_);
 }
 
 RowTarget ChunkSpace::piece() {
@@ -198,8 +220,18 @@ void ChunkSpace::lend_partials(CausalCall& call) {
   call.log_sum = log_sum_.data();
 }
 
+SelectSpace ChunkSpace::select(size_t rows) {
+  if (keys_.size() < site_.heads * rows) {
+    keys_.allocate(site_.heads * rows, site_.stream);
+    kept_.allocate(site_.heads * rows, site_.stream);
+  }
+  if (sums_.size() == 0) sums_.allocate(site_.heads * kSelectSums * site_.dim, site_.stream);
+  return {keys_.data(), kept_.data(), sums_.data(), rows};
+}
+
 std::unique_ptr<LayerRows> make_layer_rows(const LayerPlan& plan, const LayerSite& site) {
   if (plan.straight) return std::make_unique<StraightRows>(site);
+  if (plan.selector.scores) return std::make_unique<SelectedRows>(plan, site);
   return std::make_unique<WindowedRows>(plan, site);
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // The rows of one layer on the GPU: how they are laid out, what attention is told of them, and when
 // they move. Two layouts: everything in one dense run, and sink | body | window with a body that is
-// coded or dropped.
+// coded, thinned or dropped.
 
 #include <memory>
 #include <string>
@@ -10,6 +10,8 @@
 #include "append/schedule.h"
 #include "attend/cuda/causal.h"
 #include "attend/cuda/device_codec.h"
+#include "attend/cuda/device_selector.h"
+#include "attend/cuda/mass.h"
 #include "cache/kv_cache.h"
 #include "kernels/cuda/layer.h"
 
@@ -21,11 +23,18 @@ struct LayerPlan {
   bool straight = true;       ///< every row stays, exact
   // Otherwise:
   ScheduleShape schedule;
-  std::shared_ptr<const DeviceCodec> codec;  ///< of the body, if it is kept
+  // Of the body, at most one:
+  std::shared_ptr<const DeviceCodec> codec;  ///< all rows are kept, as codes
+  SelectorOnGpu selector;
 };
 
+/// What a layer's plan depends on beside its rule.
+struct PlanSite {
+  int layer = 0;
+  uint64_t seed = 0;
+};
 /// Throws kUnsupported, naming what the GPU does not do.
-LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape);
+LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const PlanSite& site);
 
 /// What all layers' rows are made with.
 struct LayerSite {
@@ -35,32 +44,51 @@ struct LayerSite {
   size_t context = 0;                          ///< tokens expected; 0 = unknown
 };
 
-/// A block of 32 rows of all KV heads that leaves a window.
-struct CodeMove {
-  const DeviceCodec* codec = nullptr;
-  CodeJob keys, values;
-};
-
-/// Memory that layers use in turn while a chunk goes through them: exact rows of the chunk and of
-/// the window before it, body rows unpacked a piece at a time, and partial results.
+/// Memory that layers use in turn: while a chunk goes through them exact rows of the chunk and of
+/// the window before it, body rows unpacked a piece at a time, and partial results; while rows are
+/// selected what that needs.
 class ChunkSpace {
  public:
   explicit ChunkSpace(const LayerSite& site);
 
   static constexpr size_t kPieceRows = 8192;
 
+  /// Rows of this many layers wait for being taken together.
+  void set_layers_together(size_t layers);
+  size_t layers_together() const { return staging_.size(); }
+  /// The next layer's chunk.
+  void next_layer() { at_ = (at_ + 1) % staging_.size(); }
   /// Room for `rows` rows of all KV heads; contents are lost when it grows.
   RowTarget staging(size_t rows);
   RowTarget piece();
   /// Sets `out` and `log_sum` of a call.
   void lend_partials(CausalCall& call);
+  /// Room for a selection among `rows` rows of all KV heads.
+  SelectSpace select(size_t rows);
 
  private:
   static RowTarget target_of(const DeviceBuffer& buffer, const LayerSite& site);
 
   LayerSite site_;
-  DeviceBuffer staging_, piece_;  // [2, G, rows, D]
+  std::vector<DeviceBuffer> staging_;  // each [2, G, rows, D]
+  size_t at_ = 0;
+  DeviceBuffer piece_;  // [2, G, rows, D]
   DeviceArray<float> out_, log_sum_;
+  DeviceArray<uint32_t> keys_;  // [G, rows]
+  DeviceArray<int32_t> kept_;   // [G, rows]
+  DeviceArray<float> sums_;
+};
+
+/// What a token's kernels read, as it is written on the host: one layer's.
+struct TokenSlots {
+  DeviceSpan* spans = nullptr;  // [G, spans()]
+  MassTarget* mass = nullptr;   // [1]
+};
+/// One layer's step of a token.
+struct TokenStep {
+  DecodeCall call;  ///< lacks nothing; log_sum is there
+  const DecodeScratch& scratch;
+  const MassTarget* mass = nullptr;  // [1], on the device
 };
 
 class LayerRows {
@@ -70,22 +98,27 @@ class LayerRows {
 
   /// Spans a KV head.
   virtual size_t spans() const = 0;
-  /// Makes room for one token; spans [G, spans()] are told as they will be with its row in place.
-  virtual RowTarget begin_token(DeviceSpan* spans) = 0;
-  /// `call` lacks nothing. Depends on nothing that changes from token to token.
-  virtual void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const = 0;
-  /// Rows that must be coded now are asked for in `moves`; the caller codes those of all layers
-  /// together.
-  virtual void end_token(std::vector<CodeMove>& moves) = 0;
+  /// Makes room for one token; spans are told as they will be with its row in place.
+  virtual RowTarget begin_token(const TokenSlots& slots) = 0;
+  /// Depends on nothing that changes from token to token.
+  virtual void attend_token(const TokenStep& step) const = 0;
+  /// Rows that go into the body now are named in `moves`; the caller lets those of all layers be
+  /// taken together.
+  virtual void end_token(ChunkSpace& space, std::vector<BodyMove>& moves) = 0;
 
   /// Where the chunk's rows go.
   virtual RowTarget begin_chunk(size_t tokens, ChunkSpace& space) = 0;
   /// `call` lacks the spans and the partial results.
   virtual void attend_chunk(CausalCall call, ChunkSpace& space) = 0;
-  virtual void end_chunk(size_t tokens, ChunkSpace& space) = 0;
+  /// As end_token.
+  virtual void end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) = 0;
+  /// Layers whose moves at a chunk's end are worth taking together.
+  virtual size_t layers_together() const { return 1; }
+  /// The prompt is complete.
+  virtual void end_prefill(ChunkSpace& /*space*/) {}
 
-  /// Positions of the rows held, ascending; the same for all heads.
-  virtual std::vector<int64_t> positions() const = 0;
+  /// Positions and weights of one head's rows, in any order.
+  virtual void add_rows(pith::HeadRows& rows, size_t head) const = 0;
   virtual size_t tokens() const = 0;
   /// Bytes and rows, of all heads; tokens and channels are the caller's business.
   virtual void add_to(Ledger& ledger) const = 0;

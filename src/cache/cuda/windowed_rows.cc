@@ -2,18 +2,29 @@
 
 #include <algorithm>
 
+#include "cache/cuda/coded_body.h"
+
 namespace pith::cuda {
+namespace {
+
+std::unique_ptr<DeviceBody> make_body(const LayerPlan& plan, const LayerSite& site) {
+  const BodySite body{site.memory, site.stream, plan.dtype, site.heads, site.dim, site.context};
+  if (plan.codec) return std::make_unique<CodedBody>(plan.codec, body);
+  return plan.selector.body ? plan.selector.body->make(body) : nullptr;
+}
+
+}  // namespace
 
 WindowedRows::WindowedRows(const LayerPlan& plan, const LayerSite& site)
     : plan_(plan),
       site_(site),
-      ring_capacity_(((plan.schedule.window + plan.schedule.block) * (plan.codec ? 2 : 1) + 31) /
-                     32 * 32),
       sink_(*site.memory, MemoryKind::kPayload),
-      ring_(*site.memory, MemoryKind::kPayload) {
+      ring_(*site.memory, MemoryKind::kPayload),
+      body_(make_body(plan, site)) {
+  const size_t rows = (plan.schedule.window + plan.schedule.block) * (body_ ? 2 : 1);
+  ring_capacity_ = (rows + 31) / 32 * 32;
   sink_.allocate(4 * site.heads * plan.schedule.sink * site.dim, site.stream);
   ring_.allocate(4 * site.heads * ring_capacity_ * site.dim, site.stream);
-  if (plan.codec) body_.emplace(plan.codec, plan.dtype, site);
 }
 
 WindowedRows::WindowedRows(const WindowedRows& o)
@@ -22,7 +33,7 @@ WindowedRows::WindowedRows(const WindowedRows& o)
       ring_capacity_(o.ring_capacity_),
       sink_(*o.site_.memory, MemoryKind::kPayload),
       ring_(*o.site_.memory, MemoryKind::kPayload),
-      body_(o.body_),
+      body_(o.body_ ? o.body_->clone() : nullptr),
       tokens_(o.tokens_),
       front_(o.front_),
       count_(o.count_) {
@@ -72,7 +83,8 @@ void WindowedRows::make_room() {
   front_ = 0;
 }
 
-RowTarget WindowedRows::begin_token(DeviceSpan* spans) {
+RowTarget WindowedRows::begin_token(const TokenSlots& slots) {
+  DeviceSpan* spans = slots.spans;
   const bool to_sink = tokens_ < plan_.schedule.sink;
   if (!to_sink) make_room();
   const size_t sink = std::min(tokens_ + 1, plan_.schedule.sink);
@@ -86,20 +98,23 @@ RowTarget WindowedRows::begin_token(DeviceSpan* spans) {
   return to_sink ? sink_at(tokens_) : ring_at(front_ + count_);
 }
 
-void WindowedRows::attend_token(const DecodeCall& call, const DecodeScratch& scratch) const {
+void WindowedRows::attend_token(const TokenStep& step) const {
   if (body_) {
-    plan_.codec->attend(call, scratch, site_.stream);
+    body_->attend_token(step.call, step.scratch);
   } else {
-    decode_dense(call, scratch, site_.stream);
+    decode_dense(step.call, step.scratch, site_.stream);
   }
 }
 
-void WindowedRows::end_token(std::vector<CodeMove>& moves) {
+void WindowedRows::end_token(ChunkSpace&, std::vector<BodyMove>& moves) {
   if (tokens_++ < plan_.schedule.sink) return;
   ++count_;
   // One token completes one block at most.
   if (count_ < plan_.schedule.window + plan_.schedule.block) return;
-  if (body_) moves.push_back(body_->begin_append(ring_at(front_), 1));
+  if (body_) {
+    body_->announce(plan_.schedule.block);
+    moves.push_back({body_.get(), ring_at(front_), plan_.schedule.block});
+  }
   front_ = (front_ + plan_.schedule.block) % ring_capacity_;
   count_ -= plan_.schedule.block;
 }
@@ -134,20 +149,14 @@ RowTarget WindowedRows::begin_chunk(size_t tokens, ChunkSpace& space) {
 
 void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   space.lend_partials(call);
-  const auto attend = [&](const RowTarget& rows, size_t count) {
-    call.span = {rows.k, rows.v, rows.head_stride, static_cast<int64_t>(count), -1, 0};
-    call.last = false;
+  call.last = false;
+  if (const size_t sink = std::min(tokens_, plan_.schedule.sink); sink > 0) {
+    const RowTarget rows = sink_at(0);
+    call.span = {rows.k, rows.v, rows.head_stride, static_cast<int64_t>(sink), -1, 0};
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
-  };
-  const size_t sink = std::min(tokens_, plan_.schedule.sink);
-  if (sink > 0) attend(sink_at(0), sink);
-  for (size_t first = 0; first < body_rows(); first += ChunkSpace::kPieceRows) {
-    const size_t count = std::min(ChunkSpace::kPieceRows, body_rows() - first);
-    const RowTarget piece = space.piece();
-    body_->unpack(piece, first / 32, count / 32);
-    attend(piece, count);
   }
+  if (body_rows() > 0) body_->attend_chunk(call, [&] { return space.piece(); });
   const RowTarget own = space.staging(count_ + static_cast<size_t>(call.tokens));
   const auto before = static_cast<int64_t>(count_);
   call.span = {own.k, own.v, own.head_stride, before + call.tokens, before, 0};
@@ -155,7 +164,7 @@ void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   cuda::attend_chunk(call, site_.stream);
 }
 
-void WindowedRows::end_chunk(size_t tokens, ChunkSpace& space) {
+void WindowedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
   RowTarget from = space.staging(count_ + tokens);
   const size_t to_sink =
       std::min(tokens, plan_.schedule.sink - std::min(tokens_, plan_.schedule.sink));
@@ -163,7 +172,10 @@ void WindowedRows::end_chunk(size_t tokens, ChunkSpace& space) {
   from.row += static_cast<int64_t>(to_sink);
   const size_t leave =
       count_ + tokens - to_sink - occupancy(plan_.schedule, tokens_ + tokens).window;
-  if (body_) body_->append(from, leave / 32);
+  if (body_ && leave > 0) {
+    body_->announce(leave);
+    moves.push_back({body_.get(), from, leave});
+  }
   from.row += static_cast<int64_t>(leave);
   tokens_ += tokens;
   front_ = 0;
@@ -171,13 +183,17 @@ void WindowedRows::end_chunk(size_t tokens, ChunkSpace& space) {
   copy(ring_at(0), from, count_);
 }
 
-std::vector<int64_t> WindowedRows::positions() const {
-  std::vector<int64_t> all;
-  const auto end = static_cast<int64_t>(tokens_);
-  const auto exact = static_cast<int64_t>(std::min(tokens_, plan_.schedule.sink) + body_rows());
-  for (int64_t p = 0; p < exact; ++p) all.push_back(p);
-  for (int64_t p = end - static_cast<int64_t>(count_); p < end; ++p) all.push_back(p);
-  return all;
+void WindowedRows::add_rows(pith::HeadRows& rows, size_t head) const {
+  const auto add = [&](size_t first, size_t count) {
+    for (size_t p = first; p < first + count; ++p) {
+      rows.positions.push_back(static_cast<int64_t>(p));
+      rows.log_weights.push_back(0);
+    }
+  };
+  const size_t sink = std::min(tokens_, plan_.schedule.sink);
+  add(0, sink);
+  if (body_rows() > 0) body_->add_rows(rows, head, static_cast<int64_t>(sink));
+  add(tokens_ - count_, count_);
 }
 
 void WindowedRows::add_to(Ledger& ledger) const {

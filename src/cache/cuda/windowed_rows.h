@@ -1,8 +1,8 @@
 #pragma once
-// sink | body | window on the GPU. The window is a ring of exact rows; blocks of 32 that leave it
-// are coded, or dropped. Which rows lie where is what the CPU's schedule says after each append.
+// sink | body | window on the GPU. The window is a ring of exact rows; blocks that leave it go into
+// the body, or are dropped. Which rows lie where is what the CPU's schedule says after each append.
 
-#include "cache/cuda/coded_body.h"
+#include "cache/cuda/layer_rows.h"
 
 namespace pith::cuda {
 
@@ -13,13 +13,14 @@ class WindowedRows final : public LayerRows {
 
   std::unique_ptr<LayerRows> clone() const override;
   size_t spans() const override { return (plan_.schedule.sink > 0 ? 1 : 0) + 2; }
-  RowTarget begin_token(DeviceSpan* spans) override;
-  void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override;
-  void end_token(std::vector<CodeMove>& moves) override;
+  RowTarget begin_token(const TokenSlots& slots) override;
+  void attend_token(const TokenStep& step) const override;
+  void end_token(ChunkSpace& space, std::vector<BodyMove>& moves) override;
   RowTarget begin_chunk(size_t tokens, ChunkSpace& space) override;
   void attend_chunk(CausalCall call, ChunkSpace& space) override;
-  void end_chunk(size_t tokens, ChunkSpace& space) override;
-  std::vector<int64_t> positions() const override;
+  void end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) override;
+  size_t layers_together() const override { return body_ ? body_->layers_together() : 1; }
+  void add_rows(pith::HeadRows& rows, size_t head) const override;
   size_t tokens() const override { return tokens_; }
   void add_to(Ledger& ledger) const override;
 
@@ -35,12 +36,12 @@ class WindowedRows final : public LayerRows {
 
   LayerPlan plan_;
   LayerSite site_;
-  // Rows, a multiple of 32. Before a coded body, twice what the window needs: its rows then move to
+  // Rows, a multiple of 32. Before a body, twice what the window needs: its rows then move to
   // the front when they reach the end, once in some 160 tokens, and attention sees one span. Where
   // the window is all there is, it wraps instead.
   size_t ring_capacity_;
-  DeviceBuffer sink_, ring_;  // [2, G, sink], [2, G, ring_capacity], D
-  std::optional<CodedBody> body_;
+  DeviceBuffer sink_, ring_;          // [2, G, sink], [2, G, ring_capacity], D
+  std::unique_ptr<DeviceBody> body_;  // null: rows that leave the window are dropped
   size_t tokens_ = 0;
   size_t front_ = 0, count_ = 0;  // of the ring
 };

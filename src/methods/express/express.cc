@@ -55,7 +55,7 @@ class Express final : public Selector {
 
 /// s as asked for, rounded down to a power of two. A budget in bytes is a limit, so that the most
 /// rows ever held, 1.5 s, must fit.
-size_t target_rows(const SelectorRequest& r) {
+size_t target_rows(const SelectorPlace& r) {
   const Budget asked = Budget::parse(r.parameters.text("s"));
   size_t rows = r.parameters.rows("s", r.budget);
   if (asked.unit == Budget::Unit::kBytes) rows = rows * 2 / 3;
@@ -67,15 +67,7 @@ size_t target_rows(const SelectorRequest& r) {
 }
 
 std::unique_ptr<Selector> make_express(const SelectorRequest& r) {
-  ExpressRule rule;
-  rule.shape.target = static_cast<uint32_t>(target_rows(r));
-  rule.shape.inflation = static_cast<uint32_t>(r.parameters.number("g", 0, 10));
-  rule.halving.scale = r.site.scale;
-  rule.halving.temperature = static_cast<float>(r.parameters.number("temp", 0, 100));
-  rule.halving.value_constant = static_cast<float>(r.parameters.number("beta", 0, 100));
-  rule.halving.centre = r.parameters.flag("centre");
-  rule.halving.balance = static_cast<float>(r.parameters.number("balance", 0, 100));
-  rule.weight_exponent = static_cast<float>(r.parameters.number("weight", 0, 1));
+  const ExpressRule rule = express_rule({r.parameters, r.budget, r.site});
   const bool exact_number = r.parameters.text("s") == fmt::format("{}", rule.shape.target);
   std::string text = fmt::format(
       "express(s={},g={},balance={},centre={},temp={},beta={},weight={})", rule.shape.target,
@@ -87,6 +79,19 @@ std::unique_ptr<Selector> make_express(const SelectorRequest& r) {
 }
 
 }  // namespace
+
+ExpressRule express_rule(const SelectorPlace& r) {
+  ExpressRule rule;
+  rule.shape.target = static_cast<uint32_t>(target_rows(r));
+  rule.shape.inflation = static_cast<uint32_t>(r.parameters.number("g", 0, 10));
+  rule.halving.scale = r.site.scale;
+  rule.halving.temperature = static_cast<float>(r.parameters.number("temp", 0, 100));
+  rule.halving.value_constant = static_cast<float>(r.parameters.number("beta", 0, 100));
+  rule.halving.centre = r.parameters.flag("centre");
+  rule.halving.balance = static_cast<float>(r.parameters.number("balance", 0, 100));
+  rule.weight_exponent = static_cast<float>(r.parameters.number("weight", 0, 1));
+  return rule;
+}
 
 SelectorRow express_row() {
   SelectorRow row;
@@ -105,6 +110,9 @@ SelectorRow express_row() {
            {"weight", "1", "a row of weight w counts as w^weight"}}),
       "s"};
   row.make = make_express;
+#ifdef PITH_CUDA
+  row.make_on_gpu = cuda::make_express_on_gpu;
+#endif
   row.more_side_bytes = heavy_side_bytes;
   row.default_sink = 4;
   row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 64u; };

@@ -54,6 +54,15 @@ struct Coreset {
 Coreset express_offline(const Context& context, const ExpressRule& rule, const OfflineRows& rows,
                         const Philox& random);
 
+/// The rule of a policy's parameters. Throws kInvalidArgument.
+ExpressRule express_rule(const SelectorPlace& place);
+
 SelectorRow express_row();
+
+#ifdef PITH_CUDA
+namespace cuda {
+SelectorOnGpu make_express_on_gpu(const SelectorPlace& place);
+}
+#endif
 
 }  // namespace pith

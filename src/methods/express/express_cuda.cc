@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
+#include <vector>
+
 #include "pith/error.h"
 
 namespace pith::cuda {
@@ -51,7 +54,37 @@ ExpressDevice::ExpressDevice(MemoryCounter& counter, const ExpressRule& rule,
 }
 
 void ExpressDevice::take(const NewDeviceRows& rows, cudaStream_t stream) {
-  if (rows.count > 0) express_take(rule_, site_, arrays_, rows, stream);
+  if (rows.count == 0) return;
+  ExpressJobs jobs;
+  jobs.job[0] = {arrays_, rows, site_.layer};
+  jobs.count = 1;
+  express_take(rule_, site_, jobs, stream);
+}
+
+void ExpressDevice::copy(const ExpressDevice& from, cudaStream_t stream) {
+  const auto copy = [&](auto& to, const auto& source) {
+    check(cudaMemcpyAsync(to.data(), source.data(), source.size() * sizeof(*source.data()),
+                          cudaMemcpyDeviceToDevice, stream),
+          "a copy of express's rows");
+  };
+  copy(k_, from.k_);
+  copy(v_, from.v_);
+  copy(log_weights_, from.log_weights_);
+  copy(positions_, from.positions_);
+  copy(states_, from.states_);
+  // The spans' addresses are this stream's own.
+  constexpr size_t kPitch = sizeof(DeviceSpan), kAt = offsetof(DeviceSpan, rows);
+  check(
+      cudaMemcpy2DAsync(reinterpret_cast<char*>(spans_.data()) + kAt, kPitch,
+                        reinterpret_cast<const char*>(from.spans_.data()) + kAt, kPitch,
+                        sizeof(DeviceSpan::rows), spans_.size(), cudaMemcpyDeviceToDevice, stream),
+      "a copy of express's rows");
+}
+
+size_t ExpressDevice::allocated_bytes() const {
+  return k_.size() + v_.size() + log_weights_.size() * sizeof(float) +
+         positions_.size() * sizeof(int64_t) + states_.size() * sizeof(DeviceExpressState) +
+         spans_.size() * sizeof(DeviceSpan);
 }
 
 }  // namespace pith::cuda

@@ -62,16 +62,31 @@ struct ExpressArrays {
   int capacity = 0;
 };
 
+/// Rows for one of several streams that take together.
+struct ExpressJob {
+  ExpressArrays arrays;
+  NewDeviceRows rows;
+  uint32_t layer = 0;
+};
+inline constexpr int kMostExpressJobs = 32;  // what a launch's parameters have room for
+struct ExpressJobs {
+  ExpressJob job[kMostExpressJobs];
+  int count = 0;
+};
+
 class ExpressDevice {
  public:
   ExpressDevice(MemoryCounter& counter, const ExpressRule& rule, const ExpressSite& site,
                 cudaStream_t stream);
+  /// Becomes what `from`, a stream of the same rule and site, is.
+  void copy(const ExpressDevice& from, cudaStream_t stream);
 
   /// Takes rows, in stream order. One launch.
   void take(const NewDeviceRows& rows, cudaStream_t stream);
   /// One span a head over the rows held, for decode attention. Row counts change on the device.
   const DeviceSpan* spans() const { return spans_.data(); }
   const ExpressArrays& arrays() const { return arrays_; }
+  size_t allocated_bytes() const;
 
  private:
   DeviceExpressRule rule_;
@@ -84,8 +99,8 @@ class ExpressDevice {
   ExpressArrays arrays_;
 };
 
-/// Launches what take() does.
-void express_take(const DeviceExpressRule& rule, const ExpressSite& site,
-                  const ExpressArrays& arrays, const NewDeviceRows& rows, cudaStream_t stream);
+/// One launch for all jobs. Everything of `site` but the layer holds for all.
+void express_take(const DeviceExpressRule& rule, const ExpressSite& site, const ExpressJobs& jobs,
+                  cudaStream_t stream);
 
 }  // namespace pith::cuda

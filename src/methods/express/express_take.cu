@@ -26,14 +26,14 @@ template <class T, int D>
 class HeadStream {
  public:
   __device__ HeadStream(const DeviceExpressRule& rule, const ExpressSite& site,
-                        const ExpressArrays& arrays, int head, char* shared)
+                        const ExpressArrays& arrays, uint32_t layer, int head, char* shared)
       : rule_(rule),
         k_(static_cast<char*>(arrays.k) + static_cast<size_t>(head) * arrays.capacity * 2 * D),
         v_(static_cast<char*>(arrays.v) + static_cast<size_t>(head) * arrays.capacity * 2 * D),
         log_weights_(arrays.log_weights + static_cast<size_t>(head) * arrays.capacity),
         positions_(arrays.positions + static_cast<size_t>(head) * arrays.capacity),
         first_position_(site.first_position),
-        random_(DevicePhilox::make(site.seed, site.layer, site.first_head + head)),
+        random_(DevicePhilox::make(site.seed, layer, site.first_head + head)),
         shared_(shared),
         state_(arrays.states[head]) {}
 
@@ -310,42 +310,43 @@ class HeadStream {
   DeviceExpressState state_;
 };
 
+/// A block a head and job.
 template <class T, int D>
 __global__ void __launch_bounds__(kWalkThreads, 1)
     take_kernel(const __grid_constant__ DeviceExpressRule rule,
                 const __grid_constant__ ExpressSite site,
-                const __grid_constant__ ExpressArrays arrays,
-                const __grid_constant__ NewDeviceRows rows) {
+                const __grid_constant__ ExpressJobs jobs) {
   extern __shared__ __align__(128) char shared[];
   const int head = static_cast<int>(blockIdx.x);
-  HeadStream<T, D> stream(rule, site, arrays, head, shared);
-  stream.take(rows, head);
-  stream.finish(arrays, head);
+  const ExpressJob& job = jobs.job[blockIdx.y];
+  HeadStream<T, D> stream(rule, site, job.arrays, job.layer, head, shared);
+  stream.take(job.rows, head);
+  stream.finish(job.arrays, head);
 }
 
 template <class T, int D>
-void launch(const DeviceExpressRule& rule, const ExpressSite& site, const ExpressArrays& arrays,
-            const NewDeviceRows& rows, cudaStream_t stream) {
+void launch(const DeviceExpressRule& rule, const ExpressSite& site, const ExpressJobs& jobs,
+            cudaStream_t stream) {
   const auto kernel = take_kernel<T, D>;
   const size_t bytes = max(RunSpace<D>::bytes(static_cast<int>(rule.target)), sizeof(BucketSpace));
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),
         "express's shared memory");
-  kernel<<<site.heads, kWalkThreads, bytes, stream>>>(rule, site, arrays, rows);
+  kernel<<<dim3(site.heads, jobs.count), kWalkThreads, bytes, stream>>>(rule, site, jobs);
   check(cudaGetLastError(), "express");
 }
 
 }  // namespace
 
-void express_take(const DeviceExpressRule& rule, const ExpressSite& site,
-                  const ExpressArrays& arrays, const NewDeviceRows& rows, cudaStream_t stream) {
+void express_take(const DeviceExpressRule& rule, const ExpressSite& site, const ExpressJobs& jobs,
+                  cudaStream_t stream) {
   const bool bf16 = site.dtype == DType::kBF16;
   if (site.dim == 64) {
-    bf16 ? launch<__nv_bfloat16, 64>(rule, site, arrays, rows, stream)
-         : launch<__half, 64>(rule, site, arrays, rows, stream);
+    bf16 ? launch<__nv_bfloat16, 64>(rule, site, jobs, stream)
+         : launch<__half, 64>(rule, site, jobs, stream);
   } else {
-    bf16 ? launch<__nv_bfloat16, 128>(rule, site, arrays, rows, stream)
-         : launch<__half, 128>(rule, site, arrays, rows, stream);
+    bf16 ? launch<__nv_bfloat16, 128>(rule, site, jobs, stream)
+         : launch<__half, 128>(rule, site, jobs, stream);
   }
 }
 

@@ -5,7 +5,9 @@
 // Rows of a store lie in stream order: coreset | level J-1 | ... | level 0 | the unfinished
 // stratum's pick. A level is therefore always the tail of the store when it is halved.
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -49,5 +51,35 @@ struct ExpressState {
   }
   size_t rows() const { return coreset + waiting() + (stratum > 0 ? 1 : 0); }
 };
+
+/// Where the stream stands `n` rows later.
+inline void advance(ExpressState& state, const ExpressShape& shape, uint64_t n) {
+  for (uint64_t taken = 0; n > 0; n -= taken, state.seen += taken) {
+    if (state.coreset == shape.target) {  // halved twice
+      state.coreset /= 4;
+      state.tau *= 4;
+    }
+    if (state.tau == 1) {
+      taken = std::min<uint64_t>(n, shape.target - state.coreset);
+      state.coreset += static_cast<uint32_t>(taken);
+      continue;
+    }
+    const uint64_t ratio = shape.ratio(state.tau), size = state.tau / ratio;
+    taken = std::min(n, size - state.stratum);
+    state.stratum += taken;
+    if (state.stratum < size) continue;
+    state.stratum = 0;
+    ++state.levels[0];
+    const auto last = static_cast<uint32_t>(std::countr_zero(ratio));  // J
+    const auto bucket = static_cast<uint32_t>(shape.target / ratio);   // B_0
+    for (uint32_t l = 0; l < last && state.levels[l] == bucket << l; ++l) {
+      state.levels[l + 1] += state.levels[l] / 2;
+      state.levels[l] = 0;
+    }
+    if (state.levels[last] != shape.quarter()) continue;
+    state.coreset += state.levels[last];
+    state.levels[last] = 0;
+  }
+}
 
 }  // namespace pith

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "methods/scores/scores.h"
@@ -17,35 +18,35 @@ namespace {
 class PyramidKv final : public SnapKv {
  public:
   explicit PyramidKv(const SelectorRequest& r)
-      : SnapKv(r), beta_(r.parameters.number("beta", 1, 1e6)) {}
+      : SnapKv(r), budget_{sizes(), site(), r.parameters.number("beta", 1, 1e6)} {}
 
   std::string describe() const override {
-    return fmt::format("pyramidkv({},beta={})", settings(), beta_);
+    return fmt::format("pyramidkv({},beta={})", settings(), budget_.beta);
   }
   std::unique_ptr<Selector> clone() const override { return std::make_unique<PyramidKv>(*this); }
 
  private:
-  size_t budget_at(size_t n) const override {
-    const auto window = static_cast<double>(site().window);
-    const double mean = static_cast<double>(sizes().budget) + window;
-    const auto tokens = static_cast<double>(tokens_at(n));
-    double least = mean / beta_, most = 2 * mean - least;
-    if (most >= tokens - window) {
-      most = tokens - window;
-      least = 2 * mean - most;
-    }
-    if (site().layers < 2 || !(tokens >= most && most >= least && least >= window))
-      return sizes().budget;
-    const double step = (most - least) / static_cast<double>(site().layers - 1);
-    // nearbyint rounds halves to even, as Python does.
-    const double rows = std::nearbyint(most - static_cast<double>(site().layer) * step);
-    return static_cast<size_t>(rows - std::min(rows, window));
-  }
+  size_t budget_at(size_t n) const override { return budget_.at(tokens_at(n)); }
 
-  double beta_;
+  PyramidBudget budget_;
 };
 
 }  // namespace
+
+size_t PyramidBudget::at(size_t seen) const {
+  const auto window = static_cast<double>(site.window), tokens = static_cast<double>(seen);
+  const double mean = static_cast<double>(sizes.budget) + window;
+  double least = mean / beta, most = 2 * mean - least;
+  if (most >= tokens - window) {
+    most = tokens - window;
+    least = 2 * mean - most;
+  }
+  if (site.layers < 2 || !(tokens >= most && most >= least && least >= window)) return sizes.budget;
+  const double step = (most - least) / static_cast<double>(site.layers - 1);
+  // nearbyint rounds halves to even, as Python does.
+  const double rows = std::nearbyint(most - static_cast<double>(site.layer) * step);
+  return static_cast<size_t>(rows - std::min(rows, window));
+}
 
 SelectorRow pyramidkv_row() {
   SelectorRow row = score_row(
@@ -54,6 +55,9 @@ SelectorRow pyramidkv_row() {
        snapkv_parameters({{"beta", "20", "mean budget over the last layer's; 1 = SnapKV"}}), ""});
   row.default_sink = 0;
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
+#ifdef PITH_CUDA
+  row.make_on_gpu = cuda::make_pyramidkv_on_gpu;
+#endif
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
     return std::make_unique<PyramidKv>(r);
   };

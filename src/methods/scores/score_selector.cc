@@ -80,8 +80,8 @@ std::vector<ParameterInfo> score_parameters(std::vector<ParameterInfo> own) {
   return all;
 }
 
-ScoreBudget score_budget(const SelectorRequest& r) {
-  return {r.parameters.rows("budget", r.budget), r.parameters.count("interval", 1)};
+ScoreBudget score_budget(const Parameters& parameters, const BudgetSite& site) {
+  return {parameters.rows("budget", site), parameters.count("interval", 1)};
 }
 
 SelectorRow score_row(MethodInfo info) {

@@ -62,7 +62,10 @@ class ScoreSelector : public Selector {
 
 /// budget and interval, then the rule's own.
 std::vector<ParameterInfo> score_parameters(std::vector<ParameterInfo> own = {});
-ScoreBudget score_budget(const SelectorRequest& request);
+ScoreBudget score_budget(const Parameters& parameters, const BudgetSite& site);
+inline ScoreBudget score_budget(const SelectorRequest& r) {
+  return score_budget(r.parameters, r.budget);
+}
 /// A registry row with what all the rules share filled in.
 SelectorRow score_row(MethodInfo info);
 

@@ -13,29 +13,34 @@
 
 namespace pith {
 
-SnapKv::SnapKv(const SelectorRequest& r)
-    : ScoreSelector(r.context, r.site, score_budget(r)),
-      queries_(r.parameters.text("queries").empty() ? std::max(1u, r.site.window)
-                                                    : r.parameters.count("queries", 1)),
-      kernel_(r.parameters.count("kernel", 1)) {
-  if (kernel_ % 2 == 0)
+SnapKvVotes::SnapKvVotes(const Parameters& parameters, uint32_t window)
+    : queries(parameters.text("queries").empty() ? std::max(1u, window)
+                                                 : parameters.count("queries", 1)),
+      kernel(parameters.count("kernel", 1)) {
+  if (kernel % 2 == 0)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: kernel={} has no middle row; choose an odd number",
-                            r.parameters.method(), kernel_));
+                            parameters.method(), kernel));
 }
 
 // A long step brings all the votes itself. Short steps collect theirs; starting anew when a whole
-// number of periods is left makes the votes at the next selection those of the last queries_.
+// number of periods is left makes the votes at the next selection those of the last queries.
+MassRequest SnapKvVotes::mass(size_t tokens, size_t interval, size_t until) const {
+  if (tokens >= queries) return {queries, true};
+  return {tokens, until % std::min(queries, interval) < tokens};
+}
+
+SnapKv::SnapKv(const SelectorRequest& r)
+    : ScoreSelector(r.context, r.site, score_budget(r)), votes_(r.parameters, r.site.window) {}
+
 MassRequest SnapKv::mass(size_t tokens) const {
-  if (tokens >= queries_) return {queries_, true};
-  const size_t period = std::min(queries_, sizes().interval);
-  return {tokens, until_selection() % period < tokens};
+  return votes_.mass(tokens, sizes().interval, until_selection());
 }
 
 void SnapKv::score(std::span<HeadBody> bodies, Scores& scores) const {
   for_heads(bodies, [&](size_t h) {
     const std::span<const float> mass = bodies[h].store().mass();
-    const size_t half = kernel_ / 2;
+    const size_t half = votes_.kernel / 2;
     for (size_t r = 0; r < mass.size(); ++r) {
       double sum = 0;
       for (size_t i = r > half ? r - half : 0; i <= std::min(r + half, mass.size() - 1); ++i)
@@ -47,7 +52,7 @@ void SnapKv::score(std::span<HeadBody> bodies, Scores& scores) const {
 
 std::string SnapKv::settings() const {
   return fmt::format("budget={},interval={},queries={},kernel={}", sizes().budget, sizes().interval,
-                     queries_, kernel_);
+                     votes_.queries, votes_.kernel);
 }
 
 std::string SnapKv::describe() const { return "snapkv(" + settings() + ")"; }
@@ -66,6 +71,9 @@ SelectorRow snapkv_row() {
                  "Li et al. 2024 (arXiv 2404.14469), as in kvpress", snapkv_parameters(), ""});
   row.default_sink = 0;
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
+#ifdef PITH_CUDA
+  row.make_on_gpu = cuda::make_snapkv_on_gpu;
+#endif
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
     return std::make_unique<SnapKv>(r);
   };

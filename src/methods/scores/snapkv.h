@@ -5,6 +5,25 @@
 
 namespace pith {
 
+/// Who votes, and how votes are smoothed.
+struct SnapKvVotes {
+  SnapKvVotes(const Parameters& parameters, uint32_t window);
+  /// What is asked of a step `until` rows before the next selection.
+  MassRequest mass(size_t tokens, size_t interval, size_t until) const;
+
+  size_t queries;  ///< last queries that vote
+  size_t kernel;   ///< rows over which votes are averaged
+};
+
+/// PyramidKV's budget of a layer.
+struct PyramidBudget {
+  ScoreBudget sizes;
+  SelectorSite site;
+  double beta;
+  /// Once the cache has seen `tokens` tokens.
+  size_t at(size_t tokens) const;
+};
+
 class SnapKv : public ScoreSelector {
  public:
   explicit SnapKv(const SelectorRequest& request);
@@ -20,8 +39,7 @@ class SnapKv : public ScoreSelector {
  private:
   void score(std::span<HeadBody> bodies, Scores& scores) const final;
 
-  size_t queries_;  ///< last queries that vote
-  size_t kernel_;   ///< rows over which votes are averaged
+  SnapKvVotes votes_;
 };
 
 /// queries and kernel, then the rule's own, after score_parameters.

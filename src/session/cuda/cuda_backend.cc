@@ -34,7 +34,7 @@ class CudaBackend final : public Backend {
       : engine_(std::make_shared<CudaEngine>(std::move(model), o)),
         chunk_(o.chunk),
         cache_(std::make_unique<cuda::DeviceCache>(
-            engine_->memory, cache_shape(engine_->weights->config(), o.context), o.policy,
+            engine_->memory, cache_shape(engine_->weights->config(), o.context), o.policy, o.seed,
             engine_->stream)),
         forward_(engine_->weights, engine_->memory, engine_->stream, chunk_, cache_->dtype()) {}
   CudaBackend(const CudaBackend& o)
@@ -47,7 +47,7 @@ class CudaBackend final : public Backend {
   void run(std::span<const int32_t> tokens, int64_t first_position) override {
     forward_.run(*cache_, tokens, first_position);
   }
-  void end_prefill() override {}
+  void end_prefill() override { cache_->end_prefill(); }
   std::span<const float> last_logits() override { return forward_.last_logits(); }
   void all_logits(const Session::LogitsSink& sink) override { forward_.all_logits(sink); }
   void protect(std::span<const TokenRange> ranges) override {

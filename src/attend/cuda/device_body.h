@@ -1,0 +1,72 @@
+#pragma once
+// The body of one layer on the GPU: rows of all KV heads that have left the window, however they are
+// kept. How many there are depends on counts alone, so that the host knows without asking.
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "attend/cuda/causal.h"
+#include "attend/cuda/decode.h"
+#include "kernels/cuda/layer.h"
+#include "pith/ledger.h"
+#include "pith/rows.h"
+
+namespace pith::cuda {
+
+/// What bodies are made with.
+struct BodySite {
+  MemoryCounter* memory = nullptr;
+  cudaStream_t stream = nullptr;
+  DType dtype = DType::kF16;   ///< of rows: kF16 or kBF16
+  size_t heads = 0, dim = 0;   // G, D
+  size_t context = 0;          ///< tokens expected; 0 = unknown
+};
+
+class DeviceBody;
+
+/// Rows from.row, ... of all KV heads go into a body.
+struct BodyMove {
+  DeviceBody* body = nullptr;
+  RowTarget from;
+  size_t rows = 0;
+};
+
+class DeviceBody {
+ public:
+  virtual ~DeviceBody() = default;
+  virtual std::unique_ptr<DeviceBody> clone() const = 0;
+  /// Bodies of one kind take rows together.
+  virtual std::string kind() const = 0;
+  /// Rows held of one head; moves that were announced count.
+  virtual size_t rows() const = 0;
+
+  /// Makes room for the rows of moves, which count as held from now on. They are taken later, by
+  /// take(); until then the body is not attended to.
+  virtual void announce(size_t rows) = 0;
+  /// Takes what was announced, into bodies of this kind and equally many rows, in as few launches
+  /// as it can.
+  virtual void take(std::span<const BodyMove> moves) const = 0;
+  /// Layers whose chunks are worth taking together; their rows wait in memory of their own.
+  virtual size_t layers_together() const { return 1; }
+
+  virtual DeviceSpan span(size_t head) const = 0;
+  /// Decode attention over dense spans and this body's.
+  virtual void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const = 0;
+  /// A chunk's attention to the rows held: sets the call's spans, and `first` to false. `piece`
+  /// lends room for 8192 rows.
+  virtual void attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const = 0;
+
+  /// What is held of one head. `first_position`: of the first row that was taken. Waits.
+  virtual void add_rows(pith::HeadRows& rows, size_t head, int64_t first_position) const = 0;
+  virtual void add_to(Ledger& ledger) const = 0;
+};
+
+class BodyMaker {
+ public:
+  virtual ~BodyMaker() = default;
+  virtual std::unique_ptr<DeviceBody> make(const BodySite& site) const = 0;
+};
+
+}  // namespace pith::cuda

@@ -1,0 +1,51 @@
+#pragma once
+// Attention mass on the GPU: probabilities of a step's queries, summed for each stored row of a KV
+// head over the query heads of its group. A second pass over the keys, with the sums that attention
+// left behind.
+//
+// Cost: a token reads its keys once more, mostly from cache; a chunk of T queries takes 2 D T
+// operations a query head and row on the tensor cores, half of attention's.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "pith/dtype.h"
+
+namespace pith::cuda {
+
+/// Rows of all KV heads and their mass.
+struct MassTarget {
+  const void* keys = nullptr;  // [G, head_stride / D, D]
+  float* mass = nullptr;       // [G, stride]
+  size_t head_stride = 0;      ///< numbers
+  size_t stride = 0;
+  int32_t rows = 0;
+  int32_t known = 0;  ///< rows that have mass already; the others start from 0
+};
+
+struct MassShape {
+  int query_heads = 0, kv_heads = 0, head_dim = 0;  ///< H, G, D: 64 or 128
+  DType dtype = DType::kF16;                        ///< of q and rows: kF16 or kBF16
+};
+
+/// One query, that sees all rows.
+struct TokenMass {
+  MassShape shape;
+  const void* q = nullptr;         // [H, D]
+  const float* log_sum = nullptr;  // [H] natural logarithm of the denominators
+};
+/// `target` [1] is read on the device, so that a graph stays valid.
+void add_token_mass(const TokenMass& call, const MassTarget* target, cudaStream_t stream);
+
+/// The last `queries` of T queries; query t sees the first before + t + 1 rows.
+struct ChunkMass {
+  MassShape shape;
+  const void* q = nullptr;         // [T, H, D]
+  const float* log_sum = nullptr;  // [T, H] logarithm to base 2 of the denominators
+  int tokens = 0, queries = 0;     // T
+  int before = 0;
+};
+void add_chunk_mass(const ChunkMass& call, const MassTarget& target, cudaStream_t stream);
+
+}  // namespace pith::cuda

@@ -1,0 +1,51 @@
+// uniform on the GPU: the rows of the CPU's sample, judged 32 at a time, so that up to 31 rows stay
+// exact for longer.
+
+#include "methods/baselines/uniform_cuda.h"
+
+#include <cmath>
+
+#include "attend/cuda/device_codec.h"
+#include "attend/cuda/device_selector.h"
+#include "methods/baselines/baselines.h"
+
+namespace pith::cuda {
+namespace {
+
+class UniformRule final : public ScoreRule {
+ public:
+  explicit UniformRule(const SelectorPlace& p)
+      : source_{p.site.seed, p.site.layer},
+        budget_(p.parameters.rows("budget", p.budget)),
+        weights_(p.parameters.flag("weights")) {}
+
+  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
+    score_words(space, rows, source_, stream);
+  }
+  size_t budget_at(size_t) const override { return budget_; }
+  size_t interval() const override { return 32; }
+  bool any_time() const override { return true; }
+  float log_weight(size_t n) const override {
+    if (!weights_ || n <= budget_) return 0;
+    return static_cast<float>(std::log(static_cast<double>(n) / static_cast<double>(budget_)));
+  }
+  bool weighted() const override { return weights_; }
+
+ private:
+  WordSource source_;
+  size_t budget_;
+  bool weights_;
+};
+
+}  // namespace
+
+SelectorOnGpu make_uniform_on_gpu(const SelectorPlace& place) {
+  refuse_heavy_on_gpu(place.parameters);
+  if (!place.parameters.given("budget")) {
+    refuse_on_gpu("uniform(rate=...), whose heads differ in their number of rows,",
+                  "uniform(budget=...) is there, 25% for example");
+  }
+  return {nullptr, std::make_shared<UniformRule>(place)};
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,103 @@
+// The score selectors' rules on the GPU: what is judged when, as on the CPU.
+
+#include "attend/cuda/device_selector.h"
+#include "methods/scores/scores.h"
+#include "methods/scores/scores_cuda.h"
+#include "methods/scores/snapkv.h"
+
+namespace pith::cuda {
+namespace {
+
+class BudgetRule : public ScoreRule {
+ public:
+  explicit BudgetRule(const SelectorPlace& p) : sizes_(score_budget(p.parameters, p.budget)) {}
+  size_t budget_at(size_t) const override { return sizes_.budget; }
+  size_t interval() const final { return sizes_.interval; }
+
+ protected:
+  ScoreBudget sizes_;
+};
+
+class KNormRule final : public BudgetRule {
+ public:
+  using BudgetRule::BudgetRule;
+  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
+    score_norms(space, rows, stream);
+  }
+};
+
+class KeyDiffRule final : public BudgetRule {
+ public:
+  using BudgetRule::BudgetRule;
+  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
+    score_directions(space, rows, stream);
+  }
+};
+
+class TovaRule final : public BudgetRule {
+ public:
+  using BudgetRule::BudgetRule;
+  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
+    score_mass(space, rows, 1, true, stream);
+  }
+  MassRequest mass(size_t, size_t) const override { return {1, true}; }
+};
+
+class H2oRule final : public BudgetRule {
+ public:
+  explicit H2oRule(const SelectorPlace& p)
+      : BudgetRule(p), decay_(static_cast<float>(p.parameters.number("decay", 0, 1))) {}
+  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
+    score_mass(space, rows, 1, false, stream);
+  }
+  MassRequest mass(size_t tokens, size_t) const override { return {tokens, false}; }
+  float mass_kept() const override { return decay_; }
+
+ private:
+  float decay_;
+};
+
+class SnapKvRule : public BudgetRule {
+ public:
+  explicit SnapKvRule(const SelectorPlace& p)
+      : BudgetRule(p), votes_(p.parameters, p.site.window) {}
+  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
+    score_mass(space, rows, static_cast<int>(votes_.kernel), false, stream);
+  }
+  MassRequest mass(size_t tokens, size_t until) const override {
+    return votes_.mass(tokens, interval(), until);
+  }
+
+ private:
+  SnapKvVotes votes_;
+};
+
+class PyramidKvRule final : public SnapKvRule {
+ public:
+  explicit PyramidKvRule(const SelectorPlace& p)
+      : SnapKvRule(p), budget_{sizes_, p.site, p.parameters.number("beta", 1, 1e6)} {}
+  size_t budget_at(size_t n) const override {
+    return budget_.at(n + budget_.site.sink + budget_.site.window);
+  }
+
+ private:
+  PyramidBudget budget_;
+};
+
+template <class Rule>
+SelectorOnGpu make(const SelectorPlace& place) {
+  return {nullptr, std::make_shared<Rule>(place)};
+}
+
+}  // namespace
+
+SelectorOnGpu make_knorm_on_gpu(const SelectorPlace& place) { return make<KNormRule>(place); }
+SelectorOnGpu make_keydiff_on_gpu(const SelectorPlace& place) { return make<KeyDiffRule>(place); }
+SelectorOnGpu make_tova_on_gpu(const SelectorPlace& place) { return make<TovaRule>(place); }
+SelectorOnGpu make_h2o_on_gpu(const SelectorPlace& place) { return make<H2oRule>(place); }
+SelectorOnGpu make_snapkv_on_gpu(const SelectorPlace& place) { return make<SnapKvRule>(place); }
+SelectorOnGpu make_pyramidkv_on_gpu(const SelectorPlace& place) {
+  return make<PyramidKvRule>(place);
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,17 @@
+#pragma once
+// The scores of the score selectors on the GPU, as keys (compress/cuda/score_rule.h). Sums run in a
+// fixed order, so that the same rows give the same keys.
+
+#include "compress/cuda/score_rule.h"
+
+namespace pith::cuda {
+
+/// knorm: minus the key's squared norm. One pass over the keys.
+void score_norms(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream);
+/// keydiff: minus the cosine between a key and the mean of all keys' directions. Two passes.
+void score_directions(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream);
+/// Mass, summed over `kernel` neighbouring rows, and over all heads if they are to agree.
+void score_mass(const SelectSpace& space, const JudgedRows& rows, int kernel, bool all_heads,
+                cudaStream_t stream);
+
+}  // namespace pith::cuda

@@ -1,0 +1,218 @@
+// The cache on the GPU against the CPU's, from the same 16-bit rows and queries: the same rows stay
+// with the same weights, and attention agrees, in chunks and token by token, for every selector that
+// the GPU has.
+
+#include "cache/cuda/device_cache.h"
+#include "core/thread_pool.h"
+#include "harness.h"
+#include "kernels/kernels.h"
+
+namespace pith::cuda {
+namespace {
+
+constexpr int kLayers = 2, kQueryHeads = 4, kKvHeads = 2;
+
+CacheShape shape_of(int dim) { return {kLayers, kQueryHeads, kKvHeads, dim, {}, 1000}; }
+
+/// One layer's numbers for a few tokens.
+struct Numbers {
+  std::vector<uint16_t> q, k, v;  // [T, H, D], [T, G, D]
+};
+
+/// Both caches, fed the same.
+class Pair {
+ public:
+  Pair(const std::string& policy, int dim, DType dtype)
+      : dim_(static_cast<size_t>(dim)),
+        dtype_(dtype),
+        cpu_(context_, shape_of(dim), Policy::parse(policy), kSeed, nullptr) {
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
+    gpu_ = std::make_unique<DeviceCache>(device_, shape_of(dim), Policy::parse(policy), kSeed,
+                                         stream_);
+  }
+  ~Pair() {
+    gpu_.reset();
+    cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
+  }
+
+  void run_chunk(size_t tokens) {
+    for (int l = 0; l < kLayers; ++l) {
+      const Numbers x = draw(tokens);
+      const auto q = to_device(device_, x.q);
+      DeviceArray<float> out(device_, MemoryKind::kScratch, x.q.size(), stream_);
+      write_rows(gpu_->begin_chunk(l, tokens), x, tokens);
+      gpu_->attend_chunk(l, out.data(), DType::kF32, q.data(), tokens);
+      gpu_->end_chunk(l, tokens);
+      compare(l, x, out, tokens);
+    }
+  }
+  void run_token() {
+    gpu_->begin_token();
+    gpu_->upload_token();
+    for (int l = 0; l < kLayers; ++l) {
+      const Numbers x = draw(1);
+      const auto q = to_device(device_, x.q);
+      DeviceArray<float> out(device_, MemoryKind::kScratch, x.q.size(), stream_);
+      RowTarget target;
+      check(cudaMemcpyAsync(&target, gpu_->token_target(l), sizeof(target), cudaMemcpyDeviceToHost,
+                            stream_),
+            "a target");
+      check(cudaStreamSynchronize(stream_), "a target");
+      write_rows(target, x, 1);
+      gpu_->attend_token(l, out.data(), q.data());
+      compare(l, x, out, 1);
+    }
+    gpu_->end_token();
+  }
+  void end_prefill() {
+    cpu_.end_prefill();
+    gpu_->end_prefill();
+  }
+  void use_clone() { gpu_ = gpu_->clone(); }
+
+  /// The share of rows that both hold, with equal weights; equally many are held.
+  double same_rows() const {
+    size_t same = 0, all = 0;
+    for (int l = 0; l < kLayers; ++l) {
+      for (int g = 0; g < kKvHeads; ++g) {
+        const pith::HeadRows a = cpu_.rows(l, g), b = gpu_->rows(l, g);
+        EXPECT_EQ(a.positions.size(), b.positions.size());
+        all += a.positions.size();
+        for (size_t i = 0, j = 0; i < a.positions.size() && j < b.positions.size();) {
+          if (a.positions[i] == b.positions[j]) {
+            same += std::abs(a.log_weights[i] - b.log_weights[j]) < 1e-4f;
+            ++i, ++j;
+          } else {
+            ++(a.positions[i] < b.positions[j] ? i : j);
+          }
+        }
+      }
+    }
+    return static_cast<double>(same) / static_cast<double>(all);
+  }
+  double worst() const { return worst_; }
+  Ledger cpu_ledger() const { return cpu_.ledger(); }
+  Ledger gpu_ledger() const { return gpu_->ledger(); }
+  size_t counted() const { return device_.total(); }
+
+ private:
+  static constexpr uint64_t kSeed = 7;
+
+  Numbers draw(size_t tokens) {
+    const size_t kv = tokens * kKvHeads * dim_;
+    const Numbers x{normals(tokens * kQueryHeads * dim_, dtype_, draws_),
+                    normals(kv, dtype_, draws_ + 1), normals(kv, dtype_, draws_ + 2)};
+    draws_ += 3;
+    return x;
+  }
+  void write_rows(const RowTarget& to, const Numbers& x, size_t tokens) {
+    const size_t row = dim_ * 2;
+    const auto write = [&](void* side, const std::vector<uint16_t>& from) {
+      for (size_t g = 0; g < kKvHeads; ++g) {
+        check(cudaMemcpy2DAsync(static_cast<char*>(side) +
+                                    (g * to.head_stride + static_cast<size_t>(to.row) * dim_) * 2,
+                                row, from.data() + g * dim_, kKvHeads * row, row, tokens,
+                                cudaMemcpyHostToDevice, stream_),
+              "rows");
+      }
+    };
+    write(to.k, x.k);
+    write(to.v, x.v);
+  }
+  void compare(int layer, const Numbers& x, const DeviceArray<float>& out, size_t tokens) {
+    const auto q = widen(x.q, dtype_), k = widen(x.k, dtype_), v = widen(x.v, dtype_);
+    std::vector<float> want(q.size()), got(q.size());
+    cpu_.step(layer, want.data(), q.data(), k.data(), v.data(), tokens);
+    out.download(got.data(), got.size(), stream_);
+    check(cudaStreamSynchronize(stream_), "attention");
+    worst_ = std::max(worst_, relative_error(got, {want.begin(), want.end()}));
+  }
+
+  size_t dim_;
+  DType dtype_;
+  ThreadPool pool_{1};
+  MemoryCounter host_, device_;
+  Context context_{pool_, host_, kernels_for()};
+  KvCache cpu_;
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<DeviceCache> gpu_;
+  uint32_t draws_ = 1;
+  double worst_ = 0;
+};
+
+const char* const kPolicies[] = {"express(s=64)",
+                                 "express(s=128,g=0,weight=0.8),sink=3,window=9",
+                                 "express(s=32,balance=1),window=0",
+                                 "uniform(budget=100)",
+                                 "uniform(budget=10%,weights=false),sink=0,window=33",
+                                 "knorm(budget=96,interval=40)",
+                                 "keydiff(budget=77,interval=50),window=20",
+                                 "snapkv(budget=96,interval=50)",
+                                 "snapkv(budget=64,interval=20,queries=7,kernel=3),sink=4",
+                                 "pyramidkv(budget=80,interval=30),window=16",
+                                 "tova(budget=100,interval=25)",
+                                 "h2o(budget=90,interval=30)",
+                                 "h2o(budget=60,interval=200,decay=0.5),sink=2,window=30"};
+
+/// uniform: up to 31 rows that the CPU has dropped are still there between the GPU's selections.
+bool judged_late(const std::string& policy) { return policy.starts_with("uniform"); }
+
+// Queries and probabilities are rounded to the rows' type on the GPU. A row in a hundred may be
+// another, where two scores are nearly the same.
+TEST(CudaCache, HoldsTheRowsThatTheCpuHolds) {
+  PITH_NEEDS_GPU();
+  for (const char* text : kPolicies) {
+    for (const int dim : {64, 128}) {
+      const DType dtype = dim == 64 ? DType::kBF16 : DType::kF16;
+      const std::string policy = std::string(text) + ",dtype=" + to_string(dtype);
+      SCOPED_TRACE(policy);
+      const double bound = dtype == DType::kBF16 ? 2e-2 : 3e-3;
+      Pair pair(policy, dim, dtype);
+      for (const size_t tokens : {130, 97, 2, 200, 64}) pair.run_chunk(tokens);
+      pair.end_prefill();
+      EXPECT_GE(pair.same_rows(), 0.99);
+      EXPECT_LT(pair.worst(), bound);
+      for (int t = 0; t < 64; ++t) pair.run_token();
+      pair.use_clone();
+      for (int t = 0; t < 32; ++t) pair.run_token();
+      EXPECT_GE(pair.same_rows(), 0.99);
+      EXPECT_LT(pair.worst(), judged_late(text) ? 0.5 : bound);
+      const Ledger cpu = pair.cpu_ledger(), gpu = pair.gpu_ledger();
+      EXPECT_EQ(cpu.rows_kept, gpu.rows_kept);
+      EXPECT_EQ(cpu.payload, gpu.payload);
+      EXPECT_LE(gpu.total_bytes(), pair.counted());
+    }
+  }
+}
+
+/// For compute-sanitizer too.
+TEST(CudaCache, SmallOnesHoldTheSame) {
+  PITH_NEEDS_GPU();
+  for (const char* policy : {"express(s=16),window=5", "uniform(budget=9),window=3",
+                             "keydiff(budget=11,interval=4),window=2", "knorm(budget=1,interval=1)",
+                             "snapkv(budget=13,interval=5),window=7", "tova(budget=6,interval=3)",
+                             "h2o(budget=5,interval=9,decay=0.5),window=0"}) {
+    SCOPED_TRACE(policy);
+    Pair pair(policy, 64, DType::kF16);
+    for (const size_t tokens : {3, 2, 70, 5}) pair.run_chunk(tokens);
+    pair.end_prefill();
+    for (int t = 0; t < 32; ++t) pair.run_token();
+    EXPECT_GE(pair.same_rows(), 0.95);
+  }
+}
+
+TEST(CudaCache, TokensAloneHoldTheSame) {
+  PITH_NEEDS_GPU();
+  for (const char* policy : kPolicies) {
+    SCOPED_TRACE(policy);
+    Pair pair(policy, 64, DType::kF16);
+    for (int t = 0; t < 4 + 64 + 100 + 64; ++t) pair.run_token();
+    if (judged_late(policy)) pair.end_prefill();
+    EXPECT_GE(pair.same_rows(), 0.99);
+    EXPECT_LT(pair.worst(), judged_late(policy) ? 0.5 : 3e-3);
+  }
+}
+
+}  // namespace
+}  // namespace pith::cuda
