@@ -19,15 +19,14 @@ Json to_json(const MethodInfo& m) {
   for (const ParameterInfo& p : m.parameters) {
     parameters.push_back({{"name", p.name}, {"default", p.default_value}, {"help", p.help}});
   }
-  return {{"name", m.name},
-          {"kind", m.is_selector ? "selector" : "codec"},
-          {"summary", m.summary},
-          {"source", m.source},
-          {"parameters", parameters}};
+  return {{"name", m.name},       {"kind", m.is_selector ? "selector" : "codec"},
+          {"summary", m.summary}, {"source", m.source},
+          {"on_gpu", m.on_gpu},   {"parameters", parameters}};
 }
 
 std::string to_text(const MethodInfo& m) {
-  std::string out = fmt::format("  {:<16} {}\n", m.name, m.summary);
+  std::string out =
+      fmt::format("  {:<16} {}{}\n", m.name, m.summary, m.on_gpu ? " (also on the GPU)" : "");
   for (const ParameterInfo& p : m.parameters) {
     const std::string value = p.default_value.empty() ? "" : "=" + p.default_value;
     out += fmt::format("  {:<16}   {:<14} {}\n", "", p.name + value, p.help);

@@ -111,9 +111,20 @@ std::span<const SelectorRow> selector_rows() { return selectors(); }
 std::span<const CodecRow> codec_rows() { return codecs(); }
 
 std::vector<MethodInfo> methods() {
+#ifdef PITH_CUDA
+  constexpr bool kCuda = true;
+#else
+  constexpr bool kCuda = false;
+#endif
   std::vector<MethodInfo> all;
-  for (const SelectorRow& r : selectors()) all.push_back(r.info);
-  for (const CodecRow& r : codecs()) all.push_back(r.info);
+  for (const SelectorRow& r : selectors()) {
+    all.push_back(r.info);
+    all.back().on_gpu = kCuda && (r.on_gpu != BodyOnGpu::kNotThere || r.make_on_gpu);
+  }
+  for (const CodecRow& r : codecs()) {
+    all.push_back(r.info);
+    all.back().on_gpu = kCuda && (r.make_on_gpu || (r.dense && *r.dense != DType::kF32));
+  }
   return all;
 }
 

@@ -1,6 +1,6 @@
 // The cache on the GPU against the CPU's, from the same 16-bit rows and queries: the same rows stay
-// with the same weights, and attention agrees, in chunks and token by token, for every selector that
-// the GPU has.
+// with the same weights, and attention agrees, in chunks and token by token, for every selector
+// that the GPU has.
 
 #include "cache/cuda/device_cache.h"
 #include "core/thread_pool.h"
@@ -38,6 +38,7 @@ class Pair {
 
   void run_chunk(size_t tokens) {
     for (int l = 0; l < kLayers; ++l) {
+      same_before_[l] = same_rows(l) == 1;
       const Numbers x = draw(tokens);
       const auto q = to_device(device_, x.q);
       DeviceArray<float> out(device_, MemoryKind::kScratch, x.q.size(), stream_);
@@ -48,6 +49,7 @@ class Pair {
     }
   }
   void run_token() {
+    for (int l = 0; l < kLayers; ++l) same_before_[l] = same_rows(l) == 1;
     gpu_->begin_token();
     gpu_->upload_token();
     for (int l = 0; l < kLayers; ++l) {
@@ -71,27 +73,31 @@ class Pair {
   }
   void use_clone() { gpu_ = gpu_->clone(); }
 
-  /// The share of rows that both hold, with equal weights; equally many are held.
+  /// The share of rows that both hold, with equal weights.
   double same_rows() const {
+    double sum = 0;
+    for (int l = 0; l < kLayers; ++l) sum += same_rows(l);
+    return sum / kLayers;
+  }
+  double same_rows(int l) const {
     size_t same = 0, all = 0;
-    for (int l = 0; l < kLayers; ++l) {
-      for (int g = 0; g < kKvHeads; ++g) {
-        const pith::HeadRows a = cpu_.rows(l, g), b = gpu_->rows(l, g);
-        EXPECT_EQ(a.positions.size(), b.positions.size());
-        all += a.positions.size();
-        for (size_t i = 0, j = 0; i < a.positions.size() && j < b.positions.size();) {
-          if (a.positions[i] == b.positions[j]) {
-            same += std::abs(a.log_weights[i] - b.log_weights[j]) < 1e-4f;
-            ++i, ++j;
-          } else {
-            ++(a.positions[i] < b.positions[j] ? i : j);
-          }
+    for (int g = 0; g < kKvHeads; ++g) {
+      const pith::HeadRows a = cpu_.rows(l, g), b = gpu_->rows(l, g);
+      all += std::max(a.positions.size(), b.positions.size());
+      for (size_t i = 0, j = 0; i < a.positions.size() && j < b.positions.size();) {
+        if (a.positions[i] == b.positions[j]) {
+          same += std::abs(a.log_weights[i] - b.log_weights[j]) < 1e-4f;
+          ++i, ++j;
+        } else {
+          ++(a.positions[i] < b.positions[j] ? i : j);
         }
       }
     }
-    return static_cast<double>(same) / static_cast<double>(all);
+    return all > 0 ? static_cast<double>(same) / static_cast<double>(all) : 1;
   }
+  /// The largest error of attention over the same rows, and how often that was so.
   double worst() const { return worst_; }
+  double compared() const { return static_cast<double>(compared_) / steps_; }
   Ledger cpu_ledger() const { return cpu_.ledger(); }
   Ledger gpu_ledger() const { return gpu_->ledger(); }
   size_t counted() const { return device_.total(); }
@@ -123,10 +129,13 @@ class Pair {
   void compare(int layer, const Numbers& x, const DeviceArray<float>& out, size_t tokens) {
     const auto q = widen(x.q, dtype_), k = widen(x.k, dtype_), v = widen(x.v, dtype_);
     std::vector<float> want(q.size()), got(q.size());
+    const bool same = same_before_[layer];
     cpu_.step(layer, want.data(), q.data(), k.data(), v.data(), tokens);
     out.download(got.data(), got.size(), stream_);
     check(cudaStreamSynchronize(stream_), "attention");
-    worst_ = std::max(worst_, relative_error(got, {want.begin(), want.end()}));
+    ++steps_;
+    compared_ += same;
+    if (same) worst_ = std::max(worst_, relative_error(got, {want.begin(), want.end()}));
   }
 
   size_t dim_;
@@ -139,6 +148,8 @@ class Pair {
   std::unique_ptr<DeviceCache> gpu_;
   uint32_t draws_ = 1;
   double worst_ = 0;
+  bool same_before_[kLayers] = {};
+  int steps_ = 0, compared_ = 0;
 };
 
 const char* const kPolicies[] = {"express(s=64)",
@@ -150,10 +161,12 @@ const char* const kPolicies[] = {"express(s=64)",
                                  "keydiff(budget=77,interval=50),window=20",
                                  "snapkv(budget=96,interval=50)",
                                  "snapkv(budget=64,interval=20,queries=7,kernel=3),sink=4",
-                                 "pyramidkv(budget=80,interval=30),window=16",
+                                 "pyramidkv(budget=80,interval=30,beta=3),window=16",
                                  "tova(budget=100,interval=25)",
                                  "h2o(budget=90,interval=30)",
-                                 "h2o(budget=60,interval=200,decay=0.5),sink=2,window=30"};
+                                 "h2o(budget=60,interval=200,decay=0.5),sink=2,window=30",
+                                 "buzz(T=100),window=40",
+                                 "buzz(s=4,T=77,swap=true,localmax=false),sink=0"};
 
 /// uniform: up to 31 rows that the CPU has dropped are still there between the GPU's selections.
 bool judged_late(const std::string& policy) { return policy.starts_with("uniform"); }
@@ -177,7 +190,8 @@ TEST(CudaCache, HoldsTheRowsThatTheCpuHolds) {
       pair.use_clone();
       for (int t = 0; t < 32; ++t) pair.run_token();
       EXPECT_GE(pair.same_rows(), 0.99);
-      EXPECT_LT(pair.worst(), judged_late(text) ? 0.5 : bound);
+      EXPECT_LT(pair.worst(), bound);
+      if (!judged_late(text)) EXPECT_GE(pair.compared(), 0.7);
       const Ledger cpu = pair.cpu_ledger(), gpu = pair.gpu_ledger();
       EXPECT_EQ(cpu.rows_kept, gpu.rows_kept);
       EXPECT_EQ(cpu.payload, gpu.payload);
@@ -189,10 +203,11 @@ TEST(CudaCache, HoldsTheRowsThatTheCpuHolds) {
 /// For compute-sanitizer too.
 TEST(CudaCache, SmallOnesHoldTheSame) {
   PITH_NEEDS_GPU();
-  for (const char* policy : {"express(s=16),window=5", "uniform(budget=9),window=3",
-                             "keydiff(budget=11,interval=4),window=2", "knorm(budget=1,interval=1)",
-                             "snapkv(budget=13,interval=5),window=7", "tova(budget=6,interval=3)",
-                             "h2o(budget=5,interval=9,decay=0.5),window=0"}) {
+  for (const char* policy :
+       {"express(s=16),window=5", "uniform(budget=9),window=3",
+        "keydiff(budget=11,interval=4),window=2", "knorm(budget=1,interval=1)",
+        "snapkv(budget=13,interval=5),window=7", "tova(budget=6,interval=3)",
+        "h2o(budget=5,interval=9,decay=0.5),window=0", "buzz(s=3,T=3),window=4"}) {
     SCOPED_TRACE(policy);
     Pair pair(policy, 64, DType::kF16);
     for (const size_t tokens : {3, 2, 70, 5}) pair.run_chunk(tokens);
@@ -210,7 +225,8 @@ TEST(CudaCache, TokensAloneHoldTheSame) {
     for (int t = 0; t < 4 + 64 + 100 + 64; ++t) pair.run_token();
     if (judged_late(policy)) pair.end_prefill();
     EXPECT_GE(pair.same_rows(), 0.99);
-    EXPECT_LT(pair.worst(), judged_late(policy) ? 0.5 : 3e-3);
+    EXPECT_LT(pair.worst(), 3e-3);
+    if (!judged_late(policy)) EXPECT_GE(pair.compared(), 0.7);
   }
 }
 

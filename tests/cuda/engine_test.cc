@@ -162,10 +162,11 @@ TEST(CudaPolicies, HoldTheRowsThatTheCpuHolds) {
 TEST(CudaPolicies, SelectorsAgreeWithTheCpu) {
   const auto model = RandomModelFolder({.dtype = DType::kF32, .head_dim = 128}).load();
   PITH_NEEDS_GPU();
-  for (const char* policy : {"express(s=64)", "uniform(budget=96)", "knorm(budget=96,interval=32)",
-                             "keydiff(budget=96,interval=32)", "snapkv(budget=96,interval=32)",
-                             "pyramidkv(budget=96,interval=32)", "tova(budget=96,interval=32)",
-                             "h2o(budget=96,interval=32)", "express(s=64);layers=0:exact+kivi"}) {
+  for (const char* policy :
+       {"express(s=64)", "uniform(budget=96)", "knorm(budget=96,interval=32)",
+        "keydiff(budget=96,interval=32)", "snapkv(budget=96,interval=32)",
+        "pyramidkv(budget=96,interval=32)", "tova(budget=96,interval=32)",
+        "h2o(budget=96,interval=32)", "buzz(T=100)", "express(s=64);layers=0:exact+kivi"}) {
     Session cpu(model, options_for(Device::kCpu, policy, 128));
     Session gpu(model, options_for(Device::kCuda, policy, 128));
     const auto ids = random_ids(450, model->config().vocab, 11);
@@ -283,7 +284,7 @@ TEST(CudaPlans, SelectorsKeepTheCpusBudgets) {
     ASSERT_TRUE(p.selector.scores && !p.selector.body) << policy;
     // 256 KiB over 8 heads, less 64 exact rows: 264 bytes a row with position and mass.
     const size_t want = budget > 0 ? budget : (32768 - 64 * 256) / 264;
-    EXPECT_EQ(p.selector.scores->budget_at(900), want) << policy;
+    EXPECT_EQ(p.selector.scores->keep(want + 9, 0, 900), want) << policy;
   }
   // kvpress's pyramid: the sum over the layers is that of equal budgets.
   size_t sum = 0, last = 1000;
@@ -305,13 +306,14 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
     });
   };
   const CacheShape shape{2, 4, 2, 64, {}, 1000};
-  refused(shape, "buzz", "'buzz'");
+  refused(shape, "expected_attention", "'expected_attention'");
   refused(shape, "exact,dtype=f32", "f32");
   refused(shape, "exact+k:f16+v:bf16", "different types");
   refused(shape, "exact;layers=1:exact+bf16", "one type");
   refused(shape, "exact;heads=1:exact+bf16", "single heads");
   refused(shape, "exact+qjl", "'qjl'");
   refused(shape, "balancekv", "'balancekv'");
+  refused(shape, "buzz(T=50,logn=true)", "logn");
   refused(shape, "uniform", "uniform(rate=...)");
   refused(shape, "uniform(budget=50,heavy=10)", "heavy");
   refused(shape, "express(s=64,heavy=10)", "heavy");

@@ -77,7 +77,10 @@ __device__ inline void add_values(QueryRun<D> (&run)[kBlocks], const Scores (&p)
   }
 }
 
-/// The scores of rows that a query does not see vanish; the others are scaled and weighted.
+/// The scores of rows that a query does not see vanish; the others are scaled and weighted. Rows
+/// with weights of their own cost the others a tenth of their speed in one kernel: they have
+/// theirs.
+template <bool kWeighted>
 struct Mask {
   float scale, shift;
   int rows, before;
@@ -95,7 +98,7 @@ struct Mask {
       for (int j = 0; j < 4; ++j) {
         const int row = 8 * n + 2 * c + j % 2;
         s[n][j] = s[n][j] * scale + shift;
-        if (weights) s[n][j] += weights[min(first_row + row, rows - 1)] * kLog2e;
+        if constexpr (kWeighted) s[n][j] += weights[min(first_row + row, rows - 1)] * kLog2e;
         if (whole) continue;
         const bool hidden = first_row + row >= rows || (before >= 0 && row >= seen + j / 2 * 8);
         if (hidden) s[n][j] = -INFINITY;
@@ -169,7 +172,7 @@ __device__ inline void write(const QueryRun<D>& run, const CausalCall& p, int he
 }
 
 /// One block: 128 queries of one head. Rows come in tiles of 64 through two buffers.
-template <class T, int D>
+template <class T, int D, bool kWeighted>
 __global__ void __launch_bounds__(kChunkThreads, 2)
     causal_kernel(const __grid_constant__ CausalCall p) {
   extern __shared__ __align__(128) char shared[];
@@ -207,8 +210,8 @@ __global__ void __launch_bounds__(kChunkThreads, 2)
 
   const float* weights =
       p.span.log_weights ? p.span.log_weights + kv_head * (p.span.head_stride / D) : nullptr;
-  const Mask mask{kLog2e * rsqrtf(static_cast<float>(D)), p.span.log_weight * kLog2e, rows, before,
-                  weights};
+  const Mask<kWeighted> mask{kLog2e * rsqrtf(static_cast<float>(D)), p.span.log_weight * kLog2e,
+                             rows, before, weights};
   const uint32_t queries_at =
       static_cast<uint32_t>(__cvta_generic_to_shared(shared)) + Tile::row_bytes(own_query);
   const auto ring_at = static_cast<uint32_t>(__cvta_generic_to_shared(ring));
@@ -231,10 +234,10 @@ __global__ void __launch_bounds__(kChunkThreads, 2)
   for (int m = 0; m < kBlocks; ++m) write<D>(run[m], p, head, first_token + 16 * m);
 }
 
-template <class T, int D>
-void launch(const CausalCall& call, cudaStream_t stream) {
+template <class T, int D, bool kWeighted>
+void launch_as(const CausalCall& call, cudaStream_t stream) {
   constexpr size_t kBytes = RowTile<T, D>::kQueryBytes + 4 * RowTile<T, D>::kBytes;
-  const auto kernel = causal_kernel<T, D>;
+  const auto kernel = causal_kernel<T, D, kWeighted>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(kBytes)),
         "prefill attention's shared memory");
@@ -242,6 +245,12 @@ void launch(const CausalCall& call, cudaStream_t stream) {
                   static_cast<unsigned>((call.tokens + kTileQueries - 1) / kTileQueries));
   kernel<<<grid, kChunkThreads, kBytes, stream>>>(call);
   check(cudaGetLastError(), "prefill attention");
+}
+
+template <class T, int D>
+void launch(const CausalCall& call, cudaStream_t stream) {
+  call.span.log_weights ? launch_as<T, D, true>(call, stream)
+                        : launch_as<T, D, false>(call, stream);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
-// Tiles of chunk attention: 64 rows and 128 queries in shared memory, and their scores. One block has
-// four warps, each with 32 queries.
+// Tiles of chunk attention: 64 rows and 128 queries in shared memory, and their scores. One block
+// has four warps, each with 32 queries.
 
 #include "kernels/cuda/mma.cuh"
 

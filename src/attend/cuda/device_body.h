@@ -1,6 +1,6 @@
 #pragma once
-// The body of one layer on the GPU: rows of all KV heads that have left the window, however they are
-// kept. How many there are depends on counts alone, so that the host knows without asking.
+// The body of one layer on the GPU: rows of all KV heads that have left the window, however they
+// are kept. How many there are depends on counts alone, so that the host knows without asking.
 
 #include <functional>
 #include <memory>
@@ -19,9 +19,9 @@ namespace pith::cuda {
 struct BodySite {
   MemoryCounter* memory = nullptr;
   cudaStream_t stream = nullptr;
-  DType dtype = DType::kF16;   ///< of rows: kF16 or kBF16
-  size_t heads = 0, dim = 0;   // G, D
-  size_t context = 0;          ///< tokens expected; 0 = unknown
+  DType dtype = DType::kF16;  ///< of rows: kF16 or kBF16
+  size_t heads = 0, dim = 0;  // G, D
+  size_t context = 0;         ///< tokens expected; 0 = unknown
 };
 
 class DeviceBody;

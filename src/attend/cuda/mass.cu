@@ -8,7 +8,8 @@
 namespace pith::cuda {
 namespace {
 
-constexpr int kTokenThreads = 256, kTokenBlocks = 32;  // blocks a KV head
+constexpr int kTokenThreads = 256, kTokenBlocks = 96;  // blocks a KV head
+constexpr int kRowsALane = 2;                          // on their way together
 
 struct TokenParams {
   const void* q;
@@ -17,47 +18,62 @@ struct TokenParams {
   int group;
 };
 
-/// Rows of one KV head; D / 8 lanes a row.
+template <class T>
+__device__ inline void widen(float (&to)[8], const uint4& from) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) to[i] = to_float(reinterpret_cast<const T*>(&from)[i]);
+}
+
+/// Rows of one KV head; D / 8 lanes a row. All of a few thousand rows are asked for at once.
 template <class T, int D>
 __global__ void __launch_bounds__(kTokenThreads)
     token_mass_kernel(const __grid_constant__ TokenParams p) {
-  extern __shared__ float q[];  // [group, D] in units of log2, then [group] log-sums
-  constexpr int kLanes = D / 8, kRowsAtOnce = kTokenThreads / kLanes;
+  constexpr int kLanes = D / 8, kRowsAtOnce = kRowsALane * kTokenThreads / kLanes;
   let_successor_start();
+  const MassTarget target = *p.target;  // there since the step began
   wait_for_predecessor();
-  const MassTarget target = *p.target;
-  const int head = blockIdx.x, first_query = head * p.group;
-  float* log_sums = q + p.group * D;
+  const int head = blockIdx.x, lane = threadIdx.x % kLanes;
+  const auto* q = reinterpret_cast<const uint4*>(static_cast<const T*>(p.q) +
+                                                 static_cast<size_t>(head) * p.group * D) +
+                  lane;
+  const float* log_sums = p.log_sum + head * p.group;
   const float scale = kLog2e * rsqrtf(static_cast<float>(D));
-  for (int i = threadIdx.x; i < p.group * D; i += kTokenThreads) {
-    q[i] = scale * to_float(static_cast<const T*>(p.q)[static_cast<size_t>(first_query) * D + i]);
-  }
-  for (int i = threadIdx.x; i < p.group; i += kTokenThreads) {
-    log_sums[i] = p.log_sum[first_query + i] * kLog2e;
-  }
-  __syncthreads();
-  const int lane = threadIdx.x % kLanes;
   const T* keys = static_cast<const T*>(target.keys) + head * target.head_stride;
   float* mass = target.mass + head * target.stride;
-  const int step = kRowsAtOnce * kTokenBlocks;
-  for (int first = blockIdx.y * kRowsAtOnce; first < target.rows; first += step) {
-    const int row = first + static_cast<int>(threadIdx.x) / kLanes;
-    const int seen = min(row, target.rows - 1);
-    const uint4 raw =
-        *(reinterpret_cast<const uint4*>(keys + static_cast<size_t>(seen) * D) + lane);
-    float k[8];
+  for (int first = blockIdx.y * kRowsAtOnce; first < target.rows;
+       first += kRowsAtOnce * kTokenBlocks) {
+    const int own = first + static_cast<int>(threadIdx.x) / kLanes * kRowsALane;
+    uint4 raw[kRowsALane];
+    float k[kRowsALane][8], sum[kRowsALane] = {};
 #pragma unroll
-    for (int i = 0; i < 8; ++i) k[i] = to_float(reinterpret_cast<const T*>(&raw)[i]);
-    float sum = 0;
-    for (int h = 0; h < p.group; ++h) {
-      float score = 0;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) score += k[i] * q[h * D + lane * 8 + i];
-#pragma unroll
-      for (int d = kLanes / 2; d > 0; d /= 2) score += __shfl_xor_sync(~0u, score, d);
-      sum += exp2f(score - log_sums[h]);
+    for (int i = 0; i < kRowsALane; ++i) {
+      const auto row = static_cast<size_t>(min(own + i, target.rows - 1));
+      raw[i] = *(reinterpret_cast<const uint4*>(keys + row * D) + lane);
     }
-    if (lane == 0 && row < target.rows) mass[row] = row < target.known ? mass[row] + sum : sum;
+#pragma unroll
+    for (int i = 0; i < kRowsALane; ++i) widen<T>(k[i], raw[i]);
+#pragma unroll 4
+    for (int h = 0; h < p.group; ++h) {
+      float query[8];
+      widen<T>(query, q[h * kLanes]);
+      const float log_sum = log_sums[h] * kLog2e;
+#pragma unroll
+      for (int i = 0; i < kRowsALane; ++i) {
+        float score = 0;
+#pragma unroll
+        for (int j = 0; j < 8; ++j) score += k[i][j] * query[j];
+#pragma unroll
+        for (int d = kLanes / 2; d > 0; d /= 2) score += __shfl_xor_sync(~0u, score, d);
+        sum[i] += exp2_fast(score * scale - log_sum);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kRowsALane; ++i) {
+      const int row = own + i;
+      if (lane == i && row < target.rows) {
+        mass[row] = row < target.known ? mass[row] + sum[i] : sum[i];
+      }
+    }
   }
 }
 
@@ -65,8 +81,7 @@ template <class T, int D>
 void launch_token(const TokenMass& call, const MassTarget* target, cudaStream_t stream) {
   const int group = call.shape.query_heads / call.shape.kv_heads;
   const TokenParams params{call.q, call.log_sum, target, group};
-  const LaunchShape shape{dim3(call.shape.kv_heads, kTokenBlocks), dim3(kTokenThreads),
-                          static_cast<size_t>(group) * (D + 1) * sizeof(float)};
+  const LaunchShape shape{dim3(call.shape.kv_heads, kTokenBlocks), dim3(kTokenThreads), 0};
   launch_early(token_mass_kernel<T, D>, shape, params, stream, "attention mass");
 }
 
@@ -93,15 +108,15 @@ __global__ void __launch_bounds__(kChunkThreads)
                           Tile::row_bytes(warp * 16 * kBlocks);
   const auto rows_at = static_cast<uint32_t>(__cvta_generic_to_shared(keys_at));
   const float scale = kLog2e * rsqrtf(static_cast<float>(D));
-  float sums[kTileRows / 8][2] = {};  // rows 8 n + 2 c, + 1
+  float sums[kTileRows / 8][2] = {};                                // rows 8 n + 2 c, + 1
   const int seen_from = max(first_query, first_row - call.before);  // the first that sees a row
   for (int h = head * group; h < (head + 1) * group; ++h) {
     const T* q = static_cast<const T*>(call.q) + static_cast<size_t>(h) * D;
     for (int first = seen_from / kTileQueries * kTileQueries; first < call.tokens;
          first += kTileQueries) {
       __syncthreads();  // nobody reads the queries before any more
-      Tile::template fetch<kTileQueries>(
-          shared, q, static_cast<size_t>(call.shape.query_heads) * D, first, call.tokens);
+      Tile::template fetch<kTileQueries>(shared, q, static_cast<size_t>(call.shape.query_heads) * D,
+                                         first, call.tokens);
       commit_copies();
       wait_for_copies<0>();
       __syncthreads();

@@ -32,10 +32,10 @@ void SelectedRows::make_side(size_t stride, const SelectedRows& from) {
     using T = std::remove_reference_t<decltype(*to.data())>;
     DeviceArray<T> fresh(*site_.memory, MemoryKind::kMetadata, site_.heads * stride, site_.stream);
     if (count > 0) {
-      check(cudaMemcpy2DAsync(fresh.data(), stride * sizeof(T), old.data(),
-                              from.stride_ * sizeof(T), count * sizeof(T), site_.heads,
-                              cudaMemcpyDeviceToDevice, site_.stream),
-            "the growth of the cache");
+      check(
+          cudaMemcpy2DAsync(fresh.data(), stride * sizeof(T), old.data(), from.stride_ * sizeof(T),
+                            count * sizeof(T), site_.heads, cudaMemcpyDeviceToDevice, site_.stream),
+          "the growth of the cache");
     }
     to = std::move(fresh);
   };
@@ -119,8 +119,12 @@ void SelectedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   const auto attend = [&](size_t first, size_t end, int64_t before, float log_weight) {
     if (first == end) return;
     const size_t at = first * site_.dim * 2;
-    call.span = {rows_.keys() + at, rows_.values() + at, rows_.head_stride(),
-                 static_cast<int64_t>(end - first), before, log_weight};
+    call.span = {rows_.keys() + at,
+                 rows_.values() + at,
+                 rows_.head_stride(),
+                 static_cast<int64_t>(end - first),
+                 before,
+                 log_weight};
     call.last = end == p.all;
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
@@ -150,29 +154,31 @@ void SelectedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyM
 }
 
 void SelectedRows::end_prefill(ChunkSpace& space) {
-  select(rule_->budget_at(seen_), space);
+  if (rule_->at_prompt_end()) select(space);
   rows_.shrink();
   if (stride_ > rows_.capacity()) make_side(rows_.capacity(), *this);
 }
 
 size_t SelectedRows::until_selection() const {
-  const size_t limit = rule_->budget_at(seen_) + rule_->interval();
+  const size_t limit = rule_->limit(seen_);
   return limit > held_ ? limit - held_ : 0;
 }
 
 void SelectedRows::take(size_t tokens, ChunkSpace& space) {
   tokens_ += tokens;
   const size_t body = occupancy({plan_.schedule.sink, plan_.schedule.window, 1}, tokens_).body;
-  const auto full = [&] { return held_ >= rule_->budget_at(seen_) + rule_->interval(); };
+  const auto full = [&] { return held_ >= rule_->limit(seen_); };
   while (seen_ < body) {
+    while (rule_->before_more() && full()) select(space);
     ++seen_;
     ++held_;
-    if (!rule_->any_time() && full()) select(rule_->budget_at(seen_), space);
+    if (!rule_->before_more() && !rule_->any_time() && full()) select(space);
   }
-  if (rule_->any_time() && (tokens > 1 || full())) select(rule_->budget_at(seen_), space);
+  if (rule_->any_time() && (tokens > 1 || full())) select(space);
 }
 
-void SelectedRows::select(size_t keep, ChunkSpace& space) {
+void SelectedRows::select(ChunkSpace& space) {
+  const size_t keep = rule_->keep(held_, judged_, seen_);
   if (held_ <= keep) return;
   const size_t sink = std::min(tokens_, plan_.schedule.sink);
   const size_t known = sink + judged_, after = rows_.rows() - sink - held_;
@@ -194,8 +200,7 @@ void SelectedRows::select(size_t keep, ChunkSpace& space) {
   call.after = static_cast<int>(after);
   call.mass_factor = rule_->mass_kept();
   const SelectSpace lent = space.select(held_);
-  rule_->score(lent, rows, site_.stream);
-  choose_rows(lent, rows.heads, rows.rows, call.keep, site_.stream);
+  rule_->choose(lent, rows, call.keep, site_.stream);
   keep_rows(lent, call, site_.stream);
   rows_.drop(held_ - keep);
   held_ = judged_ = keep;
@@ -224,8 +229,8 @@ void SelectedRows::add_rows(pith::HeadRows& out, size_t head) const {
 
 void SelectedRows::add_to(Ledger& ledger) const {
   const size_t held = rows_.held_bytes();
-  const size_t side = site_.heads * (judged_ * sizeof(int32_t) +
-                                     (wants_mass() ? rows_.rows() * sizeof(float) : 0));
+  const size_t side =
+      site_.heads * (judged_ * sizeof(int32_t) + (wants_mass() ? rows_.rows() * sizeof(float) : 0));
   ledger.payload += held;
   ledger.metadata += side;
   ledger.slack += rows_.allocated_bytes() - held + positions_.size() * sizeof(int32_t) +

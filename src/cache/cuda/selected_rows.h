@@ -1,7 +1,8 @@
 #pragma once
 // sink | body | window in one run of dense rows: a row that leaves the window stays where it lies,
 // and counts as the body's. When the body has outgrown its budget, the best rows move to its front
-// and all later ones follow. Attention sees one span, or three where rows that stayed have a weight.
+// and all later ones follow. Attention sees one span, or three where rows that stayed have a
+// weight.
 
 #include "cache/cuda/device_rows.h"
 #include "cache/cuda/layer_rows.h"
@@ -13,7 +14,9 @@ class SelectedRows final : public LayerRows {
   SelectedRows(const LayerPlan& plan, const LayerSite& site);
   SelectedRows(const SelectedRows& other);
 
-  std::unique_ptr<LayerRows> clone() const override { return std::make_unique<SelectedRows>(*this); }
+  std::unique_ptr<LayerRows> clone() const override {
+    return std::make_unique<SelectedRows>(*this);
+  }
   size_t spans() const override { return rule_->weighted() ? 3 : 1; }
   RowTarget begin_token(const TokenSlots& slots) override;
   void attend_token(const TokenStep& step) const override;
@@ -36,7 +39,7 @@ class SelectedRows final : public LayerRows {
   void make_side(size_t stride, const SelectedRows& from);
   /// Rows enter the body as they leave the window; it is judged as often as it outgrows its budget.
   void take(size_t tokens, ChunkSpace& space);
-  void select(size_t keep, ChunkSpace& space);
+  void select(ChunkSpace& space);
   size_t until_selection() const;
   bool wants_mass() const { return rule_->mass(1, 1).queries > 0; }
   /// Where the step's mass goes: `rows` with the step's own.
@@ -51,8 +54,8 @@ class SelectedRows final : public LayerRows {
   DeviceArray<float> mass_;         // [G, stride] of all rows
   size_t stride_ = 0;
   size_t tokens_ = 0;
-  size_t seen_ = 0;                     ///< rows that have left the window
-  size_t held_ = 0;                     ///< rows in the body of a head
+  size_t seen_ = 0;                    ///< rows that have left the window
+  size_t held_ = 0;                    ///< rows in the body of a head
   size_t judged_ = 0, judged_at_ = 0;  ///< those that stayed at the last selection, when seen_ was
 };
 

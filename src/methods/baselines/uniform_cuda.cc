@@ -12,7 +12,7 @@
 namespace pith::cuda {
 namespace {
 
-class UniformRule final : public ScoreRule {
+class UniformRule final : public BestRows {
  public:
   explicit UniformRule(const SelectorPlace& p)
       : source_{p.site.seed, p.site.layer},

@@ -20,17 +20,10 @@
 namespace pith {
 namespace {
 
-struct Options {
-  size_t stride = 0, threshold = 0;
-  bool logn = false, weights = false, swap = false, localmax = true;
-};
-
 class Buzz final : public Selector {
  public:
-  explicit Buzz(const Options& options)
-      : options_(options),
-        new_stride_(options.swap ? (options.stride + 1) / 2 : options.stride),
-        old_stride_(options.swap ? options.stride : (options.stride + 1) / 2) {}
+  explicit Buzz(const BuzzOptions& options)
+      : options_(options), new_stride_(options.new_stride()), old_stride_(options.old_stride()) {}
 
   void ingest(std::span<HeadBody> bodies, std::span<const NewRows> rows) override {
     const size_t count = bodies.empty() ? 0 : rows[0].count;
@@ -94,14 +87,20 @@ class Buzz final : public Selector {
     return stay.size();
   }
 
-  Options options_;
+  BuzzOptions options_;
   size_t new_stride_, old_stride_;
   size_t held_ = 0;  ///< rows in each body
   size_t old_ = 0;   ///< of these, survivors of an eviction
 };
 
 std::unique_ptr<Selector> make_buzz(const SelectorRequest& r) {
-  Options o;
+  return std::make_unique<Buzz>(buzz_options({r.parameters, r.budget, r.site}));
+}
+
+}  // namespace
+
+BuzzOptions buzz_options(const SelectorPlace& r) {
+  BuzzOptions o;
   o.stride = r.parameters.count("s", 3);
   if (r.parameters.text("T").empty()) {
     if (r.site.window == 0)
@@ -123,10 +122,8 @@ std::unique_ptr<Selector> make_buzz(const SelectorRequest& r) {
   o.weights = r.parameters.flag("weights");
   o.swap = r.parameters.flag("swap");
   o.localmax = r.parameters.flag("localmax");
-  return std::make_unique<Buzz>(o);
+  return o;
 }
-
-}  // namespace
 
 size_t buzz_threshold(size_t window, size_t stride) {
   if (stride % 2 == 0) return window * (stride - 1);
@@ -149,6 +146,9 @@ SelectorRow buzz_row() {
                {"localmax", "true", "false = ablation: every s-th new row instead of the best"}},
               "T"};
   row.make = make_buzz;
+#ifdef PITH_CUDA
+  row.make_on_gpu = cuda::make_buzz_on_gpu;
+#endif
   row.default_sink = 4;
   row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 256u; };
   row.side_bytes = sizeof(uint32_t) + 2 * sizeof(float);

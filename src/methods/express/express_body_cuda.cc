@@ -28,9 +28,9 @@ class ExpressBody final : public DeviceBody {
   }
   std::string kind() const override {
     const HalvingRule& h = rule_.halving;
-    return fmt::format("express {} {} {} {} {} {} {} {}", rule_.shape.target,
-                       rule_.shape.inflation, h.balance, h.centre, h.temperature, h.value_constant,
-                       rule_.weight_exponent, place_.first_position);
+    return fmt::format("express {} {} {} {} {} {} {} {}", rule_.shape.target, rule_.shape.inflation,
+                       h.balance, h.centre, h.temperature, h.value_constant, rule_.weight_exponent,
+                       place_.first_position);
   }
   size_t rows() const override { return state_.rows(); }
   void announce(size_t rows) override { advance(state_, rule_.shape, rows); }
@@ -58,8 +58,13 @@ class ExpressBody final : public DeviceBody {
   }
   void attend_chunk(CausalCall& call, const std::function<RowTarget()>&) const override {
     const ExpressArrays& a = device_.arrays();
-    call.span = {a.k, a.v, static_cast<size_t>(a.capacity) * site_.dim,
-                 static_cast<int64_t>(rows()), -1, 0, a.log_weights};
+    call.span = {a.k,
+                 a.v,
+                 static_cast<size_t>(a.capacity) * site_.dim,
+                 static_cast<int64_t>(rows()),
+                 -1,
+                 0,
+                 a.log_weights};
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
   }
@@ -90,11 +95,11 @@ void ExpressBody::take(std::span<const BodyMove> moves) const {
     const auto& body = static_cast<const ExpressBody&>(*moves[i].body);
     const RowTarget& from = moves[i].from;
     const size_t at = static_cast<size_t>(from.row) * site_.dim * 2;
-    jobs.job[jobs.count++] = {body.device_.arrays(),
-                              {static_cast<const std::byte*>(from.k) + at,
-                               static_cast<const std::byte*>(from.v) + at, from.head_stride,
-                               site_.dim, static_cast<int>(moves[i].rows)},
-                              body.place_.layer};
+    jobs.job[jobs.count++] = {
+        body.device_.arrays(),
+        {static_cast<const std::byte*>(from.k) + at, static_cast<const std::byte*>(from.v) + at,
+         from.head_stride, site_.dim, static_cast<int>(moves[i].rows)},
+        body.place_.layer};
     if (jobs.count < kMostExpressJobs && i + 1 < moves.size()) continue;
     express_take(device_rule(rule_), place_, jobs, site_.stream);
     jobs.count = 0;

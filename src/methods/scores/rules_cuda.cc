@@ -8,7 +8,7 @@
 namespace pith::cuda {
 namespace {
 
-class BudgetRule : public ScoreRule {
+class BudgetRule : public BestRows {
  public:
   explicit BudgetRule(const SelectorPlace& p) : sizes_(score_budget(p.parameters, p.budget)) {}
   size_t budget_at(size_t) const override { return sizes_.budget; }
@@ -21,7 +21,7 @@ class BudgetRule : public ScoreRule {
 class KNormRule final : public BudgetRule {
  public:
   using BudgetRule::BudgetRule;
-  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
+  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const final {
     score_norms(space, rows, stream);
   }
 };
@@ -29,7 +29,7 @@ class KNormRule final : public BudgetRule {
 class KeyDiffRule final : public BudgetRule {
  public:
   using BudgetRule::BudgetRule;
-  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
+  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const final {
     score_directions(space, rows, stream);
   }
 };
@@ -37,7 +37,7 @@ class KeyDiffRule final : public BudgetRule {
 class TovaRule final : public BudgetRule {
  public:
   using BudgetRule::BudgetRule;
-  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
+  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const final {
     score_mass(space, rows, 1, true, stream);
   }
   MassRequest mass(size_t, size_t) const override { return {1, true}; }
@@ -47,7 +47,7 @@ class H2oRule final : public BudgetRule {
  public:
   explicit H2oRule(const SelectorPlace& p)
       : BudgetRule(p), decay_(static_cast<float>(p.parameters.number("decay", 0, 1))) {}
-  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
+  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const final {
     score_mass(space, rows, 1, false, stream);
   }
   MassRequest mass(size_t tokens, size_t) const override { return {tokens, false}; }
@@ -61,7 +61,7 @@ class SnapKvRule : public BudgetRule {
  public:
   explicit SnapKvRule(const SelectorPlace& p)
       : BudgetRule(p), votes_(p.parameters, p.site.window) {}
-  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
+  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const final {
     score_mass(space, rows, static_cast<int>(votes_.kernel), false, stream);
   }
   MassRequest mass(size_t tokens, size_t until) const override {

@@ -15,8 +15,8 @@ struct RowShare {
   float x[8];
 
   __device__ RowShare(const JudgedRows& rows, int head, int row) {
-    const T* k = static_cast<const T*>(rows.k) + head * rows.head_stride +
-                 static_cast<size_t>(row) * D;
+    const T* k =
+        static_cast<const T*>(rows.k) + head * rows.head_stride + static_cast<size_t>(row) * D;
     const uint4 raw = *(reinterpret_cast<const uint4*>(k) + lane());
 #pragma unroll
     for (int i = 0; i < 8; ++i) x[i] = to_float(reinterpret_cast<const T*>(&raw)[i]);
@@ -132,8 +132,8 @@ void score_norms(const SelectSpace& space, const JudgedRows& rows, cudaStream_t 
 
 void score_directions(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) {
   with_rows(rows, [&]<class T, int D>() {
-    directions_kernel<T, D><<<dim3(kSelectSums, rows.heads), kThreads, 0, stream>>>(rows,
-                                                                                    space.sums);
+    directions_kernel<T, D>
+        <<<dim3(kSelectSums, rows.heads), kThreads, 0, stream>>>(rows, space.sums);
     cosines_kernel<T, D><<<grid_of(rows, RowShare<T, D>::kRows), kThreads, 0, stream>>>(
         rows, space.sums, space.keys, space.stride);
   });
@@ -142,7 +142,7 @@ void score_directions(const SelectSpace& space, const JudgedRows& rows, cudaStre
 void score_mass(const SelectSpace& space, const JudgedRows& rows, int kernel, bool all_heads,
                 cudaStream_t stream) {
   mass_kernel<<<grid_of(rows, kThreads), kThreads, 0, stream>>>(rows, kernel / 2, all_heads,
-                                                               space.keys, space.stride);
+                                                                space.keys, space.stride);
   check(cudaGetLastError(), "scores of rows");
 }
 

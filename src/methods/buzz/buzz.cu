@@ -1,0 +1,38 @@
+#include "kernels/cuda/device.h"
+#include "methods/buzz/buzz_cuda.h"
+
+namespace pith::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+/// A thread a cell.
+__global__ void __launch_bounds__(kThreads)
+    cells_kernel(const __grid_constant__ JudgedRows rows, BuzzStrides s, int32_t* kept,
+                 size_t stride) {
+  const int old_cells = (rows.known + s.old_stride - 1) / s.old_stride;
+  const int new_cells = (rows.rows - rows.known + s.new_stride - 1) / s.new_stride;
+  const int cell = blockIdx.x * kThreads + threadIdx.x, head = blockIdx.y;
+  if (cell >= old_cells + new_cells) return;
+  int row = cell * s.old_stride;
+  if (cell >= old_cells) {
+    row = rows.known + (cell - old_cells) * s.new_stride;
+    const int end = min(row + s.new_stride, rows.rows);
+    const float* mass = s.best ? rows.mass + head * rows.side_stride : nullptr;
+    for (int r = row + 1; s.best && r < end; ++r) {
+      if (mass[r] > mass[row]) row = r;  // the first wins ties
+    }
+  }
+  kept[head * stride + cell] = row;
+}
+
+}  // namespace
+
+void choose_cells(const SelectSpace& space, const JudgedRows& rows, const BuzzStrides& strides,
+                  cudaStream_t stream) {
+  const dim3 grid((rows.rows + kThreads - 1) / kThreads, rows.heads);
+  cells_kernel<<<grid, kThreads, 0, stream>>>(rows, strides, space.kept, space.stride);
+  check(cudaGetLastError(), "the choice of rows");
+}
+
+}  // namespace pith::cuda

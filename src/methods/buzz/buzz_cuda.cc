@@ -1,0 +1,50 @@
+// BUZZ's rule on the GPU: cells as on the CPU, and an eviction when a row comes for which there is no
+// room.
+
+#include "methods/buzz/buzz_cuda.h"
+
+#include "attend/cuda/device_codec.h"
+#include "attend/cuda/device_selector.h"
+#include "methods/buzz/buzz.h"
+
+namespace pith::cuda {
+namespace {
+
+class BuzzRule final : public ScoreRule {
+ public:
+  explicit BuzzRule(const BuzzOptions& options) : options_(options) {}
+
+  void choose(const SelectSpace& space, const JudgedRows& rows, int,
+              cudaStream_t stream) const override {
+    choose_cells(space, rows,
+                 {static_cast<int>(options_.old_stride()), static_cast<int>(options_.new_stride()),
+                  options_.localmax},
+                 stream);
+  }
+  size_t keep(size_t held, size_t judged, size_t) const override {
+    const auto cells = [](size_t rows, size_t stride) { return (rows + stride - 1) / stride; };
+    return cells(judged, options_.old_stride()) + cells(held - judged, options_.new_stride());
+  }
+  size_t limit(size_t) const override { return options_.threshold; }
+  bool before_more() const override { return true; }
+  bool at_prompt_end() const override { return false; }
+  MassRequest mass(size_t tokens, size_t) const override {
+    return {options_.localmax ? tokens : 0, false};
+  }
+
+ private:
+  BuzzOptions options_;
+};
+
+}  // namespace
+
+SelectorOnGpu make_buzz_on_gpu(const SelectorPlace& place) {
+  const BuzzOptions options = buzz_options(place);
+  if (options.weights || options.logn) {
+    refuse_on_gpu(options.weights ? "buzz(weights=true)" : "buzz(logn=true)",
+                  "buzz with its defaults is there");
+  }
+  return {nullptr, std::make_shared<BuzzRule>(options)};
+}
+
+}  // namespace pith::cuda

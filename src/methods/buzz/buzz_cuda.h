@@ -1,0 +1,17 @@
+#pragma once
+// BUZZ's choice on the GPU: of the old rows every `old_stride`-th stays, of each `new_stride` new rows
+// the one with the most mass.
+
+#include "compress/cuda/score_rule.h"
+
+namespace pith::cuda {
+
+struct BuzzStrides {
+  int old_stride = 0, new_stride = 0;
+  bool best = true;  ///< false: the first of each run of new rows stays
+};
+
+void choose_cells(const SelectSpace& space, const JudgedRows& rows, const BuzzStrides& strides,
+                  cudaStream_t stream);
+
+}  // namespace pith::cuda
