@@ -162,11 +162,11 @@ TEST(CudaPolicies, HoldTheRowsThatTheCpuHolds) {
 TEST(CudaPolicies, SelectorsAgreeWithTheCpu) {
   const auto model = RandomModelFolder({.dtype = DType::kF32, .head_dim = 128}).load();
   PITH_NEEDS_GPU();
-  for (const char* policy :
-       {"express(s=64)", "uniform(budget=96)", "knorm(budget=96,interval=32)",
-        "keydiff(budget=96,interval=32)", "snapkv(budget=96,interval=32)",
-        "pyramidkv(budget=96,interval=32)", "tova(budget=96,interval=32)",
-        "h2o(budget=96,interval=32)", "buzz(T=100)", "express(s=64);layers=0:exact+kivi"}) {
+  for (const char* policy : {"express(s=64)", "uniform(budget=96)", "knorm(budget=96,interval=32)",
+                             "keydiff(budget=96,interval=32)", "snapkv(budget=96,interval=32)",
+                             "pyramidkv(budget=96,interval=32)", "tova(budget=96,interval=32)",
+                             "h2o(budget=96,interval=32)", "buzz(T=100)",
+                             "balancekv(rate=0.5,b=64)", "express(s=64);layers=0:exact+kivi"}) {
     Session cpu(model, options_for(Device::kCpu, policy, 128));
     Session gpu(model, options_for(Device::kCuda, policy, 128));
     const auto ids = random_ids(450, model->config().vocab, 11);
@@ -284,7 +284,9 @@ TEST(CudaPlans, SelectorsKeepTheCpusBudgets) {
     ASSERT_TRUE(p.selector.scores && !p.selector.body) << policy;
     // 256 KiB over 8 heads, less 64 exact rows: 264 bytes a row with position and mass.
     const size_t want = budget > 0 ? budget : (32768 - 64 * 256) / 264;
-    EXPECT_EQ(p.selector.scores->keep(want + 9, 0, 900), want) << policy;
+    const auto judged = p.selector.scores->judge({900, 900}, Moment::kPromptEnd);
+    ASSERT_TRUE(judged) << policy;
+    EXPECT_EQ(judged->keep, want) << policy;
   }
   // kvpress's pyramid: the sum over the layers is that of equal budgets.
   size_t sum = 0, last = 1000;
@@ -312,7 +314,7 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact;layers=1:exact+bf16", "one type");
   refused(shape, "exact;heads=1:exact+bf16", "single heads");
   refused(shape, "exact+qjl", "'qjl'");
-  refused(shape, "balancekv", "'balancekv'");
+  refused(shape, "balancekv(mode=stream)", "mode=stream");
   refused(shape, "buzz(T=50,logn=true)", "logn");
   refused(shape, "uniform", "uniform(rate=...)");
   refused(shape, "uniform(budget=50,heavy=10)", "heavy");
@@ -320,6 +322,7 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused({2, 4, 2, 64, {}, 100000}, "express(s=32768)", "s is at most 16384");
   refused(shape, "express(s=64)+int8", "express over int8");
   refused(shape, "snapkv(budget=64)+kivi", "snapkv over kivi2");
+  refused(shape, "balancekv(rate=1)+int8", "balancekv over int8");
   refused(shape, "exact+k:kivi+v:int8", "different codecs");
   refused(shape, "exact+kivi(hadamard=true)", "hadamard");
   refused(shape, "exact+int8(center=64)", "center");

@@ -54,8 +54,8 @@ class DeviceBody {
   virtual DeviceSpan span(size_t head) const = 0;
   /// Decode attention over dense spans and this body's.
   virtual void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const = 0;
-  /// A chunk's attention to the rows held: sets the call's spans, and `first` to false. `piece`
-  /// lends room for 8192 rows.
+  /// A chunk's attention to the rows held: sets the call's spans, whose log_weight is what the
+  /// caller has set, and `first` to false. `piece` lends room for 8192 rows.
   virtual void attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const = 0;
 
   /// What is held of one head. `first_position`: of the first row that was taken. Waits.

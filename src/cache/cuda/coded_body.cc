@@ -97,11 +97,12 @@ void CodedBody::unpack(const RowTarget& to, size_t first, size_t blocks) const {
 }
 
 void CodedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
+  const float log_weight = call.span.log_weight;
   for (size_t first = 0; first < rows(); first += kPieceRows) {
     const size_t count = std::min(kPieceRows, rows() - first);
     const RowTarget to = piece();
     unpack(to, first / 32, count / 32);
-    call.span = {to.k, to.v, to.head_stride, static_cast<int64_t>(count), -1, 0};
+    call.span = {to.k, to.v, to.head_stride, static_cast<int64_t>(count), -1, log_weight};
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
   }

@@ -167,11 +167,13 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
     plan.codec = keys.codec;
     plan.schedule.block = kBlockRows;
   } else if (selector.make_on_gpu) {
-    if (keys.codec) {
-      refuse_on_gpu(fmt::format("{} over {}", selector.info.name, keys.codec->name()),
-                    "rows that are selected are f16 or bf16 there");
-    }
     plan.selector = selector.make_on_gpu({parameters, placed.budget, placed.site});
+    plan.codec = keys.codec;
+    const bool settles = plan.selector.scores && plan.selector.scores->settles();
+    if (keys.codec && !settles) {
+      refuse_on_gpu(fmt::format("{} over {}", selector.info.name, keys.codec->name()),
+                    "codes store rows that are never judged again there: balancekv's");
+    }
   }
   return plan;
 }

@@ -23,9 +23,9 @@ struct LayerPlan {
   bool straight = true;       ///< every row stays, exact
   // Otherwise:
   ScheduleShape schedule;
-  // Of the body, at most one:
-  std::shared_ptr<const DeviceCodec> codec;  ///< all rows are kept, as codes
-  SelectorOnGpu selector;
+  // Of the body:
+  std::shared_ptr<const DeviceCodec> codec;  ///< of the rows that stay for good
+  SelectorOnGpu selector;                    ///< none: all rows do, or none
 };
 
 /// What a layer's plan depends on beside its rule.

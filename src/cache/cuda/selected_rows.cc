@@ -2,12 +2,18 @@
 
 #include <algorithm>
 
+#include "cache/cuda/coded_body.h"
+
 namespace pith::cuda {
 
 SelectedRows::SelectedRows(const LayerPlan& plan, const LayerSite& site)
     : plan_(plan),
       site_(site),
       rule_(plan.selector.scores),
+      coded_(plan.codec ? std::make_unique<CodedBody>(
+                              plan.codec, BodySite{site.memory, site.stream, plan.dtype, site.heads,
+                                                   site.dim, site.context})
+                        : nullptr),
       rows_(*site.memory, {site.heads, site.dim, 0}, site.stream),
       positions_(*site.memory, MemoryKind::kMetadata),
       mass_(*site.memory, MemoryKind::kMetadata) {}
@@ -16,14 +22,12 @@ SelectedRows::SelectedRows(const SelectedRows& o)
     : plan_(o.plan_),
       site_(o.site_),
       rule_(o.rule_),
+      coded_(o.coded_ ? o.coded_->clone() : nullptr),
       rows_(o.rows_),
       positions_(*o.site_.memory, MemoryKind::kMetadata),
       mass_(*o.site_.memory, MemoryKind::kMetadata),
       tokens_(o.tokens_),
-      seen_(o.seen_),
-      held_(o.held_),
-      judged_(o.judged_),
-      judged_at_(o.judged_at_) {
+      counts_(o.counts_) {
   if (o.stride_ > 0) make_side(o.stride_, o);
 }
 
@@ -39,23 +43,31 @@ void SelectedRows::make_side(size_t stride, const SelectedRows& from) {
     }
     to = std::move(fresh);
   };
-  grow(positions_, from.positions_, from.judged_);
-  if (wants_mass()) grow(mass_, from.mass_, from.rows_.rows());
+  grow(positions_, from.positions_, from.counts_.coded + from.counts_.judged);
+  if (rule_->wants_mass()) grow(mass_, from.mass_, from.rows_.rows());
   stride_ = stride;
 }
 
 void SelectedRows::reserve(size_t rows) {
   rows_.reserve_more(rows);
-  if (stride_ < rows_.capacity()) make_side(rows_.capacity(), *this);
+  const size_t needed = counts_.coded + rows_.capacity();
+  if (stride_ < needed) make_side(needed, *this);
 }
 
-SelectedRows::Parts SelectedRows::parts(size_t tokens) const {
-  const size_t sink = std::min(tokens, plan_.schedule.sink);
-  return {sink, judged_, rows_.rows() + tokens - tokens_};
+std::vector<WeightedPart> SelectedRows::parts(size_t tokens) const {
+  const size_t all = rows_.rows() + tokens - tokens_;
+  if (spans() == 1) return {{all, 0}};
+  std::vector<WeightedPart> parts(rule_->parts() + 2);
+  parts.front().rows = std::min(tokens, plan_.schedule.sink);
+  rule_->weigh(std::span(parts).subspan(1, rule_->parts()), counts_);
+  size_t rest = all;
+  for (const WeightedPart& part : parts) rest -= part.rows;
+  parts.back().rows = rest;
+  return parts;
 }
 
 MassTarget SelectedRows::mass_target(size_t rows, bool fresh) const {
-  if (!wants_mass()) return {};
+  if (!rule_->wants_mass()) return {};
   return {rows_.keys(),
           mass_.data(),
           rows_.head_stride(),
@@ -66,34 +78,38 @@ MassTarget SelectedRows::mass_target(size_t rows, bool fresh) const {
 
 RowTarget SelectedRows::begin_token(const TokenSlots& slots) {
   reserve(1);
-  const Parts p = parts(tokens_ + 1);
+  const std::vector<WeightedPart> parts = this->parts(tokens_ + 1);
   DeviceSpan* span = slots.spans;
-  const auto add = [&](size_t head, size_t first, size_t end, float log_weight) {
-    const size_t at = (head * rows_.head_stride() + first * site_.dim) * 2;
-    *span = {};
-    span->keys = rows_.keys() + at;
-    span->values = rows_.values() + at;
-    span->log_weight = log_weight;
-    span->rows = static_cast<int32_t>(end - first);
-    span->row_stride = static_cast<int32_t>(site_.dim);
-    ++span;
-  };
   for (size_t g = 0; g < site_.heads; ++g) {
-    if (rule_->weighted()) {
-      add(g, 0, p.sink, 0);
-      add(g, p.sink, p.sink + p.kept, log_weight());
-      add(g, p.sink + p.kept, p.all, 0);
-    } else {
-      add(g, 0, p.all, 0);
+    size_t first = 0;
+    for (const WeightedPart& part : parts) {
+      if (coded_ && &part == &parts[1]) {
+        *span = coded_->span(g);
+        span->log_weight = rule_->settled_log_weight();
+        ++span;
+      }
+      const size_t at = (g * rows_.head_stride() + first * site_.dim) * 2;
+      *span = {};
+      span->keys = rows_.keys() + at;
+      span->values = rows_.values() + at;
+      span->log_weight = part.log_weight;
+      span->rows = static_cast<int32_t>(part.rows);
+      span->row_stride = static_cast<int32_t>(site_.dim);
+      ++span;
+      first += part.rows;
     }
   }
-  *slots.mass = mass_target(p.all, rule_->mass(1, until_selection()).fresh);
+  *slots.mass = mass_target(rows_.rows() + 1, rule_->mass(1, counts_).fresh);
   return rows_.end();
 }
 
 void SelectedRows::attend_token(const TokenStep& step) const {
-  decode_dense(step.call, step.scratch, site_.stream);
-  if (!wants_mass()) return;
+  if (coded_) {
+    coded_->attend_token(step.call, step.scratch);
+  } else {
+    decode_dense(step.call, step.scratch, site_.stream);
+  }
+  if (!rule_->wants_mass()) return;
   const DecodeShape& shape = step.call.shape;
   add_token_mass({{shape.query_heads, shape.kv_heads, shape.head_dim, step.call.dtype},
                   step.call.q,
@@ -113,31 +129,35 @@ RowTarget SelectedRows::begin_chunk(size_t tokens, ChunkSpace&) {
 
 void SelectedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   const auto tokens = static_cast<size_t>(call.tokens);
-  const Parts p = parts(tokens_ + tokens);
-  const bool mass = wants_mass(), apart = log_weight() != 0;
-  if (mass || apart) space.lend_partials(call);
-  const auto attend = [&](size_t first, size_t end, int64_t before, float log_weight) {
-    if (first == end) return;
-    const size_t at = first * site_.dim * 2;
-    call.span = {rows_.keys() + at,
-                 rows_.values() + at,
-                 rows_.head_stride(),
-                 static_cast<int64_t>(end - first),
-                 before,
-                 log_weight};
-    call.last = end == p.all;
-    cuda::attend_chunk(call, site_.stream);
-    call.first = false;
-  };
+  const size_t all = rows_.rows() + tokens;
+  std::vector<WeightedPart> parts = this->parts(tokens_ + tokens);
+  const auto counts_once = [](const WeightedPart& part) { return part.log_weight == 0; };
+  if (counts_.coded == 0 && std::ranges::all_of(parts, counts_once)) parts = {{all, 0}};
+  if (rule_->wants_mass() || parts.size() > 1) space.lend_partials(call);
   size_t first = 0;
-  if (apart) {
-    attend(0, p.sink, -1, 0);
-    first = p.sink + p.kept;
-    attend(p.sink, first, -1, log_weight());
+  for (const WeightedPart& part : parts) {
+    call.last = false;
+    if (counts_.coded > 0 && &part == &parts[1]) {
+      call.span.log_weight = rule_->settled_log_weight();
+      coded_->attend_chunk(call, [&] { return space.piece(); });
+    }
+    call.last = &part == &parts.back();  // the chunk's own rows are in it
+    if (part.rows > 0) {
+      const size_t at = first * site_.dim * 2;
+      const auto before = call.last ? static_cast<int64_t>(rows_.rows() - first) : -1;
+      call.span = {rows_.keys() + at,
+                   rows_.values() + at,
+                   rows_.head_stride(),
+                   static_cast<int64_t>(part.rows),
+                   before,
+                   part.log_weight};
+      cuda::attend_chunk(call, site_.stream);
+      call.first = false;
+    }
+    first += part.rows;
   }
-  attend(first, p.all, static_cast<int64_t>(rows_.rows() - first), 0);
-  if (!mass) return;
-  const MassRequest request = rule_->mass(tokens, until_selection());
+  if (!rule_->wants_mass()) return;
+  const MassRequest request = rule_->mass(tokens, counts_);
   ChunkMass of;
   of.shape = {call.query_heads, call.kv_heads, call.head_dim, call.dtype};
   of.q = call.q;
@@ -145,7 +165,7 @@ void SelectedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   of.tokens = call.tokens;
   of.queries = static_cast<int>(std::min(request.queries, tokens));
   of.before = static_cast<int>(rows_.rows());
-  add_chunk_mass(of, mass_target(p.all, request.fresh), site_.stream);
+  add_chunk_mass(of, mass_target(all, request.fresh), site_.stream);
 }
 
 void SelectedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>&) {
@@ -154,88 +174,118 @@ void SelectedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyM
 }
 
 void SelectedRows::end_prefill(ChunkSpace& space) {
-  if (rule_->at_prompt_end()) select(space);
+  judge(Moment::kPromptEnd, space);
   rows_.shrink();
-  if (stride_ > rows_.capacity()) make_side(rows_.capacity(), *this);
-}
-
-size_t SelectedRows::until_selection() const {
-  const size_t limit = rule_->limit(seen_);
-  return limit > held_ ? limit - held_ : 0;
+  const size_t needed = counts_.coded + rows_.capacity();
+  if (stride_ > needed) make_side(needed, *this);
 }
 
 void SelectedRows::take(size_t tokens, ChunkSpace& space) {
   tokens_ += tokens;
-  const size_t body = occupancy({plan_.schedule.sink, plan_.schedule.window, 1}, tokens_).body;
-  const auto full = [&] { return held_ >= rule_->limit(seen_); };
-  while (seen_ < body) {
-    while (rule_->before_more() && full()) select(space);
-    ++seen_;
-    ++held_;
-    if (!rule_->before_more() && !rule_->any_time() && full()) select(space);
+  const size_t body = occupancy(plan_.schedule, tokens_).body;
+  while (counts_.seen < body) {
+    judge(Moment::kBeforeRow, space);
+    ++counts_.seen;
+    ++counts_.held;
+    judge(Moment::kRow, space);
   }
-  if (rule_->any_time() && (tokens > 1 || full())) select(space);
+  judge(tokens > 1 ? Moment::kChunkEnd : Moment::kTokenEnd, space);
+  if (coded_) code_settled(space);
 }
 
-void SelectedRows::select(ChunkSpace& space) {
-  const size_t keep = rule_->keep(held_, judged_, seen_);
-  if (held_ <= keep) return;
-  const size_t sink = std::min(tokens_, plan_.schedule.sink);
-  const size_t known = sink + judged_, after = rows_.rows() - sink - held_;
+void SelectedRows::judge(Moment moment, ChunkSpace& space) {
+  for (counts_.steps = 0;; ++counts_.steps) {
+    const std::optional<Judgement> judgement = rule_->judge(counts_, moment);
+    if (!judgement) return;
+    select(*judgement, space);
+  }
+}
+
+KeepCall SelectedRows::keep_call(size_t first, size_t count) const {
+  const size_t row = std::min(tokens_, plan_.schedule.sink) + first;
+  const size_t known = std::min(counts_.judged - std::min(counts_.judged, first), count);
   KeepCall call;
   JudgedRows& rows = call.rows;
   rows.dtype = plan_.dtype;
   rows.heads = static_cast<int>(site_.heads);
   rows.dim = static_cast<int>(site_.dim);
-  rows.k = rows_.keys() + sink * site_.dim * 2;
-  rows.v = rows_.values() + sink * site_.dim * 2;
+  rows.k = rows_.keys() + row * site_.dim * 2;
+  rows.v = rows_.values() + row * site_.dim * 2;
   rows.head_stride = rows_.head_stride();
-  rows.positions = positions_.data();
-  rows.known = static_cast<int>(judged_);
-  rows.first_position = static_cast<int64_t>(tokens_ - (rows_.rows() - known));
-  rows.mass = wants_mass() ? mass_.data() + sink : nullptr;
+  rows.positions = positions_.data() + counts_.coded + first;
+  rows.known = static_cast<int>(known);
+  rows.first_position = static_cast<int64_t>(tokens_ - (rows_.rows() - row - known));
+  rows.mass = rule_->wants_mass() ? mass_.data() + row : nullptr;
   rows.side_stride = stride_;
-  rows.rows = static_cast<int>(held_);
-  call.keep = static_cast<int>(keep);
-  call.after = static_cast<int>(after);
+  rows.rows = static_cast<int>(count);
+  rows.step = static_cast<int>(counts_.steps);
+  call.after = static_cast<int>(rows_.rows() - row - count);
+  return call;
+}
+
+void SelectedRows::select(const Judgement& judgement, ChunkSpace& space) {
+  const size_t count = counts_.held - judgement.first;
+  KeepCall call = keep_call(judgement.first, count);
+  call.keep = static_cast<int>(judgement.keep);
   call.mass_factor = rule_->mass_kept();
-  const SelectSpace lent = space.select(held_);
-  rule_->choose(lent, rows, call.keep, site_.stream);
+  const SelectSpace lent = space.select(count);
+  rule_->choose(lent, call.rows, call.keep, site_.stream);
   keep_rows(lent, call, site_.stream);
-  rows_.drop(held_ - keep);
-  held_ = judged_ = keep;
-  judged_at_ = seen_;
+  rows_.drop(count - judgement.keep);
+  counts_.held = counts_.judged = judgement.first + judgement.keep;
+  counts_.judged_at = counts_.seen;
+}
+
+// Positions of codes lie before those of dense rows: they stay where they are.
+void SelectedRows::code_settled(ChunkSpace& space) {
+  const size_t count = rule_->settled(counts_) / 32 * 32;
+  if (count == 0) return;
+  RowTarget from = rows_.end();
+  from.row = static_cast<int64_t>(std::min(tokens_, plan_.schedule.sink));
+  const BodyMove move{coded_.get(), from, count};
+  coded_->announce(count);
+  coded_->take({&move, 1});
+  keep_rows(space.select(count), keep_call(0, count), site_.stream);
+  rows_.drop(count);
+  counts_.held -= count;
+  counts_.judged -= count;
+  counts_.coded += count;
 }
 
 void SelectedRows::add_rows(pith::HeadRows& out, size_t head) const {
   const size_t sink = std::min(tokens_, plan_.schedule.sink);
-  const size_t first = out.positions.size();
+  const size_t judged = counts_.coded + counts_.judged;
   for (size_t i = 0; i < sink; ++i) out.positions.push_back(static_cast<int64_t>(i));
-  std::vector<int32_t> positions(judged_);
-  if (judged_ > 0) {
+  std::vector<int32_t> positions(judged);
+  if (judged > 0) {
     check(cudaMemcpyAsync(positions.data(), positions_.data() + head * stride_,
-                          judged_ * sizeof(int32_t), cudaMemcpyDeviceToHost, site_.stream),
+                          judged * sizeof(int32_t), cudaMemcpyDeviceToHost, site_.stream),
           "rows held");
     check(cudaStreamSynchronize(site_.stream), "rows held");
   }
   out.positions.insert(out.positions.end(), positions.begin(), positions.end());
-  for (size_t i = sink + judged_; i < rows_.rows(); ++i) {
+  for (size_t i = sink + counts_.judged; i < rows_.rows(); ++i) {
     out.positions.push_back(static_cast<int64_t>(tokens_ - (rows_.rows() - i)));
   }
-  out.log_weights.resize(out.positions.size());
-  std::fill_n(out.log_weights.begin() + static_cast<ptrdiff_t>(first + sink), judged_,
-              log_weight());
+  const std::vector<WeightedPart> parts = this->parts(tokens_);
+  for (const WeightedPart& part : parts) {
+    if (coded_ && &part == &parts[1]) {
+      out.log_weights.insert(out.log_weights.end(), counts_.coded, rule_->settled_log_weight());
+    }
+    out.log_weights.insert(out.log_weights.end(), part.rows, part.log_weight);
+  }
 }
 
 void SelectedRows::add_to(Ledger& ledger) const {
   const size_t held = rows_.held_bytes();
-  const size_t side =
-      site_.heads * (judged_ * sizeof(int32_t) + (wants_mass() ? rows_.rows() * sizeof(float) : 0));
+  const size_t side = site_.heads * ((counts_.coded + counts_.judged) * sizeof(int32_t) +
+                                     (rule_->wants_mass() ? rows_.rows() * sizeof(float) : 0));
   ledger.payload += held;
   ledger.metadata += side;
   ledger.slack += rows_.allocated_bytes() - held + positions_.size() * sizeof(int32_t) +
                   mass_.size() * sizeof(float) - side;
   ledger.rows_kept += rows_.rows() * site_.heads;
+  if (coded_) coded_->add_to(ledger);
 }
 
 }  // namespace pith::cuda

@@ -17,7 +17,10 @@ class SelectedRows final : public LayerRows {
   std::unique_ptr<LayerRows> clone() const override {
     return std::make_unique<SelectedRows>(*this);
   }
-  size_t spans() const override { return rule_->weighted() ? 3 : 1; }
+  /// The sink, codes, each part and the rest; or one for all.
+  size_t spans() const override {
+    return rule_->parts() > 0 || coded_ ? rule_->parts() + 2 + (coded_ ? 1 : 0) : 1;
+  }
   RowTarget begin_token(const TokenSlots& slots) override;
   void attend_token(const TokenStep& step) const override;
   void end_token(ChunkSpace& space, std::vector<BodyMove>& moves) override;
@@ -30,33 +33,32 @@ class SelectedRows final : public LayerRows {
   void add_to(Ledger& ledger) const override;
 
  private:
-  /// Rows of a head that attention has a span of its own for: the sink, what stayed, the rest.
-  struct Parts {
-    size_t sink, kept, all;
-  };
-  Parts parts(size_t tokens) const;
+  /// Runs of dense rows of one weight, oldest first: the sink, then what lies behind the codes; the
+  /// last holds the newest.
+  std::vector<WeightedPart> parts(size_t tokens) const;
   void reserve(size_t rows);
   void make_side(size_t stride, const SelectedRows& from);
-  /// Rows enter the body as they leave the window; it is judged as often as it outgrows its budget.
+  /// Rows enter the body as they leave the window.
   void take(size_t tokens, ChunkSpace& space);
-  void select(ChunkSpace& space);
-  size_t until_selection() const;
-  bool wants_mass() const { return rule_->mass(1, 1).queries > 0; }
+  void judge(Moment moment, ChunkSpace& space);
+  void select(const Judgement& judgement, ChunkSpace& space);
+  /// Settled rows go into the codes, and later ones follow up.
+  void code_settled(ChunkSpace& space);
+  /// Of the dense rows, `count` of the body's from `first` on.
+  KeepCall keep_call(size_t first, size_t count) const;
   /// Where the step's mass goes: `rows` with the step's own.
   MassTarget mass_target(size_t rows, bool fresh) const;
-  float log_weight() const { return judged_ > 0 ? rule_->log_weight(judged_at_) : 0; }
 
   LayerPlan plan_;
   LayerSite site_;
   std::shared_ptr<const ScoreRule> rule_;
+  std::unique_ptr<DeviceBody> coded_;  // null: all rows are dense
   DeviceRows rows_;
-  DeviceArray<int32_t> positions_;  // [G, stride] of the body's judged rows
+  DeviceArray<int32_t> positions_;  // [G, stride] of the body's first rows: `coded`, then `judged`
   DeviceArray<float> mass_;         // [G, stride] of all rows
   size_t stride_ = 0;
   size_t tokens_ = 0;
-  size_t seen_ = 0;                    ///< rows that have left the window
-  size_t held_ = 0;                    ///< rows in the body of a head
-  size_t judged_ = 0, judged_at_ = 0;  ///< those that stayed at the last selection, when seen_ was
+  BodyCounts counts_;
 };
 
 }  // namespace pith::cuda

@@ -45,14 +45,16 @@ struct HalvingCall {
   const void* v = nullptr;        // the same
   size_t head_stride = 0;         ///< in numbers
   size_t row_stride = 0;          ///< in numbers; a multiple of 8
-  const int32_t* rows = nullptr;  // [heads, rows_stride]
+  const int32_t* rows = nullptr;  // [heads, rows_stride]; null: rows group * size ..
   size_t rows_stride = 0;
+  const int32_t* positions = nullptr;  // [heads, positions_stride] of row numbers, or null
+  size_t positions_stride = 0;
   int32_t* kept = nullptr;  // [heads, kept_stride]
   size_t kept_stride = 0;
   int32_t* counts = nullptr;    // [heads, groups] survivors, or null
   int32_t* failures = nullptr;  // [heads, groups] steps out of the guarantee's range, or null
   int heads = 0, groups = 0, size = 0;
-  int64_t first_position = 0;  ///< position of row number 0
+  int64_t first_position = 0;  ///< of row number 0, if positions is null
   uint64_t seed = 0;
   uint32_t layer = 0, first_head = 0;
   uint32_t tag = 0;

@@ -17,10 +17,13 @@ struct RunRows {
   const int32_t* numbers;    // [S] where row i lies in k and v; null: at i
   const int64_t* positions;  // [S] of row i; null: first_position + its number
   int64_t first_position;
-  int count;  // S
+  int count;                           // S
+  const int32_t* by_number = nullptr;  // positions of row numbers; null: as above
+  int first_number = 0;                // of row 0, where there are no numbers
 
-  __device__ int number(int i) const { return numbers ? numbers[i] : i; }
+  __device__ int number(int i) const { return numbers ? numbers[i] : first_number + i; }
   __device__ int64_t position(int i) const {
+    if (by_number) return by_number[number(i)];
     return positions ? positions[i] : first_position + number(i);
   }
 };

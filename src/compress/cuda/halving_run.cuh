@@ -27,10 +27,12 @@ __device__ inline RunRows rows_of(const HalvingCall& call, size_t head, size_t g
   return {static_cast<const char*>(call.k) + head * call.head_stride * 2,
           static_cast<const char*>(call.v) + head * call.head_stride * 2,
           call.row_stride * 2,
-          call.rows + head * call.rows_stride + group * call.size,
+          call.rows ? call.rows + head * call.rows_stride + group * call.size : nullptr,
           nullptr,
           call.first_position,
-          call.size};
+          call.size,
+          call.positions ? call.positions + head * call.positions_stride : nullptr,
+          static_cast<int>(group * call.size)};
 }
 __device__ inline RunOutput output_of(const HalvingCall& call, size_t head, size_t group,
                                       int kept_size) {

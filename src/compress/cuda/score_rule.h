@@ -11,13 +11,15 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <optional>
+#include <span>
 
 #include "compress/selector.h"
 #include "pith/dtype.h"
 
 namespace pith::cuda {
 
-/// Rows of a layer's body: the first `rows` of every KV head.
+/// Rows of a layer's body, `rows` of every KV head.
 struct JudgedRows {
   DType dtype = DType::kF16;        ///< kF16 or kBF16
   int heads = 0, dim = 0;           // G, D
@@ -30,6 +32,7 @@ struct JudgedRows {
   float* mass = nullptr;  // [G, side_stride], or null
   size_t side_stride = 0;
   int rows = 0;
+  int step = 0;  ///< judgements at this moment so far
 };
 
 inline constexpr int kSelectSums = 16;  // of D numbers for each head that rules may use
@@ -46,41 +49,58 @@ struct SelectSpace {
 /// equal keys the newer rows stay.
 void choose_rows(const SelectSpace& space, int heads, int rows, int keep, cudaStream_t stream);
 
+/// How many rows of a head stand where. Counts alone: the same for all heads.
+struct BodyCounts {
+  size_t seen = 0;                   ///< rows that have left the window
+  size_t held = 0;                   ///< of these in the body
+  size_t judged = 0, judged_at = 0;  ///< rows that a judgement left, when `seen` was that
+  size_t steps = 0;                  ///< judgements at this moment so far
+};
+enum class Moment { kBeforeRow, kRow, kTokenEnd, kChunkEnd, kPromptEnd };
+/// Of the body's rows first, ..., held - 1 `keep` stay.
+struct Judgement {
+  size_t first = 0, keep = 0;
+};
+/// Rows of one weight, in the body's order; what is left has weight 1.
+struct WeightedPart {
+  size_t rows = 0;
+  float log_weight = 0;
+};
+
 class ScoreRule {
  public:
   virtual ~ScoreRule() = default;
+  /// Asked again after each judgement, until there is none. kBeforeRow and kRow: around each row
+  /// that leaves the window.
+  virtual std::optional<Judgement> judge(const BodyCounts& counts, Moment moment) const = 0;
   /// space.kept [G, keep] <- the numbers of the rows that stay, ascending.
   virtual void choose(const SelectSpace& space, const JudgedRows& rows, int keep,
                       cudaStream_t stream) const = 0;
-  /// Rows of a body of `held` that stay, once `n` rows have left the window.
-  virtual size_t keep(size_t held, size_t judged, size_t n) const = 0;
-  /// Rows that a body holds when it is judged; with `before_more`, when another comes. `judged` of
-  /// them stayed the last time.
-  virtual size_t limit(size_t n) const = 0;
-  virtual bool before_more() const { return false; }
-  /// A prompt's end is a moment to judge.
-  virtual bool at_prompt_end() const { return true; }
-  /// What stays does not depend on when rows are judged: a chunk's are judged once.
-  virtual bool any_time() const { return false; }
-  /// Attention mass wanted of a step of `tokens` queries, `until` rows before the next selection.
-  virtual MassRequest mass(size_t /*tokens*/, size_t /*until*/) const { return {}; }
-  /// A factor on the mass of rows that stay, at each selection.
+  /// Whether mass() ever asks for any, and what it asks of a step of `tokens` queries.
+  virtual bool wants_mass() const { return false; }
+  virtual MassRequest mass(size_t /*tokens*/, const BodyCounts& /*counts*/) const { return {}; }
+  /// A factor on the mass of rows that stay, at each judgement.
   virtual float mass_kept() const { return 1; }
-  /// Of rows that stayed when `n` rows had left the window.
-  virtual float log_weight(size_t /*n*/) const { return 0; }
-  virtual bool weighted() const { return false; }
+  /// Parts of weights other than 1: their number never changes.
+  virtual size_t parts() const { return 0; }
+  virtual void weigh(std::span<WeightedPart> /*parts*/, const BodyCounts& /*counts*/) const {}
+  /// Whether rows are ever settled: then a codec may store them. Settled are the body's oldest that
+  /// are never judged again; they have one weight, the first part's.
+  virtual bool settles() const { return false; }
+  virtual size_t settled(const BodyCounts& /*counts*/) const { return 0; }
+  virtual float settled_log_weight() const { return 0; }
 };
 
 /// Rules that give each row a number and keep the rows with the largest.
 class BestRows : public ScoreRule {
  public:
+  std::optional<Judgement> judge(const BodyCounts& counts, Moment moment) const final;
   void choose(const SelectSpace& space, const JudgedRows& rows, int keep,
               cudaStream_t stream) const final {
     score(space, rows, stream);
     choose_rows(space, rows.heads, rows.rows, keep, stream);
   }
-  size_t keep(size_t, size_t, size_t n) const final { return budget_at(n); }
-  size_t limit(size_t n) const final { return budget_at(n) + interval(); }
+  /// Body rows to keep once `n` rows have left the window.
   virtual size_t budget_at(size_t n) const = 0;
   /// Rows by which a body may outgrow its budget.
   virtual size_t interval() const = 0;
@@ -89,6 +109,13 @@ class BestRows : public ScoreRule {
   /// space.keys <- a number for each row (key_of in order_key.cuh makes it).
   virtual void score(const SelectSpace& space, const JudgedRows& rows,
                      cudaStream_t stream) const = 0;
+  /// What stays does not depend on when rows are judged: a chunk's are judged once, at its end.
+  virtual bool any_time() const { return false; }
+  /// Rows that may still enter before the next judgement.
+  size_t until_judged(const BodyCounts& counts) const {
+    const size_t limit = budget_at(counts.seen) + interval();
+    return limit > counts.held ? limit - counts.held : 0;
+  }
 };
 
 /// Rows named in space.kept move to the front of the body, and the `after` rows behind the body

@@ -61,8 +61,12 @@ Walk parse_walk(const std::string& text) {
   return text == "pairs" ? Walk::kPairs : text == "rows" ? Walk::kRows : Walk::kRowsExact;
 }
 
+std::string walk_of(const Parameters& p) {
+  return p.text("walk").empty() ? "pairs" : p.choice("walk", {"pairs", "rows", "exact"});
+}
+
 /// T = log2(1/rate), or the least T for which the context's rows fit the budget.
-uint32_t rounds_of(const SelectorRequest& r) {
+uint32_t rounds_of(const SelectorPlace& r) {
   if (!r.parameters.given("budget")) {
     const double rounds =
         std::log2(1 / r.parameters.number("rate", 1.0 / (1 << kBalanceRounds), 1));
@@ -86,25 +90,8 @@ uint32_t rounds_of(const SelectorRequest& r) {
 std::unique_ptr<Selector> make_balancekv(const SelectorRequest& r) {
   const Parameters& p = r.parameters;
   const bool stream = p.choice("mode", {"block", "stream"}) == "stream";
-  BalanceRule rule;
-  rule.rounds = rounds_of(r);
-  rule.block = static_cast<uint32_t>(p.count("b", 2));
-  if (rule.block % 2 != 0)
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("balancekv: b={} is odd; a block is halved: give an even b", rule.block));
-  rule.weight_exponent = static_cast<float>(p.number("weight", 0, 1));
-  rule.epsilon = static_cast<float>(p.number("eps", 1e-9, 1));
-  rule.halving.scale = r.site.scale;
-  rule.halving.temperature = static_cast<float>(p.number("temp", 0, 100));
-  rule.halving.value_constant = static_cast<float>(p.number("beta", 0, 100));
-  rule.halving.centre = p.flag("centre");
-  rule.halving.balance = static_cast<float>(p.number("balance", 0, 100));
-  rule.halving.side =
-      p.choice("side", {"smaller", "coin"}) == "coin" ? KeptSide::kCoin : KeptSide::kSmaller;
-  const std::string walk =
-      p.text("walk").empty() ? "pairs" : p.choice("walk", {"pairs", "rows", "exact"});
-  rule.halving.walk = parse_walk(walk);
+  BalanceRule rule = balance_rule({r.parameters, r.budget, r.site});
+  const std::string walk = walk_of(p);
   rule.endless = p.flag("endless");
   if (stream && has_heavy(p))
     throw Error(ErrorCode::kUnsupported,
@@ -132,6 +119,28 @@ std::unique_ptr<Selector> make_balancekv(const SelectorRequest& r) {
 }
 
 }  // namespace
+
+BalanceRule balance_rule(const SelectorPlace& r) {
+  const Parameters& p = r.parameters;
+  BalanceRule rule;
+  rule.rounds = rounds_of(r);
+  rule.block = static_cast<uint32_t>(p.count("b", 2));
+  if (rule.block % 2 != 0)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("balancekv: b={} is odd; a block is halved: give an even b", rule.block));
+  rule.weight_exponent = static_cast<float>(p.number("weight", 0, 1));
+  rule.epsilon = static_cast<float>(p.number("eps", 1e-9, 1));
+  rule.halving.scale = r.site.scale;
+  rule.halving.temperature = static_cast<float>(p.number("temp", 0, 100));
+  rule.halving.value_constant = static_cast<float>(p.number("beta", 0, 100));
+  rule.halving.centre = p.flag("centre");
+  rule.halving.balance = static_cast<float>(p.number("balance", 0, 100));
+  rule.halving.side =
+      p.choice("side", {"smaller", "coin"}) == "coin" ? KeptSide::kCoin : KeptSide::kSmaller;
+  rule.halving.walk = parse_walk(walk_of(p));
+  return rule;
+}
 
 float BalanceReducer::log_weight(double weight) const {
   return rule_.weight_exponent * static_cast<float>(std::log(weight));
@@ -233,6 +242,9 @@ SelectorRow balancekv_row() {
            {"endless", "false", "mode=stream: bounded rows whatever the length; weights rise"}}),
       "budget"};
   row.make = make_balancekv;
+#ifdef PITH_CUDA
+  row.make_on_gpu = cuda::make_balancekv_on_gpu;
+#endif
   row.more_side_bytes = heavy_side_bytes;
   row.default_sink = 4;
   row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 64u; };

@@ -71,6 +71,16 @@ class BalanceStream : public Selector {
 std::unique_ptr<BalanceStream> make_balance_stream(const Context& context, const SelectorSite& site,
                                                    const BalanceRule& rule, std::string text);
 
+/// The rule of a policy's parameters, `rounds` from the rate or the budget. Throws
+/// kInvalidArgument.
+BalanceRule balance_rule(const SelectorPlace& place);
+
 SelectorRow balancekv_row();
+
+#ifdef PITH_CUDA
+namespace cuda {
+SelectorOnGpu make_balancekv_on_gpu(const SelectorPlace& place);
+}
+#endif
 
 }  // namespace pith

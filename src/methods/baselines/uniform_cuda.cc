@@ -25,11 +25,13 @@ class UniformRule final : public BestRows {
   size_t budget_at(size_t) const override { return budget_; }
   size_t interval() const override { return 32; }
   bool any_time() const override { return true; }
-  float log_weight(size_t n) const override {
-    if (!weights_ || n <= budget_) return 0;
-    return static_cast<float>(std::log(static_cast<double>(n) / static_cast<double>(budget_)));
+  size_t parts() const override { return weights_ ? 1 : 0; }
+  void weigh(std::span<WeightedPart> parts, const BodyCounts& c) const override {
+    parts[0].rows = c.judged;
+    if (c.judged == 0) return;
+    parts[0].log_weight = static_cast<float>(
+        std::log(static_cast<double>(c.judged_at) / static_cast<double>(c.judged)));
   }
-  bool weighted() const override { return weights_; }
 
  private:
   WordSource source_;

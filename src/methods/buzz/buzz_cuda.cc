@@ -1,5 +1,5 @@
-// BUZZ's rule on the GPU: cells as on the CPU, and an eviction when a row comes for which there is no
-// room.
+// BUZZ's rule on the GPU: cells as on the CPU, and an eviction when a row comes for which there is
+// no room.
 
 #include "methods/buzz/buzz_cuda.h"
 
@@ -21,14 +21,14 @@ class BuzzRule final : public ScoreRule {
                   options_.localmax},
                  stream);
   }
-  size_t keep(size_t held, size_t judged, size_t) const override {
+  std::optional<Judgement> judge(const BodyCounts& c, Moment moment) const override {
+    if (moment != Moment::kBeforeRow || c.held < options_.threshold) return std::nullopt;
     const auto cells = [](size_t rows, size_t stride) { return (rows + stride - 1) / stride; };
-    return cells(judged, options_.old_stride()) + cells(held - judged, options_.new_stride());
+    return Judgement{0, cells(c.judged, options_.old_stride()) +
+                            cells(c.held - c.judged, options_.new_stride())};
   }
-  size_t limit(size_t) const override { return options_.threshold; }
-  bool before_more() const override { return true; }
-  bool at_prompt_end() const override { return false; }
-  MassRequest mass(size_t tokens, size_t) const override {
+  bool wants_mass() const override { return options_.localmax; }
+  MassRequest mass(size_t tokens, const BodyCounts&) const override {
     return {options_.localmax ? tokens : 0, false};
   }
 

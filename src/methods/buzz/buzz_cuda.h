@@ -1,6 +1,6 @@
 #pragma once
-// BUZZ's choice on the GPU: of the old rows every `old_stride`-th stays, of each `new_stride` new rows
-// the one with the most mass.
+// BUZZ's choice on the GPU: of the old rows every `old_stride`-th stays, of each `new_stride` new
+// rows the one with the most mass.
 
 #include "compress/cuda/score_rule.h"
 

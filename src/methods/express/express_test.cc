@@ -236,6 +236,36 @@ TEST(Express, WeightsSumToExactlyNForLongStreams) {
   }
 }
 
+// The GPU's host knows its streams by this alone.
+TEST(Express, CountsAloneSayWhereRowsStand) {
+  Place place;
+  std::mt19937 random(12);
+  const Smooth rows(6000, 13);
+  DenseCodec codec(DType::kF32);
+  RowFormat format;
+  format.keys = format.values = &codec;
+  format.dim = kDim;
+  for (const auto& [s, g] : {std::pair{8u, 0u}, {16u, 1u}, {64u, 0u}, {64u, 2u}, {256u, 1u}}) {
+    const ExpressRule rule = rule_of(s, g);
+    RowStore store(place.context, format);
+    const ExpressStream stream(place.context, rule, Philox(3, 0, 0));
+    ExpressState state, counted;
+    for (size_t t = 0; t < 6000;) {
+      const size_t count = std::min<size_t>(1 + random() % 90, 6000 - t);
+      stream.take(store, state,
+                  {rows.k.data() + t * kDim, rows.v.data() + t * kDim, kDim, count,
+                   static_cast<int64_t>(t), nullptr});
+      advance(counted, rule.shape, count);
+      t += count;
+      ASSERT_EQ(state.seen, counted.seen) << s;
+      ASSERT_EQ(state.tau, counted.tau) << s << " " << t;
+      ASSERT_EQ(state.stratum, counted.stratum) << s << " " << t;
+      ASSERT_EQ(state.coreset, counted.coreset) << s << " " << t;
+      ASSERT_EQ(state.levels, counted.levels) << s << " " << t;
+    }
+  }
+}
+
 TEST(Express, OfflineFormHoldsTheStreamsRows) {
   Place place;
   DenseCodec codec(DType::kF32);

@@ -40,7 +40,8 @@ class TovaRule final : public BudgetRule {
   void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const final {
     score_mass(space, rows, 1, true, stream);
   }
-  MassRequest mass(size_t, size_t) const override { return {1, true}; }
+  bool wants_mass() const override { return true; }
+  MassRequest mass(size_t, const BodyCounts&) const override { return {1, true}; }
 };
 
 class H2oRule final : public BudgetRule {
@@ -50,7 +51,8 @@ class H2oRule final : public BudgetRule {
   void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const final {
     score_mass(space, rows, 1, false, stream);
   }
-  MassRequest mass(size_t tokens, size_t) const override { return {tokens, false}; }
+  bool wants_mass() const override { return true; }
+  MassRequest mass(size_t tokens, const BodyCounts&) const override { return {tokens, false}; }
   float mass_kept() const override { return decay_; }
 
  private:
@@ -64,8 +66,9 @@ class SnapKvRule : public BudgetRule {
   void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const final {
     score_mass(space, rows, static_cast<int>(votes_.kernel), false, stream);
   }
-  MassRequest mass(size_t tokens, size_t until) const override {
-    return votes_.mass(tokens, interval(), until);
+  bool wants_mass() const override { return true; }
+  MassRequest mass(size_t tokens, const BodyCounts& counts) const override {
+    return votes_.mass(tokens, interval(), until_judged(counts));
   }
 
  private:
