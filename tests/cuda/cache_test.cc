@@ -195,7 +195,9 @@ TEST(CudaCache, HoldsTheRowsThatTheCpuHolds) {
       for (int t = 0; t < 32; ++t) pair.run_token();
       EXPECT_GE(pair.same_rows(), 0.99);
       EXPECT_LT(pair.worst(), bound);
-      if (!judged_late(text)) EXPECT_GE(pair.compared(), 0.7);
+      if (!judged_late(text)) {
+        EXPECT_GE(pair.compared(), 0.7);
+      }
       const Ledger cpu = pair.cpu_ledger(), gpu = pair.gpu_ledger();
       EXPECT_EQ(cpu.rows_kept, gpu.rows_kept);
       EXPECT_EQ(cpu.payload, gpu.payload);
@@ -218,7 +220,9 @@ TEST(CudaCache, SmallOnesHoldTheSame) {
     for (const size_t tokens : {3, 2, 70, 5}) pair.run_chunk(tokens);
     pair.end_prefill();
     for (int t = 0; t < 32; ++t) pair.run_token();
-    if (std::string(policy).find('+') == std::string::npos) EXPECT_GE(pair.same_rows(), 0.95);
+    if (std::string(policy).find('+') == std::string::npos) {
+      EXPECT_GE(pair.same_rows(), 0.95);
+    }
   }
 }
 
@@ -231,7 +235,9 @@ TEST(CudaCache, TokensAloneHoldTheSame) {
     if (judged_late(policy)) pair.end_prefill();
     EXPECT_GE(pair.same_rows(), 0.99);
     EXPECT_LT(pair.worst(), 3e-3);
-    if (!judged_late(policy)) EXPECT_GE(pair.compared(), 0.7);
+    if (!judged_late(policy)) {
+      EXPECT_GE(pair.compared(), 0.7);
+    }
   }
 }
 

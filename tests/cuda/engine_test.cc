@@ -284,15 +284,15 @@ TEST(CudaPlans, SelectorsKeepTheCpusBudgets) {
     ASSERT_TRUE(p.selector.scores && !p.selector.body) << policy;
     // 256 KiB over 8 heads, less 64 exact rows: 264 bytes a row with position and mass.
     const size_t want = budget > 0 ? budget : (32768 - 64 * 256) / 264;
-    const auto judged = p.selector.scores->judge({900, 900}, Moment::kPromptEnd);
+    const auto judged = p.selector.scores->judge({900, 0, 900}, Moment::kPromptEnd);
     ASSERT_TRUE(judged) << policy;
     EXPECT_EQ(judged->keep, want) << policy;
   }
   // kvpress's pyramid: the sum over the layers is that of equal budgets.
   size_t sum = 0, last = 1000;
   for (int l = 0; l < 4; ++l) {
-    const size_t budget =
-        plan("pyramidkv(budget=100),window=16", l).selector.scores->budget_at(900);
+    const LayerPlan p = plan("pyramidkv(budget=100,beta=3),window=16", l);
+    const size_t budget = p.selector.scores->judge({900, 0, 900}, Moment::kPromptEnd)->keep;
     EXPECT_LT(budget, last);
     sum += last = budget;
   }

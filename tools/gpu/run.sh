@@ -14,12 +14,12 @@ out=${OUT:-$(mktemp -d)}
 
 "$bin/test_cuda" --gtest_brief=1
 small='*Weights*:*Roles*:CudaQjl*:CudaUnpack*:CudaPolicies.Hold*:CudaSession.Forks*'
-small+=':CudaHalving.Keys*:CudaExpress.Decode*:CudaPrefill.Every*'
+small+=':CudaHalving.Keys*:CudaExpress.Decode*:CudaPrefill.Every*:CudaCache.Small*'
 if command -v compute-sanitizer >/dev/null; then
   compute-sanitizer --tool memcheck --error-exitcode 1 "$bin/test_cuda" --gtest_brief=1 \
     --gtest_filter="$small"
   compute-sanitizer --tool racecheck --error-exitcode 1 "$bin/test_cuda" --gtest_brief=1 \
-    --gtest_filter='*Roles*:*CodesAre*:CudaHalving.Keys*:CudaExpress.Decode*'
+    --gtest_filter='*Roles*:*CodesAre*:CudaHalving.Keys*:CudaExpress.Decode*:CudaCache.Small*'
 else
   echo "compute-sanitizer: SKIPPED, not on PATH"
 fi
@@ -35,6 +35,8 @@ python3 "$here/table.py" "$out/ours.jsonl" "$out/peers.jsonl" "$out/express.json
 if [[ -n "${MODEL:-}" ]]; then
   [[ -e "$MODEL/config.json" ]] || "$bin/make_random_model" --shape llama-3.1-8b --out "$MODEL"
   "$bin/pith" bench -m "$MODEL" --no-check-weights --device cuda -ub 2048 -p 2048 -n 64 \
-    -d 8192,32768,131072 --kv-policy exact --kv-policy exact+kivi --kv-policy exact+int8 |
+    -d 8192,32768,131072 --kv-policy exact --kv-policy exact+kivi --kv-policy exact+int8 \
+    --kv-policy 'express(s=2048)' --kv-policy 'snapkv(budget=2048)' \
+    --kv-policy 'balancekv+kivi(bits=4)' |
     tee "$out/engine.txt"
 fi

@@ -52,7 +52,8 @@ void choose_rows(const SelectSpace& space, int heads, int rows, int keep, cudaSt
 /// How many rows of a head stand where. Counts alone: the same for all heads.
 struct BodyCounts {
   size_t seen = 0;                   ///< rows that have left the window
-  size_t held = 0;                   ///< of these in the body
+  size_t coded = 0;                  ///< settled rows in their codes: they count no more below
+  size_t held = 0;                   ///< rows in the body
   size_t judged = 0, judged_at = 0;  ///< rows that a judgement left, when `seen` was that
   size_t steps = 0;                  ///< judgements at this moment so far
 };
