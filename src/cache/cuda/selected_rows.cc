@@ -130,8 +130,12 @@ RowTarget SelectedRows::begin_chunk(size_t tokens, ChunkSpace&) {
 void SelectedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   const auto tokens = static_cast<size_t>(call.tokens);
   const size_t all = rows_.rows() + tokens;
-  std::vector<WeightedPart> parts = this->parts(tokens_ + tokens);
-  const auto counts_once = [](const WeightedPart& part) { return part.log_weight == 0; };
+  // As they stood before the chunk: its own rows, also those of the sink, are seen causally.
+  std::vector<WeightedPart> parts = this->parts(tokens_);
+  parts.back().rows += tokens;
+  const auto counts_once = [](const WeightedPart& part) {
+    return part.rows == 0 || part.log_weight == 0;
+  };
   if (counts_.coded == 0 && std::ranges::all_of(parts, counts_once)) parts = {{all, 0}};
   if (rule_->wants_mass() || parts.size() > 1) space.lend_partials(call);
   size_t first = 0;
