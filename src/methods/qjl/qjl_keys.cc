@@ -15,18 +15,29 @@ namespace {
 
 constexpr size_t kReadable = 8;  // bytes past the last code
 
-/// The `count` channels of largest norm over 32 rows x [32, D], ascending; ties to the lower.
-std::vector<uint16_t> find_outliers(const float* x, size_t dim, size_t count) {
+/// Squares summed over 32 rows x [32, D] by channel.
+std::vector<double> channel_energies(const float* x, size_t dim) {
   std::vector<double> energy(dim);
   for (size_t t = 0; t < kQjlGroup; ++t)
     for (size_t c = 0; c < dim; ++c) energy[c] += double{x[t * dim + c]} * x[t * dim + c];
-  std::vector<uint16_t> order(dim);
+  return energy;
+}
+
+/// The `count` channels of most energy, ascending; ties to the lower.
+std::vector<uint16_t> most_energy(const std::vector<double>& energy, size_t count) {
+  std::vector<uint16_t> order(energy.size());
   std::iota(order.begin(), order.end(), uint16_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](uint16_t a, uint16_t b) { return energy[a] > energy[b]; });
   order.resize(count);
   std::sort(order.begin(), order.end());
   return order;
+}
+
+double energy_left(const std::vector<double>& energy, const uint16_t* apart, size_t count) {
+  double left = std::accumulate(energy.begin(), energy.end(), 0.0);
+  for (size_t i = 0; i < count; ++i) left -= energy[apart[i]];
+  return left;
 }
 
 /// bits <- signs of S x for one vector; `sums` is room for m numbers.
@@ -82,6 +93,19 @@ void QjlKeys::append(const float* x, size_t stride, size_t count) {
   }
 }
 
+// A group keeps the channels of the one before it where that leaves its inliers little more energy,
+// which is what their noise follows: a query is then split and sketched once for many groups.
+std::vector<uint16_t> QjlKeys::choose_outliers(const float* x) const {
+  const size_t count = format_.outliers;
+  const std::vector<double> energy = channel_energies(x, dim_);
+  std::vector<uint16_t> best = most_energy(energy, count);
+  if (firsts_.empty()) return best;
+  const uint16_t* before = channels_.data() + (firsts_.size() - 1) * count;
+  if (energy_left(energy, before, count) <= kQjlSlack * energy_left(energy, best.data(), count))
+    best.assign(before, before + count);
+  return best;
+}
+
 void QjlKeys::code(const float* x, size_t count) {
   const size_t before = coded_rows(), bytes = format_.code_bytes(dim_), norms = format_.norms();
   codes_.resize((before + count) * bytes + kReadable);
@@ -89,7 +113,7 @@ void QjlKeys::code(const float* x, size_t count) {
   norms_.resize((before + count) * norms);
   std::vector<uint16_t> outliers;
   if (format_.outliers) {
-    outliers = find_outliers(x, dim_, format_.outliers);
+    outliers = choose_outliers(x);
     firsts_.push_back(static_cast<uint32_t>(before));
     for (uint16_t c : outliers) channels_.push_back(c);
   }
@@ -167,10 +191,11 @@ void QjlKeys::prepare(float* prepared, const float* q, size_t queries) const {
 struct QjlKeys::GroupQuery {
   std::vector<float> in, out;          // [M, m], [M, m_out] sketches of the query's two parts
   std::vector<float> in_sum, out_sum;  // [M] of their numbers
-  std::vector<float> extra;            // [M, 32] sums over the outliers' bits
+  std::vector<float> extra;            // [M, kScoreRows] sums over the outliers' bits
   std::vector<float> outlying;         // [M, outliers] numbers of the query
   std::vector<float> columns;          // [outliers, m or m_out] of a projection
-  std::vector<float> norms;            // [32, 1 or 2]
+  std::vector<float> norms;            // [kScoreRows, 1 or 2]
+  std::vector<float> factors;          // [kScoreRows]
 };
 
 namespace {
@@ -191,6 +216,7 @@ void QjlKeys::scores(float* out, size_t ld, const float* q, const float* prepare
   room.outlying.resize(queries * format_.outliers);
   room.columns.resize(format_.outliers * std::max(bits, tables_->out.bits()));
   room.norms.resize(kScoreRows * format_.norms());
+  room.factors.resize(kScoreRows);
   for (size_t t = first; t < end;) {
     if (t >= coded) {
       kernels_->dot_rows(out + t - first, ld, q, queries,
@@ -251,21 +277,24 @@ void QjlKeys::score_rows(float* out, size_t ld, GroupQuery& room, size_t queries
   const uint8_t* codes = codes_.data() + first * bytes;
   kernels_->sum_set_bits(out, ld, room.in.data(), queries, codes, bytes, in.bits(), count);
   kernels_->to_f32(room.norms.data(), norms_.data() + first * norms, DType::kF16, count * norms);
+  // A sum over signs is twice the sum over set bits, less the sum of all.
+  const auto add_signs = [&](float* to, const float* factors, const float* sums, float all) {
+    for (size_t t = 0; t < count; ++t) to[t] = factors[t] * (2 * sums[t] - all);
+  };
+  float* factors = room.factors.data();
   const float in_scale = scale * in.unbias() / static_cast<float>(in.bits());
-  for (size_t m = 0; m < queries; ++m) {
-    float* row = out + m * ld;
-    for (size_t t = 0; t < count; ++t)
-      row[t] = in_scale * room.norms[t * norms] * (2 * row[t] - room.in_sum[m]);
-  }
+  for (size_t t = 0; t < count; ++t) factors[t] = in_scale * room.norms[t * norms];
+  for (size_t m = 0; m < queries; ++m)
+    add_signs(out + m * ld, factors, out + m * ld, room.in_sum[m]);
   if (format_.outliers == 0) return;
   kernels_->sum_set_bits(room.extra.data(), kScoreRows, room.out.data(), queries,
                          codes + in.bits() / 8, bytes, outlying.bits(), count);
   const float out_scale = scale * outlying.unbias() / static_cast<float>(outlying.bits());
+  for (size_t t = 0; t < count; ++t) factors[t] = out_scale * room.norms[t * norms + 1];
   for (size_t m = 0; m < queries; ++m) {
-    float* row = out + m * ld;
-    const float* extra = room.extra.data() + m * kScoreRows;
-    for (size_t t = 0; t < count; ++t)
-      row[t] += out_scale * room.norms[t * norms + 1] * (2 * extra[t] - room.out_sum[m]);
+    float* extra = room.extra.data() + m * kScoreRows;
+    add_signs(extra, factors, extra, room.out_sum[m]);
+    kernels_->add(out + m * ld, extra, count);
   }
 }
 

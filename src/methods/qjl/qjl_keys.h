@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "compress/coded_rows.h"
 #include "compress/compaction.h"
@@ -11,6 +12,9 @@
 namespace pith {
 
 inline constexpr size_t kQjlGroup = 32;  // rows that share outlying channels
+/// How much more energy a group's inliers may be left with by the channels of the group before: 5%
+/// are 2.5% more noise.
+inline constexpr double kQjlSlack = 1.05;
 
 struct QjlFormat {
   Sketch sketch = Sketch::kOrtho;
@@ -58,6 +62,10 @@ class QjlKeys final : public CodedRows {
     return codes_.capacity_bytes() + waiting_.capacity_bytes() + norms_.capacity_bytes() +
            channels_.capacity_bytes() + firsts_.capacity_bytes();
   }
+  /// The outlying channels of a coded row, ascending.
+  std::span<const uint16_t> outlying_channels(size_t row) const {
+    return {channels_.data() + group_of(firsts_, row) * format_.outliers, format_.outliers};
+  }
 
  private:
   size_t group_rows() const { return format_.outliers ? kQjlGroup : 1; }
@@ -67,6 +75,8 @@ class QjlKeys final : public CodedRows {
   void code(const float* x, size_t count);  // x [count, D]: a whole group, or any rows without one
   /// Where the groups end that follow `group` with the same outlying channels.
   size_t same_channels_end(size_t group) const;
+  /// The outlying channels of a group x [32, D], ascending.
+  std::vector<uint16_t> choose_outliers(const float* x) const;
   struct GroupQuery;
   void split_queries(GroupQuery& room, const float* q, size_t queries, size_t group) const;
   void score_rows(float* out, size_t ld, GroupQuery& room, size_t queries, size_t first,
