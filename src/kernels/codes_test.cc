@@ -132,5 +132,83 @@ TEST(Codes, SumsOverSignBitsAreTheSameToTheLastBitEverywhere) {
   }
 }
 
+/// Random codes of 1 to 4 bits, rows further apart than their codes, and what they stand for.
+struct Levelled {
+  std::vector<uint8_t> codes;
+  std::vector<float> levels, rows;  // [2^b], [T, D]
+  LevelRows view;
+
+  Levelled(int bits, size_t dim, size_t count, size_t more) {
+    std::mt19937 random(static_cast<uint32_t>(dim + count));
+    const size_t stride = dim * static_cast<size_t>(bits) / 8 + more;
+    codes.resize(count * stride + 4);
+    for (uint8_t& c : codes) c = static_cast<uint8_t>(random());
+    levels = normals(size_t{1} << bits, 8);
+    view = {codes.data(), bits, dim, stride, levels.data()};
+    for (size_t t = 0; t < count; ++t)
+      for (size_t c = 0; c < dim; ++c) {
+        size_t code = 0;
+        for (size_t i = c * static_cast<size_t>(bits), b = 0; b < static_cast<size_t>(bits); ++b)
+          code += static_cast<size_t>(codes[t * stride + (i + b) / 8] >> ((i + b) % 8) & 1) << b;
+        rows.push_back(levels[code]);
+      }
+  }
+};
+
+template <class F>
+void for_levels(const F& f) {
+  for (int bits : {1, 2, 3, 4})
+    for (size_t dim : {32, 64, 96, 128, 512})
+      for (size_t count : {1, 17, 64, 150})
+        for (size_t queries : {1, 4, 7}) f(Levelled(bits, dim, count, count % 3), count, queries);
+}
+
+TEST(Levels, DotsAndWeightedSumsAreThoseOfTheLevels) {
+  for_levels([](const Levelled& x, size_t count, size_t queries) {
+    const size_t dim = x.view.dim, ld = count + 3;
+    const auto q = normals(queries * dim, 3), p = normals(queries * ld, 4);
+    const auto start = normals(queries * dim, 6);
+    for (std::string_view isa : available_isas()) {
+      std::vector<float> out(queries * ld, -7);
+      kernels_for(isa).dot_levels(out.data(), ld, q.data(), queries, x.view, count, 0.5f);
+      auto acc = start;
+      kernels_for(isa).add_levels(acc.data(), p.data(), ld, queries, x.view, count);
+      for (size_t m = 0; m < queries; ++m) {
+        std::vector<double> sums(start.begin() + static_cast<ptrdiff_t>(m * dim),
+                                 start.begin() + static_cast<ptrdiff_t>((m + 1) * dim));
+        for (size_t t = 0; t < count; ++t) {
+          double dot = 0;
+          for (size_t c = 0; c < dim; ++c) {
+            dot += double{q[m * dim + c]} * x.rows[t * dim + c];
+            sums[c] += double{p[m * ld + t]} * x.rows[t * dim + c];
+          }
+          ASSERT_NEAR(out[m * ld + t], 0.5 * dot, 2e-4)
+              << isa << " bits " << x.view.bits << " d " << dim << " n " << count;
+        }
+        for (size_t t = count; t < ld; ++t) ASSERT_EQ(out[m * ld + t], -7) << "past the end";
+        for (size_t c = 0; c < dim; ++c)
+          ASSERT_NEAR(acc[m * dim + c], sums[c], 2e-4)
+              << isa << " bits " << x.view.bits << " d " << dim << " n " << count;
+      }
+    }
+  });
+}
+
+TEST(Levels, UnpackingScalesAndShiftsByChannel) {
+  for (int bits : {1, 2, 3, 4})
+    for (size_t dim : {16, 48, 64, 80, 208}) {
+      const size_t count = 5;
+      const Levelled x(bits, dim, count, 1);
+      const auto scale = normals(dim, 3), low = normals(dim, 4);
+      for (std::string_view isa : available_isas()) {
+        std::vector<float> out(count * dim + 1, -7);
+        kernels_for(isa).unpack_levels(out.data(), x.view, scale.data(), low.data(), count);
+        for (size_t i = 0; i < count * dim; ++i)
+          ASSERT_EQ(out[i], std::fma(scale[i % dim], x.rows[i], low[i % dim])) << isa;
+        EXPECT_EQ(out.back(), -7);
+      }
+    }
+}
+
 }  // namespace
 }  // namespace pith

@@ -32,6 +32,7 @@ constexpr std::span<const std::string_view> kFromAvx2 = std::span(kAll).subspan(
       NAMESPACE::fill_code_rows(table);              \
       NAMESPACE::fill_sign_rows(table);              \
       NAMESPACE::fill_sparse(table);                 \
+      NAMESPACE::fill_level_rows(table);             \
       return table;                                  \
     }();                                             \
     return kTable;                                   \

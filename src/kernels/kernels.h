@@ -50,6 +50,16 @@ struct CodeSides {
 /// Whether dot_codes and add_codes take rows of this head_dim.
 constexpr bool codes_attend(size_t dim) { return dim % 32 == 0 && dim <= 512; }
 
+/// Rows of b-bit codes that name levels of a table: channel c of a row begins at its bit c b, the
+/// lowest first. 4 bytes past the last row are readable.
+struct LevelRows {
+  const uint8_t* codes = nullptr;  // [T, stride], D b / 8 bytes of each
+  int bits = 4;                    ///< b: 1 to 4
+  size_t dim = 0;                  // D, a multiple of 16
+  size_t stride = 0;               ///< bytes from row to row
+  const float* levels = nullptr;   // [2^b]
+};
+
 /// Atoms of a dictionary as f16, in two tables: atom n is row n of `first` while n < split, else
 /// row n - split of `second`.
 struct AtomRows {
@@ -100,6 +110,13 @@ struct Kernels {
   /// bytes each, `stride` bytes apart, bits a multiple of 16; 8 bytes past the last are readable.
   void (*sum_set_bits)(float* out, size_t ld, const float* sketch, size_t queries,
                        const uint8_t* rows, size_t stride, size_t bits, size_t count);
+  /// dot_rows, add_rows and unpack_channels of levels; the first two if codes_attend(D).
+  void (*dot_levels)(float* out, size_t ld, const float* q, size_t queries, const LevelRows& rows,
+                     size_t count, float scale);
+  void (*add_levels)(float* acc, const float* p, size_t ld, size_t queries, const LevelRows& rows,
+                     size_t count);
+  void (*unpack_levels)(float* out, const LevelRows& rows, const float* scale, const float* low,
+                        size_t count);
   /// x [n] <- H x in place, n a power of two: the orthonormal Walsh-Hadamard transform.
   void (*hadamard)(float* x, size_t n);
 
