@@ -161,6 +161,8 @@ struct Kernels {
   void (*silu_mul)(float* gate, const float* up, size_t n);
   /// Rotates pairs (x[i], x[i + n/2]) by the angles whose cosines and sines are given, [n/2] each.
   void (*rotate)(float* x, const float* cos, const float* sin, size_t n);
+  /// The same by the sum of two angles, whose cosines and sines are [2, n/2] numbers each.
+  void (*rotate_by_two)(float* x, const float* far, const float* near, size_t n);
 };
 
 /// Returns the table named `isa`; "" picks the best that this CPU runs (or PITH_ISA's).

@@ -38,7 +38,7 @@ class Rope {
 
   std::vector<double> inv_freq_;  // [D/2]
   // e^(i j w) and e^(i 64 j w) for j < 64: what RopeCursor multiplies instead of calling sin.
-  std::vector<float> step_cos_, step_sin_;   // [64, D/2]
+  std::vector<float> step_;                  // [64, 2, D/2] cosines, then sines
   std::vector<std::complex<double>> block_;  // [64, D/2]
 };
 
@@ -56,11 +56,13 @@ class RopeCursor {
                    int64_t first_position, size_t count);
 
  private:
+  /// Makes near_turn_ that of position / 64 * 64; returns the step from there.
+  const float* approach(int64_t position);
+
   const Rope* rope_;
   int64_t far_ = -1, near_ = -1;                // a and 64 a + b of what is cached
   std::vector<std::complex<double>> far_turn_;  // [D/2]
-  std::vector<float> near_cos_, near_sin_;      // [D/2]
-  std::vector<float> cos_, sin_;                // [D/2], of the row at hand
+  std::vector<float> near_turn_;                // [2, D/2] cosines, then sines
 };
 
 }  // namespace pith

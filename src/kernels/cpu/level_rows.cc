@@ -1,5 +1,5 @@
-// Attention over codes that name levels of a table (KVQuant, TurboQuant): a table of 16 numbers lies
-// in a register (two of AVX2's), so that a code becomes its level by one lookup, once for all
+// Attention over codes that name levels of a table (KVQuant, TurboQuant): a table of 16 numbers
+// lies in a register (two of AVX2's), so that a code becomes its level by one lookup, once for all
 // queries. Scores have one row a lane, as in code_rows.cc, sums of values one channel a lane. About
 // 6 instructions a vector of codes and four queries, 4 of them multiply-adds.
 
