@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -60,13 +59,12 @@ QjlKeys::QjlKeys(const Context& context, const QjlFormat& format, const RowsRequ
       format_(format),
       tables_(std::move(tables)),
       codes_(context.memory, MemoryKind::kPayload),
-      waiting_(context.memory, MemoryKind::kPayload),
+      waiting_(context.memory, context.kernels, request.dim, kQjlGroup),
       norms_(context.memory, MemoryKind::kMetadata),
       channels_(context.memory, MemoryKind::kMetadata),
       firsts_(context.memory, MemoryKind::kMetadata) {
   codes_.set_growth_limit(request.max_rows * format.code_bytes(dim_) + kReadable);
   norms_.set_growth_limit(request.max_rows * format.norms());
-  waiting_.set_growth_limit(kQjlGroup * dim_);
 }
 
 void QjlKeys::append(const float* x, size_t stride, size_t count) {
@@ -83,12 +81,10 @@ void QjlKeys::append(const float* x, size_t stride, size_t count) {
       code(row, 1);
       continue;
     }
-    const size_t before = waiting_.size();
-    waiting_.resize(before + dim_);
-    kernels_->from_f32(waiting_.data() + before, row, DType::kF16, dim_);
-    if (waiting_rows() < kQjlGroup) continue;
-    kernels_->to_f32(group.data(), waiting_.data(), DType::kF16, kQjlGroup * dim_);
-    waiting_.resize(0);
+    waiting_.push(row);
+    if (waiting_.count() < kQjlGroup) continue;
+    waiting_.decode(group.data(), 0, kQjlGroup);
+    waiting_.clear();
     code(group.data(), kQjlGroup);
   }
 }
@@ -139,10 +135,7 @@ void QjlKeys::keep(std::span<const uint32_t> kept) {
   keep_groups(firsts_, channels_, format_.outliers, kept, coded);
   keep_records(codes_, format_.code_bytes(dim_), kept.first(stay), kReadable);
   keep_records(norms_, format_.norms(), kept.first(stay));
-  for (size_t i = stay; i < kept.size(); ++i)
-    std::memmove(waiting_.data() + (i - stay) * dim_, waiting_.data() + (kept[i] - coded) * dim_,
-                 2 * dim_);
-  waiting_.resize((kept.size() - stay) * dim_);
+  waiting_.keep(kept.subspan(stay), coded);
 }
 
 void QjlKeys::decode(float* out, size_t first, size_t count) const {
@@ -157,7 +150,7 @@ void QjlKeys::decode(float* out, size_t first, size_t count) const {
   };
   for (size_t t = first; t < first + count; ++t, out += dim_) {
     if (t >= coded) {
-      kernels_->to_f32(out, waiting_.data() + (t - coded) * dim_, DType::kF16, dim_);
+      waiting_.decode(out, t - coded, 1);
       continue;
     }
     const uint8_t* bits = codes_.data() + t * bytes;
@@ -219,8 +212,8 @@ void QjlKeys::scores(float* out, size_t ld, const float* q, const float* prepare
   room.factors.resize(kScoreRows);
   for (size_t t = first; t < end;) {
     if (t >= coded) {
-      kernels_->dot_rows(out + t - first, ld, q, queries,
-                         {waiting_.data() + (t - coded) * dim_, DType::kF16, dim_}, end - t, scale);
+      kernels_->dot_rows(out + t - first, ld, q, queries, waiting_.dense(t - coded), end - t,
+                         scale);
       return;
     }
     size_t stop = std::min(end, coded);
