@@ -11,8 +11,7 @@ void OutlierRows::add_scores(const Kernels& kernels, const Scores& s, size_t fir
   for_runs(first, count, [&](const SparseRows& rows, size_t t, size_t n) {
     run.resize(s.queries * n);
     kernels.sparse_dots(run.data(), n, by_channel.data(), s.dim, s.queries, rows, n, s.scale);
-    for (size_t m = 0; m < s.queries; ++m)
-      kernels.add(s.out + m * s.ld + t, run.data() + m * n, n);
+    for (size_t m = 0; m < s.queries; ++m) kernels.add(s.out + m * s.ld + t, run.data() + m * n, n);
   });
 }
 

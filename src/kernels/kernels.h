@@ -1,7 +1,8 @@
 #pragma once
 // The CPU primitives: one table of functions per instruction set, all with the same contract.
 // `scalar` is plain C++ and the oracle of the others. A table is chosen once, when a Context is
-// built; PITH_ISA=scalar|avx2|avx512 forces one.
+// built; PITH_ISA=scalar|avx2|avx512|avx512_vnni
+// forces one.
 
 #include <cstddef>
 #include <cstdint>
@@ -73,13 +74,13 @@ struct AtomRows {
 struct SparseRows {
   const uint16_t* indices = nullptr;       // [T, chunks, pairs]
   const uint16_t* coefficients = nullptr;  // [T, chunks, pairs] f16
-  size_t pairs = 0, chunks = 1;            // at most kMaxPairs together
+  size_t pairs = 0, chunks = 1;            // at most 4 kMaxPairs together
 
   static constexpr size_t kMaxPairs = 64;
 };
 
 struct Kernels {
-  const char* isa;       ///< "scalar", "avx2" or "avx512"
+  const char* isa;       ///< "scalar", "avx2", "avx512" or "avx512_vnni"
   const char* (*ran)();  ///< the instruction set that the function itself was compiled for
 
   /// out[n] <- in[n], widened or rounded to nearest even.
@@ -100,7 +101,8 @@ struct Kernels {
   void (*unpack_channels)(float* out, const CodeRows& rows, const float* scale, const float* low,
                           size_t count);
   /// dot_rows and add_rows straight from codes in token form, if codes_attend(D). In dot_codes
-  /// sides without numbers are allowed: the codes themselves are the rows.
+  /// sides without numbers are allowed: the codes themselves are the rows. avx512_vnni rounds q to
+  /// 2^-16 of its largest number, and 64 rows' p times scale to 2^-16 of the largest.
   void (*dot_codes)(float* out, size_t ld, const float* q, size_t queries, const CodeRows& rows,
                     const CodeSides& sides, size_t count, float scale);
   void (*add_codes)(float* acc, const float* p, size_t ld, size_t queries, const CodeRows& rows,

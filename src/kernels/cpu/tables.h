@@ -22,6 +22,9 @@ namespace pith {
 #if defined(__x86_64__)
 PITH_DECLARE_FILLS(N_AVX2)
 PITH_DECLARE_FILLS(N_AVX3)
+namespace N_AVX3_DL {
+void fill_code_rows(Kernels& table);
+}
 #endif
 
 /// rms_norm of a row whose squares overflow f32 (numbers beyond 10^19): the sum is formed in
