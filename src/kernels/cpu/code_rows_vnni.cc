@@ -1,11 +1,10 @@
-// code_rows.cc for CPUs with byte products (AVX-512 VNNI and VBMI: Ice Lake, Zen 4 and later): codes
-// are multiplied as they are, four of a lane in one instruction. Queries, and the weights of values
-// with their rows' scales in them, become whole numbers of 16 bits, two signed bytes each, relative
-// to the largest of a query, or to the largest weight times the largest scale of 64 rows: what
-// rounding loses is at most 2^-16 of that largest, where a code of 8 bits loses 2^-9 of its group's.
-// Sums are whole, hence exact.
-// About 6.5 instructions for 64 codes and four queries, 4 of them products; code_rows.cc takes 24
-// to 28.
+// code_rows.cc for CPUs with byte products (AVX-512 VNNI and VBMI: Ice Lake, Zen 4 and later):
+// codes are multiplied as they are, four of a lane in one instruction. Queries, and the weights of
+// values with their rows' scales in them, become whole numbers of 16 bits, two signed bytes each,
+// relative to the largest of a query, or to the largest weight times the largest scale of 64 rows:
+// what rounding loses is at most 2^-16 of that largest, where a code of 8 bits loses 2^-9 of its
+// group's. Sums are whole, hence exact. About 6.5 instructions for 64 codes and four queries, 4 of
+// them products; code_rows.cc takes 24 to 28.
 
 #define PITH_VNNI_TARGET
 #include "kernels/cpu/targets.h"
@@ -210,8 +209,7 @@ HWY_INLINE void dot_pair(const Dots& a, const Queries<Q>& q, const Block& block,
       for (size_t m = 0; m < Q; ++m) {
         const Words sum = hn::Add(low[m][r], hn::ShiftLeft<8>(high[m][r]));
         total[m][r] = hn::MulAdd(scale, hn::ConvertTo(d, sum), total[m][r]);
-        if (a.shifted)
-          total[m][r] = hn::MulAdd(minimum, hn::Set(d, q.sums[g][m]), total[m][r]);
+        if (a.shifted) total[m][r] = hn::MulAdd(minimum, hn::Set(d, q.sums[g][m]), total[m][r]);
       }
     }
   }

@@ -43,6 +43,18 @@ inline void transpose_words(int32_t* HWY_RESTRICT words, const uint8_t* HWY_REST
   const I32 d;
   const hn::Repartition<int64_t, I32> pairs;
   for (size_t t = 0; t < n; t += kLanes) {
+    // Scales of D 64 and 128 are rows of one and two words, without anything between them.
+    const auto* near = reinterpret_cast<const int32_t*>(first + t * stride);
+    if (t + kLanes <= n && count == 1 && stride == 4) {
+      hn::Store(hn::LoadU(d, near), d, words + t);
+      continue;
+    }
+    if (t + kLanes <= n && count == 2 && stride == 8) {
+      const Words low = hn::LoadU(d, near), high = hn::LoadU(d, near + kLanes);
+      hn::Store(hn::ConcatEven(d, high, low), d, words + t);
+      hn::Store(hn::ConcatOdd(d, high, low), d, words + kWordRows + t);
+      continue;
+    }
     const uint8_t* rows[kLanes];
     for (size_t r = 0; r < kLanes; ++r) rows[r] = first + (t + r < n ? t + r : n - 1) * stride;
     int32_t* to = words + t;
