@@ -235,10 +235,7 @@ struct Weights {
     for (size_t i = 0; i < kVectors; ++i) {
       const size_t t = i * kLanes;
       scales[i] = t < n ? sides.at(kMinima ? 2 * g : g, t) : hn::Zero(d);
-      if constexpr (kMinima)
-        lows[i] = t < n ? sides.at(2 * g + 1, t) : hn::Zero(d);
-      else
-        lows[i] = hn::Mul(scales[i], hn::Set(d, -static_cast<float>(1 << (kBits - 1))));
+      if constexpr (kMinima) lows[i] = t < n ? sides.at(2 * g + 1, t) : hn::Zero(d);
       most = hn::Max(most, hn::Abs(scales[i]));
     }
     const float largest = hn::GetLane(hn::MaxOfLanes(d, most));
@@ -252,14 +249,17 @@ struct Weights {
       HWY_UNROLL(4)
       for (size_t i = 0; i < kVectors; ++i) {
         const Vec x = hn::Load(d, shares.x[m] + i * kLanes);
-        sums[m] = hn::MulAdd(x, lows[i], sums[m]);
-        store_bytes(hn::NearestInt(hn::Mul(x, scales[i])), bytes[m] + i * kFactorBytes / 2);
+        const Words whole = hn::NearestInt(hn::Mul(x, scales[i]));
+        store_bytes(whole, bytes[m] + i * kFactorBytes / 2);
+        // The middle is taken out of rounded weights: channels must not share an error.
+        sums[m] = kMinima ? hn::MulAdd(x, lows[i], sums[m])
+                          : hn::Add(sums[m], hn::ConvertTo(d, whole));
       }
     }
     join_lanes(bias, sums, Plus());
     for (size_t m = 0; m < Q; ++m) {
       scale[m] = shares.largest[m] * (largest / kLargest);
-      bias[m] *= shares.largest[m];
+      bias[m] *= kMinima ? shares.largest[m] : -scale[m] * static_cast<float>(1 << (kBits - 1));
     }
   }
 };

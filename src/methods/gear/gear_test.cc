@@ -221,10 +221,10 @@ TEST(Gear, ScoresAndSumsAreThoseOfTheDecodedRows) {
               dot += q[m * dim + c] * v;
               expected[c] += p[m * n + t] * v;
             }
-            ASSERT_NEAR(scores[m * n + t], dot / 2, 2e-3) << isa << " d" << dim << " row " << t;
+            ASSERT_NEAR(scores[m * n + t], dot / 2, 5e-3) << isa << " d" << dim << " row " << t;
           }
           for (size_t c = 0; c < dim; ++c)
-            ASSERT_NEAR(out[m * dim + c], expected[c], 2e-3) << isa << " d" << dim;
+            ASSERT_NEAR(out[m * dim + c], expected[c], 2e-2) << isa << " d" << dim;
         }
       }
 }
