@@ -252,8 +252,8 @@ struct Weights {
         const Words whole = hn::NearestInt(hn::Mul(x, scales[i]));
         store_bytes(whole, bytes[m] + i * kFactorBytes / 2);
         // The middle is taken out of rounded weights: channels must not share an error.
-        sums[m] = kMinima ? hn::MulAdd(x, lows[i], sums[m])
-                          : hn::Add(sums[m], hn::ConvertTo(d, whole));
+        sums[m] =
+            kMinima ? hn::MulAdd(x, lows[i], sums[m]) : hn::Add(sums[m], hn::ConvertTo(d, whole));
       }
     }
     join_lanes(bias, sums, Plus());
