@@ -111,6 +111,19 @@ TEST_F(Cli, CtrlCKeepsThePartialAnswerAndItsStatistics) {
   EXPECT_NE(r.err.find("tokens/s"), std::string::npos) << r.err;
 }
 
+TEST_F(Cli, ACodecThatWouldCodeNothingIsWarnedOf) {
+  const auto err = [&](const std::string& policy) {
+    return run({"run", "-m", kModel, "-p", "The ship", "-n", "1", "-q", "--kv-policy", policy}).err;
+  };
+  for (const char* exact : {"streaming_llm", "local(window=64)+bf16", "exact+int4"})
+    EXPECT_EQ(err(exact), "") << exact;
+  EXPECT_NE(err("streaming_llm+int4").find("'int4' codes no row beside 'streaming_llm'"),
+            std::string::npos);
+  EXPECT_NE(
+      err("exact;layers=1:local(window=64)+v:kivi").find("'kivi' codes no row beside 'local'"),
+      std::string::npos);
+}
+
 TEST_F(Cli, AContextBeyondTheModelsIsWarnedOf) {
   const auto err = [&](const std::string& context) {
     return run({"run", "-m", kModel, "-p", "The ship", "-n", "1", "-q", "-c", context}).err;

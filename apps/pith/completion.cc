@@ -71,7 +71,7 @@ bool is_folder(const OptionEntry& o) { return starts(o.type, "FOLDER"); }
 // Values that can be listed, or nothing.
 std::vector<std::string> values_of(const OptionEntry& o) {
   for (const std::string& name : o.names) {
-    if (name == "--isa") return {"scalar", "avx2", "avx512"};
+    if (name == "--isa") return {"scalar", "avx2", "avx512", "avx512_vnni"};
     const bool codec = starts(name, "--cache-type");
     if (!codec && name != "--kv-policy") continue;
     std::vector<std::string> listed;

@@ -84,7 +84,8 @@ void add_compute_options(CLI::App& app, EngineOptions& options) {
       ->type_name("N")
       ->capture_default_str()
       ->group("Model");
-  app.add_option("--isa", options.isa, "Instruction set: scalar, avx2 or avx512; default: the best")
+  app.add_option("--isa", options.isa,
+                 "Instruction set: scalar, avx2, avx512 or avx512_vnni; default: the best")
       ->type_name("NAME")
       ->group("Model");
 }
@@ -259,6 +260,36 @@ void settle_auto(EngineOptions& o, std::vector<std::string>* many, int64_t conte
   o.policy.budget.clear();
 }
 
+namespace {
+
+/// A selector whose size is its window has no other rows, and these are exact: a codec beside it
+/// finds nothing to code.
+void warn_of_idle_codecs(const Policy& policy) {
+  const auto all_exact = [](const std::string& selector) {
+    for (const MethodInfo& method : methods())
+      if (method.is_selector && method.name == selector) return method.size_parameter == "window";
+    return false;
+  };
+  const auto coded = [](const std::optional<PolicyPart>& part) {
+    return part && part->name != "f32" && part->name != "f16" && part->name != "bf16";
+  };
+  for (const PolicyRule& rule : policy.rules) {
+    if (!all_exact(rule.selector.name)) continue;
+    for (const auto* part : {&rule.key_codec, &rule.value_codec}) {
+      if (!coded(*part)) continue;
+      fmt::print(
+          stderr,
+          "pith: warning: '{0}' codes no row beside '{1}', whose rows are all sink or window "
+          "and stay exact; to code them write exact+{0},window=... or choose a selector with "
+          "a budget\n",
+          (*part)->name, rule.selector.name);
+      break;
+    }
+  }
+}
+
+}  // namespace
+
 Policy resolve_policy(const PolicyOptions& o) {
   if (o.policy == kAuto)
     throw Error(ErrorCode::kInvalidArgument,
@@ -267,6 +298,7 @@ Policy resolve_policy(const PolicyOptions& o) {
   if (!o.budget.empty()) policy.set_budget(o.budget);
   apply_exact_rows(policy.rules[0], o);
   for (PolicyRule& rule : policy.rules) apply_cache_types(rule, o);
+  warn_of_idle_codecs(policy);
   return Policy::parse(policy.to_string());
 }
 

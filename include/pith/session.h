@@ -29,7 +29,7 @@ struct SessionOptions {
   int threads = 0;          ///< 0 = all cores
   uint64_t seed = 0;        ///< of randomised methods
   size_t memory_limit = 0;  ///< bytes of cache, staging and scratch; 0 = none
-  std::string isa;          ///< "", "scalar", "avx2", "avx512"; "" = best (or PITH_ISA's)
+  std::string isa;  ///< "", "scalar", "avx2", "avx512", "avx512_vnni"; "" = best (or PITH_ISA's)
   bool f32_arithmetic = false;  ///< never round activations to bf16, even where that is faster
   /// Tokens whose rows stay exact under every policy, on top of its budget: a system prompt, tool
   /// schemas. Layers with a sliding window of their own forget them as the model does.

@@ -14,6 +14,8 @@ namespace {
 // long; scores of 16 queries still fit L2.
 constexpr size_t kDecodeTile = 1024;
 constexpr size_t kPartRows = kDecodeTile;
+// Keys that are turned when read are rebuilt as f32 rows: few enough that they stay in L1.
+constexpr size_t kTurnRows = 64;
 constexpr size_t kMaxParts = 32;
 
 /// One span of one KV head, or the chunk's own rows (span = nullptr).
@@ -65,6 +67,8 @@ class Decode {
   void prepare_segment(const Segment& s);
   void run_part(const Segment& s, size_t part, int worker);
   void score_span(float* out, size_t ld, const Segment& s, size_t first, size_t n, int worker);
+  void score_turned(float* out, size_t ld, const float* q, const Span& span, size_t first, size_t n,
+                    int worker);
   void score_chunk(float* out, size_t ld, const Segment& s, int worker);
   void add_values(float* acc, const float* p, const Segment& s, size_t first, size_t n, int worker);
   void merge_head(size_t head, int worker);
@@ -133,7 +137,7 @@ void Decode::allocate() {
   log_sums_ = used_;
   worker_first_ = log_sums_ + (geo_.kv_heads * rows_ + 15) / 16 * 16;
   // Scores and bias of a tile, then a tile of keys to turn, the chunk's rows, or two results.
-  const size_t tile = std::max(turn_keys_ ? kDecodeTile : 0, geo_.tokens) * geo_.dim;
+  const size_t tile = std::max(turn_keys_ ? kTurnRows : 0, geo_.tokens) * geo_.dim;
   const size_t results = 2 * rows_ * (geo_.dim + 1);
   worker_size_ = (rows_ + 1) * kDecodeTile + (std::max(tile, results) + 15) / 16 * 16;
   memory_ = Array<float>(context_.memory, MemoryKind::kScratch);
@@ -170,11 +174,7 @@ void Decode::score_span(float* out, size_t ld, const Segment& s, size_t first, s
   const float* q = s.in_place ? s.in_place : memory_.data() + s.queries;
   float* bias = worker_memory(worker) + rows_ * kDecodeTile;
   if (span.keys_before_rope) {
-    float* tile = bias + kDecodeTile;
-    span.keys->decode(tile, first, n);
-    cursors_[worker].rotate_rows(kernels, tile, span.positions ? span.positions + first : nullptr,
-                                 span.first_position + static_cast<int64_t>(first - span.first), n);
-    kernels.dot_rows(out, ld, q, rows_, {tile, DType::kF32, geo_.dim}, n, geo_.scale);
+    score_turned(out, ld, q, span, first, n, worker);
   } else {
     span.keys->scores(out, ld, q, memory_.data() + s.prepared, rows_, first, n, geo_.scale);
   }
@@ -183,6 +183,20 @@ void Decode::score_span(float* out, size_t ld, const Segment& s, size_t first, s
   if (call_.sliding_window == 0) return;
   for (size_t m = 0; m < rows_; ++m)
     hide_old(out + m * ld, span, first, n, oldest_visible(call_, m / geo_.group));
+}
+
+void Decode::score_turned(float* out, size_t ld, const float* q, const Span& span, size_t first,
+                          size_t n, int worker) {
+  float* tile = worker_memory(worker) + (rows_ + 1) * kDecodeTile;
+  for (size_t t = 0; t < n; t += kTurnRows) {
+    const size_t row = first + t, count = std::min(kTurnRows, n - t);
+    span.keys->decode(tile, row, count);
+    cursors_[worker].rotate_rows(
+        context_.kernels, tile, span.positions ? span.positions + row : nullptr,
+        span.first_position + static_cast<int64_t>(row - span.first), count);
+    context_.kernels.dot_rows(out + t, ld, q, rows_, {tile, DType::kF32, geo_.dim}, count,
+                              geo_.scale);
+  }
 }
 
 void Decode::score_chunk(float* out, size_t ld, const Segment& s, int worker) {

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <span>
+#include <vector>
 
 #include "compress/compaction.h"
 #include "core/dtype.h"
+#include "kernels/kernels.h"
 
 namespace pith {
 
@@ -27,7 +29,8 @@ class OutlierRows {
   /// Bytes of `n` numbers apart in a row.
   static constexpr size_t row_bytes(size_t n) { return 3 * n; }
   size_t per_row() const { return per_row_; }
-  /// The newest row's: `channels` [n], whose values are taken from `row`.
+  /// The newest row's: `channels` [n], whose values are taken from `row`: the numbers themselves,
+  /// which restore puts back, or what the codes miss of them, which add adds.
   void push(const float* row, const uint16_t* channels) {
     for (size_t i = 0; i < per_row_; ++i) {
       channels_.push_back(static_cast<uint8_t>(channels[i]));
@@ -40,14 +43,49 @@ class OutlierRows {
   }
   /// Puts the numbers of row t where they belong in `row` [D].
   void restore(float* row, size_t t) const {
+    for_row(t, [&](size_t c, float x) { row[c] = x; });
+  }
+  /// For numbers that were pushed as differences.
+  void add(float* row, size_t t) const {
+    for_row(t, [&](size_t c, float x) { row[c] += x; });
+  }
+  struct Scores {
+    float* out;  // [M, ld]
+    size_t ld;
+    const float* q;  // [M, D]
+    size_t queries, dim;
+    float scale;
+  };
+  /// out[m, t] += scale times the query's products with the numbers of rows first + t.
+  void add_scores(const Kernels& kernels, const Scores& s, size_t first, size_t count) const;
+  /// acc [M, D] += sum_t p[m * ld + t] times the numbers of rows first + t.
+  void add_sums(const Kernels& kernels, float* acc, const float* p, size_t ld, size_t queries,
+                size_t dim, size_t first, size_t count) const;
+  /// f(channel, number) for those of row t.
+  template <class F>
+  void for_row(size_t t, F&& f) const {
     for (size_t i = t * per_row_; i < (t + 1) * per_row_; ++i)
-      row[channels_[i]] = f16_to_f32(values_[i]);
+      f(size_t{channels_[i]}, f16_to_f32(values_[i]));
   }
   size_t payload_bytes() const { return values_.size() * sizeof(uint16_t); }
   size_t metadata_bytes() const { return channels_.size(); }
   size_t allocated_bytes() const { return channels_.capacity_bytes() + values_.capacity_bytes(); }
 
  private:
+  /// Calls f(rows, first, n) for runs of rows as the kernels of sparse rows take them: a channel
+  /// counts as an atom, 16 bits wide.
+  template <class F>
+  void for_runs(size_t first, size_t count, F&& f) const {
+    constexpr size_t kRun = 128;
+    if (per_row_ == 0) return;
+    std::vector<uint16_t> wide(kRun * per_row_);
+    for (size_t t = first; t < first + count; t += kRun) {
+      const size_t n = std::min(kRun, first + count - t);
+      std::copy_n(channels_.data() + t * per_row_, n * per_row_, wide.data());
+      f(SparseRows{wide.data(), values_.data() + t * per_row_, per_row_, 1}, t - first, n);
+    }
+  }
+
   size_t per_row_;           // n
   Array<uint8_t> channels_;  // [rows, n]
   Array<uint16_t> values_;   // [rows, n] f16

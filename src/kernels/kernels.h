@@ -1,7 +1,8 @@
 #pragma once
 // The CPU primitives: one table of functions per instruction set, all with the same contract.
 // `scalar` is plain C++ and the oracle of the others. A table is chosen once, when a Context is
-// built; PITH_ISA=scalar|avx2|avx512 forces one.
+// built; PITH_ISA=scalar|avx2|avx512|avx512_vnni
+// forces one.
 
 #include <cstddef>
 #include <cstdint>
@@ -50,6 +51,16 @@ struct CodeSides {
 /// Whether dot_codes and add_codes take rows of this head_dim.
 constexpr bool codes_attend(size_t dim) { return dim % 32 == 0 && dim <= 512; }
 
+/// Rows of b-bit codes that name levels of a table: channel c of a row begins at its bit c b, the
+/// lowest first. 4 bytes past the last row are readable.
+struct LevelRows {
+  const uint8_t* codes = nullptr;  // [T, stride], D b / 8 bytes of each
+  int bits = 4;                    ///< b: 1 to 4
+  size_t dim = 0;                  // D, a multiple of 16
+  size_t stride = 0;               ///< bytes from row to row
+  const float* levels = nullptr;   // [2^b]
+};
+
 /// Atoms of a dictionary as f16, in two tables: atom n is row n of `first` while n < split, else
 /// row n - split of `second`.
 struct AtomRows {
@@ -63,13 +74,13 @@ struct AtomRows {
 struct SparseRows {
   const uint16_t* indices = nullptr;       // [T, chunks, pairs]
   const uint16_t* coefficients = nullptr;  // [T, chunks, pairs] f16
-  size_t pairs = 0, chunks = 1;            // at most kMaxPairs together
+  size_t pairs = 0, chunks = 1;            // at most 4 kMaxPairs together
 
   static constexpr size_t kMaxPairs = 64;
 };
 
 struct Kernels {
-  const char* isa;       ///< "scalar", "avx2" or "avx512"
+  const char* isa;       ///< "scalar", "avx2", "avx512" or "avx512_vnni"
   const char* (*ran)();  ///< the instruction set that the function itself was compiled for
 
   /// out[n] <- in[n], widened or rounded to nearest even.
@@ -90,7 +101,8 @@ struct Kernels {
   void (*unpack_channels)(float* out, const CodeRows& rows, const float* scale, const float* low,
                           size_t count);
   /// dot_rows and add_rows straight from codes in token form, if codes_attend(D). In dot_codes
-  /// sides without numbers are allowed: the codes themselves are the rows.
+  /// sides without numbers are allowed: the codes themselves are the rows. avx512_vnni rounds q to
+  /// 2^-16 of its largest number, and 64 rows' p times scale to 2^-16 of the largest.
   void (*dot_codes)(float* out, size_t ld, const float* q, size_t queries, const CodeRows& rows,
                     const CodeSides& sides, size_t count, float scale);
   void (*add_codes)(float* acc, const float* p, size_t ld, size_t queries, const CodeRows& rows,
@@ -100,6 +112,13 @@ struct Kernels {
   /// bytes each, `stride` bytes apart, bits a multiple of 16; 8 bytes past the last are readable.
   void (*sum_set_bits)(float* out, size_t ld, const float* sketch, size_t queries,
                        const uint8_t* rows, size_t stride, size_t bits, size_t count);
+  /// dot_rows, add_rows and unpack_channels of levels; the first two if codes_attend(D).
+  void (*dot_levels)(float* out, size_t ld, const float* q, size_t queries, const LevelRows& rows,
+                     size_t count, float scale);
+  void (*add_levels)(float* acc, const float* p, size_t ld, size_t queries, const LevelRows& rows,
+                     size_t count);
+  void (*unpack_levels)(float* out, const LevelRows& rows, const float* scale, const float* low,
+                        size_t count);
   /// x [n] <- H x in place, n a power of two: the orthonormal Walsh-Hadamard transform.
   void (*hadamard)(float* x, size_t n);
 
@@ -144,6 +163,8 @@ struct Kernels {
   void (*silu_mul)(float* gate, const float* up, size_t n);
   /// Rotates pairs (x[i], x[i + n/2]) by the angles whose cosines and sines are given, [n/2] each.
   void (*rotate)(float* x, const float* cos, const float* sin, size_t n);
+  /// The same by the sum of two angles, whose cosines and sines are [2, n/2] numbers each.
+  void (*rotate_by_two)(float* x, const float* far, const float* near, size_t n);
 };
 
 /// Returns the table named `isa`; "" picks the best that this CPU runs (or PITH_ISA's).

@@ -36,11 +36,12 @@ Rope::Rope(size_t head_dim, double theta, const RopeScaling& scaling) {
     inv_freq_.push_back(scaled(std::pow(theta, -exponent), scaling));
   }
   for (int64_t j = 0; j < kSteps; ++j) {
-    for (double w : inv_freq_) {
-      step_cos_.push_back(static_cast<float>(std::cos(static_cast<double>(j) * w)));
-      step_sin_.push_back(static_cast<float>(std::sin(static_cast<double>(j) * w)));
+    for (double w : inv_freq_)
+      step_.push_back(static_cast<float>(std::cos(static_cast<double>(j) * w)));
+    for (double w : inv_freq_)
+      step_.push_back(static_cast<float>(std::sin(static_cast<double>(j) * w)));
+    for (double w : inv_freq_)
       block_.push_back(std::polar(1.0, static_cast<double>(j * kSteps) * w));
-    }
   }
 }
 
@@ -60,15 +61,9 @@ void Rope::rotate(const Kernels& kernels, float* x, int64_t positions) const {
 }
 
 RopeCursor::RopeCursor(const Rope& rope)
-    : rope_(&rope),
-      far_turn_(rope.inv_freq_.size()),
-      near_cos_(rope.inv_freq_.size()),
-      near_sin_(rope.inv_freq_.size()),
-      cos_(rope.inv_freq_.size()),
-      sin_(rope.inv_freq_.size()) {}
+    : rope_(&rope), far_turn_(rope.inv_freq_.size()), near_turn_(2 * rope.inv_freq_.size()) {}
 
-void RopeCursor::angles(float* cos, float* sin, int64_t position) {
-  if (position < 0) return rope_->angles(cos, sin, position);
+const float* RopeCursor::approach(int64_t position) {
   const size_t half = rope_->inv_freq_.size();
   if (const int64_t far = position / kFar; far != far_) {
     for (size_t i = 0; i < half; ++i)
@@ -77,20 +72,26 @@ void RopeCursor::angles(float* cos, float* sin, int64_t position) {
     near_ = -1;
   }
   if (const int64_t near = position / kSteps; near != near_) {
-    const std::complex<double>* block = rope_->block_.data() + (near % kSteps) * half;
+    const std::complex<double>* block =
+        rope_->block_.data() + static_cast<size_t>(near % kSteps) * half;
     for (size_t i = 0; i < half; ++i) {
       const double ar = far_turn_[i].real(), ai = far_turn_[i].imag();
       const double br = block[i].real(), bi = block[i].imag();
-      near_cos_[i] = static_cast<float>(ar * br - ai * bi);
-      near_sin_[i] = static_cast<float>(ar * bi + ai * br);
+      near_turn_[i] = static_cast<float>(ar * br - ai * bi);
+      near_turn_[half + i] = static_cast<float>(ar * bi + ai * br);
     }
     near_ = near;
   }
-  const float* step_cos = rope_->step_cos_.data() + (position % kSteps) * half;
-  const float* step_sin = rope_->step_sin_.data() + (position % kSteps) * half;
+  return rope_->step_.data() + static_cast<size_t>(position % kSteps) * 2 * half;
+}
+
+void RopeCursor::angles(float* cos, float* sin, int64_t position) {
+  if (position < 0) return rope_->angles(cos, sin, position);
+  const size_t half = rope_->inv_freq_.size();
+  const float *step = approach(position), *near = near_turn_.data();
   for (size_t i = 0; i < half; ++i) {
-    cos[i] = near_cos_[i] * step_cos[i] - near_sin_[i] * step_sin[i];
-    sin[i] = near_cos_[i] * step_sin[i] + near_sin_[i] * step_cos[i];
+    cos[i] = near[i] * step[i] - near[half + i] * step[half + i];
+    sin[i] = near[i] * step[half + i] + near[half + i] * step[i];
   }
 }
 
@@ -98,9 +99,14 @@ void RopeCursor::rotate_rows(const Kernels& kernels, float* x, const uint32_t* p
                              int64_t first_position, size_t count) {
   const size_t dim = rope_->head_dim();
   for (size_t t = 0; t < count; ++t) {
-    angles(cos_.data(), sin_.data(),
-           positions ? int64_t{positions[t]} : first_position + static_cast<int64_t>(t));
-    kernels.rotate(x + t * dim, cos_.data(), sin_.data(), dim);
+    const int64_t position =
+        positions ? int64_t{positions[t]} : first_position + static_cast<int64_t>(t);
+    if (position < 0) {
+      rope_->rotate(kernels, x + t * dim, position);
+      continue;
+    }
+    const float* step = approach(position);
+    kernels.rotate_by_two(x + t * dim, near_turn_.data(), step, dim);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <complex>
 #include <cstdint>
+#include <new>
 #include <vector>
 
 #include "kernels/kernels.h"
@@ -17,6 +18,20 @@ struct RopeScaling {
   float high_freq_factor = 4;
   int64_t original_context = 8192;
   bool linear = false;  ///< "linear": every frequency divided by factor
+};
+
+/// Numbers in whole cache lines: a vector that spans two lines costs two loads.
+template <class T>
+struct LineAllocator {
+  using value_type = T;
+  LineAllocator() = default;
+  template <class U>
+  explicit LineAllocator(const LineAllocator<U>&) {}
+  T* allocate(size_t n) {
+    return static_cast<T*>(::operator new (n * sizeof(T), std::align_val_t{64}));
+  }
+  void deallocate(T* p, size_t) { ::operator delete (p, std::align_val_t{64}); }
+  bool operator==(const LineAllocator&) const { return true; }
 };
 
 class Rope {
@@ -38,8 +53,8 @@ class Rope {
 
   std::vector<double> inv_freq_;  // [D/2]
   // e^(i j w) and e^(i 64 j w) for j < 64: what RopeCursor multiplies instead of calling sin.
-  std::vector<float> step_cos_, step_sin_;   // [64, D/2]
-  std::vector<std::complex<double>> block_;  // [64, D/2]
+  std::vector<float, LineAllocator<float>> step_;  // [64, 2, D/2] cosines, then sines
+  std::vector<std::complex<double>> block_;        // [64, D/2]
 };
 
 /// Angles of many positions that lie near each other, as the rows of a tile do: a position is
@@ -56,11 +71,13 @@ class RopeCursor {
                    int64_t first_position, size_t count);
 
  private:
+  /// Makes near_turn_ that of position / 64 * 64; returns the step from there.
+  const float* approach(int64_t position);
+
   const Rope* rope_;
-  int64_t far_ = -1, near_ = -1;                // a and 64 a + b of what is cached
-  std::vector<std::complex<double>> far_turn_;  // [D/2]
-  std::vector<float> near_cos_, near_sin_;      // [D/2]
-  std::vector<float> cos_, sin_;                // [D/2], of the row at hand
+  int64_t far_ = -1, near_ = -1;                        // a and 64 a + b of what is cached
+  std::vector<std::complex<double>> far_turn_;          // [D/2]
+  std::vector<float, LineAllocator<float>> near_turn_;  // [2, D/2] cosines, then sines
 };
 
 }  // namespace pith

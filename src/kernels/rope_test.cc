@@ -41,6 +41,31 @@ TEST(Rope, CursorAgreesWithAnglesForAnyOrder) {
   }
 }
 
+TEST(Rope, CursorTurnsRowsAsRopeDoesOnEveryInstructionSet) {
+  for (size_t dim : {16, 64, 80, 128}) {
+    const Rope rope(dim, 10000.0);
+    const std::vector<uint32_t> positions = {0, 1, 64, 127, 4096, 5000, 3, 130000};
+    std::vector<float> x(positions.size() * dim);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(3 * i + 1));
+    for (std::string_view isa : available_isas()) {
+      RopeCursor cursor(rope);
+      auto named = x, counted = x;
+      cursor.rotate_rows(kernels_for(isa), named.data(), positions.data(), 0, positions.size());
+      cursor.rotate_rows(kernels_for(isa), counted.data(), nullptr, -2, positions.size());
+      for (size_t t = 0; t < positions.size(); ++t) {
+        auto expected = x;
+        rope.rotate(kernels_for("scalar"), expected.data() + t * dim, positions[t]);
+        for (size_t c = t * dim; c < (t + 1) * dim; ++c)
+          ASSERT_NEAR(named[c], expected[c], 1e-6) << isa << " d" << dim << " row " << t;
+        expected = x;
+        rope.rotate(kernels_for("scalar"), expected.data() + t * dim, static_cast<int64_t>(t) - 2);
+        for (size_t c = t * dim; c < (t + 1) * dim; ++c)
+          ASSERT_NEAR(counted[c], expected[c], 1e-6) << isa << " d" << dim << " row " << t;
+      }
+    }
+  }
+}
+
 TEST(Rope, ScalesLongWavelengthsAsLlama3) {
   const RopeScaling scaling{
       .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_context = 8192};

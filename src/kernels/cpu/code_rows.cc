@@ -19,7 +19,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 constexpr size_t kGroup = 32;                        // channels that share a scale
-constexpr size_t kMaxDim = 512;                      // of rows that these kernels take
+constexpr size_t kMaxDim = kMaxSideDim;              // of rows that these kernels take
 constexpr size_t kBlock = kWordRows;                 // rows at a time
 constexpr size_t kQueries = kManyRegisters ? 4 : 2;  // of one register block
 constexpr size_t kPair = 2;                          // vectors of rows of one register block
@@ -56,27 +56,6 @@ class Numbers {
   static constexpr int kMask = (1 << kBits) - 1, kHalf = 1 << (kBits - 1);
   static constexpr bool kTable = size_t{1} << kBits <= kLanes;
   Vec table_;
-};
-
-/// Scales of a block of rows, transposed: two f16 numbers of a row a word.
-struct Sides {
-  alignas(64) int32_t words[kMaxDim / kGroup * kBlock];
-
-  void fill(const CodeSides& sides, size_t first, size_t groups, size_t n) {
-    const size_t numbers = groups * (sides.minima ? 2 : 1);
-    transpose_words(words, reinterpret_cast<const uint8_t*>(sides.numbers + first * numbers),
-                    2 * numbers, (numbers + 1) / 2, n);
-  }
-  /// Number i of rows [row, row + kLanes), widened.
-  HWY_INLINE Vec at(size_t i, size_t row) const {
-    const I32 d;
-    const hn::Rebind<uint32_t, F32> unsigned_words;
-    const hn::Rebind<uint16_t, F32> narrow;
-    const hn::Rebind<hwy::float16_t, F32> half;
-    auto v = hn::BitCast(unsigned_words, hn::Load(d, words + i / 2 * kBlock + row));
-    v = i % 2 ? hn::ShiftRight<16>(v) : hn::And(v, hn::Set(unsigned_words, 0xFFFF));
-    return hn::PromoteTo(F32(), hn::BitCast(half, hn::TruncateTo(narrow, v)));
-  }
 };
 
 /// A block of rows, transposed.
@@ -202,16 +181,6 @@ void dot_all(float* out, size_t ld, const float* q, size_t queries, const CodeRo
   for (; m < queries; ++m)
     dot_many<kBits, kSigned, 1>(out + m * ld, ld, q + m * rows.dim, rows, sides, count, scale);
 }
-
-/// Runs `call` with the code's width as kBits, and kSigned if codes have scales but no minima.
-#define PITH_VISIT_CODES(bits, is_signed, call) \
-  if (is_signed) {                              \
-    constexpr bool kSigned = true;              \
-    PITH_VISIT_BITS(bits, call)                 \
-  } else {                                      \
-    constexpr bool kSigned = false;             \
-    PITH_VISIT_BITS(bits, call)                 \
-  }
 
 void dot_codes(float* out, size_t ld, const float* q, size_t queries, const CodeRows& rows,
                const CodeSides& sides, size_t count, float scale) {

@@ -173,6 +173,36 @@ void rotate(float* HWY_RESTRICT x, const float* HWY_RESTRICT cos, const float* H
   }
 }
 
+/// The pairs of one vector, or of its first `left` lanes.
+template <bool kPart>
+HWY_INLINE void rotate_pairs(float* x, float* y, const float* far, const float* near, size_t half,
+                             size_t left) {
+  const auto get = [left](const float* p) {
+    const F32 d;
+    return kPart ? load_part(p, left) : hn::LoadU(d, p);
+  };
+  const auto put = [left](float* p, Vec v) {
+    const F32 d;
+    if constexpr (kPart)
+      store_part(p, v, left);
+    else
+      hn::StoreU(v, d, p);
+  };
+  const Vec c0 = get(far), s0 = get(far + half), c1 = get(near), s1 = get(near + half);
+  const Vec c = hn::NegMulAdd(s0, s1, hn::Mul(c0, c1)), s = hn::MulAdd(s0, c1, hn::Mul(c0, s1));
+  const Vec a = get(x), b = get(y);
+  put(x, hn::NegMulAdd(b, s, hn::Mul(a, c)));
+  put(y, hn::MulAdd(a, s, hn::Mul(b, c)));
+}
+
+void rotate_by_two(float* x, const float* far, const float* near, size_t n) {
+  const size_t half = n / 2;
+  size_t i = 0;
+  for (; i + kLanes <= half; i += kLanes)
+    rotate_pairs<false>(x + i, x + half + i, far + i, near + i, half, kLanes);
+  if (i < half) rotate_pairs<true>(x + i, x + half + i, far + i, near + i, half, half - i);
+}
+
 }  // namespace
 
 void fill_elementwise(Kernels& table) {
@@ -187,6 +217,7 @@ void fill_elementwise(Kernels& table) {
   table.rms_norm = rms_norm;
   table.silu_mul = silu_mul;
   table.rotate = rotate;
+  table.rotate_by_two = rotate_by_two;
 }
 
 }  // namespace HWY_NAMESPACE

@@ -89,7 +89,7 @@ struct Matmul::State {
         engine(dnnl::engine::kind::cpu, 0),
         x(c.memory, MemoryKind::kScratch),
         x_bf16(c.memory, MemoryKind::kScratch) {
-    has_bf16 = std::string_view(c.kernels.isa) == "avx512" &&
+    has_bf16 = std::string_view(c.kernels.isa).starts_with("avx512") &&
                dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_bf16;
     for (int w = 0; w < c.pool.size(); ++w) {
       workers.push_back({.row = {c.memory, MemoryKind::kScratch},

@@ -128,6 +128,17 @@ void rotate(float* x, const float* cos, const float* sin, size_t n) {
   }
 }
 
+void rotate_by_two(float* x, const float* far, const float* near, size_t n) {
+  const size_t half = n / 2;
+  for (size_t i = 0; i < half; ++i) {
+    const float cos = far[i] * near[i] - far[half + i] * near[half + i];
+    const float sin = far[i] * near[half + i] + far[half + i] * near[i];
+    const float a = x[i], b = x[i + half];
+    x[i] = a * cos - b * sin;
+    x[i + half] = b * cos + a * sin;
+  }
+}
+
 /// Calls f(channel, code) for every channel of row t.
 template <class F>
 void each_code(const CodeRows& rows, size_t t, F f) {
@@ -239,6 +250,9 @@ Kernels scalar_kernels() {
           .dot_codes = dot_codes,
           .add_codes = add_codes,
           .sum_set_bits = sum_set_bits,
+          .dot_levels = levels_scalar::dot_levels,
+          .add_levels = levels_scalar::add_levels,
+          .unpack_levels = levels_scalar::unpack_levels,
           .hadamard = hadamard,
           .add_find_largest = sparse_scalar::add_find_largest,
           .sum_atoms = sparse_scalar::sum_atoms,
@@ -256,7 +270,8 @@ Kernels scalar_kernels() {
           .matvec = matvec,
           .rms_norm = rms_norm,
           .silu_mul = silu_mul,
-          .rotate = rotate};
+          .rotate = rotate,
+          .rotate_by_two = rotate_by_two};
 }
 
 }  // namespace pith

@@ -69,7 +69,20 @@ HWY_INLINE void widen(float* HWY_RESTRICT out, const uint16_t* HWY_RESTRICT in, 
   if (i < n) hn::StoreU(load_widened_part<DType::kF16>(in + i, n - i), d, out + i);
 }
 
-constexpr size_t kCoefficientRoom = SparseRows::kMaxPairs + kLanes;
+// Coefficients are widened for several rows at once: those of one seldom fill a vector.
+constexpr size_t kBulk = 8 * SparseRows::kMaxPairs;
+
+/// Calls f(row, coefficients of it) for rows of `pairs` coefficients.
+template <class F>
+HWY_INLINE void for_coefficients(const uint16_t* from, size_t pairs, size_t count, const F& f) {
+  float wide[kBulk + kLanes];
+  const size_t step = kBulk / pairs;
+  for (size_t t = 0; t < count; t += step) {
+    const size_t n = count - t < step ? count - t : step;
+    widen(wide, from + t * pairs, n * pairs);
+    for (size_t i = 0; i < n; ++i) f(t + i, wide + i * pairs);
+  }
+}
 
 /// V vectors of one chunk from column `column` on.
 template <size_t V>
@@ -78,7 +91,7 @@ HWY_INLINE void sum_columns(float* HWY_RESTRICT out, const uint16_t* HWY_RESTRIC
                             const AtomRows& atoms, size_t column) {
   const F32 d;
   Vec sums[V];
-  HWY_UNROLL(4)
+  HWY_UNROLL(8)
   for (size_t v = 0; v < V; ++v) sums[v] = hn::Zero(d);
   for (size_t i = 0; i < pairs; ++i) {
     const size_t n = indices[i];
@@ -86,25 +99,27 @@ HWY_INLINE void sum_columns(float* HWY_RESTRICT out, const uint16_t* HWY_RESTRIC
     const uint16_t* table = first ? atoms.first : atoms.second;
     const uint16_t* x = table + (first ? n : n - atoms.split) * atoms.dim + column;
     const Vec factor = hn::Set(d, coefficients[i]);
-    HWY_UNROLL(4)
+    HWY_UNROLL(8)
     for (size_t v = 0; v < V; ++v)
       sums[v] = hn::MulAdd(factor, load_widened<DType::kF16>(x + v * kLanes), sums[v]);
   }
-  HWY_UNROLL(4)
+  HWY_UNROLL(8)
   for (size_t v = 0; v < V; ++v) hn::StoreU(sums[v], d, out + column + v * kLanes);
 }
 
 void sum_atoms(float* out, const SparseRows& rows, const AtomRows& atoms, size_t count) {
-  for (size_t r = 0; r < count * rows.chunks; ++r, out += atoms.dim) {
+  const auto sum_chunk = [&](size_t r, const float* coefficients) {
     const uint16_t* indices = rows.indices + r * rows.pairs;
-    float coefficients[kCoefficientRoom];
-    widen(coefficients, rows.coefficients + r * rows.pairs, rows.pairs);
+    float* to = out + r * atoms.dim;
     size_t c = 0;
+    for (; c + 8 * kLanes <= atoms.dim; c += 8 * kLanes)
+      sum_columns<8>(to, indices, coefficients, rows.pairs, atoms, c);
     for (; c + 4 * kLanes <= atoms.dim; c += 4 * kLanes)
-      sum_columns<4>(out, indices, coefficients, rows.pairs, atoms, c);
+      sum_columns<4>(to, indices, coefficients, rows.pairs, atoms, c);
     for (; c < atoms.dim; c += kLanes)
-      sum_columns<1>(out, indices, coefficients, rows.pairs, atoms, c);
-  }
+      sum_columns<1>(to, indices, coefficients, rows.pairs, atoms, c);
+  };
+  for_coefficients(rows.coefficients, rows.pairs, count * rows.chunks, sum_chunk);
 }
 
 /// Four queries, or fewer (kPart), from query m on.
@@ -121,10 +136,8 @@ HWY_INLINE void dots_of(float* out, size_t ld, const float* HWY_RESTRICT dots, s
                         size_t n) {
   const Four d;
   const size_t all = rows.chunks * rows.pairs;
-  const uint16_t* indices = rows.indices;
-  for (size_t t = 0; t < count; ++t, indices += all) {
-    float coefficients[kCoefficientRoom];
-    widen(coefficients, rows.coefficients + t * all, all);
+  for_coefficients(rows.coefficients, all, count, [&](size_t t, const float* coefficients) {
+    const uint16_t* indices = rows.indices + t * all;
     auto sum = hn::Zero(d);
     for (size_t j = 0; j < rows.chunks; ++j)
       for (size_t i = j * rows.pairs; i < (j + 1) * rows.pairs; ++i)
@@ -133,7 +146,7 @@ HWY_INLINE void dots_of(float* out, size_t ld, const float* HWY_RESTRICT dots, s
     float four[4];
     hn::StoreU(hn::Mul(sum, hn::Set(d, scale)), d, four);
     for (size_t m = 0; m < n; ++m) out[m * ld + t] = four[m];
-  }
+  });
 }
 
 void sparse_dots(float* out, size_t ld, const float* dots, size_t atoms, size_t queries,
@@ -151,10 +164,8 @@ HWY_INLINE void add_for(float* HWY_RESTRICT sums, size_t atoms, const float* HWY
   const Four d;
   const auto mask = hn::FirstN(d, n);
   const size_t all = rows.chunks * rows.pairs;
-  const uint16_t* indices = rows.indices;
-  for (size_t t = 0; t < count; ++t, indices += all) {
-    float coefficients[kCoefficientRoom];
-    widen(coefficients, rows.coefficients + t * all, all);
+  for_coefficients(rows.coefficients, all, count, [&](size_t t, const float* coefficients) {
+    const uint16_t* indices = rows.indices + t * all;
     float four[4] = {};
     for (size_t m = 0; m < n; ++m) four[m] = p[m * ld + t];
     const auto weights = hn::LoadU(d, four);
@@ -168,7 +179,7 @@ HWY_INLINE void add_for(float* HWY_RESTRICT sums, size_t atoms, const float* HWY
         else
           hn::StoreU(sum, d, at);
       }
-  }
+  });
 }
 
 void add_coefficients(float* sums, size_t atoms, const float* p, size_t ld, size_t queries,

@@ -16,11 +16,15 @@ namespace pith {
   void fill_code_rows(Kernels& table);   \
   void fill_sign_rows(Kernels& table);   \
   void fill_sparse(Kernels& table);      \
+  void fill_level_rows(Kernels& table);  \
   }
 
 #if defined(__x86_64__)
 PITH_DECLARE_FILLS(N_AVX2)
 PITH_DECLARE_FILLS(N_AVX3)
+namespace N_AVX3_DL {
+void fill_code_rows(Kernels& table);
+}
 #endif
 
 /// rms_norm of a row whose squares overflow f32 (numbers beyond 10^19): the sum is formed in
@@ -36,6 +40,16 @@ void sparse_dots(float* out, size_t ld, const float* dots, size_t atoms, size_t 
 void add_coefficients(float* sums, size_t atoms, const float* p, size_t ld, size_t queries,
                       const SparseRows& rows, size_t count);
 }  // namespace sparse_scalar
+
+/// The twins of level_rows.cc, too.
+namespace levels_scalar {
+void dot_levels(float* out, size_t ld, const float* q, size_t queries, const LevelRows& rows,
+                size_t count, float scale);
+void add_levels(float* acc, const float* p, size_t ld, size_t queries, const LevelRows& rows,
+                size_t count);
+void unpack_levels(float* out, const LevelRows& rows, const float* scale, const float* low,
+                   size_t count);
+}  // namespace levels_scalar
 
 /// Plain C++, the oracle of the others.
 Kernels scalar_kernels();

@@ -5,12 +5,19 @@
 #ifndef PITH_KERNELS_CPU_TARGETS_H_
 #define PITH_KERNELS_CPU_TARGETS_H_
 
+// A file that defines PITH_VNNI_TARGET is compiled for AVX-512 with byte products alone.
+#ifdef PITH_VNNI_TARGET
+#define HWY_WANT_AVX3_DL
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX2 | HWY_AVX3)
+#define PITH_SIMD_TARGET (HWY_TARGET == HWY_AVX3_DL)
+#else
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 
 #if defined(__x86_64__)
 #define PITH_SIMD_TARGET (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3)
 #else
 #define PITH_SIMD_TARGET (HWY_TARGET == HWY_STATIC_TARGET)
+#endif
 #endif
 
 #endif  // PITH_KERNELS_CPU_TARGETS_H_

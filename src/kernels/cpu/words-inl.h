@@ -43,6 +43,18 @@ inline void transpose_words(int32_t* HWY_RESTRICT words, const uint8_t* HWY_REST
   const I32 d;
   const hn::Repartition<int64_t, I32> pairs;
   for (size_t t = 0; t < n; t += kLanes) {
+    // Scales of D 64 and 128 are rows of one and two words, without anything between them.
+    const auto* near = reinterpret_cast<const int32_t*>(first + t * stride);
+    if (t + kLanes <= n && count == 1 && stride == 4) {
+      hn::Store(hn::LoadU(d, near), d, words + t);
+      continue;
+    }
+    if (t + kLanes <= n && count == 2 && stride == 8) {
+      const Words low = hn::LoadU(d, near), high = hn::LoadU(d, near + kLanes);
+      hn::Store(hn::ConcatEven(d, high, low), d, words + t);
+      hn::Store(hn::ConcatOdd(d, high, low), d, words + kWordRows + t);
+      continue;
+    }
     const uint8_t* rows[kLanes];
     for (size_t r = 0; r < kLanes; ++r) rows[r] = first + (t + r < n ? t + r : n - 1) * stride;
     int32_t* to = words + t;
@@ -66,6 +78,39 @@ inline void transpose_words(int32_t* HWY_RESTRICT words, const uint8_t* HWY_REST
   for (size_t w = 0; w < count; ++w)
     hn::Store(hn::Zero(d), d, words + w * kWordRows + (n + kLanes - 1) / kLanes * kLanes);
 }
+
+inline constexpr size_t kMaxSideDim = 512;  // head_dim of rows with sides
+
+/// Scales of a block of rows, transposed: two f16 numbers of a row a word.
+struct Sides {
+  alignas(64) int32_t words[kMaxSideDim / 32 * kWordRows];
+
+  void fill(const CodeSides& sides, size_t first, size_t groups, size_t n) {
+    const size_t numbers = groups * (sides.minima ? 2 : 1);
+    transpose_words(words, reinterpret_cast<const uint8_t*>(sides.numbers + first * numbers),
+                    2 * numbers, (numbers + 1) / 2, n);
+  }
+  /// Number i of rows [row, row + kLanes), widened.
+  HWY_INLINE Vec at(size_t i, size_t row) const {
+    const I32 d;
+    const hn::Rebind<uint32_t, F32> unsigned_words;
+    const hn::Rebind<uint16_t, F32> narrow;
+    const hn::Rebind<hwy::float16_t, F32> half;
+    auto v = hn::BitCast(unsigned_words, hn::Load(d, words + i / 2 * kWordRows + row));
+    v = i % 2 ? hn::ShiftRight<16>(v) : hn::And(v, hn::Set(unsigned_words, 0xFFFF));
+    return hn::PromoteTo(F32(), hn::BitCast(half, hn::TruncateTo(narrow, v)));
+  }
+};
+
+/// Runs `call` with the code's width as kBits, and kSigned if codes have scales but no minima.
+#define PITH_VISIT_CODES(bits, is_signed, call) \
+  if (is_signed) {                              \
+    constexpr bool kSigned = true;              \
+    PITH_VISIT_BITS(bits, call)                 \
+  } else {                                      \
+    constexpr bool kSigned = false;             \
+    PITH_VISIT_BITS(bits, call)                 \
+  }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace pith

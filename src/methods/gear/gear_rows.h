@@ -33,6 +33,14 @@ class GearRows final : public CodedRows {
   void append(const float* x, size_t stride, size_t count) override;
   void keep(std::span<const uint32_t> kept) override;
   void decode(float* out, size_t first, size_t count) const override;
+  size_t prepared_size(size_t queries) const override { return codes_->prepared_size(queries); }
+  void prepare(float* prepared, const float* q, size_t queries) const override {
+    codes_->prepare(prepared, q, queries);
+  }
+  void scores(float* out, size_t ld, const float* q, const float* prepared, size_t queries,
+              size_t first, size_t count, float scale) const override;
+  void accumulate(float* acc, const float* p, size_t ld, size_t queries, size_t first,
+                  size_t count) const override;
   std::unique_ptr<CodedRows> clone() const override { return std::make_unique<GearRows>(*this); }
   size_t payload_bytes() const override {
     return codes_->payload_bytes() + outliers_.payload_bytes() + waiting_.bytes() +
@@ -50,12 +58,18 @@ class GearRows final : public CodedRows {
  private:
   size_t group_end(size_t group) const { return pith::group_end(firsts_, group, codes_->rows()); }
   void code_waiting();
-  void take_outliers(std::vector<float>& x, std::vector<bool>& apart);
+  std::vector<uint16_t> take_outliers(std::vector<float>& x) const;
+  void factor(const std::vector<float>& x, const std::vector<float>& coded,
+              const std::vector<uint16_t>& apart);
+  template <class F>
+  void for_factors(size_t first, size_t end, F&& f) const;
+  /// out [count, D] += the product of coded rows.
+  void add_product(float* out, size_t first, size_t count) const;
 
   GearFormat format_;
   Philox random_;
   std::unique_ptr<CodedRows> codes_;
-  OutlierRows outliers_;    // [coded rows]
+  OutlierRows outliers_;    // [coded rows] what the other parts miss
   WaitingRows waiting_;     // fewer than a group
   Array<uint16_t> left_;    // [coded rows, r] f16
   Array<uint16_t> right_;   // [groups, r, D] f16

@@ -155,6 +155,32 @@ TEST(KvQuant, NumbersAreTheNearestLevelOrKeptApart) {
     }
 }
 
+TEST(KvQuant, SumsOfValuesAreThoseOfTheDecodedRows) {
+  for (const NonUniformFormat& f : formats())
+    for (size_t dim : {64, 80, 96})
+      for (std::string_view isa : available_isas()) {
+        if (f.side == Side::kKeys) continue;
+        const Machine machine{isa};
+        const auto rows = make(machine, f, dim);
+        const size_t count = 170, first = 3, n = count - first, queries = 5;
+        const auto x = rows_of(count, dim, 13), p = test::normals(queries * n, 14);
+        rows->append(x.data(), dim, count);
+        const auto got = decoded(*rows);
+        std::vector<float> sums(queries * dim), out(queries * dim, 1.0f);
+        rows->accumulate(sums.data(), p.data(), n, queries, first, n);
+        rows->finish(out.data(), sums.data(), queries);
+        for (size_t i = 0; i < out.size(); ++i) {
+          double sum = 1, size = 1;
+          for (size_t t = 0; t < n; ++t) {
+            const double term = double{p[i / dim * n + t]} * got[(first + t) * dim + i % dim];
+            sum += term;
+            size += std::abs(term);
+          }
+          ASSERT_NEAR(out[i], sum, 4e-6 * size) << isa << " d" << dim << " bits " << f.bits;
+        }
+      }
+}
+
 TEST(KvQuant, TheCodebookIsAFixedPointOfLloyd) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal;

@@ -12,21 +12,7 @@
 namespace pith {
 namespace {
 
-/// Reads or writes 8 codes of kBits bits at a time: kBits bytes, the first code in the low bits.
-template <int kBits>
-void unpack_levels(float* out, const uint8_t* codes, const float* levels, size_t dim) {
-  for (size_t c = 0; c < dim; c += 8, codes += kBits) {
-    uint32_t word = 0;
-    std::memcpy(&word, codes, kBits);
-    for (size_t i = 0; i < 8; ++i) out[c + i] = levels[word >> (kBits * i) & ((1u << kBits) - 1)];
-  }
-}
-
-void unpack_levels(float* out, const uint8_t* codes, int bits, const float* levels, size_t dim) {
-  if (bits == 2) return unpack_levels<2>(out, codes, levels, dim);
-  if (bits == 3) return unpack_levels<3>(out, codes, levels, dim);
-  return unpack_levels<4>(out, codes, levels, dim);
-}
+constexpr size_t kReadable = 4;  // bytes past the last code
 
 void put_bits(uint8_t* codes, int bits, size_t c, uint32_t code) {
   const size_t at = c * static_cast<size_t>(bits), byte = at / 8, shift = at % 8;
@@ -77,7 +63,7 @@ NonUniformRows::NonUniformRows(const Context& context, const NonUniformFormat& f
       ranges_(context.memory, MemoryKind::kMetadata),
       tables_(context.memory, MemoryKind::kMetadata),
       outliers_(context.memory, format.outliers, request.max_rows) {
-  codes_.set_growth_limit(request.max_rows * format.code_bytes(dim_));
+  codes_.set_growth_limit(request.max_rows * format.code_bytes(dim_) + kReadable);
   ranges_.set_growth_limit(request.max_rows * format.range_bytes() / 2);
 }
 
@@ -140,12 +126,13 @@ void NonUniformRows::code(const float* row, Room& room) {
   for (size_t c = 0; c < dim_; ++c)
     room.codes[c] = codebook_.nearest(in_range(row[c], room.low[c], room.scale[c]));
   if (keys) find_worst(row, room);
-  const size_t before = codes_.size(), bytes = format_.code_bytes(dim_);
-  codes_.resize(before + bytes);
-  std::fill_n(codes_.data() + before, bytes, uint8_t{0});
+  const size_t before = rows_ * format_.code_bytes(dim_), bytes = format_.code_bytes(dim_);
+  codes_.resize(before + bytes + kReadable);
+  std::fill_n(codes_.data() + before, bytes + kReadable, uint8_t{0});
   for (size_t c = 0; c < dim_; ++c)
     put_bits(codes_.data() + before, format_.bits, c, room.codes[c]);
   outliers_.push(row, room.order.data());
+  ++rows_;
 }
 
 /// Keys: each channel's range over the waiting rows leaves out the share of numbers that rows keep
@@ -199,30 +186,70 @@ void NonUniformRows::calibrate() {
 void NonUniformRows::keep(std::span<const uint32_t> kept) {
   // Waiting rows and coded ones never are there together.
   if (!calibrated()) return waiting_.keep(kept, 0);
-  keep_records(codes_, format_.code_bytes(dim_), kept);
+  rows_ = kept.size();
+  keep_records(codes_, format_.code_bytes(dim_), kept, kReadable);
   keep_records(ranges_, format_.range_bytes() / 2, kept);
   outliers_.keep(kept);
 }
 
+LevelRows NonUniformRows::level_rows(size_t first) const {
+  const size_t bytes = format_.code_bytes(dim_);
+  return {codes_.data() + first * bytes, format_.bits, dim_, bytes, codebook_.levels()};
+}
+
 void NonUniformRows::decode(float* out, size_t first, size_t count) const {
   if (!calibrated()) return waiting_.decode(out, first, count);
-  const bool keys = format_.side == Side::kKeys;
-  alignas(64) float low[kMostOutlierDim], scale[kMostOutlierDim];
-  if (keys) {
+  alignas(64) float low[kMostOutlierDim] = {}, scale[kMostOutlierDim];
+  if (format_.side == Side::kKeys) {
     kernels_->to_f32(low, tables_.data(), DType::kF16, dim_);
     kernels_->to_f32(scale, tables_.data() + dim_, DType::kF16, dim_);
-  }
-  for (size_t t = first; t < first + count; ++t, out += dim_) {
-    unpack_levels(out, codes_.data() + t * format_.code_bytes(dim_), format_.bits,
-                  codebook_.levels(), dim_);
-    if (keys) {
-      for (size_t c = 0; c < dim_; ++c) out[c] = low[c] + scale[c] * out[c];
-    } else {
-      const float l = f16_to_f32(ranges_[2 * t]), s = f16_to_f32(ranges_[2 * t + 1]);
-      for (size_t c = 0; c < dim_; ++c) out[c] = l + s * out[c];
+    kernels_->unpack_levels(out, level_rows(first), scale, low, count);
+  } else {
+    std::fill_n(scale, dim_, 1.0f);
+    kernels_->unpack_levels(out, level_rows(first), scale, low, count);
+    for (size_t t = 0; t < count; ++t) {
+      const Sides of = sides(first + t);
+      for (float* x = out + t * dim_; x < out + (t + 1) * dim_; ++x) *x = of.low + of.scale * *x;
     }
-    outliers_.restore(out, t);
   }
+  if (outliers_.per_row() == 0) return;
+  for (size_t t = 0; t < count; ++t) outliers_.restore(out + t * dim_, first + t);
+}
+
+NonUniformRows::Sides NonUniformRows::sides(size_t row) const {
+  return {f16_to_f32(ranges_[2 * row]), f16_to_f32(ranges_[2 * row + 1])};
+}
+
+float NonUniformRows::coded_number(size_t row, size_t channel) const {
+  const size_t bits = static_cast<size_t>(format_.bits), at = channel * bits;
+  uint16_t word;
+  std::memcpy(&word, codes_.data() + row * format_.code_bytes(dim_) + at / 8, sizeof(word));
+  const Sides of = sides(row);
+  return of.low + of.scale * codebook_.levels()[word >> (at % 8) & ((1u << bits) - 1)];
+}
+
+// acc += sum_t p[t] (low[t] + scale[t] levels), then what numbers apart have more than their codes.
+void NonUniformRows::accumulate(float* acc, const float* p, size_t ld, size_t queries, size_t first,
+                                size_t count) const {
+  if (!calibrated() || !codes_attend(dim_) || format_.side == Side::kKeys)
+    return CodedRows::accumulate(acc, p, ld, queries, first, count);
+  std::vector<float> lows(count), scales(count), weights(queries * count), ones(dim_, 1.0f);
+  for (size_t t = 0; t < count; ++t) {
+    const Sides of = sides(first + t);
+    lows[t] = of.low;
+    scales[t] = of.scale;
+  }
+  for (size_t m = 0; m < queries; ++m) {
+    kernels_->multiply(weights.data() + m * count, p + m * ld, scales.data(), count);
+    kernels_->axpy(acc + m * dim_, ones.data(), kernels_->dot(p + m * ld, lows.data(), count),
+                   dim_);
+  }
+  kernels_->add_levels(acc, weights.data(), count, queries, level_rows(first), count);
+  for (size_t t = 0; t < count; ++t)
+    outliers_.for_row(first + t, [&](size_t c, float x) {
+      const float more = x - coded_number(first + t, c);
+      for (size_t m = 0; m < queries; ++m) acc[m * dim_ + c] += p[m * ld + t] * more;
+    });
 }
 
 NonUniformFormat NonUniformCodec::at(size_t dim) const {

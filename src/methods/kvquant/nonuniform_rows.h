@@ -39,11 +39,14 @@ class NonUniformRows final : public CodedRows {
   void append(const float* x, size_t stride, size_t count) override;
   void keep(std::span<const uint32_t> kept) override;
   void decode(float* out, size_t first, size_t count) const override;
+  /// Values: straight from the codes where D is a multiple of 32.
+  void accumulate(float* acc, const float* p, size_t ld, size_t queries, size_t first,
+                  size_t count) const override;
   std::unique_ptr<CodedRows> clone() const override {
     return std::make_unique<NonUniformRows>(*this);
   }
   size_t payload_bytes() const override {
-    return codes_.size() + outliers_.payload_bytes() + waiting_.bytes();
+    return rows_ * format_.code_bytes(dim_) + outliers_.payload_bytes() + waiting_.bytes();
   }
   size_t metadata_bytes() const override {
     return 2 * (ranges_.size() + tables_.size()) + outliers_.metadata_bytes();
@@ -55,18 +58,27 @@ class NonUniformRows final : public CodedRows {
 
  private:
   struct Room;
-  size_t coded_rows() const { return codes_.size() / format_.code_bytes(dim_); }
+  size_t coded_rows() const { return rows_; }
   bool calibrated() const { return codebook_.size() > 0; }
   void choose_ranges(const std::vector<float>& rows, Room& room);
   void calibrate();
   void code(const float* row, Room& room);
   void choose_range(const float* row, Room& room);
   void find_worst(const float* row, Room& room) const;
+  LevelRows level_rows(size_t first) const;
+  /// Of a row of values.
+  struct Sides {
+    float low, scale;
+  };
+  Sides sides(size_t row) const;
+  /// What a value's code says, kept apart or not.
+  float coded_number(size_t row, size_t channel) const;
 
   NonUniformFormat format_;
   Codebook codebook_;
   WaitingRows waiting_;     // until calibrated
-  Array<uint8_t> codes_;    // [coded rows, D b / 8], channel c at bit c b
+  size_t rows_ = 0;         // coded
+  Array<uint8_t> codes_;    // [coded rows, D b / 8], channel c at bit c b; 4 bytes may be read
   Array<uint16_t> ranges_;  // [coded rows, 2] f16 low and scale; values only
   Array<uint16_t> tables_;  // keys: [2, D] f16 lows and scales; then [2^b] f16 levels
   OutlierRows outliers_;

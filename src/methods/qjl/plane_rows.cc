@@ -20,15 +20,13 @@ bool bit(const uint8_t* bits, size_t i) { return bits[i / 8] >> (i % 8) & 1; }
 
 void set_bit(uint8_t* bits, size_t i) { bits[i / 8] |= static_cast<uint8_t>(1u << (i % 8)); }
 
-/// The 8 signs of every byte: adding a plane is 8 multiply-adds a byte, and no shifts.
-struct ByteSigns {
-  float signs[256][8] = {};
-  constexpr ByteSigns() {
-    for (unsigned byte = 0; byte < 256; ++byte)
-      for (unsigned i = 0; i < 8; ++i) signs[byte][i] = byte >> i & 1 ? 1.0f : -1.0f;
-  }
-};
-constexpr ByteSigns kByteSigns;
+/// Puts the code of channel c into a row that was zeroed.
+void put_code(uint8_t* codes, int bits, size_t c, uint32_t code) {
+  for (int i = 0; i < bits; ++i)
+    if (code >> i & 1) set_bit(codes, c * static_cast<size_t>(bits) + static_cast<size_t>(i));
+}
+
+constexpr size_t kTile = 32;  // rows unpacked at a time
 
 /// Sums of `count` vectors x [count, n].
 void sum_rows(float* out, const float* x, size_t n, size_t count) {
@@ -47,6 +45,9 @@ PlaneRows::PlaneRows(const Context& context, const PlaneFormat& format, const Ro
       projection_(std::move(projection)),
       codes_(context.memory, MemoryKind::kPayload),
       norms_(context.memory, MemoryKind::kMetadata) {
+  for (uint32_t code = 0; code < 1u << format.planes; ++code)
+    for (int i = 0; i < format.planes; ++i)
+      levels_[code] += code >> i & 1 ? format.weight(i) : -format.weight(i);
   codes_.set_growth_limit(request.max_rows * format.code_bytes(dim_) + kReadable);
   norms_.set_growth_limit(request.max_rows * format.norms());
 }
@@ -75,13 +76,15 @@ void PlaneRows::code(const float* x, size_t at, std::vector<float>& room) {
   rotate_hadamard(*kernels_, turned, dim_, 1);
   const float deviation = std::sqrt(kernels_->dot(turned, turned, dim_) / static_cast<float>(dim_));
   for (size_t c = 0; c < dim_; ++c) {
-    // Plane by plane the sign of what is left: the nearest sum, for the weights of PlaneFormat.
+    // Sign by sign of what is left: the nearest sum, for the weights of PlaneFormat.
     levels[c] = 0;
+    uint32_t code = 0;
     for (int i = 0; i < format_.planes; ++i) {
       const bool more = turned[c] >= levels[c] * deviation;
       levels[c] += more ? format_.weight(i) : -format_.weight(i);
-      if (more) set_bit(bits, static_cast<size_t>(i) * dim_ + c);
+      code |= static_cast<uint32_t>(more) << i;
     }
+    put_code(bits, format_.planes, c, code);
   }
   // The scale that fits these signs best.
   const float fit = kernels_->dot(turned, levels, dim_) / kernels_->dot(levels, levels, dim_);
@@ -97,28 +100,40 @@ void PlaneRows::code(const float* x, size_t at, std::vector<float>& room) {
     if (sketch[i] >= 0) set_bit(signs, i);
 }
 
-void PlaneRows::read_planes(float* out, size_t row) const {
-  const uint8_t* bits = codes_.data() + row * format_.code_bytes(dim_);
-  const float scale = f16_to_f32(norms_[row * format_.norms()]);
-  std::fill_n(out, dim_, 0.0f);
-  for (int i = 0; i < format_.planes; ++i, bits += dim_ / 8) {
-    const float weight = scale * format_.weight(i);
-    for (size_t byte = 0; byte < dim_ / 8; ++byte) {
-      const float* signs = kByteSigns.signs[bits[byte]];
-      for (size_t j = 0; j < 8; ++j) out[8 * byte + j] += weight * signs[j];
-    }
+LevelRows PlaneRows::level_rows(size_t first) const {
+  const size_t bytes = format_.code_bytes(dim_);
+  return {codes_.data() + first * bytes, format_.planes, dim_, bytes, levels_.data()};
+}
+
+void PlaneRows::read_factors(float* out, size_t norm, float weight, size_t first,
+                             size_t count) const {
+  for (size_t t = 0; t < count; ++t)
+    out[t] = weight * f16_to_f32(norms_[(first + t) * format_.norms() + norm]);
+}
+
+/// Calls f(tile, at, count) for runs of rows as they were turned, without their scales.
+template <class F>
+void PlaneRows::for_tiles(size_t first, size_t count, F&& f) const {
+  const std::vector<float> one(dim_, 1.0f), zero(dim_);
+  std::vector<float> tile(std::min(count, kTile) * dim_);
+  for (size_t t = 0; t < count; t += kTile) {
+    const size_t n = std::min(kTile, count - t);
+    kernels_->unpack_levels(tile.data(), level_rows(first + t), one.data(), zero.data(), n);
+    f(tile.data(), t, n);
   }
 }
 
 void PlaneRows::accumulate(float* acc, const float* p, size_t ld, size_t queries, size_t first,
                            size_t count) const {
-  constexpr size_t kTile = 32;
-  std::vector<float> tile(std::min(count, kTile) * dim_);
-  for (size_t t = 0; t < count; t += kTile) {
-    const size_t n = std::min(kTile, count - t);
-    for (size_t i = 0; i < n; ++i) read_planes(tile.data() + i * dim_, first + t + i);
-    kernels_->add_rows(acc, p + t, ld, queries, {tile.data(), DType::kF32, dim_}, n);
-  }
+  std::vector<float> scales(count), weights(queries * count);
+  read_factors(scales.data(), 0, 1, first, count);
+  for (size_t m = 0; m < queries; ++m)
+    kernels_->multiply(weights.data() + m * count, p + m * ld, scales.data(), count);
+  if (codes_attend(dim_))
+    return kernels_->add_levels(acc, weights.data(), count, queries, level_rows(first), count);
+  for_tiles(first, count, [&](const float* tile, size_t t, size_t n) {
+    kernels_->add_rows(acc, weights.data() + t, count, queries, {tile, DType::kF32, dim_}, n);
+  });
 }
 
 void PlaneRows::finish(float* out, const float* acc, size_t queries) const {
@@ -129,11 +144,14 @@ void PlaneRows::finish(float* out, const float* acc, size_t queries) const {
 
 void PlaneRows::decode(float* out, size_t first, size_t count) const {
   const Projection& s = *projection_;
-  std::vector<float> signs(s.bits());
-  for (size_t t = first; t < first + count; ++t, out += dim_) {
-    read_planes(out, t);
-    rotate_hadamard(*kernels_, out, dim_, 1);
-    if (s.bits() == 0) continue;
+  std::vector<float> signs(s.bits()), scales(count);
+  read_factors(scales.data(), 0, 1, first, count);
+  for_tiles(first, count, [&](const float* tile, size_t t, size_t n) {
+    std::copy_n(tile, n * dim_, out + t * dim_);
+  });
+  for (size_t t = 0; t < count; ++t) kernels_->scale(out + t * dim_, scales[t], dim_);
+  rotate_hadamard(*kernels_, out, dim_, count);
+  for (size_t t = first; s.bits() > 0 && t < first + count; ++t, out += dim_) {
     const uint8_t* bits = codes_.data() + t * format_.code_bytes(dim_) + format_.plane_bytes(dim_);
     for (size_t i = 0; i < s.bits(); ++i) signs[i] = bit(bits, i) ? 1.0f : -1.0f;
     const float factor = s.unbias() * f16_to_f32(norms_[2 * t + 1]) / static_cast<float>(s.bits());
@@ -151,14 +169,12 @@ void PlaneRows::keep(std::span<const uint32_t> kept) {
   keep_records(norms_, format_.norms(), kept);
 }
 
-/// H q [M, D] and the sums of its rows, S q [M, m] and the sums of its rows.
+/// H q [M, D], S q [M, m] and the sums of its rows.
 void PlaneRows::prepare(float* prepared, const float* q, size_t queries) const {
   const size_t bits = projection_->bits();
-  float* turned_sums = prepared + queries * dim_;
-  float* sketch = turned_sums + queries;
+  float* sketch = prepared + queries * dim_;
   std::copy_n(q, queries * dim_, prepared);
   rotate_hadamard(*kernels_, prepared, dim_, queries);
-  sum_rows(turned_sums, prepared, dim_, queries);
   for (size_t m = 0; m < queries; ++m)
     projection_->apply(*kernels_, sketch + m * bits, q + m * dim_);
   sum_rows(sketch + queries * bits, sketch, bits, queries);
@@ -167,29 +183,30 @@ void PlaneRows::prepare(float* prepared, const float* q, size_t queries) const {
 void PlaneRows::scores(float* out, size_t ld, const float*, const float* prepared, size_t queries,
                        size_t first, size_t count, float scale) const {
   const Projection& s = *projection_;
-  const size_t bytes = format_.code_bytes(dim_);
-  const float* turned_sums = prepared + queries * dim_;
-  const float* sketch = turned_sums + queries;
-  const float* sketch_sums = sketch + queries * s.bits();
-  const uint8_t* codes = codes_.data() + first * bytes;
-  std::vector<float> plane(queries * count);
-  for (size_t m = 0; m < queries; ++m) std::fill_n(out + m * ld, count, 0.0f);
-  // Adds weight (2 sum of the set bits' numbers - sum of all), a row's norm times it.
-  const auto add_plane = [&](const float* numbers, const float* sums, size_t bits, size_t from,
-                             float weight, size_t norm) {
-    kernels_->sum_set_bits(plane.data(), count, numbers, queries, codes + from, bytes, bits, count);
-    for (size_t t = 0; t < count; ++t) {
-      const float factor = weight * f16_to_f32(norms_[(first + t) * format_.norms() + norm]);
-      for (size_t m = 0; m < queries; ++m)
-        out[m * ld + t] += factor * (2 * plane[m * count + t] - sums[m]);
-    }
-  };
-  for (int i = 0; i < format_.planes; ++i)
-    add_plane(prepared, turned_sums, dim_, static_cast<size_t>(i) * dim_ / 8,
-              scale * format_.weight(i), 0);
-  if (s.bits() == 0) return;
-  add_plane(sketch, sketch_sums, s.bits(), format_.plane_bytes(dim_),
-            scale * s.unbias() / static_cast<float>(s.bits()), 1);
+  const size_t bits = s.bits();
+  std::vector<float> factors(count);
+  if (codes_attend(dim_)) {
+    kernels_->dot_levels(out, ld, prepared, queries, level_rows(first), count, scale);
+  } else {
+    for_tiles(first, count, [&](const float* tile, size_t t, size_t n) {
+      kernels_->dot_rows(out + t, ld, prepared, queries, {tile, DType::kF32, dim_}, n, scale);
+    });
+  }
+  read_factors(factors.data(), 0, 1, first, count);
+  for (size_t m = 0; m < queries; ++m)
+    for (size_t t = 0; t < count; ++t) out[m * ld + t] *= factors[t];
+  if (bits == 0) return;
+  const float *sketch = prepared + queries * dim_, *sums = sketch + queries * bits;
+  const uint8_t* codes =
+      codes_.data() + first * format_.code_bytes(dim_) + format_.plane_bytes(dim_);
+  std::vector<float> set(queries * count);
+  kernels_->sum_set_bits(set.data(), count, sketch, queries, codes, format_.code_bytes(dim_), bits,
+                         count);
+  read_factors(factors.data(), 1, scale * s.unbias() / static_cast<float>(bits), first, count);
+  // A sum over signs is twice the sum over set bits, less the sum of all.
+  for (size_t m = 0; m < queries; ++m)
+    for (size_t t = 0; t < count; ++t)
+      out[m * ld + t] += factors[t] * (2 * set[m * count + t] - sums[m]);
 }
 
 std::unique_ptr<CodedRows> PlaneCodec::make_rows(const Context& context,

@@ -1,15 +1,17 @@
 #pragma once
-// Rows as planes of signs after a Walsh-Hadamard transform, and QJL's sign bits on what they leave.
+// Rows as sums of signs after a Walsh-Hadamard transform, and QJL's sign bits on what they leave.
 // The transform makes a row's numbers nearly normal; each is then a sum of b signs with fixed
 // weights times the row's scale: +-x0 +-x1 ..., which for b = 1, 2 are the levels of Lloyd and Max
 // for normal numbers and for b = 3, 4 the best evenly spaced ones. With a sketch of m bits the rest
 // r of a key is coded by sign(S r) and |r|, and
 //   <q, planes> + c |r| / m <S q, sign(S r)>
 // is unbiased over S whatever the planes are; its noise follows |r|, not |k|. (TurboQuant, Zandieh
-// et al. 2025, is this with a random rotation.) Every part of a score is a sum over set bits.
-// Bytes a row: (D b + m) / 8 + 2, and 2 with a sketch. Cost: coding D log2 D + m D; scoring a
-// masked addition for 16 bits and query; values D b operations a row.
+// et al. 2025, is this with a random rotation.) The b signs of a number are a code, which names its
+// sum in a table of 2^b levels; the sketch's part of a score is a sum over set bits.
+// Bytes a row: (D b + m) / 8 + 2, and 2 with a sketch. Cost: coding D log2 D + m D; reading a
+// look-up a number, once for all queries, and a multiply-add a query; m / 4 look-ups a query.
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -51,7 +53,7 @@ class PlaneRows final : public CodedRows {
   void keep(std::span<const uint32_t> kept) override;
   void decode(float* out, size_t first, size_t count) const override;
   size_t prepared_size(size_t queries) const override {
-    return queries * (dim_ + projection_->bits() + 2);
+    return queries * (dim_ + projection_->bits() + 1);
   }
   void prepare(float* prepared, const float* q, size_t queries) const override;
   void scores(float* out, size_t ld, const float* q, const float* prepared, size_t queries,
@@ -69,12 +71,16 @@ class PlaneRows final : public CodedRows {
 
  private:
   void code(const float* x, size_t at, std::vector<float>& room);
-  /// out [D] <- the planes of a row, as it was turned.
-  void read_planes(float* out, size_t row) const;
+  LevelRows level_rows(size_t first) const;
+  /// out [count] <- weight times a norm of each row.
+  void read_factors(float* out, size_t norm, float weight, size_t first, size_t count) const;
+  template <class F>
+  void for_tiles(size_t first, size_t count, F&& f) const;
 
   PlaneFormat format_;
   std::shared_ptr<const Projection> projection_;
-  Array<uint8_t> codes_;   // [rows, b planes of D bits, m bits] and 8 bytes that may be read
+  std::array<float, size_t{1} << kMostPlanes> levels_{};  // [2^b], of codes, scale 1
+  Array<uint8_t> codes_;   // [rows, D codes of b bits, m bits] and 8 bytes that may be read
   Array<uint16_t> norms_;  // [rows, 2] f16: scale, and |r| if m > 0
 };
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -15,18 +14,29 @@ namespace {
 
 constexpr size_t kReadable = 8;  // bytes past the last code
 
-/// The `count` channels of largest norm over 32 rows x [32, D], ascending; ties to the lower.
-std::vector<uint16_t> find_outliers(const float* x, size_t dim, size_t count) {
+/// Squares summed over 32 rows x [32, D] by channel.
+std::vector<double> channel_energies(const float* x, size_t dim) {
   std::vector<double> energy(dim);
   for (size_t t = 0; t < kQjlGroup; ++t)
     for (size_t c = 0; c < dim; ++c) energy[c] += double{x[t * dim + c]} * x[t * dim + c];
-  std::vector<uint16_t> order(dim);
+  return energy;
+}
+
+/// The `count` channels of most energy, ascending; ties to the lower.
+std::vector<uint16_t> most_energy(const std::vector<double>& energy, size_t count) {
+  std::vector<uint16_t> order(energy.size());
   std::iota(order.begin(), order.end(), uint16_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](uint16_t a, uint16_t b) { return energy[a] > energy[b]; });
   order.resize(count);
   std::sort(order.begin(), order.end());
   return order;
+}
+
+double energy_left(const std::vector<double>& energy, const uint16_t* apart, size_t count) {
+  double left = std::accumulate(energy.begin(), energy.end(), 0.0);
+  for (size_t i = 0; i < count; ++i) left -= energy[apart[i]];
+  return left;
 }
 
 /// bits <- signs of S x for one vector; `sums` is room for m numbers.
@@ -49,13 +59,12 @@ QjlKeys::QjlKeys(const Context& context, const QjlFormat& format, const RowsRequ
       format_(format),
       tables_(std::move(tables)),
       codes_(context.memory, MemoryKind::kPayload),
-      waiting_(context.memory, MemoryKind::kPayload),
+      waiting_(context.memory, context.kernels, request.dim, kQjlGroup),
       norms_(context.memory, MemoryKind::kMetadata),
       channels_(context.memory, MemoryKind::kMetadata),
       firsts_(context.memory, MemoryKind::kMetadata) {
   codes_.set_growth_limit(request.max_rows * format.code_bytes(dim_) + kReadable);
   norms_.set_growth_limit(request.max_rows * format.norms());
-  waiting_.set_growth_limit(kQjlGroup * dim_);
 }
 
 void QjlKeys::append(const float* x, size_t stride, size_t count) {
@@ -72,14 +81,25 @@ void QjlKeys::append(const float* x, size_t stride, size_t count) {
       code(row, 1);
       continue;
     }
-    const size_t before = waiting_.size();
-    waiting_.resize(before + dim_);
-    kernels_->from_f32(waiting_.data() + before, row, DType::kF16, dim_);
-    if (waiting_rows() < kQjlGroup) continue;
-    kernels_->to_f32(group.data(), waiting_.data(), DType::kF16, kQjlGroup * dim_);
-    waiting_.resize(0);
+    waiting_.push(row);
+    if (waiting_.count() < kQjlGroup) continue;
+    waiting_.decode(group.data(), 0, kQjlGroup);
+    waiting_.clear();
     code(group.data(), kQjlGroup);
   }
+}
+
+// A group keeps the channels of the one before it where that leaves its inliers little more energy,
+// which is what their noise follows: a query is then split and sketched once for many groups.
+std::vector<uint16_t> QjlKeys::choose_outliers(const float* x) const {
+  const size_t count = format_.outliers;
+  const std::vector<double> energy = channel_energies(x, dim_);
+  std::vector<uint16_t> best = most_energy(energy, count);
+  if (firsts_.empty()) return best;
+  const uint16_t* before = channels_.data() + (firsts_.size() - 1) * count;
+  if (energy_left(energy, before, count) <= kQjlSlack * energy_left(energy, best.data(), count))
+    best.assign(before, before + count);
+  return best;
 }
 
 void QjlKeys::code(const float* x, size_t count) {
@@ -89,7 +109,7 @@ void QjlKeys::code(const float* x, size_t count) {
   norms_.resize((before + count) * norms);
   std::vector<uint16_t> outliers;
   if (format_.outliers) {
-    outliers = find_outliers(x, dim_, format_.outliers);
+    outliers = choose_outliers(x);
     firsts_.push_back(static_cast<uint32_t>(before));
     for (uint16_t c : outliers) channels_.push_back(c);
   }
@@ -115,10 +135,7 @@ void QjlKeys::keep(std::span<const uint32_t> kept) {
   keep_groups(firsts_, channels_, format_.outliers, kept, coded);
   keep_records(codes_, format_.code_bytes(dim_), kept.first(stay), kReadable);
   keep_records(norms_, format_.norms(), kept.first(stay));
-  for (size_t i = stay; i < kept.size(); ++i)
-    std::memmove(waiting_.data() + (i - stay) * dim_, waiting_.data() + (kept[i] - coded) * dim_,
-                 2 * dim_);
-  waiting_.resize((kept.size() - stay) * dim_);
+  waiting_.keep(kept.subspan(stay), coded);
 }
 
 void QjlKeys::decode(float* out, size_t first, size_t count) const {
@@ -133,7 +150,7 @@ void QjlKeys::decode(float* out, size_t first, size_t count) const {
   };
   for (size_t t = first; t < first + count; ++t, out += dim_) {
     if (t >= coded) {
-      kernels_->to_f32(out, waiting_.data() + (t - coded) * dim_, DType::kF16, dim_);
+      waiting_.decode(out, t - coded, 1);
       continue;
     }
     const uint8_t* bits = codes_.data() + t * bytes;
@@ -167,10 +184,11 @@ void QjlKeys::prepare(float* prepared, const float* q, size_t queries) const {
 struct QjlKeys::GroupQuery {
   std::vector<float> in, out;          // [M, m], [M, m_out] sketches of the query's two parts
   std::vector<float> in_sum, out_sum;  // [M] of their numbers
-  std::vector<float> extra;            // [M, 32] sums over the outliers' bits
+  std::vector<float> extra;            // [M, kScoreRows] sums over the outliers' bits
   std::vector<float> outlying;         // [M, outliers] numbers of the query
   std::vector<float> columns;          // [outliers, m or m_out] of a projection
-  std::vector<float> norms;            // [32, 1 or 2]
+  std::vector<float> norms;            // [kScoreRows, 1 or 2]
+  std::vector<float> factors;          // [kScoreRows]
 };
 
 namespace {
@@ -191,10 +209,11 @@ void QjlKeys::scores(float* out, size_t ld, const float* q, const float* prepare
   room.outlying.resize(queries * format_.outliers);
   room.columns.resize(format_.outliers * std::max(bits, tables_->out.bits()));
   room.norms.resize(kScoreRows * format_.norms());
+  room.factors.resize(kScoreRows);
   for (size_t t = first; t < end;) {
     if (t >= coded) {
-      kernels_->dot_rows(out + t - first, ld, q, queries,
-                         {waiting_.data() + (t - coded) * dim_, DType::kF16, dim_}, end - t, scale);
+      kernels_->dot_rows(out + t - first, ld, q, queries, waiting_.dense(t - coded), end - t,
+                         scale);
       return;
     }
     size_t stop = std::min(end, coded);
@@ -251,21 +270,24 @@ void QjlKeys::score_rows(float* out, size_t ld, GroupQuery& room, size_t queries
   const uint8_t* codes = codes_.data() + first * bytes;
   kernels_->sum_set_bits(out, ld, room.in.data(), queries, codes, bytes, in.bits(), count);
   kernels_->to_f32(room.norms.data(), norms_.data() + first * norms, DType::kF16, count * norms);
+  // A sum over signs is twice the sum over set bits, less the sum of all.
+  const auto add_signs = [&](float* to, const float* factors, const float* sums, float all) {
+    for (size_t t = 0; t < count; ++t) to[t] = factors[t] * (2 * sums[t] - all);
+  };
+  float* factors = room.factors.data();
   const float in_scale = scale * in.unbias() / static_cast<float>(in.bits());
-  for (size_t m = 0; m < queries; ++m) {
-    float* row = out + m * ld;
-    for (size_t t = 0; t < count; ++t)
-      row[t] = in_scale * room.norms[t * norms] * (2 * row[t] - room.in_sum[m]);
-  }
+  for (size_t t = 0; t < count; ++t) factors[t] = in_scale * room.norms[t * norms];
+  for (size_t m = 0; m < queries; ++m)
+    add_signs(out + m * ld, factors, out + m * ld, room.in_sum[m]);
   if (format_.outliers == 0) return;
   kernels_->sum_set_bits(room.extra.data(), kScoreRows, room.out.data(), queries,
                          codes + in.bits() / 8, bytes, outlying.bits(), count);
   const float out_scale = scale * outlying.unbias() / static_cast<float>(outlying.bits());
+  for (size_t t = 0; t < count; ++t) factors[t] = out_scale * room.norms[t * norms + 1];
   for (size_t m = 0; m < queries; ++m) {
-    float* row = out + m * ld;
-    const float* extra = room.extra.data() + m * kScoreRows;
-    for (size_t t = 0; t < count; ++t)
-      row[t] += out_scale * room.norms[t * norms + 1] * (2 * extra[t] - room.out_sum[m]);
+    float* extra = room.extra.data() + m * kScoreRows;
+    add_signs(extra, factors, extra, room.out_sum[m]);
+    kernels_->add(out + m * ld, extra, count);
   }
 }
 

@@ -3,14 +3,19 @@
 
 #include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "compress/coded_rows.h"
 #include "compress/compaction.h"
+#include "compress/waiting_rows.h"
 #include "methods/qjl/projection.h"
 
 namespace pith {
 
 inline constexpr size_t kQjlGroup = 32;  // rows that share outlying channels
+/// How much more energy a group's inliers may be left with by the channels of the group before: 5%
+/// are 2.5% more noise.
+inline constexpr double kQjlSlack = 1.05;
 
 struct QjlFormat {
   Sketch sketch = Sketch::kOrtho;
@@ -38,7 +43,7 @@ class QjlKeys final : public CodedRows {
   QjlKeys(const Context& context, const QjlFormat& format, const RowsRequest& request,
           std::shared_ptr<const QjlTables> tables);
 
-  size_t rows() const override { return coded_rows() + waiting_rows(); }
+  size_t rows() const override { return coded_rows() + waiting_.count(); }
   void append(const float* x, size_t stride, size_t count) override;
   void keep(std::span<const uint32_t> kept) override;
   /// The linear estimate c |k| / m S^T sign(S k), inliers and outliers each in their channels.
@@ -49,24 +54,29 @@ class QjlKeys final : public CodedRows {
               size_t first, size_t count, float scale) const override;
   std::unique_ptr<CodedRows> clone() const override { return std::make_unique<QjlKeys>(*this); }
   size_t payload_bytes() const override {
-    return coded_rows() * format_.code_bytes(dim_) + waiting_.size() * 2;
+    return coded_rows() * format_.code_bytes(dim_) + waiting_.bytes();
   }
   size_t metadata_bytes() const override {
     return norms_.size() * 2 + channels_.size() * 2 + firsts_.size() * sizeof(uint32_t);
   }
   size_t allocated_bytes() const override {
-    return codes_.capacity_bytes() + waiting_.capacity_bytes() + norms_.capacity_bytes() +
+    return codes_.capacity_bytes() + waiting_.allocated_bytes() + norms_.capacity_bytes() +
            channels_.capacity_bytes() + firsts_.capacity_bytes();
+  }
+  /// The outlying channels of a coded row, ascending.
+  std::span<const uint16_t> outlying_channels(size_t row) const {
+    return {channels_.data() + group_of(firsts_, row) * format_.outliers, format_.outliers};
   }
 
  private:
   size_t group_rows() const { return format_.outliers ? kQjlGroup : 1; }
   size_t coded_rows() const { return norms_.size() / format_.norms(); }
-  size_t waiting_rows() const { return waiting_.size() / dim_; }
   size_t group_end(size_t group) const { return pith::group_end(firsts_, group, coded_rows()); }
   void code(const float* x, size_t count);  // x [count, D]: a whole group, or any rows without one
   /// Where the groups end that follow `group` with the same outlying channels.
   size_t same_channels_end(size_t group) const;
+  /// The outlying channels of a group x [32, D], ascending.
+  std::vector<uint16_t> choose_outliers(const float* x) const;
   struct GroupQuery;
   void split_queries(GroupQuery& room, const float* q, size_t queries, size_t group) const;
   void score_rows(float* out, size_t ld, GroupQuery& room, size_t queries, size_t first,
@@ -75,7 +85,7 @@ class QjlKeys final : public CodedRows {
   QjlFormat format_;
   std::shared_ptr<const QjlTables> tables_;
   Array<uint8_t> codes_;      // [coded rows, (m + m_out) / 8] and 8 bytes that may be read
-  Array<uint16_t> waiting_;   // [< 32, D] f16: rows of a group that is not full
+  WaitingRows waiting_;       // rows of a group that is not full
   Array<uint16_t> norms_;     // [coded rows, 1 or 2] f16: |k|, or inliers' and outliers'
   Array<uint16_t> channels_;  // [groups, outliers]
   Array<uint32_t> firsts_;    // [groups] first row that each group still has

@@ -122,6 +122,32 @@ TEST(Qjl, OutlyingChannelsNeedTheirOwnSketch) {
   EXPECT_LT(std::sqrt(with), 0.5 * std::sqrt(without)) << "at equal bits";
 }
 
+TEST(Qjl, OutlyingChannelsStayUntilOthersAreMuchLarger) {
+  // Groups of equal rows: energies are known. Each is followed by the channels that it must get.
+  const auto flat = [](std::initializer_list<std::pair<size_t, float>> larger) {
+    std::vector<float> x(32 * kDim, 1.0f);
+    for (const auto& [c, value] : larger)
+      for (size_t t = 0; t < 32; ++t) x[t * kDim + c] = value;
+    return x;
+  };
+  const std::vector<std::pair<std::vector<float>, std::vector<uint16_t>>> groups = {
+      {flat({{40, 3}, {7, 3}}), {7, 40}},
+      // Without 7 and 40, 64.3 is left; without 9 and 11, 62: within the slack.
+      {flat({{9, 1.45f}, {11, 1.47f}}), {7, 40}},
+      {flat({{9, 1.7f}, {11, 1.6f}}), {9, 11}},
+      {flat({}), {9, 11}}};
+  const Machine machine;
+  RowsRequest request;
+  request.dim = kDim;
+  const auto rows = QjlCodec({Sketch::kOrtho, 64, 32, 2}).make_rows(machine.context, request);
+  for (const auto& [x, expected] : groups) rows->append(x.data(), kDim, 32);
+  const auto& keys = dynamic_cast<const QjlKeys&>(*rows);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const auto got = keys.outlying_channels(32 * g + 5);
+    EXPECT_EQ(std::vector<uint16_t>(got.begin(), got.end()), groups[g].second) << g;
+  }
+}
+
 TEST(Qjl, PackedSumsAreTheUnpackedOnes) {
   // Whole numbers: every order of summation gives the same f32.
   std::mt19937 random(9);

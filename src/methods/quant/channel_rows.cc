@@ -1,14 +1,8 @@
 #include "methods/quant/channel_rows.h"
 
-#include <fmt/format.h>
-
-#include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "compress/group_code.h"
-#include "core/dtype.h"
-#include "pith/error.h"
 
 namespace pith {
 
@@ -16,33 +10,24 @@ ChannelRows::ChannelRows(const Context& context, int bits, const RowsRequest& re
     : CodedRows(context.kernels, request.dim),
       bits_(bits),
       codes_(context.memory, MemoryKind::kPayload),
-      waiting_(context.memory, MemoryKind::kPayload),
+      waiting_(context.memory, context.kernels, request.dim, kGroupRows),
       scales_(context.memory, MemoryKind::kMetadata),
       firsts_(context.memory, MemoryKind::kMetadata) {
   codes_.set_growth_limit(request.max_rows * row_bytes());
-  waiting_.set_growth_limit(kGroupRows * dim_);
 }
 
 void ChannelRows::append(const float* x, size_t stride, size_t count) {
   for (size_t t = 0; t < count; ++t) {
-    const float* row = x + t * stride;
-    for (size_t c = 0; c < dim_; ++c)
-      if (!(std::fabs(row[c]) <= 65504))
-        throw Error(ErrorCode::kNonFinite,
-                    fmt::format("a key or value of {} does not fit f16, in which rows wait for a "
-                                "group of {}; {}",
-                                row[c], kGroupRows,
-                                std::isfinite(row[c]) ? "use bf16 or f32 rows for this model"
-                                                      : "the model's activations are not finite"));
-    const size_t before = waiting_.size();
-    waiting_.resize(before + dim_);
-    kernels_->from_f32(waiting_.data() + before, row, DType::kF16, dim_);
-    if (waiting_rows() == kGroupRows) code_waiting();
+    waiting_.push(x + t * stride);
+    if (waiting_.count() == kGroupRows) code_waiting();
   }
 }
 
 void ChannelRows::code_waiting() {
   const size_t before = coded_rows(), groups = firsts_.size();
+  std::vector<float> rows(kGroupRows * dim_);
+  waiting_.decode(rows.data(), 0, kGroupRows);
+  waiting_.clear();
   codes_.resize((before + kGroupRows) * row_bytes());
   scales_.resize((groups + 1) * 2 * dim_);
   firsts_.push_back(static_cast<uint32_t>(before));
@@ -51,25 +36,19 @@ void ChannelRows::code_waiting() {
   uint16_t* scales = scales_.data() + groups * 2 * dim_;
   for (size_t c = 0; c < dim_; ++c) {
     float column[kGroupRows];
-    for (size_t t = 0; t < kGroupRows; ++t) column[t] = f16_to_f32(waiting_[t * dim_ + c]);
+    for (size_t t = 0; t < kGroupRows; ++t) column[t] = rows[t * dim_ + c];
     const auto [least, most] = std::minmax_element(column, column + kGroupRows);
     const GroupCode code = choose_code(*least, *most, bits_, scales + c, scales + dim_ + c);
     for (size_t t = 0; t < kGroupRows; ++t)
       put_code(codes + t * row_bytes(), dim_, bits_, c, code(column[t]));
   }
-  waiting_.resize(0);
 }
 
 void ChannelRows::keep(std::span<const uint32_t> kept) {
   const size_t coded = coded_rows();
   const size_t stay = keep_groups(firsts_, scales_, 2 * dim_, kept, coded);
   keep_records(codes_, row_bytes(), kept.first(stay));
-  for (size_t to = stay; to < kept.size(); ++to) {
-    const size_t from = kept[to] - coded, at = to - stay;
-    if (from != at)
-      std::memmove(waiting_.data() + at * dim_, waiting_.data() + from * dim_, 2 * dim_);
-  }
-  waiting_.resize((kept.size() - stay) * dim_);
+  waiting_.keep(kept.subspan(stay), coded);
 }
 
 void ChannelRows::decode(float* out, size_t first, size_t count) const {
@@ -85,9 +64,7 @@ void ChannelRows::decode(float* out, size_t first, size_t count) const {
     out += n * dim_;
     first += n;
   }
-  if (first < end)
-    kernels_->to_f32(out, waiting_.data() + (first - coded) * dim_, DType::kF16,
-                     (end - first) * dim_);
+  if (first < end) waiting_.decode(out, first - coded, end - first);
 }
 
 void ChannelRows::scores(float* out, size_t ld, const float* q, const float* prepared,
@@ -99,9 +76,7 @@ void ChannelRows::scores(float* out, size_t ld, const float* q, const float* pre
   for (size_t g = group_of(firsts_, first), t = first; t < end; ++g) {
     float* to = out + t - first;
     if (t >= coded)
-      return kernels_->dot_rows(to, ld, q, queries,
-                                {waiting_.data() + (t - coded) * dim_, DType::kF16, dim_}, end - t,
-                                scale);
+      return kernels_->dot_rows(to, ld, q, queries, waiting_.dense(t - coded), end - t, scale);
     const size_t n = std::min(end, group_end(g)) - t;
     kernels_->to_f32(wide.data(), scales_.data() + g * 2 * dim_, DType::kF16, 2 * dim_);
     for (size_t m = 0; m < queries; ++m) {

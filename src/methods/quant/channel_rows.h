@@ -8,6 +8,7 @@
 
 #include "compress/coded_rows.h"
 #include "compress/compaction.h"
+#include "compress/waiting_rows.h"
 
 namespace pith {
 
@@ -18,7 +19,7 @@ class ChannelRows final : public CodedRows {
  public:
   ChannelRows(const Context& context, int bits, const RowsRequest& request);
 
-  size_t rows() const override { return coded_rows() + waiting_rows(); }
+  size_t rows() const override { return coded_rows() + waiting_.count(); }
   void append(const float* x, size_t stride, size_t count) override;
   void keep(std::span<const uint32_t> kept) override;
   void decode(float* out, size_t first, size_t count) const override;
@@ -26,27 +27,26 @@ class ChannelRows final : public CodedRows {
   void scores(float* out, size_t ld, const float* q, const float* prepared, size_t queries,
               size_t first, size_t count, float scale) const override;
   std::unique_ptr<CodedRows> clone() const override;
-  size_t payload_bytes() const override { return codes_.size() + waiting_.size() * 2; }
+  size_t payload_bytes() const override { return codes_.size() + waiting_.bytes(); }
   size_t metadata_bytes() const override {
     return scales_.size() * 2 + firsts_.size() * sizeof(uint32_t);
   }
   size_t allocated_bytes() const override {
-    return codes_.capacity_bytes() + waiting_.capacity_bytes() + scales_.capacity_bytes() +
+    return codes_.capacity_bytes() + waiting_.allocated_bytes() + scales_.capacity_bytes() +
            firsts_.capacity_bytes();
   }
 
  private:
   size_t row_bytes() const { return dim_ * static_cast<size_t>(bits_) / 8; }
   size_t coded_rows() const { return codes_.size() / row_bytes(); }
-  size_t waiting_rows() const { return waiting_.size() / dim_; }
   size_t group_end(size_t group) const { return pith::group_end(firsts_, group, coded_rows()); }
   void code_waiting();
 
   int bits_;
-  Array<uint8_t> codes_;     // [coded rows, D b / 8]
-  Array<uint16_t> waiting_;  // [< 32, D] f16, the newest rows
-  Array<uint16_t> scales_;   // [groups, 2, D] f16: scales, then minima
-  Array<uint32_t> firsts_;   // [groups] first row that each group still has
+  Array<uint8_t> codes_;    // [coded rows, D b / 8]
+  WaitingRows waiting_;     // fewer than 32, the newest
+  Array<uint16_t> scales_;  // [groups, 2, D] f16: scales, then minima
+  Array<uint32_t> firsts_;  // [groups] first row that each group still has
 };
 
 class ChannelCodec final : public Codec {

@@ -222,7 +222,7 @@ TEST(Quant, ScoresAndSumsAreThoseOfTheDecodedRows) {
           for (size_t t = 0; t < count; ++t) {
             double score = 0;
             for (size_t c = 0; c < dim; ++c) score += double{q[m * dim + c]} * rows[t * dim + c];
-            ASSERT_NEAR(out[m * count + t], 0.5 * score, 1e-3) << kind.name << rotate;
+            ASSERT_NEAR(out[m * count + t], 0.5 * score, 2e-3) << kind.name << rotate;
           }
         continue;
       }
@@ -235,7 +235,7 @@ TEST(Quant, ScoresAndSumsAreThoseOfTheDecodedRows) {
         for (size_t c = 0; c < dim; ++c) {
           double sum = 0;
           for (size_t t = 0; t < count; ++t) sum += double{p[m * count + t]} * rows[t * dim + c];
-          ASSERT_NEAR(finished[m * dim + c], sum, 1e-3) << kind.name << rotate;
+          ASSERT_NEAR(finished[m * dim + c], sum, 3e-3) << kind.name << rotate;
         }
       }
     }
