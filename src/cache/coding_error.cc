@@ -13,7 +13,9 @@ constexpr size_t kLeastRows = 4;  // sampled rows of a span that speak for it al
 
 double square_of(double x) { return x * x; }
 
-bool is_dense(const CodedRows* rows) { return dynamic_cast<const DenseRowsStore*>(rows) != nullptr; }
+bool is_dense(const CodedRows* rows) {
+  return dynamic_cast<const DenseRowsStore*>(rows) != nullptr;
+}
 
 /// Sums over coded rows of one span and one query.
 struct Held {
@@ -87,8 +89,8 @@ void Coding::sum_span(std::span<Held> held, const Span& span) const {
       cursor.rotate_rows(context_.kernels, rows.data(),
                          span.positions ? span.positions + first : nullptr,
                          span.first_position + static_cast<int64_t>(t), n);
-    context_.kernels.dot_rows(scores.data(), kTile, a_.q, a_.group, {rows.data(), DType::kF32, a_.dim},
-                              n, a_.scale);
+    context_.kernels.dot_rows(scores.data(), kTile, a_.q, a_.group,
+                              {rows.data(), DType::kF32, a_.dim}, n, a_.scale);
     span.values->decode(rows.data(), first, n);
     for (size_t j = 0; j < a_.group; ++j)
       add(held[j], scores.data() + j * kTile, rows.data(), n, j, 1);
@@ -183,12 +185,14 @@ std::vector<CodingError> Coding::run() {
     for (size_t j = 0; j < a_.group; ++j) {
       for (size_t i = 0; i < m; ++i)
         if (sample_.rows[i].span == s)
-          add(held[j], sample_.scores.data() + j * m + i, sample_.values.data() + i * dim, 1, j, -1);
+          add(held[j], sample_.scores.data() + j * m + i, sample_.values.data() + i * dim, 1, j,
+              -1);
       rest[j][s] = std::move(held[j]);
     }
   }
   std::vector<CodingError> errors(a_.group);
-  for (CodingError& e : errors) e = {std::vector<double>(groups_ + 1), std::vector<double>(groups_ + 1)};
+  for (CodingError& e : errors)
+    e = {std::vector<double>(groups_ + 1), std::vector<double>(groups_ + 1)};
   if (all == 0) return errors;
   const auto drawn = [](const auto& row) { return row.group != CodingSample::kNotDrawn; };
   if (m < all && std::count_if(sample_.rows.begin(), sample_.rows.end(), drawn) < 2) return {};

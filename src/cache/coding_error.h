@@ -1,14 +1,14 @@
 #pragma once
 // The error that coded rows bring into an answer, from a sample of the rows as they were.
 //
-// The answer is o = sum p_i v_i over all rows. If coding made row i's score too large by d_i and its
-// value by e_i, o is too large by the sum of p_i (x_i (v_i - o) + (1 - x_i) e_i), x_i = 1 - e^-d_i,
-// divided by the sum of p_i (1 - x_i). For sampled rows that is known. Errors of the others are
-// taken as independent from row to row, since they come from rounding different numbers: means are
-// the sample's of their span, and the squares of what is left add up, sum p_i^2 (X |v_i - o|^2 + E)
-// with the sample's variances X and E. So only the sizes of errors are sampled; who weighs how much
-// is summed over all rows. X is weighted with p: rows that weigh more are often larger, and coded
-// less exactly.
+// The answer is o = sum p_i v_i over all rows. If coding made row i's score too large by d_i and
+// its value by e_i, o is too large by the sum of p_i (x_i (v_i - o) + (1 - x_i) e_i), x_i = 1 -
+// e^-d_i, divided by the sum of p_i (1 - x_i). For sampled rows that is known. Errors of the others
+// are taken as independent from row to row, since they come from rounding different numbers: means
+// are the sample's of their span, and the squares of what is left add up, sum p_i^2 (X |v_i - o|^2
+// + E) with the sample's variances X and E. So only the sizes of errors are sampled; who weighs how
+// much is summed over all rows. X is weighted with p: rows that weigh more are often larger, and
+// coded less exactly.
 //
 // Cost: every coded row is decoded once, for all queries of the group.
 
