@@ -119,6 +119,9 @@ TEST(CudaPolicies, AgreeWithTheCpu) {
                 {"exact+int8", 1e-2},
                 {"exact+int4,window=64", 6e-2},
                 {"exact+kivi(bits=4);layers=0:exact", 1e-2},
+                {"exact+qjl,sink=2,window=40", 5e-2},
+                {"exact+k:qjl(m=256)+v:kivi(bits=2),window=64", 5e-2},
+                {"exact+qjl(outliers=5,m_out=48,sketch=hadamard)", 5e-2},
                 {"streaming_llm(window=60)", 4e-3},
                 {"streaming_llm(window=96)+kivi", 4e-3},
                 {"local(window=37)", 4e-3},
@@ -313,7 +316,12 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact+k:f16+v:bf16", "different types");
   refused(shape, "exact;layers=1:exact+bf16", "one type");
   refused(shape, "exact;heads=1:exact+bf16", "single heads");
-  refused(shape, "exact+qjl", "'qjl'");
+refused(shape, "exact+gear", "'gear'");
+  refused(shape, "exact+qjl(residual=1)", "residual");
+  refused(shape, "exact+qjl(center=64)", "center");
+  refused(shape, "exact+qjl(outliers=0)", "outliers=0");
+  refused(shape, "exact+qjl(m=96)", "m=96");
+  refused(shape, "exact+k:qjl+v:int8", "different codecs");
   refused(shape, "balancekv(mode=stream)", "mode=stream");
   refused(shape, "buzz(T=50,logn=true)", "logn");
   refused(shape, "uniform", "uniform(rate=...)");

@@ -10,7 +10,7 @@
 //
 // Bytes a row at D = 128: KIVI-2 96, int4 144, int8 272; dense 512.
 
-#include "attend/cuda/decode.h"
+#include "attend/cuda/running.cuh"
 #include "kernels/cuda/grouped_layout.h"
 #include "kernels/cuda/mma.cuh"
 
@@ -70,8 +70,19 @@ struct TokenValues {
     return power_of_two(24 - Pairs::unit_bits(u * (D / 16) + t));
   }
 
-  static __device__ void accumulate(float (&acc)[D / 16][4], const char* codes, const char* side,
+  // What a group's channels share, its minima or -2^(b-1) scales, is summed apart and spread over
+  // them once, at the end. With 8 bits codes outweigh it so much that f32 sums would feel it: there
+  // it is spread tile by tile.
+  static constexpr bool kSpreadLate = kBits <= 4;
+  static constexpr float kOffset = kAsymmetric ? 1 : -(1 << (kBits - 1));
+  static __device__ float shift(const float (&low)[4], int t, int j) {
+    if constexpr (!kSpreadLate) return 0;
+    return __shfl_sync(~0u, low[j], t / 2 * 4 + threadIdx.x % 4) * kOffset;
+  }
+
+  static __device__ void accumulate(Running<D>& run, const char* codes, const char* side,
                                     const uint32_t (&p)[2][2]) {
+    float(&acc)[D / 16][4] = run.acc;
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
     uint32_t words[kWords];
     read_words(words, codes);
@@ -101,9 +112,8 @@ struct TokenValues {
         }
       }
     }
-    // Minima (asymmetric), or -2^(b-1) scales: one product with a row for each group, then spread.
+    // Minima (asymmetric), or scales: one product with a row for each group.
     const auto* low = reinterpret_cast<const uint32_t*>(side + (kAsymmetric ? kSideBytes / 2 : 0));
-    float shift[4] = {};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t a[2] = {0, 0};
@@ -111,21 +121,25 @@ struct TokenValues {
         a[0] = low[layout::piece_of((half * 2 + 0) * kGroups + r, c) / 2];
         a[1] = low[layout::piece_of((half * 2 + 1) * kGroups + r, c) / 2];
       }
-      mma<__half>(shift, a[0], 0, a[1], 0, p[half][0], p[half][1]);
+      mma<__half>(run.low, a[0], 0, a[1], 0, p[half][0], p[half][1]);
     }
-    constexpr float kOffset = kAsymmetric ? 1 : -(1 << (kBits - 1));
+    if constexpr (!kSpreadLate) spread(run);
+  }
+
+  static __device__ void spread(Running<D>& run) {
+    constexpr int kTiles = D / 16;
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
+    for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const float x = __shfl_sync(~0u, shift[j], g * 4 + c) * kOffset;
-#pragma unroll
-        for (int t = 2 * g; t < 2 * g + 2; ++t) {
-          acc[t][j] += x * power_of_two(Pairs::unit_bits(t) - 24);
-          acc[t][2 + j] += x * power_of_two(Pairs::unit_bits(kTiles + t) - 24);
-        }
+        const float x =
+            __shfl_sync(~0u, run.low[j], t / 2 * 4 + static_cast<int>(threadIdx.x) % 4) * kOffset;
+        run.acc[t][j] += x * power_of_two(Pairs::unit_bits(t) - 24);
+        run.acc[t][2 + j] += x * power_of_two(Pairs::unit_bits(kTiles + t) - 24);
       }
     }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) run.low[j] = 0;
   }
 };
 
@@ -140,7 +154,7 @@ struct ChannelKeys {
   // units taken out.
   static constexpr int kQueryBytes = kSteps * kWarp * 16;
 
-  static __device__ void prepare(char* to, const float* q, const float*) {  // q [8, D]
+  static __device__ void prepare(char* to, const float* q, const void*) {  // q [8, D]
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
     for (int s = threadIdx.x / kWarp; s < kSteps; s += blockDim.x / kWarp) {
       const float* x = q + r * D + 16 * s + 2 * c;
@@ -209,7 +223,7 @@ struct TokenKeys {
   // codes' offset 2^(b-1) times the group's sum.
   static constexpr int kQueryBytes = kSteps * kWarp * 8 + kGroups * 8 * 4;
 
-  static __device__ void prepare(char* to, const float* q, const float*) {  // q [8, D]
+  static __device__ void prepare(char* to, const float* q, const void*) {  // q [8, D]
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
     auto* offsets = reinterpret_cast<float*>(to + kSteps * kWarp * 8);
     for (int g = threadIdx.x / kWarp; g < kGroups; g += blockDim.x / kWarp) {
@@ -284,6 +298,7 @@ struct GroupedTiles {
       Keys::kCodeBytes + Keys::kSideBytes + Values::kCodeBytes + Values::kSideBytes;
   // Sixteen warps hide latency best; the largest blocks leave room for twelve.
   static constexpr int kWarps = kBlockBytes > 6144 ? 12 : 16;
+  static __device__ constexpr int warps() { return kWarps; }
   static constexpr int kStages = 2;  // a third was measured to cost 3%
   static constexpr int kQueryBytes = Keys::kQueryBytes;
   using Number = __half;
@@ -294,11 +309,14 @@ struct GroupedTiles {
     const char* block;
   };
 
-  static __device__ void prepare(char* to, const float* q, const float* sketch) {
-    Keys::prepare(to, q, sketch);
+  static __device__ void prepare(char* to, const float* q, const void* table) {
+    Keys::prepare(to, q, table);
   }
   static __device__ int channel_of(int t, int u) { return Values::channel_of(t, u); }
   static __device__ float unit(int t, int u) { return Values::unit(t, u); }
+  static __device__ float shift(const float (&low)[4], int t, int j) {
+    return Values::shift(low, t, j);
+  }
 
   static __device__ void fetch(char* to, const DeviceSpan& span, int tile) {
     copy<Keys::kCodeBytes>(to, span.keys, tile);
@@ -311,11 +329,10 @@ struct GroupedTiles {
   static __device__ void scores(float (&s)[2][4], const Tile& tile, const Query& q) {
     Keys::scores(s, tile.block, tile.block + Keys::kCodeBytes, q.shared);
   }
-  template <int tiles>
-  static __device__ void accumulate(float (&acc)[tiles][4], const Tile& tile,
-                                    const uint32_t (&p)[2][2]) {
+  template <int D>
+  static __device__ void accumulate(Running<D>& run, const Tile& tile, const uint32_t (&p)[2][2]) {
     const char* values = tile.block + Keys::kCodeBytes + Keys::kSideBytes;
-    Values::accumulate(acc, values, values + Values::kCodeBytes, p);
+    Values::accumulate(run, values, values + Values::kCodeBytes, p);
   }
 
  private:

@@ -121,6 +121,7 @@ void CodedBody::add_to(Ledger& ledger) const {
     (part % 2 == 0 ? ledger.payload : ledger.metadata) += held;
     ledger.slack += buffers_[part].size() - held;
   }
+  ledger.shared += codec_->shared_bytes();
   ledger.rows_kept += rows() * site_.heads;
 }
 
