@@ -105,7 +105,7 @@ double differing(const Case& c) {
       for (int j = 0; j < pairs; ++j) {
         const Pair got = pair_of(c, codes, t, k * pairs + j);
         const float want = f16_to_float(coefficients[j]);
-        same &= got.atom == indices[j] && std::abs(got.coefficient - want) < 4e-3 + 2e-3 * want;
+        same &= got.atom == indices[j] && std::abs(got.coefficient - want) < 4e-3 + 2e-3 * std::abs(want);
       }
     }
     other += !same;

@@ -222,6 +222,7 @@ __device__ inline void run_coded(Running<D>& run, const DeviceSpan& span,
     }
     start_coded<Codec, D>(span, space, first, end);
   }
+  const typename Codec::Query query = Codec::load_query(space.codec_query());
   int slot = 0;
   for (int t = first; t < end; t += kWarps) {
     wait_for_copies<kStages - 2>();
@@ -230,8 +231,8 @@ __device__ inline void run_coded(Running<D>& run, const DeviceSpan& span,
     const int free_slot = slot == 0 ? kStages - 1 : slot - 1;
     if (ahead < end) Codec::fetch(ring + free_slot * Codec::kBlockBytes, span, ahead);
     commit_copies();
-    attend_tile<Codec, D>(run, span, typename Codec::Tile{ring + slot * Codec::kBlockBytes},
-                          typename Codec::Query{space.codec_query()}, t);
+    attend_tile<Codec, D>(run, span, typename Codec::Tile{ring + slot * Codec::kBlockBytes}, query,
+                          t);
     slot = slot + 1 == kStages ? 0 : slot + 1;
   }
   wait_for_copies<0>();

@@ -166,9 +166,21 @@ struct ChannelKeys {
     }
   }
 
+  struct Query {
+    uint4 steps[kSteps];
+  };
+  static __device__ Query load_query(const char* shared) {
+    Query out;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      out.steps[s] = reinterpret_cast<const uint4*>(shared)[s * kWarp + threadIdx.x % kWarp];
+    }
+    return out;
+  }
+
   static __device__ void scores(float (&out)[2][4], const char* codes, const char* side,
-                                const char* query) {
-    const int lane = threadIdx.x % kWarp, c = lane % 4;
+                                const Query& query) {
+    const int c = threadIdx.x % 4;
     uint32_t words[kWords];
     read_words(words, codes);
     // [step][high] f16 pairs of channels, two steps a piece; the minima after all scales.
@@ -188,7 +200,7 @@ struct ChannelKeys {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int s = 2 * pair + i;
-        const uint4 q = reinterpret_cast<const uint4*>(query)[s * kWarp + lane];
+        const uint4 q = query.steps[s];
         const uint32_t b0 = multiply(q.z, scale_of[i][0]);
         const uint32_t b1 = multiply(q.w, scale_of[i][1]);
 #pragma unroll
@@ -248,10 +260,27 @@ struct TokenKeys {
     }
   }
 
+  struct Query {
+    uint2 steps[kSteps];
+    float2 offsets[kGroups];  // of queries 2c, 2c + 1
+  };
+  static __device__ Query load_query(const char* shared) {
+    const int lane = threadIdx.x % kWarp;
+    Query out;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      out.steps[s] = reinterpret_cast<const uint2*>(shared)[s * kWarp + lane];
+    }
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      out.offsets[g] = reinterpret_cast<const float2*>(shared + kSteps * kWarp * 8)[g * 4 + lane % 4];
+    }
+    return out;
+  }
+
   static __device__ void scores(float (&out)[2][4], const char* codes, const char* side,
-                                const char* query) {
-    const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
-    const auto* offsets = reinterpret_cast<const float2*>(query + kSteps * kWarp * 8);
+                                const Query& query) {
+    const int r = threadIdx.x % kWarp / 4;
     uint32_t words[kWords];
     read_words(words, codes);
 #pragma unroll
@@ -266,9 +295,8 @@ struct TokenKeys {
       const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&packed.x));
       const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&packed.y));
       const float scale[2][2] = {{low.x, low.y}, {high.x, high.y}};
-      const float2 offset = offsets[g * 4 + c];
-      const uint2 q[2] = {reinterpret_cast<const uint2*>(query)[2 * g * kWarp + lane],
-                          reinterpret_cast<const uint2*>(query)[(2 * g + 1) * kWarp + lane]};
+      const float2 offset = query.offsets[g];
+      const uint2 q[2] = {query.steps[2 * g], query.steps[2 * g + 1]};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float part[4] = {};
@@ -296,18 +324,19 @@ struct GroupedTiles {
   static constexpr int kRows = 32;
   static constexpr int kBlockBytes =
       Keys::kCodeBytes + Keys::kSideBytes + Values::kCodeBytes + Values::kSideBytes;
-  // Sixteen warps hide latency best; the largest blocks leave room for twelve.
-  static constexpr int kWarps = kBlockBytes > 6144 ? 12 : 16;
+  // Eight warps with three blocks each on their way were 2 to 5% faster than sixteen with two: their
+  // registers hold the queries, and less is merged at the end.
+  static constexpr int kWarps = 8;
+  static constexpr int kStages = kBlockBytes > 6144 ? 2 : 3;
   static __device__ constexpr int warps() { return kWarps; }
-  static constexpr int kStages = 2;  // a third was measured to cost 3%
   static constexpr int kQueryBytes = Keys::kQueryBytes;
   using Number = __half;
-  struct Query {
-    const char* shared;
-  };
+  using Query = typename Keys::Query;
   struct Tile {
     const char* block;
   };
+
+  static __device__ Query load_query(const char* shared) { return Keys::load_query(shared); }
 
   static __device__ void prepare(char* to, const float* q, const void* table) {
     Keys::prepare(to, q, table);
@@ -327,7 +356,7 @@ struct GroupedTiles {
     copy<Values::kSideBytes>(to + Values::kCodeBytes, span.value_side, tile);
   }
   static __device__ void scores(float (&s)[2][4], const Tile& tile, const Query& q) {
-    Keys::scores(s, tile.block, tile.block + Keys::kCodeBytes, q.shared);
+    Keys::scores(s, tile.block, tile.block + Keys::kCodeBytes, q);
   }
   template <int D>
   static __device__ void accumulate(Running<D>& run, const Tile& tile, const uint32_t (&p)[2][2]) {

@@ -51,18 +51,20 @@ __device__ inline uint32_t find_outliers(int (&outliers)[kQjlOutliers], const Ro
       sums[8 * j + 2 * w + 1] = odd;
     }
   }
-  // Sum over the lanes of a column while each keeps half: lane r ends with kMine / 8 channels.
-#pragma unroll
-  for (int step = 0; step < 3; ++step) {
-    const int half = kMine >> (step + 1), mask = 16 >> step;
+  // Sum over the lanes of a column while each keeps half: lane r ends with kMine / 8 channels. One
+  // instance a step: a loop over steps was not unrolled, and the sums went to memory.
+  const auto halve = [&]<int kHalf>(int mask) {
     const bool upper = lane & mask;
 #pragma unroll
-    for (int i = 0; i < half; ++i) {
-      const float sent = upper ? sums[i] : sums[i + half];
-      const float kept = upper ? sums[i + half] : sums[i];
+    for (int i = 0; i < kHalf; ++i) {
+      const float sent = upper ? sums[i] : sums[i + kHalf];
+      const float kept = upper ? sums[i + kHalf] : sums[i];
       sums[i] = kept + __shfl_xor_sync(~0u, sent, mask);
     }
-  }
+  };
+  halve.template operator()<kMine / 2>(16);
+  halve.template operator()<kMine / 4>(8);
+  halve.template operator()<kMine / 8>(4);
   constexpr int kLeft = kMine / 8;
   uint32_t mine = 0;
 #pragma unroll
@@ -145,7 +147,7 @@ struct Coder {
     for (int i = 0; i < kWords; ++i) words[i] = 0;
 #pragma unroll
     for (int part = 0; part < kSteps / kRun; ++part) {
-#pragma unroll 1
+#pragma unroll(kSketch <= 256 ? 2 : 1)
       for (int s = 0; s < kRun; ++s) {
         float sum[2][2][4] = {};
         const T* first = s_in + 16 * (kRun * part + s) * kStride;

@@ -1,8 +1,10 @@
 #pragma once
-// QJL keys as operands of the decode kernel: a sign bit isolated by one AND is a subnormal f16 that
-// the tensor cores multiply exactly, so <S q, sign(S k)> = 2 sum over set bits of S q - sum of S q
-// costs half an instruction a bit pair. The numbers of the outlying channels (see qjl_cuda.h) meet
-// the queries' in one product more. Bytes a row: m / 8 + 18.5.
+// QJL keys as operands of the decode kernel. <S q, sign(S k)> = 2 sum over set bits of S q - sum of
+// S q; the queries' sketches become whole numbers of 12 bits, cut into planes of one bit, and the
+// tensor cores count the bits that a row and a plane have in common: a row's bits go in as they
+// lie. The rounding, 2^-12 of a sketch's largest number, is what f16 would do to the larger ones.
+// The numbers of the outlying channels (see qjl_cuda.h) meet the queries' in one product more.
+// Bytes a row: m / 8 + 18.5; 12 products of 256 bits for 16 rows and 8 queries.
 
 #include "attend/cuda/dense_tile.cuh"
 #include "attend/cuda/grouped_tiles.cuh"
@@ -10,7 +12,8 @@
 
 namespace pith::cuda {
 
-inline constexpr int kSketchRaise = 8;  // queries' sketches are raised by 2^8: bits reach down 2^-9
+inline constexpr int kPlanes = 12;  // bits of a sketch's numbers, the last for the sign
+inline constexpr float kPlaneTop = (1 << (kPlanes - 1)) - 1;
 
 /// c += a b of eight k alone.
 __device__ inline void mma_k8(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
@@ -20,61 +23,124 @@ __device__ inline void mma_k8(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t 
       : "r"(a0), "r"(a1), "r"(b));
 }
 
+/// c += popcount(a and b) over 256 bits (128 with k128, where a2, a3 and b1 are not there).
+__device__ inline void mma_bits(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+      "{%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ inline void mma_bits_k128(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+  asm("mma.sync.aligned.m16n8k128.row.col.s32.b1.b1.s32.and.popc {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+      "{%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a0), "r"(a1), "r"(b));
+}
+
 template <int D, int kSketch>
 struct QjlKeys {
   using Pairs = CodePairs<1>;
   static constexpr int kSteps = kSketch / 16, kWords = kSketch / 32, kBitBytes = kWords * 128;
+  static constexpr int kRowWords = kSketch / 128;  // words a lane has of a row
   static constexpr int kCodeBytes = kBitBytes + kQjlApartBytes, kSideBytes = kQjlSideBytes;
 
-  // [step][lane] two f16 pairs of S q with the bits' units taken out; the sums of the numbers that
-  // the product uses, [query] and then [16 warps][query] shares of them; the queries as f16.
-  static constexpr int kSumsAt = kSteps * kWarp * 8;
-  static constexpr int kNumbersAt = kSumsAt + 17 * 8 * 4;
+  // For the block: the queries' planes [kRowWords, kPlanes][lane]; sums of the numbers that they
+  // stand for and largest ones, [2][query]; queries as f16 [query][kStride]; sketches [query][m].
+  static constexpr int kPlaneBytes = kRowWords * kPlanes * kWarp * 4;
+  static constexpr int kNumbersAt = kPlaneBytes + 2 * 8 * 4;
   static constexpr int kStride = D + 8;
-  static constexpr int kQueryBytes = kNumbersAt + 8 * kStride * 2;
+  static constexpr int kSketchAt = kNumbersAt + 8 * kStride * 2;
+  static constexpr int kQueryBytes = kSketchAt + 8 * kSketch * 4;
 
-  /// The sketch of q [8, D] by the projection's f16 rows [m, D], one step of 16 rows a warp.
+  /// For a warp, in registers.
+  struct Query {
+    uint32_t planes[kRowWords][kPlanes];
+    int sums[2];      // of queries 2c, 2c + 1
+    float scales[2];  // of their whole numbers
+    const char* shared;
+  };
+
+  /// The number of the sketch that bit `bit` of word `word` of a row in lane c stands for.
+  static __device__ int sketch_of(int word, int bit, int c) {
+    const int n = word * 16 + bit % 16;
+    return 16 * (n % kSteps) + 8 * (n / kSteps) + 2 * c + bit / 16;
+  }
+
+  /// The sketches of q [8, D] by the projection's f16 rows [m, D], cut into planes.
   static __device__ void prepare(char* to, const float* q, const void* projection) {
     using Dense = DenseTiles<__half, D>;
-    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
-    auto* sums = reinterpret_cast<float*>(to + kSumsAt);
+    const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
+    const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
+    auto* sums = reinterpret_cast<int*>(to + kPlaneBytes);
+    auto* tops = sums + 8;  // bits of numbers that are not negative, which are in their order
     auto* numbers = reinterpret_cast<__half*>(to + kNumbersAt);
+    auto* sketch = reinterpret_cast<float*>(to + kSketchAt);
+    if (threadIdx.x < 16) sums[threadIdx.x] = 0;
     for (int i = threadIdx.x; i < 8 * D; i += blockDim.x) {
       numbers[i / D * kStride + i % D] = __float2half_rn(q[i]);
     }
+    __syncthreads();
     DeviceSpan span;
     span.keys = projection;
     span.rows = kSketch;
     span.row_stride = D;
     const auto query = Dense::prepare(q);
-    float sum = 0;
-    for (int s = warp; s < kSteps; s += blockDim.x / kWarp) {
+    float most[2] = {};
+    for (int s = warp; s < kSteps; s += warps) {
       typename Dense::Tile tile;
       Dense::load_keys(tile, span, s);
       float x[1][4];
       Dense::scores(x, tile, query);
-      uint32_t pairs[2];
 #pragma unroll
-      for (int high = 0; high < 2; ++high) {
-        const int unit = Pairs::unit_bits(high * kSteps + s);
-        const float fold = power_of_two(kSketchRaise - unit);
-        pairs[high] = transpose_tile(pack<__half>(x[0][2 * high] * fold, x[0][2 * high + 1] * fold));
-        const float2 back = __half22float2(*reinterpret_cast<const __half2*>(&pairs[high]));
-        sum += (back.x + back.y) * power_of_two(unit - kSketchRaise);
+      for (int j = 0; j < 4; ++j) {
+        sketch[(2 * c + j % 2) * kSketch + 16 * s + 8 * (j / 2) + r] = x[0][j];
+        most[j % 2] = fmaxf(most[j % 2], fabsf(x[0][j]));
       }
-      reinterpret_cast<uint2*>(to)[s * kWarp + lane] = make_uint2(pairs[0], pairs[1]);
     }
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
-    if (c == 0) sums[8 + warp * 8 + r] = sum;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      most[j] = max_over_rows(most[j]);
+      if (r == 0) atomicMax(tops + 2 * c + j, __float_as_int(most[j]));
+    }
     __syncthreads();
-    if (threadIdx.x < 8) {  // in a fixed order
-      float total = 0;
-      for (int w = 0; w < static_cast<int>(blockDim.x) / kWarp; ++w) {
-        total += sums[8 + w * 8 + threadIdx.x];
+    for (int i = warp; i < 32 * kRowWords; i += warps) {
+      const int of = i % 32 / 4, column = i % 4, word = i / 32;
+      const float top = __int_as_float(tops[of]);
+      const float x = sketch[of * kSketch + sketch_of(word, lane, column)];
+      const int n = top > 0 ? __float2int_rn(x * (kPlaneTop / top)) : 0;
+      uint32_t mine = 0;
+#pragma unroll
+      for (int p = 0; p < kPlanes; ++p) {
+        const uint32_t plane = __ballot_sync(~0u, n >> p & 1);
+        if (lane == p) mine = plane;
       }
-      sums[threadIdx.x] = total;
+      if (lane < kPlanes) {
+        reinterpret_cast<uint32_t*>(to)[(word * kPlanes + lane) * kWarp + of * 4 + column] = mine;
+      }
+      const int sum = __reduce_add_sync(~0u, n);
+      if (lane == 0) atomicAdd(sums + of, sum);
     }
+  }
+
+  static __device__ Query load_query(const char* shared) {
+    const int lane = threadIdx.x % kWarp, c = lane % 4;
+    Query out;
+#pragma unroll
+    for (int w = 0; w < kRowWords; ++w) {
+#pragma unroll
+      for (int p = 0; p < kPlanes; ++p) {
+        out.planes[w][p] =
+            reinterpret_cast<const uint32_t*>(shared)[(w * kPlanes + p) * kWarp + lane];
+      }
+    }
+    const auto* sums = reinterpret_cast<const int*>(shared + kPlaneBytes) + 2 * c;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      out.sums[j] = sums[j];
+      out.scales[j] = __int_as_float(sums[8 + j]) * (1.0f / kPlaneTop);
+    }
+    out.shared = shared;
+    return out;
   }
 
   /// What outlying channels add: their numbers times the queries'.
@@ -89,40 +155,49 @@ struct QjlKeys {
     mma_k8(out[1], numbers.z, numbers.w, b);
   }
 
+  /// Numbers of the sketch at set bits, summed: rows r, r + 8 of 16 and queries 2c, 2c + 1.
+  static __device__ void sum_bits(int (&out)[4], const uint32_t* rows, const Query& query) {
+#pragma unroll
+    for (int p = 0; p < kPlanes; ++p) {
+      int part[4] = {};
+      if constexpr (kRowWords == 1) {
+        mma_bits_k128(part, rows[0], rows[1], query.planes[0][p]);
+      } else {
+#pragma unroll
+        for (int w = 0; w < kRowWords; w += 2) {
+          const uint32_t a[4] = {rows[w], rows[kRowWords + w], rows[w + 1],
+                                 rows[kRowWords + w + 1]};
+          mma_bits(part, a, query.planes[w][p], query.planes[w + 1][p]);
+        }
+      }
+      // Two's complement: the last plane counts against the others.
+      const int weight = p == kPlanes - 1 ? -(1 << p) : 1 << p;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) out[j] = p == 0 ? part[j] : out[j] + part[j] * weight;
+    }
+  }
+
   static __device__ void scores(float (&s)[2][4], const char* codes, const char* side,
-                                const char* query) {
-    const int lane = threadIdx.x % kWarp;
-    const float2 sum = reinterpret_cast<const float2*>(query + kSumsAt)[lane % 4];
+                                const Query& query) {
     uint32_t words[kWords];
     read_words(words, codes);
-    float part[2][4] = {};
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      const uint2 q = reinterpret_cast<const uint2*>(query)[i * kWarp + lane];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const auto reg = [&](int row, int high) {
-          return Pairs::take(words, ((half * 2 + row) * 2 + high) * kSteps + i);
-        };
-        mma<__half>(part[half], reg(0, 0), reg(1, 0), reg(0, 1), reg(1, 1), q.x, q.y);
-      }
-    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) s[half][j] = 0;
     }
-    add_apart(s, codes + kBitBytes, side + 64, query);
-    const uint2 packed = reinterpret_cast<const uint2*>(side)[lane / 4];
+    add_apart(s, codes + kBitBytes, side + 64, query.shared);
+    const uint2 packed = reinterpret_cast<const uint2*>(side)[threadIdx.x % kWarp / 4];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      int set[4];
+      sum_bits(set, words + half * 2 * kRowWords, query);
       const uint32_t pair = half ? packed.y : packed.x;
       const float2 norms = __half22float2(*reinterpret_cast<const __half2*>(&pair));
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float signs =
-            part[half][j] * power_of_two(25 - kSketchRaise) - (j % 2 ? sum.y : sum.x);
-        s[half][j] += (j / 2 ? norms.y : norms.x) * signs;
+        const auto signs = static_cast<float>(2 * set[j] - query.sums[j % 2]);
+        s[half][j] += (j / 2 ? norms.y : norms.x) * query.scales[j % 2] * signs;
       }
     }
   }

@@ -9,6 +9,7 @@ namespace pith::cuda {
 namespace {
 
 constexpr int kWarps = 8;
+constexpr int kSketchRaise = 8;  // the projection is raised by 2^8: bits reach down to 2^-9
 
 template <class T, int D, int kSketch>
 __global__ void __launch_bounds__(kWarps* kWarp, 1)
