@@ -36,9 +36,30 @@ __global__ void __launch_bounds__(128)
   }
 }
 
+/// A warp an atom.
+template <class T>
+__global__ void __launch_bounds__(kWarps* kWarp)
+    draw_kernel(__half* atoms, const __grid_constant__ CsrDraw p) {
+  const int lane = threadIdx.x % kWarp, n = blockIdx.x * kWarps + threadIdx.x / kWarp;
+  if (n >= p.count) return;
+  const int d = p.dim / p.chunks;
+  const uint32_t part = p.parts[blockIdx.y * p.count + n];
+  const T* from = static_cast<const T*>(p.rows) + blockIdx.y * p.head_stride +
+                  static_cast<size_t>(part) / p.chunks * p.dim + part % p.chunks * d;
+  float sum = 0;
+  for (int c = lane; c < d; c += kWarp) sum += to_float(from[c]) * to_float(from[c]);
+#pragma unroll
+  for (int w = 16; w > 0; w /= 2) sum += __shfl_xor_sync(~0u, sum, w);
+  const float norm = sqrtf(sum);
+  __half* to = atoms + (static_cast<size_t>(blockIdx.y) * p.count + n) * d;
+  for (int c = lane; c < d; c += kWarp) {
+    to[c] = __float2half_rn(norm > 0 ? to_float(from[c]) / norm : 0);
+  }
+}
+
 struct CodeParams {
   const void* x;
-  size_t head_stride, row_stride;
+  size_t head_stride, row_stride, block_stride;
   int blocks;  // of 32 rows a head
   const __half* atoms;
   const float* gram;
@@ -274,7 +295,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1)
     }
     __syncthreads();
     uint32_t* codes =
-        p.codes + (static_cast<size_t>(head) * p.blocks + block) * kRows * p.pairs;
+        p.codes + (head * p.block_stride + block) * kRows * static_cast<size_t>(p.pairs);
     for (int row = warp; row < kRows && warp < p.followers; row += p.followers) {
       float left[kMine];
       read_row(left, correlations + row * kStride, kWide);
@@ -342,27 +363,53 @@ void make_csr_gram(float* gram, const void* atoms, int heads, int count, int dim
   check(cudaGetLastError(), "CSR's Gram matrix");
 }
 
-void code_csr(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeRowsCall& call,
-              cudaStream_t stream) {
-  call.check();
-  coding.check(call.head_dim, atoms);
-  if (call.rows == 0) return;
+void draw_csr_atoms(void* atoms, const CsrDraw& draw, cudaStream_t stream) {
+  const dim3 grid((draw.count + kWarps - 1) / kWarps, draw.heads);
+  auto* to = static_cast<__half*>(atoms);
+  draw.dtype == DType::kBF16
+      ? draw_kernel<__nv_bfloat16><<<grid, kWarps * kWarp, 0, stream>>>(to, draw)
+      : draw_kernel<__half><<<grid, kWarps * kWarp, 0, stream>>>(to, draw);
+  check(cudaGetLastError(), "CSR's atoms");
+}
+
+namespace {
+
+void code(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeBatch& batch,
+          const CodeJob& job, size_t row_stride, cudaStream_t stream) {
+  coding.check(batch.head_dim, atoms);
+  if (batch.rows == 0) return;
   const int chunks = coding.chunks(keys);
   CodeParams p{};
-  p.x = call.x;
-  p.head_stride = call.head_stride;
-  p.row_stride = call.row_stride;
-  p.blocks = call.rows / kRows;
+  p.x = job.x;
+  p.head_stride = job.head_stride;
+  p.row_stride = row_stride;
+  p.block_stride = job.block_stride;
+  p.blocks = batch.rows / kRows;
   p.atoms = static_cast<const __half*>(atoms.rows);
   p.gram = atoms.gram;
   p.count = atoms.count;
   p.pairs = coding.pairs;
   p.step_pairs = coding.pairs / chunks;
   p.keys = keys;
-  p.codes = static_cast<uint32_t*>(call.codes);
-  call.dtype == DType::kBF16
-      ? launch_as<__nv_bfloat16>(coding, p, call.heads, chunks, call.head_dim, stream)
-      : launch_as<__half>(coding, p, call.heads, chunks, call.head_dim, stream);
+  p.codes = static_cast<uint32_t*>(job.codes);
+  batch.dtype == DType::kBF16
+      ? launch_as<__nv_bfloat16>(coding, p, batch.heads, chunks, batch.head_dim, stream)
+      : launch_as<__half>(coding, p, batch.heads, chunks, batch.head_dim, stream);
+}
+
+}  // namespace
+
+void code_csr(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeRowsCall& call,
+              cudaStream_t stream) {
+  call.check();
+  code(coding, atoms, keys, {call.dtype, call.heads, call.rows, call.head_dim},
+       {call.x, call.head_stride, call.codes, nullptr, static_cast<size_t>(call.rows) / kRows},
+       call.row_stride, stream);
+}
+
+void code_csr_job(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeBatch& batch,
+                  const CodeJob& job, cudaStream_t stream) {
+  code(coding, atoms, keys, batch, job, static_cast<size_t>(batch.head_dim), stream);
 }
 
 }  // namespace pith::cuda

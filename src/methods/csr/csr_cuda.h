@@ -47,6 +47,19 @@ void make_csr_gram(float* gram, const void* atoms, int heads, int count, int dim
 /// Codes rows of `atoms`' heads; `side` of the call is not used.
 void code_csr(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeRowsCall& call,
               cudaStream_t stream);
+/// The same into heads with room between them.
+void code_csr_job(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeBatch& batch,
+                  const CodeJob& job, cudaStream_t stream);
+/// atoms [heads, count, d] <- parts of rows, of norm 1. `parts` [heads, count] name them: row times
+/// chunks plus chunk.
+struct CsrDraw {
+  const void* rows = nullptr;  // [heads, .., D]
+  size_t head_stride = 0;      ///< numbers between heads
+  DType dtype = DType::kF16;   ///< kF16 or kBF16
+  const uint32_t* parts = nullptr;
+  int heads = 0, count = 0, dim = 0, chunks = 1;
+};
+void draw_csr_atoms(void* atoms, const CsrDraw& draw, cudaStream_t stream);
 /// Coded rows as dense ones.
 void unpack_csr(const CsrCoding& coding, const CsrAtoms& atoms, bool keys,
                 const UnpackRowsCall& call, cudaStream_t stream);
