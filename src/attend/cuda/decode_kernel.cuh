@@ -268,13 +268,19 @@ template <class T, class Codec, int D>
 __device__ inline void load_queries(const BlockSpace<Codec, D>& space, const DecodeParams& p,
                                     int first_query_head, int queries) {
   const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(first_query_head) * D;
-  for (int i = threadIdx.x; i < kQueries * D; i += blockDim.x) {
-    space.q()[i] = i < queries * D ? static_cast<float>(q[i]) * p.scale : 0;
-  }
-  __syncthreads();
-  if constexpr (Codec::kPresent) {
-    Codec::prepare(space.codec_query(), space.q(), p.table);
+  const auto load = [&] {
+    for (int i = threadIdx.x; i < kQueries * D; i += blockDim.x) {
+      space.q()[i] = i < queries * D ? static_cast<float>(q[i]) * p.scale : 0;
+    }
     __syncthreads();
+  };
+  if constexpr (Codec::kPresent) {
+    const auto ahead = Codec::ask(p.table);
+    load();
+    Codec::prepare(space.codec_query(), space.q(), queries, p.table, ahead);
+    __syncthreads();
+  } else {
+    load();
   }
 }
 

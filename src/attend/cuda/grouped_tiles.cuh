@@ -38,6 +38,9 @@ struct CodePairs {
   }
 };
 
+/// Codecs that need nothing beside the queries.
+struct NothingAhead {};
+
 __device__ inline float power_of_two(int e) { return __int_as_float((127 + e) << 23); }
 
 /// n words of this lane from a block's [n / 4][32 lanes] 16-byte pieces.
@@ -154,7 +157,10 @@ struct ChannelKeys {
   // units taken out.
   static constexpr int kQueryBytes = kSteps * kWarp * 16;
 
-  static __device__ void prepare(char* to, const float* q, const void*) {  // q [8, D]
+  using Ahead = NothingAhead;
+  static __device__ Ahead ask(const void*) { return {}; }
+
+  static __device__ void prepare(char* to, const float* q, int, const void*, Ahead) {  // q [8, D]
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
     for (int s = threadIdx.x / kWarp; s < kSteps; s += blockDim.x / kWarp) {
       const float* x = q + r * D + 16 * s + 2 * c;
@@ -235,7 +241,10 @@ struct TokenKeys {
   // codes' offset 2^(b-1) times the group's sum.
   static constexpr int kQueryBytes = kSteps * kWarp * 8 + kGroups * 8 * 4;
 
-  static __device__ void prepare(char* to, const float* q, const void*) {  // q [8, D]
+  using Ahead = NothingAhead;
+  static __device__ Ahead ask(const void*) { return {}; }
+
+  static __device__ void prepare(char* to, const float* q, int, const void*, Ahead) {  // q [8, D]
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
     auto* offsets = reinterpret_cast<float*>(to + kSteps * kWarp * 8);
     for (int g = threadIdx.x / kWarp; g < kGroups; g += blockDim.x / kWarp) {
@@ -338,8 +347,12 @@ struct GroupedTiles {
 
   static __device__ Query load_query(const char* shared) { return Keys::load_query(shared); }
 
-  static __device__ void prepare(char* to, const float* q, const void* table) {
-    Keys::prepare(to, q, table);
+  using Ahead = typename Keys::Ahead;
+  static __device__ Ahead ask(const void* table) { return Keys::ask(table); }
+  /// What the keys make of `queries` queries q [8, D] and of what was asked for.
+  static __device__ void prepare(char* to, const float* q, int queries, const void* table,
+                                 const Ahead& ahead) {
+    Keys::prepare(to, q, queries, table, ahead);
   }
   static __device__ int channel_of(int t, int u) { return Values::channel_of(t, u); }
   static __device__ float unit(int t, int u) { return Values::unit(t, u); }

@@ -1,10 +1,12 @@
 #pragma once
 // QJL keys as operands of the decode kernel. <S q, sign(S k)> = 2 sum over set bits of S q - sum of
-// S q; the queries' sketches become whole numbers of 12 bits, cut into planes of one bit, and the
+// S q; the queries' sketches become whole numbers of 10 bits, cut into planes of one bit, and the
 // tensor cores count the bits that a row and a plane have in common: a row's bits go in as they
-// lie. The rounding, 2^-12 of a sketch's largest number, is what f16 would do to the larger ones.
+// lie. The rounding adds 0.3% of the estimator's own noise to a score: with x the sketch's numbers
+// of deviation |q| and 3 |q| at most, it is c |k| / m sqrt(m) 3 |q| / 511 / sqrt(12), against
+// |k| |q| sqrt((pi / 2 - 1) / m).
 // The numbers of the outlying channels (see qjl_cuda.h) meet the queries' in one product more.
-// Bytes a row: m / 8 + 18.5; 12 products of 256 bits for 16 rows and 8 queries.
+// Bytes a row: m / 8 + 18.5; 10 products of 256 bits for 16 rows and 8 queries.
 
 #include "attend/cuda/dense_tile.cuh"
 #include "attend/cuda/grouped_tiles.cuh"
@@ -12,7 +14,7 @@
 
 namespace pith::cuda {
 
-inline constexpr int kPlanes = 12;  // bits of a sketch's numbers, the last for the sign
+inline constexpr int kPlanes = 10;  // bits of a sketch's numbers, the last for the sign
 inline constexpr float kPlaneTop = (1 << (kPlanes - 1)) - 1;
 
 /// c += a b of eight k alone.
@@ -66,8 +68,32 @@ struct QjlKeys {
     return 16 * (n % kSteps) + 8 * (n / kSteps) + 2 * c + bit / 16;
   }
 
-  /// The sketches of q [8, D] by the projection's f16 rows [m, D], cut into planes.
-  static __device__ void prepare(char* to, const float* q, const void* projection) {
+  /// A warp's rows of the projection, asked for before the queries are there.
+  struct Ahead {
+    static constexpr int kTiles = kSteps / 8;  // of eight warps
+    typename DenseTiles<__half, D>::Tile tiles[kTiles > 2 ? 2 : kTiles];
+  };
+  static __device__ DeviceSpan rows_of(const void* projection) {
+    DeviceSpan span;
+    span.keys = projection;
+    span.rows = kSketch;
+    span.row_stride = D;
+    return span;
+  }
+  static __device__ Ahead ask(const void* projection) {
+    Ahead out;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(out.tiles) / sizeof(out.tiles[0])); ++i) {
+      DenseTiles<__half, D>::load_keys(out.tiles[i], rows_of(projection),
+                                       threadIdx.x / kWarp + i * (blockDim.x / kWarp));
+    }
+    return out;
+  }
+
+  /// The sketches of the first `queries` of q [8, D] by the projection's f16 rows [m, D], cut into
+  /// planes; those of the others are 0.
+  static __device__ void prepare(char* to, const float* q, int queries, const void* projection,
+                                 const Ahead& ahead) {
     using Dense = DenseTiles<__half, D>;
     const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
@@ -79,16 +105,13 @@ struct QjlKeys {
     for (int i = threadIdx.x; i < 8 * D; i += blockDim.x) {
       numbers[i / D * kStride + i % D] = __float2half_rn(q[i]);
     }
+    for (int i = threadIdx.x; i < kPlaneBytes / 4; i += blockDim.x) {
+      reinterpret_cast<uint32_t*>(to)[i] = 0;
+    }
     __syncthreads();
-    DeviceSpan span;
-    span.keys = projection;
-    span.rows = kSketch;
-    span.row_stride = D;
     const auto query = Dense::prepare(q);
     float most[2] = {};
-    for (int s = warp; s < kSteps; s += warps) {
-      typename Dense::Tile tile;
-      Dense::load_keys(tile, span, s);
+    const auto work = [&](const typename Dense::Tile& tile, int s) {
       float x[1][4];
       Dense::scores(x, tile, query);
 #pragma unroll
@@ -96,6 +119,14 @@ struct QjlKeys {
         sketch[(2 * c + j % 2) * kSketch + 16 * s + 8 * (j / 2) + r] = x[0][j];
         most[j % 2] = fmaxf(most[j % 2], fabsf(x[0][j]));
       }
+    };
+    constexpr int kAsked = sizeof(ahead.tiles) / sizeof(ahead.tiles[0]);
+#pragma unroll
+    for (int i = 0; i < kAsked; ++i) work(ahead.tiles[i], warp + i * warps);
+    for (int s = warp + kAsked * warps; s < kSteps; s += warps) {
+      typename Dense::Tile tile;
+      Dense::load_keys(tile, rows_of(projection), s);
+      work(tile, s);
     }
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
@@ -103,11 +134,14 @@ struct QjlKeys {
       if (r == 0) atomicMax(tops + 2 * c + j, __float_as_int(most[j]));
     }
     __syncthreads();
-    for (int i = warp; i < 32 * kRowWords; i += warps) {
-      const int of = i % 32 / 4, column = i % 4, word = i / 32;
+    // A warp a query, word and lane column; several in flight hide what one waits for.
+    const int columns = queries * 4;
+#pragma unroll 4
+    for (int i = warp; i < columns * kRowWords; i += warps) {
+      const int of = i % columns / 4, column = i % 4, word = i / columns;
       const float top = __int_as_float(tops[of]);
       const float x = sketch[of * kSketch + sketch_of(word, lane, column)];
-      const int n = top > 0 ? __float2int_rn(x * (kPlaneTop / top)) : 0;
+      const int n = top > 0 ? __float2int_rn(x * __fdividef(kPlaneTop, top)) : 0;
       uint32_t mine = 0;
 #pragma unroll
       for (int p = 0; p < kPlanes; ++p) {
