@@ -132,8 +132,14 @@ double codes_error(Bench& b, const CodecCase& c, const CodedRows& store, int row
   const size_t n = static_cast<size_t>(kHeads) * rows * kDim;
   const DeviceArray<uint16_t> k(b.counter, MemoryKind::kScratch, n, b.stream);
   const DeviceArray<uint16_t> v(b.counter, MemoryKind::kScratch, n, b.stream);
-  UnpackRowsCall call{store.key_codes.data(), store.key_side.data(), static_cast<size_t>(rows) / 32,
-                      kHeads, rows / 32, kDim, DType::kBF16, k.data(),
+  UnpackRowsCall call{store.key_codes.data(),
+                      store.key_side.data(),
+                      static_cast<size_t>(rows) / 32,
+                      kHeads,
+                      rows / 32,
+                      kDim,
+                      DType::kBF16,
+                      k.data(),
                       static_cast<size_t>(rows) * kDim};
   c.unpack(call, true);
   call.codes = store.value_codes.data();
@@ -188,7 +194,8 @@ void coded(Bench& b, const CodecCase& c, int rows) {
 
 CodecCase grouped(Bench& b, const std::string& name, GroupedCodec codec) {
   const auto stream = b.stream;
-  return {name, grouped_bytes(codec, kDim),
+  return {name,
+          grouped_bytes(codec, kDim),
           [=](const CodeRowsCall& c) { code_grouped_keys(codec, c, stream); },
           [=](const CodeRowsCall& c) { code_grouped_values(codec, c, stream); },
           [=](const DecodeCall& c, const DecodeScratch& s) { decode_grouped(codec, c, s, stream); },
@@ -222,9 +229,10 @@ struct Tables {
 
 CodecCase qjl(Bench& b, int m, const Tables& t) {
   const auto stream = b.stream;
-  const QjlProjection p{t.rows.data(), t.half.data(), m, 128, 8, kDim,
-                        std::sqrt(static_cast<float>(M_PI) / 2)};
-  return {fmt::format("qjl-{} + 2-bit values", m), qjl_bytes(m, kDim),
+  const QjlProjection p{
+      t.rows.data(), t.half.data(), m, 128, 8, kDim, std::sqrt(static_cast<float>(M_PI) / 2)};
+  return {fmt::format("qjl-{} + 2-bit values", m),
+          qjl_bytes(m, kDim),
           [=](const CodeRowsCall& c) { code_qjl_keys(p, c, stream); },
           [=](const CodeRowsCall& c) { code_grouped_values(GroupedCodec::kKivi2, c, stream); },
           [=](const DecodeCall& c, const DecodeScratch& s) { decode_qjl(p, c, s, stream); },
@@ -327,12 +335,12 @@ void composed(Bench& b, const std::string& name, const CodecCase& c, int kept) {
   code_into(b, c, all, kPrompt);
   const auto codec = upload(b, all.spans(c.bytes, kPrompt));
   const Query query(b, 1);
-  const DecodeShape one{1, kQueryHeads, kHeads, kDim, 1, 0}, two{1, kQueryHeads, kHeads, kDim, 2, 0};
+  const DecodeShape one{1, kQueryHeads, kHeads, kDim, 1, 0},
+      two{1, kQueryHeads, kHeads, kDim, 2, 0};
   const DecodeScratch scratch(b.counter, two, b.stream);
   const int calls = std::max(copies, 4);
-  const double us = time_us(b.stream, calls, [&](int i) {
-    c.decode(call_of(two, query, policy[i % copies]), scratch);
-  });
+  const double us = time_us(
+      b.stream, calls, [&](int i) { c.decode(call_of(two, query, policy[i % copies]), scratch); });
   const double selector_us = time_us(b.stream, calls, [&](int i) {
     decode_dense(call_of(two, query, selector[i % copies]), scratch, b.stream);
   });

@@ -43,8 +43,15 @@ std::vector<uint32_t> code(MemoryCounter& counter, const Case& c, const CsrAtoms
   const auto device = to_device(counter, x);
   const auto codes = to_device(
       counter, std::vector<uint32_t>(static_cast<size_t>(heads) * rows * c.coding.pairs, ~0u));
-  CodeRowsCall call{c.dtype, device.data(), static_cast<size_t>(rows) * c.dim,
-                    static_cast<size_t>(c.dim), heads, rows, c.dim, codes.data(), nullptr};
+  CodeRowsCall call{c.dtype,
+                    device.data(),
+                    static_cast<size_t>(rows) * c.dim,
+                    static_cast<size_t>(c.dim),
+                    heads,
+                    rows,
+                    c.dim,
+                    codes.data(),
+                    nullptr};
   code_csr(c.coding, atoms, c.keys, call, nullptr);
   return to_host(codes);
 }
@@ -93,9 +100,9 @@ double differing(const Case& c) {
   const auto solver = c.coding.solver == CsrSolver::kMp ? Solver::kMp : Solver::kOmp;
   int other = 0;
   for (int t = 0; t < kHeads * kRowsOfHead; ++t) {
-    const AtomRows atoms{dictionary.atoms.data() +
-                             static_cast<size_t>(t / kRowsOfHead) * c.atoms * d,
-                         static_cast<size_t>(c.atoms), nullptr, static_cast<size_t>(d)};
+    const AtomRows atoms{
+        dictionary.atoms.data() + static_cast<size_t>(t / kRowsOfHead) * c.atoms * d,
+        static_cast<size_t>(c.atoms), nullptr, static_cast<size_t>(d)};
     Pursuit pursuit(machine.context.kernels, machine.memory, atoms, atoms.split);
     bool same = true;
     for (int k = 0; k < c.chunks(); ++k) {
@@ -105,7 +112,8 @@ double differing(const Case& c) {
       for (int j = 0; j < pairs; ++j) {
         const Pair got = pair_of(c, codes, t, k * pairs + j);
         const float want = f16_to_float(coefficients[j]);
-        same &= got.atom == indices[j] && std::abs(got.coefficient - want) < 4e-3 + 2e-3 * std::abs(want);
+        same &= got.atom == indices[j] &&
+                std::abs(got.coefficient - want) < 4e-3 + 2e-3 * std::abs(want);
       }
     }
     other += !same;
@@ -122,8 +130,8 @@ TEST(CudaCsr, CodesAreThePursuitsOfTheCpu) {
           for (const int dim : {64, 128}) {
             const DType dtype = pairs == 8 ? DType::kBF16 : DType::kF16;
             const Case c{{pairs, 2, solver}, keys, atoms, dim, dtype};
-            EXPECT_LT(differing(c), 0.02) << pairs << " pairs, " << atoms << " atoms, keys "
-                                          << keys << ", dim " << dim;
+            EXPECT_LT(differing(c), 0.02)
+                << pairs << " pairs, " << atoms << " atoms, keys " << keys << ", dim " << dim;
           }
         }
       }
@@ -196,10 +204,10 @@ double attention_error(const Attention& a) {
       d.coded = coded;
       d.rows = coded ? rows[h] : s == 0 ? 4 : 50;
       d.row_stride = a.dim;
-      d.keys = coded ? static_cast<const void*>(k_coded.data() + code_first)
-                     : k_device.data() + first;
-      d.values = coded ? static_cast<const void*>(v_coded.data() + code_first)
-                       : v_device.data() + first;
+      d.keys =
+          coded ? static_cast<const void*>(k_coded.data() + code_first) : k_device.data() + first;
+      d.values =
+          coded ? static_cast<const void*>(v_coded.data() + code_first) : v_device.data() + first;
       d.log_weight = 0.5f * static_cast<float>(s);
       d.log_weights = coded ? weights_device.data() : nullptr;
       spans.push_back(d);
@@ -228,9 +236,9 @@ double attention_error(const Attention& a) {
     for (int s = 0; s < per_head; ++s) mine.push_back(&oracles[head / a.group * per_head + s]);
     std::vector<double> want;
     oracle(want, queries.data() + head * a.dim, a.dim, 1 / std::sqrt(a.dim), mine);
-    worst = std::max(worst, relative_error({got.begin() + head * a.dim,
-                                            got.begin() + (head + 1) * a.dim},
-                                           want));
+    worst = std::max(
+        worst,
+        relative_error({got.begin() + head * a.dim, got.begin() + (head + 1) * a.dim}, want));
   }
   return worst;
 }

@@ -144,9 +144,10 @@ TEST(CudaPolicies, CsrDrawsTheDictionariesOfTheCpu) {
   for (const int dim : {64, 128}) {
     const auto model = RandomModelFolder({.dtype = DType::kF32, .head_dim = dim}).load();
     PITH_NEEDS_GPU();
-    for (const char* policy : {"exact+csr(rope=post,online=64),window=32",
-                               "exact+csr(rope=post,s=16,solver=omp,online=96),window=32",
-                               "exact+csr(rope=post,s=4,chunks=1,online=80,collect=96),window=32"}) {
+    for (const char* policy :
+         {"exact+csr(rope=post,online=64),window=32",
+          "exact+csr(rope=post,s=16,solver=omp,online=96),window=32",
+          "exact+csr(rope=post,s=4,chunks=1,online=80,collect=96),window=32"}) {
       for (const size_t prompt : {size_t{64}, size_t{32 + 96}, size_t{32 + 320}}) {
         const auto ids = random_ids(prompt + 15, model->config().vocab, 11);
         EXPECT_LT(difference(model, policy, ids, prompt, 512), 3e-2) << policy << ", " << prompt;
@@ -355,7 +356,7 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact+k:f16+v:bf16", "different types");
   refused(shape, "exact;layers=1:exact+bf16", "one type");
   refused(shape, "exact;heads=1:exact+bf16", "single heads");
-refused(shape, "exact+gear", "'gear'");
+  refused(shape, "exact+gear", "'gear'");
   refused(shape, "exact+qjl(residual=1)", "residual");
   refused(shape, "exact+qjl(center=64)", "center");
   refused(shape, "exact+qjl(outliers=0)", "outliers=0");

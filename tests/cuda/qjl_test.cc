@@ -31,12 +31,12 @@ std::vector<float> projection(const Case& c, uint32_t seed) {
 
 /// What keys [T, D] become, by the definition.
 struct Sketched {
-  std::vector<double> sums;       // [T, m + m_out] that the signs are of
-  std::vector<double> norms;      // [T, 2]
-  std::vector<int> channels;      // [T / 32, outliers] in order of norm
-  std::vector<float> estimate;    // [T, D] c |k| / m S^T sign(S k), each part in its channels
-  std::vector<double> apart;      // [T, outliers] u of qjl_cuda.h
-  std::vector<bool> sure;         // [T] no sum is near 0
+  std::vector<double> sums;     // [T, m + m_out] that the signs are of
+  std::vector<double> norms;    // [T, 2]
+  std::vector<int> channels;    // [T / 32, outliers] in order of norm
+  std::vector<float> estimate;  // [T, D] c |k| / m S^T sign(S k), each part in its channels
+  std::vector<double> apart;    // [T, outliers] u of qjl_cuda.h
+  std::vector<bool> sure;       // [T] no sum is near 0
 };
 Sketched sketch(const Case& c, const std::vector<float>& k, const std::vector<float>& s,
                 double unbias) {
@@ -48,15 +48,19 @@ Sketched sketch(const Case& c, const std::vector<float>& k, const std::vector<fl
       std::vector<std::pair<double, int>> energy(c.dim);
       for (int d = 0; d < c.dim; ++d) {
         energy[d].second = d;
-        for (int i = t; i < t + 32; ++i) energy[d].first -= double{k[i * c.dim + d]} * k[i * c.dim + d];
+        for (int i = t; i < t + 32; ++i)
+          energy[d].first -= double{k[i * c.dim + d]} * k[i * c.dim + d];
       }
       std::sort(energy.begin(), energy.end());
       for (int i = 0; i < c.outliers; ++i) out.channels.push_back(energy[i].second);
     }
     const int* list = out.channels.data() + t / 32 * c.outliers;
-    const auto outlying = [&](int d) { return std::find(list, list + c.outliers, d) != list + c.outliers; };
+    const auto outlying = [&](int d) {
+      return std::find(list, list + c.outliers, d) != list + c.outliers;
+    };
     double norm[2] = {};
-    for (int d = 0; d < c.dim; ++d) norm[outlying(d)] += double{k[t * c.dim + d]} * k[t * c.dim + d];
+    for (int d = 0; d < c.dim; ++d)
+      norm[outlying(d)] += double{k[t * c.dim + d]} * k[t * c.dim + d];
     bool sure = true;
     std::vector<double> turned[2] = {std::vector<double>(c.dim), std::vector<double>(c.dim)};
     for (int i = 0; i < count; ++i) {
@@ -66,7 +70,8 @@ Sketched sketch(const Case& c, const std::vector<float>& k, const std::vector<fl
       }
       out.sums.push_back(sum);
       sure &= std::abs(sum) > 1e-3;
-      for (int d = 0; d < c.dim; ++d) turned[i >= c.m][d] += sum < 0 ? -s[i * c.dim + d] : s[i * c.dim + d];
+      for (int d = 0; d < c.dim; ++d)
+        turned[i >= c.m][d] += sum < 0 ? -s[i * c.dim + d] : s[i * c.dim + d];
     }
     out.sure.push_back(sure);
     double factor[2];
@@ -115,8 +120,15 @@ struct Coded {
     side = to_device(counter, std::vector<uint8_t>(blocks * bytes.key_side, uint8_t{0xAB}));
     value_codes = to_device(counter, std::vector<uint8_t>(blocks * bytes.value_codes));
     value_side = to_device(counter, std::vector<uint8_t>(blocks * bytes.value_side));
-    CodeRowsCall call{c.dtype, k.data(), static_cast<size_t>(kRows) * c.dim,
-                      static_cast<size_t>(c.dim), kHeads, kRows, c.dim, codes.data(), side.data()};
+    CodeRowsCall call{c.dtype,
+                      k.data(),
+                      static_cast<size_t>(kRows) * c.dim,
+                      static_cast<size_t>(c.dim),
+                      kHeads,
+                      kRows,
+                      c.dim,
+                      codes.data(),
+                      side.data()};
     code_qjl_keys(projection_, call, nullptr);
     call.x = v.data();
     call.codes = value_codes.data();
@@ -128,8 +140,9 @@ struct Coded {
 
   std::vector<float> unpacked(const void* from, const void* beside, bool keys) {
     const auto out = to_device(counter, std::vector<uint16_t>(k.size(), 0x7FFF));
-    const UnpackRowsCall call{from, beside, kRows / 32, kHeads, kRows / 32, c.dim, DType::kF16,
-                              out.data(), static_cast<size_t>(kRows) * c.dim};
+    const UnpackRowsCall call{from,        beside,     kRows / 32,
+                              kHeads,      kRows / 32, c.dim,
+                              DType::kF16, out.data(), static_cast<size_t>(kRows) * c.dim};
     keys ? unpack_qjl_keys(projection_, call, nullptr)
          : unpack_grouped_values(GroupedCodec::kKivi2, call, nullptr);
     return widen(to_host(out), DType::kF16);
@@ -179,7 +192,8 @@ void check_codes(const Coded& coded) {
       }
       ASSERT_EQ(side[beside + 64 + i], coded.want.channels[t / 32 * c.outliers + i]);
       if (coded.want.sure[t]) {
-        ASSERT_NEAR(u, coded.want.apart[t * c.outliers + i], 8e-3) << "row " << t << ", place " << i;
+        ASSERT_NEAR(u, coded.want.apart[t * c.outliers + i], 8e-3)
+            << "row " << t << ", place " << i;
       }
     }
   }
@@ -238,9 +252,10 @@ TEST(CudaQjl, ScoresAreTheEstimatorOfMaskedQueries) {
       const auto span_device = to_device(coded.counter, spans);
       const auto out = to_device(coded.counter, std::vector<float>(q.size(), NAN));
       DecodeScratch scratch(coded.counter, shape, nullptr);
-      decode_qjl(coded.projection_,
-                 {shape, c.dtype, q_device.data(), nullptr, span_device.data(), out.data(), nullptr},
-                 scratch, nullptr);
+      decode_qjl(
+          coded.projection_,
+          {shape, c.dtype, q_device.data(), nullptr, span_device.data(), out.data(), nullptr},
+          scratch, nullptr);
       const auto got = to_host(out), queries = widen(q, c.dtype);
       const auto k = widen(to_host(coded.k), c.dtype), v = widen(to_host(coded.v), c.dtype);
       for (int head = 0; head < kHeads * group; ++head) {

@@ -282,7 +282,8 @@ struct TokenKeys {
     }
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      out.offsets[g] = reinterpret_cast<const float2*>(shared + kSteps * kWarp * 8)[g * 4 + lane % 4];
+      out.offsets[g] =
+          reinterpret_cast<const float2*>(shared + kSteps * kWarp * 8)[g * 4 + lane % 4];
     }
     return out;
   }
@@ -333,8 +334,8 @@ struct GroupedTiles {
   static constexpr int kRows = 32;
   static constexpr int kBlockBytes =
       Keys::kCodeBytes + Keys::kSideBytes + Values::kCodeBytes + Values::kSideBytes;
-  // Eight warps with three blocks each on their way were 2 to 5% faster than sixteen with two: their
-  // registers hold the queries, and less is merged at the end.
+  // Eight warps with three blocks each on their way were 2 to 5% faster than sixteen with two:
+  // their registers hold the queries, and less is merged at the end.
   static constexpr int kWarps = 8;
   static constexpr int kStages = kBlockBytes > 6144 ? 2 : 3;
   static __device__ constexpr int warps() { return kWarps; }

@@ -102,13 +102,13 @@ void CodedBody::take_early(const BodyMove& move) {
   if (wait > 0) {
     const RowTarget to = waiting_at(before);
     const auto copy = [&](void* target, const void* source) {
-      check(cudaMemcpy2DAsync(static_cast<std::byte*>(target) + before * site_.dim * 2,
-                              to.head_stride * 2,
-                              static_cast<const std::byte*>(source) +
-                                  static_cast<size_t>(from.row) * site_.dim * 2,
-                              from.head_stride * 2, wait * site_.dim * 2, site_.heads,
-                              cudaMemcpyDeviceToDevice, site_.stream),
-            "rows that wait for their codec");
+      check(
+          cudaMemcpy2DAsync(
+              static_cast<std::byte*>(target) + before * site_.dim * 2, to.head_stride * 2,
+              static_cast<const std::byte*>(source) + static_cast<size_t>(from.row) * site_.dim * 2,
+              from.head_stride * 2, wait * site_.dim * 2, site_.heads, cudaMemcpyDeviceToDevice,
+              site_.stream),
+          "rows that wait for their codec");
     };
     copy(to.k, from.k);
     copy(to.v, from.v);

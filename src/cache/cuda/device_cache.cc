@@ -44,8 +44,8 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
   }
   for (size_t l = 0; l < plans.size(); ++l) {
     LayerPlan& plan = plans[l];
-    const TableSite tables{&memory_,       stream_, shape.head_dim,
-                           shape.kv_heads, static_cast<uint32_t>(l), seed};
+    const TableSite tables{
+        &memory_, stream_, shape.head_dim, shape.kv_heads, static_cast<uint32_t>(l), seed};
     if (auto own = plan.codec ? plan.codec->with_tables(tables) : nullptr) plan.codec = own;
     layers_.push_back(make_layer_rows(plan, site()));
   }

@@ -63,8 +63,8 @@ struct CodeParams {
   int blocks;  // of 32 rows a head
   const __half* atoms;
   const float* gram;
-  int count;   // N
-  int pairs;   // of a whole row
+  int count;       // N
+  int pairs;       // of a whole row
   int step_pairs;  // of a chunk
   int followers;   // warps that follow rows: as many as have room
   bool keys;
@@ -96,8 +96,8 @@ struct Largest {
     const int lane = threadIdx.x % kWarp, atom = at / 4 * 128 + 4 * lane + at % 4;
     const uint32_t most = __reduce_max_sync(~0u, __float_as_uint(best));
     const bool winner = __float_as_uint(best) == most;
-    const int first = static_cast<int>(
-        __reduce_min_sync(~0u, winner ? static_cast<uint32_t>(atom) : ~0u));
+    const int first =
+        static_cast<int>(__reduce_min_sync(~0u, winner ? static_cast<uint32_t>(atom) : ~0u));
     return {first, __shfl_sync(~0u, mine, first % 128 / 4)};
   }
 };

@@ -51,7 +51,8 @@ class CsrDeviceCodec final : public DeviceCodec {
   void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
             cudaStream_t stream) const override {
     for (const CodeJob& j : keys) code_csr_job(coding_, keys_.device(), true, batch, j, stream);
-    for (const CodeJob& j : values) code_csr_job(coding_, values_.device(), false, batch, j, stream);
+    for (const CodeJob& j : values)
+      code_csr_job(coding_, values_.device(), false, batch, j, stream);
   }
   void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const override {
     unpack_csr(coding_, keys_.device(), true, call, stream);
@@ -67,10 +68,10 @@ class CsrDeviceCodec final : public DeviceCodec {
  private:
   /// One side of all heads.
   struct Tables {
-    int count = 0, dim = 0;        // N, d
-    DeviceArray<uint16_t> atoms;   // [G, N, d] f16; zeros until they are learnt
-    DeviceArray<float> gram;       // [G, N, N]
-    DeviceArray<uint32_t> parts;   // [G, N]
+    int count = 0, dim = 0;       // N, d
+    DeviceArray<uint16_t> atoms;  // [G, N, d] f16; zeros until they are learnt
+    DeviceArray<float> gram;      // [G, N, N]
+    DeviceArray<uint32_t> parts;  // [G, N]
 
     CsrAtoms device() const { return {atoms.data(), gram.data(), count}; }
     size_t bytes() const { return 2 * atoms.size() + 4 * (gram.size() + parts.size()); }
@@ -149,8 +150,8 @@ std::shared_ptr<const DeviceCodec> CsrDeviceCodec::copy(cudaStream_t stream) con
 void CsrDeviceCodec::learn(const RowTarget& rows, DType dtype, cudaStream_t stream) const {
   for (const bool keys : {true, false}) {
     const Tables& t = keys ? keys_ : values_;
-    const CsrDraw draw{keys ? rows.k : rows.v, rows.head_stride, dtype,
-                       t.parts.data(),         site_.kv_heads,   t.count,
+    const CsrDraw draw{keys ? rows.k : rows.v, rows.head_stride,    dtype,
+                       t.parts.data(),         site_.kv_heads,      t.count,
                        site_.head_dim,         coding_.chunks(keys)};
     draw_csr_atoms(t.atoms.data(), draw, stream);
     make_csr_gram(t.gram.data(), t.atoms.data(), site_.kv_heads, t.count, t.dim, stream);

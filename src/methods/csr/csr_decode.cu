@@ -1,9 +1,9 @@
 // Decode attention straight from CSR codes. A block makes the table <q, atom> of its KV head on the
-// tensor cores; then a lane takes a row: s lookups of four queries' products each. Values are summed
-// by atom: each warp keeps sums [chunks, atoms, queries] in shared memory of its own, and its lanes
-// are the pairs of one row times four queries, so that no address is met twice (pairs of a chunk
-// have different atoms; those that are not needed are left out). A product with the dictionary ends
-// it. Dense spans are read as everywhere.
+// tensor cores; then a lane takes a row: s lookups of four queries' products each. Values are
+// summed by atom: each warp keeps sums [chunks, atoms, queries] in shared memory of its own, and
+// its lanes are the pairs of one row times four queries, so that no address is met twice (pairs of
+// a chunk have different atoms; those that are not needed are left out). A product with the
+// dictionary ends it. Dense spans are read as everywhere.
 //
 // Cost a row: 8 s bytes; s lookups of 16 bytes and 4 s additions in shared memory.
 
@@ -103,7 +103,7 @@ struct CsrRun {
   static constexpr int kQ = 4 * kQuads;
 
   const Space& space;
-  int chunks, values;  // atoms a chunk
+  int chunks, values;      // atoms a chunk
   float top[kQ], sum[kQ];  // sum: over this lane's rows
 
   __device__ int sums_size() const { return kQuads * chunks * values; }
@@ -146,8 +146,8 @@ struct CsrRun {
         const float c = coefficient_of(word);
 #pragma unroll
         for (int quad = 0; quad < kQuads; ++quad) {
-          const float4 x = *reinterpret_cast<const float4*>(table + quad * space.keys * 16 +
-                                                            (word & 0xffff));
+          const float4 x =
+              *reinterpret_cast<const float4*>(table + quad * space.keys * 16 + (word & 0xffff));
           s[4 * quad] += c * x.x;
           s[4 * quad + 1] += c * x.y;
           s[4 * quad + 2] += c * x.z;
@@ -410,8 +410,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
       const DeviceSpan span = walk.span;
       coded.span(span, walk.tiles.x, walk.tiles.y);
     }
-    finish_coded(coded, p.value_atoms + static_cast<size_t>(kv_head) * p.value_count * D /
-                            p.chunks);
+    finish_coded(coded,
+                 p.value_atoms + static_cast<size_t>(kv_head) * p.value_count * D / p.chunks);
     Running<D> run;
     if (warp == 0) take_slot(run, space.slot(), output.queries);
     run_dense_ends<T, CsrTiles, D>(

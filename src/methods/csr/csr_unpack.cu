@@ -1,5 +1,5 @@
-// CSR rows back to dense ones: one thread block a block of 32 rows, atoms from L2. Reads 4 s bytes a
-// row and writes 2 bytes a number; s multiply-adds a number.
+// CSR rows back to dense ones: one thread block a block of 32 rows, atoms from L2. Reads 4 s bytes
+// a row and writes 2 bytes a number; s multiply-adds a number.
 
 #include "kernels/cuda/numbers.cuh"
 #include "methods/csr/csr_cuda.h"

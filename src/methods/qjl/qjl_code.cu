@@ -28,10 +28,12 @@ struct Rows {
   uint4 x[4][D / 32];
 };
 
-/// The `count` channels of largest norm over the 32 rows, ties to the lower channel, then zeros; the
-/// same in every lane. Returns this lane's channels among them, bit 8 j + i for channel 32 j + 8 c + i.
+/// The `count` channels of largest norm over the 32 rows, ties to the lower channel, then zeros;
+/// the same in every lane. Returns this lane's channels among them, bit 8 j + i for channel 32 j +
+/// 8 c + i.
 template <class T, int D>
-__device__ inline uint32_t find_outliers(int (&outliers)[kQjlOutliers], const Rows<D>& rows, int count) {
+__device__ inline uint32_t find_outliers(int (&outliers)[kQjlOutliers], const Rows<D>& rows,
+                                         int count) {
   const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
   constexpr int kMine = D / 4;  // channels a lane holds
   float sums[kMine];

@@ -12,7 +12,8 @@
 namespace pith::cuda {
 
 void QjlProjection::check() const {
-  const bool sizes = (head_dim == 64 || head_dim == 128) && (m == 2 * head_dim || m == 4 * head_dim);
+  const bool sizes =
+      (head_dim == 64 || head_dim == 128) && (m == 2 * head_dim || m == 4 * head_dim);
   const bool apart =
       outliers >= 1 && outliers <= kQjlOutliers && m_out > 0 && m_out <= 128 && m_out % 16 == 0;
   if (rows && half_rows && sizes && apart) return;
@@ -111,7 +112,8 @@ std::shared_ptr<const DeviceCodec> make_qjl_on_gpu(const Parameters& p) {
   if (p.count("center", 0) > 0) {
     refuse_on_gpu("qjl(center=...)", "keys are coded there without a centre");
   }
-  if (p.text("residual") != "0") refuse_on_gpu("qjl(residual=...)", "keys have no coarse code there");
+  if (p.text("residual") != "0")
+    refuse_on_gpu("qjl(residual=...)", "keys have no coarse code there");
   const QjlFormat format = qjl_format(p);
   if (format.outliers < 1 || format.outliers > kQjlOutliers) {
     refuse_on_gpu(fmt::format("qjl(outliers={})", format.outliers),

@@ -10,9 +10,9 @@
 // in place of the outliers' sign bits, and a score is c |k_in| / m <S q, sign(S k_in)> + <u, q>.
 // At m_out = D = 128 and 8 channels u takes the bytes that the bits took.
 //
-// A block of 32 rows, keys: codes are m words of bits (grouped_layout.h, keys of 1 bit and dimension
-// m) and 512 bytes of u, [lane][4 pairs of channels 2c, 2c + 1] of rows r + 8 i; the side is 32 f16
-// norms times c / m, [r][i], the 8 channels as bytes, and 8 bytes that are 0.
+// A block of 32 rows, keys: codes are m words of bits (grouped_layout.h, keys of 1 bit and
+// dimension m) and 512 bytes of u, [lane][4 pairs of channels 2c, 2c + 1] of rows r + 8 i; the side
+// is 32 f16 norms times c / m, [r][i], the 8 channels as bytes, and 8 bytes that are 0.
 
 #include <memory>
 #include <span>
@@ -25,8 +25,8 @@ namespace pith::cuda {
 inline constexpr int kQjlOutliers = 8;  ///< channels a group of 32 rows has room for
 inline constexpr int kQjlApartBytes = 32 * kQjlOutliers * 2, kQjlSideBytes = 80;
 
-/// The projection of a layer, on the device. Rows 0 .. m - 1 are the inliers' sketch, the others the
-/// outliers'.
+/// The projection of a layer, on the device. Rows 0 .. m - 1 are the inliers' sketch, the others
+/// the outliers'.
 struct QjlProjection {
   const float* rows = nullptr;      // [m + m_out, D]
   const void* half_rows = nullptr;  // the same as f16

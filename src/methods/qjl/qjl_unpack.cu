@@ -1,6 +1,6 @@
-// QJL keys back to dense rows: the linear estimate c |k| / m S^T sign(S k), and at outlying channels
-// what was kept of them. A warp a block of 32 rows, the projection turned in shared memory, the
-// product on tensor cores. Cost: 2 m D operations a row.
+// QJL keys back to dense rows: the linear estimate c |k| / m S^T sign(S k), and at outlying
+// channels what was kept of them. A warp a block of 32 rows, the projection turned in shared
+// memory, the product on tensor cores. Cost: 2 m D operations a row.
 
 #include "kernels/cuda/numbers.cuh"
 #include "methods/qjl/qjl_tiles.cuh"
@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1)
   using Pairs = CodePairs<1>;
   constexpr int kSteps = Keys::kSteps, kStride = kSketch + 8, kTogether = 4;
   extern __shared__ __align__(16) char shared[];
-  auto* turned = reinterpret_cast<__half*>(shared);              // [D, kStride], bits' units out
+  auto* turned = reinterpret_cast<__half*>(shared);             // [D, kStride], bits' units out
   auto* sums = reinterpret_cast<float*>(turned + D * kStride);  // [D] of columns
   for (int i = threadIdx.x; i < kSketch * D; i += blockDim.x) {
     const int row = i / D, unit = Pairs::unit_bits(row % 16 / 8 * kSteps + row / 16);
