@@ -161,6 +161,13 @@ void CodedBody::unpack(const RowTarget& to, size_t first, size_t blocks) const {
 
 void CodedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
   const float log_weight = call.span.log_weight;
+  if (waits() && rows() > 0) {
+    const RowTarget from = waiting_at(0);
+    call.span = {from.k, from.v, from.head_stride, static_cast<int64_t>(rows()), -1, log_weight};
+    cuda::attend_chunk(call, site_.stream);
+    call.first = false;
+    return;
+  }
   for (size_t first = 0; first < rows(); first += kPieceRows) {
     const size_t count = std::min(kPieceRows, rows() - first);
     const RowTarget to = piece();

@@ -6,7 +6,6 @@
 #include "core/dtype.h"
 #include "methods/qjl/qjl.h"
 #include "methods/qjl/qjl_keys.h"
-#include "methods/quant/quant_cuda.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
@@ -32,13 +31,20 @@ GroupedBytes qjl_bytes(int m, int head_dim) {
 
 namespace {
 
+/// KIVI's: their kernels are these values'.
+std::shared_ptr<const DeviceCodec> values_in_two_bits() {
+  const CodecRow& row = codec_row("kivi");
+  return row.make_on_gpu(Parameters(row.info, {"kivi", {{"bits", "2"}}}));
+}
+
 /// Keys in QJL's form and values in 2 bits, with the projection of one layer.
 class QjlDeviceCodec final : public DeviceCodec {
  public:
-  explicit QjlDeviceCodec(const QjlFormat& format) : format_(format) {}
+  explicit QjlDeviceCodec(const QjlFormat& format)
+      : format_(format), values_(values_in_two_bits()) {}
 
   std::string name() const override { return name_; }
-  std::string value_name() const override { return "kivi2"; }
+  std::string value_name() const override { return values_->value_name(); }
   std::shared_ptr<const DeviceCodec> with_tables(const TableSite& site) const override;
   size_t shared_bytes() const override { return 4 * rows_.size() + 2 * half_rows_.size(); }
   GroupedBytes block_bytes(int head_dim) const override {
@@ -48,13 +54,13 @@ class QjlDeviceCodec final : public DeviceCodec {
   void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
             cudaStream_t stream) const override {
     for (const CodeJob& job : keys) code_qjl_job(projection_, batch, job, stream);
-    code_grouped(GroupedCodec::kKivi2, batch, {}, values, stream);
+    values_->code(batch, {}, values, stream);
   }
   void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const override {
     unpack_qjl_keys(projection_, call, stream);
   }
   void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
-    unpack_grouped_values(GroupedCodec::kKivi2, call, stream);
+    values_->unpack_values(call, stream);
   }
   void attend(const DecodeCall& call, const DecodeScratch& scratch,
               cudaStream_t stream) const override {
@@ -63,6 +69,7 @@ class QjlDeviceCodec final : public DeviceCodec {
 
  private:
   QjlFormat format_;
+  std::shared_ptr<const DeviceCodec> values_;
   std::string name_ = "qjl";
   QjlProjection projection_;
   DeviceArray<float> rows_;          // [m + m_out, D]
