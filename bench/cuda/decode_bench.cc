@@ -5,9 +5,12 @@
 
 #include "attend/cuda/decode.h"
 #include "bench.h"
+#include "core/dtype.h"
 #include "kernels/cuda/read_rate.h"
+#include "methods/csr/csr_cuda.h"
 #include "methods/qjl/qjl_cuda.h"
 #include "methods/quant/quant_cuda.h"
+#include "pith/error.h"
 
 namespace pith::cuda {
 namespace {
@@ -28,12 +31,10 @@ std::vector<DeviceSpan> dense_spans(const uint16_t* k, const uint16_t* v, int se
 
 struct Query {
   DeviceArray<uint16_t> q;
-  DeviceArray<float> out, sketch;
+  DeviceArray<float> out;
   Query(Bench& b, int sequences)
       : q(b.normals(static_cast<size_t>(sequences) * kQueryHeads * kDim, 9)),
-        out(b.counter, MemoryKind::kScratch, q.size(), b.stream),
-        sketch(b.counter, MemoryKind::kScratch, static_cast<size_t>(sequences) * kQueryHeads * 640,
-               b.stream) {}
+        out(b.counter, MemoryKind::kScratch, q.size(), b.stream) {}
   std::vector<float> host(Bench& b) const {
     std::vector<float> x(out.size());
     out.download(x.data(), x.size(), b.stream);
@@ -119,8 +120,42 @@ struct CodecCase {
   std::string name;
   GroupedBytes bytes;
   std::function<void(const CodeRowsCall&)> code_keys, code_values;
-  std::function<void(const DecodeCall&, Query&, const DecodeScratch&)> decode;
+  std::function<void(const DecodeCall&, const DecodeScratch&)> decode;
+  // What the codes stand for is attended to by the dense kernel, and the answers are compared.
+  std::function<void(const UnpackRowsCall&, bool keys)> unpack;
 };
+
+constexpr double kMostError = 0.02;  // against the rows that the codes stand for, rounded to bf16
+
+/// The relative error of attention over codes against attention over unpacked rows.
+double codes_error(Bench& b, const CodecCase& c, const CodedRows& store, int rows) {
+  const size_t n = static_cast<size_t>(kHeads) * rows * kDim;
+  const DeviceArray<uint16_t> k(b.counter, MemoryKind::kScratch, n, b.stream);
+  const DeviceArray<uint16_t> v(b.counter, MemoryKind::kScratch, n, b.stream);
+  UnpackRowsCall call{store.key_codes.data(),
+                      store.key_side.data(),
+                      static_cast<size_t>(rows) / 32,
+                      kHeads,
+                      rows / 32,
+                      kDim,
+                      DType::kBF16,
+                      k.data(),
+                      static_cast<size_t>(rows) * kDim};
+  c.unpack(call, true);
+  call.codes = store.value_codes.data();
+  call.side = store.value_side.data();
+  call.out = v.data();
+  c.unpack(call, false);
+  const Query query(b, 1);
+  const DecodeShape shape{1, kQueryHeads, kHeads, kDim, 1, 0};
+  const DecodeScratch scratch(b.counter, shape, b.stream);
+  const auto dense_list = upload(b, dense_spans(k.data(), v.data(), 1, rows));
+  decode_dense(call_of(shape, query, dense_list), scratch, b.stream);
+  const auto want = query.host(b);
+  const auto coded_list = upload(b, store.spans(c.bytes, rows));
+  c.decode(call_of(shape, query, coded_list), scratch);
+  return difference(query.host(b), want);
+}
 
 void coded(Bench& b, const CodecCase& c, int rows) {
   const size_t n = static_cast<size_t>(kHeads) * rows * kDim;
@@ -141,44 +176,179 @@ void coded(Bench& b, const CodecCase& c, int rows) {
   code.side = store.value_side.data();
   const double values_us = time_us(b.stream, 2, [&](int) { c.code_values(code); });
 
-  Query query(b, 1);
+  const double error = codes_error(b, c, store, rows);
+  if (!(error < kMostError)) throw Error(ErrorCode::kInternal, c.name + ": a wrong answer");
+  const Query query(b, 1);
   const DecodeShape shape{1, kQueryHeads, kHeads, kDim, 1, 0};
   const DecodeScratch scratch(b.counter, shape, b.stream);
-  const auto exact_spans = upload(b, dense_spans(k.data(), v.data(), 1, rows));
-  decode_dense(call_of(shape, query, exact_spans), scratch, b.stream);
-  const auto exact = query.host(b);
   const auto spans = upload(b, store.spans(c.bytes, rows));
-  c.decode(call_of(shape, query, spans), query, scratch);
-  const double error = difference(query.host(b), exact);
   const double us =
-      time_us(b.stream, 4, [&](int) { c.decode(call_of(shape, query, spans), query, scratch); });
+      time_us(b.stream, 4, [&](int) { c.decode(call_of(shape, query, spans), scratch); });
   const double bytes = c.bytes.per_row() * rows * kHeads;
   const double bits = c.bytes.per_row() * 8 / (2 * kDim);
   b.report(c.name, rows, 1, us, bytes,
-           fmt::format(", \"bits\": {:.3f}, \"error_vs_exact\": {:.4f}", bits, error));
+           fmt::format(", \"bits\": {:.3f}, \"error_vs_rows\": {:.4f}", bits, error));
   b.report(c.name + " coding of keys", rows, 1, keys_us, 2.0 * n);
   b.report(c.name + " coding of values", rows, 1, values_us, 2.0 * n);
 }
 
 CodecCase grouped(Bench& b, const std::string& name, GroupedCodec codec) {
   const auto stream = b.stream;
-  return {name, grouped_bytes(codec, kDim),
+  return {name,
+          grouped_bytes(codec, kDim),
           [=](const CodeRowsCall& c) { code_grouped_keys(codec, c, stream); },
           [=](const CodeRowsCall& c) { code_grouped_values(codec, c, stream); },
-          [=](const DecodeCall& c, Query&, const DecodeScratch& s) {
-            decode_grouped(codec, c, s, stream);
+          [=](const DecodeCall& c, const DecodeScratch& s) { decode_grouped(codec, c, s, stream); },
+          [=](const UnpackRowsCall& c, bool keys) {
+            (keys ? unpack_grouped_keys : unpack_grouped_values)(codec, c, stream);
           }};
 }
 
-CodecCase qjl(Bench& b, int m, const float* rows) {
+/// A projection on the device in both forms, or dictionaries of all heads.
+struct Tables {
+  DeviceArray<float> rows;
+  DeviceArray<uint16_t> half;
+
+  /// Normal numbers; `unit`: rows of `dim` numbers have the norm 1.
+  Tables(Bench& b, size_t count, int dim, bool unit) {
+    std::mt19937 rng(4);
+    std::normal_distribution<float> draw;
+    std::vector<float> x(count * dim);
+    std::vector<uint16_t> h(x.size());
+    for (float& v : x) v = draw(rng);
+    for (size_t i = 0; unit && i < count; ++i) {
+      float norm = 0;
+      for (int c = 0; c < dim; ++c) norm += x[i * dim + c] * x[i * dim + c];
+      for (int c = 0; c < dim; ++c) x[i * dim + c] /= std::sqrt(norm);
+    }
+    for (size_t i = 0; i < x.size(); ++i) h[i] = f32_to_f16(x[i]);
+    rows = upload(b, x);
+    half = upload(b, h);
+  }
+};
+
+CodecCase qjl(Bench& b, int m, const Tables& t) {
   const auto stream = b.stream;
-  const QjlProjection p{rows, m, kDim, std::sqrt(static_cast<float>(M_PI) / 2)};
-  return {fmt::format("qjl-{} + 2-bit values", m), qjl_bytes(m, kDim),
+  const QjlProjection p{
+      t.rows.data(), t.half.data(), m, 128, 8, kDim, std::sqrt(static_cast<float>(M_PI) / 2)};
+  return {fmt::format("qjl-{} + 2-bit values", m),
+          qjl_bytes(m, kDim),
           [=](const CodeRowsCall& c) { code_qjl_keys(p, c, stream); },
           [=](const CodeRowsCall& c) { code_grouped_values(GroupedCodec::kKivi2, c, stream); },
-          [=](const DecodeCall& c, Query& q, const DecodeScratch& s) {
-            decode_qjl(p, c, q.sketch.data(), s, stream);
+          [=](const DecodeCall& c, const DecodeScratch& s) { decode_qjl(p, c, s, stream); },
+          [=](const UnpackRowsCall& c, bool keys) {
+            keys ? unpack_qjl_keys(p, c, stream)
+                 : unpack_grouped_values(GroupedCodec::kKivi2, c, stream);
           }};
+}
+
+/// Dictionaries of one size for keys and values.
+struct CsrTables {
+  Tables keys, values;
+  DeviceArray<float> key_gram, value_gram;
+  CsrAtoms key_atoms, value_atoms;
+
+  CsrTables(Bench& b, int count)
+      : keys(b, static_cast<size_t>(kHeads) * count, kDim, true),
+        values(b, static_cast<size_t>(kHeads) * count, kDim / 2, true),
+        key_gram(b.counter, MemoryKind::kShared, static_cast<size_t>(kHeads) * count * count,
+                 b.stream),
+        value_gram(b.counter, MemoryKind::kShared, key_gram.size(), b.stream),
+        key_atoms{keys.half.data(), key_gram.data(), count},
+        value_atoms{values.half.data(), value_gram.data(), count} {
+    make_csr_gram(key_gram.data(), keys.half.data(), kHeads, count, kDim, b.stream);
+    make_csr_gram(value_gram.data(), values.half.data(), kHeads, count, kDim / 2, b.stream);
+  }
+};
+
+CodecCase csr(Bench& b, int pairs, CsrSolver solver, const CsrTables& t) {
+  const auto stream = b.stream;
+  const CsrDictionaries d{{pairs, 2, solver}, t.key_atoms, t.value_atoms};
+  return {fmt::format("csr-{}{}, {} atoms", pairs, solver == CsrSolver::kOmp ? " omp" : "",
+                      d.keys.count),
+          csr_bytes(d.coding),
+          [=](const CodeRowsCall& c) { code_csr(d.coding, d.keys, true, c, stream); },
+          [=](const CodeRowsCall& c) { code_csr(d.coding, d.values, false, c, stream); },
+          [=](const DecodeCall& c, const DecodeScratch& s) { decode_csr(d, c, s, stream); },
+          [=](const UnpackRowsCall& c, bool keys) {
+            unpack_csr(d.coding, keys ? d.keys : d.values, keys, c, stream);
+          }};
+}
+
+/// A policy of selector and codec over kPrompt rows: `kept` weighted rows in codes and a window of
+/// exact ones, one launch. Beside it each part alone: the same rows dense, and all rows in codes.
+constexpr int kPrompt = 131072, kWindow = 128;
+
+void code_into(Bench& b, const CodecCase& c, CodedRows& store, int rows) {
+  const size_t n = static_cast<size_t>(kHeads) * rows * kDim;
+  const auto k = b.normals(n, 1), v = b.normals(n, 2);
+  CodeRowsCall code{DType::kBF16,
+                    k.data(),
+                    static_cast<size_t>(rows) * kDim,
+                    kDim,
+                    kHeads,
+                    rows,
+                    kDim,
+                    store.key_codes.data(),
+                    store.key_side.data()};
+  c.code_keys(code);
+  code.x = v.data();
+  code.codes = store.value_codes.data();
+  code.side = store.value_side.data();
+  c.code_values(code);
+  check(cudaStreamSynchronize(b.stream), "coding");
+}
+
+void composed(Bench& b, const std::string& name, const CodecCase& c, int kept) {
+  const size_t n = static_cast<size_t>(kHeads) * kept * kDim;
+  const double coded_bytes = c.bytes.per_row() * kept * kHeads;
+  const int copies = static_cast<int>(120e6 / coded_bytes) + 1;  // beyond what L2 holds
+  const std::vector<float> zeros(static_cast<size_t>(kHeads) * kept);
+  const auto weights = upload(b, zeros);
+  const auto window = b.normals(static_cast<size_t>(kHeads) * kWindow * kDim, 5);
+  const auto window_spans = dense_spans(window.data(), window.data(), 1, kWindow);
+  std::vector<DeviceArray<uint16_t>> rows;
+  std::vector<CodedRows> stores;
+  std::vector<DeviceArray<DeviceSpan>> policy, selector;
+  rows.push_back(b.normals(2 * n, 3));
+  for (int i = 0; i < copies; ++i) {
+    if (i > 0) {
+      rows.emplace_back(b.counter, MemoryKind::kPayload, 2 * n, b.stream);
+      check(cudaMemcpyAsync(rows[i].data(), rows[0].data(), 4 * n, cudaMemcpyDeviceToDevice,
+                            b.stream),
+            "copies");
+    }
+    stores.emplace_back(b, c.bytes, static_cast<size_t>(kHeads) * kept / 32);
+    code_into(b, c, stores[i], kept);
+    auto dense = dense_spans(rows[i].data(), rows[i].data() + n, 1, kept);
+    auto codes = stores[i].spans(c.bytes, kept);
+    std::vector<DeviceSpan> with_codes, with_rows;
+    for (int h = 0; h < kHeads; ++h) {
+      dense[h].log_weights = codes[h].log_weights = weights.data() + static_cast<size_t>(h) * kept;
+      with_codes.insert(with_codes.end(), {codes[h], window_spans[h]});
+      with_rows.insert(with_rows.end(), {dense[h], window_spans[h]});
+    }
+    policy.push_back(upload(b, with_codes));
+    selector.push_back(upload(b, with_rows));
+  }
+  CodedRows all(b, c.bytes, static_cast<size_t>(kHeads) * kPrompt / 32);
+  code_into(b, c, all, kPrompt);
+  const auto codec = upload(b, all.spans(c.bytes, kPrompt));
+  const Query query(b, 1);
+  const DecodeShape one{1, kQueryHeads, kHeads, kDim, 1, 0},
+      two{1, kQueryHeads, kHeads, kDim, 2, 0};
+  const DecodeScratch scratch(b.counter, two, b.stream);
+  const int calls = std::max(copies, 4);
+  const double us = time_us(
+      b.stream, calls, [&](int i) { c.decode(call_of(two, query, policy[i % copies]), scratch); });
+  const double selector_us = time_us(b.stream, calls, [&](int i) {
+    decode_dense(call_of(two, query, selector[i % copies]), scratch, b.stream);
+  });
+  const double codec_us =
+      time_us(b.stream, 4, [&](int) { c.decode(call_of(one, query, codec), scratch); });
+  b.report(name, kept + kWindow, 1, us, coded_bytes + 4.0 * kHeads * kWindow * kDim,
+           fmt::format(", \"selector_alone_us\": {:.2f}, \"codec_alone_us\": {:.2f}", selector_us,
+                       codec_us));
 }
 
 int run(bool quick, const std::string& only) {
@@ -204,19 +374,28 @@ int run(bool quick, const std::string& only) {
   for (const int rows : {1024, 2048, 4096}) {
     if (wanted("weighted")) weighted(b, rows);
   }
-  std::mt19937 rng(4);
-  std::normal_distribution<float> draw;
-  std::vector<float> projection(640 * kDim);
-  for (float& x : projection) x = draw(rng);
-  DeviceArray<float> device(b.counter, MemoryKind::kShared, projection.size(), b.stream);
-  device.upload(projection.data(), projection.size(), b.stream);
+  const Tables projection(b, 640, kDim, false);
+  const CsrTables small(b, 256), large(b, 512);
+  const CodecCase cases[] = {grouped(b, "kivi-2", GroupedCodec::kKivi2),
+                             grouped(b, "kivi-4", GroupedCodec::kKivi4),
+                             grouped(b, "int4", GroupedCodec::kInt4),
+                             grouped(b, "int8", GroupedCodec::kInt8),
+                             qjl(b, 256, projection),
+                             qjl(b, 512, projection),
+                             csr(b, 4, CsrSolver::kMp, small),
+                             csr(b, 8, CsrSolver::kMp, small),
+                             csr(b, 8, CsrSolver::kOmp, small),
+                             csr(b, 8, CsrSolver::kMp, large),
+                             csr(b, 8, CsrSolver::kOmp, large),
+                             csr(b, 16, CsrSolver::kMp, small)};
   for (const int rows : quick ? std::vector{131072} : std::vector{8192, 32768, 131072}) {
-    for (const CodecCase& c :
-         {grouped(b, "kivi-2", GroupedCodec::kKivi2), grouped(b, "kivi-4", GroupedCodec::kKivi4),
-          grouped(b, "int4", GroupedCodec::kInt4), grouped(b, "int8", GroupedCodec::kInt8),
-          qjl(b, 256, device.data()), qjl(b, 512, device.data())}) {
+    for (const CodecCase& c : cases) {
       if (wanted(c.name)) coded(b, c, rows);
     }
+  }
+  if (wanted("composed")) {
+    composed(b, "composed: express(s=2048) + qjl-256", cases[4], 2048);
+    composed(b, "composed: balancekv(rate=25%) + kivi-4", cases[1], kPrompt / 4);
   }
   return 0;
 }

@@ -119,6 +119,9 @@ TEST(CudaPolicies, AgreeWithTheCpu) {
                 {"exact+int8", 1e-2},
                 {"exact+int4,window=64", 6e-2},
                 {"exact+kivi(bits=4);layers=0:exact", 1e-2},
+                {"exact+qjl,sink=2,window=40", 5e-2},
+                {"exact+k:qjl(m=256)+v:kivi(bits=2),window=64", 5e-2},
+                {"exact+qjl(outliers=5,m_out=48,sketch=hadamard)", 5e-2},
                 {"streaming_llm(window=60)", 4e-3},
                 {"streaming_llm(window=96)+kivi", 4e-3},
                 {"local(window=37)", 4e-3},
@@ -131,6 +134,46 @@ TEST(CudaPolicies, AgreeWithTheCpu) {
     }
     const auto ids = random_ids(200, narrow->config().vocab, 9);
     EXPECT_LT(difference(narrow, c.policy, ids, 0, 512), c.bound) << c.policy;
+  }
+}
+
+// The dictionary is drawn from the first rows that leave the window, which wait until then. Both
+// devices code the same rows after a prompt whose rows fill whole blocks of both, and until the CPU
+// codes 16 more.
+TEST(CudaPolicies, CsrDrawsTheDictionariesOfTheCpu) {
+  for (const int dim : {64, 128}) {
+    const auto model = RandomModelFolder({.dtype = DType::kF32, .head_dim = dim}).load();
+    PITH_NEEDS_GPU();
+    for (const char* policy :
+         {"exact+csr(rope=post,online=64),window=32",
+          "exact+csr(rope=post,s=16,solver=omp,online=96),window=32",
+          "exact+csr(rope=post,s=4,chunks=1,online=80,collect=96),window=32"}) {
+      for (const size_t prompt : {size_t{64}, size_t{32 + 96}, size_t{32 + 320}}) {
+        const auto ids = random_ids(prompt + 15, model->config().vocab, 11);
+        EXPECT_LT(difference(model, policy, ids, prompt, 512), 3e-2) << policy << ", " << prompt;
+      }
+      // In chunks: rows that wait and codes are attended to by many queries.
+      const auto ids = random_ids(32 + 320 + 15, model->config().vocab, 12);
+      EXPECT_LT(difference(model, policy, ids, 32 + 320, 32), 3e-2) << policy;
+    }
+  }
+}
+
+TEST(CudaPolicies, CsrForksGoOnApart) {
+  const auto model = RandomModelFolder({}).load();
+  PITH_NEEDS_GPU();
+  const char* policy = "exact+csr(rope=post,online=64),window=32";
+  const auto ids = random_ids(230, model->config().vocab, 13);
+  for (const size_t before : {size_t{60}, size_t{200}}) {  // while rows wait, and after
+    Session whole(model, options_for(Device::kCuda, policy));
+    Session base(model, options_for(Device::kCuda, policy));
+    all_logits(whole, ids, before);
+    base.prefill(std::span<const int32_t>(ids).first(before));
+    Session fork = base.fork();
+    all_logits(base, random_ids(90, model->config().vocab, 14), 0);
+    for (size_t i = before; i < ids.size(); ++i) fork.decode(ids[i]);
+    const auto a = whole.decode(7), b = fork.decode(7);
+    EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin())) << before;
   }
 }
 
@@ -313,7 +356,17 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact+k:f16+v:bf16", "different types");
   refused(shape, "exact;layers=1:exact+bf16", "one type");
   refused(shape, "exact;heads=1:exact+bf16", "single heads");
-  refused(shape, "exact+qjl", "'qjl'");
+  refused(shape, "exact+gear", "'gear'");
+  refused(shape, "exact+qjl(residual=1)", "residual");
+  refused(shape, "exact+qjl(center=64)", "center");
+  refused(shape, "exact+qjl(outliers=0)", "outliers=0");
+  refused(shape, "exact+qjl(m=96)", "m=96");
+  refused(shape, "exact+k:qjl+v:int8", "different codecs");
+  refused(shape, "exact+csr", "csr(rope=pre)");
+  refused(shape, "exact+csr(rope=post,s=6)", "s=6");
+  refused(shape, "exact+csr(rope=post,draw=kmeans)", "kmeans");
+  refused(shape, "exact+csr(rope=post,outliers=0.5)", "outliers");
+  refused(shape, "exact+csr(rope=post,online=100)", "collect=100");
   refused(shape, "balancekv(mode=stream)", "mode=stream");
   refused(shape, "buzz(T=50,logn=true)", "logn");
   refused(shape, "uniform", "uniform(rate=...)");

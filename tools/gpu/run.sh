@@ -14,7 +14,7 @@ out=${OUT:-$(mktemp -d)}
 
 "$bin/test_cuda" --gtest_brief=1
 small='*Weights*:*Roles*:CudaQjl*:CudaUnpack*:CudaPolicies.Hold*:CudaSession.Forks*'
-small+=':CudaHalving.Keys*:CudaExpress.Decode*:CudaPrefill.Every*:CudaCache.Small*'
+small+=':CudaHalving.Keys*:CudaExpress.Decode*:CudaPrefill.Every*:CudaCache.Small*:CudaCsr.Att*:CudaPolicies.Csr*'
 if command -v compute-sanitizer >/dev/null; then
   compute-sanitizer --tool memcheck --error-exitcode 1 "$bin/test_cuda" --gtest_brief=1 \
     --gtest_filter="$small"

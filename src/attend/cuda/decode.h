@@ -56,7 +56,7 @@ struct DecodeCall {
   DecodeShape shape;
   DType dtype = DType::kBF16;         ///< of q and of dense rows: kF16 or kBF16
   const void* q = nullptr;            // [B, H, D] of dtype, after RoPE
-  const float* q_sketch = nullptr;    // [B, H, sketch], for codecs that sketch queries
+  const void* table = nullptr;        ///< of the codec: QJL's projection
   const DeviceSpan* spans = nullptr;  // [B, G, spans], on the device
   float* out = nullptr;               // [B, H, D]
   float* log_sum = nullptr;           // [B, H] natural logarithm of the denominator, or null

@@ -17,7 +17,7 @@ namespace pith::cuda {
 
 struct DecodeParams {
   const void* q;            // [B, H, D]
-  const float* q_sketch;    // [B, H, sketch]
+  const void* table;        // what the codec reads beside queries
   const DeviceSpan* spans;  // [heads / query_blocks, spans]
   float* out;               // [B, H, D]
   float* log_sum;           // [B, H]
@@ -28,13 +28,13 @@ struct DecodeParams {
   int query_blocks;         // groups of at most 8 queries that share a KV head
   int group;                // query heads a KV head
   int span_count;
-  int sketch;  // numbers a sketched query has
 };
 
 /// A codec that is never asked: the kernel for dense spans alone.
 struct NoCodec {
   static constexpr bool kPresent = false;
   static constexpr int kWarps = 8, kStages = 0, kBlockBytes = 0, kQueryBytes = 0;
+  static __device__ constexpr int warps() { return kWarps; }
   template <int D>
   using Of = NoCodec;
 };
@@ -71,7 +71,7 @@ __device__ inline void attend_tile(Running<D>& run, const DeviceSpan& span,
   }
   uint32_t p[kM][2];
   run.template weigh<typename Tiles::Number>(p, s, span.role);
-  if (span.role != DeviceRole::kDenominator) Tiles::accumulate(run.acc, tile, p);
+  if (span.role != DeviceRole::kDenominator) Tiles::accumulate(run, tile, p);
 }
 
 template <class Codec>
@@ -83,7 +83,24 @@ __device__ inline int tiles_of(const DeviceSpan& span) {
   return (span.rows + rows - 1) / rows;
 }
 
-/// A warp's way through the dense tiles of a head's spans: every kWarps-th of the block's.
+/// Tiles of all spans of a head; descriptors are asked for four at a time, not one after the other.
+template <class Codec>
+__device__ inline int tiles_of_head(const DeviceSpan* spans, int count) {
+  int tiles = 0;
+  for (int first = 0; first < count; first += 4) {
+    DeviceSpan some[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      some[i].rows = first + i < count ? spans[first + i].rows : 0;
+      some[i].coded = first + i < count ? spans[first + i].coded : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) tiles += tiles_of<Codec>(some[i]);
+  }
+  return tiles;
+}
+
+/// A warp's way through the dense tiles of a head's spans: every warps()-th of the block's.
 template <class Codec>
 struct DenseWalk {
   const DeviceSpan* spans;
@@ -95,7 +112,7 @@ struct DenseWalk {
 
   /// The next tile; false at the end.
   __device__ bool next() {
-    tile += Codec::kWarps;
+    tile += Codec::warps();
     while (tile >= stop) {
       if (++at >= count) return false;
       span = spans[at];
@@ -159,7 +176,8 @@ __device__ inline void exchange(Running<D>& run, float* scratch, bool to_codec) 
     for (int i = 0; i < 4; ++i) {
       const int channel = to_codec ? channel_of(t, i / 2) : Codec::channel_of(t, i / 2);
       scratch[(2 * c + i % 2) * (D + 2) + channel] =
-          to_codec ? run.acc[t][i] : run.acc[t][i] * Codec::unit(t, i / 2);
+          to_codec ? run.acc[t][i]
+                   : run.acc[t][i] * Codec::unit(t, i / 2) + Codec::shift(run.low, t, i % 2);
     }
   }
   __syncwarp();
@@ -172,27 +190,39 @@ __device__ inline void exchange(Running<D>& run, float* scratch, bool to_codec) 
       run.acc[t][i] = to_codec ? x / Codec::unit(t, i / 2) : x;
     }
   }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) run.low[j] = 0;
   __syncwarp();
 }
 
-/// One warp's share of a coded span: tiles first, first + kWarps, ... below `end`.
+/// Asks for the first blocks of a warp's share of a coded span: tiles first, first + kWarps, ...
+template <class Codec, int D>
+__device__ inline void start_coded(const DeviceSpan& span, const BlockSpace<Codec, D>& space,
+                                   int first, int end) {
+#pragma unroll
+  for (int i = 0; i < Codec::kStages - 1; ++i) {
+    const int t = first + i * Codec::kWarps;
+    if (t < end) Codec::fetch(space.warp() + i * Codec::kBlockBytes, span, t);
+    commit_copies();
+  }
+}
+
+/// One warp's share of a coded span. `started`: its first blocks are on their way.
 template <class Codec, int D>
 __device__ inline void run_coded(Running<D>& run, const DeviceSpan& span,
-                                 const BlockSpace<Codec, D>& space, int first, int end) {
+                                 const BlockSpace<Codec, D>& space, int2 tiles, bool started) {
+  const int first = tiles.x, end = tiles.y;
   if (first >= end) return;
   constexpr int kStages = Codec::kStages, kWarps = Codec::kWarps;
   char* ring = space.warp();
   auto* scratch = reinterpret_cast<float*>(ring);  // before the first and after the last block
-  if (__any_sync(~0u, run.top[0] != kUnseen || run.top[1] != kUnseen)) {
-    exchange<Codec, D>(run, scratch, true);
-  }
-#pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) {
-    if (first + i * kWarps < end) {
-      Codec::fetch(ring + i * Codec::kBlockBytes, span, first + i * kWarps);
+  if (!started) {
+    if (__any_sync(~0u, run.top[0] != kUnseen || run.top[1] != kUnseen)) {
+      exchange<Codec, D>(run, scratch, true);
     }
-    commit_copies();
+    start_coded<Codec, D>(span, space, first, end);
   }
+  const typename Codec::Query query = Codec::load_query(space.codec_query());
   int slot = 0;
   for (int t = first; t < end; t += kWarps) {
     wait_for_copies<kStages - 2>();
@@ -201,32 +231,57 @@ __device__ inline void run_coded(Running<D>& run, const DeviceSpan& span,
     const int free_slot = slot == 0 ? kStages - 1 : slot - 1;
     if (ahead < end) Codec::fetch(ring + free_slot * Codec::kBlockBytes, span, ahead);
     commit_copies();
-    attend_tile<Codec, D>(run, span, typename Codec::Tile{ring + slot * Codec::kBlockBytes},
-                          typename Codec::Query{space.codec_query()}, t);
+    attend_tile<Codec, D>(run, span, typename Codec::Tile{ring + slot * Codec::kBlockBytes}, query,
+                          t);
     slot = slot + 1 == kStages ? 0 : slot + 1;
   }
   wait_for_copies<0>();
   exchange<Codec, D>(run, scratch, false);
 }
 
+/// A warp's way through the coded spans of a head.
+struct CodedWalk {
+  const DeviceSpan* spans;
+  int count;       // spans
+  int begin, end;  // the block's tiles, counted from the head's first
+  int at = -1;     // which span
+  DeviceSpan span{};
+  int2 tiles{};  // of it, the warp's first and the block's end
+
+  /// The next span that has tiles for this warp; false at the end.
+  template <class Codec>
+  __device__ bool next() {
+    while (++at < count) {
+      span = spans[at];
+      const int all = tiles_of<Codec>(span);
+      tiles = {max(begin, 0) + static_cast<int>(threadIdx.x) / kWarp, min(end, all)};
+      begin -= all;
+      end -= all;
+      if (span.coded && tiles.x < tiles.y) return true;
+    }
+    return false;
+  }
+};
+
 /// The queries of one head into shared memory, and what the codec makes of them.
 template <class T, class Codec, int D>
 __device__ inline void load_queries(const BlockSpace<Codec, D>& space, const DecodeParams& p,
                                     int first_query_head, int queries) {
   const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(first_query_head) * D;
-  for (int i = threadIdx.x; i < kQueries * D; i += blockDim.x) {
-    space.q()[i] = i < queries * D ? static_cast<float>(q[i]) * p.scale : 0;
-  }
-  if constexpr (Codec::kPresent) {
-    auto* sketch = reinterpret_cast<float*>(space.shared);  // [kQueries, sketch] in idle rings
-    const float* from = p.q_sketch + static_cast<size_t>(first_query_head) * p.sketch;
-    for (int i = threadIdx.x; i < kQueries * p.sketch; i += blockDim.x) {
-      sketch[i] = i < queries * p.sketch ? from[i] * p.scale : 0;
+  const auto load = [&] {
+    for (int i = threadIdx.x; i < kQueries * D; i += blockDim.x) {
+      space.q()[i] = i < queries * D ? static_cast<float>(q[i]) * p.scale : 0;
     }
     __syncthreads();
-    Codec::prepare(space.codec_query(), space.q(), sketch);
+  };
+  if constexpr (Codec::kPresent) {
+    const auto ahead = Codec::ask(p.table);
+    load();
+    Codec::prepare(space.codec_query(), space.q(), queries, p.table, ahead);
+    __syncthreads();
+  } else {
+    load();
   }
-  __syncthreads();
 }
 
 template <class T, class Codec, int D>
@@ -237,14 +292,10 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
   const BlockSpace<Codec, D> space{shared};
   let_successor_start();
   wait_for_predecessor();
-  const auto tiles_of_head = [&](int head) {
-    const DeviceSpan* spans = p.spans + head / p.query_blocks * p.span_count;
-    int tiles = 0;
-    for (int s = 0; s < p.span_count; ++s) tiles += tiles_of<Codec>(spans[s]);
-    return tiles;
-  };
-  const Cut cut = Cut::make(space.cut(), p.heads, tiles_of_head);
-  const int warp = threadIdx.x / kWarp, block = blockIdx.x;
+  const Cut cut = Cut::make(space.cut(), p.heads, [&](int head) {
+    return tiles_of_head<Codec>(p.spans + head / p.query_blocks * p.span_count, p.span_count);
+  });
+  const int block = blockIdx.x;
   if (block >= cut.blocks) return;
   const int begin = cut.first_tile(block), end = cut.first_tile(block + 1);
   for (int head = 0; head < p.heads; ++head) {
@@ -269,21 +320,21 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
       load_queries<T, Codec, D>(space, p, query_head, output.queries);
       dense.run(run, space.q());
     } else {
+      // Coded spans first: their blocks are on their way while the queries come.
+      CodedWalk coded{spans, p.span_count, begin - head_first, end - head_first};
+      bool more = coded.template next<Codec>(), started = more;
+      if (more) start_coded<Codec, D>(coded.span, space, coded.tiles.x, coded.tiles.y);
       load_queries<T, Codec, D>(space, p, query_head, output.queries);
-      run_dense_ends<T, Codec, D>(run, walk, space.q());
-      int offset = head_first;
-      for (int s = 0; s < p.span_count; ++s) {
-        const DeviceSpan span = spans[s];
-        const int tiles = tiles_of<Codec>(span);
-        const int first = max(begin - offset, 0) + warp, stop = min(end - offset, tiles);
-        offset += tiles;
-        if (span.coded) run_coded<Codec, D>(run, span, space, first, stop);
+      for (; more; more = coded.template next<Codec>(), started = false) {
+        const DeviceSpan span = coded.span;
+        run_coded<Codec, D>(run, span, space, coded.tiles, started);
       }
+      run_dense_ends<T, Codec, D>(run, walk, space.q());
     }
     // Parts of one head are consecutive: each next one raises the block's or the head's number.
     float* parts = p.partials + static_cast<size_t>(block + head) * kPart<D>;
-    merge_warps<D, Codec::kWarps>(parts, shared, BlockSpace<Codec, D>::kPerWarp, run,
-                                  output.queries);
+    merge_warps<D>(parts, shared, BlockSpace<Codec, D>::kPerWarp, run,
+                   {output.queries, Codec::kWarps});
     const int first_block = cut.first_block(head), count = cut.block_count(head);
     if (count > 1) {
       // merge_warps ended with a barrier: one thread's release covers all threads' writes.
@@ -299,24 +350,28 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
   }
 }
 
-template <class T, class Codec, int D>
-void launch_decode_as(const DecodeCall& call, const DecodeScratch& scratch, int sketch,
-                      cudaStream_t stream) {
+inline DecodeParams make_params(const DecodeCall& call, const DecodeScratch& scratch) {
   const DecodeShape& shape = call.shape;
   DecodeParams p{};
   p.q = call.q;
-  p.q_sketch = call.q_sketch;
+  p.table = call.table;
   p.spans = call.spans;
   p.out = call.out;
   p.log_sum = call.log_sum;
   p.partials = scratch.partials();
   p.arrivals = scratch.arrivals();
-  p.scale = (shape.scale != 0 ? shape.scale : 1 / sqrtf(static_cast<float>(D))) * kLog2e;
+  const auto dim = static_cast<float>(shape.head_dim);
+  p.scale = (shape.scale != 0 ? shape.scale : 1 / sqrtf(dim)) * kLog2e;
   p.group = shape.query_heads / shape.kv_heads;
   p.query_blocks = shape.query_blocks();
   p.heads = shape.heads();
   p.span_count = shape.spans;
-  p.sketch = sketch;
+  return p;
+}
+
+template <class T, class Codec, int D>
+void launch_decode_as(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream) {
+  const DecodeParams p = make_params(call, scratch);
   const size_t bytes = BlockSpace<Codec, D>::kCutAt + Cut::bytes(p.heads);
   const auto kernel = decode_kernel<T, Codec, D>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -328,18 +383,17 @@ void launch_decode_as(const DecodeCall& call, const DecodeScratch& scratch, int 
 
 /// Launches for the call's dtype and head_dim. `Codec` is NoCodec or a template over D's codec.
 template <class Codec>
-void launch_decode(const DecodeCall& call, const DecodeScratch& scratch, int sketch,
-                   cudaStream_t stream) {
+void launch_decode(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream) {
   call.check();
   const bool bf16 = call.dtype == DType::kBF16;
   if (call.shape.head_dim == 64) {
     using C = typename Codec::template Of<64>;
-    bf16 ? launch_decode_as<__nv_bfloat16, C, 64>(call, scratch, sketch, stream)
-         : launch_decode_as<__half, C, 64>(call, scratch, sketch, stream);
+    bf16 ? launch_decode_as<__nv_bfloat16, C, 64>(call, scratch, stream)
+         : launch_decode_as<__half, C, 64>(call, scratch, stream);
   } else {
     using C = typename Codec::template Of<128>;
-    bf16 ? launch_decode_as<__nv_bfloat16, C, 128>(call, scratch, sketch, stream)
-         : launch_decode_as<__half, C, 128>(call, scratch, sketch, stream);
+    bf16 ? launch_decode_as<__nv_bfloat16, C, 128>(call, scratch, stream)
+         : launch_decode_as<__half, C, 128>(call, scratch, stream);
   }
 }
 

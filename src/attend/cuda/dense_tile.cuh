@@ -3,7 +3,7 @@
 // consecutive bytes; which channel sits at which k of the product is free as long as queries follow
 // the same order, and which channel is which row of out^T is put right when results are written.
 
-#include "attend/cuda/decode.h"
+#include "attend/cuda/running.cuh"
 #include "kernels/cuda/mma.cuh"
 
 namespace pith::cuda {
@@ -76,8 +76,7 @@ struct DenseTiles {
     }
   }
 
-  static __device__ void accumulate(float (&acc)[D / 16][4], const Tile& tile,
-                                    const uint32_t (&p)[1][2]) {
+  static __device__ void accumulate(Running<D>& run, const Tile& tile, const uint32_t (&p)[1][2]) {
 #pragma unroll
     for (int h = 0; h < D / 64; ++h) {
       const auto* v0 = reinterpret_cast<const uint32_t*>(&tile.v[0][h]);
@@ -87,9 +86,9 @@ struct DenseTiles {
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
         // Two rows of one channel side by side: the even channel is row r, the odd one row r + 8.
-        mma<T>(acc[4 * h + w], __byte_perm(v0[w], v1[w], 0x5410), __byte_perm(v0[w], v1[w], 0x7632),
-               __byte_perm(v2[w], v3[w], 0x5410), __byte_perm(v2[w], v3[w], 0x7632), p[0][0],
-               p[0][1]);
+        mma<T>(run.acc[4 * h + w], __byte_perm(v0[w], v1[w], 0x5410),
+               __byte_perm(v0[w], v1[w], 0x7632), __byte_perm(v2[w], v3[w], 0x5410),
+               __byte_perm(v2[w], v3[w], 0x7632), p[0][0], p[0][1]);
       }
     }
   }
@@ -109,11 +108,10 @@ struct DenseTilesOnDemand : DenseTiles<T, D> {
     Base::load_keys(rows, *tile.span, tile.tile);
     Base::scores(s, rows, q);
   }
-  static __device__ void accumulate(float (&acc)[D / 16][4], const Tile& tile,
-                                    const uint32_t (&p)[1][2]) {
+  static __device__ void accumulate(Running<D>& run, const Tile& tile, const uint32_t (&p)[1][2]) {
     typename Base::Tile rows;
     Base::load_values(rows, *tile.span, tile.tile);
-    Base::accumulate(acc, rows, p);
+    Base::accumulate(run, rows, p);
   }
 };
 

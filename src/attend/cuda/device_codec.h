@@ -2,19 +2,46 @@
 // The codec contract on the GPU: blocks of 32 rows of all KV heads, coded, attended to and
 // unpacked. A codec's registry row makes one (CodecRow::make_on_gpu).
 
+#include <memory>
 #include <span>
 #include <string>
 
 #include "attend/cuda/code_rows.h"
 #include "attend/cuda/decode.h"
+#include "kernels/cuda/layer.h"
 
 namespace pith::cuda {
+
+/// What tables of a layer are made with.
+struct TableSite {
+  MemoryCounter* memory = nullptr;
+  cudaStream_t stream = nullptr;
+  int head_dim = 0, kv_heads = 0;
+  uint32_t layer = 0;
+  uint64_t seed = 0;  ///< of the session
+};
 
 class DeviceCodec {
  public:
   virtual ~DeviceCodec() = default;
   /// Equal names code equally.
   virtual std::string name() const = 0;
+  /// Equal names code values equally: keys of one codec go with values of another that has the name
+  /// of its values.
+  virtual std::string value_name() const { return name(); }
+  /// The codec with the tables of one layer; null: it has none, and serves as it is. Throws
+  /// kUnsupported for a head_dim that its parameters do not fit.
+  virtual std::shared_ptr<const DeviceCodec> with_tables(const TableSite&) const { return nullptr; }
+  /// Bytes of its tables.
+  virtual size_t shared_bytes() const { return 0; }
+  /// Its tables are made of the first rows that leave the window, this many, which wait as they are
+  /// until then; a multiple of 32.
+  virtual size_t learns_from() const { return 0; }
+  /// Makes the tables of `rows`, where they are: a captured graph may hold their addresses. Until
+  /// then the codec attends to dense spans alone.
+  virtual void learn(const RowTarget& /*rows*/, DType /*dtype*/, cudaStream_t) const {}
+  /// Codecs that learn: the same with tables of its own.
+  virtual std::shared_ptr<const DeviceCodec> copy(cudaStream_t) const { return nullptr; }
   virtual GroupedBytes block_bytes(int head_dim) const = 0;
   /// Codes rows at many places at once, keys and values.
   virtual void code(const CodeBatch& batch, std::span<const CodeJob> keys,

@@ -10,7 +10,7 @@
 //
 // Bytes a row at D = 128: KIVI-2 96, int4 144, int8 272; dense 512.
 
-#include "attend/cuda/decode.h"
+#include "attend/cuda/running.cuh"
 #include "kernels/cuda/grouped_layout.h"
 #include "kernels/cuda/mma.cuh"
 
@@ -37,6 +37,9 @@ struct CodePairs {
     return (slot < kDirect ? w : w >> (kDirect * kBits)) & (kMask << unit_bits(n));
   }
 };
+
+/// Codecs that need nothing beside the queries.
+struct NothingAhead {};
 
 __device__ inline float power_of_two(int e) { return __int_as_float((127 + e) << 23); }
 
@@ -70,8 +73,19 @@ struct TokenValues {
     return power_of_two(24 - Pairs::unit_bits(u * (D / 16) + t));
   }
 
-  static __device__ void accumulate(float (&acc)[D / 16][4], const char* codes, const char* side,
+  // What a group's channels share, its minima or -2^(b-1) scales, is summed apart and spread over
+  // them once, at the end. With 8 bits codes outweigh it so much that f32 sums would feel it: there
+  // it is spread tile by tile.
+  static constexpr bool kSpreadLate = kBits <= 4;
+  static constexpr float kOffset = kAsymmetric ? 1 : -(1 << (kBits - 1));
+  static __device__ float shift(const float (&low)[4], int t, int j) {
+    if constexpr (!kSpreadLate) return 0;
+    return __shfl_sync(~0u, low[j], t / 2 * 4 + threadIdx.x % 4) * kOffset;
+  }
+
+  static __device__ void accumulate(Running<D>& run, const char* codes, const char* side,
                                     const uint32_t (&p)[2][2]) {
+    float(&acc)[D / 16][4] = run.acc;
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
     uint32_t words[kWords];
     read_words(words, codes);
@@ -101,9 +115,8 @@ struct TokenValues {
         }
       }
     }
-    // Minima (asymmetric), or -2^(b-1) scales: one product with a row for each group, then spread.
+    // Minima (asymmetric), or scales: one product with a row for each group.
     const auto* low = reinterpret_cast<const uint32_t*>(side + (kAsymmetric ? kSideBytes / 2 : 0));
-    float shift[4] = {};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t a[2] = {0, 0};
@@ -111,21 +124,25 @@ struct TokenValues {
         a[0] = low[layout::piece_of((half * 2 + 0) * kGroups + r, c) / 2];
         a[1] = low[layout::piece_of((half * 2 + 1) * kGroups + r, c) / 2];
       }
-      mma<__half>(shift, a[0], 0, a[1], 0, p[half][0], p[half][1]);
+      mma<__half>(run.low, a[0], 0, a[1], 0, p[half][0], p[half][1]);
     }
-    constexpr float kOffset = kAsymmetric ? 1 : -(1 << (kBits - 1));
+    if constexpr (!kSpreadLate) spread(run);
+  }
+
+  static __device__ void spread(Running<D>& run) {
+    constexpr int kTiles = D / 16;
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
+    for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const float x = __shfl_sync(~0u, shift[j], g * 4 + c) * kOffset;
-#pragma unroll
-        for (int t = 2 * g; t < 2 * g + 2; ++t) {
-          acc[t][j] += x * power_of_two(Pairs::unit_bits(t) - 24);
-          acc[t][2 + j] += x * power_of_two(Pairs::unit_bits(kTiles + t) - 24);
-        }
+        const float x =
+            __shfl_sync(~0u, run.low[j], t / 2 * 4 + static_cast<int>(threadIdx.x) % 4) * kOffset;
+        run.acc[t][j] += x * power_of_two(Pairs::unit_bits(t) - 24);
+        run.acc[t][2 + j] += x * power_of_two(Pairs::unit_bits(kTiles + t) - 24);
       }
     }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) run.low[j] = 0;
   }
 };
 
@@ -140,7 +157,10 @@ struct ChannelKeys {
   // units taken out.
   static constexpr int kQueryBytes = kSteps * kWarp * 16;
 
-  static __device__ void prepare(char* to, const float* q, const float*) {  // q [8, D]
+  using Ahead = NothingAhead;
+  static __device__ Ahead ask(const void*) { return {}; }
+
+  static __device__ void prepare(char* to, const float* q, int, const void*, Ahead) {  // q [8, D]
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
     for (int s = threadIdx.x / kWarp; s < kSteps; s += blockDim.x / kWarp) {
       const float* x = q + r * D + 16 * s + 2 * c;
@@ -152,9 +172,21 @@ struct ChannelKeys {
     }
   }
 
+  struct Query {
+    uint4 steps[kSteps];
+  };
+  static __device__ Query load_query(const char* shared) {
+    Query out;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      out.steps[s] = reinterpret_cast<const uint4*>(shared)[s * kWarp + threadIdx.x % kWarp];
+    }
+    return out;
+  }
+
   static __device__ void scores(float (&out)[2][4], const char* codes, const char* side,
-                                const char* query) {
-    const int lane = threadIdx.x % kWarp, c = lane % 4;
+                                const Query& query) {
+    const int c = threadIdx.x % 4;
     uint32_t words[kWords];
     read_words(words, codes);
     // [step][high] f16 pairs of channels, two steps a piece; the minima after all scales.
@@ -174,7 +206,7 @@ struct ChannelKeys {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int s = 2 * pair + i;
-        const uint4 q = reinterpret_cast<const uint4*>(query)[s * kWarp + lane];
+        const uint4 q = query.steps[s];
         const uint32_t b0 = multiply(q.z, scale_of[i][0]);
         const uint32_t b1 = multiply(q.w, scale_of[i][1]);
 #pragma unroll
@@ -209,7 +241,10 @@ struct TokenKeys {
   // codes' offset 2^(b-1) times the group's sum.
   static constexpr int kQueryBytes = kSteps * kWarp * 8 + kGroups * 8 * 4;
 
-  static __device__ void prepare(char* to, const float* q, const float*) {  // q [8, D]
+  using Ahead = NothingAhead;
+  static __device__ Ahead ask(const void*) { return {}; }
+
+  static __device__ void prepare(char* to, const float* q, int, const void*, Ahead) {  // q [8, D]
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
     auto* offsets = reinterpret_cast<float*>(to + kSteps * kWarp * 8);
     for (int g = threadIdx.x / kWarp; g < kGroups; g += blockDim.x / kWarp) {
@@ -234,10 +269,28 @@ struct TokenKeys {
     }
   }
 
+  struct Query {
+    uint2 steps[kSteps];
+    float2 offsets[kGroups];  // of queries 2c, 2c + 1
+  };
+  static __device__ Query load_query(const char* shared) {
+    const int lane = threadIdx.x % kWarp;
+    Query out;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      out.steps[s] = reinterpret_cast<const uint2*>(shared)[s * kWarp + lane];
+    }
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      out.offsets[g] =
+          reinterpret_cast<const float2*>(shared + kSteps * kWarp * 8)[g * 4 + lane % 4];
+    }
+    return out;
+  }
+
   static __device__ void scores(float (&out)[2][4], const char* codes, const char* side,
-                                const char* query) {
-    const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
-    const auto* offsets = reinterpret_cast<const float2*>(query + kSteps * kWarp * 8);
+                                const Query& query) {
+    const int r = threadIdx.x % kWarp / 4;
     uint32_t words[kWords];
     read_words(words, codes);
 #pragma unroll
@@ -252,9 +305,8 @@ struct TokenKeys {
       const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&packed.x));
       const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&packed.y));
       const float scale[2][2] = {{low.x, low.y}, {high.x, high.y}};
-      const float2 offset = offsets[g * 4 + c];
-      const uint2 q[2] = {reinterpret_cast<const uint2*>(query)[2 * g * kWarp + lane],
-                          reinterpret_cast<const uint2*>(query)[(2 * g + 1) * kWarp + lane]};
+      const float2 offset = query.offsets[g];
+      const uint2 q[2] = {query.steps[2 * g], query.steps[2 * g + 1]};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float part[4] = {};
@@ -282,23 +334,32 @@ struct GroupedTiles {
   static constexpr int kRows = 32;
   static constexpr int kBlockBytes =
       Keys::kCodeBytes + Keys::kSideBytes + Values::kCodeBytes + Values::kSideBytes;
-  // Sixteen warps hide latency best; the largest blocks leave room for twelve.
-  static constexpr int kWarps = kBlockBytes > 6144 ? 12 : 16;
-  static constexpr int kStages = 2;  // a third was measured to cost 3%
+  // Eight warps with three blocks each on their way were 2 to 5% faster than sixteen with two:
+  // their registers hold the queries, and less is merged at the end.
+  static constexpr int kWarps = 8;
+  static constexpr int kStages = kBlockBytes > 6144 ? 2 : 3;
+  static __device__ constexpr int warps() { return kWarps; }
   static constexpr int kQueryBytes = Keys::kQueryBytes;
   using Number = __half;
-  struct Query {
-    const char* shared;
-  };
+  using Query = typename Keys::Query;
   struct Tile {
     const char* block;
   };
 
-  static __device__ void prepare(char* to, const float* q, const float* sketch) {
-    Keys::prepare(to, q, sketch);
+  static __device__ Query load_query(const char* shared) { return Keys::load_query(shared); }
+
+  using Ahead = typename Keys::Ahead;
+  static __device__ Ahead ask(const void* table) { return Keys::ask(table); }
+  /// What the keys make of `queries` queries q [8, D] and of what was asked for.
+  static __device__ void prepare(char* to, const float* q, int queries, const void* table,
+                                 const Ahead& ahead) {
+    Keys::prepare(to, q, queries, table, ahead);
   }
   static __device__ int channel_of(int t, int u) { return Values::channel_of(t, u); }
   static __device__ float unit(int t, int u) { return Values::unit(t, u); }
+  static __device__ float shift(const float (&low)[4], int t, int j) {
+    return Values::shift(low, t, j);
+  }
 
   static __device__ void fetch(char* to, const DeviceSpan& span, int tile) {
     copy<Keys::kCodeBytes>(to, span.keys, tile);
@@ -309,13 +370,12 @@ struct GroupedTiles {
     copy<Values::kSideBytes>(to + Values::kCodeBytes, span.value_side, tile);
   }
   static __device__ void scores(float (&s)[2][4], const Tile& tile, const Query& q) {
-    Keys::scores(s, tile.block, tile.block + Keys::kCodeBytes, q.shared);
+    Keys::scores(s, tile.block, tile.block + Keys::kCodeBytes, q);
   }
-  template <int tiles>
-  static __device__ void accumulate(float (&acc)[tiles][4], const Tile& tile,
-                                    const uint32_t (&p)[2][2]) {
+  template <int D>
+  static __device__ void accumulate(Running<D>& run, const Tile& tile, const uint32_t (&p)[2][2]) {
     const char* values = tile.block + Keys::kCodeBytes + Keys::kSideBytes;
-    Values::accumulate(acc, values, values + Values::kCodeBytes, p);
+    Values::accumulate(run, values, values + Values::kCodeBytes, p);
   }
 
  private:

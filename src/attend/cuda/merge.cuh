@@ -12,11 +12,15 @@ inline constexpr int kQueries = kDecodeQueries;  // columns of the tensor-core t
 template <int D>
 inline constexpr int kPart = kQueries*(D + 2);
 
+struct MergeShape {
+  int queries, warps;
+};
+
 /// Merges the block's warps and writes query i's [D] values, maximum and sum to part + i (D + 2).
 /// Warp w may write `stride` bytes of shared memory at shared + w stride. All threads call it.
-template <int D, int kWarps>
+template <int D>
 __device__ inline void merge_warps(float* part, char* shared, size_t stride, const Running<D>& run,
-                                   int queries) {
+                                   const MergeShape& shape) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, c = lane % 4;
   auto* mine = reinterpret_cast<float*>(shared + warp * stride);
 #pragma unroll
@@ -34,16 +38,16 @@ __device__ inline void merge_warps(float* part, char* shared, size_t stride, con
     }
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < queries * (D + 2); i += blockDim.x) {
+  for (int i = threadIdx.x; i < shape.queries * (D + 2); i += blockDim.x) {
     const int query = i / (D + 2), x = i % (D + 2);
     const auto at = [&](int w, int column) {
       return reinterpret_cast<const float*>(shared + w * stride)[query * (D + 2) + column];
     };
     float top = kUnseen, total = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) top = fmaxf(top, at(w, D));
+    for (int w = 0; w < shape.warps; ++w) top = fmaxf(top, at(w, D));
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) total += exp2_fast(at(w, D) - top) * at(w, x);
+    for (int w = 0; w < shape.warps; ++w) total += exp2_fast(at(w, D) - top) * at(w, x);
     part[i] = x == D ? top : total;
   }
   __syncthreads();

@@ -19,6 +19,8 @@ struct Running {
   float top[2] = {kUnseen, kUnseen};
   float sum[2] = {0, 0};  // over this lane's rows only
   float acc[D / 16][4] = {};
+  // Codecs: what all channels of a group have in common, with group lane / 4 in lane's row.
+  float low[4] = {};
 
   /// Scores [M][4] become probabilities in B's layout, packed as T; sums and maxima follow.
   template <class T, int M>
@@ -57,6 +59,7 @@ struct Running {
       const float shrink = exp2_fast(top[j] - risen[j]);
       top[j] = risen[j];
       sum[j] *= shrink;
+      low[j] *= shrink;
 #pragma unroll
       for (int t = 0; t < D / 16; ++t) {
         acc[t][j] *= shrink;

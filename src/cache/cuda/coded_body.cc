@@ -12,17 +12,32 @@ constexpr size_t kPieceRows = 8192;  // unpacked at a time
 }  // namespace
 
 CodedBody::CodedBody(std::shared_ptr<const DeviceCodec> codec, const BodySite& site)
-    : codec_(std::move(codec)), site_(site) {
+    : codec_(std::move(codec)), site_(site), waiting_(*site.memory, MemoryKind::kPayload) {
   const GroupedBytes bytes = codec_->block_bytes(static_cast<int>(site.dim));
   bytes_ = {bytes.key_codes, bytes.key_side, bytes.value_codes, bytes.value_side};
+  waiting_.allocate(4 * site.heads * codec_->learns_from() * site.dim, site.stream);
 }
 
 CodedBody::CodedBody(const CodedBody& other) : CodedBody(other.codec_, other.site_) {
+  if (codec_->learns_from() > 0) codec_ = other.codec_->copy(site_.stream);
+  rows_ = other.rows_;
   if (other.capacity_ > 0) move_to(other.capacity_, other);
+  if (!waits() || rows_ == 0) return;
+  check(cudaMemcpyAsync(waiting_.data(), other.waiting_.data(), waiting_.size(),
+                        cudaMemcpyDeviceToDevice, site_.stream),
+        "a copy of the cache");
+}
+
+RowTarget CodedBody::waiting_at(size_t row) const {
+  auto* bytes = static_cast<std::byte*>(waiting_.data());
+  return {bytes, bytes + waiting_.size() / 2, codec_->learns_from() * site_.dim,
+          static_cast<int64_t>(row)};
 }
 
 void CodedBody::announce(size_t rows) {
-  const size_t needed = blocks_ + rows / 32, most = (site_.context + 31) / 32;
+  rows_ += rows;
+  if (waits()) return;
+  const size_t needed = rows_ / 32, most = (site_.context + 31) / 32;
   if (needed > capacity_) {
     size_t capacity = std::max({needed, capacity_ + capacity_ / 8, size_t{4}});
     if (needed <= most) capacity = std::min(capacity, most);
@@ -49,27 +64,75 @@ void CodedBody::move_to(size_t capacity, const CodedBody& from) {
 }
 
 void CodedBody::take(std::span<const BodyMove> moves) const {
+  if (codec_->learns_from() > 0) {
+    for (const BodyMove& move : moves) static_cast<CodedBody&>(*move.body).take_early(move);
+    return;
+  }
   std::vector<CodeJob> keys, values;
   for (const BodyMove& move : moves) {
     const auto& body = static_cast<const CodedBody&>(*move.body);
-    const auto offset = static_cast<size_t>(move.from.row) * site_.dim * 2;
-    const size_t block = body.blocks_ - move.rows / 32;
-    const auto job = [&](const void* rows, Part codes, Part side) {
-      return CodeJob{static_cast<const std::byte*>(rows) + offset, move.from.head_stride,
-                     body.at(codes, 0, block), body.at(side, 0, block), body.capacity_};
-    };
-    keys.push_back(job(move.from.k, kKeyCodes, kKeySide));
-    values.push_back(job(move.from.v, kValueCodes, kValueSide));
+    const size_t first = body.blocks_ - move.rows / 32;
+    keys.push_back(body.job(move.from, kKeyCodes, first));
+    values.push_back(body.job(move.from, kValueCodes, first));
   }
   const CodeBatch batch{site_.dtype, static_cast<int>(site_.heads),
                         static_cast<int>(moves.front().rows), static_cast<int>(site_.dim)};
   codec_->code(batch, keys, values, site_.stream);
 }
 
+CodeJob CodedBody::job(const RowTarget& from, Part codes, size_t first) const {
+  const auto offset = static_cast<size_t>(from.row) * site_.dim * 2;
+  const void* rows = codes == kKeyCodes ? from.k : from.v;
+  return {static_cast<const std::byte*>(rows) + offset, from.head_stride, at(codes, 0, first),
+          at(codes == kKeyCodes ? kKeySide : kValueSide, 0, first), capacity_};
+}
+
+void CodedBody::code(const RowTarget& from, size_t first, size_t blocks) const {
+  if (blocks == 0) return;
+  const CodeJob keys = job(from, kKeyCodes, first), values = job(from, kValueCodes, first);
+  const CodeBatch batch{site_.dtype, static_cast<int>(site_.heads), static_cast<int>(blocks * 32),
+                        static_cast<int>(site_.dim)};
+  codec_->code(batch, {&keys, 1}, {&values, 1}, site_.stream);
+}
+
+void CodedBody::take_early(const BodyMove& move) {
+  const size_t learns = codec_->learns_from(), before = rows_ - move.rows;
+  const size_t wait = before < learns ? std::min(move.rows, learns - before) : 0;
+  RowTarget from = move.from;
+  if (wait > 0) {
+    const RowTarget to = waiting_at(before);
+    const auto copy = [&](void* target, const void* source) {
+      check(
+          cudaMemcpy2DAsync(
+              static_cast<std::byte*>(target) + before * site_.dim * 2, to.head_stride * 2,
+              static_cast<const std::byte*>(source) + static_cast<size_t>(from.row) * site_.dim * 2,
+              from.head_stride * 2, wait * site_.dim * 2, site_.heads, cudaMemcpyDeviceToDevice,
+              site_.stream),
+          "rows that wait for their codec");
+    };
+    copy(to.k, from.k);
+    copy(to.v, from.v);
+    if (waits()) return;
+    codec_->learn(waiting_at(0), site_.dtype, site_.stream);
+    code(waiting_at(0), 0, learns / 32);
+    waiting_.allocate(0, site_.stream);
+  }
+  from.row += static_cast<int64_t>(wait);
+  code(from, (before + wait) / 32, (move.rows - wait) / 32);
+}
+
 DeviceSpan CodedBody::span(size_t head) const {
   DeviceSpan span;
-  span.coded = 1;
+  span.coded = !waits();
   span.rows = static_cast<int32_t>(rows());
+  if (waits()) {
+    const RowTarget rows = waiting_at(0);
+    const size_t offset = head * rows.head_stride * 2;
+    span.keys = static_cast<const std::byte*>(rows.k) + offset;
+    span.values = static_cast<const std::byte*>(rows.v) + offset;
+    span.row_stride = static_cast<int32_t>(site_.dim);
+    return span;
+  }
   if (blocks_ == 0) return span;
   span.keys = at(kKeyCodes, head, 0);
   span.key_side = at(kKeySide, head, 0);
@@ -98,6 +161,13 @@ void CodedBody::unpack(const RowTarget& to, size_t first, size_t blocks) const {
 
 void CodedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
   const float log_weight = call.span.log_weight;
+  if (waits() && rows() > 0) {
+    const RowTarget from = waiting_at(0);
+    call.span = {from.k, from.v, from.head_stride, static_cast<int64_t>(rows()), -1, log_weight};
+    cuda::attend_chunk(call, site_.stream);
+    call.first = false;
+    return;
+  }
   for (size_t first = 0; first < rows(); first += kPieceRows) {
     const size_t count = std::min(kPieceRows, rows() - first);
     const RowTarget to = piece();
@@ -121,6 +191,10 @@ void CodedBody::add_to(Ledger& ledger) const {
     (part % 2 == 0 ? ledger.payload : ledger.metadata) += held;
     ledger.slack += buffers_[part].size() - held;
   }
+  const size_t waiting = waits() ? 4 * site_.heads * rows() * site_.dim : 0;
+  ledger.payload += waiting;
+  ledger.slack += waiting_.size() - waiting;
+  ledger.shared += codec_->shared_bytes();
   ledger.rows_kept += rows() * site_.heads;
 }
 

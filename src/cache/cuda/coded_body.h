@@ -1,5 +1,6 @@
 #pragma once
-// The coded rows of one layer's KV heads on the GPU, in blocks of 32.
+// The coded rows of one layer's KV heads on the GPU, in blocks of 32. Where the codec learns its
+// tables, its first rows wait as they are.
 
 #include <array>
 
@@ -15,7 +16,7 @@ class CodedBody final : public DeviceBody {
 
   std::unique_ptr<DeviceBody> clone() const override { return std::make_unique<CodedBody>(*this); }
   std::string kind() const override { return codec_->name(); }
-  size_t rows() const override { return blocks_ * 32; }
+  size_t rows() const override { return rows_; }
   /// Whole blocks.
   void announce(size_t rows) override;
   void take(std::span<const BodyMove> moves) const override;
@@ -33,6 +34,13 @@ class CodedBody final : public DeviceBody {
     return static_cast<std::byte*>(buffers_[part].data()) +
            (head * capacity_ + block) * bytes_[part];
   }
+  bool waits() const { return rows_ < codec_->learns_from(); }
+  RowTarget waiting_at(size_t row) const;
+  CodeJob job(const RowTarget& from, Part codes, size_t first) const;
+  /// Codes rows from.row, ... as blocks first, ...
+  void code(const RowTarget& from, size_t first, size_t blocks) const;
+  /// Takes rows into a body that waited: see learns_from.
+  void take_early(const BodyMove& move);
   void unpack(const RowTarget& to, size_t first, size_t blocks) const;
   void move_to(size_t capacity, const CodedBody& from);
 
@@ -41,6 +49,8 @@ class CodedBody final : public DeviceBody {
   std::array<size_t, kParts> bytes_;          // of a block
   std::array<DeviceBuffer, kParts> buffers_;  // [G, capacity] blocks each
   size_t blocks_ = 0, capacity_ = 0;          // of a head
+  size_t rows_ = 0;                           // coded or waiting
+  DeviceBuffer waiting_;                      // [2, G, learns_from, D]
 };
 
 }  // namespace pith::cuda

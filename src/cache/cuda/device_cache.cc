@@ -42,7 +42,13 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
       refuse_on_gpu("a cache with f16 and bf16 rows", "all layers have one type there");
     }
   }
-  for (const LayerPlan& plan : plans) layers_.push_back(make_layer_rows(plan, site()));
+  for (size_t l = 0; l < plans.size(); ++l) {
+    LayerPlan& plan = plans[l];
+    const TableSite tables{
+        &memory_, stream_, shape.head_dim, shape.kv_heads, static_cast<uint32_t>(l), seed};
+    if (auto own = plan.codec ? plan.codec->with_tables(tables) : nullptr) plan.codec = own;
+    layers_.push_back(make_layer_rows(plan, site()));
+  }
   make_step_memory();
 }
 

@@ -136,9 +136,10 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
   const auto dim = static_cast<size_t>(shape.head_dim);
   const SidePlan keys = plan_side(rule.key_codec, rule, Side::kKeys, dim);
   const SidePlan values = plan_side(rule.value_codec, rule, Side::kValues, dim);
-  const auto name = [](const SidePlan& side) { return side.codec ? side.codec->name() : ""; };
+  const auto name = [](const SidePlan& side) { return side.codec ? side.codec->value_name() : ""; };
   if (name(keys) != name(values)) {
-    refuse_on_gpu("a cache of keys and values in different codecs", "both have the same there");
+    refuse_on_gpu("a cache of keys and values in different codecs",
+                  "both have the same there, or keys qjl's and values 2 bits");
   }
   if (keys.exact != values.exact) {
     refuse_on_gpu("a cache of keys and values in different types",

@@ -13,6 +13,20 @@ namespace {
 }
 
 std::unique_ptr<Codec> make_csr(const Parameters& p, Side side) {
+  const CsrFormat format = csr_format(p, side);
+  std::shared_ptr<const DictionaryFile> offline;
+  if (p.given("dict"))
+    offline = std::make_shared<const DictionaryFile>(DictionaryFile::open(p.text("dict")));
+  if (offline && format.rotated_keys)
+    refuse("trained dictionaries hold keys before RoPE; rope=post works with online atoms alone");
+  if (!offline && format.online == 0)
+    refuse("online=0 without a trained dictionary leaves no atoms; give online=256 or dict=FILE");
+  return std::make_unique<CsrCodec>(format, side, std::move(offline));
+}
+
+}  // namespace
+
+CsrFormat csr_format(const Parameters& p, Side side) {
   CsrFormat format;
   format.pairs = p.count("s", 1);
   if (p.given("chunks")) format.chunks = p.count("chunks", 1);
@@ -25,17 +39,8 @@ std::unique_ptr<Codec> make_csr(const Parameters& p, Side side) {
   format.outliers = static_cast<float>(p.number("outliers", 0, 1));
   if (format.pairs > SparseRows::kMaxPairs)
     refuse(fmt::format("s={} pairs a row; at most {}", format.pairs, SparseRows::kMaxPairs));
-  std::shared_ptr<const DictionaryFile> offline;
-  if (p.given("dict"))
-    offline = std::make_shared<const DictionaryFile>(DictionaryFile::open(p.text("dict")));
-  if (offline && format.rotated_keys)
-    refuse("trained dictionaries hold keys before RoPE; rope=post works with online atoms alone");
-  if (!offline && format.online == 0)
-    refuse("online=0 without a trained dictionary leaves no atoms; give online=256 or dict=FILE");
-  return std::make_unique<CsrCodec>(format, side, std::move(offline));
+  return format;
 }
-
-}  // namespace
 
 CodecRow csr_row() {
   CodecRow row;
@@ -56,6 +61,9 @@ CodecRow csr_row() {
                {"outliers", "1", "rows with more than this share of their norm left stay exact"}},
               ""};
   row.make = make_csr;
+#ifdef PITH_CUDA
+  row.make_on_gpu = cuda::make_csr_on_gpu;
+#endif
   return row;
 }
 

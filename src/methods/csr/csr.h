@@ -4,10 +4,22 @@
 // rebuild a key from its pairs; values are never rebuilt: probabilities are summed over atoms, and
 // the sums expanded once a step.
 
+#include "compress/coded_rows.h"
 #include "compress/registry.h"
 
 namespace pith {
 
+struct CsrFormat;
+
 CodecRow csr_row();
+
+/// The parameters of `csr`, but for the dictionary.
+CsrFormat csr_format(const Parameters& parameters, Side side);
+
+#ifdef PITH_CUDA
+namespace cuda {
+std::shared_ptr<const DeviceCodec> make_csr_on_gpu(const Parameters& parameters);
+}
+#endif
 
 }  // namespace pith

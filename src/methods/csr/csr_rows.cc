@@ -51,23 +51,26 @@ CsrRows::CsrRows(const Context& context, const CsrFormat& format, const RowsRequ
   if (collecting_ > 0) choose_online(request);
 }
 
-// The parts of the first rows that become atoms are drawn before any row is seen: those with the
-// smallest random words.
-void CsrRows::choose_online(const RowsRequest& request) {
+std::vector<uint32_t> draw_online_parts(const CsrFormat& format, const RowsRequest& request) {
   const Philox random(request.seed, request.layer, request.head);
   const uint32_t draw = kOnlineDraw + (request.side == Side::kValues);
-  cluster_seed_ = random.word64(0, draw + 2);
-  const size_t parts = format_.collect * format_.chunks;
-  chosen_.resize(parts);
-  std::iota(chosen_.begin(), chosen_.end(), 0u);
-  if (parts > format_.online && !format_.clusters) {
-    std::vector<uint64_t> words(parts);
-    for (size_t i = 0; i < parts; ++i) words[i] = random.word64(i, draw);
-    std::nth_element(chosen_.begin(), chosen_.begin() + static_cast<ptrdiff_t>(format_.online),
-                     chosen_.end(), [&](uint32_t a, uint32_t b) { return words[a] < words[b]; });
-    chosen_.resize(format_.online);
-    std::sort(chosen_.begin(), chosen_.end());
-  }
+  const size_t parts = format.collect * format.chunks;
+  std::vector<uint32_t> chosen(parts);
+  std::iota(chosen.begin(), chosen.end(), 0u);
+  if (parts <= format.online || format.clusters) return chosen;
+  std::vector<uint64_t> words(parts);
+  for (size_t i = 0; i < parts; ++i) words[i] = random.word64(i, draw);
+  std::nth_element(chosen.begin(), chosen.begin() + static_cast<ptrdiff_t>(format.online),
+                   chosen.end(), [&](uint32_t a, uint32_t b) { return words[a] < words[b]; });
+  chosen.resize(format.online);
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
+void CsrRows::choose_online(const RowsRequest& request) {
+  const Philox random(request.seed, request.layer, request.head);
+  cluster_seed_ = random.word64(0, kOnlineDraw + (request.side == Side::kValues) + 2);
+  chosen_ = draw_online_parts(format_, request);
   collected_.reserve(chosen_.size() * atom_dim());
 }
 

@@ -25,6 +25,10 @@ struct CsrFormat {
   size_t row_bytes() const { return 4 * pairs; }
 };
 
+/// The parts of the first `collect` rows that become a head's atoms, ascending: row times chunks
+/// plus chunk. Drawn before any row is seen: those with the smallest random words.
+std::vector<uint32_t> draw_online_parts(const CsrFormat& format, const RowsRequest& request);
+
 /// Atoms that may lie in a mapped file.
 struct OfflineAtoms {
   const uint16_t* rows = nullptr;  // [count, dim] f16

@@ -11,11 +11,15 @@
 namespace pith {
 namespace {
 
-std::unique_ptr<Codec> make_keys(const Parameters& p) {
+Sketch sketch_of(const Parameters& p) {
   const std::string name = p.choice("sketch", {"ortho", "gaussian", "hadamard"});
-  const Sketch sketch = name == "ortho"      ? Sketch::kOrtho
-                        : name == "gaussian" ? Sketch::kGaussian
-                                             : Sketch::kHadamard;
+  return name == "ortho"      ? Sketch::kOrtho
+         : name == "gaussian" ? Sketch::kGaussian
+                              : Sketch::kHadamard;
+}
+
+std::unique_ptr<Codec> make_keys(const Parameters& p) {
+  const Sketch sketch = sketch_of(p);
   const std::string coarse = p.choice("residual", {"0", "1", "2", "3", "4"});
   if (coarse != "0") {
     for (const char* other : {"outliers", "m_out"})
@@ -28,12 +32,7 @@ std::unique_ptr<Codec> make_keys(const Parameters& p) {
     if (p.given("m")) format.bits = p.count("m", 0);
     return std::make_unique<PlaneCodec>(format);
   }
-  QjlFormat format;
-  format.sketch = sketch;
-  if (p.given("m")) format.bits = p.count("m", 16);
-  if (p.given("m_out")) format.out_bits = p.count("m_out", 16);
-  format.outliers = p.count("outliers", 0);
-  return std::make_unique<QjlCodec>(format);
+  return std::make_unique<QjlCodec>(qjl_format(p));
 }
 
 std::unique_ptr<Codec> make_qjl(const Parameters& p, Side side) {
@@ -50,6 +49,15 @@ std::unique_ptr<Codec> make_turboquant(const Parameters& p, Side side) {
 }
 
 }  // namespace
+
+QjlFormat qjl_format(const Parameters& p) {
+  QjlFormat format;
+  format.sketch = sketch_of(p);
+  if (p.given("m")) format.bits = p.count("m", 16);
+  if (p.given("m_out")) format.out_bits = p.count("m_out", 16);
+  format.outliers = p.count("outliers", 0);
+  return format;
+}
 
 CodecRow turboquant_row() {
   CodecRow row;
@@ -79,6 +87,9 @@ CodecRow qjl_row() {
        centre_parameter()},
       ""};
   row.make = make_qjl;
+#ifdef PITH_CUDA
+  row.make_on_gpu = cuda::make_qjl_on_gpu;
+#endif
   return row;
 }
 

@@ -9,7 +9,18 @@
 
 namespace pith {
 
+struct QjlFormat;
+
 CodecRow qjl_row();
 CodecRow turboquant_row();
+
+/// The parameters of `qjl` without a coarse code.
+QjlFormat qjl_format(const Parameters& parameters);
+
+#ifdef PITH_CUDA
+namespace cuda {
+std::shared_ptr<const DeviceCodec> make_qjl_on_gpu(const Parameters& parameters);
+}
+#endif
 
 }  // namespace pith

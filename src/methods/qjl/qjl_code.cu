@@ -1,6 +1,7 @@
 // QJL coding on the GPU: a warp a block of 32 rows. The projection stays in shared memory; the
-// product runs on tensor cores, whose accumulators hold exactly the signs that a lane must store.
-// Cost: 2 (m + 16) D operations a row and side; 2 D bytes read, (m + 128) / 8 + 4 written.
+// product runs on tensor cores, whose accumulators hold exactly the signs that a lane must store;
+// packed as +-1 they are A of the next product, with the outlying channels' columns of S.
+// Cost: 2 (m + 16) D operations a row; 2 D bytes read, m / 8 + 18.5 written.
 
 #include "kernels/cuda/mma.cuh"
 #include "methods/qjl/qjl_cuda.h"
@@ -27,10 +28,12 @@ struct Rows {
   uint4 x[4][D / 32];
 };
 
-/// The 8 channels of largest norm over the 32 rows, ties to the lower channel; the same in every
-/// lane. Returns this lane's channels among them, bit 8 j + i for channel 32 j + 8 c + i.
+/// The `count` channels of largest norm over the 32 rows, ties to the lower channel, then zeros;
+/// the same in every lane. Returns this lane's channels among them, bit 8 j + i for channel 32 j +
+/// 8 c + i.
 template <class T, int D>
-__device__ inline uint32_t find_outliers(int (&outliers)[kQjlOutliers], const Rows<D>& rows) {
+__device__ inline uint32_t find_outliers(int (&outliers)[kQjlOutliers], const Rows<D>& rows,
+                                         int count) {
   const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
   constexpr int kMine = D / 4;  // channels a lane holds
   float sums[kMine];
@@ -50,22 +53,26 @@ __device__ inline uint32_t find_outliers(int (&outliers)[kQjlOutliers], const Ro
       sums[8 * j + 2 * w + 1] = odd;
     }
   }
-  // Sum over the lanes of a column while each keeps half: lane r ends with kMine / 8 channels.
-#pragma unroll
-  for (int step = 0; step < 3; ++step) {
-    const int half = kMine >> (step + 1), mask = 16 >> step;
+  // Sum over the lanes of a column while each keeps half: lane r ends with kMine / 8 channels. One
+  // instance a step: a loop over steps was not unrolled, and the sums went to memory.
+  const auto halve = [&]<int kHalf>(int mask) {
     const bool upper = lane & mask;
 #pragma unroll
-    for (int i = 0; i < half; ++i) {
-      const float sent = upper ? sums[i] : sums[i + half];
-      const float kept = upper ? sums[i + half] : sums[i];
+    for (int i = 0; i < kHalf; ++i) {
+      const float sent = upper ? sums[i] : sums[i + kHalf];
+      const float kept = upper ? sums[i + kHalf] : sums[i];
       sums[i] = kept + __shfl_xor_sync(~0u, sent, mask);
     }
-  }
+  };
+  halve.template operator()<kMine / 2>(16);
+  halve.template operator()<kMine / 4>(8);
+  halve.template operator()<kMine / 8>(4);
   constexpr int kLeft = kMine / 8;
   uint32_t mine = 0;
 #pragma unroll
   for (int k = 0; k < kQjlOutliers; ++k) {
+    outliers[k] = 0;
+    if (k >= count) continue;
     float best = -1;
     int at = 0;
 #pragma unroll
@@ -93,72 +100,107 @@ __device__ inline uint32_t find_outliers(int (&outliers)[kQjlOutliers], const Ro
   return mine;
 }
 
+/// A pair of +-1 by the signs of two sums.
+template <class T>
+__device__ inline uint32_t sign_pair(float low, float high) {
+  const uint32_t signs = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
+  return (signs & 0x80008000u) | pack<T>(1, 1);
+}
+/// t += signs of the sums of two n-tiles, 16 rows of S, times b.
+template <class T>
+__device__ inline void add_signs(float (&t)[2][4], const float (&sum)[2][2][4], uint32_t b0,
+                                 uint32_t b1) {
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+    const auto pair = [&](int high, int row) {
+      return sign_pair<T>(sum[high][m][2 * row], sum[high][m][2 * row + 1]);
+    };
+    mma<T>(t[m], pair(0, 0), pair(0, 1), pair(1, 0), pair(1, 1), b0, b1);
+  }
+}
+
 template <class T, int D, int kSketch>
 struct Coder {
   static constexpr int kStride = D + 32;  // numbers; rows of S fall on different banks
-  static constexpr int kInWords = kSketch / 32, kOutWords = kQjlOutlierSketch / 32;
-  static constexpr size_t kSharedBytes =
-      static_cast<size_t>(kSketch + kQjlOutlierSketch) * kStride * sizeof(T);
+  static constexpr int kWords = kSketch / 32, kSteps = kSketch / 16;
+  static constexpr int kBytes = kWords * 128 + kQjlApartBytes;
+
+  static size_t shared_bytes(int m_out) {
+    return static_cast<size_t>(kSketch + m_out) * kStride * sizeof(T);
+  }
 
   /// Signs of an n-tile's sums, columns 2c and 2c + 1, go to bits s and 16 + s.
   static __device__ uint32_t signs(float even, float odd, int s) {
     return ((~__float_as_uint(even) >> 31) << s) | ((~__float_as_uint(odd) >> 31) << (16 + s));
   }
+  /// Two numbers of a column of S.
+  static __device__ uint32_t column_pair(const T* s) {
+    return static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(s)) |
+           static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(s + kStride)) << 16;
+  }
 
-  static __device__ void inliers(uint32_t (&words)[kInWords], const Rows<D>& rows, const T* s_in) {
+  /// Bits of the rows without their outlying channels, and t = S^T sign(S k) at those: rows and
+  /// columns as in C; `apart` is the channel of column lane / 4.
+  static __device__ void inliers(uint32_t (&words)[kWords], float (&t)[2][4], const Rows<D>& rows,
+                                 const T* s_in, int apart) {
+    constexpr int kRun = kSteps < 16 ? kSteps : 16;  // steps whose bits share words
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
 #pragma unroll
-    for (int i = 0; i < kInWords; ++i) words[i] = 0;
+    for (int i = 0; i < kWords; ++i) words[i] = 0;
 #pragma unroll
-    for (int part = 0; part < kSketch / 256; ++part) {
-#pragma unroll 1
-      for (int s = 0; s < 16; ++s) {
+    for (int part = 0; part < kSteps / kRun; ++part) {
+#pragma unroll(kSketch <= 256 ? 2 : 1)
+      for (int s = 0; s < kRun; ++s) {
+        float sum[2][2][4] = {};
+        const T* first = s_in + 16 * (kRun * part + s) * kStride;
 #pragma unroll
         for (int high = 0; high < 2; ++high) {
-          // 512 bits: fragment pairs run over all steps of one half before the other.
-          const T* row = s_in + (16 * (16 * part + s) + 8 * high + r) * kStride + 8 * c;
-          float sum[2][4] = {};
+          const T* row = first + (8 * high + r) * kStride + 8 * c;
 #pragma unroll
           for (int j = 0; j < D / 32; ++j) {
             const uint4 b = *reinterpret_cast<const uint4*>(row + 32 * j);
 #pragma unroll
             for (int m = 0; m < 2; ++m) {
               const uint4 &x = rows.x[2 * m][j], &y = rows.x[2 * m + 1][j];
-              mma<T>(sum[m], x.x, y.x, x.y, y.y, b.x, b.y);
-              mma<T>(sum[m], x.z, y.z, x.w, y.w, b.z, b.w);
+              mma<T>(sum[high][m], x.x, y.x, x.y, y.y, b.x, b.y);
+              mma<T>(sum[high][m], x.z, y.z, x.w, y.w, b.z, b.w);
             }
           }
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            words[(i * 2 + high) * (kSketch / 256) + part] |=
-                signs(sum[i / 2][i % 2 * 2], sum[i / 2][i % 2 * 2 + 1], s);
+            // Fragment pairs run over all steps of one half before the other.
+            constexpr bool kShort = kSteps < 16;
+            const int word = kShort ? i : (i * 2 + high) * (kSteps / 16) + part;
+            words[word] |= signs(sum[high][i / 2][i % 2 * 2], sum[high][i / 2][i % 2 * 2 + 1],
+                                 kShort ? 8 * high + s : s);
           }
         }
+        const T* column = first + 2 * c * kStride + apart;
+        add_signs<T>(t, sum, column_pair(column), column_pair(column + 8 * kStride));
       }
     }
   }
 
-  /// `pairs`: of row r + 8 i, the outlier channels 2c and 2c + 1 of the list.
-  static __device__ void outliers(uint32_t (&words)[kOutWords], const uint32_t (&pairs)[4],
-                                  int even_channel, int odd_channel, const T* s_out) {
+  /// The same t of the outliers' sketch. `pairs`: of row r + 8 i, the channels 2c and 2c + 1 of the
+  /// list, which are `even` and `odd`.
+  static __device__ void outliers(float (&t)[2][4], const uint32_t (&pairs)[4], int even, int odd,
+                                  const T* s_out, int m_out) {
     const int r = threadIdx.x % kWarp / 4;
+#pragma unroll 1
+    for (int n = 0; n < m_out / 8; n += 2) {
+      float sum[2][2][4] = {};
+      uint32_t b[2];
 #pragma unroll
-    for (int i = 0; i < kOutWords; ++i) words[i] = 0;
+      for (int high = 0; high < 2; ++high) {
+        const T* row = s_out + (8 * (n + high) + r) * kStride;
+        b[high] = static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(row + even)) |
+                  static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(row + odd)) << 16;
 #pragma unroll
-    for (int n = 0; n < 16; ++n) {
-      const int s = n / 2, high = n % 2;
-      const T* row = s_out + (8 * n + r) * kStride;
-      const uint32_t b =
-          static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(row + even_channel)) |
-          static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(row + odd_channel)) << 16;
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        float sum[4] = {};
-        mma<T>(sum, pairs[2 * m], pairs[2 * m + 1], 0, 0, b, 0);
-        // 8 steps a half: both halves' bits share a word.
-        words[2 * m] |= signs(sum[0], sum[1], 8 * high + s);
-        words[2 * m + 1] |= signs(sum[2], sum[3], 8 * high + s);
+        for (int m = 0; m < 2; ++m) {
+          mma<T>(sum[high][m], pairs[2 * m], pairs[2 * m + 1], 0, 0, b[high], 0);
+        }
       }
+      add_signs<T>(t, sum, transpose_tile(b[0]), transpose_tile(b[1]));
     }
   }
 
@@ -173,48 +215,59 @@ struct Coder {
   }
 };
 
+struct CodeParams {
+  const void* x;
+  size_t head_stride, row_stride, block_stride;
+  int blocks, all_blocks;  // of a head, of all heads
+  const float* projection;
+  int m_out, outliers;
+  float unbias;
+  char* codes;
+  char* side;
+};
+
 template <class T, int D, int kSketch>
 __global__ void __launch_bounds__(kCoderWarps* kWarp, 1)
-    code_kernel(const T* x, size_t head_stride, size_t row_stride, int blocks, int all_blocks,
-                const float* projection, float unbias, char* codes, __half* side) {
+    code_kernel(const __grid_constant__ CodeParams p) {
   using C = Coder<T, D, kSketch>;
   extern __shared__ __align__(16) char shared[];
   T* s_in = reinterpret_cast<T*>(shared);
   T* s_out = s_in + kSketch * C::kStride;
-  for (int i = threadIdx.x; i < (kSketch + kQjlOutlierSketch) * D; i += blockDim.x) {
-    s_in[i / D * C::kStride + i % D] = static_cast<T>(projection[i]);
+  for (int i = threadIdx.x; i < (kSketch + p.m_out) * D; i += blockDim.x) {
+    s_in[i / D * C::kStride + i % D] = static_cast<T>(p.projection[i]);
   }
   __syncthreads();
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
-  constexpr size_t kBytes = (C::kInWords + C::kOutWords) * 128;
-  for (int b = blockIdx.x * kCoderWarps + warp; b < all_blocks; b += gridDim.x * kCoderWarps) {
-    const T* from =
-        x + b / blocks * head_stride + static_cast<size_t>(b % blocks) * 32 * row_stride;
+  for (int b = blockIdx.x * kCoderWarps + warp; b < p.all_blocks; b += gridDim.x * kCoderWarps) {
+    const int head = b / p.blocks, block = b % p.blocks;
+    const T* from = static_cast<const T*>(p.x) + head * p.head_stride +
+                    static_cast<size_t>(block) * 32 * p.row_stride;
     Rows<D> rows;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
       for (int j = 0; j < D / 32; ++j) {
         rows.x[i][j] =
-            *reinterpret_cast<const uint4*>(from + (r + 8 * i) * row_stride + 8 * c + 32 * j);
+            *reinterpret_cast<const uint4*>(from + (r + 8 * i) * p.row_stride + 8 * c + 32 * j);
       }
     }
     int list[kQjlOutliers];
-    const uint32_t mine = find_outliers<T, D>(list, rows);
-    int even = 0, odd = 0;
+    const uint32_t mine = find_outliers<T, D>(list, rows, p.outliers);
+    int even = 0, odd = 0, apart = 0;
 #pragma unroll
-    for (int k = 0; k < kQjlOutliers; k += 2) {
-      if (k / 2 == c) {
-        even = list[k];
-        odd = list[k + 1];
-      }
+    for (int k = 0; k < kQjlOutliers; ++k) {
+      if (k == 2 * c) even = list[k];
+      if (k == 2 * c + 1) odd = list[k];
+      if (k == r) apart = list[k];
     }
+    const uint32_t known = (2 * c < p.outliers ? 0xffffu : 0) |
+                           (2 * c + 1 < p.outliers ? 0xffff0000u : 0);  // of the pair of channels
     uint32_t pairs[4];
     float norms[2][4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const auto* row = reinterpret_cast<const uint16_t*>(from + (r + 8 * i) * row_stride);
-      pairs[i] = static_cast<uint32_t>(row[even]) | static_cast<uint32_t>(row[odd]) << 16;
+      const auto* row = reinterpret_cast<const uint16_t*>(from + (r + 8 * i) * p.row_stride);
+      pairs[i] = (static_cast<uint32_t>(row[even]) | static_cast<uint32_t>(row[odd]) << 16) & known;
       const float2 out = unpack<T>(pairs[i]);
       norms[1][i] = out.x * out.x + out.y * out.y;
       norms[0][i] = 0;
@@ -244,61 +297,100 @@ __global__ void __launch_bounds__(kCoderWarps* kWarp, 1)
         float n = norms[side_of][i];
         n += __shfl_xor_sync(~0u, n, 1);
         n += __shfl_xor_sync(~0u, n, 2);
-        norms[side_of][i] = sqrtf(n) * unbias / (side_of ? kQjlOutlierSketch : kSketch);
+        norms[side_of][i] = sqrtf(n) * p.unbias / static_cast<float>(side_of ? p.m_out : kSketch);
       }
     }
-    char* block = codes + b * kBytes;
-    uint32_t in_words[C::kInWords];
-    C::inliers(in_words, rows, s_in);
-    C::store(block, in_words);
-    uint32_t out_words[C::kOutWords];
-    C::outliers(out_words, pairs, even, odd, s_out);
-    C::store(block + C::kInWords * 128, out_words);
-    if (c == 0) {
-      uint4 packed = make_uint4(
-          pack<__half>(norms[0][0], norms[0][1]), pack<__half>(norms[0][2], norms[0][3]),
-          pack<__half>(norms[1][0], norms[1][1]), pack<__half>(norms[1][2], norms[1][3]));
-      reinterpret_cast<uint4*>(side)[static_cast<size_t>(b) * 8 + r] = packed;
+    const size_t place = head * p.block_stride + block;
+    char* codes = p.codes + place * C::kBytes;
+    uint32_t words[C::kWords];
+    float t_in[2][4] = {}, t_out[2][4] = {};
+    C::inliers(words, t_in, rows, s_in, apart);
+    C::store(codes, words);
+    C::outliers(t_out, pairs, even, odd, s_out, p.m_out);
+    uint32_t packed[2], numbers[4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) packed[i] = pack<__half>(norms[0][2 * i], norms[0][2 * i + 1]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      // The inliers' norm as it will be read, so that what it multiplies cancels.
+      const float2 in = __half22float2(*reinterpret_cast<const __half2*>(&packed[i / 2]));
+      const float norm = i % 2 ? in.y : in.x;
+      const auto apart_number = [&](int j) {
+        return norms[1][i] * t_out[i / 2][i % 2 * 2 + j] - norm * t_in[i / 2][i % 2 * 2 + j];
+      };
+      numbers[i] = pack<__half>(apart_number(0), apart_number(1)) & known;
+    }
+    reinterpret_cast<uint4*>(codes + C::kWords * 128)[lane] =
+        make_uint4(numbers[0], numbers[1], numbers[2], numbers[3]);
+    char* side = p.side + place * kQjlSideBytes;
+    if (c == 0) reinterpret_cast<uint2*>(side)[r] = make_uint2(packed[0], packed[1]);
+    if (lane == 1) {
+      uint32_t bytes[2] = {0, 0};
+#pragma unroll
+      for (int k = 0; k < kQjlOutliers; ++k) {
+        bytes[k / 4] |= static_cast<uint32_t>(list[k]) << (k % 4 * 8);
+      }
+      *reinterpret_cast<uint4*>(side + 64) = make_uint4(bytes[0], bytes[1], 0, 0);
     }
   }
 }
 
 template <class T, int D, int kSketch>
-void launch(const QjlProjection& projection, const CodeRowsCall& call, cudaStream_t stream) {
-  if (call.rows == 0) return;
+void launch(const CodeParams& p, cudaStream_t stream) {
+  if (p.all_blocks == 0) return;
   const auto kernel = code_kernel<T, D, kSketch>;
-  constexpr size_t kBytes = Coder<T, D, kSketch>::kSharedBytes;
+  const size_t bytes = Coder<T, D, kSketch>::shared_bytes(p.m_out);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(kBytes)),
+                             static_cast<int>(bytes)),
         "QJL coding's shared memory");
-  const int blocks = call.rows / 32, all = blocks * call.heads;
-  const int grid = std::min(device_info().multiprocessors, (all + kCoderWarps - 1) / kCoderWarps);
-  kernel<<<grid, kCoderWarps * kWarp, kBytes, stream>>>(
-      static_cast<const T*>(call.x), call.head_stride, call.row_stride, blocks, all,
-      projection.rows, projection.unbias, static_cast<char*>(call.codes),
-      static_cast<__half*>(call.side));
+  const int grid =
+      std::min(device_info().multiprocessors, (p.all_blocks + kCoderWarps - 1) / kCoderWarps);
+  kernel<<<grid, kCoderWarps * kWarp, bytes, stream>>>(p);
   check(cudaGetLastError(), "QJL coding");
 }
 
-template <class T, int D>
-void launch_for(const QjlProjection& projection, const CodeRowsCall& call, cudaStream_t stream) {
-  projection.m == 256 ? launch<T, D, 256>(projection, call, stream)
-                      : launch<T, D, 512>(projection, call, stream);
+template <class T>
+void launch_as(const QjlProjection& projection, const CodeParams& p, cudaStream_t stream) {
+  const bool two = projection.m == 2 * projection.head_dim;
+  if (projection.head_dim == 64) {
+    two ? launch<T, 64, 128>(p, stream) : launch<T, 64, 256>(p, stream);
+  } else {
+    two ? launch<T, 128, 256>(p, stream) : launch<T, 128, 512>(p, stream);
+  }
 }
 
-template <class T>
-void launch_as(const QjlProjection& projection, const CodeRowsCall& call, cudaStream_t stream) {
-  call.head_dim == 64 ? launch_for<T, 64>(projection, call, stream)
-                      : launch_for<T, 128>(projection, call, stream);
+void code(const QjlProjection& projection, const CodeBatch& batch, const CodeJob& job,
+          size_t row_stride, cudaStream_t stream) {
+  projection.check();
+  CodeParams p{};
+  p.x = job.x;
+  p.head_stride = job.head_stride;
+  p.row_stride = row_stride;
+  p.block_stride = job.block_stride;
+  p.blocks = batch.rows / 32;
+  p.all_blocks = p.blocks * batch.heads;
+  p.projection = projection.rows;
+  p.m_out = projection.m_out;
+  p.outliers = projection.outliers;
+  p.unbias = projection.unbias;
+  p.codes = static_cast<char*>(job.codes);
+  p.side = static_cast<char*>(job.side);
+  batch.dtype == DType::kBF16 ? launch_as<__nv_bfloat16>(projection, p, stream)
+                              : launch_as<__half>(projection, p, stream);
 }
 
 }  // namespace
 
 void code_qjl_keys(const QjlProjection& projection, const CodeRowsCall& call, cudaStream_t stream) {
-  projection.check();
   call.check();
-  call.dtype == DType::kBF16 ? launch_as<__nv_bfloat16>(projection, call, stream)
-                             : launch_as<__half>(projection, call, stream);
+  code(projection, {call.dtype, call.heads, call.rows, call.head_dim},
+       {call.x, call.head_stride, call.codes, call.side, static_cast<size_t>(call.rows) / 32},
+       call.row_stride, stream);
+}
+
+void code_qjl_job(const QjlProjection& projection, const CodeBatch& batch, const CodeJob& job,
+                  cudaStream_t stream) {
+  code(projection, batch, job, static_cast<size_t>(batch.head_dim), stream);
 }
 
 }  // namespace pith::cuda

@@ -2,22 +2,131 @@
 
 #include <fmt/format.h>
 
+#include "attend/cuda/device_codec.h"
+#include "core/dtype.h"
+#include "methods/qjl/qjl.h"
+#include "methods/qjl/qjl_keys.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
 
 void QjlProjection::check() const {
-  if (rows && (m == 256 || m == 512) && (head_dim == 64 || head_dim == 128)) return;
+  const bool sizes =
+      (head_dim == 64 || head_dim == 128) && (m == 2 * head_dim || m == 4 * head_dim);
+  const bool apart =
+      outliers >= 1 && outliers <= kQjlOutliers && m_out > 0 && m_out <= 128 && m_out % 16 == 0;
+  if (rows && half_rows && sizes && apart) return;
   throw Error(
       ErrorCode::kInvalidArgument,
-      fmt::format("QJL on the GPU was asked for m = {} bits at head_dim {}; it takes m = 256 "
-                  "or 512 and head_dim 64 or 128",
-                  m, head_dim));
+      fmt::format("QJL on the GPU was asked for m = {} bits at head_dim {}, {} outliers with {} "
+                  "bits; it takes 2 or 4 bits a channel, head_dim 64 or 128, 1 to {} outliers, "
+                  "and for them multiples of 16 bits up to 128",
+                  m, head_dim, outliers, m_out, kQjlOutliers));
 }
 
 GroupedBytes qjl_bytes(int m, int head_dim) {
   const auto d = static_cast<size_t>(head_dim);
-  return {static_cast<size_t>(m + kQjlOutlierSketch) * 4, 128, 8 * d, 4 * d};
+  return {static_cast<size_t>(m) * 4 + kQjlApartBytes, kQjlSideBytes, 8 * d, 4 * d};
+}
+
+namespace {
+
+/// KIVI's: their kernels are these values'.
+std::shared_ptr<const DeviceCodec> values_in_two_bits() {
+  const CodecRow& row = codec_row("kivi");
+  return row.make_on_gpu(Parameters(row.info, {"kivi", {{"bits", "2"}}}));
+}
+
+/// Keys in QJL's form and values in 2 bits, with the projection of one layer.
+class QjlDeviceCodec final : public DeviceCodec {
+ public:
+  explicit QjlDeviceCodec(const QjlFormat& format)
+      : format_(format), values_(values_in_two_bits()) {}
+
+  std::string name() const override { return name_; }
+  std::string value_name() const override { return values_->value_name(); }
+  std::shared_ptr<const DeviceCodec> with_tables(const TableSite& site) const override;
+  size_t shared_bytes() const override { return 4 * rows_.size() + 2 * half_rows_.size(); }
+  GroupedBytes block_bytes(int head_dim) const override {
+    return qjl_bytes(static_cast<int>(format_.inlier_bits(static_cast<size_t>(head_dim))),
+                     head_dim);
+  }
+  void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
+            cudaStream_t stream) const override {
+    for (const CodeJob& job : keys) code_qjl_job(projection_, batch, job, stream);
+    values_->code(batch, {}, values, stream);
+  }
+  void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const override {
+    unpack_qjl_keys(projection_, call, stream);
+  }
+  void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
+    values_->unpack_values(call, stream);
+  }
+  void attend(const DecodeCall& call, const DecodeScratch& scratch,
+              cudaStream_t stream) const override {
+    decode_qjl(projection_, call, scratch, stream);
+  }
+
+ private:
+  QjlFormat format_;
+  std::shared_ptr<const DeviceCodec> values_;
+  std::string name_ = "qjl";
+  QjlProjection projection_;
+  DeviceArray<float> rows_;          // [m + m_out, D]
+  DeviceArray<uint16_t> half_rows_;  // the same, f16
+};
+
+std::shared_ptr<const DeviceCodec> QjlDeviceCodec::with_tables(const TableSite& site) const {
+  const auto dim = static_cast<size_t>(site.head_dim);
+  const size_t bits = format_.inlier_bits(dim), out_bits = format_.outlier_bits(dim);
+  if ((bits != 2 * dim && bits != 4 * dim) || out_bits % 16 || out_bits > 128) {
+    refuse_on_gpu(
+        fmt::format("qjl(m={},m_out={}) at head_dim {}", bits, out_bits, dim),
+        fmt::format("m is {} or {} there, m_out a multiple of 16 up to 128", 2 * dim, 4 * dim));
+  }
+  auto own = std::make_shared<QjlDeviceCodec>(format_);
+  own->name_ = fmt::format("qjl of layer {}", site.layer);
+  MemoryCounter unused;  // the CPU's tables, from which the device's are made
+  std::vector<float> rows;
+  float unbias = 0;
+  for (const auto& [count, stream] : {std::pair{bits, 0x514Au}, std::pair{out_bits, 0x514Bu}}) {
+    const Projection table(unused, {format_.sketch, count, dim}, site.seed, site.layer, stream);
+    for (size_t i = 0; i < count; ++i) {
+      for (size_t c = 0; c < dim; ++c) rows.push_back(table.column(c)[i]);
+    }
+    unbias = table.unbias();
+  }
+  std::vector<uint16_t> half(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) half[i] = f32_to_f16(rows[i]);
+  own->rows_ = {*site.memory, MemoryKind::kShared, rows.size(), site.stream};
+  own->half_rows_ = {*site.memory, MemoryKind::kShared, half.size(), site.stream};
+  own->rows_.upload(rows.data(), rows.size(), site.stream);
+  own->half_rows_.upload(half.data(), half.size(), site.stream);
+  check(cudaStreamSynchronize(site.stream), "QJL's projection");
+  own->projection_ = {own->rows_.data(),
+                      own->half_rows_.data(),
+                      static_cast<int>(bits),
+                      static_cast<int>(out_bits),
+                      static_cast<int>(format_.outliers),
+                      site.head_dim,
+                      unbias};
+  return own;
+}
+
+}  // namespace
+
+std::shared_ptr<const DeviceCodec> make_qjl_on_gpu(const Parameters& p) {
+  if (p.count("center", 0) > 0) {
+    refuse_on_gpu("qjl(center=...)", "keys are coded there without a centre");
+  }
+  if (p.text("residual") != "0")
+    refuse_on_gpu("qjl(residual=...)", "keys have no coarse code there");
+  const QjlFormat format = qjl_format(p);
+  if (format.outliers < 1 || format.outliers > kQjlOutliers) {
+    refuse_on_gpu(fmt::format("qjl(outliers={})", format.outliers),
+                  fmt::format("outliers are 1 to {} there", kQjlOutliers));
+  }
+  return std::make_shared<QjlDeviceCodec>(format);
 }
 
 }  // namespace pith::cuda

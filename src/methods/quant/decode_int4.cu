@@ -13,7 +13,7 @@ struct Codec {
 }  // namespace
 
 void decode_int4(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream) {
-  launch_decode<Codec>(call, scratch, 0, stream);
+  launch_decode<Codec>(call, scratch, stream);
 }
 
 }  // namespace pith::cuda

@@ -1,0 +1,280 @@
+// CSR on the GPU: codes against the CPU's pursuit over the same atoms, rows back from codes, and
+// decode attention over codes against double precision over the rows that they stand for.
+
+#include "methods/csr/csr_cuda.h"
+
+#include "core/dtype.h"
+#include "harness.h"
+#include "methods/csr/pursuit.h"
+#include "methods/csr/test_rows.h"
+
+namespace pith::cuda {
+namespace {
+
+struct Case {
+  CsrCoding coding;
+  bool keys = true;
+  int atoms = 256, dim = 128;
+  DType dtype = DType::kF16;
+
+  int chunks() const { return coding.chunks(keys); }
+  int atom_dim() const { return dim / chunks(); }
+};
+
+/// Dictionaries of `heads` heads on both sides.
+struct Dictionary {
+  std::vector<uint16_t> atoms;  // [heads, N, d]
+  DeviceArray<uint16_t> rows;
+  DeviceArray<float> gram;
+  CsrAtoms device;
+
+  Dictionary(MemoryCounter& counter, const Case& c, int heads, uint32_t seed)
+      : atoms(csr_test::random_atoms(static_cast<size_t>(heads) * c.atoms,
+                                     static_cast<size_t>(c.atom_dim()), seed)),
+        rows(to_device(counter, atoms)),
+        gram(counter, MemoryKind::kShared, static_cast<size_t>(heads) * c.atoms * c.atoms, nullptr),
+        device{rows.data(), gram.data(), c.atoms} {
+    make_csr_gram(gram.data(), rows.data(), heads, c.atoms, c.atom_dim(), nullptr);
+  }
+};
+
+std::vector<uint32_t> code(MemoryCounter& counter, const Case& c, const CsrAtoms& atoms,
+                           const std::vector<uint16_t>& x, int heads, int rows) {
+  const auto device = to_device(counter, x);
+  const auto codes = to_device(
+      counter, std::vector<uint32_t>(static_cast<size_t>(heads) * rows * c.coding.pairs, ~0u));
+  CodeRowsCall call{c.dtype,
+                    device.data(),
+                    static_cast<size_t>(rows) * c.dim,
+                    static_cast<size_t>(c.dim),
+                    heads,
+                    rows,
+                    c.dim,
+                    codes.data(),
+                    nullptr};
+  code_csr(c.coding, atoms, c.keys, call, nullptr);
+  return to_host(codes);
+}
+
+struct Pair {
+  int atom = 0;
+  float coefficient = 0;
+};
+Pair pair_of(const Case& c, const std::vector<uint32_t>& codes, size_t row, int j) {
+  const int pairs = c.coding.pairs, in = static_cast<int>(row % 32);
+  const size_t at = row / 32 * 32 * pairs +
+                    (c.keys ? (j / 4 * 32 + in) * 4 + j % 4 : (in / 4 * pairs + j) * 4 + in % 4);
+  const uint32_t word = codes[at];
+  EXPECT_EQ(word % 16, 0u);
+  return {static_cast<int>(word & 0xffff) / 16, f16_to_float(static_cast<uint16_t>(word >> 16))};
+}
+
+/// Rows [heads * rows, D] that codes stand for.
+std::vector<float> decode(const Case& c, const std::vector<uint32_t>& codes,
+                          const std::vector<uint16_t>& atoms, int heads, int rows) {
+  const int d = c.atom_dim(), of_chunk = c.coding.pairs / c.chunks();
+  std::vector<float> out(static_cast<size_t>(heads) * rows * c.dim);
+  for (size_t t = 0; t < static_cast<size_t>(heads) * rows; ++t) {
+    for (int j = 0; j < c.coding.pairs; ++j) {
+      const Pair p = pair_of(c, codes, t, j);
+      const uint16_t* atom = atoms.data() + (t / rows * c.atoms + p.atom) * d;
+      for (int i = 0; i < d; ++i) {
+        out[t * c.dim + j / of_chunk * d + i] += p.coefficient * f16_to_float(atom[i]);
+      }
+    }
+  }
+  return out;
+}
+
+/// Rows whose codes differ from the CPU's, of all; a choice between equals may fall otherwise.
+double differing(const Case& c) {
+  constexpr int kHeads = 2, kRowsOfHead = 160;
+  MemoryCounter counter;
+  const Dictionary dictionary(counter, c, kHeads, 5);
+  auto x = normals(static_cast<size_t>(kHeads) * kRowsOfHead * c.dim, c.dtype, 6);
+  for (int i = 0; i < c.dim; ++i) x[3 * c.dim + i] = 0;  // a row of nothing
+  const auto codes = code(counter, c, dictionary.device, x, kHeads, kRowsOfHead);
+  const auto wide = widen(x, c.dtype);
+  test::Machine machine;
+  const int d = c.atom_dim(), pairs = c.coding.pairs / c.chunks();
+  const auto solver = c.coding.solver == CsrSolver::kMp ? Solver::kMp : Solver::kOmp;
+  int other = 0;
+  for (int t = 0; t < kHeads * kRowsOfHead; ++t) {
+    const AtomRows atoms{
+        dictionary.atoms.data() + static_cast<size_t>(t / kRowsOfHead) * c.atoms * d,
+        static_cast<size_t>(c.atoms), nullptr, static_cast<size_t>(d)};
+    Pursuit pursuit(machine.context.kernels, machine.memory, atoms, atoms.split);
+    bool same = true;
+    for (int k = 0; k < c.chunks(); ++k) {
+      std::vector<uint16_t> indices(pairs), coefficients(pairs);
+      pursuit.code(indices.data(), coefficients.data(), wide.data() + t * c.dim + k * d, 1,
+                   {static_cast<size_t>(pairs), solver});
+      for (int j = 0; j < pairs; ++j) {
+        const Pair got = pair_of(c, codes, t, k * pairs + j);
+        const float want = f16_to_float(coefficients[j]);
+        same &= got.atom == indices[j] &&
+                std::abs(got.coefficient - want) < 4e-3 + 2e-3 * std::abs(want);
+      }
+    }
+    other += !same;
+  }
+  return other / static_cast<double>(kHeads * kRowsOfHead);
+}
+
+TEST(CudaCsr, CodesAreThePursuitsOfTheCpu) {
+  PITH_NEEDS_GPU();
+  for (const auto solver : {CsrSolver::kMp, CsrSolver::kOmp}) {
+    for (const int pairs : {4, 8, 16}) {
+      for (const int atoms : {50, 256, 301, 512}) {
+        for (const bool keys : {true, false}) {
+          for (const int dim : {64, 128}) {
+            const DType dtype = pairs == 8 ? DType::kBF16 : DType::kF16;
+            const Case c{{pairs, 2, solver}, keys, atoms, dim, dtype};
+            EXPECT_LT(differing(c), 0.02)
+                << pairs << " pairs, " << atoms << " atoms, keys " << keys << ", dim " << dim;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaCsr, RowsComeBackFromCodes) {
+  PITH_NEEDS_GPU();
+  constexpr int kHeads = 2, kRowsOfHead = 96;
+  for (const bool keys : {true, false}) {
+    const Case c{{8, 2, CsrSolver::kOmp}, keys, 70, 64, DType::kF16};
+    MemoryCounter counter;
+    const Dictionary dictionary(counter, c, kHeads, 7);
+    const auto x = normals(static_cast<size_t>(kHeads) * kRowsOfHead * c.dim, c.dtype, 8);
+    const auto codes = code(counter, c, dictionary.device, x, kHeads, kRowsOfHead);
+    const auto want = decode(c, codes, dictionary.atoms, kHeads, kRowsOfHead);
+    const auto device = to_device(counter, codes);
+    const auto out = to_device(counter, std::vector<uint16_t>(x.size(), 0x7FFF));
+    UnpackRowsCall call;
+    call.codes = device.data();
+    call.block_stride = kRowsOfHead / 32;
+    call.heads = kHeads;
+    call.blocks = kRowsOfHead / 32;
+    call.head_dim = c.dim;
+    call.out = out.data();
+    call.head_stride = static_cast<size_t>(kRowsOfHead) * c.dim;
+    unpack_csr(c.coding, dictionary.device, c.keys, call, nullptr);
+    const auto got = to_host(out);
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_NEAR(f16_to_float(got[i]), want[i], 2e-3 * std::max(1.0f, std::abs(want[i])));
+    }
+  }
+}
+
+struct Attention {
+  int pairs = 8, chunks = 2, key_atoms = 256, value_atoms = 256, dim = 128, group = 4;
+  DType dtype = DType::kF16;
+};
+
+/// The worst error over heads: coded rows of ragged heads with weights, between dense ones.
+double attention_error(const Attention& a) {
+  const std::vector<int> rows = {300, 0, 32, 1001};
+  const int heads = static_cast<int>(rows.size()), padded = 1024, per_head = 3;
+  MemoryCounter counter;
+  const Case keys{{a.pairs, a.chunks}, true, a.key_atoms, a.dim, a.dtype};
+  const Case values{{a.pairs, a.chunks}, false, a.value_atoms, a.dim, a.dtype};
+  const Dictionary key_dict(counter, keys, heads, 9), value_dict(counter, values, heads, 10);
+  const auto k = normals(static_cast<size_t>(heads) * padded * a.dim, a.dtype, 21);
+  const auto v = normals(k.size(), a.dtype, 22);
+  const auto k_codes = code(counter, keys, key_dict.device, k, heads, padded);
+  const auto v_codes = code(counter, values, value_dict.device, v, heads, padded);
+  const auto k_rows = decode(keys, k_codes, key_dict.atoms, heads, padded);
+  const auto v_rows = decode(values, v_codes, value_dict.atoms, heads, padded);
+  const auto k_wide = widen(k, a.dtype), v_wide = widen(v, a.dtype);
+  const auto k_device = to_device(counter, k), v_device = to_device(counter, v);
+  const auto k_coded = to_device(counter, k_codes), v_coded = to_device(counter, v_codes);
+  std::vector<float> weights(padded);
+  for (int t = 0; t < padded; ++t) weights[t] = 0.001f * static_cast<float>(t % 700);
+  const auto weights_device = to_device(counter, weights);
+
+  std::vector<DeviceSpan> spans;
+  std::vector<OracleSpan> oracles;
+  for (int h = 0; h < heads; ++h) {
+    const size_t first = static_cast<size_t>(h) * padded * a.dim;
+    const size_t code_first = static_cast<size_t>(h) * padded * a.pairs;
+    for (int s = 0; s < per_head; ++s) {
+      const bool coded = s == 1;
+      DeviceSpan d;
+      d.coded = coded;
+      d.rows = coded ? rows[h] : s == 0 ? 4 : 50;
+      d.row_stride = a.dim;
+      d.keys =
+          coded ? static_cast<const void*>(k_coded.data() + code_first) : k_device.data() + first;
+      d.values =
+          coded ? static_cast<const void*>(v_coded.data() + code_first) : v_device.data() + first;
+      d.log_weight = 0.5f * static_cast<float>(s);
+      d.log_weights = coded ? weights_device.data() : nullptr;
+      spans.push_back(d);
+      const auto &from_k = coded ? k_rows : k_wide, &from_v = coded ? v_rows : v_wide;
+      const size_t n = static_cast<size_t>(d.rows) * a.dim;
+      OracleSpan o{{from_k.begin() + first, from_k.begin() + first + n},
+                   {from_v.begin() + first, from_v.begin() + first + n},
+                   std::vector<float>(d.rows, d.log_weight)};
+      for (int t = 0; coded && t < d.rows; ++t) o.log_weights[t] += weights[t];
+      oracles.push_back(std::move(o));
+    }
+  }
+  const DecodeShape shape{1, heads * a.group, heads, a.dim, per_head, 0};
+  const auto q = normals(static_cast<size_t>(heads) * a.group * a.dim, a.dtype, 23);
+  const auto q_device = to_device(counter, q);
+  const auto span_device = to_device(counter, spans);
+  const auto out = to_device(counter, std::vector<float>(q.size(), NAN));
+  DecodeScratch scratch(counter, shape, nullptr);
+  decode_csr({keys.coding, key_dict.device, value_dict.device},
+             {shape, a.dtype, q_device.data(), nullptr, span_device.data(), out.data(), nullptr},
+             scratch, nullptr);
+  const auto got = to_host(out), queries = widen(q, a.dtype);
+  double worst = 0;
+  for (int head = 0; head < heads * a.group; ++head) {
+    std::vector<const OracleSpan*> mine;
+    for (int s = 0; s < per_head; ++s) mine.push_back(&oracles[head / a.group * per_head + s]);
+    std::vector<double> want;
+    oracle(want, queries.data() + head * a.dim, a.dim, 1 / std::sqrt(a.dim), mine);
+    worst = std::max(
+        worst,
+        relative_error({got.begin() + head * a.dim, got.begin() + (head + 1) * a.dim}, want));
+  }
+  return worst;
+}
+
+TEST(CudaCsr, AttentionReadsCodesBetweenDenseRows) {
+  PITH_NEEDS_GPU();
+  // Queries are rounded to f16 before they meet the atoms; dense rows are multiplied as stored.
+  for (const int pairs : {4, 8, 16}) {
+    for (const int dim : {64, 128}) {
+      for (const int group : {1, 4, 8, 12}) {
+        EXPECT_LT(attention_error({.pairs = pairs, .dim = dim, .group = group}), 4e-3)
+            << pairs << " pairs, dim " << dim << ", group " << group;
+      }
+    }
+  }
+  EXPECT_LT(attention_error({.dtype = DType::kBF16}), 1.5e-2);
+  EXPECT_LT(attention_error({.chunks = 1}), 4e-3);
+  EXPECT_LT(attention_error({.pairs = 16, .chunks = 1, .group = 8}), 4e-3);
+  EXPECT_LT(attention_error({.key_atoms = 512, .value_atoms = 512}), 4e-3);
+  EXPECT_LT(attention_error({.key_atoms = 37, .value_atoms = 301, .group = 7}), 4e-3);
+  EXPECT_LT(attention_error({.pairs = 16, .key_atoms = 512, .value_atoms = 512, .group = 8}), 4e-3);
+}
+
+TEST(CudaCsr, TakesTheBytesThatPairsTake) {
+  const GroupedBytes bytes = csr_bytes({8});
+  EXPECT_EQ(bytes.per_row(), 64);  // an eighth of 2 * 128 numbers of 16 bits
+  EXPECT_EQ(bytes.key_side + bytes.value_side, 0u);
+}
+
+TEST(CudaCsr, RefusesSizesThatItDoesNotKnow) {
+  EXPECT_ANY_THROW((CsrCoding{6}.check(128, {nullptr, nullptr, 256})));
+  EXPECT_ANY_THROW((CsrCoding{8}.check(96, {nullptr, nullptr, 256})));
+  EXPECT_ANY_THROW((CsrCoding{8}.check(128, {nullptr, nullptr, 513})));
+  EXPECT_ANY_THROW((CsrCoding{8, 4}.check(128, {nullptr, nullptr, 256})));
+  EXPECT_NO_THROW((CsrCoding{16, 1}.check(64, {nullptr, nullptr, 512})));
+}
+
+}  // namespace
+}  // namespace pith::cuda
