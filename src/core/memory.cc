@@ -121,7 +121,7 @@ void Buffer::reallocate(size_t wanted) {
     }
   }
   if (!remap && data_) {
-    std::memcpy(p, data_, std::min(size_, capacity));
+    if (p) std::memcpy(p, data_, std::min(size_, capacity));
     counter_->sub(kind_, capacity_);
     release(data_, capacity_);
   }
