@@ -22,7 +22,7 @@ namespace pith {
 #if defined(__x86_64__)
 PITH_DECLARE_FILLS(N_AVX2)
 PITH_DECLARE_FILLS(N_AVX3)
-namespace N_AVX3_DL {
+namespace N_AVX3_DL {  // NOLINT(readability-identifier-naming): as Highway names it
 void fill_code_rows(Kernels& table);
 }
 #endif
