@@ -66,8 +66,8 @@ def main():
            f"one at a time after a prompt of the length, pieces: {pieces}, of a novel that "
            f"the model has not\nseen; same top: per cent of the predictions with the same likeliest "
            f"token. Rows kept and bits: the ledger's after the\nfacts' document, everything "
-           f"included. `-`: not randomised, one run. One document and one piece\nrank "
-           f"nothing: differences as small as those between seeds mean nothing."]
+           f"included. `-`: not randomised, one run. So few documents and pieces\nrank "
+           f"nothing finely: differences as small as those between seeds mean nothing."]
     for length in sorted(int(p.name.split("_")[1]) for p in folder.glob("policies_*")):
         lines, null = rows_of(folder, length)
         out += ["", f"## {length} tokens", "",
