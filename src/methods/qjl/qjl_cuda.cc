@@ -122,6 +122,8 @@ std::shared_ptr<const DeviceCodec> make_qjl_on_gpu(const Parameters& p) {
   if (p.text("residual") != "0")
     refuse_on_gpu("qjl(residual=...)", "keys have no coarse code there");
   const QjlFormat format = qjl_format(p);
+  if (format.slack > 0)
+    refuse_on_gpu("qjl(slack=...)", "each group has outlying channels of its own there, slack=0");
   if (format.outliers < 1 || format.outliers > kQjlOutliers) {
     refuse_on_gpu(fmt::format("qjl(outliers={})", format.outliers),
                   fmt::format("outliers are 1 to {} there", kQjlOutliers));

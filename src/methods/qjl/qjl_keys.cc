@@ -89,16 +89,16 @@ void QjlKeys::append(const float* x, size_t stride, size_t count) {
   }
 }
 
-// A group keeps the channels of the one before it where that leaves its inliers little more energy,
-// which is what their noise follows: a query is then split and sketched once for many groups.
+// With slack a group keeps the channels of the one before it where that leaves its inliers little
+// more energy, which is what their noise follows: a query is then split and sketched once for many.
 std::vector<uint16_t> QjlKeys::choose_outliers(const float* x) const {
   const size_t count = format_.outliers;
   const std::vector<double> energy = channel_energies(x, dim_);
   std::vector<uint16_t> best = most_energy(energy, count);
-  if (firsts_.empty()) return best;
+  if (firsts_.empty() || format_.slack == 0) return best;
   const uint16_t* before = channels_.data() + (firsts_.size() - 1) * count;
-  if (energy_left(energy, before, count) <= kQjlSlack * energy_left(energy, best.data(), count))
-    best.assign(before, before + count);
+  const double most = (1 + format_.slack) * energy_left(energy, best.data(), count);
+  if (energy_left(energy, before, count) <= most) best.assign(before, before + count);
   return best;
 }
 

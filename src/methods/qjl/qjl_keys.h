@@ -13,15 +13,15 @@
 namespace pith {
 
 inline constexpr size_t kQjlGroup = 32;  // rows that share outlying channels
-/// How much more energy a group's inliers may be left with by the channels of the group before: 5%
-/// are 2.5% more noise.
-inline constexpr double kQjlSlack = 1.05;
 
 struct QjlFormat {
   Sketch sketch = Sketch::kOrtho;
   size_t bits = 0;      // m; 0 = 2 D
   size_t out_bits = 0;  // m_out; 0 = D
   size_t outliers = 8;  ///< channels a group; 0 = one sketch of the whole key
+  /// How much more energy a group's inliers may be left with by the channels of the group before,
+  /// which then stay: 0.05 is 2.5% more noise. 0: each group has its own.
+  double slack = 0;
 
   size_t inlier_bits(size_t dim) const { return bits ? bits : 2 * dim; }
   size_t outlier_bits(size_t dim) const {

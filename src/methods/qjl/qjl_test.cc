@@ -139,7 +139,7 @@ TEST(Qjl, OutlyingChannelsStayUntilOthersAreMuchLarger) {
   const Machine machine;
   RowsRequest request;
   request.dim = kDim;
-  const auto rows = QjlCodec({Sketch::kOrtho, 64, 32, 2}).make_rows(machine.context, request);
+  const auto rows = QjlCodec({Sketch::kOrtho, 64, 32, 2, 0.05}).make_rows(machine.context, request);
   for (const auto& [x, expected] : groups) rows->append(x.data(), kDim, 32);
   const auto& keys = dynamic_cast<const QjlKeys&>(*rows);
   for (size_t g = 0; g < groups.size(); ++g) {
