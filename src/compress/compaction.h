@@ -15,7 +15,7 @@ namespace pith {
 template <class T>
 void keep_records(Array<T>& array, size_t size, std::span<const uint32_t> kept, size_t more = 0) {
   for (size_t to = 0; to < kept.size(); ++to)
-    if (kept[to] != to)
+    if (kept[to] != to && size > 0)
       std::memmove(array.data() + to * size, array.data() + kept[to] * size, size * sizeof(T));
   array.resize(kept.size() * size + more);
   if (array.capacity_bytes() > kept.size() * size * sizeof(T) * 9 / 8 + 4096) array.shrink_to_fit();
