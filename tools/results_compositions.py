@@ -85,10 +85,10 @@ def run(options, wanted, seeds):
     if done.returncode != 0:
         sys.exit(done.stderr.strip())
     result = json.loads(done.stdout)
-    found = {p["name"]: p["seeds"] for p in result["policies"]}
+    # In the order given, after the null control; names there have their parameters sorted.
+    measured = result["policies"][-len(wanted):]
     rows = []
-    for policy in wanted:
-        runs = found[policy]
+    for policy, runs in zip(wanted, (p["seeds"] for p in measured), strict=True):
         kls = [s["summary"]["kl"]["mean"] for s in runs]
         mean = sum(kls) / len(kls)
         spread = runs[0]["summary"]["kl"]["error"] if len(kls) == 1 else (
