@@ -149,8 +149,6 @@ class Peers {
   std::vector<std::vector<float>> p_, out_;  // [workers]
 };
 
-}  // namespace
-
 /// Sets the rates of `work`, which reads `bytes`, and of reading alone, by turns.
 template <class Work>
 void measure_reading(const Context& context, DecodeResult& result, size_t bytes, int repeats,
@@ -168,6 +166,8 @@ void measure_reading(const Context& context, DecodeResult& result, size_t bytes,
   result.read_bytes_per_second = median(reads);
   result.ratio = median(ratios);
 }
+
+}  // namespace
 
 DecodeResult bench_decode(const Context& context, const DecodeShape& s, int repeats) {
   const size_t heads = s.kv_heads * s.group;

@@ -24,6 +24,17 @@ struct Held {
   std::vector<double> values;  // [D] of p v
 };
 
+/// Sums over drawn rows: of their value errors, and of one query's score errors. `lost` is the
+/// share of its weight that a row has too much.
+struct ValueErrors {
+  size_t rows = 0;
+  double square = 0;
+  std::vector<double> sum;  // [D]
+};
+struct ScoreErrors {
+  double weights = 0, weight_squares = 0, lost = 0, lost_squares = 0;
+};
+
 class Coding {
  public:
   Coding(const Context& context, const CodedAnswer& answer, const CodingSample& sample,
@@ -33,7 +44,19 @@ class Coding {
   std::vector<CodingError> run();
 
  private:
-  /// Errors of one span's rows: `lost` is the share of its weight that a row has too much.
+  /// Sums by span, the last of all spans, and in these by group, the last of all groups.
+  template <class T>
+  using Table = std::vector<std::vector<T>>;  // [spans + 1, groups + 1]
+
+  /// What does not depend on the group left out.
+  struct Query {
+    const float* o = nullptr;   // [D]
+    std::vector<double> wrong;  // [D] the sampled rows' part of the error
+    double unit = 1;            // the exact rows' weight, if that of the stored ones is 1
+    Table<ScoreErrors> scores;
+    std::vector<Held> rest;  // [spans] the held rows that are not sampled
+  };
+  /// Errors of one span's rows.
   struct Sizes {
     double rows = 0;  ///< sampled; 0: nothing is known
     double lost = 0, lost_variance = 0, value_variance = 0;
@@ -41,27 +64,30 @@ class Coding {
     std::vector<double> value;  // [D] mean
   };
 
-  /// p of a sampled row as stored; 1 - (p it should have) / p.
-  double weight(size_t query, size_t row) const {
-    return std::exp(double{sample_.scores[query * sample_.rows.size() + row]} - a_.log_sum[query]);
+  /// add(sums) for each entry of the table that the drawn row i is part of.
+  template <class T, class F>
+  void add_drawn(Table<T>& table, size_t i, const F& add) const {
+    const CodingSample::Row& row = sample_.rows[i];
+    if (row.group == CodingSample::kNotDrawn) return;
+    for (size_t span : {size_t{row.span}, a_.spans.size()})
+      for (size_t group : {size_t{row.group}, groups_}) add(table[span][group]);
   }
-  double lost_share(size_t query, size_t row) const {
-    return 1 - std::exp(-double{sample_.score_errors[query * sample_.rows.size() + row]});
-  }
-  Sizes sizes_of_errors(size_t span, size_t query, size_t without) const;
+  void sum_value_errors();
+  Query query(size_t j) const;
+  Sizes sizes_of_errors(const Query& query, size_t span, size_t without) const;
   void sum_span(std::span<Held> held, const Span& span) const;
   /// Adds what rows [n, D] weigh; `sign` -1 takes them out again.
   void add(Held& held, const float* scores, const float* rows, size_t n, size_t query,
            double sign) const;
   /// Entry `without` of an error.
-  void add_squares(CodingError& error, std::span<const Held> rest, size_t query,
-                   size_t without) const;
+  void add_squares(CodingError& error, const Query& query, size_t j, size_t without) const;
 
   const Context& context_;
   const CodedAnswer& a_;
   const CodingSample& sample_;
   size_t groups_;
   std::vector<double> sizes_;  // [group] |o|^2
+  Table<ValueErrors> values_;
 };
 
 void Coding::add(Held& held, const float* scores, const float* rows, size_t n, size_t query,
@@ -97,55 +123,78 @@ void Coding::sum_span(std::span<Held> held, const Span& span) const {
   }
 }
 
-// What the sample, without a group, says of the errors of a span's rows.
-Coding::Sizes Coding::sizes_of_errors(size_t span, size_t query, size_t without) const {
+void Coding::sum_value_errors() {
+  const size_t dim = a_.dim;
+  values_.assign(a_.spans.size() + 1,
+                 std::vector<ValueErrors>(groups_ + 1, {0, 0, std::vector<double>(dim)}));
+  for (size_t i = 0; i < sample_.rows.size(); ++i)
+    add_drawn(values_, i, [&](ValueErrors& sums) {
+      ++sums.rows;
+      for (size_t c = 0; c < dim; ++c) {
+        const double e = sample_.value_errors[i * dim + c];
+        sums.sum[c] += e, sums.square += e * e;
+      }
+    });
+}
+
+Coding::Query Coding::query(size_t j) const {
   const size_t m = sample_.rows.size(), dim = a_.dim;
-  const auto speaks = [&](const CodingSample::Row& row) {
-    return row.group != without && row.group != CodingSample::kNotDrawn;
-  };
-  size_t own = 0;
-  for (const auto& row : sample_.rows) own += speaks(row) && row.span == span;
-  Sizes s;
-  s.value.resize(dim);
-  double weights = 0, lost = 0, lost_square = 0, value_square = 0;
+  Query query;
+  query.o = a_.answer + j * dim;
+  query.wrong.resize(dim);
+  query.scores.assign(a_.spans.size() + 1, std::vector<ScoreErrors>(groups_ + 1));
   for (size_t i = 0; i < m; ++i) {
-    const auto& row = sample_.rows[i];
-    if (!speaks(row) || (own >= kLeastRows && row.span != span)) continue;
-    const double p = weight(query, i), x = lost_share(query, i);
-    s.rows += 1, weights += p, s.doubt += p * p, lost += p * x, lost_square += p * x * x;
-    for (size_t c = 0; c < dim; ++c) {
-      const double e = sample_.value_errors[i * dim + c];
-      s.value[c] += e, value_square += e * e;
-    }
+    const double p = std::exp(double{sample_.scores[j * m + i]} - a_.log_sum[j]);
+    const double lost = 1 - std::exp(-double{sample_.score_errors[j * m + i]});
+    query.unit -= p * lost;
+    for (size_t c = 0; c < dim; ++c)
+      query.wrong[c] += p * (lost * (double{sample_.values[i * dim + c]} - query.o[c]) +
+                             (1 - lost) * sample_.value_errors[i * dim + c]);
+    add_drawn(query.scores, i, [&](ScoreErrors& sums) {
+      sums.weights += p, sums.weight_squares += p * p;
+      sums.lost += p * lost, sums.lost_squares += p * lost * lost;
+    });
   }
+  return query;
+}
+
+// What the sample, without a group, says of the errors of a span's rows; of all spans', where it
+// has too few of this one's.
+Coding::Sizes Coding::sizes_of_errors(const Query& query, size_t span, size_t without) const {
+  const bool all = without == groups_;
+  const auto left = [&](const auto& sums, auto field) {
+    return sums[groups_].*field - (all ? 0 : sums[without].*field);
+  };
+  if (left(values_[span], &ValueErrors::rows) < kLeastRows) span = a_.spans.size();
+  const auto& values = values_[span];
+  const auto& scores = query.scores[span];
+  Sizes s;
+  s.rows = static_cast<double>(left(values, &ValueErrors::rows));
+  const double weights = left(scores, &ScoreErrors::weights);
   if (s.rows < 2 || weights <= 0) return Sizes{};
-  s.lost = lost / weights, s.doubt /= weights * weights;
-  s.lost_variance = std::max(0.0, lost_square / weights - square_of(s.lost));
+  s.doubt = left(scores, &ScoreErrors::weight_squares) / (weights * weights);
+  s.lost = left(scores, &ScoreErrors::lost) / weights;
+  s.lost_variance =
+      std::max(0.0, left(scores, &ScoreErrors::lost_squares) / weights - square_of(s.lost));
   double common = 0;
-  for (double& x : s.value) x /= s.rows, common += x * x;
-  s.value_variance = std::max(0.0, value_square / s.rows - common);
+  for (size_t c = 0; c < a_.dim; ++c) {
+    s.value.push_back((values[groups_].sum[c] - (all ? 0 : values[without].sum[c])) / s.rows);
+    common += square_of(s.value[c]);
+  }
+  s.value_variance = std::max(0.0, left(values, &ValueErrors::square) / s.rows - common);
   return s;
 }
 
-// rest [spans]: the held rows that are not sampled.
-void Coding::add_squares(CodingError& error, std::span<const Held> rest, size_t query,
-                         size_t without) const {
-  const size_t m = sample_.rows.size(), dim = a_.dim;
-  const float* o = a_.answer + query * dim;
-  std::vector<double> wrong(dim);  // what is known of the error, and the means of what is not
-  double open = 0, doubt = 0;      // squares of the rest, and of what is unsure about the means
-  double unit = 1;                 // the exact rows' weight, if that of the stored ones is 1
-  for (size_t i = 0; i < m; ++i) {
-    const double p = weight(query, i), lost = lost_share(query, i);
-    unit -= p * lost;
-    for (size_t c = 0; c < dim; ++c)
-      wrong[c] += p * (lost * (double{sample_.values[i * dim + c]} - o[c]) +
-                       (1 - lost) * sample_.value_errors[i * dim + c]);
-  }
-  for (size_t s = 0; s < rest.size(); ++s) {
-    const Held& held = rest[s];
+void Coding::add_squares(CodingError& error, const Query& query, size_t j, size_t without) const {
+  const size_t dim = a_.dim;
+  const float* o = query.o;
+  std::vector<double> wrong = query.wrong;  // and the means of what is not known
+  double open = 0, doubt = 0;  // squares of the rest, and of what is unsure about means
+  double unit = query.unit;
+  for (size_t s = 0; s < query.rest.size(); ++s) {
+    const Held& held = query.rest[s];
     if (held.values.empty()) continue;
-    const Sizes sizes = sizes_of_errors(s, query, without);
+    const Sizes sizes = sizes_of_errors(query, s, without);
     if (sizes.rows == 0) continue;
     unit -= held.p * sizes.lost;
     double pull = 0;
@@ -166,7 +215,7 @@ void Coding::add_squares(CodingError& error, std::span<const Held> rest, size_t 
   }
   error.open = open / square_of(unit);
   error.error[without] = std::max(0.0, known - doubt / square_of(unit)) + error.open;
-  error.growth[without] = sizes_[query] - std::max(0.0, size - error.open);
+  error.growth[without] = sizes_[j] - std::max(0.0, size - error.open);
 }
 
 std::vector<CodingError> Coding::run() {
@@ -196,9 +245,13 @@ std::vector<CodingError> Coding::run() {
   if (all == 0) return errors;
   const auto drawn = [](const auto& row) { return row.group != CodingSample::kNotDrawn; };
   if (m < all && std::count_if(sample_.rows.begin(), sample_.rows.end(), drawn) < 2) return {};
-  for (size_t j = 0; j < a_.group; ++j)
+  sum_value_errors();
+  for (size_t j = 0; j < a_.group; ++j) {
+    Query query = this->query(j);
+    query.rest = std::move(rest[j]);
     for (size_t b = 0; b <= groups_; ++b)
-      add_squares(errors[j], rest[j], j, b);  // with all groups last, whose open part stays
+      add_squares(errors[j], query, j, b);  // with all groups last, whose open part stays
+  }
   return errors;
 }
 

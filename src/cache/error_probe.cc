@@ -192,7 +192,7 @@ bool ErrorProbe::compare_head(size_t g, const ProbedStep& step, const Comparison
   for (size_t j = 0; j < group; ++j) {
     const float* known = c.known.data() + (g * group + j) * dim;
     QuerySums& s = sums[j];
-    s.n.assign(known, known + dim), s.group_n.resize(kGroups * dim);
+    s.n.assign(known, known + dim), s.group_n.resize((kGroups + 1) * dim);
     for (size_t i = 0; i < m; ++i) {
       const size_t b = head.rows[i].group;
       if (b < kGroups) ++s.group_rows[b];
@@ -201,6 +201,10 @@ bool ErrorProbe::compare_head(size_t g, const ProbedStep& step, const Comparison
       (b < kGroups ? s.group_z[b] : s.z) += weight;
       double* n = b < kGroups ? s.group_n.data() + b * dim : s.n.data();
       for (size_t x = 0; x < dim; ++x) n[x] += weight * exact[i * dim + x];
+    }
+    for (size_t b = 0; b < kGroups; ++b) {
+      s.group_z[kGroups] += s.group_z[b], s.group_rows[kGroups] += s.group_rows[b];
+      for (size_t x = 0; x < dim; ++x) s.group_n[kGroups * dim + x] += s.group_n[b * dim + x];
     }
     log_sums[j] = c.log_sum[g * group + j] + std::log(answer_without(answer, s, kGroups));
     std::copy(answer.begin(), answer.end(), answers.begin() + static_cast<ptrdiff_t>(j * dim));
@@ -224,18 +228,15 @@ bool ErrorProbe::compare_head(size_t g, const ProbedStep& step, const Comparison
 
 double ErrorProbe::answer_without(std::vector<double>& answer, const QuerySums& sums,
                                   size_t b) const {
-  double rows = drawn(), z = 0;
-  answer.assign(answer.size(), 0);
-  for (size_t other = 0; other < kGroups; ++other) {
-    if (other == b) {
-      rows -= static_cast<double>(sums.group_rows[b]);
-      continue;
-    }
-    z += sums.group_z[other];
-    for (size_t c = 0; c < answer.size(); ++c) answer[c] += sums.group_n[other * answer.size() + c];
+  const size_t dim = answer.size();
+  const double out = b < kGroups ? 1 : 0;  // of group b
+  const double rows = drawn() - out * static_cast<double>(sums.group_rows[b]);
+  const double factor = open_to_draw() / rows;
+  const double sum = sums.z + factor * (sums.group_z[kGroups] - out * sums.group_z[b]);
+  for (size_t c = 0; c < dim; ++c) {
+    const double gone = sums.group_n[kGroups * dim + c] - out * sums.group_n[b * dim + c];
+    answer[c] = (sums.n[c] + factor * gone) / sum;
   }
-  const double factor = open_to_draw() / rows, sum = sums.z + factor * z;
-  for (size_t c = 0; c < answer.size(); ++c) answer[c] = (sums.n[c] + factor * answer[c]) / sum;
   return sum;
 }
 
@@ -246,18 +247,12 @@ void ErrorProbe::compare(Squares& squares, const QuerySums& sums, const float* p
   constexpr double kB = kGroups;
   std::vector<double> answer(dim);
   const double sum = answer_without(answer, sums, kGroups);
-  double z = 0;
-  std::vector<double> total(dim);
-  for (size_t b = 0; b < kGroups; ++b) {
-    z += sums.group_z[b];
-    for (size_t c = 0; c < dim; ++c) total[c] += sums.group_n[b * dim + c];
-  }
   // Each group's part of the noise: its sum of (value - answer), about the mean row's.
   std::array<double, kGroups> noise{};
   double all_noise = 0;
   for (size_t b = 0; b < kGroups; ++b) {
     for (size_t c = 0; c < dim; ++c) {
-      const double mean = (total[c] - answer[c] * z) / m;
+      const double mean = (sums.group_n[kGroups * dim + c] - answer[c] * sums.group_z[kGroups]) / m;
       noise[b] += square(sums.group_n[b * dim + c] - answer[c] * sums.group_z[b] -
                          static_cast<double>(sums.group_rows[b]) * mean);
     }

@@ -68,13 +68,13 @@ class ErrorProbe {
     size_t largest = 0;    // the drawn row of the largest word, once there are m
   };
   /// One query's sums: over what is held and the first rows, as it is; and over the sample that is
-  /// gone, by group. Weights are relative to e^shift, values times weights.
+  /// gone, by group, the last of all groups. Weights are relative to e^shift, values times weights.
   struct QuerySums {
     double z = 1;
     std::vector<double> n;  // [D]
-    std::array<double, kGroups> group_z{};
-    std::array<size_t, kGroups> group_rows{};
-    std::vector<double> group_n;  // [kGroups, D]
+    std::array<double, kGroups + 1> group_z{};
+    std::array<size_t, kGroups + 1> group_rows{};
+    std::vector<double> group_n;  // [kGroups + 1, D]
   };
   /// Squared error and squared size of the exact answer: of all groups, and without each.
   struct Squares {

@@ -1,7 +1,6 @@
 #include "compress/token_rows.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "compress/compaction.h"
 #include "compress/group_code.h"
