@@ -23,29 +23,44 @@ struct SamplingOptions {
   float repeat_penalty = 1.0f;  ///< positive logits of recent tokens are divided by it; 1 = off
   int repeat_last_n = 64;       ///< tokens looked back at; 0 = off, -1 = all
   uint64_t seed = 0;
+  std::vector<int32_t> never;  ///< tokens that are never drawn
 };
 
 /// Draws tokens from logits; a pure function of (options, logits, history, draw number).
 class Sampler {
  public:
+  struct Candidate {
+    float logit;
+    int32_t id;
+  };
+  /// What a draw looks at, for devices that find it where the logits are.
+  struct Ranking {
+    size_t count = 0;  ///< the first `count` by rank; 0: all finite logits
+    float penalty = 1;
+    std::vector<int32_t> penalised;  ///< each once
+    std::vector<int32_t> never;      ///< each once
+  };
+
   /// `first_draw` numbers the first draw: two turns of one conversation start at different numbers.
   /// Throws kInvalidArgument for values that make no sense.
   explicit Sampler(const SamplingOptions& options, uint64_t first_draw = 0);
   /// `history`: all tokens so far, newest last. Logits that are not finite are never drawn; equal
   /// logits rank by id, smallest first. Throws kNonFinite if no logit is finite.
   int32_t sample(std::span<const float> logits, std::span<const int32_t> history);
+  /// What sample() would look at among `vocabulary` logits.
+  Ranking ranking(std::span<const int32_t> history, size_t vocabulary) const;
+  /// As sample(), from the finite logits that ranking() asks for, penalties applied, in the order
+  /// of their rank. Throws kNonFinite if there are none.
+  int32_t sample_ranked(std::span<const Candidate> best);
 
  private:
-  struct Candidate {
-    float logit;
-    int32_t id;
-  };
   void fill(std::span<const float> logits, std::span<const int32_t> history);
   void sort_first(size_t count);
   void keep_top_k();
   void keep_top_p();
   void keep_min_p();
   float highest_logit() const;
+  int32_t draw_candidate();
   int32_t draw(uint64_t draw_number) const;
 
   SamplingOptions options_;

@@ -37,6 +37,8 @@ struct SessionOptions {
   ErrorProbeOptions error_probe;  ///< estimates the policy's attention error while it runs
 };
 
+class Sampler;  // pith/generate.h
+
 class Session {
  public:
   /// Throws kInvalidArgument or kUnsupported for policies that cannot be, with the reason.
@@ -51,6 +53,11 @@ class Session {
   /// and the logits are those after them. After an error in the middle of a chunk the layers no
   /// longer agree and every later call throws; fork() before risky steps.
   std::span<const float> prefill(std::span<const int32_t> tokens, const Progress& progress = {});
+  /// As prefill, without logits: sample() is cheaper where they would have to be copied.
+  void append(std::span<const int32_t> tokens, const Progress& progress = {});
+  /// The token that sampler.sample() draws from the logits after the last token. Throws
+  /// kInvalidArgument if the session is empty, kNonFinite.
+  int32_t sample(Sampler& sampler, std::span<const int32_t> history);
   /// Appends one token: prefill of one.
   std::span<const float> decode(int32_t token);
   /// prefill that hands out the logits of every position, chunk by chunk: [count, V].

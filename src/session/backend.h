@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "pith/generate.h"
 #include "pith/session.h"
 
 namespace pith {
@@ -23,6 +24,10 @@ class Backend {
   /// As Forward's.
   virtual std::span<const float> last_logits() = 0;
   virtual void all_logits(const Session::LogitsSink& sink) = 0;
+  /// sampler.sample() of the last logits; devices may look at what it needs alone.
+  virtual int32_t sample(Sampler& sampler, std::span<const int32_t> history) {
+    return sampler.sample(last_logits(), history);
+  }
   virtual void protect(std::span<const TokenRange> ranges) = 0;
 
   virtual HeadRows rows(int layer, int head) const = 0;

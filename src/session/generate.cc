@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 
 #include "pith/error.h"
 #include "pith/tokenizer.h"
@@ -57,43 +56,52 @@ class Generation {
       : session_(session),
         options_(options),
         tokenizer_(session.model().tokenizer()),
-        sampler_(options.sampling, session.tokens()),
+        ends_(ends_of(session)),
+        sampler_(sampling(options, ends_), session.tokens()),
         text_(text),
         result_(result),
-        history_(options.history) {
-    ends_ = tokenizer_.eos_ids();
-    const auto& more = session.model().config().eos;
-    ends_.insert(ends_.end(), more.begin(), more.end());
-  }
+        history_(options.history) {}
 
-  /// Appends the prompt. Returns no logits if it was cancelled.
-  std::span<const float> prefill(std::span<const int32_t> prompt, const Progress& progress) {
+  /// Appends the prompt; false if it was cancelled.
+  bool prefill(std::span<const int32_t> prompt, const Progress& progress) {
     bool stopped = false;
     const size_t before = session_.tokens();
     const auto start = std::chrono::steady_clock::now();
-    const auto logits = session_.prefill(prompt, [&](size_t done, size_t total) {
+    session_.append(prompt, [&](size_t done, size_t total) {
       stopped = cancelled(options_) || (progress && !progress(done, total));
       return !stopped;
     });
     result_.prompt_seconds = seconds_since(start);
     result_.prompt_tokens = session_.tokens() - before;
     history_.insert(history_.end(), prompt.begin(), prompt.end());
-    return stopped ? std::span<const float>{} : logits;
+    return !stopped;
   }
 
-  StopReason decode(std::span<const float> logits) {
+  StopReason decode() {
     const auto start = std::chrono::steady_clock::now();
-    const StopReason reason = draw_until_end(logits);
+    const StopReason reason = draw_until_end();
     result_.decode_seconds = seconds_since(start);
     return reason;
   }
 
  private:
-  StopReason draw_until_end(std::span<const float> logits) {
+  static std::vector<int32_t> ends_of(const Session& session) {
+    std::vector<int32_t> ends = session.model().tokenizer().eos_ids();
+    const auto& more = session.model().config().eos;
+    ends.insert(ends.end(), more.begin(), more.end());
+    return ends;
+  }
+  static SamplingOptions sampling(const GenerateOptions& options, std::span<const int32_t> ends) {
+    SamplingOptions sampling = options.sampling;
+    if (options.ignore_eos) sampling.never.insert(sampling.never.end(), ends.begin(), ends.end());
+    return sampling;
+  }
+
+  StopReason draw_until_end() {
     for (;;) {
       if (cancelled(options_)) return StopReason::kCancelled;
       if (at_limit()) return StopReason::kMaxTokens;
-      const int32_t token = sampler_.sample(without_ends(logits), history_);
+      const int32_t token = session_.sample(sampler_, history_);
       result_.tokens.push_back(token);
       history_.push_back(token);
       if (is_end(token)) return StopReason::kEndOfText;
@@ -104,7 +112,7 @@ class Generation {
       if (text_.stopped()) return StopReason::kStopString;
       if (at_limit()) return StopReason::kMaxTokens;
       if (session_.tokens() >= session_.context()) return StopReason::kContextFull;
-      logits = session_.decode(token);
+      session_.append({&token, 1});
       if (attention_fails()) return StopReason::kAttentionError;
     }
   }
@@ -127,25 +135,14 @@ class Generation {
     return std::find(ends_.begin(), ends_.end(), token) != ends_.end();
   }
 
-  std::span<const float> without_ends(std::span<const float> logits) {
-    if (!options_.ignore_eos) return logits;
-    masked_.assign(logits.begin(), logits.end());
-    for (int32_t id : ends_) {
-      if (id >= 0 && static_cast<size_t>(id) < masked_.size()) {
-        masked_[static_cast<size_t>(id)] = -std::numeric_limits<float>::infinity();
-      }
-    }
-    return masked_;
-  }
-
   Session& session_;
   const GenerateOptions& options_;
   const Tokenizer& tokenizer_;
+  std::vector<int32_t> ends_;
   Sampler sampler_;
   TextOut& text_;
   GenerateResult& result_;
-  std::vector<int32_t> history_, ends_;
-  std::vector<float> masked_;  // [V]
+  std::vector<int32_t> history_;
 };
 
 }  // namespace
@@ -173,8 +170,8 @@ GenerateResult generate(Session& session, std::span<const int32_t> prompt,
   GenerateResult result;
   TextOut text(options, on_text);
   Generation generation(session, options, text, result);
-  const auto logits = generation.prefill(prompt, on_prefill);
-  result.reason = logits.empty() ? StopReason::kCancelled : generation.decode(logits);
+  const bool done = generation.prefill(prompt, on_prefill);
+  result.reason = done ? generation.decode() : StopReason::kCancelled;
   text.finish();
   result.text = text.take();
   return result;

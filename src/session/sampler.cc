@@ -46,13 +46,25 @@ Sampler::Sampler(const SamplingOptions& options, uint64_t first_draw)
 
 int32_t Sampler::sample(std::span<const float> logits, std::span<const int32_t> history) {
   fill(logits, history);
+  sorted_ = 0;
+  return draw_candidate();
+}
+
+int32_t Sampler::sample_ranked(std::span<const Candidate> best) {
+  candidates_.assign(best.begin(), best.end());
+  sorted_ = best.size();
+  return draw_candidate();
+}
+
+int32_t Sampler::draw_candidate() {
   if (candidates_.empty()) {
-    throw Error(ErrorCode::kNonFinite, "none of the " + std::to_string(logits.size()) +
-                                           " logits is finite, so no token can be drawn");
+    throw Error(ErrorCode::kNonFinite,
+                "none of the logits that may be drawn is finite, so no token can be drawn");
   }
   const uint64_t draw_number = draws_++;
   if (options_.temperature == 0) {
-    // Candidates are in the order of their ids, and max_element returns the first of equals.
+    // Candidates are in the order of their ids or ranks, and max_element returns the first of
+    // equals.
     return std::max_element(
                candidates_.begin(), candidates_.end(),
                [](const Candidate& a, const Candidate& b) { return a.logit < b.logit; })
@@ -64,18 +76,36 @@ int32_t Sampler::sample(std::span<const float> logits, std::span<const int32_t> 
   return draw(draw_number);
 }
 
-// candidates_ <- the finite logits in the order of their ids, penalties applied.
-void Sampler::fill(std::span<const float> logits, std::span<const int32_t> history) {
-  logits_.assign(logits.begin(), logits.end());
-  if (options_.repeat_penalty != 1 && options_.repeat_last_n != 0) {
+Sampler::Ranking Sampler::ranking(std::span<const int32_t> history, size_t vocabulary) const {
+  const auto once = [&](std::vector<int32_t> ids) {
+    std::erase_if(ids, [&](int32_t id) { return id < 0 || static_cast<size_t>(id) >= vocabulary; });
+    std::sort(ids.begin(), ids.end());
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    return ids;
+  };
+  Ranking ranking;
+  ranking.count = options_.temperature == 0 ? 1 : static_cast<size_t>(options_.top_k);
+  ranking.never = once(options_.never);
+  if (options_.repeat_penalty != 1) {
     const size_t back =
         options_.repeat_last_n < 0 ? history.size() : static_cast<size_t>(options_.repeat_last_n);
-    for (int32_t id : history.last(std::min(back, history.size()))) {
-      if (id < 0 || static_cast<size_t>(id) >= logits.size()) continue;
-      // From the untouched logit, so that a token seen twice is penalised once.
-      const float x = logits[id];
-      logits_[id] = x > 0 ? x / options_.repeat_penalty : x * options_.repeat_penalty;
-    }
+    const auto recent = history.last(std::min(back, history.size()));
+    ranking.penalty = options_.repeat_penalty;
+    ranking.penalised = once({recent.begin(), recent.end()});
+  }
+  return ranking;
+}
+
+// candidates_ <- the finite logits in the order of their ids, penalties applied.
+void Sampler::fill(std::span<const float> logits, std::span<const int32_t> history) {
+  const Ranking ranking = this->ranking(history, logits.size());
+  logits_.assign(logits.begin(), logits.end());
+  for (const int32_t id : ranking.penalised) {
+    float& x = logits_[static_cast<size_t>(id)];
+    x = x > 0 ? x / ranking.penalty : x * ranking.penalty;
+  }
+  for (const int32_t id : ranking.never) {
+    logits_[static_cast<size_t>(id)] = -std::numeric_limits<float>::infinity();
   }
   candidates_.clear();
   for (size_t id = 0; id < logits_.size(); ++id) {
@@ -94,10 +124,11 @@ void Sampler::sort_first(size_t count) {
 }
 
 void Sampler::keep_top_k() {
-  sorted_ = 0;
-  if (options_.top_k == 0 || static_cast<size_t>(options_.top_k) >= candidates_.size()) return;
-  sort_first(static_cast<size_t>(options_.top_k));
-  candidates_.resize(static_cast<size_t>(options_.top_k));
+  if (options_.top_k == 0) return;
+  // In the order of their ranks even if all stay: what is drawn depends on the order.
+  const size_t k = std::min(static_cast<size_t>(options_.top_k), candidates_.size());
+  if (sorted_ < k) sort_first(k);
+  candidates_.resize(k);
 }
 
 void Sampler::keep_top_p() {

@@ -213,6 +213,66 @@ TEST(Sampler, PenaltyLooksBackAsFarAsItIsTold) {
   EXPECT_EQ(Sampler(o).sample(logits, early), 1);
 }
 
+// What a device does with a ranking, by a full sort.
+std::vector<Sampler::Candidate> ranked(const Sampler::Ranking& ranking, std::vector<float> logits) {
+  for (const int32_t id : ranking.penalised) {
+    float& x = logits[static_cast<size_t>(id)];
+    x = x > 0 ? x / ranking.penalty : x * ranking.penalty;
+  }
+  for (const int32_t id : ranking.never) logits[static_cast<size_t>(id)] = -kInf;
+  std::vector<Sampler::Candidate> all;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (std::isfinite(logits[i])) all.push_back({logits[i], static_cast<int32_t>(i)});
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const auto& a, const auto& b) { return a.logit > b.logit; });
+  if (ranking.count > 0) all.resize(std::min(all.size(), ranking.count));
+  return all;
+}
+
+TEST(Sampler, RankedCandidatesGiveTheSameDraws) {
+  auto logits = test_logits(300);
+  for (size_t i = 0; i < 20; ++i) logits[7 * i] = 2.25f;  // equals
+  for (const float temperature : {0.0f, 0.8f}) {
+    for (const int top_k : {1, 5, 40, 299, 1000}) {
+      for (const float top_p : {0.5f, 1.0f}) {
+        SamplingOptions o;
+        o.temperature = temperature, o.top_k = top_k, o.top_p = top_p, o.seed = 7;
+        o.repeat_penalty = 1.3f, o.repeat_last_n = 8, o.never = {3, 9, 9, 1000, -1};
+        Sampler whole(o), some(o);
+        std::vector<int32_t> history;
+        for (int i = 0; i < 60; ++i) {
+          const auto best = ranked(some.ranking(history, logits.size()), logits);
+          const int32_t id = whole.sample(logits, history);
+          ASSERT_EQ(some.sample_ranked(best), id) << temperature << " " << top_k << " " << top_p;
+          ASSERT_TRUE(id != 3 && id != 9);
+          history.push_back(id);
+        }
+      }
+    }
+  }
+}
+
+TEST(Sampler, RankingSaysWhatIsLookedAt) {
+  SamplingOptions o;
+  EXPECT_EQ(Sampler(o).ranking({}, 10).count, 40u);
+  o.top_k = 0;
+  EXPECT_EQ(Sampler(o).ranking({}, 10).count, 0u);
+  o.temperature = 0;
+  EXPECT_EQ(Sampler(o).ranking({}, 10).count, 1u);
+  o.repeat_penalty = 2, o.repeat_last_n = 4;
+  EXPECT_EQ(Sampler(o).ranking(std::vector<int32_t>{1, 8, 2, 8, 12}, 10).penalised,
+            (std::vector<int32_t>{2, 8}));
+}
+
+TEST(Sampler, WhatIsNeverDrawnMayBeEverything) {
+  auto o = plain();
+  o.never = {0, 1};
+  EXPECT_EQ(Sampler(o).sample(std::vector<float>{5, 4, -3}, {}), 2);
+  EXPECT_THROW(Sampler(o).sample(std::vector<float>{5, 4}, {}), Error);
+  EXPECT_THROW(Sampler(o).sample_ranked({}), Error);
+}
+
 TEST(Sampler, SameSeedSameDraws) {
   const auto logits = test_logits(1000);
   const auto draws = [&](uint64_t seed, uint64_t first, int n) {

@@ -105,6 +105,11 @@ Session& Session::operator=(Session&&) noexcept = default;
 Session Session::fork() const { return Session(std::make_unique<State>(*state_)); }
 
 std::span<const float> Session::prefill(std::span<const int32_t> ids, const Progress& progress) {
+  append(ids, progress);
+  return state_->backend->last_logits();
+}
+
+void Session::append(std::span<const int32_t> ids, const Progress& progress) {
   state_->check(ids);
   for (size_t done = 0; done < ids.size();) {
     const size_t count = next_chunk(ids.size() - done, state_->options.chunk);
@@ -113,7 +118,14 @@ std::span<const float> Session::prefill(std::span<const int32_t> ids, const Prog
     if (progress && !progress(done, ids.size())) break;
   }
   if (ids.size() > 1) state_->backend->end_prefill();
-  return state_->backend->last_logits();
+}
+
+int32_t Session::sample(Sampler& sampler, std::span<const int32_t> history) {
+  state_->check_usable();
+  if (state_->tokens == 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "nothing was appended yet; a token is drawn after one that is there");
+  return state_->backend->sample(sampler, history);
 }
 
 std::span<const float> Session::decode(int32_t token) { return prefill({&token, 1}); }

@@ -6,6 +6,7 @@
 #include "cache/cuda/device_cache.h"
 #include "harness.h"
 #include "pith/error.h"
+#include "pith/generate.h"
 #include "pith/session.h"
 #include "random_model.h"
 
@@ -382,6 +383,30 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "streaming_llm(rope=cache)", "rope=cache");
   refused({2, 4, 2, 80, {}, 1000}, "exact", "head_dim of 80");
   refused({2, 4, 2, 64, {0, 128}, 1000}, "exact", "sliding-window");
+}
+
+TEST(CudaSession, DrawsWhatTheLogitsSay) {
+  PITH_NEEDS_GPU();
+  const RandomModel files;
+  const auto model = files.load();
+  const auto ids = random_ids(70, model->config().vocab, 11);
+  for (const int top_k : {1, 40, 0}) {
+    SamplingOptions o;
+    o.top_k = top_k, o.repeat_penalty = 1.5f, o.never = {ids[3]};
+    Sampler on_device(o), on_host(o);
+    Session session(model, options_for(Device::kCuda, "exact"));
+    session.append(ids);
+    Session other(model, options_for(Device::kCuda, "exact"));
+    auto logits = other.prefill(ids);
+    std::vector<int32_t> history = ids;
+    for (int i = 0; i < 30; ++i) {
+      const int32_t id = session.sample(on_device, history);
+      ASSERT_EQ(id, on_host.sample(logits, history)) << top_k << " " << i;
+      history.push_back(id);
+      session.append({&id, 1});
+      logits = other.decode(id);
+    }
+  }
 }
 
 }  // namespace

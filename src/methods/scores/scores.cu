@@ -1,6 +1,6 @@
-#include "compress/cuda/order_key.cuh"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/order_key.cuh"
 #include "methods/scores/scores_cuda.h"
 
 namespace pith::cuda {

@@ -18,12 +18,20 @@ size_t qkv_width(const ModelConfig& c) {
   return static_cast<size_t>((c.query_heads + 2 * c.kv_heads) * c.head_dim);
 }
 
+void refuse_unless_finite(bool finite) {
+  if (finite) return;
+  throw Error(ErrorCode::kNonFinite,
+              "the model's logits are NaN or infinite: its weights are damaged, or activations "
+              "left the range of the weights' type");
+}
+
 }  // namespace
 
 DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, MemoryCounter& memory,
                              cudaStream_t stream, size_t max_chunk, DType rows)
     : weights_(std::move(weights)),
       config_(weights_->config()),
+      memory_(memory),
       stream_(stream),
       max_chunk_(max_chunk),
       block_(std::clamp<size_t>(kLogitBytes / (static_cast<size_t>(config_.vocab) * sizeof(float)),
@@ -215,18 +223,28 @@ const float* DeviceForward::fetch_logits(size_t count) {
   const size_t numbers = count * static_cast<size_t>(config_.vocab);
   logits_.download(host_logits_.data(), numbers, stream_);
   check(cudaStreamSynchronize(stream_), "the forward pass");
-  if (has_non_finite(host_logits_.data(), DType::kF32, numbers)) {
-    throw Error(ErrorCode::kNonFinite,
-                "the model's logits are NaN or infinite: its weights are damaged, or activations "
-                "left the range of the weights' type");
-  }
+  refuse_unless_finite(!has_non_finite(host_logits_.data(), DType::kF32, numbers));
   return host_logits_.data();
 }
 
-std::span<const float> DeviceForward::last_logits() {
+void DeviceForward::make_last_logits() {
   if (tokens_ == 0) throw Error(ErrorCode::kInternal, "logits before any token");
   if (!has_logits_) matvec(head_call(tokens_ - 1), stream_);
   has_logits_ = true;
+}
+
+std::span<const RankedLogit> DeviceForward::best_logits(RankingCall call) {
+  make_last_logits();
+  if (!ranking_) ranking_.emplace(memory_, static_cast<size_t>(config_.vocab), stream_);
+  call.logits = logits_.data();
+  bool finite = false;
+  const auto best = ranking_->rank(call, finite);
+  refuse_unless_finite(finite);
+  return best;
+}
+
+std::span<const float> DeviceForward::last_logits() {
+  make_last_logits();
   return {fetch_logits(1), static_cast<size_t>(config_.vocab)};
 }
 

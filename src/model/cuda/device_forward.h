@@ -6,12 +6,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <type_traits>
 
 #include "cache/cuda/device_cache.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/pinned.h"
+#include "kernels/cuda/ranking.h"
 #include "model/cuda/device_weights.h"
 
 namespace pith::cuda {
@@ -29,6 +31,8 @@ class DeviceForward {
   /// Logits [V] after the last token of run(); valid until the next call of anything here. Waits
   /// for the device. Throws kNonFinite.
   std::span<const float> last_logits();
+  /// The largest of them, found on the device; `call` says how many, its logits are set here.
+  std::span<const RankedLogit> best_logits(RankingCall call);
   /// Hands out the logits [count, V] of run()'s positions, a block at a time. Throws kNonFinite.
   using Sink = std::function<void(size_t first, size_t count, const float* logits)>;
   void all_logits(const Sink& sink);
@@ -50,10 +54,12 @@ class DeviceForward {
   void add_bias_if_any(const float* bias);
   MatvecCall head_call(size_t token) const;
   void normalise(const float* weight, size_t first, size_t count);
+  void make_last_logits();
   const float* fetch_logits(size_t count);
 
   std::shared_ptr<const DeviceWeights> weights_;
   const ModelConfig& config_;
+  MemoryCounter& memory_;
   cudaStream_t stream_;
   size_t max_chunk_, block_;  // block: positions whose logits are made at once
   size_t tokens_ = 0;         // of the last run()
@@ -65,13 +71,14 @@ class DeviceForward {
   StreamMark uploaded_;              // the last run has read what the host wrote for it
   Graph graph_;                      // of a token's step
   const DeviceCache* graph_of_ = nullptr;
-  DeviceArray<float> hidden_;       // [T, hidden] the residual stream
-  DeviceArray<std::byte> input_;    // [T, max(hidden, H D, intermediate)] of the weights' type
-  DeviceArray<float> output_;       // [T, max((H + 2 G) D, 2 intermediate)]
-  DeviceArray<std::byte> q_;        // [T, H, D] of the rows' type
-  DeviceArray<float> cos_, sin_;    // [T, D/2]
-  DeviceArray<float> logits_;       // [block, V]
-  PinnedArray<float> host_logits_;  // [block, V]
+  DeviceArray<float> hidden_;            // [T, hidden] the residual stream
+  DeviceArray<std::byte> input_;         // [T, max(hidden, H D, intermediate)] of the weights' type
+  DeviceArray<float> output_;            // [T, max((H + 2 G) D, 2 intermediate)]
+  DeviceArray<std::byte> q_;             // [T, H, D] of the rows' type
+  DeviceArray<float> cos_, sin_;         // [T, D/2]
+  DeviceArray<float> logits_;            // [block, V]
+  PinnedArray<float> host_logits_;       // [block, V]
+  std::optional<LogitRanking> ranking_;  // once it is asked for
   DType row_dtype_;
 };
 

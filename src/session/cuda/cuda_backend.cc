@@ -50,6 +50,19 @@ class CudaBackend final : public Backend {
   void end_prefill() override { cache_->end_prefill(); }
   std::span<const float> last_logits() override { return forward_.last_logits(); }
   void all_logits(const Session::LogitsSink& sink) override { forward_.all_logits(sink); }
+  int32_t sample(Sampler& sampler, std::span<const int32_t> history) override {
+    const auto vocabulary = static_cast<size_t>(engine_->weights->config().vocab);
+    const Sampler::Ranking ranking = sampler.ranking(history, vocabulary);
+    if (ranking.count == 0 || ranking.count > cuda::kMostRanked) {
+      return sampler.sample(last_logits(), history);
+    }
+    std::vector<Sampler::Candidate> best;
+    for (const cuda::RankedLogit& x : forward_.best_logits(
+             {nullptr, ranking.count, ranking.penalty, ranking.penalised, ranking.never})) {
+      best.push_back({x.logit, x.id});
+    }
+    return sampler.sample_ranked(best);
+  }
   void protect(std::span<const TokenRange> ranges) override {
     if (ranges.empty()) return;
     throw Error(ErrorCode::kUnsupported,

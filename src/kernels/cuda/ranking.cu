@@ -1,0 +1,150 @@
+#include <algorithm>
+#include <cub/device/device_radix_sort.cuh>
+
+#include "kernels/cuda/order_key.cuh"
+#include "kernels/cuda/ranking.h"
+
+namespace pith::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr uint32_t kOut = 0;  // key_of of what is not finite, and of nothing else
+
+int blocks_for(size_t n) { return static_cast<int>((n + kThreads - 1) / kThreads); }
+
+/// Zeros of both signs are equal.
+__device__ uint32_t finite_key(float x) { return isfinite(x) ? key_of(x + 0.0f) : kOut; }
+
+__device__ float logit_of(uint32_t key) {
+  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+__global__ void keys_kernel(uint32_t* keys, int32_t* not_finite, const float* logits, int n) {
+  const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (i >= n) return;
+  keys[i] = finite_key(logits[i]);
+  if (keys[i] == kOut) *not_finite = 1;
+}
+
+__global__ void penalise_kernel(uint32_t* keys, const float* logits, const int32_t* ids, int n,
+                                float penalty) {
+  const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (i >= n) return;
+  const float x = logits[ids[i]];
+  keys[ids[i]] = finite_key(x > 0 ? __fdiv_rn(x, penalty) : x * penalty);
+}
+
+__global__ void drop_kernel(uint32_t* keys, const int32_t* ids, int n) {
+  const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (i < n) keys[ids[i]] = kOut;
+}
+
+__global__ void count_up_kernel(int32_t* ids, int n) {
+  const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (i < n) ids[i] = i;
+}
+
+/// Of equal keys the smaller id is larger.
+__global__ void largest_kernel(unsigned long long* largest, const uint32_t* keys, int n) {
+  unsigned long long most = 0;
+  for (int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x); i < n;
+       i += static_cast<int>(gridDim.x) * kThreads) {
+    const unsigned long long x =
+        static_cast<unsigned long long>(keys[i]) << 32 | ~static_cast<uint32_t>(i);
+    most = x > most ? x : most;
+  }
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) {
+    const unsigned long long x = __shfl_xor_sync(~0u, most, d);
+    most = x > most ? x : most;
+  }
+  if (threadIdx.x % 32 == 0) atomicMax(largest, most);
+}
+
+__global__ void take_largest_kernel(RankedLogit* best, const unsigned long long* largest) {
+  const auto key = static_cast<uint32_t>(*largest >> 32);
+  *best = {logit_of(key),
+           key == kOut ? -1 : static_cast<int32_t>(~static_cast<uint32_t>(*largest))};
+}
+
+__global__ void take_kernel(RankedLogit* best, const uint32_t* keys, const int32_t* ids, int n) {
+  const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (i < n) best[i] = {logit_of(keys[i]), keys[i] == kOut ? -1 : ids[i]};
+}
+
+}  // namespace
+
+LogitRanking::LogitRanking(MemoryCounter& memory, size_t vocabulary, cudaStream_t stream)
+    : vocabulary_(vocabulary),
+      stream_(stream),
+      keys_(memory, MemoryKind::kScratch, vocabulary, stream),
+      sorted_keys_(memory, MemoryKind::kScratch, vocabulary, stream),
+      ids_(memory, MemoryKind::kScratch, vocabulary, stream),
+      sorted_ids_(memory, MemoryKind::kScratch, vocabulary, stream),
+      sorting_(memory, MemoryKind::kScratch),
+      adjusted_(memory, MemoryKind::kScratch, 2 * vocabulary, stream),
+      found_(memory, MemoryKind::kScratch, 1, stream),
+      on_host_(1) {
+  size_t bytes = 0;
+  check(cub::DeviceRadixSort::SortPairsDescending(nullptr, bytes, keys_.data(), sorted_keys_.data(),
+                                                  ids_.data(), sorted_ids_.data(), vocabulary),
+        "the ranking of logits");
+  sorting_.allocate(bytes, stream);
+  const int n = static_cast<int>(vocabulary);
+  count_up_kernel<<<blocks_for(vocabulary), kThreads, 0, stream>>>(ids_.data(), n);
+  check(cudaGetLastError(), "the ranking of logits");
+}
+
+void LogitRanking::adjust(const RankingCall& call) {
+  const size_t penalised = call.penalised.size(), never = call.never.size();
+  if (penalised + never == 0) return;
+  std::copy(call.penalised.begin(), call.penalised.end(), adjusted_.host());
+  std::copy(call.never.begin(), call.never.end(), adjusted_.host() + penalised);
+  adjusted_.upload(penalised + never, stream_);
+  if (penalised > 0) {
+    penalise_kernel<<<blocks_for(penalised), kThreads, 0, stream_>>>(
+        keys_.data(), call.logits, adjusted_.device(), static_cast<int>(penalised), call.penalty);
+  }
+  if (never > 0) {
+    drop_kernel<<<blocks_for(never), kThreads, 0, stream_>>>(
+        keys_.data(), adjusted_.device() + penalised, static_cast<int>(never));
+  }
+}
+
+std::span<const RankedLogit> LogitRanking::rank(const RankingCall& call, bool& all_finite) {
+  const int n = static_cast<int>(vocabulary_);
+  const size_t count = std::min(call.count, vocabulary_);
+  Found* found = found_.data();
+  check(cudaMemsetAsync(&found->largest, 0, sizeof(Found) - offsetof(Found, largest), stream_),
+        "the ranking of logits");
+  keys_kernel<<<blocks_for(vocabulary_), kThreads, 0, stream_>>>(keys_.data(), &found->not_finite,
+                                                                 call.logits, n);
+  adjust(call);
+  if (count == 1) {
+    largest_kernel<<<64, kThreads, 0, stream_>>>(&found->largest, keys_.data(), n);
+    take_largest_kernel<<<1, 1, 0, stream_>>>(found->best, &found->largest);
+  } else {
+    size_t bytes = sorting_.size();
+    check(cub::DeviceRadixSort::SortPairsDescending(
+              sorting_.data(), bytes, keys_.data(), sorted_keys_.data(), ids_.data(),
+              sorted_ids_.data(), vocabulary_, 0, 32, stream_),
+          "the ranking of logits");
+    take_kernel<<<blocks_for(count), kThreads, 0, stream_>>>(
+        found->best, sorted_keys_.data(), sorted_ids_.data(), static_cast<int>(count));
+  }
+  check(cudaGetLastError(), "the ranking of logits");
+  Found& host = on_host_[0];
+  const auto copy = [&](void* to, const void* from, size_t bytes) {
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_),
+          "the ranking of logits");
+  };
+  copy(host.best, found->best, count * sizeof(RankedLogit));
+  copy(&host.not_finite, &found->not_finite, sizeof(host.not_finite));
+  check(cudaStreamSynchronize(stream_), "the ranking of logits");
+  all_finite = host.not_finite == 0;
+  const auto end =
+      std::find_if(host.best, host.best + count, [](const RankedLogit& x) { return x.id < 0; });
+  return {host.best, static_cast<size_t>(end - host.best)};
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,121 @@
+// Logits ranked on the GPU against a full sort on the host.
+
+#include "kernels/cuda/ranking.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "harness.h"
+
+namespace pith::cuda {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+struct Ids {
+  float penalty = 1;
+  std::vector<int32_t> penalised, never;
+};
+
+std::vector<RankedLogit> sorted(std::vector<float> logits, size_t count, const Ids& ids) {
+  for (const int32_t id : ids.penalised) {
+    float& x = logits[static_cast<size_t>(id)];
+    x = x > 0 ? x / ids.penalty : x * ids.penalty;
+  }
+  for (const int32_t id : ids.never) logits[static_cast<size_t>(id)] = kInf;
+  std::vector<RankedLogit> all;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (std::isfinite(logits[i])) all.push_back({logits[i], static_cast<int32_t>(i)});
+  }
+  std::ranges::stable_sort(all, std::greater(), &RankedLogit::logit);
+  all.resize(std::min(all.size(), count));
+  return all;
+}
+
+/// Few values, so that many are equal, and zeros of both signs.
+std::vector<float> coarse_logits(size_t n) {
+  std::mt19937 random(static_cast<uint32_t>(n));
+  std::normal_distribution<float> draw(0, 3);
+  std::vector<float> x(n);
+  for (float& v : x) v = std::round(draw(random) * 4) / 4;
+  return x;
+}
+
+class Ranking {
+ public:
+  explicit Ranking(size_t n)
+      : ranking_(memory_, n, nullptr), logits_(memory_, MemoryKind::kScratch) {
+    logits_.allocate(n, nullptr);
+  }
+  std::span<const RankedLogit> rank(const std::vector<float>& logits, size_t count,
+                                    const Ids& ids = {}) {
+    logits_.upload(logits.data(), logits.size(), nullptr);
+    const auto best =
+        ranking_.rank({logits_.data(), count, ids.penalty, ids.penalised, ids.never}, all_finite_);
+    std::vector<float> after(logits.size());
+    logits_.download(after.data(), after.size(), nullptr);
+    EXPECT_EQ(std::memcmp(after.data(), logits.data(), logits.size() * sizeof(float)), 0);
+    return best;
+  }
+  bool all_finite() const { return all_finite_; }
+
+ private:
+  MemoryCounter memory_;
+  LogitRanking ranking_;
+  DeviceArray<float> logits_;
+  bool all_finite_ = false;
+};
+
+void expect_equal(std::span<const RankedLogit> got, const std::vector<RankedLogit>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_EQ(got[i].id, want[i].id) << i;
+    ASSERT_EQ(got[i].logit, want[i].logit) << i;
+  }
+}
+
+TEST(CudaRanking, AsAFullSort) {
+  PITH_NEEDS_GPU();
+  for (const size_t n : {1, 7, 512, 1000, 32000, 151936}) {
+    const auto logits = coarse_logits(n);
+    Ranking ranking(n);
+    Ids ids{1.7f, {}, {}};
+    for (int32_t id = 0; id < static_cast<int32_t>(std::min<size_t>(n, 300)); ++id) {
+      if (id % 3 == 0) ids.penalised.push_back(id);
+      if (id % 5 == 1) ids.never.push_back(id);
+    }
+    for (const size_t count : {size_t{1}, size_t{2}, size_t{40}, kMostRanked}) {
+      SCOPED_TRACE(testing::Message() << n << " logits, " << count);
+      expect_equal(ranking.rank(logits, count), sorted(logits, count, {}));
+      EXPECT_TRUE(ranking.all_finite());
+      expect_equal(ranking.rank(logits, count, ids), sorted(logits, count, ids));
+    }
+  }
+}
+
+TEST(CudaRanking, WhatIsNotFiniteIsSeenAndNeverChosen) {
+  PITH_NEEDS_GPU();
+  auto logits = coarse_logits(1000);
+  Ranking ranking(1000);
+  for (const float odd : {kInf, -kInf, std::nanf("")}) {
+    logits[500] = odd;
+    for (const size_t count : {size_t{1}, kMostRanked}) {
+      expect_equal(ranking.rank(logits, count), sorted(logits, count, {}));
+      EXPECT_FALSE(ranking.all_finite());
+    }
+  }
+  logits[500] = 3e38f;  // finite, but not with this penalty
+  const Ids ids{0.1f, {500}, {}};
+  expect_equal(ranking.rank(logits, 40, ids), sorted(logits, 40, ids));
+  EXPECT_TRUE(ranking.all_finite());
+}
+
+TEST(CudaRanking, NothingMayBeLeft) {
+  PITH_NEEDS_GPU();
+  Ranking ranking(3);
+  const Ids ids{1, {}, {0, 1, 2}};
+  for (const size_t count : {1, 2}) EXPECT_TRUE(ranking.rank({1, 2, 3}, count, ids).empty());
+}
+
+}  // namespace
+}  // namespace pith::cuda
