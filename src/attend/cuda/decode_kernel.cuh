@@ -34,6 +34,8 @@ struct DecodeParams {
 struct NoCodec {
   static constexpr bool kPresent = false;
   static constexpr int kWarps = 8, kStages = 0, kBlockBytes = 0, kQueryBytes = 0;
+  using Ahead = NothingAhead;
+  static __device__ Ahead ask(const void*) { return {}; }
   static __device__ constexpr int warps() { return kWarps; }
   template <int D>
   using Of = NoCodec;
@@ -263,26 +265,36 @@ struct CodedWalk {
   }
 };
 
-/// The queries of one head into shared memory, and what the codec makes of them.
+/// The queries of one head, asked for before the rows are, which would be ahead of them in every
+/// queue otherwise; then into shared memory, with what the codec makes of them and its table.
 template <class T, class Codec, int D>
-__device__ inline void load_queries(const BlockSpace<Codec, D>& space, const DecodeParams& p,
-                                    int first_query_head, int queries) {
-  const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(first_query_head) * D;
-  const auto load = [&] {
-    for (int i = threadIdx.x; i < kQueries * D; i += blockDim.x) {
-      space.q()[i] = i < queries * D ? static_cast<float>(q[i]) * p.scale : 0;
+struct QueryLoad {
+  static constexpr int kEach = kQueries * D / (Codec::kWarps * kWarp);
+  T numbers[kEach];
+  typename Codec::Ahead ahead;
+
+  __device__ QueryLoad(const DecodeParams& p, int first_query_head, int queries) {
+    const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(first_query_head) * D;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int at = threadIdx.x + i * Codec::kWarps * kWarp;
+      numbers[i] = at < queries * D ? q[at] : T(0);
+    }
+    ahead = Codec::ask(p.table);
+  }
+  __device__ void put(const BlockSpace<Codec, D>& space, const DecodeParams& p, int queries) const {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int at = threadIdx.x + i * Codec::kWarps * kWarp;
+      space.q()[at] = static_cast<float>(numbers[i]) * p.scale;
     }
     __syncthreads();
-  };
-  if constexpr (Codec::kPresent) {
-    const auto ahead = Codec::ask(p.table);
-    load();
-    Codec::prepare(space.codec_query(), space.q(), queries, p.table, ahead);
-    __syncthreads();
-  } else {
-    load();
+    if constexpr (Codec::kPresent) {
+      Codec::prepare(space.codec_query(), space.q(), queries, p.table, ahead);
+      __syncthreads();
+    }
   }
-}
+};
 
 template <class T, class Codec, int D>
 __global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
@@ -314,17 +326,18 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
     const DeviceSpan* spans = p.spans + head / p.query_blocks * p.span_count;
     DenseWalk<Codec> walk{spans, p.span_count, begin - head_first, end - head_first};
     Running<D> run;
+    const QueryLoad<T, Codec, D> load(p, query_head, output.queries);
     if constexpr (!Codec::kPresent) {
       DenseRun<T, Codec, D> dense{walk};
       dense.start();
-      load_queries<T, Codec, D>(space, p, query_head, output.queries);
+      load.put(space, p, output.queries);
       dense.run(run, space.q());
     } else {
       // Coded spans first: their blocks are on their way while the queries come.
       CodedWalk coded{spans, p.span_count, begin - head_first, end - head_first};
       bool more = coded.template next<Codec>(), started = more;
       if (more) start_coded<Codec, D>(coded.span, space, coded.tiles.x, coded.tiles.y);
-      load_queries<T, Codec, D>(space, p, query_head, output.queries);
+      load.put(space, p, output.queries);
       for (; more; more = coded.template next<Codec>(), started = false) {
         const DeviceSpan span = coded.span;
         run_coded<Codec, D>(run, span, space, coded.tiles, started);

@@ -38,9 +38,6 @@ struct CodePairs {
   }
 };
 
-/// Codecs that need nothing beside the queries.
-struct NothingAhead {};
-
 __device__ inline float power_of_two(int e) { return __int_as_float((127 + e) << 23); }
 
 /// n words of this lane from a block's [n / 4][32 lanes] 16-byte pieces.
@@ -337,6 +334,8 @@ struct GroupedTiles {
   // Eight warps with three blocks each on their way were 2 to 5% faster than sixteen with two:
   // their registers hold the queries, and less is merged at the end.
   static constexpr int kWarps = 8;
+  // Rings of two blocks, or of four and more, are slower: what a deep ring asks for at first is
+  // ahead of everything else in the queues to memory.
   static constexpr int kStages = kBlockBytes > 6144 ? 2 : 3;
   static __device__ constexpr int warps() { return kWarps; }
   static constexpr int kQueryBytes = Keys::kQueryBytes;

@@ -9,6 +9,9 @@
 
 namespace pith::cuda {
 
+/// Of codecs that need nothing beside the queries.
+struct NothingAhead {};
+
 inline constexpr float kLazy = 6;
 inline constexpr float kLog2e = 1.4426950408889634f;
 inline constexpr float kUnseen = -1e30f;  // a maximum before any score: finite, so 2^(x - x) is 1
