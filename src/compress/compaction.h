@@ -46,7 +46,7 @@ size_t keep_groups(Array<uint32_t>& firsts, Array<T>& records, size_t size,
     const size_t end = group_end(firsts, g, rows), first = to;
     while (to < kept.size() && kept[to] < end) ++to;
     if (to == first) continue;
-    if (groups != g)
+    if (groups != g && size > 0)
       std::memmove(records.data() + groups * size, records.data() + g * size, size * sizeof(T));
     firsts[groups++] = static_cast<uint32_t>(first);
   }
