@@ -5,30 +5,11 @@
 // order that the tensor cores want; coded blocks travel through a ring of shared memory that is the
 // warp's own. Scores are S^T = K q^T (rows on M, up to 8 queries on N), sums are out^T = V^T P^T.
 
-#include <algorithm>
-
-#include "attend/cuda/cut.cuh"
-#include "attend/cuda/decode.h"
+#include "attend/cuda/decode_parts.cuh"
 #include "attend/cuda/dense_tile.cuh"
-#include "attend/cuda/merge.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace pith::cuda {
-
-struct DecodeParams {
-  const void* q;            // [B, H, D]
-  const void* table;        // what the codec reads beside queries
-  const DeviceSpan* spans;  // [heads / query_blocks, spans]
-  float* out;               // [B, H, D]
-  float* log_sum;           // [B, H]
-  float* partials;          // [blocks + heads, kQueries, D + 2]
-  int* arrivals;            // [heads]
-  float scale;              // of scores, in units of log2
-  int heads;                // B * G * query_blocks
-  int query_blocks;         // groups of at most 8 queries that share a KV head
-  int group;                // query heads a KV head
-  int span_count;
-};
 
 /// A codec that is never asked: the kernel for dense spans alone.
 struct NoCodec {
@@ -75,58 +56,6 @@ __device__ inline void attend_tile(Running<D>& run, const DeviceSpan& span,
   run.template weigh<typename Tiles::Number>(p, s, span.role);
   if (span.role != DeviceRole::kDenominator) Tiles::accumulate(run, tile, p);
 }
-
-template <class Codec>
-__device__ inline int tiles_of(const DeviceSpan& span) {
-  int rows = 16;
-  if constexpr (Codec::kPresent) {
-    if (span.coded) rows = Codec::kRows;
-  }
-  return (span.rows + rows - 1) / rows;
-}
-
-/// Tiles of all spans of a head; descriptors are asked for four at a time, not one after the other.
-template <class Codec>
-__device__ inline int tiles_of_head(const DeviceSpan* spans, int count) {
-  int tiles = 0;
-  for (int first = 0; first < count; first += 4) {
-    DeviceSpan some[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      some[i].rows = first + i < count ? spans[first + i].rows : 0;
-      some[i].coded = first + i < count ? spans[first + i].coded : 0;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) tiles += tiles_of<Codec>(some[i]);
-  }
-  return tiles;
-}
-
-/// A warp's way through the dense tiles of a head's spans: every warps()-th of the block's.
-template <class Codec>
-struct DenseWalk {
-  const DeviceSpan* spans;
-  int count;       // spans
-  int begin, end;  // the block's tiles, counted from the head's first
-  DeviceSpan span{};
-  int at = -1;  // which span
-  int tile = 0, stop = 0;
-
-  /// The next tile; false at the end.
-  __device__ bool next() {
-    tile += Codec::warps();
-    while (tile >= stop) {
-      if (++at >= count) return false;
-      span = spans[at];
-      const int tiles = tiles_of<Codec>(span);
-      stop = span.coded ? 0 : min(end, tiles);
-      tile = max(begin, 0) + static_cast<int>(threadIdx.x) / kWarp;
-      begin -= tiles;
-      end -= tiles;
-    }
-    return true;
-  }
-};
 
 /// The dense spans' share of a warp. The next tile is always on its way to registers while one is
 /// worked on; the first is asked for before the queries are: `start`.
@@ -241,30 +170,6 @@ __device__ inline void run_coded(Running<D>& run, const DeviceSpan& span,
   exchange<Codec, D>(run, scratch, false);
 }
 
-/// A warp's way through the coded spans of a head.
-struct CodedWalk {
-  const DeviceSpan* spans;
-  int count;       // spans
-  int begin, end;  // the block's tiles, counted from the head's first
-  int at = -1;     // which span
-  DeviceSpan span{};
-  int2 tiles{};  // of it, the warp's first and the block's end
-
-  /// The next span that has tiles for this warp; false at the end.
-  template <class Codec>
-  __device__ bool next() {
-    while (++at < count) {
-      span = spans[at];
-      const int all = tiles_of<Codec>(span);
-      tiles = {max(begin, 0) + static_cast<int>(threadIdx.x) / kWarp, min(end, all)};
-      begin -= all;
-      end -= all;
-      if (span.coded && tiles.x < tiles.y) return true;
-    }
-    return false;
-  }
-};
-
 /// The queries of one head, asked for before the rows are, which would be ahead of them in every
 /// queue otherwise; then into shared memory, with what the codec makes of them and its table.
 template <class T, class Codec, int D>
@@ -300,7 +205,6 @@ template <class T, class Codec, int D>
 __global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
     decode_kernel(const __grid_constant__ DecodeParams p) {
   extern __shared__ __align__(128) char shared[];
-  __shared__ bool last;
   const BlockSpace<Codec, D> space{shared};
   let_successor_start();
   wait_for_predecessor();
@@ -314,11 +218,7 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
     const int head_first = cut.ends[head], head_end = cut.ends[head + 1];
     const bool empty = head_first == head_end;
     if (empty ? block != 0 : (head_end <= begin || head_first >= end)) continue;
-    const int query_block = head % p.query_blocks;
-    const int query_head = head / p.query_blocks * p.group + query_block * kQueries;
-    const HeadOutput output{p.out + static_cast<size_t>(query_head) * D,
-                            p.log_sum ? p.log_sum + query_head : nullptr,
-                            min(kQueries, p.group - query_block * kQueries)};
+    const HeadOutput output = output_of<D>(p, head);
     if (empty) {
       write_nothing_seen<D>(output);
       continue;
@@ -326,7 +226,7 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
     const DeviceSpan* spans = p.spans + head / p.query_blocks * p.span_count;
     DenseWalk<Codec> walk{spans, p.span_count, begin - head_first, end - head_first};
     Running<D> run;
-    const QueryLoad<T, Codec, D> load(p, query_head, output.queries);
+    const QueryLoad<T, Codec, D> load(p, query_head_of(p, head), output.queries);
     if constexpr (!Codec::kPresent) {
       DenseRun<T, Codec, D> dense{walk};
       dense.start();
@@ -344,42 +244,8 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
       }
       run_dense_ends<T, Codec, D>(run, walk, space.q());
     }
-    // Parts of one head are consecutive: each next one raises the block's or the head's number.
-    float* parts = p.partials + static_cast<size_t>(block + head) * kPart<D>;
-    merge_warps<D>(parts, shared, BlockSpace<Codec, D>::kPerWarp, run,
-                   {output.queries, Codec::kWarps});
-    const int first_block = cut.first_block(head), count = cut.block_count(head);
-    if (count > 1) {
-      // merge_warps ended with a barrier: one thread's release covers all threads' writes.
-      if (threadIdx.x == 0) {
-        last = arrive(p.arrivals + head) == count - 1;
-        if (last) p.arrivals[head] = 0;
-      }
-      __syncthreads();
-      if (!last) continue;
-    }
-    merge_parts<D>(output, p.partials + static_cast<size_t>(first_block + head) * kPart<D>, count,
-                   reinterpret_cast<float*>(shared));
+    end_head(p, cut, run, {head, output, shared, BlockSpace<Codec, D>::kPerWarp, Codec::kWarps});
   }
-}
-
-inline DecodeParams make_params(const DecodeCall& call, const DecodeScratch& scratch) {
-  const DecodeShape& shape = call.shape;
-  DecodeParams p{};
-  p.q = call.q;
-  p.table = call.table;
-  p.spans = call.spans;
-  p.out = call.out;
-  p.log_sum = call.log_sum;
-  p.partials = scratch.partials();
-  p.arrivals = scratch.arrivals();
-  const auto dim = static_cast<float>(shape.head_dim);
-  p.scale = (shape.scale != 0 ? shape.scale : 1 / sqrtf(dim)) * kLog2e;
-  p.group = shape.query_heads / shape.kv_heads;
-  p.query_blocks = shape.query_blocks();
-  p.heads = shape.heads();
-  p.span_count = shape.spans;
-  return p;
 }
 
 template <class T, class Codec, int D>

@@ -1,0 +1,163 @@
+#pragma once
+// What all decode kernels have in common: their arguments, a warp's way through the tiles of a
+// head's spans, and what a block does when it is done with a head.
+
+#include "attend/cuda/cut.cuh"
+#include "attend/cuda/decode.h"
+#include "attend/cuda/merge.cuh"
+
+namespace pith::cuda {
+
+struct DecodeParams {
+  const void* q;            // [B, H, D]
+  const void* table;        // what the codec reads beside queries
+  const DeviceSpan* spans;  // [heads / query_blocks, spans]
+  float* out;               // [B, H, D]
+  float* log_sum;           // [B, H]
+  float* partials;          // [blocks + heads, kQueries, D + 2]
+  int* arrivals;            // [heads]
+  float scale;              // of scores, in units of log2
+  int heads;                // B * G * query_blocks
+  int query_blocks;         // groups of at most 8 queries that share a KV head
+  int group;                // query heads a KV head
+  int span_count;
+};
+
+inline DecodeParams make_params(const DecodeCall& call, const DecodeScratch& scratch) {
+  const DecodeShape& shape = call.shape;
+  DecodeParams p{};
+  p.q = call.q;
+  p.table = call.table;
+  p.spans = call.spans;
+  p.out = call.out;
+  p.log_sum = call.log_sum;
+  p.partials = scratch.partials();
+  p.arrivals = scratch.arrivals();
+  const auto dim = static_cast<float>(shape.head_dim);
+  p.scale = (shape.scale != 0 ? shape.scale : 1 / sqrtf(dim)) * kLog2e;
+  p.group = shape.query_heads / shape.kv_heads;
+  p.query_blocks = shape.query_blocks();
+  p.heads = shape.heads();
+  p.span_count = shape.spans;
+  return p;
+}
+
+template <class Codec>
+__device__ inline int tiles_of(const DeviceSpan& span) {
+  int rows = 16;
+  if constexpr (Codec::kPresent) {
+    if (span.coded) rows = Codec::kRows;
+  }
+  return (span.rows + rows - 1) / rows;
+}
+
+/// Tiles of all spans of a head; descriptors are asked for four at a time, not one after the other.
+template <class Codec>
+__device__ inline int tiles_of_head(const DeviceSpan* spans, int count) {
+  int tiles = 0;
+  for (int first = 0; first < count; first += 4) {
+    DeviceSpan some[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      some[i].rows = first + i < count ? spans[first + i].rows : 0;
+      some[i].coded = first + i < count ? spans[first + i].coded : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) tiles += tiles_of<Codec>(some[i]);
+  }
+  return tiles;
+}
+
+/// A warp's way through the dense tiles of a head's spans: every warps()-th of the block's.
+template <class Codec>
+struct DenseWalk {
+  const DeviceSpan* spans;
+  int count;       // spans
+  int begin, end;  // the block's tiles, counted from the head's first
+  DeviceSpan span{};
+  int at = -1;  // which span
+  int tile = 0, stop = 0;
+
+  /// The next tile; false at the end.
+  __device__ bool next() {
+    tile += Codec::warps();
+    while (tile >= stop) {
+      if (++at >= count) return false;
+      span = spans[at];
+      const int tiles = tiles_of<Codec>(span);
+      stop = span.coded ? 0 : min(end, tiles);
+      tile = max(begin, 0) + static_cast<int>(threadIdx.x) / kWarp;
+      begin -= tiles;
+      end -= tiles;
+    }
+    return true;
+  }
+};
+
+/// A warp's way through the coded spans of a head.
+struct CodedWalk {
+  const DeviceSpan* spans;
+  int count;       // spans
+  int begin, end;  // the block's tiles, counted from the head's first
+  int at = -1;     // which span
+  DeviceSpan span{};
+  int2 tiles{};  // of it, the warp's first and the block's end
+
+  /// The next span that has tiles for this warp; false at the end.
+  template <class Codec>
+  __device__ bool next() {
+    while (++at < count) {
+      span = spans[at];
+      const int all = tiles_of<Codec>(span);
+      tiles = {max(begin, 0) + static_cast<int>(threadIdx.x) / kWarp, min(end, all)};
+      begin -= all;
+      end -= all;
+      if (span.coded && tiles.x < tiles.y) return true;
+    }
+    return false;
+  }
+};
+
+/// The first query of a list of rows.
+__device__ inline int query_head_of(const DecodeParams& p, int head) {
+  return head / p.query_blocks * p.group + head % p.query_blocks * kQueries;
+}
+template <int D>
+__device__ inline HeadOutput output_of(const DecodeParams& p, int head) {
+  const int query_head = query_head_of(p, head);
+  return {p.out + static_cast<size_t>(query_head) * D, p.log_sum ? p.log_sum + query_head : nullptr,
+          min(kQueries, p.group - head % p.query_blocks * kQueries)};
+}
+
+/// A block's last act for a head. Warps put their parts `stride` bytes apart in `shared`.
+struct HeadEnd {
+  int head;
+  HeadOutput output;
+  char* shared;
+  size_t stride;
+  int warps;
+};
+/// The block's part of the head; whoever brings the last one merges them. All threads call it.
+template <int D>
+__device__ inline void end_head(const DecodeParams& p, const Cut& cut, const Running<D>& run,
+                                const HeadEnd& end) {
+  __shared__ bool last;
+  // Parts of one head are consecutive: each next one raises the block's or the head's number.
+  float* parts = p.partials + static_cast<size_t>(blockIdx.x + end.head) * kPart<D>;
+  merge_warps<D>(parts, end.shared, end.stride, run, {end.output.queries, end.warps});
+  const int first_block = cut.first_block(end.head), count = cut.block_count(end.head);
+  if (count > 1) {
+    // merge_warps ended with a barrier: one thread's release covers all threads' writes.
+    if (threadIdx.x == 0) {
+      last = arrive(p.arrivals + end.head) == count - 1;
+      if (last) p.arrivals[end.head] = 0;
+    }
+    __syncthreads();
+    if (!last) return;
+  }
+  merge_parts<D>(end.output,
+                 p.partials + static_cast<size_t>(first_block + end.head) * kPart<D>, count,
+                 reinterpret_cast<float*>(end.shared));
+}
+
+}  // namespace pith::cuda
