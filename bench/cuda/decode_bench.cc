@@ -4,18 +4,12 @@
 //   cuda_decode_bench [--quick] [--only NAME]
 
 #include "attend/cuda/decode.h"
-#include "bench.h"
-#include "core/dtype.h"
+#include "codec_cases.h"
 #include "kernels/cuda/read_rate.h"
-#include "methods/csr/csr_cuda.h"
-#include "methods/qjl/qjl_cuda.h"
-#include "methods/quant/quant_cuda.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
 namespace {
-
-constexpr int kQueryHeads = 32, kHeads = 8, kDim = 128;
 
 /// The spans of `sequences` times kHeads heads over plain arrays [B, G, rows, D].
 std::vector<DeviceSpan> dense_spans(const uint16_t* k, const uint16_t* v, int sequences, int rows) {
@@ -116,15 +110,6 @@ struct CodedRows {
   }
 };
 
-struct CodecCase {
-  std::string name;
-  GroupedBytes bytes;
-  std::function<void(const CodeRowsCall&)> code_keys, code_values;
-  std::function<void(const DecodeCall&, const DecodeScratch&)> decode;
-  // What the codes stand for is attended to by the dense kernel, and the answers are compared.
-  std::function<void(const UnpackRowsCall&, bool keys)> unpack;
-};
-
 constexpr double kMostError = 0.02;  // against the rows that the codes stand for, rounded to bf16
 
 /// The relative error of attention over codes against attention over unpacked rows.
@@ -161,19 +146,11 @@ void coded(Bench& b, const CodecCase& c, int rows) {
   const size_t n = static_cast<size_t>(kHeads) * rows * kDim;
   const auto k = b.normals(n, 1), v = b.normals(n, 2);
   CodedRows store(b, c.bytes, static_cast<size_t>(kHeads) * rows / 32);
-  CodeRowsCall code{DType::kBF16,
-                    k.data(),
-                    static_cast<size_t>(rows) * kDim,
-                    kDim,
-                    kHeads,
-                    rows,
-                    kDim,
-                    store.key_codes.data(),
-                    store.key_side.data()};
+  CodeRowsCall code = CodeRowsCall::packed(DType::kBF16, k.data(), kHeads, rows, kDim);
+  code.into(store.key_codes.data(), store.key_side.data());
   const double keys_us = time_us(b.stream, 2, [&](int) { c.code_keys(code); });
   code.x = v.data();
-  code.codes = store.value_codes.data();
-  code.side = store.value_side.data();
+  code.into(store.value_codes.data(), store.value_side.data());
   const double values_us = time_us(b.stream, 2, [&](int) { c.code_values(code); });
 
   const double error = codes_error(b, c, store, rows);
@@ -192,89 +169,6 @@ void coded(Bench& b, const CodecCase& c, int rows) {
   b.report(c.name + " coding of values", rows, 1, values_us, 2.0 * n);
 }
 
-CodecCase grouped(Bench& b, const std::string& name, GroupedCodec codec) {
-  const auto stream = b.stream;
-  return {name,
-          grouped_bytes(codec, kDim),
-          [=](const CodeRowsCall& c) { code_grouped_keys(codec, c, stream); },
-          [=](const CodeRowsCall& c) { code_grouped_values(codec, c, stream); },
-          [=](const DecodeCall& c, const DecodeScratch& s) { decode_grouped(codec, c, s, stream); },
-          [=](const UnpackRowsCall& c, bool keys) {
-            (keys ? unpack_grouped_keys : unpack_grouped_values)(codec, c, stream);
-          }};
-}
-
-/// A projection on the device in both forms, or dictionaries of all heads.
-struct Tables {
-  DeviceArray<float> rows;
-  DeviceArray<uint16_t> half;
-
-  /// Normal numbers; `unit`: rows of `dim` numbers have the norm 1.
-  Tables(Bench& b, size_t count, int dim, bool unit) {
-    std::mt19937 rng(4);
-    std::normal_distribution<float> draw;
-    std::vector<float> x(count * dim);
-    std::vector<uint16_t> h(x.size());
-    for (float& v : x) v = draw(rng);
-    for (size_t i = 0; unit && i < count; ++i) {
-      float norm = 0;
-      for (int c = 0; c < dim; ++c) norm += x[i * dim + c] * x[i * dim + c];
-      for (int c = 0; c < dim; ++c) x[i * dim + c] /= std::sqrt(norm);
-    }
-    for (size_t i = 0; i < x.size(); ++i) h[i] = f32_to_f16(x[i]);
-    rows = upload(b, x);
-    half = upload(b, h);
-  }
-};
-
-CodecCase qjl(Bench& b, int m, const Tables& t) {
-  const auto stream = b.stream;
-  const QjlProjection p{
-      t.rows.data(), t.half.data(), m, 128, 8, kDim, std::sqrt(static_cast<float>(M_PI) / 2)};
-  return {fmt::format("qjl-{} + 2-bit values", m),
-          qjl_bytes(m, kDim),
-          [=](const CodeRowsCall& c) { code_qjl_keys(p, c, stream); },
-          [=](const CodeRowsCall& c) { code_grouped_values(GroupedCodec::kKivi2, c, stream); },
-          [=](const DecodeCall& c, const DecodeScratch& s) { decode_qjl(p, c, s, stream); },
-          [=](const UnpackRowsCall& c, bool keys) {
-            keys ? unpack_qjl_keys(p, c, stream)
-                 : unpack_grouped_values(GroupedCodec::kKivi2, c, stream);
-          }};
-}
-
-/// Dictionaries of one size for keys and values.
-struct CsrTables {
-  Tables keys, values;
-  DeviceArray<float> key_gram, value_gram;
-  CsrAtoms key_atoms, value_atoms;
-
-  CsrTables(Bench& b, int count)
-      : keys(b, static_cast<size_t>(kHeads) * count, kDim, true),
-        values(b, static_cast<size_t>(kHeads) * count, kDim / 2, true),
-        key_gram(b.counter, MemoryKind::kShared, static_cast<size_t>(kHeads) * count * count,
-                 b.stream),
-        value_gram(b.counter, MemoryKind::kShared, key_gram.size(), b.stream),
-        key_atoms{keys.half.data(), key_gram.data(), count},
-        value_atoms{values.half.data(), value_gram.data(), count} {
-    make_csr_gram(key_gram.data(), keys.half.data(), kHeads, count, kDim, b.stream);
-    make_csr_gram(value_gram.data(), values.half.data(), kHeads, count, kDim / 2, b.stream);
-  }
-};
-
-CodecCase csr(Bench& b, int pairs, CsrSolver solver, const CsrTables& t) {
-  const auto stream = b.stream;
-  const CsrDictionaries d{{pairs, 2, solver}, t.key_atoms, t.value_atoms};
-  return {fmt::format("csr-{}{}, {} atoms", pairs, solver == CsrSolver::kOmp ? " omp" : "",
-                      d.keys.count),
-          csr_bytes(d.coding),
-          [=](const CodeRowsCall& c) { code_csr(d.coding, d.keys, true, c, stream); },
-          [=](const CodeRowsCall& c) { code_csr(d.coding, d.values, false, c, stream); },
-          [=](const DecodeCall& c, const DecodeScratch& s) { decode_csr(d, c, s, stream); },
-          [=](const UnpackRowsCall& c, bool keys) {
-            unpack_csr(d.coding, keys ? d.keys : d.values, keys, c, stream);
-          }};
-}
-
 /// A policy of selector and codec over kPrompt rows: `kept` weighted rows in codes and a window of
 /// exact ones, one launch. Beside it each part alone: the same rows dense, and all rows in codes.
 constexpr int kPrompt = 131072, kWindow = 128;
@@ -282,20 +176,10 @@ constexpr int kPrompt = 131072, kWindow = 128;
 void code_into(Bench& b, const CodecCase& c, CodedRows& store, int rows) {
   const size_t n = static_cast<size_t>(kHeads) * rows * kDim;
   const auto k = b.normals(n, 1), v = b.normals(n, 2);
-  CodeRowsCall code{DType::kBF16,
-                    k.data(),
-                    static_cast<size_t>(rows) * kDim,
-                    kDim,
-                    kHeads,
-                    rows,
-                    kDim,
-                    store.key_codes.data(),
-                    store.key_side.data()};
-  c.code_keys(code);
+  CodeRowsCall code = CodeRowsCall::packed(DType::kBF16, k.data(), kHeads, rows, kDim);
+  c.code_keys(code.into(store.key_codes.data(), store.key_side.data()));
   code.x = v.data();
-  code.codes = store.value_codes.data();
-  code.side = store.value_side.data();
-  c.code_values(code);
+  c.code_values(code.into(store.value_codes.data(), store.value_side.data()));
   check(cudaStreamSynchronize(b.stream), "coding");
 }
 
@@ -387,7 +271,12 @@ int run(bool quick, const std::string& only) {
                              csr(b, 8, CsrSolver::kOmp, small),
                              csr(b, 8, CsrSolver::kMp, large),
                              csr(b, 8, CsrSolver::kOmp, large),
-                             csr(b, 16, CsrSolver::kMp, small)};
+                             csr(b, 16, CsrSolver::kMp, small),
+                             csr(b, 2, CsrSolver::kMp, small, true),
+                             csr(b, 4, CsrSolver::kMp, small, true),
+                             csr(b, 8, CsrSolver::kMp, small, true),
+                             csr(b, 8, CsrSolver::kMp, large, true),
+                             csr(b, 16, CsrSolver::kMp, small, true)};
   for (const int rows : quick ? std::vector{131072} : std::vector{8192, 32768, 131072}) {
     for (const CodecCase& c : cases) {
       if (wanted(c.name)) coded(b, c, rows);

@@ -34,15 +34,8 @@ Coded code(const Kind& kind, bool keys, DType dtype, const DeviceArray<uint16_t>
   const size_t blocks = static_cast<size_t>(heads) * rows / 32;
   Coded out{{counter, MemoryKind::kPayload, blocks * bytes.key_codes / 4, nullptr},
             {counter, MemoryKind::kMetadata, blocks * bytes.key_side / 2, nullptr}};
-  CodeRowsCall call{dtype,
-                    x.data(),
-                    static_cast<size_t>(rows) * dim,
-                    static_cast<size_t>(dim),
-                    heads,
-                    rows,
-                    dim,
-                    out.codes.data(),
-                    out.side.data()};
+  CodeRowsCall call = CodeRowsCall::packed(dtype, x.data(), heads, rows, dim);
+  call.into(out.codes.data(), out.side.data());
   (keys ? code_grouped_keys : code_grouped_values)(kind.codec, call, nullptr);
   return out;
 }

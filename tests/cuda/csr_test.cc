@@ -1,5 +1,6 @@
 // CSR on the GPU: codes against the CPU's pursuit over the same atoms, rows back from codes, and
-// decode attention over codes against double precision over the rows that they stand for.
+// decode attention over codes against double precision over the rows that they stand for; keys as
+// they are attended to, and before RoPE.
 
 #include "methods/csr/csr_cuda.h"
 
@@ -16,9 +17,37 @@ struct Case {
   bool keys = true;
   int atoms = 256, dim = 128;
   DType dtype = DType::kF16;
+  int64_t position = 100003;  ///< of the first row, for keys that are coded before RoPE
 
+  bool turned() const { return keys && coding.turns; }
   int chunks() const { return coding.chunks(keys); }
   int atom_dim() const { return dim / chunks(); }
+};
+
+/// RoPE of a model with theta = 10000.
+class Turns {
+ public:
+  Turns(MemoryCounter& counter, int dim) : dim_(dim) {
+    std::vector<double> turns;
+    for (int i = 0; i < dim / 2; ++i) turns.push_back(frequency(i) / (2 * M_PI));
+    device_ = to_device(counter, turns);
+  }
+  const double* data() const { return device_.data(); }
+  /// Turns a row [D] on from position 0.
+  void turn(float* x, int64_t position) const {
+    for (int i = 0; i < dim_ / 2; ++i) {
+      const double angle = static_cast<double>(position) * frequency(i);
+      const double a = x[i], b = x[i + dim_ / 2];
+      x[i] = static_cast<float>(a * std::cos(angle) - b * std::sin(angle));
+      x[i + dim_ / 2] = static_cast<float>(b * std::cos(angle) + a * std::sin(angle));
+    }
+  }
+
+ private:
+  double frequency(int i) const { return std::pow(1e4, -2.0 * i / dim_); }
+
+  int dim_;
+  DeviceArray<double> device_;
 };
 
 /// Dictionaries of `heads` heads on both sides.
@@ -43,16 +72,9 @@ std::vector<uint32_t> code(MemoryCounter& counter, const Case& c, const CsrAtoms
   const auto device = to_device(counter, x);
   const auto codes = to_device(
       counter, std::vector<uint32_t>(static_cast<size_t>(heads) * rows * c.coding.pairs, ~0u));
-  CodeRowsCall call{c.dtype,
-                    device.data(),
-                    static_cast<size_t>(rows) * c.dim,
-                    static_cast<size_t>(c.dim),
-                    heads,
-                    rows,
-                    c.dim,
-                    codes.data(),
-                    nullptr};
-  code_csr(c.coding, atoms, c.keys, call, nullptr);
+  CodeRowsCall call = CodeRowsCall::packed(c.dtype, device.data(), heads, rows, c.dim);
+  call.position = c.position;
+  code_csr(c.coding, atoms, c.keys, call.into(codes.data(), nullptr), nullptr);
   return to_host(codes);
 }
 
@@ -62,14 +84,16 @@ struct Pair {
 };
 Pair pair_of(const Case& c, const std::vector<uint32_t>& codes, size_t row, int j) {
   const int pairs = c.coding.pairs, in = static_cast<int>(row % 32);
-  const size_t at = row / 32 * 32 * pairs +
-                    (c.keys ? (j / 4 * 32 + in) * 4 + j % 4 : (in / 4 * pairs + j) * 4 + in % 4);
+  const int word_in_block = !c.keys          ? (in / 4 * pairs + j) * 4 + in % 4
+                            : pairs % 4 == 0 ? (j / 4 * 32 + in) * 4 + j % 4
+                                             : j * 32 + in;
+  const size_t at = row / 32 * 32 * pairs + static_cast<size_t>(word_in_block);
   const uint32_t word = codes[at];
   EXPECT_EQ(word % 16, 0u);
   return {static_cast<int>(word & 0xffff) / 16, f16_to_float(static_cast<uint16_t>(word >> 16))};
 }
 
-/// Rows [heads * rows, D] that codes stand for.
+/// Rows [heads * rows, D] that codes stand for, where they were coded.
 std::vector<float> decode(const Case& c, const std::vector<uint32_t>& codes,
                           const std::vector<uint16_t>& atoms, int heads, int rows) {
   const int d = c.atom_dim(), of_chunk = c.coding.pairs / c.chunks();
@@ -94,7 +118,11 @@ double differing(const Case& c) {
   auto x = normals(static_cast<size_t>(kHeads) * kRowsOfHead * c.dim, c.dtype, 6);
   for (int i = 0; i < c.dim; ++i) x[3 * c.dim + i] = 0;  // a row of nothing
   const auto codes = code(counter, c, dictionary.device, x, kHeads, kRowsOfHead);
-  const auto wide = widen(x, c.dtype);
+  auto wide = widen(x, c.dtype);
+  const Turns turns(counter, c.dim);
+  for (int t = 0; c.turned() && t < kHeads * kRowsOfHead; ++t) {
+    turns.turn(wide.data() + t * c.dim, -(c.position + t % kRowsOfHead));
+  }
   test::Machine machine;
   const int d = c.atom_dim(), pairs = c.coding.pairs / c.chunks();
   const auto solver = c.coding.solver == CsrSolver::kMp ? Solver::kMp : Solver::kOmp;
@@ -139,16 +167,50 @@ TEST(CudaCsr, CodesAreThePursuitsOfTheCpu) {
   }
 }
 
+TEST(CudaCsr, CodesOfKeysBeforeRopeAreThePursuitsOfTheCpu) {
+  PITH_NEEDS_GPU();
+  for (const auto solver : {CsrSolver::kMp, CsrSolver::kOmp}) {
+    for (const int dim : {64, 128}) {
+      MemoryCounter counter;
+      const Turns turns(counter, dim);
+      for (const int chunks : {1, 2, 4}) {
+        const DType dtype = chunks == 2 ? DType::kBF16 : DType::kF16;
+        const Case c{{8, 2, solver, chunks, turns.data()}, true, 100 + 100 * chunks, dim, dtype};
+        EXPECT_LT(differing(c), 0.02) << chunks << " chunks, dim " << dim;
+      }
+    }
+  }
+}
+
+TEST(CudaCsr, CodesOfAnyNumberOfPairs) {
+  PITH_NEEDS_GPU();
+  for (const bool keys : {true, false}) {
+    for (const auto& [pairs, chunks] :
+         {std::pair{1, 1}, {2, 2}, {3, 1}, {6, 2}, {24, 8}, {32, 1}}) {
+      CsrCoding coding{pairs, chunks};
+      coding.key_chunks = chunks;
+      EXPECT_LT(differing({coding, keys, 150, 128, DType::kF16}), 0.03)
+          << pairs << " pairs, " << chunks << " chunks, keys " << keys;
+    }
+  }
+}
+
 TEST(CudaCsr, RowsComeBackFromCodes) {
   PITH_NEEDS_GPU();
   constexpr int kHeads = 2, kRowsOfHead = 96;
-  for (const bool keys : {true, false}) {
-    const Case c{{8, 2, CsrSolver::kOmp}, keys, 70, 64, DType::kF16};
-    MemoryCounter counter;
+  MemoryCounter counter;
+  const Turns turns(counter, 64);
+  for (const auto& [keys, turned] : {std::pair{true, false}, {false, false}, {true, true}}) {
+    Case c{{8, 2, CsrSolver::kOmp}, keys, 70, 64, DType::kF16};
+    c.coding.key_chunks = turned ? 2 : 1;
+    if (turned) c.coding.turns = turns.data();
     const Dictionary dictionary(counter, c, kHeads, 7);
     const auto x = normals(static_cast<size_t>(kHeads) * kRowsOfHead * c.dim, c.dtype, 8);
     const auto codes = code(counter, c, dictionary.device, x, kHeads, kRowsOfHead);
-    const auto want = decode(c, codes, dictionary.atoms, kHeads, kRowsOfHead);
+    auto want = decode(c, codes, dictionary.atoms, kHeads, kRowsOfHead);
+    for (int t = 0; turned && t < kHeads * kRowsOfHead; ++t) {
+      turns.turn(want.data() + t * c.dim, c.position + t % kRowsOfHead);
+    }
     const auto device = to_device(counter, codes);
     const auto out = to_device(counter, std::vector<uint16_t>(x.size(), 0x7FFF));
     UnpackRowsCall call;
@@ -159,6 +221,7 @@ TEST(CudaCsr, RowsComeBackFromCodes) {
     call.head_dim = c.dim;
     call.out = out.data();
     call.head_stride = static_cast<size_t>(kRowsOfHead) * c.dim;
+    call.position = c.position;
     unpack_csr(c.coding, dictionary.device, c.keys, call, nullptr);
     const auto got = to_host(out);
     for (size_t i = 0; i < got.size(); ++i) {
@@ -170,6 +233,8 @@ TEST(CudaCsr, RowsComeBackFromCodes) {
 struct Attention {
   int pairs = 8, chunks = 2, key_atoms = 256, value_atoms = 256, dim = 128, group = 4;
   DType dtype = DType::kF16;
+  int key_chunks = 1;
+  bool turned = false, by_rows = false;
 };
 
 /// The worst error over heads: coded rows of ragged heads with weights, between dense ones.
@@ -177,14 +242,22 @@ double attention_error(const Attention& a) {
   const std::vector<int> rows = {300, 0, 32, 1001};
   const int heads = static_cast<int>(rows.size()), padded = 1024, per_head = 3;
   MemoryCounter counter;
-  const Case keys{{a.pairs, a.chunks}, true, a.key_atoms, a.dim, a.dtype};
-  const Case values{{a.pairs, a.chunks}, false, a.value_atoms, a.dim, a.dtype};
+  const Turns turns(counter, a.dim);
+  CsrCoding coding{a.pairs, a.chunks};
+  coding.key_chunks = a.key_chunks;
+  if (a.turned) coding.turns = turns.data();
+  const Case keys{coding, true, a.key_atoms, a.dim, a.dtype};
+  const Case values{coding, false, a.value_atoms, a.dim, a.dtype};
   const Dictionary key_dict(counter, keys, heads, 9), value_dict(counter, values, heads, 10);
   const auto k = normals(static_cast<size_t>(heads) * padded * a.dim, a.dtype, 21);
   const auto v = normals(k.size(), a.dtype, 22);
   const auto k_codes = code(counter, keys, key_dict.device, k, heads, padded);
   const auto v_codes = code(counter, values, value_dict.device, v, heads, padded);
-  const auto k_rows = decode(keys, k_codes, key_dict.atoms, heads, padded);
+  auto k_rows = decode(keys, k_codes, key_dict.atoms, heads, padded);
+  const auto position = [&](int h) { return static_cast<int32_t>(keys.position) - 91 * h; };
+  for (int t = 0; a.turned && t < heads * padded; ++t) {  // codes do not know where they stand
+    turns.turn(k_rows.data() + static_cast<size_t>(t) * a.dim, position(t / padded) + t % padded);
+  }
   const auto v_rows = decode(values, v_codes, value_dict.atoms, heads, padded);
   const auto k_wide = widen(k, a.dtype), v_wide = widen(v, a.dtype);
   const auto k_device = to_device(counter, k), v_device = to_device(counter, v);
@@ -204,6 +277,7 @@ double attention_error(const Attention& a) {
       d.coded = coded;
       d.rows = coded ? rows[h] : s == 0 ? 4 : 50;
       d.row_stride = a.dim;
+      d.position = position(h);
       d.keys =
           coded ? static_cast<const void*>(k_coded.data() + code_first) : k_device.data() + first;
       d.values =
@@ -226,9 +300,10 @@ double attention_error(const Attention& a) {
   const auto span_device = to_device(counter, spans);
   const auto out = to_device(counter, std::vector<float>(q.size(), NAN));
   DecodeScratch scratch(counter, shape, nullptr);
-  decode_csr({keys.coding, key_dict.device, value_dict.device},
-             {shape, a.dtype, q_device.data(), nullptr, span_device.data(), out.data(), nullptr},
-             scratch, nullptr);
+  (a.by_rows ? decode_csr_by_rows : decode_csr)(
+      {coding, key_dict.device, value_dict.device},
+      {shape, a.dtype, q_device.data(), nullptr, span_device.data(), out.data(), nullptr}, scratch,
+      nullptr);
   const auto got = to_host(out), queries = widen(q, a.dtype);
   double worst = 0;
   for (int head = 0; head < heads * a.group; ++head) {
@@ -262,6 +337,45 @@ TEST(CudaCsr, AttentionReadsCodesBetweenDenseRows) {
   EXPECT_LT(attention_error({.pairs = 16, .key_atoms = 512, .value_atoms = 512, .group = 8}), 4e-3);
 }
 
+// Rows are built in f16.
+TEST(CudaCsr, AttentionBuildsRowsFromCodes) {
+  PITH_NEEDS_GPU();
+  for (const bool turned : {false, true}) {
+    for (const int dim : {64, 128}) {
+      for (const int group : {1, 4, 12}) {
+        EXPECT_LT(attention_error({.dim = dim, .group = group, .turned = turned, .by_rows = true}),
+                  6e-3)
+            << "dim " << dim << ", group " << group << ", turned " << turned;
+      }
+      for (const int pairs : {1, 2, 3, 4, 16, 32}) {
+        const int chunks = pairs % 2 == 0 ? 2 : 1;
+        EXPECT_LT(attention_error({.pairs = pairs,
+                                   .chunks = chunks,
+                                   .key_atoms = 37,
+                                   .value_atoms = 60,
+                                   .dim = dim,
+                                   .turned = turned,
+                                   .by_rows = true}),
+                  6e-3)
+            << pairs << " pairs, dim " << dim << ", turned " << turned;
+      }
+    }
+  }
+  const Attention before{.turned = true};
+  Attention a = before;
+  a.dtype = DType::kBF16;
+  EXPECT_LT(attention_error(a), 1.5e-2);
+  for (const auto& [key_chunks, chunks] : {std::pair{2, 1}, {1, 4}, {4, 2}, {8, 8}}) {
+    a = before;
+    a.key_chunks = key_chunks;
+    a.chunks = chunks;
+    EXPECT_LT(attention_error(a), 6e-3) << key_chunks << " and " << chunks << " chunks";
+  }
+  a = before;
+  a.key_atoms = a.value_atoms = 512;
+  EXPECT_LT(attention_error(a), 6e-3);
+}
+
 TEST(CudaCsr, TakesTheBytesThatPairsTake) {
   const GroupedBytes bytes = csr_bytes({8});
   EXPECT_EQ(bytes.per_row(), 64);  // an eighth of 2 * 128 numbers of 16 bits
@@ -269,11 +383,16 @@ TEST(CudaCsr, TakesTheBytesThatPairsTake) {
 }
 
 TEST(CudaCsr, RefusesSizesThatItDoesNotKnow) {
-  EXPECT_ANY_THROW((CsrCoding{6}.check(128, {nullptr, nullptr, 256})));
-  EXPECT_ANY_THROW((CsrCoding{8}.check(96, {nullptr, nullptr, 256})));
-  EXPECT_ANY_THROW((CsrCoding{8}.check(128, {nullptr, nullptr, 513})));
-  EXPECT_ANY_THROW((CsrCoding{8, 4}.check(128, {nullptr, nullptr, 256})));
-  EXPECT_NO_THROW((CsrCoding{16, 1}.check(64, {nullptr, nullptr, 512})));
+  const CsrAtoms atoms{nullptr, nullptr, 256}, many{nullptr, nullptr, 512};
+  const CsrAtoms too_many{nullptr, nullptr, 513}, none;
+  EXPECT_ANY_THROW((CsrCoding{33, 1}.check(128, atoms, atoms)));
+  EXPECT_ANY_THROW((CsrCoding{7, 2}.check(128, atoms, atoms)));
+  EXPECT_ANY_THROW((CsrCoding{8, 8}.check(64, atoms, atoms)));
+  EXPECT_ANY_THROW((CsrCoding{8}.check(96, atoms, atoms)));
+  EXPECT_ANY_THROW((CsrCoding{8}.check(128, atoms, too_many)));
+  EXPECT_ANY_THROW((CsrCoding{8}.check(128, none, atoms)));
+  EXPECT_NO_THROW((CsrCoding{16, 1}.check(64, many, many)));
+  EXPECT_NO_THROW((CsrCoding{6}.check(64, atoms, many)));
 }
 
 }  // namespace

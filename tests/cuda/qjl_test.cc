@@ -120,16 +120,8 @@ struct Coded {
     side = to_device(counter, std::vector<uint8_t>(blocks * bytes.key_side, uint8_t{0xAB}));
     value_codes = to_device(counter, std::vector<uint8_t>(blocks * bytes.value_codes));
     value_side = to_device(counter, std::vector<uint8_t>(blocks * bytes.value_side));
-    CodeRowsCall call{c.dtype,
-                      k.data(),
-                      static_cast<size_t>(kRows) * c.dim,
-                      static_cast<size_t>(c.dim),
-                      kHeads,
-                      kRows,
-                      c.dim,
-                      codes.data(),
-                      side.data()};
-    code_qjl_keys(projection_, call, nullptr);
+    CodeRowsCall call = CodeRowsCall::packed(c.dtype, k.data(), kHeads, kRows, c.dim);
+    code_qjl_keys(projection_, call.into(codes.data(), side.data()), nullptr);
     call.x = v.data();
     call.codes = value_codes.data();
     call.side = value_side.data();

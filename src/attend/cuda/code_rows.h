@@ -2,6 +2,7 @@
 // What coders of rows are handed, whatever the codec: rows in, blocks of 32 rows out.
 
 #include <cstddef>
+#include <cstdint>
 
 #include "pith/dtype.h"
 
@@ -22,9 +23,21 @@ struct CodeRowsCall {
   int heads = 0, rows = 0, head_dim = 0;
   void* codes = nullptr;  // [heads, rows / 32] blocks
   void* side = nullptr;   // [heads, rows / 32] blocks
+  int64_t position = 0;   ///< of the first row, for codecs that turn keys
 
   /// Throws kInvalidArgument for what the coders do not know.
   void check() const;
+
+  /// The call for rows that lie side by side.
+  static CodeRowsCall packed(DType dtype, const void* x, int heads, int rows, int head_dim) {
+    const auto d = static_cast<size_t>(head_dim);
+    return {dtype, x, static_cast<size_t>(rows) * d, d, heads, rows, head_dim};
+  }
+  CodeRowsCall& into(void* where, void* beside) {
+    codes = where;
+    side = beside;
+    return *this;
+  }
 };
 
 /// One of several places whose rows are coded by one launch.
@@ -33,6 +46,7 @@ struct CodeJob {
   size_t head_stride = 0;                  ///< numbers between heads of x
   void *codes = nullptr, *side = nullptr;  // [heads, block_stride] blocks
   size_t block_stride = 0;                 ///< blocks between heads
+  int64_t position = 0;                    ///< of the first row, for codecs that turn keys
 };
 /// What the places of a launch have in common.
 struct CodeBatch {
@@ -48,5 +62,7 @@ struct UnpackRowsCall {
   DType dtype = DType::kF16;  ///< kF16 or kBF16
   void* out = nullptr;        // [heads, 32 blocks, D]
   size_t head_stride = 0;     ///< numbers between heads
+  int64_t position = 0;       ///< of the first row, for codecs that turn keys
 };
+
 }  // namespace pith::cuda

@@ -32,6 +32,7 @@ struct DeviceSpan {
   int32_t row_stride = 0;  ///< dense: numbers between consecutive rows
   int32_t coded = 0;
   DeviceRole role = DeviceRole::kBoth;
+  int32_t position = 0;  ///< coded: of the first row; the others follow it
 };
 
 /// Queries that one pass over a KV head's rows serves; larger groups take several passes.

@@ -22,6 +22,7 @@ struct BodySite {
   DType dtype = DType::kF16;  ///< of rows: kF16 or kBF16
   size_t heads = 0, dim = 0;  // G, D
   size_t context = 0;         ///< tokens expected; 0 = unknown
+  int64_t position = 0;       ///< of the first row that comes, if those that follow it do
 };
 
 class DeviceBody;

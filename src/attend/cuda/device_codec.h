@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "attend/cuda/code_rows.h"
 #include "attend/cuda/decode.h"
@@ -18,7 +19,9 @@ struct TableSite {
   cudaStream_t stream = nullptr;
   int head_dim = 0, kv_heads = 0;
   uint32_t layer = 0;
-  uint64_t seed = 0;  ///< of the session
+  uint64_t seed = 0;                                 ///< of the session
+  uint64_t model = 0;                                ///< ModelConfig::fingerprint; 0 = not known
+  const std::vector<double>* frequencies = nullptr;  ///< [D/2] of RoPE; null = not known
 };
 
 class DeviceCodec {
@@ -32,14 +35,18 @@ class DeviceCodec {
   /// The codec with the tables of one layer; null: it has none, and serves as it is. Throws
   /// kUnsupported for a head_dim that its parameters do not fit.
   virtual std::shared_ptr<const DeviceCodec> with_tables(const TableSite&) const { return nullptr; }
+  /// Keys are stored before RoPE: a body's rows must follow each other's positions.
+  virtual bool turns_keys() const { return false; }
   /// Bytes of its tables.
   virtual size_t shared_bytes() const { return 0; }
   /// Its tables are made of the first rows that leave the window, this many, which wait as they are
   /// until then; a multiple of 32.
   virtual size_t learns_from() const { return 0; }
-  /// Makes the tables of `rows`, where they are: a captured graph may hold their addresses. Until
-  /// then the codec attends to dense spans alone.
-  virtual void learn(const RowTarget& /*rows*/, DType /*dtype*/, cudaStream_t) const {}
+  /// Makes the tables of `rows`, the first of which stands at `position`. They are made where they
+  /// are: a captured graph may hold their addresses. Until then the codec attends to dense spans
+  /// alone.
+  virtual void learn(const RowTarget& /*rows*/, DType /*dtype*/, int64_t /*position*/,
+                     cudaStream_t) const {}
   /// Codecs that learn: the same with tables of its own.
   virtual std::shared_ptr<const DeviceCodec> copy(cudaStream_t) const { return nullptr; }
   virtual GroupedBytes block_bytes(int head_dim) const = 0;

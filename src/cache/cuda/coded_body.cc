@@ -83,8 +83,12 @@ void CodedBody::take(std::span<const BodyMove> moves) const {
 CodeJob CodedBody::job(const RowTarget& from, Part codes, size_t first) const {
   const auto offset = static_cast<size_t>(from.row) * site_.dim * 2;
   const void* rows = codes == kKeyCodes ? from.k : from.v;
-  return {static_cast<const std::byte*>(rows) + offset, from.head_stride, at(codes, 0, first),
-          at(codes == kKeyCodes ? kKeySide : kValueSide, 0, first), capacity_};
+  return {static_cast<const std::byte*>(rows) + offset,
+          from.head_stride,
+          at(codes, 0, first),
+          at(codes == kKeyCodes ? kKeySide : kValueSide, 0, first),
+          capacity_,
+          site_.position + static_cast<int64_t>(32 * first)};
 }
 
 void CodedBody::code(const RowTarget& from, size_t first, size_t blocks) const {
@@ -113,7 +117,7 @@ void CodedBody::take_early(const BodyMove& move) {
     copy(to.k, from.k);
     copy(to.v, from.v);
     if (waits()) return;
-    codec_->learn(waiting_at(0), site_.dtype, site_.stream);
+    codec_->learn(waiting_at(0), site_.dtype, site_.position, site_.stream);
     code(waiting_at(0), 0, learns / 32);
     waiting_.allocate(0, site_.stream);
   }
@@ -125,6 +129,7 @@ DeviceSpan CodedBody::span(size_t head) const {
   DeviceSpan span;
   span.coded = !waits();
   span.rows = static_cast<int32_t>(rows());
+  span.position = static_cast<int32_t>(site_.position);
   if (waits()) {
     const RowTarget rows = waiting_at(0);
     const size_t offset = head * rows.head_stride * 2;
@@ -149,6 +154,7 @@ void CodedBody::unpack(const RowTarget& to, size_t first, size_t blocks) const {
   call.head_dim = static_cast<int>(site_.dim);
   call.dtype = site_.dtype;
   call.head_stride = to.head_stride;
+  call.position = site_.position + static_cast<int64_t>(32 * first);
   call.codes = at(kKeyCodes, 0, first);
   call.side = at(kKeySide, 0, first);
   call.out = to.k;

@@ -10,7 +10,7 @@
 namespace pith::cuda {
 
 DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const Policy& policy,
-                         uint64_t seed, cudaStream_t stream)
+                         uint64_t seed, cudaStream_t stream, const Rope* rope)
     : memory_(memory), shape_(shape), stream_(stream), space_(site()) {
   if (shape.head_dim != 64 && shape.head_dim != 128) {
     refuse_on_gpu(fmt::format("a head_dim of {}", shape.head_dim), "head_dim is 64 or 128 there");
@@ -23,9 +23,9 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
   // Names and ranges are checked as the CPU checks them, and nothing is allocated.
   ThreadPool pool(1);
   MemoryCounter unused;
-  const Rope rope(static_cast<size_t>(shape.head_dim), 10000);
+  const Rope any(static_cast<size_t>(shape.head_dim), 10000);
   const Context context{pool, unused, kernels_for()};
-  text_ = KvCache(context, shape, policy, seed, &rope).describe();
+  text_ = KvCache(context, shape, policy, seed, rope ? rope : &any).describe();
 
   std::vector<LayerPlan> plans;
   for (int l = 0; l < shape.layers; ++l) {
@@ -44,8 +44,14 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
   }
   for (size_t l = 0; l < plans.size(); ++l) {
     LayerPlan& plan = plans[l];
-    const TableSite tables{
-        &memory_, stream_, shape.head_dim, shape.kv_heads, static_cast<uint32_t>(l), seed};
+    const TableSite tables{&memory_,
+                           stream_,
+                           shape.head_dim,
+                           shape.kv_heads,
+                           static_cast<uint32_t>(l),
+                           seed,
+                           shape.model,
+                           rope ? &rope->frequencies() : nullptr};
     if (auto own = plan.codec ? plan.codec->with_tables(tables) : nullptr) plan.codec = own;
     layers_.push_back(make_layer_rows(plan, site()));
   }

@@ -14,10 +14,10 @@ namespace pith::cuda {
 
 class DeviceCache {
  public:
-  /// `memory` must outlive the cache and its clones. Throws kUnsupported, naming what of the policy
-  /// the GPU does not do.
+  /// `memory` must outlive the cache and its clones. `rope` may be null: then policies that need it
+  /// are refused. Throws kUnsupported, naming what of the policy the GPU does not do.
   DeviceCache(MemoryCounter& memory, const CacheShape& shape, const Policy& policy, uint64_t seed,
-              cudaStream_t stream);
+              cudaStream_t stream, const Rope* rope = nullptr);
   std::unique_ptr<DeviceCache> clone() const;
 
   /// Of queries and exact rows.

@@ -171,6 +171,10 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
     plan.selector = selector.make_on_gpu({parameters, placed.budget, placed.site});
     plan.codec = keys.codec;
     const bool settles = plan.selector.scores && plan.selector.scores->settles();
+    if (keys.codec && keys.codec->turns_keys()) {
+      refuse_on_gpu(fmt::format("{} over {}", selector.info.name, keys.codec->name()),
+                    "keys under selectors are coded there as they are attended to: rope=post");
+    }
     if (keys.codec && !settles) {
       refuse_on_gpu(fmt::format("{} over {}", selector.info.name, keys.codec->name()),
                     "codes store rows that are never judged again there: balancekv's");

@@ -8,7 +8,13 @@ namespace pith::cuda {
 namespace {
 
 std::unique_ptr<DeviceBody> make_body(const LayerPlan& plan, const LayerSite& site) {
-  const BodySite body{site.memory, site.stream, plan.dtype, site.heads, site.dim, site.context};
+  const BodySite body{site.memory,
+                      site.stream,
+                      plan.dtype,
+                      site.heads,
+                      site.dim,
+                      site.context,
+                      static_cast<int64_t>(plan.schedule.sink)};
   if (plan.codec) return std::make_unique<CodedBody>(plan.codec, body);
   return plan.selector.body ? plan.selector.body->make(body) : nullptr;
 }

@@ -14,7 +14,6 @@ constexpr size_t kStores = 2;  // a body has at most two stores, each with onlin
 
 }  // namespace
 
-/// The format with the parts that head_dim and side decide. Throws kInvalidArgument.
 CsrFormat CsrCodec::fitted(size_t dim) const {
   CsrFormat f = format_;
   if (offline_) {

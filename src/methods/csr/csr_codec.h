@@ -20,10 +20,10 @@ class CsrCodec final : public Codec {
   size_t shared_bytes() const override { return offline_bytes_; }
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override;
-
- private:
+  /// The format with the parts that head_dim and side decide. Throws kInvalidArgument.
   CsrFormat fitted(size_t dim) const;
 
+ private:
   CsrFormat format_;
   Side side_;
   std::shared_ptr<const DictionaryFile> offline_;

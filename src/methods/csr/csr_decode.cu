@@ -1,6 +1,6 @@
-// Decode attention straight from CSR codes. A block makes the table <q, atom> of its KV head on the
-// tensor cores, its warps go through the rows (csr_run.cuh), and a product with the dictionary ends
-// it. Dense spans are read as everywhere.
+// Decode attention straight from CSR codes of rows as they are attended to. A block makes the table
+// <q, atom> of its KV head on the tensor cores, its warps go through the rows (csr_run.cuh), and a
+// product with the dictionary ends it. Dense spans are read as everywhere.
 
 #include "methods/csr/csr_run.cuh"
 
@@ -9,6 +9,7 @@ namespace {
 
 struct CsrParams : DecodeParams {
   const __half *key_atoms, *value_atoms;  // [B G, N, d]
+  bool common_keys, common_values;        // one dictionary for all heads
   int key_count, value_count, chunks;
   int warp_bytes;  // of shared memory that a warp has to itself
 };
@@ -112,7 +113,6 @@ template <class T, int D, int kPairs, int kQuads>
 __global__ void __launch_bounds__(kCsrMostWarps* kWarp, 1)
     csr_kernel(const __grid_constant__ CsrParams p) {
   extern __shared__ __align__(128) char shared[];
-  __shared__ bool last;
   const CsrSpace<D, kPairs, kQuads> space{shared, static_cast<int>(blockDim.x) / kWarp,
                                           p.warp_bytes, p.key_count};
   let_successor_start();
@@ -128,22 +128,20 @@ __global__ void __launch_bounds__(kCsrMostWarps* kWarp, 1)
     const int head_first = cut.ends[head], head_end = cut.ends[head + 1];
     const bool empty = head_first == head_end;
     if (empty ? block != 0 : (head_end <= begin || head_first >= end)) continue;
-    const int query_block = head % p.query_blocks, kv_head = head / p.query_blocks;
-    const int query_head = kv_head * p.group + query_block * kQueries;
-    const HeadOutput output{p.out + static_cast<size_t>(query_head) * D,
-                            p.log_sum ? p.log_sum + query_head : nullptr,
-                            min(kQueries, p.group - query_block * kQueries)};
+    const int kv_head = head / p.query_blocks;
+    const HeadOutput output = output_of<D>(p, head);
     if (empty) {
       write_nothing_seen<D>(output);
       continue;
     }
     const DeviceSpan* spans = spans_of(head);
-    const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(query_head) * D;
+    const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(query_head_of(p, head)) * D;
     for (int i = threadIdx.x; i < kQueries * D; i += blockDim.x) {
       space.q()[i] = i < output.queries * D ? to_float(q[i]) * p.scale : 0;
     }
     __syncthreads();
-    make_table(space, p.key_atoms + static_cast<size_t>(kv_head) * p.key_count * D);
+    make_table(space,
+               p.key_atoms + static_cast<size_t>(p.common_keys ? 0 : kv_head) * p.key_count * D);
     CsrRun<D, kPairs, kQuads> coded{space, p.chunks, p.value_count};
     coded.start();
     __syncthreads();
@@ -152,26 +150,14 @@ __global__ void __launch_bounds__(kCsrMostWarps* kWarp, 1)
       const DeviceSpan span = walk.span;
       coded.span(span, walk.tiles.x, walk.tiles.y);
     }
-    finish_coded(coded,
-                 p.value_atoms + static_cast<size_t>(kv_head) * p.value_count * D / p.chunks);
+    finish_coded(coded, p.value_atoms + static_cast<size_t>(p.common_values ? 0 : kv_head) *
+                                            p.value_count * D / p.chunks);
     Running<D> run;
     if (warp == 0) take_slot(run, space.slot(), output.queries);
     run_dense_ends<T, CsrTiles, D>(
         run, DenseWalk<CsrTiles>{spans, p.span_count, begin - head_first, end - head_first},
         space.q());
-    float* parts = p.partials + static_cast<size_t>(block + head) * kPart<D>;
-    merge_warps<D>(parts, shared, p.warp_bytes, run, {output.queries, space.warps});
-    const int first_block = cut.first_block(head), count = cut.block_count(head);
-    if (count > 1) {
-      if (threadIdx.x == 0) {
-        last = arrive(p.arrivals + head) == count - 1;
-        if (last) p.arrivals[head] = 0;
-      }
-      __syncthreads();
-      if (!last) continue;
-    }
-    merge_parts<D>(output, p.partials + static_cast<size_t>(first_block + head) * kPart<D>, count,
-                   reinterpret_cast<float*>(shared));
+    end_head(p, cut, run, {head, output, shared, static_cast<size_t>(p.warp_bytes), space.warps});
   }
 }
 
@@ -183,6 +169,8 @@ void launch_csr(const CsrDictionaries& csr, const DecodeCall& call, const Decode
   static_cast<DecodeParams&>(p) = make_params(call, scratch);
   p.key_atoms = static_cast<const __half*>(csr.keys.rows);
   p.value_atoms = static_cast<const __half*>(csr.values.rows);
+  p.common_keys = csr.keys.common;
+  p.common_values = csr.values.common;
   p.key_count = csr.keys.count;
   p.value_count = csr.values.count;
   p.chunks = csr.coding.value_chunks;
@@ -221,11 +209,8 @@ void launch_as(const CsrDictionaries& csr, const DecodeCall& call, const DecodeS
 
 }  // namespace
 
-void decode_csr(const CsrDictionaries& csr, const DecodeCall& call, const DecodeScratch& scratch,
-                cudaStream_t stream) {
-  call.check();
-  csr.coding.check(call.shape.head_dim, csr.keys);
-  csr.coding.check(call.shape.head_dim, csr.values);
+void decode_csr_by_tables(const CsrDictionaries& csr, const DecodeCall& call,
+                          const DecodeScratch& scratch, cudaStream_t stream) {
   const bool bf16 = call.dtype == DType::kBF16;
   if (call.shape.head_dim == 64) {
     bf16 ? launch_as<__nv_bfloat16, 64>(csr, call, scratch, stream)

@@ -67,9 +67,26 @@ std::vector<uint32_t> draw_online_parts(const CsrFormat& format, const RowsReque
   return chosen;
 }
 
-void CsrRows::choose_online(const RowsRequest& request) {
+uint64_t online_cluster_seed(const RowsRequest& request) {
   const Philox random(request.seed, request.layer, request.head);
-  cluster_seed_ = random.word64(0, kOnlineDraw + (request.side == Side::kValues) + 2);
+  return random.word64(0, kOnlineDraw + (request.side == Side::kValues) + 2);
+}
+
+std::vector<uint16_t> cluster_atoms(const Kernels& kernels, std::span<const uint16_t> parts,
+                                    size_t dim, size_t online, uint64_t seed) {
+  const size_t count = parts.size() / dim;
+  if (count <= online) return {parts.begin(), parts.end()};
+  std::vector<float> x(parts.size());
+  kernels.to_f32(x.data(), parts.data(), DType::kF16, x.size());
+  std::vector<float> centroids = kmeans(kernels, x.data(), count, dim, {online, 10, seed});
+  normalise_rows(kernels, centroids.data(), online, dim);
+  std::vector<uint16_t> atoms(centroids.size());
+  kernels.from_f32(atoms.data(), centroids.data(), DType::kF16, atoms.size());
+  return atoms;
+}
+
+void CsrRows::choose_online(const RowsRequest& request) {
+  cluster_seed_ = online_cluster_seed(request);
   chosen_ = draw_online_parts(format_, request);
   collected_.reserve(chosen_.size() * atom_dim());
 }
@@ -88,20 +105,14 @@ void CsrRows::collect(const float* row) {
   --collecting_;
 }
 
-void CsrRows::cluster_collected(uint64_t seed) {
-  const size_t d = atom_dim(), count = collected_.size() / d;
-  if (count <= format_.online) return;
-  std::vector<float> x(collected_.size());
-  kernels_->to_f32(x.data(), collected_.data(), DType::kF16, x.size());
-  std::vector<float> atoms = kmeans(*kernels_, x.data(), count, d, {format_.online, 10, seed});
-  normalise_rows(*kernels_, atoms.data(), format_.online, d);
-  collected_.resize(atoms.size());
-  kernels_->from_f32(collected_.data(), atoms.data(), DType::kF16, atoms.size());
-  collected_.shrink_to_fit();
-}
-
 void CsrRows::fix_dictionary() {
-  if (format_.clusters) cluster_collected(cluster_seed_);
+  if (format_.clusters) {
+    const auto atoms = cluster_atoms(*kernels_, {collected_.data(), collected_.size()}, atom_dim(),
+                                     format_.online, cluster_seed_);
+    collected_.resize(atoms.size());
+    std::copy(atoms.begin(), atoms.end(), collected_.data());
+    collected_.shrink_to_fit();
+  }
   online_ = std::make_shared<const Array<uint16_t>>(std::move(collected_));
   collected_ = Array<uint16_t>(*memory_, MemoryKind::kShared);
   chosen_ = {};

@@ -28,6 +28,12 @@ struct CsrFormat {
 /// The parts of the first `collect` rows that become a head's atoms, ascending: row times chunks
 /// plus chunk. Drawn before any row is seen: those with the smallest random words.
 std::vector<uint32_t> draw_online_parts(const CsrFormat& format, const RowsRequest& request);
+/// The seed of those parts' clusters, where they become atoms.
+uint64_t online_cluster_seed(const RowsRequest& request);
+/// Atoms [online, d] f16: centroids, of norm 1, of parts [.., d] f16 of norm 1. As many parts or
+/// fewer are atoms themselves.
+std::vector<uint16_t> cluster_atoms(const Kernels& kernels, std::span<const uint16_t> parts,
+                                    size_t dim, size_t online, uint64_t seed);
 
 /// Atoms that may lie in a mapped file.
 struct OfflineAtoms {
@@ -80,7 +86,6 @@ class CsrRows final : public CodedRows {
   SparseRows sparse(size_t first) const;
   void choose_online(const RowsRequest& request);
   void collect(const float* row);
-  void cluster_collected(uint64_t seed);
   void fix_dictionary();
   void code(Pursuit& pursuit, const float* x, size_t count);  // x [count, D]
   void keep_exact(std::span<const uint32_t> kept);

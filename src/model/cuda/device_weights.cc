@@ -48,6 +48,8 @@ DeviceWeights::DeviceWeights(std::shared_ptr<const Model> model) : model_(std::m
   check(cudaStreamSynchronize(kUploads), "the upload of weights");
 }
 
+const Rope& DeviceWeights::rope() const { return model_->weights().rope; }
+
 DeviceMatrix DeviceWeights::upload(std::initializer_list<const WeightMatrix*> parts) {
   DeviceMatrix matrix;
   matrix.dtype = dtype();

@@ -31,6 +31,7 @@ class DeviceWeights {
   const DeviceMatrix& head() const { return head_; }
   const float* final_norm() const { return final_norm_; }
   const double* frequencies() const { return frequencies_.data(); }  // [D/2]
+  const Rope& rope() const;
   size_t bytes() const { return memory_.total(); }
 
  private:

@@ -35,7 +35,7 @@ class CudaBackend final : public Backend {
         chunk_(o.chunk),
         cache_(std::make_unique<cuda::DeviceCache>(
             engine_->memory, cache_shape(engine_->weights->config(), o.context), o.policy, o.seed,
-            engine_->stream)),
+            engine_->stream, &engine_->weights->rope())),
         forward_(engine_->weights, engine_->memory, engine_->stream, chunk_, cache_->dtype()) {}
   CudaBackend(const CudaBackend& o)
       : engine_(o.engine_),

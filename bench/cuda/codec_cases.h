@@ -1,0 +1,116 @@
+#pragma once
+// The codecs that the decode benchmark measures, with their tables: how rows are coded, attended to
+// and unpacked.
+
+#include "attend/cuda/decode.h"
+#include "bench.h"
+#include "core/dtype.h"
+#include "methods/csr/csr_cuda.h"
+#include "methods/qjl/qjl_cuda.h"
+#include "methods/quant/quant_cuda.h"
+
+namespace pith::cuda {
+
+inline constexpr int kQueryHeads = 32, kHeads = 8, kDim = 128;
+
+struct CodecCase {
+  std::string name;
+  GroupedBytes bytes;
+  std::function<void(const CodeRowsCall&)> code_keys, code_values;
+  std::function<void(const DecodeCall&, const DecodeScratch&)> decode;
+  // What the codes stand for is attended to by the dense kernel, and the answers are compared.
+  std::function<void(const UnpackRowsCall&, bool keys)> unpack;
+};
+
+inline CodecCase grouped(Bench& b, const std::string& name, GroupedCodec codec) {
+  const auto stream = b.stream;
+  return {name,
+          grouped_bytes(codec, kDim),
+          [=](const CodeRowsCall& c) { code_grouped_keys(codec, c, stream); },
+          [=](const CodeRowsCall& c) { code_grouped_values(codec, c, stream); },
+          [=](const DecodeCall& c, const DecodeScratch& s) { decode_grouped(codec, c, s, stream); },
+          [=](const UnpackRowsCall& c, bool keys) {
+            (keys ? unpack_grouped_keys : unpack_grouped_values)(codec, c, stream);
+          }};
+}
+
+/// A projection on the device in both forms, or dictionaries of all heads.
+struct Tables {
+  DeviceArray<float> rows;
+  DeviceArray<uint16_t> half;
+
+  /// Normal numbers; `unit`: rows of `dim` numbers have the norm 1.
+  Tables(Bench& b, size_t count, int dim, bool unit) {
+    std::mt19937 rng(4);
+    std::normal_distribution<float> draw;
+    std::vector<float> x(count * dim);
+    std::vector<uint16_t> h(x.size());
+    for (float& v : x) v = draw(rng);
+    for (size_t i = 0; unit && i < count; ++i) {
+      float norm = 0;
+      for (int c = 0; c < dim; ++c) norm += x[i * dim + c] * x[i * dim + c];
+      for (int c = 0; c < dim; ++c) x[i * dim + c] /= std::sqrt(norm);
+    }
+    for (size_t i = 0; i < x.size(); ++i) h[i] = f32_to_f16(x[i]);
+    rows = upload(b, x);
+    half = upload(b, h);
+  }
+};
+
+inline CodecCase qjl(Bench& b, int m, const Tables& t) {
+  const auto stream = b.stream;
+  const QjlProjection p{
+      t.rows.data(), t.half.data(), m, 128, 8, kDim, std::sqrt(static_cast<float>(M_PI) / 2)};
+  return {fmt::format("qjl-{} + 2-bit values", m),
+          qjl_bytes(m, kDim),
+          [=](const CodeRowsCall& c) { code_qjl_keys(p, c, stream); },
+          [=](const CodeRowsCall& c) { code_grouped_values(GroupedCodec::kKivi2, c, stream); },
+          [=](const DecodeCall& c, const DecodeScratch& s) { decode_qjl(p, c, s, stream); },
+          [=](const UnpackRowsCall& c, bool keys) {
+            keys ? unpack_qjl_keys(p, c, stream)
+                 : unpack_grouped_values(GroupedCodec::kKivi2, c, stream);
+          }};
+}
+
+/// Dictionaries of one size for keys and values, and RoPE.
+struct CsrTables {
+  Tables keys, values;
+  DeviceArray<double> turns;
+  DeviceArray<float> key_gram, value_gram;
+  CsrAtoms key_atoms, value_atoms;
+
+  CsrTables(Bench& b, int count)
+      : keys(b, static_cast<size_t>(kHeads) * count, kDim, true),
+        values(b, static_cast<size_t>(kHeads) * count, kDim / 2, true),
+        key_gram(b.counter, MemoryKind::kShared, static_cast<size_t>(kHeads) * count * count,
+                 b.stream),
+        value_gram(b.counter, MemoryKind::kShared, key_gram.size(), b.stream),
+        key_atoms{keys.half.data(), key_gram.data(), count},
+        value_atoms{values.half.data(), value_gram.data(), count} {
+    make_csr_gram(key_gram.data(), keys.half.data(), kHeads, count, kDim, b.stream);
+    make_csr_gram(value_gram.data(), values.half.data(), kHeads, count, kDim / 2, b.stream);
+    std::vector<double> frequencies;
+    for (int i = 0; i < kDim / 2; ++i) {
+      frequencies.push_back(std::pow(5e5, -2.0 * i / kDim) / (2 * M_PI));
+    }
+    turns = upload(b, frequencies);
+  }
+};
+
+/// `before`: keys are coded before RoPE.
+inline CodecCase csr(Bench& b, int pairs, CsrSolver solver, const CsrTables& t, bool before = false) {
+  const auto stream = b.stream;
+  CsrDictionaries d{{pairs, 2, solver}, t.key_atoms, t.value_atoms};
+  if (before) d.coding.turns = t.turns.data();
+  return {fmt::format("csr-{}{}{}, {} atoms", pairs, solver == CsrSolver::kOmp ? " omp" : "",
+                      before ? " before RoPE" : "", d.keys.count),
+          csr_bytes(d.coding),
+          [=](const CodeRowsCall& c) { code_csr(d.coding, d.keys, true, c, stream); },
+          [=](const CodeRowsCall& c) { code_csr(d.coding, d.values, false, c, stream); },
+          [=](const DecodeCall& c, const DecodeScratch& s) { decode_csr(d, c, s, stream); },
+          [=](const UnpackRowsCall& c, bool keys) {
+            unpack_csr(d.coding, keys ? d.keys : d.values, keys, c, stream);
+          }};
+}
+
+}  // namespace pith::cuda

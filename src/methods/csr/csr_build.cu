@@ -1,0 +1,319 @@
+// Decode attention over CSR codes by building rows (csr_build.cuh): keys that were coded before
+// RoPE, and all shapes that the tables of csr_decode.cu do not know. A block holds all atoms of its
+// KV head in shared memory. Dense spans are read as everywhere.
+
+#include <algorithm>
+
+#include "methods/csr/csr_build.cuh"
+
+namespace pith::cuda {
+namespace {
+
+constexpr int kMostWarps = 8, kStages = 2;
+
+struct BuildParams : DecodeParams {
+  const __half *key_atoms, *value_atoms;  // [B G, N, d]
+  bool common_keys, common_values;        // one dictionary for all heads
+  int key_count, value_count, key_chunks, value_chunks, pairs;
+  const double* turns;  // [D/2]
+  int warp_bytes;       // of shared memory that a warp has to itself
+};
+
+/// Shared memory: what each warp has (its ring, or its part of a merge; angles), queries, where each
+/// head's tiles end, angles that all warps use, atoms.
+template <int D, bool kTurned>
+struct BuildSpace {
+  static constexpr int kFixed = kQueries * D * 4 + (kTurned ? 16 * D * 2 + 2 * Angles<D>::kBytes : 0);
+
+  static __host__ __device__ int ring_bytes(int pairs) {
+    const int ring = kStages * 2 * pairs * 128, part = kPart<D> * 4;
+    return ring > part ? ring : part;
+  }
+  static int warp_bytes(int pairs) { return ring_bytes(pairs) + (kTurned ? Angles<D>::kBytes : 0); }
+
+  char* shared;
+  int warps, warp_bytes_, pairs, key_bytes;
+
+  __device__ char* ring() const { return shared + threadIdx.x / kWarp * warp_bytes_; }
+  __device__ Angles<D> own_angles() const {
+    return {reinterpret_cast<float*>(ring() + ring_bytes(pairs))};
+  }
+  __device__ float* q() const { return reinterpret_cast<float*>(shared + warps * warp_bytes_); }
+  /// From a tile's first 16 rows to its second, and from those to the warp's next tile.
+  __device__ Angles<D> step(int i) const { return {q() + kQueries * D + i * D}; }
+  __device__ __half* row_turns() const { return reinterpret_cast<__half*>(step(2).numbers); }
+  __device__ char* key_atoms() const { return reinterpret_cast<char*>(q()) + kFixed; }
+  __device__ char* value_atoms() const { return key_atoms() + key_bytes; }
+};
+
+/// A warp's share of the coded rows of one head.
+template <int D, bool kTurned>
+struct BuildRun {
+  const BuildSpace<D, kTurned>& space;
+  BuildSide keys, values;
+  const double* turns;
+  BuildQueries<D, kTurned> q;
+  RowTurns<D> row_turns;
+
+  __device__ void start() {
+    if constexpr (kTurned) row_turns.load(space.row_turns());
+  }
+  __device__ int side_bytes() const { return keys.pairs * 128; }
+
+  __device__ void fetch(char* to, const DeviceSpan& span, int tile) const {
+    const int lane = threadIdx.x % kWarp, bytes = side_bytes();
+    const size_t first = static_cast<size_t>(tile) * bytes;
+    for (int i = lane * 16; i < bytes; i += kWarp * 16) {
+      copy_async(to + i, static_cast<const char*>(span.keys) + first + i);
+      if (span.role == DeviceRole::kDenominator) continue;
+      copy_async(to + bytes + i, static_cast<const char*>(span.values) + first + i);
+    }
+  }
+
+  // What attend_tile asks of tiles.
+  static constexpr int kRows = 32;
+  using Number = __half;
+  struct Query {};
+  struct Tile {
+    BuildRun* run;
+    const char* block;
+  };
+  static __device__ void scores(float (&s)[2][4], const Tile& tile, const Query&) {
+    BuildRun& run = *tile.run;
+#pragma unroll 1
+    for (int m = 0; m < 2; ++m) {  // one body: half the instructions to fetch, and to compile
+      BuildKeys<D> rows;
+      rows.build(run.keys, reinterpret_cast<const uint32_t*>(tile.block), m);
+      if constexpr (kTurned) rows.turn(run.row_turns);
+      float half[4];
+      rows.multiply(half, run.q);
+      if constexpr (kTurned) run.q.turn_back(run.space.step(m).numbers);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (m == 0) s[0][j] = half[j];
+        if (m == 1) s[1][j] = half[j];
+      }
+    }
+  }
+  static __device__ void accumulate(Running<D>& to, const Tile& tile, const uint32_t (&p)[2][2]) {
+    const BuildRun& run = *tile.run;
+#pragma unroll 1
+    for (int m = 0; m < 2; ++m) {
+      BuildValues<D> rows;
+      rows.build(run.values, reinterpret_cast<const uint32_t*>(tile.block + run.side_bytes()), m);
+      const uint32_t half[2] = {m == 0 ? p[0][0] : p[1][0], m == 0 ? p[0][1] : p[1][1]};
+      rows.accumulate(to, half);
+    }
+  }
+  // What the exchange with dense rows' order of channels asks.
+  static __device__ int channel_of(int t, int u) {
+    const int r = threadIdx.x % kWarp / 4;
+    return D / 2 * (r / 4) + 16 * (t / 2) + 4 * (r % 4) + 2 * (t % 2) + u;
+  }
+  static __device__ float unit(int, int) { return 1; }
+  static __device__ float shift(const float (&)[4], int, int) { return 0; }
+
+  /// Tiles first, first + warps, ... below `end`.
+  __device__ void span(Running<D>& to, const DeviceSpan& span, int first, int end) {
+    const int slot_bytes = 2 * side_bytes();
+    fetch(space.ring(), span, first);
+    commit_copies();
+    q.load(space.q());
+    if constexpr (kTurned) {
+      const Angles<D> angles = space.own_angles();
+      angles.fill(turns, span.position + int64_t{32} * first, threadIdx.x % kWarp, kWarp);
+      __syncwarp();
+      q.turn_back(angles.numbers);
+    }
+    int slot = 0;
+    for (int t = first; t < end; t += space.warps) {
+      __syncwarp();  // every lane is done with the slot that is filled next
+      if (t + space.warps < end) {
+        fetch(space.ring() + (slot ^ 1) * slot_bytes, span, t + space.warps);
+      }
+      commit_copies();
+      wait_for_copies<1>();
+      __syncwarp();
+      attend_tile<BuildRun, D>(to, span, Tile{this, space.ring() + slot * slot_bytes}, Query{}, t);
+      slot ^= 1;
+    }
+    wait_for_copies<0>();
+    __syncwarp();
+  }
+};
+
+/// What tile counting and the walk over dense rows ask of a codec.
+struct BuildTiles {
+  static constexpr bool kPresent = true;
+  static constexpr int kRows = 32;
+  static __device__ int warps() { return blockDim.x / kWarp; }
+};
+
+/// A head's atoms, on their way to shared memory.
+template <int D, bool kTurned>
+__device__ inline void ask_for_atoms(const BuildSpace<D, kTurned>& space, const BuildParams& p,
+                                     int kv_head) {
+  const auto copy = [&](char* to, const __half* atoms, bool common, int bytes) {
+    const auto* from = reinterpret_cast<const char*>(atoms) +
+                       (common ? 0 : static_cast<size_t>(kv_head) * bytes);
+    for (int i = threadIdx.x * 16; i < bytes; i += blockDim.x * 16) copy_async(to + i, from + i);
+  };
+  copy(space.key_atoms(), p.key_atoms, p.common_keys, space.key_bytes);
+  copy(space.value_atoms(), p.value_atoms, p.common_values,
+       p.value_count * 2 * D / p.value_chunks);
+  commit_copies();
+}
+
+/// Angles that do not depend on the rows.
+template <int D>
+__device__ inline void fill_angles(const BuildSpace<D, true>& space, const double* turns) {
+  space.step(0).fill(turns, 16, threadIdx.x, blockDim.x);
+  space.step(1).fill(turns, 32 * space.warps - 16, threadIdx.x, blockDim.x);
+  for (int i = threadIdx.x; i < 16 * D / 2; i += blockDim.x) {
+    const int row = i / (D / 2), pair = i % (D / 2);
+    const float2 angle = turn_at(turns[pair], row);
+    space.row_turns()[row * D + pair] = __float2half_rn(angle.x);
+    space.row_turns()[row * D + D / 2 + pair] = __float2half_rn(angle.y);
+  }
+}
+
+template <class T, int D, bool kTurned>
+__global__ void __launch_bounds__(kMostWarps* kWarp, 1)
+    build_kernel(const __grid_constant__ BuildParams p) {
+  extern __shared__ __align__(128) char shared[];
+  const BuildSpace<D, kTurned> space{shared, static_cast<int>(blockDim.x) / kWarp, p.warp_bytes,
+                                     p.pairs, p.key_count * 2 * D / p.key_chunks};
+  let_successor_start();
+  if constexpr (kTurned) fill_angles(space, p.turns);
+  wait_for_predecessor();
+  const auto spans_of = [&](int head) { return p.spans + head / p.query_blocks * p.span_count; };
+  auto* ends = reinterpret_cast<int*>(space.value_atoms() + p.value_count * 2 * D / p.value_chunks);
+  const Cut cut = Cut::make(ends, p.heads, [&](int head) {
+    return tiles_of_head<BuildTiles>(spans_of(head), p.span_count);
+  });
+  const int block = blockIdx.x;
+  if (block >= cut.blocks) return;
+  const int begin = cut.first_tile(block), end = cut.first_tile(block + 1);
+  int held = -1;  // the KV head whose atoms are here
+  for (int head = 0; head < p.heads; ++head) {
+    const int head_first = cut.ends[head], head_end = cut.ends[head + 1];
+    const bool empty = head_first == head_end;
+    if (empty ? block != 0 : (head_end <= begin || head_first >= end)) continue;
+    const HeadOutput output = output_of<D>(p, head);
+    if (empty) {
+      write_nothing_seen<D>(output);
+      continue;
+    }
+    const int kv_head = head / p.query_blocks;
+    if (kv_head != held) ask_for_atoms(space, p, kv_head);
+    held = kv_head;
+    const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(query_head_of(p, head)) * D;
+    for (int i = threadIdx.x; i < kQueries * D; i += blockDim.x) {
+      space.q()[i] = i < output.queries * D ? to_float(q[i]) * p.scale : 0;
+    }
+    wait_for_copies<0>();
+    __syncthreads();
+    const DeviceSpan* spans = spans_of(head);
+    Running<D> run;
+    BuildRun<D, kTurned> rows{space,
+                              {space.key_atoms(), p.pairs, p.key_chunks},
+                              {space.value_atoms(), p.pairs, p.value_chunks},
+                              p.turns};
+    rows.start();
+    CodedWalk walk{spans, p.span_count, begin - head_first, end - head_first};
+    bool any = false;
+    while (walk.next<BuildTiles>()) {
+      const DeviceSpan span = walk.span;
+      rows.span(run, span, walk.tiles.x, walk.tiles.y);
+      any = true;
+    }
+    if (any) exchange<BuildRun<D, kTurned>, D>(run, reinterpret_cast<float*>(space.ring()), false);
+    run_dense_ends<T, BuildTiles, D>(
+        run, DenseWalk<BuildTiles>{spans, p.span_count, begin - head_first, end - head_first},
+        space.q());
+    end_head(p, cut, run,
+             {head, output, shared, static_cast<size_t>(p.warp_bytes), space.warps});
+  }
+}
+
+/// How a block's shared memory is used.
+struct BuildShape {
+  int warps = 0;  ///< as many as have room
+  size_t warp_bytes = 0, bytes = 0;
+};
+template <int D, bool kTurned>
+BuildShape build_shape(const CsrDictionaries& csr, int lists) {
+  using Space = BuildSpace<D, kTurned>;
+  BuildShape shape;
+  shape.warp_bytes = static_cast<size_t>(Space::warp_bytes(csr.coding.pairs));
+  const size_t fixed = Space::kFixed + csr.keys.bytes(D / csr.coding.key_chunks) +
+                       csr.values.bytes(D / csr.coding.value_chunks) + Cut::bytes(lists);
+  const size_t most = device_info().shared_per_block;
+  const size_t room = fixed < most ? (most - fixed) / shape.warp_bytes : 0;
+  // The merge of all blocks' parts goes where the warps' own memory is.
+  const size_t merge = sizeof(float) * 2 * kQueries * device_info().multiprocessors;
+  if (room < 2 || room * shape.warp_bytes < merge) refuse_csr_atoms(csr, most);
+  shape.warps = std::min(kMostWarps, static_cast<int>(room));
+  shape.bytes = fixed + shape.warps * shape.warp_bytes;
+  return shape;
+}
+
+template <class T, int D, bool kTurned>
+void launch_build(const CsrDictionaries& csr, const DecodeCall& call, const DecodeScratch& scratch,
+                  cudaStream_t stream) {
+  const CsrCoding& coding = csr.coding;
+  BuildParams p{};
+  static_cast<DecodeParams&>(p) = make_params(call, scratch);
+  p.key_atoms = static_cast<const __half*>(csr.keys.rows);
+  p.value_atoms = static_cast<const __half*>(csr.values.rows);
+  p.common_keys = csr.keys.common;
+  p.common_values = csr.values.common;
+  p.key_count = csr.keys.count;
+  p.value_count = csr.values.count;
+  p.key_chunks = coding.key_chunks;
+  p.value_chunks = coding.value_chunks;
+  p.pairs = coding.pairs;
+  p.turns = coding.turns;
+  const BuildShape shape = build_shape<D, kTurned>(csr, p.heads);
+  p.warp_bytes = static_cast<int>(shape.warp_bytes);
+  const auto kernel = build_kernel<T, D, kTurned>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shape.bytes)),
+        "CSR attention's shared memory");
+  const LaunchShape launch{static_cast<unsigned>(scratch.blocks()),
+                           static_cast<unsigned>(shape.warps * kWarp), shape.bytes};
+  launch_early(kernel, launch, p, stream, "CSR attention");
+}
+
+template <class T, int D>
+void launch_as(const CsrDictionaries& csr, const DecodeCall& call, const DecodeScratch& scratch,
+               cudaStream_t stream) {
+  csr.coding.turns ? launch_build<T, D, true>(csr, call, scratch, stream)
+                   : launch_build<T, D, false>(csr, call, scratch, stream);
+}
+
+}  // namespace
+
+void check_csr_room(const CsrDictionaries& csr, int head_dim) {
+  constexpr int kLists = 256;  // of KV heads and query groups
+  const bool turned = csr.coding.turns != nullptr;
+  if (head_dim == 64) {
+    turned ? build_shape<64, true>(csr, kLists) : build_shape<64, false>(csr, kLists);
+  } else {
+    turned ? build_shape<128, true>(csr, kLists) : build_shape<128, false>(csr, kLists);
+  }
+}
+
+void decode_csr_by_rows(const CsrDictionaries& csr, const DecodeCall& call,
+                        const DecodeScratch& scratch, cudaStream_t stream) {
+  const bool bf16 = call.dtype == DType::kBF16;
+  if (call.shape.head_dim == 64) {
+    bf16 ? launch_as<__nv_bfloat16, 64>(csr, call, scratch, stream)
+         : launch_as<__half, 64>(csr, call, scratch, stream);
+  } else {
+    bf16 ? launch_as<__nv_bfloat16, 128>(csr, call, scratch, stream)
+         : launch_as<__half, 128>(csr, call, scratch, stream);
+  }
+}
+
+}  // namespace pith::cuda

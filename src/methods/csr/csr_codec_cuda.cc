@@ -1,0 +1,293 @@
+// csr's codec on the GPU: the dictionaries of one layer's heads, trained, drawn from their first
+// rows, or both.
+
+#include <fmt/format.h>
+
+#include <numbers>
+#include <vector>
+
+#include "attend/cuda/device_codec.h"
+#include "core/dtype.h"
+#include "methods/csr/csr.h"
+#include "methods/csr/csr_codec.h"
+#include "methods/csr/csr_cuda.h"
+#include "pith/error.h"
+
+namespace pith::cuda {
+namespace {
+
+/// What both sides' formats have in common, and the trained atoms.
+struct CsrPlan {
+  CsrFormat keys, values;  ///< chunks as given, 0: those of the layer's rows
+  std::shared_ptr<const DictionaryFile> offline;
+  std::string name;
+};
+
+/// One side of all heads.
+struct CsrTables {
+  CsrFormat format;             ///< with chunks
+  int count = 0, offline = 0;   // N, and how many of them are trained
+  int dim = 0;                  // d
+  bool common = false;          ///< one dictionary for all heads
+  DeviceArray<uint16_t> atoms;  // [G or 1, N, d] f16; zeros until they are learnt
+  DeviceArray<float> gram;      // [G or 1, N, N]
+  std::vector<uint32_t> drawn;  // [G, parts], on the host
+  DeviceArray<uint32_t> parts;  // [G, parts] that atoms are drawn from
+  std::vector<uint64_t> seeds;  // [G] of k-means
+
+  CsrAtoms device() const { return {atoms.data(), gram.data(), count, common}; }
+  size_t bytes() const { return 2 * atoms.size() + 4 * (gram.size() + parts.size()); }
+};
+
+class CsrDeviceCodec final : public DeviceCodec {
+ public:
+  explicit CsrDeviceCodec(std::shared_ptr<const CsrPlan> plan)
+      : plan_(std::move(plan)), name_(plan_->name) {
+    coding_.pairs = static_cast<int>(plan_->keys.pairs);
+    coding_.solver = plan_->keys.solver == Solver::kMp ? CsrSolver::kMp : CsrSolver::kOmp;
+  }
+
+  std::string name() const override { return name_; }
+  std::shared_ptr<const DeviceCodec> with_tables(const TableSite& site) const override;
+  std::shared_ptr<const DeviceCodec> copy(cudaStream_t stream) const override;
+  bool turns_keys() const override { return !plan_->keys.rotated_keys; }
+  size_t shared_bytes() const override {
+    return keys_.bytes() + values_.bytes() + 8 * turns_.size();
+  }
+  size_t learns_from() const override {
+    return plan_->keys.online > 0 ? (plan_->keys.collect + 31) / 32 * 32 : 0;
+  }
+  void learn(const RowTarget& rows, DType dtype, int64_t position,
+             cudaStream_t stream) const override;
+  GroupedBytes block_bytes(int) const override { return csr_bytes(coding_); }
+  void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
+            cudaStream_t stream) const override {
+    for (const CodeJob& j : keys) code_csr_job(coding_, keys_.device(), true, batch, j, stream);
+    for (const CodeJob& j : values)
+      code_csr_job(coding_, values_.device(), false, batch, j, stream);
+  }
+  void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const override {
+    unpack_csr(coding_, keys_.device(), true, call, stream);
+  }
+  void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
+    unpack_csr(coding_, values_.device(), false, call, stream);
+  }
+  void attend(const DecodeCall& call, const DecodeScratch& scratch,
+              cudaStream_t stream) const override {
+    decode_csr({coding_, keys_.device(), values_.device()}, call, scratch, stream);
+  }
+
+ private:
+  std::shared_ptr<CsrDeviceCodec> empty(const TableSite& site) const;
+  CsrTables make_tables(Side side) const;
+  void load_trained(CsrTables& tables, Side side) const;
+  void allocate(CsrTables& tables) const;
+  void make_gram(const CsrTables& tables, cudaStream_t stream) const;
+  void cluster(const CsrTables& tables, CsrDraw draw, cudaStream_t stream) const;
+  RowsRequest request(Side side, int head) const;
+
+  std::shared_ptr<const CsrPlan> plan_;
+  std::string name_;
+  CsrCoding coding_;
+  TableSite site_;
+  DeviceArray<double> turns_;  // [D/2] of RoPE, where keys are coded before it
+  CsrTables keys_, values_;
+};
+
+RowsRequest CsrDeviceCodec::request(Side side, int head) const {
+  RowsRequest request;
+  request.side = side;
+  request.dim = static_cast<size_t>(site_.head_dim);
+  request.head = static_cast<uint32_t>(head);
+  request.seed = site_.seed;
+  request.layer = site_.layer;
+  request.model = site_.model;
+  return request;
+}
+
+/// The codec of a layer without its dictionaries.
+std::shared_ptr<CsrDeviceCodec> CsrDeviceCodec::empty(const TableSite& site) const {
+  auto own = std::make_shared<CsrDeviceCodec>(plan_);
+  own->name_ = fmt::format("{}, layer {}", plan_->name, site.layer);
+  own->site_ = site;
+  if (!turns_keys()) return own;
+  if (!site.frequencies) {
+    throw Error(ErrorCode::kUnsupported,
+                "csr turns keys, which needs the model's RoPE; none is known here");
+  }
+  std::vector<double> turns = *site.frequencies;
+  for (double& x : turns) x /= 2 * std::numbers::pi;
+  own->turns_ = {*site.memory, MemoryKind::kShared, turns.size(), site.stream};
+  own->turns_.upload(turns.data(), turns.size(), site.stream);
+  own->coding_.turns = own->turns_.data();
+  return own;
+}
+
+void CsrDeviceCodec::allocate(CsrTables& t) const {
+  const size_t heads = t.common ? 1 : static_cast<size_t>(site_.kv_heads);
+  const auto n = static_cast<size_t>(t.count), d = static_cast<size_t>(t.dim);
+  t.atoms = {*site_.memory, MemoryKind::kShared, heads * n * d, site_.stream};
+  t.gram = {*site_.memory, MemoryKind::kShared, heads * n * n, site_.stream};
+  t.parts = {*site_.memory, MemoryKind::kShared, t.drawn.size(), site_.stream};
+  check(cudaMemsetAsync(t.atoms.data(), 0, 2 * t.atoms.size(), site_.stream), "CSR's atoms");
+  t.parts.upload(t.drawn.data(), t.drawn.size(), site_.stream);
+}
+
+CsrTables CsrDeviceCodec::make_tables(Side side) const {
+  const bool keys = side == Side::kKeys;
+  const CsrFormat& given = keys ? plan_->keys : plan_->values;
+  CsrTables t;
+  t.format = CsrCodec(given, side, plan_->offline).fitted(static_cast<size_t>(site_.head_dim));
+  t.dim = site_.head_dim / static_cast<int>(t.format.chunks);
+  size_t online = 0;
+  for (int head = 0; head < site_.kv_heads && given.online > 0; ++head) {
+    const auto parts = draw_online_parts(t.format, request(side, head));
+    online = std::min(parts.size(), given.online);
+    t.drawn.insert(t.drawn.end(), parts.begin(), parts.end());
+    t.seeds.push_back(online_cluster_seed(request(side, head)));
+  }
+  if (plan_->offline) {
+    const OfflineAtoms first = plan_->offline->atoms(request(side, 0));
+    const OfflineAtoms last = plan_->offline->atoms(request(side, site_.kv_heads - 1));
+    t.offline = static_cast<int>(first.count);
+    t.common = online == 0 && first.rows == last.rows;
+  }
+  t.count = t.offline + static_cast<int>(online);
+  return t;
+}
+
+/// Each head's trained atoms come first.
+void CsrDeviceCodec::load_trained(CsrTables& t, Side side) const {
+  const size_t each = static_cast<size_t>(t.offline) * t.dim;
+  for (int head = 0; head < (t.common ? 1 : site_.kv_heads); ++head) {
+    const OfflineAtoms atoms = plan_->offline->atoms(request(side, head));
+    check(cudaMemcpyAsync(t.atoms.data() + static_cast<size_t>(head) * t.count * t.dim, atoms.rows,
+                          2 * each, cudaMemcpyHostToDevice, site_.stream),
+          "CSR's trained atoms");
+  }
+}
+
+void CsrDeviceCodec::make_gram(const CsrTables& t, cudaStream_t stream) const {
+  make_csr_gram(t.gram.data(), t.atoms.data(), t.common ? 1 : site_.kv_heads, t.count, t.dim,
+                stream);
+}
+
+std::shared_ptr<const DeviceCodec> CsrDeviceCodec::with_tables(const TableSite& site) const {
+  const auto own = empty(site);
+  own->keys_ = own->make_tables(Side::kKeys);
+  own->values_ = own->make_tables(Side::kValues);
+  own->coding_.key_chunks = static_cast<int>(own->keys_.format.chunks);
+  own->coding_.value_chunks = static_cast<int>(own->values_.format.chunks);
+  const CsrDictionaries sizes{
+      own->coding_, {.count = own->keys_.count}, {.count = own->values_.count}};
+  sizes.coding.check(site.head_dim, sizes.keys, sizes.values);
+  if (!sizes.coding.has_tables()) check_csr_room(sizes, site.head_dim);
+  for (const Side side : {Side::kKeys, Side::kValues}) {
+    CsrTables& t = side == Side::kKeys ? own->keys_ : own->values_;
+    own->allocate(t);
+    if (t.offline > 0) own->load_trained(t, side);
+    if (learns_from() == 0) own->make_gram(t, site.stream);
+  }
+  return own;
+}
+
+std::shared_ptr<const DeviceCodec> CsrDeviceCodec::copy(cudaStream_t stream) const {
+  const auto own = empty(site_);
+  own->coding_ = coding_;
+  own->coding_.turns = own->turns_.data();
+  const auto fill = [&](CsrTables& to, const CsrTables& from) {
+    to.format = from.format;
+    to.count = from.count;
+    to.offline = from.offline;
+    to.dim = from.dim;
+    to.common = from.common;
+    to.drawn = from.drawn;
+    to.seeds = from.seeds;
+    own->allocate(to);
+    check(cudaMemcpyAsync(to.atoms.data(), from.atoms.data(), 2 * from.atoms.size(),
+                          cudaMemcpyDeviceToDevice, stream),
+          "a copy of CSR's atoms");
+    check(cudaMemcpyAsync(to.gram.data(), from.gram.data(), 4 * from.gram.size(),
+                          cudaMemcpyDeviceToDevice, stream),
+          "a copy of CSR's Gram matrix");
+  };
+  fill(own->keys_, keys_);
+  fill(own->values_, values_);
+  return own;
+}
+
+void CsrDeviceCodec::learn(const RowTarget& rows, DType dtype, int64_t position,
+                           cudaStream_t stream) const {
+  for (const bool keys : {true, false}) {
+    const CsrTables& t = keys ? keys_ : values_;
+    CsrDraw draw;
+    draw.rows = keys ? rows.k : rows.v;
+    draw.head_stride = rows.head_stride;
+    draw.dtype = dtype;
+    draw.parts = t.parts.data();
+    draw.heads = site_.kv_heads;
+    draw.count = static_cast<int>(t.parts.size()) / site_.kv_heads;
+    draw.dim = site_.head_dim;
+    draw.chunks = static_cast<int>(t.format.chunks);
+    draw.first = t.offline;
+    draw.all = t.count;
+    draw.turns = keys ? coding_.turns : nullptr;
+    draw.position = position;
+    if (draw.count > t.count - t.offline) {
+      cluster(t, draw, stream);
+    } else {
+      draw_csr_atoms(t.atoms.data(), draw, stream);
+    }
+    make_gram(t, stream);
+  }
+}
+
+/// Online atoms <- the centroids of all parts, found on the host as the CPU finds them: waits.
+void CsrDeviceCodec::cluster(const CsrTables& t, CsrDraw draw, cudaStream_t stream) const {
+  const auto d = static_cast<size_t>(t.dim), parts = static_cast<size_t>(draw.count);
+  const size_t heads = t.seeds.size(), online = static_cast<size_t>(t.count - t.offline);
+  DeviceArray<uint16_t> all(*site_.memory, MemoryKind::kScratch, heads * parts * d, stream);
+  draw.first = 0;
+  draw.all = draw.count;
+  draw_csr_atoms(all.data(), draw, stream);
+  std::vector<uint16_t> host(all.size()), atoms;
+  all.download(host.data(), host.size(), stream);
+  check(cudaStreamSynchronize(stream), "the rows that CSR's atoms are drawn from");
+  for (size_t head = 0; head < heads; ++head) {
+    atoms = cluster_atoms(kernels_for(), {host.data() + head * parts * d, parts * d}, d, online,
+                          t.seeds[head]);
+    check(cudaMemcpyAsync(t.atoms.data() + (head * t.count + t.offline) * d, atoms.data(),
+                          2 * atoms.size(), cudaMemcpyHostToDevice, stream),
+          "CSR's atoms");
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const DeviceCodec> make_csr_on_gpu(const Parameters& p) {
+  auto plan = std::make_shared<CsrPlan>();
+  plan->keys = csr_format(p, Side::kKeys);
+  plan->values = csr_format(p, Side::kValues);
+  const CsrFormat& format = plan->keys;
+  if (format.outliers < 1) {
+    refuse_on_gpu("csr(outliers=...)",
+                  "all rows are coded there: how many stay exact would depend on the rows");
+  }
+  if (format.pairs > 32) refuse_on_gpu(fmt::format("csr(s={})", format.pairs), "s is at most 32");
+  if (p.given("dict")) {
+    plan->offline =
+        std::make_shared<const DictionaryFile>(DictionaryFile::open(p.text("dict")));
+  }
+  if (format.online > 512) {
+    refuse_on_gpu(fmt::format("csr(online={})", format.online),
+                  "a side has 512 atoms at most there, trained ones counted");
+  }
+  plan->name = fmt::format(
+      "csr of {} pairs in {} chunks, {} atoms from {} {}, {}, {} RoPE{}", format.pairs,
+      format.chunks, format.online, format.collect, format.clusters ? "clusters" : "rows",
+      format.solver == Solver::kMp ? "mp" : "omp", format.rotated_keys ? "after" : "before",
+      p.given("dict") ? " and " + p.text("dict") : "");
+  return std::make_shared<CsrDeviceCodec>(std::move(plan));
+}
+
+}  // namespace pith::cuda
