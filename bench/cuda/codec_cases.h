@@ -98,7 +98,8 @@ struct CsrTables {
 };
 
 /// `before`: keys are coded before RoPE.
-inline CodecCase csr(Bench& b, int pairs, CsrSolver solver, const CsrTables& t, bool before = false) {
+inline CodecCase csr(Bench& b, int pairs, CsrSolver solver, const CsrTables& t,
+                     bool before = false) {
   const auto stream = b.stream;
   CsrDictionaries d{{pairs, 2, solver}, t.key_atoms, t.value_atoms};
   if (before) d.coding.turns = t.turns.data();

@@ -69,7 +69,8 @@ TEST(CudaPolicies, CsrForksGoOnApart) {
 /// A dictionary of random atoms for a model, both layers' or each its own.
 std::filesystem::path write_random_dictionary(const testing_files::TemporaryFolder& folder,
                                               const ModelConfig& config, bool shared) {
-  const auto heads = static_cast<size_t>(config.kv_heads), dim = static_cast<size_t>(config.head_dim);
+  const auto heads = static_cast<size_t>(config.kv_heads),
+             dim = static_cast<size_t>(config.head_dim);
   const auto group = [&](size_t first, size_t last, size_t d, uint32_t seed) {
     const size_t count = shared ? 1 : heads;
     return GroupAtoms{{first, last}, count, 90, d, csr_test::random_atoms(count * 90, d, seed)};

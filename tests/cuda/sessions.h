@@ -24,7 +24,8 @@ inline SessionOptions options_for(Device device, const std::string& policy, size
 }
 
 /// Logits after each of the ids: the first `prefilled` as one prompt, the others token by token.
-inline std::vector<float> all_logits(Session& session, const std::vector<int32_t>& ids, size_t prefilled) {
+inline std::vector<float> all_logits(Session& session, const std::vector<int32_t>& ids,
+                                     size_t prefilled) {
   std::vector<float> out;
   const std::span<const int32_t> all(ids);
   if (prefilled > 0) {
@@ -41,7 +42,7 @@ inline std::vector<float> all_logits(Session& session, const std::vector<int32_t
 
 /// The larger of the relative errors over the prompt and over the tokens after it.
 inline double difference(const std::shared_ptr<const Model>& model, const std::string& policy,
-                  const std::vector<int32_t>& ids, size_t prefilled, size_t chunk) {
+                         const std::vector<int32_t>& ids, size_t prefilled, size_t chunk) {
   Session cpu(model, options_for(Device::kCpu, policy, chunk));
   Session gpu(model, options_for(Device::kCuda, policy, chunk));
   const auto want = all_logits(cpu, ids, prefilled), got = all_logits(gpu, ids, prefilled);

@@ -155,9 +155,8 @@ __device__ inline void end_head(const DecodeParams& p, const Cut& cut, const Run
     __syncthreads();
     if (!last) return;
   }
-  merge_parts<D>(end.output,
-                 p.partials + static_cast<size_t>(first_block + end.head) * kPart<D>, count,
-                 reinterpret_cast<float*>(end.shared));
+  merge_parts<D>(end.output, p.partials + static_cast<size_t>(first_block + end.head) * kPart<D>,
+                 count, reinterpret_cast<float*>(end.shared));
 }
 
 }  // namespace pith::cuda

@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const int d = p.dim / p.chunks;
   const uint32_t part = p.parts[blockIdx.y * p.count + n];
   const int row = static_cast<int>(part / p.chunks), first = static_cast<int>(part % p.chunks) * d;
-  const T* from = static_cast<const T*>(p.rows) + blockIdx.y * p.head_stride +
-                  static_cast<size_t>(row) * p.dim;
+  const T* from =
+      static_cast<const T*>(p.rows) + blockIdx.y * p.head_stride + static_cast<size_t>(row) * p.dim;
   const auto number = [&](int c) {
     return turned_back(from, first + c, p.dim, p.turns, p.position + row);
   };

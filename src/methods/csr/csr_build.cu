@@ -9,7 +9,8 @@
 namespace pith::cuda {
 namespace {
 
-constexpr int kMostWarps = 8, kStages = 2;
+constexpr int kMostWarps = 8;                  // more would have too few registers
+constexpr int kKeySlots = 2, kValueSlots = 3;  // blocks at hand: see BuildRun::span
 
 struct BuildParams : DecodeParams {
   const __half *key_atoms, *value_atoms;  // [B G, N, d]
@@ -19,14 +20,15 @@ struct BuildParams : DecodeParams {
   int warp_bytes;       // of shared memory that a warp has to itself
 };
 
-/// Shared memory: what each warp has (its ring, or its part of a merge; angles), queries, where each
-/// head's tiles end, angles that all warps use, atoms.
+/// Shared memory: what each warp has (its ring, or its part of a merge; angles), queries, where
+/// each head's tiles end, angles that all warps use, atoms.
 template <int D, bool kTurned>
 struct BuildSpace {
-  static constexpr int kFixed = kQueries * D * 4 + (kTurned ? 16 * D * 2 + 2 * Angles<D>::kBytes : 0);
+  static constexpr int kFixed =
+      kQueries * D * 4 + (kTurned ? 16 * D * 2 + 2 * Angles<D>::kBytes : 0);
 
   static __host__ __device__ int ring_bytes(int pairs) {
-    const int ring = kStages * 2 * pairs * 128, part = kPart<D> * 4;
+    const int ring = (kKeySlots + kValueSlots) * pairs * 128, part = kPart<D> * 4;
     return ring > part ? ring : part;
   }
   static int warp_bytes(int pairs) { return ring_bytes(pairs) + (kTurned ? Angles<D>::kBytes : 0); }
@@ -46,6 +48,13 @@ struct BuildSpace {
   __device__ char* value_atoms() const { return key_atoms() + key_bytes; }
 };
 
+/// What tile counting and the walk over dense rows ask of a codec.
+struct BuildTiles {
+  static constexpr bool kPresent = true;
+  static constexpr int kRows = 32;
+  static __device__ int warps() { return blockDim.x / kWarp; }
+};
+
 /// A warp's share of the coded rows of one head.
 template <int D, bool kTurned>
 struct BuildRun {
@@ -60,51 +69,89 @@ struct BuildRun {
   }
   __device__ int side_bytes() const { return keys.pairs * 128; }
 
-  __device__ void fetch(char* to, const DeviceSpan& span, int tile) const {
+  __device__ const uint32_t* key_codes(int i) const {  // of the i-th tile
+    return reinterpret_cast<const uint32_t*>(space.ring() + i % kKeySlots * side_bytes());
+  }
+  __device__ const uint32_t* value_codes(int i) const {
+    return reinterpret_cast<const uint32_t*>(space.ring() +
+                                             (kKeySlots + i % kValueSlots) * side_bytes());
+  }
+  __device__ void fetch(const DeviceSpan& span, int i, int tile) const {
     const int lane = threadIdx.x % kWarp, bytes = side_bytes();
-    const size_t first = static_cast<size_t>(tile) * bytes;
-    for (int i = lane * 16; i < bytes; i += kWarp * 16) {
-      copy_async(to + i, static_cast<const char*>(span.keys) + first + i);
+    const size_t from = static_cast<size_t>(tile) * bytes;
+    auto* k = reinterpret_cast<char*>(const_cast<uint32_t*>(key_codes(i)));
+    auto* v = reinterpret_cast<char*>(const_cast<uint32_t*>(value_codes(i)));
+    for (int at = lane * 16; at < bytes; at += kWarp * 16) {
+      copy_async(k + at, static_cast<const char*>(span.keys) + from + at);
       if (span.role == DeviceRole::kDenominator) continue;
-      copy_async(to + bytes + i, static_cast<const char*>(span.values) + first + i);
+      copy_async(v + at, static_cast<const char*>(span.values) + from + at);
     }
   }
 
-  // What attend_tile asks of tiles.
-  static constexpr int kRows = 32;
-  using Number = __half;
-  struct Query {};
-  struct Tile {
-    BuildRun* run;
-    const char* block;
-  };
-  static __device__ void scores(float (&s)[2][4], const Tile& tile, const Query&) {
-    BuildRun& run = *tile.run;
-#pragma unroll 1
-    for (int m = 0; m < 2; ++m) {  // one body: half the instructions to fetch, and to compile
-      BuildKeys<D> rows;
-      rows.build(run.keys, reinterpret_cast<const uint32_t*>(tile.block), m);
-      if constexpr (kTurned) rows.turn(run.row_turns);
-      float half[4];
-      rows.multiply(half, run.q);
-      if constexpr (kTurned) run.q.turn_back(run.space.step(m).numbers);
+  /// Half m of a tile's keys, built, becomes scores.
+  __device__ void score(float (&s)[2][4], BuildKeys<D>& rows, int m) {
+    rows.put_in_order();
+    if constexpr (kTurned) rows.turn(row_turns);
+    float half[4];
+    rows.multiply(half, q);
+    if constexpr (kTurned) q.turn_back(space.step(m).numbers);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (m == 0) s[0][j] = half[j];
-        if (m == 1) s[1][j] = half[j];
-      }
+    for (int j = 0; j < 4; ++j) {
+      if (m == 0) s[0][j] = half[j];
+      if (m == 1) s[1][j] = half[j];
     }
   }
-  static __device__ void accumulate(Running<D>& to, const Tile& tile, const uint32_t (&p)[2][2]) {
-    const BuildRun& run = *tile.run;
+  static __device__ void weigh(Running<D>& to, BuildValues<D>& rows, const uint32_t (&p)[2][2],
+                               int m) {
+    rows.put_in_order(threadIdx.x % 4 % BuildValues<D>::kQuarters);
+    const uint32_t half[2] = {m == 0 ? p[0][0] : p[1][0], m == 0 ? p[0][1] : p[1][1]};
+    rows.accumulate(to, half);
+  }
+
+  // Halves go through one body each: less to fetch, and to compile.
+  __device__ void scores(float (&s)[2][4], const uint32_t* key_codes) {
+#pragma unroll 1
+    for (int m = 0; m < 2; ++m) {
+      BuildKeys<D> rows;
+      rows.build(keys, key_codes, m);
+      score(s, rows, m);
+    }
+  }
+  __device__ void accumulate(Running<D>& to, const uint32_t* value_codes,
+                             const uint32_t (&p)[2][2]) const {
 #pragma unroll 1
     for (int m = 0; m < 2; ++m) {
       BuildValues<D> rows;
-      rows.build(run.values, reinterpret_cast<const uint32_t*>(tile.block + run.side_bytes()), m);
-      const uint32_t half[2] = {m == 0 ? p[0][0] : p[1][0], m == 0 ? p[0][1] : p[1][1]};
-      rows.accumulate(to, half);
+      rows.build(values, value_codes, m);
+      weigh(to, rows, p, m);
     }
   }
+  /// Both, a tile's keys and the values of the tile before: what waits for shared memory and what
+  /// does not go side by side.
+  __device__ void scores_and_accumulate(float (&s)[2][4], const uint32_t* key_codes, Running<D>& to,
+                                        const uint32_t* value_codes, const uint32_t (&p)[2][2]) {
+    if (keys.chunks != 1 || keys.pairs % 4 != 0 || values.chunks != 2) {
+      accumulate(to, value_codes, p);
+      scores(s, key_codes);
+      return;
+    }
+#pragma unroll 1
+    for (int m = 0; m < 2; ++m) {
+      BuildKeys<D> k;
+      BuildValues<D> v;
+      k.clear();
+      v.clear();
+#pragma unroll 1
+      for (int j = 0; j < keys.pairs; j += 4) {
+        k.add_four(keys, key_codes, m, j);
+        v.add_one(values, value_codes, m, j / 2);
+        v.add_one(values, value_codes, m, j / 2 + 1);
+      }
+      weigh(to, v, p, m);
+      score(s, k, m);
+    }
+  }
+
   // What the exchange with dense rows' order of channels asks.
   static __device__ int channel_of(int t, int u) {
     const int r = threadIdx.x % kWarp / 4;
@@ -113,10 +160,9 @@ struct BuildRun {
   static __device__ float unit(int, int) { return 1; }
   static __device__ float shift(const float (&)[4], int, int) { return 0; }
 
-  /// Tiles first, first + warps, ... below `end`.
+  /// Tiles first, first + warps, ... below `end`. Values follow a tile behind their keys.
   __device__ void span(Running<D>& to, const DeviceSpan& span, int first, int end) {
-    const int slot_bytes = 2 * side_bytes();
-    fetch(space.ring(), span, first);
+    fetch(span, 0, first);
     commit_copies();
     q.load(space.q());
     if constexpr (kTurned) {
@@ -125,28 +171,30 @@ struct BuildRun {
       __syncwarp();
       q.turn_back(angles.numbers);
     }
-    int slot = 0;
-    for (int t = first; t < end; t += space.warps) {
-      __syncwarp();  // every lane is done with the slot that is filled next
-      if (t + space.warps < end) {
-        fetch(space.ring() + (slot ^ 1) * slot_bytes, span, t + space.warps);
-      }
+    const bool has_values = span.role != DeviceRole::kDenominator;
+    uint32_t p[2][2];
+    int i = 0;
+    for (int t = first; t < end; t += space.warps, ++i) {
+      __syncwarp();  // every lane is done with the slots that are filled next
+      if (t + space.warps < end) fetch(span, i + 1, t + space.warps);
       commit_copies();
       wait_for_copies<1>();
       __syncwarp();
-      attend_tile<BuildRun, D>(to, span, Tile{this, space.ring() + slot * slot_bytes}, Query{}, t);
-      slot ^= 1;
+      float s[2][4];
+      if (has_values && i > 0) {
+        scores_and_accumulate(s, key_codes(i), to, value_codes(i - 1), p);
+      } else {
+        scores(s, key_codes(i));
+      }
+      if (span.log_weights || span.log_weight != 0 || (t + 1) * BuildTiles::kRows > span.rows) {
+        mask_and_weight(s, span, t * BuildTiles::kRows);
+      }
+      to.template weigh<__half>(p, s, span.role);
     }
+    if (has_values) accumulate(to, value_codes(i - 1), p);
     wait_for_copies<0>();
     __syncwarp();
   }
-};
-
-/// What tile counting and the walk over dense rows ask of a codec.
-struct BuildTiles {
-  static constexpr bool kPresent = true;
-  static constexpr int kRows = 32;
-  static __device__ int warps() { return blockDim.x / kWarp; }
 };
 
 /// A head's atoms, on their way to shared memory.
@@ -154,13 +202,12 @@ template <int D, bool kTurned>
 __device__ inline void ask_for_atoms(const BuildSpace<D, kTurned>& space, const BuildParams& p,
                                      int kv_head) {
   const auto copy = [&](char* to, const __half* atoms, bool common, int bytes) {
-    const auto* from = reinterpret_cast<const char*>(atoms) +
-                       (common ? 0 : static_cast<size_t>(kv_head) * bytes);
+    const auto* from =
+        reinterpret_cast<const char*>(atoms) + (common ? 0 : static_cast<size_t>(kv_head) * bytes);
     for (int i = threadIdx.x * 16; i < bytes; i += blockDim.x * 16) copy_async(to + i, from + i);
   };
   copy(space.key_atoms(), p.key_atoms, p.common_keys, space.key_bytes);
-  copy(space.value_atoms(), p.value_atoms, p.common_values,
-       p.value_count * 2 * D / p.value_chunks);
+  copy(space.value_atoms(), p.value_atoms, p.common_values, p.value_count * 2 * D / p.value_chunks);
   commit_copies();
 }
 
@@ -231,8 +278,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     run_dense_ends<T, BuildTiles, D>(
         run, DenseWalk<BuildTiles>{spans, p.span_count, begin - head_first, end - head_first},
         space.q());
-    end_head(p, cut, run,
-             {head, output, shared, static_cast<size_t>(p.warp_bytes), space.warps});
+    end_head(p, cut, run, {head, output, shared, static_cast<size_t>(p.warp_bytes), space.warps});
   }
 }
 

@@ -123,9 +123,7 @@ struct BuildKeys {
     for (int w = 0; w < 4; ++w) x[i][p][w] = __hfma2(coefficient, atom[w], x[i][p][w]);
   }
 
-  /// Rows 16 m + r and 16 m + r + 8 of a block.
-  __device__ void build(const BuildSide& side, const uint32_t* codes, int m) {
-    const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4, odd = r & 1;
+  __device__ void clear() {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -134,25 +132,45 @@ struct BuildKeys {
         for (int w = 0; w < 4; ++w) x[i][p][w] = __half2{0, 0};
       }
     }
-    const int row = 16 * m + r;
+  }
+  /// Rows 16 m + r and 16 m + r + 8 of a block, but for put_in_order.
+  __device__ void build(const BuildSide& side, const uint32_t* codes, int m) {
+    clear();
     if (side.chunks == 1 && side.pairs % 4 == 0) {
-      for (int j = 0; j < side.pairs; j += 4) {
-        const auto* words = reinterpret_cast<const uint4*>(codes) + j / 4 * 32 + row;
-        const uint4 four[2] = {words[0], words[8]};
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const uint32_t word = reinterpret_cast<const uint32_t*>(&four[i])[e];
-            const char* from = side.atom(word, 2 * D) + 16 * c;
-#pragma unroll
-            for (int p = 0; p < kPieces; ++p) add(i, p, from + 64 * (p ^ odd), twice(word));
-          }
-        }
+      for (int j = 0; j < side.pairs; j += 4) add_four(side, codes, m, j);
+    } else if (side.chunks == 1) {
+      const uint32_t* words = codes + 16 * m + threadIdx.x % kWarp / 4;
+      for (int j = 0; j < side.pairs; ++j) {
+        add_pair(side, 0, words[32 * j]);
+        add_pair(side, 1, words[32 * j + 8]);
       }
     } else {
-      build_parts(side, codes, row);
+      build_parts(side, codes, 16 * m + threadIdx.x % kWarp / 4);
     }
+  }
+  /// Pairs j .. j + 3 of rows in one chunk.
+  __device__ void add_four(const BuildSide& side, const uint32_t* codes, int m, int j) {
+    const int row = 16 * m + threadIdx.x % kWarp / 4;
+    const auto* words = reinterpret_cast<const uint4*>(codes) + j / 4 * 32 + row;
+    const uint4 four[2] = {words[0], words[8]};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        add_pair(side, i, reinterpret_cast<const uint32_t*>(&four[i])[e]);
+      }
+    }
+  }
+  /// One pair of a row in one chunk.
+  __device__ void add_pair(const BuildSide& side, int i, uint32_t word) {
+    const int lane = threadIdx.x % kWarp, odd = lane / 4 & 1;
+    const char* from = side.atom(word, 2 * D) + 16 * (lane % 4);
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) add(i, p, from + 64 * (p ^ odd), twice(word));
+  }
+  /// Odd rows' pieces were built in the places p ^ 1.
+  __device__ void put_in_order() {
+    const int odd = threadIdx.x % kWarp / 4 & 1;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -230,9 +248,7 @@ struct BuildValues {
     for (int w = 0; w < 2; ++w) x[i][k][w] = __hfma2(coefficient, atom[w], x[i][k][w]);
   }
 
-  /// Rows 16 m .. of a block.
-  __device__ void build(const BuildSide& side, const uint32_t* codes, int m) {
-    const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
+  __device__ void clear() {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -241,36 +257,21 @@ struct BuildValues {
         for (int w = 0; w < 2; ++w) x[i][k][w] = __half2{0, 0};
       }
     }
-    const int bytes = 2 * D / side.chunks, of_chunk = side.of_chunk();
-    const int first = D * (r / 4) + 8 * (r % 4);  // byte of the lane's first quarter in a row
-    const auto words_of = [&](int j, uint32_t(&words)[4]) {
-      const auto* from = reinterpret_cast<const uint2*>(
-          codes + csr_word(false, side.pairs, 16 * m + 2 * c, j));
-      const uint2 near = from[0], far = from[side.pairs * 4];
-      words[0] = near.x, words[1] = near.y, words[2] = far.x, words[3] = far.y;
-    };
-    if (side.chunks <= 2) {  // all of the lane's quarters are of one chunk
-      const int chunk = first / bytes;
-      const char* base = side.atoms + first % bytes;
-      for (int j = chunk * of_chunk; j < (chunk + 1) * of_chunk; ++j) {
-        uint32_t words[4];
-        words_of(j, words);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const char* from = base + (words[i] & 0xffff) * (bytes / 16);
-#pragma unroll
-          for (int k = 0; k < kQuarters; ++k) {
-            add(i, k, from + 32 * (k ^ c % kQuarters), twice(words[i]));
-          }
-        }
-      }
+  }
+  /// Rows 16 m .. of a block, but for put_in_order.
+  __device__ void build(const BuildSide& side, const uint32_t* codes, int m) {
+    clear();
+    const int c = threadIdx.x % 4;
+    if (side.chunks <= 2) {
+      for (int j = 0; j < side.of_chunk(); ++j) add_one(side, codes, m, j);
     } else {
+      const int bytes = 2 * D / side.chunks, of_chunk = side.of_chunk();
 #pragma unroll
       for (int k = 0; k < kQuarters; ++k) {
-        const int at = first + 32 * (k ^ c % kQuarters), chunk = at / bytes;
+        const int at = first_byte() + 32 * (k ^ c % kQuarters), chunk = at / bytes;
         for (int j = chunk * of_chunk; j < (chunk + 1) * of_chunk; ++j) {
           uint32_t words[4];
-          words_of(j, words);
+          load_words(words, side, codes, m, j);
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             add(i, k, side.atom(words[i], bytes) + at % bytes, twice(words[i]));
@@ -278,7 +279,33 @@ struct BuildValues {
         }
       }
     }
-    put_in_order(c % kQuarters);
+  }
+  /// The j-th pair of the chunk that all of the lane's quarters are of: rows in one or two.
+  __device__ void add_one(const BuildSide& side, const uint32_t* codes, int m, int j) {
+    const int bytes = 2 * D / side.chunks, first = first_byte(), c = threadIdx.x % 4;
+    uint32_t words[4];
+    load_words(words, side, codes, m, first / bytes * side.of_chunk() + j);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const char* from = side.atom(words[i], bytes) + first % bytes;
+#pragma unroll
+      for (int k = 0; k < kQuarters; ++k) {
+        add(i, k, from + 32 * (k ^ c % kQuarters), twice(words[i]));
+      }
+    }
+  }
+  /// Of a row, where the lane's first quarter begins.
+  static __device__ int first_byte() {
+    const int r = threadIdx.x % kWarp / 4;
+    return D * (r / 4) + 8 * (r % 4);
+  }
+  /// Pair j of the lane's four rows.
+  static __device__ void load_words(uint32_t (&words)[4], const BuildSide& side,
+                                    const uint32_t* codes, int m, int j) {
+    const int row = 16 * m + 2 * (threadIdx.x % 4);
+    const auto* from = reinterpret_cast<const uint2*>(codes + csr_word(false, side.pairs, row, j));
+    const uint2 near = from[0], far = from[side.pairs * 4];
+    words[0] = near.x, words[1] = near.y, words[2] = far.x, words[3] = far.y;
   }
   /// Quarter k was built in the place k ^ order.
   __device__ void put_in_order(int order) {

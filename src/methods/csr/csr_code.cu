@@ -18,7 +18,7 @@ namespace {
 constexpr int kRows = 32;
 
 struct CodeParams {
-  const void* x;
+  const uint16_t* x;
   bool bf16;
   size_t head_stride, row_stride, block_stride;
   int dim;              // D
@@ -56,28 +56,73 @@ struct CodeSpace {
   }
 };
 
+/// The rows of a block that a warp puts into shared memory, 16 bits as stored: asked for while the
+/// block before is worked on.
+template <int d, int kWarps>
+struct RowsAhead {
+  static constexpr int kMine = (d + kWarp - 1) / kWarp, kPer = kRows / kWarps;
+  uint16_t x[kPer][kMine];
+
+  /// Row warp + i kWarps of the block, channels 32 j + lane of the chunk.
+  __device__ void ask(const uint16_t* block, size_t row_stride) {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+#pragma unroll
+      for (int j = 0; j < kMine; ++j) {
+        const int c = j * kWarp + lane;
+        x[i][j] = c < d ? block[(warp + i * kWarps) * row_stride + c] : 0;
+      }
+    }
+  }
+};
+
+__device__ inline float number_of(uint16_t x, bool bf16) {
+  return bf16 ? __uint_as_float(static_cast<uint32_t>(x) << 16) : __half2float(__ushort_as_half(x));
+}
+
+/// x <- a row before RoPE put it at `position`; lanes have channels 32 j + lane of a chunk that
+/// begins at `channel`. `row` [D] is where it is stored.
+template <int d>
+__device__ inline void turn_back(float (&x)[(d + kWarp - 1) / kWarp], const CodeParams& p,
+                                 const uint16_t* row, int channel, int64_t position) {
+  constexpr int kMine = (d + kWarp - 1) / kWarp;
+  const int lane = threadIdx.x % kWarp, half = p.dim / 2;
+  float other[kMine];
+#pragma unroll
+  for (int j = 0; j < kMine; ++j) {  // the channel's partner: this lane's, if the chunk is all
+    const int c = channel + j * kWarp + lane;
+    other[j] = x[(j + kMine / 2) % kMine];
+    if (d != p.dim && c - channel < d) {
+      other[j] = number_of(row[c < half ? c + half : c - half], p.bf16);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kMine; ++j) {
+    const int c = channel + j * kWarp + lane;
+    const float2 angle = turn_at(p.turns[c % half], position);
+    x[j] = fmaf(x[j], angle.x, (c < half ? other[j] : -other[j]) * angle.y);
+  }
+}
+
 /// Rows of a block as f16 in shared memory, each times a power of two that brings bf16 numbers into
 /// f16's range; inverse[32] takes it back. Exact but for numbers 2^-24 of the largest; of turned
 /// rows the rest is kept apart.
-template <int d, int kWide>
+template <int d, int kWide, int kWarps>
 __device__ inline void stage_rows(const CodeSpace<d, kWide>& space, const CodeParams& p,
-                                  size_t first, int channel, int block) {
-  constexpr int kMine = (d + kWarp - 1) / kWarp;
+                                  const RowsAhead<d, kWarps>& rows, const uint16_t* block,
+                                  int channel, int64_t position) {
+  using Ahead = RowsAhead<d, kWarps>;
   const int lane = threadIdx.x % kWarp;
-  for (int row = threadIdx.x / kWarp; row < kRows; row += blockDim.x / kWarp) {
-    const size_t at = first + row * p.row_stride;
-    const int64_t position = p.position + block * kRows + row;
-    float x[kMine], most = 0;
 #pragma unroll
-    for (int i = 0; i < kMine; ++i) {
-      const int c = i * kWarp + lane;
-      x[i] = c >= d   ? 0
-             : p.bf16 ? turned_back(static_cast<const __nv_bfloat16*>(p.x) + at, channel + c, p.dim,
-                                    p.turns, position)
-                      : turned_back(static_cast<const __half*>(p.x) + at, channel + c, p.dim,
-                                    p.turns, position);
-      most = fmaxf(most, fabsf(x[i]));
-    }
+  for (int i = 0; i < Ahead::kPer; ++i) {
+    const int row = threadIdx.x / kWarp + i * kWarps;
+    float x[Ahead::kMine], most = 0;
+#pragma unroll
+    for (int j = 0; j < Ahead::kMine; ++j) x[j] = number_of(rows.x[i][j], p.bf16);
+    if (p.turns) turn_back<d>(x, p, block + row * p.row_stride, channel, position + row);
+#pragma unroll
+    for (int j = 0; j < Ahead::kMine; ++j) most = fmaxf(most, fabsf(x[j]));
     most = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));
     // 2^(10 - exponent of the largest); 1 where there is nothing to scale.
     const int exponent = static_cast<int>(__float_as_uint(most) >> 23);
@@ -85,14 +130,14 @@ __device__ inline void stage_rows(const CodeSpace<d, kWide>& space, const CodePa
     const float scale = __uint_as_float(static_cast<uint32_t>(raise) << 23);
     if (lane == 0) space.inverse()[row] = __uint_as_float(static_cast<uint32_t>(254 - raise) << 23);
 #pragma unroll
-    for (int i = 0; i < kMine; ++i) {
-      const int c = i * kWarp + lane;
+    for (int j = 0; j < Ahead::kMine; ++j) {
+      const int c = j * kWarp + lane;
       if (c >= d) continue;
-      const __half near = __float2half_rn(x[i] * scale);
+      const __half near = __float2half_rn(x[j] * scale);
       space.rows(0)[row * space.kRowStride + c] = near;
       if (p.turns) {
         space.rows(1)[row * space.kRowStride + c] =
-            __float2half_rn(fmaf(x[i], scale, -__half2float(near)));
+            __float2half_rn(fmaf(x[j], scale, -__half2float(near)));
       }
     }
   }
@@ -125,7 +170,8 @@ struct CodeKernel {
 template <int d, int kWide, bool kOrthogonal>
 __global__ void __launch_bounds__(CodeKernel<d, kWide, kOrthogonal>::kWarps* kWarp, 1)
     code_kernel(const __grid_constant__ CodeParams p) {
-  constexpr int kTiles = kWide / (8 * CodeKernel<d, kWide, kOrthogonal>::kWarps);
+  constexpr int kWarps = CodeKernel<d, kWide, kOrthogonal>::kWarps;
+  constexpr int kTiles = kWide / (8 * kWarps);
   constexpr int kSteps = d / 16, kMine = kWide / kWarp;
   extern __shared__ __align__(16) char shared[];
   const CodeSpace<d, kWide> space{shared};
@@ -144,9 +190,15 @@ __global__ void __launch_bounds__(CodeKernel<d, kWide, kOrthogonal>::kWarps* kWa
       b[t][s][1] = atom < p.count ? row[8 * s + c + 4] : 0;
     }
   }
+  const uint16_t* of_head = p.x + head * p.head_stride;
+  const auto block_at = [&](int block) {
+    return of_head + static_cast<size_t>(block) * kRows * p.row_stride;
+  };
+  RowsAhead<d, kWarps> rows;
+  if (blockIdx.x < p.blocks) rows.ask(block_at(blockIdx.x) + chunk * d, p.row_stride);
   for (int block = blockIdx.x; block < p.blocks; block += gridDim.x) {
-    stage_rows(space, p, head * p.head_stride + static_cast<size_t>(block) * kRows * p.row_stride,
-               chunk * d, block);
+    stage_rows(space, p, rows, block_at(block), chunk * d,
+               p.position + static_cast<int64_t>(block) * kRows);
     __syncthreads();
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
@@ -166,6 +218,8 @@ __global__ void __launch_bounds__(CodeKernel<d, kWide, kOrthogonal>::kWarps* kWa
       }
     }
     __syncthreads();
+    const int next = block + gridDim.x;
+    if (next < p.blocks) rows.ask(block_at(next) + chunk * d, p.row_stride);
     uint32_t* codes =
         p.codes + (head * p.block_stride + block) * kRows * static_cast<size_t>(p.pairs);
     for (int row = warp; row < kRows && warp < p.followers; row += p.followers) {
@@ -225,7 +279,7 @@ void code(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeB
   if (batch.rows == 0) return;
   const int chunks = coding.chunks(keys);
   CodeParams p{};
-  p.x = job.x;
+  p.x = static_cast<const uint16_t*>(job.x);
   p.bf16 = batch.dtype == DType::kBF16;
   p.head_stride = job.head_stride;
   p.row_stride = row_stride;

@@ -275,8 +275,7 @@ std::shared_ptr<const DeviceCodec> make_csr_on_gpu(const Parameters& p) {
   }
   if (format.pairs > 32) refuse_on_gpu(fmt::format("csr(s={})", format.pairs), "s is at most 32");
   if (p.given("dict")) {
-    plan->offline =
-        std::make_shared<const DictionaryFile>(DictionaryFile::open(p.text("dict")));
+    plan->offline = std::make_shared<const DictionaryFile>(DictionaryFile::open(p.text("dict")));
   }
   if (format.online > 512) {
     refuse_on_gpu(fmt::format("csr(online={})", format.online),

@@ -9,7 +9,6 @@ namespace pith::cuda {
 // As on the CPU: an atom that adds less (squared) to the span of those chosen adds rounding.
 inline constexpr float kDependent = 1e-5f;
 
-
 /// The largest |x| over the warp's N numbers.
 template <int kMine>
 struct Largest {
