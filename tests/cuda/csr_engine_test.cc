@@ -94,7 +94,7 @@ TEST(CudaPolicies, CsrReadsTheDictionariesOfTheCpu) {
     const testing_files::TemporaryFolder folder;
     for (const bool shared : {true, false}) {
       const std::string file = write_random_dictionary(folder, model->config(), shared).string();
-      for (const std::string& rest : {"online=0", "online=64", "online=0,s=6,solver=omp"}) {
+      for (const char* rest : {"online=0", "online=64", "online=0,s=6,solver=omp"}) {
         const std::string policy = "exact+csr(dict=" + file + "," + rest + "),window=32";
         const auto ids = random_ids(32 + 160 + 15, model->config().vocab, 15);
         EXPECT_LT(difference(model, policy, ids, 32 + 160, 512), 3e-2) << policy;
