@@ -101,7 +101,7 @@ TEST_F(Cli, AConversationGoesOnOnTheSameCache) {
 TEST_F(Cli, CtrlCKeepsThePartialAnswerAndItsStatistics) {
   const pid_t pid = start({"run", "-m", kModel, "-p", "The ship", "-n", "1000000", "-c", "2000000",
                            "--ignore-eos", "--kv-policy", "local(window=64)"});
-  for (int i = 0; i < 200 && fs::file_size(folder_ / "out") < 100; ++i)
+  for (int i = 0; i < 1200 && fs::file_size(folder_ / "out") < 100; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   kill(pid, SIGINT);
   const Result r = finish(pid);
