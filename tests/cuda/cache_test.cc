@@ -214,7 +214,9 @@ TEST(CudaCache, SmallOnesHoldTheSame) {
         "keydiff(budget=11,interval=4),window=2", "knorm(budget=1,interval=1)",
         "snapkv(budget=13,interval=5),window=7", "tova(budget=6,interval=3)",
         "h2o(budget=5,interval=9,decay=0.5),window=0", "buzz(s=3,T=3),window=4",
-        "balancekv(b=8),window=3", "balancekv(b=64)+int8,window=3"}) {
+        "balancekv(b=8),window=3", "balancekv(b=64)+int8,window=3",
+        "keydiff(budget=11,interval=4)+int4,window=2", "snapkv(budget=40,interval=5)+int8,window=7",
+        "h2o(budget=33,interval=9)+int4,window=0", "buzz(s=3,T=3)+int4,window=4"}) {
     SCOPED_TRACE(policy);
     Pair pair(policy, 64, DType::kF16);
     for (const size_t tokens : {3, 2, 70, 5}) pair.run_chunk(tokens);
@@ -264,6 +266,77 @@ TEST(CudaCache, SettledRowsAreCoded) {
     EXPECT_EQ(pair.cpu_ledger().rows_kept, pair.gpu_ledger().rows_kept);
     EXPECT_LT(pair.gpu_ledger().payload, pair.cpu_ledger().payload);
     EXPECT_LE(pair.gpu_ledger().total_bytes(), pair.counted());
+  }
+}
+
+/// Bytes by which the GPU's payload may be above the CPU's: up to 31 rows of each head are exact.
+uint64_t late_bytes(int dim) { return uint64_t{31} * kLayers * kKvHeads * 4 * dim; }
+
+// Rows that are judged again in codes. Sizes are such that both devices hold the same codes at each
+// step: multiples of 32.
+TEST(CudaCache, CodedRowsAreJudgedAgain) {
+  PITH_NEEDS_GPU();
+  for (const char* text :
+       {"snapkv(budget=96,interval=64)", "pyramidkv(budget=96,interval=64,beta=1)",
+        "h2o(budget=96,interval=32,decay=0.5)", "tova(budget=96,interval=32)",
+        "keydiff(budget=128,interval=64)", "knorm(budget=96,interval=32)"}) {
+    for (const char* codec : {"int8", "int4"}) {
+      for (const int dim : {64, 128}) {
+        const DType dtype = dim == 64 ? DType::kBF16 : DType::kF16;
+        const std::string policy =
+            std::string(text) + "+" + codec + ",sink=0,window=64,dtype=" + to_string(dtype);
+        SCOPED_TRACE(policy);
+        Pair pair(policy, dim, dtype);
+        for (const size_t tokens : {128, 96, 32, 192, 64}) pair.run_chunk(tokens);
+        pair.end_prefill();
+        for (const size_t tokens : {32, 128, 64}) pair.run_chunk(tokens);
+        EXPECT_GE(pair.same_rows(), 0.98);
+        EXPECT_GE(pair.compared(), 0.4);
+        EXPECT_LT(pair.worst(), dtype == DType::kBF16 ? 2e-2 : 4e-3);
+        const Ledger cpu = pair.cpu_ledger(), gpu = pair.gpu_ledger();
+        EXPECT_EQ(cpu.rows_kept, gpu.rows_kept);
+        EXPECT_EQ(cpu.payload, gpu.payload);
+        EXPECT_LE(gpu.total_bytes(), pair.counted());
+      }
+    }
+  }
+}
+
+// Any sizes, and token by token: up to 31 rows are still exact on the GPU.
+TEST(CudaCache, CodedRowsOfAnyNumber) {
+  PITH_NEEDS_GPU();
+  for (const char* text :
+       {"snapkv(budget=101,interval=50),window=30", "pyramidkv(budget=80,interval=30,beta=3)",
+        "h2o(budget=90,interval=31),sink=3,window=20", "tova(budget=75,interval=25)",
+        "keydiff(budget=77,interval=50),sink=2", "knorm(budget=97,interval=1),window=9",
+        "buzz(T=100),window=40", "uniform(budget=100,weights=false)"}) {
+    for (const char* codec : {"int8", "int4"}) {
+      for (const bool prompt : {true, false}) {
+        std::string policy(text);
+        policy.insert(std::min(policy.find(")") + 1, policy.size()), std::string("+") + codec);
+        SCOPED_TRACE(policy + (prompt ? "" : ", token by token"));
+        const bool fine = std::string(codec) == "int8";
+        Pair pair(policy, prompt ? 128 : 64, DType::kF16);
+        if (prompt) {
+          for (const size_t tokens : {130, 97, 2, 200, 64}) pair.run_chunk(tokens);
+          pair.end_prefill();
+        }
+        for (int t = 0; t < (prompt ? 40 : 240); ++t) pair.run_token();
+        pair.use_clone();
+        for (int t = 0; t < 60; ++t) pair.run_token();
+        EXPECT_GE(pair.same_rows(), fine ? 0.95 : 0.8);
+        if (pair.compared() > 0) {
+          EXPECT_LT(pair.worst(), fine ? 2e-2 : 0.2);
+        }
+        const Ledger cpu = pair.cpu_ledger(), gpu = pair.gpu_ledger();
+        if (!judged_late(policy)) {
+          EXPECT_EQ(cpu.rows_kept, gpu.rows_kept);
+          EXPECT_GE(gpu.payload, cpu.payload);
+          EXPECT_LE(gpu.payload, cpu.payload + late_bytes(prompt ? 128 : 64));
+        }
+        EXPECT_LE(gpu.total_bytes(), pair.counted());
+      }
+    }
   }
 }
 

@@ -128,6 +128,70 @@ TEST(CudaGrouped, CodesAreWithinHalfAScale) {
   }
 }
 
+std::vector<float> rows_of(const Decoded& from, int row, int count, int dim) {
+  const auto first = from.x.begin() + static_cast<ptrdiff_t>(row) * dim;
+  return {first, first + static_cast<ptrdiff_t>(count) * dim};
+}
+
+// Rows are moved as they are: nothing is rounded again.
+TEST(CudaGrouped, RowsMoveBetweenBlocks) {
+  PITH_NEEDS_GPU();
+  MemoryCounter counter;
+  const int heads = 2, rows = 160, kept_rows = 75, padded = 96;
+  for (const Kind& kind : kKinds) {
+    if (kind.minima) continue;
+    for (const int dim : {64, 128}) {
+      const auto size = static_cast<size_t>(heads) * rows * dim;
+      const auto k = to_device(counter, normals(size, DType::kF16, 31));
+      const auto v = to_device(counter, normals(size, DType::kF16, 32));
+      const auto keys = code(kind, true, DType::kF16, k, heads, rows, dim, counter);
+      const auto values = code(kind, false, DType::kF16, v, heads, rows, dim, counter);
+      const GroupedBytes bytes = grouped_bytes(kind.codec, dim);
+      const auto empty = [&](size_t block_bytes, auto number) {
+        const size_t count = heads * padded / 32 * block_bytes / sizeof(number);
+        return to_device(counter, std::vector<decltype(number)>(count, decltype(number)(0x5a5a)));
+      };
+      const Coded to_keys{empty(bytes.key_codes, uint32_t{}), empty(bytes.key_side, uint16_t{})};
+      const Coded to_values{empty(bytes.value_codes, uint32_t{}),
+                            empty(bytes.value_side, uint16_t{})};
+      std::vector<int32_t> kept;
+      for (int h = 0; h < heads; ++h) {
+        for (int i = 0; i < kept_rows; ++i) kept.push_back(2 * i + (i + h) % 2);
+      }
+      const auto kept_device = to_device(counter, kept);
+      MoveCodesCall call;
+      call.from = {keys.codes.data(), keys.side.data(), values.codes.data(), values.side.data(),
+                   rows / 32};
+      call.to = {to_keys.codes.data(), to_keys.side.data(), to_values.codes.data(),
+                 to_values.side.data(), padded / 32};
+      call.kept = kept_device.data();
+      call.kept_stride = kept_rows;
+      call.heads = heads;
+      call.head_dim = dim;
+      call.count = kept_rows;
+      move_coded_rows(kind.bits, call, nullptr);
+      // Rows 0, ..., 9 of all blocks behind them, within a block.
+      call.kept = nullptr;
+      call.first = kept_rows;
+      call.count = 10;
+      move_coded_rows(kind.bits, call, nullptr);
+      for (const bool side : {true, false}) {
+        const auto from = decode(kind, side, side ? keys : values, heads, rows, dim);
+        const auto to = decode(kind, side, side ? to_keys : to_values, heads, padded, dim);
+        for (int h = 0; h < heads; ++h) {
+          for (int i = 0; i < padded; ++i) {
+            const int row = i < kept_rows ? kept[h * kept_rows + i] : i - kept_rows;
+            const auto want = i < kept_rows + 10 ? rows_of(from, h * rows + row, 1, dim)
+                                                 : std::vector<float>(dim, 0);
+            ASSERT_EQ(rows_of(to, h * padded + i, 1, dim), want)
+                << kind.bits << " bits, dim " << dim << ", head " << h << ", row " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(CudaGrouped, AttentionReadsCodesBetweenDenseRows) {
   PITH_NEEDS_GPU();
   MemoryCounter counter;

@@ -215,6 +215,10 @@ TEST(CudaPlans, AreTheCpusSchedules) {
     EXPECT_EQ(p.schedule.block, c.block) << c.policy;
     EXPECT_FALSE(p.selector.body || p.selector.scores) << c.policy;
   }
+  const LayerPlan judged = plan("snapkv(budget=64)+int4,window=30");
+  EXPECT_EQ(judged.codec->name(), "int4");
+  EXPECT_TRUE(judged.selector.scores);
+  EXPECT_EQ(judged.schedule.block, 1u);
 }
 
 // Needs no GPU.
@@ -282,7 +286,8 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused({2, 4, 2, 64, {}, 100000}, "express(s=32768)", "s is at most 16384");
   refused(shape, "express(s=64)+int8", "express over int8");
   refused(shape, "snapkv(budget=64)+kivi", "snapkv over kivi2");
-  refused(shape, "balancekv(rate=1)+int8", "balancekv over int8");
+  refused(shape, "knorm(budget=64)+qjl", "knorm over qjl");
+  refused(shape, "uniform(budget=64)+int8", "weights=false");
   refused(shape, "exact+k:kivi+v:int8", "different codecs");
   refused(shape, "exact+kivi(hadamard=true)", "hadamard");
   refused(shape, "exact+int8(center=64)", "center");

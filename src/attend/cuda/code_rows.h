@@ -65,4 +65,19 @@ struct UnpackRowsCall {
   int64_t position = 0;       ///< of the first row, for codecs that turn keys
 };
 
+/// The coded rows of all KV heads.
+struct CodeBlocks {
+  void *key_codes = nullptr, *key_side = nullptr;      // [heads, stride] blocks
+  void *value_codes = nullptr, *value_side = nullptr;  // [heads, stride] blocks
+  size_t stride = 0;                                   ///< blocks between heads
+};
+/// Row first + i of `to` becomes row kept[i] of `from`, which lies apart; i itself if `kept` is
+/// null. Rows before `first` stay, and rows behind are zeros up to the end of their block.
+struct MoveCodesCall {
+  CodeBlocks from, to;
+  const int32_t* kept = nullptr;  // [heads, kept_stride]
+  size_t kept_stride = 0;
+  int heads = 0, head_dim = 0;
+  int first = 0, count = 0;
+};
 }  // namespace pith::cuda

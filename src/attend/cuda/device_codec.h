@@ -9,6 +9,7 @@
 
 #include "attend/cuda/code_rows.h"
 #include "attend/cuda/decode.h"
+#include "attend/cuda/mass.h"
 #include "kernels/cuda/layer.h"
 
 namespace pith::cuda {
@@ -55,6 +56,13 @@ class DeviceCodec {
                     std::span<const CodeJob> values, cudaStream_t stream) const = 0;
   virtual void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const = 0;
   virtual void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const = 0;
+  /// Rows share nothing with their neighbours, so that they can be moved between blocks as they
+  /// are, and a block may hold fewer than 32. Codecs that say so have the two functions below.
+  virtual bool codes_rows_alone() const { return false; }
+  virtual void move_rows(const MoveCodesCall& /*call*/, cudaStream_t) const {}
+  /// As cuda::add_token_mass, for dense rows and coded ones.
+  virtual void add_token_mass(const TokenMass& /*call*/, const MassTarget* /*target*/,
+                              cudaStream_t) const {}
   /// Decode attention over dense spans and spans of this codec's blocks.
   virtual void attend(const DecodeCall& call, const DecodeScratch& scratch,
                       cudaStream_t stream) const = 0;

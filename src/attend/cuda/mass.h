@@ -14,14 +14,18 @@
 
 namespace pith::cuda {
 
-/// Rows of all KV heads and their mass.
+/// Rows of all KV heads and their mass. Coded rows stand between dense ones: in `mass` the order is
+/// dense rows 0, ..., coded_from - 1, then the coded ones, then dense row coded_from and so on.
 struct MassTarget {
   const void* keys = nullptr;  // [G, head_stride / D, D]
   float* mass = nullptr;       // [G, stride]
   size_t head_stride = 0;      ///< numbers
   size_t stride = 0;
   int32_t rows = 0;
-  int32_t known = 0;  ///< rows that have mass already; the others start from 0
+  int32_t known = 0;  ///< rows, coded ones too, that have mass already; the others start from 0
+  const void *codes = nullptr, *code_side = nullptr;  // [G, block_stride] blocks of coded keys
+  size_t block_stride = 0;
+  int32_t coded_from = 0, coded = 0;
 };
 
 struct MassShape {
@@ -35,7 +39,8 @@ struct TokenMass {
   const void* q = nullptr;         // [H, D]
   const float* log_sum = nullptr;  // [H] natural logarithm of the denominators
 };
-/// `target` [1] is read on the device, so that a graph stays valid.
+/// `target` [1] is read on the device, so that a graph stays valid. Coded rows are left out: their
+/// codec sees to them (DeviceCodec::add_token_mass).
 void add_token_mass(const TokenMass& call, const MassTarget* target, cudaStream_t stream);
 
 /// The last `queries` of T queries; query t sees the first before + t + 1 rows.
@@ -46,6 +51,7 @@ struct ChunkMass {
   int tokens = 0, queries = 0;     // T
   int before = 0;
 };
+/// Dense rows alone.
 void add_chunk_mass(const ChunkMass& call, const MassTarget& target, cudaStream_t stream);
 
 }  // namespace pith::cuda

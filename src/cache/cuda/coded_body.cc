@@ -36,8 +36,11 @@ RowTarget CodedBody::waiting_at(size_t row) const {
 
 void CodedBody::announce(size_t rows) {
   rows_ += rows;
-  if (waits()) return;
-  const size_t needed = rows_ / 32, most = (site_.context + 31) / 32;
+  if (!waits()) reserve();
+}
+
+void CodedBody::reserve() {
+  const size_t needed = (rows_ + 31) / 32, most = (site_.context + 31) / 32;
   if (needed > capacity_) {
     size_t capacity = std::max({needed, capacity_ + capacity_ / 8, size_t{4}});
     if (needed <= most) capacity = std::min(capacity, most);
@@ -89,6 +92,45 @@ CodeJob CodedBody::job(const RowTarget& from, Part codes, size_t first) const {
           at(codes == kKeyCodes ? kKeySide : kValueSide, 0, first),
           capacity_,
           site_.position + static_cast<int64_t>(32 * first)};
+}
+
+// Codes of other rows in the last block are not touched: rows that begin within a block, or leave
+// one unfinished, are coded apart and moved there.
+void CodedBody::append(const RowTarget& from, size_t rows) {
+  const size_t first = rows_;
+  announce(rows);
+  if (first % 32 == 0 && rows % 32 == 0) return code(from, first / 32, rows / 32);
+  CodedBody apart(codec_, site_);
+  apart.announce(rows);
+  apart.code(from, 0, apart.blocks_);
+  MoveCodesCall call{apart.blocks_at(0), blocks_at(0)};
+  call.heads = static_cast<int>(site_.heads);
+  call.head_dim = static_cast<int>(site_.dim);
+  call.first = static_cast<int>(first);
+  call.count = static_cast<int>(rows);
+  codec_->move_rows(call, site_.stream);
+}
+
+void CodedBody::keep(const int32_t* kept, size_t stride, size_t count) {
+  CodedBody fresh(codec_, site_);
+  fresh.move_to(capacity_, fresh);  // it grows to where it was
+  fresh.announce(count);
+  MoveCodesCall call{blocks_at(0), fresh.blocks_at(0), kept, stride};
+  call.heads = static_cast<int>(site_.heads);
+  call.head_dim = static_cast<int>(site_.dim);
+  call.count = static_cast<int>(count);
+  codec_->move_rows(call, site_.stream);
+  buffers_.swap(fresh.buffers_);
+  blocks_ = fresh.blocks_;
+  capacity_ = fresh.capacity_;
+  rows_ = count;
+}
+
+void CodedBody::add_keys(MassTarget& target) const {
+  target.codes = buffers_[kKeyCodes].data();
+  target.code_side = buffers_[kKeySide].data();
+  target.block_stride = capacity_;
+  target.coded = static_cast<int32_t>(rows_);
 }
 
 void CodedBody::code(const RowTarget& from, size_t first, size_t blocks) const {
@@ -177,7 +219,7 @@ void CodedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>&
   for (size_t first = 0; first < rows(); first += kPieceRows) {
     const size_t count = std::min(kPieceRows, rows() - first);
     const RowTarget to = piece();
-    unpack(to, first / 32, count / 32);
+    unpack(to, first / 32, (count + 31) / 32);
     call.span = {to.k, to.v, to.head_stride, static_cast<int64_t>(count), -1, log_weight};
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
@@ -192,8 +234,9 @@ void CodedBody::add_rows(pith::HeadRows& out, size_t, int64_t first_position) co
 }
 
 void CodedBody::add_to(Ledger& ledger) const {
+  const size_t rows_of_blocks = waits() ? 0 : rows();
   for (size_t part = 0; part < kParts; ++part) {
-    const size_t held = site_.heads * blocks_ * bytes_[part];
+    const size_t held = site_.heads * rows_of_blocks * bytes_[part] / 32;
     (part % 2 == 0 ? ledger.payload : ledger.metadata) += held;
     ledger.slack += buffers_[part].size() - held;
   }

@@ -20,6 +20,18 @@ class CodedBody final : public DeviceBody {
   /// Whole blocks.
   void announce(size_t rows) override;
   void take(std::span<const BodyMove> moves) const override;
+
+  // Of codecs that code rows alone:
+  /// Codes rows from.row, ... behind those held; up to 31 more are read, and may be anything.
+  void append(const RowTarget& from, size_t rows);
+  /// Rows kept [G, stride] stay, of each head `count`, in that order.
+  void keep(const int32_t* kept, size_t stride, size_t count);
+  /// Keys and where they are in memory, for their mass.
+  void add_keys(MassTarget& target) const;
+
+  /// Rows of `blocks` blocks to `to`.
+  void unpack(const RowTarget& to, size_t first, size_t blocks) const;
+  const DeviceCodec& codec() const { return *codec_; }
   DeviceSpan span(size_t head) const override;
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
     codec_->attend(call, scratch, site_.stream);
@@ -41,7 +53,12 @@ class CodedBody final : public DeviceBody {
   void code(const RowTarget& from, size_t first, size_t blocks) const;
   /// Takes rows into a body that waited: see learns_from.
   void take_early(const BodyMove& move);
-  void unpack(const RowTarget& to, size_t first, size_t blocks) const;
+  /// Room for the blocks of rows_.
+  void reserve();
+  CodeBlocks blocks_at(size_t block) const {
+    return {at(kKeyCodes, 0, block), at(kKeySide, 0, block), at(kValueCodes, 0, block),
+            at(kValueSide, 0, block), capacity_};
+  }
   void move_to(size_t capacity, const CodedBody& from);
 
   std::shared_ptr<const DeviceCodec> codec_;

@@ -121,6 +121,24 @@ SidePlan plan_side(const std::optional<PolicyPart>& part, const PolicyRule& rule
   return plan;
 }
 
+/// Throws kUnsupported if the codec cannot store what the rule keeps; `rule`: null for none.
+void check_codes(const std::string& selector, const DeviceCodec& codec, const ScoreRule* rule) {
+  const std::string what = fmt::format("{} over {}", selector, codec.name());
+  if (codec.turns_keys()) {
+    refuse_on_gpu(what, "keys under selectors are coded there as they are attended to: rope=post");
+  }
+  if (rule && rule->settles()) return;
+  if (!rule) refuse_on_gpu(what, "the rows it keeps are exact there");
+  if (!codec.codes_rows_alone()) {
+    refuse_on_gpu(what,
+                  "rows that are judged again are there in int8 or int4, whose rows share no "
+                  "scales; balancekv's oldest rows in any codec");
+  }
+  if (rule->parts() > 0) {
+    refuse_on_gpu(what + " with weights", "rows in codes have weight 1 there: weights=false");
+  }
+}
+
 }  // namespace
 
 LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const PlanSite& site) {
@@ -170,15 +188,7 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
   } else if (selector.make_on_gpu) {
     plan.selector = selector.make_on_gpu({parameters, placed.budget, placed.site});
     plan.codec = keys.codec;
-    const bool settles = plan.selector.scores && plan.selector.scores->settles();
-    if (keys.codec && keys.codec->turns_keys()) {
-      refuse_on_gpu(fmt::format("{} over {}", selector.info.name, keys.codec->name()),
-                    "keys under selectors are coded there as they are attended to: rope=post");
-    }
-    if (keys.codec && !settles) {
-      refuse_on_gpu(fmt::format("{} over {}", selector.info.name, keys.codec->name()),
-                    "codes store rows that are never judged again there: balancekv's");
-    }
+    if (keys.codec) check_codes(selector.info.name, *keys.codec, plan.selector.scores.get());
   }
   return plan;
 }
@@ -186,6 +196,7 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
 ChunkSpace::ChunkSpace(const LayerSite& site)
     : site_(site),
       piece_(*site.memory, MemoryKind::kScratch),
+      unpacked_(*site.memory, MemoryKind::kScratch),
       out_(*site.memory, MemoryKind::kScratch),
       log_sum_(*site.memory, MemoryKind::kScratch),
       keys_(*site.memory, MemoryKind::kScratch),
@@ -215,6 +226,13 @@ RowTarget ChunkSpace::piece() {
   const size_t bytes = 4 * site_.heads * kPieceRows * site_.dim;
   if (piece_.size() < bytes) piece_.allocate(bytes, site_.stream);
   return target_of(piece_, site_);
+}
+
+RowTarget ChunkSpace::unpacked(size_t rows) {
+  const size_t blocks = (rows + kBlockRows - 1) / kBlockRows;
+  const size_t bytes = 4 * site_.heads * blocks * kBlockRows * site_.dim;
+  if (unpacked_.size() < bytes) unpacked_.allocate(bytes, site_.stream);
+  return target_of(unpacked_, site_);
 }
 
 void ChunkSpace::lend_partials(CausalCall& call) {

@@ -63,6 +63,8 @@ class ChunkSpace {
   RowTarget piece();
   /// Sets `out` and `log_sum` of a call.
   void lend_partials(CausalCall& call);
+  /// Room for `rows` rows of all KV heads, whole blocks of them, that are judged.
+  RowTarget unpacked(size_t rows);
   /// Room for a selection among `rows` rows of all KV heads.
   SelectSpace select(size_t rows);
 
@@ -72,7 +74,8 @@ class ChunkSpace {
   LayerSite site_;
   std::vector<DeviceBuffer> staging_;  // each [2, G, rows, D]
   size_t at_ = 0;
-  DeviceBuffer piece_;  // [2, G, rows, D]
+  DeviceBuffer piece_;     // [2, G, rows, D]
+  DeviceBuffer unpacked_;  // [2, G, rows, D]
   DeviceArray<float> out_, log_sum_;
   DeviceArray<uint32_t> keys_;  // [G, rows]
   DeviceArray<int32_t> kept_;   // [G, rows]

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cache/cuda/coded_body.h"
+#include "kernels/cuda/grouped_layout.h"
 
 namespace pith::cuda {
 
@@ -22,7 +22,7 @@ SelectedRows::SelectedRows(const SelectedRows& o)
     : plan_(o.plan_),
       site_(o.site_),
       rule_(o.rule_),
-      coded_(o.coded_ ? o.coded_->clone() : nullptr),
+      coded_(o.coded_ ? std::make_unique<CodedBody>(*o.coded_) : nullptr),
       rows_(o.rows_),
       positions_(*o.site_.memory, MemoryKind::kMetadata),
       mass_(*o.site_.memory, MemoryKind::kMetadata),
@@ -44,14 +44,16 @@ void SelectedRows::make_side(size_t stride, const SelectedRows& from) {
     to = std::move(fresh);
   };
   grow(positions_, from.positions_, from.counts_.coded + from.counts_.judged);
-  if (rule_->wants_mass()) grow(mass_, from.mass_, from.rows_.rows());
+  if (rule_->wants_mass()) grow(mass_, from.mass_, from.rows_.rows() + from.packed());
   stride_ = stride;
 }
 
 void SelectedRows::reserve(size_t rows) {
-  rows_.reserve_more(rows);
-  const size_t needed = counts_.coded + rows_.capacity();
-  if (stride_ < needed) make_side(needed, *this);
+  // Coders read whole blocks, of which the last may end behind the rows.
+  rows_.reserve_more(rows + (packs() ? kBlockRows - 1 : 0));
+  const size_t needed = counts_.coded + packed() + rows_.rows() + rows;
+  if (stride_ < needed)
+    make_side(std::max(needed, counts_.coded + packed() + rows_.capacity()), *this);
 }
 
 std::vector<WeightedPart> SelectedRows::parts(size_t tokens) const {
@@ -68,12 +70,17 @@ std::vector<WeightedPart> SelectedRows::parts(size_t tokens) const {
 
 MassTarget SelectedRows::mass_target(size_t rows, bool fresh) const {
   if (!rule_->wants_mass()) return {};
-  return {rows_.keys(),
-          mass_.data(),
-          rows_.head_stride(),
-          stride_,
-          static_cast<int32_t>(rows),
-          fresh ? 0 : static_cast<int32_t>(rows_.rows())};
+  MassTarget target;
+  target.keys = rows_.keys();
+  target.mass = mass_.data();
+  target.head_stride = rows_.head_stride();
+  target.stride = stride_;
+  target.rows = static_cast<int32_t>(rows);
+  target.known = fresh ? 0 : static_cast<int32_t>(rows_.rows() + packed());
+  if (packed() == 0) return target;
+  coded_->add_keys(target);
+  target.coded_from = static_cast<int32_t>(plan_.schedule.sink);
+  return target;
 }
 
 RowTarget SelectedRows::begin_token(const TokenSlots& slots) {
@@ -111,10 +118,14 @@ void SelectedRows::attend_token(const TokenStep& step) const {
   }
   if (!rule_->wants_mass()) return;
   const DecodeShape& shape = step.call.shape;
-  add_token_mass({{shape.query_heads, shape.kv_heads, shape.head_dim, step.call.dtype},
-                  step.call.q,
-                  step.call.log_sum},
-                 step.mass, site_.stream);
+  const TokenMass mass{{shape.query_heads, shape.kv_heads, shape.head_dim, step.call.dtype},
+                       step.call.q,
+                       step.call.log_sum};
+  if (packs()) {
+    coded_->codec().add_token_mass(mass, step.mass, site_.stream);
+  } else {
+    add_token_mass(mass, step.mass, site_.stream);
+  }
 }
 
 void SelectedRows::end_token(ChunkSpace& space, std::vector<BodyMove>&) {
@@ -136,12 +147,12 @@ void SelectedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   const auto counts_once = [](const WeightedPart& part) {
     return part.rows == 0 || part.log_weight == 0;
   };
-  if (counts_.coded == 0 && std::ranges::all_of(parts, counts_once)) parts = {{all, 0}};
+  if (coded_rows() == 0 && std::ranges::all_of(parts, counts_once)) parts = {{all, 0}};
   if (rule_->wants_mass() || parts.size() > 1) space.lend_partials(call);
   size_t first = 0;
   for (const WeightedPart& part : parts) {
     call.last = false;
-    if (counts_.coded > 0 && &part == &parts[1]) {
+    if (coded_rows() > 0 && &part == &parts[1]) {
       call.span.log_weight = rule_->settled_log_weight();
       coded_->attend_chunk(call, [&] { return space.piece(); });
     }
@@ -160,7 +171,11 @@ void SelectedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
     }
     first += part.rows;
   }
-  if (!rule_->wants_mass()) return;
+  if (rule_->wants_mass()) add_mass(call, space);
+}
+
+void SelectedRows::add_mass(const CausalCall& call, ChunkSpace& space) const {
+  const auto tokens = static_cast<size_t>(call.tokens);
   const MassRequest request = rule_->mass(tokens, counts_);
   ChunkMass of;
   of.shape = {call.query_heads, call.kv_heads, call.head_dim, call.dtype};
@@ -169,7 +184,22 @@ void SelectedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   of.tokens = call.tokens;
   of.queries = static_cast<int>(std::min(request.queries, tokens));
   of.before = static_cast<int>(rows_.rows());
-  add_chunk_mass(of, mass_target(all, request.fresh), site_.stream);
+  const MassTarget target = mass_target(rows_.rows() + tokens, request.fresh);
+  add_chunk_mass(of, target, site_.stream);
+  for (size_t first = 0; first < packed(); first += ChunkSpace::kPieceRows) {
+    const size_t count = std::min(ChunkSpace::kPieceRows, packed() - first);
+    const RowTarget keys = space.piece();
+    coded_->unpack(keys, first / kBlockRows, (count + kBlockRows - 1) / kBlockRows);
+    MassTarget piece;
+    piece.keys = keys.k;
+    piece.mass = target.mass + target.coded_from + first;
+    piece.head_stride = keys.head_stride;
+    piece.stride = stride_;
+    piece.rows = static_cast<int32_t>(count);
+    piece.known = request.fresh ? 0 : piece.rows;
+    of.before = piece.rows;  // all queries see all of them
+    add_chunk_mass(of, piece, site_.stream);
+  }
 }
 
 void SelectedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>&) {
@@ -180,7 +210,7 @@ void SelectedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyM
 void SelectedRows::end_prefill(ChunkSpace& space) {
   judge(Moment::kPromptEnd, space);
   rows_.shrink();
-  const size_t needed = counts_.coded + rows_.capacity();
+  const size_t needed = counts_.coded + packed() + rows_.capacity();
   if (stride_ > needed) make_side(needed, *this);
 }
 
@@ -194,7 +224,12 @@ void SelectedRows::take(size_t tokens, ChunkSpace& space) {
     judge(Moment::kRow, space);
   }
   judge(tokens > 1 ? Moment::kChunkEnd : Moment::kTokenEnd, space);
-  if (coded_) code_settled(space);
+  if (packs()) {
+    const size_t whole = counts_.held / kBlockRows * kBlockRows;
+    if (whole > packed()) pack(whole - packed());
+  } else if (coded_) {
+    code_settled(space);
+  }
 }
 
 void SelectedRows::judge(Moment moment, ChunkSpace& space) {
@@ -206,7 +241,8 @@ void SelectedRows::judge(Moment moment, ChunkSpace& space) {
 }
 
 KeepCall SelectedRows::keep_call(size_t first, size_t count) const {
-  const size_t row = std::min(tokens_, plan_.schedule.sink) + first;
+  const size_t sink = std::min(tokens_, plan_.schedule.sink);
+  const size_t row = sink + first - std::min(first, packed());  // in the dense run
   const size_t known = std::min(counts_.judged - std::min(counts_.judged, first), count);
   KeepCall call;
   JudgedRows& rows = call.rows;
@@ -218,24 +254,37 @@ KeepCall SelectedRows::keep_call(size_t first, size_t count) const {
   rows.head_stride = rows_.head_stride();
   rows.positions = positions_.data() + counts_.coded + first;
   rows.known = static_cast<int>(known);
-  rows.first_position = static_cast<int64_t>(tokens_ - (rows_.rows() - row - known));
-  rows.mass = rule_->wants_mass() ? mass_.data() + row : nullptr;
+  rows.first_position = static_cast<int64_t>(tokens_ - (unsettled() - first - known));
+  rows.mass = rule_->wants_mass() ? mass_.data() + sink + first : nullptr;
   rows.side_stride = stride_;
   rows.rows = static_cast<int>(count);
   rows.step = static_cast<int>(counts_.steps);
-  call.after = static_cast<int>(rows_.rows() - row - count);
+  call.after = static_cast<int>(unsettled() - first - count);
   return call;
 }
 
 void SelectedRows::select(const Judgement& judgement, ChunkSpace& space) {
   const size_t count = counts_.held - judgement.first;
+  if (packs()) pack(counts_.held - packed());
   KeepCall call = keep_call(judgement.first, count);
   call.keep = static_cast<int>(judgement.keep);
   call.mass_factor = rule_->mass_kept();
   const SelectSpace lent = space.select(count);
+  if (packs() && rule_->reads_rows()) {
+    const RowTarget unpacked = space.unpacked(count);
+    coded_->unpack(unpacked, 0, (count + kBlockRows - 1) / kBlockRows);
+    call.rows.k = unpacked.k;
+    call.rows.v = unpacked.v;
+    call.rows.head_stride = unpacked.head_stride;
+  }
   rule_->choose(lent, call.rows, call.keep, site_.stream);
-  keep_rows(lent, call, site_.stream);
-  rows_.drop(count - judgement.keep);
+  if (packs()) {
+    coded_->keep(lent.kept, lent.stride, judgement.keep);
+    move_sides(lent, call, site_.stream);
+  } else {
+    keep_rows(lent, call, site_.stream);
+    rows_.drop(count - judgement.keep);
+  }
   counts_.held = counts_.judged = judgement.first + judgement.keep;
   counts_.judged_at = counts_.seen;
 }
@@ -256,6 +305,17 @@ void SelectedRows::code_settled(ChunkSpace& space) {
   counts_.coded += count;
 }
 
+// What lies beside the rows is in the body's order, whether they are codes or not.
+void SelectedRows::pack(size_t count) {
+  if (count == 0) return;
+  const KeepCall call = keep_call(packed(), count);
+  RowTarget from = rows_.end();
+  from.row = static_cast<int64_t>(plan_.schedule.sink);
+  coded_->append(from, count);
+  move_rows({}, call, site_.stream);
+  rows_.drop(count);
+}
+
 void SelectedRows::add_rows(pith::HeadRows& out, size_t head) const {
   const size_t sink = std::min(tokens_, plan_.schedule.sink);
   const size_t judged = counts_.coded + counts_.judged;
@@ -268,13 +328,13 @@ void SelectedRows::add_rows(pith::HeadRows& out, size_t head) const {
     check(cudaStreamSynchronize(site_.stream), "rows held");
   }
   out.positions.insert(out.positions.end(), positions.begin(), positions.end());
-  for (size_t i = sink + counts_.judged; i < rows_.rows(); ++i) {
-    out.positions.push_back(static_cast<int64_t>(tokens_ - (rows_.rows() - i)));
+  for (size_t left = unsettled() - counts_.judged; left > 0; --left) {
+    out.positions.push_back(static_cast<int64_t>(tokens_ - left));
   }
   const std::vector<WeightedPart> parts = this->parts(tokens_);
   for (const WeightedPart& part : parts) {
     if (coded_ && &part == &parts[1]) {
-      out.log_weights.insert(out.log_weights.end(), counts_.coded, rule_->settled_log_weight());
+      out.log_weights.insert(out.log_weights.end(), coded_rows(), rule_->settled_log_weight());
     }
     out.log_weights.insert(out.log_weights.end(), part.rows, part.log_weight);
   }
@@ -282,8 +342,9 @@ void SelectedRows::add_rows(pith::HeadRows& out, size_t head) const {
 
 void SelectedRows::add_to(Ledger& ledger) const {
   const size_t held = rows_.held_bytes();
-  const size_t side = site_.heads * ((counts_.coded + counts_.judged) * sizeof(int32_t) +
-                                     (rule_->wants_mass() ? rows_.rows() * sizeof(float) : 0));
+  const size_t side =
+      site_.heads * ((counts_.coded + counts_.judged) * sizeof(int32_t) +
+                     (rule_->wants_mass() ? (rows_.rows() + packed()) * sizeof(float) : 0));
   ledger.payload += held;
   ledger.metadata += side;
   ledger.slack += rows_.allocated_bytes() - held + positions_.size() * sizeof(int32_t) +

@@ -3,7 +3,13 @@
 // and counts as the body's. When the body has outgrown its budget, the best rows move to its front
 // and all later ones follow. Attention sees one span, or three where rows that stayed have a
 // weight.
+//
+// Codes of rows that are never judged again take those rows away from the body. Codecs that code
+// rows alone take all of the body's rows instead, 32 at a time and all before a judgement: codes
+// then come before the body's dense rows, fewer than 32. A judgement sees the rows as the codes
+// give them back, and what stays moves as codes, so that no row is ever coded twice.
 
+#include "cache/cuda/coded_body.h"
 #include "cache/cuda/device_rows.h"
 #include "cache/cuda/layer_rows.h"
 
@@ -33,6 +39,14 @@ class SelectedRows final : public LayerRows {
   void add_to(Ledger& ledger) const override;
 
  private:
+  /// Whether rows that are judged are in codes; and how many of the body's are, the first.
+  bool packs() const { return coded_ && !rule_->settles(); }
+  size_t packed() const { return packs() ? coded_->rows() : 0; }
+  size_t coded_rows() const { return coded_ ? coded_->rows() : 0; }
+  /// Rows of body and window that are not settled.
+  size_t unsettled() const {
+    return packed() + rows_.rows() - std::min(tokens_, plan_.schedule.sink);
+  }
   /// Runs of dense rows of one weight, oldest first: the sink, then what lies behind the codes; the
   /// last holds the newest.
   std::vector<WeightedPart> parts(size_t tokens) const;
@@ -44,7 +58,11 @@ class SelectedRows final : public LayerRows {
   void select(const Judgement& judgement, ChunkSpace& space);
   /// Settled rows go into the codes, and later ones follow up.
   void code_settled(ChunkSpace& space);
-  /// Of the dense rows, `count` of the body's from `first` on.
+  /// Of the body's dense rows the first `count` go into the codes.
+  void pack(size_t count);
+  /// The mass of a chunk's last queries.
+  void add_mass(const CausalCall& call, ChunkSpace& space) const;
+  /// `count` of the body's rows from `first` on, none of which is packed unless all are.
   KeepCall keep_call(size_t first, size_t count) const;
   /// Where the step's mass goes: `rows` with the step's own.
   MassTarget mass_target(size_t rows, bool fresh) const;
@@ -52,7 +70,7 @@ class SelectedRows final : public LayerRows {
   LayerPlan plan_;
   LayerSite site_;
   std::shared_ptr<const ScoreRule> rule_;
-  std::unique_ptr<DeviceBody> coded_;  // null: all rows are dense
+  std::unique_ptr<CodedBody> coded_;  // null: all rows are dense
   DeviceRows rows_;
   DeviceArray<int32_t> positions_;  // [G, stride] of the body's first rows: `coded`, then `judged`
   DeviceArray<float> mass_;         // [G, stride] of all rows

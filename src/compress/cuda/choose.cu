@@ -162,12 +162,20 @@ void choose_rows(const SelectSpace& space, int heads, int rows, int keep, cudaSt
   check(cudaGetLastError(), "the choice of rows");
 }
 
-void keep_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream) {
+void move_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream) {
   const dim3 grid(call.rows.heads, 2 * (call.rows.dim / 8 / kSlice));
   move_rows_kernel<<<grid, kMoveThreads, 0, stream>>>(call, space.kept, space.stride);
   check(cudaGetLastError(), "moving rows of the cache");
+}
+
+void move_sides(const SelectSpace& space, const KeepCall& call, cudaStream_t stream) {
   move_side_kernel<<<call.rows.heads, kChooseThreads, 0, stream>>>(call, space.kept, space.stride);
   check(cudaGetLastError(), "moving rows of the cache");
+}
+
+void keep_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream) {
+  move_rows(space, call, stream);
+  move_sides(space, call, stream);
 }
 
 }  // namespace pith::cuda

@@ -58,7 +58,7 @@ struct BodyCounts {
   size_t steps = 0;                  ///< judgements at this moment so far
 };
 enum class Moment { kBeforeRow, kRow, kTokenEnd, kChunkEnd, kPromptEnd };
-/// Of the body's rows first, ..., held - 1 `keep` stay.
+/// Of the body's rows first, ..., held - 1 `keep` stay. `first` is 0 for rules without parts.
 struct Judgement {
   size_t first = 0, keep = 0;
 };
@@ -77,6 +77,8 @@ class ScoreRule {
   /// space.kept [G, keep] <- the numbers of the rows that stay, ascending.
   virtual void choose(const SelectSpace& space, const JudgedRows& rows, int keep,
                       cudaStream_t stream) const = 0;
+  /// Whether choose() looks at keys or values.
+  virtual bool reads_rows() const { return true; }
   /// Whether mass() ever asks for any, and what it asks of a step of `tokens` queries.
   virtual bool wants_mass() const { return false; }
   virtual MassRequest mass(size_t /*tokens*/, const BodyCounts& /*counts*/) const { return {}; }
@@ -85,7 +87,8 @@ class ScoreRule {
   /// Parts of weights other than 1: their number never changes.
   virtual size_t parts() const { return 0; }
   virtual void weigh(std::span<WeightedPart> /*parts*/, const BodyCounts& /*counts*/) const {}
-  /// Whether rows are ever settled: then a codec may store them. Settled are the body's oldest that
+  /// Whether rows are ever settled: then any codec may store them; the rows of rules without parts
+  /// may be in codecs that code rows alone. Settled are the body's oldest that
   /// are never judged again; they have one weight, the first part's.
   virtual bool settles() const { return false; }
   virtual size_t settled(const BodyCounts& /*counts*/) const { return 0; }
@@ -127,5 +130,8 @@ struct KeepCall {
   float mass_factor = 1;  ///< on the mass of what stays of the body
 };
 void keep_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream);
+/// The rows alone, and what lies beside them alone.
+void move_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream);
+void move_sides(const SelectSpace& space, const KeepCall& call, cudaStream_t stream);
 
 }  // namespace pith::cuda

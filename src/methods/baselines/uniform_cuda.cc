@@ -22,6 +22,7 @@ class UniformRule final : public BestRows {
   void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
     score_words(space, rows, source_, stream);
   }
+  bool reads_rows() const override { return false; }
   size_t budget_at(size_t) const override { return budget_; }
   size_t interval() const override { return 32; }
   bool any_time() const override { return true; }

@@ -27,6 +27,7 @@ class BuzzRule final : public ScoreRule {
     return Judgement{0, cells(c.judged, options_.old_stride()) +
                             cells(c.held - c.judged, options_.new_stride())};
   }
+  bool reads_rows() const override { return false; }
   bool wants_mass() const override { return options_.localmax; }
   MassRequest mass(size_t tokens, const BodyCounts&) const override {
     return {options_.localmax ? tokens : 0, false};

@@ -45,12 +45,25 @@ class QuantCodec final : public DeviceCodec {
   void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
     unpack_grouped_values(codec_, call, stream);
   }
+  bool codes_rows_alone() const override { return bits() > 0; }
+  void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
+    move_coded_rows(bits(), call, stream);
+  }
+  void add_token_mass(const TokenMass& call, const MassTarget* target,
+                      cudaStream_t stream) const override {
+    add_coded_mass(bits(), call, target, stream);
+  }
   void attend(const DecodeCall& call, const DecodeScratch& scratch,
               cudaStream_t stream) const override {
     decode_grouped(codec_, call, scratch, stream);
   }
 
  private:
+  /// Of codecs whose rows have scales of their own; else 0.
+  int bits() const {
+    return codec_ == GroupedCodec::kInt4 ? 4 : codec_ == GroupedCodec::kInt8 ? 8 : 0;
+  }
+
   std::string name_;
   GroupedCodec codec_;
 };

@@ -6,6 +6,7 @@
 
 #include "attend/cuda/code_rows.h"
 #include "attend/cuda/decode.h"
+#include "attend/cuda/mass.h"
 
 namespace pith::cuda {
 
@@ -24,6 +25,11 @@ void code_grouped(GroupedCodec codec, const CodeBatch& batch, std::span<const Co
 /// Coded rows as dense ones, for attention of many queries.
 void unpack_grouped_keys(GroupedCodec codec, const UnpackRowsCall& call, cudaStream_t stream);
 void unpack_grouped_values(GroupedCodec codec, const UnpackRowsCall& call, cudaStream_t stream);
+
+/// int4 and int8, `bits` a code. Rows move as they are (see MoveCodesCall), and the mass of a token
+/// is summed over dense and coded keys (see MassTarget).
+void move_coded_rows(int bits, const MoveCodesCall& call, cudaStream_t stream);
+void add_coded_mass(int bits, const TokenMass& call, const MassTarget* target, cudaStream_t stream);
 
 /// Decode attention over dense spans and spans of `codec`.
 void decode_grouped(GroupedCodec codec, const DecodeCall& call, const DecodeScratch& scratch,

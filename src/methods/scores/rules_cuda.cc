@@ -34,24 +34,30 @@ class KeyDiffRule final : public BudgetRule {
   }
 };
 
-class TovaRule final : public BudgetRule {
+/// Rules that look at attention mass alone.
+class MassRule : public BudgetRule {
  public:
   using BudgetRule::BudgetRule;
+  bool wants_mass() const final { return true; }
+  bool reads_rows() const final { return false; }
+};
+
+class TovaRule final : public MassRule {
+ public:
+  using MassRule::MassRule;
   void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const final {
     score_mass(space, rows, 1, true, stream);
   }
-  bool wants_mass() const override { return true; }
   MassRequest mass(size_t, const BodyCounts&) const override { return {1, true}; }
 };
 
-class H2oRule final : public BudgetRule {
+class H2oRule final : public MassRule {
  public:
   explicit H2oRule(const SelectorPlace& p)
-      : BudgetRule(p), decay_(static_cast<float>(p.parameters.number("decay", 0, 1))) {}
+      : MassRule(p), decay_(static_cast<float>(p.parameters.number("decay", 0, 1))) {}
   void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const final {
     score_mass(space, rows, 1, false, stream);
   }
-  bool wants_mass() const override { return true; }
   MassRequest mass(size_t tokens, const BodyCounts&) const override { return {tokens, false}; }
   float mass_kept() const override { return decay_; }
 
@@ -59,14 +65,12 @@ class H2oRule final : public BudgetRule {
   float decay_;
 };
 
-class SnapKvRule : public BudgetRule {
+class SnapKvRule : public MassRule {
  public:
-  explicit SnapKvRule(const SelectorPlace& p)
-      : BudgetRule(p), votes_(p.parameters, p.site.window) {}
+  explicit SnapKvRule(const SelectorPlace& p) : MassRule(p), votes_(p.parameters, p.site.window) {}
   void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const final {
     score_mass(space, rows, static_cast<int>(votes_.kernel), false, stream);
   }
-  bool wants_mass() const override { return true; }
   MassRequest mass(size_t tokens, const BodyCounts& counts) const override {
     return votes_.mass(tokens, interval(), until_judged(counts));
   }

@@ -1,0 +1,121 @@
+#pragma once
+// The attention mass of one query over dense rows and, where a codec brings a reader of its keys,
+// coded ones (see mass.h).
+
+#include "attend/cuda/mass.h"
+#include "attend/cuda/running.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/numbers.cuh"
+
+namespace pith::cuda {
+
+inline constexpr int kTokenThreads = 256, kTokenBlocks = 96;  // blocks a KV head
+inline constexpr int kRowsALane = 2;                          // on their way together
+
+struct TokenParams {
+  const void* q;
+  const float* log_sum;
+  const MassTarget* target;
+  int group;
+};
+
+/// Where dense row `row` stands in the mass.
+__device__ inline int mass_index(const MassTarget& target, int row) {
+  return row < target.coded_from ? row : row + target.coded;
+}
+
+template <class T>
+__device__ inline void widen(float (&to)[8], const uint4& from) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) to[i] = to_float(reinterpret_cast<const T*>(&from)[i]);
+}
+
+/// Rows of one KV head; D / 8 lanes a row. All of a few thousand rows are asked for at once.
+template <class T, int D>
+__device__ inline void add_dense_mass(const TokenParams& p, const MassTarget& target) {
+  constexpr int kLanes = D / 8, kRowsAtOnce = kRowsALane * kTokenThreads / kLanes;
+  const int head = blockIdx.x, lane = threadIdx.x % kLanes;
+  const auto* q = reinterpret_cast<const uint4*>(static_cast<const T*>(p.q) +
+                                                 static_cast<size_t>(head) * p.group * D) +
+                  lane;
+  const float* log_sums = p.log_sum + head * p.group;
+  const float scale = kLog2e * rsqrtf(static_cast<float>(D));
+  const T* keys = static_cast<const T*>(target.keys) + head * target.head_stride;
+  float* mass = target.mass + head * target.stride;
+  for (int first = blockIdx.y * kRowsAtOnce; first < target.rows;
+       first += kRowsAtOnce * kTokenBlocks) {
+    const int own = first + static_cast<int>(threadIdx.x) / kLanes * kRowsALane;
+    uint4 raw[kRowsALane];
+    float k[kRowsALane][8], sum[kRowsALane] = {};
+#pragma unroll
+    for (int i = 0; i < kRowsALane; ++i) {
+      const auto row = static_cast<size_t>(min(own + i, target.rows - 1));
+      raw[i] = *(reinterpret_cast<const uint4*>(keys + row * D) + lane);
+    }
+#pragma unroll
+    for (int i = 0; i < kRowsALane; ++i) widen<T>(k[i], raw[i]);
+#pragma unroll 4
+    for (int h = 0; h < p.group; ++h) {
+      float query[8];
+      widen<T>(query, q[h * kLanes]);
+      const float log_sum = log_sums[h] * kLog2e;
+#pragma unroll
+      for (int i = 0; i < kRowsALane; ++i) {
+        float score = 0;
+#pragma unroll
+        for (int j = 0; j < 8; ++j) score += k[i][j] * query[j];
+#pragma unroll
+        for (int d = kLanes / 2; d > 0; d /= 2) score += __shfl_xor_sync(~0u, score, d);
+        sum[i] += exp2_fast(score * scale - log_sum);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kRowsALane; ++i) {
+      const int row = own + i;
+      if (lane == i && row < target.rows) {
+        const int at = mass_index(target, row);
+        mass[at] = at < target.known ? mass[at] + sum[i] : sum[i];
+      }
+    }
+  }
+}
+
+/// A reader of coded keys: none. Others are in their methods' folders.
+struct NoCodedMass {
+  template <class T, int D>
+  static __device__ void add(const TokenParams&, const MassTarget&, float*) {}
+  static size_t shared_bytes(int /*group*/, int /*dim*/) { return 0; }
+};
+
+template <class T, int D, class Coded>
+__global__ void __launch_bounds__(kTokenThreads)
+    token_mass_kernel(const __grid_constant__ TokenParams p) {
+  extern __shared__ float shared_queries[];
+  let_successor_start();
+  const MassTarget target = *p.target;  // there since the step began
+  wait_for_predecessor();
+  add_dense_mass<T, D>(p, target);
+  Coded::template add<T, D>(p, target, shared_queries);
+}
+
+template <class T, int D, class Coded>
+void launch_token(const TokenMass& call, const MassTarget* target, cudaStream_t stream) {
+  const int group = call.shape.query_heads / call.shape.kv_heads;
+  const TokenParams params{call.q, call.log_sum, target, group};
+  const LaunchShape shape{dim3(call.shape.kv_heads, kTokenBlocks), dim3(kTokenThreads),
+                          Coded::shared_bytes(group, D)};
+  launch_early(token_mass_kernel<T, D, Coded>, shape, params, stream, "attention mass");
+}
+
+/// Calls f.template operator()<T, D>() for a shape.
+template <class F>
+void with_shape(const MassShape& shape, const F& f) {
+  const bool bf16 = shape.dtype == DType::kBF16;
+  if (shape.head_dim == 64) {
+    bf16 ? f.template operator()<__nv_bfloat16, 64>() : f.template operator()<__half, 64>();
+  } else {
+    bf16 ? f.template operator()<__nv_bfloat16, 128>() : f.template operator()<__half, 128>();
+  }
+}
+
+}  // namespace pith::cuda

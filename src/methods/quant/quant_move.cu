@@ -1,0 +1,121 @@
+// int4 and int8 rows from block to block, codes and scales as they are: a thread block a block of
+// 32 rows of the target, keys or values. A word of keys belongs to one row, each half of a word of
+// values to one. Memory-bound: reads what moves and writes the target once.
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/grouped_layout.h"
+#include "kernels/cuda/numbers.cuh"
+#include "methods/quant/quant_cuda.h"
+
+namespace pith::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kStays = -1, kZero = -2;  // where a row comes from
+
+template <int D, int kBits>
+struct BlockMove {
+  static constexpr int kWords = D * kBits, kPerWord = 16 / kBits, kSteps = D / 16;
+  static_assert(kSteps % kPerWord == 0, "a word's codes have the same rows");
+
+  const uint32_t* from;
+  uint32_t* to;
+  const __half* from_side;
+  __half* to_side;
+
+  /// The codes of rows `row` in the lower or upper half of a word, from the word of row `source`.
+  template <bool kKeys>
+  __device__ uint32_t word_of(int source, int channel) const {
+    const int row = source % kBlockRows;
+    const int at = kKeys ? layout::key(row, channel, D, kBits).word
+                         : layout::value(row, channel, D, kBits).word;
+    return from[static_cast<size_t>(source / kBlockRows) * kWords + at];
+  }
+
+  /// sources [32]: a row of `from`, kStays or kZero.
+  template <bool kKeys>
+  __device__ void run(const int* sources) const {
+    for (int w = threadIdx.x; w < kWords; w += kThreads) {
+      // The inverse of layout::place.
+      const int lane = w / 4 % 32, n = (w / 128 * 4 + w % 4) * kPerWord;
+      const int outer = n / kSteps, step = n % kSteps;
+      int row = outer / 2 * 8, channel = step * 16 + outer % 2 * 8;
+      if constexpr (kKeys) {
+        row += lane / 4;
+        channel += lane % 4 * 2;
+        const int source = sources[row];
+        if (source != kStays) to[w] = source == kZero ? 0 : word_of<true>(source, channel);
+      } else {
+        row += lane % 4 * 2;
+        channel += lane / 4;
+        const int even = sources[row], odd = sources[row + 1];
+        const uint32_t before = even == kStays || odd == kStays ? to[w] : 0;
+        const auto half = [&](int source, int low) {
+          if (source == kStays) return before >> 16 * low & 0xffffu;
+          if (source == kZero) return 0u;
+          return word_of<false>(source, channel) >> source % 2 * 16 & 0xffffu;
+        };
+        to[w] = half(even, 0) | half(odd, 1) << 16;
+      }
+    }
+    const auto side_at = [](int row, int group) {
+      return kKeys ? layout::key_token_scale(row, group) : layout::value_scale(row, group, D);
+    };
+    for (int i = threadIdx.x; i < D; i += kThreads) {
+      const int row = i % kBlockRows, group = i / kBlockRows, source = sources[row];
+      if (source == kStays) continue;
+      to_side[side_at(row, group)] =
+          source == kZero
+              ? __float2half_rn(0)
+              : from_side[static_cast<size_t>(source / kBlockRows) * D +
+                          static_cast<size_t>(side_at(source % kBlockRows, group))];
+    }
+  }
+};
+
+template <int D, int kBits>
+__global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ MoveCodesCall p) {
+  __shared__ int sources[kBlockRows];
+  const int head = blockIdx.y;
+  const int block = p.first / kBlockRows + static_cast<int>(blockIdx.x);
+  if (threadIdx.x < kBlockRows) {
+    const int i = block * kBlockRows + static_cast<int>(threadIdx.x) - p.first;
+    int source = i < 0 ? kStays : kZero;
+    if (i >= 0 && i < p.count) source = p.kept ? p.kept[head * p.kept_stride + i] : i;
+    sources[threadIdx.x] = source;
+  }
+  __syncthreads();
+  const bool keys = blockIdx.z == 0;
+  const size_t from = head * p.from.stride, to = head * p.to.stride + block;
+  const auto move_of = [&](const void* codes, const void* side, void* to_codes, void* to_side) {
+    return BlockMove<D, kBits>{static_cast<const uint32_t*>(codes) + from * D * kBits,
+                               static_cast<uint32_t*>(to_codes) + to * D * kBits,
+                               static_cast<const __half*>(side) + from * D,
+                               static_cast<__half*>(to_side) + to * D};
+  };
+  if (keys) {
+    move_of(p.from.key_codes, p.from.key_side, p.to.key_codes, p.to.key_side)
+        .template run<true>(sources);
+  } else {
+    move_of(p.from.value_codes, p.from.value_side, p.to.value_codes, p.to.value_side)
+        .template run<false>(sources);
+  }
+}
+
+}  // namespace
+
+void move_coded_rows(int bits, const MoveCodesCall& call, cudaStream_t stream) {
+  if (call.count == 0) return;
+  const int blocks = (call.first % kBlockRows + call.count + kBlockRows - 1) / kBlockRows;
+  const dim3 grid(blocks, call.heads, 2);
+  if (call.head_dim == 64) {
+    bits == 4 ? move_kernel<64, 4><<<grid, kThreads, 0, stream>>>(call)
+              : move_kernel<64, 8><<<grid, kThreads, 0, stream>>>(call);
+  } else {
+    bits == 4 ? move_kernel<128, 4><<<grid, kThreads, 0, stream>>>(call)
+              : move_kernel<128, 8><<<grid, kThreads, 0, stream>>>(call);
+  }
+  check(cudaGetLastError(), "moving coded rows");
+}
+
+}  // namespace pith::cuda
