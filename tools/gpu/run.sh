@@ -14,6 +14,7 @@ out=${OUT:-$(mktemp -d)}
 
 "$bin/test_cuda" --gtest_brief=1
 small='*Weights*:*Roles*:CudaQjl*:CudaUnpack*:CudaPolicies.Hold*:CudaSession.Forks*'
+small+=':CudaCache.ProtectedRowsB*:CudaGrouped.RowsM*'
 small+=':CudaHalving.Keys*:CudaExpress.Decode*:CudaPrefill.Every*:CudaCache.Small*:CudaCsr.Att*:CudaPolicies.Csr*'
 if command -v compute-sanitizer >/dev/null; then
   compute-sanitizer --tool memcheck --error-exitcode 1 "$bin/test_cuda" --gtest_brief=1 \
@@ -37,6 +38,7 @@ if [[ -n "${MODEL:-}" ]]; then
   "$bin/pith" bench -m "$MODEL" --no-check-weights --device cuda -ub 2048 -p 2048 -n 64 \
     -d 8192,32768,131072 --kv-policy exact --kv-policy exact+kivi --kv-policy exact+int8 \
     --kv-policy 'express(s=2048)' --kv-policy 'snapkv(budget=2048)' \
+    --kv-policy 'snapkv(budget=2048)+int4' --kv-policy 'expected_attention(budget=2048)' \
     --kv-policy 'balancekv+kivi(bits=4)' |
     tee "$out/engine.txt"
 fi

@@ -188,21 +188,21 @@ DeviceSpan CodedBody::span(size_t head) const {
   return span;
 }
 
-void CodedBody::unpack(const RowTarget& to, size_t first, size_t blocks) const {
+void CodedBody::unpack(const RowTarget& to, const Piece& piece) const {
   UnpackRowsCall call;
   call.block_stride = capacity_;
   call.heads = static_cast<int>(site_.heads);
-  call.blocks = static_cast<int>(blocks);
+  call.blocks = static_cast<int>(piece.blocks);
   call.head_dim = static_cast<int>(site_.dim);
-  call.dtype = site_.dtype;
+  call.dtype = piece.dtype;
   call.head_stride = to.head_stride;
-  call.position = site_.position + static_cast<int64_t>(32 * first);
-  call.codes = at(kKeyCodes, 0, first);
-  call.side = at(kKeySide, 0, first);
+  call.position = site_.position + static_cast<int64_t>(32 * piece.first);
+  call.codes = at(kKeyCodes, 0, piece.first);
+  call.side = at(kKeySide, 0, piece.first);
   call.out = to.k;
   codec_->unpack_keys(call, site_.stream);
-  call.codes = at(kValueCodes, 0, first);
-  call.side = at(kValueSide, 0, first);
+  call.codes = at(kValueCodes, 0, piece.first);
+  call.side = at(kValueSide, 0, piece.first);
   call.out = to.v;
   codec_->unpack_values(call, site_.stream);
 }
@@ -219,7 +219,7 @@ void CodedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>&
   for (size_t first = 0; first < rows(); first += kPieceRows) {
     const size_t count = std::min(kPieceRows, rows() - first);
     const RowTarget to = piece();
-    unpack(to, first / 32, (count + 31) / 32);
+    unpack(to, {first / 32, (count + 31) / 32, site_.dtype});
     call.span = {to.k, to.v, to.head_stride, static_cast<int64_t>(count), -1, log_weight};
     cuda::attend_chunk(call, site_.stream);
     call.first = false;

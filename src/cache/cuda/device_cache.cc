@@ -11,7 +11,12 @@ namespace pith::cuda {
 
 DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const Policy& policy,
                          uint64_t seed, cudaStream_t stream, const Rope* rope)
-    : memory_(memory), shape_(shape), stream_(stream), space_(site()) {
+    : memory_(memory),
+      shape_(shape),
+      stream_(stream),
+      policy_(policy),
+      seed_(seed),
+      space_(site()) {
   if (shape.head_dim != 64 && shape.head_dim != 128) {
     refuse_on_gpu(fmt::format("a head_dim of {}", shape.head_dim), "head_dim is 64 or 128 there");
   }
@@ -20,12 +25,7 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
       refuse_on_gpu("a model with sliding-window layers", "all layers see all tokens there");
     }
   }
-  // Names and ranges are checked as the CPU checks them, and nothing is allocated.
-  ThreadPool pool(1);
-  MemoryCounter unused;
-  const Rope any(static_cast<size_t>(shape.head_dim), 10000);
-  const Context context{pool, unused, kernels_for()};
-  text_ = KvCache(context, shape, policy, seed, rope ? rope : &any).describe();
+  text_ = describe_on_cpu();
 
   std::vector<LayerPlan> plans;
   for (int l = 0; l < shape.layers; ++l) {
@@ -42,6 +42,7 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
       refuse_on_gpu("a cache with f16 and bf16 rows", "all layers have one type there");
     }
   }
+  if (rope) rope_ = std::make_shared<RopeTable>(memory, rope->frequencies(), stream);
   for (size_t l = 0; l < plans.size(); ++l) {
     LayerPlan& plan = plans[l];
     const TableSite tables{&memory_,
@@ -62,7 +63,11 @@ DeviceCache::DeviceCache(const DeviceCache& o)
     : memory_(o.memory_),
       shape_(o.shape_),
       stream_(o.stream_),
+      rope_(o.rope_),
       dtype_(o.dtype_),
+      policy_(o.policy_),
+      seed_(o.seed_),
+      protected_(o.protected_),
       text_(o.text_),
       space_(site()) {
   for (const auto& layer : o.layers_) layers_.push_back(layer->clone());
@@ -75,14 +80,42 @@ LayerSite DeviceCache::site() const {
           static_cast<size_t>(shape_.query_heads),
           static_cast<size_t>(shape_.kv_heads),
           static_cast<size_t>(shape_.head_dim),
-          shape_.context};
+          shape_.context,
+          rope_.get()};
 }
 
 std::unique_ptr<DeviceCache> DeviceCache::clone() const {
   return std::unique_ptr<DeviceCache>(new DeviceCache(*this));
 }
 
+std::string DeviceCache::describe_on_cpu() const {
+  ThreadPool pool(1);
+  MemoryCounter unused;
+  const Rope any(static_cast<size_t>(shape_.head_dim), 10000);  // words do not depend on it
+  const Context context{pool, unused, kernels_for()};
+  KvCache cache(context, shape_, policy_, seed_, &any);
+  cache.protect(protected_.ranges());
+  return cache.describe();
+}
+
+void DeviceCache::protect(std::span<const TokenRange> ranges) {
+  if (ranges.empty()) return;
+  size_t seen = 0;
+  for (const auto& layer : layers_) {
+    layer->check_protect();
+    seen = std::max(seen, layer->tokens());
+  }
+  ProtectedRows all = protected_;
+  all.add(ranges, static_cast<int64_t>(seen), static_cast<int64_t>(shape_.context));
+  protected_ = std::move(all);
+  for (const auto& layer : layers_) layer->protect(protected_);
+  text_ = describe_on_cpu();
+  check(cudaStreamSynchronize(stream_), "protecting tokens");  // steps read what is made anew
+  make_step_memory();
+}
+
 void DeviceCache::make_step_memory() {
+  first_spans_.clear();
   size_t spans = 0;
   for (const auto& layer : layers_) {
     first_spans_.push_back(spans);
@@ -91,8 +124,8 @@ void DeviceCache::make_step_memory() {
   }
   targets_ = MirroredArray<RowTarget>(memory_, MemoryKind::kScratch, layers_.size(), stream_);
   spans_ = MirroredArray<DeviceSpan>(memory_, MemoryKind::kScratch, spans, stream_);
-  mass_ = MirroredArray<MassTarget>(memory_, MemoryKind::kScratch, layers_.size(), stream_);
-  std::fill_n(mass_.host(), layers_.size(), MassTarget{});
+  notes_ = MirroredArray<TokenNote>(memory_, MemoryKind::kScratch, layers_.size(), stream_);
+  std::fill_n(notes_.host(), layers_.size(), TokenNote{});
   log_sum_ = DeviceArray<float>(memory_, MemoryKind::kScratch,
                                 static_cast<size_t>(shape_.query_heads), stream_);
   const DecodeShape shape{1, shape_.query_heads, shape_.kv_heads, shape_.head_dim, 1, 0};
@@ -102,14 +135,14 @@ void DeviceCache::make_step_memory() {
 void DeviceCache::begin_token() {
   for (size_t l = 0; l < layers_.size(); ++l) {
     targets_.host()[l] =
-        layers_[l]->begin_token({spans_.host() + first_spans_[l], mass_.host() + l});
+        layers_[l]->begin_token({spans_.host() + first_spans_[l], notes_.host() + l});
   }
 }
 
 void DeviceCache::upload_token() const {
   targets_.upload(targets_.size(), stream_);
   spans_.upload(spans_.size(), stream_);
-  mass_.upload(mass_.size(), stream_);
+  notes_.upload(notes_.size(), stream_);
 }
 
 void DeviceCache::attend_token(int layer, float* out, const void* q) const {
@@ -126,7 +159,7 @@ void DeviceCache::attend_token(int layer, float* out, const void* q) const {
   call.spans = spans_.device() + first_spans_[l];
   call.out = out;
   call.log_sum = log_sum_.data();
-  layers_[l]->attend_token({call, *scratch_, mass_.device() + l});
+  layers_[l]->attend_token({call, *scratch_, notes_.device() + l});
 }
 
 void DeviceCache::end_token() {

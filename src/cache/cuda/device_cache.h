@@ -40,6 +40,9 @@ class DeviceCache {
   void attend_chunk(int layer, void* result, DType dtype, const void* q, size_t tokens);
   void end_chunk(int layer, size_t tokens);
   void end_prefill();
+  /// As KvCache::protect. What was captured of token steps is no longer valid. Throws
+  /// kInvalidArgument or kUnsupported; then nothing has changed.
+  void protect(std::span<const TokenRange> ranges);
 
   pith::HeadRows rows(int layer, int head) const;
   Ledger ledger() const;
@@ -49,18 +52,24 @@ class DeviceCache {
   DeviceCache(const DeviceCache& other);
   LayerSite site() const;
   void make_step_memory();
+  /// The CPU's words, after the CPU's checks of names and ranges. Nothing is allocated.
+  std::string describe_on_cpu() const;
   void take_moves();
 
   MemoryCounter& memory_;
   CacheShape shape_;
   cudaStream_t stream_;
+  std::shared_ptr<const RopeTable> rope_;  // null: not known
   DType dtype_ = DType::kF16;
+  Policy policy_;
+  uint64_t seed_ = 0;
+  ProtectedRows protected_;
   std::string text_;
   std::vector<std::unique_ptr<LayerRows>> layers_;  // [L]
   std::vector<size_t> first_spans_;                 // [L] where a layer's spans begin
   MirroredArray<RowTarget> targets_;                // [L]
   MirroredArray<DeviceSpan> spans_;                 // [L, G, spans of the layer]
-  MirroredArray<MassTarget> mass_;                  // [L]
+  MirroredArray<TokenNote> notes_;                  // [L]
   DeviceArray<float> log_sum_;                      // [H] of a token
   std::unique_ptr<DecodeScratch> scratch_;
   ChunkSpace space_;

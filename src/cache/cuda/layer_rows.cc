@@ -54,6 +54,8 @@ class StraightRows final : public LayerRows {
   }
   void end_chunk(size_t tokens, ChunkSpace&, std::vector<BodyMove>&) override { rows_.add(tokens); }
 
+  void protect(const ProtectedRows&) override {}  // all rows stay
+
   void add_rows(pith::HeadRows& out, size_t) const override {
     out.positions.resize(rows_.rows());
     out.log_weights.resize(rows_.rows());
@@ -197,11 +199,13 @@ ChunkSpace::ChunkSpace(const LayerSite& site)
     : site_(site),
       piece_(*site.memory, MemoryKind::kScratch),
       unpacked_(*site.memory, MemoryKind::kScratch),
+      queries_(*site.memory, MemoryKind::kScratch),
       out_(*site.memory, MemoryKind::kScratch),
       log_sum_(*site.memory, MemoryKind::kScratch),
       keys_(*site.memory, MemoryKind::kScratch),
       kept_(*site.memory, MemoryKind::kScratch),
-      sums_(*site.memory, MemoryKind::kScratch) {
+      sums_(*site.memory, MemoryKind::kScratch),
+      logits_(*site.memory, MemoryKind::kScratch) {
   set_layers_together(1);
 }
 
@@ -235,6 +239,12 @@ RowTarget ChunkSpace::unpacked(size_t rows) {
   return target_of(unpacked_, site_);
 }
 
+void* ChunkSpace::queries(size_t tokens) {
+  const size_t bytes = 2 * tokens * site_.query_heads * site_.dim;
+  if (queries_.size() < bytes) queries_.allocate(bytes, site_.stream);
+  return queries_.data();
+}
+
 void ChunkSpace::lend_partials(CausalCall& call) {
   const auto rows = static_cast<size_t>(call.tokens) * site_.query_heads;
   if (log_sum_.size() < rows) {
@@ -245,13 +255,15 @@ void ChunkSpace::lend_partials(CausalCall& call) {
   call.log_sum = log_sum_.data();
 }
 
-SelectSpace ChunkSpace::select(size_t rows) {
+SelectSpace ChunkSpace::select(size_t rows, bool logits) {
   if (keys_.size() < site_.heads * rows) {
     keys_.allocate(site_.heads * rows, site_.stream);
     kept_.allocate(site_.heads * rows, site_.stream);
   }
   if (sums_.size() == 0) sums_.allocate(site_.heads * kSelectSums * site_.dim, site_.stream);
-  return {keys_.data(), kept_.data(), sums_.data(), rows};
+  const size_t numbers = logits ? site_.query_heads * rows : 0;
+  if (logits_.size() < numbers) logits_.allocate(numbers, site_.stream);
+  return {keys_.data(), kept_.data(), sums_.data(), logits ? logits_.data() : nullptr, rows};
 }
 
 std::unique_ptr<LayerRows> make_layer_rows(const LayerPlan& plan, const LayerSite& site) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "append/protected_rows.h"
 #include "append/schedule.h"
 #include "attend/cuda/causal.h"
 #include "attend/cuda/device_codec.h"
@@ -36,12 +37,23 @@ struct PlanSite {
 /// Throws kUnsupported, naming what the GPU does not do.
 LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const PlanSite& site);
 
+/// RoPE's radians a position of each pair of channels, on both sides.
+struct RopeTable {
+  RopeTable(MemoryCounter& memory, const std::vector<double>& radians, cudaStream_t stream)
+      : host(radians), device(memory, MemoryKind::kScratch, radians.size(), stream) {
+    device.upload(host.data(), host.size(), stream);
+  }
+  std::vector<double> host;    // [D/2]
+  DeviceArray<double> device;  // [D/2]
+};
+
 /// What all layers' rows are made with.
 struct LayerSite {
   MemoryCounter* memory = nullptr;
   cudaStream_t stream = nullptr;
   size_t query_heads = 0, heads = 0, dim = 0;  // H, G, D
   size_t context = 0;                          ///< tokens expected; 0 = unknown
+  const RopeTable* rope = nullptr;             ///< null = not known
 };
 
 /// Memory that layers use in turn: while a chunk goes through them exact rows of the chunk and of
@@ -61,12 +73,15 @@ class ChunkSpace {
   /// Room for `rows` rows of all KV heads; contents are lost when it grows.
   RowTarget staging(size_t rows);
   RowTarget piece();
+  /// Room for a chunk's queries of 16 bits.
+  void* queries(size_t tokens);
   /// Sets `out` and `log_sum` of a call.
   void lend_partials(CausalCall& call);
   /// Room for `rows` rows of all KV heads, whole blocks of them, that are judged.
   RowTarget unpacked(size_t rows);
-  /// Room for a selection among `rows` rows of all KV heads.
-  SelectSpace select(size_t rows);
+  /// Room for a selection among `rows` rows of all KV heads; with that of numbers for each query
+  /// head, if `logits`.
+  SelectSpace select(size_t rows, bool logits = false);
 
  private:
   static RowTarget target_of(const DeviceBuffer& buffer, const LayerSite& site);
@@ -76,22 +91,29 @@ class ChunkSpace {
   size_t at_ = 0;
   DeviceBuffer piece_;     // [2, G, rows, D]
   DeviceBuffer unpacked_;  // [2, G, rows, D]
+  DeviceBuffer queries_;   // [T, H, D]
   DeviceArray<float> out_, log_sum_;
   DeviceArray<uint32_t> keys_;  // [G, rows]
   DeviceArray<int32_t> kept_;   // [G, rows]
   DeviceArray<float> sums_;
+  DeviceArray<float> logits_;  // [H, rows]
 };
 
+/// What a rule's kernels read beside rows and queries.
+struct TokenNote {
+  MassTarget mass;
+  QueryNote queries;
+};
 /// What a token's kernels read, as it is written on the host: one layer's.
 struct TokenSlots {
   DeviceSpan* spans = nullptr;  // [G, spans()]
-  MassTarget* mass = nullptr;   // [1]
+  TokenNote* note = nullptr;    // [1]
 };
 /// One layer's step of a token.
 struct TokenStep {
   DecodeCall call;  ///< lacks nothing; log_sum is there
   const DecodeScratch& scratch;
-  const MassTarget* mass = nullptr;  // [1], on the device
+  const TokenNote* note = nullptr;  // [1], on the device
 };
 
 class LayerRows {
@@ -119,6 +141,10 @@ class LayerRows {
   virtual size_t layers_together() const { return 1; }
   /// The prompt is complete.
   virtual void end_prefill(ChunkSpace& /*space*/) {}
+  /// Replaces the rows to protect; those of tokens already here must not change. spans() may grow.
+  /// check_protect() throws kUnsupported where that is not there.
+  virtual void check_protect() const {}
+  virtual void protect(const ProtectedRows& rows) = 0;
 
   /// Positions and weights of one head's rows, in any order.
   virtual void add_rows(pith::HeadRows& rows, size_t head) const = 0;

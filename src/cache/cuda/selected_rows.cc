@@ -16,7 +16,16 @@ SelectedRows::SelectedRows(const LayerPlan& plan, const LayerSite& site)
                         : nullptr),
       rows_(*site.memory, {site.heads, site.dim, 0}, site.stream),
       positions_(*site.memory, MemoryKind::kMetadata),
-      mass_(*site.memory, MemoryKind::kMetadata) {}
+      mass_(*site.memory, MemoryKind::kMetadata),
+      state_(*site.memory, MemoryKind::kMetadata, rule_->state_numbers(site.query_heads, site.dim),
+             site.stream),
+      scaled_(*site.memory, MemoryKind::kScratch),
+      pinned_(*site.memory, {site.heads, site.dim, 0}, plan.dtype, site.stream) {
+  make_scaled();
+  if (state_.size() == 0) return;
+  check(cudaMemsetAsync(state_.data(), 0, state_.size() * sizeof(float), site.stream),
+        "statistics of queries");
+}
 
 SelectedRows::SelectedRows(const SelectedRows& o)
     : plan_(o.plan_),
@@ -26,9 +35,21 @@ SelectedRows::SelectedRows(const SelectedRows& o)
       rows_(o.rows_),
       positions_(*o.site_.memory, MemoryKind::kMetadata),
       mass_(*o.site_.memory, MemoryKind::kMetadata),
+      state_(*o.site_.memory, MemoryKind::kMetadata, o.state_.size(), o.site_.stream),
+      scaled_(*o.site_.memory, MemoryKind::kScratch),
+      pinned_(o.pinned_),
       tokens_(o.tokens_),
       counts_(o.counts_) {
+  make_scaled();
   if (o.stride_ > 0) make_side(o.stride_, o);
+  if (state_.size() == 0) return;
+  check(cudaMemcpyAsync(state_.data(), o.state_.data(), state_.size() * sizeof(float),
+                        cudaMemcpyDeviceToDevice, site_.stream),
+        "a copy of the cache");
+}
+
+void SelectedRows::make_scaled() {
+  if (rule_->scales_queries()) scaled_.allocate(2 * site_.query_heads * site_.dim, site_.stream);
 }
 
 void SelectedRows::make_side(size_t stride, const SelectedRows& from) {
@@ -58,10 +79,10 @@ void SelectedRows::reserve(size_t rows) {
 
 std::vector<WeightedPart> SelectedRows::parts(size_t tokens) const {
   const size_t all = rows_.rows() + tokens - tokens_;
-  if (spans() == 1) return {{all, 0}};
+  if (one_run()) return {{all, 0}};
   std::vector<WeightedPart> parts(rule_->parts() + 2);
   parts.front().rows = std::min(tokens, plan_.schedule.sink);
-  rule_->weigh(std::span(parts).subspan(1, rule_->parts()), counts_);
+  if (rule_->parts() > 0) rule_->weigh(std::span(parts).subspan(1, rule_->parts()), counts_);
   size_t rest = all;
   for (const WeightedPart& part : parts) rest -= part.rows;
   parts.back().rows = rest;
@@ -84,8 +105,11 @@ MassTarget SelectedRows::mass_target(size_t rows, bool fresh) const {
 }
 
 RowTarget SelectedRows::begin_token(const TokenSlots& slots) {
-  reserve(1);
-  const std::vector<WeightedPart> parts = this->parts(tokens_ + 1);
+  const bool pinned = pinned_.covers(tokens());
+  const size_t fresh = pinned ? 0 : 1;  // rows of the run
+  if (!pinned) reserve(1);
+  const RowTarget target = pinned ? pinned_.begin_token() : rows_.end();
+  const std::vector<WeightedPart> parts = this->parts(tokens_ + fresh);
   DeviceSpan* span = slots.spans;
   for (size_t g = 0; g < site_.heads; ++g) {
     size_t first = 0;
@@ -105,30 +129,60 @@ RowTarget SelectedRows::begin_token(const TokenSlots& slots) {
       ++span;
       first += part.rows;
     }
+    if (pinned_.any()) *span++ = pinned_.span(g, pinned_.rows() + 1 - fresh);
   }
-  *slots.mass = mass_target(rows_.rows() + 1, rule_->mass(1, counts_).fresh);
-  return rows_.end();
+  slots.note->mass = mass_target(rows_.rows() + fresh, rule_->mass(1, counts_).fresh);
+  slots.note->queries = query_note(1);
+  return target;
+}
+
+StepQueries SelectedRows::queries_of(const void* q, size_t tokens) const {
+  StepQueries queries;
+  queries.dtype = plan_.dtype;
+  queries.query_heads = static_cast<int>(site_.query_heads);
+  queries.kv_heads = static_cast<int>(site_.heads);
+  queries.dim = static_cast<int>(site_.dim);
+  queries.tokens = static_cast<int>(tokens);
+  queries.q = q;
+  queries.state = state_.data();
+  queries.frequencies = site_.rope ? site_.rope->device.data() : nullptr;
+  return queries;
+}
+
+QueryNote SelectedRows::query_note(size_t tokens) const {
+  const size_t sink = plan_.schedule.sink, position = this->tokens();
+  const size_t missing = sink - std::min(sink, position);
+  return {static_cast<int64_t>(position), static_cast<int32_t>(std::min(tokens, missing)),
+          static_cast<int32_t>(position - std::min(sink, position))};
 }
 
 void SelectedRows::attend_token(const TokenStep& step) const {
+  if (state_.size() > 0) {
+    rule_->observe_token(queries_of(step.call.q, 1), &step.note->queries, site_.stream);
+  }
+  DecodeCall call = step.call;
+  if (rule_->scales_queries()) {
+    rule_->scale_token(scaled_.data(), queries_of(call.q, 1), &step.note->queries, site_.stream);
+    call.q = scaled_.data();
+  }
   if (coded_) {
-    coded_->attend_token(step.call, step.scratch);
+    coded_->attend_token(call, step.scratch);
   } else {
-    decode_dense(step.call, step.scratch, site_.stream);
+    decode_dense(call, step.scratch, site_.stream);
   }
   if (!rule_->wants_mass()) return;
-  const DecodeShape& shape = step.call.shape;
-  const TokenMass mass{{shape.query_heads, shape.kv_heads, shape.head_dim, step.call.dtype},
-                       step.call.q,
-                       step.call.log_sum};
+  const DecodeShape& shape = call.shape;
+  const TokenMass mass{
+      {shape.query_heads, shape.kv_heads, shape.head_dim, call.dtype}, call.q, call.log_sum};
   if (packs()) {
-    coded_->codec().add_token_mass(mass, step.mass, site_.stream);
+    coded_->codec().add_token_mass(mass, &step.note->mass, site_.stream);
   } else {
-    add_token_mass(mass, step.mass, site_.stream);
+    add_token_mass(mass, &step.note->mass, site_.stream);
   }
 }
 
 void SelectedRows::end_token(ChunkSpace& space, std::vector<BodyMove>&) {
+  if (pinned_.covers(tokens())) return pinned_.add_token();
   rows_.add(1);
   take(1, space);
 }
@@ -148,7 +202,19 @@ void SelectedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
     return part.rows == 0 || part.log_weight == 0;
   };
   if (coded_rows() == 0 && std::ranges::all_of(parts, counts_once)) parts = {{all, 0}};
-  if (rule_->wants_mass() || parts.size() > 1) space.lend_partials(call);
+  const bool alone = parts.size() == 1 && pinned_.rows() == 0;
+  if (rule_->wants_mass() || !alone || state_.size() > 0) space.lend_partials(call);
+  if (state_.size() > 0) {
+    StepQueries queries = queries_of(call.q, tokens);
+    queries.scratch = call.out;  // attention has not begun
+    rule_->observe_chunk(queries, query_note(tokens), site_.stream);
+  }
+  if (rule_->scales_queries()) {
+    void* scaled = space.queries(tokens);
+    rule_->scale_chunk(scaled, queries_of(call.q, tokens), query_note(tokens), site_.stream);
+    call.q = scaled;
+  }
+  pinned_.attend_chunk(call);
   size_t first = 0;
   for (const WeightedPart& part : parts) {
     call.last = false;
@@ -189,7 +255,7 @@ void SelectedRows::add_mass(const CausalCall& call, ChunkSpace& space) const {
   for (size_t first = 0; first < packed(); first += ChunkSpace::kPieceRows) {
     const size_t count = std::min(ChunkSpace::kPieceRows, packed() - first);
     const RowTarget keys = space.piece();
-    coded_->unpack(keys, first / kBlockRows, (count + kBlockRows - 1) / kBlockRows);
+    coded_->unpack(keys, {first / kBlockRows, (count + kBlockRows - 1) / kBlockRows, plan_.dtype});
     MassTarget piece;
     piece.keys = keys.k;
     piece.mass = target.mass + target.coded_from + first;
@@ -203,8 +269,13 @@ void SelectedRows::add_mass(const CausalCall& call, ChunkSpace& space) const {
 }
 
 void SelectedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>&) {
+  PinnedRows::Chunk chunk{rows_.end(), this->tokens(), tokens};
+  if (rule_->wants_mass()) chunk.mass = mass_.data() + packed() + rows_.rows();
+  chunk.mass_stride = stride_;
   rows_.add(tokens);
-  take(tokens, space);
+  const size_t pinned = pinned_.take(chunk);
+  rows_.drop(pinned);
+  if (tokens > pinned) take(tokens - pinned, space);
 }
 
 void SelectedRows::end_prefill(ChunkSpace& space) {
@@ -214,106 +285,10 @@ void SelectedRows::end_prefill(ChunkSpace& space) {
   if (stride_ > needed) make_side(needed, *this);
 }
 
-void SelectedRows::take(size_t tokens, ChunkSpace& space) {
-  tokens_ += tokens;
-  const size_t body = occupancy(plan_.schedule, tokens_).body;
-  while (counts_.seen < body) {
-    judge(Moment::kBeforeRow, space);
-    ++counts_.seen;
-    ++counts_.held;
-    judge(Moment::kRow, space);
-  }
-  judge(tokens > 1 ? Moment::kChunkEnd : Moment::kTokenEnd, space);
-  if (packs()) {
-    const size_t whole = counts_.held / kBlockRows * kBlockRows;
-    if (whole > packed()) pack(whole - packed());
-  } else if (coded_) {
-    code_settled(space);
-  }
-}
-
-void SelectedRows::judge(Moment moment, ChunkSpace& space) {
-  for (counts_.steps = 0;; ++counts_.steps) {
-    const std::optional<Judgement> judgement = rule_->judge(counts_, moment);
-    if (!judgement) return;
-    select(*judgement, space);
-  }
-}
-
-KeepCall SelectedRows::keep_call(size_t first, size_t count) const {
-  const size_t sink = std::min(tokens_, plan_.schedule.sink);
-  const size_t row = sink + first - std::min(first, packed());  // in the dense run
-  const size_t known = std::min(counts_.judged - std::min(counts_.judged, first), count);
-  KeepCall call;
-  JudgedRows& rows = call.rows;
-  rows.dtype = plan_.dtype;
-  rows.heads = static_cast<int>(site_.heads);
-  rows.dim = static_cast<int>(site_.dim);
-  rows.k = rows_.keys() + row * site_.dim * 2;
-  rows.v = rows_.values() + row * site_.dim * 2;
-  rows.head_stride = rows_.head_stride();
-  rows.positions = positions_.data() + counts_.coded + first;
-  rows.known = static_cast<int>(known);
-  rows.first_position = static_cast<int64_t>(tokens_ - (unsettled() - first - known));
-  rows.mass = rule_->wants_mass() ? mass_.data() + sink + first : nullptr;
-  rows.side_stride = stride_;
-  rows.rows = static_cast<int>(count);
-  rows.step = static_cast<int>(counts_.steps);
-  call.after = static_cast<int>(unsettled() - first - count);
-  return call;
-}
-
-void SelectedRows::select(const Judgement& judgement, ChunkSpace& space) {
-  const size_t count = counts_.held - judgement.first;
-  if (packs()) pack(counts_.held - packed());
-  KeepCall call = keep_call(judgement.first, count);
-  call.keep = static_cast<int>(judgement.keep);
-  call.mass_factor = rule_->mass_kept();
-  const SelectSpace lent = space.select(count);
-  if (packs() && rule_->reads_rows()) {
-    const RowTarget unpacked = space.unpacked(count);
-    coded_->unpack(unpacked, 0, (count + kBlockRows - 1) / kBlockRows);
-    call.rows.k = unpacked.k;
-    call.rows.v = unpacked.v;
-    call.rows.head_stride = unpacked.head_stride;
-  }
-  rule_->choose(lent, call.rows, call.keep, site_.stream);
-  if (packs()) {
-    coded_->keep(lent.kept, lent.stride, judgement.keep);
-    move_sides(lent, call, site_.stream);
-  } else {
-    keep_rows(lent, call, site_.stream);
-    rows_.drop(count - judgement.keep);
-  }
-  counts_.held = counts_.judged = judgement.first + judgement.keep;
-  counts_.judged_at = counts_.seen;
-}
-
-// Positions of codes lie before those of dense rows: they stay where they are.
-void SelectedRows::code_settled(ChunkSpace& space) {
-  const size_t count = rule_->settled(counts_) / 32 * 32;
-  if (count == 0) return;
-  RowTarget from = rows_.end();
-  from.row = static_cast<int64_t>(std::min(tokens_, plan_.schedule.sink));
-  const BodyMove move{coded_.get(), from, count};
-  coded_->announce(count);
-  coded_->take({&move, 1});
-  keep_rows(space.select(count), keep_call(0, count), site_.stream);
-  rows_.drop(count);
-  counts_.held -= count;
-  counts_.judged -= count;
-  counts_.coded += count;
-}
-
-// What lies beside the rows is in the body's order, whether they are codes or not.
-void SelectedRows::pack(size_t count) {
-  if (count == 0) return;
-  const KeepCall call = keep_call(packed(), count);
-  RowTarget from = rows_.end();
-  from.row = static_cast<int64_t>(plan_.schedule.sink);
-  coded_->append(from, count);
-  move_rows({}, call, site_.stream);
-  rows_.drop(count);
+void SelectedRows::check_protect() const {
+  if (!rule_->reads_positions()) return;
+  refuse_on_gpu("protecting tokens under uniform or balancekv",
+                "exact, windows, codes and the score rules do");
 }
 
 void SelectedRows::add_rows(pith::HeadRows& out, size_t head) const {
@@ -338,6 +313,7 @@ void SelectedRows::add_rows(pith::HeadRows& out, size_t head) const {
     }
     out.log_weights.insert(out.log_weights.end(), part.rows, part.log_weight);
   }
+  pinned_.finish(out, 0);
 }
 
 void SelectedRows::add_to(Ledger& ledger) const {
@@ -346,10 +322,11 @@ void SelectedRows::add_to(Ledger& ledger) const {
       site_.heads * ((counts_.coded + counts_.judged) * sizeof(int32_t) +
                      (rule_->wants_mass() ? (rows_.rows() + packed()) * sizeof(float) : 0));
   ledger.payload += held;
-  ledger.metadata += side;
+  ledger.metadata += side + state_.size() * sizeof(float);
   ledger.slack += rows_.allocated_bytes() - held + positions_.size() * sizeof(int32_t) +
                   mass_.size() * sizeof(float) - side;
   ledger.rows_kept += rows_.rows() * site_.heads;
+  pinned_.add_to(ledger);
   if (coded_) coded_->add_to(ledger);
 }
 

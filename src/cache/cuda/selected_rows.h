@@ -12,6 +12,7 @@
 #include "cache/cuda/coded_body.h"
 #include "cache/cuda/device_rows.h"
 #include "cache/cuda/layer_rows.h"
+#include "cache/cuda/pinned_rows.h"
 
 namespace pith::cuda {
 
@@ -25,7 +26,7 @@ class SelectedRows final : public LayerRows {
   }
   /// The sink, codes, each part and the rest; or one for all.
   size_t spans() const override {
-    return rule_->parts() > 0 || coded_ ? rule_->parts() + 2 + (coded_ ? 1 : 0) : 1;
+    return (one_run() ? 1 : rule_->parts() + 2 + (coded_ ? 1 : 0)) + (pinned_.any() ? 1 : 0);
   }
   RowTarget begin_token(const TokenSlots& slots) override;
   void attend_token(const TokenStep& step) const override;
@@ -34,11 +35,15 @@ class SelectedRows final : public LayerRows {
   void attend_chunk(CausalCall call, ChunkSpace& space) override;
   void end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) override;
   void end_prefill(ChunkSpace& space) override;
+  void check_protect() const override;
+  void protect(const ProtectedRows& rows) override { pinned_.protect(rows, plan_.schedule.sink); }
   void add_rows(pith::HeadRows& rows, size_t head) const override;
-  size_t tokens() const override { return tokens_; }
+  size_t tokens() const override { return tokens_ + pinned_.rows(); }
   void add_to(Ledger& ledger) const override;
 
  private:
+  /// All dense rows have weight 1, and no codes lie between them.
+  bool one_run() const { return rule_->parts() == 0 && !coded_; }
   /// Whether rows that are judged are in codes; and how many of the body's are, the first.
   bool packs() const { return coded_ && !rule_->settles(); }
   size_t packed() const { return packs() ? coded_->rows() : 0; }
@@ -51,6 +56,7 @@ class SelectedRows final : public LayerRows {
   /// last holds the newest.
   std::vector<WeightedPart> parts(size_t tokens) const;
   void reserve(size_t rows);
+  void make_scaled();
   void make_side(size_t stride, const SelectedRows& from);
   /// Rows enter the body as they leave the window.
   void take(size_t tokens, ChunkSpace& space);
@@ -60,6 +66,9 @@ class SelectedRows final : public LayerRows {
   void code_settled(ChunkSpace& space);
   /// Of the body's dense rows the first `count` go into the codes.
   void pack(size_t count);
+  /// Shows a step's queries to the rule.
+  StepQueries queries_of(const void* q, size_t tokens) const;
+  QueryNote query_note(size_t tokens) const;
   /// The mass of a chunk's last queries.
   void add_mass(const CausalCall& call, ChunkSpace& space) const;
   /// `count` of the body's rows from `first` on, none of which is packed unless all are.
@@ -72,10 +81,14 @@ class SelectedRows final : public LayerRows {
   std::shared_ptr<const ScoreRule> rule_;
   std::unique_ptr<CodedBody> coded_;  // null: all rows are dense
   DeviceRows rows_;
-  DeviceArray<int32_t> positions_;  // [G, stride] of the body's first rows: `coded`, then `judged`
+  // Ordinals where rows are protected; of the body's first rows: `coded`, then `judged`.
+  DeviceArray<int32_t> positions_;  // [G, stride]
   DeviceArray<float> mass_;         // [G, stride] of all rows
+  DeviceArray<float> state_;        // what the rule keeps of queries
+  DeviceBuffer scaled_;             // [H, D] a token's queries, for rules that scale them
   size_t stride_ = 0;
-  size_t tokens_ = 0;
+  PinnedRows pinned_;
+  size_t tokens_ = 0;  // that are not protected
   BodyCounts counts_;
 };
 

@@ -26,7 +26,8 @@ WindowedRows::WindowedRows(const LayerPlan& plan, const LayerSite& site)
       site_(site),
       sink_(*site.memory, MemoryKind::kPayload),
       ring_(*site.memory, MemoryKind::kPayload),
-      body_(make_body(plan, site)) {
+      body_(make_body(plan, site)),
+      pinned_(*site.memory, {site.heads, site.dim, 0}, plan.dtype, site.stream) {
   const size_t rows = (plan.schedule.window + plan.schedule.block) * (body_ ? 2 : 1);
   ring_capacity_ = (rows + 31) / 32 * 32;
   sink_.allocate(4 * site.heads * plan.schedule.sink * site.dim, site.stream);
@@ -40,6 +41,7 @@ WindowedRows::WindowedRows(const WindowedRows& o)
       sink_(*o.site_.memory, MemoryKind::kPayload),
       ring_(*o.site_.memory, MemoryKind::kPayload),
       body_(o.body_ ? o.body_->clone() : nullptr),
+      pinned_(o.pinned_),
       tokens_(o.tokens_),
       front_(o.front_),
       count_(o.count_) {
@@ -83,6 +85,15 @@ DeviceSpan WindowedRows::dense_span(const RowTarget& rows, size_t head, size_t c
   return span;
 }
 
+void WindowedRows::check_protect() const {
+  if (plan_.codec && plan_.codec->turns_keys()) {
+    refuse_on_gpu("protecting tokens over codes of keys before RoPE",
+                  "codes of keys as they are attended to do");
+  }
+  if (!plan_.selector.body) return;
+  refuse_on_gpu("protecting tokens under express", "exact, windows, codes and the score rules do");
+}
+
 void WindowedRows::make_room() {
   if (!body_ || front_ + count_ < ring_capacity_) return;
   copy(ring_at(0), ring_at(front_), count_);  // apart: the ring holds twice as many
@@ -91,16 +102,19 @@ void WindowedRows::make_room() {
 
 RowTarget WindowedRows::begin_token(const TokenSlots& slots) {
   DeviceSpan* spans = slots.spans;
-  const bool to_sink = tokens_ < plan_.schedule.sink;
-  if (!to_sink) make_room();
+  const bool pinned = pinned_.covers(tokens()), to_sink = tokens_ < plan_.schedule.sink;
+  const RowTarget pinned_target = pinned ? pinned_.begin_token() : RowTarget{};
+  if (!to_sink && !pinned) make_room();
   const size_t sink = std::min(tokens_ + 1, plan_.schedule.sink);
-  const size_t ring = count_ + (to_sink ? 0 : 1);
+  const size_t ring = count_ + (to_sink || pinned ? 0 : 1);
   const size_t straight = std::min(ring, ring_capacity_ - front_);
   for (size_t g = 0; g < site_.heads; ++g) {
     if (plan_.schedule.sink > 0) *spans++ = dense_span(sink_at(0), g, sink);
     *spans++ = body_ ? body_->span(g) : dense_span(ring_at(0), g, ring - straight);
     *spans++ = dense_span(ring_at(front_), g, straight);
+    if (pinned_.any()) *spans++ = pinned_.span(g, pinned_.rows() + (pinned ? 1 : 0));
   }
+  if (pinned) return pinned_target;
   return to_sink ? sink_at(tokens_) : ring_at(front_ + count_);
 }
 
@@ -113,6 +127,7 @@ void WindowedRows::attend_token(const TokenStep& step) const {
 }
 
 void WindowedRows::end_token(ChunkSpace&, std::vector<BodyMove>& moves) {
+  if (pinned_.covers(tokens())) return pinned_.add_token();
   if (tokens_++ < plan_.schedule.sink) return;
   ++count_;
   // One token completes one block at most.
@@ -155,6 +170,7 @@ RowTarget WindowedRows::begin_chunk(size_t tokens, ChunkSpace& space) {
 
 void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   space.lend_partials(call);
+  pinned_.attend_chunk(call);
   call.last = false;
   if (const size_t sink = std::min(tokens_, plan_.schedule.sink); sink > 0) {
     const RowTarget rows = sink_at(0);
@@ -172,6 +188,9 @@ void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
 
 void WindowedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
   RowTarget from = space.staging(count_ + tokens);
+  PinnedRows::Chunk chunk{from, this->tokens(), tokens};
+  chunk.from.row += static_cast<int64_t>(count_);
+  tokens -= pinned_.take(chunk);
   const size_t to_sink =
       std::min(tokens, plan_.schedule.sink - std::min(tokens_, plan_.schedule.sink));
   copy(sink_at(tokens_), from, to_sink);
@@ -200,6 +219,7 @@ void WindowedRows::add_rows(pith::HeadRows& rows, size_t head) const {
   add(0, sink);
   if (body_rows() > 0) body_->add_rows(rows, head, static_cast<int64_t>(sink));
   add(tokens_ - count_, count_);
+  pinned_.finish(rows, 0);
 }
 
 void WindowedRows::add_to(Ledger& ledger) const {
@@ -208,6 +228,7 @@ void WindowedRows::add_to(Ledger& ledger) const {
   ledger.payload += held;
   ledger.slack += sink_.size() + ring_.size() - held;
   ledger.rows_kept += rows * site_.heads;
+  pinned_.add_to(ledger);
   if (body_) body_->add_to(ledger);
 }
 

@@ -3,6 +3,7 @@
 // the body, or are dropped. Which rows lie where is what the CPU's schedule says after each append.
 
 #include "cache/cuda/layer_rows.h"
+#include "cache/cuda/pinned_rows.h"
 
 namespace pith::cuda {
 
@@ -12,16 +13,20 @@ class WindowedRows final : public LayerRows {
   WindowedRows(const WindowedRows& other);
 
   std::unique_ptr<LayerRows> clone() const override;
-  size_t spans() const override { return (plan_.schedule.sink > 0 ? 1 : 0) + 2; }
+  size_t spans() const override {
+    return (plan_.schedule.sink > 0 ? 1 : 0) + 2 + (pinned_.any() ? 1 : 0);
+  }
   RowTarget begin_token(const TokenSlots& slots) override;
   void attend_token(const TokenStep& step) const override;
   void end_token(ChunkSpace& space, std::vector<BodyMove>& moves) override;
   RowTarget begin_chunk(size_t tokens, ChunkSpace& space) override;
   void attend_chunk(CausalCall call, ChunkSpace& space) override;
   void end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) override;
+  void check_protect() const override;
+  void protect(const ProtectedRows& rows) override { pinned_.protect(rows, plan_.schedule.sink); }
   size_t layers_together() const override { return body_ ? body_->layers_together() : 1; }
   void add_rows(pith::HeadRows& rows, size_t head) const override;
-  size_t tokens() const override { return tokens_; }
+  size_t tokens() const override { return tokens_ + pinned_.rows(); }
   void add_to(Ledger& ledger) const override;
 
  private:
@@ -42,7 +47,8 @@ class WindowedRows final : public LayerRows {
   size_t ring_capacity_;
   DeviceBuffer sink_, ring_;          // [2, G, sink], [2, G, ring_capacity], D
   std::unique_ptr<DeviceBody> body_;  // null: rows that leave the window are dropped
-  size_t tokens_ = 0;
+  PinnedRows pinned_;
+  size_t tokens_ = 0;             // that are not protected
   size_t front_ = 0, count_ = 0;  // of the ring
 };
 

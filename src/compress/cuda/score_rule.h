@@ -13,11 +13,21 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "compress/selector.h"
 #include "pith/dtype.h"
 
 namespace pith::cuda {
+
+/// What a rule has kept of queries, as a judgement reads it.
+struct SeenQueries {
+  const float* state = nullptr;
+  int group = 1;                                     ///< query heads a KV head
+  int64_t position = 0;                              ///< of the next query
+  int64_t count = 0;                                 ///< behind the sink
+  const std::vector<double>* frequencies = nullptr;  // [D/2] of RoPE on the host, or null
+};
 
 /// Rows of a layer's body, `rows` of every KV head.
 struct JudgedRows {
@@ -33,6 +43,24 @@ struct JudgedRows {
   size_t side_stride = 0;
   int rows = 0;
   int step = 0;  ///< judgements at this moment so far
+  SeenQueries queries;
+};
+
+/// The queries of a step, before they attend.
+struct StepQueries {
+  DType dtype = DType::kF16;                   ///< kF16 or kBF16
+  int query_heads = 0, kv_heads = 0, dim = 0;  // H, G, D
+  int tokens = 0;                              // T
+  const void* q = nullptr;                     // [T, H, D], after RoPE
+  float* state = nullptr;                      ///< ScoreRule::state_numbers
+  float* scratch = nullptr;                    // [T, H, D], of chunks
+  const double* frequencies = nullptr;         // [D/2] of RoPE, or null
+};
+/// Where they stand.
+struct QueryNote {
+  int64_t position = 0;  ///< of the first
+  int32_t skip = 0;      ///< the first ones that are the sink's
+  int32_t seen = 0;      ///< queries behind the sink before this step
 };
 
 inline constexpr int kSelectSums = 16;  // of D numbers for each head that rules may use
@@ -42,6 +70,7 @@ struct SelectSpace {
   uint32_t* keys = nullptr;  // [G, stride]
   int32_t* kept = nullptr;   // [G, stride]
   float* sums = nullptr;     // [G, kSelectSums, D]
+  float* logits = nullptr;   // [H, stride], for rules that keep something of queries
   size_t stride = 0;
 };
 
@@ -77,8 +106,26 @@ class ScoreRule {
   /// space.kept [G, keep] <- the numbers of the rows that stay, ascending.
   virtual void choose(const SelectSpace& space, const JudgedRows& rows, int keep,
                       cudaStream_t stream) const = 0;
+  /// Numbers that the rule keeps of the queries that pass, 0 at first; `heads`: of queries.
+  virtual size_t state_numbers(size_t /*heads*/, size_t /*dim*/) const { return 0; }
+  /// Sees queries before they attend. A token's note [1] is read on the device, so that a graph
+  /// stays valid.
+  virtual void observe_token(const StepQueries& /*queries*/, const QueryNote* /*note*/,
+                             cudaStream_t) const {}
+  virtual void observe_chunk(const StepQueries& /*queries*/, const QueryNote& /*note*/,
+                             cudaStream_t) const {}
+  /// Whether queries attend times a factor of their own (Selector::score_factor): `scaled` [T, H,
+  /// D]
+  /// <- those of a step. As with the functions above, the note is on the device for a token.
+  virtual bool scales_queries() const { return false; }
+  virtual void scale_token(void* /*scaled*/, const StepQueries& /*queries*/,
+                           const QueryNote* /*note*/, cudaStream_t) const {}
+  virtual void scale_chunk(void* /*scaled*/, const StepQueries& /*queries*/,
+                           const QueryNote& /*note*/, cudaStream_t) const {}
   /// Whether choose() looks at keys or values.
   virtual bool reads_rows() const { return true; }
+  /// Whether choose() looks at positions.
+  virtual bool reads_positions() const { return false; }
   /// Whether mass() ever asks for any, and what it asks of a step of `tokens` queries.
   virtual bool wants_mass() const { return false; }
   virtual MassRequest mass(size_t /*tokens*/, const BodyCounts& /*counts*/) const { return {}; }

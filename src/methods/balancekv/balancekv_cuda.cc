@@ -50,6 +50,7 @@ class BalanceBlocks final : public ScoreRule {
     call.tag = static_cast<uint32_t>(rows.step);  // doublings of the rows' weight so far
     halve_batch(device_rule(rule_.halving), call, stream);
   }
+  bool reads_positions() const override { return true; }
   size_t parts() const override { return rule_.rounds; }
   void weigh(std::span<WeightedPart> parts, const BodyCounts& c) const override {
     const size_t batches = c.seen / rule_.block;

@@ -23,6 +23,7 @@ class UniformRule final : public BestRows {
     score_words(space, rows, source_, stream);
   }
   bool reads_rows() const override { return false; }
+  bool reads_positions() const override { return true; }
   size_t budget_at(size_t) const override { return budget_; }
   size_t interval() const override { return 32; }
   bool any_time() const override { return true; }

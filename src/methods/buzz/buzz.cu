@@ -1,4 +1,5 @@
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/numbers.cuh"
 #include "methods/buzz/buzz_cuda.h"
 
 namespace pith::cuda {
@@ -26,7 +27,31 @@ __global__ void __launch_bounds__(kThreads)
   kept[head * stride + cell] = row;
 }
 
+/// A block a token.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    log_kernel(T* scaled, const T* q, int numbers, QueryNote note, const QueryNote* at) {
+  const int64_t first = at ? at->position : note.position;
+  const auto seen = static_cast<double>(first + blockIdx.x + 1);
+  const float factor = seen <= 512 ? 1.0f : static_cast<float>(log(seen) / log(512.0));
+  const size_t from = static_cast<size_t>(blockIdx.x) * numbers;
+  for (int i = threadIdx.x; i < numbers; i += kThreads) {
+    scaled[from + i] = from_float<T>(to_float(q[from + i]) * factor);
+  }
+}
+
 }  // namespace
+
+void scale_by_log(void* scaled, const StepQueries& queries, const QueryNote& note,
+                  const QueryNote* at, cudaStream_t stream) {
+  with_type(queries.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    log_kernel<T><<<queries.tokens, kThreads, 0, stream>>>(
+        static_cast<T*>(scaled), static_cast<const T*>(queries.q),
+        queries.query_heads * queries.dim, note, at);
+  });
+  check(cudaGetLastError(), "queries times log n");
+}
 
 void choose_cells(const SelectSpace& space, const JudgedRows& rows, const BuzzStrides& strides,
                   cudaStream_t stream) {

@@ -28,6 +28,15 @@ class BuzzRule final : public ScoreRule {
                             cells(c.held - c.judged, options_.new_stride())};
   }
   bool reads_rows() const override { return false; }
+  bool scales_queries() const override { return options_.logn; }
+  void scale_token(void* scaled, const StepQueries& queries, const QueryNote* note,
+                   cudaStream_t stream) const override {
+    scale_by_log(scaled, queries, {}, note, stream);
+  }
+  void scale_chunk(void* scaled, const StepQueries& queries, const QueryNote& note,
+                   cudaStream_t stream) const override {
+    scale_by_log(scaled, queries, note, nullptr, stream);
+  }
   bool wants_mass() const override { return options_.localmax; }
   MassRequest mass(size_t tokens, const BodyCounts&) const override {
     return {options_.localmax ? tokens : 0, false};
@@ -41,10 +50,7 @@ class BuzzRule final : public ScoreRule {
 
 SelectorOnGpu make_buzz_on_gpu(const SelectorPlace& place) {
   const BuzzOptions options = buzz_options(place);
-  if (options.weights || options.logn) {
-    refuse_on_gpu(options.weights ? "buzz(weights=true)" : "buzz(logn=true)",
-                  "buzz with its defaults is there");
-  }
+  if (options.weights) refuse_on_gpu("buzz(weights=true)", "rows that stay have weight 1 there");
   return {nullptr, std::make_shared<BuzzRule>(options)};
 }
 

@@ -14,4 +14,9 @@ struct BuzzStrides {
 void choose_cells(const SelectSpace& space, const JudgedRows& rows, const BuzzStrides& strides,
                   cudaStream_t stream);
 
+/// scaled [T, H, D] <- queries times log_512 of the tokens seen, at least 1. The first one's
+/// position is in `note`, or on the device in `at` if that is not null.
+void scale_by_log(void* scaled, const StepQueries& queries, const QueryNote& note,
+                  const QueryNote* at, cudaStream_t stream);
+
 }  // namespace pith::cuda

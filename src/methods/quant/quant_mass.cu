@@ -36,7 +36,8 @@ struct TokenKeyMass {
     }
     float scales[D / 32];
 #pragma unroll
-    for (int g = 0; g < D / 32; ++g) scales[g] = __half2float(side[layout::key_token_scale(row, g)]);
+    for (int g = 0; g < D / 32; ++g)
+      scales[g] = __half2float(side[layout::key_token_scale(row, g)]);
 #pragma unroll
     for (int i = 0; i < D / 4; ++i) {
       const int n = i / 2;
@@ -48,7 +49,9 @@ struct TokenKeyMass {
 
   template <class T, int D>
   static __device__ void add(const TokenParams& p, const MassTarget& target, float* queries) {
-    if (target.coded == 0) return;
+    // Dense rows begin at the first block of the grid, coded ones at the last.
+    const int begin = (kTokenBlocks - 1 - static_cast<int>(blockIdx.y)) * kRows;
+    if (begin >= target.coded) return;
     const int head = blockIdx.x, c = threadIdx.x % 4;
     const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(head) * p.group * D;
     for (int i = threadIdx.x; i < p.group * D; i += kTokenThreads) {  // [group, D / 4, 4]
@@ -60,9 +63,7 @@ struct TokenKeyMass {
     const auto* codes = static_cast<const uint32_t*>(target.codes) + first_block * D * kBits;
     const auto* sides = static_cast<const __half*>(target.code_side) + first_block * D;
     float* mass = target.mass + head * target.stride + target.coded_from;
-    // Dense rows begin at the first block of the grid, coded ones at the last.
-    for (int first = (kTokenBlocks - 1 - static_cast<int>(blockIdx.y)) * kRows;
-         first < target.coded; first += kRows * kTokenBlocks) {
+    for (int first = begin; first < target.coded; first += kRows * kTokenBlocks) {
       const int own = first + static_cast<int>(threadIdx.x) / 4;
       const int row = min(own, target.coded - 1);
       const auto block = static_cast<size_t>(row / kBlockRows);

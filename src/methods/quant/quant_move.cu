@@ -65,10 +65,9 @@ struct BlockMove {
       const int row = i % kBlockRows, group = i / kBlockRows, source = sources[row];
       if (source == kStays) continue;
       to_side[side_at(row, group)] =
-          source == kZero
-              ? __float2half_rn(0)
-              : from_side[static_cast<size_t>(source / kBlockRows) * D +
-                          static_cast<size_t>(side_at(source % kBlockRows, group))];
+          source == kZero ? __float2half_rn(0)
+                          : from_side[static_cast<size_t>(source / kBlockRows) * D +
+                                      static_cast<size_t>(side_at(source % kBlockRows, group))];
     }
   }
 };

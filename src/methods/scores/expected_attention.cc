@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "methods/scores/expected_attention.h"
 #include "methods/scores/score_selector.h"
 #include "methods/scores/scores.h"
 
@@ -21,15 +22,9 @@ namespace {
 
 constexpr size_t kTile = 64;
 
-struct Options {
-  size_t future = 0;
-  bool covariance = true, vnorm = true;
-  double epsilon = 0;
-};
-
 class ExpectedAttention final : public ScoreSelector {
  public:
-  ExpectedAttention(const SelectorRequest& r, const Options& options)
+  ExpectedAttention(const SelectorRequest& r, const ExpectedOptions& options)
       : ScoreSelector(r.context, r.site, score_budget(r)),
         options_(options),
         mean_(r.context.memory, MemoryKind::kMetadata),
@@ -75,7 +70,7 @@ class ExpectedAttention final : public ScoreSelector {
   void add_head(std::vector<double>& scores, const RowStore& store, size_t index,
                 const Turn& turn) const;
 
-  Options options_;
+  ExpectedOptions options_;
   Array<float> mean_;     // [heads * group, D] of queries before RoPE
   Array<float> scatter_;  // [heads * group, D, D] sum of (q - mean)(q - mean)'
   size_t counted_ = 0;    ///< queries in them
@@ -229,6 +224,15 @@ void ExpectedAttention::score(std::span<HeadBody> bodies, Scores& scores) const 
 
 }  // namespace
 
+ExpectedOptions expected_options(const Parameters& parameters) {
+  ExpectedOptions o;
+  o.future = parameters.count("future", 1);
+  o.covariance = parameters.flag("covariance");
+  o.vnorm = parameters.flag("vnorm");
+  o.epsilon = parameters.number("epsilon", 0, 1);
+  return o;
+}
+
 SelectorRow expected_attention_row() {
   SelectorRow row = score_row(
       {"expected_attention", true, "rows that future queries are expected to attend to",
@@ -238,13 +242,11 @@ SelectorRow expected_attention_row() {
                          {"vnorm", "true", "multiply by the norm of the value"},
                          {"epsilon", "0", "added to the probability before that"}}),
        ""});
+#ifdef PITH_CUDA
+  row.make_on_gpu = cuda::make_expected_attention_on_gpu;
+#endif
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
-    Options o;
-    o.future = r.parameters.count("future", 1);
-    o.covariance = r.parameters.flag("covariance");
-    o.vnorm = r.parameters.flag("vnorm");
-    o.epsilon = r.parameters.number("epsilon", 0, 1);
-    return std::make_unique<ExpectedAttention>(r, o);
+    return std::make_unique<ExpectedAttention>(r, expected_options(r.parameters));
   };
   return row;
 }

@@ -1,22 +1,12 @@
 // The score selectors' rules on the GPU: what is judged when, as on the CPU.
 
 #include "attend/cuda/device_selector.h"
+#include "methods/scores/budget_rule.h"
 #include "methods/scores/scores.h"
-#include "methods/scores/scores_cuda.h"
 #include "methods/scores/snapkv.h"
 
 namespace pith::cuda {
 namespace {
-
-class BudgetRule : public BestRows {
- public:
-  explicit BudgetRule(const SelectorPlace& p) : sizes_(score_budget(p.parameters, p.budget)) {}
-  size_t budget_at(size_t) const override { return sizes_.budget; }
-  size_t interval() const final { return sizes_.interval; }
-
- protected:
-  ScoreBudget sizes_;
-};
 
 class KNormRule final : public BudgetRule {
  public:

@@ -19,6 +19,7 @@ SelectorOnGpu make_h2o_on_gpu(const SelectorPlace& place);
 SelectorOnGpu make_tova_on_gpu(const SelectorPlace& place);
 SelectorOnGpu make_snapkv_on_gpu(const SelectorPlace& place);
 SelectorOnGpu make_pyramidkv_on_gpu(const SelectorPlace& place);
+SelectorOnGpu make_expected_attention_on_gpu(const SelectorPlace& place);
 SelectorOnGpu make_keydiff_on_gpu(const SelectorPlace& place);
 SelectorOnGpu make_knorm_on_gpu(const SelectorPlace& place);
 }  // namespace cuda

@@ -27,6 +27,8 @@ class DeviceForward {
 
   /// Runs tokens at positions first_position, ... through all layers; their rows are appended.
   void run(DeviceCache& cache, std::span<const int32_t> tokens, int64_t first_position);
+  /// The cache's step memory has changed: the graph of a token is captured anew.
+  void forget_token() { graph_of_ = nullptr; }
 
   /// Logits [V] after the last token of run(); valid until the next call of anything here. Waits
   /// for the device. Throws kNonFinite.

@@ -4,7 +4,6 @@
 #include "kernels/cuda/read_rate.h"
 #include "model/cuda/device_forward.h"
 #include "model/cuda/device_weights.h"
-#include "pith/error.h"
 #include "session/cpu_backend.h"
 
 namespace pith {
@@ -64,9 +63,8 @@ class CudaBackend final : public Backend {
     return sampler.sample_ranked(best);
   }
   void protect(std::span<const TokenRange> ranges) override {
-    if (ranges.empty()) return;
-    throw Error(ErrorCode::kUnsupported,
-                "protected tokens are not on the GPU yet; leave them out, or use --device cpu");
+    cache_->protect(ranges);
+    forward_.forget_token();
   }
   HeadRows rows(int layer, int head) const override { return cache_->rows(layer, head); }
   Ledger ledger() const override {

@@ -1,0 +1,89 @@
+#include "cache/cuda/pinned_rows.h"
+
+namespace pith::cuda {
+
+RowTarget PinnedRows::begin_token() {
+  rows_.reserve_more(1);
+  return rows_.end();
+}
+
+DeviceSpan PinnedRows::span(size_t head, size_t count) const {
+  DeviceSpan span;
+  span.rows = static_cast<int32_t>(count);
+  span.row_stride = static_cast<int32_t>(shape_.dim);
+  if (count == 0) return span;
+  span.keys = rows_.keys() + head * rows_.head_stride() * 2;
+  span.values = rows_.values() + head * rows_.head_stride() * 2;
+  return span;
+}
+
+void PinnedRows::attend_chunk(CausalCall& call) const {
+  if (rows() == 0) return;
+  call.last = false;
+  call.span = {
+      rows_.keys(), rows_.values(), rows_.head_stride(), static_cast<int64_t>(rows()), -1, 0};
+  cuda::attend_chunk(call, stream_);
+  call.first = false;
+}
+
+size_t PinnedRows::take(const Chunk& chunk) {
+  size_t came = 0;
+  for (size_t done = 0; any() && done < chunk.tokens;) {
+    const ProtectedRows::Run run = ranges_.run_at(static_cast<int64_t>(chunk.position + done),
+                                                  static_cast<int64_t>(chunk.tokens - done));
+    const auto count = static_cast<size_t>(run.count);
+    done += count;
+    if (!run.is_protected) continue;
+    rows_.reserve_more(count);
+    const RowTarget to = rows_.end();
+    const size_t row_bytes = shape_.dim * 2, behind = done - count - came;  // rows of the chunk
+    const size_t at = static_cast<size_t>(chunk.from.row) + behind;
+    const auto copy = [&](void* target, const void* source) {
+      check(cudaMemcpy2DAsync(
+                static_cast<std::byte*>(target) + rows() * row_bytes, to.head_stride * 2,
+                static_cast<const std::byte*>(source) + at * row_bytes, chunk.from.head_stride * 2,
+                count * row_bytes, shape_.heads, cudaMemcpyDeviceToDevice, stream_),
+            "protected rows");
+    };
+    copy(to.k, chunk.from.k);
+    copy(to.v, chunk.from.v);
+    rows_.add(count);
+    came += count;
+    KeepCall call;  // none of these, and all behind them
+    call.rows.dtype = dtype_;
+    call.rows.heads = static_cast<int>(shape_.heads);
+    call.rows.dim = static_cast<int>(shape_.dim);
+    call.rows.k = static_cast<std::byte*>(chunk.from.k) + at * row_bytes;
+    call.rows.v = static_cast<std::byte*>(chunk.from.v) + at * row_bytes;
+    call.rows.head_stride = chunk.from.head_stride;
+    call.rows.mass = chunk.mass ? chunk.mass + behind : nullptr;
+    call.rows.side_stride = chunk.mass_stride;
+    call.rows.rows = static_cast<int>(count);
+    call.after = static_cast<int>(chunk.tokens - done);
+    move_rows({}, call, stream_);
+    if (chunk.mass) move_sides({}, call, stream_);
+  }
+  return came;
+}
+
+void PinnedRows::finish(pith::HeadRows& out, size_t first) const {
+  if (!any()) return;
+  for (size_t i = first; i < out.positions.size(); ++i) {
+    out.positions[i] = position_of(out.positions[i]);
+  }
+  size_t left = rows();
+  for (const TokenRange& range : ranges_.ranges()) {
+    for (int64_t p = range.first; p < range.last && left > 0; ++p, --left) {
+      out.positions.push_back(p);
+      out.log_weights.push_back(0);
+    }
+  }
+}
+
+void PinnedRows::add_to(Ledger& ledger) const {
+  ledger.payload += rows_.held_bytes();
+  ledger.slack += rows_.allocated_bytes() - rows_.held_bytes();
+  ledger.rows_kept += rows() * shape_.heads;
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,65 @@
+#pragma once
+// Protected rows of one layer on the GPU (append/protected_rows.h): exact rows of their own, behind
+// the sink, that no schedule moves. All other rows are numbered without them ("ordinals").
+
+#include <vector>
+
+#include "append/protected_rows.h"
+#include "attend/cuda/causal.h"
+#include "attend/cuda/decode.h"
+#include "cache/cuda/device_rows.h"
+#include "compress/cuda/score_rule.h"
+#include "pith/ledger.h"
+
+namespace pith::cuda {
+
+class PinnedRows {
+ public:
+  PinnedRows(MemoryCounter& memory, const DeviceRowsShape& shape, DType dtype, cudaStream_t stream)
+      : shape_(shape), dtype_(dtype), stream_(stream), rows_(memory, shape, stream) {}
+
+  /// Replaces the rows to protect, behind a sink of `sink`.
+  void protect(const ProtectedRows& rows, size_t sink) {
+    ranges_ = rows.from(static_cast<int64_t>(sink));
+  }
+  /// Whether any are to be; and how many have come.
+  bool any() const { return !ranges_.ranges().empty(); }
+  size_t rows() const { return rows_.rows(); }
+  bool covers(size_t position) const {
+    return any() && ranges_.run_at(static_cast<int64_t>(position), 1).is_protected;
+  }
+  /// The position of the `ordinal`-th row of the others.
+  int64_t position_of(int64_t ordinal) const { return ranges_.position_of(ordinal); }
+
+  /// A token's row, with room for it; add_token counts it.
+  RowTarget begin_token();
+  void add_token() { rows_.add(1); }
+  /// The first `count` rows of a head.
+  DeviceSpan span(size_t head, size_t count) const;
+  /// A chunk's attention to them all.
+  void attend_chunk(CausalCall& call) const;
+
+  /// A chunk's rows, which are the last of their run.
+  struct Chunk {
+    RowTarget from;
+    size_t position = 0, tokens = 0;
+    float* mass = nullptr;  // [G, mass_stride] from row from.row on, or null
+    size_t mass_stride = 0;
+  };
+  /// The protected ones come here, and those behind them follow up, with their mass. Returns how
+  /// many came.
+  size_t take(const Chunk& chunk);
+
+  /// `positions` from `first` on are ordinals: they become positions, and rows held are added.
+  void finish(pith::HeadRows& rows, size_t first) const;
+  void add_to(Ledger& ledger) const;
+
+ private:
+  DeviceRowsShape shape_;
+  DType dtype_;
+  cudaStream_t stream_;
+  ProtectedRows ranges_;
+  DeviceRows rows_;
+};
+
+}  // namespace pith::cuda

@@ -1,0 +1,118 @@
+// Which rows of a body stay, and when: see selected_rows.h.
+
+#include <algorithm>
+
+#include "cache/cuda/selected_rows.h"
+#include "kernels/cuda/grouped_layout.h"
+
+namespace pith::cuda {
+
+void SelectedRows::take(size_t tokens, ChunkSpace& space) {
+  tokens_ += tokens;
+  const size_t body = occupancy(plan_.schedule, tokens_).body;
+  while (counts_.seen < body) {
+    judge(Moment::kBeforeRow, space);
+    ++counts_.seen;
+    ++counts_.held;
+    judge(Moment::kRow, space);
+  }
+  judge(tokens > 1 ? Moment::kChunkEnd : Moment::kTokenEnd, space);
+  if (packs()) {
+    const size_t whole = counts_.held / kBlockRows * kBlockRows;
+    if (whole > packed()) pack(whole - packed());
+  } else if (coded_) {
+    code_settled(space);
+  }
+}
+
+void SelectedRows::judge(Moment moment, ChunkSpace& space) {
+  for (counts_.steps = 0;; ++counts_.steps) {
+    const std::optional<Judgement> judgement = rule_->judge(counts_, moment);
+    if (!judgement) return;
+    select(*judgement, space);
+  }
+}
+
+KeepCall SelectedRows::keep_call(size_t first, size_t count) const {
+  const size_t sink = std::min(tokens_, plan_.schedule.sink);
+  const size_t row = sink + first - std::min(first, packed());  // in the dense run
+  const size_t known = std::min(counts_.judged - std::min(counts_.judged, first), count);
+  KeepCall call;
+  JudgedRows& rows = call.rows;
+  rows.dtype = plan_.dtype;
+  rows.heads = static_cast<int>(site_.heads);
+  rows.dim = static_cast<int>(site_.dim);
+  rows.k = rows_.keys() + row * site_.dim * 2;
+  rows.v = rows_.values() + row * site_.dim * 2;
+  rows.head_stride = rows_.head_stride();
+  rows.positions = positions_.data() + counts_.coded + first;
+  rows.known = static_cast<int>(known);
+  rows.first_position = static_cast<int64_t>(tokens_ - (unsettled() - first - known));
+  rows.mass = rule_->wants_mass() ? mass_.data() + sink + first : nullptr;
+  rows.side_stride = stride_;
+  rows.rows = static_cast<int>(count);
+  rows.step = static_cast<int>(counts_.steps);
+  call.after = static_cast<int>(unsettled() - first - count);
+  return call;
+}
+
+void SelectedRows::select(const Judgement& judgement, ChunkSpace& space) {
+  const size_t count = counts_.held - judgement.first;
+  if (packs()) pack(counts_.held - packed());
+  KeepCall call = keep_call(judgement.first, count);
+  call.keep = static_cast<int>(judgement.keep);
+  call.mass_factor = rule_->mass_kept();
+  const SelectSpace lent = space.select(count, state_.size() > 0);
+  call.rows.queries = {state_.data(), static_cast<int>(site_.query_heads / site_.heads),
+                       static_cast<int64_t>(tokens()),
+                       static_cast<int64_t>(tokens() - std::min(tokens(), plan_.schedule.sink)),
+                       site_.rope ? &site_.rope->host : nullptr};
+  if (packs() && rule_->reads_rows()) {
+    const RowTarget unpacked = space.unpacked(count);
+    // f16 keeps more of a code times its scale than bf16.
+    call.rows.dtype = DType::kF16;
+    coded_->unpack(unpacked, {0, (count + kBlockRows - 1) / kBlockRows, call.rows.dtype});
+    call.rows.k = unpacked.k;
+    call.rows.v = unpacked.v;
+    call.rows.head_stride = unpacked.head_stride;
+  }
+  rule_->choose(lent, call.rows, call.keep, site_.stream);
+  if (packs()) {
+    coded_->keep(lent.kept, lent.stride, judgement.keep);
+    move_sides(lent, call, site_.stream);
+  } else {
+    keep_rows(lent, call, site_.stream);
+    rows_.drop(count - judgement.keep);
+  }
+  counts_.held = counts_.judged = judgement.first + judgement.keep;
+  counts_.judged_at = counts_.seen;
+}
+
+// Positions of codes lie before those of dense rows: they stay where they are.
+void SelectedRows::code_settled(ChunkSpace& space) {
+  const size_t count = rule_->settled(counts_) / 32 * 32;
+  if (count == 0) return;
+  RowTarget from = rows_.end();
+  from.row = static_cast<int64_t>(std::min(tokens_, plan_.schedule.sink));
+  const BodyMove move{coded_.get(), from, count};
+  coded_->announce(count);
+  coded_->take({&move, 1});
+  keep_rows(space.select(count), keep_call(0, count), site_.stream);
+  rows_.drop(count);
+  counts_.held -= count;
+  counts_.judged -= count;
+  counts_.coded += count;
+}
+
+// What lies beside the rows is in the body's order, whether they are codes or not.
+void SelectedRows::pack(size_t count) {
+  if (count == 0) return;
+  const KeepCall call = keep_call(packed(), count);
+  RowTarget from = rows_.end();
+  from.row = static_cast<int64_t>(plan_.schedule.sink);
+  coded_->append(from, count);
+  move_rows({}, call, site_.stream);
+  rows_.drop(count);
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,68 @@
+// expected_attention's rule on the GPU.
+
+#include <complex>
+
+#include "attend/cuda/device_selector.h"
+#include "methods/scores/budget_rule.h"
+#include "methods/scores/expected_attention.h"
+#include "methods/scores/expected_attention_cuda.h"
+#include "methods/scores/scores.h"
+
+namespace pith::cuda {
+namespace {
+
+/// The mean of e^(i p w) over `count` positions from `first` on: a geometric series.
+std::complex<double> mean_turn(double w, int64_t first, size_t count) {
+  const auto turn = [&](double positions) { return std::polar(1.0, positions * w); };
+  const auto n = static_cast<double>(count);
+  const std::complex<double> one(1, 0), step = one - turn(1);
+  const std::complex<double> sum = std::abs(step) > 0 ? (one - turn(n)) / step : n * one;
+  return turn(static_cast<double>(first)) * sum / n;
+}
+
+class ExpectedRule final : public BudgetRule {
+ public:
+  explicit ExpectedRule(const SelectorPlace& p)
+      : BudgetRule(p), options_(expected_options(p.parameters)), scale_(p.site.scale) {}
+
+  size_t state_numbers(size_t heads, size_t dim) const override {
+    return expected_state_numbers(heads, dim, options_.covariance);
+  }
+  void observe_token(const StepQueries& queries, const QueryNote* note,
+                     cudaStream_t stream) const override {
+    observe_token_queries(queries, note, options_.covariance, stream);
+  }
+  void observe_chunk(const StepQueries& queries, const QueryNote& note,
+                     cudaStream_t stream) const override {
+    observe_chunk_queries(queries, note, options_.covariance, stream);
+  }
+
+ private:
+  void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
+    ExpectedScores how;
+    how.scale = scale_;
+    how.covariance = options_.covariance;
+    how.vnorm = options_.vnorm;
+    how.epsilon = options_.epsilon;
+    for (size_t i = 0; i < static_cast<size_t>(rows.dim) / 2; ++i) {
+      std::complex<double> turn(1, 0);
+      if (const auto* radians = rows.queries.frequencies) {
+        turn = mean_turn((*radians)[i], rows.queries.position, options_.future);
+      }
+      how.turn.cos[i] = static_cast<float>(turn.real());
+      how.turn.sin[i] = static_cast<float>(turn.imag());
+    }
+    score_expected(space, rows, how, stream);
+  }
+
+  ExpectedOptions options_;
+  float scale_;
+};
+
+}  // namespace
+
+SelectorOnGpu make_expected_attention_on_gpu(const SelectorPlace& place) {
+  return {nullptr, std::make_shared<ExpectedRule>(place)};
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,187 @@
+#pragma once
+// The CPU's cache and the GPU's, fed the same 16-bit rows and queries.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/cuda/device_cache.h"
+#include "core/thread_pool.h"
+#include "harness.h"
+#include "kernels/kernels.h"
+#include "kernels/rope.h"
+
+namespace pith::cuda {
+
+inline constexpr int kLayers = 2, kQueryHeads = 4, kKvHeads = 2;
+
+inline CacheShape shape_of(int dim) { return {kLayers, kQueryHeads, kKvHeads, dim, {}, 1000}; }
+
+/// One layer's numbers for a few tokens.
+struct Numbers {
+  std::vector<uint16_t> q, k, v;  // [T, H, D], [T, G, D]
+};
+
+/// Both caches, fed the same.
+class Pair {
+ public:
+  Pair(const std::string& policy, int dim, DType dtype) : Pair(policy, policy, dim, dtype) {}
+  Pair(const std::string& on_cpu, const std::string& policy, int dim, DType dtype)
+      : dim_(static_cast<size_t>(dim)),
+        dtype_(dtype),
+        rope_(dim_, 10000),
+        structured_(policy.starts_with("expected")),
+        cpu_(context_, shape_of(dim), Policy::parse(on_cpu), kSeed, &rope_) {
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
+    gpu_ = std::make_unique<DeviceCache>(device_, shape_of(dim), Policy::parse(policy), kSeed,
+                                         stream_, &rope_);
+  }
+  ~Pair() {
+    gpu_.reset();
+    cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
+  }
+
+  void run_chunk(size_t tokens) {
+    for (int l = 0; l < kLayers; ++l) {
+      same_before_[l] = same_rows(l) == 1;
+      const Numbers x = draw(tokens);
+      const auto q = to_device(device_, x.q);
+      DeviceArray<float> out(device_, MemoryKind::kScratch, x.q.size(), stream_);
+      write_rows(gpu_->begin_chunk(l, tokens), x, tokens);
+      gpu_->attend_chunk(l, out.data(), DType::kF32, q.data(), tokens);
+      gpu_->end_chunk(l, tokens);
+      compare(l, x, out, tokens);
+    }
+    tokens_ += tokens;
+  }
+  void run_token() {
+    for (int l = 0; l < kLayers; ++l) same_before_[l] = same_rows(l) == 1;
+    gpu_->begin_token();
+    gpu_->upload_token();
+    for (int l = 0; l < kLayers; ++l) {
+      const Numbers x = draw(1);
+      const auto q = to_device(device_, x.q);
+      DeviceArray<float> out(device_, MemoryKind::kScratch, x.q.size(), stream_);
+      RowTarget target;
+      check(cudaMemcpyAsync(&target, gpu_->token_target(l), sizeof(target), cudaMemcpyDeviceToHost,
+                            stream_),
+            "a target");
+      check(cudaStreamSynchronize(stream_), "a target");
+      write_rows(target, x, 1);
+      gpu_->attend_token(l, out.data(), q.data());
+      compare(l, x, out, 1);
+    }
+    gpu_->end_token();
+    ++tokens_;
+  }
+  void end_prefill() {
+    cpu_.end_prefill();
+    gpu_->end_prefill();
+  }
+  void protect(const std::vector<TokenRange>& ranges) {
+    cpu_.protect(ranges);
+    gpu_->protect(ranges);
+    EXPECT_EQ(cpu_.describe(), gpu_->describe());
+  }
+  void use_clone() { gpu_ = gpu_->clone(); }
+
+  /// The share of rows that both hold, with equal weights.
+  double same_rows() const {
+    double sum = 0;
+    for (int l = 0; l < kLayers; ++l) sum += same_rows(l);
+    return sum / kLayers;
+  }
+  double same_rows(int l) const {
+    size_t same = 0, all = 0;
+    for (int g = 0; g < kKvHeads; ++g) {
+      const pith::HeadRows a = cpu_.rows(l, g), b = gpu_->rows(l, g);
+      all += std::max(a.positions.size(), b.positions.size());
+      for (size_t i = 0, j = 0; i < a.positions.size() && j < b.positions.size();) {
+        if (a.positions[i] == b.positions[j]) {
+          same += std::abs(a.log_weights[i] - b.log_weights[j]) < 1e-4f;
+          ++i, ++j;
+        } else {
+          ++(a.positions[i] < b.positions[j] ? i : j);
+        }
+      }
+    }
+    return all > 0 ? static_cast<double>(same) / static_cast<double>(all) : 1;
+  }
+  /// The largest error of attention over the same rows, and how often that was so.
+  double worst() const { return worst_; }
+  double compared() const { return static_cast<double>(compared_) / steps_; }
+  Ledger cpu_ledger() const { return cpu_.ledger(); }
+  Ledger gpu_ledger() const { return gpu_->ledger(); }
+  size_t counted() const { return device_.total(); }
+
+ private:
+  static constexpr uint64_t kSeed = 7;
+
+  Numbers draw(size_t tokens) {
+    const size_t kv = tokens * kKvHeads * dim_;
+    Numbers x{normals(tokens * kQueryHeads * dim_, dtype_, draws_), normals(kv, dtype_, draws_ + 1),
+              normals(kv, dtype_, draws_ + 2)};
+    draws_ += 3;
+    if (structured_) give_structure(x.q, tokens);
+    return x;
+  }
+  /// Queries with a mean and a covariance of their own before RoPE.
+  void give_structure(std::vector<uint16_t>& q, size_t tokens) {
+    std::vector<float> row(dim_);
+    for (size_t i = 0; i < tokens * kQueryHeads; ++i) {
+      const size_t head = i % kQueryHeads;
+      for (size_t c = 0; c < dim_; ++c) {
+        const float wide = (c + head) % 5 == 0 ? 2.0f : 0.6f;
+        const float shared = to_float(dtype_, q[i * dim_ + c / 8 * 8]);
+        const float mean = (c * 7 + head) % 11 < 2 ? 0.8f : 0.0f;
+        row[c] = mean + wide * to_float(dtype_, q[i * dim_ + c]) + 0.5f * shared;
+      }
+      rope_.rotate(context_.kernels, row.data(), static_cast<int64_t>(tokens_ + i / kQueryHeads));
+      for (size_t c = 0; c < dim_; ++c) q[i * dim_ + c] = from_float(dtype_, row[c]);
+    }
+  }
+  void write_rows(const RowTarget& to, const Numbers& x, size_t tokens) {
+    const size_t row = dim_ * 2;
+    const auto write = [&](void* side, const std::vector<uint16_t>& from) {
+      for (size_t g = 0; g < kKvHeads; ++g) {
+        check(cudaMemcpy2DAsync(static_cast<char*>(side) +
+                                    (g * to.head_stride + static_cast<size_t>(to.row) * dim_) * 2,
+                                row, from.data() + g * dim_, kKvHeads * row, row, tokens,
+                                cudaMemcpyHostToDevice, stream_),
+              "rows");
+      }
+    };
+    write(to.k, x.k);
+    write(to.v, x.v);
+  }
+  void compare(int layer, const Numbers& x, const DeviceArray<float>& out, size_t tokens) {
+    const auto q = widen(x.q, dtype_), k = widen(x.k, dtype_), v = widen(x.v, dtype_);
+    std::vector<float> want(q.size()), got(q.size());
+    const bool same = same_before_[layer];
+    cpu_.step(layer, want.data(), q.data(), k.data(), v.data(), tokens);
+    out.download(got.data(), got.size(), stream_);
+    check(cudaStreamSynchronize(stream_), "attention");
+    ++steps_;
+    compared_ += same;
+    if (same) worst_ = std::max(worst_, relative_error(got, {want.begin(), want.end()}));
+  }
+
+  size_t dim_;
+  DType dtype_;
+  ThreadPool pool_{1};
+  MemoryCounter host_, device_;
+  Context context_{pool_, host_, kernels_for()};
+  Rope rope_;
+  bool structured_;
+  KvCache cpu_;
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<DeviceCache> gpu_;
+  uint32_t draws_ = 1;
+  size_t tokens_ = 0;
+  double worst_ = 0;
+  bool same_before_[kLayers] = {};
+  int steps_ = 0, compared_ = 0;
+};
+
+}  // namespace pith::cuda
