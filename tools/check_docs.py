@@ -52,6 +52,7 @@ class Tree:
         if braces:
             return all(self.has(path[:braces.start()] + part + path[braces.end():])
                        for part in braces.group(1).split(","))
+        path = path.partition(",")[0]  # what follows is a policy's next parameter
         if "<" in path:
             path = path[:path.index("<")].rpartition("/")[0]
         path = path.rstrip("/.,")
