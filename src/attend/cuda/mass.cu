@@ -100,12 +100,13 @@ void launch_chunk(const ChunkMass& call, const MassTarget& target, cudaStream_t 
 }  // namespace
 
 void add_token_mass(const TokenMass& call, const MassTarget* target, cudaStream_t stream) {
-  with_shape(call.shape,
-             [&]<class T, int D>() { launch_token<T, D, NoCodedMass>(call, target, stream); });
+  with_rows_of(call.shape.dtype, call.shape.head_dim,
+               [&]<class T, int D>() { launch_token<T, D, NoCodedMass>(call, target, stream); });
 }
 
 void add_chunk_mass(const ChunkMass& call, const MassTarget& target, cudaStream_t stream) {
-  with_shape(call.shape, [&]<class T, int D>() { launch_chunk<T, D>(call, target, stream); });
+  with_rows_of(call.shape.dtype, call.shape.head_dim,
+               [&]<class T, int D>() { launch_chunk<T, D>(call, target, stream); });
 }
 
 }  // namespace pith::cuda

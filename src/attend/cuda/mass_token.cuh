@@ -107,15 +107,4 @@ void launch_token(const TokenMass& call, const MassTarget* target, cudaStream_t 
   launch_early(token_mass_kernel<T, D, Coded>, shape, params, stream, "attention mass");
 }
 
-/// Calls f.template operator()<T, D>() for a shape.
-template <class F>
-void with_shape(const MassShape& shape, const F& f) {
-  const bool bf16 = shape.dtype == DType::kBF16;
-  if (shape.head_dim == 64) {
-    bf16 ? f.template operator()<__nv_bfloat16, 64>() : f.template operator()<__half, 64>();
-  } else {
-    bf16 ? f.template operator()<__nv_bfloat16, 128>() : f.template operator()<__half, 128>();
-  }
-}
-
 }  // namespace pith::cuda

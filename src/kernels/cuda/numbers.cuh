@@ -35,6 +35,18 @@ void with_type(DType dtype, const F& f) {
   }
 }
 
+/// Calls f.template operator()<T, D>() for rows of 16-bit numbers of type `dtype`, head_dim 64 or
+/// 128.
+template <class F>
+void with_rows_of(DType dtype, int head_dim, const F& f) {
+  const bool bf16 = dtype == DType::kBF16;
+  if (head_dim == 64) {
+    bf16 ? f.template operator()<__nv_bfloat16, 64>() : f.template operator()<__half, 64>();
+  } else {
+    bf16 ? f.template operator()<__nv_bfloat16, 128>() : f.template operator()<__half, 128>();
+  }
+}
+
 /// x / (1 + e^-x); 0 for very negative x.
 __device__ inline float silu(float x) { return x / (1 + __expf(-x)); }
 

@@ -4,6 +4,7 @@
 // the new rows: only what they leave is stored.
 
 #include "compress/cuda/halving_warp.cuh"
+#include "kernels/cuda/numbers.cuh"
 #include "methods/express/express_cuda.h"
 
 namespace pith::cuda {
@@ -340,14 +341,8 @@ void launch(const DeviceExpressRule& rule, const ExpressSite& site, const Expres
 
 void express_take(const DeviceExpressRule& rule, const ExpressSite& site, const ExpressJobs& jobs,
                   cudaStream_t stream) {
-  const bool bf16 = site.dtype == DType::kBF16;
-  if (site.dim == 64) {
-    bf16 ? launch<__nv_bfloat16, 64>(rule, site, jobs, stream)
-         : launch<__half, 64>(rule, site, jobs, stream);
-  } else {
-    bf16 ? launch<__nv_bfloat16, 128>(rule, site, jobs, stream)
-         : launch<__half, 128>(rule, site, jobs, stream);
-  }
+  with_rows_of(site.dtype, site.dim,
+               [&]<class T, int D>() { launch<T, D>(rule, site, jobs, stream); });
 }
 
 }  // namespace pith::cuda

@@ -89,7 +89,7 @@ struct TokenKeyMass {
 
 void add_coded_mass(int bits, const TokenMass& call, const MassTarget* target,
                     cudaStream_t stream) {
-  with_shape(call.shape, [&]<class T, int D>() {
+  with_rows_of(call.shape.dtype, call.shape.head_dim, [&]<class T, int D>() {
     bits == 4 ? launch_token<T, D, TokenKeyMass<4>>(call, target, stream)
               : launch_token<T, D, TokenKeyMass<8>>(call, target, stream);
   });

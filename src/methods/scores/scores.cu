@@ -108,12 +108,7 @@ __global__ void __launch_bounds__(kThreads)
 /// Calls f.template operator()<T, D>() for the rows' type and width.
 template <class F>
 void with_rows(const JudgedRows& rows, const F& f) {
-  const bool bf16 = rows.dtype == DType::kBF16;
-  if (rows.dim == 64) {
-    bf16 ? f.template operator()<__nv_bfloat16, 64>() : f.template operator()<__half, 64>();
-  } else {
-    bf16 ? f.template operator()<__nv_bfloat16, 128>() : f.template operator()<__half, 128>();
-  }
+  with_rows_of(rows.dtype, rows.dim, f);
   check(cudaGetLastError(), "scores of rows");
 }
 
