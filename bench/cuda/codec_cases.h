@@ -2,8 +2,9 @@
 // The codecs that the decode benchmark measures, with their tables: how rows are coded, attended to
 // and unpacked.
 
-#include "attend/cuda/decode.h"
+#include "attend/cuda/device_codec.h"
 #include "bench.h"
+#include "compress/registry.h"
 #include "core/dtype.h"
 #include "methods/csr/csr_cuda.h"
 #include "methods/qjl/qjl_cuda.h"
@@ -111,6 +112,40 @@ inline CodecCase csr(Bench& b, int pairs, CsrSolver solver, const CsrTables& t,
           [=](const DecodeCall& c, const DecodeScratch& s) { decode_csr(d, c, s, stream); },
           [=](const UnpackRowsCall& c, bool keys) {
             unpack_csr(d.coding, keys ? d.keys : d.values, keys, c, stream);
+          }};
+}
+
+/// A codec as a policy names it, its tables learnt from random rows.
+inline CodecCase named(Bench& b, const std::string& text) {
+  const auto stream = b.stream;
+  const PolicyPart part = *Policy::parse("exact+" + text).rules.front().key_codec;
+  const CodecRow& row = codec_row(part.name);
+  auto codec = row.make_on_gpu(Parameters(row.info, part));
+  static const std::vector<double> kFrequencies = [] {
+    std::vector<double> x;
+    for (int i = 0; i < kDim / 2; ++i) x.push_back(std::pow(5e5, -2.0 * i / kDim));
+    return x;
+  }();
+  const TableSite site{&b.counter, stream, kDim, kHeads, 0, 1, 0, &kFrequencies};
+  if (auto own = codec->with_tables(site)) codec = own;
+  if (const size_t n = codec->learns_from(); n > 0) {
+    const auto k = b.normals(kHeads * n * kDim, 21), v = b.normals(kHeads * n * kDim, 22);
+    codec->learn({k.data(), v.data(), n * kDim, 0}, DType::kBF16, 0, stream);
+    check(cudaStreamSynchronize(stream), "tables");
+  }
+  const auto code = [=](const CodeRowsCall& c, bool keys) {
+    const CodeJob job{c.x, c.head_stride, c.codes, c.side, static_cast<size_t>(c.rows) / 32};
+    const std::span<const CodeJob> one{&job, 1}, none;
+    codec->code({c.dtype, c.heads, c.rows, c.head_dim}, keys ? one : none, keys ? none : one,
+                stream);
+  };
+  return {text,
+          codec->block_bytes(kDim),
+          [=](const CodeRowsCall& c) { code(c, true); },
+          [=](const CodeRowsCall& c) { code(c, false); },
+          [=](const DecodeCall& c, const DecodeScratch& s) { codec->attend(c, s, stream); },
+          [=](const UnpackRowsCall& c, bool keys) {
+            keys ? codec->unpack_keys(c, stream) : codec->unpack_values(c, stream);
           }};
 }
 

@@ -276,7 +276,15 @@ int run(bool quick, const std::string& only) {
                              csr(b, 4, CsrSolver::kMp, small, true),
                              csr(b, 8, CsrSolver::kMp, small, true),
                              csr(b, 8, CsrSolver::kMp, large, true),
-                             csr(b, 16, CsrSolver::kMp, small, true)};
+                             csr(b, 16, CsrSolver::kMp, small, true),
+                             named(b, "turboquant(bits=2)"),
+                             named(b, "turboquant(bits=4)"),
+                             named(b, "turboquant(bits=3,center=128)"),
+                             named(b, "kvquant(bits=3)"),
+                             named(b, "gear"),
+                             named(b, "gear(bits=4)"),
+                             named(b, "kivi(bits=2,hadamard=true)"),
+                             named(b, "int8(hadamard=true)")};
   for (const int rows : quick ? std::vector{131072} : std::vector{8192, 32768, 131072}) {
     for (const CodecCase& c : cases) {
       if (wanted(c.name)) coded(b, c, rows);

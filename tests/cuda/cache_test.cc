@@ -110,7 +110,12 @@ TEST(CudaCache, SettledRowsAreCoded) {
   const struct {
     const char* codec;
     double bound;
-  } kCases[] = {{"int8", 2e-2}, {"int4", 0.2}, {"kivi(bits=4)", 0.2}};
+  } kCases[] = {{"int8", 2e-2},
+                {"int4", 0.2},
+                {"kivi(bits=4)", 0.2},
+                {"turboquant(bits=4)", 0.2},
+                {"gear(bits=4,rows=32)", 0.2},
+                {"int8(hadamard=true)", 2e-2}};
   for (const auto& c : kCases) {
     const std::string coded = std::string("balancekv(b=64)+") + c.codec + ",window=60";
     SCOPED_TRACE(coded);
@@ -141,7 +146,7 @@ TEST(CudaCache, CodedRowsAreJudgedAgain) {
         "h2o(budget=96,interval=32,decay=0.5)", "tova(budget=96,interval=32)",
         "keydiff(budget=128,interval=64)", "knorm(budget=96,interval=32)",
         "expected_attention(budget=96,interval=64)"}) {
-    for (const char* codec : {"int8", "int4"}) {
+    for (const char* codec : {"int8", "int4", "turboquant(bits=3)", "int4(hadamard=true)"}) {
       for (const int dim : {64, 128}) {
         const DType dtype = dim == 64 ? DType::kBF16 : DType::kF16;
         const std::string policy =
@@ -172,7 +177,7 @@ TEST(CudaCache, CodedRowsOfAnyNumber) {
         "h2o(budget=90,interval=31),sink=3,window=20", "tova(budget=75,interval=25)",
         "keydiff(budget=77,interval=50),sink=2", "knorm(budget=97,interval=1),window=9",
         "buzz(T=100),window=40", "uniform(budget=100,weights=false)"}) {
-    for (const char* codec : {"int8", "int4"}) {
+    for (const char* codec : {"int8", "int4", "turboquant(bits=4)"}) {
       for (const bool prompt : {true, false}) {
         std::string policy(text);
         policy.insert(std::min(policy.find(")") + 1, policy.size()), std::string("+") + codec);

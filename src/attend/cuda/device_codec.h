@@ -10,6 +10,7 @@
 #include "attend/cuda/code_rows.h"
 #include "attend/cuda/decode.h"
 #include "attend/cuda/mass.h"
+#include "kernels/cuda/grouped_layout.h"
 #include "kernels/cuda/layer.h"
 
 namespace pith::cuda {
@@ -50,6 +51,8 @@ class DeviceCodec {
                      cudaStream_t) const {}
   /// Codecs that learn: the same with tables of its own.
   virtual std::shared_ptr<const DeviceCodec> copy(cudaStream_t) const { return nullptr; }
+  /// Rows that it takes at once: 32, or a multiple where more rows share something.
+  virtual size_t block_rows() const { return kBlockRows; }
   virtual GroupedBytes block_bytes(int head_dim) const = 0;
   /// Codes rows at many places at once, keys and values.
   virtual void code(const CodeBatch& batch, std::span<const CodeJob> keys,

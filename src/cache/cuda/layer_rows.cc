@@ -127,14 +127,20 @@ SidePlan plan_side(const std::optional<PolicyPart>& part, const PolicyRule& rule
 void check_codes(const std::string& selector, const DeviceCodec& codec, const ScoreRule* rule) {
   const std::string what = fmt::format("{} over {}", selector, codec.name());
   if (codec.turns_keys()) {
-    refuse_on_gpu(what, "keys under selectors are coded there as they are attended to: rope=post");
+    refuse_on_gpu(what,
+                  "keys under selectors are coded there as they are attended to: csr(rope=post), "
+                  "for example");
+  }
+  if (codec.block_rows() > kBlockRows) {
+    refuse_on_gpu(what, fmt::format("codes under selectors come in groups of {} rows there, not {}",
+                                    kBlockRows, codec.block_rows()));
   }
   if (rule && rule->settles()) return;
   if (!rule) refuse_on_gpu(what, "the rows it keeps are exact there");
   if (!codec.codes_rows_alone()) {
     refuse_on_gpu(what,
-                  "rows that are judged again are there in int8 or int4, whose rows share no "
-                  "scales; balancekv's oldest rows in any codec");
+                  "rows that are judged again are there in int8, int4 or turboquant, whose rows "
+                  "share no scales; balancekv's oldest rows in any codec");
   }
   if (rule->parts() > 0) {
     refuse_on_gpu(what + " with weights", "rows in codes have weight 1 there: weights=false");
@@ -186,7 +192,7 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
     // Rows are coded 32 at a time here, also by codecs that the CPU gives single rows: up to 31
     // rows stay exact for longer.
     plan.codec = keys.codec;
-    plan.schedule.block = kBlockRows;
+    plan.schedule.block = keys.codec ? keys.codec->block_rows() : kBlockRows;
   } else if (selector.make_on_gpu) {
     plan.selector = selector.make_on_gpu({parameters, placed.budget, placed.site});
     plan.codec = keys.codec;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "attend/cuda/head_walk.cuh"
 #include "methods/csr/csr_build.cuh"
 
 namespace pith::cuda {
@@ -233,41 +234,22 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   let_successor_start();
   if constexpr (kTurned) fill_angles(space, p.turns);
   wait_for_predecessor();
-  const auto spans_of = [&](int head) { return p.spans + head / p.query_blocks * p.span_count; };
   auto* ends = reinterpret_cast<int*>(space.value_atoms() + p.value_count * 2 * D / p.value_chunks);
-  const Cut cut = Cut::make(ends, p.heads, [&](int head) {
-    return tiles_of_head<BuildTiles>(spans_of(head), p.span_count);
-  });
-  const int block = blockIdx.x;
-  if (block >= cut.blocks) return;
-  const int begin = cut.first_tile(block), end = cut.first_tile(block + 1);
   int held = -1;  // the KV head whose atoms are here
-  for (int head = 0; head < p.heads; ++head) {
-    const int head_first = cut.ends[head], head_end = cut.ends[head + 1];
-    const bool empty = head_first == head_end;
-    if (empty ? block != 0 : (head_end <= begin || head_first >= end)) continue;
-    const HeadOutput output = output_of<D>(p, head);
-    if (empty) {
-      write_nothing_seen<D>(output);
-      continue;
-    }
-    const int kv_head = head / p.query_blocks;
+  for_own_heads<D, BuildTiles>(p, ends, [&](const HeadShare& share, const Cut& cut) {
+    const int kv_head = share.head / p.query_blocks;
     if (kv_head != held) ask_for_atoms(space, p, kv_head);
     held = kv_head;
-    const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(query_head_of(p, head)) * D;
-    for (int i = threadIdx.x; i < kQueries * D; i += blockDim.x) {
-      space.q()[i] = i < output.queries * D ? to_float(q[i]) * p.scale : 0;
-    }
+    load_queries<T, D>(space.q(), p, share);
     wait_for_copies<0>();
     __syncthreads();
-    const DeviceSpan* spans = spans_of(head);
     Running<D> run;
     BuildRun<D, kTurned> rows{space,
                               {space.key_atoms(), p.pairs, p.key_chunks},
                               {space.value_atoms(), p.pairs, p.value_chunks},
                               p.turns};
     rows.start();
-    CodedWalk walk{spans, p.span_count, begin - head_first, end - head_first};
+    CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
     bool any = false;
     while (walk.next<BuildTiles>()) {
       const DeviceSpan span = walk.span;
@@ -276,10 +258,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     }
     if (any) exchange<BuildRun<D, kTurned>, D>(run, reinterpret_cast<float*>(space.ring()), false);
     run_dense_ends<T, BuildTiles, D>(
-        run, DenseWalk<BuildTiles>{spans, p.span_count, begin - head_first, end - head_first},
-        space.q());
-    end_head(p, cut, run, {head, output, shared, static_cast<size_t>(p.warp_bytes), space.warps});
-  }
+        run, DenseWalk<BuildTiles>{share.spans, p.span_count, share.begin, share.end}, space.q());
+    end_head(p, cut, run,
+             {share.head, share.output, shared, static_cast<size_t>(p.warp_bytes), space.warps});
+  });
 }
 
 /// How a block's shared memory is used.
@@ -352,14 +334,8 @@ void check_csr_room(const CsrDictionaries& csr, int head_dim) {
 
 void decode_csr_by_rows(const CsrDictionaries& csr, const DecodeCall& call,
                         const DecodeScratch& scratch, cudaStream_t stream) {
-  const bool bf16 = call.dtype == DType::kBF16;
-  if (call.shape.head_dim == 64) {
-    bf16 ? launch_as<__nv_bfloat16, 64>(csr, call, scratch, stream)
-         : launch_as<__half, 64>(csr, call, scratch, stream);
-  } else {
-    bf16 ? launch_as<__nv_bfloat16, 128>(csr, call, scratch, stream)
-         : launch_as<__half, 128>(csr, call, scratch, stream);
-  }
+  with_rows_of(call.dtype, call.shape.head_dim,
+               [&]<class T, int D>() { launch_as<T, D>(csr, call, scratch, stream); });
 }
 
 }  // namespace pith::cuda

@@ -6,16 +6,21 @@ namespace pith {
 namespace {
 
 std::unique_ptr<Codec> make_gear(const Parameters& p, Side side) {
-  GearFormat format;
-  format.bits = p.choice("bits", {"2", "4"}) == "2" ? 2 : 4;
-  format.rank = p.count("rank", 0);
-  format.outliers = p.given("outliers") ? p.count("outliers", 0) : GearCodec::kByShare;
-  format.group_rows = p.count("rows", 1);
+  GearFormat format = gear_format(p);
   format.side = side;
   return std::make_unique<GearCodec>(format);
 }
 
 }  // namespace
+
+GearFormat gear_format(const Parameters& p) {
+  GearFormat format;
+  format.bits = p.choice("bits", {"2", "4"}) == "2" ? 2 : 4;
+  format.rank = p.count("rank", 0);
+  format.outliers = p.given("outliers") ? p.count("outliers", 0) : GearCodec::kByShare;
+  format.group_rows = p.count("rows", 1);
+  return format;
+}
 
 CodecRow gear_row() {
   CodecRow row;
@@ -29,6 +34,9 @@ CodecRow gear_row() {
                {"rows", "128", "rows that share a product, a multiple of 32"}},
               ""};
   row.make = make_gear;
+#ifdef PITH_CUDA
+  row.make_on_gpu = cuda::make_gear_on_gpu;
+#endif
   return row;
 }
 

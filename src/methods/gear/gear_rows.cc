@@ -18,7 +18,7 @@ GearRows::GearRows(const Context& context, const GearFormat& format, const RowsR
     : CodedRows(context.kernels, request.dim),
       format_(format),
       random_(request.seed, request.layer,
-              2 * request.head + (format.side == Side::kValues ? 1 : 0) + 0x4745),
+              2 * request.head + (format.side == Side::kValues ? 1 : 0) + kGearStream),
       codes_(std::move(codes)),
       outliers_(context.memory, format.outliers, request.max_rows),
       waiting_(context.memory, context.kernels, request.dim, format.group_rows),

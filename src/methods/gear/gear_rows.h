@@ -11,6 +11,9 @@
 
 namespace pith {
 
+/// Number of the random stream that products begin with: 2 heads further on, 1 more for values.
+inline constexpr uint32_t kGearStream = 0x4745;
+
 struct GearFormat {
   int bits = 2;             ///< 2 or 4
   size_t rank = 2;          ///< r; 0 = codes and outliers alone
@@ -86,10 +89,10 @@ class GearCodec final : public Codec {
   double most_bytes(size_t rows, size_t dim, bool evicted) const override;
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override;
-
- private:
+  /// The format with `outliers` set.
   GearFormat at(size_t dim) const;
 
+ private:
   GearFormat format_;
   std::unique_ptr<Codec> codes_;  // kivi's
 };

@@ -6,16 +6,21 @@ namespace pith {
 namespace {
 
 std::unique_ptr<Codec> make_kvquant(const Parameters& p, Side side) {
-  NonUniformFormat format;
-  const std::string bits = p.choice("bits", {"2", "3", "4"});
-  format.bits = bits[0] - '0';
+  NonUniformFormat format = kvquant_format(p);
   format.side = side;
-  format.outliers = p.given("outliers") ? p.count("outliers", 0) : NonUniformCodec::kByShare;
-  format.calibrate = p.count("calibrate", 1);
   return std::make_unique<NonUniformCodec>(format);
 }
 
 }  // namespace
+
+NonUniformFormat kvquant_format(const Parameters& p) {
+  NonUniformFormat format;
+  const std::string bits = p.choice("bits", {"2", "3", "4"});
+  format.bits = bits[0] - '0';
+  format.outliers = p.given("outliers") ? p.count("outliers", 0) : NonUniformCodec::kByShare;
+  format.calibrate = p.count("calibrate", 1);
+  return format;
+}
 
 CodecRow kvquant_row() {
   CodecRow row;
@@ -30,6 +35,9 @@ CodecRow kvquant_row() {
                 "first rows of a head's body that its levels and ranges are made from"}},
               ""};
   row.make = make_kvquant;
+#ifdef PITH_CUDA
+  row.make_on_gpu = cuda::make_kvquant_on_gpu;
+#endif
   return row;
 }
 

@@ -95,15 +95,12 @@ class NonUniformCodec final : public Codec {
   double most_bytes(size_t rows, size_t dim, bool evicted) const override;
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override;
-
- private:
   /// The format with `outliers` set: kByShare is one number in a hundred.
   NonUniformFormat at(size_t dim) const;
-
-  NonUniformFormat format_;
-
- public:
   static constexpr size_t kByShare = ~size_t{0};
+
+ private:
+  NonUniformFormat format_;
 };
 
 }  // namespace pith

@@ -69,6 +69,9 @@ CodecRow turboquant_row() {
               {{"bits", "2", "1 to 4"}, centre_parameter()},
               ""};
   row.make = make_turboquant;
+#ifdef PITH_CUDA
+  row.make_on_gpu = cuda::make_turboquant_on_gpu;
+#endif
   return row;
 }
 

@@ -1,6 +1,8 @@
 #include "methods/quant/quant_cuda.h"
 
-#include "attend/cuda/device_codec.h"
+#include <fmt/format.h>
+
+#include "attend/cuda/level_codec.h"
 #include "methods/quant/decode_grouped.h"
 #include "methods/quant/quant.h"
 
@@ -68,14 +70,28 @@ class QuantCodec final : public DeviceCodec {
   GroupedCodec codec_;
 };
 
+/// Transformed or around a centre, rows are rows of levels.
+std::shared_ptr<const DeviceCodec> make_levels(const std::string& name, GroupedCodec codec,
+                                               bool rotated, size_t centre) {
+  const bool minima = codec == GroupedCodec::kKivi2 || codec == GroupedCodec::kKivi4;
+  LevelSide side;
+  side.bits = codec == GroupedCodec::kInt8 ? 8 : codec == GroupedCodec::kKivi2 ? 2 : 4;
+  side.scale = LevelScale::kRowGroup;
+  side.minima = minima;
+  side.zero = minima ? 0 : 1 << (side.bits - 1);
+  side.rotated = rotated;
+  LevelFormat format{side, side};
+  if (minima) format.keys.scale = LevelScale::kBlockChannel;
+  centre_keys(format.keys, name, centre);
+  return std::make_shared<LevelCodec>(
+      fmt::format("{}{}, centred by {}", name, rotated ? " transformed" : "", centre), format);
+}
+
 std::shared_ptr<const DeviceCodec> make(const Parameters& p, const std::string& name,
                                         GroupedCodec codec) {
-  if (p.flag("hadamard")) {
-    refuse_on_gpu(p.method() + "(hadamard=true)", "rows are coded there as they are");
-  }
-  if (p.count("center", 0) > 0) {
-    refuse_on_gpu(p.method() + "(center=...)", "keys are coded there without a centre");
-  }
+  const bool rotated = p.flag("hadamard");
+  const size_t centre = p.count("center", 0);
+  if (rotated || centre > 0) return make_levels(name, codec, rotated, centre);
   return std::make_shared<QuantCodec>(name, codec);
 }
 

@@ -1,0 +1,96 @@
+// Coding of rows of levels (level_format.h): a thread block a group of rows that share something, a
+// warp a row. The steps are the CPU's, each where the format has it: the group's mean is taken off,
+// rows are transformed, numbers that stand out are taken away, codes are chosen, and what they miss
+// becomes a product of rank r.
+//
+// Cost a group of n rows: n D numbers read, 4 n D bytes of shared memory; a product 24 r n D
+// multiply-adds in f64.
+
+#include <algorithm>
+
+#include "attend/cuda/level_coder.cuh"
+
+namespace pith::cuda {
+namespace {
+
+constexpr int kMostJobs = 32;  // places that one launch takes
+
+struct LevelJobs {
+  CodeJob of[kMostJobs];
+};
+
+struct CoderParams {
+  LevelSide side;
+  uint64_t seed;
+  uint32_t layer, stream;  // see LevelRandom
+};
+
+template <class T, int D>
+__global__ void __launch_bounds__(kCoderThreads)
+    code_kernel(const __grid_constant__ LevelJobs jobs, const __grid_constant__ CoderParams p) {
+  extern __shared__ __align__(16) char shared[];
+  const CodeJob& job = jobs.of[blockIdx.z];
+  const LevelSide& f = p.side;
+  const int n = kBlockRows * f.group_blocks, head = blockIdx.y;
+  const int first = blockIdx.x * n;  // row
+  const GroupSpace<D> space{shared, n, f.bits, f.apart, f.group_blocks};
+  const T* from = static_cast<const T*>(job.x) + head * job.head_stride;
+  const size_t block = head * job.block_stride + first / kBlockRows;
+  const int code_stride = 4 * D * f.bits, side_stride = f.side_bytes(D);
+  const Coder<D> coder{f,
+                       space,
+                       {static_cast<char*>(job.codes) + block * code_stride,
+                        static_cast<char*>(job.side) + block * side_stride, code_stride,
+                        side_stride},
+                       head};
+  for (int i = threadIdx.x; i < n * D; i += kCoderThreads) {
+    const int row = first + i / D;
+    space.rows()[i] = turned_back(from + static_cast<size_t>(row) * D, i % D, D, f.turns,
+                                  job.position + row);
+  }
+  for (int i = threadIdx.x; i < n * (D * f.bits / 32) + 4; i += kCoderThreads) space.codes()[i] = 0;
+  __syncthreads();
+  if (f.centred) coder.take_mean();
+  if (f.rotated) coder.rotate();
+  if (f.missed) coder.take_apart(f.scale == LevelScale::kBlockChannel);
+  if (f.scale == LevelScale::kBlockChannel) coder.find_channel_ranges();
+  coder.for_rows([&](int row) { coder.code_row(row); });
+  __syncthreads();
+  coder.write_codes();
+  if (!f.missed) return;
+  if (f.rank > 0) {
+    coder.write_product(DevicePhilox::make(p.seed, p.layer, p.stream + 2 * head));
+    __syncthreads();
+  }
+  coder.write_missed();
+}
+
+template <class T, int D>
+void launch(const CoderParams& p, const CodeBatch& batch, std::span<const CodeJob> all,
+            cudaStream_t stream) {
+  const size_t bytes = GroupSpace<D>::bytes(p.side);
+  const auto kernel = code_kernel<T, D>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "the coder's shared memory");
+  for (size_t first = 0; first < all.size(); first += kMostJobs) {
+    const size_t count = std::min<size_t>(kMostJobs, all.size() - first);
+    LevelJobs jobs;
+    std::copy_n(all.begin() + static_cast<ptrdiff_t>(first), count, jobs.of);
+    const dim3 grid(batch.rows / p.side.group_rows(), batch.heads, count);
+    kernel<<<grid, kCoderThreads, bytes, stream>>>(jobs, p);
+    check(cudaGetLastError(), "coding of rows of levels");
+  }
+}
+
+}  // namespace
+
+void code_levels(const LevelSide& side, const LevelRandom& random, const CodeBatch& batch,
+                 std::span<const CodeJob> jobs, cudaStream_t stream) {
+  if (batch.rows == 0 || jobs.empty()) return;
+  with_rows_of(batch.dtype, batch.head_dim, [&]<class T, int D>() {
+    launch<T, D>({side, random.seed, random.layer, random.first}, batch, jobs, stream);
+  });
+}
+
+}  // namespace pith::cuda

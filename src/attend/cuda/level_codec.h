@@ -1,0 +1,53 @@
+#pragma once
+// Codecs of rows of levels on the GPU: the device's contract over a LevelFormat.
+
+#include <string>
+
+#include "attend/cuda/device_codec.h"
+#include "attend/cuda/level_format.h"
+
+namespace pith::cuda {
+
+class LevelCodec : public DeviceCodec {
+ public:
+  LevelCodec(std::string name, const LevelFormat& format) : name_(std::move(name)), format_(format) {}
+
+  std::string name() const override { return name_; }
+  size_t block_rows() const override;
+  GroupedBytes block_bytes(int head_dim) const override { return format_.bytes(head_dim); }
+  void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
+            cudaStream_t stream) const override;
+  void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const override {
+    unpack_levels(format_.keys, call, stream);
+  }
+  void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
+    unpack_levels(format_.values, call, stream);
+  }
+  bool codes_rows_alone() const override {
+    return format_.keys.rows_alone() && format_.values.rows_alone();
+  }
+  void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
+    move_level_rows(format_, call, stream);
+  }
+  void add_token_mass(const TokenMass& call, const MassTarget* target,
+                      cudaStream_t stream) const override {
+    add_level_mass(format_.keys, call, target, stream);
+  }
+  void attend(const DecodeCall& call, const DecodeScratch& scratch,
+              cudaStream_t stream) const override {
+    decode_levels(format_, call, scratch, stream);
+  }
+
+ protected:
+  std::string name_;
+  LevelFormat format_;
+  LevelRandom key_random_, value_random_;
+};
+
+/// Blocks of a group of `rows`; `what` asked for it. Throws kUnsupported for other groups than 32,
+/// 64, 128 or 256 rows.
+int level_group(const std::string& what, size_t rows);
+/// Keys around the mean of `rows` rows, 0: as they are.
+void centre_keys(LevelSide& keys, const std::string& what, size_t rows);
+
+}  // namespace pith::cuda

@@ -1,0 +1,439 @@
+#pragma once
+// The steps of coding rows of levels (level_format.h), for a thread block that has a group of rows
+// in shared memory: a warp a row, but for what goes by channels. Each step is the CPU's.
+
+#include "attend/cuda/level_lane.cuh"
+#include "attend/cuda/level_product.cuh"
+
+namespace pith::cuda {
+
+inline constexpr int kCoderThreads = 256, kCoderWarps = kCoderThreads / kWarp;
+
+/// Where things lie in shared memory, for n rows.
+template <int D>
+struct GroupSpace {
+  static size_t bytes(const LevelSide& f) {
+    const size_t n = f.group_rows();
+    const size_t product = f.centred ? 0 : LevelProduct<D>::bytes(static_cast<int>(n), f.rank);
+    return n * D * 4 + n * (D * f.bits / 8) + 16 + f.group_blocks * D * 8 + D * 8 +
+           (n * f.apart * 5 + 15) / 16 * 16 + product;
+  }
+  char* shared;
+  int n, bits, apart, blocks;
+
+  __device__ float* rows() const { return reinterpret_cast<float*>(shared); }  // [n, D]
+  __device__ uint32_t* codes() const {  // [n, D b / 32], and a word that may be read
+    return reinterpret_cast<uint32_t*>(rows() + n * D);
+  }
+  __device__ float2* ranges() const {  // [blocks, D] minima and scales of channels
+    return reinterpret_cast<float2*>(codes() + n * (D * bits / 32) + 4);
+  }
+  __device__ float2* spread() const { return ranges() + blocks * D; }  // [D] see find_spread
+  __device__ float* missed() const {  // [n, apart] numbers apart, less what the codes say
+    return reinterpret_cast<float*>(spread() + D);
+  }
+  __device__ uint8_t* channels() const {  // [n, apart]
+    return reinterpret_cast<uint8_t*>(missed() + n * apart);
+  }
+  __device__ char* product() const {
+    return reinterpret_cast<char*>(missed()) + (n * apart * 5 + 15) / 16 * 16;
+  }
+};
+
+/// Blocks that a group is written to.
+struct GroupTarget {
+  char *codes, *sides;  // of its first block
+  int code_stride, side_stride;
+
+  __device__ char* side(int row) const { return sides + row / kBlockRows * side_stride; }
+  /// Number `i` of `part` in row's block.
+  __device__ __half& half(int row, int part, int i) const {
+    return reinterpret_cast<__half*>(side(row) + part)[i];
+  }
+};
+
+template <int D>
+struct Coder {
+  using Lane = LevelLane<D>;
+  static constexpr int kMine = Lane::kMine;
+
+  const LevelSide& f;
+  GroupSpace<D> space;
+  GroupTarget to;
+  int head;
+
+  __device__ void load(float (&x)[kMine], int row) const {
+#pragma unroll
+    for (int e = 0; e < kMine; ++e) x[e] = space.rows()[row * D + Lane::channel(e)];
+  }
+  __device__ void save(int row, const float (&x)[kMine]) const {
+#pragma unroll
+    for (int e = 0; e < kMine; ++e) space.rows()[row * D + Lane::channel(e)] = x[e];
+  }
+  template <class F>
+  __device__ void for_rows(const F& each) const {
+    for (int row = threadIdx.x / kWarp; row < space.n; row += kCoderWarps) each(row);
+  }
+  /// Number i of the product's right factors [r, D] goes to its share.
+  __device__ void write_right(int i, __half x) const {
+    const int share = f.share_bytes(D) / 2;
+    reinterpret_cast<__half*>(to.sides + i / share * to.side_stride + f.share_at(D))[i % share] = x;
+  }
+
+  /// The mean as it will be added back goes off all rows, and is stored as they will lie.
+  __device__ void take_mean() const {
+    auto* mean = reinterpret_cast<float*>(space.spread());  // [D]
+    for (int c = threadIdx.x; c < D; c += kCoderThreads) {
+      double sum = 0;
+      for (int t = 0; t < space.n; ++t) sum += space.rows()[t * D + c];
+      mean[c] = __half2float(__float2half_rn(static_cast<float>(sum / space.n)));
+      for (int t = 0; t < space.n; ++t) space.rows()[t * D + c] -= mean[c];
+    }
+    __syncthreads();
+    if (threadIdx.x < kWarp) {
+      float x[kMine];
+#pragma unroll
+      for (int e = 0; e < kMine; ++e) x[e] = mean[Lane::channel(e)];
+      if (f.rotated) Lane::hadamard(x);
+#pragma unroll
+      for (int e = 0; e < kMine; ++e) write_right(Lane::channel(e), __float2half_rn(x[e]));
+    }
+    __syncthreads();
+  }
+  __device__ void rotate() const {
+    for_rows([&](int row) {
+      float x[kMine];
+      load(x, row);
+      Lane::hadamard(x);
+      save(row, x);
+    });
+    __syncthreads();
+  }
+
+  /// Each channel's mean over the group, and one over its deviation's length.
+  __device__ void find_spread() const {
+    for (int c = threadIdx.x; c < D; c += kCoderThreads) {
+      double sum = 0, square = 0;
+      for (int t = 0; t < space.n; ++t) sum += space.rows()[t * D + c];
+      const double mean = sum / space.n;
+      for (int t = 0; t < space.n; ++t) {
+        const double d = space.rows()[t * D + c] - mean;
+        square += d * d;
+      }
+      space.spread()[c] = {static_cast<float>(mean),
+                           square > 0 ? static_cast<float>(1 / sqrt(square)) : 0.0f};
+    }
+    __syncthreads();
+  }
+
+  /// The f.apart channels of the largest distance, ties to the lower one, into `mask` by element
+  /// and, in order of channel, into `list`; the same list in every lane.
+  __device__ void find_farthest(uint32_t& mask, int (&list)[LevelSide::kMostApart],
+                                const float (&distance)[kMine]) const {
+    mask = 0;
+    for (int k = 0; k < f.apart; ++k) {
+      float best = -1;
+      int at = 0;
+#pragma unroll
+      for (int e = 0; e < kMine; ++e) {  // the lane's channels ascend with e
+        if (!(mask >> e & 1) && distance[e] > best) best = distance[e], at = e;
+      }
+      const uint32_t bits = best >= 0 ? __float_as_uint(best) : 0;  // not negative: in order
+      const uint32_t most = __reduce_max_sync(~0u, bits);
+      const bool mine = best >= 0 && bits == most;
+      const uint32_t channel =
+          __reduce_min_sync(~0u, mine ? static_cast<uint32_t>(Lane::channel(at)) : ~0u);
+      if (mine && static_cast<int>(channel) == Lane::channel(at)) mask |= 1u << at;
+      insert(list, k, static_cast<int>(channel));
+    }
+  }
+  static __device__ void insert(int (&list)[LevelSide::kMostApart], int count, int channel) {
+#pragma unroll
+    for (int i = LevelSide::kMostApart - 1; i >= 0; --i) {
+      if (i > count) continue;
+      const int before = i > 0 ? list[i - 1] : -1;
+      if (before > channel) {
+        list[i] = before;
+      } else if (i == count || list[i] > channel) {
+        list[i] = channel;
+      }
+    }
+  }
+
+  /// f.missed: numbers that stand out go apart, and their mean takes their place.
+  __device__ void take_apart(bool keys) const {
+    if (keys) find_spread();
+    for_rows([&](int row) {
+      float x[kMine], mean[kMine], distance[kMine], sum = 0;
+      load(x, row);
+#pragma unroll
+      for (int e = 0; e < kMine; ++e) sum += x[e];
+      sum = sum_of_warp(sum) / D;
+#pragma unroll
+      for (int e = 0; e < kMine; ++e) {
+        const float2 of = keys ? space.spread()[Lane::channel(e)] : float2{sum, 1};
+        mean[e] = of.x;
+        distance[e] = fabsf(x[e] - of.x) * of.y;
+      }
+      uint32_t mask;
+      int list[LevelSide::kMostApart];
+      find_farthest(mask, list, distance);
+#pragma unroll
+      for (int e = 0; e < kMine; ++e) {
+        if (!(mask >> e & 1)) continue;
+        const int at = place_in(list, Lane::channel(e));
+        space.missed()[row * f.apart + at] = x[e];
+        space.channels()[row * f.apart + at] = static_cast<uint8_t>(Lane::channel(e));
+        x[e] = mean[e];
+      }
+      save(row, x);
+    });
+    __syncthreads();
+  }
+  __device__ int place_in(const int (&list)[LevelSide::kMostApart], int channel) const {
+    int at = 0;
+#pragma unroll
+    for (int i = 0; i < LevelSide::kMostApart; ++i) {
+      if (i < f.apart && list[i] < channel) ++at;
+    }
+    return at;
+  }
+
+  /// Scale and minimum of numbers between two, as f16.
+  __device__ float2 range_of(float least, float most) const {
+    const auto top = static_cast<float>((1 << f.bits) - 1);
+    const float scale = f.minima ? (most - least) / top
+                                 : fmaxf(-least, most) / static_cast<float>(f.zero - 1);
+    return {f.minima ? __half2float(__float2half_rn(least)) : 0,
+            __half2float(__float2half_rn(scale))};
+  }
+  __device__ void find_channel_ranges() const {
+    for (int i = threadIdx.x; i < f.group_blocks * D; i += kCoderThreads) {
+      const int block = i / D, c = i % D;
+      float least = INFINITY, most = -INFINITY;
+      for (int t = kBlockRows * block; t < kBlockRows * (block + 1); ++t) {
+        const float x = space.rows()[t * D + c];
+        least = fminf(least, x);
+        most = fmaxf(most, x);
+      }
+      const float2 range = range_of(least, most);
+      space.ranges()[i] = range;
+      to.half(kBlockRows * block, 0, c) = __float2half_rn(range.y);
+      if (f.minima) to.half(kBlockRows * block, f.minima_at(D), c) = __float2half_rn(range.x);
+    }
+    __syncthreads();
+  }
+
+  /// Ranges of the row's groups of 32 channels: element e's share a group with those of its half of
+  /// the lanes (D = 128) or of all (D = 64).
+  __device__ void find_group_ranges(float2 (&range)[kMine], const float (&x)[kMine],
+                                    int row) const {
+    constexpr int kLanes = 32 / Lane::kHalf;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float least = INFINITY, most = -INFINITY;
+#pragma unroll
+      for (int i = 0; i < Lane::kHalf; ++i) {
+        least = fminf(least, x[half * Lane::kHalf + i]);
+        most = fmaxf(most, x[half * Lane::kHalf + i]);
+      }
+#pragma unroll
+      for (int d = kLanes / 2; d > 0; d /= 2) {
+        least = fminf(least, __shfl_xor_sync(~0u, least, d));
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
+      }
+      const float2 of = range_of(least, most);
+      const int e = half * Lane::kHalf;
+#pragma unroll
+      for (int i = 0; i < Lane::kHalf; ++i) range[e + i] = of;
+      if (threadIdx.x % kWarp % kLanes != 0) continue;
+      const int at = row % kBlockRows * (D / 32) + Lane::group(e);
+      to.half(row, 0, at) = __float2half_rn(of.y);
+      if (f.minima) to.half(row, f.minima_at(D), at) = __float2half_rn(of.x);
+    }
+  }
+  __device__ void write_row_range(float2 range, int row) const {
+    if (threadIdx.x % kWarp != 0) return;
+    to.half(row, 0, row % kBlockRows) = __float2half_rn(range.y);
+    if (f.minima) to.half(row, f.minima_at(D), row % kBlockRows) = __float2half_rn(range.x);
+  }
+
+  /// Sign by sign of what is left, in units of the deviation; then the scale that fits best.
+  __device__ void choose_signs(int (&code)[kMine], float2 (&range)[kMine], const float (&x)[kMine],
+                               int row) const {
+    float square = 0;
+#pragma unroll
+    for (int e = 0; e < kMine; ++e) square += x[e] * x[e];
+    const float deviation = sqrtf(sum_of_warp(square) / D);
+    float along = 0, length = 0;
+#pragma unroll
+    for (int e = 0; e < kMine; ++e) {
+      float level = 0;
+      code[e] = 0;
+      for (int i = 0; i < f.bits; ++i) {
+        // The weight of sign i: half of what setting its bit adds.
+        const float weight = (f.levels[1 << i] - f.levels[0]) / 2;
+        const bool more = x[e] >= level * deviation;
+        level += more ? weight : -weight;
+        code[e] |= more << i;
+      }
+      level = f.levels[code[e]];
+      along += x[e] * level;
+      length += level * level;
+    }
+    const float fit = sum_of_warp(along) / sum_of_warp(length);
+    const float2 of = {0, __half2float(__float2half_rn(fit))};
+#pragma unroll
+    for (int e = 0; e < kMine; ++e) range[e] = of;
+    write_row_range(of, row);
+  }
+
+  __device__ float level_at(int code) const {
+    return f.head_levels ? f.head_levels[head * LevelSide::kMostLevels + code] : f.levels[code];
+  }
+  /// kNearest: of a table whose levels ascend. Values: the row's range without its farthest numbers.
+  __device__ void choose_nearest(int (&code)[kMine], float2 (&range)[kMine], uint32_t& mask,
+                                 int (&list)[LevelSide::kMostApart], const float (&x)[kMine],
+                                 int row) const {
+    if (f.scale == LevelScale::kHeadChannel) {
+      const auto* ranges = reinterpret_cast<const __half*>(f.ranges) + head * 2 * D;
+#pragma unroll
+      for (int e = 0; e < kMine; ++e) {
+        range[e] = {__half2float(ranges[Lane::channel(e)]),
+                    __half2float(ranges[D + Lane::channel(e)])};
+      }
+    } else {
+      const float2 of = row_range(mask, list, x);
+#pragma unroll
+      for (int e = 0; e < kMine; ++e) range[e] = of;
+      write_row_range(of, row);
+    }
+    float distance[kMine];
+#pragma unroll
+    for (int e = 0; e < kMine; ++e) {
+      const float at = range[e].y > 0 ? (x[e] - range[e].x) / range[e].y : 0;
+      code[e] = 0;
+      for (int i = 0; i + 1 < 1 << f.bits; ++i) {
+        code[e] += at > (level_at(i) + level_at(i + 1)) / 2;
+      }
+      distance[e] = fabsf(x[e] - (range[e].x + range[e].y * level_at(code[e])));
+    }
+    if (f.scale == LevelScale::kHeadChannel) find_farthest(mask, list, distance);
+  }
+  __device__ float2 row_range(uint32_t& mask, int (&list)[LevelSide::kMostApart],
+                              const float (&x)[kMine]) const {
+    float sum = 0, distance[kMine];
+#pragma unroll
+    for (int e = 0; e < kMine; ++e) sum += x[e] / D;
+    sum = sum_of_warp(sum);
+#pragma unroll
+    for (int e = 0; e < kMine; ++e) distance[e] = fabsf(x[e] - sum);
+    find_farthest(mask, list, distance);
+    float least = 65504, most = -65504;
+#pragma unroll
+    for (int e = 0; e < kMine; ++e) {
+      if (mask >> e & 1) continue;
+      least = fminf(least, x[e]);
+      most = fmaxf(most, x[e]);
+    }
+#pragma unroll
+    for (int d = kWarp / 2; d > 0; d /= 2) {
+      least = fminf(least, __shfl_xor_sync(~0u, least, d));
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
+    }
+    return {__half2float(__float2half_rn(least)), __half2float(__float2half_rn(most - least))};
+  }
+
+  __device__ void choose_even(int (&code)[kMine], float2 (&range)[kMine], const float (&x)[kMine],
+                              int row) const {
+    if (f.scale == LevelScale::kBlockChannel) {
+#pragma unroll
+      for (int e = 0; e < kMine; ++e) {
+        range[e] = space.ranges()[row / kBlockRows * D + Lane::channel(e)];
+      }
+    } else {
+      find_group_ranges(range, x, row);
+    }
+    const auto top = static_cast<float>((1 << f.bits) - 1);
+#pragma unroll
+    for (int e = 0; e < kMine; ++e) {
+      const float inverse = range[e].y > 0 ? 1 / range[e].y : 0;
+      const float low = f.minima ? range[e].x : -range[e].y * static_cast<float>(f.zero);
+      code[e] = static_cast<int>(fminf(fmaxf(rintf((x[e] - low) * inverse), 0), top));
+    }
+  }
+
+  /// Codes a row; what the code misses takes the row's place where a product is to be made of it.
+  __device__ void code_row(int row) const {
+    float x[kMine];
+    float2 range[kMine];
+    int code[kMine], list[LevelSide::kMostApart];
+    uint32_t mask = 0, packed = 0;
+    load(x, row);
+    if (f.choice == LevelChoice::kEven) choose_even(code, range, x, row);
+    if (f.choice == LevelChoice::kSigns) choose_signs(code, range, x, row);
+    if (f.choice == LevelChoice::kNearest) choose_nearest(code, range, mask, list, x, row);
+#pragma unroll
+    for (int e = 0; e < kMine; ++e) packed |= static_cast<uint32_t>(code[e]) << (e * f.bits);
+    Lane::put(space.codes() + row * (D * f.bits / 32), f.bits, packed);
+    if (!f.missed) {
+#pragma unroll
+      for (int e = 0; e < kMine; ++e) {
+        if (mask >> e & 1) write_apart(row, place_in(list, Lane::channel(e)), e, x[e]);
+      }
+      return;
+    }
+#pragma unroll
+    for (int e = 0; e < kMine; ++e) {
+      const float number = range[e].x + range[e].y * static_cast<float>(code[e] - f.zero);
+      x[e] -= number;
+      for (int i = row * f.apart; i < (row + 1) * f.apart; ++i) {
+        if (space.channels()[i] != Lane::channel(e)) continue;
+        space.missed()[i] -= number;
+        x[e] = 0;
+      }
+    }
+    save(row, x);
+  }
+  __device__ void write_apart(int row, int i, int e, float x) const {
+    const int at = row % kBlockRows * f.apart + i;
+    to.half(row, f.apart_at(D), at) = __float2half_rn(x);
+    to.side(row)[f.channels_at(D) + at] = static_cast<char>(Lane::channel(e));
+  }
+
+  /// The product of what the codes miss, and what both miss of the numbers apart.
+  __device__ void write_product(const DevicePhilox& random) const {
+    const LevelProduct<D> product{space.product(), space.n, f.rank};
+    product.find(space.rows(), random);
+    for (int i = threadIdx.x; i < f.rank * D; i += kCoderThreads) {
+      write_right(i, product.right_at(i / D, i % D));
+    }
+    for (int i = threadIdx.x; i < space.n * f.rank; i += kCoderThreads) {
+      const int row = i / f.rank;
+      to.half(row, f.left_at(D), row % kBlockRows * f.rank + i % f.rank) =
+          product.left_at(row, i % f.rank);
+    }
+  }
+  __device__ void write_missed() const {
+    const LevelProduct<D> product{space.product(), space.n, f.rank};
+    for (int i = threadIdx.x; i < space.n * f.apart; i += kCoderThreads) {
+      const int row = i / f.apart, channel = space.channels()[i];
+      float x = space.missed()[i];
+      for (int j = 0; j < f.rank; ++j) {
+        x -= __half2float(product.left_at(row, j)) * __half2float(product.right_at(j, channel));
+      }
+      const int at = row % kBlockRows * f.apart + i % f.apart;
+      to.half(row, f.apart_at(D), at) = __float2half_rn(x);
+      to.side(row)[f.channels_at(D) + at] = static_cast<char>(channel);
+    }
+  }
+
+  __device__ void write_codes() const {
+    const int words = space.n * (D * f.bits / 32);  // blocks follow each other
+    for (int i = threadIdx.x; i < words / 4; i += kCoderThreads) {
+      reinterpret_cast<uint4*>(to.codes)[i] = reinterpret_cast<const uint4*>(space.codes())[i];
+    }
+  }
+};
+
+}  // namespace pith::cuda

@@ -1,0 +1,315 @@
+// Decode attention over rows of levels (level_format.h). A warp's blocks of codes come to shared
+// memory one ahead; 16 rows at a time are built there as f16 and multiplied like dense ones. Keys
+// that lie as a transform left them meet queries that were transformed; values are summed as they
+// lie and the sums transformed back, once a warp and head. Dense spans are read as everywhere.
+//
+// Cost: a block's bytes are read once for its query group; a number is built by about ten
+// instructions of a lane, which bounds the kernel, not memory.
+
+#include <algorithm>
+
+#include "attend/cuda/decode_kernel.cuh"
+#include "attend/cuda/head_walk.cuh"
+#include "attend/cuda/level_build.cuh"
+#include "pith/error.h"
+
+namespace pith::cuda {
+namespace {
+
+constexpr int kMostWarps = 12, kStages = 2, kBuilt = 16;  // rows at a time
+
+/// How dense rows' walks count tiles beside blocks of 32, and how many warps share them.
+struct LevelTiles : NoCodec {
+  static constexpr bool kPresent = true;
+  static constexpr int kRows = kBlockRows;
+  static __device__ int warps() { return static_cast<int>(blockDim.x) / kWarp; }
+};
+
+/// Bytes of one side's parts at a stage: codes, the block's side without its share of `right`, and
+/// all of `right`.
+struct StagePart {
+  int codes, side, right;
+  __host__ __device__ int bytes() const { return codes + side + right; }
+};
+
+struct LevelParams : DecodeParams {
+  LevelSide keys, values;
+  StagePart key_part, value_part;
+  int warp_bytes;
+  int kv_heads;
+};
+
+template <int D>
+constexpr int kBuiltBytes = kBuilt * (D + 32) * 2;  // of a warp; its part of a merge fits too
+
+template <int D>
+struct WarpSpace {
+  // Rows of the tile lie so that those who are served together find different banks.
+  static constexpr int kKeyStride = D + 32, kValueStride = D + 8;
+  static_assert(kBuiltBytes<D> >= kPart<D> * 4);
+
+  char* base;
+  __device__ __half* built() const { return reinterpret_cast<__half*>(base); }
+  __device__ char* stage(const LevelParams& p, int i) const {
+    return base + kBuiltBytes<D> + i % kStages * (p.key_part.bytes() + p.value_part.bytes());
+  }
+};
+
+__device__ inline void copy_piece(char* to, const char* from, int bytes) {
+  for (int i = static_cast<int>(threadIdx.x) % kWarp * 16; i < bytes; i += kWarp * 16) {
+    copy_async(to + i, from + i);
+  }
+}
+
+/// Block `tile` of one side comes to `to`.
+template <int D>
+__device__ inline void fetch_side(char* to, const LevelSide& f, const StagePart& part,
+                                  const void* codes, const void* side, int tile) {
+  const auto* sides = static_cast<const char*>(side);
+  const int stride = f.side_bytes(D), share = f.share_bytes(D);
+  copy_piece(to, static_cast<const char*>(codes) + static_cast<size_t>(tile) * part.codes,
+             part.codes);
+  to += part.codes;
+  copy_piece(to, sides + static_cast<size_t>(tile) * stride, part.side);
+  to += part.side;
+  if (part.right == 0) return;
+  const char* group = sides + static_cast<size_t>(tile / f.group_blocks * f.group_blocks) * stride;
+  for (int i = 0; i < f.group_blocks; ++i) {
+    copy_piece(to + i * share, group + i * stride + part.side, share);
+  }
+}
+
+/// A warp's share of a head's coded spans.
+template <int D>
+struct LevelRun {
+  using Dense = DenseTiles<__half, D>;
+  using Space = WarpSpace<D>;
+  using Builder = LevelBuilder<D>;
+  const LevelParams& p;
+  Space space;
+  int head;  // of all sequences' KV heads
+  typename Dense::Query q;
+
+  static __device__ LevelBlock block_at(const char* stage, const StagePart& part) {
+    return {stage, stage + part.codes, stage + part.codes + part.side};
+  }
+  __device__ void fetch(const DeviceSpan& span, int i, int tile) const {
+    char* to = space.stage(p, i);
+    fetch_side<D>(to, p.keys, p.key_part, span.keys, span.key_side, tile);
+    if (span.role == DeviceRole::kDenominator) return;
+    fetch_side<D>(to + p.key_part.bytes(), p.values, p.value_part, span.values, span.value_side,
+                  tile);
+  }
+  /// Rows 16 m .. of a block, `stride` numbers apart. What a builder knows is found anew: registers
+  /// are dearer.
+  __device__ void build(const LevelSide& side, const LevelBlock& block, int m, int stride,
+                        int64_t position) const {
+    Builder rows(side, head);
+    rows.begin(block, position);
+    __syncwarp();  // nobody reads the rows before any more
+#pragma unroll 2
+    for (int i = 0; i < kBuilt; ++i) {
+      float x[Builder::kMine];
+      rows.row(x, block, kBuilt * m + i);
+      rows.turn_row(x);
+      LevelLane<D>::store(space.built() + i * stride, x);
+    }
+    __syncwarp();
+  }
+  __device__ void score(float (&s)[4]) const {
+    const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
+    typename Dense::Tile tile;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const __half* row = space.built() + (r + 8 * i) * Space::kKeyStride + 8 * c;
+#pragma unroll
+      for (int j = 0; j < D / 32; ++j) {
+        tile.k[i][j] = *reinterpret_cast<const uint4*>(row + 32 * j);
+      }
+    }
+    float one[1][4];
+    Dense::scores(one, tile, q);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) s[j] = one[0][j];
+  }
+  __device__ void accumulate(Running<D>& run, const uint32_t (&probabilities)[2]) const {
+    const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
+    typename Dense::Tile tile;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int at = 2 * c + (i & 1) + 8 * (i >> 1);
+      const __half* row = space.built() + at * Space::kValueStride + 8 * r;
+#pragma unroll
+      for (int h = 0; h < D / 64; ++h) {
+        tile.v[i][h] = *reinterpret_cast<const uint4*>(row + 64 * h);
+      }
+    }
+    const uint32_t one[1][2] = {{probabilities[0], probabilities[1]}};
+    Dense::accumulate(run, tile, one);
+  }
+
+  /// Tiles first, first + warps, ... below `end`.
+  __device__ void span(Running<D>& run, const DeviceSpan& span, int first, int end) {
+    const int warps = LevelTiles::warps();
+    fetch(span, 0, first);
+    commit_copies();
+    for (int t = first, i = 0; t < end; t += warps, ++i) {
+      __syncwarp();  // every lane is done with the stage that is filled next
+      if (t + warps < end) fetch(span, i + 1, t + warps);
+      commit_copies();
+      wait_for_copies<1>();
+      __syncwarp();
+      const char* stage = space.stage(p, i);
+      const LevelBlock key_block = block_at(stage, p.key_part);
+      float s[2][4];
+#pragma unroll 1
+      for (int m = 0; m < 2; ++m) {  // one body: less to fetch
+        build(p.keys, key_block, m, Space::kKeyStride,
+              span.position + int64_t{kBlockRows} * t + kBuilt * m);
+        float half[4];
+        score(half);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          if (m == 0) s[0][j] = half[j];
+          if (m == 1) s[1][j] = half[j];
+        }
+      }
+      if (span.log_weights || span.log_weight != 0 || (t + 1) * kBlockRows > span.rows) {
+        mask_and_weight(s, span, t * kBlockRows);
+      }
+      uint32_t probabilities[2][2];
+      run.template weigh<__half>(probabilities, s, span.role);
+      if (span.role == DeviceRole::kDenominator) continue;
+      const LevelBlock value_block = block_at(stage + p.key_part.bytes(), p.value_part);
+#pragma unroll 1
+      for (int m = 0; m < 2; ++m) {
+        build(p.values, value_block, m, Space::kValueStride, 0);
+        const uint32_t half[2] = {m == 0 ? probabilities[0][0] : probabilities[1][0],
+                                  m == 0 ? probabilities[0][1] : probabilities[1][1]};
+        accumulate(run, half);
+      }
+    }
+    wait_for_copies<0>();
+    __syncwarp();
+  }
+
+  /// The weighted values as they would be without the transform.
+  __device__ void rotate_back(Running<D>& run) const {
+    using Lane = LevelLane<D>;
+    auto* sums = reinterpret_cast<float*>(space.base);  // [8, D + 2]
+    const int c = threadIdx.x % 4;
+    const auto at = [&](int t, int i) -> float& {
+      return sums[(2 * c + i % 2) * (D + 2) + channel_of(t, i / 2)];
+    };
+#pragma unroll
+    for (int t = 0; t < D / 16; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) at(t, i) = run.acc[t][i];
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int query = 0; query < kQueries; ++query) {
+      float x[Lane::kMine];
+#pragma unroll
+      for (int e = 0; e < Lane::kMine; ++e) x[e] = sums[query * (D + 2) + Lane::channel(e)];
+      Lane::hadamard(x);
+#pragma unroll
+      for (int e = 0; e < Lane::kMine; ++e) sums[query * (D + 2) + Lane::channel(e)] = x[e];
+    }
+    __syncwarp();
+#pragma unroll
+    for (int t = 0; t < D / 16; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) run.acc[t][i] = at(t, i);
+    }
+    __syncwarp();
+  }
+};
+
+/// turned [8, D] <- the transform of queries q.
+template <int D>
+__device__ inline void rotate_queries(float* turned, const float* q) {
+  using Lane = LevelLane<D>;
+  for (int query = threadIdx.x / kWarp; query < kQueries; query += LevelTiles::warps()) {
+    float x[Lane::kMine];
+#pragma unroll
+    for (int e = 0; e < Lane::kMine; ++e) x[e] = q[query * D + Lane::channel(e)];
+    Lane::hadamard(x);
+#pragma unroll
+    for (int e = 0; e < Lane::kMine; ++e) turned[query * D + Lane::channel(e)] = x[e];
+  }
+  __syncthreads();
+}
+
+template <class T, int D>
+__global__ void __launch_bounds__(kMostWarps* kWarp, 1)
+    level_kernel(const __grid_constant__ LevelParams p) {
+  extern __shared__ __align__(128) char shared[];
+  auto* q = reinterpret_cast<float*>(shared + LevelTiles::warps() * p.warp_bytes);
+  float* turned = p.keys.rotated ? q + kQueries * D : q;
+  auto* ends = reinterpret_cast<int*>(turned + kQueries * D);
+  const WarpSpace<D> space{shared + threadIdx.x / kWarp * p.warp_bytes};
+  let_successor_start();
+  wait_for_predecessor();
+  for_own_heads<D, LevelTiles>(p, ends, [&](const HeadShare& share, const Cut& cut) {
+    load_queries<T, D>(q, p, share);
+    __syncthreads();
+    if (p.keys.rotated) rotate_queries<D>(turned, q);
+    Running<D> run;
+    CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
+    if (walk.next<LevelTiles>()) {
+      LevelRun<D> rows{p, space, share.head / p.query_blocks, DenseTiles<__half, D>::prepare(turned)};
+      do {
+        const DeviceSpan span = walk.span;
+        rows.span(run, span, walk.tiles.x, walk.tiles.y);
+      } while (walk.next<LevelTiles>());
+      if (p.values.rotated) rows.rotate_back(run);
+    }
+    run_dense_ends<T, LevelTiles, D>(
+        run, DenseWalk<LevelTiles>{share.spans, p.span_count, share.begin, share.end}, q);
+    end_head(p, cut, run,
+             {share.head, share.output, shared, static_cast<size_t>(p.warp_bytes),
+              LevelTiles::warps()});
+  });
+}
+
+template <int D>
+StagePart part_of(const LevelSide& side) {
+  return {side.code_bytes(D), side.share_at(D), side.share_bytes(D) * side.group_blocks};
+}
+
+template <class T, int D>
+void launch(const LevelFormat& format, const DecodeCall& call, const DecodeScratch& scratch,
+            cudaStream_t stream) {
+  LevelParams p{};
+  static_cast<DecodeParams&>(p) = make_params(call, scratch);
+  p.keys = format.keys;
+  p.values = format.values;
+  p.key_part = part_of<D>(format.keys);
+  p.value_part = part_of<D>(format.values);
+  p.warp_bytes = kBuiltBytes<D> + kStages * (p.key_part.bytes() + p.value_part.bytes());
+  const size_t fixed =
+      static_cast<size_t>(format.keys.rotated ? 2 : 1) * kQueries * D * 4 + Cut::bytes(p.heads);
+  const size_t room = device_info().shared_per_block - fixed;
+  const int warps = std::min(kMostWarps, static_cast<int>(room / p.warp_bytes));
+  const size_t bytes = fixed + static_cast<size_t>(warps) * p.warp_bytes;
+  const auto kernel = level_kernel<T, D>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "attention's shared memory");
+  const LaunchShape shape{static_cast<unsigned>(scratch.blocks()),
+                          static_cast<unsigned>(warps * kWarp), bytes};
+  launch_early(kernel, shape, p, stream, "attention over rows of levels");
+}
+
+}  // namespace
+
+void decode_levels(const LevelFormat& format, const DecodeCall& call, const DecodeScratch& scratch,
+                   cudaStream_t stream) {
+  call.check();
+  with_rows_of(call.dtype, call.shape.head_dim, [&]<class T, int D>() {
+    launch<T, D>(format, call, scratch, stream);
+  });
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,101 @@
+#pragma once
+// Rows of levels on the GPU: the form of every codec whose numbers are codes of a few bits with a
+// scale (turboquant, kvquant, gear; kivi, int8 and int4 after a transform or around a centre).
+//
+//   x = low + scale level[code] + left right, numbers apart put in; then RoPE, if it comes after
+//
+// A block of 32 rows. Codes: [32 rows][lane][the lane's channels, b bits each] (level_lane.cuh says
+// which those are). Side, f16 but for channels, each part only where the format has it:
+//   scales | minima | numbers apart [32, n] | their channels [32, n] bytes | left [32, r] |
+//   a share of right [r, D]: 1 / group_blocks of it, in order
+// One scale a row (kRow) [32], one for 32 numbers (kRowGroup) [32, D/32], one for a channel of the
+// block (kBlockChannel) [D]; of a channel for good (kHeadChannel): in a table of the head, not here.
+
+#include <cstdint>
+#include <span>
+
+#include "attend/cuda/code_rows.h"
+#include "attend/cuda/decode.h"
+#include "attend/cuda/mass.h"
+#include "kernels/cuda/grouped_layout.h"
+
+namespace pith::cuda {
+
+enum class LevelScale : uint8_t { kRow, kRowGroup, kBlockChannel, kHeadChannel };
+/// How a number finds its code: the nearest of evenly spaced levels; the nearest of a table; sign
+/// by sign (PlaneFormat in methods/qjl).
+enum class LevelChoice : uint8_t { kEven, kNearest, kSigns };
+
+/// Keys or values.
+struct LevelSide {
+  static constexpr int kMostLevels = 16;  ///< of a table
+  static constexpr int kMostBits = 8, kMostApart = 8, kMostRank = 8, kMostGroup = 8;
+
+  int bits = 4;  ///< of a code
+  LevelScale scale = LevelScale::kRow;
+  LevelChoice choice = LevelChoice::kEven;
+  bool minima = false;   ///< beside the scales
+  bool rotated = false;  ///< rows lie as a Walsh-Hadamard transform left them
+  int zero = 0;          ///< kEven: the code of 0
+  int apart = 0;         ///< numbers of a row in f16, n
+  bool missed = false;   ///< those are what the other parts miss, else the numbers themselves
+  int rank = 0;          ///< r of the product that a group's rows share
+  bool centred = false;  ///< the product is the group's mean: r = 1 and left is 1
+  int group_blocks = 1;  ///< blocks that share `right`: 1, 2, 4 or 8
+
+  float levels[kMostLevels] = {};       ///< of all heads
+  const float* head_levels = nullptr;   // [B G, 16], instead of `levels`
+  const uint16_t* ranges = nullptr;     // [B G, 2, D] f16 minima and scales: kHeadChannel
+  const double* turns = nullptr;        // [D/2] of RoPE: keys were coded before it; or null
+
+  constexpr int code_bytes(int dim) const { return 4 * dim * bits; }
+  PITH_BOTH_SIDES constexpr int scales(int dim) const {
+    return scale == LevelScale::kRow ? 32 : scale == LevelScale::kHeadChannel ? 0 : dim;
+  }
+  // Bytes at which the parts of a side begin.
+  PITH_BOTH_SIDES constexpr int minima_at(int dim) const { return 2 * scales(dim); }
+  PITH_BOTH_SIDES constexpr int apart_at(int dim) const { return 2 * scales(dim) * (1 + minima); }
+  PITH_BOTH_SIDES constexpr int channels_at(int dim) const { return apart_at(dim) + 64 * apart; }
+  PITH_BOTH_SIDES constexpr int left_at(int dim) const { return channels_at(dim) + 32 * apart; }
+  PITH_BOTH_SIDES constexpr int share_at(int dim) const {
+    return left_at(dim) + (centred ? 0 : 64 * rank);
+  }
+  PITH_BOTH_SIDES constexpr int right_bytes(int dim) const { return 2 * rank * dim; }
+  PITH_BOTH_SIDES constexpr int share_bytes(int dim) const {
+    return (right_bytes(dim) / group_blocks + 15) / 16 * 16;
+  }
+  PITH_BOTH_SIDES constexpr int side_bytes(int dim) const {
+    return share_at(dim) + share_bytes(dim);
+  }
+  constexpr int group_rows() const { return kBlockRows * group_blocks; }
+  /// Nothing is shared with other rows but the head's tables.
+  constexpr bool rows_alone() const {
+    return rank == 0 && (scale == LevelScale::kRow || scale == LevelScale::kRowGroup);
+  }
+};
+
+struct LevelFormat {
+  LevelSide keys, values;
+  GroupedBytes bytes(int dim) const;
+};
+
+/// Random numbers of the products' beginnings: of head h the stream (seed, layer, first + 2 h).
+struct LevelRandom {
+  uint64_t seed = 0;
+  uint32_t layer = 0, first = 0;
+};
+
+/// Codes rows in whole groups; keys with `turns` are turned back from their positions first.
+void code_levels(const LevelSide& side, const LevelRandom& random, const CodeBatch& batch,
+                 std::span<const CodeJob> jobs, cudaStream_t stream);
+/// Rows back from whole groups of blocks.
+void unpack_levels(const LevelSide& side, const UnpackRowsCall& call, cudaStream_t stream);
+/// Decode attention over dense spans and coded ones.
+void decode_levels(const LevelFormat& format, const DecodeCall& call, const DecodeScratch& scratch,
+                   cudaStream_t stream);
+/// Formats whose rows stand alone.
+void move_level_rows(const LevelFormat& format, const MoveCodesCall& call, cudaStream_t stream);
+void add_level_mass(const LevelSide& keys, const TokenMass& call, const MassTarget* target,
+                    cudaStream_t stream);
+
+}  // namespace pith::cuda

@@ -1,0 +1,84 @@
+#pragma once
+// A warp's lanes and the channels of a row: each lane has D / 32 of them, in pairs that RoPE turns
+// together, so that coding, building, turning and the Walsh-Hadamard transform of a row need no
+// memory.
+
+#include "attend/cuda/level_format.h"
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/turn.cuh"
+
+namespace pith::cuda {
+
+template <int D>
+struct LevelLane {
+  static constexpr int kMine = D / 32;  // channels of a lane
+  static constexpr int kHalf = kMine / 2;
+
+  /// Channel e of this lane; e + kHalf is the other one of its RoPE pair.
+  static __device__ int channel(int e) {
+    const int lane = threadIdx.x % kWarp;
+    return e / kHalf * (D / 2) + kHalf * lane + e % kHalf;
+  }
+  /// The group of 32 channels that it lies in.
+  static __device__ int group(int e) { return channel(e) / 32; }
+  static __device__ int owner(int c) { return c % (D / 2) / kHalf; }
+  static __device__ int element(int c) { return c / (D / 2) * kHalf + c % kHalf; }
+
+  /// The orthonormal Walsh-Hadamard transform of the warp's row.
+  static __device__ void hadamard(float (&x)[kMine]) {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int bit = 1; bit < kMine; bit *= 2) {
+#pragma unroll
+      for (int e = 0; e < kMine; ++e) {
+        if (e & bit) continue;
+        const float a = x[e], b = x[e | bit];
+        x[e] = a + b;
+        x[e | bit] = a - b;
+      }
+    }
+#pragma unroll
+    for (int mask = 1; mask < kWarp; mask *= 2) {
+#pragma unroll
+      for (int e = 0; e < kMine; ++e) {
+        const float other = __shfl_xor_sync(~0u, x[e], mask);
+        x[e] = lane & mask ? other - x[e] : x[e] + other;
+      }
+    }
+    constexpr float kScale = D == 64 ? 0.125f : 0.08838834764831845f;
+#pragma unroll
+    for (int e = 0; e < kMine; ++e) x[e] *= kScale;
+  }
+
+  /// The lane's codes of a row that begins at `words`, one above the other.
+  static __device__ uint32_t take(const uint32_t* words, int bits) {
+    const int at = static_cast<int>(threadIdx.x % kWarp) * kMine * bits, word = at / 32;
+    return __funnelshift_r(words[word], words[word + 1], at % 32);
+  }
+  /// Puts them there, in memory that was zeroed.
+  static __device__ void put(uint32_t* words, int bits, uint32_t codes) {
+    const int at = static_cast<int>(threadIdx.x % kWarp) * kMine * bits, word = at / 32;
+    atomicOr(words + word, codes << (at % 32));
+    if (at % 32 + kMine * bits > 32) atomicOr(words + word + 1, codes >> (32 - at % 32));
+  }
+
+  static __device__ void store(__half* row, const float (&x)[kMine]) {
+    if constexpr (kHalf == 2) {
+#pragma unroll
+      for (int e = 0; e < kMine; e += 2) {
+        *reinterpret_cast<__half2*>(row + channel(e)) = __floats2half2_rn(x[e], x[e + 1]);
+      }
+    } else {
+#pragma unroll
+      for (int e = 0; e < kMine; ++e) row[channel(e)] = __float2half_rn(x[e]);
+    }
+  }
+};
+
+__device__ inline float sum_of_warp(float x) {
+#pragma unroll
+  for (int d = kWarp / 2; d > 0; d /= 2) x += __shfl_xor_sync(~0u, x, d);
+  return x;
+}
+
+}  // namespace pith::cuda

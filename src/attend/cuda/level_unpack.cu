@@ -1,0 +1,173 @@
+// Rows of levels back to dense ones, moved between blocks, and their attention mass.
+
+#include <algorithm>
+
+#include "attend/cuda/level_build.cuh"
+#include "attend/cuda/mass_token.cuh"
+
+namespace pith::cuda {
+namespace {
+
+constexpr int kThreads = 128, kWarps = kThreads / kWarp;
+
+struct UnpackParams {
+  LevelSide side;
+  UnpackRowsCall call;
+};
+
+/// A thread block a block of rows.
+template <class T, int D>
+__global__ void __launch_bounds__(kThreads)
+    unpack_kernel(const __grid_constant__ UnpackParams p) {
+  using Builder = LevelBuilder<D>;
+  extern __shared__ __align__(16) char right[];  // [r, D] f16
+  const LevelSide& f = p.side;
+  const int head = blockIdx.y, block = blockIdx.x, warp = threadIdx.x / kWarp;
+  const int side_stride = f.side_bytes(D), share = f.share_bytes(D);
+  const size_t first = head * p.call.block_stride;  // of the head's blocks
+  const char* sides = static_cast<const char*>(p.call.side) + first * side_stride;
+  const char* group = sides + block / f.group_blocks * f.group_blocks * side_stride;
+  for (int i = threadIdx.x * 16; i < share * f.group_blocks; i += kThreads * 16) {
+    *reinterpret_cast<uint4*>(right + i) = *reinterpret_cast<const uint4*>(
+        group + i / share * side_stride + f.share_at(D) + i % share);
+  }
+  __syncthreads();
+  const LevelBlock parts{static_cast<const char*>(p.call.codes) + (first + block) * 4 * D * f.bits,
+                         sides + block * side_stride, right};
+  constexpr int kRows = kBlockRows / kWarps;
+  Builder rows(f, head);
+  rows.begin(parts, p.call.position + kBlockRows * block + kRows * warp);
+  T* out = static_cast<T*>(p.call.out) + head * p.call.head_stride +
+           static_cast<size_t>(kBlockRows) * block * D;
+  for (int row = kRows * warp; row < kRows * (warp + 1); ++row) {
+    float x[Builder::kMine];
+    rows.row(x, parts, row);
+    if (f.rotated) LevelLane<D>::hadamard(x);
+    rows.turn_row(x);
+#pragma unroll
+    for (int e = 0; e < Builder::kMine; ++e) {
+      out[row * D + LevelLane<D>::channel(e)] = from_float<T>(x[e]);
+    }
+  }
+}
+
+struct MoveParams {
+  MoveCodesCall call;
+  LevelSide side;
+  bool keys;
+};
+
+/// `bytes` of one row, an even number.
+__device__ inline void move_bytes(char* to, const char* from, int bytes) {
+  for (int i = static_cast<int>(threadIdx.x) % kWarp * 2; i < bytes; i += kWarp * 2) {
+    *reinterpret_cast<uint16_t*>(to + i) =
+        from ? *reinterpret_cast<const uint16_t*>(from + i) : uint16_t{0};
+  }
+}
+
+/// A warp a row, those behind the last up to the end of its block as zeros.
+__global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ MoveParams p) {
+  const MoveCodesCall& c = p.call;
+  const LevelSide& f = p.side;
+  const int dim = c.head_dim, head = blockIdx.y;
+  const int i = blockIdx.x * kWarps + static_cast<int>(threadIdx.x) / kWarp, row = c.first + i;
+  const int end = (c.first + c.count + kBlockRows - 1) / kBlockRows * kBlockRows;
+  if (row >= end) return;
+  const int from = i >= c.count ? -1 : c.kept ? c.kept[head * c.kept_stride + i] : i;
+  const int code_row = dim * f.bits / 8, side_stride = f.side_bytes(dim);
+  const auto code_at = [&](const CodeBlocks& blocks, int at) {
+    auto* codes = static_cast<char*>(p.keys ? blocks.key_codes : blocks.value_codes);
+    return codes + (head * blocks.stride + at / kBlockRows) * 4 * dim * f.bits +
+           at % kBlockRows * code_row;
+  };
+  const auto side_at = [&](const CodeBlocks& blocks, int at) {
+    auto* sides = static_cast<char*>(p.keys ? blocks.key_side : blocks.value_side);
+    return sides + (head * blocks.stride + at / kBlockRows) * side_stride;
+  };
+  move_bytes(code_at(c.to, row), from < 0 ? nullptr : code_at(c.from, from), code_row);
+  const int of_row = f.scales(dim) / kBlockRows * 2;  // bytes of its scales
+  const auto move_part = [&](int part, int bytes) {
+    move_bytes(side_at(c.to, row) + part + row % kBlockRows * bytes,
+               from < 0 ? nullptr : side_at(c.from, from) + part + from % kBlockRows * bytes, bytes);
+  };
+  move_part(0, of_row);
+  if (f.minima) move_part(f.minima_at(dim), of_row);
+}
+
+/// The mass of coded keys, a warp a row.
+struct MassParams {
+  LevelSide keys;
+  const void* q;
+  const float* log_sum;
+  const MassTarget* target;
+  int group;
+};
+template <class T, int D>
+__global__ void __launch_bounds__(kTokenThreads)
+    level_mass_kernel(const __grid_constant__ MassParams p) {
+  using Lane = LevelLane<D>;
+  let_successor_start();
+  const MassTarget target = *p.target;  // there since the step began
+  wait_for_predecessor();
+  constexpr int kRowsAtOnce = kTokenThreads / kWarp;
+  const int head = blockIdx.x, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const LevelSide& f = p.keys;
+  const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(head) * p.group * D;
+  const float scale = kLog2e * rsqrtf(static_cast<float>(D));
+  float* mass = target.mass + head * target.stride;
+  LevelBuilder<D> rows(f, head);
+  for (int row = blockIdx.y * kRowsAtOnce + warp; row < target.coded;
+       row += kRowsAtOnce * kTokenBlocks) {
+    const size_t block = head * target.block_stride + row / kBlockRows;
+    const LevelBlock parts{static_cast<const char*>(target.codes) + block * 4 * D * f.bits,
+                           static_cast<const char*>(target.code_side) + block * f.side_bytes(D),
+                           nullptr};
+    float k[Lane::kMine], sum = 0;
+    rows.row(k, parts, row % kBlockRows);
+    if (f.rotated) Lane::hadamard(k);
+    for (int h = 0; h < p.group; ++h) {
+      float score = 0;
+#pragma unroll
+      for (int e = 0; e < Lane::kMine; ++e) score += k[e] * to_float(q[h * D + Lane::channel(e)]);
+      sum += exp2_fast(sum_of_warp(score) * scale - p.log_sum[head * p.group + h] * kLog2e);
+    }
+    const int at = target.coded_from + row;
+    if (lane == 0) mass[at] = at < target.known ? mass[at] + sum : sum;
+  }
+}
+
+}  // namespace
+
+void unpack_levels(const LevelSide& side, const UnpackRowsCall& call, cudaStream_t stream) {
+  if (call.blocks == 0) return;
+  with_rows_of(call.dtype, call.head_dim, [&]<class T, int D>() {
+    const dim3 grid(call.blocks, call.heads);
+    unpack_kernel<T, D><<<grid, kThreads, side.share_bytes(D) * side.group_blocks, stream>>>(
+        UnpackParams{side, call});
+  });
+  check(cudaGetLastError(), "unpacking rows of levels");
+}
+
+void move_level_rows(const LevelFormat& format, const MoveCodesCall& call, cudaStream_t stream) {
+  const int end = (call.first + call.count + kBlockRows - 1) / kBlockRows * kBlockRows;
+  if (end == call.first) return;
+  const dim3 grid((end - call.first + kWarps - 1) / kWarps, call.heads);
+  for (const bool keys : {true, false}) {
+    const MoveParams params{call, keys ? format.keys : format.values, keys};
+    move_kernel<<<grid, kThreads, 0, stream>>>(params);
+  }
+  check(cudaGetLastError(), "moving rows of levels");
+}
+
+void add_level_mass(const LevelSide& keys, const TokenMass& call, const MassTarget* target,
+                    cudaStream_t stream) {
+  add_token_mass(call, target, stream);
+  const int group = call.shape.query_heads / call.shape.kv_heads;
+  with_rows_of(call.shape.dtype, call.shape.head_dim, [&]<class T, int D>() {
+    const LaunchShape shape{dim3(call.shape.kv_heads, kTokenBlocks), dim3(kTokenThreads), 0};
+    launch_early(level_mass_kernel<T, D>, shape,
+                 MassParams{keys, call.q, call.log_sum, target, group}, stream, "attention mass");
+  });
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,60 @@
+// gear on the GPU: KIVI's codes as rows of levels, with a product and numbers apart.
+
+#include <fmt/format.h>
+
+#include "attend/cuda/level_codec.h"
+#include "methods/gear/gear.h"
+#include "methods/gear/gear_rows.h"
+
+namespace pith::cuda {
+namespace {
+
+/// Without its sizes, which depend on head_dim, and without a layer's random numbers.
+class GearDeviceCodec final : public LevelCodec {
+ public:
+  GearDeviceCodec(std::string name, const LevelFormat& format, const GearFormat& gear)
+      : LevelCodec(std::move(name), format), gear_(gear) {}
+  std::shared_ptr<const DeviceCodec> with_tables(const TableSite& site) const override;
+
+ private:
+  GearFormat gear_;
+};
+
+std::shared_ptr<const DeviceCodec> GearDeviceCodec::with_tables(const TableSite& site) const {
+  auto own = std::make_shared<GearDeviceCodec>(*this);
+  const auto dim = static_cast<size_t>(site.head_dim);
+  const size_t apart = GearCodec(gear_).at(dim).outliers;
+  if (apart > LevelSide::kMostApart) {
+    refuse_on_gpu(fmt::format("gear(outliers={})", apart),
+                  fmt::format("at most {} numbers of a row are apart there", LevelSide::kMostApart));
+  }
+  own->format_.keys.apart = own->format_.values.apart = static_cast<int>(apart);
+  own->name_ = fmt::format("{}, layer {}", name_, site.layer);
+  own->key_random_ = {site.seed, site.layer, kGearStream};
+  own->value_random_ = {site.seed, site.layer, kGearStream + 1};
+  return own;
+}
+
+}  // namespace
+
+std::shared_ptr<const DeviceCodec> make_gear_on_gpu(const Parameters& p) {
+  const GearFormat gear = gear_format(p);
+  if (gear.rank > LevelSide::kMostRank) {
+    refuse_on_gpu(fmt::format("gear(rank={})", gear.rank),
+                  fmt::format("a product's rank is at most {} there", LevelSide::kMostRank));
+  }
+  LevelSide side;
+  side.bits = gear.bits;
+  side.minima = true;
+  side.missed = true;
+  side.rank = static_cast<int>(gear.rank);
+  side.group_blocks = level_group(fmt::format("gear(rows={})", gear.group_rows), gear.group_rows);
+  LevelFormat format{side, side};
+  format.keys.scale = LevelScale::kBlockChannel;
+  format.values.scale = LevelScale::kRowGroup;
+  return std::make_shared<GearDeviceCodec>(
+      fmt::format("gear of {} bits, rank {} over {} rows", gear.bits, gear.rank, gear.group_rows),
+      format, gear);
+}
+
+}  // namespace pith::cuda

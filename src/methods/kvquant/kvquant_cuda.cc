@@ -1,0 +1,125 @@
+// kvquant's codec on the GPU: rows of levels whose tables are learnt from a head's first rows.
+
+#include "methods/kvquant/kvquant_cuda.h"
+
+#include <fmt/format.h>
+
+#include <numbers>
+
+#include "attend/cuda/level_codec.h"
+#include "methods/kvquant/kvquant.h"
+#include "methods/kvquant/nonuniform_rows.h"
+#include "pith/error.h"
+
+namespace pith::cuda {
+namespace {
+
+class KvquantDeviceCodec final : public LevelCodec {
+ public:
+  KvquantDeviceCodec(std::string name, const LevelFormat& format, const NonUniformFormat& given)
+      : LevelCodec(std::move(name), format), given_(given) {}
+
+  std::shared_ptr<const DeviceCodec> with_tables(const TableSite& site) const override;
+  std::shared_ptr<const DeviceCodec> copy(cudaStream_t stream) const override;
+  bool turns_keys() const override { return true; }
+  size_t shared_bytes() const override {
+    return 4 * levels_.size() + 2 * ranges_.size() + 8 * turns_.size();
+  }
+  size_t learns_from() const override { return given_.calibrate; }
+  void learn(const RowTarget& rows, DType dtype, int64_t position,
+             cudaStream_t stream) const override;
+
+ private:
+  static std::string base_of(const std::string& name) { return name.substr(0, name.find(',')); }
+  float* value_levels() const { return levels_.data() + levels_.size() / 2; }
+
+  NonUniformFormat given_;
+  TableSite site_;
+  DeviceArray<double> turns_;     // [D/2]
+  DeviceArray<float> levels_;     // [2, G, 16] keys', then values'
+  DeviceArray<uint16_t> ranges_;  // [G, 2, D] f16
+};
+
+std::shared_ptr<const DeviceCodec> KvquantDeviceCodec::with_tables(const TableSite& site) const {
+  const int dim = site.head_dim;
+  const size_t apart = NonUniformCodec(given_).at(static_cast<size_t>(dim)).outliers;
+  const int most = most_sample_rows(dim);
+  if (given_.calibrate > static_cast<size_t>(most) || given_.calibrate % kBlockRows) {
+    refuse_on_gpu(fmt::format("kvquant(calibrate={}) at head_dim {}", given_.calibrate, dim),
+                  fmt::format("tables are made there from multiples of {} rows up to {}", kBlockRows,
+                              most));
+  }
+  if (apart > LevelSide::kMostApart) {
+    refuse_on_gpu(fmt::format("kvquant(outliers={})", apart),
+                  fmt::format("at most {} numbers of a row are apart there", LevelSide::kMostApart));
+  }
+  if (!site.frequencies) {
+    throw Error(ErrorCode::kUnsupported,
+                "kvquant codes keys before RoPE, which needs the model's RoPE; none is known here");
+  }
+  auto own = std::make_shared<KvquantDeviceCodec>(
+      fmt::format("{}, layer {}", base_of(name_), site.layer), format_, given_);
+  own->site_ = site;
+  std::vector<double> turns = *site.frequencies;
+  for (double& x : turns) x /= 2 * std::numbers::pi;
+  const auto heads = static_cast<size_t>(site.kv_heads);
+  MemoryCounter& memory = *site.memory;
+  own->turns_ = {memory, MemoryKind::kShared, turns.size(), site.stream};
+  own->levels_ = {memory, MemoryKind::kShared, 2 * heads * LevelSide::kMostLevels, site.stream};
+  own->ranges_ = {memory, MemoryKind::kShared, heads * 2 * static_cast<size_t>(dim), site.stream};
+  own->turns_.upload(turns.data(), turns.size(), site.stream);
+  LevelFormat& f = own->format_;
+  f.keys.apart = f.values.apart = static_cast<int>(apart);
+  f.keys.turns = own->turns_.data();
+  f.keys.ranges = own->ranges_.data();
+  f.keys.head_levels = own->levels_.data();
+  f.values.head_levels = own->value_levels();
+  return own;
+}
+
+std::shared_ptr<const DeviceCodec> KvquantDeviceCodec::copy(cudaStream_t stream) const {
+  auto own = std::static_pointer_cast<const KvquantDeviceCodec>(with_tables(site_));
+  check(cudaMemcpyAsync(own->levels_.data(), levels_.data(), 4 * levels_.size(),
+                        cudaMemcpyDeviceToDevice, stream),
+        "a copy of kvquant's levels");
+  check(cudaMemcpyAsync(own->ranges_.data(), ranges_.data(), 2 * ranges_.size(),
+                        cudaMemcpyDeviceToDevice, stream),
+        "a copy of kvquant's ranges");
+  return own;
+}
+
+void KvquantDeviceCodec::learn(const RowTarget& rows, DType dtype, int64_t position,
+                               cudaStream_t stream) const {
+  KvquantSample sample;
+  sample.head_stride = rows.head_stride;
+  sample.dtype = dtype;
+  sample.heads = site_.kv_heads;
+  sample.count = static_cast<int>(given_.calibrate);
+  sample.dim = site_.head_dim;
+  sample.position = position;
+  sample.rows = rows.k;
+  learn_kvquant(levels_.data(), ranges_.data(), format_.keys, sample, stream);
+  sample.rows = rows.v;
+  learn_kvquant(value_levels(), nullptr, format_.values, sample, stream);
+}
+
+}  // namespace
+
+std::shared_ptr<const DeviceCodec> make_kvquant_on_gpu(const Parameters& p) {
+  const NonUniformFormat given = kvquant_format(p);
+  LevelSide side;
+  side.bits = given.bits;
+  side.choice = LevelChoice::kNearest;
+  LevelFormat format{side, side};
+  format.keys.scale = LevelScale::kHeadChannel;
+  format.values.scale = LevelScale::kRow;
+  format.values.minima = true;
+  const std::string apart =
+      given.outliers == NonUniformCodec::kByShare ? "by share" : std::to_string(given.outliers);
+  return std::make_shared<KvquantDeviceCodec>(
+      fmt::format("kvquant of {} bits with {} apart from {} rows", given.bits, apart,
+                  given.calibrate),
+      format, given);
+}
+
+}  // namespace pith::cuda

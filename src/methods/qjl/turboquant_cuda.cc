@@ -1,0 +1,30 @@
+// turboquant on the GPU: rows of levels, transformed, with one scale a row.
+
+#include <fmt/format.h>
+
+#include "attend/cuda/level_codec.h"
+#include "methods/qjl/plane_rows.h"
+#include "methods/qjl/qjl.h"
+
+namespace pith::cuda {
+
+std::shared_ptr<const DeviceCodec> make_turboquant_on_gpu(const Parameters& p) {
+  PlaneFormat planes;
+  planes.planes = p.choice("bits", {"1", "2", "3", "4"})[0] - '0';
+  LevelSide side;
+  side.bits = planes.planes;
+  side.choice = LevelChoice::kSigns;
+  side.rotated = true;
+  for (int code = 0; code < 1 << planes.planes; ++code) {
+    for (int i = 0; i < planes.planes; ++i) {
+      side.levels[code] += code >> i & 1 ? planes.weight(i) : -planes.weight(i);
+    }
+  }
+  LevelFormat format{side, side};
+  const size_t centre = p.count("center", 0);
+  centre_keys(format.keys, p.method(), centre);
+  return std::make_shared<LevelCodec>(
+      fmt::format("turboquant of {} bits, centred by {}", side.bits, centre), format);
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,111 @@
+// Codecs of rows of levels on the GPU against the CPU's cache: turboquant, kvquant, gear, and the
+// integer codecs after a transform or around a centre.
+
+#include <algorithm>
+
+#include "cache_pair.h"
+#include "pith/error.h"
+
+namespace pith::cuda {
+namespace {
+
+struct Case {
+  const char* codec;
+  // A number that lies between two codes may go to the other one in f32 sums of another order.
+  double bound;
+};
+constexpr Case kCases[] = {{"turboquant(bits=1)", 1e-2},
+                           {"turboquant(bits=2)", 1e-2},
+                           {"turboquant(bits=3)", 1e-2},
+                           {"turboquant(bits=4)", 1e-2},
+                           {"turboquant(bits=2,center=128)", 1e-2},
+                           {"turboquant(bits=3,center=32)", 1e-2},
+                           {"gear", 1e-2},
+                           {"gear(bits=4,rank=4,outliers=1,rows=64)", 1e-2},
+                           {"gear(bits=2,rank=0,outliers=5,rows=32)", 1e-2},
+                           {"gear(bits=4,rank=1,outliers=0,rows=256)", 1e-2},
+                           {"kvquant(bits=2)", 2e-2},
+                           {"kvquant(bits=3,outliers=4,calibrate=64)", 2e-2},
+                           {"kvquant(bits=4,outliers=0,calibrate=96)", 2e-2},
+                           {"kivi(bits=2,hadamard=true)", 1e-2},
+                           {"kivi(bits=4,hadamard=true,center=64)", 1e-2},
+                           {"kivi(bits=2,center=256)", 1e-2},
+                           {"int4(hadamard=true)", 1e-2},
+                           {"int8(center=128)", 1e-2}};
+
+// Sizes are such that both hold the same rows in codes at every step: multiples of 256 in the body.
+TEST(CudaLevels, AttendAsTheCpuDoes) {
+  PITH_NEEDS_GPU();
+  for (const Case& c : kCases) {
+    for (const int dim : {64, 128}) {
+      const DType dtype = dim == 64 ? DType::kBF16 : DType::kF16;
+      const std::string policy =
+          std::string("exact+") + c.codec + ",sink=0,window=64,dtype=" + to_string(dtype);
+      SCOPED_TRACE(policy);
+      Pair pair(policy, dim, dtype);
+      for (const size_t tokens : {64 + 256, 256, 256}) pair.run_chunk(tokens);
+      pair.end_prefill();
+      pair.run_token();  // the window is a row longer
+      EXPECT_EQ(pair.same_rows(), 1);
+      EXPECT_LT(pair.worst(), dtype == DType::kBF16 ? c.bound + 1e-2 : c.bound);
+      const Ledger gpu = pair.gpu_ledger();
+      EXPECT_LT(gpu.payload, uint64_t{833} * kLayers * kKvHeads * 4 * dim * 3 / 5);
+      EXPECT_LE(gpu.total_bytes(), pair.counted());
+    }
+  }
+}
+
+// Any sizes, tokens alone, a copy half-way: rows wait as they are until their group is full, so
+// that attention is at most as far from the exact rows' as all in codes.
+TEST(CudaLevels, AnyNumberOfRows) {
+  PITH_NEEDS_GPU();
+  for (const char* codec : {"turboquant(bits=4)", "gear(bits=4)", "kvquant(bits=4)",
+                            "int8(hadamard=true,center=64)", "turboquant(bits=4,center=256)"}) {
+    for (const int dim : {64, 128}) {
+      const std::string policy = std::string("exact+") + codec + ",sink=3,window=21";
+      SCOPED_TRACE(policy);
+      Pair pair("exact", policy, dim, DType::kF16);
+      for (const size_t tokens : {130, 97, 2, 200}) pair.run_chunk(tokens);
+      pair.end_prefill();
+      for (int t = 0; t < 40; ++t) pair.run_token();
+      pair.use_clone();
+      for (int t = 0; t < 300; ++t) pair.run_token();
+      EXPECT_EQ(pair.same_rows(), 1);
+      EXPECT_GT(pair.worst(), 1e-3);  // codes, not rows
+      EXPECT_LT(pair.worst(), 0.25);
+    }
+  }
+}
+
+// For compute-sanitizer too.
+TEST(CudaLevels, SmallOnes) {
+  PITH_NEEDS_GPU();
+  for (const char* codec :
+       {"turboquant(bits=3,center=64)", "gear(bits=4,rows=64)", "kvquant(calibrate=32)"}) {
+    Pair pair("exact", std::string("exact+") + codec + ",sink=1,window=3", 64, DType::kF16);
+    for (const size_t tokens : {70, 33}) pair.run_chunk(tokens);
+    for (int t = 0; t < 3; ++t) pair.run_token();
+    EXPECT_LT(pair.worst(), 0.6) << codec;
+  }
+}
+
+TEST(CudaLevels, WhatIsNotThereIsRefusedByName) {
+  PITH_NEEDS_GPU();
+  for (const char* policy :
+       {"exact+turboquant(center=100)", "exact+gear(rows=512)", "exact+gear(outliers=9)",
+        "exact+gear(rank=9)", "exact+kvquant(calibrate=50)", "exact+kvquant(calibrate=288)",
+        "exact+kvquant(outliers=9)", "exact+int8(center=33)", "snapkv+gear", "h2o+kvquant",
+        "balancekv+turboquant(center=128)", "snapkv+kivi(hadamard=true)"}) {
+    SCOPED_TRACE(policy);
+    try {
+      Pair pair(policy, 64, DType::kF16);
+      ADD_FAILURE() << "it was taken";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::kUnsupported);
+      EXPECT_NE(std::string(e.what()).find("on the GPU yet"), std::string::npos) << e.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pith::cuda
