@@ -268,7 +268,7 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact+k:f16+v:bf16", "different types");
   refused(shape, "exact;layers=1:exact+bf16", "one type");
   refused(shape, "exact;heads=1:exact+bf16", "single heads");
-  refused(shape, "exact+gear", "'gear'");
+  refused(shape, "exact+ladder", "'ladder'");
   refused(shape, "exact+qjl(residual=1)", "residual");
   refused(shape, "exact+qjl(center=64)", "center");
   refused(shape, "exact+qjl(outliers=0)", "outliers=0");
@@ -288,9 +288,8 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "snapkv(budget=64)+kivi", "snapkv over kivi2");
   refused(shape, "knorm(budget=64)+qjl", "knorm over qjl");
   refused(shape, "uniform(budget=64)+int8", "weights=false");
-  refused(shape, "exact+k:kivi+v:int8", "different codecs");
-  refused(shape, "exact+kivi(hadamard=true)", "hadamard");
-  refused(shape, "exact+int8(center=64)", "center");
+  refused(shape, "exact+k:kivi+v:csr", "different codecs");
+  refused(shape, "exact+int8(center=40)", "center=40");
   refused(shape, "streaming_llm(rope=cache)", "rope=cache");
   refused({2, 4, 2, 80, {}, 1000}, "exact", "head_dim of 80");
   refused({2, 4, 2, 64, {0, 128}, 1000}, "exact", "sliding-window");

@@ -12,6 +12,7 @@ namespace {
 struct Case {
   const char* codec;
   // A number that lies between two codes may go to the other one in f32 sums of another order.
+  // kvquant: the CPU rounds the rows that its tables are made of to f16 before it codes them.
   double bound;
 };
 constexpr Case kCases[] = {{"turboquant(bits=1)", 1e-2},
@@ -24,14 +25,18 @@ constexpr Case kCases[] = {{"turboquant(bits=1)", 1e-2},
                            {"gear(bits=4,rank=4,outliers=1,rows=64)", 1e-2},
                            {"gear(bits=2,rank=0,outliers=5,rows=32)", 1e-2},
                            {"gear(bits=4,rank=1,outliers=0,rows=256)", 1e-2},
-                           {"kvquant(bits=2)", 2e-2},
-                           {"kvquant(bits=3,outliers=4,calibrate=64)", 2e-2},
-                           {"kvquant(bits=4,outliers=0,calibrate=96)", 2e-2},
+                           {"kvquant(bits=2)", 5e-2},
+                           {"kvquant(bits=3,outliers=4,calibrate=64)", 3e-2},
+                           {"kvquant(bits=4,outliers=0,calibrate=96)", 4e-2},
                            {"kivi(bits=2,hadamard=true)", 1e-2},
                            {"kivi(bits=4,hadamard=true,center=64)", 1e-2},
                            {"kivi(bits=2,center=256)", 1e-2},
                            {"int4(hadamard=true)", 1e-2},
-                           {"int8(center=128)", 1e-2}};
+                           {"int8(center=128)", 1e-2},
+                           {"k:int8+v:int4", 1e-2},
+                           {"k:int4+v:kivi(bits=2)", 1e-2},
+                           {"k:turboquant(bits=4,center=128)+v:int4(hadamard=true)", 1e-2},
+                           {"k:kvquant(calibrate=64)+v:gear", 3e-2}};
 
 // Sizes are such that both hold the same rows in codes at every step: multiples of 256 in the body.
 TEST(CudaLevels, AttendAsTheCpuDoes) {
@@ -94,8 +99,8 @@ TEST(CudaLevels, WhatIsNotThereIsRefusedByName) {
   for (const char* policy :
        {"exact+turboquant(center=100)", "exact+gear(rows=512)", "exact+gear(outliers=9)",
         "exact+gear(rank=9)", "exact+kvquant(calibrate=50)", "exact+kvquant(calibrate=288)",
-        "exact+kvquant(outliers=9)", "exact+int8(center=33)", "snapkv+gear", "h2o+kvquant",
-        "balancekv+turboquant(center=128)", "snapkv+kivi(hadamard=true)"}) {
+        "exact+kvquant(outliers=9)", "exact+int8(center=33)", "exact+k:int8+v:csr", "snapkv+gear",
+        "h2o+kvquant", "balancekv+turboquant(center=128)", "snapkv+kivi(hadamard=true)"}) {
     SCOPED_TRACE(policy);
     try {
       Pair pair(policy, 64, DType::kF16);

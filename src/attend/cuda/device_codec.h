@@ -26,9 +26,14 @@ struct TableSite {
   const std::vector<double>* frequencies = nullptr;  ///< [D/2] of RoPE; null = not known
 };
 
+class LevelCodec;
+
 class DeviceCodec {
  public:
   virtual ~DeviceCodec() = default;
+  /// The same codes as rows of levels (level_format.h), in which keys of one codec go with values
+  /// of any other; null: they are not.
+  virtual std::shared_ptr<const LevelCodec> as_levels() const { return nullptr; }
   /// Equal names code equally.
   virtual std::string name() const = 0;
   /// Equal names code values equally: keys of one codec go with values of another that has the name

@@ -20,9 +20,8 @@ struct HeadShare {
 template <int D, class Tiles, class F>
 __device__ inline void for_own_heads(const DecodeParams& p, int* ends, const F& f) {
   const auto spans_of = [&](int head) { return p.spans + head / p.query_blocks * p.span_count; };
-  const Cut cut = Cut::make(ends, p.heads, [&](int head) {
-    return tiles_of_head<Tiles>(spans_of(head), p.span_count);
-  });
+  const Cut cut = Cut::make(
+      ends, p.heads, [&](int head) { return tiles_of_head<Tiles>(spans_of(head), p.span_count); });
   const int block = blockIdx.x;
   if (block >= cut.blocks) return;
   const int begin = cut.first_tile(block), end = cut.first_tile(block + 1);
@@ -42,7 +41,8 @@ __device__ inline void for_own_heads(const DecodeParams& p, int* ends, const F& 
 /// q f32 [8, D] in shared memory <- the share's queries, scaled; no barrier.
 template <class T, int D>
 __device__ inline void load_queries(float* q, const DecodeParams& p, const HeadShare& share) {
-  const T* from = static_cast<const T*>(p.q) + static_cast<size_t>(query_head_of(p, share.head)) * D;
+  const T* from =
+      static_cast<const T*>(p.q) + static_cast<size_t>(query_head_of(p, share.head)) * D;
   for (int i = threadIdx.x; i < kQueries * D; i += blockDim.x) {
     q[i] = i < share.output.queries * D ? to_float(from[i]) * p.scale : 0;
   }

@@ -1,7 +1,10 @@
 #pragma once
-// Rows of levels back from their codes, a warp a row, lanes by channels (level_lane.cuh).
-// Cost a row and lane: its codes' two words, a look-up and a multiply-add a number; what products,
-// numbers apart and turns ask for beside.
+// Rows of levels back from their codes: a warp builds 16 rows as f16 in its shared memory, lanes by
+// channels (level_lane.cuh), eight rows side by side. Two neighbouring codes of a lane are one
+// look-up in a table of pairs; what a format does not have costs a branch for eight rows.
+//
+// Cost a row and lane at D = 128, instructions: 8 to 10 for the levels, 2 to 8 for the scales, 3 a
+// rank, 28 for a turn, 2 to store.
 
 #include "attend/cuda/level_lane.cuh"
 
@@ -12,117 +15,234 @@ struct LevelBlock {
   const char *codes, *side, *right;  // right [r, D] f16, whole
 };
 
+inline constexpr int kBuiltRows = 16;
+
+/// Levels of all pairs of codes, the first one's in the lower half: of codes up to 4 bits.
+inline constexpr int kPairTable = 256;
+
 template <int D>
 struct LevelBuilder {
   using Lane = LevelLane<D>;
-  static constexpr int kMine = Lane::kMine, kHalf = Lane::kHalf;
+  static constexpr int kPairs = D / 64, kTogether = 8;
+  using Rows = __half2[kTogether][kPairs];
 
   const LevelSide& f;
-  float level;                      // number lane % 16 of the table
-  float scale[kMine], low[kMine];   // of the row at hand, or the block, or the head
-  float2 turn[kHalf], step[kHalf];  // of the row at hand, and from a row to the next
+  const __half2* table;  // [kPairTable] in shared memory
+  int head;              // of all sequences' KV heads
 
-  __device__ LevelBuilder(const LevelSide& format, int head) : f(format) {
-    const int lane = threadIdx.x % kWarp;
-    level = f.head_levels ? f.head_levels[head * LevelSide::kMostLevels + lane % 16]
-                          : f.levels[lane % 16];
-#pragma unroll
-    for (int e = 0; e < kMine; ++e) {
-      low[e] = 0;
-      if (f.scale != LevelScale::kHeadChannel) continue;
-      const auto* ranges = reinterpret_cast<const __half*>(f.ranges) + head * 2 * D;
-      low[e] = __half2float(ranges[Lane::channel(e)]);
-      scale[e] = __half2float(ranges[D + Lane::channel(e)]);
-    }
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-      if (f.turns) step[i] = turn_at(f.turns[Lane::channel(i)], 1);
+  /// All threads of the block call it; a barrier must follow.
+  static __device__ void fill_table(__half2* table, const LevelSide& f, int head) {
+    if (f.bits > 4) return;
+    const auto level = [&](int code) {
+      if (f.choice == LevelChoice::kEven) return static_cast<float>(code - f.zero);
+      return f.head_levels ? f.head_levels[head * LevelSide::kMostLevels + code] : f.levels[code];
+    };
+    for (int i = threadIdx.x; i < 1 << (2 * f.bits); i += blockDim.x) {
+      table[i] = __floats2half2_rn(level(i & ((1 << f.bits) - 1)), level(i >> f.bits));
     }
   }
 
   static __device__ const __half* halves(const char* bytes) {
     return reinterpret_cast<const __half*>(bytes);
   }
-
-  /// Before the first of rows that follow each other; `position`: its own.
-  __device__ void begin(const LevelBlock& block, int64_t position) {
-    if (f.scale == LevelScale::kBlockChannel) {
-      const __half* scales = halves(block.side);
-#pragma unroll
-      for (int e = 0; e < kMine; ++e) {
-        scale[e] = __half2float(scales[Lane::channel(e)]);
-        if (f.minima) low[e] = __half2float(scales[D + Lane::channel(e)]);
-      }
+  /// The lane's pair p of a row of numbers.
+  static __device__ __half2 pair_of(const __half* row, int p) {
+    if constexpr (kPairs == 2) {
+      return *reinterpret_cast<const __half2*>(row + Lane::channel(2 * p));
+    } else {
+      return {row[Lane::channel(0)], row[Lane::channel(1)]};
     }
-    if (!f.turns) return;
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) turn[i] = turn_at(f.turns[Lane::channel(i)], position);
   }
-
-  __device__ void read_scales(const LevelBlock& block, int row) {
-    const __half *scales = halves(block.side), *minima = halves(block.side + f.minima_at(D));
-    if (f.scale == LevelScale::kRow) {
-      const float s = __half2float(scales[row]), m = f.minima ? __half2float(minima[row]) : 0;
-#pragma unroll
-      for (int e = 0; e < kMine; ++e) {
-        scale[e] = s;
-        low[e] = m;
-      }
-    } else if (f.scale == LevelScale::kRowGroup) {
-#pragma unroll
-      for (int e = 0; e < kMine; ++e) {
-        const int at = row * (D / 32) + Lane::group(e);
-        scale[e] = __half2float(scales[at]);
-        if (f.minima) low[e] = __half2float(minima[at]);
-      }
+  static __device__ void put_pair(__half* row, int p, __half2 x) {
+    if constexpr (kPairs == 2) {
+      *reinterpret_cast<__half2*>(row + Lane::channel(2 * p)) = x;
+    } else {
+      row[Lane::channel(0)] = x.x;
+      row[Lane::channel(1)] = x.y;
     }
   }
 
-  /// Row `row` of a block, without its turn. All of a block's rows have the same low and scale, or
-  /// each its own.
-  __device__ void row(float (&x)[kMine], const LevelBlock& block, int row) {
-    read_scales(block, row);
-    const auto* words = reinterpret_cast<const uint32_t*>(block.codes + row * (D * f.bits / 8));
-    const uint32_t codes = Lane::take(words, f.bits), mask = (1u << f.bits) - 1;
+  /// Rows first, ... of a block <- their levels.
+  template <int kBits>
+  __device__ void read_levels(Rows& x, const char* codes, int first) const {
+    constexpr int kMine = 2 * kPairs * kBits, kStride = D * kBits / 32;  // bits; words of a row
+    const int at = static_cast<int>(threadIdx.x % kWarp) * kMine;
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(codes) + first * kStride + at / 32;
+    const int next = at % 32 + kMine > 32;  // some lie in two words; the last lane's never
 #pragma unroll
-    for (int e = 0; e < kMine; ++e) {
-      const int code = static_cast<int>(codes >> (e * f.bits) & mask);
-      const float number = f.choice == LevelChoice::kEven ? static_cast<float>(code - f.zero)
-                                                          : __shfl_sync(~0u, level, code);
-      x[e] = fmaf(scale[e], number, low[e]);
+    for (int i = 0; i < kTogether; ++i) {
+      const uint32_t word = words[i * kStride];
+      const uint32_t mine = 32 % kMine == 0
+                                ? word >> (at % 32)
+                                : __funnelshift_r(word, words[i * kStride + next], at % 32);
+#pragma unroll
+      for (int p = 0; p < kPairs; ++p) {
+        if constexpr (kBits == 8) {
+          // A byte below 0x64 is 1024 and the byte.
+          const uint32_t raised = __byte_perm(mine, 0x64646464u, p == 0 ? 0x4140 : 0x4342);
+          x[i][p] = __hsub2(*reinterpret_cast<const __half2*>(&raised),
+                            __float2half2_rn(1024.0f + static_cast<float>(f.zero)));
+        } else {
+          constexpr int kDown = 2 * kBits;  // codes of a pair; its place in the table is in bytes
+          const uint32_t place = (p == 0 ? mine << 2 : mine >> (kDown - 2)) & ((4u << kDown) - 4);
+          x[i][p] = *reinterpret_cast<const __half2*>(reinterpret_cast<const char*>(table) + place);
+        }
+      }
     }
+  }
+  __device__ void read_levels(Rows& x, const char* codes, int first) const {
+    switch (f.bits) {
+      case 1: return read_levels<1>(x, codes, first);
+      case 2: return read_levels<2>(x, codes, first);
+      case 3: return read_levels<3>(x, codes, first);
+      case 4: return read_levels<4>(x, codes, first);
+      default: return read_levels<8>(x, codes, first);
+    }
+  }
+
+  static __device__ __half2 twice(uint32_t two, bool upper) {
+    const uint32_t x = __byte_perm(two, 0, upper ? 0x3232 : 0x1010);
+    return *reinterpret_cast<const __half2*>(&x);
+  }
+  /// Scales, or minima, of the pairs of rows first, ...; `first` is even.
+  template <bool kGroups>
+  static __device__ void read_sides(Rows& s, const __half* numbers, int first) {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if constexpr (!kGroups) {
+        const uint32_t two = reinterpret_cast<const uint32_t*>(numbers + first)[i / 2];
+#pragma unroll
+        for (int p = 0; p < kPairs; ++p) s[i][p] = twice(two, i % 2 == 1);
+      } else if constexpr (kPairs == 2) {  // groups 0 and 2, or 1 and 3
+        const uint2 four = reinterpret_cast<const uint2*>(numbers)[first + i];
+        s[i][0] = twice(four.x, lane >= kWarp / 2);
+        s[i][1] = twice(four.y, lane >= kWarp / 2);
+      } else {
+        s[i][0] = reinterpret_cast<const __half2*>(numbers)[first + i];
+      }
+    }
+  }
+  template <bool kGroups>
+  __device__ void scale_by_rows(Rows& x, const LevelBlock& block, int first) const {
+    Rows scale, low;
+    read_sides<kGroups>(scale, halves(block.side), first);
+    if (f.minima) {
+      read_sides<kGroups>(low, halves(block.side + f.minima_at(D)), first);
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+#pragma unroll
+        for (int p = 0; p < kPairs; ++p) x[i][p] = __hfma2(x[i][p], scale[i][p], low[i][p]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+#pragma unroll
+        for (int p = 0; p < kPairs; ++p) x[i][p] = __hmul2(x[i][p], scale[i][p]);
+      }
+    }
+  }
+  __device__ void scale_rows(Rows& x, const LevelBlock& block, int first,
+                             const __half2 (&scale)[kPairs], const __half2 (&low)[kPairs]) const {
+    if (f.scale == LevelScale::kRow) return scale_by_rows<false>(x, block, first);
+    if (f.scale == LevelScale::kRowGroup) return scale_by_rows<true>(x, block, first);
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+#pragma unroll
+      for (int p = 0; p < kPairs; ++p) x[i][p] = __hfma2(x[i][p], scale[p], low[p]);
+    }
+  }
+  __device__ void add_product(Rows& x, const LevelBlock& block, int first) const {
+    const __half* left = halves(block.side + f.left_at(D)) + first * f.rank;
     for (int j = 0; j < f.rank; ++j) {
-      const float left =
-          f.centred ? 1 : __half2float(halves(block.side + f.left_at(D))[row * f.rank + j]);
+      __half2 right[kPairs];
 #pragma unroll
-      for (int e = 0; e < kMine; ++e) {
-        x[e] = fmaf(left, __half2float(halves(block.right)[j * D + Lane::channel(e)]), x[e]);
+      for (int p = 0; p < kPairs; ++p) right[p] = pair_of(halves(block.right) + j * D, p);
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const __half2 factor = f.centred ? __float2half2_rn(1) : __half2half2(left[i * f.rank + j]);
+#pragma unroll
+        for (int p = 0; p < kPairs; ++p) x[i][p] = __hfma2(factor, right[p], x[i][p]);
       }
     }
-    put_apart(x, block, row);
   }
-  __device__ void put_apart(float (&x)[kMine], const LevelBlock& block, int row) const {
-    for (int i = row * f.apart; i < (row + 1) * f.apart; ++i) {
+  /// What channels of the block, or of the head, have in common.
+  __device__ void read_channels(__half2 (&scale)[kPairs], __half2 (&low)[kPairs],
+                                const LevelBlock& block) const {
+    const bool own = f.scale == LevelScale::kHeadChannel;
+    if (!own && f.scale != LevelScale::kBlockChannel) return;
+    const __half* ranges = reinterpret_cast<const __half*>(f.ranges) + head * 2 * D;
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) {
+      scale[p] = pair_of(own ? ranges + D : halves(block.side), p);
+      low[p] = own        ? pair_of(ranges, p)
+               : f.minima ? pair_of(halves(block.side + f.minima_at(D)), p)
+                          : __float2half2_rn(0);
+    }
+  }
+
+  /// Numbers apart of 16 rows: a lane a row.
+  __device__ void put_apart(__half* to, int stride, const LevelBlock& block, int first) const {
+    const int lane = threadIdx.x % kWarp;
+    if (lane >= kBuiltRows) return;
+    for (int i = (first + lane) * f.apart; i < (first + lane + 1) * f.apart; ++i) {
       const int channel = static_cast<uint8_t>(block.side[f.channels_at(D) + i]);
-      if (Lane::owner(channel) != static_cast<int>(threadIdx.x % kWarp)) continue;
-      const float number = __half2float(halves(block.side + f.apart_at(D))[i]);
-      const int mine = Lane::element(channel);
-#pragma unroll
-      for (int e = 0; e < kMine; ++e) {
-        if (e == mine) x[e] = f.missed ? x[e] + number : number;
-      }
+      __half& x = to[lane * stride + channel];
+      const __half number = halves(block.side + f.apart_at(D))[i];
+      x = f.missed ? __hadd(x, number) : number;
     }
   }
-  /// The row at hand to its position, and on to the next one's.
-  __device__ void turn_row(float (&x)[kMine]) {
-    if (!f.turns) return;
+  /// 16 rows to their positions, the first one's and those that follow.
+  __device__ void turn(__half* to, int stride, int64_t position) const {
+    constexpr int kHalf = Lane::kHalf;
+    float2 angle[kHalf], step[kHalf];
 #pragma unroll
     for (int i = 0; i < kHalf; ++i) {
-      const float a = x[i], b = x[i + kHalf];
-      const float2 t = turn[i], s = step[i];
-      x[i] = a * t.x - b * t.y;
-      x[i + kHalf] = a * t.y + b * t.x;
-      turn[i] = {t.x * s.x - t.y * s.y, t.x * s.y + t.y * s.x};
+      angle[i] = turn_at(f.turns[Lane::channel(i)], position);
+      step[i] = turn_at(f.turns[Lane::channel(i)], 1);
+    }
+#pragma unroll 4
+    for (int row = 0; row < kBuiltRows; ++row) {
+      __half* x = to + row * stride;
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i) {
+        __half &first = x[Lane::channel(i)], &second = x[Lane::channel(i + kHalf)];
+        const float a = __half2float(first), b = __half2float(second);
+        const float2 t = angle[i], s = step[i];
+        first = __float2half_rn(a * t.x - b * t.y);
+        second = __float2half_rn(a * t.y + b * t.x);
+        angle[i] = {t.x * s.x - t.y * s.y, t.x * s.y + t.y * s.x};
+      }
+    }
+  }
+
+  /// to [16, stride] <- rows first, ... of a block, the first of which stands at `position`; first
+  /// is 0 or 16. The warp sees them when it returns.
+  __device__ void build(__half* to, int stride, const LevelBlock& block, int first,
+                        int64_t position) const {
+    __half2 scale[kPairs], low[kPairs];
+    read_channels(scale, low, block);
+    __syncwarp();  // nobody reads the rows before any more
+#pragma unroll 1
+    for (int row = 0; row < kBuiltRows; row += kTogether) {
+      Rows x;
+      read_levels(x, block.codes, first + row);
+      scale_rows(x, block, first + row, scale, low);
+      if (f.rank > 0) add_product(x, block, first + row);
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+#pragma unroll
+        for (int p = 0; p < kPairs; ++p) put_pair(to + (row + i) * stride, p, x[i][p]);
+      }
+    }
+    __syncwarp();
+    if (f.apart > 0) {
+      put_apart(to, stride, block, first);
+      __syncwarp();
+    }
+    if (f.turns) {
+      turn(to, stride, position);
+      __syncwarp();
     }
   }
 };

@@ -37,16 +37,16 @@ __global__ void __launch_bounds__(kCoderThreads)
   const T* from = static_cast<const T*>(job.x) + head * job.head_stride;
   const size_t block = head * job.block_stride + first / kBlockRows;
   const int code_stride = 4 * D * f.bits, side_stride = f.side_bytes(D);
-  const Coder<D> coder{f,
-                       space,
-                       {static_cast<char*>(job.codes) + block * code_stride,
-                        static_cast<char*>(job.side) + block * side_stride, code_stride,
-                        side_stride},
-                       head};
+  const Coder<D> coder{
+      f,
+      space,
+      {static_cast<char*>(job.codes) + block * code_stride,
+       static_cast<char*>(job.side) + block * side_stride, code_stride, side_stride},
+      head};
   for (int i = threadIdx.x; i < n * D; i += kCoderThreads) {
     const int row = first + i / D;
-    space.rows()[i] = turned_back(from + static_cast<size_t>(row) * D, i % D, D, f.turns,
-                                  job.position + row);
+    space.rows()[i] =
+        turned_back(from + static_cast<size_t>(row) * D, i % D, D, f.turns, job.position + row);
   }
   for (int i = threadIdx.x; i < n * (D * f.bits / 32) + 4; i += kCoderThreads) space.codes()[i] = 0;
   __syncthreads();

@@ -8,11 +8,14 @@
 
 namespace pith::cuda {
 
-class LevelCodec : public DeviceCodec {
+class LevelCodec : public DeviceCodec, public std::enable_shared_from_this<LevelCodec> {
  public:
-  LevelCodec(std::string name, const LevelFormat& format) : name_(std::move(name)), format_(format) {}
+  LevelCodec(std::string name, const LevelFormat& format)
+      : name_(std::move(name)), format_(format) {}
 
   std::string name() const override { return name_; }
+  std::shared_ptr<const LevelCodec> as_levels() const override { return shared_from_this(); }
+  const LevelFormat& format() const { return format_; }
   size_t block_rows() const override;
   GroupedBytes block_bytes(int head_dim) const override { return format_.bytes(head_dim); }
   void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
@@ -35,7 +38,7 @@ class LevelCodec : public DeviceCodec {
   }
   void attend(const DecodeCall& call, const DecodeScratch& scratch,
               cudaStream_t stream) const override {
-    decode_levels(format_, call, scratch, stream);
+    decode_levels({&format_, 1}, call, scratch, stream);
   }
 
  protected:
@@ -43,6 +46,10 @@ class LevelCodec : public DeviceCodec {
   LevelFormat format_;
   LevelRandom key_random_, value_random_;
 };
+
+/// Keys of one codec with values of another.
+std::shared_ptr<const DeviceCodec> mix_levels(std::shared_ptr<const LevelCodec> keys,
+                                              std::shared_ptr<const LevelCodec> values);
 
 /// Blocks of a group of `rows`; `what` asked for it. Throws kUnsupported for other groups than 32,
 /// 64, 128 or 256 rows.

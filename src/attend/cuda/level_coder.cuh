@@ -202,12 +202,17 @@ struct Coder {
   /// Scale and minimum of numbers between two, as f16.
   __device__ float2 range_of(float least, float most) const {
     const auto top = static_cast<float>((1 << f.bits) - 1);
-    const float scale = f.minima ? (most - least) / top
-                                 : fmaxf(-least, most) / static_cast<float>(f.zero - 1);
+    const float scale =
+        f.minima ? (most - least) / top : fmaxf(-least, most) / static_cast<float>(f.zero - 1);
     return {f.minima ? __half2float(__float2half_rn(least)) : 0,
             __half2float(__float2half_rn(scale))};
   }
+  /// Of numbers in f16: so they wait on the CPU until a group is full.
   __device__ void find_channel_ranges() const {
+    for (int i = threadIdx.x; i < space.n * D; i += kCoderThreads) {
+      space.rows()[i] = __half2float(__float2half_rn(space.rows()[i]));
+    }
+    __syncthreads();
     for (int i = threadIdx.x; i < f.group_blocks * D; i += kCoderThreads) {
       const int block = i / D, c = i % D;
       float least = INFINITY, most = -INFINITY;
@@ -291,7 +296,8 @@ struct Coder {
   __device__ float level_at(int code) const {
     return f.head_levels ? f.head_levels[head * LevelSide::kMostLevels + code] : f.levels[code];
   }
-  /// kNearest: of a table whose levels ascend. Values: the row's range without its farthest numbers.
+  /// kNearest: of a table whose levels ascend. Values: the row's range without its farthest
+  /// numbers.
   __device__ void choose_nearest(int (&code)[kMine], float2 (&range)[kMine], uint32_t& mask,
                                  int (&list)[LevelSide::kMostApart], const float (&x)[kMine],
                                  int row) const {

@@ -16,7 +16,7 @@
 namespace pith::cuda {
 namespace {
 
-constexpr int kMostWarps = 12, kStages = 2, kBuilt = 16;  // rows at a time
+constexpr int kMostWarps = 16, kStages = 2;
 
 /// How dense rows' walks count tiles beside blocks of 32, and how many warps share them.
 struct LevelTiles : NoCodec {
@@ -32,15 +32,22 @@ struct StagePart {
   __host__ __device__ int bytes() const { return codes + side + right; }
 };
 
-struct LevelParams : DecodeParams {
+/// One format's sides, and their parts of a stage.
+struct StagedFormat {
   LevelSide keys, values;
   StagePart key_part, value_part;
-  int warp_bytes;
-  int kv_heads;
+  __host__ __device__ int bytes() const { return key_part.bytes() + value_part.bytes(); }
+};
+
+struct LevelParams : DecodeParams {
+  StagedFormat formats[kMostLevelFormats];  // a span's is number span.coded - 1
+  int count;
+  int stage_bytes, warp_bytes;
+  bool rotated_keys;  // of any format
 };
 
 template <int D>
-constexpr int kBuiltBytes = kBuilt * (D + 32) * 2;  // of a warp; its part of a merge fits too
+constexpr int kBuiltBytes = kBuiltRows*(D + 32) * 2;  // of a warp; its part of a merge fits too
 
 template <int D>
 struct WarpSpace {
@@ -51,7 +58,7 @@ struct WarpSpace {
   char* base;
   __device__ __half* built() const { return reinterpret_cast<__half*>(base); }
   __device__ char* stage(const LevelParams& p, int i) const {
-    return base + kBuiltBytes<D> + i % kStages * (p.key_part.bytes() + p.value_part.bytes());
+    return base + kBuiltBytes<D> + i % kStages * p.stage_bytes;
   }
 };
 
@@ -79,42 +86,27 @@ __device__ inline void fetch_side(char* to, const LevelSide& f, const StagePart&
   }
 }
 
-/// A warp's share of a head's coded spans.
+/// A warp's share of one coded span.
 template <int D>
 struct LevelRun {
   using Dense = DenseTiles<__half, D>;
   using Space = WarpSpace<D>;
   using Builder = LevelBuilder<D>;
   const LevelParams& p;
+  const StagedFormat& f;
   Space space;
-  int head;  // of all sequences' KV heads
   typename Dense::Query q;
+  Builder keys, values;
 
   static __device__ LevelBlock block_at(const char* stage, const StagePart& part) {
     return {stage, stage + part.codes, stage + part.codes + part.side};
   }
   __device__ void fetch(const DeviceSpan& span, int i, int tile) const {
     char* to = space.stage(p, i);
-    fetch_side<D>(to, p.keys, p.key_part, span.keys, span.key_side, tile);
+    fetch_side<D>(to, f.keys, f.key_part, span.keys, span.key_side, tile);
     if (span.role == DeviceRole::kDenominator) return;
-    fetch_side<D>(to + p.key_part.bytes(), p.values, p.value_part, span.values, span.value_side,
+    fetch_side<D>(to + f.key_part.bytes(), f.values, f.value_part, span.values, span.value_side,
                   tile);
-  }
-  /// Rows 16 m .. of a block, `stride` numbers apart. What a builder knows is found anew: registers
-  /// are dearer.
-  __device__ void build(const LevelSide& side, const LevelBlock& block, int m, int stride,
-                        int64_t position) const {
-    Builder rows(side, head);
-    rows.begin(block, position);
-    __syncwarp();  // nobody reads the rows before any more
-#pragma unroll 2
-    for (int i = 0; i < kBuilt; ++i) {
-      float x[Builder::kMine];
-      rows.row(x, block, kBuilt * m + i);
-      rows.turn_row(x);
-      LevelLane<D>::store(space.built() + i * stride, x);
-    }
-    __syncwarp();
   }
   __device__ void score(float (&s)[4]) const {
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
@@ -160,12 +152,12 @@ struct LevelRun {
       wait_for_copies<1>();
       __syncwarp();
       const char* stage = space.stage(p, i);
-      const LevelBlock key_block = block_at(stage, p.key_part);
+      const LevelBlock key_block = block_at(stage, f.key_part);
       float s[2][4];
 #pragma unroll 1
       for (int m = 0; m < 2; ++m) {  // one body: less to fetch
-        build(p.keys, key_block, m, Space::kKeyStride,
-              span.position + int64_t{kBlockRows} * t + kBuilt * m);
+        keys.build(space.built(), Space::kKeyStride, key_block, kBuiltRows * m,
+                   span.position + int64_t{kBlockRows} * t + kBuiltRows * m);
         float half[4];
         score(half);
 #pragma unroll
@@ -180,10 +172,10 @@ struct LevelRun {
       uint32_t probabilities[2][2];
       run.template weigh<__half>(probabilities, s, span.role);
       if (span.role == DeviceRole::kDenominator) continue;
-      const LevelBlock value_block = block_at(stage + p.key_part.bytes(), p.value_part);
+      const LevelBlock value_block = block_at(stage + f.key_part.bytes(), f.value_part);
 #pragma unroll 1
       for (int m = 0; m < 2; ++m) {
-        build(p.values, value_block, m, Space::kValueStride, 0);
+        values.build(space.built(), Space::kValueStride, value_block, kBuiltRows * m, 0);
         const uint32_t half[2] = {m == 0 ? probabilities[0][0] : probabilities[1][0],
                                   m == 0 ? probabilities[0][1] : probabilities[1][1]};
         accumulate(run, half);
@@ -192,39 +184,41 @@ struct LevelRun {
     wait_for_copies<0>();
     __syncwarp();
   }
-
-  /// The weighted values as they would be without the transform.
-  __device__ void rotate_back(Running<D>& run) const {
-    using Lane = LevelLane<D>;
-    auto* sums = reinterpret_cast<float*>(space.base);  // [8, D + 2]
-    const int c = threadIdx.x % 4;
-    const auto at = [&](int t, int i) -> float& {
-      return sums[(2 * c + i % 2) * (D + 2) + channel_of(t, i / 2)];
-    };
-#pragma unroll
-    for (int t = 0; t < D / 16; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) at(t, i) = run.acc[t][i];
-    }
-    __syncwarp();
-#pragma unroll 1
-    for (int query = 0; query < kQueries; ++query) {
-      float x[Lane::kMine];
-#pragma unroll
-      for (int e = 0; e < Lane::kMine; ++e) x[e] = sums[query * (D + 2) + Lane::channel(e)];
-      Lane::hadamard(x);
-#pragma unroll
-      for (int e = 0; e < Lane::kMine; ++e) sums[query * (D + 2) + Lane::channel(e)] = x[e];
-    }
-    __syncwarp();
-#pragma unroll
-    for (int t = 0; t < D / 16; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) run.acc[t][i] = at(t, i);
-    }
-    __syncwarp();
-  }
 };
+
+/// The transform of a warp's weighted values, which is its own inverse.
+template <int D>
+__device__ inline void rotate_sums(Running<D>& run, const WarpSpace<D>& space) {
+  using Lane = LevelLane<D>;
+  auto* sums = reinterpret_cast<float*>(space.base);  // [8, D + 2]
+  const int c = threadIdx.x % 4;
+  const auto at = [&](int t, int i) -> float& {
+    return sums[(2 * c + i % 2) * (D + 2) + channel_of(t, i / 2)];
+  };
+  __syncwarp();
+#pragma unroll
+  for (int t = 0; t < D / 16; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) at(t, i) = run.acc[t][i];
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int query = 0; query < kQueries; ++query) {
+    float x[Lane::kMine];
+#pragma unroll
+    for (int e = 0; e < Lane::kMine; ++e) x[e] = sums[query * (D + 2) + Lane::channel(e)];
+    Lane::hadamard(x);
+#pragma unroll
+    for (int e = 0; e < Lane::kMine; ++e) sums[query * (D + 2) + Lane::channel(e)] = x[e];
+  }
+  __syncwarp();
+#pragma unroll
+  for (int t = 0; t < D / 16; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) run.acc[t][i] = at(t, i);
+  }
+  __syncwarp();
+}
 
 /// turned [8, D] <- the transform of queries q.
 template <int D>
@@ -244,32 +238,48 @@ __device__ inline void rotate_queries(float* turned, const float* q) {
 template <class T, int D>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     level_kernel(const __grid_constant__ LevelParams p) {
+  using Builder = LevelBuilder<D>;
   extern __shared__ __align__(128) char shared[];
   auto* q = reinterpret_cast<float*>(shared + LevelTiles::warps() * p.warp_bytes);
-  float* turned = p.keys.rotated ? q + kQueries * D : q;
-  auto* ends = reinterpret_cast<int*>(turned + kQueries * D);
+  float* turned = p.rotated_keys ? q + kQueries * D : q;
+  auto* tables = reinterpret_cast<__half2*>(turned + kQueries * D);  // [formats, 2, kPairTable]
+  auto* ends = reinterpret_cast<int*>(tables + 2 * p.count * kPairTable);
   const WarpSpace<D> space{shared + threadIdx.x / kWarp * p.warp_bytes};
   let_successor_start();
   wait_for_predecessor();
   for_own_heads<D, LevelTiles>(p, ends, [&](const HeadShare& share, const Cut& cut) {
+    const int kv_head = share.head / p.query_blocks;
     load_queries<T, D>(q, p, share);
-    __syncthreads();
-    if (p.keys.rotated) rotate_queries<D>(turned, q);
-    Running<D> run;
-    CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
-    if (walk.next<LevelTiles>()) {
-      LevelRun<D> rows{p, space, share.head / p.query_blocks, DenseTiles<__half, D>::prepare(turned)};
-      do {
-        const DeviceSpan span = walk.span;
-        rows.span(run, span, walk.tiles.x, walk.tiles.y);
-      } while (walk.next<LevelTiles>());
-      if (p.values.rotated) rows.rotate_back(run);
+    for (int i = 0; i < p.count; ++i) {
+      Builder::fill_table(tables + 2 * i * kPairTable, p.formats[i].keys, kv_head);
+      Builder::fill_table(tables + (2 * i + 1) * kPairTable, p.formats[i].values, kv_head);
     }
+    __syncthreads();
+    if (p.rotated_keys) rotate_queries<D>(turned, q);
+    Running<D> run;
+    bool rotated = false;  // the sums
+    CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
+    while (walk.next<LevelTiles>()) {
+      const DeviceSpan span = walk.span;
+      const int which = span.coded - 1;
+      const StagedFormat& f = p.formats[which];
+      const __half2* table = tables + 2 * which * kPairTable;
+      if (f.values.rotated != rotated) rotate_sums<D>(run, space);
+      rotated = f.values.rotated;
+      LevelRun<D> rows{p,
+                       f,
+                       space,
+                       DenseTiles<__half, D>::prepare(f.keys.rotated ? turned : q),
+                       {f.keys, table, kv_head},
+                       {f.values, table + kPairTable, kv_head}};
+      rows.span(run, span, walk.tiles.x, walk.tiles.y);
+    }
+    if (rotated) rotate_sums<D>(run, space);
     run_dense_ends<T, LevelTiles, D>(
         run, DenseWalk<LevelTiles>{share.spans, p.span_count, share.begin, share.end}, q);
-    end_head(p, cut, run,
-             {share.head, share.output, shared, static_cast<size_t>(p.warp_bytes),
-              LevelTiles::warps()});
+    end_head(
+        p, cut, run,
+        {share.head, share.output, shared, static_cast<size_t>(p.warp_bytes), LevelTiles::warps()});
   });
 }
 
@@ -279,17 +289,19 @@ StagePart part_of(const LevelSide& side) {
 }
 
 template <class T, int D>
-void launch(const LevelFormat& format, const DecodeCall& call, const DecodeScratch& scratch,
-            cudaStream_t stream) {
+void launch(std::span<const LevelFormat> formats, const DecodeCall& call,
+            const DecodeScratch& scratch, cudaStream_t stream) {
   LevelParams p{};
   static_cast<DecodeParams&>(p) = make_params(call, scratch);
-  p.keys = format.keys;
-  p.values = format.values;
-  p.key_part = part_of<D>(format.keys);
-  p.value_part = part_of<D>(format.values);
-  p.warp_bytes = kBuiltBytes<D> + kStages * (p.key_part.bytes() + p.value_part.bytes());
-  const size_t fixed =
-      static_cast<size_t>(format.keys.rotated ? 2 : 1) * kQueries * D * 4 + Cut::bytes(p.heads);
+  for (const LevelFormat& format : formats) {
+    StagedFormat& staged = p.formats[p.count++];
+    staged = {format.keys, format.values, part_of<D>(format.keys), part_of<D>(format.values)};
+    p.stage_bytes = std::max(p.stage_bytes, staged.bytes());
+    p.rotated_keys |= format.keys.rotated;
+  }
+  p.warp_bytes = kBuiltBytes<D> + kStages * p.stage_bytes;
+  const size_t fixed = static_cast<size_t>(p.rotated_keys ? 2 : 1) * kQueries * D * 4 +
+                       static_cast<size_t>(p.count) * 8 * kPairTable + Cut::bytes(p.heads);
   const size_t room = device_info().shared_per_block - fixed;
   const int warps = std::min(kMostWarps, static_cast<int>(room / p.warp_bytes));
   const size_t bytes = fixed + static_cast<size_t>(warps) * p.warp_bytes;
@@ -304,12 +316,11 @@ void launch(const LevelFormat& format, const DecodeCall& call, const DecodeScrat
 
 }  // namespace
 
-void decode_levels(const LevelFormat& format, const DecodeCall& call, const DecodeScratch& scratch,
-                   cudaStream_t stream) {
+void decode_levels(std::span<const LevelFormat> formats, const DecodeCall& call,
+                   const DecodeScratch& scratch, cudaStream_t stream) {
   call.check();
-  with_rows_of(call.dtype, call.shape.head_dim, [&]<class T, int D>() {
-    launch<T, D>(format, call, scratch, stream);
-  });
+  with_rows_of(call.dtype, call.shape.head_dim,
+               [&]<class T, int D>() { launch<T, D>(formats, call, scratch, stream); });
 }
 
 }  // namespace pith::cuda

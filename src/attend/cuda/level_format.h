@@ -9,7 +9,8 @@
 //   scales | minima | numbers apart [32, n] | their channels [32, n] bytes | left [32, r] |
 //   a share of right [r, D]: 1 / group_blocks of it, in order
 // One scale a row (kRow) [32], one for 32 numbers (kRowGroup) [32, D/32], one for a channel of the
-// block (kBlockChannel) [D]; of a channel for good (kHeadChannel): in a table of the head, not here.
+// block (kBlockChannel) [D]; of a channel for good (kHeadChannel): in a table of the head, not
+// here.
 
 #include <cstdint>
 #include <span>
@@ -43,10 +44,10 @@ struct LevelSide {
   bool centred = false;  ///< the product is the group's mean: r = 1 and left is 1
   int group_blocks = 1;  ///< blocks that share `right`: 1, 2, 4 or 8
 
-  float levels[kMostLevels] = {};       ///< of all heads
-  const float* head_levels = nullptr;   // [B G, 16], instead of `levels`
-  const uint16_t* ranges = nullptr;     // [B G, 2, D] f16 minima and scales: kHeadChannel
-  const double* turns = nullptr;        // [D/2] of RoPE: keys were coded before it; or null
+  float levels[kMostLevels] = {};      ///< of all heads
+  const float* head_levels = nullptr;  // [B G, 16], instead of `levels`
+  const uint16_t* ranges = nullptr;    // [B G, 2, D] f16 minima and scales: kHeadChannel
+  const double* turns = nullptr;       // [D/2] of RoPE: keys were coded before it; or null
 
   constexpr int code_bytes(int dim) const { return 4 * dim * bits; }
   PITH_BOTH_SIDES constexpr int scales(int dim) const {
@@ -90,9 +91,10 @@ void code_levels(const LevelSide& side, const LevelRandom& random, const CodeBat
                  std::span<const CodeJob> jobs, cudaStream_t stream);
 /// Rows back from whole groups of blocks.
 void unpack_levels(const LevelSide& side, const UnpackRowsCall& call, cudaStream_t stream);
-/// Decode attention over dense spans and coded ones.
-void decode_levels(const LevelFormat& format, const DecodeCall& call, const DecodeScratch& scratch,
-                   cudaStream_t stream);
+/// Decode attention over dense spans and coded ones; a coded span is in format number coded - 1.
+inline constexpr int kMostLevelFormats = 2;
+void decode_levels(std::span<const LevelFormat> formats, const DecodeCall& call,
+                   const DecodeScratch& scratch, cudaStream_t stream);
 /// Formats whose rows stand alone.
 void move_level_rows(const LevelFormat& format, const MoveCodesCall& call, cudaStream_t stream);
 void add_level_mass(const LevelSide& keys, const TokenMass& call, const MassTarget* target,

@@ -21,8 +21,6 @@ struct LevelLane {
   }
   /// The group of 32 channels that it lies in.
   static __device__ int group(int e) { return channel(e) / 32; }
-  static __device__ int owner(int c) { return c % (D / 2) / kHalf; }
-  static __device__ int element(int c) { return c / (D / 2) * kHalf + c % kHalf; }
 
   /// The orthonormal Walsh-Hadamard transform of the warp's row.
   static __device__ void hadamard(float (&x)[kMine]) {
@@ -50,28 +48,11 @@ struct LevelLane {
     for (int e = 0; e < kMine; ++e) x[e] *= kScale;
   }
 
-  /// The lane's codes of a row that begins at `words`, one above the other.
-  static __device__ uint32_t take(const uint32_t* words, int bits) {
-    const int at = static_cast<int>(threadIdx.x % kWarp) * kMine * bits, word = at / 32;
-    return __funnelshift_r(words[word], words[word + 1], at % 32);
-  }
-  /// Puts them there, in memory that was zeroed.
+  /// The lane's codes, one above the other, into a row that begins at `words` and was zeroed.
   static __device__ void put(uint32_t* words, int bits, uint32_t codes) {
     const int at = static_cast<int>(threadIdx.x % kWarp) * kMine * bits, word = at / 32;
     atomicOr(words + word, codes << (at % 32));
     if (at % 32 + kMine * bits > 32) atomicOr(words + word + 1, codes >> (32 - at % 32));
-  }
-
-  static __device__ void store(__half* row, const float (&x)[kMine]) {
-    if constexpr (kHalf == 2) {
-#pragma unroll
-      for (int e = 0; e < kMine; e += 2) {
-        *reinterpret_cast<__half2*>(row + channel(e)) = __floats2half2_rn(x[e], x[e + 1]);
-      }
-    } else {
-#pragma unroll
-      for (int e = 0; e < kMine; ++e) row[channel(e)] = __float2half_rn(x[e]);
-    }
   }
 };
 

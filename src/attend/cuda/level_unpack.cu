@@ -15,39 +15,40 @@ struct UnpackParams {
   UnpackRowsCall call;
 };
 
-/// A thread block a block of rows.
+/// A thread block a block of rows, a warp 16 of them.
 template <class T, int D>
-__global__ void __launch_bounds__(kThreads)
-    unpack_kernel(const __grid_constant__ UnpackParams p) {
+__global__ void __launch_bounds__(2 * kWarp) unpack_kernel(const __grid_constant__ UnpackParams p) {
   using Builder = LevelBuilder<D>;
+  using Lane = LevelLane<D>;
   extern __shared__ __align__(16) char right[];  // [r, D] f16
+  __shared__ __align__(16) __half built[2][kBuiltRows * D];
+  __shared__ __half2 table[kPairTable];
   const LevelSide& f = p.side;
-  const int head = blockIdx.y, block = blockIdx.x, warp = threadIdx.x / kWarp;
+  const int head = blockIdx.y, block = blockIdx.x, first_row = threadIdx.x / kWarp * kBuiltRows;
   const int side_stride = f.side_bytes(D), share = f.share_bytes(D);
   const size_t first = head * p.call.block_stride;  // of the head's blocks
   const char* sides = static_cast<const char*>(p.call.side) + first * side_stride;
   const char* group = sides + block / f.group_blocks * f.group_blocks * side_stride;
-  for (int i = threadIdx.x * 16; i < share * f.group_blocks; i += kThreads * 16) {
+  for (int i = threadIdx.x * 16; i < share * f.group_blocks; i += blockDim.x * 16) {
     *reinterpret_cast<uint4*>(right + i) = *reinterpret_cast<const uint4*>(
         group + i / share * side_stride + f.share_at(D) + i % share);
   }
+  Builder::fill_table(table, f, head);
   __syncthreads();
   const LevelBlock parts{static_cast<const char*>(p.call.codes) + (first + block) * 4 * D * f.bits,
                          sides + block * side_stride, right};
-  constexpr int kRows = kBlockRows / kWarps;
-  Builder rows(f, head);
-  rows.begin(parts, p.call.position + kBlockRows * block + kRows * warp);
+  __half* mine = built[threadIdx.x / kWarp];
+  const Builder builder{f, table, head};
+  builder.build(mine, D, parts, first_row, p.call.position + kBlockRows * block + first_row);
   T* out = static_cast<T*>(p.call.out) + head * p.call.head_stride +
-           static_cast<size_t>(kBlockRows) * block * D;
-  for (int row = kRows * warp; row < kRows * (warp + 1); ++row) {
-    float x[Builder::kMine];
-    rows.row(x, parts, row);
-    if (f.rotated) LevelLane<D>::hadamard(x);
-    rows.turn_row(x);
+           static_cast<size_t>(kBlockRows * block + first_row) * D;
+  for (int row = 0; row < kBuiltRows; ++row) {
+    float x[Lane::kMine];
 #pragma unroll
-    for (int e = 0; e < Builder::kMine; ++e) {
-      out[row * D + LevelLane<D>::channel(e)] = from_float<T>(x[e]);
-    }
+    for (int e = 0; e < Lane::kMine; ++e) x[e] = __half2float(mine[row * D + Lane::channel(e)]);
+    if (f.rotated) Lane::hadamard(x);
+#pragma unroll
+    for (int e = 0; e < Lane::kMine; ++e) out[row * D + Lane::channel(e)] = from_float<T>(x[e]);
   }
 }
 
@@ -88,13 +89,14 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ 
   const int of_row = f.scales(dim) / kBlockRows * 2;  // bytes of its scales
   const auto move_part = [&](int part, int bytes) {
     move_bytes(side_at(c.to, row) + part + row % kBlockRows * bytes,
-               from < 0 ? nullptr : side_at(c.from, from) + part + from % kBlockRows * bytes, bytes);
+               from < 0 ? nullptr : side_at(c.from, from) + part + from % kBlockRows * bytes,
+               bytes);
   };
   move_part(0, of_row);
   if (f.minima) move_part(f.minima_at(dim), of_row);
 }
 
-/// The mass of coded keys, a warp a row.
+/// The mass of coded keys, a warp 16 rows.
 struct MassParams {
   LevelSide keys;
   const void* q;
@@ -103,36 +105,46 @@ struct MassParams {
   int group;
 };
 template <class T, int D>
-__global__ void __launch_bounds__(kTokenThreads)
+__global__ void __launch_bounds__(kThreads)
     level_mass_kernel(const __grid_constant__ MassParams p) {
   using Lane = LevelLane<D>;
+  __shared__ __align__(16) __half built[kWarps][kBuiltRows * D];
+  __shared__ __half2 table[kPairTable];
   let_successor_start();
   const MassTarget target = *p.target;  // there since the step began
   wait_for_predecessor();
-  constexpr int kRowsAtOnce = kTokenThreads / kWarp;
   const int head = blockIdx.x, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const LevelSide& f = p.keys;
   const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(head) * p.group * D;
   const float scale = kLog2e * rsqrtf(static_cast<float>(D));
   float* mass = target.mass + head * target.stride;
-  LevelBuilder<D> rows(f, head);
-  for (int row = blockIdx.y * kRowsAtOnce + warp; row < target.coded;
-       row += kRowsAtOnce * kTokenBlocks) {
-    const size_t block = head * target.block_stride + row / kBlockRows;
+  LevelBuilder<D>::fill_table(table, f, head);
+  __syncthreads();
+  const LevelBuilder<D> builder{f, table, head};
+  const int step = kBuiltRows * kWarps * static_cast<int>(gridDim.y);
+  for (int first = (static_cast<int>(blockIdx.y) * kWarps + warp) * kBuiltRows;
+       first < target.coded; first += step) {
+    const size_t block = head * target.block_stride + first / kBlockRows;
     const LevelBlock parts{static_cast<const char*>(target.codes) + block * 4 * D * f.bits,
                            static_cast<const char*>(target.code_side) + block * f.side_bytes(D),
                            nullptr};
-    float k[Lane::kMine], sum = 0;
-    rows.row(k, parts, row % kBlockRows);
-    if (f.rotated) Lane::hadamard(k);
-    for (int h = 0; h < p.group; ++h) {
-      float score = 0;
+    builder.build(built[warp], D, parts, first % kBlockRows, 0);
+    for (int row = 0; row < min(kBuiltRows, target.coded - first); ++row) {
+      float k[Lane::kMine], sum = 0;
 #pragma unroll
-      for (int e = 0; e < Lane::kMine; ++e) score += k[e] * to_float(q[h * D + Lane::channel(e)]);
-      sum += exp2_fast(sum_of_warp(score) * scale - p.log_sum[head * p.group + h] * kLog2e);
+      for (int e = 0; e < Lane::kMine; ++e) {
+        k[e] = __half2float(built[warp][row * D + Lane::channel(e)]);
+      }
+      if (f.rotated) Lane::hadamard(k);
+      for (int h = 0; h < p.group; ++h) {
+        float score = 0;
+#pragma unroll
+        for (int e = 0; e < Lane::kMine; ++e) score += k[e] * to_float(q[h * D + Lane::channel(e)]);
+        sum += exp2_fast(sum_of_warp(score) * scale - p.log_sum[head * p.group + h] * kLog2e);
+      }
+      const int at = target.coded_from + first + row;
+      if (lane == 0) mass[at] = at < target.known ? mass[at] + sum : sum;
     }
-    const int at = target.coded_from + row;
-    if (lane == 0) mass[at] = at < target.known ? mass[at] + sum : sum;
   }
 }
 
@@ -142,7 +154,7 @@ void unpack_levels(const LevelSide& side, const UnpackRowsCall& call, cudaStream
   if (call.blocks == 0) return;
   with_rows_of(call.dtype, call.head_dim, [&]<class T, int D>() {
     const dim3 grid(call.blocks, call.heads);
-    unpack_kernel<T, D><<<grid, kThreads, side.share_bytes(D) * side.group_blocks, stream>>>(
+    unpack_kernel<T, D><<<grid, 2 * kWarp, side.share_bytes(D) * side.group_blocks, stream>>>(
         UnpackParams{side, call});
   });
   check(cudaGetLastError(), "unpacking rows of levels");
@@ -164,7 +176,7 @@ void add_level_mass(const LevelSide& keys, const TokenMass& call, const MassTarg
   add_token_mass(call, target, stream);
   const int group = call.shape.query_heads / call.shape.kv_heads;
   with_rows_of(call.shape.dtype, call.shape.head_dim, [&]<class T, int D>() {
-    const LaunchShape shape{dim3(call.shape.kv_heads, kTokenBlocks), dim3(kTokenThreads), 0};
+    const LaunchShape shape{dim3(call.shape.kv_heads, kTokenBlocks), dim3(kThreads), 0};
     launch_early(level_mass_kernel<T, D>, shape,
                  MassParams{keys, call.q, call.log_sum, target, group}, stream, "attention mass");
   });

@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "attend/cuda/level_codec.h"
 #include "cache/cuda/device_rows.h"
 #include "cache/cuda/selected_rows.h"
 #include "cache/cuda/windowed_rows.h"
@@ -123,6 +124,22 @@ SidePlan plan_side(const std::optional<PolicyPart>& part, const PolicyRule& rule
   return plan;
 }
 
+/// The codec of keys and values; null: both are exact.
+std::shared_ptr<const DeviceCodec> codec_of(const SidePlan& keys, const SidePlan& values) {
+  const auto name = [](const SidePlan& side) { return side.codec ? side.codec->value_name() : ""; };
+  if (name(keys) == name(values)) return keys.codec;
+  const auto levels = [](const SidePlan& side) {
+    return side.codec ? side.codec->as_levels() : nullptr;
+  };
+  auto of_keys = levels(keys), of_values = levels(values);
+  if (!of_keys || !of_values) {
+    refuse_on_gpu("a cache of keys and values in different codecs, one of them dense, qjl or csr,",
+                  "int8, int4, kivi, turboquant, gear and kvquant go together there, and keys in "
+                  "qjl with values in kivi(bits=2)");
+  }
+  return mix_levels(std::move(of_keys), std::move(of_values));
+}
+
 /// Throws kUnsupported if the codec cannot store what the rule keeps; `rule`: null for none.
 void check_codes(const std::string& selector, const DeviceCodec& codec, const ScoreRule* rule) {
   const std::string what = fmt::format("{} over {}", selector, codec.name());
@@ -160,13 +177,9 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
     refuse_on_gpu(selector.info.name + "(rope=cache)", "positions are true ones there");
   }
   const auto dim = static_cast<size_t>(shape.head_dim);
-  const SidePlan keys = plan_side(rule.key_codec, rule, Side::kKeys, dim);
+  SidePlan keys = plan_side(rule.key_codec, rule, Side::kKeys, dim);
   const SidePlan values = plan_side(rule.value_codec, rule, Side::kValues, dim);
-  const auto name = [](const SidePlan& side) { return side.codec ? side.codec->value_name() : ""; };
-  if (name(keys) != name(values)) {
-    refuse_on_gpu("a cache of keys and values in different codecs",
-                  "both have the same there, or keys qjl's and values 2 bits");
-  }
+  keys.codec = codec_of(keys, values);
   if (keys.exact != values.exact) {
     refuse_on_gpu("a cache of keys and values in different types",
                   "all exact rows are f16, or all bf16");

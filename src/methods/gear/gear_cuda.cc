@@ -25,8 +25,9 @@ std::shared_ptr<const DeviceCodec> GearDeviceCodec::with_tables(const TableSite&
   const auto dim = static_cast<size_t>(site.head_dim);
   const size_t apart = GearCodec(gear_).at(dim).outliers;
   if (apart > LevelSide::kMostApart) {
-    refuse_on_gpu(fmt::format("gear(outliers={})", apart),
-                  fmt::format("at most {} numbers of a row are apart there", LevelSide::kMostApart));
+    refuse_on_gpu(
+        fmt::format("gear(outliers={})", apart),
+        fmt::format("at most {} numbers of a row are apart there", LevelSide::kMostApart));
   }
   own->format_.keys.apart = own->format_.values.apart = static_cast<int>(apart);
   own->name_ = fmt::format("{}, layer {}", name_, site.layer);

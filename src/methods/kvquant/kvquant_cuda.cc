@@ -45,13 +45,14 @@ std::shared_ptr<const DeviceCodec> KvquantDeviceCodec::with_tables(const TableSi
   const size_t apart = NonUniformCodec(given_).at(static_cast<size_t>(dim)).outliers;
   const int most = most_sample_rows(dim);
   if (given_.calibrate > static_cast<size_t>(most) || given_.calibrate % kBlockRows) {
-    refuse_on_gpu(fmt::format("kvquant(calibrate={}) at head_dim {}", given_.calibrate, dim),
-                  fmt::format("tables are made there from multiples of {} rows up to {}", kBlockRows,
-                              most));
+    refuse_on_gpu(
+        fmt::format("kvquant(calibrate={}) at head_dim {}", given_.calibrate, dim),
+        fmt::format("tables are made there from multiples of {} rows up to {}", kBlockRows, most));
   }
   if (apart > LevelSide::kMostApart) {
-    refuse_on_gpu(fmt::format("kvquant(outliers={})", apart),
-                  fmt::format("at most {} numbers of a row are apart there", LevelSide::kMostApart));
+    refuse_on_gpu(
+        fmt::format("kvquant(outliers={})", apart),
+        fmt::format("at most {} numbers of a row are apart there", LevelSide::kMostApart));
   }
   if (!site.frequencies) {
     throw Error(ErrorCode::kUnsupported,

@@ -162,14 +162,15 @@ __global__ void __launch_bounds__(kThreads) learn_kernel(const __grid_constant__
   __shared__ double levels[kMost], sums[kWarps];
   const T* from = static_cast<const T*>(sample.rows) + head * sample.head_stride;
   for (int i = threadIdx.x; i < n * D; i += kThreads) {
-    rows[i] = turned_back(from + static_cast<size_t>(i / D) * D, i % D, D, p.side.turns,
-                          sample.position + i / D);
+    const float x = turned_back(from + static_cast<size_t>(i / D) * D, i % D, D, p.side.turns,
+                                sample.position + i / D);
+    rows[i] = __half2float(__float2half_rn(x));  // as they wait on the CPU
   }
   __syncthreads();
   const Learner<D> learner{p, rows, weights, n};
   if (p.side.scale == LevelScale::kHeadChannel) {
-    const int cut =
-        static_cast<int>(lround(static_cast<double>(n * p.side.apart) / static_cast<double>(2 * D)));
+    const int cut = static_cast<int>(
+        lround(static_cast<double>(n * p.side.apart) / static_cast<double>(2 * D)));
     learner.find_ranges(reinterpret_cast<__half*>(p.ranges) + head * 2 * D, cut);
   } else {
     learner.find_row_ranges();

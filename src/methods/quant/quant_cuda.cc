@@ -31,11 +31,31 @@ void decode_grouped(GroupedCodec codec, const DecodeCall& call, const DecodeScra
 
 namespace {
 
+/// The same codes as rows of levels, transformed and around a centre if asked.
+std::shared_ptr<const LevelCodec> make_levels(const std::string& name, GroupedCodec codec,
+                                              bool rotated, size_t centre) {
+  const bool minima = codec == GroupedCodec::kKivi2 || codec == GroupedCodec::kKivi4;
+  LevelSide side;
+  side.bits = codec == GroupedCodec::kInt8 ? 8 : codec == GroupedCodec::kKivi2 ? 2 : 4;
+  side.scale = LevelScale::kRowGroup;
+  side.minima = minima;
+  side.zero = minima ? 0 : 1 << (side.bits - 1);
+  side.rotated = rotated;
+  LevelFormat format{side, side};
+  if (minima) format.keys.scale = LevelScale::kBlockChannel;
+  centre_keys(format.keys, name, centre);
+  return std::make_shared<LevelCodec>(
+      fmt::format("{}{}, centred by {}", name, rotated ? " transformed" : "", centre), format);
+}
+
 class QuantCodec final : public DeviceCodec {
  public:
   QuantCodec(std::string name, GroupedCodec codec) : name_(std::move(name)), codec_(codec) {}
 
   std::string name() const override { return name_; }
+  std::shared_ptr<const LevelCodec> as_levels() const override {
+    return make_levels(name_, codec_, false, 0);
+  }
   GroupedBytes block_bytes(int head_dim) const override { return grouped_bytes(codec_, head_dim); }
   void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
             cudaStream_t stream) const override {
@@ -69,23 +89,6 @@ class QuantCodec final : public DeviceCodec {
   std::string name_;
   GroupedCodec codec_;
 };
-
-/// Transformed or around a centre, rows are rows of levels.
-std::shared_ptr<const DeviceCodec> make_levels(const std::string& name, GroupedCodec codec,
-                                               bool rotated, size_t centre) {
-  const bool minima = codec == GroupedCodec::kKivi2 || codec == GroupedCodec::kKivi4;
-  LevelSide side;
-  side.bits = codec == GroupedCodec::kInt8 ? 8 : codec == GroupedCodec::kKivi2 ? 2 : 4;
-  side.scale = LevelScale::kRowGroup;
-  side.minima = minima;
-  side.zero = minima ? 0 : 1 << (side.bits - 1);
-  side.rotated = rotated;
-  LevelFormat format{side, side};
-  if (minima) format.keys.scale = LevelScale::kBlockChannel;
-  centre_keys(format.keys, name, centre);
-  return std::make_shared<LevelCodec>(
-      fmt::format("{}{}, centred by {}", name, rotated ? " transformed" : "", centre), format);
-}
 
 std::shared_ptr<const DeviceCodec> make(const Parameters& p, const std::string& name,
                                         GroupedCodec codec) {
