@@ -26,12 +26,12 @@ struct LevelBuilder {
   static constexpr int kPairs = D / 64, kTogether = 8;
   using Rows = __half2[kTogether][kPairs];
 
-  const LevelSide& f;
+  const PlacedSide& f;
   const __half2* table;  // [kPairTable] in shared memory
   int head;              // of all sequences' KV heads
 
   /// All threads of the block call it; a barrier must follow.
-  static __device__ void fill_table(__half2* table, const LevelSide& f, int head) {
+  static __device__ void fill_table(__half2* table, const PlacedSide& f, int head) {
     if (f.bits > 4) return;
     const auto level = [&](int code) {
       if (f.choice == LevelChoice::kEven) return static_cast<float>(code - f.zero);
@@ -128,7 +128,7 @@ struct LevelBuilder {
     Rows scale, low;
     read_sides<kGroups>(scale, halves(block.side), first);
     if (f.minima) {
-      read_sides<kGroups>(low, halves(block.side + f.minima_at(D)), first);
+      read_sides<kGroups>(low, halves(block.side + f.at.minima), first);
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
 #pragma unroll
@@ -153,7 +153,7 @@ struct LevelBuilder {
     }
   }
   __device__ void add_product(Rows& x, const LevelBlock& block, int first) const {
-    const __half* left = halves(block.side + f.left_at(D)) + first * f.rank;
+    const __half* left = halves(block.side + f.at.left) + first * f.rank;
     for (int j = 0; j < f.rank; ++j) {
       __half2 right[kPairs];
 #pragma unroll
@@ -176,7 +176,7 @@ struct LevelBuilder {
     for (int p = 0; p < kPairs; ++p) {
       scale[p] = pair_of(own ? ranges + D : halves(block.side), p);
       low[p] = own        ? pair_of(ranges, p)
-               : f.minima ? pair_of(halves(block.side + f.minima_at(D)), p)
+               : f.minima ? pair_of(halves(block.side + f.at.minima), p)
                           : __float2half2_rn(0);
     }
   }
@@ -186,9 +186,9 @@ struct LevelBuilder {
     const int lane = threadIdx.x % kWarp;
     if (lane >= kBuiltRows) return;
     for (int i = (first + lane) * f.apart; i < (first + lane + 1) * f.apart; ++i) {
-      const int channel = static_cast<uint8_t>(block.side[f.channels_at(D) + i]);
+      const int channel = static_cast<uint8_t>(block.side[f.at.channels + i]);
       __half& x = to[lane * stride + channel];
-      const __half number = halves(block.side + f.apart_at(D))[i];
+      const __half number = halves(block.side + f.at.apart)[i];
       x = f.missed ? __hadd(x, number) : number;
     }
   }

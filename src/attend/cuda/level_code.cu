@@ -20,7 +20,7 @@ struct LevelJobs {
 };
 
 struct CoderParams {
-  LevelSide side;
+  PlacedSide side;
   uint64_t seed;
   uint32_t layer, stream;  // see LevelRandom
 };
@@ -30,13 +30,13 @@ __global__ void __launch_bounds__(kCoderThreads)
     code_kernel(const __grid_constant__ LevelJobs jobs, const __grid_constant__ CoderParams p) {
   extern __shared__ __align__(16) char shared[];
   const CodeJob& job = jobs.of[blockIdx.z];
-  const LevelSide& f = p.side;
+  const PlacedSide& f = p.side;
   const int n = kBlockRows * f.group_blocks, head = blockIdx.y;
   const int first = blockIdx.x * n;  // row
   const GroupSpace<D> space{shared, n, f.bits, f.apart, f.group_blocks};
   const T* from = static_cast<const T*>(job.x) + head * job.head_stride;
   const size_t block = head * job.block_stride + first / kBlockRows;
-  const int code_stride = 4 * D * f.bits, side_stride = f.side_bytes(D);
+  const int code_stride = 4 * D * f.bits, side_stride = f.at.side;
   const Coder<D> coder{
       f,
       space,
@@ -89,7 +89,7 @@ void code_levels(const LevelSide& side, const LevelRandom& random, const CodeBat
                  std::span<const CodeJob> jobs, cudaStream_t stream) {
   if (batch.rows == 0 || jobs.empty()) return;
   with_rows_of(batch.dtype, batch.head_dim, [&]<class T, int D>() {
-    launch<T, D>({side, random.seed, random.layer, random.first}, batch, jobs, stream);
+    launch<T, D>({{side, D}, random.seed, random.layer, random.first}, batch, jobs, stream);
   });
 }
 

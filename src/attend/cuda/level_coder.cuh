@@ -12,7 +12,7 @@ inline constexpr int kCoderThreads = 256, kCoderWarps = kCoderThreads / kWarp;
 /// Where things lie in shared memory, for n rows.
 template <int D>
 struct GroupSpace {
-  static size_t bytes(const LevelSide& f) {
+  static size_t bytes(const PlacedSide& f) {
     const size_t n = f.group_rows();
     const size_t product = f.centred ? 0 : LevelProduct<D>::bytes(static_cast<int>(n), f.rank);
     return n * D * 4 + n * (D * f.bits / 8) + 16 + f.group_blocks * D * 8 + D * 8 +
@@ -57,7 +57,7 @@ struct Coder {
   using Lane = LevelLane<D>;
   static constexpr int kMine = Lane::kMine;
 
-  const LevelSide& f;
+  const PlacedSide& f;
   GroupSpace<D> space;
   GroupTarget to;
   int head;
@@ -76,8 +76,8 @@ struct Coder {
   }
   /// Number i of the product's right factors [r, D] goes to its share.
   __device__ void write_right(int i, __half x) const {
-    const int share = f.share_bytes(D) / 2;
-    reinterpret_cast<__half*>(to.sides + i / share * to.side_stride + f.share_at(D))[i % share] = x;
+    const int share = f.at.share_bytes / 2;
+    reinterpret_cast<__half*>(to.sides + i / share * to.side_stride + f.at.share)[i % share] = x;
   }
 
   /// The mean as it will be added back goes off all rows, and is stored as they will lie.
@@ -224,7 +224,7 @@ struct Coder {
       const float2 range = range_of(least, most);
       space.ranges()[i] = range;
       to.half(kBlockRows * block, 0, c) = __float2half_rn(range.y);
-      if (f.minima) to.half(kBlockRows * block, f.minima_at(D), c) = __float2half_rn(range.x);
+      if (f.minima) to.half(kBlockRows * block, f.at.minima, c) = __float2half_rn(range.x);
     }
     __syncthreads();
   }
@@ -254,13 +254,13 @@ struct Coder {
       if (threadIdx.x % kWarp % kLanes != 0) continue;
       const int at = row % kBlockRows * (D / 32) + Lane::group(e);
       to.half(row, 0, at) = __float2half_rn(of.y);
-      if (f.minima) to.half(row, f.minima_at(D), at) = __float2half_rn(of.x);
+      if (f.minima) to.half(row, f.at.minima, at) = __float2half_rn(of.x);
     }
   }
   __device__ void write_row_range(float2 range, int row) const {
     if (threadIdx.x % kWarp != 0) return;
     to.half(row, 0, row % kBlockRows) = __float2half_rn(range.y);
-    if (f.minima) to.half(row, f.minima_at(D), row % kBlockRows) = __float2half_rn(range.x);
+    if (f.minima) to.half(row, f.at.minima, row % kBlockRows) = __float2half_rn(range.x);
   }
 
   /// Sign by sign of what is left, in units of the deviation; then the scale that fits best.
@@ -403,8 +403,8 @@ struct Coder {
   }
   __device__ void write_apart(int row, int i, int e, float x) const {
     const int at = row % kBlockRows * f.apart + i;
-    to.half(row, f.apart_at(D), at) = __float2half_rn(x);
-    to.side(row)[f.channels_at(D) + at] = static_cast<char>(Lane::channel(e));
+    to.half(row, f.at.apart, at) = __float2half_rn(x);
+    to.side(row)[f.at.channels + at] = static_cast<char>(Lane::channel(e));
   }
 
   /// The product of what the codes miss, and what both miss of the numbers apart.
@@ -416,7 +416,7 @@ struct Coder {
     }
     for (int i = threadIdx.x; i < space.n * f.rank; i += kCoderThreads) {
       const int row = i / f.rank;
-      to.half(row, f.left_at(D), row % kBlockRows * f.rank + i % f.rank) =
+      to.half(row, f.at.left, row % kBlockRows * f.rank + i % f.rank) =
           product.left_at(row, i % f.rank);
     }
   }
@@ -429,8 +429,8 @@ struct Coder {
         x -= __half2float(product.left_at(row, j)) * __half2float(product.right_at(j, channel));
       }
       const int at = row % kBlockRows * f.apart + i % f.apart;
-      to.half(row, f.apart_at(D), at) = __float2half_rn(x);
-      to.side(row)[f.channels_at(D) + at] = static_cast<char>(channel);
+      to.half(row, f.at.apart, at) = __float2half_rn(x);
+      to.side(row)[f.at.channels + at] = static_cast<char>(channel);
     }
   }
 

@@ -34,14 +34,13 @@ struct StagePart {
 
 /// One format's sides, and their parts of a stage.
 struct StagedFormat {
-  LevelSide keys, values;
+  PlacedSide keys, values;
   StagePart key_part, value_part;
   __host__ __device__ int bytes() const { return key_part.bytes() + value_part.bytes(); }
 };
 
 struct LevelParams : DecodeParams {
   StagedFormat formats[kMostLevelFormats];  // a span's is number span.coded - 1
-  int count;
   int stage_bytes, warp_bytes;
   bool rotated_keys;  // of any format
 };
@@ -63,6 +62,7 @@ struct WarpSpace {
 };
 
 __device__ inline void copy_piece(char* to, const char* from, int bytes) {
+#pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x) % kWarp * 16; i < bytes; i += kWarp * 16) {
     copy_async(to + i, from + i);
   }
@@ -70,10 +70,10 @@ __device__ inline void copy_piece(char* to, const char* from, int bytes) {
 
 /// Block `tile` of one side comes to `to`.
 template <int D>
-__device__ inline void fetch_side(char* to, const LevelSide& f, const StagePart& part,
+__device__ inline void fetch_side(char* to, const PlacedSide& f, const StagePart& part,
                                   const void* codes, const void* side, int tile) {
   const auto* sides = static_cast<const char*>(side);
-  const int stride = f.side_bytes(D), share = f.share_bytes(D);
+  const int stride = f.at.side, share = f.at.share_bytes;
   copy_piece(to, static_cast<const char*>(codes) + static_cast<size_t>(tile) * part.codes,
              part.codes);
   to += part.codes;
@@ -235,7 +235,8 @@ __device__ inline void rotate_queries(float* turned, const float* q) {
   __syncthreads();
 }
 
-template <class T, int D>
+/// kFormats: 1, so that what a format says is known where it is read, or 2.
+template <class T, int D, int kFormats>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     level_kernel(const __grid_constant__ LevelParams p) {
   using Builder = LevelBuilder<D>;
@@ -243,14 +244,14 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   auto* q = reinterpret_cast<float*>(shared + LevelTiles::warps() * p.warp_bytes);
   float* turned = p.rotated_keys ? q + kQueries * D : q;
   auto* tables = reinterpret_cast<__half2*>(turned + kQueries * D);  // [formats, 2, kPairTable]
-  auto* ends = reinterpret_cast<int*>(tables + 2 * p.count * kPairTable);
+  auto* ends = reinterpret_cast<int*>(tables + 2 * kFormats * kPairTable);
   const WarpSpace<D> space{shared + threadIdx.x / kWarp * p.warp_bytes};
   let_successor_start();
   wait_for_predecessor();
   for_own_heads<D, LevelTiles>(p, ends, [&](const HeadShare& share, const Cut& cut) {
     const int kv_head = share.head / p.query_blocks;
     load_queries<T, D>(q, p, share);
-    for (int i = 0; i < p.count; ++i) {
+    for (int i = 0; i < kFormats; ++i) {
       Builder::fill_table(tables + 2 * i * kPairTable, p.formats[i].keys, kv_head);
       Builder::fill_table(tables + (2 * i + 1) * kPairTable, p.formats[i].values, kv_head);
     }
@@ -261,7 +262,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
     while (walk.next<LevelTiles>()) {
       const DeviceSpan span = walk.span;
-      const int which = span.coded - 1;
+      const int which = kFormats == 1 ? 0 : span.coded - 1;
       const StagedFormat& f = p.formats[which];
       const __half2* table = tables + 2 * which * kPairTable;
       if (f.values.rotated != rotated) rotate_sums<D>(run, space);
@@ -284,8 +285,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
 }
 
 template <int D>
-StagePart part_of(const LevelSide& side) {
-  return {side.code_bytes(D), side.share_at(D), side.share_bytes(D) * side.group_blocks};
+StagePart part_of(const PlacedSide& side) {
+  return {side.code_bytes(D), side.at.share, side.at.share_bytes * side.group_blocks};
 }
 
 template <class T, int D>
@@ -293,19 +294,23 @@ void launch(std::span<const LevelFormat> formats, const DecodeCall& call,
             const DecodeScratch& scratch, cudaStream_t stream) {
   LevelParams p{};
   static_cast<DecodeParams&>(p) = make_params(call, scratch);
-  for (const LevelFormat& format : formats) {
-    StagedFormat& staged = p.formats[p.count++];
-    staged = {format.keys, format.values, part_of<D>(format.keys), part_of<D>(format.values)};
+  for (size_t i = 0; i < formats.size(); ++i) {
+    const LevelFormat& format = formats[i];
+    StagedFormat& staged = p.formats[i];
+    staged.keys = {format.keys, D};
+    staged.values = {format.values, D};
+    staged.key_part = part_of<D>(staged.keys);
+    staged.value_part = part_of<D>(staged.values);
     p.stage_bytes = std::max(p.stage_bytes, staged.bytes());
     p.rotated_keys |= format.keys.rotated;
   }
   p.warp_bytes = kBuiltBytes<D> + kStages * p.stage_bytes;
   const size_t fixed = static_cast<size_t>(p.rotated_keys ? 2 : 1) * kQueries * D * 4 +
-                       static_cast<size_t>(p.count) * 8 * kPairTable + Cut::bytes(p.heads);
+                       formats.size() * 8 * kPairTable + Cut::bytes(p.heads);
   const size_t room = device_info().shared_per_block - fixed;
   const int warps = std::min(kMostWarps, static_cast<int>(room / p.warp_bytes));
   const size_t bytes = fixed + static_cast<size_t>(warps) * p.warp_bytes;
-  const auto kernel = level_kernel<T, D>;
+  const auto kernel = formats.size() == 1 ? level_kernel<T, D, 1> : level_kernel<T, D, 2>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),
         "attention's shared memory");

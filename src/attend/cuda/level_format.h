@@ -50,29 +50,42 @@ struct LevelSide {
   const double* turns = nullptr;       // [D/2] of RoPE: keys were coded before it; or null
 
   constexpr int code_bytes(int dim) const { return 4 * dim * bits; }
-  PITH_BOTH_SIDES constexpr int scales(int dim) const {
-    return scale == LevelScale::kRow ? 32 : scale == LevelScale::kHeadChannel ? 0 : dim;
-  }
-  // Bytes at which the parts of a side begin.
-  PITH_BOTH_SIDES constexpr int minima_at(int dim) const { return 2 * scales(dim); }
-  PITH_BOTH_SIDES constexpr int apart_at(int dim) const { return 2 * scales(dim) * (1 + minima); }
-  PITH_BOTH_SIDES constexpr int channels_at(int dim) const { return apart_at(dim) + 64 * apart; }
-  PITH_BOTH_SIDES constexpr int left_at(int dim) const { return channels_at(dim) + 32 * apart; }
-  PITH_BOTH_SIDES constexpr int share_at(int dim) const {
-    return left_at(dim) + (centred ? 0 : 64 * rank);
-  }
-  PITH_BOTH_SIDES constexpr int right_bytes(int dim) const { return 2 * rank * dim; }
-  PITH_BOTH_SIDES constexpr int share_bytes(int dim) const {
-    return (right_bytes(dim) / group_blocks + 15) / 16 * 16;
-  }
-  PITH_BOTH_SIDES constexpr int side_bytes(int dim) const {
-    return share_at(dim) + share_bytes(dim);
-  }
+  constexpr int side_bytes(int dim) const;
   constexpr int group_rows() const { return kBlockRows * group_blocks; }
   /// Nothing is shared with other rows but the head's tables.
   constexpr bool rows_alone() const {
     return rank == 0 && (scale == LevelScale::kRow || scale == LevelScale::kRowGroup);
   }
+};
+
+/// Bytes at which the parts of a side begin, and the side's own.
+struct LevelPlaces {
+  int scales = 0;  ///< how many there are
+  int minima = 0, apart = 0, channels = 0, left = 0, share = 0;
+  int share_bytes = 0, side = 0;
+
+  static constexpr LevelPlaces of(const LevelSide& f, int dim) {
+    LevelPlaces at;
+    at.scales = f.scale == LevelScale::kRow           ? kBlockRows
+                : f.scale == LevelScale::kHeadChannel ? 0
+                                                      : dim;
+    at.minima = 2 * at.scales;
+    at.apart = at.minima * (f.minima ? 2 : 1);
+    at.channels = at.apart + 2 * kBlockRows * f.apart;
+    at.left = at.channels + kBlockRows * f.apart;
+    at.share = at.left + (f.centred ? 0 : 2 * kBlockRows * f.rank);
+    at.share_bytes = (2 * f.rank * dim / f.group_blocks + 15) / 16 * 16;
+    at.side = at.share + at.share_bytes;
+    return at;
+  }
+};
+constexpr int LevelSide::side_bytes(int dim) const { return LevelPlaces::of(*this, dim).side; }
+
+/// As kernels take it: they divide nothing.
+struct PlacedSide : LevelSide {
+  LevelPlaces at;
+  PlacedSide() = default;
+  PlacedSide(const LevelSide& side, int dim) : LevelSide(side), at(LevelPlaces::of(side, dim)) {}
 };
 
 struct LevelFormat {

@@ -11,7 +11,7 @@ namespace {
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 
 struct UnpackParams {
-  LevelSide side;
+  PlacedSide side;
   UnpackRowsCall call;
 };
 
@@ -23,15 +23,15 @@ __global__ void __launch_bounds__(2 * kWarp) unpack_kernel(const __grid_constant
   extern __shared__ __align__(16) char right[];  // [r, D] f16
   __shared__ __align__(16) __half built[2][kBuiltRows * D];
   __shared__ __half2 table[kPairTable];
-  const LevelSide& f = p.side;
+  const PlacedSide& f = p.side;
   const int head = blockIdx.y, block = blockIdx.x, first_row = threadIdx.x / kWarp * kBuiltRows;
-  const int side_stride = f.side_bytes(D), share = f.share_bytes(D);
+  const int side_stride = f.at.side, share = f.at.share_bytes;
   const size_t first = head * p.call.block_stride;  // of the head's blocks
   const char* sides = static_cast<const char*>(p.call.side) + first * side_stride;
   const char* group = sides + block / f.group_blocks * f.group_blocks * side_stride;
   for (int i = threadIdx.x * 16; i < share * f.group_blocks; i += blockDim.x * 16) {
-    *reinterpret_cast<uint4*>(right + i) = *reinterpret_cast<const uint4*>(
-        group + i / share * side_stride + f.share_at(D) + i % share);
+    *reinterpret_cast<uint4*>(right + i) =
+        *reinterpret_cast<const uint4*>(group + i / share * side_stride + f.at.share + i % share);
   }
   Builder::fill_table(table, f, head);
   __syncthreads();
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(2 * kWarp) unpack_kernel(const __grid_constant
 
 struct MoveParams {
   MoveCodesCall call;
-  LevelSide side;
+  PlacedSide side;
   bool keys;
 };
 
@@ -69,13 +69,13 @@ __device__ inline void move_bytes(char* to, const char* from, int bytes) {
 /// A warp a row, those behind the last up to the end of its block as zeros.
 __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ MoveParams p) {
   const MoveCodesCall& c = p.call;
-  const LevelSide& f = p.side;
+  const PlacedSide& f = p.side;
   const int dim = c.head_dim, head = blockIdx.y;
   const int i = blockIdx.x * kWarps + static_cast<int>(threadIdx.x) / kWarp, row = c.first + i;
   const int end = (c.first + c.count + kBlockRows - 1) / kBlockRows * kBlockRows;
   if (row >= end) return;
   const int from = i >= c.count ? -1 : c.kept ? c.kept[head * c.kept_stride + i] : i;
-  const int code_row = dim * f.bits / 8, side_stride = f.side_bytes(dim);
+  const int code_row = dim * f.bits / 8, side_stride = f.at.side;
   const auto code_at = [&](const CodeBlocks& blocks, int at) {
     auto* codes = static_cast<char*>(p.keys ? blocks.key_codes : blocks.value_codes);
     return codes + (head * blocks.stride + at / kBlockRows) * 4 * dim * f.bits +
@@ -86,19 +86,19 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ 
     return sides + (head * blocks.stride + at / kBlockRows) * side_stride;
   };
   move_bytes(code_at(c.to, row), from < 0 ? nullptr : code_at(c.from, from), code_row);
-  const int of_row = f.scales(dim) / kBlockRows * 2;  // bytes of its scales
+  const int of_row = f.at.scales / kBlockRows * 2;  // bytes of its scales
   const auto move_part = [&](int part, int bytes) {
     move_bytes(side_at(c.to, row) + part + row % kBlockRows * bytes,
                from < 0 ? nullptr : side_at(c.from, from) + part + from % kBlockRows * bytes,
                bytes);
   };
   move_part(0, of_row);
-  if (f.minima) move_part(f.minima_at(dim), of_row);
+  if (f.minima) move_part(f.at.minima, of_row);
 }
 
 /// The mass of coded keys, a warp 16 rows.
 struct MassParams {
-  LevelSide keys;
+  PlacedSide keys;
   const void* q;
   const float* log_sum;
   const MassTarget* target;
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads)
   const MassTarget target = *p.target;  // there since the step began
   wait_for_predecessor();
   const int head = blockIdx.x, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const LevelSide& f = p.keys;
+  const PlacedSide& f = p.keys;
   const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(head) * p.group * D;
   const float scale = kLog2e * rsqrtf(static_cast<float>(D));
   float* mass = target.mass + head * target.stride;
@@ -126,8 +126,7 @@ __global__ void __launch_bounds__(kThreads)
        first < target.coded; first += step) {
     const size_t block = head * target.block_stride + first / kBlockRows;
     const LevelBlock parts{static_cast<const char*>(target.codes) + block * 4 * D * f.bits,
-                           static_cast<const char*>(target.code_side) + block * f.side_bytes(D),
-                           nullptr};
+                           static_cast<const char*>(target.code_side) + block * f.at.side, nullptr};
     builder.build(built[warp], D, parts, first % kBlockRows, 0);
     for (int row = 0; row < min(kBuiltRows, target.coded - first); ++row) {
       float k[Lane::kMine], sum = 0;
@@ -154,8 +153,9 @@ void unpack_levels(const LevelSide& side, const UnpackRowsCall& call, cudaStream
   if (call.blocks == 0) return;
   with_rows_of(call.dtype, call.head_dim, [&]<class T, int D>() {
     const dim3 grid(call.blocks, call.heads);
-    unpack_kernel<T, D><<<grid, 2 * kWarp, side.share_bytes(D) * side.group_blocks, stream>>>(
-        UnpackParams{side, call});
+    const PlacedSide placed(side, D);
+    unpack_kernel<T, D><<<grid, 2 * kWarp, placed.at.share_bytes * side.group_blocks, stream>>>(
+        UnpackParams{placed, call});
   });
   check(cudaGetLastError(), "unpacking rows of levels");
 }
@@ -165,7 +165,7 @@ void move_level_rows(const LevelFormat& format, const MoveCodesCall& call, cudaS
   if (end == call.first) return;
   const dim3 grid((end - call.first + kWarps - 1) / kWarps, call.heads);
   for (const bool keys : {true, false}) {
-    const MoveParams params{call, keys ? format.keys : format.values, keys};
+    const MoveParams params{call, {keys ? format.keys : format.values, call.head_dim}, keys};
     move_kernel<<<grid, kThreads, 0, stream>>>(params);
   }
   check(cudaGetLastError(), "moving rows of levels");
@@ -178,7 +178,8 @@ void add_level_mass(const LevelSide& keys, const TokenMass& call, const MassTarg
   with_rows_of(call.shape.dtype, call.shape.head_dim, [&]<class T, int D>() {
     const LaunchShape shape{dim3(call.shape.kv_heads, kTokenBlocks), dim3(kThreads), 0};
     launch_early(level_mass_kernel<T, D>, shape,
-                 MassParams{keys, call.q, call.log_sum, target, group}, stream, "attention mass");
+                 MassParams{{keys, D}, call.q, call.log_sum, target, group}, stream,
+                 "attention mass");
   });
 }
 

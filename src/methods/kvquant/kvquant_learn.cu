@@ -14,7 +14,7 @@ constexpr int kMost = LevelSide::kMostLevels;
 
 struct LearnParams {
   KvquantSample sample;
-  LevelSide side;
+  PlacedSide side;
   float* levels;     // [heads, 16]
   uint16_t* ranges;  // [heads, 2, D]
 };
@@ -196,7 +196,8 @@ void learn_kvquant(float* levels, uint16_t* ranges, const LevelSide& side,
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(bytes)),
           "kvquant's shared memory");
-    kernel<<<sample.heads, kThreads, bytes, stream>>>(LearnParams{sample, side, levels, ranges});
+    kernel<<<sample.heads, kThreads, bytes, stream>>>(
+        LearnParams{sample, {side, D}, levels, ranges});
   });
   check(cudaGetLastError(), "kvquant's tables");
 }
