@@ -26,6 +26,8 @@ const char* const kPolicies[] = {"express(s=64)",
                                  "h2o(budget=60,interval=200,decay=0.5),sink=2,window=30",
                                  "buzz(T=100),window=40",
                                  "buzz(T=600,logn=true),window=40",
+                                 "buzz(T=90,weights=true),window=30",
+                                 "buzz(s=4,T=77,weights=true,swap=true,localmax=false),sink=0",
                                  "balancekv(b=64)",
                                  "balancekv(rate=0.125,b=16,weight=0.7),window=10",
                                  "balancekv(rate=0.5,b=128,walk=exact,balance=1),sink=0",
@@ -74,7 +76,7 @@ TEST(CudaCache, SmallOnesHoldTheSame) {
         "snapkv(budget=13,interval=5),window=7", "tova(budget=6,interval=3)",
         "expected_attention(budget=7,interval=5),window=3",
         "h2o(budget=5,interval=9,decay=0.5),window=0", "buzz(s=3,T=3),window=4",
-        "balancekv(b=8),window=3", "balancekv(b=64)+int8,window=3",
+        "buzz(s=3,T=7,weights=true),window=4", "balancekv(b=8),window=3", "balancekv(b=64)+int8,window=3",
         "keydiff(budget=11,interval=4)+int4,window=2", "snapkv(budget=40,interval=5)+int8,window=7",
         "h2o(budget=33,interval=9)+int4,window=0", "buzz(s=3,T=3)+int4,window=4"}) {
     SCOPED_TRACE(policy);

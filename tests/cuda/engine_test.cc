@@ -279,7 +279,7 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact+csr(online=600)", "online=600");
   refused(shape, "balancekv+csr", "balancekv over csr");
   refused(shape, "balancekv(mode=stream)", "mode=stream");
-  refused(shape, "buzz(T=50,weights=true)", "weights");
+  refused(shape, "buzz(T=50,weights=true)+int8", "weights=false");
   refused(shape, "uniform", "uniform(rate=...)");
   refused(shape, "uniform(budget=50,heavy=10)", "heavy");
   refused(shape, "express(s=64,heavy=10)", "heavy");

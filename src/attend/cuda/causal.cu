@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kChunkThreads, 2)
   }
 
   const float* weights =
-      p.span.log_weights ? p.span.log_weights + kv_head * (p.span.head_stride / D) : nullptr;
+      p.span.log_weights ? p.span.log_weights + kv_head * p.span.weights_stride : nullptr;
   const Mask<kWeighted> mask{kLog2e * rsqrtf(static_cast<float>(D)), p.span.log_weight * kLog2e,
                              rows, before, weights};
   const uint32_t queries_at =

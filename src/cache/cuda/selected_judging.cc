@@ -96,6 +96,7 @@ void SelectedRows::code_settled(ChunkSpace& space) {
   from.row = static_cast<int64_t>(std::min(tokens_, plan_.schedule.sink));
   const BodyMove move{coded_.get(), from, count};
   coded_->announce(count);
+  rows.log_weights = weights_.data();
   coded_->take({&move, 1});
   keep_rows(space.select(count), keep_call(0, count), site_.stream);
   rows_.drop(count);

@@ -29,6 +29,7 @@ SelectedRows::SelectedRows(const LayerPlan& plan, const LayerSite& site)
 
 SelectedRows::SelectedRows(const SelectedRows& o)
     : plan_(o.plan_),
+      weights_(*site.memory, MemoryKind::kMetadata),
       site_(o.site_),
       rule_(o.rule_),
       coded_(o.coded_ ? std::make_unique<CodedBody>(*o.coded_) : nullptr),
@@ -48,6 +49,7 @@ SelectedRows::SelectedRows(const SelectedRows& o)
         "a copy of the cache");
 }
 
+      weights_(*o.site_.memory, MemoryKind::kMetadata),
 void SelectedRows::make_scaled() {
   if (rule_->scales_queries()) scaled_.allocate(2 * site_.query_heads * site_.dim, site_.stream);
 }
@@ -64,8 +66,11 @@ void SelectedRows::make_side(size_t stride, const SelectedRows& from) {
     }
     to = std::move(fresh);
   };
-  grow(positions_, from.positions_, from.counts_.coded + from.counts_.judged);
-  if (rule_->wants_mass()) grow(mass_, from.mass_, from.rows_.rows() + from.packed());
+  grow(positions_, from.positions_, site_.heads, from.counts_.coded + from.counts_.judged);
+  if (rule_->wants_mass()) {
+    grow(mass_, from.mass_, site_.heads, from.rows_.rows() + from.packed());
+  }
+  if (rule_->weighs_rows()) grow(weights_, from.weights_, 1, from.counts_.judged);
   stride_ = stride;
 }
 
@@ -139,6 +144,7 @@ RowTarget SelectedRows::begin_token(const TokenSlots& slots) {
 StepQueries SelectedRows::queries_of(const void* q, size_t tokens) const {
   StepQueries queries;
   queries.dtype = plan_.dtype;
+      span->log_weights = part.apart ? weights_.data() : nullptr;
   queries.query_heads = static_cast<int>(site_.query_heads);
   queries.kv_heads = static_cast<int>(site_.heads);
   queries.dim = static_cast<int>(site_.dim);
@@ -199,7 +205,7 @@ void SelectedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   std::vector<WeightedPart> parts = this->parts(tokens_);
   parts.back().rows += tokens;
   const auto counts_once = [](const WeightedPart& part) {
-    return part.rows == 0 || part.log_weight == 0;
+    return part.rows == 0 || (part.log_weight == 0 && !part.apart);
   };
   if (coded_rows() == 0 && std::ranges::all_of(parts, counts_once)) parts = {{all, 0}};
   const bool alone = parts.size() == 1 && pinned_.rows() == 0;
@@ -231,7 +237,8 @@ void SelectedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
                    rows_.head_stride(),
                    static_cast<int64_t>(part.rows),
                    before,
-                   part.log_weight};
+                   part.log_weight,
+                   part.apart ? weights_.data() : nullptr};
       cuda::attend_chunk(call, site_.stream);
       call.first = false;
     }
@@ -311,7 +318,11 @@ void SelectedRows::add_rows(pith::HeadRows& out, size_t head) const {
     if (coded_ && &part == &parts[1]) {
       out.log_weights.insert(out.log_weights.end(), coded_rows(), rule_->settled_log_weight());
     }
-    out.log_weights.insert(out.log_weights.end(), part.rows, part.log_weight);
+    const size_t first = out.log_weights.size();
+    out.log_weights.resize(first + part.rows, part.log_weight);
+    if (!part.apart || part.rows == 0) continue;
+    weights_.download(out.log_weights.data() + first, part.rows, site_.stream);
+    check(cudaStreamSynchronize(site_.stream), "rows held");
   }
   pinned_.finish(out, 0);
 }
@@ -320,11 +331,12 @@ void SelectedRows::add_to(Ledger& ledger) const {
   const size_t held = rows_.held_bytes();
   const size_t side =
       site_.heads * ((counts_.coded + counts_.judged) * sizeof(int32_t) +
-                     (rule_->wants_mass() ? (rows_.rows() + packed()) * sizeof(float) : 0));
+                     (rule_->wants_mass() ? (rows_.rows() + packed()) * sizeof(float) : 0)) +
+      (rule_->weighs_rows() ? counts_.judged * sizeof(float) : 0);
   ledger.payload += held;
   ledger.metadata += side + state_.size() * sizeof(float);
   ledger.slack += rows_.allocated_bytes() - held + positions_.size() * sizeof(int32_t) +
-                  mass_.size() * sizeof(float) - side;
+                  (mass_.size() + weights_.size()) * sizeof(float) - side;
   ledger.rows_kept += rows_.rows() * site_.heads;
   pinned_.add_to(ledger);
   if (coded_) coded_->add_to(ledger);

@@ -93,3 +93,4 @@ class SelectedRows final : public LayerRows {
 };
 
 }  // namespace pith::cuda
+  DeviceArray<float> weights_;      // [stride] of the `judged`, for rules that weigh rows

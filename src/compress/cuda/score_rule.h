@@ -41,6 +41,7 @@ struct JudgedRows {
   int64_t first_position = 0;
   float* mass = nullptr;  // [G, side_stride], or null
   size_t side_stride = 0;
+  float* log_weights = nullptr;  // [side_stride], of rules that weigh rows one by one
   int rows = 0;
   int step = 0;  ///< judgements at this moment so far
   SeenQueries queries;
@@ -95,6 +96,7 @@ struct Judgement {
 struct WeightedPart {
   size_t rows = 0;
   float log_weight = 0;
+  bool apart = false;  ///< each row has its own: see weighs_rows
 };
 
 class ScoreRule {
@@ -134,6 +136,10 @@ class ScoreRule {
   /// Parts of weights other than 1: their number never changes.
   virtual size_t parts() const { return 0; }
   virtual void weigh(std::span<WeightedPart> /*parts*/, const BodyCounts& /*counts*/) const {}
+  /// Whether the rows that a judgement left, one part, have a weight each, which follows from
+  /// counts: it is the same in all heads. choose() then reads JudgedRows::log_weights of the rows
+  /// judged before and writes those of what stays.
+  virtual bool weighs_rows() const { return false; }
   /// Whether rows are ever settled: then any codec may store them; the rows of rules without parts
   /// may be in codecs that code rows alone. Settled are the body's oldest that
   /// are never judged again; they have one weight, the first part's.

@@ -64,7 +64,8 @@ class ExpressBody final : public DeviceBody {
                  static_cast<int64_t>(rows()),
                  -1,
                  0,
-                 a.log_weights};
+                 a.log_weights,
+                 static_cast<size_t>(a.capacity)};
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
   }
