@@ -232,6 +232,12 @@ TEST(CudaPlans, SelectorsKeepTheCpusBudgets) {
   EXPECT_TRUE(express.selector.body && !express.selector.scores);
   EXPECT_EQ(express.schedule.sink, 2u);
   EXPECT_EQ(express.schedule.window, 64u);
+  const LayerPlan heavy = plan("express(s=64,heavy=10%,heavy_interval=9,heavy_queries=8)", 0);
+  ASSERT_TRUE(heavy.selector.body && heavy.selector.heavy);
+  EXPECT_EQ(heavy.selector.heavy->budget, 100u);
+  EXPECT_EQ(heavy.selector.heavy->most(), 109u);
+  EXPECT_EQ(heavy.selector.heavy->queries, 8u);
+  EXPECT_FALSE(plan("uniform(budget=50)", 0).selector.heavy);
   const std::pair<const char*, size_t> kBudgets[] = {
       {"knorm(budget=77)", 77}, {"keydiff(budget=10%)", 100}, {"snapkv(budget=50)", 50},
       {"tova(budget=9)", 9},    {"h2o(budget=256KiB)", 0},    {"uniform(budget=25%)", 250}};
@@ -281,8 +287,9 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "balancekv(mode=stream)", "mode=stream");
   refused(shape, "buzz(T=50,weights=true)+int8", "weights=false");
   refused(shape, "uniform", "uniform(rate=...)");
-  refused(shape, "uniform(budget=50,heavy=10)", "heavy");
-  refused(shape, "express(s=64,heavy=10)", "heavy");
+  refused(shape, "uniform(budget=50,weights=false,heavy=10)+int8", "heavy rows");
+  refused(shape, "balancekv(heavy=10)+kivi", "heavy rows");
+  refused(shape, "express(s=64,heavy=10)+int8", "heavy rows");
   refused({2, 4, 2, 64, {}, 100000}, "express(s=32768)", "s is at most 16384");
   refused(shape, "express(s=64)+int8", "express over int8");
   refused(shape, "snapkv(budget=64)+kivi", "snapkv over kivi2");

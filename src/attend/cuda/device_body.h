@@ -32,6 +32,10 @@ struct BodyMove {
   DeviceBody* body = nullptr;
   RowTarget from;
   size_t rows = 0;
+  int64_t position = 0;  ///< of the first row; the others follow it, or
+  const int32_t* positions = nullptr;  // [G, positions_stride] of all rows
+  size_t positions_stride = 0;         ///< 0: the same for all heads
+  bool staged = false;                 ///< rows wait in the layer's own staging memory
 };
 
 class DeviceBody {
@@ -59,7 +63,10 @@ class DeviceBody {
   /// caller has set, and `first` to false. `piece` lends room for 8192 rows.
   virtual void attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const = 0;
 
-  /// What is held of one head. `first_position`: of the first row that was taken. Waits.
+  /// Whether rows keep the positions that moves tell; else they are counted through.
+  virtual bool keeps_positions() const { return false; }
+  /// What is held of one head. `first_position`: of the first row that was taken, where rows do not
+  /// keep theirs. Waits.
   virtual void add_rows(pith::HeadRows& rows, size_t head, int64_t first_position) const = 0;
   virtual void add_to(Ledger& ledger) const = 0;
 };

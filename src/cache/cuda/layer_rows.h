@@ -72,6 +72,8 @@ class ChunkSpace {
   void next_layer() { at_ = (at_ + 1) % staging_.size(); }
   /// Room for `rows` rows of all KV heads; contents are lost when it grows.
   RowTarget staging(size_t rows);
+  /// The same for positions.
+  int32_t* staged_positions(size_t count);
   RowTarget piece();
   /// Room for a chunk's queries of 16 bits.
   void* queries(size_t tokens);
@@ -87,7 +89,8 @@ class ChunkSpace {
   static RowTarget target_of(const DeviceBuffer& buffer, const LayerSite& site);
 
   LayerSite site_;
-  std::vector<DeviceBuffer> staging_;  // each [2, G, rows, D]
+  std::vector<DeviceBuffer> staging_;            // each [2, G, rows, D]
+  std::vector<DeviceArray<int32_t>> positions_;  // each [G, rows] or [rows]
   size_t at_ = 0;
   DeviceBuffer piece_;     // [2, G, rows, D]
   DeviceBuffer unpacked_;  // [2, G, rows, D]

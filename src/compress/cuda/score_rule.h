@@ -75,8 +75,8 @@ struct SelectSpace {
   size_t stride = 0;
 };
 
-/// space.kept [G, keep] <- the numbers of the `keep` rows with the largest keys, ascending; of
-/// equal keys the newer rows stay.
+/// space.kept [G, rows] <- the numbers of the `keep` rows with the largest keys, ascending, then
+/// those of the others, ascending; of equal keys the newer rows stay.
 void choose_rows(const SelectSpace& space, int heads, int rows, int keep, cudaStream_t stream);
 
 /// How many rows of a head stand where. Counts alone: the same for all heads.
@@ -180,6 +180,7 @@ class BestRows : public ScoreRule {
 struct KeepCall {
   JudgedRows rows;
   int keep = 0, after = 0;
+  int after_known = 0;    ///< of those, the first whose positions are stored: they move too
   float mass_factor = 1;  ///< on the mass of what stays of the body
 };
 void keep_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream);
