@@ -86,8 +86,9 @@ TEST(CudaCache, SmallOnesHoldTheSame) {
         "snapkv(budget=13,interval=5),window=7", "tova(budget=6,interval=3)",
         "expected_attention(budget=7,interval=5),window=3",
         "h2o(budget=5,interval=9,decay=0.5),window=0", "buzz(s=3,T=3),window=4",
-        "buzz(s=3,T=7,weights=true),window=4", "balancekv(b=8),window=3", "balancekv(b=64)+int8,window=3",
-        "uniform(budget=9,heavy=5,heavy_interval=3)", "express(s=16,heavy=7,heavy_interval=5)",
+        "buzz(s=3,T=7,weights=true),window=4", "balancekv(b=8),window=3",
+        "balancekv(b=64)+int8,window=3", "uniform(budget=9,heavy=5,heavy_interval=3)",
+        "express(s=16,heavy=7,heavy_interval=5)",
         "balancekv(b=8,heavy=6,heavy_interval=11),window=3",
         "keydiff(budget=11,interval=4)+int4,window=2", "snapkv(budget=40,interval=5)+int8,window=7",
         "h2o(budget=33,interval=9)+int4,window=0", "buzz(s=3,T=3)+int4,window=4"}) {

@@ -118,7 +118,10 @@ TEST(CudaPolicies, SelectorsAgreeWithTheCpu) {
         "keydiff(budget=96,interval=32)", "snapkv(budget=96,interval=32)",
         "pyramidkv(budget=96,interval=32)", "tova(budget=96,interval=32)",
         "h2o(budget=96,interval=32)", "buzz(T=100)", "expected_attention(budget=96,interval=32)",
-        "balancekv(rate=0.5,b=64)", "express(s=64);layers=0:exact+kivi"}) {
+        "balancekv(rate=0.5,b=64)", "express(s=64);layers=0:exact+kivi", "buzz(T=100,weights=true)",
+        "uniform(budget=60,heavy=50,heavy_interval=20)", "express(s=64,heavy=40,heavy_interval=20)",
+        "balancekv(b=32,heavy=50,heavy_interval=30)",
+        "express(s=64,heavy=40,heavy_interval=20);layers=0:express(s=32)"}) {
     Session cpu(model, options_for(Device::kCpu, policy, 128));
     Session gpu(model, options_for(Device::kCuda, policy, 128));
     const auto ids = random_ids(450, model->config().vocab, 11);

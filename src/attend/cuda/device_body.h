@@ -32,7 +32,7 @@ struct BodyMove {
   DeviceBody* body = nullptr;
   RowTarget from;
   size_t rows = 0;
-  int64_t position = 0;  ///< of the first row; the others follow it, or
+  int64_t position = 0;                ///< of the first row; the others follow it, or
   const int32_t* positions = nullptr;  // [G, positions_stride] of all rows
   size_t positions_stride = 0;         ///< 0: the same for all heads
   bool staged = false;                 ///< rows wait in the layer's own staging memory

@@ -301,7 +301,8 @@ SelectSpace ChunkSpace::select(size_t rows, bool logits) {
 
 std::unique_ptr<LayerRows> make_layer_rows(const LayerPlan& plan, const LayerSite& site) {
   if (plan.straight) return std::make_unique<StraightRows>(site);
-  if (plan.selector.scores || plan.selector.heavy) return std::make_unique<SelectedRows>(plan, site);
+  if (plan.selector.scores || plan.selector.heavy)
+    return std::make_unique<SelectedRows>(plan, site);
   return std::make_unique<WindowedRows>(plan, site);
 }
 

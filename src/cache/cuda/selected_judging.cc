@@ -55,6 +55,7 @@ void SelectedRows::evict(ChunkSpace& space, const StagedRows& staged) {
   KeepCall call = keep_call(counts_.held, sizes.most());
   const SelectSpace lent = space.select(sizes.most(), true);
   const int stay = static_cast<int>(sizes.budget), leave = static_cast<int>(sizes.interval);
+  name_rows(call.rows);
   choose_heavy(lent, call.rows, stay, site_.stream);
   if (!body_) {
     leave_first(lent, call.rows, stay, space.unpacked(sizes.most()), site_.stream);
@@ -93,6 +94,7 @@ KeepCall SelectedRows::keep_call(size_t first, size_t count) const {
   rows.head_stride = rows_.head_stride();
   rows.positions = positions_.data() + counts_.coded + first;
   rows.known = static_cast<int>(known);
+  rows.judged = static_cast<int>(std::min(counts_.judged - std::min(counts_.judged, first), count));
   rows.first_position = static_cast<int64_t>(tokens_ - (unsettled() - first - known));
   rows.mass = wants_mass() ? mass_.data() + sink + first : nullptr;
   rows.side_stride = stride_;
@@ -103,11 +105,19 @@ KeepCall SelectedRows::keep_call(size_t first, size_t count) const {
   return call;
 }
 
+void SelectedRows::name_rows(JudgedRows& rows) const {
+  if (!pinned_.any()) return;
+  pinned_.write_positions({rows.positions + rows.known, rows.side_stride, rows.heads,
+                           rows.rows - rows.known, rows.first_position});
+  rows.known = rows.rows;
+}
+
 void SelectedRows::select(const Judgement& judgement, ChunkSpace& space) {
   const size_t count = counts_.held - judgement.first;
   if (packs()) pack(counts_.held - packed());
   KeepCall call = keep_call(judgement.first, count);
   const size_t behind = known_ - std::min(known_, counts_.held);  // of the heavy store
+  name_rows(call.rows);
   call.keep = static_cast<int>(judgement.keep);
   call.after_known = static_cast<int>(behind);
   call.mass_factor = rule_->mass_kept();

@@ -337,7 +337,7 @@ void SelectedRows::add_rows(pith::HeadRows& out, size_t head) const {
     weights_.download(out.log_weights.data() + first, part.rows, site_.stream);
     check(cudaStreamSynchronize(site_.stream), "rows held");
   }
-  pinned_.finish(out, 0);
+  pinned_.finish(out, sink + known);  // ordinals until they are judged
   if (body_) body_->add_rows(out, head, 0);
 }
 

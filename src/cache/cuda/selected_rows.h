@@ -96,6 +96,8 @@ class SelectedRows final : public LayerRows {
     const auto& heavy = plan_.selector.heavy;
     return heavy ? heavy->mass(tokens, heavy_) : rule_->mass(tokens, counts_);
   }
+  /// Stores positions of the rows that have none yet, where they do not follow each other.
+  void name_rows(JudgedRows& rows) const;
   /// Where the step's mass goes: `rows` with the step's own.
   MassTarget mass_target(size_t rows, bool fresh) const;
 
@@ -105,7 +107,7 @@ class SelectedRows final : public LayerRows {
   std::unique_ptr<CodedBody> coded_;  // null: all rows are dense
   std::unique_ptr<DeviceBody> body_;  // of what leaves the heavy store, or null
   DeviceRows rows_;
-  // Ordinals where rows are protected; of the body's first rows: `coded`, then `known_`.
+  // Of the body's first rows: `coded`, then `known_`.
   DeviceArray<int32_t> positions_;  // [G, stride]
   DeviceArray<float> mass_;         // [G, stride] of all rows
   DeviceArray<float> weights_;      // [stride] of the `judged`, for rules that weigh rows

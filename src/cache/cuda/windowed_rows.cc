@@ -90,8 +90,6 @@ void WindowedRows::check_protect() const {
     refuse_on_gpu("protecting tokens over codes of keys before RoPE",
                   "codes of keys as they are attended to do");
   }
-  if (!plan_.selector.body) return;
-  refuse_on_gpu("protecting tokens under express", "exact, windows, codes and the score rules do");
 }
 
 void WindowedRows::make_room() {
@@ -134,7 +132,8 @@ void WindowedRows::end_token(ChunkSpace&, std::vector<BodyMove>& moves) {
   if (count_ < plan_.schedule.window + plan_.schedule.block) return;
   if (body_) {
     body_->announce(plan_.schedule.block);
-    moves.push_back({body_.get(), ring_at(front_), plan_.schedule.block});
+    moves.push_back({body_.get(), ring_at(front_), plan_.schedule.block,
+                     pinned_.position_of(static_cast<int64_t>(tokens_ - count_))});
   }
   front_ = (front_ + plan_.schedule.block) % ring_capacity_;
   count_ -= plan_.schedule.block;
@@ -199,7 +198,12 @@ void WindowedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyM
       count_ + tokens - to_sink - occupancy(plan_.schedule, tokens_ + tokens).window;
   if (body_ && leave > 0) {
     body_->announce(leave);
-    moves.push_back({body_.get(), from, leave});
+    moves.push_back({body_.get(), from, leave, static_cast<int64_t>(tokens_ + to_sink - count_)});
+    if (pinned_.any() && body_->keeps_positions()) {
+      int32_t* positions = space.staged_positions(leave);
+      pinned_.write_positions({positions, 0, 1, static_cast<int>(leave), moves.back().position});
+      moves.back().positions = positions;
+    }
   }
   from.row += static_cast<int64_t>(leave);
   tokens_ += tokens;
@@ -216,10 +220,12 @@ void WindowedRows::add_rows(pith::HeadRows& rows, size_t head) const {
     }
   };
   const size_t sink = std::min(tokens_, plan_.schedule.sink);
+  const bool named = body_rows() > 0 && body_->keeps_positions();
   add(0, sink);
-  if (body_rows() > 0) body_->add_rows(rows, head, static_cast<int64_t>(sink));
+  if (body_rows() > 0 && !named) body_->add_rows(rows, head, static_cast<int64_t>(sink));
   add(tokens_ - count_, count_);
   pinned_.finish(rows, 0);
+  if (named) body_->add_rows(rows, head, 0);
 }
 
 void WindowedRows::add_to(Ledger& ledger) const {

@@ -146,8 +146,8 @@ __global__ void __launch_bounds__(kChooseThreads)
     if (i < placed) {
       // Where positions behind the judged rows are stored, theirs are too.
       const bool stored = i >= call.keep || from < rows.known;
-      position = stored ? positions[from]
-                        : static_cast<int32_t>(rows.first_position) + from - rows.known;
+      position =
+          stored ? positions[from] : static_cast<int32_t>(rows.first_position) + from - rows.known;
     }
     if (mass && i < count) own = mass[from] * (i < call.keep ? call.mass_factor : 1);
     __syncthreads();

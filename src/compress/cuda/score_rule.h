@@ -39,6 +39,7 @@ struct JudgedRows {
   int32_t* positions = nullptr;  // [G, side_stride]
   int known = 0;
   int64_t first_position = 0;
+  int judged = 0;         ///< of the first rows: those that a judgement left
   float* mass = nullptr;  // [G, side_stride], or null
   size_t side_stride = 0;
   float* log_weights = nullptr;  // [side_stride], of rules that weigh rows one by one

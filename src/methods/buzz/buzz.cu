@@ -12,8 +12,8 @@ struct Cells {
   int old_cells, all;
 
   __device__ Cells(const JudgedRows& rows, const BuzzStrides& s)
-      : old_cells((rows.known + s.old_stride - 1) / s.old_stride),
-        all(old_cells + (rows.rows - rows.known + s.new_stride - 1) / s.new_stride) {}
+      : old_cells((rows.judged + s.old_stride - 1) / s.old_stride),
+        all(old_cells + (rows.rows - rows.judged + s.new_stride - 1) / s.new_stride) {}
 };
 
 /// A thread a cell.
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads)
   if (cell >= cells.all) return;
   int row = cell * s.old_stride;
   if (cell >= cells.old_cells) {
-    row = rows.known + (cell - cells.old_cells) * s.new_stride;
+    row = rows.judged + (cell - cells.old_cells) * s.new_stride;
     const int end = min(row + s.new_stride, rows.rows);
     const float* mass = s.best ? rows.mass + head * rows.side_stride : nullptr;
     for (int r = row + 1; s.best && r < end; ++r) {
@@ -43,10 +43,10 @@ __global__ void __launch_bounds__(kWeighThreads)
     const int cell = first + static_cast<int>(threadIdx.x);
     double sum = 0;
     if (cell < cells.old_cells) {
-      const int row = cell * s.old_stride, end = min(row + s.old_stride, rows.known);
+      const int row = cell * s.old_stride, end = min(row + s.old_stride, rows.judged);
       for (int r = row; r < end; ++r) sum += exp(static_cast<double>(rows.log_weights[r]));
     } else if (cell < cells.all) {
-      const int row = rows.known + (cell - cells.old_cells) * s.new_stride;
+      const int row = rows.judged + (cell - cells.old_cells) * s.new_stride;
       sum = min(s.new_stride, rows.rows - row);
     }
     __syncthreads();

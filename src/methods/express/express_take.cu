@@ -127,8 +127,8 @@ class HeadStream {
       for (uint64_t i = first + lane; i < last; i += kWarp) {
         const uint64_t nth = i - j * size + 1;  // row nth of a stratum replaces the pick, 1 in nth
         const auto row = static_cast<int64_t>(i - begun);
-        if (nth == 1 || random_.word64(static_cast<uint64_t>(position(row)), kStratumTag) <
-                            ~0ull / nth) {
+        if (nth == 1 ||
+            random_.word64(static_cast<uint64_t>(position(row)), kStratumTag) < ~0ull / nth) {
           pick = row;
         }
       }
@@ -312,7 +312,7 @@ class HeadStream {
   char* v_;
   float* log_weights_;
   int64_t* positions_;
-  int64_t next_;  ///< position of the next row, where those are not given:
+  int64_t next_;                    ///< position of the next row, where those are not given:
   const int32_t* given_ = nullptr;  // of the rows to come
   DevicePhilox random_;
   char* shared_;
