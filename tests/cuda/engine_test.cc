@@ -109,7 +109,9 @@ TEST(CudaPolicies, HoldTheRowsThatTheCpuHolds) {
 }
 
 // Rows are rounded to f16 from products that differ in their last bits, and a selection may go the
-// other way where scores are close: what stays is nearly the same, and so are the logits.
+// other way where scores are close: what stays is nearly the same, and so are the logits. Not where
+// balancekv halves what heavy rows leave it: one other row changes the halvings behind it (0.35 on
+// the CPU alone, between rows of f32 and of f16). There the same rows are fed to both caches.
 TEST(CudaPolicies, SelectorsAgreeWithTheCpu) {
   const auto model = RandomModelFolder({.dtype = DType::kF32, .head_dim = 128}).load();
   PITH_NEEDS_GPU();
@@ -120,8 +122,7 @@ TEST(CudaPolicies, SelectorsAgreeWithTheCpu) {
         "h2o(budget=96,interval=32)", "buzz(T=100)", "expected_attention(budget=96,interval=32)",
         "balancekv(rate=0.5,b=64)", "express(s=64);layers=0:exact+kivi", "buzz(T=100,weights=true)",
         "uniform(budget=60,heavy=50,heavy_interval=20)", "express(s=64,heavy=40,heavy_interval=20)",
-        "balancekv(b=32,heavy=50,heavy_interval=30)",
-        "express(s=64,heavy=40,heavy_interval=20);layers=0:express(s=32)"}) {
+        "uniform", "express(s=64,heavy=40,heavy_interval=20);layers=0:express(s=32)"}) {
     Session cpu(model, options_for(Device::kCpu, policy, 128));
     Session gpu(model, options_for(Device::kCuda, policy, 128));
     const auto ids = random_ids(450, model->config().vocab, 11);
@@ -289,7 +290,8 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "balancekv+csr", "balancekv over csr");
   refused(shape, "balancekv(mode=stream)", "mode=stream");
   refused(shape, "buzz(T=50,weights=true)+int8", "weights=false");
-  refused(shape, "uniform", "uniform(rate=...)");
+  refused(shape, "uniform(heavy=10)", "uniform(rate=...) with heavy rows");
+  refused(shape, "uniform+int8", "uniform over int8");
   refused(shape, "uniform(budget=50,weights=false,heavy=10)+int8", "heavy rows");
   refused(shape, "balancekv(heavy=10)+kivi", "heavy rows");
   refused(shape, "express(s=64,heavy=10)+int8", "heavy rows");

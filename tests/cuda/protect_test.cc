@@ -19,7 +19,7 @@ TEST(CudaCache, ProtectedRowsStay) {
         "buzz(T=100),window=40", "expected_attention(budget=70,interval=40)", "express(s=64)",
         "express(s=32,heavy=40,heavy_interval=20),window=10", "balancekv(b=32)",
         "balancekv(b=16,walk=exact,heavy=30,heavy_interval=25),sink=4,window=20",
-        "uniform(budget=50,heavy=40,heavy_interval=32)"}) {
+        "uniform(budget=50,heavy=40,heavy_interval=32)", "uniform(rate=0.3)"}) {
     for (const bool prompt : {true, false}) {
       SCOPED_TRACE(std::string(text) + (prompt ? "" : ", token by token"));
       Pair pair(text, prompt ? 64 : 128, DType::kF16);

@@ -44,12 +44,14 @@ class DeviceBody {
   virtual std::unique_ptr<DeviceBody> clone() const = 0;
   /// Bodies of one kind take rows together.
   virtual std::string kind() const = 0;
-  /// Rows held of one head; moves that were announced count.
+  /// Rows held of one head, the most where heads differ; moves that were announced count.
   virtual size_t rows() const = 0;
 
   /// Makes room for the rows of moves, which count as held from now on. They are taken later, by
   /// take(); until then the body is not attended to.
   virtual void announce(size_t rows) = 0;
+  /// Positions that no row has that is announced after this, for bodies that look at positions.
+  virtual void protect(std::span<const TokenRange> /*ranges*/) {}
   /// Takes what was announced, into bodies of this kind and equally many rows, in as few launches
   /// as it can.
   virtual void take(std::span<const BodyMove> moves) const = 0;

@@ -92,6 +92,11 @@ void WindowedRows::check_protect() const {
   }
 }
 
+void WindowedRows::protect(const ProtectedRows& rows) {
+  pinned_.protect(rows, plan_.schedule.sink);
+  if (body_) body_->protect(rows.from(static_cast<int64_t>(plan_.schedule.sink)).ranges());
+}
+
 void WindowedRows::make_room() {
   if (!body_ || front_ + count_ < ring_capacity_) return;
   copy(ring_at(0), ring_at(front_), count_);  // apart: the ring holds twice as many

@@ -23,7 +23,7 @@ class WindowedRows final : public LayerRows {
   void attend_chunk(CausalCall call, ChunkSpace& space) override;
   void end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) override;
   void check_protect() const override;
-  void protect(const ProtectedRows& rows) override { pinned_.protect(rows, plan_.schedule.sink); }
+  void protect(const ProtectedRows& rows) override;
   size_t layers_together() const override { return body_ ? body_->layers_together() : 1; }
   void add_rows(pith::HeadRows& rows, size_t head) const override;
   size_t tokens() const override { return tokens_ + pinned_.rows(); }

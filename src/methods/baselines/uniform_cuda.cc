@@ -47,8 +47,9 @@ class UniformRule final : public BestRows {
 
 SelectorOnGpu make_uniform_on_gpu(const SelectorPlace& place) {
   if (!place.parameters.given("budget")) {
-    refuse_on_gpu("uniform(rate=...), whose heads differ in their number of rows,",
-                  "uniform(budget=...) is there, 25% for example");
+    if (!has_heavy(place.parameters)) return {make_rate_body(place), nullptr};
+    refuse_on_gpu("uniform(rate=...) with heavy rows, whose count only the device would know,",
+                  "uniform(budget=...,heavy=...) is there");
   }
   return {nullptr, std::make_shared<UniformRule>(place),
           heavy_sizes(place.parameters, place.budget)};
