@@ -10,6 +10,8 @@ namespace {
 const char* const kPolicies[] = {"express(s=64)",
                                  "express(s=128,g=0,weight=0.8),sink=3,window=9",
                                  "express(s=32,balance=1),window=0",
+                                 "streaming_llm(window=60,rope=cache)",
+                                 "streaming_llm(window=37,rope=cache),sink=7",
                                  "uniform",
                                  "uniform(rate=0.6,weights=false),sink=0,window=9",
                                  "uniform(budget=100)",

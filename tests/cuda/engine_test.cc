@@ -302,7 +302,6 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "uniform(budget=64)+int8", "weights=false");
   refused(shape, "exact+k:kivi+v:csr", "different codecs");
   refused(shape, "exact+int8(center=40)", "center=40");
-  refused(shape, "streaming_llm(rope=cache)", "rope=cache");
   refused({2, 4, 2, 80, {}, 1000}, "exact", "head_dim of 80");
   refused({2, 4, 2, 64, {0, 128}, 1000}, "exact", "sliding-window");
 }

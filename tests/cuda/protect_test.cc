@@ -79,10 +79,15 @@ TEST(CudaCache, ProtectionIsRefusedWhereItIsNotThere) {
   PITH_NEEDS_GPU();
   MemoryCounter memory;
   const Rope rope(64, 10000);
-  DeviceCache turned(memory, shape_of(64), Policy::parse("exact+csr(rope=pre)"), 0, nullptr, &rope);
-  const std::vector<TokenRange> ranges{{10, 20}};
-  testing_files::expect_error(ErrorCode::kUnsupported, {"protecting", "--device cpu"},
-                              [&] { turned.protect(ranges); });
+  for (const char* policy : {"exact+csr(rope=pre)", "streaming_llm(rope=cache)"}) {
+    DeviceCache turned(memory, shape_of(64), Policy::parse(policy), 0, nullptr, &rope);
+    const std::vector<TokenRange> ranges{{10, 20}};
+    testing_files::expect_error(ErrorCode::kUnsupported, {"protecting", "--device cpu"},
+                                [&] { turned.protect(ranges); });
+  }
+  EXPECT_THROW(
+      DeviceCache(memory, shape_of(64), Policy::parse("streaming_llm(rope=cache)"), 0, nullptr),
+      Error);
   DeviceCache cache(memory, shape_of(64), Policy::parse("exact"), 0, nullptr);
   const std::vector<TokenRange> reversed{{20, 10}};
   testing_files::expect_error(ErrorCode::kInvalidArgument, {"20:10"},

@@ -178,9 +178,6 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
     refuse_on_gpu(fmt::format("the selector '{}'", selector.info.name),
                   "selectors there are " + names_of_selectors());
   }
-  if (selector.cache_positions && selector.cache_positions(parameters)) {
-    refuse_on_gpu(selector.info.name + "(rope=cache)", "positions are true ones there");
-  }
   const auto dim = static_cast<size_t>(shape.head_dim);
   SidePlan keys = plan_side(rule.key_codec, rule, Side::kKeys, dim);
   const SidePlan values = plan_side(rule.value_codec, rule, Side::kValues, dim);
@@ -192,6 +189,7 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
   if (keys.exact == DType::kF32) refuse_on_gpu("a cache of f32 rows", "rows are f16 or bf16 there");
   LayerPlan plan;
   plan.dtype = keys.exact;
+  plan.cache_positions = selector.cache_positions && selector.cache_positions(parameters);
   const bool keeps = selector.on_gpu == BodyOnGpu::kKeepsAll;
   plan.straight = keeps && !keys.codec;
   if (plan.straight) return plan;

@@ -24,6 +24,7 @@ struct LayerPlan {
   bool straight = true;       ///< every row stays, exact
   // Otherwise:
   ScheduleShape schedule;
+  bool cache_positions = false;  ///< the sink stands right before the window
   // Of the body:
   std::shared_ptr<const DeviceCodec> codec;  ///< of the rows that stay for good
   SelectorOnGpu selector;                    ///< none: all rows do, or none
@@ -106,6 +107,7 @@ class ChunkSpace {
 struct TokenNote {
   MassTarget mass;
   QueryNote queries;
+  int64_t evicted = 0;  ///< rows that the sink moves up by, where positions are the cache's
 };
 /// What a token's kernels read, as it is written on the host: one layer's.
 struct TokenSlots {

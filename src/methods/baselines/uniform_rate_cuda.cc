@@ -72,7 +72,11 @@ class RateBody final : public DeviceBody {
   }
   void attend_chunk(CausalCall& call, const std::function<RowTarget()>&) const override {
     const float given = call.span.log_weight;
-    call.span = {k_.data(), v_.data(), capacity_ * site_.dim, static_cast<int64_t>(rows()), -1,
+    call.span = {k_.data(),
+                 v_.data(),
+                 capacity_ * site_.dim,
+                 static_cast<int64_t>(rows()),
+                 -1,
                  given + rule_.log_weight};
     call.span.head_rows = sample().counts;
     cuda::attend_chunk(call, site_.stream);
@@ -92,13 +96,13 @@ class RateBody final : public DeviceBody {
 
   RateRule rule_;
   BodySite site_;
-  DeviceBuffer k_, v_;           // [G, capacity, D]
-  DeviceBuffer positions_;       // [G, capacity]
-  DeviceBuffer on_device_;       // [G] counts as the kernels keep them
-  std::vector<size_t> counts_;   // [G], with what was announced
-  ProtectedRows protected_;      // behind the sink
-  int64_t next_ = 0;             // of the next row, numbered without the protected ones
-  size_t capacity_ = 0;          // of a head
+  DeviceBuffer k_, v_;          // [G, capacity, D]
+  DeviceBuffer positions_;      // [G, capacity]
+  DeviceBuffer on_device_;      // [G] counts as the kernels keep them
+  std::vector<size_t> counts_;  // [G], with what was announced
+  ProtectedRows protected_;     // behind the sink
+  int64_t next_ = 0;            // of the next row, numbered without the protected ones
+  size_t capacity_ = 0;         // of a head
 };
 
 void RateBody::announce(size_t rows) {
@@ -200,8 +204,8 @@ class RateMaker final : public BodyMaker {
 std::shared_ptr<const BodyMaker> make_rate_body(const SelectorPlace& p) {
   const double rate = p.parameters.number("rate", 1e-6, 1);
   const bool weights = p.parameters.flag("weights");
-  return std::make_shared<RateMaker>(RateRule{
-      rate, weights ? static_cast<float>(-std::log(rate)) : 0, p.site.seed, p.site.layer});
+  return std::make_shared<RateMaker>(
+      RateRule{rate, weights ? static_cast<float>(-std::log(rate)) : 0, p.site.seed, p.site.layer});
 }
 
 }  // namespace pith::cuda
