@@ -8,11 +8,6 @@
 namespace pith {
 namespace {
 
-/// In rows and queries.
-struct HeavySizes {
-  size_t budget = 0, interval = 0, queries = 0;
-};
-
 /// Rows on their way from the heavy store of one head to the inner selector.
 struct Leaving {
   explicit Leaving(MemoryCounter& memory)
@@ -39,24 +34,18 @@ class Heavy final : public Selector {
     for (HeadBody& body : bodies)
       if (body.stores() == 1) body.add_store(Role::kBoth);
     for (size_t done = 0; done < rows[0].count;) {
-      const size_t n = std::min(rows[0].count - done, sizes_.budget + sizes_.interval - held_);
+      const size_t n = std::min(rows[0].count - done, sizes_.most() - held_);
       for (size_t h = 0; h < bodies.size(); ++h)
         bodies[h].store(kHeavyStore).append(rows[h].slice(done, n));
       done += n;
       held_ += n;
-      if (held_ == sizes_.budget + sizes_.interval) evict(bodies);
+      if (held_ == sizes_.most()) evict(bodies);
     }
   }
   size_t block_rows() const override { return inner_->block_rows(); }
-  // As SnapKV: a long step brings all the votes itself; short steps collect theirs, from scratch
-  // when a whole number of periods is left until rows leave.
-  MassRequest mass(size_t tokens) const override {
-    if (tokens >= sizes_.queries) return {sizes_.queries, true};
-    const size_t left = sizes_.budget + sizes_.interval - held_;
-    return {tokens, left % std::min(sizes_.queries, sizes_.interval) < tokens};
-  }
+  MassRequest mass(size_t tokens) const override { return sizes_.mass(tokens, held_); }
   size_t rows_after(size_t n) const override {
-    const size_t heavy = std::min(n, sizes_.budget + sizes_.interval);
+    const size_t heavy = std::min(n, sizes_.most());
     return heavy + inner_->rows_after(n > sizes_.budget ? n - sizes_.budget : 0);
   }
   size_t state_bytes() const override { return inner_->state_bytes(); }
@@ -114,6 +103,11 @@ class Heavy final : public Selector {
 
 }  // namespace
 
+MassRequest HeavySizes::mass(size_t tokens, size_t held) const {
+  if (tokens >= queries) return {queries, true};
+  return {tokens, (most() - held) % std::min(queries, interval) < tokens};
+}
+
 std::vector<ParameterInfo> heavy_parameters(std::vector<ParameterInfo> own) {
   own.push_back(
       {"heavy", "",
@@ -126,12 +120,16 @@ std::vector<ParameterInfo> heavy_parameters(std::vector<ParameterInfo> own) {
 
 bool has_heavy(const Parameters& parameters) { return !parameters.text("heavy").empty(); }
 
+std::optional<HeavySizes> heavy_sizes(const Parameters& p, const BudgetSite& site) {
+  if (!has_heavy(p)) return std::nullopt;
+  return HeavySizes{p.rows("heavy", site), p.count("heavy_interval", 1),
+                    p.count("heavy_queries", 1)};
+}
+
 std::unique_ptr<Selector> with_heavy(const SelectorRequest& r, std::unique_ptr<Selector> inner) {
-  if (!has_heavy(r.parameters)) return inner;
-  const HeavySizes sizes{r.parameters.rows("heavy", r.budget),
-                         r.parameters.count("heavy_interval", 1),
-                         r.parameters.count("heavy_queries", 1)};
-  return std::make_unique<Heavy>(r.context, r.site, sizes, std::move(inner));
+  const auto sizes = heavy_sizes(r.parameters, r.budget);
+  if (!sizes) return inner;
+  return std::make_unique<Heavy>(r.context, r.site, *sizes, std::move(inner));
 }
 
 double heavy_side_bytes(const Parameters& parameters) {

@@ -8,9 +8,25 @@
 // older mass says nothing about the next query (0012). Cost per row: one selection over the heavy
 // rows every `interval` rows, and one number added by attend per watched query and row.
 
+#include <optional>
+
 #include "compress/registry.h"
 
 namespace pith {
+
+/// In rows and queries.
+struct HeavySizes {
+  size_t budget = 0, interval = 0, queries = 0;
+
+  /// Rows at which the store evicts.
+  size_t most() const { return budget + interval; }
+  /// What it asks of a step of `tokens` queries when it holds `held` rows. As SnapKV: a long step
+  /// brings all the votes itself; short steps collect theirs, from scratch when a whole number of
+  /// periods is left until rows leave.
+  MassRequest mass(size_t tokens, size_t held) const;
+};
+/// None unless the parameters ask for heavy rows.
+std::optional<HeavySizes> heavy_sizes(const Parameters& parameters, const BudgetSite& site);
 
 /// The parameters that a selector with heavy rows has beside its own.
 std::vector<ParameterInfo> heavy_parameters(std::vector<ParameterInfo> own);

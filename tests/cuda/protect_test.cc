@@ -16,7 +16,10 @@ TEST(CudaCache, ProtectedRowsStay) {
         "snapkv(budget=64,interval=20),sink=4", "h2o(budget=60,interval=40,decay=0.5)",
         "tova(budget=70,interval=25)", "keydiff(budget=77,interval=50),window=20",
         "knorm(budget=64,interval=40)", "pyramidkv(budget=80,interval=30,beta=3)",
-        "buzz(T=100),window=40", "expected_attention(budget=70,interval=40)"}) {
+        "buzz(T=100),window=40", "expected_attention(budget=70,interval=40)", "express(s=64)",
+        "express(s=32,heavy=40,heavy_interval=20),window=10", "balancekv(b=32)",
+        "balancekv(b=16,walk=exact,heavy=30,heavy_interval=25),sink=4,window=20",
+        "uniform(budget=50,heavy=40,heavy_interval=32)", "uniform(rate=0.3)"}) {
     for (const bool prompt : {true, false}) {
       SCOPED_TRACE(std::string(text) + (prompt ? "" : ", token by token"));
       Pair pair(text, prompt ? 64 : 128, DType::kF16);
@@ -58,15 +61,33 @@ TEST(CudaCache, ProtectedRowsBesideCodesStay) {
   }
 }
 
+// Judged late, so that the sample is the CPU's after a chunk. Runs begin and end within blocks.
+TEST(CudaCache, ProtectedRowsBesideASampleStay) {
+  PITH_NEEDS_GPU();
+  for (const char* policy : {"uniform(budget=70)", "uniform(budget=33,weights=false),window=5"}) {
+    SCOPED_TRACE(policy);
+    Pair pair(policy, 64, DType::kF16);
+    pair.protect({{2, 9}, {30, 31}, {31, 33}, {100, 140}, {270, 280}});
+    for (const size_t tokens : {130, 20, 60, 5, 90}) pair.run_chunk(tokens);
+    EXPECT_EQ(pair.same_rows(), 1);
+    EXPECT_EQ(pair.compared(), 1);
+    EXPECT_LT(pair.worst(), 4e-3);
+  }
+}
+
 TEST(CudaCache, ProtectionIsRefusedWhereItIsNotThere) {
   PITH_NEEDS_GPU();
   MemoryCounter memory;
-  for (const char* policy : {"express(s=64)", "uniform(budget=64)", "balancekv"}) {
-    DeviceCache cache(memory, shape_of(64), Policy::parse(policy), 0, nullptr);
+  const Rope rope(64, 10000);
+  for (const char* policy : {"exact+csr(rope=pre)", "streaming_llm(rope=cache)"}) {
+    DeviceCache turned(memory, shape_of(64), Policy::parse(policy), 0, nullptr, &rope);
     const std::vector<TokenRange> ranges{{10, 20}};
     testing_files::expect_error(ErrorCode::kUnsupported, {"protecting", "--device cpu"},
-                                [&] { cache.protect(ranges); });
+                                [&] { turned.protect(ranges); });
   }
+  EXPECT_THROW(
+      DeviceCache(memory, shape_of(64), Policy::parse("streaming_llm(rope=cache)"), 0, nullptr),
+      Error);
   DeviceCache cache(memory, shape_of(64), Policy::parse("exact"), 0, nullptr);
   const std::vector<TokenRange> reversed{{20, 10}};
   testing_files::expect_error(ErrorCode::kInvalidArgument, {"20:10"},
@@ -85,7 +106,8 @@ TEST(CudaSession, TokensMayBeProtectedLater) {
   PITH_NEEDS_GPU();
   const auto model = RandomModelFolder({.dtype = DType::kF32}).load();
   const auto ids = random_ids(200, model->config().vocab, 15);
-  for (const char* policy : {"streaming_llm(window=30)", "knorm(budget=40,interval=10)"}) {
+  for (const char* policy : {"streaming_llm(window=30)", "knorm(budget=40,interval=10)",
+                             "express(s=64),window=20", "balancekv(b=16,heavy=20)"}) {
     SessionOptions options;
     options.policy = Policy::parse(policy);
     options.chunk = 64;

@@ -184,7 +184,8 @@ __global__ void __launch_bounds__(kChunkThreads, 2)
   const size_t kv_head = head / (p.query_heads / p.kv_heads);
   const T* keys = static_cast<const T*>(p.span.keys) + kv_head * p.span.head_stride;
   const T* values = static_cast<const T*>(p.span.values) + kv_head * p.span.head_stride;
-  const int rows = static_cast<int>(p.span.rows), before = static_cast<int>(p.span.before);
+  const int rows = p.span.head_rows ? p.span.head_rows[kv_head] : static_cast<int>(p.span.rows);
+  const int before = static_cast<int>(p.span.before);
   const int last_token = min((block + 1) * kTileQueries, p.tokens) - 1;
   const int seen = before < 0 ? rows : min(rows, before + last_token + 1);
   const int tiles = (seen + kTileRows - 1) / kTileRows;
@@ -200,7 +201,7 @@ __global__ void __launch_bounds__(kChunkThreads, 2)
   Tile::template fetch<kTileQueries>(shared, static_cast<const T*>(p.q) + head * D,
                                      static_cast<size_t>(p.query_heads) * D, block * kTileQueries,
                                      p.tokens);
-  fetch(0);
+  tiles > 0 ? fetch(0) : commit_copies();
 
   QueryRun<D> run[kBlocks];
 #pragma unroll
@@ -209,7 +210,7 @@ __global__ void __launch_bounds__(kChunkThreads, 2)
   }
 
   const float* weights =
-      p.span.log_weights ? p.span.log_weights + kv_head * (p.span.head_stride / D) : nullptr;
+      p.span.log_weights ? p.span.log_weights + kv_head * p.span.weights_stride : nullptr;
   const Mask<kWeighted> mask{kLog2e * rsqrtf(static_cast<float>(D)), p.span.log_weight * kLog2e,
                              rows, before, weights};
   const uint32_t queries_at =

@@ -22,7 +22,9 @@ struct CausalSpan {
   /// Query t sees the first `before` + t + 1 rows; -1: all of them.
   int64_t before = -1;
   float log_weight = 0;                ///< added to the scores
-  const float* log_weights = nullptr;  // [G, head_stride / D] added too, if not null
+  const float* log_weights = nullptr;  // [G, weights_stride] added too, if not null
+  size_t weights_stride = 0;           ///< 0: the same for all heads
+  const int32_t* head_rows = nullptr;  // [G] of each head, at most `rows`; null: all have `rows`
 };
 
 struct CausalCall {

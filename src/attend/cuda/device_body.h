@@ -32,6 +32,10 @@ struct BodyMove {
   DeviceBody* body = nullptr;
   RowTarget from;
   size_t rows = 0;
+  int64_t position = 0;                ///< of the first row; the others follow it, or
+  const int32_t* positions = nullptr;  // [G, positions_stride] of all rows
+  size_t positions_stride = 0;         ///< 0: the same for all heads
+  bool staged = false;                 ///< rows wait in the layer's own staging memory
 };
 
 class DeviceBody {
@@ -40,12 +44,14 @@ class DeviceBody {
   virtual std::unique_ptr<DeviceBody> clone() const = 0;
   /// Bodies of one kind take rows together.
   virtual std::string kind() const = 0;
-  /// Rows held of one head; moves that were announced count.
+  /// Rows held of one head, the most where heads differ; moves that were announced count.
   virtual size_t rows() const = 0;
 
   /// Makes room for the rows of moves, which count as held from now on. They are taken later, by
   /// take(); until then the body is not attended to.
   virtual void announce(size_t rows) = 0;
+  /// Positions that no row has that is announced after this, for bodies that look at positions.
+  virtual void protect(std::span<const TokenRange> /*ranges*/) {}
   /// Takes what was announced, into bodies of this kind and equally many rows, in as few launches
   /// as it can.
   virtual void take(std::span<const BodyMove> moves) const = 0;
@@ -59,7 +65,10 @@ class DeviceBody {
   /// caller has set, and `first` to false. `piece` lends room for 8192 rows.
   virtual void attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const = 0;
 
-  /// What is held of one head. `first_position`: of the first row that was taken. Waits.
+  /// Whether rows keep the positions that moves tell; else they are counted through.
+  virtual bool keeps_positions() const { return false; }
+  /// What is held of one head. `first_position`: of the first row that was taken, where rows do not
+  /// keep theirs. Waits.
   virtual void add_rows(pith::HeadRows& rows, size_t head, int64_t first_position) const = 0;
   virtual void add_to(Ledger& ledger) const = 0;
 };

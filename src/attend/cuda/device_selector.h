@@ -3,20 +3,15 @@
 
 #include "attend/cuda/device_body.h"
 #include "compress/cuda/score_rule.h"
-
-namespace pith {
-class Parameters;
-}
+#include "compress/heavy.h"
 
 namespace pith::cuda {
 
-/// One of the two.
+/// One of the first two.
 struct SelectorOnGpu {
   std::shared_ptr<const BodyMaker> body;    ///< rows that leave the window go into such bodies
   std::shared_ptr<const ScoreRule> scores;  ///< rows stay where they lie, and the best are kept
+  std::optional<HeavySizes> heavy = {};     ///< rows come through a heavy store
 };
-
-/// Throws kUnsupported if the parameters ask for heavy rows (compress/heavy.h).
-void refuse_heavy_on_gpu(const Parameters& parameters);
 
 }  // namespace pith::cuda

@@ -163,7 +163,16 @@ void DeviceCache::attend_token(int layer, float* out, const void* q) const {
 }
 
 void DeviceCache::end_token() {
-  for (const auto& layer : layers_) layer->end_token(space_, moves_);
+  for (int l = 0; l < shape_.layers; ++l) {
+    layers_[static_cast<size_t>(l)]->end_token(space_, moves_);
+    if (!moves_.empty() && moves_.back().staged) pass_layer(l);
+  }
+  take_moves();
+}
+
+void DeviceCache::pass_layer(int layer) {
+  space_.next_layer();
+  if (++layers_waiting_ < space_.layers_together() && layer + 1 < shape_.layers) return;
   take_moves();
 }
 
@@ -180,6 +189,7 @@ void DeviceCache::take_moves() {
     move.body->take(std::span(moves_).subspan(first, end - first));
   }
   moves_.clear();
+  layers_waiting_ = 0;
 }
 
 RowTarget DeviceCache::begin_chunk(int layer, size_t tokens) {
@@ -201,10 +211,7 @@ void DeviceCache::attend_chunk(int layer, void* result, DType dtype, const void*
 
 void DeviceCache::end_chunk(int layer, size_t tokens) {
   layers_[static_cast<size_t>(layer)]->end_chunk(tokens, space_, moves_);
-  space_.next_layer();
-  if (++layers_waiting_ < space_.layers_together() && layer + 1 < shape_.layers) return;
-  take_moves();
-  layers_waiting_ = 0;
+  pass_layer(layer);
 }
 
 void DeviceCache::end_prefill() {

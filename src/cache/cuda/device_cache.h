@@ -55,6 +55,8 @@ class DeviceCache {
   /// The CPU's words, after the CPU's checks of names and ranges. Nothing is allocated.
   std::string describe_on_cpu() const;
   void take_moves();
+  /// Layer `layer` has named its moves; they may wait for those of other layers.
+  void pass_layer(int layer);
 
   MemoryCounter& memory_;
   CacheShape shape_;

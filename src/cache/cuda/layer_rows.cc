@@ -140,9 +140,11 @@ std::shared_ptr<const DeviceCodec> codec_of(const SidePlan& keys, const SidePlan
   return mix_levels(std::move(of_keys), std::move(of_values));
 }
 
-/// Throws kUnsupported if the codec cannot store what the rule keeps; `rule`: null for none.
-void check_codes(const std::string& selector, const DeviceCodec& codec, const ScoreRule* rule) {
+/// Throws kUnsupported if the codec cannot store what the selector keeps.
+void check_codes(const std::string& selector, const DeviceCodec& codec,
+                 const SelectorOnGpu& on_gpu) {
   const std::string what = fmt::format("{} over {}", selector, codec.name());
+  const ScoreRule* rule = on_gpu.scores.get();
   if (codec.turns_keys()) {
     refuse_on_gpu(what,
                   "keys under selectors are coded there as they are attended to: csr(rope=post), "
@@ -151,6 +153,9 @@ void check_codes(const std::string& selector, const DeviceCodec& codec, const Sc
   if (codec.block_rows() > kBlockRows) {
     refuse_on_gpu(what, fmt::format("codes under selectors come in groups of {} rows there, not {}",
                                     kBlockRows, codec.block_rows()));
+  }
+  if (on_gpu.heavy) {
+    refuse_on_gpu(what + " with heavy rows", "rows beside heavy ones are exact there");
   }
   if (rule && rule->settles()) return;
   if (!rule) refuse_on_gpu(what, "the rows it keeps are exact there");
@@ -173,9 +178,6 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
     refuse_on_gpu(fmt::format("the selector '{}'", selector.info.name),
                   "selectors there are " + names_of_selectors());
   }
-  if (selector.cache_positions && selector.cache_positions(parameters)) {
-    refuse_on_gpu(selector.info.name + "(rope=cache)", "positions are true ones there");
-  }
   const auto dim = static_cast<size_t>(shape.head_dim);
   SidePlan keys = plan_side(rule.key_codec, rule, Side::kKeys, dim);
   const SidePlan values = plan_side(rule.value_codec, rule, Side::kValues, dim);
@@ -187,6 +189,7 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
   if (keys.exact == DType::kF32) refuse_on_gpu("a cache of f32 rows", "rows are f16 or bf16 there");
   LayerPlan plan;
   plan.dtype = keys.exact;
+  plan.cache_positions = selector.cache_positions && selector.cache_positions(parameters);
   const bool keeps = selector.on_gpu == BodyOnGpu::kKeepsAll;
   plan.straight = keeps && !keys.codec;
   if (plan.straight) return plan;
@@ -209,7 +212,7 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
   } else if (selector.make_on_gpu) {
     plan.selector = selector.make_on_gpu({parameters, placed.budget, placed.site});
     plan.codec = keys.codec;
-    if (keys.codec) check_codes(selector.info.name, *keys.codec, plan.selector.scores.get());
+    if (keys.codec) check_codes(selector.info.name, *keys.codec, plan.selector);
   }
   return plan;
 }
@@ -229,7 +232,16 @@ ChunkSpace::ChunkSpace(const LayerSite& site)
 }
 
 void ChunkSpace::set_layers_together(size_t layers) {
-  while (staging_.size() < layers) staging_.emplace_back(*site_.memory, MemoryKind::kStaging);
+  while (staging_.size() < layers) {
+    staging_.emplace_back(*site_.memory, MemoryKind::kStaging);
+    positions_.emplace_back(*site_.memory, MemoryKind::kStaging);
+  }
+}
+
+int32_t* ChunkSpace::staged_positions(size_t count) {
+  DeviceArray<int32_t>& array = positions_[at_];
+  if (array.size() < count) array.allocate(count, site_.stream);
+  return array.data();
 }
 
 RowTarget ChunkSpace::target_of(const DeviceBuffer& buffer, const LayerSite& site) {
@@ -287,7 +299,8 @@ SelectSpace ChunkSpace::select(size_t rows, bool logits) {
 
 std::unique_ptr<LayerRows> make_layer_rows(const LayerPlan& plan, const LayerSite& site) {
   if (plan.straight) return std::make_unique<StraightRows>(site);
-  if (plan.selector.scores) return std::make_unique<SelectedRows>(plan, site);
+  if (plan.selector.scores || plan.selector.heavy)
+    return std::make_unique<SelectedRows>(plan, site);
   return std::make_unique<WindowedRows>(plan, site);
 }
 

@@ -24,6 +24,7 @@ struct LayerPlan {
   bool straight = true;       ///< every row stays, exact
   // Otherwise:
   ScheduleShape schedule;
+  bool cache_positions = false;  ///< the sink stands right before the window
   // Of the body:
   std::shared_ptr<const DeviceCodec> codec;  ///< of the rows that stay for good
   SelectorOnGpu selector;                    ///< none: all rows do, or none
@@ -72,6 +73,8 @@ class ChunkSpace {
   void next_layer() { at_ = (at_ + 1) % staging_.size(); }
   /// Room for `rows` rows of all KV heads; contents are lost when it grows.
   RowTarget staging(size_t rows);
+  /// The same for positions.
+  int32_t* staged_positions(size_t count);
   RowTarget piece();
   /// Room for a chunk's queries of 16 bits.
   void* queries(size_t tokens);
@@ -87,7 +90,8 @@ class ChunkSpace {
   static RowTarget target_of(const DeviceBuffer& buffer, const LayerSite& site);
 
   LayerSite site_;
-  std::vector<DeviceBuffer> staging_;  // each [2, G, rows, D]
+  std::vector<DeviceBuffer> staging_;            // each [2, G, rows, D]
+  std::vector<DeviceArray<int32_t>> positions_;  // each [G, rows] or [rows]
   size_t at_ = 0;
   DeviceBuffer piece_;     // [2, G, rows, D]
   DeviceBuffer unpacked_;  // [2, G, rows, D]
@@ -103,6 +107,7 @@ class ChunkSpace {
 struct TokenNote {
   MassTarget mass;
   QueryNote queries;
+  int64_t evicted = 0;  ///< rows that the sink moves up by, where positions are the cache's
 };
 /// What a token's kernels read, as it is written on the host: one layer's.
 struct TokenSlots {

@@ -2,6 +2,20 @@
 
 namespace pith::cuda {
 
+void PinnedRows::protect(const ProtectedRows& rows, size_t sink) {
+  ranges_ = rows.from(static_cast<int64_t>(sink));
+  std::vector<OrdinalRun> runs{{0, 0}};
+  int64_t before = 0;
+  for (const TokenRange& range : ranges_.ranges()) {
+    runs.push_back({range.first - before, range.last});
+    before += range.last - range.first;
+  }
+  const auto on_device = std::make_shared<DeviceArray<OrdinalRun>>(*memory_, MemoryKind::kScratch,
+                                                                   runs.size(), stream_);
+  on_device->upload(runs.data(), runs.size(), stream_);
+  runs_ = on_device;
+}
+
 RowTarget PinnedRows::begin_token() {
   rows_.reserve_more(1);
   return rows_.end();

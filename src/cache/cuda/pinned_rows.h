@@ -2,6 +2,7 @@
 // Protected rows of one layer on the GPU (append/protected_rows.h): exact rows of their own, behind
 // the sink, that no schedule moves. All other rows are numbered without them ("ordinals").
 
+#include <memory>
 #include <vector>
 
 #include "append/protected_rows.h"
@@ -13,15 +14,22 @@
 
 namespace pith::cuda {
 
+/// Ordinals from `first` on, up to the next run's, are positions from `position` on.
+struct OrdinalRun {
+  int64_t first = 0, position = 0;
+};
+
 class PinnedRows {
  public:
   PinnedRows(MemoryCounter& memory, const DeviceRowsShape& shape, DType dtype, cudaStream_t stream)
-      : shape_(shape), dtype_(dtype), stream_(stream), rows_(memory, shape, stream) {}
+      : memory_(&memory),
+        shape_(shape),
+        dtype_(dtype),
+        stream_(stream),
+        rows_(memory, shape, stream) {}
 
-  /// Replaces the rows to protect, behind a sink of `sink`.
-  void protect(const ProtectedRows& rows, size_t sink) {
-    ranges_ = rows.from(static_cast<int64_t>(sink));
-  }
+  /// Replaces the rows to protect, behind a sink of `sink`. Waits.
+  void protect(const ProtectedRows& rows, size_t sink);
   /// Whether any are to be; and how many have come.
   bool any() const { return !ranges_.ranges().empty(); }
   size_t rows() const { return rows_.rows(); }
@@ -30,6 +38,14 @@ class PinnedRows {
   }
   /// The position of the `ordinal`-th row of the others.
   int64_t position_of(int64_t ordinal) const { return ranges_.position_of(ordinal); }
+  /// The same on the device, while any are protected, for some of the others.
+  struct PositionsCall {
+    int32_t* positions = nullptr;  // [heads, stride]
+    size_t stride = 0;
+    int heads = 0, rows = 0;
+    int64_t first = 0;  ///< ordinal
+  };
+  void write_positions(const PositionsCall& call) const;
 
   /// A token's row, with room for it; add_token counts it.
   RowTarget begin_token();
@@ -55,10 +71,12 @@ class PinnedRows {
   void add_to(Ledger& ledger) const;
 
  private:
+  MemoryCounter* memory_;
   DeviceRowsShape shape_;
   DType dtype_;
   cudaStream_t stream_;
   ProtectedRows ranges_;
+  std::shared_ptr<const DeviceArray<OrdinalRun>> runs_;  // [ranges + 1]
   DeviceRows rows_;
 };
 

@@ -3,18 +3,18 @@
 #include <algorithm>
 
 #include "cache/cuda/selected_rows.h"
+#include "compress/cuda/heavy.h"
 #include "kernels/cuda/grouped_layout.h"
 
 namespace pith::cuda {
 
-void SelectedRows::take(size_t tokens, ChunkSpace& space) {
+void SelectedRows::take(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
   tokens_ += tokens;
-  const size_t body = occupancy(plan_.schedule, tokens_).body;
-  while (counts_.seen < body) {
-    judge(Moment::kBeforeRow, space);
-    ++counts_.seen;
-    ++counts_.held;
-    judge(Moment::kRow, space);
+  const size_t fresh = occupancy(plan_.schedule, tokens_).body - counts_.seen - heavy_;
+  if (plan_.selector.heavy) {
+    enter_heavy(fresh, space, moves);
+  } else {
+    for (size_t i = 0; i < fresh; ++i) enter(space);
   }
   judge(tokens > 1 ? Moment::kChunkEnd : Moment::kTokenEnd, space);
   if (packs()) {
@@ -23,6 +23,53 @@ void SelectedRows::take(size_t tokens, ChunkSpace& space) {
   } else if (coded_) {
     code_settled(space);
   }
+}
+
+void SelectedRows::enter(ChunkSpace& space) {
+  judge(Moment::kBeforeRow, space);
+  ++counts_.seen;
+  ++counts_.held;
+  judge(Moment::kRow, space);
+}
+
+void SelectedRows::enter_heavy(size_t fresh, ChunkSpace& space, std::vector<BodyMove>& moves) {
+  const HeavySizes& sizes = *plan_.selector.heavy;
+  const size_t all = heavy_ + fresh;
+  const size_t evictions = all < sizes.most() ? 0 : (all - sizes.budget) / sizes.interval;
+  StagedRows staged;
+  if (body_ && evictions > 0) {
+    const size_t leave = evictions * sizes.interval;
+    staged = {space.staging(leave), space.staged_positions(site_.heads * leave), leave};
+    body_->announce(leave);
+    moves.push_back({body_.get(), staged.to, leave, 0, staged.positions, leave, true});
+  }
+  for (size_t i = 0; i < evictions; ++i) {
+    evict(space, staged);
+    staged.to.row += static_cast<int64_t>(sizes.interval);
+  }
+  heavy_ = all - evictions * sizes.interval;
+}
+
+void SelectedRows::evict(ChunkSpace& space, const StagedRows& staged) {
+  const HeavySizes& sizes = *plan_.selector.heavy;
+  KeepCall call = keep_call(counts_.held, sizes.most());
+  const SelectSpace lent = space.select(sizes.most(), true);
+  const int stay = static_cast<int>(sizes.budget), leave = static_cast<int>(sizes.interval);
+  name_rows(call.rows);
+  choose_heavy(lent, call.rows, stay, site_.stream);
+  if (!body_) {
+    leave_first(lent, call.rows, stay, space.unpacked(sizes.most()), site_.stream);
+    known_ = counts_.held + sizes.most();
+    for (size_t i = 0; i < sizes.interval; ++i) enter(space);
+    return;
+  }
+  gather_rows(lent, {call.rows, stay, leave, staged.to, staged.positions, staged.stride},
+              site_.stream);
+  call.keep = stay;
+  keep_rows(lent, call, site_.stream);
+  rows_.drop(sizes.interval);
+  counts_.seen += sizes.interval;
+  known_ = sizes.budget;
 }
 
 void SelectedRows::judge(Moment moment, ChunkSpace& space) {
@@ -36,7 +83,7 @@ void SelectedRows::judge(Moment moment, ChunkSpace& space) {
 KeepCall SelectedRows::keep_call(size_t first, size_t count) const {
   const size_t sink = std::min(tokens_, plan_.schedule.sink);
   const size_t row = sink + first - std::min(first, packed());  // in the dense run
-  const size_t known = std::min(counts_.judged - std::min(counts_.judged, first), count);
+  const size_t known = std::min(known_ - std::min(known_, first), count);
   KeepCall call;
   JudgedRows& rows = call.rows;
   rows.dtype = plan_.dtype;
@@ -47,20 +94,32 @@ KeepCall SelectedRows::keep_call(size_t first, size_t count) const {
   rows.head_stride = rows_.head_stride();
   rows.positions = positions_.data() + counts_.coded + first;
   rows.known = static_cast<int>(known);
+  rows.judged = static_cast<int>(std::min(counts_.judged - std::min(counts_.judged, first), count));
   rows.first_position = static_cast<int64_t>(tokens_ - (unsettled() - first - known));
-  rows.mass = rule_->wants_mass() ? mass_.data() + sink + first : nullptr;
+  rows.mass = wants_mass() ? mass_.data() + sink + first : nullptr;
   rows.side_stride = stride_;
+  rows.log_weights = weights_.data();
   rows.rows = static_cast<int>(count);
   rows.step = static_cast<int>(counts_.steps);
   call.after = static_cast<int>(unsettled() - first - count);
   return call;
 }
 
+void SelectedRows::name_rows(JudgedRows& rows) const {
+  if (!pinned_.any()) return;
+  pinned_.write_positions({rows.positions + rows.known, rows.side_stride, rows.heads,
+                           rows.rows - rows.known, rows.first_position});
+  rows.known = rows.rows;
+}
+
 void SelectedRows::select(const Judgement& judgement, ChunkSpace& space) {
   const size_t count = counts_.held - judgement.first;
   if (packs()) pack(counts_.held - packed());
   KeepCall call = keep_call(judgement.first, count);
+  const size_t behind = known_ - std::min(known_, counts_.held);  // of the heavy store
+  name_rows(call.rows);
   call.keep = static_cast<int>(judgement.keep);
+  call.after_known = static_cast<int>(behind);
   call.mass_factor = rule_->mass_kept();
   const SelectSpace lent = space.select(count, state_.size() > 0);
   call.rows.queries = {state_.data(), static_cast<int>(site_.query_heads / site_.heads),
@@ -85,6 +144,7 @@ void SelectedRows::select(const Judgement& judgement, ChunkSpace& space) {
     rows_.drop(count - judgement.keep);
   }
   counts_.held = counts_.judged = judgement.first + judgement.keep;
+  known_ = counts_.held + behind;
   counts_.judged_at = counts_.seen;
 }
 
@@ -101,6 +161,7 @@ void SelectedRows::code_settled(ChunkSpace& space) {
   rows_.drop(count);
   counts_.held -= count;
   counts_.judged -= count;
+  known_ -= count;
   counts_.coded += count;
 }
 

@@ -5,18 +5,31 @@
 #include "kernels/cuda/grouped_layout.h"
 
 namespace pith::cuda {
+namespace {
+
+/// Rows that leave the heavy store go elsewhere.
+class NoRule final : public ScoreRule {
+ public:
+  std::optional<Judgement> judge(const BodyCounts&, Moment) const override { return std::nullopt; }
+  void choose(const SelectSpace&, const JudgedRows&, int, cudaStream_t) const override {}
+};
+
+BodySite body_site(const LayerPlan& plan, const LayerSite& site) {
+  return {site.memory, site.stream, plan.dtype, site.heads, site.dim, site.context};
+}
+
+}  // namespace
 
 SelectedRows::SelectedRows(const LayerPlan& plan, const LayerSite& site)
     : plan_(plan),
       site_(site),
-      rule_(plan.selector.scores),
-      coded_(plan.codec ? std::make_unique<CodedBody>(
-                              plan.codec, BodySite{site.memory, site.stream, plan.dtype, site.heads,
-                                                   site.dim, site.context})
-                        : nullptr),
+      rule_(plan.selector.scores ? plan.selector.scores : std::make_shared<NoRule>()),
+      coded_(plan.codec ? std::make_unique<CodedBody>(plan.codec, body_site(plan, site)) : nullptr),
+      body_(plan.selector.body ? plan.selector.body->make(body_site(plan, site)) : nullptr),
       rows_(*site.memory, {site.heads, site.dim, 0}, site.stream),
       positions_(*site.memory, MemoryKind::kMetadata),
       mass_(*site.memory, MemoryKind::kMetadata),
+      weights_(*site.memory, MemoryKind::kMetadata),
       state_(*site.memory, MemoryKind::kMetadata, rule_->state_numbers(site.query_heads, site.dim),
              site.stream),
       scaled_(*site.memory, MemoryKind::kScratch),
@@ -32,14 +45,18 @@ SelectedRows::SelectedRows(const SelectedRows& o)
       site_(o.site_),
       rule_(o.rule_),
       coded_(o.coded_ ? std::make_unique<CodedBody>(*o.coded_) : nullptr),
+      body_(o.body_ ? o.body_->clone() : nullptr),
       rows_(o.rows_),
       positions_(*o.site_.memory, MemoryKind::kMetadata),
       mass_(*o.site_.memory, MemoryKind::kMetadata),
+      weights_(*o.site_.memory, MemoryKind::kMetadata),
       state_(*o.site_.memory, MemoryKind::kMetadata, o.state_.size(), o.site_.stream),
       scaled_(*o.site_.memory, MemoryKind::kScratch),
       pinned_(o.pinned_),
       tokens_(o.tokens_),
-      counts_(o.counts_) {
+      counts_(o.counts_),
+      heavy_(o.heavy_),
+      known_(o.known_) {
   make_scaled();
   if (o.stride_ > 0) make_side(o.stride_, o);
   if (state_.size() == 0) return;
@@ -53,19 +70,22 @@ void SelectedRows::make_scaled() {
 }
 
 void SelectedRows::make_side(size_t stride, const SelectedRows& from) {
-  const auto grow = [&](auto& to, const auto& old, size_t count) {
+  const auto grow = [&](auto& to, const auto& old, size_t heads, size_t count) {
     using T = std::remove_reference_t<decltype(*to.data())>;
-    DeviceArray<T> fresh(*site_.memory, MemoryKind::kMetadata, site_.heads * stride, site_.stream);
+    DeviceArray<T> fresh(*site_.memory, MemoryKind::kMetadata, heads * stride, site_.stream);
     if (count > 0) {
       check(
           cudaMemcpy2DAsync(fresh.data(), stride * sizeof(T), old.data(), from.stride_ * sizeof(T),
-                            count * sizeof(T), site_.heads, cudaMemcpyDeviceToDevice, site_.stream),
+                            count * sizeof(T), heads, cudaMemcpyDeviceToDevice, site_.stream),
           "the growth of the cache");
     }
     to = std::move(fresh);
   };
-  grow(positions_, from.positions_, from.counts_.coded + from.counts_.judged);
-  if (rule_->wants_mass()) grow(mass_, from.mass_, from.rows_.rows() + from.packed());
+  grow(positions_, from.positions_, site_.heads, from.counts_.coded + from.known_);
+  if (wants_mass()) {
+    grow(mass_, from.mass_, site_.heads, from.rows_.rows() + from.packed());
+  }
+  if (rule_->weighs_rows()) grow(weights_, from.weights_, 1, from.counts_.judged);
   stride_ = stride;
 }
 
@@ -90,7 +110,7 @@ std::vector<WeightedPart> SelectedRows::parts(size_t tokens) const {
 }
 
 MassTarget SelectedRows::mass_target(size_t rows, bool fresh) const {
-  if (!rule_->wants_mass()) return {};
+  if (!wants_mass()) return {};
   MassTarget target;
   target.keys = rows_.keys();
   target.mass = mass_.data();
@@ -124,14 +144,16 @@ RowTarget SelectedRows::begin_token(const TokenSlots& slots) {
       span->keys = rows_.keys() + at;
       span->values = rows_.values() + at;
       span->log_weight = part.log_weight;
+      span->log_weights = part.apart ? weights_.data() : nullptr;
       span->rows = static_cast<int32_t>(part.rows);
       span->row_stride = static_cast<int32_t>(site_.dim);
       ++span;
       first += part.rows;
     }
+    if (body_) *span++ = body_->span(g);
     if (pinned_.any()) *span++ = pinned_.span(g, pinned_.rows() + 1 - fresh);
   }
-  slots.note->mass = mass_target(rows_.rows() + fresh, rule_->mass(1, counts_).fresh);
+  slots.note->mass = mass_target(rows_.rows() + fresh, mass_request(1).fresh);
   slots.note->queries = query_note(1);
   return target;
 }
@@ -170,7 +192,7 @@ void SelectedRows::attend_token(const TokenStep& step) const {
   } else {
     decode_dense(call, step.scratch, site_.stream);
   }
-  if (!rule_->wants_mass()) return;
+  if (!wants_mass()) return;
   const DecodeShape& shape = call.shape;
   const TokenMass mass{
       {shape.query_heads, shape.kv_heads, shape.head_dim, call.dtype}, call.q, call.log_sum};
@@ -181,10 +203,10 @@ void SelectedRows::attend_token(const TokenStep& step) const {
   }
 }
 
-void SelectedRows::end_token(ChunkSpace& space, std::vector<BodyMove>&) {
+void SelectedRows::end_token(ChunkSpace& space, std::vector<BodyMove>& moves) {
   if (pinned_.covers(tokens())) return pinned_.add_token();
   rows_.add(1);
-  take(1, space);
+  take(1, space, moves);
 }
 
 RowTarget SelectedRows::begin_chunk(size_t tokens, ChunkSpace&) {
@@ -199,11 +221,12 @@ void SelectedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   std::vector<WeightedPart> parts = this->parts(tokens_);
   parts.back().rows += tokens;
   const auto counts_once = [](const WeightedPart& part) {
-    return part.rows == 0 || part.log_weight == 0;
+    return part.rows == 0 || (part.log_weight == 0 && !part.apart);
   };
   if (coded_rows() == 0 && std::ranges::all_of(parts, counts_once)) parts = {{all, 0}};
-  const bool alone = parts.size() == 1 && pinned_.rows() == 0;
-  if (rule_->wants_mass() || !alone || state_.size() > 0) space.lend_partials(call);
+  const size_t apart = pinned_.rows() + (body_ ? body_->rows() : 0);
+  const bool alone = parts.size() == 1 && apart == 0;
+  if (wants_mass() || !alone || state_.size() > 0) space.lend_partials(call);
   if (state_.size() > 0) {
     StepQueries queries = queries_of(call.q, tokens);
     queries.scratch = call.out;  // attention has not begun
@@ -215,6 +238,8 @@ void SelectedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
     call.q = scaled;
   }
   pinned_.attend_chunk(call);
+  call.last = false;
+  if (body_ && body_->rows() > 0) body_->attend_chunk(call, [&] { return space.piece(); });
   size_t first = 0;
   for (const WeightedPart& part : parts) {
     call.last = false;
@@ -231,18 +256,19 @@ void SelectedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
                    rows_.head_stride(),
                    static_cast<int64_t>(part.rows),
                    before,
-                   part.log_weight};
+                   part.log_weight,
+                   part.apart ? weights_.data() : nullptr};
       cuda::attend_chunk(call, site_.stream);
       call.first = false;
     }
     first += part.rows;
   }
-  if (rule_->wants_mass()) add_mass(call, space);
+  if (wants_mass()) add_mass(call, space);
 }
 
 void SelectedRows::add_mass(const CausalCall& call, ChunkSpace& space) const {
   const auto tokens = static_cast<size_t>(call.tokens);
-  const MassRequest request = rule_->mass(tokens, counts_);
+  const MassRequest request = mass_request(tokens);
   ChunkMass of;
   of.shape = {call.query_heads, call.kv_heads, call.head_dim, call.dtype};
   of.q = call.q;
@@ -268,14 +294,14 @@ void SelectedRows::add_mass(const CausalCall& call, ChunkSpace& space) const {
   }
 }
 
-void SelectedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>&) {
+void SelectedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
   PinnedRows::Chunk chunk{rows_.end(), this->tokens(), tokens};
-  if (rule_->wants_mass()) chunk.mass = mass_.data() + packed() + rows_.rows();
+  if (wants_mass()) chunk.mass = mass_.data() + packed() + rows_.rows();
   chunk.mass_stride = stride_;
   rows_.add(tokens);
   const size_t pinned = pinned_.take(chunk);
   rows_.drop(pinned);
-  if (tokens > pinned) take(tokens - pinned, space);
+  if (tokens > pinned) take(tokens - pinned, space, moves);
 }
 
 void SelectedRows::end_prefill(ChunkSpace& space) {
@@ -285,25 +311,19 @@ void SelectedRows::end_prefill(ChunkSpace& space) {
   if (stride_ > needed) make_side(needed, *this);
 }
 
-void SelectedRows::check_protect() const {
-  if (!rule_->reads_positions()) return;
-  refuse_on_gpu("protecting tokens under uniform or balancekv",
-                "exact, windows, codes and the score rules do");
-}
-
 void SelectedRows::add_rows(pith::HeadRows& out, size_t head) const {
   const size_t sink = std::min(tokens_, plan_.schedule.sink);
-  const size_t judged = counts_.coded + counts_.judged;
+  const size_t known = counts_.coded + known_;
   for (size_t i = 0; i < sink; ++i) out.positions.push_back(static_cast<int64_t>(i));
-  std::vector<int32_t> positions(judged);
-  if (judged > 0) {
+  std::vector<int32_t> positions(known);
+  if (known > 0) {
     check(cudaMemcpyAsync(positions.data(), positions_.data() + head * stride_,
-                          judged * sizeof(int32_t), cudaMemcpyDeviceToHost, site_.stream),
+                          known * sizeof(int32_t), cudaMemcpyDeviceToHost, site_.stream),
           "rows held");
     check(cudaStreamSynchronize(site_.stream), "rows held");
   }
   out.positions.insert(out.positions.end(), positions.begin(), positions.end());
-  for (size_t left = unsettled() - counts_.judged; left > 0; --left) {
+  for (size_t left = unsettled() - known_; left > 0; --left) {
     out.positions.push_back(static_cast<int64_t>(tokens_ - left));
   }
   const std::vector<WeightedPart> parts = this->parts(tokens_);
@@ -311,23 +331,30 @@ void SelectedRows::add_rows(pith::HeadRows& out, size_t head) const {
     if (coded_ && &part == &parts[1]) {
       out.log_weights.insert(out.log_weights.end(), coded_rows(), rule_->settled_log_weight());
     }
-    out.log_weights.insert(out.log_weights.end(), part.rows, part.log_weight);
+    const size_t first = out.log_weights.size();
+    out.log_weights.resize(first + part.rows, part.log_weight);
+    if (!part.apart || part.rows == 0) continue;
+    weights_.download(out.log_weights.data() + first, part.rows, site_.stream);
+    check(cudaStreamSynchronize(site_.stream), "rows held");
   }
-  pinned_.finish(out, 0);
+  pinned_.finish(out, sink + known);  // ordinals until they are judged
+  if (body_) body_->add_rows(out, head, 0);
 }
 
 void SelectedRows::add_to(Ledger& ledger) const {
   const size_t held = rows_.held_bytes();
   const size_t side =
-      site_.heads * ((counts_.coded + counts_.judged) * sizeof(int32_t) +
-                     (rule_->wants_mass() ? (rows_.rows() + packed()) * sizeof(float) : 0));
+      site_.heads * ((counts_.coded + known_) * sizeof(int32_t) +
+                     (wants_mass() ? (rows_.rows() + packed()) * sizeof(float) : 0)) +
+      (rule_->weighs_rows() ? counts_.judged * sizeof(float) : 0);
   ledger.payload += held;
   ledger.metadata += side + state_.size() * sizeof(float);
   ledger.slack += rows_.allocated_bytes() - held + positions_.size() * sizeof(int32_t) +
-                  mass_.size() * sizeof(float) - side;
+                  (mass_.size() + weights_.size()) * sizeof(float) - side;
   ledger.rows_kept += rows_.rows() * site_.heads;
   pinned_.add_to(ledger);
   if (coded_) coded_->add_to(ledger);
+  if (body_) body_->add_to(ledger);
 }
 
 }  // namespace pith::cuda

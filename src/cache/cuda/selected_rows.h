@@ -8,6 +8,10 @@
 // rows alone take all of the body's rows instead, 32 at a time and all before a judgement: codes
 // then come before the body's dense rows, fewer than 32. A judgement sees the rows as the codes
 // give them back, and what stays moves as codes, so that no row is ever coded twice.
+//
+// Heavy rows (compress/heavy.h) lie between the selector's rows and the window. When their store is
+// full, the lightest move to its front and count as the selector's from then on, or go into a body
+// of its own.
 
 #include "cache/cuda/coded_body.h"
 #include "cache/cuda/device_rows.h"
@@ -15,6 +19,13 @@
 #include "cache/cuda/pinned_rows.h"
 
 namespace pith::cuda {
+
+/// Where rows wait for a body to take them: from to.row on.
+struct StagedRows {
+  RowTarget to;
+  int32_t* positions = nullptr;  // [G, stride]
+  size_t stride = 0;
+};
 
 class SelectedRows final : public LayerRows {
  public:
@@ -26,7 +37,8 @@ class SelectedRows final : public LayerRows {
   }
   /// The sink, codes, each part and the rest; or one for all.
   size_t spans() const override {
-    return (one_run() ? 1 : rule_->parts() + 2 + (coded_ ? 1 : 0)) + (pinned_.any() ? 1 : 0);
+    return (one_run() ? 1 : rule_->parts() + 2 + (coded_ ? 1 : 0)) + (body_ ? 1 : 0) +
+           (pinned_.any() ? 1 : 0);
   }
   RowTarget begin_token(const TokenSlots& slots) override;
   void attend_token(const TokenStep& step) const override;
@@ -35,7 +47,7 @@ class SelectedRows final : public LayerRows {
   void attend_chunk(CausalCall call, ChunkSpace& space) override;
   void end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) override;
   void end_prefill(ChunkSpace& space) override;
-  void check_protect() const override;
+  size_t layers_together() const override { return body_ ? body_->layers_together() : 1; }
   void protect(const ProtectedRows& rows) override { pinned_.protect(rows, plan_.schedule.sink); }
   void add_rows(pith::HeadRows& rows, size_t head) const override;
   size_t tokens() const override { return tokens_ + pinned_.rows(); }
@@ -59,7 +71,13 @@ class SelectedRows final : public LayerRows {
   void make_scaled();
   void make_side(size_t stride, const SelectedRows& from);
   /// Rows enter the body as they leave the window.
-  void take(size_t tokens, ChunkSpace& space);
+  void take(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves);
+  /// One of them comes to the rule.
+  void enter(ChunkSpace& space);
+  /// `fresh` of them come to the heavy store.
+  void enter_heavy(size_t fresh, ChunkSpace& space, std::vector<BodyMove>& moves);
+  /// The lightest of a full heavy store leave it: for the rule, or for the body.
+  void evict(ChunkSpace& space, const StagedRows& staged);
   void judge(Moment moment, ChunkSpace& space);
   void select(const Judgement& judgement, ChunkSpace& space);
   /// Settled rows go into the codes, and later ones follow up.
@@ -73,6 +91,13 @@ class SelectedRows final : public LayerRows {
   void add_mass(const CausalCall& call, ChunkSpace& space) const;
   /// `count` of the body's rows from `first` on, none of which is packed unless all are.
   KeepCall keep_call(size_t first, size_t count) const;
+  bool wants_mass() const { return plan_.selector.heavy || rule_->wants_mass(); }
+  MassRequest mass_request(size_t tokens) const {
+    const auto& heavy = plan_.selector.heavy;
+    return heavy ? heavy->mass(tokens, heavy_) : rule_->mass(tokens, counts_);
+  }
+  /// Stores positions of the rows that have none yet, where they do not follow each other.
+  void name_rows(JudgedRows& rows) const;
   /// Where the step's mass goes: `rows` with the step's own.
   MassTarget mass_target(size_t rows, bool fresh) const;
 
@@ -80,16 +105,20 @@ class SelectedRows final : public LayerRows {
   LayerSite site_;
   std::shared_ptr<const ScoreRule> rule_;
   std::unique_ptr<CodedBody> coded_;  // null: all rows are dense
+  std::unique_ptr<DeviceBody> body_;  // of what leaves the heavy store, or null
   DeviceRows rows_;
-  // Ordinals where rows are protected; of the body's first rows: `coded`, then `judged`.
+  // Of the body's first rows: `coded`, then `known_`.
   DeviceArray<int32_t> positions_;  // [G, stride]
   DeviceArray<float> mass_;         // [G, stride] of all rows
+  DeviceArray<float> weights_;      // [stride] of the `judged`, for rules that weigh rows
   DeviceArray<float> state_;        // what the rule keeps of queries
   DeviceBuffer scaled_;             // [H, D] a token's queries, for rules that scale them
   size_t stride_ = 0;
   PinnedRows pinned_;
   size_t tokens_ = 0;  // that are not protected
   BodyCounts counts_;
+  size_t heavy_ = 0;  // rows in the heavy store
+  size_t known_ = 0;  // rows with a stored position: those judged, and those that were full stores'
 };
 
 }  // namespace pith::cuda

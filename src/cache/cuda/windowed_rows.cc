@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "cache/cuda/coded_body.h"
+#include "kernels/cuda/turn.h"
+#include "pith/error.h"
 
 namespace pith::cuda {
 namespace {
@@ -26,11 +28,20 @@ WindowedRows::WindowedRows(const LayerPlan& plan, const LayerSite& site)
       site_(site),
       sink_(*site.memory, MemoryKind::kPayload),
       ring_(*site.memory, MemoryKind::kPayload),
+      turned_(*site.memory, MemoryKind::kScratch),
       body_(make_body(plan, site)),
       pinned_(*site.memory, {site.heads, site.dim, 0}, plan.dtype, site.stream) {
   const size_t rows = (plan.schedule.window + plan.schedule.block) * (body_ ? 2 : 1);
   ring_capacity_ = (rows + 31) / 32 * 32;
   sink_.allocate(4 * site.heads * plan.schedule.sink * site.dim, site.stream);
+  if (plan.cache_positions) {
+    if (!site.rope) {
+      throw Error(ErrorCode::kUnsupported,
+                  "positions inside the cache (rope=cache) need the model's RoPE; none is known "
+                  "here");
+    }
+    turned_.allocate(sink_.size() / 2, site.stream);
+  }
   ring_.allocate(4 * site.heads * ring_capacity_ * site.dim, site.stream);
 }
 
@@ -40,6 +51,7 @@ WindowedRows::WindowedRows(const WindowedRows& o)
       ring_capacity_(o.ring_capacity_),
       sink_(*o.site_.memory, MemoryKind::kPayload),
       ring_(*o.site_.memory, MemoryKind::kPayload),
+      turned_(*o.site_.memory, MemoryKind::kScratch),
       body_(o.body_ ? o.body_->clone() : nullptr),
       pinned_(o.pinned_),
       tokens_(o.tokens_),
@@ -54,6 +66,7 @@ WindowedRows::WindowedRows(const WindowedRows& o)
   };
   copy_of(sink_, o.sink_);
   copy_of(ring_, o.ring_);
+  turned_.allocate(o.turned_.size(), site_.stream);
 }
 
 std::unique_ptr<LayerRows> WindowedRows::clone() const {
@@ -64,6 +77,31 @@ RowTarget WindowedRows::sink_at(size_t row) const {
   auto* bytes = static_cast<std::byte*>(sink_.data());
   return {bytes, bytes + sink_.size() / 2, plan_.schedule.sink * site_.dim,
           static_cast<int64_t>(row)};
+}
+
+// Distances are all that RoPE tells: keys that go up are a query that goes back.
+RowTarget WindowedRows::seen_sink() const {
+  RowTarget sink = sink_at(0);
+  if (plan_.cache_positions) sink.k = turned_.data();
+  return sink;
+}
+
+int64_t WindowedRows::evicted() const {
+  return static_cast<int64_t>(tokens_ - std::min(tokens_, plan_.schedule.sink) - count_);
+}
+
+void WindowedRows::turn_sink(int64_t steps, const int64_t* steps_at) const {
+  if (!plan_.cache_positions) return;
+  TurnRowsCall call;
+  call.dtype = plan_.dtype;
+  call.from = sink_.data();
+  call.to = turned_.data();
+  call.frequencies = site_.rope->device.data();
+  call.rows = static_cast<int>(site_.heads * plan_.schedule.sink);
+  call.dim = static_cast<int>(site_.dim);
+  call.steps = steps;
+  call.steps_at = steps_at;
+  turn_rows(call, site_.stream);
 }
 
 RowTarget WindowedRows::ring_at(size_t row) const {
@@ -86,12 +124,19 @@ DeviceSpan WindowedRows::dense_span(const RowTarget& rows, size_t head, size_t c
 }
 
 void WindowedRows::check_protect() const {
+  if (plan_.cache_positions) {
+    refuse_on_gpu("protecting tokens under positions inside the cache (rope=cache)",
+                  "rope=true does");
+  }
   if (plan_.codec && plan_.codec->turns_keys()) {
     refuse_on_gpu("protecting tokens over codes of keys before RoPE",
                   "codes of keys as they are attended to do");
   }
-  if (!plan_.selector.body) return;
-  refuse_on_gpu("protecting tokens under express", "exact, windows, codes and the score rules do");
+}
+
+void WindowedRows::protect(const ProtectedRows& rows) {
+  pinned_.protect(rows, plan_.schedule.sink);
+  if (body_) body_->protect(rows.from(static_cast<int64_t>(plan_.schedule.sink)).ranges());
 }
 
 void WindowedRows::make_room() {
@@ -109,16 +154,18 @@ RowTarget WindowedRows::begin_token(const TokenSlots& slots) {
   const size_t ring = count_ + (to_sink || pinned ? 0 : 1);
   const size_t straight = std::min(ring, ring_capacity_ - front_);
   for (size_t g = 0; g < site_.heads; ++g) {
-    if (plan_.schedule.sink > 0) *spans++ = dense_span(sink_at(0), g, sink);
+    if (plan_.schedule.sink > 0) *spans++ = dense_span(seen_sink(), g, sink);
     *spans++ = body_ ? body_->span(g) : dense_span(ring_at(0), g, ring - straight);
     *spans++ = dense_span(ring_at(front_), g, straight);
     if (pinned_.any()) *spans++ = pinned_.span(g, pinned_.rows() + (pinned ? 1 : 0));
   }
+  slots.note->evicted = evicted();
   if (pinned) return pinned_target;
   return to_sink ? sink_at(tokens_) : ring_at(front_ + count_);
 }
 
 void WindowedRows::attend_token(const TokenStep& step) const {
+  turn_sink(0, &step.note->evicted);
   if (body_) {
     body_->attend_token(step.call, step.scratch);
   } else {
@@ -134,7 +181,8 @@ void WindowedRows::end_token(ChunkSpace&, std::vector<BodyMove>& moves) {
   if (count_ < plan_.schedule.window + plan_.schedule.block) return;
   if (body_) {
     body_->announce(plan_.schedule.block);
-    moves.push_back({body_.get(), ring_at(front_), plan_.schedule.block});
+    moves.push_back({body_.get(), ring_at(front_), plan_.schedule.block,
+                     pinned_.position_of(static_cast<int64_t>(tokens_ - count_))});
   }
   front_ = (front_ + plan_.schedule.block) % ring_capacity_;
   count_ -= plan_.schedule.block;
@@ -173,7 +221,8 @@ void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   pinned_.attend_chunk(call);
   call.last = false;
   if (const size_t sink = std::min(tokens_, plan_.schedule.sink); sink > 0) {
-    const RowTarget rows = sink_at(0);
+    turn_sink(evicted(), nullptr);
+    const RowTarget rows = seen_sink();
     call.span = {rows.k, rows.v, rows.head_stride, static_cast<int64_t>(sink), -1, 0};
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
@@ -199,7 +248,12 @@ void WindowedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyM
       count_ + tokens - to_sink - occupancy(plan_.schedule, tokens_ + tokens).window;
   if (body_ && leave > 0) {
     body_->announce(leave);
-    moves.push_back({body_.get(), from, leave});
+    moves.push_back({body_.get(), from, leave, static_cast<int64_t>(tokens_ + to_sink - count_)});
+    if (pinned_.any() && body_->keeps_positions()) {
+      int32_t* positions = space.staged_positions(leave);
+      pinned_.write_positions({positions, 0, 1, static_cast<int>(leave), moves.back().position});
+      moves.back().positions = positions;
+    }
   }
   from.row += static_cast<int64_t>(leave);
   tokens_ += tokens;
@@ -216,10 +270,12 @@ void WindowedRows::add_rows(pith::HeadRows& rows, size_t head) const {
     }
   };
   const size_t sink = std::min(tokens_, plan_.schedule.sink);
+  const bool named = body_rows() > 0 && body_->keeps_positions();
   add(0, sink);
-  if (body_rows() > 0) body_->add_rows(rows, head, static_cast<int64_t>(sink));
+  if (body_rows() > 0 && !named) body_->add_rows(rows, head, static_cast<int64_t>(sink));
   add(tokens_ - count_, count_);
   pinned_.finish(rows, 0);
+  if (named) body_->add_rows(rows, head, 0);
 }
 
 void WindowedRows::add_to(Ledger& ledger) const {

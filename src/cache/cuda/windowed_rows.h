@@ -23,7 +23,7 @@ class WindowedRows final : public LayerRows {
   void attend_chunk(CausalCall call, ChunkSpace& space) override;
   void end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) override;
   void check_protect() const override;
-  void protect(const ProtectedRows& rows) override { pinned_.protect(rows, plan_.schedule.sink); }
+  void protect(const ProtectedRows& rows) override;
   size_t layers_together() const override { return body_ ? body_->layers_together() : 1; }
   void add_rows(pith::HeadRows& rows, size_t head) const override;
   size_t tokens() const override { return tokens_ + pinned_.rows(); }
@@ -36,6 +36,12 @@ class WindowedRows final : public LayerRows {
   /// Rows [from.row, + count) of all heads to to.row, ...
   void copy(const RowTarget& to, const RowTarget& from, size_t count);
   RowTarget sink_at(size_t row) const;
+  /// The sink as it is attended to.
+  RowTarget seen_sink() const;
+  /// Rows that have left the window and are gone.
+  int64_t evicted() const;
+  /// Turns the sink's keys by `steps`, or by those at `steps_at` on the device.
+  void turn_sink(int64_t steps, const int64_t* steps_at) const;
   RowTarget ring_at(size_t row) const;
   size_t body_rows() const;
 
@@ -46,6 +52,7 @@ class WindowedRows final : public LayerRows {
   // the window is all there is, it wraps instead.
   size_t ring_capacity_;
   DeviceBuffer sink_, ring_;          // [2, G, sink], [2, G, ring_capacity], D
+  DeviceBuffer turned_;               // [G, sink, D] keys, where positions are the cache's
   std::unique_ptr<DeviceBody> body_;  // null: rows that leave the window are dropped
   PinnedRows pinned_;
   size_t tokens_ = 0;             // that are not protected

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kChooseThreads)
     const bool stays = i < rows && (key > cut || (equal && nth >= ties - of_cut));
     const int to = stay + prefix_of(stays, all, shared);
     stay += all;
-    if (stays) kept[to] = i;
+    if (i < rows) kept[stays ? to : keep + i - to] = i;
   }
 }
 
@@ -133,7 +133,8 @@ __global__ void __launch_bounds__(kMoveThreads)
 __global__ void __launch_bounds__(kChooseThreads)
     move_side_kernel(const __grid_constant__ KeepCall call, const int32_t* kept, size_t stride) {
   const JudgedRows& rows = call.rows;
-  const int head = blockIdx.x, count = call.keep + (rows.mass ? call.after : 0);
+  const int head = blockIdx.x, placed = call.keep + call.after_known;
+  const int count = max(placed, call.keep + (rows.mass ? call.after : 0));
   int32_t* positions = rows.positions + head * rows.side_stride;
   float* mass = rows.mass ? rows.mass + head * rows.side_stride : nullptr;
   const Sources source{kept + head * stride, call.keep, rows.rows};
@@ -142,13 +143,15 @@ __global__ void __launch_bounds__(kChooseThreads)
     const int from = i < count ? source(i) : 0;
     int32_t position = 0;
     float own = 0;
-    if (i < call.keep) {
-      position = from < rows.known ? positions[from]
-                                   : static_cast<int32_t>(rows.first_position) + from - rows.known;
+    if (i < placed) {
+      // Where positions behind the judged rows are stored, theirs are too.
+      const bool stored = i >= call.keep || from < rows.known;
+      position =
+          stored ? positions[from] : static_cast<int32_t>(rows.first_position) + from - rows.known;
     }
     if (mass && i < count) own = mass[from] * (i < call.keep ? call.mass_factor : 1);
     __syncthreads();
-    if (i < call.keep) positions[i] = position;
+    if (i < placed) positions[i] = position;
     if (mass && i < count) mass[i] = own;
     __syncthreads();
   }

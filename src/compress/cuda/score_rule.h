@@ -39,8 +39,10 @@ struct JudgedRows {
   int32_t* positions = nullptr;  // [G, side_stride]
   int known = 0;
   int64_t first_position = 0;
+  int judged = 0;         ///< of the first rows: those that a judgement left
   float* mass = nullptr;  // [G, side_stride], or null
   size_t side_stride = 0;
+  float* log_weights = nullptr;  // [side_stride], of rules that weigh rows one by one
   int rows = 0;
   int step = 0;  ///< judgements at this moment so far
   SeenQueries queries;
@@ -74,8 +76,8 @@ struct SelectSpace {
   size_t stride = 0;
 };
 
-/// space.kept [G, keep] <- the numbers of the `keep` rows with the largest keys, ascending; of
-/// equal keys the newer rows stay.
+/// space.kept [G, rows] <- the numbers of the `keep` rows with the largest keys, ascending, then
+/// those of the others, ascending; of equal keys the newer rows stay.
 void choose_rows(const SelectSpace& space, int heads, int rows, int keep, cudaStream_t stream);
 
 /// How many rows of a head stand where. Counts alone: the same for all heads.
@@ -95,6 +97,7 @@ struct Judgement {
 struct WeightedPart {
   size_t rows = 0;
   float log_weight = 0;
+  bool apart = false;  ///< each row has its own: see weighs_rows
 };
 
 class ScoreRule {
@@ -134,6 +137,10 @@ class ScoreRule {
   /// Parts of weights other than 1: their number never changes.
   virtual size_t parts() const { return 0; }
   virtual void weigh(std::span<WeightedPart> /*parts*/, const BodyCounts& /*counts*/) const {}
+  /// Whether the rows that a judgement left, one part, have a weight each, which follows from
+  /// counts: it is the same in all heads. choose() then reads JudgedRows::log_weights of the rows
+  /// judged before and writes those of what stays.
+  virtual bool weighs_rows() const { return false; }
   /// Whether rows are ever settled: then any codec may store them; the rows of rules without parts
   /// may be in codecs that code rows alone. Settled are the body's oldest that
   /// are never judged again; they have one weight, the first part's.
@@ -174,6 +181,7 @@ class BestRows : public ScoreRule {
 struct KeepCall {
   JudgedRows rows;
   int keep = 0, after = 0;
+  int after_known = 0;    ///< of those, the first whose positions are stored: they move too
   float mass_factor = 1;  ///< on the mass of what stays of the body
 };
 void keep_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream);

@@ -79,7 +79,6 @@ class BalanceBlocks final : public ScoreRule {
 }  // namespace
 
 SelectorOnGpu make_balancekv_on_gpu(const SelectorPlace& place) {
-  refuse_heavy_on_gpu(place.parameters);
   if (place.parameters.text("mode") != "block") {
     refuse_on_gpu("balancekv(mode=stream), whose heads differ in their number of rows,",
                   "mode=block is there");
@@ -89,7 +88,8 @@ SelectorOnGpu make_balancekv_on_gpu(const SelectorPlace& place) {
     refuse_on_gpu(fmt::format("balancekv(b={})", rule.block),
                   fmt::format("b is at most {} there", kMostHalvingRows));
   }
-  return {nullptr, std::make_shared<BalanceBlocks>(rule, place.site)};
+  return {nullptr, std::make_shared<BalanceBlocks>(rule, place.site),
+          heavy_sizes(place.parameters, place.budget)};
 }
 
 }  // namespace pith::cuda

@@ -17,7 +17,8 @@ class UniformRule final : public BestRows {
   explicit UniformRule(const SelectorPlace& p)
       : source_{p.site.seed, p.site.layer},
         budget_(p.parameters.rows("budget", p.budget)),
-        weights_(p.parameters.flag("weights")) {}
+        weights_(p.parameters.flag("weights")),
+        heavy_(has_heavy(p.parameters)) {}
 
   void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
     score_words(space, rows, source_, stream);
@@ -25,7 +26,8 @@ class UniformRule final : public BestRows {
   bool reads_rows() const override { return false; }
   bool reads_positions() const override { return true; }
   size_t budget_at(size_t) const override { return budget_; }
-  size_t interval() const override { return 32; }
+  /// Heavy stores let many rows leave at once.
+  size_t interval() const override { return heavy_ ? 1 : 32; }
   bool any_time() const override { return true; }
   size_t parts() const override { return weights_ ? 1 : 0; }
   void weigh(std::span<WeightedPart> parts, const BodyCounts& c) const override {
@@ -38,18 +40,19 @@ class UniformRule final : public BestRows {
  private:
   WordSource source_;
   size_t budget_;
-  bool weights_;
+  bool weights_, heavy_;
 };
 
 }  // namespace
 
 SelectorOnGpu make_uniform_on_gpu(const SelectorPlace& place) {
-  refuse_heavy_on_gpu(place.parameters);
   if (!place.parameters.given("budget")) {
-    refuse_on_gpu("uniform(rate=...), whose heads differ in their number of rows,",
-                  "uniform(budget=...) is there, 25% for example");
+    if (!has_heavy(place.parameters)) return {make_rate_body(place), nullptr};
+    refuse_on_gpu("uniform(rate=...) with heavy rows, whose count only the device would know,",
+                  "uniform(budget=...,heavy=...) is there");
   }
-  return {nullptr, std::make_shared<UniformRule>(place)};
+  return {nullptr, std::make_shared<UniformRule>(place),
+          heavy_sizes(place.parameters, place.budget)};
 }
 
 }  // namespace pith::cuda

@@ -5,19 +5,27 @@
 namespace pith::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 256, kWeighThreads = 1024;
+
+/// Cells of the old rows, then those of the new.
+struct Cells {
+  int old_cells, all;
+
+  __device__ Cells(const JudgedRows& rows, const BuzzStrides& s)
+      : old_cells((rows.judged + s.old_stride - 1) / s.old_stride),
+        all(old_cells + (rows.rows - rows.judged + s.new_stride - 1) / s.new_stride) {}
+};
 
 /// A thread a cell.
 __global__ void __launch_bounds__(kThreads)
     cells_kernel(const __grid_constant__ JudgedRows rows, BuzzStrides s, int32_t* kept,
                  size_t stride) {
-  const int old_cells = (rows.known + s.old_stride - 1) / s.old_stride;
-  const int new_cells = (rows.rows - rows.known + s.new_stride - 1) / s.new_stride;
+  const Cells cells(rows, s);
   const int cell = blockIdx.x * kThreads + threadIdx.x, head = blockIdx.y;
-  if (cell >= old_cells + new_cells) return;
+  if (cell >= cells.all) return;
   int row = cell * s.old_stride;
-  if (cell >= old_cells) {
-    row = rows.known + (cell - old_cells) * s.new_stride;
+  if (cell >= cells.old_cells) {
+    row = rows.judged + (cell - cells.old_cells) * s.new_stride;
     const int end = min(row + s.new_stride, rows.rows);
     const float* mass = s.best ? rows.mass + head * rows.side_stride : nullptr;
     for (int r = row + 1; s.best && r < end; ++r) {
@@ -25,6 +33,26 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   kept[head * stride + cell] = row;
+}
+
+/// One block. New rows have weight 1. In place: a step reads rows at or behind those it writes.
+__global__ void __launch_bounds__(kWeighThreads)
+    weigh_kernel(const __grid_constant__ JudgedRows rows, BuzzStrides s) {
+  const Cells cells(rows, s);
+  for (int first = 0; first < cells.all; first += kWeighThreads) {
+    const int cell = first + static_cast<int>(threadIdx.x);
+    double sum = 0;
+    if (cell < cells.old_cells) {
+      const int row = cell * s.old_stride, end = min(row + s.old_stride, rows.judged);
+      for (int r = row; r < end; ++r) sum += exp(static_cast<double>(rows.log_weights[r]));
+    } else if (cell < cells.all) {
+      const int row = rows.judged + (cell - cells.old_cells) * s.new_stride;
+      sum = min(s.new_stride, rows.rows - row);
+    }
+    __syncthreads();
+    if (cell < cells.all) rows.log_weights[cell] = static_cast<float>(log(sum));
+    __syncthreads();
+  }
 }
 
 /// A block a token.
@@ -58,6 +86,11 @@ void choose_cells(const SelectSpace& space, const JudgedRows& rows, const BuzzSt
   const dim3 grid((rows.rows + kThreads - 1) / kThreads, rows.heads);
   cells_kernel<<<grid, kThreads, 0, stream>>>(rows, strides, space.kept, space.stride);
   check(cudaGetLastError(), "the choice of rows");
+}
+
+void weigh_cells(const JudgedRows& rows, const BuzzStrides& strides, cudaStream_t stream) {
+  weigh_kernel<<<1, kWeighThreads, 0, stream>>>(rows, strides);
+  check(cudaGetLastError(), "weights of rows");
 }
 
 }  // namespace pith::cuda

@@ -3,7 +3,6 @@
 
 #include "methods/buzz/buzz_cuda.h"
 
-#include "attend/cuda/device_codec.h"
 #include "attend/cuda/device_selector.h"
 #include "methods/buzz/buzz.h"
 
@@ -16,10 +15,10 @@ class BuzzRule final : public ScoreRule {
 
   void choose(const SelectSpace& space, const JudgedRows& rows, int,
               cudaStream_t stream) const override {
-    choose_cells(space, rows,
-                 {static_cast<int>(options_.old_stride()), static_cast<int>(options_.new_stride()),
-                  options_.localmax},
-                 stream);
+    const BuzzStrides strides{static_cast<int>(options_.old_stride()),
+                              static_cast<int>(options_.new_stride()), options_.localmax};
+    choose_cells(space, rows, strides, stream);
+    if (options_.weights) weigh_cells(rows, strides, stream);
   }
   std::optional<Judgement> judge(const BodyCounts& c, Moment moment) const override {
     if (moment != Moment::kBeforeRow || c.held < options_.threshold) return std::nullopt;
@@ -28,6 +27,11 @@ class BuzzRule final : public ScoreRule {
                             cells(c.held - c.judged, options_.new_stride())};
   }
   bool reads_rows() const override { return false; }
+  bool weighs_rows() const override { return options_.weights; }
+  size_t parts() const override { return options_.weights ? 1 : 0; }
+  void weigh(std::span<WeightedPart> parts, const BodyCounts& c) const override {
+    parts[0] = {c.judged, 0, true};
+  }
   bool scales_queries() const override { return options_.logn; }
   void scale_token(void* scaled, const StepQueries& queries, const QueryNote* note,
                    cudaStream_t stream) const override {
@@ -49,9 +53,7 @@ class BuzzRule final : public ScoreRule {
 }  // namespace
 
 SelectorOnGpu make_buzz_on_gpu(const SelectorPlace& place) {
-  const BuzzOptions options = buzz_options(place);
-  if (options.weights) refuse_on_gpu("buzz(weights=true)", "rows that stay have weight 1 there");
-  return {nullptr, std::make_shared<BuzzRule>(options)};
+  return {nullptr, std::make_shared<BuzzRule>(buzz_options(place))};
 }
 
 }  // namespace pith::cuda

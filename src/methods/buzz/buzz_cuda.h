@@ -13,6 +13,8 @@ struct BuzzStrides {
 
 void choose_cells(const SelectSpace& space, const JudgedRows& rows, const BuzzStrides& strides,
                   cudaStream_t stream);
+/// rows.log_weights of what stays <- the logarithm of the weights of its cell.
+void weigh_cells(const JudgedRows& rows, const BuzzStrides& strides, cudaStream_t stream);
 
 /// scaled [T, H, D] <- queries times log_512 of the tokens seen, at least 1. The first one's
 /// position is in `note`, or on the device in `at` if that is not null.

@@ -8,7 +8,6 @@
 
 #include "attend/cuda/device_codec.h"
 #include "attend/cuda/device_selector.h"
-#include "compress/heavy.h"
 #include "methods/express/express_cuda.h"
 
 namespace pith::cuda {
@@ -64,11 +63,13 @@ class ExpressBody final : public DeviceBody {
                  static_cast<int64_t>(rows()),
                  -1,
                  0,
-                 a.log_weights};
+                 a.log_weights,
+                 static_cast<size_t>(a.capacity)};
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
   }
 
+  bool keeps_positions() const override { return true; }
   void add_rows(pith::HeadRows& out, size_t head, int64_t first_position) const override;
   void add_to(Ledger& ledger) const override {
     const size_t rows = site_.heads * this->rows();
@@ -98,7 +99,8 @@ void ExpressBody::take(std::span<const BodyMove> moves) const {
     jobs.job[jobs.count++] = {
         body.device_.arrays(),
         {static_cast<const std::byte*>(from.k) + at, static_cast<const std::byte*>(from.v) + at,
-         from.head_stride, site_.dim, static_cast<int>(moves[i].rows)},
+         from.head_stride, site_.dim, static_cast<int>(moves[i].rows),
+         static_cast<int32_t>(moves[i].positions_stride), moves[i].positions, moves[i].position},
         body.place_.layer};
     if (jobs.count < kMostExpressJobs && i + 1 < moves.size()) continue;
     express_take(device_rule(rule_), place_, jobs, site_.stream);
@@ -152,8 +154,8 @@ class ExpressMaker final : public BodyMaker {
 }  // namespace
 
 SelectorOnGpu make_express_on_gpu(const SelectorPlace& place) {
-  refuse_heavy_on_gpu(place.parameters);
-  return {std::make_shared<ExpressMaker>(express_rule(place), place.site), nullptr};
+  return {std::make_shared<ExpressMaker>(express_rule(place), place.site), nullptr,
+          heavy_sizes(place.parameters, place.budget)};
 }
 
 }  // namespace pith::cuda

@@ -49,6 +49,9 @@ struct NewDeviceRows {
   size_t head_stride = 0;
   size_t row_stride = 0;
   int count = 0;
+  int32_t positions_stride = 0;        ///< 0: the same for all heads
+  const int32_t* positions = nullptr;  // [heads, positions_stride], or null: from `position` on
+  int64_t position = -1;               ///< of the first; -1: it follows the stream's last
 };
 
 /// Where a stream's arrays lie, for the kernels.

@@ -33,25 +33,31 @@ class HeadStream {
         v_(static_cast<char*>(arrays.v) + static_cast<size_t>(head) * arrays.capacity * 2 * D),
         log_weights_(arrays.log_weights + static_cast<size_t>(head) * arrays.capacity),
         positions_(arrays.positions + static_cast<size_t>(head) * arrays.capacity),
-        first_position_(site.first_position),
+        next_(site.first_position),
         random_(DevicePhilox::make(site.seed, layer, site.first_head + head)),
         shared_(shared),
-        state_(arrays.states[head]) {}
+        state_(arrays.states[head]) {
+    next_ += static_cast<int64_t>(state_.seen);
+  }
 
   __device__ void take(const NewDeviceRows& rows, int head) {
     const auto* k = static_cast<const T*>(rows.k) + head * rows.head_stride;
     const auto* v = static_cast<const T*>(rows.v) + head * rows.head_stride;
-    for (int done = 0; done < rows.count;) {
+    if (rows.position >= 0) next_ = rows.position;
+    if (rows.positions) given_ = rows.positions + head * rows.positions_stride;
+    for (int done = 0, taken = 0; done < rows.count; done += taken) {
       if (state_.coreset == rule_.target) halve_coreset();
       const T* from_k = k + done * rows.row_stride;
       const T* from_v = v + done * rows.row_stride;
       const int left = rows.count - done;
       if (state_.tau == 1) {
-        done += take_exact(from_k, from_v, rows.row_stride, left);
-        continue;
+        taken = take_exact(from_k, from_v, rows.row_stride, left);
+      } else {
+        taken = take_buckets(from_k, from_v, rows.row_stride, left);
+        if (taken == 0) taken = take_thin(from_k, from_v, rows.row_stride, left);
       }
-      const int whole = take_buckets(from_k, from_v, rows.row_stride, left);
-      done += whole > 0 ? whole : take_thin(from_k, from_v, rows.row_stride, left);
+      next_ += taken;
+      if (given_) given_ += taken;
     }
   }
   __device__ void finish(const ExpressArrays& arrays, int head) {
@@ -71,9 +77,8 @@ class HeadStream {
   __device__ float log_weight(uint64_t weight) const {
     return rule_.weight_exponent * logf(static_cast<float>(weight));
   }
-  __device__ int64_t next_position() const {
-    return first_position_ + static_cast<int64_t>(state_.seen);
-  }
+  /// Of the i-th row from here on.
+  __device__ int64_t position(int64_t i) const { return given_ ? given_[i] : next_ + i; }
   __device__ uint64_t ratio() const {  // R
     const uint64_t least = uint64_t{1} << (2 * (rule_.inflation + 1));
     uint64_t r = 1;
@@ -98,7 +103,7 @@ class HeadStream {
       *value(to, p) = load(v + row * stride, p);
       if (p == 0) {
         log_weights_[to] = 0;
-        positions_[to] = next_position() + row;
+        positions_[to] = position(row);
       }
     }
     state_.coreset += n;
@@ -121,10 +126,10 @@ class HeadStream {
       int64_t pick = -1;
       for (uint64_t i = first + lane; i < last; i += kWarp) {
         const uint64_t nth = i - j * size + 1;  // row nth of a stratum replaces the pick, 1 in nth
-        const int64_t position = next_position() + static_cast<int64_t>(i - begun);
+        const auto row = static_cast<int64_t>(i - begun);
         if (nth == 1 ||
-            random_.word64(static_cast<uint64_t>(position), kStratumTag) < ~0ull / nth) {
-          pick = static_cast<int64_t>(i - begun);
+            random_.word64(static_cast<uint64_t>(position(row)), kStratumTag) < ~0ull / nth) {
+          pick = row;
         }
       }
 #pragma unroll
@@ -132,7 +137,7 @@ class HeadStream {
       if (pick >= 0) {
         if (lane < kPieces) *key(base + j, lane) = load(k + pick * stride, lane);
         if (lane < kPieces) *value(base + j, lane) = load(v + pick * stride, lane);
-        if (lane == 0) positions_[base + j] = next_position() + pick;
+        if (lane == 0) positions_[base + j] = position(pick);
       }
       if (lane == 0) log_weights_[base + j] = log_weight(last - j * size);
     }
@@ -188,8 +193,9 @@ class HeadStream {
     for (int i = threadIdx.x; i < taken * bucket; i += kWalkThreads) {
       uint64_t pick = i * size;
       for (uint64_t nth = 2; nth <= size; ++nth) {
-        const auto position = static_cast<uint64_t>(next_position()) + i * size + nth - 1;
-        if (random_.word64(position, kStratumTag) < ~0ull / nth) pick = i * size + nth - 1;
+        const uint64_t row = i * size + nth - 1;
+        const auto at = static_cast<uint64_t>(position(static_cast<int64_t>(row)));
+        if (random_.word64(at, kStratumTag) < ~0ull / nth) pick = row;
       }
       space.level0[i] = static_cast<int32_t>(pick);
     }
@@ -199,8 +205,9 @@ class HeadStream {
                         2 * stride,
                         nullptr,
                         nullptr,
-                        next_position(),
-                        0};
+                        next_,
+                        0,
+                        given_};
     halve_runs(space.level1, space.level0, bucket, taken, size, input);
     if (runs > 0) halve_runs(space.level2, space.level1, 2 * bucket, runs, 2 * size, input);
     const int level = runs > 0 ? 2 : 1, count = runs > 0 ? runs * bucket : taken * (bucket / 2);
@@ -211,7 +218,7 @@ class HeadStream {
       *key(base + row, p) = load(k + from * stride, p);
       *value(base + row, p) = load(v + from * stride, p);
       if (p == 0) {
-        positions_[base + row] = next_position() + from;
+        positions_[base + row] = position(from);
         log_weights_[base + row] = log_weight(size << level);
       }
     }
@@ -305,7 +312,8 @@ class HeadStream {
   char* v_;
   float* log_weights_;
   int64_t* positions_;
-  int64_t first_position_;
+  int64_t next_;                    ///< position of the next row, where those are not given:
+  const int32_t* given_ = nullptr;  // of the rows to come
   DevicePhilox random_;
   char* shared_;
   DeviceExpressState state_;

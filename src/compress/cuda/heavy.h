@@ -1,0 +1,32 @@
+#pragma once
+// Heavy rows apart on the GPU (compress/heavy.h): which rows leave the store when it has grown to
+// budget + interval, and their move. All KV heads of a layer go together.
+//
+// Cost of an eviction among R rows a head: a selection by 4 passes over R keys of 4 bytes; R rows
+// are read and written twice, or those that leave once where they leave the run altogether.
+
+#include "compress/cuda/score_rule.h"
+#include "kernels/cuda/layer.h"
+
+namespace pith::cuda {
+
+/// space.kept [G, rows] <- the numbers of the `stay` rows with the most mass, ascending, then those
+/// of the others, ascending. Of equal mass the newer rows stay.
+void choose_heavy(const SelectSpace& space, const JudgedRows& rows, int stay, cudaStream_t stream);
+
+/// Rows kept[first], ... of every head to to.row, ...
+struct GatherCall {
+  JudgedRows rows;
+  int first = 0, count = 0;
+  RowTarget to;
+  int32_t* positions = nullptr;  // [G, positions_stride] of the rows from to.row on, or null
+  size_t positions_stride = 0;
+};
+void gather_rows(const SelectSpace& space, const GatherCall& call, cudaStream_t stream);
+
+/// What choose_heavy lets leave moves to the front, and what stays follows, with positions, which
+/// are all written, and mass. `room` holds as many rows; `space` has room for logits.
+void leave_first(const SelectSpace& space, const JudgedRows& rows, int stay, const RowTarget& room,
+                 cudaStream_t stream);
+
+}  // namespace pith::cuda
