@@ -278,7 +278,8 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact+k:f16+v:bf16", "different types");
   refused(shape, "exact;layers=1:exact+bf16", "one type");
   refused(shape, "exact;heads=1:exact+bf16", "single heads");
-  refused(shape, "exact+ladder", "'ladder'");
+  refused(shape, "exact+ladder(old=csr(rope=post))", "ladder(old=csr(rope=post))");
+  refused(shape, "balancekv+ladder", "balancekv over");
   refused(shape, "exact+qjl(residual=1)", "residual");
   refused(shape, "exact+qjl(center=64)", "center");
   refused(shape, "exact+qjl(outliers=0)", "outliers=0");

@@ -33,6 +33,9 @@ constexpr Case kCases[] = {{"turboquant(bits=1)", 1e-2},
                            {"kivi(bits=2,center=256)", 1e-2},
                            {"int4(hadamard=true)", 1e-2},
                            {"int8(center=128)", 1e-2},
+                           // Rows that age are rounded to 16 bits between their codes.
+                           {"ladder(rows=128)", 5e-2},
+                           {"ladder(rows=192,new=kivi(bits=4),old=int4)", 5e-2},
                            {"k:int8+v:int4", 1e-2},
                            {"k:int4+v:kivi(bits=2)", 1e-2},
                            {"k:turboquant(bits=4,center=128)+v:int4(hadamard=true)", 1e-2},
@@ -64,8 +67,9 @@ TEST(CudaLevels, AttendAsTheCpuDoes) {
 // that attention is at most as far from the exact rows' as all in codes.
 TEST(CudaLevels, AnyNumberOfRows) {
   PITH_NEEDS_GPU();
-  for (const char* codec : {"turboquant(bits=4)", "gear(bits=4)", "kvquant(bits=4)",
-                            "int8(hadamard=true,center=64)", "turboquant(bits=4,center=256)"}) {
+  for (const char* codec :
+       {"turboquant(bits=4)", "gear(bits=4)", "kvquant(bits=4)", "int8(hadamard=true,center=64)",
+        "turboquant(bits=4,center=256)", "ladder(rows=70,old=int4)"}) {
     for (const int dim : {64, 128}) {
       const std::string policy = std::string("exact+") + codec + ",sink=3,window=21";
       SCOPED_TRACE(policy);
@@ -85,8 +89,8 @@ TEST(CudaLevels, AnyNumberOfRows) {
 // For compute-sanitizer too.
 TEST(CudaLevels, SmallOnes) {
   PITH_NEEDS_GPU();
-  for (const char* codec :
-       {"turboquant(bits=3,center=64)", "gear(bits=4,rows=64)", "kvquant(calibrate=32)"}) {
+  for (const char* codec : {"turboquant(bits=3,center=64)", "gear(bits=4,rows=64)",
+                            "kvquant(calibrate=32)", "ladder(rows=5,old=int4)"}) {
     Pair pair("exact", std::string("exact+") + codec + ",sink=1,window=3", 64, DType::kF16);
     for (const size_t tokens : {70, 33}) pair.run_chunk(tokens);
     for (int t = 0; t < 3; ++t) pair.run_token();

@@ -58,7 +58,9 @@ class DeviceBody {
   /// Layers whose chunks are worth taking together; their rows wait in memory of their own.
   virtual size_t layers_together() const { return 1; }
 
-  virtual DeviceSpan span(size_t head) const = 0;
+  /// Spans a KV head; their number never changes.
+  virtual size_t spans() const { return 1; }
+  virtual DeviceSpan span(size_t head, size_t which) const = 0;
   /// Decode attention over dense spans and this body's.
   virtual void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const = 0;
   /// A chunk's attention to the rows held: sets the call's spans, whose log_weight is what the

@@ -27,6 +27,15 @@ struct TableSite {
 };
 
 class LevelCodec;
+class DeviceCodec;
+
+/// Rows that are no longer among the newest ones are coded anew, in another codec. The codec that
+/// says so attends to spans of both: coded as 1, the newest rows', and as 2.
+struct AgedCodec {
+  std::shared_ptr<const DeviceCodec> young, old;
+  size_t rows = 0;  ///< that are young, and up to `step` - 1 more
+  size_t step = 0;  ///< rows that age together: whole groups of both
+};
 
 class DeviceCodec {
  public:
@@ -64,6 +73,8 @@ class DeviceCodec {
                     std::span<const CodeJob> values, cudaStream_t stream) const = 0;
   virtual void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const = 0;
   virtual void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const = 0;
+  /// Null: rows stay in the codec that they came to.
+  virtual const AgedCodec* aged() const { return nullptr; }
   /// Rows share nothing with their neighbours, so that they can be moved between blocks as they
   /// are, and a block may hold fewer than 32. Codecs that say so have the two functions below.
   virtual bool codes_rows_alone() const { return false; }

@@ -95,7 +95,7 @@ struct LevelRun {
   const LevelParams& p;
   const StagedFormat& f;
   Space space;
-  typename Dense::Query q;
+  const float* q;  // [8, D]: made an operand again for each tile, registers are dearer
   Builder keys, values;
 
   static __device__ LevelBlock block_at(const char* stage, const StagePart& part) {
@@ -120,7 +120,7 @@ struct LevelRun {
       }
     }
     float one[1][4];
-    Dense::scores(one, tile, q);
+    Dense::scores(one, tile, Dense::prepare(q));
 #pragma unroll
     for (int j = 0; j < 4; ++j) s[j] = one[0][j];
   }
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
       LevelRun<D> rows{p,
                        f,
                        space,
-                       DenseTiles<__half, D>::prepare(f.keys.rotated ? turned : q),
+                       f.keys.rotated ? turned : q,
                        {f.keys, table, kv_head},
                        {f.values, table + kPairTable, kv_head}};
       rows.span(run, span, walk.tiles.x, walk.tiles.y);

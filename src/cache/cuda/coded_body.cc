@@ -126,6 +126,23 @@ void CodedBody::keep(const int32_t* kept, size_t stride, size_t count) {
   rows_ = count;
 }
 
+void CodedBody::drop_front(size_t rows) {
+  CodedBody fresh(codec_, site_);
+  fresh.move_to(capacity_, fresh);  // it grows to where it was
+  fresh.announce(rows_ - rows);
+  for (size_t part = 0; part < kParts && fresh.blocks_ > 0; ++part) {
+    const size_t pitch = capacity_ * bytes_[part];
+    if (pitch == 0) continue;
+    check(cudaMemcpy2DAsync(
+              fresh.buffers_[part].data(), pitch, at(static_cast<Part>(part), 0, rows / 32), pitch,
+              fresh.blocks_ * bytes_[part], site_.heads, cudaMemcpyDeviceToDevice, site_.stream),
+          "rows that age");
+  }
+  buffers_.swap(fresh.buffers_);
+  blocks_ = fresh.blocks_;
+  rows_ = fresh.rows_;
+}
+
 void CodedBody::add_keys(MassTarget& target) const {
   target.codes = buffers_[kKeyCodes].data();
   target.code_side = buffers_[kKeySide].data();
@@ -167,7 +184,7 @@ void CodedBody::take_early(const BodyMove& move) {
   code(from, (before + wait) / 32, (move.rows - wait) / 32);
 }
 
-DeviceSpan CodedBody::span(size_t head) const {
+DeviceSpan CodedBody::span(size_t head, size_t /*which*/) const {
   DeviceSpan span;
   span.coded = !waits();
   span.rows = static_cast<int32_t>(rows());

@@ -29,13 +29,16 @@ class CodedBody final : public DeviceBody {
   /// Keys and where they are in memory, for their mass.
   void add_keys(MassTarget& target) const;
 
+  /// The oldest rows go, whole blocks.
+  void drop_front(size_t rows);
+
   struct Piece {
     size_t first = 0, blocks = 0;
     DType dtype = DType::kF16;  ///< of the rows made: kF16 or kBF16
   };
   void unpack(const RowTarget& to, const Piece& piece) const;
   const DeviceCodec& codec() const { return *codec_; }
-  DeviceSpan span(size_t head) const override;
+  DeviceSpan span(size_t head, size_t which) const override;
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
     codec_->attend(call, scratch, site_.stream);
   }

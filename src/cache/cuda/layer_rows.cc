@@ -150,6 +150,7 @@ void check_codes(const std::string& selector, const DeviceCodec& codec,
                   "keys under selectors are coded there as they are attended to: csr(rope=post), "
                   "for example");
   }
+  if (codec.aged()) refuse_on_gpu(what, "rows that age there are all of them: exact+ladder");
   if (codec.block_rows() > kBlockRows) {
     refuse_on_gpu(what, fmt::format("codes under selectors come in groups of {} rows there, not {}",
                                     kBlockRows, codec.block_rows()));

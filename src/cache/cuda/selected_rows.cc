@@ -135,7 +135,7 @@ RowTarget SelectedRows::begin_token(const TokenSlots& slots) {
     size_t first = 0;
     for (const WeightedPart& part : parts) {
       if (coded_ && &part == &parts[1]) {
-        *span = coded_->span(g);
+        *span = coded_->span(g, 0);
         span->log_weight = rule_->settled_log_weight();
         ++span;
       }
@@ -150,7 +150,7 @@ RowTarget SelectedRows::begin_token(const TokenSlots& slots) {
       ++span;
       first += part.rows;
     }
-    if (body_) *span++ = body_->span(g);
+    if (body_) *span++ = body_->span(g, 0);
     if (pinned_.any()) *span++ = pinned_.span(g, pinned_.rows() + 1 - fresh);
   }
   slots.note->mass = mass_target(rows_.rows() + fresh, mass_request(1).fresh);

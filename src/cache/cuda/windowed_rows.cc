@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cache/cuda/aged_body.h"
 #include "cache/cuda/coded_body.h"
 #include "kernels/cuda/turn.h"
 #include "pith/error.h"
@@ -17,6 +18,7 @@ std::unique_ptr<DeviceBody> make_body(const LayerPlan& plan, const LayerSite& si
                       site.dim,
                       site.context,
                       static_cast<int64_t>(plan.schedule.sink)};
+  if (plan.codec && plan.codec->aged()) return std::make_unique<AgedBody>(plan.codec, body);
   if (plan.codec) return std::make_unique<CodedBody>(plan.codec, body);
   return plan.selector.body ? plan.selector.body->make(body) : nullptr;
 }
@@ -155,7 +157,11 @@ RowTarget WindowedRows::begin_token(const TokenSlots& slots) {
   const size_t straight = std::min(ring, ring_capacity_ - front_);
   for (size_t g = 0; g < site_.heads; ++g) {
     if (plan_.schedule.sink > 0) *spans++ = dense_span(seen_sink(), g, sink);
-    *spans++ = body_ ? body_->span(g) : dense_span(ring_at(0), g, ring - straight);
+    if (body_) {
+      for (size_t i = 0; i < body_->spans(); ++i) *spans++ = body_->span(g, i);
+    } else {
+      *spans++ = dense_span(ring_at(0), g, ring - straight);
+    }
     *spans++ = dense_span(ring_at(front_), g, straight);
     if (pinned_.any()) *spans++ = pinned_.span(g, pinned_.rows() + (pinned ? 1 : 0));
   }

@@ -14,7 +14,8 @@ class WindowedRows final : public LayerRows {
 
   std::unique_ptr<LayerRows> clone() const override;
   size_t spans() const override {
-    return (plan_.schedule.sink > 0 ? 1 : 0) + 2 + (pinned_.any() ? 1 : 0);
+    return (body_ ? body_->spans() - 1 : 0) + (plan_.schedule.sink > 0 ? 1 : 0) + 2 +
+           (pinned_.any() ? 1 : 0);
   }
   RowTarget begin_token(const TokenSlots& slots) override;
   void attend_token(const TokenStep& step) const override;

@@ -56,7 +56,7 @@ class RateBody final : public DeviceBody {
   }
   void take(std::span<const BodyMove> moves) const override;
 
-  DeviceSpan span(size_t head) const override {
+  DeviceSpan span(size_t head, size_t /*which*/) const override {
     const size_t at = head * capacity_ * site_.dim * 2;
     DeviceSpan span;
     span.rows = static_cast<int32_t>(counts_[head]);

@@ -41,7 +41,7 @@ class ExpressBody final : public DeviceBody {
     return std::clamp<size_t>(all / heads, 1, kMostExpressJobs);
   }
 
-  DeviceSpan span(size_t head) const override {
+  DeviceSpan span(size_t head, size_t /*which*/) const override {
     const ExpressArrays& a = device_.arrays();
     const size_t at = head * static_cast<size_t>(a.capacity);
     DeviceSpan span;

@@ -9,12 +9,7 @@ namespace pith {
 namespace {
 
 std::unique_ptr<Codec> make_step(const Parameters& p, const std::string& name, Side side) {
-  const PolicyRule rule = Policy::parse("exact+" + p.text(name)).rules.front();
-  const PolicyPart& part = *rule.key_codec;
-  if (part.name == p.method())
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}({}={}): a ladder's steps are other codecs", p.method(), name,
-                            p.text(name)));
+  const PolicyPart part = ladder_step(p, name);
   const CodecRow& row = codec_row(part.name);
   return row.make(Parameters(row.info, part), side);
 }
@@ -31,6 +26,15 @@ std::unique_ptr<Codec> make_ladder(const Parameters& p, Side side) {
 
 }  // namespace
 
+PolicyPart ladder_step(const Parameters& p, const std::string& name) {
+  PolicyPart part = *Policy::parse("exact+" + p.text(name)).rules.front().key_codec;
+  if (part.name == p.method())
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}({}={}): a ladder's steps are other codecs", p.method(), name,
+                            p.text(name)));
+  return part;
+}
+
 CodecRow ladder_row() {
   CodecRow row;
   row.info = {"ladder",
@@ -42,6 +46,9 @@ CodecRow ladder_row() {
                {"rows", "512", "rows that are new, up to 63 more"}},
               ""};
   row.make = make_ladder;
+#ifdef PITH_CUDA
+  row.make_on_gpu = cuda::make_ladder_on_gpu;
+#endif
   return row;
 }
 

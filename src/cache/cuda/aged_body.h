@@ -1,0 +1,40 @@
+#pragma once
+// Two stores of coded rows of one layer on the GPU: the newest rows in one codec, older ones in
+// another (see AgedCodec). Rows are unpacked to 16 bits and coded again once.
+
+#include <functional>
+
+#include "cache/cuda/coded_body.h"
+
+namespace pith::cuda {
+
+class AgedBody final : public DeviceBody {
+ public:
+  /// `codec` has aged().
+  AgedBody(std::shared_ptr<const DeviceCodec> codec, const BodySite& site);
+
+  std::unique_ptr<DeviceBody> clone() const override { return std::make_unique<AgedBody>(*this); }
+  std::string kind() const override { return codec_->name(); }
+  size_t rows() const override { return rows_; }
+  void announce(size_t rows) override { rows_ += rows; }
+  void take(std::span<const BodyMove> moves) const override;
+  size_t spans() const override { return 2; }
+  DeviceSpan span(size_t head, size_t which) const override;
+  void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
+    codec_->attend(call, scratch, site_.stream);
+  }
+  void attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const override;
+  void add_rows(pith::HeadRows& rows, size_t head, int64_t first_position) const override;
+  void add_to(Ledger& ledger) const override;
+
+ private:
+  void append(RowTarget from, size_t rows);
+  void age(size_t rows);
+
+  std::shared_ptr<const DeviceCodec> codec_;
+  BodySite site_;
+  CodedBody old_, young_;
+  size_t rows_ = 0;  // announced
+};
+
+}  // namespace pith::cuda
