@@ -90,16 +90,6 @@ struct LevelBuilder {
       }
     }
   }
-  __device__ void read_levels(Rows& x, const char* codes, int first) const {
-    switch (f.bits) {
-      case 1: return read_levels<1>(x, codes, first);
-      case 2: return read_levels<2>(x, codes, first);
-      case 3: return read_levels<3>(x, codes, first);
-      case 4: return read_levels<4>(x, codes, first);
-      default: return read_levels<8>(x, codes, first);
-    }
-  }
-
   static __device__ __half2 twice(uint32_t two, bool upper) {
     const uint32_t x = __byte_perm(two, 0, upper ? 0x3232 : 0x1010);
     return *reinterpret_cast<const __half2*>(&x);
@@ -181,15 +171,35 @@ struct LevelBuilder {
     }
   }
 
-  /// Numbers apart of 16 rows: a lane a row.
+  /// Numbers apart of 16 rows: no two of a row have the same channel.
   __device__ void put_apart(__half* to, int stride, const LevelBlock& block, int first) const {
-    const int lane = threadIdx.x % kWarp;
-    if (lane >= kBuiltRows) return;
-    for (int i = (first + lane) * f.apart; i < (first + lane + 1) * f.apart; ++i) {
-      const int channel = static_cast<uint8_t>(block.side[f.at.channels + i]);
-      __half& x = to[lane * stride + channel];
-      const __half number = halves(block.side + f.at.apart)[i];
+    for (int i = threadIdx.x % kWarp; i < kBuiltRows * f.apart; i += kWarp) {
+      const int row = i % kBuiltRows, at = (first + row) * f.apart + i / kBuiltRows;
+      const int channel = static_cast<uint8_t>(block.side[f.at.channels + at]);
+      __half& x = to[row * stride + channel];
+      const __half number = halves(block.side + f.at.apart)[at];
       x = f.missed ? __hadd(x, number) : number;
+    }
+  }
+
+  /// The lane's channels of a row whose halves RoPE turns against each other.
+  static __device__ void load_halves(float (&a)[Lane::kHalf], float (&b)[Lane::kHalf],
+                                     const __half* row) {
+    const float2 x = __half22float2(pair_of(row, 0));
+    if constexpr (kPairs == 2) {
+      const float2 y = __half22float2(pair_of(row, 1));
+      a[0] = x.x, a[1] = x.y, b[0] = y.x, b[1] = y.y;
+    } else {
+      a[0] = x.x, b[0] = x.y;
+    }
+  }
+  static __device__ void store_halves(__half* row, const float (&a)[Lane::kHalf],
+                                      const float (&b)[Lane::kHalf]) {
+    if constexpr (kPairs == 2) {
+      put_pair(row, 0, __floats2half2_rn(a[0], a[1]));
+      put_pair(row, 1, __floats2half2_rn(b[0], b[1]));
+    } else {
+      put_pair(row, 0, __floats2half2_rn(a[0], b[0]));
     }
   }
   /// 16 rows to their positions, the first one's and those that follow.
@@ -203,15 +213,34 @@ struct LevelBuilder {
     }
 #pragma unroll 4
     for (int row = 0; row < kBuiltRows; ++row) {
-      __half* x = to + row * stride;
+      float a[kHalf], b[kHalf];
+      load_halves(a, b, to + row * stride);
 #pragma unroll
       for (int i = 0; i < kHalf; ++i) {
-        __half &first = x[Lane::channel(i)], &second = x[Lane::channel(i + kHalf)];
-        const float a = __half2float(first), b = __half2float(second);
         const float2 t = angle[i], s = step[i];
-        first = __float2half_rn(a * t.x - b * t.y);
-        second = __float2half_rn(a * t.y + b * t.x);
+        const float x = a[i];
+        a[i] = x * t.x - b[i] * t.y;
+        b[i] = x * t.y + b[i] * t.x;
         angle[i] = {t.x * s.x - t.y * s.y, t.x * s.y + t.y * s.x};
+      }
+      store_halves(to + row * stride, a, b);
+    }
+  }
+
+  template <int kBits>
+  __device__ void build_levels(__half* to, int stride, const LevelBlock& block, int first) const {
+    __half2 scale[kPairs], low[kPairs];
+    read_channels(scale, low, block);
+#pragma unroll 1
+    for (int row = 0; row < kBuiltRows; row += kTogether) {
+      Rows x;
+      read_levels<kBits>(x, block.codes, first + row);
+      scale_rows(x, block, first + row, scale, low);
+      if (f.rank > 0) add_product(x, block, first + row);
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+#pragma unroll
+        for (int p = 0; p < kPairs; ++p) put_pair(to + (row + i) * stride, p, x[i][p]);
       }
     }
   }
@@ -220,20 +249,13 @@ struct LevelBuilder {
   /// is 0 or 16. The warp sees them when it returns.
   __device__ void build(__half* to, int stride, const LevelBlock& block, int first,
                         int64_t position) const {
-    __half2 scale[kPairs], low[kPairs];
-    read_channels(scale, low, block);
     __syncwarp();  // nobody reads the rows before any more
-#pragma unroll 1
-    for (int row = 0; row < kBuiltRows; row += kTogether) {
-      Rows x;
-      read_levels(x, block.codes, first + row);
-      scale_rows(x, block, first + row, scale, low);
-      if (f.rank > 0) add_product(x, block, first + row);
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-#pragma unroll
-        for (int p = 0; p < kPairs; ++p) put_pair(to + (row + i) * stride, p, x[i][p]);
-      }
+    switch (f.bits) {
+      case 1: build_levels<1>(to, stride, block, first); break;
+      case 2: build_levels<2>(to, stride, block, first); break;
+      case 3: build_levels<3>(to, stride, block, first); break;
+      case 4: build_levels<4>(to, stride, block, first); break;
+      default: build_levels<8>(to, stride, block, first);
     }
     __syncwarp();
     if (f.apart > 0) {

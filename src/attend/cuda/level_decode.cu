@@ -1,7 +1,8 @@
 // Decode attention over rows of levels (level_format.h). A warp's blocks of codes come to shared
-// memory one ahead; 16 rows at a time are built there as f16 and multiplied like dense ones. Keys
-// that lie as a transform left them meet queries that were transformed; values are summed as they
-// lie and the sums transformed back, once a warp and head. Dense spans are read as everywhere.
+// memory, the next keys while values are worked on and the other way round; 16 rows at a time are
+// built there as f16 and multiplied like dense ones. Keys that lie as a transform left them meet
+// queries that were transformed; values are summed as they lie and the sums transformed back, once
+// a warp and head. Dense spans are read as everywhere.
 //
 // Cost: a block's bytes are read once for its query group; a number is built by about ten
 // instructions of a lane, which bounds the kernel, not memory.
@@ -16,7 +17,7 @@
 namespace pith::cuda {
 namespace {
 
-constexpr int kMostWarps = 16, kStages = 2;
+constexpr int kMostWarps = 12;  // more have too few registers
 
 /// How dense rows' walks count tiles beside blocks of 32, and how many warps share them.
 struct LevelTiles : NoCodec {
@@ -56,9 +57,7 @@ struct WarpSpace {
 
   char* base;
   __device__ __half* built() const { return reinterpret_cast<__half*>(base); }
-  __device__ char* stage(const LevelParams& p, int i) const {
-    return base + kBuiltBytes<D> + i % kStages * p.stage_bytes;
-  }
+  __device__ char* codes() const { return base + kBuiltBytes<D>; }
 };
 
 __device__ inline void copy_piece(char* to, const char* from, int bytes) {
@@ -95,18 +94,25 @@ struct LevelRun {
   const LevelParams& p;
   const StagedFormat& f;
   Space space;
-  const float* q;  // [8, D]: made an operand again for each tile, registers are dearer
+  const uint4* q;  // [D/32, lanes] the queries as operands
   Builder keys, values;
 
-  static __device__ LevelBlock block_at(const char* stage, const StagePart& part) {
-    return {stage, stage + part.codes, stage + part.codes + part.side};
+  static __device__ LevelBlock block_at(const char* codes, const StagePart& part) {
+    return {codes, codes + part.codes, codes + part.codes + part.side};
   }
-  __device__ void fetch(const DeviceSpan& span, int i, int tile) const {
-    char* to = space.stage(p, i);
-    fetch_side<D>(to, f.keys, f.key_part, span.keys, span.key_side, tile);
-    if (span.role == DeviceRole::kDenominator) return;
-    fetch_side<D>(to + f.key_part.bytes(), f.values, f.value_part, span.values, span.value_side,
-                  tile);
+  __device__ char* value_codes() const { return space.codes() + f.key_part.bytes(); }
+  /// Both end a group of copies, an empty one past the end.
+  __device__ void fetch_keys(const DeviceSpan& span, int tile, int end) const {
+    if (tile < end) {
+      fetch_side<D>(space.codes(), f.keys, f.key_part, span.keys, span.key_side, tile);
+    }
+    commit_copies();
+  }
+  __device__ void fetch_values(const DeviceSpan& span, int tile, int end) const {
+    if (tile < end && span.role != DeviceRole::kDenominator) {
+      fetch_side<D>(value_codes(), f.values, f.value_part, span.values, span.value_side, tile);
+    }
+    commit_copies();
   }
   __device__ void score(float (&s)[4]) const {
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
@@ -120,7 +126,14 @@ struct LevelRun {
       }
     }
     float one[1][4];
-    Dense::scores(one, tile, Dense::prepare(q));
+    typename Dense::Query query;
+#pragma unroll
+    for (int j = 0; j < D / 32; ++j) {
+      const uint4 four = q[j * kWarp + lane];
+      query.b[2 * j][0] = four.x, query.b[2 * j][1] = four.y;
+      query.b[2 * j + 1][0] = four.z, query.b[2 * j + 1][1] = four.w;
+    }
+    Dense::scores(one, tile, query);
 #pragma unroll
     for (int j = 0; j < 4; ++j) s[j] = one[0][j];
   }
@@ -141,18 +154,15 @@ struct LevelRun {
   }
 
   /// Tiles first, first + warps, ... below `end`.
-  __device__ void span(Running<D>& run, const DeviceSpan& span, int first, int end) {
+  __device__ void span(Running<D>& run, const DeviceSpan& span, int first, int end) const {
     const int warps = LevelTiles::warps();
-    fetch(span, 0, first);
-    commit_copies();
-    for (int t = first, i = 0; t < end; t += warps, ++i) {
-      __syncwarp();  // every lane is done with the stage that is filled next
-      if (t + warps < end) fetch(span, i + 1, t + warps);
-      commit_copies();
-      wait_for_copies<1>();
+    const LevelBlock key_block = block_at(space.codes(), f.key_part);
+    const LevelBlock value_block = block_at(value_codes(), f.value_part);
+    fetch_keys(span, first, end);
+    fetch_values(span, first, end);
+    for (int t = first; t < end; t += warps) {
+      wait_for_copies<1>();  // all but the values
       __syncwarp();
-      const char* stage = space.stage(p, i);
-      const LevelBlock key_block = block_at(stage, f.key_part);
       float s[2][4];
 #pragma unroll 1
       for (int m = 0; m < 2; ++m) {  // one body: less to fetch
@@ -166,20 +176,22 @@ struct LevelRun {
           if (m == 1) s[1][j] = half[j];
         }
       }
+      fetch_keys(span, t + warps, end);
       if (span.log_weights || span.log_weight != 0 || (t + 1) * kBlockRows > span.rows) {
         mask_and_weight(s, span, t * kBlockRows);
       }
       uint32_t probabilities[2][2];
       run.template weigh<__half>(probabilities, s, span.role);
-      if (span.role == DeviceRole::kDenominator) continue;
-      const LevelBlock value_block = block_at(stage + f.key_part.bytes(), f.value_part);
+      wait_for_copies<1>();  // all but the next keys
+      __syncwarp();
 #pragma unroll 1
-      for (int m = 0; m < 2; ++m) {
+      for (int m = 0; m < 2 && span.role != DeviceRole::kDenominator; ++m) {
         values.build(space.built(), Space::kValueStride, value_block, kBuiltRows * m, 0);
         const uint32_t half[2] = {m == 0 ? probabilities[0][0] : probabilities[1][0],
                                   m == 0 ? probabilities[0][1] : probabilities[1][1]};
         accumulate(run, half);
       }
+      fetch_values(span, t + warps, end);
     }
     wait_for_copies<0>();
     __syncwarp();
@@ -235,6 +247,17 @@ __device__ inline void rotate_queries(float* turned, const float* q) {
   __syncthreads();
 }
 
+/// to [D/32, lanes] <- queries q [8, D] as the operands of scores; one warp calls it.
+template <int D>
+__device__ inline void write_operands(uint4* to, const float* q) {
+  const auto query = DenseTiles<__half, D>::prepare(q);
+#pragma unroll
+  for (int j = 0; j < D / 32; ++j) {
+    to[j * kWarp + threadIdx.x % kWarp] = make_uint4(query.b[2 * j][0], query.b[2 * j][1],
+                                                     query.b[2 * j + 1][0], query.b[2 * j + 1][1]);
+  }
+}
+
 /// kFormats: 1, so that what a format says is known where it is read, or 2.
 template <class T, int D, int kFormats>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
@@ -242,8 +265,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   using Builder = LevelBuilder<D>;
   extern __shared__ __align__(128) char shared[];
   auto* q = reinterpret_cast<float*>(shared + LevelTiles::warps() * p.warp_bytes);
-  float* turned = p.rotated_keys ? q + kQueries * D : q;
-  auto* tables = reinterpret_cast<__half2*>(turned + kQueries * D);  // [formats, 2, kPairTable]
+  float* turned = q + kQueries * D;  // [8, D] as keys lie that were transformed
+  auto* operands = reinterpret_cast<uint4*>(turned + kQueries * D);  // [2, D/32, lanes] of both
+  auto* tables = reinterpret_cast<__half2*>(operands + 2 * D);       // [formats, 2, kPairTable]
   auto* ends = reinterpret_cast<int*>(tables + 2 * kFormats * kPairTable);
   const WarpSpace<D> space{shared + threadIdx.x / kWarp * p.warp_bytes};
   let_successor_start();
@@ -257,6 +281,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     }
     __syncthreads();
     if (p.rotated_keys) rotate_queries<D>(turned, q);
+    const int warp = static_cast<int>(threadIdx.x) / kWarp;
+    if (warp == 0) write_operands<D>(operands, q);
+    if (warp == 1 && p.rotated_keys) write_operands<D>(operands + D, turned);
+    __syncthreads();
     Running<D> run;
     bool rotated = false;  // the sums
     CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
@@ -267,12 +295,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
       const __half2* table = tables + 2 * which * kPairTable;
       if (f.values.rotated != rotated) rotate_sums<D>(run, space);
       rotated = f.values.rotated;
-      LevelRun<D> rows{p,
-                       f,
-                       space,
-                       f.keys.rotated ? turned : q,
-                       {f.keys, table, kv_head},
-                       {f.values, table + kPairTable, kv_head}};
+      const LevelRun<D> rows{p,
+                             f,
+                             space,
+                             operands + (f.keys.rotated ? D : 0),
+                             {f.keys, table, kv_head},
+                             {f.values, table + kPairTable, kv_head}};
       rows.span(run, span, walk.tiles.x, walk.tiles.y);
     }
     if (rotated) rotate_sums<D>(run, space);
@@ -304,8 +332,8 @@ void launch(std::span<const LevelFormat> formats, const DecodeCall& call,
     p.stage_bytes = std::max(p.stage_bytes, staged.bytes());
     p.rotated_keys |= format.keys.rotated;
   }
-  p.warp_bytes = kBuiltBytes<D> + kStages * p.stage_bytes;
-  const size_t fixed = static_cast<size_t>(p.rotated_keys ? 2 : 1) * kQueries * D * 4 +
+  p.warp_bytes = kBuiltBytes<D> + p.stage_bytes;
+  const size_t fixed = size_t{2} * kQueries * D * 4 + size_t{2} * D * sizeof(uint4) +
                        formats.size() * 8 * kPairTable + Cut::bytes(p.heads);
   const size_t room = device_info().shared_per_block - fixed;
   const int warps = std::min(kMostWarps, static_cast<int>(room / p.warp_bytes));

@@ -16,7 +16,8 @@ AgedBody::AgedBody(std::shared_ptr<const DeviceCodec> codec, const BodySite& sit
       young_(codec_->aged()->young, site) {}
 
 void AgedBody::take(std::span<const BodyMove> moves) const {
-  for (const BodyMove& move : moves) static_cast<AgedBody&>(*move.body).append(move.from, move.rows);
+  for (const BodyMove& move : moves)
+    static_cast<AgedBody&>(*move.body).append(move.from, move.rows);
 }
 
 // How many rows are old depends on how many there are, not on how they came.
