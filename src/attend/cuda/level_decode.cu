@@ -1,8 +1,8 @@
 // Decode attention over rows of levels (level_format.h). A warp's blocks of codes come to shared
-// memory, the next keys while values are worked on and the other way round; 16 rows at a time are
-// built there as f16 and multiplied like dense ones. Keys that lie as a transform left them meet
-// queries that were transformed; values are summed as they lie and the sums transformed back, once
-// a warp and head. Dense spans are read as everywhere.
+// memory, the next keys while values are worked on and the other way round; 16 rows at a
+// time are built there as f16 and multiplied like dense ones. Keys that lie as a transform left
+// them meet queries that were transformed; values are summed as they lie and the sums transformed
+// back, once a warp and head. Dense spans are read as everywhere.
 //
 // Cost: a block's bytes are read once for its query group; a number is built by about ten
 // instructions of a lane, which bounds the kernel, not memory.
@@ -11,7 +11,7 @@
 
 #include "attend/cuda/decode_kernel.cuh"
 #include "attend/cuda/head_walk.cuh"
-#include "attend/cuda/level_build.cuh"
+#include "attend/cuda/level_scores.cuh"
 #include "pith/error.h"
 
 namespace pith::cuda {
@@ -26,8 +26,8 @@ struct LevelTiles : NoCodec {
   static __device__ int warps() { return static_cast<int>(blockDim.x) / kWarp; }
 };
 
-/// Bytes of one side's parts at a stage: codes, the block's side without its share of `right`, and
-/// all of `right`.
+/// Bytes of one side's parts at a warp's hand: a block's codes, its side without its share of
+/// `right`, and all of `right`.
 struct StagePart {
   int codes, side, right;
   __host__ __device__ int bytes() const { return codes + side + right; }
@@ -51,8 +51,7 @@ constexpr int kBuiltBytes = kBuiltRows*(D + 32) * 2;  // of a warp; its part of 
 
 template <int D>
 struct WarpSpace {
-  // Rows of the tile lie so that those who are served together find different banks.
-  static constexpr int kKeyStride = D + 32, kValueStride = D + 8;
+  static constexpr int kValueStride = D + 8;  // as kBuiltKeyStride
   static_assert(kBuiltBytes<D> >= kPart<D> * 4);
 
   char* base;
@@ -91,7 +90,6 @@ struct LevelRun {
   using Dense = DenseTiles<__half, D>;
   using Space = WarpSpace<D>;
   using Builder = LevelBuilder<D>;
-  const LevelParams& p;
   const StagedFormat& f;
   Space space;
   const uint4* q;  // [D/32, lanes] the queries as operands
@@ -114,30 +112,7 @@ struct LevelRun {
     }
     commit_copies();
   }
-  __device__ void score(float (&s)[4]) const {
-    const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
-    typename Dense::Tile tile;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const __half* row = space.built() + (r + 8 * i) * Space::kKeyStride + 8 * c;
-#pragma unroll
-      for (int j = 0; j < D / 32; ++j) {
-        tile.k[i][j] = *reinterpret_cast<const uint4*>(row + 32 * j);
-      }
-    }
-    float one[1][4];
-    typename Dense::Query query;
-#pragma unroll
-    for (int j = 0; j < D / 32; ++j) {
-      const uint4 four = q[j * kWarp + lane];
-      query.b[2 * j][0] = four.x, query.b[2 * j][1] = four.y;
-      query.b[2 * j + 1][0] = four.z, query.b[2 * j + 1][1] = four.w;
-    }
-    Dense::scores(one, tile, query);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) s[j] = one[0][j];
-  }
-  __device__ void accumulate(Running<D>& run, const uint32_t (&probabilities)[2]) const {
+  __device__ void accumulate(Running<D>& run, const uint32_t (&probabilities)[1][2]) const {
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
     typename Dense::Tile tile;
 #pragma unroll
@@ -149,31 +124,28 @@ struct LevelRun {
         tile.v[i][h] = *reinterpret_cast<const uint4*>(row + 64 * h);
       }
     }
-    const uint32_t one[1][2] = {{probabilities[0], probabilities[1]}};
-    Dense::accumulate(run, tile, one);
+    Dense::accumulate(run, tile, probabilities);
   }
 
-  /// Tiles first, first + warps, ... below `end`.
+  /// Tiles first, first + warps, ... below `end`; the first one's copies have been asked for.
   __device__ void span(Running<D>& run, const DeviceSpan& span, int first, int end) const {
     const int warps = LevelTiles::warps();
     const LevelBlock key_block = block_at(space.codes(), f.key_part);
     const LevelBlock value_block = block_at(value_codes(), f.value_part);
-    fetch_keys(span, first, end);
-    fetch_values(span, first, end);
     for (int t = first; t < end; t += warps) {
       wait_for_copies<1>();  // all but the values
       __syncwarp();
       float s[2][4];
 #pragma unroll 1
       for (int m = 0; m < 2; ++m) {  // one body: less to fetch
-        keys.build(space.built(), Space::kKeyStride, key_block, kBuiltRows * m,
+        keys.build(space.built(), kBuiltKeyStride<D>, key_block, kBuiltRows * m,
                    span.position + int64_t{kBlockRows} * t + kBuiltRows * m);
-        float half[4];
-        score(half);
+        float half[1][4];
+        score_built<D>(half, space.built(), q);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          if (m == 0) s[0][j] = half[j];
-          if (m == 1) s[1][j] = half[j];
+          if (m == 0) s[0][j] = half[0][j];
+          if (m == 1) s[1][j] = half[0][j];
         }
       }
       fetch_keys(span, t + warps, end);
@@ -187,8 +159,8 @@ struct LevelRun {
 #pragma unroll 1
       for (int m = 0; m < 2 && span.role != DeviceRole::kDenominator; ++m) {
         values.build(space.built(), Space::kValueStride, value_block, kBuiltRows * m, 0);
-        const uint32_t half[2] = {m == 0 ? probabilities[0][0] : probabilities[1][0],
-                                  m == 0 ? probabilities[0][1] : probabilities[1][1]};
+        const uint32_t half[1][2] = {{m == 0 ? probabilities[0][0] : probabilities[1][0],
+                                      m == 0 ? probabilities[0][1] : probabilities[1][1]}};
         accumulate(run, half);
       }
       fetch_values(span, t + warps, end);
@@ -214,7 +186,7 @@ __device__ inline void rotate_sums(Running<D>& run, const WarpSpace<D>& space) {
     for (int i = 0; i < 4; ++i) at(t, i) = run.acc[t][i];
   }
   __syncwarp();
-#pragma unroll 1
+#pragma unroll 4
   for (int query = 0; query < kQueries; ++query) {
     float x[Lane::kMine];
 #pragma unroll
@@ -230,32 +202,6 @@ __device__ inline void rotate_sums(Running<D>& run, const WarpSpace<D>& space) {
     for (int i = 0; i < 4; ++i) run.acc[t][i] = at(t, i);
   }
   __syncwarp();
-}
-
-/// turned [8, D] <- the transform of queries q.
-template <int D>
-__device__ inline void rotate_queries(float* turned, const float* q) {
-  using Lane = LevelLane<D>;
-  for (int query = threadIdx.x / kWarp; query < kQueries; query += LevelTiles::warps()) {
-    float x[Lane::kMine];
-#pragma unroll
-    for (int e = 0; e < Lane::kMine; ++e) x[e] = q[query * D + Lane::channel(e)];
-    Lane::hadamard(x);
-#pragma unroll
-    for (int e = 0; e < Lane::kMine; ++e) turned[query * D + Lane::channel(e)] = x[e];
-  }
-  __syncthreads();
-}
-
-/// to [D/32, lanes] <- queries q [8, D] as the operands of scores; one warp calls it.
-template <int D>
-__device__ inline void write_operands(uint4* to, const float* q) {
-  const auto query = DenseTiles<__half, D>::prepare(q);
-#pragma unroll
-  for (int j = 0; j < D / 32; ++j) {
-    to[j * kWarp + threadIdx.x % kWarp] = make_uint4(query.b[2 * j][0], query.b[2 * j][1],
-                                                     query.b[2 * j + 1][0], query.b[2 * j + 1][1]);
-  }
 }
 
 /// kFormats: 1, so that what a format says is known where it is read, or 2.
@@ -274,34 +220,50 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   wait_for_predecessor();
   for_own_heads<D, LevelTiles>(p, ends, [&](const HeadShare& share, const Cut& cut) {
     const int kv_head = share.head / p.query_blocks;
+    const auto run_of = [&](const DeviceSpan& span) -> LevelRun<D> {
+      const int which = kFormats == 1 ? 0 : span.coded - 1;
+      const StagedFormat& f = p.formats[which];
+      const __half2* table = tables + 2 * which * kPairTable;
+      return {f,
+              space,
+              operands + (f.keys.rotated ? D : 0),
+              {f.keys, table, kv_head},
+              {f.values, table + kPairTable, kv_head}};
+    };
+    const auto start = [&](const CodedWalk& at) {
+      const DeviceSpan span = at.span;
+      const LevelRun<D> rows = run_of(span);
+      rows.fetch_keys(span, at.tiles.x, at.tiles.y);
+      rows.fetch_values(span, at.tiles.x, at.tiles.y);
+    };
+    // The first blocks are on their way while the queries come.
+    CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
+    bool more = walk.next<LevelTiles>();
+    if (more) start(walk);
     load_queries<T, D>(q, p, share);
     for (int i = 0; i < kFormats; ++i) {
       Builder::fill_table(tables + 2 * i * kPairTable, p.formats[i].keys, kv_head);
       Builder::fill_table(tables + (2 * i + 1) * kPairTable, p.formats[i].values, kv_head);
     }
     __syncthreads();
-    if (p.rotated_keys) rotate_queries<D>(turned, q);
+    if (p.rotated_keys) {
+      rotate_queries<D>(turned, q);
+      __syncthreads();
+    }
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
     if (warp == 0) write_operands<D>(operands, q);
     if (warp == 1 && p.rotated_keys) write_operands<D>(operands + D, turned);
     __syncthreads();
     Running<D> run;
     bool rotated = false;  // the sums
-    CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
-    while (walk.next<LevelTiles>()) {
+    while (more) {
       const DeviceSpan span = walk.span;
-      const int which = kFormats == 1 ? 0 : span.coded - 1;
-      const StagedFormat& f = p.formats[which];
-      const __half2* table = tables + 2 * which * kPairTable;
-      if (f.values.rotated != rotated) rotate_sums<D>(run, space);
-      rotated = f.values.rotated;
-      const LevelRun<D> rows{p,
-                             f,
-                             space,
-                             operands + (f.keys.rotated ? D : 0),
-                             {f.keys, table, kv_head},
-                             {f.values, table + kPairTable, kv_head}};
+      const LevelRun<D> rows = run_of(span);
+      if (rows.f.values.rotated != rotated) rotate_sums<D>(run, space);
+      rotated = rows.f.values.rotated;
       rows.span(run, span, walk.tiles.x, walk.tiles.y);
+      more = walk.next<LevelTiles>();
+      if (more) start(walk);
     }
     if (rotated) rotate_sums<D>(run, space);
     run_dense_ends<T, LevelTiles, D>(

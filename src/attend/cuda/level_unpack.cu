@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "attend/cuda/level_build.cuh"
+#include "attend/cuda/level_scores.cuh"
 #include "attend/cuda/mass_token.cuh"
 
 namespace pith::cuda {
@@ -107,42 +107,58 @@ struct MassParams {
 template <class T, int D>
 __global__ void __launch_bounds__(kThreads)
     level_mass_kernel(const __grid_constant__ MassParams p) {
-  using Lane = LevelLane<D>;
-  __shared__ __align__(16) __half built[kWarps][kBuiltRows * D];
+  __shared__ __align__(16) __half built[kWarps][kBuiltRows * kBuiltKeyStride<D>];
   __shared__ __half2 table[kPairTable];
+  __shared__ float q[kDecodeQueries * D], turned[kDecodeQueries * D];
+  __shared__ uint4 operands[D];
   let_successor_start();
   const MassTarget target = *p.target;  // there since the step began
   wait_for_predecessor();
   const int head = blockIdx.x, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int begin = (static_cast<int>(blockIdx.y) * kWarps + warp) * kBuiltRows;
+  if (static_cast<int>(blockIdx.y) * kWarps * kBuiltRows >= target.coded) return;
   const PlacedSide& f = p.keys;
-  const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(head) * p.group * D;
-  const float scale = kLog2e * rsqrtf(static_cast<float>(D));
   float* mass = target.mass + head * target.stride;
   LevelBuilder<D>::fill_table(table, f, head);
-  __syncthreads();
   const LevelBuilder<D> builder{f, table, head};
   const int step = kBuiltRows * kWarps * static_cast<int>(gridDim.y);
-  for (int first = (static_cast<int>(blockIdx.y) * kWarps + warp) * kBuiltRows;
-       first < target.coded; first += step) {
-    const size_t block = head * target.block_stride + first / kBlockRows;
-    const LevelBlock parts{static_cast<const char*>(target.codes) + block * 4 * D * f.bits,
-                           static_cast<const char*>(target.code_side) + block * f.at.side, nullptr};
-    builder.build(built[warp], D, parts, first % kBlockRows, 0);
-    for (int row = 0; row < min(kBuiltRows, target.coded - first); ++row) {
-      float k[Lane::kMine], sum = 0;
+  const float scale = kLog2e * rsqrtf(static_cast<float>(D));
+  for (int query = 0; query < p.group; query += kDecodeQueries) {
+    const int queries = min(kDecodeQueries, p.group - query);
+    const size_t first_query = static_cast<size_t>(head) * p.group + query;
+    const T* from = static_cast<const T*>(p.q) + first_query * D;
+    __syncthreads();
+    for (int i = threadIdx.x; i < kDecodeQueries * D; i += kThreads) {
+      q[i] = i < queries * D ? to_float(from[i]) * scale : 0;
+    }
+    __syncthreads();
+    if (f.rotated) rotate_queries<D>(turned, q);
+    __syncthreads();
+    if (warp == 0) write_operands<D>(operands, f.rotated ? turned : q);
+    __syncthreads();
+    float log_sums[2];
 #pragma unroll
-      for (int e = 0; e < Lane::kMine; ++e) {
-        k[e] = __half2float(built[warp][row * D + Lane::channel(e)]);
-      }
-      if (f.rotated) Lane::hadamard(k);
-      for (int h = 0; h < p.group; ++h) {
-        float score = 0;
+    for (int j = 0; j < 2; ++j) {  // past the last query: no mass
+      const int own = 2 * (lane % 4) + j;
+      log_sums[j] = own < queries ? p.log_sum[first_query + own] * kLog2e : INFINITY;
+    }
+    for (int first = begin; first < target.coded; first += step) {
+      const size_t block = head * target.block_stride + first / kBlockRows;
+      const LevelBlock parts{static_cast<const char*>(target.codes) + block * 4 * D * f.bits,
+                             static_cast<const char*>(target.code_side) + block * f.at.side,
+                             nullptr};
+      builder.build(built[warp], kBuiltKeyStride<D>, parts, first % kBlockRows, 0);
+      float s[1][4];
+      score_built<D>(s, built[warp], operands);
 #pragma unroll
-        for (int e = 0; e < Lane::kMine; ++e) score += k[e] * to_float(q[h * D + Lane::channel(e)]);
-        sum += exp2_fast(sum_of_warp(score) * scale - p.log_sum[head * p.group + h] * kLog2e);
+      for (int i = 0; i < 2; ++i) {
+        float sum = exp2_fast(s[0][2 * i] - log_sums[0]) + exp2_fast(s[0][2 * i + 1] - log_sums[1]);
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        const int row = first + lane / 4 + 8 * i, at = target.coded_from + row;
+        if (lane % 4 != 0 || row >= target.coded) continue;
+        mass[at] = query > 0 || at < target.known ? mass[at] + sum : sum;
       }
-      const int at = target.coded_from + first + row;
-      if (lane == 0) mass[at] = at < target.known ? mass[at] + sum : sum;
     }
   }
 }
