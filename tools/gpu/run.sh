@@ -15,12 +15,12 @@ out=${OUT:-$(mktemp -d)}
 "$bin/test_cuda" --gtest_brief=1
 small='*Weights*:*Roles*:CudaQjl*:CudaUnpack*:CudaPolicies.Hold*:CudaSession.Forks*'
 small+=':CudaCache.ProtectedRowsB*:CudaGrouped.RowsM*'
-small+=':CudaHalving.Keys*:CudaExpress.Decode*:CudaPrefill.Every*:CudaCache.Small*:CudaCsr.Att*:CudaPolicies.Csr*'
+small+=':CudaHalving.Keys*:CudaExpress.Decode*:CudaPrefill.Every*:CudaCache.Small*:CudaCsr.Att*:CudaPolicies.Csr*:CudaLevels.Small*'
 if command -v compute-sanitizer >/dev/null; then
   compute-sanitizer --tool memcheck --error-exitcode 1 "$bin/test_cuda" --gtest_brief=1 \
     --gtest_filter="$small"
   compute-sanitizer --tool racecheck --error-exitcode 1 "$bin/test_cuda" --gtest_brief=1 \
-    --gtest_filter='*Roles*:*CodesAre*:CudaHalving.Keys*:CudaExpress.Decode*:CudaCache.Small*'
+    --gtest_filter='*Roles*:*CodesAre*:CudaHalving.Keys*:CudaExpress.Decode*:CudaCache.SmallSamples*:CudaLevels.Small*'
 else
   echo "compute-sanitizer: SKIPPED, not on PATH"
 fi
@@ -39,6 +39,7 @@ if [[ -n "${MODEL:-}" ]]; then
     -d 8192,32768,131072 --kv-policy exact --kv-policy exact+kivi --kv-policy exact+int8 \
     --kv-policy 'express(s=2048)' --kv-policy 'snapkv(budget=2048)' \
     --kv-policy 'snapkv(budget=2048)+int4' --kv-policy 'expected_attention(budget=2048)' \
-    --kv-policy 'balancekv+kivi(bits=4)' |
+    --kv-policy 'balancekv+kivi(bits=4)' --kv-policy 'exact+turboquant(bits=3,center=128)' \
+    --kv-policy exact+k:int8+v:int4 --kv-policy 'express(s=2048,heavy=512)' |
     tee "$out/engine.txt"
 fi

@@ -1,0 +1,52 @@
+#pragma once
+// Where a group of rows and what is found of it lie while a thread block codes it.
+
+#include "attend/cuda/level_lane.cuh"
+#include "attend/cuda/level_product.cuh"
+
+namespace pith::cuda {
+
+/// Where things lie in shared memory, for n rows.
+template <int D>
+struct GroupSpace {
+  static size_t bytes(const PlacedSide& f) {
+    const size_t n = f.group_rows();
+    const size_t product = f.centred ? 0 : LevelProduct<D>::bytes(static_cast<int>(n), f.rank);
+    return n * D * 4 + n * (D * f.bits / 8) + 16 + f.group_blocks * D * 8 + D * 8 +
+           (n * f.apart * 5 + 15) / 16 * 16 + product;
+  }
+  char* shared;
+  int n, bits, apart, blocks;
+
+  __device__ float* rows() const { return reinterpret_cast<float*>(shared); }  // [n, D]
+  __device__ uint32_t* codes() const {  // [n, D b / 32], and a word that may be read
+    return reinterpret_cast<uint32_t*>(rows() + n * D);
+  }
+  __device__ float2* ranges() const {  // [blocks, D] minima and scales of channels
+    return reinterpret_cast<float2*>(codes() + n * (D * bits / 32) + 4);
+  }
+  __device__ float2* spread() const { return ranges() + blocks * D; }  // [D] see find_spread
+  __device__ float* missed() const {  // [n, apart] numbers apart, less what the codes say
+    return reinterpret_cast<float*>(spread() + D);
+  }
+  __device__ uint8_t* channels() const {  // [n, apart]
+    return reinterpret_cast<uint8_t*>(missed() + n * apart);
+  }
+  __device__ char* product() const {
+    return reinterpret_cast<char*>(missed()) + (n * apart * 5 + 15) / 16 * 16;
+  }
+};
+
+/// Blocks that a group is written to.
+struct GroupTarget {
+  char *codes, *sides;  // of its first block
+  int code_stride, side_stride;
+
+  __device__ char* side(int row) const { return sides + row / kBlockRows * side_stride; }
+  /// Number `i` of `part` in row's block.
+  __device__ __half& half(int row, int part, int i) const {
+    return reinterpret_cast<__half*>(side(row) + part)[i];
+  }
+};
+
+}  // namespace pith::cuda
