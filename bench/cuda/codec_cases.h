@@ -118,9 +118,13 @@ inline CodecCase csr(Bench& b, int pairs, CsrSolver solver, const CsrTables& t,
 /// A codec as a policy names it, its tables learnt from random rows.
 inline CodecCase named(Bench& b, const std::string& text) {
   const auto stream = b.stream;
-  const PolicyPart part = *Policy::parse("exact+" + text).rules.front().key_codec;
-  const CodecRow& row = codec_row(part.name);
-  auto codec = row.make_on_gpu(Parameters(row.info, part));
+  const PolicyRule rule = Policy::parse("exact+" + text).rules.front();
+  const auto make = [](const PolicyPart& part) {
+    const CodecRow& row = codec_row(part.name);
+    return row.make_on_gpu(Parameters(row.info, part));
+  };
+  auto codec = make(*rule.key_codec);
+  if (const auto both = codec->with_values_of(*make(*rule.value_codec))) codec = both;
   static const std::vector<double> kFrequencies = [] {
     std::vector<double> x;
     for (int i = 0; i < kDim / 2; ++i) x.push_back(std::pow(5e5, -2.0 * i / kDim));

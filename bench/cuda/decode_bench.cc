@@ -277,6 +277,7 @@ int run(bool quick, const std::string& only) {
                              csr(b, 8, CsrSolver::kMp, small, true),
                              csr(b, 8, CsrSolver::kMp, large, true),
                              csr(b, 16, CsrSolver::kMp, small, true),
+                             named(b, "k:int8+v:int4"),
                              named(b, "turboquant(bits=2)"),
                              named(b, "turboquant(bits=4)"),
                              named(b, "turboquant(bits=3,center=128)"),

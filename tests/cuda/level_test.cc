@@ -36,7 +36,8 @@ constexpr Case kCases[] = {{"turboquant(bits=1)", 1e-2},
                            // Rows that age are rounded to 16 bits between their codes.
                            {"ladder(rows=128)", 5e-2},
                            {"ladder(rows=192,new=kivi(bits=4),old=int4)", 5e-2},
-                           {"k:int8+v:int4", 1e-2},
+                           {"k:int8+v:int4", 1e-2},  // a kernel of their own
+                           {"k:int4+v:int8", 1e-2},
                            {"k:int4+v:kivi(bits=2)", 1e-2},
                            {"k:turboquant(bits=4,center=128)+v:int4(hadamard=true)", 1e-2},
                            {"k:kvquant(calibrate=64)+v:gear", 3e-2}};

@@ -40,6 +40,10 @@ struct AgedCodec {
 class DeviceCodec {
  public:
   virtual ~DeviceCodec() = default;
+  /// Its keys with the values of another codec, under a kernel of their own; null: there is none.
+  virtual std::shared_ptr<const DeviceCodec> with_values_of(const DeviceCodec& /*values*/) const {
+    return nullptr;
+  }
   /// The same codes as rows of levels (level_format.h), in which keys of one codec go with values
   /// of any other; null: they are not.
   virtual std::shared_ptr<const LevelCodec> as_levels() const { return nullptr; }

@@ -124,10 +124,14 @@ SidePlan plan_side(const std::optional<PolicyPart>& part, const PolicyRule& rule
   return plan;
 }
 
-/// The codec of keys and values; null: both are exact.
-std::shared_ptr<const DeviceCodec> codec_of(const SidePlan& keys, const SidePlan& values) {
+/// The codec of keys and values; null: both are exact. `moved`: rows may move between blocks.
+std::shared_ptr<const DeviceCodec> codec_of(const SidePlan& keys, const SidePlan& values,
+                                            bool moved) {
   const auto name = [](const SidePlan& side) { return side.codec ? side.codec->value_name() : ""; };
   if (name(keys) == name(values)) return keys.codec;
+  if (keys.codec && values.codec && !moved) {
+    if (auto both = keys.codec->with_values_of(*values.codec)) return both;
+  }
   const auto levels = [](const SidePlan& side) {
     return side.codec ? side.codec->as_levels() : nullptr;
   };
@@ -182,7 +186,8 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
   const auto dim = static_cast<size_t>(shape.head_dim);
   SidePlan keys = plan_side(rule.key_codec, rule, Side::kKeys, dim);
   const SidePlan values = plan_side(rule.value_codec, rule, Side::kValues, dim);
-  keys.codec = codec_of(keys, values);
+  const bool keeps = selector.on_gpu == BodyOnGpu::kKeepsAll;
+  keys.codec = codec_of(keys, values, !keeps);
   if (keys.exact != values.exact) {
     refuse_on_gpu("a cache of keys and values in different types",
                   "all exact rows are f16, or all bf16");
@@ -191,7 +196,6 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
   LayerPlan plan;
   plan.dtype = keys.exact;
   plan.cache_positions = selector.cache_positions && selector.cache_positions(parameters);
-  const bool keeps = selector.on_gpu == BodyOnGpu::kKeepsAll;
   plan.straight = keeps && !keys.codec;
   if (plan.straight) return plan;
   const PlacedSelector placed =

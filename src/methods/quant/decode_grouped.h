@@ -9,5 +9,7 @@ void decode_kivi2(const DecodeCall& call, const DecodeScratch& scratch, cudaStre
 void decode_kivi4(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
 void decode_int4(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
 void decode_int8(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
+/// Keys in int8, values in int4.
+void decode_int8_int4(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
 
 }  // namespace pith::cuda

@@ -48,11 +48,45 @@ std::shared_ptr<const LevelCodec> make_levels(const std::string& name, GroupedCo
       fmt::format("{}{}, centred by {}", name, rotated ? " transformed" : "", centre), format);
 }
 
+/// Keys in int8 and values in int4, which need fewer bits: a pair that users of llama.cpp ask for.
+class Int8Int4Codec final : public DeviceCodec {
+ public:
+  std::string name() const override { return "int8 keys, int4 values"; }
+  GroupedBytes block_bytes(int head_dim) const override {
+    const GroupedBytes k = grouped_bytes(kKeys, head_dim), v = grouped_bytes(kValues, head_dim);
+    return {k.key_codes, k.key_side, v.value_codes, v.value_side};
+  }
+  void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
+            cudaStream_t stream) const override {
+    code_grouped(kKeys, batch, keys, {}, stream);
+    code_grouped(kValues, batch, {}, values, stream);
+  }
+  void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const override {
+    unpack_grouped_keys(kKeys, call, stream);
+  }
+  void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
+    unpack_grouped_values(kValues, call, stream);
+  }
+  void attend(const DecodeCall& call, const DecodeScratch& scratch,
+              cudaStream_t stream) const override {
+    decode_int8_int4(call, scratch, stream);
+  }
+
+ private:
+  static constexpr auto kKeys = GroupedCodec::kInt8, kValues = GroupedCodec::kInt4;
+};
+
 class QuantCodec final : public DeviceCodec {
  public:
   QuantCodec(std::string name, GroupedCodec codec) : name_(std::move(name)), codec_(codec) {}
 
   std::string name() const override { return name_; }
+  std::shared_ptr<const DeviceCodec> with_values_of(const DeviceCodec& values) const override {
+    const auto* other = dynamic_cast<const QuantCodec*>(&values);
+    const bool there =
+        other && codec_ == GroupedCodec::kInt8 && other->codec_ == GroupedCodec::kInt4;
+    return there ? std::make_shared<Int8Int4Codec>() : nullptr;
+  }
   std::shared_ptr<const LevelCodec> as_levels() const override {
     return make_levels(name_, codec_, false, 0);
   }
