@@ -15,12 +15,14 @@ out=${OUT:-$(mktemp -d)}
 "$bin/test_cuda" --gtest_brief=1
 small='*Weights*:*Roles*:CudaQjl*:CudaUnpack*:CudaPolicies.Hold*:CudaSession.Forks*'
 small+=':CudaCache.ProtectedRowsB*:CudaGrouped.RowsM*'
-small+=':CudaHalving.Keys*:CudaExpress.Decode*:CudaPrefill.Every*:CudaCache.Small*:CudaCsr.Att*:CudaPolicies.Csr*:CudaLevels.Small*'
+small+=':CudaHalving.Keys*:CudaExpress.Decode*:CudaPrefill.Every*:CudaCache.Small*:CudaCsr.Att*:CudaPolicies.Csr*'
+small+=':CudaLevels.Small*'
+races='*Roles*:*CodesAre*:CudaGrouped.RowsM*:CudaHalving.Keys*:CudaExpress.Decode*:CudaCache.Small*:CudaLevels.Small*'
 if command -v compute-sanitizer >/dev/null; then
   compute-sanitizer --tool memcheck --error-exitcode 1 "$bin/test_cuda" --gtest_brief=1 \
     --gtest_filter="$small"
   compute-sanitizer --tool racecheck --error-exitcode 1 "$bin/test_cuda" --gtest_brief=1 \
-    --gtest_filter='*Roles*:*CodesAre*:CudaHalving.Keys*:CudaExpress.Decode*:CudaCache.SmallSamples*:CudaLevels.Small*'
+    --gtest_filter="$races"
 else
   echo "compute-sanitizer: SKIPPED, not on PATH"
 fi
