@@ -69,6 +69,7 @@ template <class T, int D>
 void launch(const CoderParams& p, const CodeBatch& batch, std::span<const CodeJob> all,
             cudaStream_t stream) {
   const size_t bytes = GroupSpace<D>::bytes(p.side);
+  check_level_room("coding a group of rows", bytes);
   const auto kernel = code_kernel<T, D>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),

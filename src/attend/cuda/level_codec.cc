@@ -4,12 +4,25 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/device.h"
+#include "pith/error.h"
+
 namespace pith::cuda {
 
 GroupedBytes LevelFormat::bytes(int dim) const {
   const auto of = [](int n) { return static_cast<size_t>(n); };
   return {of(keys.code_bytes(dim)), of(keys.side_bytes(dim)), of(values.code_bytes(dim)),
           of(values.side_bytes(dim))};
+}
+
+void check_level_room(const char* what, size_t bytes) {
+  const size_t most = device_info().shared_per_block;
+  if (bytes <= most) return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("{} takes {} bytes of shared memory, and this GPU has {} for a block; use "
+                  "smaller groups (center=, rows=), or --device cpu",
+                  what, bytes, most));
 }
 
 size_t LevelCodec::block_rows() const {

@@ -12,7 +12,6 @@
 #include "attend/cuda/decode_kernel.cuh"
 #include "attend/cuda/head_walk.cuh"
 #include "attend/cuda/level_scores.cuh"
-#include "pith/error.h"
 
 namespace pith::cuda {
 namespace {
@@ -299,6 +298,8 @@ void launch(std::span<const LevelFormat> formats, const DecodeCall& call,
                        formats.size() * 8 * kPairTable + Cut::bytes(p.heads);
   const size_t room = device_info().shared_per_block - fixed;
   const int warps = std::min(kMostWarps, static_cast<int>(room / p.warp_bytes));
+  // The second warp writes the transformed queries.
+  check_level_room("attention over these codes", fixed + size_t{2} * p.warp_bytes);
   const size_t bytes = fixed + static_cast<size_t>(warps) * p.warp_bytes;
   const auto kernel = formats.size() == 1 ? level_kernel<T, D, 1> : level_kernel<T, D, 2>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

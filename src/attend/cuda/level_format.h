@@ -99,6 +99,8 @@ struct LevelRandom {
   uint32_t layer = 0, first = 0;
 };
 
+/// Throws kUnsupported if `what` needs more bytes of shared memory than the card's blocks have.
+void check_level_room(const char* what, size_t bytes);
 /// Codes rows in whole groups; keys with `turns` are turned back from their positions first.
 void code_levels(const LevelSide& side, const LevelRandom& random, const CodeBatch& batch,
                  std::span<const CodeJob> jobs, cudaStream_t stream);
