@@ -50,8 +50,10 @@ Coded code(MemoryCounter& counter, const std::string& text, int heads, int rows,
   c.key_codes = make(bytes.key_codes), c.key_side = make(bytes.key_side);
   c.value_codes = make(bytes.value_codes), c.value_side = make(bytes.value_side);
   const size_t n = static_cast<size_t>(heads) * rows * dim, stride = n / heads;
-  const auto k = to_device(counter, normals(n, dtype, 51)), v = to_device(counter, normals(n, dtype, 52));
-  if (c.codec->learns_from() > 0) c.codec->learn({k.data(), v.data(), stride, 0}, dtype, 0, nullptr);
+  const auto k = to_device(counter, normals(n, dtype, 51)),
+             v = to_device(counter, normals(n, dtype, 52));
+  if (c.codec->learns_from() > 0)
+    c.codec->learn({k.data(), v.data(), stride, 0}, dtype, 0, nullptr);
   const CodeJob keys{k.data(), stride, c.key_codes.data(), c.key_side.data(), c.blocks, 0};
   const CodeJob values{v.data(), stride, c.value_codes.data(), c.value_side.data(), c.blocks, 0};
   c.codec->code({dtype, heads, rows, dim}, {&keys, 1}, {&values, 1}, nullptr);
@@ -117,9 +119,9 @@ void check_group(const std::string& codec, const Shape& s, int dim) {
   const DecodeScratch scratch(counter, shape, nullptr);
   const auto out = to_device(counter, std::vector<float>(q.size(), NAN));
   const auto log_sum = to_device(counter, std::vector<float>(s.query_heads, NAN));
-  c.codec->attend({shape, dtype, q_device.data(), nullptr, span_device.data(), out.data(),
-                   log_sum.data()},
-                  scratch, nullptr);
+  c.codec->attend(
+      {shape, dtype, q_device.data(), nullptr, span_device.data(), out.data(), log_sum.data()},
+      scratch, nullptr);
 
   const auto got = to_host(out), got_log = to_host(log_sum), queries = widen(q, dtype);
   const double scale = 1 / std::sqrt(static_cast<double>(dim));
@@ -160,8 +162,9 @@ void check_group(const std::string& codec, const Shape& s, int dim) {
   target.block_stride = c.blocks;
   target.coded = rows;
   const auto target_device = to_device(counter, std::vector<MassTarget>{target});
-  c.codec->add_token_mass({{s.query_heads, s.kv_heads, dim, dtype}, q_device.data(), log_sum.data()},
-                          target_device.data(), nullptr);
+  c.codec->add_token_mass(
+      {{s.query_heads, s.kv_heads, dim, dtype}, q_device.data(), log_sum.data()},
+      target_device.data(), nullptr);
   for (size_t i = 0; i < mass_want.size(); ++i) {
     if (static_cast<int>(i) % (rows + dense) < target.known) mass_want[i] += 0.5;
   }

@@ -3,8 +3,8 @@
 // channels (level_lane.cuh), eight rows side by side. Two neighbouring codes of a lane are one
 // look-up in a table of pairs; what a format does not have costs a branch for eight rows.
 //
-// Cost a row and lane at D = 128, instructions: 8 to 10 for the levels, 2 to 8 for the scales, 3 a
-// rank, 28 for a turn, 2 to store.
+// Cost a row and lane at D = 128, instructions: 9 to 11 for the levels, 2 to 8 for the scales, 3 a
+// rank, 24 for a turn, 2 to store.
 
 #include "attend/cuda/level_lane.cuh"
 

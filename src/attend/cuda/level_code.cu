@@ -36,13 +36,11 @@ __global__ void __launch_bounds__(kCoderThreads)
   const GroupSpace<D> space{shared, n, f.bits, f.apart, f.group_blocks};
   const T* from = static_cast<const T*>(job.x) + head * job.head_stride;
   const size_t block = head * job.block_stride + first / kBlockRows;
-  const int code_stride = 4 * D * f.bits, side_stride = f.at.side;
-  const Coder<D> coder{
-      f,
-      space,
-      {static_cast<char*>(job.codes) + block * code_stride,
-       static_cast<char*>(job.side) + block * side_stride, code_stride, side_stride},
-      head};
+  const Coder<D> coder{f,
+                       space,
+                       {static_cast<char*>(job.codes) + block * (4 * D * f.bits),
+                        static_cast<char*>(job.side) + block * f.at.side, f.at.side},
+                       head};
   for (int i = threadIdx.x; i < n * D; i += kCoderThreads) {
     const int row = first + i / D;
     space.rows()[i] =

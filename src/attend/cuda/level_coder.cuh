@@ -155,7 +155,7 @@ struct Coder {
     return at;
   }
 
-  /// Scale and minimum of numbers between two, as f16.
+  /// Minimum and scale of numbers between two, as f16.
   __device__ float2 range_of(float least, float most) const {
     const auto top = static_cast<float>((1 << f.bits) - 1);
     const float scale =

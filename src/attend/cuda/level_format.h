@@ -30,9 +30,9 @@ enum class LevelChoice : uint8_t { kEven, kNearest, kSigns };
 /// Keys or values.
 struct LevelSide {
   static constexpr int kMostLevels = 16;  ///< of a table
-  static constexpr int kMostBits = 8, kMostApart = 8, kMostRank = 8, kMostGroup = 8;
+  static constexpr int kMostApart = 8, kMostRank = 8;
 
-  int bits = 4;  ///< of a code
+  int bits = 4;  ///< of a code: 1, 2, 3, 4 or 8
   LevelScale scale = LevelScale::kRow;
   LevelChoice choice = LevelChoice::kEven;
   bool minima = false;   ///< beside the scales

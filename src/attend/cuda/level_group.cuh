@@ -40,7 +40,7 @@ struct GroupSpace {
 /// Blocks that a group is written to.
 struct GroupTarget {
   char *codes, *sides;  // of its first block
-  int code_stride, side_stride;
+  int side_stride;
 
   __device__ char* side(int row) const { return sides + row / kBlockRows * side_stride; }
   /// Number `i` of `part` in row's block.
