@@ -23,7 +23,7 @@ struct SamplingOptions {
   float repeat_penalty = 1.0f;  ///< positive logits of recent tokens are divided by it; 1 = off
   int repeat_last_n = 64;       ///< tokens looked back at; 0 = off, -1 = all
   uint64_t seed = 0;
-  std::vector<int32_t> never;  ///< tokens that are never drawn
+  std::vector<int32_t> never = {};  ///< tokens that are never drawn
 };
 
 /// Draws tokens from logits; a pure function of (options, logits, history, draw number).
