@@ -1,6 +1,6 @@
 #pragma once
-// The steps of coding rows of levels (level_format.h), for a thread block that has a group of rows
-// in shared memory: a warp a row, but for what goes by channels. Each step is the CPU's.
+// The CPU's steps of coding rows of levels (level_format.h), for a thread block that has a group of
+// rows in shared memory: a warp a row, but for what goes by channels.
 
 #include "attend/cuda/level_group.cuh"
 
