@@ -37,14 +37,15 @@ void LevelCodec::code(const CodeBatch& batch, std::span<const CodeJob> keys,
 
 namespace {
 
-class MixedCodec final : public DeviceCodec {
+/// Tables and random numbers are the two codecs' own.
+class MixedCodec final : public LevelCodec {
  public:
   MixedCodec(std::shared_ptr<const LevelCodec> keys, std::shared_ptr<const LevelCodec> values)
-      : keys_(std::move(keys)), values_(std::move(values)) {}
+      : LevelCodec(fmt::format("keys in {}, values in {}", keys->name(), values->name()),
+                   {keys->format().keys, values->format().values}),
+        keys_(std::move(keys)),
+        values_(std::move(values)) {}
 
-  std::string name() const override {
-    return fmt::format("keys in {}, values in {}", keys_->name(), values_->name());
-  }
   std::shared_ptr<const DeviceCodec> with_tables(const TableSite& site) const override {
     return with([&](const LevelCodec& codec) { return codec.with_tables(site); });
   }
@@ -62,39 +63,13 @@ class MixedCodec final : public DeviceCodec {
     keys_->learn(rows, dtype, position, stream);
     values_->learn(rows, dtype, position, stream);
   }
-  size_t block_rows() const override {
-    return std::max(keys_->block_rows(), values_->block_rows());  // powers of two
-  }
-  GroupedBytes block_bytes(int head_dim) const override { return format().bytes(head_dim); }
   void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
             cudaStream_t stream) const override {
     keys_->code(batch, keys, {}, stream);
     values_->code(batch, {}, values, stream);
   }
-  void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const override {
-    keys_->unpack_keys(call, stream);
-  }
-  void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
-    values_->unpack_values(call, stream);
-  }
-  bool codes_rows_alone() const override {
-    return format().keys.rows_alone() && format().values.rows_alone();
-  }
-  void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
-    move_level_rows(format(), call, stream);
-  }
-  void add_token_mass(const TokenMass& call, const MassTarget* target,
-                      cudaStream_t stream) const override {
-    keys_->add_token_mass(call, target, stream);
-  }
-  void attend(const DecodeCall& call, const DecodeScratch& scratch,
-              cudaStream_t stream) const override {
-    const LevelFormat mixed = format();
-    decode_levels({&mixed, 1}, call, scratch, stream);
-  }
 
  private:
-  LevelFormat format() const { return {keys_->format().keys, values_->format().values}; }
   /// The same with what `make` makes of both, where it makes something.
   template <class Make>
   std::shared_ptr<const DeviceCodec> with(const Make& make) const {

@@ -26,9 +26,7 @@ class LevelCodec : public DeviceCodec, public std::enable_shared_from_this<Level
   void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
     unpack_levels(format_.values, call, stream);
   }
-  bool codes_rows_alone() const override {
-    return format_.keys.rows_alone() && format_.values.rows_alone();
-  }
+  bool codes_rows_alone() const override { return format_.rows_alone(); }
   void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
     move_level_rows(format_, call, stream);
   }
