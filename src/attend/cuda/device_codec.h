@@ -91,6 +91,9 @@ class DeviceCodec {
                       cudaStream_t stream) const = 0;
 };
 
+/// Turns a position [D/2] of RoPE, on the device. Throws kUnsupported if none is known to `what`.
+DeviceArray<double> rope_turns(const TableSite& site, const std::string& what);
+
 /// Throws kUnsupported: `what` is not on the GPU, `supported` is.
 [[noreturn]] void refuse_on_gpu(const std::string& what, const std::string& supported);
 

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <numbers>
 #include <vector>
 
 #include "attend/cuda/device_codec.h"
@@ -111,14 +110,7 @@ std::shared_ptr<CsrDeviceCodec> CsrDeviceCodec::empty(const TableSite& site) con
   own->name_ = fmt::format("{}, layer {}", plan_->name, site.layer);
   own->site_ = site;
   if (!turns_keys()) return own;
-  if (!site.frequencies) {
-    throw Error(ErrorCode::kUnsupported,
-                "csr turns keys, which needs the model's RoPE; none is known here");
-  }
-  std::vector<double> turns = *site.frequencies;
-  for (double& x : turns) x /= 2 * std::numbers::pi;
-  own->turns_ = {*site.memory, MemoryKind::kShared, turns.size(), site.stream};
-  own->turns_.upload(turns.data(), turns.size(), site.stream);
+  own->turns_ = rope_turns(site, "csr turns keys");
   own->coding_.turns = own->turns_.data();
   return own;
 }

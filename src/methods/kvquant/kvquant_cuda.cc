@@ -4,12 +4,9 @@
 
 #include <fmt/format.h>
 
-#include <numbers>
-
 #include "attend/cuda/level_codec.h"
 #include "methods/kvquant/kvquant.h"
 #include "methods/kvquant/nonuniform_rows.h"
-#include "pith/error.h"
 
 namespace pith::cuda {
 namespace {
@@ -54,21 +51,14 @@ std::shared_ptr<const DeviceCodec> KvquantDeviceCodec::with_tables(const TableSi
         fmt::format("kvquant(outliers={})", apart),
         fmt::format("at most {} numbers of a row are apart there", LevelSide::kMostApart));
   }
-  if (!site.frequencies) {
-    throw Error(ErrorCode::kUnsupported,
-                "kvquant codes keys before RoPE, which needs the model's RoPE; none is known here");
-  }
   auto own = std::make_shared<KvquantDeviceCodec>(
       fmt::format("{}, layer {}", base_of(name_), site.layer), format_, given_);
   own->site_ = site;
-  std::vector<double> turns = *site.frequencies;
-  for (double& x : turns) x /= 2 * std::numbers::pi;
   const auto heads = static_cast<size_t>(site.kv_heads);
   MemoryCounter& memory = *site.memory;
-  own->turns_ = {memory, MemoryKind::kShared, turns.size(), site.stream};
+  own->turns_ = rope_turns(site, "kvquant codes keys before RoPE");
   own->levels_ = {memory, MemoryKind::kShared, 2 * heads * LevelSide::kMostLevels, site.stream};
   own->ranges_ = {memory, MemoryKind::kShared, heads * 2 * static_cast<size_t>(dim), site.stream};
-  own->turns_.upload(turns.data(), turns.size(), site.stream);
   LevelFormat& f = own->format_;
   f.keys.apart = f.values.apart = static_cast<int>(apart);
   f.keys.turns = own->turns_.data();
