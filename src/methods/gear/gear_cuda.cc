@@ -44,15 +44,15 @@ std::shared_ptr<const DeviceCodec> make_gear_on_gpu(const Parameters& p) {
     refuse_on_gpu(fmt::format("gear(rank={})", gear.rank),
                   fmt::format("a product's rank is at most {} there", LevelSide::kMostRank));
   }
-  LevelSide side;
-  side.bits = gear.bits;
-  side.minima = true;
-  side.missed = true;
-  side.rank = static_cast<int>(gear.rank);
-  side.group_blocks = level_group(fmt::format("gear(rows={})", gear.group_rows), gear.group_rows);
-  LevelFormat format{side, side};
-  format.keys.scale = LevelScale::kBlockChannel;
-  format.values.scale = LevelScale::kRowGroup;
+  const CodecRow& kivi = codec_row("kivi");
+  const PolicyPart part{kivi.info.name, {{"bits", std::to_string(gear.bits)}}};
+  LevelFormat format = kivi.make_on_gpu(Parameters(kivi.info, part))->as_levels()->format();
+  const int blocks = level_group(fmt::format("gear(rows={})", gear.group_rows), gear.group_rows);
+  for (LevelSide* side : {&format.keys, &format.values}) {
+    side->missed = true;
+    side->rank = static_cast<int>(gear.rank);
+    side->group_blocks = blocks;
+  }
   return std::make_shared<GearDeviceCodec>(
       fmt::format("gear of {} bits, rank {} over {} rows", gear.bits, gear.rank, gear.group_rows),
       format, gear);

@@ -45,9 +45,7 @@ PlaneRows::PlaneRows(const Context& context, const PlaneFormat& format, const Ro
       projection_(std::move(projection)),
       codes_(context.memory, MemoryKind::kPayload),
       norms_(context.memory, MemoryKind::kMetadata) {
-  for (uint32_t code = 0; code < 1u << format.planes; ++code)
-    for (int i = 0; i < format.planes; ++i)
-      levels_[code] += code >> i & 1 ? format.weight(i) : -format.weight(i);
+  for (uint32_t code = 0; code < 1u << format.planes; ++code) levels_[code] = format.level(code);
   codes_.set_growth_limit(request.max_rows * format.code_bytes(dim_) + kReadable);
   norms_.set_growth_limit(request.max_rows * format.norms());
 }

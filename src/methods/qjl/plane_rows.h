@@ -41,6 +41,12 @@ struct PlaneFormat {
                                                           {1.3408f, 0.6704f, 0.3352f, 0.1676f}};
     return kWeights[planes - 1][i];
   }
+  /// The sum that a code names: bit i is the sign of plane i.
+  float level(uint32_t code) const {
+    float sum = 0;
+    for (int i = 0; i < planes; ++i) sum += code >> i & 1 ? weight(i) : -weight(i);
+    return sum;
+  }
 };
 
 class PlaneRows final : public CodedRows {

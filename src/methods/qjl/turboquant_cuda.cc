@@ -15,10 +15,8 @@ std::shared_ptr<const DeviceCodec> make_turboquant_on_gpu(const Parameters& p) {
   side.bits = planes.planes;
   side.choice = LevelChoice::kSigns;
   side.rotated = true;
-  for (int code = 0; code < 1 << planes.planes; ++code) {
-    for (int i = 0; i < planes.planes; ++i) {
-      side.levels[code] += code >> i & 1 ? planes.weight(i) : -planes.weight(i);
-    }
+  for (uint32_t code = 0; code < 1u << planes.planes; ++code) {
+    side.levels[code] = planes.level(code);
   }
   LevelFormat format{side, side};
   const size_t centre = p.count("center", 0);
