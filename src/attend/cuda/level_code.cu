@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kCoderThreads)
   const size_t block = head * job.block_stride + first / kBlockRows;
   const Coder<D> coder{f,
                        space,
-                       {static_cast<char*>(job.codes) + block * (4 * D * f.bits),
+                       {static_cast<char*>(job.codes) + block * f.code_bytes(D),
                         static_cast<char*>(job.side) + block * f.at.side, f.at.side},
                        head};
   for (int i = threadIdx.x; i < n * D; i += kCoderThreads) {

@@ -49,7 +49,7 @@ struct LevelSide {
   const uint16_t* ranges = nullptr;    // [B G, 2, D] f16 minima and scales: kHeadChannel
   const double* turns = nullptr;       // [D/2] of RoPE: keys were coded before it; or null
 
-  constexpr int code_bytes(int dim) const { return 4 * dim * bits; }
+  PITH_BOTH_SIDES constexpr int code_bytes(int dim) const { return 4 * dim * bits; }
   constexpr int side_bytes(int dim) const;
   constexpr int group_rows() const { return kBlockRows * group_blocks; }
   /// Nothing is shared with other rows but the head's tables.
@@ -91,6 +91,7 @@ struct PlacedSide : LevelSide {
 struct LevelFormat {
   LevelSide keys, values;
   GroupedBytes bytes(int dim) const;
+  constexpr bool rows_alone() const { return keys.rows_alone() && values.rows_alone(); }
 };
 
 /// Random numbers of the products' beginnings: of head h the stream (seed, layer, first + 2 h).

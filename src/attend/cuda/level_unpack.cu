@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(2 * kWarp) unpack_kernel(const __grid_constant
   }
   Builder::fill_table(table, f, head);
   __syncthreads();
-  const LevelBlock parts{static_cast<const char*>(p.call.codes) + (first + block) * 4 * D * f.bits,
+  const LevelBlock parts{static_cast<const char*>(p.call.codes) + (first + block) * f.code_bytes(D),
                          sides + block * side_stride, right};
   __half* mine = built[threadIdx.x / kWarp];
   const Builder builder{f, table, head};
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ 
   const int code_row = dim * f.bits / 8, side_stride = f.at.side;
   const auto code_at = [&](const CodeBlocks& blocks, int at) {
     auto* codes = static_cast<char*>(p.keys ? blocks.key_codes : blocks.value_codes);
-    return codes + (head * blocks.stride + at / kBlockRows) * 4 * dim * f.bits +
+    return codes + (head * blocks.stride + at / kBlockRows) * f.code_bytes(dim) +
            at % kBlockRows * code_row;
   };
   const auto side_at = [&](const CodeBlocks& blocks, int at) {
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     for (int first = begin; first < target.coded; first += step) {
       const size_t block = head * target.block_stride + first / kBlockRows;
-      const LevelBlock parts{static_cast<const char*>(target.codes) + block * 4 * D * f.bits,
+      const LevelBlock parts{static_cast<const char*>(target.codes) + block * f.code_bytes(D),
                              static_cast<const char*>(target.code_side) + block * f.at.side,
                              nullptr};
       builder.build(built[warp], kBuiltKeyStride<D>, parts, first % kBlockRows, 0);
