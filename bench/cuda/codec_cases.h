@@ -21,6 +21,7 @@ struct CodecCase {
   std::function<void(const DecodeCall&, const DecodeScratch&)> decode;
   // What the codes stand for is attended to by the dense kernel, and the answers are compared.
   std::function<void(const UnpackRowsCall&, bool keys)> unpack;
+  int group_blocks = 0;  ///< of spans
 };
 
 inline CodecCase grouped(Bench& b, const std::string& name, GroupedCodec codec) {
@@ -150,7 +151,8 @@ inline CodecCase named(Bench& b, const std::string& text) {
           [=](const DecodeCall& c, const DecodeScratch& s) { codec->attend(c, s, stream); },
           [=](const UnpackRowsCall& c, bool keys) {
             keys ? codec->unpack_keys(c, stream) : codec->unpack_values(c, stream);
-          }};
+          },
+          codec->group_blocks()};
 }
 
 }  // namespace pith::cuda

@@ -95,7 +95,8 @@ struct CodedRows {
         value_codes(b.counter, MemoryKind::kPayload, blocks * bytes.value_codes, b.stream),
         value_side(b.counter, MemoryKind::kMetadata, blocks * bytes.value_side, b.stream) {}
 
-  std::vector<DeviceSpan> spans(const GroupedBytes& bytes, int rows) const {
+  std::vector<DeviceSpan> spans(const CodecCase& c, int rows) const {
+    const GroupedBytes& bytes = c.bytes;
     std::vector<DeviceSpan> out(kHeads);
     for (int h = 0; h < kHeads; ++h) {
       const size_t block = static_cast<size_t>(h) * rows / 32;
@@ -105,6 +106,7 @@ struct CodedRows {
       out[h].value_side = value_side.data() + block * bytes.value_side;
       out[h].rows = rows;
       out[h].coded = 1;
+      out[h].group_blocks = c.group_blocks;
     }
     return out;
   }
@@ -137,7 +139,7 @@ double codes_error(Bench& b, const CodecCase& c, const CodedRows& store, int row
   const auto dense_list = upload(b, dense_spans(k.data(), v.data(), 1, rows));
   decode_dense(call_of(shape, query, dense_list), scratch, b.stream);
   const auto want = query.host(b);
-  const auto coded_list = upload(b, store.spans(c.bytes, rows));
+  const auto coded_list = upload(b, store.spans(c, rows));
   c.decode(call_of(shape, query, coded_list), scratch);
   return difference(query.host(b), want);
 }
@@ -158,7 +160,7 @@ void coded(Bench& b, const CodecCase& c, int rows) {
   const Query query(b, 1);
   const DecodeShape shape{1, kQueryHeads, kHeads, kDim, 1, 0};
   const DecodeScratch scratch(b.counter, shape, b.stream);
-  const auto spans = upload(b, store.spans(c.bytes, rows));
+  const auto spans = upload(b, store.spans(c, rows));
   const double us =
       time_us(b.stream, 4, [&](int) { c.decode(call_of(shape, query, spans), scratch); });
   const double bytes = c.bytes.per_row() * rows * kHeads;
@@ -205,7 +207,7 @@ void composed(Bench& b, const std::string& name, const CodecCase& c, int kept) {
     stores.emplace_back(b, c.bytes, static_cast<size_t>(kHeads) * kept / 32);
     code_into(b, c, stores[i], kept);
     auto dense = dense_spans(rows[i].data(), rows[i].data() + n, 1, kept);
-    auto codes = stores[i].spans(c.bytes, kept);
+    auto codes = stores[i].spans(c, kept);
     std::vector<DeviceSpan> with_codes, with_rows;
     for (int h = 0; h < kHeads; ++h) {
       dense[h].log_weights = codes[h].log_weights = weights.data() + static_cast<size_t>(h) * kept;
@@ -217,7 +219,7 @@ void composed(Bench& b, const std::string& name, const CodecCase& c, int kept) {
   }
   CodedRows all(b, c.bytes, static_cast<size_t>(kHeads) * kPrompt / 32);
   code_into(b, c, all, kPrompt);
-  const auto codec = upload(b, all.spans(c.bytes, kPrompt));
+  const auto codec = upload(b, all.spans(c, kPrompt));
   const Query query(b, 1);
   const DecodeShape one{1, kQueryHeads, kHeads, kDim, 1, 0},
       two{1, kQueryHeads, kHeads, kDim, 2, 0};

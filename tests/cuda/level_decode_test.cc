@@ -106,6 +106,7 @@ void check_group(const std::string& codec, const Shape& s, int dim) {
     coded.value_side = c.value_side.data() + block * bytes.value_side;
     coded.rows = rows;
     coded.coded = 1;
+    coded.group_blocks = c.codec->group_blocks();
     coded.log_weight = log_weight;
     DeviceSpan plain;
     plain.keys = k_device.data() + static_cast<size_t>(g) * dense * dim;

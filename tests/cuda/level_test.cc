@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "cache_pair.h"
+#include "kernels/cuda/grouped_layout.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
@@ -41,6 +42,39 @@ constexpr Case kCases[] = {{"turboquant(bits=1)", 1e-2},
                            {"k:int4+v:kivi(bits=2)", 1e-2},
                            {"k:turboquant(bits=4,center=128)+v:int4(hadamard=true)", 1e-2},
                            {"k:kvquant(calibrate=64)+v:gear", 3e-2}};
+
+// Each bit of a code has a place of its own, within the bytes that move with its row.
+TEST(CudaLevels, FragmentsHoldEveryBitOnce) {
+  for (const bool keys : {true, false}) {
+    for (const int dim : {64, 128}) {
+      for (const int bits : {1, 2, 3, 4}) {
+        std::vector<int> row_of(static_cast<size_t>(4 * dim * bits) * 8, -1);  // of each bit
+        for (int i = 0; i < layout::code_parts(bits); ++i) {
+          const CodePart part = layout::code_part(bits, i);
+          const int first = layout::words_before(bits, i, dim);
+          for (int row = 0; row < kBlockRows; ++row) {
+            for (int channel = 0; channel < dim; ++channel) {
+              const CodePlace at = keys ? layout::key_fragment(row, channel, dim, part)
+                                        : layout::value_fragment(row, channel, dim, part);
+              for (int bit = 0; bit < part.width; ++bit) {
+                int& owner = row_of.at(static_cast<size_t>((first + at.word) * 32 + at.bit + bit));
+                EXPECT_EQ(owner, -1);
+                owner = row;
+              }
+            }
+            for (int byte = 0; byte < dim * part.width / 8; ++byte) {
+              const int at = 4 * first + layout::fragment_byte(keys, row, byte, dim, part);
+              for (int bit = 0; bit < 8; ++bit) {
+                EXPECT_EQ(row_of[static_cast<size_t>(8 * at + bit)], row);
+              }
+            }
+          }
+        }
+        EXPECT_EQ(std::count(row_of.begin(), row_of.end(), -1), 0);
+      }
+    }
+  }
+}
 
 // Sizes are such that both hold the same rows in codes at every step: multiples of 256 in the body.
 TEST(CudaLevels, AttendAsTheCpuDoes) {

@@ -96,19 +96,68 @@ __device__ inline void run_dense_ends(Running<D>& run, DenseWalk<Codec> walk, co
   } while (walk.next());
 }
 
+/// The orthonormal Walsh-Hadamard transform of weighted values in a codec's order: a lane's
+/// channels 16 t + 8 u + lane / 4.
+template <int D>
+__device__ inline void transform_sums(Running<D>& run) {
+  constexpr int kTiles = D / 16;
+#pragma unroll
+  for (int bit = 1; bit < 2 * kTiles; bit *= 2) {  // of 2 t + u
+#pragma unroll
+    for (int n = 0; n < 2 * kTiles; ++n) {
+      if (n & bit) continue;
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        float& a = run.acc[n / 2][n % 2 * 2 + j];
+        float& b = run.acc[(n | bit) / 2][(n | bit) % 2 * 2 + j];
+        const float sum = a + b;
+        b = a - b;
+        a = sum;
+      }
+    }
+  }
+#pragma unroll
+  for (int mask = 4; mask < kWarp; mask *= 2) {
+    const float sign = threadIdx.x & mask ? -1.0f : 1.0f;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& x = run.acc[t][i];
+        x = x * sign + __shfl_xor_sync(~0u, x, mask);
+      }
+    }
+  }
+  const float scale = rsqrtf(static_cast<float>(D));
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) run.acc[t][i] *= scale;
+  }
+}
+
 /// The weighted values change between the dense order of channels and true units, and a codec's.
 template <class Codec, int D>
 __device__ inline void exchange(Running<D>& run, float* scratch, bool to_codec) {
   const int c = threadIdx.x % 4;
+  if (!to_codec) {
+#pragma unroll
+    for (int t = 0; t < D / 16; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        run.acc[t][i] =
+            run.acc[t][i] * Codec::unit(t, i / 2) + Codec::shift(run.low, t, i % 2);
+      }
+    }
+    if constexpr (Codec::kRotated) transform_sums(run);
+  }
   __syncwarp();
 #pragma unroll
   for (int t = 0; t < D / 16; ++t) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int channel = to_codec ? channel_of(t, i / 2) : Codec::channel_of(t, i / 2);
-      scratch[(2 * c + i % 2) * (D + 2) + channel] =
-          to_codec ? run.acc[t][i]
-                   : run.acc[t][i] * Codec::unit(t, i / 2) + Codec::shift(run.low, t, i % 2);
+      scratch[(2 * c + i % 2) * (D + 2) + channel] = run.acc[t][i];
     }
   }
   __syncwarp();
@@ -117,8 +166,15 @@ __device__ inline void exchange(Running<D>& run, float* scratch, bool to_codec) 
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int channel = to_codec ? Codec::channel_of(t, i / 2) : channel_of(t, i / 2);
-      const float x = scratch[(2 * c + i % 2) * (D + 2) + channel];
-      run.acc[t][i] = to_codec ? x / Codec::unit(t, i / 2) : x;
+      run.acc[t][i] = scratch[(2 * c + i % 2) * (D + 2) + channel];
+    }
+  }
+  if (to_codec) {
+    if constexpr (Codec::kRotated) transform_sums(run);
+#pragma unroll
+    for (int t = 0; t < D / 16; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) run.acc[t][i] /= Codec::unit(t, i / 2);
     }
   }
 #pragma unroll
@@ -153,7 +209,7 @@ __device__ inline void run_coded(Running<D>& run, const DeviceSpan& span,
     }
     start_coded<Codec, D>(span, space, first, end);
   }
-  const typename Codec::Query query = Codec::load_query(space.codec_query());
+  const typename Codec::Query query = Codec::load_query(space.codec_query(), span);
   int slot = 0;
   for (int t = first; t < end; t += kWarps) {
     wait_for_copies<kStages - 2>();

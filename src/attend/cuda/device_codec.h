@@ -69,6 +69,8 @@ class DeviceCodec {
                      cudaStream_t) const {}
   /// Codecs that learn: the same with tables of its own.
   virtual std::shared_ptr<const DeviceCodec> copy(cudaStream_t) const { return nullptr; }
+  /// DeviceSpan::group_blocks of its spans.
+  virtual int group_blocks() const { return 0; }
   /// Rows that it takes at once: 32, or a multiple where more rows share something.
   virtual size_t block_rows() const { return kBlockRows; }
   virtual GroupedBytes block_bytes(int head_dim) const = 0;

@@ -40,10 +40,16 @@ struct CodePairs {
 
 __device__ inline float power_of_two(int e) { return __int_as_float((127 + e) << 23); }
 
-/// n words of this lane from a block's [n / 4][32 lanes] 16-byte pieces.
+/// n words of this lane from a block's [n / 4][32 lanes] 16-byte pieces; of 2 words, 8-byte pieces.
 template <int n>
 __device__ inline void read_words(uint32_t (&words)[n], const char* block) {
+  static_assert(n == 2 || n % 4 == 0);
   const int lane = threadIdx.x % kWarp;
+  if constexpr (n == 2) {
+    const uint2 x = reinterpret_cast<const uint2*>(block)[lane];
+    words[0] = x.x;
+    words[1] = x.y;
+  }
 #pragma unroll
   for (int i = 0; i < n / 4; ++i) {
     const uint4 x = *reinterpret_cast<const uint4*>(block + (i * kWarp + lane) * 16);
@@ -61,6 +67,7 @@ struct TokenValues {
   static constexpr int kWords = D * kBits / 32, kGroups = D / 32;
   static constexpr int kCodeBytes = kWords * 128;
   static constexpr int kSideBytes = 32 * kGroups * 2 * (kAsymmetric ? 2 : 1);
+  static constexpr bool kRotated = false;  // sums are of rows as a transform left them
 
   /// Channel of acc[t] row r + 8 u, and its unit.
   static __device__ int channel_of(int t, int u) {
@@ -172,7 +179,7 @@ struct ChannelKeys {
   struct Query {
     uint4 steps[kSteps];
   };
-  static __device__ Query load_query(const char* shared) {
+  static __device__ Query load_query(const char* shared, const DeviceSpan&) {
     Query out;
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
@@ -270,7 +277,7 @@ struct TokenKeys {
     uint2 steps[kSteps];
     float2 offsets[kGroups];  // of queries 2c, 2c + 1
   };
-  static __device__ Query load_query(const char* shared) {
+  static __device__ Query load_query(const char* shared, const DeviceSpan&) {
     const int lane = threadIdx.x % kWarp;
     Query out;
 #pragma unroll
@@ -328,6 +335,7 @@ struct TokenKeys {
 template <class Keys, class Values>
 struct GroupedTiles {
   static constexpr bool kPresent = true;
+  static constexpr bool kRotated = Values::kRotated;
   static constexpr int kRows = 32;
   static constexpr int kBlockBytes =
       Keys::kCodeBytes + Keys::kSideBytes + Values::kCodeBytes + Values::kSideBytes;
@@ -345,7 +353,9 @@ struct GroupedTiles {
     const char* block;
   };
 
-  static __device__ Query load_query(const char* shared) { return Keys::load_query(shared); }
+  static __device__ Query load_query(const char* shared, const DeviceSpan& span) {
+    return Keys::load_query(shared, span);
+  }
 
   using Ahead = typename Keys::Ahead;
   static __device__ Ahead ask(const void* table) { return Keys::ask(table); }
@@ -362,7 +372,11 @@ struct GroupedTiles {
 
   static __device__ void fetch(char* to, const DeviceSpan& span, int tile) {
     copy<Keys::kCodeBytes>(to, span.keys, tile);
-    copy<Keys::kSideBytes>(to + Keys::kCodeBytes, span.key_side, tile);
+    if constexpr (requires { Keys::fetch_side(to, span, tile); }) {
+      Keys::fetch_side(to + Keys::kCodeBytes, span, tile);
+    } else {
+      copy<Keys::kSideBytes>(to + Keys::kCodeBytes, span.key_side, tile);
+    }
     if (span.role == DeviceRole::kDenominator) return;
     to += Keys::kCodeBytes + Keys::kSideBytes;
     copy<Values::kCodeBytes>(to, span.values, tile);

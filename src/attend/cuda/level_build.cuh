@@ -90,6 +90,35 @@ struct LevelBuilder {
       }
     }
   }
+  /// The same of codes in fragments; `first` is a multiple of 8.
+  template <int kBits>
+  __device__ void read_fragments(Rows& x, const char* codes, int first) const {
+    uint32_t place[kTogether][kPairs] = {};
+#pragma unroll
+    for (int i = 0; i < layout::code_parts(kBits); ++i) {
+      const CodePart part = layout::code_part(kBits, i);
+      const uint32_t mask = (1u << part.width) - 1;
+      const int words = part.width * D / 32, piece = words < 4 ? words : 4;
+      const bool keys = f.order == LevelOrder::kKeyFragments;
+      const auto* from =
+          reinterpret_cast<const uint32_t*>(codes) + layout::words_before(kBits, i, D);
+#pragma unroll
+      for (int e = 0; e < Lane::kMine; ++e) {
+        const CodePlace at = level_fragment(f, first, Lane::channel(e), D, part);
+#pragma unroll
+        for (int row = 0; row < kTogether; ++row) {  // the next rows' words are others' beside it
+          const uint32_t word = from[at.word + (keys ? 4 * row : row / 2) * piece];
+          const uint32_t code = word >> (at.bit + (keys ? 0 : row % 2 * 16)) & mask;
+          place[row][e / 2] |= code << (part.shift + e % 2 * kBits);
+        }
+      }
+    }
+#pragma unroll
+    for (int row = 0; row < kTogether; ++row) {
+#pragma unroll
+      for (int p = 0; p < kPairs; ++p) x[row][p] = table[place[row][p]];
+    }
+  }
   static __device__ __half2 twice(uint32_t two, bool upper) {
     const uint32_t x = __byte_perm(two, 0, upper ? 0x3232 : 0x1010);
     return *reinterpret_cast<const __half2*>(&x);
@@ -234,7 +263,11 @@ struct LevelBuilder {
 #pragma unroll 1
     for (int row = 0; row < kBuiltRows; row += kTogether) {
       Rows x;
-      read_levels<kBits>(x, block.codes, first + row);
+      if (kBits > 4 || f.order == LevelOrder::kRows) {
+        read_levels<kBits>(x, block.codes, first + row);
+      } else if constexpr (kBits <= 4) {
+        read_fragments<kBits>(x, block.codes, first + row);
+      }
       scale_rows(x, block, first + row, scale, low);
       if (f.rank > 0) add_product(x, block, first + row);
 #pragma unroll

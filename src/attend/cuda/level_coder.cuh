@@ -233,10 +233,11 @@ struct Coder {
       code[e] = 0;
       for (int i = 0; i < f.bits; ++i) {
         // The weight of sign i: half of what setting its bit adds.
-        const float weight = (f.levels[1 << i] - f.levels[0]) / 2;
+        const int bit = 1 << (f.bits - 1 - i);
+        const float weight = (f.levels[bit] - f.levels[0]) / 2;
         const bool more = x[e] >= level * deviation;
         level += more ? weight : -weight;
-        code[e] |= more << i;
+        code[e] |= more ? bit : 0;
       }
       level = f.levels[code[e]];
       along += x[e] * level;
@@ -337,7 +338,11 @@ struct Coder {
     if (f.choice == LevelChoice::kNearest) choose_nearest(code, range, mask, list, x, row);
 #pragma unroll
     for (int e = 0; e < kMine; ++e) packed |= static_cast<uint32_t>(code[e]) << (e * f.bits);
-    Lane::put(space.codes() + row * (D * f.bits / 32), f.bits, packed);
+    if (f.order == LevelOrder::kRows) {
+      Lane::put(space.codes() + row * (D * f.bits / 32), f.bits, packed);
+    } else {
+      put_fragments(row, code);
+    }
     if (!f.missed) {
 #pragma unroll
       for (int e = 0; e < kMine; ++e) {
@@ -356,6 +361,18 @@ struct Coder {
       }
     }
     save(row, x);
+  }
+  __device__ void put_fragments(int row, const int (&code)[kMine]) const {
+    uint32_t* block = space.codes() + row / kBlockRows * D * f.bits;
+    for (int i = 0; i < layout::code_parts(f.bits); ++i) {
+      const CodePart part = layout::code_part(f.bits, i);
+      uint32_t* words = block + layout::words_before(f.bits, i, D);
+#pragma unroll
+      for (int e = 0; e < kMine; ++e) {
+        const CodePlace at = level_fragment(f, row % kBlockRows, Lane::channel(e), D, part);
+        atomicOr(words + at.word, (code[e] >> part.shift & ((1u << part.width) - 1)) << at.bit);
+      }
+    }
   }
   __device__ void write_apart(int row, int i, int e, float x) const {
     const int at = row % kBlockRows * f.apart + i;

@@ -5,7 +5,7 @@
 //   x = low + scale level[code] + left right, numbers apart put in; then RoPE, if it comes after
 //
 // A block of 32 rows. Codes: [32 rows][lane][the lane's channels, b bits each] (level_lane.cuh says
-// which those are). Side, f16 but for channels, each part only where the format has it:
+// which those are), or in the order of tensor-core fragments (grouped_layout.h). Side, f16 but for channels, each part only where the format has it:
 //   scales | minima | numbers apart [32, n] | their channels [32, n] bytes | left [32, r] |
 //   a share of right [r, D]: 1 / group_blocks of it, in order
 // One scale a row (kRow) [32], one for 32 numbers (kRowGroup) [32, D/32], one for a channel of the
@@ -27,6 +27,9 @@ enum class LevelScale : uint8_t { kRow, kRowGroup, kBlockChannel, kHeadChannel }
 /// by sign (PlaneFormat in methods/qjl).
 enum class LevelChoice : uint8_t { kEven, kNearest, kSigns };
 
+/// How a block's codes lie: see above.
+enum class LevelOrder : uint8_t { kRows, kKeyFragments, kValueFragments };
+
 /// Keys or values.
 struct LevelSide {
   static constexpr int kMostLevels = 16;  ///< of a table
@@ -35,6 +38,7 @@ struct LevelSide {
   int bits = 4;  ///< of a code: 1, 2, 3, 4 or 8
   LevelScale scale = LevelScale::kRow;
   LevelChoice choice = LevelChoice::kEven;
+  LevelOrder order = LevelOrder::kRows;  ///< fragments: at most 4 bits
   bool minima = false;   ///< beside the scales
   bool rotated = false;  ///< rows lie as a Walsh-Hadamard transform left them
   int zero = 0;          ///< kEven: the code of 0
@@ -57,6 +61,13 @@ struct LevelSide {
     return rank == 0 && (scale == LevelScale::kRow || scale == LevelScale::kRowGroup);
   }
 };
+
+/// Where a part of a code lies whose rows are in fragments.
+PITH_BOTH_SIDES constexpr CodePlace level_fragment(const LevelSide& f, int row, int channel,
+                                                   int dim, const CodePart& part) {
+  return f.order == LevelOrder::kKeyFragments ? layout::key_fragment(row, channel, dim, part)
+                                              : layout::value_fragment(row, channel, dim, part);
+}
 
 /// Bytes at which the parts of a side begin, and the side's own.
 struct LevelPlaces {

@@ -56,6 +56,20 @@ struct LevelLane {
   }
 };
 
+/// q [8, D] <- its rows' transforms; each warp of the block takes some.
+template <int D>
+__device__ inline void rotate_queries(float* turned, const float* q) {
+  using Lane = LevelLane<D>;
+  for (int query = threadIdx.x / kWarp; query < kDecodeQueries; query += blockDim.x / kWarp) {
+    float x[Lane::kMine];
+#pragma unroll
+    for (int e = 0; e < Lane::kMine; ++e) x[e] = q[query * D + Lane::channel(e)];
+    Lane::hadamard(x);
+#pragma unroll
+    for (int e = 0; e < Lane::kMine; ++e) turned[query * D + Lane::channel(e)] = x[e];
+  }
+}
+
 __device__ inline float sum_of_warp(float x) {
 #pragma unroll
   for (int d = kWarp / 2; d > 0; d /= 2) x += __shfl_xor_sync(~0u, x, d);

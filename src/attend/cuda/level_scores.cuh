@@ -10,20 +10,6 @@ namespace pith::cuda {
 template <int D>
 inline constexpr int kBuiltKeyStride = D + 32;
 
-/// q [8, D] <- its rows' transforms; each warp of the block takes some.
-template <int D>
-__device__ inline void rotate_queries(float* turned, const float* q) {
-  using Lane = LevelLane<D>;
-  for (int query = threadIdx.x / kWarp; query < kDecodeQueries; query += blockDim.x / kWarp) {
-    float x[Lane::kMine];
-#pragma unroll
-    for (int e = 0; e < Lane::kMine; ++e) x[e] = q[query * D + Lane::channel(e)];
-    Lane::hadamard(x);
-#pragma unroll
-    for (int e = 0; e < Lane::kMine; ++e) turned[query * D + Lane::channel(e)] = x[e];
-  }
-}
-
 /// to [D/32, lanes] <- queries q [8, D] as the operands of scores; one warp calls it.
 template <int D>
 __device__ inline void write_operands(uint4* to, const float* q) {

@@ -66,6 +66,26 @@ __device__ inline void move_bytes(char* to, const char* from, int bytes) {
   }
 }
 
+/// A row of a block of codes in fragments.
+struct FragmentRow {
+  char* codes;  ///< of the block; null: zeros
+  int row;
+};
+__device__ inline void move_fragments(const PlacedSide& f, int dim, const FragmentRow& to,
+                                      const FragmentRow& from) {
+  const bool keys = f.order == LevelOrder::kKeyFragments;
+  for (int i = 0; i < layout::code_parts(f.bits); ++i) {
+    const CodePart part = layout::code_part(f.bits, i);
+    const int first = 4 * layout::words_before(f.bits, i, dim);
+    for (int at = threadIdx.x % kWarp; at < dim * part.width / 8; at += kWarp) {
+      const auto place = [&](int row) {
+        return first + layout::fragment_byte(keys, row, at, dim, part);
+      };
+      to.codes[place(to.row)] = from.codes ? from.codes[place(from.row)] : char{0};
+    }
+  }
+}
+
 /// A warp a row, those behind the last up to the end of its block as zeros.
 __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ MoveParams p) {
   const MoveCodesCall& c = p.call;
@@ -76,16 +96,23 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ 
   if (row >= end) return;
   const int from = i >= c.count ? -1 : c.kept ? c.kept[head * c.kept_stride + i] : i;
   const int code_row = dim * f.bits / 8, side_stride = f.at.side;
-  const auto code_at = [&](const CodeBlocks& blocks, int at) {
+  const auto block_at = [&](const CodeBlocks& blocks, int at) {
     auto* codes = static_cast<char*>(p.keys ? blocks.key_codes : blocks.value_codes);
-    return codes + (head * blocks.stride + at / kBlockRows) * f.code_bytes(dim) +
-           at % kBlockRows * code_row;
+    return codes + (head * blocks.stride + at / kBlockRows) * f.code_bytes(dim);
+  };
+  const auto code_at = [&](const CodeBlocks& blocks, int at) {
+    return block_at(blocks, at) + at % kBlockRows * code_row;
   };
   const auto side_at = [&](const CodeBlocks& blocks, int at) {
     auto* sides = static_cast<char*>(p.keys ? blocks.key_side : blocks.value_side);
     return sides + (head * blocks.stride + at / kBlockRows) * side_stride;
   };
-  move_bytes(code_at(c.to, row), from < 0 ? nullptr : code_at(c.from, from), code_row);
+  if (f.order == LevelOrder::kRows) {
+    move_bytes(code_at(c.to, row), from < 0 ? nullptr : code_at(c.from, from), code_row);
+  } else {
+    move_fragments(f, dim, {block_at(c.to, row), row % kBlockRows},
+                   {from < 0 ? nullptr : block_at(c.from, from), from % kBlockRows});
+  }
   const int of_row = f.at.scales / kBlockRows * 2;  // bytes of its scales
   const auto move_part = [&](int part, int bytes) {
     move_bytes(side_at(c.to, row) + part + row % kBlockRows * bytes,

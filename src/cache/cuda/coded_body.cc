@@ -189,6 +189,7 @@ DeviceSpan CodedBody::span(size_t head, size_t /*which*/) const {
   span.coded = !waits();
   span.rows = static_cast<int32_t>(rows());
   span.position = static_cast<int32_t>(site_.position);
+  span.group_blocks = codec_->group_blocks();
   if (waits()) {
     const RowTarget rows = waiting_at(0);
     const size_t offset = head * rows.head_stride * 2;

@@ -17,6 +17,12 @@ struct CodePlace {
   int word, bit;
 };
 
+/// Bits of codes that lie together.
+struct CodePart {
+  int width, shift;  ///< the part has `width` bits of a code, from bit `shift` up
+  bool top;          ///< they are joined to those of the part before: see fragment()
+};
+
 namespace layout {
 
 PITH_BOTH_SIDES constexpr CodePlace place(int n, int lane, int low, int bits) {
@@ -33,6 +39,47 @@ PITH_BOTH_SIDES constexpr CodePlace key(int row, int channel, int dim, int bits)
 PITH_BOTH_SIDES constexpr CodePlace value(int row, int channel, int dim, int bits) {
   const int n = (row / 8 * 2 + channel % 16 / 8) * (dim / 16) + channel / 16;
   return place(n, channel % 8 * 4 + row % 8 / 2, row % 2, bits);
+}
+
+// Codes of 1 to 4 bits of which a product takes 16 channels or rows whatever their number, in one
+// part or two, each of the width that its products mask: 1 bit | the upper bit, then the lower one |
+// two lower bits, then the upper one | 4 bits.
+
+PITH_BOTH_SIDES constexpr int code_parts(int bits) { return bits == 2 || bits == 3 ? 2 : 1; }
+PITH_BOTH_SIDES constexpr CodePart code_part(int bits, int part) {
+  if (bits == 2) return {1, 1 - part, false};
+  if (bits == 3) return part == 0 ? CodePart{2, 0, false} : CodePart{1, 2, true};
+  return {bits, 0, false};
+}
+/// Words of a block before a part.
+PITH_BOTH_SIDES constexpr int words_before(int bits, int part, int dim) {
+  return part == 0 ? 0 : code_part(bits, 0).width * dim;
+}
+PITH_BOTH_SIDES constexpr CodePlace fragment(int n, int lane, int low, const CodePart& part,
+                                             int dim) {
+  const int per_word = 16 / part.width, word = n / per_word, slot = n % per_word;
+  const int words = part.width * dim / 32, piece = words < 4 ? words : 4;
+  // Bits that are joined to pairs of bits lie two apart, so that one shift serves four.
+  const int bit = part.top ? slot / 8 * 8 + slot / 4 % 2 + slot % 4 * 2 : slot * part.width;
+  return {(word / piece * 32 + lane) * piece + word % piece, low * 16 + bit};
+}
+PITH_BOTH_SIDES constexpr CodePlace key_fragment(int row, int channel, int dim,
+                                                 const CodePart& part) {
+  const int n = (row / 8 * 2 + channel % 16 / 8) * (dim / 16) + channel / 16;
+  return fragment(n, row % 8 * 4 + channel % 8 / 2, channel % 2, part, dim);
+}
+PITH_BOTH_SIDES constexpr CodePlace value_fragment(int row, int channel, int dim,
+                                                   const CodePart& part) {
+  const int n = (row / 8 * 2 + channel % 16 / 8) * (dim / 16) + channel / 16;
+  return fragment(n, channel % 8 * 4 + row % 8 / 2, row % 2, part, dim);
+}
+/// Byte `i` of the dim * width / 8 that a row has of a part.
+PITH_BOTH_SIDES constexpr int fragment_byte(bool keys, int row, int i, int dim,
+                                            const CodePart& part) {
+  const int n = row / 8 * (dim / 8) + i / 8 * (8 / part.width);
+  const CodePlace at = keys ? fragment(n, row % 8 * 4 + i / 2 % 4, i % 2, part, dim)
+                            : fragment(n, i % 8 * 4 + row % 8 / 2, row % 2, part, dim);
+  return at.word * 4 + at.bit / 8;
 }
 
 // Indices of f16 numbers in a block's side bytes. Lanes that read together read 16-byte pieces side

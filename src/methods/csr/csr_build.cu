@@ -59,6 +59,7 @@ struct BuildTiles {
 /// A warp's share of the coded rows of one head.
 template <int D, bool kTurned>
 struct BuildRun {
+  static constexpr bool kRotated = false;
   const BuildSpace<D, kTurned>& space;
   BuildSide keys, values;
   const double* turns;

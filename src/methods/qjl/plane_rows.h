@@ -23,6 +23,16 @@ namespace pith {
 
 inline constexpr int kMostPlanes = 4;
 
+/// The weight of plane i of b, for numbers of variance 1: levels of 0.4528 and 1.5104 for b = 2,
+/// steps of 0.5860 and 0.3352 for 3 and 4 (Max 1960).
+constexpr float plane_weight(int planes, int i) {
+  constexpr float kWeights[kMostPlanes][kMostPlanes] = {{0.79788f},
+                                                        {0.98158f, 0.52882f},
+                                                        {1.1720f, 0.5860f, 0.2930f},
+                                                        {1.3408f, 0.6704f, 0.3352f, 0.1676f}};
+  return kWeights[planes - 1][i];
+}
+
 struct PlaneFormat {
   int planes = 1;  ///< b, 1 to 4
   Sketch sketch = Sketch::kOrtho;
@@ -32,15 +42,7 @@ struct PlaneFormat {
   size_t norms() const { return bits == size_t{0} ? 1 : 2; }
   size_t plane_bytes(size_t dim) const { return dim * static_cast<size_t>(planes) / 8; }
   size_t code_bytes(size_t dim) const { return plane_bytes(dim) + sketch_bits(dim) / 8; }
-  /// The weight of plane i, for numbers of variance 1.
-  float weight(int i) const {
-    // 0.4528 and 1.5104; steps of 0.5860 and 0.3352 (Max 1960).
-    constexpr float kWeights[kMostPlanes][kMostPlanes] = {{0.79788f},
-                                                          {0.98158f, 0.52882f},
-                                                          {1.1720f, 0.5860f, 0.2930f},
-                                                          {1.3408f, 0.6704f, 0.3352f, 0.1676f}};
-    return kWeights[planes - 1][i];
-  }
+  float weight(int i) const { return plane_weight(planes, i); }
   /// The sum that a code names: bit i is the sign of plane i.
   float level(uint32_t code) const {
     float sum = 0;

@@ -156,7 +156,7 @@ struct QjlKeys {
     }
   }
 
-  static __device__ Query load_query(const char* shared) {
+  static __device__ Query load_query(const char* shared, const DeviceSpan&) {
     const int lane = threadIdx.x % kWarp, c = lane % 4;
     Query out;
 #pragma unroll
