@@ -28,63 +28,108 @@ __device__ inline int prefix_sums(int* ends, int n, const Count& count) {
 }
 
 /// Each head gets whole blocks where that is nearly even and work is short: a block that works for
-/// two heads goes through its start and its end twice, 4 to 5 us, and all wait for it. Otherwise
-/// the tiles are cut evenly, across heads.
+/// two heads goes through its start and its end twice, and all wait for it. Otherwise the tiles are
+/// cut evenly, across heads. One warp works it out, its lanes by heads, in numbers of 32 bits and
+/// with few divisions: every block waits for it before it asks for its first row.
 struct Cut {
   static constexpr int kShort = 400;  // tiles a block: above, no idle block is worth it
+  /// What is known of this block: how many blocks have work, and whether they are whole; its tiles
+  /// begin .. end; the first head that it has tiles of; whether a head has none.
+  enum Own { kBlocks, kWhole, kBegin, kEnd, kFirstHead, kGaps, kOwn };
 
-  const int* ends;    // [heads + 1] tiles of the heads before
-  const int* firsts;  // [heads + 1] whole blocks of the heads before
-  int heads, total;   // total tiles
-  int blocks;         // that have work, at least 1
-  bool whole;
+  // In shared memory: what follows is asked for rarely, and registers are scarce.
+  const int* ends;  // [heads + 1] tiles of the heads before; firsts; own
+  int heads;
 
-  static constexpr size_t bytes(int heads) { return sizeof(int) * (2 * (heads + 1) + 1); }
+  __device__ const int* firsts() const { return ends + heads + 1; }  // [heads + 1] whole blocks
+  __device__ int own(Own i) const { return firsts()[heads + 1 + i]; }
 
-  /// All threads call it. `shared`: bytes(heads). tiles(head): of that head.
+  static constexpr size_t bytes(int heads) { return sizeof(int) * (2 * (heads + 1) + kOwn); }
+
+  /// All threads call it. `shared`: bytes(heads). tiles(head): of that head; fewer than 2^24 in all
+  /// heads of a launch whose work is short, 2^31 otherwise.
   template <class Tiles>
   static __device__ Cut make(int* shared, int heads, const Tiles& tiles) {
     int* ends = shared;
     int* firsts = ends + heads + 1;
-    int* whole = firsts + heads + 1;
-    const int grid = gridDim.x;
+    int* own = firsts + heads + 1;
     if (threadIdx.x < kWarp) {
       const int total = prefix_sums(ends, heads, tiles);
-      bool even = total > 0 && total <= int64_t{kShort} * grid;
-      const auto share = [&](int head) {
-        const int mine = ends[head + 1] - ends[head];
-        if (mine == 0) return 0;
-        const int n = min(mine, max(1, static_cast<int>(int64_t{grid} * mine / total)));
-        // More than an eighth above the mean, and one tile for the rounding.
-        even &= int64_t{(mine + n - 1) / n - 1} * grid * 8 <= int64_t{total} * 9;
-        return n;
-      };
-      const int used = prefix_sums(firsts, heads, share);
-      even = __all_sync(~0u, even) && used <= grid;
-      if (threadIdx.x == 0) *whole = even;
+      const int used = whole_blocks(firsts, ends, heads, total);
+      const int most = static_cast<int>(gridDim.x);
+      const int blocks = used > 0 ? used : max(1, min(most, total));
+      int2 mine = even_share(total, blocks);
+      bool gaps = false;
+      int head = heads;
+      for (int first = 0; first < heads; first += kWarp) {
+        const int h = first + static_cast<int>(threadIdx.x), block = static_cast<int>(blockIdx.x);
+        const bool there = h < heads;
+        const bool own_head = there && (used > 0 ? firsts[h] <= block && block < firsts[h + 1]
+                                                 : ends[h] <= mine.x && mine.x < ends[h + 1]);
+        const unsigned found = __ballot_sync(~0u, own_head);
+        if (found != 0) head = first + __ffs(found) - 1;
+        gaps |= __any_sync(~0u, there && ends[h] == ends[h + 1]) != 0;
+      }
+      if (used > 0) mine = share_of_head(ends, firsts, head, heads);
+      if (threadIdx.x == 0) {
+        own[kBlocks] = blocks, own[kWhole] = used > 0;
+        own[kBegin] = mine.x, own[kEnd] = mine.y;
+        own[kFirstHead] = head, own[kGaps] = gaps;
+      }
     }
     __syncthreads();
-    const int total = ends[heads];
-    const int even_blocks = max(1, min(grid, total));
-    return {ends, firsts, heads, total, *whole ? firsts[heads] : even_blocks, *whole != 0};
+    return {ends, heads};
   }
 
-  /// Also for block = blocks: the end of the last one's.
-  __device__ int first_tile(int block) const {
-    if (!whole) return static_cast<int>(int64_t{total} * block / blocks);
-    int head = 0;
-    while (head < heads && firsts[head + 1] <= block) ++head;
-    if (head == heads) return total;
-    const int mine = ends[head + 1] - ends[head], n = firsts[head + 1] - firsts[head];
-    return ends[head] + static_cast<int>(int64_t{mine} * (block - firsts[head]) / n);
+  __device__ int first_block(int head) const {
+    return own(kWhole) ? firsts()[head] : block_of(ends[head]);
+  }
+  __device__ int block_count(int head) const {
+    return own(kWhole) ? firsts()[head + 1] - firsts()[head]
+                       : block_of(ends[head + 1] - 1) - block_of(ends[head]) + 1;
+  }
+
+ private:
+  /// firsts <- blocks by heads; the number of blocks, or 0 if an even cut is better.
+  static __device__ int whole_blocks(int* firsts, const int* ends, int heads, int total) {
+    const int grid = static_cast<int>(gridDim.x);
+    if (total == 0 || total > kShort * grid) return 0;
+    bool even = true;
+    const auto share = [&](int head) {
+      const int mine = ends[head + 1] - ends[head];
+      if (mine == 0) return 0;
+      const int n = min(mine, max(1, static_cast<int>(static_cast<unsigned>(grid * mine) /
+                                                      static_cast<unsigned>(total))));
+      // More than an eighth above the mean, and one tile for the rounding.
+      const auto most = static_cast<int>(static_cast<unsigned>(mine + n - 1) / n);
+      even &= int64_t{most - 1} * grid * 8 <= int64_t{total} * 9;
+      return n;
+    };
+    const int used = prefix_sums(firsts, heads, share);
+    return __all_sync(~0u, even) && used <= grid ? used : 0;
+  }
+  /// The first total % blocks blocks have a tile more than the others.
+  static __device__ int2 even_share(int total, int blocks) {
+    const int block = static_cast<int>(blockIdx.x);
+    if (block >= blocks) return {total, total};
+    const int each = total / blocks, more = total - each * blocks;
+    const int first = block * each + min(block, more);
+    return {first, first + each + (block < more ? 1 : 0)};
+  }
+  /// Of the block's one head.
+  static __device__ int2 share_of_head(const int* ends, const int* firsts, int head, int heads) {
+    if (head == heads) return {ends[heads], ends[heads]};
+    const auto tiles = static_cast<unsigned>(ends[head + 1] - ends[head]);
+    const auto blocks = static_cast<unsigned>(firsts[head + 1] - firsts[head]);
+    const unsigned at = blockIdx.x - static_cast<unsigned>(firsts[head]);
+    return {ends[head] + static_cast<int>(tiles * at / blocks),
+            ends[head] + static_cast<int>(tiles * (at + 1) / blocks)};
   }
   __device__ int block_of(int tile) const {
-    return static_cast<int>(((tile + int64_t{1}) * blocks - 1) / total);
-  }
-  __device__ int first_block(int head) const { return whole ? firsts[head] : block_of(ends[head]); }
-  __device__ int block_count(int head) const {
-    return whole ? firsts[head + 1] - firsts[head]
-                 : block_of(ends[head + 1] - 1) - block_of(ends[head]) + 1;
+    const int total = ends[heads], blocks = own(kBlocks);
+    const int each = total / blocks, more = total - each * blocks;
+    const int longer = more * (each + 1);  // tiles of the blocks that have one more
+    return tile < longer ? tile / (each + 1) : more + (tile - longer) / each;
   }
 };
 

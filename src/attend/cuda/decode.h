@@ -62,6 +62,9 @@ struct DecodeCall {
   const DeviceSpan* spans = nullptr;  // [B, G, spans], on the device
   float* out = nullptr;               // [B, H, D]
   float* log_sum = nullptr;           // [B, H] natural logarithm of the denominator, or null
+  /// The spans, and the coded rows that they name, were there before the kernel ahead in the stream
+  /// began: they may be read while it runs.
+  bool settled = false;
 
   /// Throws kInvalidArgument for shapes and dtypes that the kernels do not know.
   void check() const;

@@ -7,6 +7,7 @@
 
 #include "attend/cuda/decode_parts.cuh"
 #include "attend/cuda/dense_tile.cuh"
+#include "attend/cuda/head_walk.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace pith::cuda {
@@ -22,6 +23,9 @@ struct NoCodec {
   using Of = NoCodec;
 };
 
+/// Enough for a model's KV heads with several spans each, or for several sequences.
+inline constexpr int kStagedSpans = 64;
+
 /// Shared memory of a block: a space for each warp (its ring, or its part of a merge), the queries,
 /// what the codec makes of them, and where each head's tiles end.
 template <class Codec, int D>
@@ -31,14 +35,14 @@ struct BlockSpace {
   static constexpr int kPerWarp = kRing > kMerge ? kRing : kMerge;
   static constexpr int kQueryAt = Codec::kWarps * kPerWarp;
   static constexpr int kCodecQueryAt = kQueryAt + kQueries * D * 4;
-  static constexpr int kCutAt = kCodecQueryAt + Codec::kQueryBytes;
+  static constexpr int kWalkAt = kCodecQueryAt + Codec::kQueryBytes;
 
   char* shared;
 
   __device__ char* warp() const { return shared + threadIdx.x / kWarp * kPerWarp; }
   __device__ float* q() const { return reinterpret_cast<float*>(shared + kQueryAt); }
   __device__ char* codec_query() const { return shared + kCodecQueryAt; }
-  __device__ int* cut() const { return reinterpret_cast<int*>(shared + kCutAt); }
+  __device__ char* walk() const { return shared + kWalkAt; }
 };
 
 /// Scores of one tile to probabilities to weighted values.
@@ -136,49 +140,41 @@ __device__ inline void transform_sums(Running<D>& run) {
   }
 }
 
-/// The weighted values change between the dense order of channels and true units, and a codec's.
+/// The weighted values of a codec's rows as they are, in its order of channels.
 template <class Codec, int D>
-__device__ inline void exchange(Running<D>& run, float* scratch, bool to_codec) {
-  const int c = threadIdx.x % 4;
-  if (!to_codec) {
-#pragma unroll
-    for (int t = 0; t < D / 16; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        run.acc[t][i] =
-            run.acc[t][i] * Codec::unit(t, i / 2) + Codec::shift(run.low, t, i % 2);
-      }
-    }
-    if constexpr (Codec::kRotated) transform_sums(run);
-  }
-  __syncwarp();
+__device__ inline void to_true_units(Running<D>& run) {
 #pragma unroll
   for (int t = 0; t < D / 16; ++t) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int channel = to_codec ? channel_of(t, i / 2) : Codec::channel_of(t, i / 2);
-      scratch[(2 * c + i % 2) * (D + 2) + channel] = run.acc[t][i];
-    }
-  }
-  __syncwarp();
-#pragma unroll
-  for (int t = 0; t < D / 16; ++t) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int channel = to_codec ? Codec::channel_of(t, i / 2) : channel_of(t, i / 2);
-      run.acc[t][i] = scratch[(2 * c + i % 2) * (D + 2) + channel];
-    }
-  }
-  if (to_codec) {
-    if constexpr (Codec::kRotated) transform_sums(run);
-#pragma unroll
-    for (int t = 0; t < D / 16; ++t) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) run.acc[t][i] /= Codec::unit(t, i / 2);
+      run.acc[t][i] = run.acc[t][i] * Codec::unit(t, i / 2) + Codec::shift(run.low, t, i % 2);
     }
   }
 #pragma unroll
   for (int j = 0; j < 4; ++j) run.low[j] = 0;
+  if constexpr (Codec::kRotated) transform_sums(run);
+}
+
+/// From there to the order that dense rows are added in. scratch [8, D + 2], the warp's own.
+template <class Codec, int D>
+__device__ inline void to_dense_order(Running<D>& run, float* scratch) {
+  const int c = threadIdx.x % 4;
+  __syncwarp();
+#pragma unroll
+  for (int t = 0; t < D / 16; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      scratch[(2 * c + i % 2) * (D + 2) + Codec::channel_of(t, i / 2)] = run.acc[t][i];
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (int t = 0; t < D / 16; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      run.acc[t][i] = scratch[(2 * c + i % 2) * (D + 2) + channel_of(t, i / 2)];
+    }
+  }
   __syncwarp();
 }
 
@@ -199,14 +195,10 @@ template <class Codec, int D>
 __device__ inline void run_coded(Running<D>& run, const DeviceSpan& span,
                                  const BlockSpace<Codec, D>& space, int2 tiles, bool started) {
   const int first = tiles.x, end = tiles.y;
-  if (first >= end) return;
   constexpr int kStages = Codec::kStages, kWarps = Codec::kWarps;
   char* ring = space.warp();
-  auto* scratch = reinterpret_cast<float*>(ring);  // before the first and after the last block
   if (!started) {
-    if (__any_sync(~0u, run.top[0] != kUnseen || run.top[1] != kUnseen)) {
-      exchange<Codec, D>(run, scratch, true);
-    }
+    __syncwarp();  // the span before is done with the ring
     start_coded<Codec, D>(span, space, first, end);
   }
   const typename Codec::Query query = Codec::load_query(space.codec_query(), span);
@@ -223,7 +215,6 @@ __device__ inline void run_coded(Running<D>& run, const DeviceSpan& span,
     slot = slot + 1 == kStages ? 0 : slot + 1;
   }
   wait_for_copies<0>();
-  exchange<Codec, D>(run, scratch, false);
 }
 
 /// The queries of one head, asked for before the rows are, which would be ahead of them in every
@@ -234,14 +225,14 @@ struct QueryLoad {
   T numbers[kEach];
   typename Codec::Ahead ahead;
 
-  __device__ QueryLoad(const DecodeParams& p, int first_query_head, int queries) {
+  __device__ explicit QueryLoad(const DecodeParams& p) : ahead(Codec::ask(p.table)) {}
+  __device__ void ask(const DecodeParams& p, int first_query_head, int queries) {
     const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(first_query_head) * D;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int at = threadIdx.x + i * Codec::kWarps * kWarp;
       numbers[i] = at < queries * D ? q[at] : T(0);
     }
-    ahead = Codec::ask(p.table);
   }
   __device__ void put(const BlockSpace<Codec, D>& space, const DecodeParams& p, int queries) const {
 #pragma unroll
@@ -263,51 +254,52 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
   extern __shared__ __align__(128) char shared[];
   const BlockSpace<Codec, D> space{shared};
   let_successor_start();
-  wait_for_predecessor();
-  const Cut cut = Cut::make(space.cut(), p.heads, [&](int head) {
-    return tiles_of_head<Codec>(p.spans + head / p.query_blocks * p.span_count, p.span_count);
-  });
-  const int block = blockIdx.x;
-  if (block >= cut.blocks) return;
-  const int begin = cut.first_tile(block), end = cut.first_tile(block + 1);
-  for (int head = 0; head < p.heads; ++head) {
-    const int head_first = cut.ends[head], head_end = cut.ends[head + 1];
-    const bool empty = head_first == head_end;
-    if (empty ? block != 0 : (head_end <= begin || head_first >= end)) continue;
-    const HeadOutput output = output_of<D>(p, head);
-    if (empty) {
-      write_nothing_seen<D>(output);
-      continue;
-    }
-    const DeviceSpan* spans = p.spans + head / p.query_blocks * p.span_count;
-    DenseWalk<Codec> walk{spans, p.span_count, begin - head_first, end - head_first};
+  Predecessor ahead;
+  for_own_heads<D, Codec, kStagedSpans>(p, space.walk(), ahead, [&](const HeadShare& share, const Cut& cut) {
+    const HeadEnd end{share.head, share.output, shared, BlockSpace<Codec, D>::kPerWarp,
+                      Codec::kWarps};
+    const int queries = share.output.queries;
+    DenseWalk<Codec> walk{share.spans, p.span_count, share.begin, share.end};
     Running<D> run;
-    const QueryLoad<T, Codec, D> load(p, query_head_of(p, head), output.queries);
+    QueryLoad<T, Codec, D> load(p);
     if constexpr (!Codec::kPresent) {
+      ahead.wait();
+      load.ask(p, query_head_of(p, share.head), queries);
       DenseRun<T, Codec, D> dense{walk};
       dense.start();
-      load.put(space, p, output.queries);
+      load.put(space, p, queries);
       dense.run(run, space.q());
+      end_head(p, cut, run, end);
     } else {
       // Coded spans first: their blocks are on their way while the queries come.
-      CodedWalk coded{spans, p.span_count, begin - head_first, end - head_first};
-      bool more = coded.template next<Codec>(), started = more;
+      CodedWalk coded{share.spans, p.span_count, share.begin, share.end};
+      bool more = coded.template next<Codec>();
+      const bool any = more;
+      if (!p.settled) load.ask(p, query_head_of(p, share.head), queries);
       if (more) start_coded<Codec, D>(coded.span, space, coded.tiles.x, coded.tiles.y);
-      load.put(space, p, output.queries);
-      for (; more; more = coded.template next<Codec>(), started = false) {
+      ahead.wait();
+      if (p.settled) load.ask(p, query_head_of(p, share.head), queries);
+      load.put(space, p, queries);
+      for (bool started = true; more; more = coded.template next<Codec>(), started = false) {
         const DeviceSpan span = coded.span;
         run_coded<Codec, D>(run, span, space, coded.tiles, started);
       }
-      run_dense_ends<T, Codec, D>(run, walk, space.q());
+      if (any) to_true_units<Codec>(run);
+      if (coded.dense) {
+        if (any) to_dense_order<Codec>(run, reinterpret_cast<float*>(space.warp()));
+        run_dense_ends<T, Codec, D>(run, walk, space.q());
+      }
+      end_head(p, cut, run, end, [&](int t, int u) {
+        return coded.dense ? channel_of(t, u) : Codec::channel_of(t, u);
+      });
     }
-    end_head(p, cut, run, {head, output, shared, BlockSpace<Codec, D>::kPerWarp, Codec::kWarps});
-  }
+  });
 }
 
 template <class T, class Codec, int D>
 void launch_decode_as(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream) {
   const DecodeParams p = make_params(call, scratch);
-  const size_t bytes = BlockSpace<Codec, D>::kCutAt + Cut::bytes(p.heads);
+  const size_t bytes = BlockSpace<Codec, D>::kWalkAt + walk_bytes<kStagedSpans>(p.heads);
   const auto kernel = decode_kernel<T, Codec, D>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),
@@ -320,16 +312,9 @@ void launch_decode_as(const DecodeCall& call, const DecodeScratch& scratch, cuda
 template <class Codec>
 void launch_decode(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream) {
   call.check();
-  const bool bf16 = call.dtype == DType::kBF16;
-  if (call.shape.head_dim == 64) {
-    using C = typename Codec::template Of<64>;
-    bf16 ? launch_decode_as<__nv_bfloat16, C, 64>(call, scratch, stream)
-         : launch_decode_as<__half, C, 64>(call, scratch, stream);
-  } else {
-    using C = typename Codec::template Of<128>;
-    bf16 ? launch_decode_as<__nv_bfloat16, C, 128>(call, scratch, stream)
-         : launch_decode_as<__half, C, 128>(call, scratch, stream);
-  }
+  with_rows_of(call.dtype, call.shape.head_dim, [&]<class T, int D>() {
+    launch_decode_as<T, typename Codec::template Of<D>, D>(call, scratch, stream);
+  });
 }
 
 }  // namespace pith::cuda

@@ -5,6 +5,7 @@
 #include "attend/cuda/cut.cuh"
 #include "attend/cuda/decode.h"
 #include "attend/cuda/merge.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace pith::cuda {
 
@@ -21,6 +22,20 @@ struct DecodeParams {
   int query_blocks;         // groups of at most 8 queries that share a KV head
   int group;                // query heads a KV head
   int span_count;
+  bool settled;  // see DecodeCall
+};
+
+/// The kernel ahead in the stream, which writes the queries and the newest dense rows.
+class Predecessor {
+ public:
+  /// All threads must have called it before they read what it writes, and before they end.
+  __device__ void wait() {
+    if (!awaited_) wait_for_predecessor();
+    awaited_ = true;
+  }
+
+ private:
+  bool awaited_ = false;
 };
 
 inline DecodeParams make_params(const DecodeCall& call, const DecodeScratch& scratch) {
@@ -39,6 +54,7 @@ inline DecodeParams make_params(const DecodeCall& call, const DecodeScratch& scr
   p.query_blocks = shape.query_blocks();
   p.heads = shape.heads();
   p.span_count = shape.spans;
+  p.settled = call.settled;
   return p;
 }
 
@@ -101,7 +117,8 @@ struct CodedWalk {
   int begin, end;  // the block's tiles, counted from the head's first
   int at = -1;     // which span
   DeviceSpan span{};
-  int2 tiles{};  // of it, the warp's first and the block's end
+  int2 tiles{};        // of it, the warp's first and the block's end
+  bool dense = false;  // one that was passed is dense and has tiles for this warp
 
   /// The next span that has tiles for this warp; false at the end.
   template <class Codec>
@@ -112,7 +129,9 @@ struct CodedWalk {
       tiles = {max(begin, 0) + static_cast<int>(threadIdx.x) / kWarp, min(end, all)};
       begin -= all;
       end -= all;
-      if (span.coded && tiles.x < tiles.y) return true;
+      if (tiles.x >= tiles.y) continue;
+      if (span.coded) return true;
+      dense = true;
     }
     return false;
   }
@@ -137,15 +156,17 @@ struct HeadEnd {
   size_t stride;
   int warps;
 };
-/// The block's part of the head; whoever brings the last one merges them. All threads call it.
-template <int D>
+/// The block's part of the head; whoever brings the last one merges them. channel(t, u) as in
+/// merge_warps. All threads call it.
+template <int D, class Channel>
 __device__ inline void end_head(const DecodeParams& p, const Cut& cut, const Running<D>& run,
-                                const HeadEnd& end) {
+                                const HeadEnd& end, const Channel& channel) {
   __shared__ bool last;
   // Parts of one head are consecutive: each next one raises the block's or the head's number.
   float* parts = p.partials + static_cast<size_t>(blockIdx.x + end.head) * kPart<D>;
-  merge_warps<D>(parts, end.shared, end.stride, run, {end.output.queries, end.warps});
-  const int first_block = cut.first_block(end.head), count = cut.block_count(end.head);
+  merge_warps<D>(parts, end.shared, end.stride, run, {end.output.queries, end.warps},
+                 channel);
+  const int count = cut.block_count(end.head);
   if (count > 1) {
     // merge_warps ended with a barrier: one thread's release covers all threads' writes.
     if (threadIdx.x == 0) {
@@ -155,8 +176,14 @@ __device__ inline void end_head(const DecodeParams& p, const Cut& cut, const Run
     __syncthreads();
     if (!last) return;
   }
-  merge_parts<D>(end.output, p.partials + static_cast<size_t>(first_block + end.head) * kPart<D>,
+  merge_parts<D>(end.output, p.partials + static_cast<size_t>(cut.first_block(end.head) + end.head) * kPart<D>,
                  count, reinterpret_cast<float*>(end.shared));
+}
+/// Of values in the dense order.
+template <int D>
+__device__ inline void end_head(const DecodeParams& p, const Cut& cut, const Running<D>& run,
+                                const HeadEnd& end) {
+  end_head(p, cut, run, end, [](int t, int u) { return channel_of(t, u); });
 }
 
 }  // namespace pith::cuda

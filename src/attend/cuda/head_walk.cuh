@@ -15,26 +15,49 @@ struct HeadShare {
   int begin, end;  // the block's tiles, counted from the head's first
 };
 
-/// Calls f(share, cut) for the heads that the block has tiles of; `ends`: Cut::bytes of shared
-/// memory. All threads call it.
-template <int D, class Tiles, class F>
-__device__ inline void for_own_heads(const DecodeParams& p, int* ends, const F& f) {
-  const auto spans_of = [&](int head) { return p.spans + head / p.query_blocks * p.span_count; };
+/// Shared memory of for_own_heads. Descriptors, up to so many, are read once, together.
+template <int kStaged>
+constexpr size_t walk_bytes(int heads) {
+  return kStaged * sizeof(DeviceSpan) + Cut::bytes(heads);
+}
+
+/// Calls f(share, cut) for the heads that the block has tiles of; `shared`: walk_bytes. f waits for
+/// the predecessor, and when this returns all threads have. All threads call it.
+template <int D, class Tiles, int kStaged, class F>
+__device__ inline void for_own_heads(const DecodeParams& p, char* shared, Predecessor& ahead,
+                                     const F& f) {
+  const int count = p.heads / p.query_blocks * p.span_count;
+  const bool staged = count <= kStaged;
+  // Before the predecessor has ended L1 may hold older ones: they come from L2.
+  if (!p.settled || !staged) ahead.wait();
+  const DeviceSpan* all = p.spans;
+  if (staged) {
+    using Word = unsigned long long;
+    static_assert(sizeof(DeviceSpan) % sizeof(Word) == 0);
+    const auto* from = reinterpret_cast<const Word*>(p.spans);
+    for (int i = threadIdx.x; i < count * static_cast<int>(sizeof(DeviceSpan) / sizeof(Word));
+         i += blockDim.x) {
+      reinterpret_cast<Word*>(shared)[i] = __ldcg(from + i);
+    }
+    __syncthreads();
+    all = reinterpret_cast<const DeviceSpan*>(shared);
+  }
+  const auto spans_of = [&](int head) { return all + head / p.query_blocks * p.span_count; };
+  auto* ends = reinterpret_cast<int*>(shared + kStaged * sizeof(DeviceSpan));
   const Cut cut = Cut::make(
       ends, p.heads, [&](int head) { return tiles_of_head<Tiles>(spans_of(head), p.span_count); });
-  const int block = blockIdx.x;
-  if (block >= cut.blocks) return;
-  const int begin = cut.first_tile(block), end = cut.first_tile(block + 1);
+  for (int head = cut.own(Cut::kFirstHead); head < p.heads; ++head) {
+    const int first = cut.ends[head], end = cut.own(Cut::kEnd);
+    if (first >= end) break;
+    if (first == cut.ends[head + 1]) continue;
+    f(HeadShare{head, output_of<D>(p, head), spans_of(head), cut.own(Cut::kBegin) - first,
+                end - first},
+      cut);
+  }
+  ahead.wait();
+  if (!cut.own(Cut::kGaps) || blockIdx.x != 0) return;
   for (int head = 0; head < p.heads; ++head) {
-    const int first = cut.ends[head], last = cut.ends[head + 1];
-    const bool empty = first == last;
-    if (empty ? block != 0 : (last <= begin || first >= end)) continue;
-    const HeadOutput output = output_of<D>(p, head);
-    if (empty) {
-      write_nothing_seen<D>(output);
-    } else {
-      f(HeadShare{head, output, spans_of(head), begin - first, end - first}, cut);
-    }
+    if (cut.ends[head] == cut.ends[head + 1]) write_nothing_seen<D>(output_of<D>(p, head));
   }
 }
 

@@ -213,11 +213,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   float* turned = q + kQueries * D;  // [8, D] as keys lie that were transformed
   auto* operands = reinterpret_cast<uint4*>(turned + kQueries * D);  // [2, D/32, lanes] of both
   auto* tables = reinterpret_cast<__half2*>(operands + 2 * D);       // [formats, 2, kPairTable]
-  auto* ends = reinterpret_cast<int*>(tables + 2 * kFormats * kPairTable);
+  auto* walk_space = reinterpret_cast<char*>(tables + 2 * kFormats * kPairTable);
   const WarpSpace<D> space{shared + threadIdx.x / kWarp * p.warp_bytes};
   let_successor_start();
-  wait_for_predecessor();
-  for_own_heads<D, LevelTiles>(p, ends, [&](const HeadShare& share, const Cut& cut) {
+  Predecessor ahead;
+  ahead.wait();
+  for_own_heads<D, LevelTiles, 0>(p, walk_space, ahead, [&](const HeadShare& share, const Cut& cut) {
     const int kv_head = share.head / p.query_blocks;
     const auto run_of = [&](const DeviceSpan& span) -> LevelRun<D> {
       const int which = kFormats == 1 ? 0 : span.coded - 1;
@@ -265,8 +266,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
       if (more) start(walk);
     }
     if (rotated) rotate_sums<D>(run, space);
-    run_dense_ends<T, LevelTiles, D>(
-        run, DenseWalk<LevelTiles>{share.spans, p.span_count, share.begin, share.end}, q);
+    if (walk.dense) {
+      run_dense_ends<T, LevelTiles, D>(
+          run, DenseWalk<LevelTiles>{share.spans, p.span_count, share.begin, share.end}, q);
+    }
     end_head(
         p, cut, run,
         {share.head, share.output, shared, static_cast<size_t>(p.warp_bytes), LevelTiles::warps()});
@@ -295,7 +298,7 @@ void launch(std::span<const LevelFormat> formats, const DecodeCall& call,
   }
   p.warp_bytes = kBuiltBytes<D> + p.stage_bytes;
   const size_t fixed = size_t{2} * kQueries * D * 4 + size_t{2} * D * sizeof(uint4) +
-                       formats.size() * 8 * kPairTable + Cut::bytes(p.heads);
+                       formats.size() * 8 * kPairTable + walk_bytes<0>(p.heads);
   const size_t room = device_info().shared_per_block - fixed;
   const int warps = std::min(kMostWarps, static_cast<int>(room / p.warp_bytes));
   // The second warp writes the transformed queries.

@@ -17,10 +17,11 @@ struct MergeShape {
 };
 
 /// Merges the block's warps and writes query i's [D] values, maximum and sum to part + i (D + 2).
-/// Warp w may write `stride` bytes of shared memory at shared + w stride. All threads call it.
-template <int D>
+/// Warp w may write `stride` bytes of shared memory at shared + w stride. channel(t, u): what
+/// acc[t][2 u + j] of this lane belongs to, by warps. All threads call it.
+template <int D, class Channel>
 __device__ inline void merge_warps(float* part, char* shared, size_t stride, const Running<D>& run,
-                                   const MergeShape& shape) {
+                                   const MergeShape& shape, const Channel& channel) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, c = lane % 4;
   auto* mine = reinterpret_cast<float*>(shared + warp * stride);
 #pragma unroll
@@ -28,8 +29,8 @@ __device__ inline void merge_warps(float* part, char* shared, size_t stride, con
     float* row = mine + (2 * c + j) * (D + 2);
 #pragma unroll
     for (int t = 0; t < D / 16; ++t) {
-      row[channel_of(t, 0)] = run.acc[t][j];
-      row[channel_of(t, 1)] = run.acc[t][2 + j];
+      row[channel(t, 0)] = run.acc[t][j];
+      row[channel(t, 1)] = run.acc[t][2 + j];
     }
     const float sum = sum_over_rows(run.sum[j]);
     if (lane < 4) {
@@ -38,17 +39,27 @@ __device__ inline void merge_warps(float* part, char* shared, size_t stride, con
     }
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < shape.queries * (D + 2); i += blockDim.x) {
-    const int query = i / (D + 2), x = i % (D + 2);
+  // A thread two channels of a query; those of the first two also the maximum and the sum.
+  for (int i = threadIdx.x; i < shape.queries * (D / 2); i += blockDim.x) {
+    const int query = i / (D / 2), pair = i % (D / 2);
     const auto at = [&](int w, int column) {
-      return reinterpret_cast<const float*>(shared + w * stride)[query * (D + 2) + column];
+      return reinterpret_cast<const float2*>(shared + w * stride)[(query * (D + 2) + column) / 2];
     };
-    float top = kUnseen, total = 0;
+    float top = kUnseen, sum = 0;
+    float2 total = {0, 0};
 #pragma unroll
-    for (int w = 0; w < shape.warps; ++w) top = fmaxf(top, at(w, D));
+    for (int w = 0; w < shape.warps; ++w) top = fmaxf(top, at(w, D).x);
 #pragma unroll
-    for (int w = 0; w < shape.warps; ++w) total += exp2_fast(at(w, D) - top) * at(w, x);
-    part[i] = x == D ? top : total;
+    for (int w = 0; w < shape.warps; ++w) {
+      const float2 end = at(w, D), x = at(w, 2 * pair);
+      const float share = exp2_fast(end.x - top);
+      sum += share * end.y;
+      total.x += share * x.x;
+      total.y += share * x.y;
+    }
+    auto* to = reinterpret_cast<float2*>(part + query * (D + 2));
+    to[pair] = total;
+    if (pair == 0) to[D / 2] = {top, sum};
   }
   __syncthreads();
 }
@@ -66,18 +77,20 @@ __device__ inline void write_nothing_seen(const HeadOutput& to) {
   if (to.log_sum && threadIdx.x < to.queries) to.log_sum[threadIdx.x] = -INFINITY;
 }
 
-/// The result from `count` parts. Shared memory: 2 kQueries count floats. All threads call it.
+/// The result from `count` parts. Shared memory: kQueries count floats. All threads call it.
 template <int D>
 __device__ inline void merge_parts(const HeadOutput& to, const float* parts, int count,
                                    float* shared) {
   // Parts whose values are asked for together with the maxima: one wait instead of two.
   constexpr int kTogether = 20;
-  float* tops = shared;                     // [count, kQueries]
-  float* sums = shared + count * kQueries;  // [count, kQueries]
+  float* shares = shared;  // [count, kQueries]
   const int pairs = to.queries * D / 2;
+  const auto row_of = [&](int part, int query) {
+    return reinterpret_cast<const float2*>(parts + static_cast<size_t>(part) * kPart<D> +
+                                           query * (D + 2));
+  };
   const auto pair_at = [&](int part, int i) {
-    const float* x = parts + static_cast<size_t>(part) * kPart<D> + i / (D / 2) * (D + 2);
-    return __ldcg(reinterpret_cast<const float2*>(x) + i % (D / 2));
+    return __ldcg(row_of(part, i / (D / 2)) + i % (D / 2));
   };
   float2 early[kTogether];
 #pragma unroll
@@ -85,24 +98,37 @@ __device__ inline void merge_parts(const HeadOutput& to, const float* parts, int
     early[w] = {0, 0};
     if (w < count && threadIdx.x < pairs) early[w] = pair_at(w, threadIdx.x);
   }
-  for (int i = threadIdx.x; i < count * kQueries; i += blockDim.x) {
-    const int part = i / kQueries, query = i % kQueries;
-    if (query >= to.queries) continue;
-    const auto* end = reinterpret_cast<const float2*>(parts + static_cast<size_t>(part) * kPart<D> +
-                                                      query * (D + 2) + D);
-    const float2 two = __ldcg(end);
-    tops[i] = two.x;
-    sums[i] = two.y;
+  // A warp a query: its parts' shares of the whole, lanes by parts.
+  const int lane = threadIdx.x % kWarp;
+  for (int query = threadIdx.x / kWarp; query < to.queries; query += blockDim.x / kWarp) {
+    float top = kUnseen, sum = 0;
+    const auto end_of = [&](int w) { return __ldcg(row_of(w, query) + D / 2); };
+    float2 end = {kUnseen, 0};  // of this lane's first part
+    if (lane < count) end = end_of(lane);
+    top = end.x;
+    for (int w = lane + kWarp; w < count; w += kWarp) top = fmaxf(top, end_of(w).x);
+#pragma unroll
+    for (int d = kWarp / 2; d > 0; d /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
+    for (int w = lane; w < count; w += kWarp) {
+      if (w != lane) end = end_of(w);
+      const float share = exp2_fast(end.x - top);
+      shares[w * kQueries + query] = share;
+      sum += share * end.y;
+    }
+#pragma unroll
+    for (int d = kWarp / 2; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
+    const float scale = sum > 0 ? 1 / sum : 0;
+    for (int w = lane; w < count; w += kWarp) shares[w * kQueries + query] *= scale;
+    if (to.log_sum && lane == 0) {
+      to.log_sum[query] = sum > 0 ? (top + log2f(sum)) / kLog2e : -INFINITY;
+    }
   }
   __syncthreads();
   for (int i = threadIdx.x; i < pairs; i += blockDim.x) {
     const int query = i / (D / 2);
-    float top = kUnseen, sum = 0;
-    for (int w = 0; w < count; ++w) top = fmaxf(top, tops[w * kQueries + query]);
     float2 total = {0, 0};
     const auto add = [&](int w, float2 v) {
-      const float share = exp2_fast(tops[w * kQueries + query] - top);
-      sum += share * sums[w * kQueries + query];
+      const float share = shares[w * kQueries + query];
       total.x += share * v.x;
       total.y += share * v.y;
     };
@@ -113,11 +139,7 @@ __device__ inline void merge_parts(const HeadOutput& to, const float* parts, int
     }
 #pragma unroll 8
     for (int w = kTogether; w < count; ++w) add(w, pair_at(w, i));
-    const float scale = sum > 0 ? 1 / sum : 0;
-    reinterpret_cast<float2*>(to.out)[i] = {total.x * scale, total.y * scale};
-    if (to.log_sum && i % (D / 2) == 0) {
-      to.log_sum[query] = sum > 0 ? (top + log2f(sum)) / kLog2e : -INFINITY;
-    }
+    reinterpret_cast<float2*>(to.out)[i] = total;
   }
   __syncthreads();
 }

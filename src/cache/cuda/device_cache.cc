@@ -159,6 +159,7 @@ void DeviceCache::attend_token(int layer, float* out, const void* q) const {
   call.spans = spans_.device() + first_spans_[l];
   call.out = out;
   call.log_sum = log_sum_.data();
+  call.settled = true;  // spans came before the step's first kernel, codes with the token before
   layers_[l]->attend_token({call, *scratch_, notes_.device() + l});
 }
 

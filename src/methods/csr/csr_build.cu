@@ -59,7 +59,6 @@ struct BuildTiles {
 /// A warp's share of the coded rows of one head.
 template <int D, bool kTurned>
 struct BuildRun {
-  static constexpr bool kRotated = false;
   const BuildSpace<D, kTurned>& space;
   BuildSide keys, values;
   const double* turns;
@@ -154,13 +153,11 @@ struct BuildRun {
     }
   }
 
-  // What the exchange with dense rows' order of channels asks.
+  /// Of acc[t][2 u + j].
   static __device__ int channel_of(int t, int u) {
     const int r = threadIdx.x % kWarp / 4;
     return D / 2 * (r / 4) + 16 * (t / 2) + 4 * (r % 4) + 2 * (t % 2) + u;
   }
-  static __device__ float unit(int, int) { return 1; }
-  static __device__ float shift(const float (&)[4], int, int) { return 0; }
 
   /// Tiles first, first + warps, ... below `end`. Values follow a tile behind their keys.
   __device__ void span(Running<D>& to, const DeviceSpan& span, int first, int end) {
@@ -234,10 +231,11 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
                                      p.pairs, p.key_count * 2 * D / p.key_chunks};
   let_successor_start();
   if constexpr (kTurned) fill_angles(space, p.turns);
-  wait_for_predecessor();
-  auto* ends = reinterpret_cast<int*>(space.value_atoms() + p.value_count * 2 * D / p.value_chunks);
+  Predecessor ahead;
+  ahead.wait();
+  char* walk_space = space.value_atoms() + p.value_count * 2 * D / p.value_chunks;
   int held = -1;  // the KV head whose atoms are here
-  for_own_heads<D, BuildTiles>(p, ends, [&](const HeadShare& share, const Cut& cut) {
+  for_own_heads<D, BuildTiles, 0>(p, walk_space, ahead, [&](const HeadShare& share, const Cut& cut) {
     const int kv_head = share.head / p.query_blocks;
     if (kv_head != held) ask_for_atoms(space, p, kv_head);
     held = kv_head;
@@ -257,11 +255,18 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
       rows.span(run, span, walk.tiles.x, walk.tiles.y);
       any = true;
     }
-    if (any) exchange<BuildRun<D, kTurned>, D>(run, reinterpret_cast<float*>(space.ring()), false);
-    run_dense_ends<T, BuildTiles, D>(
-        run, DenseWalk<BuildTiles>{share.spans, p.span_count, share.begin, share.end}, space.q());
+    if (any && walk.dense) {
+      to_dense_order<BuildRun<D, kTurned>>(run, reinterpret_cast<float*>(space.ring()));
+    }
+    if (walk.dense) {
+      run_dense_ends<T, BuildTiles, D>(
+          run, DenseWalk<BuildTiles>{share.spans, p.span_count, share.begin, share.end}, space.q());
+    }
     end_head(p, cut, run,
-             {share.head, share.output, shared, static_cast<size_t>(p.warp_bytes), space.warps});
+             {share.head, share.output, shared, static_cast<size_t>(p.warp_bytes), space.warps},
+             [&](int t, int u) {
+               return walk.dense ? channel_of(t, u) : BuildRun<D, kTurned>::channel_of(t, u);
+             });
   });
 }
 
@@ -276,11 +281,11 @@ BuildShape build_shape(const CsrDictionaries& csr, int lists) {
   BuildShape shape;
   shape.warp_bytes = static_cast<size_t>(Space::warp_bytes(csr.coding.pairs));
   const size_t fixed = Space::kFixed + csr.keys.bytes(D / csr.coding.key_chunks) +
-                       csr.values.bytes(D / csr.coding.value_chunks) + Cut::bytes(lists);
+                       csr.values.bytes(D / csr.coding.value_chunks) + walk_bytes<0>(lists);
   const size_t most = device_info().shared_per_block;
   const size_t room = fixed < most ? (most - fixed) / shape.warp_bytes : 0;
   // The merge of all blocks' parts goes where the warps' own memory is.
-  const size_t merge = sizeof(float) * 2 * kQueries * device_info().multiprocessors;
+  const size_t merge = sizeof(float) * kQueries * device_info().multiprocessors;
   if (room < 2 || room * shape.warp_bytes < merge) refuse_csr_atoms(csr, most);
   shape.warps = std::min(kMostWarps, static_cast<int>(room));
   shape.bytes = fixed + shape.warps * shape.warp_bytes;

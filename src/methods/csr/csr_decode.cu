@@ -116,36 +116,18 @@ __global__ void __launch_bounds__(kCsrMostWarps* kWarp, 1)
   const CsrSpace<D, kPairs, kQuads> space{shared, static_cast<int>(blockDim.x) / kWarp,
                                           p.warp_bytes, p.key_count};
   let_successor_start();
-  wait_for_predecessor();
-  const auto spans_of = [&](int head) { return p.spans + head / p.query_blocks * p.span_count; };
-  const Cut cut = Cut::make(space.cut(), p.heads, [&](int head) {
-    return tiles_of_head<CsrTiles>(spans_of(head), p.span_count);
-  });
-  const int warp = threadIdx.x / kWarp, block = blockIdx.x;
-  if (block >= cut.blocks) return;
-  const int begin = cut.first_tile(block), end = cut.first_tile(block + 1);
-  for (int head = 0; head < p.heads; ++head) {
-    const int head_first = cut.ends[head], head_end = cut.ends[head + 1];
-    const bool empty = head_first == head_end;
-    if (empty ? block != 0 : (head_end <= begin || head_first >= end)) continue;
-    const int kv_head = head / p.query_blocks;
-    const HeadOutput output = output_of<D>(p, head);
-    if (empty) {
-      write_nothing_seen<D>(output);
-      continue;
-    }
-    const DeviceSpan* spans = spans_of(head);
-    const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(query_head_of(p, head)) * D;
-    for (int i = threadIdx.x; i < kQueries * D; i += blockDim.x) {
-      space.q()[i] = i < output.queries * D ? to_float(q[i]) * p.scale : 0;
-    }
+  Predecessor ahead;
+  ahead.wait();
+  for_own_heads<D, CsrTiles, 0>(p, space.walk(), ahead, [&](const HeadShare& share, const Cut& cut) {
+    const int kv_head = share.head / p.query_blocks;
+    load_queries<T, D>(space.q(), p, share);
     __syncthreads();
     make_table(space,
                p.key_atoms + static_cast<size_t>(p.common_keys ? 0 : kv_head) * p.key_count * D);
     CsrRun<D, kPairs, kQuads> coded{space, p.chunks, p.value_count};
     coded.start();
     __syncthreads();
-    CodedWalk walk{spans, p.span_count, begin - head_first, end - head_first};
+    CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
     while (walk.next<CsrTiles>()) {
       const DeviceSpan span = walk.span;
       coded.span(span, walk.tiles.x, walk.tiles.y);
@@ -153,12 +135,14 @@ __global__ void __launch_bounds__(kCsrMostWarps* kWarp, 1)
     finish_coded(coded, p.value_atoms + static_cast<size_t>(p.common_values ? 0 : kv_head) *
                                             p.value_count * D / p.chunks);
     Running<D> run;
-    if (warp == 0) take_slot(run, space.slot(), output.queries);
-    run_dense_ends<T, CsrTiles, D>(
-        run, DenseWalk<CsrTiles>{spans, p.span_count, begin - head_first, end - head_first},
-        space.q());
-    end_head(p, cut, run, {head, output, shared, static_cast<size_t>(p.warp_bytes), space.warps});
-  }
+    if (threadIdx.x < kWarp) take_slot(run, space.slot(), share.output.queries);
+    if (walk.dense) {
+      run_dense_ends<T, CsrTiles, D>(
+          run, DenseWalk<CsrTiles>{share.spans, p.span_count, share.begin, share.end}, space.q());
+    }
+    end_head(p, cut, run,
+             {share.head, share.output, shared, static_cast<size_t>(p.warp_bytes), space.warps});
+  });
 }
 
 template <class T, int D, int kPairs, int kQuads>
@@ -175,7 +159,7 @@ void launch_csr(const CsrDictionaries& csr, const DecodeCall& call, const Decode
   p.value_count = csr.values.count;
   p.chunks = csr.coding.value_chunks;
   const size_t each = (Space::warp_bytes(p.chunks, p.value_count) + 15) / 16 * 16;
-  const size_t fixed = Space::fixed_bytes(p.key_count) + Cut::bytes(p.heads);
+  const size_t fixed = Space::fixed_bytes(p.key_count) + walk_bytes<0>(p.heads);
   p.warp_bytes = static_cast<int>(each);
   int warps = kCsrMostWarps;  // halved until there is room: slices of the threads stay even
   while (warps > 4 && warps * each + fixed > device_info().shared_per_block) warps /= 2;
@@ -211,14 +195,8 @@ void launch_as(const CsrDictionaries& csr, const DecodeCall& call, const DecodeS
 
 void decode_csr_by_tables(const CsrDictionaries& csr, const DecodeCall& call,
                           const DecodeScratch& scratch, cudaStream_t stream) {
-  const bool bf16 = call.dtype == DType::kBF16;
-  if (call.shape.head_dim == 64) {
-    bf16 ? launch_as<__nv_bfloat16, 64>(csr, call, scratch, stream)
-         : launch_as<__half, 64>(csr, call, scratch, stream);
-  } else {
-    bf16 ? launch_as<__nv_bfloat16, 128>(csr, call, scratch, stream)
-         : launch_as<__half, 128>(csr, call, scratch, stream);
-  }
+  with_rows_of(call.dtype, call.shape.head_dim,
+               [&]<class T, int D>() { launch_as<T, D>(csr, call, scratch, stream); });
 }
 
 }  // namespace pith::cuda

@@ -53,7 +53,7 @@ struct CsrSpace {
   __device__ char* table() const {  // [kQuads][atoms][4]
     return reinterpret_cast<char*>(tops() + kCsrMostWarps * kQueries);
   }
-  __device__ int* cut() const { return reinterpret_cast<int*>(table() + kQuads * keys * 16); }
+  __device__ char* walk() const { return table() + kQuads * keys * 16; }
 };
 
 __device__ inline float coefficient_of(uint32_t word) {
