@@ -13,7 +13,7 @@
 // full, the lightest move to its front and count as the selector's from then on, or go into a body
 // of its own.
 
-#include "cache/cuda/coded_body.h"
+#include "attend/cuda/coded_body.h"
 #include "cache/cuda/device_rows.h"
 #include "cache/cuda/layer_rows.h"
 #include "cache/cuda/pinned_rows.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cache/cuda/aged_body.h"
-#include "cache/cuda/coded_body.h"
+#include "attend/cuda/coded_body.h"
 #include "kernels/cuda/turn.h"
 #include "pith/error.h"
 

@@ -1,4 +1,4 @@
-#include "cache/cuda/coded_body.h"
+#include "attend/cuda/coded_body.h"
 
 #include <algorithm>
 #include <vector>
