@@ -96,24 +96,30 @@ CodeJob CodedBody::job(const RowTarget& from, Part codes, size_t first) const {
 
 // Codes of other rows in the last block are not touched: rows that begin within a block, or leave
 // one unfinished, are coded apart and moved there.
-void CodedBody::append(const RowTarget& from, size_t rows) {
+void CodedBody::append(const NewRows& rows) {
   const size_t first = rows_;
-  announce(rows);
-  if (first % 32 == 0 && rows % 32 == 0) return code(from, first / 32, rows / 32);
+  announce(rows.rows);
+  const bool whole = first % 32 == 0 && rows.rows % 32 == 0;
   CodedBody apart(codec_, site_);
-  apart.announce(rows);
-  apart.code(from, 0, apart.blocks_);
+  if (!whole) apart.announce(rows.rows);
+  const CodedBody& coded = whole ? *this : apart;
+  const BlockRun blocks{whole ? first / 32 : 0, (rows.rows + 31) / 32};
+  coded.code(rows.from, blocks, rows.dtype);
+  if (rows.give_back) coded.unpack(rows.from, {blocks.first, blocks.count, DType::kF16});
+  if (whole) return;
   MoveCodesCall call{apart.blocks_at(0), blocks_at(0)};
   call.heads = static_cast<int>(site_.heads);
   call.head_dim = static_cast<int>(site_.dim);
   call.first = static_cast<int>(first);
-  call.count = static_cast<int>(rows);
+  call.count = static_cast<int>(rows.rows);
   codec_->move_rows(call, site_.stream);
 }
 
 void CodedBody::keep(const int32_t* kept, size_t stride, size_t count) {
   CodedBody fresh(codec_, site_);
-  fresh.move_to(capacity_, fresh);  // it grows to where it was
+  const size_t most = std::max(site_.context, count);
+  // It grows to where it was, but for rows that came in a crowd.
+  fresh.move_to(site_.context > 0 ? std::min(capacity_, (most + 31) / 32) : capacity_, fresh);
   fresh.announce(count);
   MoveCodesCall call{blocks_at(0), fresh.blocks_at(0), kept, stride};
   call.heads = static_cast<int>(site_.heads);
@@ -124,6 +130,24 @@ void CodedBody::keep(const int32_t* kept, size_t stride, size_t count) {
   blocks_ = fresh.blocks_;
   capacity_ = fresh.capacity_;
   rows_ = count;
+}
+
+void CodedBody::keep_from(size_t first, const int32_t* kept, size_t stride, size_t count) {
+  if (first == 0) return keep(kept, stride, count);
+  CodedBody apart(codec_, site_);
+  apart.announce(count);
+  MoveCodesCall call{blocks_at(0), apart.blocks_at(0), kept, stride};
+  call.heads = static_cast<int>(site_.heads);
+  call.head_dim = static_cast<int>(site_.dim);
+  call.count = static_cast<int>(count);
+  codec_->move_rows(call, site_.stream);
+  call.from = apart.blocks_at(0);
+  call.to = blocks_at(0);
+  call.kept = nullptr;
+  call.first = static_cast<int>(first);
+  codec_->move_rows(call, site_.stream);
+  rows_ = first + count;
+  blocks_ = (rows_ + 31) / 32;
 }
 
 void CodedBody::drop_front(size_t rows) {
@@ -150,10 +174,11 @@ void CodedBody::add_keys(MassTarget& target) const {
   target.coded = static_cast<int32_t>(rows_);
 }
 
-void CodedBody::code(const RowTarget& from, size_t first, size_t blocks) const {
-  if (blocks == 0) return;
-  const CodeJob keys = job(from, kKeyCodes, first), values = job(from, kValueCodes, first);
-  const CodeBatch batch{site_.dtype, static_cast<int>(site_.heads), static_cast<int>(blocks * 32),
+void CodedBody::code(const RowTarget& from, const BlockRun& blocks, DType dtype) const {
+  if (blocks.count == 0) return;
+  const CodeJob keys = job(from, kKeyCodes, blocks.first);
+  const CodeJob values = job(from, kValueCodes, blocks.first);
+  const CodeBatch batch{dtype, static_cast<int>(site_.heads), static_cast<int>(blocks.count * 32),
                         static_cast<int>(site_.dim)};
   codec_->code(batch, {&keys, 1}, {&values, 1}, site_.stream);
 }
@@ -177,11 +202,11 @@ void CodedBody::take_early(const BodyMove& move) {
     copy(to.v, from.v);
     if (waits()) return;
     codec_->learn(waiting_at(0), site_.dtype, site_.position, site_.stream);
-    code(waiting_at(0), 0, learns / 32);
+    code(waiting_at(0), {0, learns / 32}, site_.dtype);
     waiting_.allocate(0, site_.stream);
   }
   from.row += static_cast<int64_t>(wait);
-  code(from, (before + wait) / 32, (move.rows - wait) / 32);
+  code(from, {(before + wait) / 32, (move.rows - wait) / 32}, site_.dtype);
 }
 
 DeviceSpan CodedBody::span(size_t head, size_t /*which*/) const {
@@ -215,21 +240,23 @@ void CodedBody::unpack(const RowTarget& to, const Piece& piece) const {
   call.dtype = piece.dtype;
   call.head_stride = to.head_stride;
   call.position = site_.position + static_cast<int64_t>(32 * piece.first);
+  const size_t skipped = static_cast<size_t>(to.row) * site_.dim * 2;
   call.codes = at(kKeyCodes, 0, piece.first);
   call.side = at(kKeySide, 0, piece.first);
-  call.out = to.k;
+  call.out = static_cast<std::byte*>(to.k) + skipped;
   codec_->unpack_keys(call, site_.stream);
   call.codes = at(kValueCodes, 0, piece.first);
   call.side = at(kValueSide, 0, piece.first);
-  call.out = to.v;
+  call.out = static_cast<std::byte*>(to.v) + skipped;
   codec_->unpack_values(call, site_.stream);
 }
 
 void CodedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
-  const float log_weight = call.span.log_weight;
+  const CausalSpan given = call.span;
   if (waits() && rows() > 0) {
     const RowTarget from = waiting_at(0);
-    call.span = {from.k, from.v, from.head_stride, static_cast<int64_t>(rows()), -1, log_weight};
+    call.span = {from.k, from.v,          from.head_stride, static_cast<int64_t>(rows()),
+                 -1,     given.log_weight};
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
     return;
@@ -238,7 +265,9 @@ void CodedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>&
     const size_t count = std::min(kPieceRows, rows() - first);
     const RowTarget to = piece();
     unpack(to, {first / 32, (count + 31) / 32, site_.dtype});
-    call.span = {to.k, to.v, to.head_stride, static_cast<int64_t>(count), -1, log_weight};
+    call.span = {to.k, to.v, to.head_stride, static_cast<int64_t>(count), -1, given.log_weight};
+    if (given.log_weights) call.span.log_weights = given.log_weights + first;
+    call.span.weights_stride = given.weights_stride;
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
   }

@@ -159,18 +159,14 @@ void check_codes(const std::string& selector, const DeviceCodec& codec,
     refuse_on_gpu(what, fmt::format("codes under selectors come in groups of {} rows there, not {}",
                                     kBlockRows, codec.block_rows()));
   }
-  if (on_gpu.heavy) {
-    refuse_on_gpu(what + " with heavy rows", "rows beside heavy ones are exact there");
+  if (rule && rule->settles() && !on_gpu.heavy) return;
+  if (on_gpu.body && !on_gpu.body->keeps_codes()) {
+    refuse_on_gpu(what, "the rows it keeps are exact there");
   }
-  if (rule && rule->settles()) return;
-  if (!rule) refuse_on_gpu(what, "the rows it keeps are exact there");
   if (!codec.codes_rows_alone()) {
-    refuse_on_gpu(what,
-                  "rows that are judged again are there in int8, int4 or turboquant, whose rows "
-                  "share no scales; balancekv's oldest rows in any codec");
-  }
-  if (rule->parts() > 0) {
-    refuse_on_gpu(what + " with weights", "rows in codes have weight 1 there: weights=false");
+    refuse_on_gpu(on_gpu.heavy ? what + " with heavy rows" : what,
+                  "rows that are judged again, or for their mass, are there in int8, int4 or "
+                  "turboquant, whose rows share no scales; balancekv's oldest rows in any codec");
   }
 }
 
@@ -217,7 +213,11 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
   } else if (selector.make_on_gpu) {
     plan.selector = selector.make_on_gpu({parameters, placed.budget, placed.site});
     plan.codec = keys.codec;
-    if (keys.codec) check_codes(selector.info.name, *keys.codec, plan.selector);
+    if (keys.codec) {
+      check_codes(selector.info.name, *keys.codec, plan.selector);
+      // As above: rows that go into a body of codes leave the window 32 at a time.
+      if (!plan.selector.heavy && plan.selector.body) plan.schedule.block = kBlockRows;
+    }
   }
   return plan;
 }
