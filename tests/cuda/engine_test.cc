@@ -149,18 +149,22 @@ TEST(CudaSession, TheDemoModelAgreesWithTheCpu) {
 TEST(CudaSession, ForksGoOnApart) {
   PITH_NEEDS_GPU();
   const auto model = RandomModelFolder({}).load();
-  const auto ids = random_ids(100, model->config().vocab, 4);
-  Session whole(model, options_for(Device::kCuda, "exact"));
-  Session base(model, options_for(Device::kCuda, "exact"));
-  all_logits(whole, ids, 90);
-  base.prefill(std::span<const int32_t>(ids).first(90));
-  Session fork = base.fork();
-  all_logits(base, random_ids(70, model->config().vocab, 5), 0);
-  for (size_t i = 90; i < 100; ++i) fork.decode(ids[i]);
-  const auto a = whole.decode(7), b = fork.decode(7);
-  EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin()));
-  EXPECT_EQ(fork.tokens(), 101u);
-  EXPECT_EQ(base.tokens(), 160u);
+  const auto ids = random_ids(200, model->config().vocab, 4);
+  for (const char* policy : {"exact", "express(s=16)+int4,window=20",
+                             "uniform(budget=20,heavy=20,heavy_interval=9)+int8,window=20"}) {
+    SCOPED_TRACE(policy);
+    Session whole(model, options_for(Device::kCuda, policy));
+    Session base(model, options_for(Device::kCuda, policy));
+    all_logits(whole, ids, 90);
+    base.prefill(std::span<const int32_t>(ids).first(90));
+    Session fork = base.fork();
+    all_logits(base, random_ids(70, model->config().vocab, 5), 0);
+    for (size_t i = 90; i < 200; ++i) fork.decode(ids[i]);
+    const auto a = whole.decode(7), b = fork.decode(7);
+    EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin()));
+    EXPECT_EQ(fork.tokens(), 201u);
+    EXPECT_EQ(base.tokens(), 160u);
+  }
 }
 
 TEST(CudaSession, TheLedgerIsTheCpus) {
@@ -290,17 +294,18 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact+csr(online=600)", "online=600");
   refused(shape, "balancekv+csr", "balancekv over csr");
   refused(shape, "balancekv(mode=stream)", "mode=stream");
-  refused(shape, "buzz(T=50,weights=true)+int8", "weights=false");
+  refused(shape, "buzz(T=50,weights=true)+kivi", "share no scales");
   refused(shape, "uniform(heavy=10)", "uniform(rate=...) with heavy rows");
   refused(shape, "uniform+int8", "uniform over int8");
-  refused(shape, "uniform(budget=50,weights=false,heavy=10)+int8", "heavy rows");
+  refused(shape, "uniform(budget=50,heavy=10)+kivi", "heavy rows");
   refused(shape, "balancekv(heavy=10)+kivi", "heavy rows");
-  refused(shape, "express(s=64,heavy=10)+int8", "heavy rows");
+  refused(shape, "express(s=64,heavy=10)+qjl", "heavy rows");
   refused({2, 4, 2, 64, {}, 100000}, "express(s=32768)", "s is at most 16384");
-  refused(shape, "express(s=64)+int8", "express over int8");
+  refused(shape, "express(s=64)+kivi", "express over kivi2");
+  refused(shape, "express(s=64)+csr(rope=post)", "express over csr");
   refused(shape, "snapkv(budget=64)+kivi", "snapkv over kivi2");
   refused(shape, "knorm(budget=64)+qjl", "knorm over qjl");
-  refused(shape, "uniform(budget=64)+int8", "weights=false");
+  refused(shape, "uniform(budget=64)+kivi", "uniform over kivi2");
   refused(shape, "exact+k:kivi+v:csr", "different codecs");
   refused(shape, "exact+int8(center=40)", "center=40");
   refused({2, 4, 2, 80, {}, 1000}, "exact", "head_dim of 80");
