@@ -48,23 +48,23 @@ TEST(CudaCodedCache, HoldsTheRowsThatTheCpuHolds) {
       const DType dtype = dim == 64 ? DType::kBF16 : DType::kF16;
       const std::string policy = over(text, "int4") + ",dtype=" + to_string(dtype);
       SCOPED_TRACE(policy);
-        Pair pair(policy, dim, dtype);
-        pair.draw_codes();
-        run_chunks(pair);
-        EXPECT_GE(pair.same_rows(), 0.99);
-        for (int t = 0; t < 64; ++t) pair.run_token();
-        pair.use_clone();
-        for (int t = 0; t < 64; ++t) pair.run_token();
-        EXPECT_GE(pair.same_rows(), 0.99);
-        EXPECT_LT(pair.worst(), dtype == DType::kBF16 ? 2e-2 : 3e-3);
-        if (!judged_late(text)) {
-          EXPECT_GE(pair.compared(), leaves_in_blocks(text) ? 0.03 : 0.7);
-        }
-        const Ledger cpu = pair.cpu_ledger(), gpu = pair.gpu_ledger();
-        EXPECT_EQ(cpu.rows_kept, gpu.rows_kept);
-        EXPECT_GE(gpu.payload, cpu.payload);
-        EXPECT_LE(gpu.payload, cpu.payload + late_bytes(dim));
-        EXPECT_LE(gpu.total_bytes(), pair.counted());
+      Pair pair(policy, dim, dtype);
+      pair.draw_codes();
+      run_chunks(pair);
+      EXPECT_GE(pair.same_rows(), 0.99);
+      for (int t = 0; t < 64; ++t) pair.run_token();
+      pair.use_clone();
+      for (int t = 0; t < 64; ++t) pair.run_token();
+      EXPECT_GE(pair.same_rows(), 0.99);
+      EXPECT_LT(pair.worst(), dtype == DType::kBF16 ? 2e-2 : 3e-3);
+      if (!judged_late(text)) {
+        EXPECT_GE(pair.compared(), leaves_in_blocks(text) ? 0.03 : 0.7);
+      }
+      const Ledger cpu = pair.cpu_ledger(), gpu = pair.gpu_ledger();
+      EXPECT_EQ(cpu.rows_kept, gpu.rows_kept);
+      EXPECT_GE(gpu.payload, cpu.payload);
+      EXPECT_LE(gpu.payload, cpu.payload + late_bytes(dim));
+      EXPECT_LE(gpu.total_bytes(), pair.counted());
     }
   }
 }
@@ -93,8 +93,8 @@ TEST(CudaCodedCache, TokensAloneHoldTheSame) {
 
 // Codes that round. A judgement sees numbers of f16 here, of f32 on the CPU: where two scores are
 // that close another row stays, and the choices behind it in a halving follow. On the CPU rows are
-// coded again when they leave a heavy store, here they move as they are; and up to 31 rows are still
-// exact here, which the bound on attention's error is for.
+// coded again when they leave a heavy store, here they move as they are; and up to 31 rows are
+// still exact here, which the bound on attention's error is for.
 TEST(CudaCodedCache, RoundedRowsAreNearlyTheSame) {
   PITH_NEEDS_GPU();
   for (const char* text : kPolicies) {

@@ -25,7 +25,9 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(float* to, size_t count,
   if (i < count) to[i] = value;
 }
 
-unsigned blocks_for(size_t count) { return static_cast<unsigned>((count + kThreads - 1) / kThreads); }
+unsigned blocks_for(size_t count) {
+  return static_cast<unsigned>((count + kThreads - 1) / kThreads);
+}
 
 }  // namespace
 
@@ -34,7 +36,7 @@ const int32_t* order_rows(const SelectSpace& space, const NewOrder& order, cudaS
   const auto count = static_cast<size_t>(order.named + order.behind);
   if (count == 0) return to;
   order_kernel<<<dim3(blocks_for(count), order.heads), kThreads, 0, stream>>>(order, space.kept, to,
-                                                                             space.stride);
+                                                                              space.stride);
   check(cudaGetLastError(), "the order of coded rows");
   return to;
 }
