@@ -17,7 +17,11 @@ namespace pith::cuda {
 
 inline constexpr int kLayers = 2, kQueryHeads = 4, kKvHeads = 2;
 
-inline CacheShape shape_of(int dim) { return {kLayers, kQueryHeads, kKvHeads, dim, {}, 1000}; }
+inline constexpr uint64_t kModel = 12345;  // its fingerprint
+
+inline CacheShape shape_of(int dim) {
+  return {kLayers, kQueryHeads, kKvHeads, dim, {}, 1000, kModel};
+}
 
 /// uniform: up to 31 rows that the CPU has dropped are still there between the GPU's selections.
 inline bool judged_late(const std::string& policy) {

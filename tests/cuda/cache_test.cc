@@ -98,7 +98,8 @@ TEST(CudaCache, SmallOnesHoldTheSame) {
         "h2o(budget=5,interval=9,decay=0.5),window=0", "buzz(s=3,T=3),window=4",
         "balancekv(b=8),window=3", "balancekv(b=64)+int8,window=3",
         "keydiff(budget=11,interval=4)+int4,window=2", "snapkv(budget=40,interval=5)+int8,window=7",
-        "h2o(budget=33,interval=9)+int4,window=0", "buzz(s=3,T=3)+int4,window=4"}) {
+        "h2o(budget=33,interval=9)+int4,window=0", "buzz(s=3,T=3)+int4,window=4",
+        "h2o(budget=40,interval=9)+csr(rope=post,online=32),window=7"}) {
     hold_the_same(policy);
   }
 }

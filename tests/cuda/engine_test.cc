@@ -115,14 +115,26 @@ TEST(CudaPolicies, HoldTheRowsThatTheCpuHolds) {
 TEST(CudaPolicies, SelectorsAgreeWithTheCpu) {
   const auto model = RandomModelFolder({.dtype = DType::kF32, .head_dim = 128}).load();
   PITH_NEEDS_GPU();
-  for (const char* policy :
-       {"express(s=64)", "uniform(budget=96)", "knorm(budget=96,interval=32)",
-        "keydiff(budget=96,interval=32)", "snapkv(budget=96,interval=32)",
-        "pyramidkv(budget=96,interval=32)", "tova(budget=96,interval=32)",
-        "h2o(budget=96,interval=32)", "buzz(T=100)", "expected_attention(budget=96,interval=32)",
-        "balancekv(rate=0.5,b=64)", "express(s=64);layers=0:exact+kivi", "buzz(T=100,weights=true)",
-        "uniform(budget=60,heavy=50,heavy_interval=20)", "express(s=64,heavy=40,heavy_interval=20)",
-        "uniform", "express(s=64,heavy=40,heavy_interval=20);layers=0:express(s=32)"}) {
+  for (const char* policy : {"express(s=64)",
+                             "uniform(budget=96)",
+                             "knorm(budget=96,interval=32)",
+                             "keydiff(budget=96,interval=32)",
+                             "snapkv(budget=96,interval=32)",
+                             "pyramidkv(budget=96,interval=32)",
+                             "tova(budget=96,interval=32)",
+                             "h2o(budget=96,interval=32)",
+                             "buzz(T=100)",
+                             "expected_attention(budget=96,interval=32)",
+                             "balancekv(rate=0.5,b=64)",
+                             "express(s=64);layers=0:exact+kivi",
+                             "buzz(T=100,weights=true)",
+                             "uniform(budget=60,heavy=50,heavy_interval=20)",
+                             "express(s=64,heavy=40,heavy_interval=20)",
+                             "uniform",
+                             "express(s=64,heavy=40,heavy_interval=20);layers=0:express(s=32)",
+                             "uniform(budget=60,heavy=50,heavy_interval=20)+int8",
+                             "buzz(T=100,weights=true)+int8",
+                             "express(s=64,heavy=40,heavy_interval=20)+int8"}) {
     Session cpu(model, options_for(Device::kCpu, policy, 128));
     Session gpu(model, options_for(Device::kCuda, policy, 128));
     const auto ids = random_ids(450, model->config().vocab, 11);
@@ -302,7 +314,10 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "express(s=64,heavy=10)+qjl", "heavy rows");
   refused({2, 4, 2, 64, {}, 100000}, "express(s=32768)", "s is at most 16384");
   refused(shape, "express(s=64)+kivi", "express over kivi2");
-  refused(shape, "express(s=64)+csr(rope=post)", "express over csr");
+  refused(shape, "express(s=64)+csr(rope=post)", "tables of first rows");
+  refused(shape, "uniform(budget=300,heavy=10)+csr(rope=post)", "with heavy rows");
+  refused(shape, "snapkv(budget=96)+csr(rope=post)", "the first 256 rows");
+  refused(shape, "snapkv(budget=300)+csr", "csr(rope=post)");
   refused(shape, "snapkv(budget=64)+kivi", "snapkv over kivi2");
   refused(shape, "knorm(budget=64)+qjl", "knorm over qjl");
   refused(shape, "uniform(budget=64)+kivi", "uniform over kivi2");

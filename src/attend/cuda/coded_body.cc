@@ -15,14 +15,15 @@ CodedBody::CodedBody(std::shared_ptr<const DeviceCodec> codec, const BodySite& s
     : codec_(std::move(codec)), site_(site), waiting_(*site.memory, MemoryKind::kPayload) {
   const GroupedBytes bytes = codec_->block_bytes(static_cast<int>(site.dim));
   bytes_ = {bytes.key_codes, bytes.key_side, bytes.value_codes, bytes.value_side};
-  waiting_.allocate(4 * site.heads * codec_->learns_from() * site.dim, site.stream);
 }
 
 CodedBody::CodedBody(const CodedBody& other) : CodedBody(other.codec_, other.site_) {
   if (codec_->learns_from() > 0) codec_ = other.codec_->copy(site_.stream);
   rows_ = other.rows_;
   if (other.capacity_ > 0) move_to(other.capacity_, other);
-  if (!waits() || rows_ == 0) return;
+  learned_ = other.learned_;
+  if (other.waiting_.size() == 0) return;
+  waiting_.allocate(other.waiting_.size(), site_.stream);
   check(cudaMemcpyAsync(waiting_.data(), other.waiting_.data(), waiting_.size(),
                         cudaMemcpyDeviceToDevice, site_.stream),
         "a copy of the cache");
@@ -32,6 +33,14 @@ RowTarget CodedBody::waiting_at(size_t row) const {
   auto* bytes = static_cast<std::byte*>(waiting_.data());
   return {bytes, bytes + waiting_.size() / 2, codec_->learns_from() * site_.dim,
           static_cast<int64_t>(row)};
+}
+
+void CodedBody::learn(const RowTarget& rows, DType dtype) {
+  const size_t skipped = static_cast<size_t>(rows.row) * site_.dim * 2;
+  const RowTarget first{static_cast<std::byte*>(rows.k) + skipped,
+                        static_cast<std::byte*>(rows.v) + skipped, rows.head_stride, 0};
+  codec_->learn(first, dtype, site_.position, site_.stream);
+  learned_ = true;
 }
 
 void CodedBody::announce(size_t rows) {
@@ -97,10 +106,12 @@ CodeJob CodedBody::job(const RowTarget& from, Part codes, size_t first) const {
 // Codes of other rows in the last block are not touched: rows that begin within a block, or leave
 // one unfinished, are coded apart and moved there.
 void CodedBody::append(const NewRows& rows) {
+  if (least() > 0) learn(rows.from, rows.dtype);
   const size_t first = rows_;
   announce(rows.rows);
   const bool whole = first % 32 == 0 && rows.rows % 32 == 0;
   CodedBody apart(codec_, site_);
+  apart.learned_ = learned_;
   if (!whole) apart.announce(rows.rows);
   const CodedBody& coded = whole ? *this : apart;
   const BlockRun blocks{whole ? first / 32 : 0, (rows.rows + 31) / 32};
@@ -117,6 +128,7 @@ void CodedBody::append(const NewRows& rows) {
 
 void CodedBody::keep(const int32_t* kept, size_t stride, size_t count) {
   CodedBody fresh(codec_, site_);
+  fresh.learned_ = learned_;
   const size_t most = std::max(site_.context, count);
   // It grows to where it was, but for rows that came in a crowd.
   fresh.move_to(site_.context > 0 ? std::min(capacity_, (most + 31) / 32) : capacity_, fresh);
@@ -135,6 +147,7 @@ void CodedBody::keep(const int32_t* kept, size_t stride, size_t count) {
 void CodedBody::keep_from(size_t first, const int32_t* kept, size_t stride, size_t count) {
   if (first == 0) return keep(kept, stride, count);
   CodedBody apart(codec_, site_);
+  apart.learned_ = learned_;
   apart.announce(count);
   MoveCodesCall call{blocks_at(0), apart.blocks_at(0), kept, stride};
   call.heads = static_cast<int>(site_.heads);
@@ -188,6 +201,7 @@ void CodedBody::take_early(const BodyMove& move) {
   const size_t wait = before < learns ? std::min(move.rows, learns - before) : 0;
   RowTarget from = move.from;
   if (wait > 0) {
+    if (before == 0) waiting_.allocate(4 * site_.heads * learns * site_.dim, site_.stream);
     const RowTarget to = waiting_at(before);
     const auto copy = [&](void* target, const void* source) {
       check(
@@ -201,7 +215,7 @@ void CodedBody::take_early(const BodyMove& move) {
     copy(to.k, from.k);
     copy(to.v, from.v);
     if (waits()) return;
-    codec_->learn(waiting_at(0), site_.dtype, site_.position, site_.stream);
+    learn(waiting_at(0), site_.dtype);
     code(waiting_at(0), {0, learns / 32}, site_.dtype);
     waiting_.allocate(0, site_.stream);
   }
@@ -215,6 +229,7 @@ DeviceSpan CodedBody::span(size_t head, size_t /*which*/) const {
   span.rows = static_cast<int32_t>(rows());
   span.position = static_cast<int32_t>(site_.position);
   span.group_blocks = codec_->group_blocks();
+  if (rows() == 0) return span;
   if (waits()) {
     const RowTarget rows = waiting_at(0);
     const size_t offset = head * rows.head_stride * 2;
@@ -223,7 +238,6 @@ DeviceSpan CodedBody::span(size_t head, size_t /*which*/) const {
     span.row_stride = static_cast<int32_t>(site_.dim);
     return span;
   }
-  if (blocks_ == 0) return span;
   span.keys = at(kKeyCodes, head, 0);
   span.key_side = at(kKeySide, head, 0);
   span.values = at(kValueCodes, head, 0);

@@ -31,6 +31,8 @@ class CodedBody final : public DeviceBody {
     bool give_back = false;
   };
   void append(const NewRows& rows);
+  /// Rows that append() takes at least: a codec that learns does so from the first that come.
+  size_t least() const { return learned_ ? 0 : codec_->learns_from(); }
   /// Rows kept [G, stride] stay, of each head `count`, in that order.
   void keep(const int32_t* kept, size_t stride, size_t count);
   /// The same of rows first, ...: those before them stay as they are.
@@ -62,7 +64,8 @@ class CodedBody final : public DeviceBody {
     return static_cast<std::byte*>(buffers_[part].data()) +
            (head * capacity_ + block) * bytes_[part];
   }
-  bool waits() const { return rows_ < codec_->learns_from(); }
+  bool waits() const { return !learned_ && rows_ < codec_->learns_from(); }
+  void learn(const RowTarget& rows, DType dtype);
   RowTarget waiting_at(size_t row) const;
   CodeJob job(const RowTarget& from, Part codes, size_t first) const;
   struct BlockRun {
@@ -86,7 +89,8 @@ class CodedBody final : public DeviceBody {
   std::array<DeviceBuffer, kParts> buffers_;  // [G, capacity] blocks each
   size_t blocks_ = 0, capacity_ = 0;          // of a head
   size_t rows_ = 0;                           // coded or waiting
-  DeviceBuffer waiting_;                      // [2, G, learns_from, D]
+  bool learned_ = false;                      // the codec, from this body's rows
+  DeviceBuffer waiting_;                      // [2, G, learns_from, D] while rows wait
 };
 
 }  // namespace pith::cuda

@@ -202,7 +202,7 @@ void SelectedRows::unpack(JudgedRows& rows, size_t first, ChunkSpace& space) con
 
 // What lies beside the rows is in the body's order, whether they are codes or not.
 void SelectedRows::pack(size_t count) {
-  if (count <= packed()) return;
+  if (count <= packed() || count < coded_->least()) return;
   const size_t fresh = count - packed();
   const KeepCall call = keep_call(packed(), fresh);
   RowTarget from = rows_.end();

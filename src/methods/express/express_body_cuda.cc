@@ -122,8 +122,12 @@ class ExpressBody final : public DeviceBody {
   ExpressState state_;
 };
 
+// A token's few rows cause few halvings: fewer layers then share a launch, and the room for them.
 void ExpressBody::take(std::span<const BodyMove> moves) const {
-  const size_t together = codes_ ? layers_together() : kMostExpressJobs;
+  constexpr size_t kFew = 4;
+  size_t together = kMostExpressJobs;
+  if (codes_)
+    together = std::min(layers_together(), moves.front().rows > kBlockRows ? together : kFew);
   for (size_t first = 0; first < moves.size(); first += together) {
     take_together(moves.subspan(first, std::min(together, moves.size() - first)));
   }
