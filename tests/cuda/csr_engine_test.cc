@@ -124,8 +124,6 @@ TEST(CudaPolicies, CsrRowsAreJudgedAgain) {
         Pair pair(policy, dim, dtype);
         for (const size_t tokens : {32, 128, 64, 32, 192, 64}) pair.run_chunk(tokens);
         pair.end_prefill();
-        std::printf("%s: same %.3f compared %.3f worst %.4f", policy.c_str(), pair.same_rows(),
-                    pair.compared(), pair.worst());
         EXPECT_GE(pair.same_rows(), 0.9);
         EXPECT_GE(pair.compared(), 0.4);
         if (!policy.starts_with("buzz")) {
@@ -133,7 +131,6 @@ TEST(CudaPolicies, CsrRowsAreJudgedAgain) {
         }
         pair.use_clone();
         for (int t = 0; t < 64; ++t) pair.run_token();
-        std::printf("  then same %.3f\n", pair.same_rows());
         EXPECT_GE(pair.same_rows(), 0.9);
         EXPECT_EQ(pair.cpu_ledger().rows_kept, pair.gpu_ledger().rows_kept);
         EXPECT_LE(pair.gpu_ledger().total_bytes(), pair.counted());

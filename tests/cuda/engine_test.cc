@@ -141,7 +141,14 @@ TEST(CudaPolicies, SelectorsAgreeWithTheCpu) {
     const auto want = all_logits(cpu, ids, 386), got = all_logits(gpu, ids, 386);
     EXPECT_LT(relative_error(got, {want.begin(), want.end()}), 0.15) << policy;
     EXPECT_EQ(cpu.ledger().rows_kept, gpu.ledger().rows_kept) << policy;
-    EXPECT_EQ(cpu.ledger().payload, gpu.ledger().payload) << policy;
+    // Over codes up to 31 rows of a head are still exact.
+    const ModelConfig& c = model->config();
+    const bool late = std::string(policy).ends_with("+int8");
+    const int rows = late ? 31 * c.layers * c.kv_heads : 0;
+    EXPECT_GE(gpu.ledger().payload, cpu.ledger().payload) << policy;
+    EXPECT_LE(gpu.ledger().payload,
+              cpu.ledger().payload + static_cast<uint64_t>(rows) * 4 * c.head_dim)
+        << policy;
     EXPECT_EQ(cpu.describe_policy(), gpu.describe_policy()) << policy;
     Session fork = gpu.fork();
     const auto a = gpu.decode(3);

@@ -64,8 +64,7 @@ __device__ inline void multiply_atoms(float* products, const MassParams& p, cons
 }
 
 template <class T, int D>
-__global__ void __launch_bounds__(kMassThreads)
-    mass_kernel(const __grid_constant__ MassParams p) {
+__global__ void __launch_bounds__(kMassThreads) mass_kernel(const __grid_constant__ MassParams p) {
   extern __shared__ float products[];
   let_successor_start();
   const MassTarget target = *p.token.target;  // there since the step began
@@ -74,8 +73,7 @@ __global__ void __launch_bounds__(kMassThreads)
   if (begin >= target.coded) return;
   const int head = blockIdx.x, pairs = p.coding.pairs, of_chunk = pairs / p.coding.key_chunks;
   const size_t d = D / p.coding.key_chunks, dictionary = p.atoms.common ? 0 : head;
-  const __half* atoms =
-      static_cast<const __half*>(p.atoms.rows) + dictionary * p.atoms.count * d;
+  const __half* atoms = static_cast<const __half*>(p.atoms.rows) + dictionary * p.atoms.count * d;
   const uint32_t* codes =
       static_cast<const uint32_t*>(target.codes) + head * target.block_stride * kBlockRows * pairs;
   float* mass = target.mass + head * target.stride + target.coded_from;
@@ -113,8 +111,8 @@ void add_csr_mass(const CsrCoding& coding, const CsrAtoms& keys, const TokenMass
                   const MassTarget* target, cudaStream_t stream) {
   add_token_mass(call, target, stream);
   const MassShape& shape = call.shape;
-  const MassParams params{coding, keys, {call.q, call.log_sum, target,
-                                         shape.query_heads / shape.kv_heads}};
+  const MassParams params{
+      coding, keys, {call.q, call.log_sum, target, shape.query_heads / shape.kv_heads}};
   const size_t bytes = sizeof(float) * static_cast<size_t>(coding.key_chunks * keys.count);
   with_rows_of(shape.dtype, shape.head_dim, [&]<class T, int D>() {
     const LaunchShape launch{dim3(shape.kv_heads, kMassBlocks), dim3(kMassThreads), bytes};
