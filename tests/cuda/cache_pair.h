@@ -1,6 +1,8 @@
 #pragma once
 // The CPU's cache and the GPU's, fed the same 16-bit rows and queries.
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,7 +17,18 @@ namespace pith::cuda {
 
 inline constexpr int kLayers = 2, kQueryHeads = 4, kKvHeads = 2;
 
-inline CacheShape shape_of(int dim) { return {kLayers, kQueryHeads, kKvHeads, dim, {}, 1000}; }
+inline constexpr uint64_t kModel = 12345;  // its fingerprint
+
+inline CacheShape shape_of(int dim) {
+  return {kLayers, kQueryHeads, kKvHeads, dim, {}, 1000, kModel};
+}
+
+/// uniform: up to 31 rows that the CPU has dropped are still there between the GPU's selections.
+inline bool judged_late(const std::string& policy) {
+  return policy.starts_with("uniform(budget") && policy.find("heavy") == std::string::npos;
+}
+/// Bytes by which the GPU's payload may be above the CPU's: up to 31 rows of each head are exact.
+inline uint64_t late_bytes(int dim) { return uint64_t{31} * kLayers * kKvHeads * 4 * dim; }
 
 /// One layer's numbers for a few tokens.
 struct Numbers {
@@ -85,6 +98,9 @@ class Pair {
     EXPECT_EQ(cpu_.describe(), gpu_->describe());
   }
   void use_clone() { gpu_ = gpu_->clone(); }
+  /// Rows from now on are what int4 gives back as they came: codes change no judgement, so that
+  /// both caches must do the same.
+  void draw_codes() { codes_ = true; }
 
   /// The share of rows that both hold, with equal weights.
   double same_rows() const {
@@ -114,6 +130,12 @@ class Pair {
   Ledger cpu_ledger() const { return cpu_.ledger(); }
   Ledger gpu_ledger() const { return gpu_->ledger(); }
   size_t counted() const { return device_.total(); }
+  /// What the GPU's rows of a head count for, together.
+  double weight(int l, int g) const {
+    double sum = 0;
+    for (const float w : gpu_->rows(l, g).log_weights) sum += std::exp(w);
+    return sum;
+  }
 
  private:
   static constexpr uint64_t kSeed = 7;
@@ -123,8 +145,19 @@ class Pair {
     Numbers x{normals(tokens * kQueryHeads * dim_, dtype_, draws_), normals(kv, dtype_, draws_ + 1),
               normals(kv, dtype_, draws_ + 2)};
     draws_ += 3;
+    if (codes_) {
+      round_to_codes(x.k);
+      round_to_codes(x.v);
+    }
     if (structured_) give_structure(x.q, tokens);
     return x;
+  }
+  /// Codes of 4 bits times a power of two; in each 32 numbers one has the largest code.
+  void round_to_codes(std::vector<uint16_t>& x) const {
+    for (size_t i = 0; i < x.size(); ++i) {
+      const float code = std::clamp(std::round(3 * to_float(dtype_, x[i])), -6.0f, 6.0f);
+      x[i] = from_float(dtype_, 0.25f * (i % 32 == 0 ? std::copysign(7.0f, code) : code));
+    }
   }
   /// Queries with a mean and a covariance of their own before RoPE.
   void give_structure(std::vector<uint16_t>& q, size_t tokens) {
@@ -173,7 +206,7 @@ class Pair {
   MemoryCounter host_, device_;
   Context context_{pool_, host_, kernels_for()};
   Rope rope_;
-  bool structured_;
+  bool structured_, codes_ = false;
   KvCache cpu_;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<DeviceCache> gpu_;

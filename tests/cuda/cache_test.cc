@@ -45,11 +45,6 @@ const char* const kPolicies[] = {"express(s=64)",
                                  "balancekv(rate=0.5,b=16,walk=exact,heavy=20,heavy_interval=16),"
                                  "sink=3,window=10"};
 
-/// uniform: up to 31 rows that the CPU has dropped are still there between the GPU's selections.
-bool judged_late(const std::string& policy) {
-  return policy.starts_with("uniform(budget") && policy.find("heavy") == std::string::npos;
-}
-
 // Queries and probabilities are rounded to the rows' type on the GPU. A row in a hundred may be
 // another, where two scores are nearly the same.
 TEST(CudaCache, HoldsTheRowsThatTheCpuHolds) {
@@ -103,7 +98,8 @@ TEST(CudaCache, SmallOnesHoldTheSame) {
         "h2o(budget=5,interval=9,decay=0.5),window=0", "buzz(s=3,T=3),window=4",
         "balancekv(b=8),window=3", "balancekv(b=64)+int8,window=3",
         "keydiff(budget=11,interval=4)+int4,window=2", "snapkv(budget=40,interval=5)+int8,window=7",
-        "h2o(budget=33,interval=9)+int4,window=0", "buzz(s=3,T=3)+int4,window=4"}) {
+        "h2o(budget=33,interval=9)+int4,window=0", "buzz(s=3,T=3)+int4,window=4",
+        "h2o(budget=40,interval=9)+csr(rope=post,online=32),window=7"}) {
     hold_the_same(policy);
   }
 }
@@ -113,7 +109,11 @@ TEST(CudaCache, SmallSamplesHoldTheSame) {
   for (const char* policy :
        {"buzz(s=3,T=7,weights=true),window=4", "uniform(rate=0.05),window=3",
         "uniform(budget=9,heavy=5,heavy_interval=3)", "express(s=16,heavy=7,heavy_interval=5)",
-        "balancekv(b=8,heavy=6,heavy_interval=11),window=3"}) {
+        "balancekv(b=8,heavy=6,heavy_interval=11),window=3",
+        "buzz(s=3,T=7,weights=true)+int8,window=4", "uniform(budget=9)+int4,window=3",
+        "uniform(budget=9,heavy=5,heavy_interval=3)+int4", "express(s=16)+int4,window=5",
+        "express(s=16,heavy=7,heavy_interval=5)+turboquant(bits=4)",
+        "balancekv(b=8,heavy=6,heavy_interval=11)+int4,window=3"}) {
     hold_the_same(policy);
   }
 }
@@ -163,9 +163,6 @@ TEST(CudaCache, SettledRowsAreCoded) {
     EXPECT_LE(pair.gpu_ledger().total_bytes(), pair.counted());
   }
 }
-
-/// Bytes by which the GPU's payload may be above the CPU's: up to 31 rows of each head are exact.
-uint64_t late_bytes(int dim) { return uint64_t{31} * kLayers * kKvHeads * 4 * dim; }
 
 // Rows that are judged again in codes. Sizes are such that both devices hold the same codes at each
 // step: multiples of 32.

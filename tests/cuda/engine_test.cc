@@ -115,21 +115,40 @@ TEST(CudaPolicies, HoldTheRowsThatTheCpuHolds) {
 TEST(CudaPolicies, SelectorsAgreeWithTheCpu) {
   const auto model = RandomModelFolder({.dtype = DType::kF32, .head_dim = 128}).load();
   PITH_NEEDS_GPU();
-  for (const char* policy :
-       {"express(s=64)", "uniform(budget=96)", "knorm(budget=96,interval=32)",
-        "keydiff(budget=96,interval=32)", "snapkv(budget=96,interval=32)",
-        "pyramidkv(budget=96,interval=32)", "tova(budget=96,interval=32)",
-        "h2o(budget=96,interval=32)", "buzz(T=100)", "expected_attention(budget=96,interval=32)",
-        "balancekv(rate=0.5,b=64)", "express(s=64);layers=0:exact+kivi", "buzz(T=100,weights=true)",
-        "uniform(budget=60,heavy=50,heavy_interval=20)", "express(s=64,heavy=40,heavy_interval=20)",
-        "uniform", "express(s=64,heavy=40,heavy_interval=20);layers=0:express(s=32)"}) {
+  for (const char* policy : {"express(s=64)",
+                             "uniform(budget=96)",
+                             "knorm(budget=96,interval=32)",
+                             "keydiff(budget=96,interval=32)",
+                             "snapkv(budget=96,interval=32)",
+                             "pyramidkv(budget=96,interval=32)",
+                             "tova(budget=96,interval=32)",
+                             "h2o(budget=96,interval=32)",
+                             "buzz(T=100)",
+                             "expected_attention(budget=96,interval=32)",
+                             "balancekv(rate=0.5,b=64)",
+                             "express(s=64);layers=0:exact+kivi",
+                             "buzz(T=100,weights=true)",
+                             "uniform(budget=60,heavy=50,heavy_interval=20)",
+                             "express(s=64,heavy=40,heavy_interval=20)",
+                             "uniform",
+                             "express(s=64,heavy=40,heavy_interval=20);layers=0:express(s=32)",
+                             "uniform(budget=60,heavy=50,heavy_interval=20)+int8",
+                             "buzz(T=100,weights=true)+int8",
+                             "express(s=64,heavy=40,heavy_interval=20)+int8"}) {
     Session cpu(model, options_for(Device::kCpu, policy, 128));
     Session gpu(model, options_for(Device::kCuda, policy, 128));
     const auto ids = random_ids(450, model->config().vocab, 11);
     const auto want = all_logits(cpu, ids, 386), got = all_logits(gpu, ids, 386);
     EXPECT_LT(relative_error(got, {want.begin(), want.end()}), 0.15) << policy;
     EXPECT_EQ(cpu.ledger().rows_kept, gpu.ledger().rows_kept) << policy;
-    EXPECT_EQ(cpu.ledger().payload, gpu.ledger().payload) << policy;
+    // Over codes up to 31 rows of a head are still exact.
+    const ModelConfig& c = model->config();
+    const bool late = std::string(policy).ends_with("+int8");
+    const int rows = late ? 31 * c.layers * c.kv_heads : 0;
+    EXPECT_GE(gpu.ledger().payload, cpu.ledger().payload) << policy;
+    EXPECT_LE(gpu.ledger().payload,
+              cpu.ledger().payload + static_cast<uint64_t>(rows) * 4 * c.head_dim)
+        << policy;
     EXPECT_EQ(cpu.describe_policy(), gpu.describe_policy()) << policy;
     Session fork = gpu.fork();
     const auto a = gpu.decode(3);
@@ -149,18 +168,22 @@ TEST(CudaSession, TheDemoModelAgreesWithTheCpu) {
 TEST(CudaSession, ForksGoOnApart) {
   PITH_NEEDS_GPU();
   const auto model = RandomModelFolder({}).load();
-  const auto ids = random_ids(100, model->config().vocab, 4);
-  Session whole(model, options_for(Device::kCuda, "exact"));
-  Session base(model, options_for(Device::kCuda, "exact"));
-  all_logits(whole, ids, 90);
-  base.prefill(std::span<const int32_t>(ids).first(90));
-  Session fork = base.fork();
-  all_logits(base, random_ids(70, model->config().vocab, 5), 0);
-  for (size_t i = 90; i < 100; ++i) fork.decode(ids[i]);
-  const auto a = whole.decode(7), b = fork.decode(7);
-  EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin()));
-  EXPECT_EQ(fork.tokens(), 101u);
-  EXPECT_EQ(base.tokens(), 160u);
+  const auto ids = random_ids(200, model->config().vocab, 4);
+  for (const char* policy : {"exact", "express(s=16)+int4,window=20",
+                             "uniform(budget=20,heavy=20,heavy_interval=9)+int8,window=20"}) {
+    SCOPED_TRACE(policy);
+    Session whole(model, options_for(Device::kCuda, policy));
+    Session base(model, options_for(Device::kCuda, policy));
+    all_logits(whole, ids, 90);
+    base.prefill(std::span<const int32_t>(ids).first(90));
+    Session fork = base.fork();
+    all_logits(base, random_ids(70, model->config().vocab, 5), 0);
+    for (size_t i = 90; i < 200; ++i) fork.decode(ids[i]);
+    const auto a = whole.decode(7), b = fork.decode(7);
+    EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin()));
+    EXPECT_EQ(fork.tokens(), 201u);
+    EXPECT_EQ(base.tokens(), 160u);
+  }
 }
 
 TEST(CudaSession, TheLedgerIsTheCpus) {
@@ -290,17 +313,21 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact+csr(online=600)", "online=600");
   refused(shape, "balancekv+csr", "balancekv over csr");
   refused(shape, "balancekv(mode=stream)", "mode=stream");
-  refused(shape, "buzz(T=50,weights=true)+int8", "weights=false");
+  refused(shape, "buzz(T=50,weights=true)+kivi", "share no scales");
   refused(shape, "uniform(heavy=10)", "uniform(rate=...) with heavy rows");
   refused(shape, "uniform+int8", "uniform over int8");
-  refused(shape, "uniform(budget=50,weights=false,heavy=10)+int8", "heavy rows");
+  refused(shape, "uniform(budget=50,heavy=10)+kivi", "heavy rows");
   refused(shape, "balancekv(heavy=10)+kivi", "heavy rows");
-  refused(shape, "express(s=64,heavy=10)+int8", "heavy rows");
+  refused(shape, "express(s=64,heavy=10)+qjl", "heavy rows");
   refused({2, 4, 2, 64, {}, 100000}, "express(s=32768)", "s is at most 16384");
-  refused(shape, "express(s=64)+int8", "express over int8");
+  refused(shape, "express(s=64)+kivi", "express over kivi2");
+  refused(shape, "express(s=64)+csr(rope=post)", "tables of first rows");
+  refused(shape, "uniform(budget=300,heavy=10)+csr(rope=post)", "with heavy rows");
+  refused(shape, "snapkv(budget=96)+csr(rope=post)", "the first 256 rows");
+  refused(shape, "snapkv(budget=300)+csr", "csr(rope=post)");
   refused(shape, "snapkv(budget=64)+kivi", "snapkv over kivi2");
   refused(shape, "knorm(budget=64)+qjl", "knorm over qjl");
-  refused(shape, "uniform(budget=64)+int8", "weights=false");
+  refused(shape, "uniform(budget=64)+kivi", "uniform over kivi2");
   refused(shape, "exact+k:kivi+v:csr", "different codecs");
   refused(shape, "exact+int8(center=40)", "center=40");
   refused({2, 4, 2, 80, {}, 1000}, "exact", "head_dim of 80");

@@ -61,6 +61,28 @@ TEST(CudaCache, ProtectedRowsBesideCodesStay) {
   }
 }
 
+// Rows that int4 gives back as they came, so that the rows are the CPU's. Tokens among them too.
+TEST(CudaCache, ProtectedRowsBesideSamplesInCodesStay) {
+  PITH_NEEDS_GPU();
+  for (const char* policy :
+       {"express(s=64)+int4,sink=0,window=64", "express(s=32,heavy=40,heavy_interval=20)+int4",
+        "uniform(budget=50,heavy=40,heavy_interval=32)+int4",
+        "balancekv(b=16,heavy=30,heavy_interval=25)+int4,sink=4,window=20"}) {
+    SCOPED_TRACE(policy);
+    Pair pair(policy, 64, DType::kF16);
+    pair.draw_codes();
+    pair.protect({{2, 9}, {30, 31}, {100, 140}, {270, 280}, {330, 341}});
+    for (const size_t tokens : {130, 20, 60, 40}) pair.run_chunk(tokens);
+    pair.use_clone();
+    for (int t = 0; t < 134; ++t) pair.run_token();
+    for (int t = 0; t < 37; ++t) pair.run_token();  // 352 rows in all are not protected
+    EXPECT_GE(pair.same_rows(), 0.99);
+    EXPECT_LT(pair.worst(), 3e-3);
+    EXPECT_EQ(pair.cpu_ledger().tokens, pair.gpu_ledger().tokens);
+    EXPECT_LE(pair.gpu_ledger().total_bytes(), pair.counted());
+  }
+}
+
 // Judged late, so that the sample is the CPU's after a chunk. Runs begin and end within blocks.
 TEST(CudaCache, ProtectedRowsBesideASampleStay) {
   PITH_NEEDS_GPU();

@@ -15,6 +15,8 @@
 
 namespace pith::cuda {
 
+class DeviceCodec;
+
 /// What bodies are made with.
 struct BodySite {
   MemoryCounter* memory = nullptr;
@@ -23,11 +25,12 @@ struct BodySite {
   size_t heads = 0, dim = 0;  // G, D
   size_t context = 0;         ///< tokens expected; 0 = unknown
   int64_t position = 0;       ///< of the first row that comes, if those that follow it do
+  std::shared_ptr<const DeviceCodec> codec = nullptr;  ///< of their rows; null: they are dense
 };
 
 class DeviceBody;
 
-/// Rows from.row, ... of all KV heads go into a body.
+/// Rows from.row, ... of all KV heads go into a body, which may write over them.
 struct BodyMove {
   DeviceBody* body = nullptr;
   RowTarget from;
@@ -36,6 +39,7 @@ struct BodyMove {
   const int32_t* positions = nullptr;  // [G, positions_stride] of all rows
   size_t positions_stride = 0;         ///< 0: the same for all heads
   bool staged = false;                 ///< rows wait in the layer's own staging memory
+  bool given_back = false;             ///< rows are f16 that the body's codec gave back
 };
 
 class DeviceBody {
@@ -63,7 +67,7 @@ class DeviceBody {
   virtual DeviceSpan span(size_t head, size_t which) const = 0;
   /// Decode attention over dense spans and this body's.
   virtual void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const = 0;
-  /// A chunk's attention to the rows held: sets the call's spans, whose log_weight is what the
+  /// A chunk's attention to the rows held: sets the call's spans, whose weights are what the
   /// caller has set, and `first` to false. `piece` lends room for 8192 rows.
   virtual void attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const = 0;
 
@@ -78,6 +82,8 @@ class DeviceBody {
 class BodyMaker {
  public:
   virtual ~BodyMaker() = default;
+  /// Whether bodies keep their rows in the codes of BodySite::codec, one that codes rows alone.
+  virtual bool keeps_codes() const { return false; }
   virtual std::unique_ptr<DeviceBody> make(const BodySite& site) const = 0;
 };
 

@@ -81,8 +81,9 @@ class DeviceCodec {
   virtual void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const = 0;
   /// Null: rows stay in the codec that they came to.
   virtual const AgedCodec* aged() const { return nullptr; }
-  /// Rows share nothing with their neighbours, so that they can be moved between blocks as they
-  /// are, and a block may hold fewer than 32. Codecs that say so have the two functions below.
+  /// Rows share nothing with their neighbours but tables that stay once they are learnt, so that
+  /// they can be moved between blocks as they are, and a block may hold fewer than 32. Codecs that
+  /// say so have the two functions below.
   virtual bool codes_rows_alone() const { return false; }
   virtual void move_rows(const MoveCodesCall& /*call*/, cudaStream_t) const {}
   /// As cuda::add_token_mass, for dense rows and coded ones.

@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "cache/cuda/coded_body.h"
+#include "attend/cuda/coded_body.h"
 
 namespace pith::cuda {
 

@@ -144,6 +144,18 @@ std::shared_ptr<const DeviceCodec> codec_of(const SidePlan& keys, const SidePlan
   return mix_levels(std::move(of_keys), std::move(of_values));
 }
 
+/// Whether rows may be dropped while a body has had fewer than `rows`.
+bool judges_before(const ScoreRule& rule, size_t rows) {
+  BodyCounts counts;
+  for (counts.held = counts.seen = 1; counts.held < rows; ++counts.held, ++counts.seen) {
+    for (const Moment moment : {Moment::kBeforeRow, Moment::kRow, Moment::kTokenEnd,
+                                Moment::kChunkEnd, Moment::kPromptEnd}) {
+      if (rule.judge(counts, moment)) return true;
+    }
+  }
+  return false;
+}
+
 /// Throws kUnsupported if the codec cannot store what the selector keeps.
 void check_codes(const std::string& selector, const DeviceCodec& codec,
                  const SelectorOnGpu& on_gpu) {
@@ -159,18 +171,27 @@ void check_codes(const std::string& selector, const DeviceCodec& codec,
     refuse_on_gpu(what, fmt::format("codes under selectors come in groups of {} rows there, not {}",
                                     kBlockRows, codec.block_rows()));
   }
-  if (on_gpu.heavy) {
-    refuse_on_gpu(what + " with heavy rows", "rows beside heavy ones are exact there");
+  if (rule && rule->settles() && !on_gpu.heavy) return;
+  if (on_gpu.body && !on_gpu.body->keeps_codes()) {
+    refuse_on_gpu(what, "the rows it keeps are exact there");
   }
-  if (rule && rule->settles()) return;
-  if (!rule) refuse_on_gpu(what, "the rows it keeps are exact there");
   if (!codec.codes_rows_alone()) {
-    refuse_on_gpu(what,
-                  "rows that are judged again are there in int8, int4 or turboquant, whose rows "
-                  "share no scales; balancekv's oldest rows in any codec");
+    refuse_on_gpu(on_gpu.heavy ? what + " with heavy rows" : what,
+                  "rows that are judged again, or for their mass, are there in int8, int4, "
+                  "turboquant and csr(rope=post), whose rows share no scales; balancekv's oldest "
+                  "rows in any codec");
   }
-  if (rule->parts() > 0) {
-    refuse_on_gpu(what + " with weights", "rows in codes have weight 1 there: weights=false");
+  if (codec.learns_from() == 0) return;
+  if (!rule || on_gpu.heavy) {
+    refuse_on_gpu(on_gpu.heavy ? what + " with heavy rows" : what,
+                  "these rows are there in codecs without tables of first rows: int8, int4 or "
+                  "turboquant");
+  }
+  if (judges_before(*rule, codec.learns_from())) {
+    refuse_on_gpu(fmt::format("{}, whose tables are made of the first {} rows behind the window,",
+                              what, codec.learns_from()),
+                  "a body is not judged before it has as many there: a larger budget, or fewer "
+                  "atoms (online=...)");
   }
 }
 
@@ -217,7 +238,11 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
   } else if (selector.make_on_gpu) {
     plan.selector = selector.make_on_gpu({parameters, placed.budget, placed.site});
     plan.codec = keys.codec;
-    if (keys.codec) check_codes(selector.info.name, *keys.codec, plan.selector);
+    if (keys.codec) {
+      check_codes(selector.info.name, *keys.codec, plan.selector);
+      // As above: rows that go into a body of codes leave the window 32 at a time.
+      if (!plan.selector.heavy && plan.selector.body) plan.schedule.block = kBlockRows;
+    }
   }
   return plan;
 }

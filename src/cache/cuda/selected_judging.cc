@@ -18,8 +18,7 @@ void SelectedRows::take(size_t tokens, ChunkSpace& space, std::vector<BodyMove>&
   }
   judge(tokens > 1 ? Moment::kChunkEnd : Moment::kTokenEnd, space);
   if (packs()) {
-    const size_t whole = counts_.held / kBlockRows * kBlockRows;
-    if (whole > packed()) pack(whole - packed());
+    pack((counts_.held + heavy_) / kBlockRows * kBlockRows);
   } else if (coded_) {
     code_settled(space);
   }
@@ -39,9 +38,11 @@ void SelectedRows::enter_heavy(size_t fresh, ChunkSpace& space, std::vector<Body
   StagedRows staged;
   if (body_ && evictions > 0) {
     const size_t leave = evictions * sizes.interval;
-    staged = {space.staging(leave), space.staged_positions(site_.heads * leave), leave};
+    // Coders read whole blocks.
+    const size_t room = (leave + kBlockRows - 1) / kBlockRows * kBlockRows;
+    staged = {space.staging(room), space.staged_positions(site_.heads * leave), leave};
     body_->announce(leave);
-    moves.push_back({body_.get(), staged.to, leave, 0, staged.positions, leave, true});
+    moves.push_back({body_.get(), staged.to, leave, 0, staged.positions, leave, true, packs()});
   }
   for (size_t i = 0; i < evictions; ++i) {
     evict(space, staged);
@@ -52,22 +53,45 @@ void SelectedRows::enter_heavy(size_t fresh, ChunkSpace& space, std::vector<Body
 
 void SelectedRows::evict(ChunkSpace& space, const StagedRows& staged) {
   const HeavySizes& sizes = *plan_.selector.heavy;
+  if (packs()) pack(counts_.held + sizes.most());
   KeepCall call = keep_call(counts_.held, sizes.most());
   const SelectSpace lent = space.select(sizes.most(), true);
-  const int stay = static_cast<int>(sizes.budget), leave = static_cast<int>(sizes.interval);
   name_rows(call.rows);
-  choose_heavy(lent, call.rows, stay, site_.stream);
-  if (!body_) {
-    leave_first(lent, call.rows, stay, space.unpacked(sizes.most()), site_.stream);
-    known_ = counts_.held + sizes.most();
-    for (size_t i = 0; i < sizes.interval; ++i) enter(space);
-    return;
+  choose_heavy(lent, call.rows, static_cast<int>(sizes.budget), site_.stream);
+  if (body_) return evict_to_body(lent, call, staged, space);
+  evict_to_rule(lent, call, space);
+  known_ = counts_.held + sizes.most();
+  for (size_t i = 0; i < sizes.interval; ++i) enter(space);
+}
+
+void SelectedRows::evict_to_rule(const SelectSpace& lent, const KeepCall& call, ChunkSpace& space) {
+  const JudgedRows& rows = call.rows;
+  const int stay = static_cast<int>(plan_.selector.heavy->budget);
+  if (packs()) {
+    const NewOrder order{rows.heads, static_cast<int>(counts_.held), rows.rows, stay, rows.rows, 0};
+    coded_->keep_from(counts_.held, order_rows(lent, order, site_.stream), lent.stride,
+                      static_cast<size_t>(rows.rows));
+  } else {
+    leave_first(lent, rows, stay, space.unpacked(static_cast<size_t>(rows.rows)), site_.stream);
   }
-  gather_rows(lent, {call.rows, stay, leave, staged.to, staged.positions, staged.stride},
-              site_.stream);
+  leave_first_sides(lent, rows, stay, site_.stream);
+}
+
+void SelectedRows::evict_to_body(const SelectSpace& lent, KeepCall& call, const StagedRows& staged,
+                                 ChunkSpace& space) {
+  const HeavySizes& sizes = *plan_.selector.heavy;
+  const int stay = static_cast<int>(sizes.budget), leave = static_cast<int>(sizes.interval);
+  JudgedRows seen = call.rows;
+  if (packs()) unpack(seen, counts_.held, space);
+  gather_rows(lent, {seen, stay, leave, staged.to, staged.positions, staged.stride}, site_.stream);
   call.keep = stay;
-  keep_rows(lent, call, site_.stream);
-  rows_.drop(sizes.interval);
+  if (packs()) {
+    coded_->keep(lent.kept, lent.stride, sizes.budget);  // the body's rows are not among them
+    move_sides(lent, call, site_.stream);
+  } else {
+    keep_rows(lent, call, site_.stream);
+    rows_.drop(sizes.interval);
+  }
   counts_.seen += sizes.interval;
   known_ = sizes.budget;
 }
@@ -75,9 +99,10 @@ void SelectedRows::evict(ChunkSpace& space, const StagedRows& staged) {
 void SelectedRows::judge(Moment moment, ChunkSpace& space) {
   for (counts_.steps = 0;; ++counts_.steps) {
     const std::optional<Judgement> judgement = rule_->judge(counts_, moment);
-    if (!judgement) return;
+    if (!judgement) break;
     select(*judgement, space);
   }
+  if (counts_.steps > 0) write_weights();
 }
 
 KeepCall SelectedRows::keep_call(size_t first, size_t count) const {
@@ -114,30 +139,28 @@ void SelectedRows::name_rows(JudgedRows& rows) const {
 
 void SelectedRows::select(const Judgement& judgement, ChunkSpace& space) {
   const size_t count = counts_.held - judgement.first;
-  if (packs()) pack(counts_.held - packed());
+  if (packs()) pack(counts_.held);
   KeepCall call = keep_call(judgement.first, count);
   const size_t behind = known_ - std::min(known_, counts_.held);  // of the heavy store
   name_rows(call.rows);
   call.keep = static_cast<int>(judgement.keep);
   call.after_known = static_cast<int>(behind);
   call.mass_factor = rule_->mass_kept();
-  const SelectSpace lent = space.select(count, state_.size() > 0);
+  const size_t coded_behind = packed() - std::min(packed(), counts_.held);  // of the heavy store
+  const SelectSpace lent = space.select(count + coded_behind, state_.size() > 0);
   call.rows.queries = {state_.data(), static_cast<int>(site_.query_heads / site_.heads),
                        static_cast<int64_t>(tokens()),
                        static_cast<int64_t>(tokens() - std::min(tokens(), plan_.schedule.sink)),
                        site_.rope ? &site_.rope->host : nullptr};
-  if (packs() && rule_->reads_rows()) {
-    const RowTarget unpacked = space.unpacked(count);
-    // f16 keeps more of a code times its scale than bf16.
-    call.rows.dtype = DType::kF16;
-    coded_->unpack(unpacked, {0, (count + kBlockRows - 1) / kBlockRows, call.rows.dtype});
-    call.rows.k = unpacked.k;
-    call.rows.v = unpacked.v;
-    call.rows.head_stride = unpacked.head_stride;
-  }
+  if (packs() && rule_->reads_rows()) unpack(call.rows, judgement.first, space);
   rule_->choose(lent, call.rows, call.keep, site_.stream);
   if (packs()) {
-    coded_->keep(lent.kept, lent.stride, judgement.keep);
+    const size_t stay = judgement.keep + coded_behind;
+    const bool alone = judgement.first == 0 && coded_behind == 0;
+    const NewOrder order{call.rows.heads, static_cast<int>(judgement.first), call.rows.rows, 0,
+                         call.keep,       static_cast<int>(coded_behind)};
+    const int32_t* kept = alone ? lent.kept : order_rows(lent, order, site_.stream);
+    coded_->keep_from(judgement.first, kept, lent.stride, stay);
     move_sides(lent, call, site_.stream);
   } else {
     keep_rows(lent, call, site_.stream);
@@ -165,15 +188,28 @@ void SelectedRows::code_settled(ChunkSpace& space) {
   counts_.coded += count;
 }
 
+// f16 keeps more of a code times its scale than bf16.
+void SelectedRows::unpack(JudgedRows& rows, size_t first, ChunkSpace& space) const {
+  const size_t block = first / kBlockRows, skipped = first % kBlockRows;
+  const size_t count = skipped + static_cast<size_t>(rows.rows);
+  const RowTarget unpacked = space.unpacked(count);
+  rows.dtype = DType::kF16;
+  coded_->unpack(unpacked, {block, (count + kBlockRows - 1) / kBlockRows, rows.dtype});
+  rows.k = static_cast<std::byte*>(unpacked.k) + skipped * site_.dim * 2;
+  rows.v = static_cast<std::byte*>(unpacked.v) + skipped * site_.dim * 2;
+  rows.head_stride = unpacked.head_stride;
+}
+
 // What lies beside the rows is in the body's order, whether they are codes or not.
 void SelectedRows::pack(size_t count) {
-  if (count == 0) return;
-  const KeepCall call = keep_call(packed(), count);
+  if (count <= packed() || count < coded_->least()) return;
+  const size_t fresh = count - packed();
+  const KeepCall call = keep_call(packed(), fresh);
   RowTarget from = rows_.end();
   from.row = static_cast<int64_t>(plan_.schedule.sink);
-  coded_->append(from, count);
+  coded_->append({from, fresh, plan_.dtype});
   move_rows({}, call, site_.stream);
-  rows_.drop(count);
+  rows_.drop(fresh);
 }
 
 }  // namespace pith::cuda

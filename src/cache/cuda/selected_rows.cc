@@ -15,7 +15,7 @@ class NoRule final : public ScoreRule {
 };
 
 BodySite body_site(const LayerPlan& plan, const LayerSite& site) {
-  return {site.memory, site.stream, plan.dtype, site.heads, site.dim, site.context};
+  return {site.memory, site.stream, plan.dtype, site.heads, site.dim, site.context, 0, plan.codec};
 }
 
 }  // namespace
@@ -85,8 +85,25 @@ void SelectedRows::make_side(size_t stride, const SelectedRows& from) {
   if (wants_mass()) {
     grow(mass_, from.mass_, site_.heads, from.rows_.rows() + from.packed());
   }
-  if (rule_->weighs_rows()) grow(weights_, from.weights_, 1, from.counts_.judged);
+  if (rule_->weighs_rows() || weighs_codes()) {
+    grow(weights_, from.weights_, 1, rule_->weighs_rows() ? from.counts_.judged : 0);
+  }
   stride_ = stride;
+  write_weights();
+}
+
+void SelectedRows::write_weights() const {
+  if (!weighs_codes() || stride_ == 0) return;
+  size_t first = rule_->weighs_rows() ? counts_.judged : 0;
+  if (!rule_->weighs_rows()) {
+    std::vector<WeightedPart> parts(rule_->parts());
+    rule_->weigh(parts, counts_);
+    for (const WeightedPart& part : parts) {
+      fill_numbers(weights_.data() + first, part.rows, part.log_weight, site_.stream);
+      first += part.rows;
+    }
+  }
+  fill_numbers(weights_.data() + first, stride_ - first, 0, site_.stream);
 }
 
 void SelectedRows::reserve(size_t rows) {
@@ -100,9 +117,9 @@ void SelectedRows::reserve(size_t rows) {
 std::vector<WeightedPart> SelectedRows::parts(size_t tokens) const {
   const size_t all = rows_.rows() + tokens - tokens_;
   if (one_run()) return {{all, 0}};
-  std::vector<WeightedPart> parts(rule_->parts() + 2);
+  std::vector<WeightedPart> parts(dense_parts());
   parts.front().rows = std::min(tokens, plan_.schedule.sink);
-  if (rule_->parts() > 0) rule_->weigh(std::span(parts).subspan(1, rule_->parts()), counts_);
+  if (parts.size() > 2) rule_->weigh(std::span(parts).subspan(1, rule_->parts()), counts_);
   size_t rest = all;
   for (const WeightedPart& part : parts) rest -= part.rows;
   parts.back().rows = rest;
@@ -136,7 +153,8 @@ RowTarget SelectedRows::begin_token(const TokenSlots& slots) {
     for (const WeightedPart& part : parts) {
       if (coded_ && &part == &parts[1]) {
         *span = coded_->span(g, 0);
-        span->log_weight = rule_->settled_log_weight();
+        span->log_weight = coded_log_weight();
+        if (weighs_codes()) span->log_weights = weights_.data();
         ++span;
       }
       const size_t at = (g * rows_.head_stride() + first * site_.dim) * 2;
@@ -244,7 +262,9 @@ void SelectedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   for (const WeightedPart& part : parts) {
     call.last = false;
     if (coded_rows() > 0 && &part == &parts[1]) {
-      call.span.log_weight = rule_->settled_log_weight();
+      call.span = {};
+      call.span.log_weight = coded_log_weight();
+      if (weighs_codes()) call.span.log_weights = weights_.data();
       coded_->attend_chunk(call, [&] { return space.piece(); });
     }
     call.last = &part == &parts.back();  // the chunk's own rows are in it
@@ -327,15 +347,18 @@ void SelectedRows::add_rows(pith::HeadRows& out, size_t head) const {
     out.positions.push_back(static_cast<int64_t>(tokens_ - left));
   }
   const std::vector<WeightedPart> parts = this->parts(tokens_);
-  for (const WeightedPart& part : parts) {
-    if (coded_ && &part == &parts[1]) {
-      out.log_weights.insert(out.log_weights.end(), coded_rows(), rule_->settled_log_weight());
-    }
+  const auto add_weights = [&](const WeightedPart& part) {
     const size_t first = out.log_weights.size();
     out.log_weights.resize(first + part.rows, part.log_weight);
-    if (!part.apart || part.rows == 0) continue;
+    if (!part.apart || part.rows == 0) return;
     weights_.download(out.log_weights.data() + first, part.rows, site_.stream);
     check(cudaStreamSynchronize(site_.stream), "rows held");
+  };
+  for (const WeightedPart& part : parts) {
+    if (coded_ && &part == &parts[1]) {
+      add_weights({coded_rows(), coded_log_weight(), weighs_codes()});
+    }
+    add_weights(part);
   }
   pinned_.finish(out, sink + known);  // ordinals until they are judged
   if (body_) body_->add_rows(out, head, 0);
@@ -343,10 +366,11 @@ void SelectedRows::add_rows(pith::HeadRows& out, size_t head) const {
 
 void SelectedRows::add_to(Ledger& ledger) const {
   const size_t held = rows_.held_bytes();
+  const size_t weighed = weighs_codes() ? packed() : rule_->weighs_rows() ? counts_.judged : 0;
   const size_t side =
       site_.heads * ((counts_.coded + known_) * sizeof(int32_t) +
                      (wants_mass() ? (rows_.rows() + packed()) * sizeof(float) : 0)) +
-      (rule_->weighs_rows() ? counts_.judged * sizeof(float) : 0);
+      weighed * sizeof(float);
   ledger.payload += held;
   ledger.metadata += side + state_.size() * sizeof(float);
   ledger.slack += rows_.allocated_bytes() - held + positions_.size() * sizeof(int32_t) +

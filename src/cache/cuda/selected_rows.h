@@ -7,13 +7,14 @@
 // Codes of rows that are never judged again take those rows away from the body. Codecs that code
 // rows alone take all of the body's rows instead, 32 at a time and all before a judgement: codes
 // then come before the body's dense rows, fewer than 32. A judgement sees the rows as the codes
-// give them back, and what stays moves as codes, so that no row is ever coded twice.
+// give them back, and what stays moves as codes, so that no row is ever coded twice. Weights are
+// then one array over the codes, the same for all heads, written after judgements.
 //
-// Heavy rows (compress/heavy.h) lie between the selector's rows and the window. When their store is
-// full, the lightest move to its front and count as the selector's from then on, or go into a body
-// of its own.
+// Heavy rows (compress/heavy.h) lie between the selector's rows and the window, in codes if those
+// are. When their store is full, the lightest move to its front and count as the selector's from
+// then on, or go into a body of its own.
 
-#include "cache/cuda/coded_body.h"
+#include "attend/cuda/coded_body.h"
 #include "cache/cuda/device_rows.h"
 #include "cache/cuda/layer_rows.h"
 #include "cache/cuda/pinned_rows.h"
@@ -37,7 +38,7 @@ class SelectedRows final : public LayerRows {
   }
   /// The sink, codes, each part and the rest; or one for all.
   size_t spans() const override {
-    return (one_run() ? 1 : rule_->parts() + 2 + (coded_ ? 1 : 0)) + (body_ ? 1 : 0) +
+    return (one_run() ? 1 : dense_parts() + (coded_ ? 1 : 0)) + (body_ ? 1 : 0) +
            (pinned_.any() ? 1 : 0);
   }
   RowTarget begin_token(const TokenSlots& slots) override;
@@ -56,10 +57,16 @@ class SelectedRows final : public LayerRows {
  private:
   /// All dense rows have weight 1, and no codes lie between them.
   bool one_run() const { return rule_->parts() == 0 && !coded_; }
+  size_t dense_parts() const { return packs() ? 2 : rule_->parts() + 2; }
   /// Whether rows that are judged are in codes; and how many of the body's are, the first.
-  bool packs() const { return coded_ && !rule_->settles(); }
+  bool packs() const { return coded_ && (plan_.selector.heavy || !rule_->settles()); }
   size_t packed() const { return packs() ? coded_->rows() : 0; }
   size_t coded_rows() const { return coded_ ? coded_->rows() : 0; }
+  /// Whether codes have weights one by one; and what they have otherwise.
+  bool weighs_codes() const { return packs() && rule_->parts() > 0; }
+  float coded_log_weight() const { return packs() ? 0 : rule_->settled_log_weight(); }
+  /// The weights of codes follow from counts, but for those of rules that weigh rows one by one.
+  void write_weights() const;
   /// Rows of body and window that are not settled.
   size_t unsettled() const {
     return packed() + rows_.rows() - std::min(tokens_, plan_.schedule.sink);
@@ -78,12 +85,17 @@ class SelectedRows final : public LayerRows {
   void enter_heavy(size_t fresh, ChunkSpace& space, std::vector<BodyMove>& moves);
   /// The lightest of a full heavy store leave it: for the rule, or for the body.
   void evict(ChunkSpace& space, const StagedRows& staged);
+  void evict_to_rule(const SelectSpace& lent, const KeepCall& call, ChunkSpace& space);
+  void evict_to_body(const SelectSpace& lent, KeepCall& call, const StagedRows& staged,
+                     ChunkSpace& space);
   void judge(Moment moment, ChunkSpace& space);
   void select(const Judgement& judgement, ChunkSpace& space);
   /// Settled rows go into the codes, and later ones follow up.
   void code_settled(ChunkSpace& space);
-  /// Of the body's dense rows the first `count` go into the codes.
+  /// Of the body's rows the first `count` are in codes from now on, if they were not.
   void pack(size_t count);
+  /// Rows that are judged, from the body's row `first` on, as the codes give them back.
+  void unpack(JudgedRows& rows, size_t first, ChunkSpace& space) const;
   /// Shows a step's queries to the rule.
   StepQueries queries_of(const void* q, size_t tokens) const;
   QueryNote query_note(size_t tokens) const;
@@ -110,7 +122,7 @@ class SelectedRows final : public LayerRows {
   // Of the body's first rows: `coded`, then `known_`.
   DeviceArray<int32_t> positions_;  // [G, stride]
   DeviceArray<float> mass_;         // [G, stride] of all rows
-  DeviceArray<float> weights_;      // [stride] of the `judged`, for rules that weigh rows
+  DeviceArray<float> weights_;      // [stride] of codes, or of rows that their rule weighs
   DeviceArray<float> state_;        // what the rule keeps of queries
   DeviceBuffer scaled_;             // [H, D] a token's queries, for rules that scale them
   size_t stride_ = 0;

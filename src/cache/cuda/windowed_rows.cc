@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "attend/cuda/coded_body.h"
 #include "cache/cuda/aged_body.h"
-#include "cache/cuda/coded_body.h"
 #include "kernels/cuda/turn.h"
 #include "pith/error.h"
 
@@ -17,10 +17,12 @@ std::unique_ptr<DeviceBody> make_body(const LayerPlan& plan, const LayerSite& si
                       site.heads,
                       site.dim,
                       site.context,
-                      static_cast<int64_t>(plan.schedule.sink)};
+                      static_cast<int64_t>(plan.schedule.sink),
+                      plan.codec};
+  if (plan.selector.body) return plan.selector.body->make(body);
   if (plan.codec && plan.codec->aged()) return std::make_unique<AgedBody>(plan.codec, body);
   if (plan.codec) return std::make_unique<CodedBody>(plan.codec, body);
-  return plan.selector.body ? plan.selector.body->make(body) : nullptr;
+  return nullptr;
 }
 
 }  // namespace
@@ -179,7 +181,20 @@ void WindowedRows::attend_token(const TokenStep& step) const {
   }
 }
 
-void WindowedRows::end_token(ChunkSpace&, std::vector<BodyMove>& moves) {
+// A move's position is the ordinal of its first row until then.
+void WindowedRows::name_positions(BodyMove& move, ChunkSpace& space) const {
+  if (!pinned_.any() || !body_->keeps_positions()) return;
+  if (move.rows == 1) {
+    move.position = pinned_.position_of(move.position);
+    return;
+  }
+  int32_t* positions = space.staged_positions(move.rows);
+  pinned_.write_positions({positions, 0, 1, static_cast<int>(move.rows), move.position});
+  move.positions = positions;
+  move.staged = true;
+}
+
+void WindowedRows::end_token(ChunkSpace& space, std::vector<BodyMove>& moves) {
   if (pinned_.covers(tokens())) return pinned_.add_token();
   if (tokens_++ < plan_.schedule.sink) return;
   ++count_;
@@ -188,7 +203,8 @@ void WindowedRows::end_token(ChunkSpace&, std::vector<BodyMove>& moves) {
   if (body_) {
     body_->announce(plan_.schedule.block);
     moves.push_back({body_.get(), ring_at(front_), plan_.schedule.block,
-                     pinned_.position_of(static_cast<int64_t>(tokens_ - count_))});
+                     static_cast<int64_t>(tokens_ - count_)});
+    name_positions(moves.back(), space);
   }
   front_ = (front_ + plan_.schedule.block) % ring_capacity_;
   count_ -= plan_.schedule.block;
@@ -255,11 +271,7 @@ void WindowedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyM
   if (body_ && leave > 0) {
     body_->announce(leave);
     moves.push_back({body_.get(), from, leave, static_cast<int64_t>(tokens_ + to_sink - count_)});
-    if (pinned_.any() && body_->keeps_positions()) {
-      int32_t* positions = space.staged_positions(leave);
-      pinned_.write_positions({positions, 0, 1, static_cast<int>(leave), moves.back().position});
-      moves.back().positions = positions;
-    }
+    name_positions(moves.back(), space);
   }
   from.row += static_cast<int64_t>(leave);
   tokens_ += tokens;

@@ -43,6 +43,8 @@ class WindowedRows final : public LayerRows {
   int64_t evicted() const;
   /// Turns the sink's keys by `steps`, or by those at `steps_at` on the device.
   void turn_sink(int64_t steps, const int64_t* steps_at) const;
+  /// Writes the positions of rows that leave, where the body keeps them and some are protected.
+  void name_positions(BodyMove& move, ChunkSpace& space) const;
   RowTarget ring_at(size_t row) const;
   size_t body_rows() const;
 

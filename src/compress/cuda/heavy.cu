@@ -98,6 +98,10 @@ void leave_first(const SelectSpace& space, const JudgedRows& rows, int stay, con
   };
   back(rows.k, room.k);
   back(rows.v, room.v);
+}
+
+void leave_first_sides(const SelectSpace& space, const JudgedRows& rows, int stay,
+                       cudaStream_t stream) {
   sides_kernel<<<rows.heads, kSideThreads, 0, stream>>>(rows, space, stay);
   check(cudaGetLastError(), "moving heavy rows");
 }

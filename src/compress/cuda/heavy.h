@@ -24,9 +24,12 @@ struct GatherCall {
 };
 void gather_rows(const SelectSpace& space, const GatherCall& call, cudaStream_t stream);
 
-/// What choose_heavy lets leave moves to the front, and what stays follows, with positions, which
-/// are all written, and mass. `room` holds as many rows; `space` has room for logits.
+/// What choose_heavy lets leave moves to the front, and what stays follows: rows, through `room`
+/// for as many; and what lies beside them, positions, which are all written, and mass: `space` has
+/// room for logits.
 void leave_first(const SelectSpace& space, const JudgedRows& rows, int stay, const RowTarget& room,
                  cudaStream_t stream);
+void leave_first_sides(const SelectSpace& space, const JudgedRows& rows, int stay,
+                       cudaStream_t stream);
 
 }  // namespace pith::cuda

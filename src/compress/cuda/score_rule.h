@@ -189,4 +189,16 @@ void keep_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stre
 void move_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream);
 void move_sides(const SelectSpace& space, const KeepCall& call, cudaStream_t stream);
 
+/// Rows of a body, from `first` on, in a new order: `named` of the `rows` that were judged, those
+/// in space.kept from number `begin` on and around, then the `behind` rows behind the judged.
+struct NewOrder {
+  int heads = 0, first = 0, rows = 0;
+  int begin = 0, named = 0, behind = 0;
+};
+/// Their numbers [G, space.stride] in the body, for codes that move. They lie in space.keys.
+const int32_t* order_rows(const SelectSpace& space, const NewOrder& order, cudaStream_t stream);
+
+/// to [count] <- value.
+void fill_numbers(float* to, size_t count, float value, cudaStream_t stream);
+
 }  // namespace pith::cuda

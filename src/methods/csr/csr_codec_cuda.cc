@@ -71,6 +71,14 @@ class CsrDeviceCodec final : public DeviceCodec {
   void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
     unpack_csr(coding_, values_.device(), false, call, stream);
   }
+  bool codes_rows_alone() const override { return !turns_keys(); }
+  void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
+    move_csr_rows(coding_, call, stream);
+  }
+  void add_token_mass(const TokenMass& call, const MassTarget* target,
+                      cudaStream_t stream) const override {
+    add_csr_mass(coding_, keys_.device(), call, target, stream);
+  }
   void attend(const DecodeCall& call, const DecodeScratch& scratch,
               cudaStream_t stream) const override {
     decode_csr({coding_, keys_.device(), values_.device()}, call, scratch, stream);

@@ -14,6 +14,7 @@
 
 #include "attend/cuda/code_rows.h"
 #include "attend/cuda/decode.h"
+#include "attend/cuda/mass.h"
 #include "kernels/cuda/grouped_layout.h"
 
 namespace pith::cuda {
@@ -84,6 +85,12 @@ void draw_csr_atoms(void* atoms, const CsrDraw& draw, cudaStream_t stream);
 /// Coded rows as dense ones.
 void unpack_csr(const CsrCoding& coding, const CsrAtoms& atoms, bool keys,
                 const UnpackRowsCall& call, cudaStream_t stream);
+
+/// Rows move as they are (see MoveCodesCall), and the mass of a token is summed over dense and
+/// coded keys (see MassTarget), which are coded as they are attended to.
+void move_csr_rows(const CsrCoding& coding, const MoveCodesCall& call, cudaStream_t stream);
+void add_csr_mass(const CsrCoding& coding, const CsrAtoms& keys, const TokenMass& call,
+                  const MassTarget* target, cudaStream_t stream);
 
 /// Decode attention over dense spans and coded ones.
 struct CsrDictionaries {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "kernels/cuda/grouped_layout.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
@@ -30,20 +31,21 @@ ExpressDevice::ExpressDevice(MemoryCounter& counter, const ExpressRule& rule,
                              const ExpressSite& site, cudaStream_t stream)
     : rule_(device_rule(rule)), site_(site) {
   site.check(rule);
-  const size_t capacity = rule.shape.target + rule.shape.target / 2, heads = site.heads;
-  const size_t bytes = heads * capacity * site.dim * 2;
+  size_t capacity = rule.shape.target + rule.shape.target / 2;
+  if (site.coded) capacity = (capacity + kBlockRows - 1) / kBlockRows * kBlockRows;
+  const size_t heads = site.heads, bytes = site.coded ? 0 : heads * capacity * site.dim * 2;
   k_ = DeviceArray<char>(counter, MemoryKind::kPayload, bytes, stream);
   v_ = DeviceArray<char>(counter, MemoryKind::kPayload, bytes, stream);
   log_weights_ = DeviceArray<float>(counter, MemoryKind::kMetadata, heads * capacity, stream);
   positions_ = DeviceArray<int64_t>(counter, MemoryKind::kMetadata, heads * capacity, stream);
   states_ = DeviceArray<DeviceExpressState>(counter, MemoryKind::kMetadata, heads, stream);
   spans_ = DeviceArray<DeviceSpan>(counter, MemoryKind::kMetadata, heads, stream);
-  arrays_ = {k_.data(),      v_.data(),     log_weights_.data(),       positions_.data(),
-             states_.data(), spans_.data(), static_cast<int>(capacity)};
+  arrays_ = {k_.data(),     v_.data(), log_weights_.data(),       positions_.data(), states_.data(),
+             spans_.data(), nullptr,   static_cast<int>(capacity)};
   const std::vector<DeviceExpressState> states(heads);
   std::vector<DeviceSpan> spans(heads);
   const size_t row_bytes = static_cast<size_t>(site.dim) * 2;
-  for (size_t h = 0; h < heads; ++h) {
+  for (size_t h = 0; h < heads && !site.coded; ++h) {
     spans[h].keys = k_.data() + h * capacity * row_bytes;
     spans[h].values = v_.data() + h * capacity * row_bytes;
     spans[h].log_weights = log_weights_.data() + h * capacity;
@@ -63,6 +65,7 @@ void ExpressDevice::take(const NewDeviceRows& rows, cudaStream_t stream) {
 
 void ExpressDevice::copy(const ExpressDevice& from, cudaStream_t stream) {
   const auto copy = [&](auto& to, const auto& source) {
+    if (source.size() == 0) return;
     check(cudaMemcpyAsync(to.data(), source.data(), source.size() * sizeof(*source.data()),
                           cudaMemcpyDeviceToDevice, stream),
           "a copy of express's rows");

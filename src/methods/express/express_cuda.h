@@ -37,6 +37,7 @@ struct ExpressSite {
   int64_t first_position = 0;  ///< of the stream's first row
   uint64_t seed = 0;
   uint32_t layer = 0, first_head = 0;
+  bool coded = false;  ///< rows are codes somewhere else, and lie here while others are taken
 
   /// Throws kInvalidArgument for shapes and dtypes that the kernels do not know.
   void check(const ExpressRule& rule) const;
@@ -62,6 +63,8 @@ struct ExpressArrays {
   int64_t* positions = nullptr;          // [heads, capacity]
   DeviceExpressState* states = nullptr;  // [heads]
   DeviceSpan* spans = nullptr;           // [heads]
+  /// Where each row was before rows were taken: among those held, new ones behind them; or null.
+  int32_t* sources = nullptr;  // [heads, capacity]
   int capacity = 0;
 };
 
@@ -84,7 +87,7 @@ class ExpressDevice {
   /// Becomes what `from`, a stream of the same rule and site, is.
   void copy(const ExpressDevice& from, cudaStream_t stream);
 
-  /// Takes rows, in stream order. One launch.
+  /// Takes rows, in stream order, where they are not coded. One launch.
   void take(const NewDeviceRows& rows, cudaStream_t stream);
   /// One span a head over the rows held, for decode attention. Row counts change on the device.
   const DeviceSpan* spans() const { return spans_.data(); }
@@ -94,7 +97,7 @@ class ExpressDevice {
  private:
   DeviceExpressRule rule_;
   ExpressSite site_;
-  DeviceArray<char> k_, v_;                 // [heads, capacity, D]
+  DeviceArray<char> k_, v_;                 // [heads, capacity, D], unless rows are coded
   DeviceArray<float> log_weights_;          // [heads, capacity]
   DeviceArray<int64_t> positions_;          // [heads, capacity]
   DeviceArray<DeviceExpressState> states_;  // [heads]

@@ -33,6 +33,8 @@ class HeadStream {
         v_(static_cast<char*>(arrays.v) + static_cast<size_t>(head) * arrays.capacity * 2 * D),
         log_weights_(arrays.log_weights + static_cast<size_t>(head) * arrays.capacity),
         positions_(arrays.positions + static_cast<size_t>(head) * arrays.capacity),
+        sources_(arrays.sources ? arrays.sources + static_cast<size_t>(head) * arrays.capacity
+                                : nullptr),
         next_(site.first_position),
         random_(DevicePhilox::make(site.seed, layer, site.first_head + head)),
         shared_(shared),
@@ -45,6 +47,11 @@ class HeadStream {
     const auto* v = static_cast<const T*>(rows.v) + head * rows.head_stride;
     if (rows.position >= 0) next_ = rows.position;
     if (rows.positions) given_ = rows.positions + head * rows.positions_stride;
+    if (sources_) {
+      source_ = held();
+      for (int i = threadIdx.x; i < source_; i += kWalkThreads) sources_[i] = i;
+      __syncthreads();
+    }
     for (int done = 0, taken = 0; done < rows.count; done += taken) {
       if (state_.coreset == rule_.target) halve_coreset();
       const T* from_k = k + done * rows.row_stride;
@@ -57,13 +64,14 @@ class HeadStream {
         if (taken == 0) taken = take_thin(from_k, from_v, rows.row_stride, left);
       }
       next_ += taken;
+      source_ += taken;
       if (given_) given_ += taken;
     }
   }
   __device__ void finish(const ExpressArrays& arrays, int head) {
     if (threadIdx.x != 0) return;
     arrays.states[head] = state_;
-    arrays.spans[head].rows = stored() + (state_.stratum > 0);
+    arrays.spans[head].rows = held();
   }
 
  private:
@@ -74,11 +82,17 @@ class HeadStream {
     for (int l = 0; l < static_cast<int>(kExpressLevels); ++l) n += state_.levels[l];
     return n;
   }
+  __device__ int held() const { return stored() + (state_.stratum > 0); }
   __device__ float log_weight(uint64_t weight) const {
     return rule_.weight_exponent * logf(static_cast<float>(weight));
   }
   /// Of the i-th row from here on.
   __device__ int64_t position(int64_t i) const { return given_ ? given_[i] : next_ + i; }
+  /// Row `to` of the store is the i-th from here on.
+  __device__ void place(int to, int64_t i) const {
+    positions_[to] = position(i);
+    if (sources_) sources_[to] = source_ + static_cast<int32_t>(i);
+  }
   __device__ uint64_t ratio() const {  // R
     const uint64_t least = uint64_t{1} << (2 * (rule_.inflation + 1));
     uint64_t r = 1;
@@ -103,7 +117,7 @@ class HeadStream {
       *value(to, p) = load(v + row * stride, p);
       if (p == 0) {
         log_weights_[to] = 0;
-        positions_[to] = position(row);
+        place(to, row);
       }
     }
     state_.coreset += n;
@@ -137,7 +151,7 @@ class HeadStream {
       if (pick >= 0) {
         if (lane < kPieces) *key(base + j, lane) = load(k + pick * stride, lane);
         if (lane < kPieces) *value(base + j, lane) = load(v + pick * stride, lane);
-        if (lane == 0) positions_[base + j] = position(pick);
+        if (lane == 0) place(base + j, pick);
       }
       if (lane == 0) log_weights_[base + j] = log_weight(last - j * size);
     }
@@ -218,7 +232,7 @@ class HeadStream {
       *key(base + row, p) = load(k + from * stride, p);
       *value(base + row, p) = load(v + from * stride, p);
       if (p == 0) {
-        positions_[base + row] = position(from);
+        place(base + row, from);
         log_weights_[base + row] = log_weight(size << level);
       }
     }
@@ -282,6 +296,7 @@ class HeadStream {
     for (int at = 0; at < count / 2; at += kPairs) {
       uint4 ks[kTogether], vs[kTogether];
       int64_t positions[kTogether];
+      int32_t sources[kTogether];
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
         const int b = at + (i * kWalkThreads + static_cast<int>(threadIdx.x)) / kPieces;
@@ -290,6 +305,7 @@ class HeadStream {
         ks[i] = *key(from, threadIdx.x % kPieces);
         vs[i] = *value(from, threadIdx.x % kPieces);
         positions[i] = positions_[from];
+        sources[i] = sources_ ? sources_[from] : 0;
       }
       __syncthreads();  // survivors of this part go where only this and earlier parts came from
 #pragma unroll
@@ -300,6 +316,7 @@ class HeadStream {
         *value(first + b, threadIdx.x % kPieces) = vs[i];
         if (threadIdx.x % kPieces == 0) {
           positions_[first + b] = positions[i];
+          if (sources_) sources_[first + b] = sources[i];
           log_weights_[first + b] = log_weight;
         }
       }
@@ -312,6 +329,8 @@ class HeadStream {
   char* v_;
   float* log_weights_;
   int64_t* positions_;
+  int32_t* sources_;                ///< or null
+  int32_t source_ = 0;              ///< number of the next row, where sources are kept
   int64_t next_;                    ///< position of the next row, where those are not given:
   const int32_t* given_ = nullptr;  // of the rows to come
   DevicePhilox random_;

@@ -22,10 +22,21 @@ class CodedBody final : public DeviceBody {
   void take(std::span<const BodyMove> moves) const override;
 
   // Of codecs that code rows alone:
-  /// Codes rows from.row, ... behind those held; up to 31 more are read, and may be anything.
-  void append(const RowTarget& from, size_t rows);
+  /// Rows from.row, ... to be coded behind those held; up to 31 more are read, and may be anything.
+  struct NewRows {
+    RowTarget from;
+    size_t rows = 0;
+    DType dtype = DType::kF16;  ///< kF16 or kBF16
+    /// Where they lie they become, as f16, what codes give back; up to 31 more rows are written.
+    bool give_back = false;
+  };
+  void append(const NewRows& rows);
+  /// Rows that append() takes at least: a codec that learns does so from the first that come.
+  size_t least() const { return learned_ ? 0 : codec_->learns_from(); }
   /// Rows kept [G, stride] stay, of each head `count`, in that order.
   void keep(const int32_t* kept, size_t stride, size_t count);
+  /// The same of rows first, ...: those before them stay as they are.
+  void keep_from(size_t first, const int32_t* kept, size_t stride, size_t count);
   /// Keys and where they are in memory, for their mass.
   void add_keys(MassTarget& target) const;
 
@@ -42,6 +53,7 @@ class CodedBody final : public DeviceBody {
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
     codec_->attend(call, scratch, site_.stream);
   }
+  /// The call's span may hold a log_weight, and log_weights of all rows.
   void attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const override;
   void add_rows(pith::HeadRows& rows, size_t head, int64_t first_position) const override;
   void add_to(Ledger& ledger) const override;
@@ -52,11 +64,15 @@ class CodedBody final : public DeviceBody {
     return static_cast<std::byte*>(buffers_[part].data()) +
            (head * capacity_ + block) * bytes_[part];
   }
-  bool waits() const { return rows_ < codec_->learns_from(); }
+  bool waits() const { return !learned_ && rows_ < codec_->learns_from(); }
+  void learn(const RowTarget& rows, DType dtype);
   RowTarget waiting_at(size_t row) const;
   CodeJob job(const RowTarget& from, Part codes, size_t first) const;
-  /// Codes rows from.row, ... as blocks first, ...
-  void code(const RowTarget& from, size_t first, size_t blocks) const;
+  struct BlockRun {
+    size_t first = 0, count = 0;
+  };
+  /// Codes rows from.row, ... as those blocks.
+  void code(const RowTarget& from, const BlockRun& blocks, DType dtype) const;
   /// Takes rows into a body that waited: see learns_from.
   void take_early(const BodyMove& move);
   /// Room for the blocks of rows_.
@@ -73,7 +89,8 @@ class CodedBody final : public DeviceBody {
   std::array<DeviceBuffer, kParts> buffers_;  // [G, capacity] blocks each
   size_t blocks_ = 0, capacity_ = 0;          // of a head
   size_t rows_ = 0;                           // coded or waiting
-  DeviceBuffer waiting_;                      // [2, G, learns_from, D]
+  bool learned_ = false;                      // the codec, from this body's rows
+  DeviceBuffer waiting_;                      // [2, G, learns_from, D] while rows wait
 };
 
 }  // namespace pith::cuda

@@ -1,4 +1,4 @@
-#include "cache/cuda/coded_body.h"
+#include "attend/cuda/coded_body.h"
 
 #include <algorithm>
 #include <vector>
@@ -15,14 +15,15 @@ CodedBody::CodedBody(std::shared_ptr<const DeviceCodec> codec, const BodySite& s
     : codec_(std::move(codec)), site_(site), waiting_(*site.memory, MemoryKind::kPayload) {
   const GroupedBytes bytes = codec_->block_bytes(static_cast<int>(site.dim));
   bytes_ = {bytes.key_codes, bytes.key_side, bytes.value_codes, bytes.value_side};
-  waiting_.allocate(4 * site.heads * codec_->learns_from() * site.dim, site.stream);
 }
 
 CodedBody::CodedBody(const CodedBody& other) : CodedBody(other.codec_, other.site_) {
   if (codec_->learns_from() > 0) codec_ = other.codec_->copy(site_.stream);
   rows_ = other.rows_;
   if (other.capacity_ > 0) move_to(other.capacity_, other);
-  if (!waits() || rows_ == 0) return;
+  learned_ = other.learned_;
+  if (other.waiting_.size() == 0) return;
+  waiting_.allocate(other.waiting_.size(), site_.stream);
   check(cudaMemcpyAsync(waiting_.data(), other.waiting_.data(), waiting_.size(),
                         cudaMemcpyDeviceToDevice, site_.stream),
         "a copy of the cache");
@@ -32,6 +33,14 @@ RowTarget CodedBody::waiting_at(size_t row) const {
   auto* bytes = static_cast<std::byte*>(waiting_.data());
   return {bytes, bytes + waiting_.size() / 2, codec_->learns_from() * site_.dim,
           static_cast<int64_t>(row)};
+}
+
+void CodedBody::learn(const RowTarget& rows, DType dtype) {
+  const size_t skipped = static_cast<size_t>(rows.row) * site_.dim * 2;
+  const RowTarget first{static_cast<std::byte*>(rows.k) + skipped,
+                        static_cast<std::byte*>(rows.v) + skipped, rows.head_stride, 0};
+  codec_->learn(first, dtype, site_.position, site_.stream);
+  learned_ = true;
 }
 
 void CodedBody::announce(size_t rows) {
@@ -96,24 +105,33 @@ CodeJob CodedBody::job(const RowTarget& from, Part codes, size_t first) const {
 
 // Codes of other rows in the last block are not touched: rows that begin within a block, or leave
 // one unfinished, are coded apart and moved there.
-void CodedBody::append(const RowTarget& from, size_t rows) {
+void CodedBody::append(const NewRows& rows) {
+  if (least() > 0) learn(rows.from, rows.dtype);
   const size_t first = rows_;
-  announce(rows);
-  if (first % 32 == 0 && rows % 32 == 0) return code(from, first / 32, rows / 32);
+  announce(rows.rows);
+  const bool whole = first % 32 == 0 && rows.rows % 32 == 0;
   CodedBody apart(codec_, site_);
-  apart.announce(rows);
-  apart.code(from, 0, apart.blocks_);
+  apart.learned_ = learned_;
+  if (!whole) apart.announce(rows.rows);
+  const CodedBody& coded = whole ? *this : apart;
+  const BlockRun blocks{whole ? first / 32 : 0, (rows.rows + 31) / 32};
+  coded.code(rows.from, blocks, rows.dtype);
+  if (rows.give_back) coded.unpack(rows.from, {blocks.first, blocks.count, DType::kF16});
+  if (whole) return;
   MoveCodesCall call{apart.blocks_at(0), blocks_at(0)};
   call.heads = static_cast<int>(site_.heads);
   call.head_dim = static_cast<int>(site_.dim);
   call.first = static_cast<int>(first);
-  call.count = static_cast<int>(rows);
+  call.count = static_cast<int>(rows.rows);
   codec_->move_rows(call, site_.stream);
 }
 
 void CodedBody::keep(const int32_t* kept, size_t stride, size_t count) {
   CodedBody fresh(codec_, site_);
-  fresh.move_to(capacity_, fresh);  // it grows to where it was
+  fresh.learned_ = learned_;
+  const size_t most = std::max(site_.context, count);
+  // It grows to where it was, but for rows that came in a crowd.
+  fresh.move_to(site_.context > 0 ? std::min(capacity_, (most + 31) / 32) : capacity_, fresh);
   fresh.announce(count);
   MoveCodesCall call{blocks_at(0), fresh.blocks_at(0), kept, stride};
   call.heads = static_cast<int>(site_.heads);
@@ -124,6 +142,25 @@ void CodedBody::keep(const int32_t* kept, size_t stride, size_t count) {
   blocks_ = fresh.blocks_;
   capacity_ = fresh.capacity_;
   rows_ = count;
+}
+
+void CodedBody::keep_from(size_t first, const int32_t* kept, size_t stride, size_t count) {
+  if (first == 0) return keep(kept, stride, count);
+  CodedBody apart(codec_, site_);
+  apart.learned_ = learned_;
+  apart.announce(count);
+  MoveCodesCall call{blocks_at(0), apart.blocks_at(0), kept, stride};
+  call.heads = static_cast<int>(site_.heads);
+  call.head_dim = static_cast<int>(site_.dim);
+  call.count = static_cast<int>(count);
+  codec_->move_rows(call, site_.stream);
+  call.from = apart.blocks_at(0);
+  call.to = blocks_at(0);
+  call.kept = nullptr;
+  call.first = static_cast<int>(first);
+  codec_->move_rows(call, site_.stream);
+  rows_ = first + count;
+  blocks_ = (rows_ + 31) / 32;
 }
 
 void CodedBody::drop_front(size_t rows) {
@@ -150,10 +187,11 @@ void CodedBody::add_keys(MassTarget& target) const {
   target.coded = static_cast<int32_t>(rows_);
 }
 
-void CodedBody::code(const RowTarget& from, size_t first, size_t blocks) const {
-  if (blocks == 0) return;
-  const CodeJob keys = job(from, kKeyCodes, first), values = job(from, kValueCodes, first);
-  const CodeBatch batch{site_.dtype, static_cast<int>(site_.heads), static_cast<int>(blocks * 32),
+void CodedBody::code(const RowTarget& from, const BlockRun& blocks, DType dtype) const {
+  if (blocks.count == 0) return;
+  const CodeJob keys = job(from, kKeyCodes, blocks.first);
+  const CodeJob values = job(from, kValueCodes, blocks.first);
+  const CodeBatch batch{dtype, static_cast<int>(site_.heads), static_cast<int>(blocks.count * 32),
                         static_cast<int>(site_.dim)};
   codec_->code(batch, {&keys, 1}, {&values, 1}, site_.stream);
 }
@@ -163,6 +201,7 @@ void CodedBody::take_early(const BodyMove& move) {
   const size_t wait = before < learns ? std::min(move.rows, learns - before) : 0;
   RowTarget from = move.from;
   if (wait > 0) {
+    if (before == 0) waiting_.allocate(4 * site_.heads * learns * site_.dim, site_.stream);
     const RowTarget to = waiting_at(before);
     const auto copy = [&](void* target, const void* source) {
       check(
@@ -176,12 +215,12 @@ void CodedBody::take_early(const BodyMove& move) {
     copy(to.k, from.k);
     copy(to.v, from.v);
     if (waits()) return;
-    codec_->learn(waiting_at(0), site_.dtype, site_.position, site_.stream);
-    code(waiting_at(0), 0, learns / 32);
+    learn(waiting_at(0), site_.dtype);
+    code(waiting_at(0), {0, learns / 32}, site_.dtype);
     waiting_.allocate(0, site_.stream);
   }
   from.row += static_cast<int64_t>(wait);
-  code(from, (before + wait) / 32, (move.rows - wait) / 32);
+  code(from, {(before + wait) / 32, (move.rows - wait) / 32}, site_.dtype);
 }
 
 DeviceSpan CodedBody::span(size_t head, size_t /*which*/) const {
@@ -190,6 +229,7 @@ DeviceSpan CodedBody::span(size_t head, size_t /*which*/) const {
   span.rows = static_cast<int32_t>(rows());
   span.position = static_cast<int32_t>(site_.position);
   span.group_blocks = codec_->group_blocks();
+  if (rows() == 0) return span;
   if (waits()) {
     const RowTarget rows = waiting_at(0);
     const size_t offset = head * rows.head_stride * 2;
@@ -198,7 +238,6 @@ DeviceSpan CodedBody::span(size_t head, size_t /*which*/) const {
     span.row_stride = static_cast<int32_t>(site_.dim);
     return span;
   }
-  if (blocks_ == 0) return span;
   span.keys = at(kKeyCodes, head, 0);
   span.key_side = at(kKeySide, head, 0);
   span.values = at(kValueCodes, head, 0);
@@ -215,21 +254,23 @@ void CodedBody::unpack(const RowTarget& to, const Piece& piece) const {
   call.dtype = piece.dtype;
   call.head_stride = to.head_stride;
   call.position = site_.position + static_cast<int64_t>(32 * piece.first);
+  const size_t skipped = static_cast<size_t>(to.row) * site_.dim * 2;
   call.codes = at(kKeyCodes, 0, piece.first);
   call.side = at(kKeySide, 0, piece.first);
-  call.out = to.k;
+  call.out = static_cast<std::byte*>(to.k) + skipped;
   codec_->unpack_keys(call, site_.stream);
   call.codes = at(kValueCodes, 0, piece.first);
   call.side = at(kValueSide, 0, piece.first);
-  call.out = to.v;
+  call.out = static_cast<std::byte*>(to.v) + skipped;
   codec_->unpack_values(call, site_.stream);
 }
 
 void CodedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
-  const float log_weight = call.span.log_weight;
+  const CausalSpan given = call.span;
   if (waits() && rows() > 0) {
     const RowTarget from = waiting_at(0);
-    call.span = {from.k, from.v, from.head_stride, static_cast<int64_t>(rows()), -1, log_weight};
+    call.span = {from.k, from.v,          from.head_stride, static_cast<int64_t>(rows()),
+                 -1,     given.log_weight};
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
     return;
@@ -238,7 +279,9 @@ void CodedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>&
     const size_t count = std::min(kPieceRows, rows() - first);
     const RowTarget to = piece();
     unpack(to, {first / 32, (count + 31) / 32, site_.dtype});
-    call.span = {to.k, to.v, to.head_stride, static_cast<int64_t>(count), -1, log_weight};
+    call.span = {to.k, to.v, to.head_stride, static_cast<int64_t>(count), -1, given.log_weight};
+    if (given.log_weights) call.span.log_weights = given.log_weights + first;
+    call.span.weights_stride = given.weights_stride;
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
   }

@@ -1,0 +1,123 @@
+// CSR rows that are judged again: codes from block to block as they are, and the attention mass of
+// one query over coded keys, from the products of the query with all atoms. For keys that are coded
+// as they are attended to.
+//
+// Cost of a move: what moves is read and the target written once. Of the mass: s look-ups a row and
+// query; N D multiply-adds a query for each 256 rows or fewer.
+
+#include "attend/cuda/mass_token.cuh"
+#include "methods/csr/csr_cuda.h"
+
+namespace pith::cuda {
+namespace {
+
+constexpr int kMoveThreads = 128, kMassThreads = 256;
+constexpr int kMassBlocks = 32;  // a KV head; those past the last row return at once
+
+/// A block 32 rows of the target, keys or values.
+__global__ void __launch_bounds__(kMoveThreads)
+    move_kernel(const __grid_constant__ MoveCodesCall call, int pairs) {
+  const int head = blockIdx.y, block = call.first / kBlockRows + static_cast<int>(blockIdx.x);
+  const bool keys = blockIdx.z == 0;
+  const auto block_of = [&](const CodeBlocks& blocks, int which) {
+    auto* codes = static_cast<uint32_t*>(keys ? blocks.key_codes : blocks.value_codes);
+    return codes + (head * blocks.stride + which) * kBlockRows * pairs;
+  };
+  uint32_t* to = block_of(call.to, block);
+  for (int n = threadIdx.x; n < kBlockRows * pairs; n += kMoveThreads) {
+    const int row = n % kBlockRows, pair = n / kBlockRows;
+    const int i = block * kBlockRows + row - call.first;
+    if (i < 0) continue;
+    uint32_t word = 0;
+    if (i < call.count) {
+      const int from = call.kept ? call.kept[head * call.kept_stride + i] : i;
+      word = block_of(call.from, from / kBlockRows)[csr_word(keys, pairs, from % kBlockRows, pair)];
+    }
+    to[csr_word(keys, pairs, row, pair)] = word;
+  }
+}
+
+struct MassParams {
+  CsrCoding coding;
+  CsrAtoms atoms;
+  TokenParams token;
+};
+
+/// products [chunks, N] <- those of a query's chunks with the atoms.
+template <class T, int D>
+__device__ inline void multiply_atoms(float* products, const MassParams& p, const T* q,
+                                      const __half* atoms) {
+  const int d = D / p.coding.key_chunks, count = p.atoms.count;
+  const float scale = kLog2e * rsqrtf(static_cast<float>(D));
+  for (int i = threadIdx.x; i < p.coding.key_chunks * count; i += kMassThreads) {
+    const T* chunk = q + i / count * d;
+    const auto* atom = reinterpret_cast<const uint4*>(atoms + static_cast<size_t>(i % count) * d);
+    float sum = 0;
+    for (int c = 0; c < d; c += 8) {
+      float x[8];
+      widen<__half>(x, atom[c / 8]);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum += x[j] * to_float(chunk[c + j]);
+    }
+    products[i] = sum * scale;
+  }
+}
+
+template <class T, int D>
+__global__ void __launch_bounds__(kMassThreads) mass_kernel(const __grid_constant__ MassParams p) {
+  extern __shared__ float products[];
+  let_successor_start();
+  const MassTarget target = *p.token.target;  // there since the step began
+  wait_for_predecessor();
+  const int begin = blockIdx.y * kMassThreads;
+  if (begin >= target.coded) return;
+  const int head = blockIdx.x, pairs = p.coding.pairs, of_chunk = pairs / p.coding.key_chunks;
+  const size_t d = D / p.coding.key_chunks, dictionary = p.atoms.common ? 0 : head;
+  const __half* atoms = static_cast<const __half*>(p.atoms.rows) + dictionary * p.atoms.count * d;
+  const uint32_t* codes =
+      static_cast<const uint32_t*>(target.codes) + head * target.block_stride * kBlockRows * pairs;
+  float* mass = target.mass + head * target.stride + target.coded_from;
+  for (int h = 0; h < p.token.group; ++h) {
+    const size_t query = static_cast<size_t>(head) * p.token.group + h;
+    __syncthreads();
+    multiply_atoms<T, D>(products, p, static_cast<const T*>(p.token.q) + query * D, atoms);
+    __syncthreads();
+    const float log_sum = p.token.log_sum[query] * kLog2e;
+    for (int row = begin + static_cast<int>(threadIdx.x); row < target.coded;
+         row += kMassThreads * kMassBlocks) {
+      const uint32_t* block = codes + static_cast<size_t>(row / kBlockRows) * kBlockRows * pairs;
+      float score = 0;
+      for (int j = 0; j < pairs; ++j) {
+        const uint32_t word = block[csr_word(true, pairs, row % kBlockRows, j)];
+        const float c = __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16)));
+        score += c * products[j / of_chunk * p.atoms.count + (word & 0xffff) / 16];
+      }
+      const float own = exp2_fast(score - log_sum);
+      mass[row] = h > 0 || target.coded_from + row < target.known ? mass[row] + own : own;
+    }
+  }
+}
+
+}  // namespace
+
+void move_csr_rows(const CsrCoding& coding, const MoveCodesCall& call, cudaStream_t stream) {
+  if (call.count == 0) return;
+  const int blocks = (call.first % kBlockRows + call.count + kBlockRows - 1) / kBlockRows;
+  move_kernel<<<dim3(blocks, call.heads, 2), kMoveThreads, 0, stream>>>(call, coding.pairs);
+  check(cudaGetLastError(), "moving CSR rows");
+}
+
+void add_csr_mass(const CsrCoding& coding, const CsrAtoms& keys, const TokenMass& call,
+                  const MassTarget* target, cudaStream_t stream) {
+  add_token_mass(call, target, stream);
+  const MassShape& shape = call.shape;
+  const MassParams params{
+      coding, keys, {call.q, call.log_sum, target, shape.query_heads / shape.kv_heads}};
+  const size_t bytes = sizeof(float) * static_cast<size_t>(coding.key_chunks * keys.count);
+  with_rows_of(shape.dtype, shape.head_dim, [&]<class T, int D>() {
+    const LaunchShape launch{dim3(shape.kv_heads, kMassBlocks), dim3(kMassThreads), bytes};
+    launch_early(mass_kernel<T, D>, launch, params, stream, "attention mass");
+  });
+}
+
+}  // namespace pith::cuda
