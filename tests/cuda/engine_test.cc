@@ -331,7 +331,8 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact+k:kivi+v:csr", "different codecs");
   refused(shape, "exact+int8(center=40)", "center=40");
   refused({2, 4, 2, 80, {}, 1000}, "exact", "head_dim of 80");
-  refused({2, 4, 2, 64, {0, 128}, 1000}, "exact", "sliding-window");
+  refused({2, 4, 2, 64, {0, 128}, 1000}, "snapkv(budget=64)", "slides over a window of 128");
+  refused({2, 4, 2, 64, {0, 128}, 1000}, "exact+ladder", "slides over");
 }
 
 TEST(CudaSession, DrawsWhatTheLogitsSay) {

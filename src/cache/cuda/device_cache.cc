@@ -20,11 +20,6 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
   if (shape.head_dim != 64 && shape.head_dim != 128) {
     refuse_on_gpu(fmt::format("a head_dim of {}", shape.head_dim), "head_dim is 64 or 128 there");
   }
-  for (const int64_t seen : shape.sliding_window) {
-    if (seen > 0) {
-      refuse_on_gpu("a model with sliding-window layers", "all layers see all tokens there");
-    }
-  }
   text_ = describe_on_cpu();
 
   std::vector<LayerPlan> plans;
@@ -101,14 +96,16 @@ std::string DeviceCache::describe_on_cpu() const {
 void DeviceCache::protect(std::span<const TokenRange> ranges) {
   if (ranges.empty()) return;
   size_t seen = 0;
-  for (const auto& layer : layers_) {
-    layer->check_protect();
-    seen = std::max(seen, layer->tokens());
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    if (!slides(l)) layers_[l]->check_protect();
+    seen = std::max(seen, layers_[l]->tokens());
   }
   ProtectedRows all = protected_;
   all.add(ranges, static_cast<int64_t>(seen), static_cast<int64_t>(shape_.context));
   protected_ = std::move(all);
-  for (const auto& layer : layers_) layer->protect(protected_);
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    if (!slides(l)) layers_[l]->protect(protected_);
+  }
   text_ = describe_on_cpu();
   check(cudaStreamSynchronize(stream_), "protecting tokens");  // steps read what is made anew
   make_step_memory();

@@ -51,6 +51,10 @@ class DeviceCache {
  private:
   DeviceCache(const DeviceCache& other);
   LayerSite site() const;
+  /// The layer has a sliding window of its own: it forgets what is protected, as the model does.
+  bool slides(size_t layer) const {
+    return !shape_.sliding_window.empty() && shape_.sliding_window[layer] > 0;
+  }
   void make_step_memory();
   /// The CPU's words, after the CPU's checks of names and ranges. Nothing is allocated.
   std::string describe_on_cpu() const;

@@ -195,6 +195,27 @@ void check_codes(const std::string& selector, const DeviceCodec& codec,
   }
 }
 
+/// Rows that a query of the layer sees, its own among them; 0: all of the context.
+size_t seen_rows(const CacheShape& shape, int layer) {
+  if (shape.sliding_window.empty()) return 0;
+  const auto seen = static_cast<size_t>(shape.sliding_window[static_cast<size_t>(layer)]);
+  return shape.context > 0 && seen >= shape.context ? 0 : seen;
+}
+
+/// Throws kUnsupported for what cannot be under a sliding window.
+void check_slides(const SelectorRow& selector, const DeviceCodec* codec, size_t seen) {
+  const std::string where = fmt::format("in a layer that slides over a window of {} tokens", seen);
+  if (selector.on_gpu == BodyOnGpu::kNotThere) {
+    refuse_on_gpu(fmt::format("the selector '{}' {}", selector.info.name, where),
+                  "exact, local and streaming_llm are there, and every selector while the context "
+                  "is no longer than that window");
+  }
+  if (codec && codec->aged()) {
+    refuse_on_gpu(fmt::format("{} {}", codec->name(), where),
+                  "rows that age there are those of layers that see all tokens");
+  }
+}
+
 }  // namespace
 
 LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const PlanSite& site) {
@@ -216,8 +237,9 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
   if (keys.exact == DType::kF32) refuse_on_gpu("a cache of f32 rows", "rows are f16 or bf16 there");
   LayerPlan plan;
   plan.dtype = keys.exact;
-  plan.cache_positions = selector.cache_positions && selector.cache_positions(parameters);
-  plan.straight = keeps && !keys.codec;
+  plan.seen = seen_rows(shape, site.layer);
+  if (plan.seen > 0) check_slides(selector, keeps ? keys.codec.get() : nullptr, plan.seen);
+  plan.straight = keeps && !keys.codec && plan.seen == 0;
   if (plan.straight) return plan;
   const PlacedSelector placed =
       place_selector({.rule = rule,
@@ -230,6 +252,18 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
                       .coded = keys.codec != nullptr});
   plan.schedule = {placed.site.sink, placed.site.window,
                    std::lcm(keys.cpu_block, values.cpu_block)};
+  // Positions inside the cache are the sink's business, which sliding layers have none of.
+  plan.cache_positions = selector.cache_positions && selector.cache_positions(parameters) &&
+                         placed.site.sliding_window == 0;
+  if (plan.seen > 0) {
+    // Of the rows before a query all but the last seen - 1 are hidden for good.
+    const size_t most = plan.seen - 1;
+    if (keeps && (!keys.codec || plan.schedule.window >= most)) {
+      plan.schedule = {0, most, 1};
+      return plan;
+    }
+    plan.schedule.window = std::min(plan.schedule.window, most);
+  }
   if (keeps) {
     // Rows are coded 32 at a time here, also by codecs that the CPU gives single rows: up to 31
     // rows stay exact for longer.

@@ -23,6 +23,7 @@ struct LayerPlan {
   DType dtype = DType::kF16;  ///< of exact rows
   bool straight = true;       ///< every row stays, exact
   // Otherwise:
+  size_t seen = 0;  ///< rows that a query sees, its own among them; 0: all
   ScheduleShape schedule;
   bool cache_positions = false;  ///< the sink stands right before the window
   // Of the body:
