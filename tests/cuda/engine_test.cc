@@ -300,7 +300,8 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact,dtype=f32", "f32");
   refused(shape, "exact+k:f16+v:bf16", "different types");
   refused(shape, "exact;layers=1:exact+bf16", "one type");
-  refused(shape, "exact;heads=1:exact+bf16", "single heads");
+  refused(shape, "exact;heads=1:exact+bf16", "one type");
+  refused(shape, "exact;heads=1:snapkv(budget=64)+kivi", "snapkv over kivi2");
   refused(shape, "exact+ladder(old=csr(rope=post))", "ladder(old=csr(rope=post))");
   refused(shape, "balancekv+ladder", "balancekv over");
   refused(shape, "exact+qjl(residual=1)", "residual");

@@ -164,7 +164,8 @@ __device__ inline void end_head(const DecodeParams& p, const Cut& cut, const Run
   __shared__ bool last;
   // Parts of one head are consecutive: each next one raises the block's or the head's number.
   float* parts = p.partials + static_cast<size_t>(blockIdx.x + end.head) * kPart<D>;
-  merge_warps<D>(parts, end.shared, end.stride, run, {end.output.queries, end.warps}, channel);
+  merge_warps<D>(parts, end.shared, end.stride, run, {end.output.queries, end.warps},
+                 channel);
   const int count = cut.block_count(end.head);
   if (count > 1) {
     // merge_warps ended with a barrier: one thread's release covers all threads' writes.
@@ -175,8 +176,7 @@ __device__ inline void end_head(const DecodeParams& p, const Cut& cut, const Run
     __syncthreads();
     if (!last) return;
   }
-  merge_parts<D>(end.output,
-                 p.partials + static_cast<size_t>(cut.first_block(end.head) + end.head) * kPart<D>,
+  merge_parts<D>(end.output, p.partials + static_cast<size_t>(cut.first_block(end.head) + end.head) * kPart<D>,
                  count, reinterpret_cast<float*>(end.shared));
 }
 /// Of values in the dense order.

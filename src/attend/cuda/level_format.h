@@ -5,8 +5,7 @@
 //   x = low + scale level[code] + left right, numbers apart put in; then RoPE, if it comes after
 //
 // A block of 32 rows. Codes: [32 rows][lane][the lane's channels, b bits each] (level_lane.cuh says
-// which those are), or in the order of tensor-core fragments (grouped_layout.h). Side, f16 but for
-// channels, each part only where the format has it:
+// which those are), or in the order of tensor-core fragments (grouped_layout.h). Side, f16 but for channels, each part only where the format has it:
 //   scales | minima | numbers apart [32, n] | their channels [32, n] bytes | left [32, r] |
 //   a share of right [r, D]: 1 / group_blocks of it, in order
 // One scale a row (kRow) [32], one for 32 numbers (kRowGroup) [32, D/32], one for a channel of the
@@ -40,10 +39,10 @@ struct LevelSide {
   LevelScale scale = LevelScale::kRow;
   LevelChoice choice = LevelChoice::kEven;
   LevelOrder order = LevelOrder::kRows;  ///< fragments: at most 4 bits
-  bool minima = false;                   ///< beside the scales
-  bool rotated = false;                  ///< rows lie as a Walsh-Hadamard transform left them
-  int zero = 0;                          ///< kEven: the code of 0
-  int apart = 0;                         ///< numbers of a row in f16, n
+  bool minima = false;   ///< beside the scales
+  bool rotated = false;  ///< rows lie as a Walsh-Hadamard transform left them
+  int zero = 0;          ///< kEven: the code of 0
+  int apart = 0;         ///< numbers of a row in f16, n
   bool missed = false;   ///< those are what the other parts miss, else the numbers themselves
   int rank = 0;          ///< r of the product that a group's rows share
   bool centred = false;  ///< the product is the group's mean: r = 1 and left is 1

@@ -241,15 +241,16 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
   if (plan.seen > 0) check_slides(selector, keeps ? keys.codec.get() : nullptr, plan.seen);
   plan.straight = keeps && !keys.codec && plan.seen == 0;
   if (plan.straight) return plan;
-  const PlacedSelector placed =
+  PlacedSelector placed =
       place_selector({.rule = rule,
                       .shape = shape,
                       .layer = site.layer,
-                      .heads = static_cast<size_t>(shape.kv_heads),
+                      .heads = static_cast<size_t>(site.heads > 0 ? site.heads : shape.kv_heads),
                       .seed = site.seed,
                       .exact_row_bytes = static_cast<double>(2 * dim * size_of(plan.dtype)),
                       .body_row_bytes = keys.row_bytes + values.row_bytes,
                       .coded = keys.codec != nullptr});
+  placed.site.first_head = static_cast<uint32_t>(site.first_head);
   plan.schedule = {placed.site.sink, placed.site.window,
                    std::lcm(keys.cpu_block, values.cpu_block)};
   // Positions inside the cache are the sink's business, which sliding layers have none of.
@@ -284,6 +285,7 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
 ChunkSpace::ChunkSpace(const LayerSite& site)
     : site_(site),
       piece_(*site.memory, MemoryKind::kScratch),
+      apart_(*site.memory, MemoryKind::kStaging),
       unpacked_(*site.memory, MemoryKind::kScratch),
       queries_(*site.memory, MemoryKind::kScratch),
       out_(*site.memory, MemoryKind::kScratch),
@@ -325,6 +327,11 @@ RowTarget ChunkSpace::piece() {
   const size_t bytes = 4 * site_.heads * kPieceRows * site_.dim;
   if (piece_.size() < bytes) piece_.allocate(bytes, site_.stream);
   return target_of(piece_, site_);
+}
+
+std::byte* ChunkSpace::apart(size_t bytes) {
+  if (apart_.size() < bytes) apart_.allocate(bytes, site_.stream);
+  return static_cast<std::byte*>(apart_.data());
 }
 
 RowTarget ChunkSpace::unpacked(size_t rows) {

@@ -87,8 +87,8 @@ struct TurboquantKeys {
     for (int s = warp; s < kSteps; s += warps) {
       const float* x = turned + r * D + 16 * s + 2 * c;
       const float low = fold(s, 0), high = fold(s, 1);
-      reinterpret_cast<uint2*>(to)[s * kWarp + lane] =
-          make_uint2(pack<__half>(x[0] * low, x[1] * low), pack<__half>(x[8] * high, x[9] * high));
+      reinterpret_cast<uint2*>(to)[s * kWarp + lane] = make_uint2(
+          pack<__half>(x[0] * low, x[1] * low), pack<__half>(x[8] * high, x[9] * high));
       reinterpret_cast<uint2*>(to + kPlainAt)[s * kWarp + lane] =
           make_uint2(pack<__half>(x[0], x[1]), pack<__half>(x[8], x[9]));
     }
@@ -134,9 +134,9 @@ struct TurboquantKeys {
       if (i < kMeanAt / 16) copy_async(to + 16 * i, sides + static_cast<size_t>(tile) * stride + i);
     } else if (blocks > 0) {
       const int of = lane >> (31 - __clz(share));  // the block whose share it is
-      copy_async(to + kMeanAt + 16 * lane, sides +
-                                               static_cast<size_t>((tile & -blocks) + of) * stride +
-                                               kMeanAt / 16 + lane - of * share);
+      copy_async(to + kMeanAt + 16 * lane,
+                 sides + static_cast<size_t>((tile & -blocks) + of) * stride + kMeanAt / 16 + lane -
+                     of * share);
     }
   }
 
@@ -203,8 +203,8 @@ struct TurboquantValues {
   static __device__ float unit(int t, int u) {
     return power_of_two(24 - Pairs::unit_bits(u * kTiles + t)) * Pairs::kStep;
   }
-  // Of the second sign, with 2 bits, to the first: an f16. The shift goes by the rounded one, so
-  // that levels stay symmetric: an error that all rows share would outweigh their mean.
+  // Of the second sign, with 2 bits, to the first: an f16. The shift goes by the rounded one, so that
+  // levels stay symmetric: an error that all rows share would outweigh their mean.
   static constexpr float kRatio =
       static_cast<float>(static_cast<int>(Pairs::kSecondStep / Pairs::kStep * 2048 + 0.5f)) / 2048;
   static constexpr float kShift =
