@@ -309,6 +309,8 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact+qjl(outliers=0)", "outliers=0");
   refused(shape, "exact+qjl(m=96)", "m=96");
   refused(shape, "exact+k:qjl+v:int8", "different codecs");
+  refused(shape, "exact+k:bf16+v:int8,dtype=bf16", "one of them bf16");
+  refused(shape, "exact+k:f16+v:csr", "different codecs");
   refused(shape, "exact+csr(s=40)", "s=40");
   refused(shape, "exact+csr(outliers=0.5)", "outliers");
   refused(shape, "exact+csr(online=600)", "online=600");

@@ -30,6 +30,7 @@ TEST(CudaSliding, SeesWhatTheCpuSees) {
                 {"exact+kivi,window=32", 1e-2, 1e-2},
                 {"exact+kivi(bits=4),window=0", 1e-2, 1e-2},
                 {"exact+k:int8+v:int4,window=64", 1e-2, 0.2},
+                {"exact+k:f16+v:int4,window=64", 1e-2, 0.3},
                 {"exact+qjl,window=32", 3e-2, 0.1},
                 {"exact+k:qjl(m=256)+v:kivi(bits=2),window=64", 3e-2, 0.1},
                 {"exact+csr(rope=post),window=32", 3e-2, 1},

@@ -97,6 +97,7 @@ std::string names_of_codecs() {
 /// How rows of one side are stored.
 struct SidePlan {
   DType exact = DType::kF16;                 ///< of exact rows
+  DType dense = DType::kF16;                 ///< of the body, if it has no codec
   std::shared_ptr<const DeviceCodec> codec;  ///< null: all rows are exact
   size_t cpu_block = 1;                      ///< rows that the CPU codes at once
   double row_bytes = 0;                      ///< of one KV head's body on the CPU
@@ -105,12 +106,13 @@ struct SidePlan {
 SidePlan plan_side(const std::optional<PolicyPart>& part, const PolicyRule& rule, Side side,
                    size_t dim) {
   SidePlan plan;
-  plan.exact = rule.dtype.value_or(DType::kF16);
+  plan.exact = plan.dense = rule.dtype.value_or(DType::kF16);
   plan.row_bytes = static_cast<double>(dim * size_of(plan.exact));
   if (!part) return plan;
   const CodecRow& row = codec_row(part->name);
   plan.exact = rule.dtype.value_or(row.dense.value_or(DType::kF16));
-  plan.row_bytes = static_cast<double>(dim * size_of(row.dense.value_or(plan.exact)));
+  plan.dense = row.dense.value_or(plan.exact);
+  plan.row_bytes = static_cast<double>(dim * size_of(plan.dense));
   if (row.dense) return plan;
   if (!row.make_on_gpu) {
     refuse_on_gpu(fmt::format("the codec '{}'", part->name),
@@ -132,14 +134,15 @@ std::shared_ptr<const DeviceCodec> codec_of(const SidePlan& keys, const SidePlan
   if (keys.codec && values.codec && !moved) {
     if (auto both = keys.codec->with_values_of(*values.codec)) return both;
   }
-  const auto levels = [](const SidePlan& side) {
-    return side.codec ? side.codec->as_levels() : nullptr;
+  const auto levels = [](const SidePlan& side) -> std::shared_ptr<const LevelCodec> {
+    if (side.codec) return side.codec->as_levels();
+    return side.dense == DType::kF16 ? dense_levels() : nullptr;
   };
   auto of_keys = levels(keys), of_values = levels(values);
   if (!of_keys || !of_values) {
-    refuse_on_gpu("a cache of keys and values in different codecs, one of them dense, qjl or csr,",
-                  "int8, int4, kivi, turboquant, gear and kvquant go together there, and keys in "
-                  "qjl with values in kivi(bits=2)");
+    refuse_on_gpu("a cache of keys and values in different codecs, one of them bf16, qjl or csr,",
+                  "f16, int8, int4, kivi, turboquant, gear and kvquant go together there, and keys "
+                  "in qjl with values in kivi(bits=2)");
   }
   return mix_levels(std::move(of_keys), std::move(of_values));
 }
