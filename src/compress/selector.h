@@ -49,6 +49,7 @@ struct SelectorSite {
   uint32_t layer = 0;
   size_t layers = 0;
   size_t heads = 0;               ///< KV heads that this instance serves
+  uint32_t first_head = 0;        ///< on the GPU: the first of them, which are neighbours there
   size_t group = 1;               ///< query heads per KV head
   size_t head_dim = 0;            // D
   float scale = 0;                ///< of q.k

@@ -19,8 +19,9 @@ inline constexpr int kLayers = 2, kQueryHeads = 4, kKvHeads = 2;
 
 inline constexpr uint64_t kModel = 12345;  // its fingerprint
 
-inline CacheShape shape_of(int dim) {
-  return {kLayers, kQueryHeads, kKvHeads, dim, {}, 1000, kModel};
+/// `sliding`: of each layer, 0 = it sees all tokens; or none.
+inline CacheShape shape_of(int dim, const std::vector<int64_t>& sliding = {}) {
+  return {kLayers, kQueryHeads, kKvHeads, dim, sliding, 1000, kModel};
 }
 
 /// uniform: up to 31 rows that the CPU has dropped are still there between the GPU's selections.
@@ -39,15 +40,17 @@ struct Numbers {
 class Pair {
  public:
   Pair(const std::string& policy, int dim, DType dtype) : Pair(policy, policy, dim, dtype) {}
-  Pair(const std::string& on_cpu, const std::string& policy, int dim, DType dtype)
+  Pair(const std::string& on_cpu, const std::string& policy, int dim, DType dtype,
+       const std::vector<int64_t>& sliding = {})
       : dim_(static_cast<size_t>(dim)),
         dtype_(dtype),
+        sliding_(sliding),
         rope_(dim_, 10000),
         structured_(policy.starts_with("expected")),
-        cpu_(context_, shape_of(dim), Policy::parse(on_cpu), kSeed, &rope_) {
+        cpu_(context_, shape_of(dim, sliding), Policy::parse(on_cpu), kSeed, &rope_) {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
-    gpu_ = std::make_unique<DeviceCache>(device_, shape_of(dim), Policy::parse(policy), kSeed,
-                                         stream_, &rope_);
+    gpu_ = std::make_unique<DeviceCache>(device_, shape_of(dim, sliding), Policy::parse(policy),
+                                         kSeed, stream_, &rope_);
   }
   ~Pair() {
     gpu_.reset();
@@ -102,7 +105,7 @@ class Pair {
   /// both caches must do the same.
   void draw_codes() { codes_ = true; }
 
-  /// The share of rows that both hold, with equal weights.
+  /// The share of rows that both hold, with equal weights, of those that the next query sees.
   double same_rows() const {
     double sum = 0;
     for (int l = 0; l < kLayers; ++l) sum += same_rows(l);
@@ -111,7 +114,7 @@ class Pair {
   double same_rows(int l) const {
     size_t same = 0, all = 0;
     for (int g = 0; g < kKvHeads; ++g) {
-      const pith::HeadRows a = cpu_.rows(l, g), b = gpu_->rows(l, g);
+      const pith::HeadRows a = seen(l, cpu_.rows(l, g)), b = seen(l, gpu_->rows(l, g));
       all += std::max(a.positions.size(), b.positions.size());
       for (size_t i = 0, j = 0; i < a.positions.size() && j < b.positions.size();) {
         if (a.positions[i] == b.positions[j]) {
@@ -126,6 +129,7 @@ class Pair {
   }
   /// The largest error of attention over the same rows, and how often that was so.
   double worst() const { return worst_; }
+  void forget_worst() { worst_ = 0; }
   double compared() const { return static_cast<double>(compared_) / steps_; }
   Ledger cpu_ledger() const { return cpu_.ledger(); }
   Ledger gpu_ledger() const { return gpu_->ledger(); }
@@ -136,10 +140,20 @@ class Pair {
     for (const float w : gpu_->rows(l, g).log_weights) sum += std::exp(w);
     return sum;
   }
+  size_t gpu_rows(int l) const { return gpu_->rows(l, 0).positions.size(); }
 
  private:
   static constexpr uint64_t kSeed = 7;
 
+  pith::HeadRows seen(int layer, pith::HeadRows rows) const {
+    const int64_t window = sliding_.empty() ? 0 : sliding_[static_cast<size_t>(layer)];
+    if (window == 0) return rows;
+    const int64_t oldest = static_cast<int64_t>(cpu_.tokens(layer)) - window + 1;
+    const auto first = std::ranges::lower_bound(rows.positions, oldest) - rows.positions.begin();
+    rows.positions.erase(rows.positions.begin(), rows.positions.begin() + first);
+    rows.log_weights.erase(rows.log_weights.begin(), rows.log_weights.begin() + first);
+    return rows;
+  }
   Numbers draw(size_t tokens) {
     const size_t kv = tokens * kKvHeads * dim_;
     Numbers x{normals(tokens * kQueryHeads * dim_, dtype_, draws_), normals(kv, dtype_, draws_ + 1),
@@ -202,6 +216,7 @@ class Pair {
 
   size_t dim_;
   DType dtype_;
+  std::vector<int64_t> sliding_;  // [L]
   ThreadPool pool_{1};
   MemoryCounter host_, device_;
   Context context_{pool_, host_, kernels_for()};

@@ -3,6 +3,8 @@
 
 #include "attend/cuda/causal.h"
 
+#include <algorithm>
+
 #include "harness.h"
 #include "pith/error.h"
 
@@ -15,7 +17,15 @@ struct Case {
   std::vector<int> spans;  // rows of the spans before the chunk's own, which come last
   int before = 0;          ///< rows in the last span before the chunk's own
   float log_weight = 0;    ///< of all spans but the last
+  int window = 0;          ///< rows that a query sees, over all spans; 0: all
 };
+
+/// Rows of span `i` that are too old for query t; all spans are one stream.
+int unseen_before(const Case& c, const std::vector<int>& counts, size_t i, int t) {
+  int distance = c.before + t;  // from the span's first row to the query
+  for (size_t j = i; j + 1 < counts.size(); ++j) distance += counts[j];
+  return distance - c.window + 1;
+}
 
 double error_of(const Case& c) {
   MemoryCounter counter;
@@ -55,6 +65,7 @@ double error_of(const Case& c) {
     call.last = i + 1 == counts.size();
     call.span = {rows[i].k_device.data(),   rows[i].v_device.data(),     rows[i].stride, counts[i],
                  call.last ? c.before : -1, call.last ? 0 : c.log_weight};
+    if (c.window > 0) call.span.from = unseen_before(c, counts, i, 0);
     call.out = out.data();
     call.log_sum = log_sum.data();
     call.result = result.data();
@@ -74,13 +85,14 @@ double error_of(const Case& c) {
       std::vector<OracleSpan> spans;
       for (size_t i = 0; i < counts.size(); ++i) {
         const bool last = i + 1 == counts.size();
-        const size_t seen = last ? c.before + t + 1 : counts[i];
+        const int end = last ? c.before + t + 1 : counts[i];
+        const int first = c.window > 0 ? std::clamp(unseen_before(c, counts, i, t), 0, end) : 0;
         const auto head = [&](const std::vector<uint16_t>& x) {
           const auto from = x.begin() + static_cast<ptrdiff_t>(h / group * rows[i].stride);
-          return widen({from, from + static_cast<ptrdiff_t>(seen * c.dim)}, c.dtype);
+          return widen({from + first * c.dim, from + end * c.dim}, c.dtype);
         };
-        spans.push_back(
-            {head(rows[i].k), head(rows[i].v), std::vector<float>(seen, last ? 0 : c.log_weight)});
+        spans.push_back({head(rows[i].k), head(rows[i].v),
+                         std::vector<float>(end - first, last ? 0 : c.log_weight)});
       }
       std::vector<const OracleSpan*> mine;
       for (const OracleSpan& s : spans) mine.push_back(&s);
@@ -129,6 +141,24 @@ TEST(CudaCausal, SpansGoOnFromEachOther) {
   }
 }
 
+// Windows that end in every span, within tiles and at their ends; queries of one block see nothing
+// of the first spans, or only some of them do.
+TEST(CudaCausal, QueriesSeeTheirWindow) {
+  PITH_NEEDS_GPU();
+  for (const int window : {1, 2, 31, 64, 65, 100, 128, 129, 250, 400, 10000}) {
+    for (const int tokens : {1, 17, 64, 130, 300}) {
+      for (const int before : {0, 5, 64, 200}) {
+        Case c{.dim = window % 2 ? 64 : 128, .tokens = tokens, .spans = {}, .before = before};
+        c.dtype = tokens % 2 ? DType::kBF16 : DType::kF16;
+        c.window = window;
+        EXPECT_LT(error_of(c), bound(c.dtype)) << window << ": " << tokens << " after " << before;
+        c.spans = {96, 70};
+        EXPECT_LT(error_of(c), bound(c.dtype)) << window << ": " << tokens << ", three spans";
+      }
+    }
+  }
+}
+
 TEST(CudaCausal, RefusesWhatItDoesNotKnow) {
   CausalCall call;
   call.query_heads = 4;
@@ -138,6 +168,15 @@ TEST(CudaCausal, RefusesWhatItDoesNotKnow) {
   call.head_dim = 80;
   EXPECT_THROW(call.check(), Error);
   call.head_dim = 64;
+  EXPECT_NO_THROW(call.check());
+  const float weight = 0;
+  call.span.log_weights = &weight;
+  EXPECT_NO_THROW(call.check());
+  call.span.from = -2;
+  EXPECT_NO_THROW(call.check());
+  call.span.from = -1;  // the third query does not see the first row
+  EXPECT_THROW(call.check(), Error);
+  call.span.log_weights = nullptr;
   EXPECT_NO_THROW(call.check());
   call.dtype = DType::kF32;
   EXPECT_THROW(call.check(), Error);

@@ -300,7 +300,8 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact,dtype=f32", "f32");
   refused(shape, "exact+k:f16+v:bf16", "different types");
   refused(shape, "exact;layers=1:exact+bf16", "one type");
-  refused(shape, "exact;heads=1:exact+bf16", "single heads");
+  refused(shape, "exact;heads=1:exact+bf16", "one type");
+  refused(shape, "exact;heads=1:snapkv(budget=64)+kivi", "snapkv over kivi2");
   refused(shape, "exact+ladder(old=csr(rope=post))", "ladder(old=csr(rope=post))");
   refused(shape, "balancekv+ladder", "balancekv over");
   refused(shape, "exact+qjl(residual=1)", "residual");
@@ -308,6 +309,8 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact+qjl(outliers=0)", "outliers=0");
   refused(shape, "exact+qjl(m=96)", "m=96");
   refused(shape, "exact+k:qjl+v:int8", "different codecs");
+  refused(shape, "exact+k:bf16+v:int8,dtype=bf16", "one of them bf16");
+  refused(shape, "exact+k:f16+v:csr", "different codecs");
   refused(shape, "exact+csr(s=40)", "s=40");
   refused(shape, "exact+csr(outliers=0.5)", "outliers");
   refused(shape, "exact+csr(online=600)", "online=600");
@@ -331,7 +334,8 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact+k:kivi+v:csr", "different codecs");
   refused(shape, "exact+int8(center=40)", "center=40");
   refused({2, 4, 2, 80, {}, 1000}, "exact", "head_dim of 80");
-  refused({2, 4, 2, 64, {0, 128}, 1000}, "exact", "sliding-window");
+  refused({2, 4, 2, 64, {0, 128}, 1000}, "snapkv(budget=64)", "slides over a window of 128");
+  refused({2, 4, 2, 64, {0, 128}, 1000}, "exact+ladder", "slides over");
 }
 
 TEST(CudaSession, DrawsWhatTheLogitsSay) {

@@ -19,33 +19,41 @@ struct RandomModel {
   int head_dim = 64, heads = 4, kv_heads = 2, layers = 2, hidden = 192, inner = 320, vocab = 301;
   bool qkv_bias = false, biases = false;  ///< biases: of all matrices but q, k and v too
   bool qk_norm = false, tied = false;
+  int sliding = 0, first_sliding = 0;  ///< layers from first_sliding on slide over `sliding` tokens
 };
 
 class RandomModelFolder {
  public:
   explicit RandomModelFolder(const RandomModel& m) : m_(m) {
-    const char* type = m.qk_norm ? "qwen3" : m.qkv_bias && !m.biases ? "qwen2" : "llama";
-    const char* name = m.qk_norm                 ? "Qwen3ForCausalLM"
-                       : m.qkv_bias && !m.biases ? "Qwen2ForCausalLM"
-                                                 : "LlamaForCausalLM";
-    const nlohmann::json config{{"architectures", {name}},
-                                {"model_type", type},
-                                {"hidden_size", m.hidden},
-                                {"intermediate_size", m.inner},
-                                {"num_hidden_layers", m.layers},
-                                {"num_attention_heads", m.heads},
-                                {"num_key_value_heads", m.kv_heads},
-                                {"head_dim", m.head_dim},
-                                {"vocab_size", m.vocab},
-                                {"max_position_embeddings", 4096},
-                                {"rms_norm_eps", 1e-5},
-                                {"rope_theta", 10000.0},
-                                {"hidden_act", "silu"},
-                                {"attention_bias", m.biases},
-                                {"mlp_bias", m.biases},
-                                {"tie_word_embeddings", m.tied},
-                                {"bos_token_id", 0},
-                                {"eos_token_id", 1}};
+    const bool qwen2 = m.qkv_bias && !m.biases;
+    const char* type = m.qk_norm ? "qwen3" : qwen2 ? "qwen2" : m.sliding > 0 ? "mistral" : "llama";
+    const char* name = m.qk_norm       ? "Qwen3ForCausalLM"
+                       : qwen2         ? "Qwen2ForCausalLM"
+                       : m.sliding > 0 ? "MistralForCausalLM"
+                                       : "LlamaForCausalLM";
+    nlohmann::json config{{"architectures", {name}},
+                          {"model_type", type},
+                          {"hidden_size", m.hidden},
+                          {"intermediate_size", m.inner},
+                          {"num_hidden_layers", m.layers},
+                          {"num_attention_heads", m.heads},
+                          {"num_key_value_heads", m.kv_heads},
+                          {"head_dim", m.head_dim},
+                          {"vocab_size", m.vocab},
+                          {"max_position_embeddings", 4096},
+                          {"rms_norm_eps", 1e-5},
+                          {"rope_theta", 10000.0},
+                          {"hidden_act", "silu"},
+                          {"attention_bias", m.biases},
+                          {"mlp_bias", m.biases},
+                          {"tie_word_embeddings", m.tied},
+                          {"bos_token_id", 0},
+                          {"eos_token_id", 1}};
+    if (m.sliding > 0) {
+      config["sliding_window"] = m.sliding;
+      config["use_sliding_window"] = true;
+      config["max_window_layers"] = m.first_sliding;
+    }
     testing_files::write_file(folder_.path() / "config.json", config.dump());
     add_tensors();
     std::vector<TensorBytes> tensors;

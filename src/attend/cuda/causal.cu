@@ -77,30 +77,38 @@ __device__ inline void add_values(QueryRun<D> (&run)[kBlocks], const Scores (&p)
   }
 }
 
-/// The scores of rows that a query does not see vanish; the others are scaled and weighted. Rows
-/// with weights of their own cost the others a tenth of their speed in one kernel: they have
-/// theirs.
-template <bool kWeighted>
+/// Rows with weights of their own cost the others a tenth of their speed in one kernel: they have
+/// theirs, and so have those of which a query does not see the first ones.
+enum class Kind { kPlain, kWeighted, kBounded };
+
+/// The scores of rows that a query does not see vanish; the others are scaled and weighted.
+template <Kind kKind>
 struct Mask {
   float scale, shift;
-  int rows, before;
+  int rows, before, from;
   const float* weights;  // [rows] or null
 
   __device__ void apply(Scores& s, int first_row, int first_token) const {
+    constexpr bool kBounded = kKind == Kind::kBounded;
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
     const bool whole = first_row + kTileRows <= rows &&
-                       (before < 0 || first_row + kTileRows <= before + first_token + 1);
+                       (before < 0 || first_row + kTileRows <= before + first_token + 1) &&
+                       (!kBounded || first_row >= from + first_token + 15);
     // What token `first_token` + r sees of the tile.
     const int seen = before < 0 ? kTileRows : before + first_token + r + 1 - first_row;
+    const int unseen = kBounded ? from + first_token + r - first_row : 0;  // of its first rows
 #pragma unroll
     for (int n = 0; n < kTileRows / 8; ++n) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int row = 8 * n + 2 * c + j % 2;
         s[n][j] = s[n][j] * scale + shift;
-        if constexpr (kWeighted) s[n][j] += weights[min(first_row + row, rows - 1)] * kLog2e;
+        if constexpr (kKind == Kind::kWeighted) {
+          s[n][j] += weights[min(first_row + row, rows - 1)] * kLog2e;
+        }
         if (whole) continue;
-        const bool hidden = first_row + row >= rows || (before >= 0 && row >= seen + j / 2 * 8);
+        const bool hidden = first_row + row >= rows || (before >= 0 && row >= seen + j / 2 * 8) ||
+                            (kBounded && row < unseen + j / 2 * 8);
         if (hidden) s[n][j] = -INFINITY;
       }
     }
@@ -172,7 +180,7 @@ __device__ inline void write(const QueryRun<D>& run, const CausalCall& p, int he
 }
 
 /// One block: 128 queries of one head. Rows come in tiles of 64 through two buffers.
-template <class T, int D, bool kWeighted>
+template <class T, int D, Kind kKind>
 __global__ void __launch_bounds__(kChunkThreads, 2)
     causal_kernel(const __grid_constant__ CausalCall p) {
   extern __shared__ __align__(128) char shared[];
@@ -189,6 +197,9 @@ __global__ void __launch_bounds__(kChunkThreads, 2)
   const int last_token = min((block + 1) * kTileQueries, p.tokens) - 1;
   const int seen = before < 0 ? rows : min(rows, before + last_token + 1);
   const int tiles = (seen + kTileRows - 1) / kTileRows;
+  const int from = kKind == Kind::kBounded ? static_cast<int>(p.span.from) : 0;
+  const int first_tile =
+      kKind == Kind::kBounded ? max(0, from + block * kTileQueries) / kTileRows : 0;
 
   char* const ring = shared + Tile::kQueryBytes;
   const auto fetch = [&](int tile) {
@@ -201,7 +212,7 @@ __global__ void __launch_bounds__(kChunkThreads, 2)
   Tile::template fetch<kTileQueries>(shared, static_cast<const T*>(p.q) + head * D,
                                      static_cast<size_t>(p.query_heads) * D, block * kTileQueries,
                                      p.tokens);
-  tiles > 0 ? fetch(0) : commit_copies();
+  first_tile < tiles ? fetch(first_tile) : commit_copies();
 
   QueryRun<D> run[kBlocks];
 #pragma unroll
@@ -211,12 +222,16 @@ __global__ void __launch_bounds__(kChunkThreads, 2)
 
   const float* weights =
       p.span.log_weights ? p.span.log_weights + kv_head * p.span.weights_stride : nullptr;
-  const Mask<kWeighted> mask{kLog2e * rsqrtf(static_cast<float>(D)), p.span.log_weight * kLog2e,
-                             rows, before, weights};
+  const Mask<kKind> mask{kLog2e * rsqrtf(static_cast<float>(D)),
+                         p.span.log_weight * kLog2e,
+                         rows,
+                         before,
+                         from,
+                         weights};
   const uint32_t queries_at =
       static_cast<uint32_t>(__cvta_generic_to_shared(shared)) + Tile::row_bytes(own_query);
   const auto ring_at = static_cast<uint32_t>(__cvta_generic_to_shared(ring));
-  for (int tile = 0; tile < tiles; ++tile) {
+  for (int tile = first_tile; tile < tiles; ++tile) {
     wait_for_copies<0>();
     __syncthreads();  // the tile is there, and nobody reads the one before it any more
     if (tile + 1 < tiles) fetch(tile + 1);
@@ -235,10 +250,10 @@ __global__ void __launch_bounds__(kChunkThreads, 2)
   for (int m = 0; m < kBlocks; ++m) write<D>(run[m], p, head, first_token + 16 * m);
 }
 
-template <class T, int D, bool kWeighted>
+template <class T, int D, Kind kKind>
 void launch_as(const CausalCall& call, cudaStream_t stream) {
   constexpr size_t kBytes = RowTile<T, D>::kQueryBytes + 4 * RowTile<T, D>::kBytes;
-  const auto kernel = causal_kernel<T, D, kWeighted>;
+  const auto kernel = causal_kernel<T, D, kKind>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(kBytes)),
         "prefill attention's shared memory");
@@ -250,8 +265,9 @@ void launch_as(const CausalCall& call, cudaStream_t stream) {
 
 template <class T, int D>
 void launch(const CausalCall& call, cudaStream_t stream) {
-  call.span.log_weights ? launch_as<T, D, true>(call, stream)
-                        : launch_as<T, D, false>(call, stream);
+  if (call.bounded()) return launch_as<T, D, Kind::kBounded>(call, stream);
+  call.span.log_weights ? launch_as<T, D, Kind::kWeighted>(call, stream)
+                        : launch_as<T, D, Kind::kPlain>(call, stream);
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #pragma once
 // Attention of a chunk of queries on the GPU: the rows of one span after the other, each span one
 // launch that goes on from what the launches before it found (FlashAttention-2's walk, Dao 2023).
-// Tensor cores; causal inside the span that holds the chunk's own rows.
+// Tensor cores; causal inside the span that holds the chunk's own rows. Layers with a sliding
+// window bound what a query sees from below too, in kernels of their own: tiles that no query of a
+// block sees are not read.
 //
 // Cost: 4 D flops a query, head and row seen; rows are read once per 128 queries and query head.
 
@@ -25,6 +27,9 @@ struct CausalSpan {
   const float* log_weights = nullptr;  // [G, weights_stride] added too, if not null
   size_t weights_stride = 0;           ///< 0: the same for all heads
   const int32_t* head_rows = nullptr;  // [G] of each head, at most `rows`; null: all have `rows`
+  /// Query t sees no row before `from` + t.
+  static constexpr int64_t kFromTheFirst = -(int64_t{1} << 40);
+  int64_t from = kFromTheFirst;
 };
 
 struct CausalCall {
@@ -40,6 +45,8 @@ struct CausalCall {
   void* result = nullptr;    // [T, H, D] of result_dtype
   DType result_dtype = DType::kF32;
 
+  /// Whether some query does not see the span's first row.
+  bool bounded() const { return span.from + tokens > 1; }
   /// Throws kUnsupported for what the kernel does not know.
   void check() const;
 };

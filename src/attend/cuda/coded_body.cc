@@ -1,6 +1,7 @@
 #include "attend/cuda/coded_body.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 namespace pith::cuda {
@@ -8,6 +9,17 @@ namespace pith::cuda {
 namespace {
 
 constexpr size_t kPieceRows = 8192;  // unpacked at a time
+constexpr size_t kHiddenRows = 256;  // given back at a time
+
+/// Weights of the rows of a block of which the first h are hidden begin at `rows` - h.
+std::shared_ptr<const DeviceArray<float>> make_veil(const BodySite& site, size_t rows) {
+  std::vector<float> weights(2 * rows);
+  std::fill_n(weights.begin(), rows, -std::numeric_limits<float>::infinity());
+  auto veil = std::make_shared<DeviceArray<float>>(*site.memory, MemoryKind::kScratch,
+                                                   weights.size(), site.stream);
+  veil->upload(weights.data(), weights.size(), site.stream);
+  return veil;
+}
 
 }  // namespace
 
@@ -15,11 +27,14 @@ CodedBody::CodedBody(std::shared_ptr<const DeviceCodec> codec, const BodySite& s
     : codec_(std::move(codec)), site_(site), waiting_(*site.memory, MemoryKind::kPayload) {
   const GroupedBytes bytes = codec_->block_bytes(static_cast<int>(site.dim));
   bytes_ = {bytes.key_codes, bytes.key_side, bytes.value_codes, bytes.value_side};
+  if (site.slides) veil_ = make_veil(site, codec_->block_rows());
 }
 
 CodedBody::CodedBody(const CodedBody& other) : CodedBody(other.codec_, other.site_) {
   if (codec_->learns_from() > 0) codec_ = other.codec_->copy(site_.stream);
   rows_ = other.rows_;
+  gone_ = other.gone_;
+  hidden_ = other.hidden_;
   if (other.capacity_ > 0) move_to(other.capacity_, other);
   learned_ = other.learned_;
   if (other.waiting_.size() == 0) return;
@@ -58,20 +73,22 @@ void CodedBody::reserve() {
   blocks_ = needed;
 }
 
-void CodedBody::move_to(size_t capacity, const CodedBody& from) {
+void CodedBody::move_to(size_t capacity, const CodedBody& from, size_t first) {
+  const size_t blocks = from.blocks_ - first;
   for (size_t part = 0; part < kParts; ++part) {
     const MemoryKind kind = part % 2 == 0 ? MemoryKind::kPayload : MemoryKind::kMetadata;
     DeviceBuffer fresh(*site_.memory, kind);
     fresh.allocate(site_.heads * capacity * bytes_[part], site_.stream);
-    if (from.blocks_ > 0) {
-      check(cudaMemcpy2DAsync(fresh.data(), capacity * bytes_[part], from.buffers_[part].data(),
-                              from.capacity_ * bytes_[part], from.blocks_ * bytes_[part],
-                              site_.heads, cudaMemcpyDeviceToDevice, site_.stream),
-            "the growth of the cache");
+    if (blocks > 0 && bytes_[part] > 0) {
+      check(cudaMemcpy2DAsync(fresh.data(), capacity * bytes_[part],
+                              from.at(static_cast<Part>(part), 0, first),
+                              from.capacity_ * bytes_[part], blocks * bytes_[part], site_.heads,
+                              cudaMemcpyDeviceToDevice, site_.stream),
+            "moving codes of the cache");
     }
     buffers_[part] = std::move(fresh);
   }
-  blocks_ = from.blocks_;
+  blocks_ = blocks;
   capacity_ = capacity;
 }
 
@@ -100,7 +117,7 @@ CodeJob CodedBody::job(const RowTarget& from, Part codes, size_t first) const {
           at(codes, 0, first),
           at(codes == kKeyCodes ? kKeySide : kValueSide, 0, first),
           capacity_,
-          site_.position + static_cast<int64_t>(32 * first)};
+          first_position() + static_cast<int64_t>(32 * first)};
 }
 
 // Codes of other rows in the last block are not touched: rows that begin within a block, or leave
@@ -163,21 +180,21 @@ void CodedBody::keep_from(size_t first, const int32_t* kept, size_t stride, size
   blocks_ = (rows_ + 31) / 32;
 }
 
-void CodedBody::drop_front(size_t rows) {
-  CodedBody fresh(codec_, site_);
-  fresh.move_to(capacity_, fresh);  // it grows to where it was
-  fresh.announce(rows_ - rows);
-  for (size_t part = 0; part < kParts && fresh.blocks_ > 0; ++part) {
-    const size_t pitch = capacity_ * bytes_[part];
-    if (pitch == 0) continue;
-    check(cudaMemcpy2DAsync(
-              fresh.buffers_[part].data(), pitch, at(static_cast<Part>(part), 0, rows / 32), pitch,
-              fresh.blocks_ * bytes_[part], site_.heads, cudaMemcpyDeviceToDevice, site_.stream),
-          "rows that age");
-  }
-  buffers_.swap(fresh.buffers_);
-  blocks_ = fresh.blocks_;
-  rows_ = fresh.rows_;
+void CodedBody::drop_front(size_t rows, size_t capacity) {
+  move_to(capacity, *this, rows / 32);
+  rows_ -= rows;
+  gone_ += rows;
+}
+
+// Room is left for the rows that come until it is time again.
+void CodedBody::hide_first(size_t count) {
+  if (count <= gone_) return;
+  hidden_ = std::min(count - gone_, rows_);
+  const size_t group = codec_->block_rows(), whole = hidden_ / group * group;
+  if (waits() || whole < std::max(kHiddenRows, group)) return;
+  const size_t most = rows_ - whole + 2 * kHiddenRows + group;
+  drop_front(whole, std::min(capacity_, (most + 31) / 32));
+  hidden_ -= whole;
 }
 
 void CodedBody::add_keys(MassTarget& target) const {
@@ -198,7 +215,7 @@ void CodedBody::code(const RowTarget& from, const BlockRun& blocks, DType dtype)
 
 void CodedBody::take_early(const BodyMove& move) {
   const size_t learns = codec_->learns_from(), before = rows_ - move.rows;
-  const size_t wait = before < learns ? std::min(move.rows, learns - before) : 0;
+  const size_t wait = !learned_ && before < learns ? std::min(move.rows, learns - before) : 0;
   RowTarget from = move.from;
   if (wait > 0) {
     if (before == 0) waiting_.allocate(4 * site_.heads * learns * site_.dim, site_.stream);
@@ -223,25 +240,38 @@ void CodedBody::take_early(const BodyMove& move) {
   code(from, {(before + wait) / 32, (move.rows - wait) / 32}, site_.dtype);
 }
 
-DeviceSpan CodedBody::span(size_t head, size_t /*which*/) const {
+DeviceSpan CodedBody::coded_span(size_t head, size_t first, size_t rows) const {
   DeviceSpan span;
-  span.coded = !waits();
-  span.rows = static_cast<int32_t>(rows());
-  span.position = static_cast<int32_t>(site_.position);
+  span.coded = 1;
+  span.rows = static_cast<int32_t>(rows);
+  span.position = static_cast<int32_t>(first_position() + static_cast<int64_t>(first));
   span.group_blocks = codec_->group_blocks();
-  if (rows() == 0) return span;
+  if (rows == 0) return span;
+  span.keys = at(kKeyCodes, head, first / 32);
+  span.key_side = at(kKeySide, head, first / 32);
+  span.values = at(kValueCodes, head, first / 32);
+  span.value_side = at(kValueSide, head, first / 32);
+  return span;
+}
+
+DeviceSpan CodedBody::span(size_t head, size_t which) const {
+  const bool last = which + 1 == spans();
   if (waits()) {
+    DeviceSpan span;
+    span.row_stride = static_cast<int32_t>(site_.dim);
+    if (!last || rows_ == hidden_) return span;
     const RowTarget rows = waiting_at(0);
-    const size_t offset = head * rows.head_stride * 2;
+    const size_t offset = (head * rows.head_stride + hidden_ * site_.dim) * 2;
     span.keys = static_cast<const std::byte*>(rows.k) + offset;
     span.values = static_cast<const std::byte*>(rows.v) + offset;
-    span.row_stride = static_cast<int32_t>(site_.dim);
+    span.rows = static_cast<int32_t>(rows_ - hidden_);
     return span;
   }
-  span.keys = at(kKeyCodes, head, 0);
-  span.key_side = at(kKeySide, head, 0);
-  span.values = at(kValueCodes, head, 0);
-  span.value_side = at(kValueSide, head, 0);
+  const size_t group = codec_->block_rows(), first = hidden_ / group * group;
+  const size_t veiled = hidden_ > first ? std::min(group, rows_ - first) : 0;
+  if (last) return coded_span(head, first + veiled, rows_ - first - veiled);
+  DeviceSpan span = coded_span(head, first, veiled);
+  span.log_weights = veil_->data() + group - (hidden_ - first);
   return span;
 }
 
@@ -253,7 +283,7 @@ void CodedBody::unpack(const RowTarget& to, const Piece& piece) const {
   call.head_dim = static_cast<int>(site_.dim);
   call.dtype = piece.dtype;
   call.head_stride = to.head_stride;
-  call.position = site_.position + static_cast<int64_t>(32 * piece.first);
+  call.position = first_position() + static_cast<int64_t>(32 * piece.first);
   const size_t skipped = static_cast<size_t>(to.row) * site_.dim * 2;
   call.codes = at(kKeyCodes, 0, piece.first);
   call.side = at(kKeySide, 0, piece.first);
@@ -267,28 +297,27 @@ void CodedBody::unpack(const RowTarget& to, const Piece& piece) const {
 
 void CodedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
   const CausalSpan given = call.span;
-  if (waits() && rows() > 0) {
-    const RowTarget from = waiting_at(0);
-    call.span = {from.k, from.v,          from.head_stride, static_cast<int64_t>(rows()),
+  const auto attend = [&](const RowTarget& rows, size_t first, size_t count) {
+    call.span = {rows.k, rows.v,          rows.head_stride, static_cast<int64_t>(count),
                  -1,     given.log_weight};
+    if (given.log_weights) call.span.log_weights = given.log_weights + first;
+    call.span.weights_stride = given.weights_stride;
+    call.span.from = given.from - static_cast<int64_t>(gone_ + first);
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
-    return;
-  }
-  for (size_t first = 0; first < rows(); first += kPieceRows) {
+  };
+  if (waits() && rows() > 0) return attend(waiting_at(0), 0, rows());
+  const size_t group = codec_->block_rows();
+  for (size_t first = hidden_ / group * group; first < rows(); first += kPieceRows) {
     const size_t count = std::min(kPieceRows, rows() - first);
     const RowTarget to = piece();
     unpack(to, {first / 32, (count + 31) / 32, site_.dtype});
-    call.span = {to.k, to.v, to.head_stride, static_cast<int64_t>(count), -1, given.log_weight};
-    if (given.log_weights) call.span.log_weights = given.log_weights + first;
-    call.span.weights_stride = given.weights_stride;
-    cuda::attend_chunk(call, site_.stream);
-    call.first = false;
+    attend(to, first, count);
   }
 }
 
 void CodedBody::add_rows(pith::HeadRows& out, size_t, int64_t first_position) const {
-  for (size_t i = 0; i < rows(); ++i) {
+  for (size_t i = gone_; i < gone_ + rows(); ++i) {
     out.positions.push_back(first_position + static_cast<int64_t>(i));
     out.log_weights.push_back(0);
   }

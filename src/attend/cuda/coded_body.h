@@ -1,6 +1,7 @@
 #pragma once
 // The coded rows of one layer's KV heads on the GPU, in blocks of 32. Where the codec learns its
-// tables, its first rows wait as they are.
+// tables, its first rows wait as they are. Under a sliding window the oldest rows are hidden one by
+// one, by weights of -inf in the first block that is seen, and given back a few hundred at a time.
 
 #include <array>
 
@@ -19,6 +20,7 @@ class CodedBody final : public DeviceBody {
   size_t rows() const override { return rows_; }
   /// Whole blocks.
   void announce(size_t rows) override;
+  void hide_first(size_t count) override;
   void take(std::span<const BodyMove> moves) const override;
 
   // Of codecs that code rows alone:
@@ -41,7 +43,7 @@ class CodedBody final : public DeviceBody {
   void add_keys(MassTarget& target) const;
 
   /// The oldest rows go, whole blocks.
-  void drop_front(size_t rows);
+  void drop_front(size_t rows) { drop_front(rows, capacity_); }
 
   struct Piece {
     size_t first = 0, blocks = 0;
@@ -49,6 +51,8 @@ class CodedBody final : public DeviceBody {
   };
   void unpack(const RowTarget& to, const Piece& piece) const;
   const DeviceCodec& codec() const { return *codec_; }
+  /// Where rows are hidden: the first block, or group, that is seen, and the others.
+  size_t spans() const override { return site_.slides ? 2 : 1; }
   DeviceSpan span(size_t head, size_t which) const override;
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
     codec_->attend(call, scratch, site_.stream);
@@ -66,6 +70,10 @@ class CodedBody final : public DeviceBody {
   }
   bool waits() const { return !learned_ && rows_ < codec_->learns_from(); }
   void learn(const RowTarget& rows, DType dtype);
+  int64_t first_position() const { return site_.position + static_cast<int64_t>(gone_); }
+  void drop_front(size_t rows, size_t capacity);
+  /// Coded rows first, ... of one head; `first` begins a block.
+  DeviceSpan coded_span(size_t head, size_t first, size_t rows) const;
   RowTarget waiting_at(size_t row) const;
   CodeJob job(const RowTarget& from, Part codes, size_t first) const;
   struct BlockRun {
@@ -81,16 +89,20 @@ class CodedBody final : public DeviceBody {
     return {at(kKeyCodes, 0, block), at(kKeySide, 0, block), at(kValueCodes, 0, block),
             at(kValueSide, 0, block), capacity_};
   }
-  void move_to(size_t capacity, const CodedBody& from);
+  /// Blocks `first`, ... of `from` come to new memory.
+  void move_to(size_t capacity, const CodedBody& from, size_t first = 0);
 
   std::shared_ptr<const DeviceCodec> codec_;
   BodySite site_;
-  std::array<size_t, kParts> bytes_;          // of a block
-  std::array<DeviceBuffer, kParts> buffers_;  // [G, capacity] blocks each
-  size_t blocks_ = 0, capacity_ = 0;          // of a head
-  size_t rows_ = 0;                           // coded or waiting
-  bool learned_ = false;                      // the codec, from this body's rows
-  DeviceBuffer waiting_;                      // [2, G, learns_from, D] while rows wait
+  std::array<size_t, kParts> bytes_;                // of a block
+  std::array<DeviceBuffer, kParts> buffers_;        // [G, capacity] blocks each
+  size_t blocks_ = 0, capacity_ = 0;                // of a head
+  size_t rows_ = 0;                                 // coded or waiting
+  size_t gone_ = 0;                                 // rows that came before those
+  size_t hidden_ = 0;                               // of rows_
+  bool learned_ = false;                            // the codec, from this body's rows
+  DeviceBuffer waiting_;                            // [2, G, learns_from, D] while rows wait
+  std::shared_ptr<const DeviceArray<float>> veil_;  // [2 block_rows]: -inf, then 0; or null
 };
 
 }  // namespace pith::cuda

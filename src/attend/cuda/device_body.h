@@ -10,6 +10,7 @@
 #include "attend/cuda/causal.h"
 #include "attend/cuda/decode.h"
 #include "kernels/cuda/layer.h"
+#include "pith/error.h"
 #include "pith/ledger.h"
 #include "pith/rows.h"
 
@@ -26,6 +27,7 @@ struct BodySite {
   size_t context = 0;         ///< tokens expected; 0 = unknown
   int64_t position = 0;       ///< of the first row that comes, if those that follow it do
   std::shared_ptr<const DeviceCodec> codec = nullptr;  ///< of their rows; null: they are dense
+  bool slides = false;  ///< rows are hidden: see DeviceBody::hide_first
 };
 
 class DeviceBody;
@@ -59,6 +61,11 @@ class DeviceBody {
   /// Takes what was announced, into bodies of this kind and equally many rows, in as few launches
   /// as it can.
   virtual void take(std::span<const BodyMove> moves) const = 0;
+  /// Of all rows that ever came the first `count` are not attended to any more, and need not stay:
+  /// for bodies whose site slides. Everything announced has been taken.
+  virtual void hide_first(size_t /*count*/) {
+    throw Error(ErrorCode::kInternal, "a body under a sliding window that hides no rows");
+  }
   /// Layers whose chunks are worth taking together; their rows wait in memory of their own.
   virtual size_t layers_together() const { return 1; }
 
@@ -68,7 +75,8 @@ class DeviceBody {
   /// Decode attention over dense spans and this body's.
   virtual void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const = 0;
   /// A chunk's attention to the rows held: sets the call's spans, whose weights are what the
-  /// caller has set, and `first` to false. `piece` lends room for 8192 rows.
+  /// caller has set, and `first` to false. `piece` lends room for 8192 rows. Where the site slides
+  /// the caller sets `from` too, counted from the first row that ever came.
   virtual void attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const = 0;
 
   /// Whether rows keep the positions that moves tell; else they are counted through.

@@ -24,6 +24,7 @@ struct TableSite {
   uint64_t seed = 0;                                 ///< of the session
   uint64_t model = 0;                                ///< ModelConfig::fingerprint; 0 = not known
   const std::vector<double>* frequencies = nullptr;  ///< [D/2] of RoPE; null = not known
+  uint32_t first_head = 0;                           ///< of the kv_heads, in the model
 };
 
 class LevelCodec;

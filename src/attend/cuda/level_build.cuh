@@ -278,6 +278,16 @@ struct LevelBuilder {
     }
   }
 
+  /// Rows of 16 bits as they are.
+  static __device__ void copy_rows(__half* to, int stride, const LevelBlock& block, int first) {
+    const __half* from = halves(block.codes) + first * D;
+#pragma unroll
+    for (int row = 0; row < kBuiltRows; ++row) {
+#pragma unroll
+      for (int p = 0; p < kPairs; ++p) put_pair(to + row * stride, p, pair_of(from + row * D, p));
+    }
+  }
+
   /// to [16, stride] <- rows first, ... of a block, the first of which stands at `position`; first
   /// is 0 or 16. The warp sees them when it returns.
   __device__ void build(__half* to, int stride, const LevelBlock& block, int first,
@@ -288,6 +298,7 @@ struct LevelBuilder {
       case 2: build_levels<2>(to, stride, block, first); break;
       case 3: build_levels<3>(to, stride, block, first); break;
       case 4: build_levels<4>(to, stride, block, first); break;
+      case 16: copy_rows(to, stride, block, first); break;
       default: build_levels<8>(to, stride, block, first);
     }
     __syncwarp();

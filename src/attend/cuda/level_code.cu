@@ -63,10 +63,26 @@ __global__ void __launch_bounds__(kCoderThreads)
   coder.write_missed();
 }
 
+/// Rows of 16 bits: a block 32 of them.
+template <class T, int D>
+__global__ void __launch_bounds__(kCoderThreads)
+    copy_kernel(const __grid_constant__ LevelJobs jobs) {
+  const CodeJob& job = jobs.of[blockIdx.z];
+  const int head = blockIdx.y, block = blockIdx.x;
+  const T* from = static_cast<const T*>(job.x) + head * job.head_stride +
+                  static_cast<size_t>(block) * kBlockRows * D;
+  __half* to = static_cast<__half*>(job.codes) +
+               (head * job.block_stride + block) * static_cast<size_t>(kBlockRows * D);
+  for (int i = threadIdx.x; i < kBlockRows * D; i += kCoderThreads) {
+    to[i] = __float2half_rn(to_float(from[i]));
+  }
+}
+
 template <class T, int D>
 void launch(const CoderParams& p, const CodeBatch& batch, std::span<const CodeJob> all,
             cudaStream_t stream) {
-  const size_t bytes = GroupSpace<D>::bytes(p.side);
+  const bool coded = p.side.bits < 16;
+  const size_t bytes = coded ? GroupSpace<D>::bytes(p.side) : 0;
   check_level_room("coding a group of rows", bytes);
   const auto kernel = code_kernel<T, D>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -77,7 +93,11 @@ void launch(const CoderParams& p, const CodeBatch& batch, std::span<const CodeJo
     LevelJobs jobs;
     std::copy_n(all.begin() + static_cast<ptrdiff_t>(first), count, jobs.of);
     const dim3 grid(batch.rows / p.side.group_rows(), batch.heads, count);
-    kernel<<<grid, kCoderThreads, bytes, stream>>>(jobs, p);
+    if (coded) {
+      kernel<<<grid, kCoderThreads, bytes, stream>>>(jobs, p);
+    } else {
+      copy_kernel<T, D><<<grid, kCoderThreads, 0, stream>>>(jobs);
+    }
     check(cudaGetLastError(), "coding of rows of levels");
   }
 }

@@ -90,6 +90,13 @@ std::shared_ptr<const DeviceCodec> mix_levels(std::shared_ptr<const LevelCodec> 
   return std::make_shared<MixedCodec>(std::move(keys), std::move(values));
 }
 
+std::shared_ptr<const LevelCodec> dense_levels() {
+  LevelSide side;
+  side.bits = 16;
+  side.scale = LevelScale::kNone;
+  return std::make_shared<LevelCodec>("f16", LevelFormat{side, side});
+}
+
 int level_group(const std::string& what, size_t rows) {
   for (const int blocks : {1, 2, 4, 8}) {
     if (rows == static_cast<size_t>(blocks * kBlockRows)) return blocks;

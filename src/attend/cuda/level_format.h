@@ -5,12 +5,14 @@
 //   x = low + scale level[code] + left right, numbers apart put in; then RoPE, if it comes after
 //
 // A block of 32 rows. Codes: [32 rows][lane][the lane's channels, b bits each] (level_lane.cuh says
-// which those are), or in the order of tensor-core fragments (grouped_layout.h). Side, f16 but for channels, each part only where the format has it:
+// which those are), or in the order of tensor-core fragments (grouped_layout.h). Side, f16 but for
+// channels, each part only where the format has it:
 //   scales | minima | numbers apart [32, n] | their channels [32, n] bytes | left [32, r] |
 //   a share of right [r, D]: 1 / group_blocks of it, in order
 // One scale a row (kRow) [32], one for 32 numbers (kRowGroup) [32, D/32], one for a channel of the
 // block (kBlockChannel) [D]; of a channel for good (kHeadChannel): in a table of the head, not
-// here.
+// here. Numbers of 16 bits have none (kNone): codes are rows of f16 as they are, [32, D], and
+// nothing else is there.
 
 #include <cstdint>
 #include <span>
@@ -22,7 +24,7 @@
 
 namespace pith::cuda {
 
-enum class LevelScale : uint8_t { kRow, kRowGroup, kBlockChannel, kHeadChannel };
+enum class LevelScale : uint8_t { kRow, kRowGroup, kBlockChannel, kHeadChannel, kNone };
 /// How a number finds its code: the nearest of evenly spaced levels; the nearest of a table; sign
 /// by sign (PlaneFormat in methods/qjl).
 enum class LevelChoice : uint8_t { kEven, kNearest, kSigns };
@@ -35,14 +37,14 @@ struct LevelSide {
   static constexpr int kMostLevels = 16;  ///< of a table
   static constexpr int kMostApart = 8, kMostRank = 8;
 
-  int bits = 4;  ///< of a code: 1, 2, 3, 4 or 8
+  int bits = 4;  ///< of a code: 1, 2, 3, 4 or 8; 16: see above
   LevelScale scale = LevelScale::kRow;
   LevelChoice choice = LevelChoice::kEven;
   LevelOrder order = LevelOrder::kRows;  ///< fragments: at most 4 bits
-  bool minima = false;   ///< beside the scales
-  bool rotated = false;  ///< rows lie as a Walsh-Hadamard transform left them
-  int zero = 0;          ///< kEven: the code of 0
-  int apart = 0;         ///< numbers of a row in f16, n
+  bool minima = false;                   ///< beside the scales
+  bool rotated = false;                  ///< rows lie as a Walsh-Hadamard transform left them
+  int zero = 0;                          ///< kEven: the code of 0
+  int apart = 0;                         ///< numbers of a row in f16, n
   bool missed = false;   ///< those are what the other parts miss, else the numbers themselves
   int rank = 0;          ///< r of the product that a group's rows share
   bool centred = false;  ///< the product is the group's mean: r = 1 and left is 1
@@ -58,7 +60,7 @@ struct LevelSide {
   constexpr int group_rows() const { return kBlockRows * group_blocks; }
   /// Nothing is shared with other rows but the head's tables.
   constexpr bool rows_alone() const {
-    return rank == 0 && (scale == LevelScale::kRow || scale == LevelScale::kRowGroup);
+    return rank == 0 && scale != LevelScale::kBlockChannel && scale != LevelScale::kHeadChannel;
   }
 };
 
@@ -79,6 +81,7 @@ struct LevelPlaces {
     LevelPlaces at;
     at.scales = f.scale == LevelScale::kRow           ? kBlockRows
                 : f.scale == LevelScale::kHeadChannel ? 0
+                : f.scale == LevelScale::kNone        ? 0
                                                       : dim;
     at.minima = 2 * at.scales;
     at.apart = at.minima * (f.minima ? 2 : 1);

@@ -61,7 +61,7 @@ void AgedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>& 
 
 void AgedBody::add_rows(pith::HeadRows& rows, size_t head, int64_t first_position) const {
   old_.add_rows(rows, head, first_position);
-  young_.add_rows(rows, head, first_position + static_cast<int64_t>(old_.rows()));
+  young_.add_rows(rows, head, first_position);  // it knows how many have left it
 }
 
 void AgedBody::add_to(Ledger& ledger) const {

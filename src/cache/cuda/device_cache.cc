@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "cache/cuda/head_runs.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
@@ -20,43 +21,63 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
   if (shape.head_dim != 64 && shape.head_dim != 128) {
     refuse_on_gpu(fmt::format("a head_dim of {}", shape.head_dim), "head_dim is 64 or 128 there");
   }
-  for (const int64_t seen : shape.sliding_window) {
-    if (seen > 0) {
-      refuse_on_gpu("a model with sliding-window layers", "all layers see all tokens there");
-    }
-  }
   text_ = describe_on_cpu();
 
-  std::vector<LayerPlan> plans;
-  for (int l = 0; l < shape.layers; ++l) {
-    const PolicyRule* rule = &policy.rule_for(l, shape.layers, 0, shape.kv_heads);
-    for (int g = 1; g < shape.kv_heads; ++g) {
-      if (&policy.rule_for(l, shape.layers, g, shape.kv_heads) == rule) continue;
-      refuse_on_gpu("a policy with rules for single heads", "rules are for whole layers there");
-    }
-    plans.push_back(plan_layer(*rule, shape, {l, seed}));
-  }
-  dtype_ = plans.front().dtype;
-  for (const LayerPlan& plan : plans) {
-    if (plan.dtype != dtype_) {
-      refuse_on_gpu("a cache with f16 and bf16 rows", "all layers have one type there");
+  std::vector<std::vector<Part>> plans;
+  for (int l = 0; l < shape.layers; ++l) plans.push_back(plan_heads(l));
+  dtype_ = plans.front().front().plan.dtype;
+  for (const std::vector<Part>& layer : plans) {
+    for (const Part& part : layer) {
+      if (part.plan.dtype == dtype_) continue;
+      refuse_on_gpu("a cache with f16 and bf16 rows", "all layers and heads have one type there");
     }
   }
   if (rope) rope_ = std::make_shared<RopeTable>(memory, rope->frequencies(), stream);
-  for (size_t l = 0; l < plans.size(); ++l) {
-    LayerPlan& plan = plans[l];
-    const TableSite tables{&memory_,
-                           stream_,
-                           shape.head_dim,
-                           shape.kv_heads,
-                           static_cast<uint32_t>(l),
-                           seed,
-                           shape.model,
-                           rope ? &rope->frequencies() : nullptr};
-    if (auto own = plan.codec ? plan.codec->with_tables(tables) : nullptr) plan.codec = own;
-    layers_.push_back(make_layer_rows(plan, site()));
+  for (int l = 0; l < shape.layers; ++l) {
+    layers_.push_back(make_layer(l, plans[static_cast<size_t>(l)], rope));
   }
   make_step_memory();
+}
+
+std::vector<DeviceCache::Part> DeviceCache::plan_heads(int layer) const {
+  std::vector<Part> parts;
+  const PolicyRule* last = nullptr;
+  const auto rule_of = [&](int head) {
+    return &policy_.rule_for(layer, shape_.layers, head, shape_.kv_heads);
+  };
+  for (int g = 0; g < shape_.kv_heads; ++g) {
+    if (rule_of(g) != last) parts.push_back({g, 0, {}});
+    last = rule_of(g);
+    ++parts.back().count;
+  }
+  for (Part& part : parts) {
+    part.plan = plan_layer(*rule_of(part.first), shape_, {layer, seed_, part.first, part.count});
+  }
+  return parts;
+}
+
+std::unique_ptr<LayerRows> DeviceCache::make_layer(int layer, std::vector<Part>& parts,
+                                                   const Rope* rope) {
+  std::vector<HeadRun> runs;
+  for (Part& part : parts) {
+    const TableSite tables{&memory_,
+                           stream_,
+                           shape_.head_dim,
+                           part.count,
+                           static_cast<uint32_t>(layer),
+                           seed_,
+                           shape_.model,
+                           rope ? &rope->frequencies() : nullptr,
+                           static_cast<uint32_t>(part.first)};
+    LayerPlan& plan = part.plan;
+    if (auto own = plan.codec ? plan.codec->with_tables(tables) : nullptr) plan.codec = own;
+    LayerSite of_run = site();
+    of_run.heads = static_cast<size_t>(part.count);
+    of_run.query_heads = of_run.heads * static_cast<size_t>(shape_.query_heads / shape_.kv_heads);
+    runs.push_back({static_cast<size_t>(part.first), of_run, make_layer_rows(plan, of_run)});
+  }
+  if (runs.size() == 1) return std::move(runs.front().rows);
+  return std::make_unique<HeadRuns>(std::move(runs), site());
 }
 
 DeviceCache::DeviceCache(const DeviceCache& o)
@@ -101,14 +122,16 @@ std::string DeviceCache::describe_on_cpu() const {
 void DeviceCache::protect(std::span<const TokenRange> ranges) {
   if (ranges.empty()) return;
   size_t seen = 0;
-  for (const auto& layer : layers_) {
-    layer->check_protect();
-    seen = std::max(seen, layer->tokens());
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    if (!slides(l)) layers_[l]->check_protect();
+    seen = std::max(seen, layers_[l]->tokens());
   }
   ProtectedRows all = protected_;
   all.add(ranges, static_cast<int64_t>(seen), static_cast<int64_t>(shape_.context));
   protected_ = std::move(all);
-  for (const auto& layer : layers_) layer->protect(protected_);
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    if (!slides(l)) layers_[l]->protect(protected_);
+  }
   text_ = describe_on_cpu();
   check(cudaStreamSynchronize(stream_), "protecting tokens");  // steps read what is made anew
   make_step_memory();
@@ -116,16 +139,19 @@ void DeviceCache::protect(std::span<const TokenRange> ranges) {
 
 void DeviceCache::make_step_memory() {
   first_spans_.clear();
-  size_t spans = 0;
+  first_notes_.clear();
+  size_t spans = 0, notes = 0;
   for (const auto& layer : layers_) {
     first_spans_.push_back(spans);
+    first_notes_.push_back(notes);
     spans += static_cast<size_t>(shape_.kv_heads) * layer->spans();
+    notes += layer->notes();
     space_.set_layers_together(layer->layers_together());
   }
   targets_ = MirroredArray<RowTarget>(memory_, MemoryKind::kScratch, layers_.size(), stream_);
   spans_ = MirroredArray<DeviceSpan>(memory_, MemoryKind::kScratch, spans, stream_);
-  notes_ = MirroredArray<TokenNote>(memory_, MemoryKind::kScratch, layers_.size(), stream_);
-  std::fill_n(notes_.host(), layers_.size(), TokenNote{});
+  notes_ = MirroredArray<TokenNote>(memory_, MemoryKind::kScratch, notes, stream_);
+  std::fill_n(notes_.host(), notes, TokenNote{});
   log_sum_ = DeviceArray<float>(memory_, MemoryKind::kScratch,
                                 static_cast<size_t>(shape_.query_heads), stream_);
   const DecodeShape shape{1, shape_.query_heads, shape_.kv_heads, shape_.head_dim, 1, 0};
@@ -135,7 +161,7 @@ void DeviceCache::make_step_memory() {
 void DeviceCache::begin_token() {
   for (size_t l = 0; l < layers_.size(); ++l) {
     targets_.host()[l] =
-        layers_[l]->begin_token({spans_.host() + first_spans_[l], notes_.host() + l});
+        layers_[l]->begin_token({spans_.host() + first_spans_[l], notes_.host() + first_notes_[l]});
   }
 }
 
@@ -160,7 +186,7 @@ void DeviceCache::attend_token(int layer, float* out, const void* q) const {
   call.out = out;
   call.log_sum = log_sum_.data();
   call.settled = true;  // spans came before the step's first kernel, codes with the token before
-  layers_[l]->attend_token({call, *scratch_, notes_.device() + l});
+  layers_[l]->attend_token({call, *scratch_, notes_.device() + first_notes_[l]});
 }
 
 void DeviceCache::end_token() {

@@ -51,6 +51,17 @@ class DeviceCache {
  private:
   DeviceCache(const DeviceCache& other);
   LayerSite site() const;
+  /// Heads side by side under one rule, and what the policy makes of them.
+  struct Part {
+    int first = 0, count = 0;
+    LayerPlan plan;
+  };
+  std::vector<Part> plan_heads(int layer) const;
+  std::unique_ptr<LayerRows> make_layer(int layer, std::vector<Part>& parts, const Rope* rope);
+  /// The layer has a sliding window of its own: it forgets what is protected, as the model does.
+  bool slides(size_t layer) const {
+    return !shape_.sliding_window.empty() && shape_.sliding_window[layer] > 0;
+  }
   void make_step_memory();
   /// The CPU's words, after the CPU's checks of names and ranges. Nothing is allocated.
   std::string describe_on_cpu() const;
@@ -68,10 +79,10 @@ class DeviceCache {
   ProtectedRows protected_;
   std::string text_;
   std::vector<std::unique_ptr<LayerRows>> layers_;  // [L]
-  std::vector<size_t> first_spans_;                 // [L] where a layer's spans begin
+  std::vector<size_t> first_spans_, first_notes_;   // [L] where a layer's begin
   MirroredArray<RowTarget> targets_;                // [L]
   MirroredArray<DeviceSpan> spans_;                 // [L, G, spans of the layer]
-  MirroredArray<TokenNote> notes_;                  // [L]
+  MirroredArray<TokenNote> notes_;                  // [L, notes of the layer]
   DeviceArray<float> log_sum_;                      // [H] of a token
   std::unique_ptr<DecodeScratch> scratch_;
   ChunkSpace space_;

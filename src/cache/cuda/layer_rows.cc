@@ -97,6 +97,7 @@ std::string names_of_codecs() {
 /// How rows of one side are stored.
 struct SidePlan {
   DType exact = DType::kF16;                 ///< of exact rows
+  DType dense = DType::kF16;                 ///< of the body, if it has no codec
   std::shared_ptr<const DeviceCodec> codec;  ///< null: all rows are exact
   size_t cpu_block = 1;                      ///< rows that the CPU codes at once
   double row_bytes = 0;                      ///< of one KV head's body on the CPU
@@ -105,12 +106,13 @@ struct SidePlan {
 SidePlan plan_side(const std::optional<PolicyPart>& part, const PolicyRule& rule, Side side,
                    size_t dim) {
   SidePlan plan;
-  plan.exact = rule.dtype.value_or(DType::kF16);
+  plan.exact = plan.dense = rule.dtype.value_or(DType::kF16);
   plan.row_bytes = static_cast<double>(dim * size_of(plan.exact));
   if (!part) return plan;
   const CodecRow& row = codec_row(part->name);
   plan.exact = rule.dtype.value_or(row.dense.value_or(DType::kF16));
-  plan.row_bytes = static_cast<double>(dim * size_of(row.dense.value_or(plan.exact)));
+  plan.dense = row.dense.value_or(plan.exact);
+  plan.row_bytes = static_cast<double>(dim * size_of(plan.dense));
   if (row.dense) return plan;
   if (!row.make_on_gpu) {
     refuse_on_gpu(fmt::format("the codec '{}'", part->name),
@@ -132,14 +134,15 @@ std::shared_ptr<const DeviceCodec> codec_of(const SidePlan& keys, const SidePlan
   if (keys.codec && values.codec && !moved) {
     if (auto both = keys.codec->with_values_of(*values.codec)) return both;
   }
-  const auto levels = [](const SidePlan& side) {
-    return side.codec ? side.codec->as_levels() : nullptr;
+  const auto levels = [](const SidePlan& side) -> std::shared_ptr<const LevelCodec> {
+    if (side.codec) return side.codec->as_levels();
+    return side.dense == DType::kF16 ? dense_levels() : nullptr;
   };
   auto of_keys = levels(keys), of_values = levels(values);
   if (!of_keys || !of_values) {
-    refuse_on_gpu("a cache of keys and values in different codecs, one of them dense, qjl or csr,",
-                  "int8, int4, kivi, turboquant, gear and kvquant go together there, and keys in "
-                  "qjl with values in kivi(bits=2)");
+    refuse_on_gpu("a cache of keys and values in different codecs, one of them bf16, qjl or csr,",
+                  "f16, int8, int4, kivi, turboquant, gear and kvquant go together there, and keys "
+                  "in qjl with values in kivi(bits=2)");
   }
   return mix_levels(std::move(of_keys), std::move(of_values));
 }
@@ -195,6 +198,27 @@ void check_codes(const std::string& selector, const DeviceCodec& codec,
   }
 }
 
+/// Rows that a query of the layer sees, its own among them; 0: all of the context.
+size_t seen_rows(const CacheShape& shape, int layer) {
+  if (shape.sliding_window.empty()) return 0;
+  const auto seen = static_cast<size_t>(shape.sliding_window[static_cast<size_t>(layer)]);
+  return shape.context > 0 && seen >= shape.context ? 0 : seen;
+}
+
+/// Throws kUnsupported for what cannot be under a sliding window.
+void check_slides(const SelectorRow& selector, const DeviceCodec* codec, size_t seen) {
+  const std::string where = fmt::format("in a layer that slides over a window of {} tokens", seen);
+  if (selector.on_gpu == BodyOnGpu::kNotThere) {
+    refuse_on_gpu(fmt::format("the selector '{}' {}", selector.info.name, where),
+                  "exact, local and streaming_llm are there, and every selector while the context "
+                  "is no longer than that window");
+  }
+  if (codec && codec->aged()) {
+    refuse_on_gpu(fmt::format("{} {}", codec->name(), where),
+                  "rows that age there are those of layers that see all tokens");
+  }
+}
+
 }  // namespace
 
 LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const PlanSite& site) {
@@ -216,20 +240,34 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
   if (keys.exact == DType::kF32) refuse_on_gpu("a cache of f32 rows", "rows are f16 or bf16 there");
   LayerPlan plan;
   plan.dtype = keys.exact;
-  plan.cache_positions = selector.cache_positions && selector.cache_positions(parameters);
-  plan.straight = keeps && !keys.codec;
+  plan.seen = seen_rows(shape, site.layer);
+  if (plan.seen > 0) check_slides(selector, keeps ? keys.codec.get() : nullptr, plan.seen);
+  plan.straight = keeps && !keys.codec && plan.seen == 0;
   if (plan.straight) return plan;
-  const PlacedSelector placed =
+  PlacedSelector placed =
       place_selector({.rule = rule,
                       .shape = shape,
                       .layer = site.layer,
-                      .heads = static_cast<size_t>(shape.kv_heads),
+                      .heads = static_cast<size_t>(site.heads > 0 ? site.heads : shape.kv_heads),
                       .seed = site.seed,
                       .exact_row_bytes = static_cast<double>(2 * dim * size_of(plan.dtype)),
                       .body_row_bytes = keys.row_bytes + values.row_bytes,
                       .coded = keys.codec != nullptr});
+  placed.site.first_head = static_cast<uint32_t>(site.first_head);
   plan.schedule = {placed.site.sink, placed.site.window,
                    std::lcm(keys.cpu_block, values.cpu_block)};
+  // Positions inside the cache are the sink's business, which sliding layers have none of.
+  plan.cache_positions = selector.cache_positions && selector.cache_positions(parameters) &&
+                         placed.site.sliding_window == 0;
+  if (plan.seen > 0) {
+    // Of the rows before a query all but the last seen - 1 are hidden for good.
+    const size_t most = plan.seen - 1;
+    if (keeps && (!keys.codec || plan.schedule.window >= most)) {
+      plan.schedule = {0, most, 1};
+      return plan;
+    }
+    plan.schedule.window = std::min(plan.schedule.window, most);
+  }
   if (keeps) {
     // Rows are coded 32 at a time here, also by codecs that the CPU gives single rows: up to 31
     // rows stay exact for longer.
@@ -250,6 +288,7 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
 ChunkSpace::ChunkSpace(const LayerSite& site)
     : site_(site),
       piece_(*site.memory, MemoryKind::kScratch),
+      apart_(*site.memory, MemoryKind::kStaging),
       unpacked_(*site.memory, MemoryKind::kScratch),
       queries_(*site.memory, MemoryKind::kScratch),
       out_(*site.memory, MemoryKind::kScratch),
@@ -291,6 +330,11 @@ RowTarget ChunkSpace::piece() {
   const size_t bytes = 4 * site_.heads * kPieceRows * site_.dim;
   if (piece_.size() < bytes) piece_.allocate(bytes, site_.stream);
   return target_of(piece_, site_);
+}
+
+std::byte* ChunkSpace::apart(size_t bytes) {
+  if (apart_.size() < bytes) apart_.allocate(bytes, site_.stream);
+  return static_cast<std::byte*>(apart_.data());
 }
 
 RowTarget ChunkSpace::unpacked(size_t rows) {

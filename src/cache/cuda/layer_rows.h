@@ -23,6 +23,7 @@ struct LayerPlan {
   DType dtype = DType::kF16;  ///< of exact rows
   bool straight = true;       ///< every row stays, exact
   // Otherwise:
+  size_t seen = 0;  ///< rows that a query sees, its own among them; 0: all
   ScheduleShape schedule;
   bool cache_positions = false;  ///< the sink stands right before the window
   // Of the body:
@@ -34,6 +35,7 @@ struct LayerPlan {
 struct PlanSite {
   int layer = 0;
   uint64_t seed = 0;
+  int first_head = 0, heads = 0;  ///< KV heads that the plan is for; none: all
 };
 /// Throws kUnsupported, naming what the GPU does not do.
 LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const PlanSite& site);
@@ -76,6 +78,8 @@ class ChunkSpace {
   /// The same for positions.
   int32_t* staged_positions(size_t count);
   RowTarget piece();
+  /// Room for rows and queries of a layer whose heads have different rules.
+  std::byte* apart(size_t bytes);
   /// Room for a chunk's queries of 16 bits.
   void* queries(size_t tokens);
   /// Sets `out` and `log_sum` of a call.
@@ -93,7 +97,8 @@ class ChunkSpace {
   std::vector<DeviceBuffer> staging_;            // each [2, G, rows, D]
   std::vector<DeviceArray<int32_t>> positions_;  // each [G, rows] or [rows]
   size_t at_ = 0;
-  DeviceBuffer piece_;     // [2, G, rows, D]
+  DeviceBuffer piece_;  // [2, G, rows, D]
+  DeviceBuffer apart_;
   DeviceBuffer unpacked_;  // [2, G, rows, D]
   DeviceBuffer queries_;   // [T, H, D]
   DeviceArray<float> out_, log_sum_;
@@ -108,17 +113,18 @@ struct TokenNote {
   MassTarget mass;
   QueryNote queries;
   int64_t evicted = 0;  ///< rows that the sink moves up by, where positions are the cache's
+  RowTarget target;     ///< of a run of heads: see HeadRuns
 };
 /// What a token's kernels read, as it is written on the host: one layer's.
 struct TokenSlots {
   DeviceSpan* spans = nullptr;  // [G, spans()]
-  TokenNote* note = nullptr;    // [1]
+  TokenNote* note = nullptr;    // [notes()]
 };
 /// One layer's step of a token.
 struct TokenStep {
   DecodeCall call;  ///< lacks nothing; log_sum is there
   const DecodeScratch& scratch;
-  const TokenNote* note = nullptr;  // [1], on the device
+  const TokenNote* note = nullptr;  // [notes()], on the device
 };
 
 class LayerRows {
@@ -128,6 +134,7 @@ class LayerRows {
 
   /// Spans a KV head.
   virtual size_t spans() const = 0;
+  virtual size_t notes() const { return 1; }
   /// Makes room for one token; spans are told as they will be with its row in place.
   virtual RowTarget begin_token(const TokenSlots& slots) = 0;
   /// Depends on nothing that changes from token to token.

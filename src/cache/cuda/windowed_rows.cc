@@ -18,7 +18,8 @@ std::unique_ptr<DeviceBody> make_body(const LayerPlan& plan, const LayerSite& si
                       site.dim,
                       site.context,
                       static_cast<int64_t>(plan.schedule.sink),
-                      plan.codec};
+                      plan.codec,
+                      plan.seen > 0};
   if (plan.selector.body) return plan.selector.body->make(body);
   if (plan.codec && plan.codec->aged()) return std::make_unique<AgedBody>(plan.codec, body);
   if (plan.codec) return std::make_unique<CodedBody>(plan.codec, body);
@@ -36,7 +37,7 @@ WindowedRows::WindowedRows(const LayerPlan& plan, const LayerSite& site)
       body_(make_body(plan, site)),
       pinned_(*site.memory, {site.heads, site.dim, 0}, plan.dtype, site.stream) {
   const size_t rows = (plan.schedule.window + plan.schedule.block) * (body_ ? 2 : 1);
-  ring_capacity_ = (rows + 31) / 32 * 32;
+  ring_most_ = (rows + 31) / 32 * 32;
   sink_.allocate(4 * site.heads * plan.schedule.sink * site.dim, site.stream);
   if (plan.cache_positions) {
     if (!site.rope) {
@@ -46,12 +47,13 @@ WindowedRows::WindowedRows(const LayerPlan& plan, const LayerSite& site)
     }
     turned_.allocate(sink_.size() / 2, site.stream);
   }
-  ring_.allocate(4 * site.heads * ring_capacity_ * site.dim, site.stream);
+  if (body_) grow_ring(ring_most_);
 }
 
 WindowedRows::WindowedRows(const WindowedRows& o)
     : plan_(o.plan_),
       site_(o.site_),
+      ring_most_(o.ring_most_),
       ring_capacity_(o.ring_capacity_),
       sink_(*o.site_.memory, MemoryKind::kPayload),
       ring_(*o.site_.memory, MemoryKind::kPayload),
@@ -111,7 +113,7 @@ void WindowedRows::turn_sink(int64_t steps, const int64_t* steps_at) const {
 RowTarget WindowedRows::ring_at(size_t row) const {
   auto* bytes = static_cast<std::byte*>(ring_.data());
   return {bytes, bytes + ring_.size() / 2, ring_capacity_ * site_.dim,
-          static_cast<int64_t>(row % ring_capacity_)};
+          static_cast<int64_t>(ring_capacity_ > 0 ? row % ring_capacity_ : 0)};
 }
 
 size_t WindowedRows::body_rows() const { return body_ ? body_->rows() : 0; }
@@ -143,8 +145,24 @@ void WindowedRows::protect(const ProtectedRows& rows) {
   if (body_) body_->protect(rows.from(static_cast<int64_t>(plan_.schedule.sink)).ranges());
 }
 
+void WindowedRows::grow_ring(size_t rows) {
+  if (rows <= ring_capacity_) return;
+  const size_t wanted = (std::max(rows, ring_capacity_ + ring_capacity_ / 8) + 31) / 32 * 32;
+  const RowTarget from = ring_at(0);
+  DeviceBuffer old(*site_.memory, MemoryKind::kPayload);
+  old.swap(ring_);
+  ring_capacity_ = std::min(wanted, ring_most_);
+  ring_.allocate(4 * site_.heads * ring_capacity_ * site_.dim, site_.stream);
+  copy(ring_at(0), from, count_);
+}
+
+void WindowedRows::hide() {
+  if (body_ && plan_.seen > 0 && tokens_ >= plan_.seen) body_->hide_first(tokens_ + 1 - plan_.seen);
+}
+
 void WindowedRows::make_room() {
-  if (!body_ || front_ + count_ < ring_capacity_) return;
+  if (!body_) return grow_ring(count_ + 1);
+  if (front_ + count_ < ring_capacity_) return;
   copy(ring_at(0), ring_at(front_), count_);  // apart: the ring holds twice as many
   front_ = 0;
 }
@@ -154,9 +172,14 @@ RowTarget WindowedRows::begin_token(const TokenSlots& slots) {
   const bool pinned = pinned_.covers(tokens()), to_sink = tokens_ < plan_.schedule.sink;
   const RowTarget pinned_target = pinned ? pinned_.begin_token() : RowTarget{};
   if (!to_sink && !pinned) make_room();
+  hide();
   const size_t sink = std::min(tokens_ + 1, plan_.schedule.sink);
-  const size_t ring = count_ + (to_sink || pinned ? 0 : 1);
-  const size_t straight = std::min(ring, ring_capacity_ - front_);
+  size_t ring = count_ + (to_sink || pinned ? 0 : 1), first = front_;
+  if (plan_.seen > 0 && ring > plan_.seen) {
+    first = (front_ + ring - plan_.seen) % ring_capacity_;
+    ring = plan_.seen;
+  }
+  const size_t straight = std::min(ring, ring_capacity_ - first);
   for (size_t g = 0; g < site_.heads; ++g) {
     if (plan_.schedule.sink > 0) *spans++ = dense_span(seen_sink(), g, sink);
     if (body_) {
@@ -164,7 +187,7 @@ RowTarget WindowedRows::begin_token(const TokenSlots& slots) {
     } else {
       *spans++ = dense_span(ring_at(0), g, ring - straight);
     }
-    *spans++ = dense_span(ring_at(front_), g, straight);
+    *spans++ = dense_span(ring_at(first), g, straight);
     if (pinned_.any()) *spans++ = pinned_.span(g, pinned_.rows() + (pinned ? 1 : 0));
   }
   slots.note->evicted = evicted();
@@ -229,6 +252,7 @@ void WindowedRows::copy(const RowTarget& to, const RowTarget& from, size_t count
 // The window's rows and the chunk's lie side by side while the chunk is worked on: one span for
 // attention, and one run of rows to be cut into blocks.
 RowTarget WindowedRows::begin_chunk(size_t tokens, ChunkSpace& space) {
+  hide();
   RowTarget to = space.staging(count_ + tokens);
   const size_t straight = std::min(count_, ring_capacity_ - front_);
   copy(to, ring_at(front_), straight);
@@ -249,10 +273,13 @@ void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
   }
+  const auto seen = static_cast<int64_t>(plan_.seen), before = static_cast<int64_t>(count_);
+  call.span = {};
+  if (seen > 0) call.span.from = static_cast<int64_t>(tokens_) + 1 - seen;
   if (body_rows() > 0) body_->attend_chunk(call, [&] { return space.piece(); });
   const RowTarget own = space.staging(count_ + static_cast<size_t>(call.tokens));
-  const auto before = static_cast<int64_t>(count_);
   call.span = {own.k, own.v, own.head_stride, before + call.tokens, before, 0};
+  if (seen > 0) call.span.from = before + 1 - seen;
   call.last = true;
   cuda::attend_chunk(call, site_.stream);
 }
@@ -275,8 +302,10 @@ void WindowedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyM
   }
   from.row += static_cast<int64_t>(leave);
   tokens_ += tokens;
+  const size_t stay = occupancy(plan_.schedule, tokens_).window;
+  grow_ring(stay);
   front_ = 0;
-  count_ = occupancy(plan_.schedule, tokens_).window;
+  count_ = stay;
   copy(ring_at(0), from, count_);
 }
 

@@ -1,6 +1,9 @@
 #pragma once
 // sink | body | window on the GPU. The window is a ring of exact rows; blocks that leave it go into
 // the body, or are dropped. Which rows lie where is what the CPU's schedule says after each append.
+//
+// In layers with a sliding window of their own rows that no query will see again leave at once
+// where they are dense; spans begin behind those that are still there.
 
 #include "cache/cuda/layer_rows.h"
 #include "cache/cuda/pinned_rows.h"
@@ -25,6 +28,7 @@ class WindowedRows final : public LayerRows {
   void end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) override;
   void check_protect() const override;
   void protect(const ProtectedRows& rows) override;
+  void end_prefill(ChunkSpace&) override { hide(); }
   size_t layers_together() const override { return body_ ? body_->layers_together() : 1; }
   void add_rows(pith::HeadRows& rows, size_t head) const override;
   size_t tokens() const override { return tokens_ + pinned_.rows(); }
@@ -33,6 +37,10 @@ class WindowedRows final : public LayerRows {
  private:
   /// Makes room for a row at the ring's end where it may not wrap.
   void make_room();
+  /// Room for `rows` rows in the ring, up to what it may need; before that it does not wrap.
+  void grow_ring(size_t rows);
+  /// Tells the body which rows the next query does not see.
+  void hide();
   DeviceSpan dense_span(const RowTarget& rows, size_t head, size_t count) const;
   /// Rows [from.row, + count) of all heads to to.row, ...
   void copy(const RowTarget& to, const RowTarget& from, size_t count);
@@ -52,8 +60,8 @@ class WindowedRows final : public LayerRows {
   LayerSite site_;
   // Rows, a multiple of 32. Before a body, twice what the window needs: its rows then move to
   // the front when they reach the end, once in some 160 tokens, and attention sees one span. Where
-  // the window is all there is, it wraps instead.
-  size_t ring_capacity_;
+  // the window is all there is, it wraps instead, and grows until it is full.
+  size_t ring_most_, ring_capacity_ = 0;
   DeviceBuffer sink_, ring_;          // [2, G, sink], [2, G, ring_capacity], D
   DeviceBuffer turned_;               // [G, sink, D] keys, where positions are the cache's
   std::unique_ptr<DeviceBody> body_;  // null: rows that leave the window are dropped

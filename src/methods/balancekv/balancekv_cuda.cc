@@ -47,6 +47,7 @@ class BalanceBlocks final : public ScoreRule {
     call.size = rows.rows;
     call.seed = site_.seed;
     call.layer = site_.layer;
+    call.first_head = site_.first_head;
     call.tag = static_cast<uint32_t>(rows.step);  // doublings of the rows' weight so far
     halve_batch(device_rule(rule_.halving), call, stream);
   }

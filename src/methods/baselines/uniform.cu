@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kThreads)
   if (row >= rows.rows) return;
   const int64_t position = row < rows.known ? rows.positions[head * rows.side_stride + row]
                                             : rows.first_position + row - rows.known;
-  const auto random = DevicePhilox::make(source.seed, source.layer, head);
+  const auto random = DevicePhilox::make(source.seed, source.layer, source.first_head + head);
   keys[head * stride + row] = ~random.words(static_cast<uint64_t>(position), 0).x;
 }
 

@@ -15,7 +15,7 @@ namespace {
 class UniformRule final : public BestRows {
  public:
   explicit UniformRule(const SelectorPlace& p)
-      : source_{p.site.seed, p.site.layer},
+      : source_{p.site.seed, p.site.layer, p.site.first_head},
         budget_(p.parameters.rows("budget", p.budget)),
         weights_(p.parameters.flag("weights")),
         heavy_(has_heavy(p.parameters)) {}

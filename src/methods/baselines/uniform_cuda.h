@@ -10,7 +10,7 @@ namespace pith::cuda {
 /// compared by their upper 32 bits.
 struct WordSource {
   uint64_t seed = 0;
-  uint32_t layer = 0;
+  uint32_t layer = 0, first_head = 0;
 };
 void score_words(const SelectSpace& space, const JudgedRows& rows, const WordSource& source,
                  cudaStream_t stream);
@@ -31,7 +31,7 @@ struct RateJob {
   int32_t positions_stride = 0;        ///< 0: the same for all heads
   const int32_t* positions = nullptr;  // [G, positions_stride], or null: from `position` on
   int64_t position = 0;
-  uint32_t layer = 0;
+  uint32_t layer = 0, first_head = 0;
 };
 inline constexpr int kMostRateJobs = 32;
 struct RateJobs {

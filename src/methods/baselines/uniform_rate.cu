@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto* k = static_cast<const uint4*>(job.k) + head * (job.head_stride / 8);
   const auto* v = static_cast<const uint4*>(job.v) + head * (job.head_stride / 8);
   const int32_t* given = job.positions ? job.positions + head * job.positions_stride : nullptr;
-  const auto random = DevicePhilox::make(draw.seed, job.layer, head);
+  const auto random = DevicePhilox::make(draw.seed, job.layer, job.first_head + head);
   int held = to.counts[head];
   for (int first = 0; first < job.rows; first += kThreads) {
     const int row = first + static_cast<int>(threadIdx.x);

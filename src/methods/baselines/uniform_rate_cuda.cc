@@ -19,7 +19,7 @@ struct RateRule {
   double rate = 1;
   float log_weight = 0;
   uint64_t seed = 0;
-  uint32_t layer = 0;
+  uint32_t layer = 0, first_head = 0;
 };
 
 class RateBody final : public DeviceBody {
@@ -109,7 +109,7 @@ void RateBody::announce(size_t rows) {
   std::vector<size_t> after = counts_;
   std::vector<Philox> random;
   for (size_t g = 0; g < site_.heads; ++g) {
-    random.emplace_back(rule_.seed, rule_.layer, static_cast<uint32_t>(g));
+    random.emplace_back(rule_.seed, rule_.layer, rule_.first_head + static_cast<uint32_t>(g));
   }
   for (size_t i = 0; i < rows; ++i) {
     const auto position = static_cast<uint64_t>(protected_.position_of(next_++));
@@ -161,6 +161,7 @@ void RateBody::take(std::span<const BodyMove> moves) const {
     job.positions = move.positions;
     job.position = move.position;
     job.layer = body.rule_.layer;
+    job.first_head = body.rule_.first_head;
     if (jobs.count < kMostRateJobs && i + 1 < moves.size()) continue;
     take_by_rate(draw, jobs, site_.stream);
     jobs.count = 0;
@@ -204,8 +205,9 @@ class RateMaker final : public BodyMaker {
 std::shared_ptr<const BodyMaker> make_rate_body(const SelectorPlace& p) {
   const double rate = p.parameters.number("rate", 1e-6, 1);
   const bool weights = p.parameters.flag("weights");
-  return std::make_shared<RateMaker>(
-      RateRule{rate, weights ? static_cast<float>(-std::log(rate)) : 0, p.site.seed, p.site.layer});
+  return std::make_shared<RateMaker>(RateRule{rate,
+                                              weights ? static_cast<float>(-std::log(rate)) : 0,
+                                              p.site.seed, p.site.layer, p.site.first_head});
 }
 
 }  // namespace pith::cuda

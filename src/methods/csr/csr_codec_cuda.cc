@@ -105,7 +105,7 @@ RowsRequest CsrDeviceCodec::request(Side side, int head) const {
   RowsRequest request;
   request.side = side;
   request.dim = static_cast<size_t>(site_.head_dim);
-  request.head = static_cast<uint32_t>(head);
+  request.head = site_.first_head + static_cast<uint32_t>(head);
   request.seed = site_.seed;
   request.layer = site_.layer;
   request.model = site_.model;

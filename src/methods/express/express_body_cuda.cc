@@ -217,6 +217,7 @@ class ExpressMaker final : public BodyMaker {
     place.first_position = site_.sink;
     place.seed = site_.seed;
     place.layer = site_.layer;
+    place.first_head = site_.first_head;
     return place;
   }
 

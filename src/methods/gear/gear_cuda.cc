@@ -31,8 +31,9 @@ std::shared_ptr<const DeviceCodec> GearDeviceCodec::with_tables(const TableSite&
   }
   own->format_.keys.apart = own->format_.values.apart = static_cast<int>(apart);
   own->name_ = fmt::format("{}, layer {}", name_, site.layer);
-  own->key_random_ = {site.seed, site.layer, kGearStream};
-  own->value_random_ = {site.seed, site.layer, kGearStream + 1};
+  const uint32_t stream = kGearStream + 2 * site.first_head;
+  own->key_random_ = {site.seed, site.layer, stream};
+  own->value_random_ = {site.seed, site.layer, stream + 1};
   return own;
 }
 

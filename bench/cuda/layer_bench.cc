@@ -1,0 +1,118 @@
+// One layer on the GPU under policies that differ by side or head, and under sliding windows:
+// microseconds of a chunk's attention with a window and without, of a token's attention after n
+// rows, and what those rows take. 32 query heads, 8 KV heads, D 128, normal rows of f16. Calls
+// repeat, so that what fits the card's L2 cache stays there. One JSON line a result.
+//   cuda_layer_bench [--quick] [--only chunk|token]
+
+#include "attend/cuda/causal.h"
+#include "bench.h"
+#include "cache/cuda/device_cache.h"
+#include "kernels/rope.h"
+
+namespace pith::cuda {
+namespace {
+
+constexpr int kQueryHeads = 32, kHeads = 8, kDim = 128, kChunk = 2048;
+constexpr size_t kRows = 32768;
+
+DeviceArray<uint16_t> draw(Bench& b, size_t n, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal;
+  std::vector<uint16_t> host(n);
+  for (uint16_t& x : host) {
+    const auto number = static_cast<_Float16>(normal(rng));
+    std::memcpy(&x, &number, 2);
+  }
+  return upload(b, host);
+}
+
+/// A chunk behind `before` rows; `window`: rows that a query sees, 0: all.
+void chunk(Bench& b, int64_t before, int64_t window) {
+  const size_t rows = static_cast<size_t>(before) + kChunk;
+  const auto k = draw(b, rows * kHeads * kDim, 1), v = draw(b, rows * kHeads * kDim, 2);
+  const auto q = draw(b, size_t{kChunk} * kQueryHeads * kDim, 3);
+  const DeviceArray<uint16_t> out(b.counter, MemoryKind::kScratch, q.size(), b.stream);
+  CausalCall call;
+  call.query_heads = kQueryHeads;
+  call.kv_heads = kHeads;
+  call.head_dim = kDim;
+  call.tokens = kChunk;
+  call.q = q.data();
+  call.span = {k.data(), v.data(), rows * kDim, before + kChunk, before};
+  if (window > 0) call.span.from = before + 1 - window;
+  call.result = out.data();
+  call.result_dtype = DType::kF16;
+  const double us = time_us(b.stream, 2, [&](int) { attend_chunk(call, b.stream); });
+  fmt::print("{{\"what\": \"chunk\", \"before\": {}, \"window\": {}, \"us\": {:.1f}}}\n", before,
+             window, us);
+}
+
+/// Rows of a chunk into the cache, which attends with the first of them as queries.
+void append(Bench& b, DeviceCache& cache, const DeviceArray<uint16_t>& rows, float* out) {
+  const RowTarget to = cache.begin_chunk(0, kChunk);
+  const size_t bytes = size_t{kChunk} * kDim * 2;
+  const auto side = [&](void* target, int first) {
+    for (int g = 0; g < kHeads; ++g) {
+      const size_t at = (g * to.head_stride + static_cast<size_t>(to.row) * kDim) * 2;
+      check(cudaMemcpyAsync(static_cast<char*>(target) + at,
+                            rows.data() + size_t{kChunk} * kDim * ((first + g) % kHeads), bytes,
+                            cudaMemcpyDeviceToDevice, b.stream),
+            "rows");
+    }
+  };
+  side(to.k, 0);
+  side(to.v, 3);
+  cache.attend_chunk(0, out, DType::kF32, rows.data(), kChunk);
+  cache.end_chunk(0, kChunk);
+}
+
+void token(Bench& b, const char* policy, int64_t window) {
+  const auto rows = draw(b, size_t{kChunk} * kQueryHeads * kDim, 4);
+  const DeviceArray<float> out(b.counter, MemoryKind::kScratch, rows.size(), b.stream);
+  const Rope rope(kDim, 10000);
+  MemoryCounter memory;
+  CacheShape shape{1, kQueryHeads, kHeads, kDim, {}, kRows + 2 * kChunk};
+  if (window > 0) shape.sliding_window = {window};
+  DeviceCache cache(memory, shape, Policy::parse(policy), 1, b.stream, &rope);
+  for (size_t n = 0; n < kRows; n += kChunk) append(b, cache, rows, out.data());
+  cache.end_prefill();
+  cache.begin_token();
+  cache.upload_token();
+  const double us =
+      time_us(b.stream, 10, [&](int) { cache.attend_token(0, out.data(), rows.data()); });
+  const Ledger ledger = cache.ledger();
+  fmt::print(
+      "{{\"what\": \"token\", \"policy\": \"{}\", \"window\": {}, \"us\": {:.1f}, \"MB\": {:.1f}, "
+      "\"MB_with_room\": {:.1f}, \"MB_staging\": {:.1f}}}\n",
+      policy, window, us, static_cast<double>(ledger.payload + ledger.metadata) / 1e6,
+      static_cast<double>(ledger.payload + ledger.metadata + ledger.slack) / 1e6,
+      static_cast<double>(memory.bytes(MemoryKind::kStaging)) / 1e6);
+  std::fflush(stdout);
+}
+
+int run(bool quick, const std::string& only) {
+  const auto wanted = [&](const char* name) { return only.empty() || only == name; };
+  Bench b;
+  if (wanted("chunk")) {
+    for (const int64_t window : {0, 4096, 32767 + kChunk}) chunk(b, kRows, window);
+    for (const int64_t window : {0, 4096}) chunk(b, 4095, window);
+  }
+  if (!wanted("token")) return 0;
+  for (const char* policy : {"exact", "exact+int4", "exact+kivi"}) {
+    token(b, policy, 0);
+    token(b, policy, 4096);
+  }
+  if (quick) return 0;
+  for (const char* policy : {"exact+k:int8+v:int4", "exact+k:f16+v:int4", "exact+k:int8+v:f16",
+                             "exact;heads=4-7:exact+int4", "exact;heads=0,2,4,6:exact+int4"}) {
+    token(b, policy, 0);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace pith::cuda
+
+int main(int argc, char** argv) {
+  return pith::cuda::bench_main("cuda_layer_bench", argc, argv, pith::cuda::run);
+}

@@ -1,0 +1,24 @@
+#include "cache/cuda/head_runs.h"
+#include "kernels/cuda/device.h"
+
+namespace pith::cuda {
+namespace {
+
+/// A block a head and side; 16 bytes a thread.
+__global__ void copy_kernel(const __grid_constant__ TokenRowsCall call) {
+  const RowTarget& to = *call.to;
+  const int pieces = call.dim / 8, head = blockIdx.x, piece = threadIdx.x;
+  const auto* from = static_cast<const uint4*>(blockIdx.y == 0 ? call.k : call.v);
+  auto* target = static_cast<uint4*>(blockIdx.y == 0 ? to.k : to.v);
+  const size_t row = head * (to.head_stride / 8) + to.row * pieces;
+  target[row + piece] = from[head * pieces + piece];
+}
+
+}  // namespace
+
+void copy_token_rows(const TokenRowsCall& call, cudaStream_t stream) {
+  copy_kernel<<<dim3(call.heads, 2), call.dim / 8, 0, stream>>>(call);
+  check(cudaGetLastError(), "a token's rows of single heads");
+}
+
+}  // namespace pith::cuda
