@@ -11,6 +11,7 @@ template <class Count>
 __device__ inline int prefix_sums(int* ends, int n, const Count& count) {
   const int lane = threadIdx.x % kWarp;
   int carried = 0;
+#pragma unroll 1
   for (int first = 0; first < n; first += kWarp) {
     int x = first + lane < n ? count(first + lane) : 0;
 #pragma unroll
@@ -32,7 +33,7 @@ __device__ inline int prefix_sums(int* ends, int n, const Count& count) {
 /// cut evenly, across heads. One warp works it out, its lanes by heads, in numbers of 32 bits and
 /// with few divisions: every block waits for it before it asks for its first row.
 struct Cut {
-  static constexpr int kShort = 400;  // tiles a block: above, no idle block is worth it
+  static constexpr unsigned kShort = 400;  // tiles a block: above, no idle block is worth it
   /// What is known of this block: how many blocks have work, and whether they are whole; its tiles
   /// begin .. end; the first head that it has tiles of; whether a head has none.
   enum Own { kBlocks, kWhole, kBegin, kEnd, kFirstHead, kGaps, kOwn };
@@ -58,9 +59,10 @@ struct Cut {
       const int used = whole_blocks(firsts, ends, heads, total);
       const int most = static_cast<int>(gridDim.x);
       const int blocks = used > 0 ? used : max(1, min(most, total));
-      int2 mine = even_share(total, blocks);
+      int2 mine = used > 0 ? int2{0, 0} : even_share(total, blocks);
       bool gaps = false;
       int head = heads;
+#pragma unroll 1
       for (int first = 0; first < heads; first += kWarp) {
         const int h = first + static_cast<int>(threadIdx.x), block = static_cast<int>(blockIdx.x);
         const bool there = h < heads;
@@ -92,27 +94,27 @@ struct Cut {
  private:
   /// firsts <- blocks by heads; the number of blocks, or 0 if an even cut is better.
   static __device__ int whole_blocks(int* firsts, const int* ends, int heads, int total) {
-    const int grid = static_cast<int>(gridDim.x);
-    if (total == 0 || total > kShort * grid) return 0;
+    const unsigned grid = gridDim.x, all = static_cast<unsigned>(total);
+    if (all == 0 || all > kShort * grid) return 0;
     bool even = true;
     const auto share = [&](int head) {
-      const int mine = ends[head + 1] - ends[head];
+      const auto mine = static_cast<unsigned>(ends[head + 1] - ends[head]);
       if (mine == 0) return 0;
-      const int n = min(mine, max(1, static_cast<int>(static_cast<unsigned>(grid * mine) /
-                                                      static_cast<unsigned>(total))));
-      // More than an eighth above the mean, and one tile for the rounding.
-      const auto most = static_cast<int>(static_cast<unsigned>(mine + n - 1) / n);
-      even &= int64_t{most - 1} * grid * 8 <= int64_t{total} * 9;
-      return n;
+      const unsigned n = min(mine, max(1u, grid * mine / all));
+      // A block's most tiles are less one at most an eighth above the mean.
+      even &= (mine - 1) / n * grid * 8 <= all * 9;
+      return static_cast<int>(n);
     };
     const int used = prefix_sums(firsts, heads, share);
-    return __all_sync(~0u, even) && used <= grid ? used : 0;
+    return __all_sync(~0u, even) && static_cast<unsigned>(used) <= grid ? used : 0;
   }
   /// The first total % blocks blocks have a tile more than the others.
   static __device__ int2 even_share(int total, int blocks) {
     const int block = static_cast<int>(blockIdx.x);
     if (block >= blocks) return {total, total};
-    const int each = total / blocks, more = total - each * blocks;
+    const auto each =
+        static_cast<int>(static_cast<unsigned>(total) / static_cast<unsigned>(blocks));
+    const int more = total - each * blocks;
     const int first = block * each + min(block, more);
     return {first, first + each + (block < more ? 1 : 0)};
   }

@@ -32,8 +32,9 @@ struct DeviceSpan {
   int32_t row_stride = 0;  ///< dense: numbers between consecutive rows
   int32_t coded = 0;
   DeviceRole role = DeviceRole::kBoth;
-  int32_t position = 0;      ///< coded: of the first row; the others follow it
-  int32_t group_blocks = 0;  ///< coded: blocks in whose key sides lie shares of what all of them use
+  int32_t position = 0;  ///< coded: of the first row; the others follow it
+  int32_t group_blocks =
+      0;  ///< coded: blocks in whose key sides lie shares of what all of them use
 };
 
 /// Queries that one pass over a KV head's rows serves; larger groups take several passes.

@@ -255,45 +255,46 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
   const BlockSpace<Codec, D> space{shared};
   let_successor_start();
   Predecessor ahead;
-  for_own_heads<D, Codec, kStagedSpans>(p, space.walk(), ahead, [&](const HeadShare& share, const Cut& cut) {
-    const HeadEnd end{share.head, share.output, shared, BlockSpace<Codec, D>::kPerWarp,
-                      Codec::kWarps};
-    const int queries = share.output.queries;
-    DenseWalk<Codec> walk{share.spans, p.span_count, share.begin, share.end};
-    Running<D> run;
-    QueryLoad<T, Codec, D> load(p);
-    if constexpr (!Codec::kPresent) {
-      ahead.wait();
-      load.ask(p, query_head_of(p, share.head), queries);
-      DenseRun<T, Codec, D> dense{walk};
-      dense.start();
-      load.put(space, p, queries);
-      dense.run(run, space.q());
-      end_head(p, cut, run, end);
-    } else {
-      // Coded spans first: their blocks are on their way while the queries come.
-      CodedWalk coded{share.spans, p.span_count, share.begin, share.end};
-      bool more = coded.template next<Codec>();
-      const bool any = more;
-      if (!p.settled) load.ask(p, query_head_of(p, share.head), queries);
-      if (more) start_coded<Codec, D>(coded.span, space, coded.tiles.x, coded.tiles.y);
-      ahead.wait();
-      if (p.settled) load.ask(p, query_head_of(p, share.head), queries);
-      load.put(space, p, queries);
-      for (bool started = true; more; more = coded.template next<Codec>(), started = false) {
-        const DeviceSpan span = coded.span;
-        run_coded<Codec, D>(run, span, space, coded.tiles, started);
-      }
-      if (any) to_true_units<Codec>(run);
-      if (coded.dense) {
-        if (any) to_dense_order<Codec>(run, reinterpret_cast<float*>(space.warp()));
-        run_dense_ends<T, Codec, D>(run, walk, space.q());
-      }
-      end_head(p, cut, run, end, [&](int t, int u) {
-        return coded.dense ? channel_of(t, u) : Codec::channel_of(t, u);
+  for_own_heads<D, Codec, kStagedSpans>(
+      p, space.walk(), ahead, [&](const HeadShare& share, const Cut& cut) {
+        const HeadEnd end{share.head, share.output, shared, BlockSpace<Codec, D>::kPerWarp,
+                          Codec::kWarps};
+        const int queries = share.output.queries;
+        DenseWalk<Codec> walk{share.spans, p.span_count, share.begin, share.end};
+        Running<D> run;
+        QueryLoad<T, Codec, D> load(p);
+        if constexpr (!Codec::kPresent) {
+          ahead.wait();
+          load.ask(p, query_head_of(p, share.head), queries);
+          DenseRun<T, Codec, D> dense{walk};
+          dense.start();
+          load.put(space, p, queries);
+          dense.run(run, space.q());
+          end_head(p, cut, run, end);
+        } else {
+          // Coded spans first: their blocks are on their way while the queries come.
+          CodedWalk coded{share.spans, p.span_count, share.begin, share.end};
+          bool more = coded.template next<Codec>();
+          const bool any = more;
+          if (!p.settled) load.ask(p, query_head_of(p, share.head), queries);
+          if (more) start_coded<Codec, D>(coded.span, space, coded.tiles.x, coded.tiles.y);
+          ahead.wait();
+          if (p.settled) load.ask(p, query_head_of(p, share.head), queries);
+          load.put(space, p, queries);
+          for (bool started = true; more; more = coded.template next<Codec>(), started = false) {
+            const DeviceSpan span = coded.span;
+            run_coded<Codec, D>(run, span, space, coded.tiles, started);
+          }
+          if (any) to_true_units<Codec>(run);
+          if (coded.dense) {
+            if (any) to_dense_order<Codec>(run, reinterpret_cast<float*>(space.warp()));
+            run_dense_ends<T, Codec, D>(run, walk, space.q());
+          }
+          end_head(p, cut, run, end, [&](int t, int u) {
+            return coded.dense ? channel_of(t, u) : Codec::channel_of(t, u);
+          });
+        }
       });
-    }
-  });
 }
 
 template <class T, class Codec, int D>

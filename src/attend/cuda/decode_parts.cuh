@@ -67,20 +67,12 @@ __device__ inline int tiles_of(const DeviceSpan& span) {
   return (span.rows + rows - 1) / rows;
 }
 
-/// Tiles of all spans of a head; descriptors are asked for four at a time, not one after the other.
+/// Tiles of all spans of a head.
 template <class Codec>
 __device__ inline int tiles_of_head(const DeviceSpan* spans, int count) {
   int tiles = 0;
-  for (int first = 0; first < count; first += 4) {
-    DeviceSpan some[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      some[i].rows = first + i < count ? spans[first + i].rows : 0;
-      some[i].coded = first + i < count ? spans[first + i].coded : 0;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) tiles += tiles_of<Codec>(some[i]);
-  }
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) tiles += tiles_of<Codec>(spans[i]);
   return tiles;
 }
 
@@ -164,8 +156,7 @@ __device__ inline void end_head(const DecodeParams& p, const Cut& cut, const Run
   __shared__ bool last;
   // Parts of one head are consecutive: each next one raises the block's or the head's number.
   float* parts = p.partials + static_cast<size_t>(blockIdx.x + end.head) * kPart<D>;
-  merge_warps<D>(parts, end.shared, end.stride, run, {end.output.queries, end.warps},
-                 channel);
+  merge_warps<D>(parts, end.shared, end.stride, run, {end.output.queries, end.warps}, channel);
   const int count = cut.block_count(end.head);
   if (count > 1) {
     // merge_warps ended with a barrier: one thread's release covers all threads' writes.
@@ -176,7 +167,8 @@ __device__ inline void end_head(const DecodeParams& p, const Cut& cut, const Run
     __syncthreads();
     if (!last) return;
   }
-  merge_parts<D>(end.output, p.partials + static_cast<size_t>(cut.first_block(end.head) + end.head) * kPart<D>,
+  merge_parts<D>(end.output,
+                 p.partials + static_cast<size_t>(cut.first_block(end.head) + end.head) * kPart<D>,
                  count, reinterpret_cast<float*>(end.shared));
 }
 /// Of values in the dense order.

@@ -20,7 +20,8 @@ inline constexpr int kBuiltRows = 16;
 /// Levels of all pairs of codes, the first one's in the lower half: of codes up to 4 bits.
 inline constexpr int kPairTable = 256;
 
-template <int D>
+/// kFragments: the codes lie so (LevelOrder), else in rows.
+template <int D, bool kFragments>
 struct LevelBuilder {
   using Lane = LevelLane<D>;
   static constexpr int kPairs = D / 64, kTogether = 8;
@@ -263,10 +264,10 @@ struct LevelBuilder {
 #pragma unroll 1
     for (int row = 0; row < kBuiltRows; row += kTogether) {
       Rows x;
-      if (kBits > 4 || f.order == LevelOrder::kRows) {
-        read_levels<kBits>(x, block.codes, first + row);
-      } else if constexpr (kBits <= 4) {
+      if constexpr (kFragments) {
         read_fragments<kBits>(x, block.codes, first + row);
+      } else {
+        read_levels<kBits>(x, block.codes, first + row);
       }
       scale_rows(x, block, first + row, scale, low);
       if (f.rank > 0) add_product(x, block, first + row);
@@ -298,8 +299,11 @@ struct LevelBuilder {
       case 2: build_levels<2>(to, stride, block, first); break;
       case 3: build_levels<3>(to, stride, block, first); break;
       case 4: build_levels<4>(to, stride, block, first); break;
-      case 16: copy_rows(to, stride, block, first); break;
-      default: build_levels<8>(to, stride, block, first);
+      default:
+        if constexpr (!kFragments) {
+          f.bits == 8 ? build_levels<8>(to, stride, block, first)
+                      : copy_rows(to, stride, block, first);
+        }
     }
     __syncwarp();
     if (f.apart > 0) {

@@ -88,7 +88,7 @@ template <int D>
 struct LevelRun {
   using Dense = DenseTiles<__half, D>;
   using Space = WarpSpace<D>;
-  using Builder = LevelBuilder<D>;
+  using Builder = LevelBuilder<D, false>;
   const StagedFormat& f;
   Space space;
   const uint4* q;  // [D/32, lanes] the queries as operands
@@ -207,7 +207,7 @@ __device__ inline void rotate_sums(Running<D>& run, const WarpSpace<D>& space) {
 template <class T, int D, int kFormats>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     level_kernel(const __grid_constant__ LevelParams p) {
-  using Builder = LevelBuilder<D>;
+  using Builder = LevelBuilder<D, false>;
   extern __shared__ __align__(128) char shared[];
   auto* q = reinterpret_cast<float*>(shared + LevelTiles::warps() * p.warp_bytes);
   float* turned = q + kQueries * D;  // [8, D] as keys lie that were transformed
@@ -218,62 +218,63 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   let_successor_start();
   Predecessor ahead;
   ahead.wait();
-  for_own_heads<D, LevelTiles, 0>(p, walk_space, ahead, [&](const HeadShare& share, const Cut& cut) {
-    const int kv_head = share.head / p.query_blocks;
-    const auto run_of = [&](const DeviceSpan& span) -> LevelRun<D> {
-      const int which = kFormats == 1 ? 0 : span.coded - 1;
-      const StagedFormat& f = p.formats[which];
-      const __half2* table = tables + 2 * which * kPairTable;
-      return {f,
-              space,
-              operands + (f.keys.rotated ? D : 0),
-              {f.keys, table, kv_head},
-              {f.values, table + kPairTable, kv_head}};
-    };
-    const auto start = [&](const CodedWalk& at) {
-      const DeviceSpan span = at.span;
-      const LevelRun<D> rows = run_of(span);
-      rows.fetch_keys(span, at.tiles.x, at.tiles.y);
-      rows.fetch_values(span, at.tiles.x, at.tiles.y);
-    };
-    // The first blocks are on their way while the queries come.
-    CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
-    bool more = walk.next<LevelTiles>();
-    if (more) start(walk);
-    load_queries<T, D>(q, p, share);
-    for (int i = 0; i < kFormats; ++i) {
-      Builder::fill_table(tables + 2 * i * kPairTable, p.formats[i].keys, kv_head);
-      Builder::fill_table(tables + (2 * i + 1) * kPairTable, p.formats[i].values, kv_head);
-    }
-    __syncthreads();
-    if (p.rotated_keys) {
-      rotate_queries<D>(turned, q);
-      __syncthreads();
-    }
-    const int warp = static_cast<int>(threadIdx.x) / kWarp;
-    if (warp == 0) write_operands<D>(operands, q);
-    if (warp == 1 && p.rotated_keys) write_operands<D>(operands + D, turned);
-    __syncthreads();
-    Running<D> run;
-    bool rotated = false;  // the sums
-    while (more) {
-      const DeviceSpan span = walk.span;
-      const LevelRun<D> rows = run_of(span);
-      if (rows.f.values.rotated != rotated) rotate_sums<D>(run, space);
-      rotated = rows.f.values.rotated;
-      rows.span(run, span, walk.tiles.x, walk.tiles.y);
-      more = walk.next<LevelTiles>();
-      if (more) start(walk);
-    }
-    if (rotated) rotate_sums<D>(run, space);
-    if (walk.dense) {
-      run_dense_ends<T, LevelTiles, D>(
-          run, DenseWalk<LevelTiles>{share.spans, p.span_count, share.begin, share.end}, q);
-    }
-    end_head(
-        p, cut, run,
-        {share.head, share.output, shared, static_cast<size_t>(p.warp_bytes), LevelTiles::warps()});
-  });
+  for_own_heads<D, LevelTiles, 0>(
+      p, walk_space, ahead, [&](const HeadShare& share, const Cut& cut) {
+        const int kv_head = share.head / p.query_blocks;
+        const auto run_of = [&](const DeviceSpan& span) -> LevelRun<D> {
+          const int which = kFormats == 1 ? 0 : span.coded - 1;
+          const StagedFormat& f = p.formats[which];
+          const __half2* table = tables + 2 * which * kPairTable;
+          return {f,
+                  space,
+                  operands + (f.keys.rotated ? D : 0),
+                  {f.keys, table, kv_head},
+                  {f.values, table + kPairTable, kv_head}};
+        };
+        const auto start = [&](const CodedWalk& at) {
+          const DeviceSpan span = at.span;
+          const LevelRun<D> rows = run_of(span);
+          rows.fetch_keys(span, at.tiles.x, at.tiles.y);
+          rows.fetch_values(span, at.tiles.x, at.tiles.y);
+        };
+        // The first blocks are on their way while the queries come.
+        CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
+        bool more = walk.next<LevelTiles>();
+        if (more) start(walk);
+        load_queries<T, D>(q, p, share);
+        for (int i = 0; i < kFormats; ++i) {
+          Builder::fill_table(tables + 2 * i * kPairTable, p.formats[i].keys, kv_head);
+          Builder::fill_table(tables + (2 * i + 1) * kPairTable, p.formats[i].values, kv_head);
+        }
+        __syncthreads();
+        if (p.rotated_keys) {
+          rotate_queries<D>(turned, q);
+          __syncthreads();
+        }
+        const int warp = static_cast<int>(threadIdx.x) / kWarp;
+        if (warp == 0) write_operands<D>(operands, q);
+        if (warp == 1 && p.rotated_keys) write_operands<D>(operands + D, turned);
+        __syncthreads();
+        Running<D> run;
+        bool rotated = false;  // the sums
+        while (more) {
+          const DeviceSpan span = walk.span;
+          const LevelRun<D> rows = run_of(span);
+          if (rows.f.values.rotated != rotated) rotate_sums<D>(run, space);
+          rotated = rows.f.values.rotated;
+          rows.span(run, span, walk.tiles.x, walk.tiles.y);
+          more = walk.next<LevelTiles>();
+          if (more) start(walk);
+        }
+        if (rotated) rotate_sums<D>(run, space);
+        if (walk.dense) {
+          run_dense_ends<T, LevelTiles, D>(
+              run, DenseWalk<LevelTiles>{share.spans, p.span_count, share.begin, share.end}, q);
+        }
+        end_head(p, cut, run,
+                 {share.head, share.output, shared, static_cast<size_t>(p.warp_bytes),
+                  LevelTiles::warps()});
+      });
 }
 
 template <int D>

@@ -16,9 +16,9 @@ struct UnpackParams {
 };
 
 /// A thread block a block of rows, a warp 16 of them.
-template <class T, int D>
+template <class T, int D, bool kFragments>
 __global__ void __launch_bounds__(2 * kWarp) unpack_kernel(const __grid_constant__ UnpackParams p) {
-  using Builder = LevelBuilder<D>;
+  using Builder = LevelBuilder<D, kFragments>;
   using Lane = LevelLane<D>;
   extern __shared__ __align__(16) char right[];  // [r, D] f16
   __shared__ __align__(16) __half built[2][kBuiltRows * D];
@@ -131,7 +131,7 @@ struct MassParams {
   const MassTarget* target;
   int group;
 };
-template <class T, int D>
+template <class T, int D, bool kFragments>
 __global__ void __launch_bounds__(kThreads)
     level_mass_kernel(const __grid_constant__ MassParams p) {
   __shared__ __align__(16) __half built[kWarps][kBuiltRows * kBuiltKeyStride<D>];
@@ -146,8 +146,8 @@ __global__ void __launch_bounds__(kThreads)
   if (static_cast<int>(blockIdx.y) * kWarps * kBuiltRows >= target.coded) return;
   const PlacedSide& f = p.keys;
   float* mass = target.mass + head * target.stride;
-  LevelBuilder<D>::fill_table(table, f, head);
-  const LevelBuilder<D> builder{f, table, head};
+  const LevelBuilder<D, kFragments> builder{f, table, head};
+  builder.fill_table(table, f, head);
   const int step = kBuiltRows * kWarps * static_cast<int>(gridDim.y);
   const float scale = kLog2e * rsqrtf(static_cast<float>(D));
   for (int query = 0; query < p.group; query += kDecodeQueries) {
@@ -197,7 +197,9 @@ void unpack_levels(const LevelSide& side, const UnpackRowsCall& call, cudaStream
   with_rows_of(call.dtype, call.head_dim, [&]<class T, int D>() {
     const dim3 grid(call.blocks, call.heads);
     const PlacedSide placed(side, D);
-    unpack_kernel<T, D><<<grid, 2 * kWarp, placed.at.share_bytes * side.group_blocks, stream>>>(
+    const auto kernel =
+        side.order == LevelOrder::kRows ? unpack_kernel<T, D, false> : unpack_kernel<T, D, true>;
+    kernel<<<grid, 2 * kWarp, placed.at.share_bytes * side.group_blocks, stream>>>(
         UnpackParams{placed, call});
   });
   check(cudaGetLastError(), "unpacking rows of levels");
@@ -220,8 +222,9 @@ void add_level_mass(const LevelSide& keys, const TokenMass& call, const MassTarg
   const int group = call.shape.query_heads / call.shape.kv_heads;
   with_rows_of(call.shape.dtype, call.shape.head_dim, [&]<class T, int D>() {
     const LaunchShape shape{dim3(call.shape.kv_heads, kTokenBlocks), dim3(kThreads), 0};
-    launch_early(level_mass_kernel<T, D>, shape,
-                 MassParams{{keys, D}, call.q, call.log_sum, target, group}, stream,
+    const auto kernel = keys.order == LevelOrder::kRows ? level_mass_kernel<T, D, false>
+                                                        : level_mass_kernel<T, D, true>;
+    launch_early(kernel, shape, MassParams{{keys, D}, call.q, call.log_sum, target, group}, stream,
                  "attention mass");
   });
 }

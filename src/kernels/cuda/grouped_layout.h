@@ -42,8 +42,8 @@ PITH_BOTH_SIDES constexpr CodePlace value(int row, int channel, int dim, int bit
 }
 
 // Codes of 1 to 4 bits of which a product takes 16 channels or rows whatever their number, in one
-// part or two, each of the width that its products mask: 1 bit | the upper bit, then the lower one |
-// two lower bits, then the upper one | 4 bits.
+// part or two, each of the width that its products mask: 1 bit | the upper bit, then the lower one
+// | two lower bits, then the upper one | 4 bits.
 
 PITH_BOTH_SIDES constexpr int code_parts(int bits) { return bits == 2 || bits == 3 ? 2 : 1; }
 PITH_BOTH_SIDES constexpr CodePart code_part(int bits, int part) {

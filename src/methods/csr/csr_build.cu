@@ -235,39 +235,41 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   ahead.wait();
   char* walk_space = space.value_atoms() + p.value_count * 2 * D / p.value_chunks;
   int held = -1;  // the KV head whose atoms are here
-  for_own_heads<D, BuildTiles, 0>(p, walk_space, ahead, [&](const HeadShare& share, const Cut& cut) {
-    const int kv_head = share.head / p.query_blocks;
-    if (kv_head != held) ask_for_atoms(space, p, kv_head);
-    held = kv_head;
-    load_queries<T, D>(space.q(), p, share);
-    wait_for_copies<0>();
-    __syncthreads();
-    Running<D> run;
-    BuildRun<D, kTurned> rows{space,
-                              {space.key_atoms(), p.pairs, p.key_chunks},
-                              {space.value_atoms(), p.pairs, p.value_chunks},
-                              p.turns};
-    rows.start();
-    CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
-    bool any = false;
-    while (walk.next<BuildTiles>()) {
-      const DeviceSpan span = walk.span;
-      rows.span(run, span, walk.tiles.x, walk.tiles.y);
-      any = true;
-    }
-    if (any && walk.dense) {
-      to_dense_order<BuildRun<D, kTurned>>(run, reinterpret_cast<float*>(space.ring()));
-    }
-    if (walk.dense) {
-      run_dense_ends<T, BuildTiles, D>(
-          run, DenseWalk<BuildTiles>{share.spans, p.span_count, share.begin, share.end}, space.q());
-    }
-    end_head(p, cut, run,
-             {share.head, share.output, shared, static_cast<size_t>(p.warp_bytes), space.warps},
-             [&](int t, int u) {
-               return walk.dense ? channel_of(t, u) : BuildRun<D, kTurned>::channel_of(t, u);
-             });
-  });
+  for_own_heads<D, BuildTiles, 0>(
+      p, walk_space, ahead, [&](const HeadShare& share, const Cut& cut) {
+        const int kv_head = share.head / p.query_blocks;
+        if (kv_head != held) ask_for_atoms(space, p, kv_head);
+        held = kv_head;
+        load_queries<T, D>(space.q(), p, share);
+        wait_for_copies<0>();
+        __syncthreads();
+        Running<D> run;
+        BuildRun<D, kTurned> rows{space,
+                                  {space.key_atoms(), p.pairs, p.key_chunks},
+                                  {space.value_atoms(), p.pairs, p.value_chunks},
+                                  p.turns};
+        rows.start();
+        CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
+        bool any = false;
+        while (walk.next<BuildTiles>()) {
+          const DeviceSpan span = walk.span;
+          rows.span(run, span, walk.tiles.x, walk.tiles.y);
+          any = true;
+        }
+        if (any && walk.dense) {
+          to_dense_order<BuildRun<D, kTurned>>(run, reinterpret_cast<float*>(space.ring()));
+        }
+        if (walk.dense) {
+          run_dense_ends<T, BuildTiles, D>(
+              run, DenseWalk<BuildTiles>{share.spans, p.span_count, share.begin, share.end},
+              space.q());
+        }
+        end_head(p, cut, run,
+                 {share.head, share.output, shared, static_cast<size_t>(p.warp_bytes), space.warps},
+                 [&](int t, int u) {
+                   return walk.dense ? channel_of(t, u) : BuildRun<D, kTurned>::channel_of(t, u);
+                 });
+      });
 }
 
 /// How a block's shared memory is used.

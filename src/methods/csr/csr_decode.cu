@@ -118,31 +118,34 @@ __global__ void __launch_bounds__(kCsrMostWarps* kWarp, 1)
   let_successor_start();
   Predecessor ahead;
   ahead.wait();
-  for_own_heads<D, CsrTiles, 0>(p, space.walk(), ahead, [&](const HeadShare& share, const Cut& cut) {
-    const int kv_head = share.head / p.query_blocks;
-    load_queries<T, D>(space.q(), p, share);
-    __syncthreads();
-    make_table(space,
-               p.key_atoms + static_cast<size_t>(p.common_keys ? 0 : kv_head) * p.key_count * D);
-    CsrRun<D, kPairs, kQuads> coded{space, p.chunks, p.value_count};
-    coded.start();
-    __syncthreads();
-    CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
-    while (walk.next<CsrTiles>()) {
-      const DeviceSpan span = walk.span;
-      coded.span(span, walk.tiles.x, walk.tiles.y);
-    }
-    finish_coded(coded, p.value_atoms + static_cast<size_t>(p.common_values ? 0 : kv_head) *
-                                            p.value_count * D / p.chunks);
-    Running<D> run;
-    if (threadIdx.x < kWarp) take_slot(run, space.slot(), share.output.queries);
-    if (walk.dense) {
-      run_dense_ends<T, CsrTiles, D>(
-          run, DenseWalk<CsrTiles>{share.spans, p.span_count, share.begin, share.end}, space.q());
-    }
-    end_head(p, cut, run,
-             {share.head, share.output, shared, static_cast<size_t>(p.warp_bytes), space.warps});
-  });
+  for_own_heads<D, CsrTiles, 0>(
+      p, space.walk(), ahead, [&](const HeadShare& share, const Cut& cut) {
+        const int kv_head = share.head / p.query_blocks;
+        load_queries<T, D>(space.q(), p, share);
+        __syncthreads();
+        make_table(space, p.key_atoms +
+                              static_cast<size_t>(p.common_keys ? 0 : kv_head) * p.key_count * D);
+        CsrRun<D, kPairs, kQuads> coded{space, p.chunks, p.value_count};
+        coded.start();
+        __syncthreads();
+        CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
+        while (walk.next<CsrTiles>()) {
+          const DeviceSpan span = walk.span;
+          coded.span(span, walk.tiles.x, walk.tiles.y);
+        }
+        finish_coded(coded, p.value_atoms + static_cast<size_t>(p.common_values ? 0 : kv_head) *
+                                                p.value_count * D / p.chunks);
+        Running<D> run;
+        if (threadIdx.x < kWarp) take_slot(run, space.slot(), share.output.queries);
+        if (walk.dense) {
+          run_dense_ends<T, CsrTiles, D>(
+              run, DenseWalk<CsrTiles>{share.spans, p.span_count, share.begin, share.end},
+              space.q());
+        }
+        end_head(
+            p, cut, run,
+            {share.head, share.output, shared, static_cast<size_t>(p.warp_bytes), space.warps});
+      });
 }
 
 template <class T, int D, int kPairs, int kQuads>

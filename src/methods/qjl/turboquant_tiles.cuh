@@ -75,8 +75,9 @@ struct TurboquantKeys {
   using Ahead = NothingAhead;
   static __device__ Ahead ask(const void*) { return {}; }
 
-  static __device__ float fold(int step, int high) {
-    return power_of_two(kRaise - Pairs::unit_bits(high * kSteps + step));
+  /// What a query's number is multiplied by is 2^this.
+  static __device__ int fold(int step, int high) {
+    return kRaise - Pairs::unit_bits(high * kSteps + step);
   }
   static __device__ void prepare(char* to, const float* q, int, const void*, Ahead) {  // q [8, D]
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
@@ -86,17 +87,18 @@ struct TurboquantKeys {
     __syncthreads();
     for (int s = warp; s < kSteps; s += warps) {
       const float* x = turned + r * D + 16 * s + 2 * c;
-      const float low = fold(s, 0), high = fold(s, 1);
-      reinterpret_cast<uint2*>(to)[s * kWarp + lane] = make_uint2(
-          pack<__half>(x[0] * low, x[1] * low), pack<__half>(x[8] * high, x[9] * high));
+      const float low = power_of_two(fold(s, 0)), high = power_of_two(fold(s, 1));
+      reinterpret_cast<uint2*>(to)[s * kWarp + lane] =
+          make_uint2(pack<__half>(x[0] * low, x[1] * low), pack<__half>(x[8] * high, x[9] * high));
       reinterpret_cast<uint2*>(to + kPlainAt)[s * kWarp + lane] =
           make_uint2(pack<__half>(x[0], x[1]), pack<__half>(x[8], x[9]));
     }
     for (int query = warp; query < 8; query += warps) {
       float sum = 0;  // of the rounded numbers that products use: the shift cancels exactly
       for (int channel = lane; channel < D; channel += kWarp) {
-        const float unit = fold(channel / 16, channel % 16 / 8);
-        sum += __half2float(__float2half_rn(turned[query * D + channel] * unit)) / unit;
+        const int unit = fold(channel / 16, channel % 16 / 8);
+        const float raised = turned[query * D + channel] * power_of_two(unit);
+        sum += __half2float(__float2half_rn(raised)) * power_of_two(-unit);
       }
       sum = sum_of_warp(sum);
       if (lane == 0) reinterpret_cast<float*>(to + kOffsetsAt)[query] = sum * Pairs::kShift;
@@ -134,9 +136,9 @@ struct TurboquantKeys {
       if (i < kMeanAt / 16) copy_async(to + 16 * i, sides + static_cast<size_t>(tile) * stride + i);
     } else if (blocks > 0) {
       const int of = lane >> (31 - __clz(share));  // the block whose share it is
-      copy_async(to + kMeanAt + 16 * lane,
-                 sides + static_cast<size_t>((tile & -blocks) + of) * stride + kMeanAt / 16 + lane -
-                     of * share);
+      copy_async(to + kMeanAt + 16 * lane, sides +
+                                               static_cast<size_t>((tile & -blocks) + of) * stride +
+                                               kMeanAt / 16 + lane - of * share);
     }
   }
 
@@ -203,8 +205,8 @@ struct TurboquantValues {
   static __device__ float unit(int t, int u) {
     return power_of_two(24 - Pairs::unit_bits(u * kTiles + t)) * Pairs::kStep;
   }
-  // Of the second sign, with 2 bits, to the first: an f16. The shift goes by the rounded one, so that
-  // levels stay symmetric: an error that all rows share would outweigh their mean.
+  // Of the second sign, with 2 bits, to the first: an f16. The shift goes by the rounded one, so
+  // that levels stay symmetric: an error that all rows share would outweigh their mean.
   static constexpr float kRatio =
       static_cast<float>(static_cast<int>(Pairs::kSecondStep / Pairs::kStep * 2048 + 0.5f)) / 2048;
   static constexpr float kShift =
