@@ -120,12 +120,15 @@ inline CodecCase csr(Bench& b, int pairs, CsrSolver solver, const CsrTables& t,
 inline CodecCase named(Bench& b, const std::string& text) {
   const auto stream = b.stream;
   const PolicyRule rule = Policy::parse("exact+" + text).rules.front();
-  const auto make = [](const PolicyPart& part) {
+  const auto make = [](const PolicyPart& part) -> std::shared_ptr<const DeviceCodec> {
     const CodecRow& row = codec_row(part.name);
-    return row.make_on_gpu(Parameters(row.info, part));
+    return row.make_on_gpu ? row.make_on_gpu(Parameters(row.info, part)) : nullptr;
   };
-  auto codec = make(*rule.key_codec);
-  if (const auto both = codec->with_values_of(*make(*rule.value_codec))) codec = both;
+  const auto keys = make(*rule.key_codec), values = make(*rule.value_codec);  // null: f16
+  auto codec = !keys ? values->beside_rows(true) : !values ? keys->beside_rows(false) : keys;
+  if (keys && values) {
+    if (const auto both = keys->with_values_of(*values)) codec = both;
+  }
   static const std::vector<double> kFrequencies = [] {
     std::vector<double> x;
     for (int i = 0; i < kDim / 2; ++i) x.push_back(std::pow(5e5, -2.0 * i / kDim));

@@ -39,7 +39,9 @@ constexpr Case kCases[] = {{"turboquant(bits=1)", 1e-2},
                            {"ladder(rows=192,new=kivi(bits=4),old=int4)", 5e-2},
                            {"k:int8+v:int4", 1e-2},  // a kernel of their own
                            {"k:int4+v:int8", 1e-2},
-                           {"k:f16+v:int4", 1e-2},  // dense beside codes
+                           {"k:f16+v:int4", 1e-2},  // kernels of their own too: dense beside codes
+                           {"k:f16+v:int8", 1e-2},
+                           {"k:int4+v:f16", 1e-2},
                            {"k:int8+v:f16", 1e-2},
                            {"k:f16+v:kivi(bits=2)", 1e-2},
                            {"k:turboquant(bits=3,center=64)+v:f16", 1e-2},

@@ -371,15 +371,16 @@ struct GroupedTiles {
   }
 
   static __device__ void fetch(char* to, const DeviceSpan& span, int tile) {
-    copy<Keys::kCodeBytes>(to, span.keys, tile);
+    fetch_codes<Keys>(to, span.keys, tile);
+    to += Keys::kCodeBytes;
     if constexpr (requires { Keys::fetch_side(to, span, tile); }) {
-      Keys::fetch_side(to + Keys::kCodeBytes, span, tile);
+      Keys::fetch_side(to, span, tile);
     } else {
-      copy<Keys::kSideBytes>(to + Keys::kCodeBytes, span.key_side, tile);
+      copy<Keys::kSideBytes>(to, span.key_side, tile);
     }
     if (span.role == DeviceRole::kDenominator) return;
-    to += Keys::kCodeBytes + Keys::kSideBytes;
-    copy<Values::kCodeBytes>(to, span.values, tile);
+    to += Keys::kSideBytes;
+    fetch_codes<Values>(to, span.values, tile);
     copy<Values::kSideBytes>(to + Values::kCodeBytes, span.value_side, tile);
   }
   static __device__ void scores(float (&s)[2][4], const Tile& tile, const Query& q) {
@@ -392,6 +393,14 @@ struct GroupedTiles {
   }
 
  private:
+  template <class Side>
+  static __device__ void fetch_codes(char* to, const void* codes, int tile) {
+    if constexpr (requires { Side::fetch_codes(to, codes, tile); }) {
+      Side::fetch_codes(to, codes, tile);
+    } else {
+      copy<Side::kCodeBytes>(to, codes, tile);
+    }
+  }
   template <int kBytes>
   static __device__ void copy(char* to, const void* from, int tile) {
     static_assert(kBytes % 16 == 0);

@@ -131,8 +131,14 @@ std::shared_ptr<const DeviceCodec> codec_of(const SidePlan& keys, const SidePlan
                                             bool moved) {
   const auto name = [](const SidePlan& side) { return side.codec ? side.codec->value_name() : ""; };
   if (name(keys) == name(values)) return keys.codec;
-  if (keys.codec && values.codec && !moved) {
-    if (auto both = keys.codec->with_values_of(*values.codec)) return both;
+  if (!moved) {
+    const bool dense_keys = !keys.codec && keys.dense == DType::kF16;
+    const bool dense_values = !values.codec && values.dense == DType::kF16;
+    std::shared_ptr<const DeviceCodec> both;
+    if (keys.codec && values.codec) both = keys.codec->with_values_of(*values.codec);
+    if (dense_keys) both = values.codec->beside_rows(true);
+    if (dense_values) both = keys.codec->beside_rows(false);
+    if (both) return both;
   }
   const auto levels = [](const SidePlan& side) -> std::shared_ptr<const LevelCodec> {
     if (side.codec) return side.codec->as_levels();

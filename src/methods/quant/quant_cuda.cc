@@ -76,6 +76,44 @@ class Int8Int4Codec final : public DeviceCodec {
   static constexpr auto kKeys = GroupedCodec::kInt8, kValues = GroupedCodec::kInt4;
 };
 
+/// int8 or int4 on one side, f16 rows on the other: types that users of llama.cpp set apart.
+class RowsBesideCodec final : public DeviceCodec {
+ public:
+  RowsBesideCodec(GroupedCodec codec, int bits, bool keys)
+      : codec_(codec), bits_(bits), row_keys_(keys) {}
+
+  std::string name() const override {
+    return fmt::format("int{} {} beside f16", bits_, row_keys_ ? "values" : "keys");
+  }
+  GroupedBytes block_bytes(int head_dim) const override {
+    const GroupedBytes codes = grouped_bytes(codec_, head_dim), rows = rows_->block_bytes(head_dim);
+    const GroupedBytes &k = row_keys_ ? rows : codes, &v = row_keys_ ? codes : rows;
+    return {k.key_codes, k.key_side, v.value_codes, v.value_side};
+  }
+  void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
+            cudaStream_t stream) const override {
+    const std::span<const CodeJob> none;
+    rows_->code(batch, row_keys_ ? keys : none, row_keys_ ? none : values, stream);
+    code_grouped(codec_, batch, row_keys_ ? none : keys, row_keys_ ? values : none, stream);
+  }
+  void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const override {
+    row_keys_ ? rows_->unpack_keys(call, stream) : unpack_grouped_keys(codec_, call, stream);
+  }
+  void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
+    row_keys_ ? unpack_grouped_values(codec_, call, stream) : rows_->unpack_values(call, stream);
+  }
+  void attend(const DecodeCall& call, const DecodeScratch& scratch,
+              cudaStream_t stream) const override {
+    (row_keys_ ? decode_f16_keys : decode_f16_values)(bits_, call, scratch, stream);
+  }
+
+ private:
+  GroupedCodec codec_;
+  int bits_;
+  bool row_keys_;  // else values
+  std::shared_ptr<const LevelCodec> rows_ = dense_levels();
+};
+
 class QuantCodec final : public DeviceCodec {
  public:
   QuantCodec(std::string name, GroupedCodec codec) : name_(std::move(name)), codec_(codec) {}
@@ -86,6 +124,9 @@ class QuantCodec final : public DeviceCodec {
     const bool there =
         other && codec_ == GroupedCodec::kInt8 && other->codec_ == GroupedCodec::kInt4;
     return there ? std::make_shared<Int8Int4Codec>() : nullptr;
+  }
+  std::shared_ptr<const DeviceCodec> beside_rows(bool keys) const override {
+    return bits() > 0 ? std::make_shared<RowsBesideCodec>(codec_, bits(), keys) : nullptr;
   }
   std::shared_ptr<const LevelCodec> as_levels() const override {
     return make_levels(name_, codec_, false, 0);
