@@ -60,8 +60,7 @@ TEST(CudaLevels, FragmentsHoldEveryBitOnce) {
           const int first = layout::words_before(bits, i, dim);
           for (int row = 0; row < kBlockRows; ++row) {
             for (int channel = 0; channel < dim; ++channel) {
-              const CodePlace at = keys ? layout::key_fragment(row, channel, dim, part)
-                                        : layout::value_fragment(row, channel, dim, part);
+              const CodePlace at = layout::code_fragment(keys, row, channel, dim, part);
               for (int bit = 0; bit < part.width; ++bit) {
                 int& owner = row_of.at(static_cast<size_t>((first + at.word) * 32 + at.bit + bit));
                 EXPECT_EQ(owner, -1);

@@ -105,7 +105,7 @@ struct LevelBuilder {
           reinterpret_cast<const uint32_t*>(codes) + layout::words_before(kBits, i, D);
 #pragma unroll
       for (int e = 0; e < Lane::kMine; ++e) {
-        const CodePlace at = level_fragment(f, first, Lane::channel(e), D, part);
+        const CodePlace at = layout::code_fragment(keys, first, Lane::channel(e), D, part);
 #pragma unroll
         for (int row = 0; row < kTogether; ++row) {  // the next rows' words are others' beside it
           const uint32_t word = from[at.word + (keys ? 4 * row : row / 2) * piece];

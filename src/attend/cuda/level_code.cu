@@ -25,7 +25,7 @@ struct CoderParams {
   uint32_t layer, stream;  // see LevelRandom
 };
 
-template <class T, int D>
+template <class T, int D, bool kFragments>
 __global__ void __launch_bounds__(kCoderThreads)
     code_kernel(const __grid_constant__ LevelJobs jobs, const __grid_constant__ CoderParams p) {
   extern __shared__ __align__(16) char shared[];
@@ -36,11 +36,11 @@ __global__ void __launch_bounds__(kCoderThreads)
   const GroupSpace<D> space{shared, n, f.bits, f.apart, f.group_blocks};
   const T* from = static_cast<const T*>(job.x) + head * job.head_stride;
   const size_t block = head * job.block_stride + first / kBlockRows;
-  const Coder<D> coder{f,
-                       space,
-                       {static_cast<char*>(job.codes) + block * f.code_bytes(D),
-                        static_cast<char*>(job.side) + block * f.at.side, f.at.side},
-                       head};
+  const Coder<D, kFragments> coder{f,
+                                   space,
+                                   {static_cast<char*>(job.codes) + block * f.code_bytes(D),
+                                    static_cast<char*>(job.side) + block * f.at.side, f.at.side},
+                                   head};
   for (int i = threadIdx.x; i < n * D; i += kCoderThreads) {
     const int row = first + i / D;
     space.rows()[i] =
@@ -84,7 +84,8 @@ void launch(const CoderParams& p, const CodeBatch& batch, std::span<const CodeJo
   const bool coded = p.side.bits < 16;
   const size_t bytes = coded ? GroupSpace<D>::bytes(p.side) : 0;
   check_level_room("coding a group of rows", bytes);
-  const auto kernel = code_kernel<T, D>;
+  const auto kernel =
+      p.side.order == LevelOrder::kRows ? code_kernel<T, D, false> : code_kernel<T, D, true>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),
         "the coder's shared memory");

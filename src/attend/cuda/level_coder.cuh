@@ -8,7 +8,8 @@ namespace pith::cuda {
 
 inline constexpr int kCoderThreads = 256, kCoderWarps = kCoderThreads / kWarp;
 
-template <int D>
+/// kFragments: codes lie so (LevelOrder), else in rows.
+template <int D, bool kFragments>
 struct Coder {
   using Lane = LevelLane<D>;
   static constexpr int kMine = Lane::kMine;
@@ -331,18 +332,12 @@ struct Coder {
     float x[kMine];
     float2 range[kMine];
     int code[kMine], list[LevelSide::kMostApart];
-    uint32_t mask = 0, packed = 0;
+    uint32_t mask = 0;
     load(x, row);
     if (f.choice == LevelChoice::kEven) choose_even(code, range, x, row);
     if (f.choice == LevelChoice::kSigns) choose_signs(code, range, x, row);
     if (f.choice == LevelChoice::kNearest) choose_nearest(code, range, mask, list, x, row);
-#pragma unroll
-    for (int e = 0; e < kMine; ++e) packed |= static_cast<uint32_t>(code[e]) << (e * f.bits);
-    if (f.order == LevelOrder::kRows) {
-      Lane::put(space.codes() + row * (D * f.bits / 32), f.bits, packed);
-    } else {
-      put_fragments(row, code);
-    }
+    put(row, code);
     if (!f.missed) {
 #pragma unroll
       for (int e = 0; e < kMine; ++e) {
@@ -362,16 +357,18 @@ struct Coder {
     }
     save(row, x);
   }
-  __device__ void put_fragments(int row, const int (&code)[kMine]) const {
+  __device__ void put(int row, const int (&code)[kMine]) const {
+    if constexpr (!kFragments) {
+      Lane::put(space.codes() + row * (D * f.bits / 32), f.bits, code);
+      return;
+    }
     uint32_t* block = space.codes() + row / kBlockRows * D * f.bits;
-    for (int i = 0; i < layout::code_parts(f.bits); ++i) {
-      const CodePart part = layout::code_part(f.bits, i);
-      uint32_t* words = block + layout::words_before(f.bits, i, D);
-#pragma unroll
-      for (int e = 0; e < kMine; ++e) {
-        const CodePlace at = level_fragment(f, row % kBlockRows, Lane::channel(e), D, part);
-        atomicOr(words + at.word, (code[e] >> part.shift & ((1u << part.width) - 1)) << at.bit);
-      }
+    const bool keys = f.order == LevelOrder::kKeyFragments;
+    switch (f.bits) {
+      case 1: return Lane::template put_fragments<1>(block, keys, row % kBlockRows, code);
+      case 2: return Lane::template put_fragments<2>(block, keys, row % kBlockRows, code);
+      case 3: return Lane::template put_fragments<3>(block, keys, row % kBlockRows, code);
+      default: return Lane::template put_fragments<4>(block, keys, row % kBlockRows, code);
     }
   }
   __device__ void write_apart(int row, int i, int e, float x) const {

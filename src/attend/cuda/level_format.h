@@ -64,13 +64,6 @@ struct LevelSide {
   }
 };
 
-/// Where a part of a code lies whose rows are in fragments.
-PITH_BOTH_SIDES constexpr CodePlace level_fragment(const LevelSide& f, int row, int channel,
-                                                   int dim, const CodePart& part) {
-  return f.order == LevelOrder::kKeyFragments ? layout::key_fragment(row, channel, dim, part)
-                                              : layout::value_fragment(row, channel, dim, part);
-}
-
 /// Bytes at which the parts of a side begin, and the side's own.
 struct LevelPlaces {
   int scales = 0;  ///< how many there are

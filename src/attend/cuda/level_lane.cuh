@@ -49,10 +49,29 @@ struct LevelLane {
   }
 
   /// The lane's codes, one above the other, into a row that begins at `words` and was zeroed.
-  static __device__ void put(uint32_t* words, int bits, uint32_t codes) {
+  static __device__ void put(uint32_t* words, int bits, const int (&code)[kMine]) {
+    uint32_t codes = 0;
+#pragma unroll
+    for (int e = 0; e < kMine; ++e) codes |= static_cast<uint32_t>(code[e]) << (e * bits);
     const int at = static_cast<int>(threadIdx.x % kWarp) * kMine * bits, word = at / 32;
     atomicOr(words + word, codes << (at % 32));
     if (at % 32 + kMine * bits > 32) atomicOr(words + word + 1, codes >> (32 - at % 32));
+  }
+
+  /// The same into fragments (grouped_layout.h) of a block that was zeroed.
+  template <int kBits>
+  static __device__ void put_fragments(uint32_t* block, bool keys, int row,
+                                       const int (&code)[kMine]) {
+#pragma unroll
+    for (int i = 0; i < layout::code_parts(kBits); ++i) {
+      const CodePart part = layout::code_part(kBits, i);
+      uint32_t* words = block + layout::words_before(kBits, i, D);
+#pragma unroll
+      for (int e = 0; e < kMine; ++e) {
+        const CodePlace at = layout::code_fragment(keys, row, channel(e), D, part);
+        atomicOr(words + at.word, (code[e] >> part.shift & ((1u << part.width) - 1)) << at.bit);
+      }
+    }
   }
 };
 

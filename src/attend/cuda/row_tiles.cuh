@@ -8,7 +8,8 @@
 
 namespace pith::cuda {
 
-/// Bytes at which piece `at` of a row lies; rows go by their number's lowest bit, or by the next two.
+/// Bytes at which piece `at` of a row lies; rows go by their number's lowest bit, or by the next
+/// two.
 template <int D>
 struct RowPieces {
   static constexpr int kRow = D / 8;  // pieces of a row

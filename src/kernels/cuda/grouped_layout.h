@@ -63,15 +63,12 @@ PITH_BOTH_SIDES constexpr CodePlace fragment(int n, int lane, int low, const Cod
   const int bit = part.top ? slot / 8 * 8 + slot / 4 % 2 + slot % 4 * 2 : slot * part.width;
   return {(word / piece * 32 + lane) * piece + word % piece, low * 16 + bit};
 }
-PITH_BOTH_SIDES constexpr CodePlace key_fragment(int row, int channel, int dim,
-                                                 const CodePart& part) {
+/// Where a part of a code lies, among keys or among values.
+PITH_BOTH_SIDES constexpr CodePlace code_fragment(bool keys, int row, int channel, int dim,
+                                                  const CodePart& part) {
   const int n = (row / 8 * 2 + channel % 16 / 8) * (dim / 16) + channel / 16;
-  return fragment(n, row % 8 * 4 + channel % 8 / 2, channel % 2, part, dim);
-}
-PITH_BOTH_SIDES constexpr CodePlace value_fragment(int row, int channel, int dim,
-                                                   const CodePart& part) {
-  const int n = (row / 8 * 2 + channel % 16 / 8) * (dim / 16) + channel / 16;
-  return fragment(n, channel % 8 * 4 + row % 8 / 2, row % 2, part, dim);
+  const int lane = keys ? row % 8 * 4 + channel % 8 / 2 : channel % 8 * 4 + row % 8 / 2;
+  return fragment(n, lane, (keys ? channel : row) % 2, part, dim);
 }
 /// Byte `i` of the dim * width / 8 that a row has of a part.
 PITH_BOTH_SIDES constexpr int fragment_byte(bool keys, int row, int i, int dim,
