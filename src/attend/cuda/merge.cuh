@@ -24,6 +24,7 @@ __device__ inline void merge_warps(float* part, char* shared, size_t stride, con
                                    const MergeShape& shape, const Channel& channel) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, c = lane % 4;
   auto* mine = reinterpret_cast<float*>(shared + warp * stride);
+  __syncwarp();  // all lanes are done with what lay there
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     float* row = mine + (2 * c + j) * (D + 2);
