@@ -120,6 +120,14 @@ CodeJob CodedBody::job(const RowTarget& from, Part codes, size_t first) const {
           first_position() + static_cast<int64_t>(32 * first)};
 }
 
+MoveCodesCall CodedBody::moves_to(const CodedBody& to, size_t count) const {
+  MoveCodesCall call{all_blocks(), to.all_blocks()};
+  call.heads = static_cast<int>(site_.heads);
+  call.head_dim = static_cast<int>(site_.dim);
+  call.count = static_cast<int>(count);
+  return call;
+}
+
 // Codes of other rows in the last block are not touched: rows that begin within a block, or leave
 // one unfinished, are coded apart and moved there.
 void CodedBody::append(const NewRows& rows) {
@@ -135,11 +143,8 @@ void CodedBody::append(const NewRows& rows) {
   coded.code(rows.from, blocks, rows.dtype);
   if (rows.give_back) coded.unpack(rows.from, {blocks.first, blocks.count, DType::kF16});
   if (whole) return;
-  MoveCodesCall call{apart.blocks_at(0), blocks_at(0)};
-  call.heads = static_cast<int>(site_.heads);
-  call.head_dim = static_cast<int>(site_.dim);
+  MoveCodesCall call = apart.moves_to(*this, rows.rows);
   call.first = static_cast<int>(first);
-  call.count = static_cast<int>(rows.rows);
   codec_->move_rows(call, site_.stream);
 }
 
@@ -150,10 +155,9 @@ void CodedBody::keep(const int32_t* kept, size_t stride, size_t count) {
   // It grows to where it was, but for rows that came in a crowd.
   fresh.move_to(site_.context > 0 ? std::min(capacity_, (most + 31) / 32) : capacity_, fresh);
   fresh.announce(count);
-  MoveCodesCall call{blocks_at(0), fresh.blocks_at(0), kept, stride};
-  call.heads = static_cast<int>(site_.heads);
-  call.head_dim = static_cast<int>(site_.dim);
-  call.count = static_cast<int>(count);
+  MoveCodesCall call = moves_to(fresh, count);
+  call.kept = kept;
+  call.kept_stride = stride;
   codec_->move_rows(call, site_.stream);
   buffers_.swap(fresh.buffers_);
   blocks_ = fresh.blocks_;
@@ -166,14 +170,11 @@ void CodedBody::keep_from(size_t first, const int32_t* kept, size_t stride, size
   CodedBody apart(codec_, site_);
   apart.learned_ = learned_;
   apart.announce(count);
-  MoveCodesCall call{blocks_at(0), apart.blocks_at(0), kept, stride};
-  call.heads = static_cast<int>(site_.heads);
-  call.head_dim = static_cast<int>(site_.dim);
-  call.count = static_cast<int>(count);
+  MoveCodesCall call = moves_to(apart, count);
+  call.kept = kept;
+  call.kept_stride = stride;
   codec_->move_rows(call, site_.stream);
-  call.from = apart.blocks_at(0);
-  call.to = blocks_at(0);
-  call.kept = nullptr;
+  call = apart.moves_to(*this, count);
   call.first = static_cast<int>(first);
   codec_->move_rows(call, site_.stream);
   rows_ = first + count;

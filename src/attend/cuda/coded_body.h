@@ -85,10 +85,12 @@ class CodedBody final : public DeviceBody {
   void take_early(const BodyMove& move);
   /// Room for the blocks of rows_.
   void reserve();
-  CodeBlocks blocks_at(size_t block) const {
-    return {at(kKeyCodes, 0, block), at(kKeySide, 0, block), at(kValueCodes, 0, block),
-            at(kValueSide, 0, block), capacity_};
+  CodeBlocks all_blocks() const {
+    return {at(kKeyCodes, 0, 0), at(kKeySide, 0, 0), at(kValueCodes, 0, 0), at(kValueSide, 0, 0),
+            capacity_};
   }
+  /// `count` rows come to `to` from this body.
+  MoveCodesCall moves_to(const CodedBody& to, size_t count) const;
   /// Blocks `first`, ... of `from` come to new memory.
   void move_to(size_t capacity, const CodedBody& from, size_t first = 0);
 

@@ -33,8 +33,8 @@ struct DeviceSpan {
   int32_t coded = 0;
   DeviceRole role = DeviceRole::kBoth;
   int32_t position = 0;  ///< coded: of the first row; the others follow it
-  int32_t group_blocks =
-      0;  ///< coded: blocks in whose key sides lie shares of what all of them use
+  /// Coded: so many blocks keep shares of what all of them use in their key sides; 0: none do.
+  int32_t group_blocks = 0;
 };
 
 /// Queries that one pass over a KV head's rows serves; larger groups take several passes.
