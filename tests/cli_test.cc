@@ -59,8 +59,13 @@ TEST_F(Cli, ABuildWithoutCudaSaysHowToMakeOne) {
 #ifdef PITH_CUDA
   GTEST_SKIP() << "this build has CUDA";
 #endif
+  const std::string text = folder_ / "text.txt";
+  write(text, "The ship lay at anchor and waited for the tide that would take her out.");
   for (const std::vector<std::string>& command : {std::vector<std::string>{"run", "-p", "x"},
                                                   {"bench"},
+                                                  {"demo"},
+                                                  {"eval", "ppl", "-f", text},
+                                                  {"eval", "tasks", "-c", "256"},
                                                   {"logits", "--ids", "1", "-o", "x"}}) {
     auto all = command;
     all.insert(all.end(), {"-m", kModel, "--device", "cuda"});

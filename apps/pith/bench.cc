@@ -58,7 +58,7 @@ std::vector<int32_t> random_tokens(size_t count, int vocab, uint64_t seed) {
 }
 
 std::vector<float> last_logits(const std::shared_ptr<const Model>& model, SessionOptions options) {
-  options.f32_arithmetic = true;
+  options.f32_arithmetic = options.device == Device::kCpu;
   Session session(model, options);
   session.prefill(random_tokens(40, model->config().vocab, 9));
   session.decode(1);
@@ -95,10 +95,8 @@ class Bench {
         o_(o),
         pool_(o.engine.threads),
         context_{pool_, memory_, kernels_for(o.engine.isa)},
-        read_(o.engine.device == Device::kCuda ? cuda_read_rate() : read_bandwidth(context_)) {
-    // Keeps the weights on the GPU between the sessions that are measured.
-    if (on_gpu()) keeper_.emplace(model_, options_for("exact", 0));
-  }
+        read_(o.engine.device == Device::kCuda ? cuda_read_rate() : read_bandwidth(context_)),
+        keeper_(keep_weights(model_, o.engine)) {}
 
   double read() const { return read_; }
   int threads() const { return pool_.size(); }

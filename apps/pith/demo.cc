@@ -305,6 +305,7 @@ int demo(const DemoOptions& o) {
   const auto started = std::chrono::steady_clock::now();
   const auto policies = policies_of(o);
   const auto model = load_model(o.engine);
+  const auto keeper = keep_weights(model, o.engine);
   Exam exam = make_exam(*model, o);
   if (!o.document.empty()) write_file(o.document, exam.document.text);
   if (!o.engine.json) write_out(introduction(exam, o));
@@ -350,6 +351,7 @@ void add_demo(CLI::App& root, Action& action) {
   add_model_option(*app, o->engine, "models/demo");
   add_engine_options(*app, o->engine);
   app->remove_option(app->get_option("--ctx-size"));
+  add_device_option(*app, o->engine);
   const auto option = [&](const char* name, auto& value, const char* help, CLI::Range range) {
     app->add_option(name, value, help)
         ->check(range)

@@ -318,6 +318,17 @@ SessionOptions session_options(const EngineOptions& o) {
   return s;
 }
 
+std::optional<Session> keep_weights(const std::shared_ptr<const Model>& model,
+                                    const EngineOptions& o) {
+  if (o.device == Device::kCpu) return std::nullopt;
+  SessionOptions small;
+  small.device = o.device;
+  small.context = small.chunk = 1;
+  return Session(model, small);
+}
+
+int worker_threads(const EngineOptions& o) { return o.device == Device::kCpu ? o.threads : 1; }
+
 std::shared_ptr<const Model> load_model(const EngineOptions& o, bool check_weights) {
   ProgressBar bar("checking weights", "", o.json);
   auto model = Model::load(o.model, check_weights && !o.no_check, bar.callback());

@@ -2,6 +2,7 @@
 // The options that every subcommand with a model shares, and what they become.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -67,5 +68,10 @@ Policy resolve_policy(const PolicyOptions& options);
 SessionOptions session_options(const EngineOptions& options);
 /// Loads with a progress bar; checks for NaN unless told not to.
 std::shared_ptr<const Model> load_model(const EngineOptions& options, bool check_weights = true);
+/// On the GPU a session that keeps the weights there while others come and go; on the CPU none.
+std::optional<Session> keep_weights(const std::shared_ptr<const Model>& model,
+                                    const EngineOptions& options);
+/// Sessions at once: on the GPU one, which fills it.
+int worker_threads(const EngineOptions& options);
 
 }  // namespace pith::cli

@@ -18,6 +18,7 @@ void add_eval_options(CLI::App& app, EvalOptions& o) {
   add_model_option(app, o.engine);
   add_engine_options(app, o.engine);
   app.remove_option(app.get_option("--ctx-size"));
+  add_device_option(app, o.engine);
   add_policy_options(app, o.engine.policy, &o.policies);
   app.add_option("--seeds", o.seeds,
                  "Seeds of randomised policies, from --kv-seed on; others run once")
@@ -49,12 +50,15 @@ std::vector<EvalRun> eval_runs(const EvalOptions& o, bool null_control) {
 Record describe_setting(const EvalOptions& o, const Model& model) {
   const std::filesystem::path folder = std::filesystem::absolute(o.engine.model).lexically_normal();
   const auto name = folder.has_filename() ? folder.filename() : folder.parent_path().filename();
+  const bool gpu = o.engine.device == Device::kCuda;
   return {{"version", PITH_VERSION},
           {"model", name.string()},
           {"architecture", model.config().architecture},
           {"model_fingerprint", model_fingerprint(folder)},
           {"ubatch", o.engine.chunk},
-          {"isa", o.engine.isa.empty() ? "best" : o.engine.isa}};
+          {"isa", gpu                    ? "cuda"
+                  : o.engine.isa.empty() ? "best"
+                                         : o.engine.isa}};
 }
 
 bool SharedProgress::advance(size_t count) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "args.h"
 #include "eval.h"
@@ -76,6 +77,7 @@ class PplCommand {
   explicit PplCommand(const PplOptions& o)
       : o_(o),
         model_(load_model(o.eval.engine)),
+        keeper_(keep_weights(model_, o.eval.engine)),
         records_(o.eval.out),
         setting_(describe_setting(o.eval, *model_)) {
     const std::string text = read_text(o.text);
@@ -84,7 +86,9 @@ class PplCommand {
     p.window = static_cast<size_t>(o.window), p.score = static_cast<size_t>(o.score);
     p.pieces = static_cast<size_t>(o.pieces);
     p.session = session_options(o.eval.engine);
-    p.session.f32_arithmetic = !o.fast;
+    const bool f32 = !o.fast && o.eval.engine.device == Device::kCpu;
+    p.session.f32_arithmetic = f32;
+    p.session.threads = worker_threads(o.eval.engine);
     const Tokenizer& tokenizer = model_->tokenizer();
     if (o.bos == 1 || (o.bos == -1 && tokenizer.add_bos())) p.bos = tokenizer.bos();
     setting_.update({{"kind", "ppl"},
@@ -93,7 +97,7 @@ class PplCommand {
                      {"score", o.score},
                      {"bos", p.bos},
                      {"exact", o.base},
-                     {"f32_arithmetic", !o.fast},
+                     {"f32_arithmetic", f32},
                      {"text_fingerprint", fingerprint(text)}});
     if (const ErrorProbeOptions& e = p.session.error_probe; e.rows > 0) {
       if (p.mode == PerplexityMode::kChunks)
@@ -200,6 +204,7 @@ class PplCommand {
 
   const PplOptions& o_;
   std::shared_ptr<const Model> model_;
+  std::optional<Session> keeper_;
   RecordFile records_;
   Record setting_;
   std::unique_ptr<Perplexity> perplexity_;
@@ -372,7 +377,8 @@ void add_eval_ppl(CLI::App& eval, Action& action) {
       ->capture_default_str()
       ->group(kGroup);
   app->add_flag("--fast", o->fast,
-                "Let prompts round activations to bf16 where that is faster, as pith run does")
+                "Let prompts round activations to bf16 where that is faster, as pith run does; on "
+                "the GPU they have the weights' type")
       ->group(kGroup);
   app->add_flag("--details", o->details, "Every figure of every seed, with percentiles")
       ->group("Output");

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "args.h"
 #include "core/thread_pool.h"
@@ -46,7 +47,8 @@ class TasksCommand {
         records_(o.eval.out),
         setting_(describe_setting(o.eval, *model_)),
         runs_(eval_runs(o.eval, false)),
-        pool_(o.eval.engine.threads) {
+        pool_(worker_threads(o.eval.engine)),
+        keeper_(keep_weights(model_, o.eval.engine)) {
     if (runs_.empty()) {
       runs_.push_back({"exact", Policy::parse("exact"), o.eval.engine.policy.seed, false});
     }
@@ -174,6 +176,7 @@ class TasksCommand {
   Record setting_;
   std::vector<EvalRun> runs_;
   ThreadPool pool_;
+  std::optional<Session> keeper_;
   std::vector<Sample> samples_;  // of a file; empty if they are made
   std::vector<Job> jobs_;
   std::vector<const Job*> open_;

@@ -30,7 +30,9 @@ struct SessionOptions {
   uint64_t seed = 0;        ///< of randomised methods
   size_t memory_limit = 0;  ///< bytes of cache, staging and scratch; 0 = none
   std::string isa;  ///< "", "scalar", "avx2", "avx512", "avx512_vnni"; "" = best (or PITH_ISA's)
-  bool f32_arithmetic = false;  ///< never round activations to bf16, even where that is faster
+  /// Never round activations to 16 bits, even where that is faster; on the GPU refused unless the
+  /// weights are f32.
+  bool f32_arithmetic = false;
   /// Tokens whose rows stay exact under every policy, on top of its budget: a system prompt, tool
   /// schemas. Layers with a sliding window of their own forget them as the model does.
   std::vector<TokenRange> protect;

@@ -19,7 +19,7 @@ inline SessionOptions options_for(Device device, const std::string& policy, size
   o.device = device;
   o.chunk = chunk;
   o.threads = 2;
-  o.f32_arithmetic = true;
+  o.f32_arithmetic = device == Device::kCpu;
   return o;
 }
 

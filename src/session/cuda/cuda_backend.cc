@@ -1,9 +1,12 @@
 // Sessions on the GPU.
 
+#include <fmt/format.h>
+
 #include "cache/cuda/device_cache.h"
 #include "kernels/cuda/read_rate.h"
 #include "model/cuda/device_forward.h"
 #include "model/cuda/device_weights.h"
+#include "pith/error.h"
 #include "session/cpu_backend.h"
 
 namespace pith {
@@ -88,6 +91,12 @@ class CudaBackend final : public Backend {
 
 std::unique_ptr<Backend> make_cuda_backend(std::shared_ptr<const Model> model,
                                            const SessionOptions& options) {
+  const DType dtype = model->config().weights;
+  if (options.f32_arithmetic && dtype != DType::kF32)
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("f32 arithmetic on the GPU, where a prompt's activations have the "
+                            "weights' type, here {}; leave it out, or use --device cpu",
+                            to_string(dtype)));
   auto backend = std::make_unique<CudaBackend>(std::move(model), options);
   backend->protect(options.protect);
   return backend;
