@@ -59,12 +59,13 @@ struct Tables {
   }
 };
 
-inline CodecCase qjl(Bench& b, int m, const Tables& t) {
+/// `lists`: each row names its channels, as under selectors that judge again.
+inline CodecCase qjl(Bench& b, int m, const Tables& t, bool lists = false) {
   const auto stream = b.stream;
-  const QjlProjection p{
-      t.rows.data(), t.half.data(), m, 128, 8, kDim, std::sqrt(static_cast<float>(M_PI) / 2)};
-  return {fmt::format("qjl-{} + 2-bit values", m),
-          qjl_bytes(m, kDim),
+  const float unbias = std::sqrt(static_cast<float>(M_PI) / 2);
+  const QjlProjection p{t.rows.data(), t.half.data(), m, 128, 8, kDim, unbias, lists};
+  return {fmt::format("qjl-{}{} + 2-bit values", m, lists ? " by rows" : ""),
+          qjl_bytes(m, kDim, lists),
           [=](const CodeRowsCall& c) { code_qjl_keys(p, c, stream); },
           [=](const CodeRowsCall& c) { code_grouped_values(GroupedCodec::kKivi2, c, stream); },
           [=](const DecodeCall& c, const DecodeScratch& s) { decode_qjl(p, c, s, stream); },

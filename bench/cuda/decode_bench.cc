@@ -271,6 +271,7 @@ int run(bool quick, const std::string& only) {
                              grouped(b, "int8", GroupedCodec::kInt8),
                              qjl(b, 256, projection),
                              qjl(b, 512, projection),
+                             qjl(b, 256, projection, true),
                              csr(b, 4, CsrSolver::kMp, small),
                              csr(b, 8, CsrSolver::kMp, small),
                              csr(b, 8, CsrSolver::kOmp, small),
@@ -301,7 +302,7 @@ int run(bool quick, const std::string& only) {
     }
   }
   if (wanted("composed")) {
-    composed(b, "composed: express(s=2048) + qjl-256", cases[4], 2048);
+    composed(b, "composed: express(s=2048) + qjl-256", cases[6], 2048);
     composed(b, "composed: balancekv(rate=25%) + kivi-4", cases[1], kPrompt / 4);
   }
   return 0;

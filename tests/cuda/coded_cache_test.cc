@@ -17,6 +17,11 @@ bool leaves_in_blocks(const std::string& policy) {
   return policy.starts_with("express") && policy.find("heavy") == std::string::npos;
 }
 
+/// Groups are the CPU's.
+bool same_groups(const std::string& policy) {
+  return !policy.starts_with("uniform") && !policy.starts_with("buzz");
+}
+
 const char* const kPolicies[] = {
     "express(s=64),sink=0,window=64",
     "express(s=128,g=0,weight=0.8),sink=0,window=32",
@@ -114,12 +119,42 @@ TEST(CudaCodedCache, RoundedRowsAreNearlyTheSame) {
   }
 }
 
+// Codes of which 32 rows share the channels that are apart: each row that is judged takes its list
+// with it. Rows leave the window 32 at a time on both devices. Here these are a group; on the CPU
+// those that a selector takes at all, which under uniform and buzz are others: then codes differ.
+TEST(CudaCodedCache, RowsOfGroupsTakeWhatTheyShare) {
+  PITH_NEEDS_GPU();
+  for (const char* text :
+       {"express(s=64),sink=0,window=64", "express(s=32,g=0),sink=3,window=0",
+        "uniform(budget=100)", "knorm(budget=90)", "keydiff(budget=77),sink=0,window=33",
+        "snapkv(budget=100)", "h2o(budget=110),window=50", "tova(budget=90)",
+        "buzz(T=90,weights=true),window=30", "expected_attention(budget=90)"}) {
+    for (const int dim : {64, 128}) {
+      const DType dtype = dim == 64 ? DType::kBF16 : DType::kF16;
+      const std::string policy = over(text, dim == 64 ? "qjl" : "k:qjl(m=512)+v:kivi(bits=2)") +
+                                 ",dtype=" + to_string(dtype);
+      SCOPED_TRACE(policy);
+      Pair pair(policy, dim, dtype);
+      run_chunks(pair);
+      for (int t = 0; t < 64; ++t) pair.run_token();
+      pair.use_clone();
+      for (int t = 0; t < 40; ++t) pair.run_token();
+      EXPECT_GE(pair.same_rows(), 0.75);
+      EXPECT_GT(pair.compared(), 0);
+      if (same_groups(text)) EXPECT_LT(pair.worst(), 0.2);
+      EXPECT_EQ(pair.cpu_ledger().rows_kept, pair.gpu_ledger().rows_kept);
+      EXPECT_LE(pair.gpu_ledger().total_bytes(), pair.counted());
+    }
+  }
+}
+
 // A sample's weights sum to the number of rows that it stands for.
 TEST(CudaCodedCache, WeightsCountAllTokens) {
   PITH_NEEDS_GPU();
   for (const char* policy :
-       {"express(s=32)+turboquant(bits=3)", "express(s=16,heavy=20,heavy_interval=9)+int8",
-        "uniform(budget=50)+int4", "uniform(budget=30,heavy=20,heavy_interval=8)+turboquant",
+       {"express(s=32)+turboquant(bits=3)", "express(s=32)+qjl",
+        "express(s=16,heavy=20,heavy_interval=9)+int8", "uniform(budget=50)+int4",
+        "uniform(budget=30,heavy=20,heavy_interval=8)+turboquant",
         "balancekv(b=16,heavy=20,heavy_interval=30)+int8"}) {
     SCOPED_TRACE(policy);
     Pair pair(policy, 64, DType::kBF16);

@@ -321,7 +321,8 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "uniform+int8", "uniform over int8");
   refused(shape, "uniform(budget=50,heavy=10)+kivi", "heavy rows");
   refused(shape, "balancekv(heavy=10)+kivi", "heavy rows");
-  refused(shape, "express(s=64,heavy=10)+qjl", "heavy rows");
+  refused(shape, "express(s=64,heavy=10)+qjl", "code any number of them");
+  refused(shape, "h2o(budget=64)+qjl(center=32)", "center");
   refused({2, 4, 2, 64, {}, 100000}, "express(s=32768)", "s is at most 16384");
   refused(shape, "express(s=64)+kivi", "express over kivi2");
   refused(shape, "express(s=64)+csr(rope=post)", "tables of first rows");
@@ -329,7 +330,6 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "snapkv(budget=96)+csr(rope=post)", "the first 256 rows");
   refused(shape, "snapkv(budget=300)+csr", "csr(rope=post)");
   refused(shape, "snapkv(budget=64)+kivi", "snapkv over kivi2");
-  refused(shape, "knorm(budget=64)+qjl", "knorm over qjl");
   refused(shape, "uniform(budget=64)+kivi", "uniform over kivi2");
   refused(shape, "exact+k:kivi+v:csr", "different codecs");
   refused(shape, "exact+int8(center=40)", "center=40");

@@ -16,6 +16,7 @@ namespace {
 struct Case {
   int m = 256, m_out = 128, outliers = 8, dim = 128;
   DType dtype = DType::kF16;
+  bool lists = false;  // of channels, for each row
 };
 
 constexpr int kHeads = 2, kRows = 320;
@@ -108,13 +109,14 @@ struct Coded {
     for (size_t i = 0; i < s.size(); ++i) half[i] = float_to_f16(s[i]);
     s_half = to_device(counter, half);
     const float unbias = std::sqrt(static_cast<float>(M_PI) / 2);
-    projection_ = {s_device.data(), s_half.data(), c.m, c.m_out, c.outliers, c.dim, unbias};
+    projection_ = {s_device.data(), s_half.data(), c.m,    c.m_out,
+                   c.outliers,      c.dim,         unbias, c.lists};
     auto keys = normals(static_cast<size_t>(kHeads) * kRows * c.dim, c.dtype, 32);
     for (size_t i = 0; i < keys.size(); i += c.dim) keys[i + 5] = from_float(c.dtype, 9);
     const auto values = normals(keys.size(), c.dtype, 33);
     k = to_device(counter, keys);
     v = to_device(counter, values);
-    const GroupedBytes bytes = qjl_bytes(c.m, c.dim);
+    const GroupedBytes bytes = qjl_bytes(c.m, c.dim, c.lists);
     const size_t blocks = kHeads * kRows / 32;
     codes = to_device(counter, std::vector<uint8_t>(blocks * bytes.key_codes, uint8_t{0xAB}));
     side = to_device(counter, std::vector<uint8_t>(blocks * bytes.key_side, uint8_t{0xAB}));
@@ -146,7 +148,10 @@ constexpr Case kCases[] = {{},
                            {.m = 128, .m_out = 64, .dim = 64},
                            {.m = 256, .dim = 64},
                            {.m_out = 48, .outliers = 3},
-                           {.dtype = DType::kBF16}};
+                           {.dtype = DType::kBF16},
+                           {.lists = true},
+                           {.m = 512, .outliers = 5, .dtype = DType::kBF16, .lists = true},
+                           {.m = 128, .m_out = 64, .dim = 64, .lists = true}};
 
 uint16_t half_at(const std::vector<uint8_t>& bytes, size_t at) {
   return static_cast<uint16_t>(bytes[at] | bytes[at + 1] << 8);
@@ -155,7 +160,7 @@ uint16_t half_at(const std::vector<uint8_t>& bytes, size_t at) {
 void check_codes(const Coded& coded) {
   const Case& c = coded.c;
   const auto codes = to_host(coded.codes), side = to_host(coded.side);
-  const GroupedBytes bytes = qjl_bytes(c.m, c.dim);
+  const GroupedBytes bytes = qjl_bytes(c.m, c.dim, c.lists);
   int unsure = 0;
   for (int t = 0; t < kHeads * kRows; ++t) {
     const int row = t % 32;
@@ -182,7 +187,9 @@ void check_codes(const Coded& coded) {
         ASSERT_EQ(u, 0) << "row " << t << ", place " << i;
         continue;
       }
-      ASSERT_EQ(side[beside + 64 + i], coded.want.channels[t / 32 * c.outliers + i]);
+      // [lane 4 (row % 8) + i / 2][row / 8][i % 2], or one list
+      const size_t at = c.lists ? ((row % 8 * 4 + i / 2) * 4 + row / 8) * 2 + i % 2 : i;
+      ASSERT_EQ(side[beside + 64 + at], coded.want.channels[t / 32 * c.outliers + i]);
       if (coded.want.sure[t]) {
         ASSERT_NEAR(u, coded.want.apart[t * c.outliers + i], 8e-3)
             << "row " << t << ", place " << i;
@@ -219,7 +226,7 @@ TEST(CudaQjl, ScoresAreTheEstimatorOfMaskedQueries) {
   for (const Case& c : kCases) {
     Coded coded(c);
     for (const int group : {1, 4, 8}) {
-      const GroupedBytes bytes = qjl_bytes(c.m, c.dim);
+      const GroupedBytes bytes = qjl_bytes(c.m, c.dim, c.lists);
       std::vector<DeviceSpan> spans;
       for (int h = 0; h < kHeads; ++h) {
         const size_t block = static_cast<size_t>(h) * kRows / 32;
@@ -266,6 +273,110 @@ TEST(CudaQjl, ScoresAreTheEstimatorOfMaskedQueries) {
                   c.dtype == DType::kBF16 ? 1.5e-2 : 8e-3)
             << "m " << c.m << ", dim " << c.dim << ", group " << group << ", head " << head;
       }
+    }
+  }
+}
+
+// Rows of any block go to any place as they are, and those before them stay.
+TEST(CudaQjl, RowsThatNameTheirChannelsMove) {
+  PITH_NEEDS_GPU();
+  for (const Case& c : kCases) {
+    if (!c.lists) continue;
+    Coded coded(c);
+    const auto keys = coded.unpacked(coded.codes.data(), coded.side.data(), true);
+    const GroupedBytes bytes = qjl_bytes(c.m, c.dim, true);
+    const size_t blocks = kHeads * kRows / 32;
+    const auto zeros = [&](size_t of_block) {
+      return to_device(coded.counter, std::vector<uint8_t>(blocks * of_block));
+    };
+    const auto key_codes = zeros(bytes.key_codes), key_side = zeros(bytes.key_side);
+    const auto value_codes = zeros(bytes.value_codes), value_side = zeros(bytes.value_side);
+    MoveCodesCall call;
+    const size_t stride = kRows / 32;
+    call.from = {coded.codes.data(), coded.side.data(), coded.value_codes.data(),
+                 coded.value_side.data(), stride};
+    call.to = {key_codes.data(), key_side.data(), value_codes.data(), value_side.data(), stride};
+    call.heads = kHeads;
+    call.head_dim = c.dim;
+    constexpr int kFirst = 45, kMoved = 130;
+    call.count = kFirst;  // whole: rows as they stand
+    move_qjl_rows(coded.projection_, call, nullptr);
+    std::mt19937 rng(71);
+    std::vector<int32_t> kept(kHeads * kMoved);
+    for (int32_t& row : kept) row = static_cast<int32_t>(rng() % kRows);
+    const auto kept_device = to_device(coded.counter, kept);
+    call.kept = kept_device.data();
+    call.kept_stride = kMoved;
+    call.first = kFirst;
+    call.count = kMoved;
+    move_qjl_rows(coded.projection_, call, nullptr);
+    const auto moved = coded.unpacked(key_codes.data(), key_side.data(), true);
+    const auto moved_values = coded.unpacked(value_codes.data(), value_side.data(), false);
+    const auto dim = static_cast<size_t>(c.dim);
+    for (int h = 0; h < kHeads; ++h) {
+      for (int i = 0; i < kFirst + kMoved; ++i) {
+        const int source = i < kFirst ? i : kept[h * kMoved + i - kFirst];
+        const size_t from = (h * kRows + source) * dim, to = (h * kRows + i) * dim;
+        for (size_t d = 0; d < dim; ++d) {
+          ASSERT_EQ(moved[to + d], keys[from + d]) << "head " << h << ", row " << i;
+          ASSERT_EQ(moved_values[to + d], coded.v_rows[from + d]) << "head " << h << ", row " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaQjl, MassIsThatOfTheEstimate) {
+  PITH_NEEDS_GPU();
+  constexpr int kUsed = 310, kDense = 7, kSink = 3, kAll = kUsed + kDense;
+  for (const Case& c : kCases) {
+    if (!c.lists) continue;
+    Coded coded(c);
+    for (const int group : {1, 3, 6}) {
+      const int heads = kHeads * group;
+      const auto q = normals(static_cast<size_t>(heads) * c.dim, c.dtype, 35);
+      const auto queries = widen(q, c.dtype), k = widen(to_host(coded.k), c.dtype);
+      std::vector<float> log_sums(heads);
+      for (int h = 0; h < heads; ++h) log_sums[h] = 5.0f + 0.1f * static_cast<float>(h);
+      std::vector<double> want(kHeads * kAll);
+      for (int h = 0; h < heads; ++h) {
+        const auto add = [&](const float* key, int at) {
+          double score = 0;
+          for (int d = 0; d < c.dim; ++d) score += double{key[d]} * queries[h * c.dim + d];
+          want[h / group * kAll + at] += std::exp(score / std::sqrt(c.dim) - log_sums[h]);
+        };
+        const int first = h / group * kRows;
+        for (int i = 0; i < kUsed; ++i) {
+          add(coded.want.estimate.data() + (first + i) * c.dim, kSink + i);
+        }
+        for (int i = 0; i < kDense; ++i) {
+          add(k.data() + (first + i) * c.dim, i < kSink ? i : i + kUsed);
+        }
+      }
+      const auto mass = to_device(coded.counter, std::vector<float>(want.size(), 0.5f));
+      MassTarget target;
+      target.keys = coded.k.data();
+      target.mass = mass.data();
+      target.head_stride = static_cast<size_t>(kRows) * c.dim;
+      target.stride = kAll;
+      target.rows = kDense;
+      target.known = 200;
+      target.codes = coded.codes.data();
+      target.code_side = coded.side.data();
+      target.block_stride = kRows / 32;
+      target.coded_from = kSink;
+      target.coded = kUsed;
+      const auto target_device = to_device(coded.counter, std::vector{target});
+      const auto q_device = to_device(coded.counter, q);
+      const auto log_sum = to_device(coded.counter, log_sums);
+      add_qjl_mass(coded.projection_,
+                   {{heads, kHeads, c.dim, c.dtype}, q_device.data(), log_sum.data()},
+                   target_device.data(), nullptr);
+      for (size_t i = 0; i < want.size(); ++i) {
+        if (static_cast<int>(i) % kAll < target.known) want[i] += 0.5;
+      }
+      EXPECT_LT(relative_error(to_host(mass), want), 1e-2)
+          << "m " << c.m << ", dim " << c.dim << ", group " << group;
     }
   }
 }

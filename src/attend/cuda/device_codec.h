@@ -89,6 +89,12 @@ class DeviceCodec {
   /// they can be moved between blocks as they are, and a block may hold fewer than 32. Codecs that
   /// say so have the two functions below.
   virtual bool codes_rows_alone() const { return false; }
+  /// Null, or the same codec with what a block's rows share beside each of them, so that it codes
+  /// rows alone.
+  virtual std::shared_ptr<const DeviceCodec> with_rows_alone() const { return nullptr; }
+  /// What 32 rows share is found when they are coded: they come 32 at a time, and in no other
+  /// number, also where they stand alone from then on.
+  virtual bool codes_whole_blocks() const { return false; }
   virtual void move_rows(const MoveCodesCall& /*call*/, cudaStream_t) const {}
   /// As cuda::add_token_mass, for dense rows and coded ones.
   virtual void add_token_mass(const TokenMass& /*call*/, const MassTarget* /*target*/,

@@ -165,6 +165,18 @@ bool judges_before(const ScoreRule& rule, size_t rows) {
   return false;
 }
 
+/// Whether rows that are in codes stay there, in their blocks.
+bool settles(const SelectorOnGpu& selector) {
+  return selector.scores && selector.scores->settles() && !selector.heavy;
+}
+
+/// As rows are stored that the selector may judge again.
+std::shared_ptr<const DeviceCodec> codec_under(const SelectorOnGpu& selector,
+                                               const std::shared_ptr<const DeviceCodec>& codec) {
+  const auto alone = settles(selector) ? nullptr : codec->with_rows_alone();
+  return alone ? alone : codec;
+}
+
 /// Throws kUnsupported if the codec cannot store what the selector keeps.
 void check_codes(const std::string& selector, const DeviceCodec& codec,
                  const SelectorOnGpu& on_gpu) {
@@ -180,15 +192,20 @@ void check_codes(const std::string& selector, const DeviceCodec& codec,
     refuse_on_gpu(what, fmt::format("codes under selectors come in groups of {} rows there, not {}",
                                     kBlockRows, codec.block_rows()));
   }
-  if (rule && rule->settles() && !on_gpu.heavy) return;
+  if (settles(on_gpu)) return;
   if (on_gpu.body && !on_gpu.body->keeps_codes()) {
     refuse_on_gpu(what, "the rows it keeps are exact there");
+  }
+  if (codec.codes_whole_blocks() && on_gpu.heavy) {
+    refuse_on_gpu(what + " with heavy rows",
+                  "these rows are there in codecs that code any number of them: int8, int4 or "
+                  "turboquant");
   }
   if (!codec.codes_rows_alone()) {
     refuse_on_gpu(on_gpu.heavy ? what + " with heavy rows" : what,
                   "rows that are judged again, or for their mass, are there in int8, int4, "
-                  "turboquant and csr(rope=post), whose rows share no scales; balancekv's oldest "
-                  "rows in any codec");
+                  "turboquant, qjl and csr(rope=post), whose rows share no scales; balancekv's "
+                  "oldest rows in any codec");
   }
   if (codec.learns_from() == 0) return;
   if (!rule || on_gpu.heavy) {
@@ -281,9 +298,9 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
     plan.schedule.block = keys.codec ? keys.codec->block_rows() : kBlockRows;
   } else if (selector.make_on_gpu) {
     plan.selector = selector.make_on_gpu({parameters, placed.budget, placed.site});
-    plan.codec = keys.codec;
     if (keys.codec) {
-      check_codes(selector.info.name, *keys.codec, plan.selector);
+      plan.codec = codec_under(plan.selector, keys.codec);
+      check_codes(selector.info.name, *plan.codec, plan.selector);
       // As above: rows that go into a body of codes leave the window 32 at a time.
       if (!plan.selector.heavy && plan.selector.body) plan.schedule.block = kBlockRows;
     }

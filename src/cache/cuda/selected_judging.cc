@@ -11,6 +11,7 @@ namespace pith::cuda {
 void SelectedRows::take(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
   tokens_ += tokens;
   const size_t fresh = occupancy(plan_.schedule, tokens_).body - counts_.seen - heavy_;
+  if (packs() && coded_->codec().codes_whole_blocks()) pack(packed() + fresh);
   if (plan_.selector.heavy) {
     enter_heavy(fresh, space, moves);
   } else {

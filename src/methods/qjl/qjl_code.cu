@@ -222,6 +222,7 @@ struct CodeParams {
   const float* projection;
   int m_out, outliers;
   float unbias;
+  bool row_lists;
   char* codes;
   char* side;
 };
@@ -322,15 +323,18 @@ __global__ void __launch_bounds__(kCoderWarps* kWarp, 1)
     }
     reinterpret_cast<uint4*>(codes + C::kWords * 128)[lane] =
         make_uint4(numbers[0], numbers[1], numbers[2], numbers[3]);
-    char* side = p.side + place * kQjlSideBytes;
+    char* side = p.side + place * (p.row_lists ? kQjlListsSideBytes : kQjlSideBytes);
     if (c == 0) reinterpret_cast<uint2*>(side)[r] = make_uint2(packed[0], packed[1]);
-    if (lane == 1) {
+    if (p.row_lists) {
+      const uint32_t two = (even | odd << 8) * 0x10001u;
+      reinterpret_cast<uint2*>(side + kQjlNormBytes)[lane] = make_uint2(two, two);
+    } else if (lane == 1) {
       uint32_t bytes[2] = {0, 0};
 #pragma unroll
       for (int k = 0; k < kQjlOutliers; ++k) {
         bytes[k / 4] |= static_cast<uint32_t>(list[k]) << (k % 4 * 8);
       }
-      *reinterpret_cast<uint4*>(side + 64) = make_uint4(bytes[0], bytes[1], 0, 0);
+      *reinterpret_cast<uint4*>(side + kQjlNormBytes) = make_uint4(bytes[0], bytes[1], 0, 0);
     }
   }
 }
@@ -373,6 +377,7 @@ void code(const QjlProjection& projection, const CodeBatch& batch, const CodeJob
   p.m_out = projection.m_out;
   p.outliers = projection.outliers;
   p.unbias = projection.unbias;
+  p.row_lists = projection.row_lists;
   p.codes = static_cast<char*>(job.codes);
   p.side = static_cast<char*>(job.side);
   batch.dtype == DType::kBF16 ? launch_as<__nv_bfloat16>(projection, p, stream)

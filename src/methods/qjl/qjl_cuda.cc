@@ -24,9 +24,10 @@ void QjlProjection::check() const {
                   m, head_dim, outliers, m_out, kQjlOutliers));
 }
 
-GroupedBytes qjl_bytes(int m, int head_dim) {
+GroupedBytes qjl_bytes(int m, int head_dim, bool row_lists) {
   const auto d = static_cast<size_t>(head_dim);
-  return {static_cast<size_t>(m) * 4 + kQjlApartBytes, kQjlSideBytes, 8 * d, 4 * d};
+  return {static_cast<size_t>(m) * 4 + kQjlApartBytes,
+          static_cast<size_t>(row_lists ? kQjlListsSideBytes : kQjlSideBytes), 8 * d, 4 * d};
 }
 
 namespace {
@@ -40,16 +41,28 @@ std::shared_ptr<const DeviceCodec> values_in_two_bits() {
 /// Keys in QJL's form and values in 2 bits, with the projection of one layer.
 class QjlDeviceCodec final : public DeviceCodec {
  public:
-  explicit QjlDeviceCodec(const QjlFormat& format)
-      : format_(format), values_(values_in_two_bits()) {}
+  explicit QjlDeviceCodec(const QjlFormat& format, bool row_lists = false)
+      : format_(format), row_lists_(row_lists), values_(values_in_two_bits()) {}
 
   std::string name() const override { return name_; }
   std::string value_name() const override { return values_->value_name(); }
   std::shared_ptr<const DeviceCodec> with_tables(const TableSite& site) const override;
   size_t shared_bytes() const override { return 4 * rows_.size() + 2 * half_rows_.size(); }
   GroupedBytes block_bytes(int head_dim) const override {
-    return qjl_bytes(static_cast<int>(format_.inlier_bits(static_cast<size_t>(head_dim))),
-                     head_dim);
+    return qjl_bytes(static_cast<int>(format_.inlier_bits(static_cast<size_t>(head_dim))), head_dim,
+                     row_lists_);
+  }
+  std::shared_ptr<const DeviceCodec> with_rows_alone() const override {
+    return std::make_shared<QjlDeviceCodec>(format_, true);
+  }
+  bool codes_rows_alone() const override { return row_lists_; }
+  bool codes_whole_blocks() const override { return true; }
+  void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
+    move_qjl_rows(projection_, call, stream);
+  }
+  void add_token_mass(const TokenMass& call, const MassTarget* target,
+                      cudaStream_t stream) const override {
+    add_qjl_mass(projection_, call, target, stream);
   }
   void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
             cudaStream_t stream) const override {
@@ -69,6 +82,7 @@ class QjlDeviceCodec final : public DeviceCodec {
 
  private:
   QjlFormat format_;
+  bool row_lists_;
   std::shared_ptr<const DeviceCodec> values_;
   std::string name_ = "qjl";
   QjlProjection projection_;
@@ -84,7 +98,7 @@ std::shared_ptr<const DeviceCodec> QjlDeviceCodec::with_tables(const TableSite& 
         fmt::format("qjl(m={},m_out={}) at head_dim {}", bits, out_bits, dim),
         fmt::format("m is {} or {} there, m_out a multiple of 16 up to 128", 2 * dim, 4 * dim));
   }
-  auto own = std::make_shared<QjlDeviceCodec>(format_);
+  auto own = std::make_shared<QjlDeviceCodec>(format_, row_lists_);
   own->name_ = fmt::format("qjl of layer {}", site.layer);
   MemoryCounter unused;  // the CPU's tables, from which the device's are made
   std::vector<float> rows;
@@ -109,7 +123,8 @@ std::shared_ptr<const DeviceCodec> QjlDeviceCodec::with_tables(const TableSite& 
                       static_cast<int>(out_bits),
                       static_cast<int>(format_.outliers),
                       site.head_dim,
-                      unbias};
+                      unbias,
+                      row_lists_};
   return own;
 }
 

@@ -12,18 +12,24 @@
 //
 // A block of 32 rows, keys: codes are m words of bits (grouped_layout.h, keys of 1 bit and
 // dimension m) and 512 bytes of u, [lane][4 pairs of channels 2c, 2c + 1] of rows r + 8 i; the side
-// is 32 f16 norms times c / m, [r][i], the 8 channels as bytes, and 8 bytes that are 0.
+// is 32 f16 norms times c / m, [r][i], the 8 channels as bytes, and 8 bytes that are 0. Rows that
+// are judged again move from block to block and take their channels with them: then the side is the
+// norms and 256 bytes of channels, [lane][4 pairs] as in u.
 
 #include <memory>
 #include <span>
 
 #include "attend/cuda/code_rows.h"
 #include "attend/cuda/decode.h"
+#include "attend/cuda/mass.h"
 
 namespace pith::cuda {
 
 inline constexpr int kQjlOutliers = 8;  ///< channels a group of 32 rows has room for
-inline constexpr int kQjlApartBytes = 32 * kQjlOutliers * 2, kQjlSideBytes = 80;
+inline constexpr int kQjlApartBytes = 32 * kQjlOutliers * 2;
+inline constexpr int kQjlNormBytes = 64;
+inline constexpr int kQjlSideBytes = kQjlNormBytes + 16;  ///< one list for 32 rows
+inline constexpr int kQjlListsSideBytes = kQjlNormBytes + 32 * kQjlOutliers;  ///< one for each
 
 /// The projection of a layer, on the device. Rows 0 .. m - 1 are the inliers' sketch, the others
 /// the outliers'.
@@ -35,13 +41,14 @@ struct QjlProjection {
   int outliers = kQjlOutliers;      ///< channels apart, 1 to 8
   int head_dim = 0;                 // D: 64 or 128
   float unbias = 0;                 ///< c: what makes the estimator unbiased for these rows
+  bool row_lists = false;           ///< each row names its channels; else 32 rows share a list
 
   /// Throws kInvalidArgument for sizes that the kernels do not know.
   void check() const;
 };
 
 /// Bytes of one block of 32 rows.
-GroupedBytes qjl_bytes(int m, int head_dim);
+GroupedBytes qjl_bytes(int m, int head_dim, bool row_lists = false);
 
 /// Codes keys; values go through code_grouped_values(kKivi2, ...).
 void code_qjl_keys(const QjlProjection& projection, const CodeRowsCall& call, cudaStream_t stream);
@@ -52,8 +59,19 @@ void code_qjl_job(const QjlProjection& projection, const CodeBatch& batch, const
 void unpack_qjl_keys(const QjlProjection& projection, const UnpackRowsCall& call,
                      cudaStream_t stream);
 
+/// Keys that name their channels, as they are, to other places; values of KIVI's two bits with
+/// them (see MoveCodesCall).
+void move_qjl_rows(const QjlProjection& projection, const MoveCodesCall& call, cudaStream_t stream);
+/// The mass of a token over dense keys and such ones (see MassTarget).
+void add_qjl_mass(const QjlProjection& projection, const TokenMass& call, const MassTarget* target,
+                  cudaStream_t stream);
+
 /// Decode attention over dense spans and spans of QJL keys with 2-bit values.
 void decode_qjl(const QjlProjection& projection, const DecodeCall& call,
                 const DecodeScratch& scratch, cudaStream_t stream);
+/// Its part for keys that name their channels: `bits` a channel in the sketch, 2 or 4; the call's
+/// table is the projection.
+void decode_qjl_row_lists(int bits, const DecodeCall& call, const DecodeScratch& scratch,
+                          cudaStream_t stream);
 
 }  // namespace pith::cuda

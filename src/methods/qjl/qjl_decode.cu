@@ -18,8 +18,13 @@ void decode_qjl(const QjlProjection& projection, const DecodeCall& call,
   projection.check();
   DecodeCall sketched = call;
   sketched.table = projection.half_rows;
-  projection.m == 2 * projection.head_dim ? launch_decode<Codec<2>>(sketched, scratch, stream)
-                                          : launch_decode<Codec<4>>(sketched, scratch, stream);
+  const bool two = projection.m == 2 * projection.head_dim;
+  if (projection.row_lists) {
+    decode_qjl_row_lists(two ? 2 : 4, sketched, scratch, stream);
+  } else {
+    two ? launch_decode<Codec<2>>(sketched, scratch, stream)
+        : launch_decode<Codec<4>>(sketched, scratch, stream);
+  }
 }
 
 }  // namespace pith::cuda

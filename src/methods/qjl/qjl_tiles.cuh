@@ -5,7 +5,8 @@
 // lie. The rounding adds 0.3% of the estimator's own noise to a score: with x the sketch's numbers
 // of deviation |q| and 3 |q| at most, it is c |k| / m sqrt(m) 3 |q| / 511 / sqrt(12), against
 // |k| |q| sqrt((pi / 2 - 1) / m).
-// The numbers of the outlying channels (see qjl_cuda.h) meet the queries' in one product more.
+// The numbers of the outlying channels (see qjl_cuda.h) meet the queries' in one product more, or,
+// where each row names its own channels, lane by lane: a lane has two channels of a row.
 // Bytes a row: m / 8 + 18.5; 10 products of 256 bits for 16 rows and 8 queries.
 
 #include "attend/cuda/dense_tile.cuh"
@@ -39,15 +40,17 @@ __device__ inline void mma_bits_k128(int (&c)[4], uint32_t a0, uint32_t a1, uint
       : "r"(a0), "r"(a1), "r"(b));
 }
 
-template <int D, int kSketch>
+template <int D, int kSketch, bool kRowLists = false>
 struct QjlKeys {
   using Pairs = CodePairs<1>;
   static constexpr int kSteps = kSketch / 16, kWords = kSketch / 32, kBitBytes = kWords * 128;
   static constexpr int kRowWords = kSketch / 128;  // words a lane has of a row
-  static constexpr int kCodeBytes = kBitBytes + kQjlApartBytes, kSideBytes = kQjlSideBytes;
+  static constexpr int kCodeBytes = kBitBytes + kQjlApartBytes;
+  static constexpr int kSideBytes = kRowLists ? kQjlListsSideBytes : kQjlSideBytes;
 
   // For the block: the queries' planes [kRowWords, kPlanes][lane]; sums of the numbers that they
-  // stand for and largest ones, [2][query]; queries as f16 [query][kStride]; sketches [query][m].
+  // stand for and largest ones, [2][query]; queries as f16 [query][kStride], [channel][query] where
+  // rows name their channels; sketches [query][m].
   static constexpr int kPlaneBytes = kRowWords * kPlanes * kWarp * 4;
   static constexpr int kNumbersAt = kPlaneBytes + 2 * 8 * 4;
   static constexpr int kStride = D + 8;
@@ -103,7 +106,8 @@ struct QjlKeys {
     auto* sketch = reinterpret_cast<float*>(to + kSketchAt);
     if (threadIdx.x < 16) sums[threadIdx.x] = 0;
     for (int i = threadIdx.x; i < 8 * D; i += blockDim.x) {
-      numbers[i / D * kStride + i % D] = __float2half_rn(q[i]);
+      numbers[kRowLists ? i % D * kDecodeQueries + i / D : i / D * kStride + i % D] =
+          __float2half_rn(q[i]);
     }
     for (int i = threadIdx.x; i < kPlaneBytes / 4; i += blockDim.x) {
       reinterpret_cast<uint32_t*>(to)[i] = 0;
@@ -189,6 +193,43 @@ struct QjlKeys {
     mma_k8(out[1], numbers.z, numbers.w, b);
   }
 
+  /// The same where each row has a list of its own. A lane multiplies its two channels of four rows
+  /// by all queries, and the lanes of a row then share out the sums.
+  static __device__ void add_apart_by_rows(float (&out)[2][4], const char* apart,
+                                           const char* channels, const char* query) {
+    const int lane = threadIdx.x % kWarp;
+    const uint4 four = reinterpret_cast<const uint4*>(apart)[lane];
+    const uint2 lists = reinterpret_cast<const uint2*>(channels)[lane];
+    const uint32_t numbers[4] = {four.x, four.y, four.z, four.w};
+    const auto* q = reinterpret_cast<const uint4*>(query + kNumbersAt);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 u = __half22float2(*reinterpret_cast<const __half2*>(&numbers[i]));
+      const uint32_t two = (i < 2 ? lists.x : lists.y) >> i % 2 * 16;
+      const uint4 first = q[two & 0xff], second = q[two >> 8 & 0xff];
+      float sums[kDecodeQueries];
+#pragma unroll
+      for (int n = 0; n < kDecodeQueries / 2; ++n) {
+        const float2 x = __half22float2(reinterpret_cast<const __half2*>(&first)[n]);
+        const float2 y = __half22float2(reinterpret_cast<const __half2*>(&second)[n]);
+        sums[2 * n] = u.x * x.x + u.y * y.x;
+        sums[2 * n + 1] = u.x * x.y + u.y * y.y;
+      }
+#pragma unroll
+      for (int left = kDecodeQueries / 2; left > 1; left /= 2) {
+        const bool upper = lane & left / 2;
+#pragma unroll
+        for (int n = 0; n < left; ++n) {
+          const float sent = upper ? sums[n] : sums[n + left];
+          const float kept = upper ? sums[n + left] : sums[n];
+          sums[n] = kept + __shfl_xor_sync(~0u, sent, left / 2);
+        }
+      }
+      out[i / 2][i % 2 * 2] += sums[0];
+      out[i / 2][i % 2 * 2 + 1] += sums[1];
+    }
+  }
+
   /// Numbers of the sketch at set bits, summed: rows r, r + 8 of 16 and queries 2c, 2c + 1.
   static __device__ void sum_bits(int (&out)[4], const uint32_t* rows, const Query& query) {
 #pragma unroll
@@ -220,7 +261,11 @@ struct QjlKeys {
 #pragma unroll
       for (int j = 0; j < 4; ++j) s[half][j] = 0;
     }
-    add_apart(s, codes + kBitBytes, side + 64, query.shared);
+    if constexpr (kRowLists) {
+      add_apart_by_rows(s, codes + kBitBytes, side + kQjlNormBytes, query.shared);
+    } else {
+      add_apart(s, codes + kBitBytes, side + kQjlNormBytes, query.shared);
+    }
     const uint2 packed = reinterpret_cast<const uint2*>(side)[threadIdx.x % kWarp / 4];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -13,7 +13,8 @@ constexpr int kSketchRaise = 8;  // the projection is raised by 2^8: bits reach 
 
 template <class T, int D, int kSketch>
 __global__ void __launch_bounds__(kWarps* kWarp, 1)
-    unpack_kernel(const __grid_constant__ UnpackRowsCall p, const __half* projection) {
+    unpack_kernel(const __grid_constant__ UnpackRowsCall p, const __half* projection,
+                  bool row_lists) {
   using Keys = QjlKeys<D, kSketch>;
   using Pairs = CodePairs<1>;
   constexpr int kSteps = Keys::kSteps, kStride = kSketch + 8, kTogether = 4;
@@ -37,7 +38,8 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1)
     const int head = b / p.blocks, block = b % p.blocks;
     const size_t place = head * p.block_stride + block;
     const char* codes = static_cast<const char*>(p.codes) + place * Keys::kCodeBytes;
-    const char* side = static_cast<const char*>(p.side) + place * Keys::kSideBytes;
+    const char* side =
+        static_cast<const char*>(p.side) + place * (row_lists ? kQjlListsSideBytes : kQjlSideBytes);
     T* out = static_cast<T*>(p.out) + head * p.head_stride + static_cast<size_t>(block) * 32 * D;
     uint32_t words[Keys::kWords];
     read_words(words, codes);
@@ -78,11 +80,12 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1)
     __syncwarp();  // outlying channels were written by other lanes
     const uint4 four = reinterpret_cast<const uint4*>(codes + Keys::kBitBytes)[lane];
     const uint32_t numbers[4] = {four.x, four.y, four.z, four.w};
-    const auto* channels = reinterpret_cast<const uint8_t*>(side + 64) + 2 * c;
+    const auto* lists = reinterpret_cast<const uint8_t*>(side + kQjlNormBytes);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float2 two = __half22float2(*reinterpret_cast<const __half2*>(&numbers[i]));
       T* row = out + (r + 8 * i) * D;
+      const uint8_t* channels = lists + (row_lists ? 8 * lane + 2 * i : 2 * c);
       // Places that no channel took have the number 0 and the channel 0, which another may have.
       if (two.x != 0) row[channels[0]] = from_float<T>(to_float(row[channels[0]]) + two.x);
       if (two.y != 0) row[channels[1]] = from_float<T>(to_float(row[channels[1]]) + two.y);
@@ -99,7 +102,7 @@ void launch(const QjlProjection& projection, const UnpackRowsCall& call, cudaStr
         "QJL unpacking's shared memory");
   const int blocks = (call.heads * call.blocks + kWarps - 1) / kWarps;
   kernel<<<std::min(blocks, device_info().multiprocessors), kWarps * kWarp, kBytes, stream>>>(
-      call, static_cast<const __half*>(projection.half_rows));
+      call, static_cast<const __half*>(projection.half_rows), projection.row_lists);
   check(cudaGetLastError(), "unpacking of QJL keys");
 }
 

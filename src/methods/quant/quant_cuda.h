@@ -29,6 +29,8 @@ void unpack_grouped_values(GroupedCodec codec, const UnpackRowsCall& call, cudaS
 /// int4 and int8, `bits` a code. Rows move as they are (see MoveCodesCall), and the mass of a token
 /// is summed over dense and coded keys (see MassTarget).
 void move_coded_rows(int bits, const MoveCodesCall& call, cudaStream_t stream);
+/// The same of KIVI's values in two bits alone.
+void move_kivi2_values(const MoveCodesCall& call, cudaStream_t stream);
 void add_coded_mass(int bits, const TokenMass& call, const MassTarget* target, cudaStream_t stream);
 
 /// Decode attention over dense spans and spans of `codec`.

@@ -1,6 +1,7 @@
-// int4 and int8 rows from block to block, codes and scales as they are: a thread block a block of
-// 32 rows of the target, keys or values. A word of keys belongs to one row, each half of a word of
-// values to one. Memory-bound: reads what moves and writes the target once.
+// int4 and int8 rows, and KIVI's values of two bits, from block to block, codes and scales as they
+// are: a thread block a block of 32 rows of the target, keys or values. A word of keys belongs to
+// one row, each half of a word of values to one. Memory-bound: reads what moves and writes the
+// target once.
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/grouped_layout.h"
@@ -13,10 +14,12 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kStays = -1, kZero = -2;  // where a row comes from
 
-template <int D, int kBits>
+/// kSides: f16 numbers for 32 codes, a scale and maybe a minimum.
+template <int D, int kBits, int kSides = 1>
 struct BlockMove {
   static constexpr int kWords = D * kBits, kPerWord = 16 / kBits, kSteps = D / 16;
-  static_assert(kSteps % kPerWord == 0, "a word's codes have the same rows");
+  static constexpr int kSideNumbers = D * kSides;
+  static_assert(2 * kSteps % kPerWord == 0, "a word's codes have the same rows");
 
   const uint32_t* from;
   uint32_t* to;
@@ -61,22 +64,22 @@ struct BlockMove {
     const auto side_at = [](int row, int group) {
       return kKeys ? layout::key_token_scale(row, group) : layout::value_scale(row, group, D);
     };
-    for (int i = threadIdx.x; i < D; i += kThreads) {
-      const int row = i % kBlockRows, group = i / kBlockRows, source = sources[row];
+    for (int i = threadIdx.x; i < kSideNumbers; i += kThreads) {
+      const int row = i % kBlockRows, group = i % D / kBlockRows, source = sources[row];
       if (source == kStays) continue;
-      to_side[side_at(row, group)] =
-          source == kZero ? __float2half_rn(0)
-                          : from_side[static_cast<size_t>(source / kBlockRows) * D +
-                                      static_cast<size_t>(side_at(source % kBlockRows, group))];
+      const int first = i / D * D;  // minima lie behind all scales
+      to_side[first + side_at(row, group)] =
+          source == kZero
+              ? __float2half_rn(0)
+              : from_side[static_cast<size_t>(source / kBlockRows) * kSideNumbers +
+                          static_cast<size_t>(first + side_at(source % kBlockRows, group))];
     }
   }
 };
 
-template <int D, int kBits>
-__global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ MoveCodesCall p) {
-  __shared__ int sources[kBlockRows];
-  const int head = blockIdx.y;
-  const int block = p.first / kBlockRows + static_cast<int>(blockIdx.x);
+/// Where each row of the target's block comes from: a row of `from`, kStays or kZero.
+__device__ inline void find_sources(int (&sources)[kBlockRows], const MoveCodesCall& p, int head,
+                                    int block) {
   if (threadIdx.x < kBlockRows) {
     const int i = block * kBlockRows + static_cast<int>(threadIdx.x) - p.first;
     int source = i < 0 ? kStays : kZero;
@@ -84,6 +87,14 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ 
     sources[threadIdx.x] = source;
   }
   __syncthreads();
+}
+
+template <int D, int kBits>
+__global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ MoveCodesCall p) {
+  __shared__ int sources[kBlockRows];
+  const int head = blockIdx.y;
+  const int block = p.first / kBlockRows + static_cast<int>(blockIdx.x);
+  find_sources(sources, p, head, block);
   const bool keys = blockIdx.z == 0;
   const size_t from = head * p.from.stride, to = head * p.to.stride + block;
   const auto move_of = [&](const void* codes, const void* side, void* to_codes, void* to_side) {
@@ -101,12 +112,40 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ 
   }
 }
 
+/// KIVI's values in two bits.
+template <int D>
+__global__ void __launch_bounds__(kThreads) move_values(const __grid_constant__ MoveCodesCall p) {
+  using Move = BlockMove<D, 2, 2>;
+  __shared__ int sources[kBlockRows];
+  const int head = blockIdx.y;
+  const int block = p.first / kBlockRows + static_cast<int>(blockIdx.x);
+  find_sources(sources, p, head, block);
+  const size_t from = head * p.from.stride, to = head * p.to.stride + block;
+  Move{static_cast<const uint32_t*>(p.from.value_codes) + from * Move::kWords,
+       static_cast<uint32_t*>(p.to.value_codes) + to * Move::kWords,
+       static_cast<const __half*>(p.from.value_side) + from * Move::kSideNumbers,
+       static_cast<__half*>(p.to.value_side) + to * Move::kSideNumbers}
+      .template run<false>(sources);
+}
+
+/// Blocks of the target that a move touches.
+int blocks_of(const MoveCodesCall& call) {
+  return (call.first % kBlockRows + call.count + kBlockRows - 1) / kBlockRows;
+}
+
 }  // namespace
+
+void move_kivi2_values(const MoveCodesCall& call, cudaStream_t stream) {
+  if (call.count == 0) return;
+  const dim3 grid(blocks_of(call), call.heads);
+  call.head_dim == 64 ? move_values<64><<<grid, kThreads, 0, stream>>>(call)
+                      : move_values<128><<<grid, kThreads, 0, stream>>>(call);
+  check(cudaGetLastError(), "moving coded values");
+}
 
 void move_coded_rows(int bits, const MoveCodesCall& call, cudaStream_t stream) {
   if (call.count == 0) return;
-  const int blocks = (call.first % kBlockRows + call.count + kBlockRows - 1) / kBlockRows;
-  const dim3 grid(blocks, call.heads, 2);
+  const dim3 grid(blocks_of(call), call.heads, 2);
   if (call.head_dim == 64) {
     bits == 4 ? move_kernel<64, 4><<<grid, kThreads, 0, stream>>>(call)
               : move_kernel<64, 8><<<grid, kThreads, 0, stream>>>(call);
