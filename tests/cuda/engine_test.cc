@@ -318,7 +318,10 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "balancekv(mode=stream)", "mode=stream");
   refused(shape, "buzz(T=50,weights=true)+kivi", "share no scales");
   refused(shape, "uniform(heavy=10)", "uniform(rate=...) with heavy rows");
-  refused(shape, "uniform+int8", "uniform over int8");
+  refused(shape, "uniform+csr(rope=post)", "tables of first rows");
+  refused(shape, "uniform+kvquant", "uniform over");
+  refused(shape, "uniform+ladder", "uniform over");
+  refused(shape, "uniform(rate=0.5,heavy=10)+int8", "uniform(rate=...) with heavy rows");
   refused(shape, "uniform(budget=50,heavy=10)+kivi", "heavy rows");
   refused(shape, "balancekv(heavy=10)+kivi", "heavy rows");
   refused(shape, "express(s=64,heavy=10)+qjl", "heavy rows");

@@ -176,6 +176,12 @@ void check_codes(const std::string& selector, const DeviceCodec& codec,
                   "for example");
   }
   if (codec.aged()) refuse_on_gpu(what, "rows that age there are all of them: exact+ladder");
+  if (on_gpu.body && on_gpu.body->keeps_groups() && !on_gpu.heavy) {
+    if (codec.learns_from() == 0) return;
+    refuse_on_gpu(what,
+                  "these rows are there in codecs without tables of first rows: all but kvquant, "
+                  "and csr with trained atoms alone");
+  }
   if (codec.block_rows() > kBlockRows) {
     refuse_on_gpu(what, fmt::format("codes under selectors come in groups of {} rows there, not {}",
                                     kBlockRows, codec.block_rows()));
@@ -238,7 +244,8 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
   SidePlan keys = plan_side(rule.key_codec, rule, Side::kKeys, dim);
   const SidePlan values = plan_side(rule.value_codec, rule, Side::kValues, dim);
   const bool keeps = selector.on_gpu == BodyOnGpu::kKeepsAll;
-  keys.codec = codec_of(keys, values, !keeps);
+  const auto codec_where = [keys, values](bool moved) { return codec_of(keys, values, moved); };
+  keys.codec = codec_where(!keeps);
   if (keys.exact != values.exact) {
     refuse_on_gpu("a cache of keys and values in different types",
                   "all exact rows are f16, or all bf16");
@@ -283,6 +290,8 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
     plan.selector = selector.make_on_gpu({parameters, placed.budget, placed.site});
     plan.codec = keys.codec;
     if (keys.codec) {
+      const bool stay = plan.selector.body && plan.selector.body->keeps_groups();
+      if (stay) keys.codec = plan.codec = codec_where(false);
       check_codes(selector.info.name, *keys.codec, plan.selector);
       // As above: rows that go into a body of codes leave the window 32 at a time.
       if (!plan.selector.heavy && plan.selector.body) plan.schedule.block = kBlockRows;
