@@ -299,6 +299,7 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   const CacheShape shape{2, 4, 2, 64, {}, 1000};
   refused(shape, "exact,dtype=f32", "f32");
   refused(shape, "exact+k:f16+v:bf16", "different types");
+  refused(shape, "exact+f16,dtype=bf16", "body is in another type");
   refused(shape, "exact;layers=1:exact+bf16", "one type");
   refused(shape, "exact;heads=1:exact+bf16", "one type");
   refused(shape, "exact;heads=1:snapkv(budget=64)+kivi", "snapkv over kivi2");
@@ -309,7 +310,8 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact+qjl(outliers=0)", "outliers=0");
   refused(shape, "exact+qjl(m=96)", "m=96");
   refused(shape, "exact+k:qjl+v:int8", "different codecs");
-  refused(shape, "exact+k:bf16+v:int8,dtype=bf16", "one of them bf16");
+  refused(shape, "exact+k:bf16+v:int8", "dtype=bf16");
+  refused(shape, "exact+k:f32+v:int8,dtype=f16", "one of them f32");
   refused(shape, "exact+k:f16+v:csr", "different codecs");
   refused(shape, "exact+csr(s=40)", "s=40");
   refused(shape, "exact+csr(outliers=0.5)", "outliers");
