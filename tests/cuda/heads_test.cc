@@ -42,7 +42,10 @@ TEST(CudaHeads, HoldTheRowsThatTheCpuHolds) {
     EXPECT_GE(pair.same_rows(), 0.98);
     // Between blocks the CPU has coded rows that are exact on the GPU, with csr far from them.
     EXPECT_LT(pair.worst(), std::string(policy).find("csr") == std::string::npos ? 2e-2 : 1);
-    if (!std::string(policy).starts_with("uniform(budget")) {  // up to 31 rows are judged late
+    // Up to 31 rows are judged late, or drawn late where they go into codes.
+    const bool late = std::string(policy).starts_with("uniform(budget") ||
+                      std::string(policy).find("uniform(rate=0.3)+") != std::string::npos;
+    if (!late) {
       EXPECT_GE(pair.compared(), 0.2);
     }
     EXPECT_LE(pair.gpu_ledger().total_bytes(), pair.counted());

@@ -29,9 +29,10 @@ void expect_same(const Pair& pair, int dim, size_t group) {
 // is what it is over the same rows.
 TEST(CudaRateCodes, HoldsTheRowsThatTheCpuHolds) {
   PITH_NEEDS_GPU();
-  for (const char* text : {"uniform+int4,sink=0,window=64", "uniform(rate=0.6)+int4,sink=4,window=0",
-                           "uniform(rate=0.02,weights=false)+int4,sink=3,window=33",
-                           "uniform(rate=1)+int4,sink=0,window=32"}) {
+  for (const char* text :
+       {"uniform+int4,sink=0,window=64", "uniform(rate=0.6)+int4,sink=4,window=0",
+        "uniform(rate=0.02,weights=false)+int4,sink=3,window=33",
+        "uniform(rate=1)+int4,sink=0,window=32"}) {
     for (const int dim : {64, 128}) {
       const DType dtype = dim == 64 ? DType::kBF16 : DType::kF16;
       const std::string policy = std::string(text) + ",dtype=" + to_string(dtype);
@@ -79,8 +80,7 @@ TEST(CudaRateCodes, GroupsAreTheCpus) {
                 {"k:int8+v:int4", 32, 0.1},
                 {"k:f16+v:int8", 32, 1e-2}};
   for (const auto& c : kCases) {
-    const std::string policy =
-        std::string("uniform(rate=0.6)+") + c.codec + ",sink=0,window=64";
+    const std::string policy = std::string("uniform(rate=0.6)+") + c.codec + ",sink=0,window=64";
     SCOPED_TRACE(policy);
     Pair pair(policy, 128, DType::kF16);
     for (const size_t tokens : {128, 96, 32, 320, 64}) pair.run_chunk(tokens);
@@ -145,8 +145,8 @@ TEST(CudaRateCodes, TheEngineDecodes) {
   PITH_NEEDS_GPU();
   const auto ids = random_ids(500, model->config().vocab, 12);
   const std::span<const int32_t> prompt = std::span(ids).first(386);
-  for (const char* policy :
-       {"uniform(rate=0.5)+int8,sink=2,window=64", "uniform(rate=0.5)+kivi(bits=4),sink=2,window=64"}) {
+  for (const char* policy : {"uniform(rate=0.5)+int8,sink=2,window=64",
+                             "uniform(rate=0.5)+kivi(bits=4),sink=2,window=64"}) {
     SCOPED_TRACE(policy);
     Session cpu(model, options_for(Device::kCpu, policy, 128));
     Session gpu(model, options_for(Device::kCuda, policy, 128));

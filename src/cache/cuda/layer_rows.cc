@@ -179,9 +179,7 @@ void check_codes(const std::string& selector, const DeviceCodec& codec,
   if (codec.aged()) refuse_on_gpu(what, "rows that age there are all of them: exact+ladder");
   if (on_gpu.body && on_gpu.body->keeps_groups() && !on_gpu.heavy) {
     if (codec.learns_from() == 0) return;
-    refuse_on_gpu(what,
-                  "these rows are there in codecs without tables of first rows: all but kvquant, "
-                  "and csr with trained atoms alone");
+    refuse_on_gpu(what, "codecs without tables of first rows are there, as int4 and kivi");
   }
   if (codec.block_rows() > kBlockRows) {
     refuse_on_gpu(what, fmt::format("codes under selectors come in groups of {} rows there, not {}",

@@ -57,10 +57,10 @@ void take_by_rate(const RateDraw& draw, const RateJobs& jobs, cudaStream_t strea
 /// Rows behind the coded ones, of which whole groups have been coded apart, whatever was left of
 /// the last one: each head's own groups go behind its codes, and the rows left over to the tail.
 struct SettleJob {
-  const int32_t* counts = nullptr;                // [G] rows held
-  int32_t *coded = nullptr, *waiting = nullptr;   // [G] of them, before and after
-  RowTarget rows;                                 ///< from row 0 on
-  RowTarget tail;                                 ///< may be `rows`
+  const int32_t* counts = nullptr;               // [G] rows held
+  int32_t *coded = nullptr, *waiting = nullptr;  // [G] of them, before and after
+  RowTarget rows;                                ///< from row 0 on
+  RowTarget tail;                                ///< may be `rows`
   CodeBlocks from, to;
 };
 inline constexpr int kMostSettleJobs = 16;

@@ -14,7 +14,7 @@ struct Codec {
 }  // namespace
 
 void decode_bf16_values(int bits, const DecodeCall& call, const DecodeScratch& scratch,
-                       cudaStream_t stream) {
+                        cudaStream_t stream) {
   bits == 4 ? launch_decode<Codec<4>>(call, scratch, stream)
             : launch_decode<Codec<8>>(call, scratch, stream);
 }
