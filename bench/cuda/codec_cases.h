@@ -125,8 +125,10 @@ inline CodecCase named(Bench& b, const std::string& text) {
     const CodecRow& row = codec_row(part.name);
     return row.make_on_gpu ? row.make_on_gpu(Parameters(row.info, part)) : nullptr;
   };
-  const auto keys = make(*rule.key_codec), values = make(*rule.value_codec);  // null: f16
-  auto codec = !keys ? values->beside_rows(true) : !values ? keys->beside_rows(false) : keys;
+  const auto keys = make(*rule.key_codec), values = make(*rule.value_codec);  // null: dense
+  auto codec = keys;
+  if (!keys) codec = values->beside_rows(true, *codec_row(rule.key_codec->name).dense);
+  if (!values) codec = keys->beside_rows(false, *codec_row(rule.value_codec->name).dense);
   if (keys && values) {
     if (const auto both = keys->with_values_of(*values)) codec = both;
   }

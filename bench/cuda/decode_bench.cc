@@ -287,6 +287,8 @@ int run(bool quick, const std::string& only) {
                              named(b, "k:f16+v:int8"),
                              named(b, "k:f16+v:int4"),
                              named(b, "k:int8+v:f16"),
+                             named(b, "k:bf16+v:int4"),
+                             named(b, "k:int8+v:bf16"),
                              named(b, "turboquant(bits=1)"),
                              named(b, "turboquant(bits=2)"),
                              named(b, "turboquant(bits=4)"),

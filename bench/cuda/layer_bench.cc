@@ -1,8 +1,11 @@
 // One layer on the GPU under policies that differ by side or head, and under sliding windows:
-// microseconds of a chunk's attention with a window and without, of a token's attention after n
-// rows, and what those rows take. 32 query heads, 8 KV heads, D 128, normal rows of f16. Calls
-// repeat, so that what fits the card's L2 cache stays there. One JSON line a result.
+// microseconds of a chunk's attention with a window and without; of a token's attention after n
+// rows, of a whole chunk and a whole token with their rows' way into the cache, and what the rows
+// take. 32 query heads, 8 KV heads, D 128, normal rows of f16. Calls repeat, so that what fits the
+// card's L2 cache stays there. One JSON line a result.
 //   cuda_layer_bench [--quick] [--only chunk|token]
+
+#include <chrono>
 
 #include "attend/cuda/causal.h"
 #include "bench.h"
@@ -66,6 +69,17 @@ void append(Bench& b, DeviceCache& cache, const DeviceArray<uint16_t>& rows, flo
   cache.end_chunk(0, kChunk);
 }
 
+/// Of one call, on the host's clock: plans of steps are its work too.
+template <class Call>
+double wall_us(const Bench& b, int times, const Call& call) {
+  check(cudaStreamSynchronize(b.stream), "the work before");
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < times; ++i) call();
+  check(cudaStreamSynchronize(b.stream), "a step");
+  const std::chrono::duration<double, std::micro> all = std::chrono::steady_clock::now() - start;
+  return all.count() / times;
+}
+
 void token(Bench& b, const char* policy, int64_t window) {
   const auto rows = draw(b, size_t{kChunk} * kQueryHeads * kDim, 4);
   const DeviceArray<float> out(b.counter, MemoryKind::kScratch, rows.size(), b.stream);
@@ -74,17 +88,31 @@ void token(Bench& b, const char* policy, int64_t window) {
   CacheShape shape{1, kQueryHeads, kHeads, kDim, {}, kRows + 2 * kChunk};
   if (window > 0) shape.sliding_window = {window};
   DeviceCache cache(memory, shape, Policy::parse(policy), 1, b.stream, &rope);
-  for (size_t n = 0; n < kRows; n += kChunk) append(b, cache, rows, out.data());
+  constexpr int kChunks = kRows / kChunk;
+  const auto append_chunk = [&] { append(b, cache, rows, out.data()); };
+  for (int n = 0; n < kChunks / 2; ++n) append_chunk();
+  const double chunk_us = wall_us(b, kChunks / 2, append_chunk);
   cache.end_prefill();
+  const auto step = [&] {
+    cache.begin_token();
+    cache.upload_token();
+    cache.attend_token(0, out.data(), rows.data());
+    check(cudaStreamSynchronize(b.stream), "a step");  // what it uploads is written anew
+    cache.end_token();
+  };
+  for (int i = 0; i < 64; ++i) step();
+  const double step_us = wall_us(b, 256, step);
   cache.begin_token();
   cache.upload_token();
   const double us =
       time_us(b.stream, 10, [&](int) { cache.attend_token(0, out.data(), rows.data()); });
   const Ledger ledger = cache.ledger();
   fmt::print(
-      "{{\"what\": \"token\", \"policy\": \"{}\", \"window\": {}, \"us\": {:.1f}, \"MB\": {:.1f}, "
-      "\"MB_with_room\": {:.1f}, \"MB_staging\": {:.1f}}}\n",
-      policy, window, us, static_cast<double>(ledger.payload + ledger.metadata) / 1e6,
+      "{{\"what\": \"token\", \"policy\": \"{}\", \"window\": {}, \"us\": {:.1f}, "
+      "\"step_us\": {:.1f}, \"chunk_us\": {:.1f}, \"MB\": {:.1f}, \"MB_with_room\": {:.1f}, "
+      "\"MB_staging\": {:.1f}}}\n",
+      policy, window, us, step_us, chunk_us,
+      static_cast<double>(ledger.payload + ledger.metadata) / 1e6,
       static_cast<double>(ledger.payload + ledger.metadata + ledger.slack) / 1e6,
       static_cast<double>(memory.bytes(MemoryKind::kStaging)) / 1e6);
   std::fflush(stdout);
@@ -103,8 +131,11 @@ int run(bool quick, const std::string& only) {
     token(b, policy, 4096);
   }
   if (quick) return 0;
-  for (const char* policy : {"exact+k:int8+v:int4", "exact+k:f16+v:int4", "exact+k:int8+v:f16",
-                             "exact;heads=4-7:exact+int4", "exact;heads=0,2,4,6:exact+int4"}) {
+  for (const char* policy :
+       {"exact+k:int8+v:int4", "exact+k:f16+v:int4", "exact+k:int8+v:f16",
+        "exact+k:bf16+v:int4,dtype=bf16", "exact+k:bf16+v:kivi,dtype=bf16", "exact+k:f16+v:kivi",
+        "exact;heads=4-7:exact+int4", "exact;heads=0,2,4,6:exact+int4", "uniform", "uniform+int4",
+        "uniform+kivi", "uniform+turboquant(bits=3,center=128)"}) {
     token(b, policy, 0);
   }
   return 0;

@@ -174,7 +174,7 @@ TEST(CudaCache, CodedRowsAreJudgedAgain) {
         "keydiff(budget=128,interval=64)", "knorm(budget=96,interval=32)",
         "expected_attention(budget=96,interval=64)"}) {
     for (const char* codec : {"int8", "int4", "turboquant(bits=3)", "int4(hadamard=true)",
-                              "k:int8+v:int4", "k:f16+v:int4"}) {
+                              "k:int8+v:int4", "k:f16+v:int4", "k:int8+v:bf16"}) {
       for (const int dim : {64, 128}) {
         const DType dtype = dim == 64 ? DType::kBF16 : DType::kF16;
         const std::string policy =

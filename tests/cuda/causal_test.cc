@@ -4,6 +4,7 @@
 #include "attend/cuda/causal.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "harness.h"
 #include "pith/error.h"
@@ -18,13 +19,19 @@ struct Case {
   int before = 0;          ///< rows in the last span before the chunk's own
   float log_weight = 0;    ///< of all spans but the last
   int window = 0;          ///< rows that a query sees, over all spans; 0: all
+  std::vector<int> of_head =
+      {};  ///< rows of each KV head in all spans but the last; or all have all
 };
+
+/// Rows of the spans before span `i`.
+int rows_before(const std::vector<int>& counts, size_t i) {
+  return std::accumulate(counts.begin(), counts.begin() + static_cast<ptrdiff_t>(i), 0);
+}
 
 /// Rows of span `i` that are too old for query t; all spans are one stream.
 int unseen_before(const Case& c, const std::vector<int>& counts, size_t i, int t) {
-  int distance = c.before + t;  // from the span's first row to the query
-  for (size_t j = i; j + 1 < counts.size(); ++j) distance += counts[j];
-  return distance - c.window + 1;
+  const int rows = rows_before(counts, counts.size() - 1) - rows_before(counts, i);
+  return c.before + t + rows - c.window + 1;  // from the span's first row to the query, less all
 }
 
 double error_of(const Case& c) {
@@ -53,6 +60,7 @@ double error_of(const Case& c) {
   const auto out = to_device(counter, std::vector<float>(numbers, NAN));
   const auto log_sum = to_device(counter, std::vector<float>(c.tokens * c.heads, NAN));
   const auto result = to_device(counter, std::vector<float>(numbers, NAN));
+  const auto of_head = to_device(counter, c.of_head);
   for (size_t i = 0; i < counts.size(); ++i) {
     CausalCall call;
     call.query_heads = c.heads;
@@ -66,6 +74,10 @@ double error_of(const Case& c) {
     call.span = {rows[i].k_device.data(),   rows[i].v_device.data(),     rows[i].stride, counts[i],
                  call.last ? c.before : -1, call.last ? 0 : c.log_weight};
     if (c.window > 0) call.span.from = unseen_before(c, counts, i, 0);
+    if (!c.of_head.empty() && !call.last) {
+      call.span.head_rows = of_head.data();
+      call.span.head_rows_before = rows_before(counts, i);
+    }
     call.out = out.data();
     call.log_sum = log_sum.data();
     call.result = result.data();
@@ -85,7 +97,11 @@ double error_of(const Case& c) {
       std::vector<OracleSpan> spans;
       for (size_t i = 0; i < counts.size(); ++i) {
         const bool last = i + 1 == counts.size();
-        const int end = last ? c.before + t + 1 : counts[i];
+        const int own =
+            c.of_head.empty()
+                ? counts[i]
+                : std::clamp(c.of_head[h / group] - rows_before(counts, i), 0, counts[i]);
+        const int end = last ? c.before + t + 1 : own;
         const int first = c.window > 0 ? std::clamp(unseen_before(c, counts, i, t), 0, end) : 0;
         const auto head = [&](const std::vector<uint16_t>& x) {
           const auto from = x.begin() + static_cast<ptrdiff_t>(h / group * rows[i].stride);
@@ -138,6 +154,18 @@ TEST(CudaCausal, SpansGoOnFromEachOther) {
     c.before = 0;
     c.dim = 64;
     EXPECT_LT(error_of(c), result == DType::kBF16 ? 1e-2 : 2e-3);
+  }
+}
+
+// Heads that end in every span, within tiles and at their ends; some have nothing at all.
+TEST(CudaCausal, HeadsHaveTheirOwnRows) {
+  PITH_NEEDS_GPU();
+  for (const auto& rows : std::vector<std::vector<int>>{
+           {0, 296}, {1, 4}, {5, 63}, {64, 68}, {69, 132}, {133, 195}, {196, 0}, {231, 232}}) {
+    Case c{.dim = rows[0] % 2 ? 64 : 128, .tokens = 70, .spans = {4, 128, 64, 100}, .before = 31};
+    c.log_weight = 0.7f;
+    c.of_head = rows;
+    EXPECT_LT(error_of(c), bound(c.dtype)) << rows[0] << " and " << rows[1];
   }
 }
 

@@ -299,6 +299,7 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   const CacheShape shape{2, 4, 2, 64, {}, 1000};
   refused(shape, "exact,dtype=f32", "f32");
   refused(shape, "exact+k:f16+v:bf16", "different types");
+  refused(shape, "exact+f16,dtype=bf16", "body is in another type");
   refused(shape, "exact;layers=1:exact+bf16", "one type");
   refused(shape, "exact;heads=1:exact+bf16", "one type");
   refused(shape, "exact;heads=1:snapkv(budget=64)+kivi", "snapkv over kivi2");
@@ -309,7 +310,8 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact+qjl(outliers=0)", "outliers=0");
   refused(shape, "exact+qjl(m=96)", "m=96");
   refused(shape, "exact+k:qjl+v:int8", "different codecs");
-  refused(shape, "exact+k:bf16+v:int8,dtype=bf16", "one of them bf16");
+  refused(shape, "exact+k:bf16+v:int8", "dtype=bf16");
+  refused(shape, "exact+k:f32+v:int8,dtype=f16", "one of them f32");
   refused(shape, "exact+k:f16+v:csr", "different codecs");
   refused(shape, "exact+csr(s=40)", "s=40");
   refused(shape, "exact+csr(outliers=0.5)", "outliers");
@@ -318,7 +320,10 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "balancekv(mode=stream)", "mode=stream");
   refused(shape, "buzz(T=50,weights=true)+kivi", "share no scales");
   refused(shape, "uniform(heavy=10)", "uniform(rate=...) with heavy rows");
-  refused(shape, "uniform+int8", "uniform over int8");
+  refused(shape, "uniform+csr(rope=post)", "tables of first rows");
+  refused(shape, "uniform+kvquant", "uniform over");
+  refused(shape, "uniform+ladder", "uniform over");
+  refused(shape, "uniform(rate=0.5,heavy=10)+int8", "uniform(rate=...) with heavy rows");
   refused(shape, "uniform(budget=50,heavy=10)+kivi", "heavy rows");
   refused(shape, "balancekv(heavy=10)+kivi", "heavy rows");
   refused(shape, "express(s=64,heavy=10)+qjl", "code any number of them");

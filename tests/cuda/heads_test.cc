@@ -21,6 +21,7 @@ const char* const kPolicies[] = {"exact;heads=1:local(window=40)",
                                  "express(s=32);layers=0/heads=1:express(s=64),window=20",
                                  "balancekv(b=32);heads=0:keydiff(budget=77,interval=50)",
                                  "uniform(rate=0.3);heads=0:streaming_llm(window=60)",
+                                 "exact;heads=1:uniform(rate=0.3)+int8,sink=0,window=64",
                                  "uniform(budget=64);heads=0:buzz(T=100),window=40",
                                  "exact;heads=1:expected_attention(budget=70,interval=40)",
                                  "exact+csr(rope=post),window=32;heads=0:streaming_llm(window=60)",
@@ -41,7 +42,10 @@ TEST(CudaHeads, HoldTheRowsThatTheCpuHolds) {
     EXPECT_GE(pair.same_rows(), 0.98);
     // Between blocks the CPU has coded rows that are exact on the GPU, with csr far from them.
     EXPECT_LT(pair.worst(), std::string(policy).find("csr") == std::string::npos ? 2e-2 : 1);
-    if (!std::string(policy).starts_with("uniform(budget")) {  // up to 31 rows are judged late
+    // Up to 31 rows are judged late, or drawn late where they go into codes.
+    const bool late = std::string(policy).starts_with("uniform(budget") ||
+                      std::string(policy).find("uniform(rate=0.3)+") != std::string::npos;
+    if (!late) {
       EXPECT_GE(pair.compared(), 0.2);
     }
     EXPECT_LE(pair.gpu_ledger().total_bytes(), pair.counted());

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "attend/cuda/level_codec.h"
 #include "cache_pair.h"
 #include "kernels/cuda/grouped_layout.h"
 #include "pith/error.h"
@@ -43,8 +44,14 @@ constexpr Case kCases[] = {{"turboquant(bits=1)", 1e-2},
                            {"k:f16+v:int8", 1e-2},
                            {"k:int4+v:f16", 1e-2},
                            {"k:int8+v:f16", 1e-2},
+                           {"k:bf16+v:int4", 1e-2},
+                           {"k:bf16+v:int8", 1e-2},
+                           {"k:int4+v:bf16", 1e-2},
+                           {"k:int8+v:bf16", 1e-2},
                            {"k:f16+v:kivi(bits=2)", 1e-2},
+                           {"k:bf16+v:kivi(bits=2)", 1e-2},
                            {"k:turboquant(bits=3,center=64)+v:f16", 1e-2},
+                           {"k:turboquant(bits=3,center=64)+v:bf16", 1e-2},
                            {"k:int4+v:kivi(bits=2)", 1e-2},
                            {"k:turboquant(bits=4,center=128)+v:int4(hadamard=true)", 1e-2},
                            {"k:kvquant(calibrate=64)+v:gear", 3e-2}};
@@ -97,10 +104,46 @@ TEST(CudaLevels, AttendAsTheCpuDoes) {
       EXPECT_EQ(pair.same_rows(), 1);
       EXPECT_LT(pair.worst(), dtype == DType::kBF16 ? c.bound + 1e-2 : c.bound);
       const Ledger gpu = pair.gpu_ledger();
-      const int most = policy.find(":f16") == std::string::npos ? 3 : 4;  // fifths of all in f16
+      const bool dense = std::string(c.codec).find("f16") != std::string::npos;  // one side
+      const int most = dense ? 4 : 3;  // fifths of all in 16 bits
       EXPECT_LT(gpu.payload, uint64_t{833} * kLayers * kKvHeads * 4 * dim * most / 5);
       EXPECT_LE(gpu.total_bytes(), pair.counted());
     }
+  }
+}
+
+// Rows of 16 bits beside codes are what they were, also where the other type has no such number.
+TEST(CudaLevels, DenseSidesKeepTheirBits) {
+  PITH_NEEDS_GPU();
+  MemoryCounter counter;
+  constexpr int kDim = 64, kRows = 64;
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    std::vector<uint16_t> rows(kRows * kDim);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      // All exponents but that of infinity.
+      const auto exponents = dtype == DType::kBF16 ? 0x7f80u : 0x7c00u;
+      const auto bits = static_cast<uint32_t>(i * 2654435761u >> 16);
+      rows[i] = static_cast<uint16_t>((bits & exponents) == exponents ? bits ^ 0x4000u : bits);
+    }
+    const auto codec = dense_levels(dtype);
+    const GroupedBytes bytes = codec->block_bytes(kDim);
+    EXPECT_EQ(bytes.key_side + bytes.value_side, 0u);
+    const auto x = to_device(counter, rows);
+    const auto codes = to_device(counter, std::vector<char>(kRows / 32 * bytes.key_codes));
+    const auto out = to_device(counter, std::vector<uint16_t>(rows.size(), 1));
+    const CodeJob job{x.data(), rows.size(), codes.data(), nullptr, kRows / 32, 0};
+    codec->code({dtype, 1, kRows, kDim}, {&job, 1}, {}, nullptr);
+    UnpackRowsCall call;
+    call.codes = codes.data();
+    call.block_stride = kRows / 32;
+    call.heads = 1;
+    call.blocks = kRows / 32;
+    call.head_dim = kDim;
+    call.dtype = dtype;
+    call.out = out.data();
+    call.head_stride = rows.size();
+    codec->unpack_keys(call, nullptr);
+    EXPECT_EQ(to_host(out), rows) << to_string(dtype);
   }
 }
 

@@ -179,6 +179,12 @@ __device__ inline void write(const QueryRun<D>& run, const CausalCall& p, int he
   }
 }
 
+__device__ inline int rows_of(const CausalSpan& span, size_t kv_head) {
+  const int rows = static_cast<int>(span.rows);
+  if (!span.head_rows) return rows;
+  return min(max(span.head_rows[kv_head] - static_cast<int>(span.head_rows_before), 0), rows);
+}
+
 /// One block: 128 queries of one head. Rows come in tiles of 64 through two buffers.
 template <class T, int D, Kind kKind>
 __global__ void __launch_bounds__(kChunkThreads, 2)
@@ -192,7 +198,7 @@ __global__ void __launch_bounds__(kChunkThreads, 2)
   const size_t kv_head = head / (p.query_heads / p.kv_heads);
   const T* keys = static_cast<const T*>(p.span.keys) + kv_head * p.span.head_stride;
   const T* values = static_cast<const T*>(p.span.values) + kv_head * p.span.head_stride;
-  const int rows = p.span.head_rows ? p.span.head_rows[kv_head] : static_cast<int>(p.span.rows);
+  const int rows = rows_of(p.span, kv_head);
   const int before = static_cast<int>(p.span.before);
   const int last_token = min((block + 1) * kTileQueries, p.tokens) - 1;
   const int seen = before < 0 ? rows : min(rows, before + last_token + 1);

@@ -26,7 +26,10 @@ struct CausalSpan {
   float log_weight = 0;                ///< added to the scores
   const float* log_weights = nullptr;  // [G, weights_stride] added too, if not null
   size_t weights_stride = 0;           ///< 0: the same for all heads
-  const int32_t* head_rows = nullptr;  // [G] of each head, at most `rows`; null: all have `rows`
+  /// [G] rows of each head, of which `head_rows_before` come before the span's and at most `rows`
+  /// are in it; null: all have `rows`.
+  const int32_t* head_rows = nullptr;
+  int64_t head_rows_before = 0;
   /// Query t sees no row before `from` + t.
   static constexpr int64_t kFromTheFirst = -(int64_t{1} << 40);
   int64_t from = kFromTheFirst;

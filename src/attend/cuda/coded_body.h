@@ -51,6 +51,10 @@ class CodedBody final : public DeviceBody {
   };
   void unpack(const RowTarget& to, const Piece& piece) const;
   const DeviceCodec& codec() const { return *codec_; }
+  CodeBlocks all_blocks() const {
+    return {at(kKeyCodes, 0, 0), at(kKeySide, 0, 0), at(kValueCodes, 0, 0), at(kValueSide, 0, 0),
+            capacity_};
+  }
   /// Where rows are hidden: the first block, or group, that is seen, and the others.
   size_t spans() const override { return site_.slides ? 2 : 1; }
   DeviceSpan span(size_t head, size_t which) const override;
@@ -85,10 +89,6 @@ class CodedBody final : public DeviceBody {
   void take_early(const BodyMove& move);
   /// Room for the blocks of rows_.
   void reserve();
-  CodeBlocks all_blocks() const {
-    return {at(kKeyCodes, 0, 0), at(kKeySide, 0, 0), at(kValueCodes, 0, 0), at(kValueSide, 0, 0),
-            capacity_};
-  }
   /// `count` rows come to `to` from this body.
   MoveCodesCall moves_to(const CodedBody& to, size_t count) const;
   /// Blocks `first`, ... of `from` come to new memory.

@@ -45,9 +45,11 @@ class DeviceCodec {
   virtual std::shared_ptr<const DeviceCodec> with_values_of(const DeviceCodec& /*values*/) const {
     return nullptr;
   }
-  /// Keys, or values, in rows of f16 as they are and the other side in this codec, under a kernel
-  /// of their own; null: there is none.
-  virtual std::shared_ptr<const DeviceCodec> beside_rows(bool /*keys*/) const { return nullptr; }
+  /// Keys, or values, in rows of f16 or bf16 as they are and the other side in this codec, under a
+  /// kernel of their own; null: there is none.
+  virtual std::shared_ptr<const DeviceCodec> beside_rows(bool /*keys*/, DType /*rows*/) const {
+    return nullptr;
+  }
   /// The same codes as rows of levels (level_format.h), in which keys of one codec go with values
   /// of any other; null: they are not.
   virtual std::shared_ptr<const LevelCodec> as_levels() const { return nullptr; }

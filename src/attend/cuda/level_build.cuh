@@ -17,6 +17,12 @@ struct LevelBlock {
 
 inline constexpr int kBuiltRows = 16;
 
+/// The nearest number that f16 does not take for infinity.
+__device__ inline float within_f16(float x) {
+  constexpr float kMost = 65504;
+  return fabsf(x) > kMost ? copysignf(kMost, x) : x;
+}
+
 /// Levels of all pairs of codes, the first one's in the lower half: of codes up to 4 bits.
 inline constexpr int kPairTable = 256;
 
@@ -279,13 +285,21 @@ struct LevelBuilder {
     }
   }
 
-  /// Rows of 16 bits as they are.
-  static __device__ void copy_rows(__half* to, int stride, const LevelBlock& block, int first) {
+  /// bf16 as f16, which has more digits and ends sooner.
+  static __device__ __half2 narrowed(__half2 pair) {
+    const float2 x = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+    return __floats2half2_rn(within_f16(x.x), within_f16(x.y));
+  }
+  /// Rows of 16 bits.
+  __device__ void copy_rows(__half* to, int stride, const LevelBlock& block, int first) const {
     const __half* from = halves(block.codes) + first * D;
 #pragma unroll
     for (int row = 0; row < kBuiltRows; ++row) {
 #pragma unroll
-      for (int p = 0; p < kPairs; ++p) put_pair(to + row * stride, p, pair_of(from + row * D, p));
+      for (int p = 0; p < kPairs; ++p) {
+        const __half2 pair = pair_of(from + row * D, p);
+        put_pair(to + row * stride, p, f.bf16 ? narrowed(pair) : pair);
+      }
     }
   }
 

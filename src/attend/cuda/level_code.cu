@@ -64,17 +64,17 @@ __global__ void __launch_bounds__(kCoderThreads)
 }
 
 /// Rows of 16 bits: a block 32 of them.
-template <class T, int D>
+template <class T, class Row, int D>
 __global__ void __launch_bounds__(kCoderThreads)
     copy_kernel(const __grid_constant__ LevelJobs jobs) {
   const CodeJob& job = jobs.of[blockIdx.z];
   const int head = blockIdx.y, block = blockIdx.x;
   const T* from = static_cast<const T*>(job.x) + head * job.head_stride +
                   static_cast<size_t>(block) * kBlockRows * D;
-  __half* to = static_cast<__half*>(job.codes) +
-               (head * job.block_stride + block) * static_cast<size_t>(kBlockRows * D);
+  Row* to = static_cast<Row*>(job.codes) +
+            (head * job.block_stride + block) * static_cast<size_t>(kBlockRows * D);
   for (int i = threadIdx.x; i < kBlockRows * D; i += kCoderThreads) {
-    to[i] = __float2half_rn(to_float(from[i]));
+    to[i] = from_float<Row>(to_float(from[i]));
   }
 }
 
@@ -86,6 +86,7 @@ void launch(const CoderParams& p, const CodeBatch& batch, std::span<const CodeJo
   check_level_room("coding a group of rows", bytes);
   const auto kernel =
       p.side.order == LevelOrder::kRows ? code_kernel<T, D, false> : code_kernel<T, D, true>;
+  const auto copy = p.side.bf16 ? copy_kernel<T, __nv_bfloat16, D> : copy_kernel<T, __half, D>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),
         "the coder's shared memory");
@@ -97,7 +98,7 @@ void launch(const CoderParams& p, const CodeBatch& batch, std::span<const CodeJo
     if (coded) {
       kernel<<<grid, kCoderThreads, bytes, stream>>>(jobs, p);
     } else {
-      copy_kernel<T, D><<<grid, kCoderThreads, 0, stream>>>(jobs);
+      copy<<<grid, kCoderThreads, 0, stream>>>(jobs);
     }
     check(cudaGetLastError(), "coding of rows of levels");
   }

@@ -90,11 +90,12 @@ std::shared_ptr<const DeviceCodec> mix_levels(std::shared_ptr<const LevelCodec> 
   return std::make_shared<MixedCodec>(std::move(keys), std::move(values));
 }
 
-std::shared_ptr<const LevelCodec> dense_levels() {
+std::shared_ptr<const LevelCodec> dense_levels(DType dtype) {
   LevelSide side;
   side.bits = 16;
   side.scale = LevelScale::kNone;
-  return std::make_shared<LevelCodec>("f16", LevelFormat{side, side});
+  side.bf16 = dtype == DType::kBF16;
+  return std::make_shared<LevelCodec>(to_string(dtype), LevelFormat{side, side});
 }
 
 int level_group(const std::string& what, size_t rows) {

@@ -52,8 +52,8 @@ class LevelCodec : public DeviceCodec, public std::enable_shared_from_this<Level
 std::shared_ptr<const DeviceCodec> mix_levels(std::shared_ptr<const LevelCodec> keys,
                                               std::shared_ptr<const LevelCodec> values);
 
-/// Rows of f16 as they are, for one side beside the codes of the other.
-std::shared_ptr<const LevelCodec> dense_levels();
+/// Rows of f16 or bf16 as they are, for one side beside the codes of the other.
+std::shared_ptr<const LevelCodec> dense_levels(DType dtype);
 
 /// Blocks of a group of `rows`; `what` asked for it. Throws kUnsupported for other groups than 32,
 /// 64, 128 or 256 rows.

@@ -11,8 +11,8 @@
 //   a share of right [r, D]: 1 / group_blocks of it, in order
 // One scale a row (kRow) [32], one for 32 numbers (kRowGroup) [32, D/32], one for a channel of the
 // block (kBlockChannel) [D]; of a channel for good (kHeadChannel): in a table of the head, not
-// here. Numbers of 16 bits have none (kNone): codes are rows of f16 as they are, [32, D], and
-// nothing else is there.
+// here. Numbers of 16 bits have none (kNone): codes are rows of f16 or bf16 as they are, [32, D],
+// and nothing else is there.
 
 #include <cstdint>
 #include <span>
@@ -41,6 +41,7 @@ struct LevelSide {
   LevelScale scale = LevelScale::kRow;
   LevelChoice choice = LevelChoice::kEven;
   LevelOrder order = LevelOrder::kRows;  ///< fragments: at most 4 bits
+  bool bf16 = false;                     ///< numbers of 16 bits: they are bf16, not f16
   bool minima = false;                   ///< beside the scales
   bool rotated = false;                  ///< rows lie as a Walsh-Hadamard transform left them
   int zero = 0;                          ///< kEven: the code of 0

@@ -1,6 +1,7 @@
 // Rows of levels back to dense ones, moved between blocks, and their attention mass.
 
 #include <algorithm>
+#include <type_traits>
 
 #include "attend/cuda/level_scores.cuh"
 #include "attend/cuda/mass_token.cuh"
@@ -14,6 +15,15 @@ struct UnpackParams {
   PlacedSide side;
   UnpackRowsCall call;
 };
+
+/// 16 rows of 16 bits.
+template <class T, class Row, int D>
+__device__ inline void unpack_rows(T* to, const char* rows) {
+  for (int i = threadIdx.x % kWarp; i < kBuiltRows * D; i += kWarp) {
+    const float x = to_float(reinterpret_cast<const Row*>(rows)[i]);
+    to[i] = from_float<T>(std::is_same_v<T, __half> ? within_f16(x) : x);
+  }
+}
 
 /// A thread block a block of rows, a warp 16 of them.
 template <class T, int D, bool kFragments>
@@ -39,9 +49,14 @@ __global__ void __launch_bounds__(2 * kWarp) unpack_kernel(const __grid_constant
                          sides + block * side_stride, right};
   __half* mine = built[threadIdx.x / kWarp];
   const Builder builder{f, table, head};
-  builder.build(mine, D, parts, first_row, p.call.position + kBlockRows * block + first_row);
   T* out = static_cast<T*>(p.call.out) + head * p.call.head_stride +
            static_cast<size_t>(kBlockRows * block + first_row) * D;
+  if (f.bits == 16) {  // what bf16 has and f16 has not is for rows of bf16 to keep
+    const char* rows = parts.codes + first_row * D * 2;
+    return f.bf16 ? unpack_rows<T, __nv_bfloat16, D>(out, rows)
+                  : unpack_rows<T, __half, D>(out, rows);
+  }
+  builder.build(mine, D, parts, first_row, p.call.position + kBlockRows * block + first_row);
   for (int row = 0; row < kBuiltRows; ++row) {
     float x[Lane::kMine];
 #pragma unroll

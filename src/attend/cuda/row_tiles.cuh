@@ -1,7 +1,9 @@
 #pragma once
-// Rows of f16 as they are, in blocks of 32, as keys or values beside another codec's in one kernel
-// (GroupedTiles). Pieces of 16 bytes are permuted on their way to shared memory, so that lanes that
-// read together find different banks.
+// Rows of f16 or bf16 as they are, in blocks of 32, as keys or values beside another codec's in one
+// kernel (GroupedTiles). Pieces of 16 bytes are permuted on their way to shared memory, so that
+// lanes that read together find different banks.
+
+#include <type_traits>
 
 #include "attend/cuda/dense_tile.cuh"
 #include "attend/cuda/grouped_tiles.cuh"
@@ -28,9 +30,9 @@ struct RowPieces {
   }
 };
 
-template <int D>
+template <class T, int D>
 struct RowKeys {
-  using Dense = DenseTiles<__half, D>;
+  using Dense = DenseTiles<T, D>;
   using Pieces = RowPieces<D>;
   static constexpr int kCodeBytes = Pieces::kBytes, kSideBytes = 0;
   static constexpr int kQueryBytes = D / 32 * kWarp * 16;  // [D/32][lane] operands
@@ -84,9 +86,17 @@ struct RowKeys {
   }
 };
 
-template <int D>
+/// Two probabilities as the rows' type.
+template <class T>
+__device__ inline uint32_t probabilities_as(uint32_t halves) {
+  if constexpr (std::is_same_v<T, __half>) return halves;
+  const float2 x = __half22float2(*reinterpret_cast<const __half2*>(&halves));
+  return pack<T>(x.x, x.y);
+}
+
+template <class T, int D>
 struct RowValues {
-  using Dense = DenseTiles<__half, D>;
+  using Dense = DenseTiles<T, D>;
   using Pieces = RowPieces<D>;
   static constexpr int kCodeBytes = Pieces::kBytes, kSideBytes = 0;
   static constexpr bool kRotated = false;
@@ -112,7 +122,8 @@ struct RowValues {
           tile.v[i][h] = *reinterpret_cast<const uint4*>(codes + place);
         }
       }
-      const uint32_t probabilities[1][2] = {{p[half][0], p[half][1]}};
+      const uint32_t probabilities[1][2] = {
+          {probabilities_as<T>(p[half][0]), probabilities_as<T>(p[half][1])}};
       Dense::accumulate(run, tile, probabilities);
     }
   }

@@ -132,23 +132,24 @@ std::shared_ptr<const DeviceCodec> codec_of(const SidePlan& keys, const SidePlan
   const auto name = [](const SidePlan& side) { return side.codec ? side.codec->value_name() : ""; };
   if (name(keys) == name(values)) return keys.codec;
   if (!moved) {
-    const bool dense_keys = !keys.codec && keys.dense == DType::kF16;
-    const bool dense_values = !values.codec && values.dense == DType::kF16;
+    const bool dense_keys = !keys.codec && keys.dense != DType::kF32;
+    const bool dense_values = !values.codec && values.dense != DType::kF32;
     std::shared_ptr<const DeviceCodec> both;
     if (keys.codec && values.codec) both = keys.codec->with_values_of(*values.codec);
-    if (dense_keys) both = values.codec->beside_rows(true);
-    if (dense_values) both = keys.codec->beside_rows(false);
+    if (dense_keys) both = values.codec->beside_rows(true, keys.dense);
+    if (dense_values) both = keys.codec->beside_rows(false, values.dense);
     if (both) return both;
   }
   const auto levels = [](const SidePlan& side) -> std::shared_ptr<const LevelCodec> {
     if (side.codec) return side.codec->as_levels();
-    return side.dense == DType::kF16 ? dense_levels() : nullptr;
+    return side.dense == DType::kF32 ? nullptr : dense_levels(side.dense);
   };
   auto of_keys = levels(keys), of_values = levels(values);
   if (!of_keys || !of_values) {
-    refuse_on_gpu("a cache of keys and values in different codecs, one of them bf16, qjl or csr,",
-                  "f16, int8, int4, kivi, turboquant, gear and kvquant go together there, and keys "
-                  "in qjl with values in kivi(bits=2)");
+    refuse_on_gpu(
+        "a cache of keys and values in different codecs, one of them f32, qjl or csr,",
+        "f16, bf16, int8, int4, kivi, turboquant, gear and kvquant go together there, and "
+        "keys in qjl with values in kivi(bits=2)");
   }
   return mix_levels(std::move(of_keys), std::move(of_values));
 }
@@ -188,6 +189,10 @@ void check_codes(const std::string& selector, const DeviceCodec& codec,
                   "for example");
   }
   if (codec.aged()) refuse_on_gpu(what, "rows that age there are all of them: exact+ladder");
+  if (on_gpu.body && on_gpu.body->keeps_groups() && !on_gpu.heavy) {
+    if (codec.learns_from() == 0) return;
+    refuse_on_gpu(what, "codecs without tables of first rows are there, as int4 and kivi");
+  }
   if (codec.block_rows() > kBlockRows) {
     refuse_on_gpu(what, fmt::format("codes under selectors come in groups of {} rows there, not {}",
                                     kBlockRows, codec.block_rows()));
@@ -255,10 +260,16 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
   SidePlan keys = plan_side(rule.key_codec, rule, Side::kKeys, dim);
   const SidePlan values = plan_side(rule.value_codec, rule, Side::kValues, dim);
   const bool keeps = selector.on_gpu == BodyOnGpu::kKeepsAll;
-  keys.codec = codec_of(keys, values, !keeps);
+  const auto codec_where = [keys, values](bool moved) { return codec_of(keys, values, moved); };
+  keys.codec = codec_where(!keeps);
   if (keys.exact != values.exact) {
     refuse_on_gpu("a cache of keys and values in different types",
-                  "all exact rows are f16, or all bf16");
+                  "all exact rows are f16, or all bf16 (dtype=bf16)");
+  }
+  if (!keys.codec && (keys.dense != keys.exact || values.dense != values.exact)) {
+    refuse_on_gpu(
+        fmt::format("a cache of {} rows whose body is in another type", to_string(keys.exact)),
+        "without codes all rows have one type");
   }
   if (keys.exact == DType::kF32) refuse_on_gpu("a cache of f32 rows", "rows are f16 or bf16 there");
   LayerPlan plan;
@@ -299,7 +310,10 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
   } else if (selector.make_on_gpu) {
     plan.selector = selector.make_on_gpu({parameters, placed.budget, placed.site});
     if (keys.codec) {
-      plan.codec = codec_under(plan.selector, keys.codec);
+      // Rows that stay where they are may lie in any codec's groups.
+      const bool stay = plan.selector.body && plan.selector.body->keeps_groups();
+      if (stay) keys.codec = codec_where(false);
+      plan.codec = stay ? keys.codec : codec_under(plan.selector, keys.codec);
       check_codes(selector.info.name, *plan.codec, plan.selector);
       // As above: rows that go into a body of codes leave the window 32 at a time.
       if (!plan.selector.heavy && plan.selector.body) plan.schedule.block = kBlockRows;

@@ -1,6 +1,7 @@
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/grouped_layout.h"
 #include "kernels/cuda/philox.cuh"
-#include "methods/baselines/uniform_cuda.h"
+#include "methods/baselines/uniform_rate_cuda.h"
 
 namespace pith::cuda {
 namespace {
@@ -15,12 +16,14 @@ __global__ void __launch_bounds__(kThreads)
   const RateSample& to = job.sample;
   const int head = blockIdx.x, lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const int pieces = draw.dim / 8;  // of 16 bytes
+  int held = to.counts[head];
+  const int gone = to.coded ? to.coded[head] : 0;
   const size_t first_to = static_cast<size_t>(head) * to.capacity;
+  int32_t* positions = to.positions + static_cast<size_t>(head) * to.positions_stride;
   const auto* k = static_cast<const uint4*>(job.k) + head * (job.head_stride / 8);
   const auto* v = static_cast<const uint4*>(job.v) + head * (job.head_stride / 8);
   const int32_t* given = job.positions ? job.positions + head * job.positions_stride : nullptr;
   const auto random = DevicePhilox::make(draw.seed, job.layer, job.first_head + head);
-  int held = to.counts[head];
   for (int first = 0; first < job.rows; first += kThreads) {
     const int row = first + static_cast<int>(threadIdx.x);
     const int64_t position = given && row < job.rows ? given[row] : job.position + row;
@@ -36,12 +39,12 @@ __global__ void __launch_bounds__(kThreads)
     }
     if (stays) {
       kept[at] = row;
-      to.positions[first_to + held + at] = static_cast<int32_t>(position);
+      positions[held + at] = static_cast<int32_t>(position);
     }
     __syncthreads();
     for (int i = threadIdx.x; i < count * pieces; i += kThreads) {
       const size_t from = static_cast<size_t>(kept[i / pieces]) * pieces + i % pieces;
-      const size_t at_row = (first_to + held) * pieces + i;
+      const size_t at_row = (first_to + held - gone) * pieces + i;
       static_cast<uint4*>(to.k)[at_row] = k[from];
       static_cast<uint4*>(to.v)[at_row] = v[from];
     }
@@ -51,7 +54,53 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) to.counts[head] = held;
 }
 
+/// 16 bytes a thread.
+__device__ inline void copy_bytes(void* to, const void* from, size_t bytes) {
+  for (size_t i = threadIdx.x; i < bytes / 16; i += kThreads) {
+    static_cast<uint4*>(to)[i] = static_cast<const uint4*>(from)[i];
+  }
+}
+
+/// A block a head and job.
+__global__ void __launch_bounds__(kThreads) settle_kernel(const __grid_constant__ SettleShape shape,
+                                                          const __grid_constant__ SettleJobs jobs) {
+  const SettleJob& job = jobs.job[blockIdx.y];
+  const int head = blockIdx.x;
+  const int held = job.counts[head], before = job.coded[head];
+  const int fresh = (held - before) / shape.group * shape.group, left = held - before - fresh;
+  const auto move = [&](void* to, const void* from, size_t bytes) {  // of a block
+    const size_t first = head * job.to.stride + static_cast<size_t>(before / kBlockRows);
+    copy_bytes(static_cast<char*>(to) + first * bytes,
+               static_cast<const char*>(from) + head * job.from.stride * bytes,
+               fresh / kBlockRows * bytes);
+  };
+  move(job.to.key_codes, job.from.key_codes, shape.bytes.key_codes);
+  move(job.to.key_side, job.from.key_side, shape.bytes.key_side);
+  move(job.to.value_codes, job.from.value_codes, shape.bytes.value_codes);
+  move(job.to.value_side, job.from.value_side, shape.bytes.value_side);
+  // Apart: those left over are fewer than a group.
+  const auto keep = [&](void* to, const void* from) {
+    const size_t row = shape.dim * 2;
+    copy_bytes(static_cast<char*>(to) + head * job.tail.head_stride * 2,
+               static_cast<const char*>(from) + head * job.rows.head_stride * 2 + fresh * row,
+               left * row);
+  };
+  if (fresh > 0 || job.tail.k != job.rows.k) {
+    keep(job.tail.k, job.rows.k);
+    keep(job.tail.v, job.rows.v);
+  }
+  __syncthreads();  // all have read how many were coded
+  if (threadIdx.x > 0) return;
+  job.coded[head] = before + fresh;
+  job.waiting[head] = left;
+}
+
 }  // namespace
+
+void settle_groups(const SettleShape& shape, const SettleJobs& jobs, cudaStream_t stream) {
+  settle_kernel<<<dim3(shape.heads, jobs.count), kThreads, 0, stream>>>(shape, jobs);
+  check(cudaGetLastError(), "codes of a sample");
+}
 
 void take_by_rate(const RateDraw& draw, const RateJobs& jobs, cudaStream_t stream) {
   take_kernel<<<dim3(draw.heads, jobs.count), kThreads, 0, stream>>>(draw, jobs);

@@ -8,7 +8,7 @@ namespace {
 template <int kBits>
 struct Codec {
   template <int D>
-  using Of = GroupedTiles<RowKeys<D>, TokenValues<D, kBits, false>>;
+  using Of = GroupedTiles<RowKeys<__half, D>, TokenValues<D, kBits, false>>;
 };
 
 }  // namespace

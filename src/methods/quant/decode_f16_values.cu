@@ -8,7 +8,7 @@ namespace {
 template <int kBits>
 struct Codec {
   template <int D>
-  using Of = GroupedTiles<TokenKeys<D, kBits>, RowValues<D>>;
+  using Of = GroupedTiles<TokenKeys<D, kBits>, RowValues<__half, D>>;
 };
 
 }  // namespace

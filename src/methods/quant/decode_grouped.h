@@ -11,10 +11,14 @@ void decode_int4(const DecodeCall& call, const DecodeScratch& scratch, cudaStrea
 void decode_int8(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
 /// Keys in int8, values in int4.
 void decode_int8_int4(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream);
-/// One side in f16 rows as they are, the other in int4 or int8.
+/// One side in rows of f16 or bf16 as they are, the other in int4 or int8.
 void decode_f16_keys(int bits, const DecodeCall& call, const DecodeScratch& scratch,
                      cudaStream_t stream);
 void decode_f16_values(int bits, const DecodeCall& call, const DecodeScratch& scratch,
                        cudaStream_t stream);
+void decode_bf16_keys(int bits, const DecodeCall& call, const DecodeScratch& scratch,
+                      cudaStream_t stream);
+void decode_bf16_values(int bits, const DecodeCall& call, const DecodeScratch& scratch,
+                        cudaStream_t stream);
 
 }  // namespace pith::cuda

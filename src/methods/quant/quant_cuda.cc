@@ -76,14 +76,23 @@ class Int8Int4Codec final : public DeviceCodec {
   static constexpr auto kKeys = GroupedCodec::kInt8, kValues = GroupedCodec::kInt4;
 };
 
-/// int8 or int4 on one side, f16 rows on the other: types that users of llama.cpp set apart.
+/// int8 or int4 on one side, f16 or bf16 rows on the other: types that users of llama.cpp set
+/// apart.
 class RowsBesideCodec final : public DeviceCodec {
  public:
-  RowsBesideCodec(GroupedCodec codec, int bits, bool keys)
-      : codec_(codec), bits_(bits), row_keys_(keys) {}
+  struct Rows {
+    bool keys;  ///< else values
+    DType dtype;
+  };
+  RowsBesideCodec(GroupedCodec codec, int bits, const Rows& rows)
+      : codec_(codec),
+        bits_(bits),
+        row_keys_(rows.keys),
+        bf16_(rows.dtype == DType::kBF16),
+        rows_(dense_levels(rows.dtype)) {}
 
   std::string name() const override {
-    return fmt::format("int{} {} beside f16", bits_, row_keys_ ? "values" : "keys");
+    return fmt::format("int{} {} beside {}", bits_, row_keys_ ? "values" : "keys", rows_->name());
   }
   GroupedBytes block_bytes(int head_dim) const override {
     const GroupedBytes codes = grouped_bytes(codec_, head_dim), rows = rows_->block_bytes(head_dim);
@@ -104,14 +113,17 @@ class RowsBesideCodec final : public DeviceCodec {
   }
   void attend(const DecodeCall& call, const DecodeScratch& scratch,
               cudaStream_t stream) const override {
-    (row_keys_ ? decode_f16_keys : decode_f16_values)(bits_, call, scratch, stream);
+    const auto decode = bf16_ ? (row_keys_ ? decode_bf16_keys : decode_bf16_values)
+                              : (row_keys_ ? decode_f16_keys : decode_f16_values);
+    decode(bits_, call, scratch, stream);
   }
 
  private:
   GroupedCodec codec_;
   int bits_;
   bool row_keys_;  // else values
-  std::shared_ptr<const LevelCodec> rows_ = dense_levels();
+  bool bf16_;      // else f16
+  std::shared_ptr<const LevelCodec> rows_;
 };
 
 class QuantCodec final : public DeviceCodec {
@@ -125,8 +137,9 @@ class QuantCodec final : public DeviceCodec {
         other && codec_ == GroupedCodec::kInt8 && other->codec_ == GroupedCodec::kInt4;
     return there ? std::make_shared<Int8Int4Codec>() : nullptr;
   }
-  std::shared_ptr<const DeviceCodec> beside_rows(bool keys) const override {
-    return bits() > 0 ? std::make_shared<RowsBesideCodec>(codec_, bits(), keys) : nullptr;
+  std::shared_ptr<const DeviceCodec> beside_rows(bool keys, DType rows) const override {
+    if (bits() == 0) return nullptr;
+    return std::make_shared<RowsBesideCodec>(codec_, bits(), RowsBesideCodec::Rows{keys, rows});
   }
   std::shared_ptr<const LevelCodec> as_levels() const override {
     return make_levels(name_, codec_, false, 0);
