@@ -80,14 +80,25 @@ void Coding::sum_value_errors() {
   const size_t dim = a_.dim;
   values_.assign(spans_ + 1,
                  std::vector<ValueErrors>(groups_ + 1, {0, 0, std::vector<double>(dim)}));
-  for (size_t i = 0; i < sample_.rows.size(); ++i)
-    add_drawn(values_, i, [&](ValueErrors& sums) {
-      ++sums.rows;
-      for (size_t c = 0; c < dim; ++c) {
-        const double e = sample_.value_errors[i * dim + c];
-        sums.sum[c] += e, sums.square += e * e;
-      }
-    });
+  for (size_t i = 0; i < sample_.rows.size(); ++i) {
+    const CodingSample::Row& row = sample_.rows[i];
+    if (row.group == CodingSample::kNotDrawn) continue;
+    ValueErrors& sums = values_[row.span][row.group];
+    const float* errors = sample_.value_errors.data() + i * dim;
+    ++sums.rows;
+    sums.square += double{kernels_.dot(errors, errors, dim)};
+    for (size_t c = 0; c < dim; ++c) sums.sum[c] += double{errors[c]};
+  }
+  const auto add = [&](ValueErrors& to, const ValueErrors& from) {
+    if (from.rows == 0) return;
+    to.rows += from.rows, to.square += from.square;
+    for (size_t c = 0; c < dim; ++c) to.sum[c] += from.sum[c];
+  };
+  for (size_t s = 0; s < spans_; ++s)
+    for (size_t b = 0; b < groups_; ++b) {
+      add(values_[s][groups_], values_[s][b]), add(values_[spans_][b], values_[s][b]);
+      add(values_[spans_][groups_], values_[s][b]);
+    }
 }
 
 Coding::Query Coding::query(size_t j) const {

@@ -68,8 +68,8 @@ void ErrorProbe::add(std::span<const std::optional<Squares>> heads) {
   ++measured_;
 }
 
-CodingSample ErrorProbe::coding_sample(size_t g, const ProbedHead& head) const {
-  const auto rows = sample_.rows(g);
+CodingSample ErrorProbe::coding_sample(const Sampled& of, const ProbedHead& head) const {
+  const auto rows = of.rows;
   const size_t m = rows.size();
   CodingSample sample;
   std::vector<size_t> coded;
@@ -79,6 +79,9 @@ CodingSample ErrorProbe::coding_sample(size_t g, const ProbedHead& head) const {
     sample.rows.push_back(
         {static_cast<uint32_t>(head.span[i]), b < kGroups ? b : CodingSample::kNotDrawn});
     coded.push_back(i);
+  }
+  sample.values.reserve(coded.size() * dim_), sample.value_errors.reserve(coded.size() * dim_);
+  for (const size_t i : coded) {
     for (size_t x = 0; x < dim_; ++x) {
       sample.values.push_back(head.back[i * dim_ + x]);
       sample.value_errors.push_back(head.back[i * dim_ + x] - head.values[i * dim_ + x]);
@@ -92,8 +95,9 @@ CodingSample ErrorProbe::coding_sample(size_t g, const ProbedHead& head) const {
   return sample;
 }
 
-ErrorProbe::QuerySums ErrorProbe::query_sums(size_t g, const ProbedHead& head, size_t j) const {
-  const auto rows = sample_.rows(g);
+ErrorProbe::QuerySums ErrorProbe::query_sums(const Sampled& sample, const ProbedHead& head,
+                                             size_t j) const {
+  const auto rows = sample.rows;
   const size_t m = rows.size();
   const float* known = head.known.data() + j * dim_;
   QuerySums s;
@@ -114,23 +118,24 @@ ErrorProbe::QuerySums ErrorProbe::query_sums(size_t g, const ProbedHead& head, s
   return s;
 }
 
-std::optional<ErrorProbe::Squares> ErrorProbe::compare_head(const Kernels& kernels, size_t g,
+std::optional<ErrorProbe::Squares> ErrorProbe::compare_head(const Kernels& kernels,
+                                                            const Sampled& sample,
                                                             const ProbedHead& head,
                                                             const CodedSpans& coded) const {
   std::vector<QuerySums> sums;
   std::vector<double> log_sums(group_), answer(dim_);
   std::vector<float> answers(group_ * dim_);
   for (size_t j = 0; j < group_; ++j) {
-    sums.push_back(query_sums(g, head, j));
-    log_sums[j] = head.log_sum[j] + std::log(answer_without(answer, sums[j], kGroups));
+    sums.push_back(query_sums(sample, head, j));
+    log_sums[j] = head.log_sum[j] + std::log(answer_without(answer, sample, sums[j], kGroups));
     std::copy(answer.begin(), answer.end(), answers.begin() + static_cast<ptrdiff_t>(j * dim_));
   }
   const auto coding = coding_error(kernels, coded, {answers.data(), log_sums.data(), group_, dim_},
-                                   coding_sample(g, head), kGroups);
+                                   coding_sample(sample, head), kGroups);
   if (coding.empty()) return std::nullopt;
   Squares squares;
   for (size_t j = 0; j < group_; ++j) {
-    compare(squares, sums[j], head.policy.data() + j * dim_);
+    compare(squares, sample, sums[j], head.policy.data() + j * dim_);
     for (size_t b = 0; b <= kGroups; ++b) {
       squares.error[b] += coding[j].error[b];
       squares.size[b] -= coding[j].growth[b];
@@ -140,12 +145,12 @@ std::optional<ErrorProbe::Squares> ErrorProbe::compare_head(const Kernels& kerne
   return squares;
 }
 
-double ErrorProbe::answer_without(std::vector<double>& answer, const QuerySums& sums,
-                                  size_t b) const {
+double ErrorProbe::answer_without(std::vector<double>& answer, const Sampled& sample,
+                                  const QuerySums& sums, size_t b) {
   const size_t dim = answer.size();
   const double out = b < kGroups ? 1 : 0;  // of group b
-  const double rows = sample_.drawn() - out * static_cast<double>(sums.group_rows[b]);
-  const double factor = sample_.open_to_draw() / rows;
+  const double rows = sample.drawn - out * static_cast<double>(sums.group_rows[b]);
+  const double factor = sample.open_to_draw / rows;
   const double sum = sums.z + factor * (sums.group_z[kGroups] - out * sums.group_z[b]);
   for (size_t c = 0; c < dim; ++c) {
     const double gone = sums.group_n[kGroups * dim + c] - out * sums.group_n[b * dim + c];
@@ -155,12 +160,13 @@ double ErrorProbe::answer_without(std::vector<double>& answer, const QuerySums& 
 }
 
 // Adds one query's comparison. Sums are in the unit in which those over what is held are 1.
-void ErrorProbe::compare(Squares& squares, const QuerySums& sums, const float* policy) const {
+void ErrorProbe::compare(Squares& squares, const Sampled& sample, const QuerySums& sums,
+                         const float* policy) const {
   const size_t dim = dim_;
-  const double n = sample_.open_to_draw(), m = sample_.drawn();
+  const double n = sample.open_to_draw, m = sample.drawn;
   constexpr double kB = kGroups;
   std::vector<double> answer(dim);
-  const double sum = answer_without(answer, sums, kGroups);
+  const double sum = answer_without(answer, sample, sums, kGroups);
   // Each group's part of the noise: its sum of (value - answer), about the mean row's.
   std::array<double, kGroups> noise{};
   double all_noise = 0;
@@ -186,7 +192,7 @@ void ErrorProbe::compare(Squares& squares, const QuerySums& sums, const float* p
   for (size_t b = 0; b < kGroups; ++b) {
     const double left = all_noise - noise[b] * kB / (kB - 1);
     const double share = (m - static_cast<double>(sums.group_rows[b])) / n;
-    answer_without(answer, sums, b);
+    answer_without(answer, sample, sums, b);
     add(b, std::max(0.0, 1 - share) * kB * kB / ((kB - 1) * (kB - 2)) * left);
   }
 }

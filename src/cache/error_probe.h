@@ -29,8 +29,8 @@ namespace pith {
 
 /// One KV head at a probed step. "Rows held" are what the cache holds and the step's own row.
 struct ProbedHead {
-  std::vector<float> known;      // [group, D] the answer over all rows held, each with weight 1
-  std::vector<float> log_sum;    // [group] of its softmax
+  std::vector<float> known;       // [group, D] the answer over all rows held, each with weight 1
+  std::vector<float> log_sum;     // [group] of its softmax
   std::span<const float> policy;  // [group, D] the policy's answer
   // Of the sample's rows:
   static constexpr int32_t kGone = -1, kDense = -2;
@@ -59,15 +59,17 @@ class ErrorProbe {
   bool due() { return steps_++ % every_ == 0; }
   /// Whether the sample can tell anything yet.
   bool ready() const { return sample_.tokens() >= 2 * kGroups; }
-  /// Adds a comparison of all KV heads: of(g, head) gives what is known of one, and its coded rows.
-  /// Heads go side by side.
+  /// Adds a comparison of all KV heads with the sample as it was at that step: of(g, head) gives
+  /// what is known of one, and its coded rows. Heads go side by side. Meanwhile other threads may
+  /// append, and count steps.
   template <class F>
-  void measure(const Context& context, const F& of) {
-    std::vector<std::optional<Squares>> heads(sample_.kv_heads());
+  void measure(const Context& context, const ProbeSample& sample, const F& of) {
+    std::vector<std::optional<Squares>> heads(sample.kv_heads());
     context.pool.parallel_for(heads.size(), [&](size_t g, int) {
       ProbedHead head;
       const auto coded = of(g, head);
-      heads[g] = compare_head(context.kernels, g, head, *coded);
+      const Sampled at{sample.rows(g), sample.drawn(), sample.open_to_draw()};
+      heads[g] = compare_head(context.kernels, at, head, *coded);
     });
     add(heads);
   }
@@ -91,15 +93,22 @@ class ErrorProbe {
     void add(const Squares& other);
   };
 
-  QuerySums query_sums(size_t g, const ProbedHead& head, size_t query) const;
-  CodingSample coding_sample(size_t g, const ProbedHead& head) const;
+  /// One head's sample.
+  struct Sampled {
+    std::span<const ProbeSample::Row> rows;  // [m]
+    double drawn, open_to_draw;              // ProbeSample's
+  };
+  QuerySums query_sums(const Sampled& sample, const ProbedHead& head, size_t query) const;
+  CodingSample coding_sample(const Sampled& sample, const ProbedHead& head) const;
   /// One KV head's comparison; nothing if the sample says nothing of the rows that are coded.
-  std::optional<Squares> compare_head(const Kernels& kernels, size_t g, const ProbedHead& head,
-                                      const CodedSpans& coded) const;
+  std::optional<Squares> compare_head(const Kernels& kernels, const Sampled& sample,
+                                      const ProbedHead& head, const CodedSpans& coded) const;
   void add(std::span<const std::optional<Squares>> heads);
   /// o without group `b` (kGroups: with all), [D]; returns its sum of weights.
-  double answer_without(std::vector<double>& answer, const QuerySums& sums, size_t b) const;
-  void compare(Squares& squares, const QuerySums& sums, const float* policy) const;
+  static double answer_without(std::vector<double>& answer, const Sampled& sample,
+                               const QuerySums& sums, size_t b);
+  void compare(Squares& squares, const Sampled& sample, const QuerySums& sums,
+               const float* policy) const;
 
   int layer_;
   size_t group_, dim_, every_;

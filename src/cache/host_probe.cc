@@ -108,7 +108,7 @@ void HostProbe::measure(const ProbedStep& step) {
   call.spans = spans, call.rope = step.rope;
   call.out = c.known.data(), call.log_sum = c.log_sum.data();
   attend(context_, call);
-  probe_.measure(context_,
+  probe_.measure(context_, probe_.sample(),
                  [&](size_t g, ProbedHead& head) { return describe_head(g, step, c, head); });
 }
 

@@ -3,6 +3,7 @@
 // the cache's spans. Cost of a probed step: one more attention over what is held, two if it is
 // coded.
 
+#include <memory>
 #include <span>
 #include <vector>
 

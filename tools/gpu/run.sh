@@ -16,7 +16,7 @@ out=${OUT:-$(mktemp -d)}
 small='*Weights*:*Roles*:CudaQjl*:CudaUnpack*:CudaPolicies.Hold*:CudaSession.Forks*'
 small+=':CudaCache.ProtectedRowsB*:CudaGrouped.RowsM*'
 small+=':CudaHalving.Keys*:CudaExpress.Decode*:CudaPrefill.Every*:CudaCache.Small*:CudaCsr.Att*:CudaPolicies.Csr*'
-small+=':CudaLevels.Small*:CudaSliding.Small*:CudaHeads.Small*'
+small+=':CudaLevels.Small*:CudaSliding.Small*:CudaHeads.Small*:CudaErrorProbe.Small*:CudaErrorProbe.Tile*'
 races='*Roles*:*CodesAre*:CudaGrouped.RowsM*:CudaHalving.Keys*:CudaExpress.Decode*:CudaCache.Small*:CudaLevels.Small*'
 if command -v compute-sanitizer >/dev/null; then
   compute-sanitizer --tool memcheck --error-exitcode 1 "$bin/test_cuda" --gtest_brief=1 \
