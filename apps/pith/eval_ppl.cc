@@ -95,6 +95,7 @@ class PplCommand {
                      {"exact", o.base},
                      {"f32_arithmetic", !o.fast},
                      {"text_fingerprint", fingerprint(text)}});
+    if (p.session.device == Device::kCuda) setting_["device"] = "cuda";
     if (const ErrorProbeOptions& e = p.session.error_probe; e.rows > 0) {
       if (p.mode == PerplexityMode::kChunks)
         throw Error(ErrorCode::kInvalidArgument,
@@ -346,6 +347,7 @@ void add_eval_ppl(CLI::App& eval, Action& action) {
   CLI::App* app =
       eval.add_subcommand("ppl", "Perplexity, and KL divergence from the exact cache, on a text");
   add_eval_options(*app, o->eval);
+  add_device_option(*app, o->eval.engine);
   add_text_options(*app, o->text, "The text");
   add_bos_option(*app, o->bos);
   add_error_probe_options(*app, o->eval.engine);
