@@ -3,26 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "compress/dense.h"
-
 namespace pith {
 namespace {
 
-constexpr size_t kTile = 128;
 constexpr size_t kLeastRows = 4;  // sampled rows of a span that speak for it alone
 
 double square_of(double x) { return x * x; }
-
-bool is_dense(const CodedRows* rows) {
-  return dynamic_cast<const DenseRowsStore*>(rows) != nullptr;
-}
-
-/// Sums over coded rows of one span and one query.
-struct Held {
-  double p = 0, squares = 0;   // of p and p^2
-  double spread = 0;           // of p^2 |v - o|^2
-  std::vector<double> values;  // [D] of p v
-};
 
 /// Sums over drawn rows: of their value errors, and of one query's score errors. `lost` is the
 /// share of its weight that a row has too much.
@@ -37,11 +23,11 @@ struct ScoreErrors {
 
 class Coding {
  public:
-  Coding(const Context& context, const CodedAnswer& answer, const CodingSample& sample,
-         size_t groups)
-      : context_(context), a_(answer), sample_(sample), groups_(groups) {}
+  Coding(const Kernels& kernels, const CodedSpans& coded, const HeadAnswers& answers,
+         const CodingSample& sample)
+      : kernels_(kernels), coded_(coded), spans_(coded.spans()), a_(answers), sample_(sample) {}
 
-  std::vector<CodingError> run();
+  std::vector<CodingError> run(size_t groups);
 
  private:
   /// Sums by span, the last of all spans, and in these by group, the last of all groups.
@@ -54,7 +40,7 @@ class Coding {
     std::vector<double> wrong;  // [D] the sampled rows' part of the error
     double unit = 1;            // the exact rows' weight, if that of the stored ones is 1
     Table<ScoreErrors> scores;
-    std::vector<Held> rest;  // [spans] the held rows that are not sampled
+    std::vector<CodedSums> rest;  // [spans] the coded rows that are not sampled
   };
   /// Errors of one span's rows.
   struct Sizes {
@@ -69,80 +55,58 @@ class Coding {
   void add_drawn(Table<T>& table, size_t i, const F& add) const {
     const CodingSample::Row& row = sample_.rows[i];
     if (row.group == CodingSample::kNotDrawn) return;
-    for (size_t span : {size_t{row.span}, a_.spans.size()})
+    for (size_t span : {size_t{row.span}, spans_})
       for (size_t group : {size_t{row.group}, groups_}) add(table[span][group]);
   }
   void sum_value_errors();
   Query query(size_t j) const;
   Sizes sizes_of_errors(const Query& query, size_t span, size_t without) const;
-  void sum_span(std::span<Held> held, const Span& span) const;
-  /// Adds what rows [n, D] weigh; `sign` -1 takes them out again.
-  void add(Held& held, const float* scores, const float* rows, size_t n, size_t query,
-           double sign) const;
+  /// A span's sums, for each query [group], without the sampled rows.
+  std::vector<CodedSums> rest_of(size_t span) const;
   /// Entry `without` of an error.
   void add_squares(CodingError& error, const Query& query, size_t j, size_t without) const;
 
-  const Context& context_;
-  const CodedAnswer& a_;
+  const Kernels& kernels_;
+  const CodedSpans& coded_;
+  size_t spans_;
+  const HeadAnswers& a_;
   const CodingSample& sample_;
-  size_t groups_;
+  size_t groups_ = 0;
   std::vector<double> sizes_;  // [group] |o|^2
   Table<ValueErrors> values_;
 };
 
-void Coding::add(Held& held, const float* scores, const float* rows, size_t n, size_t query,
-                 double sign) const {
-  const size_t dim = a_.dim;
-  const float* o = a_.answer + query * dim;
-  for (size_t i = 0; i < n; ++i) {
-    const float* v = rows + i * dim;
-    const double p = std::exp(double{scores[i]} - a_.log_sum[query]);
-    const double far = double{context_.kernels.dot(v, v, dim)} -
-                       2 * double{context_.kernels.dot(v, o, dim)} + sizes_[query];
-    held.p += sign * p, held.squares += sign * p * p;
-    held.spread += sign * p * p * std::max(0.0, far);
-    for (size_t c = 0; c < dim; ++c) held.values[c] += sign * p * v[c];
-  }
-}
-
-void Coding::sum_span(std::span<Held> held, const Span& span) const {
-  std::vector<float> rows(kTile * a_.dim), scores(a_.group * kTile);
-  RopeCursor cursor(*a_.rope);
-  for (size_t t = 0; t < span.count; t += kTile) {
-    const size_t first = span.first + t, n = std::min(kTile, span.count - t);
-    span.keys->decode(rows.data(), first, n);
-    if (span.keys_before_rope)
-      cursor.rotate_rows(context_.kernels, rows.data(),
-                         span.positions ? span.positions + first : nullptr,
-                         span.first_position + static_cast<int64_t>(t), n);
-    context_.kernels.dot_rows(scores.data(), kTile, a_.q, a_.group,
-                              {rows.data(), DType::kF32, a_.dim}, n, a_.scale);
-    span.values->decode(rows.data(), first, n);
-    for (size_t j = 0; j < a_.group; ++j)
-      add(held[j], scores.data() + j * kTile, rows.data(), n, j, 1);
-  }
-}
-
 void Coding::sum_value_errors() {
   const size_t dim = a_.dim;
-  values_.assign(a_.spans.size() + 1,
+  values_.assign(spans_ + 1,
                  std::vector<ValueErrors>(groups_ + 1, {0, 0, std::vector<double>(dim)}));
-  for (size_t i = 0; i < sample_.rows.size(); ++i)
-    add_drawn(values_, i, [&](ValueErrors& sums) {
-      ++sums.rows;
-      for (size_t c = 0; c < dim; ++c) {
-        const double e = sample_.value_errors[i * dim + c];
-        sums.sum[c] += e, sums.square += e * e;
-      }
-    });
+  for (size_t i = 0; i < sample_.rows.size(); ++i) {
+    const CodingSample::Row& row = sample_.rows[i];
+    if (row.group == CodingSample::kNotDrawn) continue;
+    ValueErrors& sums = values_[row.span][row.group];
+    const float* errors = sample_.value_errors.data() + i * dim;
+    ++sums.rows;
+    sums.square += double{kernels_.dot(errors, errors, dim)};
+    for (size_t c = 0; c < dim; ++c) sums.sum[c] += double{errors[c]};
+  }
+  const auto add = [&](ValueErrors& to, const ValueErrors& from) {
+    if (from.rows == 0) return;
+    to.rows += from.rows, to.square += from.square;
+    for (size_t c = 0; c < dim; ++c) to.sum[c] += from.sum[c];
+  };
+  for (size_t s = 0; s < spans_; ++s)
+    for (size_t b = 0; b < groups_; ++b) {
+      add(values_[s][groups_], values_[s][b]), add(values_[spans_][b], values_[s][b]);
+      add(values_[spans_][groups_], values_[s][b]);
+    }
 }
 
 Coding::Query Coding::query(size_t j) const {
   const size_t m = sample_.rows.size(), dim = a_.dim;
   Query query;
-  query.o = a_.answer + j * dim;
+  query.o = a_.o + j * dim;
   query.wrong.resize(dim);
-  query.scores.assign(a_.spans.size() + 1, std::vector<ScoreErrors>(groups_ + 1));
+  query.scores.assign(spans_ + 1, std::vector<ScoreErrors>(groups_ + 1));
   for (size_t i = 0; i < m; ++i) {
     const double p = std::exp(double{sample_.scores[j * m + i]} - a_.log_sum[j]);
     const double lost = 1 - std::exp(-double{sample_.score_errors[j * m + i]});
@@ -165,7 +129,7 @@ Coding::Sizes Coding::sizes_of_errors(const Query& query, size_t span, size_t wi
   const auto left = [&](const auto& sums, auto field) {
     return sums[groups_].*field - (all ? 0 : sums[without].*field);
   };
-  if (left(values_[span], &ValueErrors::rows) < kLeastRows) span = a_.spans.size();
+  if (left(values_[span], &ValueErrors::rows) < kLeastRows) span = spans_;
   const auto& values = values_[span];
   const auto& scores = query.scores[span];
   Sizes s;
@@ -192,7 +156,7 @@ void Coding::add_squares(CodingError& error, const Query& query, size_t j, size_
   double open = 0, doubt = 0;  // squares of the rest, and of what is unsure about means
   double unit = query.unit;
   for (size_t s = 0; s < query.rest.size(); ++s) {
-    const Held& held = query.rest[s];
+    const CodedSums& held = query.rest[s];
     if (held.values.empty()) continue;
     const Sizes sizes = sizes_of_errors(query, s, without);
     if (sizes.rows == 0) continue;
@@ -218,26 +182,30 @@ void Coding::add_squares(CodingError& error, const Query& query, size_t j, size_
   error.growth[without] = sizes_[j] - std::max(0.0, size - error.open);
 }
 
-std::vector<CodingError> Coding::run() {
-  const size_t m = sample_.rows.size(), dim = a_.dim;
-  sizes_.assign(a_.group, 0);
+std::vector<CodedSums> Coding::rest_of(size_t span) const {
+  const size_t m = sample_.rows.size();
+  std::vector<CodedSums> rest = coded_.sums(span, a_);
   for (size_t j = 0; j < a_.group; ++j)
-    sizes_[j] = context_.kernels.dot(a_.answer + j * dim, a_.answer + j * dim, dim);
-  size_t all = 0;  // coded rows
-  std::vector<std::vector<Held>> rest(a_.group, std::vector<Held>(a_.spans.size()));
-  for (size_t s = 0; s < a_.spans.size(); ++s) {
-    if (!is_coded(a_.spans[s]) || a_.spans[s].count == 0) continue;
-    all += a_.spans[s].count;
-    std::vector<Held> held(a_.group);
-    for (Held& h : held) h.values.resize(dim);
-    sum_span(held, a_.spans[s]);
-    for (size_t j = 0; j < a_.group; ++j) {
-      for (size_t i = 0; i < m; ++i)
-        if (sample_.rows[i].span == s)
-          add(held[j], sample_.scores.data() + j * m + i, sample_.values.data() + i * dim, 1, j,
-              -1);
-      rest[j][s] = std::move(held[j]);
+    for (size_t i = 0; i < m; ++i) {
+      if (sample_.rows[i].span != span) continue;
+      const float* v = sample_.values.data() + i * a_.dim;
+      const double p = std::exp(double{sample_.scores[j * m + i]} - a_.log_sum[j]);
+      rest[j].add(p, v, a_.far(kernels_, v, j, sizes_[j]), -1);
     }
+  return rest;
+}
+
+std::vector<CodingError> Coding::run(size_t groups) {
+  const size_t m = sample_.rows.size();
+  groups_ = groups;
+  sizes_ = a_.sizes(kernels_);
+  size_t all = 0;  // coded rows
+  std::vector<std::vector<CodedSums>> rest(a_.group, std::vector<CodedSums>(spans_, CodedSums(0)));
+  for (size_t s = 0; s < spans_; ++s) {
+    if (coded_.rows(s) == 0) continue;
+    all += coded_.rows(s);
+    std::vector<CodedSums> of_span = rest_of(s);
+    for (size_t j = 0; j < a_.group; ++j) rest[j][s] = std::move(of_span[j]);
   }
   std::vector<CodingError> errors(a_.group);
   for (CodingError& e : errors)
@@ -257,11 +225,28 @@ std::vector<CodingError> Coding::run() {
 
 }  // namespace
 
-bool is_coded(const Span& span) { return !is_dense(span.keys) || !is_dense(span.values); }
+std::vector<double> HeadAnswers::sizes(const Kernels& kernels) const {
+  std::vector<double> sizes(group);
+  for (size_t j = 0; j < group; ++j) sizes[j] = kernels.dot(o + j * dim, o + j * dim, dim);
+  return sizes;
+}
 
-std::vector<CodingError> coding_error(const Context& context, const CodedAnswer& answer,
-                                      const CodingSample& sample, size_t groups) {
-  return Coding(context, answer, sample, groups).run();
+double HeadAnswers::far(const Kernels& kernels, const float* v, size_t query, double size) const {
+  const double far =
+      double{kernels.dot(v, v, dim)} - 2 * double{kernels.dot(v, o + query * dim, dim)} + size;
+  return std::max(0.0, far);
+}
+
+void CodedSums::add(double weight, const float* v, double far, double sign) {
+  p += sign * weight, squares += sign * weight * weight;
+  spread += sign * weight * weight * far;
+  for (size_t c = 0; c < values.size(); ++c) values[c] += sign * weight * v[c];
+}
+
+std::vector<CodingError> coding_error(const Kernels& kernels, const CodedSpans& coded,
+                                      const HeadAnswers& answers, const CodingSample& sample,
+                                      size_t groups) {
+  return Coding(kernels, coded, answers, sample).run(groups);
 }
 
 }  // namespace pith

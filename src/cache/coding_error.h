@@ -15,19 +15,50 @@
 #include <span>
 #include <vector>
 
-#include "attend/attend.h"
+#include "kernels/kernels.h"
 
 namespace pith {
 
-/// Whether a span's rows are other than dense numbers, whose rounding is not counted as an error.
-bool is_coded(const Span& span);
+/// Answers of one KV head's queries.
+struct HeadAnswers {
+  const float* o = nullptr;         // [group, D]
+  const double* log_sum = nullptr;  // [group] of the softmax
+  size_t group = 0, dim = 0;
+
+  /// [group] |o|^2, and |v - o|^2 of a row's value v [D] where |o|^2 = size.
+  std::vector<double> sizes(const Kernels& kernels) const;
+  double far(const Kernels& kernels, const float* v, size_t query, double size) const;
+};
+
+/// Sums over coded rows in one query's softmax.
+struct CodedSums {
+  double p = 0, squares = 0;   // of p and p^2
+  double spread = 0;           // of p^2 |v - o|^2
+  std::vector<double> values;  // [D] of p v
+
+  explicit CodedSums(size_t dim) : values(dim) {}
+  /// Adds a row of value v [D], |v - o|^2 = far; `sign` -1 takes it out again.
+  void add(double weight, const float* v, double far, double sign = 1);
+};
+
+/// The coded rows of one KV head, as the cache gives them back.
+class CodedSpans {
+ public:
+  virtual ~CodedSpans() = default;
+  /// Spans, and the coded rows of each: 0 where rows are dense numbers, whose rounding is not
+  /// counted as an error.
+  virtual size_t spans() const = 0;
+  virtual size_t rows(size_t span) const = 0;
+  /// Over a span's rows, for each query [group].
+  virtual std::vector<CodedSums> sums(size_t span, const HeadAnswers& answers) const = 0;
+};
 
 /// Sampled rows of one KV head that lie in coded spans.
 struct CodingSample {
   /// The group of rows that were not drawn: they are known, and speak for no others.
   static constexpr uint32_t kNotDrawn = UINT32_MAX;
   struct Row {
-    uint32_t span;   ///< number in CodedAnswer::spans
+    uint32_t span;   ///< number in CodedSpans
     uint32_t group;  ///< that it is left out with
   };
   std::vector<Row> rows;            // [m]
@@ -35,17 +66,6 @@ struct CodingSample {
   std::vector<float> score_errors;  // [group, m] stored - exact
   std::vector<float> values;        // [m, D] as stored
   std::vector<float> value_errors;  // [m, D] stored - exact
-};
-
-/// One KV head at a step.
-struct CodedAnswer {
-  std::span<const Span> spans;      ///< what is held; those not coded are passed over
-  const float* q = nullptr;         // [group, D]
-  const float* answer = nullptr;    // [group, D] o
-  const double* log_sum = nullptr;  // [group] of the answer's softmax
-  size_t group = 0, dim = 0;
-  float scale = 0;
-  const Rope* rope = nullptr;
 };
 
 /// Expected squares of one query's answer; [groups + 1] without the sample's group, last: with all.
@@ -56,7 +76,8 @@ struct CodingError {
 };
 
 /// For each query [group]; empty if there are coded rows and none, or only one, is sampled.
-std::vector<CodingError> coding_error(const Context& context, const CodedAnswer& answer,
-                                      const CodingSample& sample, size_t groups);
+std::vector<CodingError> coding_error(const Kernels& kernels, const CodedSpans& coded,
+                                      const HeadAnswers& answers, const CodingSample& sample,
+                                      size_t groups);
 
 }  // namespace pith

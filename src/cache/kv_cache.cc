@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "cache/error_probe.h"
 #include "cache/head_group.h"
+#include "cache/host_probe.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -14,7 +14,7 @@ namespace {
 
 struct Layer {
   std::vector<HeadGroup> groups;
-  std::optional<ErrorProbe> probe;
+  std::optional<HostProbe> probe;
   size_t tokens = 0;
 };
 
@@ -29,9 +29,6 @@ void check_shape(const CacheShape& s) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("head_dim {}; supported: multiples of 16 up to 512", s.head_dim));
 }
-
-// Four rows a group of the probe.
-constexpr size_t kLeastProbeRows = 4 * ErrorProbe::kGroups;
 
 /// Indices that a policy names but the model lacks are mistakes, not no-ops.
 void check_ranges(const std::vector<IndexRange>& ranges, int size, const char* what) {
@@ -146,14 +143,7 @@ std::vector<std::vector<Span>> KvCache::Impl::spans(Layer& layer) const {
 void KvCache::Impl::probe(Layer& layer, const AttendCall& call) {
   const auto lists = spans(layer);
   layer.probe->measure(
-      {.shape = {static_cast<size_t>(shape.query_heads), static_cast<size_t>(shape.kv_heads),
-                 static_cast<size_t>(shape.head_dim), 0},
-       .q = call.q,
-       .k = call.k,
-       .v = call.v,
-       .policy = call.out,
-       .spans = lists,
-       .rope = rope});
+      {.q = call.q, .k = call.k, .v = call.v, .policy = call.out, .spans = lists, .rope = rope});
 }
 
 void KvCache::Impl::attend(int l, AttendCall call) {
@@ -242,26 +232,19 @@ void KvCache::protect(std::span<const TokenRange> ranges) {
 }
 
 void KvCache::start_error_probe(const ErrorProbeOptions& options, uint64_t seed) {
-  if (options.rows < kLeastProbeRows || options.every == 0 || !(options.max_error >= 0))
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("error probe: {} rows every {} steps, limit {}; use {} rows or more, a "
-                            "step of 1 or more and a limit of 0 (none) or more",
-                            options.rows, options.every, options.max_error, kLeastProbeRows));
+  check_error_probe(options);
   for (const Layer& layer : impl_->layers)
-    for (const HeadGroup& group : layer.groups) {
-      if (group.cache_positions())
-        throw Error(ErrorCode::kUnsupported,
-                    "error probe: a policy with positions inside the cache (rope=cache) is not an "
-                    "approximation of exact attention; use rope=true or leave the probe out");
-    }
+    for (const HeadGroup& group : layer.groups)
+      if (group.cache_positions()) refuse_cache_positions();
+  const CacheShape& s = impl_->shape;
+  const AttentionShape shape{static_cast<size_t>(s.query_heads), static_cast<size_t>(s.kv_heads),
+                             static_cast<size_t>(s.head_dim), 0};
   for (size_t l = 0; l < impl_->layers.size(); ++l) {
-    const auto& sliding = impl_->shape.sliding_window;
-    if (!sliding.empty() && sliding[l] > 0) continue;
-    impl_->layers[l].probe.emplace(impl_->context,
-                                   AttentionShape{static_cast<size_t>(impl_->shape.query_heads),
-                                                  static_cast<size_t>(impl_->shape.kv_heads),
-                                                  static_cast<size_t>(impl_->shape.head_dim), 0},
-                                   static_cast<int>(l), seed, options);
+    if (!s.sliding_window.empty() && s.sliding_window[l] > 0) continue;
+    const ErrorProbeSite site{{shape.kv_heads, static_cast<int>(l), seed, options.rows},
+                              shape.query_heads / shape.kv_heads,
+                              shape.head_dim};
+    impl_->layers[l].probe.emplace(impl_->context, shape, site, options.every);
   }
 }
 

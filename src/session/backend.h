@@ -31,8 +31,8 @@ class Backend {
   virtual void protect(std::span<const TokenRange> ranges) = 0;
 
   virtual HeadRows rows(int layer, int head) const = 0;
-  /// The error probe's; backends without one have none.
-  virtual std::vector<AttentionError> attention_errors() const { return {}; }
+  /// The error probe's; empty without one.
+  virtual std::vector<AttentionError> attention_errors() const = 0;
   virtual Ledger ledger() const = 0;
   virtual std::string describe_policy() const = 0;
   virtual int threads() const = 0;

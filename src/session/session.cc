@@ -32,9 +32,6 @@ size_t next_chunk(size_t left, size_t chunk) {
 }
 
 std::unique_ptr<Backend> make_backend(std::shared_ptr<const Model> model, const SessionOptions& o) {
-  if (o.device == Device::kCuda && o.error_probe.rows > 0)
-    throw Error(ErrorCode::kUnsupported,
-                "the error probe is not on the GPU; leave it out, or use --device cpu");
   return o.device == Device::kCuda ? make_cuda_backend(std::move(model), o)
                                    : make_cpu_backend(std::move(model), o);
 }

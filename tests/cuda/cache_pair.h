@@ -86,6 +86,7 @@ class Pair {
       check(cudaStreamSynchronize(stream_), "a target");
       write_rows(target, x, 1);
       gpu_->attend_token(l, out.data(), q.data());
+      if (gpu_->comparing()) gpu_->compare_token(l, out.data(), q.data());
       compare(l, x, out, 1);
     }
     gpu_->end_token();
@@ -101,6 +102,13 @@ class Pair {
     EXPECT_EQ(cpu_.describe(), gpu_->describe());
   }
   void use_clone() { gpu_ = gpu_->clone(); }
+  void start_error_probe(const ErrorProbeOptions& options) {
+    cpu_.start_error_probe(options, kSeed);
+    gpu_->start_error_probe(options, kSeed, 2);
+  }
+  std::vector<AttentionError> cpu_errors() const { return cpu_.attention_errors(); }
+  std::vector<AttentionError> gpu_errors() const { return gpu_->attention_errors(); }
+  size_t gpu_probe_bytes() const { return device_.bytes(MemoryKind::kProbe); }
   /// Rows from now on are what int4 gives back as they came: codes change no judgement, so that
   /// both caches must do the same.
   void draw_codes() { codes_ = true; }

@@ -17,6 +17,7 @@ small='*Weights*:*Roles*:CudaQjl*:CudaUnpack*:CudaPolicies.Hold*:CudaSession.For
 small+=':CudaCache.ProtectedRowsB*:CudaGrouped.RowsM*'
 small+=':CudaHalving.Keys*:CudaExpress.Decode*:CudaPrefill.Every*:CudaCache.Small*:CudaCsr.Att*:CudaPolicies.Csr*'
 small+=':CudaLevels.Small*:CudaSliding.Small*:CudaHeads.Small*:CudaRateCodes.Small*'
+small+=':CudaErrorProbe.Small*:CudaErrorProbe.Tile*'
 races='*Roles*:*CodesAre*:CudaGrouped.RowsM*:CudaHalving.Keys*:CudaExpress.Decode*:CudaCache.Small*:CudaLevels.Small*'
 races+=':CudaRateCodes.Small*'
 if command -v compute-sanitizer >/dev/null; then

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "attend/cuda/causal.h"
 #include "attend/cuda/decode.h"
@@ -31,6 +32,14 @@ struct BodySite {
 };
 
 class DeviceBody;
+class CodedBody;
+
+/// Coded rows of one KV head. They are those that add_rows() tells from `first` on, in that order.
+struct HeadCodes {
+  const CodedBody* codes = nullptr;
+  size_t head = 0;  ///< of the codes' heads
+  size_t first = 0, rows = 0;
+};
 
 /// Rows from.row, ... of all KV heads go into a body, which may write over them.
 struct BodyMove {
@@ -84,6 +93,9 @@ class DeviceBody {
   /// What is held of one head. `first_position`: of the first row that was taken, where rows do not
   /// keep theirs. Waits.
   virtual void add_rows(pith::HeadRows& rows, size_t head, int64_t first_position) const = 0;
+  /// Which of them are in codes; `first`: how many rows of the head were told before.
+  virtual void add_codes(std::vector<HeadCodes>& /*codes*/, size_t /*head*/,
+                         size_t /*first*/) const {}
   virtual void add_to(Ledger& ledger) const = 0;
 };
 

@@ -28,6 +28,7 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
   dtype_ = plans.front().front().plan.dtype;
   for (const std::vector<Part>& layer : plans) {
     for (const Part& part : layer) {
+      cache_positions_ |= part.plan.cache_positions;
       if (part.plan.dtype == dtype_) continue;
       refuse_on_gpu("a cache with f16 and bf16 rows", "all layers and heads have one type there");
     }
@@ -90,7 +91,9 @@ DeviceCache::DeviceCache(const DeviceCache& o)
       seed_(o.seed_),
       protected_(o.protected_),
       text_(o.text_),
-      space_(site()) {
+      space_(site()),
+      cache_positions_(o.cache_positions_),
+      probe_(o.probe_ ? std::make_unique<DeviceProbe>(*o.probe_) : nullptr) {
   for (const auto& layer : o.layers_) layers_.push_back(layer->clone());
   make_step_memory();
 }
@@ -163,6 +166,7 @@ void DeviceCache::begin_token() {
     targets_.host()[l] =
         layers_[l]->begin_token({spans_.host() + first_spans_[l], notes_.host() + first_notes_[l]});
   }
+  if (probe_) probe_->begin_token();
 }
 
 void DeviceCache::upload_token() const {
@@ -189,7 +193,14 @@ void DeviceCache::attend_token(int layer, float* out, const void* q) const {
   layers_[l]->attend_token({call, *scratch_, notes_.device() + first_notes_[l]});
 }
 
+void DeviceCache::compare_token(int layer, const float* out, const void* q) {
+  const auto l = static_cast<size_t>(layer);
+  probe_->compare(layer, {*layers_[l], spans_.host() + first_spans_[l], q, out,
+                          [this] { return space_.piece(); }});
+}
+
 void DeviceCache::end_token() {
+  if (probe_) probe_->append_token(targets_.host());
   for (int l = 0; l < shape_.layers; ++l) {
     layers_[static_cast<size_t>(l)]->end_token(space_, moves_);
     if (!moves_.empty() && moves_.back().staged) pass_layer(l);
@@ -220,7 +231,7 @@ void DeviceCache::take_moves() {
 }
 
 RowTarget DeviceCache::begin_chunk(int layer, size_t tokens) {
-  return layers_[static_cast<size_t>(layer)]->begin_chunk(tokens, space_);
+  return chunk_ = layers_[static_cast<size_t>(layer)]->begin_chunk(tokens, space_);
 }
 
 void DeviceCache::attend_chunk(int layer, void* result, DType dtype, const void* q, size_t tokens) {
@@ -237,12 +248,24 @@ void DeviceCache::attend_chunk(int layer, void* result, DType dtype, const void*
 }
 
 void DeviceCache::end_chunk(int layer, size_t tokens) {
+  if (probe_) probe_->append_chunk(layer, chunk_, tokens);
   layers_[static_cast<size_t>(layer)]->end_chunk(tokens, space_, moves_);
   pass_layer(layer);
 }
 
 void DeviceCache::end_prefill() {
   for (const auto& layer : layers_) layer->end_prefill(space_);
+}
+
+void DeviceCache::start_error_probe(const ErrorProbeOptions& options, uint64_t seed, int threads) {
+  check_error_probe(options);
+  if (cache_positions_) refuse_cache_positions();
+  probe_ = std::make_unique<DeviceProbe>(DeviceProbeSite{&memory_, stream_, shape_, dtype_, seed},
+                                         options, threads);
+}
+
+std::vector<AttentionError> DeviceCache::attention_errors() const {
+  return probe_ ? probe_->errors() : std::vector<AttentionError>();
 }
 
 pith::HeadRows DeviceCache::rows(int layer, int head) const {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/cuda/device_probe.h"
 #include "cache/cuda/layer_rows.h"
 #include "kernels/cuda/pinned.h"
 
@@ -32,6 +33,10 @@ class DeviceCache {
   const RowTarget* token_target(int layer) const { return targets_.device() + layer; }
   /// out f32 [H, D] <- attention of q [H, D].
   void attend_token(int layer, float* out, const void* q) const;
+  /// Whether the error probe measures this step: then compare_token follows each attend_token,
+  /// with the same numbers, waits for the device, and the step is no graph.
+  bool comparing() const { return probe_ && probe_->comparing(); }
+  void compare_token(int layer, const float* out, const void* q);
   void end_token();
 
   /// A chunk, layer by layer: rows are written from the target on, then queries attend.
@@ -43,6 +48,10 @@ class DeviceCache {
   /// As KvCache::protect. What was captured of token steps is no longer valid. Throws
   /// kInvalidArgument or kUnsupported; then nothing has changed.
   void protect(std::span<const TokenRange> ranges);
+
+  /// As KvCache's. `threads` of the host compare; 0 = all.
+  void start_error_probe(const ErrorProbeOptions& options, uint64_t seed, int threads);
+  std::vector<AttentionError> attention_errors() const;
 
   pith::HeadRows rows(int layer, int head) const;
   Ledger ledger() const;
@@ -86,8 +95,11 @@ class DeviceCache {
   DeviceArray<float> log_sum_;                      // [H] of a token
   std::unique_ptr<DecodeScratch> scratch_;
   ChunkSpace space_;
-  std::vector<BodyMove> moves_;  // that nobody has taken yet
-  size_t layers_waiting_ = 0;    // of a chunk, whose moves those are
+  std::vector<BodyMove> moves_;         // that nobody has taken yet
+  size_t layers_waiting_ = 0;           // of a chunk, whose moves those are
+  bool cache_positions_ = false;        // somewhere
+  std::unique_ptr<DeviceProbe> probe_;  // null: none was started
+  RowTarget chunk_;                     // where the chunk's rows of the layer came
 };
 
 }  // namespace pith::cuda

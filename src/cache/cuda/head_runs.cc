@@ -152,6 +152,21 @@ void HeadRuns::add_rows(pith::HeadRows& rows, size_t head) const {
   }
 }
 
+void HeadRuns::add_codes(std::vector<HeadCodes>& codes, size_t head) const {
+  for (const HeadRun& run : runs_) {
+    if (head < run.first || head >= run.first + run.site.heads) continue;
+    run.rows->add_codes(codes, head - run.first);
+  }
+}
+
+std::span<const DeviceSpan> HeadRuns::spans_of(const DeviceSpan* spans, size_t head) const {
+  for (const HeadRun& run : runs_) {
+    if (head < run.first + run.site.heads) return run.rows->spans_of(spans, head - run.first);
+    spans += run.site.heads * run.rows->spans();
+  }
+  return {};
+}
+
 void HeadRuns::add_to(Ledger& ledger) const {
   for (const HeadRun& run : runs_) run.rows->add_to(ledger);
 }

@@ -41,6 +41,8 @@ class HeadRuns final : public LayerRows {
   void check_protect() const override;
   void protect(const ProtectedRows& rows) override;
   void add_rows(pith::HeadRows& rows, size_t head) const override;
+  void add_codes(std::vector<HeadCodes>& codes, size_t head) const override;
+  std::span<const DeviceSpan> spans_of(const DeviceSpan* spans, size_t head) const override;
   size_t tokens() const override { return runs_.front().rows->tokens(); }
   void add_to(Ledger& ledger) const override;
 

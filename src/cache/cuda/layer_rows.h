@@ -4,6 +4,7 @@
 // coded, thinned or dropped.
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -160,6 +161,12 @@ class LayerRows {
 
   /// Positions and weights of one head's rows, in any order.
   virtual void add_rows(pith::HeadRows& rows, size_t head) const = 0;
+  /// Which of them are in codes.
+  virtual void add_codes(std::vector<HeadCodes>& /*codes*/, size_t /*head*/) const {}
+  /// One head's of a token's spans, as begin_token wrote them.
+  virtual std::span<const DeviceSpan> spans_of(const DeviceSpan* spans, size_t head) const {
+    return {spans + head * this->spans(), this->spans()};
+  }
   virtual size_t tokens() const = 0;
   /// Bytes and rows, of all heads; tokens and channels are the caller's business.
   virtual void add_to(Ledger& ledger) const = 0;

@@ -364,6 +364,12 @@ void SelectedRows::add_rows(pith::HeadRows& out, size_t head) const {
   if (body_) body_->add_rows(out, head, 0);
 }
 
+void SelectedRows::add_codes(std::vector<HeadCodes>& codes, size_t head) const {
+  const size_t sink = std::min(tokens_, plan_.schedule.sink);
+  if (coded_rows() > 0) coded_->add_codes(codes, head, sink);
+  if (body_) body_->add_codes(codes, head, coded_rows() + rows_.rows() + pinned_.rows());
+}
+
 void SelectedRows::add_to(Ledger& ledger) const {
   const size_t held = rows_.held_bytes();
   const size_t weighed = weighs_codes() ? packed() : rule_->weighs_rows() ? counts_.judged : 0;

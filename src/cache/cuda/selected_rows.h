@@ -51,6 +51,7 @@ class SelectedRows final : public LayerRows {
   size_t layers_together() const override { return body_ ? body_->layers_together() : 1; }
   void protect(const ProtectedRows& rows) override { pinned_.protect(rows, plan_.schedule.sink); }
   void add_rows(pith::HeadRows& rows, size_t head) const override;
+  void add_codes(std::vector<HeadCodes>& codes, size_t head) const override;
   size_t tokens() const override { return tokens_ + pinned_.rows(); }
   void add_to(Ledger& ledger) const override;
 

@@ -325,6 +325,12 @@ void WindowedRows::add_rows(pith::HeadRows& rows, size_t head) const {
   if (named) body_->add_rows(rows, head, 0);
 }
 
+void WindowedRows::add_codes(std::vector<HeadCodes>& codes, size_t head) const {
+  if (body_rows() == 0) return;
+  const size_t sink = std::min(tokens_, plan_.schedule.sink);
+  body_->add_codes(codes, head, sink + (body_->keeps_positions() ? count_ + pinned_.rows() : 0));
+}
+
 void WindowedRows::add_to(Ledger& ledger) const {
   const size_t rows = std::min(tokens_, plan_.schedule.sink) + count_;
   const size_t held = 4 * site_.heads * rows * site_.dim;

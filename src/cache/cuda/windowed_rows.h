@@ -31,6 +31,7 @@ class WindowedRows final : public LayerRows {
   void end_prefill(ChunkSpace&) override { hide(); }
   size_t layers_together() const override { return body_ ? body_->layers_together() : 1; }
   void add_rows(pith::HeadRows& rows, size_t head) const override;
+  void add_codes(std::vector<HeadCodes>& codes, size_t head) const override;
   size_t tokens() const override { return tokens_ + pinned_.rows(); }
   void add_to(Ledger& ledger) const override;
 

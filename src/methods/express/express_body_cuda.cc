@@ -94,6 +94,9 @@ class ExpressBody final : public DeviceBody {
 
   bool keeps_positions() const override { return true; }
   void add_rows(pith::HeadRows& out, size_t head, int64_t first_position) const override;
+  void add_codes(std::vector<HeadCodes>& codes, size_t head, size_t first) const override {
+    if (codes_) codes_->add_codes(codes, head, first);
+  }
   void add_to(Ledger& ledger) const override {
     const size_t rows = site_.heads * this->rows();
     const size_t payload = codes_ ? 0 : rows * site_.dim * 4;

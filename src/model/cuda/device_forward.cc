@@ -108,14 +108,17 @@ void DeviceForward::begin(size_t tokens) {
 
 void DeviceForward::run_token(DeviceCache& cache) {
   cache.begin_token();
-  // The first token runs kernel by kernel, which loads them all; a capture may not.
-  if (graph_of_ == &cache) {
-    if (!graph_) capture(cache);
-    check(cudaGraphLaunch(graph_.get(), stream_), "the decode graph");
-  } else {
+  // The first token runs kernel by kernel, which loads them all; a capture may not. So do tokens
+  // that are compared.
+  if (graph_of_ != &cache) {
     graph_.reset();
     graph_of_ = &cache;
     enqueue_token(cache);
+  } else if (cache.comparing()) {
+    enqueue_token(cache);
+  } else {
+    if (!graph_) capture(cache);
+    check(cudaGraphLaunch(graph_.get(), stream_), "the decode graph");
   }
   uploaded_.set(stream_);
   has_logits_ = true;
@@ -141,7 +144,7 @@ void DeviceForward::capture(DeviceCache& cache) {
 }
 
 /// A step of one token. Its arguments do not change from step to step.
-void DeviceForward::enqueue_token(const DeviceCache& cache) {
+void DeviceForward::enqueue_token(DeviceCache& cache) {
   cache.upload_token();
   begin(1);
   auto* attended = reinterpret_cast<float*>(input_.data());  // [H, D]
@@ -155,6 +158,7 @@ void DeviceForward::enqueue_token(const DeviceCache& cache) {
     heads.target_on_device = cache.token_target(l);
     make_heads(heads, stream_);
     cache.attend_token(l, attended, q_.data());
+    if (cache.comparing()) cache.compare_token(l, attended, q_.data());
     matvec({hidden, w.o, attended, nullptr, 0, w.o_bias, MatvecEnd::kAdd}, stream_);
     matvec({out, w.gate_up, hidden, w.mlp_norm, eps, w.gate_up_bias, MatvecEnd::kGate}, stream_);
     matvec({hidden, w.down, out, nullptr, 0, w.down_bias, MatvecEnd::kAdd}, stream_);

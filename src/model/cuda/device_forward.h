@@ -47,7 +47,7 @@ class DeviceForward {
 
   void begin(size_t tokens);
   void run_token(DeviceCache& cache);
-  void enqueue_token(const DeviceCache& cache);
+  void enqueue_token(DeviceCache& cache);
   void capture(DeviceCache& cache);
   void run_chunk(DeviceCache& cache);
   void attention_of_chunk(DeviceCache& cache, int layer);

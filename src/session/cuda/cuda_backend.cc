@@ -69,11 +69,18 @@ class CudaBackend final : public Backend {
     cache_->protect(ranges);
     forward_.forget_token();
   }
+  void start_error_probe(const SessionOptions& o) {
+    cache_->start_error_probe(o.error_probe, o.seed, o.threads);
+  }
   HeadRows rows(int layer, int head) const override { return cache_->rows(layer, head); }
+  std::vector<AttentionError> attention_errors() const override {
+    return cache_->attention_errors();
+  }
   Ledger ledger() const override {
     Ledger ledger = cache_->ledger();
     ledger.scratch = engine_->memory.bytes(MemoryKind::kScratch);
     ledger.staging = engine_->memory.bytes(MemoryKind::kStaging);
+    ledger.probe = engine_->memory.bytes(MemoryKind::kProbe);
     return ledger;
   }
   std::string describe_policy() const override { return cache_->describe(); }
@@ -99,6 +106,7 @@ std::unique_ptr<Backend> make_cuda_backend(std::shared_ptr<const Model> model,
                             to_string(dtype)));
   auto backend = std::make_unique<CudaBackend>(std::move(model), options);
   backend->protect(options.protect);
+  if (options.error_probe.rows > 0) backend->start_error_probe(options);
   return backend;
 }
 
