@@ -47,21 +47,11 @@ struct DeviceProbe::Plan {
   std::vector<RowCopy> copies;  // `to` is set when there is room
 };
 
-/// What came from the device.
-struct DeviceProbe::Found {
-  std::vector<float> sums;                 // [tiles, group, numbers]
-  std::vector<float> policy;               // [H, D]
-  std::vector<uint16_t> q;                 // [H, D]
-  std::vector<uint16_t> k, v;              // [G, slots, D] the sample
-  std::vector<uint16_t> coded_k, coded_v;  // [copies, D] f16
-};
-
 /// One layer's.
 struct DeviceProbe::Comparison {
   Layer* layer;
   ProbeSample sample;  // as it is at the step
   Plan plan;
-  Found found;
 };
 
 DeviceProbe::Layer::Layer(const DeviceProbeSite& site, const ErrorProbeSite& of,
@@ -246,8 +236,8 @@ void DeviceProbe::add_coded_tiles(Plan& plan, const RowTarget& room) const {
   }
 }
 
-DeviceProbe::Found DeviceProbe::run(const Layer& layer, Plan& plan, const RowTarget& room,
-                                    const DeviceProbeStep& step) const {
+void DeviceProbe::run(Layer& layer, Plan& plan, const RowTarget& room,
+                      const DeviceProbeStep& step) const {
   const auto stream = site_.stream;
   MemoryCounter& memory = *site_.memory;
   const size_t copied = plan.copies.size() * dim(), heads = kv_heads() * group();
@@ -276,13 +266,13 @@ DeviceProbe::Found DeviceProbe::run(const Layer& layer, Plan& plan, const RowTar
     sum(piece.first_tile, piece.tiles, DType::kF16);
     copy_rows(std::span(plan.copies).subspan(piece.first_copy, piece.copies), dim(), stream);
   }
-  Found found;
-  const auto fetch = [&]<class T>(std::vector<T>& to, const void* from, size_t n) {
-    to.resize(n);
+  const auto fetch = [&]<class T>(PinnedArray<T>& to, const void* from, size_t n) {
+    if (to.size() < n) to = PinnedArray<T>(n + n / 8);
     if (n == 0) return;
     check(cudaMemcpyAsync(to.data(), from, n * sizeof(T), cudaMemcpyDeviceToHost, stream),
           "the error probe");
   };
+  Found& found = layer.found;
   fetch(found.sums, sums.data(), sums.size());
   fetch(found.policy, step.out, heads * dim());
   fetch(found.q, step.q, heads * dim());
@@ -290,16 +280,14 @@ DeviceProbe::Found DeviceProbe::run(const Layer& layer, Plan& plan, const RowTar
   fetch(found.v, layer.v.data(), layer.v.size() / 2);
   fetch(found.coded_k, coded_k.data(), copied);
   fetch(found.coded_v, coded_v.data(), copied);
-  check(cudaStreamSynchronize(stream), "the error probe");
-  return found;
 }
 
-std::unique_ptr<CodedSpans> DeviceProbe::merge(size_t head, const Plan& plan, const Found& found,
+std::unique_ptr<CodedSpans> DeviceProbe::merge(const Layer& layer, size_t head, const Plan& plan,
                                                ProbedHead& out) const {
   HeadTiles tiles(group(), dim());
   for (size_t t = 0; t < plan.tiles.size(); ++t) {
     if (plan.tiles[t].head != static_cast<int32_t>(head)) continue;
-    tiles.add(found.sums.data() + t * group() * TileSums::numbers(dim()), plan.spans[t]);
+    tiles.add(layer.found.sums.data() + t * group() * TileSums::numbers(dim()), plan.spans[t]);
   }
   tiles.answer(out);
   std::vector<size_t> rows;
@@ -308,7 +296,8 @@ std::unique_ptr<CodedSpans> DeviceProbe::merge(size_t head, const Plan& plan, co
 }
 
 void DeviceProbe::describe_sample(const Layer& layer, size_t head, const Plan& plan,
-                                  const Found& found, ProbedHead& out) const {
+                                  ProbedHead& out) const {
+  const Found& found = layer.found;
   const Kernels& kernels = kernels_for();
   const Held& held = plan.heads[head];
   const size_t m = held.span.size(), queries = group() * dim(), first = head * queries;
@@ -351,18 +340,20 @@ void DeviceProbe::compare(int l, const DeviceProbeStep& step) {
   plan.dense_tiles = plan.tiles.size();
   const RowTarget room = any_codes ? step.piece() : RowTarget{};
   add_coded_tiles(plan, room);
-  Found found = run(*layer, plan, room, step);
-  comparisons_.push_back({&*layer, layer->probe.sample(), std::move(plan), std::move(found)});
+  run(*layer, plan, room, step);
+  comparisons_.push_back({&*layer, layer->probe.sample(), std::move(plan)});
 }
 
 void DeviceProbe::start_judging() {
   if (comparisons_.empty()) return;
+  found_.set(site_.stream);
   judging_ = std::async(std::launch::async, [this, all = std::move(comparisons_)]() mutable {
+    found_.wait();
     const Context context{*pool_, *site_.memory, kernels_for()};
     for (const Comparison& c : all) {
       c.layer->probe.measure(context, c.sample, [&](size_t g, ProbedHead& head) {
-        describe_sample(*c.layer, g, c.plan, c.found, head);
-        return merge(g, c.plan, c.found, head);
+        describe_sample(*c.layer, g, c.plan, head);
+        return merge(*c.layer, g, c.plan, head);
       });
     }
     all.clear();

@@ -4,8 +4,8 @@
 // holds, tile by tile, with every row's weight 1: dense rows where the step's spans say they lie,
 // coded ones unpacked a piece at a time. Where a sampled row lies in codes, it is taken out of the
 // piece. The sums of a layer come to the host, which merges them in f64 and knows by positions what
-// is gone; the estimate is the CPU's, made while the device goes on with the next tokens. The step
-// waits for the sums; other steps only copy the few rows that enter the sample.
+// is gone; the estimate is the CPU's, made while the device goes on with the next tokens. Other
+// steps only copy the few rows that enter the sample.
 //
 // Cost: docs/error_probe.md. Memory: ErrorProbe's, the rows' on the device.
 
@@ -19,6 +19,7 @@
 #include "cache/cuda/probe_kernels.h"
 #include "cache/error_probe.h"
 #include "core/thread_pool.h"
+#include "kernels/cuda/pinned.h"
 
 namespace pith::cuda {
 
@@ -51,7 +52,8 @@ class DeviceProbe {
   void begin_token();
   /// Whether it is one to measure: compare() is to be called for each layer.
   bool comparing() const { return comparing_; }
-  /// Waits for the device, and for what the host has left to do of an earlier step.
+  /// Waits for what the host has left to do of an earlier step, and for positions that a policy
+  /// keeps on the device.
   void compare(int layer, const DeviceProbeStep& step);
   /// The step's rows, [L] of all layers, or a chunk's, before they move.
   void append_token(const RowTarget* rows);
@@ -60,17 +62,25 @@ class DeviceProbe {
   std::vector<AttentionError> errors() const;
 
  private:
+  /// What comes to the host of a layer's step. The memory stays for the next.
+  struct Found {
+    PinnedArray<float> sums;                 // [tiles, group, numbers]
+    PinnedArray<float> policy;               // [H, D]
+    PinnedArray<uint16_t> q;                 // [H, D]
+    PinnedArray<uint16_t> k, v;              // [G, slots, D] the sample
+    PinnedArray<uint16_t> coded_k, coded_v;  // [copies, D] f16
+  };
   struct Layer {
     Layer(const DeviceProbeSite& site, const ErrorProbeSite& of, const ErrorProbeOptions& options);
     Layer(const Layer& other, const DeviceProbeSite& site);
     ErrorProbe probe;
     size_t slots;       // rows of a head that there is room for
     DeviceBuffer k, v;  // [G, slots, D]
+    Found found;
   };
   /// What a step of one layer finds, on the host.
   struct Held;
   struct Plan;
-  struct Found;
   struct Comparison;
 
   size_t dim() const { return static_cast<size_t>(site_.shape.head_dim); }
@@ -82,13 +92,12 @@ class DeviceProbe {
   void add_dense_tiles(Plan& plan, size_t head, std::span<const DeviceSpan> spans) const;
   /// Tiles and sampled rows of what is in codes, once it is unpacked to `room`, piece by piece.
   void add_coded_tiles(Plan& plan, const RowTarget& room) const;
-  Found run(const Layer& layer, Plan& plan, const RowTarget& room,
-            const DeviceProbeStep& step) const;
+  /// Fills layer.found, in stream order.
+  void run(Layer& layer, Plan& plan, const RowTarget& room, const DeviceProbeStep& step) const;
   /// The answer over all tiles of a head's queries, and the coded ones apart.
-  std::unique_ptr<CodedSpans> merge(size_t head, const Plan& plan, const Found& found,
+  std::unique_ptr<CodedSpans> merge(const Layer& layer, size_t head, const Plan& plan,
                                     ProbedHead& out) const;
-  void describe_sample(const Layer& layer, size_t head, const Plan& plan, const Found& found,
-                       ProbedHead& out) const;
+  void describe_sample(const Layer& layer, size_t head, const Plan& plan, ProbedHead& out) const;
   /// The step's comparisons, by another thread.
   void start_judging();
   void finish_judging() const;
@@ -101,6 +110,7 @@ class DeviceProbe {
   std::vector<ProbeSample::Entry> entries_;   // of the last append
   bool comparing_ = false;
   std::vector<Comparison> comparisons_;  // of this step
+  StreamMark found_;                     // the host has what it takes
   mutable std::future<void> judging_;    // of an earlier one
 };
 
