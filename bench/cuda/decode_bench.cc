@@ -19,6 +19,7 @@ std::vector<DeviceSpan> dense_spans(const uint16_t* k, const uint16_t* v, int se
     spans[i].values = v + i * rows * kDim;
     spans[i].rows = rows;
     spans[i].row_stride = kDim;
+    spans[i].settled_rows = rows;
   }
   return spans;
 }

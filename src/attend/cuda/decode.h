@@ -35,6 +35,9 @@ struct DeviceSpan {
   int32_t position = 0;  ///< coded: of the first row; the others follow it
   /// Coded: so many blocks keep shares of what all of them use in their key sides; 0: none do.
   int32_t group_blocks = 0;
+  /// Dense: the first so many rows were there before the kernel ahead in the stream began (see
+  /// DecodeCall::settled).
+  int32_t settled_rows = 0;
 };
 
 /// Queries that one pass over a KV head's rows serves; larger groups take several passes.
@@ -63,8 +66,8 @@ struct DecodeCall {
   const DeviceSpan* spans = nullptr;  // [B, G, spans], on the device
   float* out = nullptr;               // [B, H, D]
   float* log_sum = nullptr;           // [B, H] natural logarithm of the denominator, or null
-  /// The spans, and the coded rows that they name, were there before the kernel ahead in the stream
-  /// began: they may be read while it runs.
+  /// The spans, the coded rows that they name, and of dense ones DeviceSpan::settled_rows, were
+  /// there before the kernel ahead in the stream began: they may be read while it runs.
   bool settled = false;
 
   /// Throws kInvalidArgument for shapes and dtypes that the kernels do not know.

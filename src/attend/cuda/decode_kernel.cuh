@@ -62,7 +62,8 @@ __device__ inline void attend_tile(Running<D>& run, const DeviceSpan& span,
 }
 
 /// The dense spans' share of a warp. The next tile is always on its way to registers while one is
-/// worked on; the first is asked for before the queries are: `start`.
+/// worked on; the first is asked for before the queries are, and if it may be before the kernel ahead
+/// has ended.
 template <class T, class Codec, int D>
 struct DenseRun {
   using Dense = DenseTiles<T, D>;
@@ -70,8 +71,14 @@ struct DenseRun {
   bool more;
   typename Dense::Tile tile;
 
-  __device__ void start() {
+  /// Whether the first tile's rows are settled; then they are on their way.
+  __device__ bool start(bool settled) {
     more = walk.next();
+    const bool early = settled && more && (walk.tile + 1) * 16 <= walk.span.settled_rows;
+    if (early) load();
+    return early;
+  }
+  __device__ void load() {
     if (more) tile = Dense::load(walk.span, walk.tile);
   }
   __device__ void run(Running<D>& running, const float* q) {
@@ -264,10 +271,11 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
         Running<D> run;
         QueryLoad<T, Codec, D> load(p);
         if constexpr (!Codec::kPresent) {
+          DenseRun<T, Codec, D> dense{walk};
+          const bool early = dense.start(p.settled);
           ahead.wait();
           load.ask(p, query_head_of(p, share.head), queries);
-          DenseRun<T, Codec, D> dense{walk};
-          dense.start();
+          if (!early) dense.load();
           load.put(space, p, queries);
           dense.run(run, space.q());
           end_head(p, cut, run, end);

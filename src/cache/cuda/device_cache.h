@@ -34,7 +34,7 @@ class DeviceCache {
   /// out f32 [H, D] <- attention of q [H, D].
   void attend_token(int layer, float* out, const void* q) const;
   /// Whether the error probe measures this step: then compare_token follows each attend_token,
-  /// with the same numbers, waits for the device, and the step is no graph.
+  /// with the same numbers, and the step is no graph.
   bool comparing() const { return probe_ && probe_->comparing(); }
   void compare_token(int layer, const float* out, const void* q);
   void end_token();

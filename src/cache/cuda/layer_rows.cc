@@ -35,6 +35,7 @@ class StraightRows final : public LayerRows {
       spans[g].values = rows_.values() + g * rows_.head_stride() * 2;
       spans[g].rows = static_cast<int32_t>(rows_.rows() + 1);
       spans[g].row_stride = static_cast<int32_t>(site_.dim);
+      spans[g].settled_rows = static_cast<int32_t>(rows_.rows());
     }
     return rows_.end();
   }

@@ -165,6 +165,7 @@ RowTarget SelectedRows::begin_token(const TokenSlots& slots) {
       span->log_weights = part.apart ? weights_.data() : nullptr;
       span->rows = static_cast<int32_t>(part.rows);
       span->row_stride = static_cast<int32_t>(site_.dim);
+      span->settled_rows = span->rows - (&part == &parts.back() ? static_cast<int32_t>(fresh) : 0);
       ++span;
       first += part.rows;
     }

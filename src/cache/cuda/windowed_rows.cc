@@ -129,6 +129,12 @@ DeviceSpan WindowedRows::dense_span(const RowTarget& rows, size_t head, size_t c
   return span;
 }
 
+DeviceSpan WindowedRows::ring_span(const RowTarget& rows, size_t head, size_t count) const {
+  DeviceSpan span = dense_span(rows, head, count);
+  span.settled_rows = std::max(span.rows - 1, 0);  // the last may be the step's own
+  return span;
+}
+
 void WindowedRows::check_protect() const {
   if (plan_.cache_positions) {
     refuse_on_gpu("protecting tokens under positions inside the cache (rope=cache)",
@@ -185,9 +191,9 @@ RowTarget WindowedRows::begin_token(const TokenSlots& slots) {
     if (body_) {
       for (size_t i = 0; i < body_->spans(); ++i) *spans++ = body_->span(g, i);
     } else {
-      *spans++ = dense_span(ring_at(0), g, ring - straight);
+      *spans++ = ring_span(ring_at(0), g, ring - straight);
     }
-    *spans++ = dense_span(ring_at(first), g, straight);
+    *spans++ = ring_span(ring_at(first), g, straight);
     if (pinned_.any()) *spans++ = pinned_.span(g, pinned_.rows() + (pinned ? 1 : 0));
   }
   slots.note->evicted = evicted();

@@ -43,6 +43,7 @@ class WindowedRows final : public LayerRows {
   /// Tells the body which rows the next query does not see.
   void hide();
   DeviceSpan dense_span(const RowTarget& rows, size_t head, size_t count) const;
+  DeviceSpan ring_span(const RowTarget& rows, size_t head, size_t count) const;
   /// Rows [from.row, + count) of all heads to to.row, ...
   void copy(const RowTarget& to, const RowTarget& from, size_t count);
   RowTarget sink_at(size_t row) const;

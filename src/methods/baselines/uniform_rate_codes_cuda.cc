@@ -48,6 +48,9 @@ class CodedRateBody final : public DeviceBody {
   void add_rows(pith::HeadRows& out, size_t head, int64_t) const override {
     drawn_.add_rows(out, head);
   }
+  void add_codes(std::vector<HeadCodes>& codes, size_t head, size_t first) const override {
+    codes.push_back({&codes_, head, first, coded(head)});
+  }
   void add_to(Ledger& ledger) const override;
 
  private:

@@ -168,7 +168,7 @@ class RateBody final : public DeviceBody {
   DeviceSpan span(size_t head, size_t /*which*/) const override {
     const size_t at = head * capacity_ * site_.dim * 2;
     DeviceSpan span;
-    span.rows = static_cast<int32_t>(drawn_.counts()[head]);
+    span.rows = span.settled_rows = static_cast<int32_t>(drawn_.counts()[head]);
     span.row_stride = static_cast<int32_t>(site_.dim);
     span.log_weight = drawn_.rule().log_weight;
     if (capacity_ == 0) return span;

@@ -67,6 +67,7 @@ class ExpressBody final : public DeviceBody {
     span.values = static_cast<const std::byte*>(a.v) + at * site_.dim * 2;
     span.rows = static_cast<int32_t>(rows());
     span.row_stride = static_cast<int32_t>(site_.dim);
+    span.settled_rows = span.rows;
     return span;
   }
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
