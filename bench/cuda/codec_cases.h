@@ -144,10 +144,10 @@ inline CodecCase named(Bench& b, const std::string& text) {
     codec->learn({k.data(), v.data(), n * kDim, 0}, DType::kBF16, 0, stream);
     check(cudaStreamSynchronize(stream), "tables");
   }
-  const auto code = [=](const CodeRowsCall& c, bool keys) {
+  const auto code = [=](const CodeRowsCall& c, bool of_keys) {
     const CodeJob job{c.x, c.head_stride, c.codes, c.side, static_cast<size_t>(c.rows) / 32};
     const std::span<const CodeJob> one{&job, 1}, none;
-    codec->code({c.dtype, c.heads, c.rows, c.head_dim}, keys ? one : none, keys ? none : one,
+    codec->code({c.dtype, c.heads, c.rows, c.head_dim}, of_keys ? one : none, of_keys ? none : one,
                 stream);
   };
   return {text,
@@ -155,8 +155,8 @@ inline CodecCase named(Bench& b, const std::string& text) {
           [=](const CodeRowsCall& c) { code(c, true); },
           [=](const CodeRowsCall& c) { code(c, false); },
           [=](const DecodeCall& c, const DecodeScratch& s) { codec->attend(c, s, stream); },
-          [=](const UnpackRowsCall& c, bool keys) {
-            keys ? codec->unpack_keys(c, stream) : codec->unpack_values(c, stream);
+          [=](const UnpackRowsCall& c, bool of_keys) {
+            of_keys ? codec->unpack_keys(c, stream) : codec->unpack_values(c, stream);
           },
           codec->group_blocks()};
 }

@@ -141,7 +141,9 @@ TEST(CudaCodedCache, RowsOfGroupsTakeWhatTheyShare) {
       for (int t = 0; t < 40; ++t) pair.run_token();
       EXPECT_GE(pair.same_rows(), 0.75);
       EXPECT_GT(pair.compared(), 0);
-      if (same_groups(text)) EXPECT_LT(pair.worst(), 0.2);
+      if (same_groups(text)) {
+        EXPECT_LT(pair.worst(), 0.2);
+      }
       EXPECT_EQ(pair.cpu_ledger().rows_kept, pair.gpu_ledger().rows_kept);
       EXPECT_LE(pair.gpu_ledger().total_bytes(), pair.counted());
     }

@@ -62,8 +62,8 @@ __device__ inline void attend_tile(Running<D>& run, const DeviceSpan& span,
 }
 
 /// The dense spans' share of a warp. The next tile is always on its way to registers while one is
-/// worked on; the first is asked for before the queries are, and if it may be before the kernel ahead
-/// has ended.
+/// worked on; the first is asked for before the queries are, and if it may be before the kernel
+/// ahead has ended.
 template <class T, class Codec, int D>
 struct DenseRun {
   using Dense = DenseTiles<T, D>;

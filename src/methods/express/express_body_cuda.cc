@@ -40,12 +40,12 @@ class ExpressBody final : public DeviceBody {
   std::unique_ptr<DeviceBody> clone() const override {
     return std::make_unique<ExpressBody>(*this);
   }
+  /// Each body codes for itself, so that layers with codecs of their own go together.
   std::string kind() const override {
     const HalvingRule& h = rule_.halving;
     return fmt::format("express {} {} {} {} {} {} {} {} {}", rule_.shape.target,
                        rule_.shape.inflation, h.balance, h.centre, h.temperature, h.value_constant,
-                       rule_.weight_exponent, place_.first_position,
-                       codes_ ? codes_->kind() : "dense");
+                       rule_.weight_exponent, place_.first_position, codes_ ? "in codes" : "dense");
   }
   size_t rows() const override { return state_.rows(); }
   void announce(size_t rows) override { advance(state_, rule_.shape, rows); }

@@ -234,6 +234,7 @@ __global__ void __launch_bounds__(kCoderWarps* kWarp, 1)
   extern __shared__ __align__(16) char shared[];
   T* s_in = reinterpret_cast<T*>(shared);
   T* s_out = s_in + kSketch * C::kStride;
+#pragma unroll 8
   for (int i = threadIdx.x; i < (kSketch + p.m_out) * D; i += blockDim.x) {
     s_in[i / D * C::kStride + i % D] = static_cast<T>(p.projection[i]);
   }

@@ -8,29 +8,34 @@
 namespace pith::cuda {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kSketchRaise = 8;  // the projection is raised by 2^8: bits reach down to 2^-9
 
 template <class T, int D, int kSketch>
-__global__ void __launch_bounds__(kWarps* kWarp, 1)
+__global__ void __launch_bounds__(kThreads, 1)
     unpack_kernel(const __grid_constant__ UnpackRowsCall p, const __half* projection,
                   bool row_lists) {
   using Keys = QjlKeys<D, kSketch>;
   using Pairs = CodePairs<1>;
   constexpr int kSteps = Keys::kSteps, kStride = kSketch + 8, kTogether = 4;
   extern __shared__ __align__(16) char shared[];
+  constexpr int kShares = kThreads / D;  // threads that have a column
+  static_assert(kThreads % D == 0);
   auto* turned = reinterpret_cast<__half*>(shared);             // [D, kStride], bits' units out
-  auto* sums = reinterpret_cast<float*>(turned + D * kStride);  // [D] of columns
-  for (int i = threadIdx.x; i < kSketch * D; i += blockDim.x) {
-    const int row = i / D, unit = Pairs::unit_bits(row % 16 / 8 * kSteps + row / 16);
-    turned[i % D * kStride + row] =
-        __float2half_rn(__half2float(projection[i]) * power_of_two(kSketchRaise - unit));
+  auto* sums = reinterpret_cast<float*>(turned + D * kStride);  // [kShares, D] of columns
+  const int column = static_cast<int>(threadIdx.x) % D;
+  float sum = 0;
+#pragma unroll 16
+  for (int row = static_cast<int>(threadIdx.x) / D; row < kSketch; row += kShares) {
+    const float x = __half2float(projection[row * D + column]);
+    const int unit = Pairs::unit_bits(row % 16 / 8 * kSteps + row / 16);
+    turned[column * kStride + row] = __float2half_rn(x * power_of_two(kSketchRaise - unit));
+    sum += x;
   }
-  for (int d = threadIdx.x; d < D; d += blockDim.x) {
-    float sum = 0;
-    for (int i = 0; i < kSketch; ++i) sum += __half2float(projection[i * D + d]);
-    sums[d] = sum;
-  }
+  sums[threadIdx.x] = sum;
+  __syncthreads();
+  for (int i = 1; threadIdx.x < D && i < kShares; ++i) sum += sums[i * D + column];
+  if (threadIdx.x < D) sums[column] = sum;
   __syncthreads();
   const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
   for (int b = blockIdx.x * kWarps + threadIdx.x / kWarp; b < p.heads * p.blocks;
@@ -96,12 +101,12 @@ __global__ void __launch_bounds__(kWarps* kWarp, 1)
 template <class T, int D, int kSketch>
 void launch(const QjlProjection& projection, const UnpackRowsCall& call, cudaStream_t stream) {
   const auto kernel = unpack_kernel<T, D, kSketch>;
-  constexpr size_t kBytes = D * (kSketch + 8) * 2 + D * 4;
+  constexpr size_t kBytes = D * (kSketch + 8) * 2 + kThreads * 4;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(kBytes)),
         "QJL unpacking's shared memory");
   const int blocks = (call.heads * call.blocks + kWarps - 1) / kWarps;
-  kernel<<<std::min(blocks, device_info().multiprocessors), kWarps * kWarp, kBytes, stream>>>(
+  kernel<<<std::min(blocks, device_info().multiprocessors), kThreads, kBytes, stream>>>(
       call, static_cast<const __half*>(projection.half_rows), projection.row_lists);
   check(cudaGetLastError(), "unpacking of QJL keys");
 }
