@@ -291,6 +291,10 @@ TEST(CudaQjl, RowsThatNameTheirChannelsMove) {
     };
     const auto key_codes = zeros(bytes.key_codes), key_side = zeros(bytes.key_side);
     const auto value_codes = zeros(bytes.value_codes), value_side = zeros(bytes.value_side);
+    const auto move = [&](const MoveCodesCall& rows) {
+      move_qjl_keys(coded.projection_, rows, nullptr);
+      move_kivi2_values(rows, nullptr);
+    };
     MoveCodesCall call;
     const size_t stride = kRows / 32;
     call.from = {coded.codes.data(), coded.side.data(), coded.value_codes.data(),
@@ -300,7 +304,7 @@ TEST(CudaQjl, RowsThatNameTheirChannelsMove) {
     call.head_dim = c.dim;
     constexpr int kFirst = 45, kMoved = 130;
     call.count = kFirst;  // whole: rows as they stand
-    move_qjl_rows(coded.projection_, call, nullptr);
+    move(call);
     std::mt19937 rng(71);
     std::vector<int32_t> kept(kHeads * kMoved);
     for (int32_t& row : kept) row = static_cast<int32_t>(rng() % kRows);
@@ -309,7 +313,7 @@ TEST(CudaQjl, RowsThatNameTheirChannelsMove) {
     call.kept_stride = kMoved;
     call.first = kFirst;
     call.count = kMoved;
-    move_qjl_rows(coded.projection_, call, nullptr);
+    move(call);
     const auto moved = coded.unpacked(key_codes.data(), key_side.data(), true);
     const auto moved_values = coded.unpacked(value_codes.data(), value_side.data(), false);
     const auto dim = static_cast<size_t>(c.dim);

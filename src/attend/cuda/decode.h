@@ -32,12 +32,15 @@ struct DeviceSpan {
   int32_t row_stride = 0;  ///< dense: numbers between consecutive rows
   int32_t coded = 0;
   DeviceRole role = DeviceRole::kBoth;
-  int32_t position = 0;  ///< coded: of the first row; the others follow it
+  // One more number in each warp's copy would cost the dense kernel registers that it lacks.
+  union {
+    int32_t position = 0;  ///< coded: of the first row; the others follow it
+    /// Dense: the first so many rows were there before the kernel ahead in the stream began (see
+    /// DecodeCall::settled).
+    int32_t settled_rows;
+  };
   /// Coded: so many blocks keep shares of what all of them use in their key sides; 0: none do.
   int32_t group_blocks = 0;
-  /// Dense: the first so many rows were there before the kernel ahead in the stream began (see
-  /// DecodeCall::settled).
-  int32_t settled_rows = 0;
 };
 
 /// Queries that one pass over a KV head's rows serves; larger groups take several passes.

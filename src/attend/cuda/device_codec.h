@@ -98,6 +98,8 @@ class DeviceCodec {
   /// number, also where they stand alone from then on.
   virtual bool codes_whole_blocks() const { return false; }
   virtual void move_rows(const MoveCodesCall& /*call*/, cudaStream_t) const {}
+  /// Values alone, of codecs whose values stand alone beside another's keys.
+  virtual void move_values(const MoveCodesCall& /*call*/, cudaStream_t) const {}
   /// As cuda::add_token_mass, for dense rows and coded ones.
   virtual void add_token_mass(const TokenMass& /*call*/, const MassTarget* /*target*/,
                               cudaStream_t) const {}

@@ -58,7 +58,8 @@ class QjlDeviceCodec final : public DeviceCodec {
   bool codes_rows_alone() const override { return row_lists_; }
   bool codes_whole_blocks() const override { return true; }
   void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
-    move_qjl_rows(projection_, call, stream);
+    move_qjl_keys(projection_, call, stream);
+    values_->move_values(call, stream);
   }
   void add_token_mass(const TokenMass& call, const MassTarget* target,
                       cudaStream_t stream) const override {

@@ -59,9 +59,8 @@ void code_qjl_job(const QjlProjection& projection, const CodeBatch& batch, const
 void unpack_qjl_keys(const QjlProjection& projection, const UnpackRowsCall& call,
                      cudaStream_t stream);
 
-/// Keys that name their channels, as they are, to other places; values of KIVI's two bits with
-/// them (see MoveCodesCall).
-void move_qjl_rows(const QjlProjection& projection, const MoveCodesCall& call, cudaStream_t stream);
+/// Keys that name their channels, as they are, to other places (see MoveCodesCall); no values.
+void move_qjl_keys(const QjlProjection& projection, const MoveCodesCall& call, cudaStream_t stream);
 /// The mass of a token over dense keys and such ones (see MassTarget).
 void add_qjl_mass(const QjlProjection& projection, const TokenMass& call, const MassTarget* target,
                   cudaStream_t stream);

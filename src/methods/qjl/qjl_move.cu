@@ -7,7 +7,6 @@
 
 #include "attend/cuda/mass_token.cuh"
 #include "methods/qjl/qjl_tiles.cuh"
-#include "methods/quant/quant_cuda.h"
 
 namespace pith::cuda {
 namespace {
@@ -193,7 +192,7 @@ __global__ void __launch_bounds__(kMassThreads) mass_kernel(const __grid_constan
 
 }  // namespace
 
-void move_qjl_rows(const QjlProjection& projection, const MoveCodesCall& call,
+void move_qjl_keys(const QjlProjection& projection, const MoveCodesCall& call,
                    cudaStream_t stream) {
   if (call.count == 0) return;
   const int blocks = (call.first % kBlockRows + call.count + kBlockRows - 1) / kBlockRows;
@@ -205,7 +204,6 @@ void move_qjl_rows(const QjlProjection& projection, const MoveCodesCall& call,
     default: launch(move_kernel<512>);
   }
   check(cudaGetLastError(), "moving QJL keys");
-  move_kivi2_values(call, stream);
 }
 
 void add_qjl_mass(const QjlProjection& projection, const TokenMass& call, const MassTarget* target,

@@ -5,6 +5,7 @@
 #include "attend/cuda/level_codec.h"
 #include "methods/quant/decode_grouped.h"
 #include "methods/quant/quant.h"
+#include "pith/error.h"
 
 namespace pith::cuda {
 
@@ -158,6 +159,12 @@ class QuantCodec final : public DeviceCodec {
   bool codes_rows_alone() const override { return bits() > 0; }
   void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
     move_coded_rows(bits(), call, stream);
+  }
+  void move_values(const MoveCodesCall& call, cudaStream_t stream) const override {
+    if (codec_ != GroupedCodec::kKivi2) {
+      throw Error(ErrorCode::kInternal, "values of " + name_ + " do not move without their keys");
+    }
+    move_kivi2_values(call, stream);
   }
   void add_token_mass(const TokenMass& call, const MassTarget* target,
                       cudaStream_t stream) const override {
