@@ -114,8 +114,10 @@ TEST(CudaPolicies, CsrRowsAreJudgedAgain) {
        {"snapkv(budget=96,interval=64)", "h2o(budget=96,interval=32,decay=0.5)",
         "tova(budget=96,interval=32)", "knorm(budget=96,interval=32)", "buzz(T=96,weights=true)",
         "uniform(budget=96)"}) {
-    for (const char* codec : {"csr(rope=post,online=64)", "csr(rope=post,s=6,solver=omp,online=64)",
-                              "csr(rope=post,s=4,chunks=2,online=40,collect=90)"}) {
+    for (const char* codec :
+         {"csr(rope=post,online=64)", "csr(rope=post,s=6,solver=omp,online=64)",
+          "csr(rope=post,s=4,chunks=2,online=40,collect=90)", "csr(online=64)",
+          "csr(s=6,solver=omp,online=64)", "csr(s=4,chunks=2,online=40,collect=90)"}) {
       for (const int dim : {64, 128}) {
         const DType dtype = dim == 64 ? DType::kBF16 : DType::kF16;
         const std::string policy =

@@ -20,6 +20,8 @@ struct Coded {
   std::shared_ptr<const DeviceCodec> codec;
   size_t blocks = 0;
   DeviceArray<char> key_codes, key_side, value_codes, value_side;
+  size_t records = 0;  // of a head
+  DeviceArray<char> record_bytes;
   std::vector<float> k, v;  // [G, rows, D]
 };
 
@@ -32,12 +34,15 @@ const std::vector<double>& frequencies(int dim) {
   return x;
 }
 
-Coded code(MemoryCounter& counter, const std::string& text, int heads, int rows, int dim) {
+/// `alone`: rows may be moved by themselves.
+Coded code(MemoryCounter& counter, const std::string& text, int heads, int rows, int dim,
+           bool alone) {
   const DType dtype = DType::kF16;
   const PolicyPart part = *Policy::parse("exact+" + text).rules.front().key_codec;
   const CodecRow& row = codec_row(part.name);
   Coded c;
   c.codec = row.make_on_gpu(Parameters(row.info, part));
+  if (auto own = alone ? c.codec->with_rows_alone(dim) : nullptr) c.codec = own;
   const TableSite site{&counter, nullptr, dim, heads, 0, 3, 0, &frequencies(dim)};
   if (auto own = c.codec->with_tables(site)) c.codec = own;
   c.blocks = static_cast<size_t>(rows) / 32;
@@ -49,13 +54,22 @@ Coded code(MemoryCounter& counter, const std::string& text, int heads, int rows,
   };
   c.key_codes = make(bytes.key_codes), c.key_side = make(bytes.key_side);
   c.value_codes = make(bytes.value_codes), c.value_side = make(bytes.value_side);
+  c.records = static_cast<size_t>(rows) / c.codec->block_rows() + 1;
+  c.record_bytes = {counter, MemoryKind::kPayload,
+                    static_cast<size_t>(heads) * c.records * c.codec->record_bytes() + 1, nullptr};
   const size_t n = static_cast<size_t>(heads) * rows * dim, stride = n / heads;
   const auto k = to_device(counter, normals(n, dtype, 51)),
              v = to_device(counter, normals(n, dtype, 52));
   if (c.codec->learns_from() > 0)
     c.codec->learn({k.data(), v.data(), stride, 0}, dtype, 0, nullptr);
-  const CodeJob keys{k.data(), stride, c.key_codes.data(), c.key_side.data(), c.blocks, 0};
-  const CodeJob values{v.data(), stride, c.value_codes.data(), c.value_side.data(), c.blocks, 0};
+  // The first record stays free.
+  const CodeJob keys{k.data(), stride, c.key_codes.data(),    c.key_side.data(),
+                     c.blocks, 0,      c.record_bytes.data(), c.records,
+                     1};
+  CodeJob values = keys;
+  values.x = v.data();
+  values.codes = c.value_codes.data();
+  values.side = c.value_side.data();
   c.codec->code({dtype, heads, rows, dim}, {&keys, 1}, {&values, 1}, nullptr);
   const auto unpack = [&](bool of_keys) {
     const DeviceArray<uint16_t> out(counter, MemoryKind::kScratch, n, nullptr);
@@ -69,6 +83,8 @@ Coded code(MemoryCounter& counter, const std::string& text, int heads, int rows,
     call.dtype = dtype;
     call.out = out.data();
     call.head_stride = stride;
+    call.records = c.record_bytes.data();
+    call.record_stride = c.records;
     of_keys ? c.codec->unpack_keys(call, nullptr) : c.codec->unpack_values(call, nullptr);
     return widen(to_host(out), dtype);
   };
@@ -82,14 +98,15 @@ std::vector<float> rows_of(const std::vector<float>& all, int head, int rows, in
 }
 
 /// Attention over a coded span with a weight and a dense one, and the mass of all rows.
-void check_group(const std::string& codec, const Shape& s, int dim) {
-  SCOPED_TRACE(codec + ", " + std::to_string(s.query_heads) + " query heads, " +
-               std::to_string(s.kv_heads) + " KV heads, head_dim " + std::to_string(dim));
+void check_group(const std::string& codec, const Shape& s, int dim, bool alone) {
+  SCOPED_TRACE(codec + (alone ? " of rows alone, " : ", ") + std::to_string(s.query_heads) +
+               " query heads, " + std::to_string(s.kv_heads) + " KV heads, head_dim " +
+               std::to_string(dim));
   MemoryCounter counter;
   const DType dtype = DType::kF16;
   const int rows = 256, dense = 21, group = s.query_heads / s.kv_heads;
   const float log_weight = 0.75f;
-  const Coded c = code(counter, codec, s.kv_heads, rows, dim);
+  const Coded c = code(counter, codec, s.kv_heads, rows, dim, alone);
   const GroupedBytes bytes = c.codec->block_bytes(dim);
   const size_t n = static_cast<size_t>(s.kv_heads) * dense * dim;
   const auto k = normals(n, dtype, 61), v = normals(n, dtype, 62);
@@ -107,6 +124,7 @@ void check_group(const std::string& codec, const Shape& s, int dim) {
     coded.rows = rows;
     coded.coded = 1;
     coded.group_blocks = c.codec->group_blocks();
+    coded.records = c.record_bytes.data() + g * c.records * c.codec->record_bytes();
     coded.log_weight = log_weight;
     DeviceSpan plain;
     plain.keys = k_device.data() + static_cast<size_t>(g) * dense * dim;
@@ -161,6 +179,8 @@ void check_group(const std::string& codec, const Shape& s, int dim) {
   target.codes = c.key_codes.data();
   target.code_side = c.key_side.data();
   target.block_stride = c.blocks;
+  target.records = c.record_bytes.data();
+  target.record_stride = c.records;
   target.coded = rows;
   const auto target_device = to_device(counter, std::vector<MassTarget>{target});
   c.codec->add_token_mass(
@@ -179,7 +199,45 @@ TEST(CudaLevels, EveryGroupOfQueries) {
         "gear(bits=2,rank=3,outliers=2)", "kvquant(bits=3)", "int8(hadamard=true)",
         "kivi(bits=4,hadamard=true)"}) {
     for (const Shape& s : {Shape{1, 1}, {2, 2}, {8, 1}, {12, 1}, {28, 4}}) {
-      for (const int dim : {64, 128}) check_group(codec, s, dim);
+      for (const int dim : {64, 128}) check_group(codec, s, dim, false);
+    }
+  }
+}
+
+const char* const kShared[] = {"kivi(bits=2)",
+                               "kivi(bits=4)",
+                               "gear(bits=2,rank=3,outliers=5)",
+                               "gear(bits=4,rank=2,outliers=1,rows=64)",
+                               "kvquant(bits=3)",
+                               "kvquant(bits=2,outliers=3)",
+                               "int8(center=32)",
+                               "turboquant(bits=3,center=64)",
+                               "kivi(bits=2,hadamard=true,center=128)"};
+
+TEST(CudaLevels, EveryGroupOfQueriesOverRowsAlone) {
+  PITH_NEEDS_GPU();
+  for (const char* codec : kShared) {
+    for (const Shape& s : {Shape{1, 1}, {12, 1}, {28, 4}}) {
+      for (const int dim : {64, 128}) check_group(codec, s, dim, true);
+    }
+  }
+}
+
+// What a row shares lies elsewhere; the row is the same.
+TEST(CudaLevels, RowsAloneAreTheSameRows) {
+  PITH_NEEDS_GPU();
+  for (const char* codec : kShared) {
+    for (const int dim : {64, 128}) {
+      SCOPED_TRACE(codec);
+      MemoryCounter counter;
+      const Coded grouped = code(counter, codec, 3, 256, dim, false);
+      const Coded alone = code(counter, codec, 3, 256, dim, true);
+      EXPECT_FALSE(grouped.codec->codes_rows_alone());
+      EXPECT_TRUE(alone.codec->codes_rows_alone());
+      EXPECT_EQ(alone.v, grouped.v);
+      // Angles that go on by products are a little off.
+      const std::vector<double> want(grouped.k.begin(), grouped.k.end());
+      EXPECT_LT(relative_error(alone.k, want), alone.codec->turns_keys() ? 1e-3 : 1e-9);
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/grouped_layout.h"
 #include "pith/dtype.h"
 
 namespace pith::cuda {
@@ -47,6 +48,9 @@ struct CodeJob {
   void *codes = nullptr, *side = nullptr;  // [heads, block_stride] blocks
   size_t block_stride = 0;                 ///< blocks between heads
   int64_t position = 0;                    ///< of the first row, for codecs that turn keys
+  void* records = nullptr;                 // [heads, record_stride] see DeviceCodec::records
+  size_t record_stride = 0;                ///< records between heads
+  int first_record = 0;                    ///< of the first rows; others follow
 };
 /// What the places of a launch have in common.
 struct CodeBatch {
@@ -59,10 +63,12 @@ struct UnpackRowsCall {
   const void *codes = nullptr, *side = nullptr;  // [heads, block_stride] blocks
   size_t block_stride = 0;                       ///< blocks between heads
   int heads = 0, blocks = 0, head_dim = 0;
-  DType dtype = DType::kF16;  ///< kF16 or kBF16
-  void* out = nullptr;        // [heads, 32 blocks, D]
-  size_t head_stride = 0;     ///< numbers between heads
-  int64_t position = 0;       ///< of the first row, for codecs that turn keys
+  DType dtype = DType::kF16;      ///< kF16 or kBF16
+  void* out = nullptr;            // [heads, 32 blocks, D]
+  size_t head_stride = 0;         ///< numbers between heads
+  int64_t position = 0;           ///< of the first row, for codecs that turn keys
+  const void* records = nullptr;  // [heads, record_stride] see DeviceCodec::records
+  size_t record_stride = 0;       ///< records between heads
 };
 
 /// The coded rows of all KV heads.
@@ -79,5 +85,28 @@ struct MoveCodesCall {
   size_t kept_stride = 0;
   int heads = 0, head_dim = 0;
   int first = 0, count = 0;
+
+  static constexpr int kStays = -1, kZero = -2;
+  /// Where row `row` of `to` comes from: a row of `from`, kStays or kZero.
+  PITH_BOTH_SIDES int source(int head, int row) const {
+    const int i = row - first;
+    if (i < 0) return kStays;
+    if (i >= count) return kZero;
+    return kept ? kept[static_cast<size_t>(head) * kept_stride + static_cast<size_t>(i)] : i;
+  }
+  /// The blocks of `to` that change: the first one, and how many.
+  PITH_BOTH_SIDES int first_block() const { return first / kBlockRows; }
+  PITH_BOTH_SIDES int blocks() const {
+    return (first % kBlockRows + count + kBlockRows - 1) / kBlockRows;
+  }
+};
+/// Which records the rows of all KV heads name. Those that are named get new numbers, one after the
+/// other in their old order, by which the rows name them from then on.
+struct FindRecordsCall {
+  CodeBlocks rows;
+  int heads = 0, head_dim = 0, count = 0;  ///< rows of a head
+  int records = 0;                         ///< of a head: numbers are below
+  int32_t* numbers = nullptr;              // [heads, records] <- the new ones, or -1
+  int32_t* named = nullptr;                // [heads] <- how many are named
 };
 }  // namespace pith::cuda

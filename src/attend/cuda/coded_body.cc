@@ -24,19 +24,28 @@ std::shared_ptr<const DeviceArray<float>> make_veil(const BodySite& site, size_t
 }  // namespace
 
 CodedBody::CodedBody(std::shared_ptr<const DeviceCodec> codec, const BodySite& site)
-    : codec_(std::move(codec)), site_(site), waiting_(*site.memory, MemoryKind::kPayload) {
+    : codec_(std::move(codec)),
+      site_(site),
+      records_(*codec_, site),
+      waiting_(*site.memory, MemoryKind::kPayload) {
   const GroupedBytes bytes = codec_->block_bytes(static_cast<int>(site.dim));
   bytes_ = {bytes.key_codes, bytes.key_side, bytes.value_codes, bytes.value_side};
   if (site.slides) veil_ = make_veil(site, codec_->block_rows());
 }
 
-CodedBody::CodedBody(const CodedBody& other) : CodedBody(other.codec_, other.site_) {
-  if (codec_->learns_from() > 0) codec_ = other.codec_->copy(site_.stream);
-  rows_ = other.rows_;
-  gone_ = other.gone_;
-  hidden_ = other.hidden_;
+CodedBody::CodedBody(const CodedBody& other)
+    : codec_(other.codec_->learns_from() > 0 ? other.codec_->copy(other.site_.stream)
+                                             : other.codec_),
+      site_(other.site_),
+      bytes_(other.bytes_),
+      rows_(other.rows_),
+      gone_(other.gone_),
+      hidden_(other.hidden_),
+      learned_(other.learned_),
+      records_(other.records_),
+      waiting_(*site_.memory, MemoryKind::kPayload),
+      veil_(other.veil_) {
   if (other.capacity_ > 0) move_to(other.capacity_, other);
-  learned_ = other.learned_;
   if (other.waiting_.size() == 0) return;
   waiting_.allocate(other.waiting_.size(), site_.stream);
   check(cudaMemcpyAsync(waiting_.data(), other.waiting_.data(), waiting_.size(),
@@ -50,11 +59,11 @@ RowTarget CodedBody::waiting_at(size_t row) const {
           static_cast<int64_t>(row)};
 }
 
-void CodedBody::learn(const RowTarget& rows, DType dtype) {
+void CodedBody::learn(const RowTarget& rows, DType dtype, int64_t position) {
   const size_t skipped = static_cast<size_t>(rows.row) * site_.dim * 2;
   const RowTarget first{static_cast<std::byte*>(rows.k) + skipped,
                         static_cast<std::byte*>(rows.v) + skipped, rows.head_stride, 0};
-  codec_->learn(first, dtype, site_.position, site_.stream);
+  codec_->learn(first, dtype, position, site_.stream);
   learned_ = true;
 }
 
@@ -100,24 +109,27 @@ void CodedBody::take(std::span<const BodyMove> moves) const {
   std::vector<CodeJob> keys, values;
   for (const BodyMove& move : moves) {
     const auto& body = static_cast<const CodedBody&>(*move.body);
-    const size_t first = body.blocks_ - move.rows / 32;
-    keys.push_back(body.job(move.from, kKeyCodes, first));
-    values.push_back(body.job(move.from, kValueCodes, first));
+    const BlockRun blocks = body.run(body.blocks_ - move.rows / 32, move.rows / 32);
+    keys.push_back(body.job(move.from, kKeyCodes, blocks));
+    values.push_back(body.job(move.from, kValueCodes, blocks));
   }
   const CodeBatch batch{site_.dtype, static_cast<int>(site_.heads),
                         static_cast<int>(moves.front().rows), static_cast<int>(site_.dim)};
   codec_->code(batch, keys, values, site_.stream);
 }
 
-CodeJob CodedBody::job(const RowTarget& from, Part codes, size_t first) const {
+CodeJob CodedBody::job(const RowTarget& from, Part codes, const BlockRun& blocks) const {
   const auto offset = static_cast<size_t>(from.row) * site_.dim * 2;
   const void* rows = codes == kKeyCodes ? from.k : from.v;
   return {static_cast<const std::byte*>(rows) + offset,
           from.head_stride,
-          at(codes, 0, first),
-          at(codes == kKeyCodes ? kKeySide : kValueSide, 0, first),
+          at(codes, 0, blocks.first),
+          at(codes == kKeyCodes ? kKeySide : kValueSide, 0, blocks.first),
           capacity_,
-          first_position() + static_cast<int64_t>(32 * first)};
+          blocks.position,
+          records().data(),
+          records().stride(),
+          static_cast<int>(records().used())};
 }
 
 MoveCodesCall CodedBody::moves_to(const CodedBody& to, size_t count) const {
@@ -131,16 +143,17 @@ MoveCodesCall CodedBody::moves_to(const CodedBody& to, size_t count) const {
 // Codes of other rows in the last block are not touched: rows that begin within a block, or leave
 // one unfinished, are coded apart and moved there.
 void CodedBody::append(const NewRows& rows) {
-  if (least() > 0) learn(rows.from, rows.dtype);
-  const size_t first = rows_;
+  if (least_appended() > 0) learn(rows.from, rows.dtype, rows.position);
+  const size_t first = rows_, fresh = rows.rows / codec_->block_rows();
+  records_.reserve(fresh, *codec_, all_blocks(), first);
   announce(rows.rows);
   const bool whole = first % 32 == 0 && rows.rows % 32 == 0;
-  CodedBody apart(codec_, site_);
-  apart.learned_ = learned_;
+  CodedBody apart(Beside{}, *this);
   if (!whole) apart.announce(rows.rows);
   const CodedBody& coded = whole ? *this : apart;
-  const BlockRun blocks{whole ? first / 32 : 0, (rows.rows + 31) / 32};
+  const BlockRun blocks{whole ? first / 32 : 0, (rows.rows + 31) / 32, rows.position};
   coded.code(rows.from, blocks, rows.dtype);
+  records_.add(fresh);
   if (rows.give_back) coded.unpack(rows.from, {blocks.first, blocks.count, DType::kF16});
   if (whole) return;
   MoveCodesCall call = apart.moves_to(*this, rows.rows);
@@ -149,8 +162,7 @@ void CodedBody::append(const NewRows& rows) {
 }
 
 void CodedBody::keep(const int32_t* kept, size_t stride, size_t count) {
-  CodedBody fresh(codec_, site_);
-  fresh.learned_ = learned_;
+  CodedBody fresh(Beside{}, *this);
   const size_t most = std::max(site_.context, count);
   // It grows to where it was, but for rows that came in a crowd.
   fresh.move_to(site_.context > 0 ? std::min(capacity_, (most + 31) / 32) : capacity_, fresh);
@@ -167,8 +179,7 @@ void CodedBody::keep(const int32_t* kept, size_t stride, size_t count) {
 
 void CodedBody::keep_from(size_t first, const int32_t* kept, size_t stride, size_t count) {
   if (first == 0) return keep(kept, stride, count);
-  CodedBody apart(codec_, site_);
-  apart.learned_ = learned_;
+  CodedBody apart(Beside{}, *this);
   apart.announce(count);
   MoveCodesCall call = moves_to(apart, count);
   call.kept = kept;
@@ -202,13 +213,15 @@ void CodedBody::add_keys(MassTarget& target) const {
   target.codes = buffers_[kKeyCodes].data();
   target.code_side = buffers_[kKeySide].data();
   target.block_stride = capacity_;
+  target.records = records_.data();
+  target.record_stride = records_.stride();
   target.coded = static_cast<int32_t>(rows_);
 }
 
 void CodedBody::code(const RowTarget& from, const BlockRun& blocks, DType dtype) const {
   if (blocks.count == 0) return;
-  const CodeJob keys = job(from, kKeyCodes, blocks.first);
-  const CodeJob values = job(from, kValueCodes, blocks.first);
+  const CodeJob keys = job(from, kKeyCodes, blocks);
+  const CodeJob values = job(from, kValueCodes, blocks);
   const CodeBatch batch{dtype, static_cast<int>(site_.heads), static_cast<int>(blocks.count * 32),
                         static_cast<int>(site_.dim)};
   codec_->code(batch, {&keys, 1}, {&values, 1}, site_.stream);
@@ -233,12 +246,12 @@ void CodedBody::take_early(const BodyMove& move) {
     copy(to.k, from.k);
     copy(to.v, from.v);
     if (waits()) return;
-    learn(waiting_at(0), site_.dtype);
-    code(waiting_at(0), {0, learns / 32}, site_.dtype);
+    learn(waiting_at(0), site_.dtype, site_.position);
+    code(waiting_at(0), run(0, learns / 32), site_.dtype);
     waiting_.allocate(0, site_.stream);
   }
   from.row += static_cast<int64_t>(wait);
-  code(from, {(before + wait) / 32, (move.rows - wait) / 32}, site_.dtype);
+  code(from, run((before + wait) / 32, (move.rows - wait) / 32), site_.dtype);
 }
 
 DeviceSpan CodedBody::coded_span(size_t head, size_t first, size_t rows) const {
@@ -252,6 +265,7 @@ DeviceSpan CodedBody::coded_span(size_t head, size_t first, size_t rows) const {
   span.key_side = at(kKeySide, head, first / 32);
   span.values = at(kValueCodes, head, first / 32);
   span.value_side = at(kValueSide, head, first / 32);
+  span.records = records_.of_head(head);
   return span;
 }
 
@@ -285,6 +299,8 @@ void CodedBody::unpack(const RowTarget& to, const Piece& piece) const {
   call.dtype = piece.dtype;
   call.head_stride = to.head_stride;
   call.position = first_position() + static_cast<int64_t>(32 * piece.first);
+  call.records = records().data();
+  call.record_stride = records().stride();
   const size_t skipped = static_cast<size_t>(to.row) * site_.dim * 2;
   call.codes = at(kKeyCodes, 0, piece.first);
   call.side = at(kKeySide, 0, piece.first);
@@ -331,6 +347,8 @@ void CodedBody::add_to(Ledger& ledger) const {
     (part % 2 == 0 ? ledger.payload : ledger.metadata) += held;
     ledger.slack += buffers_[part].size() - held;
   }
+  ledger.metadata += records_.held_bytes();
+  ledger.slack += records_.allocated_bytes() - records_.held_bytes();
   const size_t waiting = waits() ? 4 * site_.heads * rows() * site_.dim : 0;
   ledger.payload += waiting;
   ledger.slack += waiting_.size() - waiting;

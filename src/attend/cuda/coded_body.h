@@ -7,6 +7,7 @@
 
 #include "attend/cuda/device_body.h"
 #include "attend/cuda/device_codec.h"
+#include "attend/cuda/record_table.h"
 
 namespace pith::cuda {
 
@@ -28,13 +29,15 @@ class CodedBody final : public DeviceBody {
   struct NewRows {
     RowTarget from;
     size_t rows = 0;
+    int64_t position = 0;       ///< of the first, for codecs that turn keys: the others follow it
     DType dtype = DType::kF16;  ///< kF16 or kBF16
     /// Where they lie they become, as f16, what codes give back; up to 31 more rows are written.
     bool give_back = false;
   };
+  /// Waits, rarely, where rows name records (RecordTable).
   void append(const NewRows& rows);
   /// Rows that append() takes at least: a codec that learns does so from the first that come.
-  size_t least() const { return learned_ ? 0 : codec_->learns_from(); }
+  size_t least_appended() const { return learned_ ? 0 : codec_->learns_from(); }
   /// Rows kept [G, stride] stay, of each head `count`, in that order.
   void keep(const int32_t* kept, size_t stride, size_t count);
   /// The same of rows first, ...: those before them stay as they are.
@@ -70,22 +73,35 @@ class CodedBody final : public DeviceBody {
   void add_to(Ledger& ledger) const override;
 
  private:
+  /// Room beside a body, for its rows.
+  struct Beside {};
+  CodedBody(Beside, const CodedBody& owner) : CodedBody(owner.codec_, owner.site_) {
+    learned_ = owner.learned_;
+    lent_ = &owner.records_;
+  }
+  const RecordTable& records() const { return lent_ ? *lent_ : records_; }
+
   enum Part { kKeyCodes, kKeySide, kValueCodes, kValueSide, kParts };
   std::byte* at(Part part, size_t head, size_t block) const {
     return static_cast<std::byte*>(buffers_[part].data()) +
            (head * capacity_ + block) * bytes_[part];
   }
   bool waits() const { return !learned_ && rows_ < codec_->learns_from(); }
-  void learn(const RowTarget& rows, DType dtype);
+  void learn(const RowTarget& rows, DType dtype, int64_t position);
   int64_t first_position() const { return site_.position + static_cast<int64_t>(gone_); }
   void drop_front(size_t rows, size_t capacity);
   /// Coded rows first, ... of one head; `first` begins a block.
   DeviceSpan coded_span(size_t head, size_t first, size_t rows) const;
   RowTarget waiting_at(size_t row) const;
-  CodeJob job(const RowTarget& from, Part codes, size_t first) const;
   struct BlockRun {
     size_t first = 0, count = 0;
+    int64_t position = 0;  ///< of the first row
   };
+  CodeJob job(const RowTarget& from, Part codes, const BlockRun& blocks) const;
+  /// Those of a body whose rows follow each other.
+  BlockRun run(size_t first, size_t count) const {
+    return {first, count, first_position() + static_cast<int64_t>(32 * first)};
+  }
   /// Codes rows from.row, ... as those blocks.
   void code(const RowTarget& from, const BlockRun& blocks, DType dtype) const;
   /// Takes rows into a body that waited: see learns_from.
@@ -99,13 +115,15 @@ class CodedBody final : public DeviceBody {
 
   std::shared_ptr<const DeviceCodec> codec_;
   BodySite site_;
-  std::array<size_t, kParts> bytes_;                // of a block
-  std::array<DeviceBuffer, kParts> buffers_;        // [G, capacity] blocks each
-  size_t blocks_ = 0, capacity_ = 0;                // of a head
-  size_t rows_ = 0;                                 // coded or waiting
-  size_t gone_ = 0;                                 // rows that came before those
-  size_t hidden_ = 0;                               // of rows_
-  bool learned_ = false;                            // the codec, from this body's rows
+  std::array<size_t, kParts> bytes_;          // of a block
+  std::array<DeviceBuffer, kParts> buffers_;  // [G, capacity] blocks each
+  size_t blocks_ = 0, capacity_ = 0;          // of a head
+  size_t rows_ = 0;                           // coded or waiting
+  size_t gone_ = 0;                           // rows that came before those
+  size_t hidden_ = 0;                         // of rows_
+  bool learned_ = false;                      // the codec, from this body's rows
+  RecordTable records_;
+  const RecordTable* lent_ = nullptr;               // the owner's, of bodies beside another
   DeviceBuffer waiting_;                            // [2, G, learns_from, D] while rows wait
   std::shared_ptr<const DeviceArray<float>> veil_;  // [2 block_rows]: -inf, then 0; or null
 };

@@ -29,7 +29,11 @@ struct DeviceSpan {
   const float* log_weights = nullptr;  // [rows] added to the scores, or null
   float log_weight = 0;                ///< added to all of them
   int32_t rows = 0;
-  int32_t row_stride = 0;  ///< dense: numbers between consecutive rows
+  union {
+    int32_t row_stride = 0;  ///< dense: numbers between consecutive rows
+    /// Coded: so many blocks keep shares of what all of them use in their key sides; 0: none do.
+    int32_t group_blocks;
+  };
   int32_t coded = 0;
   DeviceRole role = DeviceRole::kBoth;
   // One more number in each warp's copy would cost the dense kernel registers that it lacks.
@@ -39,8 +43,7 @@ struct DeviceSpan {
     /// DecodeCall::settled).
     int32_t settled_rows;
   };
-  /// Coded: so many blocks keep shares of what all of them use in their key sides; 0: none do.
-  int32_t group_blocks = 0;
+  const void* records = nullptr;  ///< coded: what rows share that name it (DeviceCodec::records)
 };
 
 /// Queries that one pass over a KV head's rows serves; larger groups take several passes.

@@ -65,6 +65,8 @@ class DeviceBody {
   /// Makes room for the rows of moves, which count as held from now on. They are taken later, by
   /// take(); until then the body is not attended to.
   virtual void announce(size_t rows) = 0;
+  /// Rows that are announced at least, together: more than one where tables are made of them.
+  virtual size_t least() const { return 0; }
   /// Positions that no row has that is announced after this, for bodies that look at positions.
   virtual void protect(std::span<const TokenRange> /*ranges*/) {}
   /// Takes what was announced, into bodies of this kind and equally many rows, in as few launches

@@ -91,9 +91,14 @@ class DeviceCodec {
   /// they can be moved between blocks as they are, and a block may hold fewer than 32. Codecs that
   /// say so have the two functions below.
   virtual bool codes_rows_alone() const { return false; }
-  /// Null, or the same codec with what a block's rows share beside each of them, so that it codes
-  /// rows alone.
-  virtual std::shared_ptr<const DeviceCodec> with_rows_alone() const { return nullptr; }
+  /// Null, or the same codec for rows that are moved alone: what neighbours share lies beside each
+  /// of them, or in a record that each of them names.
+  virtual std::shared_ptr<const DeviceCodec> with_rows_alone(int /*head_dim*/) const {
+    return nullptr;
+  }
+  /// Bytes of a record of block_rows() rows, which stays while a row names it; 0: there are none.
+  virtual size_t record_bytes() const { return 0; }
+  virtual void find_records(const FindRecordsCall& /*call*/, cudaStream_t) const {}
   /// What 32 rows share is found when they are coded: they come 32 at a time, and in no other
   /// number, also where they stand alone from then on.
   virtual bool codes_whole_blocks() const { return false; }

@@ -13,6 +13,7 @@ namespace pith::cuda {
 /// One block's parts, wherever they are.
 struct LevelBlock {
   const char *codes, *side, *right;  // right [r, D] f16, whole
+  const char* records = nullptr;     // of the head, if rows name them
 };
 
 inline constexpr int kBuiltRows = 16;
@@ -26,8 +27,7 @@ __device__ inline float within_f16(float x) {
 /// Levels of all pairs of codes, the first one's in the lower half: of codes up to 4 bits.
 inline constexpr int kPairTable = 256;
 
-/// kFragments: the codes lie so (LevelOrder), else in rows.
-template <int D, bool kFragments>
+template <int D, LevelForm kForm>
 struct LevelBuilder {
   using Lane = LevelLane<D>;
   static constexpr int kPairs = D / 64, kTogether = 8;
@@ -168,10 +168,42 @@ struct LevelBuilder {
       }
     }
   }
+  /// The number of a row's record times record_blocks, and its block among them.
+  __device__ int number_of(const LevelBlock& block, int row) const {
+    return reinterpret_cast<const int*>(block.side + f.at.numbers)[row];
+  }
+  /// This side's part of the record with that number.
+  __device__ const char* record_of(const LevelBlock& block, int number) const {
+    return block.records + static_cast<size_t>(number >> f.record_shift) * f.record_bytes +
+           f.record_at;
+  }
+  /// Each row by the channels of its own record.
+  __device__ void scale_by_records(Rows& x, const LevelBlock& block, int first) const {
+    const int blocks = 1 << f.record_shift, bytes = f.channel_bytes(D);
+    Rows scale, low;
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const int number = number_of(block, first + i);
+      const char* channels = record_of(block, number) + (number & (blocks - 1)) * bytes;
+#pragma unroll
+      for (int p = 0; p < kPairs; ++p) {
+        scale[i][p] = pair_of(halves(channels), p);
+        low[i][p] = f.minima ? pair_of(halves(channels) + D, p) : __float2half2_rn(0);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+#pragma unroll
+      for (int p = 0; p < kPairs; ++p) x[i][p] = __hfma2(x[i][p], scale[i][p], low[i][p]);
+    }
+  }
   __device__ void scale_rows(Rows& x, const LevelBlock& block, int first,
                              const __half2 (&scale)[kPairs], const __half2 (&low)[kPairs]) const {
     if (f.scale == LevelScale::kRow) return scale_by_rows<false>(x, block, first);
     if (f.scale == LevelScale::kRowGroup) return scale_by_rows<true>(x, block, first);
+    if constexpr (kForm == LevelForm::kNamed) {
+      if (f.scale == LevelScale::kBlockChannel) return scale_by_records(x, block, first);
+    }
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
 #pragma unroll
@@ -180,12 +212,29 @@ struct LevelBuilder {
   }
   __device__ void add_product(Rows& x, const LevelBlock& block, int first) const {
     const __half* left = halves(block.side + f.at.left) + first * f.rank;
-    for (int j = 0; j < f.rank; ++j) {
-      __half2 right[kPairs];
-#pragma unroll
-      for (int p = 0; p < kPairs; ++p) right[p] = pair_of(halves(block.right) + j * D, p);
+    const __half* own[kTogether];  // of rows that name records
+    if constexpr (kForm == LevelForm::kNamed) {
+      const int blocks = 1 << f.record_shift;
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
+        const int number = number_of(block, first + i);
+        const int group = (number & (blocks - 1)) / f.group_blocks;
+        own[i] = halves(record_of(block, number) + blocks * f.channel_bytes(D) +
+                        group * f.right_bytes(D));
+      }
+    }
+    for (int j = 0; j < f.rank; ++j) {
+      __half2 right[kPairs];
+      if constexpr (kForm != LevelForm::kNamed) {
+#pragma unroll
+        for (int p = 0; p < kPairs; ++p) right[p] = pair_of(halves(block.right) + j * D, p);
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if constexpr (kForm == LevelForm::kNamed) {
+#pragma unroll
+          for (int p = 0; p < kPairs; ++p) right[p] = pair_of(own[i] + j * D, p);
+        }
         const __half2 factor = f.centred ? __float2half2_rn(1) : __half2half2(left[i * f.rank + j]);
 #pragma unroll
         for (int p = 0; p < kPairs; ++p) x[i][p] = __hfma2(factor, right[p], x[i][p]);
@@ -196,7 +245,7 @@ struct LevelBuilder {
   __device__ void read_channels(__half2 (&scale)[kPairs], __half2 (&low)[kPairs],
                                 const LevelBlock& block) const {
     const bool own = f.scale == LevelScale::kHeadChannel;
-    if (!own && f.scale != LevelScale::kBlockChannel) return;
+    if (!own && (f.scale != LevelScale::kBlockChannel || kForm == LevelForm::kNamed)) return;
     const __half* ranges = reinterpret_cast<const __half*>(f.ranges) + head * 2 * D;
 #pragma unroll
     for (int p = 0; p < kPairs; ++p) {
@@ -263,6 +312,24 @@ struct LevelBuilder {
     }
   }
 
+  /// 16 rows to the positions that lie beside them.
+  __device__ void turn_each(__half* to, int stride, const LevelBlock& block, int first) const {
+    const int* positions = reinterpret_cast<const int*>(block.side + f.at.positions) + first;
+#pragma unroll 4
+    for (int row = 0; row < kBuiltRows; ++row) {
+      float a[Lane::kHalf], b[Lane::kHalf];
+      load_halves(a, b, to + row * stride);
+#pragma unroll
+      for (int i = 0; i < Lane::kHalf; ++i) {
+        const float2 t = turn_at(f.turns[Lane::channel(i)], positions[row]);
+        const float x = a[i];
+        a[i] = x * t.x - b[i] * t.y;
+        b[i] = x * t.y + b[i] * t.x;
+      }
+      store_halves(to + row * stride, a, b);
+    }
+  }
+
   template <int kBits>
   __device__ void build_levels(__half* to, int stride, const LevelBlock& block, int first) const {
     __half2 scale[kPairs], low[kPairs];
@@ -270,7 +337,7 @@ struct LevelBuilder {
 #pragma unroll 1
     for (int row = 0; row < kBuiltRows; row += kTogether) {
       Rows x;
-      if constexpr (kFragments) {
+      if constexpr (kForm == LevelForm::kFragments) {
         read_fragments<kBits>(x, block.codes, first + row);
       } else {
         read_levels<kBits>(x, block.codes, first + row);
@@ -314,7 +381,7 @@ struct LevelBuilder {
       case 3: build_levels<3>(to, stride, block, first); break;
       case 4: build_levels<4>(to, stride, block, first); break;
       default:
-        if constexpr (!kFragments) {
+        if constexpr (kForm != LevelForm::kFragments) {
           f.bits == 8 ? build_levels<8>(to, stride, block, first)
                       : copy_rows(to, stride, block, first);
         }
@@ -325,7 +392,11 @@ struct LevelBuilder {
       __syncwarp();
     }
     if (f.turns) {
-      turn(to, stride, position);
+      if constexpr (kForm == LevelForm::kNamed) {
+        turn_each(to, stride, block, first);
+      } else {
+        turn(to, stride, position);
+      }
       __syncwarp();
     }
   }

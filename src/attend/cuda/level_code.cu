@@ -25,7 +25,20 @@ struct CoderParams {
   uint32_t layer, stream;  // see LevelRandom
 };
 
-template <class T, int D, bool kFragments>
+/// Where the group is written whose first block is `block` of its job.
+template <int D>
+__device__ inline GroupTarget target_of(const CodeJob& job, const PlacedSide& f, int block) {
+  const size_t head = blockIdx.y, at = head * job.block_stride + static_cast<size_t>(block);
+  GroupTarget to{static_cast<char*>(job.codes) + at * f.code_bytes(D),
+                 static_cast<char*>(job.side) + at * f.at.side, f.at.side};
+  if (f.record_bytes == 0) return to;
+  to.number = (job.first_record << f.record_shift) + block;
+  const size_t record = head * job.record_stride + static_cast<size_t>(to.number >> f.record_shift);
+  to.record = static_cast<char*>(job.records) + record * f.record_bytes + f.record_at;
+  return to;
+}
+
+template <class T, int D, LevelForm kForm>
 __global__ void __launch_bounds__(kCoderThreads)
     code_kernel(const __grid_constant__ LevelJobs jobs, const __grid_constant__ CoderParams p) {
   extern __shared__ __align__(16) char shared[];
@@ -35,18 +48,14 @@ __global__ void __launch_bounds__(kCoderThreads)
   const int first = blockIdx.x * n;  // row
   const GroupSpace<D> space{shared, n, f.bits, f.apart, f.group_blocks};
   const T* from = static_cast<const T*>(job.x) + head * job.head_stride;
-  const size_t block = head * job.block_stride + first / kBlockRows;
-  const Coder<D, kFragments> coder{f,
-                                   space,
-                                   {static_cast<char*>(job.codes) + block * f.code_bytes(D),
-                                    static_cast<char*>(job.side) + block * f.at.side, f.at.side},
-                                   head};
+  const Coder<D, kForm> coder{f, space, target_of<D>(job, f, first / kBlockRows), head};
   for (int i = threadIdx.x; i < n * D; i += kCoderThreads) {
     const int row = first + i / D;
     space.rows()[i] =
         turned_back(from + static_cast<size_t>(row) * D, i % D, D, f.turns, job.position + row);
   }
   for (int i = threadIdx.x; i < n * (D * f.bits / 32) + 4; i += kCoderThreads) space.codes()[i] = 0;
+  if constexpr (kForm == LevelForm::kNamed) coder.write_names(job.position + first);
   __syncthreads();
   if (f.centred) coder.take_mean();
   if (f.rotated) coder.rotate();
@@ -85,7 +94,7 @@ void launch(const CoderParams& p, const CodeBatch& batch, std::span<const CodeJo
   const size_t bytes = coded ? GroupSpace<D>::bytes(p.side) : 0;
   check_level_room("coding a group of rows", bytes);
   const auto kernel =
-      p.side.order == LevelOrder::kRows ? code_kernel<T, D, false> : code_kernel<T, D, true>;
+      for_form(p.side.form(), [&]<LevelForm kForm>() { return code_kernel<T, D, kForm>; });
   const auto copy = p.side.bf16 ? copy_kernel<T, __nv_bfloat16, D> : copy_kernel<T, __half, D>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),

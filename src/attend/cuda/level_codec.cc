@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "kernels/cuda/device.h"
 #include "pith/error.h"
@@ -13,6 +14,21 @@ GroupedBytes LevelFormat::bytes(int dim) const {
   const auto of = [](int n) { return static_cast<size_t>(n); };
   return {of(keys.code_bytes(dim)), of(keys.side_bytes(dim)), of(values.code_bytes(dim)),
           of(values.side_bytes(dim))};
+}
+
+LevelFormat LevelFormat::named_rows(int dim, bool turned) const {
+  LevelFormat named = *this;
+  const int blocks = record_blocks();
+  const int of_keys = keys.record_part(dim, blocks), of_values = values.record_part(dim, blocks);
+  named.keys.positions = turned;
+  named.values.record_at = of_keys;
+  for (LevelSide* side : {&named.keys, &named.values}) {
+    side->order = LevelOrder::kRows;
+    if (!side->shares()) continue;
+    side->record_bytes = of_keys + of_values;
+    side->record_shift = std::countr_zero(static_cast<unsigned>(blocks));
+  }
+  return named;
 }
 
 void check_level_room(const char* what, size_t bytes) {
@@ -27,6 +43,11 @@ void check_level_room(const char* what, size_t bytes) {
 
 size_t LevelCodec::block_rows() const {
   return static_cast<size_t>(std::max(format_.keys.group_rows(), format_.values.group_rows()));
+}
+
+std::shared_ptr<const DeviceCodec> LevelCodec::with_rows_alone(int head_dim) const {
+  if (codes_rows_alone()) return nullptr;
+  return in_form(format_.named_rows(head_dim, turns_keys()));
 }
 
 void LevelCodec::code(const CodeBatch& batch, std::span<const CodeJob> keys,
@@ -51,6 +72,10 @@ class MixedCodec final : public LevelCodec {
   }
   std::shared_ptr<const DeviceCodec> copy(cudaStream_t stream) const override {
     return with([&](const LevelCodec& codec) { return codec.copy(stream); });
+  }
+  std::shared_ptr<const LevelCodec> in_form(const LevelFormat& format) const override {
+    return std::make_shared<MixedCodec>(keys_->in_form({format.keys, keys_->format().values}),
+                                        values_->in_form({values_->format().keys, format.values}));
   }
   bool turns_keys() const override { return keys_->turns_keys(); }
   size_t shared_bytes() const override { return keys_->shared_bytes() + values_->shared_bytes(); }

@@ -1,6 +1,7 @@
 #pragma once
 // Codecs of rows of levels on the GPU: the device's contract over a LevelFormat.
 
+#include <algorithm>
 #include <string>
 
 #include "attend/cuda/device_codec.h"
@@ -29,7 +30,21 @@ class LevelCodec : public DeviceCodec, public std::enable_shared_from_this<Level
   void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
     unpack_levels(format_.values, call, stream);
   }
-  bool codes_rows_alone() const override { return format_.rows_alone(); }
+  bool codes_rows_alone() const override {
+    return format_.rows_alone() && (!turns_keys() || format_.keys.positions);
+  }
+  std::shared_ptr<const DeviceCodec> with_rows_alone(int head_dim) const override;
+  bool codes_whole_blocks() const override { return record_bytes() > 0; }
+  size_t record_bytes() const override {
+    return static_cast<size_t>(std::max(format_.keys.record_bytes, format_.values.record_bytes));
+  }
+  void find_records(const FindRecordsCall& call, cudaStream_t stream) const override {
+    find_level_records(format_, call, stream);
+  }
+  /// The same codec, its codes in another form.
+  virtual std::shared_ptr<const LevelCodec> in_form(const LevelFormat& format) const {
+    return std::make_shared<LevelCodec>(name_, format);
+  }
   void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
     move_level_rows(format_, call, stream);
   }

@@ -8,8 +8,7 @@ namespace pith::cuda {
 
 inline constexpr int kCoderThreads = 256, kCoderWarps = kCoderThreads / kWarp;
 
-/// kFragments: codes lie so (LevelOrder), else in rows.
-template <int D, bool kFragments>
+template <int D, LevelForm kForm>
 struct Coder {
   using Lane = LevelLane<D>;
   static constexpr int kMine = Lane::kMine;
@@ -31,8 +30,15 @@ struct Coder {
   __device__ void for_rows(const F& each) const {
     for (int row = threadIdx.x / kWarp; row < space.n; row += kCoderWarps) each(row);
   }
-  /// Number i of the product's right factors [r, D] goes to its share.
+  /// Number i of the product's right factors [r, D] goes to its share, or to the group's record.
   __device__ void write_right(int i, __half x) const {
+    if constexpr (kForm == LevelForm::kNamed) {
+      const int blocks = 1 << f.record_shift;
+      char* rights = to.record + blocks * f.channel_bytes(D);
+      const int group = to.number % blocks / f.group_blocks;
+      reinterpret_cast<__half*>(rights + group * f.right_bytes(D))[i] = x;
+      return;
+    }
     const int share = f.at.share_bytes / 2;
     reinterpret_cast<__half*>(to.sides + i / share * to.side_stride + f.at.share)[i % share] = x;
   }
@@ -164,6 +170,14 @@ struct Coder {
     return {f.minima ? __half2float(__float2half_rn(least)) : 0,
             __half2float(__float2half_rn(scale))};
   }
+  /// Where scales [D] of a block's channels go, and minima behind them.
+  __device__ __half* channels_of(int block) const {
+    if constexpr (kForm == LevelForm::kNamed) {
+      const int at = to.number % (1 << f.record_shift) + block;
+      return reinterpret_cast<__half*>(to.record + at * f.channel_bytes(D));
+    }
+    return &to.half(kBlockRows * block, 0, 0);
+  }
   /// Of numbers in f16: so they wait on the CPU until a group is full.
   __device__ void find_channel_ranges() const {
     for (int i = threadIdx.x; i < space.n * D; i += kCoderThreads) {
@@ -180,10 +194,21 @@ struct Coder {
       }
       const float2 range = range_of(least, most);
       space.ranges()[i] = range;
-      to.half(kBlockRows * block, 0, c) = __float2half_rn(range.y);
-      if (f.minima) to.half(kBlockRows * block, f.at.minima, c) = __float2half_rn(range.x);
+      channels_of(block)[c] = __float2half_rn(range.y);
+      if (f.minima) channels_of(block)[D + c] = __float2half_rn(range.x);
     }
     __syncthreads();
+  }
+
+  /// What rows have beside them that stand alone.
+  __device__ void write_names(int64_t position) const {
+    for (int row = threadIdx.x; row < space.n; row += kCoderThreads) {
+      const auto of = [&](int part) -> int& {
+        return reinterpret_cast<int*>(to.side(row) + part)[row % kBlockRows];
+      };
+      if (f.record_bytes > 0) of(f.at.numbers) = to.number + row / kBlockRows;
+      if (f.positions) of(f.at.positions) = static_cast<int>(position) + row;
+    }
   }
 
   /// Ranges of the row's groups of 32 channels: element e's share a group with those of its half of
@@ -358,7 +383,7 @@ struct Coder {
     save(row, x);
   }
   __device__ void put(int row, const int (&code)[kMine]) const {
-    if constexpr (!kFragments) {
+    if constexpr (kForm != LevelForm::kFragments) {
       Lane::put(space.codes() + row * (D * f.bits / 32), f.bits, code);
       return;
     }

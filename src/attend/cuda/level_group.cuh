@@ -41,6 +41,8 @@ struct GroupSpace {
 struct GroupTarget {
   char *codes, *sides;  // of its first block
   int side_stride;
+  char* record = nullptr;  ///< this side's part of the group's record, if rows name it
+  int number = 0;          ///< of its first rows: see level_format.h
 
   __device__ char* side(int row) const { return sides + row / kBlockRows * side_stride; }
   /// Number `i` of `part` in row's block.

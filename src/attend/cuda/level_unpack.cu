@@ -11,6 +11,12 @@ namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 
+/// A head's records.
+__device__ inline const char* records_of(const PlacedSide& f, const void* records, size_t stride,
+                                         int head) {
+  return static_cast<const char*>(records) + head * stride * f.record_bytes;
+}
+
 struct UnpackParams {
   PlacedSide side;
   UnpackRowsCall call;
@@ -26,9 +32,9 @@ __device__ inline void unpack_rows(T* to, const char* rows) {
 }
 
 /// A thread block a block of rows, a warp 16 of them.
-template <class T, int D, bool kFragments>
+template <class T, int D, LevelForm kForm>
 __global__ void __launch_bounds__(2 * kWarp) unpack_kernel(const __grid_constant__ UnpackParams p) {
-  using Builder = LevelBuilder<D, kFragments>;
+  using Builder = LevelBuilder<D, kForm>;
   using Lane = LevelLane<D>;
   extern __shared__ __align__(16) char right[];  // [r, D] f16
   __shared__ __align__(16) __half built[2][kBuiltRows * D];
@@ -46,7 +52,8 @@ __global__ void __launch_bounds__(2 * kWarp) unpack_kernel(const __grid_constant
   Builder::fill_table(table, f, head);
   __syncthreads();
   const LevelBlock parts{static_cast<const char*>(p.call.codes) + (first + block) * f.code_bytes(D),
-                         sides + block * side_stride, right};
+                         sides + block * side_stride, right,
+                         records_of(f, p.call.records, p.call.record_stride, head)};
   __half* mine = built[threadIdx.x / kWarp];
   const Builder builder{f, table, head};
   T* out = static_cast<T*>(p.call.out) + head * p.call.head_stride +
@@ -73,9 +80,14 @@ struct MoveParams {
   bool keys;
 };
 
-/// `bytes` of one row, an even number.
+/// `bytes` of one row; from a null pointer: zeros.
 __device__ inline void move_bytes(char* to, const char* from, int bytes) {
-  for (int i = static_cast<int>(threadIdx.x) % kWarp * 2; i < bytes; i += kWarp * 2) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (bytes % 2 > 0) {
+    for (int i = lane; i < bytes; i += kWarp) to[i] = from ? from[i] : char{0};
+    return;
+  }
+  for (int i = lane * 2; i < bytes; i += kWarp * 2) {
     *reinterpret_cast<uint16_t*>(to + i) =
         from ? *reinterpret_cast<const uint16_t*>(from + i) : uint16_t{0};
   }
@@ -101,15 +113,15 @@ __device__ inline void move_fragments(const PlacedSide& f, int dim, const Fragme
   }
 }
 
-/// A warp a row, those behind the last up to the end of its block as zeros.
+/// A warp a row.
 __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ MoveParams p) {
   const MoveCodesCall& c = p.call;
   const PlacedSide& f = p.side;
   const int dim = c.head_dim, head = blockIdx.y;
-  const int i = blockIdx.x * kWarps + static_cast<int>(threadIdx.x) / kWarp, row = c.first + i;
-  const int end = (c.first + c.count + kBlockRows - 1) / kBlockRows * kBlockRows;
-  if (row >= end) return;
-  const int from = i >= c.count ? -1 : c.kept ? c.kept[head * c.kept_stride + i] : i;
+  const int row =
+      c.first + static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
+  if (row >= (c.first_block() + c.blocks()) * kBlockRows) return;
+  const int from = c.source(head, row);
   const int code_row = dim * f.bits / 8, side_stride = f.at.side;
   const auto block_at = [&](const CodeBlocks& blocks, int at) {
     auto* codes = static_cast<char*>(p.keys ? blocks.key_codes : blocks.value_codes);
@@ -128,14 +140,19 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ 
     move_fragments(f, dim, {block_at(c.to, row), row % kBlockRows},
                    {from < 0 ? nullptr : block_at(c.from, from), from % kBlockRows});
   }
-  const int of_row = f.at.scales / kBlockRows * 2;  // bytes of its scales
   const auto move_part = [&](int part, int bytes) {
     move_bytes(side_at(c.to, row) + part + row % kBlockRows * bytes,
                from < 0 ? nullptr : side_at(c.from, from) + part + from % kBlockRows * bytes,
                bytes);
   };
+  const int of_row = f.at.scales / kBlockRows * 2;  // bytes of its scales
   move_part(0, of_row);
   if (f.minima) move_part(f.at.minima, of_row);
+  move_part(f.at.apart, 2 * f.apart);
+  move_part(f.at.channels, f.apart);
+  if (!f.centred) move_part(f.at.left, 2 * f.rank);
+  if (f.record_bytes > 0) move_part(f.at.numbers, 4);
+  if (f.positions) move_part(f.at.positions, 4);
 }
 
 /// The mass of coded keys, a warp 16 rows.
@@ -146,7 +163,7 @@ struct MassParams {
   const MassTarget* target;
   int group;
 };
-template <class T, int D, bool kFragments>
+template <class T, int D, LevelForm kForm>
 __global__ void __launch_bounds__(kThreads)
     level_mass_kernel(const __grid_constant__ MassParams p) {
   __shared__ __align__(16) __half built[kWarps][kBuiltRows * kBuiltKeyStride<D>];
@@ -161,7 +178,7 @@ __global__ void __launch_bounds__(kThreads)
   if (static_cast<int>(blockIdx.y) * kWarps * kBuiltRows >= target.coded) return;
   const PlacedSide& f = p.keys;
   float* mass = target.mass + head * target.stride;
-  const LevelBuilder<D, kFragments> builder{f, table, head};
+  const LevelBuilder<D, kForm> builder{f, table, head};
   builder.fill_table(table, f, head);
   const int step = kBuiltRows * kWarps * static_cast<int>(gridDim.y);
   const float scale = kLog2e * rsqrtf(static_cast<float>(D));
@@ -188,7 +205,7 @@ __global__ void __launch_bounds__(kThreads)
       const size_t block = head * target.block_stride + first / kBlockRows;
       const LevelBlock parts{static_cast<const char*>(target.codes) + block * f.code_bytes(D),
                              static_cast<const char*>(target.code_side) + block * f.at.side,
-                             nullptr};
+                             nullptr, records_of(f, target.records, target.record_stride, head)};
       builder.build(built[warp], kBuiltKeyStride<D>, parts, first % kBlockRows, 0);
       float s[1][4];
       score_built<D>(s, built[warp], operands);
@@ -213,7 +230,7 @@ void unpack_levels(const LevelSide& side, const UnpackRowsCall& call, cudaStream
     const dim3 grid(call.blocks, call.heads);
     const PlacedSide placed(side, D);
     const auto kernel =
-        side.order == LevelOrder::kRows ? unpack_kernel<T, D, false> : unpack_kernel<T, D, true>;
+        for_form(side.form(), [&]<LevelForm kForm>() { return unpack_kernel<T, D, kForm>; });
     kernel<<<grid, 2 * kWarp, placed.at.share_bytes * side.group_blocks, stream>>>(
         UnpackParams{placed, call});
   });
@@ -221,9 +238,9 @@ void unpack_levels(const LevelSide& side, const UnpackRowsCall& call, cudaStream
 }
 
 void move_level_rows(const LevelFormat& format, const MoveCodesCall& call, cudaStream_t stream) {
-  const int end = (call.first + call.count + kBlockRows - 1) / kBlockRows * kBlockRows;
-  if (end == call.first) return;
-  const dim3 grid((end - call.first + kWarps - 1) / kWarps, call.heads);
+  if (call.count == 0) return;
+  const int rows = (call.first_block() + call.blocks()) * kBlockRows - call.first;
+  const dim3 grid((rows + kWarps - 1) / kWarps, call.heads);
   for (const bool keys : {true, false}) {
     const MoveParams params{call, {keys ? format.keys : format.values, call.head_dim}, keys};
     move_kernel<<<grid, kThreads, 0, stream>>>(params);
@@ -237,8 +254,8 @@ void add_level_mass(const LevelSide& keys, const TokenMass& call, const MassTarg
   const int group = call.shape.query_heads / call.shape.kv_heads;
   with_rows_of(call.shape.dtype, call.shape.head_dim, [&]<class T, int D>() {
     const LaunchShape shape{dim3(call.shape.kv_heads, kTokenBlocks), dim3(kThreads), 0};
-    const auto kernel = keys.order == LevelOrder::kRows ? level_mass_kernel<T, D, false>
-                                                        : level_mass_kernel<T, D, true>;
+    const auto kernel =
+        for_form(keys.form(), [&]<LevelForm kForm>() { return level_mass_kernel<T, D, kForm>; });
     launch_early(kernel, shape, MassParams{{keys, D}, call.q, call.log_sum, target, group}, stream,
                  "attention mass");
   });

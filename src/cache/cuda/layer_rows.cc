@@ -174,57 +174,64 @@ bool settles(const SelectorOnGpu& selector) {
 
 /// As rows are stored that the selector may judge again.
 std::shared_ptr<const DeviceCodec> codec_under(const SelectorOnGpu& selector,
-                                               const std::shared_ptr<const DeviceCodec>& codec) {
-  const auto alone = settles(selector) ? nullptr : codec->with_rows_alone();
+                                               const std::shared_ptr<const DeviceCodec>& codec,
+                                               int head_dim) {
+  const auto alone = settles(selector) ? nullptr : codec->with_rows_alone(head_dim);
   return alone ? alone : codec;
+}
+
+/// Throws kUnsupported if `what` would be judged before the tables of its codes are made.
+void check_learns(const std::string& what, const DeviceCodec& codec, const SelectorOnGpu& on_gpu) {
+  const size_t first = codec.learns_from();
+  const std::string tables =
+      fmt::format("{}, whose tables are made of the first {} rows behind the window,", what, first);
+  if (on_gpu.heavy && on_gpu.heavy->most() < first) {
+    refuse_on_gpu(tables, "a store of heavy rows that holds as many is there (heavy=)");
+  }
+  if (!on_gpu.heavy && on_gpu.scores && judges_before(*on_gpu.scores, first)) {
+    refuse_on_gpu(tables,
+                  "a body is not judged before it has as many there: a larger budget, or fewer "
+                  "atoms (online=...)");
+  }
 }
 
 /// Throws kUnsupported if the codec cannot store what the selector keeps.
 void check_codes(const std::string& selector, const DeviceCodec& codec,
                  const SelectorOnGpu& on_gpu) {
   const std::string what = fmt::format("{} over {}", selector, codec.name());
-  const ScoreRule* rule = on_gpu.scores.get();
-  if (codec.turns_keys()) {
+  if (codec.turns_keys() && !codec.codes_rows_alone()) {
     refuse_on_gpu(what,
-                  "keys under selectors are coded there as they are attended to: csr(rope=post), "
-                  "for example");
+                  "keys before RoPE are there under exact and under selectors that judge again; "
+                  "csr(rope=post) and all other codecs code them as they are attended to");
   }
   if (codec.aged()) refuse_on_gpu(what, "rows that age there are all of them: exact+ladder");
   if (on_gpu.body && on_gpu.body->keeps_groups() && !on_gpu.heavy) {
     if (codec.learns_from() == 0) return;
     refuse_on_gpu(what, "codecs without tables of first rows are there, as int4 and kivi");
   }
-  if (codec.block_rows() > kBlockRows) {
-    refuse_on_gpu(what, fmt::format("codes under selectors come in groups of {} rows there, not {}",
-                                    kBlockRows, codec.block_rows()));
-  }
   if (settles(on_gpu)) return;
   if (on_gpu.body && !on_gpu.body->keeps_codes()) {
     refuse_on_gpu(what, "the rows it keeps are exact there");
   }
-  if (codec.codes_whole_blocks() && on_gpu.heavy) {
-    refuse_on_gpu(what + " with heavy rows",
-                  "these rows are there in codecs that code any number of them: int8, int4 or "
-                  "turboquant");
-  }
   if (!codec.codes_rows_alone()) {
     refuse_on_gpu(on_gpu.heavy ? what + " with heavy rows" : what,
-                  "rows that are judged again, or for their mass, are there in int8, int4, "
-                  "turboquant, qjl and csr(rope=post), whose rows share no scales; balancekv's "
-                  "oldest rows in any codec");
+                  "rows that are judged again, or for their mass, are there in codecs whose rows "
+                  "move alone");
   }
-  if (codec.learns_from() == 0) return;
-  if (!rule || on_gpu.heavy) {
-    refuse_on_gpu(on_gpu.heavy ? what + " with heavy rows" : what,
-                  "these rows are there in codecs without tables of first rows: int8, int4 or "
-                  "turboquant");
+  if (on_gpu.heavy && on_gpu.body && (codec.turns_keys() || codec.learns_from() > 0)) {
+    refuse_on_gpu(what + " with heavy rows",
+                  "these rows come to the body out of order, and are there in codecs that learn "
+                  "nothing of keys after RoPE");
   }
-  if (judges_before(*rule, codec.learns_from())) {
-    refuse_on_gpu(fmt::format("{}, whose tables are made of the first {} rows behind the window,",
-                              what, codec.learns_from()),
-                  "a body is not judged before it has as many there: a larger budget, or fewer "
-                  "atoms (online=...)");
+  if (on_gpu.heavy && on_gpu.body && codec.codes_whole_blocks() &&
+      on_gpu.heavy->interval % codec.block_rows() > 0) {
+    refuse_on_gpu(
+        fmt::format("{} with heavy rows of which {} leave together", what, on_gpu.heavy->interval),
+        fmt::format("as many leave there as are coded together: heavy_interval is a "
+                    "multiple of {}",
+                    codec.block_rows()));
   }
+  if (codec.learns_from() > 0) check_learns(what, codec, on_gpu);
 }
 
 /// Rows that a query of the layer sees, its own among them; 0: all of the context.
@@ -314,10 +321,13 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
       // Rows that stay where they are may lie in any codec's groups.
       const bool stay = plan.selector.body && plan.selector.body->keeps_groups();
       if (stay) keys.codec = codec_where(false);
-      plan.codec = stay ? keys.codec : codec_under(plan.selector, keys.codec);
+      plan.codec = stay ? keys.codec : codec_under(plan.selector, keys.codec, shape.head_dim);
       check_codes(selector.info.name, *plan.codec, plan.selector);
       // As above: rows that go into a body of codes leave the window 32 at a time.
       if (!plan.selector.heavy && plan.selector.body) plan.schedule.block = kBlockRows;
+      if (!stay && plan.codec->codes_whole_blocks()) {
+        plan.schedule.block = std::lcm(plan.schedule.block, plan.codec->block_rows());
+      }
     }
   }
   return plan;
@@ -407,6 +417,12 @@ SelectSpace ChunkSpace::select(size_t rows, bool logits) {
   const size_t numbers = logits ? site_.query_heads * rows : 0;
   if (logits_.size() < numbers) logits_.allocate(numbers, site_.stream);
   return {keys_.data(), kept_.data(), sums_.data(), logits ? logits_.data() : nullptr, rows};
+}
+
+void check_protected_codes(const LayerPlan& plan) {
+  if (!plan.codec || !plan.codec->turns_keys()) return;
+  refuse_on_gpu("protecting tokens over codes of keys before RoPE",
+                "codes of keys as they are attended to do");
 }
 
 std::unique_ptr<LayerRows> make_layer_rows(const LayerPlan& plan, const LayerSite& site) {

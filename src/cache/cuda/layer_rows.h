@@ -172,6 +172,10 @@ class LayerRows {
   virtual void add_to(Ledger& ledger) const = 0;
 };
 
+/// Throws kUnsupported if rows in the plan's codes must follow each other: none of them may be
+/// protected then.
+void check_protected_codes(const LayerPlan& plan);
+
 std::unique_ptr<LayerRows> make_layer_rows(const LayerPlan& plan, const LayerSite& site);
 
 }  // namespace pith::cuda

@@ -5,13 +5,14 @@
 #include "cache/cuda/selected_rows.h"
 #include "compress/cuda/heavy.h"
 #include "kernels/cuda/grouped_layout.h"
+#include "pith/error.h"
 
 namespace pith::cuda {
 
 void SelectedRows::take(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
   tokens_ += tokens;
   const size_t fresh = occupancy(plan_.schedule, tokens_).body - counts_.seen - heavy_;
-  if (packs() && coded_->codec().codes_whole_blocks()) pack(packed() + fresh);
+  if (packs() && coded_->codec().codes_whole_blocks()) pack(counts_.held + heavy_ + fresh);
   if (plan_.selector.heavy) {
     enter_heavy(fresh, space, moves);
   } else {
@@ -56,7 +57,9 @@ void SelectedRows::evict(ChunkSpace& space, const StagedRows& staged) {
   const HeavySizes& sizes = *plan_.selector.heavy;
   if (packs()) pack(counts_.held + sizes.most());
   KeepCall call = keep_call(counts_.held, sizes.most());
-  const SelectSpace lent = space.select(sizes.most(), true);
+  const size_t last = counts_.held + sizes.most();
+  const size_t behind = packed() - std::min(packed(), last);  // rows that come to the store next
+  const SelectSpace lent = space.select(sizes.most() + behind, true);
   name_rows(call.rows);
   choose_heavy(lent, call.rows, static_cast<int>(sizes.budget), site_.stream);
   if (body_) return evict_to_body(lent, call, staged, space);
@@ -69,9 +72,11 @@ void SelectedRows::evict_to_rule(const SelectSpace& lent, const KeepCall& call, 
   const JudgedRows& rows = call.rows;
   const int stay = static_cast<int>(plan_.selector.heavy->budget);
   if (packs()) {
-    const NewOrder order{rows.heads, static_cast<int>(counts_.held), rows.rows, stay, rows.rows, 0};
+    const int first = static_cast<int>(counts_.held);
+    const int behind = static_cast<int>(packed()) - first - rows.rows;
+    const NewOrder order{rows.heads, first, rows.rows, stay, rows.rows, behind};
     coded_->keep_from(counts_.held, order_rows(lent, order, site_.stream), lent.stride,
-                      static_cast<size_t>(rows.rows));
+                      static_cast<size_t>(rows.rows + behind));
   } else {
     leave_first(lent, rows, stay, space.unpacked(static_cast<size_t>(rows.rows)), site_.stream);
   }
@@ -86,8 +91,11 @@ void SelectedRows::evict_to_body(const SelectSpace& lent, KeepCall& call, const 
   if (packs()) unpack(seen, counts_.held, space);
   gather_rows(lent, {seen, stay, leave, staged.to, staged.positions, staged.stride}, site_.stream);
   call.keep = stay;
-  if (packs()) {
-    coded_->keep(lent.kept, lent.stride, sizes.budget);  // the body's rows are not among them
+  if (packs()) {  // the body's rows are not among them
+    const int behind = static_cast<int>(packed()) - call.rows.rows;
+    const NewOrder order{call.rows.heads, 0, call.rows.rows, 0, stay, behind};
+    coded_->keep(order_rows(lent, order, site_.stream), lent.stride,
+                 static_cast<size_t>(stay + behind));
     move_sides(lent, call, site_.stream);
   } else {
     keep_rows(lent, call, site_.stream);
@@ -174,7 +182,8 @@ void SelectedRows::select(const Judgement& judgement, ChunkSpace& space) {
 
 // Positions of codes lie before those of dense rows: they stay where they are.
 void SelectedRows::code_settled(ChunkSpace& space) {
-  const size_t count = rule_->settled(counts_) / 32 * 32;
+  const size_t group = coded_->codec().block_rows();
+  const size_t count = rule_->settled(counts_) / group * group;
   if (count == 0) return;
   RowTarget from = rows_.end();
   from.row = static_cast<int64_t>(std::min(tokens_, plan_.schedule.sink));
@@ -203,12 +212,15 @@ void SelectedRows::unpack(JudgedRows& rows, size_t first, ChunkSpace& space) con
 
 // What lies beside the rows is in the body's order, whether they are codes or not.
 void SelectedRows::pack(size_t count) {
-  if (count <= packed() || count < coded_->least()) return;
+  if (count <= packed() || count < coded_->least_appended()) return;
   const size_t fresh = count - packed();
   const KeepCall call = keep_call(packed(), fresh);
   RowTarget from = rows_.end();
   from.row = static_cast<int64_t>(plan_.schedule.sink);
-  coded_->append({from, fresh, plan_.dtype});
+  if (coded_->codec().turns_keys() && call.rows.known > 0) {
+    throw Error(ErrorCode::kInternal, "rows are coded that do not follow each other");
+  }
+  coded_->append({from, fresh, call.rows.first_position, plan_.dtype});
   move_rows({}, call, site_.stream);
   rows_.drop(fresh);
 }

@@ -15,7 +15,14 @@ class NoRule final : public ScoreRule {
 };
 
 BodySite body_site(const LayerPlan& plan, const LayerSite& site) {
-  return {site.memory, site.stream, plan.dtype, site.heads, site.dim, site.context, 0, plan.codec};
+  return {site.memory,
+          site.stream,
+          plan.dtype,
+          site.heads,
+          site.dim,
+          site.context,
+          static_cast<int64_t>(plan.schedule.sink),
+          plan.codec};
 }
 
 }  // namespace

@@ -36,8 +36,7 @@ WindowedRows::WindowedRows(const LayerPlan& plan, const LayerSite& site)
       turned_(*site.memory, MemoryKind::kScratch),
       body_(make_body(plan, site)),
       pinned_(*site.memory, {site.heads, site.dim, 0}, plan.dtype, site.stream) {
-  const size_t rows = (plan.schedule.window + plan.schedule.block) * (body_ ? 2 : 1);
-  ring_most_ = (rows + 31) / 32 * 32;
+  ring_most_ = most_rows();
   sink_.allocate(4 * site.heads * plan.schedule.sink * site.dim, site.stream);
   if (plan.cache_positions) {
     if (!site.rope) {
@@ -73,6 +72,12 @@ WindowedRows::WindowedRows(const WindowedRows& o)
   copy_of(sink_, o.sink_);
   copy_of(ring_, o.ring_);
   turned_.allocate(o.turned_.size(), site_.stream);
+}
+
+size_t WindowedRows::most_rows() const {
+  const size_t waiting = body_ ? body_->least() : 0;
+  const size_t rows = (plan_.schedule.window + plan_.schedule.block + waiting) * (body_ ? 2 : 1);
+  return (rows + 31) / 32 * 32;
 }
 
 std::unique_ptr<LayerRows> WindowedRows::clone() const {
@@ -140,10 +145,7 @@ void WindowedRows::check_protect() const {
     refuse_on_gpu("protecting tokens under positions inside the cache (rope=cache)",
                   "rope=true does");
   }
-  if (plan_.codec && plan_.codec->turns_keys()) {
-    refuse_on_gpu("protecting tokens over codes of keys before RoPE",
-                  "codes of keys as they are attended to do");
-  }
+  check_protected_codes(plan_);
 }
 
 void WindowedRows::protect(const ProtectedRows& rows) {
@@ -162,12 +164,25 @@ void WindowedRows::grow_ring(size_t rows) {
   copy(ring_at(0), from, count_);
 }
 
+// Rows that a body's tables were made of are gone when its first ones have been taken.
+void WindowedRows::shrink_ring() {
+  if (!body_ || most_rows() >= ring_most_) return;
+  const RowTarget from = ring_at(front_);
+  DeviceBuffer old(*site_.memory, MemoryKind::kPayload);
+  old.swap(ring_);
+  ring_most_ = ring_capacity_ = most_rows();
+  ring_.allocate(4 * site_.heads * ring_capacity_ * site_.dim, site_.stream);
+  front_ = 0;
+  copy(ring_at(0), from, count_);
+}
+
 void WindowedRows::hide() {
   if (body_ && plan_.seen > 0 && tokens_ >= plan_.seen) body_->hide_first(tokens_ + 1 - plan_.seen);
 }
 
 void WindowedRows::make_room() {
   if (!body_) return grow_ring(count_ + 1);
+  shrink_ring();
   if (front_ + count_ < ring_capacity_) return;
   copy(ring_at(0), ring_at(front_), count_);  // apart: the ring holds twice as many
   front_ = 0;
@@ -227,16 +242,17 @@ void WindowedRows::end_token(ChunkSpace& space, std::vector<BodyMove>& moves) {
   if (pinned_.covers(tokens())) return pinned_.add_token();
   if (tokens_++ < plan_.schedule.sink) return;
   ++count_;
-  // One token completes one block at most.
-  if (count_ < plan_.schedule.window + plan_.schedule.block) return;
+  // One token completes one block at most, or the first rows that a body takes.
+  const size_t block = plan_.schedule.block, least = body_ ? body_->least() : 0;
+  const size_t leave = std::max(block, (least + block - 1) / block * block);
+  if (count_ < plan_.schedule.window + leave) return;
   if (body_) {
-    body_->announce(plan_.schedule.block);
-    moves.push_back({body_.get(), ring_at(front_), plan_.schedule.block,
-                     static_cast<int64_t>(tokens_ - count_)});
+    body_->announce(leave);
+    moves.push_back({body_.get(), ring_at(front_), leave, static_cast<int64_t>(tokens_ - count_)});
     name_positions(moves.back(), space);
   }
-  front_ = (front_ + plan_.schedule.block) % ring_capacity_;
-  count_ -= plan_.schedule.block;
+  front_ = (front_ + leave) % ring_capacity_;
+  count_ -= leave;
 }
 
 void WindowedRows::copy(const RowTarget& to, const RowTarget& from, size_t count) {
@@ -259,6 +275,7 @@ void WindowedRows::copy(const RowTarget& to, const RowTarget& from, size_t count
 // attention, and one run of rows to be cut into blocks.
 RowTarget WindowedRows::begin_chunk(size_t tokens, ChunkSpace& space) {
   hide();
+  shrink_ring();
   RowTarget to = space.staging(count_ + tokens);
   const size_t straight = std::min(count_, ring_capacity_ - front_);
   copy(to, ring_at(front_), straight);
@@ -299,8 +316,9 @@ void WindowedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyM
       std::min(tokens, plan_.schedule.sink - std::min(tokens_, plan_.schedule.sink));
   copy(sink_at(tokens_), from, to_sink);
   from.row += static_cast<int64_t>(to_sink);
-  const size_t leave =
-      count_ + tokens - to_sink - occupancy(plan_.schedule, tokens_ + tokens).window;
+  const size_t rows = count_ + tokens - to_sink;
+  size_t leave = rows - occupancy(plan_.schedule, tokens_ + tokens).window;
+  if (body_ && leave < body_->least()) leave = 0;
   if (body_ && leave > 0) {
     body_->announce(leave);
     moves.push_back({body_.get(), from, leave, static_cast<int64_t>(tokens_ + to_sink - count_)});
@@ -308,10 +326,10 @@ void WindowedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyM
   }
   from.row += static_cast<int64_t>(leave);
   tokens_ += tokens;
-  const size_t stay = occupancy(plan_.schedule, tokens_).window;
-  grow_ring(stay);
+  count_ = 0;  // the ring's own have left it for the staging memory
+  grow_ring(rows - leave);
   front_ = 0;
-  count_ = stay;
+  count_ = rows - leave;
   copy(ring_at(0), from, count_);
 }
 

@@ -38,6 +38,9 @@ class WindowedRows final : public LayerRows {
  private:
   /// Makes room for a row at the ring's end where it may not wrap.
   void make_room();
+  /// Rows that the ring may need room for.
+  size_t most_rows() const;
+  void shrink_ring();
   /// Room for `rows` rows in the ring, up to what it may need; before that it does not wrap.
   void grow_ring(size_t rows);
   /// Tells the body which rows the next query does not see.

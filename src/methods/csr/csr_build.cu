@@ -23,16 +23,18 @@ struct BuildParams : DecodeParams {
 
 /// Shared memory: what each warp has (its ring, or its part of a merge; angles), queries, where
 /// each head's tiles end, angles that all warps use, atoms.
-template <int D, bool kTurned>
+template <int D, KeyTurn kTurn>
 struct BuildSpace {
   static constexpr int kFixed =
-      kQueries * D * 4 + (kTurned ? 16 * D * 2 + 2 * Angles<D>::kBytes : 0);
+      kQueries * D * 4 + (kTurn == KeyTurn::kInOrder ? 16 * D * 2 + 2 * Angles<D>::kBytes : 0);
 
   static __host__ __device__ int ring_bytes(int pairs) {
     const int ring = (kKeySlots + kValueSlots) * pairs * 128, part = kPart<D> * 4;
     return ring > part ? ring : part;
   }
-  static int warp_bytes(int pairs) { return ring_bytes(pairs) + (kTurned ? Angles<D>::kBytes : 0); }
+  static int warp_bytes(int pairs) {
+    return ring_bytes(pairs) + (kTurn == KeyTurn::kInOrder ? Angles<D>::kBytes : 0);
+  }
 
   char* shared;
   int warps, warp_bytes_, pairs, key_bytes;
@@ -57,16 +59,17 @@ struct BuildTiles {
 };
 
 /// A warp's share of the coded rows of one head.
-template <int D, bool kTurned>
+template <int D, KeyTurn kTurn>
 struct BuildRun {
-  const BuildSpace<D, kTurned>& space;
+  const BuildSpace<D, kTurn>& space;
   BuildSide keys, values;
   const double* turns;
-  BuildQueries<D, kTurned> q;
+  BuildQueries<D> q;
   RowTurns<D> row_turns;
+  const int* positions = nullptr;  // [32] of the tile's rows, if each has its own
 
   __device__ void start() {
-    if constexpr (kTurned) row_turns.load(space.row_turns());
+    if constexpr (kTurn == KeyTurn::kInOrder) row_turns.load(space.row_turns());
   }
   __device__ int side_bytes() const { return keys.pairs * 128; }
 
@@ -92,10 +95,13 @@ struct BuildRun {
   /// Half m of a tile's keys, built, becomes scores.
   __device__ void score(float (&s)[2][4], BuildKeys<D>& rows, int m) {
     rows.put_in_order();
-    if constexpr (kTurned) rows.turn(row_turns);
+    if constexpr (kTurn == KeyTurn::kInOrder) rows.turn(row_turns);
+    if constexpr (kTurn == KeyTurn::kEach) {
+      rows.turn_each(turns, positions + 16 * m + threadIdx.x % kWarp / 4);
+    }
     float half[4];
     rows.multiply(half, q);
-    if constexpr (kTurned) q.turn_back(space.step(m).numbers);
+    if constexpr (kTurn == KeyTurn::kInOrder) q.turn_back(space.step(m).numbers);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       if (m == 0) s[0][j] = half[j];
@@ -164,7 +170,7 @@ struct BuildRun {
     fetch(span, 0, first);
     commit_copies();
     q.load(space.q());
-    if constexpr (kTurned) {
+    if constexpr (kTurn == KeyTurn::kInOrder) {
       const Angles<D> angles = space.own_angles();
       angles.fill(turns, span.position + int64_t{32} * first, threadIdx.x % kWarp, kWarp);
       __syncwarp();
@@ -179,6 +185,7 @@ struct BuildRun {
       commit_copies();
       wait_for_copies<1>();
       __syncwarp();
+      positions = static_cast<const int*>(span.key_side) + kBlockRows * t;
       float s[2][4];
       if (has_values && i > 0) {
         scores_and_accumulate(s, key_codes(i), to, value_codes(i - 1), p);
@@ -197,8 +204,8 @@ struct BuildRun {
 };
 
 /// A head's atoms, on their way to shared memory.
-template <int D, bool kTurned>
-__device__ inline void ask_for_atoms(const BuildSpace<D, kTurned>& space, const BuildParams& p,
+template <int D, KeyTurn kTurn>
+__device__ inline void ask_for_atoms(const BuildSpace<D, kTurn>& space, const BuildParams& p,
                                      int kv_head) {
   const auto copy = [&](char* to, const __half* atoms, bool common, int bytes) {
     const auto* from =
@@ -212,7 +219,8 @@ __device__ inline void ask_for_atoms(const BuildSpace<D, kTurned>& space, const 
 
 /// Angles that do not depend on the rows.
 template <int D>
-__device__ inline void fill_angles(const BuildSpace<D, true>& space, const double* turns) {
+__device__ inline void fill_angles(const BuildSpace<D, KeyTurn::kInOrder>& space,
+                                   const double* turns) {
   space.step(0).fill(turns, 16, threadIdx.x, blockDim.x);
   space.step(1).fill(turns, 32 * space.warps - 16, threadIdx.x, blockDim.x);
   for (int i = threadIdx.x; i < 16 * D / 2; i += blockDim.x) {
@@ -223,14 +231,14 @@ __device__ inline void fill_angles(const BuildSpace<D, true>& space, const doubl
   }
 }
 
-template <class T, int D, bool kTurned>
+template <class T, int D, KeyTurn kTurn>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     build_kernel(const __grid_constant__ BuildParams p) {
   extern __shared__ __align__(128) char shared[];
-  const BuildSpace<D, kTurned> space{shared, static_cast<int>(blockDim.x) / kWarp, p.warp_bytes,
-                                     p.pairs, p.key_count * 2 * D / p.key_chunks};
+  const BuildSpace<D, kTurn> space{shared, static_cast<int>(blockDim.x) / kWarp, p.warp_bytes,
+                                   p.pairs, p.key_count * 2 * D / p.key_chunks};
   let_successor_start();
-  if constexpr (kTurned) fill_angles(space, p.turns);
+  if constexpr (kTurn == KeyTurn::kInOrder) fill_angles(space, p.turns);
   Predecessor ahead;
   ahead.wait();
   char* walk_space = space.value_atoms() + p.value_count * 2 * D / p.value_chunks;
@@ -244,10 +252,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
         wait_for_copies<0>();
         __syncthreads();
         Running<D> run;
-        BuildRun<D, kTurned> rows{space,
-                                  {space.key_atoms(), p.pairs, p.key_chunks},
-                                  {space.value_atoms(), p.pairs, p.value_chunks},
-                                  p.turns};
+        BuildRun<D, kTurn> rows{space,
+                                {space.key_atoms(), p.pairs, p.key_chunks},
+                                {space.value_atoms(), p.pairs, p.value_chunks},
+                                p.turns};
         rows.start();
         CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
         bool any = false;
@@ -257,7 +265,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
           any = true;
         }
         if (any && walk.dense) {
-          to_dense_order<BuildRun<D, kTurned>>(run, reinterpret_cast<float*>(space.ring()));
+          to_dense_order<BuildRun<D, kTurn>>(run, reinterpret_cast<float*>(space.ring()));
         }
         if (walk.dense) {
           run_dense_ends<T, BuildTiles, D>(
@@ -267,7 +275,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
         end_head(p, cut, run,
                  {share.head, share.output, shared, static_cast<size_t>(p.warp_bytes), space.warps},
                  [&](int t, int u) {
-                   return walk.dense ? channel_of(t, u) : BuildRun<D, kTurned>::channel_of(t, u);
+                   return walk.dense ? channel_of(t, u) : BuildRun<D, kTurn>::channel_of(t, u);
                  });
       });
 }
@@ -277,9 +285,9 @@ struct BuildShape {
   int warps = 0;  ///< as many as have room
   size_t warp_bytes = 0, bytes = 0;
 };
-template <int D, bool kTurned>
+template <int D, KeyTurn kTurn>
 BuildShape build_shape(const CsrDictionaries& csr, int lists) {
-  using Space = BuildSpace<D, kTurned>;
+  using Space = BuildSpace<D, kTurn>;
   BuildShape shape;
   shape.warp_bytes = static_cast<size_t>(Space::warp_bytes(csr.coding.pairs));
   const size_t fixed = Space::kFixed + csr.keys.bytes(D / csr.coding.key_chunks) +
@@ -294,7 +302,7 @@ BuildShape build_shape(const CsrDictionaries& csr, int lists) {
   return shape;
 }
 
-template <class T, int D, bool kTurned>
+template <class T, int D, KeyTurn kTurn>
 void launch_build(const CsrDictionaries& csr, const DecodeCall& call, const DecodeScratch& scratch,
                   cudaStream_t stream) {
   const CsrCoding& coding = csr.coding;
@@ -310,9 +318,9 @@ void launch_build(const CsrDictionaries& csr, const DecodeCall& call, const Deco
   p.value_chunks = coding.value_chunks;
   p.pairs = coding.pairs;
   p.turns = coding.turns;
-  const BuildShape shape = build_shape<D, kTurned>(csr, p.heads);
+  const BuildShape shape = build_shape<D, kTurn>(csr, p.heads);
   p.warp_bytes = static_cast<int>(shape.warp_bytes);
-  const auto kernel = build_kernel<T, D, kTurned>;
+  const auto kernel = build_kernel<T, D, kTurn>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(shape.bytes)),
         "CSR attention's shared memory");
@@ -321,29 +329,30 @@ void launch_build(const CsrDictionaries& csr, const DecodeCall& call, const Deco
   launch_early(kernel, launch, p, stream, "CSR attention");
 }
 
-template <class T, int D>
-void launch_as(const CsrDictionaries& csr, const DecodeCall& call, const DecodeScratch& scratch,
-               cudaStream_t stream) {
-  csr.coding.turns ? launch_build<T, D, true>(csr, call, scratch, stream)
-                   : launch_build<T, D, false>(csr, call, scratch, stream);
+/// f.operator()<turn>() with the turn of a coding's keys.
+template <class F>
+auto for_turn(const CsrCoding& coding, const F& f) {
+  if (!coding.turns) return f.template operator()<KeyTurn::kNone>();
+  return coding.positions ? f.template operator()<KeyTurn::kEach>()
+                          : f.template operator()<KeyTurn::kInOrder>();
 }
 
 }  // namespace
 
 void check_csr_room(const CsrDictionaries& csr, int head_dim) {
   constexpr int kLists = 256;  // of KV heads and query groups
-  const bool turned = csr.coding.turns != nullptr;
-  if (head_dim == 64) {
-    turned ? build_shape<64, true>(csr, kLists) : build_shape<64, false>(csr, kLists);
-  } else {
-    turned ? build_shape<128, true>(csr, kLists) : build_shape<128, false>(csr, kLists);
-  }
+  for_turn(csr.coding, [&]<KeyTurn kTurn>() {
+    return head_dim == 64 ? build_shape<64, kTurn>(csr, kLists)
+                          : build_shape<128, kTurn>(csr, kLists);
+  });
 }
 
 void decode_csr_by_rows(const CsrDictionaries& csr, const DecodeCall& call,
                         const DecodeScratch& scratch, cudaStream_t stream) {
-  with_rows_of(call.dtype, call.shape.head_dim,
-               [&]<class T, int D>() { launch_as<T, D>(csr, call, scratch, stream); });
+  with_rows_of(call.dtype, call.shape.head_dim, [&]<class T, int D>() {
+    for_turn(csr.coding,
+             [&]<KeyTurn kTurn>() { launch_build<T, D, kTurn>(csr, call, scratch, stream); });
+  });
 }
 
 }  // namespace pith::cuda

@@ -54,8 +54,12 @@ struct Angles {
   }
 };
 
+/// How keys come to their positions: they are there; rows that follow each other are turned within
+/// 16, and queries back to the first of those; or each row is turned by itself.
+enum class KeyTurn { kNone, kInOrder, kEach };
+
 /// The queries as B, and what turns them: lane (r, c) has query r's channels 8 (4 p + c) ..
-template <int D, bool kTurned>
+template <int D>
 struct BuildQueries {
   static constexpr int kPieces = D / 32, kHalf = kPieces / 2;
   float x[kPieces][8];
@@ -201,25 +205,46 @@ struct BuildKeys {
     }
   }
 
-  __device__ void turn(const RowTurns<D>& turns) {
+  /// Rows r and r + 8 to positions[0] and positions[8].
+  __device__ void turn_each(const double* turns, const int* positions) {
     constexpr int kHalf = RowTurns<D>::kHalf;
-#pragma unroll
+    const int c = threadIdx.x % 4;
+#pragma unroll 1
     for (int i = 0; i < 2; ++i) {
+      RowTurns<D> angles;
 #pragma unroll
       for (int p = 0; p < kHalf; ++p) {
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
-          const __half2 a = x[i][p][w], b = x[i][p + kHalf][w];
-          const __half2 cosine = turns.cosine[i][p][w], sine = turns.sine[i][p][w];
-          x[i][p][w] = __hfma2(a, cosine, __hneg2(__hmul2(b, sine)));
-          x[i][p + kHalf][w] = __hfma2(a, sine, __hmul2(b, cosine));
+          const double* of = turns + 8 * (4 * p + c) + 2 * w;
+          const float2 a = turn_at(of[0], positions[8 * i]), b = turn_at(of[1], positions[8 * i]);
+          angles.cosine[0][p][w] = __floats2half2_rn(a.x, b.x);
+          angles.sine[0][p][w] = __floats2half2_rn(a.y, b.y);
         }
+      }
+      i == 0 ? turn_row(0, angles, 0) : turn_row(1, angles, 0);
+    }
+  }
+  __device__ void turn(const RowTurns<D>& turns) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) turn_row(i, turns, i);
+  }
+  /// Row `i` of the lane's two by the angles of row `of`.
+  __device__ void turn_row(int i, const RowTurns<D>& turns, int of) {
+    constexpr int kHalf = RowTurns<D>::kHalf;
+#pragma unroll
+    for (int p = 0; p < kHalf; ++p) {
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        const __half2 a = x[i][p][w], b = x[i][p + kHalf][w];
+        const __half2 cosine = turns.cosine[of][p][w], sine = turns.sine[of][p][w];
+        x[i][p][w] = __hfma2(a, cosine, __hneg2(__hmul2(b, sine)));
+        x[i][p + kHalf][w] = __hfma2(a, sine, __hmul2(b, cosine));
       }
     }
   }
 
-  template <bool kTurned>
-  __device__ void multiply(float (&s)[4], const BuildQueries<D, kTurned>& q) {
+  __device__ void multiply(float (&s)[4], const BuildQueries<D>& q) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) s[j] = 0;
 #pragma unroll

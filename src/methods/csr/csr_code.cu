@@ -273,6 +273,12 @@ void launch_for(const CsrCoding& coding, const CodeParams& p, int heads, int chu
   }
 }
 
+/// side [heads, block_stride, 32] <- positions that follow each other, a row a thread.
+__global__ void position_kernel(int* side, size_t block_stride, int64_t first) {
+  const int row = static_cast<int>(blockIdx.x) * kRows + static_cast<int>(threadIdx.x);
+  side[blockIdx.y * block_stride * kRows + row] = static_cast<int>(first) + row;
+}
+
 void code(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeBatch& batch,
           const CodeJob& job, size_t row_stride, cudaStream_t stream) {
   coding.check(batch.head_dim, atoms, atoms);
@@ -296,6 +302,11 @@ void code(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeB
   p.step_pairs = coding.pairs / chunks;
   p.keys = keys;
   p.codes = static_cast<uint32_t*>(job.codes);
+  if (keys && coding.positions) {
+    position_kernel<<<dim3(p.blocks, batch.heads), kRows, 0, stream>>>(
+        static_cast<int*>(job.side), job.block_stride, job.position);
+    check(cudaGetLastError(), "positions of CSR keys");
+  }
   switch (batch.head_dim / chunks) {
     case 16: return launch_for<16>(coding, p, batch.heads, chunks, stream);
     case 32: return launch_for<32>(coding, p, batch.heads, chunks, stream);

@@ -40,8 +40,10 @@ struct CsrTables {
 
 class CsrDeviceCodec final : public DeviceCodec {
  public:
-  explicit CsrDeviceCodec(std::shared_ptr<const CsrPlan> plan)
+  /// `positions`: keys before RoPE have theirs beside them.
+  explicit CsrDeviceCodec(std::shared_ptr<const CsrPlan> plan, bool positions = false)
       : plan_(std::move(plan)), name_(plan_->name) {
+    coding_.positions = positions;
     coding_.pairs = static_cast<int>(plan_->keys.pairs);
     coding_.solver = plan_->keys.solver == Solver::kMp ? CsrSolver::kMp : CsrSolver::kOmp;
   }
@@ -71,7 +73,10 @@ class CsrDeviceCodec final : public DeviceCodec {
   void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
     unpack_csr(coding_, values_.device(), false, call, stream);
   }
-  bool codes_rows_alone() const override { return !turns_keys(); }
+  bool codes_rows_alone() const override { return !turns_keys() || coding_.positions; }
+  std::shared_ptr<const DeviceCodec> with_rows_alone(int) const override {
+    return codes_rows_alone() ? nullptr : std::make_shared<CsrDeviceCodec>(plan_, true);
+  }
   void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
     move_csr_rows(coding_, call, stream);
   }
@@ -114,7 +119,7 @@ RowsRequest CsrDeviceCodec::request(Side side, int head) const {
 
 /// The codec of a layer without its dictionaries.
 std::shared_ptr<CsrDeviceCodec> CsrDeviceCodec::empty(const TableSite& site) const {
-  auto own = std::make_shared<CsrDeviceCodec>(plan_);
+  auto own = std::make_shared<CsrDeviceCodec>(plan_, coding_.positions);
   own->name_ = fmt::format("{}, layer {}", plan_->name, site.layer);
   own->site_ = site;
   if (!turns_keys()) return own;

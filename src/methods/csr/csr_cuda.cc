@@ -25,7 +25,7 @@ void CsrCoding::check(int head_dim, const CsrAtoms& keys, const CsrAtoms& values
 
 GroupedBytes csr_bytes(const CsrCoding& coding) {
   const auto bytes = static_cast<size_t>(coding.pairs) * 32 * 4;
-  return {bytes, 0, bytes, 0};
+  return {bytes, coding.positions ? size_t{4} * kBlockRows : 0, bytes, 0};
 }
 
 void refuse_csr_atoms(const CsrDictionaries& csr, size_t shared_bytes) {

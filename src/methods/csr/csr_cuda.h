@@ -38,6 +38,7 @@ struct CsrCoding {
   CsrSolver solver = CsrSolver::kMp;
   int key_chunks = 1;
   const double* turns = nullptr;  // [D/2] of RoPE, on the device: keys are coded before it; or null
+  bool positions = false;         ///< those keys have theirs beside them, [32] i32 a block
 
   int chunks(bool keys) const { return keys ? key_chunks : value_chunks; }
   /// Throws kInvalidArgument for what the kernels do not know.

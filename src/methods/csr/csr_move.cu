@@ -1,12 +1,13 @@
 // CSR rows that are judged again: codes from block to block as they are, and the attention mass of
-// one query over coded keys, from the products of the query with all atoms. For keys that are coded
-// as they are attended to.
+// one query over coded keys. Of keys that are coded as they are attended to it comes from the
+// products of the query with all atoms; others are built and turned to their positions.
 //
 // Cost of a move: what moves is read and the target written once. Of the mass: s look-ups a row and
-// query; N D multiply-adds a query for each 256 rows or fewer.
+// query; N D multiply-adds a query for each 256 rows or fewer. Of turned keys: s D multiply-adds
+// and 40 D / 2 operations a row, D multiply-adds a row and query.
 
 #include "attend/cuda/mass_token.cuh"
-#include "methods/csr/csr_cuda.h"
+#include "methods/csr/csr_rows.cuh"
 
 namespace pith::cuda {
 namespace {
@@ -16,8 +17,8 @@ constexpr int kMassBlocks = 32;  // a KV head; those past the last row return at
 
 /// A block 32 rows of the target, keys or values.
 __global__ void __launch_bounds__(kMoveThreads)
-    move_kernel(const __grid_constant__ MoveCodesCall call, int pairs) {
-  const int head = blockIdx.y, block = call.first / kBlockRows + static_cast<int>(blockIdx.x);
+    move_kernel(const __grid_constant__ MoveCodesCall call, int pairs, bool positions) {
+  const int head = blockIdx.y, block = call.first_block() + static_cast<int>(blockIdx.x);
   const bool keys = blockIdx.z == 0;
   const auto block_of = [&](const CodeBlocks& blocks, int which) {
     auto* codes = static_cast<uint32_t*>(keys ? blocks.key_codes : blocks.value_codes);
@@ -26,21 +27,29 @@ __global__ void __launch_bounds__(kMoveThreads)
   uint32_t* to = block_of(call.to, block);
   for (int n = threadIdx.x; n < kBlockRows * pairs; n += kMoveThreads) {
     const int row = n % kBlockRows, pair = n / kBlockRows;
-    const int i = block * kBlockRows + row - call.first;
-    if (i < 0) continue;
+    const int from = call.source(head, block * kBlockRows + row);
+    if (from == MoveCodesCall::kStays) continue;
     uint32_t word = 0;
-    if (i < call.count) {
-      const int from = call.kept ? call.kept[head * call.kept_stride + i] : i;
+    if (from >= 0) {
       word = block_of(call.from, from / kBlockRows)[csr_word(keys, pairs, from % kBlockRows, pair)];
     }
     to[csr_word(keys, pairs, row, pair)] = word;
   }
+  if (!keys || !positions || threadIdx.x >= kBlockRows) return;
+  const int row = block * kBlockRows + static_cast<int>(threadIdx.x);
+  const int from = call.source(head, row);
+  if (from == MoveCodesCall::kStays) return;
+  static_cast<int*>(call.to.key_side)[head * call.to.stride * kBlockRows + row] =
+      from < 0 ? 0
+               : static_cast<const int*>(
+                     call.from.key_side)[head * call.from.stride * kBlockRows + from];
 }
 
 struct MassParams {
   CsrCoding coding;
   CsrAtoms atoms;
   TokenParams token;
+  CsrSide side;  // without positions, which lie where the target says
 };
 
 /// products [chunks, N] <- those of a query's chunks with the atoms.
@@ -98,12 +107,56 @@ __global__ void __launch_bounds__(kMassThreads) mass_kernel(const __grid_constan
   }
 }
 
+/// The same over keys that are turned: a thread block 32 rows, a warp a row.
+template <class T, int D>
+__global__ void __launch_bounds__(kMassThreads)
+    turned_mass_kernel(const __grid_constant__ MassParams p) {
+  __shared__ float rows[kBlockRows][D];
+  let_successor_start();
+  const MassTarget target = *p.token.target;  // there since the step began
+  wait_for_predecessor();
+  const int head = blockIdx.x, lane = threadIdx.x % kWarp;
+  CsrSide side = p.side;
+  side.positions = static_cast<const int*>(target.code_side);
+  const float scale = kLog2e * rsqrtf(static_cast<float>(D));
+  float* mass = target.mass + head * target.stride + target.coded_from;
+  for (int first = static_cast<int>(blockIdx.y) * kBlockRows; first < target.coded;
+       first += static_cast<int>(gridDim.y) * kBlockRows) {
+    const size_t block = head * target.block_stride + first / kBlockRows;
+    __syncthreads();
+    for (int i = threadIdx.x; i < kBlockRows * D / 2; i += kMassThreads) {
+      const int row = i / (D / 2), channel = i % (D / 2);
+      const float2 x =
+          side.pair(static_cast<const uint32_t*>(target.codes), head, block, row, channel, 0);
+      rows[row][channel] = x.x;
+      rows[row][channel + D / 2] = x.y;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x / kWarp; i < kBlockRows && first + i < target.coded;
+         i += kMassThreads / kWarp) {
+      float own = 0;
+      for (int h = 0; h < p.token.group; ++h) {
+        const size_t query = static_cast<size_t>(head) * p.token.group + h;
+        const T* q = static_cast<const T*>(p.token.q) + query * D;
+        float score = 0;
+#pragma unroll
+        for (int c = lane; c < D; c += kWarp) score += rows[i][c] * to_float(q[c]);
+#pragma unroll
+        for (int d = kWarp / 2; d > 0; d /= 2) score += __shfl_xor_sync(~0u, score, d);
+        own += exp2_fast(score * scale - p.token.log_sum[query] * kLog2e);
+      }
+      const int row = first + i;
+      if (lane == 0) mass[row] = target.coded_from + row < target.known ? mass[row] + own : own;
+    }
+  }
+}
+
 }  // namespace
 
 void move_csr_rows(const CsrCoding& coding, const MoveCodesCall& call, cudaStream_t stream) {
   if (call.count == 0) return;
-  const int blocks = (call.first % kBlockRows + call.count + kBlockRows - 1) / kBlockRows;
-  move_kernel<<<dim3(blocks, call.heads, 2), kMoveThreads, 0, stream>>>(call, coding.pairs);
+  move_kernel<<<dim3(call.blocks(), call.heads, 2), kMoveThreads, 0, stream>>>(call, coding.pairs,
+                                                                               coding.positions);
   check(cudaGetLastError(), "moving CSR rows");
 }
 
@@ -111,12 +164,16 @@ void add_csr_mass(const CsrCoding& coding, const CsrAtoms& keys, const TokenMass
                   const MassTarget* target, cudaStream_t stream) {
   add_token_mass(call, target, stream);
   const MassShape& shape = call.shape;
-  const MassParams params{
-      coding, keys, {call.q, call.log_sum, target, shape.query_heads / shape.kv_heads}};
+  const MassParams params{coding,
+                          keys,
+                          {call.q, call.log_sum, target, shape.query_heads / shape.kv_heads},
+                          CsrSide::of(coding, keys, true, shape.head_dim, nullptr)};
   const size_t bytes = sizeof(float) * static_cast<size_t>(coding.key_chunks * keys.count);
   with_rows_of(shape.dtype, shape.head_dim, [&]<class T, int D>() {
-    const LaunchShape launch{dim3(shape.kv_heads, kMassBlocks), dim3(kMassThreads), bytes};
-    launch_early(mass_kernel<T, D>, launch, params, stream, "attention mass");
+    const LaunchShape launch{dim3(shape.kv_heads, kMassBlocks), dim3(kMassThreads),
+                             coding.turns ? 0 : bytes};
+    const auto kernel = coding.turns ? turned_mass_kernel<T, D> : mass_kernel<T, D>;
+    launch_early(kernel, launch, params, stream, "attention mass");
   });
 }
 

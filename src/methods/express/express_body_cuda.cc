@@ -50,6 +50,7 @@ class ExpressBody final : public DeviceBody {
   size_t rows() const override { return state_.rows(); }
   void announce(size_t rows) override { advance(state_, rule_.shape, rows); }
   void take(std::span<const BodyMove> moves) const override;
+  size_t least() const override { return codes_ ? codes_->least_appended() : 0; }
   /// A halving is one block: many layers fill the card.
   size_t layers_together() const override {
     const auto heads = static_cast<size_t>(place_.heads);
@@ -176,7 +177,9 @@ void ExpressBody::unfold(const BodyMove& move, const ExpressArrays& room) {
   const RowTarget to{room.k, room.v, static_cast<size_t>(room.capacity) * site_.dim, 0};
   if (blocks > 0) codes_->unpack(to, {0, blocks, DType::kF16});
   const DType dtype = move.given_back ? DType::kF16 : site_.dtype;
-  codes_->append({move.from, move.rows, dtype, !move.given_back});
+  // What a row's own code gave back it gives back again; another group's does not.
+  const bool differs = !move.given_back || codes_->codec().codes_whole_blocks();
+  codes_->append({move.from, move.rows, move.position, dtype, differs});
 }
 
 void ExpressBody::fold(const ExpressArrays& room) {

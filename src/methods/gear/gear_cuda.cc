@@ -15,6 +15,9 @@ class GearDeviceCodec final : public LevelCodec {
   GearDeviceCodec(std::string name, const LevelFormat& format, const GearFormat& gear)
       : LevelCodec(std::move(name), format), gear_(gear) {}
   std::shared_ptr<const DeviceCodec> with_tables(const TableSite& site) const override;
+  std::shared_ptr<const LevelCodec> in_form(const LevelFormat& format) const override {
+    return std::make_shared<GearDeviceCodec>(name_, format, gear_);
+  }
 
  private:
   GearFormat gear_;

@@ -18,6 +18,9 @@ class KvquantDeviceCodec final : public LevelCodec {
 
   std::shared_ptr<const DeviceCodec> with_tables(const TableSite& site) const override;
   std::shared_ptr<const DeviceCodec> copy(cudaStream_t stream) const override;
+  std::shared_ptr<const LevelCodec> in_form(const LevelFormat& format) const override {
+    return std::make_shared<KvquantDeviceCodec>(name_, format, given_);
+  }
   bool turns_keys() const override { return true; }
   size_t shared_bytes() const override {
     return 4 * levels_.size() + 2 * ranges_.size() + 8 * turns_.size();

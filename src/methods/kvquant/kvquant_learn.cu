@@ -56,7 +56,7 @@ struct Learner {
   }
   /// Values: each row's own range.
   __device__ void find_row_ranges() const {
-    const Coder<D, false> coder{p.side, {}, {}, 0};
+    const Coder<D, LevelForm::kRows> coder{p.side, {}, {}, 0};
     for (int row = threadIdx.x / kWarp; row < n; row += kWarps) {
       float x[kMine];
 #pragma unroll

@@ -52,7 +52,7 @@ class QjlDeviceCodec final : public DeviceCodec {
     return qjl_bytes(static_cast<int>(format_.inlier_bits(static_cast<size_t>(head_dim))), head_dim,
                      row_lists_);
   }
-  std::shared_ptr<const DeviceCodec> with_rows_alone() const override {
+  std::shared_ptr<const DeviceCodec> with_rows_alone(int) const override {
     return std::make_shared<QjlDeviceCodec>(format_, true);
   }
   bool codes_rows_alone() const override { return row_lists_; }

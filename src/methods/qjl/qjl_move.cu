@@ -52,13 +52,12 @@ struct RowPart {
 template <int kSketch>
 __global__ void __launch_bounds__(4 * kWarp) move_kernel(const __grid_constant__ MoveCodesCall p) {
   using Part = RowPart<kSketch>;
-  const int head = blockIdx.y, block = p.first / kBlockRows + static_cast<int>(blockIdx.x);
+  const int head = blockIdx.y, block = p.first_block() + static_cast<int>(blockIdx.x);
   const int lane = threadIdx.x % kWarp, i = threadIdx.x / kWarp, row = lane / 4 + 8 * i;
-  const int at = block * kBlockRows + row - p.first;
-  if (at < 0) return;
+  const int from = p.source(head, block * kBlockRows + row);
+  if (from == MoveCodesCall::kStays) return;
   Part part;
-  if (at < p.count) {
-    const int from = p.kept ? p.kept[head * p.kept_stride + at] : at;
+  if (from >= 0) {
     const size_t place = head * p.from.stride + from / kBlockRows;
     part = Part::read(static_cast<const char*>(p.from.key_codes) + place * Part::Keys::kCodeBytes,
                       static_cast<const char*>(p.from.key_side) + place * Part::Keys::kSideBytes,
@@ -195,8 +194,7 @@ __global__ void __launch_bounds__(kMassThreads) mass_kernel(const __grid_constan
 void move_qjl_keys(const QjlProjection& projection, const MoveCodesCall& call,
                    cudaStream_t stream) {
   if (call.count == 0) return;
-  const int blocks = (call.first % kBlockRows + call.count + kBlockRows - 1) / kBlockRows;
-  const dim3 grid(blocks, call.heads);
+  const dim3 grid(call.blocks(), call.heads);
   const auto launch = [&](auto kernel) { kernel<<<grid, 4 * kWarp, 0, stream>>>(call); };
   switch (projection.m) {
     case 128: launch(move_kernel<128>); break;

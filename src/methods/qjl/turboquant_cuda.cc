@@ -16,9 +16,7 @@ class TurboquantCodec final : public LevelCodec {
   TurboquantCodec(std::string name, const LevelFormat& rows)
       : LevelCodec(std::move(name), in_fragments(rows)), rows_(rows) {}
 
-  std::shared_ptr<const LevelCodec> as_levels() const override {
-    return std::make_shared<LevelCodec>(name_, rows_);
-  }
+  std::shared_ptr<const LevelCodec> as_levels() const override { return in_form(rows_); }
   void attend(const DecodeCall& call, const DecodeScratch& scratch,
               cudaStream_t stream) const override {
     switch (format_.keys.bits) {

@@ -157,6 +157,9 @@ class QuantCodec final : public DeviceCodec {
     unpack_grouped_values(codec_, call, stream);
   }
   bool codes_rows_alone() const override { return bits() > 0; }
+  std::shared_ptr<const DeviceCodec> with_rows_alone(int head_dim) const override {
+    return as_levels()->with_rows_alone(head_dim);
+  }
   void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
     move_coded_rows(bits(), call, stream);
   }

@@ -12,7 +12,7 @@ namespace pith::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kStays = -1, kZero = -2;  // where a row comes from
+constexpr int kStays = MoveCodesCall::kStays, kZero = MoveCodesCall::kZero;
 
 /// kSides: f16 numbers for 32 codes, a scale and maybe a minimum.
 template <int D, int kBits, int kSides = 1>
@@ -81,10 +81,8 @@ struct BlockMove {
 __device__ inline void find_sources(int (&sources)[kBlockRows], const MoveCodesCall& p, int head,
                                     int block) {
   if (threadIdx.x < kBlockRows) {
-    const int i = block * kBlockRows + static_cast<int>(threadIdx.x) - p.first;
-    int source = i < 0 ? kStays : kZero;
-    if (i >= 0 && i < p.count) source = p.kept ? p.kept[head * p.kept_stride + i] : i;
-    sources[threadIdx.x] = source;
+    const int row = static_cast<int>(threadIdx.x);
+    sources[row] = p.source(head, block * kBlockRows + row);
   }
   __syncthreads();
 }
@@ -93,7 +91,7 @@ template <int D, int kBits>
 __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ MoveCodesCall p) {
   __shared__ int sources[kBlockRows];
   const int head = blockIdx.y;
-  const int block = p.first / kBlockRows + static_cast<int>(blockIdx.x);
+  const int block = p.first_block() + static_cast<int>(blockIdx.x);
   find_sources(sources, p, head, block);
   const bool keys = blockIdx.z == 0;
   const size_t from = head * p.from.stride, to = head * p.to.stride + block;
@@ -118,7 +116,7 @@ __global__ void __launch_bounds__(kThreads) move_values(const __grid_constant__ 
   using Move = BlockMove<D, 2, 2>;
   __shared__ int sources[kBlockRows];
   const int head = blockIdx.y;
-  const int block = p.first / kBlockRows + static_cast<int>(blockIdx.x);
+  const int block = p.first_block() + static_cast<int>(blockIdx.x);
   find_sources(sources, p, head, block);
   const size_t from = head * p.from.stride, to = head * p.to.stride + block;
   Move{static_cast<const uint32_t*>(p.from.value_codes) + from * Move::kWords,
@@ -128,16 +126,11 @@ __global__ void __launch_bounds__(kThreads) move_values(const __grid_constant__ 
       .template run<false>(sources);
 }
 
-/// Blocks of the target that a move touches.
-int blocks_of(const MoveCodesCall& call) {
-  return (call.first % kBlockRows + call.count + kBlockRows - 1) / kBlockRows;
-}
-
 }  // namespace
 
 void move_kivi2_values(const MoveCodesCall& call, cudaStream_t stream) {
   if (call.count == 0) return;
-  const dim3 grid(blocks_of(call), call.heads);
+  const dim3 grid(call.blocks(), call.heads);
   call.head_dim == 64 ? move_values<64><<<grid, kThreads, 0, stream>>>(call)
                       : move_values<128><<<grid, kThreads, 0, stream>>>(call);
   check(cudaGetLastError(), "moving coded values");
@@ -145,7 +138,7 @@ void move_kivi2_values(const MoveCodesCall& call, cudaStream_t stream) {
 
 void move_coded_rows(int bits, const MoveCodesCall& call, cudaStream_t stream) {
   if (call.count == 0) return;
-  const dim3 grid(blocks_of(call), call.heads, 2);
+  const dim3 grid(call.blocks(), call.heads, 2);
   if (call.head_dim == 64) {
     bits == 4 ? move_kernel<64, 4><<<grid, kThreads, 0, stream>>>(call)
               : move_kernel<64, 8><<<grid, kThreads, 0, stream>>>(call);

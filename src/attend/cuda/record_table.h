@@ -1,0 +1,43 @@
+#pragma once
+// What groups of rows share that each row names (DeviceCodec::record_bytes), of all KV heads of a
+// body. Groups lose their rows one by one; a record that no row names any more is found when room
+// is needed, and those that are named move together. How many that are only the device knows: it is
+// waited for then, once in many groups, as a quarter more than is named is asked for.
+
+#include "attend/cuda/device_body.h"
+#include "attend/cuda/device_codec.h"
+
+namespace pith::cuda {
+
+class RecordTable {
+ public:
+  RecordTable(const DeviceCodec& codec, const BodySite& site)
+      : site_(site), bytes_(codec.record_bytes()), table_(*site.memory, MemoryKind::kMetadata) {}
+  RecordTable(const RecordTable& other);
+
+  /// Makes room for `fresh` records. `rows` [G, `count`] name those that are there.
+  void reserve(size_t fresh, const DeviceCodec& codec, const CodeBlocks& rows, size_t count);
+  /// So many are there from now on.
+  void add(size_t fresh) { used_ += fresh; }
+
+  void* data() const { return table_.data(); }  // [G, stride()]
+  const void* of_head(size_t head) const {
+    return static_cast<const std::byte*>(table_.data()) + head * capacity_ * bytes_;
+  }
+  size_t stride() const { return capacity_; }
+  size_t used() const { return used_; }
+  size_t held_bytes() const { return site_.heads * used_ * bytes_; }
+  size_t allocated_bytes() const { return table_.size(); }
+
+ private:
+  /// Numbers those that are named anew, from 0; how many that are in the head with the most. Waits.
+  size_t find(const DeviceArray<int32_t>& numbers, const DeviceCodec& codec, const CodeBlocks& rows,
+              size_t count) const;
+
+  BodySite site_;
+  size_t bytes_;  // of a record
+  DeviceBuffer table_;
+  size_t capacity_ = 0, used_ = 0;  // of a head
+};
+
+}  // namespace pith::cuda
