@@ -124,7 +124,9 @@ void check_group(const std::string& codec, const Shape& s, int dim, bool alone) 
     coded.rows = rows;
     coded.coded = 1;
     coded.group_blocks = c.codec->group_blocks();
-    coded.records = c.record_bytes.data() + g * c.records * c.codec->record_bytes();
+    if (c.codec->record_bytes() > 0) {
+      coded.set_records(c.record_bytes.data() + g * c.records * c.codec->record_bytes());
+    }
     coded.log_weight = log_weight;
     DeviceSpan plain;
     plain.keys = k_device.data() + static_cast<size_t>(g) * dense * dim;

@@ -54,7 +54,9 @@ constexpr Case kCases[] = {{"turboquant(bits=1)", 1e-2},
                            {"k:turboquant(bits=3,center=64)+v:bf16", 1e-2},
                            {"k:int4+v:kivi(bits=2)", 1e-2},
                            {"k:turboquant(bits=4,center=128)+v:int4(hadamard=true)", 1e-2},
-                           {"k:kvquant(calibrate=64)+v:gear", 3e-2}};
+                           {"k:kvquant(calibrate=64)+v:gear", 3e-2},
+                           // The CPU codes the row that the last token pushes out.
+                           {"qjl(outliers=0)", 4e-2}};
 
 // Each bit of a code has a place of its own, within the bytes that move with its row.
 TEST(CudaLevels, FragmentsHoldEveryBitOnce) {
@@ -188,7 +190,7 @@ TEST(CudaLevels, WhatIsNotThereIsRefusedByName) {
        {"exact+turboquant(center=100)", "exact+gear(rows=512)", "exact+gear(outliers=9)",
         "exact+gear(rank=9)", "exact+kvquant(calibrate=50)", "exact+kvquant(calibrate=288)",
         "exact+kvquant(outliers=9)", "exact+int8(center=33)", "exact+k:int8+v:csr",
-        "snapkv(budget=64)+kvquant", "balancekv+kvquant"}) {
+        "snapkv(budget=64)+kvquant", "uniform+kvquant"}) {
     SCOPED_TRACE(policy);
     try {
       Pair pair(policy, 64, DType::kF16);

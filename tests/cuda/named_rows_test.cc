@@ -252,7 +252,8 @@ TEST(CudaNamedRows, LargerGroupsUnderSelectors) {
 TEST(CudaNamedRows, LargerGroupsOfSettledRows) {
   PITH_NEEDS_GPU();
   for (const char* codec :
-       {"turboquant(bits=4,center=128)", "gear(bits=4,rows=128)", "int8(center=256)"}) {
+       {"turboquant(bits=4,center=128)", "gear(bits=4,rows=128)", "int8(center=256)",
+        "kvquant(bits=4,calibrate=96)", "k:kvquant(bits=4,calibrate=96)+v:gear(bits=4,rows=64)"}) {
     const std::string text = "balancekv(b=64),sink=0,window=64";
     SCOPED_TRACE(codec);
     Pair pair(text, over(text, codec), 128, DType::kF16);

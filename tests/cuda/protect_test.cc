@@ -97,6 +97,30 @@ TEST(CudaCache, ProtectedRowsBesideASampleStay) {
   }
 }
 
+// Keys before RoPE with their own positions, between which those of protected rows are missing:
+// keys at other positions would be other keys.
+TEST(CudaCache, ProtectedRowsBesideTurnedCodesStay) {
+  PITH_NEEDS_GPU();
+  for (const char* policy :
+       {"knorm(budget=160)+kvquant(bits=4,calibrate=96),sink=0,window=64",
+        "h2o(budget=160)+kvquant(bits=4,calibrate=96),sink=0,window=64",
+        "express(s=64)+kvquant(bits=4,calibrate=96),sink=2,window=64",
+        "uniform(budget=100,heavy=64,heavy_interval=64)+kvquant(bits=4,calibrate=96)",
+        "knorm(budget=160)+k:kvquant(bits=4,calibrate=96)+v:gear(bits=4,rows=64)"}) {
+    SCOPED_TRACE(policy);
+    Pair pair(policy, 64, DType::kF16);
+    pair.protect({{10, 20}, {70, 71}, {150, 171}, {380, 402}});
+    for (const size_t tokens : {107, 117, 64, 128}) pair.run_chunk(tokens);
+    pair.use_clone();
+    for (int t = 0; t < 70; ++t) pair.run_token();
+    EXPECT_GE(pair.same_rows(), 0.75);
+    EXPECT_GT(pair.compared(), 0);
+    EXPECT_LT(pair.worst(), 0.25);
+    EXPECT_EQ(pair.cpu_ledger().tokens, pair.gpu_ledger().tokens);
+    EXPECT_LE(pair.gpu_ledger().total_bytes(), pair.counted());
+  }
+}
+
 TEST(CudaCache, ProtectionIsRefusedWhereItIsNotThere) {
   PITH_NEEDS_GPU();
   MemoryCounter memory;

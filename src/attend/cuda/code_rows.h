@@ -16,6 +16,20 @@ struct GroupedBytes {
     return static_cast<double>(key_codes + key_side + value_codes + value_side) / 32;
   }
 };
+/// Where rows stand, for codecs that turn keys: they follow the first one, or each of `rows` rows
+/// has a position of its own.
+struct RowPositions {
+  int64_t first = 0;
+  const int32_t* each = nullptr;  // [heads, stride], or null
+  size_t stride = 0;              ///< 0: the same for all heads
+  int rows = 0;
+
+  PITH_BOTH_SIDES constexpr RowPositions(int64_t first_position = 0) : first(first_position) {}
+  PITH_BOTH_SIDES int64_t of(int head, int row) const {
+    if (!each) return first + row;
+    return row < rows ? each[static_cast<size_t>(head) * stride + static_cast<size_t>(row)] : 0;
+  }
+};
 /// Rows of several heads to be coded: x [heads, rows, D], `rows` a multiple of 32.
 struct CodeRowsCall {
   DType dtype = DType::kBF16;  ///< kF16 or kBF16
@@ -47,10 +61,10 @@ struct CodeJob {
   size_t head_stride = 0;                  ///< numbers between heads of x
   void *codes = nullptr, *side = nullptr;  // [heads, block_stride] blocks
   size_t block_stride = 0;                 ///< blocks between heads
-  int64_t position = 0;                    ///< of the first row, for codecs that turn keys
-  void* records = nullptr;                 // [heads, record_stride] see DeviceCodec::records
-  size_t record_stride = 0;                ///< records between heads
-  int first_record = 0;                    ///< of the first rows; others follow
+  RowPositions positions;
+  void* records = nullptr;   // [heads, record_stride] see DeviceCodec::record_bytes
+  size_t record_stride = 0;  ///< records between heads
+  int first_record = 0;      ///< of the first rows; others follow
 };
 /// What the places of a launch have in common.
 struct CodeBatch {
@@ -67,7 +81,7 @@ struct UnpackRowsCall {
   void* out = nullptr;            // [heads, 32 blocks, D]
   size_t head_stride = 0;         ///< numbers between heads
   int64_t position = 0;           ///< of the first row, for codecs that turn keys
-  const void* records = nullptr;  // [heads, record_stride] see DeviceCodec::records
+  const void* records = nullptr;  // [heads, record_stride] see DeviceCodec::record_bytes
   size_t record_stride = 0;       ///< records between heads
 };
 

@@ -59,11 +59,11 @@ RowTarget CodedBody::waiting_at(size_t row) const {
           static_cast<int64_t>(row)};
 }
 
-void CodedBody::learn(const RowTarget& rows, DType dtype, int64_t position) {
+void CodedBody::learn(const RowTarget& rows, DType dtype, const RowPositions& positions) {
   const size_t skipped = static_cast<size_t>(rows.row) * site_.dim * 2;
   const RowTarget first{static_cast<std::byte*>(rows.k) + skipped,
                         static_cast<std::byte*>(rows.v) + skipped, rows.head_stride, 0};
-  codec_->learn(first, dtype, position, site_.stream);
+  codec_->learn(first, dtype, positions, site_.stream);
   learned_ = true;
 }
 
@@ -126,7 +126,7 @@ CodeJob CodedBody::job(const RowTarget& from, Part codes, const BlockRun& blocks
           at(codes, 0, blocks.first),
           at(codes == kKeyCodes ? kKeySide : kValueSide, 0, blocks.first),
           capacity_,
-          blocks.position,
+          blocks.positions,
           records().data(),
           records().stride(),
           static_cast<int>(records().used())};
@@ -143,7 +143,7 @@ MoveCodesCall CodedBody::moves_to(const CodedBody& to, size_t count) const {
 // Codes of other rows in the last block are not touched: rows that begin within a block, or leave
 // one unfinished, are coded apart and moved there.
 void CodedBody::append(const NewRows& rows) {
-  if (least_appended() > 0) learn(rows.from, rows.dtype, rows.position);
+  if (least_appended() > 0) learn(rows.from, rows.dtype, rows.positions);
   const size_t first = rows_, fresh = rows.rows / codec_->block_rows();
   records_.reserve(fresh, *codec_, all_blocks(), first);
   announce(rows.rows);
@@ -151,7 +151,7 @@ void CodedBody::append(const NewRows& rows) {
   CodedBody apart(Beside{}, *this);
   if (!whole) apart.announce(rows.rows);
   const CodedBody& coded = whole ? *this : apart;
-  const BlockRun blocks{whole ? first / 32 : 0, (rows.rows + 31) / 32, rows.position};
+  const BlockRun blocks{whole ? first / 32 : 0, (rows.rows + 31) / 32, rows.positions};
   coded.code(rows.from, blocks, rows.dtype);
   records_.add(fresh);
   if (rows.give_back) coded.unpack(rows.from, {blocks.first, blocks.count, DType::kF16});
@@ -265,7 +265,7 @@ DeviceSpan CodedBody::coded_span(size_t head, size_t first, size_t rows) const {
   span.key_side = at(kKeySide, head, first / 32);
   span.values = at(kValueCodes, head, first / 32);
   span.value_side = at(kValueSide, head, first / 32);
-  span.records = records_.of_head(head);
+  if (codec_->record_bytes() > 0) span.set_records(records_.of_head(head));
   return span;
 }
 

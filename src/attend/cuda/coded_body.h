@@ -29,7 +29,7 @@ class CodedBody final : public DeviceBody {
   struct NewRows {
     RowTarget from;
     size_t rows = 0;
-    int64_t position = 0;       ///< of the first, for codecs that turn keys: the others follow it
+    RowPositions positions;
     DType dtype = DType::kF16;  ///< kF16 or kBF16
     /// Where they lie they become, as f16, what codes give back; up to 31 more rows are written.
     bool give_back = false;
@@ -87,7 +87,7 @@ class CodedBody final : public DeviceBody {
            (head * capacity_ + block) * bytes_[part];
   }
   bool waits() const { return !learned_ && rows_ < codec_->learns_from(); }
-  void learn(const RowTarget& rows, DType dtype, int64_t position);
+  void learn(const RowTarget& rows, DType dtype, const RowPositions& positions);
   int64_t first_position() const { return site_.position + static_cast<int64_t>(gone_); }
   void drop_front(size_t rows, size_t capacity);
   /// Coded rows first, ... of one head; `first` begins a block.
@@ -95,7 +95,7 @@ class CodedBody final : public DeviceBody {
   RowTarget waiting_at(size_t row) const;
   struct BlockRun {
     size_t first = 0, count = 0;
-    int64_t position = 0;  ///< of the first row
+    RowPositions positions;
   };
   CodeJob job(const RowTarget& from, Part codes, const BlockRun& blocks) const;
   /// Those of a body whose rows follow each other.

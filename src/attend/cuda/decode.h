@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/grouped_layout.h"
 #include "pith/dtype.h"
 
 namespace pith::cuda {
@@ -29,11 +30,7 @@ struct DeviceSpan {
   const float* log_weights = nullptr;  // [rows] added to the scores, or null
   float log_weight = 0;                ///< added to all of them
   int32_t rows = 0;
-  union {
-    int32_t row_stride = 0;  ///< dense: numbers between consecutive rows
-    /// Coded: so many blocks keep shares of what all of them use in their key sides; 0: none do.
-    int32_t group_blocks;
-  };
+  int32_t row_stride = 0;  ///< dense: numbers between consecutive rows
   int32_t coded = 0;
   DeviceRole role = DeviceRole::kBoth;
   // One more number in each warp's copy would cost the dense kernel registers that it lacks.
@@ -42,8 +39,24 @@ struct DeviceSpan {
     /// Dense: the first so many rows were there before the kernel ahead in the stream began (see
     /// DecodeCall::settled).
     int32_t settled_rows;
+    uint32_t records_low;  ///< see records()
   };
-  const void* records = nullptr;  ///< coded: what rows share that name it (DeviceCodec::records)
+  union {
+    /// Coded: so many blocks keep shares of what all of them use in their key sides; 0: none do.
+    int32_t group_blocks = 0;
+    uint32_t records_high;
+  };
+
+  /// Coded, of rows that name what they share (DeviceCodec::record_bytes) and have neither of the
+  /// two above: where that lies.
+  PITH_BOTH_SIDES const void* records() const {
+    return reinterpret_cast<const void*>(uint64_t{records_high} << 32 | records_low);
+  }
+  void set_records(const void* records) {
+    const auto address = reinterpret_cast<uint64_t>(records);
+    records_low = static_cast<uint32_t>(address);
+    records_high = static_cast<uint32_t>(address >> 32);
+  }
 };
 
 /// Queries that one pass over a KV head's rows serves; larger groups take several passes.

@@ -61,17 +61,17 @@ class DeviceCodec {
   /// The codec with the tables of one layer; null: it has none, and serves as it is. Throws
   /// kUnsupported for a head_dim that its parameters do not fit.
   virtual std::shared_ptr<const DeviceCodec> with_tables(const TableSite&) const { return nullptr; }
-  /// Keys are stored before RoPE: a body's rows must follow each other's positions.
+  /// Keys are stored before RoPE: a body's rows must follow each other's positions, but for rows
+  /// alone, which have their own beside them.
   virtual bool turns_keys() const { return false; }
   /// Bytes of its tables.
   virtual size_t shared_bytes() const { return 0; }
   /// Its tables are made of the first rows that leave the window, this many, which wait as they are
   /// until then; a multiple of 32.
   virtual size_t learns_from() const { return 0; }
-  /// Makes the tables of `rows`, the first of which stands at `position`. They are made where they
-  /// are: a captured graph may hold their addresses. Until then the codec attends to dense spans
-  /// alone.
-  virtual void learn(const RowTarget& /*rows*/, DType /*dtype*/, int64_t /*position*/,
+  /// Makes the tables of `rows`. They are made where they are: a captured graph may hold their
+  /// addresses. Until then the codec attends to dense spans alone.
+  virtual void learn(const RowTarget& /*rows*/, DType /*dtype*/, const RowPositions& /*positions*/,
                      cudaStream_t) const {}
   /// Codecs that learn: the same with tables of its own.
   virtual std::shared_ptr<const DeviceCodec> copy(cudaStream_t) const { return nullptr; }

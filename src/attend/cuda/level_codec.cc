@@ -83,10 +83,10 @@ class MixedCodec final : public LevelCodec {
     const size_t most = std::max(keys_->learns_from(), values_->learns_from());
     return (most + block_rows() - 1) / block_rows() * block_rows();  // whole groups are coded then
   }
-  void learn(const RowTarget& rows, DType dtype, int64_t position,
+  void learn(const RowTarget& rows, DType dtype, const RowPositions& positions,
              cudaStream_t stream) const override {
-    keys_->learn(rows, dtype, position, stream);
-    values_->learn(rows, dtype, position, stream);
+    keys_->learn(rows, dtype, positions, stream);
+    values_->learn(rows, dtype, positions, stream);
   }
   void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
             cudaStream_t stream) const override {

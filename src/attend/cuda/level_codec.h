@@ -18,7 +18,7 @@ class LevelCodec : public DeviceCodec, public std::enable_shared_from_this<Level
   std::shared_ptr<const LevelCodec> as_levels() const override { return shared_from_this(); }
   const LevelFormat& format() const { return format_; }
   int group_blocks() const override {
-    return format_.keys.rank > 0 ? format_.keys.group_blocks : 0;
+    return format_.keys.rank > 0 && record_bytes() == 0 ? format_.keys.group_blocks : 0;
   }
   size_t block_rows() const override;
   GroupedBytes block_bytes(int head_dim) const override { return format_.bytes(head_dim); }

@@ -201,13 +201,13 @@ struct Coder {
   }
 
   /// What rows have beside them that stand alone.
-  __device__ void write_names(int64_t position) const {
+  __device__ void write_names(const RowPositions& positions, int first) const {
     for (int row = threadIdx.x; row < space.n; row += kCoderThreads) {
       const auto of = [&](int part) -> int& {
         return reinterpret_cast<int*>(to.side(row) + part)[row % kBlockRows];
       };
       if (f.record_bytes > 0) of(f.at.numbers) = to.number + row / kBlockRows;
-      if (f.positions) of(f.at.positions) = static_cast<int>(position) + row;
+      if (f.positions) of(f.at.positions) = static_cast<int>(positions.of(head, first + row));
     }
   }
 

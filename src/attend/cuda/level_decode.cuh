@@ -98,7 +98,7 @@ struct LevelRun {
   static __device__ LevelBlock block_at(const char* codes, const StagePart& part,
                                         const DeviceSpan& span) {
     return {codes, codes + part.codes, codes + part.codes + part.side,
-            static_cast<const char*>(span.records)};
+            static_cast<const char*>(kForm == LevelForm::kNamed ? span.records() : nullptr)};
   }
   __device__ char* value_codes() const { return space.codes() + f.key_part.bytes(); }
   /// Both end a group of copies, an empty one past the end.
@@ -221,8 +221,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   const WarpSpace<D> space{shared + threadIdx.x / kWarp * p.warp_bytes};
   let_successor_start();
   Predecessor ahead;
-  ahead.wait();
-  for_own_heads<D, LevelTiles, 0>(
+  for_own_heads<D, LevelTiles, kStagedSpans>(
       p, walk_space, ahead, [&](const HeadShare& share, const Cut& cut) {
         const int kv_head = share.head / p.query_blocks;
         const auto run_of = [&](const DeviceSpan& span) -> LevelRun<D, kForm> {
@@ -241,15 +240,16 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
           rows.fetch_keys(span, at.tiles.x, at.tiles.y);
           rows.fetch_values(span, at.tiles.x, at.tiles.y);
         };
-        // The first blocks are on their way while the queries come.
+        // The first blocks are on their way while the kernel ahead ends and the queries come.
         CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
         bool more = walk.next<LevelTiles>();
         if (more) start(walk);
-        load_queries<T, D>(q, p, share);
         for (int i = 0; i < kFormats; ++i) {
           Builder::fill_table(tables + 2 * i * kPairTable, p.formats[i].keys, kv_head);
           Builder::fill_table(tables + (2 * i + 1) * kPairTable, p.formats[i].values, kv_head);
         }
+        ahead.wait();
+        load_queries<T, D>(q, p, share);
         __syncthreads();
         if (p.rotated_keys) {
           rotate_queries<D>(turned, q);
@@ -303,7 +303,7 @@ void launch_levels(std::span<const LevelFormat> formats, const DecodeCall& call,
   }
   p.warp_bytes = kBuiltBytes<D> + p.stage_bytes;
   const size_t fixed = size_t{2} * kQueries * D * 4 + size_t{2} * D * sizeof(uint4) +
-                       formats.size() * 8 * kPairTable + walk_bytes<0>(p.heads);
+                       formats.size() * 8 * kPairTable + walk_bytes<kStagedSpans>(p.heads);
   const size_t room = device_info().shared_per_block - fixed;
   const int warps = std::min(kMostWarps, static_cast<int>(room / p.warp_bytes));
   // The second warp writes the transformed queries.

@@ -25,7 +25,7 @@ struct MassTarget {
   int32_t known = 0;  ///< rows, coded ones too, that have mass already; the others start from 0
   const void *codes = nullptr, *code_side = nullptr;  // [G, block_stride] blocks of coded keys
   size_t block_stride = 0;
-  const void* records = nullptr;  // [G, record_stride] as in DeviceSpan
+  const void* records = nullptr;  // [G, record_stride] see DeviceCodec::record_bytes
   size_t record_stride = 0;
   int32_t coded_from = 0, coded = 0;
 };

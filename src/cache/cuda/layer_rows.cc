@@ -172,11 +172,12 @@ bool settles(const SelectorOnGpu& selector) {
   return selector.scores && selector.scores->settles() && !selector.heavy;
 }
 
-/// As rows are stored that the selector may judge again.
+/// As rows are stored that the selector may judge again, or that do not follow each other.
 std::shared_ptr<const DeviceCodec> codec_under(const SelectorOnGpu& selector,
                                                const std::shared_ptr<const DeviceCodec>& codec,
                                                int head_dim) {
-  const auto alone = settles(selector) ? nullptr : codec->with_rows_alone(head_dim);
+  const bool stay = settles(selector) && !codec->turns_keys();
+  const auto alone = stay ? nullptr : codec->with_rows_alone(head_dim);
   return alone ? alone : codec;
 }
 
@@ -201,8 +202,7 @@ void check_codes(const std::string& selector, const DeviceCodec& codec,
   const std::string what = fmt::format("{} over {}", selector, codec.name());
   if (codec.turns_keys() && !codec.codes_rows_alone()) {
     refuse_on_gpu(what,
-                  "keys before RoPE are there under exact and under selectors that judge again; "
-                  "csr(rope=post) and all other codecs code them as they are attended to");
+                  "keys are coded there as they are attended to: csr(rope=post), or another codec");
   }
   if (codec.aged()) refuse_on_gpu(what, "rows that age there are all of them: exact+ladder");
   if (on_gpu.body && on_gpu.body->keeps_groups() && !on_gpu.heavy) {
@@ -218,10 +218,9 @@ void check_codes(const std::string& selector, const DeviceCodec& codec,
                   "rows that are judged again, or for their mass, are there in codecs whose rows "
                   "move alone");
   }
-  if (on_gpu.heavy && on_gpu.body && (codec.turns_keys() || codec.learns_from() > 0)) {
+  if (on_gpu.heavy && on_gpu.body && codec.learns_from() > 0) {
     refuse_on_gpu(what + " with heavy rows",
-                  "these rows come to the body out of order, and are there in codecs that learn "
-                  "nothing of keys after RoPE");
+                  "these rows are there in codecs without tables of first rows");
   }
   if (on_gpu.heavy && on_gpu.body && codec.codes_whole_blocks() &&
       on_gpu.heavy->interval % codec.block_rows() > 0) {
@@ -420,7 +419,7 @@ SelectSpace ChunkSpace::select(size_t rows, bool logits) {
 }
 
 void check_protected_codes(const LayerPlan& plan) {
-  if (!plan.codec || !plan.codec->turns_keys()) return;
+  if (!plan.codec || !plan.codec->turns_keys() || plan.codec->codes_rows_alone()) return;
   refuse_on_gpu("protecting tokens over codes of keys before RoPE",
                 "codes of keys as they are attended to do");
 }

@@ -25,16 +25,6 @@ __global__ void copy_kernel(const __grid_constant__ CopyParams p) {
       static_cast<const uint4*>(key ? row.k : row.v)[piece];
 }
 
-/// The largest x of all threads.
-__device__ float block_max(float x, float* shared) {
-  for (int d = 16; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
-  __syncthreads();
-  for (int w = 0; w < kWarps; ++w) x = fmaxf(x, shared[w]);
-  __syncthreads();
-  return x;
-}
-
 /// A block a tile (x) and query of its group (y).
 template <class T, int D>
 __global__ void __launch_bounds__(kThreads) sum_kernel(const __grid_constant__ ProbeSumsCall call) {
@@ -64,7 +54,8 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const __grid_constant__ P
     if (lane == 0) p[row] = score;
     top = fmaxf(top, score);
   }
-  top = block_max(top, reduced);
+  top = block_max<kThreads>(top, reduced);
+  __syncthreads();
   float sum = 0, squares = 0;
   for (int row = thread; row < tile.rows; row += kThreads) {
     const float x = expf(p[row] - top);

@@ -146,6 +146,20 @@ void SelectedRows::name_rows(JudgedRows& rows) const {
   rows.known = rows.rows;
 }
 
+RowPositions SelectedRows::positions_of(JudgedRows& rows) const {
+  RowPositions positions(rows.first_position);
+  if (!coded_->codec().turns_keys()) return positions;
+  name_rows(rows);
+  if (rows.known == 0) return positions;
+  if (rows.known < rows.rows) {
+    throw Error(ErrorCode::kInternal, "rows are coded of which some have no position yet");
+  }
+  positions.each = rows.positions;
+  positions.stride = rows.side_stride;
+  positions.rows = rows.rows;
+  return positions;
+}
+
 void SelectedRows::select(const Judgement& judgement, ChunkSpace& space) {
   const size_t count = counts_.held - judgement.first;
   if (packs()) pack(counts_.held);
@@ -185,12 +199,18 @@ void SelectedRows::code_settled(ChunkSpace& space) {
   const size_t group = coded_->codec().block_rows();
   const size_t count = rule_->settled(counts_) / group * group;
   if (count == 0) return;
+  KeepCall call = keep_call(0, count);
   RowTarget from = rows_.end();
   from.row = static_cast<int64_t>(std::min(tokens_, plan_.schedule.sink));
-  const BodyMove move{coded_.get(), from, count};
-  coded_->announce(count);
-  coded_->take({&move, 1});
-  keep_rows(space.select(count), keep_call(0, count), site_.stream);
+  if (coded_->codec().turns_keys()) {  // they do not follow each other any more
+    if (count < coded_->least_appended()) return;
+    coded_->append({from, count, positions_of(call.rows), plan_.dtype});
+  } else {
+    const BodyMove move{coded_.get(), from, count};
+    coded_->announce(count);
+    coded_->take({&move, 1});
+  }
+  keep_rows(space.select(count), call, site_.stream);
   rows_.drop(count);
   counts_.held -= count;
   counts_.judged -= count;
@@ -214,13 +234,10 @@ void SelectedRows::unpack(JudgedRows& rows, size_t first, ChunkSpace& space) con
 void SelectedRows::pack(size_t count) {
   if (count <= packed() || count < coded_->least_appended()) return;
   const size_t fresh = count - packed();
-  const KeepCall call = keep_call(packed(), fresh);
+  KeepCall call = keep_call(packed(), fresh);
   RowTarget from = rows_.end();
   from.row = static_cast<int64_t>(plan_.schedule.sink);
-  if (coded_->codec().turns_keys() && call.rows.known > 0) {
-    throw Error(ErrorCode::kInternal, "rows are coded that do not follow each other");
-  }
-  coded_->append({from, fresh, call.rows.first_position, plan_.dtype});
+  coded_->append({from, fresh, positions_of(call.rows), plan_.dtype});
   move_rows({}, call, site_.stream);
   rows_.drop(fresh);
 }

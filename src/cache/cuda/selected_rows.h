@@ -112,6 +112,8 @@ class SelectedRows final : public LayerRows {
   }
   /// Stores positions of the rows that have none yet, where they do not follow each other.
   void name_rows(JudgedRows& rows) const;
+  /// Where rows stand that are coded now.
+  RowPositions positions_of(JudgedRows& rows) const;
   /// Where the step's mass goes: `rows` with the step's own.
   MassTarget mass_target(size_t rows, bool fresh) const;
 

@@ -4,6 +4,7 @@
 
 #include "compress/cuda/halving.h"
 #include "compress/cuda/walk.cuh"
+#include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/philox.cuh"
 #include "kernels/cuda/tile.cuh"
 
@@ -170,9 +171,9 @@ struct HalvingBlock {
       }
     }
     const float scale = rule.scale * 1.4426950408889634f;
-    longest = block_max(space.reduction(), longest);
-    entry = block_max(space.reduction() + 8, entry);
-    longest_value = block_max(space.reduction() + 16, longest_value);
+    longest = block_max<kWalkThreads>(longest, space.reduction());
+    entry = block_max<kWalkThreads>(entry, space.reduction() + 8);
+    longest_value = block_max<kWalkThreads>(longest_value, space.reduction() + 16);
     for (int i = threadIdx.x; i < space.rows; i += kWalkThreads) {
       space.offsets()[i] =
           i < rows.count ? scale * (space.offsets()[i] - longest / 2) : -scale * longest;

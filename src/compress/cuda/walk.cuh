@@ -10,17 +10,6 @@ inline constexpr int kWalkTile = 64;
 inline constexpr int kWalkThreads = 256;
 inline constexpr int kDiagonal = kWalkTile + 2;  // floats a row of the tile's kernel takes
 
-/// The largest x of the block, for all threads. Each use of `shared` (8 floats) needs its own.
-__device__ inline float block_max(float* shared, float x) {
-#pragma unroll
-  for (int d = 16; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
-  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = x;
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kWalkThreads / kWarp; ++i) x = fmaxf(x, shared[i]);
-  return x;
-}
-
 struct WalkState {
   float threshold;  // 0: always the better sign
   float widest;     // pairs: max sqrt(D(a, a)) so far

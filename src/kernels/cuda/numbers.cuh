@@ -65,4 +65,16 @@ __device__ inline float block_sum(float x, float* shared) {
   return sum;
 }
 
+/// The largest x of the block, likewise; each use of `shared` needs its own, or a barrier before.
+template <int kThreads>
+__device__ inline float block_max(float x, float* shared) {
+#pragma unroll
+  for (int d = 16; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kThreads / 32; ++w) x = fmaxf(x, shared[w]);
+  return x;
+}
+
 }  // namespace pith::cuda

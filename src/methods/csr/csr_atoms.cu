@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const T* from =
       static_cast<const T*>(p.rows) + blockIdx.y * p.head_stride + static_cast<size_t>(row) * p.dim;
   const auto number = [&](int c) {
-    return turned_back(from, first + c, p.dim, p.turns, p.position + row);
+    return turned_back(from, first + c, p.dim, p.turns,
+                       p.positions.of(static_cast<int>(blockIdx.y), row));
   };
   float sum = 0;
   for (int c = lane; c < d; c += kWarp) sum += number(c) * number(c);

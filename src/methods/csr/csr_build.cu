@@ -11,6 +11,7 @@ namespace pith::cuda {
 namespace {
 
 constexpr int kMostWarps = 8;                  // more would have too few registers
+constexpr int kBuildSpans = 32;                // descriptors that are read together
 constexpr int kKeySlots = 2, kValueSlots = 3;  // blocks at hand: see BuildRun::span
 
 struct BuildParams : DecodeParams {
@@ -240,14 +241,14 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   let_successor_start();
   if constexpr (kTurn == KeyTurn::kInOrder) fill_angles(space, p.turns);
   Predecessor ahead;
-  ahead.wait();
   char* walk_space = space.value_atoms() + p.value_count * 2 * D / p.value_chunks;
   int held = -1;  // the KV head whose atoms are here
-  for_own_heads<D, BuildTiles, 0>(
+  for_own_heads<D, BuildTiles, kBuildSpans>(
       p, walk_space, ahead, [&](const HeadShare& share, const Cut& cut) {
         const int kv_head = share.head / p.query_blocks;
         if (kv_head != held) ask_for_atoms(space, p, kv_head);
         held = kv_head;
+        ahead.wait();  // atoms are on their way
         load_queries<T, D>(space.q(), p, share);
         wait_for_copies<0>();
         __syncthreads();
@@ -291,7 +292,8 @@ BuildShape build_shape(const CsrDictionaries& csr, int lists) {
   BuildShape shape;
   shape.warp_bytes = static_cast<size_t>(Space::warp_bytes(csr.coding.pairs));
   const size_t fixed = Space::kFixed + csr.keys.bytes(D / csr.coding.key_chunks) +
-                       csr.values.bytes(D / csr.coding.value_chunks) + walk_bytes<0>(lists);
+                       csr.values.bytes(D / csr.coding.value_chunks) +
+                       walk_bytes<kBuildSpans>(lists);
   const size_t most = device_info().shared_per_block;
   const size_t room = fixed < most ? (most - fixed) / shape.warp_bytes : 0;
   // The merge of all blocks' parts goes where the warps' own memory is.

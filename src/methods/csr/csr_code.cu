@@ -23,8 +23,8 @@ struct CodeParams {
   size_t head_stride, row_stride, block_stride;
   int dim;              // D
   const double* turns;  // [D/2] or null
-  int64_t position;     // of the first row
-  int blocks;           // of 32 rows a head
+  RowPositions positions;
+  int blocks;  // of 32 rows a head
   const __half* atoms;
   const float* gram;
   bool common;     // atoms of all heads are the same
@@ -111,7 +111,7 @@ __device__ inline void turn_back(float (&x)[(d + kWarp - 1) / kWarp], const Code
 template <int d, int kWide, int kWarps>
 __device__ inline void stage_rows(const CodeSpace<d, kWide>& space, const CodeParams& p,
                                   const RowsAhead<d, kWarps>& rows, const uint16_t* block,
-                                  int channel, int64_t position) {
+                                  int channel, int first) {
   using Ahead = RowsAhead<d, kWarps>;
   const int lane = threadIdx.x % kWarp;
 #pragma unroll
@@ -120,7 +120,10 @@ __device__ inline void stage_rows(const CodeSpace<d, kWide>& space, const CodePa
     float x[Ahead::kMine], most = 0;
 #pragma unroll
     for (int j = 0; j < Ahead::kMine; ++j) x[j] = number_of(rows.x[i][j], p.bf16);
-    if (p.turns) turn_back<d>(x, p, block + row * p.row_stride, channel, position + row);
+    if (p.turns) {
+      turn_back<d>(x, p, block + row * p.row_stride, channel,
+                   p.positions.of(static_cast<int>(blockIdx.y), first + row));
+    }
 #pragma unroll
     for (int j = 0; j < Ahead::kMine; ++j) most = fmaxf(most, fabsf(x[j]));
     most = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));
@@ -197,8 +200,7 @@ __global__ void __launch_bounds__(CodeKernel<d, kWide, kOrthogonal>::kWarps* kWa
   RowsAhead<d, kWarps> rows;
   if (blockIdx.x < p.blocks) rows.ask(block_at(blockIdx.x) + chunk * d, p.row_stride);
   for (int block = blockIdx.x; block < p.blocks; block += gridDim.x) {
-    stage_rows(space, p, rows, block_at(block), chunk * d,
-               p.position + static_cast<int64_t>(block) * kRows);
+    stage_rows(space, p, rows, block_at(block), chunk * d, block * kRows);
     __syncthreads();
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
@@ -273,10 +275,12 @@ void launch_for(const CsrCoding& coding, const CodeParams& p, int heads, int chu
   }
 }
 
-/// side [heads, block_stride, 32] <- positions that follow each other, a row a thread.
-__global__ void position_kernel(int* side, size_t block_stride, int64_t first) {
+/// side [heads, block_stride, 32] <- positions, a row a thread.
+__global__ void position_kernel(int* side, size_t block_stride,
+                                const __grid_constant__ RowPositions positions) {
+  const int head = blockIdx.y;
   const int row = static_cast<int>(blockIdx.x) * kRows + static_cast<int>(threadIdx.x);
-  side[blockIdx.y * block_stride * kRows + row] = static_cast<int>(first) + row;
+  side[head * block_stride * kRows + row] = static_cast<int>(positions.of(head, row));
 }
 
 void code(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeBatch& batch,
@@ -292,7 +296,7 @@ void code(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeB
   p.block_stride = job.block_stride;
   p.dim = batch.head_dim;
   p.turns = keys ? coding.turns : nullptr;
-  p.position = job.position;
+  p.positions = job.positions;
   p.blocks = batch.rows / kRows;
   p.atoms = static_cast<const __half*>(atoms.rows);
   p.gram = atoms.gram;
@@ -304,7 +308,7 @@ void code(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeB
   p.codes = static_cast<uint32_t*>(job.codes);
   if (keys && coding.positions) {
     position_kernel<<<dim3(p.blocks, batch.heads), kRows, 0, stream>>>(
-        static_cast<int*>(job.side), job.block_stride, job.position);
+        static_cast<int*>(job.side), job.block_stride, job.positions);
     check(cudaGetLastError(), "positions of CSR keys");
   }
   switch (batch.head_dim / chunks) {

@@ -58,7 +58,7 @@ class CsrDeviceCodec final : public DeviceCodec {
   size_t learns_from() const override {
     return plan_->keys.online > 0 ? (plan_->keys.collect + 31) / 32 * 32 : 0;
   }
-  void learn(const RowTarget& rows, DType dtype, int64_t position,
+  void learn(const RowTarget& rows, DType dtype, const RowPositions& positions,
              cudaStream_t stream) const override;
   GroupedBytes block_bytes(int) const override { return csr_bytes(coding_); }
   void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
@@ -221,7 +221,7 @@ std::shared_ptr<const DeviceCodec> CsrDeviceCodec::copy(cudaStream_t stream) con
   return own;
 }
 
-void CsrDeviceCodec::learn(const RowTarget& rows, DType dtype, int64_t position,
+void CsrDeviceCodec::learn(const RowTarget& rows, DType dtype, const RowPositions& positions,
                            cudaStream_t stream) const {
   for (const bool keys : {true, false}) {
     const CsrTables& t = keys ? keys_ : values_;
@@ -237,7 +237,7 @@ void CsrDeviceCodec::learn(const RowTarget& rows, DType dtype, int64_t position,
     draw.first = t.offline;
     draw.all = t.count;
     draw.turns = keys ? coding_.turns : nullptr;
-    draw.position = position;
+    draw.positions = positions;
     if (draw.count > t.count - t.offline) {
       cluster(t, draw, stream);
     } else {

@@ -80,7 +80,7 @@ struct CsrDraw {
   int heads = 0, count = 0, dim = 0, chunks = 1;
   int first = 0, all = 0;
   const double* turns = nullptr;  // [D/2]: rows are turned back from their positions; or null
-  int64_t position = 0;           ///< of the first row
+  RowPositions positions;
 };
 void draw_csr_atoms(void* atoms, const CsrDraw& draw, cudaStream_t stream);
 /// Coded rows as dense ones.

@@ -49,32 +49,51 @@ struct MassParams {
   CsrCoding coding;
   CsrAtoms atoms;
   TokenParams token;
-  CsrSide side;  // without positions, which lie where the target says
+  CsrSide side;
 };
 
-/// products [chunks, N] <- those of a query's chunks with the atoms.
+constexpr int kTogether = 4;  // queries, while a row's codes are at hand
+
+__device__ inline void add_times(float4& sum, const float4& x, float factor) {
+  sum.x += x.x * factor;
+  sum.y += x.y * factor;
+  sum.z += x.z * factor;
+  sum.w += x.w * factor;
+}
+
+/// products [chunks, N] <- those of queries first, ..., side by side in q [D], with the atoms;
+/// queries that are not there are 0.
 template <class T, int D>
-__device__ inline void multiply_atoms(float* products, const MassParams& p, const T* q,
-                                      const __half* atoms) {
+__device__ inline void multiply_atoms(float4* products, float4* q, const MassParams& p, int head,
+                                      int first, const __half* atoms) {
   const int d = D / p.coding.key_chunks, count = p.atoms.count;
   const float scale = kLog2e * rsqrtf(static_cast<float>(D));
+  const T* from = static_cast<const T*>(p.token.q) + static_cast<size_t>(head) * p.token.group * D;
+  for (int i = threadIdx.x; i < kTogether * D; i += kMassThreads) {
+    const int h = first + i / D;
+    reinterpret_cast<float*>(&q[i % D])[i / D] =
+        h < p.token.group ? to_float(from[h * D + i % D]) * scale : 0;
+  }
+  __syncthreads();
   for (int i = threadIdx.x; i < p.coding.key_chunks * count; i += kMassThreads) {
-    const T* chunk = q + i / count * d;
+    const float4* chunk = q + i / count * d;
     const auto* atom = reinterpret_cast<const uint4*>(atoms + static_cast<size_t>(i % count) * d);
-    float sum = 0;
+    float4 sum{};
+#pragma unroll 4
     for (int c = 0; c < d; c += 8) {
       float x[8];
       widen<__half>(x, atom[c / 8]);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) sum += x[j] * to_float(chunk[c + j]);
+      for (int j = 0; j < 8; ++j) add_times(sum, chunk[c + j], x[j]);
     }
-    products[i] = sum * scale;
+    products[i] = sum;
   }
 }
 
 template <class T, int D>
 __global__ void __launch_bounds__(kMassThreads) mass_kernel(const __grid_constant__ MassParams p) {
-  extern __shared__ float products[];
+  extern __shared__ float4 products[];  // [chunks, N]
+  __shared__ float4 q[D];
   let_successor_start();
   const MassTarget target = *p.token.target;  // there since the step began
   wait_for_predecessor();
@@ -86,23 +105,30 @@ __global__ void __launch_bounds__(kMassThreads) mass_kernel(const __grid_constan
   const uint32_t* codes =
       static_cast<const uint32_t*>(target.codes) + head * target.block_stride * kBlockRows * pairs;
   float* mass = target.mass + head * target.stride + target.coded_from;
-  for (int h = 0; h < p.token.group; ++h) {
-    const size_t query = static_cast<size_t>(head) * p.token.group + h;
+  for (int first = 0; first < p.token.group; first += kTogether) {
     __syncthreads();
-    multiply_atoms<T, D>(products, p, static_cast<const T*>(p.token.q) + query * D, atoms);
+    multiply_atoms<T, D>(products, q, p, head, first, atoms);
     __syncthreads();
-    const float log_sum = p.token.log_sum[query] * kLog2e;
     for (int row = begin + static_cast<int>(threadIdx.x); row < target.coded;
          row += kMassThreads * kMassBlocks) {
       const uint32_t* block = codes + static_cast<size_t>(row / kBlockRows) * kBlockRows * pairs;
-      float score = 0;
+      float4 scores{};
+#pragma unroll 4
       for (int j = 0; j < pairs; ++j) {
         const uint32_t word = block[csr_word(true, pairs, row % kBlockRows, j)];
         const float c = __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16)));
-        score += c * products[j / of_chunk * p.atoms.count + (word & 0xffff) / 16];
+        add_times(scores, products[j / of_chunk * p.atoms.count + (word & 0xffff) / 16], c);
       }
-      const float own = exp2_fast(score - log_sum);
-      mass[row] = h > 0 || target.coded_from + row < target.known ? mass[row] + own : own;
+      float own = 0;
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int h = first + j;
+        if (h >= p.token.group) break;
+        const float log_sum = p.token.log_sum[head * p.token.group + h] * kLog2e;
+        own += exp2_fast(reinterpret_cast<const float*>(&scores)[j] - log_sum);
+      }
+      const bool more = first > 0 || target.coded_from + row < target.known;
+      mass[row] = more ? mass[row] + own : own;
     }
   }
 }
@@ -111,25 +137,33 @@ __global__ void __launch_bounds__(kMassThreads) mass_kernel(const __grid_constan
 template <class T, int D>
 __global__ void __launch_bounds__(kMassThreads)
     turned_mass_kernel(const __grid_constant__ MassParams p) {
+  constexpr int kMostPairs = 32, kHalf = D / 2 / CsrSide::kPiece;
   __shared__ float rows[kBlockRows][D];
+  __shared__ uint32_t codes[kBlockRows * kMostPairs];
   let_successor_start();
   const MassTarget target = *p.token.target;  // there since the step began
   wait_for_predecessor();
-  const int head = blockIdx.x, lane = threadIdx.x % kWarp;
-  CsrSide side = p.side;
-  side.positions = static_cast<const int*>(target.code_side);
+  const int head = blockIdx.x, lane = threadIdx.x % kWarp, words = kBlockRows * p.side.pairs;
   const float scale = kLog2e * rsqrtf(static_cast<float>(D));
   float* mass = target.mass + head * target.stride + target.coded_from;
   for (int first = static_cast<int>(blockIdx.y) * kBlockRows; first < target.coded;
        first += static_cast<int>(gridDim.y) * kBlockRows) {
     const size_t block = head * target.block_stride + first / kBlockRows;
+    const int* positions = static_cast<const int*>(target.code_side) + block * kBlockRows;
     __syncthreads();
-    for (int i = threadIdx.x; i < kBlockRows * D / 2; i += kMassThreads) {
-      const int row = i / (D / 2), channel = i % (D / 2);
-      const float2 x =
-          side.pair(static_cast<const uint32_t*>(target.codes), head, block, row, channel, 0);
-      rows[row][channel] = x.x;
-      rows[row][channel + D / 2] = x.y;
+    for (int i = threadIdx.x; i < words; i += kMassThreads) {
+      codes[i] = static_cast<const uint32_t*>(target.codes)[block * words + i];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < kBlockRows * kHalf; i += kMassThreads) {
+      const int row = i / kHalf, channel = i % kHalf * CsrSide::kPiece;
+      float a[CsrSide::kPiece], b[CsrSide::kPiece];
+      p.side.build_halves(a, b, codes, head, row, channel, positions[row]);
+#pragma unroll
+      for (int c = 0; c < CsrSide::kPiece; ++c) {
+        rows[row][channel + c] = a[c];
+        rows[row][channel + c + D / 2] = b[c];
+      }
     }
     __syncthreads();
     for (int i = threadIdx.x / kWarp; i < kBlockRows && first + i < target.coded;
@@ -167,12 +201,15 @@ void add_csr_mass(const CsrCoding& coding, const CsrAtoms& keys, const TokenMass
   const MassParams params{coding,
                           keys,
                           {call.q, call.log_sum, target, shape.query_heads / shape.kv_heads},
-                          CsrSide::of(coding, keys, true, shape.head_dim, nullptr)};
-  const size_t bytes = sizeof(float) * static_cast<size_t>(coding.key_chunks * keys.count);
+                          CsrSide::of(coding, keys, true, shape.head_dim)};
+  const size_t bytes = sizeof(float4) * static_cast<size_t>(coding.key_chunks * keys.count);
   with_rows_of(shape.dtype, shape.head_dim, [&]<class T, int D>() {
     const LaunchShape launch{dim3(shape.kv_heads, kMassBlocks), dim3(kMassThreads),
                              coding.turns ? 0 : bytes};
     const auto kernel = coding.turns ? turned_mass_kernel<T, D> : mass_kernel<T, D>;
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(launch.shared_bytes)),
+          "the shared memory of attention mass");
     launch_early(kernel, launch, params, stream, "attention mass");
   });
 }

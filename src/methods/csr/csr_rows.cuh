@@ -1,6 +1,6 @@
 #pragma once
-// A row of CSR back from its atoms, a channel at a time; atoms come from L2. Cost: s multiply-adds
-// a number.
+// A row of CSR back from its atoms, eight channels at a time; atoms come from L2. Cost: s
+// multiply-adds a number.
 
 #include "kernels/cuda/turn.cuh"
 #include "methods/csr/csr_cuda.h"
@@ -8,15 +8,15 @@
 namespace pith::cuda {
 
 struct CsrSide {
+  static constexpr int kPiece = 8;  // channels that a thread builds together
+
   const __half* atoms = nullptr;  // [G or 1, N, d]
   bool common = false;            ///< one dictionary for all heads
   int count = 0, dim = 0, chunks = 1, pairs = 0;
   bool keys = false;
-  const double* turns = nullptr;   // [D/2] or null
-  const int* positions = nullptr;  // [G, block_stride, 32] of rows with one of their own, or null
+  const double* turns = nullptr;  // [D/2] or null
 
-  static CsrSide of(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, int dim,
-                    const void* side) {
+  static CsrSide of(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, int dim) {
     CsrSide of;
     of.atoms = static_cast<const __half*>(atoms.rows);
     of.common = atoms.common;
@@ -26,34 +26,43 @@ struct CsrSide {
     of.pairs = coding.pairs;
     of.keys = keys;
     if (keys) of.turns = coding.turns;
-    if (keys && coding.positions) of.positions = static_cast<const int*>(side);
     return of;
   }
 
-  /// Channel `channel` of a row of the block that begins at `codes`.
-  __device__ float built(const uint32_t* codes, const __half* of_head, int row, int channel) const {
+  /// Channels first, ..., of a row of the block that begins at `codes`; first is a multiple of 8,
+  /// which are all of one chunk.
+  __device__ void build(float (&x)[kPiece], const uint32_t* codes, const __half* of_head, int row,
+                        int first) const {
     const int d = dim / chunks, of_chunk = pairs / chunks;
-    float x = 0;
+#pragma unroll
+    for (float& number : x) number = 0;
+#pragma unroll 4
     for (int k = 0; k < of_chunk; ++k) {
-      const uint32_t word = codes[csr_word(keys, pairs, row, channel / d * of_chunk + k)];
+      const uint32_t word = codes[csr_word(keys, pairs, row, first / d * of_chunk + k)];
       const float c = __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16)));
-      x += c * __half2float(of_head[static_cast<size_t>(word & 0xffff) / 16 * d + channel % d]);
+      const uint4 piece = *reinterpret_cast<const uint4*>(
+          of_head + static_cast<size_t>(word & 0xffff) / 16 * d + first % d);
+      const auto* atom = reinterpret_cast<const __half*>(&piece);
+#pragma unroll
+      for (int i = 0; i < kPiece; ++i) x[i] += c * __half2float(atom[i]);
     }
-    return x;
   }
-  /// Channels `channel` and channel + D/2 of a row of block `block` [of all heads' blocks] of head
-  /// `head`, keys turned to their positions. `position`: of the row where rows have none.
-  __device__ float2 pair(const uint32_t* codes, int head, size_t block, int row, int channel,
-                         int64_t position) const {
+  /// The same of channels first, ... and of those D/2 behind them, of head `head`; keys before RoPE
+  /// are turned to `position`.
+  __device__ void build_halves(float (&a)[kPiece], float (&b)[kPiece], const uint32_t* codes,
+                               int head, int row, int first, int64_t position) const {
     const __half* of_head =
         atoms + (common ? 0 : static_cast<size_t>(head) * count * (dim / chunks));
-    const uint32_t* words = codes + block * kBlockRows * pairs;
-    const float a = built(words, of_head, row, channel);
-    const float b = built(words, of_head, row, channel + dim / 2);
-    if (!turns) return {a, b};
-    if (positions) position = positions[block * kBlockRows + row];
-    const float2 angle = turn_at(turns[channel], position);
-    return {a * angle.x - b * angle.y, b * angle.x + a * angle.y};
+    build(a, codes, of_head, row, first);
+    build(b, codes, of_head, row, first + dim / 2);
+    if (!turns) return;
+#pragma unroll
+    for (int i = 0; i < kPiece; ++i) {
+      const float2 angle = turn_at(turns[first + i], position);
+      const float x = a[i];
+      a[i] = x * angle.x - b[i] * angle.y;
+      b[i] = x * angle.y + b[i] * angle.x;
+    }
   }
 };
 

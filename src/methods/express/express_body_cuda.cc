@@ -179,7 +179,11 @@ void ExpressBody::unfold(const BodyMove& move, const ExpressArrays& room) {
   const DType dtype = move.given_back ? DType::kF16 : site_.dtype;
   // What a row's own code gave back it gives back again; another group's does not.
   const bool differs = !move.given_back || codes_->codec().codes_whole_blocks();
-  codes_->append({move.from, move.rows, move.position, dtype, differs});
+  RowPositions positions(move.position);
+  positions.each = move.positions;
+  positions.stride = move.positions_stride;
+  positions.rows = static_cast<int>(move.rows);
+  codes_->append({move.from, move.rows, positions, dtype, differs});
 }
 
 void ExpressBody::fold(const ExpressArrays& room) {

@@ -26,7 +26,7 @@ class KvquantDeviceCodec final : public LevelCodec {
     return 4 * levels_.size() + 2 * ranges_.size() + 8 * turns_.size();
   }
   size_t learns_from() const override { return given_.calibrate; }
-  void learn(const RowTarget& rows, DType dtype, int64_t position,
+  void learn(const RowTarget& rows, DType dtype, const RowPositions& positions,
              cudaStream_t stream) const override;
 
  private:
@@ -82,7 +82,7 @@ std::shared_ptr<const DeviceCodec> KvquantDeviceCodec::copy(cudaStream_t stream)
   return own;
 }
 
-void KvquantDeviceCodec::learn(const RowTarget& rows, DType dtype, int64_t position,
+void KvquantDeviceCodec::learn(const RowTarget& rows, DType dtype, const RowPositions& positions,
                                cudaStream_t stream) const {
   KvquantSample sample;
   sample.head_stride = rows.head_stride;
@@ -90,7 +90,7 @@ void KvquantDeviceCodec::learn(const RowTarget& rows, DType dtype, int64_t posit
   sample.heads = site_.kv_heads;
   sample.count = static_cast<int>(given_.calibrate);
   sample.dim = site_.head_dim;
-  sample.position = position;
+  sample.positions = positions;
   sample.rows = rows.k;
   learn_kvquant(levels_.data(), ranges_.data(), format_.keys, sample, stream);
   sample.rows = rows.v;

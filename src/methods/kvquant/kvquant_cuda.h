@@ -12,7 +12,7 @@ struct KvquantSample {
   size_t head_stride = 0;      ///< numbers between heads
   DType dtype = DType::kF16;   ///< kF16 or kBF16
   int heads = 0, count = 0, dim = 0;
-  int64_t position = 0;  ///< of the first row
+  RowPositions positions;
 };
 /// Rows of head_dim `dim` that a sample may have: a thread block holds them all.
 constexpr int most_sample_rows(int dim) { return 16384 / dim; }

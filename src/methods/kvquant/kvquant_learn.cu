@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kThreads) learn_kernel(const __grid_constant__
   const T* from = static_cast<const T*>(sample.rows) + head * sample.head_stride;
   for (int i = threadIdx.x; i < n * D; i += kThreads) {
     const float x = turned_back(from + static_cast<size_t>(i / D) * D, i % D, D, p.side.turns,
-                                sample.position + i / D);
+                                sample.positions.of(head, i / D));
     rows[i] = __half2float(__float2half_rn(x));  // as they wait on the CPU
   }
   __syncthreads();

@@ -13,14 +13,14 @@ namespace pith::cuda {
 void QjlProjection::check() const {
   const bool sizes =
       (head_dim == 64 || head_dim == 128) && (m == 2 * head_dim || m == 4 * head_dim);
-  const bool apart =
-      outliers >= 1 && outliers <= kQjlOutliers && m_out > 0 && m_out <= 128 && m_out % 16 == 0;
+  const bool apart = outliers >= 0 && outliers <= kQjlOutliers && m_out <= 128 && m_out % 16 == 0 &&
+                     (outliers == 0) == (m_out == 0);
   if (rows && half_rows && sizes && apart) return;
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("QJL on the GPU was asked for m = {} bits at head_dim {}, {} outliers with {} "
-                  "bits; it takes 2 or 4 bits a channel, head_dim 64 or 128, 1 to {} outliers, "
-                  "and for them multiples of 16 bits up to 128",
+                  "bits; it takes 2 or 4 bits a channel, head_dim 64 or 128, up to {} outliers, "
+                  "and for them, if there are any, multiples of 16 bits up to 128",
                   m, head_dim, outliers, m_out, kQjlOutliers));
 }
 
@@ -105,6 +105,7 @@ std::shared_ptr<const DeviceCodec> QjlDeviceCodec::with_tables(const TableSite& 
   std::vector<float> rows;
   float unbias = 0;
   for (const auto& [count, stream] : {std::pair{bits, 0x514Au}, std::pair{out_bits, 0x514Bu}}) {
+    if (count == 0) continue;  // no channels are apart
     const Projection table(unused, {format_.sketch, count, dim}, site.seed, site.layer, stream);
     for (size_t i = 0; i < count; ++i) {
       for (size_t c = 0; c < dim; ++c) rows.push_back(table.column(c)[i]);
@@ -140,9 +141,9 @@ std::shared_ptr<const DeviceCodec> make_qjl_on_gpu(const Parameters& p) {
   const QjlFormat format = qjl_format(p);
   if (format.slack > 0)
     refuse_on_gpu("qjl(slack=...)", "each group has outlying channels of its own there, slack=0");
-  if (format.outliers < 1 || format.outliers > kQjlOutliers) {
+  if (format.outliers > kQjlOutliers) {
     refuse_on_gpu(fmt::format("qjl(outliers={})", format.outliers),
-                  fmt::format("outliers are 1 to {} there", kQjlOutliers));
+                  fmt::format("up to {} outliers are there", kQjlOutliers));
   }
   return std::make_shared<QjlDeviceCodec>(format);
 }

@@ -38,7 +38,7 @@ struct QjlProjection {
   const void* half_rows = nullptr;  // the same as f16
   int m = 0;                        ///< bits: 2 or 4 D
   int m_out = 128;                  ///< bits of the outliers' sketch, a multiple of 16, at most 128
-  int outliers = kQjlOutliers;      ///< channels apart, 1 to 8
+  int outliers = kQjlOutliers;      ///< channels apart, up to 8; 0: m_out is 0
   int head_dim = 0;                 // D: 64 or 128
   float unbias = 0;                 ///< c: what makes the estimator unbiased for these rows
   bool row_lists = false;           ///< each row names its channels; else 32 rows share a list

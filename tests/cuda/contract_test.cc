@@ -1,0 +1,125 @@
+// Every selector over every codec, as the registry has them: what is refused is this list and no
+// more, and all else holds the CPU's rows and attends as it does. A new row is picked up by itself.
+
+#include <set>
+
+#include "cache_pair.h"
+#include "compress/registry.h"
+#include "pith/error.h"
+
+namespace pith::cuda {
+namespace {
+
+/// The policy with about `rows` rows in the body.
+std::string policy_of(const SelectorRow& selector, const CodecRow& codec, size_t rows) {
+  const MethodInfo& method = selector.info;
+  std::string text = method.name;
+  if (method.size_parameter == "rate") {
+    text += "(rate=0.25)";
+  } else if (!method.size_parameter.empty()) {
+    text += "(" + method.size_parameter + "=" + std::to_string(rows) + ")";
+  }
+  text += "+" + codec.info.name + ",sink=2";
+  return selector.owns_window ? text : text + ",window=30";
+}
+
+/// Whether the pair is on the GPU; nothing is allocated yet where it is not.
+bool is_there(const std::string& policy, int dim) {
+  try {
+    MemoryCounter memory;
+    DeviceCache(memory, shape_of(dim), Policy::parse(policy), 0, nullptr);
+  } catch (const Error& e) {
+    return e.code() != ErrorCode::kUnsupported ||
+           std::string(e.what()).find("on the GPU yet") == std::string::npos;
+  }
+  return true;
+}
+
+/// f(policy with about `rows` rows, selector, codec) for every pair that is on the GPU.
+template <class F>
+void for_pairs(size_t rows, const F& f) {
+  for (const SelectorRow& selector : selector_rows()) {
+    for (const CodecRow& codec : codec_rows()) {
+      const std::string policy = policy_of(selector, codec, rows);
+      SCOPED_TRACE(policy);
+      if (is_there(policy, 64)) f(policy, selector, codec);
+    }
+  }
+}
+
+DType dtype_of(const CodecRow& codec) {
+  return codec.dense == DType::kBF16 ? DType::kBF16 : DType::kF16;
+}
+/// Between attention on both devices over the same codes: sums in another order, and numbers that
+/// lie between two codes. Rows that are mixed up cost about 1.
+double bound_of(const CodecRow& codec) {
+  return codec.dense == DType::kBF16 ? 2e-2 : codec.dense ? 4e-3 : 0.2;
+}
+/// Sizes after which all rows behind sink and window are in codes of any group, on both devices.
+void run_chunks(Pair& pair) {
+  for (const size_t tokens : {32 + 128, 256, 128, 384}) pair.run_chunk(tokens);
+  pair.end_prefill();
+}
+
+// Needs no GPU.
+TEST(CudaContract, RefusesThisAlone) {
+  std::set<std::string> refused;
+  for (const SelectorRow& selector : selector_rows()) {
+    for (const CodecRow& codec : codec_rows()) {
+      if (!is_there(policy_of(selector, codec, 300), 64)) {
+        refused.insert(selector.info.name + "+" + codec.info.name);
+      }
+    }
+  }
+  std::set<std::string> expected;
+  for (const SelectorRow& selector : selector_rows()) {
+    expected.insert(selector.info.name + "+f32");  // rows are f16 or bf16 there
+    // Rows that age are all of them.
+    const bool all = selector.on_gpu == BodyOnGpu::kKeepsAll || selector.owns_window;
+    if (!all) expected.insert(selector.info.name + "+ladder");
+  }
+  EXPECT_EQ(refused, expected);
+}
+
+// balancekv judges rows while they are exact here: the CPU's without codes. Under uniform and buzz
+// groups are other rows than on the CPU, and codes differ.
+TEST(CudaContract, EveryPairHoldsWhatTheCpuHolds) {
+  PITH_NEEDS_GPU();
+  for_pairs(300, [](const std::string& policy, const SelectorRow& selector, const CodecRow& codec) {
+    const std::string& name = selector.info.name;
+    const bool judged_exact = name == "balancekv" && !codec.dense;
+    std::string on_cpu = policy;
+    if (judged_exact)
+      on_cpu.erase(policy.find('+'), policy.find(',', policy.find(')')) - policy.find('+'));
+    Pair pair(on_cpu, policy, 64, dtype_of(codec));
+    run_chunks(pair);
+    EXPECT_GE(pair.same_rows(), codec.dense || judged_exact ? 0.95 : 0.6);
+    EXPECT_GT(pair.compared(), 0);
+    const bool same_codes = codec.dense || (name != "uniform" && name != "buzz" && !judged_exact);
+    if (same_codes) {
+      EXPECT_LT(pair.worst(), bound_of(codec));
+    }
+    for (int t = 0; t < 40; ++t) pair.run_token();
+    pair.use_clone();
+    for (int t = 0; t < 40; ++t) pair.run_token();
+    EXPECT_LE(pair.gpu_ledger().total_bytes(), pair.counted());
+  });
+}
+
+// A budget of more rows than there are keeps them all, in both types.
+TEST(CudaContract, FullBudgetIsTheCodecAlone) {
+  PITH_NEEDS_GPU();
+  for_pairs(2000,
+            [](const std::string& policy, const SelectorRow& selector, const CodecRow& codec) {
+              const std::string& size = selector.info.size_parameter;
+              if (size.empty() || size == "rate" || selector.owns_window) return;
+              const std::string all = "exact+" + codec.info.name + ",sink=2,window=30";
+              Pair pair(all, policy, 128, dtype_of(codec));
+              run_chunks(pair);
+              EXPECT_EQ(pair.same_rows(), 1);
+              EXPECT_LT(pair.worst(), bound_of(codec));
+            });
+}
+
+}  // namespace
+}  // namespace pith::cuda
