@@ -31,6 +31,17 @@ inline bool judged_late(const std::string& policy) {
 /// Bytes by which the GPU's payload may be above the CPU's: up to 31 rows of each head are exact.
 inline uint64_t late_bytes(int dim) { return uint64_t{31} * kLayers * kKvHeads * 4 * dim; }
 
+/// With `codec` behind the selector.
+inline std::string over(const std::string& policy, const std::string& codec) {
+  std::string text = policy;
+  return text.insert(text.find(')') + 1, "+" + codec);
+}
+/// Rows that share something are the same on both devices: the selector takes all that leave the
+/// window.
+inline bool same_groups(const std::string& policy) {
+  return !policy.starts_with("uniform") && !policy.starts_with("buzz");
+}
+
 /// One layer's numbers for a few tokens.
 struct Numbers {
   std::vector<uint16_t> q, k, v;  // [T, H, D], [T, G, D]
@@ -240,5 +251,26 @@ class Pair {
   bool same_before_[kLayers] = {};
   int steps_ = 0, compared_ = 0;
 };
+
+/// Runs that the CPU's rows and the GPU's are the same after, 32 rows at a time.
+inline void run_chunks(Pair& pair) {
+  for (const size_t tokens : {128, 96, 32, 192, 64}) pair.run_chunk(tokens);
+  pair.end_prefill();
+}
+
+/// Groups of 32 rows whose codes round: nearly the same rows.
+inline void expect_groups_held(Pair& pair, const std::string& policy) {
+  run_chunks(pair);
+  for (int t = 0; t < 64; ++t) pair.run_token();
+  pair.use_clone();
+  for (int t = 0; t < 40; ++t) pair.run_token();
+  EXPECT_GE(pair.same_rows(), 0.75);
+  EXPECT_GT(pair.compared(), 0);
+  if (same_groups(policy)) {
+    EXPECT_LT(pair.worst(), 0.2);
+  }
+  EXPECT_EQ(pair.cpu_ledger().rows_kept, pair.gpu_ledger().rows_kept);
+  EXPECT_LE(pair.gpu_ledger().total_bytes(), pair.counted());
+}
 
 }  // namespace pith::cuda

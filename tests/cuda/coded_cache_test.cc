@@ -6,20 +6,9 @@
 namespace pith::cuda {
 namespace {
 
-/// With `codec` behind the selector.
-std::string over(const std::string& policy, const std::string& codec) {
-  std::string text = policy;
-  return text.insert(text.find(')') + 1, "+" + codec);
-}
-
 /// Express's rows leave the window 32 at a time on the GPU.
 bool leaves_in_blocks(const std::string& policy) {
   return policy.starts_with("express") && policy.find("heavy") == std::string::npos;
-}
-
-/// Groups are the CPU's.
-bool same_groups(const std::string& policy) {
-  return !policy.starts_with("uniform") && !policy.starts_with("buzz");
 }
 
 const char* const kPolicies[] = {
@@ -37,12 +26,6 @@ const char* const kPolicies[] = {
     "balancekv(rate=0.125,b=16,weight=0.7,heavy=33,heavy_interval=40)",
     "buzz(T=90,weights=true),window=30",
     "buzz(s=4,T=77,weights=true,swap=true,localmax=false),sink=0"};
-
-/// Runs that the CPU's rows and the GPU's are the same after, 32 rows at a time.
-void run_chunks(Pair& pair) {
-  for (const size_t tokens : {128, 96, 32, 192, 64}) pair.run_chunk(tokens);
-  pair.end_prefill();
-}
 
 // Rows that int4 gives back as they came: what is judged is what was judged without codes, and rows
 // that move as codes must come with their positions, weights and mass.
@@ -135,17 +118,7 @@ TEST(CudaCodedCache, RowsOfGroupsTakeWhatTheyShare) {
                                  ",dtype=" + to_string(dtype);
       SCOPED_TRACE(policy);
       Pair pair(policy, dim, dtype);
-      run_chunks(pair);
-      for (int t = 0; t < 64; ++t) pair.run_token();
-      pair.use_clone();
-      for (int t = 0; t < 40; ++t) pair.run_token();
-      EXPECT_GE(pair.same_rows(), 0.75);
-      EXPECT_GT(pair.compared(), 0);
-      if (same_groups(text)) {
-        EXPECT_LT(pair.worst(), 0.2);
-      }
-      EXPECT_EQ(pair.cpu_ledger().rows_kept, pair.gpu_ledger().rows_kept);
-      EXPECT_LE(pair.gpu_ledger().total_bytes(), pair.counted());
+      expect_groups_held(pair, text);
     }
   }
 }

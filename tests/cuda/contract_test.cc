@@ -56,7 +56,7 @@ double bound_of(const CodecRow& codec) {
   return codec.dense == DType::kBF16 ? 2e-2 : codec.dense ? 4e-3 : 0.2;
 }
 /// Sizes after which all rows behind sink and window are in codes of any group, on both devices.
-void run_chunks(Pair& pair) {
+void run_groups(Pair& pair) {
   for (const size_t tokens : {32 + 128, 256, 128, 384}) pair.run_chunk(tokens);
   pair.end_prefill();
 }
@@ -92,7 +92,7 @@ TEST(CudaContract, EveryPairHoldsWhatTheCpuHolds) {
     if (judged_exact)
       on_cpu.erase(policy.find('+'), policy.find(',', policy.find(')')) - policy.find('+'));
     Pair pair(on_cpu, policy, 64, dtype_of(codec));
-    run_chunks(pair);
+    run_groups(pair);
     EXPECT_GE(pair.same_rows(), codec.dense || judged_exact ? 0.95 : 0.6);
     EXPECT_GT(pair.compared(), 0);
     const bool same_codes = codec.dense || (name != "uniform" && name != "buzz" && !judged_exact);
@@ -115,7 +115,7 @@ TEST(CudaContract, FullBudgetIsTheCodecAlone) {
               if (size.empty() || size == "rate" || selector.owns_window) return;
               const std::string all = "exact+" + codec.info.name + ",sink=2,window=30";
               Pair pair(all, policy, 128, dtype_of(codec));
-              run_chunks(pair);
+              run_groups(pair);
               EXPECT_EQ(pair.same_rows(), 1);
               EXPECT_LT(pair.worst(), bound_of(codec));
             });

@@ -179,17 +179,6 @@ TEST(CudaNamedRows, MemoryIsBounded) {
   }
 }
 
-/// With `codec` behind the selector.
-std::string over(const std::string& policy, const std::string& codec) {
-  std::string text = policy;
-  return text.insert(text.find(')') + 1, "+" + codec);
-}
-
-/// Groups are the CPU's: the selector takes all rows that leave the window.
-bool same_groups(const std::string& policy) {
-  return !policy.starts_with("uniform") && !policy.starts_with("buzz");
-}
-
 // Against the CPU, whose rows name their groups too. Rows leave the window 32 at a time on both.
 TEST(CudaNamedRows, HoldTheRowsThatTheCpuHolds) {
   PITH_NEEDS_GPU();
@@ -208,18 +197,7 @@ TEST(CudaNamedRows, HoldTheRowsThatTheCpuHolds) {
       if (policy.starts_with("express(s=64,heavy") && policy.ends_with("calibrate=96)")) continue;
       SCOPED_TRACE(policy);
       Pair pair(policy, 64, DType::kF16);
-      for (const size_t tokens : {128, 96, 32, 192, 64}) pair.run_chunk(tokens);
-      pair.end_prefill();
-      for (int t = 0; t < 64; ++t) pair.run_token();
-      pair.use_clone();
-      for (int t = 0; t < 40; ++t) pair.run_token();
-      EXPECT_GE(pair.same_rows(), 0.75);
-      EXPECT_GT(pair.compared(), 0);
-      if (same_groups(text)) {
-        EXPECT_LT(pair.worst(), 0.2);
-      }
-      EXPECT_EQ(pair.cpu_ledger().rows_kept, pair.gpu_ledger().rows_kept);
-      EXPECT_LE(pair.gpu_ledger().total_bytes(), pair.counted());
+      expect_groups_held(pair, text);
     }
   }
 }

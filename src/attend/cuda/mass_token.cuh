@@ -19,6 +19,28 @@ struct TokenParams {
   int group;
 };
 
+inline constexpr int kTogether = 4;  // queries, while a coded row is at hand: a number of each
+
+__device__ inline void add_times(float4& sum, const float4& x, float factor) {
+  sum.x += x.x * factor;
+  sum.y += x.y * factor;
+  sum.z += x.z * factor;
+  sum.w += x.w * factor;
+}
+/// The probabilities that queries first, ... of a head give a row; `scores` are to base 2.
+__device__ inline float sum_of_four(const TokenParams& p, int head, int first,
+                                    const float4& scores) {
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < kTogether; ++j) {
+    const int h = first + j;
+    if (h >= p.group) break;
+    const float log_sum = p.log_sum[head * p.group + h] * kLog2e;
+    sum += exp2_fast(reinterpret_cast<const float*>(&scores)[j] - log_sum);
+  }
+  return sum;
+}
+
 /// Where dense row `row` stands in the mass.
 __device__ inline int mass_index(const MassTarget& target, int row) {
   return row < target.coded_from ? row : row + target.coded;

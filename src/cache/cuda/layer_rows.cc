@@ -157,6 +157,18 @@ SelectSpace ChunkSpace::select(size_t rows, bool logits) {
   return {keys_.data(), kept_.data(), sums_.data(), logits ? logits_.data() : nullptr, rows};
 }
 
+BodySite body_site(const LayerPlan& plan, const LayerSite& site) {
+  return {site.memory,
+          site.stream,
+          plan.dtype,
+          site.heads,
+          site.dim,
+          site.context,
+          static_cast<int64_t>(plan.schedule.sink),
+          plan.codec,
+          plan.seen > 0};
+}
+
 std::unique_ptr<LayerRows> make_layer_rows(const LayerPlan& plan, const LayerSite& site) {
   if (plan.straight) return std::make_unique<StraightRows>(site);
   if (plan.selector.scores || plan.selector.heavy)

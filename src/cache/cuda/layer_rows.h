@@ -172,6 +172,9 @@ class LayerRows {
   virtual void add_to(Ledger& ledger) const = 0;
 };
 
+/// What a layer's bodies are made with.
+BodySite body_site(const LayerPlan& plan, const LayerSite& site);
+
 /// Throws kUnsupported if rows in the plan's codes must follow each other: none of them may be
 /// protected then.
 void check_protected_codes(const LayerPlan& plan);

@@ -14,17 +14,6 @@ class NoRule final : public ScoreRule {
   void choose(const SelectSpace&, const JudgedRows&, int, cudaStream_t) const override {}
 };
 
-BodySite body_site(const LayerPlan& plan, const LayerSite& site) {
-  return {site.memory,
-          site.stream,
-          plan.dtype,
-          site.heads,
-          site.dim,
-          site.context,
-          static_cast<int64_t>(plan.schedule.sink),
-          plan.codec};
-}
-
 }  // namespace
 
 SelectedRows::SelectedRows(const LayerPlan& plan, const LayerSite& site)

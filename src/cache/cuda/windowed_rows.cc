@@ -11,15 +11,7 @@ namespace pith::cuda {
 namespace {
 
 std::unique_ptr<DeviceBody> make_body(const LayerPlan& plan, const LayerSite& site) {
-  const BodySite body{site.memory,
-                      site.stream,
-                      plan.dtype,
-                      site.heads,
-                      site.dim,
-                      site.context,
-                      static_cast<int64_t>(plan.schedule.sink),
-                      plan.codec,
-                      plan.seen > 0};
+  const BodySite body = body_site(plan, site);
   if (plan.selector.body) return plan.selector.body->make(body);
   if (plan.codec && plan.codec->aged()) return std::make_unique<AgedBody>(plan.codec, body);
   if (plan.codec) return std::make_unique<CodedBody>(plan.codec, body);

@@ -52,15 +52,6 @@ struct MassParams {
   CsrSide side;
 };
 
-constexpr int kTogether = 4;  // queries, while a row's codes are at hand
-
-__device__ inline void add_times(float4& sum, const float4& x, float factor) {
-  sum.x += x.x * factor;
-  sum.y += x.y * factor;
-  sum.z += x.z * factor;
-  sum.w += x.w * factor;
-}
-
 /// products [chunks, N] <- those of queries first, ..., side by side in q [D], with the atoms;
 /// queries that are not there are 0.
 template <class T, int D>
@@ -119,14 +110,7 @@ __global__ void __launch_bounds__(kMassThreads) mass_kernel(const __grid_constan
         const float c = __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16)));
         add_times(scores, products[j / of_chunk * p.atoms.count + (word & 0xffff) / 16], c);
       }
-      float own = 0;
-#pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-        const int h = first + j;
-        if (h >= p.token.group) break;
-        const float log_sum = p.token.log_sum[head * p.token.group + h] * kLog2e;
-        own += exp2_fast(reinterpret_cast<const float*>(&scores)[j] - log_sum);
-      }
+      const float own = sum_of_four(p.token, head, first, scores);
       const bool more = first > 0 || target.coded_from + row < target.known;
       mass[row] = more ? mass[row] + own : own;
     }

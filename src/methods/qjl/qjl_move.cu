@@ -12,7 +12,6 @@ namespace pith::cuda {
 namespace {
 
 constexpr int kMassThreads = 256, kMassBlocks = 32;  // a KV head; those past the last row return
-constexpr int kTogether = 4;                         // queries, while a row's bits are at hand
 
 /// A lane's part of row r + 8 i of a block, r = lane / 4.
 template <int kSketch>
@@ -118,12 +117,6 @@ struct Sketches {
     }
     __syncthreads();
   }
-  static __device__ void add_times(float4& sum, const float4& x, float factor) {
-    sum.x += x.x * factor;
-    sum.y += x.y * factor;
-    sum.z += x.z * factor;
-    sum.w += x.w * factor;
-  }
 };
 
 /// Scores of one row with the queries of `sketches`, to base 2.
@@ -141,12 +134,12 @@ __device__ inline float4 scores_of(const Sketches<D, kSketch>& sketches, const c
 #pragma unroll 8
       for (int bit = 0; bit < kWarp; ++bit) {
         const float one = part.words[w] >> bit & 1 ? 1.0f : 0.0f;
-        Sketches<D, kSketch>::add_times(set, sketches.bits[c * (kSketch / 128) + w][bit], one);
+        add_times(set, sketches.bits[c * (kSketch / 128) + w][bit], one);
       }
     }
     const float2 u = __half22float2(*reinterpret_cast<const __half2*>(&part.numbers));
-    Sketches<D, kSketch>::add_times(apart, sketches.q[part.channels & 0xff], u.x);
-    Sketches<D, kSketch>::add_times(apart, sketches.q[part.channels >> 8], u.y);
+    add_times(apart, sketches.q[part.channels & 0xff], u.x);
+    add_times(apart, sketches.q[part.channels >> 8], u.y);
   }
   const auto score = [&](float of_set, float total, float of_apart) {
     return norm * (2 * of_set - total) + of_apart;
@@ -175,14 +168,7 @@ __global__ void __launch_bounds__(kMassThreads) mass_kernel(const __grid_constan
       const size_t place = head * target.block_stride + row / kBlockRows;
       const float4 scores = scores_of(sketches, codes + place * Keys::kCodeBytes,
                                       side + place * Keys::kSideBytes, row % kBlockRows);
-      float own = 0;
-#pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-        const int h = first + j;
-        if (h >= p.token.group) break;
-        const float log_sum = p.token.log_sum[head * p.token.group + h] * kLog2e;
-        own += exp2_fast(reinterpret_cast<const float*>(&scores)[j] - log_sum);
-      }
+      const float own = sum_of_four(p.token, head, first, scores);
       const bool more = first > 0 || target.coded_from + row < target.known;
       mass[row] = more ? mass[row] + own : own;
     }
