@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(kCoderThreads)
   const Coder<D, kForm> coder{f, space, target_of<D>(job, f, first / kBlockRows), head};
   for (int i = threadIdx.x; i < n * D; i += kCoderThreads) {
     const int row = first + i / D;
-    space.rows()[i] = turned_back(from + static_cast<size_t>(row) * D, i % D, D, f.turns,
-                                  job.positions.of(head, row));
+    const int64_t position = f.turns ? job.positions.of(head, row) : 0;
+    space.rows()[i] = turned_back(from + static_cast<size_t>(row) * D, i % D, D, f.turns, position);
   }
   for (int i = threadIdx.x; i < n * (D * f.bits / 32) + 4; i += kCoderThreads) space.codes()[i] = 0;
   if constexpr (kForm == LevelForm::kNamed) coder.write_names(job.positions, first);
