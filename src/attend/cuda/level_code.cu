@@ -49,10 +49,16 @@ __global__ void __launch_bounds__(kCoderThreads)
   const GroupSpace<D> space{shared, n, f.bits, f.apart, f.group_blocks};
   const T* from = static_cast<const T*>(job.x) + head * job.head_stride;
   const Coder<D, kForm> coder{f, space, target_of<D>(job, f, first / kBlockRows), head};
-  for (int i = threadIdx.x; i < n * D; i += kCoderThreads) {
-    const int row = first + i / D;
-    const int64_t position = f.turns ? job.positions.of(head, row) : 0;
-    space.rows()[i] = turned_back(from + static_cast<size_t>(row) * D, i % D, D, f.turns, position);
+  if (f.turns) {
+    for (int i = threadIdx.x; i < n * D; i += kCoderThreads) {
+      const int row = first + i / D;
+      space.rows()[i] = turned_back(from + static_cast<size_t>(row) * D, i % D, D, f.turns,
+                                    job.positions.of(head, row));
+    }
+  } else {  // several are on their way together
+    const T* group = from + static_cast<size_t>(first) * D;
+#pragma unroll 8
+    for (int i = threadIdx.x; i < n * D; i += kCoderThreads) space.rows()[i] = to_float(group[i]);
   }
   for (int i = threadIdx.x; i < n * (D * f.bits / 32) + 4; i += kCoderThreads) space.codes()[i] = 0;
   if constexpr (kForm == LevelForm::kNamed) coder.write_names(job.positions, first);

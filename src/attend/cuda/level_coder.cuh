@@ -48,9 +48,12 @@ struct Coder {
     auto* mean = reinterpret_cast<float*>(space.spread());  // [D]
     for (int c = threadIdx.x; c < D; c += kCoderThreads) {
       double sum = 0;
+#pragma unroll 8
       for (int t = 0; t < space.n; ++t) sum += space.rows()[t * D + c];
-      mean[c] = __half2float(__float2half_rn(static_cast<float>(sum / space.n)));
-      for (int t = 0; t < space.n; ++t) space.rows()[t * D + c] -= mean[c];
+      const float whole = __half2float(__float2half_rn(static_cast<float>(sum / space.n)));
+      mean[c] = whole;
+#pragma unroll 8
+      for (int t = 0; t < space.n; ++t) space.rows()[t * D + c] -= whole;
     }
     __syncthreads();
     if (threadIdx.x < kWarp) {
