@@ -14,9 +14,7 @@ namespace {
 std::string policy_of(const SelectorRow& selector, const CodecRow& codec, size_t rows) {
   const MethodInfo& method = selector.info;
   std::string text = method.name;
-  if (method.size_parameter == "rate") {
-    text += "(rate=0.25)";
-  } else if (!method.size_parameter.empty()) {
+  if (!method.size_parameter.empty()) {
     text += "(" + method.size_parameter + "=" + std::to_string(rows) + ")";
   }
   text += "+" + codec.info.name + ",sink=2";
@@ -111,8 +109,7 @@ TEST(CudaContract, FullBudgetIsTheCodecAlone) {
   PITH_NEEDS_GPU();
   for_pairs(2000,
             [](const std::string& policy, const SelectorRow& selector, const CodecRow& codec) {
-              const std::string& size = selector.info.size_parameter;
-              if (size.empty() || size == "rate" || selector.owns_window) return;
+              if (selector.info.size_parameter.empty() || selector.owns_window) return;
               const std::string all = "exact+" + codec.info.name + ",sink=2,window=30";
               Pair pair(all, policy, 128, dtype_of(codec));
               run_groups(pair);

@@ -25,6 +25,8 @@ struct RowPositions {
   int rows = 0;
 
   PITH_BOTH_SIDES constexpr RowPositions(int64_t first_position = 0) : first(first_position) {}
+  RowPositions(const int32_t* positions, size_t between_heads, size_t count)
+      : each(positions), stride(between_heads), rows(static_cast<int>(count)) {}
   PITH_BOTH_SIDES int64_t of(int head, int row) const {
     if (!each) return first + row;
     return row < rows ? each[static_cast<size_t>(head) * stride + static_cast<size_t>(row)] : 0;

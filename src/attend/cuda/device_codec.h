@@ -87,9 +87,9 @@ class DeviceCodec {
   virtual void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const = 0;
   /// Null: rows stay in the codec that they came to.
   virtual const AgedCodec* aged() const { return nullptr; }
-  /// Rows share nothing with their neighbours but tables that stay once they are learnt, so that
-  /// they can be moved between blocks as they are, and a block may hold fewer than 32. Codecs that
-  /// say so have the two functions below.
+  /// Rows share nothing with their neighbours but tables that stay once they are learnt and records
+  /// that they name, so that they can be moved between blocks as they are, and a block may hold
+  /// fewer than 32. Codecs that say so have move_rows and add_token_mass.
   virtual bool codes_rows_alone() const { return false; }
   /// Null, or the same codec for rows that are moved alone: what neighbours share lies beside each
   /// of them, or in a record that each of them names.
@@ -98,9 +98,10 @@ class DeviceCodec {
   }
   /// Bytes of a record of block_rows() rows, which stays while a row names it; 0: there are none.
   virtual size_t record_bytes() const { return 0; }
+  /// Codecs with records.
   virtual void find_records(const FindRecordsCall& /*call*/, cudaStream_t) const {}
-  /// What 32 rows share is found when they are coded: they come 32 at a time, and in no other
-  /// number, also where they stand alone from then on.
+  /// What block_rows() rows share is found when they are coded: they come so many at a time, and in
+  /// no other number, also where they stand alone from then on.
   virtual bool codes_whole_blocks() const { return false; }
   virtual void move_rows(const MoveCodesCall& /*call*/, cudaStream_t) const {}
   /// Values alone, of codecs whose values stand alone beside another's keys.

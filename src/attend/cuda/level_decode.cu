@@ -1,4 +1,3 @@
-#include "attend/cuda/head_walk.cuh"
 #include "attend/cuda/level_decode.cuh"
 
 namespace pith::cuda {

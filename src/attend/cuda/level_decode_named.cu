@@ -2,7 +2,6 @@
 // Cost above that of other rows: 4 D bytes a row of keys in KIVI's form, from cache where
 // neighbours have one record.
 
-#include "attend/cuda/head_walk.cuh"
 #include "attend/cuda/level_decode.cuh"
 
 namespace pith::cuda {

@@ -57,8 +57,7 @@ void SelectedRows::evict(ChunkSpace& space, const StagedRows& staged) {
   const HeavySizes& sizes = *plan_.selector.heavy;
   if (packs()) pack(counts_.held + sizes.most());
   KeepCall call = keep_call(counts_.held, sizes.most());
-  const size_t last = counts_.held + sizes.most();
-  const size_t behind = packed() - std::min(packed(), last);  // rows that come to the store next
+  const size_t behind = packed_behind(counts_.held + sizes.most());  // they come to the store next
   const SelectSpace lent = space.select(sizes.most() + behind, true);
   name_rows(call.rows);
   choose_heavy(lent, call.rows, static_cast<int>(sizes.budget), site_.stream);
@@ -72,11 +71,12 @@ void SelectedRows::evict_to_rule(const SelectSpace& lent, const KeepCall& call, 
   const JudgedRows& rows = call.rows;
   const int stay = static_cast<int>(plan_.selector.heavy->budget);
   if (packs()) {
-    const int first = static_cast<int>(counts_.held);
-    const int behind = static_cast<int>(packed()) - first - rows.rows;
-    const NewOrder order{rows.heads, first, rows.rows, stay, rows.rows, behind};
+    const auto judged = static_cast<size_t>(rows.rows);
+    const size_t behind = packed_behind(counts_.held + judged);
+    const NewOrder order{rows.heads, static_cast<int>(counts_.held), rows.rows, stay,
+                         rows.rows,  static_cast<int>(behind)};
     coded_->keep_from(counts_.held, order_rows(lent, order, site_.stream), lent.stride,
-                      static_cast<size_t>(rows.rows + behind));
+                      judged + behind);
   } else {
     leave_first(lent, rows, stay, space.unpacked(static_cast<size_t>(rows.rows)), site_.stream);
   }
@@ -92,10 +92,9 @@ void SelectedRows::evict_to_body(const SelectSpace& lent, KeepCall& call, const 
   gather_rows(lent, {seen, stay, leave, staged.to, staged.positions, staged.stride}, site_.stream);
   call.keep = stay;
   if (packs()) {  // the body's rows are not among them
-    const int behind = static_cast<int>(packed()) - call.rows.rows;
-    const NewOrder order{call.rows.heads, 0, call.rows.rows, 0, stay, behind};
-    coded_->keep(order_rows(lent, order, site_.stream), lent.stride,
-                 static_cast<size_t>(stay + behind));
+    const size_t behind = packed_behind(static_cast<size_t>(call.rows.rows));
+    const NewOrder order{call.rows.heads, 0, call.rows.rows, 0, stay, static_cast<int>(behind)};
+    coded_->keep(order_rows(lent, order, site_.stream), lent.stride, sizes.budget + behind);
     move_sides(lent, call, site_.stream);
   } else {
     keep_rows(lent, call, site_.stream);
@@ -147,17 +146,13 @@ void SelectedRows::name_rows(JudgedRows& rows) const {
 }
 
 RowPositions SelectedRows::positions_of(JudgedRows& rows) const {
-  RowPositions positions(rows.first_position);
-  if (!coded_->codec().turns_keys()) return positions;
+  if (!coded_->codec().turns_keys()) return rows.first_position;
   name_rows(rows);
-  if (rows.known == 0) return positions;
+  if (rows.known == 0) return rows.first_position;
   if (rows.known < rows.rows) {
     throw Error(ErrorCode::kInternal, "rows are coded of which some have no position yet");
   }
-  positions.each = rows.positions;
-  positions.stride = rows.side_stride;
-  positions.rows = rows.rows;
-  return positions;
+  return {rows.positions, rows.side_stride, static_cast<size_t>(rows.rows)};
 }
 
 void SelectedRows::select(const Judgement& judgement, ChunkSpace& space) {
@@ -169,7 +164,7 @@ void SelectedRows::select(const Judgement& judgement, ChunkSpace& space) {
   call.keep = static_cast<int>(judgement.keep);
   call.after_known = static_cast<int>(behind);
   call.mass_factor = rule_->mass_kept();
-  const size_t coded_behind = packed() - std::min(packed(), counts_.held);  // of the heavy store
+  const size_t coded_behind = packed_behind(counts_.held);  // of the heavy store
   const SelectSpace lent = space.select(count + coded_behind, state_.size() > 0);
   call.rows.queries = {state_.data(), static_cast<int>(site_.query_heads / site_.heads),
                        static_cast<int64_t>(tokens()),

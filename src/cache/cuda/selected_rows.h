@@ -63,6 +63,8 @@ class SelectedRows final : public LayerRows {
   /// Whether rows that are judged are in codes; and how many of the body's are, the first.
   bool packs() const { return coded_ && (plan_.selector.heavy || !rule_->settles()); }
   size_t packed() const { return packs() ? coded_->rows() : 0; }
+  /// How many of those stand behind the body's first `rows`.
+  size_t packed_behind(size_t rows) const { return packed() - std::min(packed(), rows); }
   size_t coded_rows() const { return coded_ ? coded_->rows() : 0; }
   /// Whether codes have weights one by one; and what they have otherwise.
   bool weighs_codes() const { return packs() && rule_->parts() > 0; }

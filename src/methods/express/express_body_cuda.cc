@@ -179,10 +179,9 @@ void ExpressBody::unfold(const BodyMove& move, const ExpressArrays& room) {
   const DType dtype = move.given_back ? DType::kF16 : site_.dtype;
   // What a row's own code gave back it gives back again; another group's does not.
   const bool differs = !move.given_back || codes_->codec().codes_whole_blocks();
-  RowPositions positions(move.position);
-  positions.each = move.positions;
-  positions.stride = move.positions_stride;
-  positions.rows = static_cast<int>(move.rows);
+  const RowPositions positions =
+      move.positions ? RowPositions(move.positions, move.positions_stride, move.rows)
+                     : RowPositions(move.position);
   codes_->append({move.from, move.rows, positions, dtype, differs});
 }
 
