@@ -14,14 +14,16 @@
 #include <string>
 #include <vector>
 
+#include "paths.h"
+
 extern char** environ;
 
 namespace pith::test {
 
 namespace fs = std::filesystem;
 
-inline const std::string kProgram = std::string(PITH_BUILD_DIR) + "/bin/pith";
-inline const std::string kModel = std::string(PITH_REPO_DIR) + "/models/demo";
+inline const std::string kProgram = build_dir().string() + "/bin/pith";
+inline const std::string kModel = repo_dir().string() + "/models/demo";
 
 inline std::string read(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);

@@ -8,6 +8,7 @@
 
 #include "cli_harness.h"
 #include "core/safetensors.h"
+#include "paths.h"
 
 namespace pith {
 namespace {
@@ -281,7 +282,7 @@ TEST_F(Cli, EvalPplGoesOnFromItsFile) {
                                          "-m",
                                          kModel,
                                          "-f",
-                                         std::string(PITH_REPO_DIR) + "/LICENSE",
+                                         repo_dir().string() + "/LICENSE",
                                          "--mode",
                                          "continue",
                                          "-c",

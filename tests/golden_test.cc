@@ -13,6 +13,7 @@
 #include "core/safetensors.h"
 #include "model/forward.h"
 #include "model/weights.h"
+#include "paths.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -20,9 +21,7 @@ namespace {
 
 constexpr double kTolerance = 2e-4;
 
-std::filesystem::path models() {
-  return std::filesystem::path(PITH_REPO_DIR) / "tests" / "data" / "models";
-}
+std::filesystem::path models() { return repo_dir() / "tests" / "data" / "models"; }
 
 /// ids [T] and logits [T, V] as transformers saw them.
 struct Golden {

@@ -7,13 +7,14 @@
 #include <filesystem>
 #include <fstream>
 
+#include "paths.h"
 #include "pith/tokenizer.h"
 
 namespace pith {
 namespace {
 
 TEST(ErrorCalibration, IntervalsHoldTheTruthOnRealHeads) {
-  const std::filesystem::path repo(PITH_REPO_DIR);
+  const std::filesystem::path repo = repo_dir();
   const auto model = Model::load(repo / "models/demo", false);
   std::ifstream in(repo / "LICENSE");
   const std::string text{std::istreambuf_iterator<char>(in), {}};

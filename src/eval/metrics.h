@@ -4,6 +4,7 @@
 // classification, edit similarity of fuzzywuzzy), lost-in-the-middle (best substring match), and
 // the boxed answer of MATH. The better of several references counts unless said otherwise.
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>

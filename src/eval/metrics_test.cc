@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "paths.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -15,7 +16,7 @@ namespace {
 using Strings = std::vector<std::string>;
 
 TEST(Metrics, AgreeWithReferencePackages) {
-  std::ifstream in(std::string(PITH_REPO_DIR) + "/tests/data/eval/metrics.json");
+  std::ifstream in(repo_dir().string() + "/tests/data/eval/metrics.json");
   const auto cases = nlohmann::json::parse(in);
   ASSERT_GT(cases.size(), 40u);
   for (const auto& c : cases) {

@@ -9,13 +9,14 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "paths.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
 
 namespace pith {
 namespace {
 
-const std::string kRepo = PITH_REPO_DIR;
+const std::string kRepo = repo_dir().string();
 
 std::string read(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

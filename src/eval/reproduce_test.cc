@@ -9,6 +9,7 @@
 
 #include "eval/reproduce_bench.h"
 #include "eval/reproduce_text.h"
+#include "paths.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -19,7 +20,7 @@ struct Setting {
   std::vector<ReproducedTable> tables;
 
   explicit Setting(size_t tokens, uint32_t step = 37) {
-    options.model = Model::load(std::filesystem::path(PITH_REPO_DIR) / "models/demo", false);
+    options.model = Model::load(repo_dir() / "models/demo", false);
     options.quick = true, options.seeds = 2;
     for (uint32_t i = 0; i < tokens; ++i)
       options.text.push_back(static_cast<int32_t>(300 + i * step % 211));

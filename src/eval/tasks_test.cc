@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "eval/task_runner.h"
+#include "paths.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
 
@@ -14,7 +15,7 @@ namespace {
 
 class Tasks : public testing::Test {
  protected:
-  static void SetUpTestSuite() { model = Model::load(std::string(PITH_REPO_DIR) + "/models/demo"); }
+  static void SetUpTestSuite() { model = Model::load(repo_dir() / "models/demo"); }
   static SampleRequest request(size_t tokens, uint64_t number = 0) {
     return {tokens, number, 7, 3,
             [](const std::string& text) { return model->tokenizer().encode(text).size(); }};

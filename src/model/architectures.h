@@ -1,6 +1,7 @@
 #pragma once
 // The architectures that load, one row each, and the refusal of all others by name.
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>

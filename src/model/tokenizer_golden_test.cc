@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "paths.h"
 #include "pith/tokenizer.h"
 
 namespace pith {
@@ -15,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-const std::filesystem::path kRepo = PITH_REPO_DIR;
+const std::filesystem::path kRepo = repo_dir();
 const std::filesystem::path kData = kRepo / "tests" / "data" / "tokenizers";
 
 json read(const char* name) {

@@ -1,4 +1,5 @@
 #include "pith/tokenizer.h"
+#include "paths.h"
 
 #include <gtest/gtest.h>
 
@@ -19,7 +20,7 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-const fs::path kRepo = PITH_REPO_DIR;
+const fs::path kRepo = repo_dir();
 const fs::path kData = kRepo / "tests" / "data" / "tokenizers";
 
 std::string slurp(const fs::path& path) {

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "paths.h"
 #include "pith/error.h"
 #include "pith/generate.h"
 #include "pith/session.h"
@@ -11,9 +12,7 @@
 namespace pith {
 namespace {
 
-std::shared_ptr<const Model> demo() {
-  return Model::load(std::filesystem::path(PITH_REPO_DIR) / "models/demo", false);
-}
+std::shared_ptr<const Model> demo() { return Model::load(repo_dir() / "models/demo", false); }
 
 std::vector<int32_t> prompt() {
   std::vector<int32_t> ids;

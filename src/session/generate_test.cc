@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include "paths.h"
 #include "pith/error.h"
 #include "pith/generate.h"
 #include "pith/tokenizer.h"
@@ -12,9 +13,7 @@
 namespace pith {
 namespace {
 
-std::shared_ptr<const Model> demo() {
-  return Model::load(std::filesystem::path(PITH_REPO_DIR) / "models/demo", false);
-}
+std::shared_ptr<const Model> demo() { return Model::load(repo_dir() / "models/demo", false); }
 
 GenerateOptions greedy(int64_t tokens) {
   GenerateOptions o;

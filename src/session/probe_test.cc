@@ -2,6 +2,7 @@
 // hold of it whatever the policy.
 
 #include "session/probe.h"
+#include "paths.h"
 
 #include <gtest/gtest.h>
 
@@ -181,7 +182,7 @@ TEST(Probe, RefusesWhatCannotBeMeasured) {
 }
 
 TEST(Probe, EveryLayerOfAModelIsMeasuredUntilSomebodyStopsIt) {
-  const auto model = Model::load(std::filesystem::path(PITH_REPO_DIR) / "models/demo", false);
+  const auto model = Model::load(repo_dir() / "models/demo", false);
   std::vector<int32_t> tokens(200);
   std::iota(tokens.begin(), tokens.end(), 100);
   Harness h(Shape{}, "exact", 1, 2);

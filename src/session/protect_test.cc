@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "paths.h"
 #include "pith/error.h"
 #include "pith/session.h"
 
@@ -25,7 +26,7 @@ TEST(SessionProtect, TurnByTurnAndInForks) {
   options.policy = Policy::parse("streaming_llm(window=16)");
   options.context = 300;
   options.protect = {{0, 12}, {40, 50}};
-  Session session(Model::load(PITH_REPO_DIR "/models/demo"), options);
+  Session session(Model::load(repo_dir() / "models/demo"), options);
   std::vector<int32_t> ids(100);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(10 + i % 50);
   session.prefill(ids);
@@ -58,7 +59,7 @@ TEST(SessionProtect, RangesBeyondTheContextAreRefusedAtOnce) {
   SessionOptions options;
   options.context = 100;
   options.protect = {{90, 101}};
-  EXPECT_THROW(Session(Model::load(PITH_REPO_DIR "/models/demo"), options), Error);
+  EXPECT_THROW(Session(Model::load(repo_dir() / "models/demo"), options), Error);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "cache/cuda/device_cache.h"
+#include "paths.h"
 #include "pith/error.h"
 #include "pith/generate.h"
 #include "random_model.h"
@@ -160,7 +161,7 @@ TEST(CudaPolicies, SelectorsAgreeWithTheCpu) {
 
 TEST(CudaSession, TheDemoModelAgreesWithTheCpu) {
   PITH_NEEDS_GPU();
-  const auto model = Model::load(std::filesystem::path(PITH_REPO_DIR) / "models/demo", false);
+  const auto model = Model::load(repo_dir() / "models/demo", false);
   const auto ids = random_ids(220, model->config().vocab, 3);
   EXPECT_LT(difference(model, "exact", ids, 200, 128), 3e-2);
 }

@@ -5,6 +5,7 @@
 #include "cache/cuda/probe_kernels.h"
 #include "cache/probe_tiles.h"
 #include "cache_pair.h"
+#include "paths.h"
 #include "pith/error.h"
 #include "pith/generate.h"
 #include "random_model.h"
@@ -216,7 +217,7 @@ TEST(CudaErrorProbe, SessionsAgreeWithTheCpusAndAnswersStay) {
 
 TEST(CudaErrorProbe, GenerationStopsAboveTheLimit) {
   PITH_NEEDS_GPU();
-  const auto model = Model::load(std::filesystem::path(PITH_REPO_DIR) / "models/demo", false);
+  const auto model = Model::load(repo_dir() / "models/demo", false);
   GenerateOptions g;
   g.sampling.temperature = 0, g.max_tokens = 12, g.ignore_eos = true;
   SessionOptions o = options_for(Device::kCuda, "exact");

@@ -9,12 +9,12 @@
 
 #include "cache_harness.h"
 #include "core/safetensors.h"
+#include "paths.h"
 
 namespace pith {
 namespace {
 
-const std::filesystem::path kFolder =
-    std::filesystem::path(PITH_REPO_DIR) / "tests" / "data" / "selectors";
+const std::filesystem::path kFolder = repo_dir() / "tests" / "data" / "selectors";
 
 /// [heads, T, D] of the file -> [T, heads, D] of a step.
 std::vector<float> step_order(const Tensor& t) {
