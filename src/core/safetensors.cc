@@ -1,20 +1,16 @@
 #include "core/safetensors.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <optional>
 #include <set>
 
 #include "core/json_file.h"
+#include "core/mapped_file.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -145,49 +141,9 @@ DType Tensor::dtype() const {
                           name, to_string(type)));
 }
 
-/// A whole file, mapped read-only.
-class SafeTensors::Mapping {
- public:
-  explicit Mapping(const std::filesystem::path& path) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) {
-      throw Error(errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
-                  fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)));
-    }
-    struct stat status {};
-    int error = ::fstat(file, &status) == 0 ? 0 : errno;
-    if (error == 0 && !S_ISREG(status.st_mode)) error = EISDIR;
-    size_ = static_cast<size_t>(status.st_size);
-    if (error == 0 && size_ > 0) {
-      void* p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file, 0);
-      if (p == MAP_FAILED)
-        error = errno;
-      else
-        data_ = static_cast<const std::byte*>(p);
-    }
-    ::close(file);
-    if (error != 0) {
-      throw Error(ErrorCode::kIo,
-                  fmt::format("cannot map {}: {}", path.string(), std::strerror(error)));
-    }
-  }
-  ~Mapping() {
-    if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  const std::byte* data() const { return data_; }
-  size_t size() const { return size_; }
-
- private:
-  const std::byte* data_ = nullptr;
-  size_t size_ = 0;
-};
-
 void SafeTensors::add_file(const std::filesystem::path& path) {
   const std::string file = path.string();
-  auto mapping = std::make_shared<const Mapping>(path);
+  auto mapping = std::make_shared<const MappedFile>(path);
   const size_t size = mapping->size();
   if (size < kLengthBytes) {
     corrupt(file, fmt::format("{} bytes are too few for a safetensors file", size));

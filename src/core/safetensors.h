@@ -15,6 +15,8 @@
 
 namespace pith {
 
+class MappedFile;  // core/mapped_file.h
+
 enum class TensorType : uint8_t {
   kBool,
   kU8,
@@ -71,13 +73,12 @@ class SafeTensors {
   const std::string& source() const { return source_; }
 
  private:
-  class Mapping;
   void add_file(const std::filesystem::path& file);
 
   std::string source_;
   std::map<std::string, Tensor, std::less<>> tensors_;
   std::map<std::string, std::string> metadata_;
-  std::vector<std::shared_ptr<const Mapping>> mappings_;
+  std::vector<std::shared_ptr<const MappedFile>> mappings_;
   std::vector<std::shared_ptr<std::vector<std::byte>>> copies_;  // of unaligned tensors
 };
 
