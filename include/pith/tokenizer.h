@@ -21,13 +21,14 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   /// Ids of `text`, without a beginning-of-sequence token. Any bytes are accepted: invalid UTF-8
-  /// becomes U+FFFD. With parse_special, special tokens spelled out in the text become their ids;
+  /// becomes U+FFFD, and a byte for which the vocabulary has neither a token nor an unknown one is
+  /// left out, as the tokenizers package does (real vocabularies lack control characters). With parse_special, special tokens spelled out in the text become their ids;
   /// without it they are ordinary text (use this for text that must not be trusted).
   /// Throws kInvalidArgument for more than kMaxTextBytes.
   virtual std::vector<int32_t> encode(std::string_view text, bool parse_special = true) const = 0;
 
   /// The text of `ids`: the bytes of their pieces, less the space that a SentencePiece model put
-  /// in front. Byte-level models give exactly the bytes that were encoded. Bytes that are not
+  /// in front. Byte-level models give exactly the bytes that have tokens. Bytes that are not
   /// UTF-8 stay as they are. Throws kInvalidArgument for an id outside [0, vocab_size()).
   virtual std::string decode(std::span<const int32_t> ids, bool skip_special = false) const = 0;
 

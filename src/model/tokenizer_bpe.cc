@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "model/tokenizer_utf8.h"
 #include "pith/error.h"
@@ -182,11 +183,7 @@ void Bpe::read_bytes() {
   for (int b = 0; b < 256; ++b) {
     const std::string token =
         byte_level_ ? byte_to_letter(static_cast<uint8_t>(b)) : fmt::format("<0x{:02X}>", b);
-    const auto found = find(token);
-    if (!found) {
-      corrupt(fmt::format("the vocabulary has no token \"{}\" for the byte {}", token, b));
-    }
-    byte_ids_[b] = *found;
+    byte_ids_[b] = find(token).value_or(-1);
   }
 }
 
@@ -240,29 +237,52 @@ void Bpe::Encoder::add_symbol(int32_t id) {
   symbols_.push_back({id, at - 1, -1});
 }
 
+void Bpe::Encoder::add_known(int32_t id) {
+  if (std::exchange(unknown_waits_, false)) add_symbol(model_.unknown_);
+  add_symbol(id);
+}
+
+void Bpe::Encoder::add_unknown() {
+  if (model_.unknown_ < 0) return;  // what has no token is left out, as the library does
+  if (unknown_waits_ && !model_.fuse_unknown_) add_symbol(model_.unknown_);
+  unknown_waits_ = true;
+}
+
 void Bpe::Encoder::start(std::string_view word) {
   symbols_.clear();
-  if (!model_.byte_level_) return start_characters(word);
-  for (const char byte : word) add_symbol(model_.byte_ids_[static_cast<uint8_t>(byte)]);
+  unknown_waits_ = false;
+  if (model_.byte_level_) {
+    for (const char byte : word) {
+      const int32_t id = model_.byte_ids_[static_cast<uint8_t>(byte)];
+      id >= 0 ? add_known(id) : add_unknown();
+    }
+  } else {
+    start_characters(word);
+  }
+  if (unknown_waits_) add_symbol(model_.unknown_);
 }
 
 void Bpe::Encoder::start_characters(std::string_view word) {
-  bool after_unknown = false;
   while (!word.empty()) {
     const std::string_view character = word.substr(0, utf8_step(word).length);
     word.remove_prefix(character.size());
-    const auto found = model_.find(character);
-    if (found) {
-      add_symbol(*found);
-    } else if (model_.byte_fallback_) {
-      for (const char byte : character) {
-        add_symbol(model_.byte_ids_[static_cast<uint8_t>(byte)]);
-      }
-    } else if (!after_unknown || !model_.fuse_unknown_) {
-      add_symbol(model_.unknown_);
+    if (const auto found = model_.find(character)) {
+      add_known(*found);
+    } else if (!fall_back(character)) {
+      add_unknown();
     }
-    after_unknown = !found && !model_.byte_fallback_;
   }
+}
+
+/// The character as tokens of its bytes, if each has one. An unknown that waits goes on waiting,
+/// behind them: so the library orders the two.
+bool Bpe::Encoder::fall_back(std::string_view character) {
+  const auto id = [&](char byte) { return model_.byte_ids_[static_cast<uint8_t>(byte)]; };
+  const bool whole = model_.byte_fallback_ && std::all_of(character.begin(), character.end(),
+                                                          [&](char b) { return id(b) >= 0; });
+  if (!whole) return false;
+  for (const char byte : character) add_symbol(id(byte));
+  return true;
 }
 
 void Bpe::Encoder::add_candidate(int32_t left) {

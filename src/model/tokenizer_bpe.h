@@ -32,7 +32,7 @@ std::optional<std::string> letters_to_bytes(std::string_view letters);
 class Bpe {
  public:
   /// Reads the "model" of a tokenizer.json. Throws kUnsupported for an option or a type that is
-  /// not known, kCorrupt for merges or byte tokens that the vocabulary lacks.
+  /// not known, kCorrupt for merges that the vocabulary lacks.
   Bpe(const nlohmann::json& model, bool byte_level);
 
   /// Appends the ids of one word to `out`.
@@ -62,7 +62,7 @@ class Bpe {
   int32_t unknown_ = -1;
   StringMap<int32_t> vocab_;
   std::vector<Merge> merges_;            // [power of two] open addressing, rank < 0 is free
-  std::array<int32_t, 256> byte_ids_{};  // token of each byte
+  std::array<int32_t, 256> byte_ids_{};  // token of each byte, or -1: real vocabularies lack some
 };
 
 /// Encodes words one after the other, with buffers and a cache of its own: one for each call of
@@ -84,13 +84,17 @@ class Bpe::Encoder {
   };
   void start(std::string_view word);
   void start_characters(std::string_view word);
+  bool fall_back(std::string_view character);
   void add_symbol(int32_t id);
+  void add_known(int32_t id);
+  void add_unknown();
   void add_candidate(int32_t left);
   void merge_all();
   void encode_uncached(std::string_view word, std::vector<int32_t>& out);
 
   const Bpe& model_;
   std::vector<Symbol> symbols_;
+  bool unknown_waits_ = false;  // for the next known symbol or the word's end
   std::vector<Candidate> heap_;
   StringMap<Cached> cache_;
   std::vector<int32_t> cached_ids_;

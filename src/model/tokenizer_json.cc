@@ -140,7 +140,10 @@ class JsonTokenizer final : public VocabTokenizer {
       added.push_back(token);
       note_added(token);
     }
-    entries_.resize(model_.vocab().size() + new_tokens_);
+    int32_t highest = -1;
+    for (const auto& [token, id] : model_.vocab()) highest = std::max(highest, id);
+    for (const AddedToken& token : added) highest = std::max(highest, token.id);
+    make_room(highest);
     for (const auto& [token, id] : model_.vocab()) put(id, token, model_.bytes_of(token), false);
     std::vector<AddedToken> raw, normalized;
     for (AddedToken& token : added) {
@@ -168,14 +171,12 @@ class JsonTokenizer final : public VocabTokenizer {
     if (!added_ids_.emplace(token.content, token.id).second) {
       throw Error(ErrorCode::kCorrupt, fmt::format("\"{}\" is added twice", token.content));
     }
-    if (!known) ++new_tokens_;
   }
 
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   Bpe model_;
   StringMap<int32_t> added_ids_;
-  size_t new_tokens_ = 0;  // added tokens that the vocabulary does not have
   AddedTokenFinder in_text_, in_normalized_;
 };
 

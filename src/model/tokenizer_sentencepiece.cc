@@ -164,7 +164,8 @@ class SentencePieceTokenizer final : public VocabTokenizer {
       std::erase_if(all, [&](const AddedToken& t) { return t.content == token.content; });
       all.push_back(token);
     }
-    entries_.resize(static_cast<size_t>(pieces) + more_.size());
+    make_room(pieces - 1);
+    for (const AddedToken& token : more_) make_room(token.id);
     for (int32_t id = 0; id < pieces; ++id) {
       const std::string& piece = whole_.IdToPiece(id);
       put(id, piece, sentencepiece_bytes(piece, byte_fallback && whole_.IsByte(id)), false);

@@ -261,11 +261,10 @@ TEST(TokenizerErrors, BrokenVocabularies) {
     expect_error(ErrorCode::kCorrupt, "tokenizer.json", [&] { load(root); });
   };
   broken("another token", [](json& r) { r["model"]["vocab"]["!"] = 2; });
-  broken("ids are missing", [](json& r) { r["model"]["vocab"]["!"] = 1 << 30; });
+  broken("at most", [](json& r) { r["model"]["vocab"]["!"] = 1 << 30; });
   broken("!", [](json& r) { r["model"]["vocab"]["!"] = -1; });
   broken("!", [](json& r) { r["model"]["vocab"]["!"] = 5000000000; });
   broken("no integer", [](json& r) { r["model"]["vocab"]["!"] = 1.5; });
-  broken("for the byte 33", [](json& r) { r["model"]["vocab"].erase("!"); });
   broken("qqqq", [](json& r) { r["model"]["merges"].push_back("qqqq r"); });
   broken("is no pair", [](json& r) { r["model"]["merges"].push_back("a b c"); });
   broken("is no pair", [](json& r) { r["model"]["merges"].push_back(json{"a"}); });

@@ -13,6 +13,9 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
+// Sixteen times the largest vocabulary in use: a damaged id must not ask for gigabytes.
+constexpr size_t kMaxVocabulary = size_t{1} << 22;
+
 bool flag(const json& spec, const char* name, bool fallback) {
   const auto found = spec.find(name);
   return found == spec.end() || found->is_null() ? fallback : found->get<bool>();
@@ -143,11 +146,17 @@ const VocabTokenizer::Entry& VocabTokenizer::entry(int32_t id) const {
   return entries_[id];
 }
 
+void VocabTokenizer::make_room(int32_t highest) {
+  const size_t ids =
+      std::min(static_cast<size_t>(std::max(highest, -1) + int64_t{1}), kMaxVocabulary);
+  if (ids > entries_.size()) entries_.resize(ids);
+}
+
 void VocabTokenizer::put(int32_t id, std::string_view spelled, std::string bytes, bool special) {
   if (id < 0 || id >= vocab_size()) {
     throw Error(ErrorCode::kCorrupt,
-                fmt::format("\"{}\" has the id {}, but there are only {} tokens: ids are missing",
-                            spelled, id, vocab_size()));
+                fmt::format("\"{}\" has the id {}; ids go from 0 to {} at most", spelled, id,
+                            kMaxVocabulary - 1));
   }
   if (entries_[id].present) {
     throw Error(ErrorCode::kCorrupt,

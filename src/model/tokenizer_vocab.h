@@ -61,6 +61,9 @@ class VocabTokenizer : public Tokenizer {
   };
 
   const Entry& entry(int32_t id) const;
+  /// Makes entries_ reach to the id `highest`, or to the most that put() lets pass. Ids between
+  /// may stay without a token (Phi-4-mini has such): they stand for nothing in a text.
+  void make_room(int32_t highest);
   /// Fills in an entry. Throws kCorrupt if the id is taken or past the end of entries_.
   void put(int32_t id, std::string_view spelled, std::string bytes, bool special);
   /// Settles bos, eos and add_bos: the files' word first, then these.
