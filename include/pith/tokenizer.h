@@ -20,11 +20,10 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// Ids of `text`, without a beginning-of-sequence token. Any bytes are accepted: invalid UTF-8
-  /// becomes U+FFFD, and a byte for which the vocabulary has neither a token nor an unknown one is
-  /// left out, as the tokenizers package does (real vocabularies lack control characters). With parse_special, special tokens spelled out in the text become their ids;
-  /// without it they are ordinary text (use this for text that must not be trusted).
-  /// Throws kInvalidArgument for more than kMaxTextBytes.
+  /// Ids of `text`, without a beginning-of-sequence token. Any bytes go: invalid UTF-8 becomes
+  /// U+FFFD; what has no token (control characters, often) is unknown or left out. With
+  /// parse_special, special tokens spelled out in the text become their ids; without it they are
+  /// ordinary text (for text that must not be trusted). Throws kInvalidArgument past kMaxTextBytes.
   virtual std::vector<int32_t> encode(std::string_view text, bool parse_special = true) const = 0;
 
   /// The text of `ids`: the bytes of their pieces, less the space that a SentencePiece model put

@@ -16,10 +16,6 @@ using nlohmann::json;
 
 constexpr int kMaxDepth = 16;  // of Sequences; real files have 2
 
-// What ByteLevel splits by when use_regex is set: the pattern of GPT-2.
-constexpr std::string_view kGpt2Pattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
 [[noreturn]] void refuse(std::string_view what, std::string_view name, std::string_view known) {
   throw Error(ErrorCode::kUnsupported,
               fmt::format("{} \"{}\" is not supported; supported: {}", what, name, known));
@@ -136,6 +132,14 @@ PreTokenizer::PreTokenizer(const json& spec) {
   if (!spec.is_null()) add(spec, 0);
 }
 
+PreTokenizer::PreTokenizer(const SplitRules& rules) : byte_level_(true) {
+  for (const std::string_view pattern : rules.patterns) {
+    Step step;
+    step.pattern = compile_regex(pattern);
+    steps_.push_back(std::move(step));
+  }
+}
+
 void PreTokenizer::add(const json& spec, int depth) {
   const std::string type = spec.at("type").get<std::string>();
   if (type == "Sequence") {
@@ -149,7 +153,7 @@ void PreTokenizer::add(const json& spec, int depth) {
   if (type == "Split") return add_split(spec);
   if (type == "Digits") {
     Step step;
-    step.pattern = compile_regex("\\p{N}");
+    step.pattern = compile_regex(kDigitPattern);
     const bool single = spec.value("individual_digits", false);
     step.behavior = single ? Behavior::kIsolated : Behavior::kContiguous;
     steps_.push_back(std::move(step));

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "model/split_rules.h"
+
 namespace pith {
 
 /// null, NFC, Prepend, Replace (of a fixed string), or a Sequence of them.
@@ -50,6 +52,8 @@ class PreTokenizer {
  public:
   PreTokenizer() = default;
   explicit PreTokenizer(const nlohmann::json& spec);
+  /// Byte-level words by the rules of a name.
+  explicit PreTokenizer(const SplitRules& rules);
 
   /// The words of `text` (valid UTF-8). `first`: it stands at the beginning of the whole input.
   void split(std::string_view text, bool first, Words& out) const;

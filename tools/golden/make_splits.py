@@ -58,7 +58,8 @@ RULES = {
                       r"\p{N}+", r"[0-9][0-9][0-9]"),
 }
 # Numbers and marks in every position, and characters that came with Unicode 15.1 and 16.
-EXTRA = ["12345", " 12345 it's\n\n  x", "1234567,89 1. 22% 333x4444", "IT'S we'LL I'D 'ſ", "camelCaseXMLParser ABCdefGHI",
+EXTRA = ["12345",
+         " 12345 it's\n\n  x", "1234567,89 1. 22% 333x4444", "IT'S we'LL I'D 'ſ", "camelCaseXMLParser ABCdefGHI",
          "e\u0301te\u0301 O\u0308l \u0301a", "path/to//file.txt/\r\n/x", "a\r\n\r\n  b\n \tc  ", "Größe 漢字 🚀",
          "$1+2<=3>^~|x| [a](b) {c}", "\u1c89\u1c8a\ua7cb\ua7da \U00010d40\U00010d41", "\U000105c0x\U00011bf0\U0001e5f1",
          "\U0002ebf0\U0002ebf1 \U00010d50\U00010d70", "\U000113b8a\U0001612a \U00010d6a-\U00010d6e", "", " ", "\n"]
