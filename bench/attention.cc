@@ -208,7 +208,7 @@ DecodeResult bench_matvec(const Context& context, DType dtype, size_t in, int re
   Array<std::byte> weights(context.memory, MemoryKind::kScratch);
   weights.resize(count * in * in * size_of(dtype));
   const auto matrix = [&](size_t i) {
-    return WeightMatrix{weights.data() + i * in * in * size_of(dtype), dtype, in, in};
+    return WeightMatrix{weights.data() + i * in * in * size_of(dtype), weight_type(dtype), in, in};
   };
   for (size_t i = 0; i < count; ++i)
     context.kernels.from_f32(weights.data() + i * in * in * size_of(dtype), some.data() + i * 16,

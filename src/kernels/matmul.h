@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "core/weight_type.h"
 #include "kernels/context.h"
 
 namespace pith {
@@ -13,8 +14,13 @@ namespace pith {
 /// A weight matrix as it lies in the file: row-major [out, in].
 struct WeightMatrix {
   const void* data = nullptr;
-  DType dtype = DType::kF32;
+  WeightType type = WeightType::kF32;
   size_t out = 0, in = 0;
+
+  const std::byte* row(size_t o) const {
+    return static_cast<const std::byte*>(data) + o * row_bytes(type, in);
+  }
+  size_t bytes() const { return out * row_bytes(type, in); }
 };
 
 enum class MatmulPrecision : uint8_t {

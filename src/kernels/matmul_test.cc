@@ -30,7 +30,7 @@ struct TestMatrix {
       values[i] = dtype == DType::kF16 ? f16_to_f32(h) : bf16_to_f32(h);
       std::memcpy(bytes.data() + 2 * i, &h, 2);
     }
-    matrix = {bytes.data(), dtype, out, in};
+    matrix = {bytes.data(), weight_type(dtype), out, in};
   }
   std::vector<std::byte> bytes;
   std::vector<double> values;  // [out, in]

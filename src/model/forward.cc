@@ -75,11 +75,10 @@ void Forward::run(KvCache& cache, std::span<const int32_t> tokens, int64_t first
 void Forward::embed(std::span<const int32_t> tokens) {
   const auto hidden = static_cast<size_t>(config_.hidden);
   const WeightMatrix& table = weights_.embedding;
-  const auto* rows = static_cast<const std::byte*>(table.data);
   context_.pool.parallel_for(tokens.size(), [&](size_t t, int) {
     const auto id = static_cast<size_t>(tokens[t]);
-    context_.kernels.to_f32(hidden_.data() + t * hidden, rows + id * hidden * size_of(table.dtype),
-                            table.dtype, hidden);
+    context_.kernels.to_f32(hidden_.data() + t * hidden, table.row(id), *dense_type(table.type),
+                            hidden);
   });
 }
 

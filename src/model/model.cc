@@ -18,7 +18,7 @@ std::shared_ptr<const Model> Model::load(const std::filesystem::path& folder, bo
                              std::filesystem::exists(folder / "tokenizer.model");
   if (has_tokenizer) w.tokenizer = load_tokenizer(folder);
   w.config.model.fingerprint = fingerprint(w.layers);
-  if (check_finite) check_finite_weights(w.file, progress);
+  if (check_finite) check_finite_weights(w.tensors, progress);
   return model;
 }
 

@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <set>
 
 #include "core/dtype.h"
-#include "core/thread_pool.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -17,18 +15,18 @@ namespace {
 /// Hands out the tensors by name and remembers which were asked for.
 class Taker {
  public:
-  explicit Taker(const SafeTensors& file) : file_(file) {}
+  explicit Taker(const ModelTensors& file) : file_(file) {}
 
   WeightMatrix matrix(const std::string& name, size_t out, size_t in) {
-    const Tensor& t = take(name, {out, in});
-    return {t.data, t.dtype(), out, in};
+    const ModelTensor& t = take(name, {out, in});
+    return {t.data, t.weights(), out, in};
   }
   std::vector<float> vector(const std::string& name, size_t count) {
-    const Tensor& t = take(name, {count});
+    const ModelTensor& t = take(name, {count});
     std::vector<float> out(count);
     const auto* wide = reinterpret_cast<const float*>(t.data);
     const auto* narrow = reinterpret_cast<const uint16_t*>(t.data);
-    switch (t.dtype()) {
+    switch (t.dense()) {
       case DType::kF32: std::copy(wide, wide + count, out.begin()); break;
       case DType::kF16: std::transform(narrow, narrow + count, out.begin(), f16_to_f32); break;
       case DType::kBF16: std::transform(narrow, narrow + count, out.begin(), bf16_to_f32); break;
@@ -53,25 +51,25 @@ class Taker {
                   fmt::format("{}: tensor '{}' {} has no place in this architecture; config.json "
                               "and the weights do not belong together, or the model is a variant "
                               "that is not supported",
-                              tensor.file, name, tensor.shape_text()));
+                              tensor.file, tensor.name, tensor.shape_text()));
     }
   }
 
  private:
-  const Tensor& take(const std::string& name, const std::vector<size_t>& shape) {
-    const Tensor& t = file_.at(name);
+  const ModelTensor& take(const std::string& name, const std::vector<size_t>& shape) {
+    const ModelTensor& t = file_.at(name);
     if (t.shape != shape) {
-      Tensor expected;
+      ModelTensor expected;
       expected.shape = shape;
       throw Error(ErrorCode::kCorrupt,
-                  fmt::format("{}: tensor '{}' has shape {}; config.json asks for {}", t.file, name,
-                              t.shape_text(), expected.shape_text()));
+                  fmt::format("{}: tensor '{}' has shape {}; config.json asks for {}", t.file,
+                              t.name, t.shape_text(), expected.shape_text()));
     }
     if (taken_.insert(name).second) bytes_ += t.bytes;
     return t;
   }
 
-  const SafeTensors& file_;
+  const ModelTensors& file_;
   std::set<std::string> taken_;
   size_t bytes_ = 0;
 };
@@ -104,66 +102,14 @@ LayerWeights take_layer(Taker& taker, const ConfigFile& config, size_t layer) {
   return w;
 }
 
-template <class T>
-bool any_full_exponent(const void* numbers, size_t count, T mask) {
-  // Adding the exponent's lowest bit carries into the sign bit only from an exponent of all ones:
-  // a loop without branches, which compilers turn into vector code.
-  const T low = static_cast<T>(mask & (~mask + 1));
-  const T* x = static_cast<const T*>(numbers);
-  T seen = 0;
-  for (size_t i = 0; i < count; ++i) seen |= static_cast<T>((x[i] & mask) + low);
-  return (seen & static_cast<T>(~(static_cast<T>(~T{0}) >> 1))) != 0;
-}
-
 }  // namespace
-
-bool has_non_finite(const void* numbers, DType dtype, size_t count) {
-  switch (dtype) {
-    case DType::kF32: return any_full_exponent<uint32_t>(numbers, count, 0x7F800000u);
-    case DType::kF16: return any_full_exponent<uint16_t>(numbers, count, 0x7C00u);
-    case DType::kBF16: return any_full_exponent<uint16_t>(numbers, count, 0x7F80u);
-  }
-  return false;
-}
-
-void check_finite_weights(const SafeTensors& file, const Progress& progress) {
-  constexpr size_t kPiece = size_t{1} << 20;  // numbers a task looks at
-  struct Piece {
-    const Tensor* tensor;
-    size_t first, count;
-  };
-  std::vector<Piece> pieces;
-  for (const auto& [name, tensor] : file.tensors()) {
-    if (name.ends_with(".rotary_emb.inv_freq")) continue;
-    for (size_t first = 0; first < tensor.count(); first += kPiece) {
-      pieces.push_back({&tensor, first, std::min(kPiece, tensor.count() - first)});
-    }
-  }
-  ThreadPool pool;
-  const size_t batch = 32 * static_cast<size_t>(pool.size());
-  for (size_t done = 0; done < pieces.size(); done += batch) {
-    if (progress && !progress(done, pieces.size())) {
-      throw Error(ErrorCode::kIo, "loading was stopped on request");
-    }
-    pool.parallel_for(std::min(batch, pieces.size() - done), [&](size_t i, int) {
-      const auto [tensor, first, count] = pieces[done + i];
-      const DType dtype = tensor->dtype();
-      if (!has_non_finite(tensor->data + first * size_of(dtype), dtype, count)) return;
-      throw Error(ErrorCode::kNonFinite,
-                  fmt::format("{}: tensor '{}' contains NaN or infinity; the file is damaged or "
-                              "its training diverged",
-                              tensor->file, tensor->name));
-    });
-  }
-  if (progress) progress(pieces.size(), pieces.size());
-}
 
 std::unique_ptr<Model::Weights> load_weights(const std::filesystem::path& folder) {
   ConfigFile config = read_config(folder);
-  SafeTensors file = SafeTensors::open_folder(folder);
+  ModelTensors tensors(SafeTensors::open_folder(folder));
   Rope rope(static_cast<size_t>(config.model.head_dim), config.model.rope_theta, config.rope);
   auto w = std::make_unique<Model::Weights>(Model::Weights{.config = std::move(config),
-                                                           .file = std::move(file),
+                                                           .tensors = std::move(tensors),
                                                            .rope = std::move(rope),
                                                            .embedding = {},
                                                            .layers = {},
@@ -175,7 +121,7 @@ std::unique_ptr<Model::Weights> load_weights(const std::filesystem::path& folder
   ModelConfig& c = w->config.model;
   const auto vocab = static_cast<size_t>(c.vocab);
   const auto hidden = static_cast<size_t>(c.hidden);
-  Taker taker(w->file);
+  Taker taker(w->tensors);
   w->embedding = taker.matrix("model.embed_tokens.weight", vocab, hidden);
   w->final_norm = taker.vector("model.norm.weight", hidden);
   for (size_t l = 0; l < static_cast<size_t>(c.layers); ++l) {
@@ -191,7 +137,8 @@ std::unique_ptr<Model::Weights> load_weights(const std::filesystem::path& folder
   }
   taker.refuse_leftovers();
   w->bytes = taker.bytes();
-  c.weights = w->layers.front().q.w.dtype;  // what is there counts, not what config.json says
+  c.weights =
+      *dense_type(w->layers.front().q.w.type);  // what is there counts, not what config.json says
   return w;
 }
 
@@ -201,7 +148,7 @@ uint64_t fingerprint(const std::vector<LayerWeights>& layers) {
   for (const LayerWeights* layer : {&layers.front(), &layers.back()})
     for (const WeightMatrix* w : {&layer->k.w, &layer->v.w}) {
       const auto* bytes = static_cast<const std::byte*>(w->data);
-      const size_t size = w->out * w->in * size_of(w->dtype);
+      const size_t size = w->bytes();
       for (size_t i = 0; i + 8 <= size; i += 8) {
         uint64_t word = 0;
         std::memcpy(&word, bytes + i, 8);

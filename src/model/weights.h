@@ -6,10 +6,10 @@
 #include <mutex>
 #include <vector>
 
-#include "core/safetensors.h"
 #include "kernels/matmul.h"
 #include "kernels/rope.h"
 #include "model/config.h"
+#include "model/model_tensors.h"
 #include "pith/tokenizer.h"
 
 namespace pith {
@@ -38,7 +38,7 @@ struct DeviceCopySlot {
 
 struct Model::Weights {
   ConfigFile config;
-  SafeTensors file;
+  ModelTensors tensors;
   Rope rope;
   WeightMatrix embedding;            // [V, hidden]
   std::vector<LayerWeights> layers;  // [L]
@@ -58,7 +58,7 @@ uint64_t fingerprint(const std::vector<LayerWeights>& layers);
 
 /// Reads every weight once. Throws kNonFinite, naming the first tensor with a NaN or an infinity,
 /// and kIo if `progress` asks to stop.
-void check_finite_weights(const SafeTensors& file, const Progress& progress);
+void check_finite_weights(const ModelTensors& tensors, const Progress& progress);
 
 /// True if any of the numbers is NaN or infinite.
 bool has_non_finite(const void* numbers, DType dtype, size_t count);

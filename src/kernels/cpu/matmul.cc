@@ -136,7 +136,7 @@ void Matmul::State::run_few(size_t tokens, size_t in, std::span<const Product> p
   tiles.clear();
   for (size_t p = 0; p < products.size(); ++p) {
     const WeightMatrix& w = *products[p].w;
-    const size_t wanted = kMatvecBytes / (in * size_of(w.dtype));
+    const size_t wanted = kMatvecBytes / row_bytes(w.type, in);
     const size_t rows = std::max(kMatvecRows, wanted / kMatvecRows * kMatvecRows);
     for (size_t first = 0; first < w.out; first += rows) {
       tiles.push_back({.product = p,
@@ -147,7 +147,7 @@ void Matmul::State::run_few(size_t tokens, size_t in, std::span<const Product> p
   context.pool.parallel_for(tiles.size(), [&](size_t i, int) {
     const Tile& tile = tiles[i];
     const Product& p = products[tile.product];
-    context.kernels.matvec(p.y, p.w->out, x.data(), tokens, p.w->data, p.w->dtype, in,
+    context.kernels.matvec(p.y, p.w->out, x.data(), tokens, p.w->data, *dense_type(p.w->type), in,
                            tile.first_output, tile.first_output + tile.shape.outputs);
   });
 }
@@ -173,11 +173,10 @@ void Matmul::State::run_tile(const Tile& tile, const Product& product, int worke
   Worker& mine = workers[static_cast<size_t>(worker)];
   const auto [tokens, outputs, in, bf16] = tile.shape;
   const WeightMatrix& w = *product.w;
-  const auto* weights =
-      static_cast<const std::byte*>(w.data) + tile.first_output * in * size_of(w.dtype);
+  const auto* weights = w.row(tile.first_output);
   const void* operand = weights;
-  if (!bf16 && w.dtype != DType::kF32) {
-    context.kernels.to_f32(mine.weights.data(), weights, w.dtype, outputs * in);
+  if (!bf16 && w.type != WeightType::kF32) {
+    context.kernels.to_f32(mine.weights.data(), weights, *dense_type(w.type), outputs * in);
     operand = mine.weights.data();
   }
   const size_t offset = tile.first_token * in;
@@ -214,7 +213,7 @@ void Matmul::State::run_many(size_t tokens, size_t in, std::span<const Product> 
         const Primitive& primitive = this->primitive(shape);
         tiles.push_back({p, t, o, shape, &primitive});
         if (shape.outputs != out) results = std::max(results, shape.tokens * shape.outputs);
-        if (!bf16 && products[p].w->dtype != DType::kF32) {
+        if (!bf16 && products[p].w->type != WeightType::kF32) {
           widened = std::max(widened, shape.outputs * in);
         }
         scratchpad = std::max(scratchpad, primitive.desc.scratchpad_desc().get_size());
@@ -247,7 +246,7 @@ void Matmul::run(size_t tokens, size_t in, RowSource row, std::span<const Produc
   const bool few = tokens <= kFewTokens;
   const bool bf16 = !few && state_->has_bf16 && state_->precision == MatmulPrecision::kFast &&
                     std::all_of(products.begin(), products.end(),
-                                [](const Product& p) { return p.w->dtype == DType::kBF16; });
+                                [](const Product& p) { return p.w->type == WeightType::kBF16; });
   state_->make_rows(tokens, in, row, bf16);
   try {
     if (few)

@@ -56,11 +56,11 @@ DeviceMatrix DeviceWeights::upload(std::initializer_list<const WeightMatrix*> pa
   matrix.in = (*parts.begin())->in;
   for (const WeightMatrix* part : parts) {
     matrix.out += part->out;
-    if (part->dtype == matrix.dtype) continue;
+    if (part->type == weight_type(matrix.dtype)) continue;
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("the model's matrices are partly {} and partly {}; on the GPU all must "
                             "have one type; convert the model, or use --device cpu",
-                            to_string(matrix.dtype), to_string(part->dtype)));
+                            to_string(matrix.dtype), to_string(part->type)));
   }
   DeviceBuffer buffer(memory_, MemoryKind::kWeights);
   const size_t row_bytes = matrix.in * size_of(matrix.dtype);

@@ -1,0 +1,52 @@
+#pragma once
+// The tensors of a model by Hugging Face's names, whatever file they come from.
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/gguf.h"
+#include "core/safetensors.h"
+#include "core/weight_type.h"
+
+namespace pith {
+
+/// One tensor, read-only, row-major.
+struct ModelTensor {
+  std::string name;                ///< as the file has it, for messages
+  std::optional<WeightType> type;  ///< none: a type that weights cannot have
+  std::string type_name;
+  std::vector<size_t> shape;
+  const std::byte* data = nullptr;
+  size_t bytes = 0;
+  std::string file;  ///< for messages
+
+  /// "[2, 3]"
+  std::string shape_text() const;
+  /// Throws kUnsupported, naming tensor, type and the types that are supported.
+  WeightType weights() const;
+  /// The same of vectors, which are dense.
+  DType dense() const;
+};
+
+class ModelTensors {
+ public:
+  explicit ModelTensors(SafeTensors file);
+
+  /// By name, ascending.
+  const std::map<std::string, ModelTensor, std::less<>>& tensors() const { return tensors_; }
+  const ModelTensor* find(std::string_view name) const;
+  /// Throws kNotFound, naming the files searched.
+  const ModelTensor& at(std::string_view name) const;
+  const std::string& source() const { return source_; }
+
+ private:
+  std::string source_;
+  std::map<std::string, ModelTensor, std::less<>> tensors_;
+  std::shared_ptr<const void> files_;  // keep the mappings
+};
+
+}  // namespace pith
