@@ -1,7 +1,7 @@
 #pragma once
 // Text to token ids and back, for the tokenizers of Hugging Face folders: tokenizer.json
-// (byte-level BPE of Llama 3, Qwen 2/3, GPT-2; BPE with byte fallback of Llama 2, Mistral) and
-// SentencePiece's tokenizer.model. Ids equal those of the tokenizers and sentencepiece packages.
+// (byte-level BPE of Llama 3, Qwen 2/3, GPT-2; BPE with byte fallback of Llama 2, Mistral),
+// SentencePiece's tokenizer.model, and GGUF files. Ids equal those of these libraries.
 // Cost: O(n log n) in the longest word, O(n) in the text; several MB/s on one core.
 // A tokenizer is immutable after loading: any number of threads may use one at a time.
 
@@ -61,7 +61,7 @@ class Tokenizer {
   static constexpr size_t kMaxTextBytes = size_t{1} << 28;
 };
 
-/// Loads folder/tokenizer.json, or folder/tokenizer.model where there is none, and what
+/// Loads a GGUF file's tokenizer, or folder/tokenizer.json, or folder/tokenizer.model, and what
 /// tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json and
 /// config.json beside it say of special tokens. Throws kNotFound, kCorrupt (with the file's name)
 /// or kUnsupported (with the name of what is not supported and what is).

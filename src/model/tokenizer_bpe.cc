@@ -77,6 +77,18 @@ Bpe::Bpe(const json& model, bool byte_level) : byte_level_(byte_level) {
   read_bytes();
 }
 
+Bpe::Bpe(StringMap<int32_t> vocab, std::span<const std::string_view> merges, bool ignore_merges)
+    : byte_level_(true), ignore_merges_(ignore_merges), vocab_(std::move(vocab)) {
+  merges_.assign(std::bit_ceil(2 * merges.size() + 1), Merge{0, -1, -1});
+  int32_t rank = 0;
+  for (const std::string_view merge : merges) {
+    const size_t space = merge.find(' ', 1);
+    if (space == merge.npos) corrupt(fmt::format("merge {} \"{}\" is no pair", rank, merge));
+    add_merge(merge.substr(0, space), merge.substr(space + 1), rank++);
+  }
+  read_bytes();
+}
+
 void Bpe::read_options(const json& model) {
   // Files of before 2020 have no type; they are BPE if they have merges.
   const std::string type = model.value("type", std::string(model.contains("merges") ? "BPE" : ""));

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -34,6 +35,9 @@ class Bpe {
   /// Reads the "model" of a tokenizer.json. Throws kUnsupported for an option or a type that is
   /// not known, kCorrupt for merges that the vocabulary lacks.
   Bpe(const nlohmann::json& model, bool byte_level);
+  /// Byte-level, without an unknown token. `merges` are "left right", by rank: the first space
+  /// that is not the first byte parts them. Throws kCorrupt for merges that the vocabulary lacks.
+  Bpe(StringMap<int32_t> vocab, std::span<const std::string_view> merges, bool ignore_merges);
 
   /// Appends the ids of one word to `out`.
   class Encoder;

