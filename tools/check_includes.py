@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Do includes point one way, and do instruction sets stay where they belong?
 
-    core <- kernels <- compress <- append, attend <- methods <- cache <- model <- session <- eval
-         <- apps
+    core, plan <- kernels <- compress <- append, attend <- methods <- cache <- model <- session
+         <- eval <- apps
 
 A file may include its own stage, earlier stages and the public headers (include/pith/). Beside
 that:
-- append and attend stand side by side and do not know each other;
+- append and attend stand side by side and do not know each other, nor do core and plan: a plan has
+  integers only, neither random numbers nor devices;
 - a method (src/methods/<name>/) is known to itself and to the registry only, and to the subcommand
   that makes the files that it reads;
 - public headers include public headers only;
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 
-ORDER = ["core", "kernels", "compress", ("append", "attend"), "methods", "cache", "model",
+ORDER = [("core", "plan"), "kernels", "compress", ("append", "attend"), "methods", "cache", "model",
          "session", "eval", "apps"]
 RANK = {name: rank for rank, names in enumerate(ORDER)
         for name in ([names] if isinstance(names, str) else names)}
@@ -95,6 +96,8 @@ def self_test():
     bad = [("src/core/a.cc", '#include "kernels/dot.h"'),
            ("src/kernels/a.h", '#include "compress/policy.h"'),
            ("src/append/a.cc", '#include "attend/merge.h"'),
+           ("src/plan/a.cc", '#include "core/philox.h"'),
+           ("src/plan/a.cc", '#include "kernels/dot.h"'),
            ("src/methods/buzz/buzz.cc", '#include "methods/qjl/qjl.h"'),
            ("src/cache/cache.cc", '#include "methods/qjl/qjl.h"'),
            ("src/session/a.cc", '#include "apps/pith/args.h"'),
@@ -103,6 +106,7 @@ def self_test():
            ("src/attend/a.cc", "#  include <immintrin.h>"),
            ("apps/pith/run.cc", "#include <hwy/highway.h>")]
     good = [("src/kernels/a.cc", '#include "core/dtype.h"'),
+            ("src/compress/a.h", '#include "plan/step.h"'),
             ("src/kernels/b.cc", "#include <hwy/highway.h>"),
             ("src/core/thread_pool.cc", "#include <immintrin.h>"),
             ("src/methods/registry.cc", '#include "methods/qjl/qjl.h"'),

@@ -5,9 +5,9 @@
 #include <deque>
 #include <numeric>
 
-#include "append/schedule.h"
 #include "append/window_ring.h"
 #include "core/philox.h"
+#include "plan/schedule.h"
 
 namespace pith {
 namespace {

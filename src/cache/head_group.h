@@ -5,11 +5,11 @@
 #include <memory>
 #include <vector>
 
-#include "append/protected_rows.h"
-#include "append/schedule.h"
 #include "append/window_ring.h"
 #include "cache/kv_cache.h"
 #include "compress/registry.h"
+#include "plan/protected_rows.h"
+#include "plan/schedule.h"
 
 namespace pith {
 

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "append/schedule.h"
 #include "attend/attend.h"
 #include "pith/attention_error.h"
 #include "pith/ledger.h"
 #include "pith/policy.h"
 #include "pith/session.h"
+#include "plan/schedule.h"
 
 namespace pith {
 

@@ -103,11 +103,6 @@ class Heavy final : public Selector {
 
 }  // namespace
 
-MassRequest HeavySizes::mass(size_t tokens, size_t held) const {
-  if (tokens >= queries) return {queries, true};
-  return {tokens, (most() - held) % std::min(queries, interval) < tokens};
-}
-
 std::vector<ParameterInfo> heavy_parameters(std::vector<ParameterInfo> own) {
   own.push_back(
       {"heavy", "",

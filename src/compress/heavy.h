@@ -11,20 +11,10 @@
 #include <optional>
 
 #include "compress/registry.h"
+#include "plan/heavy_rule.h"
 
 namespace pith {
 
-/// In rows and queries.
-struct HeavySizes {
-  size_t budget = 0, interval = 0, queries = 0;
-
-  /// Rows at which the store evicts.
-  size_t most() const { return budget + interval; }
-  /// What it asks of a step of `tokens` queries when it holds `held` rows. As SnapKV: a long step
-  /// brings all the votes itself; short steps collect theirs, from scratch when a whole number of
-  /// periods is left until rows leave.
-  MassRequest mass(size_t tokens, size_t held) const;
-};
 /// None unless the parameters ask for heavy rows.
 std::optional<HeavySizes> heavy_sizes(const Parameters& parameters, const BudgetSite& site);
 

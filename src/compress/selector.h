@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "compress/row_store.h"
+#include "plan/step.h"
 
 namespace pith {
 
@@ -55,14 +56,6 @@ struct SelectorSite {
   float scale = 0;                ///< of q.k
   uint32_t sink = 0, window = 0;  ///< exact rows around the body
   int64_t sliding_window = 0;     ///< the layer's own: older rows are never seen; 0 = none
-};
-
-/// Attention mass that a selector asks for before a step: probabilities of the step's last
-/// `queries` queries are added to the mass of every row (sink, body, window and the step's own).
-/// With `fresh` the mass of all rows held is set to 0 first.
-struct MassRequest {
-  size_t queries = 0;  ///< 0 = none
-  bool fresh = false;
 };
 
 /// The queries of one step, before it attends.

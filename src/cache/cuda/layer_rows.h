@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "append/protected_rows.h"
-#include "append/schedule.h"
 #include "attend/cuda/causal.h"
 #include "attend/cuda/device_codec.h"
 #include "attend/cuda/device_selector.h"
 #include "attend/cuda/mass.h"
 #include "cache/kv_cache.h"
 #include "kernels/cuda/layer.h"
+#include "plan/protected_rows.h"
+#include "plan/schedule.h"
 
 namespace pith::cuda {
 

@@ -1,16 +1,16 @@
 #pragma once
-// Protected rows of one layer on the GPU (append/protected_rows.h): exact rows of their own, behind
+// Protected rows of one layer on the GPU (plan/protected_rows.h): exact rows of their own, behind
 // the sink, that no schedule moves. All other rows are numbered without them ("ordinals").
 
 #include <memory>
 #include <vector>
 
-#include "append/protected_rows.h"
 #include "attend/cuda/causal.h"
 #include "attend/cuda/decode.h"
 #include "cache/cuda/device_rows.h"
 #include "compress/cuda/score_rule.h"
 #include "pith/ledger.h"
+#include "plan/protected_rows.h"
 
 namespace pith::cuda {
 

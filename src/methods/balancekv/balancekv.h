@@ -7,14 +7,11 @@
 // numerator of the softmax, and one on (k, 1) for its denominator.
 // Cost per row: 2 b D multiply-adds a round for the kernel, twice that in mode=stream.
 
-#include <array>
-
 #include "compress/halving.h"
 #include "compress/registry.h"
+#include "plan/balance_tree.h"
 
 namespace pith {
-
-inline constexpr uint32_t kBalanceRounds = 16;
 
 struct BalanceRule {
   uint32_t rounds = 2;        ///< T
@@ -23,20 +20,6 @@ struct BalanceRule {
   float epsilon = 0.1f;       ///< mode=stream: precision, for the erasure of buckets
   bool endless = false;       ///< mode=stream: level T is halved too, see BalanceTree
   HalvingRule halving;
-};
-
-/// One merge-and-reduce tree. Rows of its store lie in stream order: level T | ... | level 0 | the
-/// pick of an unfinished stratum, and rows of level l have weight 2^(base + l).
-///
-/// The paper's C^T grows by b/2 rows every 2^(T-1) batches. An endless tree halves it whenever its
-/// second batch arrives: all other levels are empty then, so that what is left is again level T of
-/// a tree whose base is one higher. From then on one random row of each 2^base rows enters level 0.
-/// A tree holds at most b (T/2 + 1) rows, whatever the stream's length.
-struct BalanceTree {
-  uint64_t batches = 0;  ///< that level 0 was full, in units of today's base
-  uint64_t stratum = 0;  ///< rows counted of the unfinished stratum
-  uint32_t base = 0;     ///< 0 unless endless
-  std::array<uint32_t, kBalanceRounds + 1> levels{};
 };
 
 /// Appends rows to the trees' stores and reduces what is full.

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "append/protected_rows.h"
 #include "attend/cuda/code_rows.h"
 #include "attend/cuda/device_body.h"
+#include "plan/protected_rows.h"
 
 namespace pith::cuda {
 

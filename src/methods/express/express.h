@@ -7,7 +7,7 @@
 
 #include "compress/halving.h"
 #include "compress/registry.h"
-#include "methods/express/schedule.h"
+#include "plan/coreset.h"
 
 namespace pith {
 

@@ -9,8 +9,6 @@
 namespace pith {
 namespace {
 
-// A row is the first of a pair once for each weight it can have; strata draw apart from halvings.
-constexpr uint32_t kStratumTag = 255;
 uint32_t tag_of(uint64_t weight) { return static_cast<uint32_t>(std::countr_zero(weight)); }
 
 /// Reservoir sampling of one: row `nth` (from 1) of a stratum replaces the pick.

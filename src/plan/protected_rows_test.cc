@@ -1,6 +1,6 @@
 // Ranges of protected rows against a table of flags, position by position.
 
-#include "append/protected_rows.h"
+#include "plan/protected_rows.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "append/protected_rows.h"
+#include "plan/protected_rows.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,77 @@
+#pragma once
+// The rule of every selector that gives rows a score and keeps the best: rows enter the body
+// unjudged; when it has grown to budget + interval, and when a prompt ends, `budget` rows stay.
+
+#include "plan/rule.h"
+
+namespace pith {
+
+/// Whose attention mass a score is made from.
+struct MassWish {
+  enum class Of : uint8_t {
+    kNobody,
+    kAll,   ///< every query so far
+    kLast,  ///< the last query
+    kVotes  ///< the last `queries` before a judgement
+  } of = Of::kNobody;
+  size_t queries = 0;
+};
+
+/// Votes of the last `queries` queries for a judgement that is `until` rows away and comes every
+/// `interval` rows. A long pass brings all the votes itself. Short ones collect theirs; starting
+/// anew when a whole number of periods is left makes the votes at the judgement those of the last
+/// queries.
+MassRequest votes(size_t queries, size_t tokens, size_t interval, size_t until);
+
+/// In rows of one KV head.
+struct BestSizes {
+  size_t budget = 0, interval = 0;
+  size_t exact = 0;    ///< sink and window
+  int64_t slides = 0;  ///< rows that a query sees; 0 = all
+};
+
+class KeepBest : public Rule {
+ public:
+  explicit KeepBest(const BestSizes& sizes, const MassWish& wish = {})
+      : sizes_(sizes), wish_(wish) {}
+
+  void feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const final;
+  void end_prompt(PlanState& state, Steps& steps) const final { judge(state, steps); }
+  MassRequest mass(const PlanState& state, size_t tokens) const final;
+  size_t most_rows(size_t n) const final;
+  const BestSizes& sizes() const { return sizes_; }
+  /// Rows to keep once `n` rows have come.
+  virtual size_t budget_at(size_t /*n*/) const { return sizes_.budget; }
+
+ private:
+  void judge(PlanState& state, Steps& steps) const;
+
+  BestSizes sizes_;
+  MassWish wish_;
+};
+
+/// PyramidKV's budgets: they fall from the first layer to the last. With K = budget + window rows a
+/// layer on average, the last layer gets K / beta and the first 2 K minus that, linear between, in
+/// kvpress's arithmetic: no layer gets more than there are tokens before the window (what it cannot
+/// use goes to the last layers), and a pyramid whose tip is smaller than the window is given up for
+/// K everywhere.
+struct Pyramid {
+  size_t budget = 0, window = 0;
+  size_t layer = 0, layers = 1;
+  double beta = 20;
+
+  /// Rows before the window for one head once `tokens` have been seen.
+  size_t at(size_t tokens) const;
+};
+
+class KeepPyramid final : public KeepBest {
+ public:
+  KeepPyramid(const BestSizes& sizes, const MassWish& wish, const Pyramid& pyramid)
+      : KeepBest(sizes, wish), pyramid_(pyramid) {}
+  size_t budget_at(size_t n) const override { return pyramid_.at(n + sizes().exact); }
+
+ private:
+  Pyramid pyramid_;
+};
+
+}  // namespace pith

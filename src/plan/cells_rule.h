@@ -1,0 +1,38 @@
+#pragma once
+// BUZZ's rule: when the body holds `threshold` rows and another comes, one row of each cell stays.
+// Old rows, survivors of a judgement, lie in cells of `old_stride`, new ones behind them in cells
+// of `new_stride`; the last cell of each may be short.
+
+#include "plan/rule.h"
+
+namespace pith {
+
+struct Cells {
+  size_t threshold = 0, new_stride = 1, old_stride = 1;
+
+  /// Rows that stay of `held`, of which the first `old` are old.
+  size_t of(size_t old, size_t held) const {
+    return (old + old_stride - 1) / old_stride + (held - old + new_stride - 1) / new_stride;
+  }
+};
+
+class KeepCells final : public Rule {
+ public:
+  /// `by_mass`: a cell's row is that with the most attention; `logn`: scores grow as log_512 of the
+  /// tokens seen.
+  KeepCells(const Cells& cells, bool by_mass, bool logn)
+      : cells_(cells), by_mass_(by_mass), logn_(logn) {}
+
+  void feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const override;
+  MassRequest mass(const PlanState&, size_t tokens) const override {
+    return {by_mass_ ? tokens : 0, false};
+  }
+  float query_factor(int64_t seen) const override;
+  size_t most_rows(size_t n) const override { return n < cells_.threshold ? n : cells_.threshold; }
+
+ private:
+  Cells cells_;
+  bool by_mass_, logn_;
+};
+
+}  // namespace pith

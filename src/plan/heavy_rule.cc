@@ -1,0 +1,37 @@
+#include "plan/heavy_rule.h"
+
+#include <algorithm>
+
+#include "plan/best_rule.h"
+
+namespace pith {
+
+MassRequest HeavySizes::mass(size_t tokens, size_t held) const {
+  return votes(queries, tokens, interval, most() - held);
+}
+
+void KeepHeavy::feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const {
+  uint32_t& held = state.at(Zone::kHeavy);
+  const auto most = static_cast<uint32_t>(sizes_.most());
+  for (uint32_t run; n > 0; n -= run) {
+    run = std::min(n, most - held);
+    steps.push_back({.op = Op::kMove, .from = from, .to = Zone::kHeavy, .rows = run});
+    held += run;
+    if (held < most) continue;
+    const auto keep = static_cast<uint32_t>(sizes_.budget), rest = most - keep;
+    steps.push_back({.op = Op::kSplit,
+                     .from = Zone::kHeavy,
+                     .to = Zone::kEvicted,
+                     .rows = rest,
+                     .held = most,
+                     .keep = keep});
+    held = keep;
+    rest_->feed(state, Zone::kEvicted, rest, steps);
+  }
+}
+
+size_t KeepHeavy::most_rows(size_t n) const {
+  return std::min(n, sizes_.most()) + rest_->most_rows(n > sizes_.budget ? n - sizes_.budget : 0);
+}
+
+}  // namespace pith

@@ -1,0 +1,39 @@
+#pragma once
+// Heavy rows apart (docs/decisions/0013-heavy-rows.md): rows gather in kHeavy unjudged; when there
+// are budget + interval, the `interval` with the least recent attention mass go to another rule,
+// oldest first.
+
+#include <memory>
+
+#include "plan/rule.h"
+
+namespace pith {
+
+/// In rows and queries.
+struct HeavySizes {
+  size_t budget = 0, interval = 0, queries = 0;
+
+  /// Rows at which the zone is judged.
+  size_t most() const { return budget + interval; }
+  /// What it asks of a pass of `tokens` queries when it holds `held` rows.
+  MassRequest mass(size_t tokens, size_t held) const;
+};
+
+class KeepHeavy final : public Rule {
+ public:
+  /// `rest` must not care for attention mass or prompt ends.
+  KeepHeavy(const HeavySizes& sizes, std::shared_ptr<const Rule> rest)
+      : sizes_(sizes), rest_(std::move(rest)) {}
+
+  void feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const override;
+  MassRequest mass(const PlanState& state, size_t tokens) const override {
+    return sizes_.mass(tokens, state.at(Zone::kHeavy));
+  }
+  size_t most_rows(size_t n) const override;
+
+ private:
+  HeavySizes sizes_;
+  std::shared_ptr<const Rule> rest_;
+};
+
+}  // namespace pith

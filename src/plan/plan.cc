@@ -1,0 +1,62 @@
+#include "plan/plan.h"
+
+#include <utility>
+
+namespace pith {
+
+Plan::Plan(std::shared_ptr<const Rule> rule, const ScheduleShape& shape, size_t most)
+    : rule_(std::move(rule)), shape_(shape), most_(most) {}
+
+std::span<const Step> Plan::append(size_t tokens) {
+  steps_.clear();
+  for (size_t done = 0; done < tokens;) {
+    const ProtectedRows::Run run =
+        protected_.run_at(static_cast<int64_t>(state_.tokens), static_cast<int64_t>(tokens - done));
+    const auto count = static_cast<size_t>(run.count);
+    if (run.is_protected)
+      bring(Zone::kProtected, count);
+    else
+      append_open(count);
+    done += count;
+  }
+  return steps_;
+}
+
+std::span<const Step> Plan::end_prompt() {
+  steps_.clear();
+  rule_->end_prompt(state_, steps_);
+  return steps_;
+}
+
+void Plan::append_open(size_t count) {
+  for (size_t done = 0; done < count;) {
+    const Move m = next_move(shape_, state_.open, count - done, most_);
+    const bool leaves_first = m.to_body > 0 && m.to_body <= state_.at(Zone::kWindow);
+    if (leaves_first) leave(m.to_body);
+    if (m.to_sink > 0) bring(Zone::kSink, m.to_sink);
+    if (m.to_ring > 0) bring(Zone::kWindow, m.to_ring);
+    if (m.straight > 0) bring(Zone::kLeaving, m.straight);
+    if (m.to_body > 0 && !leaves_first) leave(m.to_body);
+    state_.open += m.taken();
+    done += m.taken();
+  }
+}
+
+void Plan::bring(Zone zone, size_t count) {
+  const auto rows = static_cast<uint32_t>(count);
+  steps_.push_back({.op = Op::kAppend, .to = zone, .rows = rows});
+  state_.tokens += count;
+  if (zone == Zone::kLeaving)
+    rule_->feed(state_, zone, rows, steps_);
+  else
+    state_.at(zone) += rows;
+}
+
+void Plan::leave(size_t count) {
+  const auto rows = static_cast<uint32_t>(count);
+  steps_.push_back({.op = Op::kMove, .from = Zone::kWindow, .to = Zone::kLeaving, .rows = rows});
+  state_.at(Zone::kWindow) -= rows;
+  rule_->feed(state_, Zone::kLeaving, rows, steps_);
+}
+
+}  // namespace pith

@@ -1,0 +1,28 @@
+#pragma once
+// A selector's rule: when it judges and how many rows stay, for all devices. Rules know counts and
+// nothing else: no row, no random number, no device. What a rule remembers is in the PlanState.
+
+#include "plan/step.h"
+
+namespace pith {
+
+class Rule {
+ public:
+  virtual ~Rule() = default;
+
+  /// `n` rows stand in `from`, kLeaving or kEvicted: appends the steps that take all of them, and
+  /// changes the state as they will. However a stream is cut into calls, the rows end the same.
+  virtual void feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const = 0;
+  /// The prompt is complete.
+  virtual void end_prompt(PlanState& /*state*/, Steps& /*steps*/) const {}
+  /// Asked before each pass of `tokens` queries. Whether any is asked at all never changes: rows
+  /// carry mass from their first day or never.
+  virtual MassRequest mass(const PlanState& /*state*/, size_t /*tokens*/) const { return {}; }
+  /// A factor on the scores of a query that has seen `seen` tokens, itself included; it holds for
+  /// every row that the query attends to.
+  virtual float query_factor(int64_t /*seen*/) const { return 1; }
+  /// The most rows that one head can hold after `n` rows have left the window.
+  virtual size_t most_rows(size_t n) const = 0;
+};
+
+}  // namespace pith
