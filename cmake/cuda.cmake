@@ -22,6 +22,5 @@ file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS src/*.cu)
 list(APPEND sources ${cuda_sources})
 
 function(pith_use_cuda target)
-  target_compile_definitions(${target} PUBLIC PITH_CUDA=1)
   target_link_libraries(${target} PUBLIC CUDA::cudart_static CUDA::cublasLt)
 endfunction()

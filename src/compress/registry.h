@@ -11,11 +11,6 @@
 
 namespace pith {
 
-namespace cuda {
-class DeviceCodec;     // src/attend/cuda/device_codec.h
-struct SelectorOnGpu;  // src/attend/cuda/device_selector.h
-}  // namespace cuda
-
 /// A number of rows, a share of the context, or bytes of the whole cache.
 struct Budget {
   enum class Unit : uint8_t { kRows, kPercent, kBytes };
@@ -71,9 +66,6 @@ struct SelectorPlace {
   SelectorSite site;
 };
 
-/// What the GPU does with rows that leave the window, by counts alone.
-enum class BodyOnGpu : uint8_t { kNotThere, kKeepsAll, kDropsAll };
-
 struct SelectorRow {
   MethodInfo info;
   std::unique_ptr<Selector> (*make)(const SelectorRequest&);
@@ -89,19 +81,12 @@ struct SelectorRow {
   double (*more_side_bytes)(const Parameters&) = nullptr;
   /// Cache positions instead of true ones (StreamingLLM's rope=cache).
   bool (*cache_positions)(const Parameters&) = nullptr;
-  BodyOnGpu on_gpu = BodyOnGpu::kNotThere;
-  /// Selectors that look at rows. Null: see on_gpu, or this build has no CUDA. Throws kUnsupported
-  /// for parameters that the GPU does not do.
-  cuda::SelectorOnGpu (*make_on_gpu)(const SelectorPlace&) = nullptr;
 };
 
 struct CodecRow {
   MethodInfo info;
   std::optional<DType> dense;  ///< set if rows are plain numbers of this type
   std::unique_ptr<Codec> (*make)(const Parameters&, Side side);
-  /// Null: it is not there, or this build has no CUDA. Throws kUnsupported for parameters that the
-  /// GPU does not do.
-  std::shared_ptr<const cuda::DeviceCodec> (*make_on_gpu)(const Parameters&) = nullptr;
 };
 
 /// A lookup that throws kInvalidArgument with what is known and the nearest name.
@@ -111,5 +96,7 @@ const SelectorRow* find_selector(const std::string& name);
 const CodecRow* find_codec(const std::string& name);
 std::span<const SelectorRow> selector_rows();
 std::span<const CodecRow> codec_rows();
+/// Whether this build has a GPU's half of the method (src/methods/registry_cuda.cc).
+bool is_on_gpu(std::string_view name);
 
 }  // namespace pith

@@ -1,5 +1,6 @@
 // The registry: one row a method. A new method adds its row here, its folder beside this file and
-// its page in docs/methods; the contract suite picks it up by itself.
+// its page in docs/methods; the contract suite picks it up by itself. What it is on the GPU is a
+// row of registry_cuda.cc.
 
 #include "compress/registry.h"
 
@@ -111,20 +112,10 @@ std::span<const SelectorRow> selector_rows() { return selectors(); }
 std::span<const CodecRow> codec_rows() { return codecs(); }
 
 std::vector<MethodInfo> methods() {
-#ifdef PITH_CUDA
-  constexpr bool kCuda = true;
-#else
-  constexpr bool kCuda = false;
-#endif
   std::vector<MethodInfo> all;
-  for (const SelectorRow& r : selectors()) {
-    all.push_back(r.info);
-    all.back().on_gpu = kCuda && (r.on_gpu != BodyOnGpu::kNotThere || r.make_on_gpu);
-  }
-  for (const CodecRow& r : codecs()) {
-    all.push_back(r.info);
-    all.back().on_gpu = kCuda && (r.make_on_gpu || (r.dense && *r.dense != DType::kF32));
-  }
+  for (const SelectorRow& r : selectors()) all.push_back(r.info);
+  for (const CodecRow& r : codecs()) all.push_back(r.info);
+  for (MethodInfo& info : all) info.on_gpu = is_on_gpu(info.name);
   return all;
 }
 

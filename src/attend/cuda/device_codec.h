@@ -1,6 +1,6 @@
 #pragma once
 // The codec contract on the GPU: blocks of 32 rows of all KV heads, coded, attended to and
-// unpacked. A codec's registry row makes one (CodecRow::make_on_gpu).
+// unpacked. A codec's row in methods/registry_cuda.cc makes one.
 
 #include <memory>
 #include <span>

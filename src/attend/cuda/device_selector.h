@@ -1,5 +1,5 @@
 #pragma once
-// What a selector is on the GPU. Its registry row makes it (SelectorRow::make_on_gpu).
+// What a selector is on the GPU. Its row in methods/registry_cuda.cc makes it.
 
 #include "attend/cuda/device_body.h"
 #include "compress/cuda/score_rule.h"

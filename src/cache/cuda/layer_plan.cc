@@ -10,28 +10,16 @@
 #include "cache/selector_place.h"
 #include "compress/registry.h"
 #include "kernels/cuda/grouped_layout.h"
+#include "methods/registry_cuda.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
 namespace {
 
-bool is_there(const SelectorRow& row) {
-  return row.on_gpu != BodyOnGpu::kNotThere || row.make_on_gpu;
-}
-
-std::string names_of_selectors() {
+template <class Rows>
+std::string names_of(const Rows& rows) {
   std::string names;
-  for (const SelectorRow& row : selector_rows()) {
-    if (is_there(row)) names += (names.empty() ? "" : ", ") + row.info.name;
-  }
-  return names;
-}
-std::string names_of_codecs() {
-  std::string names;
-  for (const CodecRow& row : codec_rows()) {
-    const bool there = row.make_on_gpu || (row.dense && *row.dense != DType::kF32);
-    if (there) names += (names.empty() ? "" : ", ") + row.info.name;
-  }
+  for (const auto& row : rows) names += fmt::format("{}{}", names.empty() ? "" : ", ", row.name);
   return names;
 }
 
@@ -55,12 +43,13 @@ SidePlan plan_side(const std::optional<PolicyPart>& part, const PolicyRule& rule
   plan.dense = row.dense.value_or(plan.exact);
   plan.row_bytes = static_cast<double>(dim * size_of(plan.dense));
   if (row.dense) return plan;
-  if (!row.make_on_gpu) {
+  const DeviceCodecRow* device = find_device_codec(part->name);
+  if (!device) {
     refuse_on_gpu(fmt::format("the codec '{}'", part->name),
-                  "codecs there are " + names_of_codecs());
+                  "codecs there are " + names_of(device_codec_rows()));
   }
   const Parameters parameters(row.info, *part);
-  plan.codec = row.make_on_gpu(parameters);
+  plan.codec = device->make(parameters);
   const std::unique_ptr<Codec> on_cpu = row.make(parameters, side);
   plan.cpu_block = on_cpu->block_rows();
   plan.row_bytes = on_cpu->bytes_per_row(dim);
@@ -181,10 +170,10 @@ size_t seen_rows(const CacheShape& shape, int layer) {
 }
 
 /// Throws kUnsupported for what cannot be under a sliding window.
-void check_slides(const SelectorRow& selector, const DeviceCodec* codec, size_t seen) {
+void check_slides(const DeviceSelectorRow& selector, const DeviceCodec* codec, size_t seen) {
   const std::string where = fmt::format("in a layer that slides over a window of {} tokens", seen);
-  if (selector.on_gpu == BodyOnGpu::kNotThere) {
-    refuse_on_gpu(fmt::format("the selector '{}' {}", selector.info.name, where),
+  if (selector.body == BodyOnGpu::kJudged) {
+    refuse_on_gpu(fmt::format("the selector '{}' {}", selector.name, where),
                   "exact, local and streaming_llm are there, and every selector while the context "
                   "is no longer than that window");
   }
@@ -199,14 +188,15 @@ void check_slides(const SelectorRow& selector, const DeviceCodec* codec, size_t 
 LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const PlanSite& site) {
   const SelectorRow& selector = selector_row(rule.selector.name);
   const Parameters parameters(selector.info, rule.selector);
-  if (!is_there(selector)) {
+  const DeviceSelectorRow* device = find_device_selector(selector.info.name);
+  if (!device) {
     refuse_on_gpu(fmt::format("the selector '{}'", selector.info.name),
-                  "selectors there are " + names_of_selectors());
+                  "selectors there are " + names_of(device_selector_rows()));
   }
   const auto dim = static_cast<size_t>(shape.head_dim);
   SidePlan keys = plan_side(rule.key_codec, rule, Side::kKeys, dim);
   const SidePlan values = plan_side(rule.value_codec, rule, Side::kValues, dim);
-  const bool keeps = selector.on_gpu == BodyOnGpu::kKeepsAll;
+  const bool keeps = device->body == BodyOnGpu::kAllStay;
   const auto codec_where = [keys, values](bool moved) { return codec_of(keys, values, moved); };
   keys.codec = codec_where(!keeps);
   if (keys.exact != values.exact) {
@@ -222,7 +212,7 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
   LayerPlan plan;
   plan.dtype = keys.exact;
   plan.seen = seen_rows(shape, site.layer);
-  if (plan.seen > 0) check_slides(selector, keeps ? keys.codec.get() : nullptr, plan.seen);
+  if (plan.seen > 0) check_slides(*device, keeps ? keys.codec.get() : nullptr, plan.seen);
   plan.straight = keeps && !keys.codec && plan.seen == 0;
   if (plan.straight) return plan;
   PlacedSelector placed =
@@ -254,8 +244,8 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
     // rows stay exact for longer.
     plan.codec = keys.codec;
     plan.schedule.block = keys.codec ? keys.codec->block_rows() : kBlockRows;
-  } else if (selector.make_on_gpu) {
-    plan.selector = selector.make_on_gpu({parameters, placed.budget, placed.site});
+  } else if (device->make) {
+    plan.selector = device->make({parameters, placed.budget, placed.site});
     if (keys.codec) {
       // Rows that stay where they are may lie in any codec's groups.
       const bool stay = plan.selector.body && plan.selector.body->keeps_groups();

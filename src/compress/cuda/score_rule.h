@@ -1,6 +1,6 @@
 #pragma once
-// Selectors on the GPU that judge rows where they lie: the contract of a rule (its registry row
-// makes one, SelectorRow::make_on_gpu) and the steps that rules share. How many rows stay and
+// Selectors on the GPU that judge rows where they lie: the contract of a rule (its row in
+// methods/registry_cuda.cc makes one) and the steps that rules share. How many rows stay and
 // when they are judged depends on counts alone, so the host plans without asking; which ones stay
 // only the device knows. All KV heads of a layer are judged together: scores, the choice of the
 // best, and the move of what stays are a launch each.

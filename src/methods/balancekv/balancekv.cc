@@ -242,9 +242,6 @@ SelectorRow balancekv_row() {
            {"endless", "false", "mode=stream: bounded rows whatever the length; weights rise"}}),
       "budget"};
   row.make = make_balancekv;
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_balancekv_on_gpu;
-#endif
   row.more_side_bytes = heavy_side_bytes;
   row.default_sink = 4;
   row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 64u; };

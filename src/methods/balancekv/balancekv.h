@@ -60,10 +60,4 @@ BalanceRule balance_rule(const SelectorPlace& place);
 
 SelectorRow balancekv_row();
 
-#ifdef PITH_CUDA
-namespace cuda {
-SelectorOnGpu make_balancekv_on_gpu(const SelectorPlace& place);
-}
-#endif
-
 }  // namespace pith

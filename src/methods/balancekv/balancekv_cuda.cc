@@ -11,6 +11,7 @@
 #include "attend/cuda/device_selector.h"
 #include "compress/cuda/halving.h"
 #include "methods/balancekv/balancekv.h"
+#include "methods/registry_cuda.h"
 
 namespace pith::cuda {
 namespace {

@@ -12,10 +12,4 @@ SelectorRow streaming_llm_row();
 SelectorRow uniform_row();
 CodecRow dense_row(DType dtype);
 
-#ifdef PITH_CUDA
-namespace cuda {
-SelectorOnGpu make_uniform_on_gpu(const SelectorPlace& place);
-}
-#endif
-
 }  // namespace pith

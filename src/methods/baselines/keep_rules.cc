@@ -93,7 +93,6 @@ SelectorRow exact_row() {
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
     return std::make_unique<Exact>(r.site.sliding_window);
   };
-  row.on_gpu = BodyOnGpu::kKeepsAll;
   row.side_bytes = 0;  // positions are contiguous
   return row;
 }
@@ -109,7 +108,6 @@ SelectorRow local_row() {
   row.default_window = window_rows;
   row.owns_window = true;
   row.make = make_keep_none<kLocal>;
-  row.on_gpu = BodyOnGpu::kDropsAll;
   return row;
 }
 
@@ -126,7 +124,6 @@ SelectorRow streaming_llm_row() {
   row.default_window = window_rows;
   row.owns_window = true;
   row.make = make_keep_none<kStreamingLlm>;
-  row.on_gpu = BodyOnGpu::kDropsAll;
   row.cache_positions = [](const Parameters& p) {
     return p.choice("rope", {"true", "cache"}) == "cache";
   };

@@ -164,9 +164,6 @@ SelectorRow uniform_row() {
            {"weights", "true", "log-weight ln(n/kept) on each kept row"}}),
       "budget"};
   row.make = make_uniform;
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_uniform_on_gpu;
-#endif
   row.more_side_bytes = heavy_side_bytes;
   row.default_sink = 4;
   row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 64u; };

@@ -8,6 +8,7 @@
 #include "attend/cuda/device_codec.h"
 #include "attend/cuda/device_selector.h"
 #include "methods/baselines/baselines.h"
+#include "methods/registry_cuda.h"
 
 namespace pith::cuda {
 namespace {

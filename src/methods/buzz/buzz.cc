@@ -146,9 +146,6 @@ SelectorRow buzz_row() {
                {"localmax", "true", "false = ablation: every s-th new row instead of the best"}},
               "T"};
   row.make = make_buzz;
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_buzz_on_gpu;
-#endif
   row.default_sink = 4;
   row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 256u; };
   row.side_bytes = sizeof(uint32_t) + 2 * sizeof(float);

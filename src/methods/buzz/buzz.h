@@ -22,10 +22,4 @@ BuzzOptions buzz_options(const SelectorPlace& place);
 
 SelectorRow buzz_row();
 
-#ifdef PITH_CUDA
-namespace cuda {
-SelectorOnGpu make_buzz_on_gpu(const SelectorPlace& place);
-}
-#endif
-
 }  // namespace pith

@@ -5,6 +5,7 @@
 
 #include "attend/cuda/device_selector.h"
 #include "methods/buzz/buzz.h"
+#include "methods/registry_cuda.h"
 
 namespace pith::cuda {
 namespace {

@@ -61,9 +61,6 @@ CodecRow csr_row() {
                {"outliers", "1", "rows with more than this share of their norm left stay exact"}},
               ""};
   row.make = make_csr;
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_csr_on_gpu;
-#endif
   return row;
 }
 

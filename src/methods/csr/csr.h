@@ -16,10 +16,4 @@ CodecRow csr_row();
 /// The parameters of `csr`, but for the dictionary.
 CsrFormat csr_format(const Parameters& parameters, Side side);
 
-#ifdef PITH_CUDA
-namespace cuda {
-std::shared_ptr<const DeviceCodec> make_csr_on_gpu(const Parameters& parameters);
-}
-#endif
-
 }  // namespace pith

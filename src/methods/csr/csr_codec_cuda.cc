@@ -10,6 +10,7 @@
 #include "methods/csr/csr.h"
 #include "methods/csr/csr_codec.h"
 #include "methods/csr/csr_cuda.h"
+#include "methods/registry_cuda.h"
 #include "pith/error.h"
 
 namespace pith::cuda {

@@ -110,9 +110,6 @@ SelectorRow express_row() {
            {"weight", "1", "a row of weight w counts as w^weight"}}),
       "s"};
   row.make = make_express;
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_express_on_gpu;
-#endif
   row.more_side_bytes = heavy_side_bytes;
   row.default_sink = 4;
   row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 64u; };

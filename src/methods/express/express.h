@@ -59,10 +59,4 @@ ExpressRule express_rule(const SelectorPlace& place);
 
 SelectorRow express_row();
 
-#ifdef PITH_CUDA
-namespace cuda {
-SelectorOnGpu make_express_on_gpu(const SelectorPlace& place);
-}
-#endif
-
 }  // namespace pith

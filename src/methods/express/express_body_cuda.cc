@@ -14,6 +14,7 @@
 #include "attend/cuda/coded_body.h"
 #include "attend/cuda/device_selector.h"
 #include "methods/express/express_cuda.h"
+#include "methods/registry_cuda.h"
 
 namespace pith::cuda {
 namespace {

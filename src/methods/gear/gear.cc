@@ -34,9 +34,6 @@ CodecRow gear_row() {
                {"rows", "128", "rows that share a product, a multiple of 32"}},
               ""};
   row.make = make_gear;
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_gear_on_gpu;
-#endif
   return row;
 }
 

@@ -13,10 +13,4 @@ CodecRow gear_row();
 /// The parameters of either side.
 GearFormat gear_format(const Parameters& parameters);
 
-#ifdef PITH_CUDA
-namespace cuda {
-std::shared_ptr<const DeviceCodec> make_gear_on_gpu(const Parameters& parameters);
-}
-#endif
-
 }  // namespace pith

@@ -5,6 +5,7 @@
 #include "attend/cuda/level_codec.h"
 #include "methods/gear/gear.h"
 #include "methods/gear/gear_rows.h"
+#include "methods/registry_cuda.h"
 
 namespace pith::cuda {
 namespace {
@@ -50,7 +51,7 @@ std::shared_ptr<const DeviceCodec> make_gear_on_gpu(const Parameters& p) {
   }
   const CodecRow& kivi = codec_row("kivi");
   const PolicyPart part{kivi.info.name, {{"bits", std::to_string(gear.bits)}}};
-  LevelFormat format = kivi.make_on_gpu(Parameters(kivi.info, part))->as_levels()->format();
+  LevelFormat format = make_kivi_on_gpu(Parameters(kivi.info, part))->as_levels()->format();
   const int blocks = level_group(fmt::format("gear(rows={})", gear.group_rows), gear.group_rows);
   for (LevelSide* side : {&format.keys, &format.values}) {
     side->missed = true;

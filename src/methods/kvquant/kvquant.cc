@@ -35,9 +35,6 @@ CodecRow kvquant_row() {
                 "first rows of a head's body that its levels and ranges are made from"}},
               ""};
   row.make = make_kvquant;
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_kvquant_on_gpu;
-#endif
   return row;
 }
 

@@ -13,10 +13,4 @@ CodecRow kvquant_row();
 /// The parameters of either side.
 NonUniformFormat kvquant_format(const Parameters& parameters);
 
-#ifdef PITH_CUDA
-namespace cuda {
-std::shared_ptr<const DeviceCodec> make_kvquant_on_gpu(const Parameters& parameters);
-}
-#endif
-
 }  // namespace pith

@@ -7,6 +7,7 @@
 #include "attend/cuda/level_codec.h"
 #include "methods/kvquant/kvquant.h"
 #include "methods/kvquant/nonuniform_rows.h"
+#include "methods/registry_cuda.h"
 
 namespace pith::cuda {
 namespace {

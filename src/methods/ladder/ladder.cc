@@ -46,9 +46,6 @@ CodecRow ladder_row() {
                {"rows", "512", "rows that are new, up to 63 more"}},
               ""};
   row.make = make_ladder;
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_ladder_on_gpu;
-#endif
   return row;
 }
 

@@ -12,10 +12,4 @@ CodecRow ladder_row();
 /// The codec that parameter `name`, "old" or "new", asks for. Throws kInvalidArgument.
 PolicyPart ladder_step(const Parameters& parameters, const std::string& name);
 
-#ifdef PITH_CUDA
-namespace cuda {
-std::shared_ptr<const DeviceCodec> make_ladder_on_gpu(const Parameters& parameters);
-}
-#endif
-
 }  // namespace pith

@@ -7,6 +7,7 @@
 #include "attend/cuda/level_codec.h"
 #include "compress/registry.h"
 #include "methods/ladder/ladder.h"
+#include "methods/registry_cuda.h"
 
 namespace pith::cuda {
 namespace {

@@ -69,9 +69,6 @@ CodecRow turboquant_row() {
               {{"bits", "2", "1 to 4"}, centre_parameter()},
               ""};
   row.make = make_turboquant;
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_turboquant_on_gpu;
-#endif
   return row;
 }
 
@@ -95,9 +92,6 @@ CodecRow qjl_row() {
        centre_parameter()},
       ""};
   row.make = make_qjl;
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_qjl_on_gpu;
-#endif
   return row;
 }
 

@@ -17,11 +17,4 @@ CodecRow turboquant_row();
 /// The parameters of `qjl` without a coarse code.
 QjlFormat qjl_format(const Parameters& parameters);
 
-#ifdef PITH_CUDA
-namespace cuda {
-std::shared_ptr<const DeviceCodec> make_qjl_on_gpu(const Parameters& parameters);
-std::shared_ptr<const DeviceCodec> make_turboquant_on_gpu(const Parameters& parameters);
-}  // namespace cuda
-#endif
-
 }  // namespace pith

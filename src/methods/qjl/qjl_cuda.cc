@@ -6,6 +6,7 @@
 #include "core/dtype.h"
 #include "methods/qjl/qjl.h"
 #include "methods/qjl/qjl_keys.h"
+#include "methods/registry_cuda.h"
 #include "pith/error.h"
 
 namespace pith::cuda {

@@ -7,6 +7,7 @@
 #include "methods/qjl/plane_rows.h"
 #include "methods/qjl/qjl.h"
 #include "methods/qjl/turboquant_cuda.h"
+#include "methods/registry_cuda.h"
 
 namespace pith::cuda {
 namespace {

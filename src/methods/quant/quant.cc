@@ -47,18 +47,12 @@ CodecRow row_of(const std::string& name, const std::string& summary, const std::
 CodecRow int8_row() {
   CodecRow row = row_of("int8", "8-bit codes, a scale for 32 numbers of a row (8.5 bits)",
                         "llama.cpp q8_0", {kHadamard, centre_parameter()}, make_int<8>);
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_int8_on_gpu;
-#endif
   return row;
 }
 
 CodecRow int4_row() {
   CodecRow row = row_of("int4", "4-bit codes, a scale for 32 numbers of a row (4.5 bits)",
                         "llama.cpp q4_0", {kHadamard, centre_parameter()}, make_int<4>);
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_int4_on_gpu;
-#endif
   return row;
 }
 
@@ -66,9 +60,6 @@ CodecRow kivi_row() {
   CodecRow row = row_of(
       "kivi", "2 or 4 bits: keys per channel over 32 rows, values per row (3 or 5 bits)",
       "Liu et al. 2024", {{"bits", "2", "2 or 4"}, kHadamard, centre_parameter()}, make_kivi);
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_kivi_on_gpu;
-#endif
   return row;
 }
 

@@ -10,12 +10,4 @@ CodecRow int8_row();
 CodecRow int4_row();
 CodecRow kivi_row();
 
-#ifdef PITH_CUDA
-namespace cuda {
-std::shared_ptr<const DeviceCodec> make_int8_on_gpu(const Parameters& parameters);
-std::shared_ptr<const DeviceCodec> make_int4_on_gpu(const Parameters& parameters);
-std::shared_ptr<const DeviceCodec> make_kivi_on_gpu(const Parameters& parameters);
-}  // namespace cuda
-#endif
-
 }  // namespace pith

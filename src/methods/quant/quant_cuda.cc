@@ -5,6 +5,7 @@
 #include "attend/cuda/level_codec.h"
 #include "methods/quant/decode_grouped.h"
 #include "methods/quant/quant.h"
+#include "methods/registry_cuda.h"
 #include "pith/error.h"
 
 namespace pith::cuda {

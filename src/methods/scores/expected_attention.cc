@@ -242,9 +242,6 @@ SelectorRow expected_attention_row() {
                          {"vnorm", "true", "multiply by the norm of the value"},
                          {"epsilon", "0", "added to the probability before that"}}),
        ""});
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_expected_attention_on_gpu;
-#endif
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
     return std::make_unique<ExpectedAttention>(r, expected_options(r.parameters));
   };

@@ -3,6 +3,7 @@
 #include <complex>
 
 #include "attend/cuda/device_selector.h"
+#include "methods/registry_cuda.h"
 #include "methods/scores/budget_rule.h"
 #include "methods/scores/expected_attention.h"
 #include "methods/scores/expected_attention_cuda.h"

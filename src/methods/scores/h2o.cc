@@ -46,9 +46,6 @@ SelectorRow h2o_row() {
        score_parameters({{"decay", "1", "factor on the sums at each selection, 0 to 1"}}), ""});
   row.default_sink = 0;
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_h2o_on_gpu;
-#endif
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
     return std::make_unique<H2o>(r, static_cast<float>(r.parameters.number("decay", 0, 1)));
   };

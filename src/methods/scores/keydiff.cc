@@ -67,9 +67,6 @@ SelectorRow keydiff_row() {
   SelectorRow row =
       score_row({"keydiff", true, "rows whose keys differ most from the mean key",
                  "Park et al. 2025 (arXiv 2504.15364), as in kvpress", score_parameters(), ""});
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_keydiff_on_gpu;
-#endif
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
     return std::make_unique<KeyDiff>(r);
   };

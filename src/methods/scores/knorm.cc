@@ -46,9 +46,6 @@ SelectorRow knorm_row() {
   SelectorRow row =
       score_row({"knorm", true, "rows with the smallest key norms",
                  "Devoto et al. 2024 (arXiv 2406.11430), as in kvpress", score_parameters(), ""});
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_knorm_on_gpu;
-#endif
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
     return std::make_unique<KNorm>(r);
   };

@@ -55,9 +55,6 @@ SelectorRow pyramidkv_row() {
        snapkv_parameters({{"beta", "20", "mean budget over the last layer's; 1 = SnapKV"}}), ""});
   row.default_sink = 0;
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_pyramidkv_on_gpu;
-#endif
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
     return std::make_unique<PyramidKv>(r);
   };

@@ -1,6 +1,7 @@
 // The score selectors' rules on the GPU: what is judged when, as on the CPU.
 
 #include "attend/cuda/device_selector.h"
+#include "methods/registry_cuda.h"
 #include "methods/scores/budget_rule.h"
 #include "methods/scores/scores.h"
 #include "methods/scores/snapkv.h"

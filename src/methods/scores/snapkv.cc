@@ -71,9 +71,6 @@ SelectorRow snapkv_row() {
                  "Li et al. 2024 (arXiv 2404.14469), as in kvpress", snapkv_parameters(), ""});
   row.default_sink = 0;
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_snapkv_on_gpu;
-#endif
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
     return std::make_unique<SnapKv>(r);
   };

@@ -41,9 +41,6 @@ SelectorRow tova_row() {
   row.default_sink = 0;
   row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 1u; };
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
-#ifdef PITH_CUDA
-  row.make_on_gpu = cuda::make_tova_on_gpu;
-#endif
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
     return std::make_unique<Tova>(r);
   };

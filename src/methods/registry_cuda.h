@@ -1,0 +1,59 @@
+#pragma once
+// The registry's second table: what each method is on the GPU. A method's row in registry_cuda.cc
+// names the function below that makes it; its definition is in the method's folder.
+
+#include "attend/cuda/device_codec.h"
+#include "attend/cuda/device_selector.h"
+#include "compress/registry.h"
+
+namespace pith::cuda {
+
+/// What becomes of rows that leave the window.
+enum class BodyOnGpu : uint8_t {
+  kAllStay,  ///< by counts alone
+  kAllGo,    ///< by counts alone
+  kJudged,   ///< by what `make` returns
+};
+
+struct DeviceSelectorRow {
+  std::string_view name;
+  BodyOnGpu body = BodyOnGpu::kJudged;
+  /// Throws kUnsupported for parameters that the GPU does not do.
+  SelectorOnGpu (*make)(const SelectorPlace&) = nullptr;
+};
+
+struct DeviceCodecRow {
+  std::string_view name;
+  /// Null: plain numbers. Throws kUnsupported for parameters that the GPU does not do.
+  std::shared_ptr<const DeviceCodec> (*make)(const Parameters&) = nullptr;
+};
+
+/// Null if the GPU does not have it.
+const DeviceSelectorRow* find_device_selector(std::string_view name);
+const DeviceCodecRow* find_device_codec(std::string_view name);
+std::span<const DeviceSelectorRow> device_selector_rows();
+std::span<const DeviceCodecRow> device_codec_rows();
+
+SelectorOnGpu make_uniform_on_gpu(const SelectorPlace& place);
+SelectorOnGpu make_express_on_gpu(const SelectorPlace& place);
+SelectorOnGpu make_balancekv_on_gpu(const SelectorPlace& place);
+SelectorOnGpu make_buzz_on_gpu(const SelectorPlace& place);
+SelectorOnGpu make_h2o_on_gpu(const SelectorPlace& place);
+SelectorOnGpu make_tova_on_gpu(const SelectorPlace& place);
+SelectorOnGpu make_snapkv_on_gpu(const SelectorPlace& place);
+SelectorOnGpu make_pyramidkv_on_gpu(const SelectorPlace& place);
+SelectorOnGpu make_keydiff_on_gpu(const SelectorPlace& place);
+SelectorOnGpu make_knorm_on_gpu(const SelectorPlace& place);
+SelectorOnGpu make_expected_attention_on_gpu(const SelectorPlace& place);
+
+std::shared_ptr<const DeviceCodec> make_int8_on_gpu(const Parameters& parameters);
+std::shared_ptr<const DeviceCodec> make_int4_on_gpu(const Parameters& parameters);
+std::shared_ptr<const DeviceCodec> make_kivi_on_gpu(const Parameters& parameters);
+std::shared_ptr<const DeviceCodec> make_qjl_on_gpu(const Parameters& parameters);
+std::shared_ptr<const DeviceCodec> make_kvquant_on_gpu(const Parameters& parameters);
+std::shared_ptr<const DeviceCodec> make_gear_on_gpu(const Parameters& parameters);
+std::shared_ptr<const DeviceCodec> make_turboquant_on_gpu(const Parameters& parameters);
+std::shared_ptr<const DeviceCodec> make_csr_on_gpu(const Parameters& parameters);
+std::shared_ptr<const DeviceCodec> make_ladder_on_gpu(const Parameters& parameters);
+
+}  // namespace pith::cuda

@@ -1,0 +1,25 @@
+// What a build without CUDA has in place of cuda/cuda_backend.cc.
+
+#include "pith/error.h"
+#include "session/backend.h"
+
+namespace pith {
+namespace {
+
+[[noreturn]] void refuse_cuda() {
+  throw Error(ErrorCode::kUnsupported,
+              "the device 'cuda' was asked for, but this build has no CUDA; build one that has "
+              "(cmake --preset cuda && ninja -C build/cuda pith_cli), or use --device cpu");
+}
+
+}  // namespace
+
+// The other build takes the model over. NOLINTNEXTLINE(performance-unnecessary-value-param)
+std::unique_ptr<Backend> make_cuda_backend(std::shared_ptr<const Model> /*model*/,
+                                           const SessionOptions& /*options*/) {
+  refuse_cuda();
+}
+double cuda_read_rate() { refuse_cuda(); }
+size_t cuda_bytes_in_use() { refuse_cuda(); }
+
+}  // namespace pith
