@@ -90,10 +90,10 @@ struct CodecRow {
 };
 
 /// A lookup that throws kInvalidArgument with what is known and the nearest name.
-const SelectorRow& selector_row(const std::string& name);
-const CodecRow& codec_row(const std::string& name);
-const SelectorRow* find_selector(const std::string& name);
-const CodecRow* find_codec(const std::string& name);
+const SelectorRow& selector_row(std::string_view name);
+const CodecRow& codec_row(std::string_view name);
+const SelectorRow* find_selector(std::string_view name);
+const CodecRow* find_codec(std::string_view name);
 std::span<const SelectorRow> selector_rows();
 std::span<const CodecRow> codec_rows();
 /// Whether this build has a GPU's half of the method (src/methods/registry_cuda.cc).

@@ -69,7 +69,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-[[noreturn]] void unknown(const std::string& name) {
+[[noreturn]] void unknown(std::string_view name) {
   std::vector<std::string> selector_names, codec_names;
   for (const SelectorRow& r : selectors()) selector_names.push_back(r.info.name);
   for (const CodecRow& r : codecs()) codec_names.push_back(r.info.name);
@@ -86,24 +86,24 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-const SelectorRow* find_selector(const std::string& name) {
+const SelectorRow* find_selector(std::string_view name) {
   for (const SelectorRow& r : selectors())
     if (r.info.name == name) return &r;
   return nullptr;
 }
 
-const CodecRow* find_codec(const std::string& name) {
+const CodecRow* find_codec(std::string_view name) {
   for (const CodecRow& r : codecs())
     if (r.info.name == name) return &r;
   return nullptr;
 }
 
-const SelectorRow& selector_row(const std::string& name) {
+const SelectorRow& selector_row(std::string_view name) {
   if (const SelectorRow* r = find_selector(name)) return *r;
   unknown(name);
 }
 
-const CodecRow& codec_row(const std::string& name) {
+const CodecRow& codec_row(std::string_view name) {
   if (const CodecRow* r = find_codec(name)) return *r;
   unknown(name);
 }

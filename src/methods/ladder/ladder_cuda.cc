@@ -61,7 +61,8 @@ class LadderDeviceCodec final : public DeviceCodec {
 std::shared_ptr<const LevelCodec> step_of(const Parameters& p, const std::string& name) {
   const PolicyPart part = ladder_step(p, name);
   const CodecRow& row = codec_row(part.name);
-  const auto codec = row.make_on_gpu ? row.make_on_gpu(Parameters(row.info, part)) : nullptr;
+  const DeviceCodecRow* device = find_device_codec(part.name);
+  const auto codec = device && device->make ? device->make(Parameters(row.info, part)) : nullptr;
   auto levels = codec ? codec->as_levels() : nullptr;
   if (!levels || levels->turns_keys()) {
     refuse_on_gpu(fmt::format("ladder({}={})", name, p.text(name)),

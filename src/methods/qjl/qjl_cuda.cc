@@ -36,7 +36,7 @@ namespace {
 /// KIVI's: their kernels are these values'.
 std::shared_ptr<const DeviceCodec> values_in_two_bits() {
   const CodecRow& row = codec_row("kivi");
-  return row.make_on_gpu(Parameters(row.info, {"kivi", {{"bits", "2"}}}));
+  return make_kivi_on_gpu(Parameters(row.info, {"kivi", {{"bits", "2"}}}));
 }
 
 /// Keys in QJL's form and values in 2 bits, with the projection of one layer.
