@@ -9,6 +9,7 @@
 #include "methods/csr/csr_cuda.h"
 #include "methods/qjl/qjl_cuda.h"
 #include "methods/quant/quant_cuda.h"
+#include "methods/registry_cuda.h"
 
 namespace pith::cuda {
 
@@ -122,8 +123,9 @@ inline CodecCase named(Bench& b, const std::string& text) {
   const auto stream = b.stream;
   const PolicyRule rule = Policy::parse("exact+" + text).rules.front();
   const auto make = [](const PolicyPart& part) -> std::shared_ptr<const DeviceCodec> {
-    const CodecRow& row = codec_row(part.name);
-    return row.make_on_gpu ? row.make_on_gpu(Parameters(row.info, part)) : nullptr;
+    const DeviceCodecRow* device = find_device_codec(part.name);
+    return device && device->make ? device->make(Parameters(codec_row(part.name).info, part))
+                                  : nullptr;
   };
   const auto keys = make(*rule.key_codec), values = make(*rule.value_codec);  // null: dense
   auto codec = keys;

@@ -228,7 +228,7 @@ class Pair {
     cpu_.step(layer, want.data(), q.data(), k.data(), v.data(), tokens);
     out.download(got.data(), got.size(), stream_);
     check(cudaStreamSynchronize(stream_), "attention");
-    EXPECT_TRUE(std::all_of(got.begin(), got.end(), [](float x) { return std::isfinite(x); }));
+    EXPECT_TRUE(std::all_of(got.begin(), got.end(), [](float f) { return std::isfinite(f); }));
     ++steps_;
     compared_ += same;
     if (same) worst_ = std::max(worst_, relative_error(got, {want.begin(), want.end()}));

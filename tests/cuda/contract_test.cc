@@ -5,6 +5,7 @@
 
 #include "cache_pair.h"
 #include "compress/registry.h"
+#include "methods/registry_cuda.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
@@ -73,7 +74,8 @@ TEST(CudaContract, RefusesThisAlone) {
   for (const SelectorRow& selector : selector_rows()) {
     expected.insert(selector.info.name + "+f32");  // rows are f16 or bf16 there
     // Rows that age are all of them.
-    const bool all = selector.on_gpu == BodyOnGpu::kKeepsAll || selector.owns_window;
+    const bool all = find_device_selector(selector.info.name)->body == BodyOnGpu::kAllStay ||
+                     selector.owns_window;
     if (!all) expected.insert(selector.info.name + "+ladder");
   }
   EXPECT_EQ(refused, expected);

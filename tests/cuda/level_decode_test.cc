@@ -7,6 +7,7 @@
 #include "attend/cuda/device_codec.h"
 #include "compress/registry.h"
 #include "harness.h"
+#include "methods/registry_cuda.h"
 
 namespace pith::cuda {
 namespace {
@@ -41,7 +42,7 @@ Coded code(MemoryCounter& counter, const std::string& text, int heads, int rows,
   const PolicyPart part = *Policy::parse("exact+" + text).rules.front().key_codec;
   const CodecRow& row = codec_row(part.name);
   Coded c;
-  c.codec = row.make_on_gpu(Parameters(row.info, part));
+  c.codec = find_device_codec(row.info.name)->make(Parameters(row.info, part));
   if (auto own = alone ? c.codec->with_rows_alone(dim) : nullptr) c.codec = own;
   const TableSite site{&counter, nullptr, dim, heads, 0, 3, 0, &frequencies(dim)};
   if (auto own = c.codec->with_tables(site)) c.codec = own;

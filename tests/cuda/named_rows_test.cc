@@ -7,6 +7,7 @@
 #include "attend/cuda/coded_body.h"
 #include "cache_pair.h"
 #include "compress/registry.h"
+#include "methods/registry_cuda.h"
 
 namespace pith::cuda {
 namespace {
@@ -26,7 +27,7 @@ class Body {
     const PolicyPart part = *Policy::parse("exact+" + codec).rules.front().key_codec;
     const CodecRow& row = codec_row(part.name);
     auto alone =
-        row.make_on_gpu(Parameters(row.info, part))->with_rows_alone(static_cast<int>(dim));
+        find_device_codec(row.info.name)->make(Parameters(row.info, part))->with_rows_alone(static_cast<int>(dim));
     const TableSite site{&counter_, nullptr, static_cast<int>(dim), kHeads, 0, 3, 0, &frequencies_};
     if (auto own = alone->with_tables(site)) alone = own;
     BodySite place;

@@ -42,9 +42,12 @@ void check_round_trip(const Kind& kind, bool keys, DType dtype, int dim) {
       to_device(counter, std::vector<uint8_t>(kHeads * kRoom * bytes.key_side, uint8_t{0xAB}));
   const auto head_stride = static_cast<size_t>(kBlocks) * 32 * dim;
   for (const auto& [first, count] : {std::pair{0, 2}, std::pair{2, 1}, std::pair{3, 2}}) {
-    const CodeJob job{device.data() + first * 32 * dim, head_stride,
-                      codes.data() + first * bytes.key_codes, side.data() + first * bytes.key_side,
-                      kRoom};
+    const CodeJob job{.x = device.data() + first * 32 * dim,
+                      .head_stride = head_stride,
+                      .codes = codes.data() + first * bytes.key_codes,
+                      .side = side.data() + first * bytes.key_side,
+                      .block_stride = kRoom,
+                      .positions = {}};
     const CodeBatch batch{dtype, kHeads, count * 32, dim};
     const std::span<const CodeJob> one(&job, 1), none;
     code_grouped(kind.codec, batch, keys ? one : none, keys ? none : one, nullptr);
