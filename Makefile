@@ -1,10 +1,12 @@
 # The short commands. `make` alone builds the program at build/bin/pith; `make help` lists the rest.
 .DEFAULT_GOAL := build
-.PHONY: build demo test asan bench format lint clean help
+.PHONY: build demo test asan cuda bench format lint clean help
 
 # One compiler a core, and no more than the free memory carries (1.5 GB each).
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { fit = int($$2 / 1500000); \
   if (fit < 1) fit = 1; print (fit < cores ? fit : cores) }' /proc/meminfo)
+# One architecture compiles in half the time of all; a release build takes the preset's list.
+CUDA_ARCH ?= 90a-real
 CTEST = ctest --output-on-failure -j2 --no-tests=error
 
 build: ## the program, at build/bin/pith
@@ -27,6 +29,13 @@ asan: ## the tests again with AddressSanitizer and UndefinedBehaviorSanitizer
 	@cmake --build build/asan -j $(JOBS)
 	@$(CTEST) --test-dir build/asan
 
+cuda: ## the CUDA build, in build/cuda, and its tests; those that need a GPU skip where there is none
+	@tools/setup.sh build
+	@tools/setup.sh nvcc
+	@cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCH) -Wno-dev --log-level=NOTICE
+	@cmake --build build/cuda -j $(JOBS) --target pith_cli test_cuda cuda_benches
+	@build/cuda/bin/test_cuda --gtest_brief=1
+
 bench: build ## measure speed on this machine
 	@tools/bench.sh
 
@@ -37,6 +46,8 @@ format: ## put every C++ file into the house format
 lint: ## every static check: format, clang-tidy, includes, docs, tree
 	@tools/setup.sh
 	@cmake --preset release -Wno-dev --log-level=NOTICE
+	@! tools/setup.sh nvcc >/dev/null 2>&1 || cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCH) \
+	  -Wno-dev --log-level=NOTICE
 	@tools/check.sh
 
 clean: ## remove all that was built

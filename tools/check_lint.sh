@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
 # Runs clang-tidy (.clang-tidy) over src/, apps/ and, through them, include/; tests are not linted.
+# The CUDA build's host files are linted where build/cuda is configured (`make lint` does so with
+# nvcc there); its kernels, the .cu files, are not.
 #   tools/check_lint.sh [FILE...]     all sources, or those named; needs build/compile_commands.json
 #   tools/check_lint.sh --self-test   proves that a defect and a wrong name are found
 # Versions of clang-tidy know different checks, so 14 (Debian 12) is the judge.
@@ -43,10 +45,19 @@ fi
   exit 1
 }
 files=("$@")
-[ $# -gt 0 ] || mapfile -t files < <(git ls-files -- 'src/*.cc' 'apps/*.cc' ':!*_test.cc' ':!src/*cuda*')
-[ "${#files[@]}" -gt 0 ] || exit 0
+[ $# -gt 0 ] || mapfile -t files < <(git ls-files -- 'src/*.cc' 'apps/*.cc' ':!*_test.cc')
+readonly kCudaHost='(/cuda/[^/]*|_cuda)\.cc$'
+if [ ! -f build/cuda/compile_commands.json ]; then
+  mapfile -t cuda < <(printf '%s\n' "${files[@]}" | grep -E "$kCudaHost")
+  echo "lint: SKIPPED ${#cuda[@]} files of the CUDA build, build/cuda is not configured"
+  mapfile -t files < <(printf '%s\n' "${files[@]}" | grep -vE "$kCudaHost")
+fi
+[ -n "${files[*]}" ] || exit 0
 # One instruction set is enough here: Highway would show each kernel to clang-tidy once for each.
 # Largest files first, so that no core is left with a long one at the end.
 wc -c -- "${files[@]}" | sort -rn | awk '$2 != "total" { print $2 }' |
   xargs -P "$(nproc)" -n 1 sh -c '
-    "$0" -p build --quiet --extra-arg=-DHWY_COMPILE_ONLY_STATIC "$1" 2>/dev/null || exit 1' "$tool"
+    build=build
+    ! printf %s "$2" | grep -qE "$1" || build=build/cuda
+    "$0" -p "$build" --quiet --extra-arg=-DHWY_COMPILE_ONLY_STATIC "$2" 2>/dev/null || exit 1' \
+    "$tool" "$kCudaHost"

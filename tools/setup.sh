@@ -3,6 +3,8 @@
 # what is missing.
 #   tools/setup.sh         everything: compiler, libraries, tools of the checks
 #   tools/setup.sh build   only what building, testing and the demo need
+#   tools/setup.sh nvcc    installs nothing: says whether the CUDA build has its compiler, and how
+#                          CMake will find it
 # Does nothing, quickly, when all is there. Exit codes: 0 ready, 1 something missing, 2 wrong use.
 set -euo pipefail
 
@@ -120,11 +122,29 @@ older() {  # is version $1 below $2?
     [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]
 }
 
+# NVIDIA's compiler is in none of the distributions' free parts. CMake takes $CUDACXX, then nvcc on
+# PATH; 12.4 is the first that compiles the kernels.
+check_nvcc() {
+  local nvcc=${CUDACXX:-nvcc} version
+  if ! command -v "$nvcc" >/dev/null; then
+    echo "setup: no nvcc: install NVIDIA's CUDA toolkit, 12.4 or newer, and put its bin folder on" \
+      "PATH (often /usr/local/cuda/bin) or its path into CUDACXX" >&2
+    return 1
+  fi
+  version=$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+  if older "$version" 12.4; then
+    echo "setup: $nvcc is CUDA $version; the kernels need 12.4 or newer" >&2
+    return 1
+  fi
+  echo "setup: CUDA $version, $(command -v "$nvcc")"
+}
+
 main() {
   local scope=${1:-all} lacking old
   case "$scope" in
     build | all) ;;
-    *) echo "usage: tools/setup.sh [build|all]" >&2; exit 2 ;;
+    nvcc) check_nvcc; return ;;
+    *) echo "usage: tools/setup.sh [build|all|nvcc]" >&2; exit 2 ;;
   esac
   lacking=$(missing "$scope")
   if [ -n "$lacking" ] && command -v apt-get >/dev/null; then
