@@ -12,6 +12,7 @@
 #include "harness.h"
 #include "kernels/kernels.h"
 #include "kernels/rope.h"
+#include "row_oracle.h"
 
 namespace pith::cuda {
 
@@ -62,6 +63,10 @@ class Pair {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
     gpu_ = std::make_unique<DeviceCache>(device_, shape_of(dim, sliding), Policy::parse(policy),
                                          kSeed, stream_, &rope_);
+    for (size_t l = 0; l < kLayers; ++l) {
+      const int64_t window = sliding.empty() ? 0 : sliding[l];
+      oracles_.emplace_back(OracleShape{kQueryHeads, kKvHeads, dim_, window});
+    }
   }
   ~Pair() {
     gpu_.reset();
@@ -71,7 +76,7 @@ class Pair {
 
   void run_chunk(size_t tokens) {
     for (int l = 0; l < kLayers; ++l) {
-      same_before_[l] = same_rows(l) == 1;
+      note_rows(l);
       const Numbers x = draw(tokens);
       const auto q = to_device(device_, x.q);
       DeviceArray<float> out(device_, MemoryKind::kScratch, x.q.size(), stream_);
@@ -83,7 +88,7 @@ class Pair {
     tokens_ += tokens;
   }
   void run_token() {
-    for (int l = 0; l < kLayers; ++l) same_before_[l] = same_rows(l) == 1;
+    for (int l = 0; l < kLayers; ++l) note_rows(l);
     gpu_->begin_token();
     gpu_->upload_token();
     for (int l = 0; l < kLayers; ++l) {
@@ -149,6 +154,13 @@ class Pair {
   /// The largest error of attention over the same rows, and how often that was so.
   double worst() const { return worst_; }
   void forget_worst() { worst_ = 0; }
+  /// The largest error of the GPU's attention against an oracle over exactly the rows that rows()
+  /// reported before the step, and the step's own. Rows that codes change differ by the codec's
+  /// error.
+  double oracle_error() const { return oracle_error_; }
+  /// What that error was in the last step, had the oracle left out the row that the last query
+  /// looks at most.
+  double error_without_a_row() const { return error_without_; }
   double compared() const { return static_cast<double>(compared_) / steps_; }
   Ledger cpu_ledger() const { return cpu_.ledger(); }
   Ledger gpu_ledger() const { return gpu_->ledger(); }
@@ -172,6 +184,32 @@ class Pair {
     rows.positions.erase(rows.positions.begin(), rows.positions.begin() + first);
     rows.log_weights.erase(rows.log_weights.begin(), rows.log_weights.begin() + first);
     return rows;
+  }
+  /// What is held before a step.
+  void note_rows(int l) {
+    same_before_[l] = same_rows(l) == 1;
+    for (int g = 0; g < kKvHeads; ++g) held_[l][g] = gpu_->rows(l, g);
+  }
+  /// The last queries of a step, of every head.
+  void compare_with_oracle(int l, const std::vector<float>& q, const std::vector<float>& got,
+                           size_t tokens) {
+    const RowOracle& oracle = oracles_[static_cast<size_t>(l)];
+    const size_t first = oracle.tokens() - tokens;
+    for (size_t t = tokens - std::min<size_t>(tokens, 3); t < tokens; ++t) {
+      for (size_t h = 0; h < kQueryHeads; ++h) {
+        const size_t at = (t * kQueryHeads + h) * dim_;
+        const pith::HeadRows& held = held_[l][h / (kQueryHeads / kKvHeads)];
+        const RowOracle::Query query{q.data() + at, h, static_cast<int64_t>(first + t),
+                                     static_cast<int64_t>(first)};
+        const auto want = oracle.attend(query, held);
+        const std::vector<float> one(got.begin() + static_cast<ptrdiff_t>(at),
+                                     got.begin() + static_cast<ptrdiff_t>(at + dim_));
+        oracle_error_ = std::max(oracle_error_, relative_error(one, want));
+        if (!held.positions.empty()) {
+          error_without_ = relative_error(one, oracle.attend(query, oracle.without(query, held)));
+        }
+      }
+    }
   }
   Numbers draw(size_t tokens) {
     const size_t kv = tokens * kKvHeads * dim_;
@@ -232,6 +270,8 @@ class Pair {
     ++steps_;
     compared_ += same;
     if (same) worst_ = std::max(worst_, relative_error(got, {want.begin(), want.end()}));
+    oracles_[static_cast<size_t>(layer)].append(k, v);
+    compare_with_oracle(layer, q, got, tokens);
   }
 
   size_t dim_;
@@ -249,6 +289,9 @@ class Pair {
   size_t tokens_ = 0;
   double worst_ = 0;
   bool same_before_[kLayers] = {};
+  std::vector<RowOracle> oracles_;  // [L]
+  pith::HeadRows held_[kLayers][kKvHeads];
+  double oracle_error_ = 0, error_without_ = 0;
   int steps_ = 0, compared_ = 0;
 };
 

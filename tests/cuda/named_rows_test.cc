@@ -26,8 +26,9 @@ class Body {
   Body(const std::string& codec, size_t dim) : dim_(dim), frequencies_(frequencies(dim)) {
     const PolicyPart part = *Policy::parse("exact+" + codec).rules.front().key_codec;
     const CodecRow& row = codec_row(part.name);
-    auto alone =
-        find_device_codec(row.info.name)->make(Parameters(row.info, part))->with_rows_alone(static_cast<int>(dim));
+    auto alone = find_device_codec(row.info.name)
+                     ->make(Parameters(row.info, part))
+                     ->with_rows_alone(static_cast<int>(dim));
     const TableSite site{&counter_, nullptr, static_cast<int>(dim), kHeads, 0, 3, 0, &frequencies_};
     if (auto own = alone->with_tables(site)) alone = own;
     BodySite place;
