@@ -14,9 +14,9 @@
 #include "attend/attend.h"
 #include "compress/dense.h"
 #include "heads_dump.h"
+#include "hyper/hyper.h"
 #include "kernels/kernels.h"
-#include "methods/hyper/hyper.h"
-#include "methods/thinformer/thinformer.h"
+#include "thinformer/thinformer.h"
 
 namespace pith {
 namespace {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs clang-tidy (.clang-tidy) over src/, apps/ and, through them, include/; tests are not linted.
+# Runs clang-tidy (.clang-tidy) over src/, apps/, lab/ and, through them, include/; tests are not linted.
 # The CUDA build's host files are linted where build/cuda is configured (`make lint` does so with
 # nvcc there); its kernels, the .cu files, are not.
 #   tools/check_lint.sh [FILE...]     all sources, or those named; needs build/compile_commands.json
@@ -45,7 +45,7 @@ fi
   exit 1
 }
 files=("$@")
-[ $# -gt 0 ] || mapfile -t files < <(git ls-files -- 'src/*.cc' 'apps/*.cc' ':!*_test.cc')
+[ $# -gt 0 ] || mapfile -t files < <(git ls-files -- 'src/*.cc' 'apps/*.cc' 'lab/*.cc' ':!*_test.cc')
 readonly kCudaHost='(/cuda/[^/]*|_cuda)\.cc$'
 if [ ! -f build/cuda/compile_commands.json ]; then
   mapfile -t cuda < <(printf '%s\n' "${files[@]}" | grep -E "$kCudaHost")

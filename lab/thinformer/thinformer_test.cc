@@ -1,6 +1,6 @@
 // Thinformer against softmax attention in double.
 
-#include "methods/thinformer/thinformer.h"
+#include "thinformer/thinformer.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "methods/hyper/hyper.h"
+#include "hyper/hyper.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 // HyperAttention against causal softmax attention in double.
 
-#include "methods/hyper/hyper.h"
+#include "hyper/hyper.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "methods/thinformer/thinformer.h"
+#include "thinformer/thinformer.h"
 
 #include <fmt/format.h>
 
