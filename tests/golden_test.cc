@@ -47,7 +47,8 @@ struct Engine {
         pool(threads),
         memory(0, /*poison=*/true),
         context{pool, memory, kernels_for(isa)},
-        cache(context, shape(model->config()), Policy::parse(policy), 0, &model->weights().rope),
+        cache(context, shape(model->config()), Policy::parse(policy), 0,
+              model->weights().ropes(static_cast<size_t>(model->config().context))),
         forward(context, *model, max_chunk, precision),
         // One token is never rounded to bf16, a chunk may be.
         last_tolerance(precision == MatmulPrecision::kF32 ? kTolerance : 0.05) {}
@@ -158,7 +159,8 @@ TEST_P(GoldenTest, FastArithmeticStaysClose) {
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest,
                          testing::Values("llama2", "llama31", "llama_bias", "mistral", "qwen2",
-                                         "qwen3", "deepseek_r1_distill"),
+                                         "qwen3", "deepseek_r1_distill", "gemma3", "phi3",
+                                         "phi4_mini", "olmo2", "granite"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 TEST(Golden, TheModelsAreWhatTheyClaim) {
@@ -173,6 +175,21 @@ TEST(Golden, TheModelsAreWhatTheyClaim) {
   EXPECT_TRUE(config("qwen3").qk_norm);
   EXPECT_EQ(config("qwen3").head_dim, 32);
   EXPECT_TRUE(config("qwen3").tied_embeddings);
+  EXPECT_EQ(config("gemma3").sliding_window, (std::vector<int64_t>{20, 20, 0}));
+  EXPECT_EQ(config("phi3").sliding_window, (std::vector<int64_t>{23}));
+}
+
+TEST(Golden, LongRopeFollowsTheContextThatIsExpected) {
+  const auto model = Model::load(models() / "phi4_mini");
+  const auto& weights = model->weights();
+  const auto slowest = [&](size_t context) {
+    return weights.ropes(context).of(0)->frequencies()[11];
+  };
+  EXPECT_NEAR(slowest(32) / slowest(33), 16 / 2.2, 1e-9);
+  EXPECT_EQ(weights.rope.frequencies()[12], 0) << "a channel that stands still";
+  // sqrt(1 + ln(512 / 32) / ln 32) on the channels that turn.
+  EXPECT_NEAR(weights.head_factors[0], std::sqrt(1.8), 1e-6);
+  EXPECT_EQ(weights.head_factors[24], 1);
 }
 
 TEST(Golden, WrongChunksAndTokensAreRefusedBeforeAnythingHappens) {

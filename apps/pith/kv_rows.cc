@@ -17,7 +17,7 @@ std::optional<std::vector<KvRows>> collect_kv(const Context& context, const Mode
                                               std::span<const int32_t> tokens, size_t piece,
                                               const Progress& progress) {
   const ModelConfig& c = model.config();
-  const Rope& rope = model.weights().rope;
+  const LayerRopes ropes = model.weights().ropes(piece);
   const auto heads = static_cast<size_t>(c.kv_heads), dim = static_cast<size_t>(c.head_dim);
   const size_t width = heads * dim;
   std::vector<KvRows> all(static_cast<size_t>(c.layers));
@@ -33,14 +33,15 @@ std::optional<std::vector<KvRows>> collect_kv(const Context& context, const Mode
     layer.keys.insert(layer.keys.end(), step.k, step.k + step.tokens * width);
     layer.values.insert(layer.values.end(), step.v, step.v + step.tokens * width);
     for (size_t i = 0; i < step.tokens * heads; ++i)
-      rope.rotate(context.kernels, layer.keys.data() + before + i * dim,
-                  -(position + static_cast<int64_t>(i / heads)));
+      ropes.of(step.layer)
+          ->rotate(context.kernels, layer.keys.data() + before + i * dim,
+                   -(position + static_cast<int64_t>(i / heads)));
   });
   const CacheShape shape{c.layers,         c.query_heads, c.kv_heads,   c.head_dim,
                          c.sliding_window, piece,         c.fingerprint};
   for (size_t first = 0; first < tokens.size(); first += piece) {
     const size_t end = std::min(tokens.size(), first + piece);
-    KvCache cache(context, shape, Policy::parse("exact+f32"), 0, &rope);
+    KvCache cache(context, shape, Policy::parse("exact+f32"), 0, ropes);
     for (size_t t = first; t < end; t += kChunk) {
       position = static_cast<int64_t>(t - first);
       const size_t n = std::min(kChunk, end - t);

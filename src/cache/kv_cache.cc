@@ -51,19 +51,19 @@ void check_ranges(const std::vector<IndexRange>& ranges, int size, const char* w
 }  // namespace
 
 struct KvCache::Impl {
-  Impl(const Context& c, const CacheShape& s, const Rope* r)
-      : context(c), shape(s), rope(r), staging(c.memory) {}
+  Impl(const Context& c, const CacheShape& s, const LayerRopes& r)
+      : context(c), shape(s), ropes(r), staging(c.memory) {}
   Impl(const Impl& o)
       : context(o.context),
         shape(o.shape),
-        rope(o.rope),
+        ropes(o.ropes),
         layers(o.layers),
         protected_rows(o.protected_rows),
         staging(o.context.memory) {}
 
   Context context;
   CacheShape shape;
-  const Rope* rope;
+  LayerRopes ropes;
   std::vector<Layer> layers;  // [L]
   ProtectedRows protected_rows;
   Staging staging;
@@ -80,13 +80,13 @@ struct KvCache::Impl {
   /// What each KV head holds: [G] lists.
   std::vector<std::vector<Span>> spans(Layer& layer) const;
   /// Compares the answer of a step of one token with the sampled rows.
-  void probe(Layer& layer, const AttendCall& call);
+  void probe(int l, const AttendCall& call);
   void append(int l, const LayerRows& rows);
 };
 
 KvCache::KvCache(const Context& context, const CacheShape& shape, const Policy& policy,
-                 uint64_t seed, const Rope* rope)
-    : impl_(std::make_unique<Impl>(context, shape, rope)) {
+                 uint64_t seed, const LayerRopes& ropes)
+    : impl_(std::make_unique<Impl>(context, shape, ropes)) {
   check_shape(shape);
   for (const PolicyRule& rule : policy.rules) {
     check_ranges(rule.layers, shape.layers, "layers");
@@ -107,7 +107,8 @@ KvCache::KvCache(const Context& context, const CacheShape& shape, const Policy& 
     Layer layer;
     layer.groups.reserve(split.size());
     for (const auto& [rule, heads] : split)
-      layer.groups.emplace_back(context, GroupSite{impl_->shape, l, heads, seed, rope}, *rule);
+      layer.groups.emplace_back(context, GroupSite{impl_->shape, l, heads, seed, ropes.of(l)},
+                                *rule);
     impl_->layers.push_back(std::move(layer));
   }
 }
@@ -123,7 +124,7 @@ std::unique_ptr<KvCache> KvCache::clone() const {
 std::vector<size_t> KvCache::Impl::begin_step(int l, const float* q, size_t tokens) {
   Layer& target = layer(l);
   const QueryBlock block{q, tokens, static_cast<size_t>(shape.query_heads),
-                         static_cast<int64_t>(target.tokens), rope};
+                         static_cast<int64_t>(target.tokens), ropes.of(l)};
   std::vector<size_t> wanted(static_cast<size_t>(shape.kv_heads));
   for (HeadGroup& group : target.groups) {
     const size_t asked = group.begin_step(block);
@@ -140,10 +141,15 @@ std::vector<std::vector<Span>> KvCache::Impl::spans(Layer& layer) const {
   return lists;
 }
 
-void KvCache::Impl::probe(Layer& layer, const AttendCall& call) {
-  const auto lists = spans(layer);
-  layer.probe->measure(
-      {.q = call.q, .k = call.k, .v = call.v, .policy = call.out, .spans = lists, .rope = rope});
+void KvCache::Impl::probe(int l, const AttendCall& call) {
+  Layer& target = layer(l);
+  const auto lists = spans(target);
+  target.probe->measure({.q = call.q,
+                         .k = call.k,
+                         .v = call.v,
+                         .policy = call.out,
+                         .spans = lists,
+                         .rope = ropes.of(l)});
 }
 
 void KvCache::Impl::attend(int l, AttendCall call) {
@@ -157,7 +163,7 @@ void KvCache::Impl::attend(int l, AttendCall call) {
   if (!shape.sliding_window.empty())
     call.sliding_window = shape.sliding_window[static_cast<size_t>(l)];
   call.spans = seen;
-  call.rope = rope;
+  call.rope = ropes.of(l);
   Array<float> scaled(context.memory, MemoryKind::kScratch);  // [T, H, D]
   for (const HeadGroup& group : target.groups) {
     if (!group.scales_queries(call.tokens)) continue;
@@ -205,7 +211,7 @@ void KvCache::step(int l, float* out, const float* q, const float* k, const floa
   }
   impl_->attend(l, call);
   Layer& layer = impl_->layer(l);
-  if (layer.probe && out != nullptr && tokens == 1 && layer.probe->due()) impl_->probe(layer, call);
+  if (layer.probe && out != nullptr && tokens == 1 && layer.probe->due()) impl_->probe(l, call);
   impl_->append(l, {k, v, call.chunk_mass, tokens});
 }
 
@@ -260,6 +266,7 @@ void KvCache::end_prefill() {
     for (HeadGroup& group : layer.groups) group.end_prefill();
 }
 
+const LayerRopes& KvCache::ropes() const { return impl_->ropes; }
 size_t KvCache::tokens(int layer) const { return impl_->layer(layer).tokens; }
 
 HeadRows KvCache::rows(int layer, int head) const {

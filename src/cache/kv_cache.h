@@ -27,10 +27,10 @@ struct CacheShape {
 
 class KvCache {
  public:
-  /// `context` and `rope` must outlive the cache and its clones. `rope` may be null: then policies
-  /// that need it are refused. Throws kInvalidArgument or kUnsupported with the reason.
+  /// `context` and the ropes must outlive the cache and its clones. Without ropes policies that
+  /// need them are refused. Throws kInvalidArgument or kUnsupported with the reason.
   KvCache(const Context& context, const CacheShape& shape, const Policy& policy, uint64_t seed,
-          const Rope* rope);
+          const LayerRopes& ropes);
   ~KvCache();
   KvCache(KvCache&&) noexcept;
 
@@ -60,6 +60,7 @@ class KvCache {
   void end_prefill();
 
   std::unique_ptr<KvCache> clone() const;
+  const LayerRopes& ropes() const;
   size_t tokens(int layer) const;
   HeadRows rows(int layer, int head) const;
   /// Bytes of what is held now; scratch and staging are the counter's.

@@ -26,15 +26,15 @@ struct Truth {
 
 class Calibration {
  public:
-  Calibration(const Context& context, const CacheShape& shape, const Rope& rope,
+  Calibration(const Context& context, const CacheShape& shape, const LayerRopes& ropes,
               const CalibrationOptions& o)
       : o_(o),
         width_(static_cast<size_t>(shape.query_heads * shape.head_dim)),
-        exact_(context, shape, Policy::parse("exact+f32"), 0, &rope),
+        exact_(context, shape, Policy::parse("exact+f32"), 0, ropes),
         truths_(static_cast<size_t>(shape.layers) * o.policies.size() * o.seeds) {
     for (size_t p = 0; p < o.policies.size(); ++p)
       for (size_t s = 0; s < o.seeds; ++s) {
-        caches_.emplace_back(context, shape, o.policies[p], o.session.seed + s, &rope);
+        caches_.emplace_back(context, shape, o.policies[p], o.session.seed + s, ropes);
         caches_.back().start_error_probe(o.probe, o.session.seed + s);
       }
   }
@@ -94,11 +94,11 @@ std::vector<CalibrationPoint> calibrate_error_probe(const Model& model,
   ThreadPool pool(o.session.threads);
   MemoryCounter memory(o.session.memory_limit);
   const Context context{pool, memory, kernels_for(o.session.isa)};
-  const Rope& rope = model.weights().rope;
-  Calibration calibration(context, shape, rope, o);
+  const LayerRopes ropes = model.weights().ropes(all);
+  Calibration calibration(context, shape, ropes, o);
   Forward forward(context, model, o.session.chunk, MatmulPrecision::kF32);
   forward.set_observer([&](const LayerStep& step) { calibration.step(step); });
-  KvCache pass(context, shape, Policy::parse("exact+f32"), 0, &rope);
+  KvCache pass(context, shape, Policy::parse("exact+f32"), 0, ropes);
   for (size_t at = 0; at < all;) {
     const size_t count = at < o.prompt ? std::min(o.session.chunk, o.prompt - at) : 1;
     forward.run(pass, text.subspan(at, count), static_cast<int64_t>(at));

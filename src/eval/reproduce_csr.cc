@@ -31,7 +31,7 @@ ModelRows collect(const ReproduceBench& bench, size_t tokens) {
   ThreadPool pool(o.session.threads);
   MemoryCounter memory(o.session.memory_limit);
   const Context context{pool, memory, kernels_for(o.session.isa)};
-  const Rope& rope = o.model->weights().rope;
+  const LayerRopes ropes = o.model->weights().ropes(tokens);
   ModelRows rows{static_cast<size_t>(c.head_dim), tokens, static_cast<size_t>(c.kv_heads), {}, {}};
   Forward forward(context, *o.model, tokens, MatmulPrecision::kF32);
   forward.set_observer([&](const LayerStep& step) {
@@ -41,13 +41,14 @@ ModelRows collect(const ReproduceBench& bench, size_t tokens) {
       for (size_t t = 0; t < step.tokens; ++t) {
         const size_t at = (t * rows.kv_heads + g) * rows.dim;
         keys.insert(keys.end(), step.k + at, step.k + at + rows.dim);
-        rope.rotate(context.kernels, keys.data() + t * rows.dim, -static_cast<int64_t>(t));
+        ropes.of(step.layer)
+            ->rotate(context.kernels, keys.data() + t * rows.dim, -static_cast<int64_t>(t));
         values.insert(values.end(), step.v + at, step.v + at + rows.dim);
       }
     }
   });
   const CacheShape shape{c.layers, c.query_heads, c.kv_heads, c.head_dim, c.sliding_window, tokens};
-  KvCache pass(context, shape, Policy::parse("local(window=1)"), 0, &rope);
+  KvCache pass(context, shape, Policy::parse("local(window=1)"), 0, ropes);
   forward.run(pass, std::span(o.text).first(tokens), 0);
   return rows;
 }

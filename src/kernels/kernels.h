@@ -143,7 +143,7 @@ struct Kernels {
   void (*add)(float* x, const float* y, size_t n);
   void (*scale)(float* x, float s, size_t n);
   void (*axpy)(float* acc, const float* x, float s, size_t n);
-  /// out[i] = x[i] * y[i].
+  /// out[i] = x[i] * y[i]; out may be x.
   void (*multiply)(float* out, const float* x, const float* y, size_t n);
   float (*dot)(const float* x, const float* y, size_t n);
 
@@ -161,6 +161,8 @@ struct Kernels {
   void (*rms_norm)(float* out, const float* x, const float* weight, float eps, size_t n);
   /// gate[i] <- silu(gate[i]) * up[i].
   void (*silu_mul)(float* gate, const float* up, size_t n);
+  /// gate[i] <- gelu(gate[i]) * up[i], gelu by its tanh form.
+  void (*gelu_mul)(float* gate, const float* up, size_t n);
   /// Rotates pairs (x[i], x[i + n/2]) by the angles whose cosines and sines are given, [n/2] each.
   void (*rotate)(float* x, const float* cos, const float* sin, size_t n);
   /// The same by the sum of two angles, whose cosines and sines are [2, n/2] numbers each.

@@ -353,6 +353,15 @@ TEST_P(EachIsa, NormalisesActivatesAndRotates) {
       ASSERT_NEAR(gate[i], g[i] / (1 + std::exp(-double{g[i]})) * w[i], 2e-7 * std::abs(g[i]));
     gate.check();
 
+    Guarded bell(n, 25, -9, 9);
+    const std::vector<float> in(bell.data(), bell.data() + n);
+    k.gelu_mul(bell.data(), w.data(), n);
+    for (size_t i = 0; i < n; ++i) {
+      const double u = std::sqrt(2 / M_PI) * (in[i] + 0.044715 * std::pow(double{in[i]}, 3));
+      ASSERT_NEAR(bell[i], 0.5 * in[i] * (1 + std::tanh(u)) * w[i], 5e-7 * std::abs(in[i]));
+    }
+    bell.check();
+
     const size_t half = n;
     Guarded v(2 * half, 21), angle(half, 22, -3, 3), cos(half), sin(half);
     for (size_t i = 0; i < half; ++i) cos[i] = std::cos(angle[i]), sin[i] = std::sin(angle[i]);

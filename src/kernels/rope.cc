@@ -1,5 +1,6 @@
 #include "kernels/rope.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -26,14 +27,23 @@ double scaled(double inv_freq, const RopeScaling& s) {
 }  // namespace
 
 Rope::Rope(size_t head_dim, double theta, const RopeScaling& scaling) {
-  if (head_dim == 0 || head_dim % 2 != 0 || !(theta > 0) || !(scaling.factor > 0))
+  const size_t rotated = scaling.rotated == 0 ? head_dim : scaling.rotated;
+  const auto& divisors = scaling.divisors;
+  const bool even = head_dim > 0 && head_dim % 2 == 0 && rotated % 2 == 0 && rotated <= head_dim;
+  const bool positive = theta > 0 && scaling.factor > 0 &&
+                        std::all_of(divisors.begin(), divisors.end(),
+                                    [](double d) { return d > 0 && std::isfinite(d); });
+  if (!even || !positive || (!divisors.empty() && divisors.size() != rotated / 2))
     throw Error(ErrorCode::kInvalidArgument,
-                "rotary embedding needs an even head_dim, a positive base and a positive scaling "
-                "factor; check the model's config.json");
+                "rotary embedding needs an even head_dim, an even number of rotated channels "
+                "within it, a positive base and scaling factor, and a positive divisor a pair if "
+                "any; check the model's config.json");
   const size_t half = head_dim / 2;
   for (size_t i = 0; i < half; ++i) {
-    const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(head_dim);
-    inv_freq_.push_back(scaled(std::pow(theta, -exponent), scaling));
+    const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(rotated);
+    double inv_freq = scaled(std::pow(theta, -exponent), scaling);
+    if (!divisors.empty() && i < rotated / 2) inv_freq /= divisors[i];
+    inv_freq_.push_back(i < rotated / 2 ? inv_freq : 0.0);
   }
   for (int64_t j = 0; j < kSteps; ++j) {
     for (double w : inv_freq_)
@@ -58,6 +68,18 @@ void Rope::rotate(const Kernels& kernels, float* x, int64_t positions) const {
   std::vector<float> cos(inv_freq_.size()), sin(inv_freq_.size());
   angles(cos.data(), sin.data(), positions);
   kernels.rotate(x, cos.data(), sin.data(), head_dim());
+}
+
+LayerRopes::LayerRopes(const Rope* all) {
+  if (all) distinct_.push_back(all);
+}
+
+LayerRopes::LayerRopes(const std::vector<const Rope*>& layers) {
+  for (const Rope* rope : layers) {
+    const auto known = std::find(distinct_.begin(), distinct_.end(), rope);
+    of_.push_back(static_cast<size_t>(known - distinct_.begin()));
+    if (known == distinct_.end()) distinct_.push_back(rope);
+  }
 }
 
 RopeCursor::RopeCursor(const Rope& rope)

@@ -18,6 +18,10 @@ struct RopeScaling {
   float high_freq_factor = 4;
   int64_t original_context = 8192;
   bool linear = false;  ///< "linear": every frequency divided by factor
+  /// What each frequency is divided by (LongRoPE, GGUF's rope_freqs): [rotated / 2]; empty: 1.
+  std::vector<double> divisors = {};
+  /// Channels that turn, an even number; 0 = all. Pairs past rotated / 2 stand still.
+  size_t rotated = 0;
 };
 
 /// Numbers in whole cache lines: a vector that spans two lines costs two loads.
@@ -36,7 +40,8 @@ struct LineAllocator {
 
 class Rope {
  public:
-  /// Throws kInvalidArgument for an odd head_dim, or a theta or factor that is not positive.
+  /// Throws kInvalidArgument for an odd head_dim, a theta, factor or divisor that is not positive,
+  /// or more rotated channels than head_dim.
   Rope(size_t head_dim, double theta, const RopeScaling& scaling = {});
 
   size_t head_dim() const { return 2 * inv_freq_.size(); }
@@ -55,6 +60,24 @@ class Rope {
   // e^(i j w) and e^(i 64 j w) for j < 64: what RopeCursor multiplies instead of calling sin.
   std::vector<float, LineAllocator<float>> step_;  // [64, 2, D/2] cosines, then sines
   std::vector<std::complex<double>> block_;        // [64, D/2]
+};
+
+/// The RoPE of every layer: few differ. Does not own them.
+class LayerRopes {
+ public:
+  LayerRopes() = default;       ///< none is known
+  LayerRopes(const Rope* all);  // NOLINT(google-explicit-constructor)
+  explicit LayerRopes(const std::vector<const Rope*>& layers);  // [L]
+
+  /// Those that differ, in the order of the first layer that has them.
+  const std::vector<const Rope*>& distinct() const { return distinct_; }
+  /// Which of distinct() layer `layer` has.
+  size_t index(int layer) const { return of_.empty() ? 0 : of_[static_cast<size_t>(layer)]; }
+  const Rope* of(int layer) const { return distinct_.empty() ? nullptr : distinct_[index(layer)]; }
+
+ private:
+  std::vector<const Rope*> distinct_;
+  std::vector<size_t> of_;  // [L]; empty: all layers have the same
 };
 
 /// Angles of many positions that lie near each other, as the rows of a tile do: a position is

@@ -87,7 +87,38 @@ TEST(Rope, ScalesLongWavelengthsAsLlama3) {
   EXPECT_NEAR(s[0], std::sin(1.0), 1e-7);
 }
 
+TEST(Rope, TurnsSomeOfTheChannelsAndDividesFrequencies) {
+  const std::vector<double> divisors = {1, 2.5, 4, 64};
+  const Rope rope(32, 10000.0, {.divisors = divisors, .rotated = 8});
+  std::vector<float> c(16), s(16);
+  rope.angles(c.data(), s.data(), 1000);
+  for (size_t i = 0; i < 16; ++i) {
+    const double w = i < 4 ? std::pow(10000.0, -2.0 * double(i) / 8) / divisors[i] : 0;
+    EXPECT_NEAR(s[i], std::sin(1000 * w), 1e-6) << i;
+  }
+  std::vector<float> x(32, 0.1f), before = x;
+  RopeCursor(rope).rotate_rows(kernels_for(), x.data(), nullptr, 70001, 1);
+  for (size_t i = 4; i < 16; ++i) EXPECT_EQ(x[i], before[i]) << "channels that stand still";
+  EXPECT_NE(x[0], before[0]);
+}
+
+TEST(Rope, LayersNameTheirs) {
+  const Rope one(16, 10000.0), other(16, 1e6);
+  EXPECT_EQ(LayerRopes().of(3), nullptr);
+  EXPECT_EQ(LayerRopes(nullptr).of(0), nullptr);
+  EXPECT_EQ(LayerRopes(&one).of(7), &one);
+  const LayerRopes mixed(std::vector<const Rope*>{&other, &other, &one, &other});
+  EXPECT_EQ(mixed.distinct(), (std::vector<const Rope*>{&other, &one}));
+  EXPECT_EQ(mixed.of(2), &one);
+  EXPECT_EQ(mixed.of(3), &other);
+  EXPECT_EQ(mixed.index(2), 1u);
+}
+
 TEST(Rope, RefusesWhatCannotBeTurned) {
+  EXPECT_THROW(Rope(8, 1e4, {.rotated = 10}), Error);
+  EXPECT_THROW(Rope(8, 1e4, {.rotated = 3}), Error);
+  EXPECT_THROW(Rope(8, 1e4, {.divisors = {1, 2}}), Error);
+  EXPECT_THROW(Rope(8, 1e4, {.divisors = {1, 2, 0, 1}}), Error);
   EXPECT_THROW(Rope(7, 1e4), Error);
   EXPECT_THROW(Rope(8, 0), Error);
   EXPECT_THROW(Rope(8, 1e4, {.factor = 0}), Error);

@@ -15,27 +15,72 @@ namespace pith {
 namespace {
 
 // DeepSeek-R1-Distill models are Qwen2 and Llama models by their config.json.
-constexpr std::array<Architecture, 4> kArchitectures = {{
-    {.name = "LlamaForCausalLM",
-     .model_type = "llama",
-     .attention_bias_field = true,
-     .mlp_bias_field = true,
-     .kv_heads_default_to_heads = true},
-    {.name = "MistralForCausalLM", .model_type = "mistral", .sliding = Sliding::kAlways},
-    {.name = "Qwen2ForCausalLM",
-     .model_type = "qwen2",
-     .sliding = Sliding::kByFlag,
-     .qkv_bias = true},
-    {.name = "Qwen3ForCausalLM",
-     .model_type = "qwen3",
-     .sliding = Sliding::kByFlag,
-     .qk_norm = true,
-     .attention_bias_field = true,
-     .default_head_dim = 128},
-}};
+constexpr std::array kArchitectures = {
+    Architecture{.name = "LlamaForCausalLM",
+                 .model_type = "llama",
+                 .attention_bias_field = true,
+                 .mlp_bias_field = true,
+                 .kv_heads_default_to_heads = true},
+    Architecture{.name = "MistralForCausalLM",
+                 .model_type = "mistral",
+                 .sliding = Sliding::kAlways,
+                 .default_window = 4096},
+    Architecture{.name = "Qwen2ForCausalLM",
+                 .model_type = "qwen2",
+                 .sliding = Sliding::kByFlag,
+                 .qkv_bias = true},
+    Architecture{.name = "Qwen3ForCausalLM",
+                 .model_type = "qwen3",
+                 .sliding = Sliding::kByFlag,
+                 .qk_norm = QkNorm::kHead,
+                 .attention_bias_field = true,
+                 .default_head_dim = 128},
+    Architecture{.name = "Gemma3ForCausalLM",
+                 .model_type = "gemma3_text",
+                 .sliding = Sliding::kPattern,
+                 .default_window = 4096,
+                 .qk_norm = QkNorm::kHead,
+                 .attention_bias_field = true,
+                 .default_head_dim = 256,
+                 .attention_post_norm = "post_attention_layernorm",
+                 .mlp_norm = "pre_feedforward_layernorm",
+                 .mlp_post_norm = "post_feedforward_layernorm",
+                 .norm_offset = 1,
+                 .activation_field = "hidden_activation",
+                 .default_activation = "gelu_pytorch_tanh",
+                 .query_scalar = true,
+                 .embedding_by_width = true,
+                 .sliding_theta = 10000},
+    Architecture{.name = "Phi3ForCausalLM",
+                 .model_type = "phi3",
+                 .sliding = Sliding::kAlways,
+                 .kv_heads_default_to_heads = true,
+                 .default_norm_eps = 1e-5f,
+                 .fused = true,
+                 .partial_rotary = true},
+    Architecture{.name = "Olmo2ForCausalLM",
+                 .model_type = "olmo2",
+                 .qk_norm = QkNorm::kWhole,
+                 .attention_bias_field = true,
+                 .kv_heads_default_to_heads = true,
+                 .default_norm_eps = 1e-5f,
+                 .attention_norm = nullptr,
+                 .attention_post_norm = "post_attention_layernorm",
+                 .mlp_norm = nullptr,
+                 .mlp_post_norm = "post_feedforward_layernorm"},
+    Architecture{.name = "GraniteForCausalLM",
+                 .model_type = "granite",
+                 .attention_bias_field = true,
+                 .mlp_bias_field = true,
+                 .kv_heads_default_to_heads = true,
+                 .multipliers = true},
+};
 
-constexpr std::array<std::string_view, 4> kNames = {kArchitectures[0].name, kArchitectures[1].name,
-                                                    kArchitectures[2].name, kArchitectures[3].name};
+constexpr auto kNames = [] {
+  std::array<std::string_view, kArchitectures.size()> names;
+  for (size_t i = 0; i < names.size(); ++i) names[i] = kArchitectures[i].name;
+  return names;
+}();
 
 struct Refusal {
   std::string_view reason;
@@ -70,7 +115,8 @@ constexpr std::array<Refusal, 4> kRefusals = {{
   throw Error(
       ErrorCode::kUnsupported,
       fmt::format("{}: architecture {} is not supported{}{}. Supported: {} (Llama 2 to 3.2, "
-                  "Mistral, Qwen 2, 2.5 and 3, DeepSeek-R1-Distill)",
+                  "Mistral, Qwen 2, 2.5 and 3, Gemma 3, Phi 3 and 4 mini, OLMo 2, Granite, "
+                  "DeepSeek-R1-Distill)",
                   where, name, reason.empty() ? "" : ": it is or has ", reason,
                   fmt::join(kNames, ", ")));
 }

@@ -8,24 +8,54 @@
 
 namespace pith {
 
-/// When layers use sliding_window.
+/// Which layers use sliding_window.
 enum class Sliding : uint8_t {
   kNever,
-  kAlways,  ///< wherever the field is set
-  kByFlag,  ///< with use_sliding_window, from layer max_window_layers on
+  kAlways,   ///< all, where the field is set
+  kByFlag,   ///< with use_sliding_window, from layer max_window_layers on
+  kPattern,  ///< all but every sliding_window_pattern-th
 };
 
-/// What distinguishes a member of the family.
+/// What queries and keys are normalised over.
+enum class QkNorm : uint8_t {
+  kNone,
+  kHead,   ///< each head alone
+  kWhole,  ///< all heads together
+};
+
+/// The MLP is down(act(gate(x)) * up(x)).
+enum class Activation : uint8_t { kSilu, kGeluTanh };
+
+/// What distinguishes a member of the family. The forward pass knows nothing else of it.
 struct Architecture {
   const char* name;
   const char* model_type;
   Sliding sliding = Sliding::kNever;
-  bool qkv_bias = false;  ///< always
-  bool qk_norm = false;
+  int64_t default_window = 0;  ///< where the config does not mention sliding_window; 0: none
+  bool qkv_bias = false;       ///< always
+  QkNorm qk_norm = QkNorm::kNone;
   bool attention_bias_field = false;  ///< attention_bias adds biases to q, k, v and o
   bool mlp_bias_field = false;
   bool kv_heads_default_to_heads = false;
   int default_head_dim = 0;  ///< 0: hidden_size / num_attention_heads
+  float default_norm_eps = 1e-6f;
+
+  /// Names of a layer's norms: before and after attention and MLP, of their input and of what they
+  /// add to the residual stream. Null: there is none.
+  const char* attention_norm = "input_layernorm";
+  const char* attention_post_norm = nullptr;
+  const char* mlp_norm = "post_attention_layernorm";
+  const char* mlp_post_norm = nullptr;
+  float norm_offset = 0;  ///< of every norm's weight, as a folder stores it
+
+  bool fused = false;  ///< q, k and v are one matrix (qkv_proj), gate and up too (gate_up_proj)
+  const char* activation_field = "hidden_act";
+  const char* default_activation = "silu";
+  bool query_scalar = false;        ///< scores times 1 / sqrt(query_pre_attn_scalar)
+  bool embedding_by_width = false;  ///< embeddings times sqrt(hidden_size)
+  bool multipliers = false;         ///< embedding_, residual_, attention_multiplier, logits_scaling
+  double sliding_theta = 0;         ///< default of rope_local_base_freq; 0: one RoPE for all layers
+  bool partial_rotary = false;
 };
 
 std::span<const Architecture> architectures();

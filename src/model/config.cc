@@ -4,13 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "core/json_file.h"
 #include "model/architectures.h"
+#include "model/config_fields.h"
+#include "model/config_rope.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -18,73 +19,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxCount = int64_t{1} << 24;    // heads, widths, vocabulary
-constexpr int64_t kMaxContext = int64_t{1} << 31;  // positions
+constexpr int64_t kMaxCount = int64_t{1} << 24;  // heads, widths, vocabulary
 constexpr int kMaxLayers = 4096;
 constexpr int kMaxHeadDim = 512;
-constexpr int64_t kMistralWindow = 4096;  // where Mistral's config does not mention it at all
-
-/// A JSON object with typed reads that name file and field when they fail.
-class Fields {
- public:
-  Fields(const json& object, std::string where) : object_(object), where_(std::move(where)) {}
-
-  /// Null counts as absent, as in transformers.
-  const json* find(const char* name) const {
-    const auto found = object_.find(name);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
-  }
-  bool has(const char* name) const { return object_.contains(name); }
-  [[noreturn]] void corrupt(const char* name, const std::string& problem) const {
-    throw Error(ErrorCode::kCorrupt, fmt::format("{}: '{}' {}", where_, name, problem));
-  }
-  [[noreturn]] void unsupported(const std::string& problem) const {
-    throw Error(ErrorCode::kUnsupported, fmt::format("{}: {}", where_, problem));
-  }
-  const json& need(const char* name) const {
-    if (const json* value = find(name)) return *value;
-    corrupt(name, "is missing");
-  }
-  int64_t integer(const char* name, int64_t first, int64_t last) const {
-    const json& value = need(name);
-    if (!value.is_number_integer() || value < first || value > last) {
-      corrupt(name, fmt::format("is {}; expected a whole number from {} to {}", dump(value), first,
-                                last));
-    }
-    return value.get<int64_t>();
-  }
-  double number(const char* name, double above, double last) const {
-    const json& value = need(name);
-    // JSON has no NaN or infinity, and this comparison would refuse them too.
-    if (!value.is_number() || !(value.get<double>() > above && value.get<double>() <= last)) {
-      corrupt(name, fmt::format("is {}; expected a number above {} and at most {}", dump(value),
-                                above, last));
-    }
-    return value.get<double>();
-  }
-  bool flag(const char* name, bool otherwise) const {
-    const json* value = find(name);
-    if (!value) return otherwise;
-    if (!value->is_boolean())
-      corrupt(name, fmt::format("is {}; expected true or false", dump(*value)));
-    return value->get<bool>();
-  }
-  std::string text(const char* name, const std::string& otherwise) const {
-    const json* value = find(name);
-    if (!value) return otherwise;
-    if (!value->is_string()) corrupt(name, fmt::format("is {}; expected a string", dump(*value)));
-    return value->get<std::string>();
-  }
-  static std::string dump(const json& value) {
-    std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-    return text.size() > 80 ? text.substr(0, 80) + "..." : text;
-  }
-  const std::string& where() const { return where_; }
-
- private:
-  const json& object_;
-  std::string where_;
-};
 
 const Architecture& find_architecture(const Fields& fields) {
   std::string name;
@@ -119,9 +56,42 @@ void refuse_variants(const Fields& fields, const std::string& name) {
                     "weights. Use the unquantized checkpoint",
                     Fields::dump(method)));
   }
-  const std::string activation = fields.text("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish") {
-    fields.unsupported(fmt::format("hidden_act is '{}'; supported: silu", activation));
+  for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    if (fields.find(cap))
+      fields.unsupported(fmt::format("{} is set; supported: no soft caps", cap));
+  }
+  if (fields.flag("use_bidirectional_attention", false)) {
+    fields.unsupported("use_bidirectional_attention is true; supported: causal attention");
+  }
+}
+
+void read_activation(const Fields& fields, const Architecture& architecture, ConfigFile& out) {
+  const char* field = architecture.activation_field;
+  const std::string name = fields.text(field, architecture.default_activation);
+  if (name == "gelu_pytorch_tanh") {
+    out.activation = Activation::kGeluTanh;
+  } else if (name != "silu" && name != "swish") {
+    fields.unsupported(fmt::format("{} is '{}'; supported: silu, gelu_pytorch_tanh", field, name));
+  }
+}
+
+/// Factors of embeddings, scores, residuals and logits.
+void read_scales(const Fields& fields, const Architecture& architecture, ConfigFile& out) {
+  const auto number = [&](const char* name, double otherwise) {
+    return fields.find(name) ? fields.number(name, 0, 1e6) : otherwise;
+  };
+  if (architecture.query_scalar) {
+    out.attention_scale = static_cast<float>(1 / std::sqrt(number("query_pre_attn_scalar", 256)));
+  }
+  if (architecture.embedding_by_width) {
+    out.embedding_scale = std::sqrt(static_cast<float>(out.model.hidden));
+  }
+  if (architecture.multipliers) {
+    fold_multipliers({.embedding = number("embedding_multiplier", 1),
+                      .residual = number("residual_multiplier", 1),
+                      .attention = number("attention_multiplier", 1),
+                      .logits = number("logits_scaling", 1)},
+                     out);
   }
 }
 
@@ -158,54 +128,9 @@ void read_shapes(const Fields& fields, const Architecture& architecture, ModelCo
   }
   c.vocab = static_cast<int>(fields.integer("vocab_size", 1, kMaxCount));
   c.context = fields.integer("max_position_embeddings", 1, kMaxContext);
-  c.norm_eps = 1e-6f;
+  c.norm_eps = architecture.default_norm_eps;
   if (fields.find("rms_norm_eps"))
     c.norm_eps = static_cast<float>(fields.number("rms_norm_eps", 0, 1));
-}
-
-void read_rope(const Fields& fields, ConfigFile& out) {
-  const json* parameters = fields.find("rope_parameters");
-  const json* scaling = parameters ? parameters : fields.find("rope_scaling");
-  const char* name = parameters ? "rope_parameters" : "rope_scaling";
-  if (scaling && !scaling->is_object()) {
-    fields.corrupt(name, fmt::format("is {}; expected an object", Fields::dump(*scaling)));
-  }
-  const json none = json::object();
-  const Fields rope(scaling ? *scaling : none, fields.where() + ": " + name);
-  const Fields& theta = rope.find("rope_theta") ? rope : fields;
-  out.model.rope_theta = 10000;
-  if (theta.find("rope_theta")) out.model.rope_theta = theta.number("rope_theta", 0, 1e15);
-  for (const Fields* f : {&fields, &rope}) {
-    if (f->find("partial_rotary_factor") && f->number("partial_rotary_factor", 0, 1) != 1) {
-      fields.unsupported("partial_rotary_factor is not 1; supported: RoPE over the whole head");
-    }
-  }
-  if (!scaling) return;
-  for (const auto& [key, value] : scaling->items()) {
-    if (value.is_object()) {
-      fields.unsupported(
-          fmt::format("RoPE of its own per layer type ('{}'); supported: one for all "
-                      "layers",
-                      key));
-    }
-  }
-  const std::string type = rope.text("rope_type", rope.text("type", "default"));
-  if (type == "default") return;
-  if (type == "linear") {
-    out.rope.linear = true;
-    out.rope.factor = static_cast<float>(rope.number("factor", 0, 1e6));
-    return;
-  }
-  if (type != "llama3") {
-    fields.unsupported(fmt::format("RoPE scaling '{}'; supported: default, linear, llama3", type));
-  }
-  out.rope.factor = static_cast<float>(rope.number("factor", 0, 1e6));
-  out.rope.low_freq_factor = static_cast<float>(rope.number("low_freq_factor", 0, 1e6));
-  out.rope.high_freq_factor = static_cast<float>(rope.number("high_freq_factor", 0, 1e6));
-  out.rope.original_context = rope.integer("original_max_position_embeddings", 1, kMaxContext);
-  if (out.rope.high_freq_factor <= out.rope.low_freq_factor) {
-    rope.corrupt("high_freq_factor", "is not above 'low_freq_factor'");
-  }
 }
 
 /// Which layers see only the newest positions, as transformers decides it: the list layer_types, or
@@ -214,16 +139,25 @@ void read_sliding_window(const Fields& fields, const Architecture& architecture,
   c.sliding_window.assign(static_cast<size_t>(c.layers), 0);
   if (architecture.sliding == Sliding::kNever) return;
   if (architecture.sliding == Sliding::kByFlag && !fields.flag("use_sliding_window", false)) return;
-  int64_t window = kMistralWindow;
-  if (fields.has("sliding_window") || architecture.sliding != Sliding::kAlways) {
+  int64_t window = architecture.default_window;
+  if (fields.has("sliding_window") || window == 0) {
     if (!fields.find("sliding_window")) return;
     window = fields.integer("sliding_window", 1, kMaxContext);
   }
-  size_t first = 0;
-  if (architecture.sliding == Sliding::kByFlag && !fields.find("layer_types")) {
+  const bool listed = fields.find("layer_types") != nullptr;
+  size_t first = 0, period = 0;
+  if (architecture.sliding == Sliding::kByFlag && !listed) {
     first = static_cast<size_t>(fields.integer("max_window_layers", 0, kMaxLayers));
   }
-  for (size_t l = first; l < c.sliding_window.size(); ++l) c.sliding_window[l] = window;
+  if (architecture.sliding == Sliding::kPattern && !listed) {
+    period = 6;
+    for (const char* name : {"sliding_window_pattern", "_sliding_window_pattern"}) {
+      if (fields.find(name)) period = static_cast<size_t>(fields.integer(name, 1, kMaxLayers));
+    }
+  }
+  for (size_t l = first; l < c.sliding_window.size(); ++l) {
+    if (period == 0 || (l + 1) % period != 0) c.sliding_window[l] = window;
+  }
 }
 
 void read_layer_types(const Fields& fields, const Architecture& architecture, ModelConfig& c) {
@@ -261,7 +195,7 @@ void read_biases(const Fields& fields, const Architecture& architecture, ConfigF
   }
   out.model.qkv_bias = attention || architecture.qkv_bias;
   out.output_bias = attention;
-  out.model.qk_norm = architecture.qk_norm;
+  out.model.qk_norm = architecture.qk_norm != QkNorm::kNone;
 }
 
 void add_ends(const Fields& fields, std::vector<int32_t>& eos) {
@@ -286,6 +220,13 @@ DType declared_dtype(const Fields& fields) {
 
 }  // namespace
 
+void fold_multipliers(const Multipliers& m, ConfigFile& config) {
+  config.embedding_scale = static_cast<float>(m.embedding / m.residual);
+  config.model.norm_eps = static_cast<float>(config.model.norm_eps / (m.residual * m.residual));
+  config.attention_scale = static_cast<float>(m.attention);
+  config.logit_scale = static_cast<float>(1 / m.logits);
+}
+
 ConfigFile read_config(const std::filesystem::path& folder) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) {
@@ -303,8 +244,11 @@ ConfigFile read_config(const std::filesystem::path& folder) {
   ConfigFile out;
   ModelConfig& c = out.model;
   c.architecture = architecture.name;
+  out.architecture = &architecture;
   read_shapes(fields, architecture, c);
+  read_activation(fields, architecture, out);
   read_rope(fields, out);
+  read_scales(fields, architecture, out);
   read_sliding_window(fields, architecture, c);
   read_layer_types(fields, architecture, c);
   read_biases(fields, architecture, out);

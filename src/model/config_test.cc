@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "model/test_files.h"
@@ -107,16 +108,99 @@ TEST_F(ConfigTest, RopeInBothSpellings) {
   EXPECT_EQ(
       read({{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7.0}}}}).model.rope_theta,
       7);
-  for (const char* type : {"yarn", "longrope", "dynamic", "su"}) {
+  for (const char* type : {"yarn", "dynamic", "proportional"}) {
     refused(ErrorCode::kUnsupported, {type, "llama3"},
             {{"rope_scaling", {{"rope_type", type}, {"factor", 4.0}}}});
   }
   refused(ErrorCode::kCorrupt, {"rope_scaling", "factor"},
           {{"rope_scaling", {{"rope_type", "linear"}}}});
+  refused(ErrorCode::kCorrupt, {"original_max_position_embeddings", "missing"},
+          {{"rope_scaling", {{"rope_type", "longrope"}, {"factor", 4.0}}}});
   refused(ErrorCode::kCorrupt, {"rope_scaling"}, {{"rope_scaling", 3}});
   refused(ErrorCode::kUnsupported, {"partial_rotary_factor"}, {{"partial_rotary_factor", 0.5}});
   refused(ErrorCode::kUnsupported, {"full_attention"},
           {{"rope_parameters", {{"full_attention", {{"rope_theta", 1e6}}}}}});
+}
+
+TEST_F(ConfigTest, LongRopeHasADivisorAPair) {
+  json scaling = {{"type", "longrope"},
+                  {"long_factor", std::vector<double>(24, 2.0)},
+                  {"short_factor", std::vector<double>(24, 1.0)}};
+  json phi = {{"architectures", {"Phi3ForCausalLM"}},
+              {"original_max_position_embeddings", 4096},
+              {"partial_rotary_factor", 0.75},
+              {"rope_scaling", scaling}};
+  const ConfigFile c = read(phi);
+  EXPECT_EQ(c.rope.rotated, 48u);
+  EXPECT_EQ(c.rope.divisors, std::vector<double>(24, 2.0));
+  EXPECT_EQ(c.short_rope.value().divisors, std::vector<double>(24, 1.0));
+  EXPECT_EQ(c.short_rope->rotated, 48u);
+  EXPECT_NEAR(c.rope_magnitude, std::sqrt(1 + std::log(32.0) / std::log(4096.0)), 1e-6);
+  for (const json& bad : {json(std::vector<double>(23, 2.0)), json(3), json::array({1, "2"}),
+                          json(std::vector<double>(24, 0.0))}) {
+    phi["rope_scaling"]["long_factor"] = bad;
+    refused(ErrorCode::kCorrupt, {"long_factor", "24 positive"}, phi);
+  }
+  phi["rope_scaling"] = scaling;
+  phi["partial_rotary_factor"] = 0.703125;  // 45 channels
+  refused(ErrorCode::kUnsupported, {"partial_rotary_factor", "45 of 64"}, phi);
+}
+
+TEST_F(ConfigTest, Gemma3HasTwoRopesAndAPattern) {
+  json gemma = {{"architectures", {"Gemma3ForCausalLM"}},
+                {"num_hidden_layers", 7},
+                {"sliding_window", 512},
+                {"hidden_act", nullptr},
+                {"rope_theta", 1e6},
+                {"query_pre_attn_scalar", 168}};
+  const ConfigFile c = read(gemma);
+  EXPECT_EQ(c.model.head_dim, 256);
+  EXPECT_EQ(c.model.sliding_window, (std::vector<int64_t>{512, 512, 512, 512, 512, 0, 512}));
+  EXPECT_EQ(c.model.rope_theta, 1e6);
+  EXPECT_EQ(c.sliding_theta, 10000);
+  EXPECT_EQ(c.activation, Activation::kGeluTanh);
+  EXPECT_NEAR(c.attention_scale, 1 / std::sqrt(168.0), 1e-7);
+  EXPECT_NEAR(c.embedding_scale, std::sqrt(2048.0), 1e-4);
+  gemma["rope_local_base_freq"] = 5000.0;
+  EXPECT_EQ(read(gemma).sliding_theta, 5000);
+  gemma["_sliding_window_pattern"] = 2;
+  EXPECT_EQ(read(gemma).model.sliding_window[1], 0);
+
+  // As transformers 5 writes it.
+  gemma["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 2e6}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 7000.0}}}};
+  const ConfigFile both = read(gemma);
+  EXPECT_EQ(both.model.rope_theta, 2e6);
+  EXPECT_EQ(both.rope.factor, 8);
+  EXPECT_EQ(both.sliding_theta, 7000);
+  gemma["rope_parameters"]["sliding_attention"]["rope_type"] = "linear";
+  refused(ErrorCode::kUnsupported, {"linear", "sliding_attention"}, gemma);
+  gemma.erase("rope_parameters");
+  for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    gemma[cap] = 30.0;
+    refused(ErrorCode::kUnsupported, {cap, "soft cap"}, gemma);
+    gemma.erase(cap);
+  }
+  gemma["use_bidirectional_attention"] = true;
+  refused(ErrorCode::kUnsupported, {"use_bidirectional_attention"}, gemma);
+}
+
+TEST_F(ConfigTest, MultipliersAreGranitesAlone) {
+  const json fields = {{"embedding_multiplier", 12.0},
+                       {"residual_multiplier", 0.25},
+                       {"attention_multiplier", 0.015625},
+                       {"logits_scaling", 8.0}};
+  json granite = fields;
+  granite["architectures"] = {"GraniteForCausalLM"};
+  const ConfigFile c = read(granite);
+  EXPECT_FLOAT_EQ(c.embedding_scale, 48);
+  EXPECT_FLOAT_EQ(c.model.norm_eps, 1.6e-4f);
+  EXPECT_FLOAT_EQ(c.attention_scale, 0.015625f);
+  EXPECT_FLOAT_EQ(c.logit_scale, 0.125f);
+  granite["residual_multiplier"] = 0;
+  refused(ErrorCode::kCorrupt, {"residual_multiplier"}, granite);
+  EXPECT_EQ(read(fields).embedding_scale, 1);
 }
 
 TEST_F(ConfigTest, SlidingWindowsFollowEachArchitecture) {
@@ -175,7 +259,12 @@ TEST_F(ConfigTest, OtherArchitecturesAreRefusedByNameWithTheReason) {
                                                    {"Qwen3MoeForCausalLM", "MoE"},
                                                    {"GptOssForCausalLM", "MoE"},
                                                    {"Gemma2ForCausalLM", "not supported"},
-                                                   {"Phi3ForCausalLM", "not supported"},
+                                                   {"Phi3SmallForCausalLM", "not supported"},
+                                                   {"PhiMoEForCausalLM", "MoE"},
+                                                   {"GraniteMoeForCausalLM", "MoE"},
+                                                   {"GraniteMoeHybridForCausalLM", "hybrid"},
+                                                   {"Gemma3ForConditionalGeneration", "decoder"},
+                                                   {"Gemma3nForCausalLM", "not supported"},
                                                    {"GPT2LMHeadModel", "not supported"},
                                                    {"BertForMaskedLM", "decoder"}}) {
     refused(ErrorCode::kUnsupported,

@@ -20,6 +20,16 @@ size_t block_rows(const ModelConfig& c, size_t max_chunk) {
   return std::clamp<size_t>(kLogitBytes / row, 1, max_chunk);
 }
 
+/// Where RoPE turns only the first `rotated` channels of a head, it pairs i with i + rotated / 2.
+/// The cache's RoPE pairs i with i + D / 2, so the channels change places: queries and keys alike,
+/// which no score notices.
+void pair_rotated(float* x, size_t rotated, size_t dim) {
+  if (rotated == 0 || rotated == dim) return;
+  // [first half | second half | still a | still b] -> [first half | still a | second half | still
+  // b]
+  std::rotate(x + rotated / 2, x + rotated, x + rotated + (dim - rotated) / 2);
+}
+
 }  // namespace
 
 Forward::Forward(const Context& context, const Model& model, size_t max_chunk,
@@ -65,48 +75,84 @@ void Forward::run(KvCache& cache, std::span<const int32_t> tokens, int64_t first
   }
   tokens_ = tokens.size();
   embed(tokens);
-  find_angles(first_position);
+  find_angles(cache.ropes(), first_position);
   for (int layer = 0; layer < config_.layers; ++layer) {
     attention(cache, layer);
     mlp(layer);
   }
+  const LayerWeights& last = weights_.layers.back();
+  context_.pool.parallel_for(tokens_,
+                             [&](size_t t, int) { add_update(t, last.down, last.mlp_post_norm); });
 }
 
 void Forward::embed(std::span<const int32_t> tokens) {
   const auto hidden = static_cast<size_t>(config_.hidden);
   const WeightMatrix& table = weights_.embedding;
+  const float scale = weights_.config.embedding_scale;
   context_.pool.parallel_for(tokens.size(), [&](size_t t, int) {
     const auto id = static_cast<size_t>(tokens[t]);
-    context_.kernels.to_f32(hidden_.data() + t * hidden, table.row(id), *dense_type(table.type),
-                            hidden);
+    float* x = hidden_.data() + t * hidden;
+    context_.kernels.to_f32(x, table.row(id), *dense_type(table.type), hidden);
+    if (scale != 1) context_.kernels.scale(x, scale, hidden);
   });
 }
 
-void Forward::find_angles(int64_t first_position) {
+void Forward::find_angles(const LayerRopes& ropes, int64_t first_position) {
   const size_t half = static_cast<size_t>(config_.head_dim) / 2;
-  context_.pool.parallel_for(tokens_, [&](size_t t, int) {
-    weights_.rope.angles(cos_.data() + t * half, sin_.data() + t * half,
-                         first_position + static_cast<int64_t>(t));
+  const size_t count = ropes.distinct().size();
+  if (count == 0) throw Error(ErrorCode::kInternal, "a forward pass over a cache without RoPE");
+  if (cos_.size() < count * max_chunk_ * half) {
+    cos_.resize(count * max_chunk_ * half);
+    sin_.resize(count * max_chunk_ * half);
+  }
+  context_.pool.parallel_for(count * tokens_, [&](size_t i, int) {
+    const size_t rope = i / tokens_, t = i % tokens_, at = (rope * max_chunk_ + t) * half;
+    ropes.distinct()[rope]->angles(cos_.data() + at, sin_.data() + at,
+                                   first_position + static_cast<int64_t>(t));
   });
 }
 
-void Forward::add_residual(size_t token, const std::vector<float>& bias) {
+/// The residual stream of a token takes what a block left in update_.
+void Forward::add_update(size_t token, const Linear& last, const std::vector<float>& post_norm) {
   const auto hidden = static_cast<size_t>(config_.hidden);
+  const Kernels& kernels = context_.kernels;
   float* x = hidden_.data() + token * hidden;
-  context_.kernels.add(x, update_.data() + token * hidden, hidden);
-  if (!bias.empty()) context_.kernels.add(x, bias.data(), hidden);
+  float* update = update_.data() + token * hidden;
+  if (!post_norm.empty()) {
+    if (!last.bias.empty()) kernels.add(update, last.bias.data(), hidden);
+    kernels.rms_norm(update, update, post_norm.data(), config_.norm_eps, hidden);
+    kernels.add(x, update, hidden);
+    return;
+  }
+  kernels.add(x, update, hidden);
+  if (!last.bias.empty()) kernels.add(x, last.bias.data(), hidden);
+}
+
+/// out <- the residual stream of a token as a block reads it.
+void Forward::normalise(float* out, const std::vector<float>& norm, size_t token) const {
+  const auto hidden = static_cast<size_t>(config_.hidden);
+  const float* x = hidden_.data() + token * hidden;
+  if (norm.empty()) {
+    std::memcpy(out, x, hidden * sizeof(float));
+  } else {
+    context_.kernels.rms_norm(out, x, norm.data(), config_.norm_eps, hidden);
+  }
 }
 
 void Forward::prepare_heads(float* heads, size_t count, const std::vector<float>& bias,
-                            const std::vector<float>& norm, size_t token) {
+                            const std::vector<float>& norm, const Angles& angles) const {
+  const Kernels& kernels = context_.kernels;
   const auto dim = static_cast<size_t>(config_.head_dim);
-  if (!bias.empty()) context_.kernels.add(heads, bias.data(), count * dim);
-  const float* cos = cos_.data() + token * dim / 2;
-  const float* sin = sin_.data() + token * dim / 2;
+  const std::vector<float>& factors = weights_.head_factors;
+  const bool whole = weights_.config.architecture->qk_norm == QkNorm::kWhole;
+  if (!bias.empty()) kernels.add(heads, bias.data(), count * dim);
+  if (whole) kernels.rms_norm(heads, heads, norm.data(), config_.norm_eps, count * dim);
   for (size_t h = 0; h < count; ++h) {
     float* x = heads + h * dim;
-    if (!norm.empty()) context_.kernels.rms_norm(x, x, norm.data(), config_.norm_eps, dim);
-    context_.kernels.rotate(x, cos, sin, dim);
+    if (!whole && !norm.empty()) kernels.rms_norm(x, x, norm.data(), config_.norm_eps, dim);
+    if (!factors.empty()) kernels.multiply(x, x, factors.data(), dim);
+    pair_rotated(x, weights_.config.rope.rotated, dim);
+    kernels.rotate(x, angles.cos, angles.sin, dim);
   }
 }
 
@@ -119,16 +165,21 @@ void Forward::attention(KvCache& cache, int layer) {
 
   auto normed = [&](float* out, size_t t) {
     // The previous layer's MLP left its result here: adding it now saves a pass over memory.
-    if (layer > 0) add_residual(t, weights_.layers[static_cast<size_t>(layer) - 1].down.bias);
-    context_.kernels.rms_norm(out, hidden_.data() + t * hidden, w.attention_norm.data(),
-                              config_.norm_eps, hidden);
+    if (layer > 0) {
+      const LayerWeights& before = weights_.layers[static_cast<size_t>(layer) - 1];
+      add_update(t, before.down, before.mlp_post_norm);
+    }
+    normalise(out, w.attention_norm, t);
   };
   const Product qkv[] = {{q_.data(), &w.q.w}, {k_.data(), &w.k.w}, {v_.data(), &w.v.w}};
   matmul_.run(tokens_, hidden, normed, qkv);
 
+  const size_t first = cache.ropes().index(layer) * max_chunk_;
   context_.pool.parallel_for(tokens_, [&](size_t t, int) {
-    prepare_heads(q_.data() + t * heads * dim, heads, w.q.bias, w.q_norm, t);
-    prepare_heads(k_.data() + t * kv_heads * dim, kv_heads, w.k.bias, w.k_norm, t);
+    const size_t at = (first + t) * dim / 2;
+    const Angles angles{cos_.data() + at, sin_.data() + at};
+    prepare_heads(q_.data() + t * heads * dim, heads, w.q.bias, w.q_norm, angles);
+    prepare_heads(k_.data() + t * kv_heads * dim, kv_heads, w.k.bias, w.k_norm, angles);
     float* v = v_.data() + t * kv_heads * dim;
     if (!w.v.bias.empty()) context_.kernels.add(v, w.v.bias.data(), kv_heads * dim);
   });
@@ -148,10 +199,12 @@ void Forward::mlp(int layer) {
   const auto hidden = static_cast<size_t>(config_.hidden);
   const auto inner = static_cast<size_t>(config_.intermediate);
   const Kernels& kernels = context_.kernels;
+  const auto activate =
+      weights_.config.activation == Activation::kSilu ? kernels.silu_mul : kernels.gelu_mul;
 
   auto normed = [&](float* out, size_t t) {
-    add_residual(t, w.o.bias);
-    kernels.rms_norm(out, hidden_.data() + t * hidden, w.mlp_norm.data(), config_.norm_eps, hidden);
+    add_update(t, w.o, w.attention_post_norm);
+    normalise(out, w.mlp_norm, t);
   };
   const Product gate_up[] = {{gate_.data(), &w.gate.w}, {up_.data(), &w.up.w}};
   matmul_.run(tokens_, hidden, normed, gate_up);
@@ -161,7 +214,7 @@ void Forward::mlp(int layer) {
     float* up = up_.data() + t * inner;
     if (!w.gate.bias.empty()) kernels.add(gate, w.gate.bias.data(), inner);
     if (!w.up.bias.empty()) kernels.add(up, w.up.bias.data(), inner);
-    kernels.silu_mul(gate, up, inner);
+    activate(gate, up, inner);
     std::memcpy(out, gate, inner * sizeof(float));
   };
   const Product down{update_.data(), &w.down.w};
@@ -172,15 +225,7 @@ const float* Forward::logits(size_t first, size_t count) {
   const auto hidden = static_cast<size_t>(config_.hidden);
   const auto vocab = static_cast<size_t>(config_.vocab);
   if (logits_.size() < count * vocab) logits_.resize(count * vocab);
-  auto normed = [&](float* out, size_t t) {
-    // The last layer's update is added to a copy, so that logits can be asked for twice.
-    const size_t token = first + t;
-    std::memcpy(out, hidden_.data() + token * hidden, hidden * sizeof(float));
-    context_.kernels.add(out, update_.data() + token * hidden, hidden);
-    const std::vector<float>& bias = weights_.layers.back().down.bias;
-    if (!bias.empty()) context_.kernels.add(out, bias.data(), hidden);
-    context_.kernels.rms_norm(out, out, weights_.final_norm.data(), config_.norm_eps, hidden);
-  };
+  auto normed = [&](float* out, size_t t) { normalise(out, weights_.final_norm, first + t); };
   const Product head{logits_.data(), &weights_.head};
   matmul_.run(count, hidden, normed, {&head, 1});
   if (has_non_finite(logits_.data(), DType::kF32, count * vocab)) {

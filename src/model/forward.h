@@ -1,8 +1,9 @@
 #pragma once
 // The forward pass of the Llama family over a chunk of tokens: embedding, then per layer RMSNorm,
-// q/k/v, bias, QK norm, RoPE, the cache's step, output projection and SwiGLU, then the final norm
-// and logits. Source: Touvron et al. 2023; transformers' modelling code defines the details.
-// Cost per token: 2 flops a weight, and each weight read once per chunk.
+// q/k/v, bias, QK norm, RoPE, the cache's step, output projection and a gated MLP, then the final
+// norm and logits. What members differ in is data (model/architectures.h). Source: Touvron et al.
+// 2023; transformers' modelling code defines the details. Cost per token: 2 flops a weight, and
+// each weight read once per chunk.
 
 #include <functional>
 #include <span>
@@ -11,6 +12,7 @@
 #include "cache/kv_cache.h"
 #include "core/memory.h"
 #include "kernels/matmul.h"
+#include "model/weights.h"
 #include "pith/model.h"
 
 namespace pith {
@@ -52,12 +54,17 @@ class Forward {
 
  private:
   void embed(std::span<const int32_t> tokens);
-  void find_angles(int64_t first_position);
+  void find_angles(const LayerRopes& ropes, int64_t first_position);
   void attention(KvCache& cache, int layer);
+  void normalise(float* out, const std::vector<float>& norm, size_t token) const;
+  /// Angles [D/2] of a token, of the RoPE of a layer.
+  struct Angles {
+    const float *cos = nullptr, *sin = nullptr;
+  };
   void prepare_heads(float* heads, size_t count, const std::vector<float>& bias,
-                     const std::vector<float>& norm, size_t token);
+                     const std::vector<float>& norm, const Angles& angles) const;
   void mlp(int layer);
-  void add_residual(size_t token, const std::vector<float>& bias);
+  void add_update(size_t token, const Linear& last, const std::vector<float>& post_norm);
   const float* logits(size_t first, size_t count);
 
   Context context_;
@@ -74,7 +81,7 @@ class Forward {
   Array<float> k_, v_;      // [T, G, D]
   Array<float> attended_;   // [T, H, D]
   Array<float> gate_, up_;  // [T, intermediate]
-  Array<float> cos_, sin_;  // [T, D/2]
+  Array<float> cos_, sin_;  // [ropes, T, D/2]
   Array<float> logits_;     // [block, V]
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <set>
 
@@ -20,6 +21,20 @@ class Taker {
   WeightMatrix matrix(const std::string& name, size_t out, size_t in) {
     const ModelTensor& t = take(name, {out, in});
     return {t.data, t.weights(), out, in};
+  }
+  /// Rows [first, first + out) of a matrix of `rows` rows.
+  WeightMatrix part(const std::string& name, size_t rows, size_t in, size_t first, size_t out) {
+    const WeightMatrix whole = matrix(name, rows, in);
+    return {whole.row(first), whole.type, out, in};
+  }
+  /// What a norm multiplies by; empty without a name.
+  std::vector<float> norm(const std::string& prefix, const char* name, size_t count, float offset) {
+    if (!name) return {};
+    std::vector<float> weight = vector(prefix + name + ".weight", count);
+    if (offset != 0) {
+      for (float& w : weight) w += offset;
+    }
+    return weight;
   }
   std::vector<float> vector(const std::string& name, size_t count) {
     const ModelTensor& t = take(name, {count});
@@ -84,25 +99,66 @@ LayerWeights take_layer(Taker& taker, const ConfigFile& config, size_t layer) {
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   const std::string attention = prefix + "self_attn.";
   const std::string mlp = prefix + "mlp.";
+  const Architecture& a = *config.architecture;
 
   LayerWeights w;
-  w.attention_norm = taker.vector(prefix + "input_layernorm.weight", hidden);
-  w.q = taker.linear(attention + "q_proj", query_width, hidden, c.qkv_bias);
-  w.k = taker.linear(attention + "k_proj", kv_width, hidden, c.qkv_bias);
-  w.v = taker.linear(attention + "v_proj", kv_width, hidden, c.qkv_bias);
-  if (c.qk_norm) {
-    w.q_norm = taker.vector(attention + "q_norm.weight", dim);
-    w.k_norm = taker.vector(attention + "k_norm.weight", dim);
+  w.attention_norm = taker.norm(prefix, a.attention_norm, hidden, a.norm_offset);
+  w.attention_post_norm = taker.norm(prefix, a.attention_post_norm, hidden, a.norm_offset);
+  w.mlp_norm = taker.norm(prefix, a.mlp_norm, hidden, a.norm_offset);
+  w.mlp_post_norm = taker.norm(prefix, a.mlp_post_norm, hidden, a.norm_offset);
+  if (a.fused) {
+    const std::string qkv = attention + "qkv_proj.weight", gate_up = mlp + "gate_up_proj.weight";
+    const size_t rows = query_width + 2 * kv_width;
+    w.q.w = taker.part(qkv, rows, hidden, 0, query_width);
+    w.k.w = taker.part(qkv, rows, hidden, query_width, kv_width);
+    w.v.w = taker.part(qkv, rows, hidden, query_width + kv_width, kv_width);
+    w.gate.w = taker.part(gate_up, 2 * inner, hidden, 0, inner);
+    w.up.w = taker.part(gate_up, 2 * inner, hidden, inner, inner);
+  } else {
+    w.q = taker.linear(attention + "q_proj", query_width, hidden, c.qkv_bias);
+    w.k = taker.linear(attention + "k_proj", kv_width, hidden, c.qkv_bias);
+    w.v = taker.linear(attention + "v_proj", kv_width, hidden, c.qkv_bias);
+    w.gate = taker.linear(mlp + "gate_proj", inner, hidden, config.mlp_bias);
+    w.up = taker.linear(mlp + "up_proj", inner, hidden, config.mlp_bias);
+  }
+  if (a.qk_norm != QkNorm::kNone) {
+    const bool whole = a.qk_norm == QkNorm::kWhole;
+    w.q_norm = taker.norm(attention, "q_norm", whole ? query_width : dim, a.norm_offset);
+    w.k_norm = taker.norm(attention, "k_norm", whole ? kv_width : dim, a.norm_offset);
   }
   w.o = taker.linear(attention + "o_proj", hidden, query_width, config.output_bias);
-  w.mlp_norm = taker.vector(prefix + "post_attention_layernorm.weight", hidden);
-  w.gate = taker.linear(mlp + "gate_proj", inner, hidden, config.mlp_bias);
-  w.up = taker.linear(mlp + "up_proj", inner, hidden, config.mlp_bias);
   w.down = taker.linear(mlp + "down_proj", hidden, inner, config.mlp_bias);
   return w;
 }
 
 }  // namespace
+
+namespace {
+
+void add_ropes(Model::Weights& w) {
+  const ConfigFile& config = w.config;
+  const auto dim = static_cast<size_t>(config.model.head_dim);
+  if (config.short_rope) w.short_rope.emplace(dim, config.model.rope_theta, *config.short_rope);
+  if (config.sliding_theta > 0) w.sliding_rope.emplace(dim, config.sliding_theta);
+  const size_t rotated = config.rope.rotated == 0 ? dim : config.rope.rotated;
+  const float scale =
+      config.attention_scale == 0 ? 1 : config.attention_scale * std::sqrt(static_cast<float>(dim));
+  if (scale == 1 && config.rope_magnitude == 1) return;
+  w.head_factors.assign(dim, std::sqrt(scale));
+  for (size_t c = 0; c < rotated; ++c) w.head_factors[c] *= config.rope_magnitude;
+}
+
+}  // namespace
+
+LayerRopes Model::Weights::ropes(size_t context) const {
+  const bool is_short = short_rope && context <= static_cast<size_t>(config.rope.original_context);
+  const Rope* all = is_short ? &*short_rope : &rope;
+  if (!sliding_rope) return all;
+  std::vector<const Rope*> each;
+  for (int64_t window : config.model.sliding_window)
+    each.push_back(window > 0 ? &*sliding_rope : all);
+  return LayerRopes(each);
+}
 
 std::unique_ptr<Model::Weights> load_weights(const std::filesystem::path& folder) {
   ConfigFile config = read_config(folder);
@@ -111,6 +167,9 @@ std::unique_ptr<Model::Weights> load_weights(const std::filesystem::path& folder
   auto w = std::make_unique<Model::Weights>(Model::Weights{.config = std::move(config),
                                                            .tensors = std::move(tensors),
                                                            .rope = std::move(rope),
+                                                           .short_rope = {},
+                                                           .sliding_rope = {},
+                                                           .head_factors = {},
                                                            .embedding = {},
                                                            .layers = {},
                                                            .final_norm = {},
@@ -123,7 +182,9 @@ std::unique_ptr<Model::Weights> load_weights(const std::filesystem::path& folder
   const auto hidden = static_cast<size_t>(c.hidden);
   Taker taker(w->tensors);
   w->embedding = taker.matrix("model.embed_tokens.weight", vocab, hidden);
-  w->final_norm = taker.vector("model.norm.weight", hidden);
+  w->final_norm = taker.norm("model.", "norm", hidden, w->config.architecture->norm_offset);
+  for (float& weight : w->final_norm) weight *= w->config.logit_scale;
+  add_ropes(*w);
   for (size_t l = 0; l < static_cast<size_t>(c.layers); ++l) {
     w->layers.push_back(take_layer(taker, w->config, l));
   }

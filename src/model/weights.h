@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "kernels/matmul.h"
@@ -21,11 +22,12 @@ struct Linear {
 };
 
 struct LayerWeights {
-  std::vector<float> attention_norm;  // [hidden]
+  // Norms of what a block reads and of what it adds to the residual stream, as multiplied: [hidden]
+  // each; empty: none.
+  std::vector<float> attention_norm, attention_post_norm, mlp_norm, mlp_post_norm;
   Linear q, k, v;                     // [H D, hidden], [G D, hidden] twice
-  std::vector<float> q_norm, k_norm;  // [D]; empty: none
+  std::vector<float> q_norm, k_norm;  // [D], or [H D] and [G D] (QkNorm::kWhole); empty: none
   Linear o;                           // [hidden, H D]
-  std::vector<float> mlp_norm;        // [hidden]
   Linear gate, up, down;              // [intermediate, hidden] twice, [hidden, intermediate]
 };
 
@@ -39,7 +41,12 @@ struct DeviceCopySlot {
 struct Model::Weights {
   ConfigFile config;
   ModelTensors tensors;
-  Rope rope;
+  Rope rope;                         ///< of layers that see everything, in long contexts
+  std::optional<Rope> short_rope;    ///< in contexts of up to ConfigFile::rope.original_context
+  std::optional<Rope> sliding_rope;  ///< of layers with a sliding window; none: as the others'
+  /// On the channels of q and k before RoPE: what the model multiplies scores by, beyond
+  /// 1 / sqrt(D), half on each side. Empty: nothing.
+  std::vector<float> head_factors;   // [D]
   WeightMatrix embedding;            // [V, hidden]
   std::vector<LayerWeights> layers;  // [L]
   std::vector<float> final_norm;     // [hidden]
@@ -48,6 +55,9 @@ struct Model::Weights {
   std::filesystem::path folder;
   std::unique_ptr<const Tokenizer> tokenizer;  ///< null: the folder has none
   std::shared_ptr<DeviceCopySlot> device_copy = std::make_shared<DeviceCopySlot>();
+
+  /// Those of a sequence of up to `context` tokens. They live as long as this.
+  LayerRopes ropes(size_t context) const;
 };
 
 /// Maps a folder's tensors. Throws what Model::load throws, but for kNonFinite.

@@ -18,7 +18,7 @@ class CpuBackend final : public Backend {
         precision_(precision(o)),
         engine_(std::make_shared<CpuEngine>(o)),
         cache_(std::make_unique<KvCache>(engine_->context, cache_shape(model_->config(), o.context),
-                                         o.policy, o.seed, &model_->weights().rope)),
+                                         o.policy, o.seed, model_->weights().ropes(o.context))),
         forward_(engine_->context, *model_, o.chunk, precision_) {
     cache_->protect(o.protect);
     if (o.error_probe.rows > 0) cache_->start_error_probe(o.error_probe, o.seed);

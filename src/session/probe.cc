@@ -77,12 +77,12 @@ Policy exact_policy() { return Policy::parse("exact+f32"); }
 
 }  // namespace
 
-Probe::Probe(const Context& context, const CacheShape& shape, const Rope* rope,
+Probe::Probe(const Context& context, const CacheShape& shape, const LayerRopes& ropes,
              ProbeOptions options)
-    : context_(context), shape_(shape), rope_(rope), options_(std::move(options)) {
+    : context_(context), shape_(shape), ropes_(ropes), options_(std::move(options)) {
   check(options_);
   for (const Policy& policy : options_.policies) {
-    const KvCache cache(context_, shape_, policy, options_.seed, rope_);
+    const KvCache cache(context_, shape_, policy, options_.seed, ropes_);
     ProbePolicy& row = report_.policies.emplace_back();
     row.policy = policy.to_string();
     row.resolved = cache.describe();
@@ -92,7 +92,7 @@ Probe::Probe(const Context& context, const CacheShape& shape, const Rope* rope,
 
 KvCache Probe::filled(const Context& context, const LayerStep& step, const Policy& policy,
                       uint64_t seed) const {
-  KvCache cache(context, shape_, policy, seed, rope_);
+  KvCache cache(context, shape_, policy, seed, ropes_);
   const auto width = static_cast<size_t>(shape_.query_heads * shape_.head_dim);
   const auto kv = static_cast<size_t>(shape_.kv_heads * shape_.head_dim);
   // Pieces of nearly one size: a short last one would leave too few queries to selectors that judge
@@ -235,14 +235,15 @@ std::optional<ProbeReport> probe_model(const Context& context, const Model& mode
   const ModelConfig& c = model.config();
   const CacheShape shape{c.layers,         c.query_heads, c.kv_heads,   c.head_dim,
                          c.sliding_window, tokens.size(), c.fingerprint};
-  Probe probe(context, shape, &model.weights().rope, std::move(options));
+  const LayerRopes ropes = model.weights().ropes(tokens.size());
+  Probe probe(context, shape, ropes, std::move(options));
   Forward forward(context, model, std::max<size_t>(tokens.size(), 1), MatmulPrecision::kF32);
   forward.set_observer([&](const LayerStep& step) {
     if (!probe.measure(step, progress)) throw Cancelled{};
   });
   // All tokens are one chunk, which attends to its own rows exactly: what the cache keeps of them
   // afterwards does not matter.
-  KvCache pass(context, shape, Policy::parse("local(window=1)"), 0, &model.weights().rope);
+  KvCache pass(context, shape, Policy::parse("local(window=1)"), 0, ropes);
   try {
     forward.run(pass, tokens, 0);
   } catch (const Cancelled&) {

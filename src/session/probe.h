@@ -52,8 +52,9 @@ struct ProbeReport {
 class Probe {
  public:
   /// Builds every policy once, so that what cannot be is refused before anything is run. Throws
-  /// kInvalidArgument and what KvCache throws. Context and rope must outlive it.
-  Probe(const Context& context, const CacheShape& shape, const Rope* rope, ProbeOptions options);
+  /// kInvalidArgument and what KvCache throws. Context and ropes must outlive it.
+  Probe(const Context& context, const CacheShape& shape, const LayerRopes& ropes,
+        ProbeOptions options);
 
   /// False if `progress` (of all layers) asked to stop. Throws kInvalidArgument if no row comes
   /// before the queries.
@@ -79,7 +80,7 @@ class Probe {
 
   Context context_;
   CacheShape shape_;
-  const Rope* rope_;
+  LayerRopes ropes_;
   ProbeOptions options_;
   ProbeReport report_;
   std::vector<float> exact_;  // [queries, H, D] of the layer at hand

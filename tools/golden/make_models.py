@@ -4,7 +4,8 @@
 Each folder gets config.json in the style of the real checkpoints of its family, random weights,
 and golden.safetensors: `ids` i64 [64] and `logits` f32 [64, vocab] from transformers in f32 with
 eager attention. Weights of 16 bits are widened, so the golden numbers are f32 arithmetic over the
-rounded weights. Needs torch, transformers (4.57 was used) and safetensors; run it from anywhere.
+rounded weights. Needs torch, transformers (4.57 was used; 5.23 from gemma3 on) and safetensors; run
+it from anywhere.
 Weights are scaled so that attention is far from uniform: scores have a standard deviation of 2 to 3.
 """
 
@@ -79,7 +80,61 @@ MODELS = {
         "rope_theta": 10000, "sliding_window": 4096, "use_mrope": False,
         "use_sliding_window": False, "use_cache": True, "tie_word_embeddings": False,
         "torch_dtype": "bfloat16"}),
+    # Gemma 3: norms before and after, with weights from 1 on, queries and keys normalised, two
+    # RoPEs (the global one scaled, as from 4B on), every third layer sees everything, a scale of
+    # scores that is not 1 / sqrt(head_dim), GeGLU.
+    "gemma3": (torch.float32, {
+        "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text",
+        "num_hidden_layers": 3, "num_key_value_heads": 1, "head_dim": 32, "intermediate_size": 48,
+        "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 24,
+        "sliding_window": 20, "sliding_window_pattern": 3, "rope_theta": 1000000.0,
+        "rope_local_base_freq": 10000.0, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "rms_norm_eps": 1e-6, "attention_bias": False, "final_logit_softcapping": None,
+        "attn_logit_softcapping": None, "layer_types": [
+            "sliding_attention", "sliding_attention", "full_attention"],
+        "tie_word_embeddings": True, "torch_dtype": "float32"}, ["hidden_act"]),
+    # Phi-4-mini: fused matrices, RoPE over three quarters of a head, by long factors, since 64
+    # positions pass the original context.
+    "phi4_mini": (torch.bfloat16, {
+        "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "num_key_value_heads": 2,
+        "hidden_size": 96, "num_attention_heads": 3, "num_key_value_heads": 1,
+        "partial_rotary_factor": 0.75, "original_max_position_embeddings": 32,
+        "rope_scaling": {"type": "longrope",
+                         "long_factor": [1, 1.1, 1.3, 1.7, 2.4, 3.3, 4.5, 6, 8, 11, 14, 16],
+                         "short_factor": [1, 1, 1, 1.05, 1.1, 1.1, 1.2, 1.3, 1.5, 1.7, 2, 2.2]},
+        "rms_norm_eps": 1e-5, "sliding_window": 262144, "attention_bias": False, "rope_theta": 10000.0,
+        "pad_token_id": 0, "tie_word_embeddings": True, "torch_dtype": "bfloat16"}),
+    # Phi-3-mini 4K: untied, heads of 96 / 3 channels, a sliding window.
+    "phi3": (torch.float32, {
+        "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "num_key_value_heads": 2,
+        "hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1,
+        "original_max_position_embeddings": 512, "rope_scaling": None, "rms_norm_eps": 1e-5,
+        "sliding_window": 23, "attention_bias": False, "rope_theta": 10000.0, "pad_token_id": 0,
+        "tie_word_embeddings": False, "torch_dtype": "float32"}),
+    # OLMo 2: norms after the blocks alone, queries and keys normalised over all heads.
+    "olmo2": (torch.float32, {
+        "architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-6, "rope_theta": 500000.0, "rope_scaling": None, "pad_token_id": 0,
+        "attention_bias": False, "tie_word_embeddings": False, "torch_dtype": "float32"}),
+    # Granite: four multipliers.
+    "granite": (torch.bfloat16, {
+        "architectures": ["GraniteForCausalLM"], "model_type": "granite", "num_key_value_heads": 2,
+        "attention_bias": False, "mlp_bias": False, "rms_norm_eps": 1e-5, "rope_theta": 10000000.0,
+        "rope_scaling": None, "embedding_multiplier": 12.0, "residual_multiplier": 0.22,
+        "attention_multiplier": 0.125, "logits_scaling": 8.0, "pad_token_id": 0,
+        "tie_word_embeddings": True, "torch_dtype": "bfloat16"}),
 }
+
+
+# A layer's norms before and after attention and MLP; what is not here has Llama's.
+LLAMA_NORMS = ("input_layernorm", None, "post_attention_layernorm", None)
+NORMS = {
+    "gemma3_text": ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+                    "post_feedforward_layernorm"),
+    "olmo2": (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
+}
+# Of q and k, per head or over all heads.
+QK_NORMS = {"qwen3": "head", "gemma3_text": "head", "olmo2": "whole"}
 
 
 def tensors_of(config: dict, dtype: torch.dtype, seed: int) -> dict:
@@ -88,34 +143,51 @@ def tensors_of(config: dict, dtype: torch.dtype, seed: int) -> dict:
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     dim = config.get("head_dim", hidden // heads)
-    qwen2, qwen3 = (config["model_type"] == name for name in ("qwen2", "qwen3"))
-    attention_bias = config.get("attention_bias", False)
+    kind = config["model_type"]
+    qkv_bias = kind == "qwen2" or config.get("attention_bias", False)
+    before, after, before_mlp, after_mlp = NORMS.get(kind, LLAMA_NORMS)
+    offset = 1.0 if kind == "gemma3_text" else 0.0
+    fused = kind == "phi3"
 
     def normal(shape, std, mean=0.0):
         return (mean + std * torch.randn(shape, generator=random)).to(dtype)
+
+    def norm(name, size, std=0.2, mean=1.0):
+        if name:
+            out[name + ".weight"] = normal((size,), std, mean - offset)
 
     def linear(name, rows, columns, gain, bias):
         out[name + ".weight"] = normal((rows, columns), gain / math.sqrt(columns))
         if bias:
             out[name + ".bias"] = normal((rows,), 0.5)
 
-    out = {"model.embed_tokens.weight": normal((config["vocab_size"], hidden), 1.0 / 8)}
+    spread = 1.0 / 8 * config.get("logits_scaling", 1.0)
+    out = {"model.embed_tokens.weight": normal((config["vocab_size"], hidden), spread)}
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}."
         attention, mlp = prefix + "self_attn.", prefix + "mlp."
-        out[prefix + "input_layernorm.weight"] = normal((hidden,), 0.2, 1.0)
-        linear(attention + "q_proj", heads * dim, hidden, 1.6, qwen2 or attention_bias)
-        linear(attention + "k_proj", kv_heads * dim, hidden, 1.6, qwen2 or attention_bias)
-        linear(attention + "v_proj", kv_heads * dim, hidden, 1.0, qwen2 or attention_bias)
-        linear(attention + "o_proj", hidden, heads * dim, 1.0, attention_bias)
-        if qwen3:
-            out[attention + "q_norm.weight"] = normal((dim,), 0.3, 1.6)
-            out[attention + "k_norm.weight"] = normal((dim,), 0.3, 1.6)
-        out[prefix + "post_attention_layernorm.weight"] = normal((hidden,), 0.2, 1.0)
+        norm(before and prefix + before, hidden)
+        if fused:
+            linear(attention + "qkv_proj", (heads + 2 * kv_heads) * dim, hidden, 1.6, False)
+        else:
+            linear(attention + "q_proj", heads * dim, hidden, 1.6, qkv_bias)
+            linear(attention + "k_proj", kv_heads * dim, hidden, 1.6, qkv_bias)
+            linear(attention + "v_proj", kv_heads * dim, hidden, 1.0, qkv_bias)
+        linear(attention + "o_proj", hidden, heads * dim, 1.0, config.get("attention_bias", False))
+        if kind in QK_NORMS:
+            whole = QK_NORMS[kind] == "whole"
+            norm(attention + "q_norm", heads * dim if whole else dim, 0.3, 1.6)
+            norm(attention + "k_norm", kv_heads * dim if whole else dim, 0.3, 1.6)
+        norm(after and prefix + after, hidden)
+        norm(before_mlp and prefix + before_mlp, hidden)
+        if fused:
+            linear(mlp + "gate_up_proj", 2 * inner, hidden, 1.2, False)
         for name, shape in (("gate", (inner, hidden)), ("up", (inner, hidden)),
                             ("down", (hidden, inner))):
-            linear(mlp + name + "_proj", *shape, 1.2, config.get("mlp_bias", False))
-    out["model.norm.weight"] = normal((hidden,), 0.2, 1.0)
+            if name == "down" or not fused:
+                linear(mlp + name + "_proj", *shape, 1.2, config.get("mlp_bias", False))
+        norm(after_mlp and prefix + after_mlp, hidden)
+    norm("model.norm", hidden)
     if not config["tie_word_embeddings"]:
         out["lm_head.weight"] = normal((config["vocab_size"], hidden), 2.0 / math.sqrt(hidden))
     return out
@@ -140,8 +212,8 @@ def save_weights(folder: pathlib.Path, tensors: dict, shards: int) -> None:
 
 
 def make(name: str, seed: int) -> None:
-    dtype, changes = MODELS[name]
-    config = SMALL | changes
+    dtype, changes, *absent = MODELS[name]
+    config = {key: value for key, value in (SMALL | changes).items() if key not in sum(absent, [])}
     folder = OUT / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")

@@ -11,10 +11,11 @@
 namespace pith::cuda {
 
 DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const Policy& policy,
-                         uint64_t seed, cudaStream_t stream, const Rope* rope)
+                         uint64_t seed, cudaStream_t stream, const LayerRopes& ropes)
     : memory_(memory),
       shape_(shape),
       stream_(stream),
+      layer_ropes_(ropes),
       policy_(policy),
       seed_(seed),
       space_(site()) {
@@ -33,9 +34,11 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
       refuse_on_gpu("a cache with f16 and bf16 rows", "all layers and heads have one type there");
     }
   }
-  if (rope) rope_ = std::make_shared<RopeTable>(memory, rope->frequencies(), stream);
+  for (const Rope* rope : ropes.distinct()) {
+    ropes_.push_back(std::make_shared<RopeTable>(memory, rope->frequencies(), stream));
+  }
   for (int l = 0; l < shape.layers; ++l) {
-    layers_.push_back(make_layer(l, plans[static_cast<size_t>(l)], rope));
+    layers_.push_back(make_layer(l, plans[static_cast<size_t>(l)]));
   }
   make_step_memory();
 }
@@ -57,8 +60,7 @@ std::vector<DeviceCache::Part> DeviceCache::plan_heads(int layer) const {
   return parts;
 }
 
-std::unique_ptr<LayerRows> DeviceCache::make_layer(int layer, std::vector<Part>& parts,
-                                                   const Rope* rope) {
+std::unique_ptr<LayerRows> DeviceCache::make_layer(int layer, std::vector<Part>& parts) {
   std::vector<HeadRun> runs;
   for (Part& part : parts) {
     const TableSite tables{&memory_,
@@ -68,11 +70,12 @@ std::unique_ptr<LayerRows> DeviceCache::make_layer(int layer, std::vector<Part>&
                            static_cast<uint32_t>(layer),
                            seed_,
                            shape_.model,
-                           rope ? &rope->frequencies() : nullptr,
+                           rope(layer) ? &rope(layer)->host : nullptr,
                            static_cast<uint32_t>(part.first)};
     LayerPlan& plan = part.plan;
     if (auto own = plan.codec ? plan.codec->with_tables(tables) : nullptr) plan.codec = own;
     LayerSite of_run = site();
+    of_run.rope = rope(layer);
     of_run.heads = static_cast<size_t>(part.count);
     of_run.query_heads = of_run.heads * static_cast<size_t>(shape_.query_heads / shape_.kv_heads);
     runs.push_back({static_cast<size_t>(part.first), of_run, make_layer_rows(plan, of_run)});
@@ -85,7 +88,8 @@ DeviceCache::DeviceCache(const DeviceCache& o)
     : memory_(o.memory_),
       shape_(o.shape_),
       stream_(o.stream_),
-      rope_(o.rope_),
+      layer_ropes_(o.layer_ropes_),
+      ropes_(o.ropes_),
       dtype_(o.dtype_),
       policy_(o.policy_),
       seed_(o.seed_),
@@ -104,8 +108,7 @@ LayerSite DeviceCache::site() const {
           static_cast<size_t>(shape_.query_heads),
           static_cast<size_t>(shape_.kv_heads),
           static_cast<size_t>(shape_.head_dim),
-          shape_.context,
-          rope_.get()};
+          shape_.context};
 }
 
 std::unique_ptr<DeviceCache> DeviceCache::clone() const {

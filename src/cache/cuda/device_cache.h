@@ -15,14 +15,17 @@ namespace pith::cuda {
 
 class DeviceCache {
  public:
-  /// `memory` must outlive the cache and its clones. `rope` may be null: then policies that need it
-  /// are refused. Throws kUnsupported, naming what of the policy the GPU does not do.
+  /// `memory` must outlive the cache and its clones. Without ropes policies that need them are
+  /// refused. Throws kUnsupported, naming what of the policy the GPU does not do.
   DeviceCache(MemoryCounter& memory, const CacheShape& shape, const Policy& policy, uint64_t seed,
-              cudaStream_t stream, const Rope* rope = nullptr);
+              cudaStream_t stream, const LayerRopes& ropes = {});
   std::unique_ptr<DeviceCache> clone() const;
 
   /// Of queries and exact rows.
   DType dtype() const { return dtype_; }
+  /// The RoPEs that differ, on the device, and which of them a layer has.
+  const std::vector<std::shared_ptr<const RopeTable>>& ropes() const { return ropes_; }
+  size_t rope_of(int layer) const { return layer_ropes_.index(layer); }
 
   /// One token. begin_token makes room and writes what the step's kernels read on the host's side:
   /// the upload of the step before must be over. From upload_token to the last attend_token only
@@ -60,13 +63,17 @@ class DeviceCache {
  private:
   DeviceCache(const DeviceCache& other);
   LayerSite site() const;
+  /// Null: not known.
+  const RopeTable* rope(int layer) const {
+    return ropes_.empty() ? nullptr : ropes_[rope_of(layer)].get();
+  }
   /// Heads side by side under one rule, and what the policy makes of them.
   struct Part {
     int first = 0, count = 0;
     LayerPlan plan;
   };
   std::vector<Part> plan_heads(int layer) const;
-  std::unique_ptr<LayerRows> make_layer(int layer, std::vector<Part>& parts, const Rope* rope);
+  std::unique_ptr<LayerRows> make_layer(int layer, std::vector<Part>& parts);
   /// The layer has a sliding window of its own: it forgets what is protected, as the model does.
   bool slides(size_t layer) const {
     return !shape_.sliding_window.empty() && shape_.sliding_window[layer] > 0;
@@ -81,7 +88,8 @@ class DeviceCache {
   MemoryCounter& memory_;
   CacheShape shape_;
   cudaStream_t stream_;
-  std::shared_ptr<const RopeTable> rope_;  // null: not known
+  LayerRopes layer_ropes_;
+  std::vector<std::shared_ptr<const RopeTable>> ropes_;  // those that differ
   DType dtype_ = DType::kF16;
   Policy policy_;
   uint64_t seed_ = 0;

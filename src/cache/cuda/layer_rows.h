@@ -57,7 +57,7 @@ struct LayerSite {
   cudaStream_t stream = nullptr;
   size_t query_heads = 0, heads = 0, dim = 0;  // H, G, D
   size_t context = 0;                          ///< tokens expected; 0 = unknown
-  const RopeTable* rope = nullptr;             ///< null = not known
+  const RopeTable* rope = nullptr;             ///< of the layer; null = not known
 };
 
 /// Memory that layers use in turn: while a chunk goes through them exact rows of the chunk and of

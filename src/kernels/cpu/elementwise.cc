@@ -108,8 +108,7 @@ void axpy(float* HWY_RESTRICT acc, const float* HWY_RESTRICT x, float s, size_t 
   for (; i < n; ++i) acc[i] += s * x[i];
 }
 
-void multiply(float* HWY_RESTRICT out, const float* HWY_RESTRICT x, const float* HWY_RESTRICT y,
-              size_t n) {
+void multiply(float* out, const float* x, const float* y, size_t n) {
   const F32 d;
   size_t i = 0;
   for (; i + kLanes <= n; i += kLanes)
@@ -155,6 +154,20 @@ void silu_mul(float* HWY_RESTRICT gate, const float* HWY_RESTRICT up, size_t n) 
     const size_t left = n - i < kLanes ? n - i : kLanes;
     const Vec g = load_part(gate + i, left);
     const Vec sigmoid = hn::Div(one, hn::Add(one, exp(hn::Neg(g))));
+    store_part(gate + i, hn::Mul(hn::Mul(g, sigmoid), load_part(up + i, left)), left);
+  }
+}
+
+/// (1 + tanh u) / 2 is the sigmoid of 2 u.
+void gelu_mul(float* HWY_RESTRICT gate, const float* HWY_RESTRICT up, size_t n) {
+  const F32 d;
+  const Vec one = hn::Set(d, 1.0f), linear = hn::Set(d, -2 * kGeluLinear),
+            cubic = hn::Set(d, -2 * kGeluCubic);
+  for (size_t i = 0; i < n; i += kLanes) {
+    const size_t left = n - i < kLanes ? n - i : kLanes;
+    const Vec g = load_part(gate + i, left);
+    const Vec u = hn::Mul(g, hn::MulAdd(cubic, hn::Mul(g, g), linear));
+    const Vec sigmoid = hn::Div(one, hn::Add(one, exp(u)));
     store_part(gate + i, hn::Mul(hn::Mul(g, sigmoid), load_part(up + i, left)), left);
   }
 }
@@ -216,6 +229,7 @@ void fill_elementwise(Kernels& table) {
   table.dot = dot;
   table.rms_norm = rms_norm;
   table.silu_mul = silu_mul;
+  table.gelu_mul = gelu_mul;
   table.rotate = rotate;
   table.rotate_by_two = rotate_by_two;
 }

@@ -120,6 +120,13 @@ void silu_mul(float* gate, const float* up, size_t n) {
   for (size_t i = 0; i < n; ++i) gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
 }
 
+void gelu_mul(float* gate, const float* up, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const float g = gate[i];
+    gate[i] = g / (1 + std::exp(-2 * g * (kGeluLinear + kGeluCubic * g * g))) * up[i];
+  }
+}
+
 void rotate(float* x, const float* cos, const float* sin, size_t n) {
   for (size_t i = 0; i < n / 2; ++i) {
     const float a = x[i], b = x[i + n / 2];
@@ -270,6 +277,7 @@ Kernels scalar_kernels() {
           .matvec = matvec,
           .rms_norm = rms_norm,
           .silu_mul = silu_mul,
+          .gelu_mul = gelu_mul,
           .rotate = rotate,
           .rotate_by_two = rotate_by_two};
 }

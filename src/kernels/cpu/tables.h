@@ -31,6 +31,9 @@ void fill_code_rows(Kernels& table);
 /// double, where eps does not count. Infinity in x gives NaN, which the forward pass refuses.
 void rms_norm_huge(float* out, const float* x, const float* weight, size_t n);
 
+/// gelu(x) = x sigmoid(2 (kGeluLinear x + kGeluCubic x^3)): sqrt(2 / pi), and 0.044715 times it.
+inline constexpr float kGeluLinear = 0.7978845608f, kGeluCubic = 0.0356774081f;
+
 /// The scalar twins of the sparse rows' primitives, in a file of their own.
 namespace sparse_scalar {
 size_t add_find_largest(float* acc, const float* x, float s, size_t n);

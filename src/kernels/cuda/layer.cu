@@ -9,10 +9,11 @@ namespace {
 constexpr int kThreads = 256;
 
 template <class T>
-__global__ void embed_kernel(float* hidden, const T* table, const int32_t* ids, size_t width) {
+__global__ void embed_kernel(float* hidden, const T* table, const int32_t* ids, size_t width,
+                             float scale) {
   const T* row = table + ids[blockIdx.x] * width;
   for (size_t i = threadIdx.x; i < width; i += kThreads) {
-    hidden[blockIdx.x * width + i] = to_float(row[i]);
+    hidden[blockIdx.x * width + i] = scale * to_float(row[i]);
   }
 }
 
@@ -30,6 +31,12 @@ __global__ void __launch_bounds__(kThreads)
     norm_kernel(T* out, const float* hidden, const float* weight, float eps, size_t width) {
   __shared__ float sums[kThreads / 32];
   const float* x = hidden + blockIdx.x * width;
+  if (!weight) {
+    for (size_t i = threadIdx.x; i < width; i += kThreads) {
+      out[blockIdx.x * width + i] = from_float<T>(x[i]);
+    }
+    return;
+  }
   float squares = 0;
   for (size_t i = threadIdx.x; i < width; i += kThreads) squares += x[i] * x[i];
   squares = block_sum<kThreads>(squares, sums);
@@ -39,11 +46,40 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+__global__ void __launch_bounds__(kThreads)
+    add_normed_kernel(const __grid_constant__ AddNormedCall p) {
+  __shared__ float sums[kThreads / 32];
+  const float* update = p.update + blockIdx.x * p.width;
+  float* x = p.hidden + blockIdx.x * p.width;
+  const auto at = [&](size_t i) { return p.bias ? update[i] + p.bias[i] : update[i]; };
+  float squares = 0;
+  for (size_t i = threadIdx.x; i < p.width; i += kThreads) squares += at(i) * at(i);
+  squares = block_sum<kThreads>(squares, sums);
+  const float factor = 1 / sqrtf(squares / static_cast<float>(p.width) + p.eps);
+  for (size_t i = threadIdx.x; i < p.width; i += kThreads) x[i] += at(i) * factor * p.weight[i];
+}
+
 __global__ void bias_kernel(float* hidden, const float* bias, size_t width) {
   for (size_t i = threadIdx.x; i < width; i += kThreads) hidden[blockIdx.x * width + i] += bias[i];
 }
 
-/// One block a token and head, one thread a pair of channels.
+/// Sum over all heads of a token's queries or keys, of which `head` is one, of their squares. Every
+/// block forms it for itself.
+template <int D>
+__device__ float whole_squares(const HeadsCall& p, const float* token_row, bool is_query,
+                               float* sums) {
+  const int first = is_query ? 0 : p.query_heads * D;
+  const int count = (is_query ? p.query_heads : p.kv_heads) * D;
+  float squares = 0;
+  for (int i = threadIdx.x; i < count; i += D / 2) {
+    const float x = token_row[first + i] + (p.bias ? p.bias[first + i] : 0);
+    squares += x * x;
+  }
+  return block_sum<D / 2>(squares, sums) / static_cast<float>(count);
+}
+
+/// One block a token and head, one thread a pair of channels. Where RoPE turns only the first
+/// channels of a head, pairs stand closer; they are brought to where the cache's RoPE has them.
 template <class T, int D>
 __global__ void __launch_bounds__(D / 2) heads_kernel(const __grid_constant__ HeadsCall p) {
   __shared__ float sums[D / 64];
@@ -52,21 +88,36 @@ __global__ void __launch_bounds__(D / 2) heads_kernel(const __grid_constant__ He
   const int head = blockIdx.y, i = threadIdx.x;
   const size_t token = blockIdx.x, heads = p.query_heads + 2 * p.kv_heads;
   const float* x = p.qkv + (token * heads + head) * D;
-  float a = x[i], b = x[i + D / 2];
-  if (p.bias) {
-    a += p.bias[head * D + i];
-    b += p.bias[head * D + i + D / 2];
-  }
   const bool is_query = head < p.query_heads;
   const int kv_head = (head - p.query_heads) % p.kv_heads;
   const bool is_value = head >= p.query_heads + p.kv_heads;
+  int from_a = i, from_b = i + D / 2;
+  if (!is_value && p.rotated != 0) {
+    from_a = i < p.rotated / 2 ? i : i + p.rotated / 2;
+    from_b = i < p.rotated / 2 ? i + p.rotated / 2 : i + D / 2;
+  }
+  float a = x[from_a], b = x[from_b];
+  if (p.bias) {
+    a += p.bias[head * D + from_a];
+    b += p.bias[head * D + from_b];
+  }
   if (!is_value) {
     const float* norm = is_query ? p.q_norm : p.k_norm;
     if (norm) {
-      const float squares = block_sum<D / 2>(a * a + b * b, sums);
-      const float factor = 1 / sqrtf(squares / D + p.eps);
-      a *= factor * norm[i];
-      b *= factor * norm[i + D / 2];
+      float mean;
+      if (p.whole_norms) {
+        mean = whole_squares<D>(p, p.qkv + token * heads * D, is_query, sums);
+        norm += (is_query ? head : kv_head) * D;
+      } else {
+        mean = block_sum<D / 2>(a * a + b * b, sums) / D;
+      }
+      const float factor = 1 / sqrtf(mean + p.eps);
+      a *= factor * norm[from_a];
+      b *= factor * norm[from_b];
+    }
+    if (p.factors) {
+      a *= p.factors[from_a];
+      b *= p.factors[from_b];
     }
     const float cos = p.cos[token * (D / 2) + i], sin = p.sin[token * (D / 2) + i];
     const float turned = a * cos - b * sin;
@@ -86,7 +137,8 @@ __global__ void __launch_bounds__(D / 2) heads_kernel(const __grid_constant__ He
 }
 
 template <class T>
-__global__ void gate_kernel(T* out, const float* gate_up, const float* bias, size_t inner) {
+__global__ void gate_kernel(T* out, const float* gate_up, const float* bias, size_t inner,
+                            GateKind kind) {
   const size_t i = static_cast<size_t>(blockIdx.y) * kThreads + threadIdx.x;
   if (i >= inner) return;
   const float* x = gate_up + blockIdx.x * 2 * inner;
@@ -95,7 +147,7 @@ __global__ void gate_kernel(T* out, const float* gate_up, const float* bias, siz
     g += bias[i];
     u += bias[inner + i];
   }
-  out[blockIdx.x * inner + i] = from_float<T>(silu(g) * u);
+  out[blockIdx.x * inner + i] = from_float<T>((kind == GateKind::kSilu ? silu(g) : gelu(g)) * u);
 }
 
 unsigned blocks_for(size_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
@@ -106,7 +158,7 @@ void embed(const EmbedCall& call, cudaStream_t stream) {
   with_type(call.dtype, [&](auto zero) {
     using T = decltype(zero);
     embed_kernel<T><<<static_cast<unsigned>(call.tokens), kThreads, 0, stream>>>(
-        call.hidden, static_cast<const T*>(call.table), call.ids, call.width);
+        call.hidden, static_cast<const T*>(call.table), call.ids, call.width, call.scale);
   });
   check(cudaGetLastError(), "embedding");
 }
@@ -127,6 +179,11 @@ void rms_norm(const NormCall& call, cudaStream_t stream) {
   check(cudaGetLastError(), "RMSNorm");
 }
 
+void add_normed(const AddNormedCall& call, cudaStream_t stream) {
+  add_normed_kernel<<<static_cast<unsigned>(call.tokens), kThreads, 0, stream>>>(call);
+  check(cudaGetLastError(), "a norm after a block");
+}
+
 void add_bias(float* hidden, const float* bias, size_t tokens, size_t width, cudaStream_t stream) {
   bias_kernel<<<static_cast<unsigned>(tokens), kThreads, 0, stream>>>(hidden, bias, width);
   check(cudaGetLastError(), "bias");
@@ -137,10 +194,10 @@ void make_heads(const HeadsCall& call, cudaStream_t stream) {
                   static_cast<unsigned>(call.query_heads + 2 * call.kv_heads));
   const auto launch = [&](auto zero) {
     using T = decltype(zero);
-    if (call.head_dim == 64) {
-      launch_early(heads_kernel<T, 64>, {grid, 32}, call, stream, "heads");
-    } else {
-      launch_early(heads_kernel<T, 128>, {grid, 64}, call, stream, "heads");
+    switch (call.head_dim) {
+      case 64: return launch_early(heads_kernel<T, 64>, {grid, 32}, call, stream, "heads");
+      case 128: return launch_early(heads_kernel<T, 128>, {grid, 64}, call, stream, "heads");
+      default: return launch_early(heads_kernel<T, 256>, {grid, 128}, call, stream, "heads");
     }
   };
   call.dtype == DType::kBF16 ? launch(__nv_bfloat16{}) : launch(__half{});
@@ -151,9 +208,9 @@ void gate(const GateCall& call, cudaStream_t stream) {
   with_type(call.dtype, [&](auto zero) {
     using T = decltype(zero);
     gate_kernel<T><<<grid, kThreads, 0, stream>>>(static_cast<T*>(call.out), call.gate_up,
-                                                  call.bias, call.inner);
+                                                  call.bias, call.inner, call.kind);
   });
-  check(cudaGetLastError(), "SwiGLU");
+  check(cudaGetLastError(), "the gate of an MLP");
 }
 
 }  // namespace pith::cuda

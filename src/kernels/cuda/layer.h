@@ -1,7 +1,7 @@
 #pragma once
 // The small steps of a layer on the GPU, fused: embedding, RMSNorm, heads (bias, QK norm, RoPE and
-// the append of new rows), SwiGLU. Memory-bound: each reads its input once, but for RMSNorm, which
-// reads it twice from cache.
+// the append of new rows), the MLP's gate, norms of what a block adds. Memory-bound: each reads its
+// input once, but for RMSNorm, which reads it twice from cache.
 
 #include <cuda_runtime_api.h>
 
@@ -12,13 +12,14 @@
 
 namespace pith::cuda {
 
-/// hidden [T, width] <- rows ids[t] of table [V, width].
+/// hidden [T, width] <- scale times rows ids[t] of table [V, width].
 struct EmbedCall {
   float* hidden = nullptr;
   const void* table = nullptr;
   DType dtype = DType::kBF16;
   const int32_t* ids = nullptr;  // [T], on the device
   size_t tokens = 0, width = 0;
+  float scale = 1;
 };
 void embed(const EmbedCall& call, cudaStream_t stream);
 
@@ -31,16 +32,27 @@ struct AnglesCall {
 };
 void find_angles(const AnglesCall& call, cudaStream_t stream);
 
-/// out <- hidden / rms(hidden) * weight.
+/// out <- hidden / rms(hidden) * weight, or hidden itself without a weight.
 struct NormCall {
   void* out = nullptr;  // [T, width] of dtype
   DType dtype = DType::kF32;
   const float* hidden = nullptr;  // [T, width]
-  const float* weight = nullptr;  // [width]
+  const float* weight = nullptr;  // [width] or null
   float eps = 0;
   size_t tokens = 0, width = 0;
 };
 void rms_norm(const NormCall& call, cudaStream_t stream);
+
+/// hidden += (update + bias) / rms(update + bias) * weight.
+struct AddNormedCall {
+  float* hidden = nullptr;        // [T, width]
+  const float* update = nullptr;  // [T, width]
+  const float* bias = nullptr;    // [width] or null
+  const float* weight = nullptr;  // [width]
+  float eps = 0;
+  size_t tokens = 0, width = 0;
+};
+void add_normed(const AddNormedCall& call, cudaStream_t stream);
 
 /// hidden [T, width] += bias [width].
 void add_bias(float* hidden, const float* bias, size_t tokens, size_t width, cudaStream_t stream);
@@ -54,12 +66,15 @@ struct RowTarget {
 
 /// q, k and v get their bias, norm and RoPE; q goes to `q`, rows to their place in the cache.
 struct HeadsCall {
-  const float* qkv = nullptr;     // [T, (H + 2 G) D]
-  const float* bias = nullptr;    // [(H + 2 G) D] or null
-  const float* q_norm = nullptr;  // [D] or null
-  const float* k_norm = nullptr;  // [D] or null
-  const float* cos = nullptr;     // [T, D/2]
-  const float* sin = nullptr;     // [T, D/2]
+  const float* qkv = nullptr;      // [T, (H + 2 G) D]
+  const float* bias = nullptr;     // [(H + 2 G) D] or null
+  const float* q_norm = nullptr;   // [D] or null; [H D] of whole_norms
+  const float* k_norm = nullptr;   // [D] or null; [G D] of whole_norms
+  bool whole_norms = false;        ///< over all heads together (QkNorm::kWhole)
+  const float* factors = nullptr;  // [D] on q and k before RoPE, or null
+  int rotated = 0;                 ///< channels that RoPE turns, the first of a head; 0 = all
+  const float* cos = nullptr;      // [T, D/2]
+  const float* sin = nullptr;      // [T, D/2]
   float eps = 0;
   int query_heads = 0, kv_heads = 0, head_dim = 0;
   size_t tokens = 0;
@@ -70,13 +85,17 @@ struct HeadsCall {
 };
 void make_heads(const HeadsCall& call, cudaStream_t stream);
 
-/// out <- silu(gate + bias) (up + bias).
+/// What the MLP's gate goes through: model/architectures.h's Activation.
+enum class GateKind : uint8_t { kSilu, kGeluTanh };
+
+/// out <- activation(gate + bias) (up + bias).
 struct GateCall {
   void* out = nullptr;  // [T, inner] of dtype
   DType dtype = DType::kF32;
   const float* gate_up = nullptr;  // [T, 2, inner]
   const float* bias = nullptr;     // [2, inner] or null
   size_t tokens = 0, inner = 0;
+  GateKind kind = GateKind::kSilu;
 };
 void gate(const GateCall& call, cudaStream_t stream);
 

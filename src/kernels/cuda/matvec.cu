@@ -71,12 +71,17 @@ __device__ inline void load_input(float* shared, float* sums, const MatvecCall& 
   __syncthreads();
 }
 
+/// Rows of the matrix that make one number.
+constexpr int parts_of(MatvecEnd end) {
+  return end == MatvecEnd::kGate || end == MatvecEnd::kGelu ? 2 : 1;
+}
+
 /// Bytes: the matrix once. Weights are asked for one batch ahead, the first before the kernel
 /// ahead has ended.
 template <class W, MatvecEnd kEnd>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
     matvec_kernel(const __grid_constant__ MatvecCall p) {
-  constexpr int kPerPiece = 16 / sizeof(W), kParts = kEnd == MatvecEnd::kGate ? 2 : 1;
+  constexpr int kPerPiece = 16 / sizeof(W), kParts = parts_of(kEnd);
   extern __shared__ __align__(16) float x[];  // [in]
   __shared__ float sums[kWarps];
   const int lane = threadIdx.x % kWarp;
@@ -111,11 +116,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
 #pragma unroll
       for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
       if (p.bias) sum += p.bias[at.part * units + at.unit];
-      if constexpr (kEnd == MatvecEnd::kGate) {
+      if constexpr (kParts == 2) {
         if (at.part == 0) {
           gate = sum;
         } else if (lane == 0) {
-          p.y[at.unit] = silu(gate) * sum;
+          p.y[at.unit] = (kEnd == MatvecEnd::kGate ? silu(gate) : gelu(gate)) * sum;
         }
       } else if (lane == 0) {
         p.y[at.unit] = kEnd == MatvecEnd::kAdd ? p.y[at.unit] + sum : sum;
@@ -131,7 +136,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
 template <class W, MatvecEnd kEnd>
 void launch_as(const MatvecCall& call, cudaStream_t stream) {
   const size_t bytes = call.w.in * sizeof(float);
-  const size_t units = call.w.out / (kEnd == MatvecEnd::kGate ? 2 : 1);
+  const size_t units = call.w.out / parts_of(kEnd);
   const size_t most = static_cast<size_t>(device_info().multiprocessors) * kBlocksPerProcessor;
   const auto blocks = static_cast<unsigned>(std::min(most, (units + kWarps - 1) / kWarps));
   const auto kernel = matvec_kernel<W, kEnd>;
@@ -151,6 +156,7 @@ void matvec(const MatvecCall& call, cudaStream_t stream) {
       case MatvecEnd::kStore: return launch_as<W, MatvecEnd::kStore>(call, stream);
       case MatvecEnd::kAdd: return launch_as<W, MatvecEnd::kAdd>(call, stream);
       case MatvecEnd::kGate: return launch_as<W, MatvecEnd::kGate>(call, stream);
+      case MatvecEnd::kGelu: return launch_as<W, MatvecEnd::kGelu>(call, stream);
     }
   });
 }

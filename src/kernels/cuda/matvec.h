@@ -21,6 +21,7 @@ enum class MatvecEnd {
   kStore,  ///< y = s
   kAdd,    ///< y += s
   kGate,   ///< y[i] = silu(s[i]) s[out / 2 + i]
+  kGelu,   ///< y[i] = gelu(s[i]) s[out / 2 + i]
 };
 
 /// s = W x + bias, where x is RMS-normalised first if `norm` is set.

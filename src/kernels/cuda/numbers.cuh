@@ -49,6 +49,10 @@ void with_rows_of(DType dtype, int head_dim, const F& f) {
 
 /// x / (1 + e^-x); 0 for very negative x.
 __device__ inline float silu(float x) { return x / (1 + __expf(-x)); }
+/// By its tanh form: x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)).
+__device__ inline float gelu(float x) {
+  return x / (1 + __expf(-1.5957691216f * x * (1 + 0.044715f * x * x)));
+}
 
 /// The sum of x over the threads of a block of `kThreads`; all threads get it. `shared`: one float
 /// a warp.

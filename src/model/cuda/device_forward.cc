@@ -45,16 +45,18 @@ DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, Memor
   const auto heads = static_cast<size_t>(config_.query_heads * config_.head_dim);
   const auto half = static_cast<size_t>(config_.head_dim) / 2;
   const auto inner = static_cast<size_t>(config_.intermediate);
-  const size_t out = std::max(qkv_width(config_), 2 * inner);
+  const size_t out = std::max({qkv_width(config_), 2 * inner, hidden});
   const auto make = [&]<class T>(DeviceArray<T>& a, size_t n) {
     a = DeviceArray<T>(memory, MemoryKind::kScratch, n, stream);
   };
   make(hidden_, max_chunk * hidden);
   make(input_, max_chunk * width_in(config_) * std::max<size_t>(4, size_of(weights_->dtype())));
   make(output_, max_chunk * out);
+  make(update_, hidden);
   make(q_, max_chunk * heads * size_of(rows));
-  make(cos_, max_chunk * half);
-  make(sin_, max_chunk * half);
+  const size_t ropes = weights_->ropes(0).distinct().size();
+  make(cos_, ropes * max_chunk * half);
+  make(sin_, ropes * max_chunk * half);
   make(logits_, block_ * static_cast<size_t>(config_.vocab));
 }
 
@@ -76,14 +78,19 @@ void DeviceForward::run(DeviceCache& cache, std::span<const int32_t> tokens,
   }
 }
 
-HeadsCall DeviceForward::heads_call(const DeviceLayer& layer, size_t tokens) const {
+HeadsCall DeviceForward::heads_call(const DeviceCache& cache, int l, size_t tokens) const {
+  const DeviceLayer& layer = weights_->layers()[static_cast<size_t>(l)];
+  const size_t angles = cache.rope_of(l) * max_chunk_ * static_cast<size_t>(config_.head_dim) / 2;
   HeadsCall call;
   call.qkv = output_.data();
   call.bias = layer.qkv_bias;
   call.q_norm = layer.q_norm;
   call.k_norm = layer.k_norm;
-  call.cos = cos_.data();
-  call.sin = sin_.data();
+  call.whole_norms = weights_->details().architecture->qk_norm == QkNorm::kWhole;
+  call.factors = weights_->head_factors();
+  call.rotated = static_cast<int>(weights_->details().rope.rotated);
+  call.cos = cos_.data() + angles;
+  call.sin = sin_.data() + angles;
   call.eps = config_.norm_eps;
   call.query_heads = config_.query_heads;
   call.kv_heads = config_.kv_heads;
@@ -95,15 +102,19 @@ HeadsCall DeviceForward::heads_call(const DeviceLayer& layer, size_t tokens) con
 }
 
 /// What every chunk starts with.
-void DeviceForward::begin(size_t tokens) {
+void DeviceForward::begin(const DeviceCache& cache, size_t tokens) {
   ids_.upload(tokens, stream_);
   position_.upload(1, stream_);
   embed({hidden_.data(), weights_->embedding().data, weights_->dtype(), ids_.device(), tokens,
-         static_cast<size_t>(config_.hidden)},
+         static_cast<size_t>(config_.hidden), weights_->details().embedding_scale},
         stream_);
-  find_angles({cos_.data(), sin_.data(), weights_->frequencies(), position_.device(), tokens,
-               static_cast<size_t>(config_.head_dim) / 2},
-              stream_);
+  const size_t half = static_cast<size_t>(config_.head_dim) / 2;
+  for (size_t r = 0; r < cache.ropes().size(); ++r) {
+    const size_t at = r * max_chunk_ * half;
+    find_angles({cos_.data() + at, sin_.data() + at, cache.ropes()[r]->device.data(),
+                 position_.device(), tokens, half},
+                stream_);
+  }
 }
 
 void DeviceForward::run_token(DeviceCache& cache) {
@@ -146,28 +157,30 @@ void DeviceForward::capture(DeviceCache& cache) {
 /// A step of one token. Its arguments do not change from step to step.
 void DeviceForward::enqueue_token(DeviceCache& cache) {
   cache.upload_token();
-  begin(1);
+  begin(cache, 1);
   auto* attended = reinterpret_cast<float*>(input_.data());  // [H, D]
   float *hidden = hidden_.data(), *out = output_.data();
   const float eps = config_.norm_eps;
+  const bool gelu = weights_->details().activation == Activation::kGeluTanh;
+  const MatvecEnd gated = gelu ? MatvecEnd::kGelu : MatvecEnd::kGate;
   for (int l = 0; l < config_.layers; ++l) {
     const DeviceLayer& w = weights_->layers()[static_cast<size_t>(l)];
     // The bias of q, k and v is the heads' business: norms and RoPE come after it.
     matvec({out, w.qkv, hidden, w.attention_norm, eps, nullptr, MatvecEnd::kStore}, stream_);
-    HeadsCall heads = heads_call(w, 1);
+    HeadsCall heads = heads_call(cache, l, 1);
     heads.target_on_device = cache.token_target(l);
     make_heads(heads, stream_);
     cache.attend_token(l, attended, q_.data());
     if (cache.comparing()) cache.compare_token(l, attended, q_.data());
-    matvec({hidden, w.o, attended, nullptr, 0, w.o_bias, MatvecEnd::kAdd}, stream_);
-    matvec({out, w.gate_up, hidden, w.mlp_norm, eps, w.gate_up_bias, MatvecEnd::kGate}, stream_);
-    matvec({hidden, w.down, out, nullptr, 0, w.down_bias, MatvecEnd::kAdd}, stream_);
+    add_product(attended, w.o, w.o_bias, w.attention_post_norm);
+    matvec({out, w.gate_up, hidden, w.mlp_norm, eps, w.gate_up_bias, gated}, stream_);
+    add_product(out, w.down, w.down_bias, w.mlp_post_norm);
   }
   matvec(head_call(0), stream_);
 }
 
 void DeviceForward::run_chunk(DeviceCache& cache) {
-  begin(tokens_);
+  begin(cache, tokens_);
   uploaded_.set(stream_);
   for (int l = 0; l < config_.layers; ++l) {
     attention_of_chunk(cache, l);
@@ -187,29 +200,46 @@ void DeviceForward::attention_of_chunk(DeviceCache& cache, int layer) {
   const DeviceLayer& w = weights_->layers()[static_cast<size_t>(layer)];
   normalise(w.attention_norm, 0, tokens_);
   matmul_.run(output_.data(), input_.data(), w.qkv, tokens_, false);
-  HeadsCall heads = heads_call(w, tokens_);
+  HeadsCall heads = heads_call(cache, layer, tokens_);
   heads.target = cache.begin_chunk(layer, tokens_);
   make_heads(heads, stream_);
   cache.attend_chunk(layer, input_.data(), weights_->dtype(), q_.data(), tokens_);
   cache.end_chunk(layer, tokens_);
-  matmul_.run(hidden_.data(), input_.data(), w.o, tokens_, true);
-  add_bias_if_any(w.o_bias);
+  add_products(w.o, w.o_bias, w.attention_post_norm);
 }
 
 void DeviceForward::mlp_of_chunk(const DeviceLayer& w) {
+  const bool gelu = weights_->details().activation == Activation::kGeluTanh;
   normalise(w.mlp_norm, 0, tokens_);
   matmul_.run(output_.data(), input_.data(), w.gate_up, tokens_, false);
   gate({input_.data(), weights_->dtype(), output_.data(), w.gate_up_bias, tokens_,
-        static_cast<size_t>(config_.intermediate)},
+        static_cast<size_t>(config_.intermediate), gelu ? GateKind::kGeluTanh : GateKind::kSilu},
        stream_);
-  matmul_.run(hidden_.data(), input_.data(), w.down, tokens_, true);
-  add_bias_if_any(w.down_bias);
+  add_products(w.down, w.down_bias, w.mlp_post_norm);
 }
 
-void DeviceForward::add_bias_if_any(const float* bias) {
-  if (bias) {
-    add_bias(hidden_.data(), bias, tokens_, static_cast<size_t>(config_.hidden), stream_);
+/// The residual stream of one token takes w input + bias, normalised first if there is a norm.
+void DeviceForward::add_product(const float* input, const DeviceMatrix& w, const float* bias,
+                                const float* post_norm) {
+  if (!post_norm) {
+    return matvec({hidden_.data(), w, input, nullptr, 0, bias, MatvecEnd::kAdd}, stream_);
   }
+  float* update = update_.data();
+  matvec({update, w, input, nullptr, 0, bias, MatvecEnd::kStore}, stream_);
+  add_normed({hidden_.data(), update, nullptr, post_norm, config_.norm_eps, 1, w.out}, stream_);
+}
+
+/// The same of a chunk, whose input lies in input_.
+void DeviceForward::add_products(const DeviceMatrix& w, const float* bias, const float* post_norm) {
+  const auto width = static_cast<size_t>(config_.hidden);
+  if (post_norm) {
+    matmul_.run(output_.data(), input_.data(), w, tokens_, false);
+    add_normed({hidden_.data(), output_.data(), bias, post_norm, config_.norm_eps, tokens_, width},
+               stream_);
+    return;
+  }
+  matmul_.run(hidden_.data(), input_.data(), w, tokens_, true);
+  if (bias) add_bias(hidden_.data(), bias, tokens_, width, stream_);
 }
 
 /// The logits of one token into the first row of the block.

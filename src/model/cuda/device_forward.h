@@ -45,15 +45,17 @@ class DeviceForward {
   };
   using Graph = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, GraphEnd>;
 
-  void begin(size_t tokens);
+  void begin(const DeviceCache& cache, size_t tokens);
   void run_token(DeviceCache& cache);
   void enqueue_token(DeviceCache& cache);
   void capture(DeviceCache& cache);
   void run_chunk(DeviceCache& cache);
   void attention_of_chunk(DeviceCache& cache, int layer);
   void mlp_of_chunk(const DeviceLayer& layer);
-  HeadsCall heads_call(const DeviceLayer& layer, size_t tokens) const;
-  void add_bias_if_any(const float* bias);
+  HeadsCall heads_call(const DeviceCache& cache, int layer, size_t tokens) const;
+  void add_product(const float* input, const DeviceMatrix& w, const float* bias,
+                   const float* post_norm);
+  void add_products(const DeviceMatrix& w, const float* bias, const float* post_norm);
   MatvecCall head_call(size_t token) const;
   void normalise(const float* weight, size_t first, size_t count);
   void make_last_logits();
@@ -75,9 +77,10 @@ class DeviceForward {
   const DeviceCache* graph_of_ = nullptr;
   DeviceArray<float> hidden_;            // [T, hidden] the residual stream
   DeviceArray<std::byte> input_;         // [T, max(hidden, H D, intermediate)] of the weights' type
-  DeviceArray<float> output_;            // [T, max((H + 2 G) D, 2 intermediate)]
+  DeviceArray<float> output_;            // [T, max((H + 2 G) D, 2 intermediate, hidden)]
+  DeviceArray<float> update_;            // [hidden] of a token, where a norm comes after a block
   DeviceArray<std::byte> q_;             // [T, H, D] of the rows' type
-  DeviceArray<float> cos_, sin_;         // [T, D/2]
+  DeviceArray<float> cos_, sin_;         // [ropes, T, D/2]
   DeviceArray<float> logits_;            // [block, V]
   PinnedArray<float> host_logits_;       // [block, V]
   std::optional<LogitRanking> ranking_;  // once it is asked for

@@ -31,7 +31,9 @@ DeviceWeights::DeviceWeights(std::shared_ptr<const Model> model) : model_(std::m
     to.gate_up = upload({&from.gate.w, &from.up.w});
     to.down = upload({&from.down.w});
     to.attention_norm = upload({&from.attention_norm});
+    to.attention_post_norm = upload({&from.attention_post_norm});
     to.mlp_norm = upload({&from.mlp_norm});
+    to.mlp_post_norm = upload({&from.mlp_post_norm});
     to.q_norm = upload({&from.q_norm});
     to.k_norm = upload({&from.k_norm});
     to.qkv_bias = upload({&from.q.bias, &from.k.bias, &from.v.bias});
@@ -42,13 +44,9 @@ DeviceWeights::DeviceWeights(std::shared_ptr<const Model> model) : model_(std::m
   }
   final_norm_ = upload({&w.final_norm});
   head_ = w.head.data == w.embedding.data ? embedding_ : upload({&w.head});
-  const std::vector<double>& frequencies = w.rope.frequencies();
-  frequencies_ = DeviceArray<double>(memory_, MemoryKind::kWeights, frequencies.size(), kUploads);
-  frequencies_.upload(frequencies.data(), frequencies.size(), kUploads);
+  head_factors_ = upload({&w.head_factors});
   check(cudaStreamSynchronize(kUploads), "the upload of weights");
 }
-
-const Rope& DeviceWeights::rope() const { return model_->weights().rope; }
 
 DeviceMatrix DeviceWeights::upload(std::initializer_list<const WeightMatrix*> parts) {
   DeviceMatrix matrix;

@@ -13,8 +13,9 @@ namespace pith::cuda {
 
 struct DeviceLayer {
   DeviceMatrix qkv, o, gate_up, down;  // [(H + 2 G) D, hidden], [hidden, H D], ...
-  const float *attention_norm = nullptr, *mlp_norm = nullptr;  // [hidden]
-  const float *q_norm = nullptr, *k_norm = nullptr;            // [D] or null
+  const float *attention_norm = nullptr, *mlp_norm = nullptr;  // [hidden] or null
+  const float *attention_post_norm = nullptr, *mlp_post_norm = nullptr;
+  const float *q_norm = nullptr, *k_norm = nullptr;  // as LayerWeights', or null
   const float *qkv_bias = nullptr, *o_bias = nullptr, *gate_up_bias = nullptr, *down_bias = nullptr;
 };
 
@@ -30,8 +31,9 @@ class DeviceWeights {
   const DeviceMatrix& embedding() const { return embedding_; }
   const DeviceMatrix& head() const { return head_; }
   const float* final_norm() const { return final_norm_; }
-  const double* frequencies() const { return frequencies_.data(); }  // [D/2]
-  const Rope& rope() const;
+  const float* head_factors() const { return head_factors_; }  // [D] or null
+  const ConfigFile& details() const { return model_->weights().config; }
+  LayerRopes ropes(size_t context) const { return model_->weights().ropes(context); }
   size_t bytes() const { return memory_.total(); }
 
  private:
@@ -45,7 +47,7 @@ class DeviceWeights {
   std::vector<DeviceLayer> layers_;
   DeviceMatrix embedding_, head_;
   const float* final_norm_ = nullptr;
-  DeviceArray<double> frequencies_;
+  const float* head_factors_ = nullptr;
 };
 
 }  // namespace pith::cuda
