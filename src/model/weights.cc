@@ -131,10 +131,6 @@ LayerWeights take_layer(Taker& taker, const ConfigFile& config, size_t layer) {
   return w;
 }
 
-}  // namespace
-
-namespace {
-
 void add_ropes(Model::Weights& w) {
   const ConfigFile& config = w.config;
   const auto dim = static_cast<size_t>(config.model.head_dim);

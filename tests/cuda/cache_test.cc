@@ -175,6 +175,33 @@ TEST(CudaCache, SettledRowsAreCoded) {
   }
 }
 
+// Heads of 256 channels have exact rows alone.
+TEST(CudaCache, WideHeadsHoldTheRowsThatTheCpuHolds) {
+  PITH_NEEDS_GPU();
+  for (const char* text :
+       {"exact", "local(window=37)", "streaming_llm(window=60)",
+        "streaming_llm(window=60,rope=cache)", "knorm(budget=96,interval=40)",
+        "keydiff(budget=77,interval=50),window=20", "snapkv(budget=96,interval=50)",
+        "tova(budget=100,interval=25)", "pyramidkv(budget=80,interval=30,beta=3),window=16",
+        "buzz(T=100),window=40", "h2o(budget=60,interval=200,decay=0.5),sink=2,window=30",
+        "uniform(budget=100)"}) {
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      const std::string policy = std::string(text) + ",dtype=" + to_string(dtype);
+      SCOPED_TRACE(policy);
+      const double bound = dtype == DType::kBF16 ? 2e-2 : 3e-3;
+      Pair pair(policy, 256, dtype);
+      for (const size_t tokens : {130, 97, 2, 200, 64}) pair.run_chunk(tokens);
+      pair.end_prefill();
+      for (int t = 0; t < 64; ++t) pair.run_token();
+      pair.use_clone();
+      for (int t = 0; t < 32; ++t) pair.run_token();
+      EXPECT_GE(pair.same_rows(), 0.99);
+      EXPECT_LT(pair.worst(), bound);
+      EXPECT_LT(pair.oracle_error(), 3 * bound);
+    }
+  }
+}
+
 // Rows that are judged again in codes. Sizes are such that both devices hold the same codes at each
 // step: multiples of 32.
 TEST(CudaCache, CodedRowsAreJudgedAgain) {

@@ -126,7 +126,7 @@ double bound(DType dtype) { return dtype == DType::kBF16 ? 1e-2 : 2e-3; }
 
 TEST(CudaCausal, EverySizeAroundTheTiles) {
   PITH_NEEDS_GPU();
-  for (const int dim : {64, 128}) {
+  for (const int dim : {64, 128, 256}) {
     for (const int tokens : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 300}) {
       for (const int before : {0, 1, 63, 64, 100}) {
         const DType dtype = tokens % 2 ? DType::kBF16 : DType::kF16;
@@ -148,7 +148,11 @@ TEST(CudaCausal, EveryQueryGroup) {
 TEST(CudaCausal, SpansGoOnFromEachOther) {
   PITH_NEEDS_GPU();
   for (const DType result : {DType::kF32, DType::kF16, DType::kBF16}) {
-    Case c{.dim = 128, .tokens = 70, .result = result, .spans = {4, 200, 64}, .before = 31};
+    Case c{.dim = result == DType::kF16 ? 256 : 128,
+           .tokens = 70,
+           .result = result,
+           .spans = {4, 200, 64},
+           .before = 31};
     c.log_weight = 0.7f;
     EXPECT_LT(error_of(c), result == DType::kBF16 ? 1e-2 : 2e-3);
     c.before = 0;
@@ -176,7 +180,12 @@ TEST(CudaCausal, QueriesSeeTheirWindow) {
   for (const int window : {1, 2, 31, 64, 65, 100, 128, 129, 250, 400, 10000}) {
     for (const int tokens : {1, 17, 64, 130, 300}) {
       for (const int before : {0, 5, 64, 200}) {
-        Case c{.dim = window % 2 ? 64 : 128, .tokens = tokens, .spans = {}, .before = before};
+        Case c{.dim = window % 2     ? 64
+                      : window < 100 ? 256
+                                     : 128,
+               .tokens = tokens,
+               .spans = {},
+               .before = before};
         c.dtype = tokens % 2 ? DType::kBF16 : DType::kF16;
         c.window = window;
         EXPECT_LT(error_of(c), bound(c.dtype)) << window << ": " << tokens << " after " << before;

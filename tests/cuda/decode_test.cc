@@ -98,7 +98,7 @@ double bound(DType dtype) { return dtype == DType::kBF16 ? 8e-3 : 1.5e-3; }
 TEST(CudaDecode, EveryRowCountAroundTheTiles) {
   PITH_NEEDS_GPU();
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
-    for (const int dim : {64, 128}) {
+    for (const int dim : {64, 128, 256}) {
       for (const int rows : {0, 1, 2, 15, 16, 17, 31, 100, 127, 128, 129, 1000, 5000}) {
         const Case c{{1, 4, 1, dim, 1, 0}, dtype, {rows}};
         EXPECT_LT(error_of(c), bound(dtype)) << dim << " x " << rows;
@@ -109,6 +109,10 @@ TEST(CudaDecode, EveryRowCountAroundTheTiles) {
 
 TEST(CudaDecode, EveryQueryGroup) {
   PITH_NEEDS_GPU();
+  for (const int group : {1, 4, 8, 9}) {
+    const Case c{{1, 2 * group, 2, 256, 1, 0}, DType::kF16, {300, 77}};
+    EXPECT_LT(error_of(c), bound(c.dtype)) << group << " queries of 256 channels";
+  }
   for (const int group : {1, 2, 3, 4, 5, 7, 8, 9, 12, 16}) {
     const Case c{{1, 2 * group, 2, 128, 1, 0}, DType::kBF16, {300, 77}};
     EXPECT_LT(error_of(c), bound(c.dtype)) << group;

@@ -18,6 +18,34 @@ struct Case {
   RandomModel model;
 };
 
+// A RoPE and a window a kind of layer, norms before and after, GeGLU, a scale of its own.
+const RandomModel kGemma3{.dtype = DType::kF32,
+                          .head_dim = 256,
+                          .kv_heads = 1,
+                          .layers = 3,
+                          .tied = true,
+                          .like = "Gemma3ForCausalLM",
+                          .more = R"({"sliding_window": 40, "sliding_window_pattern": 3,
+                                      "query_pre_attn_scalar": 200, "rope_theta": 1e6})"};
+// Fused matrices, 48 of 64 channels turn, by the long factors.
+const RandomModel kPhi3{.like = "Phi3ForCausalLM", .more = R"({"partial_rotary_factor": 0.75,
+                          "original_max_position_embeddings": 128,
+                          "rope_scaling": {"type": "longrope",
+                            "long_factor": [1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2,
+                                            3, 3, 3, 3, 4, 4, 5, 6, 7, 8, 9, 10],
+                            "short_factor": [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                             1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]}})"};
+const RandomModel kOlmo2{.dtype = DType::kF32, .head_dim = 128, .like = "Olmo2ForCausalLM"};
+const RandomModel kGranite{.dtype = DType::kF32,
+                           .like = "GraniteForCausalLM",
+                           .more = R"({"embedding_multiplier": 12, "residual_multiplier": 0.22,
+                                       "attention_multiplier": 0.05, "logits_scaling": 2})"};
+
+RandomModel with_f16(RandomModel model) {
+  model.dtype = DType::kF16;
+  return model;
+}
+
 class CudaEngine : public testing::TestWithParam<Case> {};
 
 // One token's products keep f32 activations; queries and probabilities are rounded to the rows'
@@ -47,7 +75,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"biased",
                          {.dtype = DType::kF32, .qkv_bias = true, .biases = true, .tied = true}},
                     Case{"qwen2", {.head_dim = 128, .heads = 6, .kv_heads = 1, .qkv_bias = true}},
-                    Case{"qwen3", {.dtype = DType::kF32, .head_dim = 128, .qk_norm = true}}),
+                    Case{"qwen3", {.dtype = DType::kF32, .head_dim = 128, .qk_norm = true}},
+                    Case{"gemma3", kGemma3}, Case{"gemma3_f16", with_f16(kGemma3)},
+                    Case{"phi3", kPhi3}, Case{"olmo2", kOlmo2}, Case{"granite", kGranite}),
     [](const auto& test) { return test.param.name; });
 
 // Rows leave the window and are coded or dropped; the model's own rounding is f32's, so that codes
@@ -333,6 +363,12 @@ TEST(CudaRefusals, SayWhatIsNotThere) {
   refused(shape, "exact+k:kivi+v:csr", "different codecs");
   refused(shape, "exact+int8(center=40)", "center=40");
   refused({2, 4, 2, 80, {}, 1000}, "exact", "head_dim of 80");
+  for (const char* policy :
+       {"exact+int4", "exact+kivi", "exact+turboquant(bits=3)", "snapkv(budget=64)+int8",
+        "exact+qjl", "expected_attention(budget=64)", "express(s=64)", "balancekv(b=64)", "uniform",
+        "uniform(budget=60,heavy=50)"}) {
+    refused({2, 4, 2, 256, {}, 1000}, policy, "head_dim");
+  }
   refused({2, 4, 2, 64, {0, 128}, 1000}, "snapkv(budget=64)", "slides over a window of 128");
   refused({2, 4, 2, 64, {0, 128}, 1000}, "exact+ladder", "slides over");
 }

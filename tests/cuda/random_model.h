@@ -1,14 +1,16 @@
 #pragma once
-// Small models with random weights, of the shapes that the GPU takes: heads of 64 or 128.
+// Small models with random weights, of the shapes that the GPU takes: heads of 64, 128 or 256.
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <string_view>
 
 #include "core/dtype.h"
 #include "core/safetensors.h"
+#include "model/architectures.h"
 #include "model/test_files.h"
 #include "pith/model.h"
 
@@ -20,19 +22,23 @@ struct RandomModel {
   bool qkv_bias = false, biases = false;  ///< biases: of all matrices but q, k and v too
   bool qk_norm = false, tied = false;
   int sliding = 0, first_sliding = 0;  ///< layers from first_sliding on slide over `sliding` tokens
+  const char* like = nullptr;          ///< an architecture's name; null: by what is set above
+  const char* more = "{}";             ///< fields of config.json
 };
 
 class RandomModelFolder {
  public:
   explicit RandomModelFolder(const RandomModel& m) : m_(m) {
     const bool qwen2 = m.qkv_bias && !m.biases;
-    const char* type = m.qk_norm ? "qwen3" : qwen2 ? "qwen2" : m.sliding > 0 ? "mistral" : "llama";
-    const char* name = m.qk_norm       ? "Qwen3ForCausalLM"
+    const char* name = m.like          ? m.like
+                       : m.qk_norm     ? "Qwen3ForCausalLM"
                        : qwen2         ? "Qwen2ForCausalLM"
                        : m.sliding > 0 ? "MistralForCausalLM"
                                        : "LlamaForCausalLM";
+    for (const Architecture& a : architectures()) {
+      if (std::string_view(a.name) == name) row_ = &a;
+    }
     nlohmann::json config{{"architectures", {name}},
-                          {"model_type", type},
                           {"hidden_size", m.hidden},
                           {"intermediate_size", m.inner},
                           {"num_hidden_layers", m.layers},
@@ -54,6 +60,7 @@ class RandomModelFolder {
       config["use_sliding_window"] = true;
       config["max_window_layers"] = m.first_sliding;
     }
+    config.update(nlohmann::json::parse(m.more));
     testing_files::write_file(folder_.path() / "config.json", config.dump());
     add_tensors();
     std::vector<TensorBytes> tensors;
@@ -92,33 +99,49 @@ class RandomModelFolder {
         1 / std::sqrt(static_cast<float>(in)));
     if (bias) add(name + ".bias", {static_cast<size_t>(out)}, 0, 0.3f);
   }
-  void norm(const std::string& name, int width) {
-    add(name + ".weight", {static_cast<size_t>(width)}, 1, 0.2f);
+  /// Of a prefix and a name, if there is one.
+  void norm(const std::string& prefix, const char* name, int width) {
+    if (!name) return;
+    add(prefix + name + ".weight", {static_cast<size_t>(width)}, 1 - row_->norm_offset, 0.2f);
   }
   void add_tensors() {
-    const int width = m_.heads * m_.head_dim, kv = m_.kv_heads * m_.head_dim;
     matrix("model.embed_tokens", m_.vocab, m_.hidden, false);
-    for (int l = 0; l < m_.layers; ++l) {
-      const std::string layer = "model.layers." + std::to_string(l) + ".";
-      norm(layer + "input_layernorm", m_.hidden);
-      matrix(layer + "self_attn.q_proj", width, m_.hidden, m_.qkv_bias);
-      matrix(layer + "self_attn.k_proj", kv, m_.hidden, m_.qkv_bias);
-      matrix(layer + "self_attn.v_proj", kv, m_.hidden, m_.qkv_bias);
-      if (m_.qk_norm) {
-        norm(layer + "self_attn.q_norm", m_.head_dim);
-        norm(layer + "self_attn.k_norm", m_.head_dim);
-      }
-      matrix(layer + "self_attn.o_proj", m_.hidden, width, m_.biases);
-      norm(layer + "post_attention_layernorm", m_.hidden);
-      matrix(layer + "mlp.gate_proj", m_.inner, m_.hidden, m_.biases);
-      matrix(layer + "mlp.up_proj", m_.inner, m_.hidden, m_.biases);
-      matrix(layer + "mlp.down_proj", m_.hidden, m_.inner, m_.biases);
-    }
-    norm("model.norm", m_.hidden);
+    for (int l = 0; l < m_.layers; ++l) add_layer("model.layers." + std::to_string(l) + ".");
+    norm("model.", "norm", m_.hidden);
     if (!m_.tied) matrix("lm_head", m_.vocab, m_.hidden, false);
   }
 
+  void add_layer(const std::string& layer) {
+    const int width = m_.heads * m_.head_dim, kv = m_.kv_heads * m_.head_dim;
+    const std::string attention = layer + "self_attn.", mlp = layer + "mlp.";
+    norm(layer, row_->attention_norm, m_.hidden);
+    if (row_->fused) {
+      matrix(attention + "qkv_proj", width + 2 * kv, m_.hidden, false);
+    } else {
+      matrix(attention + "q_proj", width, m_.hidden, m_.qkv_bias);
+      matrix(attention + "k_proj", kv, m_.hidden, m_.qkv_bias);
+      matrix(attention + "v_proj", kv, m_.hidden, m_.qkv_bias);
+    }
+    if (row_->qk_norm != QkNorm::kNone) {
+      const bool whole = row_->qk_norm == QkNorm::kWhole;
+      norm(attention, "q_norm", whole ? width : m_.head_dim);
+      norm(attention, "k_norm", whole ? kv : m_.head_dim);
+    }
+    matrix(attention + "o_proj", m_.hidden, width, m_.biases);
+    norm(layer, row_->attention_post_norm, m_.hidden);
+    norm(layer, row_->mlp_norm, m_.hidden);
+    if (row_->fused) {
+      matrix(mlp + "gate_up_proj", 2 * m_.inner, m_.hidden, false);
+    } else {
+      matrix(mlp + "gate_proj", m_.inner, m_.hidden, m_.biases);
+      matrix(mlp + "up_proj", m_.inner, m_.hidden, m_.biases);
+    }
+    matrix(mlp + "down_proj", m_.hidden, m_.inner, m_.biases);
+    norm(layer, row_->mlp_post_norm, m_.hidden);
+  }
+
   RandomModel m_;
+  const Architecture* row_ = nullptr;
   testing_files::TemporaryFolder folder_;
   std::mt19937 random_{5};
   std::map<std::string, Entry> entries_;

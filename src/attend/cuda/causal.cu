@@ -48,16 +48,16 @@ __device__ inline void weigh(QueryRun<D>& run, Scores& s) {
 }
 
 template <class T, int D>
-__device__ inline void add_values(QueryRun<D> (&run)[kBlocks], const Scores (&p)[kBlocks],
+__device__ inline void add_values(QueryRun<D> (&run)[kBlocks<D>], const Scores (&p)[kBlocks<D>],
                                   uint32_t values) {
   using Tile = RowTile<T, D>;
   const int lane = threadIdx.x % kWarp;
   const uint32_t value_lane = Tile::at(lane % 16, lane / 16);
 #pragma unroll
   for (int k = 0; k < kTileRows / 16; ++k) {
-    uint32_t a[kBlocks][4];
+    uint32_t a[kBlocks<D>][4];
 #pragma unroll
-    for (int m = 0; m < kBlocks; ++m) {
+    for (int m = 0; m < kBlocks<D>; ++m) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float* pair = p[m][2 * k + i / 2] + i % 2 * 2;
@@ -69,7 +69,7 @@ __device__ inline void add_values(QueryRun<D> (&run)[kBlocks], const Scores (&p)
       uint32_t b[4];  // rows 16 k.. and 16 k + 8.. of channels 8 n.., then of 8 n + 8..
       load_tiles_transposed(b, values + (value_lane ^ 16 * n) + Tile::row_bytes(16 * k));
 #pragma unroll
-      for (int m = 0; m < kBlocks; ++m) {
+      for (int m = 0; m < kBlocks<D>; ++m) {
         mma<T>(run[m].acc[n], a[m][0], a[m][1], a[m][2], a[m][3], b[0], b[1]);
         mma<T>(run[m].acc[n + 1], a[m][0], a[m][1], a[m][2], a[m][3], b[2], b[3]);
       }
@@ -185,27 +185,28 @@ __device__ inline int rows_of(const CausalSpan& span, size_t kv_head) {
   return min(max(span.head_rows[kv_head] - static_cast<int>(span.head_rows_before), 0), rows);
 }
 
-/// One block: 128 queries of one head. Rows come in tiles of 64 through two buffers.
+/// One block: 128 queries of one head, 64 if it has 256 channels. Rows come in tiles of 64 through
+/// two buffers.
 template <class T, int D, Kind kKind>
-__global__ void __launch_bounds__(kChunkThreads, 2)
+__global__ void __launch_bounds__(kChunkThreads, D > 128 ? 1 : 2)
     causal_kernel(const __grid_constant__ CausalCall p) {
   extern __shared__ __align__(128) char shared[];
   using Tile = RowTile<T, D>;
   // The last queries see most rows: they go first.
   const int head = blockIdx.x, block = static_cast<int>(gridDim.y - 1 - blockIdx.y);
-  const int own_query = static_cast<int>(threadIdx.x) / kWarp * 16 * kBlocks;  // of the tile
-  const int first_token = block * kTileQueries + own_query;
+  const int own_query = static_cast<int>(threadIdx.x) / kWarp * 16 * kBlocks<D>;  // of the tile
+  const int first_token = block * kTileQueries<D> + own_query;
   const size_t kv_head = head / (p.query_heads / p.kv_heads);
   const T* keys = static_cast<const T*>(p.span.keys) + kv_head * p.span.head_stride;
   const T* values = static_cast<const T*>(p.span.values) + kv_head * p.span.head_stride;
   const int rows = rows_of(p.span, kv_head);
   const int before = static_cast<int>(p.span.before);
-  const int last_token = min((block + 1) * kTileQueries, p.tokens) - 1;
+  const int last_token = min((block + 1) * kTileQueries<D>, p.tokens) - 1;
   const int seen = before < 0 ? rows : min(rows, before + last_token + 1);
   const int tiles = (seen + kTileRows - 1) / kTileRows;
   const int from = kKind == Kind::kBounded ? static_cast<int>(p.span.from) : 0;
   const int first_tile =
-      kKind == Kind::kBounded ? max(0, from + block * kTileQueries) / kTileRows : 0;
+      kKind == Kind::kBounded ? max(0, from + block * kTileQueries<D>) / kTileRows : 0;
 
   char* const ring = shared + Tile::kQueryBytes;
   const auto fetch = [&](int tile) {
@@ -215,14 +216,14 @@ __global__ void __launch_bounds__(kChunkThreads, 2)
     Tile::template fetch<kTileRows>(to + Tile::kBytes, values, D, first, rows);
     commit_copies();
   };
-  Tile::template fetch<kTileQueries>(shared, static_cast<const T*>(p.q) + head * D,
-                                     static_cast<size_t>(p.query_heads) * D, block * kTileQueries,
-                                     p.tokens);
+  Tile::template fetch<kTileQueries<D>>(shared, static_cast<const T*>(p.q) + head * D,
+                                        static_cast<size_t>(p.query_heads) * D,
+                                        block * kTileQueries<D>, p.tokens);
   first_tile < tiles ? fetch(first_tile) : commit_copies();
 
-  QueryRun<D> run[kBlocks];
+  QueryRun<D> run[kBlocks<D>];
 #pragma unroll
-  for (int m = 0; m < kBlocks; ++m) {
+  for (int m = 0; m < kBlocks<D>; ++m) {
     if (!p.first) restore<D>(run[m], p, head, first_token + 16 * m);
   }
 
@@ -242,10 +243,10 @@ __global__ void __launch_bounds__(kChunkThreads, 2)
     __syncthreads();  // the tile is there, and nobody reads the one before it any more
     if (tile + 1 < tiles) fetch(tile + 1);
     const uint32_t at = ring_at + tile % 2 * 2 * Tile::kBytes;
-    Scores s[kBlocks];
+    Scores s[kBlocks<D>];
     find_scores<T, D>(s, queries_at, at);
 #pragma unroll
-    for (int m = 0; m < kBlocks; ++m) {
+    for (int m = 0; m < kBlocks<D>; ++m) {
       mask.apply(s[m], tile * kTileRows, first_token + 16 * m);
       weigh<D>(run[m], s[m]);
     }
@@ -253,7 +254,7 @@ __global__ void __launch_bounds__(kChunkThreads, 2)
   }
   wait_for_copies<0>();
 #pragma unroll
-  for (int m = 0; m < kBlocks; ++m) write<D>(run[m], p, head, first_token + 16 * m);
+  for (int m = 0; m < kBlocks<D>; ++m) write<D>(run[m], p, head, first_token + 16 * m);
 }
 
 template <class T, int D, Kind kKind>
@@ -264,7 +265,7 @@ void launch_as(const CausalCall& call, cudaStream_t stream) {
                              static_cast<int>(kBytes)),
         "prefill attention's shared memory");
   const dim3 grid(static_cast<unsigned>(call.query_heads),
-                  static_cast<unsigned>((call.tokens + kTileQueries - 1) / kTileQueries));
+                  static_cast<unsigned>((call.tokens + kTileQueries<D> - 1) / kTileQueries<D>));
   kernel<<<grid, kChunkThreads, kBytes, stream>>>(call);
   check(cudaGetLastError(), "prefill attention");
 }
@@ -280,12 +281,8 @@ void launch(const CausalCall& call, cudaStream_t stream) {
 
 void attend_chunk(const CausalCall& call, cudaStream_t stream) {
   call.check();
-  const bool bf16 = call.dtype == DType::kBF16;
-  if (call.head_dim == 64) {
-    bf16 ? launch<__nv_bfloat16, 64>(call, stream) : launch<__half, 64>(call, stream);
-  } else {
-    bf16 ? launch<__nv_bfloat16, 128>(call, stream) : launch<__half, 128>(call, stream);
-  }
+  with_rows_of<256>(call.dtype, call.head_dim,
+                    [&]<class T, int D>() { launch<T, D>(call, stream); });
 }
 
 }  // namespace pith::cuda

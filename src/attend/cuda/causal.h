@@ -36,7 +36,7 @@ struct CausalSpan {
 };
 
 struct CausalCall {
-  int query_heads = 0, kv_heads = 0, head_dim = 0;  ///< D: 64 or 128
+  int query_heads = 0, kv_heads = 0, head_dim = 0;  ///< D: 64, 128 or 256
   int tokens = 0;                                   // T
   DType dtype = DType::kF16;                        ///< of q and rows: kF16 or kBF16
   const void* q = nullptr;                          // [T, H, D], after RoPE

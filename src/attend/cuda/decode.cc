@@ -9,14 +9,15 @@ namespace pith::cuda {
 
 void DecodeShape::check() const {
   if (kv_heads > 0 && query_heads > 0 && query_heads % kv_heads == 0 && sequences > 0 &&
-      spans > 0 && (head_dim == 64 || head_dim == 128)) {
+      spans > 0 && (head_dim == 64 || head_dim == 128 || head_dim == 256)) {
     return;
   }
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("decode attention on the GPU was asked for {} sequences, {} query and {} "
-                          "KV heads, head_dim {}, {} spans; it takes head_dim 64 or 128, at least "
-                          "one of each, and query heads that are a multiple of the KV heads",
-                          sequences, query_heads, kv_heads, head_dim, spans));
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("decode attention on the GPU was asked for {} sequences, {} query and {} "
+                  "KV heads, head_dim {}, {} spans; it takes head_dim 64, 128 or 256, at least "
+                  "one of each, and query heads that are a multiple of the KV heads",
+                  sequences, query_heads, kv_heads, head_dim, spans));
 }
 
 void DecodeCall::check() const {

@@ -66,7 +66,7 @@ struct DecodeShape {
   int sequences = 1;
   int query_heads = 0;  // H
   int kv_heads = 0;     // G
-  int head_dim = 0;     // D: 64 or 128
+  int head_dim = 0;     // D: 64, 128 or, of dense rows, 256
   int spans = 1;        ///< per KV head
   float scale = 0;      ///< of q.k; 0 = 1/sqrt(D)
 

@@ -5,6 +5,8 @@
 // order that the tensor cores want; coded blocks travel through a ring of shared memory that is the
 // warp's own. Scores are S^T = K q^T (rows on M, up to 8 queries on N), sums are out^T = V^T P^T.
 
+#include <type_traits>
+
 #include "attend/cuda/decode_parts.cuh"
 #include "attend/cuda/dense_tile.cuh"
 #include "attend/cuda/head_walk.cuh"
@@ -270,7 +272,14 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
         DenseWalk<Codec> walk{share.spans, p.span_count, share.begin, share.end};
         Running<D> run;
         QueryLoad<T, Codec, D> load(p);
-        if constexpr (!Codec::kPresent) {
+        if constexpr (!Codec::kPresent && D > 128) {
+          // Two tiles of 16 rows, sums and queries do not go into 255 registers.
+          ahead.wait();
+          load.ask(p, query_head_of(p, share.head), queries);
+          load.put(space, p, queries);
+          run_dense_ends<T, Codec, D>(run, walk, space.q());
+          end_head(p, cut, run, end);
+        } else if constexpr (!Codec::kPresent) {
           DenseRun<T, Codec, D> dense{walk};
           const bool early = dense.start(p.settled);
           ahead.wait();
@@ -321,7 +330,8 @@ void launch_decode_as(const DecodeCall& call, const DecodeScratch& scratch, cuda
 template <class Codec>
 void launch_decode(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream) {
   call.check();
-  with_rows_of(call.dtype, call.shape.head_dim, [&]<class T, int D>() {
+  constexpr int kMost = std::is_same_v<Codec, NoCodec> ? 256 : 128;
+  with_rows_of<kMost>(call.dtype, call.shape.head_dim, [&]<class T, int D>() {
     launch_decode_as<T, typename Codec::template Of<D>, D>(call, scratch, stream);
   });
 }

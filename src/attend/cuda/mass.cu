@@ -26,28 +26,28 @@ __global__ void __launch_bounds__(kChunkThreads)
   char* const keys_at = shared + Tile::kQueryBytes;
   Tile::template fetch<kTileRows>(keys_at, keys, D, first_row, rows);
   const auto queries_at = static_cast<uint32_t>(__cvta_generic_to_shared(shared)) +
-                          Tile::row_bytes(warp * 16 * kBlocks);
+                          Tile::row_bytes(warp * 16 * kBlocks<D>);
   const auto rows_at = static_cast<uint32_t>(__cvta_generic_to_shared(keys_at));
   const float scale = kLog2e * rsqrtf(static_cast<float>(D));
   float sums[kTileRows / 8][2] = {};                                // rows 8 n + 2 c, + 1
   const int seen_from = max(first_query, first_row - call.before);  // the first that sees a row
   for (int h = head * group; h < (head + 1) * group; ++h) {
     const T* q = static_cast<const T*>(call.q) + static_cast<size_t>(h) * D;
-    for (int first = seen_from / kTileQueries * kTileQueries; first < call.tokens;
-         first += kTileQueries) {
+    for (int first = seen_from / kTileQueries<D> * kTileQueries<D>; first < call.tokens;
+         first += kTileQueries<D>) {
       __syncthreads();  // nobody reads the queries before any more
-      Tile::template fetch<kTileQueries>(shared, q, static_cast<size_t>(call.shape.query_heads) * D,
-                                         first, call.tokens);
+      Tile::template fetch<kTileQueries<D>>(
+          shared, q, static_cast<size_t>(call.shape.query_heads) * D, first, call.tokens);
       commit_copies();
       wait_for_copies<0>();
       __syncthreads();
-      Scores s[kBlocks];
+      Scores s[kBlocks<D>];
       find_scores<T, D>(s, queries_at, rows_at);
 #pragma unroll
-      for (int m = 0; m < kBlocks; ++m) {
+      for (int m = 0; m < kBlocks<D>; ++m) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int token = first + (warp * kBlocks + m) * 16 + r + 8 * half;
+          const int token = first + (warp * kBlocks<D> + m) * 16 + r + 8 * half;
           const bool counts = token >= first_query && token < call.tokens;
           const float log_sum =
               counts ? call.log_sum[static_cast<size_t>(token) * call.shape.query_heads + h] : 0;
@@ -100,13 +100,14 @@ void launch_chunk(const ChunkMass& call, const MassTarget& target, cudaStream_t 
 }  // namespace
 
 void add_token_mass(const TokenMass& call, const MassTarget* target, cudaStream_t stream) {
-  with_rows_of(call.shape.dtype, call.shape.head_dim,
-               [&]<class T, int D>() { launch_token<T, D, NoCodedMass>(call, target, stream); });
+  with_rows_of<256>(call.shape.dtype, call.shape.head_dim, [&]<class T, int D>() {
+    launch_token<T, D, NoCodedMass>(call, target, stream);
+  });
 }
 
 void add_chunk_mass(const ChunkMass& call, const MassTarget& target, cudaStream_t stream) {
-  with_rows_of(call.shape.dtype, call.shape.head_dim,
-               [&]<class T, int D>() { launch_chunk<T, D>(call, target, stream); });
+  with_rows_of<256>(call.shape.dtype, call.shape.head_dim,
+                    [&]<class T, int D>() { launch_chunk<T, D>(call, target, stream); });
 }
 
 }  // namespace pith::cuda

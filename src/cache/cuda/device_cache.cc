@@ -19,8 +19,9 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
       policy_(policy),
       seed_(seed),
       space_(site()) {
-  if (shape.head_dim != 64 && shape.head_dim != 128) {
-    refuse_on_gpu(fmt::format("a head_dim of {}", shape.head_dim), "head_dim is 64 or 128 there");
+  if (shape.head_dim != 64 && shape.head_dim != 128 && shape.head_dim != 256) {
+    refuse_on_gpu(fmt::format("a head_dim of {}", shape.head_dim),
+                  "head_dim is 64, 128 or 256 there");
   }
   text_ = describe_on_cpu();
 

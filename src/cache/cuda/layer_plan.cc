@@ -183,9 +183,22 @@ void check_slides(const DeviceSelectorRow& selector, const DeviceCodec* codec, s
   }
 }
 
-}  // namespace
+/// Heads wider than the kernels of codes: exact rows alone, and rules that judge them where they
+/// lie.
+void check_wide_heads(const PolicyRule& rule, const LayerPlan& plan, size_t dim) {
+  if (dim <= 128) return;
+  const std::string where = fmt::format("at a head_dim of {}", dim);
+  const std::string there =
+      "exact rows are there, f16 or bf16, under exact, local, streaming_llm and the selectors that "
+      "judge rows by score, but for expected_attention";
+  if (plan.codec) refuse_on_gpu(fmt::format("the codec {} {}", plan.codec->name(), where), there);
+  const bool observes = plan.selector.scores && plan.selector.scores->state_numbers(1, dim) > 0;
+  if (observes || plan.selector.body || plan.selector.heavy) {
+    refuse_on_gpu(fmt::format("the selector '{}' {}", rule.selector.name, where), there);
+  }
+}
 
-LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const PlanSite& site) {
+LayerPlan plan_rows(const PolicyRule& rule, const CacheShape& shape, const PlanSite& site) {
   const SelectorRow& selector = selector_row(rule.selector.name);
   const Parameters parameters(selector.info, rule.selector);
   const DeviceSelectorRow* device = find_device_selector(selector.info.name);
@@ -259,6 +272,14 @@ LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const Plan
       }
     }
   }
+  return plan;
+}
+
+}  // namespace
+
+LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const PlanSite& site) {
+  LayerPlan plan = plan_rows(rule, shape, site);
+  check_wide_heads(rule, plan, static_cast<size_t>(shape.head_dim));
   return plan;
 }
 

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const __grid_constant__ P
 
 void sum_probe_tiles(const ProbeSumsCall& call, cudaStream_t stream) {
   if (call.count == 0) return;
-  with_rows_of(call.dtype, call.dim, [&]<class T, int D>() {
+  with_rows_of<256>(call.dtype, call.dim, [&]<class T, int D>() {
     sum_kernel<T, D><<<dim3(call.count, call.group), kThreads, 0, stream>>>(call);
   });
   check(cudaGetLastError(), "the error probe's sums");

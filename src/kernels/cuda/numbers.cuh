@@ -4,7 +4,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <string>
+
 #include "pith/dtype.h"
+#include "pith/error.h"
 
 namespace pith::cuda {
 
@@ -35,16 +38,27 @@ void with_type(DType dtype, const F& f) {
   }
 }
 
-/// Calls f.template operator()<T, D>() for rows of 16-bit numbers of type `dtype`, head_dim 64 or
-/// 128.
-template <class F>
+[[noreturn]] inline void refuse_head_dim(int head_dim) {
+  throw Error(ErrorCode::kUnsupported,
+              "rows of " + std::to_string(head_dim) +
+                  " numbers have no kernel of this kind on the GPU; it takes head_dim 64 and 128, "
+                  "and 256 where rows are exact; use --device cpu");
+}
+
+/// Calls f.template operator()<T, D>() for rows of 16-bit numbers of type `dtype`, head_dim 64,
+/// 128 or, if kMost says so, 256.
+template <int kMost = 128, class F>
 void with_rows_of(DType dtype, int head_dim, const F& f) {
-  const bool bf16 = dtype == DType::kBF16;
-  if (head_dim == 64) {
-    bf16 ? f.template operator()<__nv_bfloat16, 64>() : f.template operator()<__half, 64>();
-  } else {
-    bf16 ? f.template operator()<__nv_bfloat16, 128>() : f.template operator()<__half, 128>();
+  const auto with = [&]<int D>() {
+    dtype == DType::kBF16 ? f.template operator()<__nv_bfloat16, D>()
+                          : f.template operator()<__half, D>();
+  };
+  if (head_dim == 64) return with.template operator()<64>();
+  if (head_dim == 128) return with.template operator()<128>();
+  if constexpr (kMost == 256) {
+    if (head_dim == 256) return with.template operator()<256>();
   }
+  refuse_head_dim(head_dim);
 }
 
 /// x / (1 + e^-x); 0 for very negative x.

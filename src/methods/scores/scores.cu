@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads)
 /// Calls f.template operator()<T, D>() for the rows' type and width.
 template <class F>
 void with_rows(const JudgedRows& rows, const F& f) {
-  with_rows_of(rows.dtype, rows.dim, f);
+  with_rows_of<256>(rows.dtype, rows.dim, f);
   check(cudaGetLastError(), "scores of rows");
 }
 
