@@ -147,7 +147,12 @@ inline CodecCase named(Bench& b, const std::string& text) {
     check(cudaStreamSynchronize(stream), "tables");
   }
   const auto code = [=](const CodeRowsCall& c, bool of_keys) {
-    const CodeJob job{c.x, c.head_stride, c.codes, c.side, static_cast<size_t>(c.rows) / 32};
+    const CodeJob job{.x = c.x,
+                      .head_stride = c.head_stride,
+                      .codes = c.codes,
+                      .side = c.side,
+                      .block_stride = static_cast<size_t>(c.rows) / 32,
+                      .positions = {}};
     const std::span<const CodeJob> one{&job, 1}, none;
     codec->code({c.dtype, c.heads, c.rows, c.head_dim}, of_keys ? one : none, of_keys ? none : one,
                 stream);

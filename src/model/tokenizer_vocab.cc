@@ -179,7 +179,7 @@ void VocabTokenizer::settle(const TokenizerConfig& config, int32_t bos, int32_t 
   std::vector<int32_t> ends;
   if (config.eos && !config.eos->empty()) ends.push_back(named("eos_token", *config.eos));
   ends.push_back(eos);
-  ends.insert(ends.end(), config.eos_ids.begin(), config.eos_ids.end());
+  for (const int32_t id : config.eos_ids) ends.push_back(id);
   settle(bos, ends, config.add_bos.value_or(add_bos || config.llama_class));
 }
 

@@ -72,7 +72,7 @@ __device__ inline void load_input(float* shared, float* sums, const MatvecCall& 
 }
 
 /// Rows of the matrix that make one number.
-constexpr int parts_of(MatvecEnd end) {
+__host__ __device__ constexpr int parts_of(MatvecEnd end) {
   return end == MatvecEnd::kGate || end == MatvecEnd::kGelu ? 2 : 1;
 }
 
