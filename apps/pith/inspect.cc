@@ -5,11 +5,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 
 #include "commands.h"
 #include "console.h"
 #include "engine.h"
+#include "model/weights.h"
 #include "pith/error.h"
 #include "policies.h"
 #include "report.h"
@@ -33,6 +35,22 @@ double parameter_count(const ModelConfig& c) {
   return c.layers * layer + hidden + hidden * c.vocab * (c.tied_embeddings ? 1 : 2);
 }
 
+/// Bytes of the file's tensors by the name of their type.
+std::map<std::string, size_t> bytes_by_type(const Model& model) {
+  std::map<std::string, size_t> bytes;
+  for (const auto& [name, tensor] : model.weights().tensors.tensors())
+    bytes[tensor.type_name] += tensor.bytes;
+  return bytes;
+}
+
+std::string types_text(const Model& model) {
+  std::string out;
+  for (const auto& [type, bytes] : bytes_by_type(model))
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", type,
+                       human_bytes(static_cast<double>(bytes)));
+  return out;
+}
+
 Json config_json(const Model& model) {
   const ModelConfig& c = model.config();
   return {{"architecture", c.architecture},
@@ -51,6 +69,7 @@ Json config_json(const Model& model) {
           {"qkv_bias", c.qkv_bias},
           {"qk_norm", c.qk_norm},
           {"weights", to_string(c.weights)},
+          {"weight_types", bytes_by_type(model)},
           {"weight_bytes", model.weight_bytes()},
           {"parameters", parameter_count(c)},
           {"bos", c.bos},
@@ -68,8 +87,8 @@ std::string config_text(const Model& model, const std::string& folder) {
     out += fmt::format("  {:<15} {}\n", name, value);
   };
   line("parameters",
-       fmt::format("{} in {}, {}", human_count(parameter_count(c)), to_string(c.weights),
-                   human_bytes(static_cast<double>(model.weight_bytes()))));
+       fmt::format("{} in {} ({})", human_count(parameter_count(c)),
+                   human_bytes(static_cast<double>(model.weight_bytes())), types_text(model)));
   line("layers", fmt::format("{}, hidden {}, intermediate {}", c.layers, c.hidden, c.intermediate));
   line("attention", fmt::format("{} query heads, {} KV heads, head_dim {}", c.query_heads,
                                 c.kv_heads, c.head_dim));

@@ -1,7 +1,7 @@
 #pragma once
-// Weights times activations: y = x W^T. Few tokens are bound by reading W (Kernels::matvec), many
-// by arithmetic (oneDNN). Work is cut by shape alone, so results do not depend on the number of
-// threads.
+// Weights times activations: y = x W^T. Few tokens are bound by reading W (Kernels::matvec and
+// multiply_blocks), many by arithmetic (oneDNN; weights in blocks are decoded tile by tile). Work
+// is cut by shape alone, so results do not depend on the number of threads.
 
 #include <memory>
 #include <span>
@@ -25,9 +25,11 @@ struct WeightMatrix {
 
 enum class MatmulPrecision : uint8_t {
   /// Many tokens times bf16 weights: activations are rounded to bf16 where the CPU multiplies bf16
-  /// in hardware (sums stay f32).
+  /// in hardware (sums stay f32). Weights in blocks: those of many tokens likewise, after decoding
+  /// to bf16; those of few tokens are rounded to 8 bits in blocks of 32.
   kFast,
-  /// Activations stay f32 and 16-bit weights are widened, tile by tile.
+  /// Activations stay f32 and 16-bit weights are widened, tile by tile; few tokens times weights in
+  /// blocks: 16 bits in blocks of 32, whose error is that of f32 sums.
   kF32,
 };
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/block_products.h"
 #include "model/weights.h"
 #include "pith/error.h"
 
@@ -92,7 +93,10 @@ void Forward::embed(std::span<const int32_t> tokens) {
   context_.pool.parallel_for(tokens.size(), [&](size_t t, int) {
     const auto id = static_cast<size_t>(tokens[t]);
     float* x = hidden_.data() + t * hidden;
-    context_.kernels.to_f32(x, table.row(id), *dense_type(table.type), hidden);
+    if (const auto dense = dense_type(table.type))
+      context_.kernels.to_f32(x, table.row(id), *dense, hidden);
+    else
+      block_kernels(context_.kernels).decode(x, table.row(id), table.type, hidden);
     if (scale != 1) context_.kernels.scale(x, scale, hidden);
   });
 }

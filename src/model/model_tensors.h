@@ -35,9 +35,13 @@ struct ModelTensor {
 class ModelTensors {
  public:
   explicit ModelTensors(SafeTensors file);
+  using Map = std::map<std::string, ModelTensor, std::less<>>;
+  /// `files` own what the tensors point at.
+  ModelTensors(std::string source, Map tensors, std::shared_ptr<const void> files)
+      : source_(std::move(source)), tensors_(std::move(tensors)), files_(std::move(files)) {}
 
   /// By name, ascending.
-  const std::map<std::string, ModelTensor, std::less<>>& tensors() const { return tensors_; }
+  const Map& tensors() const { return tensors_; }
   const ModelTensor* find(std::string_view name) const;
   /// Throws kNotFound, naming the files searched.
   const ModelTensor& at(std::string_view name) const;
@@ -45,7 +49,7 @@ class ModelTensors {
 
  private:
   std::string source_;
-  std::map<std::string, ModelTensor, std::less<>> tensors_;
+  Map tensors_;
   std::shared_ptr<const void> files_;  // keep the mappings
 };
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/dtype.h"
+#include "model/gguf_model.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -63,8 +64,8 @@ class Taker {
       const bool harmless = name.ends_with(".rotary_emb.inv_freq");  // a table that we make
       if (taken_.count(name) != 0 || harmless) continue;
       throw Error(ErrorCode::kUnsupported,
-                  fmt::format("{}: tensor '{}' {} has no place in this architecture; config.json "
-                              "and the weights do not belong together, or the model is a variant "
+                  fmt::format("{}: tensor '{}' {} has no place in this architecture; config "
+                              "and weights do not belong together, or the model is a variant "
                               "that is not supported",
                               tensor.file, tensor.name, tensor.shape_text()));
     }
@@ -77,8 +78,8 @@ class Taker {
       ModelTensor expected;
       expected.shape = shape;
       throw Error(ErrorCode::kCorrupt,
-                  fmt::format("{}: tensor '{}' has shape {}; config.json asks for {}", t.file,
-                              t.name, t.shape_text(), expected.shape_text()));
+                  fmt::format("{}: tensor '{}' has shape {}; the model's config asks for {}",
+                              t.file, t.name, t.shape_text(), expected.shape_text()));
     }
     if (taken_.insert(name).second) bytes_ += t.bytes;
     return t;
@@ -157,8 +158,11 @@ LayerRopes Model::Weights::ropes(size_t context) const {
 }
 
 std::unique_ptr<Model::Weights> load_weights(const std::filesystem::path& folder) {
-  ConfigFile config = read_config(folder);
-  ModelTensors tensors(SafeTensors::open_folder(folder));
+  std::optional<Gguf> gguf;
+  if (is_gguf_path(folder)) gguf = Gguf::open(folder);
+  ConfigFile config = gguf ? read_gguf_config(*gguf) : read_config(folder);
+  ModelTensors tensors = gguf ? read_gguf_tensors(std::move(*gguf), config)
+                              : ModelTensors(SafeTensors::open_folder(folder));
   Rope rope(static_cast<size_t>(config.model.head_dim), config.model.rope_theta, config.rope);
   auto w = std::make_unique<Model::Weights>(Model::Weights{.config = std::move(config),
                                                            .tensors = std::move(tensors),
@@ -194,8 +198,8 @@ std::unique_ptr<Model::Weights> load_weights(const std::filesystem::path& folder
   }
   taker.refuse_leftovers();
   w->bytes = taker.bytes();
-  c.weights =
-      *dense_type(w->layers.front().q.w.type);  // what is there counts, not what config.json says
+  // What is there counts, not what config.json says. Blocks are decoded to bf16 on their way.
+  c.weights = dense_type(w->layers.front().q.w.type).value_or(DType::kBF16);
   return w;
 }
 

@@ -1,4 +1,5 @@
-// y = x W^T on the CPU. Few tokens: Kernels::matvec over tiles of rows of W, which reads W once.
+// y = x W^T on the CPU. Few tokens: Kernels::matvec, or multiply_blocks, over tiles of rows of W,
+// which read W once.
 // Many: oneDNN over tiles of tokens x outputs, each tile a single-threaded call inside a task of
 // our own pool. oneDNN's OpenMP team would compete with the pool, and its partition (so the last
 // bits of the result) would depend on the number of threads.
@@ -15,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/block_products.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -24,6 +26,7 @@ namespace {
 constexpr size_t kFewTokens = 8;
 // A matvec task reads about this much of W: long runs for the prefetchers, short enough to share.
 constexpr size_t kMatvecBytes = size_t{256} << 10;
+constexpr size_t kMatvecBlockBytes = size_t{64} << 10;  // as many weights
 constexpr size_t kMatvecRows = 16;  // a multiple of every kernel's block of rows
 // A oneDNN call makes up to kTileTokens x kTileOutputs results: 256 KiB, which stay in L2 on their
 // way to y. oneDNN's AMX kernels want a dense result, hence the detour.
@@ -69,7 +72,7 @@ struct Tile {
 struct Worker {
   Array<float> row;             // [in]
   Array<float> result;          // [tokens, outputs] of a tile
-  Array<float> weights;         // [outputs, in] of a tile, widened
+  Array<float> weights;         // [outputs, in] of a tile, widened or decoded
   Array<std::byte> scratchpad;  // oneDNN's
 };
 
@@ -85,10 +88,12 @@ void grow(Array<T>& a, size_t n) {
 struct Matmul::State {
   State(const Context& c, MatmulPrecision p)
       : context(c),
+        blocks(block_kernels(c.kernels)),
         precision(p),
         engine(dnnl::engine::kind::cpu, 0),
         x(c.memory, MemoryKind::kScratch),
-        x_bf16(c.memory, MemoryKind::kScratch) {
+        x_bf16(c.memory, MemoryKind::kScratch),
+        x_rounded(c.memory, MemoryKind::kScratch) {
     has_bf16 = std::string_view(c.kernels.isa).starts_with("avx512") &&
                dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_bf16;
     for (int w = 0; w < c.pool.size(); ++w) {
@@ -100,13 +105,15 @@ struct Matmul::State {
     }
   }
 
-  void make_rows(size_t tokens, size_t in, RowSource source, bool bf16);
+  void make_rows(size_t tokens, size_t in, RowSource source, bool bf16, bool rounded);
+  const void* weights_of(const Tile& tile, const WeightMatrix& w, Worker& mine) const;
   void run_few(size_t tokens, size_t in, std::span<const Product> products);
   void run_many(size_t tokens, size_t in, std::span<const Product> products, bool bf16);
   const Primitive& primitive(const TileShape& shape);
   void run_tile(const Tile& tile, const Product& product, int worker);
 
   Context context;
+  const BlockKernels& blocks;
   MatmulPrecision precision;
   bool has_bf16 = false;
   dnnl::engine engine;
@@ -114,11 +121,15 @@ struct Matmul::State {
   std::vector<Worker> workers;        // [threads]
   Array<float> x;                     // [T, in]
   Array<uint16_t> x_bf16;             // [T, in]
+  Array<std::byte> x_rounded;         // [T, rounded_bytes(in)]
   std::map<TileShape, Primitive> primitives;
   std::vector<Tile> tiles;
 };
 
-void Matmul::State::make_rows(size_t tokens, size_t in, RowSource source, bool bf16) {
+void Matmul::State::make_rows(size_t tokens, size_t in, RowSource source, bool bf16, bool rounded) {
+  const bool wide = precision == MatmulPrecision::kF32;
+  const size_t bytes = rounded_bytes(in, wide);
+  if (rounded) grow(x_rounded, tokens * bytes);
   if (bf16) {
     grow(x_bf16, tokens * in);
     for (Worker& w : workers) grow(w.row, in);
@@ -129,6 +140,7 @@ void Matmul::State::make_rows(size_t tokens, size_t in, RowSource source, bool b
     float* row = bf16 ? workers[static_cast<size_t>(worker)].row.data() : x.data() + t * in;
     source(row, t);
     if (bf16) context.kernels.from_f32(x_bf16.data() + t * in, row, DType::kBF16, in);
+    if (rounded) blocks.round_inputs(x_rounded.data() + t * bytes, row, in, wide);
   });
 }
 
@@ -136,7 +148,8 @@ void Matmul::State::run_few(size_t tokens, size_t in, std::span<const Product> p
   tiles.clear();
   for (size_t p = 0; p < products.size(); ++p) {
     const WeightMatrix& w = *products[p].w;
-    const size_t wanted = kMatvecBytes / row_bytes(w.type, in);
+    const size_t bytes = dense_type(w.type) ? kMatvecBytes : kMatvecBlockBytes;
+    const size_t wanted = bytes / row_bytes(w.type, in);
     const size_t rows = std::max(kMatvecRows, wanted / kMatvecRows * kMatvecRows);
     for (size_t first = 0; first < w.out; first += rows) {
       tiles.push_back({.product = p,
@@ -147,6 +160,19 @@ void Matmul::State::run_few(size_t tokens, size_t in, std::span<const Product> p
   context.pool.parallel_for(tiles.size(), [&](size_t i, int) {
     const Tile& tile = tiles[i];
     const Product& p = products[tile.product];
+    if (!dense_type(p.w->type)) {
+      const BlockProduct product{.out = p.y,
+                                 .ld = p.w->out,
+                                 .x = x_rounded.data(),
+                                 .wide = precision == MatmulPrecision::kF32,
+                                 .tokens = tokens,
+                                 .w = p.w->row(0),
+                                 .type = p.w->type,
+                                 .rows = p.w->out,
+                                 .in = in};
+      blocks.multiply(product, tile.first_output, tile.first_output + tile.shape.outputs);
+      return;
+    }
     context.kernels.matvec(p.y, p.w->out, x.data(), tokens, p.w->data, *dense_type(p.w->type), in,
                            tile.first_output, tile.first_output + tile.shape.outputs);
   });
@@ -169,16 +195,31 @@ const Primitive& Matmul::State::primitive(const TileShape& shape) {
   return primitives.emplace(shape, Primitive{chosen, dnnl::matmul(chosen)}).first->second;
 }
 
+/// The tile's rows of W in the type that is multiplied: where they lie, or widened or decoded.
+const void* Matmul::State::weights_of(const Tile& tile, const WeightMatrix& w, Worker& mine) const {
+  const auto [tokens, outputs, in, bf16] = tile.shape;
+  const std::byte* rows = w.row(tile.first_output);
+  if (w.type == (bf16 ? WeightType::kBF16 : WeightType::kF32)) return rows;
+  float* out = mine.weights.data();
+  if (const auto dense = dense_type(w.type)) {
+    context.kernels.to_f32(out, rows, *dense, outputs * in);
+  } else if (!bf16) {
+    blocks.decode(out, rows, w.type, outputs * in);
+  } else {
+    auto* narrow = reinterpret_cast<uint16_t*>(out);
+    for (size_t o = 0; o < outputs; ++o) {
+      blocks.decode(mine.row.data(), w.row(tile.first_output + o), w.type, in);
+      context.kernels.from_f32(narrow + o * in, mine.row.data(), DType::kBF16, in);
+    }
+  }
+  return out;
+}
+
 void Matmul::State::run_tile(const Tile& tile, const Product& product, int worker) {
   Worker& mine = workers[static_cast<size_t>(worker)];
   const auto [tokens, outputs, in, bf16] = tile.shape;
   const WeightMatrix& w = *product.w;
-  const auto* weights = w.row(tile.first_output);
-  const void* operand = weights;
-  if (!bf16 && w.type != WeightType::kF32) {
-    context.kernels.to_f32(mine.weights.data(), weights, *dense_type(w.type), outputs * in);
-    operand = mine.weights.data();
-  }
+  const void* operand = weights_of(tile, w, mine);
   const size_t offset = tile.first_token * in;
   void* input = bf16 ? static_cast<void*>(x_bf16.data() + offset) : x.data() + offset;
   float* y = product.y + tile.first_token * w.out + tile.first_output;
@@ -213,8 +254,8 @@ void Matmul::State::run_many(size_t tokens, size_t in, std::span<const Product> 
         const Primitive& primitive = this->primitive(shape);
         tiles.push_back({p, t, o, shape, &primitive});
         if (shape.outputs != out) results = std::max(results, shape.tokens * shape.outputs);
-        if (!bf16 && products[p].w->type != WeightType::kF32) {
-          widened = std::max(widened, shape.outputs * in);
+        if (products[p].w->type != (bf16 ? WeightType::kBF16 : WeightType::kF32)) {
+          widened = std::max(widened, shape.outputs * in / (bf16 ? 2 : 1) + 1);
         }
         scratchpad = std::max(scratchpad, primitive.desc.scratchpad_desc().get_size());
       }
@@ -245,9 +286,12 @@ void Matmul::run(size_t tokens, size_t in, RowSource row, std::span<const Produc
   }
   const bool few = tokens <= kFewTokens;
   const bool bf16 = !few && state_->has_bf16 && state_->precision == MatmulPrecision::kFast &&
-                    std::all_of(products.begin(), products.end(),
-                                [](const Product& p) { return p.w->type == WeightType::kBF16; });
-  state_->make_rows(tokens, in, row, bf16);
+                    std::all_of(products.begin(), products.end(), [](const Product& p) {
+                      return p.w->type == WeightType::kBF16 || !dense_type(p.w->type);
+                    });
+  const bool rounded = few && std::any_of(products.begin(), products.end(),
+                                          [](const Product& p) { return !dense_type(p.w->type); });
+  state_->make_rows(tokens, in, row, bf16, rounded);
   try {
     if (few)
       state_->run_few(tokens, in, products);

@@ -2,12 +2,40 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "core/thread_pool.h"
+#include "kernels/block_products.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
 namespace {
 
 constexpr cudaStream_t kUploads = nullptr;
+constexpr size_t kPanelBytes = size_t{32} << 20;  // of decoded rows on their way
+
+/// Rows in blocks as rows of `dtype`.
+void upload_decoded(std::byte* to, const WeightMatrix& from, DType dtype) {
+  const Kernels& kernels = kernels_for();
+  const BlockKernels& blocks = block_kernels(kernels);
+  const size_t bytes = from.in * size_of(dtype);
+  const size_t rows = std::clamp<size_t>(kPanelBytes / bytes, 1, from.out);
+  std::vector<std::byte> panel(rows * bytes);
+  ThreadPool pool;
+  std::vector<float> numbers(static_cast<size_t>(pool.size()) * from.in);
+  for (size_t first = 0; first < from.out; first += rows) {
+    const size_t count = std::min(rows, from.out - first);
+    pool.parallel_for(count, [&](size_t i, int worker) {
+      float* row = numbers.data() + static_cast<size_t>(worker) * from.in;
+      blocks.decode(row, from.row(first + i), from.type, from.in);
+      kernels.from_f32(panel.data() + i * bytes, row, dtype, from.in);
+    });
+    // Pageable memory is read before the call returns.
+    check(cudaMemcpyAsync(to + first * bytes, panel.data(), count * bytes, cudaMemcpyHostToDevice,
+                          kUploads),
+          "weights");
+  }
+}
 
 }  // namespace
 
@@ -54,10 +82,10 @@ DeviceMatrix DeviceWeights::upload(std::initializer_list<const WeightMatrix*> pa
   matrix.in = (*parts.begin())->in;
   for (const WeightMatrix* part : parts) {
     matrix.out += part->out;
-    if (part->type == weight_type(matrix.dtype)) continue;
+    if (!dense_type(part->type) || part->type == weight_type(matrix.dtype)) continue;
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("the model's matrices are partly {} and partly {}; on the GPU all must "
-                            "have one type; convert the model, or use --device cpu",
+                fmt::format("the model's matrices are partly {} and partly {}; on the GPU all "
+                            "dense ones must have one type; convert the model, or use --device cpu",
                             to_string(matrix.dtype), to_string(part->type)));
   }
   DeviceBuffer buffer(memory_, MemoryKind::kWeights);
@@ -66,7 +94,10 @@ DeviceMatrix DeviceWeights::upload(std::initializer_list<const WeightMatrix*> pa
   auto* to = static_cast<std::byte*>(buffer.data());
   for (const WeightMatrix* part : parts) {
     const size_t bytes = part->out * row_bytes;
-    check(cudaMemcpyAsync(to, part->data, bytes, cudaMemcpyHostToDevice, kUploads), "weights");
+    if (dense_type(part->type))
+      check(cudaMemcpyAsync(to, part->data, bytes, cudaMemcpyHostToDevice, kUploads), "weights");
+    else
+      upload_decoded(to, *part, matrix.dtype);
     to += bytes;
   }
   matrix.data = buffer.data();

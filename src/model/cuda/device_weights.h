@@ -1,6 +1,7 @@
 #pragma once
-// A model's weights on the GPU: matrices in their file's type, products that share an input side by
-// side (q|k|v, gate|up), norms and biases in f32.
+// A model's weights on the GPU: matrices in their file's type, those in blocks decoded to 16 bits
+// on their way; products that share an input side by side (q|k|v, gate|up), norms and biases in
+// f32.
 
 #include <memory>
 #include <vector>
@@ -22,7 +23,7 @@ struct DeviceLayer {
 class DeviceWeights {
  public:
   /// The copy that the model's sessions share, made if there is none yet. Waits for the upload.
-  /// Throws kOutOfMemory, and kUnsupported for weights of mixed types.
+  /// Throws kOutOfMemory, and kUnsupported for dense weights of mixed types.
   static std::shared_ptr<const DeviceWeights> of(const std::shared_ptr<const Model>& model);
 
   const ModelConfig& config() const { return model_->config(); }
