@@ -43,8 +43,8 @@ std::unique_ptr<Rows> make_rows(const Context& context, const std::string& part,
   const PolicyPart& key = *policy.rules.front().key_codec;
   const CodecRow& row = codec_row(key.name);
   auto out = std::make_unique<Rows>();
-  out->key_codec = row.make(Parameters(row.info, key), Side::kKeys);
-  out->value_codec = row.make(Parameters(row.info, key), Side::kValues);
+  out->key_codec = row.make(row.read(key), Side::kKeys);
+  out->value_codec = row.make(row.read(key), Side::kValues);
   out->spans.resize(layers);
   out->lists.resize(layers);
   for (size_t l = 0; l < layers; ++l) {

@@ -52,7 +52,7 @@ class Machine {
                      {"m", std::to_string(s.m)},
                      {"outliers", std::to_string(s.outliers)}}};
     if (s.outliers) part.parameters["m_out"] = std::to_string(s.m / 2);
-    const auto codec = row.make(Parameters(row.info, part), Side::kKeys);
+    const auto codec = row.make(row.read(part), Side::kKeys);
     RowsRequest request;
     request.dim = kDim;
     request.seed = seed;

@@ -90,7 +90,7 @@ class Harness {
     for (const PolicyRule& rule : policy.rules)
       if (rule.key_codec) {
         const CodecRow& row = codec_row(rule.key_codec->name);
-        if (row.make(Parameters(row.info, *rule.key_codec), Side::kKeys)->pre_rope()) return true;
+        if (row.make(row.read(*rule.key_codec), Side::kKeys)->pre_rope()) return true;
       }
     return false;
   }

@@ -22,7 +22,7 @@ class CodecFuzz : public testing::TestWithParam<std::string> {
   std::unique_ptr<Codec> codec(Side side) const {
     const PolicyPart part = *Policy::parse("exact+" + GetParam()).rules.front().key_codec;
     const CodecRow& row = codec_row(part.name);
-    return row.make(Parameters(row.info, part), side);
+    return row.make(row.read(part), side);
   }
   std::vector<float> numbers(size_t n) {
     std::normal_distribution<float> normal(0.3f, 1);

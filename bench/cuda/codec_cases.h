@@ -124,8 +124,7 @@ inline CodecCase named(Bench& b, const std::string& text) {
   const PolicyRule rule = Policy::parse("exact+" + text).rules.front();
   const auto make = [](const PolicyPart& part) -> std::shared_ptr<const DeviceCodec> {
     const DeviceCodecRow* device = find_device_codec(part.name);
-    return device && device->make ? device->make(Parameters(codec_row(part.name).info, part))
-                                  : nullptr;
+    return device && device->make ? device->make(codec_row(part.name).read(part)) : nullptr;
   };
   const auto keys = make(*rule.key_codec), values = make(*rule.value_codec);  // null: dense
   auto codec = keys;

@@ -15,13 +15,6 @@ namespace {
 constexpr size_t kStagedRows = 128;                 // moved from windows to bodies at a time
 constexpr size_t kEndlessStream = size_t{1} << 50;  // a body that stays small here is bounded
 
-std::string part_text(const PolicyPart& part) {
-  std::string s = part.name;
-  for (const auto& [k, v] : part.parameters)
-    s += (s.size() == part.name.size() ? "(" : ",") + k + "=" + v;
-  return part.parameters.empty() ? s : s + ")";
-}
-
 }  // namespace
 
 HeadGroup::Codecs HeadGroup::make_codecs(const PolicyRule& rule) {
@@ -34,8 +27,8 @@ HeadGroup::Codecs HeadGroup::make_codecs(const PolicyRule& rule) {
     exact = rule.dtype.value_or(row.dense.value_or(DType::kF16));
     c.coded |= !row.dense.has_value();
     c.text += fmt::format("{}{}:{}", c.text.empty() ? "" : "+", side == Side::kKeys ? "k" : "v",
-                          part_text(chosen));
-    return std::shared_ptr<const Codec>(row.make(Parameters(row.info, chosen), side));
+                          to_string(chosen));
+    return std::shared_ptr<const Codec>(row.make(row.read(chosen), side));
   };
   c.key = make(rule.key_codec, Side::kKeys, c.key_dtype);
   c.value = make(rule.value_codec, Side::kValues, c.value_dtype);
@@ -50,7 +43,7 @@ HeadGroup::HeadGroup(const Context& context, const GroupSite& site, const Policy
       dim_(static_cast<size_t>(site.shape.head_dim)),
       codecs_(make_codecs(rule)) {
   const SelectorRow& row = selector_row(rule.selector.name);
-  const Parameters parameters(row.info, rule.selector);
+  const MethodOptions options = row.read(rule.selector);
   const PlacedSelector placed = place_selector(
       {.rule = rule,
        .shape = site.shape,
@@ -63,15 +56,15 @@ HeadGroup::HeadGroup(const Context& context, const GroupSite& site, const Policy
   side_bytes_ = placed.side_bytes;
   schedule_.sink = placed.site.sink;
   schedule_.window = placed.site.window;
-  selector_ = row.make({context, parameters, placed.budget, placed.site});
+  selector_ = row.make({context, options, placed.budget, placed.site});
   schedule_.block = std::lcm(std::lcm(codecs_.key->block_rows(), codecs_.value->block_rows()),
                              selector_->block_rows());
-  cache_positions_ = row.cache_positions && row.cache_positions(parameters);
+  cache_positions_ = row.cache_positions && row.cache_positions(options);
   if ((cache_positions_ || codecs_.key->pre_rope()) && !site.rope)
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("policy '{}' turns keys or queries, which needs the model's RoPE; none "
                             "is known here (pith attend: give --rope-theta)",
-                            part_text(rule.selector)));
+                            to_string(rule.selector)));
   const size_t bound = selector_->rows_after(kEndlessStream);
   make_stores(site, bound < kEndlessStream / 1024 ? bound : 0);
   forgets_ = placed.site.sliding_window > 0;

@@ -11,7 +11,7 @@ namespace pith {
 
 PlacedSelector place_selector(const PlaceRequest& r) {
   const SelectorRow& row = selector_row(r.rule.selector.name);
-  const Parameters parameters(row.info, r.rule.selector);
+  const MethodOptions options = row.read(r.rule.selector);
   if (row.owns_window && r.rule.window)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("'{}' has its own window; write {}(window={})", row.info.name,
@@ -20,14 +20,14 @@ PlacedSelector place_selector(const PlaceRequest& r) {
   const int64_t seen = sliding.empty() ? 0 : sliding[static_cast<size_t>(r.layer)];
 
   PlacedSelector placed;
-  placed.side_bytes = row.side_bytes + (row.more_side_bytes ? row.more_side_bytes(parameters) : 0);
+  placed.side_bytes = row.side_bytes + (row.more_side_bytes ? row.more_side_bytes(options) : 0);
   BudgetSite& budget = placed.budget;
   budget.context = r.shape.context;
   budget.caches = static_cast<size_t>(r.shape.layers * r.shape.kv_heads);
   uint32_t sink = r.rule.sink.value_or(row.default_sink);
   budget.row_bytes = r.exact_row_bytes;
   budget.exact_bytes = sink * budget.row_bytes;
-  uint32_t window = r.rule.window.value_or(row.default_window(parameters, budget, r.coded));
+  uint32_t window = r.rule.window.value_or(row.default_window(options, budget, r.coded));
   if (seen > 0) {
     // The layer looks back `seen` rows at most: a sink would never be seen, nor a longer window.
     sink = 0;

@@ -135,16 +135,12 @@ void CentredRows::scores(float* out, size_t ld, const float* q, const float* pre
 
 }  // namespace
 
-const ParameterInfo& centre_parameter() {
-  static const ParameterInfo info = {
-      "center", "0",
-      "rows whose keys are coded around their mean; scores get its share back; 0 = none"};
-  return info;
+Field centre_field(size_t& rows) {
+  return whole("center", rows, {.most = 65536},
+               "rows whose keys are coded around their mean; scores get its share back; 0 = none");
 }
 
-std::unique_ptr<Codec> centred_if_asked(std::unique_ptr<Codec> codec, const Parameters& p,
-                                        Side side) {
-  const size_t rows = p.count("center", 0);
+std::unique_ptr<Codec> centred_if_asked(std::unique_ptr<Codec> codec, size_t rows, Side side) {
   if (rows == 0 || side == Side::kValues) return codec;
   return std::make_unique<CentredCodec>(std::move(codec), rows);
 }

@@ -42,8 +42,7 @@ class CentredCodec final : public Codec {
 };
 
 /// The parameter `center` of codecs that offer it, and what it does to their keys' codec.
-const ParameterInfo& centre_parameter();
-std::unique_ptr<Codec> centred_if_asked(std::unique_ptr<Codec> codec, const Parameters& p,
-                                        Side side);
+Field centre_field(size_t& rows);
+std::unique_ptr<Codec> centred_if_asked(std::unique_ptr<Codec> codec, size_t rows, Side side);
 
 }  // namespace pith

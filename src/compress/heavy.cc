@@ -1,7 +1,5 @@
 #include "compress/heavy.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <numeric>
 
@@ -50,12 +48,7 @@ class Heavy final : public Selector {
   }
   size_t state_bytes() const override { return inner_->state_bytes(); }
   size_t allocated_state_bytes() const override { return inner_->allocated_state_bytes(); }
-  std::string describe() const override {
-    std::string text = inner_->describe();
-    text.insert(text.rfind(')'), fmt::format(",heavy={},heavy_interval={},heavy_queries={}",
-                                             sizes_.budget, sizes_.interval, sizes_.queries));
-    return text;
-  }
+  std::string describe() const override { return inner_->describe(); }
   std::unique_ptr<Selector> clone() const override { return std::make_unique<Heavy>(*this); }
 
  private:
@@ -103,32 +96,33 @@ class Heavy final : public Selector {
 
 }  // namespace
 
-std::vector<ParameterInfo> heavy_parameters(std::vector<ParameterInfo> own) {
-  own.push_back(
-      {"heavy", "",
-       "body rows kept beside the others, with weight 1, for their recent attention mass: "
-       "a number, per cent of the context, or MiB; none by default"});
-  own.push_back({"heavy_interval", "512", "rows by which the heavy may outgrow their budget"});
-  own.push_back({"heavy_queries", "256", "last queries whose attention counts"});
-  return own;
+Fields HeavyOptions::fields() {
+  return {rows("heavy", heavy,
+               "body rows kept beside the others, with weight 1, for their recent attention mass; "
+               "none by default"),
+          whole("heavy_interval", interval, {.least = 1},
+                "rows by which the heavy may outgrow their budget")
+              .when(heavy.has_value()),
+          whole("heavy_queries", queries, {.least = 1}, "last queries whose attention counts")
+              .when(heavy.has_value())};
 }
 
-bool has_heavy(const Parameters& parameters) { return !parameters.text("heavy").empty(); }
-
-std::optional<HeavySizes> heavy_sizes(const Parameters& p, const BudgetSite& site) {
-  if (!has_heavy(p)) return std::nullopt;
-  return HeavySizes{p.rows("heavy", site), p.count("heavy_interval", 1),
-                    p.count("heavy_queries", 1)};
+std::optional<HeavySizes> HeavyOptions::sizes(const BudgetSite& site) const {
+  if (!heavy) return std::nullopt;
+  return HeavySizes{site.rows(*heavy, "heavy"), interval, queries};
 }
 
-std::unique_ptr<Selector> with_heavy(const SelectorRequest& r, std::unique_ptr<Selector> inner) {
-  const auto sizes = heavy_sizes(r.parameters, r.budget);
+HeavyOptions HeavyOptions::at(const BudgetSite& site) const {
+  HeavyOptions o = *this;
+  if (heavy) o.heavy = Budget::rows(site.rows(*heavy, "heavy"));
+  return o;
+}
+
+std::unique_ptr<Selector> with_heavy(const SelectorRequest& r, const HeavyOptions& options,
+                                     std::unique_ptr<Selector> inner) {
+  const auto sizes = options.sizes(r.budget);
   if (!sizes) return inner;
   return std::make_unique<Heavy>(r.context, r.site, *sizes, std::move(inner));
-}
-
-double heavy_side_bytes(const Parameters& parameters) {
-  return has_heavy(parameters) ? sizeof(float) : 0;
 }
 
 }  // namespace pith

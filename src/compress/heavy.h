@@ -15,17 +15,22 @@
 
 namespace pith {
 
-/// None unless the parameters ask for heavy rows.
-std::optional<HeavySizes> heavy_sizes(const Parameters& parameters, const BudgetSite& site);
+/// What a selector with heavy rows takes beside its own options.
+struct HeavyOptions {
+  std::optional<Budget> heavy;
+  size_t interval = 512, queries = 256;
 
-/// The parameters that a selector with heavy rows has beside its own.
-std::vector<ParameterInfo> heavy_parameters(std::vector<ParameterInfo> own);
-bool has_heavy(const Parameters& parameters);
-/// `inner` behind a heavy store, or `inner` itself if the request asks for none. `inner` must keep
-/// to store 0 of its bodies and not care for attention mass or prompt ends.
-std::unique_ptr<Selector> with_heavy(const SelectorRequest& request,
+  Fields fields();
+  /// None unless heavy rows are asked for.
+  std::optional<HeavySizes> sizes(const BudgetSite& site) const;
+  /// With budgets as rows.
+  HeavyOptions at(const BudgetSite& site) const;
+  /// Bytes beside each row: the mass.
+  double side_bytes() const { return heavy ? sizeof(float) : 0; }
+};
+/// `inner` behind a heavy store, or `inner` itself if none is asked for. `inner` must keep to store
+/// 0 of its bodies and not care for attention mass or prompt ends; its text names the heavy rows.
+std::unique_ptr<Selector> with_heavy(const SelectorRequest& request, const HeavyOptions& options,
                                      std::unique_ptr<Selector> inner);
-/// Bytes beside each row: the mass.
-double heavy_side_bytes(const Parameters& parameters);
 
 }  // namespace pith

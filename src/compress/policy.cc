@@ -1,5 +1,5 @@
-// The policy grammar: text to rules and back (include/pith/policy.h has the grammar). Names are
-// checked against the registry here, values when a cache is built.
+// The policy grammar: text to rules and back (include/pith/policy.h has the grammar). Methods,
+// parameters and values are checked against the registry.
 
 #include "pith/policy.h"
 
@@ -146,12 +146,12 @@ bool add_part(PolicyRule& rule, std::string_view text) {
   const PolicyPart part = parse_part(trim(text));
   if (const SelectorRow* row = find_selector(part.name)) {
     if (one_side) fail(fmt::format("'{}' selects rows; k: and v: go before codecs", part.name));
-    const Parameters checked(row->info, part);
+    row->read(part);
     rule.selector = part;
     return true;
   }
   // Unknown names end here, with a suggestion.
-  const Parameters checked(codec_row(part.name).info, part);
+  codec_row(part.name).read(part);
   set_codec(rule, part, sides);
   return false;
 }
@@ -181,13 +181,6 @@ PolicyRule parse_rule(std::string_view s, bool is_default) {
   return rule;
 }
 
-std::string write_part(const PolicyPart& part) {
-  if (part.parameters.empty()) return part.name;
-  std::vector<std::string> pairs;
-  for (const auto& [k, v] : part.parameters) pairs.push_back(k + "=" + v);
-  return fmt::format("{}({})", part.name, fmt::join(pairs, ","));
-}
-
 std::string write_ranges(const std::vector<IndexRange>& ranges) {
   std::vector<std::string> out;
   for (const IndexRange& r : ranges)
@@ -201,15 +194,15 @@ std::string write_rule(const PolicyRule& rule) {
   if (!rule.layers.empty()) s += "layers=" + write_ranges(rule.layers);
   if (!rule.heads.empty()) s += (s.empty() ? "" : "/") + ("heads=" + write_ranges(rule.heads));
   if (!s.empty()) s += ":";
-  s += write_part(rule.selector);
+  s += to_string(rule.selector);
   const bool same = rule.key_codec && rule.value_codec &&
-                    write_part(*rule.key_codec) == write_part(*rule.value_codec);
-  if (same) s += "+" + write_part(*rule.key_codec);
-  if (!same && rule.key_codec) s += "+k:" + write_part(*rule.key_codec);
-  if (!same && rule.value_codec) s += "+v:" + write_part(*rule.value_codec);
+                    to_string(*rule.key_codec) == to_string(*rule.value_codec);
+  if (same) s += "+" + to_string(*rule.key_codec);
+  if (!same && rule.key_codec) s += "+k:" + to_string(*rule.key_codec);
+  if (!same && rule.value_codec) s += "+v:" + to_string(*rule.value_codec);
   if (rule.sink) s += fmt::format(",sink={}", *rule.sink);
   if (rule.window) s += fmt::format(",window={}", *rule.window);
-  if (rule.dtype) s += fmt::format(",dtype={}", pith::to_string(*rule.dtype));
+  if (rule.dtype) s += fmt::format(",dtype={}", to_string(*rule.dtype));
   return s;
 }
 
@@ -224,6 +217,12 @@ bool contains(const std::vector<IndexRange>& ranges, int index, int size) {
 }
 
 }  // namespace
+
+PolicyPart parse_codec(std::string_view text) {
+  PolicyPart part = parse_part(trim(text));
+  codec_row(part.name).read(part);
+  return part;
+}
 
 Policy Policy::parse(std::string_view text) {
   if (trim(text).empty()) fail("it is empty; 'exact' keeps everything");
@@ -244,7 +243,8 @@ void Policy::set_budget(const std::string& budget) {
                       budget, method.name));
     if (!rule.selector.parameters.emplace(method.size_parameter, budget).second)
       fail(fmt::format("a budget of {} was asked, but '{}' has {} already", budget,
-                       write_part(rule.selector), method.size_parameter));
+                       pith::to_string(rule.selector), method.size_parameter));
+    selector_row(method.name).read(rule.selector);
   }
 }
 

@@ -66,6 +66,63 @@ TEST(Policy, RefusesWithAReason) {
   says("exact;layers=0 local", "a ':' is missing");
 }
 
+TEST(Policy, RefusesValuesWithWhatIsAccepted) {
+  const auto says = [](const std::string& policy, const std::string& reason) {
+    EXPECT_NE(error_of(policy).find(reason), std::string::npos) << error_of(policy);
+  };
+  says("snapkv(budget=abc)", "snapkv: budget=abc is not a number of rows (1024), a share");
+  says("snapkv(budget=0)", "budget=0 is not");
+  says("snapkv(budget=-1)", "budget=-1 is not");
+  says("snapkv(kernel=1125899906842623)", "is not an odd number from 1 to 1023");
+  says("snapkv(kernel=4)", "is not an odd number from 1 to 1023");
+  says("snapkv(queries=-1)", "is not a whole number from 1 to 2^30");
+  says("uniform(heavy_interval=banana)", "heavy_interval=banana is not a whole number from 1");
+  says("uniform(rate=2)", "is not a number from 1e-06 to 1");
+  says("uniform(rate=nan)", "is not a number from 1e-06 to 1");
+  says("uniform(rate=0.5,budget=10)", "give one of them");
+  says("uniform(weights=yes)", "is not one of true, false");
+  says("balancekv(b=7)", "is not a multiple of 2 from 2 to 65536");
+  says("balancekv(rate=0.3)", "is not a power of 1/2");
+  says("express(s=4)", "needs at least 8");
+  says("buzz(s=2)", "is not a whole number from 3");
+  says("kivi(bits=3)", "is not one of 2, 4");
+  says("gear(rows=33)", "is not a multiple of 32 from 32 to 2^20");
+  says("qjl(m=17)", "is not a multiple of 16");
+  says("qjl(residual=2,outliers=4)", "leave 'outliers' out");
+  says("csr(online=0)", "leaves no atoms");
+  says("ladder(new=banana)", "unknown method 'banana'");
+  says("ladder(new=kivi(bits=3))", "is not one of 2, 4");
+  says("ladder(old=ladder)", "cannot be one of its steps");
+  says("exact;layers=1:snapkv(kernel=0)", "is not an odd number");
+}
+
+TEST(Policy, OptionsAreReadIntoTheirStructAndPrintedFromIt) {
+  struct Sample {
+    size_t count = 3;
+    std::optional<double> share;
+    Budget budget = Budget::rows(7);
+    bool on = false;
+    Fields fields() {
+      return {whole("count", count, {.most = 9}, "c"), number("share", share, {0, 1}, "s"),
+              rows("budget", budget, "b"), flag("on", on, "o").when(on)};
+    }
+  };
+  EXPECT_EQ(write_options("x", Sample{}), "x(count=3,budget=7)");
+  const auto read = read_options<Sample>(
+      {"x", {{"count", "9"}, {"share", "0.125"}, {"budget", "1.5MiB"}, {"on", "true"}}});
+  EXPECT_EQ(write_options("x", read.as<Sample>()), "x(count=9,share=0.125,budget=1.5MiB,on=true)");
+  EXPECT_THROW(read_options<Sample>({"x", {{"count", "10"}}}), Error);
+  EXPECT_THROW(read_options<Sample>({"x", {{"count", "3.0"}}}), Error);
+  EXPECT_THROW(read_options<Sample>({"x", {{"nothing", "1"}}}), Error);
+}
+
+TEST(Budget, PrintsWhatParsesToTheSame) {
+  for (const char* text : {"1", "1024", "25%", "12.5%", "16MiB", "1.5GiB", "3KiB", "0.5KiB"}) {
+    EXPECT_EQ(Budget::parse(text).text(), text);
+    EXPECT_EQ(Budget::parse(Budget::parse(text).text()).value, Budget::parse(text).value);
+  }
+}
+
 TEST(Budget, ReadsRowsShareAndBytes) {
   const BudgetSite site{8192, 16, 256, 1024};
   EXPECT_EQ(site.rows(Budget::parse("1024")), 1024u);

@@ -62,7 +62,7 @@ double coding_error(const ReproduceBench& bench, const ModelRows& rows, Side sid
   ThreadPool pool(1);
   MemoryCounter memory;
   const Context context{pool, memory, kernels_for(bench.options().session.isa)};
-  const auto codec = row.make(Parameters(row.info, part), side);
+  const auto codec = row.make(row.read(part), side);
   double sum = 0;
   const auto& heads = side == Side::kKeys ? rows.keys : rows.values;
   const size_t block = codec->block_rows(), count = rows.tokens / block * block;

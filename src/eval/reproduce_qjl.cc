@@ -88,7 +88,7 @@ class CodedHead {
             const HeadSample& head, uint64_t seed)
       : sample_(sample), head_(head) {
     const CodecRow& row = codec_row(part.name);
-    codec_ = row.make(Parameters(row.info, part), Side::kKeys);
+    codec_ = row.make(row.read(part), Side::kKeys);
     RowsRequest request;
     request.dim = sample.dim, request.seed = seed;
     request.layer = static_cast<uint32_t>(head.layer);

@@ -25,7 +25,7 @@ struct DeviceSelectorRow {
 struct DeviceCodecRow {
   std::string_view name;
   /// Null: plain numbers. Throws kUnsupported for parameters that the GPU does not do.
-  std::shared_ptr<const DeviceCodec> (*make)(const Parameters&) = nullptr;
+  std::shared_ptr<const DeviceCodec> (*make)(const MethodOptions&) = nullptr;
 };
 
 /// Null if the GPU does not have it.
@@ -46,14 +46,14 @@ SelectorOnGpu make_keydiff_on_gpu(const SelectorPlace& place);
 SelectorOnGpu make_knorm_on_gpu(const SelectorPlace& place);
 SelectorOnGpu make_expected_attention_on_gpu(const SelectorPlace& place);
 
-std::shared_ptr<const DeviceCodec> make_int8_on_gpu(const Parameters& parameters);
-std::shared_ptr<const DeviceCodec> make_int4_on_gpu(const Parameters& parameters);
-std::shared_ptr<const DeviceCodec> make_kivi_on_gpu(const Parameters& parameters);
-std::shared_ptr<const DeviceCodec> make_qjl_on_gpu(const Parameters& parameters);
-std::shared_ptr<const DeviceCodec> make_kvquant_on_gpu(const Parameters& parameters);
-std::shared_ptr<const DeviceCodec> make_gear_on_gpu(const Parameters& parameters);
-std::shared_ptr<const DeviceCodec> make_turboquant_on_gpu(const Parameters& parameters);
-std::shared_ptr<const DeviceCodec> make_csr_on_gpu(const Parameters& parameters);
-std::shared_ptr<const DeviceCodec> make_ladder_on_gpu(const Parameters& parameters);
+std::shared_ptr<const DeviceCodec> make_int8_on_gpu(const MethodOptions& options);
+std::shared_ptr<const DeviceCodec> make_int4_on_gpu(const MethodOptions& options);
+std::shared_ptr<const DeviceCodec> make_kivi_on_gpu(const MethodOptions& options);
+std::shared_ptr<const DeviceCodec> make_qjl_on_gpu(const MethodOptions& options);
+std::shared_ptr<const DeviceCodec> make_kvquant_on_gpu(const MethodOptions& options);
+std::shared_ptr<const DeviceCodec> make_gear_on_gpu(const MethodOptions& options);
+std::shared_ptr<const DeviceCodec> make_turboquant_on_gpu(const MethodOptions& options);
+std::shared_ptr<const DeviceCodec> make_csr_on_gpu(const MethodOptions& options);
+std::shared_ptr<const DeviceCodec> make_ladder_on_gpu(const MethodOptions& options);
 
 }  // namespace pith::cuda

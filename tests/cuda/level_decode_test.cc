@@ -42,7 +42,7 @@ Coded code(MemoryCounter& counter, const std::string& text, int heads, int rows,
   const PolicyPart part = *Policy::parse("exact+" + text).rules.front().key_codec;
   const CodecRow& row = codec_row(part.name);
   Coded c;
-  c.codec = find_device_codec(row.info.name)->make(Parameters(row.info, part));
+  c.codec = find_device_codec(row.info.name)->make(row.read(part));
   if (auto own = alone ? c.codec->with_rows_alone(dim) : nullptr) c.codec = own;
   const TableSite site{&counter, nullptr, dim, heads, 0, 3, 0, &frequencies(dim)};
   if (auto own = c.codec->with_tables(site)) c.codec = own;

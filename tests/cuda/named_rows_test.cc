@@ -27,7 +27,7 @@ class Body {
     const PolicyPart part = *Policy::parse("exact+" + codec).rules.front().key_codec;
     const CodecRow& row = codec_row(part.name);
     auto alone = find_device_codec(row.info.name)
-                     ->make(Parameters(row.info, part))
+                     ->make(row.read(part))
                      ->with_rows_alone(static_cast<int>(dim));
     const TableSite site{&counter_, nullptr, static_cast<int>(dim), kHeads, 0, 3, 0, &frequencies_};
     if (auto own = alone->with_tables(site)) alone = own;

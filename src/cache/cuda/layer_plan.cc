@@ -48,9 +48,9 @@ SidePlan plan_side(const std::optional<PolicyPart>& part, const PolicyRule& rule
     refuse_on_gpu(fmt::format("the codec '{}'", part->name),
                   "codecs there are " + names_of(device_codec_rows()));
   }
-  const Parameters parameters(row.info, *part);
-  plan.codec = device->make(parameters);
-  const std::unique_ptr<Codec> on_cpu = row.make(parameters, side);
+  const MethodOptions options = row.read(*part);
+  plan.codec = device->make(options);
+  const std::unique_ptr<Codec> on_cpu = row.make(options, side);
   plan.cpu_block = on_cpu->block_rows();
   plan.row_bytes = on_cpu->bytes_per_row(dim);
   return plan;
@@ -200,7 +200,7 @@ void check_wide_heads(const PolicyRule& rule, const LayerPlan& plan, size_t dim)
 
 LayerPlan plan_rows(const PolicyRule& rule, const CacheShape& shape, const PlanSite& site) {
   const SelectorRow& selector = selector_row(rule.selector.name);
-  const Parameters parameters(selector.info, rule.selector);
+  const MethodOptions options = selector.read(rule.selector);
   const DeviceSelectorRow* device = find_device_selector(selector.info.name);
   if (!device) {
     refuse_on_gpu(fmt::format("the selector '{}'", selector.info.name),
@@ -241,7 +241,7 @@ LayerPlan plan_rows(const PolicyRule& rule, const CacheShape& shape, const PlanS
   plan.schedule = {placed.site.sink, placed.site.window,
                    std::lcm(keys.cpu_block, values.cpu_block)};
   // Positions inside the cache are the sink's business, which sliding layers have none of.
-  plan.cache_positions = selector.cache_positions && selector.cache_positions(parameters) &&
+  plan.cache_positions = selector.cache_positions && selector.cache_positions(options) &&
                          placed.site.sliding_window == 0;
   if (plan.seen > 0) {
     // Of the rows before a query all but the last seen - 1 are hidden for good.
@@ -258,7 +258,7 @@ LayerPlan plan_rows(const PolicyRule& rule, const CacheShape& shape, const PlanS
     plan.codec = keys.codec;
     plan.schedule.block = keys.codec ? keys.codec->block_rows() : kBlockRows;
   } else if (device->make) {
-    plan.selector = device->make({parameters, placed.budget, placed.site});
+    plan.selector = device->make({options, placed.budget, placed.site});
     if (keys.codec) {
       // Rows that stay where they are may lie in any codec's groups.
       const bool stay = plan.selector.body && plan.selector.body->keeps_groups();

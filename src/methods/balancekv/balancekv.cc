@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "compress/heavy.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -57,88 +56,97 @@ class BalanceBlock final : public Selector {
   Array<BalanceTree> tree_;  // [1]
 };
 
-Walk parse_walk(const std::string& text) {
-  return text == "pairs" ? Walk::kPairs : text == "rows" ? Walk::kRows : Walk::kRowsExact;
-}
-
-std::string walk_of(const Parameters& p) {
-  return p.text("walk").empty() ? "pairs" : p.choice("walk", {"pairs", "rows", "exact"});
-}
-
 /// T = log2(1/rate), or the least T for which the context's rows fit the budget.
-uint32_t rounds_of(const SelectorPlace& r) {
-  if (!r.parameters.given("budget")) {
-    const double rounds =
-        std::log2(1 / r.parameters.number("rate", 1.0 / (1 << kBalanceRounds), 1));
-    if (std::fabs(rounds - std::round(rounds)) > 1e-6)
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("balancekv: rate={} is not a power of 1/2; each round keeps half: use "
-                      "1, 0.5, 0.25, 0.125, ...",
-                      r.parameters.text("rate")));
-    return static_cast<uint32_t>(std::lround(rounds));
-  }
-  if (r.parameters.given("rate"))
-    throw Error(ErrorCode::kInvalidArgument,
-                "balancekv: rate and budget are both given; give one of them");
-  const size_t rows = r.parameters.rows("budget", r.budget);
+uint32_t rounds_of(const BalanceOptions& o, const BudgetSite& site) {
+  if (!o.budget) return static_cast<uint32_t>(std::lround(std::log2(1 / o.rate.value_or(0.25))));
+  const size_t rows = site.rows(*o.budget, "balancekv: budget");
   uint32_t rounds = 0;
-  while (rounds < kBalanceRounds && (r.budget.context >> rounds) > rows) ++rounds;
+  while (rounds < kBalanceRounds && (site.context >> rounds) > rows) ++rounds;
   return rounds;
 }
 
 std::unique_ptr<Selector> make_balancekv(const SelectorRequest& r) {
-  const Parameters& p = r.parameters;
-  const bool stream = p.choice("mode", {"block", "stream"}) == "stream";
-  BalanceRule rule = balance_rule({r.parameters, r.budget, r.site});
-  const std::string walk = walk_of(p);
-  rule.endless = p.flag("endless");
-  if (stream && has_heavy(p))
+  auto options = r.options.as<BalanceOptions>();
+  const BalanceRule rule = balance_rule(options, r.budget, r.site.scale);
+  if (rule.endless && rule.rounds == 0)
     throw Error(ErrorCode::kUnsupported,
-                "balancekv: heavy rows count for both sums, which mode=stream keeps apart; use "
-                "mode=block");
-  if (rule.endless && (!stream || rule.rounds == 0))
-    throw Error(ErrorCode::kUnsupported,
-                "balancekv: endless=true goes with mode=stream and a rate of 1/2 or less; "
-                "express(s=...) is the bounded form of mode=block");
-  if (!stream && rule.halving.walk == Walk::kRows)
-    throw Error(ErrorCode::kUnsupported,
-                "balancekv: mode=block keeps exactly half of a block: walk=pairs or walk=exact; "
-                "walk=rows is what mode=stream does");
-  std::string text =
-      fmt::format("balancekv(mode={},rate={},b={},balance={},centre={},temp={},beta={},weight={}",
-                  stream ? "stream" : "block", std::ldexp(1.0, -static_cast<int>(rule.rounds)),
-                  rule.block, rule.halving.balance, rule.halving.centre, rule.halving.temperature,
-                  rule.halving.value_constant, rule.weight_exponent);
-  text += fmt::format(",walk={}", walk);
-  text += stream ? fmt::format(",eps={},side={},endless={})", rule.epsilon, p.text("side"),
-                               rule.endless)
-                 : ")";
-  if (stream) return make_balance_stream(r.context, r.site, rule, std::move(text));
-  return with_heavy(r, std::make_unique<BalanceBlock>(r.context, r.site, rule, std::move(text)));
+                "balancekv: endless=true goes with a rate of 1/2 or less, and this budget holds "
+                "every row of the context");
+  options.rate = std::ldexp(1.0, -static_cast<int>(rule.rounds));
+  options.budget.reset();
+  options.heavy = options.heavy.at(r.budget);
+  std::string text = write_options("balancekv", options);
+  if (options.mode == BalanceOptions::Mode::kStream)
+    return make_balance_stream(r.context, r.site, rule, std::move(text));
+  return with_heavy(r, options.heavy,
+                    std::make_unique<BalanceBlock>(r.context, r.site, rule, std::move(text)));
 }
 
 }  // namespace
 
-BalanceRule balance_rule(const SelectorPlace& r) {
-  const Parameters& p = r.parameters;
+Fields BalanceOptions::fields() {
+  const bool stream = mode == Mode::kStream;
+  return Fields{choice<Mode>("mode", mode, {{"block", Mode::kBlock}, {"stream", Mode::kStream}},
+                             "block (exactly half of each) or stream (the guaranteed form)"),
+                number("rate", rate, {1.0 / (1 << kBalanceRounds), 1},
+                       "share of the body's rows that stay: 2^-T")
+                    .unset("0.25"),
+                rows("budget", budget, "rows instead: the largest rate that fits"),
+                whole("b", block, {.least = 2, .most = 65536, .multiple = 2},
+                      "rows of a block (the paper's t in mode=stream)")} +
+         halving.fields("0") +
+         Fields{
+             choice<Walk>(
+                 "walk", walk,
+                 {{"pairs", Walk::kPairs}, {"rows", Walk::kRows}, {"exact", Walk::kRowsExact}},
+                 "pairs of neighbours, exact (rows, filled to half), or rows (mode=stream)"),
+             number("eps", epsilon, {1e-9, 1}, "mode=stream: precision, for the erasure of buckets")
+                 .when(stream),
+             choice<KeptSide>("side", side,
+                              {{"smaller", KeptSide::kSmaller}, {"coin", KeptSide::kCoin}},
+                              "walk=rows: the side that stays")
+                 .when(stream),
+             flag("endless", endless, "mode=stream: bounded rows whatever the length; weights rise")
+                 .when(stream)} +
+         heavy.fields();
+}
+
+void BalanceOptions::check(const std::string& method) const {
+  const auto refuse = [&](ErrorCode code, const std::string& why) {
+    throw Error(code, fmt::format("{}: {}", method, why));
+  };
+  const double rounds = std::log2(1 / rate.value_or(0.25));
+  const bool stream = mode == Mode::kStream;
+  if (rate && budget)
+    refuse(ErrorCode::kInvalidArgument, "rate and budget are both given; give one of them");
+  if (std::fabs(rounds - std::round(rounds)) > 1e-6)
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("rate={} is not a power of 1/2; each round keeps half: use 1, 0.5, 0.25, "
+                       "0.125, ...",
+                       *rate));
+  if (stream && heavy.heavy)
+    refuse(ErrorCode::kUnsupported,
+           "heavy rows count for both sums, which mode=stream keeps apart; use mode=block");
+  if (endless && (!stream || (!budget && std::lround(rounds) == 0)))
+    refuse(ErrorCode::kUnsupported,
+           "endless=true goes with mode=stream and a rate of 1/2 or less; express(s=...) is the "
+           "bounded form of mode=block");
+  if (!stream && walk == Walk::kRows)
+    refuse(ErrorCode::kUnsupported,
+           "mode=block keeps exactly half of a block: walk=pairs or walk=exact; walk=rows is what "
+           "mode=stream does");
+}
+
+BalanceRule balance_rule(const BalanceOptions& o, const BudgetSite& budget, float scale) {
   BalanceRule rule;
-  rule.rounds = rounds_of(r);
-  rule.block = static_cast<uint32_t>(p.count("b", 2));
-  if (rule.block % 2 != 0)
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("balancekv: b={} is odd; a block is halved: give an even b", rule.block));
-  rule.weight_exponent = static_cast<float>(p.number("weight", 0, 1));
-  rule.epsilon = static_cast<float>(p.number("eps", 1e-9, 1));
-  rule.halving.scale = r.site.scale;
-  rule.halving.temperature = static_cast<float>(p.number("temp", 0, 100));
-  rule.halving.value_constant = static_cast<float>(p.number("beta", 0, 100));
-  rule.halving.centre = p.flag("centre");
-  rule.halving.balance = static_cast<float>(p.number("balance", 0, 100));
-  rule.halving.side =
-      p.choice("side", {"smaller", "coin"}) == "coin" ? KeptSide::kCoin : KeptSide::kSmaller;
-  rule.halving.walk = parse_walk(walk_of(p));
+  rule.rounds = rounds_of(o, budget);
+  rule.block = static_cast<uint32_t>(o.block);
+  rule.weight_exponent = static_cast<float>(o.halving.weight);
+  rule.epsilon = static_cast<float>(o.epsilon);
+  rule.endless = o.endless;
+  rule.halving = o.halving.rule(scale);
+  rule.halving.side = o.side;
+  rule.halving.walk = o.walk;
   return rule;
 }
 
@@ -221,30 +229,18 @@ size_t BalanceReducer::reduce(RowStore& store, BalanceTree& tree, bool values) c
 
 SelectorRow balancekv_row() {
   SelectorRow row;
-  row.info = {
-      "balancekv",
-      true,
-      "halves blocks of rows by a self-balancing walk",
-      "BalanceKV: Streaming Attention Approximation via Discrepancy Theory",
-      heavy_parameters(
-          {{"rate", "0.25", "share of the body's rows that stay: 2^-T"},
-           {"budget", "", "rows instead (a number, % or MiB): the largest rate that fits"},
-           {"mode", "block", "block (exactly half of each) or stream (the guaranteed form)"},
-           {"b", "256", "rows of a block (the paper's t in mode=stream)"},
-           {"walk", "", "pairs of neighbours, exact (rows, filled to half), or rows (mode=stream)"},
-           {"balance", "0", "times the paper's threshold; 1 = the paper's, 0 = greedy"},
-           {"centre", "true", "subtract the block's mean key before the kernel"},
-           {"temp", "0.25", "kernel temperature: exp(temp <k,k'> scale); 1 = the paper's"},
-           {"beta", "0.1", "constant added to <v,v'>, times max|v|^2; 0 = the paper's"},
-           {"weight", "1", "a row of weight w counts as w^weight"},
-           {"eps", "0.1", "mode=stream: precision, for the erasure of buckets"},
-           {"side", "smaller", "walk=rows: the side that stays: smaller or coin"},
-           {"endless", "false", "mode=stream: bounded rows whatever the length; weights rise"}}),
-      "budget"};
+  row.info.name = "balancekv";
+  row.info.is_selector = true;
+  row.info.summary = "halves blocks of rows by a self-balancing walk";
+  row.info.source = "BalanceKV: Streaming Attention Approximation via Discrepancy Theory";
+  row.info.size_parameter = "budget";
+  row.takes<BalanceOptions>();
   row.make = make_balancekv;
-  row.more_side_bytes = heavy_side_bytes;
+  row.more_side_bytes = [](const MethodOptions& o) {
+    return o.as<BalanceOptions>().heavy.side_bytes();
+  };
   row.default_sink = 4;
-  row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 64u; };
+  row.default_window = [](const MethodOptions&, const BudgetSite&, bool) { return 64u; };
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
   return row;
 }

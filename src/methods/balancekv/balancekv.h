@@ -7,11 +7,30 @@
 // numerator of the softmax, and one on (k, 1) for its denominator.
 // Cost per row: 2 b D multiply-adds a round for the kernel, twice that in mode=stream.
 
-#include "compress/halving.h"
+#include "compress/halving_options.h"
+#include "compress/heavy.h"
 #include "compress/registry.h"
 #include "plan/balance_tree.h"
 
 namespace pith {
+
+struct BalanceOptions {
+  enum class Mode : uint8_t { kBlock, kStream };
+  Mode mode = Mode::kBlock;
+  std::optional<double> rate;    ///< 2^-T; unset: 1/4, or what the budget asks for
+  std::optional<Budget> budget;  ///< the largest rate that fits
+  size_t block = 256;
+  HalvingOptions halving;
+  Walk walk = Walk::kPairs;
+  double epsilon = 0.1;
+  KeptSide side = KeptSide::kSmaller;
+  bool endless = false;
+  HeavyOptions heavy;
+
+  Fields fields();
+  /// Throws kInvalidArgument or kUnsupported.
+  void check(const std::string& method) const;
+};
 
 struct BalanceRule {
   uint32_t rounds = 2;        ///< T
@@ -54,9 +73,8 @@ class BalanceStream : public Selector {
 std::unique_ptr<BalanceStream> make_balance_stream(const Context& context, const SelectorSite& site,
                                                    const BalanceRule& rule, std::string text);
 
-/// The rule of a policy's parameters, `rounds` from the rate or the budget. Throws
-/// kInvalidArgument.
-BalanceRule balance_rule(const SelectorPlace& place);
+/// `rounds` from the rate or the budget. Throws kInvalidArgument.
+BalanceRule balance_rule(const BalanceOptions& options, const BudgetSite& budget, float scale);
 
 SelectorRow balancekv_row();
 

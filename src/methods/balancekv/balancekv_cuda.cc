@@ -81,17 +81,18 @@ class BalanceBlocks final : public ScoreRule {
 }  // namespace
 
 SelectorOnGpu make_balancekv_on_gpu(const SelectorPlace& place) {
-  if (place.parameters.text("mode") != "block") {
+  const auto& options = place.options.as<BalanceOptions>();
+  if (options.mode != BalanceOptions::Mode::kBlock) {
     refuse_on_gpu("balancekv(mode=stream), whose heads differ in their number of rows,",
                   "mode=block is there");
   }
-  const BalanceRule rule = balance_rule(place);
+  const BalanceRule rule = balance_rule(options, place.budget, place.site.scale);
   if (rule.block > kMostHalvingRows) {
     refuse_on_gpu(fmt::format("balancekv(b={})", rule.block),
                   fmt::format("b is at most {} there", kMostHalvingRows));
   }
   return {nullptr, std::make_shared<BalanceBlocks>(rule, place.site),
-          heavy_sizes(place.parameters, place.budget)};
+          options.heavy.sizes(place.budget)};
 }
 
 }  // namespace pith::cuda

@@ -59,35 +59,46 @@ class KeepNone final : public Selector {
   std::string text_;
 };
 
-uint32_t window_rows(const Parameters& p, const BudgetSite& site, bool /*coded*/) {
-  const size_t rows = p.rows("window", site);
-  if (rows >= (size_t{1} << 30))
+template <class O>
+uint32_t window_rows(const MethodOptions& options, const BudgetSite& site, bool /*coded*/) {
+  const size_t rows = site.rows(options.as<O>().window, "window");
+  if (rows >= kMostRows)
     throw Error(ErrorCode::kInvalidArgument, fmt::format("a window of {} rows is too large", rows));
   return static_cast<uint32_t>(rows);
 }
 
-template <const char* kName>
-std::unique_ptr<Selector> make_keep_none(const SelectorRequest& r) {
-  std::string text = fmt::format("{}(window={}", kName, r.site.window);
-  if (kName == std::string_view("streaming_llm"))
-    text += ",rope=" + r.parameters.choice("rope", {"true", "cache"});
-  return std::make_unique<KeepNone>(text + ")");
+/// What is kept is the sink and the window, whose rows the site knows.
+template <class O>
+std::unique_ptr<Selector> make_keep_none(const SelectorRequest& r, const std::string& name) {
+  O options = r.options.as<O>();
+  options.window = Budget::rows(r.site.window);
+  return std::make_unique<KeepNone>(write_options(name, options));
 }
 
-std::unique_ptr<Codec> make_dense(const Parameters& p, Side /*side*/) {
-  return std::make_unique<DenseCodec>(parse_dtype(p.method()));
+template <DType kType>
+std::unique_ptr<Codec> make_dense(const MethodOptions& /*none*/, Side /*side*/) {
+  return std::make_unique<DenseCodec>(kType);
 }
 
-constexpr char kLocal[] = "local";
-constexpr char kStreamingLlm[] = "streaming_llm";
+constexpr const char* kLocal = "local";
+constexpr const char* kStreamingLlm = "streaming_llm";
 
 }  // namespace
+
+Fields LocalOptions::fields() { return {rows("window", window, "rows kept")}; }
+
+Fields StreamingOptions::fields() {
+  return {rows("window", window, "rows kept"),
+          choice<Rope>("rope", rope, {{"true", Rope::kTrue}, {"cache", Rope::kCache}},
+                       "true = true positions; cache = positions inside the cache")};
+}
 
 SelectorRow exact_row() {
   SelectorRow row;
   row.info = {"exact", true, "every row", "-", {}, ""};
+  row.takes<NoOptions>();
   // Coded rows keep a stretch of exact ones before them, as KIVI and QJL do.
-  row.default_window = [](const Parameters&, const BudgetSite&, bool coded) {
+  row.default_window = [](const MethodOptions&, const BudgetSite&, bool coded) {
     return coded ? 128u : 0u;
   };
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
@@ -99,15 +110,12 @@ SelectorRow exact_row() {
 
 SelectorRow local_row() {
   SelectorRow row;
-  row.info = {kLocal,
-              true,
-              "the last rows only",
-              "BUZZ (arXiv 2410.23079), baselines",
-              {{"window", "1024", "rows kept: a number, per cent of the context, or MiB"}},
-              "window"};
-  row.default_window = window_rows;
+  row.info = {kLocal, true,    "the last rows only", "BUZZ (arXiv 2410.23079), baselines",
+              {},     "window"};
+  row.takes<LocalOptions>();
+  row.default_window = window_rows<LocalOptions>;
   row.owns_window = true;
-  row.make = make_keep_none<kLocal>;
+  row.make = [](const SelectorRequest& r) { return make_keep_none<LocalOptions>(r, kLocal); };
   return row;
 }
 
@@ -117,15 +125,17 @@ SelectorRow streaming_llm_row() {
               true,
               "attention sinks and the last rows",
               "Xiao et al. 2024 (arXiv 2309.17453)",
-              {{"window", "1020", "rows kept: a number, per cent of the context, or MiB"},
-               {"rope", "true", "true = true positions; cache = positions inside the cache"}},
+              {},
               "window"};
+  row.takes<StreamingOptions>();
   row.default_sink = 4;
-  row.default_window = window_rows;
+  row.default_window = window_rows<StreamingOptions>;
   row.owns_window = true;
-  row.make = make_keep_none<kStreamingLlm>;
-  row.cache_positions = [](const Parameters& p) {
-    return p.choice("rope", {"true", "cache"}) == "cache";
+  row.make = [](const SelectorRequest& r) {
+    return make_keep_none<StreamingOptions>(r, kStreamingLlm);
+  };
+  row.cache_positions = [](const MethodOptions& o) {
+    return o.as<StreamingOptions>().rope == StreamingOptions::Rope::kCache;
   };
   return row;
 }
@@ -139,8 +149,11 @@ CodecRow dense_row(DType dtype) {
               "-",
               {},
               ""};
+  row.takes<NoOptions>();
   row.dense = dtype;
-  row.make = make_dense;
+  row.make = dtype == DType::kF32   ? make_dense<DType::kF32>
+             : dtype == DType::kF16 ? make_dense<DType::kF16>
+                                    : make_dense<DType::kBF16>;
   return row;
 }
 

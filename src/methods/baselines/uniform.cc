@@ -7,12 +7,9 @@
 // size whose members do not depend on chunking or threads. Cost per row: one Philox block; a
 // replacement, which happens with probability s/n, costs O(s).
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
-#include "compress/heavy.h"
 #include "core/philox.h"
 #include "methods/baselines/baselines.h"
 #include "pith/error.h"
@@ -34,8 +31,8 @@ void append_flagged(RowStore& store, const NewRows& rows, const std::vector<bool
 
 class UniformRate final : public Selector {
  public:
-  UniformRate(const SelectorSite& site, double rate, bool weights)
-      : site_(site), rate_(rate), weights_(weights) {}
+  UniformRate(const SelectorSite& site, const UniformOptions& options)
+      : site_(site), options_(options), rate_(*options.rate), weights_(options.weights) {}
 
   void ingest(std::span<HeadBody> bodies, std::span<const NewRows> rows) override {
     std::vector<bool> flags;
@@ -54,23 +51,23 @@ class UniformRate final : public Selector {
     const double bound = mean + 6 * std::sqrt(mean * (1 - rate_)) + 1;
     return std::min(n, static_cast<size_t>(std::ceil(bound)));
   }
-  std::string describe() const override {
-    return fmt::format("uniform(rate={},weights={})", rate_, weights_);
-  }
+  std::string describe() const override { return write_options("uniform", options_); }
   std::unique_ptr<Selector> clone() const override { return std::make_unique<UniformRate>(*this); }
 
  private:
   SelectorSite site_;
+  UniformOptions options_;
   double rate_;
   bool weights_;
 };
 
 class UniformBudget final : public Selector {
  public:
-  UniformBudget(const Context& context, const SelectorSite& site, size_t budget, bool weights)
+  UniformBudget(const Context& context, const SelectorSite& site, const UniformOptions& options)
       : site_(site),
-        budget_(budget),
-        weights_(weights),
+        options_(options),
+        budget_(static_cast<size_t>(options.budget->value)),
+        weights_(options.weights),
         largest_(context.memory, MemoryKind::kMetadata) {
     largest_.reserve(site.heads);
     largest_.resize(site.heads);
@@ -92,9 +89,7 @@ class UniformBudget final : public Selector {
   size_t rows_after(size_t n) const override { return std::min(n, budget_); }
   size_t state_bytes() const override { return largest_.size() * sizeof(uint64_t); }
   size_t allocated_state_bytes() const override { return largest_.capacity_bytes(); }
-  std::string describe() const override {
-    return fmt::format("uniform(budget={},weights={})", budget_, weights_);
-  }
+  std::string describe() const override { return write_options("uniform", options_); }
   std::unique_ptr<Selector> clone() const override {
     return std::make_unique<UniformBudget>(*this);
   }
@@ -131,6 +126,7 @@ class UniformBudget final : public Selector {
   }
 
   SelectorSite site_;
+  UniformOptions options_;  // budgets as rows
   size_t budget_;
   bool weights_;
   size_t seen_ = 0;          // rows that have left the window
@@ -138,35 +134,49 @@ class UniformBudget final : public Selector {
 };
 
 std::unique_ptr<Selector> make_uniform(const SelectorRequest& r) {
-  const bool weights = r.parameters.flag("weights");
-  if (r.parameters.given("rate") && r.parameters.given("budget"))
-    throw Error(ErrorCode::kInvalidArgument,
-                "uniform: rate and budget are both given; give one of them");
-  if (r.parameters.given("budget"))
-    return with_heavy(r, std::make_unique<UniformBudget>(
-                             r.context, r.site, r.parameters.rows("budget", r.budget), weights));
-  return with_heavy(
-      r, std::make_unique<UniformRate>(r.site, r.parameters.number("rate", 1e-6, 1), weights));
+  auto options = r.options.as<UniformOptions>();
+  options.heavy = options.heavy.at(r.budget);
+  std::unique_ptr<Selector> inner;
+  if (options.budget) {
+    options.budget = Budget::rows(r.budget.rows(*options.budget, "uniform: budget"));
+    inner = std::make_unique<UniformBudget>(r.context, r.site, options);
+  } else {
+    options.rate = options.drawn();
+    inner = std::make_unique<UniformRate>(r.site, options);
+  }
+  return with_heavy(r, options.heavy, std::move(inner));
 }
 
 }  // namespace
 
+Fields UniformOptions::fields() {
+  return Fields{number("rate", rate, {1e-6, 1}, "share of the body's rows that stay").unset("0.25"),
+                rows("budget", budget, "rows that stay instead"),
+                flag("weights", weights, "log-weight ln(n/kept) on each kept row")} +
+         heavy.fields();
+}
+
+void UniformOptions::check(const std::string& method) const {
+  if (rate && budget)
+    throw Error(ErrorCode::kInvalidArgument,
+                method + ": rate and budget are both given; give one of them");
+}
+
 SelectorRow uniform_row() {
   SelectorRow row;
-  row.info = {
-      "uniform",
-      true,
-      "a random sample of the body, correctly weighted",
-      "the seeds' common baseline",
-      heavy_parameters(
-          {{"rate", "0.25", "share of the body's rows that stay"},
-           {"budget", "", "rows that stay instead: a number, per cent of the context, or MiB"},
-           {"weights", "true", "log-weight ln(n/kept) on each kept row"}}),
-      "budget"};
+  row.info = {"uniform",
+              true,
+              "a random sample of the body, correctly weighted",
+              "the seeds' common baseline",
+              {},
+              "budget"};
+  row.takes<UniformOptions>();
   row.make = make_uniform;
-  row.more_side_bytes = heavy_side_bytes;
+  row.more_side_bytes = [](const MethodOptions& o) {
+    return o.as<UniformOptions>().heavy.side_bytes();
+  };
   row.default_sink = 4;
-  row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 64u; };
+  row.default_window = [](const MethodOptions&, const BudgetSite&, bool) { return 64u; };
   return row;
 }
 

@@ -15,11 +15,11 @@ namespace {
 
 class UniformRule final : public BestRows {
  public:
-  explicit UniformRule(const SelectorPlace& p)
+  UniformRule(const SelectorPlace& p, const UniformOptions& options)
       : source_{p.site.seed, p.site.layer, p.site.first_head},
-        budget_(p.parameters.rows("budget", p.budget)),
-        weights_(p.parameters.flag("weights")),
-        heavy_(has_heavy(p.parameters)) {}
+        budget_(p.budget.rows(*options.budget, "uniform: budget")),
+        weights_(options.weights),
+        heavy_(options.heavy.heavy.has_value()) {}
 
   void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
     score_words(space, rows, source_, stream);
@@ -47,13 +47,14 @@ class UniformRule final : public BestRows {
 }  // namespace
 
 SelectorOnGpu make_uniform_on_gpu(const SelectorPlace& place) {
-  if (!place.parameters.given("budget")) {
-    if (!has_heavy(place.parameters)) return {make_rate_body(place), nullptr};
+  const auto& options = place.options.as<UniformOptions>();
+  if (!options.budget) {
+    if (!options.heavy.heavy) return {make_rate_body(options, place.site), nullptr};
     refuse_on_gpu("uniform(rate=...) with heavy rows, whose count only the device would know,",
                   "uniform(budget=...,heavy=...) is there");
   }
-  return {nullptr, std::make_shared<UniformRule>(place),
-          heavy_sizes(place.parameters, place.budget)};
+  return {nullptr, std::make_shared<UniformRule>(place, options),
+          options.heavy.sizes(place.budget)};
 }
 
 }  // namespace pith::cuda

@@ -3,6 +3,7 @@
 // whose parts are in uniform_rate_cuda.h.
 
 #include "attend/cuda/device_selector.h"
+#include "methods/baselines/baselines.h"
 
 namespace pith::cuda {
 
@@ -16,6 +17,7 @@ void score_words(const SelectSpace& space, const JudgedRows& rows, const WordSou
                  cudaStream_t stream);
 
 /// The body of uniform(rate=...).
-std::shared_ptr<const BodyMaker> make_rate_body(const SelectorPlace& place);
+std::shared_ptr<const BodyMaker> make_rate_body(const UniformOptions& options,
+                                                const SelectorSite& site);
 
 }  // namespace pith::cuda

@@ -237,12 +237,12 @@ class RateMaker final : public BodyMaker {
 
 }  // namespace
 
-std::shared_ptr<const BodyMaker> make_rate_body(const SelectorPlace& p) {
-  const double rate = p.parameters.number("rate", 1e-6, 1);
-  const bool weights = p.parameters.flag("weights");
-  return std::make_shared<RateMaker>(RateRule{rate,
-                                              weights ? static_cast<float>(-std::log(rate)) : 0,
-                                              p.site.seed, p.site.layer, p.site.first_head});
+std::shared_ptr<const BodyMaker> make_rate_body(const UniformOptions& options,
+                                                const SelectorSite& site) {
+  const double rate = options.drawn();
+  const float log_weight = options.weights ? static_cast<float>(-std::log(rate)) : 0;
+  return std::make_shared<RateMaker>(
+      RateRule{rate, log_weight, site.seed, site.layer, site.first_head});
 }
 
 }  // namespace pith::cuda

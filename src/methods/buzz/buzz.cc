@@ -22,15 +22,18 @@ namespace {
 
 class Buzz final : public Selector {
  public:
-  explicit Buzz(const BuzzOptions& options)
-      : options_(options), new_stride_(options.new_stride()), old_stride_(options.old_stride()) {}
+  explicit Buzz(const BuzzRule& rule)
+      : options_(rule.options),
+        threshold_(rule.threshold),
+        new_stride_(rule.new_stride()),
+        old_stride_(rule.old_stride()) {}
 
   void ingest(std::span<HeadBody> bodies, std::span<const NewRows> rows) override {
     const size_t count = bodies.empty() ? 0 : rows[0].count;
     for (size_t done = 0; done < count;) {
       // Sampling is repeated until a row fits (Remark 2); once is enough but for the smallest T.
-      while (held_ >= options_.threshold) evict(bodies);
-      const size_t run = std::min(count - done, options_.threshold - held_);
+      while (held_ >= threshold_) evict(bodies);
+      const size_t run = std::min(count - done, threshold_ - held_);
       for (size_t h = 0; h < bodies.size(); ++h) {
         bodies[h].store().append(rows[h].slice(done, run));
       }
@@ -44,11 +47,11 @@ class Buzz final : public Selector {
     if (!options_.logn || seen <= 512) return 1;
     return static_cast<float>(std::log(static_cast<double>(seen)) / std::log(512.0));
   }
-  size_t rows_after(size_t n) const override { return std::min(n, options_.threshold); }
+  size_t rows_after(size_t n) const override { return std::min(n, threshold_); }
   std::string describe() const override {
-    return fmt::format("buzz(s={},T={},logn={},weights={},swap={},localmax={})", options_.stride,
-                       options_.threshold, options_.logn, options_.weights, options_.swap,
-                       options_.localmax);
+    BuzzOptions options = options_;
+    options.rows = Budget::rows(threshold_);
+    return write_options("buzz", options);
   }
   std::unique_ptr<Selector> clone() const override { return std::make_unique<Buzz>(*this); }
 
@@ -88,41 +91,45 @@ class Buzz final : public Selector {
   }
 
   BuzzOptions options_;
-  size_t new_stride_, old_stride_;
+  size_t threshold_, new_stride_, old_stride_;
   size_t held_ = 0;  ///< rows in each body
   size_t old_ = 0;   ///< of these, survivors of an eviction
 };
 
 std::unique_ptr<Selector> make_buzz(const SelectorRequest& r) {
-  return std::make_unique<Buzz>(buzz_options({r.parameters, r.budget, r.site}));
+  return std::make_unique<Buzz>(buzz_rule(r.options.as<BuzzOptions>(), r.budget, r.site.window));
 }
 
 }  // namespace
 
-BuzzOptions buzz_options(const SelectorPlace& r) {
-  BuzzOptions o;
-  o.stride = r.parameters.count("s", 3);
-  if (r.parameters.text("T").empty()) {
-    if (r.site.window == 0)
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          "buzz: the default threshold T is a multiple of the window, which is 0 here; give "
-          "T or a window");
-    o.threshold = std::max(o.stride, buzz_threshold(r.site.window, o.stride));
-  } else {
-    o.threshold = r.parameters.rows("T", r.budget);
-  }
-  if (o.threshold < o.stride)
+Fields BuzzOptions::fields() {
+  return {whole("s", stride, {.least = 3, .most = 65536},
+                "stride: one of s new rows stays, one of floor((s+1)/2) old ones"),
+          pith::rows("T", rows,
+                     "rows of the body that trigger an eviction; by Theorem 3.1 from s and the "
+                     "window if not given"),
+          flag("logn", logn, "multiply scores by log_512 of the tokens seen, at least 1"),
+          flag("weights", weights, "a kept row stands for the rows of its cell"),
+          flag("swap", swap, "ablation: the strides of old and new rows swapped"),
+          flag("localmax", localmax, "false = ablation: every s-th new row instead of the best")};
+}
+
+BuzzRule buzz_rule(const BuzzOptions& options, const BudgetSite& budget, size_t window) {
+  BuzzRule rule{options};
+  const size_t stride = options.stride;
+  if (!options.rows && window == 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "buzz: the default threshold T is a multiple of the window, which is 0 here; give "
+                "T or a window");
+  rule.threshold = options.rows ? budget.rows(*options.rows, "buzz: T")
+                                : std::max(stride, buzz_threshold(window, stride));
+  if (rule.threshold < stride)
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("buzz: a threshold of T={} rows is less than the stride s={}; raise T or "
                     "lower s (at least 3)",
-                    o.threshold, o.stride));
-  o.logn = r.parameters.flag("logn");
-  o.weights = r.parameters.flag("weights");
-  o.swap = r.parameters.flag("swap");
-  o.localmax = r.parameters.flag("localmax");
-  return o;
+                    rule.threshold, stride));
+  return rule;
 }
 
 size_t buzz_threshold(size_t window, size_t stride) {
@@ -132,22 +139,15 @@ size_t buzz_threshold(size_t window, size_t stride) {
 
 SelectorRow buzz_row() {
   SelectorRow row;
-  row.info = {"buzz",
-              true,
-              "local heavy hitters, thinned further with age",
-              "BUZZ (arXiv 2410.23079)",
-              {{"s", "5", "stride: one of s new rows stays, one of floor((s+1)/2) old ones"},
-               {"T", "",
-                "rows of the body that trigger an eviction; by Theorem 3.1 from s and the "
-                "window if not given; a number, per cent of the context, or MiB"},
-               {"logn", "false", "multiply scores by log_512 of the tokens seen, at least 1"},
-               {"weights", "false", "a kept row stands for the rows of its cell"},
-               {"swap", "false", "ablation: the strides of old and new rows swapped"},
-               {"localmax", "true", "false = ablation: every s-th new row instead of the best"}},
-              "T"};
+  row.info.name = "buzz";
+  row.info.is_selector = true;
+  row.info.summary = "local heavy hitters, thinned further with age";
+  row.info.source = "BUZZ (arXiv 2410.23079)";
+  row.info.size_parameter = "T";
+  row.takes<BuzzOptions>();
   row.make = make_buzz;
   row.default_sink = 4;
-  row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 256u; };
+  row.default_window = [](const MethodOptions&, const BudgetSite&, bool) { return 256u; };
   row.side_bytes = sizeof(uint32_t) + 2 * sizeof(float);
   return row;
 }

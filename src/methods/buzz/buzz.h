@@ -12,13 +12,24 @@ namespace pith {
 size_t buzz_threshold(size_t window, size_t stride);
 
 struct BuzzOptions {
-  size_t stride = 0, threshold = 0;
+  size_t stride = 5;
+  std::optional<Budget> rows;
   bool logn = false, weights = false, swap = false, localmax = true;
-  size_t new_stride() const { return swap ? (stride + 1) / 2 : stride; }
-  size_t old_stride() const { return swap ? stride : (stride + 1) / 2; }
+  Fields fields();
+};
+
+/// The same with the threshold as rows.
+struct BuzzRule {
+  BuzzOptions options;
+  size_t threshold = 0;
+  size_t new_stride() const { return options.swap ? fewer() : options.stride; }
+  size_t old_stride() const { return options.swap ? options.stride : fewer(); }
+
+ private:
+  size_t fewer() const { return (options.stride + 1) / 2; }
 };
 /// Throws kInvalidArgument.
-BuzzOptions buzz_options(const SelectorPlace& place);
+BuzzRule buzz_rule(const BuzzOptions& options, const BudgetSite& budget, size_t window);
 
 SelectorRow buzz_row();
 

@@ -10,22 +10,22 @@
 namespace pith::cuda {
 namespace {
 
-class BuzzRule final : public ScoreRule {
+class BuzzOnGpu final : public ScoreRule {
  public:
-  explicit BuzzRule(const BuzzOptions& options) : options_(options) {}
+  explicit BuzzOnGpu(const BuzzRule& rule) : rule_(rule), options_(rule.options) {}
 
   void choose(const SelectSpace& space, const JudgedRows& rows, int,
               cudaStream_t stream) const override {
-    const BuzzStrides strides{static_cast<int>(options_.old_stride()),
-                              static_cast<int>(options_.new_stride()), options_.localmax};
+    const BuzzStrides strides{static_cast<int>(rule_.old_stride()),
+                              static_cast<int>(rule_.new_stride()), options_.localmax};
     choose_cells(space, rows, strides, stream);
     if (options_.weights) weigh_cells(rows, strides, stream);
   }
   std::optional<Judgement> judge(const BodyCounts& c, Moment moment) const override {
-    if (moment != Moment::kBeforeRow || c.held < options_.threshold) return std::nullopt;
+    if (moment != Moment::kBeforeRow || c.held < rule_.threshold) return std::nullopt;
     const auto cells = [](size_t rows, size_t stride) { return (rows + stride - 1) / stride; };
-    return Judgement{0, cells(c.judged, options_.old_stride()) +
-                            cells(c.held - c.judged, options_.new_stride())};
+    return Judgement{
+        0, cells(c.judged, rule_.old_stride()) + cells(c.held - c.judged, rule_.new_stride())};
   }
   bool reads_rows() const override { return false; }
   bool weighs_rows() const override { return options_.weights; }
@@ -48,13 +48,15 @@ class BuzzRule final : public ScoreRule {
   }
 
  private:
+  BuzzRule rule_;
   BuzzOptions options_;
 };
 
 }  // namespace
 
 SelectorOnGpu make_buzz_on_gpu(const SelectorPlace& place) {
-  return {nullptr, std::make_shared<BuzzRule>(buzz_options(place))};
+  return {nullptr, std::make_shared<BuzzOnGpu>(buzz_rule(place.options.as<BuzzOptions>(),
+                                                         place.budget, place.site.window))};
 }
 
 }  // namespace pith::cuda

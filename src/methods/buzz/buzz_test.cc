@@ -104,11 +104,11 @@ struct Body {
   explicit Body(const std::string& policy, std::vector<float> mass)
       : codec(DType::kF32), pool(1), context{pool, memory, kernels_for("scalar")} {
     const PolicyPart part = Policy::parse(policy).rules[0].selector;
-    const Parameters parameters(selector_row("buzz").info, part);
+    const MethodOptions options = selector_row("buzz").read(part);
     SelectorSite site;
     site.heads = 1;
     site.window = 16;
-    selector = buzz_row().make({context, parameters, BudgetSite{}, site});
+    selector = buzz_row().make({context, options, BudgetSite{}, site});
     const RowFormat format{&codec, &codec, nullptr, 16, 0, 0, true};
     bodies.emplace_back(context, format);
     std::vector<float> zeros(mass.size() * 16);

@@ -1,44 +1,64 @@
 #include "methods/csr/csr.h"
 
-#include <fmt/format.h>
-
 #include "methods/csr/csr_codec.h"
 #include "pith/error.h"
 
 namespace pith {
 namespace {
 
-[[noreturn]] void refuse(const std::string& what) {
-  throw Error(ErrorCode::kInvalidArgument, "csr: " + what);
-}
-
-std::unique_ptr<Codec> make_csr(const Parameters& p, Side side) {
-  const CsrFormat format = csr_format(p, side);
+std::unique_ptr<Codec> make_csr(const MethodOptions& options, Side side) {
+  const auto& o = options.as<CsrOptions>();
   std::shared_ptr<const DictionaryFile> offline;
-  if (p.given("dict"))
-    offline = std::make_shared<const DictionaryFile>(DictionaryFile::open(p.text("dict")));
-  if (offline && format.rotated_keys)
-    refuse("trained dictionaries hold keys before RoPE; rope=post works with online atoms alone");
-  if (!offline && format.online == 0)
-    refuse("online=0 without a trained dictionary leaves no atoms; give online=256 or dict=FILE");
-  return std::make_unique<CsrCodec>(format, side, std::move(offline));
+  if (o.dictionary)
+    offline = std::make_shared<const DictionaryFile>(DictionaryFile::open(*o.dictionary));
+  return std::make_unique<CsrCodec>(o.format(side), side, std::move(offline));
 }
 
 }  // namespace
 
-CsrFormat csr_format(const Parameters& p, Side side) {
+Fields CsrOptions::fields() {
+  return {whole("s", pairs, {.least = 1, .most = SparseRows::kMaxPairs},
+                "pairs of index and coefficient a row: 32 s / D bits a channel"),
+          whole("chunks", chunks, {.least = 1, .most = SparseRows::kMaxPairs},
+                "parts of a row that share its pairs; unset: keys 1, values 2"),
+          choice<Solver>("solver", solver, {{"mp", Solver::kMp}, {"omp", Solver::kOmp}},
+                         "matching pursuit; omp: all coefficients fitted anew at each step"),
+          choice<Rope>("rope", rope, {{"pre", Rope::kPre}, {"post", Rope::kPost}},
+                       "pre: keys are coded before RoPE; post: as they are attended to"),
+          file("dict", dictionary, "a file that 'pith train-dict' made; unset: online atoms alone"),
+          whole("online", online, {.most = 65536}, "atoms a KV head taken from its own first rows"),
+          choice<Draw>("draw", draw, {{"rows", Draw::kRows}, {"kmeans", Draw::kKmeans}},
+                       "online atoms: rows, drawn at random, or kmeans, their centroids"),
+          whole("collect", collect, {.least = 1, .most = size_t{1} << 20},
+                "first rows that online atoms are drawn from; unset: as many, kmeans 4 times as "
+                "many"),
+          number("outliers", outliers, {0, 1},
+                 "rows with more than this share of their norm left stay exact")};
+}
+
+void CsrOptions::check(const std::string& method) const {
+  if (dictionary && rope == Rope::kPost)
+    throw Error(ErrorCode::kInvalidArgument,
+                method +
+                    ": trained dictionaries hold keys before RoPE; rope=post works with online "
+                    "atoms alone");
+  if (!dictionary && online == 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                method +
+                    ": online=0 without a trained dictionary leaves no atoms; give online=256 "
+                    "or dict=FILE");
+}
+
+CsrFormat CsrOptions::format(Side side) const {
   CsrFormat format;
-  format.pairs = p.count("s", 1);
-  if (p.given("chunks")) format.chunks = p.count("chunks", 1);
-  format.solver = p.choice("solver", {"mp", "omp"}) == "mp" ? Solver::kMp : Solver::kOmp;
-  format.rotated_keys = p.choice("rope", {"pre", "post"}) == "post" && side == Side::kKeys;
-  format.online = p.count("online", 0);
-  format.clusters = p.choice("draw", {"rows", "kmeans"}) == "kmeans";
-  format.collect =
-      p.given("collect") ? p.count("collect", 1) : format.online * (format.clusters ? 4 : 1);
-  format.outliers = static_cast<float>(p.number("outliers", 0, 1));
-  if (format.pairs > SparseRows::kMaxPairs)
-    refuse(fmt::format("s={} pairs a row; at most {}", format.pairs, SparseRows::kMaxPairs));
+  format.pairs = pairs;
+  format.chunks = chunks.value_or(0);
+  format.solver = solver;
+  format.rotated_keys = rope == Rope::kPost && side == Side::kKeys;
+  format.online = online;
+  format.clusters = draw == Draw::kKmeans;
+  format.collect = collect.value_or(online * (format.clusters ? 4 : 1));
+  format.outliers = static_cast<float>(outliers);
   return format;
 }
 
@@ -48,18 +68,9 @@ CodecRow csr_row() {
               false,
               "rows as sums of s atoms of a dictionary; keys before RoPE",
               "CSR: Achieving 1 Bit Key-Value Cache via Sparse Representation",
-              {{"s", "8", "pairs of index and coefficient a row: 32 s / D bits a channel"},
-               {"chunks", "", "parts of a row that share its pairs; unset: keys 1, values 2"},
-               {"solver", "mp", "mp, or omp: all coefficients fitted anew at each step"},
-               {"rope", "pre", "pre: keys are coded before RoPE; post: as they are attended to"},
-               {"dict", "", "a file that 'pith train-dict' made; unset: online atoms alone"},
-               {"online", "256", "atoms a KV head taken from its own first rows"},
-               {"draw", "rows", "online atoms: rows, drawn at random, or kmeans, their centroids"},
-               {"collect", "",
-                "first rows that online atoms are drawn from; unset: as many, kmeans "
-                "4 times as many"},
-               {"outliers", "1", "rows with more than this share of their norm left stay exact"}},
+              {},
               ""};
+  row.takes<CsrOptions>();
   row.make = make_csr;
   return row;
 }

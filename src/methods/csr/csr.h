@@ -6,14 +6,32 @@
 
 #include "compress/coded_rows.h"
 #include "compress/registry.h"
+#include "methods/csr/pursuit.h"
 
 namespace pith {
 
 struct CsrFormat;
 
-CodecRow csr_row();
+struct CsrOptions {
+  enum class Rope : uint8_t { kPre, kPost };
+  enum class Draw : uint8_t { kRows, kKmeans };
+  size_t pairs = 8;
+  std::optional<size_t> chunks;
+  Solver solver = Solver::kMp;
+  Rope rope = Rope::kPre;
+  std::optional<std::string> dictionary;
+  size_t online = 256;
+  Draw draw = Draw::kRows;
+  std::optional<size_t> collect;
+  double outliers = 1;
 
-/// The parameters of `csr`, but for the dictionary.
-CsrFormat csr_format(const Parameters& parameters, Side side);
+  Fields fields();
+  /// Throws kInvalidArgument.
+  void check(const std::string& method) const;
+  /// But for the dictionary.
+  CsrFormat format(Side side) const;
+};
+
+CodecRow csr_row();
 
 }  // namespace pith

@@ -270,18 +270,19 @@ void CsrDeviceCodec::cluster(const CsrTables& t, CsrDraw draw, cudaStream_t stre
 
 }  // namespace
 
-std::shared_ptr<const DeviceCodec> make_csr_on_gpu(const Parameters& p) {
+std::shared_ptr<const DeviceCodec> make_csr_on_gpu(const MethodOptions& options) {
+  const auto& o = options.as<CsrOptions>();
   auto plan = std::make_shared<CsrPlan>();
-  plan->keys = csr_format(p, Side::kKeys);
-  plan->values = csr_format(p, Side::kValues);
+  plan->keys = o.format(Side::kKeys);
+  plan->values = o.format(Side::kValues);
   const CsrFormat& format = plan->keys;
   if (format.outliers < 1) {
     refuse_on_gpu("csr(outliers=...)",
                   "all rows are coded there: how many stay exact would depend on the rows");
   }
   if (format.pairs > 32) refuse_on_gpu(fmt::format("csr(s={})", format.pairs), "s is at most 32");
-  if (p.given("dict")) {
-    plan->offline = std::make_shared<const DictionaryFile>(DictionaryFile::open(p.text("dict")));
+  if (o.dictionary) {
+    plan->offline = std::make_shared<const DictionaryFile>(DictionaryFile::open(*o.dictionary));
   }
   if (format.online > 512) {
     refuse_on_gpu(fmt::format("csr(online={})", format.online),
@@ -291,7 +292,7 @@ std::shared_ptr<const DeviceCodec> make_csr_on_gpu(const Parameters& p) {
       "csr of {} pairs in {} chunks, {} atoms from {} {}, {}, {} RoPE{}", format.pairs,
       format.chunks, format.online, format.collect, format.clusters ? "clusters" : "rows",
       format.solver == Solver::kMp ? "mp" : "omp", format.rotated_keys ? "after" : "before",
-      p.given("dict") ? " and " + p.text("dict") : "");
+      o.dictionary ? " and " + *o.dictionary : "");
   return std::make_shared<CsrDeviceCodec>(std::move(plan));
 }
 

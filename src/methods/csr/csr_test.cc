@@ -235,7 +235,7 @@ std::string refusal(const std::string& policy, size_t dim = kDim) {
     const CodecRow& row = codec_row("csr");
     RowsRequest request;
     request.dim = dim;
-    row.make(Parameters(row.info, part), Side::kKeys)->make_rows(machine.context, request);
+    row.make(row.read(part), Side::kKeys)->make_rows(machine.context, request);
   } catch (const Error& e) {
     return e.what();
   }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "compress/heavy.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -53,66 +52,71 @@ class Express final : public Selector {
   Array<ExpressState> state_;  // [1]
 };
 
+void check_target(const Budget& asked, size_t rows) {
+  if (rows >= kLeastTarget) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("express: s={} makes a coreset of {} rows; it needs at least {}",
+                          asked.text(), rows, kLeastTarget));
+}
+
 /// s as asked for, rounded down to a power of two. A budget in bytes is a limit, so that the most
 /// rows ever held, 1.5 s, must fit.
-size_t target_rows(const SelectorPlace& r) {
-  const Budget asked = Budget::parse(r.parameters.text("s"));
-  size_t rows = r.parameters.rows("s", r.budget);
+size_t target_rows(const Budget& asked, const BudgetSite& site) {
+  size_t rows = site.rows(asked, "express: s");
   if (asked.unit == Budget::Unit::kBytes) rows = rows * 2 / 3;
-  if (rows < kLeastTarget)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("express: s={} makes a coreset of {} rows; it needs at least {}",
-                            r.parameters.text("s"), rows, kLeastTarget));
+  check_target(asked, rows);
   return std::min(std::bit_floor(rows), size_t{1} << 24);
 }
 
 std::unique_ptr<Selector> make_express(const SelectorRequest& r) {
-  const ExpressRule rule = express_rule({r.parameters, r.budget, r.site});
-  const bool exact_number = r.parameters.text("s") == fmt::format("{}", rule.shape.target);
-  std::string text = fmt::format(
-      "express(s={},g={},balance={},centre={},temp={},beta={},weight={})", rule.shape.target,
-      rule.shape.inflation, rule.halving.balance, rule.halving.centre, rule.halving.temperature,
-      rule.halving.value_constant, rule.weight_exponent);
-  if (!exact_number)
-    text += fmt::format(" [s={} rounded down to a power of two]", r.parameters.text("s"));
-  return with_heavy(r, std::make_unique<Express>(r.context, r.site, rule, std::move(text)));
+  auto options = r.options.as<ExpressOptions>();
+  const ExpressRule rule = express_rule(options, r.budget, r.site.scale);
+  const std::string asked = options.target.text();
+  options.target = Budget::rows(rule.shape.target);
+  options.heavy = options.heavy.at(r.budget);
+  std::string text = write_options("express", options);
+  if (asked != options.target.text())
+    text += fmt::format(" [s={} rounded down to a power of two]", asked);
+  return with_heavy(r, options.heavy,
+                    std::make_unique<Express>(r.context, r.site, rule, std::move(text)));
 }
 
 }  // namespace
 
-ExpressRule express_rule(const SelectorPlace& r) {
+Fields ExpressOptions::fields() {
+  return Fields{rows("s", target, "coreset rows: a power of two (others are rounded down)"),
+                whole("g", inflation, {.most = 10},
+                      "inflation: the smallest halving has 4^(g+1) rows")} +
+         halving.fields("1") + heavy.fields();
+}
+
+void ExpressOptions::check(const std::string&) const {
+  if (target.unit == Budget::Unit::kRows) check_target(target, static_cast<size_t>(target.value));
+}
+
+ExpressRule express_rule(const ExpressOptions& o, const BudgetSite& budget, float scale) {
   ExpressRule rule;
-  rule.shape.target = static_cast<uint32_t>(target_rows(r));
-  rule.shape.inflation = static_cast<uint32_t>(r.parameters.number("g", 0, 10));
-  rule.halving.scale = r.site.scale;
-  rule.halving.temperature = static_cast<float>(r.parameters.number("temp", 0, 100));
-  rule.halving.value_constant = static_cast<float>(r.parameters.number("beta", 0, 100));
-  rule.halving.centre = r.parameters.flag("centre");
-  rule.halving.balance = static_cast<float>(r.parameters.number("balance", 0, 100));
-  rule.weight_exponent = static_cast<float>(r.parameters.number("weight", 0, 1));
+  rule.shape.target = static_cast<uint32_t>(target_rows(o.target, budget));
+  rule.shape.inflation = static_cast<uint32_t>(o.inflation);
+  rule.halving = o.halving.rule(scale);
+  rule.weight_exponent = static_cast<float>(o.halving.weight);
   return rule;
 }
 
 SelectorRow express_row() {
   SelectorRow row;
-  row.info = {
-      "express",
-      true,
-      "a weighted coreset of at most 1.5 s rows for a stream of any length",
-      "Thinformer Express: Express Language Modeling",
-      heavy_parameters(
-          {{"s", "1024", "coreset rows: a power of two (others are rounded down), %, or MiB"},
-           {"g", "1", "inflation: the smallest halving has 4^(g+1) rows"},
-           {"balance", "0", "times the paper's threshold; 1 = the paper's, 0 = greedy"},
-           {"centre", "true", "subtract the mean key before the kernel"},
-           {"temp", "0.25", "kernel temperature: exp(temp <k,k'> scale); 1 = the paper's"},
-           {"beta", "0.1", "constant added to <v,v'>, times max|v|^2; 1 = the paper's"},
-           {"weight", "1", "a row of weight w counts as w^weight"}}),
-      "s"};
+  row.info.name = "express";
+  row.info.is_selector = true;
+  row.info.summary = "a weighted coreset of at most 1.5 s rows for a stream of any length";
+  row.info.source = "Thinformer Express: Express Language Modeling";
+  row.info.size_parameter = "s";
+  row.takes<ExpressOptions>();
   row.make = make_express;
-  row.more_side_bytes = heavy_side_bytes;
+  row.more_side_bytes = [](const MethodOptions& o) {
+    return o.as<ExpressOptions>().heavy.side_bytes();
+  };
   row.default_sink = 4;
-  row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 64u; };
+  row.default_window = [](const MethodOptions&, const BudgetSite&, bool) { return 64u; };
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
   return row;
 }

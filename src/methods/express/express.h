@@ -5,11 +5,22 @@
 //
 // Updates cost O(s^2 D log^2 n) in all; a halving of S rows takes 2 S^2 D multiply-adds.
 
-#include "compress/halving.h"
+#include "compress/halving_options.h"
+#include "compress/heavy.h"
 #include "compress/registry.h"
 #include "plan/coreset.h"
 
 namespace pith {
+
+struct ExpressOptions {
+  Budget target = Budget::rows(1024);
+  size_t inflation = 1;
+  HalvingOptions halving;
+  HeavyOptions heavy;
+  Fields fields();
+  /// Throws kInvalidArgument.
+  void check(const std::string& method) const;
+};
 
 struct ExpressRule {
   ExpressShape shape;
@@ -54,8 +65,8 @@ struct Coreset {
 Coreset express_offline(const Context& context, const ExpressRule& rule, const OfflineRows& rows,
                         const Philox& random);
 
-/// The rule of a policy's parameters. Throws kInvalidArgument.
-ExpressRule express_rule(const SelectorPlace& place);
+/// Throws kInvalidArgument.
+ExpressRule express_rule(const ExpressOptions& options, const BudgetSite& budget, float scale);
 
 SelectorRow express_row();
 

@@ -239,8 +239,10 @@ class ExpressMaker final : public BodyMaker {
 }  // namespace
 
 SelectorOnGpu make_express_on_gpu(const SelectorPlace& place) {
-  return {std::make_shared<ExpressMaker>(express_rule(place), place.site), nullptr,
-          heavy_sizes(place.parameters, place.budget)};
+  const auto& options = place.options.as<ExpressOptions>();
+  const ExpressRule rule = express_rule(options, place.budget, place.site.scale);
+  return {std::make_shared<ExpressMaker>(rule, place.site), nullptr,
+          options.heavy.sizes(place.budget)};
 }
 
 }  // namespace pith::cuda

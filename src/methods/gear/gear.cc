@@ -5,20 +5,29 @@
 namespace pith {
 namespace {
 
-std::unique_ptr<Codec> make_gear(const Parameters& p, Side side) {
-  GearFormat format = gear_format(p);
+std::unique_ptr<Codec> make_gear(const MethodOptions& o, Side side) {
+  GearFormat format = o.as<GearOptions>().format();
   format.side = side;
   return std::make_unique<GearCodec>(format);
 }
 
 }  // namespace
 
-GearFormat gear_format(const Parameters& p) {
+Fields GearOptions::fields() {
+  return {choice("bits", bits, {2, 4}, "of a code"),
+          whole("rank", rank, {.most = 4096}, "of the product; 0 = none"),
+          whole("outliers", outliers, {.most = 65535},
+                "numbers of a row kept apart in f16; unset: 2 in 100, rounded up"),
+          whole("rows", rows, {.least = 32, .most = size_t{1} << 20, .multiple = 32},
+                "rows that share a product")};
+}
+
+GearFormat GearOptions::format() const {
   GearFormat format;
-  format.bits = p.choice("bits", {"2", "4"}) == "2" ? 2 : 4;
-  format.rank = p.count("rank", 0);
-  format.outliers = p.given("outliers") ? p.count("outliers", 0) : GearCodec::kByShare;
-  format.group_rows = p.count("rows", 1);
+  format.bits = bits;
+  format.rank = rank;
+  format.outliers = outliers.value_or(GearCodec::kByShare);
+  format.group_rows = rows;
   return format;
 }
 
@@ -28,11 +37,9 @@ CodecRow gear_row() {
               false,
               "KIVI's codes, a low-rank product of what they miss, numbers that stand out apart",
               "GEAR: Kang et al. 2024",
-              {{"bits", "2", "2 or 4"},
-               {"rank", "2", "of the product; 0 = none"},
-               {"outliers", "", "numbers of a row kept apart in f16; unset: 2 in 100, rounded up"},
-               {"rows", "128", "rows that share a product, a multiple of 32"}},
+              {},
               ""};
+  row.takes<GearOptions>();
   row.make = make_gear;
   return row;
 }

@@ -8,9 +8,16 @@ namespace pith {
 
 struct GearFormat;
 
-CodecRow gear_row();
+struct GearOptions {
+  int bits = 2;
+  size_t rank = 2;
+  std::optional<size_t> outliers;
+  size_t rows = 128;
+  Fields fields();
+  /// Of either side.
+  GearFormat format() const;
+};
 
-/// The parameters of either side.
-GearFormat gear_format(const Parameters& parameters);
+CodecRow gear_row();
 
 }  // namespace pith

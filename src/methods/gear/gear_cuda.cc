@@ -43,15 +43,15 @@ std::shared_ptr<const DeviceCodec> GearDeviceCodec::with_tables(const TableSite&
 
 }  // namespace
 
-std::shared_ptr<const DeviceCodec> make_gear_on_gpu(const Parameters& p) {
-  const GearFormat gear = gear_format(p);
+std::shared_ptr<const DeviceCodec> make_gear_on_gpu(const MethodOptions& o) {
+  const GearFormat gear = o.as<GearOptions>().format();
   if (gear.rank > LevelSide::kMostRank) {
     refuse_on_gpu(fmt::format("gear(rank={})", gear.rank),
                   fmt::format("a product's rank is at most {} there", LevelSide::kMostRank));
   }
   const CodecRow& kivi = codec_row("kivi");
   const PolicyPart part{kivi.info.name, {{"bits", std::to_string(gear.bits)}}};
-  LevelFormat format = make_kivi_on_gpu(Parameters(kivi.info, part))->as_levels()->format();
+  LevelFormat format = make_kivi_on_gpu(kivi.read(part))->as_levels()->format();
   const int blocks = level_group(fmt::format("gear(rows={})", gear.group_rows), gear.group_rows);
   for (LevelSide* side : {&format.keys, &format.values}) {
     side->missed = true;

@@ -210,7 +210,7 @@ void GearRows::accumulate(float* acc, const float* p, size_t ld, size_t queries,
 GearCodec::GearCodec(const GearFormat& format) : format_(format) {
   const CodecRow& kivi = codec_row("kivi");
   const PolicyPart part{kivi.info.name, {{"bits", std::to_string(format.bits)}}};
-  codes_ = kivi.make(Parameters(kivi.info, part), format.side);
+  codes_ = kivi.make(kivi.read(part), format.side);
 }
 
 GearFormat GearCodec::at(size_t dim) const {

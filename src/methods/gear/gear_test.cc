@@ -131,7 +131,7 @@ TEST(Gear, WithoutProductAndOutliersRowsAreKivis) {
       RowsRequest request;
       request.side = side;
       request.dim = 64;
-      const auto codec = kivi.make(Parameters(kivi.info, {"kivi", {{"bits", bits}}}), side);
+      const auto codec = kivi.make(kivi.read({"kivi", {{"bits", bits}}}), side);
       const auto expected = codec->make_rows(machine.context, request);
       auto x = rows_of(256, 64, 5);
       rows->append(x.data(), 64, 256);

@@ -5,20 +5,27 @@
 namespace pith {
 namespace {
 
-std::unique_ptr<Codec> make_kvquant(const Parameters& p, Side side) {
-  NonUniformFormat format = kvquant_format(p);
+std::unique_ptr<Codec> make_kvquant(const MethodOptions& o, Side side) {
+  NonUniformFormat format = o.as<KvquantOptions>().format();
   format.side = side;
   return std::make_unique<NonUniformCodec>(format);
 }
 
 }  // namespace
 
-NonUniformFormat kvquant_format(const Parameters& p) {
+Fields KvquantOptions::fields() {
+  return {choice("bits", bits, {2, 3, 4}, "of a code"),
+          whole("outliers", outliers, {.most = 65535},
+                "numbers of a row kept apart in f16; unset: 1 in 100, rounded up"),
+          whole("calibrate", calibrate, {.least = 1, .most = size_t{1} << 20},
+                "first rows of a head's body that its levels and ranges are made from")};
+}
+
+NonUniformFormat KvquantOptions::format() const {
   NonUniformFormat format;
-  const std::string bits = p.choice("bits", {"2", "3", "4"});
-  format.bits = bits[0] - '0';
-  format.outliers = p.given("outliers") ? p.count("outliers", 0) : NonUniformCodec::kByShare;
-  format.calibrate = p.count("calibrate", 1);
+  format.bits = bits;
+  format.outliers = outliers.value_or(NonUniformCodec::kByShare);
+  format.calibrate = calibrate;
   return format;
 }
 
@@ -29,11 +36,9 @@ CodecRow kvquant_row() {
               "2, 3 or 4 bits to levels fitted to the head, keys per channel before RoPE, numbers "
               "that stand out apart",
               "KVQuant: Hooper et al. 2024",
-              {{"bits", "3", "2, 3 or 4"},
-               {"outliers", "", "numbers of a row kept apart in f16; unset: 1 in 100, rounded up"},
-               {"calibrate", "128",
-                "first rows of a head's body that its levels and ranges are made from"}},
+              {},
               ""};
+  row.takes<KvquantOptions>();
   row.make = make_kvquant;
   return row;
 }

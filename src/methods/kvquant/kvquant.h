@@ -8,9 +8,15 @@ namespace pith {
 
 struct NonUniformFormat;
 
-CodecRow kvquant_row();
+struct KvquantOptions {
+  int bits = 3;
+  std::optional<size_t> outliers;
+  size_t calibrate = 128;
+  Fields fields();
+  /// Of either side.
+  NonUniformFormat format() const;
+};
 
-/// The parameters of either side.
-NonUniformFormat kvquant_format(const Parameters& parameters);
+CodecRow kvquant_row();
 
 }  // namespace pith

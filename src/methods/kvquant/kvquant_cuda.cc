@@ -100,8 +100,8 @@ void KvquantDeviceCodec::learn(const RowTarget& rows, DType dtype, const RowPosi
 
 }  // namespace
 
-std::shared_ptr<const DeviceCodec> make_kvquant_on_gpu(const Parameters& p) {
-  const NonUniformFormat given = kvquant_format(p);
+std::shared_ptr<const DeviceCodec> make_kvquant_on_gpu(const MethodOptions& o) {
+  const NonUniformFormat given = o.as<KvquantOptions>().format();
   LevelSide side;
   side.bits = given.bits;
   side.choice = LevelChoice::kNearest;

@@ -312,7 +312,7 @@ TEST(KvQuant, WhatCannotBeIsRefused) {
       EXPECT_THROW(rows->append(x.data(), 64, 160), Error) << bad;
     }
   const CodecRow row = kvquant_row();
-  EXPECT_THROW(row.make(Parameters(row.info, {"kvquant", {{"bits", "5"}}}), Side::kKeys), Error);
+  EXPECT_THROW(row.make(row.read({"kvquant", {{"bits", "5"}}}), Side::kKeys), Error);
 }
 
 }  // namespace

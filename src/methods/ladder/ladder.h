@@ -9,7 +9,14 @@ namespace pith {
 
 CodecRow ladder_row();
 
-/// The codec that parameter `name`, "old" or "new", asks for. Throws kInvalidArgument.
-PolicyPart ladder_step(const Parameters& parameters, const std::string& name);
+struct LadderOptions {
+  PolicyPart young{"int8", {}};
+  PolicyPart old{"turboquant", {{"bits", "3"}, {"center", "128"}}};
+  size_t rows = 512;
+
+  Fields fields();
+  /// Throws kInvalidArgument.
+  void check(const std::string& method) const;
+};
 
 }  // namespace pith

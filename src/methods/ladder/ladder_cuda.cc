@@ -58,14 +58,13 @@ class LadderDeviceCodec final : public DeviceCodec {
   AgedCodec aged_;
 };
 
-std::shared_ptr<const LevelCodec> step_of(const Parameters& p, const std::string& name) {
-  const PolicyPart part = ladder_step(p, name);
+std::shared_ptr<const LevelCodec> step_of(const char* name, const PolicyPart& part) {
   const CodecRow& row = codec_row(part.name);
   const DeviceCodecRow* device = find_device_codec(part.name);
-  const auto codec = device && device->make ? device->make(Parameters(row.info, part)) : nullptr;
+  const auto codec = device && device->make ? device->make(row.read(part)) : nullptr;
   auto levels = codec ? codec->as_levels() : nullptr;
   if (!levels || levels->turns_keys()) {
-    refuse_on_gpu(fmt::format("ladder({}={})", name, p.text(name)),
+    refuse_on_gpu(fmt::format("ladder({}={})", name, to_string(part)),
                   "its steps there are int8, int4, kivi, turboquant and gear");
   }
   return levels;
@@ -73,9 +72,10 @@ std::shared_ptr<const LevelCodec> step_of(const Parameters& p, const std::string
 
 }  // namespace
 
-std::shared_ptr<const DeviceCodec> make_ladder_on_gpu(const Parameters& p) {
-  return std::make_shared<LadderDeviceCodec>(step_of(p, "old"), step_of(p, "new"),
-                                             p.count("rows", 1));
+std::shared_ptr<const DeviceCodec> make_ladder_on_gpu(const MethodOptions& options) {
+  const auto& o = options.as<LadderOptions>();
+  return std::make_shared<LadderDeviceCodec>(step_of("old", o.old), step_of("new", o.young),
+                                             o.rows);
 }
 
 }  // namespace pith::cuda

@@ -21,7 +21,7 @@ constexpr size_t kDim = 64, kStep = LadderRows::kStep;
 std::unique_ptr<Codec> codec_of(const std::string& text, Side side) {
   const PolicyPart part = *Policy::parse("exact+" + text).rules.front().key_codec;
   const CodecRow& row = codec_row(part.name);
-  return row.make(Parameters(row.info, part), side);
+  return row.make(row.read(part), side);
 }
 
 std::unique_ptr<CodedRows> make(const Machine& machine, const std::string& text, Side side) {

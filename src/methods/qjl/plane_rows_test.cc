@@ -266,7 +266,7 @@ TEST(PlaneRows, WhatCannotBeIsRefused) {
   }
   const CodecRow& row = codec_row("qjl");
   const auto refused = [&](const std::map<std::string, std::string>& parameters) {
-    EXPECT_THROW(row.make(Parameters(row.info, {"qjl", parameters}), Side::kKeys), Error);
+    EXPECT_THROW(row.make(row.read({"qjl", parameters}), Side::kKeys), Error);
   };
   refused({{"residual", "5"}});
   refused({{"residual", "1"}, {"outliers", "8"}});

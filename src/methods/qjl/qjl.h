@@ -6,15 +6,35 @@
 // Bits a key: m + m_out + 32, and 16 (outliers + 2) / 32 for the group.
 
 #include "compress/registry.h"
+#include "methods/qjl/projection.h"
 
 namespace pith {
 
 struct QjlFormat;
 
+struct QjlOptions {
+  std::optional<size_t> bits;  ///< m
+  Sketch sketch = Sketch::kOrtho;
+  std::optional<size_t> outliers;  ///< unset: 8
+  std::optional<size_t> out_bits;  ///< m_out
+  double slack = 0;
+  int residual = 0;
+  size_t center = 0;
+
+  Fields fields();
+  /// Throws kInvalidArgument.
+  void check(const std::string& method) const;
+  /// Without a coarse code.
+  QjlFormat format() const;
+};
+
+struct TurboquantOptions {
+  int bits = 2;
+  size_t center = 0;
+  Fields fields();
+};
+
 CodecRow qjl_row();
 CodecRow turboquant_row();
-
-/// The parameters of `qjl` without a coarse code.
-QjlFormat qjl_format(const Parameters& parameters);
 
 }  // namespace pith

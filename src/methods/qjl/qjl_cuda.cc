@@ -36,7 +36,7 @@ namespace {
 /// KIVI's: their kernels are these values'.
 std::shared_ptr<const DeviceCodec> values_in_two_bits() {
   const CodecRow& row = codec_row("kivi");
-  return make_kivi_on_gpu(Parameters(row.info, {"kivi", {{"bits", "2"}}}));
+  return make_kivi_on_gpu(row.read({"kivi", {{"bits", "2"}}}));
 }
 
 /// Keys in QJL's form and values in 2 bits, with the projection of one layer.
@@ -133,13 +133,13 @@ std::shared_ptr<const DeviceCodec> QjlDeviceCodec::with_tables(const TableSite& 
 
 }  // namespace
 
-std::shared_ptr<const DeviceCodec> make_qjl_on_gpu(const Parameters& p) {
-  if (p.count("center", 0) > 0) {
+std::shared_ptr<const DeviceCodec> make_qjl_on_gpu(const MethodOptions& options) {
+  const auto& o = options.as<QjlOptions>();
+  if (o.center > 0) {
     refuse_on_gpu("qjl(center=...)", "keys are coded there without a centre");
   }
-  if (p.text("residual") != "0")
-    refuse_on_gpu("qjl(residual=...)", "keys have no coarse code there");
-  const QjlFormat format = qjl_format(p);
+  if (o.residual != 0) refuse_on_gpu("qjl(residual=...)", "keys have no coarse code there");
+  const QjlFormat format = o.format();
   if (format.slack > 0)
     refuse_on_gpu("qjl(slack=...)", "each group has outlying channels of its own there, slack=0");
   if (format.outliers > kQjlOutliers) {

@@ -39,9 +39,10 @@ class TurboquantCodec final : public LevelCodec {
 
 }  // namespace
 
-std::shared_ptr<const DeviceCodec> make_turboquant_on_gpu(const Parameters& p) {
+std::shared_ptr<const DeviceCodec> make_turboquant_on_gpu(const MethodOptions& options) {
+  const auto& o = options.as<TurboquantOptions>();
   PlaneFormat planes;
-  planes.planes = p.choice("bits", {"1", "2", "3", "4"})[0] - '0';
+  planes.planes = o.bits;
   LevelSide side;
   side.bits = planes.planes;
   side.choice = LevelChoice::kSigns;
@@ -52,10 +53,9 @@ std::shared_ptr<const DeviceCodec> make_turboquant_on_gpu(const Parameters& p) {
     side.levels[code] = planes.level(signs);
   }
   LevelFormat format{side, side};
-  const size_t centre = p.count("center", 0);
-  centre_keys(format.keys, p.method(), centre);
+  centre_keys(format.keys, "turboquant", o.center);
   return std::make_shared<TurboquantCodec>(
-      fmt::format("turboquant of {} bits, centred by {}", side.bits, centre), format);
+      fmt::format("turboquant of {} bits, centred by {}", side.bits, o.center), format);
 }
 
 }  // namespace pith::cuda

@@ -8,58 +8,67 @@
 namespace pith {
 namespace {
 
-const ParameterInfo kHadamard = {
-    "hadamard", "false",
-    "code rows after a Walsh-Hadamard transform: outlying channels are "
-    "spread over all"};
-
-std::unique_ptr<Codec> with_wrappers(std::unique_ptr<Codec> codec, const Parameters& p, Side side) {
-  if (p.flag("hadamard")) codec = std::make_unique<RotatedCodec>(std::move(codec), side);
-  return centred_if_asked(std::move(codec), p, side);
+std::unique_ptr<Codec> with_wrappers(std::unique_ptr<Codec> codec, const IntOptions& o, Side side) {
+  if (o.hadamard) codec = std::make_unique<RotatedCodec>(std::move(codec), side);
+  return centred_if_asked(std::move(codec), o.center, side);
 }
 
 template <int kBits>
-std::unique_ptr<Codec> make_int(const Parameters& p, Side side) {
-  return with_wrappers(std::make_unique<TokenCodec>(TokenFormat{kBits, false}), p, side);
+std::unique_ptr<Codec> make_int(const MethodOptions& o, Side side) {
+  return with_wrappers(std::make_unique<TokenCodec>(TokenFormat{kBits, false}), o.as<IntOptions>(),
+                       side);
 }
 
-std::unique_ptr<Codec> make_kivi(const Parameters& p, Side side) {
-  const int bits = p.choice("bits", {"2", "4"}) == "2" ? 2 : 4;
+std::unique_ptr<Codec> make_kivi(const MethodOptions& options, Side side) {
+  const auto& o = options.as<KiviOptions>();
   std::unique_ptr<Codec> codec;
   if (side == Side::kKeys)
-    codec = std::make_unique<ChannelCodec>(bits);
+    codec = std::make_unique<ChannelCodec>(o.bits);
   else
-    codec = std::make_unique<TokenCodec>(TokenFormat{bits, true});
-  return with_wrappers(std::move(codec), p, side);
-}
-
-CodecRow row_of(const std::string& name, const std::string& summary, const std::string& source,
-                std::vector<ParameterInfo> parameters,
-                std::unique_ptr<Codec> (*make)(const Parameters&, Side)) {
-  CodecRow row;
-  row.info = {name, false, summary, source, std::move(parameters), ""};
-  row.make = make;
-  return row;
+    codec = std::make_unique<TokenCodec>(TokenFormat{o.bits, true});
+  return with_wrappers(std::move(codec), o, side);
 }
 
 }  // namespace
 
+Fields IntOptions::fields() {
+  return {flag("hadamard", hadamard,
+               "code rows after a Walsh-Hadamard transform: outlying channels are spread over all"),
+          centre_field(center)};
+}
+
+Fields KiviOptions::fields() {
+  return Fields{choice("bits", bits, {2, 4}, "of a code")} + IntOptions::fields();
+}
+
 CodecRow int8_row() {
-  CodecRow row = row_of("int8", "8-bit codes, a scale for 32 numbers of a row (8.5 bits)",
-                        "llama.cpp q8_0", {kHadamard, centre_parameter()}, make_int<8>);
+  CodecRow row;
+  row.info = {"int8",           false, "8-bit codes, a scale for 32 numbers of a row (8.5 bits)",
+              "llama.cpp q8_0", {},    ""};
+  row.takes<IntOptions>();
+  row.make = make_int<8>;
   return row;
 }
 
 CodecRow int4_row() {
-  CodecRow row = row_of("int4", "4-bit codes, a scale for 32 numbers of a row (4.5 bits)",
-                        "llama.cpp q4_0", {kHadamard, centre_parameter()}, make_int<4>);
+  CodecRow row;
+  row.info = {"int4",           false, "4-bit codes, a scale for 32 numbers of a row (4.5 bits)",
+              "llama.cpp q4_0", {},    ""};
+  row.takes<IntOptions>();
+  row.make = make_int<4>;
   return row;
 }
 
 CodecRow kivi_row() {
-  CodecRow row = row_of(
-      "kivi", "2 or 4 bits: keys per channel over 32 rows, values per row (3 or 5 bits)",
-      "Liu et al. 2024", {{"bits", "2", "2 or 4"}, kHadamard, centre_parameter()}, make_kivi);
+  CodecRow row;
+  row.info = {"kivi",
+              false,
+              "2 or 4 bits: keys per channel over 32 rows, values per row (3 or 5 bits)",
+              "Liu et al. 2024",
+              {},
+              ""};
+  row.takes<KiviOptions>();
+  row.make = make_kivi;
   return row;
 }
 

@@ -6,6 +6,17 @@
 
 namespace pith {
 
+struct IntOptions {
+  bool hadamard = false;
+  size_t center = 0;  ///< rows
+  Fields fields();
+};
+
+struct KiviOptions : IntOptions {
+  int bits = 2;
+  Fields fields();
+};
+
 CodecRow int8_row();
 CodecRow int4_row();
 CodecRow kivi_row();

@@ -189,25 +189,24 @@ class QuantCodec final : public DeviceCodec {
   GroupedCodec codec_;
 };
 
-std::shared_ptr<const DeviceCodec> make(const Parameters& p, const std::string& name,
+std::shared_ptr<const DeviceCodec> make(const IntOptions& o, const std::string& name,
                                         GroupedCodec codec) {
-  const bool rotated = p.flag("hadamard");
-  const size_t centre = p.count("center", 0);
-  if (rotated || centre > 0) return make_levels(name, codec, rotated, centre);
+  if (o.hadamard || o.center > 0) return make_levels(name, codec, o.hadamard, o.center);
   return std::make_shared<QuantCodec>(name, codec);
 }
 
 }  // namespace
 
-std::shared_ptr<const DeviceCodec> make_int8_on_gpu(const Parameters& p) {
-  return make(p, "int8", GroupedCodec::kInt8);
+std::shared_ptr<const DeviceCodec> make_int8_on_gpu(const MethodOptions& o) {
+  return make(o.as<IntOptions>(), "int8", GroupedCodec::kInt8);
 }
-std::shared_ptr<const DeviceCodec> make_int4_on_gpu(const Parameters& p) {
-  return make(p, "int4", GroupedCodec::kInt4);
+std::shared_ptr<const DeviceCodec> make_int4_on_gpu(const MethodOptions& o) {
+  return make(o.as<IntOptions>(), "int4", GroupedCodec::kInt4);
 }
-std::shared_ptr<const DeviceCodec> make_kivi_on_gpu(const Parameters& p) {
-  return p.choice("bits", {"2", "4"}) == "2" ? make(p, "kivi2", GroupedCodec::kKivi2)
-                                             : make(p, "kivi4", GroupedCodec::kKivi4);
+std::shared_ptr<const DeviceCodec> make_kivi_on_gpu(const MethodOptions& options) {
+  const auto& o = options.as<KiviOptions>();
+  return o.bits == 2 ? make(o, "kivi2", GroupedCodec::kKivi2)
+                     : make(o, "kivi4", GroupedCodec::kKivi4);
 }
 
 }  // namespace pith::cuda

@@ -49,7 +49,7 @@ class Store {
     const CodecRow& row = codec_row(kind.name);
     PolicyPart part{kind.name, kind.parameters};
     if (rotate) part.parameters["hadamard"] = "true";
-    codec_ = row.make(Parameters(row.info, part), kind.side);
+    codec_ = row.make(row.read(part), kind.side);
     RowsRequest request;
     request.side = kind.side;
     request.dim = dim;
@@ -287,7 +287,7 @@ TEST(Quant, WhatCannotBeCodedIsRefused) {
     }
   }
   const CodecRow& row = codec_row("kivi");
-  EXPECT_THROW(row.make(Parameters(row.info, {"kivi", {{"bits", "3"}}}), Side::kKeys), Error);
+  EXPECT_THROW(row.make(row.read({"kivi", {{"bits", "3"}}}), Side::kKeys), Error);
 }
 
 }  // namespace

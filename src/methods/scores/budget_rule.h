@@ -8,7 +8,8 @@ namespace pith::cuda {
 
 class BudgetRule : public BestRows {
  public:
-  explicit BudgetRule(const SelectorPlace& p) : sizes_(score_budget(p.parameters, p.budget)) {}
+  BudgetRule(const SelectorPlace& p, const ScoreOptions& options)
+      : sizes_(score_budget(options, p.budget)) {}
   size_t budget_at(size_t) const override { return sizes_.budget; }
   size_t interval() const final { return sizes_.interval; }
 

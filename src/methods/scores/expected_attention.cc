@@ -8,13 +8,10 @@
 // Cost: D^2 multiply-adds per query head and token for S, and per query head and body row at each
 // selection; state of D^2 + D floats per query head.
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "methods/scores/expected_attention.h"
-#include "methods/scores/score_selector.h"
 #include "methods/scores/scores.h"
 
 namespace pith {
@@ -25,7 +22,7 @@ constexpr size_t kTile = 64;
 class ExpectedAttention final : public ScoreSelector {
  public:
   ExpectedAttention(const SelectorRequest& r, const ExpectedOptions& options)
-      : ScoreSelector(r.context, r.site, score_budget(r)),
+      : ScoreSelector(r.context, r.site, score_budget(options, r.budget)),
         options_(options),
         mean_(r.context.memory, MemoryKind::kMetadata),
         scatter_(r.context.memory, MemoryKind::kMetadata) {
@@ -41,12 +38,7 @@ class ExpectedAttention final : public ScoreSelector {
   size_t allocated_state_bytes() const override {
     return mean_.capacity_bytes() + scatter_.capacity_bytes();
   }
-  std::string describe() const override {
-    return fmt::format(
-        "expected_attention(budget={},interval={},future={},covariance={},vnorm={},epsilon={})",
-        sizes().budget, sizes().interval, options_.future, options_.covariance, options_.vnorm,
-        options_.epsilon);
-  }
+  std::string describe() const override { return text("expected_attention", options_); }
   std::unique_ptr<Selector> clone() const override {
     return std::make_unique<ExpectedAttention>(*this);
   }
@@ -224,26 +216,22 @@ void ExpectedAttention::score(std::span<HeadBody> bodies, Scores& scores) const 
 
 }  // namespace
 
-ExpectedOptions expected_options(const Parameters& parameters) {
-  ExpectedOptions o;
-  o.future = parameters.count("future", 1);
-  o.covariance = parameters.flag("covariance");
-  o.vnorm = parameters.flag("vnorm");
-  o.epsilon = parameters.number("epsilon", 0, 1);
-  return o;
+Fields ExpectedOptions::fields() {
+  return ScoreOptions::fields() +
+         Fields{whole("future", future, {.least = 1, .most = size_t{1} << 20},
+                      "coming positions over which RoPE is averaged"),
+                flag("covariance", covariance, "use the queries' covariance, not the mean alone"),
+                flag("vnorm", vnorm, "multiply by the norm of the value"),
+                number("epsilon", epsilon, {0, 1}, "added to the probability before that")};
 }
 
 SelectorRow expected_attention_row() {
-  SelectorRow row = score_row(
-      {"expected_attention", true, "rows that future queries are expected to attend to",
-       "Devoto et al. 2025 (arXiv 2510.00636), as in kvpress",
-       score_parameters({{"future", "512", "coming positions over which RoPE is averaged"},
-                         {"covariance", "true", "use the queries' covariance, not the mean alone"},
-                         {"vnorm", "true", "multiply by the norm of the value"},
-                         {"epsilon", "0", "added to the probability before that"}}),
-       ""});
+  SelectorRow row =
+      score_row("expected_attention", "rows that future queries are expected to attend to",
+                "Devoto et al. 2025 (arXiv 2510.00636), as in kvpress");
+  row.takes<ExpectedOptions>();
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
-    return std::make_unique<ExpectedAttention>(r, expected_options(r.parameters));
+    return std::make_unique<ExpectedAttention>(r, r.options.as<ExpectedOptions>());
   };
   return row;
 }

@@ -1,16 +1,15 @@
 #pragma once
 // expected_attention's options, as both devices read them.
 
-#include "compress/registry.h"
+#include "methods/scores/score_selector.h"
 
 namespace pith {
 
-struct ExpectedOptions {
-  size_t future = 0;  ///< coming positions over which RoPE is averaged
+struct ExpectedOptions : ScoreOptions {
+  size_t future = 512;
   bool covariance = true, vnorm = true;
   double epsilon = 0;
+  Fields fields();
 };
-/// Throws kInvalidArgument.
-ExpectedOptions expected_options(const Parameters& parameters);
 
 }  // namespace pith

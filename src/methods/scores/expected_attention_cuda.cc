@@ -23,8 +23,8 @@ std::complex<double> mean_turn(double w, int64_t first, size_t count) {
 
 class ExpectedRule final : public BudgetRule {
  public:
-  explicit ExpectedRule(const SelectorPlace& p)
-      : BudgetRule(p), options_(expected_options(p.parameters)), scale_(p.site.scale) {}
+  ExpectedRule(const SelectorPlace& p, const ExpectedOptions& options)
+      : BudgetRule(p, options), options_(options), scale_(p.site.scale) {}
 
   size_t state_numbers(size_t heads, size_t dim) const override {
     return expected_state_numbers(heads, dim, options_.covariance);
@@ -63,7 +63,7 @@ class ExpectedRule final : public BudgetRule {
 }  // namespace
 
 SelectorOnGpu make_expected_attention_on_gpu(const SelectorPlace& place) {
-  return {nullptr, std::make_shared<ExpectedRule>(place)};
+  return {nullptr, std::make_shared<ExpectedRule>(place, place.options.as<ExpectedOptions>())};
 }
 
 }  // namespace pith::cuda

@@ -4,9 +4,6 @@
 // `decay` multiplies the sums at each selection, so that old fame fades. Cost per row: the sum
 // itself, one number added per query and row, by attend.
 
-#include <fmt/format.h>
-
-#include "methods/scores/score_selector.h"
 #include "methods/scores/scores.h"
 
 namespace pith {
@@ -14,14 +11,11 @@ namespace {
 
 class H2o final : public ScoreSelector {
  public:
-  H2o(const SelectorRequest& r, float decay)
-      : ScoreSelector(r.context, r.site, score_budget(r)), decay_(decay) {}
+  H2o(const SelectorRequest& r, const H2oOptions& options)
+      : ScoreSelector(r.context, r.site, score_budget(options, r.budget)), options_(options) {}
 
   MassRequest mass(size_t tokens) const override { return {tokens, false}; }
-  std::string describe() const override {
-    return fmt::format("h2o(budget={},interval={},decay={})", sizes().budget, sizes().interval,
-                       decay_);
-  }
+  std::string describe() const override { return text("h2o", options_); }
   std::unique_ptr<Selector> clone() const override { return std::make_unique<H2o>(*this); }
 
  private:
@@ -29,25 +23,31 @@ class H2o final : public ScoreSelector {
     for (size_t h = 0; h < bodies.size(); ++h) copy_mass(scores[h], bodies[h]);
   }
   void selected(std::span<HeadBody> bodies) override {
-    if (decay_ == 1) return;
+    if (options_.decay == 1) return;
+    const auto decay = static_cast<float>(options_.decay);
     for (HeadBody& body : bodies)
-      for (float& m : body.store().mass()) m *= decay_;
+      for (float& m : body.store().mass()) m *= decay;
   }
 
-  float decay_;
+  H2oOptions options_;
 };
 
 }  // namespace
 
+Fields H2oOptions::fields() {
+  return ScoreOptions::fields() +
+         Fields{number("decay", decay, {0, 1}, "factor on the sums at each selection")};
+}
+
 SelectorRow h2o_row() {
-  SelectorRow row = score_row(
-      {"h2o", true, "rows with the most accumulated attention, and the recent ones",
-       "Zhang et al. 2023 (arXiv 2306.14048)",
-       score_parameters({{"decay", "1", "factor on the sums at each selection, 0 to 1"}}), ""});
+  SelectorRow row =
+      score_row("h2o", "rows with the most accumulated attention, and the recent ones",
+                "Zhang et al. 2023 (arXiv 2306.14048)");
+  row.takes<H2oOptions>();
   row.default_sink = 0;
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
-    return std::make_unique<H2o>(r, static_cast<float>(r.parameters.number("decay", 0, 1)));
+    return std::make_unique<H2o>(r, r.options.as<H2oOptions>());
   };
   return row;
 }

@@ -3,11 +3,8 @@
 // key and the mean of the body's normalised keys. No attention is needed. Cost: each key is decoded
 // twice at each selection, 4 D operations.
 
-#include <fmt/format.h>
-
 #include <cmath>
 
-#include "methods/scores/score_selector.h"
 #include "methods/scores/scores.h"
 
 namespace pith {
@@ -17,11 +14,10 @@ constexpr size_t kTile = 64;
 
 class KeyDiff final : public ScoreSelector {
  public:
-  explicit KeyDiff(const SelectorRequest& r) : ScoreSelector(r.context, r.site, score_budget(r)) {}
+  KeyDiff(const SelectorRequest& r, const ScoreOptions& options)
+      : ScoreSelector(r.context, r.site, score_budget(options, r.budget)) {}
 
-  std::string describe() const override {
-    return fmt::format("keydiff(budget={},interval={})", sizes().budget, sizes().interval);
-  }
+  std::string describe() const override { return text("keydiff", ScoreOptions{}); }
   std::unique_ptr<Selector> clone() const override { return std::make_unique<KeyDiff>(*this); }
 
  private:
@@ -64,11 +60,11 @@ class KeyDiff final : public ScoreSelector {
 }  // namespace
 
 SelectorRow keydiff_row() {
-  SelectorRow row =
-      score_row({"keydiff", true, "rows whose keys differ most from the mean key",
-                 "Park et al. 2025 (arXiv 2504.15364), as in kvpress", score_parameters(), ""});
+  SelectorRow row = score_row("keydiff", "rows whose keys differ most from the mean key",
+                              "Park et al. 2025 (arXiv 2504.15364), as in kvpress");
+  row.takes<ScoreOptions>();
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
-    return std::make_unique<KeyDiff>(r);
+    return std::make_unique<KeyDiff>(r, r.options.as<ScoreOptions>());
   };
   return row;
 }

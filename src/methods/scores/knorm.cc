@@ -2,9 +2,6 @@
 // Norm-Based Strategy for KV Cache Compression", 2024). Cost: each key is decoded once at each
 // selection, 2 D operations.
 
-#include <fmt/format.h>
-
-#include "methods/scores/score_selector.h"
 #include "methods/scores/scores.h"
 
 namespace pith {
@@ -14,11 +11,10 @@ constexpr size_t kTile = 64;
 
 class KNorm final : public ScoreSelector {
  public:
-  explicit KNorm(const SelectorRequest& r) : ScoreSelector(r.context, r.site, score_budget(r)) {}
+  KNorm(const SelectorRequest& r, const ScoreOptions& options)
+      : ScoreSelector(r.context, r.site, score_budget(options, r.budget)) {}
 
-  std::string describe() const override {
-    return fmt::format("knorm(budget={},interval={})", sizes().budget, sizes().interval);
-  }
+  std::string describe() const override { return text("knorm", ScoreOptions{}); }
   std::unique_ptr<Selector> clone() const override { return std::make_unique<KNorm>(*this); }
 
  private:
@@ -43,11 +39,11 @@ class KNorm final : public ScoreSelector {
 }  // namespace
 
 SelectorRow knorm_row() {
-  SelectorRow row =
-      score_row({"knorm", true, "rows with the smallest key norms",
-                 "Devoto et al. 2024 (arXiv 2406.11430), as in kvpress", score_parameters(), ""});
+  SelectorRow row = score_row("knorm", "rows with the smallest key norms",
+                              "Devoto et al. 2024 (arXiv 2406.11430), as in kvpress");
+  row.takes<ScoreOptions>();
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
-    return std::make_unique<KNorm>(r);
+    return std::make_unique<KNorm>(r, r.options.as<ScoreOptions>());
   };
   return row;
 }

@@ -4,8 +4,6 @@
 // gets more than there are tokens before the window (what it cannot use goes to the last layers),
 // and a pyramid whose tip is smaller than the window is given up for K everywhere. Cost: SnapKV's.
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -17,17 +15,16 @@ namespace {
 
 class PyramidKv final : public SnapKv {
  public:
-  explicit PyramidKv(const SelectorRequest& r)
-      : SnapKv(r), budget_{sizes(), site(), r.parameters.number("beta", 1, 1e6)} {}
+  PyramidKv(const SelectorRequest& r, const PyramidKvOptions& options)
+      : SnapKv(r, options), options_(options), budget_{sizes(), site(), options.beta} {}
 
-  std::string describe() const override {
-    return fmt::format("pyramidkv({},beta={})", settings(), budget_.beta);
-  }
+  std::string describe() const override { return snapkv_text("pyramidkv", options_); }
   std::unique_ptr<Selector> clone() const override { return std::make_unique<PyramidKv>(*this); }
 
  private:
   size_t budget_at(size_t n) const override { return budget_.at(tokens_at(n)); }
 
+  PyramidKvOptions options_;
   PyramidBudget budget_;
 };
 
@@ -48,15 +45,19 @@ size_t PyramidBudget::at(size_t seen) const {
   return static_cast<size_t>(rows - std::min(rows, window));
 }
 
+Fields PyramidKvOptions::fields() {
+  return SnapKvOptions::fields() +
+         Fields{number("beta", beta, {1, 1e6}, "mean budget over the last layer's; 1 = SnapKV")};
+}
+
 SelectorRow pyramidkv_row() {
-  SelectorRow row = score_row(
-      {"pyramidkv", true, "SnapKV with a budget that falls over the layers",
-       "Cai et al. 2024 (arXiv 2406.02069), as in kvpress",
-       snapkv_parameters({{"beta", "20", "mean budget over the last layer's; 1 = SnapKV"}}), ""});
+  SelectorRow row = score_row("pyramidkv", "SnapKV with a budget that falls over the layers",
+                              "Cai et al. 2024 (arXiv 2406.02069), as in kvpress");
+  row.takes<PyramidKvOptions>();
   row.default_sink = 0;
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
-    return std::make_unique<PyramidKv>(r);
+    return std::make_unique<PyramidKv>(r, r.options.as<PyramidKvOptions>());
   };
   return row;
 }

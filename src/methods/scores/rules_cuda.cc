@@ -44,8 +44,8 @@ class TovaRule final : public MassRule {
 
 class H2oRule final : public MassRule {
  public:
-  explicit H2oRule(const SelectorPlace& p)
-      : MassRule(p), decay_(static_cast<float>(p.parameters.number("decay", 0, 1))) {}
+  H2oRule(const SelectorPlace& p, const H2oOptions& options)
+      : MassRule(p, options), decay_(static_cast<float>(options.decay)) {}
   void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const final {
     score_mass(space, rows, 1, false, stream);
   }
@@ -58,7 +58,8 @@ class H2oRule final : public MassRule {
 
 class SnapKvRule : public MassRule {
  public:
-  explicit SnapKvRule(const SelectorPlace& p) : MassRule(p), votes_(p.parameters, p.site.window) {}
+  SnapKvRule(const SelectorPlace& p, const SnapKvOptions& options)
+      : MassRule(p, options), votes_(options, p.site.window) {}
   void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const final {
     score_mass(space, rows, static_cast<int>(votes_.kernel), false, stream);
   }
@@ -72,8 +73,8 @@ class SnapKvRule : public MassRule {
 
 class PyramidKvRule final : public SnapKvRule {
  public:
-  explicit PyramidKvRule(const SelectorPlace& p)
-      : SnapKvRule(p), budget_{sizes_, p.site, p.parameters.number("beta", 1, 1e6)} {}
+  PyramidKvRule(const SelectorPlace& p, const PyramidKvOptions& options)
+      : SnapKvRule(p, options), budget_{sizes_, p.site, options.beta} {}
   size_t budget_at(size_t n) const override {
     return budget_.at(n + budget_.site.sink + budget_.site.window);
   }
@@ -82,9 +83,9 @@ class PyramidKvRule final : public SnapKvRule {
   PyramidBudget budget_;
 };
 
-template <class Rule>
+template <class Rule, class O = ScoreOptions>
 SelectorOnGpu make(const SelectorPlace& place) {
-  return {nullptr, std::make_shared<Rule>(place)};
+  return {nullptr, std::make_shared<Rule>(place, place.options.as<O>())};
 }
 
 }  // namespace
@@ -92,10 +93,14 @@ SelectorOnGpu make(const SelectorPlace& place) {
 SelectorOnGpu make_knorm_on_gpu(const SelectorPlace& place) { return make<KNormRule>(place); }
 SelectorOnGpu make_keydiff_on_gpu(const SelectorPlace& place) { return make<KeyDiffRule>(place); }
 SelectorOnGpu make_tova_on_gpu(const SelectorPlace& place) { return make<TovaRule>(place); }
-SelectorOnGpu make_h2o_on_gpu(const SelectorPlace& place) { return make<H2oRule>(place); }
-SelectorOnGpu make_snapkv_on_gpu(const SelectorPlace& place) { return make<SnapKvRule>(place); }
+SelectorOnGpu make_h2o_on_gpu(const SelectorPlace& place) {
+  return make<H2oRule, H2oOptions>(place);
+}
+SelectorOnGpu make_snapkv_on_gpu(const SelectorPlace& place) {
+  return make<SnapKvRule, SnapKvOptions>(place);
+}
 SelectorOnGpu make_pyramidkv_on_gpu(const SelectorPlace& place) {
-  return make<PyramidKvRule>(place);
+  return make<PyramidKvRule, PyramidKvOptions>(place);
 }
 
 }  // namespace pith::cuda

@@ -71,26 +71,26 @@ void ScoreSelector::select(std::span<HeadBody> bodies, size_t budget) {
   selected(bodies);
 }
 
-std::vector<ParameterInfo> score_parameters(std::vector<ParameterInfo> own) {
-  std::vector<ParameterInfo> all = {
-      {"budget", "1024", "body rows that stay: a number, per cent of the context, or MiB"},
-      {"interval", "512",
-       "rows by which the body may outgrow the budget before the next selection"}};
-  all.insert(all.end(), own.begin(), own.end());
-  return all;
+Fields ScoreOptions::fields() {
+  return {rows("budget", budget, "body rows that stay"),
+          whole("interval", interval, {.least = 1},
+                "rows by which the body may outgrow the budget before the next selection")};
 }
 
-ScoreBudget score_budget(const Parameters& parameters, const BudgetSite& site) {
-  return {parameters.rows("budget", site), parameters.count("interval", 1)};
+ScoreBudget score_budget(const ScoreOptions& options, const BudgetSite& site) {
+  return {site.rows(options.budget, "budget"), options.interval};
 }
 
-SelectorRow score_row(MethodInfo info) {
+SelectorRow score_row(const std::string& name, const std::string& summary,
+                      const std::string& source) {
   SelectorRow row;
-  row.info = std::move(info);
+  row.info.name = name;
   row.info.is_selector = true;
+  row.info.summary = summary;
+  row.info.source = source;
   row.info.size_parameter = "budget";
   row.default_sink = 4;
-  row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 64u; };
+  row.default_window = [](const MethodOptions&, const BudgetSite&, bool) { return 64u; };
   return row;
 }
 

@@ -12,6 +12,13 @@
 
 namespace pith {
 
+/// What every rule takes.
+struct ScoreOptions {
+  Budget budget = Budget::rows(1024);
+  size_t interval = 512;
+  Fields fields();
+};
+
 /// Sizes in body rows of one KV head.
 struct ScoreBudget {
   size_t budget = 0, interval = 0;
@@ -49,6 +56,13 @@ class ScoreSelector : public Selector {
   const Context& context() const { return context_; }
   const SelectorSite& site() const { return site_; }
   const ScoreBudget& sizes() const { return sizes_; }
+  /// A rule's options as the user would write them, budgets as rows.
+  template <class O>
+  std::string text(const std::string& name, O options) const {
+    options.budget = Budget::rows(sizes_.budget);
+    options.interval = sizes_.interval;
+    return write_options(name, std::move(options));
+  }
 
  private:
   void select(std::span<HeadBody> bodies, size_t budget);
@@ -60,14 +74,10 @@ class ScoreSelector : public Selector {
   size_t held_ = 0;  ///< rows in each body
 };
 
-/// budget and interval, then the rule's own.
-std::vector<ParameterInfo> score_parameters(std::vector<ParameterInfo> own = {});
-ScoreBudget score_budget(const Parameters& parameters, const BudgetSite& site);
-inline ScoreBudget score_budget(const SelectorRequest& r) {
-  return score_budget(r.parameters, r.budget);
-}
+ScoreBudget score_budget(const ScoreOptions& options, const BudgetSite& site);
 /// A registry row with what all the rules share filled in.
-SelectorRow score_row(MethodInfo info);
+SelectorRow score_row(const std::string& name, const std::string& summary,
+                      const std::string& source);
 
 /// out[rows] <- the mass of each row of a body.
 void copy_mass(std::vector<double>& out, HeadBody& body);

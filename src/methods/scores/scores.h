@@ -1,9 +1,14 @@
 #pragma once
 // Selectors that keep the rows with the best scores, one file a rule, one registry row each.
 
-#include "compress/registry.h"
+#include "methods/scores/score_selector.h"
 
 namespace pith {
+
+struct H2oOptions : ScoreOptions {
+  double decay = 1;
+  Fields fields();
+};
 
 SelectorRow h2o_row();
 SelectorRow tova_row();

@@ -6,21 +6,16 @@
 
 #include "methods/scores/snapkv.h"
 
-#include <fmt/format.h>
-
 #include "methods/scores/scores.h"
-#include "pith/error.h"
 
 namespace pith {
 
-SnapKvVotes::SnapKvVotes(const Parameters& parameters, uint32_t window)
-    : queries(parameters.text("queries").empty() ? std::max(1u, window)
-                                                 : parameters.count("queries", 1)),
-      kernel(parameters.count("kernel", 1)) {
-  if (kernel % 2 == 0)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: kernel={} has no middle row; choose an odd number",
-                            parameters.method(), kernel));
+Fields SnapKvOptions::fields() {
+  return ScoreOptions::fields() +
+         Fields{whole("queries", queries, {.least = 1},
+                      "last queries that vote; as many as the window has rows by default"),
+                whole("kernel", kernel, {.least = 1, .most = 1023, .odd = true},
+                      "neighbouring rows over which votes are averaged; 1 = none")};
 }
 
 // A long step brings all the votes itself. Short steps collect theirs; starting anew when a whole
@@ -30,8 +25,10 @@ MassRequest SnapKvVotes::mass(size_t tokens, size_t interval, size_t until) cons
   return {tokens, until % std::min(queries, interval) < tokens};
 }
 
-SnapKv::SnapKv(const SelectorRequest& r)
-    : ScoreSelector(r.context, r.site, score_budget(r)), votes_(r.parameters, r.site.window) {}
+SnapKv::SnapKv(const SelectorRequest& r, const SnapKvOptions& options)
+    : ScoreSelector(r.context, r.site, score_budget(options, r.budget)),
+      options_(options),
+      votes_(options, r.site.window) {}
 
 MassRequest SnapKv::mass(size_t tokens) const {
   return votes_.mass(tokens, sizes().interval, until_selection());
@@ -50,29 +47,14 @@ void SnapKv::score(std::span<HeadBody> bodies, Scores& scores) const {
   });
 }
 
-std::string SnapKv::settings() const {
-  return fmt::format("budget={},interval={},queries={},kernel={}", sizes().budget, sizes().interval,
-                     votes_.queries, votes_.kernel);
-}
-
-std::string SnapKv::describe() const { return "snapkv(" + settings() + ")"; }
-
-std::vector<ParameterInfo> snapkv_parameters(std::vector<ParameterInfo> own) {
-  std::vector<ParameterInfo> all = {
-      {"queries", "", "last queries that vote; as many as the window has rows by default"},
-      {"kernel", "5", "neighbouring rows over which votes are averaged (odd; 1 = none)"}};
-  all.insert(all.end(), own.begin(), own.end());
-  return score_parameters(std::move(all));
-}
-
 SelectorRow snapkv_row() {
-  SelectorRow row =
-      score_row({"snapkv", true, "rows that the prompt's last queries attend to",
-                 "Li et al. 2024 (arXiv 2404.14469), as in kvpress", snapkv_parameters(), ""});
+  SelectorRow row = score_row("snapkv", "rows that the prompt's last queries attend to",
+                              "Li et al. 2024 (arXiv 2404.14469), as in kvpress");
+  row.takes<SnapKvOptions>();
   row.default_sink = 0;
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
-    return std::make_unique<SnapKv>(r);
+    return std::make_unique<SnapKv>(r, r.options.as<SnapKvOptions>());
   };
   return row;
 }

@@ -5,9 +5,21 @@
 
 namespace pith {
 
+struct SnapKvOptions : ScoreOptions {
+  std::optional<size_t> queries;
+  size_t kernel = 5;
+  Fields fields();
+};
+
+struct PyramidKvOptions : SnapKvOptions {
+  double beta = 20;
+  Fields fields();
+};
+
 /// Who votes, and how votes are smoothed.
 struct SnapKvVotes {
-  SnapKvVotes(const Parameters& parameters, uint32_t window);
+  SnapKvVotes(const SnapKvOptions& options, uint32_t window)
+      : queries(options.queries.value_or(std::max(1u, window))), kernel(options.kernel) {}
   /// What is asked of a step `until` rows before the next selection.
   MassRequest mass(size_t tokens, size_t interval, size_t until) const;
 
@@ -26,23 +38,24 @@ struct PyramidBudget {
 
 class SnapKv : public ScoreSelector {
  public:
-  explicit SnapKv(const SelectorRequest& request);
+  SnapKv(const SelectorRequest& request, const SnapKvOptions& options);
 
   MassRequest mass(size_t tokens) const final;
-  std::string describe() const override;
+  std::string describe() const override { return snapkv_text("snapkv", options_); }
   std::unique_ptr<Selector> clone() const override { return std::make_unique<SnapKv>(*this); }
 
  protected:
-  /// The parameters as the user would write them.
-  std::string settings() const;
+  template <class O>
+  std::string snapkv_text(const std::string& name, O options) const {
+    options.queries = votes_.queries;
+    return text(name, std::move(options));
+  }
 
  private:
   void score(std::span<HeadBody> bodies, Scores& scores) const final;
 
+  SnapKvOptions options_;
   SnapKvVotes votes_;
 };
-
-/// queries and kernel, then the rule's own, after score_parameters.
-std::vector<ParameterInfo> snapkv_parameters(std::vector<ParameterInfo> own = {});
 
 }  // namespace pith

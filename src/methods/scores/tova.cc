@@ -3,9 +3,6 @@
 // layer, so that its KV heads keep the same rows, and the last row itself always stays (the window
 // of 1). Cost per row: none beyond the selection; attend adds one number per row and step.
 
-#include <fmt/format.h>
-
-#include "methods/scores/score_selector.h"
 #include "methods/scores/scores.h"
 
 namespace pith {
@@ -13,12 +10,11 @@ namespace {
 
 class Tova final : public ScoreSelector {
  public:
-  explicit Tova(const SelectorRequest& r) : ScoreSelector(r.context, r.site, score_budget(r)) {}
+  Tova(const SelectorRequest& r, const ScoreOptions& options)
+      : ScoreSelector(r.context, r.site, score_budget(options, r.budget)) {}
 
   MassRequest mass(size_t /*tokens*/) const override { return {1, true}; }
-  std::string describe() const override {
-    return fmt::format("tova(budget={},interval={})", sizes().budget, sizes().interval);
-  }
+  std::string describe() const override { return text("tova", ScoreOptions{}); }
   std::unique_ptr<Selector> clone() const override { return std::make_unique<Tova>(*this); }
 
  private:
@@ -35,14 +31,14 @@ class Tova final : public ScoreSelector {
 }  // namespace
 
 SelectorRow tova_row() {
-  SelectorRow row =
-      score_row({"tova", true, "rows that the last query attends to most",
-                 "Oren et al. 2024 (arXiv 2401.06104), as in kvpress", score_parameters(), ""});
+  SelectorRow row = score_row("tova", "rows that the last query attends to most",
+                              "Oren et al. 2024 (arXiv 2401.06104), as in kvpress");
+  row.takes<ScoreOptions>();
   row.default_sink = 0;
-  row.default_window = [](const Parameters&, const BudgetSite&, bool) { return 1u; };
+  row.default_window = [](const MethodOptions&, const BudgetSite&, bool) { return 1u; };
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
   row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
-    return std::make_unique<Tova>(r);
+    return std::make_unique<Tova>(r, r.options.as<ScoreOptions>());
   };
   return row;
 }
