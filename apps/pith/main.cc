@@ -72,6 +72,20 @@ int run_action(const Action& action) {
   }
 }
 
+/// CLI11 reads -1 as 2^64 - 1 where a number has no sign.
+void refuse_wrapped_seeds(CLI::App& app) {
+  static const CLI::Validator kWhole(
+      [](std::string& text) {
+        return text.find_first_not_of("0123456789") == std::string::npos
+                   ? std::string()
+                   : text + " is not a whole number from 0";
+      },
+      "");
+  for (CLI::Option* option : app.get_options())
+    if (option->get_name(false, true).find("seed") != std::string::npos) option->check(kWhole);
+  for (CLI::App* command : app.get_subcommands({})) refuse_wrapped_seeds(*command);
+}
+
 int main(int count, const char* const* values) {
   CLI::App root("pith runs language models with a compressed KV cache.", "pith");
   describe(root);
@@ -90,6 +104,7 @@ int main(int count, const char* const* values) {
   add_attend(root, action);
   add_train_dict(root, action);
   add_completion(root, action);
+  refuse_wrapped_seeds(root);
   auto arguments = read_arguments(count, values);
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
   try {
