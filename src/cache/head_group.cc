@@ -54,42 +54,35 @@ HeadGroup::HeadGroup(const Context& context, const GroupSite& site, const Policy
        .body_row_bytes = codecs_.key->bytes_per_row(dim_) + codecs_.value->bytes_per_row(dim_),
        .coded = codecs_.coded});
   side_bytes_ = placed.side_bytes;
-  schedule_.sink = placed.site.sink;
-  schedule_.window = placed.site.window;
   selector_ = row.make({context, options, placed.budget, placed.site});
-  schedule_.block = std::lcm(std::lcm(codecs_.key->block_rows(), codecs_.value->block_rows()),
-                             selector_->block_rows());
+  const size_t block = std::lcm(codecs_.key->block_rows(), codecs_.value->block_rows());
+  plan_.emplace(selector_.rule, ScheduleShape{placed.site.sink, placed.site.window, block},
+                kStagedRows);
   cache_positions_ = row.cache_positions && row.cache_positions(options);
   if ((cache_positions_ || codecs_.key->pre_rope()) && !site.rope)
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("policy '{}' turns keys or queries, which needs the model's RoPE; none "
                             "is known here (pith attend: give --rope-theta)",
                             to_string(rule.selector)));
-  const size_t bound = selector_->rows_after(kEndlessStream);
+  const size_t bound = selector_.rule->most_rows(kEndlessStream);
   make_stores(site, bound < kEndlessStream / 1024 ? bound : 0);
   forgets_ = placed.site.sliding_window > 0;
 }
 
 void HeadGroup::make_stores(const GroupSite& site, size_t max_rows) {
-  const bool mass = selector_->mass(1).queries > 0;
+  const bool mass = plan_->mass(1).queries > 0;
   for (int head : heads_) {
-    RowFormat format{codecs_.exact_key.get(),
-                     codecs_.exact_value.get(),
-                     site.rope,
-                     dim_,
-                     static_cast<uint32_t>(head),
-                     schedule_.sink,
-                     mass,
-                     site.seed,
-                     static_cast<uint32_t>(site.layer),
-                     site.shape.model};
+    RowFormat format{
+        codecs_.exact_key.get(),           codecs_.exact_value.get(), site.rope, dim_,
+        static_cast<uint32_t>(head),       plan_->shape().sink,       mass,      site.seed,
+        static_cast<uint32_t>(site.layer), site.shape.model};
     sinks_.emplace_back(context_, format);
     format.keys = codecs_.key.get();
     format.values = codecs_.value.get();
     format.max_rows = max_rows;
     bodies_.emplace_back(context_, format);
     windows_.emplace_back(context_, WindowFormat{codecs_.key_dtype, codecs_.value_dtype, dim_,
-                                                 schedule_.ring_capacity(), mass});
+                                                 plan_->shape().ring_capacity(), mass});
   }
 }
 
@@ -98,13 +91,12 @@ HeadGroup::HeadGroup(const HeadGroup& other)
       heads_(other.heads_),
       dim_(other.dim_),
       codecs_(other.codecs_),
-      selector_(other.selector_->clone()),
-      schedule_(other.schedule_),
+      selector_(other.selector_.clone()),
+      plan_(other.plan_),
       cache_positions_(other.cache_positions_),
       side_bytes_(other.side_bytes_),
       forgets_(other.forgets_),
       tokens_(other.tokens_),
-      protected_(other.protected_),
       sinks_(other.sinks_),
       pinned_(other.pinned_),
       bodies_(other.bodies_),
@@ -115,8 +107,8 @@ size_t HeadGroup::exact_row_bytes() const {
 }
 
 size_t HeadGroup::begin_step(const QueryBlock& queries) {
-  selector_->observe(bodies_, queries);
-  const MassRequest request = selector_->mass(queries.tokens);
+  if (selector_.chooser) selector_.chooser->observe(bodies_, queries);
+  const MassRequest request = plan_->mass(queries.tokens);
   if (request.fresh)
     for (size_t h = 0; h < heads_.size(); ++h) {
       std::ranges::fill(sinks_[h].mass(), 0.0f);
@@ -129,13 +121,13 @@ size_t HeadGroup::begin_step(const QueryBlock& queries) {
 
 bool HeadGroup::scales_queries(size_t tokens) const {
   for (size_t t = 1; t <= tokens; ++t)
-    if (selector_->score_factor(static_cast<int64_t>(tokens_ + t)) != 1) return true;
+    if (selector_.rule->query_factor(static_cast<int64_t>(tokens_ + t)) != 1) return true;
   return false;
 }
 
 void HeadGroup::scale_queries(float* q, size_t tokens, size_t query_heads, size_t group) const {
   for (size_t t = 0; t < tokens; ++t) {
-    const float factor = selector_->score_factor(static_cast<int64_t>(tokens_ + t + 1));
+    const float factor = selector_.rule->query_factor(static_cast<int64_t>(tokens_ + t + 1));
     for (int head : heads_)
       context_.kernels.scale(q + (t * query_heads + static_cast<size_t>(head) * group) * dim_,
                              factor, group * dim_);
@@ -155,16 +147,17 @@ void HeadGroup::add_spans(size_t h, std::vector<Span>& spans) {
     if (bodies_[h].store(i).rows() > 0) spans.push_back(bodies_[h].store(i).span());
   const size_t before = spans.size();
   windows_[h].add_spans(spans);
-  if (protected_.ranges().empty()) return;
+  const ProtectedRows& protected_rows = plan_->protected_rows();
+  if (protected_rows.ranges().empty()) return;
   // The ring numbers its rows by ordinals: each run between protected ranges becomes a span.
   const std::vector<Span> ring(spans.begin() + static_cast<ptrdiff_t>(before), spans.end());
   spans.resize(before);
   for (Span s : ring) {
     int64_t ordinal = s.first_position;
     for (size_t left = s.count; left > 0; left -= s.count) {
-      s.first_position = protected_.position_of(ordinal);
+      s.first_position = protected_rows.position_of(ordinal);
       s.count = static_cast<size_t>(
-          protected_.run_at(s.first_position, static_cast<int64_t>(left)).count);
+          protected_rows.run_at(s.first_position, static_cast<int64_t>(left)).count);
       spans.push_back(s);
       s.first += s.count;
       ordinal += static_cast<int64_t>(s.count);
@@ -181,27 +174,31 @@ void HeadGroup::add_pinned_spans(size_t h, std::vector<Span>& spans) {
     return;
   }
   const auto evicted_end = static_cast<int64_t>(ordinals() - windows_[h].rows());
-  for (const TokenRange& range : protected_.ranges()) {
+  for (const TokenRange& range : plan_->protected_rows().ranges()) {
     Span s = all;
-    s.first = static_cast<size_t>(protected_.before(range.first));
+    s.first = static_cast<size_t>(plan_->protected_rows().before(range.first));
     if (s.first >= all.count) break;
     s.count = std::min(static_cast<size_t>(range.last - range.first), all.count - s.first);
     if (!s.positions) s.first_position = range.first;
-    const int64_t ordinal = range.last - protected_.before(range.last);
+    const int64_t ordinal = range.last - plan_->protected_rows().before(range.last);
     s.query_shift = -std::max<int64_t>(0, evicted_end - ordinal);
     spans.push_back(s);
   }
 }
 
+size_t HeadGroup::state_bytes() const {
+  return selector_.chooser ? selector_.chooser->state_bytes() : 0;
+}
+
 size_t HeadGroup::ordinals() const {
   const auto position = static_cast<int64_t>(tokens_);
-  return static_cast<size_t>(position - protected_.before(position));
+  return static_cast<size_t>(position - plan_->protected_rows().before(position));
 }
 
 void HeadGroup::protect(const ProtectedRows& rows) {
   if (forgets_) return;
-  protected_ = rows.from(static_cast<int64_t>(schedule_.sink));
-  if (!pinned_.empty() || protected_.ranges().empty()) return;
+  plan_->protect(rows.from(static_cast<int64_t>(plan_->shape().sink)));
+  if (!pinned_.empty() || plan_->protected_rows().ranges().empty()) return;
   for (int head : heads_) {
     RowFormat format;
     format.keys = codecs_.exact_key.get();
@@ -224,69 +221,69 @@ NewRows HeadGroup::rows_of(const LayerRows& in, int head, size_t first, size_t c
           in.mass ? in.mass + g * in.tokens + first : nullptr};
 }
 
-void HeadGroup::feed_body(const LayerRows* from, size_t first, size_t count, size_t kv_heads,
-                          Staging& staging) {
-  std::vector<NewRows> rows(heads_.size());
-  std::vector<int64_t> positions;  // [count], if protected rows lie in between
-  if (from) {
-    for (size_t h = 0; h < heads_.size(); ++h)
-      rows[h] = rows_of(*from, heads_[h], first, count, kv_heads);
-  } else {
-    staging.k.resize(heads_.size() * count * dim_);
-    staging.v.resize(heads_.size() * count * dim_);
-    staging.mass.resize(heads_.size() * count);
-    const int64_t ordinal = windows_[0].first_position();
-    const auto rows_wanted = static_cast<int64_t>(count);
-    const int64_t first_position = protected_.position_of(ordinal);
-    if (protected_.position_of(ordinal + rows_wanted - 1) != first_position + rows_wanted - 1)
-      for (int64_t i = 0; i < rows_wanted; ++i)
-        positions.push_back(protected_.position_of(ordinal + i));
-    for (size_t h = 0; h < heads_.size(); ++h) {
-      float* k = staging.k.data() + h * count * dim_;
-      float* v = staging.v.data() + h * count * dim_;
-      float* mass = staging.mass.data() + h * count;
-      windows_[h].pop(k, v, mass, count);
-      rows[h] = {
-          k, v, dim_, count, first_position, mass, positions.empty() ? nullptr : positions.data()};
-    }
-  }
-  selector_->ingest(bodies_, rows);
-}
-
 void HeadGroup::append(const LayerRows& in, size_t kv_heads, Staging& staging) {
-  for (size_t done = 0; done < in.tokens;) {
-    const ProtectedRows::Run run =
-        protected_.run_at(static_cast<int64_t>(tokens_), static_cast<int64_t>(in.tokens - done));
-    const auto count = static_cast<size_t>(run.count);
-    if (run.is_protected) {
-      for (size_t h = 0; h < heads_.size(); ++h)
-        pinned_[h].append(rows_of(in, heads_[h], done, count, kv_heads));
-      tokens_ += count;
+  const std::span<const Step> steps = plan_->append(in.tokens);
+  BodySteps body(context_, selector_, bodies_);
+  for (size_t i = 0, n = 0, done = 0; i < steps.size(); i += n) {
+    const auto is_ours = [](const Step& s) {
+      return s.op == Op::kAppend || s.from == Zone::kWindow;
+    };
+    n = 1;
+    if (steps[i].op == Op::kAppend) {
+      bring(steps[i], in, done, kv_heads, body);
+      done += steps[i].rows;
+    } else if (is_ours(steps[i])) {
+      leave(steps[i].rows, staging, body);
     } else {
-      append_open(in, done, count, kv_heads, staging);
+      while (i + n < steps.size() && !is_ours(steps[i + n])) ++n;
+      body.run(steps.subspan(i, n));
     }
-    done += count;
   }
 }
 
-// Rows [first, first + count) of `in`, none of them protected.
-void HeadGroup::append_open(const LayerRows& in, size_t first, size_t count, size_t kv_heads,
-                            Staging& staging) {
-  for (size_t done = first; done < first + count;) {
-    const Move m = next_move(schedule_, ordinals(), first + count - done, kStagedRows);
-    const bool pop_first = m.to_body > 0 && m.to_body <= windows_[0].rows();
-    if (pop_first) feed_body(nullptr, 0, m.to_body, kv_heads, staging);
-    for (size_t h = 0; h < heads_.size(); ++h) {
-      NewRows rows = rows_of(in, heads_[h], done, m.to_sink + m.to_ring, kv_heads);
-      rows.first_position = static_cast<int64_t>(ordinals());  // in the sink, the position itself
-      if (m.to_sink > 0) sinks_[h].append(rows);
-      if (m.to_ring > 0) windows_[h].push(rows);
+void HeadGroup::end_prefill() { BodySteps(context_, selector_, bodies_).run(plan_->end_prompt()); }
+
+void HeadGroup::bring(const Step& step, const LayerRows& in, size_t first, size_t kv_heads,
+                      BodySteps& body) {
+  std::vector<NewRows> rows;
+  for (size_t h = 0; h < heads_.size(); ++h) {
+    NewRows one = rows_of(in, heads_[h], first, step.rows, kv_heads);
+    if (step.to == Zone::kProtected) {
+      pinned_[h].append(one);
+    } else if (step.to == Zone::kLeaving) {
+      rows.push_back(one);
+    } else {
+      one.first_position = static_cast<int64_t>(ordinals());  // in the sink, the position itself
+      if (step.to == Zone::kSink) sinks_[h].append(one);
+      if (step.to == Zone::kWindow) windows_[h].push(one);
     }
-    if (m.straight > 0) feed_body(&in, done, m.straight, kv_heads, staging);
-    if (m.to_body > 0 && !pop_first) feed_body(nullptr, 0, m.to_body, kv_heads, staging);
-    done += m.taken();
-    tokens_ += m.taken();
   }
+  if (!rows.empty()) body.bring(std::move(rows));
+  tokens_ += step.rows;
+}
+
+void HeadGroup::leave(size_t count, Staging& staging, BodySteps& body) {
+  const ProtectedRows& protected_rows = plan_->protected_rows();
+  staging.k.resize(heads_.size() * count * dim_);
+  staging.v.resize(heads_.size() * count * dim_);
+  staging.mass.resize(heads_.size() * count);
+  const int64_t ordinal = windows_[0].first_position();
+  const auto wanted = static_cast<int64_t>(count);
+  const int64_t first_position = protected_rows.position_of(ordinal);
+  staging.positions.clear();
+  if (protected_rows.position_of(ordinal + wanted - 1) != first_position + wanted - 1)
+    for (int64_t i = 0; i < wanted; ++i)
+      staging.positions.push_back(protected_rows.position_of(ordinal + i));
+  std::vector<NewRows> rows;
+  for (size_t h = 0; h < heads_.size(); ++h) {
+    float* k = staging.k.data() + h * count * dim_;
+    float* v = staging.v.data() + h * count * dim_;
+    float* mass = staging.mass.data() + h * count;
+    windows_[h].pop(k, v, mass, count);
+    rows.push_back({k, v, dim_, count, first_position, mass,
+                    staging.positions.empty() ? nullptr : staging.positions.data()});
+  }
+  body.bring(std::move(rows));
 }
 
 HeadRows HeadGroup::rows(size_t h) {
@@ -328,8 +325,9 @@ void HeadGroup::add_to(Ledger& ledger) const {
     windows_[h].add_to(ledger);
     if (!pinned_.empty()) pinned_[h].add_to(ledger);
   }
-  ledger.metadata += selector_->state_bytes();
-  ledger.slack += selector_->allocated_state_bytes() - selector_->state_bytes();
+  const size_t state = state_bytes();
+  ledger.metadata += state;
+  if (state > 0) ledger.slack += selector_.chooser->allocated_state_bytes() - state;
   ledger.shared += codecs_.key->shared_bytes() + codecs_.value->shared_bytes();
   ledger.tokens = std::max<uint64_t>(ledger.tokens, tokens_);
   ledger.rows_seen += tokens_ * heads_.size();
@@ -337,21 +335,21 @@ void HeadGroup::add_to(Ledger& ledger) const {
 }
 
 void HeadGroup::estimate(Ledger& ledger, size_t n) const {
-  const auto pinned = static_cast<size_t>(protected_.before(static_cast<int64_t>(n)));
-  const Occupancy o = occupancy(schedule_, n - pinned);
+  const auto pinned = static_cast<size_t>(plan_->protected_rows().before(static_cast<int64_t>(n)));
+  const Occupancy o = occupancy(plan_->shape(), n - pinned);
   const size_t exact = o.sink + o.window + pinned;
   // Gaps where rows are protected: positions are no longer contiguous.
   const double side = pinned > 0 ? std::max<double>(side_bytes_, sizeof(uint32_t)) : side_bytes_;
-  const size_t body = selector_->rows_after(o.body);
+  const size_t body = selector_.rule->most_rows(o.body);
   const size_t heads = heads_.size();
   const bool evicted = body < o.body;
   const double coded =
       codecs_.key->most_bytes(body, dim_, evicted) + codecs_.value->most_bytes(body, dim_, evicted);
   ledger.payload += heads * (exact * exact_row_bytes() + static_cast<size_t>(std::ceil(coded)));
-  const size_t exact_side = selector_->mass(1).queries > 0 ? sizeof(float) : 0;
+  const size_t exact_side = plan_->mass(1).queries > 0 ? sizeof(float) : 0;
   ledger.metadata += static_cast<size_t>(static_cast<double>(heads * body) * side) +
                      heads * pinned * sizeof(uint32_t) + heads * (o.sink + o.window) * exact_side +
-                     selector_->state_bytes();
+                     state_bytes();
   ledger.shared += codecs_.key->shared_bytes() + codecs_.value->shared_bytes();
   ledger.tokens = std::max<uint64_t>(ledger.tokens, n);
   ledger.rows_seen += n * heads;
@@ -361,9 +359,9 @@ void HeadGroup::estimate(Ledger& ledger, size_t n) const {
 }
 
 std::string HeadGroup::describe() const {
-  const std::string kept = to_string(protected_.ranges());
-  return fmt::format("{}+{},sink={},window={}{}", selector_->describe(), codecs_.text,
-                     schedule_.sink, schedule_.window,
+  const std::string kept = to_string(plan_->protected_rows().ranges());
+  return fmt::format("{}+{},sink={},window={}{}", selector_.text, codecs_.text, plan_->shape().sink,
+                     plan_->shape().window,
                      kept.empty() ? "" : fmt::format(" [protected {}]", kept));
 }
 

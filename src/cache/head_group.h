@@ -1,15 +1,15 @@
 #pragma once
-// The KV heads of one layer that share a policy rule: their sinks, bodies and windows, one selector
-// and one pair of codecs.
+// The KV heads of one layer that share a policy rule: their sinks, bodies and windows, one plan
+// whose steps they carry out, one selector and one pair of codecs.
 
 #include <memory>
 #include <vector>
 
 #include "append/window_ring.h"
 #include "cache/kv_cache.h"
+#include "compress/body_steps.h"
 #include "compress/registry.h"
-#include "plan/protected_rows.h"
-#include "plan/schedule.h"
+#include "plan/plan.h"
 
 namespace pith {
 
@@ -19,8 +19,9 @@ struct Staging {
       : k(memory, MemoryKind::kStaging),
         v(memory, MemoryKind::kStaging),
         mass(memory, MemoryKind::kStaging) {}
-  Array<float> k, v;  // [heads, rows, D]
-  Array<float> mass;  // [heads, rows]
+  Array<float> k, v;               // [heads, rows, D]
+  Array<float> mass;               // [heads, rows]
+  std::vector<int64_t> positions;  // [rows], if protected rows lie in between
 };
 
 /// Where a group stands in its model.
@@ -60,7 +61,7 @@ class HeadGroup {
   /// Replaces the rows to protect; those of tokens already here must not change.
   void protect(const ProtectedRows& rows);
   void append(const LayerRows& rows, size_t kv_heads, Staging& staging);
-  void end_prefill() { selector_->end_prefill(bodies_); }
+  void end_prefill();
 
   HeadRows rows(size_t h);
   Occupancy held(size_t h) const;
@@ -81,12 +82,12 @@ class HeadGroup {
   void make_stores(const GroupSite& site, size_t max_rows);
   size_t exact_row_bytes() const;
   size_t ordinals() const;
-  void append_open(const LayerRows& in, size_t first, size_t count, size_t kv_heads,
-                   Staging& staging);
+  size_t state_bytes() const;  ///< of the selector, beside the rows
   void add_pinned_spans(size_t h, std::vector<Span>& spans);
-  /// Hands `count` rows to the selector, from `from` on if not null, else from the windows.
-  void feed_body(const LayerRows* from, size_t first, size_t count, size_t kv_heads,
-                 Staging& staging);
+  /// kAppend: rows [first, first + step.rows) of `in`.
+  void bring(const Step& step, const LayerRows& in, size_t first, size_t kv_heads, BodySteps& body);
+  /// `count` rows leave the windows.
+  void leave(size_t count, Staging& staging, BodySteps& body);
   NewRows rows_of(const LayerRows& rows, int head, size_t first, size_t count,
                   size_t kv_heads) const;
 
@@ -94,13 +95,12 @@ class HeadGroup {
   std::vector<int> heads_;
   size_t dim_;  // D
   Codecs codecs_;
-  std::unique_ptr<Selector> selector_;
-  ScheduleShape schedule_;
+  SelectorParts selector_;
+  std::optional<Plan> plan_;
   bool cache_positions_ = false;
   double side_bytes_ = 0;
   bool forgets_ = false;             ///< the layer has a sliding window of its own
   size_t tokens_ = 0;                ///< appended so far
-  ProtectedRows protected_;          ///< after the sink
   std::vector<RowStore> sinks_;      // [heads]
   std::vector<RowStore> pinned_;     // [heads] protected rows; empty while there are none
   std::vector<HeadBody> bodies_;     // [heads]

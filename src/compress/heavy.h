@@ -28,9 +28,8 @@ struct HeavyOptions {
   /// Bytes beside each row: the mass.
   double side_bytes() const { return heavy ? sizeof(float) : 0; }
 };
-/// `inner` behind a heavy store, or `inner` itself if none is asked for. `inner` must keep to store
-/// 0 of its bodies and not care for attention mass or prompt ends; its text names the heavy rows.
-std::unique_ptr<Selector> with_heavy(const SelectorRequest& request, const HeavyOptions& options,
-                                     std::unique_ptr<Selector> inner);
+/// `inner` behind heavy rows if there are sizes, else `inner` itself. It must keep to store 0 of
+/// its bodies and not care for attention mass or prompt ends; its text names the heavy rows.
+SelectorParts with_heavy(SelectorParts inner, const std::optional<HeavySizes>& sizes);
 
 }  // namespace pith

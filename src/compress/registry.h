@@ -26,7 +26,7 @@ struct SelectorPlace {
 };
 
 struct SelectorRow : MethodRow {
-  std::unique_ptr<Selector> (*make)(const SelectorRequest&);
+  SelectorParts (*make)(const SelectorRequest&);
   /// Exact rows around the body when the policy does not set them. `coded`: the body is not plain
   /// dense. The site's budget is for the window itself.
   uint32_t default_sink = 0;

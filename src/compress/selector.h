@@ -1,18 +1,18 @@
 #pragma once
-// The selector contract: which rows of the body stay, and with what weight. One instance serves the
-// KV heads of one layer that share a rule, so that work is batched over heads on both devices; it
-// sees rows in blocks as they leave the window, never one call per token and head.
-//
-// A device backend implements the same class over bodies in its own memory: decisions are lists of
-// row numbers, and nothing in the contract asks for a row's contents on the host.
+// What a selector is: a rule that says when and how many (src/plan), which all devices share, and
+// here, for the CPU, a chooser that says which, or the halver that all selectors share whose rows
+// stand for others. One instance serves the KV heads of one layer that share a policy rule, so that
+// work is batched over heads; it sees rows in blocks as they leave the window.
 
 #include <limits>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "compress/halver.h"
 #include "compress/row_store.h"
-#include "plan/step.h"
+#include "plan/rule.h"
 
 namespace pith {
 
@@ -67,35 +67,44 @@ struct QueryBlock {
   const Rope* rope = nullptr;  ///< null if the caller has none
 };
 
-class Selector {
- public:
-  virtual ~Selector() = default;
+/// The rows of one head that a judgement leaves.
+struct Chosen {
+  bool all_held = false;        ///< every row of the body stays
+  std::vector<uint32_t> held;   ///< else these, ascending
+  std::vector<uint32_t> fresh;  ///< of the rows that join, ascending
+};
 
-  /// Rows that leave the window, oldest first, one entry a head, equally many in each (with gaps
-  /// in their positions where rows are protected): the selector appends those it wants to bodies[h]
-  /// and drops those it no longer wants. May be called with any multiple of block_rows() rows; the
-  /// rows kept must not depend on how a stream is cut into calls.
-  virtual void ingest(std::span<HeadBody> bodies, std::span<const NewRows> rows) = 0;
-  /// The prompt is complete (SnapKV selects here).
-  virtual void end_prefill(std::span<HeadBody> /*bodies*/) {}
-  /// Rows come in multiples of this.
-  virtual size_t block_rows() const { return 1; }
-  /// Asked before each step of `tokens` queries. Whether any is asked at all must not change: rows
-  /// carry mass from their first day or never.
-  virtual MassRequest mass(size_t /*tokens*/) const { return {}; }
-  /// Sees each step's queries before they attend (ExpectedAttention's statistics).
+/// Which rows: a selector's half that looks at them, on the CPU. When and how many is its Rule's.
+class Chooser {
+ public:
+  virtual ~Chooser() = default;
+
+  /// Before the heads of a judgement are asked: for what they share.
+  virtual void prepare(const Step& /*step*/, std::span<HeadBody> /*bodies*/) {}
+  /// Names the rows of head `h` that a kJudge leaves. Several heads are asked at the same time.
+  virtual Chosen choose(const Step& step, size_t h, HeadBody& body, const NewRows& fresh);
+  /// After a judgement: the rows that were named are all that is left.
+  virtual void kept(const Step& /*step*/, std::span<HeadBody> /*bodies*/) {}
+  /// kTake: rows go through a machine of the chooser's own. Several heads at the same time.
+  virtual void take(size_t h, HeadBody& body, const NewRows& rows);
+  /// kWeigh: what the step's weight adds to the scores.
+  virtual float log_weight(const Step& step) const;
+  /// Sees each pass's queries before they attend (ExpectedAttention's statistics).
   virtual void observe(std::span<HeadBody> /*bodies*/, const QueryBlock& /*queries*/) {}
-  /// A factor on the scores of a query that has seen `seen` tokens, itself included (BUZZ's log n);
-  /// it holds for every row that the query attends to. 1 for almost all.
-  virtual float score_factor(int64_t /*seen*/) const { return 1; }
-  /// Rows in the body of one head after `n` rows have left the window: the most it can be.
-  virtual size_t rows_after(size_t n) const = 0;
   /// Bytes of state beside the rows (counts towards metadata).
   virtual size_t state_bytes() const { return 0; }
   virtual size_t allocated_state_bytes() const { return state_bytes(); }
-  /// The whole policy as the user would write it, budgets as rows.
-  virtual std::string describe() const = 0;
-  virtual std::unique_ptr<Selector> clone() const = 0;
+  virtual std::unique_ptr<Chooser> clone() const = 0;
+};
+
+/// What a registry row makes: a selector in a place.
+struct SelectorParts {
+  std::shared_ptr<const Rule> rule;
+  std::unique_ptr<Chooser> chooser = nullptr;      ///< null if the rule never judges
+  std::shared_ptr<const Halver> halver = nullptr;  ///< null unless rows are picked and halved
+  std::string text;                                ///< as the user would write it, budgets as rows
+
+  SelectorParts clone() const { return {rule, chooser ? chooser->clone() : nullptr, halver, text}; }
 };
 
 }  // namespace pith

@@ -22,7 +22,7 @@ void KeepBest::feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const
     bool full = false;
     while (run < n && !full) {
       ++run;
-      full = state.body() + run >= budget_at(state.fed + run) + sizes_.interval;
+      full = state.body() + run >= limit_at(state.fed + run);
     }
     steps.push_back({.op = Op::kMove, .from = from, .rows = run});
     n -= run;
@@ -53,12 +53,12 @@ MassRequest KeepBest::mass(const PlanState& state, size_t tokens) const {
     case MassWish::Of::kLast: return {1, true};
     case MassWish::Of::kVotes: break;
   }
-  const size_t limit = budget_at(state.fed) + sizes_.interval;
+  const size_t limit = limit_at(state.fed);
   const size_t until = limit > state.body() ? limit - state.body() : 0;
   return votes(wish_.queries, tokens, sizes_.interval, until);
 }
 
-size_t KeepBest::most_rows(size_t n) const { return std::min(n, budget_at(n) + sizes_.interval); }
+size_t KeepBest::most_rows(size_t n) const { return std::min(n, limit_at(n)); }
 
 size_t Pyramid::at(size_t seen) const {
   const auto before = static_cast<double>(window), tokens = static_cast<double>(seen);

@@ -40,8 +40,9 @@ class KeepBest : public Rule {
   MassRequest mass(const PlanState& state, size_t tokens) const final;
   size_t most_rows(size_t n) const final;
   const BestSizes& sizes() const { return sizes_; }
-  /// Rows to keep once `n` rows have come.
+  /// Rows to keep once `n` rows have come, and rows at which a body is judged.
   virtual size_t budget_at(size_t /*n*/) const { return sizes_.budget; }
+  size_t limit_at(size_t n) const { return budget_at(n) + sizes_.interval; }
 
  private:
   void judge(PlanState& state, Steps& steps) const;

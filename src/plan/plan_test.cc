@@ -149,7 +149,7 @@ std::vector<Case> cases() {
   return {{"all", rule<KeepAll>()},
           {"all, sliding", rule<KeepAll>(40)},
           {"none", rule<DropAll>()},
-          {"share", rule<KeepShare>(0.3), true},
+          {"share", rule<KeepShare>(0.3, true), true},
           {"sample", rule<KeepSample>(60, true)},
           {"best", rule<KeepBest>(sizes)},
           {"best of 1", rule<KeepBest>(BestSizes{1, 1, 0})},
@@ -162,7 +162,7 @@ std::vector<Case> cases() {
           {"one level", rule<HalveBlocks>(BalanceShape{1, 2}), false, true},
           {"blocks, endless", rule<HalveBlocks>(BalanceShape{2, 8, true}), false, true},
           {"sums", rule<BalanceSums>(BalanceShape{2, 8}), true},
-          {"heavy, share", rule<KeepHeavy>(heavy, rule<KeepShare>(0.3)), true},
+          {"heavy, share", rule<KeepHeavy>(heavy, rule<KeepShare>(0.3, true)), true},
           {"heavy, sample", rule<KeepHeavy>(heavy, rule<KeepSample>(60, true))},
           {"heavy, coreset", rule<KeepHeavy>(heavy, coreset), false, true},
           {"heavy, blocks", rule<KeepHeavy>(heavy, blocks), false, true}};

@@ -39,7 +39,7 @@ void DropAll::feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const 
 void KeepShare::feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const {
   state.fed += n;
   steps.push_back({.op = Op::kJudge, .from = from, .rows = n, .keep = kByContents});
-  steps.push_back({.op = Op::kWeigh});
+  if (weights_) steps.push_back({.op = Op::kWeigh});
   state.body() += n;
 }
 

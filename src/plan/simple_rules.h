@@ -26,12 +26,14 @@ class DropAll final : public Rule {
 /// Each row stays with probability `rate`: what a head holds depends on what it draws.
 class KeepShare final : public Rule {
  public:
-  explicit KeepShare(double rate) : rate_(rate) {}
+  /// `weights`: a row that stays stands for 1 / rate.
+  KeepShare(double rate, bool weights) : rate_(rate), weights_(weights) {}
   void feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const override;
   size_t most_rows(size_t n) const override;
 
  private:
   double rate_;
+  bool weights_;
 };
 
 /// A sample of `budget` rows.

@@ -11,12 +11,14 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "compress/selector.h"
 #include "pith/dtype.h"
+#include "plan/best_rule.h"
 
 namespace pith::cuda {
 
@@ -149,19 +151,20 @@ class ScoreRule {
   virtual float settled_log_weight() const { return 0; }
 };
 
-/// Rules that give each row a number and keep the rows with the largest.
+/// Rules that give each row a number and keep the rows with the largest: when and how many is the
+/// same KeepBest as on the CPU.
 class BestRows : public ScoreRule {
  public:
+  explicit BestRows(std::shared_ptr<const KeepBest> rule) : rule_(std::move(rule)) {}
+
   std::optional<Judgement> judge(const BodyCounts& counts, Moment moment) const final;
   void choose(const SelectSpace& space, const JudgedRows& rows, int keep,
               cudaStream_t stream) const final {
     score(space, rows, stream);
     choose_rows(space, rows.heads, rows.rows, keep, stream);
   }
-  /// Body rows to keep once `n` rows have left the window.
-  virtual size_t budget_at(size_t n) const = 0;
-  /// Rows by which a body may outgrow its budget.
-  virtual size_t interval() const = 0;
+  bool wants_mass() const final { return mass(1, {}).queries > 0; }
+  MassRequest mass(size_t tokens, const BodyCounts& counts) const final;
 
  protected:
   /// space.keys <- a number for each row (key_of in order_key.cuh makes it).
@@ -169,11 +172,9 @@ class BestRows : public ScoreRule {
                      cudaStream_t stream) const = 0;
   /// What stays does not depend on when rows are judged: a chunk's are judged once, at its end.
   virtual bool any_time() const { return false; }
-  /// Rows that may still enter before the next judgement.
-  size_t until_judged(const BodyCounts& counts) const {
-    const size_t limit = budget_at(counts.seen) + interval();
-    return limit > counts.held ? limit - counts.held : 0;
-  }
+
+ private:
+  std::shared_ptr<const KeepBest> rule_;
 };
 
 /// Rows named in space.kept move to the front of the body, and the `after` rows behind the body

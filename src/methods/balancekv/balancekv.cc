@@ -1,4 +1,5 @@
-// The registry row of balancekv, its block mode, and the merge and reduce that both modes share.
+// The registry row of balancekv. Its block mode is a rule, HalveBlocks, and the halver that all
+// such selectors share.
 
 #include "methods/balancekv/balancekv.h"
 
@@ -12,50 +13,6 @@
 namespace pith {
 namespace {
 
-// Tags of a row's random numbers: a doubling of its weight each, strata apart from halvings.
-constexpr uint32_t kStratumTag = 255, kDenominatorTags = 128;
-
-class BalanceBlock final : public Selector {
- public:
-  BalanceBlock(const Context& context, const SelectorSite& site, const BalanceRule& rule,
-               std::string text)
-      : context_(context),
-        site_(site),
-        rule_(rule),
-        text_(std::move(text)),
-        tree_(context.memory, MemoryKind::kMetadata) {
-    tree_.reserve(1);
-    tree_.push_back(BalanceTree{});
-  }
-
-  void ingest(std::span<HeadBody> bodies, std::span<const NewRows> rows) override {
-    if (bodies.empty()) return;
-    const BalanceTree before = tree_[0];
-    context_.pool.parallel_for(bodies.size(), [&](size_t h, int) {
-      BalanceTree tree = before;
-      const BalanceReducer reducer(context_, rule_,
-                                   Philox(site_.seed, site_.layer, bodies[h].head()));
-      reducer.take(bodies[h].store(), tree, rows[h], true);
-      if (h == 0) tree_[0] = tree;  // exactly half of each block stays: the same for every head
-    });
-  }
-  // Whole blocks leave n / 2^T rows; each level below holds less than a block.
-  size_t rows_after(size_t n) const override {
-    return std::min(n, (n >> rule_.rounds) + size_t{rule_.block} * rule_.rounds);
-  }
-  size_t state_bytes() const override { return tree_.size() * sizeof(BalanceTree); }
-  size_t allocated_state_bytes() const override { return tree_.capacity_bytes(); }
-  std::string describe() const override { return text_; }
-  std::unique_ptr<Selector> clone() const override { return std::make_unique<BalanceBlock>(*this); }
-
- private:
-  Context context_;
-  SelectorSite site_;
-  BalanceRule rule_;
-  std::string text_;
-  Array<BalanceTree> tree_;  // [1]
-};
-
 /// T = log2(1/rate), or the least T for which the context's rows fit the budget.
 uint32_t rounds_of(const BalanceOptions& o, const BudgetSite& site) {
   if (!o.budget) return static_cast<uint32_t>(std::lround(std::log2(1 / o.rate.value_or(0.25))));
@@ -65,7 +22,7 @@ uint32_t rounds_of(const BalanceOptions& o, const BudgetSite& site) {
   return rounds;
 }
 
-std::unique_ptr<Selector> make_balancekv(const SelectorRequest& r) {
+SelectorParts make_balancekv(const SelectorRequest& r) {
   auto options = r.options.as<BalanceOptions>();
   const BalanceRule rule = balance_rule(options, r.budget, r.site.scale);
   if (rule.endless && rule.rounds == 0)
@@ -75,11 +32,16 @@ std::unique_ptr<Selector> make_balancekv(const SelectorRequest& r) {
   options.rate = std::ldexp(1.0, -static_cast<int>(rule.rounds));
   options.budget.reset();
   options.heavy = options.heavy.at(r.budget);
-  std::string text = write_options("balancekv", options);
-  if (options.mode == BalanceOptions::Mode::kStream)
-    return make_balance_stream(r.context, r.site, rule, std::move(text));
-  return with_heavy(r, options.heavy,
-                    std::make_unique<BalanceBlock>(r.context, r.site, rule, std::move(text)));
+  SelectorParts parts;
+  parts.text = write_options("balancekv", options);
+  if (options.mode == BalanceOptions::Mode::kStream) {
+    parts.rule = std::make_shared<BalanceSums>(rule.shape());
+    parts.chooser = make_balance_stream(r.context, r.site, rule);
+    return parts;
+  }
+  parts.rule = std::make_shared<HalveBlocks>(rule.shape());
+  parts.halver = std::make_shared<Halver>(r.context, rule.halver(), r.site.seed, r.site.layer);
+  return with_heavy(std::move(parts), options.heavy.sizes(r.budget));
 }
 
 }  // namespace
@@ -148,83 +110,6 @@ BalanceRule balance_rule(const BalanceOptions& o, const BudgetSite& budget, floa
   rule.halving.side = o.side;
   rule.halving.walk = o.walk;
   return rule;
-}
-
-float BalanceReducer::log_weight(double weight) const {
-  return rule_.weight_exponent * static_cast<float>(std::log(weight));
-}
-
-size_t BalanceReducer::take(RowStore& store, BalanceTree& tree, const NewRows& rows,
-                            bool values) const {
-  size_t failures = 0;
-  for (size_t done = 0; done < rows.count;) {
-    done += take_some(store, tree, rows.slice(done, rows.count - done), values);
-    if (rule_.rounds > 0 && tree.levels[0] == rule_.block) failures += reduce(store, tree, values);
-  }
-  return failures;
-}
-
-// Rows up to the end of a batch or a stratum at most. A stratum keeps one row, drawn by reservoir
-// sampling, which has the weight of the rows counted so far.
-size_t BalanceReducer::take_some(RowStore& store, BalanceTree& tree, const NewRows& rows,
-                                 bool values) const {
-  if (tree.base == 0) {
-    const size_t room = rule_.block - tree.levels[0];
-    const size_t n = rule_.rounds == 0 ? rows.count : std::min(rows.count, room);
-    store.append(rows.slice(0, n));
-    tree.levels[0] += static_cast<uint32_t>(n);
-    return n;
-  }
-  const uint64_t size = uint64_t{1} << tree.base;
-  const size_t n = std::min<uint64_t>(rows.count, size - tree.stratum);
-  size_t pick = n;
-  for (size_t i = 0; i < n; ++i) {
-    const uint64_t word = random_.word64(static_cast<uint64_t>(rows.position(i)),
-                                         values ? kStratumTag : kStratumTag - 1);
-    if (tree.stratum + i == 0 || word < UINT64_MAX / (tree.stratum + i + 1)) pick = i;
-  }
-  if (pick < n) {
-    if (tree.stratum > 0) store.keep_after(store.rows() - 1, {});
-    store.append(rows.slice(pick, 1));
-  }
-  tree.stratum += n;
-  store.set_log_weight(store.rows() - 1, log_weight(static_cast<double>(tree.stratum)));
-  if (tree.stratum == size) {
-    tree.stratum = 0;
-    ++tree.levels[0];
-  }
-  return n;
-}
-
-SegmentHalved BalanceReducer::halve_level(RowStore& store, const BalanceTree& tree, uint32_t level,
-                                          bool values) const {
-  HalvingRule rule = rule_.halving;
-  rule.values = values;
-  const uint32_t doublings = tree.base + level;  // of the rows' weight so far
-  const size_t count = tree.levels[level];
-  return halve_segment(
-      context_, store, rule,
-      {store.rows() - count, count, log_weight(std::ldexp(1.0, static_cast<int>(doublings) + 1))},
-      {random_, values ? doublings : kDenominatorTags + doublings});
-}
-
-// The listing's p = j/t, halved while it is an integer: level i is balanced into level i+1.
-size_t BalanceReducer::reduce(RowStore& store, BalanceTree& tree, bool values) const {
-  size_t failures = 0;
-  uint64_t p = ++tree.batches;
-  for (uint32_t i = 0; i < rule_.rounds; ++i, p /= 2) {
-    const SegmentHalved half = halve_level(store, tree, i, values);
-    tree.levels[i] = 0;
-    tree.levels[i + 1] += static_cast<uint32_t>(half.kept);
-    failures += half.failures;
-    if (p % 2 != 0) return failures;
-  }
-  if (!rule_.endless) return failures;
-  const SegmentHalved half = halve_level(store, tree, rule_.rounds, values);
-  tree.levels[rule_.rounds] = static_cast<uint32_t>(half.kept);
-  ++tree.base;
-  tree.batches /= 2;
-  return failures + half.failures;
 }
 
 SelectorRow balancekv_row() {

@@ -39,31 +39,20 @@ struct BalanceRule {
   float epsilon = 0.1f;       ///< mode=stream: precision, for the erasure of buckets
   bool endless = false;       ///< mode=stream: level T is halved too, see BalanceTree
   HalvingRule halving;
-};
 
-/// Appends rows to the trees' stores and reduces what is full.
-class BalanceReducer {
- public:
-  BalanceReducer(const Context& context, const BalanceRule& rule, const Philox& random)
-      : context_(context), rule_(rule), random_(random) {}
-  /// `values`: false for the tree of the denominator. Returns the walks' failures.
-  size_t take(RowStore& store, BalanceTree& tree, const NewRows& rows, bool values) const;
-
- private:
-  size_t take_some(RowStore& store, BalanceTree& tree, const NewRows& rows, bool values) const;
-  size_t reduce(RowStore& store, BalanceTree& tree, bool values) const;
-  /// Halves the store's last level `level` into the next weight; returns the survivors.
-  SegmentHalved halve_level(RowStore& store, const BalanceTree& tree, uint32_t level,
-                            bool values) const;
-  float log_weight(double weight) const;
-
-  const Context& context_;
-  const BalanceRule& rule_;
-  Philox random_;
+  /// Of the trees of values, or of that of the denominator.
+  BalanceShape shape(bool values = true) const {
+    return {rounds, block, endless, values ? 0u : 128u, values ? 255u : 254u};
+  }
+  HalverRule halver(bool values = true) const {
+    HalverRule rule{halving, weight_exponent};
+    rule.halving.values = values;
+    return rule;
+  }
 };
 
 /// A selector of mode=stream, for those who want its state.
-class BalanceStream : public Selector {
+class BalanceStream : public Chooser {
  public:
   /// Steps at which a walk left the range of its guarantee (the paper's FAIL).
   virtual uint64_t failures() const = 0;
@@ -71,7 +60,7 @@ class BalanceStream : public Selector {
   virtual size_t buckets(size_t head) const = 0;
 };
 std::unique_ptr<BalanceStream> make_balance_stream(const Context& context, const SelectorSite& site,
-                                                   const BalanceRule& rule, std::string text);
+                                                   const BalanceRule& rule);
 
 /// `rounds` from the rate or the budget. Throws kInvalidArgument.
 BalanceRule balance_rule(const BalanceOptions& options, const BudgetSite& budget, float scale);

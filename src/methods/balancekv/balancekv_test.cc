@@ -7,6 +7,7 @@
 #include <random>
 
 #include "attend/attend.h"
+#include "body_harness.h"
 #include "cache_harness.h"
 #include "compress/dense.h"
 
@@ -197,24 +198,24 @@ struct StreamPlace : Place {
     site.heads = 1;
     site.head_dim = kDim;
     site.scale = rule.halving.scale;
-    selector = make_balance_stream(context, site, rule, "test");
+    auto stream = make_balance_stream(context, site, rule);
+    selector = stream.get();
     format.keys = format.values = &codec;
     format.dim = kDim;
-    bodies.emplace_back(context, format);
+    body.emplace(
+        context,
+        SelectorParts{std::make_shared<BalanceSums>(rule.shape()), std::move(stream), {}, ""},
+        format);
   }
   void feed(const Gaussian& rows, size_t first, size_t count) {
-    const NewRows in{rows.k.data() + first * kDim,
-                     rows.v.data() + first * kDim,
-                     kDim,
-                     count,
-                     static_cast<int64_t>(first),
-                     nullptr};
-    selector->ingest(bodies, {&in, 1});
+    body->feed({rows.k.data() + first * kDim, rows.v.data() + first * kDim, kDim, count,
+                static_cast<int64_t>(first), nullptr});
   }
+  HeadBody& held() { return body->bodies[0]; }
   DenseCodec codec{DType::kF32};
   RowFormat format;
-  std::vector<HeadBody> bodies;
-  std::unique_ptr<BalanceStream> selector;
+  std::optional<test::FedBody> body;
+  const BalanceStream* selector = nullptr;  // the body's
 };
 
 BalanceRule stream_rule(uint32_t rounds, uint32_t block) {
@@ -248,9 +249,9 @@ TEST(BalanceKvStream, MemoryAndBucketsStayWithinTheirBounds) {
     const double most =
         std::log2(2.0 * static_cast<double>(t + 512) * std::exp(largest_key * 0.25) / rule.epsilon);
     ASSERT_LE(static_cast<double>(place.selector->buckets(0)), most + 2);
-    for (size_t i = 1; i < place.bodies[0].stores(); ++i)
-      ASSERT_LE(place.bodies[0].store(i).rows(), size_t{kBlock} * (kRounds + 1));
-    ASSERT_LE(place.bodies[0].rows(), place.selector->rows_after(t + 512));
+    for (size_t i = 1; i < place.held().stores(); ++i)
+      ASSERT_LE(place.held().store(i).rows(), size_t{kBlock} * (kRounds + 1));
+    ASSERT_LE(place.held().rows(), place.body->selector.rule->most_rows(t + 512));
   }
   EXPECT_LT(place.selector->buckets(0), 40u) << "small buckets were erased";
 }
@@ -276,8 +277,8 @@ TEST(BalanceKvStream, EstimatesBothSumsAndAttendFollowsTheRoles) {
     for (size_t c = 0; c < kDim; ++c) exact[c] += score(i) * rows.v[i * kDim + c];
   }
   std::vector<Span> spans;
-  for (size_t i = 0; i < place.bodies[0].stores(); ++i) {
-    RowStore& store = place.bodies[0].store(i);
+  for (size_t i = 0; i < place.held().stores(); ++i) {
+    RowStore& store = place.held().store(i);
     if (store.rows() > 0) spans.push_back(store.span());
     for (size_t r = 0; r < store.rows(); ++r) {
       const auto at = static_cast<size_t>(store.position(r));
@@ -302,7 +303,7 @@ TEST(BalanceKvStream, EstimatesBothSumsAndAttendFollowsTheRoles) {
   EXPECT_LT(test::relative_error(out, z), 1e-5);
   EXPECT_LT(test::relative_error(z, exact), 0.05);
   EXPECT_NEAR(denominator / exact_sum, 1, 0.05);
-  EXPECT_LT(place.bodies[0].rows(), kN / 2);
+  EXPECT_LT(place.held().rows(), kN / 2);
 }
 
 TEST(BalanceKvStream, RateOneIsExact) {

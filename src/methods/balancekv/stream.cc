@@ -9,9 +9,6 @@
 namespace pith {
 namespace {
 
-// Norms of floats: 2^-149 to 2^128, and the denominator's tree.
-constexpr size_t kMostTrees = 279;
-
 struct Bucket {
   int32_t exponent = 0;  ///< holds 2^(exponent-1) < |v| <= 2^exponent
   bool live = false;     ///< else its store waits for another bucket
@@ -36,21 +33,18 @@ int32_t exponent_of(float norm) {
 
 class Stream final : public BalanceStream {
  public:
-  Stream(const Context& context, const SelectorSite& site, const BalanceRule& rule,
-         std::string text)
-      : context_(context), site_(site), rule_(rule), text_(std::move(text)) {
+  Stream(const Context& context, const SelectorSite& site, const BalanceRule& rule)
+      : context_(context),
+        site_(site),
+        rule_(rule),
+        values_(context, rule.halver(), site.seed, site.layer),
+        denominator_(context, rule.halver(false), site.seed, site.layer) {
     for (size_t h = 0; h < site.heads; ++h) heads_.emplace_back(context.memory);
   }
 
-  void ingest(std::span<HeadBody> bodies, std::span<const NewRows> rows) override {
-    context_.pool.parallel_for(bodies.size(), [&](size_t h, int) {
-      if (bodies[h].stores() == 1) bodies[h].add_store(Role::kDenominator);
-      for (size_t i = 0; i < rows[h].count; ++i) take(bodies[h], heads_[h], rows[h].slice(i, 1));
-    });
-  }
-  size_t rows_after(size_t n) const override {
-    const size_t waiting = size_t{rule_.block} * (rule_.rounds + 1) * kMostTrees;
-    return std::min(2 * n, (rule_.endless ? 0 : 2 * (n >> rule_.rounds)) + waiting);
+  void take(size_t h, HeadBody& body, const NewRows& rows) override {
+    if (body.stores() == 1) body.add_store(Role::kDenominator);
+    for (size_t i = 0; i < rows.count; ++i) take_row(body, heads_[h], rows.slice(i, 1));
   }
   size_t state_bytes() const override {
     size_t bytes = 0;
@@ -62,8 +56,7 @@ class Stream final : public BalanceStream {
     for (const Head& h : heads_) bytes += h.buckets.capacity_bytes();
     return bytes;
   }
-  std::string describe() const override { return text_; }
-  std::unique_ptr<Selector> clone() const override { return std::make_unique<Stream>(*this); }
+  std::unique_ptr<Chooser> clone() const override { return std::make_unique<Stream>(*this); }
   uint64_t failures() const override {
     uint64_t n = 0;
     for (const Head& h : heads_) n += h.failures;
@@ -76,12 +69,11 @@ class Stream final : public BalanceStream {
   }
 
  private:
-  void take(HeadBody& body, Head& head, const NewRows& row) const {
-    const BalanceReducer reducer(context_, rule_, Philox(site_.seed, site_.layer, body.head()));
+  void take_row(HeadBody& body, Head& head, const NewRows& row) const {
     const Kernels& kernels = context_.kernels;
     const size_t d = site_.head_dim;
     ++head.seen;
-    head.failures += reducer.take(body.store(1), head.denominator, row, false);
+    add(body.store(1), head.denominator, row, {head, body.head(), false});
     const float norm = std::sqrt(kernels.dot(row.v, row.v, d));
     head.largest_value = std::max(head.largest_value, norm);
     head.largest_key = std::max(head.largest_key, kernels.dot(row.k, row.k, d));
@@ -89,7 +81,25 @@ class Stream final : public BalanceStream {
     const int32_t exponent = norm > 0 ? exponent_of(norm) : erased;
     if (exponent <= erased) return;
     const size_t at = bucket_of(body, head, exponent);
-    head.failures += reducer.take(body.store(at + 2), head.buckets[at].tree, row, true);
+    add(body.store(at + 2), head.buckets[at].tree, row, {head, body.head(), true});
+  }
+
+  /// A row goes into a tree.
+  struct To {
+    Head& head;
+    uint32_t number;
+    bool values;
+  };
+  void add(RowStore& store, BalanceTree& tree, const NewRows& row, const To& to) const {
+    const Halver& halver = to.values ? values_ : denominator_;
+    advance(tree, rule_.shape(to.values), 1, [&](const Step& step) -> uint32_t {
+      if (step.op == Op::kMove) store.append(row);
+      if (step.op == Op::kPick) halver.pick(store, to.number, row, step);
+      if (step.op != Op::kHalve) return 0;
+      const SegmentHalved halved = halver.halve(store, to.number, step);
+      to.head.failures += halved.failures;
+      return static_cast<uint32_t>(halved.kept);
+    });
   }
 
   /// Erases buckets too small to matter; returns the largest exponent that is too small.
@@ -125,15 +135,15 @@ class Stream final : public BalanceStream {
   Context context_;
   SelectorSite site_;
   BalanceRule rule_;
-  std::string text_;
+  Halver values_, denominator_;
   std::vector<Head> heads_;
 };
 
 }  // namespace
 
 std::unique_ptr<BalanceStream> make_balance_stream(const Context& context, const SelectorSite& site,
-                                                   const BalanceRule& rule, std::string text) {
-  return std::make_unique<Stream>(context, site, rule, std::move(text));
+                                                   const BalanceRule& rule) {
+  return std::make_unique<Stream>(context, site, rule);
 }
 
 }  // namespace pith

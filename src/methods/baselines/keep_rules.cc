@@ -4,60 +4,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <numeric>
-
 #include "compress/dense.h"
 #include "methods/baselines/baselines.h"
 #include "pith/error.h"
+#include "plan/simple_rules.h"
 
 namespace pith {
 namespace {
-
-class Exact final : public Selector {
- public:
-  explicit Exact(int64_t sliding_window) : sliding_window_(sliding_window) {}
-
-  void ingest(std::span<HeadBody> bodies, std::span<const NewRows> rows) override {
-    for (size_t h = 0; h < bodies.size(); ++h) {
-      RowStore& store = bodies[h].store();
-      store.append(rows[h]);
-      if (sliding_window_ > 0) expire(store);
-    }
-  }
-  size_t rows_after(size_t n) const override {
-    return sliding_window_ > 0 ? std::min(n, static_cast<size_t>(sliding_window_) + kExpireEvery)
-                               : n;
-  }
-  std::string describe() const override { return "exact"; }
-  std::unique_ptr<Selector> clone() const override { return std::make_unique<Exact>(*this); }
-
- private:
-  static constexpr size_t kExpireEvery = 256;
-
-  /// Rows that no later query can see are dropped, a few hundred at a time.
-  void expire(RowStore& store) const {
-    const size_t held = store.rows();
-    if (held < static_cast<size_t>(sliding_window_) + kExpireEvery) return;
-    std::vector<uint32_t> kept(static_cast<size_t>(sliding_window_));
-    std::iota(kept.begin(), kept.end(), static_cast<uint32_t>(held - kept.size()));
-    store.keep(kept);
-  }
-
-  int64_t sliding_window_;
-};
-
-class KeepNone final : public Selector {
- public:
-  explicit KeepNone(std::string text) : text_(std::move(text)) {}
-  void ingest(std::span<HeadBody>, std::span<const NewRows>) override {}
-  size_t rows_after(size_t) const override { return 0; }
-  std::string describe() const override { return text_; }
-  std::unique_ptr<Selector> clone() const override { return std::make_unique<KeepNone>(*this); }
-
- private:
-  std::string text_;
-};
 
 template <class O>
 uint32_t window_rows(const MethodOptions& options, const BudgetSite& site, bool /*coded*/) {
@@ -69,10 +22,10 @@ uint32_t window_rows(const MethodOptions& options, const BudgetSite& site, bool 
 
 /// What is kept is the sink and the window, whose rows the site knows.
 template <class O>
-std::unique_ptr<Selector> make_keep_none(const SelectorRequest& r, const std::string& name) {
+SelectorParts make_keep_none(const SelectorRequest& r, const std::string& name) {
   O options = r.options.as<O>();
   options.window = Budget::rows(r.site.window);
-  return std::make_unique<KeepNone>(write_options(name, options));
+  return {.rule = std::make_shared<DropAll>(), .text = write_options(name, options)};
 }
 
 template <DType kType>
@@ -101,8 +54,8 @@ SelectorRow exact_row() {
   row.default_window = [](const MethodOptions&, const BudgetSite&, bool coded) {
     return coded ? 128u : 0u;
   };
-  row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
-    return std::make_unique<Exact>(r.site.sliding_window);
+  row.make = [](const SelectorRequest& r) -> SelectorParts {
+    return {.rule = std::make_shared<KeepAll>(r.site.sliding_window), .text = "exact"};
   };
   row.side_bytes = 0;  // positions are contiguous
   return row;

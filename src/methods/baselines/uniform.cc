@@ -13,138 +13,95 @@
 #include "core/philox.h"
 #include "methods/baselines/baselines.h"
 #include "pith/error.h"
+#include "plan/simple_rules.h"
 
 namespace pith {
 namespace {
 
-constexpr size_t kPiece = 32;  // rows, of which the groups of every codec are divisors
-
-/// Appends the rows whose flag is set, in runs.
-void append_flagged(RowStore& store, const NewRows& rows, const std::vector<bool>& flags) {
-  for (size_t i = 0; i < rows.count;) {
-    size_t run = 1;
-    while (i + run < rows.count && flags[i + run] == flags[i]) ++run;
-    if (flags[i]) store.append(rows.slice(i, run));
-    i += run;
-  }
-}
-
-class UniformRate final : public Selector {
+class DrawByRate final : public Chooser {
  public:
-  UniformRate(const SelectorSite& site, const UniformOptions& options)
-      : site_(site), options_(options), rate_(*options.rate), weights_(options.weights) {}
+  DrawByRate(const SelectorSite& site, double rate) : site_(site), rate_(rate) {}
 
-  void ingest(std::span<HeadBody> bodies, std::span<const NewRows> rows) override {
-    std::vector<bool> flags;
-    for (size_t h = 0; h < bodies.size(); ++h) {
-      const Philox random(site_.seed, site_.layer, bodies[h].head());
-      flags.resize(rows[h].count);
-      for (size_t i = 0; i < rows[h].count; ++i)
-        flags[i] = random.uniform(static_cast<uint64_t>(rows[h].position(i))) < rate_;
-      append_flagged(bodies[h].store(), rows[h], flags);
-      if (weights_) bodies[h].store().set_span_log_weight(static_cast<float>(-std::log(rate_)));
-    }
+  Chosen choose(const Step& /*step*/, size_t /*h*/, HeadBody& body, const NewRows& fresh) override {
+    const Philox random(site_.seed, site_.layer, body.head());
+    Chosen chosen;
+    chosen.all_held = true;
+    for (uint32_t i = 0; i < fresh.count; ++i)
+      if (random.uniform(static_cast<uint64_t>(fresh.position(i))) < rate_)
+        chosen.fresh.push_back(i);
+    return chosen;
   }
-  // Six standard deviations above the mean: what an estimate may promise.
-  size_t rows_after(size_t n) const override {
-    const double mean = rate_ * static_cast<double>(n);
-    const double bound = mean + 6 * std::sqrt(mean * (1 - rate_)) + 1;
-    return std::min(n, static_cast<size_t>(std::ceil(bound)));
+  float log_weight(const Step& /*step*/) const override {
+    return static_cast<float>(-std::log(rate_));
   }
-  std::string describe() const override { return write_options("uniform", options_); }
-  std::unique_ptr<Selector> clone() const override { return std::make_unique<UniformRate>(*this); }
+  std::unique_ptr<Chooser> clone() const override { return std::make_unique<DrawByRate>(*this); }
 
  private:
   SelectorSite site_;
-  UniformOptions options_;
   double rate_;
-  bool weights_;
 };
 
-class UniformBudget final : public Selector {
+class LeastWords final : public Chooser {
  public:
-  UniformBudget(const Context& context, const SelectorSite& site, const UniformOptions& options)
-      : site_(site),
-        options_(options),
-        budget_(static_cast<size_t>(options.budget->value)),
-        weights_(options.weights),
-        largest_(context.memory, MemoryKind::kMetadata) {
+  LeastWords(const Context& context, const SelectorSite& site)
+      : site_(site), largest_(context.memory, MemoryKind::kMetadata) {
     largest_.reserve(site.heads);
     largest_.resize(site.heads);
     for (uint64_t& w : largest_) w = 0;
   }
 
-  void ingest(std::span<HeadBody> bodies, std::span<const NewRows> rows) override {
-    seen_ += rows.empty() ? 0 : rows[0].count;
-    for (size_t h = 0; h < bodies.size(); ++h) {
-      // In pieces that do not depend on how rows arrive: codecs that code rows in groups would
-      // otherwise see others in a group.
-      for (size_t t = 0; t < rows[h].count; t += kPiece)
-        admit(bodies[h], rows[h].slice(t, std::min(kPiece, rows[h].count - t)), largest_[h]);
-      if (weights_ && seen_ > budget_)
-        bodies[h].store().set_span_log_weight(static_cast<float>(
-            std::log(static_cast<double>(seen_) / static_cast<double>(budget_))));
-    }
-  }
-  size_t rows_after(size_t n) const override { return std::min(n, budget_); }
-  size_t state_bytes() const override { return largest_.size() * sizeof(uint64_t); }
-  size_t allocated_state_bytes() const override { return largest_.capacity_bytes(); }
-  std::string describe() const override { return write_options("uniform", options_); }
-  std::unique_ptr<Selector> clone() const override {
-    return std::make_unique<UniformBudget>(*this);
-  }
-
- private:
-  /// Keeps the budget's smallest words among the rows held and the new ones.
-  void admit(HeadBody& body, const NewRows& in, uint64_t& largest) {
-    RowStore& store = body.store();
+  /// The smallest words among the rows held and the new ones.
+  Chosen choose(const Step& step, size_t h, HeadBody& body, const NewRows& in) override {
+    const RowStore& store = body.store();
     const Philox random(site_.seed, site_.layer, body.head());
-    const size_t held = store.rows();
+    uint64_t& largest = largest_[h];
     std::vector<uint64_t> fresh(in.count);
-    bool any = held < budget_;
+    bool any = step.held < step.keep;
     for (size_t i = 0; i < in.count; ++i) {
       fresh[i] = random.word64(static_cast<uint64_t>(in.position(i)));
       any |= fresh[i] < largest;
     }
-    if (!any) return;
-    std::vector<uint64_t> words(held);
-    for (size_t r = 0; r < held; ++r)
+    Chosen chosen;
+    chosen.all_held = !any;
+    if (!any) return chosen;
+    std::vector<uint64_t> words(step.held);
+    for (size_t r = 0; r < words.size(); ++r)
       words[r] = random.word64(static_cast<uint64_t>(store.position(r)));
     std::vector<uint64_t> all = words;
     all.insert(all.end(), fresh.begin(), fresh.end());
-    const size_t kept = std::min(budget_, all.size());
-    std::nth_element(all.begin(), all.begin() + static_cast<ptrdiff_t>(kept - 1), all.end());
-    largest = all[kept - 1];
-
-    std::vector<uint32_t> stay;
-    for (size_t r = 0; r < held; ++r)
-      if (words[r] <= largest) stay.push_back(static_cast<uint32_t>(r));
-    store.keep(stay);
-    std::vector<bool> flags(in.count);
-    for (size_t i = 0; i < in.count; ++i) flags[i] = fresh[i] <= largest;
-    append_flagged(store, in, flags);
+    std::nth_element(all.begin(), all.begin() + (step.keep - 1), all.end());
+    largest = all[step.keep - 1];
+    for (uint32_t r = 0; r < words.size(); ++r)
+      if (words[r] <= largest) chosen.held.push_back(r);
+    for (uint32_t i = 0; i < fresh.size(); ++i)
+      if (fresh[i] <= largest) chosen.fresh.push_back(i);
+    return chosen;
   }
+  size_t state_bytes() const override { return largest_.size() * sizeof(uint64_t); }
+  size_t allocated_state_bytes() const override { return largest_.capacity_bytes(); }
+  std::unique_ptr<Chooser> clone() const override { return std::make_unique<LeastWords>(*this); }
 
+ private:
   SelectorSite site_;
-  UniformOptions options_;  // budgets as rows
-  size_t budget_;
-  bool weights_;
-  size_t seen_ = 0;          // rows that have left the window
   Array<uint64_t> largest_;  // [heads] largest word held
 };
 
-std::unique_ptr<Selector> make_uniform(const SelectorRequest& r) {
+SelectorParts make_uniform(const SelectorRequest& r) {
   auto options = r.options.as<UniformOptions>();
   options.heavy = options.heavy.at(r.budget);
-  std::unique_ptr<Selector> inner;
+  SelectorParts parts;
   if (options.budget) {
-    options.budget = Budget::rows(r.budget.rows(*options.budget, "uniform: budget"));
-    inner = std::make_unique<UniformBudget>(r.context, r.site, options);
+    const size_t rows = r.budget.rows(*options.budget, "uniform: budget");
+    options.budget = Budget::rows(rows);
+    parts.rule = std::make_shared<KeepSample>(rows, options.weights);
+    parts.chooser = std::make_unique<LeastWords>(r.context, r.site);
   } else {
     options.rate = options.drawn();
-    inner = std::make_unique<UniformRate>(r.site, options);
+    parts.rule = std::make_shared<KeepShare>(*options.rate, options.weights);
+    parts.chooser = std::make_unique<DrawByRate>(r.site, *options.rate);
   }
-  return with_heavy(r, options.heavy, std::move(inner));
+  parts.text = write_options("uniform", options);
+  return with_heavy(std::move(parts), options.heavy.sizes(r.budget));
 }
 
 }  // namespace

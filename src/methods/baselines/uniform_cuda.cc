@@ -16,19 +16,18 @@ namespace {
 class UniformRule final : public BestRows {
  public:
   UniformRule(const SelectorPlace& p, const UniformOptions& options)
-      : source_{p.site.seed, p.site.layer, p.site.first_head},
-        budget_(p.budget.rows(*options.budget, "uniform: budget")),
-        weights_(options.weights),
-        heavy_(options.heavy.heavy.has_value()) {}
+      : BestRows(std::make_shared<KeepBest>(
+            // Heavy stores let many rows leave at once.
+            BestSizes{.budget = p.budget.rows(*options.budget, "uniform: budget"),
+                      .interval = options.heavy.heavy ? size_t{1} : size_t{32}})),
+        source_{p.site.seed, p.site.layer, p.site.first_head},
+        weights_(options.weights) {}
 
   void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
     score_words(space, rows, source_, stream);
   }
   bool reads_rows() const override { return false; }
   bool reads_positions() const override { return true; }
-  size_t budget_at(size_t) const override { return budget_; }
-  /// Heavy stores let many rows leave at once.
-  size_t interval() const override { return heavy_ ? 1 : 32; }
   bool any_time() const override { return true; }
   size_t parts() const override { return weights_ ? 1 : 0; }
   void weigh(std::span<WeightedPart> parts, const BodyCounts& c) const override {
@@ -40,8 +39,7 @@ class UniformRule final : public BestRows {
 
  private:
   WordSource source_;
-  size_t budget_;
-  bool weights_, heavy_;
+  bool weights_;
 };
 
 }  // namespace

@@ -20,84 +20,58 @@
 namespace pith {
 namespace {
 
-class Buzz final : public Selector {
+class Buzz final : public Chooser {
  public:
-  explicit Buzz(const BuzzRule& rule)
+  Buzz(const BuzzRule& rule, size_t heads)
       : options_(rule.options),
-        threshold_(rule.threshold),
         new_stride_(rule.new_stride()),
-        old_stride_(rule.old_stride()) {}
+        old_stride_(rule.old_stride()),
+        stands_for_(heads) {}
 
-  void ingest(std::span<HeadBody> bodies, std::span<const NewRows> rows) override {
-    const size_t count = bodies.empty() ? 0 : rows[0].count;
-    for (size_t done = 0; done < count;) {
-      // Sampling is repeated until a row fits (Remark 2); once is enough but for the smallest T.
-      while (held_ >= threshold_) evict(bodies);
-      const size_t run = std::min(count - done, threshold_ - held_);
-      for (size_t h = 0; h < bodies.size(); ++h) {
-        bodies[h].store().append(rows[h].slice(done, run));
-      }
-      held_ += run;
-      done += run;
-    }
-  }
-  MassRequest mass(size_t tokens) const override { return {options_.localmax ? tokens : 0, false}; }
-  /// log_512 n (equation 7), never below 1: the model was trained without it.
-  float score_factor(int64_t seen) const override {
-    if (!options_.logn || seen <= 512) return 1;
-    return static_cast<float>(std::log(static_cast<double>(seen)) / std::log(512.0));
-  }
-  size_t rows_after(size_t n) const override { return std::min(n, threshold_); }
-  std::string describe() const override {
-    BuzzOptions options = options_;
-    options.rows = Budget::rows(threshold_);
-    return write_options("buzz", options);
-  }
-  std::unique_ptr<Selector> clone() const override { return std::make_unique<Buzz>(*this); }
-
- private:
-  /// Every head keeps equally many rows, so that one count of the old serves all.
-  void evict(std::span<HeadBody> bodies) {
-    size_t kept = held_;
-    for (HeadBody& body : bodies) kept = evict(body.store());
-    held_ = old_ = kept;
-  }
-
-  size_t evict(RowStore& store) const {
-    std::vector<uint32_t> stay;
-    std::vector<double> stands_for;  // rows of the survivor's cell
+  Chosen choose(const Step& step, size_t h, HeadBody& body, const NewRows& /*fresh*/) override {
+    RowStore& store = body.store();
+    Chosen chosen;
+    stands_for_[h].clear();
     const std::span<const float> mass = store.mass();
     const auto keep_cell = [&](size_t first, size_t last, size_t row) {
-      stay.push_back(static_cast<uint32_t>(row));
+      chosen.held.push_back(static_cast<uint32_t>(row));
+      if (!options_.weights) return;
       double sum = 0;
-      if (options_.weights)
-        for (size_t i = first; i < last; ++i) sum += std::exp(double{store.log_weight(i)});
-      stands_for.push_back(sum);
+      for (size_t i = first; i < last; ++i) sum += std::exp(double{store.log_weight(i)});
+      stands_for_[h].push_back(sum);
     };
-    for (size_t i = 0; i < old_; i += old_stride_) keep_cell(i, std::min(i + old_stride_, old_), i);
-    for (size_t i = old_; i < held_; i += new_stride_) {
-      const size_t end = std::min(i + new_stride_, held_);
+    const size_t old = step.old, held = step.held;
+    for (size_t i = 0; i < old; i += old_stride_) keep_cell(i, std::min(i + old_stride_, old), i);
+    for (size_t i = old; i < held; i += new_stride_) {
+      const size_t end = std::min(i + new_stride_, held);
       size_t best = i;
       if (options_.localmax)
         for (size_t r = i + 1; r < end; ++r)
           if (mass[r] > mass[best]) best = r;  // the first wins ties
       keep_cell(i, end, best);
     }
-    store.keep(stay);
-    if (options_.weights)
-      for (size_t i = 0; i < stay.size(); ++i)
-        store.set_log_weight(i, static_cast<float>(std::log(stands_for[i])));
-    return stay.size();
+    return chosen;
   }
+  void kept(const Step& /*step*/, std::span<HeadBody> bodies) override {
+    for (size_t h = 0; h < bodies.size(); ++h)
+      for (size_t i = 0; i < stands_for_[h].size(); ++i)
+        bodies[h].store().set_log_weight(i, static_cast<float>(std::log(stands_for_[h][i])));
+  }
+  std::unique_ptr<Chooser> clone() const override { return std::make_unique<Buzz>(*this); }
 
+ private:
   BuzzOptions options_;
-  size_t threshold_, new_stride_, old_stride_;
-  size_t held_ = 0;  ///< rows in each body
-  size_t old_ = 0;   ///< of these, survivors of an eviction
+  size_t new_stride_, old_stride_;
+  std::vector<std::vector<double>> stands_for_;  // [heads][kept] rows of a survivor's cell
 };
 
-std::unique_ptr<Selector> make_buzz(const SelectorRequest& r) {
-  return std::make_unique<Buzz>(buzz_rule(r.options.as<BuzzOptions>(), r.budget, r.site.window));
+SelectorParts make_buzz(const SelectorRequest& r) {
+  const BuzzRule rule = buzz_rule(r.options.as<BuzzOptions>(), r.budget, r.site.window);
+  BuzzOptions options = rule.options;
+  options.rows = Budget::rows(rule.threshold);
+  return {.rule = std::make_shared<KeepCells>(rule.cells(), options.localmax, options.logn),
+          .chooser = std::make_unique<Buzz>(rule, r.site.heads),
+          .text = write_options("buzz", options)};
 }
 
 }  // namespace

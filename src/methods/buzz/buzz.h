@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "compress/registry.h"
+#include "plan/cells_rule.h"
 
 namespace pith {
 
@@ -22,6 +23,7 @@ struct BuzzOptions {
 struct BuzzRule {
   BuzzOptions options;
   size_t threshold = 0;
+  Cells cells() const { return {threshold, new_stride(), old_stride()}; }
   size_t new_stride() const { return options.swap ? fewer() : options.stride; }
   size_t old_stride() const { return options.swap ? options.stride : fewer(); }
 

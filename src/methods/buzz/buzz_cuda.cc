@@ -23,9 +23,7 @@ class BuzzOnGpu final : public ScoreRule {
   }
   std::optional<Judgement> judge(const BodyCounts& c, Moment moment) const override {
     if (moment != Moment::kBeforeRow || c.held < rule_.threshold) return std::nullopt;
-    const auto cells = [](size_t rows, size_t stride) { return (rows + stride - 1) / stride; };
-    return Judgement{
-        0, cells(c.judged, rule_.old_stride()) + cells(c.held - c.judged, rule_.new_stride())};
+    return Judgement{0, rule_.cells().of(c.judged, c.held)};
   }
   bool reads_rows() const override { return false; }
   bool weighs_rows() const override { return options_.weights; }

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "body_harness.h"
 #include "cache_harness.h"
 #include "compress/dense.h"
 #include "pith/error.h"
@@ -108,30 +109,27 @@ struct Body {
     SelectorSite site;
     site.heads = 1;
     site.window = 16;
-    selector = buzz_row().make({context, options, BudgetSite{}, site});
     const RowFormat format{&codec, &codec, nullptr, 16, 0, 0, true};
-    bodies.emplace_back(context, format);
+    body.emplace(context, buzz_row().make({context, options, BudgetSite{}, site}), format);
     std::vector<float> zeros(mass.size() * 16);
-    const NewRows rows{zeros.data(), zeros.data(), 16, mass.size(), 100, mass.data()};
-    selector->ingest(bodies, {&rows, 1});
+    body->feed({zeros.data(), zeros.data(), 16, mass.size(), 100, mass.data()});
   }
-  std::vector<int64_t> positions() const {
+  std::vector<int64_t> positions() {
     std::vector<int64_t> all;
-    for (size_t i = 0; i < bodies[0].store().rows(); ++i)
-      all.push_back(bodies[0].store().position(i) - 100);
+    for (size_t i = 0; i < store().rows(); ++i) all.push_back(store().position(i) - 100);
     return all;
   }
+  RowStore& store() { return body->store(); }
   DenseCodec codec;
   ThreadPool pool;
   MemoryCounter memory;
   Context context;
-  std::unique_ptr<Selector> selector;
-  std::vector<HeadBody> bodies;
+  std::optional<test::FedBody> body;
 };
 
 TEST(Buzz, LocalMaximaAreTheArgmaxOfTheirCells) {
   // Cells of 3; the second ties (first wins), the last is short.
-  const Body b("buzz(s=3,T=8)", {1, 5, 2, 7, 7, 0, 1, 3, 9});
+  Body b("buzz(s=3,T=8)", {1, 5, 2, 7, 7, 0, 1, 3, 9});
   EXPECT_EQ(b.positions(), (std::vector<int64_t>{1, 3, 7, 8}));
 }
 
@@ -144,20 +142,18 @@ TEST(Buzz, OldRowsAreSampledAtIntervals) {
 }
 
 TEST(Buzz, WithoutLocalMaximaNewRowsAreSampledAtIntervals) {
-  const Body b("buzz(s=3,T=8,localmax=false)", {1, 5, 2, 7, 7, 0, 1, 3, 9});
+  Body b("buzz(s=3,T=8,localmax=false)", {1, 5, 2, 7, 7, 0, 1, 3, 9});
   EXPECT_EQ(b.positions(), (std::vector<int64_t>{0, 3, 6, 8}));
-  EXPECT_EQ(b.selector->mass(1).queries, 0u) << "nobody needs attention mass";
+  EXPECT_EQ(b.body->selector.rule->mass({}, 1).queries, 0u) << "nobody needs attention mass";
 }
 
 TEST(Buzz, WeightsCountTheRowsOfEachCell) {
-  const Body b("buzz(s=5,T=20,weights=true)", std::vector<float>(137, 1.0f));
+  Body b("buzz(s=5,T=20,weights=true)", std::vector<float>(137, 1.0f));
   double sum = 0;
-  for (size_t i = 0; i < b.bodies[0].store().rows(); ++i)
-    sum += std::exp(double{b.bodies[0].store().log_weight(i)});
+  for (size_t i = 0; i < b.store().rows(); ++i) sum += std::exp(double{b.store().log_weight(i)});
   EXPECT_NEAR(sum, 137, 1e-3);
-  const Body plain("buzz(s=5,T=20)", std::vector<float>(137, 1.0f));
-  for (size_t i = 0; i < plain.bodies[0].store().rows(); ++i)
-    EXPECT_EQ(plain.bodies[0].store().log_weight(i), 0.0f);
+  Body plain("buzz(s=5,T=20)", std::vector<float>(137, 1.0f));
+  for (size_t i = 0; i < plain.store().rows(); ++i) EXPECT_EQ(plain.store().log_weight(i), 0.0f);
 }
 
 TEST(Buzz, EvictionCostIsLinearInRows) {
@@ -167,9 +163,8 @@ TEST(Buzz, EvictionCostIsLinearInRows) {
   size_t touched = 0, before = 1;
   for (size_t t = 1; t < n; ++t) {
     const float mass = 1;
-    const NewRows row{zeros.data(), zeros.data(), 16, 1, 100 + static_cast<int64_t>(t), &mass};
-    b.selector->ingest(b.bodies, {&row, 1});
-    const size_t now = b.bodies[0].store().rows();
+    b.body->feed({zeros.data(), zeros.data(), 16, 1, 100 + static_cast<int64_t>(t), &mass});
+    const size_t now = b.store().rows();
     if (now <= before) touched += threshold;
     before = now;
   }

@@ -1,4 +1,4 @@
-// The selector `express`: one schedule for all heads of a layer, heads in parallel.
+// The selector `express`: a rule, KeepCoreset, and the halver that all such selectors share.
 
 #include "methods/express/express.h"
 
@@ -13,44 +13,6 @@ namespace pith {
 namespace {
 
 constexpr size_t kLeastTarget = 8;
-
-class Express final : public Selector {
- public:
-  Express(const Context& context, const SelectorSite& site, const ExpressRule& rule,
-          std::string text)
-      : context_(context),
-        site_(site),
-        rule_(rule),
-        text_(std::move(text)),
-        state_(context.memory, MemoryKind::kMetadata) {
-    state_.reserve(1);
-    state_.push_back(ExpressState{});
-  }
-
-  void ingest(std::span<HeadBody> bodies, std::span<const NewRows> rows) override {
-    if (bodies.empty()) return;
-    const ExpressState before = state_[0];
-    context_.pool.parallel_for(bodies.size(), [&](size_t h, int) {
-      ExpressState state = before;
-      const ExpressStream stream(context_, rule_,
-                                 Philox(site_.seed, site_.layer, bodies[h].head()));
-      stream.take(bodies[h].store(), state, rows[h]);
-      if (h == 0) state_[0] = state;  // the same for every head
-    });
-  }
-  size_t rows_after(size_t n) const override { return rule_.shape.most(n); }
-  size_t state_bytes() const override { return state_.size() * sizeof(ExpressState); }
-  size_t allocated_state_bytes() const override { return state_.capacity_bytes(); }
-  std::string describe() const override { return text_; }
-  std::unique_ptr<Selector> clone() const override { return std::make_unique<Express>(*this); }
-
- private:
-  Context context_;
-  SelectorSite site_;
-  ExpressRule rule_;
-  std::string text_;
-  Array<ExpressState> state_;  // [1]
-};
 
 void check_target(const Budget& asked, size_t rows) {
   if (rows >= kLeastTarget) return;
@@ -68,17 +30,20 @@ size_t target_rows(const Budget& asked, const BudgetSite& site) {
   return std::min(std::bit_floor(rows), size_t{1} << 24);
 }
 
-std::unique_ptr<Selector> make_express(const SelectorRequest& r) {
+SelectorParts make_express(const SelectorRequest& r) {
   auto options = r.options.as<ExpressOptions>();
   const ExpressRule rule = express_rule(options, r.budget, r.site.scale);
   const std::string asked = options.target.text();
   options.target = Budget::rows(rule.shape.target);
   options.heavy = options.heavy.at(r.budget);
-  std::string text = write_options("express", options);
+  SelectorParts parts;
+  parts.rule = std::make_shared<KeepCoreset>(rule.shape);
+  parts.halver = std::make_shared<Halver>(r.context, HalverRule{rule.halving, rule.weight_exponent},
+                                          r.site.seed, r.site.layer);
+  parts.text = write_options("express", options);
   if (asked != options.target.text())
-    text += fmt::format(" [s={} rounded down to a power of two]", asked);
-  return with_heavy(r, options.heavy,
-                    std::make_unique<Express>(r.context, r.site, rule, std::move(text)));
+    parts.text += fmt::format(" [s={} rounded down to a power of two]", asked);
+  return with_heavy(std::move(parts), options.heavy.sizes(r.budget));
 }
 
 }  // namespace

@@ -28,27 +28,6 @@ struct ExpressRule {
   float weight_exponent = 1;  ///< a row of weight w counts as w^exponent
 };
 
-/// One head's stream: takes rows into a store and keeps it thin. Bookkeeping is the caller's, since
-/// heads share it.
-class ExpressStream {
- public:
-  ExpressStream(const Context& context, const ExpressRule& rule, const Philox& random)
-      : context_(context), rule_(rule), random_(random) {}
-  /// `state` describes the store before and after.
-  void take(RowStore& store, ExpressState& state, const NewRows& rows) const;
-
- private:
-  size_t take_exact(RowStore& store, ExpressState& state, const NewRows& rows) const;
-  size_t take_thin(RowStore& store, ExpressState& state, const NewRows& rows) const;
-  void halve_coreset(RowStore& store, ExpressState& state) const;
-  void close_levels(RowStore& store, ExpressState& state) const;
-  float log_weight(uint64_t weight) const;
-
-  const Context& context_;
-  const ExpressRule& rule_;
-  Philox random_;
-};
-
 /// The offline form (seed 004, App. H): all rows at hand. The halvings of one level run in
 /// parallel; the rows and weights are those that the stream would hold.
 struct OfflineRows {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <random>
 
+#include "body_harness.h"
 #include "cache_harness.h"
 #include "compress/dense.h"
 
@@ -45,6 +46,14 @@ ExpressRule rule_of(uint32_t s, uint32_t g = 1) {
   rule.shape = {s, g};
   rule.halving.scale = 0.25f;
   return rule;
+}
+
+SelectorParts stream_of(const Context& context, const ExpressRule& rule, uint64_t seed) {
+  SelectorParts parts;
+  parts.rule = std::make_shared<KeepCoreset>(rule.shape);
+  parts.halver =
+      std::make_shared<Halver>(context, HalverRule{rule.halving, rule.weight_exponent}, seed, 0);
+  return parts;
 }
 
 Coreset thin(const Context& context, const ExpressRule& rule, const Smooth& rows, size_t n,
@@ -216,23 +225,21 @@ TEST(Express, WeightsSumToExactlyNForLongStreams) {
   for (int trial = 0; trial < 2; ++trial) {
     const size_t n = 1 + random() % 1000000;
     const Smooth tile(1000, 6);
-    RowStore store(place.context, format);
-    ExpressState state;
-    const ExpressStream stream(place.context, rule, Philox(7, 0, 0));
+    test::FedBody body(place.context, stream_of(place.context, rule, 7), format);
+    RowStore& store = body.store();
     size_t most = 0;
     for (size_t t = 0; t < n; t += 1000) {
       const size_t count = std::min<size_t>(1000, n - t);
-      stream.take(store, state,
-                  {tile.k.data(), tile.v.data(), kDim, count, static_cast<int64_t>(t), nullptr});
+      body.feed({tile.k.data(), tile.v.data(), kDim, count, static_cast<int64_t>(t), nullptr});
       most = std::max(most, store.rows());
-      ASSERT_EQ(store.rows(), state.rows());
+      ASSERT_EQ(store.rows(), KeepCoreset::load(body.state).rows());
       double sum = 0;
       for (size_t i = 0; i < store.rows(); ++i)
         sum += std::round(std::exp(double{store.log_weight(i)}));
       ASSERT_EQ(sum, static_cast<double>(t + count));
     }
     EXPECT_LE(most, 96u);
-    EXPECT_EQ(state.seen, n);
+    EXPECT_EQ(body.state.fed, n);
   }
 }
 
@@ -247,14 +254,13 @@ TEST(Express, CountsAloneSayWhereRowsStand) {
   format.dim = kDim;
   for (const auto& [s, g] : {std::pair{8u, 0u}, {16u, 1u}, {64u, 0u}, {64u, 2u}, {256u, 1u}}) {
     const ExpressRule rule = rule_of(s, g);
-    RowStore store(place.context, format);
-    const ExpressStream stream(place.context, rule, Philox(3, 0, 0));
-    ExpressState state, counted;
+    test::FedBody body(place.context, stream_of(place.context, rule, 3), format);
+    ExpressState counted;
     for (size_t t = 0; t < 6000;) {
       const size_t count = std::min<size_t>(1 + random() % 90, 6000 - t);
-      stream.take(store, state,
-                  {rows.k.data() + t * kDim, rows.v.data() + t * kDim, kDim, count,
-                   static_cast<int64_t>(t), nullptr});
+      body.feed({rows.k.data() + t * kDim, rows.v.data() + t * kDim, kDim, count,
+                 static_cast<int64_t>(t), nullptr});
+      const ExpressState state = KeepCoreset::load(body.state);
       advance(counted, rule.shape, count);
       t += count;
       ASSERT_EQ(state.seen, counted.seen) << s;
@@ -276,14 +282,12 @@ TEST(Express, OfflineFormHoldsTheStreamsRows) {
   for (uint32_t g : {0u, 1u, 2u})
     for (size_t n : {1, 63, 64, 65, 100, 256, 257, 1000, 1023, 4096, 8191, 9000}) {
       ExpressRule rule = rule_of(64, g);
-      RowStore store(place.context, format);
-      ExpressState state;
-      const ExpressStream stream(place.context, rule, Philox(11, 0, 0));
+      test::FedBody body(place.context, stream_of(place.context, rule, 11), format);
+      RowStore& store = body.store();
       for (size_t t = 0; t < n; t += 37) {
         const size_t count = std::min<size_t>(37, n - t);
-        stream.take(store, state,
-                    {rows.k.data() + t * kDim, rows.v.data() + t * kDim, kDim, count,
-                     static_cast<int64_t>(t), nullptr});
+        body.feed({rows.k.data() + t * kDim, rows.v.data() + t * kDim, kDim, count,
+                   static_cast<int64_t>(t), nullptr});
       }
       const Coreset offline = thin(place.context, rule, rows, n, 11);
       ASSERT_EQ(offline.positions.size(), store.rows()) << n;
@@ -338,14 +342,10 @@ TEST(Express, UpdateTimeGrowsAtMostWithLogSquared) {
   const auto seconds = [&](size_t n) {
     double best = 1e9;
     for (int repeat = 0; repeat < 3; ++repeat) {
-      RowStore store(place.context, format);
-      ExpressState state;
-      const ExpressRule rule = rule_of(256);
-      const ExpressStream stream(place.context, rule, Philox(1, 0, 0));
+      test::FedBody body(place.context, stream_of(place.context, rule_of(256), 1), format);
       const auto start = std::chrono::steady_clock::now();
       for (size_t t = 0; t < n; t += 4096)
-        stream.take(store, state,
-                    {tile.k.data(), tile.v.data(), kDim, 4096, static_cast<int64_t>(t), nullptr});
+        body.feed({tile.k.data(), tile.v.data(), kDim, 4096, static_cast<int64_t>(t), nullptr});
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
       best = std::min(best, took.count());
     }

@@ -8,13 +8,10 @@ namespace pith::cuda {
 
 class BudgetRule : public BestRows {
  public:
-  BudgetRule(const SelectorPlace& p, const ScoreOptions& options)
-      : sizes_(score_budget(options, p.budget)) {}
-  size_t budget_at(size_t) const override { return sizes_.budget; }
-  size_t interval() const final { return sizes_.interval; }
-
- protected:
-  ScoreBudget sizes_;
+  using BestRows::BestRows;
+  BudgetRule(const SelectorPlace& p, const ScoreOptions& options, const MassWish& wish = {})
+      : BestRows(std::make_shared<KeepBest>(best_sizes(score_budget(options, p.budget), p.site),
+                                            wish)) {}
 };
 
 }  // namespace pith::cuda

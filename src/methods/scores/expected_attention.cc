@@ -19,10 +19,10 @@ namespace {
 
 constexpr size_t kTile = 64;
 
-class ExpectedAttention final : public ScoreSelector {
+class ExpectedAttention final : public Scorer {
  public:
   ExpectedAttention(const SelectorRequest& r, const ExpectedOptions& options)
-      : ScoreSelector(r.context, r.site, score_budget(options, r.budget)),
+      : Scorer(r.context, r.site),
         options_(options),
         mean_(r.context.memory, MemoryKind::kMetadata),
         scatter_(r.context.memory, MemoryKind::kMetadata) {
@@ -38,8 +38,7 @@ class ExpectedAttention final : public ScoreSelector {
   size_t allocated_state_bytes() const override {
     return mean_.capacity_bytes() + scatter_.capacity_bytes();
   }
-  std::string describe() const override { return text("expected_attention", options_); }
-  std::unique_ptr<Selector> clone() const override {
+  std::unique_ptr<Chooser> clone() const override {
     return std::make_unique<ExpectedAttention>(*this);
   }
 
@@ -230,8 +229,10 @@ SelectorRow expected_attention_row() {
       score_row("expected_attention", "rows that future queries are expected to attend to",
                 "Devoto et al. 2025 (arXiv 2510.00636), as in kvpress");
   row.takes<ExpectedOptions>();
-  row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
-    return std::make_unique<ExpectedAttention>(r, r.options.as<ExpectedOptions>());
+  row.make = [](const SelectorRequest& r) {
+    const auto options = r.options.as<ExpectedOptions>();
+    return best_parts(r, "expected_attention", options, {},
+                      std::make_unique<ExpectedAttention>(r, options));
   };
   return row;
 }

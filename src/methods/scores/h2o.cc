@@ -9,27 +9,24 @@
 namespace pith {
 namespace {
 
-class H2o final : public ScoreSelector {
+class H2o final : public Scorer {
  public:
-  H2o(const SelectorRequest& r, const H2oOptions& options)
-      : ScoreSelector(r.context, r.site, score_budget(options, r.budget)), options_(options) {}
+  H2o(const SelectorRequest& r, double decay)
+      : Scorer(r.context, r.site), decay_(static_cast<float>(decay)) {}
 
-  MassRequest mass(size_t tokens) const override { return {tokens, false}; }
-  std::string describe() const override { return text("h2o", options_); }
-  std::unique_ptr<Selector> clone() const override { return std::make_unique<H2o>(*this); }
+  void kept(const Step& /*step*/, std::span<HeadBody> bodies) override {
+    if (decay_ == 1) return;
+    for (HeadBody& body : bodies)
+      for (float& m : body.store().mass()) m *= decay_;
+  }
+  std::unique_ptr<Chooser> clone() const override { return std::make_unique<H2o>(*this); }
 
  private:
   void score(std::span<HeadBody> bodies, Scores& scores) const override {
     for (size_t h = 0; h < bodies.size(); ++h) copy_mass(scores[h], bodies[h]);
   }
-  void selected(std::span<HeadBody> bodies) override {
-    if (options_.decay == 1) return;
-    const auto decay = static_cast<float>(options_.decay);
-    for (HeadBody& body : bodies)
-      for (float& m : body.store().mass()) m *= decay;
-  }
 
-  H2oOptions options_;
+  float decay_;
 };
 
 }  // namespace
@@ -46,8 +43,10 @@ SelectorRow h2o_row() {
   row.takes<H2oOptions>();
   row.default_sink = 0;
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
-  row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
-    return std::make_unique<H2o>(r, r.options.as<H2oOptions>());
+  row.make = [](const SelectorRequest& r) {
+    const auto options = r.options.as<H2oOptions>();
+    return best_parts(r, "h2o", options, {MassWish::Of::kAll},
+                      std::make_unique<H2o>(r, options.decay));
   };
   return row;
 }

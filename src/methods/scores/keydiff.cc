@@ -12,13 +12,11 @@ namespace {
 
 constexpr size_t kTile = 64;
 
-class KeyDiff final : public ScoreSelector {
+class KeyDiff final : public Scorer {
  public:
-  KeyDiff(const SelectorRequest& r, const ScoreOptions& options)
-      : ScoreSelector(r.context, r.site, score_budget(options, r.budget)) {}
+  using Scorer::Scorer;
 
-  std::string describe() const override { return text("keydiff", ScoreOptions{}); }
-  std::unique_ptr<Selector> clone() const override { return std::make_unique<KeyDiff>(*this); }
+  std::unique_ptr<Chooser> clone() const override { return std::make_unique<KeyDiff>(*this); }
 
  private:
   static double dot(const float* a, const double* b, size_t n) {
@@ -63,8 +61,9 @@ SelectorRow keydiff_row() {
   SelectorRow row = score_row("keydiff", "rows whose keys differ most from the mean key",
                               "Park et al. 2025 (arXiv 2504.15364), as in kvpress");
   row.takes<ScoreOptions>();
-  row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
-    return std::make_unique<KeyDiff>(r, r.options.as<ScoreOptions>());
+  row.make = [](const SelectorRequest& r) {
+    return best_parts(r, "keydiff", r.options.as<ScoreOptions>(), {},
+                      std::make_unique<KeyDiff>(r.context, r.site));
   };
   return row;
 }

@@ -9,13 +9,11 @@ namespace {
 
 constexpr size_t kTile = 64;
 
-class KNorm final : public ScoreSelector {
+class KNorm final : public Scorer {
  public:
-  KNorm(const SelectorRequest& r, const ScoreOptions& options)
-      : ScoreSelector(r.context, r.site, score_budget(options, r.budget)) {}
+  using Scorer::Scorer;
 
-  std::string describe() const override { return text("knorm", ScoreOptions{}); }
-  std::unique_ptr<Selector> clone() const override { return std::make_unique<KNorm>(*this); }
+  std::unique_ptr<Chooser> clone() const override { return std::make_unique<KNorm>(*this); }
 
  private:
   void score(std::span<HeadBody> bodies, Scores& scores) const override {
@@ -42,8 +40,9 @@ SelectorRow knorm_row() {
   SelectorRow row = score_row("knorm", "rows with the smallest key norms",
                               "Devoto et al. 2024 (arXiv 2406.11430), as in kvpress");
   row.takes<ScoreOptions>();
-  row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
-    return std::make_unique<KNorm>(r, r.options.as<ScoreOptions>());
+  row.make = [](const SelectorRequest& r) {
+    return best_parts(r, "knorm", r.options.as<ScoreOptions>(), {},
+                      std::make_unique<KNorm>(r.context, r.site));
   };
   return row;
 }

@@ -1,4 +1,4 @@
-// The score selectors' rules on the GPU: what is judged when, as on the CPU.
+// The score selectors on the GPU: the CPU's rules, and kernels for the scores.
 
 #include "attend/cuda/device_selector.h"
 #include "methods/registry_cuda.h"
@@ -29,58 +29,44 @@ class KeyDiffRule final : public BudgetRule {
 class MassRule : public BudgetRule {
  public:
   using BudgetRule::BudgetRule;
-  bool wants_mass() const final { return true; }
   bool reads_rows() const final { return false; }
 };
 
 class TovaRule final : public MassRule {
  public:
-  using MassRule::MassRule;
+  TovaRule(const SelectorPlace& p, const ScoreOptions& options)
+      : MassRule(p, options, {MassWish::Of::kLast}) {}
   void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const final {
     score_mass(space, rows, 1, true, stream);
   }
-  MassRequest mass(size_t, const BodyCounts&) const override { return {1, true}; }
 };
 
 class H2oRule final : public MassRule {
  public:
   H2oRule(const SelectorPlace& p, const H2oOptions& options)
-      : MassRule(p, options), decay_(static_cast<float>(options.decay)) {}
+      : MassRule(p, options, {MassWish::Of::kAll}), decay_(static_cast<float>(options.decay)) {}
   void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const final {
     score_mass(space, rows, 1, false, stream);
   }
-  MassRequest mass(size_t tokens, const BodyCounts&) const override { return {tokens, false}; }
   float mass_kept() const override { return decay_; }
 
  private:
   float decay_;
 };
 
-class SnapKvRule : public MassRule {
+class SnapKvRule final : public MassRule {
  public:
   SnapKvRule(const SelectorPlace& p, const SnapKvOptions& options)
-      : MassRule(p, options), votes_(options, p.site.window) {}
+      : MassRule(p, options, votes_of(options, p.site.window)), kernel_(options.kernel) {}
+  SnapKvRule(const SelectorPlace& p, const PyramidKvOptions& options)
+      : MassRule(pyramid_rule(options, score_budget(options, p.budget), p.site)),
+        kernel_(options.kernel) {}
   void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const final {
-    score_mass(space, rows, static_cast<int>(votes_.kernel), false, stream);
-  }
-  MassRequest mass(size_t tokens, const BodyCounts& counts) const override {
-    return votes_.mass(tokens, interval(), until_judged(counts));
+    score_mass(space, rows, static_cast<int>(kernel_), false, stream);
   }
 
  private:
-  SnapKvVotes votes_;
-};
-
-class PyramidKvRule final : public SnapKvRule {
- public:
-  PyramidKvRule(const SelectorPlace& p, const PyramidKvOptions& options)
-      : SnapKvRule(p, options), budget_{sizes_, p.site, options.beta} {}
-  size_t budget_at(size_t n) const override {
-    return budget_.at(n + budget_.site.sink + budget_.site.window);
-  }
-
- private:
-  PyramidBudget budget_;
+  size_t kernel_;
 };
 
 template <class Rule, class O = ScoreOptions>
@@ -100,7 +86,7 @@ SelectorOnGpu make_snapkv_on_gpu(const SelectorPlace& place) {
   return make<SnapKvRule, SnapKvOptions>(place);
 }
 SelectorOnGpu make_pyramidkv_on_gpu(const SelectorPlace& place) {
-  return make<PyramidKvRule, PyramidKvOptions>(place);
+  return make<SnapKvRule, PyramidKvOptions>(place);
 }
 
 }  // namespace pith::cuda

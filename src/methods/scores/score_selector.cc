@@ -25,50 +25,26 @@ std::vector<uint32_t> best(std::span<const double> scores, size_t budget) {
 
 }  // namespace
 
-size_t ScoreSelector::until_selection() const {
-  const size_t limit = budget_at(seen_) + sizes_.interval;
-  return limit > held_ ? limit - held_ : 0;
+void Scorer::prepare(const Step& step, std::span<HeadBody> bodies) {
+  scores_.assign(bodies.size(), std::vector<double>(step.held));
+  score(bodies, scores_);
 }
 
-void ScoreSelector::ingest(std::span<HeadBody> bodies, std::span<const NewRows> rows) {
-  const size_t count = bodies.empty() ? 0 : rows[0].count;
-  for (size_t done = 0; done < count;) {
-    // Budgets may move with the stream, so that the next selection is found row by row: where it
-    // falls must not depend on how the stream is cut.
-    size_t run = 0;
-    bool full = false;
-    while (done + run < count && !full) {
-      ++run;
-      full = held_ + run >= budget_at(seen_ + run) + sizes_.interval;
-    }
-    for (size_t h = 0; h < bodies.size(); ++h) bodies[h].store().append(rows[h].slice(done, run));
-    done += run;
-    seen_ += run;
-    held_ += run;
-    if (full) select(bodies, budget_at(seen_));
-  }
-}
-
-void ScoreSelector::end_prefill(std::span<HeadBody> bodies) { select(bodies, budget_at(seen_)); }
-
-void ScoreSelector::select(std::span<HeadBody> bodies, size_t budget) {
-  if (held_ <= budget) return;
+Chosen Scorer::choose(const Step& step, size_t h, HeadBody& body, const NewRows& /*fresh*/) {
   constexpr double kWorst = -std::numeric_limits<double>::infinity();
-  Scores scores(bodies.size(), std::vector<double>(held_));
-  score(bodies, scores);
-  const auto newest = static_cast<int64_t>(tokens_at(seen_)) - 1;
-  for_heads(bodies, [&](size_t h) {
-    RowStore& store = bodies[h].store();
-    for (size_t r = 0; r < held_; ++r) {
-      // Rows that the layer's sliding window hides for good go first.
-      const bool hidden =
-          site_.sliding_window > 0 && store.position(r) <= newest - site_.sliding_window;
-      if (hidden || std::isnan(scores[h][r])) scores[h][r] = kWorst;
-    }
-    store.keep(best(scores[h], budget));
-  });
-  held_ = budget;
-  selected(bodies);
+  std::vector<double> scores = std::move(scores_[h]);
+  for (size_t r = 0; r < scores.size(); ++r) {
+    // Rows that the layer's sliding window hides for good go first.
+    const bool hidden = step.hidden > 0 && body.store().position(r) < step.hidden;
+    if (hidden || std::isnan(scores[r])) scores[r] = kWorst;
+  }
+  Chosen chosen;
+  chosen.held = best(scores, step.keep);
+  return chosen;
+}
+
+BestSizes best_sizes(const ScoreBudget& sizes, const SelectorSite& site) {
+  return {sizes.budget, sizes.interval, size_t{site.sink} + site.window, site.sliding_window};
 }
 
 Fields ScoreOptions::fields() {

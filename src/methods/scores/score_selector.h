@@ -1,6 +1,7 @@
 #pragma once
-// What every rule of the form "score the rows, keep the best" shares: the budget, when to select,
-// and the selection itself. A rule is a subclass that gives each row of the body a score.
+// What every selector of the form "score the rows, keep the best" shares: its sizes, the rule that
+// says when and how many (KeepBest), and the choice of the best. A selector is a subclass that
+// gives each row of the body a score.
 //
 // Rows enter the body unjudged; when it has grown to budget + interval, and when a prompt ends, the
 // `budget` best rows stay. Cost: one scoring and one O(rows) selection every `interval` rows, so
@@ -9,10 +10,11 @@
 #include <vector>
 
 #include "compress/registry.h"
+#include "plan/best_rule.h"
 
 namespace pith {
 
-/// What every rule takes.
+/// What every one takes.
 struct ScoreOptions {
   Budget budget = Budget::rows(1024);
   size_t interval = 512;
@@ -24,57 +26,49 @@ struct ScoreBudget {
   size_t budget = 0, interval = 0;
 };
 
-class ScoreSelector : public Selector {
- public:
-  ScoreSelector(const Context& context, const SelectorSite& site, const ScoreBudget& sizes)
-      : context_(context), site_(site), sizes_(sizes) {}
+ScoreBudget score_budget(const ScoreOptions& options, const BudgetSite& site);
 
-  void ingest(std::span<HeadBody> bodies, std::span<const NewRows> rows) final;
-  void end_prefill(std::span<HeadBody> bodies) final;
-  size_t rows_after(size_t n) const final { return std::min(n, budget_at(n) + sizes_.interval); }
+class Scorer : public Chooser {
+ public:
+  Scorer(const Context& context, const SelectorSite& site) : context_(context), site_(site) {}
+
+  void prepare(const Step& step, std::span<HeadBody> bodies) final;
+  Chosen choose(const Step& step, size_t h, HeadBody& body, const NewRows& fresh) final;
 
  protected:
   using Scores = std::vector<std::vector<double>>;  // [heads][rows]
 
   /// Scores every row of every body; larger stays. NaN counts as the worst.
   virtual void score(std::span<HeadBody> bodies, Scores& scores) const = 0;
-  /// After a selection.
-  virtual void selected(std::span<HeadBody> /*bodies*/) {}
-  /// Body rows to keep once `n` rows have left the window.
-  virtual size_t budget_at(size_t /*n*/) const { return sizes_.budget; }
 
   /// Calls f(h) for each head, on all threads.
   template <class F>
   void for_heads(std::span<HeadBody> bodies, F&& f) const {
     context_.pool.parallel_for(bodies.size(), [&](size_t h, int) { f(h); });
   }
-  /// Tokens that the cache has seen when `n` rows have left the window.
-  size_t tokens_at(size_t n) const { return n + site_.sink + site_.window; }
-  size_t seen() const { return seen_; }
-  /// Rows that may still enter before the next selection.
-  size_t until_selection() const;
   const Context& context() const { return context_; }
   const SelectorSite& site() const { return site_; }
-  const ScoreBudget& sizes() const { return sizes_; }
-  /// A rule's options as the user would write them, budgets as rows.
-  template <class O>
-  std::string text(const std::string& name, O options) const {
-    options.budget = Budget::rows(sizes_.budget);
-    options.interval = sizes_.interval;
-    return write_options(name, std::move(options));
-  }
 
  private:
-  void select(std::span<HeadBody> bodies, size_t budget);
-
   Context context_;
   SelectorSite site_;
-  ScoreBudget sizes_;
-  size_t seen_ = 0;  ///< rows that have left the window
-  size_t held_ = 0;  ///< rows in each body
+  Scores scores_;  // of the judgement at hand
 };
 
-ScoreBudget score_budget(const ScoreOptions& options, const BudgetSite& site);
+/// The sizes of a rule in a place.
+BestSizes best_sizes(const ScoreBudget& sizes, const SelectorSite& site);
+
+/// A selector that scores rows and keeps the best: its name, and its options with budgets as rows.
+template <class O>
+SelectorParts best_parts(const SelectorRequest& request, const std::string& name, O options,
+                         const MassWish& wish, std::unique_ptr<Chooser> scorer) {
+  const ScoreBudget sizes = score_budget(options, request.budget);
+  options.budget = Budget::rows(sizes.budget);
+  return {.rule = std::make_shared<KeepBest>(best_sizes(sizes, request.site), wish),
+          .chooser = std::move(scorer),
+          .text = write_options(name, std::move(options))};
+}
+
 /// A registry row with what all the rules share filled in.
 SelectorRow score_row(const std::string& name, const std::string& summary,
                       const std::string& source);

@@ -18,26 +18,10 @@ Fields SnapKvOptions::fields() {
                       "neighbouring rows over which votes are averaged; 1 = none")};
 }
 
-// A long step brings all the votes itself. Short steps collect theirs; starting anew when a whole
-// number of periods is left makes the votes at the next selection those of the last queries.
-MassRequest SnapKvVotes::mass(size_t tokens, size_t interval, size_t until) const {
-  if (tokens >= queries) return {queries, true};
-  return {tokens, until % std::min(queries, interval) < tokens};
-}
-
-SnapKv::SnapKv(const SelectorRequest& r, const SnapKvOptions& options)
-    : ScoreSelector(r.context, r.site, score_budget(options, r.budget)),
-      options_(options),
-      votes_(options, r.site.window) {}
-
-MassRequest SnapKv::mass(size_t tokens) const {
-  return votes_.mass(tokens, sizes().interval, until_selection());
-}
-
 void SnapKv::score(std::span<HeadBody> bodies, Scores& scores) const {
   for_heads(bodies, [&](size_t h) {
     const std::span<const float> mass = bodies[h].store().mass();
-    const size_t half = votes_.kernel / 2;
+    const size_t half = kernel_ / 2;
     for (size_t r = 0; r < mass.size(); ++r) {
       double sum = 0;
       for (size_t i = r > half ? r - half : 0; i <= std::min(r + half, mass.size() - 1); ++i)
@@ -53,8 +37,11 @@ SelectorRow snapkv_row() {
   row.takes<SnapKvOptions>();
   row.default_sink = 0;
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
-  row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
-    return std::make_unique<SnapKv>(r, r.options.as<SnapKvOptions>());
+  row.make = [](const SelectorRequest& r) {
+    auto options = r.options.as<SnapKvOptions>();
+    const MassWish votes = votes_of(options, r.site.window);
+    options.queries = votes.queries;
+    return best_parts(r, "snapkv", options, votes, std::make_unique<SnapKv>(r, options.kernel));
   };
   return row;
 }

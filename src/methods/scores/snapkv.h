@@ -16,46 +16,23 @@ struct PyramidKvOptions : SnapKvOptions {
   Fields fields();
 };
 
-/// Who votes, and how votes are smoothed.
-struct SnapKvVotes {
-  SnapKvVotes(const SnapKvOptions& options, uint32_t window)
-      : queries(options.queries.value_or(std::max(1u, window))), kernel(options.kernel) {}
-  /// What is asked of a step `until` rows before the next selection.
-  MassRequest mass(size_t tokens, size_t interval, size_t until) const;
+/// The last queries vote, as many as the window has rows by default.
+inline MassWish votes_of(const SnapKvOptions& options, uint32_t window) {
+  return {MassWish::Of::kVotes, options.queries.value_or(std::max(1u, window))};
+}
+std::shared_ptr<const KeepBest> pyramid_rule(const PyramidKvOptions& options,
+                                             const ScoreBudget& sizes, const SelectorSite& site);
 
-  size_t queries;  ///< last queries that vote
-  size_t kernel;   ///< rows over which votes are averaged
-};
-
-/// PyramidKV's budget of a layer.
-struct PyramidBudget {
-  ScoreBudget sizes;
-  SelectorSite site;
-  double beta;
-  /// Once the cache has seen `tokens` tokens.
-  size_t at(size_t tokens) const;
-};
-
-class SnapKv : public ScoreSelector {
+/// Votes averaged over `kernel` rows.
+class SnapKv final : public Scorer {
  public:
-  SnapKv(const SelectorRequest& request, const SnapKvOptions& options);
-
-  MassRequest mass(size_t tokens) const final;
-  std::string describe() const override { return snapkv_text("snapkv", options_); }
-  std::unique_ptr<Selector> clone() const override { return std::make_unique<SnapKv>(*this); }
-
- protected:
-  template <class O>
-  std::string snapkv_text(const std::string& name, O options) const {
-    options.queries = votes_.queries;
-    return text(name, std::move(options));
-  }
+  SnapKv(const SelectorRequest& r, size_t kernel) : Scorer(r.context, r.site), kernel_(kernel) {}
+  std::unique_ptr<Chooser> clone() const override { return std::make_unique<SnapKv>(*this); }
 
  private:
-  void score(std::span<HeadBody> bodies, Scores& scores) const final;
+  void score(std::span<HeadBody> bodies, Scores& scores) const override;
 
-  SnapKvOptions options_;
-  SnapKvVotes votes_;
+  size_t kernel_;
 };
 
 }  // namespace pith

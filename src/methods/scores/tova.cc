@@ -8,14 +8,11 @@
 namespace pith {
 namespace {
 
-class Tova final : public ScoreSelector {
+class Tova final : public Scorer {
  public:
-  Tova(const SelectorRequest& r, const ScoreOptions& options)
-      : ScoreSelector(r.context, r.site, score_budget(options, r.budget)) {}
+  using Scorer::Scorer;
 
-  MassRequest mass(size_t /*tokens*/) const override { return {1, true}; }
-  std::string describe() const override { return text("tova", ScoreOptions{}); }
-  std::unique_ptr<Selector> clone() const override { return std::make_unique<Tova>(*this); }
+  std::unique_ptr<Chooser> clone() const override { return std::make_unique<Tova>(*this); }
 
  private:
   // The bodies hold the same rows, as they have always been given the same scores.
@@ -37,8 +34,9 @@ SelectorRow tova_row() {
   row.default_sink = 0;
   row.default_window = [](const MethodOptions&, const BudgetSite&, bool) { return 1u; };
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
-  row.make = [](const SelectorRequest& r) -> std::unique_ptr<Selector> {
-    return std::make_unique<Tova>(r, r.options.as<ScoreOptions>());
+  row.make = [](const SelectorRequest& r) {
+    return best_parts(r, "tova", r.options.as<ScoreOptions>(), {MassWish::Of::kLast},
+                      std::make_unique<Tova>(r.context, r.site));
   };
   return row;
 }

@@ -1,4 +1,4 @@
-// Express, one row after another (seed 004, Alg. 1-3).
+// Express with all rows at hand (seed 004, App. H).
 
 #include <algorithm>
 #include <bit>
@@ -16,82 +16,8 @@ bool becomes_pick(const Philox& random, int64_t position, uint64_t nth) {
   return nth == 1 || random.word64(static_cast<uint64_t>(position), kStratumTag) < UINT64_MAX / nth;
 }
 
-}  // namespace
-
-float ExpressStream::log_weight(uint64_t weight) const {
-  return rule_.weight_exponent * static_cast<float>(std::log(static_cast<double>(weight)));
-}
-
-void ExpressStream::take(RowStore& store, ExpressState& state, const NewRows& rows) const {
-  for (size_t done = 0; done < rows.count;) {
-    const NewRows rest = rows.slice(done, rows.count - done);
-    // The coreset is thinned when a row comes for which there is no room, so n = s is still exact.
-    if (state.coreset == rule_.shape.target) halve_coreset(store, state);
-    done += state.tau == 1 ? take_exact(store, state, rest) : take_thin(store, state, rest);
-  }
-}
-
-size_t ExpressStream::take_exact(RowStore& store, ExpressState& state, const NewRows& rows) const {
-  const size_t n = std::min<size_t>(rows.count, rule_.shape.target - state.coreset);
-  store.append(rows.slice(0, n));
-  state.coreset += static_cast<uint32_t>(n);
-  state.seen += n;
-  return n;
-}
-
-void ExpressStream::halve_coreset(RowStore& store, ExpressState& state) const {
-  for (int twice = 0; twice < 2; ++twice) {
-    const HalvingRandom random{random_, tag_of(state.tau)};
-    state.tau *= 2;
-    halve_segment(context_, store, rule_.halving, {0, state.coreset, log_weight(state.tau)},
-                  random);
-    state.coreset /= 2;
-  }
-}
-
-// Takes rows up to the end of one stratum at most. Only the pick among those at hand is stored.
-size_t ExpressStream::take_thin(RowStore& store, ExpressState& state, const NewRows& rows) const {
-  const uint64_t size = state.tau / rule_.shape.ratio(state.tau);
-  const size_t n = std::min<uint64_t>(rows.count, size - state.stratum);
-  size_t pick = n;
-  for (size_t i = 0; i < n; ++i)
-    if (becomes_pick(random_, rows.position(i), state.stratum + i + 1)) pick = i;
-  if (pick < n) {
-    if (state.stratum > 0) store.keep_after(store.rows() - 1, {});
-    store.append(rows.slice(pick, 1));
-  }
-  state.stratum += n;
-  state.seen += n;
-  store.set_log_weight(store.rows() - 1, log_weight(state.stratum));
-  if (state.stratum == size) {
-    state.stratum = 0;
-    ++state.levels[0];
-    close_levels(store, state);
-  }
-  return n;
-}
-
-void ExpressStream::close_levels(RowStore& store, ExpressState& state) const {
-  const uint64_t ratio = rule_.shape.ratio(state.tau);
-  const uint32_t last = tag_of(ratio);                                    // J
-  const auto bucket = static_cast<uint32_t>(rule_.shape.target / ratio);  // B_0
-  uint64_t weight = state.tau / ratio;
-  for (uint32_t l = 0; l < last && state.levels[l] == bucket << l; ++l, weight *= 2) {
-    const size_t first = store.rows() - state.levels[l];
-    halve_segment(context_, store, rule_.halving, {first, state.levels[l], log_weight(2 * weight)},
-                  {random_, tag_of(weight)});
-    state.levels[l + 1] += state.levels[l] / 2;
-    state.levels[l] = 0;
-  }
-  if (state.levels[last] == rule_.shape.quarter()) {
-    state.coreset += state.levels[last];
-    state.levels[last] = 0;
-  }
-}
-
-// The offline form. It visits blocks in order and, inside a block, levels from the bottom; buckets
-// of a level are independent of one another.
-namespace {
+// It visits blocks in order and, inside a block, levels from the bottom; buckets of a level are
+// independent of one another.
 
 /// Rows of one weight, as numbers into the input.
 using Rows = std::vector<size_t>;

@@ -1,0 +1,26 @@
+#include "compress/selector.h"
+
+#include <cmath>
+
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+[[noreturn]] void refuse(const char* what) {
+  throw Error(ErrorCode::kInternal,
+              std::string("a rule asks its chooser to ") + what + ", which this one does not do");
+}
+
+}  // namespace
+
+Chosen Chooser::choose(const Step&, size_t, HeadBody&, const NewRows&) { refuse("judge rows"); }
+
+void Chooser::take(size_t, HeadBody&, const NewRows&) { refuse("take rows by their contents"); }
+
+float Chooser::log_weight(const Step& step) const {
+  return static_cast<float>(
+      std::log(static_cast<double>(step.weight) / static_cast<double>(step.of)));
+}
+
+}  // namespace pith
