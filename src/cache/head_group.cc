@@ -340,7 +340,7 @@ void HeadGroup::estimate(Ledger& ledger, size_t n) const {
   const size_t exact = o.sink + o.window + pinned;
   // Gaps where rows are protected: positions are no longer contiguous.
   const double side = pinned > 0 ? std::max<double>(side_bytes_, sizeof(uint32_t)) : side_bytes_;
-  const size_t body = selector_.rule->most_rows(o.body);
+  const size_t body = selector_.rule->mean_rows(o.body);
   const size_t heads = heads_.size();
   const bool evicted = body < o.body;
   const double coded =

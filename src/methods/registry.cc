@@ -28,13 +28,11 @@ namespace pith {
 namespace {
 
 const auto& selectors() {
-  static const std::array kRows = {exact_row(),         local_row(),
-                                   streaming_llm_row(), uniform_row(),
-                                   express_row(),       balancekv_row(),
-                                   buzz_row(),          h2o_row(),
-                                   tova_row(),          snapkv_row(),
-                                   pyramidkv_row(),     keydiff_row(),
-                                   knorm_row(),         expected_attention_row()};
+  static const std::array kRows = {exact_row(),   local_row(),   streaming_llm_row(),
+                                   uniform_row(), express_row(), balancekv_row(),
+                                   buzz_row(),    h2o_row(),     tova_row(),
+                                   snapkv_row(),  adakv_row(),   pyramidkv_row(),
+                                   keydiff_row(), knorm_row(),   expected_attention_row()};
   return kRows;
 }
 

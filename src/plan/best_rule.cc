@@ -39,6 +39,10 @@ void KeepBest::judge(PlanState& state, Steps& steps) const {
             .held = state.body(),
             .keep = static_cast<uint32_t>(budget),
             .old = static_cast<uint32_t>(state.own[kOld])};
+  if (sizes_.sharing > 0) {
+    step.shared = true;
+    step.least = static_cast<uint32_t>(std::min(sizes_.least, budget));
+  }
   if (sizes_.slides > 0)
     step.hidden = static_cast<int64_t>(state.fed + sizes_.exact) - sizes_.slides;
   steps.push_back(step);
@@ -58,7 +62,15 @@ MassRequest KeepBest::mass(const PlanState& state, size_t tokens) const {
   return votes(wish_.queries, tokens, sizes_.interval, until);
 }
 
-size_t KeepBest::most_rows(size_t n) const { return std::min(n, limit_at(n)); }
+size_t KeepBest::mean_rows(size_t n) const { return std::min(n, limit_at(n)); }
+
+size_t KeepBest::most_rows(size_t n) const {
+  if (sizes_.sharing == 0) return mean_rows(n);
+  // All other heads may have no more than their least.
+  const size_t budget = budget_at(n), others = sizes_.sharing - 1;
+  const size_t most = budget + others * (budget - std::min(sizes_.least, budget));
+  return std::min(n, most + sizes_.interval);
+}
 
 size_t Pyramid::at(size_t seen) const {
   const auto before = static_cast<double>(window), tokens = static_cast<double>(seen);

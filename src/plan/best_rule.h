@@ -28,6 +28,9 @@ struct BestSizes {
   size_t budget = 0, interval = 0;
   size_t exact = 0;    ///< sink and window
   int64_t slides = 0;  ///< rows that a query sees; 0 = all
+  /// Heads whose budgets are one (AdaKV): each keeps its `least` best rows, all other rows compete.
+  /// 0: each head keeps its best.
+  size_t sharing = 0, least = 0;
 };
 
 class KeepBest : public Rule {
@@ -39,6 +42,8 @@ class KeepBest : public Rule {
   void end_prompt(PlanState& state, Steps& steps) const final { judge(state, steps); }
   MassRequest mass(const PlanState& state, size_t tokens) const final;
   size_t most_rows(size_t n) const final;
+  size_t mean_rows(size_t n) const final;
+  const MassWish& wish() const { return wish_; }
   const BestSizes& sizes() const { return sizes_; }
   /// Rows to keep once `n` rows have come, and rows at which a body is judged.
   virtual size_t budget_at(size_t /*n*/) const { return sizes_.budget; }

@@ -154,6 +154,7 @@ std::vector<Case> cases() {
           {"best", rule<KeepBest>(sizes)},
           {"best of 1", rule<KeepBest>(BestSizes{1, 1, 0})},
           {"pyramid", rule<KeepPyramid>(sizes, MassWish{}, Pyramid{60, 16, 1, 4, 8})},
+          {"shared", rule<KeepBest>(BestSizes{60, 20, 20, 0, 3, 10})},
           {"cells", rule<KeepCells>(Cells{50, 5, 3}, true, false)},
           {"few cells", rule<KeepCells>(Cells{3, 3, 2}, true, false)},
           {"coreset", coreset, false, true},

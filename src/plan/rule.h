@@ -23,6 +23,8 @@ class Rule {
   virtual float query_factor(int64_t /*seen*/) const { return 1; }
   /// The most rows that one head can hold after `n` rows have left the window.
   virtual size_t most_rows(size_t n) const = 0;
+  /// The most that heads can hold on average.
+  virtual size_t mean_rows(size_t n) const { return most_rows(n); }
 };
 
 }  // namespace pith

@@ -45,12 +45,16 @@ inline constexpr uint32_t kByContents = UINT32_MAX;
 struct Step {
   Op op = Op::kMove;
   Zone from = Zone::kLeaving, to = Zone::kBody;
+  /// kJudge: heads keep `keep` rows on average: each its `least` best, and of all their other rows
+  /// together the best.
+  bool shared = false;
   uint32_t rows = 0;
-  uint32_t held = 0;   ///< kJudge, kSplit
-  uint32_t keep = 0;   ///< kJudge, kSplit; kJudge: kByContents if the choice says how many
-  uint32_t old = 0;    ///< kJudge: the first of `held`, which a judgement left
-  uint32_t first = 0;  ///< kPick, kHalve
-  uint32_t tag = 0;
+  uint32_t held = 0;    ///< kJudge, kSplit
+  uint32_t keep = 0;    ///< kJudge, kSplit; kJudge: kByContents if the choice says how many
+  uint32_t old = 0;     ///< kJudge: the first of `held`, which a judgement left
+  uint32_t first = 0;   ///< kPick, kHalve
+  uint32_t tag = 0;     ///< kPick, kHalve
+  uint32_t least = 0;   ///< kJudge, if shared
   uint64_t size = 0;    ///< kPick
   int64_t hidden = 0;   ///< kJudge: rows at positions below this are never seen again
   uint64_t weight = 1;  ///< kHalve, kWeigh
@@ -62,11 +66,13 @@ using Steps = std::vector<Step>;
 
 /// Where a stream stands. Trivially copyable: what a saved session needs of its plan.
 struct PlanState {
-  uint64_t tokens = 0;                  ///< seen
-  uint64_t open = 0;                    ///< of these, not protected
-  uint64_t fed = 0;                     ///< of these, given to the rule that keeps the body
-  std::array<uint32_t, kZones> rows{};  ///< of a head; of a body by contents, the most it can have
-  std::array<uint64_t, 24> own{};       ///< the rule's
+  uint64_t tokens = 0;  ///< seen
+  uint64_t open = 0;    ///< of these, not protected
+  uint64_t fed = 0;     ///< of these, given to the rule that keeps the body
+  /// Of a head. A body that is judged by contents: the most it can have; where heads share their
+  /// rows: what they have on average.
+  std::array<uint32_t, kZones> rows{};
+  std::array<uint64_t, 24> own{};  ///< the rule's
 
   uint32_t& at(Zone zone) { return rows[static_cast<size_t>(zone)]; }
   uint32_t at(Zone zone) const { return rows[static_cast<size_t>(zone)]; }

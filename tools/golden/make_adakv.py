@@ -19,14 +19,14 @@ from make_selectors import SHAPES, Attention
 
 
 def presses():
-    """(score's policy name, press, window rows that always stay, sink rows, kernel)."""
+    """(score's policy name, press, window rows that always stay, sink rows)."""
     for kept in (0.625, 0.25):
         ratio = 1 - kept
-        yield "knorm", KnormPress(ratio), 0, 0, 0
-        yield "keydiff", KeyDiffPress(ratio), 0, 0, 0
-        yield "expected_attention", ExpectedAttentionPress(ratio), 0, 4, 0
-        yield "snapkv", SnapKVPress(ratio, window_size=16, kernel_size=5), 16, 0, 5
-        yield "snapkv", SnapKVPress(ratio, window_size=8, kernel_size=1), 8, 0, 1
+        yield "knorm", KnormPress(ratio), 0, 0
+        yield "keydiff", KeyDiffPress(ratio), 0, 0
+        yield "expected_attention", ExpectedAttentionPress(ratio), 0, 4
+        yield "snapkv", SnapKVPress(ratio, window_size=16, kernel_size=5), 16, 0
+        yield "snapkv", SnapKVPress(ratio, window_size=8, kernel_size=5), 8, 0
 
 
 def main(folder):
@@ -41,7 +41,7 @@ def main(folder):
         stored = load_file(folder / f"{name}.safetensors")
         assert torch.equal(stored["k"], k[0]) and torch.equal(stored["v"], v[0])
         hidden = q.transpose(1, 2).reshape(1, tokens, heads * dim)
-        for policy, press, window, sink, kernel in presses():
+        for policy, press, window, sink in presses():
             for safeguard in (0.0, 0.2, 0.8, 1.0):
                 module = Attention(heads, kv_heads, dim, 0)
                 module.config._attn_implementation = "sdpa"
@@ -53,7 +53,7 @@ def main(folder):
                 kept = [[t for t in range(tokens) if (g, t) not in gone] for g in range(kv_heads)]
                 cases.append({"tensors": name, "by": policy, "window": window, "sink": sink,
                               "mean_kept": round(tokens * (1 - press.compression_ratio)),
-                              "kernel": kernel, "safeguard": safeguard, "kept": kept})
+                              "safeguard": safeguard, "kept": kept})
     text = "[\n" + ",\n".join(json.dumps(c) for c in cases) + "\n]\n"
     (folder / "adakv.json").write_text(text)
 

@@ -1,4 +1,4 @@
-// Express, one block a KV head (seed 004, Alg. 1-3; stream.cc is the same on the CPU). Rows are
+// Express, one block a KV head (seed 004, Alg. 1-3; on the CPU by plan/coreset.h). Rows are
 // taken a bucket at a time: picks of strata in parallel, then whatever halvings the bucket causes.
 // Whole buckets of few rows, which most halvings are of, go together, a warp each, straight from
 // the new rows: only what they leave is stored.
@@ -10,7 +10,7 @@
 namespace pith::cuda {
 namespace {
 
-constexpr uint32_t kStratumTag = 255;  // as in stream.cc
+constexpr uint32_t kStratumTag = 255;  // as in plan/coreset.h
 __device__ uint32_t tag_of(uint64_t weight) { return __ffsll(static_cast<long long>(weight)) - 1; }
 
 constexpr int kWarps = kWalkThreads / kWarp;

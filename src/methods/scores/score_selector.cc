@@ -23,23 +23,58 @@ std::vector<uint32_t> best(std::span<const double> scores, size_t budget) {
   return rows;
 }
 
+/// How many rows of each head are among the `total` best of all: each head's `least` best first,
+/// then the best of the others. Equal scores: the newer row, of equally new ones the first head's.
+std::vector<size_t> share(std::span<const std::vector<double>> scores, size_t total, size_t least) {
+  struct Row {
+    double score;
+    uint32_t row, head;
+  };
+  std::vector<size_t> stay(scores.size());
+  std::vector<Row> others;
+  for (uint32_t h = 0; h < scores.size(); ++h) {
+    const std::vector<uint32_t> safe = best(scores[h], least);
+    stay[h] = safe.size();
+    for (uint32_t r = 0, next = 0; r < scores[h].size(); ++r)
+      if (next < safe.size() && safe[next] == r)
+        ++next;
+      else
+        others.push_back({scores[h][r], r, h});
+    total -= stay[h];
+  }
+  total = std::min(total, others.size());
+  std::nth_element(others.begin(), others.begin() + static_cast<ptrdiff_t>(total), others.end(),
+                   [](const Row& a, const Row& b) {
+                     if (a.score != b.score) return a.score > b.score;
+                     return a.row != b.row ? a.row > b.row : a.head < b.head;
+                   });
+  for (size_t i = 0; i < total; ++i) ++stay[others[i].head];
+  return stay;
+}
+
 }  // namespace
 
 void Scorer::prepare(const Step& step, std::span<HeadBody> bodies) {
-  scores_.assign(bodies.size(), std::vector<double>(step.held));
+  constexpr double kWorst = -std::numeric_limits<double>::infinity();
+  scores_.resize(bodies.size());
+  for (size_t h = 0; h < bodies.size(); ++h) scores_[h].assign(bodies[h].store().rows(), 0);
   score(bodies, scores_);
+  for_heads(bodies, [&](size_t h) {
+    for (size_t r = 0; r < scores_[h].size(); ++r) {
+      // Rows that the layer's sliding window hides for good go first.
+      const bool hidden = step.hidden > 0 && bodies[h].store().position(r) < step.hidden;
+      if (hidden || std::isnan(scores_[h][r])) scores_[h][r] = kWorst;
+    }
+  });
+  stay_.assign(bodies.size(), step.keep);
+  if (step.shared) stay_ = share(scores_, step.keep * bodies.size(), step.least);
 }
 
-Chosen Scorer::choose(const Step& step, size_t h, HeadBody& body, const NewRows& /*fresh*/) {
-  constexpr double kWorst = -std::numeric_limits<double>::infinity();
-  std::vector<double> scores = std::move(scores_[h]);
-  for (size_t r = 0; r < scores.size(); ++r) {
-    // Rows that the layer's sliding window hides for good go first.
-    const bool hidden = step.hidden > 0 && body.store().position(r) < step.hidden;
-    if (hidden || std::isnan(scores[r])) scores[r] = kWorst;
-  }
+Chosen Scorer::choose(const Step& /*step*/, size_t h, HeadBody& /*body*/,
+                      const NewRows& /*fresh*/) {
   Chosen chosen;
-  chosen.held = best(scores, step.keep);
+  chosen.held = best(scores_[h], stay_[h]);
+  scores_[h] = {};
   return chosen;
 }
 

@@ -52,7 +52,9 @@ class Scorer : public Chooser {
  private:
   Context context_;
   SelectorSite site_;
-  Scores scores_;  // of the judgement at hand
+  // Of the judgement at hand, and how many rows of each head stay.
+  Scores scores_;
+  std::vector<size_t> stay_;  // [heads]
 };
 
 /// The sizes of a rule in a place.

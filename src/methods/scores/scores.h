@@ -10,6 +10,14 @@ struct H2oOptions : ScoreOptions {
   Fields fields();
 };
 
+struct AdaKvOptions : ScoreOptions {
+  enum class By : uint8_t { kSnapKv, kH2o, kKeyDiff, kKNorm, kExpectedAttention };
+  By by = By::kSnapKv;
+  double safeguard = 0.2;
+  Fields fields();
+};
+
+SelectorRow adakv_row();
 SelectorRow h2o_row();
 SelectorRow tova_row();
 SelectorRow snapkv_row();
