@@ -50,7 +50,7 @@ TEST(KvCache, RefusesWhatCannotBe) {
   };
   says("exact;layers=1:local", "names none of the 1 layers");
   says("exact;heads=0-2:local", "names none of the 2 heads");
-  says("local(window=0)", "more than 0");
+  says("local(window=0)", "is not a number of rows");
   says("local(window=10),window=5", "has its own window");
   says("uniform(rate=0)", "a number from");
   says("uniform(rate=2)", "a number from");
