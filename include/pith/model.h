@@ -22,7 +22,7 @@ struct ModelConfig {
   std::string architecture;  ///< e.g. "LlamaForCausalLM"
   int layers = 0;            // L
   int hidden = 0;            // width of the residual stream
-  int intermediate = 0;      // width of the SwiGLU
+  int intermediate = 0;      // width of the MLP
   int query_heads = 0;       // H
   int kv_heads = 0;          // G
   int head_dim = 0;          // D

@@ -116,6 +116,17 @@ TEST(CudaPolicies, AgreeWithTheCpu) {
   }
 }
 
+// The layers that see everything turn their sinks by their own RoPE, which is not the first
+// layer's.
+TEST(CudaPolicies, LayersTurnRowsByTheirOwnRope) {
+  RandomModel two_ropes = kGemma3;
+  two_ropes.head_dim = 128;
+  const auto model = RandomModelFolder(two_ropes).load();
+  PITH_NEEDS_GPU();
+  const auto ids = random_ids(300, model->config().vocab, 12);
+  EXPECT_LT(difference(model, "streaming_llm(window=60,rope=cache)", ids, 200, 97), 4e-3);
+}
+
 TEST(CudaPolicies, HoldTheRowsThatTheCpuHolds) {
   const auto model = RandomModelFolder({.dtype = DType::kF32}).load();
   PITH_NEEDS_GPU();
