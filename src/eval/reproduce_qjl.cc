@@ -14,6 +14,7 @@
 #include "eval/reproduce_papers.h"
 #include "eval/reproductions.h"
 #include "model/forward.h"
+#include "model/weights.h"
 
 namespace pith {
 namespace {
@@ -58,8 +59,9 @@ ModelSample sample_heads(const ReproduceBench& bench, size_t tokens) {
     }
   });
   const CacheShape shape{c.layers, c.query_heads, c.kv_heads, c.head_dim, c.sliding_window, tokens};
+  const LayerRopes ropes = o.model->weights().ropes(tokens);
   KvCache cache(context, shape, Policy::parse("local(window=1)"), 0,
-                nullptr);  // the pass attends to its own rows
+                ropes);  // the pass attends to its own rows
   forward.run(cache, std::span(o.text).first(tokens), 0);
   return sample;
 }

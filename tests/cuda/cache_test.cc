@@ -199,7 +199,9 @@ TEST(CudaCache, WideHeadsHoldTheRowsThatTheCpuHolds) {
       for (int t = 0; t < 32; ++t) pair.run_token();
       EXPECT_GE(pair.same_rows(), 0.99);
       EXPECT_LT(pair.worst(), bound);
-      EXPECT_LT(pair.oracle_error(), 3 * bound);
+      if (rows_tell_all(text)) {
+        EXPECT_LT(pair.oracle_error(), 3 * bound);
+      }
     }
   }
 }
