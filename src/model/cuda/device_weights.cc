@@ -44,7 +44,7 @@ std::shared_ptr<const DeviceWeights> DeviceWeights::of(const std::shared_ptr<con
   const std::lock_guard lock(slot.lock);
   if (auto copy = slot.copy.lock()) return std::static_pointer_cast<const DeviceWeights>(copy);
   device_info();  // refuses machines without a GPU before anything is asked of one
-  const std::shared_ptr<const DeviceWeights> made(new DeviceWeights(model));
+  std::shared_ptr<const DeviceWeights> made(new DeviceWeights(model));
   slot.copy = made;
   return made;
 }

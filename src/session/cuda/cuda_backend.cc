@@ -14,7 +14,7 @@ namespace {
 
 /// What forks share: one stream and the memory counted on it.
 struct CudaEngine {
-  CudaEngine(std::shared_ptr<const Model> model, const SessionOptions& o)
+  CudaEngine(const std::shared_ptr<const Model>& model, const SessionOptions& o)
       : weights(cuda::DeviceWeights::of(model)), memory(o.memory_limit) {
     cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
   }
