@@ -19,7 +19,7 @@ TEST(CudaErrorProbe, TileSumsAreThoseOfTheirRows) {
   PITH_NEEDS_GPU();
   MemoryCounter memory;
   constexpr int kGroup = 3;
-  for (const int dim : {64, 128}) {
+  for (const int dim : {64, 128, 256}) {
     for (const DType dtype : {DType::kF16, DType::kBF16}) {
       const std::vector<size_t> sizes{1, 3, 63, 257, ProbeTile::kMostRows};
       size_t all = 0;
