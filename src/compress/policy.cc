@@ -220,6 +220,8 @@ bool contains(const std::vector<IndexRange>& ranges, int index, int size) {
 
 PolicyPart parse_codec(std::string_view text) {
   PolicyPart part = parse_part(trim(text));
+  if (find_selector(part.name))
+    fail(fmt::format("'{}' selects rows; a codec goes there", part.name));
   codec_row(part.name).read(part);
   return part;
 }

@@ -244,7 +244,7 @@ std::string refusal(const std::string& policy, size_t dim = kDim) {
 
 TEST(Csr, WhatCannotBeIsRefused) {
   EXPECT_EQ(refusal("csr"), "");
-  EXPECT_NE(refusal("csr(s=65)").find("at most 64"), std::string::npos);
+  EXPECT_NE(refusal("csr(s=65)").find("from 1 to 64"), std::string::npos);
   EXPECT_NE(refusal("csr(s=0)"), "");
   EXPECT_NE(refusal("csr(s=8,chunks=3)").find("divide"), std::string::npos);
   EXPECT_NE(refusal("csr(s=8,chunks=4)", 80).find("head_dim 80"), std::string::npos);
