@@ -89,7 +89,15 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text) const {
   return best;
 }
 
-std::vector<Section> AddedTokenFinder::split(std::string_view text, bool parse_special) const {
+bool lies_within(size_t begin, size_t end, std::span<const TextSpan> spans) {
+  const auto after =
+      std::upper_bound(spans.begin(), spans.end(), begin,
+                       [](size_t at, const TextSpan& span) { return at < span.begin; });
+  return after != spans.begin() && end <= (after - 1)->end;
+}
+
+std::vector<Section> AddedTokenFinder::split(std::string_view text,
+                                             std::span<const TextSpan> trusted) const {
   std::vector<Section> out;
   size_t done = 0;  // everything before is in `out`
   for (size_t at = 0; at < text.size() && !tokens_.empty();) {
@@ -103,7 +111,11 @@ std::vector<Section> AddedTokenFinder::split(std::string_view text, bool parse_s
     // A match that is refused below still hides what begins inside it, as in the library.
     at = end;
     if (begin < done) continue;  // swallowed as white space by the token before
-    if (token->special && !parse_special) continue;
+    if (token->special && !lies_within(begin, end, trusted)) {
+      // Where some are trusted, text must not hide a token that begins in it and is.
+      if (!trusted.empty()) at = begin + 1;
+      continue;
+    }
     if (token->single_word && touches_word(text, begin, end)) continue;
     if (token->lstrip) begin = strip_left(text, begin, done);
     if (token->rstrip) end = strip_right(text, end);

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,11 +22,19 @@ struct AddedToken {
   bool single_word = false;  // only where no word character touches it
 };
 
+/// Bytes [begin, end) of a text.
+struct TextSpan {
+  size_t begin = 0, end = 0;
+};
+
 /// A stretch of a text: an added token, or text between them.
 struct Section {
   size_t begin, end;  // bytes of the text
   int32_t token;      // id, or -1 for text
 };
+
+/// True if [begin, end) lies within one of the spans, which are in order and apart.
+bool lies_within(size_t begin, size_t end, std::span<const TextSpan> spans);
 
 /// Finds added tokens in a text: leftmost first, and the longest of those.
 class AddedTokenFinder {
@@ -33,8 +42,9 @@ class AddedTokenFinder {
   AddedTokenFinder() = default;
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
 
-  /// The sections of `text`, in order. Special tokens stay text unless parse_special.
-  std::vector<Section> split(std::string_view text, bool parse_special) const;
+  /// The sections of `text`, in order. Special tokens stay text unless they lie within a span of
+  /// `trusted`.
+  std::vector<Section> split(std::string_view text, std::span<const TextSpan> trusted) const;
 
   bool empty() const { return tokens_.empty(); }
 

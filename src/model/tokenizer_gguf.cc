@@ -158,12 +158,13 @@ class GgufScoreTokenizer final : public VocabTokenizer {
     settle(keys.bos, keys.ends, keys.add_bos);
   }
 
-  std::vector<int32_t> encode(std::string_view text, bool parse_special) const override {
-    check_length(text);
+  std::vector<int32_t> encode_within(std::string_view text,
+                                     std::span<const TextSpan> trusted) const override {
+    check_text(text, trusted);
     const std::string repaired = is_utf8(text) ? std::string() : to_utf8(text);
     const std::string_view clean = repaired.empty() ? text : std::string_view(repaired);
     std::vector<int32_t> out;
-    for (const Section& section : in_text_.split(clean, parse_special)) {
+    for (const Section& section : in_text_.split(clean, trusted)) {
       if (section.token >= 0) {
         out.push_back(section.token);
       } else {
@@ -200,7 +201,7 @@ class GgufScoreTokenizer final : public VocabTokenizer {
 
   /// Every stretch of text gets its space: the first, and each behind a token.
   void encode_marked(std::string_view text, std::vector<int32_t>& out) const {
-    for (const Section& part : in_marked_.split(text, true)) {
+    for (const Section& part : in_marked_.split(text, {})) {
       if (part.token >= 0) {
         out.push_back(part.token);
         continue;

@@ -115,13 +115,14 @@ class SentencePieceTokenizer final : public VocabTokenizer {
     settle(config, whole_.bos_id(), whole_.eos_id(), whole_.bos_id() >= 0);
   }
 
-  std::vector<int32_t> encode(std::string_view text, bool parse_special) const override {
-    check_length(text);
+  std::vector<int32_t> encode_within(std::string_view text,
+                                     std::span<const TextSpan> trusted) const override {
+    check_text(text, trusted);
     const std::string repaired = is_utf8(text) ? std::string() : to_utf8(text);
     const std::string_view clean = repaired.empty() ? text : std::string_view(repaired);
     std::vector<int32_t> out;
     std::vector<int> ids;
-    for (const Section& section : added_.split(clean, parse_special)) {
+    for (const Section& section : added_.split(clean, trusted)) {
       if (section.token >= 0) {
         out.push_back(section.token);
         continue;

@@ -16,21 +16,24 @@ BpeTokenizer::BpeTokenizer(BpeParts parts)
   add_tokens(std::move(parts.added));
 }
 
-std::vector<int32_t> BpeTokenizer::encode(std::string_view text, bool parse_special) const {
-  check_length(text);
+std::vector<int32_t> BpeTokenizer::encode_within(std::string_view text,
+                                                 std::span<const TextSpan> trusted) const {
+  check_text(text, trusted);
   const std::string repaired = is_utf8(text) ? std::string() : to_utf8(text);
   const std::string_view clean = repaired.empty() ? text : std::string_view(repaired);
   std::vector<int32_t> out;
   Bpe::Encoder encoder(model_);
   Words words;
-  for (const Section& section : in_text_.split(clean, parse_special)) {
+  for (const Section& section : in_text_.split(clean, trusted)) {
     if (section.token >= 0) {
       out.push_back(section.token);
       continue;
     }
     const std::string normal =
         normalizer_.apply(std::string(clean.substr(section.begin, section.end - section.begin)));
-    for (const Section& part : in_normalized_.split(normal, parse_special)) {
+    const TextSpan all{0, normal.size()};
+    const bool may = lies_within(section.begin, section.end, trusted);
+    for (const Section& part : in_normalized_.split(normal, {&all, may ? 1u : 0u})) {
       if (part.token >= 0) {
         out.push_back(part.token);
         continue;

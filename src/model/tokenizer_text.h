@@ -24,7 +24,8 @@ class BpeTokenizer : public VocabTokenizer {
   /// Throws kCorrupt for ids that contradict each other.
   explicit BpeTokenizer(BpeParts parts);
 
-  std::vector<int32_t> encode(std::string_view text, bool parse_special) const override;
+  std::vector<int32_t> encode_within(std::string_view text,
+                                     std::span<const TextSpan> trusted) const override;
   std::optional<int32_t> find(std::string_view token) const override;
 
  private:

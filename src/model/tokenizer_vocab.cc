@@ -7,6 +7,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "model/tokenizer_utf8.h"
+
 namespace pith {
 namespace {
 
@@ -199,7 +201,12 @@ void VocabTokenizer::settle(int32_t bos, const std::vector<int32_t>& ends, bool 
   }
 }
 
-void VocabTokenizer::check_length(std::string_view text) {
+void VocabTokenizer::check_text(std::string_view text, std::span<const TextSpan> trusted) {
+  const bool partly = !trusted.empty() && !lies_within(0, text.size(), trusted);
+  if (partly && !is_utf8(text)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "a text of which only a part may hold special tokens must be valid UTF-8");
+  }
   if (text.size() <= kMaxTextBytes) return;
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("a text of {} bytes is too long to tokenize at once; the limit is {}: "
@@ -215,6 +222,17 @@ std::string VocabTokenizer::decode(std::span<const int32_t> ids, bool skip_speci
   }
   if (strips_first_space_ && out.starts_with(' ')) out.erase(0, 1);
   return out;
+}
+
+std::vector<int32_t> encode_within(const Tokenizer& tokenizer, std::string_view text,
+                                   std::span<const TextSpan> trusted) {
+  const auto* own = dynamic_cast<const VocabTokenizer*>(&tokenizer);
+  if (own == nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                "this tokenizer cannot tell whom to trust with special tokens; supported: those of "
+                "load_tokenizer()");
+  }
+  return own->encode_within(text, trusted);
 }
 
 }  // namespace pith

@@ -45,6 +45,16 @@ auto with_file_name(const std::filesystem::path& file, const Body& body);
 
 class VocabTokenizer : public Tokenizer {
  public:
+  std::vector<int32_t> encode(std::string_view text, bool parse_special) const final {
+    const TextSpan all{0, text.size()};
+    return encode_within(text, {&all, parse_special ? size_t{1} : size_t{0}});
+  }
+  /// As encode(), where special tokens count only within one of the `trusted` spans, in order and
+  /// apart: elsewhere, and over their ends, they are ordinary text. What is between special tokens
+  /// is tokenized as one text, whatever spans it crosses. Throws kInvalidArgument for invalid UTF-8
+  /// of which a part is trusted.
+  virtual std::vector<int32_t> encode_within(std::string_view text,
+                                             std::span<const TextSpan> trusted) const = 0;
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override;
   std::string piece(int32_t id) const override { return entry(id).bytes; }
   int32_t vocab_size() const override { return static_cast<int32_t>(entries_.size()); }
@@ -70,7 +80,8 @@ class VocabTokenizer : public Tokenizer {
   void settle(const TokenizerConfig& config, int32_t bos, int32_t eos, bool add_bos);
   /// The same, where the file itself says it all. Ids below 0 are none.
   void settle(int32_t bos, const std::vector<int32_t>& ends, bool add_bos);
-  static void check_length(std::string_view text);
+  /// Throws as encode_within() does.
+  static void check_text(std::string_view text, std::span<const TextSpan> trusted);
 
   std::vector<Entry> entries_;       // [vocab_size]
   bool strips_first_space_ = false;  // a space that encode() put in front
@@ -91,5 +102,9 @@ auto with_file_name(const std::filesystem::path& file, const Body& body) {
     throw_named(file, ErrorCode::kCorrupt, error.what());
   }
 }
+
+/// encode_within() of any tokenizer that load_tokenizer() gives. Throws kUnsupported for another.
+std::vector<int32_t> encode_within(const Tokenizer& tokenizer, std::string_view text,
+                                   std::span<const TextSpan> trusted);
 
 }  // namespace pith
