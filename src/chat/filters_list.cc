@@ -1,0 +1,329 @@
+// Filters of lists, dicts and numbers.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "chat/filters.h"
+
+namespace pith::chat {
+
+Value path_of(Runtime& rt, const Value& value, const Value& path,
+              const std::optional<Value>& otherwise) {
+  if (path.is_integer()) return item(rt, value, path);
+  if (path.text() == nullptr)
+    rt.fail(fmt::format("an attribute's name must be a string, not {}", describe_type(path)));
+  std::string_view rest = path.text()->bytes();
+  Value at = value;
+  while (true) {
+    const size_t dot = std::min(rest.find('.'), rest.size());
+    const std::string_view part = rest.substr(0, dot);
+    int64_t number = 0;
+    const auto parsed = std::from_chars(part.data(), part.data() + part.size(), number);
+    const bool digits = parsed.ec == std::errc() && parsed.ptr == part.data() + part.size();
+    at = item(rt, at, digits ? Value(number) : Value(Text(std::string(part), Origin::kTemplate)));
+    if (at.is_undefined() && otherwise) at = *otherwise;
+    if (dot == rest.size()) return at;
+    rest.remove_prefix(dot + 1);
+  }
+}
+
+namespace {
+
+/// What sort, unique, min and max compare: an attribute if one is named, strings without case
+/// unless told.
+Value sort_key(Runtime& rt, const Value& value, const std::optional<Value>& path, bool with_case) {
+  Value key = path && !path->is_none() ? path_of(rt, value, *path) : value;
+  return with_case || key.text() == nullptr ? key : change_text(rt, key, Case::kLower);
+}
+
+/// Values beside their keys, in order.
+Values sorted(Runtime& rt, const Values& values, const Values& keys, bool reverse) {
+  std::vector<size_t> order(values.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    rt.charge(1 + std::min(extent_of(keys[a]).size, extent_of(keys[b]).size));
+    return reverse ? less(rt, keys[b], keys[a]) : less(rt, keys[a], keys[b]);
+  });
+  Values out;
+  for (const size_t i : order) out.push_back(values[i]);
+  return out;
+}
+
+Values keys_of(Runtime& rt, const Values& values, const std::optional<Value>& path,
+               bool with_case) {
+  Values keys;
+  for (const Value& value : values) keys.push_back(sort_key(rt, value, path, with_case));
+  return keys;
+}
+
+Value absolute(Runtime& rt, const Value& self, const Arguments&) {
+  if (!self.is_number()) rt.fail(fmt::format("abs of {}", describe_type(self)));
+  if (self.is_float()) return Value(std::fabs(self.number()));
+  if (self.integer() == INT64_MIN) rt.fail("an integer of more than 64 bits");
+  return Value(std::abs(self.integer()));
+}
+
+Value fallback(Runtime& rt, const Value& self, const Arguments& a) {
+  const bool replaces = self.is_undefined() || (flag_argument(a, 1, false) && !truth(self));
+  if (!replaces) return self;
+  return a.has(0) ? a.at(0) : rt.text(Text());
+}
+
+Value dictsort(Runtime& rt, const Value& self, const Arguments& a) {
+  if (self.dict() == nullptr) rt.fail(fmt::format("dictsort of {}", describe_type(self)));
+  bool by_value = false;
+  if (a.has(1)) {
+    const std::string& by = text_argument(rt, a, 1, "by").bytes();
+    if (by != "key" && by != "value") rt.fail("by is 'key' or 'value'");
+    by_value = by == "value";
+  }
+  Values pairs, keys;
+  for (const auto& [key, value] : self.dict()->items) {
+    pairs.push_back(rt.list({key, value}, List::Kind::kTuple));
+    keys.push_back(sort_key(rt, by_value ? value : key, std::nullopt, flag_argument(a, 0, false)));
+  }
+  return rt.list(sorted(rt, pairs, keys, flag_argument(a, 2, false)));
+}
+
+Value first(Runtime& rt, const Value& self, const Arguments&) {
+  const Values all = elements(rt, self);
+  return all.empty() ? Value() : all.front();
+}
+
+Value last(Runtime& rt, const Value& self, const Arguments&) {
+  const Values all = elements(rt, self);
+  return all.empty() ? Value() : all.back();
+}
+
+std::string trimmed(const Value& value) { return strip(*value.text(), true, true).bytes(); }
+
+Value to_float(Runtime&, const Value& self, const Arguments& a) {
+  if (self.is_number()) return Value(self.number());
+  double out = 0;
+  if (self.text() != nullptr) {
+    const std::string text = trimmed(self);
+    const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
+    const auto parsed = std::from_chars(begin, text.data() + text.size(), out);
+    if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size()) return Value(out);
+  }
+  return a.has(0) ? a.at(0) : Value(0.0);
+}
+
+Value to_int(Runtime& rt, const Value& self, const Arguments& a) {
+  const Value otherwise = a.has(0) ? a.at(0) : Value(int64_t{0});
+  const auto cut = [&](double x) {
+    return std::fabs(x) < 9.2e18 ? Value(static_cast<int64_t>(x)) : otherwise;
+  };
+  if (self.is_integer()) return Value(self.integer());
+  if (self.is_float()) return cut(self.number());
+  if (self.text() == nullptr) return otherwise;
+  const auto base = static_cast<int>(std::clamp<int64_t>(integer_argument(rt, a, 1, 10), 2, 36));
+  const std::string text = trimmed(self);
+  int64_t out = 0;
+  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(begin, end, out, base);
+  if (parsed.ec == std::errc() && parsed.ptr == end) return Value(out);
+  double number = 0;
+  const auto as_float = std::from_chars(begin, end, number);
+  return as_float.ec == std::errc() && as_float.ptr == end ? cut(number) : otherwise;
+}
+
+Value items(Runtime& rt, const Value& self, const Arguments&) {
+  if (!self.is_undefined() && self.dict() == nullptr)
+    rt.fail(fmt::format("items of {}; only a dict has some", describe_type(self)));
+  Values out;
+  if (self.dict() != nullptr) {
+    for (const auto& [key, value] : self.dict()->items)
+      out.push_back(rt.list({key, value}, List::Kind::kTuple));
+  }
+  return rt.list(std::move(out), List::Kind::kIterator);
+}
+
+Value length(Runtime& rt, const Value& self, const Arguments&) {
+  if (const Text* text = self.text()) {
+    rt.charge(1 + text->size() / 64);
+    return Value(static_cast<int64_t>(count_characters(text->bytes())));
+  }
+  if (const Dict* dict = self.dict()) return Value(static_cast<int64_t>(dict->items.size()));
+  if (self.is_undefined()) return Value(int64_t{0});
+  const List* list = self.list();
+  if (list == nullptr || list->kind == List::Kind::kIterator)
+    rt.fail(fmt::format("the length of {}", describe_type(self)));
+  return Value(static_cast<int64_t>(list->items.size()));
+}
+
+Value list(Runtime& rt, const Value& self, const Arguments&) { return rt.list(elements(rt, self)); }
+
+/// Jinja's map and select look at nothing that is false: none gives nothing.
+Values elements_of_true(Runtime& rt, const Value& self) {
+  return truth(self) ? elements(rt, self) : Values{};
+}
+
+/// map('filter', ...) and map(attribute='name', default=...).
+Value map(Runtime& rt, const Value& self, const Arguments& a) {
+  Values out;
+  if (a.more.empty()) {
+    std::optional<Value> path, otherwise;
+    for (const auto& [name, value] : a.named) {
+      if (name == "attribute")
+        path = value;
+      else if (name == "default")
+        otherwise = value;
+      else
+        rt.fail(fmt::format("map has no argument '{}'", name));
+    }
+    if (!path) rt.fail("map needs the name of a filter, or attribute=");
+    for (const Value& element : elements_of_true(rt, self))
+      out.push_back(path_of(rt, element, *path, otherwise));
+    return rt.list(std::move(out), List::Kind::kIterator);
+  }
+  const Text* name = a.more[0].text();
+  const Entry* filter = name == nullptr ? nullptr : find_filter(name->bytes());
+  if (filter == nullptr)
+    rt.fail(fmt::format("map with a filter that is not supported; supported: {}", filter_names()),
+            ErrorCode::kUnsupported);
+  const Values rest(a.more.begin() + 1, a.more.end());
+  for (const Value& element : elements_of_true(rt, self))
+    out.push_back(call(rt, *filter, element, rest, a.named));
+  return rt.list(std::move(out), List::Kind::kIterator);
+}
+
+/// The shared body of select, reject, selectattr and rejectattr.
+Value choose(Runtime& rt, const Value& self, const Arguments& a, bool keep, bool by_attribute) {
+  size_t used = 0;
+  if (by_attribute && a.more.empty()) rt.fail("the name of an attribute is needed");
+  const Value path = by_attribute ? a.more[used++] : Value();
+  const Entry* test = nullptr;
+  if (used < a.more.size()) {
+    const Text* name = a.more[used++].text();
+    test = name == nullptr ? nullptr : find_test(name->bytes());
+    if (test == nullptr)
+      rt.fail(fmt::format("a test that is not supported; supported: {}", test_names()),
+              ErrorCode::kUnsupported);
+  }
+  const Values rest(a.more.begin() + static_cast<ptrdiff_t>(used), a.more.end());
+  Values out;
+  for (const Value& element : elements_of_true(rt, self)) {
+    const Value seen = by_attribute ? path_of(rt, element, path) : element;
+    const bool holds = test == nullptr ? truth(seen) : truth(call(rt, *test, seen, rest, a.named));
+    if (holds == keep) out.push_back(element);
+  }
+  return rt.list(std::move(out), List::Kind::kIterator);
+}
+
+Value select(Runtime& rt, const Value& self, const Arguments& a) {
+  return choose(rt, self, a, true, false);
+}
+Value reject(Runtime& rt, const Value& self, const Arguments& a) {
+  return choose(rt, self, a, false, false);
+}
+Value selectattr(Runtime& rt, const Value& self, const Arguments& a) {
+  return choose(rt, self, a, true, true);
+}
+Value rejectattr(Runtime& rt, const Value& self, const Arguments& a) {
+  return choose(rt, self, a, false, true);
+}
+
+Value extreme(Runtime& rt, const Value& self, const Arguments& a, bool largest) {
+  const Values all = elements(rt, self);
+  const Values keys = keys_of(rt, all, a.slots[1], flag_argument(a, 0, false));
+  if (all.empty()) return {};
+  size_t best = 0;
+  for (size_t i = 1; i < all.size(); ++i)
+    if (largest ? less(rt, keys[best], keys[i]) : less(rt, keys[i], keys[best])) best = i;
+  return all[best];
+}
+Value largest(Runtime& rt, const Value& self, const Arguments& a) {
+  return extreme(rt, self, a, true);
+}
+Value smallest(Runtime& rt, const Value& self, const Arguments& a) {
+  return extreme(rt, self, a, false);
+}
+
+Value reverse(Runtime& rt, const Value& self, const Arguments&) {
+  Values all = elements(rt, self);
+  std::reverse(all.begin(), all.end());
+  if (self.text() == nullptr) return rt.list(std::move(all), List::Kind::kIterator);
+  Text out;
+  for (const Value& character : all) out.append(*character.text());
+  return rt.text(std::move(out));
+}
+
+Value round(Runtime& rt, const Value& self, const Arguments& a) {
+  if (!self.is_number()) rt.fail(fmt::format("round of {}", describe_type(self)));
+  const auto places = static_cast<int>(std::clamp<int64_t>(integer_argument(rt, a, 0, 0), 0, 300));
+  const std::string method = a.has(1) ? text_argument(rt, a, 1, "method").bytes() : "common";
+  const double scale = std::pow(10.0, places), value = self.number();
+  if (method == "floor") return Value(std::floor(value * scale) / scale);
+  if (method == "ceil") return Value(std::ceil(value * scale) / scale);
+  if (method != "common") rt.fail("method is 'common', 'ceil' or 'floor'");
+  if (self.is_integer() || !std::isfinite(value)) return self;
+  // The nearest decimal to the exact value, halves to even: what formatting does too.
+  return Value(std::stod(fmt::format("{:.{}f}", value, places)));
+}
+
+Value sort(Runtime& rt, const Value& self, const Arguments& a) {
+  const Values all = elements(rt, self);
+  return rt.list(sorted(rt, all, keys_of(rt, all, a.slots[2], flag_argument(a, 1, false)),
+                        flag_argument(a, 0, false)));
+}
+
+Value unique(Runtime& rt, const Value& self, const Arguments& a) {
+  Values out, seen;
+  for (const Value& element : elements(rt, self)) {
+    Value key = sort_key(rt, element, a.slots[1], flag_argument(a, 0, false));
+    const bool known = std::any_of(seen.begin(), seen.end(), [&](const Value& other) {
+      rt.charge_walk(key);
+      return equal(key, other);
+    });
+    if (known) continue;
+    seen.push_back(std::move(key));
+    out.push_back(element);
+  }
+  return rt.list(std::move(out), List::Kind::kIterator);
+}
+
+Value parse_json(Runtime& rt, const Value& self, const Arguments&) {
+  if (self.text() == nullptr) rt.fail(fmt::format("from_json of {}", describe_type(self)));
+  rt.charge(self.text()->size());
+  const auto json = nlohmann::ordered_json::parse(self.text()->bytes(), nullptr, false);
+  if (json.is_discarded()) rt.fail("from_json: the text is no JSON");
+  return from_json(json);
+}
+
+constexpr Entry kFilters[] = {
+    {"abs", "", absolute},
+    {"count", "", length},
+    {"d", "default_value boolean", fallback},
+    {"default", "default_value boolean", fallback},
+    {"dictsort", "case_sensitive by reverse", dictsort},
+    {"first", "", first},
+    {"float", "default", to_float},
+    {"from_json", "", parse_json},
+    {"int", "default base", to_int},
+    {"items", "", items},
+    {"last", "", last},
+    {"length", "", length},
+    {"list", "", list},
+    {"map", "", map, true},
+    {"max", "case_sensitive attribute", largest},
+    {"min", "case_sensitive attribute", smallest},
+    {"reject", "", reject, true},
+    {"rejectattr", "", rejectattr, true},
+    {"reverse", "", reverse},
+    {"round", "precision method", round},
+    {"select", "", select, true},
+    {"selectattr", "", selectattr, true},
+    {"sort", "reverse case_sensitive attribute", sort},
+    {"unique", "case_sensitive attribute", unique},
+};
+
+}  // namespace
+
+std::span<const Entry> list_filters() { return kFilters; }
+
+}  // namespace pith::chat

@@ -1,0 +1,334 @@
+// Methods of strings, dicts and the loop; functions of the environment; and all tables by name.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "chat/filters.h"
+
+namespace pith::chat {
+namespace {
+
+const Text& string_of(Runtime& rt, const Value& self, const char* method) {
+  if (self.text() == nullptr)
+    rt.fail(fmt::format("{} has no method '{}'", describe_type(self), method));
+  rt.charge_walk(self);
+  return *self.text();
+}
+
+const Dict& dict_of(Runtime& rt, const Value& self, const char* method) {
+  if (self.dict() == nullptr)
+    rt.fail(fmt::format("{} has no method '{}'", describe_type(self), method));
+  return *self.dict();
+}
+
+// ---- Strings ----
+
+template <bool kLeft, bool kRight>
+Value stripped(Runtime& rt, const Value& self, const Arguments& a) {
+  const Text& text = string_of(rt, self, "strip");
+  const Text* set =
+      a.has(0) && !a.at(0).is_none() ? &text_argument(rt, a, 0, "strip's set") : nullptr;
+  return rt.text(strip(text, kLeft, kRight, set));
+}
+
+/// Pieces between separators, or words where no separator is given; at most `most` cuts.
+Value split(Runtime& rt, const Value& self, const Arguments& a) {
+  const Text& text = string_of(rt, self, "split");
+  const std::string& bytes = text.bytes();
+  int64_t most = integer_argument(rt, a, 1, -1);
+  Values out;
+  const auto cut = [&](size_t begin, size_t end) {
+    out.push_back(rt.text(text.slice(begin, end)));
+  };
+  if (a.has(0) && !a.at(0).is_none()) {
+    const std::string& by = text_argument(rt, a, 0, "the separator").bytes();
+    if (by.empty()) rt.fail("split with an empty separator");
+    size_t begin = 0;
+    for (size_t at; most != 0 && (at = bytes.find(by, begin)) != bytes.npos; --most) {
+      cut(begin, at);
+      begin = at + by.size();
+    }
+    cut(begin, bytes.size());
+    return rt.list(std::move(out));
+  }
+  const auto skip = [&](size_t at, bool space) {
+    while (at < bytes.size() && is_space(character_at(bytes, at)) == space)
+      at += character_size(bytes, at);
+    return at;
+  };
+  for (size_t at = skip(0, true); at < bytes.size(); at = skip(at, true)) {
+    if (most-- == 0) {
+      cut(at, bytes.size());
+      break;
+    }
+    const size_t end = skip(at, false);
+    cut(at, end);
+    at = end;
+  }
+  return rt.list(std::move(out));
+}
+
+/// As split, from the right.
+Value split_right(Runtime& rt, const Value& self, const Arguments& a) {
+  const Text& text = string_of(rt, self, "rsplit");
+  if (!a.has(0) || a.at(0).is_none())
+    rt.fail("rsplit without a separator", ErrorCode::kUnsupported);
+  const std::string& by = text_argument(rt, a, 0, "the separator").bytes();
+  if (by.empty()) rt.fail("rsplit with an empty separator");
+  Values out;
+  size_t end = text.size();
+  for (int64_t most = integer_argument(rt, a, 1, -1); most != 0 && end >= by.size(); --most) {
+    const size_t at = text.bytes().rfind(by, end - by.size());
+    if (at == std::string::npos) break;
+    out.push_back(rt.text(text.slice(at + by.size(), end)));
+    end = at;
+  }
+  out.push_back(rt.text(text.slice(0, end)));
+  std::reverse(out.begin(), out.end());
+  return rt.list(std::move(out));
+}
+
+Value lines_of(Runtime& rt, const Value& self, const Arguments& a) {
+  const Text& text = string_of(rt, self, "splitlines");
+  const bool keep = flag_argument(a, 0, false);
+  Values out;
+  rt.charge(text.size());
+  for (const Line& line : split_lines(text.bytes()))
+    out.push_back(rt.text(text.slice(line.begin, keep ? line.next : line.end)));
+  return rt.list(std::move(out));
+}
+
+/// startswith and endswith: one string, or any of a tuple's.
+template <bool kStart>
+Value has_end(Runtime& rt, const Value& self, const Arguments& a) {
+  const std::string& text = string_of(rt, self, kStart ? "startswith" : "endswith").bytes();
+  const List* list = a.at(0).list();
+  const Values wanted = list == nullptr ? Values{a.at(0)} : list->items;
+  return Value(std::any_of(wanted.begin(), wanted.end(), [&](const Value& value) {
+    if (value.text() == nullptr) rt.fail("a string is needed");
+    rt.charge_walk(value);
+    const std::string& end = value.text()->bytes();
+    return kStart ? text.starts_with(end) : text.ends_with(end);
+  }));
+}
+
+Value replace_method(Runtime& rt, const Value& self, const Arguments& a) {
+  const Text& text = string_of(rt, self, "replace");
+  return replace_text(rt, text, text_argument(rt, a, 0, "old"), text_argument(rt, a, 1, "new"),
+                      integer_argument(rt, a, 2, -1));
+}
+
+template <Case kForm>
+Value cased(Runtime& rt, const Value& self, const Arguments&) {
+  string_of(rt, self, "upper");
+  return change_text(rt, self, kForm);
+}
+
+template <bool kLast>
+Value find(Runtime& rt, const Value& self, const Arguments& a) {
+  const std::string& text = string_of(rt, self, "find").bytes();
+  const std::string& wanted = text_argument(rt, a, 0, "what is looked for").bytes();
+  const size_t at = kLast ? text.rfind(wanted) : text.find(wanted);
+  if (at == text.npos) return Value(int64_t{-1});
+  return Value(static_cast<int64_t>(count_characters(std::string_view(text).substr(0, at))));
+}
+
+Value count(Runtime& rt, const Value& self, const Arguments& a) {
+  const std::string& text = string_of(rt, self, "count").bytes();
+  const std::string& wanted = text_argument(rt, a, 0, "what is counted").bytes();
+  if (wanted.empty()) return Value(static_cast<int64_t>(count_characters(text)) + 1);
+  int64_t found = 0;
+  for (size_t at = 0; (at = text.find(wanted, at)) != text.npos; at += wanted.size()) ++found;
+  return Value(found);
+}
+
+Value join(Runtime& rt, const Value& self, const Arguments& a) {
+  string_of(rt, self, "join");
+  for (const Value& part : elements(rt, a.at(0)))
+    if (part.text() == nullptr) rt.fail(fmt::format("join of {}", describe_type(part)));
+  return call(rt, *find_filter("join"), a.at(0), {self});
+}
+
+template <bool kStart>
+Value without_end(Runtime& rt, const Value& self, const Arguments& a) {
+  const Text& text = string_of(rt, self, "removeprefix");
+  const std::string& end = text_argument(rt, a, 0, "what is removed").bytes();
+  if (kStart && text.bytes().starts_with(end)) return rt.text(text.slice(end.size(), text.size()));
+  if (!kStart && text.bytes().ends_with(end))
+    return rt.text(text.slice(0, text.size() - end.size()));
+  return self;
+}
+
+template <bool (*kHolds)(char32_t)>
+Value all_are(Runtime& rt, const Value& self, const Arguments&) {
+  const std::string& text = string_of(rt, self, "isdigit").bytes();
+  rt.charge(text.size());
+  for (size_t at = 0; at < text.size(); at += character_size(text, at))
+    if (!kHolds(character_at(text, at))) return Value(false);
+  return Value(!text.empty());
+}
+bool digit(char32_t c) { return c >= '0' && c <= '9'; }
+bool space(char32_t c) { return is_space(c); }
+
+// ---- Dicts and the loop ----
+
+Value get(Runtime& rt, const Value& self, const Arguments& a) {
+  const Dict& dict = dict_of(rt, self, "get");
+  const Value* found = a.at(0).text() == nullptr ? nullptr : dict.find(a.at(0).text()->bytes());
+  if (found != nullptr) return *found;
+  return a.has(1) ? a.at(1) : Value(None{});
+}
+
+Value items(Runtime& rt, const Value& self, const Arguments&) {
+  Values out;
+  for (const auto& [key, value] : dict_of(rt, self, "items").items)
+    out.push_back(rt.list({key, value}, List::Kind::kTuple));
+  return rt.list(std::move(out), List::Kind::kView);
+}
+
+Value keys(Runtime& rt, const Value& self, const Arguments&) {
+  Values out;
+  for (const auto& item : dict_of(rt, self, "keys").items) out.push_back(item.first);
+  return rt.list(std::move(out), List::Kind::kView);
+}
+
+Value values(Runtime& rt, const Value& self, const Arguments&) {
+  Values out;
+  for (const auto& item : dict_of(rt, self, "values").items) out.push_back(item.second);
+  return rt.list(std::move(out), List::Kind::kView);
+}
+
+Value cycle(Runtime& rt, const Value& self, const Arguments& a) {
+  if (self.loop() == nullptr || a.more.empty()) rt.fail("cycle is of the loop, with some values");
+  return a.more[self.loop()->index % a.more.size()];
+}
+
+constexpr Entry kMethods[] = {
+    {"capitalize", "", cased<Case::kCapitalize>},
+    {"count", "!sub", count},
+    {"cycle", "", cycle, true},
+    {"endswith", "!suffix", has_end<false>},
+    {"find", "!sub", find<false>},
+    {"get", "!key default", get},
+    {"isdigit", "", all_are<digit>},
+    {"isspace", "", all_are<space>},
+    {"items", "", items},
+    {"join", "!iterable", join},
+    {"keys", "", keys},
+    {"lower", "", cased<Case::kLower>},
+    {"lstrip", "chars", stripped<true, false>},
+    {"removeprefix", "!prefix", without_end<true>},
+    {"removesuffix", "!suffix", without_end<false>},
+    {"replace", "!old !new count", replace_method},
+    {"rfind", "!sub", find<true>},
+    {"rsplit", "sep maxsplit", split_right},
+    {"rstrip", "chars", stripped<false, true>},
+    {"split", "sep maxsplit", split},
+    {"splitlines", "keepends", lines_of},
+    {"startswith", "!prefix", has_end<true>},
+    {"strip", "chars", stripped<true, true>},
+    {"title", "", cased<Case::kTitle>},
+    {"upper", "", cased<Case::kUpper>},
+    {"values", "", values},
+};
+
+// ---- Functions ----
+
+Value dict_function(Runtime& rt, const Value&, const Arguments& a) {
+  Dict dict;
+  if (!a.more.empty()) rt.fail("dict with positions", ErrorCode::kUnsupported);
+  for (const auto& [name, value] : a.named) dict.set(Text(name, Origin::kTemplate), value);
+  return rt.dict(std::move(dict));
+}
+
+Value namespace_function(Runtime& rt, const Value&, const Arguments& a) {
+  auto space = std::make_shared<Namespace>();
+  for (const Value& from : a.more)
+    for (const auto& [key, value] : dict_of(rt, from, "namespace").items)
+      space->members.insert_or_assign(key.text()->bytes(), value);
+  for (const auto& [name, value] : a.named) {
+    if (value.space() != nullptr) rt.fail("a namespace in a namespace", ErrorCode::kUnsupported);
+    space->members.insert_or_assign(name, value);
+  }
+  return Value(std::move(space));
+}
+
+Value raise(Runtime& rt, const Value&, const Arguments& a) {
+  rt.fail(fmt::format("the template refuses: {}", to_text(a.at(0)).bytes()));
+}
+
+Value range(Runtime& rt, const Value&, const Arguments& a) {
+  const int64_t one = integer_argument(rt, a, 0, 0);
+  const int64_t start = a.has(1) ? one : 0, stop = a.has(1) ? integer_argument(rt, a, 1, 0) : one;
+  const int64_t step = integer_argument(rt, a, 2, 1);
+  if (step == 0) rt.fail("range with step 0");
+  Values out;
+  for (int64_t i = start; step > 0 ? i < stop : i > stop;) {
+    out.push_back(Value(i));
+    if (out.size() > 1'000'000) rt.fail("a range of more than a million");
+    if (__builtin_add_overflow(i, step, &i)) break;
+  }
+  return rt.list(std::move(out));
+}
+
+Value now(Runtime& rt, const Value&, const Arguments& a) {
+  const std::string& form = text_argument(rt, a, 0, "the format").bytes();
+  if (form.empty()) return rt.text(Text());
+  const std::tm time = rt.now();
+  char out[1024];
+  const size_t size = std::strftime(out, sizeof out, form.c_str(), &time);
+  if (size == 0) rt.fail("strftime_now with a result of more than 1023 bytes");
+  return rt.text(std::string(out, size), Origin::kTemplate);
+}
+
+constexpr Entry kGlobals[] = {
+    {"dict", "", dict_function, true},      {"namespace", "", namespace_function, true},
+    {"raise_exception", "!message", raise}, {"range", "!start stop step", range},
+    {"strftime_now", "!format", now},
+};
+
+// ---- Tables by name ----
+
+const Entry* find_in(std::span<const Entry> table, std::string_view name) {
+  const auto found = std::find_if(table.begin(), table.end(),
+                                  [&](const Entry& entry) { return entry.name == name; });
+  return found == table.end() ? nullptr : &*found;
+}
+
+void append_names(std::string& out, std::span<const Entry> table) {
+  for (const Entry& entry : table) {
+    if (!out.empty()) out += ", ";
+    out += entry.name;
+  }
+}
+
+std::string names_of(std::span<const Entry> table) {
+  std::string out;
+  append_names(out, table);
+  return out;
+}
+
+}  // namespace
+
+std::span<const Entry> all_methods() { return kMethods; }
+std::span<const Entry> all_globals() { return kGlobals; }
+
+const Entry* find_filter(std::string_view name) {
+  const Entry* found = find_in(text_filters(), name);
+  return found != nullptr ? found : find_in(list_filters(), name);
+}
+const Entry* find_test(std::string_view name) { return find_in(all_tests(), name); }
+const Entry* find_method(std::string_view name) { return find_in(kMethods, name); }
+const Entry* find_global(std::string_view name) { return find_in(kGlobals, name); }
+
+std::string filter_names() {
+  std::string out = names_of(text_filters());
+  append_names(out, list_filters());
+  return out;
+}
+std::string test_names() { return names_of(all_tests()); }
+std::string method_names() { return names_of(kMethods); }
+std::string global_names() { return names_of(kGlobals); }
+
+}  // namespace pith::chat

@@ -1,0 +1,219 @@
+// The engine beyond what Jinja2 says: marks, limits, messages, and values that never crash.
+
+#include "chat/template.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <chrono>
+#include <random>
+
+namespace pith::chat {
+namespace {
+
+using Variables = std::map<std::string, Value, std::less<>>;
+
+std::tm some_time() { return {}; }
+
+Text render(const std::string& source, const char* json = "{}") {
+  Variables variables;
+  const auto parsed = nlohmann::ordered_json::parse(json);
+  for (const auto& [name, value] : parsed.items()) variables[name] = from_json(value);
+  return Template(source, "test").render(std::move(variables), some_time);
+}
+
+/// The bytes with data in «».
+std::string marked(const Text& text) {
+  std::string out;
+  size_t begin = 0;
+  for (const Text::Run& run : text.runs()) {
+    const std::string part = text.bytes().substr(begin, run.end - begin);
+    out += run.origin == Origin::kData ? "«" + part + "»" : part;
+    begin = run.end;
+  }
+  return out;
+}
+
+std::string failure(const std::string& source, ErrorCode code, const char* json = "{}") {
+  try {
+    const Text text = render(source, json);
+    ADD_FAILURE() << source.substr(0, 200) << " rendered " << text.size() << " bytes";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ChatMarks, EveryOperationKeepsThem) {
+  const char* json = R"({"s": "Ab c", "xs": ["x", "y"], "d": {"k": "v"}, "n": 5})";
+  const std::pair<const char*, const char*> cases[] = {
+      {"{{ 'a' + s + 'z' }}", "a«Ab c»z"},
+      {"{{ ('a' ~ s)[0:2] }}", "a«A»"},
+      {"{{ ('a' ~ s)[::-1] }}", "«c bA»a"},
+      {"{{ (' ' ~ s ~ ' ')|trim }}", "«Ab c»"},
+      {"{{ s.split(' ')|join('-') }}", "«Ab»-«c»"},
+      {"{{ s|replace('b', 'B') }}", "«A»B« c»"},
+      {"{{ 'a.b'.replace('.', s) }}", "a«Ab c»b"},
+      {"{{ ('q' ~ s)|upper }}", "Q«AB C»"},
+      {"{{ '%s|%s' % ('t', s) }}", "t|«Ab c»"},
+      {"{{ s * 2 }}{{ 't' * 2 }}", "«Ab cAb c»tt"},
+      {"{{ 'x'|tojson }}{{ d|tojson }}", "«\"x\"{\"k\": \"v\"}»"},
+      {"{{ xs }}", "[«'x'», «'y'»]"},
+      {"{% for k in d %}{{ k }}={{ d[k] }}{% endfor %}", "«k»=«v»"},
+      {"{{ xs|join(s) }}", "«xAb cy»"},
+      {"{% set t %}<{{ s }}>{% endset %}{{ t }}", "<«Ab c»>"},
+      {"{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m(s)|indent(2, true) }}", "  <«Ab c»>"},
+      {"{{ n }}{{ n == 5 }}", "5True"},
+      {"{{ s[0] }}{{ s|first }}{{ s|list|last }}", "«AAc»"},
+  };
+  for (const auto& [source, expected] : cases)
+    EXPECT_EQ(marked(render(source, json)), expected) << source;
+}
+
+TEST(ChatMarks, CutAndJoinedTextsAreTheWhole) {
+  rc::check("slices of a text, put together, are the text with its marks", [] {
+    Text text;
+    for (const bool data : *rc::gen::container<std::vector<bool>>(rc::gen::arbitrary<bool>()))
+      text.append("aé漢", data ? Origin::kData : Origin::kTemplate);
+    const auto cut = *rc::gen::inRange<size_t>(0, text.size() + 1);
+    Text both = text.slice(0, cut);
+    both.append(text.slice(cut, text.size()));
+    RC_ASSERT(marked(both) == marked(text));
+  });
+}
+
+TEST(ChatLimits, WhatWouldNotEndIsRefused) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{% for i in range(1000000) %}{% for j in range(1000) %}{% endfor %}{% endfor %}", "steps"},
+      {"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "deep"},
+      {"{{ 'x' * 100000000 }}", "64 MiB"},
+      {"{{ 'x' * 9223372036854775807 }}", "64 MiB"},
+      {"{{ [1] * 100000000 }}", "steps"},
+      {"{% set ns = namespace(x='xx') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}"
+       "{% endfor %}",
+       "64 MiB"},
+      {"{% set ns = namespace(x=[1]) %}{% for i in range(9999) %}{% set ns.x = [ns.x] %}"
+       "{% endfor %}{{ ns.x }}",
+       "levels"},
+      {"{% set ns = namespace(x=[1]) %}{% for i in range(90) %}{% set ns.x = [ns.x, ns.x] %}"
+       "{% endfor %}{{ ns.x == ns.x }}",
+       "parts"},
+      {"{{ range(1000001)|length }}", "million"},
+      {"{{ '%999999999d' % 1 }}", "64 MiB"},
+      {"{{ 'a'|indent(999999999, true) }}", "64 MiB"},
+      {"{{ ('a' * 1000000).replace('', 'b' * 1000) }}", "64 MiB"},
+      {"{{ (['a'] * 100000)|join('b' * 100000) }}", "64 MiB"},
+      {"{{ [1, 2]|tojson(indent=1000) * 100000000 }}", "64 MiB"},
+      {"{{ (('a' * 1000000)|list|unique|list)|length }}", "steps"},
+  };
+  for (const auto& [source, words] : cases) {
+    const auto start = std::chrono::steady_clock::now();
+    const std::string why = failure(source, ErrorCode::kInvalidArgument);
+    EXPECT_NE(why.find(words), std::string::npos) << source << ": " << why;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60)) << source;
+  }
+}
+
+TEST(ChatLimits, DeepSourcesAreRefusedWhenRead) {
+  const auto repeated = [](const char* text, int count) {
+    std::string out;
+    for (int i = 0; i < count; ++i) out += text;
+    return out;
+  };
+  const std::string many[] = {
+      "{{ " + repeated("(", 5000) + "1" + repeated(")", 5000) + " }}",
+      "{{ " + repeated("not ", 5000) + "1 }}",
+      "{{ " + repeated("- ", 5000) + "1 }}",
+      "{{ 1" + repeated(" + 1", 5000) + " }}",
+      "{{ a" + repeated(".b", 5000) + " }}",
+      "{{ a" + repeated("|trim", 5000) + " }}",
+      "{{ a" + repeated("[0", 5000) + repeated("]", 5000) + " }}",
+      repeated("{% if 1 %}", 5000) + repeated("{% endif %}", 5000),
+      "{% if 1 %}" + repeated("{% elif 1 %}", 5000) + "{% endif %}",
+      "{{ 1" + repeated(" if 1 else 1", 5000) + " }}",
+  };
+  for (const std::string& source : many)
+    EXPECT_NE(failure(source, ErrorCode::kUnsupported).find("levels"), std::string::npos) << source;
+  failure(std::string(kMaxTemplate + 1, 'x'), ErrorCode::kUnsupported);
+}
+
+TEST(ChatErrors, NameTheLineAndTheConstruct) {
+  const std::tuple<const char*, ErrorCode, const char*> cases[] = {
+      {"\n{% include 'x' %}", ErrorCode::kUnsupported, "line 2: not supported: the tag 'include'"},
+      {"{% call m() %}{% endcall %}", ErrorCode::kUnsupported, "the tag 'call'"},
+      {"{{ x|urlize }}", ErrorCode::kUnsupported, "the filter 'urlize'"},
+      {"{{ x is escaped }}", ErrorCode::kUnsupported, "the test 'escaped'"},
+      {"{{ x.encode() }}", ErrorCode::kUnsupported, "the method 'encode'"},
+      {"a\nb{{ lipsum() }}", ErrorCode::kUnsupported,
+       "line 2: not supported: the function 'lipsum'"},
+      {"{% for x in y recursive %}{% endfor %}", ErrorCode::kUnsupported, "recursive"},
+      {"{{ f(*x) }}", ErrorCode::kUnsupported, "arguments with *"},
+      {"{{ x|trim(a=1) }}", ErrorCode::kUnsupported, "has no argument 'a'"},
+      {"{{ x|upper(1) }}", ErrorCode::kUnsupported, "at most 0 arguments"},
+      {"{{ {1: 2} }}", ErrorCode::kUnsupported, "a key that is no string"},
+      {"{% for i in x %}{% macro m() %}{% endmacro %}{% endfor %}", ErrorCode::kUnsupported,
+       "macro"},
+      {"{% if x %}", ErrorCode::kCorrupt, "'if' without 'endif'"},
+      {"{% endif %}", ErrorCode::kCorrupt, "'endif' closes nothing"},
+      {"{{ 1 + }}", ErrorCode::kCorrupt, "expected an expression, found the end }}"},
+      {"{{ 'a }}", ErrorCode::kCorrupt, "a string without its end"},
+      {"{# a", ErrorCode::kCorrupt, "a comment without its end"},
+      {"{{ a", ErrorCode::kCorrupt, "a tag without its end"},
+      {"{{ (1] }}", ErrorCode::kCorrupt, "']' closes nothing"},
+      {"{{ a ? b }}", ErrorCode::kCorrupt, "'?' means nothing here"},
+      {"{% break %}", ErrorCode::kCorrupt, "'break' outside of a loop"},
+      {"{% for x in y %}{% set z %}{% break %}{% endset %}{% endfor %}", ErrorCode::kCorrupt,
+       "break"},
+      {"\xFF", ErrorCode::kCorrupt, "not UTF-8"},
+      {"a\n\n{{ raise_exception('no system, please') }}", ErrorCode::kInvalidArgument,
+       "line 3: the template refuses: no system, please"},
+      {"{{ x.y }}", ErrorCode::kInvalidArgument, "'y' of undefined ('x')"},
+      {"{{ none + 'a' }}", ErrorCode::kInvalidArgument, "none + a string"},
+      {"{{ 9223372036854775807 + 1 }}", ErrorCode::kInvalidArgument, "64 bits"},
+      {"{{ -9223372036854775807 - 2 }}", ErrorCode::kInvalidArgument, "64 bits"},
+      {"{{ {'a': 1}.items() }}", ErrorCode::kUnsupported, "|list makes a list of it"},
+      {"{{ 'a'.upper }}", ErrorCode::kUnsupported, "a function cannot be printed"},
+      {"{% set ns = namespace() %}{{ [ns] }}", ErrorCode::kUnsupported, "a namespace in a list"},
+  };
+  for (const auto& [source, code, words] : cases) {
+    const std::string why = failure(source, code);
+    EXPECT_NE(why.find(words), std::string::npos) << source << ": " << why;
+    EXPECT_NE(why.find("chat template 'test'"), std::string::npos) << why;
+  }
+}
+
+// Whatever bytes come: an answer or an Error.
+TEST(ChatErrors, ShuffledTemplatesAreReadOrRefused) {
+  const std::string parts[] = {
+      "{{ ",  " }}",   "{% ",    " %}",        "for ",     "x in ",   "xs",      "if ",   "else",
+      "set ", "endif", "endfor", "macro m(a)", "endmacro", "m(1)",    "|tojson", "|join", "(",
+      ")",    "[",     "]",      "::-1",       "{",        "}",       "'a'",     "1",     "+",
+      "~",    "%",     "**",     "-",          ".",        "items()", "is ",     "not ",  "defined",
+      "\n",   " ",     "{#",     "#}",         "é",        ","};
+  std::mt19937 dice(7);
+  int rendered = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::string source;
+    for (size_t i = dice() % 24; i > 0; --i) source += parts[dice() % std::size(parts)];
+    try {
+      render(source, R"({"xs": [1, "b", {"c": null}]})");
+      ++rendered;
+    } catch (const Error& error) {
+      EXPECT_NE(error.code(), ErrorCode::kInternal) << source;
+    }
+  }
+  EXPECT_GT(rendered, 100);
+}
+
+TEST(ChatData, IsChecked) {
+  nlohmann::ordered_json deep = nlohmann::ordered_json::array();
+  for (int i = 0; i < 200; ++i) deep = nlohmann::ordered_json::array({deep});
+  EXPECT_THROW(from_json(deep), Error);
+  EXPECT_THROW(from_json(nlohmann::ordered_json("\xFF")), Error);
+  EXPECT_THROW(from_json(nlohmann::ordered_json(UINT64_MAX)), Error);
+}
+
+}  // namespace
+}  // namespace pith::chat

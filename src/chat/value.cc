@@ -1,0 +1,163 @@
+#include "chat/value.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/tokenizer_utf8.h"
+#include "pith/error.h"
+
+namespace pith::chat {
+
+Value::Value(Text text) : data(std::make_shared<const Text>(std::move(text))) {}
+Value::Value(List list) : data(std::make_shared<const List>(std::move(list))) {}
+Value::Value(Dict dict) : data(std::make_shared<const Dict>(std::move(dict))) {}
+
+int64_t Value::integer() const {
+  return is_bool() ? std::get<bool>(data) : std::get<int64_t>(data);
+}
+
+double Value::number() const {
+  return is_float() ? std::get<double>(data) : static_cast<double>(integer());
+}
+
+Extent extent_of(const Value& value) {
+  if (const List* list = value.list()) return list->extent;
+  if (const Dict* dict = value.dict()) return dict->extent;
+  const Text* text = value.text();
+  return {0, text == nullptr ? 1 : 1 + text->size() / 64 + text->runs().size()};
+}
+
+void Extent::include(const Value& value) {
+  const Extent other = extent_of(value);
+  depth = std::max(depth, other.depth + 1);
+  size += std::min(other.size, uint64_t{1} << 60) + 1;
+}
+
+List::List(Kind of_kind, Values of_items) : kind(of_kind), items(std::move(of_items)) {
+  for (const Value& item : items) extent.include(item);
+}
+
+void Dict::set(const Text& key, Value value) {
+  extent.include(value);
+  const auto [at, added] = index.emplace(key.bytes(), items.size());
+  if (added)
+    items.emplace_back(Value(key), std::move(value));
+  else
+    items[at->second].second = std::move(value);
+}
+
+const Value* Dict::find(std::string_view key) const {
+  const auto found = index.find(std::string(key));
+  return found == index.end() ? nullptr : &items[found->second].second;
+}
+
+bool truth(const Value& value) {
+  if (value.is_undefined() || value.is_none()) return false;
+  if (value.is_number()) return value.number() != 0;
+  if (const Text* text = value.text()) return !text->empty();
+  // An iterator is an object, and true however little it gives.
+  if (const List* list = value.list())
+    return list->kind == List::Kind::kIterator || !list->items.empty();
+  if (const Dict* dict = value.dict()) return !dict->items.empty();
+  return true;
+}
+
+std::string describe_type(const Value& value) {
+  if (const auto* undefined = std::get_if<Undefined>(&value.data)) {
+    return undefined->name == nullptr ? "undefined"
+                                      : fmt::format("undefined ('{}')", *undefined->name);
+  }
+  if (value.is_none()) return "none";
+  if (value.is_bool()) return "a boolean";
+  if (value.is_integer()) return "an integer";
+  if (value.is_float()) return "a float";
+  if (value.text() != nullptr) return "a string";
+  if (value.dict() != nullptr) return "a dict";
+  if (value.space() != nullptr) return "a namespace";
+  if (value.function() != nullptr) return "a function";
+  if (value.loop() != nullptr) return "the loop";
+  switch (value.list()->kind) {
+    case List::Kind::kTuple: return "a tuple";
+    case List::Kind::kView: return "a view of a dict";
+    case List::Kind::kIterator: return "an iterator (|list makes a list of it)";
+    case List::Kind::kList: break;
+  }
+  return "a list";
+}
+
+namespace {
+
+bool equal_items(const Values& a, const Values& b) {
+  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), equal);
+}
+
+bool equal_dicts(const Dict& a, const Dict& b) {
+  return a.items.size() == b.items.size() &&
+         std::all_of(a.items.begin(), a.items.end(), [&](const auto& item) {
+           const Value* other = b.find(item.first.text()->bytes());
+           return other != nullptr && equal(item.second, *other);
+         });
+}
+
+}  // namespace
+
+bool equal(const Value& a, const Value& b) {
+  if (a.is_integer() && b.is_integer()) return a.integer() == b.integer();
+  if (a.is_number() && b.is_number()) return a.number() == b.number();
+  if (a.data.index() != b.data.index()) return false;
+  if (const Text* text = a.text()) return text->bytes() == b.text()->bytes();
+  if (const List* list = a.list()) {
+    return list == b.list() ||
+           (list->kind == b.list()->kind && equal_items(list->items, b.list()->items));
+  }
+  if (const Dict* dict = a.dict()) return dict == b.dict() || equal_dicts(*dict, *b.dict());
+  if (a.space() != nullptr) return a.space() == b.space();
+  return a.is_undefined() || a.is_none();
+}
+
+namespace {
+
+Value from_json_within(const nlohmann::ordered_json& json, uint32_t levels) {
+  const auto refuse = [](const char* why) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the data of a chat template holds {}", why));
+  };
+  const auto text = [&](const std::string& bytes) {
+    if (!is_utf8(bytes)) refuse("a string that is not UTF-8");
+    return Text(bytes, Origin::kData);
+  };
+  using Type = nlohmann::ordered_json::value_t;
+  if (json.is_structured() && levels == 0) refuse("more than 100 levels");
+  switch (json.type()) {
+    case Type::null: return None{};
+    case Type::boolean: return json.get<bool>();
+    case Type::number_integer: return json.get<int64_t>();
+    case Type::number_unsigned:
+      if (json.get<uint64_t>() > uint64_t{INT64_MAX}) refuse("an integer of more than 64 bits");
+      return json.get<int64_t>();
+    case Type::number_float: return json.get<double>();
+    case Type::string: return text(json.get_ref<const std::string&>());
+    case Type::array: {
+      Values items;
+      items.reserve(json.size());
+      for (const auto& item : json) items.push_back(from_json_within(item, levels - 1));
+      return List(List::Kind::kList, std::move(items));
+    }
+    case Type::object: {
+      Dict dict;
+      for (const auto& [key, item] : json.items())
+        dict.set(text(key), from_json_within(item, levels - 1));
+      return dict;
+    }
+    default: refuse("something that is not JSON");
+  }
+  return {};
+}
+
+}  // namespace
+
+Value from_json(const nlohmann::ordered_json& json) { return from_json_within(json, kMaxDepth); }
+
+}  // namespace pith::chat

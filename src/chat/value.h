@@ -1,0 +1,146 @@
+#pragma once
+// The values of templates: Python's, as far as templates see them. Values are immutable but for
+// namespaces, share their parts, and know how deep and how large they are, so that nothing that
+// walks through one can run away.
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "chat/text.h"
+
+namespace pith::chat {
+
+struct Value;
+struct Node;
+using Values = std::vector<Value>;
+
+/// What a name or a key stands for that is not there; `name` is for messages, and may be null.
+struct Undefined {
+  std::shared_ptr<const std::string> name;
+};
+struct None {};
+
+struct List;
+struct Dict;
+struct Namespace;
+struct Loop;
+
+/// A macro, a function of the environment, or a method of a value.
+struct Function {
+  const Node* macro = nullptr;
+  std::string name;
+  std::shared_ptr<const Value> self = nullptr;
+};
+
+struct Value {
+  std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const Text>,
+               std::shared_ptr<const List>, std::shared_ptr<const Dict>, std::shared_ptr<Namespace>,
+               std::shared_ptr<const Loop>, Function>
+      data;
+
+  Value() = default;
+  template <class T>
+  requires(!std::is_same_v<std::remove_cvref_t<T>, Value>) Value(T&& value)
+      : data(std::forward<T>(value)) {}  // NOLINT: a value is made from its content
+  Value(Text text);                      // NOLINT
+  Value(List list);                      // NOLINT
+  Value(Dict dict);                      // NOLINT
+
+  /// The content, or null if it is of another type.
+  const Text* text() const { return pointer<const Text>(); }
+  const List* list() const { return pointer<const List>(); }
+  const Dict* dict() const { return pointer<const Dict>(); }
+  Namespace* space() const { return pointer<Namespace>(); }
+  const Loop* loop() const { return pointer<const Loop>(); }
+  const Function* function() const { return std::get_if<Function>(&data); }
+  bool is_undefined() const { return std::holds_alternative<Undefined>(data); }
+  bool is_none() const { return std::holds_alternative<None>(data); }
+  bool is_bool() const { return std::holds_alternative<bool>(data); }
+  bool is_float() const { return std::holds_alternative<double>(data); }
+  /// bool too: Python's True is 1.
+  bool is_integer() const { return is_bool() || std::holds_alternative<int64_t>(data); }
+  bool is_number() const { return is_integer() || is_float(); }
+  int64_t integer() const;
+  double number() const;
+
+ private:
+  template <class T>
+  T* pointer() const {
+    const auto* held = std::get_if<std::shared_ptr<T>>(&data);
+    return held == nullptr ? nullptr : held->get();
+  }
+};
+
+/// How far a container reaches: levels below it, and values in it at all levels.
+struct Extent {
+  uint32_t depth = 1;
+  uint64_t size = 1;
+  void include(const Value& value);
+};
+
+struct List {
+  /// kView: what .items() gives. kIterator: what filters such as map give, which has no length.
+  enum class Kind : uint8_t { kList, kTuple, kView, kIterator };
+  List(Kind of_kind, Values of_items);
+
+  Kind kind;
+  Values items;
+  Extent extent;
+};
+
+/// Keys are strings, in the order in which they came.
+struct Dict {
+  /// Replaces the value of a key that is there.
+  void set(const Text& key, Value value);
+  const Value* find(std::string_view key) const;
+
+  std::vector<std::pair<Value, Value>> items;
+  std::unordered_map<std::string, size_t> index;
+  Extent extent;
+};
+
+struct Namespace {
+  std::map<std::string, Value, std::less<>> members;
+};
+
+/// The variable `loop`.
+struct Loop {
+  std::shared_ptr<const List> items;
+  size_t index = 0;
+};
+
+/// Levels and values of any value; 0 levels for one that is no container.
+Extent extent_of(const Value& value);
+
+bool truth(const Value& value);
+/// "a string", "a list", "undefined", ... for messages.
+std::string describe_type(const Value& value);
+bool equal(const Value& a, const Value& b);
+
+/// How Python prints it: str() and repr(). Throws kUnsupported for functions and the like.
+Text to_text(const Value& value);
+Text to_repr(const Value& value);
+std::string float_text(double value);
+
+/// From JSON; strings are data. Throws kInvalidArgument for more than 100 levels, integers of more
+/// than 64 bits and strings that are not UTF-8.
+Value from_json(const nlohmann::ordered_json& json);
+
+struct JsonStyle {
+  int indent = -1;  ///< -1: one line
+  std::string item_separator = ", ", key_separator = ": ";
+  bool sort_keys = false, ascii = false;
+};
+/// Python's json.dumps. Throws kInvalidArgument for what JSON has no form for.
+std::string to_json(const Value& value, const JsonStyle& style);
+
+inline constexpr uint32_t kMaxDepth = 100;
+
+}  // namespace pith::chat
