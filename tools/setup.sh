@@ -31,6 +31,7 @@ build|header:unicode/uregex.h|libicu-dev|ICU
 build|header:sentencepiece_processor.h|libsentencepiece-dev|SentencePiece 0.1.97 or newer
 build|header:gtest/gtest.h|libgtest-dev|GoogleTest
 build|header:rapidcheck.h|librapidcheck-dev|RapidCheck
+build|header:histedit.h|libedit-dev|libedit
 checks|cmd:python3|python3|Python 3.9 or newer
 checks|cmd:clang-format-14,clang-format|clang-format-14 clang-format|clang-format 14
 checks|cmd:clang-tidy-14,clang-tidy|clang-tidy-14 clang-tidy|clang-tidy 14

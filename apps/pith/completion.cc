@@ -8,6 +8,7 @@
 #include "args.h"
 #include "commands.h"
 #include "console.h"
+#include "pith/chat.h"
 #include "pith/policy.h"
 
 namespace pith::cli {
@@ -71,6 +72,10 @@ bool is_folder(const OptionEntry& o) { return starts(o.type, "FOLDER"); }
 // Values that can be listed, or nothing.
 std::vector<std::string> values_of(const OptionEntry& o) {
   for (const std::string& name : o.names) {
+    if (name == "--chat-template") {
+      const auto names = ChatTemplate::built_in_names();
+      return {names.begin(), names.end()};
+    }
     if (name == "--isa") return {"scalar", "avx2", "avx512", "avx512_vnni"};
     const bool codec = starts(name, "--cache-type");
     if (!codec && name != "--kv-policy") continue;

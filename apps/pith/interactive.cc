@@ -2,17 +2,17 @@
 // put around what is typed.
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <optional>
 
 #include "commands.h"
 #include "console.h"
 #include "conversation.h"
 #include "interrupt.h"
+#include "line_reader.h"
 #include "pith/error.h"
 #include "report.h"
+#include "rows_table.h"
 #include "text_input.h"
 
 namespace pith::cli {
@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view kHelp =
     "Each line is appended to the conversation and the model goes on from there; no chat template\n"
-    "is put around it. A line that ends in a backslash goes on in the next.\n"
+    "is put around it ('pith chat' does that).\n"
     "  /stats  numbers of the last answer and of the cache\n"
     "  /rows   what each layer holds\n"
     "  /reset  forget everything\n"
@@ -28,54 +28,26 @@ constexpr std::string_view kHelp =
     "  /quit   end (also Ctrl-D, or Ctrl-C while no answer is running)\n"
     "Ctrl-C stops an answer.\n";
 
-// One line from standard input; nothing at the end of input or after Ctrl-C. read() is used because
-// a buffered reader would restart after a signal.
-std::optional<std::string> read_line(std::string& buffer) {
-  for (;;) {
-    if (const size_t end = buffer.find('\n'); end != std::string::npos) {
-      std::string line = buffer.substr(0, end);
-      buffer.erase(0, end + 1);
-      if (line.ends_with('\r')) line.pop_back();
-      return line;
-    }
-    char piece[4096];
-    const ssize_t n = ::read(STDIN_FILENO, piece, sizeof piece);
-    if (n < 0 && errno == EINTR && !interrupted()) continue;
-    if (n <= 0) {
-      if (n < 0 || buffer.empty()) return std::nullopt;
-      return std::exchange(buffer, {});
-    }
-    buffer.append(piece, static_cast<size_t>(n));
-  }
-}
-
 class Chat {
  public:
   Chat(Session session, const InteractiveOptions& options)
       : options_(options),
         empty_(session.fork()),
-        terminal_(isatty(STDIN_FILENO) != 0),
         now_{Conversation(std::move(session)), options.bos} {}
 
   int run() {
-    if (terminal_) fmt::print(stderr, "Interactive: type a text; /help shows the commands.\n");
+    if (lines_.terminal())
+      fmt::print(stderr, "Interactive: type a text; /help shows the commands.\n");
     if (!options_.first.empty()) {
       if (options_.echo_first) write_out(options_.first);
       answer(options_.first);
     }
-    std::string buffer, text;
     for (;;) {
-      if (terminal_) fmt::print(stderr, "{}", text.empty() ? "\n> " : "... ");
-      const auto line = read_line(buffer);
-      if (!line) return interrupted() ? kExitInterrupted : 0;
-      if (line->ends_with('\\')) {
-        text += line->substr(0, line->size() - 1) + "\n";
-        continue;
-      }
-      text += *line;
-      if (text == "/quit" || text == "/exit") return 0;
-      if (!text.empty()) obey_or_answer(text);
-      text.clear();
+      if (lines_.terminal()) fmt::print(stderr, "\n");
+      const auto text = lines_.read();
+      if (!text) return interrupted() ? kExitInterrupted : 0;
+      if (*text == "/quit" || *text == "/exit") return 0;
+      if (!text->empty()) obey_or_answer(*text);
     }
   }
 
@@ -87,11 +59,11 @@ class Chat {
 
   void obey_or_answer(const std::string& text) {
     if (text == "/help") {
-      fmt::print(stderr, "{}", kHelp);
+      fmt::print(stderr, "{}{}", kHelp, line_help(lines_));
     } else if (text == "/stats") {
       print_statistics();
     } else if (text == "/rows") {
-      print_rows();
+      fmt::print(stderr, "{}", rows_table(now_.conversation.session()));
     } else if (text == "/reset") {
       now_ = Point{Conversation(empty_.fork()), options_.bos};
       fmt::print(stderr, "The conversation is empty.\n");
@@ -146,27 +118,9 @@ class Chat {
     fmt::print(stderr, "{}", to_text({*last_, now_.conversation.session(), seed}));
   }
 
-  void print_rows() {
-    Session& session = now_.conversation.session();
-    const ModelConfig& config = session.model().config();
-    Table table({"layer", "KV head", "rows", "oldest", "newest"});
-    for (int layer = 0; layer < config.layers; ++layer) {
-      for (int head = 0; head < config.kv_heads; ++head) {
-        const auto positions = session.rows(layer, head).positions;
-        const auto at = [&](bool back) {
-          if (positions.empty()) return std::string("-");
-          return std::to_string(back ? positions.back() : positions.front());
-        };
-        table.add({std::to_string(layer), std::to_string(head), std::to_string(positions.size()),
-                   at(false), at(true)});
-      }
-    }
-    fmt::print(stderr, "{}", table.text());
-  }
-
   const InteractiveOptions& options_;
   Session empty_;
-  bool terminal_;
+  LineReader lines_;
   Point now_;
   std::optional<Point> saved_;
   std::optional<GenerateResult> last_;

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "args.h"
+#include "chat.h"
 #include "commands.h"
 #include "interrupt.h"
 #include "pith/error.h"
@@ -29,7 +30,9 @@ void describe(CLI::App& app) {
       "Examples:\n"
       "  pith demo                                           what compression does, in a minute\n"
       "  pith run -m models/demo -p 'The ship lay' -n 60     complete a text\n"
-      "  pith run -m models/demo -i                          talk\n"
+      "  pith chat -m FOLDER                                 talk through the model's chat "
+      "template\n"
+      "  pith run -m models/demo -i                          go on from typed lines, no template\n"
       "  pith inspect -m models/demo --kv-policy uniform     what a policy will cost\n"
       "  pith bench -m models/demo -d 0,4096                 how fast it is\n\n"
       "Exit status: 0 fine; 2 a wrong command line; 9 ended by --max-attn-error; 130 ended by "
@@ -91,6 +94,7 @@ int main(int count, const char* const* values) {
   describe(root);
   Action action;
   add_run(root, action);
+  add_chat(root, action);
   add_inspect(root, action);
   add_policies(root, action);
   add_bench(root, action);

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "args.h"
+#include "chat_options.h"
 #include "commands.h"
 #include "console.h"
 #include "conversation.h"
@@ -24,7 +25,8 @@ struct RunOptions {
   SamplingOptions sampling;
   int64_t predict = -1;
   std::vector<std::string> stop;
-  bool ignore_eos = false, interactive = false, hide_prompt = false, quiet = false;
+  ChatOptions chat_options;
+  bool ignore_eos = false, interactive = false, hide_prompt = false, quiet = false, chat = false;
   int bos = -1;
 };
 
@@ -61,9 +63,33 @@ std::string prompt_of(const RunOptions& o) {
   return prompt;
 }
 
-int complete(Session session, const RunOptions& o, const std::string& prompt) {
-  const auto ids = encode_prompt(session.model(), prompt, o.bos);
-  if (!o.hide_prompt && !o.engine.json) write_out(prompt);
+/// What generate() is given: the prompt as it is, or as one message in a chat template.
+struct Prompt {
+  std::vector<int32_t> ids;
+  GenerateOptions options;
+};
+
+Prompt in_template(const Model& model, const RunOptions& o, const std::string& text) {
+  const ChatTemplate chosen = choose_template(o.engine.model, model, o.chat_options);
+  Json messages = Json::array();
+  if (!o.chat_options.system.empty())
+    messages.push_back({{"role", "system"}, {"content", o.chat_options.system}});
+  messages.push_back({{"role", "user"}, {"content", text}});
+  ChatRequest request;
+  request.messages = messages.dump();
+  request.variables = o.chat_options.variables;
+  Prompt out{chosen.encode(model.tokenizer(), request), generate_options(o)};
+  const ChatTurnEnd end = chosen.turn_end(model.tokenizer());
+  warn_of_turn_end(model, chosen, end);
+  if (!end.text.empty()) out.options.stop.push_back(end.text);
+  return out;
+}
+
+int complete(Session session, const RunOptions& o, const std::string& text) {
+  const Prompt prompt =
+      o.chat ? in_template(session.model(), o, text)
+             : Prompt{encode_prompt(session.model(), text, o.bos), generate_options(o)};
+  if (!o.hide_prompt && !o.engine.json && !o.chat) write_out(text);
   ProgressBar bar("reading the prompt", "tokens", o.engine.json || o.quiet);
   const auto show = [&](std::string_view piece) {
     if (!o.engine.json) write_out(piece);
@@ -74,7 +100,7 @@ int complete(Session session, const RunOptions& o, const std::string& prompt) {
     if (done >= total) bar.finish();
     return go_on;
   };
-  const GenerateResult result = generate(session, ids, generate_options(o), show, progress);
+  const GenerateResult result = generate(session, prompt.ids, prompt.options, show, progress);
   bar.finish();
   const RunStatistics statistics{result, session, o.sampling.seed};
   if (o.engine.json) {
@@ -94,6 +120,16 @@ int run(const RunOptions& o) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--json prints one answer as one object and cannot go with -i");
   }
+  if (o.interactive && o.chat)
+    throw Error(ErrorCode::kInvalidArgument, "--chat is one message; 'pith chat' is a talk");
+  if (o.chat && o.bos >= 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "--bos and --no-bos have no say with --chat: the template writes what begins it");
+  if (!o.chat && !(o.chat_options.system.empty() && o.chat_options.chosen.empty() &&
+                   o.chat_options.variables.empty()))
+    throw Error(ErrorCode::kInvalidArgument,
+                "--system, --chat-template and --chat-template-kwargs need --chat: without it the "
+                "prompt is read as it is");
   const std::string prompt = prompt_of(o);
   const auto generate = generate_options(o);
   const Sampler checked(generate.sampling);  // a wrong option is said before the model is loaded
@@ -132,6 +168,11 @@ void add_run(CLI::App& root, Action& action) {
   app->add_flag("-i,--interactive", o->interactive,
                 "Read lines and answer each on the same cache (/help shows its commands)")
       ->group("Input");
+  app->add_flag("--chat", o->chat,
+                "Put the model's chat template around the prompt, as one message, and print the "
+                "answer alone")
+      ->group("Chat");
+  add_chat_options(*app, o->chat_options);
   add_policy_options(*app, o->engine.policy);
   add_error_probe_options(*app, o->engine);
   add_sampling_options(*app, o->sampling);
@@ -145,6 +186,7 @@ void add_run(CLI::App& root, Action& action) {
       "'streaming_llm(window=508)'\n"
       "  pith run -m models/demo -p 'Once' --kv-policy uniform --kv-budget 25% -ctk bf16 -ctv "
       "bf16\n"
+      "  pith run -m smollm2 --chat -p 'What is the capital of France?'\n"
       "  pith run -m models/demo -i --temp 0.7 -r '\\n'\n");
   app->callback([o, &action] {
     action = [o] {

@@ -1,0 +1,278 @@
+// pith chat: a conversation through the model's own chat template.
+
+#include "chat.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "chat_options.h"
+#include "console.h"
+#include "dialogue.h"
+#include "engine.h"
+#include "interrupt.h"
+#include "line_reader.h"
+#include "pith/error.h"
+#include "rows_table.h"
+#include "text_input.h"
+
+namespace pith::cli {
+namespace {
+
+struct TalkOptions {
+  EngineOptions engine;
+  ChatOptions chat;
+  SamplingOptions sampling;
+  std::string prompt, file, history, tools;
+  int64_t predict = -1;
+  bool quiet = false;
+};
+
+constexpr std::string_view kHelp =
+    "  /reset          forget everything but the system prompt\n"
+    "  /policy POLICY  go on under another cache policy; what was said is read again\n"
+    "  /policy         the policy in force\n"
+    "  /save FILE      write the conversation as JSON (--history FILE takes it up again)\n"
+    "  /rows           what each layer holds\n"
+    "  /quit           end (also Ctrl-D)\n"
+    "Ctrl-C stops an answer.\n";
+
+/// "[37 read, 8 written at 86 tokens/s; 45 rows per KV head, 1.05 MB (exact 1.05 MB)]".
+std::string statistics_line(const Dialogue::Answer& answer, const Session& session) {
+  const Ledger ledger = session.ledger();
+  const ModelConfig& config = session.model().config();
+  const auto heads = static_cast<uint64_t>(config.layers) * static_cast<uint64_t>(config.kv_heads);
+  const double exact =
+      static_cast<double>(ledger.tokens) * static_cast<double>(config.bytes_per_token(DType::kF16));
+  const auto bytes = [](double n) { return human_bytes(n); };
+  const GenerateResult& r = answer.result;
+  return fmt::format("[{} read{}, {} written at {:.1f}/s; {} of {} rows a KV head, {} (exact {})]",
+                     r.prompt_tokens, answer.read_again ? " anew" : "", r.tokens.size(),
+                     r.decode_per_second(), ledger.rows_kept / heads, ledger.tokens,
+                     bytes(static_cast<double>(ledger.cache_bytes())), bytes(exact));
+}
+
+class Talk {
+ public:
+  Talk(Dialogue dialogue, const TalkOptions& options)
+      : dialogue_(std::move(dialogue)), options_(options) {}
+
+  int run(const std::string& first) {
+    if (lines_.terminal()) greet();
+    if (!first.empty()) {
+      if (lines_.terminal()) fmt::print(stderr, "\n> {}\n", first);
+      answer(first);
+    }
+    for (;;) {
+      if (!lines_.terminal() && status_ == kExitInterrupted) return status_;
+      if (lines_.terminal()) fmt::print(stderr, "\n");
+      const auto text = lines_.read();
+      if (!text && interrupted()) return kExitInterrupted;
+      // Someone who sits here has seen what went wrong; a script has not.
+      if (!text || *text == "/quit" || *text == "/exit") return lines_.terminal() ? 0 : status_;
+      if (text->find_first_not_of(" \t\n") == std::string::npos) continue;
+      text->starts_with('/') ? obey(*text) : answer(*text);
+    }
+  }
+
+ private:
+  void greet() {
+    const Session& session = dialogue_.session();
+    fmt::print(stderr, "{}\nTemplate: {}. Context: {} tokens. /help shows the commands.\n",
+               options_.engine.model, dialogue_.chat_template().name(), session.context());
+  }
+
+  void obey(const std::string& text) {
+    const size_t space = std::min(text.find(' '), text.size());
+    const std::string command = text.substr(0, space);
+    const size_t begin = text.find_first_not_of(' ', space);
+    const std::string rest = begin == std::string::npos ? "" : text.substr(begin);
+    try {
+      if (command == "/help") {
+        fmt::print(stderr, "{}{}", line_help(lines_), kHelp);
+      } else if (command == "/reset") {
+        dialogue_.reset();
+        fmt::print(stderr, "The conversation is empty.\n");
+      } else if (command == "/policy") {
+        set_policy(rest);
+      } else if (command == "/save") {
+        save(rest);
+      } else if (command == "/rows") {
+        fmt::print(stderr, "{}", rows_table(dialogue_.session()));
+      } else {
+        fmt::print(stderr, "There is no command {}; /help shows those that exist.\n", command);
+      }
+    } catch (const Error& error) {
+      fmt::print(stderr, "pith: error: {}\n", error.what());
+    }
+    clear_interrupt();
+  }
+
+  void set_policy(const std::string& text) {
+    if (text.empty()) {
+      fmt::print(stderr, "{}\n", dialogue_.session().describe_policy());
+      return;
+    }
+    ProgressBar bar("reading again", "tokens", options_.quiet);
+    const size_t count = dialogue_.set_policy(Policy::parse(text), bar.callback());
+    bar.finish();
+    fmt::print(stderr, "{}\n", dialogue_.session().describe_policy());
+    if (count > 0)
+      fmt::print(stderr, "Read {} tokens again under it: rows once dropped do not come back.\n",
+                 count);
+  }
+
+  void save(const std::string& path) {
+    if (path.empty()) throw Error(ErrorCode::kInvalidArgument, "/save needs the name of a file");
+    if (std::filesystem::exists(path) && path != saved_) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{} is there already; choose another name", path));
+    }
+    const Dialogue::Json json{{"model", options_.engine.model},
+                              {"policy", dialogue_.session().options().policy.to_string()},
+                              {"messages", dialogue_.messages()}};
+    write_file(path, json.dump(2) + "\n");
+    saved_ = path;
+    fmt::print(stderr, "Wrote {} messages to {}.\n", dialogue_.messages().size(), path);
+  }
+
+  // An error ends the turn, not the conversation.
+  void answer(const std::string& text) {
+    try {
+      require_utf8(text, "the message");
+      ProgressBar bar("reading", "tokens", options_.quiet);
+      const Progress progress = [&](size_t done, size_t total) {
+        const bool go_on = bar.update(done, total);
+        if (done >= total) bar.finish();
+        return go_on;
+      };
+      const auto shown = [](std::string_view piece) { write_out(piece); };
+      const Dialogue::Answer answer = dialogue_.answer(text, shown, progress);
+      bar.finish();
+      write_out("\n");
+      tell(answer);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kIo && !interrupted()) throw;  // nobody reads what is said
+      status_ = kExitError + static_cast<int>(error.code());
+      fmt::print(stderr, "pith: error: {}\n", error.what());
+      if (error.code() == ErrorCode::kContextFull) advise_room();
+    }
+    clear_interrupt();
+  }
+
+  void tell(const Dialogue::Answer& answer) {
+    status_ = 0;
+    const GenerateResult& result = answer.result;
+    if (result.reason == StopReason::kCancelled) {
+      status_ = kExitInterrupted;
+      fmt::print(stderr, "Stopped{}.\n", result.tokens.empty() ? "; the message is forgotten" : "");
+    }
+    if (!options_.quiet) fmt::print(stderr, "{}\n", statistics_line(answer, dialogue_.session()));
+    if (result.reason == StopReason::kContextFull) advise_room();
+    if (result.reason == StopReason::kAttentionError) {
+      status_ = kExitAttentionError;
+      fmt::print(stderr, "Ended by --max-attn-error.\n");
+    }
+  }
+
+  void advise_room() {
+    fmt::print(stderr,
+               "The context of {} tokens is full. /reset begins anew; -c N makes room for more.\n",
+               dialogue_.session().context());
+  }
+
+  Dialogue dialogue_;
+  const TalkOptions& options_;
+  LineReader lines_;
+  std::string saved_;
+  int status_ = 0;
+};
+
+/// A saved conversation, or a list of messages.
+Dialogue::Json read_messages(const std::string& path) {
+  Dialogue::Json json = Dialogue::Json::parse(read_all(path), nullptr, false);
+  if (json.is_object() && json.contains("messages")) json = Dialogue::Json(json["messages"]);
+  if (!json.is_array())
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("{}: expected a JSON list of messages, or an object that has one under "
+                            "\"messages\"",
+                            path));
+  return json;
+}
+
+int run(const TalkOptions& o) {
+  if (o.engine.json)
+    throw Error(ErrorCode::kInvalidArgument,
+                "--json is for one answer: 'pith run --chat -p TEXT --json'");
+  GenerateOptions generate;
+  generate.sampling = o.sampling;
+  generate.max_tokens = o.predict;
+  generate.cancel = &interrupted();
+  const Sampler checked(generate.sampling);  // a wrong option is said before the model is loaded
+  const SessionOptions options = session_options(o.engine);
+  std::string first = o.prompt;
+  if (!o.file.empty()) first = read_all(o.file);
+  const auto history = o.history.empty() ? Dialogue::Json() : read_messages(o.history);
+  const std::string tools = o.tools.empty() ? "" : read_all(o.tools);
+  const auto model = load_model(o.engine);
+  ChatTemplate chosen = choose_template(o.engine.model, *model, o.chat);
+  Dialogue dialogue(model, options, std::move(chosen),
+                    {o.chat.system, o.chat.variables, tools, generate});
+  if (!o.history.empty()) dialogue.load(history);
+  warn_of_turn_end(*model, dialogue.chat_template(), dialogue.turn_end());
+  return Talk(std::move(dialogue), o).run(first);
+}
+
+void add_talk_options(CLI::App& app, TalkOptions& o) {
+  const auto option = [&](const char* name, std::string& value, const char* help,
+                          const char* type) {
+    return app.add_option(name, value, help)->type_name(type)->group("Chat");
+  };
+  auto* prompt = option("-p,--prompt", o.prompt, "The first message; lines follow", "TEXT");
+  option("-f,--file", o.file, "The first message, from a file", "FILE")->excludes(prompt);
+  option("--history", o.history, "A conversation to go on with: of /save, or a list of messages",
+         "FILE");
+  option("--tools", o.tools, "Tools that the template tells of, a JSON list", "FILE");
+  app.add_option("-n,--predict,--n-predict", o.predict,
+                 "Most tokens an answer; -1 = until it or the context ends")
+      ->check(CLI::Range(int64_t{-1}, int64_t{1} << 40))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group("Output");
+  app.add_flag("-q,--quiet", o.quiet, "No progress and no statistics")->group("Output");
+}
+
+}  // namespace
+
+void add_chat(CLI::App& root, Action& action) {
+  auto o = std::make_shared<TalkOptions>();
+  CLI::App* app = root.add_subcommand("chat", "Talk with a model through its chat template");
+  add_model_option(*app, o->engine);
+  add_engine_options(*app, o->engine);
+  add_device_option(*app, o->engine);
+  add_chat_options(*app, o->chat);
+  add_policy_options(*app, o->engine.policy);
+  add_error_probe_options(*app, o->engine);
+  add_sampling_options(*app, o->sampling);
+  add_talk_options(*app, *o);
+  app->footer(
+      "Answers go to standard output, all else to standard error. /help shows the commands of a\n"
+      "talk. Special tokens that you type are text; only the template's count.\n\n"
+      "Examples:\n"
+      "  pith chat -m smollm2\n"
+      "  pith chat -m smollm2 --system 'Answer in one sentence.' --temp 0\n"
+      "  pith chat -m smollm2 --kv-policy 'keydiff(budget=25%)+int4'\n"
+      "  pith chat -m models/demo --chat-template chatml\n");
+  app->callback([o, &action] {
+    action = [o] {
+      settle_auto(o->engine);
+      return run(*o);
+    };
+  });
+}
+
+}  // namespace pith::cli

@@ -1,0 +1,76 @@
+#include "chat_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "pith/error.h"
+#include "pith/tokenizer.h"
+#include "text_input.h"
+
+namespace pith::cli {
+
+void add_chat_options(CLI::App& app, ChatOptions& o) {
+  constexpr const char* kGroup = "Chat";
+  app.add_option("--system,--system-prompt", o.system, "What the model is told before the talk")
+      ->type_name("TEXT")
+      ->group(kGroup);
+  app.add_option("--chat-template", o.chosen,
+                 fmt::format("Instead of the model's own template: a file with one, or {}",
+                             fmt::join(ChatTemplate::built_in_names(), ", ")))
+      ->type_name("NAME|FILE")
+      ->group(kGroup);
+  app.add_option("--chat-template-kwargs", o.variables,
+                 "More variables for the template, as JSON: '{\"enable_thinking\": false}'")
+      ->type_name("JSON")
+      ->group(kGroup);
+}
+
+ChatTemplate choose_template(const std::string& model_path, const Model& model,
+                             const ChatOptions& o) {
+  const Tokenizer& tokenizer = model.tokenizer();
+  const auto names = ChatTemplate::built_in_names();
+  if (std::find(names.begin(), names.end(), o.chosen) != names.end())
+    return ChatTemplate::built_in(o.chosen, tokenizer);
+  if (!o.chosen.empty()) {
+    if (std::filesystem::exists(o.chosen))
+      return ChatTemplate(read_all(o.chosen), o.chosen, tokenizer);
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("--chat-template {}: no built-in template has this name, and there is "
+                            "no such file; built-in are {}",
+                            o.chosen, fmt::join(names, ", ")));
+  }
+  try {
+    return ChatTemplate::of(model_path, tokenizer);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound) throw;
+    throw Error(error.code(),
+                fmt::format("{}: choose with --chat-template NAME, or give a file", error.what()));
+  }
+}
+
+void warn_of_turn_end(const Model& model, const ChatTemplate& chosen, const ChatTurnEnd& end) {
+  if (end.tokens.empty()) {
+    fmt::print(stderr,
+               "pith: warning: the model's tokenizer has no token for what ends an answer in the "
+               "template {}{}; answers may not end where they should\n",
+               chosen.name(), end.text.empty() ? "" : fmt::format(" ('{}')", end.text));
+    return;
+  }
+  const Tokenizer& tokenizer = model.tokenizer();
+  const auto ends = [&](int32_t id) {
+    const auto& own = tokenizer.eos_ids();
+    const auto& more = model.config().eos;
+    return std::find(own.begin(), own.end(), id) != own.end() ||
+           std::find(more.begin(), more.end(), id) != more.end();
+  };
+  if (ends(end.tokens[0])) return;
+  fmt::print(stderr,
+             "pith: warning: the template {} ends an answer with {}, which is no end of text in "
+             "the model's files: name it as eos_token there, or answers may go on\n",
+             chosen.name(), tokenizer.piece(end.tokens[0]));
+}
+
+}  // namespace pith::cli

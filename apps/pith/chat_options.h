@@ -1,0 +1,31 @@
+#pragma once
+// The options of commands that put a chat template around messages.
+
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "pith/chat.h"
+#include "pith/model.h"
+
+namespace pith::cli {
+
+struct ChatOptions {
+  std::string chosen;     ///< --chat-template: a built-in name or a file; "" = the model's own
+  std::string system;     ///< --system
+  std::string variables;  ///< --chat-template-kwargs
+};
+
+/// --system, --chat-template, --chat-template-kwargs.
+void add_chat_options(CLI::App& app, ChatOptions& options);
+
+/// The template that the options choose for a model. Throws kNotFound, with what there is to choose
+/// from, where it has none of its own and none is named.
+ChatTemplate choose_template(const std::string& model_path, const Model& model,
+                             const ChatOptions& options);
+
+/// Says so on standard error where what ends an answer in the template does not end it here: the
+/// tokenizer has no token for it, or one at which the model's files do not say that text ends.
+void warn_of_turn_end(const Model& model, const ChatTemplate& chosen, const ChatTurnEnd& end);
+
+}  // namespace pith::cli

@@ -1,0 +1,12 @@
+#pragma once
+// What each layer and KV head of a session holds, as a table.
+
+#include <string>
+
+#include "pith/session.h"
+
+namespace pith::cli {
+
+std::string rows_table(const Session& session);
+
+}  // namespace pith::cli
