@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <algorithm>
+#include <span>
+#include <vector>
 
 #include "model/catalogue.h"
 #include "model/weights.h"

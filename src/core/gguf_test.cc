@@ -2,9 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <limits>
+#include <span>
 
 #include "core/gguf_writer.h"
 #include "model/test_files.h"

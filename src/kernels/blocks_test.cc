@@ -2,9 +2,14 @@
 // double over decoded weights.
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <random>
 
 #include "core/dtype.h"
@@ -64,6 +69,31 @@ TEST_P(BlocksTest, DecodesWhatTheReferenceDecodes) {
   }
 }
 
+/// Bytes that end where a page begins that nobody may read.
+class GuardedBytes {
+ public:
+  explicit GuardedBytes(size_t size) : size_(size) {
+    const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+    whole_ = (size + page - 1) / page * page + page;
+    void* p = ::mmap(nullptr, whole_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) throw std::bad_alloc();
+    map_ = static_cast<std::byte*>(p);
+    ::mprotect(map_ + whole_ - page, page, PROT_NONE);
+    first_ = map_ + whole_ - page - size;
+  }
+  ~GuardedBytes() { ::munmap(map_, whole_); }
+  GuardedBytes(const GuardedBytes&) = delete;
+  GuardedBytes& operator=(const GuardedBytes&) = delete;
+  std::byte* data() const { return first_; }
+  std::byte* begin() const { return first_; }
+  std::byte* end() const { return first_ + size_; }
+  size_t size() const { return size_; }
+
+ private:
+  size_t size_, whole_ = 0;
+  std::byte *map_ = nullptr, *first_ = nullptr;
+};
+
 /// A matrix of random blocks that ends where its memory does, with its numbers.
 struct Matrix {
   Matrix(WeightType t, size_t rows_, size_t in_, uint32_t seed)
@@ -81,7 +111,7 @@ struct Matrix {
   }
   WeightType type;
   size_t rows, in;
-  std::vector<std::byte> bytes;
+  GuardedBytes bytes;
   std::vector<float> values;
 };
 

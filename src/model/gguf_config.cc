@@ -7,6 +7,8 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <span>
 
 #include "model/architectures.h"
 #include "model/config_fields.h"
