@@ -8,7 +8,8 @@
 // budget + sink + window (1 at least, unless it is 0), less those. Cost: the score's, and one
 // selection over the rows of all heads.
 
-#include <cmath>
+#include <algorithm>
+#include <string>
 
 #include "compress/registry.h"
 #include "methods/scores/scores.h"

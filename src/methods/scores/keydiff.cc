@@ -3,6 +3,7 @@
 // key and the mean of the body's normalised keys. No attention is needed. Cost: each key is decoded
 // twice at each selection, 4 D operations.
 
+#include <algorithm>
 #include <cmath>
 
 #include "methods/scores/scores.h"
@@ -43,13 +44,17 @@ class KeyDiff final : public Scorer {
   void score(std::span<HeadBody> bodies, Scores& scores) const override {
     const size_t dim = site().head_dim;
     for_heads(bodies, [&](size_t h) {
-      std::vector<double> anchor(dim);  // the mean's length does not change the order
+      std::vector<double> anchor(dim);
       for_keys(bodies[h].store(), [&](size_t, const float* key) {
         const double length = norm(key, dim);
         for (size_t c = 0; c < dim; ++c) anchor[c] += key[c] / length;
       });
+      // The mean's length does not change a head's order, but heads may share their rows (adakv).
+      double square = 0;
+      for (double c : anchor) square += c * c;
+      const double length = std::max(std::sqrt(square), 1e-12);
       for_keys(bodies[h].store(), [&](size_t r, const float* key) {
-        scores[h][r] = -dot(key, anchor.data(), dim) / norm(key, dim);
+        scores[h][r] = -dot(key, anchor.data(), dim) / (norm(key, dim) * length);
       });
     });
   }

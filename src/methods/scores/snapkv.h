@@ -1,6 +1,10 @@
 #pragma once
 // SnapKV's score, which PyramidKV shares.
 
+#include <algorithm>
+#include <memory>
+#include <optional>
+
 #include "methods/scores/score_selector.h"
 
 namespace pith {
