@@ -3,6 +3,7 @@
 # what is missing.
 #   tools/setup.sh         everything: compiler, libraries, tools of the checks
 #   tools/setup.sh build   only what building, testing and the demo need
+#   tools/setup.sh models  that, and what `pith pull` needs to fetch models
 #   tools/setup.sh nvcc    installs nothing: says whether the CUDA build has its compiler, and how
 #                          CMake will find it
 # Does nothing, quickly, when all is there. Exit codes: 0 ready, 1 something missing, 2 wrong use.
@@ -32,6 +33,8 @@ build|header:sentencepiece_processor.h|libsentencepiece-dev|SentencePiece 0.1.97
 build|header:gtest/gtest.h|libgtest-dev|GoogleTest
 build|header:rapidcheck.h|librapidcheck-dev|RapidCheck
 build|header:histedit.h|libedit-dev|libedit
+models|cmd:python3|python3|Python 3.9 or newer
+models|cmd:pip3,pip|python3-pip|pip
 checks|cmd:python3|python3|Python 3.9 or newer
 checks|cmd:clang-format-14,clang-format|clang-format-14 clang-format|clang-format 14
 checks|cmd:clang-tidy-14,clang-tidy|clang-tidy-14 clang-tidy|clang-tidy 14
@@ -50,13 +53,13 @@ absent_headers() {
   done | g++ -std=c++20 -E -P -x c++ - | sed -n 's/^absent //p' | tr -d ' '
 }
 
-# Prints the lines of needs() within scope $1 (build or all) that are not met.
+# Prints the lines of needs() within scope $1 (build, models or all) that are not met.
 missing() {
   local scope probe packages name headers command found
   mapfile -t headers < <(needs | sed -n 's/.*|header:\([^|]*\)|.*/\1/p')
   headers=" $(absent_headers "${headers[@]}" | tr '\n' ' ')"
   while IFS='|' read -r scope probe packages name; do
-    [ "$1" = all ] || [ "$scope" = build ] || continue
+    [ "$1" = all ] || [ "$scope" = build ] || [ "$scope" = "$1" ] || continue
     found=no
     case "$probe" in
       cmd:*) for command in $(tr ',' ' ' <<<"${probe#cmd:}"); do
@@ -143,9 +146,9 @@ check_nvcc() {
 main() {
   local scope=${1:-all} lacking old
   case "$scope" in
-    build | all) ;;
+    build | models | all) ;;
     nvcc) check_nvcc; return ;;
-    *) echo "usage: tools/setup.sh [build|all|nvcc]" >&2; exit 2 ;;
+    *) echo "usage: tools/setup.sh [build|models|all|nvcc]" >&2; exit 2 ;;
   esac
   lacking=$(missing "$scope")
   if [ -n "$lacking" ] && command -v apt-get >/dev/null; then

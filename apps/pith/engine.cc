@@ -8,6 +8,7 @@
 
 #include "args.h"
 #include "console.h"
+#include "model/catalogue.h"
 #include "model/config.h"
 #include "pith/error.h"
 #include "pith/presets.h"
@@ -64,12 +65,14 @@ void apply_cache_types(PolicyRule& rule, const PolicyOptions& o) {
 }  // namespace
 
 void add_model_option(CLI::App& app, EngineOptions& options, const std::string& standard) {
-  auto* option = app.add_option("-m,--model", options.model,
-                                "Model folder in Hugging Face's layout: config.json, "
-                                "*.safetensors, tokenizer")
-                     ->envname("PITH_MODEL")
-                     ->type_name("FOLDER")
-                     ->group("Model");
+  auto* option =
+      app.add_option("-m,--model", options.model,
+                     "Model folder in Hugging Face's layout (config.json, "
+                     "*.safetensors, tokenizer), a GGUF file, or a name of 'pith pull'")
+          ->transform([](const std::string& model) { return resolve_model(model).string(); })
+          ->envname("PITH_MODEL")
+          ->type_name("FILE|NAME")
+          ->group("Model");
   if (standard.empty()) {
     option->required();
   } else {

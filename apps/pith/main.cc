@@ -11,6 +11,7 @@
 #include "commands.h"
 #include "interrupt.h"
 #include "pith/error.h"
+#include "real_models.h"
 
 #ifndef PITH_VERSION
 #define PITH_VERSION "unknown"
@@ -25,7 +26,9 @@ void describe(CLI::App& app) {
   app.set_help_flag("-h,--help", "Print this help and exit");
   app.require_subcommand(1);
   app.footer(
-      "A model is a folder in Hugging Face's layout (config.json, *.safetensors, tokenizer).\n"
+      "A model is a folder in Hugging Face's layout (config.json, *.safetensors, tokenizer), a "
+      "GGUF\n"
+      "file, or a name that 'pith pull' knows.\n"
       "'pith COMMAND --help' explains a command's options; most have llama.cpp's names.\n\n"
       "Examples:\n"
       "  pith demo                                           what compression does, in a minute\n"
@@ -103,6 +106,7 @@ int main(int count, const char* const* values) {
   add_eval(root, action);
   add_report(root, action);
   add_reproduce(root, action);
+  add_pull(root, action);
   add_tokenize(root, action);
   add_logits(root, action);
   add_attend(root, action);
@@ -115,6 +119,8 @@ int main(int count, const char* const* values) {
     root.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     return report_usage(root, error);
+  } catch (const Error& error) {  // of a model's name
+    return report(error.what(), kExitError + static_cast<int>(error.code()));
   }
   install_interrupt_handler();
   return run_action(action);
