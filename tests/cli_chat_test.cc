@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <thread>
+#include <utility>
 
 #include "cli_harness.h"
 
@@ -116,6 +117,9 @@ TEST_F(CliChat, WrongCommandsEndNothing) {
   EXPECT_EQ(tokens_read(r.err).size(), 1u);
 }
 
+/// What the line editor writes when it begins to read: pastes are to be marked.
+const std::string kReady = "\x1B[?2004h";
+
 /// The program on a terminal of 80 by 24, as someone sits before it.
 class Terminal {
  public:
@@ -133,7 +137,13 @@ class Terminal {
       _exit(127);
     }
   }
-  ~Terminal() { close(file_); }
+  ~Terminal() {
+    close(file_);
+    if (pid_ > 0) {  // a test that failed leaves it waiting
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+  }
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
@@ -141,7 +151,7 @@ class Terminal {
     EXPECT_EQ(::write(file_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
   }
   /// Reads until `words` have come since the last call.
-  bool expect(const std::string& words, int seconds = 120) {
+  bool expect(const std::string& words, int seconds = 60) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
     for (;;) {
       if (const size_t at = fresh_.find(words); at != std::string::npos) {
@@ -157,9 +167,9 @@ class Terminal {
       fresh_.append(piece, static_cast<size_t>(got));
     }
   }
-  int status() const {
+  int status() {
     int status = 0;
-    waitpid(pid_, &status, 0);
+    waitpid(std::exchange(pid_, 0), &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
   const std::string& seen() const { return fresh_; }
@@ -174,21 +184,24 @@ TEST_F(CliChat, ATerminalHasEditingHistoryAndPaste) {
   const fs::path file = folder_ / "talk.json";
   Terminal terminal(chat());
   ASSERT_TRUE(terminal.expect("/help shows the commands")) << terminal.seen();
-  ASSERT_TRUE(terminal.expect("\x1B[?2004h")) << "pastes are marked: " << terminal.seen();
+  if (!terminal.expect(kReady, 20) && terminal.seen().ends_with("> "))
+    GTEST_SKIP() << "this build has no libedit";
   terminal.type("Hexlo\x1B[D\x1B[D\x7Fl\r");  // left twice, rub out the x, put an l
   ASSERT_TRUE(terminal.expect(" read")) << terminal.seen();
-  ASSERT_TRUE(terminal.expect("\x1B[?2004h"));
+  ASSERT_TRUE(terminal.expect(kReady));
   terminal.type("\x1B[200~two\rl\xC3\xADnes\x1B[201~\r");
   ASSERT_TRUE(terminal.expect(" read")) << terminal.seen();
-  ASSERT_TRUE(terminal.expect("\x1B[?2004h"));
+  ASSERT_TRUE(terminal.expect(kReady));
   terminal.type("\x1B[A\r");  // the last message again
   ASSERT_TRUE(terminal.expect(" read")) << terminal.seen();
-  ASSERT_TRUE(terminal.expect("\x1B[?2004h"));
-  terminal.type("half a line\x03");  // Ctrl-C clears it
-  ASSERT_TRUE(terminal.expect("\x1B[?2004h")) << terminal.seen();
+  ASSERT_TRUE(terminal.expect(kReady));
+  terminal.type("half a line");
+  ASSERT_TRUE(terminal.expect("line"));  // Ctrl-C throws away what was not read yet
+  terminal.type("\x03");                 // and clears what was
+  ASSERT_TRUE(terminal.expect(kReady)) << terminal.seen();
   terminal.type("/save " + file.string() + "\r");
   ASSERT_TRUE(terminal.expect("Wrote 6 messages")) << terminal.seen();
-  ASSERT_TRUE(terminal.expect("\x1B[?2004h"));
+  ASSERT_TRUE(terminal.expect(kReady));
   terminal.type("\x04");  // Ctrl-D
   EXPECT_EQ(terminal.status(), 0);
   const json saved = json::parse(read(file));
@@ -201,14 +214,15 @@ TEST_F(CliChat, CtrlCStopsAnAnswerAndThenTheTalk) {
   std::vector<std::string> all = chat();
   all[8] = "100000";  // -n
   Terminal terminal(all);
-  ASSERT_TRUE(terminal.expect("\x1B[?2004h")) << terminal.seen();
+  if (!terminal.expect(kReady, 20) && terminal.seen().ends_with("> "))
+    GTEST_SKIP() << "this build has no libedit";
   terminal.type("Tell me all\r");
   ASSERT_TRUE(terminal.expect("\x1B[?2004l"));
   ASSERT_TRUE(terminal.expect(" ")) << "an answer begins";
   std::this_thread::sleep_for(std::chrono::seconds(2));
   terminal.type("\x03");
   ASSERT_TRUE(terminal.expect("Stopped")) << terminal.seen();
-  ASSERT_TRUE(terminal.expect("\x1B[?2004h")) << terminal.seen();
+  ASSERT_TRUE(terminal.expect(kReady)) << terminal.seen();
   terminal.type("\x03");  // on an empty line
   EXPECT_EQ(terminal.status(), 130);
 }

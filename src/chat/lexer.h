@@ -2,6 +2,7 @@
 // A template's text as tokens, white space already gone where trim_blocks, lstrip_blocks and the
 // signs of tags ask for it.
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

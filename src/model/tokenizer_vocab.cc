@@ -202,7 +202,7 @@ void VocabTokenizer::settle(int32_t bos, const std::vector<int32_t>& ends, bool 
 }
 
 void VocabTokenizer::check_text(std::string_view text, std::span<const TextSpan> trusted) {
-  const bool partly = !trusted.empty() && !lies_within(0, text.size(), trusted);
+  const bool partly = !trusted.empty() && !lies_within(0, SIZE_MAX, trusted);
   if (partly && !is_utf8(text)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "a text of which only a part may hold special tokens must be valid UTF-8");

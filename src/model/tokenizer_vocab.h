@@ -2,6 +2,7 @@
 // What both kinds of tokenizer share: the table of pieces, decoding, and the special tokens that
 // the files beside the tokenizer name.
 
+#include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -46,13 +47,13 @@ auto with_file_name(const std::filesystem::path& file, const Body& body);
 class VocabTokenizer : public Tokenizer {
  public:
   std::vector<int32_t> encode(std::string_view text, bool parse_special) const final {
-    const TextSpan all{0, text.size()};
+    const TextSpan all{0, SIZE_MAX};  // invalid text grows when it is repaired
     return encode_within(text, {&all, parse_special ? size_t{1} : size_t{0}});
   }
   /// As encode(), where special tokens count only within one of the `trusted` spans, in order and
   /// apart: elsewhere, and over their ends, they are ordinary text. What is between special tokens
   /// is tokenized as one text, whatever spans it crosses. Throws kInvalidArgument for invalid UTF-8
-  /// of which a part is trusted.
+  /// with spans, but for one without an end (SIZE_MAX).
   virtual std::vector<int32_t> encode_within(std::string_view text,
                                              std::span<const TextSpan> trusted) const = 0;
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override;
