@@ -23,10 +23,20 @@ struct Preset {
   double facts = -1;                            ///< share of hidden facts found; -1: not measured
 };
 
+/// What a policy is chosen for.
+enum class PresetGoal : uint8_t {
+  kText,   ///< the least divergence
+  kFacts,  ///< the most facts found
+  kBoth,  ///< the least divergence of those that find at least 3/4 of the facts that the best finds
+};
+
 /// What was chosen, and why.
 struct PresetChoice {
   Policy policy;
   Preset measured;
+  PresetGoal goal = PresetGoal::kBoth;
+  size_t fitting = 0;       ///< policies that fit the budget
+  double best_facts = -1;   ///< share that the best of them found; -1: not measured
   size_t bytes = 0;         ///< the most that the cache will take, everything included
   size_t budget_bytes = 0;  ///< what was given
   size_t exact_bytes = 0;   ///< of an f16 cache of the same length
@@ -44,13 +54,14 @@ class Presets {
 
   const std::vector<Preset>& all() const { return presets_; }
 
-  /// The policy with the least divergence among those that fit. `budget` is "16MiB" (KiB, GiB), or
+  /// The best policy for the goal among those that fit. `budget` is "16MiB" (KiB, GiB), or
   /// "25%" of the bytes of an f16 cache of the whole context. Fitting is this model's own matter:
   /// the most that estimate_ledger says for it. Divergences are those measured at the length
   /// nearest to the context, by ratio. `options.policy` is not looked at. Throws kInvalidArgument
-  /// for a budget that is none, or below the least that any policy needs.
+  /// for a budget that is none or below the least that any policy needs, and for facts that were
+  /// not measured.
   PresetChoice choose(const ModelConfig& config, const SessionOptions& options,
-                      const std::string& budget) const;
+                      const std::string& budget, PresetGoal goal = PresetGoal::kBoth) const;
 
  private:
   std::vector<const Preset*> nearest(uint64_t context) const;

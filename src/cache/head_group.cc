@@ -44,15 +44,16 @@ HeadGroup::HeadGroup(const Context& context, const GroupSite& site, const Policy
       codecs_(make_codecs(rule)) {
   const SelectorRow& row = selector_row(rule.selector.name);
   const MethodOptions options = row.read(rule.selector);
-  const PlacedSelector placed = place_selector(
-      {.rule = rule,
-       .shape = site.shape,
-       .layer = site.layer,
-       .heads = heads_.size(),
-       .seed = site.seed,
-       .exact_row_bytes = static_cast<double>(exact_row_bytes()),
-       .body_row_bytes = codecs_.key->bytes_per_row(dim_) + codecs_.value->bytes_per_row(dim_),
-       .coded = codecs_.coded});
+  const PlacedSelector placed =
+      place_selector({.rule = rule,
+                      .shape = site.shape,
+                      .layer = site.layer,
+                      .heads = heads_.size(),
+                      .seed = site.seed,
+                      .exact_row_bytes = static_cast<double>(exact_row_bytes()),
+                      .keys = *codecs_.key,
+                      .values = *codecs_.value,
+                      .coded = codecs_.coded});
   side_bytes_ = placed.side_bytes;
   selector_ = row.make({context, options, placed.budget, placed.site});
   const size_t block = std::lcm(codecs_.key->block_rows(), codecs_.value->block_rows());

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "pith/error.h"
 
@@ -25,16 +26,18 @@ PlacedSelector place_selector(const PlaceRequest& r) {
   budget.context = r.shape.context;
   budget.caches = static_cast<size_t>(r.shape.layers * r.shape.kv_heads);
   uint32_t sink = r.rule.sink.value_or(row.default_sink);
-  budget.row_bytes = r.exact_row_bytes;
-  budget.exact_bytes = sink * budget.row_bytes;
+  // Rows wait for the others of their block behind the window.
+  const size_t waiting = std::lcm(r.keys.block_rows(), r.values.block_rows()) - 1;
+  // For a window that is the selector's own budget:
+  budget.bytes = [&](size_t rows) {
+    return static_cast<double>(sink + rows + waiting) * r.exact_row_bytes;
+  };
   uint32_t window = r.rule.window.value_or(row.default_window(options, budget, r.coded));
   if (seen > 0) {
     // The layer looks back `seen` rows at most: a sink would never be seen, nor a longer window.
     sink = 0;
     window = static_cast<uint32_t>(std::min<int64_t>(window, seen));
   }
-  budget.exact_bytes = static_cast<double>(sink + size_t{window}) * budget.row_bytes;
-  budget.row_bytes = r.body_row_bytes + placed.side_bytes;
 
   SelectorSite& site = placed.site;
   site.seed = r.seed;
@@ -47,6 +50,16 @@ PlacedSelector place_selector(const PlaceRequest& r) {
   site.sink = sink;
   site.window = window;
   site.sliding_window = seen;
+
+  // Any exact row may carry mass.
+  const double exact =
+      static_cast<double>(size_t{sink} + window + waiting) * (r.exact_row_bytes + sizeof(float));
+  const double fixed = exact + (row.state_bytes ? row.state_bytes(options, site) : 0);
+  budget.bytes = [fixed, side = placed.side_bytes, dim = site.head_dim, keys = &r.keys,
+                  values = &r.values](size_t rows) {
+    return fixed + static_cast<double>(rows) * side +
+           std::ceil(keys->most_bytes(rows, dim, true) + values->most_bytes(rows, dim, true));
+  };
   return placed;
 }
 

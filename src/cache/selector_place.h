@@ -13,8 +13,9 @@ struct PlaceRequest {
   size_t heads = 0;  ///< KV heads that share the selector
   uint64_t seed = 0;
   double exact_row_bytes = 0;  ///< of one KV head
-  double body_row_bytes = 0;   ///< likewise, without what the selector keeps beside them
-  bool coded = false;          ///< the body is not plain dense
+  const Codec& keys;           ///< of the body
+  const Codec& values;
+  bool coded = false;  ///< the body is not plain dense
 };
 
 struct PlacedSelector {

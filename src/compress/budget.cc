@@ -57,26 +57,43 @@ std::string Budget::text() const {
   return fmt::format("{}{}", value / s.factor, s.name);
 }
 
+Turnover within(size_t rows, std::optional<size_t> come) {
+  const size_t turn = come.value_or((rows + 7) / 8);
+  if (turn < rows) return {rows - turn, turn};
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("a budget of {} rows is taken by the {} that come until the next "
+                          "selection; raise the budget{}",
+                          rows, turn, come ? ", or lower the interval" : " to 2 rows or more"));
+}
+
 size_t BudgetSite::rows(const Budget& budget, std::string_view what) const {
+  const std::string before = what.empty() ? "" : fmt::format("{}: ", what);
+  if (budget.unit == Budget::Unit::kBytes) return rows_in(budget.value, before);
   double rows = budget.value;
   if (budget.unit == Budget::Unit::kPercent)
     rows = budget.value / 100 * static_cast<double>(context);
-  if (budget.unit == Budget::Unit::kBytes)
-    rows = (budget.value / static_cast<double>(caches) - exact_bytes) / row_bytes;
   if (rows >= 1) return static_cast<size_t>(rows);
-  const std::string before = what.empty() ? "" : fmt::format("{}: ", what);
-  if (budget.unit == Budget::Unit::kPercent)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}{}% of a context of {} tokens is less than one row", before,
-                            budget.value, context));
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("{}a budget of {:.2f} MiB holds no body row: sink and window of {} KV heads "
-                  "take {:.2f} MiB, and a row of each {:.4f} MiB; raise the budget or make "
-                  "sink and window smaller",
-                  before, budget.value / kMiB, caches,
-                  exact_bytes * static_cast<double>(caches) / kMiB,
-                  row_bytes * static_cast<double>(caches) / kMiB));
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}{}% of a context of {} tokens is less than one row", before,
+                          budget.value, context));
+}
+
+size_t BudgetSite::rows_in(double all, const std::string& before) const {
+  const double share = all / static_cast<double>(caches);
+  size_t fits = 0, too_many = size_t{1} << 30;
+  if (bytes(1) > share)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}a budget of {:.2f} MiB holds no body row: sink and window of {} KV heads "
+                    "take {:.2f} MiB, and with a row of each {:.2f} MiB; raise the budget or make "
+                    "sink and window smaller",
+                    before, all / kMiB, caches, bytes(0) * static_cast<double>(caches) / kMiB,
+                    bytes(1) * static_cast<double>(caches) / kMiB));
+  while (too_many - fits > 1) {
+    const size_t middle = fits + (too_many - fits) / 2;
+    (bytes(middle) <= share ? fits : too_many) = middle;
+  }
+  return fits;
 }
 
 }  // namespace pith

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -20,14 +22,27 @@ struct Budget {
   std::string text() const;
 };
 
+/// Rows that stay at a selection, and how many may come until the next.
+struct Turnover {
+  size_t stay = 0, come = 0;
+};
+/// That never exceeds `rows`: `come` of them, an eighth if not given. Throws kInvalidArgument if
+/// none would stay.
+Turnover within(size_t rows, std::optional<size_t> come);
+
 /// What turns a budget into rows.
 struct BudgetSite {
-  size_t context = 0;      ///< tokens of the session
-  size_t caches = 1;       ///< layers * KV heads that share a byte budget
-  double row_bytes = 0;    ///< of one body row of one KV head, side arrays included
-  double exact_bytes = 0;  ///< sink and window of one KV head when full
-  /// Throws kInvalidArgument where that is less than one row; `what` begins the message.
+  size_t context = 0;  ///< tokens of the session
+  size_t caches = 1;   ///< layers * KV heads that share a byte budget
+  /// The most bytes of one KV head that holds so many body rows, sink, window and all that lies
+  /// beside rows included. It rises with the rows.
+  std::function<double(size_t rows)> bytes;
+  /// Of bytes: the most rows that fit. Throws kInvalidArgument where that is less than one row;
+  /// `what` begins the message.
   size_t rows(const Budget& budget, std::string_view what = "") const;
+
+ private:
+  size_t rows_in(double all, const std::string& before) const;
 };
 
 }  // namespace pith

@@ -18,11 +18,15 @@ namespace pith {
 /// What a selector with heavy rows takes beside its own options.
 struct HeavyOptions {
   std::optional<Budget> heavy;
-  size_t interval = 512, queries = 256;
+  std::optional<size_t> interval;  ///< as ScoreOptions'
+  size_t queries = 256;
 
   Fields fields();
   /// None unless heavy rows are asked for.
   std::optional<HeavySizes> sizes(const BudgetSite& site) const;
+  /// What a budget for all leaves to the others: bytes count heavy rows too. Throws
+  /// kInvalidArgument if nothing.
+  size_t others(const Budget& all, const BudgetSite& site, std::string_view what) const;
   /// With budgets as rows.
   HeavyOptions at(const BudgetSite& site) const;
   /// Bytes beside each row: the mass.

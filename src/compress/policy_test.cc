@@ -124,7 +124,7 @@ TEST(Budget, PrintsWhatParsesToTheSame) {
 }
 
 TEST(Budget, ReadsRowsShareAndBytes) {
-  const BudgetSite site{8192, 16, 256, 1024};
+  const BudgetSite site{8192, 16, [](size_t rows) { return 1024 + 256.0 * rows; }};
   EXPECT_EQ(site.rows(Budget::parse("1024")), 1024u);
   EXPECT_EQ(site.rows(Budget::parse("25%")), 2048u);
   EXPECT_EQ(site.rows(Budget::parse("12.5%")), 1024u);

@@ -37,6 +37,8 @@ struct SelectorRow : MethodRow {
   double side_bytes = sizeof(uint32_t);
   /// More of them for some parameters.
   double (*more_side_bytes)(const MethodOptions&) = nullptr;
+  /// Bytes of one KV head that do not grow with its rows: what the selector remembers.
+  double (*state_bytes)(const MethodOptions&, const SelectorSite&) = nullptr;
   /// Cache positions instead of true ones (StreamingLLM's rope=cache).
   bool (*cache_positions)(const MethodOptions&) = nullptr;
 };

@@ -48,10 +48,16 @@ std::string mib(size_t bytes) {
 }  // namespace
 
 std::string PresetChoice::why() const {
+  std::string among = "the least divergence";
+  if (goal == PresetGoal::kFacts) among = "the most facts found";
+  if (goal == PresetGoal::kBoth && best_facts >= 0)
+    among =
+        fmt::format("the least divergence beside 3/4 of the facts that the best found ({:.0f}%)",
+                    100 * best_facts);
   std::string text = fmt::format(
-      "{} takes at most {} of the {} given ({} tokens; the exact f16 cache takes {}); of what fits "
-      "it had the least divergence: KL {:.2g} ±{:.1g} nats a token at {:.2f} bits a number",
-      measured.policy, mib(bytes), mib(budget_bytes), context, mib(exact_bytes),
+      "{} takes at most {} of the {} given ({} tokens; the exact f16 cache takes {}); of {} that "
+      "fit it had {}: KL {:.2g} ±{:.1g} nats a token at {:.2f} bits a number",
+      measured.policy, mib(bytes), mib(budget_bytes), context, mib(exact_bytes), fitting, among,
       measured.divergence, measured.divergence_error, measured.bits);
   if (measured.facts >= 0) text += fmt::format(", {:.0f}% of facts found", 100 * measured.facts);
   return text + fmt::format(", measured on {} at {} tokens, {} {}", measured.model,
@@ -107,8 +113,25 @@ std::vector<const Preset*> Presets::nearest(uint64_t context) const {
   return near;
 }
 
+namespace {
+
+struct Fitting {
+  const Preset* preset;
+  size_t bytes;
+};
+
+/// The best of what fits, which comes by rising divergence.
+const Fitting& best_of(const std::vector<Fitting>& fitting, PresetGoal goal, double best_facts) {
+  if (goal == PresetGoal::kText || best_facts < 0) return fitting.front();
+  const double enough = goal == PresetGoal::kFacts ? best_facts : 0.75 * best_facts;
+  return *std::ranges::find_if(fitting,
+                               [&](const Fitting& f) { return f.preset->facts >= enough; });
+}
+
+}  // namespace
+
 PresetChoice Presets::choose(const ModelConfig& config, const SessionOptions& options,
-                             const std::string& budget) const {
+                             const std::string& budget, PresetGoal goal) const {
   SessionOptions o = options;
   if (o.context == 0) o.context = static_cast<size_t>(config.context);
   PresetChoice choice;
@@ -117,6 +140,7 @@ PresetChoice Presets::choose(const ModelConfig& config, const SessionOptions& op
   choice.budget_bytes = bytes_of(budget, choice.exact_bytes);
   size_t least = std::numeric_limits<size_t>::max();
   const Preset* smallest = nullptr;
+  std::vector<Fitting> fitting;
   for (const Preset* p : nearest(o.context)) {
     o.policy = Policy::parse(p->policy);
     size_t bytes = 0;
@@ -129,7 +153,18 @@ PresetChoice Presets::choose(const ModelConfig& config, const SessionOptions& op
     }
     if (bytes < least) least = bytes, smallest = p;
     if (bytes > choice.budget_bytes) continue;
-    choice.policy = o.policy, choice.measured = *p, choice.bytes = bytes;
+    fitting.push_back({p, bytes});
+    choice.best_facts = std::max(choice.best_facts, p->facts);
+  }
+  if (goal == PresetGoal::kFacts && !fitting.empty() && choice.best_facts < 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("auto: no policy of {} that fits was measured on facts; choose for "
+                            "text, or make a table with tasks",
+                            name_));
+  if (!fitting.empty()) {
+    const Fitting& best = best_of(fitting, goal, choice.best_facts);
+    choice.policy = Policy::parse(best.preset->policy), choice.measured = *best.preset;
+    choice.bytes = best.bytes, choice.goal = goal, choice.fitting = fitting.size();
     return choice;
   }
   if (smallest == nullptr)

@@ -30,6 +30,28 @@ const std::string kTable = line("exact", 4096, 0, 16) + line("exact+int8", 4096,
                            line("local(window=12.5%)", 4096, 0.2, 2) + line("exact", 1024, 0, 16) +
                            line("local(window=50%)", 1024, 0.5, 8);
 
+TEST(Presets, TheGoalDecidesAmongWhatFits) {
+  const auto with_facts = [](std::string text, double facts) {
+    text.insert(text.rfind('}'), ",\"facts\":" + std::to_string(facts));
+    return text;
+  };
+  const std::string table = with_facts(line("local(window=50%)", 4096, 0.1, 8), 0.0) +
+                            with_facts(line("exact+int4", 4096, 0.2, 4.6), 0.8) +
+                            with_facts(line("exact+kivi", 4096, 0.3, 3.3), 1.0);
+  const auto best = [&](PresetGoal goal) {
+    return Presets::parse(table, "t").choose(small_model(), {}, "60%", goal);
+  };
+  EXPECT_EQ(best(PresetGoal::kText).measured.policy, "local(window=50%)");
+  EXPECT_EQ(best(PresetGoal::kFacts).measured.policy, "exact+kivi");
+  EXPECT_EQ(best(PresetGoal::kBoth).measured.policy, "exact+int4");
+  EXPECT_NE(best(PresetGoal::kBoth).why().find("of 3 that fit"), std::string::npos);
+  EXPECT_NE(best(PresetGoal::kBoth).why().find("the best found (100%)"), std::string::npos);
+  EXPECT_NE(best(PresetGoal::kFacts).why().find("the most facts"), std::string::npos);
+  EXPECT_THROW(Presets::parse(kTable, "t").choose(small_model(), {}, "60%", PresetGoal::kFacts),
+               Error)
+      << "facts that were not measured";
+}
+
 std::string chosen(const std::string& budget, size_t context = 0) {
   SessionOptions o;
   o.context = context;
@@ -108,7 +130,7 @@ TEST(Presets, TheBuiltInTableFitsEveryBudgetItAccepts) {
   for (const char* budget : {"100%", "60%", "40%", "30%", "20%"}) {
     SessionOptions o;
     o.context = 8192, o.threads = 1;
-    const PresetChoice c = presets.choose(small_model(), o, budget);
+    const PresetChoice c = presets.choose(small_model(), o, budget, PresetGoal::kText);
     EXPECT_LE(c.bytes, c.budget_bytes) << budget;
     EXPECT_GE(c.measured.divergence, before) << "less memory, no smaller divergence";
     before = c.measured.divergence;

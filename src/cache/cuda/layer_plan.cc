@@ -8,6 +8,7 @@
 #include "attend/cuda/level_codec.h"
 #include "cache/cuda/layer_rows.h"
 #include "cache/selector_place.h"
+#include "compress/dense.h"
 #include "compress/registry.h"
 #include "kernels/cuda/grouped_layout.h"
 #include "methods/registry_cuda.h"
@@ -28,20 +29,18 @@ struct SidePlan {
   DType exact = DType::kF16;                 ///< of exact rows
   DType dense = DType::kF16;                 ///< of the body, if it has no codec
   std::shared_ptr<const DeviceCodec> codec;  ///< null: all rows are exact
-  size_t cpu_block = 1;                      ///< rows that the CPU codes at once
-  double row_bytes = 0;                      ///< of one KV head's body on the CPU
+  std::shared_ptr<const Codec> on_cpu;       ///< its sizes are the budget's measure
 };
 
-SidePlan plan_side(const std::optional<PolicyPart>& part, const PolicyRule& rule, Side side,
-                   size_t dim) {
+SidePlan plan_side(const std::optional<PolicyPart>& part, const PolicyRule& rule, Side side) {
   SidePlan plan;
   plan.exact = plan.dense = rule.dtype.value_or(DType::kF16);
-  plan.row_bytes = static_cast<double>(dim * size_of(plan.exact));
+  plan.on_cpu = std::make_shared<const DenseCodec>(plan.exact);
   if (!part) return plan;
   const CodecRow& row = codec_row(part->name);
   plan.exact = rule.dtype.value_or(row.dense.value_or(DType::kF16));
   plan.dense = row.dense.value_or(plan.exact);
-  plan.row_bytes = static_cast<double>(dim * size_of(plan.dense));
+  plan.on_cpu = std::make_shared<const DenseCodec>(plan.dense);
   if (row.dense) return plan;
   const DeviceCodecRow* device = find_device_codec(part->name);
   if (!device) {
@@ -50,9 +49,7 @@ SidePlan plan_side(const std::optional<PolicyPart>& part, const PolicyRule& rule
   }
   const MethodOptions options = row.read(*part);
   plan.codec = device->make(options);
-  const std::unique_ptr<Codec> on_cpu = row.make(options, side);
-  plan.cpu_block = on_cpu->block_rows();
-  plan.row_bytes = on_cpu->bytes_per_row(dim);
+  plan.on_cpu = row.make(options, side);
   return plan;
 }
 
@@ -207,8 +204,8 @@ LayerPlan plan_rows(const PolicyRule& rule, const CacheShape& shape, const PlanS
                   "selectors there are " + names_of(device_selector_rows()));
   }
   const auto dim = static_cast<size_t>(shape.head_dim);
-  SidePlan keys = plan_side(rule.key_codec, rule, Side::kKeys, dim);
-  const SidePlan values = plan_side(rule.value_codec, rule, Side::kValues, dim);
+  SidePlan keys = plan_side(rule.key_codec, rule, Side::kKeys);
+  const SidePlan values = plan_side(rule.value_codec, rule, Side::kValues);
   const bool keeps = device->body == BodyOnGpu::kAllStay;
   const auto codec_where = [keys, values](bool moved) { return codec_of(keys, values, moved); };
   keys.codec = codec_where(!keeps);
@@ -235,11 +232,12 @@ LayerPlan plan_rows(const PolicyRule& rule, const CacheShape& shape, const PlanS
                       .heads = static_cast<size_t>(site.heads > 0 ? site.heads : shape.kv_heads),
                       .seed = site.seed,
                       .exact_row_bytes = static_cast<double>(2 * dim * size_of(plan.dtype)),
-                      .body_row_bytes = keys.row_bytes + values.row_bytes,
+                      .keys = *keys.on_cpu,
+                      .values = *values.on_cpu,
                       .coded = keys.codec != nullptr});
   placed.site.first_head = static_cast<uint32_t>(site.first_head);
   plan.schedule = {placed.site.sink, placed.site.window,
-                   std::lcm(keys.cpu_block, values.cpu_block)};
+                   std::lcm(keys.on_cpu->block_rows(), values.on_cpu->block_rows())};
   // Positions inside the cache are the sink's business, which sliding layers have none of.
   plan.cache_positions = selector.cache_positions && selector.cache_positions(options) &&
                          placed.site.sliding_window == 0;

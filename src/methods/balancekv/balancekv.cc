@@ -13,13 +13,39 @@
 namespace pith {
 namespace {
 
-/// T = log2(1/rate), or the least T for which the context's rows fit the budget.
-uint32_t rounds_of(const BalanceOptions& o, const BudgetSite& site) {
-  if (!o.budget) return static_cast<uint32_t>(std::lround(std::log2(1 / o.rate.value_or(0.25))));
-  const size_t rows = site.rows(*o.budget, "balancekv: budget");
-  uint32_t rounds = 0;
-  while (rounds < kBalanceRounds && (site.context >> rounds) > rows) ++rounds;
-  return rounds;
+/// Body rows after n, at most: whole blocks leave n / 2^T, and each level below holds less than
+/// one.
+size_t most_rows(size_t n, size_t rounds, size_t block) {
+  return std::min(n, (n >> rounds) + block * rounds);
+}
+
+struct BalanceSizes {
+  size_t rounds, block;
+};
+
+/// T = log2(1/rate), or the least T for which the context's rows fit the budget. Bytes count the
+/// rows that wait in levels too: blocks are then the largest that allow it, of less than 32 rows
+/// only if no others fit.
+BalanceSizes sizes_of(const BalanceOptions& o, const BudgetSite& site) {
+  if (!o.budget) {
+    const long rounds = std::lround(std::log2(1 / o.rate.value_or(0.25)));
+    return {static_cast<size_t>(rounds), o.block.value_or(256)};
+  }
+  const size_t rows = o.heavy.others(*o.budget, site, "balancekv: budget");
+  const size_t largest = o.block.value_or(256);
+  if (o.budget->unit != Budget::Unit::kBytes) {
+    size_t rounds = 0;
+    while (rounds < kBalanceRounds && (site.context >> rounds) > rows) ++rounds;
+    return {rounds, largest};
+  }
+  for (const size_t least : {o.block.value_or(32), o.block.value_or(2)})
+    for (size_t rounds = 0; rounds <= kBalanceRounds; ++rounds)
+      for (size_t block = largest; block >= least; block /= 2)
+        if (most_rows(site.context, rounds, block) <= rows) return {rounds, block};
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("balancekv: a budget of {} rows is less than the blocks of a context of "
+                          "{} tokens need; raise it{}",
+                          rows, site.context, o.block ? ", or lower b" : ""));
 }
 
 SelectorParts make_balancekv(const SelectorRequest& r) {
@@ -30,6 +56,7 @@ SelectorParts make_balancekv(const SelectorRequest& r) {
                 "balancekv: endless=true goes with a rate of 1/2 or less, and this budget holds "
                 "every row of the context");
   options.rate = std::ldexp(1.0, -static_cast<int>(rule.rounds));
+  options.block = rule.block;
   options.budget.reset();
   options.heavy = options.heavy.at(r.budget);
   SelectorParts parts;
@@ -55,7 +82,8 @@ Fields BalanceOptions::fields() {
                     .unset("0.25"),
                 rows("budget", budget, "rows instead: the largest rate that fits"),
                 whole("b", block, {.least = 2, .most = 65536, .multiple = 2},
-                      "rows of a block (the paper's t in mode=stream)")} +
+                      "rows of a block (the paper's t in mode=stream); fewer if bytes ask for it")
+                    .unset("256")} +
          halving.fields("0") +
          Fields{
              choice<Walk>(
@@ -86,6 +114,11 @@ void BalanceOptions::check(const std::string& method) const {
            fmt::format("rate={} is not a power of 1/2; each round keeps half: use 1, 0.5, 0.25, "
                        "0.125, ...",
                        *rate));
+  if (stream && budget && budget->unit == Budget::Unit::kBytes)
+    refuse(
+        ErrorCode::kUnsupported,
+        "how many rows mode=stream holds depends on the values, so that it cannot keep to bytes; "
+        "give rate, or use mode=block");
   if (stream && heavy.heavy)
     refuse(ErrorCode::kUnsupported,
            "heavy rows count for both sums, which mode=stream keeps apart; use mode=block");
@@ -101,8 +134,9 @@ void BalanceOptions::check(const std::string& method) const {
 
 BalanceRule balance_rule(const BalanceOptions& o, const BudgetSite& budget, float scale) {
   BalanceRule rule;
-  rule.rounds = rounds_of(o, budget);
-  rule.block = static_cast<uint32_t>(o.block);
+  const BalanceSizes sizes = sizes_of(o, budget);
+  rule.rounds = static_cast<uint32_t>(sizes.rounds);
+  rule.block = static_cast<uint32_t>(sizes.block);
   rule.weight_exponent = static_cast<float>(o.halving.weight);
   rule.epsilon = static_cast<float>(o.epsilon);
   rule.endless = o.endless;
@@ -120,6 +154,9 @@ SelectorRow balancekv_row() {
   row.info.source = "BalanceKV: Streaming Attention Approximation via Discrepancy Theory";
   row.info.size_parameter = "budget";
   row.takes<BalanceOptions>();
+  row.state_bytes = [](const MethodOptions&, const SelectorSite&) -> double {
+    return sizeof(BalanceTree);
+  };
   row.make = make_balancekv;
   row.more_side_bytes = [](const MethodOptions& o) {
     return o.as<BalanceOptions>().heavy.side_bytes();

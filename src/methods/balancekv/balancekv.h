@@ -19,7 +19,7 @@ struct BalanceOptions {
   Mode mode = Mode::kBlock;
   std::optional<double> rate;    ///< 2^-T; unset: 1/4, or what the budget asks for
   std::optional<Budget> budget;  ///< the largest rate that fits
-  size_t block = 256;
+  std::optional<size_t> block;   ///< unset: 256, or fewer where a budget asks for it
   HalvingOptions halving;
   Walk walk = Walk::kPairs;
   double epsilon = 0.1;

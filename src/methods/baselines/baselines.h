@@ -26,6 +26,7 @@ struct UniformOptions {
   HeavyOptions heavy;
 
   double drawn() const { return rate.value_or(0.25); }
+  size_t rows(const BudgetSite& site) const { return heavy.others(*budget, site, "uniform"); }
   Fields fields();
   /// Throws kInvalidArgument.
   void check(const std::string& method) const;

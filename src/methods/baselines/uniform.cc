@@ -88,15 +88,17 @@ class LeastWords final : public Chooser {
 
 SelectorParts make_uniform(const SelectorRequest& r) {
   auto options = r.options.as<UniformOptions>();
+  if (options.budget)
+    options.budget = Budget::rows(options.rows(r.budget));
+  else
+    options.rate = options.drawn();
   options.heavy = options.heavy.at(r.budget);
   SelectorParts parts;
   if (options.budget) {
-    const size_t rows = r.budget.rows(*options.budget, "uniform: budget");
-    options.budget = Budget::rows(rows);
-    parts.rule = std::make_shared<KeepSample>(rows, options.weights);
+    parts.rule =
+        std::make_shared<KeepSample>(static_cast<size_t>(options.budget->value), options.weights);
     parts.chooser = std::make_unique<LeastWords>(r.context, r.site);
   } else {
-    options.rate = options.drawn();
     parts.rule = std::make_shared<KeepShare>(*options.rate, options.weights);
     parts.chooser = std::make_unique<DrawByRate>(r.site, *options.rate);
   }
@@ -108,7 +110,7 @@ SelectorParts make_uniform(const SelectorRequest& r) {
 
 Fields UniformOptions::fields() {
   return Fields{number("rate", rate, {1e-6, 1}, "share of the body's rows that stay").unset("0.25"),
-                rows("budget", budget, "rows that stay instead"),
+                pith::rows("budget", budget, "rows that stay instead"),
                 flag("weights", weights, "log-weight ln(n/kept) on each kept row")} +
          heavy.fields();
 }
@@ -128,6 +130,9 @@ SelectorRow uniform_row() {
               {},
               "budget"};
   row.takes<UniformOptions>();
+  row.state_bytes = [](const MethodOptions&, const SelectorSite&) -> double {
+    return sizeof(uint64_t);  // the largest word held
+  };
   row.make = make_uniform;
   row.more_side_bytes = [](const MethodOptions& o) {
     return o.as<UniformOptions>().heavy.side_bytes();

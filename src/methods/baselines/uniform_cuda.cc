@@ -18,7 +18,7 @@ class UniformRule final : public BestRows {
   UniformRule(const SelectorPlace& p, const UniformOptions& options)
       : BestRows(std::make_shared<KeepBest>(
             // Heavy stores let many rows leave at once.
-            BestSizes{.budget = p.budget.rows(*options.budget, "uniform: budget"),
+            BestSizes{.budget = options.rows(p.budget),
                       .interval = options.heavy.heavy ? size_t{1} : size_t{32}})),
         source_{p.site.seed, p.site.layer, p.site.first_head},
         weights_(options.weights) {}

@@ -23,8 +23,9 @@ void check_target(const Budget& asked, size_t rows) {
 
 /// s as asked for, rounded down to a power of two. A budget in bytes is a limit, so that the most
 /// rows ever held, 1.5 s, must fit.
-size_t target_rows(const Budget& asked, const BudgetSite& site) {
-  size_t rows = site.rows(asked, "express: s");
+size_t target_rows(const ExpressOptions& o, const BudgetSite& site) {
+  const Budget& asked = o.target;
+  size_t rows = o.heavy.others(asked, site, "express: s");
   if (asked.unit == Budget::Unit::kBytes) rows = rows * 2 / 3;
   check_target(asked, rows);
   return std::min(std::bit_floor(rows), size_t{1} << 24);
@@ -61,7 +62,7 @@ void ExpressOptions::check(const std::string&) const {
 
 ExpressRule express_rule(const ExpressOptions& o, const BudgetSite& budget, float scale) {
   ExpressRule rule;
-  rule.shape.target = static_cast<uint32_t>(target_rows(o.target, budget));
+  rule.shape.target = static_cast<uint32_t>(target_rows(o, budget));
   rule.shape.inflation = static_cast<uint32_t>(o.inflation);
   rule.halving = o.halving.rule(scale);
   rule.weight_exponent = static_cast<float>(o.halving.weight);
@@ -76,6 +77,9 @@ SelectorRow express_row() {
   row.info.source = "Thinformer Express: Express Language Modeling";
   row.info.size_parameter = "s";
   row.takes<ExpressOptions>();
+  row.state_bytes = [](const MethodOptions&, const SelectorSite&) -> double {
+    return sizeof(ExpressState);
+  };
   row.make = make_express;
   row.more_side_bytes = [](const MethodOptions& o) {
     return o.as<ExpressOptions>().heavy.side_bytes();

@@ -32,6 +32,7 @@ SelectorParts make_adakv(const SelectorRequest& r) {
   auto options = r.options.as<AdaKvOptions>();
   const ScoreBudget own = score_budget(options, r.budget);
   options.budget = Budget::rows(own.budget);
+  options.interval = own.interval;
   const SelectorRow scores = scores_of(options.by);
   const MethodOptions theirs = scores.read(
       {scores.info.name,
@@ -72,6 +73,10 @@ SelectorRow adakv_row() {
   row.takes<AdaKvOptions>();
   row.more_side_bytes = [](const MethodOptions& o) {
     return scores_of(o.as<AdaKvOptions>().by).side_bytes - double{sizeof(uint32_t)};
+  };
+  row.state_bytes = [](const MethodOptions& o, const SelectorSite& site) -> double {
+    const SelectorRow scores = scores_of(o.as<AdaKvOptions>().by);
+    return scores.state_bytes ? scores.state_bytes(scores.read({scores.info.name, {}}), site) : 0;
   };
   row.make = make_adakv;
   return row;

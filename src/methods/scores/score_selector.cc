@@ -83,13 +83,19 @@ BestSizes best_sizes(const ScoreBudget& sizes, const SelectorSite& site) {
 }
 
 Fields ScoreOptions::fields() {
-  return {rows("budget", budget, "body rows that stay"),
+  return {rows("budget", budget,
+               "body rows that stay; in bytes, the most that the whole cache ever takes"),
           whole("interval", interval, {.least = 1},
-                "rows by which the body may outgrow the budget before the next selection")};
+                "rows by which the body may outgrow the budget before the next selection; a budget "
+                "of bytes counts them, and has an eighth of its rows for them if unset")
+              .unset("512")};
 }
 
-ScoreBudget score_budget(const ScoreOptions& options, const BudgetSite& site) {
-  return {site.rows(options.budget, "budget"), options.interval};
+ScoreBudget score_budget(const ScoreOptions& o, const BudgetSite& site) {
+  const size_t rows = site.rows(o.budget, "budget");
+  if (o.budget.unit != Budget::Unit::kBytes) return {rows, o.interval.value_or(512)};
+  const Turnover turnover = within(rows, o.interval);
+  return {turnover.stay, turnover.come};
 }
 
 SelectorRow score_row(const std::string& name, const std::string& summary,

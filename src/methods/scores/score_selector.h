@@ -17,7 +17,8 @@ namespace pith {
 /// What every one takes.
 struct ScoreOptions {
   Budget budget = Budget::rows(1024);
-  size_t interval = 512;
+  /// On top of a budget in rows, within one in bytes; unset: 512 rows, of bytes an eighth.
+  std::optional<size_t> interval;
   Fields fields();
 };
 
@@ -66,6 +67,7 @@ SelectorParts best_parts(const SelectorRequest& request, const std::string& name
                          const MassWish& wish, std::unique_ptr<Chooser> scorer) {
   const ScoreBudget sizes = score_budget(options, request.budget);
   options.budget = Budget::rows(sizes.budget);
+  options.interval = sizes.interval;
   return {.rule = std::make_shared<KeepBest>(best_sizes(sizes, request.site), wish),
           .chooser = std::move(scorer),
           .text = write_options(name, std::move(options))};
