@@ -119,7 +119,7 @@ class ScoreRule {
                              cudaStream_t) const {}
   virtual void observe_chunk(const StepQueries& /*queries*/, const QueryNote& /*note*/,
                              cudaStream_t) const {}
-  /// Whether queries attend times a factor of their own (Selector::score_factor): `scaled` [T, H,
+  /// Whether queries attend times a factor of their own (Rule::query_factor): `scaled` [T, H,
   /// D]
   /// <- those of a step. As with the functions above, the note is on the device for a token.
   virtual bool scales_queries() const { return false; }
