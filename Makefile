@@ -1,6 +1,6 @@
 # The short commands. `make` alone builds the program at build/bin/pith; `make help` lists the rest.
 .DEFAULT_GOAL := build
-.PHONY: build demo test asan cuda bench format lint clean help
+.PHONY: build chat demo test asan cuda bench format lint clean help
 
 # One compiler a core, and no more than the free memory carries (1.5 GB each).
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { fit = int($$2 / 1500000); \
@@ -13,6 +13,11 @@ build: ## the program, at build/bin/pith
 	@tools/setup.sh build
 	@cmake --preset release -Wno-dev --log-level=NOTICE
 	@cmake --build build -j $(JOBS) --target pith_cli
+
+chat: build ## fetch a real model (98 MB, once), ask it about a long text, exact and compressed side by side
+	@tools/setup.sh models
+	@build/bin/pith pull smollm2
+	@tools/chat.py
 
 demo: build ## hide facts in a long text, ask for them under several policies, print the table
 	@build/bin/pith demo
