@@ -150,6 +150,13 @@ void add_policy_options(CLI::App& app, PolicyOptions& options, std::vector<std::
                  "the whole cache). With auto: MiB, or per cent of the exact cache's bytes")
       ->type_name("BUDGET")
       ->group(kGroup);
+  app.add_option(
+         "--kv-goal", options.goal,
+         "What auto chooses for: text = least divergence from the exact cache, facts = most "
+         "hidden facts found, both (default) = least divergence of those that find facts")
+      ->check(CLI::IsMember({"text", "facts", "both"}))
+      ->type_name("GOAL")
+      ->group(kGroup);
   app.add_option("--presets", options.presets,
                  "What auto chooses from, instead of the built-in table: a file of "
                  "tools/results_presets.py")
@@ -242,6 +249,7 @@ void settle_auto(EngineOptions& o, std::vector<std::string>* many, int64_t conte
   };
   if (autos.empty()) {
     if (!o.policy.presets.empty()) refuse("--presets is for --kv-policy auto, which is not given");
+    if (!o.policy.goal.empty()) refuse("--kv-goal is for --kv-policy auto, which is not given");
     return;
   }
   if (o.policy.budget.empty())
@@ -257,7 +265,10 @@ void settle_auto(EngineOptions& o, std::vector<std::string>* many, int64_t conte
   session.context = static_cast<size_t>(o.context > 0 ? o.context : context);
   session.threads = 1;
   const ModelConfig config = read_config(o.model).model;
-  const PresetChoice choice = presets.choose(config, session, o.policy.budget);
+  const PresetGoal goal = o.policy.goal == "text"    ? PresetGoal::kText
+                          : o.policy.goal == "facts" ? PresetGoal::kFacts
+                                                     : PresetGoal::kBoth;
+  const PresetChoice choice = presets.choose(config, session, o.policy.budget, goal);
   fmt::print(stderr, "pith: auto: {}\n", choice.why());
   for (std::string* policy : autos) *policy = choice.measured.policy;
   o.policy.budget.clear();

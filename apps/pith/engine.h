@@ -20,6 +20,7 @@ struct PolicyOptions {
   std::string budget;                      ///< "" = not given
   int64_t sink = -1, window = -1;          ///< -1 = not given
   uint64_t seed = 0;
+  std::string goal;     ///< of auto: text, facts or both; "" = not given
   std::string presets;  ///< file that auto chooses from; "" = the built-in table
   std::string protect;  ///< token ranges, "" = none
 };
