@@ -2,8 +2,8 @@
 """Asks a real model about a long document under the exact cache and under a compressed one, and prints
 both side by side: what each answers, what its cache holds and takes. What `make chat` runs.
 
-    tools/chat.py                              # SmolLM2, a log of 820 tokens made here; --days makes it longer
-    tools/chat.py --policy 'exact+kivi(bits=4)' --days 100
+    tools/chat.py                              # SmolLM2, a log of about 2600 tokens made here
+    tools/chat.py --policy 'exact+kivi(bits=4)' --days 30
 
 The model has to be there: build/bin/pith pull smollm2.
 """
@@ -53,7 +53,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--policy", default="exact+int4(hadamard=true)")
-    parser.add_argument("--days", type=int, default=30, help="length of the log; a day is about 27 tokens")
+    parser.add_argument("--days", type=int, default=100, help="length of the log; a day is about 25 tokens")
     parser.add_argument("--program", default=os.path.join(REPO, "build", "bin", "pith"))
     args = parser.parse_args()
     prompt = "A special magic number is hidden within the following text. Make sure to memorize it.\n\n"
