@@ -9,6 +9,7 @@ In every tracked *.md file:
 - `pith SUB --flag` names a subcommand and a flag that the built program's --help knows
   (only where build/bin/pith is there; a run without it says so).
 Source files too: a document that a comment names exists.
+Every page of a method says what it is good and bad at, under that heading.
 `--self-test` proves that each rule can fail.
 """
 
@@ -22,6 +23,8 @@ import tempfile
 FOLDERS = ("src/", "include/", "apps/", "tests/", "bench/", "tools/", "docs/", "models/", ".ci/")
 PROGRAM = "build/bin/pith"
 DOCS = "docs/"
+METHODS = DOCS + "methods/"
+JUDGEMENT = re.compile(r"^## What it is good and bad at\n\n.*?\bbad\b", re.M | re.S | re.I)
 FENCE = re.compile(r"^\s*(```|~~~)")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 SPAN = re.compile(r"`([^`]+)`")
@@ -152,6 +155,8 @@ def document_faults(tree, path):
             faults += [f"{path}:{number}: make has no target {target}"
                        for target in targets.split() if target not in tree.targets]
         faults += command_faults(tree, path, number, code)
+    if path.startswith(METHODS) and not path.endswith("README.md") and not JUDGEMENT.search(text):
+        faults.append(f"{path}: does not say what the method is good and bad at")
     return faults
 
 
@@ -198,6 +203,15 @@ def self_test():
                 found = check(root)
                 if len(found) != expected:
                     sys.exit(f"docs self-test: {line!r}: expected {expected}, found {found}")
+        page = root / METHODS / "fast.md"
+        page.parent.mkdir()
+        for text, expected in (("# fast\n", 1),
+                               ("# fast\n\n## What it is good and bad at\n\nGood: a. Bad: b.\n", 0)):
+            page.write_text(text)
+            subprocess.run(["git", "add", "-A"], cwd=root, check=True)
+            found = check(root)
+            if len(found) != expected:
+                sys.exit(f"docs self-test: a method's page: expected {expected}, found {found}")
 
 
 def main():
