@@ -1,14 +1,40 @@
 #!/usr/bin/env bash
-# Installs the built library into a folder of its own, builds the two programs of tests/install
-# against it as a stranger would, and runs them on the demo model.
+# Installs what was built into a folder of its own, builds the programs of tests/install and the one in
+# docs/embedding.md against it as a stranger would, by CMake and by pkg-config, and runs them, and the
+# installed program, on the demo model.
 #   tests/install_test.sh REPO BUILD
 set -euo pipefail
 repo=$1 build=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+model=$repo/models/demo
+fail() { echo "install_test: $1" >&2; exit 1; }
+
 cmake --install "$build" --prefix "$work/prefix" >"$work/log" || { cat "$work/log"; exit 1; }
+# shellcheck disable=SC2016  # the fences of Markdown
+sed -n '/^```cpp$/,/^```$/{/^```/!p}' "$repo/docs/embedding.md" >"$work/from_docs.cc"
+[ -s "$work/from_docs.cc" ] || fail "docs/embedding.md has no program"
 cmake -S "$repo/tests/install" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$work/prefix" \
-  -DCMAKE_BUILD_TYPE=Release >"$work/log" || { cat "$work/log"; exit 1; }
+  -DCMAKE_BUILD_TYPE=Release -DFROM_DOCS="$work/from_docs.cc" >"$work/log" || { cat "$work/log"; exit 1; }
 cmake --build "$work/consumer" >"$work/log" || { cat "$work/log"; exit 1; }
-"$work/consumer/from_c" "$repo/models/demo"
-"$work/consumer/from_cpp" "$repo/models/demo"
+"$work/consumer/from_c" "$model"
+"$work/consumer/from_cpp" "$model"
+"$work/consumer/from_docs" "$model"
+
+config=$(find "$work/prefix" -name pith.pc)
+if [ -n "$config" ]; then
+  flags=$(PKG_CONFIG_PATH=$(dirname "$config") pkg-config --static --cflags --libs pith)
+  # shellcheck disable=SC2086  # flags are words
+  cc "$repo/tests/install/from_c.c" -o "$work/by_pkg_config" $flags
+  "$work/by_pkg_config" "$model"
+else
+  grep -q 'PITH_CUDA:BOOL=ON' "$build/CMakeCache.txt" || fail "no pith.pc was installed"
+fi
+
+if [ -x "$build/bin/pith" ]; then
+  said=$("$work/prefix/bin/pith" run -m "$model" -p 'The ship' -n 4 -q --temp 0)
+  [[ "$said" == "The ship"* ]] || fail "the installed program says: $said"
+  for file in bash-completion/completions/pith zsh/site-functions/_pith fish/vendor_completions.d/pith.fish; do
+    grep -q kv-policy "$work/prefix/share/$file" || fail "no completion at share/$file"
+  done
+fi
