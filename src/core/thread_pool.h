@@ -21,11 +21,11 @@ class TaskRef {
   void (*call_)(void*, size_t, int);
 };
 
-/// The calling thread is worker 0 and takes part. Loops started by different threads take turns;
-/// loops do not nest.
+/// The calling thread is worker 0 and takes part. A loop that another thread starts meanwhile runs
+/// on that thread alone. Loops do not nest.
 class ThreadPool {
  public:
-  /// `threads` >= 1; 0 = one per physical or virtual core that this process may use.
+  /// 0 = one per core that this process may use. Throws kOutOfMemory if the system gives fewer.
   explicit ThreadPool(int threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
