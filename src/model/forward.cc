@@ -245,6 +245,15 @@ std::span<const float> Forward::last_logits() {
   return {logits(tokens_ - 1, 1), static_cast<size_t>(config_.vocab)};
 }
 
+void Forward::continue_from(const Forward& other) {
+  tokens_ = std::min<size_t>(other.tokens_, 1);
+  if (tokens_ == 0) return;
+  const auto hidden = static_cast<size_t>(config_.hidden);
+  const size_t last = (other.tokens_ - 1) * hidden;
+  std::copy_n(other.hidden_.data() + last, hidden, hidden_.data());
+  std::copy_n(other.update_.data() + last, hidden, update_.data());
+}
+
 void Forward::all_logits(const Sink& sink) {
   const size_t rows = block_rows(config_, max_chunk_);
   for (size_t first = 0; first < tokens_; first += rows) {

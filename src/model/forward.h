@@ -43,6 +43,9 @@ class Forward {
   /// Hands out the logits [count, V] of run()'s positions [0, tokens), a block at a time; `first`
   /// counts from 0 at the chunk's first token. Throws kNonFinite.
   using Sink = std::function<void(size_t first, size_t count, const float* logits)>;
+  /// Logits from here on are those after `other`'s last token, until the next run(): a fork draws
+  /// from where it was made. Both of one model.
+  void continue_from(const Forward& other);
   void all_logits(const Sink& sink);
 
   /// Called before each step of the cache, layer by layer; what it throws ends run(). Empty: nobody

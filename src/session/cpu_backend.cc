@@ -28,7 +28,9 @@ class CpuBackend final : public Backend {
         precision_(o.precision_),
         engine_(o.engine_),
         cache_(o.cache_->clone()),
-        forward_(engine_->context, *model_, o.forward_.max_chunk(), precision_) {}
+        forward_(engine_->context, *model_, o.forward_.max_chunk(), precision_) {
+    forward_.continue_from(o.forward_);
+  }
 
   std::unique_ptr<Backend> clone() const override { return std::make_unique<CpuBackend>(*this); }
   void run(std::span<const int32_t> tokens, int64_t first_position) override {

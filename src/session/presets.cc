@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "compress/registry.h"
+#include "core/json_file.h"
 #include "pith/error.h"
 #include "session/presets_table.h"
 
@@ -68,10 +68,7 @@ std::string PresetChoice::why() const {
 Presets Presets::built_in() { return parse(kPresetTable, "the built-in presets"); }
 
 Presets Presets::read(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in || !std::filesystem::is_regular_file(file))
-    throw Error(ErrorCode::kNotFound, fmt::format("presets: {} is no file", file.string()));
-  return parse(std::string{std::istreambuf_iterator<char>(in), {}}, file.string());
+  return parse(read_file(file, kMostTableBytes), file.string());
 }
 
 Presets Presets::parse(std::string_view lines, const std::string& name) {
@@ -84,7 +81,7 @@ Presets Presets::parse(std::string_view lines, const std::string& name) {
     start = end + 1, ++number;
     if (line.find_first_not_of(" \r\t") == std::string_view::npos) continue;
     try {
-      presets.presets_.push_back(preset_from(json::parse(line)));
+      presets.presets_.push_back(preset_from(parse_json(line, "it")));
     } catch (const std::exception& e) {
       throw Error(ErrorCode::kCorrupt,
                   fmt::format("{}: line {} is no preset: {}; tools/results_presets.py makes such "

@@ -143,6 +143,8 @@ TEST(CudaPolicies, HoldTheRowsThatTheCpuHolds) {
     EXPECT_LE(gpu.ledger().metadata, cpu.ledger().metadata) << policy;
     EXPECT_EQ(cpu.describe_policy(), gpu.describe_policy());
     Session fork = gpu.fork();
+    Sampler greedy({.temperature = 0});
+    EXPECT_EQ(fork.sample(greedy, {}), gpu.sample(greedy, {})) << "a fork draws where it was made";
     const auto a = gpu.decode(3);
     const std::vector<float> first(a.begin(), a.end());
     const auto b = fork.decode(3);

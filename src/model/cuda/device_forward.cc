@@ -282,6 +282,16 @@ std::span<const float> DeviceForward::last_logits() {
   return {fetch_logits(1), static_cast<size_t>(config_.vocab)};
 }
 
+void DeviceForward::continue_from(const DeviceForward& other) {
+  tokens_ = std::min<size_t>(other.tokens_, 1);
+  has_logits_ = false;
+  if (tokens_ == 0) return;
+  const auto hidden = static_cast<size_t>(config_.hidden);
+  check(cudaMemcpyAsync(hidden_.data(), other.hidden_.data() + (other.tokens_ - 1) * hidden,
+                        hidden * sizeof(float), cudaMemcpyDeviceToDevice, stream_),
+        "the copy of a fork's last token");
+}
+
 void DeviceForward::all_logits(const Sink& sink) {
   if (tokens_ == 1) return sink(0, 1, last_logits().data());
   has_logits_ = false;

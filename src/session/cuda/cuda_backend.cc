@@ -43,7 +43,9 @@ class CudaBackend final : public Backend {
       : engine_(o.engine_),
         chunk_(o.chunk_),
         cache_(o.cache_->clone()),
-        forward_(engine_->weights, engine_->memory, engine_->stream, chunk_, cache_->dtype()) {}
+        forward_(engine_->weights, engine_->memory, engine_->stream, chunk_, cache_->dtype()) {
+    forward_.continue_from(o.forward_);
+  }
 
   std::unique_ptr<Backend> clone() const override { return std::make_unique<CudaBackend>(*this); }
   void run(std::span<const int32_t> tokens, int64_t first_position) override {
