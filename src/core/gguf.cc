@@ -312,6 +312,8 @@ void Gguf::add_other_parts(const std::filesystem::path& file) {
 }
 
 bool Gguf::recognises(const std::filesystem::path& file) {
+  std::error_code no;
+  if (!std::filesystem::is_regular_file(file, no)) return false;  // opening a pipe would wait
   std::ifstream in(file, std::ios::binary);
   char magic[kMagic.size()] = {};
   return in.read(magic, sizeof(magic)) && std::string_view(magic, sizeof(magic)) == kMagic;

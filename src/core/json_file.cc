@@ -2,30 +2,50 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <set>
-#include <sstream>
 
 #include "pith/error.h"
 
 namespace pith {
 
-std::string read_text_file(const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) {
-    throw Error(ErrorCode::kNotFound, fmt::format("no such file: {}", path.string()));
-  }
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  if (in) text << in.rdbuf();
-  if (!in) {
-    throw Error(ErrorCode::kIo,
-                fmt::format("cannot read {}: {}", path.string(), std::strerror(errno)));
-  }
-  return std::move(text).str();
+namespace {
+
+constexpr int kMostDepth = 100;
+
+[[noreturn]] void refuse_malformed(const std::string& what, const std::string& why) {
+  throw Error(ErrorCode::kCorrupt, fmt::format("{}: malformed JSON: {}", what, why));
 }
+
+}  // namespace
+
+void check_json_depth(std::string_view text, const std::string& what) {
+  int depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted && c == '\\') {
+      ++i;  // the next letter is not the end of the string
+    } else if (c == '"') {
+      quoted = !quoted;
+    } else if (!quoted && (c == '[' || c == '{') && ++depth > kMostDepth) {
+      refuse_malformed(what, fmt::format("it is nested more than {} deep", kMostDepth));
+    } else if (!quoted && (c == ']' || c == '}')) {
+      --depth;
+    }
+  }
+}
+
+template <class Json>
+Json parse_json(std::string_view text, const std::string& what) {
+  check_json_depth(text, what);
+  try {
+    return Json::parse(text.begin(), text.end());
+  } catch (const nlohmann::json::exception& e) {
+    refuse_malformed(what, e.what());
+  }
+}
+template nlohmann::json parse_json(std::string_view text, const std::string& what);
+template nlohmann::ordered_json parse_json(std::string_view text, const std::string& what);
 
 nlohmann::json parse_json_object(std::string_view text, const std::string& what) {
   // The parser keeps the last of two equal names without a word, so they are watched here.
@@ -38,11 +58,12 @@ nlohmann::json parse_json_object(std::string_view text, const std::string& what)
     }
     return true;
   };
+  check_json_depth(text, what);
   nlohmann::json json;
   try {
     json = nlohmann::json::parse(text.begin(), text.end(), watch);
   } catch (const nlohmann::json::exception& e) {
-    throw Error(ErrorCode::kCorrupt, fmt::format("{}: malformed JSON: {}", what, e.what()));
+    refuse_malformed(what, e.what());
   }
   if (!repeated.empty()) {
     throw Error(ErrorCode::kCorrupt, fmt::format("{}: '{}' is there twice", what, repeated));
@@ -53,8 +74,8 @@ nlohmann::json parse_json_object(std::string_view text, const std::string& what)
   return json;
 }
 
-nlohmann::json read_json_file(const std::filesystem::path& path) {
-  return parse_json_object(read_text_file(path), path.string());
+nlohmann::json read_json_file(const std::filesystem::path& path, size_t most) {
+  return parse_json_object(read_file(path, most), path.string());
 }
 
 }  // namespace pith

@@ -1,21 +1,29 @@
 #pragma once
-// Reading of the small JSON files of a model folder, with errors that name the file.
+// Reading of JSON, with errors that name the file. Files of a model folder are small; whoever made
+// them is not trusted.
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
+#include "core/input_file.h"
+
 namespace pith {
 
-/// The whole file. Throws kNotFound or kIo.
-std::string read_text_file(const std::filesystem::path& path);
+/// Throws kCorrupt, naming `what`, for JSON that is nested more than 100 deep: printing and
+/// comparing a value recurse.
+void check_json_depth(std::string_view text, const std::string& what);
 
-/// Parses an object. `what` names the source in messages. Throws kCorrupt for malformed JSON, for
-/// anything that is not an object, and for a name that occurs twice at the top level.
+/// Parses any value. `what` names the source in messages. Throws kCorrupt for malformed JSON.
+template <class Json = nlohmann::json>
+Json parse_json(std::string_view text, const std::string& what);
+
+/// Parses an object. Throws kCorrupt for malformed JSON, for anything that is not an object, and
+/// for a name that occurs twice at the top level.
 nlohmann::json parse_json_object(std::string_view text, const std::string& what);
 
-/// The two together.
-nlohmann::json read_json_file(const std::filesystem::path& path);
+/// An object from a file of at most `most` bytes.
+nlohmann::json read_json_file(const std::filesystem::path& path, size_t most = kMostConfigBytes);
 
 }  // namespace pith

@@ -10,7 +10,7 @@ namespace pith {
 
 class MappedFile {
  public:
-  /// Throws kNotFound or kIo.
+  /// Throws as InputFile does.
   explicit MappedFile(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

@@ -208,18 +208,17 @@ SafeTensors SafeTensors::open(const std::filesystem::path& file) {
 }
 
 SafeTensors SafeTensors::open_folder(const std::filesystem::path& folder) {
-  std::error_code ignored;
   const auto single = folder / "model.safetensors";
   const auto index = folder / "model.safetensors.index.json";
-  if (std::filesystem::exists(single, ignored)) return open(single);
-  if (!std::filesystem::exists(index, ignored)) {
+  if (is_there(single)) return open(single);
+  if (!is_there(index)) {
     throw Error(ErrorCode::kNotFound,
                 fmt::format("{} has neither model.safetensors nor model.safetensors.index.json; "
                             "weights of other formats (.bin, .gguf, .pth) must be converted to "
                             "safetensors first",
                             folder.string()));
   }
-  const json parsed = read_json_file(index);
+  const json parsed = read_json_file(index, kMostTableBytes);
   const auto map = parsed.find("weight_map");
   if (map == parsed.end() || !map->is_object() || map->empty()) {
     corrupt(index.string(), "no weight_map");

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/output_file.h"
 #include "pith/dtype.h"
 
 namespace pith {
@@ -96,20 +97,14 @@ class SafeTensorsWriter {
   /// Throws kInvalidArgument (a repeated name) or kIo.
   SafeTensorsWriter(const std::filesystem::path& path, const std::vector<TensorSpec>& specs,
                     const std::map<std::string, std::string>& metadata = {});
-  ~SafeTensorsWriter();
-  SafeTensorsWriter(const SafeTensorsWriter&) = delete;
-  SafeTensorsWriter& operator=(const SafeTensorsWriter&) = delete;
 
   void append(const void* data, size_t bytes);
   /// Throws kInternal if bytes are missing.
   void finish();
 
  private:
-  [[noreturn]] void fail(const char* doing) const;
-  void write(const void* data, size_t bytes);
-
-  std::filesystem::path path_, temporary_;
-  int file_ = -1;
+  std::filesystem::path path_;
+  OutputFile file_;
   size_t left_ = 0;  // bytes still to come
 };
 

@@ -67,7 +67,7 @@ TEST(SafeTensors, AnUnfinishedFileNeverAppears) {
     writer.finish();
   }
   EXPECT_EQ(SafeTensors::open(path).at("a").count(), 2u);
-  expect_error(ErrorCode::kIo, {"cannot create"},
+  expect_error(ErrorCode::kIo, {"cannot write"},
                [&] { SafeTensorsWriter(folder.path() / "no" / "x.safetensors", {}); });
   expect_error(ErrorCode::kInvalidArgument, {"'a'"}, [&] {
     SafeTensorsWriter(path, {{"a", TensorType::kF32, {1}}, {"a", TensorType::kF32, {1}}});
@@ -172,7 +172,7 @@ TEST(SafeTensors, MissingFilesAndFoldersAreNamed) {
   const TemporaryFolder folder;
   expect_error(ErrorCode::kNotFound, {"none.safetensors"},
                [&] { SafeTensors::open(folder.path() / "none.safetensors"); });
-  expect_error(ErrorCode::kIo, {"cannot map"}, [&] { SafeTensors::open(folder.path()); });
+  expect_error(ErrorCode::kIo, {"a folder"}, [&] { SafeTensors::open(folder.path()); });
   expect_error(ErrorCode::kNotFound, {"model.safetensors", "converted"},
                [&] { SafeTensors::open_folder(folder.path()); });
 }

@@ -1,14 +1,9 @@
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
+#include <nlohmann/json.hpp>
 #include <utility>
 
-#include "core/json_file.h"
 #include "core/safetensors.h"
 #include "pith/error.h"
 
@@ -25,26 +20,10 @@ size_t bytes_of(const TensorSpec& spec) {
 
 }  // namespace
 
-void SafeTensorsWriter::fail(const char* doing) const {
-  throw Error(ErrorCode::kIo,
-              fmt::format("cannot {} {}: {}", doing, path_.string(), std::strerror(errno)));
-}
-
-void SafeTensorsWriter::write(const void* data, size_t bytes) {
-  const auto* p = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t done = ::write(file_, p, bytes);
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) fail("write");
-    p += done;
-    bytes -= static_cast<size_t>(done);
-  }
-}
-
 SafeTensorsWriter::SafeTensorsWriter(const std::filesystem::path& path,
                                      const std::vector<TensorSpec>& specs,
                                      const std::map<std::string, std::string>& metadata)
-    : path_(path), temporary_(path.string() + ".partial") {
+    : path_(path), file_(path) {
   nlohmann::ordered_json header;
   if (!metadata.empty()) header["__metadata__"] = metadata;
   for (const TensorSpec& spec : specs) {
@@ -60,22 +39,8 @@ SafeTensorsWriter::SafeTensorsWriter(const std::filesystem::path& path,
   std::string text = specs.empty() && metadata.empty() ? "{}" : header.dump();
   text.append((kAlign - (8 + text.size()) % kAlign) % kAlign, ' ');
   const uint64_t length = text.size();
-  file_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (file_ < 0) fail("create");
-  try {
-    write(&length, sizeof(length));
-    write(text.data(), text.size());
-  } catch (...) {
-    ::close(file_);
-    ::unlink(temporary_.c_str());
-    throw;
-  }
-}
-
-SafeTensorsWriter::~SafeTensorsWriter() {
-  if (file_ < 0) return;
-  ::close(file_);
-  ::unlink(temporary_.c_str());
+  file_.write(&length, sizeof(length));
+  file_.write(text.data(), text.size());
 }
 
 void SafeTensorsWriter::append(const void* data, size_t bytes) {
@@ -83,7 +48,7 @@ void SafeTensorsWriter::append(const void* data, size_t bytes) {
     throw Error(ErrorCode::kInternal,
                 fmt::format("{}: {} bytes more than were declared", path_.string(), bytes - left_));
   }
-  write(data, bytes);
+  file_.write(data, bytes);
   left_ -= bytes;
 }
 
@@ -92,13 +57,7 @@ void SafeTensorsWriter::finish() {
     throw Error(ErrorCode::kInternal,
                 fmt::format("{}: {} declared bytes never came", path_.string(), left_));
   }
-  if (::close(std::exchange(file_, -1)) != 0 ||
-      std::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    const int error = errno;
-    ::unlink(temporary_.c_str());
-    errno = error;
-    fail("finish");
-  }
+  file_.commit();
 }
 
 void write_safetensors(const std::filesystem::path& path, std::vector<TensorBytes> tensors,

@@ -1,18 +1,23 @@
 #include "eval/records.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
+#include <cerrno>
+#include <cstring>
 #include <vector>
 
+#include "core/json_file.h"
+#include "core/mapped_file.h"
 #include "pith/error.h"
 
 namespace pith {
 namespace {
 
 constexpr uint64_t kFnvStart = 0xcbf29ce484222325u, kFnvPrime = 0x100000001b3u;
-constexpr std::streamoff kSample = 1 << 20;
+constexpr size_t kSample = 1 << 20;
 
 uint64_t hash_on(uint64_t hash, std::string_view bytes) {
   for (char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * kFnvPrime;
@@ -20,17 +25,10 @@ uint64_t hash_on(uint64_t hash, std::string_view bytes) {
 }
 
 // The first and the last MiB, or all of a small file.
-std::string ends_of(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  const auto size = static_cast<std::streamoff>(std::filesystem::file_size(path));
-  std::string bytes(static_cast<size_t>(std::min(size, 2 * kSample)), '\0');
-  const std::streamoff half = std::min(size, kSample);
-  in.read(bytes.data(), half);
-  const std::streamoff rest = static_cast<std::streamoff>(bytes.size()) - half;
-  in.seekg(size - rest);
-  in.read(bytes.data() + half, rest);
-  if (!in) throw Error(ErrorCode::kIo, fmt::format("{} cannot be read", path.string()));
-  return bytes;
+std::string ends_of(const MappedFile& file) {
+  const std::string_view bytes(reinterpret_cast<const char*>(file.data()), file.size());
+  if (bytes.size() <= 2 * kSample) return std::string(bytes);
+  return std::string(bytes.substr(0, kSample)).append(bytes.substr(bytes.size() - kSample));
 }
 
 }  // namespace
@@ -46,9 +44,9 @@ std::string model_fingerprint(const std::filesystem::path& folder) {
   std::sort(files.begin(), files.end());
   uint64_t hash = kFnvStart;
   for (const auto& file : files) {
-    hash = hash_on(
-        hash, fmt::format("{} {}\n", file.filename().string(), std::filesystem::file_size(file)));
-    hash = hash_on(hash, ends_of(file));
+    const MappedFile mapped(file);
+    hash = hash_on(hash, fmt::format("{} {}\n", file.filename().string(), mapped.size()));
+    hash = hash_on(hash, ends_of(mapped));
   }
   return fmt::format("{:016x}", hash);
 }
@@ -80,26 +78,47 @@ Ledger ledger_from(const Record& r) {
   return l;
 }
 
+void RecordFile::refuse(const std::string& why) const {
+  throw Error(ErrorCode::kCorrupt,
+              fmt::format("{}: {}; results of pith eval go to a new file, or on in their own",
+                          path_.string(), why));
+}
+
+void RecordFile::fail() const {
+  throw Error(ErrorCode::kIo,
+              fmt::format("cannot write {}: {}", path_.string(), std::strerror(errno)));
+}
+
 RecordFile::RecordFile(const std::filesystem::path& path) : path_(path) {
   if (path_.empty()) return;
-  std::string text;
-  if (std::ifstream in(path_, std::ios::binary); in)
-    text.assign(std::istreambuf_iterator<char>(in), {});
+  if (is_there(path_)) {
+    const InputFile there(path_);  // first of all: what is not a regular file is not opened
+    read_lines(there.read(kMostTextBytes));
+  }
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) fail();
+}
+
+RecordFile::~RecordFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void RecordFile::read_lines(const std::string& text) {
+  check_json_depth(text, path_.string());
   size_t start = 0, line = 1;
   for (size_t end = text.find('\n'); end != std::string::npos;
        start = end + 1, end = text.find('\n', start), ++line) {
     auto record = Record::parse(text.substr(start, end - start), nullptr, false);
-    if (!record.is_object() || !record.contains("key"))
-      throw Error(ErrorCode::kCorrupt,
-                  fmt::format("{}: line {} is not a result of pith eval; give another file",
-                              path_.string(), line));
+    if (!record.is_object() || !record.contains("key") || !record["key"].is_string())
+      refuse(fmt::format("line {} is not a result of pith eval", line));
     const std::string key = record["key"];
     records_[key] = std::move(record);
   }
   found_ = records_.size();
-  if (start < text.size()) std::filesystem::resize_file(path_, start);
-  if (!std::ofstream(path_, std::ios::app))
-    throw Error(ErrorCode::kIo, fmt::format("{} cannot be written", path_.string()));
+  half_ = text.size() - start;
+  // Half a line is ours only behind whole ones: alone it may be anybody's text.
+  if (half_ > 0 && (found_ == 0 || text[start] != '{'))
+    refuse(fmt::format("line {} has no end and is not a result of pith eval", line));
 }
 
 const Record* RecordFile::find(const std::string& key) const {
@@ -111,11 +130,15 @@ const Record* RecordFile::find(const std::string& key) const {
 void RecordFile::add(const std::string& key, Record record) {
   record["key"] = key;
   const std::lock_guard lock(mutex_);
-  if (!path_.empty()) {
-    std::ofstream out(path_, std::ios::app | std::ios::binary);
-    out << record.dump(-1, ' ', false, Record::error_handler_t::replace) + "\n";
-    if (!out.flush())
-      throw Error(ErrorCode::kIo, fmt::format("{} cannot be written", path_.string()));
+  if (descriptor_ >= 0) {
+    if (half_ > 0) {
+      const auto size = std::filesystem::file_size(path_);
+      if (::ftruncate(descriptor_, static_cast<off_t>(size - half_)) != 0) fail();
+      half_ = 0;
+    }
+    const std::string line = record.dump(-1, ' ', false, Record::error_handler_t::replace) + "\n";
+    // One write: lines of two runs that share a file do not mix.
+    if (::write(descriptor_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) fail();
   }
   records_[key] = std::move(record);
 }

@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
+#include "core/json_file.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -129,15 +130,14 @@ const Format& find_format(std::string_view name) {
 std::vector<Sample> read_samples(const std::filesystem::path& file, std::string_view format,
                                  size_t count) {
   const Format& reader = find_format(format);
-  std::ifstream in(file);
-  if (!in) throw Error(ErrorCode::kNotFound, fmt::format("{} cannot be opened", file.string()));
+  std::istringstream in(read_file(file, kMostTextBytes));
   std::vector<Sample> samples;
   size_t number = 0;
   for (std::string line; std::getline(in, line) && (count == 0 || samples.size() < count);) {
     ++number;
     if (line.empty()) continue;
     try {
-      Sample sample = reader.read(Json::parse(line));
+      Sample sample = reader.read(parse_json<Json>(line, "it"));
       sample.task = format, sample.number = samples.size();
       if (sample.turns[0].references.empty())
         throw Error(ErrorCode::kCorrupt,

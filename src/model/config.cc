@@ -260,7 +260,7 @@ ConfigFile read_config(const std::filesystem::path& folder) {
   }
   add_ends(fields, c.eos);
   const auto generation = folder / "generation_config.json";
-  if (std::filesystem::exists(generation, ignored)) {
+  if (is_there(generation)) {
     const json more = read_json_file(generation);
     add_ends(Fields(more, generation.string()), c.eos);
   }

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "core/input_file.h"
 #include "model/gguf_model.h"
 #include "model/weights.h"
 #include "pith/error.h"
@@ -15,9 +16,8 @@ std::shared_ptr<const Model> Model::load(const std::filesystem::path& folder, bo
   std::shared_ptr<Model> model(new Model);
   model->weights_ = load_weights(folder);
   Weights& w = *model->weights_;
-  const bool has_tokenizer = holds_tokenizer(folder) ||
-                             std::filesystem::exists(folder / "tokenizer.json") ||
-                             std::filesystem::exists(folder / "tokenizer.model");
+  const bool has_tokenizer = holds_tokenizer(folder) || is_there(folder / "tokenizer.json") ||
+                             is_there(folder / "tokenizer.model");
   if (has_tokenizer) w.tokenizer = load_tokenizer(folder);
   w.config.model.fingerprint = fingerprint(w.layers);
   if (check_finite) check_finite_weights(w.tensors, progress);

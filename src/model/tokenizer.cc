@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/gguf.h"
+#include "core/input_file.h"
 #include "model/tokenizer_kinds.h"
 
 namespace pith {
@@ -10,8 +11,8 @@ namespace pith {
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder) {
   if (Gguf::recognises(folder)) return load_gguf_tokenizer(Gguf::open(folder));
   const auto json = folder / "tokenizer.json", model = folder / "tokenizer.model";
-  const bool has_json = std::filesystem::exists(json);
-  if (!has_json && !std::filesystem::exists(model)) {
+  const bool has_json = is_there(json);
+  if (!has_json && !is_there(model)) {
     throw Error(ErrorCode::kNotFound,
                 fmt::format("{} holds no tokenizer; supported: tokenizer.json (Hugging Face "
                             "tokenizers) or tokenizer.model (SentencePiece) in a folder, or a "

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
-#include <iterator>
+
+#include "core/json_file.h"
 
 #include "model/tokenizer_utf8.h"
 
@@ -52,7 +52,7 @@ int32_t parse_id(const std::string& text) {
 template <typename Use>
 void read_if_there(const fs::path& folder, const char* name, const Use& use) {
   const fs::path file = folder / name;
-  if (!fs::exists(file)) return;
+  if (!is_there(file)) return;
   const json root = read_tokenizer_json(file);
   with_file_name(file, [&] {
     if (!root.is_object()) throw Error(ErrorCode::kCorrupt, "is not a JSON object");
@@ -85,18 +85,11 @@ void throw_named(const fs::path& file, ErrorCode code, const char* what) {
 }
 
 std::string read_tokenizer_file(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) {
-    throw_named(file, ErrorCode::kNotFound, "cannot be opened; a tokenizer needs it");
-  }
-  std::string bytes(std::istreambuf_iterator<char>(stream), {});
-  if (stream.bad()) throw_named(file, ErrorCode::kIo, "cannot be read");
-  return bytes;
+  return read_file(file, kMostTableBytes);
 }
 
 json read_tokenizer_json(const fs::path& file) {
-  const std::string text = read_tokenizer_file(file);
-  return with_file_name(file, [&] { return json::parse(text); });
+  return parse_json(read_tokenizer_file(file), file.string());
 }
 
 AddedToken parse_added_token(const json& spec) {

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "core/input_file.h"
 #include "core/safetensors.h"
 #include "pith/error.h"
 
@@ -120,7 +121,7 @@ void DictJobs::write_checkpoint(const std::string& path, const std::string& iden
 }
 
 void DictJobs::read_checkpoint(const std::string& path, const std::string& identity) {
-  if (!std::filesystem::exists(path)) return;
+  if (!is_there(path)) return;
   const SafeTensors file = SafeTensors::open(path);
   const auto named = file.metadata().find("identity");
   if (named == file.metadata().end() || named->second != identity)

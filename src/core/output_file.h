@@ -1,0 +1,45 @@
+#pragma once
+// The one place where files are opened for writing. A file appears under its name whole or not at
+// all; what is there and is not a regular file is never replaced: a link stays a link, and a pipe
+// or a device gets the bytes.
+
+#include <cstddef>
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+namespace pith {
+
+class OutputFile {
+ public:
+  /// Throws kIo if nothing can be written there, naming why: a folder, a file that is
+  /// write-protected, a folder that does not exist.
+  explicit OutputFile(const std::filesystem::path& path);
+  /// Without commit() nothing is left of a regular file.
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  /// Throws kIo.
+  void write(const void* data, size_t bytes);
+  /// Gives the file its name. Throws kIo.
+  void commit();
+
+ private:
+  void create_beside();
+  [[noreturn]] void fail(const char* doing) const;
+
+  std::filesystem::path path_;                // as asked, for messages
+  std::filesystem::path target_, temporary_;  // behind links; "" = written to directly
+  int descriptor_ = -1;
+};
+
+/// Writes a whole file.
+void write_file(const std::filesystem::path& path, std::string_view bytes);
+
+/// What OutputFile will refuse is refused here, before the work whose result it is to hold; so is,
+/// with kInvalidArgument, an output that is one of the inputs. Inputs of "" or "-" do not count.
+void check_output(const std::filesystem::path& path,
+                  const std::vector<std::filesystem::path>& inputs = {});
+
+}  // namespace pith
