@@ -94,10 +94,69 @@ TEST_F(Cli, ReportMakesAPageFromResults) {
 }
 
 TEST_F(Cli, ReportRefusesWithAReason) {
-  refused({"report", "/nowhere.jsonl"}, 11, "no file");
+  refused({"report", "/nowhere.jsonl"}, 11, "No such file");
   refused({"report"}, 2, "files");
   write(folder_ / "x.json", "dear diary\n");
   refused({"report", folder_ / "x.json"}, 12, "line 1 is no result");
+}
+
+TEST_F(Cli, PlotsAreSavedAsFilesOfTheirOwn) {
+  write(folder_ / "lines.jsonl", made_up_lines());
+  const path plots = folder_ / "new" / "plots";
+  const bool pdf = std::system("command -v rsvg-convert >/dev/null 2>&1") == 0;
+  const Result r = run({"report", folder_ / "lines.jsonl", "--plots", plots});
+  EXPECT_EQ(r.status, pdf ? 0 : 13) << r.err;
+  EXPECT_EQ(r.out, "") << "no page was asked for";
+  for (const char* name : {"continue-2048-bytes", "continue-2048-time", "continue-8192-bytes",
+                           "continue-8192-time", "memory-context"}) {
+    const std::string base = (plots / name).string();
+    EXPECT_NE(read(base + ".svg").find("<style>"), std::string::npos) << name;
+    const std::string csv = read(base + ".csv");
+    EXPECT_NE(csv.find("\n\"exact\","), std::string::npos) << "exact is in every plot: " << name;
+    EXPECT_GT(std::count(csv.begin(), csv.end(), '\n'), 2) << name;
+    if (pdf) EXPECT_TRUE(read(base + ".pdf").starts_with("%PDF")) << name;
+  }
+  if (!pdf) {
+    EXPECT_NE(r.err.find("librsvg2-bin"), std::string::npos) << r.err;
+    GTEST_SKIP() << "no rsvg-convert here: no PDF was made";
+  }
+}
+
+TEST_F(Cli, EveryFieldOfTheLinesIsDocumented) {
+  const std::string page = read(repo_dir() / "docs" / "evaluation.md");
+  const path ppl = folder_ / "ppl.jsonl", tasks = folder_ / "tasks.jsonl", lines = folder_ / "l";
+  ASSERT_EQ(run({"eval", "ppl", "-m", kModel, "-p", test::words(400), "-c", "128", "--pieces", "1",
+                 "--kv-policy", "local(window=32)", "--mode", "decode", "--attn-error-probe", "64",
+                 "-o", ppl})
+                .status,
+            0);
+  ASSERT_EQ(run({"eval", "tasks", "-m", kModel, "-c", "256", "--samples", "1", "--turns", "1",
+                 "--kv-policy", "exact", "-o", tasks})
+                .status,
+            0);
+  ASSERT_EQ(run({"report", ppl, tasks, "--lines", lines}).status, 0);
+  for (const path& file : {ppl, tasks, lines}) {
+    std::istringstream in(read(file));
+    for (std::string line; std::getline(in, line);)
+      for (const auto& [name, value] : json::parse(line).items())
+        EXPECT_NE(page.find("`" + name + "`"), std::string::npos) << file << ": " << name;
+  }
+}
+
+TEST_F(Cli, ReportShowsTheNullControlAsExact) {
+  const std::string text = test::words(400);
+  const path ppl = folder_ / "ppl.jsonl";
+  ASSERT_EQ(run({"eval", "ppl", "-m", kModel, "-p", text, "-c", "128", "--pieces", "1",
+                 "--kv-policy", "exact+int4", "--seeds", "1", "-o", ppl})
+                .status,
+            0);
+  ASSERT_EQ(run({"report", ppl, "--lines", folder_ / "l"}).status, 0);
+  EXPECT_NE(read(folder_ / "l").find("\"policy\":\"exact\""), std::string::npos);
+  // Figures that no run measures are refused, not shown as "nan s".
+  write(folder_ / "c.csv",
+        "policy,s,n,bytes,effective_bits,update_seconds,attend_seconds,exact_attend_seconds\n"
+        "snapkv,1,2,3,4,nan,1,1\n");
+  refused({"report", folder_ / "c.csv"}, 12, "'snapkv' is not a finite number");
 }
 
 TEST_F(Cli, AutoChoosesAndSaysWhy) {

@@ -188,6 +188,14 @@ class Drawing {
 
   void draw(const PlotPoint& p) {
     const bool front = !p.number.empty();
+    if (p.error > 0) {
+      // On a log axis a bar that reaches 0 ends at the axis.
+      const double low = p.y - p.error;
+      const double end = plot_.y.log && low <= 0 ? kBottom : y_(low);
+      out_ += fmt::format("<path class='bar c{}{}' d='M{:.1f} {:.1f}V{:.1f}'/>", p.series,
+                          front ? "" : " faint", x_(p.x), std::max(y_(p.y + p.error), kTop),
+                          std::min(end, kBottom));
+    }
     out_ += fmt::format("{} class='c{}{}'><title>{}</title></{}>",
                         shape(p.series, x_(p.x), y_(p.y), front ? kMarker : 3.2), p.series,
                         front ? "" : " faint", escape_html(p.title),
@@ -239,6 +247,37 @@ std::string marker_svg(size_t series) {
 
 std::string plot_svg(const Plot& plot) {
   return plot.points.empty() && plot.lines.empty() ? "" : Drawing(plot).text();
+}
+
+std::string plot_file(const Plot& plot) {
+  // Colours by value: converters to PDF know no custom properties.
+  static constexpr std::string_view kStyle =
+      "svg{background:#fff}text{font:11px 'DejaVu Sans',Arial,sans-serif;fill:#565e68}"
+      ".label{font-size:11.5px;fill:#1b1f24}.number{font-weight:700;fill:#1b1f24}"
+      ".grid{stroke:#ecece6;fill:none}.axis{stroke:#565e68;fill:none}"
+      ".lead{stroke:#565e68;stroke-width:.6;fill:none}"
+      ".c0{fill:#3a3f46;stroke:#3a3f46}.c1{fill:#1769c4;stroke:#1769c4}"
+      ".c2{fill:#b45309;stroke:#b45309}.c3{fill:#0f7b52;stroke:#0f7b52}"
+      "circle,rect{stroke:none}.line,.bar{fill:none}.line{stroke-width:1.6}"
+      ".line.front{stroke:#8b3fb0;stroke-dasharray:4 3}.faint{opacity:.55}";
+  const std::string svg = plot_svg(plot);
+  const std::string_view head = "<svg ";
+  if (!svg.starts_with(head)) return "";
+  const size_t body = svg.find('>') + 1;
+  return fmt::format(
+      "<svg xmlns='http://www.w3.org/2000/svg' width='{}' height='{}' {}<title>{}</title>"
+      "<style>{}</style>{}\n",
+      kWidth, kHeight, svg.substr(head.size(), body - head.size()), escape_html(plot.title), kStyle,
+      svg.substr(body));
+}
+
+std::string plot_csv(const Plot& plot) {
+  std::string out =
+      fmt::format("policy,\"{}\",\"{}\",error,on_front\n", plot.x.label, plot.y.label);
+  for (const PlotPoint& p : plot.points)
+    out += fmt::format("\"{}\",{:.9g},{:.9g},{:.9g},{}\n", p.name, p.x, p.y, p.error,
+                       p.number.empty() ? 0 : 1);
+  return out;
 }
 
 }  // namespace pith

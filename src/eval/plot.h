@@ -21,6 +21,8 @@ struct PlotPoint {
   size_t series = 0;
   std::string title;   ///< what a pointer over it shows, and screen readers say
   std::string number;  ///< drawn beside it; empty: none, and the point is faint
+  std::string name;    ///< what was measured, for tables
+  double error = 0;    ///< of y: a bar of as much above and below; 0: none
 };
 
 struct PlotLine {
@@ -42,5 +44,9 @@ struct Plot {
 std::string marker_svg(size_t series);
 /// Empty if there is nothing to draw.
 std::string plot_svg(const Plot& plot);
+/// The same as a file of its own, in the colours of the light theme.
+std::string plot_file(const Plot& plot);
+/// Its points as a table: name, x, y, error, and whether nothing beats it.
+std::string plot_csv(const Plot& plot);
 
 }  // namespace pith

@@ -53,8 +53,11 @@ Facts facts_of(const Results& results) {
       f.policies.insert(row.policy), f.seeds = std::max(f.seeds, row.seeds);
   }
   for (const ProbeGroup& g : results.probes) {
-    f.models.insert(g.model), f.seeds = std::max(f.seeds, static_cast<size_t>(g.seeds));
-    for (const ProbeRow& row : g.rows) f.policies.insert(row.policy);
+    f.models.insert(g.model);
+    for (const ProbeRow& row : g.rows) {
+      f.policies.insert(row.policy);
+      if (row.random) f.seeds = std::max(f.seeds, static_cast<size_t>(g.seeds));
+    }
   }
   for (const SelectorCost& c : results.costs) f.policies.insert(c.policy);
   f.groups = results.groups.size() + results.probes.size() + (results.costs.empty() ? 0 : 1);
@@ -74,7 +77,7 @@ std::string facts_list(const Facts& f) {
   return "<ul class='facts'>" + item(joined(f.models), "model") +
          item(std::to_string(f.policies.size()), "policies") +
          item(std::to_string(f.groups), "measurements") +
-         item(std::to_string(f.seeds), "seeds, randomised policies") +
+         (f.seeds > 1 ? item(std::to_string(f.seeds), "seeds, randomised policies") : "") +
          item(f.control ? figure(f.null_control) : "none", "null control, largest KL") +
          item(joined(f.versions), "pith version") + "</ul>";
 }

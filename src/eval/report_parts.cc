@@ -8,7 +8,7 @@
 #include <map>
 
 #include "eval/plot.h"
-#include "eval/report.h"
+#include "eval/report_plots.h"
 #include "eval/report_text.h"
 
 namespace pith {
@@ -17,73 +17,11 @@ namespace {
 constexpr const char* kFamilies[] = {"exact", "selector (fewer rows)", "codec (fewer bits)",
                                      "selector and codec"};
 
-// Marks are round numbers: as few digits as they have.
-std::string tick_figure(double v) { return fmt::format("{:g}", v); }
-std::string tick_bytes(double v) {
-  const char* unit = " B";
-  for (const char* larger : {" kB", " MB", " GB", " TB"})
-    if (v >= 999.5) v /= 1000, unit = larger;
-  return fmt::format("{:.3g}{}", v, unit);
-}
-std::string tick_seconds(double v) {
-  return v < 0.9995e-3 ? fmt::format("{:.3g} µs", v * 1e6)
-         : v < 0.9995  ? fmt::format("{:.3g} ms", v * 1e3)
-                       : fmt::format("{:.3g} s", v);
-}
-std::string tick_tokens(double v) { return fmt::format("{:.0f}", v); }
-std::string tick_percent(double v) { return fmt::format("{:.0f}%", 100 * v); }
-
-// What a plot of a group compares: a figure of quality against a cost.
-struct Comparison {
-  std::string title, value_name;
-  bool bytes = true;   // against bytes, or against seconds
-  bool score = false;  // a task's score (more is better), or divergence
-};
-
-std::string point_title(const ResultRow& row, const Comparison& c) {
-  return fmt::format("{}: {} {}, {}, {} bits, {}", row.policy, c.value_name,
-                     c.score ? percent(row.score.mean) : figure(row.divergence),
-                     bytes_text(row.bytes), figure(row.bits), seconds_text(row.seconds));
-}
-
-std::string comparison_figure(const ResultGroup& group, const Comparison& c) {
-  std::vector<FrontPoint> points;
-  for (size_t i = 0; i < group.rows.size(); ++i) {
-    const ResultRow& row = group.rows[i];
-    if (row.count < group.most_count()) continue;  // unfinished: not to be compared
-    points.push_back(
-        {i, c.bytes ? row.bytes : row.seconds, c.score ? row.score.mean : row.divergence.mean});
-  }
-  const auto front = pareto_front(points, c.score);
-  Plot plot{c.title,
-            fmt::format("{} policies; the {} that no other beats in both are numbered and listed "
-                        "below",
-                        points.size(), front.size()),
-            {c.bytes ? "KV cache" : "seconds", true, c.bytes ? tick_bytes : tick_seconds},
-            {c.value_name, !c.score, c.score ? tick_percent : tick_figure},
-            {},
-            {}};
+std::string figure_html(const ReportPlot& p) {
   std::string list;
-  PlotLine border{{}, 0, "the Pareto front", "", true};
-  for (size_t i = 0; i < front.size(); ++i) {
-    const ResultRow& row = group.rows[front[i].row];
-    border.points.emplace_back(front[i].cost, front[i].value);
-    list +=
-        fmt::format("<li><b>{}</b> <span>{},</span> <span>{}</span></li>", policy_html(row.policy),
-                    c.score ? percent(row.score.mean) : figure(row.divergence),
-                    c.bytes ? bytes_text(row.bytes) : seconds_text(row.seconds));
-  }
-  plot.lines.push_back(std::move(border));
-  for (const FrontPoint& p : points) {
-    const auto at = std::ranges::find(front, p.row, &FrontPoint::row);
-    const ResultRow& row = group.rows[p.row];
-    plot.points.push_back({p.cost, p.value, policy_family(row.policy), point_title(row, c),
-                           at == front.end() ? "" : std::to_string(at - front.begin() + 1)});
-  }
-  return fmt::format(
-      "<figure><h3>{}</h3>{}<figcaption>No other policy is better for less:"
-      "<ol>{}</ol></figcaption></figure>",
-      escape_html(c.title), plot_svg(plot), list);
+  for (const std::string& item : p.front) list += "<li>" + item + "</li>";
+  return fmt::format("<figure><h3>{}</h3>{}<figcaption>{}<ol>{}</ol></figcaption></figure>",
+                     escape_html(p.plot.title), plot_svg(p.plot), p.caption, list);
 }
 
 std::string turns_text(const std::vector<double>& turns) {
@@ -193,17 +131,14 @@ std::string family_legend() {
 }
 
 std::string group_section(const ResultGroup& group) {
-  const bool score = group.kind == "task";
-  const std::string name = score ? "score" : "KL, nats a token";
   std::string out;
   if (group.null_control)
     out += fmt::format("<p>Null control, exact against exact: KL {}.</p>",
                        figure(*group.null_control));
   if (group.rows.size() > 1) {
-    const std::string what = score ? "Score" : "Divergence";
-    out += "<div class='plots'>" +
-           comparison_figure(group, {what + " against bytes", name, true, score}) +
-           comparison_figure(group, {what + " against time", name, false, score}) + "</div>";
+    out += "<div class='plots'>";
+    for (const ReportPlot& plot : comparison_plots(group)) out += figure_html(plot);
+    out += "</div>";
   }
   out += folded(fmt::format("Table: {} policies", group.rows.size()), group_table(group));
   return out + folded("Setting", "<p class='soft'>" + escape_html(setting_text(group)) + "</p>");
@@ -226,57 +161,20 @@ std::string single_section(const Results& results) {
 }
 
 std::string memory_section(const Results& results) {
-  std::map<std::string, std::map<uint64_t, double>> by_policy;
-  std::vector<std::string> order;
-  std::map<uint64_t, bool> lengths;
-  const ResultGroup* longest = nullptr;
-  for (const ResultGroup& g : results.groups) {
-    if (g.kind != "ppl") continue;
-    if (longest == nullptr || g.length > longest->length) longest = &g;
-    for (const ResultRow& row : g.rows) {
-      if (!by_policy.contains(row.policy)) order.push_back(row.policy);
-      by_policy[row.policy][row.tokens] = row.bytes;
-      lengths[row.tokens] = true;
-    }
-  }
-  if (lengths.size() < 2) return "";
+  const BytesByTokens bytes = bytes_by_tokens(results);
+  if (bytes.lengths.size() < 2) return "";
   HtmlTable table{"Bytes of the cache, everything included, by tokens seen.", {"policy"}, {}};
-  for (const auto& [tokens, there] : lengths) table.heads.push_back(std::to_string(tokens));
-  std::vector<FrontPoint> points;
-  for (size_t i = 0; i < longest->rows.size(); ++i)
-    points.push_back({i, longest->rows[i].bytes, longest->rows[i].divergence.mean});
-  Plot plot{"Memory against context",
-            "the policies of the longest context's Pareto front",
-            {"tokens seen", true, tick_tokens},
-            {"KV cache", true, tick_bytes},
-            {},
-            {}};
-  std::string list;
-  for (const FrontPoint& p : pareto_front(points, false)) {
-    const std::string& policy = longest->rows[p.row].policy;
-    if (by_policy[policy].size() < 2) continue;
-    PlotLine line{{}, policy_family(policy), policy, std::to_string(plot.lines.size() + 1), false};
-    for (const auto& [tokens, bytes] : by_policy[policy]) {
-      line.points.emplace_back(static_cast<double>(tokens), bytes);
-      plot.points.push_back(
-          {static_cast<double>(tokens), bytes, line.series,
-           fmt::format("{}: {} after {} tokens", policy, bytes_text(bytes), tokens), ""});
-    }
-    list += fmt::format("<li><b>{}</b></li>", policy_html(policy));
-    plot.lines.push_back(std::move(line));
-  }
-  for (const std::string& policy : order) {
+  for (const uint64_t tokens : bytes.lengths) table.heads.push_back(std::to_string(tokens));
+  for (const std::string& policy : bytes.policies) {
     std::vector<std::string> cells{policy_html(policy)};
-    for (const auto& [tokens, there] : lengths) {
-      const auto at = by_policy[policy].find(tokens);
-      cells.push_back(at == by_policy[policy].end() ? "" : bytes_text(at->second));
+    for (const uint64_t tokens : bytes.lengths) {
+      const auto at = bytes.at(policy).find(tokens);
+      cells.push_back(at == bytes.at(policy).end() ? "" : bytes_text(at->second));
     }
     table.rows.push_back(std::move(cells));
   }
-  return "<div class='plots'><figure><h3>Memory against context</h3>" + plot_svg(plot) +
-         "<figcaption>The policies that nothing beats at the longest context:<ol>" + list +
-         "</ol></figcaption></figure></div>" +
-         folded(fmt::format("Table: {} policies", order.size()), table.text());
+  return "<div class='plots'>" + figure_html(memory_plot(results)) + "</div>" +
+         folded(fmt::format("Table: {} policies", bytes.policies.size()), table.text());
 }
 
 namespace {
@@ -284,12 +182,17 @@ namespace {
 /// Cells whose colour follows the logarithm of their value: such values span orders of magnitude.
 class HeatScale {
  public:
-  void see(double v) {
-    if (v > 0) most_ = std::max(most_, v), least_ = std::min(least_, v);
+  /// Values of the exact cache are not part of it: next to nothing, they would leave all others one
+  /// colour.
+  void see(const std::string& policy, double v) {
+    if (v > 0 && policy_family(policy) != 0)
+      most_ = std::max(most_, v), least_ = std::min(least_, v);
   }
   std::string cell(double v, const std::string& text) const {
     const double strength =
-        v > 0 && most_ > least_ ? 0.75 * std::log(v / least_) / std::log(most_ / least_) : 0.0;
+        v > least_ && most_ > least_
+            ? 0.75 * std::min(1.0, std::log(v / least_) / std::log(most_ / least_))
+            : 0.0;
     return fmt::format("<td class='heat' style='--v:{:.2f}'>{}</td>", strength, text);
   }
 
@@ -304,13 +207,15 @@ std::string probe_section(const ProbeGroup& group) {
   size_t layers = 0;
   for (const ProbeRow& row : group.rows) {
     layers = std::max(layers, row.layers.size());
-    for (const double e : row.layers) scale.see(e);
+    for (const double e : row.layers) scale.see(row.policy, e);
   }
-  HtmlTable table{fmt::format("Relative error of each layer's attention. Mean over heads and {} "
-                              "seeds; the stronger the colour, the larger (logarithm).",
-                              group.seeds),
-                  {"policy"},
-                  {}};
+  const bool random = std::ranges::any_of(group.rows, &ProbeRow::random);
+  HtmlTable table{
+      fmt::format("Relative error of each layer's attention. Mean over heads{}; the "
+                  "stronger the colour, the larger (logarithm, exact left out).",
+                  random ? fmt::format(" and {} seeds of what is random", group.seeds) : ""),
+      {"policy"},
+      {}};
   for (size_t l = 0; l < layers; ++l) table.heads.push_back(fmt::format("L{}", l));
   table.heads.insert(table.heads.end(), {"all", "kept", "bits"});
   for (const ProbeRow& row : group.rows) {
@@ -340,7 +245,7 @@ std::string cost_section(const std::vector<SelectorCost>& costs) {
   for (const SelectorCost& c : costs) {
     if (!by_policy.contains(c.policy)) order.push_back(c.policy);
     by_policy[c.policy][c.tokens] = c.update + c.attend, lengths[c.tokens] = true;
-    scale.see(c.update + c.attend);
+    scale.see(c.policy, c.update + c.attend);
     all.rows.push_back({policy_html(c.policy), std::to_string(c.tokens), seconds_text(c.update),
                         seconds_text(c.attend), percent(c.update / c.exact_attend),
                         bytes_text(c.bytes), fmt::format("{:.2f}", c.bits)});

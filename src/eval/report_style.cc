@@ -48,6 +48,8 @@ svg .number{font-size:11px;font-weight:700;fill:var(--ink)}
 .c0{fill:var(--c0)}.c1{fill:var(--c1)}.c2{fill:var(--c2)}.c3{fill:var(--c3)}
 .line.c0{stroke:var(--c0);fill:none}.line.c1{stroke:var(--c1);fill:none}
 .line.c2{stroke:var(--c2);fill:none}.line.c3{stroke:var(--c3);fill:none}
+.bar{fill:none;stroke-width:1}.bar.c0{stroke:var(--c0)}.bar.c1{stroke:var(--c1)}
+.bar.c2{stroke:var(--c2)}.bar.c3{stroke:var(--c3)}
 .faint{opacity:.55}
 .key{width:.85em;height:.85em;vertical-align:-.08em;margin-right:.3em}
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;margin:.4rem 0;padding:0;list-style:none;

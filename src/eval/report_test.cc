@@ -179,6 +179,64 @@ TEST(Report, ErrorsStandUnderTheirLayer) {
   EXPECT_EQ(cells, expected);
 }
 
+TEST(Report, TheHeatScaleDoesNotBeginAtExact) {
+  ProbeGroup group{"m", "a", 2048, 256, 3, 0, {}};
+  group.rows.push_back({"exact", false, 1, 16, 1, {1e-7, 0}, {1e-7, 1e-7}});
+  group.rows.push_back({"exact+int4", false, 1, 4.5, 1, {0.02, 0}, {0.01, 0.02}});
+  group.rows.push_back({"knorm", false, 1, 4, 0.25, {0.2, 0}, {0.1, 0.5}});
+  const std::string html = probe_section(group);
+  // exact+int4 is of the scale's lower end, and none is above its upper one.
+  const auto strengths = numbers(html, "--v:([0-9.]+)");
+  ASSERT_EQ(strengths.size(), 6u);
+  EXPECT_EQ(strengths[0], 0);
+  EXPECT_EQ(strengths[2], 0) << "the least that is not exact";
+  EXPECT_EQ(strengths[5], 0.75);
+  EXPECT_LT(strengths[3], 0.2) << "0.02 between 0.01 and 0.5";
+  EXPECT_EQ(html.find("seeds"), std::string::npos) << "nothing here was random";
+  group.rows[2].random = true;
+  EXPECT_NE(probe_section(group).find("3 seeds of what is random"), std::string::npos);
+}
+
+TEST(Report, DeviationsAreBarsAndSeedsAreSaidWhereSomethingWasRandom) {
+  Results results = two_policies();
+  std::string html = report_html(results, "t");
+  EXPECT_EQ(html.find("seeds, randomised"), std::string::npos);
+  // Bars of the two policies that have an error, in the plot against bytes and in that of time.
+  EXPECT_EQ(numbers(html, "class='bar c([0-9])").size(), 4u);
+  results.groups[0].rows[2].seeds = 3;
+  EXPECT_NE(report_html(results, "t").find("<b>3</b>seeds, randomised"), std::string::npos);
+}
+
+TEST(Plot, BarsEndWhereTheirErrorsDo) {
+  Plot plot{"t", "d", {"x", true, tick}, {"y", false, tick}, {}, {}};
+  plot.points = {{1, 10, 0, "p", "", "a", 5}, {2, 20, 0, "q", "", "b", 0}};
+  const std::string svg = plot_svg(plot);
+  const auto from = numbers(svg, "class='bar[^']*' d='M[0-9.]+ ([0-9.]+)V");
+  const auto to = numbers(svg, "class='bar[^']*' d='M[0-9.]+ [0-9.]+V([0-9.]+)");
+  const auto cy = numbers(svg, "cy='([0-9.]+)'");
+  ASSERT_EQ(from.size(), 1u);
+  EXPECT_NEAR((from[0] + to[0]) / 2, cy[0], 0.11);
+  EXPECT_NEAR((to[0] - from[0]) / 2, (cy[0] - cy[1]) / 2, 0.11) << "5 of a distance of 10";
+  // On a log axis a bar that reaches 0 ends at the axis.
+  plot.y.log = true;
+  plot.points[0].error = 12;
+  EXPECT_NEAR(numbers(plot_svg(plot), "class='bar[^']*' d='M[0-9.]+ [0-9.]+V([0-9.]+)")[0], 234, 1);
+}
+
+TEST(Plot, AsAFileItHasItsStyleAndAsATableItsNumbers) {
+  Plot plot{"a & b", "d", {"x", true, tick}, {"KL, nats", false, tick}, {}, {}};
+  plot.points = {{1, 10, 0, "p", "1", "snapkv(budget=25%,window=3)", 0.5},
+                 {2, 20, 1, "q", "", "b"}};
+  const std::string svg = plot_file(plot);
+  EXPECT_TRUE(svg.starts_with("<svg xmlns='http://www.w3.org/2000/svg' width='360'"));
+  EXPECT_NE(svg.find("<style>"), std::string::npos);
+  EXPECT_EQ(svg.find("var("), std::string::npos) << "converters know no custom properties";
+  EXPECT_NE(svg.find("a &amp; b"), std::string::npos);
+  EXPECT_EQ(plot_csv(plot),
+            "policy,\"x\",\"KL, nats\",error,on_front\n"
+            "\"snapkv(budget=25%,window=3)\",1,10,0.5,1\n\"b\",2,20,0,0\n");
+}
+
 TEST(Report, OfNothingIsRefused) { EXPECT_THROW(report_html({}, "t"), Error); }
 
 }  // namespace

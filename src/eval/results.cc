@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
+#include <cmath>
 #include <map>
 #include <set>
 
+#include "core/json_file.h"
 #include "eval/results_lines.h"
 #include "pith/error.h"
 
@@ -40,6 +41,7 @@ struct RawGroup {
   ResultGroup head;
   std::vector<RawRow> rows;
   Parts null_control;
+  std::string exact;  // the policy of the null control
 };
 
 Part part_of(const Record& r, bool task) {
@@ -159,9 +161,10 @@ class Reader {
     if (!task && r.at("kind") != "ppl") throw Error(ErrorCode::kCorrupt, "its kind is unknown");
     RawGroup& group = group_of(r, task);
     const uint64_t number = r.at(task ? "sample" : "piece");
-    Parts& parts = r.value("null_control", false)
-                       ? group.null_control
-                       : row_in(group, r.at("policy")).seeds[r.at("kv_seed").get<uint64_t>()];
+    const bool control = r.value("null_control", false);
+    if (control) group.exact = r.at("policy");
+    Parts& parts = control ? group.null_control
+                           : row_in(group, r.at("policy")).seeds[r.at("kv_seed").get<uint64_t>()];
     parts[number] = part_of(r, task);
   }
 
@@ -174,6 +177,10 @@ class Reader {
       ResultGroup group = std::move(raw.head);
       if (!raw.null_control.empty())
         group.null_control = summarise(all_predictions(raw.null_control)).divergence.mean;
+      // The null control is a measurement of the exact cache: it stands among those compared.
+      const auto named = [&](const RawRow& row) { return row.policy == raw.exact; };
+      if (!raw.null_control.empty() && !raw.rows.empty() && std::ranges::none_of(raw.rows, named))
+        raw.rows.insert(raw.rows.begin(), {raw.exact, {{0, raw.null_control}}});
       for (RawRow& row : raw.rows) {
         drop_equal_seeds(row);
         group.rows.push_back(row_of(row, group.kind == "task"));
@@ -195,7 +202,7 @@ class Reader {
       if (g.head.kind == head.kind && g.head.name == head.name && g.head.length == head.length &&
           g.head.setting == head.setting)
         return g;
-    groups_.push_back({std::move(head), {}, {}});
+    groups_.push_back({std::move(head), {}, {}, {}});
     return groups_.back();
   }
 
@@ -209,16 +216,6 @@ class Reader {
   std::vector<RawGroup> groups_;
   Results done_;
 };
-
-std::string read_all(const std::filesystem::path& file) {
-  std::error_code missing;
-  if (!std::filesystem::is_regular_file(file, missing))
-    throw Error(ErrorCode::kNotFound, fmt::format("{} is no file", file.string()));
-  std::ifstream in(file, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (!in) throw Error(ErrorCode::kIo, fmt::format("{} cannot be read", file.string()));
-  return text;
-}
 
 [[noreturn]] void refuse(const std::filesystem::path& file, size_t line, const std::string& why) {
   throw Error(ErrorCode::kCorrupt,
@@ -250,6 +247,25 @@ void read_lines(const std::filesystem::path& file, const std::string& text, Read
   if (line == 0) refuse(file, 1, "the file is empty");
 }
 
+// JSON and CSV can say 1e999 and nan; no measurement does.
+void check_finite(const Results& results) {
+  const auto check = [](const std::string& policy, std::initializer_list<double> figures) {
+    if (std::ranges::all_of(figures, [](double x) { return std::isfinite(x); })) return;
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("a figure of '{}' is not a finite number: its file is damaged, or the "
+                            "run that made it was",
+                            policy));
+  };
+  for (const ResultGroup& g : results.groups)
+    for (const ResultRow& r : g.rows)
+      check(r.policy, {r.bytes, r.bits, r.kept, r.seconds, r.perplexity.mean, r.divergence.mean,
+                       r.divergence.error, r.same_top.mean, r.score.mean, r.score.error});
+  for (const ProbeGroup& g : results.probes)
+    for (const ProbeRow& r : g.rows) check(r.policy, {r.error.mean, r.error.error, r.bits, r.kept});
+  for (const SelectorCost& c : results.costs)
+    check(c.policy, {c.bytes, c.bits, c.update, c.attend, c.exact_attend});
+}
+
 }  // namespace
 
 size_t ResultGroup::most_count() const {
@@ -261,7 +277,8 @@ size_t ResultGroup::most_count() const {
 Results read_results(const std::vector<std::filesystem::path>& files) {
   Reader reader;
   for (const auto& file : files) {
-    const std::string text = read_all(file);
+    const std::string text = read_file(file, kMostTextBytes);
+    check_json_depth(text, file.string());
     if (text.starts_with("policy,s,n,")) {
       add_selector_costs(text, reader.done().costs);
       continue;
@@ -277,7 +294,9 @@ Results read_results(const std::vector<std::filesystem::path>& files) {
       refuse(file, 1, e.what());
     }
   }
-  return reader.finish();
+  Results results = reader.finish();
+  check_finite(results);
+  return results;
 }
 
 }  // namespace pith

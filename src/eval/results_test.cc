@@ -173,7 +173,7 @@ TEST_F(ResultsTest, RefusesWhatIsNoResult) {
       EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
     }
   };
-  refused(folder_ / "none", ErrorCode::kNotFound, "is no file");
+  refused(folder_ / "none", ErrorCode::kNotFound, "No such file");
   refused(file("empty", ""), ErrorCode::kCorrupt, "the file is empty");
   refused(file("text", "once upon a time\n"), ErrorCode::kCorrupt, "line 1");
   refused(file("other", "{\"key\":\"a\",\"kind\":\"cake\"}\n"), ErrorCode::kCorrupt, "kind");
