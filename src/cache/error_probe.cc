@@ -19,18 +19,20 @@ constexpr double kStudent = 2.131;      // 97.5% of Student's t with kGroups - 1
 constexpr double kLess = 0.5, kMore = 1.2, kProducts = 0.05;
 
 // Four rows a group.
-constexpr size_t kLeastRows = 4 * ErrorProbe::kGroups;
+constexpr size_t kLeastRows = 4 * ErrorProbe::kGroups, kMostRows = size_t{1} << 24;
 
 double square(double x) { return x * x; }
 
 }  // namespace
 
 void check_error_probe(const ErrorProbeOptions& options) {
-  if (options.rows >= kLeastRows && options.every > 0 && options.max_error >= 0) return;
+  if (options.rows >= kLeastRows && options.rows <= kMostRows && options.every > 0 &&
+      options.max_error >= 0)
+    return;
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("error probe: {} rows every {} steps, limit {}; use {} rows or more, a "
+              fmt::format("error probe: {} rows every {} steps, limit {}; use {} to {} rows, a "
                           "step of 1 or more and a limit of 0 (none) or more",
-                          options.rows, options.every, options.max_error, kLeastRows));
+                          options.rows, options.every, options.max_error, kLeastRows, kMostRows));
 }
 
 void refuse_cache_positions() {

@@ -17,11 +17,12 @@ struct Suffix {
   Budget::Unit unit;
   double factor;
 };
-constexpr Suffix kSuffixes[] = {{"%", Budget::Unit::kPercent, 1},
-                                {"KiB", Budget::Unit::kBytes, kKiB},
-                                {"MiB", Budget::Unit::kBytes, kMiB},
-                                {"GiB", Budget::Unit::kBytes, kGiB},
-                                {"", Budget::Unit::kRows, 1}};
+constexpr Suffix kSuffixes[] = {
+    {"%", Budget::Unit::kPercent, 1},    {"KiB", Budget::Unit::kBytes, kKiB},
+    {"MiB", Budget::Unit::kBytes, kMiB}, {"GiB", Budget::Unit::kBytes, kGiB},
+    {"kB", Budget::Unit::kBytes, 1e3},   {"KB", Budget::Unit::kBytes, 1e3},
+    {"MB", Budget::Unit::kBytes, 1e6},   {"GB", Budget::Unit::kBytes, 1e9},
+    {"", Budget::Unit::kRows, 1}};
 
 bool parse_number(std::string_view text, double& out) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
@@ -45,8 +46,8 @@ Budget Budget::parse(std::string_view text) {
   }
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("'{}' is not a budget; use rows per KV head (1024), a share of the "
-                          "context (25%, at most 100%) or bytes of the whole cache (16MiB), more "
-                          "than 0",
+                          "context (25%, at most 100%) or bytes of the whole cache (16MiB, 16MB), "
+                          "more than 0",
                           text));
 }
 

@@ -67,6 +67,14 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+// Names as papers and other tools write them: SnapKV, streaming-llm.
+std::string folded(std::string_view name) {
+  std::string out;
+  for (const char c : name)
+    if (c != '_' && c != '-') out += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
+
 [[noreturn]] void unknown(std::string_view name) {
   std::vector<std::string> selector_names, codec_names;
   for (const SelectorRow& r : selectors()) selector_names.push_back(r.info.name);
@@ -75,7 +83,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   size_t best = 3;  // farther than two edits is no suggestion
   for (const auto* names : {&selector_names, &codec_names})
     for (const std::string& n : *names)
-      if (const size_t d = edit_distance(name, n); d < best) best = d, nearest = n;
+      if (const size_t d = edit_distance(folded(name), folded(n)); d < best) best = d, nearest = n;
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("policy: unknown method '{}'{}; selectors: {}; codecs: {}", name,
                           nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest),
