@@ -37,15 +37,15 @@ Sources sources_of_folder(const fs::path& folder) {
   Sources out;
   const fs::path file = folder / "chat_template.jinja";
   const fs::path tools = folder / "additional_chat_templates" / "tool_use.jinja";
-  if (fs::exists(file)) {
+  if (is_there(file)) {
     out.name = file.filename().string();
-    out.main = read_text_file(file);
-    if (fs::exists(tools)) out.with_tools = read_text_file(tools);
+    out.main = read_file(file, kMostTableBytes);
+    if (is_there(tools)) out.with_tools = read_file(tools, kMostTableBytes);
     return out;
   }
   const fs::path config = folder / "tokenizer_config.json";
-  if (!fs::exists(config)) return out;
-  const nlohmann::json root = read_json_file(config);
+  if (!is_there(config)) return out;
+  const nlohmann::json root = read_json_file(config, kMostTableBytes);
   const auto found = root.find("chat_template");
   if (found == root.end() || found->is_null()) return out;
   out.name = config.filename().string();
