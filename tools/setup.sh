@@ -35,6 +35,7 @@ build|header:rapidcheck.h|librapidcheck-dev|RapidCheck
 build|header:histedit.h|libedit-dev|libedit
 models|cmd:python3|python3|Python 3.9 or newer
 models|cmd:pip3,pip|python3-pip|pip
+checks|cmd:tmux|tmux|tmux, for the walk through the program
 checks|cmd:rsvg-convert|librsvg2-bin|rsvg-convert, for plots as PDF
 checks|cmd:python3|python3|Python 3.9 or newer
 checks|cmd:clang-format-14,clang-format|clang-format-14 clang-format|clang-format 14
