@@ -1,13 +1,46 @@
 #include "args.h"
 
+#include <fmt/format.h>
+
 #include <cctype>
+#include <regex>
+
+#include "console.h"
+#include "llama_options.h"
 
 namespace pith::cli {
 namespace {
 
 class Formatter : public CLI::Formatter {
+  static constexpr size_t kNames = 30, kWidth = 80;
+
+  // A name and what it means beside it, in lines of 80 columns.
+  static std::string laid_out(const std::string& name, const std::string& meaning) {
+    const std::string margin(kNames, ' ');
+    std::string out = "  " + name;
+    out += out.size() < kNames ? std::string(kNames - out.size(), ' ') : "\n" + margin;
+    for (const char c : wrapped(meaning, 0, kWidth - kNames))
+      out += c == '\n' ? "\n" + margin : std::string(1, c);
+    return out + "\n";
+  }
+
  public:
-  Formatter() { column_width(34); }
+  Formatter() { column_width(kNames); }
+
+  std::string make_option(const CLI::Option* option, bool positional) const override {
+    return laid_out(make_option_name(option, positional) + make_option_opts(option),
+                    make_option_desc(option));
+  }
+
+  std::string make_subcommand(const CLI::App* command) const override {
+    return laid_out(command->get_name(), command->get_description());
+  }
+
+  // Without "INT in [0 - 1099511627776]": a value out of range is told of when it is given.
+  std::string make_option_opts(const CLI::Option* option) const override {
+    static const std::regex kRange(":?(INT|UINT|FLOAT) (in|bounded to) \\[[^\\]]*\\]");
+    return std::regex_replace(CLI::Formatter::make_option_opts(option), kRange, "");
+  }
 
   std::string make_option_name(const CLI::Option* option, bool positional) const override {
     std::string name = CLI::Formatter::make_option_name(option, positional);
@@ -37,12 +70,57 @@ std::vector<std::string> read_arguments(int count, const char* const* values) {
   for (int i = 1; i < count; ++i) {
     std::string argument = values[i];
     if (argument == "--") options = false;
+    if (const auto instead = instead_of(argument); options && !instead.empty())
+      throw CLI::ValidationError(argument, std::string(instead));
     for (const auto& [alias, full] : short_aliases()) {
       if (options && argument == alias) argument = full;
     }
     arguments.push_back(std::move(argument));
   }
+  if (!arguments.empty() && arguments[0] == "help") {
+    arguments.erase(arguments.begin());
+    arguments.emplace_back("--help");
+  }
   return arguments;
+}
+
+CLI::Validator number_from(double least, double most) {
+  const auto check = [least, most](const std::string& text) {
+    double value = 0;
+    const bool fits = CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
+    return fits ? "" : fmt::format("{} is not a number from {} to {}", text, least, most);
+  };
+  return CLI::Validator(check, "");
+}
+
+CLI::Validator not_negative() {
+  const auto check = [](const std::string& text) {
+    return text.find('-') == std::string::npos
+               ? ""
+               : fmt::format("{} is not a whole number of 0 or more", text);
+  };
+  return CLI::Validator(check, "");
+}
+
+CLI::Validator not_empty() {
+  const auto check = [](const std::string& text) {
+    return text.empty() ? std::string("nothing was given; leave the option out or give a value")
+                        : std::string();
+  };
+  return CLI::Validator(check, "");
+}
+
+CLI::Validator storage_type(const std::string& option) {
+  const auto check = [option](const std::string& text) -> std::string {
+    for (const char* type : {"f32", "f16", "bf16"})
+      if (text == type) return "";
+    const std::string instead = instead_of_type(option, text);
+    return !instead.empty() ? instead
+                            : text +
+                                  " is not f32, f16 or bf16; fewer bits are codecs of "
+                                  "--kv-policy ('pith policies')";
+  };
+  return CLI::Validator(check, "");
 }
 
 std::string unescape(std::string_view text) {

@@ -16,7 +16,9 @@ namespace pith::cli {
 /// CLI11 would read -ctk as -c with the value "tk".
 const std::vector<std::pair<std::string, std::string>>& short_aliases();
 
-/// The arguments after the program's name, aliases replaced by their long names.
+/// The arguments after the program's name, aliases replaced by their long names and "help COMMAND"
+/// by "COMMAND --help". Throws CLI::ParseError for options of llama.cpp's that pith does not have,
+/// saying what to use instead.
 std::vector<std::string> read_arguments(int count, const char* const* values);
 
 /// \n, \r, \t, \\, \', \" and \xHH become what they stand for; anything else stays as it is.
@@ -24,6 +26,14 @@ std::string unescape(std::string_view text);
 
 /// Shows the aliases beside their long names.
 std::shared_ptr<CLI::FormatterBase> make_formatter();
+
+/// Checks of options where CLI11's own are too kind: its Range lets NaN pass, and -1 becomes a
+/// large unsigned number.
+CLI::Validator number_from(double least, double most);
+CLI::Validator not_negative();
+CLI::Validator not_empty();
+/// A storage type of exact rows; llama.cpp's types of fewer bits are answered.
+CLI::Validator storage_type(const std::string& option);
 
 /// One argument of an option that may be given several times ("-r A -r B").
 template <class T>

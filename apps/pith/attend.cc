@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <memory>
 
+#include "args.h"
 #include "cache/kv_cache.h"
 #include "commands.h"
 #include "console.h"
@@ -69,25 +71,31 @@ Inputs check_inputs(const SafeTensors& file, bool causal) {
   return in;
 }
 
-// out [count, heads, D] f32 <- rows [first, first + count) of t [heads, T, D].
-void load_rows(std::vector<float>& out, const Kernels& kernels, const Tensor& t, size_t first,
-               size_t count) {
+// out [count, heads, D] f32 <- rows [first, first + count) of t [heads, T, D]; returns the length
+// of the longest row.
+double load_rows(std::vector<float>& out, const Kernels& kernels, const Tensor& t, size_t first,
+                 size_t count) {
   const size_t heads = t.shape[0], rows = t.shape[1], dim = t.shape[2];
   out.resize(count * heads * dim);
   const DType dtype = t.dtype();
+  double longest = 0;
   for (size_t h = 0; h < heads; ++h) {
     for (size_t i = 0; i < count; ++i) {
       float* row = out.data() + (i * heads + h) * dim;
       kernels.to_f32(row, t.data + ((h * rows + first + i) * dim) * size_of(dtype), dtype, dim);
+      double squares = 0;
       for (size_t d = 0; d < dim; ++d) {
+        squares += double{row[d]} * row[d];
         if (std::isfinite(row[d])) continue;
         throw Error(ErrorCode::kNonFinite,
                     fmt::format("{}: '{}' is {} at [{}, {}, {}]; only finite numbers can be "
                                 "attended to",
                                 t.file, t.name, row[d], h, first + i, d));
       }
+      longest = std::max(longest, squares);
     }
   }
+  return std::sqrt(longest);
 }
 
 struct Timing {
@@ -136,9 +144,9 @@ class Attention {
     ProgressBar bar("attending", "rows", quiet_);
     for (size_t first = 0; first < in_.rows; first += options_.chunk) {
       const size_t count = std::min(options_.chunk, in_.rows - first);
-      load_rows(q_, context_.kernels, *in_.q, first, count);
-      load_rows(k_, context_.kernels, *in_.k, first, count);
-      load_rows(v_, context_.kernels, *in_.v, first, count);
+      const double query = load_rows(q_, context_.kernels, *in_.q, first, count);
+      load_keys(first, count);
+      check_scores(query);
       result_.resize(q_.size());
       timed(timing_.attend,
             [&] { cache_->step(0, result_.data(), q_.data(), k_.data(), v_.data(), count); });
@@ -154,8 +162,7 @@ class Attention {
       ProgressBar bar("appending", "rows", quiet_);
       for (size_t first = 0; first < in_.rows; first += options_.chunk) {
         const size_t count = std::min(options_.chunk, in_.rows - first);
-        load_rows(k_, context_.kernels, *in_.k, first, count);
-        load_rows(v_, context_.kernels, *in_.v, first, count);
+        load_keys(first, count);
         timed(timing_.append, [&] { cache_->append(0, k_.data(), v_.data(), count); });
         if (!bar.update(first + count, in_.rows)) return false;
       }
@@ -164,13 +171,28 @@ class Attention {
     ProgressBar bar("attending", "queries", quiet_);
     for (size_t first = 0; first < in_.queries; first += options_.chunk) {
       const size_t count = std::min(options_.chunk, in_.queries - first);
-      load_rows(q_, context_.kernels, *in_.q, first, count);
+      check_scores(load_rows(q_, context_.kernels, *in_.q, first, count));
       result_.resize(q_.size());
       timed(timing_.attend, [&] { cache_->attend_only(0, result_.data(), q_.data(), count); });
       store(first, count);
       if (!bar.update(first + count, in_.queries)) return false;
     }
     return true;
+  }
+
+  void load_keys(size_t first, size_t count) {
+    longest_key_ = std::max(longest_key_, load_rows(k_, context_.kernels, *in_.k, first, count));
+    load_rows(v_, context_.kernels, *in_.v, first, count);
+  }
+
+  // Infinite scores have no softmax: what came out would be NaN, or zeros where blocks are skipped.
+  void check_scores(double query) const {
+    constexpr double kMost = std::numeric_limits<float>::max();
+    if (query * longest_key_ <= kMost) return;
+    throw Error(ErrorCode::kNonFinite,
+                fmt::format("{}: a query of length {:.2g} and a key of length {:.2g} give scores "
+                            "beyond {:.2g}, the largest float; scale them down",
+                            in_.q->file, query, longest_key_, kMost));
   }
 
   template <class F>
@@ -182,6 +204,11 @@ class Attention {
 
   // result_ [count, H, D] into its places of out_ [H, Tq, D].
   void store(size_t first, size_t count) {
+    for (const float x : result_)
+      if (!std::isfinite(x))
+        throw Error(ErrorCode::kNonFinite,
+                    fmt::format("{}: values as large as these sum up to {}; scale them down",
+                                in_.v->file, x));
     for (size_t i = 0; i < count; ++i) {
       for (size_t h = 0; h < in_.query_heads; ++h) {
         const float* from = result_.data() + (i * in_.query_heads + h) * in_.dim;
@@ -200,6 +227,7 @@ class Attention {
   std::unique_ptr<KvCache> cache_;
   std::vector<float> q_, k_, v_, result_;  // one chunk: [count, H or G, D]
   std::vector<float> out_;                 // [H, Tq, D]
+  double longest_key_ = 0;                 // so far
   Timing timing_;
 };
 
@@ -226,6 +254,7 @@ void write_results(const std::string& path, const Attention& attention, const In
 }
 
 int attend(const AttendOptions& o) {
+  check_output(o.out, {o.tensors});
   const SafeTensors file = SafeTensors::open(o.tensors);
   const Inputs in = check_inputs(file, o.causal);
   Attention attention(o, in);
@@ -259,10 +288,12 @@ int attend(const AttendOptions& o) {
     print_json(json);
     return 0;
   }
-  write_out(fmt::format(
-      "{}: out [{}, {}, {}], {} of {} rows kept ({}), {}; appended in {}, attended in {}\n", o.out,
-      in.query_heads, in.queries, in.dim, ledger.rows_kept, ledger.rows_seen, share_kept(ledger),
-      describe_bytes(ledger), human_seconds(t.append), human_seconds(t.attend)));
+  write_out(
+      fmt::format("{}: out [{}, {}, {}], {} of {} rows per KV head kept ({}), {}; appended in {}, "
+                  "attended in {}\n",
+                  o.out, in.query_heads, in.queries, in.dim, rows_per_head(ledger), ledger.tokens,
+                  share_kept(ledger), describe_bytes(ledger), human_seconds(t.append),
+                  human_seconds(t.attend)));
   return 0;
 }
 
@@ -284,7 +315,7 @@ void add_attend(CLI::App& root, Action& action) {
   app->add_option("--rope-theta", o->rope_theta,
                   "Base of the RoPE that q and k went through, for policies that turn keys back "
                   "(half-split layout, positions from 0)")
-      ->check(CLI::PositiveNumber)
+      ->check(number_from(1e-3, 1e12))
       ->type_name("THETA")
       ->group("Input");
   add_engine_options(*app, o->engine);
@@ -308,8 +339,8 @@ void add_attend(CLI::App& root, Action& action) {
       ->type_name("FILE")
       ->group("Output");
   app->footer(
-      "Scores are scaled by 1/sqrt(D). --json prints rows, bytes by kind, effective bits, "
-      "seconds.\n\n"
+      "Scores are scaled by 1/sqrt(D). --json prints rows, bytes by kind, effective\n"
+      "bits, seconds.\n\n"
       "Examples:\n"
       "  pith attend --tensors in.safetensors --policy 'uniform(rate=0.25)' --seed 1 "
       "--out out.safetensors\n"

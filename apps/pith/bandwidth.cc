@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "core/philox.h"
+#include "interrupt.h"
 #include "kernels/read_rate.h"
 
 namespace pith::cli {
@@ -37,7 +38,7 @@ double read_bandwidth(const Context& context) {
   buffer.resize(kNumbers);
   std::fill(buffer.begin(), buffer.end(), 1.0f);
   std::vector<double> rates;
-  for (int pass = 0; pass < 7; ++pass)
+  for (int pass = 0; pass < 7 && (pass == 0 || !interrupted()); ++pass)
     rates.push_back(read_rate(context, std::as_bytes(std::span(buffer.data(), kNumbers))));
   return median(rates).value;
 }
@@ -54,7 +55,7 @@ AttentionSpeed attention_speed(const Context& context, const ModelConfig& config
   const auto width = static_cast<size_t>(config.query_heads * config.head_dim);
   std::vector<float> q(kChunk * width), k(kChunk * kv), v(kChunk * kv), out(kChunk * width);
   fill_random(q, 1);
-  for (size_t t = 0; t < depth; t += kChunk) {
+  for (size_t t = 0; t < depth && !interrupted(); t += kChunk) {
     const size_t n = std::min(kChunk, depth - t);
     fill_random(k, 2 + t);
     fill_random(v, 3 + t);
@@ -62,7 +63,8 @@ AttentionSpeed attention_speed(const Context& context, const ModelConfig& config
   }
   std::vector<double> seconds;
   const auto begun = Clock::now();
-  while (seconds.size() < 5 || (seconds_since(begun) < 1 && seconds.size() < 100)) {
+  while (seconds.empty() || (seconds.size() < 5 && !interrupted()) ||
+         (!interrupted() && seconds_since(begun) < 1 && seconds.size() < 100)) {
     const auto start = Clock::now();
     for (int l = 0; l < config.layers; ++l) cache.attend_only(l, out.data(), q.data(), 1);
     seconds.push_back(seconds_since(start));

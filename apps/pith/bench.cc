@@ -82,9 +82,10 @@ double check_answer(const std::shared_ptr<const Model>& model, const SessionOpti
     largest = std::max(largest, std::fabs(double{plain[i]}));
   }
   if (!(difference <= bound * largest))
-    throw Error(ErrorCode::kInternal,
-                fmt::format("logits differ from {} by {:.2e} of the largest; nothing was timed",
-                            gpu ? "the CPU's" : "the scalar twins'", difference / largest));
+    throw Error(
+        ErrorCode::kInternal,
+        fmt::format("logits differ from {} by {:.2e} of the largest; nothing was timed",
+                    gpu ? "the CPU's" : "those of plain scalar code", difference / largest));
   return difference / largest;
 }
 
@@ -145,8 +146,10 @@ class Bench {
     }
     if (!prefill.empty()) line.prefill = median(prefill);
     if (!decode.empty()) line.decode = median(decode);
+    check_cancelled();
     if (depth > 0 && !on_gpu())
       line.attention = attention_speed(context_, model_->config(), options.policy, depth);
+    check_cancelled();
     const double bytes = static_cast<double>(model_->weight_bytes() + line.ledger.cache_bytes());
     line.decode_limit = read_ / bytes;
     return line;
@@ -156,7 +159,8 @@ class Bench {
     Session session = base.fork();
     const auto ids = random_tokens(static_cast<size_t>(o_.prompt), model_->config().vocab, 2);
     const auto start = Clock::now();
-    session.prefill(ids);
+    session.prefill(ids, [](size_t, size_t) { return !interrupted(); });
+    check_cancelled();
     return static_cast<double>(o_.prompt) / seconds_since(start);
   }
 
@@ -166,6 +170,7 @@ class Bench {
     Sampler greedy({.temperature = 0});
     const auto ids = random_tokens(static_cast<size_t>(o_.generate) + 1, model_->config().vocab, 3);
     const auto step = [&](int32_t id) {
+      check_cancelled();
       session.append({&id, 1});
       session.sample(greedy, {});
     };
@@ -210,19 +215,20 @@ void print_table(const std::vector<Line>& lines, double read, bool gpu) {
     table.add(
         {l.policy, std::to_string(l.depth), rate(l.prefill), rate(l.decode),
          l.decode.value > 0 ? fmt::format("{:.0f}%", 100 * l.decode.value / l.decode_limit) : "-",
-         sixth, seventh, std::to_string(l.ledger.rows_kept), share_kept(l.ledger),
+         sixth, seventh, rows_per_head(l.ledger), share_kept(l.ledger),
          human_bytes(static_cast<double>(l.ledger.cache_bytes())),
          fmt::format("{:.2f}", l.ledger.effective_bits())});
   }
-  write_out(table.text() +
-            "\nprefill, decode: tokens per second, median (least-most); of limit: of what reading\n"
-            "weights and cache once a token would allow; " +
-            (gpu ? "counted: weights, cache and what is around\nit by pith's ledger; in use: the "
-                   "GPU's memory by its driver's account\n"
-                 : "attention: cache payload read per second\n"
-                   "by one token's attention over random rows; of read: of the measured read "
-                   "bandwidth\n"
-                   "(above 100% where the cache fits the processor's own)\n"));
+  write_out(
+      table.text() +
+      "\nprefill, decode: tokens per second, median (least-most); of limit: of what\n"
+      "reading weights and cache once a token would allow; " +
+      (gpu ? "counted: weights, cache\nand what is around it by pith's ledger; in use: the "
+             "GPU's memory by its driver's\naccount; rows: per KV head\n"
+           : "attention: cache payload\n"
+             "read per second by one token's attention over random rows; of read: of the\n"
+             "measured read bandwidth (above 100% where the cache fits the processor's own);\n"
+             "rows: per KV head\n"));
 }
 
 Json to_json(const Median& m) {
@@ -273,11 +279,11 @@ int bench(const BenchOptions& o) {
                 {"lines", list}});
   } else {
     write_out(
-        fmt::format("{}: {} of weights; {} threads, {}; read bandwidth {:.1f} GB/s; logits "
+        fmt::format("{}: {} of weights\n{} threads, {}; read bandwidth {:.1f} GB/s\nlogits "
                     "within {:.0e} of {}\n\n",
                     o.engine.model, human_bytes(static_cast<double>(model->weight_bytes())),
                     bench.threads(), bench.isa(), bench.read() / 1e9, bench.largest_difference(),
-                    bench.on_gpu() ? "the CPU's" : "the scalar twins'"));
+                    bench.on_gpu() ? "the CPU's" : "plain scalar code's"));
     print_table(lines, bench.read(), bench.on_gpu());
   }
   return cancelled ? kExitInterrupted : 0;

@@ -11,10 +11,10 @@
 #include "bench_select.h"
 #include "commands.h"
 #include "console.h"
+#include "core/output_file.h"
 #include "engine.h"
 #include "pith/error.h"
 #include "report.h"
-#include "text_input.h"
 
 namespace pith::cli {
 namespace {
@@ -155,7 +155,7 @@ Json to_json(const Line& line) {
 int bench_select(const SelectOptions& o) {
   const std::vector<size_t> lengths = parse_lengths(o.lengths);
   const std::vector<SelectPolicy> policies = policies_of(o);
-  if (!o.csv.empty()) write_file(o.csv, "");  // refused now rather than after the work
+  if (!o.csv.empty()) check_output(o.csv);
   ThreadPool pool(o.engine.threads);
   MemoryCounter memory;
   const Context context{pool, memory, kernels_for(o.engine.isa)};

@@ -12,6 +12,7 @@
 
 #include "chat_options.h"
 #include "console.h"
+#include "core/output_file.h"
 #include "dialogue.h"
 #include "engine.h"
 #include "interrupt.h"
@@ -41,7 +42,7 @@ constexpr std::string_view kHelp =
     "  /quit           end (also Ctrl-D)\n"
     "Ctrl-C stops an answer.\n";
 
-/// "[37 read, 8 written at 86 tokens/s; 45 rows per KV head, 1.05 MB (exact 1.05 MB)]".
+/// "[37 read, 8 written at 86 tokens/s; 45 rows per KV head, 1.00 MiB (exact 1.00 MiB)]".
 std::string statistics_line(const Dialogue::Answer& answer, const Session& session) {
   const Ledger ledger = session.ledger();
   const ModelConfig& config = session.model().config();

@@ -30,5 +30,6 @@ inline constexpr int kExitUsage = 2;
 inline constexpr int kExitError = 10;          ///< + ErrorCode
 inline constexpr int kExitAttentionError = 9;  ///< --max-attn-error ended the answer
 inline constexpr int kExitInterrupted = 130;
+inline constexpr int kExitReaderGone = 141;  ///< as a shell tells of SIGPIPE
 
 }  // namespace pith::cli

@@ -16,6 +16,7 @@
 #include "args.h"
 #include "commands.h"
 #include "console.h"
+#include "core/output_file.h"
 #include "engine.h"
 #include "eval/document.h"
 #include "interrupt.h"
@@ -221,7 +222,7 @@ std::vector<std::string> cells(const Row& row) {
                : fmt::format("{:.0f} of {}", score.mean, facts),
           found_by_depth(row),
           number(kl.mean) + (many ? " ±" + number(kl.deviation) : ""),
-          std::to_string(ledger.rows_kept),
+          rows_per_head(ledger),
           share_kept(ledger),
           human_bytes(static_cast<double>(ledger.cache_bytes())),
           fmt::format("{:.2f}", ledger.effective_bits()),
@@ -299,11 +300,15 @@ std::string introduction(const Exam& exam, const DemoOptions& o) {
 }
 
 constexpr const char* kLegend =
-    "\nfound: one mark a fact, in the document's order: # in every run, + in some, . in none\n"
-    "KL:    nats a token between the exact cache's predictions and the policy's, lower is better;\n"
-    "       'exact again' is the null control: a second session, whose KL must be 0\n"
+    "\nfound: one mark a fact, in the document's order: # in every run, + in some, . in\n"
+    "       none\n"
+    "KL:    nats a token between the exact cache's predictions and the policy's, lower\n"
+    "       is better; 'exact again' is the null control: a second session, whose KL\n"
+    "       must be 0\n"
     "±:     standard deviation over the seeds of a randomised policy\n"
-    "KV, bits: the cache after the document; bits per number of the uncompressed cache (f16: 16)\n"
+    "rows:  per KV head\n"
+    "KV, bits: the cache after the document; bits per number of the uncompressed\n"
+    "       cache (f16: 16)\n"
     "read, write: tokens per second of prefill and of decode\n";
 
 void print_results(const std::vector<Row>& rows) {

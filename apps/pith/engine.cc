@@ -120,7 +120,7 @@ void add_engine_options(CLI::App& app, EngineOptions& options) {
       ->group("Model");
   app.add_option("--memory-limit", options.memory_limit_mib,
                  "Most MiB for cache and working memory; 0 = no limit")
-      ->check(CLI::Range(0.0, 1e9))
+      ->check(number_from(0, 1e9))
       ->type_name("MIB")
       ->capture_default_str()
       ->group("Model");
@@ -148,6 +148,7 @@ void add_policy_options(CLI::App& app, PolicyOptions& options, std::vector<std::
   app.add_option("--kv-budget", options.budget,
                  "Rows that the policy keeps per KV head: 1024, 25% (of the context) or 16MiB (of "
                  "the whole cache). With auto: MiB, or per cent of the exact cache's bytes")
+      ->check(not_empty())
       ->type_name("BUDGET")
       ->group(kGroup);
   app.add_option(
@@ -175,14 +176,13 @@ void add_policy_options(CLI::App& app, PolicyOptions& options, std::vector<std::
       ->capture_default_str()
       ->group(kGroup);
   add_protect_option(app, options);
-  const auto types = CLI::IsMember({"f32", "f16", "bf16"});
   app.add_option("--cache-type-k", options.cache_type_k,
                  "Storage of keys (default f16), in sink and window too")
-      ->check(types)
+      ->check(storage_type("-ctk"))
       ->type_name("TYPE")
       ->group(kGroup);
   app.add_option("--cache-type-v", options.cache_type_v, "Storage of values (default f16)")
-      ->check(types)
+      ->check(storage_type("-ctv"))
       ->type_name("TYPE")
       ->group(kGroup);
 }
@@ -192,6 +192,7 @@ void add_error_probe_options(CLI::App& app, EngineOptions& options) {
   app.add_option("--attn-error-probe", options.error_probe.rows,
                  "Exact rows kept aside for each layer and KV head, from which the policy's "
                  "attention error is estimated while it runs; 0 = none, 64 or more (256 is usual)")
+      ->check(not_negative())
       ->type_name("ROWS")
       ->capture_default_str()
       ->group(kGroup);
@@ -205,7 +206,7 @@ void add_error_probe_options(CLI::App& app, EngineOptions& options) {
                  fmt::format("Stop an answer when a layer's error is above X with 97.5% "
                              "certainty (probes {} rows if not told otherwise); 0 = no limit",
                              kProbeRows))
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(number_from(0, 1e6))
       ->type_name("X")
       ->capture_default_str()
       ->group(kGroup);

@@ -131,8 +131,8 @@ class PplCommand {
     std::vector<PerplexityRun> runs;
     for (RunTotal& t : totals_) {
       if (t.dropped) continue;
-      if (const Record* known = records_.find(key_of(t, piece))) {
-        t.add(piece_from(*known));
+      if (const std::string key = key_of(t, piece); records_.find(key) != nullptr) {
+        t.add(records_.read(key, piece_from));
         continue;
       }
       open.push_back(&t);
@@ -244,7 +244,7 @@ std::vector<std::string> PplCommand::cells(const std::vector<const RunTotal*>& s
           tail(5),
           tail(8),
           fmt::format("{:.1f}%", 100 * top.mean),
-          std::to_string(l.rows_kept),
+          rows_per_head(l),
           share_kept(l),
           human_bytes(static_cast<double>(l.cache_bytes())),
           fmt::format("{:.2f}", l.effective_bits())};
@@ -307,9 +307,10 @@ std::string details(const RunTotal& t) {
 }
 
 constexpr const char* kLegend =
-    "\nPPL: perplexity; ln ratio: ln(PPL / exact PPL); KL: nats a token, exact || policy, with\n"
-    "median and 99th percentile; ±: standard error, with several seeds their deviation;\n"
-    "rows, KV, bits: the cache after the last piece, over all layers and KV heads (f16: 16 bits)\n";
+    "\nPPL: perplexity; ln ratio: ln(PPL / exact PPL); KL: nats a token, exact ||\n"
+    "policy, with median and 99th percentile; ±: standard error, with several seeds\n"
+    "their deviation; rows (per KV head), KV, bits: the cache after the last piece\n"
+    "(f16: 16 bits)\n";
 
 void PplCommand::report() const {
   const double null = summarise(totals_[0].predictions).divergence.mean;

@@ -152,20 +152,22 @@ class TasksCommand {
   };
   std::vector<Group> groups() const {
     std::vector<Group> out;
-    for (const Job& job : jobs_) {
-      const Record& r = *records_.find(job.key);
-      const EvalRun& run = runs_[job.run];
-      if (out.empty() || out.back().task != job.task || out.back().length != job.length ||
-          out.back().name != run.name)
-        out.push_back({job.task, run.name, job.length, {}, {}, 0, ledger_from(r.at("ledger"))});
-      Group& g = out.back();
-      g.by_seed[run.seed].push_back(r.at("score"));
-      g.by_turn.resize(r.at("answers").size());
-      for (size_t i = 0; i < g.by_turn.size(); ++i)
-        g.by_turn[i] += r["answers"][i]["score"].get<double>();
-      ++g.samples;
-    }
+    for (const Job& job : jobs_)
+      records_.read(job.key, [&](const Record& r) { add_to_groups(out, job, r); });
     return out;
+  }
+
+  void add_to_groups(std::vector<Group>& out, const Job& job, const Record& r) const {
+    const EvalRun& run = runs_[job.run];
+    if (out.empty() || out.back().task != job.task || out.back().length != job.length ||
+        out.back().name != run.name)
+      out.push_back({job.task, run.name, job.length, {}, {}, 0, ledger_from(r.at("ledger"))});
+    Group& g = out.back();
+    g.by_seed[run.seed].push_back(r.at("score"));
+    g.by_turn.resize(r.at("answers").size());
+    for (size_t i = 0; i < g.by_turn.size(); ++i)
+      g.by_turn[i] += r["answers"][i]["score"].get<double>();
+    ++g.samples;
   }
 
   void report() const;
@@ -200,7 +202,7 @@ void TasksCommand::report() const {
     }
     table.add({g.task, std::to_string(g.length), g.name, std::to_string(means.size()),
                fmt::format("{:.1f}% ±{:.1f}", 100 * score.mean, 100 * score.deviation), turns,
-               std::to_string(g.ledger.rows_kept), share_kept(g.ledger),
+               rows_per_head(g.ledger), share_kept(g.ledger),
                human_bytes(static_cast<double>(g.ledger.cache_bytes())),
                fmt::format("{:.2f}", g.ledger.effective_bits())});
     list.push_back({{"task", g.task},
@@ -219,17 +221,18 @@ void TasksCommand::report() const {
     print_json(all);
     return;
   }
-  write_out(fmt::format("{} samples each; the policy sees {}\n\n", o_.samples,
-                        o_.query_aware ? "each question with the context (query-aware)"
-                                       : "the context before the questions (query-agnostic)") +
+  write_out(fmt::format("Samples: {}. The policy sees {}.\n\n", o_.samples,
+                        o_.query_aware ? "each question with its context (query-aware)"
+                                       : "contexts before questions (query-agnostic)") +
             table.text() +
-            "\nscore: mean over samples and turns, ± deviation over seeds; rows, KV, bits: the "
-            "first sample's cache\n");
+            "\nscore: mean over samples and turns, ± deviation over seeds; rows (per KV head),\n"
+            "KV, bits: the first sample's cache\n");
 }
 
 std::string task_list() {
   std::string text = "Tasks:\n";
-  for (const TaskInfo& t : tasks()) text += fmt::format("  {:<16} {}\n", t.name, t.summary);
+  for (const TaskInfo& t : tasks())
+    text += wrapped(fmt::format("  {:<16} {}", t.name, t.summary), 19) + "\n";
   return text;
 }
 
@@ -237,7 +240,8 @@ std::string task_list() {
 
 void add_eval_tasks(CLI::App& eval, Action& action) {
   auto o = std::make_shared<TaskOptions>();
-  CLI::App* app = eval.add_subcommand("tasks", "Retrieval tasks made from nothing, RULER's too");
+  CLI::App* app =
+      eval.add_subcommand("tasks", "Hide facts in long texts and ask for them; RULER's tasks too");
   add_eval_options(*app, o->eval);
   constexpr const char* kGroup = "Tasks";
   app->add_option("--task", o->tasks, "Tasks, separated by commas; a list is below")

@@ -127,10 +127,9 @@ struct Cost {
 };
 
 std::string cost_table(const std::vector<Cost>& costs) {
-  Table table(
-      {"tokens", "rows kept", "share", "cache", "all memory", "bits", "f16 cache", "ratio"});
+  Table table({"tokens", "rows", "kept", "cache", "all memory", "bits", "f16 cache", "ratio"});
   for (const Cost& c : costs) {
-    table.add({std::to_string(c.tokens), std::to_string(c.ledger.rows_kept), share_kept(c.ledger),
+    table.add({std::to_string(c.tokens), rows_per_head(c.ledger), share_kept(c.ledger),
                human_bytes(static_cast<double>(c.ledger.cache_bytes())),
                human_bytes(static_cast<double>(c.ledger.total_bytes())),
                fmt::format("{:.2f}", c.ledger.effective_bits()),
@@ -173,16 +172,20 @@ int inspect(const InspectOptions& o) {
     print_json(json);
     return 0;
   }
-  text += fmt::format("\nPolicy {} at a context of {} tokens, by layers:\n",
-                      options.policy.to_string(), session.context());
+  text += wrapped(fmt::format("\nPolicy {} at a context of {} tokens, by layers:",
+                              options.policy.to_string(), session.context()),
+                  2, terminal_width()) +
+          "\n";
   std::string resolved = session.describe_policy();
   if (!resolved.ends_with('\n')) resolved += '\n';
   for (size_t at = 0; at < resolved.size();) {
     const size_t end = resolved.find('\n', at);
-    text += "  " + resolved.substr(at, end - at) + "\n";
+    text += wrapped("  " + resolved.substr(at, end - at), 6, terminal_width()) + "\n";
     at = end + 1;
   }
-  text += "\nWhat it will hold at most (bits: per number of the uncompressed cache):\n";
+  text +=
+      "\nWhat it will hold at most (rows per KV head; bits per number of the "
+      "uncompressed\ncache):\n";
   write_out(text + cost_table(costs));
   return 0;
 }
@@ -200,7 +203,8 @@ void add_inspect(CLI::App& root, Action& action) {
   add_engine_options(*app, o->engine);
   add_policy_options(*app, o->engine.policy);
   app->footer(
-      "Costs are worst cases, computed by the code that sizes a session; nothing is run.\n\n"
+      "Costs are worst cases, computed by the code that sizes a session; nothing is\n"
+      "run.\n\n"
       "Examples:\n"
       "  pith inspect -m models/demo\n"
       "  pith inspect -m models/demo --kv-policy 'uniform(budget=25%)' -c 8192\n"

@@ -9,11 +9,11 @@ namespace pith::cli {
 namespace {
 
 // A signal handler has no other way to say anything.
-std::atomic<bool> was_interrupted{false};
+std::atomic<bool> was_interrupted{false}, at_once{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 void on_signal(int) {
-  if (was_interrupted.exchange(true)) _exit(kExitInterrupted);
+  if (at_once || was_interrupted.exchange(true)) _exit(kExitInterrupted);
 }
 
 }  // namespace
@@ -28,6 +28,8 @@ void install_interrupt_handler() {
   // A reader that went away (pith ... | head) ends the program by an error of write instead.
   std::signal(SIGPIPE, SIG_IGN);
 }
+
+void end_at_first_interrupt() { at_once = true; }
 
 const std::atomic<bool>& interrupted() { return was_interrupted; }
 

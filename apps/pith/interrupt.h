@@ -7,6 +7,9 @@ namespace pith::cli {
 
 /// Installs the handler of SIGINT and SIGTERM.
 void install_interrupt_handler();
+/// For work that never looks and leaves nothing half done: from here on the first Ctrl-C ends the
+/// program.
+void end_at_first_interrupt();
 /// True once Ctrl-C was pressed; long work looks at it and ends with what it has.
 const std::atomic<bool>& interrupted();
 /// Forgets a Ctrl-C that has been dealt with (the interactive mode goes on after it).

@@ -33,6 +33,7 @@ int logits(const LogitsOptions& o) {
     throw Error(ErrorCode::kInvalidArgument, "--ids and a text are both given; give one of them");
   }
   const SessionOptions options = session_options(o.engine);
+  check_output(o.out, {o.text.file, o.ids});
   const auto model = load_model(o.engine);
   const auto ids = o.ids.empty() ? encode_prompt(*model, read_text(o.text), o.bos)
                                  : read_ids(o.ids, model->config().vocab);

@@ -9,6 +9,7 @@
 #include "args.h"
 #include "chat.h"
 #include "commands.h"
+#include "console.h"
 #include "interrupt.h"
 #include "pith/error.h"
 #include "real_models.h"
@@ -26,10 +27,9 @@ void describe(CLI::App& app) {
   app.set_help_flag("-h,--help", "Print this help and exit");
   app.require_subcommand(1);
   app.footer(
-      "A model is a folder in Hugging Face's layout (config.json, *.safetensors, tokenizer), a "
-      "GGUF\n"
-      "file, or a name that 'pith pull' knows.\n"
-      "'pith COMMAND --help' explains a command's options; most have llama.cpp's names.\n\n"
+      "A model is a folder in Hugging Face's layout (config.json, *.safetensors,\n"
+      "tokenizer), a GGUF file, or a name that 'pith pull' knows. 'pith help COMMAND'\n"
+      "explains a command's options; most have llama.cpp's names.\n\n"
       "Examples:\n"
       "  pith demo                                           what compression does, in a minute\n"
       "  pith run -m models/demo -p 'The ship lay' -n 60     complete a text\n"
@@ -38,12 +38,11 @@ void describe(CLI::App& app) {
       "  pith run -m models/demo -i                          go on from typed lines, no template\n"
       "  pith inspect -m models/demo --kv-policy uniform     what a policy will cost\n"
       "  pith bench -m models/demo -d 0,4096                 how fast it is\n\n"
-      "Exit status: 0 fine; 2 a wrong command line; 9 ended by --max-attn-error; 130 ended by "
-      "Ctrl-C; else 10 = a parameter or\n"
-      "prompt that makes no sense, 11 = not found, 12 = a damaged file, 13 = unsupported, 14 = "
-      "out\n"
-      "of memory, 15 = context full, 16 = NaN or infinity, 17 = read or write refused, 18 = a "
-      "bug.\n");
+      "Exit status: 0 fine; 2 a wrong command line; 9 ended by --max-attn-error; 130\n"
+      "ended by Ctrl-C; 141 the reader of the output has gone; else 10 = a parameter or\n"
+      "prompt that makes no sense, 11 = not found, 12 = a damaged file, 13 =\n"
+      "unsupported, 14 = out of memory, 15 = context full, 16 = NaN or infinity, 17 =\n"
+      "read or write refused, 18 = a bug.\n");
 }
 
 int report(const std::string& message, int status) {
@@ -51,21 +50,12 @@ int report(const std::string& message, int status) {
   return status;
 }
 
-// --help and --version are "errors" to CLI11; wrong command lines point to the help.
-int report_usage(const CLI::App& root, const CLI::ParseError& error) {
-  if (error.get_exit_code() == 0) return root.exit(error);
-  const auto chosen = root.get_subcommands();
-  const std::string command = chosen.empty() ? "pith" : "pith " + chosen[0]->get_name();
-  std::string message = error.what();
-  if (message.ends_with('\n')) message.pop_back();
-  return report(fmt::format("{}; see '{} --help'", message, command), kExitUsage);
-}
-
 int run_action(const Action& action) {
   try {
     return action();
   } catch (const Error& error) {
     if (interrupted()) return kExitInterrupted;
+    if (reader_gone()) return kExitReaderGone;
     return report(error.what(), kExitError + static_cast<int>(error.code()));
   } catch (const std::bad_alloc&) {
     return report(
@@ -92,6 +82,22 @@ void refuse_wrapped_seeds(CLI::App& app) {
   for (CLI::App* command : app.get_subcommands({})) refuse_wrapped_seeds(*command);
 }
 
+// --help and --version are "errors" to CLI11; wrong command lines point to the help.
+int report_usage(const CLI::App& root, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) {
+    const bool version = dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr;
+    return run_action([&] {
+      write_out(version ? std::string(error.what()) + "\n" : root.help());
+      return 0;
+    });
+  }
+  const auto chosen = root.get_subcommands();
+  const std::string command = chosen.empty() ? "pith" : "pith " + chosen[0]->get_name();
+  std::string message = error.what();
+  if (message.ends_with('\n')) message.pop_back();
+  return report(fmt::format("{}; see '{} --help'", message, command), kExitUsage);
+}
+
 int main(int count, const char* const* values) {
   CLI::App root("pith runs language models with a compressed KV cache.", "pith");
   describe(root);
@@ -113,16 +119,17 @@ int main(int count, const char* const* values) {
   add_train_dict(root, action);
   add_completion(root, action);
   refuse_wrapped_seeds(root);
-  auto arguments = read_arguments(count, values);
-  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
+  prepare_streams();
+  install_interrupt_handler();
   try {
+    auto arguments = read_arguments(count, values);
+    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
     root.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     return report_usage(root, error);
   } catch (const Error& error) {  // of a model's name
     return report(error.what(), kExitError + static_cast<int>(error.code()));
   }
-  install_interrupt_handler();
   return run_action(action);
 }
 

@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "console.h"
 #include "engine.h"
+#include "pith/error.h"
 #include "pith/policy.h"
 #include "policies.h"
 #include "report.h"
@@ -24,16 +25,17 @@ Json to_json(const MethodInfo& m) {
           {"on_gpu", m.on_gpu},   {"parameters", parameters}};
 }
 
+// A name and what it means, in lines of 80 columns.
+std::string entry(size_t indent, const std::string& name, size_t column, const std::string& text) {
+  const std::string head = fmt::format("{:{}}{:<{}} ", "", indent, name, column);
+  return wrapped(head + text, indent + column + 1) + "\n";
+}
+
 std::string to_text(const MethodInfo& m) {
-  std::string out =
-      fmt::format("  {:<16} {}{}\n", m.name, m.summary, m.on_gpu ? " (also on the GPU)" : "");
-  for (const ParameterInfo& p : m.parameters) {
-    const std::string value = p.default_value.empty() ? "" : "=" + p.default_value;
-    out += fmt::format("  {:<16}   {:<14} {}\n", "", p.name + value, p.help);
-  }
-  if (!m.source.empty() && m.source != "-") {
-    out += fmt::format("  {:<16}   source: {}\n", "", m.source);
-  }
+  std::string out = entry(2, m.name, 18, m.summary + (m.on_gpu ? " (also on the GPU)" : ""));
+  for (const ParameterInfo& p : m.parameters)
+    out += entry(4, p.name + (p.default_value.empty() ? "" : "=" + p.default_value), 18, p.help);
+  if (!m.source.empty() && m.source != "-") out += entry(4, "source", 18, m.source);
   return out;
 }
 
@@ -42,15 +44,34 @@ std::string to_text(const MethodInfo& m) {
 constexpr const char* kGrammar =
     "A policy is a selector, codecs joined to it by '+', and settings after commas:\n"
     "  uniform(rate=0.25)+bf16,sink=4,window=64\n"
-    "The selector chooses the rows that stay (default exact); a codec says how they are stored:\n"
-    "'k:' or 'v:' before it restricts it to keys or values (default f16). Settings:\n"
+    "The selector chooses the rows that stay (default exact); a codec says how they\n"
+    "are stored: 'k:' or 'v:' before it restricts it to keys or values (default f16).\n"
+    "Settings:\n"
     "  sink=N    the first N rows of each KV head stay exact\n"
     "  window=N  the newest N rows stay exact\n"
     "  dtype=T   type of exact rows: f32, f16 or bf16\n"
-    "Rules for some layers or heads follow after ';' (negative numbers count from the end):\n"
+    "Rules for some layers or heads follow after ';' (negative numbers count from the\n"
+    "end):\n"
     "  streaming_llm(window=508);layers=0-1,-1:exact;layers=4/heads=0:exact\n"
-    "A budget is rows per KV head (1024), a share of the context (25%), or bytes of the whole\n"
-    "cache (16MiB).\n";
+    "A budget is rows per KV head (1024), a share of the context (25%), or bytes of\n"
+    "the whole cache (16MiB).\n";
+
+int print_one(const std::string& name, bool json) {
+  for (const MethodInfo& m : methods()) {
+    if (m.name != name) continue;
+    if (json)
+      print_json(to_json(m));
+    else
+      write_out(fmt::format("{}: {}\n", m.is_selector ? "Selector" : "Codec", m.name) + to_text(m) +
+                "\ndocs/methods/ has a page on it.\n");
+    return 0;
+  }
+  Policy::parse(name);  // knows what is near to an unknown name
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("'{}' is a policy; give the name of one method, as in 'pith policies "
+                          "snapkv'",
+                          name));
+}
 
 int print_policies(bool json) {
   if (json) {
@@ -68,9 +89,15 @@ int print_policies(bool json) {
 
 void add_policies(CLI::App& root, Action& action) {
   auto json = std::make_shared<bool>(false);
+  auto name = std::make_shared<std::string>();
   CLI::App* app = root.add_subcommand("policies", "List the compression methods and the grammar");
+  app->add_option("name", *name, "One method alone, with its parameters")->type_name("NAME");
   add_json_option(*app, *json);
-  app->callback([json, &action] { action = [json] { return print_policies(*json); }; });
+  app->callback([json, name, &action] {
+    action = [json, name] {
+      return name->empty() ? print_policies(*json) : print_one(*name, *json);
+    };
+  });
 }
 
 }  // namespace pith::cli

@@ -9,6 +9,7 @@
 
 #include "commands.h"
 #include "console.h"
+#include "core/output_file.h"
 #include "engine.h"
 #include "pith/error.h"
 #include "probe_report.h"
@@ -62,10 +63,9 @@ int probe(const ProbeCommand& o) {
   options.seeds = static_cast<size_t>(o.seeds);
   options.seed = o.engine.policy.seed;
   options.chunk = static_cast<size_t>(o.engine.chunk);
+  if (!o.csv.empty()) check_output(o.csv, {o.text.file});
   const auto model = load_model(o.engine);
   const std::vector<int32_t> ids = tokens_of(o, *model);
-
-  if (!o.csv.empty()) write_file(o.csv, "");  // refused now rather than after the work
 
   ThreadPool pool(o.engine.threads);
   MemoryCounter memory(static_cast<size_t>(o.engine.memory_limit_mib * 1048576));

@@ -142,13 +142,15 @@ std::string layer_table(const ProbePolicy& policy, bool per_head) {
 }
 
 constexpr const char* kLegend =
-    "\nerror:   |policy - exact| / |exact| over the last queries, mean over heads, ± standard\n"
-    "         deviation over seeds (none: the seed changes nothing)\n"
-    "uniform: the same of a correctly weighted uniform sample of as many rows in each head, with\n"
-    "         the policy's sink, window and codecs; '-' where every row is kept\n"
-    "ratio:   geometric mean over heads of error / uniform; won: heads whose error is smaller\n"
-    "rows:    a KV head, mean; KV, bits: of all heads, everything included; bits are per number\n"
-    "         of the uncompressed cache (f16: 16)\n";
+    "\nerror:   |policy - exact| / |exact| over the last queries, mean over heads,\n"
+    "         ± standard deviation over seeds (none: the seed changes nothing)\n"
+    "uniform: the same of a correctly weighted uniform sample of as many rows in\n"
+    "         each head, with the policy's sink, window and codecs; '-' where every\n"
+    "         row is kept\n"
+    "ratio:   geometric mean over heads of error / uniform; won: heads whose error is\n"
+    "         smaller\n"
+    "rows:    per KV head, mean; KV, bits: of all heads, everything included; bits\n"
+    "         are per number of the uncompressed cache (f16: 16)\n";
 
 Json to_json(const Average& a) {
   Json json{{"rows", a.rows},

@@ -8,6 +8,21 @@
 #include "console.h"
 
 namespace pith::cli {
+namespace {
+
+const char* why_it_ended(StopReason reason) {
+  switch (reason) {
+    case StopReason::kEndOfText: return "to the end of the text";
+    case StopReason::kStopString: return "up to a stop string";
+    case StopReason::kMaxTokens: return "as many as -n allows";
+    case StopReason::kContextFull: return "until the context was full";
+    case StopReason::kCancelled: return "until Ctrl-C";
+    case StopReason::kAttentionError: return "until --max-attn-error";
+  }
+  return to_string(reason);
+}
+
+}  // namespace
 
 Json to_json(const Ledger& l) {
   return {{"tokens", l.tokens},
@@ -45,6 +60,13 @@ std::string describe_bytes(const Ledger& l) {
   return fmt::format("{} ({}{}), {:.2f} bits per number seen",
                      human_bytes(static_cast<double>(l.cache_bytes())), parts, around,
                      l.effective_bits());
+}
+
+std::string rows_per_head(const Ledger& l) {
+  if (l.rows_seen == 0) return "0";
+  const double rows = static_cast<double>(l.rows_kept) * static_cast<double>(l.tokens) /
+                      static_cast<double>(l.rows_seen);
+  return fmt::format("{:.{}f}", rows, rows == std::floor(rows) ? 0 : 1);
 }
 
 std::string share_kept(const Ledger& l) {
@@ -110,16 +132,15 @@ std::string to_text(const RunStatistics& s) {
   const GenerateResult& r = s.result;
   std::string out;
   const auto line = [&](const char* name, const std::string& value) {
-    out += fmt::format("  {:<9} {}\n", name, value);
+    out += wrapped(fmt::format("  {:<9} {}", name, value), 12, terminal_width()) + "\n";
   };
   line("prompt", fmt::format("{} tokens in {} ({:.1f} tokens/s)", r.prompt_tokens,
                              human_seconds(r.prompt_seconds), r.prompt_per_second()));
   line("answer",
-       fmt::format("{} tokens in {} ({:.1f} tokens/s), ended by {}", r.tokens.size(),
-                   human_seconds(r.decode_seconds), r.decode_per_second(), to_string(r.reason)));
-  line("KV rows",
-       fmt::format("{} of {} kept ({}) after {} tokens, context {}", ledger.rows_kept,
-                   ledger.rows_seen, share_kept(ledger), s.session.tokens(), s.session.context()));
+       fmt::format("{} tokens in {} ({:.1f} tokens/s), {}", r.tokens.size(),
+                   human_seconds(r.decode_seconds), r.decode_per_second(), why_it_ended(r.reason)));
+  line("KV rows", fmt::format("{} of {} per KV head kept ({}), context {}", rows_per_head(ledger),
+                              ledger.tokens, share_kept(ledger), s.session.context()));
   line("KV bytes", describe_bytes(ledger));
   if (const auto errors = s.session.attention_errors(); !errors.empty())
     line("attention", "error " + describe_errors(errors));

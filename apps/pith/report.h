@@ -15,6 +15,8 @@ Json to_json(const Ledger& ledger);
 /// "1.05 MB: 1.03 MB payload, 18.4 kB metadata; 4.0 bits per number".
 std::string describe_bytes(const Ledger& ledger);
 /// Rows kept of rows seen, as "12.5%".
+/// Kept rows of one KV head, which is what budgets are given in: their mean where heads differ.
+std::string rows_per_head(const Ledger& ledger);
 std::string share_kept(const Ledger& ledger);
 /// The error probe's estimates, layer by layer; and in a line: the largest and their root mean
 /// square. Not for empty lists.

@@ -12,6 +12,7 @@
 #include "bench_select.h"
 #include "commands.h"
 #include "console.h"
+#include "core/output_file.h"
 #include "engine.h"
 #include "eval/reproduce_text.h"
 #include "interrupt.h"
@@ -96,7 +97,7 @@ int reproduce(const ReproduceCommand& o) {
       o.folder.empty()
           ? ""
           : (std::filesystem::path(o.folder) / ("reproduce_" + o.paper + ".md")).string();
-  if (!page.empty()) write_file(page, "");  // refused now rather than after the work
+  if (!page.empty()) check_output(page, {o.text.file});
   const std::string setting = setting_line(o, *model, wanted);
   if (!o.engine.json) write_out(fmt::format("{}: {}\n", o.paper, setting));
 
@@ -162,8 +163,9 @@ void add_reproduce(CLI::App& root, Action& action) {
       "Examples:\n"
       "  pith reproduce buzz -m models/demo -f book.txt --quick\n"
       "  pith reproduce buzz -m models/demo -f book.txt --write docs/results\n"
-      "A paper's numbers were measured on other models and often with other metrics. Below each\n"
-      "table stands what the paper says of its own, and whether it holds here.\n");
+      "A paper's numbers were measured on other models and often with other metrics.\n"
+      "Below each table stands what the paper says of its own, and whether it holds\n"
+      "here.\n");
   app->callback([o, &action] { action = [o] { return reproduce(*o); }; });
 }
 

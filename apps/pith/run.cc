@@ -56,6 +56,8 @@ std::string prompt_of(const RunOptions& o) {
                 "there is no prompt: give one with -p TEXT or -f FILE, pipe it in, or use -i");
   }
   std::string prompt = read_text(o.text);
+  // echo and editors end a text with a line break that nobody means.
+  if (o.text.prompt_option->count() == 0 && prompt.ends_with('\n')) prompt.pop_back();
   if (prompt.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "the prompt is empty: at least one character is needed to go on from");
@@ -179,7 +181,9 @@ void add_run(CLI::App& root, Action& action) {
   add_output_options(*app, *o);
   app->footer(
       "The answer goes to standard output, progress and statistics to standard error.\n"
-      "Ctrl-C ends an answer early: what there is of it is kept, and the exit status is 130.\n\n"
+      "The last line break of a file or a pipe is not part of the prompt.\n"
+      "Ctrl-C ends an answer early: what there is of it is kept, and the exit status\n"
+      "is 130.\n\n"
       "Examples:\n"
       "  pith run -m models/demo -p 'The ship lay at anchor' -n 60\n"
       "  pith run -m models/demo -f book.txt -n 100 --temp 0 --kv-policy "

@@ -1,17 +1,17 @@
 #include "text_input.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "args.h"
-#include "interrupt.h"
+#include "core/json_file.h"
 #include "model/tokenizer_utf8.h"
 #include "pith/error.h"
 
@@ -55,35 +55,31 @@ std::string read_text(const TextOptions& o) {
 }
 
 std::string read_all(const std::string& path) {
-  const auto fail = [&](int error) {
+  const std::string name = path == "-" ? "standard input" : path;
+  const auto fail = [&](int error, const std::string& why) {
     throw Error(error == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
-                fmt::format("cannot read {}: {}", path == "-" ? "standard input" : path,
-                            std::strerror(error)));
+                fmt::format("cannot read {}: {}", name, why));
   };
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> owned(nullptr, std::fclose);
-  std::FILE* in = stdin;
-  if (path != "-") {
-    std::error_code ignored;
-    if (std::filesystem::is_directory(path, ignored)) fail(EISDIR);
-    owned.reset(std::fopen(path.c_str(), "rb"));
-    if (owned == nullptr) fail(errno);
-    in = owned.get();
-  }
+  std::error_code no;
+  if (path != "-" && std::filesystem::is_regular_file(path, no))
+    return read_file(path, kMostTextBytes);
+  // A pipe is waited for, as <(zcat book.gz) wants it; signals end the wait.
+  const int in = path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (in < 0) fail(errno, std::strerror(errno));
+  const std::unique_ptr<const int, void (*)(const int*)> owner(&in, [](const int* d) {
+    if (*d != STDIN_FILENO) ::close(*d);
+  });
+  if (path != "-" && std::filesystem::is_character_file(path, no))
+    fail(0, "it is a device; name a file or a pipe");
   std::string text;
-  char buffer[1 << 16];
-  size_t n;
-  while ((n = std::fread(buffer, 1, sizeof buffer, in)) > 0) text.append(buffer, n);
-  if (std::ferror(in) != 0) fail(errno);
+  std::vector<char> buffer(size_t{1} << 20);
+  for (ssize_t n; (n = ::read(in, buffer.data(), buffer.size())) != 0;) {
+    if (n < 0) fail(errno, std::strerror(errno));
+    text.append(buffer.data(), static_cast<size_t>(n));
+    if (text.size() > kMostTextBytes)
+      fail(0, fmt::format("it has more than {} bytes", kMostTextBytes));
+  }
   return text;
-}
-
-void write_file(const std::string& path, std::string_view text) {
-  std::FILE* out = std::fopen(path.c_str(), "wb");
-  const bool written =
-      out != nullptr && std::fwrite(text.data(), 1, text.size(), out) == text.size();
-  const bool closed = out != nullptr && std::fclose(out) == 0;
-  if (written && closed) return;
-  throw Error(ErrorCode::kIo, fmt::format("cannot write {}: {}", path, std::strerror(errno)));
 }
 
 void require_utf8(std::string_view text, const std::string& source) {
@@ -104,6 +100,7 @@ std::vector<int32_t> read_ids(const std::string& argument, int32_t vocabulary) {
   std::string text = literal && argument != "-" ? argument : read_all(argument);
   const std::string source = literal ? "--ids" : argument;
   if (text.find('[') == std::string::npos) text = "[" + text + "]";
+  check_json_depth(text, source);
   const auto parsed = nlohmann::json::parse(text, nullptr, false);
   if (!parsed.is_array()) {
     refuse(fmt::format("{} holds no list of token ids; wanted: [1, 2, 3], or 1,2,3", source));

@@ -27,10 +27,9 @@ bool has_text(const TextOptions& options);
 /// kInvalidArgument for text that is not UTF-8, naming the byte.
 std::string read_text(const TextOptions& options);
 
-/// Everything in a file ("-" = standard input). Throws kNotFound or kIo.
+/// Everything in a file or a pipe ("-" = standard input). Throws kNotFound or kIo, also for more
+/// than kMostTextBytes.
 std::string read_all(const std::string& path);
-/// Throws kIo if the file cannot be written.
-void write_file(const std::string& path, std::string_view text);
 /// Throws kInvalidArgument, naming the first byte, if `text` is not UTF-8.
 void require_utf8(std::string_view text, const std::string& source);
 

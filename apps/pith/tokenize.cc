@@ -4,10 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <memory>
+#include <span>
 
 #include "commands.h"
 #include "console.h"
 #include "engine.h"
+#include "interrupt.h"
 #include "model/tokenizer_utf8.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
@@ -42,6 +44,7 @@ int tokenize(const TokenizeOptions& o) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--ids turns ids into text, -p and -f turn text into ids; give one of them");
   }
+  end_at_first_interrupt();
   // The weights are not looked at, but a folder without them is not a model.
   const auto tokenizer = load_tokenizer(o.engine.model);
   std::vector<int32_t> ids;
@@ -53,8 +56,10 @@ int tokenize(const TokenizeOptions& o) {
     text = read_text(o.text);
     ids = encode_text(*tokenizer, tokenizer->bos(), text, o.bos);
   }
+  // A text of many megabytes has its ids, and no more, in memory.
   std::vector<std::string> pieces;
-  for (int32_t id : ids) pieces.push_back(tokenizer->piece(id));
+  if (o.engine.json || o.pieces)
+    for (int32_t id : ids) pieces.push_back(tokenizer->piece(id));
   if (o.engine.json) {
     print_json({{"count", ids.size()}, {"ids", ids}, {"text", text}, {"pieces", pieces}});
   } else if (o.pieces) {
@@ -64,7 +69,12 @@ int tokenize(const TokenizeOptions& o) {
   } else if (!o.ids.empty()) {
     write_out(text + "\n");
   } else {
-    write_out(fmt::format("[{}]\n", fmt::join(ids, ", ")));
+    constexpr size_t kBlock = 1 << 16;
+    for (size_t i = 0; i < ids.size(); i += kBlock) {
+      const std::span block(ids.data() + i, std::min(kBlock, ids.size() - i));
+      write_out(fmt::format("{}{}", i == 0 ? "[" : ", ", fmt::join(block, ", ")));
+    }
+    write_out(ids.empty() ? "[]\n" : "]\n");
   }
   return 0;
 }

@@ -8,9 +8,11 @@
 #include <filesystem>
 #include <memory>
 
+#include "args.h"
 #include "commands.h"
 #include "console.h"
 #include "core/json_file.h"
+#include "core/output_file.h"
 #include "engine.h"
 #include "kv_rows.h"
 #include "methods/csr/dict_jobs.h"
@@ -81,6 +83,13 @@ void check(const TrainDictCommand& o, const ModelConfig& c) {
                               chunks, c.head_dim));
 }
 
+// A pipe or a device has no size.
+uintmax_t written_bytes(const std::string& file) {
+  std::error_code none;
+  const uintmax_t bytes = std::filesystem::file_size(file, none);
+  return none ? 0 : bytes;
+}
+
 void print_text(const TrainDictCommand& o, const DictJobs& jobs, double seconds) {
   Table table({"side", "layers", "head", "loss at start", "loss", "of power"}, {0});
   for (const DictJob& job : jobs.jobs()) {
@@ -97,7 +106,7 @@ void print_text(const TrainDictCommand& o, const DictJobs& jobs, double seconds)
                         jobs.resumed() > 0
                             ? fmt::format("{} dictionaries were finished before.\n", jobs.resumed())
                             : "",
-                        o.out, human_bytes(static_cast<double>(std::filesystem::file_size(o.out))),
+                        o.out, human_bytes(static_cast<double>(written_bytes(o.out))),
                         human_seconds(seconds)));
 }
 
@@ -112,7 +121,7 @@ void print_report(const TrainDictCommand& o, const DictJobs& jobs, double second
                             {"losses", job.result->losses},
                             {"power", job.result->power}});
   print_json({{"out", o.out},
-              {"bytes", std::filesystem::file_size(o.out)},
+              {"bytes", written_bytes(o.out)},
               {"seconds", seconds},
               {"settings", settings},
               {"dictionaries", dictionaries}});
@@ -120,6 +129,7 @@ void print_report(const TrainDictCommand& o, const DictJobs& jobs, double second
 
 int train_dict(const TrainDictCommand& o) {
   const auto start = std::chrono::steady_clock::now();
+  check_output(o.out, {o.text.file});
   const auto model = load_model(o.engine);
   const ModelConfig& c = model->config();
   check(o, c);
@@ -178,7 +188,7 @@ void add_training_options(CLI::App& app, TrainDictCommand& o) {
   };
   const auto number = [&](const char* name, double& value, double most, const char* help) {
     app.add_option(name, value, help)
-        ->check(CLI::Range(0.0, most))
+        ->check(number_from(0, most))
         ->type_name("X")
         ->capture_default_str()
         ->group("Training");

@@ -94,8 +94,10 @@ TEST_F(ResultsTest, PiecesBecomeOneRowAndSeedsTheirDeviation) {
   EXPECT_EQ(g.setting["model"], "demo");
   EXPECT_FALSE(g.setting.contains("kv_seed"));
   EXPECT_EQ(g.null_control, 0.0);
-  ASSERT_EQ(g.rows.size(), 2u) << "the null control is no policy";
-  const ResultRow& uniform = g.rows[0];
+  ASSERT_EQ(g.rows.size(), 3u) << "the null control measures the exact cache";
+  EXPECT_EQ(g.rows[0].policy, "exact");
+  EXPECT_EQ(g.rows[0].divergence.mean, 0);
+  const ResultRow& uniform = g.rows[1];
   EXPECT_EQ(uniform.seeds, 2u);
   EXPECT_EQ(uniform.count, 4u);
   EXPECT_NEAR(uniform.divergence.mean, 0.3, 1e-6) << "of 0.2 and 0.4";
@@ -107,7 +109,7 @@ TEST_F(ResultsTest, PiecesBecomeOneRowAndSeedsTheirDeviation) {
   EXPECT_EQ(uniform.bits, 4.0);
   EXPECT_EQ(uniform.kept, 0.25);
   EXPECT_EQ(uniform.seconds, 2.0);
-  const ResultRow& keydiff = g.rows[1];
+  const ResultRow& keydiff = g.rows[2];
   EXPECT_EQ(keydiff.seeds, 1u);
   EXPECT_NEAR(keydiff.divergence.mean, 0.15, 1e-6);
   EXPECT_NEAR(keydiff.divergence.error, 0.05, 1e-6) << "standard error of 0.1, 0.1, 0.1, 0.3";
@@ -159,7 +161,7 @@ TEST_F(ResultsTest, LinesReadBackAsTheyWere) {
   const std::string lines = results_to_lines(first);
   const Results again = read_results({file("lines.jsonl", lines)});
   EXPECT_EQ(results_to_lines(again), lines);
-  EXPECT_EQ(again.groups[0].rows[0].divergence.mean, 0.1875);
+  EXPECT_EQ(again.groups[0].rows[1].divergence.mean, 0.1875);
   EXPECT_EQ(again.costs[0].tokens, 4096u);
 }
 
