@@ -1,6 +1,6 @@
 #pragma once
 // The policy: which rows of the cache stay (selector), how they are stored (codec), and what is
-// kept exact (sink, window). One string says it everywhere: CLI, server, C++, Python.
+// kept exact (sink, window). One string says it everywhere: command line, C++, C.
 //
 //   policy  := rule (';' where ':' rule)*
 //   where   := 'layers=' ranges ['/heads=' ranges] | 'heads=' ranges
