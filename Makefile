@@ -1,6 +1,6 @@
 # The short commands. `make` alone builds the program at build/bin/pith; `make help` lists the rest.
 .DEFAULT_GOAL := build
-.PHONY: build chat demo test asan cuda bench format lint clean help
+.PHONY: build chat demo test test-cuda asan cuda bench format lint clean help
 
 # One compiler a core, and no more than the free memory carries (1.5 GB each).
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { fit = int($$2 / 1500000); \
@@ -34,11 +34,13 @@ asan: ## the tests again with AddressSanitizer and UndefinedBehaviorSanitizer
 	@cmake --build build/asan -j $(JOBS)
 	@$(CTEST) --test-dir build/asan
 
-cuda: ## the CUDA build, in build/cuda, and its tests; those that need a GPU skip where there is none
+cuda: ## the CUDA build, in build/cuda: program, tests and benchmarks (needs nvcc, not a GPU)
 	@tools/setup.sh build
 	@tools/setup.sh nvcc
 	@cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCH) -Wno-dev --log-level=NOTICE
 	@cmake --build build/cuda -j $(JOBS) --target pith_cli test_cuda cuda_benches
+
+test-cuda: cuda ## the CUDA tests; those that need a GPU skip where there is none
 	@build/cuda/bin/test_cuda --gtest_brief=1
 
 bench: build ## measure speed on this machine

@@ -124,8 +124,9 @@ TEST(MethodTables, EveryParameterSaysWhatItAcceptsAndAcceptsItsDefault) {
       const ParameterInfo& p = m->info.parameters[i];
       EXPECT_FALSE(m->accepts[i].empty()) << m->info.name << "." << p.name;
       EXPECT_FALSE(p.help.empty()) << m->info.name << "." << p.name;
-      if (!p.default_value.empty())
+      if (!p.default_value.empty()) {
         EXPECT_NO_THROW(m->read({m->info.name, {{p.name, p.default_value}}})) << p.name;
+      }
     }
   }
 }

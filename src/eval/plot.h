@@ -19,10 +19,10 @@ struct PlotAxis {
 struct PlotPoint {
   double x = 0, y = 0;
   size_t series = 0;
-  std::string title;   ///< what a pointer over it shows, and screen readers say
-  std::string number;  ///< drawn beside it; empty: none, and the point is faint
-  std::string name;    ///< what was measured, for tables
-  double error = 0;    ///< of y: a bar of as much above and below; 0: none
+  std::string title;      ///< what a pointer over it shows, and screen readers say
+  std::string number;     ///< drawn beside it; empty: none, and the point is faint
+  std::string name = {};  ///< what was measured, for tables
+  double error = 0;       ///< of y: a bar of as much above and below; 0: none
 };
 
 struct PlotLine {

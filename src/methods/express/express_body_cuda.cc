@@ -211,6 +211,10 @@ class ExpressMaker final : public BodyMaker {
       refuse_on_gpu(fmt::format("express(s={})", rule.shape.target),
                     fmt::format("s is at most {} there", kMostHalvingRows));
     }
+    if (site.head_dim != 64 && site.head_dim != 128) {
+      refuse_on_gpu(fmt::format("express at a head_dim of {}", site.head_dim),
+                    "its coresets there are of heads of 64 or 128 channels");
+    }
     place({}).check(rule);
   }
   bool keeps_codes() const override { return true; }
