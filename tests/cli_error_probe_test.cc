@@ -42,7 +42,7 @@ TEST_F(Cli, RunStopsAboveTheLimit) {
 }
 
 TEST_F(Cli, ErrorProbeRefusesWhatCannotBe) {
-  refused(answer({"--attn-error-probe", "5"}), 10, "64 rows or more");
+  refused(answer({"--attn-error-probe", "5"}), 10, "use 64 to 16777216 rows");
   refused(answer({"--attn-error-probe", "64", "--kv-policy", "streaming_llm(rope=cache)"}), 13,
           "rope=cache");
   refused(answer({"--max-attn-error", "x"}), 2, "max-attn-error");
