@@ -113,7 +113,7 @@ Value to_float(Runtime&, const Value& self, const Arguments& a) {
 }
 
 Value to_int(Runtime& rt, const Value& self, const Arguments& a) {
-  const Value otherwise = a.has(0) ? a.at(0) : Value(int64_t{0});
+  Value otherwise = a.has(0) ? a.at(0) : Value(int64_t{0});
   const auto cut = [&](double x) {
     return std::fabs(x) < 9.2e18 ? Value(static_cast<int64_t>(x)) : otherwise;
   };

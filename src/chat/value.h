@@ -47,6 +47,7 @@ struct Value {
 
   Value() = default;
   template <class T>
+  // Copies and moves are left out by name. NOLINTNEXTLINE(bugprone-forwarding-reference-overload)
   requires(!std::is_same_v<std::remove_cvref_t<T>, Value>) Value(T&& value)
       : data(std::forward<T>(value)) {}  // NOLINT: a value is made from its content
   Value(Text text);                      // NOLINT
