@@ -79,7 +79,8 @@ TEST_F(CliChat, TalksSwitchesAndSaves) {
   EXPECT_EQ(more.status, 0) << more.err;
   ASSERT_EQ(tokens_read(more.err).size(), 1u);
   EXPECT_GT(tokens_read(more.err)[0], counts[0] + counts[1]);
-  refused(chat({"--history", "/dev/null"}), 12, "list of messages");
+  write(folder_ / "none.json", "{}");
+  refused(chat({"--history", (folder_ / "none.json").string()}), 12, "list of messages");
 }
 
 TEST_F(CliChat, OneMessageAnswersAsTheTalkDoes) {
