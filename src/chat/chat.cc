@@ -55,7 +55,7 @@ Value message_value(const Json& message) {
     throw Error(ErrorCode::kInvalidArgument,
                 "a message of a chat must be an object with role and content");
   }
-  const Value value = chat::from_json(message);
+  Value value = chat::from_json(message);
   const auto role = message.find("role");
   if (role == message.end() || !role->is_string() || !is_known_role(role->get<std::string>()))
     return value;

@@ -16,7 +16,7 @@ inline constexpr float kSmallestInput = 1e-30f;
 extern const BlockKernels kScalarBlockKernels;
 
 #if defined(__x86_64__)
-namespace N_AVX2 {
+namespace N_AVX2 {  // NOLINT(readability-identifier-naming): as Highway names it
 extern const BlockKernels kBlockKernels;
 }
 namespace N_AVX3_DL {  // NOLINT(readability-identifier-naming): as Highway names it

@@ -32,8 +32,8 @@ struct CudaEngine {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(std::shared_ptr<const Model> model, const SessionOptions& o)
-      : engine_(std::make_shared<CudaEngine>(std::move(model), o)),
+  CudaBackend(const std::shared_ptr<const Model>& model, const SessionOptions& o)
+      : engine_(std::make_shared<CudaEngine>(model, o)),
         chunk_(o.chunk),
         cache_(std::make_unique<cuda::DeviceCache>(
             engine_->memory, cache_shape(engine_->weights->config(), o.context), o.policy, o.seed,
@@ -98,6 +98,7 @@ class CudaBackend final : public Backend {
 
 }  // namespace
 
+// As make_cpu_backend, which keeps it. NOLINTNEXTLINE(performance-unnecessary-value-param)
 std::unique_ptr<Backend> make_cuda_backend(std::shared_ptr<const Model> model,
                                            const SessionOptions& options) {
   const DType dtype = model->config().weights;
@@ -106,7 +107,7 @@ std::unique_ptr<Backend> make_cuda_backend(std::shared_ptr<const Model> model,
                 fmt::format("f32 arithmetic on the GPU, where a prompt's activations have the "
                             "weights' type, here {}; leave it out, or use --device cpu",
                             to_string(dtype)));
-  auto backend = std::make_unique<CudaBackend>(std::move(model), options);
+  auto backend = std::make_unique<CudaBackend>(model, options);
   backend->protect(options.protect);
   if (options.error_probe.rows > 0) backend->start_error_probe(options);
   return backend;
