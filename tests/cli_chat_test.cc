@@ -185,8 +185,8 @@ class Terminal {
 };
 
 TEST_F(CliChat, ATerminalHasEditingHistoryAndPaste) {
-  // Paste and Ctrl-C on half a line come out differently from run to run: keys race with the
-  // editor taking the terminal. PITH_TERMINAL_TEST=1 runs it.
+  // Fails since streams and signals of the command line changed: paste and Ctrl-C on half a line
+  // come out differently from run to run, and why is not known. PITH_TERMINAL_TEST=1 runs it.
   if (!std::getenv("PITH_TERMINAL_TEST")) GTEST_SKIP() << "set PITH_TERMINAL_TEST=1: see above";
   const fs::path file = folder_ / "talk.json";
   Terminal terminal(chat());

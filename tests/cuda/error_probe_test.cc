@@ -181,7 +181,8 @@ TEST(CudaErrorProbe, RefusesWhatCannotBe) {
   testing_files::expect_error(ErrorCode::kUnsupported, {"rope=cache"}, [&] { Session(model, o); });
   o = options_for(Device::kCuda, "exact");
   o.error_probe.rows = 63;
-  testing_files::expect_error(ErrorCode::kInvalidArgument, {"63 rows"}, [&] { Session(model, o); });
+  testing_files::expect_error(ErrorCode::kInvalidArgument, {"63 rows", "use 64 to"},
+                              [&] { Session(model, o); });
 }
 
 // Graphs, probed steps and forks in turn; answers are what they are without a probe.
