@@ -1,6 +1,10 @@
 #include "interrupt.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
+
+#include <cerrno>
 #include <csignal>
 
 #include "commands.h"
@@ -12,13 +16,21 @@ namespace {
 std::atomic<bool> was_interrupted{false}, at_once{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
+// The handler writes a byte here, so that a wait for input ends whichever thread got the signal and
+// however short before the wait.
+int wake[2] = {-1, -1};
+
 void on_signal(int) {
   if (at_once || was_interrupted.exchange(true)) _exit(kExitInterrupted);
+  const int before = errno;
+  [[maybe_unused]] const ssize_t written = ::write(wake[1], "", 1);
+  errno = before;
 }
 
 }  // namespace
 
 void install_interrupt_handler() {
+  if (::pipe2(wake, O_CLOEXEC | O_NONBLOCK) != 0) wake[0] = wake[1] = -1;
   struct sigaction action {};
   action.sa_handler = on_signal;
   sigemptyset(&action.sa_mask);
@@ -33,6 +45,18 @@ void end_at_first_interrupt() { at_once = true; }
 
 const std::atomic<bool>& interrupted() { return was_interrupted; }
 
-void clear_interrupt() { was_interrupted = false; }
+bool wait_for_input(int descriptor) {
+  pollfd both[] = {{descriptor, POLLIN, 0}, {wake[0], POLLIN, 0}};
+  while (!was_interrupted && ::poll(both, 2, -1) < 0 && errno == EINTR) {
+  }
+  return !was_interrupted;
+}
+
+void clear_interrupt() {
+  char byte = 0;
+  while (::read(wake[0], &byte, 1) > 0) {
+  }
+  was_interrupted = false;
+}
 
 }  // namespace pith::cli

@@ -12,6 +12,9 @@ void install_interrupt_handler();
 void end_at_first_interrupt();
 /// True once Ctrl-C was pressed; long work looks at it and ends with what it has.
 const std::atomic<bool>& interrupted();
+/// Waits until `descriptor` has something to read or has ended: true. False if Ctrl-C was pressed
+/// first. Where there is no pipe left to be woken by, a Ctrl-C is seen with the next input.
+bool wait_for_input(int descriptor);
 /// Forgets a Ctrl-C that has been dealt with (the interactive mode goes on after it).
 void clear_interrupt();
 

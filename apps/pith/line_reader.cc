@@ -23,7 +23,12 @@ namespace pith::cli {
 // libedit over standard input and standard error, so that answers on standard output stay alone.
 class LineReader::Editor {
  public:
-  Editor() : edit_(el_init("pith", stdin, stderr, stderr)), history_(history_init()) {
+  // Descriptors are named, since stderr is a stream of ours that has none (console.cc): libedit
+  // would take it for a file and read lines as they come.
+  Editor()
+      : edit_(
+            el_init_fd("pith", stdin, stderr, stderr, STDIN_FILENO, STDERR_FILENO, STDERR_FILENO)),
+        history_(history_init()) {
     HistEvent event;
     history(history_, &event, H_SETSIZE, 1000);
     history(history_, &event, H_SETUNIQUE, 1);
@@ -57,7 +62,7 @@ class LineReader::Editor {
       typed_ = false;
       int count = 0;
       el_resize(edit_);
-      bracketed_paste(true);
+      ready_ = false;
       const char* line = el_gets(edit_, &count);
       bracketed_paste(false);
       if (line != nullptr && count > 0) {
@@ -94,18 +99,20 @@ class LineReader::Editor {
     history(history_, &event, H_ENTER, text.c_str());
   }
 
-  /// One character of UTF-8; libedit's own reader would go on after Ctrl-C.
+  /// One character of UTF-8; libedit's own reader would go on after Ctrl-C. It is first asked for
+  /// one when it has the terminal, which is after the prompt.
   static int read_character(EditLine* edit, wchar_t* out) {
+    if (!std::exchange(self(edit).ready_, true)) bracketed_paste(true);
     char bytes[4];
     size_t size = 0;
     for (;;) {
-      const ssize_t got = ::read(STDIN_FILENO, bytes + size, 1);
-      if (got < 0 && errno == EINTR) {
-        if (!interrupted()) continue;
+      if (!wait_for_input(STDIN_FILENO)) {
         const LineInfoW* line = el_wline(edit);
         self(edit).typed_ = line->lastchar > line->buffer;
         return -1;
       }
+      const ssize_t got = ::read(STDIN_FILENO, bytes + size, 1);
+      if (got < 0 && errno == EINTR) continue;
       if (got <= 0) return got < 0 ? -1 : 0;
       ++size;
       std::mbstate_t state{};
@@ -133,6 +140,7 @@ class LineReader::Editor {
   EditLine* edit_;
   History* history_;
   const char* prompt_ = "";
+  bool ready_ = false;  // keys come one by one
   bool typed_ = false;  // something stood on the line when Ctrl-C came
 };
 
@@ -191,8 +199,9 @@ std::optional<std::string> LineReader::read_plain_line() {
       return line;
     }
     char piece[4096];
+    if (!wait_for_input(STDIN_FILENO)) return std::nullopt;
     const ssize_t n = ::read(STDIN_FILENO, piece, sizeof piece);
-    if (n < 0 && errno == EINTR && !interrupted()) continue;
+    if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       if (n < 0 || buffer_.empty()) return std::nullopt;
       return std::exchange(buffer_, {});
