@@ -31,19 +31,24 @@ std::string ends_of(const MappedFile& file) {
   return std::string(bytes.substr(0, kSample)).append(bytes.substr(bytes.size() - kSample));
 }
 
+std::vector<std::filesystem::path> files_of(const std::filesystem::path& model) {
+  if (!std::filesystem::is_directory(model)) return {model};  // GGUF
+  std::vector<std::filesystem::path> files{model / "config.json"};
+  for (const auto& entry : std::filesystem::directory_iterator(model))
+    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 }  // namespace
 
 std::string fingerprint(std::string_view bytes) {
   return fmt::format("{:016x}", hash_on(kFnvStart, bytes));
 }
 
-std::string model_fingerprint(const std::filesystem::path& folder) {
-  std::vector<std::filesystem::path> files{folder / "config.json"};
-  for (const auto& entry : std::filesystem::directory_iterator(folder))
-    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
+std::string model_fingerprint(const std::filesystem::path& model) {
   uint64_t hash = kFnvStart;
-  for (const auto& file : files) {
+  for (const auto& file : files_of(model)) {
     const MappedFile mapped(file);
     hash = hash_on(hash, fmt::format("{} {}\n", file.filename().string(), mapped.size()));
     hash = hash_on(hash, ends_of(mapped));

@@ -59,5 +59,20 @@ TEST(Fingerprint, IsFnv1a) {
   EXPECT_EQ(fingerprint("a"), "af63dc4c8601ec8c");  // published test vector
 }
 
+TEST_F(Records, FingerprintsOfModelsAreOfFoldersAndOfFiles) {
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+    return folder_ / name;
+  };
+  write("config.json", "{}");
+  write("a.safetensors", "weights");
+  const std::string folder = model_fingerprint(folder_);
+  const std::string file = model_fingerprint(write("m.gguf", "GGUF one"));
+  EXPECT_EQ(model_fingerprint(folder_), folder) << "a GGUF file is no part of a folder's model";
+  EXPECT_EQ(model_fingerprint(folder_ / "m.gguf"), file);
+  EXPECT_NE(model_fingerprint(write("m.gguf", "GGUF two")), file);
+  EXPECT_THROW(model_fingerprint(folder_ / "none.gguf"), Error);
+}
+
 }  // namespace
 }  // namespace pith
