@@ -338,6 +338,33 @@ TEST_F(Cli, EvalTasksScoresAndRefuses) {
   refused({"eval"}, 2, "subcommand");
 }
 
+// The first sample's second seed tells: then exact answers no sample twice, and a sample by chance
+// each of them with every seed.
+TEST_F(Cli, EvalTasksReadsDocumentsOnceWhereNothingIsRandom) {
+  const std::vector<std::string> command{"eval",        "tasks",
+                                         "-m",          kModel,
+                                         "--task",      "facts",
+                                         "-c",          "300",
+                                         "--turns",     "1",
+                                         "--samples",   "3",
+                                         "--seeds",     "3",
+                                         "--kv-policy", "exact",
+                                         "--kv-policy", "uniform(rate=0.5),window=16",
+                                         "-o",          folder_ / "t.jsonl",
+                                         "--json"};
+  for (int again = 0; again < 2; ++again) {
+    const Result r = run(command);
+    ASSERT_EQ(r.status, 0) << r.err;
+    const json j = json::parse(r.out);
+    EXPECT_EQ(j["results"][0]["seeds"], 1);
+    EXPECT_EQ(j["results"][0]["samples"], 3);
+    EXPECT_EQ(j["results"][1]["seeds"], 3);
+    EXPECT_EQ(j["results"][1]["samples"], 3);
+    const std::string lines = read(folder_ / "t.jsonl");
+    EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 3 + 1 + 9);
+  }
+}
+
 TEST_F(Cli, CompletionNamesTheCommands) {
   for (const char* shell : {"bash", "zsh", "fish"}) {
     const Result r = run({"completion", shell});

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "args.h"
 #include "core/thread_pool.h"
@@ -36,7 +38,9 @@ struct Job {
   std::string task;
   size_t length = 0, run = 0;
   uint64_t number = 0;
-  std::string key;
+  uint64_t seed = 0;                 // which of the policy's seeds, from 0 on
+  std::string key = {}, place = {};  // in the results; task, length and policy
+  bool dropped = false;              // its policy draws no random numbers there
 };
 
 class TasksCommand {
@@ -66,12 +70,11 @@ class TasksCommand {
 
   int run() {
     SharedProgress bar("answering", "samples", o_.eval.engine.json, jobs_.size());
-    std::atomic<bool> go{bar.advance(jobs_.size() - open_.size())};
-    pool_.parallel_for(open_.size(), [&](size_t i, int) {
-      if (!go) return;
-      run_job(*open_[i]);
-      if (!bar.advance(1)) go = false;
-    });
+    // The first sample with two seeds says whether a policy draws random numbers there.
+    const auto tells = [](const Job& job) { return job.number == 0 && job.seed < 2; };
+    bool go = run_jobs(bar, tells);
+    drop_equal_seeds();
+    go = go && run_jobs(bar, [&](const Job& job) { return !tells(job); });
     bar.finish();
     if (!go) {
       if (!o_.eval.out.empty())
@@ -83,6 +86,42 @@ class TasksCommand {
   }
 
  private:
+  /// Jobs that `chosen` names; false once Ctrl-C was pressed.
+  bool run_jobs(SharedProgress& bar, const std::function<bool(const Job&)>& chosen) {
+    std::vector<const Job*> open;
+    size_t rest = 0;
+    for (const Job& job : jobs_) {
+      if (!chosen(job)) continue;
+      if (job.dropped || records_.find(job.key) != nullptr)
+        ++rest;
+      else
+        open.push_back(&job);
+    }
+    std::atomic<bool> go{bar.advance(rest)};
+    pool_.parallel_for(open.size(), [&](size_t i, int) {
+      if (!go) return;
+      run_job(*open[i]);
+      if (!bar.advance(1)) go = false;
+    });
+    return go;
+  }
+
+  /// A policy whose second seed leaves the same cache of the first sample is not randomised there:
+  /// its documents are read once. Records of older versions do not say; then every seed counts.
+  void drop_equal_seeds() {
+    std::map<std::string, std::string> logits;  // by task, length and policy, of the first seed
+    std::set<std::string> equal;
+    for (const Job& job : jobs_) {
+      if (job.number > 0 || records_.find(job.key) == nullptr) continue;
+      const auto found = records_.read(
+          job.key, [](const Record& r) { return r.value("logits_fingerprint", std::string()); });
+      if (found.empty()) continue;
+      if (job.seed == 0) logits[job.place] = found;
+      if (job.seed == 1 && logits[job.place] == found) equal.insert(job.place);
+    }
+    for (Job& job : jobs_) job.dropped = job.seed > 0 && equal.contains(job.place);
+  }
+
   void add_jobs(const std::string& task, size_t length) {
     make_sample(task, request(length, 0));  // what cannot be is refused before anything runs
     add_jobs(task, length, static_cast<size_t>(o_.samples));
@@ -97,14 +136,14 @@ class TasksCommand {
   void add_jobs(const std::string& task, size_t length, size_t samples) {
     for (size_t r = 0; r < runs_.size(); ++r)
       for (size_t n = 0; n < samples; ++n) {
-        Job job{task, length, r, n, ""};
+        const EvalRun& run = runs_[r];
+        Job job{.task = task, .length = length, .run = r, .number = n};
+        job.seed = run.seed - o_.eval.engine.policy.seed;
+        job.place = fmt::format("{}|{}|{}", task, length, run.policy.to_string());
         job.key = fmt::format("{}|{}|{}|{}|{}|{}", setting_.dump(), task, length, n,
-                              runs_[r].policy.to_string(), runs_[r].seed);
-        jobs_.push_back(job);
+                              run.policy.to_string(), run.seed);
+        jobs_.push_back(std::move(job));
       }
-    open_.clear();
-    for (const Job& job : jobs_)
-      if (records_.find(job.key) == nullptr) open_.push_back(&job);
   }
 
   SampleRequest request(size_t length, uint64_t number) const {
@@ -133,6 +172,7 @@ class TasksCommand {
                    {"policy", run.policy.to_string()},
                    {"resolved_policy", result.policy},
                    {"kv_seed", run.seed},
+                   {"logits_fingerprint", result.logits},
                    {"score", result.score()},
                    {"answers", turns},
                    {"prompt_seconds", result.prompt_seconds},
@@ -153,7 +193,8 @@ class TasksCommand {
   std::vector<Group> groups() const {
     std::vector<Group> out;
     for (const Job& job : jobs_)
-      records_.read(job.key, [&](const Record& r) { add_to_groups(out, job, r); });
+      if (!job.dropped)
+        records_.read(job.key, [&](const Record& r) { add_to_groups(out, job, r); });
     return out;
   }
 
@@ -181,7 +222,6 @@ class TasksCommand {
   std::optional<Session> keeper_;
   std::vector<Sample> samples_;  // of a file; empty if they are made
   std::vector<Job> jobs_;
-  std::vector<const Job*> open_;
 };
 
 void TasksCommand::report() const {

@@ -16,10 +16,10 @@ namespace {
 
 // What a record says of its own run; the other fields are its setting.
 const std::set<std::string> kRunFields{
-    "piece",   "policy",         "resolved_policy", "kv_seed",     "null_control",
-    "seconds", "ledger",         "sample",          "predictions", "score",
-    "answers", "prompt_seconds", "metric",          "key",         "answer_seconds",
-    "task",    "length",         "context",         "mode",        "kind"};
+    "piece",  "policy", "resolved_policy",   "kv_seed", "null_control", "seconds",
+    "ledger", "sample", "predictions",       "score",   "answers",      "prompt_seconds",
+    "metric", "key",    "answer_seconds",    "task",    "length",       "context",
+    "mode",   "kind",   "logits_fingerprint"};
 // The same for tasks: each sample has a text of its own.
 constexpr const char* kTaskText = "text_fingerprint";
 
@@ -28,7 +28,13 @@ struct Part {
   std::vector<Prediction> predictions;
   double score = 0, seconds = 0;
   std::vector<double> turns;
+  std::string logits;  ///< fingerprint of a task's; empty if it was not kept
   Ledger ledger;
+
+  bool same_run(const Part& o) const {
+    return predictions.empty() ? !logits.empty() && logits == o.logits
+                               : predictions == o.predictions;
+  }
 };
 using Parts = std::map<uint64_t, Part>;  // by piece or sample
 
@@ -49,6 +55,7 @@ Part part_of(const Record& r, bool task) {
   part.ledger = ledger_from(r.at("ledger"));
   if (task) {
     part.score = r.at("score");
+    part.logits = r.value("logits_fingerprint", std::string());
     part.seconds = r.at("prompt_seconds").get<double>() + r.at("answer_seconds").get<double>();
     for (const Record& turn : r.at("answers")) part.turns.push_back(turn.at("score"));
     return part;
@@ -68,16 +75,15 @@ Record setting_of(const Record& r, bool task) {
   return setting;
 }
 
-// A seed whose pieces are all as the first seed's is no other run: pith eval stops such seeds after
-// the first piece.
+// A seed whose pieces or samples are all as the first seed's is no other run: pith eval stops such
+// seeds after the first one.
 void drop_equal_seeds(RawRow& row) {
   if (row.seeds.size() < 2) return;
   const Parts& first = row.seeds.begin()->second;
   for (auto it = std::next(row.seeds.begin()); it != row.seeds.end();) {
     const bool equal = std::ranges::all_of(it->second, [&](const auto& numbered) {
       const auto found = first.find(numbered.first);
-      return found != first.end() && !numbered.second.predictions.empty() &&
-             found->second.predictions == numbered.second.predictions;
+      return found != first.end() && numbered.second.same_run(found->second);
     });
     it = equal ? row.seeds.erase(it) : std::next(it);
   }

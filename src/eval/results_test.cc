@@ -56,7 +56,8 @@ class ResultsTest : public testing::Test {
     return r.dump() + "\n";
   }
 
-  static std::string task(const std::string& policy, int sample, int seed, double score) {
+  static std::string task(const std::string& policy, int sample, int seed, double score,
+                          const std::string& logits = "") {
     Record r{{"key", "task" + policy + std::to_string(sample) + std::to_string(seed)},
              {"version", "1"},
              {"model", "demo"},
@@ -74,6 +75,7 @@ class ResultsTest : public testing::Test {
              {"prompt_seconds", 1.0},
              {"answer_seconds", 0.5},
              {"ledger", ledger(1600)}};
+    if (!logits.empty()) r["logits_fingerprint"] = logits;
     return r.dump() + "\n";
   }
 
@@ -121,6 +123,20 @@ TEST_F(ResultsTest, ASeedThatStoppedAsEqualIsNoOther) {
                            ppl("keydiff", 1, 0, 0.1, 0.3))});
   EXPECT_EQ(results.groups[0].rows[0].seeds, 1u);
   EXPECT_NEAR(results.groups[0].rows[0].divergence.mean, 0.15, 1e-6);
+}
+
+// Scores alone do not tell: two caches may both find everything.
+TEST_F(ResultsTest, ATasksSeedThatLeftTheSameCacheIsNoOther) {
+  const Results results = read_results(
+      {file("t.jsonl", task("exact", 0, 0, 1, "a") + task("exact", 0, 1, 1, "a") +
+                           task("exact", 1, 0, 0, "b") + task("uniform", 0, 0, 1, "c") +
+                           task("uniform", 0, 1, 1, "d") + task("uniform", 1, 0, 1, "e") +
+                           task("uniform", 1, 1, 0, "f"))});
+  const auto& rows = results.groups[0].rows;
+  EXPECT_EQ(rows[0].seeds, 1u);
+  EXPECT_EQ(rows[0].score.mean, 0.5);
+  EXPECT_EQ(rows[1].seeds, 2u);
+  EXPECT_EQ(rows[1].score.mean, 0.75);
 }
 
 TEST_F(ResultsTest, SamplesOfATaskBecomeOneRow) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "eval/records.h"
 #include "pith/generate.h"
 #include "pith/tokenizer.h"
 
@@ -32,7 +33,7 @@ class SampleRun {
       const auto start = std::chrono::steady_clock::now();
       session.prefill(context_);
       result.prompt_seconds = seconds_since(start);
-      result.ledger = session.ledger(), result.policy = session.describe_policy();
+      describe(session, result);
       std::vector<int32_t> pending;  // the last drawn token of a conversation, not read yet
       for (const Turn& turn : sample_.turns) {
         if (sample_.conversation) {
@@ -62,6 +63,15 @@ class SampleRun {
     return context_.size() + (sample_.conversation ? all : longest);
   }
 
+  /// A token is read on a fork: the logits of a prompt may be those of rows that were still exact.
+  void describe(const Session& session, SampleResult& result) const {
+    result.ledger = session.ledger(), result.policy = session.describe_policy();
+    Session next = session.fork();
+    const std::span<const float> logits = next.decode(context_.back());
+    result.logits =
+        fingerprint({reinterpret_cast<const char*>(logits.data()), logits.size_bytes()});
+  }
+
   void ask(Session& session, const Turn& turn, std::vector<int32_t>& prompt,
            SampleResult& result) const {
     append(prompt, turn.question);
@@ -83,7 +93,7 @@ class SampleRun {
     Session session(model_, options_);
     std::vector<int32_t> prompt = context_;
     ask(session, turn, prompt, result);
-    result.ledger = session.ledger(), result.policy = session.describe_policy();
+    describe(session, result);
   }
 
   std::shared_ptr<const Model> model_;

@@ -22,6 +22,7 @@ struct SampleResult {
   std::vector<TurnResult> turns;
   Ledger ledger;       ///< after the context (query-aware: after the last answer)
   std::string policy;  ///< as the session spells it out
+  std::string logits;  ///< fingerprint of those that the cache gives next, to tell caches apart
   double prompt_seconds = 0, answer_seconds = 0;
   double score() const;  ///< mean over turns
 };
