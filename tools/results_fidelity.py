@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""Fidelity on a real model: divergence, retrieval and bits of a list of policies; one scoreboard.
+
+usage: results_fidelity.py measure --split choose|report --text FILE [--not-in FILE] [--device cuda]
+                                   [--policies FILE] [--model NAME] [--work FOLDER] [...]
+       results_fidelity.py page --split choose|report [--work FOLDER] [--write]
+
+Held out: what is chosen is chosen with `--split choose`, and only `--split report` is published. The
+splits have work folders and task seeds of their own, and `report` wants the text that was used for
+choosing as --not-in: a paragraph that is in both is refused. `page --write` takes `report` alone.
+
+measure: KL from exact over --score predictions in each of --pieces pieces (`pith eval ppl`), then
+the tasks (`pith eval tasks`). Finished work stays in the work folder and is not repeated: the same
+command goes on where it stopped. With --jobs N policies are spread over N commands at a time, always
+the same policies on the same one. What this build or device refuses is said at the end and left out.
+Needs build/bin/pith (or --program), and no packages.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import pathlib
+import subprocess
+import sys
+import zlib
+
+import results_fidelity_policies
+from results_scoreboard_page import MISSING, Scoreboard, number, score, table, with_error
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs/results"
+# Samples of a split never meet those of the other.
+TASK_SEEDS = {"choose": 1001, "report": 42}
+# The task, and how many samples of it.
+TASKS = {"niah_single_1": 8, "passkey": 8, "niah_multikey_2": 8, "vt": 8, "facts": 4}
+REFUSALS = (10, 13)  # exit statuses of what this build or device does not do
+SHARED_LENGTH = 200  # characters of a paragraph that says something of its text
+
+
+def paragraphs(path):
+    text = pathlib.Path(path).read_text(encoding="utf-8")
+    return {line.strip() for line in text.splitlines() if len(line.strip()) >= SHARED_LENGTH}
+
+
+def check_held_out(options):
+    """The reported text shares nothing with the text that policies were chosen on."""
+    if options.split != "report":
+        return
+    if not options.not_in:
+        sys.exit("results: --split report wants --not-in FILE, the text that policies were chosen on")
+    shared = paragraphs(options.text) & paragraphs(options.not_in)
+    if shared:
+        sys.exit(f"results: {len(shared)} paragraphs of {options.text} are in {options.not_in} too; "
+                 "report on a text that nothing was chosen on")
+
+
+class Measure:
+    """Runs `pith eval`; each job and kind of result has a file in the work folder of the split."""
+
+    def __init__(self, options):
+        self.options = options
+        self.work = pathlib.Path(options.work) / options.split
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.refused = {}
+
+    def run(self, arguments, chosen):
+        """Runs the policies; where one cannot be, each is tried alone."""
+        command = [str(self.options.program), "eval", *map(str, arguments), "--json"]
+        for policy in chosen:
+            command += ["--kv-policy", policy]
+        done = subprocess.run(command, capture_output=True, check=False, text=True, cwd=ROOT)
+        if done.returncode == 0:
+            print("done:", arguments[0], *chosen, file=sys.stderr, flush=True)
+        elif done.returncode not in REFUSALS:
+            sys.exit(f"results: pith {' '.join(command[1:5])} ended with {done.returncode}: "
+                     f"{done.stderr.strip()}")
+        elif len(chosen) > 1:
+            for policy in chosen:
+                self.run(arguments, [policy])
+        else:
+            self.refused[chosen[0]] = done.stderr.strip().splitlines()[-1]
+            print("refused:", chosen[0], self.refused[chosen[0]], file=sys.stderr, flush=True)
+
+    def common(self):
+        o = self.options
+        device = ["--device", o.device] if o.device else []
+        return ["-m", o.model, "-t", o.threads, *device]
+
+    def ppl(self, job, chosen, seeds):
+        o = self.options
+        self.run(["ppl", *self.common(), "-f", o.text, "--mode", "continue", "-c", o.length,
+                  "--score", o.score, "--pieces", o.pieces, "--seeds", seeds,
+                  "-o", self.work / f"ppl-{job}.jsonl"], chosen)
+
+    def tasks(self, job, chosen, seeds):
+        o = self.options
+        for samples in sorted(set(o.tasks.values())):
+            names = ",".join(name for name, count in o.tasks.items() if count == samples)
+            self.run(["tasks", *self.common(), "--task", names, "-c", o.task_length,
+                      "--samples", samples, "--turns", 4, "--seeds", seeds,
+                      "--task-seed", TASK_SEEDS[o.split],
+                      "-o", self.work / f"tasks-{job}.jsonl"], chosen)
+
+    def job(self, number, chosen):
+        for first in range(0, len(chosen), self.options.batch):
+            some = chosen[first:first + self.options.batch]
+            if self.options.pieces > 0:
+                self.ppl(number, some, self.options.seeds)
+            some = [policy for policy in some if policy not in self.refused]
+            if some and self.options.tasks:
+                self.tasks(number, some, self.options.task_seeds)
+
+    def all(self, chosen):
+        jobs = [[] for _ in range(self.options.jobs)]
+        for policy in chosen:
+            jobs[zlib.crc32(policy.encode()) % len(jobs)].append(policy)
+        with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+            for done in [pool.submit(self.job, number, some) for number, some in enumerate(jobs)]:
+                done.result()
+        (self.work / "refused.json").write_text(json.dumps(self.refused, indent=1))
+
+
+def lines_of(options):
+    """What `pith report --lines` makes of a split's files."""
+    work = pathlib.Path(options.work) / options.split
+    files = sorted(work.glob("*-*.jsonl"))
+    if not files:
+        sys.exit(f"results: nothing was measured in {work}")
+    target = work / "lines"
+    subprocess.run([options.program, "report", *files, "--lines", target], check=True,
+                   stdout=subprocess.DEVNULL)
+    return target.read_text(encoding="utf-8")
+
+
+TASK_COLUMNS = ("niah_single_1", "passkey", "niah_multikey_2", "vt", "facts")
+
+
+def board_rows(board, length, task_length):
+    rows = []
+    after = board.ppl("continue", length)
+    tasks = {name: board.task(name, task_length) for name in TASK_COLUMNS}
+    for policy in board.policies(length):
+        row = after[policy]
+        rows.append([f"`{policy}`", with_error(row["kl"]), number(row["kl_99"], 2),
+                     f"{100 * row['same_top'][0]:.1f}", f"{row['bits']:.2f}",
+                     f"{100 * row['kept']:.0f}%", str(row["seeds"]),
+                     *(score(tasks[name], policy) for name in TASK_COLUMNS)])
+    return rows
+
+
+def page(options):
+    board = Scoreboard(lines_of(options).splitlines())
+    length = max(board.lengths)
+    task_length = max((at[2] for at in board.rows if at[0] == "task"), default=0)
+    head = board.heads["ppl", "continue", length]
+    null = head.get("null_control_kl", MISSING)
+    count = max(row["count"] for row in board.ppl("continue", length).values())
+    setting = head["setting"]
+    lines = [f"Model `{setting['model']}`, {length} tokens a piece, {count} predictions, text "
+             f"{setting['text_fingerprint']}; tasks at {task_length} tokens; null control {null}.", "",
+             *table(["policy", "KL", "99%", "same top %", "bits", "kept", "seeds",
+                     *(f"{name} %" for name in TASK_COLUMNS)],
+                    board_rows(board, length, task_length))]
+    return "\n".join(lines) + "\n"
+
+
+HEAD = """# Fidelity on a real model
+
+Policies on SmolLM2-135M-Instruct, measured on a text and with task seeds that nothing was chosen on
+([the rule](../evaluation.md#held-out)). KL from the exact cache in nats a token, mean over seeds with their deviation, or the
+standard error of one; bits a number of the cache, everything counted. The figures as JSON lines:
+`fidelity.jsonl`, which `pith report` reads.
+
+    tools/results_fidelity.py measure --split report --text essays.txt --not-in novels.txt --device cuda
+    tools/results_fidelity.py page --split report --write
+
+"""
+
+
+def write_page(options):
+    text = page(options)
+    if not options.write:
+        print(text)
+        return
+    if options.split != "report":
+        sys.exit("results: only --split report is published")
+    (RESULTS / "fidelity.md").write_text(HEAD + text, encoding="utf-8")
+    (RESULTS / "fidelity.jsonl").write_text(lines_of(options), encoding="utf-8")
+
+
+def parse_tasks(text):
+    """"niah_single_1,passkey" with the samples above, or "passkey=24", or "none"."""
+    if text == "none":
+        return {}
+    pairs = [part.partition("=") for part in text.split(",")]
+    return {name: int(count) if count else TASKS[name] for name, _, count in pairs}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["measure", "page"])
+    parser.add_argument("--split", choices=list(TASK_SEEDS), required=True)
+    parser.add_argument("--text", help="prose of --pieces times --length tokens")
+    parser.add_argument("--not-in", help="with --split report: the text that was chosen on")
+    parser.add_argument("--policies", help="one a line; # begins a remark; without: the standing list")
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--device", default="", help="cuda: what it refuses is left out")
+    parser.add_argument("--length", type=int, default=8000)
+    parser.add_argument("--pieces", type=int, default=4, help="0: tasks alone")
+    parser.add_argument("--score", type=int, default=256)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tasks", type=parse_tasks, default=TASKS, metavar="NAME[=SAMPLES],...",
+                        help="or none")
+    parser.add_argument("--task-length", type=int, default=4096)
+    parser.add_argument("--task-seeds", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=6,
+                        help="policies a command: what is killed loses at most a piece of them")
+    parser.add_argument("--jobs", type=int, default=1, help="commands at a time")
+    parser.add_argument("--threads", type=int, default=0, help="of each; 0 = all cores")
+    parser.add_argument("--work", default=ROOT / "build/fidelity")
+    parser.add_argument("--program", default=ROOT / "build/bin/pith")
+    parser.add_argument("--write", action="store_true", help="page: into docs/results")
+    options = parser.parse_args()
+    options.program = pathlib.Path(options.program).resolve()
+    if options.what == "page":
+        write_page(options)
+        return
+    if not options.text:
+        sys.exit("results: measure wants --text FILE")
+    options.text = pathlib.Path(options.text).resolve()
+    check_held_out(options)
+    if options.policies:
+        chosen = results_fidelity_policies.read(options.policies)
+    else:
+        chosen = results_fidelity_policies.STANDING
+    Measure(options).all(chosen)
+    print(page(options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Which policies the scoreboard of a real model compares."""
+
+import pathlib
+
+CODECS = ["int8", "int4", "int4(hadamard=true)", "int4(hadamard=true,center=128)", "kivi(bits=4)",
+          "kivi(bits=2)", "kivi(bits=2,hadamard=true)", "turboquant(bits=2,center=128)",
+          "turboquant(bits=3,center=128)", "kvquant(bits=3)", "qjl", "qjl(m=256)", "csr(s=8)"]
+SELECTORS = ["h2o(budget={})", "tova(budget={})", "snapkv(budget={})",
+             "expected_attention(budget={})", "keydiff(budget={})", "knorm(budget={})",
+             "buzz(T={})", "streaming_llm(window={})", "uniform(budget={})", "express(s={})",
+             "balancekv(budget={})"]
+# Half of the rows by what stands out, the others a weighted sample: s, then heavy.
+MIXTURES = [f"{name}({size}={share},heavy={heavy},heavy_keys=0.5)"
+            for name, size in (("express", "s"), ("balancekv", "budget"))
+            for share, heavy in (("25.6%", "25%"), ("12.8%", "12.5%"), ("6.4%", "6.25%"))]
+STANDING = (["exact"] + [f"exact+{codec}" for codec in CODECS]
+            + [selector.format("25%") for selector in SELECTORS] + MIXTURES
+            + [f"{policy}+int4(hadamard=true)" for policy in MIXTURES]
+            + ["keydiff(budget=25%)+int4(hadamard=true)", "snapkv(budget=25%)+int4(hadamard=true)"])
+
+
+def read(path):
+    """One a line; # begins a remark."""
+    lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+    return [text for line in lines if (text := line.partition("#")[0].strip())]
