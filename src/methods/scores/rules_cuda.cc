@@ -1,6 +1,7 @@
 // The score selectors on the GPU: the CPU's rules, and kernels for the scores.
 
 #include "attend/cuda/device_selector.h"
+#include "compress/cuda/key_directions.h"
 #include "methods/registry_cuda.h"
 #include "methods/scores/budget_rule.h"
 #include "methods/scores/scores.h"

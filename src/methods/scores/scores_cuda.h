@@ -1,5 +1,6 @@
 #pragma once
-// The scores of the score selectors on the GPU, as keys (compress/cuda/score_rule.h). Sums run in a
+// The scores of the score selectors on the GPU, as keys (compress/cuda/score_rule.h); keydiff's are
+// in compress/cuda/key_directions.h. Sums run in a
 // fixed order, so that the same rows give the same keys.
 
 #include "compress/cuda/score_rule.h"
@@ -8,8 +9,6 @@ namespace pith::cuda {
 
 /// knorm: minus the key's squared norm. One pass over the keys.
 void score_norms(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream);
-/// keydiff: minus the cosine between a key and the mean of all keys' directions. Two passes.
-void score_directions(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream);
 /// Mass, summed over `kernel` neighbouring rows, and over all heads if they are to agree.
 void score_mass(const SelectSpace& space, const JudgedRows& rows, int kernel, bool all_heads,
                 cudaStream_t stream);
