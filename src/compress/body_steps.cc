@@ -1,8 +1,11 @@
 #include "compress/body_steps.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
+#include "compress/key_directions.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -13,6 +16,33 @@ constexpr size_t kHeavyStore = 1;
 /// Steps that heads carry out alone, one after another.
 bool is_each(Op op) {
   return op == Op::kMove || op == Op::kPick || op == Op::kHalve || op == Op::kTake;
+}
+
+/// The numbers of a heavy store's rows: the step's `rows` that leave, ascending, then those that
+/// stay, ascending. Of equals the older rows go: the newer have had less time to earn their place.
+std::vector<uint32_t> lightest_first(RowStore& store, const Step& step) {
+  std::vector<uint32_t> order(step.held);
+  std::iota(order.begin(), order.end(), 0u);
+  // `worst` of the first `among` rows to their front.
+  const auto part = [&](size_t worst, size_t among, auto score) {
+    if (worst == among) return;
+    const auto cut = order.begin() + static_cast<ptrdiff_t>(worst);
+    std::nth_element(
+        order.begin(), cut, order.begin() + static_cast<ptrdiff_t>(among),
+        [&](uint32_t a, uint32_t b) { return score[a] != score[b] ? score[a] < score[b] : a < b; });
+  };
+  part(step.rows + step.least, order.size(), std::span<const float>(store.mass()));
+  if (step.least > 0) {
+    std::vector<double> scores(step.held);
+    score_directions(scores, store);
+    for (double& score : scores)
+      if (std::isnan(score)) score = -std::numeric_limits<double>::infinity();
+    part(step.rows, step.rows + step.least, std::span<const double>(scores));
+  }
+  const auto cut = order.begin() + static_cast<ptrdiff_t>(step.rows);
+  std::sort(order.begin(), cut);
+  std::sort(cut, order.end());
+  return order;
 }
 
 /// Appends the rows named, in runs.
@@ -109,28 +139,21 @@ void BodySteps::split(const Step& step) {
   });
 }
 
-/// Of equal mass the older rows go: the newer have had less time to earn one.
 NewRows BodySteps::take_lightest(RowStore& store, const Step& step, Evicted& out) const {
+  const std::vector<uint32_t> order = lightest_first(store, step);
   const std::span<const float> mass = store.mass();
-  std::vector<uint32_t> order(step.held);
-  std::iota(order.begin(), order.end(), 0u);
-  const auto cut = order.begin() + static_cast<ptrdiff_t>(step.rows);
-  std::nth_element(order.begin(), cut - 1, order.end(), [&](uint32_t a, uint32_t b) {
-    return mass[a] != mass[b] ? mass[a] < mass[b] : a < b;
-  });
-  std::sort(order.begin(), cut);
-  std::sort(cut, order.end());
   const size_t dim = store.keys().dim();
   out.k.resize(step.rows * dim);
   out.v.resize(step.rows * dim);
   for (size_t i = 0; i < step.rows; ++i) {
     store.read(out.k.data() + i * dim, out.v.data() + i * dim, order[i], 1);
     out.positions.push_back(store.position(order[i]));
-    out.mass.push_back(mass[order[i]]);
+    if (!mass.empty()) out.mass.push_back(mass[order[i]]);
   }
-  store.keep({cut, order.end()});
-  return {out.k.data(),    out.v.data(),        dim, step.rows, out.positions[0],
-          out.mass.data(), out.positions.data()};
+  store.keep({order.begin() + static_cast<ptrdiff_t>(step.rows), order.end()});
+  return {out.k.data(),        out.v.data(),     dim,
+          step.rows,           out.positions[0], out.mass.empty() ? nullptr : out.mass.data(),
+          out.positions.data()};
 }
 
 void BodySteps::forget(const Step& step) {

@@ -2,30 +2,51 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "pith/error.h"
 
 namespace pith {
+namespace {
+
+constexpr size_t kBatch = 32, kMostBatch = 512;  // rows that leave at once, if not given
+
+size_t batch_for(size_t rows) {
+  const size_t eighth = (rows / 8 + kBatch - 1) / kBatch * kBatch;
+  return std::clamp(eighth, kBatch, kMostBatch);
+}
+
+}  // namespace
 
 Fields HeavyOptions::fields() {
-  return {rows("heavy", heavy,
-               "body rows kept beside the others, with weight 1, for their recent attention mass; "
-               "none by default"),
-          whole("heavy_interval", interval, {.least = 1},
-                "rows by which the heavy may outgrow their budget; one of bytes counts them")
-              .unset("512")
-              .when(heavy.has_value()),
-          whole("heavy_queries", queries, {.least = 1}, "last queries whose attention counts")
-              .when(heavy.has_value())};
+  return {
+      rows("heavy", heavy,
+           "body rows kept beside the others, with weight 1, for their recent attention mass "
+           "or their keys; none by default"),
+      number("heavy_keys", keys, {0, 1},
+             "share of the heavy rows that stay because their keys are unlike all others "
+             "(keydiff's measure), not for their attention")
+          .when(heavy.has_value()),
+      whole("heavy_interval", interval, {.least = 1},
+            "rows by which the heavy may outgrow their budget; one of bytes counts them; unset: an "
+            "eighth of them, from 32 to 512")
+          .when(heavy.has_value()),
+      whole("heavy_queries", queries, {.least = 1}, "last queries whose attention counts")
+          .when(heavy && keys < 1)};
 }
 
 std::optional<HeavySizes> HeavyOptions::sizes(const BudgetSite& site) const {
   if (!heavy) return std::nullopt;
   const size_t rows = site.rows(*heavy, "heavy");
-  if (heavy->unit != Budget::Unit::kBytes) return HeavySizes{rows, interval.value_or(512), queries};
-  const Turnover turnover = within(rows, interval);
-  return HeavySizes{turnover.stay, turnover.come, queries};
+  HeavySizes sizes{rows, interval.value_or(batch_for(rows)), queries};
+  if (heavy->unit == Budget::Unit::kBytes) {
+    const Turnover turnover = within(rows, interval);
+    sizes.budget = turnover.stay, sizes.interval = turnover.come;
+  }
+  sizes.by_key = static_cast<size_t>(std::lround(keys * static_cast<double>(sizes.budget)));
+  return sizes;
 }
 
 size_t HeavyOptions::others(const Budget& all, const BudgetSite& site,

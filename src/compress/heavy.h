@@ -1,12 +1,14 @@
 #pragma once
-// Heavy rows apart: the rows with the most recent attention mass stay as they are, with weight 1,
-// and only the others go to a sampling selector (docs/decisions/0013-heavy-rows.md). What a sample
-// does worst is to drop or double a row that carries much of the attention.
+// Heavy rows apart: the rows with the most recent attention mass, and those whose keys are unlike
+// all others, stay as they are, with weight 1, and only the rest goes to a sampling selector
+// (docs/decisions/0013-heavy-rows.md, 0150). What a sample does worst is to drop or double a row
+// that carries much of the attention, now or for a question that is still to come.
 //
 // Rows enter the heavy store unjudged; when it has grown to budget + interval, the `interval`
 // lightest go to the inner selector, oldest first. Mass is that of the last `queries` queries:
 // older mass says nothing about the next query (0012). Cost per row: one selection over the heavy
-// rows every `interval` rows, and one number added by attend per watched query and row.
+// rows every `interval` rows, for keys 4 D operations a heavy row in each, and one number added by
+// attend per watched query and row.
 
 #include <optional>
 
@@ -18,11 +20,13 @@ namespace pith {
 /// What a selector with heavy rows takes beside its own options.
 struct HeavyOptions {
   std::optional<Budget> heavy;
-  std::optional<size_t> interval;  ///< as ScoreOptions'
+  double keys = 0;                 ///< share of them that stay for their keys
+  std::optional<size_t> interval;  ///< unset: an eighth of them, see sizes()
   size_t queries = 256;
 
   Fields fields();
-  /// None unless heavy rows are asked for.
+  /// None unless heavy rows are asked for. An interval that is not given is about an eighth of
+  /// them: from 32 to 512 rows, in whole groups of what codecs code together.
   std::optional<HeavySizes> sizes(const BudgetSite& site) const;
   /// What a budget for all leaves to the others: bytes count heavy rows too. Throws
   /// kInvalidArgument if nothing.
@@ -30,7 +34,7 @@ struct HeavyOptions {
   /// With budgets as rows.
   HeavyOptions at(const BudgetSite& site) const;
   /// Bytes beside each row: the mass.
-  double side_bytes() const { return heavy ? sizeof(float) : 0; }
+  double side_bytes() const { return heavy && keys < 1 ? sizeof(float) : 0; }
 };
 /// `inner` behind heavy rows if there are sizes, else `inner` itself. It must keep to store 0 of
 /// its bodies and not care for attention mass or prompt ends; its text names the heavy rows.

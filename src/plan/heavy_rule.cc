@@ -7,7 +7,7 @@
 namespace pith {
 
 MassRequest HeavySizes::mass(size_t tokens, size_t held) const {
-  return votes(queries, tokens, interval, most() - held);
+  return by_mass() ? votes(queries, tokens, interval, most() - held) : MassRequest{};
 }
 
 void KeepHeavy::feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const {
@@ -24,7 +24,8 @@ void KeepHeavy::feed(PlanState& state, Zone from, uint32_t n, Steps& steps) cons
                      .to = Zone::kEvicted,
                      .rows = rest,
                      .held = most,
-                     .keep = keep});
+                     .keep = keep,
+                     .least = static_cast<uint32_t>(sizes_.by_key)});
     held = keep;
     rest_->feed(state, Zone::kEvicted, rest, steps);
   }

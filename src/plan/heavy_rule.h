@@ -1,7 +1,8 @@
 #pragma once
 // Heavy rows apart (docs/decisions/0013-heavy-rows.md): rows gather in kHeavy unjudged; when there
-// are budget + interval, the `interval` with the least recent attention mass go to another rule,
-// oldest first.
+// are budget + interval, `budget` stay: those with the most recent attention mass, and of the
+// others those whose keys are most unlike the rest (0150). The `interval` others go to another
+// rule, oldest first.
 
 #include <memory>
 
@@ -12,9 +13,12 @@ namespace pith {
 /// In rows and queries.
 struct HeavySizes {
   size_t budget = 0, interval = 0, queries = 0;
+  size_t by_key = 0;  ///< of the budget: rows that stay for their keys
 
   /// Rows at which the zone is judged.
   size_t most() const { return budget + interval; }
+  /// Whether attention has a say.
+  bool by_mass() const { return by_key < budget; }
   /// What it asks of a pass of `tokens` queries when it holds `held` rows.
   MassRequest mass(size_t tokens, size_t held) const;
 };

@@ -54,7 +54,7 @@ struct Step {
   uint32_t old = 0;     ///< kJudge: the first of `held`, which a judgement left
   uint32_t first = 0;   ///< kPick, kHalve
   uint32_t tag = 0;     ///< kPick, kHalve
-  uint32_t least = 0;   ///< kJudge, if shared
+  uint32_t least = 0;   ///< kJudge, if shared; kSplit: of `keep` those that stay for their keys
   uint64_t size = 0;    ///< kPick
   int64_t hidden = 0;   ///< kJudge: rows at positions below this are never seen again
   uint64_t weight = 1;  ///< kHalve, kWeigh

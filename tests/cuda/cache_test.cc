@@ -43,7 +43,10 @@ const char* const kPolicies[] = {"express(s=64)",
                                  "express(s=32,g=0,heavy=21,heavy_interval=7),sink=2,window=0",
                                  "balancekv(b=32,heavy=60,heavy_interval=50,heavy_queries=20)",
                                  "balancekv(rate=0.5,b=16,walk=exact,heavy=20,heavy_interval=16),"
-                                 "sink=3,window=10"};
+                                 "sink=3,window=10",
+                                 "uniform(budget=40,heavy=60,heavy_keys=1),window=20",
+                                 "express(s=64,heavy=70,heavy_keys=0.5)",
+                                 "balancekv(b=32,heavy=60,heavy_keys=0.3,heavy_interval=50)"};
 
 /// rows() tells positions and weights: not that buzz(logn=true) multiplies every score, nor where
 /// rope=cache has moved the sink's keys.
@@ -123,7 +126,9 @@ TEST(CudaCache, SmallSamplesHoldTheSame) {
         "buzz(s=3,T=7,weights=true)+int8,window=4", "uniform(budget=9)+int4,window=3",
         "uniform(budget=9,heavy=5,heavy_interval=3)+int4", "express(s=16)+int4,window=5",
         "express(s=16,heavy=7,heavy_interval=5)+turboquant(bits=4)",
-        "balancekv(b=8,heavy=6,heavy_interval=11)+int4,window=3"}) {
+        "balancekv(b=8,heavy=6,heavy_interval=11)+int4,window=3",
+        "express(s=16,heavy=7,heavy_keys=1,heavy_interval=5)",
+        "balancekv(b=8,heavy=6,heavy_keys=0.5,heavy_interval=11)+int4,window=3"}) {
     hold_the_same(policy);
   }
 }

@@ -24,6 +24,9 @@ const char* const kPolicies[] = {
     "balancekv(b=32,heavy=60,heavy_interval=50,heavy_queries=20)",
     "balancekv(rate=0.5,b=16,walk=exact,heavy=20,heavy_interval=16),sink=3,window=10",
     "balancekv(rate=0.125,b=16,weight=0.7,heavy=33,heavy_interval=40)",
+    "uniform(budget=40,heavy=60,heavy_keys=1),window=20",
+    "express(s=64,heavy=70,heavy_keys=0.5)",
+    "balancekv(b=32,heavy=60,heavy_keys=0.3,heavy_interval=64)",
     "buzz(T=90,weights=true),window=30",
     "buzz(s=4,T=77,weights=true,swap=true,localmax=false),sink=0"};
 

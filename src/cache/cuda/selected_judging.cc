@@ -60,8 +60,10 @@ void SelectedRows::evict(ChunkSpace& space, const StagedRows& staged) {
   const size_t behind = packed_behind(counts_.held + sizes.most());  // they come to the store next
   const SelectSpace lent = space.select(sizes.most() + behind, true);
   name_rows(call.rows);
-  choose_heavy(lent, call.rows, static_cast<int>(sizes.budget), site_.stream);
-  if (body_) return evict_to_body(lent, call, staged, space);
+  JudgedRows seen = call.rows;
+  if (packs() && (body_ || sizes.by_key > 0)) unpack(seen, counts_.held, space);
+  choose_heavy(lent, seen, sizes, site_.stream);
+  if (body_) return evict_to_body(lent, call, seen, staged);
   evict_to_rule(lent, call, space);
   known_ = counts_.held + sizes.most();
   for (size_t i = 0; i < sizes.interval; ++i) enter(space);
@@ -83,12 +85,10 @@ void SelectedRows::evict_to_rule(const SelectSpace& lent, const KeepCall& call, 
   leave_first_sides(lent, rows, stay, site_.stream);
 }
 
-void SelectedRows::evict_to_body(const SelectSpace& lent, KeepCall& call, const StagedRows& staged,
-                                 ChunkSpace& space) {
+void SelectedRows::evict_to_body(const SelectSpace& lent, KeepCall& call, const JudgedRows& seen,
+                                 const StagedRows& staged) {
   const HeavySizes& sizes = *plan_.selector.heavy;
   const int stay = static_cast<int>(sizes.budget), leave = static_cast<int>(sizes.interval);
-  JudgedRows seen = call.rows;
-  if (packs()) unpack(seen, counts_.held, space);
   gather_rows(lent, {seen, stay, leave, staged.to, staged.positions, staged.stride}, site_.stream);
   call.keep = stay;
   if (packs()) {  // the body's rows are not among them

@@ -90,8 +90,9 @@ class SelectedRows final : public LayerRows {
   /// The lightest of a full heavy store leave it: for the rule, or for the body.
   void evict(ChunkSpace& space, const StagedRows& staged);
   void evict_to_rule(const SelectSpace& lent, const KeepCall& call, ChunkSpace& space);
-  void evict_to_body(const SelectSpace& lent, KeepCall& call, const StagedRows& staged,
-                     ChunkSpace& space);
+  /// `seen`: the store's rows as numbers.
+  void evict_to_body(const SelectSpace& lent, KeepCall& call, const JudgedRows& seen,
+                     const StagedRows& staged);
   void judge(Moment moment, ChunkSpace& space);
   void select(const Judgement& judgement, ChunkSpace& space);
   /// Settled rows go into the codes, and later ones follow up.
@@ -107,7 +108,10 @@ class SelectedRows final : public LayerRows {
   void add_mass(const CausalCall& call, ChunkSpace& space) const;
   /// `count` of the body's rows from `first` on, none of which is packed unless all are.
   KeepCall keep_call(size_t first, size_t count) const;
-  bool wants_mass() const { return plan_.selector.heavy || rule_->wants_mass(); }
+  bool wants_mass() const {
+    const auto& heavy = plan_.selector.heavy;
+    return heavy ? heavy->by_mass() : rule_->wants_mass();
+  }
   MassRequest mass_request(size_t tokens) const {
     const auto& heavy = plan_.selector.heavy;
     return heavy ? heavy->mass(tokens, heavy_) : rule_->mass(tokens, counts_);

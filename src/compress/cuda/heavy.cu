@@ -1,5 +1,6 @@
 #include "compress/cuda/heavy.h"
 
+#include "compress/cuda/key_directions.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/order_key.cuh"
 
@@ -19,6 +20,13 @@ __global__ void __launch_bounds__(kThreads)
   if (row < rows.rows) {
     keys[head * stride + row] = key_of(rows.mass[head * rows.side_stride + row]);
   }
+}
+
+/// The first `count` rows of `kept` get the largest key: they stay whatever comes.
+__global__ void __launch_bounds__(kThreads)
+    settle_kernel(uint32_t* keys, const int32_t* kept, size_t stride, int count) {
+  const int i = blockIdx.x * kThreads + threadIdx.x, head = blockIdx.y;
+  if (i < count) keys[head * stride + kept[head * stride + i]] = ~0u;
 }
 
 /// Blocks (pieces of 16 bytes, head, keys or values).
@@ -42,7 +50,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A block a head: through room of its own, since rows change places both ways.
+/// A block a head: through room of its own, since rows change places both ways. Rows that stay for
+/// their keys alone carry no mass.
 __global__ void __launch_bounds__(kSideThreads)
     sides_kernel(const __grid_constant__ JudgedRows rows, const __grid_constant__ SelectSpace space,
                  int stay) {
@@ -50,25 +59,38 @@ __global__ void __launch_bounds__(kSideThreads)
   const int32_t* kept = space.kept + head * space.stride;
   auto* positions = reinterpret_cast<int32_t*>(space.keys + head * space.stride);
   float* masses = space.logits + head * space.stride;
-  float* mass = rows.mass + head * rows.side_stride;
+  float* mass = rows.mass ? rows.mass + head * rows.side_stride : nullptr;
   for (int i = threadIdx.x; i < rows.rows; i += kSideThreads) {
     const int from = kept[i < leave ? stay + i : i - leave];
     positions[i] = position_of(rows, head, from);
-    masses[i] = mass[from];
+    if (mass) masses[i] = mass[from];
   }
   __syncthreads();
   for (int i = threadIdx.x; i < rows.rows; i += kSideThreads) {
     rows.positions[head * rows.side_stride + i] = positions[i];
-    mass[i] = masses[i];
+    if (mass) mass[i] = masses[i];
   }
 }
 
 }  // namespace
 
-void choose_heavy(const SelectSpace& space, const JudgedRows& rows, int stay, cudaStream_t stream) {
-  const dim3 grid((rows.rows + kThreads - 1) / kThreads, rows.heads);
-  keys_kernel<<<grid, kThreads, 0, stream>>>(rows, space.keys, space.stride);
-  check(cudaGetLastError(), "the mass of heavy rows");
+void choose_heavy(const SelectSpace& space, const JudgedRows& rows, const HeavySizes& sizes,
+                  cudaStream_t stream) {
+  const int stay = static_cast<int>(sizes.budget);
+  const int by_mass = static_cast<int>(sizes.budget - sizes.by_key);
+  if (sizes.by_mass()) {
+    const dim3 grid((rows.rows + kThreads - 1) / kThreads, rows.heads);
+    keys_kernel<<<grid, kThreads, 0, stream>>>(rows, space.keys, space.stride);
+    check(cudaGetLastError(), "the mass of heavy rows");
+    choose_rows(space, rows.heads, rows.rows, by_mass, stream);
+  }
+  if (sizes.by_key == 0) return;
+  score_directions(space, rows, stream);
+  if (by_mass > 0) {
+    const dim3 grid((by_mass + kThreads - 1) / kThreads, rows.heads);
+    settle_kernel<<<grid, kThreads, 0, stream>>>(space.keys, space.kept, space.stride, by_mass);
+    check(cudaGetLastError(), "the choice of heavy rows");
+  }
   choose_rows(space, rows.heads, rows.rows, stay, stream);
 }
 

@@ -2,17 +2,21 @@
 // Heavy rows apart on the GPU (compress/heavy.h): which rows leave the store when it has grown to
 // budget + interval, and their move. All KV heads of a layer go together.
 //
-// Cost of an eviction among R rows a head: a selection by 4 passes over R keys of 4 bytes; R rows
-// are read and written twice, or those that leave once where they leave the run altogether.
+// Cost of an eviction among R rows a head: a selection by 4 passes over R keys of 4 bytes, where
+// rows stay for their keys too another one and two passes over these; R rows are read and written
+// twice, or those that leave once where they leave the run altogether.
 
 #include "compress/cuda/score_rule.h"
 #include "kernels/cuda/layer.h"
+#include "plan/heavy_rule.h"
 
 namespace pith::cuda {
 
-/// space.kept [G, rows] <- the numbers of the `stay` rows with the most mass, ascending, then those
-/// of the others, ascending. Of equal mass the newer rows stay.
-void choose_heavy(const SelectSpace& space, const JudgedRows& rows, int stay, cudaStream_t stream);
+/// space.kept [G, rows] <- the numbers of the rows that stay, ascending, then those of the others,
+/// ascending: budget - by_key rows with the most mass, of the others `by_key` rows whose keys are
+/// most unlike all others. Of equals the newer rows stay.
+void choose_heavy(const SelectSpace& space, const JudgedRows& rows, const HeavySizes& sizes,
+                  cudaStream_t stream);
 
 /// Rows kept[first], ... of every head to to.row, ...
 struct GatherCall {
