@@ -167,9 +167,9 @@ def page(options):
 HEAD = """# Fidelity on a real model
 
 Policies on SmolLM2-135M-Instruct, measured on a text and with task seeds that nothing was chosen on
-([the rule](../evaluation.md#held-out)). KL from the exact cache in nats a token, mean over seeds with their deviation, or the
-standard error of one; bits a number of the cache, everything counted. The figures as JSON lines:
-`fidelity.jsonl`, which `pith report` reads.
+([the rule](../evaluation.md#held-out)). KL from the exact cache in nats a token, mean over seeds
+with their deviation, or the standard error of one; bits a number of the cache, everything counted.
+The figures as JSON lines: `fidelity.jsonl`, which `pith report` reads.
 
     tools/results_fidelity.py measure --split report --text essays.txt --not-in novels.txt --device cuda
     tools/results_fidelity.py page --split report --write
