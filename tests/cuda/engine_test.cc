@@ -285,12 +285,21 @@ TEST(CudaPlans, AreTheCpusSchedules) {
     EXPECT_EQ(p.schedule.sink, c.sink) << c.policy;
     EXPECT_EQ(p.schedule.window, c.window) << c.policy;
     EXPECT_EQ(p.schedule.block, c.block) << c.policy;
-    EXPECT_FALSE(p.selector.body || p.selector.scores) << c.policy;
+    EXPECT_FALSE(p.selector.body || p.selector.chooser) << c.policy;
   }
   const LayerPlan judged = plan("snapkv(budget=64)+int4,window=30");
   EXPECT_EQ(judged.codec->name(), "int4");
-  EXPECT_TRUE(judged.selector.scores);
+  EXPECT_TRUE(judged.selector.chooser);
   EXPECT_EQ(judged.schedule.block, 1u);
+}
+
+/// What a rule keeps of a prompt of which 900 rows have left the window.
+size_t rows_after_prompt(const Rule& rule) {
+  PlanState state;
+  Steps steps;
+  rule.feed(state, Zone::kLeaving, 900, steps);
+  rule.end_prompt(state, steps);
+  return state.body();
 }
 
 // Needs no GPU.
@@ -300,7 +309,7 @@ TEST(CudaPlans, SelectorsKeepTheCpusBudgets) {
     return plan_layer(Policy::parse(policy).rules.front(), shape, {layer, 3});
   };
   const LayerPlan express = plan("express(s=10%),sink=2", 0);
-  EXPECT_TRUE(express.selector.body && !express.selector.scores);
+  EXPECT_TRUE(express.selector.body && !express.selector.chooser);
   EXPECT_EQ(express.schedule.sink, 2u);
   EXPECT_EQ(express.schedule.window, 64u);
   const LayerPlan heavy = plan("express(s=64,heavy=10%,heavy_interval=9,heavy_queries=8)", 0);
@@ -314,17 +323,15 @@ TEST(CudaPlans, SelectorsKeepTheCpusBudgets) {
       {"tova(budget=9)", 9},    {"h2o(budget=256KiB)", 53},   {"uniform(budget=25%)", 250}};
   for (const auto& [policy, budget] : kBudgets) {
     const LayerPlan p = plan(policy, 1);
-    ASSERT_TRUE(p.selector.scores && !p.selector.body) << policy;
+    ASSERT_TRUE(p.selector.chooser && !p.selector.body) << policy;
     // 256 KiB over 8 heads: 53 is what the GPU gave, pinned; tests/budget_test.cc has the bound.
-    const auto judged = p.selector.scores->judge({900, 0, 900}, Moment::kPromptEnd);
-    ASSERT_TRUE(judged) << policy;
-    EXPECT_EQ(judged->keep, budget) << policy;
+    EXPECT_EQ(rows_after_prompt(*p.rule), budget) << policy;
   }
   // kvpress's pyramid: the sum over the layers is that of equal budgets.
   size_t sum = 0, last = 1000;
   for (int l = 0; l < 4; ++l) {
     const LayerPlan p = plan("pyramidkv(budget=100,beta=3),window=16", l);
-    const size_t budget = p.selector.scores->judge({900, 0, 900}, Moment::kPromptEnd)->keep;
+    const size_t budget = rows_after_prompt(*p.rule);
     EXPECT_LT(budget, last);
     sum += last = budget;
   }

@@ -13,6 +13,7 @@
 #include "kernels/cuda/grouped_layout.h"
 #include "methods/registry_cuda.h"
 #include "pith/error.h"
+#include "plan/simple_rules.h"
 
 namespace pith::cuda {
 namespace {
@@ -82,20 +83,21 @@ std::shared_ptr<const DeviceCodec> codec_of(const SidePlan& keys, const SidePlan
 }
 
 /// Whether rows may be dropped while a body has had fewer than `rows`.
-bool judges_before(const ScoreRule& rule, size_t rows) {
-  BodyCounts counts;
-  for (counts.held = counts.seen = 1; counts.held < rows; ++counts.held, ++counts.seen) {
-    for (const Moment moment : {Moment::kBeforeRow, Moment::kRow, Moment::kTokenEnd,
-                                Moment::kChunkEnd, Moment::kPromptEnd}) {
-      if (rule.judge(counts, moment)) return true;
-    }
+bool judges_before(const Rule& rule, size_t rows) {
+  PlanState state;
+  for (size_t had = 1; had < rows; ++had) {
+    Steps steps;
+    rule.feed(state, Zone::kLeaving, 1, steps);
+    PlanState ended = state;  // a prompt may end at any row
+    rule.end_prompt(ended, steps);
+    if (ended.body() < had) return true;
   }
   return false;
 }
 
 /// Whether rows that are in codes stay there, in their blocks.
 bool settles(const SelectorOnGpu& selector) {
-  return selector.scores && selector.scores->settles() && !selector.heavy;
+  return selector.chooser && selector.chooser->settles() && !selector.heavy;
 }
 
 /// As rows are stored that the selector may judge again, or that do not follow each other.
@@ -108,14 +110,15 @@ std::shared_ptr<const DeviceCodec> codec_under(const SelectorOnGpu& selector,
 }
 
 /// Throws kUnsupported if `what` would be judged before the tables of its codes are made.
-void check_learns(const std::string& what, const DeviceCodec& codec, const SelectorOnGpu& on_gpu) {
+void check_learns(const std::string& what, const DeviceCodec& codec, const LayerPlan& plan) {
+  const SelectorOnGpu& on_gpu = plan.selector;
   const size_t first = codec.learns_from();
   const std::string tables =
       fmt::format("{}, whose tables are made of the first {} rows behind the window,", what, first);
   if (on_gpu.heavy && on_gpu.heavy->most() < first) {
     refuse_on_gpu(tables, "a store of heavy rows that holds as many is there (heavy=)");
   }
-  if (!on_gpu.heavy && on_gpu.scores && judges_before(*on_gpu.scores, first)) {
+  if (!on_gpu.heavy && on_gpu.chooser && judges_before(*plan.rule, first)) {
     refuse_on_gpu(tables,
                   "a body is not judged before it has as many there: a larger budget, or fewer "
                   "atoms (online=...)");
@@ -123,8 +126,9 @@ void check_learns(const std::string& what, const DeviceCodec& codec, const Selec
 }
 
 /// Throws kUnsupported if the codec cannot store what the selector keeps.
-void check_codes(const std::string& selector, const DeviceCodec& codec,
-                 const SelectorOnGpu& on_gpu) {
+void check_codes(const std::string& selector, const LayerPlan& plan) {
+  const DeviceCodec& codec = *plan.codec;
+  const SelectorOnGpu& on_gpu = plan.selector;
   const std::string what = fmt::format("{} over {}", selector, codec.name());
   if (codec.turns_keys() && !codec.codes_rows_alone()) {
     refuse_on_gpu(what,
@@ -156,7 +160,7 @@ void check_codes(const std::string& selector, const DeviceCodec& codec,
                     "multiple of {}",
                     codec.block_rows()));
   }
-  if (codec.learns_from() > 0) check_learns(what, codec, on_gpu);
+  if (codec.learns_from() > 0) check_learns(what, codec, plan);
 }
 
 /// Rows that a query of the layer sees, its own among them; 0: all of the context.
@@ -189,10 +193,19 @@ void check_wide_heads(const PolicyRule& rule, const LayerPlan& plan, size_t dim)
       "exact rows are there, f16 or bf16, under exact, local, streaming_llm and the selectors that "
       "judge rows by score, but for expected_attention";
   if (plan.codec) refuse_on_gpu(fmt::format("the codec {} {}", plan.codec->name(), where), there);
-  const bool observes = plan.selector.scores && plan.selector.scores->state_numbers(1, dim) > 0;
+  const bool observes = plan.selector.chooser && plan.selector.chooser->state_numbers(1, dim) > 0;
   if (observes || plan.selector.body || plan.selector.heavy) {
     refuse_on_gpu(fmt::format("the selector '{}' {}", rule.selector.name, where), there);
   }
+}
+
+/// The selector's rule is the CPU's; its chooser there is not needed.
+std::shared_ptr<const Rule> rule_of(const SelectorRow& selector, const MethodOptions& options,
+                                    const PlacedSelector& placed) {
+  ThreadPool pool(1);
+  MemoryCounter unused;
+  const Context context{pool, unused, kernels_for()};
+  return selector.make({context, options, placed.budget, placed.site}).rule;
 }
 
 LayerPlan plan_rows(const PolicyRule& rule, const CacheShape& shape, const PlanSite& site) {
@@ -224,7 +237,10 @@ LayerPlan plan_rows(const PolicyRule& rule, const CacheShape& shape, const PlanS
   plan.seen = seen_rows(shape, site.layer);
   if (plan.seen > 0) check_slides(*device, keeps ? keys.codec.get() : nullptr, plan.seen);
   plan.straight = keeps && !keys.codec && plan.seen == 0;
-  if (plan.straight) return plan;
+  if (plan.straight) {
+    plan.rule = std::make_shared<KeepAll>();
+    return plan;
+  }
   PlacedSelector placed =
       place_selector({.rule = rule,
                       .shape = shape,
@@ -236,6 +252,8 @@ LayerPlan plan_rows(const PolicyRule& rule, const CacheShape& shape, const PlanS
                       .values = *values.on_cpu,
                       .coded = keys.codec != nullptr});
   placed.site.first_head = static_cast<uint32_t>(site.first_head);
+  if (device->make) plan.selector = device->make({options, placed.budget, placed.site});
+  plan.rule = rule_of(selector, options, placed);
   plan.schedule = {placed.site.sink, placed.site.window,
                    std::lcm(keys.on_cpu->block_rows(), values.on_cpu->block_rows())};
   // Positions inside the cache are the sink's business, which sliding layers have none of.
@@ -246,6 +264,7 @@ LayerPlan plan_rows(const PolicyRule& rule, const CacheShape& shape, const PlanS
     const size_t most = plan.seen - 1;
     if (keeps && (!keys.codec || plan.schedule.window >= most)) {
       plan.schedule = {0, most, 1};
+      plan.rule = std::make_shared<DropAll>();  // hidden rows need not wait for others
       return plan;
     }
     plan.schedule.window = std::min(plan.schedule.window, most);
@@ -256,13 +275,12 @@ LayerPlan plan_rows(const PolicyRule& rule, const CacheShape& shape, const PlanS
     plan.codec = keys.codec;
     plan.schedule.block = keys.codec ? keys.codec->block_rows() : kBlockRows;
   } else if (device->make) {
-    plan.selector = device->make({options, placed.budget, placed.site});
     if (keys.codec) {
       // Rows that stay where they are may lie in any codec's groups.
       const bool stay = plan.selector.body && plan.selector.body->keeps_groups();
       if (stay) keys.codec = codec_where(false);
       plan.codec = stay ? keys.codec : codec_under(plan.selector, keys.codec, shape.head_dim);
-      check_codes(selector.info.name, *plan.codec, plan.selector);
+      check_codes(selector.info.name, plan);
       // As above: rows that go into a body of codes leave the window 32 at a time.
       if (!plan.selector.heavy && plan.selector.body) plan.schedule.block = kBlockRows;
       if (!stay && plan.codec->codes_whole_blocks()) {

@@ -1,76 +1,10 @@
 #include "cache/cuda/layer_rows.h"
 
-#include <numeric>
-
-#include "cache/cuda/device_rows.h"
-#include "cache/cuda/selected_rows.h"
+#include "cache/cuda/in_place_rows.h"
 #include "cache/cuda/windowed_rows.h"
 #include "kernels/cuda/grouped_layout.h"
 
 namespace pith::cuda {
-namespace {
-
-/// Every row, exact, in one run.
-class StraightRows final : public LayerRows {
- public:
-  explicit StraightRows(const LayerSite& site)
-      : site_(site), rows_(*site.memory, {site.heads, site.dim, site.context}, site.stream) {}
-
-  std::unique_ptr<LayerRows> clone() const override {
-    return std::make_unique<StraightRows>(*this);
-  }
-  size_t spans() const override { return 1; }
-  RowTarget begin_token(const TokenSlots& slots) override {
-    rows_.reserve_more(1);
-    DeviceSpan* spans = slots.spans;
-    for (size_t g = 0; g < site_.heads; ++g) {
-      spans[g] = {};
-      spans[g].keys = rows_.keys() + g * rows_.head_stride() * 2;
-      spans[g].values = rows_.values() + g * rows_.head_stride() * 2;
-      spans[g].rows = static_cast<int32_t>(rows_.rows() + 1);
-      spans[g].row_stride = static_cast<int32_t>(site_.dim);
-      spans[g].settled_rows = static_cast<int32_t>(rows_.rows());
-    }
-    return rows_.end();
-  }
-  void attend_token(const TokenStep& step) const override {
-    decode_dense(step.call, step.scratch, site_.stream);
-  }
-  void end_token(ChunkSpace&, std::vector<BodyMove>&) override { rows_.add(1); }
-
-  RowTarget begin_chunk(size_t tokens, ChunkSpace&) override {
-    rows_.reserve_more(tokens);
-    return rows_.end();
-  }
-  void attend_chunk(CausalCall call, ChunkSpace&) override {
-    const auto before = static_cast<int64_t>(rows_.rows());
-    call.span = {rows_.keys(),         rows_.values(), rows_.head_stride(),
-                 before + call.tokens, before,         0};
-    cuda::attend_chunk(call, site_.stream);
-  }
-  void end_chunk(size_t tokens, ChunkSpace&, std::vector<BodyMove>&) override { rows_.add(tokens); }
-
-  void protect(const ProtectedRows&) override {}  // all rows stay
-
-  void add_rows(pith::HeadRows& out, size_t) const override {
-    out.positions.resize(rows_.rows());
-    out.log_weights.resize(rows_.rows());
-    std::iota(out.positions.begin(), out.positions.end(), int64_t{0});
-  }
-  size_t tokens() const override { return rows_.rows(); }
-  void add_to(Ledger& ledger) const override {
-    ledger.payload += rows_.held_bytes();
-    ledger.slack += rows_.allocated_bytes() - rows_.held_bytes();
-    ledger.rows_kept += rows_.rows() * site_.heads;
-  }
-
- private:
-  LayerSite site_;
-  DeviceRows rows_;
-};
-
-}  // namespace
-
 ChunkSpace::ChunkSpace(const LayerSite& site)
     : site_(site),
       piece_(*site.memory, MemoryKind::kScratch),
@@ -157,6 +91,8 @@ SelectSpace ChunkSpace::select(size_t rows, bool logits) {
   return {keys_.data(), kept_.data(), sums_.data(), logits ? logits_.data() : nullptr, rows};
 }
 
+Plan plan_of(const LayerPlan& layer) { return {layer.rule, layer.schedule, size_t{1} << 30}; }
+
 BodySite body_site(const LayerPlan& plan, const LayerSite& site) {
   return {site.memory,
           site.stream,
@@ -170,9 +106,8 @@ BodySite body_site(const LayerPlan& plan, const LayerSite& site) {
 }
 
 std::unique_ptr<LayerRows> make_layer_rows(const LayerPlan& plan, const LayerSite& site) {
-  if (plan.straight) return std::make_unique<StraightRows>(site);
-  if (plan.selector.scores || plan.selector.heavy)
-    return std::make_unique<SelectedRows>(plan, site);
+  if (plan.straight || plan.selector.chooser || plan.selector.heavy)
+    return std::make_unique<InPlaceRows>(plan, site);
   return std::make_unique<WindowedRows>(plan, site);
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // The rows of one layer on the GPU: how they are laid out, what attention is told of them, and when
-// they move. Two layouts: everything in one dense run, and sink | body | window with a body that is
-// coded, thinned or dropped.
+// they move. Two layouts: all rows in one run, in which what is dropped is closed up, and
+// sink | body | window with a body that is coded, thinned or dropped.
 
 #include <memory>
 #include <span>
@@ -14,8 +14,7 @@
 #include "attend/cuda/mass.h"
 #include "cache/kv_cache.h"
 #include "kernels/cuda/layer.h"
-#include "plan/protected_rows.h"
-#include "plan/schedule.h"
+#include "plan/plan.h"
 
 namespace pith::cuda {
 
@@ -26,7 +25,8 @@ struct LayerPlan {
   // Otherwise:
   size_t seen = 0;  ///< rows that a query sees, its own among them; 0: all
   ScheduleShape schedule;
-  bool cache_positions = false;  ///< the sink stands right before the window
+  std::shared_ptr<const Rule> rule;  ///< when and how many: the CPU's
+  bool cache_positions = false;      ///< the sink stands right before the window
   // Of the body:
   std::shared_ptr<const DeviceCodec> codec;  ///< of the rows that stay for good
   SelectorOnGpu selector;                    ///< none: all rows do, or none
@@ -174,6 +174,9 @@ class LayerRows {
 
 /// What a layer's bodies are made with.
 BodySite body_site(const LayerPlan& plan, const LayerSite& site);
+
+/// When the layer's rows move. Rows that leave a window together need no memory on the way.
+Plan plan_of(const LayerPlan& layer);
 
 /// Throws kUnsupported if rows in the plan's codes must follow each other: none of them may be
 /// protected then.

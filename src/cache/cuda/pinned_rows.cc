@@ -40,14 +40,14 @@ void PinnedRows::attend_chunk(CausalCall& call) const {
   call.first = false;
 }
 
-size_t PinnedRows::take(const Chunk& chunk) {
-  size_t came = 0;
-  for (size_t done = 0; any() && done < chunk.tokens;) {
-    const ProtectedRows::Run run = ranges_.run_at(static_cast<int64_t>(chunk.position + done),
-                                                  static_cast<int64_t>(chunk.tokens - done));
-    const auto count = static_cast<size_t>(run.count);
+size_t PinnedRows::take(const Chunk& chunk, std::span<const Step> steps) {
+  size_t came = 0, done = 0, tokens = 0;
+  for (const Step& step : steps) tokens += step.op == Op::kAppend ? step.rows : 0;
+  for (const Step& step : steps) {
+    if (step.op != Op::kAppend) continue;
+    const size_t count = step.rows;
     done += count;
-    if (!run.is_protected) continue;
+    if (step.to != Zone::kProtected) continue;
     rows_.reserve_more(count);
     const RowTarget to = rows_.end();
     const size_t row_bytes = shape_.dim * 2, behind = done - count - came;  // rows of the chunk
@@ -73,7 +73,7 @@ size_t PinnedRows::take(const Chunk& chunk) {
     call.rows.mass = chunk.mass ? chunk.mass + behind : nullptr;
     call.rows.side_stride = chunk.mass_stride;
     call.rows.rows = static_cast<int>(count);
-    call.after = static_cast<int>(chunk.tokens - done);
+    call.after = static_cast<int>(tokens - done);
     move_rows({}, call, stream_);
     if (chunk.mass) move_sides({}, call, stream_);
   }

@@ -3,14 +3,16 @@
 // the sink, that no schedule moves. All other rows are numbered without them ("ordinals").
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "attend/cuda/causal.h"
 #include "attend/cuda/decode.h"
 #include "cache/cuda/device_rows.h"
-#include "compress/cuda/score_rule.h"
+#include "compress/cuda/judged_rows.h"
 #include "pith/ledger.h"
 #include "plan/protected_rows.h"
+#include "plan/step.h"
 
 namespace pith::cuda {
 
@@ -58,13 +60,12 @@ class PinnedRows {
   /// A chunk's rows, which are the last of their run.
   struct Chunk {
     RowTarget from;
-    size_t position = 0, tokens = 0;
     float* mass = nullptr;  // [G, mass_stride] from row from.row on, or null
     size_t mass_stride = 0;
   };
-  /// The protected ones come here, and those behind them follow up, with their mass. Returns how
-  /// many came.
-  size_t take(const Chunk& chunk);
+  /// The protected ones come here, as the pass's steps say, and those behind them follow up, with
+  /// their mass. Returns how many came.
+  size_t take(const Chunk& chunk, std::span<const Step> steps);
 
   /// `positions` from `first` on are ordinals: they become positions, and rows held are added.
   void finish(pith::HeadRows& rows, size_t first) const;

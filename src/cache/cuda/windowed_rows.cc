@@ -20,17 +20,18 @@ std::unique_ptr<DeviceBody> make_body(const LayerPlan& plan, const LayerSite& si
 
 }  // namespace
 
-WindowedRows::WindowedRows(const LayerPlan& plan, const LayerSite& site)
-    : plan_(plan),
+WindowedRows::WindowedRows(const LayerPlan& layer, const LayerSite& site)
+    : layer_(layer),
       site_(site),
+      plan_(plan_of(layer)),
       sink_(*site.memory, MemoryKind::kPayload),
       ring_(*site.memory, MemoryKind::kPayload),
       turned_(*site.memory, MemoryKind::kScratch),
-      body_(make_body(plan, site)),
-      pinned_(*site.memory, {site.heads, site.dim, 0}, plan.dtype, site.stream) {
+      body_(make_body(layer, site)),
+      pinned_(*site.memory, {site.heads, site.dim, 0}, layer.dtype, site.stream) {
   ring_most_ = most_rows();
-  sink_.allocate(4 * site.heads * plan.schedule.sink * site.dim, site.stream);
-  if (plan.cache_positions) {
+  sink_.allocate(4 * site.heads * layer.schedule.sink * site.dim, site.stream);
+  if (layer.cache_positions) {
     if (!site.rope) {
       throw Error(ErrorCode::kUnsupported,
                   "positions inside the cache (rope=cache) need the model's RoPE; none is known "
@@ -42,8 +43,9 @@ WindowedRows::WindowedRows(const LayerPlan& plan, const LayerSite& site)
 }
 
 WindowedRows::WindowedRows(const WindowedRows& o)
-    : plan_(o.plan_),
+    : layer_(o.layer_),
       site_(o.site_),
+      plan_(o.plan_),
       ring_most_(o.ring_most_),
       ring_capacity_(o.ring_capacity_),
       sink_(*o.site_.memory, MemoryKind::kPayload),
@@ -51,7 +53,6 @@ WindowedRows::WindowedRows(const WindowedRows& o)
       turned_(*o.site_.memory, MemoryKind::kScratch),
       body_(o.body_ ? o.body_->clone() : nullptr),
       pinned_(o.pinned_),
-      tokens_(o.tokens_),
       front_(o.front_),
       count_(o.count_) {
   const auto copy_of = [&](DeviceBuffer& to, const DeviceBuffer& from) {
@@ -68,7 +69,7 @@ WindowedRows::WindowedRows(const WindowedRows& o)
 
 size_t WindowedRows::most_rows() const {
   const size_t waiting = body_ ? body_->least() : 0;
-  const size_t rows = (plan_.schedule.window + plan_.schedule.block + waiting) * (body_ ? 2 : 1);
+  const size_t rows = (layer_.schedule.window + layer_.schedule.block + waiting) * (body_ ? 2 : 1);
   return (rows + 31) / 32 * 32;
 }
 
@@ -78,29 +79,27 @@ std::unique_ptr<LayerRows> WindowedRows::clone() const {
 
 RowTarget WindowedRows::sink_at(size_t row) const {
   auto* bytes = static_cast<std::byte*>(sink_.data());
-  return {bytes, bytes + sink_.size() / 2, plan_.schedule.sink * site_.dim,
+  return {bytes, bytes + sink_.size() / 2, layer_.schedule.sink * site_.dim,
           static_cast<int64_t>(row)};
 }
 
 // Distances are all that RoPE tells: keys that go up are a query that goes back.
 RowTarget WindowedRows::seen_sink() const {
   RowTarget sink = sink_at(0);
-  if (plan_.cache_positions) sink.k = turned_.data();
+  if (layer_.cache_positions) sink.k = turned_.data();
   return sink;
 }
 
-int64_t WindowedRows::evicted() const {
-  return static_cast<int64_t>(tokens_ - std::min(tokens_, plan_.schedule.sink) - count_);
-}
+int64_t WindowedRows::evicted() const { return static_cast<int64_t>(open() - sink() - count_); }
 
 void WindowedRows::turn_sink(int64_t steps, const int64_t* steps_at) const {
-  if (!plan_.cache_positions) return;
+  if (!layer_.cache_positions) return;
   TurnRowsCall call;
-  call.dtype = plan_.dtype;
+  call.dtype = layer_.dtype;
   call.from = sink_.data();
   call.to = turned_.data();
   call.frequencies = site_.rope->device.data();
-  call.rows = static_cast<int>(site_.heads * plan_.schedule.sink);
+  call.rows = static_cast<int>(site_.heads * layer_.schedule.sink);
   call.dim = static_cast<int>(site_.dim);
   call.steps = steps;
   call.steps_at = steps_at;
@@ -133,16 +132,18 @@ DeviceSpan WindowedRows::ring_span(const RowTarget& rows, size_t head, size_t co
 }
 
 void WindowedRows::check_protect() const {
-  if (plan_.cache_positions) {
+  if (layer_.cache_positions) {
     refuse_on_gpu("protecting tokens under positions inside the cache (rope=cache)",
                   "rope=true does");
   }
-  check_protected_codes(plan_);
+  check_protected_codes(layer_);
 }
 
 void WindowedRows::protect(const ProtectedRows& rows) {
-  pinned_.protect(rows, plan_.schedule.sink);
-  if (body_) body_->protect(rows.from(static_cast<int64_t>(plan_.schedule.sink)).ranges());
+  const ProtectedRows behind_sink = rows.from(static_cast<int64_t>(layer_.schedule.sink));
+  pinned_.protect(rows, layer_.schedule.sink);
+  plan_.protect(behind_sink);
+  if (body_) body_->protect(behind_sink.ranges());
 }
 
 void WindowedRows::grow_ring(size_t rows) {
@@ -169,7 +170,8 @@ void WindowedRows::shrink_ring() {
 }
 
 void WindowedRows::hide() {
-  if (body_ && plan_.seen > 0 && tokens_ >= plan_.seen) body_->hide_first(tokens_ + 1 - plan_.seen);
+  if (body_ && layer_.seen > 0 && open() >= layer_.seen)
+    body_->hide_first(open() + 1 - layer_.seen);
 }
 
 void WindowedRows::make_room() {
@@ -182,19 +184,19 @@ void WindowedRows::make_room() {
 
 RowTarget WindowedRows::begin_token(const TokenSlots& slots) {
   DeviceSpan* spans = slots.spans;
-  const bool pinned = pinned_.covers(tokens()), to_sink = tokens_ < plan_.schedule.sink;
+  const bool pinned = pinned_.covers(tokens()), to_sink = sink() < layer_.schedule.sink;
   const RowTarget pinned_target = pinned ? pinned_.begin_token() : RowTarget{};
   if (!to_sink && !pinned) make_room();
   hide();
-  const size_t sink = std::min(tokens_ + 1, plan_.schedule.sink);
+  const size_t seen_sink = std::min(open() + 1, layer_.schedule.sink);
   size_t ring = count_ + (to_sink || pinned ? 0 : 1), first = front_;
-  if (plan_.seen > 0 && ring > plan_.seen) {
-    first = (front_ + ring - plan_.seen) % ring_capacity_;
-    ring = plan_.seen;
+  if (layer_.seen > 0 && ring > layer_.seen) {
+    first = (front_ + ring - layer_.seen) % ring_capacity_;
+    ring = layer_.seen;
   }
   const size_t straight = std::min(ring, ring_capacity_ - first);
   for (size_t g = 0; g < site_.heads; ++g) {
-    if (plan_.schedule.sink > 0) *spans++ = dense_span(seen_sink(), g, sink);
+    if (layer_.schedule.sink > 0) *spans++ = dense_span(this->seen_sink(), g, seen_sink);
     if (body_) {
       for (size_t i = 0; i < body_->spans(); ++i) *spans++ = body_->span(g, i);
     } else {
@@ -205,7 +207,7 @@ RowTarget WindowedRows::begin_token(const TokenSlots& slots) {
   }
   slots.note->evicted = evicted();
   if (pinned) return pinned_target;
-  return to_sink ? sink_at(tokens_) : ring_at(front_ + count_);
+  return to_sink ? sink_at(sink()) : ring_at(front_ + count_);
 }
 
 void WindowedRows::attend_token(const TokenStep& step) const {
@@ -230,17 +232,20 @@ void WindowedRows::name_positions(BodyMove& move, ChunkSpace& space) const {
   move.staged = true;
 }
 
+size_t WindowedRows::leaving(size_t rows) const {
+  const size_t leave = rows - plan_.state().at(Zone::kWindow);
+  return body_ && leave < body_->least() ? 0 : leave;
+}
+
 void WindowedRows::end_token(ChunkSpace& space, std::vector<BodyMove>& moves) {
-  if (pinned_.covers(tokens())) return pinned_.add_token();
-  if (tokens_++ < plan_.schedule.sink) return;
-  ++count_;
-  // One token completes one block at most, or the first rows that a body takes.
-  const size_t block = plan_.schedule.block, least = body_ ? body_->least() : 0;
-  const size_t leave = std::max(block, (least + block - 1) / block * block);
-  if (count_ < plan_.schedule.window + leave) return;
+  const Zone to = plan_.append(1).front().to;
+  if (to == Zone::kProtected) return pinned_.add_token();
+  if (to == Zone::kSink) return;
+  const size_t leave = leaving(++count_);
+  if (leave == 0) return;
   if (body_) {
     body_->announce(leave);
-    moves.push_back({body_.get(), ring_at(front_), leave, static_cast<int64_t>(tokens_ - count_)});
+    moves.push_back({body_.get(), ring_at(front_), leave, static_cast<int64_t>(open() - count_)});
     name_positions(moves.back(), space);
   }
   front_ = (front_ + leave) % ring_capacity_;
@@ -281,16 +286,16 @@ void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   space.lend_partials(call);
   pinned_.attend_chunk(call);
   call.last = false;
-  if (const size_t sink = std::min(tokens_, plan_.schedule.sink); sink > 0) {
+  if (sink() > 0) {
     turn_sink(evicted(), nullptr);
     const RowTarget rows = seen_sink();
-    call.span = {rows.k, rows.v, rows.head_stride, static_cast<int64_t>(sink), -1, 0};
+    call.span = {rows.k, rows.v, rows.head_stride, static_cast<int64_t>(sink()), -1, 0};
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
   }
-  const auto seen = static_cast<int64_t>(plan_.seen), before = static_cast<int64_t>(count_);
+  const auto seen = static_cast<int64_t>(layer_.seen), before = static_cast<int64_t>(count_);
   call.span = {};
-  if (seen > 0) call.span.from = static_cast<int64_t>(tokens_) + 1 - seen;
+  if (seen > 0) call.span.from = static_cast<int64_t>(open()) + 1 - seen;
   if (body_rows() > 0) body_->attend_chunk(call, [&] { return space.piece(); });
   const RowTarget own = space.staging(count_ + static_cast<size_t>(call.tokens));
   call.span = {own.k, own.v, own.head_stride, before + call.tokens, before, 0};
@@ -301,23 +306,19 @@ void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
 
 void WindowedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
   RowTarget from = space.staging(count_ + tokens);
-  PinnedRows::Chunk chunk{from, this->tokens(), tokens};
+  PinnedRows::Chunk chunk{from};
   chunk.from.row += static_cast<int64_t>(count_);
-  tokens -= pinned_.take(chunk);
-  const size_t to_sink =
-      std::min(tokens, plan_.schedule.sink - std::min(tokens_, plan_.schedule.sink));
-  copy(sink_at(tokens_), from, to_sink);
+  const size_t first = sink();
+  tokens -= pinned_.take(chunk, plan_.append(tokens));
+  const size_t to_sink = sink() - first, rows = count_ + tokens - to_sink, leave = leaving(rows);
+  copy(sink_at(first), from, to_sink);
   from.row += static_cast<int64_t>(to_sink);
-  const size_t rows = count_ + tokens - to_sink;
-  size_t leave = rows - occupancy(plan_.schedule, tokens_ + tokens).window;
-  if (body_ && leave < body_->least()) leave = 0;
   if (body_ && leave > 0) {
     body_->announce(leave);
-    moves.push_back({body_.get(), from, leave, static_cast<int64_t>(tokens_ + to_sink - count_)});
+    moves.push_back({body_.get(), from, leave, static_cast<int64_t>(open() - rows)});
     name_positions(moves.back(), space);
   }
   from.row += static_cast<int64_t>(leave);
-  tokens_ += tokens;
   count_ = 0;  // the ring's own have left it for the staging memory
   grow_ring(rows - leave);
   front_ = 0;
@@ -332,23 +333,21 @@ void WindowedRows::add_rows(pith::HeadRows& rows, size_t head) const {
       rows.log_weights.push_back(0);
     }
   };
-  const size_t sink = std::min(tokens_, plan_.schedule.sink);
   const bool named = body_rows() > 0 && body_->keeps_positions();
-  add(0, sink);
-  if (body_rows() > 0 && !named) body_->add_rows(rows, head, static_cast<int64_t>(sink));
-  add(tokens_ - count_, count_);
+  add(0, sink());
+  if (body_rows() > 0 && !named) body_->add_rows(rows, head, static_cast<int64_t>(sink()));
+  add(open() - count_, count_);
   pinned_.finish(rows, 0);
   if (named) body_->add_rows(rows, head, 0);
 }
 
 void WindowedRows::add_codes(std::vector<HeadCodes>& codes, size_t head) const {
   if (body_rows() == 0) return;
-  const size_t sink = std::min(tokens_, plan_.schedule.sink);
-  body_->add_codes(codes, head, sink + (body_->keeps_positions() ? count_ + pinned_.rows() : 0));
+  body_->add_codes(codes, head, sink() + (body_->keeps_positions() ? count_ + pinned_.rows() : 0));
 }
 
 void WindowedRows::add_to(Ledger& ledger) const {
-  const size_t rows = std::min(tokens_, plan_.schedule.sink) + count_;
+  const size_t rows = sink() + count_;
   const size_t held = 4 * site_.heads * rows * site_.dim;
   ledger.payload += held;
   ledger.slack += sink_.size() + ring_.size() - held;

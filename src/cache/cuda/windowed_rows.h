@@ -1,6 +1,7 @@
 #pragma once
 // sink | body | window on the GPU. The window is a ring of exact rows; blocks that leave it go into
-// the body, or are dropped. Which rows lie where is what the CPU's schedule says after each append.
+// the body, or are dropped. Which rows lie where is what the plan says after each append; the body
+// carries out its rule's steps.
 //
 // In layers with a sliding window of their own rows that no query will see again leave at once
 // where they are dense; spans begin behind those that are still there.
@@ -17,7 +18,7 @@ class WindowedRows final : public LayerRows {
 
   std::unique_ptr<LayerRows> clone() const override;
   size_t spans() const override {
-    return (body_ ? body_->spans() - 1 : 0) + (plan_.schedule.sink > 0 ? 1 : 0) + 2 +
+    return (body_ ? body_->spans() - 1 : 0) + (layer_.schedule.sink > 0 ? 1 : 0) + 2 +
            (pinned_.any() ? 1 : 0);
   }
   RowTarget begin_token(const TokenSlots& slots) override;
@@ -32,10 +33,15 @@ class WindowedRows final : public LayerRows {
   size_t layers_together() const override { return body_ ? body_->layers_together() : 1; }
   void add_rows(pith::HeadRows& rows, size_t head) const override;
   void add_codes(std::vector<HeadCodes>& codes, size_t head) const override;
-  size_t tokens() const override { return tokens_ + pinned_.rows(); }
+  size_t tokens() const override { return plan_.state().tokens; }
   void add_to(Ledger& ledger) const override;
 
  private:
+  /// Tokens that are not protected; and how many of those the sink has.
+  size_t open() const { return plan_.state().open; }
+  size_t sink() const { return plan_.state().at(Zone::kSink); }
+  /// How many of the ring's `rows` rows the body takes now, or are dropped.
+  size_t leaving(size_t rows) const;
   /// Makes room for a row at the ring's end where it may not wrap.
   void make_room();
   /// Rows that the ring may need room for.
@@ -61,8 +67,9 @@ class WindowedRows final : public LayerRows {
   RowTarget ring_at(size_t row) const;
   size_t body_rows() const;
 
-  LayerPlan plan_;
+  LayerPlan layer_;
   LayerSite site_;
+  Plan plan_;
   // Rows, a multiple of 32. Before a body, twice what the window needs: its rows then move to
   // the front when they reach the end, once in some 160 tokens, and attention sees one span. Where
   // the window is all there is, it wraps instead, and grows until it is full.
@@ -71,8 +78,9 @@ class WindowedRows final : public LayerRows {
   DeviceBuffer turned_;               // [G, sink, D] keys, where positions are the cache's
   std::unique_ptr<DeviceBody> body_;  // null: rows that leave the window are dropped
   PinnedRows pinned_;
-  size_t tokens_ = 0;             // that are not protected
-  size_t front_ = 0, count_ = 0;  // of the ring
+  // Of the ring: the window's rows, behind those that wait until there are as many as the body
+  // takes.
+  size_t front_ = 0, count_ = 0;
 };
 
 }  // namespace pith::cuda

@@ -1,6 +1,6 @@
 // The choice of the best rows of each head (radix select, 8 bits a pass), and their move.
 
-#include "compress/cuda/score_rule.h"
+#include "compress/cuda/judged_rows.h"
 #include "kernels/cuda/device.h"
 
 namespace pith::cuda {

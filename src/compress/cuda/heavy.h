@@ -6,7 +6,7 @@
 // rows stay for their keys too another one and two passes over these; R rows are read and written
 // twice, or those that leave once where they leave the run altogether.
 
-#include "compress/cuda/score_rule.h"
+#include "compress/cuda/judged_rows.h"
 #include "kernels/cuda/layer.h"
 #include "plan/heavy_rule.h"
 

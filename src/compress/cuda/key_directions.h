@@ -1,7 +1,7 @@
 #pragma once
 // compress/key_directions.h on the GPU.
 
-#include "compress/cuda/score_rule.h"
+#include "compress/cuda/judged_rows.h"
 
 namespace pith::cuda {
 

@@ -1,7 +1,7 @@
 // What judgements of rows in codes need beside those of dense rows (choose.cu): the numbers of rows
 // in their new order, which codecs move them by, and weights of rows one by one.
 
-#include "compress/cuda/score_rule.h"
+#include "compress/cuda/judged_rows.h"
 #include "kernels/cuda/device.h"
 
 namespace pith::cuda {

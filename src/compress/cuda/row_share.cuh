@@ -1,7 +1,7 @@
 #pragma once
 // Rows that a rule judges, read by a few lanes each: what kernels that look at every key share.
 
-#include "compress/cuda/score_rule.h"
+#include "compress/cuda/judged_rows.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/numbers.cuh"
 

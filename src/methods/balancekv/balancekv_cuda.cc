@@ -1,14 +1,8 @@
-// BalanceKV's block mode on the GPU. The tree follows from the number of rows alone: after p
-// batches of b rows level i holds b / 2 rows if bit i - 1 of p is set, and level T b / 2 for each
-// 2^(T-1) batches. Rows lie level T | ... | level 0, so that the level to be halved is always the
-// body's end.
+// BalanceKV's block mode on the GPU: levels are halved where they lie, each the body's end then.
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "attend/cuda/device_codec.h"
-#include "attend/cuda/device_selector.h"
 #include "compress/cuda/halving.h"
 #include "methods/balancekv/balancekv.h"
 #include "methods/registry_cuda.h"
@@ -16,19 +10,11 @@
 namespace pith::cuda {
 namespace {
 
-class BalanceBlocks final : public ScoreRule {
+class BalanceBlocks final : public DeviceChooser {
  public:
   BalanceBlocks(const BalanceRule& rule, const SelectorSite& site) : rule_(rule), site_(site) {}
 
-  std::optional<Judgement> judge(const BodyCounts& c, Moment moment) const override {
-    const size_t batches = c.seen / rule_.block;
-    if (moment != Moment::kRow || c.seen % rule_.block != 0 || c.steps >= rule_.rounds ||
-        batches % (size_t{1} << c.steps) != 0) {
-      return std::nullopt;
-    }
-    return Judgement{c.held - rule_.block, rule_.block / 2};
-  }
-  void choose(const SelectSpace& space, const JudgedRows& rows, int,
+  void choose(const SelectSpace& space, const JudgedRows& rows, const Step& step,
               cudaStream_t stream) const override {
     HalvingCall call;
     call.dtype = rows.dtype;
@@ -49,31 +35,17 @@ class BalanceBlocks final : public ScoreRule {
     call.seed = site_.seed;
     call.layer = site_.layer;
     call.first_head = site_.first_head;
-    call.tag = static_cast<uint32_t>(rows.step);  // doublings of the rows' weight so far
+    call.tag = step.tag;
     halve_batch(device_rule(rule_.halving), call, stream);
   }
-  bool reads_positions() const override { return true; }
-  size_t parts() const override { return rule_.rounds; }
-  void weigh(std::span<WeightedPart> parts, const BodyCounts& c) const override {
-    const size_t batches = c.seen / rule_.block;
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const size_t level = parts.size() - i, carried = batches >> (level - 1);
-      parts[i].rows = i == 0 ? settled(c) : rule_.block / 2 * (carried % 2);
-      parts[i].log_weight = log_weight(level);
-    }
-  }
+  size_t weights() const override { return rule_.rounds; }
+  float weight_exponent() const override { return rule_.weight_exponent; }
   bool settles() const override { return rule_.rounds > 0; }
-  size_t settled(const BodyCounts& c) const override {
-    return rule_.block / 2 * (c.seen / rule_.block >> (rule_.rounds - 1)) - c.coded;
+  size_t settled(const PlanState& state) const override {
+    return HalveBlocks::load(state).levels[rule_.rounds];
   }
-  float settled_log_weight() const override { return log_weight(rule_.rounds); }
 
  private:
-  float log_weight(size_t level) const {
-    return rule_.weight_exponent *
-           static_cast<float>(std::log(std::ldexp(1.0, static_cast<int>(level))));
-  }
-
   BalanceRule rule_;
   SelectorSite site_;
 };
@@ -85,6 +57,10 @@ SelectorOnGpu make_balancekv_on_gpu(const SelectorPlace& place) {
   if (options.mode != BalanceOptions::Mode::kBlock) {
     refuse_on_gpu("balancekv(mode=stream), whose heads differ in their number of rows,",
                   "mode=block is there");
+  }
+  if (place.site.head_dim != 64 && place.site.head_dim != 128) {
+    refuse_on_gpu(fmt::format("balancekv at a head_dim of {}", place.site.head_dim),
+                  "its halvings there are of heads of 64 or 128 channels");
   }
   const BalanceRule rule = balance_rule(options, place.budget, place.site.scale);
   if (rule.block > kMostHalvingRows) {

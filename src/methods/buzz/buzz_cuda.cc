@@ -1,36 +1,27 @@
-// BUZZ's rule on the GPU: cells as on the CPU, and an eviction when a row comes for which there is
-// no room.
+// BUZZ's cells on the GPU.
 
 #include "methods/buzz/buzz_cuda.h"
 
-#include "attend/cuda/device_selector.h"
 #include "methods/buzz/buzz.h"
 #include "methods/registry_cuda.h"
 
 namespace pith::cuda {
 namespace {
 
-class BuzzOnGpu final : public ScoreRule {
+class BuzzOnGpu final : public DeviceChooser {
  public:
   explicit BuzzOnGpu(const BuzzRule& rule) : rule_(rule), options_(rule.options) {}
 
-  void choose(const SelectSpace& space, const JudgedRows& rows, int,
+  void choose(const SelectSpace& space, const JudgedRows& rows, const Step&,
               cudaStream_t stream) const override {
     const BuzzStrides strides{static_cast<int>(rule_.old_stride()),
                               static_cast<int>(rule_.new_stride()), options_.localmax};
     choose_cells(space, rows, strides, stream);
     if (options_.weights) weigh_cells(rows, strides, stream);
   }
-  std::optional<Judgement> judge(const BodyCounts& c, Moment moment) const override {
-    if (moment != Moment::kBeforeRow || c.held < rule_.threshold) return std::nullopt;
-    return Judgement{0, rule_.cells().of(c.judged, c.held)};
-  }
   bool reads_rows() const override { return false; }
   bool weighs_rows() const override { return options_.weights; }
-  size_t parts() const override { return options_.weights ? 1 : 0; }
-  void weigh(std::span<WeightedPart> parts, const BodyCounts& c) const override {
-    parts[0] = {c.judged, 0, true};
-  }
+  size_t weights() const override { return options_.weights ? 1 : 0; }
   bool scales_queries() const override { return options_.logn; }
   void scale_token(void* scaled, const StepQueries& queries, const QueryNote* note,
                    cudaStream_t stream) const override {
@@ -39,10 +30,6 @@ class BuzzOnGpu final : public ScoreRule {
   void scale_chunk(void* scaled, const StepQueries& queries, const QueryNote& note,
                    cudaStream_t stream) const override {
     scale_by_log(scaled, queries, note, nullptr, stream);
-  }
-  bool wants_mass() const override { return options_.localmax; }
-  MassRequest mass(size_t tokens, const BodyCounts&) const override {
-    return {options_.localmax ? tokens : 0, false};
   }
 
  private:

@@ -2,7 +2,7 @@
 // BUZZ's choice on the GPU: of the old rows every `old_stride`-th stays, of each `new_stride` new
 // rows the one with the most mass.
 
-#include "compress/cuda/score_rule.h"
+#include "compress/cuda/judged_rows.h"
 
 namespace pith::cuda {
 

@@ -1,10 +1,8 @@
-// expected_attention's rule on the GPU.
+// expected_attention's scores on the GPU.
 
 #include <complex>
 
-#include "attend/cuda/device_selector.h"
 #include "methods/registry_cuda.h"
-#include "methods/scores/budget_rule.h"
 #include "methods/scores/expected_attention.h"
 #include "methods/scores/expected_attention_cuda.h"
 #include "methods/scores/scores.h"
@@ -21,10 +19,10 @@ std::complex<double> mean_turn(double w, int64_t first, size_t count) {
   return turn(static_cast<double>(first)) * sum / n;
 }
 
-class ExpectedRule final : public BudgetRule {
+class ExpectedRows final : public BestRows {
  public:
-  ExpectedRule(const SelectorPlace& p, const ExpectedOptions& options)
-      : BudgetRule(p, options), options_(options), scale_(p.site.scale) {}
+  ExpectedRows(const SelectorPlace& p, const ExpectedOptions& options)
+      : options_(options), scale_(p.site.scale) {}
 
   size_t state_numbers(size_t heads, size_t dim) const override {
     return expected_state_numbers(heads, dim, options_.covariance);
@@ -63,7 +61,7 @@ class ExpectedRule final : public BudgetRule {
 }  // namespace
 
 SelectorOnGpu make_expected_attention_on_gpu(const SelectorPlace& place) {
-  return {nullptr, std::make_shared<ExpectedRule>(place, place.options.as<ExpectedOptions>())};
+  return {nullptr, std::make_shared<ExpectedRows>(place, place.options.as<ExpectedOptions>())};
 }
 
 }  // namespace pith::cuda

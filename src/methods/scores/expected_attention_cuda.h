@@ -6,7 +6,7 @@
 // Cost: a token reads and writes the scatter once, a chunk of T queries takes 2 T D^2 operations a
 // query head, a judgement 2 D^2 for each row and query head.
 
-#include "compress/cuda/score_rule.h"
+#include "compress/cuda/judged_rows.h"
 
 namespace pith::cuda {
 

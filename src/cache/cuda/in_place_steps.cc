@@ -1,0 +1,239 @@
+// A plan's steps carried out on rows that lie in one run: see in_place_rows.h.
+
+#include <algorithm>
+
+#include "cache/cuda/in_place_rows.h"
+#include "compress/cuda/heavy.h"
+#include "kernels/cuda/grouped_layout.h"
+#include "pith/error.h"
+
+namespace pith::cuda {
+
+void InPlaceRows::carry_out(std::span<const Step> steps, bool chunk, ChunkSpace& space,
+                            std::vector<BodyMove>& moves) {
+  size_t fresh = 0;  // rows that have left the window
+  for (const Step& step : steps) {
+    if (step.from == Zone::kWindow || step.to == Zone::kLeaving) fresh += step.rows;
+  }
+  if (packs() && coded_->codec().codes_whole_blocks()) pack(run_.rows() + fresh);
+  StagedRows staged = stage(steps, space, moves);
+  const RowRun before = run_;
+  for (const Step& step : steps) carry_out(step, staged, space);
+  if (const auto step = late_.due(run_, chunk || layer_.selector.heavy ? 1 : kBlockRows)) {
+    select(*step, space);
+    run_.apply(late_.weigh());
+  }
+  if (run_.judged != before.judged || run_.weighted != before.weighted) write_weights();
+  if (packs()) {
+    pack(run_.rows() / kBlockRows * kBlockRows);
+  } else if (coded_) {
+    code_settled(space);
+  }
+}
+
+void InPlaceRows::carry_out(const Step& step, StagedRows& staged, ChunkSpace& space) {
+  if (step.op == Op::kSplit) {
+    split(step, staged, space);
+    staged.to.row += step.rows;
+    return;
+  }
+  if (body_ && step.to != Zone::kHeavy) return;  // it carries out the others
+  switch (step.op) {
+    case Op::kAppend: return;
+    case Op::kMove: run_.apply(step); return;
+    case Op::kJudge:
+      if (chooser_->any_time()) return late_.put_off(run_, step);
+      [[fallthrough]];
+    case Op::kHalve: return select(step, space);
+    case Op::kWeigh: return chooser_->any_time() ? late_.put_off(run_, step) : run_.apply(step);
+    default: throw Error(ErrorCode::kInternal, "a step that rows in one run do not know");
+  }
+}
+
+StagedRows InPlaceRows::stage(std::span<const Step> steps, ChunkSpace& space,
+                              std::vector<BodyMove>& moves) {
+  size_t leave = 0;
+  for (const Step& step : steps) leave += body_ && step.op == Op::kSplit ? step.rows : 0;
+  if (leave == 0) return {};
+  // Coders read whole blocks.
+  const size_t room = (leave + kBlockRows - 1) / kBlockRows * kBlockRows;
+  const StagedRows staged{space.staging(room), space.staged_positions(site_.heads * leave), leave};
+  body_->announce(leave);
+  moves.push_back({body_.get(), staged.to, leave, 0, staged.positions, leave, true, packs()});
+  return staged;
+}
+
+void InPlaceRows::split(const Step& step, const StagedRows& staged, ChunkSpace& space) {
+  const size_t end = size_t{run_.body} + step.held;
+  if (packs()) pack(end);
+  KeepCall call = keep_call(run_.body, step.held);
+  // Rows behind them come to the heavy ones next.
+  const SelectSpace lent = space.select(step.held + packed_behind(end), true);
+  name_rows(call.rows);
+  const HeavySizes& sizes = *layer_.selector.heavy;
+  JudgedRows seen = call.rows;
+  if (packs() && (body_ || sizes.by_key > 0)) unpack(seen, run_.body, space);
+  choose_heavy(lent, seen, sizes, site_.stream);
+  if (body_) return split_to_body(step, {lent, call, seen}, staged);
+  split_in_run(step, lent, call, space);
+  run_.apply(step);
+  known_ = end;
+}
+
+void InPlaceRows::split_in_run(const Step& step, const SelectSpace& lent, const KeepCall& call,
+                               ChunkSpace& space) {
+  const JudgedRows& rows = call.rows;
+  const int stay = static_cast<int>(step.keep);
+  if (packs()) {
+    const auto judged = static_cast<size_t>(rows.rows);
+    const size_t behind = packed_behind(run_.body + judged);
+    const NewOrder order{rows.heads, static_cast<int>(run_.body), rows.rows, stay,
+                         rows.rows,  static_cast<int>(behind)};
+    coded_->keep_from(run_.body, order_rows(lent, order, site_.stream), lent.stride,
+                      judged + behind);
+  } else {
+    leave_first(lent, rows, stay, space.unpacked(static_cast<size_t>(rows.rows)), site_.stream);
+  }
+  leave_first_sides(lent, rows, stay, site_.stream);
+}
+
+void InPlaceRows::split_to_body(const Step& step, const HeavyChoice& choice,
+                                const StagedRows& staged) {
+  const auto& [lent, rows, seen] = choice;
+  KeepCall call = rows;
+  const int stay = static_cast<int>(step.keep), leave = static_cast<int>(step.rows);
+  gather_rows(lent, {seen, stay, leave, staged.to, staged.positions, staged.stride}, site_.stream);
+  call.keep = stay;
+  if (packs()) {  // the body's rows are not among them
+    const size_t behind = packed_behind(static_cast<size_t>(call.rows.rows));
+    const NewOrder order{call.rows.heads, 0, call.rows.rows, 0, stay, static_cast<int>(behind)};
+    coded_->keep(order_rows(lent, order, site_.stream), lent.stride, step.keep + behind);
+    move_sides(lent, call, site_.stream);
+  } else {
+    keep_rows(lent, call, site_.stream);
+    rows_.drop(step.rows);
+  }
+  run_.apply(step);
+  run_.evicted = 0;
+  known_ = step.keep;
+}
+
+KeepCall InPlaceRows::keep_call(size_t first, size_t count) const {
+  const size_t row = sink() + first - std::min(first, packed());  // in the dense run
+  const size_t known = std::min(known_ - std::min(known_, first), count);
+  KeepCall call;
+  JudgedRows& rows = call.rows;
+  rows.dtype = layer_.dtype;
+  rows.heads = static_cast<int>(site_.heads);
+  rows.dim = static_cast<int>(site_.dim);
+  rows.k = rows_.keys() + row * site_.dim * 2;
+  rows.v = rows_.values() + row * site_.dim * 2;
+  rows.head_stride = rows_.head_stride();
+  rows.positions = positions_.data() + settled() + first;
+  rows.known = static_cast<int>(known);
+  rows.first_position = static_cast<int64_t>(open() - (unsettled() - first - known));
+  rows.mass = wants_mass() ? mass_.data() + sink() + first : nullptr;
+  rows.side_stride = stride_;
+  rows.log_weights = weights_.data();
+  rows.rows = static_cast<int>(count);
+  call.after = static_cast<int>(unsettled() - first - count);
+  return call;
+}
+
+void InPlaceRows::name_rows(JudgedRows& rows) const {
+  if (!pinned_.any()) return;
+  pinned_.write_positions({rows.positions + rows.known, rows.side_stride, rows.heads,
+                           rows.rows - rows.known, rows.first_position});
+  rows.known = rows.rows;
+}
+
+RowPositions InPlaceRows::positions_of(JudgedRows& rows) const {
+  if (!coded_->codec().turns_keys()) return rows.first_position;
+  name_rows(rows);
+  if (rows.known == 0) return rows.first_position;
+  if (rows.known < rows.rows) {
+    throw Error(ErrorCode::kInternal, "rows are coded of which some have no position yet");
+  }
+  return {rows.positions, rows.side_stride, static_cast<size_t>(rows.rows)};
+}
+
+void InPlaceRows::select(const Step& step, ChunkSpace& space) {
+  const size_t first = RowRun::first_of(step) - std::min<size_t>(RowRun::first_of(step), settled());
+  const size_t held = body(), count = held - first, keep = RowRun::kept_of(step);
+  if (packs()) pack(held);
+  KeepCall call = keep_call(first, count);
+  const size_t behind = known_ - std::min(known_, held);  // of the heavy rows
+  name_rows(call.rows);
+  call.rows.judged = static_cast<int>(step.old);
+  call.keep = static_cast<int>(keep);
+  call.after_known = static_cast<int>(behind);
+  call.mass_factor = chooser_->mass_kept();
+  const size_t coded_behind = packed_behind(held);  // of the heavy rows
+  const SelectSpace lent = space.select(count + coded_behind, state_.size() > 0);
+  const auto seen = static_cast<int64_t>(tokens());
+  call.rows.queries = {state_.data(), static_cast<int>(site_.query_heads / site_.heads), seen,
+                       seen - std::min(seen, static_cast<int64_t>(layer_.schedule.sink)),
+                       site_.rope ? &site_.rope->host : nullptr};
+  if (packs() && chooser_->reads_rows()) unpack(call.rows, first, space);
+  chooser_->choose(lent, call.rows, step, site_.stream);
+  if (packs()) {
+    const bool alone = first == 0 && coded_behind == 0;
+    const NewOrder order{call.rows.heads, static_cast<int>(first),       call.rows.rows, 0,
+                         call.keep,       static_cast<int>(coded_behind)};
+    const int32_t* kept = alone ? lent.kept : order_rows(lent, order, site_.stream);
+    coded_->keep_from(first, kept, lent.stride, keep + coded_behind);
+    move_sides(lent, call, site_.stream);
+  } else {
+    keep_rows(lent, call, site_.stream);
+    rows_.drop(count - keep);
+  }
+  run_.apply(step);
+  known_ = first + keep + behind;
+}
+
+// Positions of codes lie before those of dense rows: they stay where they are.
+void InPlaceRows::code_settled(ChunkSpace& space) {
+  const size_t group = coded_->codec().block_rows();
+  const size_t count = (chooser_->settled(plan_.state()) - settled()) / group * group;
+  if (count == 0) return;
+  KeepCall call = keep_call(0, count);
+  RowTarget from = rows_.end();
+  from.row = static_cast<int64_t>(sink());
+  if (coded_->codec().turns_keys()) {  // they do not follow each other any more
+    if (count < coded_->least_appended()) return;
+    coded_->append({from, count, positions_of(call.rows), layer_.dtype});
+  } else {
+    const BodyMove move{coded_.get(), from, count};
+    coded_->announce(count);
+    coded_->take({&move, 1});
+  }
+  keep_rows(space.select(count), call, site_.stream);
+  rows_.drop(count);
+  known_ -= count;
+}
+
+// f16 keeps more of a code times its scale than bf16.
+void InPlaceRows::unpack(JudgedRows& rows, size_t first, ChunkSpace& space) const {
+  const size_t block = first / kBlockRows, skipped = first % kBlockRows;
+  const size_t count = skipped + static_cast<size_t>(rows.rows);
+  const RowTarget unpacked = space.unpacked(count);
+  rows.dtype = DType::kF16;
+  coded_->unpack(unpacked, {block, (count + kBlockRows - 1) / kBlockRows, rows.dtype});
+  rows.k = static_cast<std::byte*>(unpacked.k) + skipped * site_.dim * 2;
+  rows.v = static_cast<std::byte*>(unpacked.v) + skipped * site_.dim * 2;
+  rows.head_stride = unpacked.head_stride;
+}
+
+// What lies beside the rows is in the body's order, whether they are codes or not.
+void InPlaceRows::pack(size_t count) {
+  if (count <= packed() || count < coded_->least_appended()) return;
+  const size_t fresh = count - packed();
+  KeepCall call = keep_call(packed(), fresh);
+  RowTarget from = rows_.end();
+  from.row = static_cast<int64_t>(sink());
+  coded_->append({from, fresh, positions_of(call.rows), layer_.dtype});
+  move_rows({}, call, site_.stream);
+  rows_.drop(fresh);
+}
+
+}  // namespace pith::cuda

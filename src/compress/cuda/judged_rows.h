@@ -1,0 +1,102 @@
+#pragma once
+// Rows on the GPU that are judged where they lie, as kernels see them, and what selectors share:
+// the choice of the best, and the move of what stays. All KV heads of a layer are judged together:
+// scores, the choice and the move are a launch each.
+//
+// Cost of a judgement among R rows a head: the scores' own, 4 passes over R keys of 4 bytes, and
+// what stays is read and written once.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "pith/dtype.h"
+
+namespace pith::cuda {
+
+/// What a chooser has kept of queries, as a judgement reads it.
+struct SeenQueries {
+  const float* state = nullptr;
+  int group = 1;                                     ///< query heads a KV head
+  int64_t position = 0;                              ///< of the next query
+  int64_t count = 0;                                 ///< behind the sink
+  const std::vector<double>* frequencies = nullptr;  // [D/2] of RoPE on the host, or null
+};
+
+/// Rows of a layer's body, `rows` of every KV head.
+struct JudgedRows {
+  DType dtype = DType::kF16;        ///< kF16 or kBF16
+  int heads = 0, dim = 0;           // G, D
+  void *k = nullptr, *v = nullptr;  // [G, head_stride / D, D]
+  size_t head_stride = 0;           ///< numbers
+  /// Of the first `known` rows; row known + i has first_position + i.
+  int32_t* positions = nullptr;  // [G, side_stride]
+  int known = 0;
+  int64_t first_position = 0;
+  int judged = 0;         ///< of the first rows: those that a judgement left
+  float* mass = nullptr;  // [G, side_stride], or null
+  size_t side_stride = 0;
+  float* log_weights = nullptr;  // [side_stride], of choosers that weigh rows one by one
+  int rows = 0;
+  SeenQueries queries;
+};
+
+/// The queries of a step, before they attend.
+struct StepQueries {
+  DType dtype = DType::kF16;                   ///< kF16 or kBF16
+  int query_heads = 0, kv_heads = 0, dim = 0;  // H, G, D
+  int tokens = 0;                              // T
+  const void* q = nullptr;                     // [T, H, D], after RoPE
+  float* state = nullptr;                      ///< DeviceChooser::state_numbers
+  float* scratch = nullptr;                    // [T, H, D], of chunks
+  const double* frequencies = nullptr;         // [D/2] of RoPE, or null
+};
+/// Where they stand.
+struct QueryNote {
+  int64_t position = 0;  ///< of the first
+  int32_t skip = 0;      ///< the first ones that are the sink's
+  int32_t seen = 0;      ///< queries behind the sink before this step
+};
+
+inline constexpr int kSelectSums = 16;  // of D numbers for each head that choosers may use
+
+/// Memory for one selection at a time.
+struct SelectSpace {
+  uint32_t* keys = nullptr;  // [G, stride]
+  int32_t* kept = nullptr;   // [G, stride]
+  float* sums = nullptr;     // [G, kSelectSums, D]
+  float* logits = nullptr;   // [H, stride], for choosers that keep something of queries
+  size_t stride = 0;
+};
+
+/// space.kept [G, rows] <- the numbers of the `keep` rows with the largest keys, ascending, then
+/// those of the others, ascending; of equal keys the newer rows stay.
+void choose_rows(const SelectSpace& space, int heads, int rows, int keep, cudaStream_t stream);
+
+/// Rows named in space.kept move to the front of the body, and the `after` rows behind the body
+/// follow them, with their mass. Positions of what stays are written.
+struct KeepCall {
+  JudgedRows rows;
+  int keep = 0, after = 0;
+  int after_known = 0;    ///< of those, the first whose positions are stored: they move too
+  float mass_factor = 1;  ///< on the mass of what stays of the body
+};
+void keep_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream);
+/// The rows alone, and what lies beside them alone.
+void move_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream);
+void move_sides(const SelectSpace& space, const KeepCall& call, cudaStream_t stream);
+
+/// Rows of a body, from `first` on, in a new order: `named` of the `rows` that were judged, those
+/// in space.kept from number `begin` on and around, then the `behind` rows behind the judged.
+struct NewOrder {
+  int heads = 0, first = 0, rows = 0;
+  int begin = 0, named = 0, behind = 0;
+};
+/// Their numbers [G, space.stride] in the body, for codes that move. They lie in space.keys.
+const int32_t* order_rows(const SelectSpace& space, const NewOrder& order, cudaStream_t stream);
+
+/// to [count] <- value.
+void fill_numbers(float* to, size_t count, float value, cudaStream_t stream);
+
+}  // namespace pith::cuda

@@ -1,0 +1,55 @@
+#pragma once
+// Rows of one head side by side in one run of memory, for devices that leave rows where they lie:
+// between sink and window stand body | evicted | heavy. A row that goes to the next zone stays
+// where it is, and a bound moves past it; these numbers are all that is needed to know which rows a
+// step is about. At rest they are the plan's own, but for judgements that a device puts off.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "plan/step.h"
+
+namespace pith {
+
+struct RowRun {
+  /// Neighbours of one weight: each stands for weight / of rows.
+  struct Weighted {
+    uint32_t rows = 0;
+    uint64_t weight = 1, of = 1;
+    bool operator==(const Weighted&) const = default;
+  };
+
+  uint32_t body = 0, evicted = 0, heavy = 0;
+  uint32_t judged = 0;             ///< of the body's first rows: those that a kJudge left
+  std::vector<Weighted> weighted;  ///< of the body's first rows; all others have weight 1
+
+  uint32_t rows() const { return body + evicted + heavy; }
+  /// Of the body's rows those from here on are what a kJudge or kHalve is about.
+  static uint32_t first_of(const Step& step) { return step.op == Op::kHalve ? step.first : 0; }
+  /// How many of them stay.
+  static uint32_t kept_of(const Step& step) {
+    return step.op == Op::kHalve ? step.rows / 2 : step.keep;
+  }
+  /// What the step does to the bounds. Rows that come into the body are its last.
+  void apply(const Step& step);
+
+ private:
+  void weigh_tail(uint32_t first, const Weighted& tail);
+};
+
+/// Judgements of rows that join a body, where what stays does not depend on when they are judged: a
+/// device may let them wait for others. Until then their rows are the run's last, of weight 1.
+class LateJudgements {
+ public:
+  /// Puts off a kJudge, and a kWeigh after it.
+  void put_off(RowRun& run, const Step& step);
+  /// What is to be done once `least` rows are to go, in one: this, and then weigh() is applied.
+  std::optional<Step> due(const RowRun& run, uint32_t least) const;
+  const Step& weigh() const { return weigh_; }
+
+ private:
+  Step judge_, weigh_;
+};
+
+}  // namespace pith
