@@ -1,7 +1,7 @@
 #pragma once
-// The scores of the score selectors on the GPU, as keys (compress/cuda/judged_rows.h); keydiff's are
-// in compress/cuda/key_directions.h. Sums run in a
-// fixed order, so that the same rows give the same keys.
+// The scores of the score selectors on the GPU, as keys (compress/cuda/judged_rows.h); keydiff's
+// are in compress/cuda/key_directions.h. Sums run in a fixed order, so that the same rows give the
+// same keys.
 
 #include "compress/cuda/judged_rows.h"
 
