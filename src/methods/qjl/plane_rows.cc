@@ -205,6 +205,13 @@ void PlaneRows::scores(float* out, size_t ld, const float*, const float* prepare
   for (size_t m = 0; m < queries; ++m)
     for (size_t t = 0; t < count; ++t)
       out[m * ld + t] += factors[t] * (2 * set[m * count + t] - sums[m]);
+  if (!format_.unbias_weights) return;
+  read_factors(factors.data(), 1, scale * std::sqrt(0.5f * s.noise() / static_cast<float>(bits)),
+               first, count);
+  for (size_t m = 0; m < queries; ++m) {
+    const float square = kernels_->dot(prepared + m * dim_, prepared + m * dim_, dim_);
+    for (size_t t = 0; t < count; ++t) out[m * ld + t] -= square * factors[t] * factors[t];
+  }
 }
 
 std::unique_ptr<CodedRows> PlaneCodec::make_rows(const Context& context,

@@ -37,6 +37,7 @@ struct PlaneFormat {
   int planes = 1;  ///< b, 1 to 4
   Sketch sketch = Sketch::kOrtho;
   std::optional<size_t> bits = {};  // m; unset: D; 0: no sketch
+  bool unbias_weights = false;      ///< as QjlFormat's
 
   size_t sketch_bits(size_t dim) const { return bits.value_or(dim); }
   size_t norms() const { return bits == size_t{0} ? 1 : 2; }

@@ -15,6 +15,7 @@ std::unique_ptr<Codec> make_keys(const QjlOptions& o) {
   if (o.residual == 0) return std::make_unique<QjlCodec>(o.format());
   PlaneFormat format{o.residual, o.sketch};
   if (o.bits) format.bits = o.bits;
+  format.unbias_weights = o.unbias_weights;
   return std::make_unique<PlaneCodec>(format);
 }
 
@@ -55,6 +56,8 @@ Fields QjlOptions::fields() {
                  "stay: 0.05 is 2.5% more noise, and twice as fast on the CPU"),
           choice("residual", residual, {0, 1, 2, 3, 4},
                  "bits a channel of a coarse code, whose rest is sketched; 0: none"),
+          flag("unbias", unbias_weights,
+               "scores less half of their variance, so that their exponentials are unbiased"),
           centre_field(center)};
 }
 
@@ -84,6 +87,7 @@ QjlFormat QjlOptions::format() const {
   format.out_bits = out_bits.value_or(0);
   format.outliers = outliers.value_or(format.outliers);
   format.slack = slack;
+  format.unbias_weights = unbias_weights;
   return format;
 }
 

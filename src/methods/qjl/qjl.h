@@ -19,6 +19,7 @@ struct QjlOptions {
   std::optional<size_t> out_bits;  ///< m_out
   double slack = 0;
   int residual = 0;
+  bool unbias_weights = false;
   size_t center = 0;
 
   Fields fields();

@@ -138,6 +138,8 @@ std::shared_ptr<const DeviceCodec> make_qjl_on_gpu(const MethodOptions& options)
   if (o.center > 0) {
     refuse_on_gpu("qjl(center=...)", "keys are coded there without a centre");
   }
+  if (o.unbias_weights)
+    refuse_on_gpu("qjl(unbias=true)", "scores are the estimates themselves there");
   if (o.residual != 0) refuse_on_gpu("qjl(residual=...)", "keys have no coarse code there");
   const QjlFormat format = o.format();
   if (format.slack > 0)

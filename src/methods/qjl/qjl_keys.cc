@@ -182,13 +182,14 @@ void QjlKeys::prepare(float* prepared, const float* q, size_t queries) const {
 
 /// What scoring a group of rows needs of the queries.
 struct QjlKeys::GroupQuery {
-  std::vector<float> in, out;          // [M, m], [M, m_out] sketches of the query's two parts
-  std::vector<float> in_sum, out_sum;  // [M] of their numbers
-  std::vector<float> extra;            // [M, kScoreRows] sums over the outliers' bits
-  std::vector<float> outlying;         // [M, outliers] numbers of the query
-  std::vector<float> columns;          // [outliers, m or m_out] of a projection
-  std::vector<float> norms;            // [kScoreRows, 1 or 2]
-  std::vector<float> factors;          // [kScoreRows]
+  std::vector<float> in, out;                // [M, m], [M, m_out] sketches of the query's two parts
+  std::vector<float> in_sum, out_sum;        // [M] of their numbers
+  std::vector<float> in_square, out_square;  // [M] squared norms of the two parts
+  std::vector<float> extra;                  // [M, kScoreRows] sums over the outliers' bits
+  std::vector<float> outlying;               // [M, outliers] numbers of the query
+  std::vector<float> columns;                // [outliers, m or m_out] of a projection
+  std::vector<float> norms;                  // [kScoreRows, 1 or 2]
+  std::vector<float> factors;                // [kScoreRows]
 };
 
 namespace {
@@ -205,6 +206,8 @@ void QjlKeys::scores(float* out, size_t ld, const float* q, const float* prepare
   room.out.resize(queries * tables_->out.bits());
   room.in_sum.resize(queries);
   room.out_sum.resize(queries);
+  room.in_square.resize(queries);
+  room.out_square.resize(queries);
   room.extra.resize(queries * kScoreRows);
   room.outlying.resize(queries * format_.outliers);
   room.columns.resize(format_.outliers * std::max(bits, tables_->out.bits()));
@@ -219,6 +222,8 @@ void QjlKeys::scores(float* out, size_t ld, const float* q, const float* prepare
     size_t stop = std::min(end, coded);
     std::copy_n(prepared, queries * bits, room.in.data());
     std::copy_n(prepared + queries * bits, queries, room.in_sum.data());
+    for (size_t m = 0; m < queries; ++m)
+      room.in_square[m] = kernels_->dot(q + m * dim_, q + m * dim_, dim_);
     if (format_.outliers) {
       const size_t group = group_of(firsts_, t);
       stop = std::min(end, same_channels_end(group));
@@ -245,12 +250,15 @@ void QjlKeys::split_queries(GroupQuery& room, const float* q, size_t queries, si
   const uint16_t* channels = channels_.data() + group * outliers;
   std::fill(room.out.begin(), room.out.end(), 0.0f);
   std::fill(room.out_sum.begin(), room.out_sum.end(), 0.0f);
+  std::fill(room.out_square.begin(), room.out_square.end(), 0.0f);
   for (size_t m = 0; m < queries; ++m)
     for (size_t j = 0; j < outliers; ++j) {
       const float x = q[m * dim_ + channels[j]];
       room.outlying[m * outliers + j] = x;
       room.in_sum[m] -= x * in.column_sum(channels[j]);
       room.out_sum[m] += x * outlying.column_sum(channels[j]);
+      room.in_square[m] -= x * x;
+      room.out_square[m] += x * x;
     }
   const auto add = [&](std::vector<float>& to, const Projection& s) {
     for (size_t j = 0; j < outliers; ++j)
@@ -279,6 +287,7 @@ void QjlKeys::score_rows(float* out, size_t ld, GroupQuery& room, size_t queries
   for (size_t t = 0; t < count; ++t) factors[t] = in_scale * room.norms[t * norms];
   for (size_t m = 0; m < queries; ++m)
     add_signs(out + m * ld, factors, out + m * ld, room.in_sum[m]);
+  if (format_.unbias_weights) take_half_variance(out, ld, room, queries, count, scale);
   if (format_.outliers == 0) return;
   kernels_->sum_set_bits(room.extra.data(), kScoreRows, room.out.data(), queries,
                          codes + in.bits() / 8, bytes, outlying.bits(), count);
@@ -289,6 +298,22 @@ void QjlKeys::score_rows(float* out, size_t ld, GroupQuery& room, size_t queries
     add_signs(extra, factors, extra, room.out_sum[m]);
     kernels_->add(out + m * ld, extra, count);
   }
+}
+
+/// E[exp(s)] of a score s with noise of variance w is exp(E[s] + w / 2).
+void QjlKeys::take_half_variance(float* out, size_t ld, const GroupQuery& room, size_t queries,
+                                 size_t count, float scale) const {
+  const size_t norms = format_.norms();
+  const auto half = [&](const Projection& s) {
+    return 0.5f * scale * scale * s.noise() / static_cast<float>(s.bits());
+  };
+  const float in = half(tables_->in), outlying = norms > 1 ? half(tables_->out) : 0;
+  for (size_t m = 0; m < queries; ++m)
+    for (size_t t = 0; t < count; ++t) {
+      const float* norm = room.norms.data() + t * norms;
+      out[m * ld + t] -= in * room.in_square[m] * norm[0] * norm[0];
+      if (norms > 1) out[m * ld + t] -= outlying * room.out_square[m] * norm[1] * norm[1];
+    }
 }
 
 std::unique_ptr<CodedRows> QjlCodec::make_rows(const Context& context,

@@ -22,6 +22,8 @@ struct QjlFormat {
   /// How much more energy a group's inliers may be left with by the channels of the group before,
   /// which then stay: 0.05 is 2.5% more noise. 0: each group has its own.
   double slack = 0;
+  /// Scores less half of their variance: their exponentials are then nearly unbiased.
+  bool unbias_weights = false;
 
   size_t inlier_bits(size_t dim) const { return bits ? bits : 2 * dim; }
   size_t outlier_bits(size_t dim) const {
@@ -81,6 +83,8 @@ class QjlKeys final : public CodedRows {
   void split_queries(GroupQuery& room, const float* q, size_t queries, size_t group) const;
   void score_rows(float* out, size_t ld, GroupQuery& room, size_t queries, size_t first,
                   size_t count, float scale) const;
+  void take_half_variance(float* out, size_t ld, const GroupQuery& room, size_t queries,
+                          size_t count, float scale) const;
 
   QjlFormat format_;
   std::shared_ptr<const QjlTables> tables_;

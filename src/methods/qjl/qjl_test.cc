@@ -83,6 +83,35 @@ TEST(Qjl, ScoresAreUnbiasedOverTheProjection) {
     }
 }
 
+// What softmax sums are exponentials: E[exp(s)] is not exp(E[s]), so that noisy rows weigh more
+// than exact ones beside them. Less half of the variance they weigh what they should.
+TEST(Qjl, WeightsAreUnbiasedLessHalfOfTheVariance) {
+  constexpr int kSeeds = 300;
+  const auto k = normals(32 * kDim, 1), q = normals(kDim, 2);
+  const float scale = 1 / std::sqrt(float{kDim});
+  const Machine machine;
+  const auto mean_weight = [&](const QjlFormat& format) {
+    double sum = 0;
+    for (int seed = 0; seed < kSeeds; ++seed) {
+      const auto rows = make(machine, format, static_cast<uint64_t>(seed));
+      rows->append(k.data(), kDim, 32);
+      std::vector<float> prepared(rows->prepared_size(1)), got(32);
+      rows->prepare(prepared.data(), q.data(), 1);
+      rows->scores(got.data(), 32, q.data(), prepared.data(), 1, 0, 32, scale);
+      for (size_t t = 0; t < 32; ++t)
+        sum += std::exp(got[t] - scale * dot(q.data(), k.data() + t * kDim, kDim));
+    }
+    return sum / (32 * kSeeds);
+  };
+  for (Sketch sketch : {Sketch::kGaussian, Sketch::kOrtho})
+    for (size_t outliers : {0, 8}) {
+      QjlFormat format{sketch, 128, 64, outliers};
+      EXPECT_GT(mean_weight(format), 1.1);
+      format.unbias_weights = true;
+      EXPECT_NEAR(mean_weight(format), 1, 0.025) << static_cast<int>(sketch) << " " << outliers;
+    }
+}
+
 TEST(Qjl, OrthogonalRowsHaveTheSmallerVariance) {
   const auto k = normals(32 * kDim, 3), q = normals(kDim, 4);
   const double gaussian = errors({Sketch::kGaussian, 128, 0, 0}, k, q, 200).variance;
