@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "plan/ageing.h"
+
 namespace pith::cuda {
 namespace {
 
@@ -20,7 +22,6 @@ void AgedBody::take(std::span<const BodyMove> moves) const {
     static_cast<AgedBody&>(*move.body).append(move.from, move.rows);
 }
 
-// How many rows are old depends on how many there are, not on how they came.
 void AgedBody::append(RowTarget from, size_t rows) {
   const AgedCodec& aged = *codec_->aged();
   for (size_t taken = 0; taken < rows;) {
@@ -28,9 +29,7 @@ void AgedBody::append(RowTarget from, size_t rows) {
     young_.announce(n);
     const BodyMove move{&young_, from, n};
     young_.take({&move, 1});
-    if (young_.rows() >= aged.rows + aged.step) {
-      age((young_.rows() - aged.rows) / aged.step * aged.step);
-    }
+    if (const size_t due = Ageing{aged.rows, aged.step}.due(young_.rows())) age(due);
     from.row += static_cast<int64_t>(n);
     taken += n;
   }

@@ -20,7 +20,7 @@
 // 1, until the chunk ends, or the prompt.
 
 #include "attend/cuda/coded_body.h"
-#include "cache/cuda/device_rows.h"
+#include "attend/cuda/device_rows.h"
 #include "cache/cuda/layer_rows.h"
 #include "cache/cuda/pinned_rows.h"
 #include "plan/row_run.h"

@@ -8,7 +8,7 @@
 
 #include "attend/cuda/causal.h"
 #include "attend/cuda/decode.h"
-#include "cache/cuda/device_rows.h"
+#include "attend/cuda/device_rows.h"
 #include "compress/cuda/judged_rows.h"
 #include "pith/ledger.h"
 #include "plan/protected_rows.h"

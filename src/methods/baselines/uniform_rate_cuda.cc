@@ -8,6 +8,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "attend/cuda/device_rows.h"
 #include "core/philox.h"
 #include "methods/baselines/uniform_cuda.h"
 
@@ -18,21 +19,6 @@ constexpr size_t kPiece = 64;  // rows
 
 size_t grown(size_t needed, size_t capacity) {
   return (std::max(needed, capacity + capacity / 8) + kPiece - 1) / kPiece * kPiece;
-}
-
-/// The first `held` rows of `bytes` of each head in memory for `capacity` of them.
-struct Growth {
-  size_t heads = 0, held = 0, bytes = 0, from = 0, to = 0;  // rows of a head
-};
-void grow(DeviceBuffer& to, const DeviceBuffer& from, DeviceBuffer fresh, const Growth& g,
-          cudaStream_t stream) {
-  fresh.allocate(g.heads * g.to * g.bytes, stream);
-  if (g.held > 0) {
-    check(cudaMemcpy2DAsync(fresh.data(), g.to * g.bytes, from.data(), g.from * g.bytes,
-                            g.held * g.bytes, g.heads, cudaMemcpyDeviceToDevice, stream),
-          "the growth of the cache");
-  }
-  to = std::move(fresh);
 }
 
 }  // namespace
@@ -87,8 +73,16 @@ void RateDrawn::announce(size_t rows) {
 }
 
 void RateDrawn::grow_positions(size_t capacity, const RateDrawn& from) {
-  grow(positions_, from.positions_, DeviceBuffer(*site_.memory, MemoryKind::kMetadata),
-       {site_.heads, from.most(), sizeof(int32_t), from.capacity_, capacity}, site_.stream);
+  constexpr size_t kBytes = sizeof(int32_t);
+  DeviceBuffer fresh(*site_.memory, MemoryKind::kMetadata);
+  fresh.allocate(site_.heads * capacity * kBytes, site_.stream);
+  if (from.most() > 0) {
+    check(cudaMemcpy2DAsync(fresh.data(), capacity * kBytes, from.positions_.data(),
+                            from.capacity_ * kBytes, from.most() * kBytes, site_.heads,
+                            cudaMemcpyDeviceToDevice, site_.stream),
+          "the growth of the cache");
+  }
+  positions_ = std::move(fresh);
   capacity_ = capacity;
 }
 
@@ -134,15 +128,7 @@ class RateBody final : public DeviceBody {
   RateBody(const RateRule& rule, const BodySite& site)
       : drawn_(rule, site),
         site_(site),
-        k_(*site.memory, MemoryKind::kPayload),
-        v_(*site.memory, MemoryKind::kPayload) {}
-  RateBody(const RateBody& o)
-      : drawn_(o.drawn_),
-        site_(o.site_),
-        k_(*site_.memory, MemoryKind::kPayload),
-        v_(*site_.memory, MemoryKind::kPayload) {
-    if (o.capacity_ > 0) move_to(o.capacity_, o, rows());
-  }
+        rows_(*site.memory, {site.heads, site.dim, 0}, site.stream) {}
 
   std::unique_ptr<DeviceBody> clone() const override { return std::make_unique<RateBody>(*this); }
   std::string kind() const override {
@@ -150,9 +136,10 @@ class RateBody final : public DeviceBody {
   }
   size_t rows() const override { return drawn_.most(); }
   void announce(size_t rows) override {
-    const size_t before = drawn_.most();
     drawn_.announce(rows);
-    if (drawn_.most() > capacity_) move_to(grown(drawn_.most(), capacity_), *this, before);
+    const size_t more = drawn_.most() - rows_.rows();
+    rows_.reserve_more(more);
+    rows_.add(more);
   }
   void protect(std::span<const TokenRange> ranges) override { drawn_.protect(ranges); }
   void take(std::span<const BodyMove> moves) const override {
@@ -160,20 +147,20 @@ class RateBody final : public DeviceBody {
                         static_cast<int>(site_.dim)};
     take_all(moves, draw, site_.stream, [](const BodyMove& move) {
       const auto& body = static_cast<const RateBody&>(*move.body);
-      return body.drawn_.job(move,
-                             {body.k_.data(), body.v_.data(), static_cast<int>(body.capacity_)});
+      const DeviceRows& to = body.rows_;
+      return body.drawn_.job(move, {to.keys(), to.values(), static_cast<int>(to.capacity())});
     });
   }
 
   DeviceSpan span(size_t head, size_t /*which*/) const override {
-    const size_t at = head * capacity_ * site_.dim * 2;
     DeviceSpan span;
     span.rows = span.settled_rows = static_cast<int32_t>(drawn_.counts()[head]);
     span.row_stride = static_cast<int32_t>(site_.dim);
     span.log_weight = drawn_.rule().log_weight;
-    if (capacity_ == 0) return span;
-    span.keys = static_cast<const std::byte*>(k_.data()) + at;
-    span.values = static_cast<const std::byte*>(v_.data()) + at;
+    if (rows_.capacity() == 0) return span;
+    const size_t at = head * rows_.head_stride() * 2;
+    span.keys = rows_.keys() + at;
+    span.values = rows_.values() + at;
     return span;
   }
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
@@ -181,9 +168,9 @@ class RateBody final : public DeviceBody {
   }
   void attend_chunk(CausalCall& call, const std::function<RowTarget()>&) const override {
     const float given = call.span.log_weight;
-    call.span = {k_.data(),
-                 v_.data(),
-                 capacity_ * site_.dim,
+    call.span = {rows_.keys(),
+                 rows_.values(),
+                 rows_.head_stride(),
                  static_cast<int64_t>(rows()),
                  -1,
                  given + drawn_.rule().log_weight};
@@ -199,26 +186,14 @@ class RateBody final : public DeviceBody {
   void add_to(Ledger& ledger) const override {
     const size_t payload = drawn_.total() * site_.dim * 4;
     ledger.payload += payload;
-    ledger.slack += k_.size() + v_.size() - payload;
+    ledger.slack += rows_.allocated_bytes() - payload;
     drawn_.add_to(ledger);
   }
 
  private:
-  /// `held` rows of each head.
-  void move_to(size_t capacity, const RateBody& from, size_t held) {
-    const Growth growth{site_.heads, held, site_.dim * 2, from.capacity_, capacity};
-    const auto move = [&](DeviceBuffer& to, const DeviceBuffer& old) {
-      grow(to, old, DeviceBuffer(*site_.memory, MemoryKind::kPayload), growth, site_.stream);
-    };
-    move(k_, from.k_);
-    move(v_, from.v_);
-    capacity_ = capacity;
-  }
-
   RateDrawn drawn_;
   BodySite site_;
-  DeviceBuffer k_, v_;   // [G, capacity, D]
-  size_t capacity_ = 0;  // of a head
+  DeviceRows rows_;  // of a head as many as of that with the most
 };
 
 class RateMaker final : public BodyMaker {

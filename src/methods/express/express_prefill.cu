@@ -7,7 +7,6 @@
 namespace pith::cuda {
 namespace {
 
-constexpr uint32_t kStratumTag = 255;  // as in plan/coreset.h
 constexpr int kThreads = 256;
 
 /// Reservoir sampling of one: row nth (from 1) replaces the pick with probability 1 / nth.

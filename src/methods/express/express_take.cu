@@ -10,7 +10,6 @@
 namespace pith::cuda {
 namespace {
 
-constexpr uint32_t kStratumTag = 255;  // as in plan/coreset.h
 __device__ uint32_t tag_of(uint64_t weight) { return __ffsll(static_cast<long long>(weight)) - 1; }
 
 constexpr int kWarps = kWalkThreads / kWarp;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "compress/waiting_rows.h"
+#include "plan/ageing.h"
 
 namespace pith {
 
@@ -36,7 +37,7 @@ void LadderRows::append(const float* x, size_t stride, size_t count) {
     const size_t n = std::min(count - t, young_rows_ + kStep - young_->rows());
     young_->append(x + t * stride, stride, n);
     t += n;
-    if (young_->rows() == young_rows_ + kStep) age();
+    if (Ageing{young_rows_, kStep}.due(young_->rows()) > 0) age();
   }
 }
 

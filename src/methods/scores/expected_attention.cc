@@ -133,17 +133,10 @@ void ExpectedAttention::add_queries(size_t index, size_t head, const QueryBlock&
 ExpectedAttention::Turn ExpectedAttention::average_turn() const {
   Turn turn;
   if (!rope_) return turn;
-  const size_t half = site().head_dim / 2;
-  turn.cos.assign(half, 0);
-  turn.sin.assign(half, 0);
-  std::vector<float> cos(half), sin(half);
-  RopeCursor cursor(*rope_);
-  for (size_t p = 0; p < options_.future; ++p) {
-    cursor.angles(cos.data(), sin.data(), next_ + static_cast<int64_t>(p));
-    for (size_t i = 0; i < half; ++i) {
-      turn.cos[i] += cos[i] / static_cast<double>(options_.future);
-      turn.sin[i] += sin[i] / static_cast<double>(options_.future);
-    }
+  for (const double radians : rope_->frequencies()) {
+    const std::complex<double> mean = mean_turn(radians, next_, options_.future);
+    turn.cos.push_back(mean.real());
+    turn.sin.push_back(mean.imag());
   }
   return turn;
 }
@@ -214,6 +207,15 @@ void ExpectedAttention::score(std::span<HeadBody> bodies, Scores& scores) const 
 }
 
 }  // namespace
+
+// A geometric series.
+std::complex<double> mean_turn(double radians, int64_t first, size_t count) {
+  const auto turn = [&](double positions) { return std::polar(1.0, positions * radians); };
+  const auto n = static_cast<double>(count);
+  const std::complex<double> one(1, 0), step = one - turn(1);
+  const std::complex<double> sum = std::abs(step) > 0 ? (one - turn(n)) / step : n * one;
+  return turn(static_cast<double>(first)) * sum / n;
+}
 
 Fields ExpectedOptions::fields() {
   return ScoreOptions::fields() +

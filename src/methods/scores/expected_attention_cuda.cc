@@ -10,15 +10,6 @@
 namespace pith::cuda {
 namespace {
 
-/// The mean of e^(i p w) over `count` positions from `first` on: a geometric series.
-std::complex<double> mean_turn(double w, int64_t first, size_t count) {
-  const auto turn = [&](double positions) { return std::polar(1.0, positions * w); };
-  const auto n = static_cast<double>(count);
-  const std::complex<double> one(1, 0), step = one - turn(1);
-  const std::complex<double> sum = std::abs(step) > 0 ? (one - turn(n)) / step : n * one;
-  return turn(static_cast<double>(first)) * sum / n;
-}
-
 class ExpectedRows final : public BestRows {
  public:
   ExpectedRows(const SelectorPlace& p, const ExpectedOptions& options)

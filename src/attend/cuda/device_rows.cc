@@ -1,4 +1,4 @@
-#include "cache/cuda/device_rows.h"
+#include "attend/cuda/device_rows.h"
 
 #include <algorithm>
 
