@@ -54,7 +54,7 @@ const char* const kPolicies[] = {
     "uniform(budget=32,heavy=24,heavy_interval=16,heavy_queries=8)+f32,sink=2,window=8",
     "express(s=32,heavy=24,heavy_interval=16,heavy_queries=8)+f32,sink=2,window=8",
     "balancekv(rate=0.25,b=16,heavy=24,heavy_interval=16,heavy_queries=8)+f32,sink=2,window=8",
-    "express(s=32,heavy=24,heavy_keys=0.5,heavy_interval=16,heavy_queries=8)+f32,sink=2,window=8"};
+    "express(s=32,heavy=24,heavy_keys=0,heavy_interval=16,heavy_queries=8)+f32,sink=2,window=8"};
 const char* const kByKey =
     "balancekv(rate=0.25,b=16,heavy=24,heavy_keys=1,heavy_interval=16)+f32,"
     "sink=2,window=8";
@@ -247,7 +247,9 @@ TEST(Heavy, OldFameIsForgotten) {
   for (size_t t = 0; t < 300; ++t) s.k[t * kDim + 1] = 0;
   for (size_t t = 10; t < 20; ++t) s.k[t * kDim] = 6;        // famous before 300
   for (size_t t = 320; t < 340; ++t) s.k[t * kDim + 1] = 6;  // and after
-  Place place("uniform(budget=4,heavy=24,heavy_interval=16,heavy_queries=8)+f32,sink=2,window=8");
+  Place place(
+      "uniform(budget=4,heavy=24,heavy_keys=0,heavy_interval=16,heavy_queries=8)+f32,sink=2,window="
+      "8");
   place.step(s, 0, 900, 30);
   const HeadRows held = place.cache.rows(0, 0);
   size_t old = 0, fresh = 0;
@@ -313,7 +315,7 @@ TEST(Heavy, LedgerEstimateClonesThreadsAndChunks) {
 TEST(Heavy, IsDescribedAndRefusedWhereItCannotBe) {
   Place place("uniform(budget=32,heavy=10%),sink=0,window=8");
   EXPECT_NE(place.cache.describe().find(
-                "uniform(budget=32,weights=true,heavy=200,heavy_keys=0,heavy_interval=32,"
+                "uniform(budget=32,weights=true,heavy=200,heavy_keys=0.5,heavy_interval=32,"
                 "heavy_queries=256)"),
             std::string::npos)
       << place.cache.describe();

@@ -20,7 +20,7 @@ namespace pith {
 /// What a selector with heavy rows takes beside its own options.
 struct HeavyOptions {
   std::optional<Budget> heavy;
-  double keys = 0;                 ///< share of them that stay for their keys
+  double keys = 0.5;               ///< share of them that stay for their keys
   std::optional<size_t> interval;  ///< unset: an eighth of them, see sizes()
   size_t queries = 256;
 
