@@ -221,10 +221,10 @@ int run(const TalkOptions& o) {
   const std::string tools = o.tools.empty() ? "" : read_all(o.tools);
   const auto model = load_model(o.engine);
   ChatTemplate chosen = choose_template(o.engine.model, *model, o.chat);
+  end_turns(chosen, chosen.turn_end(model->tokenizer()), generate);
   Dialogue dialogue(model, options, std::move(chosen),
                     {o.chat.system, o.chat.variables, tools, generate});
   if (!o.history.empty()) dialogue.load(history);
-  warn_of_turn_end(*model, dialogue.chat_template(), dialogue.turn_end());
   return Talk(std::move(dialogue), o).run(first);
 }
 

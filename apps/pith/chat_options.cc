@@ -51,26 +51,14 @@ ChatTemplate choose_template(const std::string& model_path, const Model& model,
   }
 }
 
-void warn_of_turn_end(const Model& model, const ChatTemplate& chosen, const ChatTurnEnd& end) {
-  if (end.tokens.empty()) {
-    fmt::print(stderr,
-               "pith: warning: the model's tokenizer has no token for what ends an answer in the "
-               "template {}{}; answers may not end where they should\n",
-               chosen.name(), end.text.empty() ? "" : fmt::format(" ('{}')", end.text));
-    return;
-  }
-  const Tokenizer& tokenizer = model.tokenizer();
-  const auto ends = [&](int32_t id) {
-    const auto& own = tokenizer.eos_ids();
-    const auto& more = model.config().eos;
-    return std::find(own.begin(), own.end(), id) != own.end() ||
-           std::find(more.begin(), more.end(), id) != more.end();
-  };
-  if (ends(end.tokens[0])) return;
+void end_turns(const ChatTemplate& chosen, const ChatTurnEnd& end, GenerateOptions& options) {
+  options.ends.insert(options.ends.end(), end.tokens.begin(), end.tokens.end());
+  if (!end.text.empty()) options.stop.push_back(end.text);
+  if (!end.tokens.empty()) return;
   fmt::print(stderr,
-             "pith: warning: the template {} ends an answer with {}, which is no end of text in "
-             "the model's files: name it as eos_token there, or answers may go on\n",
-             chosen.name(), tokenizer.piece(end.tokens[0]));
+             "pith: warning: the model's tokenizer has no token for what ends an answer in the "
+             "template {}{}; answers may not end where they should\n",
+             chosen.name(), end.text.empty() ? "" : fmt::format(" ('{}')", end.text));
 }
 
 }  // namespace pith::cli

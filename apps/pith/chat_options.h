@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "pith/chat.h"
+#include "pith/generate.h"
 #include "pith/model.h"
 
 namespace pith::cli {
@@ -24,8 +25,9 @@ void add_chat_options(CLI::App& app, ChatOptions& options);
 ChatTemplate choose_template(const std::string& model_path, const Model& model,
                              const ChatOptions& options);
 
-/// Says so on standard error where what ends an answer in the template does not end it here: the
-/// tokenizer has no token for it, or one at which the model's files do not say that text ends.
-void warn_of_turn_end(const Model& model, const ChatTemplate& chosen, const ChatTurnEnd& end);
+/// Answers end where the template ends them, whatever the model's files call the end of a text.
+/// Says so on standard error where the tokenizer has no token for it: then it is the text that ends
+/// them, or nothing.
+void end_turns(const ChatTemplate& chosen, const ChatTurnEnd& end, GenerateOptions& options);
 
 }  // namespace pith::cli

@@ -41,10 +41,8 @@ Dialogue::Dialogue(std::shared_ptr<const Model> model, const SessionOptions& opt
     : model_(std::move(model)),
       template_(std::move(tmpl)),
       setup_(std::move(setup)),
-      end_(template_.turn_end(model_->tokenizer())),
       empty_(model_, options),
       session_(empty_.fork()) {
-  if (!end_.text.empty()) setup_.generate.stop.push_back(end_.text);
   reset();
 }
 

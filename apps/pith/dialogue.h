@@ -14,10 +14,10 @@
 namespace pith::cli {
 
 struct DialogueSetup {
-  std::string system;     ///< "" = none
-  std::string variables;  ///< of the template, JSON; "" = none
-  std::string tools;      ///< JSON; "" = none
-  GenerateOptions generate;
+  std::string system;        ///< "" = none
+  std::string variables;     ///< of the template, JSON; "" = none
+  std::string tools;         ///< JSON; "" = none
+  GenerateOptions generate;  ///< with the template's ends of a turn: end_turns()
 };
 
 class Dialogue {
@@ -45,8 +45,6 @@ class Dialogue {
   const Json& messages() const { return messages_; }
   Session& session() { return session_; }
   const ChatTemplate& chat_template() const { return template_; }
-  /// What ends an answer beside the model's own ends.
-  const ChatTurnEnd& turn_end() const { return end_; }
 
  private:
   std::vector<int32_t> prompt_for(const std::vector<ChatRun>& runs, bool& read_again);
@@ -56,7 +54,6 @@ class Dialogue {
   std::shared_ptr<const Model> model_;
   ChatTemplate template_;
   DialogueSetup setup_;
-  ChatTurnEnd end_;
   Session empty_, session_;
   Json messages_ = Json::array();
   std::vector<int32_t> held_;       // tokens in the session

@@ -81,9 +81,7 @@ Prompt in_template(const Model& model, const RunOptions& o, const std::string& t
   request.messages = messages.dump();
   request.variables = o.chat_options.variables;
   Prompt out{chosen.encode(model.tokenizer(), request), generate_options(o)};
-  const ChatTurnEnd end = chosen.turn_end(model.tokenizer());
-  warn_of_turn_end(model, chosen, end);
-  if (!end.text.empty()) out.options.stop.push_back(end.text);
+  end_turns(chosen, chosen.turn_end(model.tokenizer()), out.options);
   return out;
 }
 

@@ -34,7 +34,8 @@ struct ChatRun {
   bool from_template = true;  ///< false: of the messages, in which special tokens are text
 };
 
-/// What ends an answer in a template: tokens, or a text where the tokenizer has none for it.
+/// What ends an answer in a template: tokens, and a text where the tokenizer has no special one for
+/// it. They are for GenerateOptions::ends and ::stop.
 struct ChatTurnEnd {
   std::vector<int32_t> tokens;
   std::string text;

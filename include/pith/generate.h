@@ -84,7 +84,8 @@ struct GenerateOptions {
   SamplingOptions sampling;
   int64_t max_tokens = -1;                    ///< -1: until the model or the context ends
   std::vector<std::string> stop;              ///< text ends before the first of these
-  bool ignore_eos = false;                    ///< the end-of-text tokens are never drawn
+  std::vector<int32_t> ends;                  ///< tokens that end it beside the model's own
+  bool ignore_eos = false;                    ///< the tokens that end it are never drawn
   std::vector<int32_t> history;               ///< tokens already in the session, for repeat_penalty
   const std::atomic<bool>* cancel = nullptr;  ///< set from a signal handler: ends cleanly
 };

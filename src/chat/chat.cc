@@ -99,6 +99,18 @@ std::vector<std::string_view> names_of_built_in() {
   return out;
 }
 
+/// The first special token of what follows an answer; or its first line as text, and as a token if
+/// it is one that the model's files do not call special.
+ChatTurnEnd end_in(const std::string& text, const Tokenizer& tokenizer) {
+  for (const int32_t id : tokenizer.encode(text)) {
+    if (tokenizer.is_special(id)) return {.tokens = {id}, .text = {}};
+  }
+  const std::string line = text.substr(0, text.find('\n'));
+  ChatTurnEnd end{.tokens = {}, .text = line};
+  if (const auto token = tokenizer.find(line)) end.tokens.push_back(*token);
+  return end;
+}
+
 }  // namespace
 
 ChatTemplate::ChatTemplate(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -186,31 +198,30 @@ std::vector<int32_t> ChatTemplate::encode(const Tokenizer& tokenizer,
 // Seen by rendering an answer that is a word of ours: what follows it is the end.
 ChatTurnEnd ChatTemplate::turn_end(const Tokenizer& tokenizer) const {
   static constexpr std::string_view kAnswer = "pith-answer";
-  ChatRequest request;
-  request.messages = Json{{{"role", "user"}, {"content", "question"}},
-                          {{"role", "assistant"}, {"content", kAnswer}}}
-                         .dump();
-  request.add_generation_prompt = false;
-  std::vector<ChatRun> runs;
-  try {
-    runs = render(request);
-  } catch (const Error&) {
-    return {};  // a template that refuses this conversation has its own idea of answers
-  }
-  std::string text;
-  for (const ChatRun& run : runs) text += run.text;
-  const size_t found = text.rfind(kAnswer);
-  if (found == text.npos) return {};
-  text.erase(0, found + kAnswer.size());
-  ChatTurnEnd end;
-  for (const int32_t id : tokenizer.encode(text)) {
-    if (!tokenizer.is_special(id)) continue;
-    end.tokens.push_back(id);
+  Json messages{{{"role", "user"}, {"content", "question"}},
+                {{"role", "assistant"}, {"content", kAnswer}}};
+  // Some templates end an answer only where another message follows.
+  for (const bool goes_on : {false, true}) {
+    if (goes_on) messages.push_back({{"role", "user"}, {"content", "another"}});
+    ChatRequest request;
+    request.messages = messages.dump();
+    request.add_generation_prompt = false;
+    std::string text;
+    try {
+      for (const ChatRun& run : render(request)) text += run.text;
+    } catch (const Error&) {
+      return {};  // a template that refuses this conversation has its own idea of answers
+    }
+    const size_t found = text.rfind(kAnswer);
+    if (found == text.npos) return {};
+    text.erase(0, found + kAnswer.size());
+    const size_t first = text.find_first_not_of(" \n");
+    if (first == text.npos) continue;
+    ChatTurnEnd end = end_in(text.substr(first), tokenizer);
+    if (goes_on) end.text.clear();  // it may be what the user says next
     return end;
   }
-  const size_t first = text.find_first_not_of(" \n");
-  if (first != text.npos) end.text = text.substr(first, text.find('\n', first) - first);
-  return end;
+  return {};
 }
 
 }  // namespace pith

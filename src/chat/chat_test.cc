@@ -130,6 +130,86 @@ TEST(Chat, TheEndOfATurnIsSeen) {
   EXPECT_TRUE(refuses.turn_end(*llama).tokens.empty());
 }
 
+/// Bytes, and the words that models of all families keep for the shape of a talk.
+class FamilyTokenizer final : public Tokenizer {
+ public:
+  /// `special`: what the file says of these words.
+  explicit FamilyTokenizer(bool special) : special_(special) {}
+  std::vector<int32_t> encode(std::string_view text, bool parse_special) const override {
+    std::vector<int32_t> ids;
+    while (!text.empty()) {
+      const auto word = std::ranges::find_if(
+          kWords, [&](std::string_view w) { return parse_special && text.starts_with(w); });
+      const bool found = word != std::end(kWords);
+      ids.push_back(found ? static_cast<int32_t>(256 + (word - std::begin(kWords)))
+                          : static_cast<uint8_t>(text[0]));
+      text.remove_prefix(found ? word->size() : 1);
+    }
+    return ids;
+  }
+  std::string decode(std::span<const int32_t>, bool) const override { return {}; }
+  std::string piece(int32_t id) const override {
+    return id < 256 ? std::string(1, static_cast<char>(id)) : std::string(kWords[id - 256]);
+  }
+  int32_t vocab_size() const override { return 256 + static_cast<int32_t>(std::size(kWords)); }
+  int32_t bos() const override { return 256; }
+  const std::vector<int32_t>& eos_ids() const override { return eos_; }
+  bool add_bos() const override { return false; }
+  bool is_special(int32_t id) const override { return special_ && id >= 256; }
+  std::optional<int32_t> find(std::string_view token) const override {
+    const auto word = std::ranges::find(kWords, token);
+    if (word == std::end(kWords)) return std::nullopt;
+    return static_cast<int32_t>(256 + (word - std::begin(kWords)));
+  }
+
+ private:
+  static constexpr std::string_view kWords[] = {
+      "<s>",           "</s>",       "<|im_start|>",        "<|im_end|>",
+      "<|end|>",       "<|user|>",   "<|assistant|>",       "<|User|>",
+      "<|Assistant|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>",
+      "[INST]",        "[/INST]",    "<start_of_turn>",     "<end_of_turn>"};
+  std::vector<int32_t> eos_{257};
+  bool special_;
+};
+
+// The end of a text that a model's files name is not always the end of its answers: Gemma's is
+// <eos>, Phi's <|endoftext|>.
+TEST(Chat, EveryFamilysTurnsEnd) {
+  const std::pair<const char*, const char*> families[] = {
+      {"chatml", "<|im_end|>"},  {"qwen25", "<|im_end|>"},    {"qwen3", "<|im_end|>"},
+      {"llama31", "<|eot_id|>"}, {"gemma3", "<end_of_turn>"}, {"phi3", "<|end|>"},
+      {"mistral_nemo", "</s>"},  {"mistral_small", "</s>"},   {"deepseek_r1", "<|end|>"},
+      {"typed_tools", ""}};  // which ends nothing
+  size_t seen = 0;
+  for (const auto& file : fs::directory_iterator(repo_dir() / "tests/data/chat"))
+    seen += file.path().extension() == ".jinja";
+  EXPECT_EQ(seen, std::size(families)) << "each template of tests/data/chat is here";
+  for (const bool special : {true, false}) {
+    const FamilyTokenizer tokenizer(special);
+    for (const auto& [name, end] : families) {
+      const auto path = repo_dir() / "tests/data/chat" / (std::string(name) + ".jinja");
+      std::ifstream in(path);
+      const std::string source{std::istreambuf_iterator<char>(in), {}};
+      const auto found = ChatTemplate(source, name, tokenizer).turn_end(tokenizer);
+      const auto token = tokenizer.find(end);
+      EXPECT_EQ(found.tokens, token ? std::vector<int32_t>{*token} : std::vector<int32_t>())
+          << name << special;
+      EXPECT_EQ(found.text, special ? "" : end) << name;
+    }
+  }
+}
+
+TEST(Chat, AnEndBeforeTheNextMessageIsSeen) {
+  const FamilyTokenizer tokenizer(true);
+  const ChatTemplate late(
+      "{% for m in messages %}{{ m.content }}{% if not loop.last %}</s>{% endif %}{% endfor %}",
+      "late", tokenizer);
+  EXPECT_EQ(late.turn_end(tokenizer).tokens, std::vector<int32_t>{257});
+  const ChatTemplate never("{% for m in messages %}{{ m.content }}{% endfor %}", "n", tokenizer);
+  EXPECT_TRUE(never.turn_end(tokenizer).tokens.empty());
+  EXPECT_EQ(never.turn_end(tokenizer).text, "");
+}
+
 TEST(Chat, RequestsAreChecked) {
   const auto tokenizer = tokenizer_of("llama3");
   const auto chat = ChatTemplate::built_in("chatml", *tokenizer);

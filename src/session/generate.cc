@@ -56,7 +56,7 @@ class Generation {
       : session_(session),
         options_(options),
         tokenizer_(session.model().tokenizer()),
-        ends_(ends_of(session)),
+        ends_(ends_of(session, options)),
         sampler_(sampling(options, ends_), session.tokens()),
         text_(text),
         result_(result),
@@ -85,10 +85,11 @@ class Generation {
   }
 
  private:
-  static std::vector<int32_t> ends_of(const Session& session) {
+  static std::vector<int32_t> ends_of(const Session& session, const GenerateOptions& options) {
     std::vector<int32_t> ends = session.model().tokenizer().eos_ids();
     const auto& more = session.model().config().eos;
     ends.insert(ends.end(), more.begin(), more.end());
+    ends.insert(ends.end(), options.ends.begin(), options.ends.end());
     return ends;
   }
   static SamplingOptions sampling(const GenerateOptions& options, std::span<const int32_t> ends) {

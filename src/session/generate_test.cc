@@ -58,6 +58,21 @@ TEST_F(Generate, StopStringsMayLieAcrossTokens) {
   EXPECT_EQ(shown_, result.text);
 }
 
+TEST_F(Generate, EndsAtTokensThatTheCallerNames) {
+  const auto whole = run(greedy(20));
+  auto o = greedy(20);
+  o.ends = {whole.tokens[6]};
+  const auto first = std::find(whole.tokens.begin(), whole.tokens.end(), o.ends[0]);
+  const auto result = run(o);
+  EXPECT_EQ(result.reason, StopReason::kEndOfText);
+  EXPECT_EQ(result.tokens, std::vector<int32_t>(whole.tokens.begin(), first + 1));
+  EXPECT_EQ(result.text, model_->tokenizer().decode({whole.tokens.begin(), first})) << "without it";
+  o.ignore_eos = true;
+  const auto endless = run(o);
+  EXPECT_EQ(endless.tokens.size(), 20u);
+  EXPECT_EQ(std::count(endless.tokens.begin(), endless.tokens.end(), o.ends[0]), 0);
+}
+
 TEST_F(Generate, NoTokensWhenNoneAreAskedFor) {
   const auto result = run(greedy(0));
   EXPECT_TRUE(result.tokens.empty());
