@@ -168,24 +168,34 @@ struct RowSums {
   Scales offset[T];
 };
 
-/// The last `runs` runs of a row, fewer than a step, at p; the matrix ends at `end`.
+/// The blocks of a row's last runs, fewer than a step: vectors read past them, so they are copied
+/// where that would be past the matrix, which ends at `end`.
+template <class F>
+struct TailBlocks {
+  HWY_INLINE TailBlocks(const uint8_t* p, const uint8_t* end, size_t runs) : at(p) {
+    if (static_cast<size_t>(end - p) < sizeof(copy)) copy_from(p, runs);
+  }
+  HWY_NOINLINE void copy_from(const uint8_t* p, size_t runs) {
+    std::fill(std::begin(copy), std::end(copy), uint8_t{0});
+    std::copy(p, p + runs * F::kBytes, copy);
+    at = copy;
+  }
+  const uint8_t* at;
+  uint8_t copy[kStepRuns * F::kBytes];
+};
+
+/// Adds the last `runs` runs of a row at p.
 template <class F, class Sums>
-HWY_NOINLINE void add_tail(Sums& sums, const uint8_t* p, const uint8_t* end, const Inputs& inputs,
-                           size_t step, size_t runs) {
+HWY_INLINE void add_tail(Sums& sums, const uint8_t* p, const uint8_t* end, const Inputs& inputs,
+                         size_t step, size_t runs) {
   if constexpr (F::kBlock == 32) {
-    // Vectors read past the row: its last blocks are copied where that would be past the matrix.
-    uint8_t copy[kStepRuns * F::kBytes];
-    if (static_cast<size_t>(end - p) < sizeof(copy)) {
-      std::fill(std::begin(copy), std::end(copy), uint8_t{0});
-      std::copy(p, p + runs * F::kBytes, copy);
-      p = copy;
-    }
+    const TailBlocks<F> blocks(p, end, runs);
     StepSides<32> s;
-    F::sides(p, s);
+    F::sides(blocks.at, s);
     const auto there = hn::FirstN(Eight(), runs);  // what comes after may be anything
     s.scale[0] = hn::IfThenElseZero(there, s.scale[0]);
     if constexpr (F::kMinimum) s.low[0] = hn::IfThenElseZero(there, s.low[0]);
-    sums.add(p, s, inputs, step, runs);
+    sums.add(blocks.at, s, inputs, step, runs);
   }
 }
 
@@ -197,24 +207,39 @@ void multiply_tokens(const BlockProduct& product, const Inputs& inputs, float* o
   constexpr size_t kStepBytes = kStep / F::kBlock * F::kBytes;
   const auto* w = reinterpret_cast<const uint8_t*>(product.w);
   const uint8_t* end = w + product.rows * bytes;
-  const auto row = [&](size_t o) HWY_ATTR {
-    const uint8_t* p = w + o * bytes;
-    RowSums<F, T, kWide> sums;
-    for (size_t step = 0; step < steps; ++step, p += kStepBytes) {
-      StepSides<F::kSub> s;
-      F::sides(p, s);
-      // What the stream's next turn reads.
-      HWY_UNROLL(8)
-      for (size_t line = 0; line < kStepBytes; line += 64) hwy::Prefetch(p + bytes + line);
-      sums.add(p, s, inputs, step, kStepRuns);
-    }
-    if (rest != 0) add_tail<F>(sums, p, end, inputs, steps, rest);
-    sums.store(out + o, product.ld);
-  };
+  // Rows of several streams side by side: what they share of the inputs is loaded once, and sums
+  // wait less for each other.
+  const auto rows = [&]<size_t kRows>(std::integral_constant<size_t, kRows>, size_t o, size_t apart)
+                        HWY_ATTR {
+                          const uint8_t* p = w + o * bytes;
+                          const size_t skip = apart * bytes;
+                          RowSums<F, T, kWide> sums[kRows];
+                          for (size_t step = 0; step < steps; ++step, p += kStepBytes) {
+                            HWY_UNROLL(2)
+                            for (size_t r = 0; r < kRows; ++r) {
+                              const uint8_t* at = p + r * skip;
+                              StepSides<F::kSub> s;
+                              F::sides(at, s);
+                              // What the stream's next turn reads.
+                              HWY_UNROLL(8)
+                              for (size_t line = 0; line < kStepBytes; line += 64)
+                                hwy::Prefetch(at + bytes + line);
+                              sums[r].add(at, s, inputs, step, kStepRuns);
+                            }
+                          }
+                          HWY_UNROLL(2)
+                          for (size_t r = 0; r < kRows; ++r) {
+                            if (rest != 0)
+                              add_tail<F>(sums[r], p + r * skip, end, inputs, steps, rest);
+                            sums[r].store(out + o + r * apart, product.ld);
+                          }
+                        };
+  constexpr std::integral_constant<size_t, T == 1 ? 2 : 1> kTogether;
   const size_t run = (last - first) / kBlockStreams;
   for (size_t i = 0; i < run; ++i)
-    for (size_t s = 0; s < kBlockStreams; ++s) row(first + s * run + i);
-  for (size_t o = first + kBlockStreams * run; o < last; ++o) row(o);
+    for (size_t s = 0; s < kBlockStreams; s += kTogether) rows(kTogether, first + s * run + i, run);
+  for (size_t o = first + kBlockStreams * run; o < last; ++o)
+    rows(std::integral_constant<size_t, 1>(), o, 0);
 }
 
 template <class F, bool kWide>
