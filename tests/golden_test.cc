@@ -1,5 +1,6 @@
 // The forward pass against transformers: tiny random models of every architecture with the logits
-// that transformers computed in f32 (tools/golden/make_models.py). Exact cache, f32 arithmetic.
+// that transformers computed in f32 (tools/golden/make_models.py), some of them as GGUF files too.
+// Exact cache, f32 arithmetic.
 
 #include <gtest/gtest.h>
 
@@ -22,11 +23,16 @@ namespace {
 constexpr double kTolerance = 2e-4;
 
 std::filesystem::path models() { return repo_dir() / "tests" / "data" / "models"; }
+/// A folder of models(), or what tools/golden/make_gguf_models.py made of one: NAME.gguf.
+std::filesystem::path model_path(const std::string& name) {
+  return (name.ends_with(".gguf") ? repo_dir() / "tests" / "data" / "gguf" : models()) / name;
+}
 
 /// ids [T] and logits [T, V] as transformers saw them.
 struct Golden {
   explicit Golden(const std::string& name)
-      : file(SafeTensors::open(models() / name / "golden.safetensors")) {
+      : file(SafeTensors::open(models() / std::filesystem::path(name).stem() /
+                               "golden.safetensors")) {
     const Tensor& id = file.at("ids");
     const auto* first = reinterpret_cast<const int64_t*>(id.data);
     ids.assign(first, first + id.count());
@@ -106,7 +112,7 @@ double max_difference(const std::vector<float>& logits, const Golden& golden) {
 
 class GoldenTest : public testing::TestWithParam<const char*> {
  protected:
-  std::shared_ptr<const Model> model_ = Model::load(models() / GetParam());
+  std::shared_ptr<const Model> model_ = Model::load(model_path(GetParam()));
   Golden golden_{GetParam()};
   double difference(const std::vector<size_t>& chunks, std::string_view isa = "") {
     Engine engine(model_, kExact, 2, MatmulPrecision::kF32, 64, isa);
@@ -160,8 +166,13 @@ TEST_P(GoldenTest, FastArithmeticStaysClose) {
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest,
                          testing::Values("llama2", "llama31", "llama_bias", "mistral", "qwen2",
                                          "qwen3", "deepseek_r1_distill", "gemma3", "phi3",
-                                         "phi4_mini", "olmo2", "granite"),
-                         [](const auto& param_info) { return std::string(param_info.param); });
+                                         "phi4_mini", "olmo2", "granite", "phi3.gguf",
+                                         "phi4_mini.gguf", "olmo2.gguf", "granite.gguf"),
+                         [](const auto& param_info) {
+                           std::string name = param_info.param;
+                           std::replace(name.begin(), name.end(), '.', '_');
+                           return name;
+                         });
 
 TEST(Golden, TheModelsAreWhatTheyClaim) {
   const auto config = [](const char* name) { return Model::load(models() / name)->config(); };

@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ctime>
+#include <fstream>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "model/catalogue.h"
@@ -75,6 +78,40 @@ class RealModel : public testing::Test {
 
   std::shared_ptr<const Model> model_;
 };
+
+/// Memory of this process in bytes: VmRSS now, or VmHWM, the most since the mark was reset.
+size_t resident(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(field)) return std::stoul(line.substr(field.size() + 1)) * 1024;
+  return 0;
+}
+
+// Weights lie in the file's pages once, and what is beside them (the tokenizer, mostly) is small.
+TEST_F(RealModel, LoadingTakesTheFileAndFivePercent) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "AddressSanitizer has memory of its own";
+#endif
+  for (const char* name : {"smollm2", "gemma3-270m"}) {
+    const auto file = pulled_file(*known_model(name));
+    if (!file) GTEST_SKIP() << "no " << name << ": run 'pith pull " << name << "' first";
+    (void)load_tokenizer(*file);                    // libraries' own tables, once for all models
+    std::ofstream("/proc/self/clear_refs") << "5";  // the mark
+    const size_t before = resident("VmRSS:");
+    const std::clock_t start = std::clock();
+    const auto model = Model::load(*file);
+    const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+    const auto bytes = static_cast<double>(std::filesystem::file_size(*file));
+    const auto grown = static_cast<double>(resident("VmHWM:") - before);
+    std::printf("%s: %.1f MB for a file of %.1f MB, %.3f s of all threads\n", name, grown / 1e6,
+                bytes / 1e6, seconds);
+    EXPECT_GT(grown, 0.9 * bytes) << "all of it is read, for NaN and infinity";
+    EXPECT_LT(grown, 1.05 * bytes);
+    if (name == std::string("smollm2")) {
+      EXPECT_LT(seconds, 0.3);
+    }
+  }
+}
 
 TEST_F(RealModel, SmolLm2) {
   load("smollm2");

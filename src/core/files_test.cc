@@ -68,6 +68,25 @@ TEST(InputFile, ASparseGiantIsRefusedByItsSize) {
   expect_error(ErrorCode::kIo, {"giant"}, [&] { read_json_file(folder.path() / "giant"); });
 }
 
+TEST(MappedFile, IsRewrittenInPlaceAndTheFileStays) {
+  const TemporaryFolder folder;
+  const std::string bytes(100000, 'a');
+  put(folder.path() / "f", bytes);
+  const MappedFile file(folder.path() / "f"), other(folder.path() / "f");
+  // Odd ends, within pages that others read.
+  rewrite_mapped(file.bytes().subspan(4095, 50003), [&](std::span<std::byte> part) {
+    EXPECT_EQ(part.data(), file.data() + 4095);
+    EXPECT_EQ(part.size(), 50003u);
+    for (std::byte& b : part) b = std::byte{'b'};
+  });
+  std::string wanted = bytes;
+  std::fill_n(wanted.begin() + 4095, 50003, 'b');
+  EXPECT_EQ(std::memcmp(file.data(), wanted.data(), wanted.size()), 0);
+  EXPECT_EQ(std::memcmp(other.data(), bytes.data(), bytes.size()), 0);
+  EXPECT_EQ(text_of(folder.path() / "f"), bytes);
+  rewrite_mapped({}, [](std::span<std::byte>) { ADD_FAILURE() << "nothing to change"; });
+}
+
 TEST(OutputFile, AppearsWholeOrNotAtAll) {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "out";

@@ -71,25 +71,6 @@ class Cursor {
   uint64_t position_ = 0;
 };
 
-size_t size_of(GgufValueType type) {
-  switch (type) {
-    case GgufValueType::kU8:
-    case GgufValueType::kI8:
-    case GgufValueType::kBool: return 1;
-    case GgufValueType::kU16:
-    case GgufValueType::kI16: return 2;
-    case GgufValueType::kU32:
-    case GgufValueType::kI32:
-    case GgufValueType::kF32: return 4;
-    case GgufValueType::kU64:
-    case GgufValueType::kI64:
-    case GgufValueType::kF64:
-    case GgufValueType::kString: return 8;  // a string's length, at least
-    case GgufValueType::kArray: break;
-  }
-  return 0;
-}
-
 GgufValueType read_type(Cursor& cursor, const std::string& file, std::string_view key) {
   const auto id = cursor.number<uint32_t>("a value's type");
   if (id > static_cast<uint32_t>(GgufValueType::kF64)) {
@@ -108,10 +89,11 @@ GgufValue read_value(Cursor& cursor, const std::string& file, std::string_view k
       corrupt_file(file, fmt::format("key '{}' is an array of arrays", key));
     }
     value.count = cursor.number<uint64_t>("an array's length");
-    if (value.count > cursor.left() / size_of(value.type)) {
-      corrupt_file(file, fmt::format("key '{}' claims {} elements of at least {} bytes, {} bytes "
-                                     "are left; the file is truncated or damaged",
-                                     key, value.count, size_of(value.type), cursor.left()));
+    if (value.count > cursor.left() / gguf_value_bytes(value.type)) {
+      corrupt_file(file,
+                   fmt::format("key '{}' claims {} elements of at least {} bytes, {} bytes "
+                               "are left; the file is truncated or damaged",
+                               key, value.count, gguf_value_bytes(value.type), cursor.left()));
     }
   }
   value.data = cursor.take(0, "a value");
@@ -119,7 +101,7 @@ GgufValue read_value(Cursor& cursor, const std::string& file, std::string_view k
     for (uint64_t i = 0; i < value.count; ++i) cursor.string("a string");
     return value;
   }
-  cursor.take(value.count * size_of(value.type), "a value");  // fits: compared above
+  cursor.take(value.count * gguf_value_bytes(value.type), "a value");  // fits: compared above
   if (value.type == GgufValueType::kBool) {
     const auto wrong = [](std::byte b) { return b > std::byte{1}; };
     if (std::any_of(value.data, value.data + value.count, wrong)) {
@@ -224,6 +206,25 @@ std::string part_name(const std::string& prefix, int64_t part, int64_t count) {
 }
 
 }  // namespace
+
+size_t gguf_value_bytes(GgufValueType type) {
+  switch (type) {
+    case GgufValueType::kU8:
+    case GgufValueType::kI8:
+    case GgufValueType::kBool: return 1;
+    case GgufValueType::kU16:
+    case GgufValueType::kI16: return 2;
+    case GgufValueType::kU32:
+    case GgufValueType::kI32:
+    case GgufValueType::kF32: return 4;
+    case GgufValueType::kU64:
+    case GgufValueType::kI64:
+    case GgufValueType::kF64:
+    case GgufValueType::kString: return 8;  // a string's length, at least
+    case GgufValueType::kArray: break;
+  }
+  return 0;
+}
 
 std::string GgufTensor::shape_text() const { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
@@ -334,6 +335,17 @@ Gguf Gguf::parse(std::span<const std::byte> bytes, const std::string& name) {
   out.source_ = name;
   out.add_part(bytes, name);
   return out;
+}
+
+void Gguf::release_keys() const {
+  for (const auto& mapping : mappings_) {
+    size_t head = mapping->size();
+    for (const auto& [name, t] : tensors_) {
+      if (t.data >= mapping->data() && t.data < mapping->data() + mapping->size())
+        head = std::min(head, static_cast<size_t>(t.data - mapping->data()));
+    }
+    mapping->release(head);
+  }
 }
 
 const GgufTensor* Gguf::find(std::string_view name) const {

@@ -38,6 +38,8 @@ enum class GgufValueType : uint32_t {
 
 /// "u8", "string", ...
 const char* to_string(GgufValueType type);
+/// Bytes of a value; of a string at least its length; of an array 0.
+size_t gguf_value_bytes(GgufValueType type);
 
 /// How a type of tensor stores its numbers: blocks of `elements` along a row, `bytes` each.
 struct GgufTensorType {
@@ -80,10 +82,16 @@ class Gguf {
   /// kIo, kCorrupt (any inconsistency, with file and place) or kUnsupported (another version, byte
   /// order or type of tensor; a part that is not the first).
   static Gguf open(const std::filesystem::path& file);
-  /// A file that is in memory already, which must outlive the result. `name` is for messages.
+  /// A file that is in memory already, which must outlive the result. `name` is for messages. For
+  /// looking at it: a model is made of files that were opened.
   static Gguf parse(std::span<const std::byte> bytes, const std::string& name);
 
   const std::string& source() const { return source_; }
+  /// Whether all of it lies in MappedFiles.
+  bool mapped() const { return !mappings_.empty(); }
+  /// Gives the memory of what lies before the tensors back to the system: a vocabulary is
+  /// megabytes. Keys can still be read, from the disk. To be called before tensors are rewritten.
+  void release_keys() const;
   /// By name, ascending.
   const std::map<std::string, GgufTensor, std::less<>>& tensors() const { return tensors_; }
   const GgufTensor* find(std::string_view name) const;

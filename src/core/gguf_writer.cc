@@ -76,6 +76,28 @@ void GgufKeys::texts(std::string_view key, const std::vector<std::string>& value
   for (const std::string& value : values) put_string(bytes_, value);
 }
 
+void GgufKeys::flags(std::string_view key, const std::vector<bool>& values) {
+  begin_array(key, GgufValueType::kBool, values.size());
+  for (const bool value : values) put(bytes_, static_cast<uint8_t>(value));
+}
+void GgufKeys::copy(std::string_view key, const GgufValue& value) {
+  if (value.array)
+    begin_array(key, value.type, value.count);
+  else
+    begin(key, value.type);
+  size_t bytes = 0;
+  if (value.type == GgufValueType::kString) {
+    for (uint64_t i = 0; i < value.count; ++i) {
+      uint64_t length = 0;
+      std::memcpy(&length, value.data + bytes, sizeof(length));
+      bytes += sizeof(length) + length;
+    }
+  } else {
+    bytes = value.count * gguf_value_bytes(value.type);
+  }
+  bytes_.append(reinterpret_cast<const char*>(value.data), bytes);
+}
+
 size_t gguf_tensor_bytes(const GgufTensorSpec& spec) {
   const GgufTensorType* type = gguf_tensor_type(spec.type);
   if (!type || spec.shape.empty() || spec.shape.back() % type->elements != 0) {

@@ -24,6 +24,9 @@ class GgufKeys {
   void i32s(std::string_view key, const std::vector<int32_t>& values);
   void f32s(std::string_view key, const std::vector<float>& values);
   void texts(std::string_view key, const std::vector<std::string>& values);
+  void flags(std::string_view key, const std::vector<bool>& values);
+  /// A value of another file, as it lies there.
+  void copy(std::string_view key, const GgufValue& value);
 
   const std::string& bytes() const { return bytes_; }
   uint64_t count() const { return count_; }

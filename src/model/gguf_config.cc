@@ -26,9 +26,19 @@ constexpr int64_t kMaxHeadDim = 512;
 struct Row {
   const char* name;
   const char* architecture;
+  bool turns_neighbours = false;
+  /// Another model that goes by this name and is told by its sliding window.
+  const char* with_window = nullptr;
 };
-constexpr std::array kRows = {Row{"llama", "LlamaForCausalLM"}, Row{"qwen2", "Qwen2ForCausalLM"},
-                              Row{"qwen3", "Qwen3ForCausalLM"}, Row{"gemma3", "Gemma3ForCausalLM"}};
+constexpr std::array kRows = {
+    Row{.name = "llama", .architecture = "LlamaForCausalLM", .turns_neighbours = true},
+    Row{.name = "qwen2", .architecture = "Qwen2ForCausalLM"},
+    Row{.name = "qwen3", .architecture = "Qwen3ForCausalLM"},
+    Row{.name = "gemma3", .architecture = "Gemma3ForCausalLM"},
+    Row{.name = "phi3", .architecture = "Phi3ForCausalLM"},
+    Row{.name = "olmo2", .architecture = "Olmo2ForCausalLM", .with_window = "OLMo 3"},
+    Row{.name = "granite", .architecture = "GraniteForCausalLM", .turns_neighbours = true},
+};
 
 /// Keys of one architecture: absent ones are given a default, or refused.
 class Keys {
@@ -83,16 +93,13 @@ std::span<const Architecture> stored_architectures() {
   return kStored;
 }
 
-const Architecture& find_architecture(const Gguf& file) {
+const Row& find_row(const Gguf& file) {
   const auto name = file.text("general.architecture");
   if (!name) file.corrupt("general.architecture", "is missing");
   std::vector<std::string> names;
   for (const Row& row : kRows) {
     names.emplace_back(row.name);
-    if (*name != row.name) continue;
-    for (const Architecture& a : stored_architectures()) {
-      if (std::string_view(a.name) == row.architecture) return a;
-    }
+    if (*name == row.name) return row;
   }
   throw Error(ErrorCode::kUnsupported,
               fmt::format("{}: architecture '{}' is not supported in GGUF files; supported: {} "
@@ -100,8 +107,15 @@ const Architecture& find_architecture(const Gguf& file) {
                           file.source(), *name, fmt::join(names, ", ")));
 }
 
+const Architecture& find_architecture(const Row& row) {
+  for (const Architecture& a : stored_architectures()) {
+    if (std::string_view(a.name) == row.architecture) return a;
+  }
+  throw Error(ErrorCode::kInternal, fmt::format("no architecture {}", row.architecture));
+}
+
 /// Variants that change the computation in ways the forward pass does not know.
-void refuse_variants(const Keys& keys) {
+void refuse_variants(const Keys& keys, const Row& row, const Architecture& architecture) {
   if (keys.find("expert_count", 0, kMaxCount).value_or(0) > 0) {
     keys.unsupported("a mixture of experts; supported: dense models");
   }
@@ -113,10 +127,16 @@ void refuse_variants(const Keys& keys) {
   };
   neutral("attn_logit_softcapping", 0);
   neutral("final_logit_softcapping", 0);
-  neutral("logit_scale", 1);
-  neutral("residual_scale", 1);
-  neutral("embedding_scale", 1);
-  neutral("attention.scale", 0);
+  if (!architecture.multipliers) {
+    neutral("logit_scale", 1);
+    neutral("residual_scale", 1);
+    neutral("embedding_scale", 1);
+    neutral("attention.scale", 0);
+  }
+  if (row.with_window && keys.find("attention.sliding_window", 0, kMaxContext).value_or(0) > 0) {
+    keys.unsupported(
+        fmt::format("a sliding window makes this {}, which is not supported", row.with_window));
+  }
   if (keys.file().integer("general.quantization_version", 0, kMaxCount).value_or(2) != 2) {
     keys.unsupported("general.quantization_version is not 2; convert the model again");
   }
@@ -150,23 +170,32 @@ void read_heads(const Keys& keys, ModelConfig& c) {
   }
 }
 
-void read_rope(const Keys& keys, ConfigFile& out) {
+void read_rotated(const Keys& keys, ConfigFile& out) {
   const int64_t dim = out.model.head_dim;
-  const auto rotated = keys.find("rope.dimension_count", 1, kMaxCount);
-  if (rotated.value_or(dim) != dim) {
+  const int64_t rotated = keys.find("rope.dimension_count", 1, kMaxCount).value_or(dim);
+  if (rotated == dim) return;
+  if (!out.architecture->partial_rotary || rotated > dim || rotated % 2 != 0) {
     keys.unsupported(
-        fmt::format("RoPE turns {} of {} channels; supported: the whole head", *rotated, dim));
+        fmt::format("RoPE turns {} of {} channels; supported: the whole head, or an "
+                    "even number of channels of a Phi 3",
+                    rotated, dim));
   }
+  out.rope.rotated = static_cast<size_t>(rotated);
+}
+
+void read_rope(const Keys& keys, ConfigFile& out) {
+  read_rotated(keys, out);
   out.model.rope_theta = keys.number("rope.freq_base").value_or(10000);
   if (!(out.model.rope_theta > 0)) keys.corrupt("rope.freq_base", "is not positive");
   const std::string type_key = keys.name("rope.scaling.type");
   const std::string_view type = keys.file().text(type_key).value_or("linear");
-  if (type == "none") return;
+  const bool lists = keys.file().find(kLongDivisors) != nullptr;
+  if (type == "none" || (type == "longrope" && lists)) return;
   if (type != "linear") {
     keys.unsupported(
-        fmt::format("RoPE scaling '{}'; supported: none, linear, and Llama 3's in "
-                    "rope_freqs.weight",
-                    type));
+        fmt::format("RoPE scaling '{}'; supported: none, linear, Llama 3's in {}, and LongRoPE's "
+                    "in {}",
+                    type, kRopeDivisors, kLongDivisors));
   }
   const auto old = keys.number("rope.scale_linear");
   const double factor = keys.number("rope.scaling.factor").value_or(old.value_or(1));
@@ -177,35 +206,60 @@ void read_rope(const Keys& keys, ConfigFile& out) {
   out.rope.factor = static_cast<float>(factor);
 }
 
-/// Llama 3.1 and later: in a tensor.
-void read_divisors(const Gguf& file, ConfigFile& out) {
-  const GgufTensor* t = file.find(kRopeDivisors);
-  if (!t) return;
-  const auto pairs = static_cast<size_t>(out.model.head_dim) / 2;
-  if (t->type->id != static_cast<uint32_t>(WeightType::kF32) || t->shape.size() != 1 ||
-      t->shape[0] != pairs) {
+std::vector<double> divisors_in(const Gguf& file, const GgufTensor& t, size_t pairs) {
+  if (t.type->id != static_cast<uint32_t>(WeightType::kF32) || t.shape.size() != 1 ||
+      t.shape[0] != pairs) {
     throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: tensor '{}' is {} {}; expected F32 [{}]", file.source(), t->name,
-                            t->type->name, t->shape_text(), pairs));
+                fmt::format("{}: tensor '{}' is {} {}; expected F32 [{}]", file.source(), t.name,
+                            t.type->name, t.shape_text(), pairs));
   }
   std::vector<float> divisors(pairs);
-  std::memcpy(divisors.data(), t->data, t->bytes);
+  std::memcpy(divisors.data(), t.data, t.bytes);
   for (const float x : divisors) {
     if (std::isfinite(x) && x > 0) continue;
     throw Error(ErrorCode::kCorrupt, fmt::format("{}: tensor '{}' holds {}; expected numbers above "
                                                  "0",
-                                                 file.source(), t->name, x));
+                                                 file.source(), t.name, x));
   }
-  out.rope.divisors.assign(divisors.begin(), divisors.end());
+  return {divisors.begin(), divisors.end()};
 }
 
-/// Files of models without a pattern have no window, or one that is not meant: Mistral 7B v0.1's
-/// say nothing, and its attention is full.
+/// Scaling by lists of numbers: Llama 3.1 and later have one, LongRoPE (Phi 3) two, of which the
+/// length of the context chooses.
+void read_divisors(const Keys& keys, ConfigFile& out) {
+  const Gguf& file = keys.file();
+  const auto dim = static_cast<size_t>(out.model.head_dim);
+  const size_t pairs = (out.rope.rotated == 0 ? dim : out.rope.rotated) / 2;
+  if (const GgufTensor* one = file.find(kRopeDivisors)) {
+    out.rope.divisors = divisors_in(file, *one, pairs);
+  }
+  const GgufTensor* in_long = file.find(kLongDivisors);
+  const GgufTensor* in_short = file.find(kShortDivisors);
+  if (!in_long || !in_short || !out.architecture->partial_rotary) return;  // refused as left over
+  out.rope.original_context = keys.need("rope.scaling.original_context_length", 2, kMaxContext);
+  out.short_rope = out.rope;
+  out.rope.divisors = divisors_in(file, *in_long, pairs);
+  out.short_rope->divisors = divisors_in(file, *in_short, pairs);
+  const double magnitude = keys.number("rope.scaling.attn_factor").value_or(1);
+  if (!(magnitude > 0 && magnitude <= 1e6)) {
+    keys.corrupt("rope.scaling.attn_factor",
+                 fmt::format("is {}; expected a number above 0", magnitude));
+  }
+  out.rope_magnitude = static_cast<float>(magnitude);
+}
+
+/// Files of "llama" have no window, or one that is not meant: Mistral 7B v0.1's say nothing, and
+/// its attention is full. Phi 3's is 0 where there is none.
 void read_sliding_window(const Keys& keys, ConfigFile& out) {
   ModelConfig& c = out.model;
   c.sliding_window.assign(static_cast<size_t>(c.layers), 0);
-  if (out.architecture->sliding != Sliding::kPattern) return;
+  const Sliding sliding = out.architecture->sliding;
+  if (sliding != Sliding::kPattern && sliding != Sliding::kAlways) return;
   const auto window = keys.find("attention.sliding_window", 0, kMaxContext);
+  if (sliding == Sliding::kAlways) {
+    c.sliding_window.assign(static_cast<size_t>(c.layers), window.value_or(0));
+    return;
+  }
   if (!window) keys.corrupt("attention.sliding_window", "is missing");
   constexpr const char* kPattern = "attention.sliding_window_pattern";
   const auto found = keys.file().keys().find(keys.name(kPattern));
@@ -222,6 +276,22 @@ void read_sliding_window(const Keys& keys, ConfigFile& out) {
   }
   out.sliding_theta = keys.number("rope.freq_base_swa").value_or(out.architecture->sliding_theta);
   if (!(out.sliding_theta > 0)) keys.corrupt("rope.freq_base_swa", "is not positive");
+}
+
+/// Granite's factors. Converters leave those out that are 0, which stands for "none".
+void read_multipliers(const Keys& keys, ConfigFile& out) {
+  const auto factor = [&](const char* key, double otherwise) {
+    const double found = keys.number(key).value_or(0);
+    if (!(found >= 0 && found <= 1e6)) {
+      keys.corrupt(key, fmt::format("is {}; expected a number from 0 to 1e6", found));
+    }
+    return found == 0 ? otherwise : found;
+  };
+  fold_multipliers({.embedding = factor("embedding_scale", 1),
+                    .residual = factor("residual_scale", 1),
+                    .attention = factor("attention.scale", 0),
+                    .logits = factor("logit_scale", 1)},
+                   out);
 }
 
 /// Gemma 3's, which its files leave to the reader.
@@ -271,10 +341,25 @@ bool holds_tokenizer(const std::filesystem::path& path) {
   return is_gguf_path(path) && Gguf::open(path).has("tokenizer.ggml.model");
 }
 
+std::string gguf_architecture(const Architecture& architecture) {
+  const std::string_view name = architecture.name;
+  if (name == "MistralForCausalLM") return "llama";
+  for (const Row& row : kRows)
+    if (name == row.architecture) return row.name;
+  return "";
+}
+
+bool turns_neighbours(std::string_view architecture) {
+  return std::any_of(kRows.begin(), kRows.end(), [&](const Row& row) {
+    return row.turns_neighbours && architecture == row.name;
+  });
+}
+
 ConfigFile read_gguf_config(const Gguf& file) {
-  const Architecture& architecture = find_architecture(file);
-  const Keys keys(file, *file.text("general.architecture"));
-  refuse_variants(keys);
+  const Row& row = find_row(file);
+  const Architecture& architecture = find_architecture(row);
+  const Keys keys(file, row.name);
+  refuse_variants(keys, row, architecture);
   ConfigFile out;
   ModelConfig& c = out.model;
   c.architecture = architecture.name;
@@ -287,7 +372,7 @@ ConfigFile read_gguf_config(const Gguf& file) {
   c.context = keys.need("context_length", 1, kMaxContext);
   read_heads(keys, c);
   read_rope(keys, out);
-  read_divisors(file, out);
+  read_divisors(keys, out);
   const auto eps = keys.number("attention.layer_norm_rms_epsilon");
   if (!eps) keys.corrupt("attention.layer_norm_rms_epsilon", "is missing");
   if (!(*eps > 0 && *eps <= 1)) {
@@ -298,6 +383,7 @@ ConfigFile read_gguf_config(const Gguf& file) {
   if (architecture.default_activation == std::string_view("gelu_pytorch_tanh"))
     out.activation = Activation::kGeluTanh;
   read_scales(out);
+  if (architecture.multipliers) read_multipliers(keys, out);
   c.qk_norm = architecture.qk_norm != QkNorm::kNone;
   read_vocabulary(keys, c);
   const auto has = [&](const char* name) { return file.find(name) != nullptr; };

@@ -147,6 +147,14 @@ TEST(GgufModel, WhatIsNotSupportedIsNamed) {
           more([](GgufKeys& k) { k.u32("llama.expert_count", 8); }));
   refused(ErrorCode::kUnsupported, {"attention.scale is 0.5"},
           more([](GgufKeys& k) { k.f32("llama.attention.scale", 0.5f); }));
+  refused(
+      ErrorCode::kUnsupported, {"OLMo 3"},
+      [](TwoForms& m) {
+        m.keys = [](GgufKeys& k) { k.u32("olmo2.attention.sliding_window", 4096); };
+      },
+      "olmo2");
+  refused(ErrorCode::kUnsupported, {"rope_factors_long.weight", "no place"},
+          [](TwoForms& m) { m.add("rope_factors_long.weight", "", WeightType::kF32, {32}); });
   refused(ErrorCode::kUnsupported, {"RoPE scaling 'yarn'"},
           more([](GgufKeys& k) { k.text("llama.rope.scaling.type", "yarn"); }));
   refused(ErrorCode::kUnsupported, {"turns 32 of 64"},

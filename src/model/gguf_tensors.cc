@@ -1,12 +1,12 @@
 // The tensors of a GGUF file as Hugging Face names and orders them.
 
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstring>
+#include <span>
 
+#include "core/mapped_file.h"
 #include "model/gguf_model.h"
 #include "pith/error.h"
 
@@ -27,6 +27,11 @@ constexpr std::array kLayerNames = {
     Name{"attn_q_norm", "self_attn.q_norm"}, Name{"attn_k_norm", "self_attn.k_norm"},
     Name{"ffn_gate", "mlp.gate_proj"},       Name{"ffn_up", "mlp.up_proj"},
     Name{"ffn_down", "mlp.down_proj"},
+};
+// Of architectures whose matrices are fused in Hugging Face's folders too.
+constexpr std::array kFusedNames = {
+    Name{"attn_qkv", "self_attn.qkv_proj"},
+    Name{"ffn_up", "mlp.gate_up_proj"},
 };
 constexpr std::string_view kLayerPrefix = "blk.";
 
@@ -64,6 +69,9 @@ std::string translated(const std::string& name, const Architecture& architecture
   const auto of_layer = [&](std::string_view hugging_face) {
     return fmt::format("model.layers.{}.{}{}", parts.layer, hugging_face, parts.ending);
   };
+  for (const Name& n : kFusedNames) {
+    if (architecture.fused && parts.stem == n.gguf) return of_layer(n.hugging_face);
+  }
   for (const Name& n : kLayerNames) {
     if (parts.stem == n.gguf) return of_layer(n.hugging_face);
   }
@@ -78,41 +86,59 @@ std::string translated(const std::string& name, const Architecture& architecture
   return name;
 }
 
-/// Returns whole pages of a mapped file to the system: their bytes have been copied.
-void release_pages(const std::byte* data, size_t bytes) {
-  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const uintptr_t first = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
-  const uintptr_t last = (reinterpret_cast<uintptr_t>(data) + bytes) / page * page;
-  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}  // namespace
+
+std::string gguf_name(const std::string& hugging_face, const Architecture& architecture) {
+  // A model's names are few: each of GGUF's is translated until one fits.
+  const size_t layer = hugging_face.find(".layers.");
+  std::string prefix;
+  if (layer != hugging_face.npos) {
+    const size_t first = layer + 8;
+    prefix = fmt::format("{}{}.", kLayerPrefix,
+                         hugging_face.substr(first, hugging_face.find('.', first) - first));
+  }
+  const auto fits = [&](std::string_view stem) -> std::string {
+    for (const char* ending : {".weight", ".bias"}) {
+      std::string name = fmt::format("{}{}{}", prefix, stem, ending);
+      if (translated(name, architecture) == hugging_face) return name;
+    }
+    return "";
+  };
+  for (const auto& names : {std::span<const Name>(kNames), std::span<const Name>(kFusedNames),
+                            std::span<const Name>(kLayerNames)}) {
+    for (const Name& n : names)
+      if (std::string name = fits(n.gguf); !name.empty()) return name;
+  }
+  for (const char* norm : {"attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"})
+    if (std::string name = fits(norm); !name.empty()) return name;
+  return "";
 }
 
-/// What the tensors point into.
-struct Files {
-  explicit Files(Gguf f) : file(std::move(f)) {}
-  Gguf file;
-  std::vector<std::unique_ptr<std::byte[]>> copies;
-};
+namespace {
 
 class Reader {
  public:
   Reader(Gguf file, const ConfigFile& config)
-      : files_(std::make_shared<Files>(std::move(file))),
+      : file_(std::make_shared<const Gguf>(std::move(file))),
         architecture_(*config.architecture),
         config_(config.model),
-        permuted_(*files_->file.text("general.architecture") == "llama") {}
+        permuted_(turns_neighbours(*file_->text("general.architecture"))),
+        long_rope_(config.short_rope) {}
 
   ModelTensors read() {
-    for (const auto& [name, t] : files_->file.tensors()) {
+    file_->release_keys();  // the config has been read, and a tokenizer opens the file anew
+    for (const auto& [name, t] : file_->tensors()) {
       // RoPE's table in old files, and what read_gguf_config has taken.
       if (parts_of(name).stem == "attn_rot_embd" || name == kRopeDivisors) continue;
+      if (long_rope_ && (name == kLongDivisors || name == kShortDivisors)) continue;
       ModelTensor tensor{name,  weight_type(t.type->id), t.type->name, t.shape, t.data, t.bytes,
                          t.file};
-      if (parts_of(name).stem == "attn_qkv")
+      if (parts_of(name).stem == "attn_qkv" && !architecture_.fused)
         take_apart(tensor);
       else
         add(translated(name, architecture_), std::move(tensor));
     }
-    return ModelTensors(files_->file.source(), std::move(tensors_), files_);
+    return ModelTensors(file_->source(), std::move(tensors_), file_);
   }
 
  private:
@@ -154,30 +180,31 @@ class Reader {
     if (tensors_.emplace(name, std::move(tensor)).second) return;
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("{}: tensor '{}' is there twice, alone and fused with others",
-                            files_->file.source(), in_file));
+                            file_->source(), in_file));
   }
 
   /// Row 2 i + b of a head becomes row b D / 2 + i: RoPE of these files turns neighbours.
-  void put_in_order(ModelTensor& tensor, size_t rows) {
+  void put_in_order(const ModelTensor& tensor, size_t rows) {
     if (tensor.shape.front() != rows) return;  // refused with both shapes where it is asked for
+    if (!file_->mapped()) throw Error(ErrorCode::kInternal, "a model in a file that is not mapped");
     const auto dim = static_cast<size_t>(config_.head_dim);
     const size_t bytes = tensor.bytes / rows;
-    auto copy = std::make_unique<std::byte[]>(tensor.bytes);
-    for (size_t head = 0; head < rows; head += dim) {
-      for (size_t i = 0; i < dim; ++i) {
-        const size_t from = head + 2 * (i % (dim / 2)) + i / (dim / 2);
-        std::memcpy(copy.get() + (head + i) * bytes, tensor.data + from * bytes, bytes);
+    std::vector<std::byte> stored(dim * bytes);
+    rewrite_mapped({tensor.data, tensor.bytes}, [&](std::span<std::byte> matrix) {
+      for (; !matrix.empty(); matrix = matrix.subspan(stored.size())) {
+        std::memcpy(stored.data(), matrix.data(), stored.size());
+        for (size_t i = 0; i < dim; ++i) {
+          const size_t from = 2 * (i % (dim / 2)) + i / (dim / 2);
+          std::memcpy(matrix.data() + i * bytes, stored.data() + from * bytes, bytes);
+        }
       }
-    }
-    release_pages(tensor.data, tensor.bytes);
-    tensor.data = copy.get();
-    files_->copies.push_back(std::move(copy));
+    });
   }
 
-  std::shared_ptr<Files> files_;
+  std::shared_ptr<const Gguf> file_;
   const Architecture& architecture_;
   const ModelConfig& config_;
-  bool permuted_;
+  bool permuted_, long_rope_;
   ModelTensors::Map tensors_;
 };
 

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include "core/input_file.h"
 #include "model/gguf_model.h"
@@ -19,6 +20,9 @@ std::shared_ptr<const Model> Model::load(const std::filesystem::path& folder, bo
   const bool has_tokenizer = holds_tokenizer(folder) || is_there(folder / "tokenizer.json") ||
                              is_there(folder / "tokenizer.model");
   if (has_tokenizer) w.tokenizer = load_tokenizer(folder);
+#if defined(__GLIBC__)
+  ::malloc_trim(0);  // a vocabulary's lists were needed for a moment, and lie between what stays
+#endif
   w.config.model.fingerprint = fingerprint(w.layers);
   if (check_finite) check_finite_weights(w.tensors, progress);
   return model;

@@ -16,15 +16,29 @@ struct ScoreBpe::Work {
   }
 };
 
-void ScoreBpe::add(std::string_view text, int32_t id, float score, bool unused) {
-  longest_ = std::max(longest_, text.size());
-  pieces_.emplace(text, Piece{id, score, unused});
+void ScoreBpe::reserve(size_t tokens, size_t bytes) {
+  table_.reserve(tokens, bytes);
+  pieces_.reserve(tokens);
+}
+
+bool ScoreBpe::add(std::string_view text, int32_t id, float score, Kind kind) {
+  if (!table_.add(text).second) return false;
+  pieces_.push_back({id, score, kind});
+  if (kind != Kind::kApart) longest_ = std::max(longest_, text.size());
+  return true;
+}
+
+std::optional<int32_t> ScoreBpe::find(std::string_view text) const {
+  const int32_t found = table_.find(text);
+  return found < 0 ? std::nullopt : std::optional(pieces_[static_cast<size_t>(found)].id);
 }
 
 const ScoreBpe::Piece* ScoreBpe::piece_of(std::string_view text) const {
   if (text.size() > longest_) return nullptr;
-  const auto found = pieces_.find(text);
-  return found == pieces_.end() ? nullptr : &found->second;
+  const int32_t found = table_.find(text);
+  if (found < 0) return nullptr;
+  const Piece& piece = pieces_[static_cast<size_t>(found)];
+  return piece.kind == Kind::kApart ? nullptr : &piece;
 }
 
 /// Puts the symbol and its right neighbour among the candidates, if they make a piece.
@@ -86,7 +100,7 @@ void ScoreBpe::emit(const Work& work, int32_t symbol, std::vector<int32_t>& out)
     waiting.pop_back();
     if (s.piece == nullptr) {
       emit_bytes(work.text.substr(s.begin, s.end - s.begin), out);
-    } else if (s.piece->unused && s.left >= 0) {
+    } else if (s.piece->kind == Kind::kUnused && s.left >= 0) {
       waiting.push_back(s.right);
       waiting.push_back(s.left);
     } else {

@@ -6,10 +6,11 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
-#include "model/tokenizer_bpe.h"
+#include "model/token_table.h"
 
 namespace pith {
 
@@ -17,9 +18,15 @@ class ScoreBpe {
  public:
   ScoreBpe() { byte_ids_.fill(-1); }
 
-  /// A piece that merges may make. One that is `unused` is made but not kept: it falls apart into
-  /// what it was made of. Of two pieces with the same text the first counts.
-  void add(std::string_view text, int32_t id, float score, bool unused);
+  enum class Kind : uint8_t {
+    kMerged,  ///< merges may make it
+    kUnused,  ///< the same, but it is not kept: it falls apart into what it was made of
+    kApart,   ///< no merge makes it; find() knows it
+  };
+  void reserve(size_t tokens, size_t bytes);
+  /// False if there is a token with this text already, which then counts.
+  bool add(std::string_view text, int32_t id, float score, Kind kind);
+  std::optional<int32_t> find(std::string_view text) const;
   void set_byte(uint8_t byte, int32_t id) { byte_ids_[byte] = id; }
   /// What stands for a byte without a token; -1: it is left out.
   void set_unknown(int32_t id) { unknown_ = id; }
@@ -31,7 +38,7 @@ class ScoreBpe {
   struct Piece {
     int32_t id;
     float score;
-    bool unused;
+    Kind kind;
   };
   struct Symbol {
     size_t begin, end;       // of the text
@@ -54,8 +61,9 @@ class ScoreBpe {
   void emit(const Work& work, int32_t symbol, std::vector<int32_t>& out) const;
   void emit_bytes(std::string_view bytes, std::vector<int32_t>& out) const;
 
-  StringMap<Piece> pieces_;
-  size_t longest_ = 0;  // bytes of a piece
+  TokenTable table_;
+  std::vector<Piece> pieces_;  // of table_'s entries
+  size_t longest_ = 0;         // bytes of a piece
   std::array<int32_t, 256> byte_ids_{};
   int32_t unknown_ = -1;
 };

@@ -79,6 +79,16 @@ std::string split_rule_names() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+const SplitRules* find_split_rules(std::span<const std::string> patterns, bool ignore_merges,
+                                   bool nfc) {
+  for (const SplitRules& rules : kRules) {
+    const bool same =
+        std::equal(rules.patterns.begin(), rules.patterns.end(), patterns.begin(), patterns.end());
+    if (same && rules.ignore_merges == ignore_merges && rules.nfc == nfc) return &rules;
+  }
+  return nullptr;
+}
+
 const SplitRules& split_rules(std::string_view pre) {
   for (const SplitRules& rules : kRules) {
     if (std::find(rules.names.begin(), rules.names.end(), pre) != rules.names.end()) return rules;

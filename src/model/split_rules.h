@@ -26,6 +26,10 @@ struct SplitRules {
 /// The rules of a name. Throws kUnsupported, with the names that are known, for any other.
 const SplitRules& split_rules(std::string_view pre);
 
+/// The rules with these patterns and properties, or null.
+const SplitRules* find_split_rules(std::span<const std::string> patterns, bool ignore_merges,
+                                   bool nfc);
+
 /// All names, for messages.
 std::string split_rule_names();
 

@@ -40,14 +40,6 @@ constexpr std::array<int16_t, 512> make_bytes() {
 }
 constexpr std::array<int16_t, 512> kBytes = make_bytes();
 
-uint64_t pair_key(int32_t left, int32_t right) {
-  return (static_cast<uint64_t>(left) << 32) | static_cast<uint32_t>(right);
-}
-
-size_t slot_of(uint64_t pair, size_t slots) {
-  return static_cast<size_t>((pair * 0x9E3779B97F4A7C15u) >> 20) & (slots - 1);
-}
-
 }  // namespace
 
 std::string byte_to_letter(uint8_t byte) {
@@ -77,14 +69,18 @@ Bpe::Bpe(const json& model, bool byte_level) : byte_level_(byte_level) {
   read_bytes();
 }
 
-Bpe::Bpe(StringMap<int32_t> vocab, std::span<const std::string_view> merges, bool ignore_merges)
-    : byte_level_(true), ignore_merges_(ignore_merges), vocab_(std::move(vocab)) {
-  merges_.assign(std::bit_ceil(2 * merges.size() + 1), Merge{0, -1, -1});
-  int32_t rank = 0;
+Bpe::Bpe(TokenTable vocab, std::vector<int32_t> ids, std::span<const std::string_view> merges,
+         bool ignore_merges)
+    : byte_level_(true),
+      ignore_merges_(ignore_merges),
+      vocab_(std::move(vocab)),
+      ids_(std::move(ids)) {
+  reserve_merges(merges.size());
   for (const std::string_view merge : merges) {
     const size_t space = merge.find(' ', 1);
-    if (space == merge.npos) corrupt(fmt::format("merge {} \"{}\" is no pair", rank, merge));
-    add_merge(merge.substr(0, space), merge.substr(space + 1), rank++);
+    if (space == merge.npos)
+      corrupt(fmt::format("merge {} \"{}\" is no pair", merges_.size(), merge));
+    add_merge(merge.substr(0, space), merge.substr(space + 1));
   }
   read_bytes();
 }
@@ -122,14 +118,16 @@ void Bpe::read_options(const json& model) {
 void Bpe::read_vocab(const json& model) {
   const json& vocab = model.at("vocab");
   if (!vocab.is_object()) corrupt("\"vocab\" is not an object");
-  vocab_.reserve(vocab.size());
+  vocab_.reserve(vocab.size(), 0);
+  ids_.reserve(vocab.size());
   for (const auto& [token, id] : vocab.items()) {
     if (!id.is_number_integer()) corrupt(fmt::format("the id of \"{}\" is no integer", token));
     const auto value = id.get<int64_t>();
     if (value < 0 || value > INT32_MAX) {
       corrupt(fmt::format("\"{}\" has the id {}", token, id.dump()));
     }
-    vocab_.emplace(token, static_cast<int32_t>(value));
+    vocab_.add(token);  // keys of an object differ
+    ids_.push_back(static_cast<int32_t>(value));
   }
   const auto unknown = model.find("unk_token");
   if (unknown == model.end() || unknown->is_null()) return;
@@ -140,27 +138,31 @@ void Bpe::read_vocab(const json& model) {
 
 void Bpe::read_merges(const json& merges) {
   if (!merges.is_array()) corrupt("\"merges\" is not an array");
-  merges_.assign(std::bit_ceil(2 * merges.size() + 1), Merge{0, -1, -1});
-  int32_t rank = 0;
+  reserve_merges(merges.size());
   for (const json& merge : merges) {
     if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
-      add_merge(merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>(),
-                rank++);
+      add_merge(merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>());
       continue;
     }
-    if (!merge.is_string()) corrupt(fmt::format("merge {} is no pair", rank));
+    if (!merge.is_string()) corrupt(fmt::format("merge {} is no pair", merges_.size()));
     const std::string_view text = merge.get_ref<const std::string&>();
     if (text.starts_with("#version")) continue;
     const size_t space = text.find(' ');
     if (space == text.npos || text.find(' ', space + 1) != text.npos) {
-      corrupt(fmt::format("merge {} \"{}\" is no pair", rank, text));
+      corrupt(fmt::format("merge {} \"{}\" is no pair", merges_.size(), text));
     }
-    add_merge(text.substr(0, space), text.substr(space + 1), rank++);
+    add_merge(text.substr(0, space), text.substr(space + 1));
   }
 }
 
-void Bpe::add_merge(std::string_view left, std::string_view right, int32_t rank) {
+void Bpe::reserve_merges(size_t count) {
+  merges_.reserve(count);
+  slots_.assign(std::bit_ceil(2 * count + 1), -1);
+}
+
+void Bpe::add_merge(std::string_view left, std::string_view right) {
   const auto a = find(left), b = find(right), both = find(std::string(left).append(right));
+  const auto rank = static_cast<int32_t>(merges_.size());
   if (!a || !b || !both) {
     const std::string missing(!a ? left : !b ? right : std::string(left).append(right));
     corrupt(
@@ -168,21 +170,19 @@ void Bpe::add_merge(std::string_view left, std::string_view right, int32_t rank)
                     "lacks",
                     rank, left, right, missing));
   }
-  const uint64_t pair = pair_key(*a, *b);
-  size_t slot = slot_of(pair, merges_.size());
-  while (merges_[slot].rank >= 0 && merges_[slot].pair != pair) {
-    slot = (slot + 1) & (merges_.size() - 1);
-  }
-  merges_[slot] = {pair, rank, *both};  // of two equal merges the later counts, as in the library
+  merges_.push_back({*a, *b, *both});
+  slots_[slot_of(*a, *b)] = rank;  // of two equal merges the later counts, as in the library
 }
 
-const Bpe::Merge* Bpe::merge_of(int32_t left, int32_t right) const noexcept {
-  const uint64_t pair = pair_key(left, right);
-  for (size_t slot = slot_of(pair, merges_.size()); merges_[slot].rank >= 0;
-       slot = (slot + 1) & (merges_.size() - 1)) {
-    if (merges_[slot].pair == pair) return &merges_[slot];
+/// Where the merge is, or would be put.
+size_t Bpe::slot_of(int32_t left, int32_t right) const noexcept {
+  const uint64_t pair = static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right);
+  size_t slot = static_cast<size_t>((pair * 0x9E3779B97F4A7C15u) >> 20) & (slots_.size() - 1);
+  for (; slots_[slot] >= 0; slot = (slot + 1) & (slots_.size() - 1)) {
+    const Merge& merge = merges_[static_cast<size_t>(slots_[slot])];
+    if (merge.left == left && merge.right == right) break;
   }
-  return nullptr;
+  return slot;
 }
 
 void Bpe::read_bytes() {
@@ -200,8 +200,8 @@ void Bpe::read_bytes() {
 }
 
 std::optional<int32_t> Bpe::find(std::string_view token) const {
-  const auto found = vocab_.find(token);
-  return found == vocab_.end() ? std::nullopt : std::optional(found->second);
+  const int32_t found = vocab_.find(token);
+  return found < 0 ? std::nullopt : std::optional(ids_[static_cast<size_t>(found)]);
 }
 
 std::string Bpe::bytes_of(std::string_view token) const {
@@ -299,8 +299,8 @@ bool Bpe::Encoder::fall_back(std::string_view character) {
 
 void Bpe::Encoder::add_candidate(int32_t left) {
   if (left < 0 || symbols_[left].next < 0) return;
-  const Merge* merge = model_.merge_of(symbols_[left].id, symbols_[symbols_[left].next].id);
-  if (merge != nullptr) heap_.push_back({merge->rank, left, merge->id});
+  const int32_t rank = model_.merge_of(symbols_[left].id, symbols_[symbols_[left].next].id);
+  if (rank >= 0) heap_.push_back({rank, left, model_.merges_[static_cast<size_t>(rank)].id});
 }
 
 void Bpe::Encoder::merge_all() {
@@ -318,9 +318,9 @@ void Bpe::Encoder::merge_all() {
     if (left.id < 0 || left.next < 0) continue;
     Symbol& right = symbols_[left.next];
     // Either side may have merged with another neighbour since the candidate was made.
-    const Merge* merge = model_.merge_of(left.id, right.id);
-    if (merge == nullptr || merge->id != top.id) continue;
-    left.id = merge->id;
+    const int32_t rank = model_.merge_of(left.id, right.id);
+    if (rank < 0 || model_.merges_[static_cast<size_t>(rank)].id != top.id) continue;
+    left.id = top.id;
     left.next = right.next;
     right.id = -1;
     if (left.next >= 0) symbols_[left.next].previous = top.at;

@@ -14,6 +14,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "model/token_table.h"
+
 namespace pith {
 
 /// Strings as keys that can be looked up by a view.
@@ -35,37 +37,47 @@ class Bpe {
   /// Reads the "model" of a tokenizer.json. Throws kUnsupported for an option or a type that is
   /// not known, kCorrupt for merges that the vocabulary lacks.
   Bpe(const nlohmann::json& model, bool byte_level);
-  /// Byte-level, without an unknown token. `merges` are "left right", by rank: the first space
-  /// that is not the first byte parts them. Throws kCorrupt for merges that the vocabulary lacks.
-  Bpe(StringMap<int32_t> vocab, std::span<const std::string_view> merges, bool ignore_merges);
+  /// Byte-level, without an unknown token; `ids` are those of the vocabulary's entries. `merges`
+  /// are "left right", by rank: the first space that is not the first byte parts them. Throws
+  /// kCorrupt for merges that the vocabulary lacks.
+  Bpe(TokenTable vocab, std::vector<int32_t> ids, std::span<const std::string_view> merges,
+      bool ignore_merges);
 
   /// Appends the ids of one word to `out`.
   class Encoder;
 
-  const StringMap<int32_t>& vocab() const { return vocab_; }
+  /// Entries and their ids.
+  const TokenTable& vocab() const { return vocab_; }
+  const std::vector<int32_t>& ids() const { return ids_; }
   std::optional<int32_t> find(std::string_view token) const;
   /// What a vocabulary entry stands for in a text.
   std::string bytes_of(std::string_view token) const;
 
  private:
   struct Merge {
-    uint64_t pair;
-    int32_t rank, id;
+    int32_t left, right, id;
   };
   void read_options(const nlohmann::json& model);
   void read_vocab(const nlohmann::json& model);
   void read_merges(const nlohmann::json& merges);
   void read_bytes();
-  void add_merge(std::string_view left, std::string_view right, int32_t rank);
-  const Merge* merge_of(int32_t left, int32_t right) const noexcept;
+  void reserve_merges(size_t count);
+  void add_merge(std::string_view left, std::string_view right);
+  size_t slot_of(int32_t left, int32_t right) const noexcept;
+  /// The rank of the merge of two tokens, or -1.
+  int32_t merge_of(int32_t left, int32_t right) const noexcept {
+    return slots_[slot_of(left, right)];
+  }
 
   bool byte_level_;
   bool ignore_merges_ = false;
   bool byte_fallback_ = false;
   bool fuse_unknown_ = false;
   int32_t unknown_ = -1;
-  StringMap<int32_t> vocab_;
-  std::vector<Merge> merges_;            // [power of two] open addressing, rank < 0 is free
+  TokenTable vocab_;
+  std::vector<int32_t> ids_;             // of vocab_'s entries
+  std::vector<Merge> merges_;            // by rank
+  std::vector<int32_t> slots_;           // [power of two] open addressing: ranks, -1: free
   std::array<int32_t, 256> byte_ids_{};  // token of each byte, or -1: real vocabularies lack some
 };
 

@@ -41,6 +41,7 @@ struct Keys {
       gguf.corrupt(key("tokens"), fmt::format("holds a token of {} bytes; {} at most", token.size(),
                                               kLongestToken));
     }
+    for (const std::string_view token : tokens) bytes += token.size();
     types = gguf.integers(key("token_type"), kNormal, kByte)
                 .value_or(std::vector<int64_t>(tokens.size(), kNormal));
     same_length("token_type", types.size());
@@ -94,6 +95,7 @@ struct Keys {
 
   const Gguf& file;
   std::vector<std::string_view> tokens, merges;
+  size_t bytes = 0;  // of all tokens
   std::vector<int64_t> types;
   std::vector<float> scores;
   int32_t bos = -1, unknown = -1;
@@ -120,16 +122,18 @@ const SplitRules& rules_of(const Gguf& gguf) {
 }
 
 BpeParts read_bpe(const Keys& keys, const SplitRules& rules) {
-  StringMap<int32_t> vocab;
-  vocab.reserve(keys.tokens.size());
+  TokenTable vocab;
+  std::vector<int32_t> ids;
+  vocab.reserve(keys.tokens.size(), keys.bytes);
+  ids.reserve(keys.tokens.size());
   for (size_t i = 0; i < keys.tokens.size(); ++i) {
     if (keys.types[i] != kNormal && keys.types[i] != kByte) continue;
-    const auto id = static_cast<int32_t>(i);
-    if (!vocab.emplace(keys.tokens[i], id).second) repeated(keys.tokens[i], i);
+    if (!vocab.add(keys.tokens[i]).second) repeated(keys.tokens[i], i);
+    ids.push_back(static_cast<int32_t>(i));
   }
   return {rules.nfc ? Normalizer(nlohmann::json{{"type", "NFC"}}) : Normalizer(),
-          PreTokenizer(rules), Bpe(std::move(vocab), keys.merges, rules.ignore_merges),
-          keys.added()};
+          PreTokenizer(rules),
+          Bpe(std::move(vocab), std::move(ids), keys.merges, rules.ignore_merges), keys.added()};
 }
 
 class GgufBpeTokenizer final : public BpeTokenizer {
@@ -146,6 +150,7 @@ class GgufScoreTokenizer final : public VocabTokenizer {
   explicit GgufScoreTokenizer(const Keys& keys) : spaced_(keys.add_space) {
     strips_first_space_ = spaced_;
     make_room(static_cast<int32_t>(keys.tokens.size()) - 1);
+    pieces_.reserve(keys.tokens.size(), keys.bytes);
     for (size_t i = 0; i < keys.tokens.size(); ++i) add(keys, i);
     std::vector<AddedToken> added = keys.added(), special, others;
     for (AddedToken& token : added) {
@@ -174,29 +179,27 @@ class GgufScoreTokenizer final : public VocabTokenizer {
     return out;
   }
 
-  std::optional<int32_t> find(std::string_view token) const override {
-    const auto found = ids_.find(token);
-    return found == ids_.end() ? std::nullopt : std::optional(found->second);
-  }
+  std::optional<int32_t> find(std::string_view token) const override { return pieces_.find(token); }
 
  private:
   void add(const Keys& keys, size_t i) {
     const std::string_view text = keys.tokens[i];
     const auto id = static_cast<int32_t>(i);
     const int64_t type = keys.types[i];
-    if (!ids_.emplace(text, id).second && !(text.empty() && type == kUnused)) repeated(text, i);
     const bool verbatim = keys.special(i) || type == kUserDefined;
-    std::string bytes = verbatim ? std::string(text) : sentencepiece_bytes(text, type == kByte);
+    const auto kind = verbatim || type == kByte ? ScoreBpe::Kind::kApart
+                      : type == kUnused         ? ScoreBpe::Kind::kUnused
+                                                : ScoreBpe::Kind::kMerged;
+    if (!pieces_.add(text, id, keys.scores[i], kind) && !(text.empty() && type == kUnused))
+      repeated(text, i);
+    const std::string bytes =
+        verbatim ? std::string(text) : sentencepiece_bytes(text, type == kByte);
     if (type == kByte && bytes.size() != 1) {
       throw Error(ErrorCode::kCorrupt,
                   fmt::format("the byte token {} is \"{}\"; expected <0x00> to <0xFF>", i, text));
     }
-    if (type == kByte) {
-      pieces_.set_byte(static_cast<uint8_t>(bytes[0]), id);
-    } else if (!verbatim) {
-      pieces_.add(text, id, keys.scores[i], type == kUnused);
-    }
-    put(id, text, std::move(bytes), keys.special(i));
+    if (type == kByte) pieces_.set_byte(static_cast<uint8_t>(bytes[0]), id);
+    put(id, text, bytes, keys.special(i));
   }
 
   /// Every stretch of text gets its space: the first, and each behind a token.
@@ -230,7 +233,6 @@ class GgufScoreTokenizer final : public VocabTokenizer {
   }
 
   ScoreBpe pieces_;
-  StringMap<int32_t> ids_;
   AddedTokenFinder in_text_, in_marked_;
   bool spaced_;
 };

@@ -173,8 +173,7 @@ class SentencePieceTokenizer final : public VocabTokenizer {
     }
     for (const AddedToken& token : more_) put(token.id, token.content, "", false);
     for (const AddedToken& token : all) {
-      entries_[token.id].bytes = token.content;
-      entries_[token.id].special = token.special;
+      replace(token.id, token.content, token.special);
     }
     added_ = AddedTokenFinder(std::move(all));
   }

@@ -65,15 +65,17 @@ void BpeTokenizer::encode_words(const Words& words, Bpe::Encoder& encoder,
 void BpeTokenizer::add_tokens(std::vector<AddedToken> added) {
   for (const AddedToken& token : added) note_added(token);
   int32_t highest = -1;
-  for (const auto& [token, id] : model_.vocab()) highest = std::max(highest, id);
+  for (const int32_t id : model_.ids()) highest = std::max(highest, id);
   for (const AddedToken& token : added) highest = std::max(highest, token.id);
   make_room(highest);
-  for (const auto& [token, id] : model_.vocab()) put(id, token, model_.bytes_of(token), false);
+  for (size_t i = 0; i < model_.ids().size(); ++i) {
+    const std::string_view token = model_.vocab()[i];
+    put(model_.ids()[i], token, model_.bytes_of(token), false);
+  }
   std::vector<AddedToken> raw, normalized;
   for (AddedToken& token : added) {
     if (!model_.find(token.content)) put(token.id, token.content, "", false);
-    entries_[token.id].bytes = token.content;  // as in the text, not in the model's letters
-    entries_[token.id].special = token.special;
+    replace(token.id, token.content, token.special);  // as in the text, not in the model's letters
     if (token.normalized) {
       token.content = normalizer_.apply(token.content);
       normalized.push_back(token);

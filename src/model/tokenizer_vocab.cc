@@ -145,7 +145,8 @@ void VocabTokenizer::make_room(int32_t highest) {
   if (ids > entries_.size()) entries_.resize(ids);
 }
 
-void VocabTokenizer::put(int32_t id, std::string_view spelled, std::string bytes, bool special) {
+void VocabTokenizer::put(int32_t id, std::string_view spelled, std::string_view bytes,
+                         bool special) {
   if (id < 0 || id >= vocab_size()) {
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("\"{}\" has the id {}; ids go from 0 to {} at most", spelled, id,
@@ -155,7 +156,20 @@ void VocabTokenizer::put(int32_t id, std::string_view spelled, std::string bytes
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("\"{}\" has the id {}, which another token has too", spelled, id));
   }
-  entries_[id] = {std::move(bytes), special, true};
+  set(entries_[id], bytes, special);
+}
+
+void VocabTokenizer::replace(int32_t id, std::string_view bytes, bool special) {
+  entry(id);
+  set(entries_[id], bytes, special);
+}
+
+/// What an entry stood for before stays in pieces_, unused: there are few such.
+void VocabTokenizer::set(Entry& entry, std::string_view bytes, bool special) {
+  entry = {-1, special, true};
+  if (bytes.empty()) return;
+  entry.piece = static_cast<int32_t>(pieces_.size());
+  pieces_.add(bytes);
 }
 
 void VocabTokenizer::settle(const TokenizerConfig& config, int32_t bos, int32_t eos, bool add_bos) {
@@ -209,7 +223,7 @@ std::string VocabTokenizer::decode(std::span<const int32_t> ids, bool skip_speci
   std::string out;
   for (const int32_t id : ids) {
     const Entry& token = entry(id);
-    if (!skip_special || !token.special) out += token.bytes;
+    if (!skip_special || !token.special) out += bytes_of(token);
   }
   if (strips_first_space_ && out.starts_with(' ')) out.erase(0, 1);
   return out;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/token_table.h"
 #include "model/tokenizer_added.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
@@ -57,7 +58,7 @@ class VocabTokenizer : public Tokenizer {
   virtual std::vector<int32_t> encode_within(std::string_view text,
                                              std::span<const TextSpan> trusted) const = 0;
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override;
-  std::string piece(int32_t id) const override { return entry(id).bytes; }
+  std::string piece(int32_t id) const override { return std::string(bytes_of(entry(id))); }
   int32_t vocab_size() const override { return static_cast<int32_t>(entries_.size()); }
   int32_t bos() const override { return bos_; }
   const std::vector<int32_t>& eos_ids() const override { return eos_; }
@@ -65,18 +66,13 @@ class VocabTokenizer : public Tokenizer {
   bool is_special(int32_t id) const override { return entry(id).special; }
 
  protected:
-  struct Entry {
-    std::string bytes;
-    bool special = false;
-    bool present = false;
-  };
-
-  const Entry& entry(int32_t id) const;
   /// Makes entries_ reach to the id `highest`, or to the most that put() lets pass. Ids between
   /// may stay without a token (Phi-4-mini has such): they stand for nothing in a text.
   void make_room(int32_t highest);
   /// Fills in an entry. Throws kCorrupt if the id is taken or past the end of entries_.
-  void put(int32_t id, std::string_view spelled, std::string bytes, bool special);
+  void put(int32_t id, std::string_view spelled, std::string_view bytes, bool special);
+  /// Gives an entry another text. Throws kInvalidArgument for an id that there is not.
+  void replace(int32_t id, std::string_view bytes, bool special);
   /// Settles bos, eos and add_bos: the files' word first, then these.
   void settle(const TokenizerConfig& config, int32_t bos, int32_t eos, bool add_bos);
   /// The same, where the file itself says it all. Ids below 0 are none.
@@ -84,10 +80,23 @@ class VocabTokenizer : public Tokenizer {
   /// Throws as encode_within() does.
   static void check_text(std::string_view text, std::span<const TextSpan> trusted);
 
-  std::vector<Entry> entries_;       // [vocab_size]
   bool strips_first_space_ = false;  // a space that encode() put in front
 
  private:
+  /// What a token stands for in a text: a number of pieces_, or -1 for nothing.
+  struct Entry {
+    int32_t piece = -1;
+    bool special = false;
+    bool present = false;
+  };
+  const Entry& entry(int32_t id) const;
+  std::string_view bytes_of(const Entry& entry) const {
+    return entry.piece < 0 ? std::string_view() : pieces_[static_cast<size_t>(entry.piece)];
+  }
+  void set(Entry& entry, std::string_view bytes, bool special);
+
+  std::vector<Entry> entries_;  // [vocab_size]
+  PackedStrings pieces_;
   int32_t bos_ = -1;
   std::vector<int32_t> eos_;
   bool add_bos_ = false;

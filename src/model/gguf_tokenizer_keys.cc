@@ -1,0 +1,168 @@
+// A folder's tokenizer.json as keys of a GGUF file. Byte-level BPE becomes "gpt2" under the name of
+// its split rules; BPE of characters becomes "llama", pieces with minus the rank of their merge as
+// score.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/input_file.h"
+#include "model/gguf_draft.h"
+#include "model/split_rules.h"
+#include "model/tokenizer_kinds.h"
+#include "model/tokenizer_split.h"
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+enum Type : int32_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
+
+[[noreturn]] void refuse(const fs::path& folder, const std::string& what) {
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("{}: its tokenizer cannot be written to a GGUF file: {}", folder.string(), what));
+}
+
+/// The regular expressions that a pre-tokenizer splits by, one after the other; nothing for one
+/// that does more.
+std::optional<std::vector<std::string>> patterns_of(const json& spec) {
+  std::vector<std::string> out;
+  const json steps =
+      spec.value("type", "") == "Sequence" ? spec.at("pretokenizers") : json::array({spec});
+  for (const json& step : steps) {
+    const std::string type = step.value("type", "");
+    if (type == "ByteLevel") {
+      if (step.value("add_prefix_space", true)) return std::nullopt;
+      if (step.value("use_regex", true)) out.emplace_back(kGpt2Pattern);
+    } else if (type == "Digits" && step.value("individual_digits", false)) {
+      out.emplace_back(kDigitPattern);
+    } else if (type == "Split" && step.value("behavior", "") == "Isolated" &&
+               !step.value("invert", false) && step.at("pattern").contains("Regex")) {
+      out.push_back(step.at("pattern").at("Regex").get<std::string>());
+    } else {
+      return std::nullopt;
+    }
+  }
+  return out;
+}
+
+struct Vocabulary {
+  std::vector<std::string> tokens;
+  std::vector<int32_t> types;
+  std::vector<std::string> merges;
+  std::vector<float> scores;
+
+  void set(int64_t id, const std::string& token, int32_t type, const fs::path& folder) {
+    if (id < 0 || id >= static_cast<int64_t>(tokens.size()))
+      refuse(folder, fmt::format("the token \"{}\" has the id {}, and the model has {} rows", token,
+                                 id, tokens.size()));
+    tokens[static_cast<size_t>(id)] = token;
+    types[static_cast<size_t>(id)] = type;
+  }
+};
+
+bool is_byte(const std::string& token) {
+  return token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
+}
+
+Vocabulary read_vocabulary(const json& root, const fs::path& folder, int vocab, bool byte_level) {
+  const json& model = root.at("model");
+  Vocabulary out;
+  for (int i = 0; i < vocab; ++i) out.tokens.push_back(fmt::format("[PAD{}]", i));
+  out.types.assign(out.tokens.size(), kUnused);
+  for (const auto& [token, id] : model.at("vocab").items())
+    out.set(id.get<int64_t>(), token, !byte_level && is_byte(token) ? kByte : kNormal, folder);
+  for (const json& spec : root.value("added_tokens", json::array())) {
+    const bool special = spec.value("special", false);
+    out.set(spec.at("id").get<int64_t>(), spec.at("content").get<std::string>(),
+            special ? kControl : kUserDefined, folder);
+  }
+  std::unordered_map<std::string, int64_t> ranks;
+  for (const json& merge : model.at("merges")) {
+    std::string text = merge.is_array() ? fmt::format("{} {}", merge.at(0).get<std::string>(),
+                                                      merge.at(1).get<std::string>())
+                                        : merge.get<std::string>();
+    if (text.starts_with("#version")) continue;
+    const size_t space = text.find(' ', 1);
+    if (space == text.npos) refuse(folder, fmt::format("the merge \"{}\" is no pair", text));
+    ranks.emplace(text.substr(0, space) + text.substr(space + 1), ranks.size());
+    out.merges.push_back(std::move(text));
+  }
+  if (byte_level) return out;
+  // Characters begin as they are; a longer piece that nothing merges to must not be merged to.
+  const auto unreached = static_cast<float>(out.merges.size() + 1);
+  for (const std::string& token : out.tokens) {
+    const auto rank = ranks.find(token);
+    out.scores.push_back(rank == ranks.end() ? -unreached : -static_cast<float>(rank->second));
+  }
+  return out;
+}
+
+/// Texts that tell tokenizers apart: digits, contractions, white space, several scripts.
+constexpr std::string_view kProbes[] = {"Hello world",
+                                        " 12345 it's\n\n  x",
+                                        "Größe 漢字 🚀 naïve",
+                                        "WE'LL don't 3.14159\t\tif (a == b) {",
+                                        "Здравствуй мир, 2024年10月",
+                                        "  two  spaces\r\nand a line ",
+                                        "camelCase snake_case e\u0301 ﬁ"};
+
+void check_same(const fs::path& folder, const Tokenizer& own, const GgufKeys& keys) {
+  const std::string head = gguf_head(keys, {});
+  const auto written =
+      load_gguf_tokenizer(Gguf::parse(std::as_bytes(std::span(head)), folder.string()));
+  for (const std::string_view text : kProbes) {
+    if (own.encode(text) == written->encode(text)) continue;
+    refuse(folder, fmt::format("read back, it would give other ids for \"{}\"", text));
+  }
+  // Readers take 1 for a "llama" tokenizer's bos where the file names none.
+  const bool same_bos = own.bos() < 0 || own.bos() == written->bos();
+  if (!same_bos || own.add_bos() != written->add_bos())
+    refuse(folder, "read back, a text would begin otherwise");
+}
+
+}  // namespace
+
+void add_tokenizer_keys(const fs::path& folder, int vocab, GgufKeys& keys) {
+  const fs::path file = folder / "tokenizer.json";
+  if (!is_there(file)) refuse(folder, "it has no tokenizer.json, only tokenizer.model");
+  const auto own = load_tokenizer(folder);
+  const json root = read_tokenizer_json(file);
+  with_file_name(file, [&] {
+    const json pre = root.value("pre_tokenizer", json());
+    const json normalizer = root.value("normalizer", json());
+    const bool byte_level = !pre.is_null() && PreTokenizer(pre).byte_level();
+    const Vocabulary v = read_vocabulary(root, folder, vocab, byte_level);
+    keys.text("tokenizer.ggml.model", byte_level ? "gpt2" : "llama");
+    if (byte_level) {
+      const auto patterns = patterns_of(pre);
+      const bool ignore_merges = root.at("model").value("ignore_merges", false);
+      const SplitRules* rules =
+          patterns ? find_split_rules(*patterns, ignore_merges, !normalizer.is_null()) : nullptr;
+      if (!rules) refuse(folder, "no name stands for how it splits text into words");
+      keys.text("tokenizer.ggml.pre", rules->names.front());
+      keys.texts("tokenizer.ggml.merges", v.merges);
+    } else {
+      const bool prepends = Normalizer(normalizer).prepends() || PreTokenizer(pre).prepends();
+      keys.text("tokenizer.ggml.pre", "default");
+      keys.f32s("tokenizer.ggml.scores", v.scores);
+      keys.flag("tokenizer.ggml.add_space_prefix", prepends);
+    }
+    keys.texts("tokenizer.ggml.tokens", v.tokens);
+    keys.i32s("tokenizer.ggml.token_type", v.types);
+  });
+  if (own->bos() >= 0) keys.u32("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(own->bos()));
+  const char* ends[] = {"eos", "eot", "eom"};
+  for (size_t i = 0; i < std::min(std::size(ends), own->eos_ids().size()); ++i) {
+    keys.u32(fmt::format("tokenizer.ggml.{}_token_id", ends[i]),
+             static_cast<uint32_t>(own->eos_ids()[i]));
+  }
+  keys.flag("tokenizer.ggml.add_bos_token", own->add_bos());
+  check_same(folder, *own, keys);
+}
+
+}  // namespace pith
