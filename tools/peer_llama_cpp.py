@@ -77,14 +77,22 @@ class Pith:
 
     def run(self, depth, prompt, tokens):
         a = self.args
-        out, cpu = timed([a.pith, "bench", "-m", a.model, "-t", str(a.threads), "-d", str(depth), "-p",
+        out, _ = timed([a.pith, "bench", "-m", a.model, "-t", str(a.threads), "-d", str(depth), "-p",
                           str(prompt), "-n", str(tokens), "-r", "1", "--kv-policy", self.policy, "--json"])
         bench = json.loads(out)
         line = bench["lines"][0]
         self.read_rate = max(self.read_rate, bench["read_bytes_per_second"])
         self.limit = max(self.limit, line["decode_limit_tokens_per_second"])
         speed = lambda name: line[name]["median"] if line.get(name) else 0
-        return speed("prefill_tokens_per_second"), speed("decode_tokens_per_second"), cpu
+        return speed("prefill_tokens_per_second"), speed("decode_tokens_per_second")
+
+    def cpu(self, prompt, tokens):
+        """Of an answer: `pith bench` measures more than the model."""
+        a = self.args
+        _, cpu = timed([a.pith, "run", "-m", a.model, "-t", str(a.threads), "-q", "--no-display-prompt",
+                        "--no-check-weights", "--ignore-eos", "--temp", "0", "--kv-policy", self.policy,
+                        "-p", " a" * prompt, "-n", str(tokens)])
+        return cpu
 
 
 class LlamaCpp:
@@ -92,12 +100,17 @@ class LlamaCpp:
         self.args, self.kind, self.name = args, kind, f"llama.cpp {kind}"
         self.read_rate = self.limit = 0
 
-    def run(self, depth, prompt, tokens):
+    def start(self, depth, prompt, tokens):
         a = self.args
-        out, cpu = timed([a.python, "-c", PEER, a.model, str(a.threads), str(depth), str(prompt),
-                          str(tokens), self.kind])
-        result = json.loads(out)
-        return result["prefill"], result["decode"], cpu
+        return timed([a.python, "-c", PEER, a.model, str(a.threads), str(depth), str(prompt),
+                      str(tokens), self.kind])
+
+    def run(self, depth, prompt, tokens):
+        result = json.loads(self.start(depth, prompt, tokens)[0])
+        return result["prefill"], result["decode"]
+
+    def cpu(self, prompt, tokens):
+        return self.start(prompt, 0, tokens)[1]
 
 
 def measure(engines, depth, args):
@@ -106,13 +119,12 @@ def measure(engines, depth, args):
     for _ in range(args.turns):
         for e in engines:
             b = best[e.name]
-            prefill, _, cpu_prompt = e.run(depth, args.prompt, 0)
-            _, _, cpu_short = e.run(depth, 0, SHORT)
-            _, decode, cpu_long = e.run(depth, 0, SHORT + args.tokens)
-            b[0], b[1] = max(b[0], prefill), max(b[1], decode)
-            b[3] = min(b[3], 1000 * (cpu_long - cpu_short) / args.tokens)
-            _, _, cpu_none = e.run(depth, 1, 0)
-            b[2] = min(b[2], 1000 * (cpu_prompt - cpu_none) / (args.prompt - 1))
+            b[0] = max(b[0], e.run(depth, args.prompt, 0)[0])
+            b[1] = max(b[1], e.run(depth, 0, args.tokens)[1])
+            short, prefilled = e.cpu(depth + 1, SHORT), e.cpu(depth + 1 + args.prompt, SHORT)
+            longer = e.cpu(depth + 1, SHORT + args.tokens)
+            b[2] = min(b[2], 1000 * (prefilled - short) / args.prompt)
+            b[3] = min(b[3], 1000 * (longer - short) / args.tokens)
     return best
 
 
@@ -123,7 +135,7 @@ def main():
     parser.add_argument("--python", help="interpreter that has llama-cpp-python")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--prompt", type=int, default=512, help="tokens of prefill, two or more")
+    parser.add_argument("--prompt", type=int, default=512, help="tokens of prefill")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--depths", default="0,64")
     parser.add_argument("--policies", default="exact;exact+int4", help="separated by ;")
