@@ -38,9 +38,10 @@ cuda: ## the CUDA build, in build/cuda: program, tests and benchmarks (needs nvc
 	@tools/setup.sh build
 	@tools/setup.sh nvcc
 	@cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCH) -Wno-dev --log-level=NOTICE
-	@cmake --build build/cuda -j $(JOBS) --target pith_cli test_cuda cuda_benches
+	@cmake --build build/cuda -j $(JOBS) --target pith_cli test_cuda test_cuda_host cuda_benches
 
 test-cuda: cuda ## the CUDA tests; those that need a GPU skip where there is none
+	@RC_PARAMS=max_success=20 build/cuda/bin/test_cuda_host --gtest_brief=1
 	@build/cuda/bin/test_cuda --gtest_brief=1
 
 bench: build ## measure speed on this machine

@@ -1,0 +1,91 @@
+// The GPU's cache with its kernels as loops on the host (host_device.h), against the CPU's cache:
+// the host half's books, moves and spans, under any cutting of tokens. Needs no GPU.
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "cuda/cache_pair.h"
+
+namespace pith::cuda {
+namespace {
+
+/// Rows in codes are those of f16 here, so that the CPU's policy is the one without codes.
+struct Case {
+  const char* policy;
+  const char* on_cpu = nullptr;
+};
+const Case kCases[] = {
+    {"exact"},
+    {"exact,sink=3,window=9"},
+    {"local(window=37)"},
+    {"streaming_llm(window=40)"},
+    {"streaming_llm(window=37,rope=cache),sink=7"},
+    {"knorm(budget=40,interval=24)"},
+    {"keydiff(budget=31,interval=20),window=20"},
+    {"snapkv(budget=40,interval=20,queries=7,kernel=3),sink=4,window=16"},
+    {"pyramidkv(budget=40,interval=20,beta=3),window=16"},
+    {"tova(budget=40,interval=25),window=9"},
+    {"h2o(budget=30,interval=50,decay=0.5),sink=2,window=30"},
+    {"buzz(T=60),window=20"},
+    {"buzz(T=50,weights=true),window=20"},
+    {"buzz(s=4,T=47,weights=true,swap=true,localmax=false),sink=0"},
+    {"uniform(budget=40)"},
+    {"uniform(budget=30,weights=false),sink=0,window=33"},
+    {"uniform(budget=40,heavy=20,heavy_interval=12,heavy_queries=8)"},
+    {"uniform(rate=0.3)"},
+    {"balancekv(b=32),window=20"},
+    {"balancekv(rate=0.125,b=16,weight=0.7),window=10"},
+    {"balancekv(b=16,heavy=20,heavy_interval=14,heavy_queries=10),window=20"},
+    {"express(s=32),window=20"},
+    {"express(s=16,heavy=21,heavy_interval=7),sink=2,window=0"},
+    {"knorm(budget=40,interval=24)+int4", "knorm(budget=40,interval=24)"},
+    {"h2o(budget=33,interval=19,decay=0.5)+int8,window=20",
+     "h2o(budget=33,interval=19,decay=0.5),window=20"},
+    {"buzz(T=50,weights=true)+int4,window=20", "buzz(T=50,weights=true),window=20"},
+    {"uniform(budget=40)+int8", "uniform(budget=40)"},
+    {"balancekv(b=16,heavy=20,heavy_interval=14)+int4,window=20",
+     "balancekv(b=16,heavy=20,heavy_interval=14),window=20"},
+    {"balancekv(b=32)+int4,window=20", "balancekv(b=32),window=20"},
+};
+
+class HostCache : public testing::TestWithParam<Case> {};
+
+/// Attention differs by the queries' rounding to 16 bits alone; a row too many, too few, or of
+/// another weight costs ten times as much.
+constexpr double kBound = 4e-3;
+
+TEST_P(HostCache, HoldsTheCpusRowsUnderAnyCut) {
+  const Case& c = GetParam();
+  EXPECT_TRUE(rc::check([&] {
+    Pair pair(c.on_cpu ? c.on_cpu : c.policy, c.policy, 64, DType::kF16);
+    const bool turned = std::string(c.policy).find("rope=cache") != std::string::npos;
+    if (!turned && *rc::gen::arbitrary<bool>()) {
+      const int64_t first = *rc::gen::inRange<int64_t>(8, 90);
+      pair.protect({{first, first + *rc::gen::inRange<int64_t>(1, 40)}});
+    }
+    for (int pass = 0; pass < 4; ++pass) {
+      const int tokens = *rc::gen::inRange(0, 60);
+      if (*rc::gen::arbitrary<bool>()) pair.run_chunk(static_cast<size_t>(tokens) + 1);
+      for (int t = 0; t < tokens / 2; ++t) pair.run_token();
+      if (pass == 1) pair.use_clone();
+    }
+    pair.end_prefill();
+    RC_ASSERT(pair.same_rows() >= 0.97);  // where two scores are nearly the same
+    if (!turned) RC_ASSERT(pair.oracle_error() < 3 * kBound);
+    RC_ASSERT(pair.worst() < kBound);
+    const Ledger cpu = pair.cpu_ledger(), gpu = pair.gpu_ledger();
+    RC_ASSERT(cpu.rows_kept == gpu.rows_kept);
+    RC_ASSERT(cpu.tokens == gpu.tokens);
+    RC_ASSERT(gpu.total_bytes() <= pair.counted());
+  }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, HostCache, testing::ValuesIn(kCases), [](const auto& test) {
+  std::string name = test.param.policy;
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  return name;
+});
+
+}  // namespace
+}  // namespace pith::cuda
