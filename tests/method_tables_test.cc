@@ -1,6 +1,8 @@
-// The tables of parameters in docs/methods are what the registry says. A page holds
+// The tables in docs/methods and docs/support.md are what the registry says. A page holds
 //   <!-- parameters: h2o tova -->
-// and behind it a table of what these methods take. PITH_WRITE_TABLES=1 writes the tables anew.
+// and behind it a table of what these methods take, or
+//   <!-- support: pairs cuda 64 128 -->
+// and a table of what goes with what there. PITH_WRITE_TABLES=1 writes the tables anew.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,11 +16,12 @@
 
 #include "compress/registry.h"
 #include "paths.h"
+#include "policy/support.h"
 
 namespace pith {
 namespace {
 
-const std::string kMarker = "<!-- parameters:";
+const std::string kParameters = "<!-- parameters:", kSupport = "<!-- support:";
 
 std::vector<std::string> words_of(const std::string& text) {
   std::istringstream in(text);
@@ -74,6 +77,126 @@ std::string table_of(const std::vector<std::string>& names) {
   return out;
 }
 
+/// Reasons, numbered in the order in which tables give them.
+class Notes {
+ public:
+  std::string cell(const std::vector<Difference>& why) {
+    if (why.empty()) return "yes";
+    std::vector<std::string> numbers;
+    for (const Difference& d : why) {
+      auto it = std::ranges::find(there_, d.there);
+      if (it == there_.end()) it = there_.insert(it, d.there);
+      const std::string number = std::to_string(it - there_.begin() + 1);
+      if (std::ranges::count(numbers, number) == 0) numbers.push_back(number);
+    }
+    return fmt::format("no: {}", fmt::join(numbers, ", "));
+  }
+  std::string table() const {
+    std::string out = "| | what there is instead, or why not |\n|---|---|\n";
+    for (size_t i = 0; i < there_.size(); ++i)
+      out += fmt::format("| {} | {} |\n", i + 1, ::pith::cell(there_[i]));
+    return out;
+  }
+
+ private:
+  std::vector<std::string> there_;
+};
+
+Device device_of(const std::string& word) { return word == "cuda" ? Device::kCuda : Device::kCpu; }
+
+/// Every selector over every codec, where all of these head_dims agree.
+std::string pairs_table(Notes& notes, Device device, const std::vector<int>& dims) {
+  std::string out = "| |", line = "|---|";
+  for (const CodecRow& codec : codec_rows()) out += " " + codec.info.name + " |", line += "---|";
+  out += "\n" + line + "\n";
+  for (const SelectorRow& selector : selector_rows()) {
+    out += "| " + selector.info.name + " |";
+    for (const CodecRow& codec : codec_rows()) {
+      const auto why = why_not(selector, codec, device, dims.front());
+      for (const int dim : dims)
+        EXPECT_EQ(why_not(selector, codec, device, dim).empty(), why.empty())
+            << selector.info.name << "+" << codec.info.name << " at " << dim;
+      out += " " + notes.cell(why) + " |";
+    }
+    out += "\n";
+  }
+  return out;
+}
+
+/// Sliding layers and protected rows: selectors over f16, codecs under exact.
+std::string features_table(Notes& notes) {
+  std::string out =
+      "| | sliding layers, CPU | sliding layers, GPU | protected rows, CPU | protected rows, GPU |\n"
+      "|---|---|---|---|---|\n";
+  const auto line = [&](const std::string& name, const SelectorRow& selector,
+                        const CodecRow& codec) {
+    out += "| " + name + " |";
+    for (const Feature feature : {Feature::kSliding, Feature::kProtect})
+      for (const Device device : {Device::kCpu, Device::kCuda})
+        out += " " + notes.cell(why_not(selector, codec, device, 64, feature)) + " |";
+    out += "\n";
+  };
+  for (const SelectorRow& selector : selector_rows())
+    line(selector.info.name, selector, codec_row("f16"));
+  for (const CodecRow& codec : codec_rows())
+    line("exact+" + codec.info.name, selector_row("exact"), codec);
+  return out;
+}
+
+std::string limits_table() {
+  std::string out = "| | parameter | the GPU takes |\n|---|---|---|\n";
+  for (const CodecRow& codec : codec_rows())
+    for (const Limit& limit : limits_on_gpu(codec.info.name))
+      out += fmt::format("| {} | `{}` | {} |\n", codec.info.name, limit.parameter, limit.there);
+  const size_t halves = DeviceOffers::of(Device::kCuda).halves;
+  for (const SelectorRow& selector : selector_rows()) {
+    const CacheShape shape{1, 1, 1, 64, {}, 1000};
+    const CohortPolicy policy =
+        place_rule(pair_rule(selector, codec_row("f16"), 300), {shape, 0, {0}, 0, Device::kCuda});
+    if (policy.selector.needs.halves > 0)
+      out += fmt::format("| {} | rows halved at once | up to {} |\n", selector.info.name, halves);
+  }
+  return out;
+}
+
+/// What selectors need, and what keys and values of codecs offer on the GPU.
+std::string needs_table() {
+  std::string out = "| selector | needs |\n|---|---|\n";
+  const CacheShape shape{1, 1, 1, 64, {}, 1000};
+  for (const SelectorRow& selector : selector_rows()) {
+    const PolicyRule rule = pair_rule(selector, codec_row("f16"), 300);
+    const CohortPolicy policy = place_rule(rule, {shape, 0, {0}, 0, Device::kCuda});
+    out += fmt::format("| `{}` | {} |\n", to_string(rule.selector), policy.selector.needs.text());
+  }
+  return out;
+}
+std::string offers_table() {
+  std::string out = "| codec | side | what it offers |\n|---|---|---|\n";
+  for (const CodecRow& codec : codec_rows()) {
+    if (!codec.on_gpu) continue;
+    const MethodOptions options = codec.read({codec.info.name, {}});
+    const std::string k = codec.on_gpu(options, {Side::kKeys, 64}).text(),
+                      v = codec.on_gpu(options, {Side::kValues, 64}).text();
+    const auto behind_name = [](const std::string& text) { return text.substr(text.find(": ") + 2); };
+    if (k != v) out += fmt::format("| {} | keys | {} |\n", codec.info.name, behind_name(k));
+    out += fmt::format("| {} | {} | {} |\n", codec.info.name, k == v ? "both" : "values",
+                       behind_name(v));
+  }
+  return out;
+}
+
+std::string support_of(Notes& notes, const std::vector<std::string>& words) {
+  const std::string& what = words.front();
+  if (what == "features") return features_table(notes);
+  if (what == "limits") return limits_table();
+  if (what == "needs") return needs_table();
+  if (what == "offers") return offers_table();
+  if (what == "notes") return notes.table();
+  std::vector<int> dims;
+  for (size_t i = 2; i < words.size(); ++i) dims.push_back(std::stoi(words[i]));
+  return pairs_table(notes, device_of(words[1]), dims);
+}
+
 struct Page {
   std::string text;  ///< with the tables as they should be
   bool same = true;  ///< as they are
@@ -83,19 +206,22 @@ struct Page {
 Page read_page(const std::filesystem::path& path) {
   std::ifstream in(path);
   Page page;
+  Notes notes;
   std::string old, line;
   bool more = static_cast<bool>(std::getline(in, line));
   while (more) {
     page.text += line + "\n";
     old += line + "\n";
-    const bool marked = line.starts_with(kMarker) && line.ends_with(" -->");
-    const std::string names =
-        marked ? line.substr(kMarker.size(), line.size() - kMarker.size() - 4) : "";
+    const bool support = line.starts_with(kSupport);
+    const bool marked = (support || line.starts_with(kParameters)) && line.ends_with(" -->");
+    const size_t begin = (support ? kSupport : kParameters).size();
+    const std::string names = marked ? line.substr(begin, line.size() - begin - 4) : "";
     more = static_cast<bool>(std::getline(in, line));
     if (!marked) continue;
     for (; more && line.starts_with("|"); more = static_cast<bool>(std::getline(in, line)))
       old += line + "\n";
-    page.text += table_of(words_of(names));
+    page.text += support ? support_of(notes, words_of(names)) : table_of(words_of(names));
+    if (support) continue;
     for (const std::string& name : words_of(names)) page.documented.insert(name);
   }
   page.same = page.text == old;
@@ -103,13 +229,15 @@ Page read_page(const std::filesystem::path& path) {
 }
 
 TEST(MethodTables, AreWhatTheRegistrySays) {
+  std::vector<std::filesystem::path> paths{repo_dir() / "docs/support.md"};
+  for (const auto& entry : std::filesystem::directory_iterator(repo_dir() / "docs/methods"))
+    if (entry.path().extension() == ".md") paths.push_back(entry.path());
   std::set<std::string> documented;
-  for (const auto& entry : std::filesystem::directory_iterator(repo_dir() / "docs/methods")) {
-    if (entry.path().extension() != ".md") continue;
-    const Page page = read_page(entry.path());
+  for (const std::filesystem::path& path : paths) {
+    const Page page = read_page(path);
     documented.insert(page.documented.begin(), page.documented.end());
-    if (std::getenv("PITH_WRITE_TABLES")) std::ofstream(entry.path()) << page.text;
-    EXPECT_TRUE(page.same) << entry.path() << " differs; PITH_WRITE_TABLES=1 "
+    if (std::getenv("PITH_WRITE_TABLES")) std::ofstream(path) << page.text;
+    EXPECT_TRUE(page.same) << path << " differs; PITH_WRITE_TABLES=1 "
                            << "build/bin/method_tables_test writes its tables anew";
   }
   for (const MethodInfo& m : methods())

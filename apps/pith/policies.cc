@@ -1,7 +1,9 @@
 // pith policies: every selector and codec of this build, with parameters, defaults and sources.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <map>
 #include <memory>
 
 #include "commands.h"
@@ -10,10 +12,25 @@
 #include "pith/error.h"
 #include "pith/policy.h"
 #include "policies.h"
+#include "policy/support.h"
 #include "report.h"
 
 namespace pith::cli {
 namespace {
+
+/// What goes with the method on the GPU, at head_dim 64 and 128: docs/support.md has all of it.
+Json gpu_json(const MethodInfo& m) {
+  Json with = Json::array(), without = Json::array(), limits = Json::array();
+  for (const Partner& p : partners(m.name, Device::kCuda, 128)) {
+    if (p.why_not.empty())
+      with.push_back(p.name);
+    else
+      without.push_back({{"name", p.name}, {"why", p.why_not.front().there}});
+  }
+  for (const Limit& l : limits_on_gpu(m.name))
+    limits.push_back({{"parameter", l.parameter}, {"takes", l.there}});
+  return {{"with", with}, {"without", without}, {"limits", limits}};
+}
 
 Json to_json(const MethodInfo& m) {
   Json parameters = Json::array();
@@ -39,6 +56,25 @@ std::string to_text(const MethodInfo& m) {
   return out;
 }
 
+std::string gpu_text(const MethodInfo& m) {
+  std::vector<std::string> with;
+  std::map<std::string, std::vector<std::string>> without;  // by the reason
+  for (const Partner& p : partners(m.name, Device::kCuda, 128)) {
+    if (p.why_not.empty())
+      with.push_back(p.name);
+    else
+      without[p.why_not.front().there].push_back(p.name);
+  }
+  const char* link = m.is_selector ? "over" : "under";
+  std::string out = "On the GPU\n";
+  if (!with.empty()) out += entry(4, link, 18, fmt::format("{}", fmt::join(with, ", ")));
+  for (const auto& [why, names] : without)
+    out += entry(4, std::string("not ") + link, 18,
+                 fmt::format("{}: {}", fmt::join(names, ", "), why));
+  for (const Limit& l : limits_on_gpu(m.name)) out += entry(4, l.parameter, 18, l.there);
+  return out;
+}
+
 }  // namespace
 
 constexpr const char* kGrammar =
@@ -59,11 +95,14 @@ constexpr const char* kGrammar =
 int print_one(const std::string& name, bool json) {
   for (const MethodInfo& m : methods()) {
     if (m.name != name) continue;
-    if (json)
-      print_json(to_json(m));
-    else
+    if (json) {
+      Json one = to_json(m);
+      one["gpu"] = gpu_json(m);
+      print_json(one);
+    } else {
       write_out(fmt::format("{}: {}\n", m.is_selector ? "Selector" : "Codec", m.name) + to_text(m) +
-                "\ndocs/methods/ has a page on it.\n");
+                gpu_text(m) + "\ndocs/methods/ has a page on it, docs/support.md what goes with it.\n");
+    }
     return 0;
   }
   Policy::parse(name);  // knows what is near to an unknown name

@@ -74,7 +74,7 @@ struct MethodInfo {
   std::vector<ParameterInfo> parameters;
   /// Selectors: the parameter that a budget sets ("budget", "window"); empty if it has none.
   std::string size_parameter;
-  bool on_gpu = false;  ///< sessions of Device::kCuda know it, in this build
+  bool on_gpu = false;  ///< sessions of Device::kCuda know it, in builds that have CUDA
 };
 
 /// Every selector and codec that this build has, selectors first.

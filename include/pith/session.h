@@ -11,15 +11,13 @@
 #include <vector>
 
 #include "pith/attention_error.h"
+#include "pith/device.h"
 #include "pith/ledger.h"
 #include "pith/model.h"
 #include "pith/policy.h"
 #include "pith/rows.h"
 
 namespace pith {
-
-/// Where a session computes. Nothing falls back: a device that cannot do what is asked refuses.
-enum class Device : uint8_t { kCpu, kCuda };
 
 struct SessionOptions {
   Policy policy = Policy::parse("exact");

@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
-#include "cache/selector_place.h"
+#include "compress/dense.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -17,72 +15,39 @@ constexpr size_t kEndlessStream = size_t{1} << 50;  // a body that stays small h
 
 }  // namespace
 
-HeadGroup::Codecs HeadGroup::make_codecs(const PolicyRule& rule) {
-  Codecs c;
-  // Exact rows have the type that the policy names, or the body's own if that is dense, or f16.
-  const auto make = [&](const std::optional<PolicyPart>& part, Side side, DType& exact) {
-    const PolicyPart chosen =
-        part.value_or(PolicyPart{to_string(rule.dtype.value_or(DType::kF16)), {}});
-    const CodecRow& row = codec_row(chosen.name);
-    exact = rule.dtype.value_or(row.dense.value_or(DType::kF16));
-    c.coded |= !row.dense.has_value();
-    c.text += fmt::format("{}{}:{}", c.text.empty() ? "" : "+", side == Side::kKeys ? "k" : "v",
-                          to_string(chosen));
-    return std::shared_ptr<const Codec>(row.make(row.read(chosen), side));
-  };
-  c.key = make(rule.key_codec, Side::kKeys, c.key_dtype);
-  c.value = make(rule.value_codec, Side::kValues, c.value_dtype);
-  c.exact_key = std::make_shared<DenseCodec>(c.key_dtype);
-  c.exact_value = std::make_shared<DenseCodec>(c.value_dtype);
-  return c;
-}
-
-HeadGroup::HeadGroup(const Context& context, const GroupSite& site, const PolicyRule& rule)
+HeadGroup::HeadGroup(const Context& context, const CohortPolicy& policy, const Rope* rope)
     : context_(context),
-      heads_(site.heads),
-      dim_(static_cast<size_t>(site.shape.head_dim)),
-      codecs_(make_codecs(rule)) {
-  const SelectorRow& row = selector_row(rule.selector.name);
-  const MethodOptions options = row.read(rule.selector);
-  const PlacedSelector placed =
-      place_selector({.rule = rule,
-                      .shape = site.shape,
-                      .layer = site.layer,
-                      .heads = heads_.size(),
-                      .seed = site.seed,
-                      .exact_row_bytes = static_cast<double>(exact_row_bytes()),
-                      .keys = *codecs_.key,
-                      .values = *codecs_.value,
-                      .coded = codecs_.coded});
-  side_bytes_ = placed.side_bytes;
-  selector_ = row.make({context, options, placed.budget, placed.site});
-  const size_t block = std::lcm(codecs_.key->block_rows(), codecs_.value->block_rows());
-  plan_.emplace(selector_.rule, ScheduleShape{placed.site.sink, placed.site.window, block},
-                kStagedRows);
-  cache_positions_ = row.cache_positions && row.cache_positions(options);
-  if ((cache_positions_ || codecs_.key->pre_rope()) && !site.rope)
+      heads_(policy.heads),
+      dim_(policy.site.head_dim),
+      codecs_{policy.keys.make_codec(Side::kKeys), policy.values.make_codec(Side::kValues),
+              std::make_shared<DenseCodec>(policy.keys.exact),
+              std::make_shared<DenseCodec>(policy.values.exact)},
+      selector_(policy.selector.parts(context, policy.site)),
+      cache_positions_(policy.selector.needs.cache_positions),
+      forgets_(policy.site.sliding_window > 0) {
+  if ((cache_positions_ || codecs_.key->pre_rope()) && !rope)
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("policy '{}' turns keys or queries, which needs the model's RoPE; none "
                             "is known here (pith attend: give --rope-theta)",
-                            to_string(rule.selector)));
+                            to_string(policy.rule.selector)));
+  plan_.emplace(selector_.rule, policy.schedule, kStagedRows);
   const size_t bound = selector_.rule->most_rows(kEndlessStream);
-  make_stores(site, bound < kEndlessStream / 1024 ? bound : 0);
-  forgets_ = placed.site.sliding_window > 0;
+  make_stores(policy, rope, bound < kEndlessStream / 1024 ? bound : 0);
 }
 
-void HeadGroup::make_stores(const GroupSite& site, size_t max_rows) {
+void HeadGroup::make_stores(const CohortPolicy& policy, const Rope* rope, size_t max_rows) {
   const bool mass = plan_->mass(1).queries > 0;
   for (int head : heads_) {
     RowFormat format{
-        codecs_.exact_key.get(),           codecs_.exact_value.get(), site.rope, dim_,
-        static_cast<uint32_t>(head),       plan_->shape().sink,       mass,      site.seed,
-        static_cast<uint32_t>(site.layer), site.shape.model};
+        codecs_.exact_key.get(),    codecs_.exact_value.get(), rope, dim_,
+        static_cast<uint32_t>(head), plan_->shape().sink,       mass, policy.site.seed,
+        policy.site.layer,           policy.model};
     sinks_.emplace_back(context_, format);
     format.keys = codecs_.key.get();
     format.values = codecs_.value.get();
     format.max_rows = max_rows;
     bodies_.emplace_back(context_, format);
-    windows_.emplace_back(context_, WindowFormat{codecs_.key_dtype, codecs_.value_dtype, dim_,
+    windows_.emplace_back(context_, WindowFormat{policy.keys.exact, policy.values.exact, dim_,
                                                  plan_->shape().ring_capacity(), mass});
   }
 }
@@ -95,17 +60,12 @@ HeadGroup::HeadGroup(const HeadGroup& other)
       selector_(other.selector_.clone()),
       plan_(other.plan_),
       cache_positions_(other.cache_positions_),
-      side_bytes_(other.side_bytes_),
       forgets_(other.forgets_),
       tokens_(other.tokens_),
       sinks_(other.sinks_),
       pinned_(other.pinned_),
       bodies_(other.bodies_),
       windows_(other.windows_) {}
-
-size_t HeadGroup::exact_row_bytes() const {
-  return dim_ * (size_of(codecs_.key_dtype) + size_of(codecs_.value_dtype));
-}
 
 size_t HeadGroup::begin_step(const QueryBlock& queries) {
   if (selector_.chooser) selector_.chooser->observe(bodies_, queries);
@@ -333,37 +293,6 @@ void HeadGroup::add_to(Ledger& ledger) const {
   ledger.tokens = std::max<uint64_t>(ledger.tokens, tokens_);
   ledger.rows_seen += tokens_ * heads_.size();
   ledger.channels_seen += tokens_ * heads_.size() * 2 * dim_;
-}
-
-void HeadGroup::estimate(Ledger& ledger, size_t n) const {
-  const auto pinned = static_cast<size_t>(plan_->protected_rows().before(static_cast<int64_t>(n)));
-  const Occupancy o = occupancy(plan_->shape(), n - pinned);
-  const size_t exact = o.sink + o.window + pinned;
-  // Gaps where rows are protected: positions are no longer contiguous.
-  const double side = pinned > 0 ? std::max<double>(side_bytes_, sizeof(uint32_t)) : side_bytes_;
-  const size_t body = selector_.rule->mean_rows(o.body);
-  const size_t heads = heads_.size();
-  const bool evicted = body < o.body;
-  const double coded =
-      codecs_.key->most_bytes(body, dim_, evicted) + codecs_.value->most_bytes(body, dim_, evicted);
-  ledger.payload += heads * (exact * exact_row_bytes() + static_cast<size_t>(std::ceil(coded)));
-  const size_t exact_side = plan_->mass(1).queries > 0 ? sizeof(float) : 0;
-  ledger.metadata += static_cast<size_t>(static_cast<double>(heads * body) * side) +
-                     heads * pinned * sizeof(uint32_t) + heads * (o.sink + o.window) * exact_side +
-                     state_bytes();
-  ledger.shared += codecs_.key->shared_bytes() + codecs_.value->shared_bytes();
-  ledger.tokens = std::max<uint64_t>(ledger.tokens, n);
-  ledger.rows_seen += n * heads;
-  ledger.rows_kept += (exact + body) * heads;
-  ledger.channels_seen += n * heads * 2 * dim_;
-  ledger.channels_kept += (exact + body) * heads * 2 * dim_;
-}
-
-std::string HeadGroup::describe() const {
-  const std::string kept = to_string(plan_->protected_rows().ranges());
-  return fmt::format("{}+{},sink={},window={}{}", selector_.text, codecs_.text, plan_->shape().sink,
-                     plan_->shape().window,
-                     kept.empty() ? "" : fmt::format(" [protected {}]", kept));
 }
 
 }  // namespace pith

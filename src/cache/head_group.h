@@ -6,10 +6,9 @@
 #include <vector>
 
 #include "append/window_ring.h"
-#include "cache/kv_cache.h"
 #include "compress/body_steps.h"
-#include "compress/registry.h"
 #include "plan/plan.h"
+#include "policy/resolved.h"
 
 namespace pith {
 
@@ -24,15 +23,6 @@ struct Staging {
   std::vector<int64_t> positions;  // [rows], if protected rows lie in between
 };
 
-/// Where a group stands in its model.
-struct GroupSite {
-  const CacheShape& shape;
-  int layer = 0;
-  std::vector<int> heads;  ///< KV heads, ascending
-  uint64_t seed = 0;
-  const Rope* rope = nullptr;
-};
-
 /// New rows of all KV heads of a layer.
 struct LayerRows {
   const float* k = nullptr;     // [T, G, D]
@@ -43,7 +33,8 @@ struct LayerRows {
 
 class HeadGroup {
  public:
-  HeadGroup(const Context& context, const GroupSite& site, const PolicyRule& rule);
+  /// `rope` is null if none is known. Throws kUnsupported for policies that need one then.
+  HeadGroup(const Context& context, const CohortPolicy& policy, const Rope* rope);
   HeadGroup(const HeadGroup& other);
   HeadGroup(HeadGroup&&) = default;
 
@@ -66,21 +57,13 @@ class HeadGroup {
   HeadRows rows(size_t h);
   Occupancy held(size_t h) const;
   void add_to(Ledger& ledger) const;
-  /// The most that `n` tokens can take.
-  void estimate(Ledger& ledger, size_t n) const;
-  std::string describe() const;
 
  private:
   struct Codecs {
-    std::shared_ptr<const Codec> key, value;                   // of the body
-    std::shared_ptr<const Codec> exact_key, exact_value;       // of the sink
-    DType key_dtype = DType::kF16, value_dtype = DType::kF16;  ///< of exact rows
-    bool coded = false;                                        ///< the body is not plain dense
-    std::string text;                                          ///< as in a policy
+    std::shared_ptr<const Codec> key, value;              // of the body
+    std::shared_ptr<const Codec> exact_key, exact_value;  // of the sink
   };
-  static Codecs make_codecs(const PolicyRule& rule);
-  void make_stores(const GroupSite& site, size_t max_rows);
-  size_t exact_row_bytes() const;
+  void make_stores(const CohortPolicy& policy, const Rope* rope, size_t max_rows);
   size_t ordinals() const;
   size_t state_bytes() const;  ///< of the selector, beside the rows
   void add_pinned_spans(size_t h, std::vector<Span>& spans);
@@ -98,7 +81,6 @@ class HeadGroup {
   SelectorParts selector_;
   std::optional<Plan> plan_;
   bool cache_positions_ = false;
-  double side_bytes_ = 0;
   bool forgets_ = false;             ///< the layer has a sliding window of its own
   size_t tokens_ = 0;                ///< appended so far
   std::vector<RowStore> sinks_;      // [heads]

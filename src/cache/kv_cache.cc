@@ -18,31 +18,6 @@ struct Layer {
   size_t tokens = 0;
 };
 
-void check_shape(const CacheShape& s) {
-  const bool positive = s.layers > 0 && s.query_heads > 0 && s.kv_heads > 0;
-  if (!positive || s.query_heads % s.kv_heads != 0)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} layers, {} query heads and {} KV heads: all must be positive, and "
-                            "query heads a multiple of KV heads",
-                            s.layers, s.query_heads, s.kv_heads));
-  if (s.head_dim <= 0 || s.head_dim % 16 != 0 || s.head_dim > 512)
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("head_dim {}; supported: multiples of 16 up to 512", s.head_dim));
-}
-
-/// Indices that a policy names but the model lacks are mistakes, not no-ops.
-void check_ranges(const std::vector<IndexRange>& ranges, int size, const char* what) {
-  for (const IndexRange& r : ranges) {
-    const int first = r.first < 0 ? r.first + size : r.first;
-    const int last = r.last < 0 ? r.last + size : r.last;
-    if (first < 0 || last >= size || first > last)
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("policy: {}={}-{} names none of the {} {} (0 to {}, or -1 for the "
-                              "last)",
-                              what, r.first, r.last, size, what, size - 1));
-  }
-}
-
 [[noreturn]] void refuse_head(int head, int heads) {
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("KV head {} of a cache with {}", head, heads));
@@ -51,10 +26,15 @@ void check_ranges(const std::vector<IndexRange>& ranges, int size, const char* w
 }  // namespace
 
 struct KvCache::Impl {
-  Impl(const Context& c, const CacheShape& s, const LayerRopes& r)
-      : context(c), shape(s), ropes(r), staging(c.memory) {}
+  Impl(const Context& c, ResolvedPolicy p, const LayerRopes& r)
+      : context(c),
+        policy(std::make_shared<const ResolvedPolicy>(std::move(p))),
+        shape(policy->shape()),
+        ropes(r),
+        staging(c.memory) {}
   Impl(const Impl& o)
       : context(o.context),
+        policy(o.policy),
         shape(o.shape),
         ropes(o.ropes),
         layers(o.layers),
@@ -62,6 +42,7 @@ struct KvCache::Impl {
         staging(o.context.memory) {}
 
   Context context;
+  std::shared_ptr<const ResolvedPolicy> policy;
   CacheShape shape;
   LayerRopes ropes;
   std::vector<Layer> layers;  // [L]
@@ -86,29 +67,13 @@ struct KvCache::Impl {
 
 KvCache::KvCache(const Context& context, const CacheShape& shape, const Policy& policy,
                  uint64_t seed, const LayerRopes& ropes)
-    : impl_(std::make_unique<Impl>(context, shape, ropes)) {
-  check_shape(shape);
-  for (const PolicyRule& rule : policy.rules) {
-    check_ranges(rule.layers, shape.layers, "layers");
-    check_ranges(rule.heads, shape.kv_heads, "heads");
-  }
+    : impl_(std::make_unique<Impl>(context, ResolvedPolicy(policy, shape, seed, Device::kCpu),
+                                   ropes)) {
   for (int l = 0; l < shape.layers; ++l) {
-    // Heads that share a rule share a selector.
-    std::vector<std::pair<const PolicyRule*, std::vector<int>>> split;
-    for (int g = 0; g < shape.kv_heads; ++g) {
-      const PolicyRule* rule = &policy.rule_for(l, shape.layers, g, shape.kv_heads);
-      const auto it =
-          std::find_if(split.begin(), split.end(), [&](const auto& s) { return s.first == rule; });
-      if (it == split.end())
-        split.push_back({rule, {g}});
-      else
-        it->second.push_back(g);
-    }
     Layer layer;
-    layer.groups.reserve(split.size());
-    for (const auto& [rule, heads] : split)
-      layer.groups.emplace_back(context, GroupSite{impl_->shape, l, heads, seed, ropes.of(l)},
-                                *rule);
+    layer.groups.reserve(impl_->policy->layer(l).size());
+    for (const CohortPolicy& cohort : impl_->policy->layer(l))
+      layer.groups.emplace_back(context, cohort, ropes.of(l));
     impl_->layers.push_back(std::move(layer));
   }
 }
@@ -297,34 +262,9 @@ Occupancy KvCache::held(int layer, int head) const {
 }
 
 Ledger KvCache::estimate(size_t tokens) const {
-  Ledger ledger;
-  for (const Layer& layer : impl_->layers)
-    for (const HeadGroup& group : layer.groups) group.estimate(ledger, tokens);
-  return ledger;
+  return impl_->policy->estimate(tokens, impl_->protected_rows);
 }
 
-std::string KvCache::describe() const {
-  std::vector<std::string> lines;
-  std::vector<std::pair<int, int>> runs;
-  for (int l = 0; l < impl_->shape.layers; ++l) {
-    std::string line;
-    const auto& groups = impl_->layers[static_cast<size_t>(l)].groups;
-    for (const HeadGroup& group : groups) {
-      if (groups.size() > 1)
-        line +=
-            fmt::format("{}heads {}: ", line.empty() ? "" : " | ", fmt::join(group.heads(), ","));
-      line += group.describe();
-    }
-    if (!lines.empty() && lines.back() == line)
-      runs.back().second = l;
-    else
-      lines.push_back(line), runs.emplace_back(l, l);
-  }
-  std::string text;
-  for (size_t i = 0; i < lines.size(); ++i)
-    text +=
-        fmt::format("{}layers {}-{}: {}", i ? "\n" : "", runs[i].first, runs[i].second, lines[i]);
-  return text;
-}
+std::string KvCache::describe() const { return impl_->policy->describe(impl_->protected_rows); }
 
 }  // namespace pith

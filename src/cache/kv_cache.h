@@ -12,18 +12,9 @@
 #include "pith/policy.h"
 #include "pith/session.h"
 #include "plan/schedule.h"
+#include "policy/resolved.h"
 
 namespace pith {
-
-struct CacheShape {
-  int layers = 0;                       // L
-  int query_heads = 0;                  // H
-  int kv_heads = 0;                     // G
-  int head_dim = 0;                     // D, a multiple of 16
-  std::vector<int64_t> sliding_window;  // [L], 0 = all; empty = all 0
-  size_t context = 0;                   ///< tokens that per cent budgets refer to
-  uint64_t model = 0;                   ///< ModelConfig::fingerprint
-};
 
 class KvCache {
  public:

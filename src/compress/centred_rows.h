@@ -31,6 +31,9 @@ class CentredCodec final : public Codec {
   }
   double most_bytes(size_t rows, size_t dim, bool evicted) const override;
   size_t shared_bytes() const override { return inner_->shared_bytes(); }
+  size_t table_bytes(const RowsRequest& request) const override {
+    return inner_->table_bytes(request);
+  }
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override;
 

@@ -94,6 +94,9 @@ class Codec {
     return static_cast<double>(rows) * bytes_per_row(dim);
   }
   virtual size_t shared_bytes() const { return 0; }
+  /// What that will be once there are rows of a layer. Throws kInvalidArgument for a request that
+  /// make_rows refuses.
+  virtual size_t table_bytes(const RowsRequest& /*request*/) const { return 0; }
   virtual std::unique_ptr<CodedRows> make_rows(const Context& context,
                                                const RowsRequest& request) const = 0;
 };

@@ -70,8 +70,11 @@ HeavyOptions HeavyOptions::at(const BudgetSite& site) const {
   return o;
 }
 
-SelectorParts with_heavy(SelectorParts inner, const std::optional<HeavySizes>& sizes) {
-  if (sizes) inner.rule = std::make_shared<KeepHeavy>(*sizes, std::move(inner.rule));
+ResolvedSelector with_heavy(ResolvedSelector inner, const std::optional<HeavySizes>& sizes) {
+  if (!sizes) return inner;
+  inner.rule = std::make_shared<KeepHeavy>(*sizes, std::move(inner.rule));
+  inner.needs.mass = sizes->by_key < sizes->budget;
+  inner.needs.evicts = sizes->interval;
   return inner;
 }
 

@@ -38,6 +38,6 @@ struct HeavyOptions {
 };
 /// `inner` behind heavy rows if there are sizes, else `inner` itself. It must keep to store 0 of
 /// its bodies and not care for attention mass or prompt ends; its text names the heavy rows.
-SelectorParts with_heavy(SelectorParts inner, const std::optional<HeavySizes>& sizes);
+ResolvedSelector with_heavy(ResolvedSelector inner, const std::optional<HeavySizes>& sizes);
 
 }  // namespace pith

@@ -14,6 +14,9 @@
 
 namespace pith {
 
+/// The most numbers of a row apart that the GPU's kernels have room for.
+inline constexpr size_t kApartOnGpu = 8;
+
 inline constexpr size_t kMostOutlierDim = 256;  // channels are bytes
 
 class OutlierRows {

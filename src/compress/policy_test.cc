@@ -152,7 +152,7 @@ TEST(Registry, EveryRowIsComplete) {
   for (const SelectorRow& row : selector_rows()) {
     EXPECT_FALSE(row.info.summary.empty()) << row.info.name;
     EXPECT_TRUE(row.info.is_selector);
-    EXPECT_NE(row.make, nullptr);
+    EXPECT_NE(row.resolve, nullptr);
     EXPECT_NE(row.default_window, nullptr);
     bool found = row.info.size_parameter.empty();
     for (const ParameterInfo& p : row.info.parameters) {

@@ -24,6 +24,9 @@ class RotatedCodec final : public Codec {
     return inner_->most_bytes(rows, dim, evicted);
   }
   size_t shared_bytes() const override { return inner_->shared_bytes(); }
+  size_t table_bytes(const RowsRequest& request) const override {
+    return inner_->table_bytes(request);
+  }
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override;
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "compress/registry.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -21,6 +22,14 @@ void Chooser::take(size_t, HeadBody&, const NewRows&) { refuse("take rows by the
 float Chooser::log_weight(const Step& step) const {
   return static_cast<float>(
       std::log(static_cast<double>(step.weight) / static_cast<double>(step.of)));
+}
+
+SelectorParts ResolvedSelector::parts(const Context& context, const SelectorSite& site) const {
+  SelectorParts parts{rule};
+  if (chooser) parts.chooser = chooser(context);
+  if (halving)
+    parts.halver = std::make_shared<const Halver>(context, *halving, site.seed, site.layer);
+  return parts;
 }
 
 }  // namespace pith

@@ -97,14 +97,13 @@ class Chooser {
   virtual std::unique_ptr<Chooser> clone() const = 0;
 };
 
-/// What a registry row makes: a selector in a place.
+/// What carries a rule out on the CPU.
 struct SelectorParts {
   std::shared_ptr<const Rule> rule;
   std::unique_ptr<Chooser> chooser = nullptr;      ///< null if the rule never judges
   std::shared_ptr<const Halver> halver = nullptr;  ///< null unless rows are picked and halved
-  std::string text;                                ///< as the user would write it, budgets as rows
 
-  SelectorParts clone() const { return {rule, chooser ? chooser->clone() : nullptr, halver, text}; }
+  SelectorParts clone() const { return {rule, chooser ? chooser->clone() : nullptr, halver}; }
 };
 
 }  // namespace pith

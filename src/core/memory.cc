@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "core/allocation.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -91,8 +92,12 @@ void Buffer::swap(Buffer& other) noexcept {
   std::swap(growth_limit_, other.growth_limit_);
 }
 
+size_t allocated_bytes(size_t wanted) {
+  return wanted == 0 ? 0 : round_up(wanted, wanted >= kMapFrom ? kPage : kAlign);
+}
+
 void Buffer::reallocate(size_t wanted) {
-  const size_t capacity = wanted == 0 ? 0 : round_up(wanted, wanted >= kMapFrom ? kPage : kAlign);
+  const size_t capacity = allocated_bytes(wanted);
   if (capacity == capacity_) return;
   // The old bytes are given back before the new ones are asked for only where the kernel moves the
   // pages itself; a copy needs both at once, and the counter says so.

@@ -119,9 +119,14 @@ std::span<const CodecRow> codec_rows() { return codecs(); }
 
 std::vector<MethodInfo> methods() {
   std::vector<MethodInfo> all;
-  for (const SelectorRow& r : selectors()) all.push_back(r.info);
-  for (const CodecRow& r : codecs()) all.push_back(r.info);
-  for (MethodInfo& info : all) info.on_gpu = is_on_gpu(info.name);
+  for (const SelectorRow& r : selectors()) {
+    all.push_back(r.info);
+    all.back().on_gpu = r.on_gpu;
+  }
+  for (const CodecRow& r : codecs()) {
+    all.push_back(r.info);
+    all.back().on_gpu = r.on_gpu || (r.dense && *r.dense != DType::kF32);
+  }
   return all;
 }
 

@@ -5,25 +5,24 @@
 #include <algorithm>
 #include <array>
 
-namespace pith {
-namespace cuda {
+namespace pith::cuda {
 namespace {
 
 constexpr std::array kSelectors = {
-    DeviceSelectorRow{"exact", BodyOnGpu::kAllStay},
-    DeviceSelectorRow{"local", BodyOnGpu::kAllGo},
-    DeviceSelectorRow{"streaming_llm", BodyOnGpu::kAllGo},
-    DeviceSelectorRow{.name = "uniform", .make = make_uniform_on_gpu},
-    DeviceSelectorRow{.name = "express", .make = make_express_on_gpu},
-    DeviceSelectorRow{.name = "balancekv", .make = make_balancekv_on_gpu},
-    DeviceSelectorRow{.name = "buzz", .make = make_buzz_on_gpu},
-    DeviceSelectorRow{.name = "h2o", .make = make_h2o_on_gpu},
-    DeviceSelectorRow{.name = "tova", .make = make_tova_on_gpu},
-    DeviceSelectorRow{.name = "snapkv", .make = make_snapkv_on_gpu},
-    DeviceSelectorRow{.name = "pyramidkv", .make = make_pyramidkv_on_gpu},
-    DeviceSelectorRow{.name = "keydiff", .make = make_keydiff_on_gpu},
-    DeviceSelectorRow{.name = "knorm", .make = make_knorm_on_gpu},
-    DeviceSelectorRow{.name = "expected_attention", .make = make_expected_attention_on_gpu},
+    DeviceSelectorRow{"exact"},
+    DeviceSelectorRow{"local"},
+    DeviceSelectorRow{"streaming_llm"},
+    DeviceSelectorRow{"uniform", make_uniform_on_gpu},
+    DeviceSelectorRow{"express", make_express_on_gpu},
+    DeviceSelectorRow{"balancekv", make_balancekv_on_gpu},
+    DeviceSelectorRow{"buzz", make_buzz_on_gpu},
+    DeviceSelectorRow{"h2o", make_h2o_on_gpu},
+    DeviceSelectorRow{"tova", make_tova_on_gpu},
+    DeviceSelectorRow{"snapkv", make_snapkv_on_gpu},
+    DeviceSelectorRow{"pyramidkv", make_pyramidkv_on_gpu},
+    DeviceSelectorRow{"keydiff", make_keydiff_on_gpu},
+    DeviceSelectorRow{"knorm", make_knorm_on_gpu},
+    DeviceSelectorRow{"expected_attention", make_expected_attention_on_gpu},
 };
 
 constexpr std::array kCodecs = {
@@ -55,10 +54,4 @@ const DeviceCodecRow* find_device_codec(std::string_view name) { return find(kCo
 std::span<const DeviceSelectorRow> device_selector_rows() { return kSelectors; }
 std::span<const DeviceCodecRow> device_codec_rows() { return kCodecs; }
 
-}  // namespace cuda
-
-bool is_on_gpu(std::string_view name) {
-  return cuda::find_device_selector(name) || cuda::find_device_codec(name);
-}
-
-}  // namespace pith
+}  // namespace pith::cuda

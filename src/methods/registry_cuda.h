@@ -8,23 +8,16 @@
 
 namespace pith::cuda {
 
-/// What becomes of rows that leave the window.
-enum class BodyOnGpu : uint8_t {
-  kAllStay,  ///< by counts alone
-  kAllGo,    ///< by counts alone
-  kJudged,   ///< by what `make` returns
-};
-
 struct DeviceSelectorRow {
   std::string_view name;
-  BodyOnGpu body = BodyOnGpu::kJudged;
-  /// Throws kUnsupported for parameters that the GPU does not do.
+  /// For what the method's Needs and the device's offers allow. Null: all rows that leave the
+  /// window stay, or all go.
   SelectorOnGpu (*make)(const SelectorPlace&) = nullptr;
 };
 
 struct DeviceCodecRow {
   std::string_view name;
-  /// Null: plain numbers. Throws kUnsupported for parameters that the GPU does not do.
+  /// For parameters within the limits of the method's Offers. Null: plain numbers.
   std::shared_ptr<const DeviceCodec> (*make)(const MethodOptions&) = nullptr;
 };
 

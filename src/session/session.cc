@@ -161,11 +161,11 @@ Ledger Session::ledger() const { return state_->backend->ledger(); }
 
 Ledger estimate_ledger(const ModelConfig& config, const SessionOptions& options, size_t tokens) {
   const SessionOptions o = checked(options, config);
-  CpuEngine engine(o);
-  const Rope rope(static_cast<size_t>(config.head_dim), config.rope_theta);
-  KvCache cache(engine.context, cache_shape(config, o.context), o.policy, o.seed, &rope);
-  cache.protect(o.protect);
-  return cache.estimate(tokens);
+  ProtectedRows rows;
+  rows.add(o.protect, 0, static_cast<int64_t>(o.context));
+  const ResolvedPolicy policy(o.policy, cache_shape(config, o.context), o.seed, o.device);
+  if (!o.protect.empty()) policy.check_protect();
+  return policy.estimate(tokens, rows);
 }
 
 }  // namespace pith

@@ -263,7 +263,8 @@ TEST(CudaSession, PassingTheMemoryLimitIsAnError) {
 TEST(CudaPlans, AreTheCpusSchedules) {
   const CacheShape shape{2, 4, 2, 64, {}, 1000};
   const auto plan = [&](const char* policy) {
-    return plan_layer(Policy::parse(policy).rules.front(), shape, {});
+    const ResolvedPolicy resolved(Policy::parse(policy), shape, 0, Device::kCuda);
+    return plan_layer(resolved.layer(0).front(), {0, 2});
   };
   EXPECT_TRUE(plan("exact").straight);
   EXPECT_TRUE(plan("exact,sink=4,window=9").straight);
@@ -306,7 +307,8 @@ size_t rows_after_prompt(const Rule& rule) {
 TEST(CudaPlans, SelectorsKeepTheCpusBudgets) {
   const CacheShape shape{4, 4, 2, 64, {}, 1000};
   const auto plan = [&](const std::string& policy, int layer) {
-    return plan_layer(Policy::parse(policy).rules.front(), shape, {layer, 3});
+    const ResolvedPolicy resolved(Policy::parse(policy), shape, 3, Device::kCuda);
+    return plan_layer(resolved.layer(layer).front(), {0, 2});
   };
   const LayerPlan express = plan("express(s=10%),sink=2", 0);
   EXPECT_TRUE(express.selector.body && !express.selector.chooser);
@@ -336,60 +338,6 @@ TEST(CudaPlans, SelectorsKeepTheCpusBudgets) {
     sum += last = budget;
   }
   EXPECT_NEAR(static_cast<double>(sum), 400, 3);
-}
-
-// Needs no GPU: what a policy asks for is refused before anything is allocated.
-TEST(CudaRefusals, SayWhatIsNotThere) {
-  const auto refused = [](const CacheShape& shape, const char* policy, const char* what) {
-    MemoryCounter memory;
-    testing_files::expect_error(ErrorCode::kUnsupported, {what, "--device cpu"}, [&] {
-      DeviceCache(memory, shape, Policy::parse(policy), 0, nullptr);
-    });
-  };
-  const CacheShape shape{2, 4, 2, 64, {}, 1000};
-  refused(shape, "exact,dtype=f32", "f32");
-  refused(shape, "exact+k:f16+v:bf16", "different types");
-  refused(shape, "exact+f16,dtype=bf16", "body is in another type");
-  refused(shape, "exact;layers=1:exact+bf16", "one type");
-  refused(shape, "exact;heads=1:exact+bf16", "one type");
-  refused(shape, "exact+ladder(old=csr(rope=post))", "ladder(old=csr(rope=post))");
-  refused(shape, "balancekv+ladder", "balancekv over");
-  refused(shape, "exact+qjl(residual=1)", "residual");
-  refused(shape, "exact+qjl(center=64)", "center");
-  refused(shape, "exact+qjl(outliers=9)", "outliers=9");
-  refused(shape, "exact+qjl(m=96)", "m=96");
-  refused(shape, "exact+k:qjl+v:int8", "different codecs");
-  refused(shape, "exact+k:bf16+v:int8", "dtype=bf16");
-  refused(shape, "exact+k:f32+v:int8,dtype=f16", "one of them f32");
-  refused(shape, "exact+k:f16+v:csr", "different codecs");
-  refused(shape, "exact+csr(s=40)", "s=40");
-  refused(shape, "exact+csr(outliers=0.5)", "outliers");
-  refused(shape, "exact+csr(online=600)", "online=600");
-  refused(shape, "balancekv(mode=stream)", "mode=stream");
-  refused(shape, "uniform(heavy=10)", "uniform(rate=...) with heavy rows");
-  refused(shape, "uniform+csr(rope=post)", "tables of first rows");
-  refused(shape, "uniform+kvquant", "uniform over");
-  refused(shape, "uniform+ladder", "uniform over");
-  refused(shape, "uniform(rate=0.5,heavy=10)+int8", "uniform(rate=...) with heavy rows");
-  refused(shape, "express(s=64,heavy=10,heavy_interval=9)+qjl", "a multiple of 32");
-  refused(shape, "express(s=64,heavy=10,heavy_interval=96)+kivi(center=64)", "a multiple of 64");
-  refused(shape, "express(s=64,heavy=500)+csr(rope=post)", "tables of first rows");
-  refused(shape, "h2o(budget=64)+qjl(center=32)", "center");
-  refused({2, 4, 2, 64, {}, 100000}, "express(s=32768)", "s is at most 16384");
-  refused(shape, "uniform(budget=300,heavy=10,heavy_interval=20)+csr", "store of heavy rows");
-  refused(shape, "snapkv(budget=96)+csr(rope=post)", "the first 256 rows");
-  refused(shape, "snapkv(budget=96)+kvquant", "the first 128 rows");
-  refused(shape, "exact+k:kivi+v:csr", "different codecs");
-  refused(shape, "exact+int8(center=40)", "center=40");
-  refused({2, 4, 2, 80, {}, 1000}, "exact", "head_dim of 80");
-  for (const char* policy :
-       {"exact+int4", "exact+kivi", "exact+turboquant(bits=3)", "snapkv(budget=64)+int8",
-        "exact+qjl", "expected_attention(budget=64)", "express(s=64)", "balancekv(b=64)", "uniform",
-        "uniform(budget=60,heavy=50)"}) {
-    refused({2, 4, 2, 256, {}, 1000}, policy, "head_dim");
-  }
-  refused({2, 4, 2, 64, {0, 128}, 1000}, "snapkv(budget=64)", "slides over a window of 128");
-  refused({2, 4, 2, 64, {0, 128}, 1000}, "exact+ladder", "slides over");
 }
 
 TEST(CudaSession, DrawsWhatTheLogitsSay) {

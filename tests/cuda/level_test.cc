@@ -184,23 +184,5 @@ TEST(CudaLevels, SmallOnes) {
   }
 }
 
-TEST(CudaLevels, WhatIsNotThereIsRefusedByName) {
-  PITH_NEEDS_GPU();
-  for (const char* policy :
-       {"exact+turboquant(center=100)", "exact+gear(rows=512)", "exact+gear(outliers=9)",
-        "exact+gear(rank=9)", "exact+kvquant(calibrate=50)", "exact+kvquant(calibrate=288)",
-        "exact+kvquant(outliers=9)", "exact+int8(center=33)", "exact+k:int8+v:csr",
-        "snapkv(budget=64)+kvquant", "uniform+kvquant"}) {
-    SCOPED_TRACE(policy);
-    try {
-      Pair pair(policy, 64, DType::kF16);
-      ADD_FAILURE() << "it was taken";
-    } catch (const Error& e) {
-      EXPECT_EQ(e.code(), ErrorCode::kUnsupported);
-      EXPECT_NE(std::string(e.what()).find("on the GPU yet"), std::string::npos) << e.what();
-    }
-  }
-}
-
 }  // namespace
 }  // namespace pith::cuda

@@ -186,8 +186,9 @@ TEST(CudaSliding, ModelsAgreeWithTheCpu) {
 // Needs no GPU.
 TEST(CudaSliding, PlansAreTheWindows) {
   const auto plan = [](const char* policy, int64_t window, size_t context = 1000) {
-    return plan_layer(Policy::parse(policy).rules.front(), {2, 4, 2, 64, {0, window}, context},
-                      {1, 3});
+    const ResolvedPolicy resolved(Policy::parse(policy), {2, 4, 2, 64, {0, window}, context}, 3,
+                                  Device::kCuda);
+    return plan_layer(resolved.layer(1).front(), {0, 2});
   };
   const struct {
     const char *policy, *codec;

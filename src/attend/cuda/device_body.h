@@ -104,10 +104,6 @@ class DeviceBody {
 class BodyMaker {
  public:
   virtual ~BodyMaker() = default;
-  /// Whether bodies keep their rows in the codes of BodySite::codec, one that codes rows alone.
-  virtual bool keeps_codes() const { return false; }
-  /// The same of codecs whose rows share scales with their neighbours, in groups of any size.
-  virtual bool keeps_groups() const { return false; }
   virtual std::unique_ptr<DeviceBody> make(const BodySite& site) const = 0;
 };
 

@@ -20,9 +20,4 @@ DeviceArray<double> rope_turns(const TableSite& site, const std::string& what) {
   return out;
 }
 
-void refuse_on_gpu(const std::string& what, const std::string& supported) {
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("{} is not on the GPU yet; {}; use --device cpu", what, supported));
-}
-
 }  // namespace pith::cuda

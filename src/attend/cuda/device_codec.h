@@ -58,8 +58,7 @@ class DeviceCodec {
   /// Equal names code values equally: keys of one codec go with values of another that has the name
   /// of its values.
   virtual std::string value_name() const { return name(); }
-  /// The codec with the tables of one layer; null: it has none, and serves as it is. Throws
-  /// kUnsupported for a head_dim that its parameters do not fit.
+  /// The codec with the tables of one layer; null: it has none, and serves as it is.
   virtual std::shared_ptr<const DeviceCodec> with_tables(const TableSite&) const { return nullptr; }
   /// Keys are stored before RoPE: a body's rows must follow each other's positions, but for rows
   /// alone, which have their own beside them.
@@ -117,7 +116,5 @@ class DeviceCodec {
 /// Turns a position [D/2] of RoPE, on the device. Throws kUnsupported if none is known to `what`.
 DeviceArray<double> rope_turns(const TableSite& site, const std::string& what);
 
-/// Throws kUnsupported: `what` is not on the GPU, `supported` is.
-[[noreturn]] void refuse_on_gpu(const std::string& what, const std::string& supported);
 
 }  // namespace pith::cuda

@@ -123,16 +123,17 @@ std::shared_ptr<const LevelCodec> dense_levels(DType dtype) {
   return std::make_shared<LevelCodec>(to_string(dtype), LevelFormat{side, side});
 }
 
-int level_group(const std::string& what, size_t rows) {
+int level_group(size_t rows) {
   for (const int blocks : {1, 2, 4, 8}) {
     if (rows == static_cast<size_t>(blocks * kBlockRows)) return blocks;
   }
-  refuse_on_gpu(what, "groups there are 32, 64, 128 or 256 rows");
+  throw Error(ErrorCode::kInternal, fmt::format("a group of {} rows, which Limit::of_group lets "
+                                                "nobody ask for", rows));
 }
 
-void centre_keys(LevelSide& keys, const std::string& what, size_t rows) {
+void centre_keys(LevelSide& keys, size_t rows) {
   if (rows == 0) return;
-  keys.group_blocks = level_group(fmt::format("{}(center={})", what, rows), rows);
+  keys.group_blocks = level_group(rows);
   keys.centred = true;
   keys.rank = 1;
 }

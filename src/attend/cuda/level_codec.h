@@ -70,10 +70,9 @@ std::shared_ptr<const DeviceCodec> mix_levels(std::shared_ptr<const LevelCodec> 
 /// Rows of f16 or bf16 as they are, for one side beside the codes of the other.
 std::shared_ptr<const LevelCodec> dense_levels(DType dtype);
 
-/// Blocks of a group of `rows`; `what` asked for it. Throws kUnsupported for other groups than 32,
-/// 64, 128 or 256 rows.
-int level_group(const std::string& what, size_t rows);
+/// Blocks of a group of 32, 64, 128 or 256 rows.
+int level_group(size_t rows);
 /// Keys around the mean of `rows` rows, 0: as they are.
-void centre_keys(LevelSide& keys, const std::string& what, size_t rows);
+void centre_keys(LevelSide& keys, size_t rows);
 
 }  // namespace pith::cuda

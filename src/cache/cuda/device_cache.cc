@@ -16,24 +16,14 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
       shape_(shape),
       stream_(stream),
       layer_ropes_(ropes),
-      policy_(policy),
+      policy_(std::make_shared<const ResolvedPolicy>(policy, shape, seed, Device::kCuda)),
       seed_(seed),
       space_(site()) {
-  if (shape.head_dim != 64 && shape.head_dim != 128 && shape.head_dim != 256) {
-    refuse_on_gpu(fmt::format("a head_dim of {}", shape.head_dim),
-                  "head_dim is 64, 128 or 256 there");
-  }
-  text_ = describe_on_cpu();
-
   std::vector<std::vector<Part>> plans;
   for (int l = 0; l < shape.layers; ++l) plans.push_back(plan_heads(l));
   dtype_ = plans.front().front().plan.dtype;
   for (const std::vector<Part>& layer : plans) {
-    for (const Part& part : layer) {
-      cache_positions_ |= part.plan.cache_positions;
-      if (part.plan.dtype == dtype_) continue;
-      refuse_on_gpu("a cache with f16 and bf16 rows", "all layers and heads have one type there");
-    }
+    for (const Part& part : layer) cache_positions_ |= part.plan.cache_positions;
   }
   for (const Rope* rope : ropes.distinct()) {
     ropes_.push_back(std::make_shared<RopeTable>(memory, rope->frequencies(), stream));
@@ -46,17 +36,14 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
 
 std::vector<DeviceCache::Part> DeviceCache::plan_heads(int layer) const {
   std::vector<Part> parts;
-  const PolicyRule* last = nullptr;
-  const auto rule_of = [&](int head) {
-    return &policy_.rule_for(layer, shape_.layers, head, shape_.kv_heads);
-  };
-  for (int g = 0; g < shape_.kv_heads; ++g) {
-    if (rule_of(g) != last) parts.push_back({g, 0, {}});
-    last = rule_of(g);
-    ++parts.back().count;
+  std::vector<const CohortPolicy*> rules(static_cast<size_t>(shape_.kv_heads));  // [G]
+  for (const CohortPolicy& cohort : policy_->layer(layer)) {
+    for (const int head : cohort.heads) rules[static_cast<size_t>(head)] = &cohort;
   }
-  for (Part& part : parts) {
-    part.plan = plan_layer(*rule_of(part.first), shape_, {layer, seed_, part.first, part.count});
+  for (size_t g = 0, end = 0; g < rules.size(); g = end) {
+    while (end < rules.size() && rules[end] == rules[g]) ++end;
+    const HeadRange heads{static_cast<int>(g), static_cast<int>(end - g)};
+    parts.push_back({heads, plan_layer(*rules[g], heads)});
   }
   return parts;
 }
@@ -67,19 +54,19 @@ std::unique_ptr<LayerRows> DeviceCache::make_layer(int layer, std::vector<Part>&
     const TableSite tables{&memory_,
                            stream_,
                            shape_.head_dim,
-                           part.count,
+                           part.heads.count,
                            static_cast<uint32_t>(layer),
                            seed_,
                            shape_.model,
                            rope(layer) ? &rope(layer)->host : nullptr,
-                           static_cast<uint32_t>(part.first)};
+                           static_cast<uint32_t>(part.heads.first)};
     LayerPlan& plan = part.plan;
     if (auto own = plan.codec ? plan.codec->with_tables(tables) : nullptr) plan.codec = own;
     LayerSite of_run = site();
     of_run.rope = rope(layer);
-    of_run.heads = static_cast<size_t>(part.count);
+    of_run.heads = static_cast<size_t>(part.heads.count);
     of_run.query_heads = of_run.heads * static_cast<size_t>(shape_.query_heads / shape_.kv_heads);
-    runs.push_back({static_cast<size_t>(part.first), of_run, make_layer_rows(plan, of_run)});
+    runs.push_back({static_cast<size_t>(part.heads.first), of_run, make_layer_rows(plan, of_run)});
   }
   if (runs.size() == 1) return std::move(runs.front().rows);
   return std::make_unique<HeadRuns>(std::move(runs), site());
@@ -95,7 +82,6 @@ DeviceCache::DeviceCache(const DeviceCache& o)
       policy_(o.policy_),
       seed_(o.seed_),
       protected_(o.protected_),
-      text_(o.text_),
       space_(site()),
       cache_positions_(o.cache_positions_),
       probe_(o.probe_ ? std::make_unique<DeviceProbe>(*o.probe_) : nullptr) {
@@ -116,30 +102,17 @@ std::unique_ptr<DeviceCache> DeviceCache::clone() const {
   return std::unique_ptr<DeviceCache>(new DeviceCache(*this));
 }
 
-std::string DeviceCache::describe_on_cpu() const {
-  ThreadPool pool(1);
-  MemoryCounter unused;
-  const Rope any(static_cast<size_t>(shape_.head_dim), 10000);  // words do not depend on it
-  const Context context{pool, unused, kernels_for()};
-  KvCache cache(context, shape_, policy_, seed_, &any);
-  cache.protect(protected_.ranges());
-  return cache.describe();
-}
-
 void DeviceCache::protect(std::span<const TokenRange> ranges) {
   if (ranges.empty()) return;
+  policy_->check_protect();
   size_t seen = 0;
-  for (size_t l = 0; l < layers_.size(); ++l) {
-    if (!slides(l)) layers_[l]->check_protect();
-    seen = std::max(seen, layers_[l]->tokens());
-  }
+  for (const auto& layer : layers_) seen = std::max(seen, layer->tokens());
   ProtectedRows all = protected_;
   all.add(ranges, static_cast<int64_t>(seen), static_cast<int64_t>(shape_.context));
   protected_ = std::move(all);
   for (size_t l = 0; l < layers_.size(); ++l) {
     if (!slides(l)) layers_[l]->protect(protected_);
   }
-  text_ = describe_on_cpu();
   check(cudaStreamSynchronize(stream_), "protecting tokens");  // steps read what is made anew
   make_step_memory();
 }
@@ -304,7 +277,5 @@ Ledger DeviceCache::ledger() const {
   ledger.channels_kept = ledger.rows_kept * channels;
   return ledger;
 }
-
-std::string DeviceCache::describe() const { return text_; }
 
 }  // namespace pith::cuda

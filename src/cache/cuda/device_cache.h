@@ -58,7 +58,7 @@ class DeviceCache {
 
   pith::HeadRows rows(int layer, int head) const;
   Ledger ledger() const;
-  std::string describe() const;
+  std::string describe() const { return policy_->describe(protected_); }
 
  private:
   DeviceCache(const DeviceCache& other);
@@ -69,7 +69,7 @@ class DeviceCache {
   }
   /// Heads side by side under one rule, and what the policy makes of them.
   struct Part {
-    int first = 0, count = 0;
+    HeadRange heads;
     LayerPlan plan;
   };
   std::vector<Part> plan_heads(int layer) const;
@@ -79,8 +79,6 @@ class DeviceCache {
     return !shape_.sliding_window.empty() && shape_.sliding_window[layer] > 0;
   }
   void make_step_memory();
-  /// The CPU's words, after the CPU's checks of names and ranges. Nothing is allocated.
-  std::string describe_on_cpu() const;
   void take_moves();
   /// Layer `layer` has named its moves; they may wait for those of other layers.
   void pass_layer(int layer);
@@ -91,10 +89,9 @@ class DeviceCache {
   LayerRopes layer_ropes_;
   std::vector<std::shared_ptr<const RopeTable>> ropes_;  // those that differ
   DType dtype_ = DType::kF16;
-  Policy policy_;
+  std::shared_ptr<const ResolvedPolicy> policy_;
   uint64_t seed_ = 0;
   ProtectedRows protected_;
-  std::string text_;
   std::vector<std::unique_ptr<LayerRows>> layers_;  // [L]
   std::vector<size_t> first_spans_, first_notes_;   // [L] where a layer's begin
   MirroredArray<RowTarget> targets_;                // [L]

@@ -137,10 +137,6 @@ void HeadRuns::end_prefill(ChunkSpace& space) {
   for (HeadRun& run : runs_) run.rows->end_prefill(space);
 }
 
-void HeadRuns::check_protect() const {
-  for (const HeadRun& run : runs_) run.rows->check_protect();
-}
-
 void HeadRuns::protect(const ProtectedRows& rows) {
   for (HeadRun& run : runs_) run.rows->protect(rows);
 }

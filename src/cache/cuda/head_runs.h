@@ -38,7 +38,6 @@ class HeadRuns final : public LayerRows {
   void attend_chunk(CausalCall call, ChunkSpace& space) override;
   void end_chunk(size_t, ChunkSpace&, std::vector<BodyMove>&) override {}
   void end_prefill(ChunkSpace& space) override;
-  void check_protect() const override;
   void protect(const ProtectedRows& rows) override;
   void add_rows(pith::HeadRows& rows, size_t head) const override;
   void add_codes(std::vector<HeadCodes>& codes, size_t head) const override;

@@ -60,7 +60,6 @@ class InPlaceRows final : public LayerRows {
   void end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) override;
   void end_prefill(ChunkSpace& space) override;
   size_t layers_together() const override { return body_ ? body_->layers_together() : 1; }
-  void check_protect() const override { check_protected_codes(layer_); }
   void protect(const ProtectedRows& rows) override;
   void add_rows(pith::HeadRows& rows, size_t head) const override;
   void add_codes(std::vector<HeadCodes>& codes, size_t head) const override;

@@ -32,14 +32,12 @@ struct LayerPlan {
   SelectorOnGpu selector;                    ///< none: all rows do, or none
 };
 
-/// What a layer's plan depends on beside its rule.
-struct PlanSite {
-  int layer = 0;
-  uint64_t seed = 0;
-  int first_head = 0, heads = 0;  ///< KV heads that the plan is for; none: all
+/// KV heads side by side.
+struct HeadRange {
+  int first = 0, count = 0;
 };
-/// Throws kUnsupported, naming what the GPU does not do.
-LayerPlan plan_layer(const PolicyRule& rule, const CacheShape& shape, const PlanSite& site);
+/// For heads of a cohort that was resolved for the GPU.
+LayerPlan plan_layer(const CohortPolicy& policy, const HeadRange& heads);
 
 /// RoPE's radians a position of each pair of channels, on both sides.
 struct RopeTable {
@@ -155,8 +153,6 @@ class LayerRows {
   /// The prompt is complete.
   virtual void end_prefill(ChunkSpace& /*space*/) {}
   /// Replaces the rows to protect; those of tokens already here must not change. spans() may grow.
-  /// check_protect() throws kUnsupported where that is not there.
-  virtual void check_protect() const {}
   virtual void protect(const ProtectedRows& rows) = 0;
 
   /// Positions and weights of one head's rows, in any order.
@@ -177,10 +173,6 @@ BodySite body_site(const LayerPlan& plan, const LayerSite& site);
 
 /// When the layer's rows move. Rows that leave a window together need no memory on the way.
 Plan plan_of(const LayerPlan& layer);
-
-/// Throws kUnsupported if rows in the plan's codes must follow each other: none of them may be
-/// protected then.
-void check_protected_codes(const LayerPlan& plan);
 
 std::unique_ptr<LayerRows> make_layer_rows(const LayerPlan& plan, const LayerSite& site);
 

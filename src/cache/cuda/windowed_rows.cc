@@ -131,14 +131,6 @@ DeviceSpan WindowedRows::ring_span(const RowTarget& rows, size_t head, size_t co
   return span;
 }
 
-void WindowedRows::check_protect() const {
-  if (layer_.cache_positions) {
-    refuse_on_gpu("protecting tokens under positions inside the cache (rope=cache)",
-                  "rope=true does");
-  }
-  check_protected_codes(layer_);
-}
-
 void WindowedRows::protect(const ProtectedRows& rows) {
   const ProtectedRows behind_sink = rows.from(static_cast<int64_t>(layer_.schedule.sink));
   pinned_.protect(rows, layer_.schedule.sink);

@@ -27,7 +27,6 @@ class WindowedRows final : public LayerRows {
   RowTarget begin_chunk(size_t tokens, ChunkSpace& space) override;
   void attend_chunk(CausalCall call, ChunkSpace& space) override;
   void end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) override;
-  void check_protect() const override;
   void protect(const ProtectedRows& rows) override;
   void end_prefill(ChunkSpace&) override { hide(); }
   size_t layers_together() const override { return body_ ? body_->layers_together() : 1; }

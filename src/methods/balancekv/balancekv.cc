@@ -48,7 +48,7 @@ BalanceSizes sizes_of(const BalanceOptions& o, const BudgetSite& site) {
                           rows, site.context, o.block ? ", or lower b" : ""));
 }
 
-SelectorParts make_balancekv(const SelectorRequest& r) {
+ResolvedSelector resolve_balancekv(const SelectorPlace& r) {
   auto options = r.options.as<BalanceOptions>();
   const BalanceRule rule = balance_rule(options, r.budget, r.site.scale);
   if (rule.endless && rule.rounds == 0)
@@ -59,16 +59,22 @@ SelectorParts make_balancekv(const SelectorRequest& r) {
   options.block = rule.block;
   options.budget.reset();
   options.heavy = options.heavy.at(r.budget);
-  SelectorParts parts;
-  parts.text = write_options("balancekv", options);
+  ResolvedSelector selector;
+  selector.text = write_options("balancekv", options);
+  selector.needs.halves = rule.block;
   if (options.mode == BalanceOptions::Mode::kStream) {
-    parts.rule = std::make_shared<BalanceSums>(rule.shape());
-    parts.chooser = make_balance_stream(r.context, r.site, rule);
-    return parts;
+    selector.rule = std::make_shared<BalanceSums>(rule.shape());
+    selector.needs.row_weights = selector.needs.roles = selector.needs.by_contents = true;
+    selector.chooser = [site = r.site, rule](const Context& context) {
+      return make_balance_stream(context, site, rule);
+    };
+    return selector;
   }
-  parts.rule = std::make_shared<HalveBlocks>(rule.shape());
-  parts.halver = std::make_shared<Halver>(r.context, rule.halver(), r.site.seed, r.site.layer);
-  return with_heavy(std::move(parts), options.heavy.sizes(r.budget));
+  selector.rule = std::make_shared<HalveBlocks>(rule.shape());
+  // Behind heavy rows they are in codes before they are final.
+  if (!options.heavy.heavy && rule.rounds > 0) selector.needs.body = Needs::Body::kHalved;
+  selector.halving = rule.halver();
+  return with_heavy(std::move(selector), options.heavy.sizes(r.budget));
 }
 
 }  // namespace
@@ -157,7 +163,8 @@ SelectorRow balancekv_row() {
   row.state_bytes = [](const MethodOptions&, const SelectorSite&) -> double {
     return sizeof(BalanceTree);
   };
-  row.make = make_balancekv;
+  row.on_gpu = true;
+  row.resolve = resolve_balancekv;
   row.more_side_bytes = [](const MethodOptions& o) {
     return o.as<BalanceOptions>().heavy.side_bytes();
   };

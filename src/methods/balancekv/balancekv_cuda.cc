@@ -54,19 +54,7 @@ class BalanceBlocks final : public DeviceChooser {
 
 SelectorOnGpu make_balancekv_on_gpu(const SelectorPlace& place) {
   const auto& options = place.options.as<BalanceOptions>();
-  if (options.mode != BalanceOptions::Mode::kBlock) {
-    refuse_on_gpu("balancekv(mode=stream), whose heads differ in their number of rows,",
-                  "mode=block is there");
-  }
-  if (place.site.head_dim != 64 && place.site.head_dim != 128) {
-    refuse_on_gpu(fmt::format("balancekv at a head_dim of {}", place.site.head_dim),
-                  "its halvings there are of heads of 64 or 128 channels");
-  }
   const BalanceRule rule = balance_rule(options, place.budget, place.site.scale);
-  if (rule.block > kMostHalvingRows) {
-    refuse_on_gpu(fmt::format("balancekv(b={})", rule.block),
-                  fmt::format("b is at most {} there", kMostHalvingRows));
-  }
   return {nullptr, std::make_shared<BalanceBlocks>(rule, place.site),
           options.heavy.sizes(place.budget)};
 }

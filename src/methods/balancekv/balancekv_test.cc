@@ -204,7 +204,7 @@ struct StreamPlace : Place {
     format.dim = kDim;
     body.emplace(
         context,
-        SelectorParts{std::make_shared<BalanceSums>(rule.shape()), std::move(stream), {}, ""},
+        SelectorParts{std::make_shared<BalanceSums>(rule.shape()), std::move(stream), {}},
         format);
   }
   void feed(const Gaussian& rows, size_t first, size_t count) {

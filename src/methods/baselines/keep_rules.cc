@@ -22,10 +22,12 @@ uint32_t window_rows(const MethodOptions& options, const BudgetSite& site, bool 
 
 /// What is kept is the sink and the window, whose rows the site knows.
 template <class O>
-SelectorParts make_keep_none(const SelectorRequest& r, const std::string& name) {
+ResolvedSelector resolve_keep_none(const SelectorPlace& r, const std::string& name) {
   O options = r.options.as<O>();
   options.window = Budget::rows(r.site.window);
-  return {.rule = std::make_shared<DropAll>(), .text = write_options(name, options)};
+  return {.rule = std::make_shared<DropAll>(),
+          .needs = {.body = Needs::Body::kNone},
+          .text = write_options(name, options)};
 }
 
 template <DType kType>
@@ -54,8 +56,11 @@ SelectorRow exact_row() {
   row.default_window = [](const MethodOptions&, const BudgetSite&, bool coded) {
     return coded ? 128u : 0u;
   };
-  row.make = [](const SelectorRequest& r) -> SelectorParts {
-    return {.rule = std::make_shared<KeepAll>(r.site.sliding_window), .text = "exact"};
+  row.on_gpu = true;
+  row.resolve = [](const SelectorPlace& r) -> ResolvedSelector {
+    return {.rule = std::make_shared<KeepAll>(r.site.sliding_window),
+            .needs = {.body = Needs::Body::kAll},
+            .text = "exact"};
   };
   row.side_bytes = 0;  // positions are contiguous
   return row;
@@ -68,7 +73,8 @@ SelectorRow local_row() {
   row.takes<LocalOptions>();
   row.default_window = window_rows<LocalOptions>;
   row.owns_window = true;
-  row.make = [](const SelectorRequest& r) { return make_keep_none<LocalOptions>(r, kLocal); };
+  row.on_gpu = true;
+  row.resolve = [](const SelectorPlace& r) { return resolve_keep_none<LocalOptions>(r, kLocal); };
   return row;
 }
 
@@ -84,11 +90,12 @@ SelectorRow streaming_llm_row() {
   row.default_sink = 4;
   row.default_window = window_rows<StreamingOptions>;
   row.owns_window = true;
-  row.make = [](const SelectorRequest& r) {
-    return make_keep_none<StreamingOptions>(r, kStreamingLlm);
-  };
-  row.cache_positions = [](const MethodOptions& o) {
-    return o.as<StreamingOptions>().rope == StreamingOptions::Rope::kCache;
+  row.on_gpu = true;
+  row.resolve = [](const SelectorPlace& r) {
+    ResolvedSelector selector = resolve_keep_none<StreamingOptions>(r, kStreamingLlm);
+    selector.needs.cache_positions =
+        r.options.as<StreamingOptions>().rope == StreamingOptions::Rope::kCache;
+    return selector;
   };
   return row;
 }

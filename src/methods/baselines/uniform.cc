@@ -86,24 +86,31 @@ class LeastWords final : public Chooser {
   Array<uint64_t> largest_;  // [heads] largest word held
 };
 
-SelectorParts make_uniform(const SelectorRequest& r) {
+ResolvedSelector resolve_uniform(const SelectorPlace& r) {
   auto options = r.options.as<UniformOptions>();
   if (options.budget)
     options.budget = Budget::rows(options.rows(r.budget));
   else
     options.rate = options.drawn();
   options.heavy = options.heavy.at(r.budget);
-  SelectorParts parts;
+  ResolvedSelector sample;
+  sample.text = write_options("uniform", options);
   if (options.budget) {
-    parts.rule =
+    sample.rule =
         std::make_shared<KeepSample>(static_cast<size_t>(options.budget->value), options.weights);
-    parts.chooser = std::make_unique<LeastWords>(r.context, r.site);
+    sample.chooser = [site = r.site](const Context& context) {
+      return std::make_unique<LeastWords>(context, site);
+    };
   } else {
-    parts.rule = std::make_shared<KeepShare>(*options.rate, options.weights);
-    parts.chooser = std::make_unique<DrawByRate>(r.site, *options.rate);
+    sample.rule = std::make_shared<KeepShare>(*options.rate, options.weights);
+    sample.needs.body = Needs::Body::kDrawn;
+    // What a heavy store passes on is other rows in each head, of which as many as are drawn stay.
+    sample.needs.by_contents = options.heavy.heavy.has_value();
+    sample.chooser = [site = r.site, rate = *options.rate](const Context&) {
+      return std::make_unique<DrawByRate>(site, rate);
+    };
   }
-  parts.text = write_options("uniform", options);
-  return with_heavy(std::move(parts), options.heavy.sizes(r.budget));
+  return with_heavy(std::move(sample), options.heavy.sizes(r.budget));
 }
 
 }  // namespace
@@ -133,7 +140,8 @@ SelectorRow uniform_row() {
   row.state_bytes = [](const MethodOptions&, const SelectorSite&) -> double {
     return sizeof(uint64_t);  // the largest word held
   };
-  row.make = make_uniform;
+  row.on_gpu = true;
+  row.resolve = resolve_uniform;
   row.more_side_bytes = [](const MethodOptions& o) {
     return o.as<UniformOptions>().heavy.side_bytes();
   };

@@ -31,11 +31,7 @@ class LeastWords final : public BestRows {
 
 SelectorOnGpu make_uniform_on_gpu(const SelectorPlace& place) {
   const auto& options = place.options.as<UniformOptions>();
-  if (!options.budget) {
-    if (!options.heavy.heavy) return {make_rate_body(options, place.site), nullptr};
-    refuse_on_gpu("uniform(rate=...) with heavy rows, whose count only the device would know,",
-                  "uniform(budget=...,heavy=...) is there");
-  }
+  if (!options.budget) return {make_rate_body(options, place.site), nullptr};
   return {nullptr, std::make_shared<LeastWords>(place.site, options.weights),
           options.heavy.sizes(place.budget)};
 }

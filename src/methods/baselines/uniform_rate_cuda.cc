@@ -199,8 +199,6 @@ class RateBody final : public DeviceBody {
 class RateMaker final : public BodyMaker {
  public:
   explicit RateMaker(const RateRule& rule) : rule_(rule) {}
-  bool keeps_codes() const override { return true; }
-  bool keeps_groups() const override { return true; }
   std::unique_ptr<DeviceBody> make(const BodySite& site) const override {
     if (site.codec) return make_coded_rate_body(rule_, site);
     return std::make_unique<RateBody>(rule_, site);

@@ -65,13 +65,16 @@ class Buzz final : public Chooser {
   std::vector<std::vector<double>> stands_for_;  // [heads][kept] rows of a survivor's cell
 };
 
-SelectorParts make_buzz(const SelectorRequest& r) {
+ResolvedSelector resolve_buzz(const SelectorPlace& r) {
   const BuzzRule rule = buzz_rule(r.options.as<BuzzOptions>(), r.budget, r.site.window);
   BuzzOptions options = rule.options;
   options.rows = Budget::rows(rule.threshold);
   return {.rule = std::make_shared<KeepCells>(rule.cells(), options.localmax, options.logn),
-          .chooser = std::make_unique<Buzz>(rule, r.site.heads),
-          .text = write_options("buzz", options)};
+          .needs = {.mass = options.localmax, .row_weights = options.weights},
+          .text = write_options("buzz", options),
+          .chooser = [rule, heads = r.site.heads](const Context&) {
+            return std::make_unique<Buzz>(rule, heads);
+          }};
 }
 
 }  // namespace
@@ -119,7 +122,8 @@ SelectorRow buzz_row() {
   row.info.source = "BUZZ (arXiv 2410.23079)";
   row.info.size_parameter = "T";
   row.takes<BuzzOptions>();
-  row.make = make_buzz;
+  row.on_gpu = true;
+  row.resolve = resolve_buzz;
   row.default_sink = 4;
   row.default_window = [](const MethodOptions&, const BudgetSite&, bool) { return 256u; };
   row.side_bytes = sizeof(uint32_t) + 2 * sizeof(float);

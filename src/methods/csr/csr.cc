@@ -1,5 +1,7 @@
 #include "methods/csr/csr.h"
 
+#include <fmt/format.h>
+
 #include "methods/csr/csr_codec.h"
 #include "pith/error.h"
 
@@ -12,6 +14,23 @@ std::unique_ptr<Codec> make_csr(const MethodOptions& options, Side side) {
   if (o.dictionary)
     offline = std::make_shared<const DictionaryFile>(DictionaryFile::open(*o.dictionary));
   return std::make_unique<CsrCodec>(o.format(side), side, std::move(offline));
+}
+
+Offers csr_on_gpu(const MethodOptions& options, const OfferSite& site) {
+  CsrOptions o = options.as<CsrOptions>();
+  const CsrFormat format = o.format(site.side);
+  const std::string text = write_options("csr", o);
+  o.collect = format.collect;
+  return {.codec = text,
+          .code = write_options("csr", o),
+          .levels = false,
+          .before_rope = site.side == Side::kKeys && !format.rotated_keys,
+          .learns = o.online > 0 ? (format.collect + 31) / 32 * 32 : 0,
+          .limits = {{"outliers", "1: how many rows stay exact would depend on the rows",
+                      o.outliers < 1 ? fmt::format("csr(outliers={})", o.outliers) : ""},
+                     Limit::of("csr", "s", o.pairs, o.pairs <= 32, "up to 32"),
+                     Limit::of("csr", "online", o.online, o.online <= 512,
+                               "up to 512, as far as a card's shared memory goes")}};
 }
 
 }  // namespace
@@ -72,6 +91,7 @@ CodecRow csr_row() {
               ""};
   row.takes<CsrOptions>();
   row.make = make_csr;
+  row.on_gpu = csr_on_gpu;
   return row;
 }
 

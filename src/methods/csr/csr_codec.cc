@@ -42,17 +42,20 @@ double CsrCodec::most_bytes(size_t rows, size_t dim, bool /*evicted*/) const {
   return static_cast<double>(rows * f.row_bytes() + exact + waiting + tables);
 }
 
-std::unique_ptr<CodedRows> CsrCodec::make_rows(const Context& context,
-                                               const RowsRequest& request) const {
-  OfflineAtoms atoms;
-  if (offline_) {
-    atoms = offline_->atoms(request);
-    offline_bytes_ = offline_->layer_bytes(side_, request.layer);
-  }
+size_t CsrCodec::table_bytes(const RowsRequest& request) const {
+  const OfflineAtoms atoms = offline_ ? offline_->atoms(request) : OfflineAtoms{};
+  fitted(request.dim);
   if (atoms.count + format_.online > kMostAtoms)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("csr: {} trained and {} online atoms; 16-bit indices name {}",
                             atoms.count, format_.online, kMostAtoms));
+  return offline_ ? offline_->layer_bytes(side_, request.layer) : 0;
+}
+
+std::unique_ptr<CodedRows> CsrCodec::make_rows(const Context& context,
+                                               const RowsRequest& request) const {
+  offline_bytes_ = table_bytes(request);
+  const OfflineAtoms atoms = offline_ ? offline_->atoms(request) : OfflineAtoms{};
   return std::make_unique<CsrRows>(context, fitted(request.dim), request, atoms);
 }
 

@@ -18,6 +18,7 @@ class CsrCodec final : public Codec {
   double bytes_per_row(size_t) const override { return static_cast<double>(format_.row_bytes()); }
   double most_bytes(size_t rows, size_t dim, bool evicted) const override;
   size_t shared_bytes() const override { return offline_bytes_; }
+  size_t table_bytes(const RowsRequest& request) const override;
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override;
   /// The format with the parts that head_dim and side decide. Throws kInvalidArgument.

@@ -276,17 +276,8 @@ std::shared_ptr<const DeviceCodec> make_csr_on_gpu(const MethodOptions& options)
   plan->keys = o.format(Side::kKeys);
   plan->values = o.format(Side::kValues);
   const CsrFormat& format = plan->keys;
-  if (format.outliers < 1) {
-    refuse_on_gpu("csr(outliers=...)",
-                  "all rows are coded there: how many stay exact would depend on the rows");
-  }
-  if (format.pairs > 32) refuse_on_gpu(fmt::format("csr(s={})", format.pairs), "s is at most 32");
   if (o.dictionary) {
     plan->offline = std::make_shared<const DictionaryFile>(DictionaryFile::open(*o.dictionary));
-  }
-  if (format.online > 512) {
-    refuse_on_gpu(fmt::format("csr(online={})", format.online),
-                  "a side has 512 atoms at most there, trained ones counted");
   }
   plan->name = fmt::format(
       "csr of {} pairs in {} chunks, {} atoms from {} {}, {}, {} RoPE{}", format.pairs,

@@ -29,11 +29,12 @@ GroupedBytes csr_bytes(const CsrCoding& coding) {
 }
 
 void refuse_csr_atoms(const CsrDictionaries& csr, size_t shared_bytes) {
-  refuse_on_gpu(
-      fmt::format("csr with {} atoms of keys and {} of values in {} and {} chunks", csr.keys.count,
-                  csr.values.count, csr.coding.key_chunks, csr.coding.value_chunks),
-      fmt::format("a head's atoms lie in the {} bytes of shared memory there: fewer of "
-                  "them, or more chunks",
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("csr with {} atoms of keys and {} of values in {} and {} chunks: a head's atoms "
+                  "lie in the {} bytes of this card's shared memory; use fewer of them, or more "
+                  "chunks, or --device cpu",
+                  csr.keys.count, csr.values.count, csr.coding.key_chunks, csr.coding.value_chunks,
                   shared_bytes));
 }
 

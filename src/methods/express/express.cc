@@ -31,20 +31,20 @@ size_t target_rows(const ExpressOptions& o, const BudgetSite& site) {
   return std::min(std::bit_floor(rows), size_t{1} << 24);
 }
 
-SelectorParts make_express(const SelectorRequest& r) {
+ResolvedSelector resolve_express(const SelectorPlace& r) {
   auto options = r.options.as<ExpressOptions>();
   const ExpressRule rule = express_rule(options, r.budget, r.site.scale);
   const std::string asked = options.target.text();
   options.target = Budget::rows(rule.shape.target);
   options.heavy = options.heavy.at(r.budget);
-  SelectorParts parts;
-  parts.rule = std::make_shared<KeepCoreset>(rule.shape);
-  parts.halver = std::make_shared<Halver>(r.context, HalverRule{rule.halving, rule.weight_exponent},
-                                          r.site.seed, r.site.layer);
-  parts.text = write_options("express", options);
+  ResolvedSelector coreset{
+      .rule = std::make_shared<KeepCoreset>(rule.shape),
+      .needs = {.body = Needs::Body::kCoreset, .row_weights = true, .halves = rule.shape.target},
+      .text = write_options("express", options),
+      .halving = HalverRule{rule.halving, rule.weight_exponent}};
   if (asked != options.target.text())
-    parts.text += fmt::format(" [s={} rounded down to a power of two]", asked);
-  return with_heavy(std::move(parts), options.heavy.sizes(r.budget));
+    coreset.text += fmt::format(" [s={} rounded down to a power of two]", asked);
+  return with_heavy(std::move(coreset), options.heavy.sizes(r.budget));
 }
 
 }  // namespace
@@ -80,7 +80,8 @@ SelectorRow express_row() {
   row.state_bytes = [](const MethodOptions&, const SelectorSite&) -> double {
     return sizeof(ExpressState);
   };
-  row.make = make_express;
+  row.on_gpu = true;
+  row.resolve = resolve_express;
   row.more_side_bytes = [](const MethodOptions& o) {
     return o.as<ExpressOptions>().heavy.side_bytes();
   };

@@ -207,17 +207,8 @@ void ExpressBody::add_rows(pith::HeadRows& out, size_t head, int64_t) const {
 class ExpressMaker final : public BodyMaker {
  public:
   ExpressMaker(const ExpressRule& rule, const SelectorSite& site) : rule_(rule), site_(site) {
-    if (rule.shape.target > kMostHalvingRows) {
-      refuse_on_gpu(fmt::format("express(s={})", rule.shape.target),
-                    fmt::format("s is at most {} there", kMostHalvingRows));
-    }
-    if (site.head_dim != 64 && site.head_dim != 128) {
-      refuse_on_gpu(fmt::format("express at a head_dim of {}", site.head_dim),
-                    "its coresets there are of heads of 64 or 128 channels");
-    }
     place({}).check(rule);
   }
-  bool keeps_codes() const override { return true; }
   std::unique_ptr<DeviceBody> make(const BodySite& site) const override {
     return std::make_unique<ExpressBody>(rule_, place(site), site);
   }

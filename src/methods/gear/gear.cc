@@ -1,5 +1,7 @@
 #include "methods/gear/gear.h"
 
+#include <fmt/format.h>
+
 #include "methods/gear/gear_rows.h"
 
 namespace pith {
@@ -9,6 +11,22 @@ std::unique_ptr<Codec> make_gear(const MethodOptions& o, Side side) {
   GearFormat format = o.as<GearOptions>().format();
   format.side = side;
   return std::make_unique<GearCodec>(format);
+}
+
+/// KIVI's levels with a product and numbers apart.
+Offers gear_on_gpu(const MethodOptions& options, const OfferSite& site) {
+  const auto& o = options.as<GearOptions>();
+  const size_t apart = GearCodec(o.format()).at(site.dim).outliers;
+  const std::string text = write_options("gear", o);
+  return {.codec = text,
+          .code = text,
+          .shares = o.rank > 0 || site.side == Side::kKeys,
+          .block = o.rows,
+          .limits = {Limit::of("gear", "rank", o.rank, o.rank <= kGearRankOnGpu,
+                               fmt::format("up to {}", kGearRankOnGpu)),
+                     Limit::of("gear", "outliers", apart, apart <= kApartOnGpu,
+                               fmt::format("up to {} of a row", kApartOnGpu)),
+                     Limit::of_group("gear", "rows", o.rows, false)}};
 }
 
 }  // namespace
@@ -41,6 +59,7 @@ CodecRow gear_row() {
               ""};
   row.takes<GearOptions>();
   row.make = make_gear;
+  row.on_gpu = gear_on_gpu;
   return row;
 }
 

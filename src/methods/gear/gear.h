@@ -8,6 +8,9 @@ namespace pith {
 
 struct GearFormat;
 
+/// The highest rank of a product that the GPU's kernels have room for.
+inline constexpr size_t kGearRankOnGpu = 8;
+
 struct GearOptions {
   int bits = 2;
   size_t rank = 2;

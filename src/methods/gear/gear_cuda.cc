@@ -28,11 +28,6 @@ std::shared_ptr<const DeviceCodec> GearDeviceCodec::with_tables(const TableSite&
   auto own = std::make_shared<GearDeviceCodec>(*this);
   const auto dim = static_cast<size_t>(site.head_dim);
   const size_t apart = GearCodec(gear_).at(dim).outliers;
-  if (apart > LevelSide::kMostApart) {
-    refuse_on_gpu(
-        fmt::format("gear(outliers={})", apart),
-        fmt::format("at most {} numbers of a row are apart there", LevelSide::kMostApart));
-  }
   own->format_.keys.apart = own->format_.values.apart = static_cast<int>(apart);
   own->name_ = fmt::format("{}, layer {}", name_, site.layer);
   const uint32_t stream = kGearStream + 2 * site.first_head;
@@ -45,14 +40,12 @@ std::shared_ptr<const DeviceCodec> GearDeviceCodec::with_tables(const TableSite&
 
 std::shared_ptr<const DeviceCodec> make_gear_on_gpu(const MethodOptions& o) {
   const GearFormat gear = o.as<GearOptions>().format();
-  if (gear.rank > LevelSide::kMostRank) {
-    refuse_on_gpu(fmt::format("gear(rank={})", gear.rank),
-                  fmt::format("a product's rank is at most {} there", LevelSide::kMostRank));
-  }
+  static_assert(LevelSide::kMostRank == kGearRankOnGpu);
+  static_assert(LevelSide::kMostApart == kApartOnGpu);
   const CodecRow& kivi = codec_row("kivi");
   const PolicyPart part{kivi.info.name, {{"bits", std::to_string(gear.bits)}}};
   LevelFormat format = make_kivi_on_gpu(kivi.read(part))->as_levels()->format();
-  const int blocks = level_group(fmt::format("gear(rows={})", gear.group_rows), gear.group_rows);
+  const int blocks = level_group(gear.group_rows);
   for (LevelSide* side : {&format.keys, &format.values}) {
     side->missed = true;
     side->rank = static_cast<int>(gear.rank);

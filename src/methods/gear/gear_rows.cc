@@ -235,8 +235,7 @@ double GearCodec::most_bytes(size_t rows, size_t dim, bool evicted) const {
                              waiting * 2 * dim);
 }
 
-std::unique_ptr<CodedRows> GearCodec::make_rows(const Context& context,
-                                                const RowsRequest& request) const {
+size_t GearCodec::table_bytes(const RowsRequest& request) const {
   const GearFormat format = at(request.dim);
   const size_t dim = request.dim;
   if (dim > kMostOutlierDim || format.outliers >= dim ||
@@ -247,7 +246,14 @@ std::unique_ptr<CodedRows> GearCodec::make_rows(const Context& context,
                             "ranks up to the smaller side and groups in multiples of {}",
                             dim, format.outliers, format.rank, format.group_rows, kMostOutlierDim,
                             kWaitingBlock));
-  return std::make_unique<GearRows>(context, format, request, codes_->make_rows(context, request));
+  return 0;
+}
+
+std::unique_ptr<CodedRows> GearCodec::make_rows(const Context& context,
+                                                const RowsRequest& request) const {
+  table_bytes(request);  // checks it
+  return std::make_unique<GearRows>(context, at(request.dim), request,
+                                    codes_->make_rows(context, request));
 }
 
 }  // namespace pith

@@ -1,5 +1,7 @@
 #include "methods/kvquant/kvquant.h"
 
+#include <fmt/format.h>
+
 #include "methods/kvquant/nonuniform_rows.h"
 
 namespace pith {
@@ -9,6 +11,24 @@ std::unique_ptr<Codec> make_kvquant(const MethodOptions& o, Side side) {
   NonUniformFormat format = o.as<KvquantOptions>().format();
   format.side = side;
   return std::make_unique<NonUniformCodec>(format);
+}
+
+/// Levels of a head's own, made from rows that lie in a block's shared memory.
+Offers kvquant_on_gpu(const MethodOptions& options, const OfferSite& site) {
+  const auto& o = options.as<KvquantOptions>();
+  const size_t apart = NonUniformCodec(o.format()).at(site.dim).outliers;
+  const size_t most = kvquant_rows_on_gpu(site.dim);
+  const std::string text = write_options("kvquant", o);
+  return {.codec = text,
+          .code = text,
+          .before_rope = site.side == Side::kKeys,
+          .learns = o.calibrate,
+          .limits = {Limit::of("kvquant", "calibrate", o.calibrate,
+                               o.calibrate % 32 == 0 && o.calibrate <= most,
+                               fmt::format("a multiple of 32 up to {} / head_dim",
+                                           most * site.dim)),
+                     Limit::of("kvquant", "outliers", apart, apart <= kApartOnGpu,
+                               fmt::format("up to {} of a row", kApartOnGpu))}};
 }
 
 }  // namespace
@@ -40,6 +60,7 @@ CodecRow kvquant_row() {
               ""};
   row.takes<KvquantOptions>();
   row.make = make_kvquant;
+  row.on_gpu = kvquant_on_gpu;
   return row;
 }
 

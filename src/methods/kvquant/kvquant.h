@@ -8,6 +8,9 @@ namespace pith {
 
 struct NonUniformFormat;
 
+/// The most rows that the GPU makes tables from, of one head's keys or values.
+constexpr size_t kvquant_rows_on_gpu(size_t dim) { return 16384 / dim; }
+
 struct KvquantOptions {
   int bits = 3;
   std::optional<size_t> outliers;

@@ -44,17 +44,8 @@ class KvquantDeviceCodec final : public LevelCodec {
 std::shared_ptr<const DeviceCodec> KvquantDeviceCodec::with_tables(const TableSite& site) const {
   const int dim = site.head_dim;
   const size_t apart = NonUniformCodec(given_).at(static_cast<size_t>(dim)).outliers;
-  const int most = most_sample_rows(dim);
-  if (given_.calibrate > static_cast<size_t>(most) || given_.calibrate % kBlockRows) {
-    refuse_on_gpu(
-        fmt::format("kvquant(calibrate={}) at head_dim {}", given_.calibrate, dim),
-        fmt::format("tables are made there from multiples of {} rows up to {}", kBlockRows, most));
-  }
-  if (apart > LevelSide::kMostApart) {
-    refuse_on_gpu(
-        fmt::format("kvquant(outliers={})", apart),
-        fmt::format("at most {} numbers of a row are apart there", LevelSide::kMostApart));
-  }
+  static_assert(LevelSide::kMostApart == kApartOnGpu);
+  static_assert(most_sample_rows(64) == kvquant_rows_on_gpu(64));
   auto own = std::make_shared<KvquantDeviceCodec>(
       fmt::format("{}, layer {}", base_of(name_), site.layer), format_, given_);
   own->site_ = site;

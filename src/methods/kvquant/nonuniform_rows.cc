@@ -267,15 +267,20 @@ double NonUniformCodec::most_bytes(size_t rows, size_t dim, bool evicted) const 
                              waiting * 2 * dim);
 }
 
-std::unique_ptr<CodedRows> NonUniformCodec::make_rows(const Context& context,
-                                                      const RowsRequest& request) const {
+size_t NonUniformCodec::table_bytes(const RowsRequest& request) const {
   const NonUniformFormat format = at(request.dim);
   if (request.dim > kMostOutlierDim || format.outliers >= request.dim)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("kvquant was asked for head_dim {} and {} outliers a row; it supports "
                             "head_dim up to {} and fewer outliers than channels",
                             request.dim, format.outliers, kMostOutlierDim));
-  return std::make_unique<NonUniformRows>(context, format, request);
+  return 0;  // a head's own: metadata of its rows
+}
+
+std::unique_ptr<CodedRows> NonUniformCodec::make_rows(const Context& context,
+                                                      const RowsRequest& request) const {
+  table_bytes(request);  // checks it
+  return std::make_unique<NonUniformRows>(context, at(request.dim), request);
 }
 
 }  // namespace pith

@@ -93,6 +93,7 @@ class NonUniformCodec final : public Codec {
     return static_cast<double>(at(dim).row_bytes(dim));
   }
   double most_bytes(size_t rows, size_t dim, bool evicted) const override;
+  size_t table_bytes(const RowsRequest& request) const override;
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override;
   /// The format with `outliers` set: kByShare is one number in a hundred.

@@ -24,6 +24,24 @@ std::unique_ptr<Codec> make_ladder(const MethodOptions& options, Side side) {
   return std::make_unique<LadderCodec>(std::move(old_codec), std::move(young), o.rows);
 }
 
+/// Two formats of rows of levels under one kernel.
+Offers ladder_on_gpu(const MethodOptions& options, const OfferSite& site) {
+  const auto& o = options.as<LadderOptions>();
+  const std::string text = write_options("ladder", o);
+  Offers ladder{.codec = text, .code = text, .levels = false, .aged = true};
+  const std::pair<const char*, const PolicyPart&> steps[] = {{"old", o.old}, {"new", o.young}};
+  for (const auto& [parameter, part] : steps) {
+    const CodecRow& row = codec_row(part.name);
+    const Offers step = row.on_gpu ? row.on_gpu(row.read(part), site) : Offers{.levels = false};
+    const bool fits = step.levels && !step.before_rope;
+    ladder.limits.push_back({parameter, "int8, int4, kivi, turboquant or gear",
+                             fits ? "" : fmt::format("ladder({}={})", parameter, to_string(part))});
+    ladder.block = step.block;  // rows come to the new ones, the last of the two
+    ladder.limits.insert(ladder.limits.end(), step.limits.begin(), step.limits.end());
+  }
+  return ladder;
+}
+
 }  // namespace
 
 Fields LadderOptions::fields() {
@@ -47,6 +65,7 @@ CodecRow ladder_row() {
       "this project", {},    ""};
   row.takes<LadderOptions>();
   row.make = make_ladder;
+  row.on_gpu = ladder_on_gpu;
   return row;
 }
 

@@ -58,24 +58,15 @@ class LadderDeviceCodec final : public DeviceCodec {
   AgedCodec aged_;
 };
 
-std::shared_ptr<const LevelCodec> step_of(const char* name, const PolicyPart& part) {
-  const CodecRow& row = codec_row(part.name);
-  const DeviceCodecRow* device = find_device_codec(part.name);
-  const auto codec = device && device->make ? device->make(row.read(part)) : nullptr;
-  auto levels = codec ? codec->as_levels() : nullptr;
-  if (!levels || levels->turns_keys()) {
-    refuse_on_gpu(fmt::format("ladder({}={})", name, to_string(part)),
-                  "its steps there are int8, int4, kivi, turboquant and gear");
-  }
-  return levels;
+std::shared_ptr<const LevelCodec> step_of(const PolicyPart& part) {
+  return find_device_codec(part.name)->make(codec_row(part.name).read(part))->as_levels();
 }
 
 }  // namespace
 
 std::shared_ptr<const DeviceCodec> make_ladder_on_gpu(const MethodOptions& options) {
   const auto& o = options.as<LadderOptions>();
-  return std::make_shared<LadderDeviceCodec>(step_of("old", o.old), step_of("new", o.young),
-                                             o.rows);
+  return std::make_shared<LadderDeviceCodec>(step_of(o.old), step_of(o.young), o.rows);
 }
 
 }  // namespace pith::cuda

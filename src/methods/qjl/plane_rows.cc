@@ -214,12 +214,18 @@ void PlaneRows::scores(float* out, size_t ld, const float*, const float* prepare
   }
 }
 
-std::unique_ptr<CodedRows> PlaneCodec::make_rows(const Context& context,
-                                                 const RowsRequest& request) const {
+size_t PlaneCodec::table_bytes(const RowsRequest& request) const {
   const size_t dim = request.dim, bits = format_.sketch_bits(dim);
   if (bits % 16)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("qjl was asked for m={}; sketches are multiples of 16 bits", bits));
+  return Projection::bytes_of({format_.sketch, bits, dim});
+}
+
+std::unique_ptr<CodedRows> PlaneCodec::make_rows(const Context& context,
+                                                 const RowsRequest& request) const {
+  table_bytes(request);  // checks it
+  const size_t dim = request.dim, bits = format_.sketch_bits(dim);
   if (!projection_)
     projection_ = std::make_shared<const Projection>(context.memory,
                                                      ProjectionShape{format_.sketch, bits, dim},

@@ -100,6 +100,7 @@ class PlaneCodec final : public Codec {
     return static_cast<double>(format_.code_bytes(dim) + 2 * format_.norms());
   }
   size_t shared_bytes() const override { return projection_ ? projection_->bytes() : 0; }
+  size_t table_bytes(const RowsRequest& request) const override;
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override;
 

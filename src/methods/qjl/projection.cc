@@ -9,6 +9,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/allocation.h"
 #include "core/philox.h"
 #include "pith/error.h"
 
@@ -58,15 +59,21 @@ void hadamard_block(std::vector<double>& rows, size_t count, size_t dim, const P
 
 }  // namespace
 
+size_t Projection::bytes_of(const ProjectionShape& shape) {
+  if (shape.sketch == Sketch::kHadamard && !std::has_single_bit(shape.dim))
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("qjl(sketch=hadamard) needs a head_dim that is a power of two, this "
+                            "model has {}; use sketch=ortho",
+                            shape.dim));
+  return allocated_bytes(shape.bits * shape.dim * sizeof(float)) +
+         allocated_bytes(shape.dim * sizeof(float));
+}
+
 Projection::Projection(MemoryCounter& memory, const ProjectionShape& shape, uint64_t seed,
                        uint32_t layer, uint32_t stream)
     : shape_(shape), columns_(memory, MemoryKind::kShared), sums_(memory, MemoryKind::kShared) {
   const size_t dim = shape.dim;
-  if (shape.sketch == Sketch::kHadamard && !std::has_single_bit(dim))
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("qjl(sketch=hadamard) needs a head_dim that is a power of two, this "
-                            "model has {}; use sketch=ortho",
-                            dim));
+  bytes_of(shape);  // checks it
   columns_.reserve(shape.bits * dim);  // exactly: the ledger counts what is used
   columns_.resize(shape.bits * dim);
   sums_.reserve(dim);

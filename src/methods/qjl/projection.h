@@ -40,6 +40,8 @@ class Projection {
   /// What c |k| / m <S q, sign(S k)> varies by over S, in units of |k|^2 |q|^2 / m: c^2 for
   /// independent rows, c^2 - 1 for orthogonal ones (on average over directions of q).
   float noise() const { return unbias_ * unbias_ - (shape_.sketch == Sketch::kGaussian ? 0 : 1); }
+  /// What bytes() of one will be. Throws as the constructor does.
+  static size_t bytes_of(const ProjectionShape& shape);
   /// As allocated: large tables are whole pages, and nobody else counts what they leave empty.
   size_t bytes() const { return columns_.capacity_bytes() + sums_.capacity_bytes(); }
 

@@ -34,6 +34,43 @@ std::unique_ptr<Codec> make_turboquant(const MethodOptions& options, Side side) 
   return centred_if_asked(std::make_unique<PlaneCodec>(format), o.center, side);
 }
 
+/// Keys have kernels of their own, beside KIVI's values of 2 bits.
+Offers qjl_on_gpu(const MethodOptions& options, const OfferSite& site) {
+  const auto& o = options.as<QjlOptions>();
+  const QjlFormat format = o.format();
+  const CodecRow& kivi = codec_row("kivi");
+  const size_t m = format.inlier_bits(site.dim), out = format.outlier_bits(site.dim);
+  const auto limit = [](const char* parameter, size_t value, bool fits, std::string there) {
+    return Limit::of("qjl", parameter, value, fits, std::move(there));
+  };
+  return {.codec = write_options("qjl", o),
+          .code = kivi.on_gpu(kivi.read({"kivi", {{"bits", "2"}}}), site).code,
+          .levels = false,
+          .shares = true,
+          .limits = {
+              limit("center", o.center, o.center == 0, "0"),
+              limit("residual", static_cast<size_t>(o.residual), o.residual == 0, "0"),
+              {"unbias", "false: scores are the estimates themselves",
+               o.unbias_weights ? "qjl(unbias=true)" : ""},
+              {"slack", "0: each group has channels of its own",
+               format.slack > 0 ? fmt::format("qjl(slack={})", format.slack) : ""},
+              limit("outliers", format.outliers, format.outliers <= kQjlOutliersOnGpu,
+                    fmt::format("up to {}", kQjlOutliersOnGpu)),
+              limit("m", m, m == 2 * site.dim || m == 4 * site.dim, "2 or 4 bits a channel"),
+              limit("m_out", out, out % 16 == 0 && out <= 128, "a multiple of 16 up to 128")}};
+}
+
+Offers turboquant_on_gpu(const MethodOptions& options, const OfferSite& site) {
+  const auto& o = options.as<TurboquantOptions>();
+  const std::string text = write_options("turboquant", o);
+  const bool centred = site.side == Side::kKeys && o.center > 0;
+  return {.codec = text,
+          .code = text,
+          .shares = centred,
+          .block = centred ? o.center : 32,
+          .limits = {Limit::of_group("turboquant", "center", o.center, true)}};
+}
+
 }  // namespace
 
 Fields QjlOptions::fields() {
@@ -105,6 +142,7 @@ CodecRow turboquant_row() {
               ""};
   row.takes<TurboquantOptions>();
   row.make = make_turboquant;
+  row.on_gpu = turboquant_on_gpu;
   return row;
 }
 
@@ -118,6 +156,7 @@ CodecRow qjl_row() {
               ""};
   row.takes<QjlOptions>();
   row.make = make_qjl;
+  row.on_gpu = qjl_on_gpu;
   return row;
 }
 

@@ -29,6 +29,9 @@ struct QjlOptions {
   QjlFormat format() const;
 };
 
+/// The most outlying channels of a group that the GPU's kernels have room for.
+inline constexpr size_t kQjlOutliersOnGpu = 8;
+
 struct TurboquantOptions {
   int bits = 2;
   size_t center = 0;

@@ -95,11 +95,6 @@ class QjlDeviceCodec final : public DeviceCodec {
 std::shared_ptr<const DeviceCodec> QjlDeviceCodec::with_tables(const TableSite& site) const {
   const auto dim = static_cast<size_t>(site.head_dim);
   const size_t bits = format_.inlier_bits(dim), out_bits = format_.outlier_bits(dim);
-  if ((bits != 2 * dim && bits != 4 * dim) || out_bits % 16 || out_bits > 128) {
-    refuse_on_gpu(
-        fmt::format("qjl(m={},m_out={}) at head_dim {}", bits, out_bits, dim),
-        fmt::format("m is {} or {} there, m_out a multiple of 16 up to 128", 2 * dim, 4 * dim));
-  }
   auto own = std::make_shared<QjlDeviceCodec>(format_, row_lists_);
   own->name_ = fmt::format("qjl of layer {}", site.layer);
   MemoryCounter unused;  // the CPU's tables, from which the device's are made
@@ -134,21 +129,8 @@ std::shared_ptr<const DeviceCodec> QjlDeviceCodec::with_tables(const TableSite& 
 }  // namespace
 
 std::shared_ptr<const DeviceCodec> make_qjl_on_gpu(const MethodOptions& options) {
-  const auto& o = options.as<QjlOptions>();
-  if (o.center > 0) {
-    refuse_on_gpu("qjl(center=...)", "keys are coded there without a centre");
-  }
-  if (o.unbias_weights)
-    refuse_on_gpu("qjl(unbias=true)", "scores are the estimates themselves there");
-  if (o.residual != 0) refuse_on_gpu("qjl(residual=...)", "keys have no coarse code there");
-  const QjlFormat format = o.format();
-  if (format.slack > 0)
-    refuse_on_gpu("qjl(slack=...)", "each group has outlying channels of its own there, slack=0");
-  if (format.outliers > kQjlOutliers) {
-    refuse_on_gpu(fmt::format("qjl(outliers={})", format.outliers),
-                  fmt::format("up to {} outliers are there", kQjlOutliers));
-  }
-  return std::make_shared<QjlDeviceCodec>(format);
+  static_assert(kQjlOutliers == kQjlOutliersOnGpu);
+  return std::make_shared<QjlDeviceCodec>(options.as<QjlOptions>().format());
 }
 
 }  // namespace pith::cuda

@@ -316,8 +316,7 @@ void QjlKeys::take_half_variance(float* out, size_t ld, const GroupQuery& room, 
     }
 }
 
-std::unique_ptr<CodedRows> QjlCodec::make_rows(const Context& context,
-                                               const RowsRequest& request) const {
+size_t QjlCodec::table_bytes(const RowsRequest& request) const {
   const size_t dim = request.dim;
   if (format_.outliers >= dim || format_.inlier_bits(dim) % 16 || format_.outlier_bits(dim) % 16)
     throw Error(
@@ -325,6 +324,14 @@ std::unique_ptr<CodedRows> QjlCodec::make_rows(const Context& context,
         fmt::format("qjl was asked for m={}, m_out={}, outliers={} at head_dim {}; sketches "
                     "are multiples of 16 bits, outliers fewer than the channels",
                     format_.inlier_bits(dim), format_.outlier_bits(dim), format_.outliers, dim));
+  return Projection::bytes_of({format_.sketch, format_.inlier_bits(dim), dim}) +
+         Projection::bytes_of({format_.sketch, format_.outlier_bits(dim), dim});
+}
+
+std::unique_ptr<CodedRows> QjlCodec::make_rows(const Context& context,
+                                               const RowsRequest& request) const {
+  table_bytes(request);  // checks it
+  const size_t dim = request.dim;
   if (!tables_) {
     const auto make = [&](size_t bits, uint32_t stream) {
       return Projection(context.memory, {format_.sketch, bits, dim}, request.seed, request.layer,

@@ -112,6 +112,7 @@ class QjlCodec final : public Codec {
   size_t shared_bytes() const override {
     return tables_ ? tables_->in.bytes() + tables_->out.bytes() : 0;
   }
+  size_t table_bytes(const RowsRequest& request) const override;
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override;
 

@@ -53,7 +53,7 @@ std::shared_ptr<const DeviceCodec> make_turboquant_on_gpu(const MethodOptions& o
     side.levels[code] = planes.level(signs);
   }
   LevelFormat format{side, side};
-  centre_keys(format.keys, "turboquant", o.center);
+  centre_keys(format.keys, o.center);
   return std::make_shared<TurboquantCodec>(
       fmt::format("turboquant of {} bits, centred by {}", side.bits, o.center), format);
 }

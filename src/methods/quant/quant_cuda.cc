@@ -45,7 +45,7 @@ std::shared_ptr<const LevelCodec> make_levels(const std::string& name, GroupedCo
   side.rotated = rotated;
   LevelFormat format{side, side};
   if (minima) format.keys.scale = LevelScale::kBlockChannel;
-  centre_keys(format.keys, name, centre);
+  centre_keys(format.keys, centre);
   return std::make_shared<LevelCodec>(
       fmt::format("{}{}, centred by {}", name, rotated ? " transformed" : "", centre), format);
 }

@@ -28,7 +28,7 @@ SelectorRow scores_of(AdaKvOptions::By by) {
   return snapkv_row();
 }
 
-SelectorParts make_adakv(const SelectorRequest& r) {
+ResolvedSelector resolve_adakv(const SelectorPlace& r) {
   auto options = r.options.as<AdaKvOptions>();
   const ScoreBudget own = score_budget(options, r.budget);
   options.budget = Budget::rows(own.budget);
@@ -37,7 +37,7 @@ SelectorParts make_adakv(const SelectorRequest& r) {
   const MethodOptions theirs = scores.read(
       {scores.info.name,
        {{"budget", std::to_string(own.budget)}, {"interval", std::to_string(own.interval)}}});
-  SelectorParts parts = scores.make({r.context, theirs, r.budget, r.site});
+  ResolvedSelector selector = scores.resolve({theirs, r.budget, r.site});
   BestSizes sizes = best_sizes(own, r.site);
   sizes.sharing = r.site.heads;
   const auto rows = static_cast<double>(sizes.budget + sizes.exact);
@@ -45,10 +45,11 @@ SelectorParts make_adakv(const SelectorRequest& r) {
   if (options.safeguard > 0) safe = std::max<size_t>(safe, 1);
   sizes.least = safe - std::min(safe, sizes.exact);
   // Every selector that scores rows has this rule.
-  const auto& rule = dynamic_cast<const KeepBest&>(*parts.rule);
-  parts.rule = std::make_shared<KeepBest>(sizes, rule.wish());
-  parts.text = write_options("adakv", options);
-  return parts;
+  const auto& rule = dynamic_cast<const KeepBest&>(*selector.rule);
+  selector.rule = std::make_shared<KeepBest>(sizes, rule.wish());
+  selector.text = write_options("adakv", options);
+  selector.needs.by_contents = true;
+  return selector;
 }
 
 }  // namespace
@@ -78,7 +79,7 @@ SelectorRow adakv_row() {
     const SelectorRow scores = scores_of(o.as<AdaKvOptions>().by);
     return scores.state_bytes ? scores.state_bytes(scores.read({scores.info.name, {}}), site) : 0;
   };
-  row.make = make_adakv;
+  row.resolve = resolve_adakv;
   return row;
 }
 

@@ -21,12 +21,12 @@ constexpr size_t kTile = 64;
 
 class ExpectedAttention final : public Scorer {
  public:
-  ExpectedAttention(const SelectorRequest& r, const ExpectedOptions& options)
-      : Scorer(r.context, r.site),
+  ExpectedAttention(const Context& c, const SelectorSite& s, const ExpectedOptions& options)
+      : Scorer(c, s),
         options_(options),
-        mean_(r.context.memory, MemoryKind::kMetadata),
-        scatter_(r.context.memory, MemoryKind::kMetadata) {
-    const size_t heads = site().heads * site().group, dim = site().head_dim;
+        mean_(c.memory, MemoryKind::kMetadata),
+        scatter_(c.memory, MemoryKind::kMetadata) {
+    const size_t heads = s.heads * s.group, dim = s.head_dim;
     mean_.resize(heads * dim);
     std::ranges::fill(mean_, 0.0f);
     scatter_.resize(options.covariance ? heads * dim * dim : 0);
@@ -235,10 +235,13 @@ SelectorRow expected_attention_row() {
     const size_t squares = o.as<ExpectedOptions>().covariance ? site.head_dim : 0;
     return static_cast<double>(site.group * site.head_dim * (1 + squares) * sizeof(float));
   };
-  row.make = [](const SelectorRequest& r) {
+  row.on_gpu = true;
+  row.resolve = [](const SelectorPlace& r) {
     const auto options = r.options.as<ExpectedOptions>();
-    return best_parts(r, "expected_attention", options, {},
-                      std::make_unique<ExpectedAttention>(r, options));
+    ResolvedSelector selector =
+        best_by<ExpectedAttention>(r, "expected_attention", options, {}, options);
+    selector.needs.queries = true;
+    return selector;
   };
   return row;
 }

@@ -11,8 +11,8 @@ namespace {
 
 class H2o final : public Scorer {
  public:
-  H2o(const SelectorRequest& r, double decay)
-      : Scorer(r.context, r.site), decay_(static_cast<float>(decay)) {}
+  H2o(const Context& context, const SelectorSite& site, double decay)
+      : Scorer(context, site), decay_(static_cast<float>(decay)) {}
 
   void kept(const Step& /*step*/, std::span<HeadBody> bodies) override {
     if (decay_ == 1) return;
@@ -43,10 +43,10 @@ SelectorRow h2o_row() {
   row.takes<H2oOptions>();
   row.default_sink = 0;
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
-  row.make = [](const SelectorRequest& r) {
+  row.on_gpu = true;
+  row.resolve = [](const SelectorPlace& r) {
     const auto options = r.options.as<H2oOptions>();
-    return best_parts(r, "h2o", options, {MassWish::Of::kAll},
-                      std::make_unique<H2o>(r, options.decay));
+    return best_by<H2o>(r, "h2o", options, {MassWish::Of::kAll}, options.decay);
   };
   return row;
 }

@@ -27,9 +27,9 @@ SelectorRow keydiff_row() {
   SelectorRow row = score_row("keydiff", "rows whose keys differ most from the mean key",
                               "Park et al. 2025 (arXiv 2504.15364), as in kvpress");
   row.takes<ScoreOptions>();
-  row.make = [](const SelectorRequest& r) {
-    return best_parts(r, "keydiff", r.options.as<ScoreOptions>(), {},
-                      std::make_unique<KeyDiff>(r.context, r.site));
+  row.on_gpu = true;
+  row.resolve = [](const SelectorPlace& r) {
+    return best_by<KeyDiff>(r, "keydiff", r.options.as<ScoreOptions>(), {});
   };
   return row;
 }

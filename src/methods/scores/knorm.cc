@@ -40,9 +40,9 @@ SelectorRow knorm_row() {
   SelectorRow row = score_row("knorm", "rows with the smallest key norms",
                               "Devoto et al. 2024 (arXiv 2406.11430), as in kvpress");
   row.takes<ScoreOptions>();
-  row.make = [](const SelectorRequest& r) {
-    return best_parts(r, "knorm", r.options.as<ScoreOptions>(), {},
-                      std::make_unique<KNorm>(r.context, r.site));
+  row.on_gpu = true;
+  row.resolve = [](const SelectorPlace& r) {
+    return best_by<KNorm>(r, "knorm", r.options.as<ScoreOptions>(), {});
   };
   return row;
 }

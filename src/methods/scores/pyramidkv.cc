@@ -7,15 +7,14 @@
 namespace pith {
 namespace {
 
-SelectorParts make_pyramidkv(const SelectorRequest& r) {
+ResolvedSelector resolve_pyramidkv(const SelectorPlace& r) {
   auto options = r.options.as<PyramidKvOptions>();
   auto rule = pyramid_rule(options, score_budget(options, r.budget), r.site);
   const MassWish votes = votes_of(options, r.site.window);
   options.queries = votes.queries;
-  SelectorParts parts =
-      best_parts(r, "pyramidkv", options, votes, std::make_unique<SnapKv>(r, options.kernel));
-  parts.rule = std::move(rule);
-  return parts;
+  ResolvedSelector selector = best_by<SnapKv>(r, "pyramidkv", options, votes, options.kernel);
+  selector.rule = std::move(rule);
+  return selector;
 }
 
 }  // namespace
@@ -38,7 +37,8 @@ SelectorRow pyramidkv_row() {
   row.takes<PyramidKvOptions>();
   row.default_sink = 0;
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
-  row.make = make_pyramidkv;
+  row.on_gpu = true;
+  row.resolve = resolve_pyramidkv;
   return row;
 }
 

@@ -62,15 +62,19 @@ class Scorer : public Chooser {
 BestSizes best_sizes(const ScoreBudget& sizes, const SelectorSite& site);
 
 /// A selector that scores rows and keeps the best: its name, and its options with budgets as rows.
-template <class O>
-SelectorParts best_parts(const SelectorRequest& request, const std::string& name, O options,
-                         const MassWish& wish, std::unique_ptr<Chooser> scorer) {
-  const ScoreBudget sizes = score_budget(options, request.budget);
+/// Who scores is a T, made of `how` behind the context and the site.
+template <class T, class O, class... How>
+ResolvedSelector best_by(const SelectorPlace& place, const std::string& name, O options,
+                         const MassWish& wish, const How&... how) {
+  const ScoreBudget sizes = score_budget(options, place.budget);
   options.budget = Budget::rows(sizes.budget);
   options.interval = sizes.interval;
-  return {.rule = std::make_shared<KeepBest>(best_sizes(sizes, request.site), wish),
-          .chooser = std::move(scorer),
-          .text = write_options(name, std::move(options))};
+  return {.rule = std::make_shared<KeepBest>(best_sizes(sizes, place.site), wish),
+          .needs = {.mass = wish.of != MassWish::Of::kNobody},
+          .text = write_options(name, std::move(options)),
+          .chooser = [site = place.site, how...](const Context& context) {
+            return std::make_unique<T>(context, site, how...);
+          }};
 }
 
 /// A registry row with what all the rules share filled in.

@@ -37,11 +37,12 @@ SelectorRow snapkv_row() {
   row.takes<SnapKvOptions>();
   row.default_sink = 0;
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
-  row.make = [](const SelectorRequest& r) {
+  row.on_gpu = true;
+  row.resolve = [](const SelectorPlace& r) {
     auto options = r.options.as<SnapKvOptions>();
     const MassWish votes = votes_of(options, r.site.window);
     options.queries = votes.queries;
-    return best_parts(r, "snapkv", options, votes, std::make_unique<SnapKv>(r, options.kernel));
+    return best_by<SnapKv>(r, "snapkv", options, votes, options.kernel);
   };
   return row;
 }

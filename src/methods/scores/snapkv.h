@@ -30,7 +30,8 @@ std::shared_ptr<const KeepBest> pyramid_rule(const PyramidKvOptions& options,
 /// Votes averaged over `kernel` rows.
 class SnapKv final : public Scorer {
  public:
-  SnapKv(const SelectorRequest& r, size_t kernel) : Scorer(r.context, r.site), kernel_(kernel) {}
+  SnapKv(const Context& context, const SelectorSite& site, size_t kernel)
+      : Scorer(context, site), kernel_(kernel) {}
   std::unique_ptr<Chooser> clone() const override { return std::make_unique<SnapKv>(*this); }
 
  private:

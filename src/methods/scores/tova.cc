@@ -34,9 +34,9 @@ SelectorRow tova_row() {
   row.default_sink = 0;
   row.default_window = [](const MethodOptions&, const BudgetSite&, bool) { return 1u; };
   row.side_bytes = sizeof(uint32_t) + sizeof(float);
-  row.make = [](const SelectorRequest& r) {
-    return best_parts(r, "tova", r.options.as<ScoreOptions>(), {MassWish::Of::kLast},
-                      std::make_unique<Tova>(r.context, r.site));
+  row.on_gpu = true;
+  row.resolve = [](const SelectorPlace& r) {
+    return best_by<Tova>(r, "tova", r.options.as<ScoreOptions>(), {MassWish::Of::kLast});
   };
   return row;
 }

@@ -1,0 +1,11 @@
+#pragma once
+// Where a session computes.
+
+#include <cstdint>
+
+namespace pith {
+
+/// Nothing falls back: a device that cannot do what is asked refuses.
+enum class Device : uint8_t { kCpu, kCuda };
+
+}  // namespace pith

@@ -1,0 +1,11 @@
+#pragma once
+// What the allocator makes of a wish, for those who promise bytes before there are any.
+
+#include <cstddef>
+
+namespace pith {
+
+/// Bytes that a buffer takes which was asked for exactly `wanted`.
+size_t allocated_bytes(size_t wanted);
+
+}  // namespace pith

@@ -1,0 +1,137 @@
+#include "policy/refusal.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+std::string text_of(PolicyRule rule) {
+  rule.layers.clear();
+  rule.heads.clear();
+  Policy policy;
+  policy.rules.push_back(std::move(rule));
+  return policy.to_string();
+}
+
+bool works(const PolicyRule& rule, const RulePlace& place, bool protect) {
+  try {
+    return compare(place_rule(rule, place).asked(protect)).empty();
+  } catch (const Error&) {
+    return false;  // its parameters contradict each other or do not fit this model
+  }
+}
+
+/// With one parameter, or one setting, left out, but for the selector's size.
+std::vector<PolicyRule> with_less(const PolicyRule& rule) {
+  std::vector<PolicyRule> less;
+  const auto without = [&](const PolicyPart& part, auto&& of) {
+    for (const auto& [name, value] : part.parameters) {
+      less.push_back(rule);
+      of(less.back()).parameters.erase(name);
+    }
+  };
+  if (rule.key_codec && rule.value_codec && to_string(*rule.key_codec) == to_string(*rule.value_codec))
+    for (const auto& [name, value] : rule.key_codec->parameters) {
+      less.push_back(rule);
+      less.back().key_codec->parameters.erase(name);
+      less.back().value_codec->parameters.erase(name);
+    }
+  if (rule.key_codec)
+    without(*rule.key_codec, [](PolicyRule& r) -> PolicyPart& { return *r.key_codec; });
+  if (rule.value_codec)
+    without(*rule.value_codec, [](PolicyRule& r) -> PolicyPart& { return *r.value_codec; });
+  PolicyPart extras = rule.selector;
+  extras.parameters.erase(selector_row(extras.name).info.size_parameter);
+  without(extras, [](PolicyRule& r) -> PolicyPart& { return r.selector; });
+  if (rule.dtype) {
+    less.push_back(rule);
+    less.back().dtype.reset();
+  }
+  return less;
+}
+
+/// With one codec for both sides: its own first, then all others by what a row costs.
+std::vector<PolicyRule> with_codecs(const PolicyRule& rule, const RulePlace& place) {
+  std::vector<PolicyPart> parts;
+  for (const auto& own : {rule.key_codec, rule.value_codec})
+    if (own) parts.push_back(*own);
+  const auto dim = static_cast<size_t>(place.shape.head_dim);
+  const auto bytes = [&](const PolicyPart& part) {
+    const CodecRow& row = codec_row(part.name);
+    return row.make(row.read(part), Side::kKeys)->bytes_per_row(dim);
+  };
+  const double asked = parts.empty() ? static_cast<double>(2 * dim) : bytes(parts.front());
+  std::vector<PolicyPart> others;
+  for (const CodecRow& row : codec_rows()) others.push_back({row.info.name, {}});
+  std::ranges::stable_sort(others, {}, [&](const PolicyPart& part) {
+    return std::fabs(std::log(bytes(part) / asked));
+  });
+  parts.insert(parts.end(), others.begin(), others.end());
+  std::vector<PolicyRule> rules;
+  for (const PolicyPart& part : parts) {
+    rules.push_back(rule);
+    rules.back().key_codec = rules.back().value_codec = part;
+  }
+  return rules;
+}
+
+/// With another selector of the same size.
+std::vector<PolicyRule> with_selectors(const PolicyRule& rule) {
+  const auto size_of_selector = [](const PolicyPart& selector) -> std::string {
+    const auto size = selector.parameters.find(selector_row(selector.name).info.size_parameter);
+    return size == selector.parameters.end() ? "" : size->second;
+  };
+  std::vector<PolicyRule> rules;
+  for (const SelectorRow& row : selector_rows()) {
+    if (row.info.size_parameter.empty() || row.owns_window) continue;
+    rules.push_back(rule);
+    PolicyPart& selector = rules.back().selector;
+    const std::string size = size_of_selector(selector);
+    selector = {row.info.name, {}};
+    if (!size.empty()) selector.parameters[row.info.size_parameter] = size;
+  }
+  rules.push_back(rule);
+  rules.back().selector = {"exact", {}};
+  return rules;
+}
+
+}  // namespace
+
+std::optional<PolicyRule> nearest(const PolicyRule& rule, const RulePlace& place, bool protect) {
+  for (const auto& candidates : {with_less(rule), with_codecs(rule, place), with_selectors(rule)})
+    for (const PolicyRule& candidate : candidates)
+      if (works(candidate, place, protect)) return candidate;
+  PolicyRule plain;
+  if (works(plain, place, protect)) return plain;
+  return std::nullopt;
+}
+
+void refuse(const PolicyRule& rule, const RulePlace& place, const Asked& asked,
+            const std::vector<Difference>& differences) {
+  std::string why;
+  for (const Difference& d : differences)
+    why += fmt::format("{}{} is not there; {}", why.empty() ? "" : "; ", d.asked, d.there);
+  const std::string codecs = asked.keys.codec == asked.values.codec
+                                 ? asked.keys.text()
+                                 : "k:" + asked.keys.text() + "; v:" + asked.values.text();
+  const auto other = nearest(rule, place, asked.protect);
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("'{}' is not on {} yet: {}. {} needs: {}. {}. {}use --device cpu", text_of(rule),
+                  DeviceOffers::of(asked.device).name, why, asked.selector, asked.needs.text(),
+                  codecs, other ? fmt::format("The nearest that works is '{}'; or ", text_of(*other))
+                                : ""));
+}
+
+void refuse_types() {
+  throw Error(ErrorCode::kUnsupported,
+              "a cache with f16 and bf16 rows is not on the GPU yet; all layers and heads have one "
+              "type there (dtype=bf16 sets it); use --device cpu");
+}
+
+}  // namespace pith

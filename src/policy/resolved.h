@@ -1,0 +1,104 @@
+#pragma once
+// A policy for one model's shape, context and device, as a value: every budget as rows, every
+// default spelled out, every part compared with what the others and the device offer. Caches of
+// both devices are made from it; it prints itself and says what it will cost, and nothing has been
+// allocated for that.
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "compress/registry.h"
+#include "pith/ledger.h"
+#include "plan/protected_rows.h"
+#include "plan/schedule.h"
+
+namespace pith {
+
+struct CacheShape {
+  int layers = 0;                       // L
+  int query_heads = 0;                  // H
+  int kv_heads = 0;                     // G
+  int head_dim = 0;                     // D, a multiple of 16
+  std::vector<int64_t> sliding_window;  // [L], 0 = all; empty = all 0
+  size_t context = 0;                   ///< tokens that per cent budgets refer to
+  uint64_t model = 0;                   ///< ModelConfig::fingerprint
+};
+
+/// Where a rule of a policy is to hold.
+struct RulePlace {
+  const CacheShape& shape;
+  int layer = 0;
+  std::vector<int> heads;  ///< KV heads, ascending
+  uint64_t seed = 0;
+  Device device = Device::kCpu;
+};
+
+/// How keys or values are stored.
+struct SideChoice {
+  PolicyPart codec;                     ///< of the body
+  DType exact = DType::kF16;            ///< of exact rows
+  DType body = DType::kF16;             ///< of a body whose rows are plain numbers
+  Offers offers;                        ///< on the device
+  std::shared_ptr<const Codec> sizes;   ///< what budgets and estimates ask; it makes no rows
+  std::unique_ptr<Codec> make_codec(Side side) const;
+};
+
+/// KV heads of one layer under one rule.
+struct CohortPolicy {
+  PolicyRule rule;
+  Device device = Device::kCpu;
+  int layer = 0;
+  std::vector<int> heads;  ///< ascending
+  uint64_t model = 0;
+  SideChoice keys, values;
+  BudgetSite budget;
+  SelectorSite site;
+  ResolvedSelector selector;
+  ScheduleShape schedule;
+  size_t slides = 0;        ///< rows that a query sees, its own among them, as the GPU counts; 0: all
+  double side_bytes = 0;    ///< beside each body row
+  double state_bytes = 0;   ///< of one KV head's selector
+
+  bool coded() const { return keys.offers.coded || values.offers.coded; }
+  size_t exact_row_bytes() const;  ///< of one KV head
+  /// Rows that are the layer's to protect: none under a sliding window of its own.
+  ProtectedRows protected_rows(const ProtectedRows& all) const;
+  /// For `compare`.
+  Asked asked(bool protect = false) const;
+  std::string describe(const ProtectedRows& protect = {}) const;
+  /// Adds the most that `tokens` tokens can take.
+  void estimate(Ledger& ledger, size_t tokens, const ProtectedRows& protect = {}) const;
+};
+
+/// A rule in its place, whether the device can do it or not. Throws kInvalidArgument for what
+/// contradicts itself, and what selectors and codecs throw for their parameters.
+CohortPolicy place_rule(const PolicyRule& rule, const RulePlace& place);
+/// The same, if nothing stands against it. Throws kUnsupported with the differences.
+CohortPolicy resolve_rule(const PolicyRule& rule, const RulePlace& place);
+
+class ResolvedPolicy {
+ public:
+  /// Throws kInvalidArgument for layers and heads that the shape lacks, and as resolve_rule does.
+  ResolvedPolicy(const Policy& policy, const CacheShape& shape, uint64_t seed, Device device);
+
+  const CacheShape& shape() const { return shape_; }
+  /// Those of a layer, by their first head.
+  std::span<const CohortPolicy> layer(int layer) const {
+    return layers_[static_cast<size_t>(layer)];
+  }
+  /// Throws kUnsupported if rows cannot be protected under it.
+  void check_protect() const;
+  /// A line a run of layers that share it.
+  std::string describe(const ProtectedRows& protect = {}) const;
+  /// The most that `tokens` tokens can take.
+  Ledger estimate(size_t tokens, const ProtectedRows& protect = {}) const;
+
+ private:
+  CacheShape shape_;
+  std::vector<std::vector<CohortPolicy>> layers_;  // [L]
+};
+
+}  // namespace pith

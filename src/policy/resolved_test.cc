@@ -1,0 +1,245 @@
+// Policies as values: what is refused on either device and how that reads, needs neither a GPU nor
+// a build that has one.
+
+#include "policy/resolved.h"
+
+#include <gtest/gtest.h>
+
+#include "pith/error.h"
+#include "policy/refusal.h"
+#include "policy/support.h"
+
+namespace pith {
+namespace {
+
+const CacheShape kShape{2, 4, 2, 64, {}, 1000, 12345};
+
+CacheShape shape_of(int dim, const std::vector<int64_t>& sliding = {}) {
+  return {2, 4, 2, dim, sliding, 1000, 12345};
+}
+
+/// Why the GPU refuses; empty if it does not.
+std::string refusal(const CacheShape& shape, const std::string& policy) {
+  try {
+    ResolvedPolicy(Policy::parse(policy), shape, 0, Device::kCuda);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kUnsupported) << policy;
+    return e.what();
+  }
+  return "";
+}
+
+void expect_refused(const CacheShape& shape, const std::string& policy, const std::string& what) {
+  const std::string why = refusal(shape, policy);
+  for (const std::string& part : {what, std::string("on the GPU yet"), std::string("--device cpu")})
+    EXPECT_NE(why.find(part), std::string::npos) << policy << ": '" << why << "' lacks " << part;
+}
+
+TEST(Refusals, SayWhatIsNotThere) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"exact,dtype=f32", "f32"},
+      {"exact+k:f16+v:bf16", "different types"},
+      {"exact+f16,dtype=bf16", "body is in another type"},
+      {"exact;layers=1:exact+bf16", "one type"},
+      {"exact;heads=1:exact+bf16", "one type"},
+      {"exact+ladder(old=csr(rope=post))", "ladder(old=csr(rope=post))"},
+      {"balancekv+ladder", "balancekv over"},
+      {"exact+qjl(residual=1)", "residual"},
+      {"exact+qjl(center=64)", "center"},
+      {"exact+qjl(outliers=9)", "outliers=9"},
+      {"exact+qjl(slack=0.05)", "slack=0.05"},
+      {"exact+qjl(unbias=true)", "unbias=true"},
+      {"exact+qjl(m=96)", "m=96"},
+      {"exact+k:qjl+v:int8", "different codecs"},
+      {"exact+k:bf16+v:int8", "dtype=bf16"},
+      {"exact+k:f32+v:int8,dtype=f16", "different codecs"},
+      {"exact+k:f16+v:csr", "different codecs"},
+      {"exact+k:int8+v:csr", "different codecs"},
+      {"exact+csr(s=40)", "s=40"},
+      {"exact+csr(outliers=0.5)", "outliers"},
+      {"exact+csr(online=600)", "online=600"},
+      {"exact+turboquant(center=100)", "center=100"},
+      {"exact+gear(rows=512)", "rows=512"},
+      {"exact+gear(outliers=9)", "outliers=9"},
+      {"exact+gear(rank=9)", "rank=9"},
+      {"exact+kvquant(calibrate=50)", "calibrate=50"},
+      {"exact+kvquant(calibrate=288)", "calibrate=288"},
+      {"exact+kvquant(outliers=9)", "outliers=9"},
+      {"exact+int8(center=33)", "center=33"},
+      {"adakv(budget=100)", "adakv, whose heads differ"},
+      {"balancekv(mode=stream)", "rows of one sum alone"},
+      {"uniform(heavy=10)", "whose heads differ in their number of rows"},
+      {"uniform(rate=0.5,heavy=10)+int8", "whose heads differ in their number of rows"},
+      {"uniform+csr(rope=post)", "tables of first rows"},
+      {"uniform+kvquant", "uniform over"},
+      {"uniform+ladder", "uniform over"},
+      {"express(s=64,heavy=10,heavy_interval=9)+qjl", "a multiple of 32"},
+      {"express(s=64,heavy=10,heavy_interval=96)+kivi(center=64)", "a multiple of 64"},
+      {"express(s=64,heavy=500)+csr(rope=post)", "tables of first rows"},
+      {"h2o(budget=64)+qjl(center=32)", "center"},
+      {"uniform(budget=300,heavy=10,heavy_interval=20)+csr", "store of heavy rows"},
+      {"snapkv(budget=96)+csr(rope=post)", "the first 256 rows"},
+      {"snapkv(budget=96)+kvquant", "the first 128 rows"},
+      {"exact+k:kivi+v:csr", "different codecs"}};
+  for (const auto& [policy, what] : kCases) expect_refused(kShape, policy, what);
+  expect_refused({2, 4, 2, 64, {}, 100000}, "express(s=32768)", "at most 16384");
+  expect_refused(shape_of(80), "exact", "head_dim of 80");
+  for (const char* policy :
+       {"exact+int4", "exact+kivi", "exact+turboquant(bits=3)", "snapkv(budget=64)+int8",
+        "exact+qjl", "expected_attention(budget=64)", "express(s=64)", "balancekv(b=64)", "uniform",
+        "uniform(budget=60,heavy=50)"})
+    expect_refused(shape_of(256), policy, "head_dim");
+  expect_refused(shape_of(64, {0, 128}), "snapkv(budget=64)", "slides over a window of 128");
+  expect_refused(shape_of(64, {0, 128}), "exact+ladder", "slides over");
+}
+
+// Of every selector over every codec this and no more is refused on the GPU, and nothing on the CPU.
+TEST(Refusals, OfPairsAreThese) {
+  for (const SelectorRow& selector : selector_rows())
+    for (const CodecRow& codec : codec_rows()) {
+      const std::string name = selector.info.name, over = codec.info.name;
+      SCOPED_TRACE(name + "+" + over);
+      for (const int dim : {64, 80, 96, 128, 256})
+        EXPECT_TRUE(why_not(selector, codec, Device::kCpu, dim).empty());
+      const bool keeps_none = selector.owns_window;
+      const bool refused = over == "f32" || name == "adakv" ||
+                           (over == "ladder" && name != "exact" && !keeps_none);
+      for (const int dim : {64, 128})
+        EXPECT_EQ(!why_not(selector, codec, Device::kCuda, dim).empty(), refused);
+      // Wide heads: plain rows under selectors that judge by score alone.
+      const bool by_score =
+          name != "express" && name != "balancekv" && name != "expected_attention";
+      const bool plain = over == "f16" || over == "bf16" || keeps_none;
+      EXPECT_EQ(!why_not(selector, codec, Device::kCuda, 256).empty(),
+                refused || !plain || !by_score);
+    }
+}
+
+TEST(Refusals, AreNoneWhereKernelsAre) {
+  for (const char* policy :
+       {"exact", "exact,sink=4,window=9", "exact+bf16", "exact+k:int8+v:int4", "exact+k:f16+v:int8",
+        "exact+k:bf16+v:int8,dtype=bf16", "exact+k:qjl+v:kivi", "exact+k:kivi+v:qjl",
+        "exact+k:kvquant+v:gear", "exact+ladder(old=int4)", "exact+csr", "uniform",
+        "uniform(rate=0.5)+qjl", "uniform(budget=60)+gear", "uniform(budget=300,heavy=200)+kvquant",
+        "express(s=64)+csr", "express(s=64,heavy=32,heavy_interval=64)+qjl", "balancekv+kvquant",
+        "balancekv(rate=1)+qjl", "balancekv(heavy=300)+csr(rope=post)", "buzz(T=128)+kvquant",
+        "snapkv(budget=127)+kvquant", "snapkv(budget=300)+csr", "streaming_llm(rope=cache)",
+        "local(window=9)+ladder", "expected_attention(budget=64)+turboquant"})
+    EXPECT_EQ(refusal(kShape, policy), "");
+  EXPECT_EQ(refusal(shape_of(256), "h2o(budget=64),dtype=bf16"), "");
+  EXPECT_EQ(refusal(shape_of(256, {100, 0}), "streaming_llm"), "");
+  EXPECT_EQ(refusal(shape_of(64, {100, 0}), "exact+kivi"), "");
+  // A window as long as the context hides nothing.
+  EXPECT_EQ(refusal(shape_of(64, {1000, 0}), "snapkv(budget=64)"), "");
+}
+
+// What was asked, both lists, the difference, and what would do.
+TEST(Refusals, NameTheNearestPolicyThatWorks) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"exact+gear(rank=9)", "'exact+gear'"},
+      {"exact+k:qjl+v:int8", "'exact+qjl'"},
+      {"snapkv(budget=96)+kvquant", "'snapkv(budget=96)+"},
+      {"uniform(rate=0.5,heavy=10)+int8", "'uniform(rate=0.5)+int8'"},
+      {"balancekv(mode=stream)", "'balancekv'"},
+      {"exact,dtype=f32", "'exact'"},
+      {"adakv(budget=100)+int4", "(budget=100)+int4'"},
+      {"h2o(budget=96)+ladder", "'h2o(budget=96)+"}};
+  for (const auto& [policy, nearest] : kCases) {
+    const std::string why = refusal(kShape, policy);
+    EXPECT_NE(why.find(std::string("The nearest that works is ")), std::string::npos) << why;
+    EXPECT_NE(why.find(nearest), std::string::npos) << why;
+  }
+  EXPECT_NE(refusal(kShape, "snapkv(budget=96)+kvquant").find("attention mass"), std::string::npos);
+  EXPECT_NE(refusal(kShape, "snapkv(budget=96)+kvquant").find("keys before RoPE"),
+            std::string::npos);
+  EXPECT_EQ(refusal(shape_of(80), "exact").find("nearest"), std::string::npos) << "none is";
+}
+
+// Every policy that is offered instead is one that is not refused.
+TEST(Refusals, OfferNothingThatIsRefused) {
+  for (const SelectorRow& selector : selector_rows())
+    for (const CodecRow& codec : codec_rows())
+      for (const int dim : {64, 256}) {
+        const CacheShape shape = shape_of(dim, {100, 0});
+        const PolicyRule rule =
+            Policy::parse(selector.info.name + "+" + codec.info.name).rules.front();
+        const auto other = nearest(rule, {shape, 0, {0, 1}, 0, Device::kCuda}, true);
+        ASSERT_TRUE(other) << selector.info.name << "+" << codec.info.name;
+        EXPECT_TRUE(
+            compare(place_rule(*other, {shape, 0, {0, 1}, 0, Device::kCuda}).asked(true)).empty());
+      }
+}
+
+TEST(ResolvedPolicy, ProtectsWhereRowsCanBeTold) {
+  const auto check = [](const char* policy, Device device) {
+    ResolvedPolicy(Policy::parse(policy), kShape, 0, device).check_protect();
+  };
+  for (const char* policy : {"exact+csr", "exact+kvquant", "streaming_llm(rope=cache)"}) {
+    EXPECT_NO_THROW(check(policy, Device::kCpu));
+    EXPECT_THROW(check(policy, Device::kCuda), Error);
+  }
+  for (const char* policy : {"exact+csr(rope=post)", "snapkv(budget=300)+kvquant", "exact+kivi"})
+    EXPECT_NO_THROW(check(policy, Device::kCuda));
+  // Sliding layers protect nothing.
+  const ResolvedPolicy sliding(Policy::parse("exact+kvquant"), shape_of(64, {200, 200}), 0,
+                               Device::kCuda);
+  EXPECT_NO_THROW(sliding.check_protect());
+}
+
+// Rows leave the window as the device's stores take them.
+TEST(ResolvedPolicy, SchedulesAreTheDevices) {
+  const struct {
+    const char* policy;
+    size_t window, on_cpu, on_gpu;  // rows that leave together
+  } kCases[] = {{"exact+int4,window=7", 7, 1, 32},
+                {"exact+kivi,window=7", 7, 32, 32},
+                {"exact+int8(center=64),window=7", 7, 32, 64},
+                {"exact+csr,window=7", 7, 16, 32},
+                {"snapkv(budget=64)+int4,window=7", 7, 1, 1},
+                {"snapkv(budget=64)+int4(center=64),window=7", 7, 32, 64},
+                {"express(s=64)+int4,window=7", 7, 1, 32},
+                {"express(s=64,heavy=9)+int4,window=7", 7, 1, 1},
+                {"uniform+int4,window=7", 7, 1, 32},
+                {"balancekv+int4,window=7", 7, 1, 1},
+                {"local(window=7)+int4", 7, 1, 1}};
+  for (const auto& c : kCases)
+    for (const Device device : {Device::kCpu, Device::kCuda}) {
+      const ResolvedPolicy policy(Policy::parse(c.policy), kShape, 0, device);
+      const ScheduleShape& schedule = policy.layer(0).front().schedule;
+      EXPECT_EQ(schedule.window, c.window) << c.policy;
+      EXPECT_EQ(schedule.block, device == Device::kCpu ? c.on_cpu : c.on_gpu) << c.policy;
+    }
+}
+
+TEST(ResolvedPolicy, SaysTheSameOfBothDevices) {
+  for (const char* text :
+       {"exact", "snapkv(budget=10%)+int4,sink=2;layers=1:exact;layers=0/heads=1:local(window=20)",
+        "express(s=100)", "h2o(budget=256KiB)"}) {
+    const ResolvedPolicy cpu(Policy::parse(text), kShape, 0, Device::kCpu);
+    const ResolvedPolicy gpu(Policy::parse(text), kShape, 0, Device::kCuda);
+    EXPECT_EQ(cpu.describe(), gpu.describe());
+  }
+  const ResolvedPolicy policy(Policy::parse("local(window=10%);layers=1/heads=1:exact+int8"), kShape,
+                              0, Device::kCpu);
+  ProtectedRows rows;
+  const std::vector<TokenRange> ranges{{10, 20}};
+  rows.add(ranges, 0, 0);
+  EXPECT_EQ(policy.describe(rows),
+            "layers 0-0: local(window=100)+k:f16+v:f16,sink=0,window=100 [protected 10:20]\n"
+            "layers 1-1: heads 0: local(window=100)+k:f16+v:f16,sink=0,window=100 [protected "
+            "10:20] | heads 1: exact+k:int8+v:int8,sink=0,window=128 [protected 10:20]");
+}
+
+TEST(ResolvedPolicy, ChecksTheShape) {
+  const auto resolve = [](const char* policy, const CacheShape& shape) {
+    ResolvedPolicy(Policy::parse(policy), shape, 0, Device::kCpu);
+  };
+  EXPECT_THROW(resolve("exact;layers=2:exact", kShape), Error);
+  EXPECT_THROW(resolve("exact;heads=-3:exact", kShape), Error);
+  EXPECT_THROW(resolve("exact", {2, 3, 2, 64, {}, 10}), Error);
+  EXPECT_THROW(resolve("exact", shape_of(72)), Error);
+  EXPECT_THROW(resolve("local(window=9),window=3", kShape), Error);
+}
+
+}  // namespace
+}  // namespace pith
