@@ -126,7 +126,8 @@ std::string pairs_table(Notes& notes, Device device, const std::vector<int>& dim
 /// Sliding layers and protected rows: selectors over f16, codecs under exact.
 std::string features_table(Notes& notes) {
   std::string out =
-      "| | sliding layers, CPU | sliding layers, GPU | protected rows, CPU | protected rows, GPU |\n"
+      "| | sliding layers, CPU | sliding layers, GPU | protected rows, CPU | protected rows, GPU "
+      "|\n"
       "|---|---|---|---|---|\n";
   const auto line = [&](const std::string& name, const SelectorRow& selector,
                         const CodecRow& codec) {
@@ -177,7 +178,9 @@ std::string offers_table() {
     const MethodOptions options = codec.read({codec.info.name, {}});
     const std::string k = codec.on_gpu(options, {Side::kKeys, 64}).text(),
                       v = codec.on_gpu(options, {Side::kValues, 64}).text();
-    const auto behind_name = [](const std::string& text) { return text.substr(text.find(": ") + 2); };
+    const auto behind_name = [](const std::string& text) {
+      return text.substr(text.find(": ") + 2);
+    };
     if (k != v) out += fmt::format("| {} | keys | {} |\n", codec.info.name, behind_name(k));
     out += fmt::format("| {} | {} | {} |\n", codec.info.name, k == v ? "both" : "values",
                        behind_name(v));

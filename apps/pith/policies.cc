@@ -101,7 +101,8 @@ int print_one(const std::string& name, bool json) {
       print_json(one);
     } else {
       write_out(fmt::format("{}: {}\n", m.is_selector ? "Selector" : "Codec", m.name) + to_text(m) +
-                gpu_text(m) + "\ndocs/methods/ has a page on it, docs/support.md what goes with it.\n");
+                gpu_text(m) +
+                "\ndocs/methods/ has a page on it, docs/support.md what goes with it.\n");
     }
     return 0;
   }

@@ -38,10 +38,16 @@ HeadGroup::HeadGroup(const Context& context, const CohortPolicy& policy, const R
 void HeadGroup::make_stores(const CohortPolicy& policy, const Rope* rope, size_t max_rows) {
   const bool mass = plan_->mass(1).queries > 0;
   for (int head : heads_) {
-    RowFormat format{
-        codecs_.exact_key.get(),    codecs_.exact_value.get(), rope, dim_,
-        static_cast<uint32_t>(head), plan_->shape().sink,       mass, policy.site.seed,
-        policy.site.layer,           policy.model};
+    RowFormat format{codecs_.exact_key.get(),
+                     codecs_.exact_value.get(),
+                     rope,
+                     dim_,
+                     static_cast<uint32_t>(head),
+                     plan_->shape().sink,
+                     mass,
+                     policy.site.seed,
+                     policy.site.layer,
+                     policy.model};
     sinks_.emplace_back(context_, format);
     format.keys = codecs_.key.get();
     format.values = codecs_.value.get();

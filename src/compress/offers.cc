@@ -160,10 +160,10 @@ std::vector<Difference> compare(const Asked& a) {
   require(found, d.dims.empty() || std::ranges::count(d.dims, a.head_dim) > 0,
           fmt::format("a head_dim of {}", a.head_dim),
           fmt::format("head_dim is one of {}", fmt::join(d.dims, ", ")));
-  require(found, d.by_contents || !n.by_contents,
-          fmt::format("{}, whose heads differ in their number of rows by what is in them,",
-                      a.selector),
-          "the host plans by counts alone");
+  require(
+      found, d.by_contents || !n.by_contents,
+      fmt::format("{}, whose heads differ in their number of rows by what is in them,", a.selector),
+      "the host plans by counts alone");
   require(found, a.selector_there || (n.by_contents && !d.by_contents),
           fmt::format("the selector '{}'", a.selector), "it has no half for this device");
   require(found, d.halves == 0 || n.halves <= d.halves,

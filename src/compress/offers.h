@@ -15,8 +15,8 @@ namespace pith {
 
 /// A parameter of which a device takes fewer values than the method does.
 struct Limit {
-  std::string parameter;  ///< "rank"
-  std::string there;      ///< what the device takes: "up to 8"
+  std::string parameter;   ///< "rank"
+  std::string there;       ///< what the device takes: "up to 8"
   std::string asked = {};  ///< "gear(rank=16)", where that is something else; empty: it fits
 
   static Limit of(const std::string& method, const std::string& parameter, size_t value, bool fits,
@@ -43,7 +43,8 @@ struct Needs {
   bool roles = false;        ///< rows that count for one of softmax's two sums alone
   bool by_contents = false;  ///< how many rows a head holds depends on what is in them
   size_t halves = 0;         ///< the most rows that are halved at once; 0: none are
-  size_t evicts = 0;  ///< heavy rows are kept apart, and so many of them leave together; 0: none are
+  size_t evicts =
+      0;  ///< heavy rows are kept apart, and so many of them leave together; 0: none are
   bool cache_positions = false;  ///< keys stand at positions inside the cache
 
   bool all() const { return body == Body::kAll; }
@@ -95,7 +96,8 @@ struct Asked {
   Offers keys, values;
   DType key_rows = DType::kF16, value_rows = DType::kF16;  ///< of exact rows
   DType key_body = DType::kF16, value_body = DType::kF16;  ///< of bodies without a codec
-  size_t unjudged = 0;  ///< rows of a body when it may first be judged; only where tables are learnt
+  size_t unjudged =
+      0;  ///< rows of a body when it may first be judged; only where tables are learnt
   bool protect = false;  ///< rows are protected
 
   bool coded() const { return needs.body != Needs::Body::kNone && (keys.coded || values.coded); }

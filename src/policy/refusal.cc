@@ -35,7 +35,8 @@ std::vector<PolicyRule> with_less(const PolicyRule& rule) {
       of(less.back()).parameters.erase(name);
     }
   };
-  if (rule.key_codec && rule.value_codec && to_string(*rule.key_codec) == to_string(*rule.value_codec))
+  if (rule.key_codec && rule.value_codec &&
+      to_string(*rule.key_codec) == to_string(*rule.value_codec))
     for (const auto& [name, value] : rule.key_codec->parameters) {
       less.push_back(rule);
       less.back().key_codec->parameters.erase(name);
@@ -68,9 +69,8 @@ std::vector<PolicyRule> with_codecs(const PolicyRule& rule, const RulePlace& pla
   const double asked = parts.empty() ? static_cast<double>(2 * dim) : bytes(parts.front());
   std::vector<PolicyPart> others;
   for (const CodecRow& row : codec_rows()) others.push_back({row.info.name, {}});
-  std::ranges::stable_sort(others, {}, [&](const PolicyPart& part) {
-    return std::fabs(std::log(bytes(part) / asked));
-  });
+  std::ranges::stable_sort(
+      others, {}, [&](const PolicyPart& part) { return std::fabs(std::log(bytes(part) / asked)); });
   parts.insert(parts.end(), others.begin(), others.end());
   std::vector<PolicyRule> rules;
   for (const PolicyPart& part : parts) {
@@ -122,10 +122,10 @@ void refuse(const PolicyRule& rule, const RulePlace& place, const Asked& asked,
   const auto other = nearest(rule, place, asked.protect);
   throw Error(
       ErrorCode::kUnsupported,
-      fmt::format("'{}' is not on {} yet: {}. {} needs: {}. {}. {}use --device cpu", text_of(rule),
-                  DeviceOffers::of(asked.device).name, why, asked.selector, asked.needs.text(),
-                  codecs, other ? fmt::format("The nearest that works is '{}'; or ", text_of(*other))
-                                : ""));
+      fmt::format(
+          "'{}' is not on {} yet: {}. {} needs: {}. {}. {}use --device cpu", text_of(rule),
+          DeviceOffers::of(asked.device).name, why, asked.selector, asked.needs.text(), codecs,
+          other ? fmt::format("The nearest that works is '{}'; or ", text_of(*other)) : ""));
 }
 
 void refuse_types() {

@@ -120,8 +120,7 @@ size_t unjudged_rows(const Rule& rule, size_t most) {
     PlanState at_end = state;
     rule.end_prompt(at_end, steps);
     for (const Step& step : steps) {
-      if (step.op == Op::kJudge && step.keep < step.held + step.rows)
-        return step.held + step.rows;
+      if (step.op == Op::kJudge && step.keep < step.held + step.rows) return step.held + step.rows;
       if (step.op == Op::kSplit) return step.held;
     }
   }
@@ -177,8 +176,8 @@ void CohortPolicy::estimate(Ledger& ledger, size_t tokens, const ProtectedRows& 
   const double side = pinned > 0 ? std::max<double>(side_bytes, sizeof(uint32_t)) : side_bytes;
   const size_t body = selector.rule->mean_rows(o.body), count = heads.size();
   const bool evicted = body < o.body;
-  const double coded = keys.sizes->most_bytes(body, dim, evicted) +
-                       values.sizes->most_bytes(body, dim, evicted);
+  const double coded =
+      keys.sizes->most_bytes(body, dim, evicted) + values.sizes->most_bytes(body, dim, evicted);
   ledger.payload += count * (exact * exact_row_bytes() + static_cast<size_t>(std::ceil(coded)));
   const size_t exact_side = selector.rule->mass({}, 1).queries > 0 ? sizeof(float) : 0;
   ledger.metadata += static_cast<size_t>(static_cast<double>(count * body) * side) +

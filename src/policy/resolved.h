@@ -38,11 +38,11 @@ struct RulePlace {
 
 /// How keys or values are stored.
 struct SideChoice {
-  PolicyPart codec;                     ///< of the body
-  DType exact = DType::kF16;            ///< of exact rows
-  DType body = DType::kF16;             ///< of a body whose rows are plain numbers
-  Offers offers;                        ///< on the device
-  std::shared_ptr<const Codec> sizes;   ///< what budgets and estimates ask; it makes no rows
+  PolicyPart codec;                    ///< of the body
+  DType exact = DType::kF16;           ///< of exact rows
+  DType body = DType::kF16;            ///< of a body whose rows are plain numbers
+  Offers offers;                       ///< on the device
+  std::shared_ptr<const Codec> sizes;  ///< what budgets and estimates ask; it makes no rows
   std::unique_ptr<Codec> make_codec(Side side) const;
 };
 
@@ -58,9 +58,9 @@ struct CohortPolicy {
   SelectorSite site;
   ResolvedSelector selector;
   ScheduleShape schedule;
-  size_t slides = 0;        ///< rows that a query sees, its own among them, as the GPU counts; 0: all
-  double side_bytes = 0;    ///< beside each body row
-  double state_bytes = 0;   ///< of one KV head's selector
+  size_t slides = 0;      ///< rows that a query sees, its own among them, as the GPU counts; 0: all
+  double side_bytes = 0;  ///< beside each body row
+  double state_bytes = 0;  ///< of one KV head's selector
 
   bool coded() const { return keys.offers.coded || values.offers.coded; }
   size_t exact_row_bytes() const;  ///< of one KV head

@@ -93,7 +93,8 @@ TEST(Refusals, SayWhatIsNotThere) {
   expect_refused(shape_of(64, {0, 128}), "exact+ladder", "slides over");
 }
 
-// Of every selector over every codec this and no more is refused on the GPU, and nothing on the CPU.
+// Of every selector over every codec this and no more is refused on the GPU, and nothing on the
+// CPU.
 TEST(Refusals, OfPairsAreThese) {
   for (const SelectorRow& selector : selector_rows())
     for (const CodecRow& codec : codec_rows()) {
@@ -102,8 +103,8 @@ TEST(Refusals, OfPairsAreThese) {
       for (const int dim : {64, 80, 96, 128, 256})
         EXPECT_TRUE(why_not(selector, codec, Device::kCpu, dim).empty());
       const bool keeps_none = selector.owns_window;
-      const bool refused = over == "f32" || name == "adakv" ||
-                           (over == "ladder" && name != "exact" && !keeps_none);
+      const bool refused =
+          over == "f32" || name == "adakv" || (over == "ladder" && name != "exact" && !keeps_none);
       for (const int dim : {64, 128})
         EXPECT_EQ(!why_not(selector, codec, Device::kCuda, dim).empty(), refused);
       // Wide heads: plain rows under selectors that judge by score alone.
@@ -116,15 +117,32 @@ TEST(Refusals, OfPairsAreThese) {
 }
 
 TEST(Refusals, AreNoneWhereKernelsAre) {
-  for (const char* policy :
-       {"exact", "exact,sink=4,window=9", "exact+bf16", "exact+k:int8+v:int4", "exact+k:f16+v:int8",
-        "exact+k:bf16+v:int8,dtype=bf16", "exact+k:qjl+v:kivi", "exact+k:kivi+v:qjl",
-        "exact+k:kvquant+v:gear", "exact+ladder(old=int4)", "exact+csr", "uniform",
-        "uniform(rate=0.5)+qjl", "uniform(budget=60)+gear", "uniform(budget=300,heavy=200)+kvquant",
-        "express(s=64)+csr", "express(s=64,heavy=32,heavy_interval=64)+qjl", "balancekv+kvquant",
-        "balancekv(rate=1)+qjl", "balancekv(heavy=300)+csr(rope=post)", "buzz(T=128)+kvquant",
-        "snapkv(budget=127)+kvquant", "snapkv(budget=300)+csr", "streaming_llm(rope=cache)",
-        "local(window=9)+ladder", "expected_attention(budget=64)+turboquant"})
+  for (const char* policy : {"exact",
+                             "exact,sink=4,window=9",
+                             "exact+bf16",
+                             "exact+k:int8+v:int4",
+                             "exact+k:f16+v:int8",
+                             "exact+k:bf16+v:int8,dtype=bf16",
+                             "exact+k:qjl+v:kivi",
+                             "exact+k:kivi+v:qjl",
+                             "exact+k:kvquant+v:gear",
+                             "exact+ladder(old=int4)",
+                             "exact+csr",
+                             "uniform",
+                             "uniform(rate=0.5)+qjl",
+                             "uniform(budget=60)+gear",
+                             "uniform(budget=300,heavy=200)+kvquant",
+                             "express(s=64)+csr",
+                             "express(s=64,heavy=32,heavy_interval=64)+qjl",
+                             "balancekv+kvquant",
+                             "balancekv(rate=1)+qjl",
+                             "balancekv(heavy=300)+csr(rope=post)",
+                             "buzz(T=128)+kvquant",
+                             "snapkv(budget=127)+kvquant",
+                             "snapkv(budget=300)+csr",
+                             "streaming_llm(rope=cache)",
+                             "local(window=9)+ladder",
+                             "expected_attention(budget=64)+turboquant"})
     EXPECT_EQ(refusal(kShape, policy), "");
   EXPECT_EQ(refusal(shape_of(256), "h2o(budget=64),dtype=bf16"), "");
   EXPECT_EQ(refusal(shape_of(256, {100, 0}), "streaming_llm"), "");
@@ -219,8 +237,8 @@ TEST(ResolvedPolicy, SaysTheSameOfBothDevices) {
     const ResolvedPolicy gpu(Policy::parse(text), kShape, 0, Device::kCuda);
     EXPECT_EQ(cpu.describe(), gpu.describe());
   }
-  const ResolvedPolicy policy(Policy::parse("local(window=10%);layers=1/heads=1:exact+int8"), kShape,
-                              0, Device::kCpu);
+  const ResolvedPolicy policy(Policy::parse("local(window=10%);layers=1/heads=1:exact+int8"),
+                              kShape, 0, Device::kCpu);
   ProtectedRows rows;
   const std::vector<TokenRange> ranges{{10, 20}};
   rows.add(ranges, 0, 0);

@@ -116,5 +116,4 @@ class DeviceCodec {
 /// Turns a position [D/2] of RoPE, on the device. Throws kUnsupported if none is known to `what`.
 DeviceArray<double> rope_turns(const TableSite& site, const std::string& what);
 
-
 }  // namespace pith::cuda

@@ -128,7 +128,8 @@ int level_group(size_t rows) {
     if (rows == static_cast<size_t>(blocks * kBlockRows)) return blocks;
   }
   throw Error(ErrorCode::kInternal, fmt::format("a group of {} rows, which Limit::of_group lets "
-                                                "nobody ask for", rows));
+                                                "nobody ask for",
+                                                rows));
 }
 
 void centre_keys(LevelSide& keys, size_t rows) {

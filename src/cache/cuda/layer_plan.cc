@@ -12,7 +12,8 @@ namespace pith::cuda {
 namespace {
 
 [[noreturn]] void lacks_half(const std::string& name) {
-  throw Error(ErrorCode::kInternal, "registry_cuda.cc lacks a row that the registry promises: " + name);
+  throw Error(ErrorCode::kInternal,
+              "registry_cuda.cc lacks a row that the registry promises: " + name);
 }
 
 /// Null: rows are plain numbers.

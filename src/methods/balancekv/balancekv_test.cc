@@ -202,10 +202,9 @@ struct StreamPlace : Place {
     selector = stream.get();
     format.keys = format.values = &codec;
     format.dim = kDim;
-    body.emplace(
-        context,
-        SelectorParts{std::make_shared<BalanceSums>(rule.shape()), std::move(stream), {}},
-        format);
+    body.emplace(context,
+                 SelectorParts{std::make_shared<BalanceSums>(rule.shape()), std::move(stream), {}},
+                 format);
   }
   void feed(const Gaussian& rows, size_t first, size_t count) {
     body->feed({rows.k.data() + first * kDim, rows.v.data() + first * kDim, kDim, count,

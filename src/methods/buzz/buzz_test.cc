@@ -110,7 +110,8 @@ struct Body {
     site.heads = 1;
     site.window = 16;
     const RowFormat format{&codec, &codec, nullptr, 16, 0, 0, true};
-    body.emplace(context, buzz_row().resolve({options, BudgetSite{}, site}).parts(context, site), format);
+    body.emplace(context, buzz_row().resolve({options, BudgetSite{}, site}).parts(context, site),
+                 format);
     std::vector<float> zeros(mass.size() * 16);
     body->feed({zeros.data(), zeros.data(), 16, mass.size(), 100, mass.data()});
   }

@@ -73,7 +73,7 @@ Projection::Projection(MemoryCounter& memory, const ProjectionShape& shape, uint
                        uint32_t layer, uint32_t stream)
     : shape_(shape), columns_(memory, MemoryKind::kShared), sums_(memory, MemoryKind::kShared) {
   const size_t dim = shape.dim;
-  bytes_of(shape);  // checks it
+  bytes_of(shape);                     // checks it
   columns_.reserve(shape.bits * dim);  // exactly: the ledger counts what is used
   columns_.resize(shape.bits * dim);
   sums_.reserve(dim);

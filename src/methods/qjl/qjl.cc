@@ -43,21 +43,21 @@ Offers qjl_on_gpu(const MethodOptions& options, const OfferSite& site) {
   const auto limit = [](const char* parameter, size_t value, bool fits, std::string there) {
     return Limit::of("qjl", parameter, value, fits, std::move(there));
   };
-  return {.codec = write_options("qjl", o),
-          .code = kivi.on_gpu(kivi.read({"kivi", {{"bits", "2"}}}), site).code,
-          .levels = false,
-          .shares = true,
-          .limits = {
-              limit("center", o.center, o.center == 0, "0"),
-              limit("residual", static_cast<size_t>(o.residual), o.residual == 0, "0"),
-              {"unbias", "false: scores are the estimates themselves",
-               o.unbias_weights ? "qjl(unbias=true)" : ""},
-              {"slack", "0: each group has channels of its own",
-               format.slack > 0 ? fmt::format("qjl(slack={})", format.slack) : ""},
-              limit("outliers", format.outliers, format.outliers <= kQjlOutliersOnGpu,
-                    fmt::format("up to {}", kQjlOutliersOnGpu)),
-              limit("m", m, m == 2 * site.dim || m == 4 * site.dim, "2 or 4 bits a channel"),
-              limit("m_out", out, out % 16 == 0 && out <= 128, "a multiple of 16 up to 128")}};
+  return {
+      .codec = write_options("qjl", o),
+      .code = kivi.on_gpu(kivi.read({"kivi", {{"bits", "2"}}}), site).code,
+      .levels = false,
+      .shares = true,
+      .limits = {limit("center", o.center, o.center == 0, "0"),
+                 limit("residual", static_cast<size_t>(o.residual), o.residual == 0, "0"),
+                 {"unbias", "false: scores are the estimates themselves",
+                  o.unbias_weights ? "qjl(unbias=true)" : ""},
+                 {"slack", "0: each group has channels of its own",
+                  format.slack > 0 ? fmt::format("qjl(slack={})", format.slack) : ""},
+                 limit("outliers", format.outliers, format.outliers <= kQjlOutliersOnGpu,
+                       fmt::format("up to {}", kQjlOutliersOnGpu)),
+                 limit("m", m, m == 2 * site.dim || m == 4 * site.dim, "2 or 4 bits a channel"),
+                 limit("m_out", out, out % 16 == 0 && out <= 128, "a multiple of 16 up to 128")}};
 }
 
 Offers turboquant_on_gpu(const MethodOptions& options, const OfferSite& site) {

@@ -68,8 +68,9 @@ Fields KiviOptions::fields() {
 
 CodecRow int8_row() {
   CodecRow row;
-  row.info = {kInt8,           false, "8-bit codes, a scale for 32 numbers of a row (8.5 bits)",
-              "llama.cpp q8_0", {},    ""};
+  row.info = {
+      kInt8, false, "8-bit codes, a scale for 32 numbers of a row (8.5 bits)", "llama.cpp q8_0",
+      {},    ""};
   row.takes<IntOptions>();
   row.make = make_int<8>;
   row.on_gpu = int_on_gpu<8>;
@@ -78,8 +79,9 @@ CodecRow int8_row() {
 
 CodecRow int4_row() {
   CodecRow row;
-  row.info = {kInt4,           false, "4-bit codes, a scale for 32 numbers of a row (4.5 bits)",
-              "llama.cpp q4_0", {},    ""};
+  row.info = {
+      kInt4, false, "4-bit codes, a scale for 32 numbers of a row (4.5 bits)", "llama.cpp q4_0",
+      {},    ""};
   row.takes<IntOptions>();
   row.make = make_int<4>;
   row.on_gpu = int_on_gpu<4>;
