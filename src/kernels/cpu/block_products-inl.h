@@ -23,6 +23,8 @@ namespace HWY_NAMESPACE {
 
 // Places of the matrix that are read by turns, as in rows.cc.
 inline constexpr size_t kBlockStreams = 4;
+// How far ahead of its use memory is asked for: short rows are gone through before it answers.
+inline constexpr size_t kPrefetchBytes = 2048;
 
 /// Codes as products want them.
 template <class F>
@@ -199,47 +201,50 @@ HWY_INLINE void add_tail(Sums& sums, const uint8_t* p, const uint8_t* end, const
   }
 }
 
-template <class F, size_t T, bool kWide>
-void multiply_tokens(const BlockProduct& product, const Inputs& inputs, float* out, size_t first,
-                     size_t last) {
+/// Rows o, o + apart, ... of streams side by side: what they share of the inputs is loaded once,
+/// and sums wait less for each other.
+template <class F, size_t kRows, size_t T, bool kWide>
+HWY_INLINE void multiply_rows(const BlockProduct& product, const Inputs& inputs, float* out,
+                              size_t o, size_t apart) {
   const size_t bytes = product.in / F::kBlock * F::kBytes;
   const size_t steps = product.in / kStep, rest = product.in % kStep / 32;
   constexpr size_t kStepBytes = kStep / F::kBlock * F::kBytes;
   const auto* w = reinterpret_cast<const uint8_t*>(product.w);
+  const uint8_t* p = w + o * bytes;
+  const size_t skip = apart * bytes;
+  // A row ahead, or as many as memory takes to answer.
+  const size_t ahead = std::max<size_t>(1, kPrefetchBytes / bytes) * bytes;
+  RowSums<F, T, kWide> sums[kRows];
+  for (size_t step = 0; step < steps; ++step, p += kStepBytes) {
+    HWY_UNROLL(2)
+    for (size_t r = 0; r < kRows; ++r) {
+      const uint8_t* at = p + r * skip;
+      StepSides<F::kSub> s;
+      F::sides(at, s);
+      HWY_UNROLL(8)
+      for (size_t line = 0; line < kStepBytes; line += 64) hwy::Prefetch(at + ahead + line);
+      sums[r].add(at, s, inputs, step, kStepRuns);
+    }
+  }
   const uint8_t* end = w + product.rows * bytes;
-  // Rows of several streams side by side: what they share of the inputs is loaded once, and sums
-  // wait less for each other.
-  const auto rows = [&]<size_t kRows>(std::integral_constant<size_t, kRows>, size_t o, size_t apart)
-                        HWY_ATTR {
-                          const uint8_t* p = w + o * bytes;
-                          const size_t skip = apart * bytes;
-                          RowSums<F, T, kWide> sums[kRows];
-                          for (size_t step = 0; step < steps; ++step, p += kStepBytes) {
-                            HWY_UNROLL(2)
-                            for (size_t r = 0; r < kRows; ++r) {
-                              const uint8_t* at = p + r * skip;
-                              StepSides<F::kSub> s;
-                              F::sides(at, s);
-                              // What the stream's next turn reads.
-                              HWY_UNROLL(8)
-                              for (size_t line = 0; line < kStepBytes; line += 64)
-                                hwy::Prefetch(at + bytes + line);
-                              sums[r].add(at, s, inputs, step, kStepRuns);
-                            }
-                          }
-                          HWY_UNROLL(2)
-                          for (size_t r = 0; r < kRows; ++r) {
-                            if (rest != 0)
-                              add_tail<F>(sums[r], p + r * skip, end, inputs, steps, rest);
-                            sums[r].store(out + o + r * apart, product.ld);
-                          }
-                        };
-  constexpr std::integral_constant<size_t, T == 1 ? 2 : 1> kTogether;
+  HWY_UNROLL(2)
+  for (size_t r = 0; r < kRows; ++r) {
+    if (rest != 0) add_tail<F>(sums[r], p + r * skip, end, inputs, steps, rest);
+    sums[r].store(out + o + r * apart, product.ld);
+  }
+}
+
+template <class F, size_t T, bool kWide>
+void multiply_tokens(const BlockProduct& product, const Inputs& inputs, float* out, size_t first,
+                     size_t last) {
+  constexpr size_t kTogether = T == 1 ? 2 : 1;
   const size_t run = (last - first) / kBlockStreams;
-  for (size_t i = 0; i < run; ++i)
-    for (size_t s = 0; s < kBlockStreams; s += kTogether) rows(kTogether, first + s * run + i, run);
+  for (size_t i = 0; i < run; ++i) {
+    for (size_t s = 0; s < kBlockStreams; s += kTogether)
+      multiply_rows<F, kTogether, T, kWide>(product, inputs, out, first + s * run + i, run);
+  }
   for (size_t o = first + kBlockStreams * run; o < last; ++o)
-    rows(std::integral_constant<size_t, 1>(), o, 0);
+    multiply_rows<F, 1, T, kWide>(product, inputs, out, o, 0);
 }
 
 template <class F, bool kWide>
