@@ -82,6 +82,21 @@ INSTANTIATE_TEST_SUITE_P(All, Promise,
                            return std::get<0>(i.param) + "_" + std::get<1>(i.param);
                          });
 
+TEST(Budget, RowsHoldAtEveryStepUnlessAnIntervalIsGiven) {
+  for (const char* name : {"h2o", "snapkv", "tova", "keydiff", "knorm", "uniform"}) {
+    Harness h(small(), std::string(name) + "(budget=100),sink=4,window=16");
+    const Rows& rows = stream();
+    size_t most = 0;
+    for (size_t t = 0; t < 2000; t += t < kPrompt ? 100 : 1) {
+      const size_t n = t < kPrompt ? 100 : 1;
+      for (int layer = 0; layer < small().layers; ++layer) h.step(rows, t, t + n, n, layer);
+      if (t + n == kPrompt) h.cache().end_prefill();
+      most = std::max(most, h.cache().rows(0, 0).positions.size());
+    }
+    EXPECT_EQ(most, 120u) << name;
+  }
+}
+
 TEST(Budget, IntervalsAreCountedInBytes) {
   Harness rows(small(), "knorm(budget=100,interval=30),sink=0,window=8");
   EXPECT_EQ(rows.cache().estimate(kTokens).rows_kept, 2u * 138) << "rows: beyond the budget";

@@ -18,6 +18,7 @@
 #include "interrupt.h"
 #include "line_reader.h"
 #include "pith/error.h"
+#include "report.h"
 #include "rows_table.h"
 #include "text_input.h"
 
@@ -51,10 +52,12 @@ std::string statistics_line(const Dialogue::Answer& answer, const Session& sessi
       static_cast<double>(ledger.tokens) * static_cast<double>(config.bytes_per_token(DType::kF16));
   const auto bytes = [](double n) { return human_bytes(n); };
   const GenerateResult& r = answer.result;
-  return fmt::format("[{} read{}, {} written at {:.1f}/s; {} of {} rows a KV head, {} (exact {})]",
-                     r.prompt_tokens, answer.read_again ? " anew" : "", r.tokens.size(),
-                     r.decode_per_second(), ledger.rows_kept / heads, ledger.tokens,
-                     bytes(static_cast<double>(ledger.cache_bytes())), bytes(exact));
+  return fmt::format(
+      "[{} read{}, {} written at {:.1f}/s; {} of {} rows a KV head{}, {} (exact {})]",
+      r.prompt_tokens, answer.read_again ? " anew" : "", r.tokens.size(), r.decode_per_second(),
+      ledger.rows_kept / heads, ledger.tokens,
+      nothing_dropped(session).empty() ? "" : ", none dropped yet",
+      bytes(static_cast<double>(ledger.cache_bytes())), bytes(exact));
 }
 
 class Talk {

@@ -146,8 +146,8 @@ void add_policy_options(CLI::App& app, PolicyOptions& options, std::vector<std::
                          "measured one for --kv-budget");
   policy->type_name("POLICY")->group(kGroup);
   app.add_option("--kv-budget", options.budget,
-                 "Rows that the policy keeps per KV head: 1024, 25% (of the context) or 16MiB (of "
-                 "the whole cache). With auto: MiB, or per cent of the exact cache's bytes")
+                 "Rows that the policy keeps per KV head: 1024, 25% (of what is read) or 16MiB "
+                 "(of the whole cache). With auto: MiB, or per cent of the exact cache's bytes")
       ->check(not_empty())
       ->type_name("BUDGET")
       ->group(kGroup);

@@ -89,7 +89,7 @@ constexpr const char* kGrammar =
     "Rules for some layers or heads follow after ';' (negative numbers count from the\n"
     "end):\n"
     "  streaming_llm(window=508);layers=0-1,-1:exact;layers=4/heads=0:exact\n"
-    "A budget is rows per KV head (1024), a share of the context (25%), or bytes of\n"
+    "A budget is rows per KV head (1024), a share of what is read (25%), or bytes of\n"
     "the whole cache (16MiB).\n";
 
 int print_one(const std::string& name, bool json) {

@@ -127,6 +127,27 @@ Json to_json(const RunStatistics& s) {
   return json;
 }
 
+std::string percent_note(const Session& session) {
+  const SessionOptions& o = session.options();
+  if (o.policy.to_string().find('%') == std::string::npos) return {};
+  return fmt::format(" (per cent are of {} tokens)", o.percent_of > 0 ? o.percent_of : o.context);
+}
+
+std::string nothing_dropped(const Session& session) {
+  const Ledger ledger = session.ledger();
+  if (ledger.rows_kept < ledger.rows_seen || ledger.tokens == 0) return {};
+  const auto drops = [](const PolicyRule& rule) {
+    for (const MethodInfo& method : methods())
+      if (method.is_selector && method.name == rule.selector.name)
+        return !method.size_parameter.empty();
+    return false;
+  };
+  const Policy& policy = session.options().policy;
+  if (std::none_of(policy.rules.begin(), policy.rules.end(), drops)) return {};
+  return fmt::format("no row was dropped: {} tokens are no more than the policy keeps{}",
+                     ledger.tokens, percent_note(session));
+}
+
 std::string to_text(const RunStatistics& s) {
   const Ledger ledger = s.session.ledger();
   const GenerateResult& r = s.result;
@@ -141,11 +162,12 @@ std::string to_text(const RunStatistics& s) {
                    human_seconds(r.decode_seconds), r.decode_per_second(), why_it_ended(r.reason)));
   line("KV rows", fmt::format("{} of {} per KV head kept ({}), context {}", rows_per_head(ledger),
                               ledger.tokens, share_kept(ledger), s.session.context()));
+  if (const std::string none = nothing_dropped(s.session); !none.empty()) line("", none);
   line("KV bytes", describe_bytes(ledger));
   if (const auto errors = s.session.attention_errors(); !errors.empty())
     line("attention", "error " + describe_errors(errors));
-  line("policy", fmt::format("{}, kv-seed {}", s.session.options().policy.to_string(),
-                             s.session.options().seed));
+  line("policy", fmt::format("{}{}, kv-seed {}", s.session.options().policy.to_string(),
+                             percent_note(s.session), s.session.options().seed));
   line("machine",
        fmt::format("{} threads, {}, seed {}, peak memory {}", s.session.threads(), s.session.isa(),
                    s.sampling_seed, human_bytes(static_cast<double>(peak_memory()))));

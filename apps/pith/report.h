@@ -18,6 +18,10 @@ std::string describe_bytes(const Ledger& ledger);
 /// Kept rows of one KV head, which is what budgets are given in: their mean where heads differ.
 std::string rows_per_head(const Ledger& ledger);
 std::string share_kept(const Ledger& ledger);
+/// Tokens that per cent in the policy are of: " (per cent are of 1136 tokens)"; empty without any.
+std::string percent_note(const Session& session);
+/// For a policy that is there to drop rows and has dropped none: that, and why. Else empty.
+std::string nothing_dropped(const Session& session);
 /// The error probe's estimates, layer by layer; and in a line: the largest and their root mean
 /// square. Not for empty lists.
 Json to_json(const std::vector<AttentionError>& errors);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "args.h"
@@ -85,10 +86,21 @@ Prompt in_template(const Model& model, const RunOptions& o, const std::string& t
   return out;
 }
 
-int complete(Session session, const RunOptions& o, const std::string& text) {
-  const Prompt prompt =
-      o.chat ? in_template(session.model(), o, text)
-             : Prompt{encode_prompt(session.model(), text, o.bos), generate_options(o)};
+/// Tokens that per cent of a budget are of (docs/decisions/0096): what will be read and written, as
+/// far as that is known. A quarter of a few words would be no cache to write an answer with.
+size_t read_in_all(size_t prompt, int64_t predict, size_t context) {
+  constexpr size_t kLeast = 256;
+  const size_t all = prompt + static_cast<size_t>(std::max<int64_t>(predict, 0));
+  return std::min(std::max(all, kLeast), context);
+}
+
+int complete(const std::shared_ptr<const Model>& model, SessionOptions options, const RunOptions& o,
+             const std::string& text) {
+  const Prompt prompt = o.chat ? in_template(*model, o, text)
+                               : Prompt{encode_prompt(*model, text, o.bos), generate_options(o)};
+  if (options.context == 0) options.context = static_cast<size_t>(model->config().context);
+  options.percent_of = read_in_all(prompt.ids.size(), o.predict, options.context);
+  Session session(model, options);
   if (!o.hide_prompt && !o.engine.json && !o.chat) write_out(text);
   ProgressBar bar("reading the prompt", "tokens", o.engine.json || o.quiet);
   const auto show = [&](std::string_view piece) {
@@ -134,9 +146,9 @@ int run(const RunOptions& o) {
   const auto generate = generate_options(o);
   const Sampler checked(generate.sampling);  // a wrong option is said before the model is loaded
   const SessionOptions options = session_options(o.engine);
-  Session session(load_model(o.engine), options);
-  if (!o.interactive) return complete(std::move(session), o, prompt);
-  return run_interactive(std::move(session), {generate, prompt, o.bos, !o.hide_prompt});
+  const auto model = load_model(o.engine);
+  if (!o.interactive) return complete(model, options, o, prompt);
+  return run_interactive(Session(model, options), {generate, prompt, o.bos, !o.hide_prompt});
 }
 
 void add_output_options(CLI::App& app, RunOptions& o) {

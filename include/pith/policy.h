@@ -12,8 +12,9 @@
 //
 // Examples: "exact", "streaming_llm(window=1020)", "uniform(rate=0.25)+bf16,sink=4,window=64",
 //           "streaming_llm(window=508);layers=0-1,-1:exact".
-// A budget is rows ("1024"), a share of the context ("25%"), or bytes of the whole cache
-// ("16MiB"); it counts body rows per KV head and is turned into rows once, at construction.
+// A budget is rows ("1024"), a share of what is read ("25%": SessionOptions::percent_of), or bytes
+// of the whole cache ("16MiB"); it counts body rows per KV head and is turned into rows once, at
+// construction.
 
 #include <cstdint>
 #include <map>

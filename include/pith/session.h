@@ -22,7 +22,10 @@ namespace pith {
 struct SessionOptions {
   Policy policy = Policy::parse("exact");
   Device device = Device::kCpu;
-  size_t context = 0;       ///< tokens; 0 = the model's; more is allowed, for streaming policies
+  size_t context = 0;  ///< tokens; 0 = the model's; more is allowed, for streaming policies
+  /// Tokens that per cent of a budget are of; 0 = the context. Give what will be read where it is
+  /// known: `keydiff(budget=25%)` then keeps a quarter of a document, however large the context.
+  size_t percent_of = 0;
   size_t chunk = 512;       ///< prompt tokens per forward pass (llama.cpp's ubatch)
   int threads = 0;          ///< 0 = all cores
   uint64_t seed = 0;        ///< of randomised methods

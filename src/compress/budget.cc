@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "pith/error.h"
+#include "plan/best_rule.h"
 
 namespace pith {
 namespace {
@@ -59,7 +60,7 @@ std::string Budget::text() const {
 }
 
 Turnover within(size_t rows, std::optional<size_t> come) {
-  const size_t turn = come.value_or((rows + 7) / 8);
+  const size_t turn = come.value_or(turn_of(rows));
   if (turn < rows) return {rows - turn, turn};
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("a budget of {} rows is taken by the {} that come until the next "
@@ -74,9 +75,8 @@ size_t BudgetSite::rows(const Budget& budget, std::string_view what) const {
   if (budget.unit == Budget::Unit::kPercent)
     rows = budget.value / 100 * static_cast<double>(context);
   if (rows >= 1) return static_cast<size_t>(rows);
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{}{}% of a context of {} tokens is less than one row", before,
-                          budget.value, context));
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}{}% of {} tokens is less than one row",
+                                                       before, budget.value, context));
 }
 
 size_t BudgetSite::rows_in(double all, const std::string& before) const {

@@ -10,7 +10,7 @@
 
 namespace pith {
 
-/// A number of rows, a share of the context, or bytes of the whole cache.
+/// A number of rows, a share of what is read, or bytes of the whole cache.
 struct Budget {
   enum class Unit : uint8_t { kRows, kPercent, kBytes };
   double value = 0;
@@ -26,13 +26,13 @@ struct Budget {
 struct Turnover {
   size_t stay = 0, come = 0;
 };
-/// That never exceeds `rows`: `come` of them, an eighth if not given. Throws kInvalidArgument if
-/// none would stay.
+/// That never exceeds `rows`: `come` of them, turn_of(rows) if not given. Throws kInvalidArgument
+/// if none would stay.
 Turnover within(size_t rows, std::optional<size_t> come);
 
 /// What turns a budget into rows.
 struct BudgetSite {
-  size_t context = 0;  ///< tokens of the session
+  size_t context = 0;  ///< tokens that per cent are of
   size_t caches = 1;   ///< layers * KV heads that share a byte budget
   /// The most bytes of one KV head that holds so many body rows, sink, window and all that lies
   /// beside rows included. It rises with the rows.

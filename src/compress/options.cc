@@ -55,7 +55,7 @@ bool read_budget(std::string_view text, Budget& out) {
 }
 
 constexpr const char* kBudget =
-    "a number of rows (1024), a share of the context (25%) or bytes of the whole cache (16MiB)";
+    "a number of rows (1024), a share of what is read (25%) or bytes of the whole cache (16MiB)";
 
 /// For members that may be unset: reads into a value of their type.
 template <class T, class Read>

@@ -1,6 +1,5 @@
 #include "plan/best_rule.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace pith {
@@ -9,6 +8,10 @@ namespace {
 constexpr size_t kOld = 0;  // of PlanState::own: body rows that a judgement left
 
 }  // namespace
+
+size_t turn_of(size_t rows) {
+  return std::max<size_t>({(rows + 7) / 8, std::min<size_t>(32, rows / 2), 1});
+}
 
 MassRequest votes(size_t queries, size_t tokens, size_t interval, size_t until) {
   if (tokens >= queries) return {queries, true};
@@ -28,26 +31,29 @@ void KeepBest::feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const
     n -= run;
     state.fed += run;
     state.body() += run;
-    if (full) judge(state, steps);
+    if (full) judge(state, stay_at(state.fed), steps);
   }
 }
 
-void KeepBest::judge(PlanState& state, Steps& steps) const {
-  const size_t budget = budget_at(state.fed);
-  if (state.body() <= budget) return;
+size_t KeepBest::period_at(size_t n) const {
+  return sizes_.interval > 0 ? sizes_.interval : turn_of(budget_at(n));
+}
+
+void KeepBest::judge(PlanState& state, size_t stay, Steps& steps) const {
+  if (state.body() <= stay) return;
   Step step{.op = Op::kJudge,
             .held = state.body(),
-            .keep = static_cast<uint32_t>(budget),
+            .keep = static_cast<uint32_t>(stay),
             .old = static_cast<uint32_t>(state.own[kOld])};
   if (sizes_.sharing > 0) {
     step.shared = true;
-    step.least = static_cast<uint32_t>(std::min(sizes_.least, budget));
+    step.least = static_cast<uint32_t>(std::min(sizes_.least, stay));
   }
   if (sizes_.slides > 0)
     step.hidden = static_cast<int64_t>(state.fed + sizes_.exact) - sizes_.slides;
   steps.push_back(step);
   state.body() = step.keep;
-  state.own[kOld] = budget;
+  state.own[kOld] = stay;
 }
 
 MassRequest KeepBest::mass(const PlanState& state, size_t tokens) const {
@@ -59,7 +65,7 @@ MassRequest KeepBest::mass(const PlanState& state, size_t tokens) const {
   }
   const size_t limit = limit_at(state.fed);
   const size_t until = limit > state.body() ? limit - state.body() : 0;
-  return votes(wish_.queries, tokens, sizes_.interval, until);
+  return votes(wish_.queries, tokens, period_at(state.fed), until);
 }
 
 size_t KeepBest::mean_rows(size_t n) const { return std::min(n, limit_at(n)); }
@@ -68,8 +74,8 @@ size_t KeepBest::most_rows(size_t n) const {
   if (sizes_.sharing == 0) return mean_rows(n);
   // All other heads may have no more than their least.
   const size_t budget = budget_at(n), others = sizes_.sharing - 1;
-  const size_t most = budget + others * (budget - std::min(sizes_.least, budget));
-  return std::min(n, most + sizes_.interval);
+  const size_t most = budget + others * (budget - std::min(sizes_.least, stay_at(n)));
+  return std::min(n, most + limit_at(n) - budget);
 }
 
 size_t Pyramid::at(size_t seen) const {

@@ -1,6 +1,8 @@
 #pragma once
 // The rule of every selector that gives rows a score and keeps the best: rows enter the body
-// unjudged; when it has grown to budget + interval, and when a prompt ends, `budget` rows stay.
+// unjudged, and when it is full, and when a prompt ends, the best stay.
+
+#include <algorithm>
 
 #include "plan/rule.h"
 
@@ -23,9 +25,17 @@ struct MassWish {
 /// queries.
 MassRequest votes(size_t queries, size_t tokens, size_t interval, size_t until);
 
+/// Rows that make room at once in a body of `rows`, where nobody says how many: an eighth, and 32
+/// where they are no more than half. At least 1.
+size_t turn_of(size_t rows);
+
 /// In rows of one KV head.
 struct BestSizes {
-  size_t budget = 0, interval = 0;
+  /// Rows that stay when a prompt ends. Without an interval the body never holds more: the row that
+  /// would be one too many makes room for turn_of(budget).
+  size_t budget = 0;
+  /// Rows by which a body outgrows its budget before `budget` rows stay again; 0: see above.
+  size_t interval = 0;
   size_t exact = 0;    ///< sink and window
   int64_t slides = 0;  ///< rows that a query sees; 0 = all
   /// Heads whose budgets are one (AdaKV): each keeps its `least` best rows, all other rows compete.
@@ -39,18 +49,23 @@ class KeepBest : public Rule {
       : sizes_(sizes), wish_(wish) {}
 
   void feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const final;
-  void end_prompt(PlanState& state, Steps& steps) const final { judge(state, steps); }
+  void end_prompt(PlanState& state, Steps& steps) const final {
+    judge(state, budget_at(state.fed), steps);
+  }
   MassRequest mass(const PlanState& state, size_t tokens) const final;
   size_t most_rows(size_t n) const final;
   size_t mean_rows(size_t n) const final;
   const MassWish& wish() const { return wish_; }
   const BestSizes& sizes() const { return sizes_; }
-  /// Rows to keep once `n` rows have come, and rows at which a body is judged.
+  /// Once `n` rows have come: rows that stay when a prompt ends, rows at which a body is judged,
+  /// and rows that stay then.
   virtual size_t budget_at(size_t /*n*/) const { return sizes_.budget; }
-  size_t limit_at(size_t n) const { return budget_at(n) + sizes_.interval; }
+  size_t limit_at(size_t n) const { return budget_at(n) + std::max<size_t>(sizes_.interval, 1); }
+  size_t stay_at(size_t n) const { return limit_at(n) - period_at(n); }
 
  private:
-  void judge(PlanState& state, Steps& steps) const;
+  size_t period_at(size_t n) const;
+  void judge(PlanState& state, size_t stay, Steps& steps) const;
 
   BestSizes sizes_;
   MassWish wish_;

@@ -153,6 +153,7 @@ std::vector<Case> cases() {
           {"sample", rule<KeepSample>(60, true)},
           {"best", rule<KeepBest>(sizes)},
           {"best of 1", rule<KeepBest>(BestSizes{1, 1, 0})},
+          {"best, no interval", rule<KeepBest>(BestSizes{60, 0, 20})},
           {"pyramid", rule<KeepPyramid>(sizes, MassWish{}, Pyramid{60, 16, 1, 4, 8})},
           {"shared", rule<KeepBest>(BestSizes{60, 20, 20, 0, 3, 10})},
           {"cells", rule<KeepCells>(Cells{50, 5, 3}, true, false)},
@@ -314,6 +315,20 @@ TEST(Feed, BestRowsAreJudgedAtBudgetAndInterval) {
   EXPECT_EQ(end[0].keep, 10u);
   best.end_prompt(s, end);
   EXPECT_EQ(end.size(), 1u) << "nothing is left to judge";
+}
+
+TEST(Feed, WithoutAnIntervalABodyNeverHoldsMoreThanItsBudget) {
+  const KeepBest best({40, 0, 0});
+  PlanState s;
+  EXPECT_EQ(fed(best, s, 40), (Texts{"move 40"}));
+  EXPECT_EQ(fed(best, s, 21), (Texts{"move 1", "judge of 41 keep 21", "move 20"}));
+  Steps end;
+  best.end_prompt(s, end);
+  EXPECT_TRUE(end.empty()) << "41 rows would be too many";
+  EXPECT_EQ(turn_of(1), 1u);
+  EXPECT_EQ(turn_of(40), 20u) << "no more than half";
+  EXPECT_EQ(turn_of(200), 32u);
+  EXPECT_EQ(turn_of(1000), 125u);
 }
 
 TEST(Feed, RowsThatASlidingLayerHasLeftBehindAreNamed) {

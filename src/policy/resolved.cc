@@ -53,7 +53,7 @@ void place_selector(CohortPolicy& c, const SelectorRow& row, const MethodOptions
   const auto& sliding = shape.sliding_window;
   const int64_t seen = sliding.empty() ? 0 : sliding[static_cast<size_t>(place.layer)];
   const auto exact_bytes = static_cast<double>(c.exact_row_bytes());
-  c.budget.context = shape.context;
+  c.budget.context = shape.percent_of > 0 ? shape.percent_of : shape.context;
   c.budget.caches = static_cast<size_t>(shape.layers * shape.kv_heads);
   uint32_t sink = rule.sink.value_or(row.default_sink);
   // Rows wait for the others of their block behind the window.

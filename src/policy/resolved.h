@@ -23,8 +23,9 @@ struct CacheShape {
   int kv_heads = 0;                     // G
   int head_dim = 0;                     // D, a multiple of 16
   std::vector<int64_t> sliding_window;  // [L], 0 = all; empty = all 0
-  size_t context = 0;                   ///< tokens that per cent budgets refer to
+  size_t context = 0;                   ///< the most tokens there will be
   uint64_t model = 0;                   ///< ModelConfig::fingerprint
+  size_t percent_of = 0;                ///< tokens that per cent budgets are of; 0 = the context
 };
 
 /// Where a rule of a policy is to hold.

@@ -17,7 +17,7 @@ class CpuBackend final : public Backend {
       : model_(std::move(model)),
         precision_(precision(o)),
         engine_(std::make_shared<CpuEngine>(o)),
-        cache_(std::make_unique<KvCache>(engine_->context, cache_shape(model_->config(), o.context),
+        cache_(std::make_unique<KvCache>(engine_->context, cache_shape(model_->config(), o),
                                          o.policy, o.seed, model_->weights().ropes(o.context))),
         forward_(engine_->context, *model_, o.chunk, precision_) {
     cache_->protect(o.protect);

@@ -15,9 +15,9 @@ struct CpuEngine {
   Context context;
 };
 
-inline CacheShape cache_shape(const ModelConfig& c, size_t context) {
-  return {c.layers,         c.query_heads, c.kv_heads,   c.head_dim,
-          c.sliding_window, context,       c.fingerprint};
+inline CacheShape cache_shape(const ModelConfig& c, const SessionOptions& o) {
+  return {c.layers,         c.query_heads, c.kv_heads,    c.head_dim,
+          c.sliding_window, o.context,     c.fingerprint, o.percent_of};
 }
 
 }  // namespace pith

@@ -163,7 +163,7 @@ Ledger estimate_ledger(const ModelConfig& config, const SessionOptions& options,
   const SessionOptions o = checked(options, config);
   ProtectedRows rows;
   rows.add(o.protect, 0, static_cast<int64_t>(o.context));
-  const ResolvedPolicy policy(o.policy, cache_shape(config, o.context), o.seed, o.device);
+  const ResolvedPolicy policy(o.policy, cache_shape(config, o), o.seed, o.device);
   if (!o.protect.empty()) policy.check_protect();
   return policy.estimate(tokens, rows);
 }

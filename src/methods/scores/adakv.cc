@@ -32,11 +32,13 @@ ResolvedSelector resolve_adakv(const SelectorPlace& r) {
   auto options = r.options.as<AdaKvOptions>();
   const ScoreBudget own = score_budget(options, r.budget);
   options.budget = Budget::rows(own.budget);
-  options.interval = own.interval;
+  std::map<std::string, std::string> sizes_of_theirs{{"budget", std::to_string(own.budget)}};
+  if (options.interval) {
+    options.interval = own.interval;
+    sizes_of_theirs["interval"] = std::to_string(own.interval);
+  }
   const SelectorRow scores = scores_of(options.by);
-  const MethodOptions theirs = scores.read(
-      {scores.info.name,
-       {{"budget", std::to_string(own.budget)}, {"interval", std::to_string(own.interval)}}});
+  const MethodOptions theirs = scores.read({scores.info.name, std::move(sizes_of_theirs)});
   ResolvedSelector selector = scores.resolve({theirs, r.budget, r.site});
   BestSizes sizes = best_sizes(own, r.site);
   sizes.sharing = r.site.heads;

@@ -84,18 +84,21 @@ BestSizes best_sizes(const ScoreBudget& sizes, const SelectorSite& site) {
 
 Fields ScoreOptions::fields() {
   return {rows("budget", budget,
-               "body rows that stay; in bytes, the most that the whole cache ever takes"),
+               "the most body rows; in bytes, the most that the whole cache ever takes"),
           whole("interval", interval, {.least = 1},
-                "rows by which the body may outgrow the budget before the next selection; a budget "
-                "of bytes counts them, and has an eighth of its rows for them if unset")
-              .unset("512")};
+                "rows by which the body may outgrow a budget in rows before the next selection (a "
+                "budget in bytes counts them); unset, it never does: an eighth of it makes room "
+                "at once")
+              .unset("within the budget")};
 }
 
 ScoreBudget score_budget(const ScoreOptions& o, const BudgetSite& site) {
   const size_t rows = site.rows(o.budget, "budget");
-  if (o.budget.unit != Budget::Unit::kBytes) return {rows, o.interval.value_or(512)};
+  const bool bytes = o.budget.unit == Budget::Unit::kBytes;
+  if (!bytes) return {rows, o.interval.value_or(0)};
   const Turnover turnover = within(rows, o.interval);
-  return {turnover.stay, turnover.come};
+  // Without an interval the row that is one too many is stored before others make room.
+  return o.interval ? ScoreBudget{turnover.stay, turnover.come} : ScoreBudget{rows - 1, 0};
 }
 
 SelectorRow score_row(const std::string& name, const std::string& summary,

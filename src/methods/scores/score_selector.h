@@ -3,9 +3,9 @@
 // says when and how many (KeepBest), and the choice of the best. A selector is a subclass that
 // gives each row of the body a score.
 //
-// Rows enter the body unjudged; when it has grown to budget + interval, and when a prompt ends, the
-// `budget` best rows stay. Cost: one scoring and one O(rows) selection every `interval` rows, so
-// (budget + interval) / interval row visits for each row that arrives.
+// Rows enter the body unjudged; when it is full, and when a prompt ends, the best stay. Cost: one
+// scoring and one O(rows) selection every `interval` rows (an eighth of the budget if unset), so
+// budget / interval row visits for each row that arrives.
 
 #include <vector>
 
@@ -17,12 +17,12 @@ namespace pith {
 /// What every one takes.
 struct ScoreOptions {
   Budget budget = Budget::rows(1024);
-  /// On top of a budget in rows, within one in bytes; unset: 512 rows, of bytes an eighth.
+  /// On top of a budget in rows, within one in bytes; unset: within both (turn_of).
   std::optional<size_t> interval;
   Fields fields();
 };
 
-/// Sizes in body rows of one KV head.
+/// Sizes in body rows of one KV head, as BestSizes has them.
 struct ScoreBudget {
   size_t budget = 0, interval = 0;
 };
@@ -68,7 +68,7 @@ ResolvedSelector best_by(const SelectorPlace& place, const std::string& name, O 
                          const MassWish& wish, const How&... how) {
   const ScoreBudget sizes = score_budget(options, place.budget);
   options.budget = Budget::rows(sizes.budget);
-  options.interval = sizes.interval;
+  if (options.interval) options.interval = sizes.interval;
   return {.rule = std::make_shared<KeepBest>(best_sizes(sizes, place.site), wish),
           .needs = {.mass = wish.of != MassWish::Of::kNobody},
           .text = write_options(name, std::move(options)),

@@ -36,7 +36,7 @@ class CudaBackend final : public Backend {
       : engine_(std::make_shared<CudaEngine>(model, o)),
         chunk_(o.chunk),
         cache_(std::make_unique<cuda::DeviceCache>(
-            engine_->memory, cache_shape(engine_->weights->config(), o.context), o.policy, o.seed,
+            engine_->memory, cache_shape(engine_->weights->config(), o), o.policy, o.seed,
             engine_->stream, engine_->weights->ropes(o.context))),
         forward_(engine_->weights, engine_->memory, engine_->stream, chunk_, cache_->dtype()) {}
   CudaBackend(const CudaBackend& o)
