@@ -9,9 +9,7 @@ constexpr size_t kOld = 0;  // of PlanState::own: body rows that a judgement lef
 
 }  // namespace
 
-size_t turn_of(size_t rows) {
-  return std::max<size_t>({(rows + 7) / 8, std::min<size_t>(32, rows / 2), 1});
-}
+size_t turn_of(size_t rows) { return std::max<size_t>((rows + 7) / 8, 1); }
 
 MassRequest votes(size_t queries, size_t tokens, size_t interval, size_t until) {
   if (tokens >= queries) return {queries, true};

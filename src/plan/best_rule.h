@@ -25,8 +25,7 @@ struct MassWish {
 /// queries.
 MassRequest votes(size_t queries, size_t tokens, size_t interval, size_t until);
 
-/// Rows that make room at once in a body of `rows`, where nobody says how many: an eighth, and 32
-/// where they are no more than half. At least 1.
+/// Rows that make room at once in a body of `rows`, where nobody says how many: an eighth.
 size_t turn_of(size_t rows);
 
 /// In rows of one KV head.

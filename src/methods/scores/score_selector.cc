@@ -88,8 +88,7 @@ Fields ScoreOptions::fields() {
           whole("interval", interval, {.least = 1},
                 "rows by which the body may outgrow a budget in rows before the next selection (a "
                 "budget in bytes counts them); unset, it never does: an eighth of it makes room "
-                "at once")
-              .unset("within the budget")};
+                "at once")};
 }
 
 ScoreBudget score_budget(const ScoreOptions& o, const BudgetSite& site) {
