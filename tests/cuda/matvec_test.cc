@@ -115,7 +115,9 @@ TEST(CudaMatmul, AgreesWithDoublePrecision) {
     DeviceMatmul matmul(counter, nullptr);
     for (const bool add : {false, true}) {
       const auto y = to_device(counter, old);
-      matmul.run(y.data(), x.matrix.data, w.matrix, tokens, add);
+      const auto* data = static_cast<const std::byte*>(w.matrix.data);
+      const MixedMatrix mixed{{{data, weight_type(dtype), out}}, out, in};
+      matmul.run(y.data(), x.matrix.data, dtype, mixed, tokens, add);
       std::vector<double> want(tokens * out);
       for (size_t t = 0; t < tokens; ++t) {
         for (size_t o = 0; o < out; ++o) {

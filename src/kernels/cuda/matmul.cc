@@ -2,12 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "kernels/cuda/tile_rows.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
 namespace {
 
 constexpr size_t kWorkspace = size_t{32} << 20;  // what cuBLAS's own takes on Hopper
+// An 8B model's largest matrix of a layer in bf16; that of the head goes by pieces.
+constexpr size_t kPanel = size_t{128} << 20;
+constexpr size_t kPanelRows = 256;  // a multiple of this where there are more
 
 void check(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -33,12 +39,16 @@ struct DeviceMatmul::Plan {
           "a transposition");
     check(cublasLtMatrixLayoutCreate(&w, type_of(s.dtype), s.in, s.out, s.in), "weights");
     check(cublasLtMatrixLayoutCreate(&x, type_of(s.dtype), s.in, s.tokens, s.in), "activations");
-    check(cublasLtMatrixLayoutCreate(&y, CUDA_R_32F, s.out, s.tokens, s.out), "results");
+    check(cublasLtMatrixLayoutCreate(&y, CUDA_R_32F, s.out, s.tokens, s.ld), "results");
     cublasLtMatmulPreference_t preference = nullptr;
     check(cublasLtMatmulPreferenceCreate(&preference), "a preference");
     size_t most = kWorkspace;
     cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                          &most, sizeof(most));
+    for (const auto which :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      cublasLtMatmulPreferenceSetAttribute(preference, which, &s.alignment, sizeof(s.alignment));
+    }
     int found = 0;
     const auto status =
         cublasLtMatmulAlgoGetHeuristic(handle, product, w, x, y, y, preference, 1, &best, &found);
@@ -61,7 +71,9 @@ struct DeviceMatmul::Plan {
 };
 
 DeviceMatmul::DeviceMatmul(MemoryCounter& counter, cudaStream_t stream)
-    : stream_(stream), workspace_(counter, MemoryKind::kScratch, kWorkspace, stream) {
+    : stream_(stream),
+      counter_(counter),
+      workspace_(counter, MemoryKind::kScratch, kWorkspace, stream) {
   check(cublasLtCreate(&handle_), "its start");
 }
 
@@ -76,12 +88,48 @@ const DeviceMatmul::Plan& DeviceMatmul::plan(const Shape& shape) {
   return *plan;
 }
 
-void DeviceMatmul::run(float* y, const void* x, const DeviceMatrix& w, size_t tokens, bool add) {
-  const Plan& p = plan({tokens, w.out, w.in, w.dtype});
-  const float one = 1, old = add ? 1 : 0;
-  check(cublasLtMatmul(handle_, p.product, &one, w.data, p.w, x, p.x, &old, y, p.y, y, p.y,
+void DeviceMatmul::multiply(const Columns& c, const DeviceMatrix& w) {
+  const auto address = reinterpret_cast<uintptr_t>(c.y);
+  const auto alignment = static_cast<uint32_t>(std::min<uintptr_t>(address & (~address + 1), 256));
+  const Plan& p = plan({c.tokens, w.out, w.in, c.ld, w.dtype, alignment});
+  const float one = 1, old = c.add ? 1 : 0;
+  check(cublasLtMatmul(handle_, p.product, &one, w.data, p.w, c.x, p.x, &old, c.y, p.y, c.y, p.y,
                        &p.best.algo, workspace_.data(), kWorkspace, stream_),
         "a product");
+}
+
+void DeviceMatmul::multiply_part(const Columns& columns, DType dtype, const MixedMatrix& w,
+                                 const MatrixPart& part) {
+  if (part.type == weight_type(dtype)) return multiply(columns, w.dense(part));
+  const size_t row = w.in * size_of(dtype);
+  const size_t fit = std::max(kPanelRows, kPanel / row / kPanelRows * kPanelRows);
+  const size_t rows = std::min(fit, part.out);
+  if (panel_.size() < rows * row) {
+    panel_ = DeviceArray<std::byte>(counter_, MemoryKind::kScratch, rows * row, stream_);
+  }
+  for (size_t first = 0; first < part.out; first += rows) {
+    const size_t count = std::min(rows, part.out - first);
+    if (part.tiled()) {
+      unpack_tiles({panel_.data(), dtype, w.tiles(part), first, count}, stream_);
+    } else {
+      const DType from = *dense_type(part.type);
+      convert_numbers(
+          {panel_.data(), dtype, part.data + first * w.in * size_of(from), from, count * w.in},
+          stream_);
+    }
+    Columns some = columns;
+    some.y += first;
+    multiply(some, {panel_.data(), dtype, count, w.in});
+  }
+}
+
+void DeviceMatmul::run(float* y, const void* x, DType dtype, const MixedMatrix& w, size_t tokens,
+                       bool add) {
+  Columns columns{y, w.out, x, tokens, add};
+  for (const MatrixPart& part : w.parts) {
+    multiply_part(columns, dtype, w, part);
+    columns.y += part.out;
+  }
 }
 
 }  // namespace pith::cuda

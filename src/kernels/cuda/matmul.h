@@ -1,6 +1,7 @@
 #pragma once
-// Weights times a chunk of activations through cuBLASLt: sums in f32. bf16 and f16 weights take
-// activations of their own type, f32 weights f32 ones (no TF32).
+// Weights times a chunk of activations through cuBLASLt: sums in f32. Weights of the activations'
+// type are multiplied where they lie (f32 without TF32), others become it in scratch, a panel of
+// rows at a time.
 
 #include <cublasLt.h>
 
@@ -8,7 +9,7 @@
 #include <memory>
 
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/matvec.h"
+#include "kernels/cuda/mixed_matrix.h"
 
 namespace pith::cuda {
 
@@ -20,21 +21,35 @@ class DeviceMatmul {
   DeviceMatmul(const DeviceMatmul&) = delete;
   DeviceMatmul& operator=(const DeviceMatmul&) = delete;
 
-  /// y [tokens, out] f32 <- x [tokens, in] w^T, or += if `add`. x has the type of w.
-  void run(float* y, const void* x, const DeviceMatrix& w, size_t tokens, bool add);
+  /// y [tokens, out] f32 <- x [tokens, in] w^T, or += if `add`. x has the type `dtype`.
+  void run(float* y, const void* x, DType dtype, const MixedMatrix& w, size_t tokens, bool add);
 
  private:
   struct Plan;
   struct Shape {
-    size_t tokens, out, in;
+    size_t tokens, out, in, ld;
     DType dtype;
+    uint32_t alignment;  // of y, in bytes
     auto operator<=>(const Shape&) const = default;
   };
+  /// A product to columns of y [tokens, ld].
+  struct Columns {
+    float* y;
+    size_t ld;
+    const void* x;
+    size_t tokens;
+    bool add;
+  };
   const Plan& plan(const Shape& shape);
+  void multiply(const Columns& columns, const DeviceMatrix& w);
+  void multiply_part(const Columns& columns, DType dtype, const MixedMatrix& w,
+                     const MatrixPart& part);
 
   cudaStream_t stream_;
   cublasLtHandle_t handle_ = nullptr;
+  MemoryCounter& counter_;
   DeviceArray<std::byte> workspace_;
+  DeviceArray<std::byte> panel_;  // weights that became the activations' type; once it is needed
   std::map<Shape, std::unique_ptr<Plan>> plans_;
 };
 

@@ -71,11 +71,6 @@ __device__ inline void load_input(float* shared, float* sums, const MatvecCall& 
   __syncthreads();
 }
 
-/// Rows of the matrix that make one number.
-__host__ __device__ constexpr int parts_of(MatvecEnd end) {
-  return end == MatvecEnd::kGate || end == MatvecEnd::kGelu ? 2 : 1;
-}
-
 /// Bytes: the matrix once. Weights are asked for one batch ahead, the first before the kernel
 /// ahead has ended.
 template <class W, MatvecEnd kEnd>

@@ -1,27 +1,21 @@
 #pragma once
-// Weights times one token's activations: what decode spends its time on. Each weight is read once,
+// Dense weights times one token's activations: what decode spends its time on. Each is read once,
 // activations stay f32. What stands before and after a product in a layer is fused into it.
 
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
 
+#include "kernels/cuda/matvec_end.h"
 #include "pith/dtype.h"
 
 namespace pith::cuda {
 
-/// A weight matrix on the device: row-major [out, in].
+/// A dense weight matrix on the device: row-major [out, in].
 struct DeviceMatrix {
   const void* data = nullptr;
   DType dtype = DType::kBF16;
   size_t out = 0, in = 0;
-};
-
-enum class MatvecEnd {
-  kStore,  ///< y = s
-  kAdd,    ///< y += s
-  kGate,   ///< y[i] = silu(s[i]) s[out / 2 + i]
-  kGelu,   ///< y[i] = gelu(s[i]) s[out / 2 + i]
 };
 
 /// s = W x + bias, where x is RMS-normalised first if `norm` is set.

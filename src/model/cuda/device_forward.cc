@@ -4,11 +4,13 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/tile_rows.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
 namespace {
 
+constexpr size_t kFewTokens = 8;  // a chunk whose products are those of single tokens
 constexpr size_t kLogitBytes = size_t{16} << 20;  // as on the CPU: T x V is never whole
 
 size_t width_in(const ModelConfig& c) {
@@ -28,7 +30,7 @@ void refuse_unless_finite(bool finite) {
 }  // namespace
 
 DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, MemoryCounter& memory,
-                             cudaStream_t stream, size_t max_chunk, DType rows)
+                             cudaStream_t stream, size_t max_chunk, const Types& types)
     : weights_(std::move(weights)),
       config_(weights_->config()),
       memory_(memory),
@@ -40,7 +42,7 @@ DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, Memor
       ids_(memory, MemoryKind::kScratch, max_chunk, stream),
       position_(memory, MemoryKind::kScratch, 1, stream),
       host_logits_(block_ * static_cast<size_t>(config_.vocab)),
-      row_dtype_(rows) {
+      types_(types) {
   const auto hidden = static_cast<size_t>(config_.hidden);
   const auto heads = static_cast<size_t>(config_.query_heads * config_.head_dim);
   const auto half = static_cast<size_t>(config_.head_dim) / 2;
@@ -50,10 +52,10 @@ DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, Memor
     a = DeviceArray<T>(memory, MemoryKind::kScratch, n, stream);
   };
   make(hidden_, max_chunk * hidden);
-  make(input_, max_chunk * width_in(config_) * std::max<size_t>(4, size_of(weights_->dtype())));
+  make(input_, max_chunk * width_in(config_) * sizeof(float));
   make(output_, max_chunk * out);
-  make(update_, hidden);
-  make(q_, max_chunk * heads * size_of(rows));
+  make(update_, kFewTokens * hidden);
+  make(q_, max_chunk * heads * size_of(types.rows));
   const size_t ropes = weights_->ropes(0).distinct().size();
   make(cos_, ropes * max_chunk * half);
   make(sin_, ropes * max_chunk * half);
@@ -96,7 +98,7 @@ HeadsCall DeviceForward::heads_call(const DeviceCache& cache, int l, size_t toke
   call.kv_heads = config_.kv_heads;
   call.head_dim = config_.head_dim;
   call.tokens = tokens;
-  call.dtype = row_dtype_;
+  call.dtype = types_.rows;
   call.q = q_.data();
   return call;
 }
@@ -105,9 +107,16 @@ HeadsCall DeviceForward::heads_call(const DeviceCache& cache, int l, size_t toke
 void DeviceForward::begin(const DeviceCache& cache, size_t tokens) {
   ids_.upload(tokens, stream_);
   position_.upload(1, stream_);
-  embed({hidden_.data(), weights_->embedding().data, weights_->dtype(), ids_.device(), tokens,
-         static_cast<size_t>(config_.hidden), weights_->details().embedding_scale},
+  const MixedMatrix& table = weights_->embedding();
+  const MatrixPart& rows = table.parts[0];
+  const float scale = weights_->details().embedding_scale;
+  if (rows.tiled()) {
+    pick_rows({hidden_.data(), table.tiles(rows), ids_.device(), tokens, scale}, stream_);
+  } else {
+    embed(
+        {hidden_.data(), rows.data, *dense_type(rows.type), ids_.device(), tokens, table.in, scale},
         stream_);
+  }
   const size_t half = static_cast<size_t>(config_.head_dim) / 2;
   for (size_t r = 0; r < cache.ropes().size(); ++r) {
     const size_t at = r * max_chunk_ * half;
@@ -159,24 +168,20 @@ void DeviceForward::enqueue_token(DeviceCache& cache) {
   cache.upload_token();
   begin(cache, 1);
   auto* attended = reinterpret_cast<float*>(input_.data());  // [H, D]
-  float *hidden = hidden_.data(), *out = output_.data();
-  const float eps = config_.norm_eps;
-  const bool gelu = weights_->details().activation == Activation::kGeluTanh;
-  const MatvecEnd gated = gelu ? MatvecEnd::kGelu : MatvecEnd::kGate;
   for (int l = 0; l < config_.layers; ++l) {
     const DeviceLayer& w = weights_->layers()[static_cast<size_t>(l)];
     // The bias of q, k and v is the heads' business: norms and RoPE come after it.
-    matvec({out, w.qkv, hidden, w.attention_norm, eps, nullptr, MatvecEnd::kStore}, stream_);
+    qkv_of_few(w, 1);
     HeadsCall heads = heads_call(cache, l, 1);
     heads.target_on_device = cache.token_target(l);
     make_heads(heads, stream_);
     cache.attend_token(l, attended, q_.data());
     if (cache.comparing()) cache.compare_token(l, attended, q_.data());
-    add_product(attended, w.o, w.o_bias, w.attention_post_norm);
-    matvec({out, w.gate_up, hidden, w.mlp_norm, eps, w.gate_up_bias, gated}, stream_);
-    add_product(out, w.down, w.down_bias, w.mlp_post_norm);
+    add_few(w.o, w.o_bias, w.attention_post_norm, 1);
+    gate_few(w, 1);
+    add_few(w.down, w.down_bias, w.mlp_post_norm, 1);
   }
-  matvec(head_call(0), stream_);
+  make_logits(0, 1);
 }
 
 void DeviceForward::run_chunk(DeviceCache& cache) {
@@ -188,69 +193,124 @@ void DeviceForward::run_chunk(DeviceCache& cache) {
   }
 }
 
+bool DeviceForward::few(size_t tokens) const {
+  return tokens == 1 || (tokens <= kFewTokens && weights_->tiled());
+}
+
 /// input <- normalised rows [first, first + count) of the residual stream.
 void DeviceForward::normalise(const float* weight, size_t first, size_t count) {
   const auto width = static_cast<size_t>(config_.hidden);
-  rms_norm({input_.data(), weights_->dtype(), hidden_.data() + first * width, weight,
+  rms_norm({input_.data(), types_.products, hidden_.data() + first * width, weight,
             config_.norm_eps, count, width},
            stream_);
 }
 
 void DeviceForward::attention_of_chunk(DeviceCache& cache, int layer) {
   const DeviceLayer& w = weights_->layers()[static_cast<size_t>(layer)];
-  normalise(w.attention_norm, 0, tokens_);
-  matmul_.run(output_.data(), input_.data(), w.qkv, tokens_, false);
+  if (few(tokens_)) {
+    qkv_of_few(w, tokens_);
+  } else {
+    normalise(w.attention_norm, 0, tokens_);
+    matmul_.run(output_.data(), input_.data(), types_.products, w.qkv, tokens_, false);
+  }
   HeadsCall heads = heads_call(cache, layer, tokens_);
   heads.target = cache.begin_chunk(layer, tokens_);
   make_heads(heads, stream_);
-  cache.attend_chunk(layer, input_.data(), weights_->dtype(), q_.data(), tokens_);
+  cache.attend_chunk(layer, input_.data(), input_type(), q_.data(), tokens_);
   cache.end_chunk(layer, tokens_);
   add_products(w.o, w.o_bias, w.attention_post_norm);
 }
 
 void DeviceForward::mlp_of_chunk(const DeviceLayer& w) {
-  const bool gelu = weights_->details().activation == Activation::kGeluTanh;
-  normalise(w.mlp_norm, 0, tokens_);
-  matmul_.run(output_.data(), input_.data(), w.gate_up, tokens_, false);
-  gate({input_.data(), weights_->dtype(), output_.data(), w.gate_up_bias, tokens_,
-        static_cast<size_t>(config_.intermediate), gelu ? GateKind::kGeluTanh : GateKind::kSilu},
-       stream_);
+  if (few(tokens_)) {
+    gate_few(w, tokens_);
+  } else {
+    const bool gelu = weights_->details().activation == Activation::kGeluTanh;
+    normalise(w.mlp_norm, 0, tokens_);
+    matmul_.run(output_.data(), input_.data(), types_.products, w.gate_up, tokens_, false);
+    gate({input_.data(), types_.products, output_.data(), w.gate_up_bias, tokens_,
+          static_cast<size_t>(config_.intermediate), gelu ? GateKind::kGeluTanh : GateKind::kSilu},
+         stream_);
+  }
   add_products(w.down, w.down_bias, w.mlp_post_norm);
 }
 
-/// The residual stream of one token takes w input + bias, normalised first if there is a norm.
-void DeviceForward::add_product(const float* input, const DeviceMatrix& w, const float* bias,
-                                const float* post_norm) {
-  if (!post_norm) {
-    return matvec({hidden_.data(), w, input, nullptr, 0, bias, MatvecEnd::kAdd}, stream_);
-  }
-  float* update = update_.data();
-  matvec({update, w, input, nullptr, 0, bias, MatvecEnd::kStore}, stream_);
-  add_normed({hidden_.data(), update, nullptr, post_norm, config_.norm_eps, 1, w.out}, stream_);
+/// Queries, keys and values of a few tokens, into output_.
+void DeviceForward::qkv_of_few(const DeviceLayer& w, size_t tokens) {
+  few_tokens({.y = output_.data(),
+              .w = &w.qkv,
+              .x = hidden_.data(),
+              .norm = w.attention_norm,
+              .eps = config_.norm_eps,
+              .tokens = tokens},
+             stream_);
 }
 
-/// The same of a chunk, whose input lies in input_.
-void DeviceForward::add_products(const DeviceMatrix& w, const float* bias, const float* post_norm) {
+/// The MLP's gated numbers [tokens, inner] of a few tokens, f32, into input_.
+void DeviceForward::gate_few(const DeviceLayer& w, size_t tokens) {
+  const bool gelu = weights_->details().activation == Activation::kGeluTanh;
+  auto* inner = reinterpret_cast<float*>(input_.data());
+  FewTokensCall call{.y = inner,
+                     .w = &w.gate_up,
+                     .x = hidden_.data(),
+                     .norm = w.mlp_norm,
+                     .eps = config_.norm_eps,
+                     .bias = w.gate_up_bias,
+                     .end = gelu ? MatvecEnd::kGelu : MatvecEnd::kGate,
+                     .tokens = tokens};
+  if (w.gate_up.gate_fuses()) return few_tokens(call, stream_);
+  call.y = output_.data();
+  call.bias = nullptr;
+  call.end = MatvecEnd::kStore;
+  few_tokens(call, stream_);
+  gate({inner, DType::kF32, output_.data(), w.gate_up_bias, tokens,
+        static_cast<size_t>(config_.intermediate), gelu ? GateKind::kGeluTanh : GateKind::kSilu},
+       stream_);
+}
+
+/// The residual stream of a few tokens takes w x + bias, normalised first if there is a norm, where
+/// x is what lies in input_ as f32.
+void DeviceForward::add_few(const MixedMatrix& w, const float* bias, const float* post_norm,
+                            size_t tokens) {
+  const auto* x = reinterpret_cast<const float*>(input_.data());
+  FewTokensCall call{
+      .y = hidden_.data(), .w = &w, .x = x, .bias = bias, .end = MatvecEnd::kAdd, .tokens = tokens};
+  if (!post_norm) return few_tokens(call, stream_);
+  call.y = update_.data();
+  call.end = MatvecEnd::kStore;
+  few_tokens(call, stream_);
+  add_normed({hidden_.data(), update_.data(), nullptr, post_norm, config_.norm_eps, tokens, w.out},
+             stream_);
+}
+
+/// The same of a chunk.
+void DeviceForward::add_products(const MixedMatrix& w, const float* bias, const float* post_norm) {
+  if (few(tokens_)) return add_few(w, bias, post_norm, tokens_);
   const auto width = static_cast<size_t>(config_.hidden);
   if (post_norm) {
-    matmul_.run(output_.data(), input_.data(), w, tokens_, false);
+    matmul_.run(output_.data(), input_.data(), types_.products, w, tokens_, false);
     add_normed({hidden_.data(), output_.data(), bias, post_norm, config_.norm_eps, tokens_, width},
                stream_);
     return;
   }
-  matmul_.run(hidden_.data(), input_.data(), w, tokens_, true);
+  matmul_.run(hidden_.data(), input_.data(), types_.products, w, tokens_, true);
   if (bias) add_bias(hidden_.data(), bias, tokens_, width, stream_);
 }
 
-/// The logits of one token into the first row of the block.
-MatvecCall DeviceForward::head_call(size_t token) const {
-  return {logits_.data(),
-          weights_->head(),
-          hidden_.data() + token * static_cast<size_t>(config_.hidden),
-          weights_->final_norm(),
-          config_.norm_eps,
-          nullptr,
-          MatvecEnd::kStore};
+/// Logits of tokens [first, first + count) of the chunk, into the block's first rows.
+void DeviceForward::make_logits(size_t first, size_t count) {
+  if (few(count)) {
+    few_tokens({.y = logits_.data(),
+                .w = &weights_->head(),
+                .x = hidden_.data() + first * static_cast<size_t>(config_.hidden),
+                .norm = weights_->final_norm(),
+                .eps = config_.norm_eps,
+                .tokens = count},
+               stream_);
+  } else {
+    normalise(weights_->final_norm(), first, count);
+    matmul_.run(logits_.data(), input_.data(), types_.products, weights_->head(), count, false);
+  }
 }
 
 const float* DeviceForward::fetch_logits(size_t count) {
@@ -263,7 +323,7 @@ const float* DeviceForward::fetch_logits(size_t count) {
 
 void DeviceForward::make_last_logits() {
   if (tokens_ == 0) throw Error(ErrorCode::kInternal, "logits before any token");
-  if (!has_logits_) matvec(head_call(tokens_ - 1), stream_);
+  if (!has_logits_) make_logits(tokens_ - 1, 1);
   has_logits_ = true;
 }
 
@@ -297,8 +357,7 @@ void DeviceForward::all_logits(const Sink& sink) {
   has_logits_ = false;
   for (size_t first = 0; first < tokens_; first += block_) {
     const size_t count = std::min(block_, tokens_ - first);
-    normalise(weights_->final_norm(), first, count);
-    matmul_.run(logits_.data(), input_.data(), weights_->head(), count, false);
+    make_logits(first, count);
     sink(first, count, fetch_logits(count));
   }
 }

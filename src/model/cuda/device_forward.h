@@ -1,8 +1,8 @@
 #pragma once
 // The forward pass on the GPU (the CPU's is model/forward.h). A chunk of tokens goes through
 // cuBLASLt and the prefill attention, one token through fused matrix-vector products that read each
-// weight once, replayed as one graph. The residual stream is f32. Nothing waits for the device
-// before logits are asked for.
+// weight once, replayed as one graph. So do the products of a chunk of a few tokens, if weights are
+// in tiles. The residual stream is f32. Nothing waits for the device before logits are asked for.
 
 #include <functional>
 #include <memory>
@@ -20,10 +20,14 @@ namespace pith::cuda {
 
 class DeviceForward {
  public:
-  /// Buffers for chunks of up to `max_chunk` tokens, counted as kScratch. `rows` is the type of the
-  /// cache's exact rows. Counter and stream must outlive it.
+  struct Types {
+    DType rows;      ///< of the cache's exact rows
+    DType products;  ///< of a chunk's activations, hence of the weights that they are multiplied by
+  };
+  /// Buffers for chunks of up to `max_chunk` tokens, counted as kScratch. Counter and stream must
+  /// outlive it.
   DeviceForward(std::shared_ptr<const DeviceWeights> weights, MemoryCounter& memory,
-                cudaStream_t stream, size_t max_chunk, DType rows);
+                cudaStream_t stream, size_t max_chunk, const Types& types);
 
   /// Runs tokens at positions first_position, ... through all layers; their rows are appended.
   void run(DeviceCache& cache, std::span<const int32_t> tokens, int64_t first_position);
@@ -55,10 +59,13 @@ class DeviceForward {
   void attention_of_chunk(DeviceCache& cache, int layer);
   void mlp_of_chunk(const DeviceLayer& layer);
   HeadsCall heads_call(const DeviceCache& cache, int layer, size_t tokens) const;
-  void add_product(const float* input, const DeviceMatrix& w, const float* bias,
-                   const float* post_norm);
-  void add_products(const DeviceMatrix& w, const float* bias, const float* post_norm);
-  MatvecCall head_call(size_t token) const;
+  void qkv_of_few(const DeviceLayer& layer, size_t tokens);
+  void gate_few(const DeviceLayer& layer, size_t tokens);
+  void add_few(const MixedMatrix& w, const float* bias, const float* post_norm, size_t tokens);
+  void add_products(const MixedMatrix& w, const float* bias, const float* post_norm);
+  void make_logits(size_t first, size_t count);
+  bool few(size_t tokens) const;
+  DType input_type() const { return few(tokens_) ? DType::kF32 : types_.products; }
   void normalise(const float* weight, size_t first, size_t count);
   void make_last_logits();
   const float* fetch_logits(size_t count);
@@ -78,15 +85,15 @@ class DeviceForward {
   Graph graph_;                      // of a token's step
   const DeviceCache* graph_of_ = nullptr;
   DeviceArray<float> hidden_;            // [T, hidden] the residual stream
-  DeviceArray<std::byte> input_;         // [T, max(hidden, H D, intermediate)] of the weights' type
+  DeviceArray<std::byte> input_;         // [T, max(hidden, H D, intermediate)] of input_type()
   DeviceArray<float> output_;            // [T, max((H + 2 G) D, 2 intermediate, hidden)]
-  DeviceArray<float> update_;            // [hidden] of a token, where a norm comes after a block
+  DeviceArray<float> update_;            // [few T, hidden], where a norm comes after a block
   DeviceArray<std::byte> q_;             // [T, H, D] of the rows' type
   DeviceArray<float> cos_, sin_;         // [ropes, T, D/2]
   DeviceArray<float> logits_;            // [block, V]
   PinnedArray<float> host_logits_;       // [block, V]
   std::optional<LogitRanking> ranking_;  // once it is asked for
-  DType row_dtype_;
+  Types types_;
 };
 
 }  // namespace pith::cuda

@@ -1,41 +1,15 @@
 #include "model/cuda/device_weights.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
-#include "core/thread_pool.h"
-#include "kernels/block_products.h"
-#include "pith/error.h"
+#include "kernels/block_tiles.h"
+#include "kernels/cuda/tile_rows.h"
 
 namespace pith::cuda {
 namespace {
 
 constexpr cudaStream_t kUploads = nullptr;
-constexpr size_t kPanelBytes = size_t{32} << 20;  // of decoded rows on their way
-
-/// Rows in blocks as rows of `dtype`.
-void upload_decoded(std::byte* to, const WeightMatrix& from, DType dtype) {
-  const Kernels& kernels = kernels_for();
-  const BlockKernels& blocks = block_kernels(kernels);
-  const size_t bytes = from.in * size_of(dtype);
-  const size_t rows = std::clamp<size_t>(kPanelBytes / bytes, 1, from.out);
-  std::vector<std::byte> panel(rows * bytes);
-  ThreadPool pool;
-  std::vector<float> numbers(static_cast<size_t>(pool.size()) * from.in);
-  for (size_t first = 0; first < from.out; first += rows) {
-    const size_t count = std::min(rows, from.out - first);
-    pool.parallel_for(count, [&](size_t i, int worker) {
-      float* row = numbers.data() + static_cast<size_t>(worker) * from.in;
-      blocks.decode(row, from.row(first + i), from.type, from.in);
-      kernels.from_f32(panel.data() + i * bytes, row, dtype, from.in);
-    });
-    // Pageable memory is read before the call returns.
-    check(cudaMemcpyAsync(to + first * bytes, panel.data(), count * bytes, cudaMemcpyHostToDevice,
-                          kUploads),
-          "weights");
-  }
-}
+constexpr size_t kPanelBytes = size_t{32} << 20;  // of blocks on their way into tiles
 
 }  // namespace
 
@@ -49,7 +23,8 @@ std::shared_ptr<const DeviceWeights> DeviceWeights::of(const std::shared_ptr<con
   return made;
 }
 
-DeviceWeights::DeviceWeights(std::shared_ptr<const Model> model) : model_(std::move(model)) {
+DeviceWeights::DeviceWeights(std::shared_ptr<const Model> model)
+    : model_(std::move(model)), staging_(memory_, MemoryKind::kScratch) {
   const Model::Weights& w = model_->weights();
   embedding_ = upload({&w.embedding});
   for (const LayerWeights& from : w.layers) {
@@ -74,35 +49,61 @@ DeviceWeights::DeviceWeights(std::shared_ptr<const Model> model) : model_(std::m
   head_ = w.head.data == w.embedding.data ? embedding_ : upload({&w.head});
   head_factors_ = upload({&w.head_factors});
   check(cudaStreamSynchronize(kUploads), "the upload of weights");
+  staging_ = {};
 }
 
-DeviceMatrix DeviceWeights::upload(std::initializer_list<const WeightMatrix*> parts) {
-  DeviceMatrix matrix;
-  matrix.dtype = dtype();
-  matrix.in = (*parts.begin())->in;
-  for (const WeightMatrix* part : parts) {
-    matrix.out += part->out;
-    if (!dense_type(part->type) || part->type == weight_type(matrix.dtype)) continue;
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("the model's matrices are partly {} and partly {}; on the GPU all "
-                            "dense ones must have one type; convert the model, or use --device cpu",
-                            to_string(matrix.dtype), to_string(part->type)));
+/// Rows of neighbours of one type are one part, if in tiles they end with one.
+MixedMatrix DeviceWeights::upload(std::initializer_list<const WeightMatrix*> matrices) {
+  MixedMatrix all;
+  all.in = (*matrices.begin())->in;
+  const std::span list(matrices.begin(), matrices.size());
+  for (size_t first = 0, last; first < list.size(); first = last) {
+    MatrixPart part{nullptr, list[first]->type, list[first]->out};
+    for (last = first + 1; last < list.size(); ++last) {
+      if (list[last]->type != part.type || (part.tiled() && part.out % kTileRows != 0)) break;
+      part.out += list[last]->out;
+    }
+    part.data = upload(list.subspan(first, last - first));
+    all.out += part.out;
+    all.parts.push_back(part);
   }
+  tiled_ = tiled_ && all.tiled();
+  return all;
+}
+
+/// Matrices of one type, one after the other.
+const std::byte* DeviceWeights::upload(std::span<const WeightMatrix* const> alike) {
+  const WeightType type = alike[0]->type;
+  const size_t in = alike[0]->in, row = row_bytes(type, in);
+  const bool tiled = !dense_type(type);
+  size_t out = 0;
+  for (const WeightMatrix* w : alike) out += w->out;
   DeviceBuffer buffer(memory_, MemoryKind::kWeights);
-  const size_t row_bytes = matrix.in * size_of(matrix.dtype);
-  buffer.allocate(matrix.out * row_bytes, kUploads);
+  buffer.allocate(tiled ? tile_counts(type, out, in).bytes() : out * row, kUploads);
   auto* to = static_cast<std::byte*>(buffer.data());
-  for (const WeightMatrix* part : parts) {
-    const size_t bytes = part->out * row_bytes;
-    if (dense_type(part->type))
-      check(cudaMemcpyAsync(to, part->data, bytes, cudaMemcpyHostToDevice, kUploads), "weights");
-    else
-      upload_decoded(to, *part, matrix.dtype);
-    to += bytes;
-  }
-  matrix.data = buffer.data();
   buffers_.push_back(std::move(buffer));
-  return matrix;
+  // Pageable memory is read before a copy returns.
+  const auto copy = [](void* to_device, const void* from, size_t bytes) {
+    check(cudaMemcpyAsync(to_device, from, bytes, cudaMemcpyHostToDevice, kUploads), "weights");
+  };
+  size_t done = 0;
+  for (const WeightMatrix* w : alike) {
+    if (!tiled) {
+      copy(to + done * row, w->data, w->bytes());
+    } else {
+      if (staging_.size() == 0) staging_.allocate(kPanelBytes, kUploads);
+      const size_t rows = std::max<size_t>(kPanelBytes / row / kTileRows, 1) * kTileRows;
+      if (rows * row > staging_.size()) staging_.allocate(rows * row, kUploads);
+      auto* staging = static_cast<std::byte*>(staging_.data());
+      for (size_t first = 0; first < w->out; first += rows) {
+        const size_t count = std::min(rows, w->out - first);
+        copy(staging, w->row(first), count * row);
+        pack_tiles({to, type, in, done + first, count, staging}, kUploads);
+      }
+    }
+    done += w->out;
+  }
+  return to;
 }
 
 // Empty vectors are none at all: then the result is null.

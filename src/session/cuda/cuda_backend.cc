@@ -1,12 +1,9 @@
 // Sessions on the GPU.
 
-#include <fmt/format.h>
-
 #include "cache/cuda/device_cache.h"
 #include "kernels/cuda/read_rate.h"
 #include "model/cuda/device_forward.h"
 #include "model/cuda/device_weights.h"
-#include "pith/error.h"
 #include "session/cpu_backend.h"
 
 namespace pith {
@@ -35,15 +32,19 @@ class CudaBackend final : public Backend {
   CudaBackend(const std::shared_ptr<const Model>& model, const SessionOptions& o)
       : engine_(std::make_shared<CudaEngine>(model, o)),
         chunk_(o.chunk),
+        products_(o.f32_arithmetic ? DType::kF32 : engine_->weights->dtype()),
         cache_(std::make_unique<cuda::DeviceCache>(
             engine_->memory, cache_shape(engine_->weights->config(), o), o.policy, o.seed,
             engine_->stream, engine_->weights->ropes(o.context))),
-        forward_(engine_->weights, engine_->memory, engine_->stream, chunk_, cache_->dtype()) {}
+        forward_(engine_->weights, engine_->memory, engine_->stream, chunk_,
+                 {cache_->dtype(), products_}) {}
   CudaBackend(const CudaBackend& o)
       : engine_(o.engine_),
         chunk_(o.chunk_),
+        products_(o.products_),
         cache_(o.cache_->clone()),
-        forward_(engine_->weights, engine_->memory, engine_->stream, chunk_, cache_->dtype()) {
+        forward_(engine_->weights, engine_->memory, engine_->stream, chunk_,
+                 {cache_->dtype(), products_}) {
     forward_.continue_from(o.forward_);
   }
 
@@ -92,6 +93,7 @@ class CudaBackend final : public Backend {
  private:
   std::shared_ptr<CudaEngine> engine_;
   size_t chunk_;
+  DType products_;
   std::unique_ptr<cuda::DeviceCache> cache_;
   cuda::DeviceForward forward_;
 };
@@ -101,12 +103,6 @@ class CudaBackend final : public Backend {
 // As make_cpu_backend, which keeps it. NOLINTNEXTLINE(performance-unnecessary-value-param)
 std::unique_ptr<Backend> make_cuda_backend(std::shared_ptr<const Model> model,
                                            const SessionOptions& options) {
-  const DType dtype = model->config().weights;
-  if (options.f32_arithmetic && dtype != DType::kF32)
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("f32 arithmetic on the GPU, where a prompt's activations have the "
-                            "weights' type, here {}; leave it out, or use --device cpu",
-                            to_string(dtype)));
   auto backend = std::make_unique<CudaBackend>(model, options);
   backend->protect(options.protect);
   if (options.error_probe.rows > 0) backend->start_error_probe(options);

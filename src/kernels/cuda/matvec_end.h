@@ -1,0 +1,22 @@
+#pragma once
+// What becomes of the sums s = W x + bias of a matrix-vector product.
+
+#include <cstdint>
+
+#include "kernels/host_device.h"
+
+namespace pith::cuda {
+
+enum class MatvecEnd : uint8_t {
+  kStore,  ///< y = s
+  kAdd,    ///< y += s
+  kGate,   ///< y[i] = silu(s[i]) s[out / 2 + i]
+  kGelu,   ///< y[i] = gelu(s[i]) s[out / 2 + i]
+};
+
+/// Rows of the matrix that make one number.
+PITH_HOST_DEVICE constexpr int parts_of(MatvecEnd end) {
+  return end == MatvecEnd::kGate || end == MatvecEnd::kGelu ? 2 : 1;
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,40 @@
+#include "kernels/cuda/mixed_matrix.h"
+
+#include <algorithm>
+
+#include "pith/error.h"
+
+namespace pith::cuda {
+
+bool MixedMatrix::tiled() const {
+  return std::all_of(parts.begin(), parts.end(), [](const MatrixPart& p) { return p.tiled(); });
+}
+
+bool MixedMatrix::gate_fuses() const {
+  return parts.size() == 1 && (!parts[0].tiled() || gate_fits(tiles(parts[0])));
+}
+
+void few_tokens(const FewTokensCall& call, cudaStream_t stream) {
+  const MixedMatrix& w = *call.w;
+  if (parts_of(call.end) == 2 && !w.gate_fuses())
+    throw Error(ErrorCode::kInternal, "a gate over a matrix of several types");
+  const size_t ld = w.out / static_cast<size_t>(parts_of(call.end));
+  size_t first = 0;
+  for (const MatrixPart& part : w.parts) {
+    const float* bias = call.bias ? call.bias + first : nullptr;
+    if (part.tiled()) {
+      tile_matvec({call.y + first, ld, w.tiles(part), call.x, call.norm, call.eps, bias, call.end,
+                   call.tokens},
+                  stream);
+    } else {
+      for (size_t t = 0; t < call.tokens; ++t) {
+        matvec({call.y + t * ld + first, w.dense(part), call.x + t * w.in, call.norm, call.eps,
+                bias, call.end},
+               stream);
+      }
+    }
+    first += part.out;
+  }
+}
+
+}  // namespace pith::cuda

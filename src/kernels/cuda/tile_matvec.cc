@@ -1,0 +1,95 @@
+#include "kernels/cuda/tile_matvec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/tile_launch.h"
+#include "pith/error.h"
+
+namespace pith::cuda {
+namespace {
+
+// More would keep the next kernel's blocks from coming while this one ends.
+constexpr size_t kSharedGoal = size_t{100} << 10;
+
+struct Sizes {
+  uint32_t step = 0, sub = 0;  // inputs of a step and of a scale
+};
+
+Sizes sizes_of(WeightType type) {
+  Sizes s;
+  with_block_type(type, [&]<WeightType kType> {
+    s = {TileFormat<kType>::kStep, TileFormat<kType>::kSub};
+  });
+  return s;
+}
+
+uint32_t divide_up(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
+
+/// The largest number of tokens, of 1, 2 and 4, up to `wanted`, whose activations fit a block.
+uint32_t tokens_that_fit(const TiledMatrix& w, const Sizes& sizes, uint32_t inputs, size_t wanted) {
+  const size_t most = device_info().shared_per_block - 1024;
+  for (uint32_t tokens : {4u, 2u, 1u}) {
+    if (tokens > 1 && tokens / 2 >= wanted) continue;
+    if (TileShared{inputs, tokens, sizes.sub}.bytes(1, 2) <= most) return tokens;
+  }
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("a weight matrix of {} x {} {} on the GPU: a multiprocessor has no room "
+                          "for so many inputs; use --device cpu",
+                          w.out, w.in, to_string(w.type)));
+}
+
+/// How the product is cut, so that the slowest block has least to do.
+TileMatvecParams cut(const TileMatvecCall& call, const Sizes& sizes, uint32_t inputs,
+                     uint32_t tokens) {
+  TileMatvecParams p{.call = call};
+  const auto parts = static_cast<uint32_t>(parts_of(call.end));
+  const auto processors = static_cast<uint32_t>(device_info().multiprocessors);
+  p.steps = inputs / sizes.step;
+  p.units = divide_up(static_cast<uint32_t>(call.w.out) / parts, kTileRows);
+  uint32_t least = ~0u;
+  for (uint32_t log = 0; 1u << log <= std::min<uint32_t>(kTileWarps, p.steps); ++log) {
+    const uint32_t rounds = divide_up(p.units, processors * (kTileWarps >> log));
+    const uint32_t cost = rounds * divide_up(p.steps, 1u << log);
+    if (cost > least) continue;
+    least = cost;
+    p.split_log = log;
+  }
+  const TileShared shared{inputs, tokens, sizes.sub};
+  const uint32_t all = divide_up(p.units, p.together());
+  for (uint32_t waves = 1;; ++waves) {
+    p.blocks = std::min(all, processors * waves);
+    p.rounds = divide_up(all, p.blocks);
+    p.shared_bytes = shared.bytes(p.rounds, parts);
+    if (p.rounds == 1 || p.shared_bytes <= std::max<size_t>(kSharedGoal, shared.bytes(1, parts)))
+      return p;
+  }
+}
+
+}  // namespace
+
+bool gate_fits(const TiledMatrix& w) { return w.out % (2 * kTileRows) == 0; }
+
+void tile_matvec(const TileMatvecCall& call, cudaStream_t stream) {
+  const Sizes sizes = sizes_of(call.w.type);
+  if (call.w.out == 0 || call.w.in == 0 || sizes.step == 0 ||
+      (parts_of(call.end) == 2 && !gate_fits(call.w))) {
+    throw Error(ErrorCode::kInternal, fmt::format("a product of {} x {} {} in tiles", call.w.out,
+                                                  call.w.in, to_string(call.w.type)));
+  }
+  const uint32_t inputs = divide_up(static_cast<uint32_t>(call.w.in), sizes.step) * sizes.step;
+  TileMatvecCall some = call;
+  for (size_t done = 0; done < call.tokens; done += some.tokens) {
+    const uint32_t tokens = tokens_that_fit(call.w, sizes, inputs, call.tokens - done);
+    some.tokens = std::min<size_t>(tokens, call.tokens - done);
+    some.x = call.x + done * call.w.in;
+    some.y = call.y + done * call.ld;
+    const TileMatvecParams p = cut(some, sizes, inputs, tokens);
+    const auto launch = block_elements(call.w.type) == 32 ? launch_small_tiles : launch_large_tiles;
+    launch(p, static_cast<int>(tokens), stream);
+  }
+}
+
+}  // namespace pith::cuda

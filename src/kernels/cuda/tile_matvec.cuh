@@ -1,0 +1,313 @@
+#pragma once
+// The kernel of tile_matvec.h, for one format. A block has eight warps; `split` of them share a
+// tile's steps. It stays for all its tiles: a warp asks for its steps some ahead, across tiles, and
+// leaves its part of a tile's sums in shared memory until the end.
+//
+// One token's tensor-core product would use two of eight columns (a 16-bit activation is 256 high +
+// low, a column each). So four groups of kSub inputs take a pair of columns each, zeros elsewhere,
+// and are summed into the same accumulators: lane c of the four that have the same rows ends up
+// with group c's sums, and its scale. Two tokens leave two groups a product, four one.
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/tile_launch.h"
+#include "kernels/cuda/tiles.cuh"
+
+namespace pith::cuda {
+
+inline constexpr int kTileThreads = kTileWarps * kWarp;
+
+/// A token's activations into shared memory as bytes in the order of the product's operands.
+template <class F, int kTokens>
+__device__ inline void load_token(std::byte* shared, float* block_sums, const TileMatvecCall& p,
+                                  const TileShared& at, int token) {
+  const float* x = p.x + token * p.w.in;
+  const auto in = static_cast<uint32_t>(p.w.in);
+  float factor = 1;
+  if (p.norm) {
+    float squares = 0;
+    for (uint32_t i = 4 * threadIdx.x; i < in; i += 4 * kTileThreads) {
+      const float4 v = *reinterpret_cast<const float4*>(x + i);
+      squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    }
+    squares = block_sum<kTileThreads>(squares, block_sums);
+    factor = 1 / sqrtf(squares / static_cast<float>(in) + p.eps);
+  }
+  std::byte* codes = shared + token * at.token();
+  auto* sides = reinterpret_cast<InputSide*>(shared + at.sides());
+  // Runs are whole, and so are the eight threads of each: padding counts as zeros.
+#pragma unroll 4
+  for (uint32_t i = 4 * threadIdx.x; i < at.inputs; i += 4 * kTileThreads) {
+    float4 v{0, 0, 0, 0};
+    if (i < in) {
+      v = *reinterpret_cast<const float4*>(x + i);
+      if (p.norm) {
+        const float4 w = *reinterpret_cast<const float4*>(p.norm + i);
+        v = {v.x * (factor * w.x), v.y * (factor * w.y), v.z * (factor * w.z),
+             v.w * (factor * w.w)};
+      }
+    }
+    const auto magnitude = [](float a) { return __float_as_uint(a) & 0x7FFFFFFFu; };
+    uint32_t top = max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
+#pragma unroll
+    for (int d = 4; d > 0; d /= 2) top = max(top, __shfl_xor_sync(~0u, top, d));
+    const float largest = __uint_as_float(top);
+    const bool finite = top < 0x7F800000u, zero = !finite || largest < 1e-30f;
+    const float inverse = zero ? 0 : 32639.0f / largest;
+    const auto whole = [&](float a) { return zero ? 0 : __float2int_rn(a * inverse); };
+    const int q[4] = {whole(v.x), whole(v.y), whole(v.z), whole(v.w)};
+    uint32_t high = 0, low = 0;
+    int high_sum = 0, low_sum = 0;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int h = (q[k] + 128) >> 8, l = q[k] - 256 * h;
+      high |= (static_cast<uint32_t>(h) & 255) << (8 * k);
+      low |= (static_cast<uint32_t>(l) & 255) << (8 * k);
+      high_sum += h, low_sum += l;
+    }
+    const uint32_t four = i / 4 % 8, run = i / 32;  // inputs 4 four of the run
+    auto* to = reinterpret_cast<uint32_t*>(codes + run * 64) + four % 4 * 2 + four / 4;
+    to[0] = high;
+    to[8] = low;
+#pragma unroll
+    for (int d = F::kSub / 8; d > 0; d /= 2) {
+      high_sum += __shfl_xor_sync(~0u, high_sum, d);
+      low_sum += __shfl_xor_sync(~0u, low_sum, d);
+    }
+    if (four % (F::kSub / 4) == 0) {
+      const uint32_t sub = i / F::kSub;
+      const float scale = finite ? (zero ? 0 : largest / 32639.0f) : __uint_as_float(0x7FC00000u);
+      sides[sub * kTokens + token] = {scale, scale * static_cast<float>(256 * high_sum + low_sum),
+                                      -F::kZero * high_sum, -F::kZero * low_sum};
+    }
+  }
+}
+
+/// acc += of rows r and r + 8: one step's products with this lane's token.
+template <class F, int kTokens>
+__device__ inline void multiply_step(float (&acc)[2], const LaneStep<F>& s, const std::byte* shared,
+                                     const TileShared& at, uint32_t step, int lane) {
+  constexpr int kPer = 4 / kTokens;  // groups a product
+  const int column = lane / 4, c = lane % 4;
+  const int my_group = column / 2 / kTokens, my_token = column / 2 % kTokens;
+  LaneSides<F> sides;
+  load_sides(sides, s, lane);
+  const std::byte* codes =
+      shared + my_token * at.token() + step * F::kRuns * 64 + column % 2 * 32 + c * 8;
+  const auto* inputs =
+      reinterpret_cast<const InputSide*>(shared + at.sides()) + step * F::kSubs * kTokens + c;
+#pragma unroll
+  for (int g = 0; g < F::kSubs / kPer; ++g) {
+    const InputSide x = inputs[4 * g];
+    int sums[4] = {};
+    if constexpr (F::kZero != 0) sums[0] = sums[2] = x.high, sums[1] = sums[3] = x.low;
+    if constexpr (F::kSub == 32) {
+      const uint2 b = *reinterpret_cast<const uint2*>(codes + (kPer * g + my_group) * 64);
+#pragma unroll
+      for (int i = 0; i < kPer; ++i) {
+        const int run = kPer * g + i;
+        const bool mine = kPer == 1 || my_group == i;
+        mma_bytes(sums, codes_of(s, run, 0), codes_of(s, run, 1), codes_of(s, run, 2),
+                  codes_of(s, run, 3), mine ? b.x : 0, mine ? b.y : 0);
+      }
+    } else {
+      const int sub = kPer * g + my_group;
+      const auto b = *reinterpret_cast<const uint32_t*>(codes + sub / 2 * 64 + sub % 2 * 4);
+#pragma unroll
+      for (int i = 0; i < kPer; ++i) {
+        const int run = (kPer * g + i) / 2, half = (kPer * g + i) % 2;
+        const bool mine = kPer == 1 || my_group == i;
+        mma_bytes(sums, codes_of(s, run, 2 * half), codes_of(s, run, 2 * half + 1), mine ? b : 0);
+      }
+    }
+    // Groups kPer g on have their scales with quad's lanes from kPer g % 4 on.
+    constexpr int kGroups = kPer;
+    const int q = kGroups * g / 4, from = (lane & ~3) | ((kGroups * g + c / kTokens) % 4);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float scale = sides.scale[q][h];
+      if constexpr (kTokens > 1) scale = __shfl_sync(~0u, scale, from);
+      const auto whole = static_cast<float>(256 * sums[2 * h] + sums[2 * h + 1]);
+      acc[h] += scale * (x.scale * whole);
+      if constexpr (F::kMinimum) {
+        float low = sides.low[q][h];
+        if constexpr (kTokens > 1) low = __shfl_sync(~0u, low, from);
+        acc[h] += low * x.sum;
+      }
+    }
+  }
+}
+
+/// A warp's way through the steps that are its own, [first, last) of each tile.
+struct TileWalk {
+  uint32_t unit, part, round, step;
+};
+struct TileRange {
+  uint32_t first, last, parts, stride;
+
+  /// True at a tile's end.
+  __device__ bool advance(TileWalk& w) const {
+    if (++w.step < last) return false;
+    w.step = first;
+    if (++w.part == parts) {
+      w.part = 0;
+      ++w.round;
+      w.unit += stride;
+    }
+    return true;
+  }
+};
+
+__device__ inline void prefetch_to_l2(const std::byte* from, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
+/// Writes the block's results, once all sums are in shared memory.
+template <int kTokens>
+__device__ inline void end_tiles(const TileMatvecParams& p, const float* sums, uint32_t parts) {
+  const TileMatvecCall& call = p.call;
+  const uint32_t together = p.together(), split = p.split();
+  const auto results = static_cast<uint32_t>(call.w.out) / parts;
+  const uint32_t count = p.rounds * together * kTokens * kTileRows;
+  for (uint32_t i = threadIdx.x; i < count; i += kTileThreads) {
+    const uint32_t row = i % kTileRows, token = i / kTileRows % kTokens;
+    const uint32_t slot = i / (kTileRows * kTokens);  // [rounds, together]
+    const uint32_t round = slot >> (3 - p.split_log), which = slot % together;
+    const uint32_t unit = (round * gridDim.x + blockIdx.x) * together + which;
+    const uint32_t o = unit * kTileRows + row;
+    if (unit >= p.units || o >= results || token >= call.tokens) continue;
+    const auto sum_of = [&](uint32_t part) {
+      const float* from =
+          sums + (((slot * parts + part) << p.split_log) * kTokens + token) * kTileRows + row;
+      float sum = call.bias ? call.bias[part * results + o] : 0;
+      for (uint32_t s = 0; s < split; ++s) sum += from[s * kTokens * kTileRows];
+      return sum;
+    };
+    float* y = call.y + token * call.ld + o;
+    const float sum = sum_of(0);
+    switch (call.end) {
+      case MatvecEnd::kStore: *y = sum; break;
+      case MatvecEnd::kAdd: *y += sum; break;
+      case MatvecEnd::kGate: *y = silu(sum) * sum_of(1); break;
+      case MatvecEnd::kGelu: *y = gelu(sum) * sum_of(1); break;
+    }
+  }
+}
+static_assert(kTileWarps == 1 << 3);
+
+/// Steps that a warp has under way: about 54 registers' worth.
+template <class F>
+PITH_HOST_DEVICE constexpr int tile_depth() {
+  return F::kWords > 20 ? 2 : F::kWords > 13 ? 3 : F::kWords > 11 ? 4 : F::kWords > 9 ? 5 : 6;
+}
+inline constexpr uint32_t kPrefetchBytes = 128u << 10;  // of a block
+
+/// Asks for a block's first tiles, up to kPrefetchBytes, to come to L2.
+__device__ inline void prefetch_tiles(const TileMatvecParams& p, uint32_t parts,
+                                      uint32_t tile_bytes) {
+  const uint32_t together = p.together();
+  uint32_t left = kPrefetchBytes;
+  for (uint32_t round = 0; round < p.rounds; ++round) {
+    const uint32_t unit = (round * gridDim.x + blockIdx.x) * together;
+    if (unit >= p.units) return;
+    const uint32_t bytes = min(together, p.units - unit) * tile_bytes;
+    for (uint32_t part = 0; part < parts; ++part) {
+      if (bytes > left) return;
+      prefetch_to_l2(p.call.w.data + static_cast<size_t>(part * p.units + unit) * tile_bytes,
+                     bytes);
+      left -= bytes;
+    }
+  }
+}
+
+/// Bytes: the matrix once. A block asks for its first steps before the kernel ahead has ended, and
+/// lets the next kernel's blocks come when it has none left to ask for.
+template <WeightType kType, int kTokens>
+__global__ void __launch_bounds__(kTileThreads, 2)
+    tile_matvec_kernel(const __grid_constant__ TileMatvecParams p) {
+  using F = TileFormat<kType>;
+  constexpr int kDepth = tile_depth<F>();
+  extern __shared__ __align__(16) std::byte shared[];
+  __shared__ float block_sums[kTileWarps];
+  const int lane = threadIdx.x % kWarp;
+  const uint32_t warp = threadIdx.x / kWarp;
+  const uint32_t place = warp >> p.split_log, slice = warp % p.split();
+  const uint32_t together = p.together();
+  const TileRange range{slice * p.steps >> p.split_log, (slice + 1) * p.steps >> p.split_log,
+                        static_cast<uint32_t>(parts_of(p.call.end)), gridDim.x * together};
+  const TileShared at{p.steps * F::kStep, kTokens, F::kSub};
+
+  TileWalk now{blockIdx.x * together + place, 0, 0, range.first};
+  TileWalk ahead = now;
+  LaneStep<F> steps[kDepth];
+  const auto load_ahead = [&](LaneStep<F>& to) {
+    const size_t step =
+        static_cast<size_t>(ahead.part * p.units + ahead.unit) * p.steps + ahead.step;
+    load_step(to, p.call.w.data + step * F::kStepBytes, lane);
+    range.advance(ahead);
+    if (ahead.unit >= p.units) let_successor_start();
+  };
+  if (now.unit >= p.units) let_successor_start();
+#pragma unroll
+  for (int d = 0; d < kDepth; ++d) {
+    if (ahead.unit < p.units) load_ahead(steps[d]);
+  }
+  if (threadIdx.x == 0) prefetch_tiles(p, range.parts, p.steps * F::kStepBytes);
+  wait_for_predecessor();
+  for (int t = 0; t < kTokens; ++t) {
+    if (t < p.call.tokens) load_token<F, kTokens>(shared, block_sums, p.call, at, t);
+  }
+  __syncthreads();
+
+  auto* sums = reinterpret_cast<float*>(shared + at.sums());
+  float acc[2] = {};
+  const auto end_tile = [&](uint32_t round, uint32_t part) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int d = kTokens; d < 4; d *= 2) acc[h] += __shfl_xor_sync(~0u, acc[h], d);
+    }
+    const uint32_t slot =
+        (((round * together + place) * range.parts + part) << p.split_log) + slice;
+    if (lane % 4 < kTokens) {
+      float* to = sums + (slot * kTokens + lane % 4) * kTileRows + lane / 4;
+      to[0] = acc[0];
+      to[8] = acc[1];
+    }
+    acc[0] = acc[1] = 0;
+  };
+  while (now.unit < p.units) {
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d) {
+      if (now.unit >= p.units) break;
+      multiply_step<F, kTokens>(acc, steps[d], shared, at, now.step, lane);
+      if (ahead.unit < p.units) load_ahead(steps[d]);
+      const uint32_t round = now.round, part = now.part;
+      if (range.advance(now)) end_tile(round, part);
+    }
+  }
+  __syncthreads();
+  end_tiles<kTokens>(p, sums, range.parts);
+}
+
+template <WeightType kType, int kTokens>
+void launch_tiles(const TileMatvecParams& p, cudaStream_t stream) {
+  const auto kernel = tile_matvec_kernel<kType, kTokens>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(p.shared_bytes)),
+        "the shared memory of a product of tiles");
+  launch_early(kernel, {p.blocks, kTileThreads, p.shared_bytes}, p, stream, "a product of tiles");
+}
+
+template <WeightType kType>
+void launch_tiles(const TileMatvecParams& p, int tokens, cudaStream_t stream) {
+  switch (tokens) {
+    case 1: return launch_tiles<kType, 1>(p, stream);
+    case 2: return launch_tiles<kType, 2>(p, stream);
+    default: return launch_tiles<kType, 4>(p, stream);
+  }
+}
+
+}  // namespace pith::cuda

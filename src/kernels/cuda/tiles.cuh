@@ -1,0 +1,67 @@
+#pragma once
+// A warp's way into weights in tiles (kernels/block_tiles.h).
+
+#include "kernels/block_tiles.h"
+#include "kernels/cuda/mma.cuh"
+
+namespace pith::cuda {
+
+/// kCount words of a plane: a lane's adjacent words, past L1.
+template <int kCount>
+__device__ inline void load_plane(uint32_t* to, const std::byte* plane, int who, int lanes) {
+  constexpr int kPiece = tile_piece(kCount);
+#pragma unroll
+  for (int w = 0; w < kCount; w += kPiece) {
+    const std::byte* from = plane + 4 * (w * lanes + who * kPiece);
+    if constexpr (kPiece == 4) {
+      const uint4 x = load_once(from);
+      to[w] = x.x, to[w + 1] = x.y, to[w + 2] = x.z, to[w + 3] = x.w;
+    } else if constexpr (kPiece == 2) {
+      const uint2 x = __ldcs(reinterpret_cast<const uint2*>(from));
+      to[w] = x.x, to[w + 1] = x.y;
+    } else {
+      to[w] = __ldcs(reinterpret_cast<const unsigned*>(from));
+    }
+  }
+}
+
+template <class F>
+__device__ inline void load_step(LaneStep<F>& s, const std::byte* step, int lane) {
+  load_plane<F::kBase>(s.base, step, lane, kTileLanes);
+  step += 4 * kTileLanes * F::kBase;
+  if constexpr (F::kHigh > 0) load_plane<F::kHigh>(s.high, step, lane, kTileLanes);
+  step += 4 * kTileLanes * F::kHigh;
+  load_plane<F::kOwn>(s.own, step, lane, kTileLanes);
+  step += 4 * kTileLanes * F::kOwn;
+  if constexpr (F::kShared > 0) load_plane<F::kShared>(s.shared, step, lane / 4, 8);
+}
+
+/// Of a whole warp.
+template <class F>
+__device__ inline void load_sides(LaneSides<F>& to, const LaneStep<F>& s, int lane) {
+  uint32_t halves[4] = {};
+  if constexpr (F::kSides == BlockSides::kSixBits) {
+    const uint32_t mine = shared_half(s);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) halves[c] = __shfl_sync(~0u, mine, (lane & ~3) | c);
+  }
+  unpack_sides(to, s, halves);
+}
+
+/// c += a b in whole numbers: 16 rows, 8 columns, 32 products of signed bytes each.
+__device__ inline void mma_bytes(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                 uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+/// The same with 16 products.
+__device__ inline void mma_bytes(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0) {
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+      "{%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a0), "r"(a1), "r"(b0));
+}
+
+}  // namespace pith::cuda
