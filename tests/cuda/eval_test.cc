@@ -47,13 +47,22 @@ TEST(CudaEval, PerplexityIsTheCpus) {
   }
 }
 
-// The GPU multiplies in the weights' type: nobody is told that it did otherwise. Needs no GPU.
-TEST(CudaEval, F32ArithmeticIsRefused) {
+// A prompt's activations are not rounded to the weights' type, weights are widened.
+TEST(CudaEval, F32ArithmeticIsNearerToTheCpu) {
+  PITH_NEEDS_GPU();
   const auto model = RandomModelFolder({}).load();
-  SessionOptions o = options_for(Device::kCuda, "exact");
-  o.f32_arithmetic = true;
-  testing_files::expect_error(ErrorCode::kUnsupported, {"f32 arithmetic", "--device cpu"},
-                              [&] { Session(model, o); });
+  const auto ids = random_ids(90, model->config().vocab, 21);
+  const auto logits = [&](Device device, bool f32) {
+    SessionOptions o = options_for(device, "exact");
+    o.f32_arithmetic = f32;
+    Session session(model, o);
+    return all_logits(session, ids, ids.size());
+  };
+  const auto want = logits(Device::kCpu, true);
+  const std::vector<double> wanted(want.begin(), want.end());
+  const double f32 = relative_error(logits(Device::kCuda, true), wanted);
+  EXPECT_LT(f32, 2e-3);  // rows of the cache are f16
+  EXPECT_LT(2 * f32, relative_error(logits(Device::kCuda, false), wanted));
 }
 
 }  // namespace
