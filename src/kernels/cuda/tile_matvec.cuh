@@ -17,7 +17,42 @@ namespace pith::cuda {
 
 inline constexpr int kTileThreads = kTileWarps * kWarp;
 
-/// A token's activations into shared memory as bytes in the order of the product's operands.
+/// 1 / x, one unit in the last place.
+__device__ inline float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// Four adjacent activations as whole numbers 256 high + low.
+struct FourInputs {
+  uint32_t high, low;  // a byte each
+  float scale;
+
+  /// Eight neighbouring threads have a run of 32.
+  __device__ explicit FourInputs(const float4& v) {
+    const auto magnitude = [](float a) { return __float_as_uint(a) & 0x7FFFFFFFu; };
+    uint32_t top = max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
+#pragma unroll
+    for (int d = 4; d > 0; d /= 2) top = max(top, __shfl_xor_sync(~0u, top, d));
+    const float largest = __uint_as_float(top);
+    // Above 2^125 a reciprocal is not a normal number, and sums would not be finite.
+    const bool fits = top < 0x7E000000u;
+    const bool zero = !fits || largest < 1e-30f;
+    const float inverse = zero ? 0 : 32639.0f * reciprocal(largest);
+    scale = fits ? (zero ? 0 : largest * (1 / 32639.0f)) : __uint_as_float(0x7FC00000u);
+    // 1.5 2^23 + x has the whole number in its last bits.
+    const auto whole = [&](float a) {
+      return zero ? 0 : __float_as_uint(fmaf(a, inverse, 12582912.0f));
+    };
+    const uint32_t x = whole(v.x), y = whole(v.y), z = whole(v.z), w = whole(v.w);
+    low = __byte_perm(__byte_perm(x, y, 0x0040), __byte_perm(z, w, 0x0040), 0x5410);
+    high = __byte_perm(__byte_perm(x + 128, y + 128, 0x0051), __byte_perm(z + 128, w + 128, 0x0051),
+                       0x5410);
+  }
+};
+
+/// A token's activations into shared memory, as bytes in the order of the product's operands.
 template <class F, int kTokens>
 __device__ inline void load_token(std::byte* shared, float* block_sums, const TileMatvecCall& p,
                                   const TileShared& at, int token) {
@@ -26,6 +61,7 @@ __device__ inline void load_token(std::byte* shared, float* block_sums, const Ti
   float factor = 1;
   if (p.norm) {
     float squares = 0;
+#pragma unroll 4
     for (uint32_t i = 4 * threadIdx.x; i < in; i += 4 * kTileThreads) {
       const float4 v = *reinterpret_cast<const float4*>(x + i);
       squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
@@ -47,38 +83,21 @@ __device__ inline void load_token(std::byte* shared, float* block_sums, const Ti
              v.w * (factor * w.w)};
       }
     }
-    const auto magnitude = [](float a) { return __float_as_uint(a) & 0x7FFFFFFFu; };
-    uint32_t top = max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
-#pragma unroll
-    for (int d = 4; d > 0; d /= 2) top = max(top, __shfl_xor_sync(~0u, top, d));
-    const float largest = __uint_as_float(top);
-    const bool finite = top < 0x7F800000u, zero = !finite || largest < 1e-30f;
-    const float inverse = zero ? 0 : 32639.0f / largest;
-    const auto whole = [&](float a) { return zero ? 0 : __float2int_rn(a * inverse); };
-    const int q[4] = {whole(v.x), whole(v.y), whole(v.z), whole(v.w)};
-    uint32_t high = 0, low = 0;
-    int high_sum = 0, low_sum = 0;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const int h = (q[k] + 128) >> 8, l = q[k] - 256 * h;
-      high |= (static_cast<uint32_t>(h) & 255) << (8 * k);
-      low |= (static_cast<uint32_t>(l) & 255) << (8 * k);
-      high_sum += h, low_sum += l;
-    }
+    const FourInputs q(v);
     const uint32_t four = i / 4 % 8, run = i / 32;  // inputs 4 four of the run
     auto* to = reinterpret_cast<uint32_t*>(codes + run * 64) + four % 4 * 2 + four / 4;
-    to[0] = high;
-    to[8] = low;
+    to[0] = q.high;
+    to[8] = q.low;
+    // Sums of high and of low bytes together: 32 of them stay below 2^15.
+    int sums = __dp4a(static_cast<int>(q.high), 0x01010101, 0) * 65536 +
+               __dp4a(static_cast<int>(q.low), 0x01010101, 0);
 #pragma unroll
-    for (int d = F::kSub / 8; d > 0; d /= 2) {
-      high_sum += __shfl_xor_sync(~0u, high_sum, d);
-      low_sum += __shfl_xor_sync(~0u, low_sum, d);
-    }
+    for (int d = F::kSub / 8; d > 0; d /= 2) sums += __shfl_xor_sync(~0u, sums, d);
     if (four % (F::kSub / 4) == 0) {
-      const uint32_t sub = i / F::kSub;
-      const float scale = finite ? (zero ? 0 : largest / 32639.0f) : __uint_as_float(0x7FC00000u);
-      sides[sub * kTokens + token] = {scale, scale * static_cast<float>(256 * high_sum + low_sum),
-                                      -F::kZero * high_sum, -F::kZero * low_sum};
+      const int low = static_cast<int16_t>(sums), high = (sums - low) >> 16;
+      sides[i / F::kSub * kTokens + token] = {q.scale,
+                                              q.scale * static_cast<float>(256 * high + low),
+                                              -F::kZero * high, -F::kZero * low};
     }
   }
 }
