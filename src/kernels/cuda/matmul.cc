@@ -27,6 +27,12 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
+/// Rows of a part that become another type together.
+size_t panel_rows(DType dtype, size_t in, const MatrixPart& part) {
+  const size_t fit = kPanel / (in * size_of(dtype)) / kPanelRows * kPanelRows;
+  return std::min(std::max(fit, kPanelRows), part.out);
+}
+
 }  // namespace
 
 // cuBLASLt counts columns first: y^T [out, T] = w^T' [in, out]' x^T [in, T].
@@ -101,12 +107,7 @@ void DeviceMatmul::multiply(const Columns& c, const DeviceMatrix& w) {
 void DeviceMatmul::multiply_part(const Columns& columns, DType dtype, const MixedMatrix& w,
                                  const MatrixPart& part) {
   if (part.type == weight_type(dtype)) return multiply(columns, w.dense(part));
-  const size_t row = w.in * size_of(dtype);
-  const size_t fit = std::max(kPanelRows, kPanel / row / kPanelRows * kPanelRows);
-  const size_t rows = std::min(fit, part.out);
-  if (panel_.size() < rows * row) {
-    panel_ = DeviceArray<std::byte>(counter_, MemoryKind::kScratch, rows * row, stream_);
-  }
+  const size_t rows = panel_rows(dtype, w.in, part);
   for (size_t first = 0; first < part.out; first += rows) {
     const size_t count = std::min(rows, part.out - first);
     if (part.tiled()) {
@@ -123,8 +124,19 @@ void DeviceMatmul::multiply_part(const Columns& columns, DType dtype, const Mixe
   }
 }
 
+void DeviceMatmul::reserve(DType dtype, const MixedMatrix& w) {
+  for (const MatrixPart& part : w.parts) {
+    if (part.type == weight_type(dtype)) continue;
+    const size_t bytes = panel_rows(dtype, w.in, part) * w.in * size_of(dtype);
+    if (panel_.size() >= bytes) continue;
+    panel_ = {};
+    panel_ = DeviceArray<std::byte>(counter_, MemoryKind::kScratch, bytes, stream_);
+  }
+}
+
 void DeviceMatmul::run(float* y, const void* x, DType dtype, const MixedMatrix& w, size_t tokens,
                        bool add) {
+  reserve(dtype, w);
   Columns columns{y, w.out, x, tokens, add};
   for (const MatrixPart& part : w.parts) {
     multiply_part(columns, dtype, w, part);

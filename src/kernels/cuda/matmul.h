@@ -21,6 +21,8 @@ class DeviceMatmul {
   DeviceMatmul(const DeviceMatmul&) = delete;
   DeviceMatmul& operator=(const DeviceMatmul&) = delete;
 
+  /// Makes room for what w has to become, so that run() need not ask for memory.
+  void reserve(DType dtype, const MixedMatrix& w);
   /// y [tokens, out] f32 <- x [tokens, in] w^T, or += if `add`. x has the type `dtype`.
   void run(float* y, const void* x, DType dtype, const MixedMatrix& w, size_t tokens, bool add);
 
@@ -49,7 +51,7 @@ class DeviceMatmul {
   cublasLtHandle_t handle_ = nullptr;
   MemoryCounter& counter_;
   DeviceArray<std::byte> workspace_;
-  DeviceArray<std::byte> panel_;  // weights that became the activations' type; once it is needed
+  DeviceArray<std::byte> panel_;  // weights that became the activations' type
   std::map<Shape, std::unique_ptr<Plan>> plans_;
 };
 

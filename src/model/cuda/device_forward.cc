@@ -60,6 +60,12 @@ DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, Memor
   make(cos_, ropes * max_chunk * half);
   make(sin_, ropes * max_chunk * half);
   make(logits_, block_ * static_cast<size_t>(config_.vocab));
+  if (few(max_chunk)) return;
+  for (const DeviceLayer& w : weights_->layers()) {
+    for (const MixedMatrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down})
+      matmul_.reserve(types_.products, *matrix);
+  }
+  matmul_.reserve(types_.products, weights_->head());
 }
 
 void DeviceForward::run(DeviceCache& cache, std::span<const int32_t> tokens,
