@@ -54,22 +54,26 @@ class WeightsBench {
   void one(WeightType type, const Product& p, size_t tokens) {
     const double bytes = static_cast<double>(bytes_of(type, p));
     const int calls = static_cast<int>(std::clamp<double>(2e9 / bytes, 4, 100));
-    const double us = time_us(bench_.stream, calls, [&](int) { few(type, p, tokens); });
+    const double us = time_us(bench_.stream, calls, [&](int) { few(type, p, p, tokens); });
     std::string more;
     if (type != WeightType::kBF16)
       more = fmt::format(", \"times_cublas\": {:.2f}", cublas(p, tokens) / us);
     report(to_string(type), p.name, tokens, us, bytes, more);
   }
 
-  /// A token's products.
+  /// A token's products, each with the next one named.
   void model(WeightType type, size_t tokens) {
     double bytes = static_cast<double>(bytes_of(type, kHead));
     for (const Product& p : kLayer) bytes += kLayers * static_cast<double>(bytes_of(type, p));
     const double us = time_us(bench_.stream, 1, [&](int) {
       for (size_t l = 0; l < kLayers; ++l) {
-        for (const Product& p : kLayer) few(type, p, tokens);
+        for (size_t i = 0; i < std::size(kLayer); ++i) {
+          const bool last = i + 1 == std::size(kLayer);
+          const Product& after = !last ? kLayer[i + 1] : l + 1 < kLayers ? kLayer[0] : kHead;
+          few(type, kLayer[i], after, tokens);
+        }
       }
-      few(type, kHead, tokens);
+      few(type, kHead, kLayer[0], tokens);
     });
     report(to_string(type), "model", tokens, us, bytes, "");
   }
@@ -87,7 +91,6 @@ class WeightsBench {
         }
       });
     };
-    run(type);  // makes its panel, which a capture may not
     const double coded = run(type), dense = run(WeightType::kBF16);
     report(to_string(type), "chunk", tokens, coded, bytes,
            fmt::format(", \"bf16_us\": {:.1f}, \"speed_of_bf16\": {:.3f}", dense, dense / coded));
@@ -110,23 +113,28 @@ class WeightsBench {
   }
 
  private:
-  MixedMatrix next(WeightType type, const Product& p) {
+  /// Weights that lie behind `at`, which moves on.
+  MixedMatrix place(WeightType type, const Product& p, size_t& at) const {
     const size_t bytes = bytes_of(type, p);
-    if (at_ + bytes > kPool) at_ = 0;
-    const auto* data = reinterpret_cast<const std::byte*>(pool_.data()) + at_;
-    at_ += (bytes + 255) / 256 * 256;
-    return {{{data, type, p.out}}, p.out, p.in};
+    if (at + bytes > kPool) at = 0;
+    const auto* data = reinterpret_cast<const std::byte*>(pool_.data()) + at;
+    at += (bytes + 255) / 256 * 256;
+    return {{{data, type, p.out}}, p.out, p.in, p.end == MatvecEnd::kGate};
   }
+  MixedMatrix next(WeightType type, const Product& p) { return place(type, p, at_); }
 
-  void few(WeightType type, const Product& p, size_t tokens) {
+  void few(WeightType type, const Product& p, const Product& after, size_t tokens) {
     const MixedMatrix w = next(type, p);
+    size_t then = at_;
+    const MixedMatrix following = place(type, after, then);
     few_tokens({.y = y_.data(),
                 .w = &w,
                 .x = x_.data(),
                 .norm = p.norm ? x_.data() : nullptr,
                 .eps = 1e-5f,
                 .end = p.end,
-                .tokens = tokens},
+                .tokens = tokens,
+                .next = &following},
                bench_.stream);
   }
 

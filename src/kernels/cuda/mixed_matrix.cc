@@ -2,9 +2,25 @@
 
 #include <algorithm>
 
+#include "kernels/block_tiles.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
+
+namespace {
+
+// About what the card reads between one product's last weights and the next one's first.
+constexpr size_t kNextBytes = size_t{16} << 20;
+
+NextWeights next_weights(const MixedMatrix* w) {
+  if (!w || !w->parts[0].tiled()) return {};
+  const MatrixPart& part = w->parts[0];
+  const size_t bytes = tile_counts(part.type, part.out, w->in).bytes();
+  if (!w->halves) return {{part.data, nullptr}, std::min(kNextBytes, bytes)};
+  return {{part.data, part.data + bytes / 2}, std::min(kNextBytes, bytes) / 2};
+}
+
+}  // namespace
 
 bool MixedMatrix::tiled() const {
   return std::all_of(parts.begin(), parts.end(), [](const MatrixPart& p) { return p.tiled(); });
@@ -24,7 +40,7 @@ void few_tokens(const FewTokensCall& call, cudaStream_t stream) {
     const float* bias = call.bias ? call.bias + first : nullptr;
     if (part.tiled()) {
       tile_matvec({call.y + first, ld, w.tiles(part), call.x, call.norm, call.eps, bias, call.end,
-                   call.tokens},
+                   call.tokens, next_weights(call.next)},
                   stream);
     } else {
       for (size_t t = 0; t < call.tokens; ++t) {

@@ -24,6 +24,7 @@ struct MatrixPart {
 struct MixedMatrix {
   std::vector<MatrixPart> parts;
   size_t out = 0, in = 0;
+  bool halves = false;  ///< a gate's and what it gates: their rows are read in pairs
 
   /// True if all of it is in tiles.
   bool tiled() const;
@@ -47,6 +48,7 @@ struct FewTokensCall {
   const float* bias = nullptr;  // [out] or null
   MatvecEnd end = MatvecEnd::kStore;
   size_t tokens = 1;
+  const MixedMatrix* next = nullptr;  ///< what is multiplied after it, if that is known
 };
 void few_tokens(const FewTokensCall& call, cudaStream_t stream);
 

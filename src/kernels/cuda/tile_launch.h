@@ -6,7 +6,7 @@
 
 namespace pith::cuda {
 
-inline constexpr int kTileWarps = 8;  // of a block
+inline constexpr int kTileWarpsLog = 4, kTileWarps = 1 << kTileWarpsLog;  // of a block
 
 struct TileMatvecParams {
   TileMatvecCall call;
@@ -38,9 +38,9 @@ struct TileShared {
   PITH_HOST_DEVICE uint32_t sums() const {
     return sides() + tokens * (inputs / sub) * static_cast<uint32_t>(sizeof(InputSide));
   }
-  /// [rounds, kTileWarps / split, parts, split, tokens, 16] f32
+  /// [rounds, kTileWarps / split, parts, split, 2, 32] f32: of rows r and r + 8, a lane each
   PITH_HOST_DEVICE uint32_t bytes(uint32_t rounds, uint32_t parts) const {
-    return sums() + rounds * parts * kTileWarps * tokens * kTileRows * 4;
+    return sums() + rounds * parts * kTileWarps * 64 * static_cast<uint32_t>(sizeof(float));
   }
 };
 

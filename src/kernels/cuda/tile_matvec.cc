@@ -11,9 +11,6 @@
 namespace pith::cuda {
 namespace {
 
-// More would keep the next kernel's blocks from coming while this one ends.
-constexpr size_t kSharedGoal = size_t{100} << 10;
-
 struct Sizes {
   uint32_t step = 0, sub = 0;  // inputs of a step and of a scale
 };
@@ -63,8 +60,7 @@ TileMatvecParams cut(const TileMatvecCall& call, const Sizes& sizes, uint32_t in
     p.blocks = std::min(all, processors * waves);
     p.rounds = divide_up(all, p.blocks);
     p.shared_bytes = shared.bytes(p.rounds, parts);
-    if (p.rounds == 1 || p.shared_bytes <= std::max<size_t>(kSharedGoal, shared.bytes(1, parts)))
-      return p;
+    if (p.shared_bytes <= device_info().shared_per_block - 1024) return p;
   }
 }
 

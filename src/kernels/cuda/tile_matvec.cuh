@@ -1,5 +1,5 @@
 #pragma once
-// The kernel of tile_matvec.h, for one format. A block has eight warps; `split` of them share a
+// The kernel of tile_matvec.h, for one format. A block has 16 warps; `split` of them share a
 // tile's steps. It stays for all its tiles: a warp asks for its steps some ahead, across tiles, and
 // leaves its part of a tile's sums in shared memory until the end.
 //
@@ -52,52 +52,74 @@ struct FourInputs {
   }
 };
 
+/// A thread's share of a row of `in` numbers, kKept pieces of four from `first` on, all asked for
+/// before any is used.
+inline constexpr int kKept = 4, kKeptInputs = 4 * kTileThreads * kKept;
+__device__ inline void load_row(float4 (&v)[kKept], const float* row, uint32_t first, uint32_t in) {
+#pragma unroll
+  for (int j = 0; j < kKept; ++j) {
+    const uint32_t i = first + 4 * (j * kTileThreads + threadIdx.x);
+    v[j] = i < in ? *reinterpret_cast<const float4*>(row + i) : float4{0, 0, 0, 0};
+  }
+}
+
 /// A token's activations into shared memory, as bytes in the order of the product's operands.
+/// `norms`: the norm's first weights.
 template <class F, int kTokens>
 __device__ inline void load_token(std::byte* shared, float* block_sums, const TileMatvecCall& p,
-                                  const TileShared& at, int token) {
+                                  const TileShared& at, int token, const float4 (&norms)[kKept]) {
   const float* x = p.x + token * p.w.in;
   const auto in = static_cast<uint32_t>(p.w.in);
+  float4 v[kKept];
   float factor = 1;
   if (p.norm) {
     float squares = 0;
-#pragma unroll 4
-    for (uint32_t i = 4 * threadIdx.x; i < in; i += 4 * kTileThreads) {
-      const float4 v = *reinterpret_cast<const float4*>(x + i);
-      squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    for (uint32_t left = (in - 1) / kKeptInputs + 1; left-- > 0;) {  // ends with the first
+      load_row(v, x, left * kKeptInputs, in);
+#pragma unroll
+      for (int j = 0; j < kKept; ++j)
+        squares += v[j].x * v[j].x + v[j].y * v[j].y + v[j].z * v[j].z + v[j].w * v[j].w;
     }
     squares = block_sum<kTileThreads>(squares, block_sums);
     factor = 1 / sqrtf(squares / static_cast<float>(in) + p.eps);
+  } else {
+    load_row(v, x, 0, in);
   }
   std::byte* codes = shared + token * at.token();
-  auto* sides = reinterpret_cast<InputSide*>(shared + at.sides());
-  // Runs are whole, and so are the eight threads of each: padding counts as zeros.
-#pragma unroll 4
-  for (uint32_t i = 4 * threadIdx.x; i < at.inputs; i += 4 * kTileThreads) {
-    float4 v{0, 0, 0, 0};
-    if (i < in) {
-      v = *reinterpret_cast<const float4*>(x + i);
-      if (p.norm) {
-        const float4 w = *reinterpret_cast<const float4*>(p.norm + i);
-        v = {v.x * (factor * w.x), v.y * (factor * w.y), v.z * (factor * w.z),
-             v.w * (factor * w.w)};
+  auto* sides = reinterpret_cast<InputSide*>(shared + at.sides()) + token;
+  for (uint32_t first = 0; first < at.inputs; first += kKeptInputs) {
+    if (first > 0) load_row(v, x, first, in);
+    if (p.norm) {
+      float4 w[kKept];
+      if (first > 0) load_row(w, p.norm, first, in);
+#pragma unroll
+      for (int j = 0; j < kKept; ++j) {
+        if (first == 0) w[j] = norms[j];
+        v[j] = {v[j].x * (factor * w[j].x), v[j].y * (factor * w[j].y), v[j].z * (factor * w[j].z),
+                v[j].w * (factor * w[j].w)};
       }
     }
-    const FourInputs q(v);
-    const uint32_t four = i / 4 % 8, run = i / 32;  // inputs 4 four of the run
-    auto* to = reinterpret_cast<uint32_t*>(codes + run * 64) + four % 4 * 2 + four / 4;
-    to[0] = q.high;
-    to[8] = q.low;
-    // Sums of high and of low bytes together: 32 of them stay below 2^15.
-    int sums = __dp4a(static_cast<int>(q.high), 0x01010101, 0) * 65536 +
-               __dp4a(static_cast<int>(q.low), 0x01010101, 0);
+    // Runs are whole, and so are the eight threads of each: padding counts as zeros.
 #pragma unroll
-    for (int d = F::kSub / 8; d > 0; d /= 2) sums += __shfl_xor_sync(~0u, sums, d);
-    if (four % (F::kSub / 4) == 0) {
-      const int low = static_cast<int16_t>(sums), high = (sums - low) >> 16;
-      sides[i / F::kSub * kTokens + token] = {q.scale,
-                                              q.scale * static_cast<float>(256 * high + low),
-                                              -F::kZero * high, -F::kZero * low};
+    for (int j = 0; j < kKept; ++j) {
+      const uint32_t i = first + 4 * (j * kTileThreads + threadIdx.x);
+      if (first + 4 * j * kTileThreads >= at.inputs) break;
+      const FourInputs q(v[j]);
+      // Sums of high and of low bytes together: 32 of them stay below 2^15.
+      int sums = __dp4a(static_cast<int>(q.high), 0x01010101, 0) * 65536 +
+                 __dp4a(static_cast<int>(q.low), 0x01010101, 0);
+#pragma unroll
+      for (int d = F::kSub / 8; d > 0; d /= 2) sums += __shfl_xor_sync(~0u, sums, d);
+      if (i >= at.inputs) continue;
+      const uint32_t four = i / 4 % 8, run = i / 32;  // inputs 4 four of the run
+      auto* to = reinterpret_cast<uint32_t*>(codes + run * 64) + four % 4 * 2 + four / 4;
+      to[0] = q.high;
+      to[8] = q.low;
+      if (four % (F::kSub / 4) == 0) {
+        const int low = static_cast<int16_t>(sums), high = (sums - low) >> 16;
+        sides[i / F::kSub * kTokens] = {q.scale, q.scale * static_cast<float>(256 * high + low),
+                                        -F::kZero * high, -F::kZero * low};
+      }
     }
   }
 }
@@ -183,68 +205,65 @@ __device__ inline void prefetch_to_l2(const std::byte* from, uint32_t bytes) {
 #endif
 }
 
-/// Writes the block's results, once all sums are in shared memory.
+/// Writes the block's results, once all sums are in shared memory: four threads a result.
 template <int kTokens>
 __device__ inline void end_tiles(const TileMatvecParams& p, const float* sums, uint32_t parts) {
   const TileMatvecCall& call = p.call;
-  const uint32_t together = p.together(), split = p.split();
+  const uint32_t together = p.together(), split = p.split(), quarter = threadIdx.x % 4;
   const auto results = static_cast<uint32_t>(call.w.out) / parts;
   const uint32_t count = p.rounds * together * kTokens * kTileRows;
-  for (uint32_t i = threadIdx.x; i < count; i += kTileThreads) {
+  for (uint32_t i = threadIdx.x / 4; i < count; i += kTileThreads / 4) {
     const uint32_t row = i % kTileRows, token = i / kTileRows % kTokens;
     const uint32_t slot = i / (kTileRows * kTokens);  // [rounds, together]
-    const uint32_t round = slot >> (3 - p.split_log), which = slot % together;
+    const uint32_t round = slot >> (kTileWarpsLog - p.split_log), which = slot % together;
     const uint32_t unit = (round * gridDim.x + blockIdx.x) * together + which;
     const uint32_t o = unit * kTileRows + row;
-    if (unit >= p.units || o >= results || token >= call.tokens) continue;
-    const auto sum_of = [&](uint32_t part) {
-      const float* from =
-          sums + (((slot * parts + part) << p.split_log) * kTokens + token) * kTileRows + row;
-      float sum = call.bias ? call.bias[part * results + o] : 0;
-      for (uint32_t s = 0; s < split; ++s) sum += from[s * kTokens * kTileRows];
-      return sum;
-    };
+    const bool there = unit < p.units && o < results && token < call.tokens;
     float* y = call.y + token * call.ld + o;
-    const float sum = sum_of(0);
+    const float old = there && call.end == MatvecEnd::kAdd ? *y : 0;
+    const auto sum_of = [&](uint32_t part) {
+      const float* from = sums + ((slot * parts + part) << p.split_log) * 64 + row * 4 + token;
+      float sum = 0;
+      if (there) {
+        for (uint32_t s = quarter; s < split; s += 4) {
+#pragma unroll
+          for (int c = 0; c < 4; c += kTokens) sum += from[s * 64 + c];
+        }
+      }
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      return there && call.bias ? sum + call.bias[part * results + o] : sum;
+    };
+    const float sum = sum_of(0), second = parts == 2 ? sum_of(1) : 0;
+    if (!there || quarter != 0) continue;
     switch (call.end) {
       case MatvecEnd::kStore: *y = sum; break;
-      case MatvecEnd::kAdd: *y += sum; break;
-      case MatvecEnd::kGate: *y = silu(sum) * sum_of(1); break;
-      case MatvecEnd::kGelu: *y = gelu(sum) * sum_of(1); break;
+      case MatvecEnd::kAdd: *y = old + sum; break;
+      case MatvecEnd::kGate: *y = silu(sum) * second; break;
+      case MatvecEnd::kGelu: *y = gelu(sum) * second; break;
     }
   }
 }
-static_assert(kTileWarps == 1 << 3);
+static_assert(kTileRows % (kWarp / 4) == 0, "a warp goes through end_tiles together");
 
 /// Steps that a warp has under way: about 54 registers' worth.
 template <class F>
 PITH_HOST_DEVICE constexpr int tile_depth() {
   return F::kWords > 20 ? 2 : F::kWords > 13 ? 3 : F::kWords > 11 ? 4 : F::kWords > 9 ? 5 : 6;
 }
-inline constexpr uint32_t kPrefetchBytes = 128u << 10;  // of a block
-
-/// Asks for a block's first tiles, up to kPrefetchBytes, to come to L2.
-__device__ inline void prefetch_tiles(const TileMatvecParams& p, uint32_t parts,
-                                      uint32_t tile_bytes) {
-  const uint32_t together = p.together();
-  uint32_t left = kPrefetchBytes;
-  for (uint32_t round = 0; round < p.rounds; ++round) {
-    const uint32_t unit = (round * gridDim.x + blockIdx.x) * together;
-    if (unit >= p.units) return;
-    const uint32_t bytes = min(together, p.units - unit) * tile_bytes;
-    for (uint32_t part = 0; part < parts; ++part) {
-      if (bytes > left) return;
-      prefetch_to_l2(p.call.w.data + static_cast<size_t>(part * p.units + unit) * tile_bytes,
-                     bytes);
-      left -= bytes;
-    }
+/// Asks for this block's share of what the next product begins with.
+__device__ inline void prefetch_next(const NextWeights& next) {
+  const auto share = static_cast<uint32_t>(next.bytes / gridDim.x) & ~15u;
+  if (share == 0) return;
+  for (const std::byte* part : next.parts) {
+    if (part) prefetch_to_l2(part + static_cast<size_t>(blockIdx.x) * share, share);
   }
 }
 
-/// Bytes: the matrix once. A block asks for its first steps before the kernel ahead has ended, and
-/// lets the next kernel's blocks come when it has none left to ask for.
+/// Bytes: the matrix once. A block asks for its first steps before the kernel ahead has ended; when
+/// it has none left to ask for, it lets the next kernel's blocks come, and asks for their weights.
 template <WeightType kType, int kTokens>
-__global__ void __launch_bounds__(kTileThreads, 2)
+__global__ void __launch_bounds__(kTileThreads, 1)
     tile_matvec_kernel(const __grid_constant__ TileMatvecParams p) {
   using F = TileFormat<kType>;
   constexpr int kDepth = tile_depth<F>();
@@ -261,40 +280,41 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   TileWalk now{blockIdx.x * together + place, 0, 0, range.first};
   TileWalk ahead = now;
   LaneStep<F> steps[kDepth];
+  const auto begin_tile = [&] {
+    const size_t tile = ahead.part * p.units + ahead.unit;
+    return p.call.w.data + (tile * p.steps + range.first) * F::kStepBytes;
+  };
+  const std::byte* next_step = begin_tile();
   const auto load_ahead = [&](LaneStep<F>& to) {
-    const size_t step =
-        static_cast<size_t>(ahead.part * p.units + ahead.unit) * p.steps + ahead.step;
-    load_step(to, p.call.w.data + step * F::kStepBytes, lane);
-    range.advance(ahead);
-    if (ahead.unit >= p.units) let_successor_start();
+    load_step(to, next_step, lane);
+    next_step += F::kStepBytes;
+    if (!range.advance(ahead)) return;
+    next_step = begin_tile();
+    if (ahead.unit >= p.units) {
+      let_successor_start();
+      if (threadIdx.x == 0) prefetch_next(p.call.next);
+    }
   };
   if (now.unit >= p.units) let_successor_start();
 #pragma unroll
   for (int d = 0; d < kDepth; ++d) {
     if (ahead.unit < p.units) load_ahead(steps[d]);
   }
-  if (threadIdx.x == 0) prefetch_tiles(p, range.parts, p.steps * F::kStepBytes);
+  float4 norms[kKept];
+  if (p.call.norm) load_row(norms, p.call.norm, 0, static_cast<uint32_t>(p.call.w.in));
   wait_for_predecessor();
   for (int t = 0; t < kTokens; ++t) {
-    if (t < p.call.tokens) load_token<F, kTokens>(shared, block_sums, p.call, at, t);
+    if (t < p.call.tokens) load_token<F, kTokens>(shared, block_sums, p.call, at, t, norms);
   }
   __syncthreads();
 
   auto* sums = reinterpret_cast<float*>(shared + at.sums());
   float acc[2] = {};
   const auto end_tile = [&](uint32_t round, uint32_t part) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int d = kTokens; d < 4; d *= 2) acc[h] += __shfl_xor_sync(~0u, acc[h], d);
-    }
     const uint32_t slot =
         (((round * together + place) * range.parts + part) << p.split_log) + slice;
-    if (lane % 4 < kTokens) {
-      float* to = sums + (slot * kTokens + lane % 4) * kTileRows + lane / 4;
-      to[0] = acc[0];
-      to[8] = acc[1];
-    }
+    sums[slot * 64 + lane] = acc[0];
+    sums[slot * 64 + 32 + lane] = acc[1];
     acc[0] = acc[1] = 0;
   };
   while (now.unit < p.units) {

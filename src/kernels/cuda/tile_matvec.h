@@ -22,6 +22,13 @@ struct TiledMatrix {
 
 inline constexpr size_t kTokensAtOnce = 4;
 
+/// Weights that the next product begins with. What it reads first may come to the L2 cache while
+/// this one ends.
+struct NextWeights {
+  const std::byte* parts[2] = {};  ///< the second: of the gated half, or null
+  size_t bytes = 0;                ///< of each
+};
+
 /// y[t] <- end(W x[t] + bias), where x is RMS-normalised first if `norm` is set.
 struct TileMatvecCall {
   float* y = nullptr;  // [tokens, ld]
@@ -33,6 +40,7 @@ struct TileMatvecCall {
   const float* bias = nullptr;  // [out] or null
   MatvecEnd end = MatvecEnd::kStore;
   size_t tokens = 1;  ///< each kTokensAtOnce of them read the weights once
+  NextWeights next = {};
 };
 
 /// True if a gated end can be fused: both halves of w must be whole tiles.

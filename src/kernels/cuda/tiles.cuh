@@ -7,12 +7,13 @@
 namespace pith::cuda {
 
 /// kCount words of a plane: a lane's adjacent words, past L1.
-template <int kCount>
-__device__ inline void load_plane(uint32_t* to, const std::byte* plane, int who, int lanes) {
+template <int kCount, int kLanes>
+__device__ inline void load_plane(uint32_t* to, const std::byte* plane, int who) {
   constexpr int kPiece = tile_piece(kCount);
+  const std::byte* mine = plane + 4 * kPiece * who;  // what follows are constants
 #pragma unroll
   for (int w = 0; w < kCount; w += kPiece) {
-    const std::byte* from = plane + 4 * (w * lanes + who * kPiece);
+    const std::byte* from = mine + 4 * w * kLanes;
     if constexpr (kPiece == 4) {
       const uint4 x = load_once(from);
       to[w] = x.x, to[w + 1] = x.y, to[w + 2] = x.z, to[w + 3] = x.w;
@@ -27,13 +28,13 @@ __device__ inline void load_plane(uint32_t* to, const std::byte* plane, int who,
 
 template <class F>
 __device__ inline void load_step(LaneStep<F>& s, const std::byte* step, int lane) {
-  load_plane<F::kBase>(s.base, step, lane, kTileLanes);
+  load_plane<F::kBase, kTileLanes>(s.base, step, lane);
   step += 4 * kTileLanes * F::kBase;
-  if constexpr (F::kHigh > 0) load_plane<F::kHigh>(s.high, step, lane, kTileLanes);
+  if constexpr (F::kHigh > 0) load_plane<F::kHigh, kTileLanes>(s.high, step, lane);
   step += 4 * kTileLanes * F::kHigh;
-  load_plane<F::kOwn>(s.own, step, lane, kTileLanes);
+  load_plane<F::kOwn, kTileLanes>(s.own, step, lane);
   step += 4 * kTileLanes * F::kOwn;
-  if constexpr (F::kShared > 0) load_plane<F::kShared>(s.shared, step, lane / 4, 8);
+  if constexpr (F::kShared > 0) load_plane<F::kShared, 8>(s.shared, step, lane / 4);
 }
 
 /// Of a whole warp.

@@ -176,6 +176,8 @@ void DeviceForward::enqueue_token(DeviceCache& cache) {
   auto* attended = reinterpret_cast<float*>(input_.data());  // [H, D]
   for (int l = 0; l < config_.layers; ++l) {
     const DeviceLayer& w = weights_->layers()[static_cast<size_t>(l)];
+    const bool last = l + 1 == config_.layers;
+    const MixedMatrix& after = last ? weights_->head() : (&w)[1].qkv;
     // The bias of q, k and v is the heads' business: norms and RoPE come after it.
     qkv_of_few(w, 1);
     HeadsCall heads = heads_call(cache, l, 1);
@@ -183,9 +185,9 @@ void DeviceForward::enqueue_token(DeviceCache& cache) {
     make_heads(heads, stream_);
     cache.attend_token(l, attended, q_.data());
     if (cache.comparing()) cache.compare_token(l, attended, q_.data());
-    add_few(w.o, w.o_bias, w.attention_post_norm, 1);
+    add_few({&w.o, w.o_bias, w.attention_post_norm, &w.gate_up}, 1);
     gate_few(w, 1);
-    add_few(w.down, w.down_bias, w.mlp_post_norm, 1);
+    add_few({&w.down, w.down_bias, w.mlp_post_norm, &after}, 1);
   }
   make_logits(0, 1);
 }
@@ -224,7 +226,7 @@ void DeviceForward::attention_of_chunk(DeviceCache& cache, int layer) {
   make_heads(heads, stream_);
   cache.attend_chunk(layer, input_.data(), input_type(), q_.data(), tokens_);
   cache.end_chunk(layer, tokens_);
-  add_products(w.o, w.o_bias, w.attention_post_norm);
+  add_products({&w.o, w.o_bias, w.attention_post_norm});
 }
 
 void DeviceForward::mlp_of_chunk(const DeviceLayer& w) {
@@ -238,7 +240,7 @@ void DeviceForward::mlp_of_chunk(const DeviceLayer& w) {
           static_cast<size_t>(config_.intermediate), gelu ? GateKind::kGeluTanh : GateKind::kSilu},
          stream_);
   }
-  add_products(w.down, w.down_bias, w.mlp_post_norm);
+  add_products({&w.down, w.down_bias, w.mlp_post_norm});
 }
 
 /// Queries, keys and values of a few tokens, into output_.
@@ -248,7 +250,8 @@ void DeviceForward::qkv_of_few(const DeviceLayer& w, size_t tokens) {
               .x = hidden_.data(),
               .norm = w.attention_norm,
               .eps = config_.norm_eps,
-              .tokens = tokens},
+              .tokens = tokens,
+              .next = &w.o},
              stream_);
 }
 
@@ -263,7 +266,8 @@ void DeviceForward::gate_few(const DeviceLayer& w, size_t tokens) {
                      .eps = config_.norm_eps,
                      .bias = w.gate_up_bias,
                      .end = gelu ? MatvecEnd::kGelu : MatvecEnd::kGate,
-                     .tokens = tokens};
+                     .tokens = tokens,
+                     .next = &w.down};
   if (w.gate_up.gate_fuses()) return few_tokens(call, stream_);
   call.y = output_.data();
   call.bias = nullptr;
@@ -274,33 +278,37 @@ void DeviceForward::gate_few(const DeviceLayer& w, size_t tokens) {
        stream_);
 }
 
-/// The residual stream of a few tokens takes w x + bias, normalised first if there is a norm, where
-/// x is what lies in input_ as f32.
-void DeviceForward::add_few(const MixedMatrix& w, const float* bias, const float* post_norm,
-                            size_t tokens) {
-  const auto* x = reinterpret_cast<const float*>(input_.data());
-  FewTokensCall call{
-      .y = hidden_.data(), .w = &w, .x = x, .bias = bias, .end = MatvecEnd::kAdd, .tokens = tokens};
-  if (!post_norm) return few_tokens(call, stream_);
+/// The residual stream of a few tokens takes what is added, x being what lies in input_ as f32.
+void DeviceForward::add_few(const Added& added, size_t tokens) {
+  FewTokensCall call{.y = hidden_.data(),
+                     .w = added.w,
+                     .x = reinterpret_cast<const float*>(input_.data()),
+                     .bias = added.bias,
+                     .end = MatvecEnd::kAdd,
+                     .tokens = tokens,
+                     .next = added.next};
+  if (!added.norm) return few_tokens(call, stream_);
   call.y = update_.data();
   call.end = MatvecEnd::kStore;
   few_tokens(call, stream_);
-  add_normed({hidden_.data(), update_.data(), nullptr, post_norm, config_.norm_eps, tokens, w.out},
-             stream_);
+  add_normed(
+      {hidden_.data(), update_.data(), nullptr, added.norm, config_.norm_eps, tokens, added.w->out},
+      stream_);
 }
 
 /// The same of a chunk.
-void DeviceForward::add_products(const MixedMatrix& w, const float* bias, const float* post_norm) {
-  if (few(tokens_)) return add_few(w, bias, post_norm, tokens_);
+void DeviceForward::add_products(const Added& added) {
+  if (few(tokens_)) return add_few(added, tokens_);
   const auto width = static_cast<size_t>(config_.hidden);
-  if (post_norm) {
-    matmul_.run(output_.data(), input_.data(), types_.products, w, tokens_, false);
-    add_normed({hidden_.data(), output_.data(), bias, post_norm, config_.norm_eps, tokens_, width},
-               stream_);
+  if (added.norm) {
+    matmul_.run(output_.data(), input_.data(), types_.products, *added.w, tokens_, false);
+    add_normed(
+        {hidden_.data(), output_.data(), added.bias, added.norm, config_.norm_eps, tokens_, width},
+        stream_);
     return;
   }
-  matmul_.run(hidden_.data(), input_.data(), types_.products, w, tokens_, true);
-  if (bias) add_bias(hidden_.data(), bias, tokens_, width, stream_);
+  matmul_.run(hidden_.data(), input_.data(), types_.products, *added.w, tokens_, true);
+  if (added.bias) add_bias(hidden_.data(), added.bias, tokens_, width, stream_);
 }
 
 /// Logits of tokens [first, first + count) of the chunk, into the block's first rows.
@@ -311,7 +319,8 @@ void DeviceForward::make_logits(size_t first, size_t count) {
                 .x = hidden_.data() + first * static_cast<size_t>(config_.hidden),
                 .norm = weights_->final_norm(),
                 .eps = config_.norm_eps,
-                .tokens = count},
+                .tokens = count,
+                .next = &weights_->layers().front().qkv},
                stream_);
   } else {
     normalise(weights_->final_norm(), first, count);

@@ -61,8 +61,14 @@ class DeviceForward {
   HeadsCall heads_call(const DeviceCache& cache, int layer, size_t tokens) const;
   void qkv_of_few(const DeviceLayer& layer, size_t tokens);
   void gate_few(const DeviceLayer& layer, size_t tokens);
-  void add_few(const MixedMatrix& w, const float* bias, const float* post_norm, size_t tokens);
-  void add_products(const MixedMatrix& w, const float* bias, const float* post_norm);
+  /// w x + bias, normalised if there is a norm.
+  struct Added {
+    const MixedMatrix* w;
+    const float *bias, *norm;
+    const MixedMatrix* next = nullptr;  ///< what a token's next product multiplies
+  };
+  void add_few(const Added& added, size_t tokens);
+  void add_products(const Added& added);
   void make_logits(size_t first, size_t count);
   bool few(size_t tokens) const;
   DType input_type() const { return few(tokens_) ? DType::kF32 : types_.products; }

@@ -32,6 +32,7 @@ DeviceWeights::DeviceWeights(std::shared_ptr<const Model> model)
     to.qkv = upload({&from.q.w, &from.k.w, &from.v.w});
     to.o = upload({&from.o.w});
     to.gate_up = upload({&from.gate.w, &from.up.w});
+    to.gate_up.halves = true;
     to.down = upload({&from.down.w});
     to.attention_norm = upload({&from.attention_norm});
     to.attention_post_norm = upload({&from.attention_post_norm});
