@@ -31,8 +31,8 @@ struct SessionOptions {
   uint64_t seed = 0;        ///< of randomised methods
   size_t memory_limit = 0;  ///< bytes of cache, staging and scratch; 0 = none
   std::string isa;  ///< "", "scalar", "avx2", "avx512", "avx512_vnni"; "" = best (or PITH_ISA's)
-  /// Never round activations to 16 bits of a float, even where that is faster; on the GPU a prompt's
-  /// weights are widened for that, chunk after chunk.
+  /// Never round activations to 16 bits of a float, even where that is faster; on the GPU a
+  /// prompt's weights are widened for that, chunk after chunk.
   bool f32_arithmetic = false;
   /// Tokens whose rows stay exact under every policy, on top of its budget: a system prompt, tool
   /// schemas. Layers with a sliding window of their own forget them as the model does.
