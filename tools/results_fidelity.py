@@ -29,6 +29,8 @@ from results_scoreboard_page import MISSING, Scoreboard, number, score, table, w
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/results"
+GUIDE = ROOT / "docs/which-policy.md"
+BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 # Samples of a split never meet those of the other.
 TASK_SEEDS = {"choose": 1001, "report": 42}
 # The task, and how many samples of it.
@@ -164,6 +166,43 @@ def page(options):
     return "\n".join(lines) + "\n"
 
 
+# The most bits a number that a user may spend, and what they are of f16's 16.
+BUDGETS = (9, 5, 3.5, 2.5, 2, 1.25, 0.8)
+FINDS = 0.95  # of what the exact cache finds, in both single-fact tasks
+
+
+def finds_facts(tasks, policy):
+    return all(policy in rows and rows[policy]["score"][0] >= FINDS * rows["exact"]["score"][0]
+               for rows in tasks)
+
+
+def best(rows, bits, allowed):
+    """The policy of least divergence within `bits`."""
+    fitting = [policy for policy in rows if rows[policy]["bits"] <= bits and allowed(policy)]
+    return min(fitting, key=lambda policy: rows[policy]["kl"][0], default=None)
+
+
+def advice(options):
+    """A table: bits, then the policy of least divergence, and that among those that find facts."""
+    board = Scoreboard(lines_of(options).splitlines())
+    length = max(board.lengths)
+    task_length = max(at[2] for at in board.rows if at[0] == "task")
+    rows = board.ppl("continue", length)
+    singles = [board.task(name, task_length) for name in ("niah_single_1", "passkey")]
+    lines = []
+    for bits in BUDGETS:
+        cells = []
+        for allowed in (lambda _: True, lambda policy: finds_facts(singles, policy)):
+            policy = best(rows, bits, allowed)
+            cells.append(MISSING if policy is None else
+                         f"`{policy}`: KL {number(rows[policy]['kl'][0])}, "
+                         f"{rows[policy]['bits']:.2f} bits, "
+                         f"{', '.join(score(task, policy) for task in singles)} %")
+        lines.append([f"{bits:g} ({100 * bits / 16:.0f}%)", *cells])
+    return "\n".join(table(["bits a number, of f16", "what was read goes on",
+                            "facts nobody has asked for yet"], lines)) + "\n"
+
+
 HEAD = """# Fidelity on a real model
 
 Policies on SmolLM2-135M-Instruct, measured on a text and with task seeds that nothing was chosen on
@@ -180,12 +219,16 @@ The figures as JSON lines: `fidelity.jsonl`, which `pith report` reads.
 def write_page(options):
     text = page(options)
     if not options.write:
-        print(text)
+        print(text, advice(options), sep="\n")
         return
     if options.split != "report":
         sys.exit("results: only --split report is published")
     (RESULTS / "fidelity.md").write_text(HEAD + text, encoding="utf-8")
     (RESULTS / "fidelity.jsonl").write_text(lines_of(options), encoding="utf-8")
+    before, rest = GUIDE.read_text(encoding="utf-8").split(BEGIN)
+    after = rest.split(END)[1]
+    GUIDE.write_text(before + BEGIN + "\n\n" + advice(options) + "\n" + END + after,
+                     encoding="utf-8")
 
 
 def parse_tasks(text):
