@@ -168,7 +168,7 @@ def page(options):
 
 # The most bits a number that a user may spend, and what they are of f16's 16.
 BUDGETS = (9, 5, 3.5, 2.5, 2, 1.25, 0.8)
-FINDS = 0.95  # of what the exact cache finds, in both single-fact tasks
+FINDS = 0.85  # of what the exact cache finds, in both single-fact tasks: 7 of 8 samples
 
 
 def finds_facts(tasks, policy):
