@@ -27,12 +27,13 @@ std::shared_ptr<const DeviceCodec> make_side(const SideChoice& side) {
 /// The codec of keys and values. `moved`: rows may move between blocks.
 std::shared_ptr<const DeviceCodec> codec_of(const CohortPolicy& policy, bool moved) {
   const SideChoice &keys = policy.keys, &values = policy.values;
-  const auto k = make_side(keys), v = make_side(values);
+  auto k = make_side(keys);
+  const auto v = make_side(values);
   if (k && v && keys.offers.code == values.offers.code) return k;
   if (!moved) {
-    const auto both = !k   ? v->beside_rows(true, keys.body)
-                      : !v ? k->beside_rows(false, values.body)
-                           : k->with_values_of(*v);
+    auto both = !k   ? v->beside_rows(true, keys.body)
+                : !v ? k->beside_rows(false, values.body)
+                     : k->with_values_of(*v);
     if (both) return both;
   }
   const auto levels = [](const auto& codec, DType rows) {
