@@ -58,6 +58,29 @@ void WindowRing::pop(float* k, float* v, float* mass, size_t count) {
   first_position_ += static_cast<int64_t>(count);
 }
 
+// Where rows are in the ring follows from counts, and is state: attention over one span rounds
+// otherwise than over two.
+void WindowRing::archive(Archive& a, size_t came, size_t left, int64_t from) {
+  const size_t capacity = std::max<size_t>(format_.capacity, 1);
+  if (a.loads()) {
+    front_ = left % capacity;
+    count_ = came - left;
+    first_position_ = from + static_cast<int64_t>(left);
+    const size_t places = std::min(capacity, front_ + count_);
+    a.check_left(places, 1);
+    keys_.make_places(places);
+    values_.make_places(places);
+    if (format_.mass) mass_.resize(places);
+  }
+  a.need(front_ == left % capacity && count_ == came - left,
+         "the window is not where it should be");
+  for_pieces(0, count_, [&](size_t at, size_t, size_t n) {
+    keys_.archive(a, at, n);
+    values_.archive(a, at, n);
+    if (format_.mass) a.raw_finite(mass_.data() + at, n, DType::kF32);
+  });
+}
+
 void WindowRing::clear_mass() { std::fill(mass_.begin(), mass_.end(), 0.0f); }
 
 void WindowRing::add_spans(std::vector<Span>& spans) {

@@ -27,6 +27,8 @@ class WindowRing {
   void push(const NewRows& rows);
   /// Moves the oldest `count` rows out to k, v [count, D] and mass [count] (if tracked).
   void pop(float* k, float* v, float* mass, size_t count);
+  /// The ring after `came` rows, of which `left` have left; the first had ordinal `from`.
+  void archive(Archive& a, size_t came, size_t left, int64_t from);
   void clear_mass();
   /// The ring as at most two spans, oldest first.
   void add_spans(std::vector<Span>& spans);

@@ -59,6 +59,20 @@ void ErrorProbe::Squares::add(const Squares& other) {
   coding += other.coding, open += other.open;
 }
 
+void ErrorProbe::Squares::archive(Archive& a) {
+  for (double& x : error) a.number(x);
+  for (double& x : size) a.number(x);
+  a.number(coding);
+  a.number(open);
+}
+
+void ErrorProbe::archive(Archive& a, size_t tokens) {
+  a.number(steps_, tokens, "more steps than tokens");
+  a.number(measured_, tokens, "more steps than tokens");
+  sums_.archive(a);
+  sample_.archive(a, tokens);
+}
+
 void ErrorProbe::add(std::span<const std::optional<Squares>> heads) {
   Squares squares = sums_;
   squares.fade();

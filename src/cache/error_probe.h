@@ -74,6 +74,8 @@ class ErrorProbe {
     add(heads);
   }
   AttentionError result() const;
+  /// After so many tokens.
+  void archive(Archive& a, size_t tokens);
 
  private:
   /// One query's sums: over what is held and the first rows, as it is; and over the sample that is
@@ -91,6 +93,7 @@ class ErrorProbe {
     double coding = 0, open = 0;  ///< of the last error: coding's part, and what of it is chance
     void fade();
     void add(const Squares& other);
+    void archive(Archive& a);
   };
 
   /// One head's sample.

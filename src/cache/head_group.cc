@@ -23,6 +23,7 @@ HeadGroup::HeadGroup(const Context& context, const CohortPolicy& policy, const R
               std::make_shared<DenseCodec>(policy.keys.exact),
               std::make_shared<DenseCodec>(policy.values.exact)},
       selector_(policy.selector.parts(context, policy.site)),
+      rope_(rope),
       cache_positions_(policy.selector.needs.cache_positions),
       forgets_(policy.site.sliding_window > 0) {
   if ((cache_positions_ || codecs_.key->pre_rope()) && !rope)
@@ -65,6 +66,7 @@ HeadGroup::HeadGroup(const HeadGroup& other)
       codecs_(other.codecs_),
       selector_(other.selector_.clone()),
       plan_(other.plan_),
+      rope_(other.rope_),
       cache_positions_(other.cache_positions_),
       forgets_(other.forgets_),
       tokens_(other.tokens_),
@@ -209,6 +211,42 @@ void HeadGroup::append(const LayerRows& in, size_t kv_heads, Staging& staging) {
 }
 
 void HeadGroup::end_prefill() { BodySteps(context_, selector_, bodies_).run(plan_->end_prompt()); }
+
+void HeadGroup::archive(Archive& a, size_t tokens, std::span<const uint64_t> prompt_ends) {
+  if (a.loads()) plan_->replay(tokens, prompt_ends);
+  tokens_ = tokens;
+  a.need(plan_->state().tokens == tokens, "layers that saw different tokens");
+  for (size_t h = 0; h < heads_.size(); ++h) archive_head(a, h);
+  size_t held = 0;
+  for (const HeadBody& body : bodies_) held += body.rows();
+  const size_t mean = plan_->state().body() + plan_->state().at(Zone::kHeavy);
+  a.need(held <= mean * heads_.size(), "more rows stayed than the policy keeps");
+  if (selector_.chooser) selector_.chooser->archive(a, {bodies_, rope_, tokens});
+}
+
+// How many rows a head has where is the plan's to say; a file must agree with it.
+void HeadGroup::archive_head(Archive& a, size_t h) {
+  const PlanState& state = plan_->state();
+  sinks_[h].archive(a, tokens_);
+  a.need(sinks_[h].rows() == state.at(Zone::kSink), "another number of first rows");
+  if (!pinned_.empty()) {
+    pinned_[h].archive(a, tokens_);
+    a.need(pinned_[h].rows() == state.at(Zone::kProtected), "another number of protected rows");
+  }
+  const size_t sink = state.at(Zone::kSink), window = state.at(Zone::kWindow);
+  if (!plan_->shape().straight())
+    windows_[h].archive(a, state.open - sink, state.open - sink - window,
+                        static_cast<int64_t>(sink));
+  bodies_[h].archive(a, tokens_);
+  const size_t heavy = state.at(Zone::kHeavy);
+  const HeadBody& body = bodies_[h];
+  a.need(heavy == 0 || (body.stores() == 2 && body.store(1).rows() == heavy &&
+                        body.store(1).role() == Role::kBoth),
+         "another number of heavy rows than the policy keeps");
+  a.need(plan_->rule().by_contents() ||
+             (body.stores() == (heavy > 0 ? 2 : 1) && body.store().rows() == state.body()),
+         "another number of rows than the policy keeps");
+}
 
 void HeadGroup::bring(const Step& step, const LayerRows& in, size_t first, size_t kv_heads,
                       BodySteps& body) {

@@ -53,6 +53,9 @@ class HeadGroup {
   void protect(const ProtectedRows& rows);
   void append(const LayerRows& rows, size_t kv_heads, Staging& staging);
   void end_prefill();
+  /// After `tokens` tokens and prompts that ended where `prompt_ends` says, as Plan::replay takes
+  /// them; loading: into a group that has seen none, with the rows to protect set.
+  void archive(Archive& a, size_t tokens, std::span<const uint64_t> prompt_ends);
 
   HeadRows rows(size_t h);
   Occupancy held(size_t h) const;
@@ -63,6 +66,7 @@ class HeadGroup {
     std::shared_ptr<const Codec> key, value;              // of the body
     std::shared_ptr<const Codec> exact_key, exact_value;  // of the sink
   };
+  void archive_head(Archive& a, size_t h);
   void make_stores(const CohortPolicy& policy, const Rope* rope, size_t max_rows);
   size_t ordinals() const;
   size_t state_bytes() const;  ///< of the selector, beside the rows
@@ -80,6 +84,7 @@ class HeadGroup {
   Codecs codecs_;
   SelectorParts selector_;
   std::optional<Plan> plan_;
+  const Rope* rope_;
   bool cache_positions_ = false;
   bool forgets_ = false;             ///< the layer has a sliding window of its own
   size_t tokens_ = 0;                ///< appended so far

@@ -84,6 +84,15 @@ void HostProbe::append(const float* k, const float* v, size_t tokens) {
   }
 }
 
+void HostProbe::archive(Archive& a, size_t tokens) {
+  probe_.archive(a, tokens);
+  for (size_t g = 0; g < rows_.size(); ++g) {
+    const size_t count = probe_.sample().rows(g).size() * shape_.head_dim;
+    a.numbers(rows_[g].k, count);
+    a.numbers(rows_[g].v, count);
+  }
+}
+
 /// What a step's comparison of every head starts from.
 struct HostProbe::Comparison {
   std::vector<std::vector<Span>> spans;  // [G] what is held, every row with weight 1

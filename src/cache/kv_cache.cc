@@ -39,6 +39,7 @@ struct KvCache::Impl {
         ropes(o.ropes),
         layers(o.layers),
         protected_rows(o.protected_rows),
+        prompt_ends(o.prompt_ends),
         staging(o.context.memory) {}
 
   Context context;
@@ -47,6 +48,7 @@ struct KvCache::Impl {
   LayerRopes ropes;
   std::vector<Layer> layers;  // [L]
   ProtectedRows protected_rows;
+  std::vector<uint64_t> prompt_ends;  // ascending: tokens when end_prefill was called
   Staging staging;
 
   Layer& layer(int l) {
@@ -227,8 +229,48 @@ std::vector<AttentionError> KvCache::attention_errors() const {
 }
 
 void KvCache::end_prefill() {
+  const uint64_t tokens = impl_->layers[0].tokens;
+  std::vector<uint64_t>& ends = impl_->prompt_ends;
+  if (ends.empty() || ends.back() != tokens) ends.push_back(tokens);
   for (Layer& layer : impl_->layers)
     for (HeadGroup& group : layer.groups) group.end_prefill();
+}
+
+void KvCache::archive(Archive& a) {
+  size_t tokens = impl_->layers[0].tokens, ranges = impl_->protected_rows.ranges().size();
+  a.need(!a.loads() || (tokens == 0 && ranges == 0), "state goes into a cache that has seen none");
+  a.number(tokens, impl_->shape.context, "more tokens than the context has");
+  a.number(ranges, impl_->shape.context, "more protected ranges than the context has tokens");
+  a.check_left(ranges, 2 * sizeof(int64_t));
+  std::vector<TokenRange> all = impl_->protected_rows.ranges();
+  all.resize(ranges);
+  for (TokenRange& range : all) {
+    a.number(range.first, INT64_MAX);
+    a.number(range.last, INT64_MAX);
+  }
+  if (a.loads()) protect(all);
+  size_t ends = impl_->prompt_ends.size();
+  a.number(ends, tokens + 1, "more prompts than tokens");
+  a.check_left(ends, sizeof(uint64_t));
+  impl_->prompt_ends.resize(ends);
+  for (size_t i = 0; i < ends; ++i) {
+    uint64_t& end = impl_->prompt_ends[i];
+    a.number(end, uint64_t{tokens}, "a prompt that ended past the tokens");
+    a.need(i == 0 || end > impl_->prompt_ends[i - 1], "prompts that ended out of order");
+  }
+  for (Layer& layer : impl_->layers) {
+    a.need(a.loads() || layer.tokens == tokens, "layers that saw different tokens");
+    layer.tokens = tokens;
+  }
+}
+
+void KvCache::archive_layer(int l, Archive& a) {
+  Layer& layer = impl_->layer(l);
+  for (HeadGroup& group : layer.groups) {
+    a.at(fmt::format("layer {}, KV heads from {}", l, group.heads()[0]));
+    group.archive(a, layer.tokens, impl_->prompt_ends);
+  }
+  if (layer.probe) layer.probe->archive(a, layer.tokens);
 }
 
 const LayerRopes& KvCache::ropes() const { return impl_->ropes; }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attend/attend.h"
+#include "core/archive.h"
 #include "pith/attention_error.h"
 #include "pith/ledger.h"
 #include "pith/policy.h"
@@ -49,6 +50,13 @@ class KvCache {
   std::vector<AttentionError> attention_errors() const;
   /// Tells the selectors that the prompt is complete.
   void end_prefill();
+
+  /// What all layers share: how many tokens came, which are protected, where prompts ended. With it
+  /// and archive_layer of every layer, in this order, a cache of the same shape, policy, seed,
+  /// ropes and probe that has seen nothing becomes this one: whatever comes next gives the same
+  /// bits. Loading throws kCorrupt and leaves a cache that is to be thrown away.
+  void archive(Archive& a);
+  void archive_layer(int layer, Archive& a);
 
   std::unique_ptr<KvCache> clone() const;
   const LayerRopes& ropes() const;

@@ -18,24 +18,49 @@ ProbeSample::ProbeSample(MemoryCounter& memory, const ProbeSampleSite& site)
   for (size_t g = 0; g < site.kv_heads; ++g) heads_.emplace_back(memory, site, g);
 }
 
-bool ProbeSample::offer(Head& head, size_t position) const {
+ProbeSample::Row ProbeSample::row_of(const Head& head, size_t position) {
   Row row{0, static_cast<uint32_t>(position), kGroups};
-  size_t slot = head.rows.size();
-  if (position >= kFirst) {
-    const auto words = head.random.words(position, kDraw);
-    row.word = (uint64_t{words[0]} << 32) | words[1], row.group = words[2] % kGroups;
-    if (slot == most_) {
-      if (row.word >= head.rows[head.largest].word) return false;
-      slot = head.largest;
-    }
-  }
-  if (slot == head.rows.size()) head.rows.resize(slot + 1);
-  head.rows[slot] = row;
-  if (head.rows.size() < most_) return true;
+  if (position < kFirst) return row;
+  const auto words = head.random.words(position, kDraw);
+  row.word = (uint64_t{words[0]} << 32) | words[1], row.group = words[2] % kGroups;
+  return row;
+}
+
+void ProbeSample::find_largest(Head& head) const {
+  if (head.rows.size() < most_) return;
   const auto less = [](const Row& a, const Row& b) { return a.word < b.word; };
   head.largest = static_cast<size_t>(
       std::max_element(head.rows.begin() + kFirst, head.rows.end(), less) - head.rows.begin());
+}
+
+bool ProbeSample::offer(Head& head, size_t position) const {
+  const Row row = row_of(head, position);
+  size_t slot = head.rows.size();
+  if (position >= kFirst && slot == most_) {
+    if (row.word >= head.rows[head.largest].word) return false;
+    slot = head.largest;
+  }
+  if (slot == head.rows.size()) head.rows.resize(slot + 1);
+  head.rows[slot] = row;
+  find_largest(head);
   return true;
+}
+
+void ProbeSample::archive(Archive& a, size_t tokens) {
+  a.need(a.loads() || tokens_ == tokens, "the probe saw other rows than the cache");
+  tokens_ = tokens;
+  const size_t count = std::min(tokens, most_);
+  for (Head& head : heads_) {
+    a.check_left(count, sizeof(uint32_t));
+    if (a.loads()) head.rows.resize(count);
+    for (size_t slot = 0; slot < count; ++slot) {
+      uint32_t position = head.rows[slot].position;
+      a.number(position, static_cast<uint32_t>(tokens - 1), "a sampled row past the tokens");
+      a.need(slot < kFirst ? position == slot : position >= kFirst, "a sample without first rows");
+      if (a.loads()) head.rows[slot] = row_of(head, position);
+    }
+    find_largest(head);
+  }
 }
 
 void ProbeSample::append(size_t tokens, std::vector<Entry>& entries) {

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "core/memory.h"
+#include "core/archive.h"
 #include "core/philox.h"
 
 namespace pith {
@@ -41,6 +41,8 @@ class ProbeSample {
   /// Rows of so many new tokens come, of all KV heads. Replaces `entries`.
   void append(size_t tokens, std::vector<Entry>& entries);
 
+  /// Slots hold positions; words are drawn again. All but the first kFirst are below `tokens`.
+  void archive(Archive& a, size_t tokens);
   std::span<const Row> rows(size_t head) const { return heads_[head].rows; }  // [<= kFirst + m]
   size_t tokens() const { return tokens_; }
   size_t kv_heads() const { return heads_.size(); }
@@ -55,6 +57,8 @@ class ProbeSample {
     Array<Row> rows;     // the first ones first
     size_t largest = 0;  // the drawn row of the largest word, once there are m
   };
+  static Row row_of(const Head& head, size_t position);
+  void find_largest(Head& head) const;
   /// Whether the row of `position` is kept.
   bool offer(Head& head, size_t position) const;
 

@@ -43,6 +43,11 @@ class CentredRows final : public CodedRows {
   void scores(float* out, size_t ld, const float* q, const float* prepared, size_t queries,
               size_t first, size_t count, float scale) const override;
   std::unique_ptr<CodedRows> clone() const override { return std::make_unique<CentredRows>(*this); }
+  void archive(Archive& a) override {
+    inner_->archive(a);
+    waiting_.archive(a, group_rows_ - 1);
+    a.halves(centres_, archive_groups(a, firsts_, inner_->rows()) * dim_);
+  }
   size_t payload_bytes() const override { return inner_->payload_bytes() + waiting_.bytes(); }
   size_t metadata_bytes() const override {
     return inner_->metadata_bytes() + centres_.size() * 2 + firsts_.size() * sizeof(uint32_t);

@@ -5,7 +5,8 @@
 #include <memory>
 #include <span>
 
-#include "core/memory.h"
+#include "compress/most_rows.h"
+#include "core/archive.h"
 #include "kernels/context.h"
 
 namespace pith {
@@ -48,6 +49,8 @@ class CodedRows {
   virtual void finish(float* out, const float* acc, size_t queries) const;
 
   virtual std::unique_ptr<CodedRows> clone() const = 0;
+  /// All that these rows hold; loading: into rows that were just made, with nothing appended.
+  virtual void archive(Archive& a) = 0;
   /// Used bytes, without slack; shared tables are the codec's.
   virtual size_t payload_bytes() const = 0;
   virtual size_t metadata_bytes() const { return 0; }

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <span>
 
-#include "core/memory.h"
+#include "core/archive.h"
 
 namespace pith {
 
@@ -54,6 +54,15 @@ size_t keep_groups(Array<uint32_t>& firsts, Array<T>& records, size_t size,
   records.resize(groups * size);
   if (records.capacity_bytes() > groups * size * sizeof(T) * 9 / 8 + 4096) records.shrink_to_fit();
   return to;
+}
+
+/// Where the groups of `rows` coded rows begin; returns how many groups there are.
+inline size_t archive_groups(Archive& a, Array<uint32_t>& firsts, size_t rows) {
+  size_t groups = firsts.size();
+  a.number(groups, rows, "more groups than rows");
+  a.need((groups == 0) == (rows == 0), "rows without a group");
+  a.ascending(firsts, groups, rows, true);
+  return groups;
 }
 
 }  // namespace pith

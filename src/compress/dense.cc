@@ -101,6 +101,21 @@ void DenseRowsStore::accumulate(float* acc, const float* p, size_t ld, size_t qu
   kernels_->add_rows(acc, p, ld, queries, view(first), count);
 }
 
+void DenseRowsStore::archive(Archive& a) {
+  size_t count = rows();
+  a.number(count, kMostRows, "too many rows");
+  a.check_left(count, row_bytes_);
+  if (a.loads()) {
+    bytes_.reserve(count * row_bytes_);
+    make_places(count);
+  }
+  archive(a, 0, count);
+}
+
+void DenseRowsStore::archive(Archive& a, size_t first, size_t count) {
+  a.raw_finite(bytes_.data() + first * row_bytes_, count * dim_, dtype_);
+}
+
 std::unique_ptr<CodedRows> DenseRowsStore::clone() const {
   return std::make_unique<DenseRowsStore>(*this);
 }

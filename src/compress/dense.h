@@ -25,6 +25,12 @@ class DenseRowsStore final : public CodedRows {
   size_t payload_bytes() const override { return bytes_.size(); }
   size_t allocated_bytes() const override { return bytes_.capacity(); }
 
+  void archive(Archive& a) override;
+  /// Rows [first, first + count) alone; loading: into places that are there, see make_places.
+  void archive(Archive& a, size_t first, size_t count);
+  /// The store has `rows` rows of no particular value.
+  void make_places(size_t rows) { bytes_.resize(rows * row_bytes_); }
+
   /// Replaces rows [first, first + count): a ring's way to reuse what has left.
   void overwrite(size_t first, const float* x, size_t stride, size_t count);
 

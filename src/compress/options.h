@@ -22,12 +22,10 @@
 #include <vector>
 
 #include "compress/budget.h"
+#include "compress/most_rows.h"
 #include "pith/policy.h"
 
 namespace pith {
-
-/// More rows than any cache holds: what counts of rows are bounded by.
-inline constexpr size_t kMostRows = size_t{1} << 30;
 
 /// One parameter of one option struct, bound to its member.
 struct Field {

@@ -70,6 +70,13 @@ class OutlierRows {
     for (size_t i = t * per_row_; i < (t + 1) * per_row_; ++i)
       f(size_t{channels_[i]}, f16_to_f32(values_[i]));
   }
+  /// Those of `rows` rows of D numbers.
+  void archive(Archive& a, size_t rows, size_t dim) {
+    a.numbers(channels_, rows * per_row_);
+    a.halves(values_, rows * per_row_);
+    for (size_t i = 0; a.loads() && i < channels_.size(); ++i)
+      a.need(channels_[i] < dim, "a number apart in a channel that there is not");
+  }
   size_t payload_bytes() const { return values_.size() * sizeof(uint16_t); }
   size_t metadata_bytes() const { return channels_.size(); }
   size_t allocated_bytes() const { return channels_.capacity_bytes() + values_.capacity_bytes(); }

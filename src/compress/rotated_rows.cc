@@ -57,6 +57,7 @@ class RotatedRows final : public CodedRows {
   std::unique_ptr<CodedRows> clone() const override {
     return std::make_unique<RotatedRows>(*kernels_, inner_->clone(), side_);
   }
+  void archive(Archive& a) override { inner_->archive(a); }
   size_t payload_bytes() const override { return inner_->payload_bytes(); }
   size_t metadata_bytes() const override { return inner_->metadata_bytes(); }
   size_t table_bytes() const override { return inner_->table_bytes(); }

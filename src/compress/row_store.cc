@@ -168,6 +168,29 @@ void RowStore::materialise_positions() {
   contiguous_ = false;
 }
 
+void RowStore::archive(Archive& a, size_t tokens) {
+  size_t count = rows();
+  a.number(count, tokens, "more rows than tokens");
+  keys_->archive(a);
+  values_->archive(a);
+  a.need(keys_->rows() == count && values_->rows() == count, "keys and values differ in number");
+  a.flag(contiguous_);
+  if (contiguous_) {
+    if (count == 0) first_position_ = 0;  // the next row says where the store begins
+    a.number(first_position_, static_cast<int64_t>(tokens - count), "a position past the tokens");
+    a.need(first_position_ >= 0, "a position before the first");
+  } else {
+    a.numbers(positions_, count);
+    for (size_t i = 0; a.loads() && i < count; ++i)
+      a.need(positions_[i] < tokens, "a position past the tokens");
+  }
+  bool weights = !log_weights_.empty();
+  a.flag(weights);
+  if (weights) a.floats(log_weights_, count);
+  a.number(span_log_weight_);
+  if (format_.mass) a.floats(mass_, count);
+}
+
 Span RowStore::span() {
   Span s;
   s.keys = keys_.get();

@@ -82,6 +82,8 @@ class RowStore {
   const CodedRows& keys() const { return *keys_; }
   const CodedRows& values() const { return *values_; }
 
+  /// Rows with all that travels with them, positions below `tokens`; loading: into a new store.
+  void archive(Archive& a, size_t tokens);
   /// The whole store as one span of attention, which adds to its mass.
   Span span();
   void add_to(Ledger& ledger) const;

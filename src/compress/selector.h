@@ -31,6 +31,8 @@ class HeadBody {
   const RowStore& store(size_t i = 0) const { return stores_[i]; }
   size_t stores() const { return stores_.size(); }
   RowStore& add_store(Role role) { return stores_.emplace_back(context_, format_, role); }
+  /// Loading: into a body that was just made.
+  void archive(Archive& a, size_t tokens);
   uint32_t head() const { return format_.head; }
   size_t rows() const {
     size_t n = 0;
@@ -67,6 +69,13 @@ struct QueryBlock {
   const Rope* rope = nullptr;  ///< null if the caller has none
 };
 
+/// Where a chooser's state belongs.
+struct ChooserPlace {
+  std::span<HeadBody> bodies;  ///< as they are, or were loaded
+  const Rope* rope = nullptr;  ///< as queries came with it
+  size_t tokens = 0;           ///< seen
+};
+
 /// The rows of one head that a judgement leaves.
 struct Chosen {
   bool all_held = false;        ///< every row of the body stays
@@ -91,6 +100,9 @@ class Chooser {
   virtual float log_weight(const Step& step) const;
   /// Sees each pass's queries before they attend (ExpectedAttention's statistics).
   virtual void observe(std::span<HeadBody> /*bodies*/, const QueryBlock& /*queries*/) {}
+  /// All that it remembers from step to step beside the rows. What is a function of seeds and rows
+  /// is made again.
+  virtual void archive(Archive& a, const ChooserPlace& place);
   /// Bytes of state beside the rows (counts towards metadata).
   virtual size_t state_bytes() const { return 0; }
   virtual size_t allocated_state_bytes() const { return state_bytes(); }

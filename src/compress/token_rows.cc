@@ -76,6 +76,13 @@ void TokenRows::accumulate(float* acc, const float* p, size_t ld, size_t queries
   kernels_->add_codes(acc, p, ld, queries, code_rows(first), sides(first), count);
 }
 
+void TokenRows::archive(Archive& a) {
+  size_t count = rows();
+  a.number(count, kMostRows, "too many rows");
+  a.numbers(codes_, count * format_.code_bytes(dim_));
+  a.halves(sides_, count * format_.side_numbers(dim_), kReadable);
+}
+
 std::unique_ptr<CodedRows> TokenRows::clone() const { return std::make_unique<TokenRows>(*this); }
 
 }  // namespace pith

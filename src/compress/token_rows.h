@@ -31,6 +31,7 @@ class TokenRows final : public CodedRows {
   void accumulate(float* acc, const float* p, size_t ld, size_t queries, size_t first,
                   size_t count) const override;
   std::unique_ptr<CodedRows> clone() const override;
+  void archive(Archive& a) override;
   size_t payload_bytes() const override { return codes_.size(); }
   size_t metadata_bytes() const override { return rows() * format_.side_bytes(dim_); }
   size_t allocated_bytes() const override {

@@ -5,7 +5,7 @@
 
 #include <span>
 
-#include "core/memory.h"
+#include "core/archive.h"
 #include "kernels/kernels.h"
 
 namespace pith {
@@ -37,6 +37,12 @@ class WaitingRows {
   void clear() {
     rows_.resize(0);
     rows_.shrink_to_fit();
+  }
+  /// At most `most` of them.
+  void archive(Archive& a, size_t most) {
+    size_t rows = count();
+    a.number(rows, most, "more rows wait than may");
+    a.halves(rows_, rows * dim_);
   }
   DenseRows dense(size_t first) const { return {rows_.data() + first * dim_, DType::kF16, dim_}; }
   size_t bytes() const { return rows_.size() * sizeof(uint16_t); }

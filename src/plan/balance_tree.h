@@ -107,6 +107,7 @@ class BalanceSums final : public Rule {
  public:
   explicit BalanceSums(const BalanceShape& shape) : shape_(shape) {}
   void feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const override;
+  bool by_contents() const override { return true; }
   size_t most_rows(size_t n) const override;
 
  private:

@@ -52,6 +52,7 @@ class KeepBest : public Rule {
     judge(state, budget_at(state.fed), steps);
   }
   MassRequest mass(const PlanState& state, size_t tokens) const final;
+  bool by_contents() const final { return sizes_.sharing > 0; }
   size_t most_rows(size_t n) const final;
   size_t mean_rows(size_t n) const final;
   const MassWish& wish() const { return wish_; }

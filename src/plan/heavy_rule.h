@@ -33,6 +33,7 @@ class KeepHeavy final : public Rule {
   MassRequest mass(const PlanState& state, size_t tokens) const override {
     return sizes_.mass(tokens, state.at(Zone::kHeavy));
   }
+  bool by_contents() const override { return rest_->by_contents(); }
   size_t most_rows(size_t n) const override;
 
  private:

@@ -1,5 +1,6 @@
 #include "plan/plan.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace pith {
@@ -26,6 +27,15 @@ std::span<const Step> Plan::end_prompt() {
   steps_.clear();
   rule_->end_prompt(state_, steps_);
   return steps_;
+}
+
+void Plan::replay(uint64_t tokens, std::span<const uint64_t> prompt_ends) {
+  constexpr uint64_t kPiece = 4096;  // bounds the steps made at once
+  for (size_t i = 0; state_.tokens < tokens || i < prompt_ends.size();) {
+    const uint64_t end = i < prompt_ends.size() ? prompt_ends[i] : tokens;
+    while (state_.tokens < end) append(std::min(kPiece, end - state_.tokens));
+    if (i++ < prompt_ends.size()) end_prompt();
+  }
 }
 
 void Plan::append_open(size_t count) {

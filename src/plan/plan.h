@@ -32,6 +32,9 @@ class Plan {
   /// The steps of a pass's rows; valid until the next call.
   std::span<const Step> append(size_t tokens);
   std::span<const Step> end_prompt();
+  /// The state after so many tokens, of which the first prompt_ends[i] completed a prompt: it is a
+  /// function of these alone. For a plan that has seen nothing, and whose rows to protect are set.
+  void replay(uint64_t tokens, std::span<const uint64_t> prompt_ends);
 
  private:
   void append_open(size_t count);

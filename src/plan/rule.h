@@ -21,6 +21,9 @@ class Rule {
   /// A factor on the scores of a query that has seen `seen` tokens, itself included; it holds for
   /// every row that the query attends to.
   virtual float query_factor(int64_t /*seen*/) const { return 1; }
+  /// How many rows of a head the body has depends on what is in them; the state has the most or the
+  /// mean, see PlanState::rows.
+  virtual bool by_contents() const { return false; }
   /// The most rows that one head can hold after `n` rows have left the window.
   virtual size_t most_rows(size_t n) const = 0;
   /// The most that heads can hold on average.

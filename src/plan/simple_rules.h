@@ -29,6 +29,7 @@ class KeepShare final : public Rule {
   /// `weights`: a row that stays stands for 1 / rate.
   KeepShare(double rate, bool weights) : rate_(rate), weights_(weights) {}
   void feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const override;
+  bool by_contents() const override { return true; }
   size_t most_rows(size_t n) const override;
 
  private:

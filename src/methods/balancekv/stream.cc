@@ -46,6 +46,9 @@ class Stream final : public BalanceStream {
     if (body.stores() == 1) body.add_store(Role::kDenominator);
     for (size_t i = 0; i < rows.count; ++i) take_row(body, heads_[h], rows.slice(i, 1));
   }
+  void archive(Archive& a, const ChooserPlace& place) override {
+    for (size_t h = 0; h < heads_.size(); ++h) archive_head(a, heads_[h], place.bodies[h], place);
+  }
   size_t state_bytes() const override {
     size_t bytes = 0;
     for (const Head& h : heads_) bytes += h.buckets.size() * sizeof(Bucket);
@@ -69,6 +72,8 @@ class Stream final : public BalanceStream {
   }
 
  private:
+  void archive_head(Archive& a, Head& head, HeadBody& body, const ChooserPlace& place) const;
+  void archive_tree(Archive& a, BalanceTree& tree, size_t rows) const;
   void take_row(HeadBody& body, Head& head, const NewRows& row) const {
     const Kernels& kernels = context_.kernels;
     const size_t d = site_.head_dim;
@@ -138,6 +143,43 @@ class Stream final : public BalanceStream {
   Halver values_, denominator_;
   std::vector<Head> heads_;
 };
+
+/// Trees look at their stores' last rows: what they say of them must be so.
+void Stream::archive_tree(Archive& a, BalanceTree& tree, size_t rows) const {
+  constexpr uint32_t kMostBase = 40;  // 2^40 rows a stratum
+  a.number(tree.batches, UINT64_MAX);
+  a.number(tree.base, rule_.endless ? kMostBase : 0, "a tree's base is too large");
+  a.number(tree.stratum, (uint64_t{1} << tree.base) - 1, "a stratum has too many rows");
+  uint64_t held = tree.stratum > 0 ? 1 : 0;
+  for (uint32_t l = 0; l <= kBalanceRounds; ++l) {
+    const uint32_t most = l == 0 && rule_.rounds > 0 ? rule_.block - 1 : UINT32_MAX;
+    a.number(tree.levels[l], l <= rule_.rounds ? most : 0, "a tree's level has too many rows");
+    held += tree.levels[l];
+  }
+  a.need(held == rows, "a tree and its store differ in their rows");
+}
+
+void Stream::archive_head(Archive& a, Head& head, HeadBody& body, const ChooserPlace& place) const {
+  a.number(head.seen, uint64_t{place.tokens}, "more rows than tokens");
+  a.number(head.failures, UINT64_MAX);
+  a.number(head.largest_value);
+  a.number(head.largest_key);
+  size_t buckets = head.buckets.size();
+  a.number(buckets, body.stores(), "more buckets than stores");
+  a.need(body.store().rows() == 0, "the first store of mode=stream has rows");
+  a.need(body.stores() == (head.seen > 0 ? 2 + buckets : 1), "buckets and stores differ");
+  if (head.seen == 0) return;
+  a.need(body.store(1).role() == Role::kDenominator, "the second store is the denominator's");
+  archive_tree(a, head.denominator, body.store(1).rows());
+  for (size_t i = 0; i < buckets; ++i) {
+    if (a.loads()) head.buckets.push_back(Bucket{});
+    Bucket& bucket = head.buckets[i];
+    a.number(bucket.exponent, 1024, "an exponent that no norm has");
+    a.flag(bucket.live);
+    a.need(body.store(i + 2).role() == Role::kNumerator, "a bucket's store is the numerator's");
+    archive_tree(a, bucket.tree, body.store(i + 2).rows());
+  }
+}
 
 }  // namespace
 

@@ -77,6 +77,16 @@ class LeastWords final : public Chooser {
       if (fresh[i] <= largest) chosen.fresh.push_back(i);
     return chosen;
   }
+  /// The largest word of the rows held, which are the ones with the smallest.
+  void archive(Archive& a, const ChooserPlace& place) override {
+    for (size_t h = 0; a.loads() && h < largest_.size(); ++h) {
+      const HeadBody& body = place.bodies[h];
+      const Philox random(site_.seed, site_.layer, body.head());
+      for (size_t r = 0; r < body.store().rows(); ++r)
+        largest_[h] =
+            std::max(largest_[h], random.word64(static_cast<uint64_t>(body.store().position(r))));
+    }
+  }
   size_t state_bytes() const override { return largest_.size() * sizeof(uint64_t); }
   size_t allocated_state_bytes() const override { return largest_.capacity_bytes(); }
   std::unique_ptr<Chooser> clone() const override { return std::make_unique<LeastWords>(*this); }

@@ -127,6 +127,44 @@ void CsrRows::fix_dictionary() {
   waiting_.keep({});
 }
 
+void CsrRows::archive_online(Archive& a) {
+  const size_t wanted = format_.online > 0 ? format_.collect : 0;
+  a.number(seen_, wanted, "more rows were collected than a dictionary is made from");
+  if (a.loads()) collecting_ = wanted - seen_;
+  if (collecting_ > 0) {
+    if (a.loads())
+      next_chosen_ = static_cast<size_t>(std::ranges::lower_bound(chosen_, seen_ * format_.chunks) -
+                                         chosen_.begin());
+    const size_t parts = next_chosen_ * atom_dim();
+    a.halves(collected_, parts);
+    if (a.loads()) collected_.reserve(chosen_.size() * atom_dim());
+  } else if (wanted > 0) {
+    const size_t parts = std::min(wanted * format_.chunks, format_.online);
+    Array<uint16_t> atoms(*memory_, MemoryKind::kShared);
+    if (!a.loads()) atoms = *online_;
+    a.halves(atoms, parts * atom_dim());
+    if (!a.loads()) return;
+    online_ = std::make_shared<const Array<uint16_t>>(std::move(atoms));
+    collected_ = Array<uint16_t>(*memory_, MemoryKind::kShared);
+    chosen_ = {};
+  }
+}
+
+void CsrRows::archive(Archive& a) {
+  archive_online(a);
+  size_t coded = coded_rows();
+  a.number(coded, collecting_ > 0 ? 0 : kMostRows, "coded rows before there is a dictionary");
+  a.numbers(indices_, coded * format_.pairs);
+  a.halves(coefficients_, coded * format_.pairs);
+  for (size_t i = 0; a.loads() && i < indices_.size(); ++i)
+    a.need(indices_[i] < atoms(), "an atom that there is not");
+  exact_.archive(a);
+  a.ascending(exact_at_, exact_.rows(), coded);
+  waiting_.archive(a);
+  a.need(collecting_ > 0 ? waiting_.rows() <= seen_ : waiting_.rows() == 0,
+         "more rows wait than were collected");
+}
+
 void CsrRows::append(const float* x, size_t stride, size_t count) {
   size_t t = 0;
   for (; t < count && collecting_ > 0; ++t) {

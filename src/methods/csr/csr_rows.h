@@ -61,6 +61,7 @@ class CsrRows final : public CodedRows {
                   size_t count) const override;
   void finish(float* out, const float* acc, size_t queries) const override;
   std::unique_ptr<CodedRows> clone() const override { return std::make_unique<CsrRows>(*this); }
+  void archive(Archive& a) override;
   size_t payload_bytes() const override {
     return coded_rows() * format_.row_bytes() + exact_.payload_bytes() + waiting_.payload_bytes();
   }
@@ -87,6 +88,7 @@ class CsrRows final : public CodedRows {
   void choose_online(const RowsRequest& request);
   void collect(const float* row);
   void fix_dictionary();
+  void archive_online(Archive& a);
   void code(Pursuit& pursuit, const float* x, size_t count);  // x [count, D]
   void keep_exact(std::span<const uint32_t> kept);
   /// The outlier rows in [first, end): indices into exact_at_.

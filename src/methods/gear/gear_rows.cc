@@ -207,6 +207,15 @@ void GearRows::accumulate(float* acc, const float* p, size_t ld, size_t queries,
   outliers_.add_sums(*kernels_, acc, p, ld, queries, dim_, first, end - first);
 }
 
+void GearRows::archive(Archive& a) {
+  codes_->archive(a);
+  const size_t coded = codes_->rows();
+  outliers_.archive(a, coded, dim_);
+  waiting_.archive(a, format_.group_rows - 1);
+  a.halves(left_, coded * format_.rank);
+  a.halves(right_, archive_groups(a, firsts_, coded) * format_.rank * dim_);
+}
+
 GearCodec::GearCodec(const GearFormat& format) : format_(format) {
   const CodecRow& kivi = codec_row("kivi");
   const PolicyPart part{kivi.info.name, {{"bits", std::to_string(format.bits)}}};

@@ -45,6 +45,7 @@ class GearRows final : public CodedRows {
   void accumulate(float* acc, const float* p, size_t ld, size_t queries, size_t first,
                   size_t count) const override;
   std::unique_ptr<CodedRows> clone() const override { return std::make_unique<GearRows>(*this); }
+  void archive(Archive& a) override;
   size_t payload_bytes() const override {
     return codes_->payload_bytes() + outliers_.payload_bytes() + waiting_.bytes() +
            2 * left_.size();

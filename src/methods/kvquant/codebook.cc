@@ -52,6 +52,15 @@ Codebook::Codebook(std::span<WeightedNumber> numbers, int bits) : size_(size_t{1
   std::sort(levels.begin(), levels.end());
   for (size_t i = 0; i < size_; ++i)
     levels_[i] = f16_to_f32(f32_to_f16(static_cast<float>(levels[i])));
+  set_bounds();
+}
+
+Codebook::Codebook(std::span<const uint16_t> levels) : size_(levels.size()) {
+  for (size_t i = 0; i < size_; ++i) levels_[i] = f16_to_f32(levels[i]);
+  set_bounds();
+}
+
+void Codebook::set_bounds() {
   for (size_t i = 0; i + 1 < size_; ++i) bounds_[i] = (levels_[i] + levels_[i + 1]) / 2;
 }
 

@@ -20,6 +20,8 @@ class Codebook {
   Codebook() = default;
   /// Fits 2^bits levels. Sorts `numbers`. Cost: n log n and about 30 (n + 2^b).
   Codebook(std::span<WeightedNumber> numbers, int bits);
+  /// Of levels that another one had, in f16.
+  explicit Codebook(std::span<const uint16_t> levels);
 
   uint8_t nearest(float x) const {
     uint8_t code = 0;
@@ -31,6 +33,8 @@ class Codebook {
   size_t size() const { return size_; }
 
  private:
+  void set_bounds();
+
   size_t size_ = 0;                                             // 2^b
   std::array<float, size_t{1} << kMostCodebookBits> levels_{};  // [2^b]
   std::array<float, size_t{1} << kMostCodebookBits> bounds_{};  // [2^b - 1] halfway between

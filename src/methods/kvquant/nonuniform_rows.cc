@@ -192,6 +192,21 @@ void NonUniformRows::keep(std::span<const uint32_t> kept) {
   outliers_.keep(kept);
 }
 
+void NonUniformRows::archive(Archive& a) {
+  bool coded = calibrated();
+  a.flag(coded);
+  waiting_.archive(a, coded ? 0 : format_.calibrate - 1);
+  if (!coded) return;
+  const size_t levels = size_t{1} << format_.bits;
+  const size_t ranges = format_.side == Side::kKeys ? 2 * dim_ : 0;
+  a.halves(tables_, ranges + levels);
+  if (a.loads()) codebook_ = Codebook(std::span<const uint16_t>(tables_).subspan(ranges));
+  a.number(rows_, kMostRows, "too many rows");
+  a.numbers(codes_, rows_ * format_.code_bytes(dim_), kReadable);
+  a.halves(ranges_, rows_ * format_.range_bytes() / 2);
+  outliers_.archive(a, rows_, dim_);
+}
+
 LevelRows NonUniformRows::level_rows(size_t first) const {
   const size_t bytes = format_.code_bytes(dim_);
   return {codes_.data() + first * bytes, format_.bits, dim_, bytes, codebook_.levels()};

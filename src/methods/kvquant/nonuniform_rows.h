@@ -45,6 +45,7 @@ class NonUniformRows final : public CodedRows {
   std::unique_ptr<CodedRows> clone() const override {
     return std::make_unique<NonUniformRows>(*this);
   }
+  void archive(Archive& a) override;
   size_t payload_bytes() const override {
     return rows_ * format_.code_bytes(dim_) + outliers_.payload_bytes() + waiting_.bytes();
   }

@@ -38,6 +38,11 @@ class LadderRows final : public CodedRows {
   std::unique_ptr<CodedRows> clone() const override {
     return std::make_unique<LadderRows>(*kernels_, old_->clone(), young_->clone(), young_rows_);
   }
+  void archive(Archive& a) override {
+    old_->archive(a);
+    young_->archive(a);
+    a.need(young_->rows() < young_rows_ + kStep, "more young rows than may be");
+  }
   size_t payload_bytes() const override { return old_->payload_bytes() + young_->payload_bytes(); }
   size_t metadata_bytes() const override {
     return old_->metadata_bytes() + young_->metadata_bytes();

@@ -50,6 +50,13 @@ PlaneRows::PlaneRows(const Context& context, const PlaneFormat& format, const Ro
   norms_.set_growth_limit(request.max_rows * format.norms());
 }
 
+void PlaneRows::archive(Archive& a) {
+  size_t count = rows();
+  a.number(count, kMostRows, "too many rows");
+  a.numbers(codes_, count * format_.code_bytes(dim_), kReadable);
+  a.halves(norms_, count * format_.norms());
+}
+
 void PlaneRows::append(const float* x, size_t stride, size_t count) {
   const size_t before = rows(), bytes = format_.code_bytes(dim_);
   for (size_t t = 0; t < count; ++t) {

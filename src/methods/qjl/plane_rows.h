@@ -72,6 +72,7 @@ class PlaneRows final : public CodedRows {
                   size_t count) const override;
   void finish(float* out, const float* acc, size_t queries) const override;
   std::unique_ptr<CodedRows> clone() const override { return std::make_unique<PlaneRows>(*this); }
+  void archive(Archive& a) override;
   size_t payload_bytes() const override { return rows() * format_.code_bytes(dim_); }
   size_t metadata_bytes() const override { return norms_.size() * sizeof(uint16_t); }
   size_t allocated_bytes() const override {

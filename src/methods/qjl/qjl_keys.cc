@@ -89,6 +89,18 @@ void QjlKeys::append(const float* x, size_t stride, size_t count) {
   }
 }
 
+void QjlKeys::archive(Archive& a) {
+  size_t coded = coded_rows();
+  a.number(coded, kMostRows, "too many rows");
+  a.numbers(codes_, coded * format_.code_bytes(dim_), kReadable);
+  a.halves(norms_, coded * format_.norms());
+  if (format_.outliers == 0) return;
+  waiting_.archive(a, kQjlGroup - 1);
+  a.numbers(channels_, archive_groups(a, firsts_, coded) * format_.outliers);
+  for (size_t i = 0; a.loads() && i < channels_.size(); ++i)
+    a.need(channels_[i] < dim_, "an outlying channel that there is not");
+}
+
 // With slack a group keeps the channels of the one before it where that leaves its inliers little
 // more energy, which is what their noise follows: a query is then split and sketched once for many.
 std::vector<uint16_t> QjlKeys::choose_outliers(const float* x) const {

@@ -55,6 +55,7 @@ class QjlKeys final : public CodedRows {
   void scores(float* out, size_t ld, const float* q, const float* prepared, size_t queries,
               size_t first, size_t count, float scale) const override;
   std::unique_ptr<CodedRows> clone() const override { return std::make_unique<QjlKeys>(*this); }
+  void archive(Archive& a) override;
   size_t payload_bytes() const override {
     return coded_rows() * format_.code_bytes(dim_) + waiting_.bytes();
   }

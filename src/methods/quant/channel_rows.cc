@@ -91,6 +91,14 @@ void ChannelRows::scores(float* out, size_t ld, const float* q, const float* pre
   }
 }
 
+void ChannelRows::archive(Archive& a) {
+  size_t coded = coded_rows();
+  a.number(coded, kMostRows, "too many rows");
+  a.numbers(codes_, coded * row_bytes());
+  a.halves(scales_, archive_groups(a, firsts_, coded) * 2 * dim_);
+  waiting_.archive(a, kGroupRows - 1);
+}
+
 std::unique_ptr<CodedRows> ChannelRows::clone() const {
   return std::make_unique<ChannelRows>(*this);
 }

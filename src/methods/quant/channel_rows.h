@@ -27,6 +27,7 @@ class ChannelRows final : public CodedRows {
   void scores(float* out, size_t ld, const float* q, const float* prepared, size_t queries,
               size_t first, size_t count, float scale) const override;
   std::unique_ptr<CodedRows> clone() const override;
+  void archive(Archive& a) override;
   size_t payload_bytes() const override { return codes_.size() + waiting_.bytes(); }
   size_t metadata_bytes() const override {
     return scales_.size() * 2 + firsts_.size() * sizeof(uint32_t);

@@ -34,6 +34,13 @@ class ExpectedAttention final : public Scorer {
   }
 
   void observe(std::span<HeadBody> bodies, const QueryBlock& queries) override;
+  void archive(Archive& a, const ChooserPlace& place) override {
+    a.number(counted_, place.tokens, "more queries than tokens");
+    a.number(next_, static_cast<int64_t>(place.tokens), "a query past the tokens");
+    if (a.loads()) rope_ = next_ > 0 ? place.rope : nullptr;
+    a.floats(mean_, mean_.size());
+    a.floats(scatter_, scatter_.size());
+  }
   size_t state_bytes() const override { return (mean_.size() + scatter_.size()) * sizeof(float); }
   size_t allocated_state_bytes() const override {
     return mean_.capacity_bytes() + scatter_.capacity_bytes();
