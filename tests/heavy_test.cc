@@ -315,7 +315,7 @@ TEST(Heavy, LedgerEstimateClonesThreadsAndChunks) {
 TEST(Heavy, IsDescribedAndRefusedWhereItCannotBe) {
   Place place("uniform(budget=32,heavy=10%),sink=0,window=8");
   EXPECT_NE(place.cache.describe().find(
-                "uniform(budget=32,weights=true,heavy=200,heavy_keys=0.5,heavy_interval=32,"
+                "uniform(budget=32,weights=true,heavy=168,heavy_keys=0.5,heavy_interval=32,"
                 "heavy_queries=256)"),
             std::string::npos)
       << place.cache.describe();

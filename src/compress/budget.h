@@ -32,8 +32,9 @@ Turnover within(size_t rows, std::optional<size_t> come);
 
 /// What turns a budget into rows.
 struct BudgetSite {
-  size_t context = 0;  ///< tokens that per cent are of
-  size_t caches = 1;   ///< layers * KV heads that share a byte budget
+  size_t context = 0;     ///< the most tokens there will be
+  size_t percent_of = 0;  ///< tokens that per cent are of; 0 = the context
+  size_t caches = 1;      ///< layers * KV heads that share a byte budget
   /// The most bytes of one KV head that holds so many body rows, sink, window and all that lies
   /// beside rows included. It rises with the rows.
   std::function<double(size_t rows)> bytes;

@@ -11,11 +11,13 @@
 namespace pith {
 namespace {
 
-constexpr size_t kBatch = 32, kMostBatch = 512;  // rows that leave at once, if not given
+constexpr size_t kGroup = 32, kMostAtOnce = 512;  // rows
 
-size_t batch_for(size_t rows) {
-  const size_t eighth = (rows / 8 + kBatch - 1) / kBatch * kBatch;
-  return std::clamp(eighth, kBatch, kMostBatch);
+/// Rows that leave at once if nobody says how many: about an eighth, in whole groups of what codecs
+/// code together; of few rows, whose quarter is no group, turn_of.
+std::optional<size_t> groups_of(size_t rows) {
+  if (rows < 4 * kGroup) return std::nullopt;
+  return std::clamp((rows / 8 + kGroup / 2) / kGroup * kGroup, kGroup, kMostAtOnce);
 }
 
 }  // namespace
@@ -23,15 +25,15 @@ size_t batch_for(size_t rows) {
 Fields HeavyOptions::fields() {
   return {
       rows("heavy", heavy,
-           "body rows kept beside the others, with weight 1, for their recent attention mass "
-           "or their keys; none by default"),
+           "the most body rows kept beside the others, with weight 1, for their recent attention "
+           "mass or their keys; none by default"),
       number("heavy_keys", keys, {0, 1},
              "share of the heavy rows that stay because their keys are unlike all others "
              "(keydiff's measure), not for their attention")
           .when(heavy.has_value()),
       whole("heavy_interval", interval, {.least = 1},
-            "rows by which the heavy may outgrow their budget; one of bytes counts them; unset: an "
-            "eighth of them, from 32 to 512")
+            "rows by which the heavy may outgrow a number of rows before the lightest go (bytes "
+            "count them); unset, they never do: an eighth of them makes room at once")
           .when(heavy.has_value()),
       whole("heavy_queries", queries, {.least = 1}, "last queries whose attention counts")
           .when(heavy && keys < 1)};
@@ -40,9 +42,10 @@ Fields HeavyOptions::fields() {
 std::optional<HeavySizes> HeavyOptions::sizes(const BudgetSite& site) const {
   if (!heavy) return std::nullopt;
   const size_t rows = site.rows(*heavy, "heavy");
-  HeavySizes sizes{rows, interval.value_or(batch_for(rows)), queries};
-  if (heavy->unit == Budget::Unit::kBytes) {
-    const Turnover turnover = within(rows, interval);
+  HeavySizes sizes{rows, interval.value_or(0), queries};
+  // As with scores (docs/decisions/0096): an interval that is given comes on top of rows.
+  if (!interval || heavy->unit == Budget::Unit::kBytes) {
+    const Turnover turnover = within(rows, interval ? interval : groups_of(rows));
     sizes.budget = turnover.stay, sizes.interval = turnover.come;
   }
   sizes.by_key = static_cast<size_t>(std::lround(keys * static_cast<double>(sizes.budget)));

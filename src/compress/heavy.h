@@ -21,12 +21,12 @@ namespace pith {
 struct HeavyOptions {
   std::optional<Budget> heavy;
   double keys = 0.5;               ///< share of them that stay for their keys
-  std::optional<size_t> interval;  ///< unset: an eighth of them, see sizes()
+  std::optional<size_t> interval;  ///< unset: see sizes()
   size_t queries = 256;
 
   Fields fields();
-  /// None unless heavy rows are asked for. An interval that is not given is about an eighth of
-  /// them: from 32 to 512 rows, in whole groups of what codecs code together.
+  /// None unless heavy rows are asked for. Without an interval there are never more than asked for,
+  /// and about an eighth of them makes room at once.
   std::optional<HeavySizes> sizes(const BudgetSite& site) const;
   /// What a budget for all leaves to the others: bytes count heavy rows too. Throws
   /// kInvalidArgument if nothing.

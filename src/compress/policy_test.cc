@@ -124,7 +124,7 @@ TEST(Budget, PrintsWhatParsesToTheSame) {
 }
 
 TEST(Budget, ReadsRowsShareAndBytes) {
-  const BudgetSite site{8192, 16, [](size_t rows) { return 1024 + 256.0 * rows; }};
+  const BudgetSite site{8192, 0, 16, [](size_t rows) { return 1024 + 256.0 * rows; }};
   EXPECT_EQ(site.rows(Budget::parse("1024")), 1024u);
   EXPECT_EQ(site.rows(Budget::parse("25%")), 2048u);
   EXPECT_EQ(site.rows(Budget::parse("12.5%")), 1024u);
@@ -135,6 +135,7 @@ TEST(Budget, ReadsRowsShareAndBytes) {
     EXPECT_THROW(Budget::parse(bad), Error) << bad;
   EXPECT_THROW(site.rows(Budget::parse("16KiB")), Error) << "sink and window alone take more";
   EXPECT_THROW(site.rows(Budget::parse("0.001%")), Error);
+  EXPECT_EQ((BudgetSite{8192, 400, 16, {}}.rows(Budget::parse("25%"))), 100u) << "of what is read";
 }
 
 TEST(Policy, BudgetGoesToTheSelectorsSize) {

@@ -41,9 +41,10 @@ SideChoice choose_side(const PolicyRule& rule, const RulePlace& place, Side side
   return choice;
 }
 
-/// Budgets as rows, sink and window.
+/// Budgets as rows, sink and window. `waiting`: the most rows behind the window that wait for the
+/// others of their block.
 void place_selector(CohortPolicy& c, const SelectorRow& row, const MethodOptions& options,
-                    const RulePlace& place) {
+                    const RulePlace& place, size_t waiting) {
   const PolicyRule& rule = c.rule;
   if (row.owns_window && rule.window)
     throw Error(ErrorCode::kInvalidArgument,
@@ -53,11 +54,10 @@ void place_selector(CohortPolicy& c, const SelectorRow& row, const MethodOptions
   const auto& sliding = shape.sliding_window;
   const int64_t seen = sliding.empty() ? 0 : sliding[static_cast<size_t>(place.layer)];
   const auto exact_bytes = static_cast<double>(c.exact_row_bytes());
-  c.budget.context = shape.percent_of > 0 ? shape.percent_of : shape.context;
+  c.budget.context = shape.context;
+  c.budget.percent_of = shape.percent_of;
   c.budget.caches = static_cast<size_t>(shape.layers * shape.kv_heads);
   uint32_t sink = rule.sink.value_or(row.default_sink);
-  // Rows wait for the others of their block behind the window.
-  const size_t waiting = std::lcm(c.keys.sizes->block_rows(), c.values.sizes->block_rows()) - 1;
   // For a window that is the selector's own budget:
   c.budget.bytes = [&](size_t rows) {
     return static_cast<double>(sink + rows + waiting) * exact_bytes;
@@ -176,8 +176,9 @@ void CohortPolicy::estimate(Ledger& ledger, size_t tokens, const ProtectedRows& 
   const double side = pinned > 0 ? std::max<double>(side_bytes, sizeof(uint32_t)) : side_bytes;
   const size_t body = selector.rule->mean_rows(o.body), count = heads.size();
   const bool evicted = body < o.body;
-  const double coded =
-      keys.sizes->most_bytes(body, dim, evicted) + values.sizes->most_bytes(body, dim, evicted);
+  const double coded = body == 0 ? 0
+                                 : keys.sizes->most_bytes(body, dim, evicted) +
+                                       values.sizes->most_bytes(body, dim, evicted);
   ledger.payload += count * (exact * exact_row_bytes() + static_cast<size_t>(std::ceil(coded)));
   const size_t exact_side = selector.rule->mass({}, 1).queries > 0 ? sizeof(float) : 0;
   ledger.metadata += static_cast<size_t>(static_cast<double>(count * body) * side) +
@@ -215,11 +216,17 @@ CohortPolicy place_rule(const PolicyRule& rule, const RulePlace& place) {
   c.site.group = static_cast<size_t>(shape.query_heads / shape.kv_heads);
   c.site.head_dim = static_cast<size_t>(shape.head_dim);
   c.site.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-  place_selector(c, row, options, place);
-  c.selector = row.resolve({options, c.budget, c.site});
-  const auto seen = static_cast<size_t>(c.site.sliding_window);
-  c.slides = shape.context > 0 && seen >= shape.context ? 0 : seen;
-  c.schedule = schedule_of(c);
+  // How many rows wait behind the window may follow from the rows that a budget is worth, and bytes
+  // count those that wait.
+  c.schedule.block = std::lcm(c.keys.sizes->block_rows(), c.values.sizes->block_rows());
+  for (size_t counted = 0; counted < c.schedule.block;) {
+    counted = c.schedule.block;
+    place_selector(c, row, options, place, counted - 1);
+    c.selector = row.resolve({options, c.budget, c.site});
+    const auto seen = static_cast<size_t>(c.site.sliding_window);
+    c.slides = shape.context > 0 && seen >= shape.context ? 0 : seen;
+    c.schedule = schedule_of(c);
+  }
   return c;
 }
 

@@ -23,9 +23,9 @@ struct BalanceSizes {
   size_t rounds, block;
 };
 
-/// T = log2(1/rate), or the least T for which the context's rows fit the budget. Bytes count the
-/// rows that wait in levels too: blocks are then the largest that allow it, of less than 32 rows
-/// only if no others fit.
+/// T = log2(1/rate), or the least T for which the context's rows fit the budget, those that wait in
+/// levels too: blocks are then the largest that allow it, of less than 32 rows only if no others
+/// fit.
 BalanceSizes sizes_of(const BalanceOptions& o, const BudgetSite& site) {
   if (!o.budget) {
     const long rounds = std::lround(std::log2(1 / o.rate.value_or(0.25)));
@@ -33,11 +33,6 @@ BalanceSizes sizes_of(const BalanceOptions& o, const BudgetSite& site) {
   }
   const size_t rows = o.heavy.others(*o.budget, site, "balancekv: budget");
   const size_t largest = o.block.value_or(256);
-  if (o.budget->unit != Budget::Unit::kBytes) {
-    size_t rounds = 0;
-    while (rounds < kBalanceRounds && (site.context >> rounds) > rows) ++rounds;
-    return {rounds, largest};
-  }
   for (const size_t least : {o.block.value_or(32), o.block.value_or(2)})
     for (size_t rounds = 0; rounds <= kBalanceRounds; ++rounds)
       for (size_t block = largest; block >= least; block /= 2)
@@ -81,15 +76,16 @@ ResolvedSelector resolve_balancekv(const SelectorPlace& r) {
 
 Fields BalanceOptions::fields() {
   const bool stream = mode == Mode::kStream;
-  return Fields{choice<Mode>("mode", mode, {{"block", Mode::kBlock}, {"stream", Mode::kStream}},
-                             "block (exactly half of each) or stream (the guaranteed form)"),
-                number("rate", rate, {1.0 / (1 << kBalanceRounds), 1},
-                       "share of the body's rows that stay: 2^-T")
-                    .unset("0.25"),
-                rows("budget", budget, "rows instead: the largest rate that fits"),
-                whole("b", block, {.least = 2, .most = 65536, .multiple = 2},
-                      "rows of a block (the paper's t in mode=stream); fewer if bytes ask for it")
-                    .unset("256")} +
+  return Fields{
+             choice<Mode>("mode", mode, {{"block", Mode::kBlock}, {"stream", Mode::kStream}},
+                          "block (exactly half of each) or stream (the guaranteed form)"),
+             number("rate", rate, {1.0 / (1 << kBalanceRounds), 1},
+                    "share of the body's rows that stay: 2^-T")
+                 .unset("0.25"),
+             rows("budget", budget, "the most rows instead: the largest rate that fits"),
+             whole("b", block, {.least = 2, .most = 65536, .multiple = 2},
+                   "rows of a block (the paper's t in mode=stream); fewer if a budget asks for it")
+                 .unset("256")} +
          halving.fields("0") +
          Fields{
              choice<Walk>(
@@ -120,11 +116,10 @@ void BalanceOptions::check(const std::string& method) const {
            fmt::format("rate={} is not a power of 1/2; each round keeps half: use 1, 0.5, 0.25, "
                        "0.125, ...",
                        *rate));
-  if (stream && budget && budget->unit == Budget::Unit::kBytes)
-    refuse(
-        ErrorCode::kUnsupported,
-        "how many rows mode=stream holds depends on the values, so that it cannot keep to bytes; "
-        "give rate, or use mode=block");
+  if (stream && budget)
+    refuse(ErrorCode::kUnsupported,
+           "how many rows mode=stream holds depends on the values, so that it cannot keep to a "
+           "budget; give rate, or use mode=block");
   if (stream && heavy.heavy)
     refuse(ErrorCode::kUnsupported,
            "heavy rows count for both sums, which mode=stream keeps apart; use mode=block");

@@ -18,7 +18,7 @@ struct BalanceOptions {
   enum class Mode : uint8_t { kBlock, kStream };
   Mode mode = Mode::kBlock;
   std::optional<double> rate;    ///< 2^-T; unset: 1/4, or what the budget asks for
-  std::optional<Budget> budget;  ///< the largest rate that fits
+  std::optional<Budget> budget;  ///< the most rows: the largest rate that fits
   std::optional<size_t> block;   ///< unset: 256, or fewer where a budget asks for it
   HalvingOptions halving;
   Walk walk = Walk::kPairs;

@@ -351,7 +351,8 @@ TEST(BalanceKv, RefusesWhatItCannotDo) {
   EXPECT_ANY_THROW(Harness(shape, "balancekv(b=255)"));
   EXPECT_ANY_THROW(Harness(shape, "balancekv(walk=rows)"));
   EXPECT_ANY_THROW(Harness(shape, "balancekv(rate=0.5,budget=100)"));
-  Harness h(shape, "balancekv(budget=25%)");
+  EXPECT_ANY_THROW(Harness(shape, "balancekv(mode=stream,budget=100)"));
+  Harness h(shape, "balancekv(budget=35%)");
   EXPECT_NE(h.cache().describe().find("rate=0.25"), std::string::npos);
 }
 

@@ -42,15 +42,21 @@ ResolvedSelector resolve_express(const SelectorPlace& r) {
       .needs = {.body = Needs::Body::kCoreset, .row_weights = true, .halves = rule.shape.target},
       .text = write_options("express", options),
       .halving = HalverRule{rule.halving, rule.weight_exponent}};
-  if (asked != options.target.text())
-    coreset.text += fmt::format(" [s={} rounded down to a power of two]", asked);
+  // s is the paper's: rows that wait for their halving come on top of it.
+  coreset.text += fmt::format(" [{}at most {} rows]",
+                              asked == options.target.text()
+                                  ? ""
+                                  : fmt::format("s={} rounded down to a power of two; ", asked),
+                              rule.shape.most(kUnbounded));
   return with_heavy(std::move(coreset), options.heavy.sizes(r.budget));
 }
 
 }  // namespace
 
 Fields ExpressOptions::fields() {
-  return Fields{rows("s", target, "coreset rows: a power of two (others are rounded down)"),
+  return Fields{rows("s", target,
+                     "coreset rows: a power of two (others are rounded down); up to s/2 more wait "
+                     "for their halving (bytes count them)"),
                 whole("g", inflation, {.most = 10},
                       "inflation: the smallest halving has 4^(g+1) rows")} +
          halving.fields("1") + heavy.fields();
