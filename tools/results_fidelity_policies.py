@@ -8,11 +8,12 @@ CODECS = ["int8", "int4", "int4(hadamard=true)", "int4(hadamard=true,center=128)
 SELECTORS = ["h2o(budget={})", "tova(budget={})", "snapkv(budget={})",
              "expected_attention(budget={})", "keydiff(budget={})", "knorm(budget={})",
              "buzz(T={})", "streaming_llm(window={})", "uniform(budget={})", "express(s={})",
-             "balancekv(budget={})"]
-# Half of the rows by what stands out, the others a weighted sample: s, then heavy.
-MIXTURES = [f"{name}({size}={share},heavy={heavy},heavy_keys=0.5)"
-            for name, size in (("express", "s"), ("balancekv", "budget"))
-            for share, heavy in (("25.6%", "25%"), ("12.8%", "12.5%"), ("6.4%", "6.25%"))]
+             "balancekv(rate=0.25)"]
+# Half of the rows by what stands out, the others a weighted sample: its size, then heavy.
+MIXTURES = [f"{sample},heavy={heavy},heavy_keys=0.5)" for sample, heavy in (
+    ("express(s=25.6%", "25%"), ("express(s=12.8%", "12.5%"), ("express(s=6.4%", "6.25%"),
+    ("balancekv(rate=0.25", "25%"), ("balancekv(rate=0.125", "12.5%"),
+    ("balancekv(rate=0.0625", "6.25%"))]
 STANDING = (["exact"] + [f"exact+{codec}" for codec in CODECS]
             + [selector.format("25%") for selector in SELECTORS] + MIXTURES
             + [f"{policy}+int4(hadamard=true)" for policy in MIXTURES]

@@ -3,8 +3,10 @@
 
 usage: results_presets.py [LINES] [--out FILE]
 
-LINES is docs/results/scoreboard.jsonl unless given. A preset is a policy with its divergence after a
-prompt; facts found stand beside it. With --out, the JSON lines alone go to a file for `--presets`.
+LINES is docs/results/fidelity.jsonl unless given: a real model, on a text that nothing was chosen on. A
+preset is a policy with its divergence after a prompt; facts found stand beside it: those of the task
+`facts` at the same length, or the mean of a needle and a passkey, if all were measured. With --out,
+the JSON lines alone go to a file for `--presets`.
 """
 
 import argparse
@@ -13,7 +15,7 @@ import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEAD = '''// The presets of this build. Made by tools/results_presets.py from
-// docs/results/scoreboard.jsonl: run it again rather than edit.
+// docs/results/fidelity.jsonl: run it again rather than edit.
 
 #include "session/presets_table.h"
 
@@ -27,17 +29,31 @@ TAIL = ''')table";
 '''
 
 
+SINGLE_FACTS = ("niah_single_1", "passkey")
+
+
+def facts_found(scores, model, policy, length):
+    """A share, or None where tasks were left out."""
+    if (model, "facts", length, policy) in scores:
+        return scores[model, "facts", length, policy]
+    singles = [score for task in SINGLE_FACTS
+               for (name, what, _, whose), score in scores.items()
+               if (name, what, whose) == (model, task, policy)]
+    return sum(singles) / len(singles) if len(singles) == len(SINGLE_FACTS) else None
+
+
 def presets(lines):
     """A preset for each policy and length with every prediction scored."""
-    found, facts, head = {}, {}, None
+    found, scores, head = {}, {}, None
     for line in map(json.loads, lines):
         if "result" in line:
             head = line
             continue
         if head["result"] == "ppl" and head["name"] == "continue":
             found.setdefault((head["setting"]["model"], head["length"]), []).append(line)
-        if head["result"] == "task" and head["name"] == "facts":
-            facts[line["policy"], head["length"]] = line["score"][0]
+        if head["result"] == "task":
+            at = head["setting"]["model"], head["name"], head["length"], line["policy"]
+            scores[at] = line["score"][0]
     whole = {model: max(len(rows) for (name, _), rows in found.items() if name == model)
              for model, _ in found}
     for (model, length), rows in sorted(found.items()):
@@ -51,14 +67,15 @@ def presets(lines):
                 continue
             preset = {"policy": row["policy"], "model": model, "context": length,
                       "seeds": row["seeds"], "kl": row["kl"], "bits": row["bits"]}
-            if (row["policy"], length) in facts:
-                preset["facts"] = facts[row["policy"], length]
+            facts = facts_found(scores, model, row["policy"], length)
+            if facts is not None:
+                preset["facts"] = facts
             yield json.dumps(preset)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("lines", nargs="?", default=ROOT / "docs/results/scoreboard.jsonl")
+    parser.add_argument("lines", nargs="?", default=ROOT / "docs/results/fidelity.jsonl")
     parser.add_argument("--out", help="write JSON lines to this file instead")
     options = parser.parse_args()
     text = "".join(f"{p}\n" for p in presets(pathlib.Path(options.lines).read_text().splitlines()))

@@ -39,7 +39,7 @@ DICTIONARY = "csr.safetensors"  # trained for one model, and beside it
 SELECTORS = ["h2o(budget={})", "tova(budget={})", "snapkv(budget={})", "pyramidkv(budget={})",
              "keydiff(budget={})", "knorm(budget={})", "expected_attention(budget={})",
              "buzz(T={})", "streaming_llm(window={})"]
-RANDOM_SELECTORS = ["uniform(budget={})", "express(s={})", "balancekv(budget={})"]
+RANDOM_SELECTORS = ["uniform(budget={})", "express(s={})", "balancekv(rate={rate})"]
 EVERY_SHARE = ("snapkv", "keydiff", "expected_attention", "buzz", "streaming_llm", "express",
                "balancekv")
 COMPOSED = [f"{selector}({size}={share})+{codec}" for selector, size, share, codec in (
@@ -50,7 +50,7 @@ COMPOSED = [f"{selector}({size}={share})+{codec}" for selector, size, share, cod
     ("expected_attention", "budget", "25%", "int4(hadamard=true)"),
     ("keydiff", "budget", "25%", "int4(hadamard=true)"),
     ("buzz", "T", "50%", "int4(hadamard=true)"))]
-RANDOM_COMPOSED = ["express(s=25%)+int4(hadamard=true)", "balancekv(budget=25%)+int4(hadamard=true)"]
+RANDOM_COMPOSED = ["express(s=25%)+int4(hadamard=true)", "balancekv(rate=0.25)+int4(hadamard=true)"]
 
 
 def policies(model):
@@ -62,14 +62,15 @@ def policies(model):
         plain += [f"exact+csr(s={s},online=0,dict={trained})" for s in (2, 4, 8)]
     for share in ("25%", "50%", "12.5%"):
         for chosen, texts in ((plain, SELECTORS), (random, RANDOM_SELECTORS)):
-            chosen += [text.format(share) for text in texts
+            chosen += [text.format(share, rate=float(share[:-1]) / 100) for text in texts
                        if share == "25%" or text.startswith(EVERY_SHARE)]
     return plain + COMPOSED, random + RANDOM_COMPOSED
 
 
 def one_a_method(chosen):
     """What perplexity a token at a time is measured for: 25% where there is a budget."""
-    return [p for p in chosen if "=50%" not in p and "=12.5%" not in p]
+    others = ("=50%", "=12.5%", "rate=0.5", "rate=0.125")
+    return [p for p in chosen if not any(other in p for other in others)]
 
 
 class Measure:

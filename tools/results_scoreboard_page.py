@@ -170,7 +170,7 @@ def rank_lines(board):
     lines = []
     for length in board.lengths:
         after, facts = board.ppl("continue", length), board.task("facts", length)
-        names = [p for p in after if "=25%)" in p and "+" not in p]
+        names = [p for p in after if ("=25%" in p or "=0.25)" in p) and "+" not in p]
         by_kl = sorted(names, key=lambda p: after[p]["kl"][0])
         rows = [[str(i + 1), f"`{p}`", f"{100 * after[p]['kept']:.1f}%", with_error(after[p]["kl"]),
                  score(facts, p)] for i, p in enumerate(by_kl)]

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <limits>
@@ -270,7 +271,8 @@ void settle_auto(EngineOptions& o, std::vector<std::string>* many, int64_t conte
                           : o.policy.goal == "facts" ? PresetGoal::kFacts
                                                      : PresetGoal::kBoth;
   const PresetChoice choice = presets.choose(config, session, o.policy.budget, goal);
-  fmt::print(stderr, "pith: auto: {}\n", choice.why());
+  const std::string why = fmt::format("pith: auto: {}", choice.why());
+  fmt::print(stderr, "{}\n", ::isatty(STDERR_FILENO) ? wrapped(why, 2, terminal_width()) : why);
   for (std::string* policy : autos) *policy = choice.measured.policy;
   o.policy.budget.clear();
 }

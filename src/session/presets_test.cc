@@ -125,7 +125,11 @@ TEST(Presets, OtherFilesAreRefused) {
 TEST(Presets, TheBuiltInTableFitsEveryBudgetItAccepts) {
   const Presets presets = Presets::built_in();
   ASSERT_GT(presets.all().size(), 10u);
-  for (const Preset& p : presets.all()) EXPECT_NO_THROW(Policy::parse(p.policy)) << p.policy;
+  for (const Preset& p : presets.all()) {
+    EXPECT_NO_THROW(Policy::parse(p.policy)) << p.policy;
+    EXPECT_NE(p.model, "demo") << "figures of a real model";
+    EXPECT_GE(p.facts, 0) << p.policy << ": the default goal wants facts";
+  }
   double before = -1;
   for (const char* budget : {"100%", "60%", "40%", "30%", "20%"}) {
     SessionOptions o;
