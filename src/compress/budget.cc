@@ -75,8 +75,8 @@ size_t BudgetSite::rows(const Budget& budget, std::string_view what) const {
   const size_t whole = percent_of > 0 ? percent_of : context;
   if (budget.unit == Budget::Unit::kPercent) rows = budget.value / 100 * static_cast<double>(whole);
   if (rows >= 1) return static_cast<size_t>(rows);
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}{}% of {} tokens is less than one row",
-                                                       before, budget.value, whole));
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}{}% of {} tokens is less than one row", before, budget.value, whole));
 }
 
 size_t BudgetSite::rows_in(double all, const std::string& before) const {
