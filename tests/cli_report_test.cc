@@ -249,7 +249,9 @@ std::string browser() {
 
 TEST_F(Cli, ReportIsReadableInABrowser) {
   const std::string program = browser();
-  if (program.empty()) GTEST_SKIP() << "no chromium or chrome here: the page was not looked at";
+  if (program.empty())
+    GTEST_SKIP() << "no chromium or chrome here (tools/setup.sh browser): the page was not looked "
+                    "at";
   write(folder_ / "lines.jsonl", made_up_lines());
   const path page = folder_ / "page.html", frame = folder_ / "frame.html";
   ASSERT_EQ(run({"report", folder_ / "lines.jsonl", "--out", page}).status, 0);
@@ -260,7 +262,8 @@ TEST_F(Cli, ReportIsReadableInABrowser) {
       const std::string theme = dark ? "dark" : "light";
       const path shot = folder_ / ("shot_" + size + theme + ".png"), dom = folder_ / "dom";
       const std::string common =
-          program + " --headless --no-sandbox --disable-gpu --hide-scrollbars " +
+          program +
+          " --headless --no-sandbox --disable-gpu --hide-scrollbars --enable-logging=stderr " +
           "--user-data-dir=" + (folder_ / "profile").string() + " --window-size=" + size +
           ",900 --virtual-time-budget=20000 --blink-settings=preferredColorScheme=" +
           (dark ? "0" : "1");
@@ -275,6 +278,7 @@ TEST_F(Cli, ReportIsReadableInABrowser) {
       const size_t at = seen.find("LAYOUT "), end = seen.find("</p>", at);
       ASSERT_NE(at, std::string::npos) << seen.substr(0, 400);
       EXPECT_EQ(seen.substr(at, end - at), "LAYOUT " + size + " " + theme + " fine");
+      EXPECT_EQ(read(folder_ / "log").find(":CONSOLE"), std::string::npos) << read(folder_ / "log");
       ASSERT_EQ(call(" --screenshot=" + shot.string() + " file://" + page.string()), 0)
           << read(folder_ / "log");
       EXPECT_GT(test::fs::file_size(shot), 10000u);

@@ -4,6 +4,8 @@
 #   tools/setup.sh         everything: compiler, libraries, tools of the checks
 #   tools/setup.sh build   only what building, testing and the demo need
 #   tools/setup.sh models  that, and what `pith pull` needs to fetch models
+#   tools/setup.sh browser that, and Chromium, in which a test reads the report's page; Debian alone
+#                          packages it, so that `everything` does without and the test is skipped
 #   tools/setup.sh nvcc    installs nothing: says whether the CUDA build has its compiler, and how
 #                          CMake will find it
 # Does nothing, quickly, when all is there. Exit codes: 0 ready, 1 something missing, 2 wrong use.
@@ -35,6 +37,7 @@ build|header:rapidcheck.h|librapidcheck-dev|RapidCheck
 build|header:histedit.h|libedit-dev|libedit
 models|cmd:python3|python3|Python 3.9 or newer
 models|cmd:pip3,pip|python3-pip|pip
+browser|cmd:chromium,chromium-browser,google-chrome|chromium|Chromium, for the report's page
 checks|cmd:tmux|tmux|tmux, for the walk through the program
 checks|cmd:rsvg-convert|librsvg2-bin|rsvg-convert, for plots as PDF
 checks|cmd:python3|python3|Python 3.9 or newer
@@ -55,13 +58,13 @@ absent_headers() {
   done | g++ -std=c++20 -E -P -x c++ - | sed -n 's/^absent //p' | tr -d ' '
 }
 
-# Prints the lines of needs() within scope $1 (build, models or all) that are not met.
+# Prints the lines of needs() within scope $1 (build, models, browser or all) that are not met.
 missing() {
   local scope probe packages name headers command found
   mapfile -t headers < <(needs | sed -n 's/.*|header:\([^|]*\)|.*/\1/p')
   headers=" $(absent_headers "${headers[@]}" | tr '\n' ' ')"
   while IFS='|' read -r scope probe packages name; do
-    [ "$1" = all ] || [ "$scope" = build ] || [ "$scope" = "$1" ] || continue
+    [ "$1" = all ] && [ "$scope" != browser ] || [ "$scope" = build ] || [ "$scope" = "$1" ] || continue
     found=no
     case "$probe" in
       cmd:*) for command in $(tr ',' ' ' <<<"${probe#cmd:}"); do
@@ -148,9 +151,9 @@ check_nvcc() {
 main() {
   local scope=${1:-all} lacking old
   case "$scope" in
-    build | models | all) ;;
+    build | models | browser | all) ;;
     nvcc) check_nvcc; return ;;
-    *) echo "usage: tools/setup.sh [build|models|all|nvcc]" >&2; exit 2 ;;
+    *) echo "usage: tools/setup.sh [build|models|browser|all|nvcc]" >&2; exit 2 ;;
   esac
   lacking=$(missing "$scope")
   if [ -n "$lacking" ] && command -v apt-get >/dev/null; then

@@ -3,7 +3,8 @@
 # in a browser at 1280 and 390 pixels. No line of a command's own output may be wider than the terminal,
 # no progress bar may leave anything behind, and every command ends as it should.
 #   tools/walk.sh [BUILD]       BUILD: build
-# KEEP=FOLDER keeps what the terminal showed. Exit codes: 0 fine, 1 a fault, 77 skipped: no tmux here.
+# KEEP=FOLDER keeps what the terminal showed, NO_BROWSER=1 leaves the browser out. Exit codes: 0 fine, 1 a
+# fault, 77 skipped: no tmux here.
 set -euo pipefail
 repo=$(cd "$(dirname "$0")/.." && pwd)
 build=$(cd "${1:-$repo/build}" && pwd)
@@ -46,26 +47,32 @@ yes 'The ship lay at anchor and a man stood on the quay while rain fell.' | head
 nothing='^$'
 for command in '' run chat inspect policies bench demo probe eval 'eval ppl' 'eval tasks' report reproduce tokenize \
   logits attend train-dict pull completion; do
-  step "help ${command:-all}" 0 '  pith .*|source .*' "'$pith' help $command"
+  step "help ${command:-all}" 0 "$nothing" "'$pith' help $command"
 done
 step policies 0 "$nothing" "'$pith' policies"
 step inspect 0 "$nothing" "'$pith' inspect -m '$model' --kv-policy 'uniform(budget=25%)+int4,sink=4,window=64'"
 step run 0 'The ship.*' "'$pith' run -m '$model' -p 'The ship' -n 12"
 step run-text 0 'The ship.*' "'$pith' run -m '$model' -f text -n 4 --no-display-prompt \
   --kv-policy 'snapkv(budget=64)+int4'"
+step run-auto 0 'The ship.*' "'$pith' run -m '$model' -f text -n 4 --no-display-prompt \
+  --kv-policy auto --kv-budget 20%"
+step demo 0 "$nothing" "'$pith' demo -m '$model' --tokens 300 --facts 2 --rows 64"
 step bench 0 "$nothing" "'$pith' bench -m '$model' -d 256 -p 64 -n 4 -r 1 --kv-policy exact \
   --kv-policy 'snapkv(budget=64)+int4,sink=4,window=64'"
 step ppl 0 "$nothing" "'$pith' eval ppl -m '$model' -f text -c 128 --pieces 2 -o ppl.jsonl \
   --kv-policy 'expected_attention(budget=64)+k:int8+v:int4,sink=4'"
 step tasks 0 "$nothing" "'$pith' eval tasks -m '$model' -c 256 --samples 1 --turns 2 --kv-policy exact \
   --kv-policy 'keydiff(budget=64)+int4,sink=4,window=64'"
-step wrong 2 'pith: error.*' "'$pith' run -m '$model' -ngl 99"
-step gone 11 'pith: error.*' "'$pith' run -m /nowhere -p x"
+step report 0 "$nothing" "'$pith' report ppl.jsonl -o page.html --lines lines.jsonl"
+step report-read 0 "$nothing" "'$pith' report lines.jsonl >page.html"
+step wrong 2 "$nothing" "'$pith' run -m '$model' -ngl 99"
+step wrong-policy 10 "$nothing" "'$pith' run -m '$model' -p x --kv-policy 'SnapKv(budget=8)'"
+step gone 11 "$nothing" "'$pith' run -m /nowhere -p x"
 
-if [ -x "$build/bin/cli_report_test" ]; then
+if [ -z "${NO_BROWSER:-}" ] && [ -x "$build/bin/cli_report_test" ]; then
   "$build/bin/cli_report_test" --gtest_brief=1 --gtest_filter='*InABrowser' || fault "the report in a browser"
 else
-  echo "walk: the browser's half was left out: cli_report_test is not built"
+  echo "walk: the browser's half was left out: NO_BROWSER is set, or cli_report_test not built"
 fi
 [ "$faults" = 0 ] && echo "walk: fine"
 exit "$((faults > 0))"

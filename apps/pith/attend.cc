@@ -342,10 +342,10 @@ void add_attend(CLI::App& root, Action& action) {
       "Scores are scaled by 1/sqrt(D). --json prints rows, bytes by kind, effective\n"
       "bits, seconds.\n\n"
       "Examples:\n"
-      "  pith attend --tensors in.safetensors --policy 'uniform(rate=0.25)' --seed 1 "
-      "--out out.safetensors\n"
-      "  pith attend --tensors in.safetensors --policy exact --causal --out out.safetensors "
-      "--json\n");
+      "  pith attend --tensors in.safetensors --policy 'uniform(rate=0.25)' --seed 1 \\\n"
+      "    --out out.safetensors\n"
+      "  pith attend --tensors in.safetensors --policy exact --causal \\\n"
+      "    --out out.safetensors --json\n");
   app->callback([o, &action] { action = [o] { return attend(*o); }; });
 }
 

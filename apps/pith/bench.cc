@@ -319,7 +319,8 @@ void add_bench(CLI::App& root, Action& action) {
   app->footer(
       "Examples:\n"
       "  pith bench -m models/demo -d 0,2048,8192\n"
-      "  pith bench -m models/demo -d 8192 --kv-policy exact --kv-policy 'local(window=512)'\n");
+      "  pith bench -m models/demo -d 8192 --kv-policy exact \\\n"
+      "    --kv-policy 'local(window=512)'\n");
   add_bench_select(*app, action);
   app->callback([o, app, &action] {
     if (!app->get_subcommands().empty()) return;

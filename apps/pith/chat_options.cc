@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "console.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
 #include "text_input.h"
@@ -55,10 +56,10 @@ void end_turns(const ChatTemplate& chosen, const ChatTurnEnd& end, GenerateOptio
   options.ends.insert(options.ends.end(), end.tokens.begin(), end.tokens.end());
   if (!end.text.empty()) options.stop.push_back(end.text);
   if (!end.tokens.empty()) return;
-  fmt::print(stderr,
-             "pith: warning: the model's tokenizer has no token for what ends an answer in the "
-             "template {}{}; answers may not end where they should\n",
-             chosen.name(), end.text.empty() ? "" : fmt::format(" ('{}')", end.text));
+  say(fmt::format(
+      "pith: warning: the model's tokenizer has no token for what ends an answer in the template "
+      "{}{}; answers may not end where they should",
+      chosen.name(), end.text.empty() ? "" : fmt::format(" ('{}')", end.text)));
 }
 
 }  // namespace pith::cli

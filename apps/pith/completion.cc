@@ -252,8 +252,8 @@ void add_completion(CLI::App& root, Action& action) {
       ->type_name("SHELL");
   app->footer(
       "Examples:\n"
-      "  source <(pith completion bash)                              # in ~/.bashrc\n"
-      "  pith completion zsh > ~/.zfunc/_pith                        # a folder of $fpath\n"
+      "  source <(pith completion bash)                    # in ~/.bashrc\n"
+      "  pith completion zsh > ~/.zfunc/_pith              # a folder of $fpath\n"
       "  pith completion fish > ~/.config/fish/completions/pith.fish\n");
   app->callback([shell, &root, &action] {
     action = [shell, &root] { return print_completion(root, *shell); };

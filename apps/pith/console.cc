@@ -110,6 +110,19 @@ size_t terminal_width() {
   return 80;
 }
 
+void say(std::string_view text) {
+  if (isatty(STDERR_FILENO) == 0) {
+    fmt::print(stderr, "{}\n", text);
+    return;
+  }
+  std::string folded;
+  for (size_t start = 0, end; start <= text.size(); start = end + 1) {
+    end = std::min(text.find('\n', start), text.size());
+    folded += wrapped(text.substr(start, end - start), 2, terminal_width()) + "\n";
+  }
+  fmt::print(stderr, "{}", folded);
+}
+
 std::string wrapped(std::string_view text, size_t indent, size_t width) {
   std::string out;
   size_t room = width;

@@ -57,6 +57,8 @@ size_t terminal_width();
 /// Lines of at most `width` columns, broken between words or behind ',', ';' and '+'; those after
 /// the first begin with `indent` blanks.
 std::string wrapped(std::string_view text, size_t indent, size_t width = 80);
+/// A message and a line break to standard error: in a terminal folded to its width.
+void say(std::string_view text);
 
 /// Columns as wide as they need to be: the first and those named in `left` flush left, numbers
 /// flush right. A table that is wider than the terminal (or 80) is folded: the widest words of a

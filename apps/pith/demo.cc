@@ -293,18 +293,19 @@ std::string introduction(const Exam& exam, const DemoOptions& o) {
   return fmt::format(
       "A document of {} tokens, made by this program, hides {} facts, such as\n"
       "  \"One of the special magic numbers for {} is: {}.\"\n"
-      "The model reads it once under each policy and is then asked for every fact. 'exact' keeps\n"
-      "every row of the KV cache, streaming_llm {} per KV head. Express, BalanceKV, BUZZ, QJL and\n"
-      "CSR compress the lower half of the layers; the upper keeps every row as int4.\n\n",
+      "The model reads it once under each policy and is then asked for every fact.\n"
+      "'exact' keeps every row of the KV cache, streaming_llm {} per KV head.\n"
+      "Express, BalanceKV, BUZZ, QJL and CSR compress the lower half of the layers; the\n"
+      "upper keeps every row as int4.\n\n",
       exam.ids.size(), exam.document.facts.size(), fact.key, fact.value, o.rows);
 }
 
 constexpr const char* kLegend =
-    "\nfound: one mark a fact, in the document's order: # in every run, + in some, . in\n"
-    "       none\n"
-    "KL:    nats a token between the exact cache's predictions and the policy's, lower\n"
-    "       is better; 'exact again' is the null control: a second session, whose KL\n"
-    "       must be 0\n"
+    "\nfound: one mark a fact, in the document's order: # in every run, + in some,\n"
+    "       . in none\n"
+    "KL:    nats a token between the exact cache's predictions and the policy's,\n"
+    "       lower is better; 'exact again' is the null control: a second session,\n"
+    "       whose KL must be 0\n"
     "±:     standard deviation over the seeds of a randomised policy\n"
     "rows:  per KV head\n"
     "KV, bits: the cache after the document; bits per number of the uncompressed\n"
@@ -402,7 +403,7 @@ void add_demo(CLI::App& root, Action& action) {
   app->footer(
       "Examples:\n"
       "  pith demo\n"
-      "  pith demo --rows 512 --kv-policy 'uniform(budget=444,weights=false),sink=4,window=64'\n");
+      "  pith demo --rows 512 --kv-policy 'keydiff(budget=444)+int4,sink=4,window=64'\n");
   app->callback([o, &action] { action = [o] { return demo(*o); }; });
 }
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <limits>
@@ -271,8 +270,7 @@ void settle_auto(EngineOptions& o, std::vector<std::string>* many, int64_t conte
                           : o.policy.goal == "facts" ? PresetGoal::kFacts
                                                      : PresetGoal::kBoth;
   const PresetChoice choice = presets.choose(config, session, o.policy.budget, goal);
-  const std::string why = fmt::format("pith: auto: {}", choice.why());
-  fmt::print(stderr, "{}\n", ::isatty(STDERR_FILENO) ? wrapped(why, 2, terminal_width()) : why);
+  say(fmt::format("pith: auto: {}", choice.why()));
   for (std::string* policy : autos) *policy = choice.measured.policy;
   o.policy.budget.clear();
 }
@@ -294,12 +292,11 @@ void warn_of_idle_codecs(const Policy& policy) {
     if (!all_exact(rule.selector.name)) continue;
     for (const auto* part : {&rule.key_codec, &rule.value_codec}) {
       if (!coded(*part)) continue;
-      fmt::print(
-          stderr,
+      say(fmt::format(
           "pith: warning: '{0}' codes no row beside '{1}', whose rows are all sink or window "
           "and stay exact; to code them write exact+{0},window=... or choose a selector with "
-          "a budget\n",
-          (*part)->name, rule.selector.name);
+          "a budget",
+          (*part)->name, rule.selector.name));
       break;
     }
   }
@@ -352,12 +349,11 @@ std::shared_ptr<const Model> load_model(const EngineOptions& o, bool check_weigh
   bar.finish();
   const int64_t trained = model->config().context;
   if (trained > 0 && o.context > trained) {
-    fmt::print(
-        stderr,
+    say(fmt::format(
         "pith: warning: -c {} is more than the {} tokens that the model was trained for; past "
         "these its answers get worse, unless the policy bounds positions, as "
-        "'streaming_llm(rope=cache)' does\n",
-        o.context, trained);
+        "'streaming_llm(rope=cache)' does",
+        o.context, trained));
   }
   return model;
 }

@@ -72,8 +72,8 @@ void add_eval(CLI::App& root, Action& action) {
   app->require_subcommand(1);
   app->footer(
       "Examples:\n"
-      "  pith eval ppl -m models/demo -f book.txt -c 2048 --kv-policy 'keydiff(budget=25%)'\n"
-      "  pith eval tasks -m models/demo --task facts -c 4096 --kv-policy 'snapkv(budget=25%)'\n"
+      "  pith eval ppl -m models/demo -f book.txt --kv-policy 'keydiff(budget=25%)'\n"
+      "  pith eval tasks -m models/demo --task facts --kv-policy 'snapkv(budget=25%)'\n"
       "'pith eval KIND --help' explains the options; docs/evaluation.md the protocols.\n");
   add_eval_ppl(*app, action);
   add_eval_tasks(*app, action);

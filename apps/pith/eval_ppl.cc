@@ -386,9 +386,9 @@ void add_eval_ppl(CLI::App& eval, Action& action) {
   app->footer(
       "Examples:\n"
       "  pith eval ppl -m models/demo -f book.txt\n"
-      "  pith eval ppl -m models/demo -f book.txt --mode continue -c 4352 --score 256 --pieces 4 "
-      "\\\n"
-      "    --kv-policy 'keydiff(budget=1024)' --kv-policy 'express(s=512)' -o ppl.jsonl\n");
+      "  pith eval ppl -m models/demo -f book.txt --mode continue -c 4352 --score 256 \\\n"
+      "    --pieces 4 --kv-policy 'keydiff(budget=1024)' --kv-policy 'express(s=512)' \\\n"
+      "    -o ppl.jsonl\n");
   app->callback([o, &action] {
     action = [o] {
       settle_auto(o->eval.engine, &o->eval.policies, o->window);

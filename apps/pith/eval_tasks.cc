@@ -321,8 +321,9 @@ void add_eval_tasks(CLI::App& eval, Action& action) {
       ->group(kGroup);
   app->footer(task_list() +
               "\nExamples:\n"
-              "  pith eval tasks -m models/demo --task facts,kv -c 2048,4096 --kv-policy exact \\\n"
-              "    --kv-policy 'keydiff(budget=25%)' --samples 8 -o tasks.jsonl\n");
+              "  pith eval tasks -m models/demo --task facts,kv -c 2048,4096 \\\n"
+              "    --kv-policy exact --kv-policy 'keydiff(budget=25%)' --samples 8 \\\n"
+              "    -o tasks.jsonl\n");
   app->callback([o, &action] {
     action = [o] {
       settle_auto(o->eval.engine, &o->eval.policies, std::ranges::max(o->lengths));

@@ -96,7 +96,8 @@ void add_logits(CLI::App& root, Action& action) {
   app->footer(
       "Examples:\n"
       "  pith logits -m models/demo --ids ids.json --out exact.safetensors\n"
-      "  pith logits -m models/demo -f book.txt --kv-policy uniform --out uniform.safetensors\n");
+      "  pith logits -m models/demo -f book.txt --kv-policy uniform \\\n"
+      "    --out uniform.safetensors\n");
   app->callback([o, &action] {
     action = [o] {
       settle_auto(o->engine);

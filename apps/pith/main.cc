@@ -31,13 +31,12 @@ void describe(CLI::App& app) {
       "tokenizer), a GGUF file, or a name that 'pith pull' knows. 'pith help COMMAND'\n"
       "explains a command's options; most have llama.cpp's names.\n\n"
       "Examples:\n"
-      "  pith demo                                           what compression does, in a minute\n"
-      "  pith run -m models/demo -p 'The ship lay' -n 60     complete a text\n"
-      "  pith chat -m FOLDER                                 talk through the model's chat "
-      "template\n"
-      "  pith run -m models/demo -i                          go on from typed lines, no template\n"
-      "  pith inspect -m models/demo --kv-policy uniform     what a policy will cost\n"
-      "  pith bench -m models/demo -d 0,4096                 how fast it is\n\n"
+      "  pith demo                                        what compression does\n"
+      "  pith run -m models/demo -p 'The ship lay' -n 60  complete a text\n"
+      "  pith chat -m FOLDER                              talk in its chat template\n"
+      "  pith run -m models/demo -i                       go on from typed lines\n"
+      "  pith inspect -m models/demo --kv-policy uniform  what a policy will cost\n"
+      "  pith bench -m models/demo -d 0,4096              how fast it is\n\n"
       "Exit status: 0 fine; 2 a wrong command line; 9 ended by --max-attn-error; 130\n"
       "ended by Ctrl-C; 141 the reader of the output has gone; else 10 = a parameter or\n"
       "prompt that makes no sense, 11 = not found, 12 = a damaged file, 13 =\n"
@@ -46,7 +45,7 @@ void describe(CLI::App& app) {
 }
 
 int report(const std::string& message, int status) {
-  fmt::print(stderr, "pith: error: {}\n", message);
+  say(fmt::format("pith: error: {}", message));
   return status;
 }
 

@@ -119,7 +119,7 @@ void add_probe(CLI::App& root, Action& action) {
       ->group("Output");
   app->footer(
       "Examples:\n"
-      "  pith probe -m models/demo -f book.txt -c 4096 --kv-policy 'express(s=512),sink=4'\n"
+      "  pith probe -m models/demo -f book.txt -c 4096 --kv-policy 'express(s=512)'\n"
       "  pith probe -m models/demo -f book.txt --kv-policy 'snapkv(budget=512)' \\\n"
       "    --kv-policy 'h2o(budget=512)' --per-head --csv errors.csv\n");
   app->callback([o, &action] {

@@ -109,7 +109,8 @@ void add_report(CLI::App& root, Action& action) {
   app->footer(
       "The page is one file without scripts; it loads nothing.\n\n"
       "Examples:\n"
-      "  pith eval ppl -m models/demo -f book.txt --kv-policy 'keydiff(budget=25%)' -o ppl.jsonl\n"
+      "  pith eval ppl -m models/demo -f book.txt --kv-policy 'keydiff(budget=25%)' \\\n"
+      "    -o ppl.jsonl\n"
       "  pith report ppl.jsonl --out report.html\n");
   app->callback([o, &action] { action = [o] { return report(*o); }; });
 }

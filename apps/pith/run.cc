@@ -196,10 +196,10 @@ void add_run(CLI::App& root, Action& action) {
       "is 130.\n\n"
       "Examples:\n"
       "  pith run -m models/demo -p 'The ship lay at anchor' -n 60\n"
-      "  pith run -m models/demo -f book.txt -n 100 --temp 0 --kv-policy "
-      "'streaming_llm(window=508)'\n"
-      "  pith run -m models/demo -p 'Once' --kv-policy uniform --kv-budget 25% -ctk bf16 -ctv "
-      "bf16\n"
+      "  pith run -m models/demo -f book.txt -n 100 --temp 0 \\\n"
+      "    --kv-policy 'streaming_llm(window=508)'\n"
+      "  pith run -m models/demo -p 'Once' --kv-policy uniform --kv-budget 25% \\\n"
+      "    -ctk bf16 -ctv bf16\n"
       "  pith run -m smollm2 --chat -p 'What is the capital of France?'\n"
       "  pith run -m models/demo -i --temp 0.7 -r '\\n'\n");
   app->callback([o, &action] {

@@ -238,8 +238,8 @@ void add_train_dict(CLI::App& root, Action& action) {
   app->footer(
       "Examples:\n"
       "  pith train-dict -m models/demo -f books.txt --out demo.safetensors\n"
-      "  pith run -m models/demo --kv-policy 'exact+csr(s=8,dict=demo.safetensors)' -p 'The "
-      "ship'\n");
+      "  pith run -m models/demo -p 'The ship' \\\n"
+      "    --kv-policy 'exact+csr(s=8,dict=demo.safetensors)'\n");
   app->callback([o, &action] { action = [o] { return train_dict(*o); }; });
 }
 
