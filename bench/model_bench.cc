@@ -129,8 +129,8 @@ std::vector<int32_t> random_tokens(size_t count, int vocab) {
   return ids;
 }
 
-pith::SessionOptions options_of(size_t context, int threads) {
-  pith::SessionOptions options;
+pith::StandaloneOptions options_of(size_t context, int threads) {
+  pith::StandaloneOptions options;
   options.context = context;
   options.chunk = kChunk;
   options.threads = threads;

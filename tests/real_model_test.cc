@@ -34,7 +34,7 @@ class RealModel : public testing::Test {
     model_ = Model::load(*file);
   }
   Session session(bool f32) const {
-    SessionOptions options;
+    StandaloneOptions options;
     options.policy = Policy::parse("exact,dtype=f32");
     options.context = 256;
     options.f32_arithmetic = f32;

@@ -23,7 +23,7 @@ namespace pith::cli {
 namespace {
 
 struct AttendOptions {
-  EngineOptions engine;
+  ModelOptions engine;
   std::string tensors, out;
   bool causal = false;
   double rope_theta = 0;
@@ -134,7 +134,7 @@ class Attention {
 
   const std::vector<float>& out() const { return out_; }  // [H, Tq, D]
   const KvCache& cache() const { return *cache_; }
-  const SessionOptions& options() const { return options_; }
+  const StandaloneOptions& options() const { return options_; }
   const Timing& timing() const { return timing_; }
   int threads() const { return pool_.size(); }
   const char* isa() const { return context_.kernels.isa; }
@@ -218,7 +218,7 @@ class Attention {
   }
 
   const Inputs& in_;
-  SessionOptions options_;
+  StandaloneOptions options_;
   ThreadPool pool_;
   MemoryCounter memory_;
   Context context_;

@@ -27,7 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct BenchOptions {
-  EngineOptions engine;
+  ModelOptions engine;
   std::vector<std::string> policies;
   std::vector<int64_t> depths{0, 4096};
   int64_t prompt = 512, generate = 64, repeats = 3;
@@ -57,7 +57,8 @@ std::vector<int32_t> random_tokens(size_t count, int vocab, uint64_t seed) {
   return ids;
 }
 
-std::vector<float> last_logits(const std::shared_ptr<const Model>& model, SessionOptions options) {
+std::vector<float> last_logits(const std::shared_ptr<const Model>& model,
+                               StandaloneOptions options) {
   options.f32_arithmetic = options.device == Device::kCpu;
   Session session(model, options);
   session.prefill(random_tokens(40, model->config().vocab, 9));
@@ -68,9 +69,9 @@ std::vector<float> last_logits(const std::shared_ptr<const Model>& model, Sessio
 
 // The largest difference to the reference's logits, as a share of the largest logit. The reference
 // of the CPU is its scalar twins, that of the GPU, which multiplies in the weights' type, the CPU.
-double check_answer(const std::shared_ptr<const Model>& model, const SessionOptions& options) {
+double check_answer(const std::shared_ptr<const Model>& model, const StandaloneOptions& options) {
   const bool gpu = options.device == Device::kCuda;
-  SessionOptions reference = options;
+  StandaloneOptions reference = options;
   reference.device = Device::kCpu;
   if (!gpu) reference.isa = "scalar";
   const double bound = gpu ? 3e-2 : 1e-3;
@@ -106,7 +107,7 @@ class Bench {
   double largest_difference() const { return difference_; }
 
   std::vector<Line> run(const std::string& policy) {
-    SessionOptions options = options_for(policy, 0);
+    StandaloneOptions options = options_for(policy, 0);
     difference_ = std::max(difference_, check_answer(model_, options));
     std::vector<Line> lines;
     for (int64_t depth : o_.depths) {
@@ -117,17 +118,17 @@ class Bench {
   }
 
  private:
-  SessionOptions options_for(const std::string& policy, size_t depth) const {
-    EngineOptions engine = o_.engine;
+  StandaloneOptions options_for(const std::string& policy, size_t depth) const {
+    ModelOptions engine = o_.engine;
     engine.policy.policy = policy;
-    SessionOptions options = session_options(engine);
+    StandaloneOptions options = session_options(engine);
     options.context =
         std::max(options.context, depth + static_cast<size_t>(o_.prompt + o_.generate) + 64);
     return options;
   }
 
   Line measure(const std::string& policy, size_t depth) {
-    const SessionOptions options = options_for(policy, depth);
+    const StandaloneOptions options = options_for(policy, depth);
     Session base(model_, options);
     const int vocab = model_->config().vocab;
     ProgressBar bar(fmt::format("{} at {}", policy, depth), "tokens", o_.engine.json);

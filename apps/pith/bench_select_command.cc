@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kLongest = size_t{1} << 30;
 
 struct SelectOptions {
-  EngineOptions engine;
+  ModelOptions engine;
   std::vector<std::string> policies;
   std::string lengths = "4096..1048576";
   std::vector<int64_t> sizes{256, 1024};

@@ -26,7 +26,7 @@ namespace pith::cli {
 namespace {
 
 struct TalkOptions {
-  EngineOptions engine;
+  ModelOptions engine;
   ChatOptions chat;
   SamplingOptions sampling;
   std::string prompt, file, history, tools;
@@ -217,7 +217,7 @@ int run(const TalkOptions& o) {
   generate.max_tokens = o.predict;
   generate.cancel = &interrupted();
   const Sampler checked(generate.sampling);  // a wrong option is said before the model is loaded
-  const SessionOptions options = session_options(o.engine);
+  const StandaloneOptions options = session_options(o.engine);
   std::string first = o.prompt;
   if (!o.file.empty()) first = read_all(o.file);
   const auto history = o.history.empty() ? Dialogue::Json() : read_messages(o.history);

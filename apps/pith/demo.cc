@@ -31,7 +31,7 @@ namespace {
 constexpr int64_t kAnswerTokens = 12;  // a space, seven digits, a full stop, and a few to spare
 
 struct DemoOptions {
-  EngineOptions engine;
+  ModelOptions engine;
   int64_t tokens = 5000, facts = 8, rows = 1024, runs = 1;
   uint64_t seed = 1;
   std::vector<std::string> policies;
@@ -111,7 +111,7 @@ class Examiner {
   }
 
   Trial run(const std::string& label, const std::string& policy, uint64_t seed) {
-    SessionOptions options = session_options(o_.engine);
+    StandaloneOptions options = session_options(o_.engine);
     options.policy = Policy::parse(policy);
     options.seed = seed;
     options.context = context_;

@@ -36,7 +36,7 @@ bool starts_with(const std::vector<int32_t>& ids, const std::vector<int32_t>& st
 
 }  // namespace
 
-Dialogue::Dialogue(std::shared_ptr<const Model> model, const SessionOptions& options,
+Dialogue::Dialogue(std::shared_ptr<const Model> model, const StandaloneOptions& options,
                    ChatTemplate tmpl, DialogueSetup setup)
     : model_(std::move(model)),
       template_(std::move(tmpl)),
@@ -133,7 +133,7 @@ void Dialogue::take(const std::vector<int32_t>& prompt, const GenerateResult& re
 }
 
 size_t Dialogue::set_policy(const Policy& policy, const Progress& on_read) {
-  SessionOptions options = session_.options();
+  StandaloneOptions options{session_.options(), session_.engine()->options()};
   options.policy = policy;
   Session fresh(model_, options);
   Session empty = fresh.fork();

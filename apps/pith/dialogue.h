@@ -24,7 +24,7 @@ class Dialogue {
  public:
   using Json = nlohmann::ordered_json;
 
-  Dialogue(std::shared_ptr<const Model> model, const SessionOptions& options, ChatTemplate tmpl,
+  Dialogue(std::shared_ptr<const Model> model, const StandaloneOptions& options, ChatTemplate tmpl,
            DialogueSetup setup);
 
   struct Answer {

@@ -64,7 +64,7 @@ void apply_cache_types(PolicyRule& rule, const PolicyOptions& o) {
 
 }  // namespace
 
-void add_model_option(CLI::App& app, EngineOptions& options, const std::string& standard) {
+void add_model_option(CLI::App& app, ModelOptions& options, const std::string& standard) {
   auto* option =
       app.add_option("-m,--model", options.model,
                      "Model folder in Hugging Face's layout (config.json, "
@@ -81,7 +81,7 @@ void add_model_option(CLI::App& app, EngineOptions& options, const std::string& 
   }
 }
 
-void add_compute_options(CLI::App& app, EngineOptions& options) {
+void add_compute_options(CLI::App& app, ModelOptions& options) {
   app.add_option("-t,--threads", options.threads, "Threads; 0 = all cores")
       ->check(CLI::Range(0, 1024))
       ->type_name("N")
@@ -93,7 +93,7 @@ void add_compute_options(CLI::App& app, EngineOptions& options) {
       ->group("Model");
 }
 
-void add_device_option(CLI::App& app, EngineOptions& options) {
+void add_device_option(CLI::App& app, ModelOptions& options) {
   app.add_option_function<std::string>(
          "--device",
          [&options](const std::string& name) {
@@ -106,7 +106,7 @@ void add_device_option(CLI::App& app, EngineOptions& options) {
       ->group("Model");
 }
 
-void add_engine_options(CLI::App& app, EngineOptions& options) {
+void add_engine_options(CLI::App& app, ModelOptions& options) {
   app.add_option("-c,--ctx-size", options.context, "Context in tokens; 0 = the model's own")
       ->check(CLI::Range(int64_t{0}, kMostTokens))
       ->type_name("N")
@@ -187,7 +187,7 @@ void add_policy_options(CLI::App& app, PolicyOptions& options, std::vector<std::
       ->group(kGroup);
 }
 
-void add_error_probe_options(CLI::App& app, EngineOptions& options) {
+void add_error_probe_options(CLI::App& app, ModelOptions& options) {
   constexpr const char* kGroup = "Error probe";
   app.add_option("--attn-error-probe", options.error_probe.rows,
                  "Exact rows kept aside for each layer and KV head, from which the policy's "
@@ -239,7 +239,7 @@ void add_sampling_options(CLI::App& app, SamplingOptions& o) {
          "N");
 }
 
-void settle_auto(EngineOptions& o, std::vector<std::string>* many, int64_t context) {
+void settle_auto(ModelOptions& o, std::vector<std::string>* many, int64_t context) {
   std::vector<std::string*> autos;
   if (o.policy.policy == kAuto) autos.push_back(&o.policy.policy);
   if (many != nullptr)
@@ -262,7 +262,7 @@ void settle_auto(EngineOptions& o, std::vector<std::string>* many, int64_t conte
         "-ctk and -ctv");
   const Presets presets =
       o.policy.presets.empty() ? Presets::built_in() : Presets::read(o.policy.presets);
-  SessionOptions session;
+  StandaloneOptions session;
   session.context = static_cast<size_t>(o.context > 0 ? o.context : context);
   session.threads = 1;
   const ModelConfig config = read_config(o.model).model;
@@ -316,8 +316,8 @@ Policy resolve_policy(const PolicyOptions& o) {
   return Policy::parse(policy.to_string());
 }
 
-SessionOptions session_options(const EngineOptions& o) {
-  SessionOptions s;
+StandaloneOptions session_options(const ModelOptions& o) {
+  StandaloneOptions s;
   s.policy = resolve_policy(o.policy);
   s.context = static_cast<size_t>(o.context);
   s.chunk = static_cast<size_t>(o.chunk);
@@ -333,17 +333,17 @@ SessionOptions session_options(const EngineOptions& o) {
 }
 
 std::optional<Session> keep_weights(const std::shared_ptr<const Model>& model,
-                                    const EngineOptions& o) {
+                                    const ModelOptions& o) {
   if (o.device == Device::kCpu) return std::nullopt;
-  SessionOptions small;
+  StandaloneOptions small;
   small.device = o.device;
   small.context = small.chunk = 1;
   return Session(model, small);
 }
 
-int worker_threads(const EngineOptions& o) { return o.device == Device::kCpu ? o.threads : 1; }
+int worker_threads(const ModelOptions& o) { return o.device == Device::kCpu ? o.threads : 1; }
 
-std::shared_ptr<const Model> load_model(const EngineOptions& o, bool check_weights) {
+std::shared_ptr<const Model> load_model(const ModelOptions& o, bool check_weights) {
   ProgressBar bar("checking weights", "", o.json);
   auto model = Model::load(o.model, check_weights && !o.no_check, bar.callback());
   bar.finish();

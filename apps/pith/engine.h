@@ -25,7 +25,7 @@ struct PolicyOptions {
   std::string protect;  ///< token ranges, "" = none
 };
 
-struct EngineOptions {
+struct ModelOptions {
   std::string model;
   int64_t context = 0;
   int threads = 0;
@@ -40,18 +40,18 @@ struct EngineOptions {
 };
 
 /// -m; required unless a default is given.
-void add_model_option(CLI::App& app, EngineOptions& options, const std::string& standard = "");
+void add_model_option(CLI::App& app, ModelOptions& options, const std::string& standard = "");
 /// -c, -t, -ub, --memory-limit, --isa, --no-check-weights and --json.
-void add_engine_options(CLI::App& app, EngineOptions& options);
+void add_engine_options(CLI::App& app, ModelOptions& options);
 /// --device, for subcommands that run sessions and nothing but sessions.
-void add_device_option(CLI::App& app, EngineOptions& options);
+void add_device_option(CLI::App& app, ModelOptions& options);
 /// -t, --isa: what programs without a session need of them.
-void add_compute_options(CLI::App& app, EngineOptions& options);
+void add_compute_options(CLI::App& app, ModelOptions& options);
 /// --kv-policy and its companions. With `many`, --kv-policy may be repeated and fills it.
 void add_policy_options(CLI::App& app, PolicyOptions& options,
                         std::vector<std::string>* many = nullptr);
 /// --attn-error-probe, --attn-error-every and --max-attn-error.
-void add_error_probe_options(CLI::App& app, EngineOptions& options);
+void add_error_probe_options(CLI::App& app, ModelOptions& options);
 /// --protect.
 void add_protect_option(CLI::App& app, PolicyOptions& options);
 void add_json_option(CLI::App& app, bool& json);
@@ -60,19 +60,19 @@ void add_sampling_options(CLI::App& app, SamplingOptions& options);
 /// Where the policy is `auto`, in `options` or `many`: replaces it by the best measured one for
 /// --kv-budget, and says on standard error what was chosen and why. The budget is auto's alone, and
 /// is gone afterwards. `context` counts where options.context is 0; both 0: the model's.
-void settle_auto(EngineOptions& options, std::vector<std::string>* many = nullptr,
+void settle_auto(ModelOptions& options, std::vector<std::string>* many = nullptr,
                  int64_t context = 0);
 
 /// The policy with what -ctk, -ctv, --kv-budget, --kv-sink-tokens and --kv-window add to it. Throws
 /// kInvalidArgument where they contradict it.
 Policy resolve_policy(const PolicyOptions& options);
-SessionOptions session_options(const EngineOptions& options);
+StandaloneOptions session_options(const ModelOptions& options);
 /// Loads with a progress bar; checks for NaN unless told not to.
-std::shared_ptr<const Model> load_model(const EngineOptions& options, bool check_weights = true);
+std::shared_ptr<const Model> load_model(const ModelOptions& options, bool check_weights = true);
 /// On the GPU a session that keeps the weights there while others come and go; on the CPU none.
 std::optional<Session> keep_weights(const std::shared_ptr<const Model>& model,
-                                    const EngineOptions& options);
+                                    const ModelOptions& options);
 /// Sessions at once: on the GPU one, which fills it.
-int worker_threads(const EngineOptions& options);
+int worker_threads(const ModelOptions& options);
 
 }  // namespace pith::cli

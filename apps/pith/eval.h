@@ -14,7 +14,7 @@
 namespace pith::cli {
 
 struct EvalOptions {
-  EngineOptions engine;
+  ModelOptions engine;
   std::vector<std::string> policies;
   int64_t seeds = 3;
   std::string out;  ///< JSON lines; "" = none

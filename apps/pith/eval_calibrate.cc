@@ -15,7 +15,7 @@ namespace pith::cli {
 namespace {
 
 struct CalibrateOptions {
-  EngineOptions engine;
+  ModelOptions engine;
   TextOptions text;
   std::vector<std::string> policies;
   int64_t prompt = 1024, steps = 512, seeds = 4, pieces = 1;

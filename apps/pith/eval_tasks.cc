@@ -155,7 +155,7 @@ class TasksCommand {
     const EvalRun& run = runs_[job.run];
     const Sample sample = samples_.empty() ? make_sample(job.task, request(job.length, job.number))
                                            : samples_[job.number];
-    SessionOptions s = session_options(o_.eval.engine);
+    StandaloneOptions s = session_options(o_.eval.engine);
     s.policy = run.policy, s.seed = run.seed, s.threads = 1, s.context = job.length;
     const SampleResult result = run_sample(model_, s, sample, o_.query_aware);
     Record turns = Record::array();

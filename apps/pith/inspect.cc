@@ -20,7 +20,7 @@ namespace pith::cli {
 namespace {
 
 struct InspectOptions {
-  EngineOptions engine;
+  ModelOptions engine;
   bool policies = false;
   CLI::Option *policy_option = nullptr, *context_option = nullptr;
 };
@@ -146,7 +146,7 @@ int inspect(const InspectOptions& o) {
     throw Error(ErrorCode::kInvalidArgument,
                 "nothing to inspect: name a model folder with -m, or give --policies");
   }
-  const SessionOptions options = session_options(o.engine);
+  const StandaloneOptions options = session_options(o.engine);
   const auto model = load_model(o.engine, false);
   Json json = config_json(*model);
   std::string text = config_text(*model, o.engine.model);

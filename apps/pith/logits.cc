@@ -19,7 +19,7 @@ namespace pith::cli {
 namespace {
 
 struct LogitsOptions {
-  EngineOptions engine;
+  ModelOptions engine;
   TextOptions text;
   std::string ids, out;
   int bos = -1;
@@ -32,7 +32,7 @@ int logits(const LogitsOptions& o) {
   if (!o.ids.empty() && (o.text.prompt_option->count() > 0 || !o.text.file.empty())) {
     throw Error(ErrorCode::kInvalidArgument, "--ids and a text are both given; give one of them");
   }
-  const SessionOptions options = session_options(o.engine);
+  const StandaloneOptions options = session_options(o.engine);
   check_output(o.out, {o.text.file, o.ids});
   const auto model = load_model(o.engine);
   const auto ids = o.ids.empty() ? encode_prompt(*model, read_text(o.text), o.bos)

@@ -19,7 +19,7 @@ namespace pith::cli {
 namespace {
 
 struct ProbeCommand {
-  EngineOptions engine;
+  ModelOptions engine;
   TextOptions text;
   std::vector<std::string> policies;
   int64_t queries = 256, seeds = 3;

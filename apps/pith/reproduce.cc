@@ -25,7 +25,7 @@ namespace pith::cli {
 namespace {
 
 struct ReproduceCommand {
-  EngineOptions engine;
+  ModelOptions engine;
   TextOptions text;
   std::string paper, folder;
   int64_t seeds = 3;

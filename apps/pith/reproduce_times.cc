@@ -50,7 +50,7 @@ void add_claims(ReproducedTable& t, const std::vector<SelectPoint>& points,
 
 }  // namespace
 
-ReproducedTable express_times(const EngineOptions& engine, const ReproduceOptions& options) {
+ReproducedTable express_times(const ModelOptions& engine, const ReproduceOptions& options) {
   const ModelConfig& c = options.model->config();
   const SelectShape shape{c.kv_heads, c.query_heads / c.kv_heads, c.head_dim};
   const std::vector<size_t> lengths =

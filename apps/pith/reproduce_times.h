@@ -8,6 +8,6 @@ namespace pith::cli {
 
 /// Streams of random rows in the model's shape, by pith bench select's measurements. Throws
 /// SelectCancelled.
-ReproducedTable express_times(const EngineOptions& engine, const ReproduceOptions& options);
+ReproducedTable express_times(const ModelOptions& engine, const ReproduceOptions& options);
 
 }  // namespace pith::cli

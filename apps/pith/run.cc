@@ -21,7 +21,7 @@ namespace pith::cli {
 namespace {
 
 struct RunOptions {
-  EngineOptions engine;
+  ModelOptions engine;
   TextOptions text;
   SamplingOptions sampling;
   int64_t predict = -1;
@@ -94,8 +94,8 @@ size_t read_in_all(size_t prompt, int64_t predict, size_t context) {
   return std::min(std::max(all, kLeast), context);
 }
 
-int complete(const std::shared_ptr<const Model>& model, SessionOptions options, const RunOptions& o,
-             const std::string& text) {
+int complete(const std::shared_ptr<const Model>& model, StandaloneOptions options,
+             const RunOptions& o, const std::string& text) {
   const Prompt prompt = o.chat ? in_template(*model, o, text)
                                : Prompt{encode_prompt(*model, text, o.bos), generate_options(o)};
   if (options.context == 0) options.context = static_cast<size_t>(model->config().context);
@@ -145,7 +145,7 @@ int run(const RunOptions& o) {
   const std::string prompt = prompt_of(o);
   const auto generate = generate_options(o);
   const Sampler checked(generate.sampling);  // a wrong option is said before the model is loaded
-  const SessionOptions options = session_options(o.engine);
+  const StandaloneOptions options = session_options(o.engine);
   const auto model = load_model(o.engine);
   if (!o.interactive) return complete(model, options, o, prompt);
   return run_interactive(Session(model, options), {generate, prompt, o.bos, !o.hide_prompt});

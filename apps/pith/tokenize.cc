@@ -20,7 +20,7 @@ namespace pith::cli {
 namespace {
 
 struct TokenizeOptions {
-  EngineOptions engine;
+  ModelOptions engine;
   TextOptions text;
   std::string ids;
   int bos = -1;

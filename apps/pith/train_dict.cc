@@ -24,7 +24,7 @@ namespace pith::cli {
 namespace {
 
 struct TrainDictCommand {
-  EngineOptions engine;
+  ModelOptions engine;
   TextOptions text;
   std::string out, method = "neural", share = "head";
   int64_t tokens = 32768, piece = 2048, atoms = 256, epochs = 20, batch = 256;

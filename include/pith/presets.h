@@ -60,7 +60,7 @@ class Presets {
   /// nearest to the context, by ratio. `options.policy` is not looked at. Throws kInvalidArgument
   /// for a budget that is none or below the least that any policy needs, and for facts that were
   /// not measured.
-  PresetChoice choose(const ModelConfig& config, const SessionOptions& options,
+  PresetChoice choose(const ModelConfig& config, const StandaloneOptions& options,
                       const std::string& budget, PresetGoal goal = PresetGoal::kBoth) const;
 
  private:

@@ -1,8 +1,9 @@
 #pragma once
 // A conversation: tokens go in, logits come out, the cache stays compressed. Follow-up turns go on
-// on the same cache; fork() copies it.
+// on the same cache; fork() copies it. Which threads may call what: pith/engine.h.
 
 #include <atomic>
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,7 +12,7 @@
 #include <vector>
 
 #include "pith/attention_error.h"
-#include "pith/device.h"
+#include "pith/engine.h"
 #include "pith/ledger.h"
 #include "pith/model.h"
 #include "pith/policy.h"
@@ -19,33 +20,32 @@
 
 namespace pith {
 
+/// What is one conversation's own.
 struct SessionOptions {
   Policy policy = Policy::parse("exact");
-  Device device = Device::kCpu;
   size_t context = 0;  ///< tokens; 0 = the model's; more is allowed, for streaming policies
   /// Tokens that per cent of a budget are of; 0 = the context. Give what will be read where it is
   /// known: `keydiff(budget=25%)` then keeps a quarter of a document, however large the context.
   size_t percent_of = 0;
-  size_t chunk = 512;       ///< prompt tokens per forward pass (llama.cpp's ubatch)
-  int threads = 0;          ///< 0 = all cores
-  uint64_t seed = 0;        ///< of randomised methods
-  size_t memory_limit = 0;  ///< bytes of cache, staging and scratch; 0 = none
-  std::string isa;  ///< "", "scalar", "avx2", "avx512", "avx512_vnni"; "" = best (or PITH_ISA's)
-  /// Never round activations to 16 bits of a float, even where that is faster; on the GPU a
-  /// prompt's weights are widened for that, chunk after chunk.
-  bool f32_arithmetic = false;
+  uint64_t seed = 0;       ///< of randomised methods
+  size_t cache_limit = 0;  ///< bytes of this session alone, its forks apart; 0 = none
   /// Tokens whose rows stay exact under every policy, on top of its budget: a system prompt, tool
   /// schemas. Layers with a sliding window of their own forget them as the model does.
   std::vector<TokenRange> protect;
   ErrorProbeOptions error_probe;  ///< estimates the policy's attention error while it runs
 };
 
-class Sampler;  // pith/generate.h
+/// Of a session with an engine of its own.
+struct StandaloneOptions : SessionOptions, EngineOptions {};
 
 class Session {
  public:
   /// Throws kInvalidArgument or kUnsupported for policies that cannot be, with the reason.
-  Session(std::shared_ptr<const Model> model, const SessionOptions& options);
+  Session(std::shared_ptr<Engine> engine, const SessionOptions& options);
+  /// With an engine that is its own and its forks', whose scratch and tables its ledger has too.
+  Session(std::shared_ptr<const Model> model, const StandaloneOptions& options);
+  template <std::same_as<StandaloneOptions> Options>
+  Session(std::shared_ptr<Engine> engine, const Options& options) = delete;
   ~Session();
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
@@ -58,6 +58,8 @@ class Session {
   std::span<const float> prefill(std::span<const int32_t> tokens, const Progress& progress = {});
   /// As prefill, without logits: sample() is cheaper where they would have to be copied.
   void append(std::span<const int32_t> tokens, const Progress& progress = {});
+  /// The same for a prompt that comes in pieces.
+  void append(std::span<const int32_t> tokens, Append how, const Progress& progress = {});
   /// The token that sampler.sample() draws from the logits after the last token. Throws
   /// kInvalidArgument if the session is empty, kNonFinite.
   int32_t sample(Sampler& sampler, std::span<const int32_t> history);
@@ -72,7 +74,7 @@ class Session {
   /// begun, or pass the context.
   void protect(std::span<const TokenRange> ranges);
 
-  /// A second conversation with the same past; both go on independently.
+  /// A second conversation with the same past, on the same engine; both go on independently.
   Session fork() const;
 
   size_t tokens() const;   ///< seen so far
@@ -83,20 +85,24 @@ class Session {
   /// The error probe's estimates, one a layer without a sliding window; empty without a probe.
   std::vector<AttentionError> attention_errors() const;
   const Model& model() const;
+  const std::shared_ptr<Engine>& engine() const;
   const SessionOptions& options() const;
   /// The policy with every budget as rows and every default spelled out, a line a layer group.
   std::string describe_policy() const;
-  int threads() const;
-  const char* isa() const;
+  int threads() const;      ///< the engine's
+  const char* isa() const;  ///< the engine's
 
  private:
+  friend class Engine;
   struct State;
   explicit Session(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 
 /// What a policy would cost at a context length, without running it: built from the same code that
-/// sizes a session. Bytes are an upper bound over the stream.
-Ledger estimate_ledger(const ModelConfig& config, const SessionOptions& options, size_t tokens);
+/// sizes a session. Bytes are an upper bound over the stream, without scratch.
+Ledger estimate_ledger(const ModelConfig& config, const SessionOptions& options, size_t tokens,
+                       Device device);
+Ledger estimate_ledger(const ModelConfig& config, const StandaloneOptions& options, size_t tokens);
 
 }  // namespace pith

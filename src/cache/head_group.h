@@ -12,7 +12,7 @@
 
 namespace pith {
 
-/// Rows on their way from a window into a body; one for all layers.
+/// Rows on their way from a window into a body, while a step lasts.
 struct Staging {
   explicit Staging(MemoryCounter& memory)
       : k(memory, MemoryKind::kStaging),

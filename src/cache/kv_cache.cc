@@ -30,8 +30,7 @@ struct KvCache::Impl {
       : context(c),
         policy(std::make_shared<const ResolvedPolicy>(std::move(p))),
         shape(policy->shape()),
-        ropes(r),
-        staging(c.memory) {}
+        ropes(r) {}
   Impl(const Impl& o)
       : context(o.context),
         policy(o.policy),
@@ -39,8 +38,7 @@ struct KvCache::Impl {
         ropes(o.ropes),
         layers(o.layers),
         protected_rows(o.protected_rows),
-        prompt_ends(o.prompt_ends),
-        staging(o.context.memory) {}
+        prompt_ends(o.prompt_ends) {}
 
   Context context;
   std::shared_ptr<const ResolvedPolicy> policy;
@@ -49,8 +47,9 @@ struct KvCache::Impl {
   std::vector<Layer> layers;  // [L]
   ProtectedRows protected_rows;
   std::vector<uint64_t> prompt_ends;  // ascending: tokens when end_prefill was called
-  Staging staging;
 
+  /// For what lasts a step: such memory is the engine's, not the session's.
+  Context step_context() const { return {context.pool, context.memory.root(), context.kernels}; }
   Layer& layer(int l) {
     if (l < 0 || l >= shape.layers)
       throw Error(ErrorCode::kInvalidArgument,
@@ -131,7 +130,8 @@ void KvCache::Impl::attend(int l, AttendCall call) {
     call.sliding_window = shape.sliding_window[static_cast<size_t>(l)];
   call.spans = seen;
   call.rope = ropes.of(l);
-  Array<float> scaled(context.memory, MemoryKind::kScratch);  // [T, H, D]
+  const Context step = step_context();
+  Array<float> scaled(step.memory, MemoryKind::kScratch);  // [T, H, D]
   for (const HeadGroup& group : target.groups) {
     if (!group.scales_queries(call.tokens)) continue;
     if (scaled.empty()) {
@@ -142,11 +142,12 @@ void KvCache::Impl::attend(int l, AttendCall call) {
     group.scale_queries(scaled.data(), call.tokens, call.shape.query_heads,
                         call.shape.query_heads / kv_heads);
   }
-  pith::attend(context, call);
+  pith::attend(step, call);
 }
 
 void KvCache::Impl::append(int l, const LayerRows& rows) {
   Layer& target = layer(l);
+  Staging staging(context.memory.root());
   for (HeadGroup& group : target.groups)
     group.append(rows, static_cast<size_t>(shape.kv_heads), staging);
   if (target.probe) target.probe->append(rows.k, rows.v, rows.tokens);
@@ -164,13 +165,13 @@ void KvCache::step(int l, float* out, const float* q, const float* k, const floa
   const std::vector<size_t> asked = impl_->begin_step(l, q, tokens);
   call.mass_queries = *std::max_element(asked.begin(), asked.end());
   call.head_mass_queries = asked;
-  Array<float> unwanted(impl_->context.memory, MemoryKind::kScratch);  // [T, H, D]
+  Array<float> unwanted(impl_->step_context().memory, MemoryKind::kScratch);  // [T, H, D]
   if (out == nullptr) {
     if (call.mass_queries == 0) return impl_->append(l, {k, v, nullptr, tokens});
     unwanted.resize(tokens * static_cast<size_t>(impl_->shape.query_heads * impl_->shape.head_dim));
     call.out = unwanted.data();
   }
-  Array<float> mass(impl_->context.memory, MemoryKind::kScratch);  // [G, T]
+  Array<float> mass(impl_->step_context().memory, MemoryKind::kScratch);  // [G, T]
   if (call.mass_queries > 0) {
     mass.resize(static_cast<size_t>(impl_->shape.kv_heads) * tokens);
     std::fill(mass.begin(), mass.end(), 0.0f);

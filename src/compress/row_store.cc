@@ -59,7 +59,7 @@ RowStore::RowStore(const Context& context, const RowFormat& format, Role role)
 RowStore::RowStore(const RowStore& other)
     : format_(other.format_),
       kernels_(other.kernels_),
-      memory_(other.memory_),
+      memory_(&other.memory_->of_copies()),
       role_(other.role_),
       keys_(other.keys_->clone()),
       values_(other.values_->clone()),

@@ -115,7 +115,10 @@ struct SelectorParts {
   std::unique_ptr<Chooser> chooser = nullptr;      ///< null if the rule never judges
   std::shared_ptr<const Halver> halver = nullptr;  ///< null unless rows are picked and halved
 
-  SelectorParts clone() const { return {rule, chooser ? chooser->clone() : nullptr, halver}; }
+  SelectorParts clone() const {
+    return {rule, chooser ? chooser->clone() : nullptr,
+            halver ? std::make_shared<const Halver>(*halver) : nullptr};
+  }
 };
 
 }  // namespace pith

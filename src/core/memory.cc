@@ -59,6 +59,14 @@ void MemoryCounter::add(MemoryKind kind, size_t bytes) {
                             "Choose a smaller context or budget, or raise the limit",
                             bytes, to_string(kind), now - bytes, limit_.load()));
   }
+  if (parent_) {
+    try {
+      parent_->add(kind, bytes);
+    } catch (...) {
+      total_ -= bytes;
+      throw;
+    }
+  }
   live_[static_cast<size_t>(kind)] += bytes;
   size_t seen = peak_;
   while (now > seen && !peak_.compare_exchange_weak(seen, now)) {
@@ -68,10 +76,13 @@ void MemoryCounter::add(MemoryKind kind, size_t bytes) {
 void MemoryCounter::sub(MemoryKind kind, size_t bytes) noexcept {
   live_[static_cast<size_t>(kind)] -= bytes;
   total_ -= bytes;
+  if (parent_) parent_->sub(kind, bytes);
 }
 
 Buffer::Buffer(const Buffer& other)
-    : counter_(other.counter_), kind_(other.kind_), growth_limit_(other.growth_limit_) {
+    : counter_(other.counter_ ? &other.counter_->of_copies() : nullptr),
+      kind_(other.kind_),
+      growth_limit_(other.growth_limit_) {
   if (other.size_ == 0) return;
   reserve(other.size_);
   std::memcpy(data_, other.data_, other.size_);

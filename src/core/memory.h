@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <type_traits>
 
@@ -26,18 +27,43 @@ inline constexpr size_t kMemoryKinds = 7;
 
 const char* to_string(MemoryKind kind);
 
-/// Live bytes by kind, their peak, and a limit. Thread-safe.
+/// Live bytes by kind, their peak, and a limit. Thread-safe. What is counted here counts with the
+/// parent too: a session's bytes are its engine's.
 class MemoryCounter {
  public:
   /// `limit` in bytes, 0 = none. `poison` fills fresh memory with 0xFF bytes (NaN in every float
   /// type, huge as an index), so that tests notice reads of rows that nobody wrote.
   explicit MemoryCounter(size_t limit = 0, bool poison = false) : limit_(limit), poison_(poison) {}
+  /// A part of `parent`, which must outlive it; each has a limit of its own.
+  explicit MemoryCounter(MemoryCounter& parent, size_t limit = 0)
+      : parent_(&parent), limit_(limit), poison_(parent.poison_) {}
   MemoryCounter(const MemoryCounter&) = delete;
   MemoryCounter& operator=(const MemoryCounter&) = delete;
 
-  /// Throws Error(kOutOfMemory) and counts nothing if the limit would be passed.
+  /// Throws Error(kOutOfMemory) and counts nothing if a limit would be passed, its own or that of
+  /// one above it.
   void add(MemoryKind kind, size_t bytes);
   void sub(MemoryKind kind, size_t bytes) noexcept;
+  /// The topmost counter: what several sessions share is counted there.
+  MemoryCounter& root() { return parent_ ? parent_->root() : *this; }
+
+  /// While it lives, copies of what is counted by `from` (buffers, contexts) are counted by `to`:
+  /// how a fork's memory becomes its own. One at a time for each `from`; others wait.
+  class CopiesTo {
+   public:
+    CopiesTo(MemoryCounter& from, MemoryCounter& to) : from_(from), turn_(from.copying_) {
+      from_.copies_ = &to;
+    }
+    ~CopiesTo() { from_.copies_ = nullptr; }
+    CopiesTo(const CopiesTo&) = delete;
+    CopiesTo& operator=(const CopiesTo&) = delete;
+
+   private:
+    MemoryCounter& from_;
+    std::lock_guard<std::mutex> turn_;
+  };
+  /// The counter of a copy of something that is counted here.
+  MemoryCounter& of_copies() { return copies_ ? *copies_.load() : *this; }
 
   size_t bytes(MemoryKind kind) const { return live_[static_cast<size_t>(kind)]; }
   size_t total() const { return total_; }
@@ -48,9 +74,12 @@ class MemoryCounter {
   bool poison() const { return poison_; }
 
  private:
+  MemoryCounter* parent_ = nullptr;
   std::array<std::atomic<size_t>, kMemoryKinds> live_{};
   std::atomic<size_t> total_{0}, peak_{0}, limit_;
   bool poison_;
+  std::mutex copying_;
+  std::atomic<MemoryCounter*> copies_{nullptr};
 };
 
 /// A growable run of bytes, 64-byte aligned. Capacity grows by an eighth, so slack stays small.

@@ -37,7 +37,7 @@ struct ThreadPool::State {
   size_t count = 0;
   const TaskRef* task = nullptr;
   std::atomic<bool> stop{false};
-  std::mutex turn;  // held for a whole loop
+  std::atomic_flag at_work;  // while a loop has the team
   std::mutex error_mutex;
   std::exception_ptr error;
 
@@ -96,10 +96,9 @@ int ThreadPool::size() const { return static_cast<int>(state_->threads.size()) +
 void ThreadPool::run(size_t n, TaskRef task) {
   State& s = *state_;
   if (n == 0) return;
-  // While another thread's loop has the team, this one goes on alone: sessions that share a pool
-  // and took turns here ran slower than one thread would have (decision 0120).
-  std::unique_lock turn(s.turn, std::defer_lock);
-  if (n == 1 || s.threads.empty() || !turn.try_lock()) {
+  // While another loop has the team, this one goes on alone: sessions that share a pool and took
+  // turns here ran slower than one thread would have (decision 0121).
+  if (n == 1 || s.threads.empty() || s.at_work.test_and_set(std::memory_order_acquire)) {
     for (size_t i = 0; i < n; ++i) task(i, 0);
     return;
   }
@@ -115,7 +114,9 @@ void ThreadPool::run(size_t n, TaskRef task) {
       _mm_pause();
     s.busy.wait(left);
   }
-  if (s.error) std::rethrow_exception(std::exchange(s.error, nullptr));
+  const std::exception_ptr error = std::exchange(s.error, nullptr);
+  s.at_work.clear(std::memory_order_release);
+  if (error) std::rethrow_exception(error);
 }
 
 }  // namespace pith

@@ -21,8 +21,8 @@ class TaskRef {
   void (*call_)(void*, size_t, int);
 };
 
-/// The calling thread is worker 0 and takes part. A loop that another thread starts meanwhile runs
-/// on that thread alone. Loops do not nest.
+/// The calling thread is worker 0 and takes part. A loop that another thread starts meanwhile, or
+/// that starts within a loop, runs on its thread alone, as worker 0.
 class ThreadPool {
  public:
   /// 0 = one per core that this process may use. Throws kOutOfMemory if the system gives fewer.

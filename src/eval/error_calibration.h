@@ -16,7 +16,7 @@ struct CalibrationOptions {
   size_t prompt = 1024, steps = 512;  ///< tokens read at once, then one at a time
   size_t seeds = 4;                   ///< probes of each policy
   ErrorProbeOptions probe;
-  SessionOptions session;  ///< threads, seed, chunk, instruction set
+  StandaloneOptions session;  ///< threads, seed, chunk, instruction set
 };
 
 /// One layer under one policy.

@@ -92,7 +92,7 @@ std::vector<int32_t> Perplexity::piece_tokens(size_t piece) const {
 
 Perplexity::Stream Perplexity::start(const Policy& policy, uint64_t seed, int threads,
                                      bool probe) const {
-  SessionOptions o = options_.session;
+  StandaloneOptions o = options_.session;
   o.policy = policy, o.seed = seed, o.threads = threads, o.context = window_;
   if (!probe) o.error_probe = {};
   Stream stream{Session(model_, o), {}, {}};

@@ -30,11 +30,11 @@ PerplexityMode parse_perplexity_mode(std::string_view name);
 
 struct PerplexityOptions {
   PerplexityMode mode = PerplexityMode::kChunks;
-  size_t window = 512;     ///< tokens of a piece
-  size_t score = 0;        ///< predictions that count in each, the last; 0 = window - 1 - window/2
-  size_t pieces = 0;       ///< at most so many; 0 = all
-  int32_t bos = -1;        ///< replaces each piece's first token; -1 = none
-  SessionOptions session;  ///< context, policy and seed are the runs'
+  size_t window = 512;  ///< tokens of a piece
+  size_t score = 0;     ///< predictions that count in each, the last; 0 = window - 1 - window/2
+  size_t pieces = 0;    ///< at most so many; 0 = all
+  int32_t bos = -1;     ///< replaces each piece's first token; -1 = none
+  StandaloneOptions session;  ///< context, policy and seed are the runs'
 };
 
 /// One policy with one seed over one piece.

@@ -55,7 +55,7 @@ using StageProgress = std::function<bool(const std::string& stage, size_t done, 
 struct ReproduceOptions {
   std::shared_ptr<const Model> model;
   std::vector<int32_t> text;  ///< tokens
-  SessionOptions session;     ///< threads, seed, chunk, memory and instruction set
+  StandaloneOptions session;  ///< threads, seed, chunk, memory and instruction set
   size_t seeds = 3;           ///< of randomised policies
   bool quick = false;
   StageProgress progress;

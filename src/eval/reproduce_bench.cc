@@ -105,7 +105,7 @@ std::vector<PolicyScore> ReproduceBench::scores(const std::string& stage,
   ThreadPool pool(o_.session.threads);
   pool.parallel_for(results.size(), [&](size_t i, int) {
     if (!go) return;
-    SessionOptions s = o_.session;
+    StandaloneOptions s = o_.session;
     s.policy = Policy::parse(policies[runs[i / samples].policy].policy);
     s.seed = runs[i / samples].seed;
     s.threads = 1, s.context = setting.tokens;

@@ -201,7 +201,7 @@ void memory_table(const ReproduceBench& bench, size_t dim) {
   for (const NamedPolicy& p : at_bits(dim, 256)) {
     TableRow row{p.name, p.policy, {}};
     for (const size_t n : lengths) {
-      SessionOptions s = o.session;
+      StandaloneOptions s = o.session;
       s.policy = Policy::parse(p.policy), s.context = n;
       const Ledger l = estimate_ledger(o.model->config(), s, n);
       row.cells.push_back({static_cast<double>(l.cache_bytes()) / 1e6});

@@ -16,7 +16,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 class SampleRun {
  public:
-  SampleRun(const std::shared_ptr<const Model>& model, const SessionOptions& options,
+  SampleRun(const std::shared_ptr<const Model>& model, const StandaloneOptions& options,
             const Sample& sample)
       : model_(model), tokenizer_(model->tokenizer()), options_(options), sample_(sample) {
     if (tokenizer_.add_bos()) context_.push_back(tokenizer_.bos());
@@ -98,7 +98,7 @@ class SampleRun {
 
   std::shared_ptr<const Model> model_;
   const Tokenizer& tokenizer_;
-  SessionOptions options_;
+  StandaloneOptions options_;
   const Sample& sample_;
   std::vector<int32_t> context_;
 };
@@ -111,7 +111,7 @@ double SampleResult::score() const {
   return turns.empty() ? 0 : sum / static_cast<double>(turns.size());
 }
 
-SampleResult run_sample(const std::shared_ptr<const Model>& model, const SessionOptions& options,
+SampleResult run_sample(const std::shared_ptr<const Model>& model, const StandaloneOptions& options,
                         const Sample& sample, bool query_aware) {
   return SampleRun(model, options, sample).run(query_aware);
 }

@@ -28,7 +28,7 @@ struct SampleResult {
 };
 
 /// `options.context` of 0 means what the sample needs; per cent budgets refer to it.
-SampleResult run_sample(const std::shared_ptr<const Model>& model, const SessionOptions& options,
+SampleResult run_sample(const std::shared_ptr<const Model>& model, const StandaloneOptions& options,
                         const Sample& sample, bool query_aware);
 
 }  // namespace pith

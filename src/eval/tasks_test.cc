@@ -21,7 +21,7 @@ class Tasks : public testing::Test {
             [](const std::string& text) { return model->tokenizer().encode(text).size(); }};
   }
   static SampleResult run(const Sample& sample, const std::string& policy, bool aware = false) {
-    SessionOptions o;
+    StandaloneOptions o;
     o.policy = Policy::parse(policy), o.threads = 1;
     return run_sample(model, o, sample, aware);
   }

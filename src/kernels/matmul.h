@@ -52,6 +52,14 @@ class RowSource {
   void (*call_)(void*, float*, size_t);
 };
 
+enum class RowsOf : uint8_t {
+  /// Rows of one prompt: how many there are may decide how they are multiplied, and with it the
+  /// last bits of what comes out.
+  kOnePrompt,
+  /// Each row is somebody's own, and comes out as it would without the others, bit for bit.
+  kMany,
+};
+
 /// Runs products and keeps what they reuse: oneDNN's primitives, and scratch counted as kScratch.
 /// One caller at a time.
 class Matmul {
@@ -65,7 +73,8 @@ class Matmul {
   /// All `products` of one input x [tokens, in], whose rows `row` makes: normalising or gating
   /// there saves a trip through memory. Rows are complete before any product starts, so a product
   /// may write over what its rows were made from.
-  void run(size_t tokens, size_t in, RowSource row, std::span<const Product> products);
+  void run(size_t tokens, size_t in, RowSource row, std::span<const Product> products,
+           RowsOf rows = RowsOf::kOnePrompt);
 
   /// True if bf16 products run on bf16 hardware here.
   bool bf16_hardware() const;

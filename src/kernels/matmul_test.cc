@@ -128,6 +128,61 @@ TEST(Matmul, TheNumberOfThreadsChangesNoBit) {
   }
 }
 
+/// Random weights of any type, whose scales are small numbers.
+std::vector<std::byte> random_weights(WeightType type, size_t count) {
+  const Philox random(8, static_cast<uint32_t>(type), 0);
+  std::vector<std::byte> bytes(row_bytes(type, count));
+  if (const auto dense = dense_type(type)) {
+    for (size_t i = 0; i < count; ++i) {
+      const float x = random.uniform(i) - 0.5f;
+      const uint16_t half = dense == DType::kF16 ? f32_to_f16(x) : f32_to_bf16(x);
+      const void* from = dense == DType::kF32 ? static_cast<const void*>(&x) : &half;
+      std::memcpy(bytes.data() + i * size_of(*dense), from, size_of(*dense));
+    }
+    return bytes;
+  }
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(random.words(i)[0]);
+  for (size_t at = 0; at < bytes.size(); at += block_bytes(type))
+    for (const uint8_t offset : scale_offsets(type)) {
+      const uint16_t half = f32_to_f16(random.uniform(at + offset) * 0.01f);
+      std::memcpy(bytes.data() + at + offset, &half, 2);
+    }
+  return bytes;
+}
+
+TEST(Matmul, RowsOfManyComeOutAsEachWouldAlone) {
+  constexpr size_t kIn = 768, kOut = 83, kMost = 64;
+  const auto x = random_input(kMost * kIn);
+  for (std::string_view isa : available_isas()) {
+    Machine m(2, isa);
+    for (const WeightType type : weight_types()) {
+      const auto bytes = random_weights(type, kOut * kIn);
+      const WeightMatrix w{bytes.data(), type, kOut, kIn};
+      for (const auto precision : {MatmulPrecision::kFast, MatmulPrecision::kF32}) {
+        Matmul products(m.context, precision);
+        const auto run = [&](size_t first, size_t count) {
+          std::vector<float> y(count * kOut);
+          auto row = [&](float* out, size_t t) {
+            std::memcpy(out, x.data() + (first + t) * kIn, kIn * sizeof(float));
+          };
+          const Product product{y.data(), &w};
+          products.run(count, kIn, row, {&product, 1}, RowsOf::kMany);
+          return y;
+        };
+        std::vector<float> expected;
+        for (size_t t = 0; t < kMost; ++t)
+          for (const float one : run(t, 1)) expected.push_back(one);
+        for (const size_t count : {1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 31, 33, 64}) {
+          const size_t first = kMost - count;
+          const auto y = run(first, count);
+          EXPECT_EQ(std::memcmp(y.data(), expected.data() + first * kOut, 4 * y.size()), 0)
+              << isa << " " << to_string(type) << " " << count;
+        }
+      }
+    }
+  }
+}
+
 TEST(Matmul, ForcedInstructionSetsAreObeyed) {
   const TestMatrix w(64, 64, DType::kBF16, 1);
   const auto x = random_input(20 * 64);

@@ -64,21 +64,17 @@ Forward::Forward(const Context& context, const Model& model, size_t max_chunk,
 }
 
 void Forward::run(KvCache& cache, std::span<const int32_t> tokens, int64_t first_position) {
-  if (tokens.empty() || tokens.size() > max_chunk_) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("a chunk of {} tokens; expected 1 to {}", tokens.size(), max_chunk_));
-  }
-  for (int32_t token : tokens) {
-    if (token >= 0 && token < config_.vocab) continue;
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("token id {}; the model's vocabulary is 0 to {}", token, config_.vocab - 1));
-  }
-  tokens_ = tokens.size();
-  embed(tokens);
-  find_angles(cache.ropes(), first_position);
+  Sequence sequence{&cache, tokens, first_position};
+  run({&sequence, 1});
+  if (sequence.failure) std::rethrow_exception(sequence.failure);
+}
+
+void Forward::run(std::span<Sequence> sequences) {
+  list_rows(sequences);
+  embed();
+  find_angles();
   for (int layer = 0; layer < config_.layers; ++layer) {
-    attention(cache, layer);
+    attention(sequences, layer);
     mlp(layer);
   }
   const LayerWeights& last = weights_.layers.back();
@@ -86,12 +82,39 @@ void Forward::run(KvCache& cache, std::span<const int32_t> tokens, int64_t first
                              [&](size_t t, int) { add_update(t, last.down, last.mlp_post_norm); });
 }
 
-void Forward::embed(std::span<const int32_t> tokens) {
+void Forward::list_rows(std::span<const Sequence> sequences) {
+  size_t count = 0;
+  for (const Sequence& s : sequences) {
+    if (sequences.size() > 1 && s.tokens.size() != 1)
+      throw Error(ErrorCode::kInternal,
+                  "a pass over several sequences with other than one token each");
+    for (int32_t token : s.tokens) {
+      if (token >= 0 && token < config_.vocab) continue;
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("token id {}; the model's vocabulary is 0 to {}", token, config_.vocab - 1));
+    }
+    if (s.cache->ropes().distinct().empty())
+      throw Error(ErrorCode::kInternal, "a forward pass over a cache without RoPE");
+    count += s.tokens.size();
+  }
+  if (count == 0 || count > max_chunk_)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a chunk of {} tokens; expected 1 to {}", count, max_chunk_));
+  rows_.clear();
+  for (const Sequence& s : sequences)
+    for (size_t t = 0; t < s.tokens.size(); ++t)
+      rows_.push_back({s.tokens[t], s.first_position + static_cast<int64_t>(t), &s.cache->ropes()});
+  tokens_ = count;
+  many_ = sequences.size() > 1;
+}
+
+void Forward::embed() {
   const auto hidden = static_cast<size_t>(config_.hidden);
   const WeightMatrix& table = weights_.embedding;
   const float scale = weights_.config.embedding_scale;
-  context_.pool.parallel_for(tokens.size(), [&](size_t t, int) {
-    const auto id = static_cast<size_t>(tokens[t]);
+  context_.pool.parallel_for(tokens_, [&](size_t t, int) {
+    const auto id = static_cast<size_t>(rows_[t].token);
     float* x = hidden_.data() + t * hidden;
     if (const auto dense = dense_type(table.type))
       context_.kernels.to_f32(x, table.row(id), *dense, hidden);
@@ -101,18 +124,19 @@ void Forward::embed(std::span<const int32_t> tokens) {
   });
 }
 
-void Forward::find_angles(const LayerRopes& ropes, int64_t first_position) {
+void Forward::find_angles() {
   const size_t half = static_cast<size_t>(config_.head_dim) / 2;
-  const size_t count = ropes.distinct().size();
-  if (count == 0) throw Error(ErrorCode::kInternal, "a forward pass over a cache without RoPE");
-  if (cos_.size() < count * max_chunk_ * half) {
-    cos_.resize(count * max_chunk_ * half);
-    sin_.resize(count * max_chunk_ * half);
+  size_t most = 0;
+  for (const Row& row : rows_) most = std::max(most, row.ropes->distinct().size());
+  if (cos_.size() < most * max_chunk_ * half) {
+    cos_.resize(most * max_chunk_ * half);
+    sin_.resize(most * max_chunk_ * half);
   }
-  context_.pool.parallel_for(count * tokens_, [&](size_t i, int) {
+  context_.pool.parallel_for(most * tokens_, [&](size_t i, int) {
     const size_t rope = i / tokens_, t = i % tokens_, at = (rope * max_chunk_ + t) * half;
-    ropes.distinct()[rope]->angles(cos_.data() + at, sin_.data() + at,
-                                   first_position + static_cast<int64_t>(t));
+    const auto& distinct = rows_[t].ropes->distinct();
+    if (rope >= distinct.size()) return;
+    distinct[rope]->angles(cos_.data() + at, sin_.data() + at, rows_[t].position);
   });
 }
 
@@ -132,10 +156,9 @@ void Forward::add_update(size_t token, const Linear& last, const std::vector<flo
   if (!last.bias.empty()) kernels.add(x, last.bias.data(), hidden);
 }
 
-/// out <- the residual stream of a token as a block reads it.
-void Forward::normalise(float* out, const std::vector<float>& norm, size_t token) const {
+/// out <- the residual stream x of a token as a block reads it.
+void Forward::normalise(float* out, const std::vector<float>& norm, const float* x) const {
   const auto hidden = static_cast<size_t>(config_.hidden);
-  const float* x = hidden_.data() + token * hidden;
   if (norm.empty()) {
     std::memcpy(out, x, hidden * sizeof(float));
   } else {
@@ -160,7 +183,7 @@ void Forward::prepare_heads(float* heads, size_t count, const std::vector<float>
   }
 }
 
-void Forward::attention(KvCache& cache, int layer) {
+void Forward::attention(std::span<Sequence> sequences, int layer) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   const auto hidden = static_cast<size_t>(config_.hidden);
   const auto dim = static_cast<size_t>(config_.head_dim);
@@ -173,14 +196,13 @@ void Forward::attention(KvCache& cache, int layer) {
       const LayerWeights& before = weights_.layers[static_cast<size_t>(layer) - 1];
       add_update(t, before.down, before.mlp_post_norm);
     }
-    normalise(out, w.attention_norm, t);
+    normalise(out, w.attention_norm, hidden_row(t));
   };
   const Product qkv[] = {{q_.data(), &w.q.w}, {k_.data(), &w.k.w}, {v_.data(), &w.v.w}};
-  matmul_.run(tokens_, hidden, normed, qkv);
+  matmul_.run(tokens_, hidden, normed, qkv, rows_of());
 
-  const size_t first = cache.ropes().index(layer) * max_chunk_;
   context_.pool.parallel_for(tokens_, [&](size_t t, int) {
-    const size_t at = (first + t) * dim / 2;
+    const size_t at = (rows_[t].ropes->index(layer) * max_chunk_ + t) * dim / 2;
     const Angles angles{cos_.data() + at, sin_.data() + at};
     prepare_heads(q_.data() + t * heads * dim, heads, w.q.bias, w.q_norm, angles);
     prepare_heads(k_.data() + t * kv_heads * dim, kv_heads, w.k.bias, w.k_norm, angles);
@@ -188,14 +210,35 @@ void Forward::attention(KvCache& cache, int layer) {
     if (!w.v.bias.empty()) context_.kernels.add(v, w.v.bias.data(), kv_heads * dim);
   });
   if (observer_) observer_({layer, q_.data(), k_.data(), v_.data(), tokens_});
-  cache.step(layer, attended_.data(), q_.data(), k_.data(), v_.data(), tokens_);
+  step_caches(sequences, layer);
 
   const size_t width = heads * dim;
   auto result = [&](float* out, size_t t) {
     std::memcpy(out, attended_.data() + t * width, width * sizeof(float));
   };
   const Product o{update_.data(), &w.o.w};
-  matmul_.run(tokens_, width, result, {&o, 1});
+  matmul_.run(tokens_, width, result, {&o, 1}, rows_of());
+}
+
+void Forward::step_caches(std::span<Sequence> sequences, int layer) {
+  const auto dim = static_cast<size_t>(config_.head_dim);
+  const size_t q_width = static_cast<size_t>(config_.query_heads) * dim;
+  const size_t kv_width = static_cast<size_t>(config_.kv_heads) * dim;
+  const auto step = [&](size_t i) {
+    Sequence& s = sequences[i];
+    const size_t row = many_ ? i : 0;
+    if (s.failure) return;
+    try {
+      s.cache->step(layer, attended_.data() + row * q_width, q_.data() + row * q_width,
+                    k_.data() + row * kv_width, v_.data() + row * kv_width, s.tokens.size());
+    } catch (...) {
+      s.failure = std::current_exception();
+    }
+  };
+  if (many_)
+    context_.pool.parallel_for(sequences.size(), [&](size_t i, int) { step(i); });
+  else
+    step(0);
 }
 
 void Forward::mlp(int layer) {
@@ -208,10 +251,10 @@ void Forward::mlp(int layer) {
 
   auto normed = [&](float* out, size_t t) {
     add_update(t, w.o, w.attention_post_norm);
-    normalise(out, w.mlp_norm, t);
+    normalise(out, w.mlp_norm, hidden_row(t));
   };
   const Product gate_up[] = {{gate_.data(), &w.gate.w}, {up_.data(), &w.up.w}};
-  matmul_.run(tokens_, hidden, normed, gate_up);
+  matmul_.run(tokens_, hidden, normed, gate_up, rows_of());
 
   auto gated = [&](float* out, size_t t) {
     float* gate = gate_.data() + t * inner;
@@ -222,22 +265,33 @@ void Forward::mlp(int layer) {
     std::memcpy(out, gate, inner * sizeof(float));
   };
   const Product down{update_.data(), &w.down.w};
-  matmul_.run(tokens_, inner, gated, {&down, 1});
+  matmul_.run(tokens_, inner, gated, {&down, 1}, rows_of());
 }
 
-const float* Forward::logits(size_t first, size_t count) {
+const float* Forward::logits(size_t count, RowSource row, RowsOf rows) {
   const auto hidden = static_cast<size_t>(config_.hidden);
   const auto vocab = static_cast<size_t>(config_.vocab);
   if (logits_.size() < count * vocab) logits_.resize(count * vocab);
-  auto normed = [&](float* out, size_t t) { normalise(out, weights_.final_norm, first + t); };
   const Product head{logits_.data(), &weights_.head};
-  matmul_.run(count, hidden, normed, {&head, 1});
-  if (has_non_finite(logits_.data(), DType::kF32, count * vocab)) {
+  matmul_.run(count, hidden, row, {&head, 1}, rows);
+  return logits_.data();
+}
+
+const float* Forward::logits(size_t first, size_t count) {
+  auto normed = [&](float* out, size_t t) {
+    normalise(out, weights_.final_norm, hidden_row(first + t));
+  };
+  const float* made = logits(count, normed, RowsOf::kOnePrompt);
+  check_finite(made, count);
+  return made;
+}
+
+void Forward::check_finite(const float* logits, size_t count) const {
+  if (has_non_finite(logits, DType::kF32, count * static_cast<size_t>(config_.vocab))) {
     throw Error(ErrorCode::kNonFinite,
                 "the model's logits are NaN or infinite: its weights are damaged, or activations "
                 "left the range of f32");
   }
-  return logits_.data();
 }
 
 std::span<const float> Forward::last_logits() {
@@ -245,17 +299,19 @@ std::span<const float> Forward::last_logits() {
   return {logits(tokens_ - 1, 1), static_cast<size_t>(config_.vocab)};
 }
 
-void Forward::continue_from(const Forward& other) {
-  tokens_ = std::min<size_t>(other.tokens_, 1);
-  if (tokens_ == 0) return;
-  const auto hidden = static_cast<size_t>(config_.hidden);
-  const size_t last = (other.tokens_ - 1) * hidden;
-  std::copy_n(other.hidden_.data() + last, hidden, hidden_.data());
-  std::copy_n(other.update_.data() + last, hidden, update_.data());
+std::span<const float> Forward::last_state(size_t t) const {
+  return {hidden_row(t), static_cast<size_t>(config_.hidden)};
 }
 
+const float* Forward::logits_after(std::span<const float* const> states) {
+  auto normed = [&](float* out, size_t t) { normalise(out, weights_.final_norm, states[t]); };
+  return logits(states.size(), normed, RowsOf::kMany);
+}
+
+size_t Forward::most_states() const { return block_rows(config_, max_chunk_); }
+
 void Forward::all_logits(const Sink& sink) {
-  const size_t rows = block_rows(config_, max_chunk_);
+  const size_t rows = most_states();
   for (size_t first = 0; first < tokens_; first += rows) {
     const size_t count = std::min(rows, tokens_ - first);
     sink(first, count, logits(first, count));

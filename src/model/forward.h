@@ -1,13 +1,16 @@
 #pragma once
-// The forward pass of the Llama family over a chunk of tokens: embedding, then per layer RMSNorm,
+// The forward pass of the Llama family over a chunk of tokens of one sequence, or over one token
+// each of many: embedding, then per layer RMSNorm,
 // q/k/v, bias, QK norm, RoPE, the cache's step, output projection and a gated MLP, then the final
 // norm and logits. What members differ in is data (model/architectures.h). Source: Touvron et al.
 // 2023; transformers' modelling code defines the details. Cost per token: 2 flops a weight, and
-// each weight read once per chunk.
+// each weight read once per pass.
 
+#include <exception>
 #include <functional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "cache/kv_cache.h"
 #include "core/memory.h"
@@ -26,9 +29,17 @@ struct LayerStep {
   size_t tokens = 0;         // T
 };
 
+/// The tokens of one sequence in a pass, at positions first_position, first_position + 1, ...
+struct Sequence {
+  KvCache* cache = nullptr;
+  std::span<const int32_t> tokens;
+  int64_t first_position = 0;
+  std::exception_ptr failure = nullptr;  ///< what its cache threw; the others go on
+};
+
 class Forward {
  public:
-  /// Buffers for chunks of up to `max_chunk` tokens, counted as kScratch. Context and model must
+  /// Buffers for passes of up to `max_chunk` tokens, counted as kScratch. Context and model must
   /// outlive it.
   Forward(const Context& context, const Model& model, size_t max_chunk,
           MatmulPrecision precision = MatmulPrecision::kFast);
@@ -36,6 +47,17 @@ class Forward {
   /// Runs tokens at positions first_position, first_position + 1, ... through all layers; their
   /// rows are appended to the cache. Throws kInvalidArgument (no tokens, too many, an unknown id).
   void run(KvCache& cache, std::span<const int32_t> tokens, int64_t first_position);
+  /// Runs one token of each of many sequences; or any number of one. What a row becomes does not
+  /// depend on those beside it. Throws as above; what a cache throws is its sequence's failure.
+  void run(std::span<Sequence> sequences);
+  /// Where row `t` of the last run() left off, [hidden]: what logits are made from.
+  std::span<const float> last_state(size_t t) const;
+  /// Logits [count, V] after `states`, each [hidden]; valid until the next call of anything here.
+  /// At most most_states() of them. Whether they are finite is the caller's to ask, row by row.
+  const float* logits_after(std::span<const float* const> states);
+  size_t most_states() const;
+  /// Throws kNonFinite if any of logits [count, V] is not finite.
+  void check_finite(const float* logits, size_t count) const;
 
   /// Logits [V] after the last token of run(); valid until the next call of anything here.
   /// Throws kNonFinite.
@@ -43,9 +65,6 @@ class Forward {
   /// Hands out the logits [count, V] of run()'s positions [0, tokens), a block at a time; `first`
   /// counts from 0 at the chunk's first token. Throws kNonFinite.
   using Sink = std::function<void(size_t first, size_t count, const float* logits)>;
-  /// Logits from here on are those after `other`'s last token, until the next run(): a fork draws
-  /// from where it was made. Both of one model.
-  void continue_from(const Forward& other);
   void all_logits(const Sink& sink);
 
   /// Called before each step of the cache, layer by layer; what it throws ends run(). Empty: nobody
@@ -56,10 +75,21 @@ class Forward {
   size_t max_chunk() const { return max_chunk_; }
 
  private:
-  void embed(std::span<const int32_t> tokens);
-  void find_angles(const LayerRopes& ropes, int64_t first_position);
-  void attention(KvCache& cache, int layer);
-  void normalise(float* out, const std::vector<float>& norm, size_t token) const;
+  /// A token of the pass.
+  struct Row {
+    int32_t token = 0;
+    int64_t position = 0;
+    const LayerRopes* ropes = nullptr;
+  };
+  void list_rows(std::span<const Sequence> sequences);
+  void embed();
+  void find_angles();
+  void attention(std::span<Sequence> sequences, int layer);
+  void step_caches(std::span<Sequence> sequences, int layer);
+  const float* hidden_row(size_t t) const {
+    return hidden_.data() + t * static_cast<size_t>(config_.hidden);
+  }
+  void normalise(float* out, const std::vector<float>& norm, const float* x) const;
   /// Angles [D/2] of a token, of the RoPE of a layer.
   struct Angles {
     const float *cos = nullptr, *sin = nullptr;
@@ -68,6 +98,9 @@ class Forward {
                      const std::vector<float>& norm, const Angles& angles) const;
   void mlp(int layer);
   void add_update(size_t token, const Linear& last, const std::vector<float>& post_norm);
+  RowsOf rows_of() const { return many_ ? RowsOf::kMany : RowsOf::kOnePrompt; }
+  /// y [count, V] <- logits of rows that `row` makes.
+  const float* logits(size_t count, RowSource row, RowsOf rows);
   const float* logits(size_t first, size_t count);
 
   Context context_;
@@ -75,7 +108,9 @@ class Forward {
   const ModelConfig& config_;
   size_t max_chunk_;
   Matmul matmul_;
-  size_t tokens_ = 0;  // of the last run()
+  size_t tokens_ = 0;      // of the last run()
+  std::vector<Row> rows_;  // [T]
+  bool many_ = false;      // the rows are of several sequences
   Observer observer_;
 
   Array<float> hidden_;     // [T, hidden] the residual stream

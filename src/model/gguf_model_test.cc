@@ -20,7 +20,7 @@ using namespace testing_gguf;
 
 /// Logits of every position: a chunk of many tokens, then one by one.
 std::vector<float> logits_of(const std::filesystem::path& path, bool f32) {
-  SessionOptions options;
+  StandaloneOptions options;
   options.policy = Policy::parse("exact,dtype=f32");
   options.context = 64;
   options.f32_arithmetic = f32;

@@ -31,7 +31,7 @@ QuantizeReport write(const fs::path& model, const fs::path& out, WeightType type
 }
 
 std::vector<float> logits_of(const fs::path& path) {
-  SessionOptions options;
+  StandaloneOptions options;
   options.policy = Policy::parse("exact,dtype=f32");
   options.context = 64;
   options.f32_arithmetic = true;

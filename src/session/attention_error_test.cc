@@ -22,7 +22,7 @@ std::vector<int32_t> prompt() {
 
 TEST(AttentionError, ALossyPolicyIsToldFromAnExactOne) {
   const auto model = demo();
-  SessionOptions o;
+  StandaloneOptions o;
   o.context = 256, o.error_probe = {.rows = 128, .every = 2};
   Session exact(model, o);
   o.policy = Policy::parse("local(window=12)");
@@ -50,7 +50,7 @@ TEST(AttentionError, GenerationStopsAboveTheLimit) {
   const auto model = demo();
   GenerateOptions g;
   g.sampling.temperature = 0, g.max_tokens = 12, g.ignore_eos = true;
-  SessionOptions o;
+  StandaloneOptions o;
   o.context = 256, o.error_probe = {.rows = 128, .every = 4, .max_error = 0.05};
   Session exact(model, o);
   EXPECT_EQ(generate(exact, prompt(), g).reason, StopReason::kMaxTokens);
@@ -64,7 +64,7 @@ TEST(AttentionError, GenerationStopsAboveTheLimit) {
 
 TEST(AttentionError, WhatCannotBeProbedIsRefused) {
   const auto model = demo();
-  SessionOptions o;
+  StandaloneOptions o;
   o.error_probe.rows = 5;
   EXPECT_THROW(Session(model, o), Error);
   o.error_probe.rows = 256;

@@ -1,55 +1,95 @@
 #pragma once
-// What computes a session: the forward pass and the cache, on one device. Sessions check their
-// arguments and count tokens; everything else is a backend's.
+// What computes sessions, on one device, in two halves: an EngineBackend has what all of them
+// share, a SessionBackend a session's cache. Engine and Session check arguments, count tokens and
+// take turns; everything else is here.
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "core/memory.h"
 #include "pith/generate.h"
 #include "pith/session.h"
 
 namespace pith {
 
-class Backend {
+/// The cache of a session and where its last token left off.
+class SessionBackend {
  public:
-  virtual ~Backend() = default;
-  virtual std::unique_ptr<Backend> clone() const = 0;
+  virtual ~SessionBackend() = default;
+  virtual std::unique_ptr<SessionBackend> clone() const = 0;
 
-  /// Runs a chunk of checked tokens; their rows are appended to the cache.
-  virtual void run(std::span<const int32_t> tokens, int64_t first_position) = 0;
-  virtual void end_prefill() = 0;
-  /// As Forward's.
-  virtual std::span<const float> last_logits() = 0;
-  virtual void all_logits(const Session::LogitsSink& sink) = 0;
-  /// sampler.sample() of the last logits; devices may look at what it needs alone.
-  virtual int32_t sample(Sampler& sampler, std::span<const int32_t> history) {
-    return sampler.sample(last_logits(), history);
-  }
+  virtual void end_prompt() = 0;
   virtual void protect(std::span<const TokenRange> ranges) = 0;
 
   virtual HeadRows rows(int layer, int head) const = 0;
   /// The error probe's; empty without one.
   virtual std::vector<AttentionError> attention_errors() const = 0;
+  /// What is its own.
   virtual Ledger ledger() const = 0;
+  /// Bytes that it uses of the engine's tables.
+  virtual size_t table_bytes() const { return 0; }
   virtual std::string describe_policy() const = 0;
+};
+
+/// One token of a session in a pass of many.
+struct TokenWork {
+  SessionBackend* session = nullptr;
+  int32_t token = 0;
+  int64_t position = 0;
+  std::exception_ptr failure = nullptr;  ///< its own; the others are not concerned
+};
+
+/// What is wanted of the logits after a session's last token.
+struct LogitsWork {
+  SessionBackend* session = nullptr;
+  float* logits = nullptr;     ///< [V] they are written here; null: not wanted
+  Sampler* sampler = nullptr;  ///< draws `next`; null: none is drawn
+  std::span<const int32_t> history = {};
+  int32_t next = -1;
+  std::exception_ptr failure = nullptr;
+};
+
+/// One caller at a time for all that runs. What is thrown here, and not noted as a failure of one
+/// work, concerns all sessions of the call.
+class EngineBackend {
+ public:
+  virtual ~EngineBackend() = default;
+
+  /// `options` are checked. Throws as Session's constructor does. From any thread.
+  virtual std::unique_ptr<SessionBackend> make_session(const SessionOptions& options) = 0;
+
+  /// Runs a chunk of one session's checked tokens; their rows are appended to its cache.
+  virtual void run_chunk(SessionBackend& session, std::span<const int32_t> tokens,
+                         int64_t first_position) = 0;
+  /// Runs one checked token of each session.
+  virtual void run_tokens(std::span<TokenWork> works) = 0;
+  virtual void finish(std::span<LogitsWork> works) = 0;
+  /// Logits [V] after the session's last token; valid until it is given another. Throws kNonFinite.
+  virtual std::span<const float> last_logits(SessionBackend& session) = 0;
+  /// Hands out the logits of every position of the last run_chunk, which was `session`'s.
+  virtual void all_logits(SessionBackend& session, const Session::LogitsSink& sink) = 0;
+
+  /// What is the engine's own.
+  virtual Ledger ledger() const = 0;
+  virtual const MemoryCounter& memory() const = 0;
   virtual int threads() const = 0;
   virtual const char* isa() const = 0;
 };
 
-/// `options` are checked. Throw as Session's constructor does.
-std::unique_ptr<Backend> make_cpu_backend(std::shared_ptr<const Model> model,
-                                          const SessionOptions& options);
-/// Throws kUnsupported in a build without CUDA, on a machine without a GPU, and for what the GPU
-/// does not do yet.
-std::unique_ptr<Backend> make_cuda_backend(std::shared_ptr<const Model> model,
-                                           const SessionOptions& options);
+/// `options` are checked. Throw as Engine's constructor does.
+std::unique_ptr<EngineBackend> make_cpu_engine(std::shared_ptr<const Model> model,
+                                               const EngineOptions& options);
+/// Throws kUnsupported in a build without CUDA and on a machine without a GPU.
+std::unique_ptr<EngineBackend> make_cuda_engine(std::shared_ptr<const Model> model,
+                                                const EngineOptions& options);
 
-/// Bytes per second that the GPU reads from its memory, measured. Throws as make_cuda_backend does.
+/// Bytes per second that the GPU reads from its memory, measured. Throws as make_cuda_engine does.
 double cuda_read_rate();
-/// Bytes of the GPU's memory that are taken, by whomever. Throws as make_cuda_backend does.
+/// Bytes of the GPU's memory that are taken, by whomever. Throws as make_cuda_engine does.
 size_t cuda_bytes_in_use();
 
 }  // namespace pith

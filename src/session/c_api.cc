@@ -85,8 +85,8 @@ void hand_out(const From& from, To* to, size_t capacity, size_t* count, const ch
   std::copy(from.begin(), from.end(), to);
 }
 
-pith::SessionOptions options_of(const pith_session_options& o) {
-  pith::SessionOptions options;
+pith::StandaloneOptions options_of(const pith_session_options& o) {
+  pith::StandaloneOptions options;
   options.policy = pith::Policy::parse(o.policy ? o.policy : "exact");
   options.context = o.context;
   options.chunk = o.chunk;
@@ -152,7 +152,7 @@ pith_status pith_detokenize(const pith_model* model, const int32_t* ids, size_t 
 }
 
 pith_session_options pith_session_defaults(void) {
-  const pith::SessionOptions o;
+  const pith::StandaloneOptions o;
   return {"exact", o.context, o.chunk, o.threads, o.seed, o.memory_limit};
 }
 

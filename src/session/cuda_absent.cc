@@ -1,4 +1,4 @@
-// What a build without CUDA has in place of cuda/cuda_backend.cc.
+// What a build without CUDA has in place of cuda/cuda_engine.cc.
 
 #include "pith/error.h"
 #include "session/backend.h"
@@ -15,8 +15,8 @@ namespace {
 }  // namespace
 
 // The other build takes the model over. NOLINTNEXTLINE(performance-unnecessary-value-param)
-std::unique_ptr<Backend> make_cuda_backend(std::shared_ptr<const Model> /*model*/,
-                                           const SessionOptions& /*options*/) {
+std::unique_ptr<EngineBackend> make_cuda_engine(std::shared_ptr<const Model> /*model*/,
+                                                const EngineOptions& /*options*/) {
   refuse_cuda();
 }
 double cuda_read_rate() { refuse_cuda(); }

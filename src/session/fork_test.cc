@@ -17,8 +17,8 @@ std::shared_ptr<const Model> demo() {
   return model;
 }
 
-SessionOptions small() {
-  SessionOptions o;
+StandaloneOptions small() {
+  StandaloneOptions o;
   o.context = 200;
   o.chunk = 16;
   o.threads = 2;
@@ -73,7 +73,7 @@ TEST(Fork, ManyAtOnceOnOneTeamOfThreadsSayWhatOneSays) {
 }
 
 TEST(Fork, AnErrorProbeOfNonsenseRowsIsRefused) {
-  SessionOptions o = small();
+  StandaloneOptions o = small();
   for (const size_t rows : {size_t{1}, ~size_t{0}, size_t{1} << 40}) {
     o.error_probe.rows = rows;
     EXPECT_THROW(Session(demo(), o), Error) << rows;

@@ -90,7 +90,7 @@ TEST_F(Generate, CancelsWithoutAToken) {
 }
 
 TEST_F(Generate, EndsWhenTheContextIsFull) {
-  SessionOptions options;
+  StandaloneOptions options;
   options.context = prompt_.size() + 3;
   Session session(model_, options);
   auto o = greedy(-1);

@@ -127,9 +127,9 @@ const Fitting& best_of(const std::vector<Fitting>& fitting, PresetGoal goal, dou
 
 }  // namespace
 
-PresetChoice Presets::choose(const ModelConfig& config, const SessionOptions& options,
+PresetChoice Presets::choose(const ModelConfig& config, const StandaloneOptions& options,
                              const std::string& budget, PresetGoal goal) const {
-  SessionOptions o = options;
+  StandaloneOptions o = options;
   if (o.context == 0) o.context = static_cast<size_t>(config.context);
   PresetChoice choice;
   choice.context = o.context;

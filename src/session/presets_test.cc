@@ -53,7 +53,7 @@ TEST(Presets, TheGoalDecidesAmongWhatFits) {
 }
 
 std::string chosen(const std::string& budget, size_t context = 0) {
-  SessionOptions o;
+  StandaloneOptions o;
   o.context = context;
   return Presets::parse(kTable, "t").choose(small_model(), o, budget).measured.policy;
 }
@@ -132,7 +132,7 @@ TEST(Presets, TheBuiltInTableFitsEveryBudgetItAccepts) {
   }
   double before = -1;
   for (const char* budget : {"100%", "60%", "40%", "30%", "20%"}) {
-    SessionOptions o;
+    StandaloneOptions o;
     o.context = 8192, o.threads = 1;
     const PresetChoice c = presets.choose(small_model(), o, budget, PresetGoal::kText);
     EXPECT_LE(c.bytes, c.budget_bytes) << budget;

@@ -22,7 +22,7 @@ bool holds(const Session& session, TokenRange range) {
 }
 
 TEST(SessionProtect, TurnByTurnAndInForks) {
-  SessionOptions options;
+  StandaloneOptions options;
   options.policy = Policy::parse("streaming_llm(window=16)");
   options.context = 300;
   options.protect = {{0, 12}, {40, 50}};
@@ -50,13 +50,14 @@ TEST(SessionProtect, TurnByTurnAndInForks) {
     EXPECT_TRUE(holds(*each, {100, 130}));
     EXPECT_FALSE(holds(*each, {130, 140}));
   }
-  const Ledger most = estimate_ledger(session.model().config(), session.options(), 200);
+  const Ledger most =
+      estimate_ledger(session.model().config(), session.options(), 200, Device::kCpu);
   EXPECT_LE(session.ledger().cache_bytes(), most.cache_bytes());
   EXPECT_EQ(session.ledger().rows_kept, most.rows_kept);
 }
 
 TEST(SessionProtect, RangesBeyondTheContextAreRefusedAtOnce) {
-  SessionOptions options;
+  StandaloneOptions options;
   options.context = 100;
   options.protect = {{90, 101}};
   EXPECT_THROW(Session(Model::load(repo_dir() / "models/demo"), options), Error);

@@ -3,63 +3,41 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "pith/error.h"
-#include "session/cpu_backend.h"
+#include "session/state.h"
 
 namespace pith {
 namespace {
 
-SessionOptions checked(SessionOptions o, const ModelConfig& config) {
+SessionOptions with_context(SessionOptions o, const ModelConfig& config) {
   if (o.context == 0) o.context = static_cast<size_t>(config.context);
-  if (o.chunk == 0 || o.chunk > 65536)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("a chunk of {} tokens; choose 1 to 65536", o.chunk));
-  if (o.threads < 0 || o.threads > 1024)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} threads; choose 1 to 1024, or 0 for all cores", o.threads));
-  o.chunk = std::min(o.chunk, o.context);
   return o;
 }
 
-// Selectors that judge rows by the prompt's last queries (SnapKV: 64) find them in one chunk.
-constexpr size_t kLastChunk = 64;
-
-size_t next_chunk(size_t left, size_t chunk) {
-  if (left <= chunk) return left;
-  const size_t rest = left - chunk;
-  return rest < kLastChunk && chunk > kLastChunk ? left - kLastChunk : chunk;
-}
-
-std::unique_ptr<Backend> make_backend(std::shared_ptr<const Model> model, const SessionOptions& o) {
-  return o.device == Device::kCuda ? make_cuda_backend(std::move(model), o)
-                                   : make_cpu_backend(std::move(model), o);
+/// An engine for one session and its forks: no pass is longer than what they may see.
+EngineOptions own_engine(const StandaloneOptions& o, const ModelConfig& config) {
+  EngineOptions own = o;
+  own.chunk = std::min(own.chunk, with_context(o, config).context);
+  return own;
 }
 
 }  // namespace
 
-struct Session::State {
-  State(std::shared_ptr<const Model> m, const SessionOptions& o)
-      : model(std::move(m)),
-        options(checked(o, model->config())),
-        backend(make_backend(model, options)) {}
-  State(const State& o)
-      : model(o.model),
-        options(o.options),
-        backend(o.backend->clone()),
-        tokens(o.tokens),
-        failure(o.failure) {}
+Session::State::State(std::shared_ptr<Engine> e, const SessionOptions& o, bool its_own)
+    : engine(std::move(e)),
+      own_engine(its_own),
+      options(with_context(o, engine->model()->config())),
+      backend(device().make_session(options)) {}
 
-  std::shared_ptr<const Model> model;
-  SessionOptions options;
-  std::unique_ptr<Backend> backend;
-  size_t tokens = 0;
-  std::string failure;  ///< why the layers disagree, if they do
-
-  void check_usable() const;
-  void check(std::span<const int32_t> ids) const;
-  void run_chunk(std::span<const int32_t> ids);
-};
+Session::State::State(const State& o)
+    : engine(o.engine),
+      own_engine(o.own_engine),
+      options(o.options),
+      backend(o.backend->clone()),
+      tokens(o.tokens),
+      failure(o.failure) {}
 
 void Session::State::check_usable() const {
   if (!failure.empty())
@@ -69,31 +47,57 @@ void Session::State::check_usable() const {
 
 void Session::State::check(std::span<const int32_t> ids) const {
   check_usable();
+  const ModelConfig& config = engine->model()->config();
   if (ids.empty()) throw Error(ErrorCode::kInvalidArgument, "no tokens were given");
   if (tokens + ids.size() > options.context)
     throw Error(ErrorCode::kContextFull,
                 fmt::format("{} tokens after the {} already seen pass the context of {}; raise it "
                             "(-c; the model was trained for {}) or shorten the prompt",
-                            ids.size(), tokens, options.context, model->config().context));
+                            ids.size(), tokens, options.context, config.context));
   for (int32_t id : ids)
-    if (id < 0 || id >= model->config().vocab)
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("token {} is outside the vocabulary of {}", id, model->config().vocab));
+    if (id < 0 || id >= config.vocab)
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("token {} is outside the vocabulary of {}", id, config.vocab));
 }
 
-void Session::State::run_chunk(std::span<const int32_t> ids) {
+void Session::State::fail(const std::exception_ptr& why) {
   try {
-    backend->run(ids, static_cast<int64_t>(tokens));
-    tokens += ids.size();
+    std::rethrow_exception(why);
   } catch (const std::exception& e) {
     failure = e.what();
-    throw;
   }
 }
 
-Session::Session(std::shared_ptr<const Model> model, const SessionOptions& options)
-    : state_(std::make_unique<State>(std::move(model), options)) {}
+void Session::State::run(std::span<const int32_t> ids, const LogitsSink& sink) {
+  const auto first = static_cast<int64_t>(tokens);
+  const std::lock_guard turn(shared().turn);
+  try {
+    if (ids.size() > 1 || sink) {
+      device().run_chunk(*backend, ids, first);
+    } else {
+      TokenWork work{backend.get(), ids[0], first};
+      device().run_tokens({&work, 1});
+      if (work.failure) std::rethrow_exception(work.failure);
+    }
+    tokens += ids.size();
+  } catch (...) {
+    fail(std::current_exception());
+    throw;
+  }
+  if (sink) device().all_logits(*backend, sink);
+}
+
+void Session::State::end_prompt() {
+  const std::lock_guard turn(shared().turn);
+  backend->end_prompt();
+}
+
+Session::Session(std::shared_ptr<Engine> engine, const SessionOptions& options)
+    : state_(std::make_unique<State>(std::move(engine), options, false)) {}
+Session::Session(std::shared_ptr<const Model> model, const StandaloneOptions& options) {
+  const EngineOptions own = own_engine(options, model->config());
+  state_ = std::make_unique<State>(std::make_shared<Engine>(std::move(model), own), options, true);
+}
 Session::Session(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Session::~Session() = default;
 Session::Session(Session&&) noexcept = default;
@@ -103,18 +107,23 @@ Session Session::fork() const { return Session(std::make_unique<State>(*state_))
 
 std::span<const float> Session::prefill(std::span<const int32_t> ids, const Progress& progress) {
   append(ids, progress);
-  return state_->backend->last_logits();
+  const std::lock_guard turn(state_->shared().turn);
+  return state_->device().last_logits(*state_->backend);
 }
 
 void Session::append(std::span<const int32_t> ids, const Progress& progress) {
+  append(ids, Append::kWhole, progress);
+}
+
+void Session::append(std::span<const int32_t> ids, Append how, const Progress& progress) {
   state_->check(ids);
   for (size_t done = 0; done < ids.size();) {
-    const size_t count = next_chunk(ids.size() - done, state_->options.chunk);
-    state_->run_chunk(ids.subspan(done, count));
+    const size_t count = state_->next_chunk(ids.size() - done, how);
+    state_->run(ids.subspan(done, count));
     done += count;
     if (progress && !progress(done, ids.size())) break;
   }
-  if (ids.size() > 1) state_->backend->end_prefill();
+  if (ends_prompt(how, ids.size())) state_->end_prompt();
 }
 
 int32_t Session::sample(Sampler& sampler, std::span<const int32_t> history) {
@@ -122,7 +131,11 @@ int32_t Session::sample(Sampler& sampler, std::span<const int32_t> history) {
   if (state_->tokens == 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "nothing was appended yet; a token is drawn after one that is there");
-  return state_->backend->sample(sampler, history);
+  LogitsWork work{state_->backend.get(), nullptr, &sampler, history};
+  const std::lock_guard turn(state_->shared().turn);
+  state_->device().finish({&work, 1});
+  if (work.failure) std::rethrow_exception(work.failure);
+  return work.next;
 }
 
 std::span<const float> Session::decode(int32_t token) { return prefill({&token, 1}); }
@@ -130,13 +143,13 @@ std::span<const float> Session::decode(int32_t token) { return prefill({&token, 
 void Session::prefill_logits(std::span<const int32_t> ids, const LogitsSink& sink) {
   state_->check(ids);
   for (size_t done = 0; done < ids.size();) {
-    const size_t count = next_chunk(ids.size() - done, state_->options.chunk);
-    state_->run_chunk(ids.subspan(done, count));
-    state_->backend->all_logits(
-        [&](size_t first, size_t n, const float* logits) { sink(done + first, n, logits); });
+    const size_t count = state_->engine->next_chunk(ids.size() - done);
+    state_->run(ids.subspan(done, count), [&](size_t first, size_t n, const float* logits) {
+      sink(done + first, n, logits);
+    });
     done += count;
   }
-  if (ids.size() > 1) state_->backend->end_prefill();
+  if (ends_prompt(Append::kWhole, ids.size())) state_->end_prompt();
 }
 
 void Session::protect(std::span<const TokenRange> ranges) {
@@ -151,21 +164,36 @@ std::vector<AttentionError> Session::attention_errors() const {
   return state_->backend->attention_errors();
 }
 HeadRows Session::rows(int layer, int head) const { return state_->backend->rows(layer, head); }
-const Model& Session::model() const { return *state_->model; }
+const Model& Session::model() const { return *state_->engine->model(); }
+const std::shared_ptr<Engine>& Session::engine() const { return state_->engine; }
 const SessionOptions& Session::options() const { return state_->options; }
 std::string Session::describe_policy() const { return state_->backend->describe_policy(); }
-int Session::threads() const { return state_->backend->threads(); }
-const char* Session::isa() const { return state_->backend->isa(); }
+int Session::threads() const { return state_->engine->threads(); }
+const char* Session::isa() const { return state_->engine->isa(); }
 
-Ledger Session::ledger() const { return state_->backend->ledger(); }
+Ledger Session::ledger() const {
+  Ledger ledger = state_->backend->ledger();
+  if (!state_->own_engine) return ledger;
+  const MemoryCounter& all = state_->device().memory();
+  ledger.shared += state_->backend->table_bytes();
+  ledger.scratch = all.bytes(MemoryKind::kScratch);
+  ledger.staging = all.bytes(MemoryKind::kStaging);
+  ledger.probe = all.bytes(MemoryKind::kProbe);
+  return ledger;
+}
 
-Ledger estimate_ledger(const ModelConfig& config, const SessionOptions& options, size_t tokens) {
-  const SessionOptions o = checked(options, config);
+Ledger estimate_ledger(const ModelConfig& config, const SessionOptions& options, size_t tokens,
+                       Device device) {
+  const SessionOptions o = with_context(options, config);
   ProtectedRows rows;
   rows.add(o.protect, 0, static_cast<int64_t>(o.context));
-  const ResolvedPolicy policy(o.policy, cache_shape(config, o), o.seed, o.device);
+  const ResolvedPolicy policy(o.policy, cache_shape(config, o), o.seed, device);
   if (!o.protect.empty()) policy.check_protect();
   return policy.estimate(tokens, rows);
+}
+
+Ledger estimate_ledger(const ModelConfig& config, const StandaloneOptions& options, size_t tokens) {
+  return estimate_ledger(config, options, tokens, options.device);
 }
 
 }  // namespace pith

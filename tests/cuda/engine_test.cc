@@ -253,7 +253,7 @@ TEST(CudaSession, TheLedgerIsTheCpus) {
 TEST(CudaSession, PassingTheMemoryLimitIsAnError) {
   PITH_NEEDS_GPU();
   const auto model = RandomModelFolder({}).load();
-  SessionOptions o = options_for(Device::kCuda, "exact", 64);
+  StandaloneOptions o = options_for(Device::kCuda, "exact", 64);
   Session probe(model, o);
   o.memory_limit = probe.ledger().total_bytes() + 200000;
   Session session(model, o);

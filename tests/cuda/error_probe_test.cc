@@ -176,7 +176,7 @@ TEST(CudaErrorProbe, FollowsProtectedRowsAndLeavesOutSlidingLayers) {
 TEST(CudaErrorProbe, RefusesWhatCannotBe) {
   PITH_NEEDS_GPU();
   const auto model = RandomModelFolder({}).load();
-  SessionOptions o = options_for(Device::kCuda, "streaming_llm(rope=cache)");
+  StandaloneOptions o = options_for(Device::kCuda, "streaming_llm(rope=cache)");
   o.error_probe.rows = 64;
   testing_files::expect_error(ErrorCode::kUnsupported, {"rope=cache"}, [&] { Session(model, o); });
   o = options_for(Device::kCuda, "exact");
@@ -193,8 +193,8 @@ TEST(CudaErrorProbe, SessionsAgreeWithTheCpusAndAnswersStay) {
   for (const char* policy : {"exact", "streaming_llm(window=60)", "snapkv(budget=96,interval=32)",
                              "exact+kivi", "express(s=64)+int4,window=64"}) {
     SCOPED_TRACE(policy);
-    SessionOptions on_cpu = options_for(Device::kCpu, policy, 128);
-    SessionOptions on_gpu = options_for(Device::kCuda, policy, 128);
+    StandaloneOptions on_cpu = options_for(Device::kCpu, policy, 128);
+    StandaloneOptions on_gpu = options_for(Device::kCuda, policy, 128);
     Session plain(model, on_gpu);
     on_cpu.error_probe = on_gpu.error_probe = {.rows = 128, .every = 8};
     Session cpu(model, on_cpu), gpu(model, on_gpu);
@@ -221,7 +221,7 @@ TEST(CudaErrorProbe, GenerationStopsAboveTheLimit) {
   const auto model = Model::load(repo_dir() / "models/demo", false);
   GenerateOptions g;
   g.sampling.temperature = 0, g.max_tokens = 12, g.ignore_eos = true;
-  SessionOptions o = options_for(Device::kCuda, "exact");
+  StandaloneOptions o = options_for(Device::kCuda, "exact");
   o.error_probe = {.rows = 128, .every = 4, .max_error = 0.05};
   const auto ids = random_ids(200, model->config().vocab, 4);
   Session exact(model, o);

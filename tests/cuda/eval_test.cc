@@ -53,7 +53,7 @@ TEST(CudaEval, F32ArithmeticIsNearerToTheCpu) {
   const auto model = RandomModelFolder({}).load();
   const auto ids = random_ids(90, model->config().vocab, 21);
   const auto logits = [&](Device device, bool f32) {
-    SessionOptions o = options_for(device, "exact");
+    StandaloneOptions o = options_for(device, "exact");
     o.f32_arithmetic = f32;
     Session session(model, o);
     return all_logits(session, ids, ids.size());

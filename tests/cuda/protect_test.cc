@@ -154,7 +154,7 @@ TEST(CudaSession, TokensMayBeProtectedLater) {
   const auto ids = random_ids(200, model->config().vocab, 15);
   for (const char* policy : {"streaming_llm(window=30)", "knorm(budget=40,interval=10)",
                              "express(s=64),window=20", "balancekv(b=16,heavy=20)"}) {
-    SessionOptions options;
+    StandaloneOptions options;
     options.policy = Policy::parse(policy);
     options.chunk = 64;
     options.threads = 2;

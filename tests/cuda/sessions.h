@@ -13,8 +13,8 @@ inline std::vector<int32_t> random_ids(size_t count, int vocab, uint32_t seed) {
   return ids;
 }
 
-inline SessionOptions options_for(Device device, const std::string& policy, size_t chunk = 512) {
-  SessionOptions o;
+inline StandaloneOptions options_for(Device device, const std::string& policy, size_t chunk = 512) {
+  StandaloneOptions o;
   o.policy = Policy::parse(policy);
   o.device = device;
   o.chunk = chunk;

@@ -6,7 +6,7 @@
 int main(int argc, char** argv) {
   if (argc != 2) return 1;
   const auto model = pith::Model::load(argv[1]);
-  pith::SessionOptions options;
+  pith::StandaloneOptions options;
   options.policy = pith::Policy::parse("streaming_llm(window=60)");
   pith::Session session(model, options);
   pith::GenerateOptions generate;

@@ -108,6 +108,7 @@ struct Matmul::State {
   void make_rows(size_t tokens, size_t in, RowSource source, bool bf16, bool rounded);
   const void* weights_of(const Tile& tile, const WeightMatrix& w, Worker& mine) const;
   void run_few(size_t tokens, size_t in, std::span<const Product> products);
+  void multiply_few(const Tile& tile, const Product& product, size_t first, size_t count);
   void run_many(size_t tokens, size_t in, std::span<const Product> products, bool bf16);
   const Primitive& primitive(const TileShape& shape);
   void run_tile(const Tile& tile, const Product& product, int worker);
@@ -157,25 +158,34 @@ void Matmul::State::run_few(size_t tokens, size_t in, std::span<const Product> p
                        .shape = {tokens, std::min(rows, w.out - first), in, false}});
     }
   }
+  // A tile of W stays in L2 while one group of rows after another passes by.
   context.pool.parallel_for(tiles.size(), [&](size_t i, int) {
-    const Tile& tile = tiles[i];
-    const Product& p = products[tile.product];
-    if (!dense_type(p.w->type)) {
-      const BlockProduct product{.out = p.y,
-                                 .ld = p.w->out,
-                                 .x = x_rounded.data(),
-                                 .wide = precision == MatmulPrecision::kF32,
-                                 .tokens = tokens,
-                                 .w = p.w->row(0),
-                                 .type = p.w->type,
-                                 .rows = p.w->out,
-                                 .in = in};
-      blocks.multiply(product, tile.first_output, tile.first_output + tile.shape.outputs);
-      return;
-    }
-    context.kernels.matvec(p.y, p.w->out, x.data(), tokens, p.w->data, *dense_type(p.w->type), in,
-                           tile.first_output, tile.first_output + tile.shape.outputs);
+    for (size_t t = 0; t < tokens; t += kFewTokens)
+      multiply_few(tiles[i], products[tiles[i].product], t, std::min(kFewTokens, tokens - t));
   });
+}
+
+/// A tile of W times rows [first, first + count) of the input. Both kernels give a row the same
+/// bits whatever rows are beside it.
+void Matmul::State::multiply_few(const Tile& tile, const Product& p, size_t first, size_t count) {
+  const size_t in = tile.shape.in, end = tile.first_output + tile.shape.outputs;
+  float* y = p.y + first * p.w->out;
+  if (const auto dense = dense_type(p.w->type)) {
+    context.kernels.matvec(y, p.w->out, x.data() + first * in, count, p.w->data, *dense, in,
+                           tile.first_output, end);
+    return;
+  }
+  const bool wide = precision == MatmulPrecision::kF32;
+  const BlockProduct product{.out = y,
+                             .ld = p.w->out,
+                             .x = x_rounded.data() + first * rounded_bytes(in, wide),
+                             .wide = wide,
+                             .tokens = count,
+                             .w = p.w->row(0),
+                             .type = p.w->type,
+                             .rows = p.w->out,
+                             .in = in};
+  blocks.multiply(product, tile.first_output, end);
 }
 
 const Primitive& Matmul::State::primitive(const TileShape& shape) {
@@ -277,14 +287,15 @@ Matmul::~Matmul() = default;
 
 bool Matmul::bf16_hardware() const { return state_->has_bf16; }
 
-void Matmul::run(size_t tokens, size_t in, RowSource row, std::span<const Product> products) {
+void Matmul::run(size_t tokens, size_t in, RowSource row, std::span<const Product> products,
+                 RowsOf rows) {
   if (tokens == 0) return;
   for (const Product& p : products) {
     if (p.w->in == in) continue;
     throw Error(ErrorCode::kInternal,
                 fmt::format("a product of [{}, {}] with inputs of {}", p.w->out, p.w->in, in));
   }
-  const bool few = tokens <= kFewTokens;
+  const bool few = rows == RowsOf::kMany || tokens <= kFewTokens;
   const bool bf16 = !few && state_->has_bf16 && state_->precision == MatmulPrecision::kFast &&
                     std::all_of(products.begin(), products.end(), [](const Product& p) {
                       return p.w->type == WeightType::kBF16 || !dense_type(p.w->type);

@@ -37,7 +37,7 @@ CsrRows::CsrRows(const Context& context, const CsrFormat& format, const RowsRequ
                  const OfflineAtoms& offline)
     : CodedRows(context.kernels, request.dim),
       format_(format),
-      memory_(&context.memory),
+      context_(context),
       offline_(offline),
       collecting_(format.online > 0 ? format.collect : 0),
       collected_(context.memory, MemoryKind::kShared),
@@ -113,12 +113,17 @@ void CsrRows::fix_dictionary() {
     std::copy(atoms.begin(), atoms.end(), collected_.data());
     collected_.shrink_to_fit();
   }
-  online_ = std::make_shared<const Array<uint16_t>>(std::move(collected_));
-  collected_ = Array<uint16_t>(*memory_, MemoryKind::kShared);
+  // Forks share the atoms and may outlive this session, so that the counter is the engine's.
+  Array<uint16_t> atoms_found(context_.memory.root(), MemoryKind::kShared);
+  atoms_found.reserve(collected_.size());
+  atoms_found.resize(collected_.size());
+  std::copy(collected_.begin(), collected_.end(), atoms_found.begin());
+  online_ = std::make_shared<const Array<uint16_t>>(std::move(atoms_found));
+  collected_ = Array<uint16_t>(context_.memory, MemoryKind::kShared);
   chosen_ = {};
   std::vector<float> rows(std::min(kCodeRows, waiting_.rows()) * dim_);
   const size_t all = waiting_.rows();
-  Pursuit pursuit(*kernels_, *memory_, atom_rows(), atoms());
+  Pursuit pursuit(*kernels_, context_.memory, atom_rows(), atoms());
   for (size_t t = 0; t < all; t += kCodeRows) {
     const size_t n = std::min(kCodeRows, all - t);
     waiting_.decode(rows.data(), t, n);
@@ -140,12 +145,12 @@ void CsrRows::archive_online(Archive& a) {
     if (a.loads()) collected_.reserve(chosen_.size() * atom_dim());
   } else if (wanted > 0) {
     const size_t parts = std::min(wanted * format_.chunks, format_.online);
-    Array<uint16_t> atoms(*memory_, MemoryKind::kShared);
+    Array<uint16_t> atoms(context_.memory.root(), MemoryKind::kShared);
     if (!a.loads()) atoms = *online_;
     a.halves(atoms, parts * atom_dim());
     if (!a.loads()) return;
     online_ = std::make_shared<const Array<uint16_t>>(std::move(atoms));
-    collected_ = Array<uint16_t>(*memory_, MemoryKind::kShared);
+    collected_ = Array<uint16_t>(context_.memory, MemoryKind::kShared);
     chosen_ = {};
   }
 }
@@ -174,7 +179,7 @@ void CsrRows::append(const float* x, size_t stride, size_t count) {
   }
   if (t == count) return;
   std::vector<float> rows(std::min(kCodeRows, count - t) * dim_);
-  Pursuit pursuit(*kernels_, *memory_, atom_rows(), atoms());
+  Pursuit pursuit(*kernels_, context_.memory, atom_rows(), atoms());
   for (; t < count; t += kCodeRows) {
     const size_t n = std::min(kCodeRows, count - t);
     for (size_t i = 0; i < n; ++i) std::copy_n(x + (t + i) * stride, dim_, rows.data() + i * dim_);

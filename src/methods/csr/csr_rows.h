@@ -95,7 +95,7 @@ class CsrRows final : public CodedRows {
   std::pair<size_t, size_t> exact_between(size_t first, size_t end) const;
 
   CsrFormat format_;
-  MemoryCounter* memory_;
+  Context context_;
   OfflineAtoms offline_;
   std::shared_ptr<const Array<uint16_t>> online_;  // [online, d] f16; null until it is fixed
   size_t collecting_;                              ///< rows still to come before it is fixed

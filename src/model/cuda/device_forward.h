@@ -39,11 +39,14 @@ class DeviceForward {
   std::span<const float> last_logits();
   /// The largest of them, found on the device; `call` says how many, its logits are set here.
   std::span<const RankedLogit> best_logits(RankingCall call);
-  /// As Forward's.
+  /// Logits from here on are those after `other`'s last token, until the next run(): a fork draws
+  /// from where it was made. Both of one model.
   void continue_from(const DeviceForward& other);
   /// Hands out the logits [count, V] of run()'s positions, a block at a time. Throws kNonFinite.
   using Sink = std::function<void(size_t first, size_t count, const float* logits)>;
   void all_logits(const Sink& sink);
+
+  size_t max_chunk() const { return max_chunk_; }
 
  private:
   struct GraphEnd {

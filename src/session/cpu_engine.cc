@@ -1,0 +1,180 @@
+// Sessions on the CPU: one team of threads and one forward pass for all of an engine's.
+
+#include <algorithm>
+#include <vector>
+
+#include "model/forward.h"
+#include "model/weights.h"
+#include "session/state.h"
+
+namespace pith {
+namespace {
+
+class CpuSession final : public SessionBackend {
+ public:
+  CpuSession(ThreadPool& pool, MemoryCounter& memory, const Kernels& kernels, const Model& model,
+             const SessionOptions& o)
+      : all_(memory),
+        limit_(o.cache_limit),
+        memory_(memory, limit_),
+        cache_(std::make_unique<KvCache>(Context{pool, memory_, kernels},
+                                         cache_shape(model.config(), o), o.policy, o.seed,
+                                         model.weights().ropes(o.context))),
+        state_(memory_, MemoryKind::kScratch),
+        logits_(memory_, MemoryKind::kScratch) {
+    cache_->protect(o.protect);
+    if (o.error_probe.rows > 0) cache_->start_error_probe(o.error_probe, o.seed);
+  }
+  CpuSession(const CpuSession& o) : all_(o.all_), limit_(o.limit_), memory_(all_, limit_) {
+    const MemoryCounter::CopiesTo ours(o.memory_, memory_);
+    cache_ = o.cache_->clone();
+    state_ = o.state_;
+    logits_ = Array<float>(memory_, MemoryKind::kScratch);
+  }
+
+  std::unique_ptr<SessionBackend> clone() const override {
+    return std::make_unique<CpuSession>(*this);
+  }
+  void end_prompt() override { cache_->end_prefill(); }
+  void protect(std::span<const TokenRange> ranges) override { cache_->protect(ranges); }
+  HeadRows rows(int layer, int head) const override { return cache_->rows(layer, head); }
+  std::vector<AttentionError> attention_errors() const override {
+    return cache_->attention_errors();
+  }
+  Ledger ledger() const override {
+    Ledger ledger = cache_->ledger();
+    ledger.scratch = memory_.bytes(MemoryKind::kScratch);
+    ledger.staging = memory_.bytes(MemoryKind::kStaging);
+    ledger.probe = memory_.bytes(MemoryKind::kProbe);
+    return ledger;
+  }
+  std::string describe_policy() const override { return cache_->describe(); }
+
+  KvCache& cache() { return *cache_; }
+  /// Where its last token left off (Forward::last_state).
+  const float* state() const { return state_.data(); }
+  void set_state(std::span<const float> state) {
+    if (state_.empty()) state_.reserve(state.size());
+    state_.resize(state.size());
+    std::ranges::copy(state, state_.begin());
+  }
+  /// Room for logits [V]; taken when they are asked for, and kept.
+  std::span<float> logits(size_t vocabulary) {
+    if (logits_.empty()) logits_.reserve(vocabulary);
+    logits_.resize(vocabulary);
+    return logits_;
+  }
+
+ private:
+  MemoryCounter& all_;  // the engine's
+  size_t limit_;
+  mutable MemoryCounter memory_;  // a fork's copies are counted by way of it
+  std::unique_ptr<KvCache> cache_;
+  Array<float> state_;   // [hidden], empty before the first token
+  Array<float> logits_;  // [V], empty until they are asked for
+};
+
+class CpuEngine final : public EngineBackend {
+ public:
+  CpuEngine(std::shared_ptr<const Model> model, const EngineOptions& o)
+      : model_(std::move(model)),
+        pool_(o.threads),
+        memory_(o.memory_limit),
+        own_(memory_),
+        kernels_(kernels_for(o.isa)),
+        forward_({pool_, own_, kernels_}, *model_, o.chunk,
+                 o.f32_arithmetic ? MatmulPrecision::kF32 : MatmulPrecision::kFast) {}
+
+  std::unique_ptr<SessionBackend> make_session(const SessionOptions& o) override {
+    return std::make_unique<CpuSession>(pool_, memory_, kernels_, *model_, o);
+  }
+
+  void run_chunk(SessionBackend& session, std::span<const int32_t> tokens,
+                 int64_t first_position) override {
+    CpuSession& s = of(session);
+    forward_.run(s.cache(), tokens, first_position);
+    s.set_state(forward_.last_state(tokens.size() - 1));
+  }
+
+  void run_tokens(std::span<TokenWork> works) override {
+    for (size_t first = 0; first < works.size(); first += forward_.max_chunk())
+      run_pass(works.subspan(first, std::min(forward_.max_chunk(), works.size() - first)));
+  }
+
+  void finish(std::span<LogitsWork> works) override {
+    const size_t most = forward_.most_states();
+    for (size_t first = 0; first < works.size(); first += most)
+      finish_some(works.subspan(first, std::min(most, works.size() - first)));
+  }
+
+  std::span<const float> last_logits(SessionBackend& session) override {
+    CpuSession& s = of(session);
+    const std::span<float> logits = s.logits(static_cast<size_t>(model_->config().vocab));
+    LogitsWork work{&session, logits.data()};
+    finish({&work, 1});
+    if (work.failure) std::rethrow_exception(work.failure);
+    return logits;
+  }
+
+  void all_logits(SessionBackend& /*session*/, const Session::LogitsSink& sink) override {
+    forward_.all_logits(sink);
+  }
+
+  Ledger ledger() const override {
+    Ledger ledger;
+    ledger.scratch = own_.bytes(MemoryKind::kScratch);
+    return ledger;
+  }
+  const MemoryCounter& memory() const override { return memory_; }
+  int threads() const override { return pool_.size(); }
+  const char* isa() const override { return kernels_.isa; }
+
+ private:
+  static CpuSession& of(SessionBackend& session) { return static_cast<CpuSession&>(session); }
+
+  void run_pass(std::span<TokenWork> works) {
+    std::vector<Sequence> sequences;
+    sequences.reserve(works.size());
+    for (TokenWork& w : works)
+      sequences.push_back({&of(*w.session).cache(), {&w.token, 1}, w.position});
+    forward_.run(sequences);
+    for (size_t i = 0; i < works.size(); ++i) {
+      works[i].failure = sequences[i].failure;
+      if (!works[i].failure) of(*works[i].session).set_state(forward_.last_state(i));
+    }
+  }
+
+  void finish_some(std::span<LogitsWork> works) {
+    const auto vocabulary = static_cast<size_t>(model_->config().vocab);
+    std::vector<const float*> states;
+    for (const LogitsWork& w : works) states.push_back(of(*w.session).state());
+    const float* made = forward_.logits_after(states);
+    for (size_t i = 0; i < works.size(); ++i) {
+      LogitsWork& w = works[i];
+      const std::span<const float> logits(made + i * vocabulary, vocabulary);
+      try {
+        forward_.check_finite(logits.data(), 1);
+        if (w.logits) std::ranges::copy(logits, w.logits);
+        if (w.sampler) w.next = w.sampler->sample(logits, w.history);
+      } catch (...) {
+        w.failure = std::current_exception();
+      }
+    }
+  }
+
+  std::shared_ptr<const Model> model_;
+  ThreadPool pool_;
+  MemoryCounter memory_;  // of the engine and its sessions
+  MemoryCounter own_;     // of the engine alone
+  const Kernels& kernels_;
+  Forward forward_;
+};
+
+}  // namespace
+
+std::unique_ptr<EngineBackend> make_cpu_engine(std::shared_ptr<const Model> model,
+                                               const EngineOptions& options) {
+  return std::make_unique<CpuEngine>(std::move(model), options);
+}
+
+}  // namespace pith

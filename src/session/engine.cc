@@ -1,0 +1,179 @@
+// Passes over many sessions: checks, turns and who failed. What is computed is a backend's.
+
+#include "pith/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "session/state.h"
+
+namespace pith {
+namespace {
+
+const EngineOptions& checked(const EngineOptions& o) {
+  if (o.chunk == 0 || o.chunk > 65536)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a chunk of {} tokens; choose 1 to 65536", o.chunk));
+  if (o.threads < 0 || o.threads > 1024)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} threads; choose 1 to 1024, or 0 for all cores", o.threads));
+  return o;
+}
+
+std::unique_ptr<EngineBackend> make_engine(const std::shared_ptr<const Model>& model,
+                                           const EngineOptions& o) {
+  return o.device == Device::kCuda ? make_cuda_engine(model, o) : make_cpu_engine(model, o);
+}
+
+// Selectors that judge rows by the prompt's last queries (SnapKV: 64) find them in one chunk.
+constexpr size_t kLastChunk = 64;
+
+Error as_error(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& e) {
+    return e;
+  } catch (const std::bad_alloc&) {
+    return Error(ErrorCode::kOutOfMemory, "the machine has no memory left");
+  } catch (const std::exception& e) {
+    return Error(ErrorCode::kInternal, e.what());
+  }
+}
+
+}  // namespace
+
+/// Those of a step; works that have failed are passed over.
+class Engine::Step {
+ public:
+  /// Throws kInvalidArgument for works that are no works of this engine's.
+  Step(const Engine& engine, State& state, std::span<Work> works) : state_(state), works_(works) {
+    std::set<const Session*> seen;
+    for (Work& w : works) {
+      if (!w.session || !w.session->state_ || w.session->engine().get() != &engine)
+        throw Error(ErrorCode::kInvalidArgument,
+                    "a step was given a work without a session, or with one of another engine; "
+                    "make sessions with the engine that runs them");
+      if (!seen.insert(w.session).second)
+        throw Error(ErrorCode::kInvalidArgument,
+                    "a step was given two works of one session; give it one at a time");
+      w.next = -1;
+      w.failure.reset();
+    }
+  }
+
+  void run() {
+    each([](Work& w, Session::State& s) { s.check(w.tokens); });
+    run_tokens();
+    each([&](Work& w, Session::State& s) {
+      if (w.tokens.size() > 1) run_prompt(w, s);
+    });
+    each([](Work& w, Session::State& s) {
+      if (ends_prompt(w.append, w.tokens.size())) s.end_prompt();
+    });
+    finish();
+  }
+
+ private:
+  static Session::State& state_of(const Work& w) { return *w.session->state_; }
+
+  template <class F>
+  void each(const F& f) {
+    for (Work& w : works_) {
+      if (w.failure) continue;
+      try {
+        f(w, state_of(w));
+      } catch (...) {
+        w.failure = as_error(std::current_exception());
+      }
+    }
+  }
+
+  void run_tokens() {
+    std::vector<Work*> of;
+    std::vector<TokenWork> tokens;
+    for (Work& w : works_) {
+      if (w.failure || w.tokens.size() != 1) continue;
+      Session::State& s = state_of(w);
+      of.push_back(&w);
+      tokens.push_back({s.backend.get(), w.tokens[0], static_cast<int64_t>(s.tokens)});
+    }
+    if (tokens.empty()) return;
+    try {
+      const std::lock_guard turn(state_.turn);
+      state_.backend->run_tokens(tokens);
+    } catch (...) {
+      for (TokenWork& t : tokens) t.failure = std::current_exception();
+    }
+    for (size_t i = 0; i < of.size(); ++i) {
+      Session::State& s = state_of(*of[i]);
+      if (tokens[i].failure) {
+        s.fail(tokens[i].failure);
+        of[i]->failure = as_error(tokens[i].failure);
+      } else {
+        ++s.tokens;
+      }
+    }
+  }
+
+  void run_prompt(const Work& w, Session::State& s) {
+    for (size_t done = 0; done < w.tokens.size();) {
+      const size_t count = s.next_chunk(w.tokens.size() - done, w.append);
+      s.run(w.tokens.subspan(done, count));
+      done += count;
+    }
+  }
+
+  void finish() {
+    std::vector<Work*> of;
+    std::vector<LogitsWork> wanted;
+    for (Work& w : works_) {
+      if (w.failure || (!w.logits && !w.sampler)) continue;
+      of.push_back(&w);
+      wanted.push_back({state_of(w).backend.get(), w.logits, w.sampler, w.history});
+    }
+    if (wanted.empty()) return;
+    try {
+      const std::lock_guard turn(state_.turn);
+      state_.backend->finish(wanted);
+    } catch (...) {
+      for (LogitsWork& l : wanted) l.failure = std::current_exception();
+    }
+    for (size_t i = 0; i < of.size(); ++i) {
+      of[i]->next = wanted[i].next;
+      if (wanted[i].failure) of[i]->failure = as_error(wanted[i].failure);
+    }
+  }
+
+  State& state_;
+  std::span<Work> works_;
+};
+
+Engine::State::State(std::shared_ptr<const Model> m, const EngineOptions& o)
+    : model(std::move(m)), options(checked(o)), backend(make_engine(model, options)) {}
+
+Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)
+    : state_(std::make_unique<State>(std::move(model), options)) {}
+Engine::~Engine() = default;
+
+void Engine::step(std::span<Work> works) { Step(*this, *state_, works).run(); }
+
+size_t Engine::next_chunk(size_t left) const {
+  const size_t chunk = state_->options.chunk;
+  if (left <= chunk) return left;
+  const size_t rest = left - chunk;
+  return rest < kLastChunk && chunk > kLastChunk ? left - kLastChunk : chunk;
+}
+
+Ledger Engine::ledger() const { return state_->backend->ledger(); }
+size_t Engine::bytes_in_use() const { return state_->backend->memory().total(); }
+size_t Engine::peak_bytes() const { return state_->backend->memory().peak(); }
+const std::shared_ptr<const Model>& Engine::model() const { return state_->model; }
+const EngineOptions& Engine::options() const { return state_->options; }
+int Engine::threads() const { return state_->backend->threads(); }
+const char* Engine::isa() const { return state_->backend->isa(); }
+
+}  // namespace pith

@@ -1,0 +1,348 @@
+// Many sessions of one engine: each says what it would say alone, bit for bit, in any company; one
+// that fails ends alone; idle ones take what their ledgers say.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <numeric>
+
+#include "core/philox.h"
+#include "paths.h"
+#include "pith/error.h"
+#include "pith/generate.h"
+#include "pith/session.h"
+
+namespace pith {
+namespace {
+
+std::shared_ptr<const Model> demo() {
+  static const auto model = Model::load(repo_dir() / "models/demo");
+  return model;
+}
+
+EngineOptions small_engine(int threads = 2) {
+  EngineOptions o;
+  o.threads = threads;
+  o.chunk = 48;
+  return o;
+}
+
+SessionOptions with_policy(const std::string& policy, size_t context = 400) {
+  SessionOptions o;
+  o.policy = Policy::parse(policy);
+  o.context = context;
+  return o;
+}
+
+std::vector<int32_t> some_ids(size_t count, uint64_t seed) {
+  const Philox random(seed, 0, 0);
+  std::vector<int32_t> ids(count);
+  for (size_t i = 0; i < count; ++i) ids[i] = static_cast<int32_t>(random.words(i)[0] % 8000u);
+  return ids;
+}
+
+/// Selectors of every kind, codecs of every kind, and sizes that make them judge and code on the
+/// way.
+const std::vector<std::string>& policies() {
+  static const std::vector<std::string> all = {
+      "exact",
+      "exact+int4,sink=4,window=32",
+      "keydiff(budget=48,interval=24)+int4,sink=4,window=16",
+      "h2o(budget=48,interval=40),window=16",
+      "snapkv(budget=40)+int8",
+      "streaming_llm(window=60,rope=cache)",
+      "express(s=32)+int4,window=16",
+      "exact+kivi(bits=2),window=32",
+      "exact+turboquant(bits=3),window=16",
+      "exact+k:qjl(m=128)+v:int4,window=16",
+      "exact+csr(online=32),window=16",
+      "balancekv(rate=0.5)+int4,window=16",
+      "uniform(rate=0.25)+bf16,sink=4,window=16",
+      "buzz(T=64,s=8)",
+      "exact,dtype=f32;layers=0-1:exact+int4,window=16",
+  };
+  return all;
+}
+
+using Logits = std::vector<float>;
+
+/// A conversation of its own: a prompt, then tokens one by one.
+struct Talk {
+  std::string policy;
+  std::vector<int32_t> prompt, answer;
+};
+
+Talk talk(size_t i) {
+  return {policies()[i % policies().size()], some_ids(5 + 37 * i % 190, 100 + i),
+          some_ids(12, 500 + i)};
+}
+
+/// The logits after the prompt and after each token of the answer, the session alone.
+std::vector<Logits> alone(const std::shared_ptr<Engine>& engine, const Talk& t) {
+  Session session(engine, with_policy(t.policy));
+  std::vector<Logits> all;
+  const auto keep = [&](std::span<const float> x) { all.emplace_back(x.begin(), x.end()); };
+  keep(session.prefill(t.prompt));
+  for (int32_t id : t.answer) keep(session.decode(id));
+  return all;
+}
+
+bool same_bits(const Logits& a, const Logits& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), 4 * a.size()) == 0;
+}
+
+class EngineBits : public testing::TestWithParam<size_t> {};
+
+TEST_P(EngineBits, ASessionSaysInAnyCompanyWhatItSaysAlone) {
+  const size_t count = GetParam();
+  const auto engine = std::make_shared<Engine>(demo(), small_engine());
+  std::vector<Talk> talks;
+  std::vector<Session> sessions;
+  for (size_t i = 0; i < count; ++i) {
+    talks.push_back(talk(i));
+    sessions.emplace_back(engine, with_policy(talks[i].policy));
+  }
+  // Session i joins in step i % 5 with its prompt, and leaves when its answer is through; every
+  // other step names the sessions in the other direction.
+  std::vector<size_t> said(count, 0);  // steps that a session was part of
+  std::vector<std::vector<Logits>> got(count);
+  for (size_t step = 0; step < 5 + 13; ++step) {
+    std::vector<size_t> who;
+    for (size_t i = 0; i < count; ++i)
+      if (step >= i % 5 && said[i] <= talks[i].answer.size()) who.push_back(i);
+    if (step % 2) std::ranges::reverse(who);
+    std::vector<Work> works;
+    for (size_t i : who) {
+      got[i].emplace_back(8192);
+      Work w{&sessions[i], talks[i].prompt};
+      if (said[i] > 0) w.tokens = {&talks[i].answer[said[i] - 1], 1};
+      w.logits = got[i].back().data();
+      works.push_back(w);
+      ++said[i];
+    }
+    engine->step(works);
+    for (const Work& w : works) ASSERT_FALSE(w.failure) << w.failure->what();
+  }
+  const auto other = std::make_shared<Engine>(demo(), small_engine(1));
+  for (size_t i = 0; i < count; ++i) {
+    const std::vector<Logits> expected = alone(other, talks[i]);
+    ASSERT_EQ(got[i].size(), expected.size());
+    for (size_t t = 0; t < expected.size(); ++t)
+      ASSERT_TRUE(same_bits(got[i][t], expected[t]))
+          << talks[i].policy << ", session " << i << ", token " << t;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Counts, EngineBits, testing::Values(1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64),
+                         [](const auto& i) { return std::to_string(i.param); });
+
+TEST(EngineStep, ASessionThatFailsEndsAlone) {
+  const auto engine = std::make_shared<Engine>(demo(), small_engine());
+  const auto ids = some_ids(150, 1);
+  // A limit that the prompt fits and the answer does not.
+  SessionOptions tight = with_policy("exact");
+  Session probe(engine, tight);
+  probe.append(ids);
+  const Ledger ledger = probe.ledger();
+  tight.cache_limit = ledger.total_bytes() + (size_t{64} << 10);
+  std::vector<Session> sessions;
+  for (int i = 0; i < 5; ++i) sessions.emplace_back(engine, i == 2 ? tight : with_policy("exact"));
+  for (Session& s : sessions) s.append(ids);
+  Session twin = sessions[0].fork();
+  const auto answer = some_ids(200, 2);
+  size_t failed_at = 0;
+  for (size_t t = 0; t < answer.size(); ++t) {
+    std::vector<Logits> logits(sessions.size(), Logits(8192));
+    std::vector<Work> works;
+    for (size_t i = 0; i < sessions.size(); ++i) {
+      works.push_back({&sessions[i], {&answer[t], 1}});
+      works.back().logits = logits[i].data();
+    }
+    engine->step(works);
+    const auto expected = twin.decode(answer[t]);
+    for (size_t i = 0; i < sessions.size(); ++i) {
+      if (i == 2 && (failed_at > 0 || works[i].failure)) {
+        ASSERT_TRUE(works[i].failure);
+        EXPECT_EQ(works[i].failure->code(),
+                  failed_at == 0 ? ErrorCode::kOutOfMemory : ErrorCode::kInternal)
+            << works[i].failure->what();
+        if (failed_at == 0) failed_at = t;
+        continue;
+      }
+      ASSERT_FALSE(works[i].failure) << works[i].failure->what();
+      EXPECT_TRUE(same_bits(logits[i], {expected.begin(), expected.end()})) << i << " at " << t;
+    }
+  }
+  EXPECT_GT(failed_at, 0u) << "the limit was never met";
+  EXPECT_THROW(sessions[2].decode(1), Error);
+}
+
+TEST(EngineStep, WrongWorksAreRefusedOneByOneAndMixUpsAltogether) {
+  const auto engine = std::make_shared<Engine>(demo(), small_engine());
+  Session a(engine, with_policy("exact", 20)), b(engine, with_policy("exact", 20));
+  const auto ids = some_ids(21, 3);
+  const int32_t wrong = 8192;
+  std::vector<Work> works = {{&a, ids}, {&b, {&wrong, 1}}};
+  engine->step(works);
+  EXPECT_EQ(works[0].failure->code(), ErrorCode::kContextFull);
+  EXPECT_EQ(works[1].failure->code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(a.tokens() + b.tokens(), 0u);
+  works = {{&a, {ids.data(), 5}}, {&b, {}}};
+  engine->step(works);  // both are as good as new
+  EXPECT_FALSE(works[0].failure);
+  EXPECT_EQ(works[1].failure->code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(a.tokens(), 5u);
+
+  const auto other = std::make_shared<Engine>(demo(), small_engine());
+  Session stranger(other, with_policy("exact"));
+  for (std::vector<Work> bad :
+       {std::vector<Work>{{&a, ids}, {&a, ids}}, std::vector<Work>{{&a, ids}, {&stranger, ids}},
+        std::vector<Work>{{nullptr, ids}}})
+    EXPECT_THROW(engine->step(bad), Error);
+  EXPECT_EQ(a.tokens(), 5u);
+}
+
+TEST(EngineStep, DrawsWhatTheSessionWouldDraw) {
+  const auto engine = std::make_shared<Engine>(demo(), small_engine());
+  std::vector<Session> sessions;
+  std::vector<Sampler> samplers, again;
+  std::vector<Work> works;
+  const auto ids = some_ids(60, 4);
+  for (size_t i = 0; i < 9; ++i) {
+    sessions.emplace_back(engine, with_policy("exact"));
+    samplers.emplace_back(SamplingOptions{.temperature = 1.5f, .seed = i});
+    again.emplace_back(SamplingOptions{.temperature = 1.5f, .seed = i});
+  }
+  for (size_t i = 0; i < 9; ++i) {
+    works.push_back({&sessions[i], {ids.data(), 1 + 5 * i}});
+    works.back().sampler = &samplers[i];
+    works.back().history = ids;
+  }
+  engine->step(works);
+  for (size_t i = 0; i < 9; ++i) EXPECT_EQ(works[i].next, sessions[i].sample(again[i], ids)) << i;
+}
+
+/// The prompt in the pieces that the engine would cut it into; how all but the last come.
+Session in_pieces(const std::shared_ptr<Engine>& engine, const std::string& policy,
+                  std::span<const int32_t> ids, Append how) {
+  Session session(engine, with_policy(policy));
+  for (size_t done = 0; done < ids.size();) {
+    const size_t count = engine->next_chunk(ids.size() - done);
+    const bool last = done + count == ids.size();
+    session.append(ids.subspan(done, count), last ? Append::kPromptEnds : how);
+    done += count;
+  }
+  return session;
+}
+
+TEST(Append, APromptInPiecesIsThePromptAtOnceIfItIsCutWhereTheEngineCuts) {
+  const auto engine = std::make_shared<Engine>(demo(), small_engine());
+  const auto ids = some_ids(203, 5);
+  size_t told_apart = 0;
+  for (const std::string& policy : policies()) {
+    Session whole(engine, with_policy(policy));
+    whole.append(ids);
+    Session pieces = in_pieces(engine, policy, ids, Append::kMore);
+    Session prompts = in_pieces(engine, policy, ids, Append::kPromptEnds);
+    const auto a = whole.decode(7), b = pieces.decode(7), c = prompts.decode(7);
+    const Logits wanted(a.begin(), a.end());
+    EXPECT_TRUE(same_bits({b.begin(), b.end()}, wanted)) << policy;
+    told_apart += !same_bits({c.begin(), c.end()}, wanted);
+  }
+  EXPECT_GT(told_apart, 0u) << "no policy selects at a prompt's end: this test sees nothing";
+}
+
+TEST(EngineMemory, AForkOutlivesItsOriginalAndBytesAreEachSessionsOwn) {
+  for (const std::string& policy : policies()) {
+    const auto engine = std::make_shared<Engine>(demo(), small_engine());
+    const auto ids = some_ids(180, 8);
+    const size_t empty = engine->bytes_in_use();
+    auto original = std::make_unique<Session>(engine, with_policy(policy));
+    original->append(ids);
+    Session twin = original->fork();
+    const size_t before = original->ledger().total_bytes();
+    Session fork = original->fork();
+    fork.append(std::span(ids).subspan(0, 100));
+    EXPECT_EQ(original->ledger().total_bytes(), before) << policy;
+    original->append(std::span(ids).subspan(0, 100));
+    const auto expected = original->decode(7);
+    const Logits wanted(expected.begin(), expected.end());
+    original.reset();
+    const auto got = fork.decode(7);
+    EXPECT_TRUE(same_bits({got.begin(), got.end()}, wanted)) << policy;
+    // Tables that forks share are the engine's: they are not in the sum.
+    const size_t sum = empty + fork.ledger().total_bytes() + twin.ledger().total_bytes();
+    if (policy.find("csr") == std::string::npos && policy.find("qjl") == std::string::npos)
+      EXPECT_LE(engine->bytes_in_use(), sum + (size_t{512} << 10)) << policy;
+  }
+}
+
+TEST(EngineMemory, LimitsOfSessionsAndOfTheEngineHoldEachForItself) {
+  EngineOptions o = small_engine();
+  const size_t empty = Engine(demo(), o).bytes_in_use();
+  o.memory_limit = empty + (size_t{4} << 20);
+  const auto engine = std::make_shared<Engine>(demo(), o);
+  SessionOptions limited = with_policy("exact");
+  limited.cache_limit = size_t{100} << 10;
+  Session small(engine, limited);
+  try {
+    small.append(some_ids(300, 9));
+    FAIL() << "the session's limit did not hold";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kOutOfMemory);
+  }
+  std::vector<Session> many;
+  size_t refused = 0;
+  for (int i = 0; i < 40 && refused == 0; ++i) {
+    try {
+      many.emplace_back(engine, with_policy("exact"));
+      many.back().append(some_ids(300, 10));
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::kOutOfMemory);
+      ++refused;
+    }
+  }
+  EXPECT_EQ(refused, 1u);
+  EXPECT_LE(engine->peak_bytes(), o.memory_limit);
+  many.clear();
+  Session after(engine, with_policy("exact"));
+  after.append(some_ids(300, 10));  // what was dropped is there again
+}
+
+/// Bytes of the process's memory that are in use, whoever asked for them.
+size_t resident() {
+  std::ifstream statm("/proc/self/statm");
+  size_t all = 0, pages = 0;
+  statm >> all >> pages;
+  return pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+TEST(EngineMemory, AThousandIdleSessionsTakeTheirLedgers) {
+  const auto engine = std::make_shared<Engine>(demo(), small_engine());
+  SessionOptions options = with_policy("keydiff(budget=956)+int4,sink=4,window=64", 8192);
+  Session base(engine, options);
+  base.append(some_ids(1500, 11));
+  std::vector<Session> sessions;
+  sessions.reserve(1000);
+  const size_t counted = engine->bytes_in_use(), heap = resident();
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < 1000; ++i) sessions.push_back(base.fork());
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  size_t sum = 0;
+  for (const Session& s : sessions) sum += s.ledger().total_bytes();
+  const double by_counter = static_cast<double>(engine->bytes_in_use() - counted) / sum;
+  const double by_system = static_cast<double>(resident() - heap) / sum;
+  EXPECT_LE(by_counter, 1.01);
+  EXPECT_GE(by_counter, 0.99);
+  std::printf(
+      "ledger of one %zu, counter %.4f, the system's count %.4f of the ledgers, fork %.0f us\n",
+      sum / 1000, by_counter, by_system, seconds * 1e3);
+}
+
+}  // namespace
+}  // namespace pith

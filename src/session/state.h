@@ -1,0 +1,59 @@
+#pragma once
+// What a session and its engine are inside.
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+
+#include "policy/resolved.h"
+#include "session/backend.h"
+
+namespace pith {
+
+struct Engine::State {
+  State(std::shared_ptr<const Model> m, const EngineOptions& o);
+
+  std::shared_ptr<const Model> model;
+  EngineOptions options;
+  std::unique_ptr<EngineBackend> backend;
+  std::mutex turn;  // of whoever runs a pass
+};
+
+struct Session::State {
+  State(std::shared_ptr<Engine> e, const SessionOptions& o, bool its_own);
+  State(const State& o);
+
+  std::shared_ptr<Engine> engine;
+  bool own_engine;  ///< whose scratch and tables are this session's and its forks'
+  SessionOptions options;
+  std::unique_ptr<SessionBackend> backend;
+  size_t tokens = 0;
+  std::string failure;  ///< why the layers disagree, if they do
+
+  Engine::State& shared() const { return *engine->state_; }
+  EngineBackend& device() const { return *shared().backend; }
+  /// Throws for tokens that cannot be appended.
+  void check(std::span<const int32_t> ids) const;
+  void check_usable() const;
+  /// The length of the next of the chunks that `left` tokens are run in.
+  size_t next_chunk(size_t left, Append how) const {
+    return how == Append::kMore ? std::min(left, shared().options.chunk) : engine->next_chunk(left);
+  }
+  /// Runs tokens at once, in a turn of its own; `sink` gets the logits of all of them.
+  void run(std::span<const int32_t> ids, const Session::LogitsSink& sink = {});
+  void end_prompt();
+  /// Notes why the layers disagree.
+  void fail(const std::exception_ptr& why);
+};
+
+inline bool ends_prompt(Append how, size_t tokens) {
+  return how == Append::kPromptEnds || (how == Append::kWhole && tokens > 1);
+}
+
+/// The shape of a session's cache.
+inline CacheShape cache_shape(const ModelConfig& c, const SessionOptions& o) {
+  return {c.layers,         c.query_heads, c.kv_heads,    c.head_dim,
+          c.sliding_window, o.context,     c.fingerprint, o.percent_of};
+}
+
+}  // namespace pith
