@@ -137,7 +137,7 @@ TEST_P(EngineBits, ASessionSaysInAnyCompanyWhatItSaysAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Counts, EngineBits, testing::Values(1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64),
+INSTANTIATE_TEST_SUITE_P(Counts, EngineBits, testing::Values(1, 3, 8, 9, 17, 64),
                          [](const auto& i) { return std::to_string(i.param); });
 
 TEST(EngineStep, ASessionThatFailsEndsAlone) {
