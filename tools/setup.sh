@@ -32,6 +32,7 @@ build|header:nlohmann/json.hpp|nlohmann-json3-dev|JSON for Modern C++ 3
 build|header:fmt/format.h|libfmt-dev|fmt 9 or newer
 build|header:unicode/uregex.h|libicu-dev|ICU
 build|header:sentencepiece_processor.h|libsentencepiece-dev|SentencePiece 0.1.97 or newer
+build|header:xxhash.h|libxxhash-dev|xxHash 0.8 or newer
 build|header:gtest/gtest.h|libgtest-dev|GoogleTest
 build|header:rapidcheck.h|librapidcheck-dev|RapidCheck
 build|header:histedit.h|libedit-dev|libedit

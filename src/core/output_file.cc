@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,6 +24,12 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void refuse(const char* doing, const fs::path& path, const std::string& why) {
   throw Error(ErrorCode::kIo, fmt::format("cannot {} {}: {}", doing, path.string(), why));
+}
+
+constexpr const char* kUnfinished = ".partial";
+
+fs::path folder_of(const fs::path& target) {
+  return target.has_parent_path() ? target.parent_path() : fs::path(".");
 }
 
 /// Where the bytes go.
@@ -65,25 +73,52 @@ Place place_of(const fs::path& path) {
   place.direct = place.direct || !target;
   place.target = place.direct ? path : *target;
   if (place.direct) return place;
-  const fs::path folder = place.target.has_parent_path() ? place.target.parent_path() : ".";
+  const fs::path folder = folder_of(place.target);
   if (::access(folder.c_str(), W_OK | X_OK) != 0)
     refuse("write", path, fmt::format("{}: {}", folder.string(), std::strerror(errno)));
   return place;
 }
 
+/// What writers that were killed left beside `target`. A writer holds a lock on what it writes; one
+/// that has just made its file and not locked it yet is told by the file's age.
+void remove_leftovers(const fs::path& target) {
+  constexpr time_t kNew = 60;  // seconds
+  const std::string begin = target.filename().string() + ".";
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder_of(target), error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(begin) || !name.ends_with(kUnfinished)) continue;
+    const int file = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (file < 0) continue;
+    struct stat status {};
+    const bool left = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
+                      status.st_uid == ::geteuid() && status.st_mtime + kNew < ::time(nullptr) &&
+                      ::flock(file, LOCK_EX | LOCK_NB) == 0;
+    if (left) ::unlink(entry.path().c_str());
+    ::close(file);
+  }
+}
+
 }  // namespace
 
-OutputFile::OutputFile(const fs::path& path) : path_(path) {
+OutputFile::OutputFile(const fs::path& path, const OutputOptions& options)
+    : options_(options), path_(path) {
   const Place place = place_of(path);
   target_ = place.target;
+  if (options.is_private && place.direct)
+    refuse("write", path, "it is a pipe or a device; name a file");
+  if (!options.replaces && fs::exists(fs::symlink_status(target_)))
+    refuse("write", path, "it is there already; name another, or ask to replace it");
   if (place.direct) {
     descriptor_ = ::open(target_.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
     if (descriptor_ < 0) fail("open");
     return;
   }
+  remove_leftovers(target_);
   create_beside();
   struct stat status {};
-  if (::stat(target_.c_str(), &status) == 0) ::fchmod(descriptor_, place.mode);
+  if (!options.is_private && ::stat(target_.c_str(), &status) == 0)
+    ::fchmod(descriptor_, place.mode);
 }
 
 // A name of its own for every writer: two that share an output must not share what is unfinished.
@@ -91,10 +126,12 @@ void OutputFile::create_beside() {
   static std::atomic<unsigned> count{0};
   do {
     temporary_ = target_;
-    temporary_ += fmt::format(".{}-{}.partial", ::getpid(), count++);
-    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    temporary_ += fmt::format(".{}-{}{}", ::getpid(), count++, kUnfinished);
+    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
+                         options_.is_private ? 0600 : 0666);
   } while (descriptor_ < 0 && errno == EEXIST);
   if (descriptor_ < 0) fail("create");
+  ::flock(descriptor_, LOCK_EX | LOCK_NB);  // where locks are not kept, leftovers are not removed
 }
 
 OutputFile::~OutputFile() {
@@ -117,16 +154,33 @@ void OutputFile::write(const void* data, size_t bytes) {
 }
 
 void OutputFile::commit() {
+  if (options_.durable && ::fsync(descriptor_) != 0) fail("finish");
   const bool closed = ::close(std::exchange(descriptor_, -1)) == 0;
   if (temporary_.empty()) {
     if (!closed) fail("finish");
     return;
   }
-  if (closed && ::rename(temporary_.c_str(), target_.c_str()) == 0) return;
+  const bool named = closed && give_name();
   const int error = errno;
-  ::unlink(temporary_.c_str());
+  if (!named || !options_.replaces) ::unlink(temporary_.c_str());
   errno = error;
-  fail("finish");
+  if (!named) fail("finish");
+  if (options_.durable) sync_folder();
+}
+
+bool OutputFile::give_name() const {
+  if (options_.replaces) return ::rename(temporary_.c_str(), target_.c_str()) == 0;
+  // A name that somebody took meanwhile stays theirs.
+  return ::link(temporary_.c_str(), target_.c_str()) == 0;
+}
+
+void OutputFile::sync_folder() const {
+  const int folder = ::open(folder_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool done = folder >= 0 && ::fsync(folder) == 0;
+  const int error = errno;
+  if (folder >= 0) ::close(folder);
+  errno = error;
+  if (!done) fail("finish");
 }
 
 void write_file(const fs::path& path, std::string_view bytes) {

@@ -10,11 +10,18 @@
 
 namespace pith {
 
+struct OutputOptions {
+  bool replaces = true;     ///< a file of that name may be there already
+  bool is_private = false;  ///< for its owner's eyes alone: mode 0600, and a regular file
+  bool durable = false;  ///< on the disk before it has its name, and its name there before commit
+                         ///< returns
+};
+
 class OutputFile {
  public:
   /// Throws kIo if nothing can be written there, naming why: a folder, a file that is
   /// write-protected, a folder that does not exist.
-  explicit OutputFile(const std::filesystem::path& path);
+  explicit OutputFile(const std::filesystem::path& path, const OutputOptions& options = {});
   /// Without commit() nothing is left of a regular file.
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -27,8 +34,11 @@ class OutputFile {
 
  private:
   void create_beside();
+  bool give_name() const;
+  void sync_folder() const;
   [[noreturn]] void fail(const char* doing) const;
 
+  OutputOptions options_;
   std::filesystem::path path_;                // as asked, for messages
   std::filesystem::path target_, temporary_;  // behind links; "" = written to directly
   int descriptor_ = -1;
