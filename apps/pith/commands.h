@@ -16,6 +16,7 @@ void add_policies(CLI::App& root, Action& action);
 void add_bench(CLI::App& root, Action& action);
 void add_bench_select(CLI::App& bench, Action& action);
 void add_quantize(CLI::App& root, Action& action);
+void add_session(CLI::App& root, Action& action);
 void add_tokenize(CLI::App& root, Action& action);
 void add_logits(CLI::App& root, Action& action);
 void add_attend(CLI::App& root, Action& action);

@@ -113,6 +113,7 @@ int main(int count, const char* const* values) {
   add_reproduce(root, action);
   add_pull(root, action);
   add_quantize(root, action);
+  add_session(root, action);
   add_tokenize(root, action);
   add_logits(root, action);
   add_attend(root, action);

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
+#include <filesystem>
 #include <memory>
 
 #include "args.h"
@@ -14,6 +16,7 @@
 #include "engine.h"
 #include "interrupt.h"
 #include "pith/error.h"
+#include "pith/saved.h"
 #include "report.h"
 #include "text_input.h"
 
@@ -25,6 +28,8 @@ struct RunOptions {
   TextOptions text;
   SamplingOptions sampling;
   int64_t predict = -1;
+  std::string load, save;  // files of a session; "" = none
+  bool overwrite = false;
   std::vector<std::string> stop;
   ChatOptions chat_options;
   bool ignore_eos = false, interactive = false, hide_prompt = false, quiet = false, chat = false;
@@ -42,6 +47,13 @@ GenerateOptions generate_options(const RunOptions& o) {
   g.ignore_eos = o.ignore_eos;
   g.cancel = &interrupted();
   return g;
+}
+
+/// Said before a long answer is made that could not be saved.
+void check_new(const std::string& path) {
+  if (std::filesystem::exists(std::filesystem::symlink_status(path)))
+    throw Error(ErrorCode::kIo,
+                path + " is there already; name another file, or add --session-overwrite");
 }
 
 // The prompt of -p, -f or standard input; empty only in interactive mode.
@@ -94,13 +106,34 @@ size_t read_in_all(size_t prompt, int64_t predict, size_t context) {
   return std::min(std::max(all, kLeast), context);
 }
 
+/// A new one, or that of --session-load.
+Session open_session(const std::shared_ptr<const Model>& model, StandaloneOptions& options,
+                     const RunOptions& o) {
+  if (o.load.empty()) return Session(model, options);
+  // Per cent are of what the session's first prompt said.
+  const std::string per_cent_of = read_saved(o.load).field("per cent of");
+  std::from_chars(per_cent_of.data(), per_cent_of.data() + per_cent_of.size(), options.percent_of);
+  return Session::restore(model, o.load, options);
+}
+
+/// The last token drawn is shown and not in the cache yet; what goes on from here must see it.
+void save_session(Session& session, const GenerateResult& result, const RunOptions& o) {
+  const bool shown =
+      result.reason == StopReason::kMaxTokens || result.reason == StopReason::kStopString;
+  if (shown && !result.tokens.empty() && session.tokens() < session.context())
+    session.append({&result.tokens.back(), 1});
+  session.save(o.save, {.replace = o.overwrite});
+}
+
 int complete(const std::shared_ptr<const Model>& model, StandaloneOptions options,
              const RunOptions& o, const std::string& text) {
+  // What goes on from a session is not the beginning of a text.
+  const int bos = o.load.empty() ? o.bos : std::max(o.bos, 0);
   const Prompt prompt = o.chat ? in_template(*model, o, text)
-                               : Prompt{encode_prompt(*model, text, o.bos), generate_options(o)};
+                               : Prompt{encode_prompt(*model, text, bos), generate_options(o)};
   if (options.context == 0) options.context = static_cast<size_t>(model->config().context);
   options.percent_of = read_in_all(prompt.ids.size(), o.predict, options.context);
-  Session session(model, options);
+  Session session = open_session(model, options, o);
   if (!o.hide_prompt && !o.engine.json && !o.chat) write_out(text);
   ProgressBar bar("reading the prompt", "tokens", o.engine.json || o.quiet);
   const auto show = [&](std::string_view piece) {
@@ -114,6 +147,7 @@ int complete(const std::shared_ptr<const Model>& model, StandaloneOptions option
   };
   const GenerateResult result = generate(session, prompt.ids, prompt.options, show, progress);
   bar.finish();
+  if (!o.save.empty()) save_session(session, result, o);
   const RunStatistics statistics{result, session, o.sampling.seed};
   if (o.engine.json) {
     Json json{{"text", result.text}, {"tokens", result.tokens}};
@@ -132,6 +166,10 @@ int run(const RunOptions& o) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--json prints one answer as one object and cannot go with -i");
   }
+  if (o.interactive && !(o.load.empty() && o.save.empty()))
+    throw Error(ErrorCode::kInvalidArgument,
+                "--session-load and --session-save go with one prompt, not with -i");
+  if (!o.save.empty() && !o.overwrite) check_new(o.save);
   if (o.interactive && o.chat)
     throw Error(ErrorCode::kInvalidArgument, "--chat is one message; 'pith chat' is a talk");
   if (o.chat && o.bos >= 0)
@@ -149,6 +187,21 @@ int run(const RunOptions& o) {
   const auto model = load_model(o.engine);
   if (!o.interactive) return complete(model, options, o, prompt);
   return run_interactive(Session(model, options), {generate, prompt, o.bos, !o.hide_prompt});
+}
+
+void add_session_options(CLI::App& app, RunOptions& o) {
+  app.add_option("--session-load", o.load,
+                 "Go on from a saved session: the prompt comes after what it has read; model, "
+                 "policy and all else must be those it was saved under")
+      ->type_name("FILE")
+      ->group("Session");
+  app.add_option("--session-save", o.save,
+                 "Save the session after the answer, for --session-load; the file holds the "
+                 "conversation and is for you alone (mode 0600)")
+      ->type_name("FILE")
+      ->group("Session");
+  app.add_flag("--session-overwrite", o.overwrite, "Replace the file of --session-save")
+      ->group("Session");
 }
 
 void add_output_options(CLI::App& app, RunOptions& o) {
@@ -188,6 +241,7 @@ void add_run(CLI::App& root, Action& action) {
   add_policy_options(*app, o->engine.policy);
   add_error_probe_options(*app, o->engine);
   add_sampling_options(*app, o->sampling);
+  add_session_options(*app, *o);
   add_output_options(*app, *o);
   app->footer(
       "The answer goes to standard output, progress and statistics to standard error.\n"
@@ -201,6 +255,8 @@ void add_run(CLI::App& root, Action& action) {
       "  pith run -m models/demo -p 'Once' --kv-policy uniform --kv-budget 25% \\\n"
       "    -ctk bf16 -ctv bf16\n"
       "  pith run -m smollm2 --chat -p 'What is the capital of France?'\n"
+      "  pith run -m models/demo -p 'The ship lay' --session-save ship.pith\n"
+      "  pith run -m models/demo -p ' at anchor' --session-load ship.pith\n"
       "  pith run -m models/demo -i --temp 0.7 -r '\\n'\n");
   app->callback([o, &action] {
     action = [o] {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <concepts>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
@@ -37,6 +38,10 @@ struct SessionOptions {
 
 /// Of a session with an engine of its own.
 struct StandaloneOptions : SessionOptions, EngineOptions {};
+
+struct SaveOptions {
+  bool replace = false;  ///< a file that is there already
+};
 
 class Session {
  public:
@@ -74,11 +79,24 @@ class Session {
   /// begun, or pass the context.
   void protect(std::span<const TokenRange> ranges);
 
+  /// Writes everything that the conversation needs to go on in another process, bit for bit, whole
+  /// or not at all. The file holds the conversation: its mode is 0600. Throws kIo, where the file
+  /// is there already too unless it is to be replaced, and kUnsupported on the GPU.
+  void save(const std::filesystem::path& path, const SaveOptions& options = {}) const;
+  /// A session that goes on where save() was called. Engine and options must be those it was saved
+  /// under; `protect` may be left empty. Throws kInvalidArgument, naming what differs, and
+  /// kNotFound, kIo, kCorrupt or kUnsupported for a file that is none or is damaged.
+  static Session restore(std::shared_ptr<Engine> engine, const std::filesystem::path& path,
+                         const SessionOptions& options);
+  static Session restore(std::shared_ptr<const Model> model, const std::filesystem::path& path,
+                         const StandaloneOptions& options);
+
   /// A second conversation with the same past, on the same engine; both go on independently.
   Session fork() const;
 
-  size_t tokens() const;   ///< seen so far
-  size_t context() const;  ///< the most that may be seen
+  size_t tokens() const;                       ///< seen so far
+  std::span<const int32_t> token_ids() const;  ///< [tokens()] which
+  size_t context() const;                      ///< the most that may be seen
   Ledger ledger() const;
   /// What layer `layer`, KV head `head` holds now.
   HeadRows rows(int layer, int head) const;
@@ -96,6 +114,8 @@ class Session {
   friend class Engine;
   struct State;
   explicit Session(std::unique_ptr<State> state);
+  static Session restored(Session fresh, const std::filesystem::path& path,
+                          const std::vector<TokenRange>& protect);
   std::unique_ptr<State> state_;
 };
 

@@ -213,8 +213,10 @@ void HeadGroup::append(const LayerRows& in, size_t kv_heads, Staging& staging) {
 void HeadGroup::end_prefill() { BodySteps(context_, selector_, bodies_).run(plan_->end_prompt()); }
 
 void HeadGroup::archive(Archive& a, size_t tokens, std::span<const uint64_t> prompt_ends) {
-  if (a.loads()) plan_->replay(tokens, prompt_ends);
-  tokens_ = tokens;
+  if (a.loads()) {
+    plan_->replay(tokens, prompt_ends);
+    tokens_ = tokens;
+  }
   a.need(plan_->state().tokens == tokens, "layers that saw different tokens");
   for (size_t h = 0; h < heads_.size(); ++h) archive_head(a, h);
   size_t held = 0;

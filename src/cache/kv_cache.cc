@@ -237,6 +237,10 @@ void KvCache::end_prefill() {
     for (HeadGroup& group : layer.groups) group.end_prefill();
 }
 
+const std::vector<TokenRange>& KvCache::protected_tokens() const {
+  return impl_->protected_rows.ranges();
+}
+
 void KvCache::archive(Archive& a) {
   size_t tokens = impl_->layers[0].tokens, ranges = impl_->protected_rows.ranges().size();
   a.need(!a.loads() || (tokens == 0 && ranges == 0), "state goes into a cache that has seen none");
@@ -253,7 +257,7 @@ void KvCache::archive(Archive& a) {
   size_t ends = impl_->prompt_ends.size();
   a.number(ends, tokens + 1, "more prompts than tokens");
   a.check_left(ends, sizeof(uint64_t));
-  impl_->prompt_ends.resize(ends);
+  if (a.loads()) impl_->prompt_ends.resize(ends);
   for (size_t i = 0; i < ends; ++i) {
     uint64_t& end = impl_->prompt_ends[i];
     a.number(end, uint64_t{tokens}, "a prompt that ended past the tokens");
@@ -261,7 +265,7 @@ void KvCache::archive(Archive& a) {
   }
   for (Layer& layer : impl_->layers) {
     a.need(a.loads() || layer.tokens == tokens, "layers that saw different tokens");
-    layer.tokens = tokens;
+    if (a.loads()) layer.tokens = tokens;
   }
 }
 

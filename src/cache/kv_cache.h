@@ -51,6 +51,7 @@ class KvCache {
   /// Tells the selectors that the prompt is complete.
   void end_prefill();
 
+  const std::vector<TokenRange>& protected_tokens() const;
   /// What all layers share: how many tokens came, which are protected, where prompts ended. With it
   /// and archive_layer of every layer, in this order, a cache of the same shape, policy, seed,
   /// ropes and probe that has seen nothing becomes this one: whatever comes next gives the same

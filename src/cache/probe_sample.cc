@@ -48,7 +48,7 @@ bool ProbeSample::offer(Head& head, size_t position) const {
 
 void ProbeSample::archive(Archive& a, size_t tokens) {
   a.need(a.loads() || tokens_ == tokens, "the probe saw other rows than the cache");
-  tokens_ = tokens;
+  if (a.loads()) tokens_ = tokens;
   const size_t count = std::min(tokens, most_);
   for (Head& head : heads_) {
     a.check_left(count, sizeof(uint32_t));
@@ -59,7 +59,7 @@ void ProbeSample::archive(Archive& a, size_t tokens) {
       a.need(slot < kFirst ? position == slot : position >= kFirst, "a sample without first rows");
       if (a.loads()) head.rows[slot] = row_of(head, position);
     }
-    find_largest(head);
+    if (a.loads()) find_largest(head);
   }
 }
 

@@ -176,9 +176,10 @@ void RowStore::archive(Archive& a, size_t tokens) {
   a.need(keys_->rows() == count && values_->rows() == count, "keys and values differ in number");
   a.flag(contiguous_);
   if (contiguous_) {
-    if (count == 0) first_position_ = 0;  // the next row says where the store begins
-    a.number(first_position_, static_cast<int64_t>(tokens - count), "a position past the tokens");
-    a.need(first_position_ >= 0, "a position before the first");
+    int64_t first = count > 0 ? first_position_ : 0;  // the next row says where the store begins
+    a.number(first, static_cast<int64_t>(tokens - count), "a position past the tokens");
+    a.need(first >= 0, "a position before the first");
+    if (a.loads()) first_position_ = first;
   } else {
     a.numbers(positions_, count);
     for (size_t i = 0; a.loads() && i < count; ++i)

@@ -64,7 +64,7 @@ void Archive::end() { need(!loads() || left_.empty(), "bytes are left over"); }
 void Archive::flag(bool& x) {
   uint8_t byte = x;
   number(byte, uint8_t{1}, "a flag is neither 0 nor 1");
-  x = byte != 0;
+  if (loads()) x = byte != 0;
 }
 
 void Archive::number(float& x) {

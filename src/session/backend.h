@@ -13,6 +13,7 @@
 #include "core/memory.h"
 #include "pith/generate.h"
 #include "pith/session.h"
+#include "session/session_file.h"
 
 namespace pith {
 
@@ -33,6 +34,11 @@ class SessionBackend {
   /// Bytes that it uses of the engine's tables.
   virtual size_t table_bytes() const { return 0; }
   virtual std::string describe_policy() const = 0;
+  /// What it is made of: to be saved, or loaded into one that has seen nothing. Throws kUnsupported
+  /// where that cannot be yet.
+  virtual std::vector<SessionSection> sections() = 0;
+  /// What was asked for so far, and is part of the sections.
+  virtual std::vector<TokenRange> protected_tokens() const = 0;
 };
 
 /// One token of a session in a pass of many.

@@ -1,5 +1,7 @@
 // Sessions on the CPU: one team of threads and one forward pass for all of an engine's.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -14,7 +16,9 @@ class CpuSession final : public SessionBackend {
  public:
   CpuSession(ThreadPool& pool, MemoryCounter& memory, const Kernels& kernels, const Model& model,
              const SessionOptions& o)
-      : all_(memory),
+      : layers_(model.config().layers),
+        hidden_(static_cast<size_t>(model.config().hidden)),
+        all_(memory),
         limit_(o.cache_limit),
         memory_(memory, limit_),
         cache_(std::make_unique<KvCache>(Context{pool, memory_, kernels},
@@ -25,7 +29,12 @@ class CpuSession final : public SessionBackend {
     cache_->protect(o.protect);
     if (o.error_probe.rows > 0) cache_->start_error_probe(o.error_probe, o.seed);
   }
-  CpuSession(const CpuSession& o) : all_(o.all_), limit_(o.limit_), memory_(all_, limit_) {
+  CpuSession(const CpuSession& o)
+      : layers_(o.layers_),
+        hidden_(o.hidden_),
+        all_(o.all_),
+        limit_(o.limit_),
+        memory_(all_, limit_) {
     const MemoryCounter::CopiesTo ours(o.memory_, memory_);
     cache_ = o.cache_->clone();
     state_ = o.state_;
@@ -49,6 +58,8 @@ class CpuSession final : public SessionBackend {
     return ledger;
   }
   std::string describe_policy() const override { return cache_->describe(); }
+  std::vector<SessionSection> sections() override;
+  std::vector<TokenRange> protected_tokens() const override { return cache_->protected_tokens(); }
 
   KvCache& cache() { return *cache_; }
   /// Where its last token left off (Forward::last_state).
@@ -66,6 +77,8 @@ class CpuSession final : public SessionBackend {
   }
 
  private:
+  int layers_;
+  size_t hidden_;
   MemoryCounter& all_;  // the engine's
   size_t limit_;
   mutable MemoryCounter memory_;  // a fork's copies are counted by way of it
@@ -73,6 +86,21 @@ class CpuSession final : public SessionBackend {
   Array<float> state_;   // [hidden], empty before the first token
   Array<float> logits_;  // [V], empty until they are asked for
 };
+
+std::vector<SessionSection> CpuSession::sections() {
+  std::vector<SessionSection> all;
+  all.push_back({"cache", [this](Archive& a) { cache_->archive(a); }});
+  for (int l = 0; l < layers_; ++l)
+    all.push_back(
+        {fmt::format("layers.{}", l), [this, l](Archive& a) { cache_->archive_layer(l, a); }});
+  all.push_back({"last", [this](Archive& a) {
+                   bool any = cache_->tokens(0) > 0;
+                   a.flag(any);
+                   a.need(any == (cache_->tokens(0) > 0), "tokens that left off nowhere");
+                   if (any) a.floats(state_, hidden_);
+                 }});
+  return all;
+}
 
 class CpuEngine final : public EngineBackend {
  public:

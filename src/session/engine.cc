@@ -114,7 +114,7 @@ class Engine::Step {
         s.fail(tokens[i].failure);
         of[i]->failure = as_error(tokens[i].failure);
       } else {
-        ++s.tokens;
+        ++s.tokens, s.seen.push_back(tokens[i].token);
       }
     }
   }

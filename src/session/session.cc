@@ -37,6 +37,7 @@ Session::State::State(const State& o)
       options(o.options),
       backend(o.backend->clone()),
       tokens(o.tokens),
+      seen(o.seen),
       failure(o.failure) {}
 
 void Session::State::check_usable() const {
@@ -80,6 +81,7 @@ void Session::State::run(std::span<const int32_t> ids, const LogitsSink& sink) {
       if (work.failure) std::rethrow_exception(work.failure);
     }
     tokens += ids.size();
+    seen.insert(seen.end(), ids.begin(), ids.end());
   } catch (...) {
     fail(std::current_exception());
     throw;
@@ -160,6 +162,7 @@ void Session::protect(std::span<const TokenRange> ranges) {
 
 size_t Session::tokens() const { return state_->tokens; }
 size_t Session::context() const { return state_->options.context; }
+std::span<const int32_t> Session::token_ids() const { return state_->seen; }
 std::vector<AttentionError> Session::attention_errors() const {
   return state_->backend->attention_errors();
 }

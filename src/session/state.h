@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "policy/resolved.h"
 #include "session/backend.h"
@@ -28,6 +29,7 @@ struct Session::State {
   SessionOptions options;
   std::unique_ptr<SessionBackend> backend;
   size_t tokens = 0;
+  std::vector<int32_t> seen;  ///< [tokens] their ids
   std::string failure;  ///< why the layers disagree, if they do
 
   Engine::State& shared() const { return *engine->state_; }

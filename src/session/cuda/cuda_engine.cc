@@ -70,6 +70,12 @@ class CudaSession final : public SessionBackend {
     return std::make_unique<CudaSession>(*this);
   }
   void end_prompt() override { cache_->end_prefill(); }
+  std::vector<SessionSection> sections() override {
+    throw Error(ErrorCode::kUnsupported,
+                "sessions on the GPU cannot be saved or restored yet; use --device cpu for a "
+                "session that is to be kept");
+  }
+  std::vector<TokenRange> protected_tokens() const override { return {}; }
   void protect(std::span<const TokenRange> ranges) override {
     cache_->protect(ranges);
     forward_.forget_token();

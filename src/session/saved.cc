@@ -1,0 +1,118 @@
+// Session::save and restore: what a session is made of goes into its file, and what it depends on
+// into the file's key.
+
+#include "pith/saved.h"
+
+#include <fmt/format.h>
+
+#include "core/digest.h"
+#include "pith/error.h"
+#include "pith/tokenizer.h"
+#include "session/session_file.h"
+#include "session/state.h"
+
+namespace pith {
+namespace {
+
+std::string tokenizer_digest(const Tokenizer& tokenizer) {
+  DigestStream stream;
+  const auto add = [&](const std::string& text) {
+    const uint64_t size = text.size();
+    stream.add(std::as_bytes(std::span(&size, 1)));
+    stream.add(std::as_bytes(std::span(text.data(), text.size())));
+  };
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) add(tokenizer.piece(id));
+  return stream.digest().text();
+}
+
+/// Whatever changes a later bit is a field.
+SessionKey key_of(const Engine& engine, const SessionOptions& o) {
+  const Model& model = *engine.model();
+  const ModelConfig& c = model.config();
+  const EngineOptions& e = engine.options();
+  const ResolvedPolicy policy(o.policy, cache_shape(c, o), o.seed, e.device);
+  const auto probe = fmt::format("{} rows every {} steps", o.error_probe.rows, o.error_probe.every);
+  return {{"model", fmt::format("{}, {} layers, {:016x}", c.architecture, c.layers, c.fingerprint)},
+          {"tokenizer", tokenizer_digest(model.tokenizer())},
+          {"policy", policy.describe()},
+          {"context", std::to_string(o.context)},
+          {"per cent of", std::to_string(o.percent_of)},
+          {"seed", std::to_string(o.seed)},
+          {"chunk", std::to_string(e.chunk)},
+          {"arithmetic", e.f32_arithmetic ? "f32" : "fast"},
+          {"device", e.device == Device::kCuda ? "cuda" : "cpu"},
+          {"isa", engine.isa()},
+          {"error probe", o.error_probe.rows > 0 ? probe : "none"}};
+}
+
+}  // namespace
+
+void Session::save(const std::filesystem::path& path, const SaveOptions& options) const {
+  state_->check_usable();
+  write_session_file(
+      path, {key_of(*state_->engine, state_->options), state_->seen, state_->backend->sections()},
+      {.replace = options.replace});
+}
+
+Session Session::restore(std::shared_ptr<Engine> engine, const std::filesystem::path& path,
+                         const SessionOptions& options) {
+  SessionOptions fresh = options;
+  fresh.protect.clear();  // the file's come with its rows
+  return restored(Session(std::move(engine), fresh), path, options.protect);
+}
+
+Session Session::restore(std::shared_ptr<const Model> model, const std::filesystem::path& path,
+                         const StandaloneOptions& options) {
+  StandaloneOptions fresh = options;
+  fresh.protect.clear();
+  return restored(Session(std::move(model), fresh), path, options.protect);
+}
+
+Session Session::restored(Session session, const std::filesystem::path& path,
+                          const std::vector<TokenRange>& protect) {
+  State& state = *session.state_;
+  const SessionFile file(path);
+  file.check_key(key_of(*state.engine, state.options));
+  file.verify();
+  const int32_t vocab = state.engine->model()->config().vocab;
+  for (const int32_t id : file.tokens())
+    if (id < 0 || id >= vocab)
+      throw Error(ErrorCode::kCorrupt, fmt::format("{}: token {} is outside the vocabulary of {}",
+                                                   path.string(), id, vocab));
+  for (const SessionSection& section : state.backend->sections())
+    file.load(section.name, section.archive);
+  state.tokens = state.backend->ledger().tokens;
+  if (state.tokens != file.tokens().size())
+    throw Error(ErrorCode::kCorrupt, fmt::format("{}: {} tokens, and a cache of {}", path.string(),
+                                                 file.tokens().size(), state.tokens));
+  state.seen = file.tokens();
+  state.options.protect = state.backend->protected_tokens();
+  if (!protect.empty() && to_string(protect) != to_string(state.options.protect))
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: its protected tokens are '{}', and '{}' was asked for; leave them "
+                            "out, and protect tokens to come afterwards",
+                            path.string(), to_string(state.options.protect), to_string(protect)));
+  return session;
+}
+
+std::string SavedSession::field(const std::string& name) const {
+  for (const auto& [field, value] : key)
+    if (field == name) return value;
+  return "";
+}
+
+SavedSession read_saved(const std::filesystem::path& path, bool verify) {
+  const SessionFile file(path);
+  if (verify) file.verify();
+  SavedSession saved{file.version(),
+                     file.created(),
+                     file.written_by(),
+                     file.bytes(),
+                     file.key(),
+                     file.tokens(),
+                     {}};
+  for (const SessionFile::Section& s : file.sections()) saved.parts.push_back({s.name, s.length});
+  return saved;
+}
+
+}  // namespace pith

@@ -1,0 +1,224 @@
+// Saved sessions: they go on in another engine as if nothing had been, and only under what they
+// were saved under.
+
+#include "pith/saved.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+
+#include "core/digest.h"
+#include "model/test_files.h"
+#include "paths.h"
+#include "pith/error.h"
+#include "pith/generate.h"
+#include "pith/session.h"
+
+namespace pith {
+namespace {
+
+using testing_files::expect_error;
+using testing_files::TemporaryFolder;
+
+std::shared_ptr<const Model> demo() {
+  static const auto model = Model::load(repo_dir() / "models/demo");
+  return model;
+}
+
+StandaloneOptions options_of(const std::string& policy) {
+  StandaloneOptions o;
+  o.policy = Policy::parse(policy);
+  o.context = 700;
+  o.chunk = 100;
+  o.threads = 1;
+  o.seed = 5;
+  return o;
+}
+
+std::vector<int32_t> some_ids(size_t first, size_t count) {
+  std::vector<int32_t> ids(count);
+  for (size_t i = 0; i < count; ++i) ids[i] = static_cast<int32_t>(10 + 7 * (first + i) % 300);
+  return ids;
+}
+
+std::vector<float> copy(std::span<const float> x) { return {x.begin(), x.end()}; }
+
+/// 30 tokens decoded, a prompt of 60, 10 more; all logits.
+std::vector<float> go_on(Session& session) {
+  std::vector<float> all;
+  const auto add = [&](std::span<const float> x) { all.insert(all.end(), x.begin(), x.end()); };
+  for (const int32_t id : some_ids(1000, 30)) add(session.decode(id));
+  add(session.prefill(some_ids(2000, 60)));
+  for (const int32_t id : some_ids(3000, 10)) add(session.decode(id));
+  return all;
+}
+
+TEST(Saved, GoesOnBitForBitInAnotherEngine) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "s.pith";
+  for (const char* policy :
+       {"exact", "snapkv(budget=64,interval=16)+int4,window=32", "express(s=64)+kivi(bits=4)",
+        "exact+csr(s=4,dict=models/demo/csr.safetensors,online=0);layers=4-7:exact+int4"})
+    for (const size_t count : {1, 63, 513}) {
+      std::string text = policy;
+      const std::string name = "models/demo/";
+      if (const size_t at = text.find(name); at != std::string::npos)
+        text.replace(at, name.size(), (repo_dir() / name).string());
+      StandaloneOptions o = options_of(text);
+      o.protect = {{10, 20}};
+      o.error_probe = {64, 4, 0};
+      Session whole(demo(), o);
+      whole.append(some_ids(0, count));
+      whole.save(path, {.replace = true});
+      Session other = Session::restore(demo(), path, o);
+      EXPECT_EQ(other.tokens(), count);
+      EXPECT_TRUE(std::ranges::equal(other.token_ids(), some_ids(0, count)));
+      EXPECT_EQ(to_string(other.options().protect), "10:20");
+      // A token can be drawn at once, as from the session that was saved.
+      Sampler a({.temperature = 1, .seed = 3}), b({.temperature = 1, .seed = 3});
+      EXPECT_EQ(whole.sample(a, {}), other.sample(b, {}));
+      Session fork = other.fork();
+      const auto expected = go_on(whole);
+      EXPECT_EQ(go_on(other), expected) << policy << ", " << count << " tokens";
+      EXPECT_EQ(go_on(fork), expected) << policy << ", " << count << " tokens";
+    }
+}
+
+TEST(Saved, AnEmptySessionToo) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "s.pith";
+  Session empty(demo(), options_of("exact+int4"));
+  empty.save(path);
+  Session other = Session::restore(demo(), path, options_of("exact+int4"));
+  EXPECT_EQ(go_on(other), go_on(empty));
+}
+
+TEST(Saved, SessionsOfOneEngine) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "s.pith";
+  const StandaloneOptions o = options_of("keydiff(budget=64)+int8");
+  const auto engine = std::make_shared<Engine>(demo(), static_cast<const EngineOptions&>(o));
+  const auto& own = static_cast<const SessionOptions&>(o);
+  Session whole(engine, own);
+  whole.append(some_ids(0, 200));
+  whole.save(path);
+  Session other = Session::restore(engine, path, own);
+  EXPECT_EQ(go_on(other), go_on(whole));
+}
+
+TEST(Saved, IsRefusedByWhatDiffers) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "s.pith";
+  StandaloneOptions good = options_of("uniform(budget=25%)+int4");
+  good.protect = {{10, 20}};
+  Session session(demo(), good);
+  session.append(some_ids(0, 77));
+  session.save(path);
+  using Change = std::function<void(StandaloneOptions&)>;
+  const std::vector<std::pair<const char*, Change>> changes = {
+      {"its policy", [](auto& o) { o.policy = Policy::parse("uniform(budget=25%)+int8"); }},
+      {"its policy", [](auto& o) { o.context = 800; }},
+      {"its policy", [](auto& o) { o.percent_of = 300; }},
+      {"its seed", [](auto& o) { o.seed = 6; }},
+      {"its chunk", [](auto& o) { o.chunk = 101; }},
+      {"its arithmetic", [](auto& o) { o.f32_arithmetic = true; }},
+      {"its isa", [](auto& o) { o.isa = "scalar"; }},
+      {"its error probe", [](auto& o) { o.error_probe.rows = 64; }},
+      {"its protected tokens", [](auto& o) {
+         o.protect = {{10, 21}};
+       }}};
+  for (const auto& [word, change] : changes) {
+    StandaloneOptions other = good;
+    change(other);
+    expect_error(ErrorCode::kInvalidArgument, {"s.pith", word},
+                 [&] { Session::restore(demo(), path, other); });
+  }
+  const StandaloneOptions exact = options_of("exact");
+  Session unbudgeted(demo(), exact);
+  unbudgeted.save(folder.path() / "e.pith");
+  StandaloneOptions longer = exact;
+  longer.context = 701;
+  expect_error(ErrorCode::kInvalidArgument, {"its context", "'700'", "'701'"},
+               [&] { Session::restore(demo(), folder.path() / "e.pith", longer); });
+  EXPECT_EQ(Session::restore(demo(), path, good).tokens(), 77u);
+}
+
+/// The file with byte `at` of its data changed and the digests made right again.
+std::string forged(const std::string& good, const SavedSession::Part& part, size_t before,
+                   size_t at) {
+  std::string bad = good;
+  uint64_t header = 0, image = 0;
+  std::memcpy(&header, bad.data() + 24, sizeof(header));
+  const size_t data = 64 + header;
+  std::memcpy(&image, bad.data() + data, sizeof(image));
+  const size_t begin = data + 8 + image + before;
+  const auto digest = [&](size_t from, size_t count) {
+    return digest_of(std::as_bytes(std::span(bad.data() + from, count)));
+  };
+  const std::string old_text = digest(begin, part.bytes).text();
+  bad[begin + at] = static_cast<char>(bad[begin + at] ^ 0x55);
+  const size_t where = bad.find(old_text);
+  bad.replace(where, old_text.size(), digest(begin, part.bytes).text());
+  const Digest of_header = digest(64, header), of_data = digest(data, bad.size() - data);
+  std::memcpy(bad.data() + 32, &of_header, sizeof(of_header));
+  std::memcpy(bad.data() + 48, &of_data, sizeof(of_data));
+  return bad;
+}
+
+TEST(Saved, ForgedStateIsRefusedOrGoesOn) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "s.pith", other = folder.path() / "bad.pith";
+  const StandaloneOptions o = options_of("express(s=16)+int4,window=8");
+  Session session(demo(), o);
+  session.append(some_ids(0, 90));
+  session.save(path);
+  const std::string good = testing_files::read_file(path);
+  const SavedSession saved = read_saved(path, true);
+  size_t before = 0, refused = 0, taken = 0;
+  for (const SavedSession::Part& part : saved.parts) {
+    // Counts lie among the first bytes; of the arrays behind them some are enough.
+    for (size_t at = 0; at < part.bytes; at += at < 120 ? 1 : part.bytes / 7 + 1) {
+      testing_files::write_file(other, forged(good, part, before, at));
+      try {
+        Session restored = Session::restore(demo(), other, o);
+        restored.decode(5);
+        ++taken;
+      } catch (const Error& e) {
+        ++refused;
+        EXPECT_NE(e.code(), ErrorCode::kInternal) << e.what();
+      }
+    }
+    before += (part.bytes + 63) / 64 * 64;
+  }
+  EXPECT_GT(refused, 100u);
+  EXPECT_GT(taken, 20u);
+  // A healthy one afterwards, with what a failed restore left in the process.
+  Session restored = Session::restore(demo(), path, o);
+  EXPECT_EQ(go_on(restored), go_on(session));
+}
+
+TEST(Saved, AFileSaysWhatItIs) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "s.pith";
+  Session session(demo(), options_of("exact+int4"));
+  session.append(some_ids(0, 40));
+  session.save(path);
+  const SavedSession saved = read_saved(path, true);
+  EXPECT_EQ(saved.tokens, some_ids(0, 40));
+  EXPECT_EQ(saved.field("context"), "700");
+  EXPECT_EQ(saved.field("seed"), "5");
+  EXPECT_NE(saved.field("policy").find("int4"), std::string::npos);
+  EXPECT_EQ(saved.field("nothing"), "");
+  EXPECT_EQ(saved.parts.size(), 2u + 8u);
+  EXPECT_EQ(saved.bytes, std::filesystem::file_size(path));
+  // What a compressed session takes on disk is what its ledger says, and a little.
+  const Ledger ledger = session.ledger();
+  EXPECT_LT(saved.bytes, ledger.cache_bytes() + ledger.slack + 20000);
+  expect_error(ErrorCode::kCorrupt, {"no session"},
+               [&] { read_saved(repo_dir() / "models/demo/model.safetensors"); });
+  expect_error(ErrorCode::kNotFound, {}, [&] { read_saved(folder.path() / "none"); });
+}
+
+}  // namespace
+}  // namespace pith
