@@ -7,12 +7,12 @@
 
 #include "pith/pith.h"
 
-#define CHECK(condition)                                                \
-  do {                                                                  \
-    if (!(condition)) {                                                 \
-      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);   \
-      return 1;                                                         \
-    }                                                                   \
+#define CHECK(condition)                                              \
+  do {                                                                \
+    if (!(condition)) {                                               \
+      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+      return 1;                                                       \
+    }                                                                 \
   } while (0)
 
 struct text {
@@ -64,6 +64,37 @@ static int round_trip(const pith_model* model, int32_t* ids, size_t* count) {
   size_t size = 0;
   CHECK(pith_detokenize(model, ids, *count, back, sizeof(back), &size, &error) == PITH_OK);
   CHECK(size >= strlen(text) && memcmp(back + size - strlen(text), text, strlen(text)) == 0);
+  return 0;
+}
+
+static int saved(const pith_model* model, const int32_t* ids, size_t count) {
+  pith_error error;
+  const char* path = "c_api_test.pith";
+  pith_session_options options = pith_session_defaults();
+  pith_session *session = NULL, *other = NULL;
+  const float *expected = NULL, *found = NULL;
+  pith_model_info info;
+  pith_model_get_info(model, &info);
+  options.policy = "keydiff(budget=8)+int4,window=4";
+  options.context = 200;
+  remove(path);
+  CHECK(pith_session_create(model, &options, &session, NULL) == PITH_OK);
+  CHECK(pith_session_prefill(session, ids, count, NULL, NULL) == PITH_OK);
+  CHECK(pith_session_save(session, path, 0, &error) == PITH_OK);
+  CHECK(pith_session_save(session, path, 0, &error) == PITH_IO);
+  CHECK(pith_session_save(session, path, 1, &error) == PITH_OK);
+  CHECK(pith_session_save(session, NULL, 1, &error) == PITH_INVALID_ARGUMENT);
+  CHECK(pith_session_restore(model, path, NULL, &other, &error) == PITH_INVALID_ARGUMENT);
+  CHECK(other == NULL && strstr(error.message, "policy") != NULL);
+  CHECK(pith_session_restore(model, "none.pith", &options, &other, &error) == PITH_NOT_FOUND);
+  CHECK(pith_session_restore(model, path, &options, &other, &error) == PITH_OK);
+  CHECK(pith_session_tokens(other) == count);
+  CHECK(pith_session_prefill(session, ids, 2, &expected, NULL) == PITH_OK);
+  CHECK(pith_session_prefill(other, ids, 2, &found, NULL) == PITH_OK);
+  CHECK(memcmp(found, expected, sizeof(float) * (size_t)info.vocab) == 0);
+  pith_session_free(session);
+  pith_session_free(other);
+  CHECK(remove(path) == 0);
   return 0;
 }
 
@@ -124,7 +155,7 @@ int main(int argc, char** argv) {
   int32_t ids[100];
   size_t count = 0;
   const int failed = refusals(model) || round_trip(model, ids, &count) ||
-                     conversation(model, ids, count);
+                     conversation(model, ids, count) || saved(model, ids, count);
   pith_model_free(model);
   return failed;
 }

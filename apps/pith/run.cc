@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "console.h"
 #include "conversation.h"
+#include "core/output_file.h"
 #include "engine.h"
 #include "interrupt.h"
 #include "pith/error.h"
@@ -50,10 +51,11 @@ GenerateOptions generate_options(const RunOptions& o) {
 }
 
 /// Said before a long answer is made that could not be saved.
-void check_new(const std::string& path) {
-  if (std::filesystem::exists(std::filesystem::symlink_status(path)))
+void check_save(const RunOptions& o) {
+  if (!o.overwrite && std::filesystem::exists(std::filesystem::symlink_status(o.save)))
     throw Error(ErrorCode::kIo,
-                path + " is there already; name another file, or add --session-overwrite");
+                o.save + " is there already; name another file, or add --session-overwrite");
+  check_output(o.save);
 }
 
 // The prompt of -p, -f or standard input; empty only in interactive mode.
@@ -169,7 +171,7 @@ int run(const RunOptions& o) {
   if (o.interactive && !(o.load.empty() && o.save.empty()))
     throw Error(ErrorCode::kInvalidArgument,
                 "--session-load and --session-save go with one prompt, not with -i");
-  if (!o.save.empty() && !o.overwrite) check_new(o.save);
+  if (!o.save.empty()) check_save(o);
   if (o.interactive && o.chat)
     throw Error(ErrorCode::kInvalidArgument, "--chat is one message; 'pith chat' is a talk");
   if (o.chat && o.bos >= 0)

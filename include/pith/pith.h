@@ -86,6 +86,16 @@ void pith_session_free(pith_session* session);
 /* A second conversation with the same past. */
 pith_status pith_session_fork(const pith_session* session, pith_session** fork, pith_error* error);
 
+/* Writes all that the session needs to go on in another process, whole or not at all; a file that
+ * is there is replaced if `replace` is not 0. It holds the conversation (mode 0600). */
+pith_status pith_session_save(const pith_session* session, const char* path, int replace,
+                              pith_error* error);
+/* A session that goes on where it was saved, bit for bit. `options` must be those it was saved
+ * under: else PITH_INVALID_ARGUMENT, with what differs. PITH_CORRUPT: the file is damaged. */
+pith_status pith_session_restore(const pith_model* model, const char* path,
+                                 const pith_session_options* options, pith_session** session,
+                                 pith_error* error);
+
 /* Appends tokens. *logits, if `logits` is not NULL, points to [vocab] numbers after the last one,
  * valid until the session's next call. */
 pith_status pith_session_prefill(pith_session* session, const int32_t* tokens, size_t count,

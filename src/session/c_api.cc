@@ -175,6 +175,25 @@ pith_status pith_session_fork(const pith_session* session, pith_session** fork, 
   });
 }
 
+pith_status pith_session_save(const pith_session* session, const char* path, int replace,
+                              pith_error* error) {
+  return guarded(error, [&] {
+    given(session, "the session")
+        .session.save(&given(path, "the file's name"), {.replace = replace != 0});
+  });
+}
+
+pith_status pith_session_restore(const pith_model* model, const char* path,
+                                 const pith_session_options* options, pith_session** session,
+                                 pith_error* error) {
+  return guarded(error, [&] {
+    given(session, "the place for the session") = nullptr;
+    const pith_session_options chosen = options ? *options : pith_session_defaults();
+    *session = new pith_session{pith::Session::restore(
+        given(model, "the model").model, &given(path, "the file's name"), options_of(chosen))};
+  });
+}
+
 pith_status pith_session_prefill(pith_session* session, const int32_t* tokens, size_t count,
                                  const float** logits, pith_error* error) {
   return guarded(error, [&] {

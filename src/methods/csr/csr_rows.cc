@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/digest.h"
 #include "core/dtype.h"
 #include "core/philox.h"
 #include "methods/csr/kmeans.h"
@@ -156,6 +157,12 @@ void CsrRows::archive_online(Archive& a) {
 }
 
 void CsrRows::archive(Archive& a) {
+  // Trained atoms stay in their file; codes mean nothing with others.
+  const std::span atoms_of_file(offline_.rows, offline_.count * offline_.dim);
+  const uint64_t atoms_now = digest_of(std::as_bytes(atoms_of_file)).low;
+  uint64_t atoms_then = atoms_now;
+  a.number(atoms_then, UINT64_MAX);
+  a.need(atoms_then == atoms_now, "its trained dictionary is not the one that is there now");
   archive_online(a);
   size_t coded = coded_rows();
   a.number(coded, collecting_ > 0 ? 0 : kMostRows, "coded rows before there is a dictionary");
