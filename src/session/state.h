@@ -30,7 +30,7 @@ struct Session::State {
   std::unique_ptr<SessionBackend> backend;
   size_t tokens = 0;
   std::vector<int32_t> seen;  ///< [tokens] their ids
-  std::string failure;  ///< why the layers disagree, if they do
+  std::string failure;        ///< why the layers disagree, if they do
 
   Engine::State& shared() const { return *engine->state_; }
   EngineBackend& device() const { return *shared().backend; }
