@@ -3,6 +3,7 @@
 
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -237,7 +238,23 @@ TEST_F(Attack, TheFirstCtrlCEndsTokenizeAndBench) {
   const pid_t bench = start({"bench", "-m", kModel, "-d", "2000", "-r", "1000"});
   std::this_thread::sleep_for(std::chrono::seconds(2));
   kill(bench, SIGINT);
-  ends_within(bench, std::chrono::seconds(10), 130);
+  ends_within(bench, std::chrono::seconds(3), 130);
+}
+
+TEST_F(Attack, ALongTextTakesAFewTimesItsSize) {
+  std::string text = test::words(300000);
+  while (text.size() < (16u << 20)) text += text;
+  write(folder_ / "long.txt", text);
+  const auto peak = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"tokenize", "-m", kModel});
+    int status = 0;
+    rusage used{};
+    EXPECT_GT(wait4(start(more), &status, 0, &used), 0);
+    EXPECT_EQ(status, 0);
+    return static_cast<size_t>(used.ru_maxrss) * 1024;
+  };
+  // It was 47 times: the text, its words and ids were all held at once, each in a form of its own.
+  EXPECT_LT(peak({"-f", file("long.txt")}), peak({"-p", "x"}) + 20 * text.size());
 }
 
 TEST_F(Attack, LlamasOptionsAreAnswered) {

@@ -36,7 +36,12 @@ double read_bandwidth(const Context& context) {
   constexpr size_t kNumbers = size_t{1} << 28;  // 1 GiB
   Array<float> buffer(context.memory, MemoryKind::kScratch);
   buffer.resize(kNumbers);
-  std::fill(buffer.begin(), buffer.end(), 1.0f);
+  // The system's pages come with the first write, which may take seconds.
+  constexpr size_t kPiece = kNumbers / 64;
+  for (size_t at = 0; at < kNumbers; at += kPiece) {
+    if (interrupted()) return 0;
+    std::fill_n(buffer.begin() + at, kPiece, 1.0f);
+  }
   std::vector<double> rates;
   for (int pass = 0; pass < 7 && (pass == 0 || !interrupted()); ++pass)
     rates.push_back(read_rate(context, std::as_bytes(std::span(buffer.data(), kNumbers))));

@@ -62,6 +62,7 @@ std::vector<float> last_logits(const std::shared_ptr<const Model>& model,
   options.f32_arithmetic = options.device == Device::kCpu;
   Session session(model, options);
   session.prefill(random_tokens(40, model->config().vocab, 9));
+  check_cancelled();
   session.decode(1);
   const auto logits = session.decode(2);
   return {logits.begin(), logits.end()};
