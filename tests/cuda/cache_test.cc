@@ -56,7 +56,7 @@ bool rows_tell_all(const std::string& policy) {
 }
 
 /// Behind heavy rows that differ in one, blocks of other rows are halved, and halves that differ
-/// make the next blocks differ: 2 rows in a hundred were seen to differ, in bf16.
+/// make the next blocks differ: the bound is what rounding does on the CPU.
 bool passes_differences_on(const std::string& policy) {
   return policy.find("balancekv") == 0 && policy.find("heavy") != std::string::npos;
 }
@@ -72,16 +72,17 @@ TEST(CudaCache, HoldsTheRowsThatTheCpuHolds) {
       SCOPED_TRACE(policy);
       const double bound = dtype == DType::kBF16 ? 2e-2 : 3e-3;
       const bool chained = dtype == DType::kBF16 && passes_differences_on(policy);
-      const double same = chained ? 0.96 : 0.99;
       Pair pair(policy, dim, dtype);
+      if (chained) pair.watch_rounding();
+      const auto least = [&] { return chained ? pair.least_same_rows() : 0.99; };
       for (const size_t tokens : {130, 97, 2, 200, 64}) pair.run_chunk(tokens);
       pair.end_prefill();
-      EXPECT_GE(pair.same_rows(), same);
+      EXPECT_GE(pair.same_rows(), least());
       EXPECT_LT(pair.worst(), bound);
       for (int t = 0; t < 64; ++t) pair.run_token();
       pair.use_clone();
       for (int t = 0; t < 32; ++t) pair.run_token();
-      EXPECT_GE(pair.same_rows(), same);
+      EXPECT_GE(pair.same_rows(), least());
       EXPECT_LT(pair.worst(), bound);
       if (rows_tell_all(text)) {
         EXPECT_LT(pair.oracle_error(), 3 * bound);

@@ -83,9 +83,10 @@ TEST(CudaCodedCache, TokensAloneHoldTheSame) {
 }
 
 // Codes that round. A judgement sees numbers of f16 here, of f32 on the CPU: where two scores are
-// that close another row stays, and the choices behind it in a halving follow. On the CPU rows are
-// coded again when they leave a heavy store, here they move as they are; and up to 31 rows are
-// still exact here, which the bound on attention's error is for.
+// that close another row stays, and the choices behind it in a halving follow. How many that are is
+// what rounding does on the CPU. There rows are coded again when they leave a heavy store, here
+// they move as they are; and up to 31 rows are still exact here, which the bound on attention's
+// error is for.
 TEST(CudaCodedCache, RoundedRowsAreNearlyTheSame) {
   PITH_NEEDS_GPU();
   for (const char* text : kPolicies) {
@@ -94,9 +95,10 @@ TEST(CudaCodedCache, RoundedRowsAreNearlyTheSame) {
       SCOPED_TRACE(policy);
       const bool fine = std::string(codec) == "int8";
       Pair pair(policy, 128, DType::kF16);
+      pair.watch_rounding();
       run_chunks(pair);
       for (int t = 0; t < 32; ++t) pair.run_token();
-      EXPECT_GE(pair.same_rows(), fine ? 0.95 : 0.75);
+      EXPECT_GE(pair.same_rows(), pair.least_same_rows());
       EXPECT_GT(pair.compared(), 0);
       EXPECT_LT(pair.worst(), fine ? 1e-2 : 0.1);
       EXPECT_EQ(pair.cpu_ledger().rows_kept, pair.gpu_ledger().rows_kept);
@@ -106,15 +108,17 @@ TEST(CudaCodedCache, RoundedRowsAreNearlyTheSame) {
 }
 
 // Codes of which 32 rows share the channels that are apart: each row that is judged takes its list
-// with it. Rows leave the window 32 at a time on both devices. Here these are a group; on the CPU
-// those that a selector takes at all, which under uniform and buzz are others: then codes differ.
+// with it. Rows leave the window 32 at a time on both devices, and where a selector judges after
+// many of them they are a group on both. Without an interval rows come a few at a time, and groups
+// differ; so they do under uniform and buzz, where a group is on the CPU what the selector took.
 TEST(CudaCodedCache, RowsOfGroupsTakeWhatTheyShare) {
   PITH_NEEDS_GPU();
   for (const char* text :
        {"express(s=64),sink=0,window=64", "express(s=32,g=0),sink=3,window=0",
-        "uniform(budget=100)", "knorm(budget=90)", "keydiff(budget=77),sink=0,window=33",
-        "snapkv(budget=100)", "h2o(budget=110),window=50", "tova(budget=90)",
-        "buzz(T=90,weights=true),window=30", "expected_attention(budget=90)"}) {
+        "uniform(budget=100)", "knorm(budget=90,interval=512)",
+        "keydiff(budget=77,interval=512),sink=0,window=33", "snapkv(budget=100,interval=512)",
+        "h2o(budget=110,interval=512),window=50", "tova(budget=90,interval=512)",
+        "buzz(T=90,weights=true),window=30", "expected_attention(budget=90,interval=512)"}) {
     for (const int dim : {64, 128}) {
       const DType dtype = dim == 64 ? DType::kBF16 : DType::kF16;
       const std::string policy = over(text, dim == 64 ? "qjl" : "k:qjl(m=512)+v:kivi(bits=2)") +

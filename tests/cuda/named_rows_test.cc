@@ -184,9 +184,10 @@ TEST(CudaNamedRows, MemoryIsBounded) {
 TEST(CudaNamedRows, HoldTheRowsThatTheCpuHolds) {
   PITH_NEEDS_GPU();
   for (const char* text :
-       {"express(s=64),sink=0,window=64", "uniform(budget=100)", "knorm(budget=130)",
-        "keydiff(budget=137),sink=0,window=33", "snapkv(budget=140)", "h2o(budget=150),window=50",
-        "tova(budget=130)", "buzz(T=130,weights=true),window=30", "expected_attention(budget=130)",
+       {"express(s=64),sink=0,window=64", "uniform(budget=100)", "knorm(budget=130,interval=512)",
+        "keydiff(budget=137,interval=512),sink=0,window=33", "snapkv(budget=140,interval=512)",
+        "h2o(budget=150,interval=512),window=50", "tova(budget=130,interval=512)",
+        "buzz(T=130,weights=true),window=30", "expected_attention(budget=130,interval=512)",
         "uniform(budget=60,heavy=80,heavy_interval=48,heavy_queries=16)",
         "balancekv(b=32,heavy=96,heavy_interval=64,heavy_queries=20)",
         "express(s=64,heavy=60,heavy_interval=64,heavy_queries=12)"}) {
