@@ -1,4 +1,5 @@
-// Weights times few and many tokens on the GPU, in the shapes of Llama-3.1-8B: microseconds, bytes
+// Weights times few and many tokens on the GPU, in the shapes of Llama-3.1-8B, several tokens in the
+// way that batches take (see matvec.h and tile_matvec.h): microseconds, bytes
 // a second and the share of the card's read rate (measured first); for products from codes also how
 // many times faster than cuBLASLt's over bf16 weights. `model`: all products of a token, 32 layers
 // and the head, in their order, with nothing between them. `decode`: one layer's codes to bf16, as
@@ -26,7 +27,7 @@ constexpr Product kLayer[] = {{"qkv", 6144, 4096, MatvecEnd::kStore, true},
                               {"gate_up", 28672, 4096, MatvecEnd::kGate, true},
                               {"down", 4096, 14336, MatvecEnd::kAdd, false}};
 constexpr Product kHead = {"head", 128256, 4096, MatvecEnd::kStore, true};
-constexpr size_t kLayers = 32, kMostTokens = 2048, kMostIn = 14336, kMostFew = 8;
+constexpr size_t kLayers = 32, kMostTokens = 2048, kMostIn = 14336, kMostFew = 64;
 constexpr size_t kPool = size_t{1} << 30;  // bytes of weights that are gone through
 
 size_t bytes_of(WeightType type, const Product& p) {
@@ -45,8 +46,8 @@ class WeightsBench {
     std::vector<float> x(kMostFew * kMostIn);
     for (float& v : x) v = normal(random);
     x_ = upload(bench_, x);
-    y_ = DeviceArray<float>(bench_.counter, MemoryKind::kScratch, kMostTokens * 28672,
-                            bench_.stream);
+    y_ = DeviceArray<float>(bench_.counter, MemoryKind::kScratch,
+                            std::max(kMostTokens * 28672, kMostFew * kHead.out), bench_.stream);
     fmt::print("{{\"what\": \"read rate\", \"TB_s\": {:.3f}}}\n", rate_ / 1e12);
   }
 
@@ -134,6 +135,7 @@ class WeightsBench {
                 .eps = 1e-5f,
                 .end = p.end,
                 .tokens = tokens,
+                .together = tokens > 1,
                 .next = &following},
                bench_.stream);
   }
@@ -177,8 +179,14 @@ int run(bool quick, const std::string& only) {
       for (const Product& p : kLayer) b.one(type, p, 1);
       b.one(type, kHead, 1);
     }
-    if (dense_type(type)) continue;
     for (const size_t tokens : {2, 4, 8}) b.model(type, tokens);
+    if (dense_type(type)) {
+      for (const size_t tokens : {16, 32, 64}) b.model(type, tokens);
+      for (const Product& p : kLayer) {
+        for (const size_t tokens : {8, 32}) b.one(type, p, tokens);
+      }
+      continue;
+    }
     b.decode(type);
     if (!main) continue;
     for (const size_t tokens : {512, 2048}) b.chunk(type, tokens);

@@ -17,13 +17,14 @@ __global__ void embed_kernel(float* hidden, const T* table, const int32_t* ids, 
   }
 }
 
-__global__ void angles_kernel(float* cos_out, float* sin_out, const double* frequencies,
-                              const int64_t* first, int half) {
-  const size_t at = static_cast<size_t>(blockIdx.x) * half + threadIdx.x;
+__global__ void angles_kernel(const AnglesCall p) {
+  const size_t at = static_cast<size_t>(blockIdx.x) * p.half + threadIdx.x;
+  const AngleSource own =
+      p.sources ? p.sources[blockIdx.x] : AngleSource{p.frequencies, *p.first + blockIdx.x};
   double s, c;
-  sincos(static_cast<double>(*first + blockIdx.x) * frequencies[threadIdx.x], &s, &c);
-  cos_out[at] = static_cast<float>(c);
-  sin_out[at] = static_cast<float>(s);
+  sincos(static_cast<double>(own.position) * own.frequencies[threadIdx.x], &s, &c);
+  p.cos[at] = static_cast<float>(c);
+  p.sin[at] = static_cast<float>(s);
 }
 
 template <class T>
@@ -128,9 +129,9 @@ __global__ void __launch_bounds__(D / 2) heads_kernel(const __grid_constant__ He
   if (is_query) {
     to = static_cast<T*>(p.q) + (token * p.query_heads + head) * D;
   } else {
-    const RowTarget target = p.target_on_device ? *p.target_on_device : p.target;
+    const RowTarget target = p.targets ? *p.targets[token] : p.target;
     to = static_cast<T*>(is_value ? target.v : target.k) + kv_head * target.head_stride +
-         (target.row + token) * D;
+         (target.row + (p.targets ? 0 : token)) * D;
   }
   to[i] = from_float<T>(a);
   to[i + D / 2] = from_float<T>(b);
@@ -150,6 +151,16 @@ __global__ void gate_kernel(T* out, const float* gate_up, const float* bias, siz
   out[blockIdx.x * inner + i] = from_float<T>((kind == GateKind::kSilu ? silu(g) : gelu(g)) * u);
 }
 
+/// A block a row; which way the row goes is the caller's.
+__global__ void __launch_bounds__(kThreads)
+    move_rows_kernel(float* const* places, float* rows, size_t width, bool scatter) {
+  float* here = rows + blockIdx.x * width;
+  float* there = places[blockIdx.x];
+  for (size_t i = threadIdx.x; i < width; i += kThreads) {
+    scatter ? there[i] = here[i] : here[i] = there[i];
+  }
+}
+
 unsigned blocks_for(size_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
 
 }  // namespace
@@ -165,8 +176,7 @@ void embed(const EmbedCall& call, cudaStream_t stream) {
 
 void find_angles(const AnglesCall& call, cudaStream_t stream) {
   angles_kernel<<<static_cast<unsigned>(call.tokens), static_cast<unsigned>(call.half), 0,
-                  stream>>>(call.cos, call.sin, call.frequencies, call.first,
-                            static_cast<int>(call.half));
+                  stream>>>(call);
   check(cudaGetLastError(), "angles of RoPE");
 }
 
@@ -201,6 +211,20 @@ void make_heads(const HeadsCall& call, cudaStream_t stream) {
     }
   };
   call.dtype == DType::kBF16 ? launch(__nv_bfloat16{}) : launch(__half{});
+}
+
+void scatter_rows(float* const* places, const float* rows, size_t tokens, size_t width,
+                  cudaStream_t stream) {
+  move_rows_kernel<<<static_cast<unsigned>(tokens), kThreads, 0, stream>>>(
+      places, const_cast<float*>(rows), width, true);
+  check(cudaGetLastError(), "rows on their way out");
+}
+
+void gather_rows(float* rows, float* const* places, size_t tokens, size_t width,
+                 cudaStream_t stream) {
+  move_rows_kernel<<<static_cast<unsigned>(tokens), kThreads, 0, stream>>>(places, rows, width,
+                                                                           false);
+  check(cudaGetLastError(), "rows on their way in");
 }
 
 void gate(const GateCall& call, cudaStream_t stream) {

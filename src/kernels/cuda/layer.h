@@ -23,12 +23,18 @@ struct EmbedCall {
 };
 void embed(const EmbedCall& call, cudaStream_t stream);
 
-/// Cosines and sines of the positions first, first + 1, ...: angles are formed in f64.
+/// What a token's angles are made of.
+struct AngleSource {
+  const double* frequencies = nullptr;  // [D/2]
+  int64_t position = 0;
+};
+/// Cosines and sines, of angles in f64: of positions first, first + 1, ..., or each token's own.
 struct AnglesCall {
   float *cos = nullptr, *sin = nullptr;  // [T, D/2]
   const double* frequencies = nullptr;   // [D/2]
   const int64_t* first = nullptr;        // [1], on the device
   size_t tokens = 0, half = 0;           // D/2
+  const AngleSource* sources = nullptr;  // [T], on the device, or null
 };
 void find_angles(const AnglesCall& call, cudaStream_t stream);
 
@@ -80,10 +86,17 @@ struct HeadsCall {
   size_t tokens = 0;
   DType dtype = DType::kF16;  ///< of q and the rows: kF16 or kBF16
   void* q = nullptr;          // [T, H, D]
-  RowTarget target;           ///< if target_on_device is null
-  const RowTarget* target_on_device = nullptr;
+  RowTarget target;           ///< of consecutive rows, if targets is null
+  /// [T], on the device: where each token's row goes.
+  const RowTarget* const* targets = nullptr;
 };
 void make_heads(const HeadsCall& call, cudaStream_t stream);
+
+/// Rows [T, width], each to or from a place of its own; places [T] on the device.
+void scatter_rows(float* const* places, const float* rows, size_t tokens, size_t width,
+                  cudaStream_t stream);
+void gather_rows(float* rows, float* const* places, size_t tokens, size_t width,
+                 cudaStream_t stream);
 
 /// What the MLP's gate goes through: model/architectures.h's Activation.
 enum class GateKind : uint8_t { kSilu, kGeluTanh };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/matvec_mma.h"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/numbers.cuh"
 
@@ -141,10 +142,7 @@ void launch_as(const MatvecCall& call, cudaStream_t stream) {
   launch_early(kernel, {blocks, kThreads, bytes}, call, stream, "matvec");
 }
 
-}  // namespace
-
-void matvec(const MatvecCall& call, cudaStream_t stream) {
-  call.check();
+void matvec_alone(const MatvecCall& call, cudaStream_t stream) {
   with_type(call.w.dtype, [&](auto zero) {
     using W = decltype(zero);
     switch (call.end) {
@@ -154,6 +152,21 @@ void matvec(const MatvecCall& call, cudaStream_t stream) {
       case MatvecEnd::kGelu: return launch_as<W, MatvecEnd::kGelu>(call, stream);
     }
   });
+}
+
+}  // namespace
+
+void matvec(const MatvecCall& call, cudaStream_t stream) {
+  call.check();
+  const bool together = call.together && call.w.dtype != DType::kF32;
+  const size_t most = together ? kMostAtOnce : 1;
+  MatvecCall some = call;
+  for (size_t first = 0; first < call.tokens; first += most) {
+    some.y = call.y + first * call.ld;
+    some.x = call.x + first * call.w.in;
+    some.tokens = std::min(most, call.tokens - first);
+    together ? matvec_mma(some, stream) : matvec_alone(some, stream);
+  }
 }
 
 }  // namespace pith::cuda

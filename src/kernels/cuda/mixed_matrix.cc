@@ -40,14 +40,12 @@ void few_tokens(const FewTokensCall& call, cudaStream_t stream) {
     const float* bias = call.bias ? call.bias + first : nullptr;
     if (part.tiled()) {
       tile_matvec({call.y + first, ld, w.tiles(part), call.x, call.norm, call.eps, bias, call.end,
-                   call.tokens, next_weights(call.next)},
+                   call.tokens, call.together, next_weights(call.next)},
                   stream);
     } else {
-      for (size_t t = 0; t < call.tokens; ++t) {
-        matvec({call.y + t * ld + first, w.dense(part), call.x + t * w.in, call.norm, call.eps,
-                bias, call.end},
-               stream);
-      }
+      matvec({call.y + first, ld, w.dense(part), call.x, call.norm, call.eps, bias, call.end,
+              call.tokens, call.together},
+             stream);
     }
     first += part.out;
   }

@@ -38,7 +38,7 @@ struct MixedMatrix {
 };
 
 /// y[t] <- end(W x[t] + bias), where x is RMS-normalised first if `norm` is set. Reads weights in
-/// tiles once for kTokensAtOnce tokens, dense ones once a token.
+/// tiles once for kTokensAtOnce tokens, dense ones as matvec.h says.
 struct FewTokensCall {
   float* y = nullptr;  // [tokens, out], [tokens, out / 2] if gated
   const MixedMatrix* w = nullptr;
@@ -48,6 +48,7 @@ struct FewTokensCall {
   const float* bias = nullptr;  // [out] or null
   MatvecEnd end = MatvecEnd::kStore;
   size_t tokens = 1;
+  bool together = false;              ///< results do not depend on the number of tokens
   const MixedMatrix* next = nullptr;  ///< what is multiplied after it, if that is known
 };
 void few_tokens(const FewTokensCall& call, cudaStream_t stream);

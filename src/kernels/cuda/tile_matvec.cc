@@ -78,7 +78,8 @@ void tile_matvec(const TileMatvecCall& call, cudaStream_t stream) {
   const uint32_t inputs = divide_up(static_cast<uint32_t>(call.w.in), sizes.step) * sizes.step;
   TileMatvecCall some = call;
   for (size_t done = 0; done < call.tokens; done += some.tokens) {
-    const uint32_t tokens = tokens_that_fit(call.w, sizes, inputs, call.tokens - done);
+    const size_t wanted = call.together ? kTokensAtOnce : call.tokens - done;
+    const uint32_t tokens = tokens_that_fit(call.w, sizes, inputs, wanted);
     some.tokens = std::min<size_t>(tokens, call.tokens - done);
     some.x = call.x + done * call.w.in;
     some.y = call.y + done * call.ld;

@@ -40,6 +40,9 @@ struct TileMatvecCall {
   const float* bias = nullptr;  // [out] or null
   MatvecEnd end = MatvecEnd::kStore;
   size_t tokens = 1;  ///< each kTokensAtOnce of them read the weights once
+  /// By the kernel for kTokensAtOnce, however many there are: what a token gets does not depend on
+  /// how many. Otherwise fewer take less time, and sums have another order.
+  bool together = false;
   NextWeights next = {};
 };
 
