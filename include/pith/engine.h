@@ -37,6 +37,11 @@ struct EngineOptions {
   /// Never round activations to 16 bits of a float, even where that is faster; on the GPU a
   /// prompt's weights are widened for that, chunk after chunk.
   bool f32_arithmetic = false;
+  /// GPU: of how many sessions a token each runs in one pass, which reads the weights once. 1: one
+  /// after the other, by kernels that take the least time for one; more: by kernels that serve any
+  /// number up to this. Answers differ between the two in their last bits; who else is in a pass
+  /// never changes any. On the CPU one way serves all, and this says nothing.
+  size_t parallel = 1;
   /// Bytes of all caches, tables, staging and scratch together, weights apart; 0 = none.
   size_t memory_limit = 0;
 };

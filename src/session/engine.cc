@@ -21,6 +21,9 @@ const EngineOptions& checked(const EngineOptions& o) {
   if (o.threads < 0 || o.threads > 1024)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{} threads; choose 1 to 1024, or 0 for all cores", o.threads));
+  if (o.parallel == 0 || o.parallel > 1024)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} sessions in a pass; choose 1 to 1024", o.parallel));
   return o;
 }
 

@@ -10,7 +10,10 @@
 namespace pith::cuda {
 namespace {
 
-constexpr size_t kFewTokens = 8;  // a chunk whose products are those of single tokens
+// A chunk whose products are those of single tokens, unless weights in f32 would be read for each.
+constexpr size_t kFewTokens = 8;
+constexpr size_t kRowBytes = 2;     // a number of exact rows and of queries
+constexpr size_t kMostPasses = 16;  // that are remembered: of what is decoded in turns
 constexpr size_t kLogitBytes = size_t{16} << 20;  // as on the CPU: T x V is never whole
 
 size_t width_in(const ModelConfig& c) {
@@ -30,65 +33,54 @@ void refuse_unless_finite(bool finite) {
 }  // namespace
 
 DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, MemoryCounter& memory,
-                             cudaStream_t stream, size_t max_chunk, const Types& types)
+                             cudaStream_t stream, const Shape& shape)
     : weights_(std::move(weights)),
       config_(weights_->config()),
       memory_(memory),
       stream_(stream),
-      max_chunk_(max_chunk),
+      max_chunk_(shape.max_chunk),
       block_(std::clamp<size_t>(kLogitBytes / (static_cast<size_t>(config_.vocab) * sizeof(float)),
-                                1, max_chunk)),
+                                1, std::max(shape.max_chunk, shape.max_tokens))),
+      max_tokens_(std::min(shape.max_tokens, block_)),
+      together_(shape.max_tokens > 1),
+      room_(std::max(max_chunk_, max_tokens_)),
       matmul_(memory, stream),
-      ids_(memory, MemoryKind::kScratch, max_chunk, stream),
+      products_(shape.products),
+      ids_(memory, MemoryKind::kScratch, room_, stream),
       position_(memory, MemoryKind::kScratch, 1, stream),
-      host_logits_(block_ * static_cast<size_t>(config_.vocab)),
-      types_(types) {
+      states_(memory, MemoryKind::kScratch, max_tokens_, stream),
+      host_logits_(block_ * static_cast<size_t>(config_.vocab)) {
   const auto hidden = static_cast<size_t>(config_.hidden);
   const auto heads = static_cast<size_t>(config_.query_heads * config_.head_dim);
   const auto half = static_cast<size_t>(config_.head_dim) / 2;
   const auto inner = static_cast<size_t>(config_.intermediate);
   const size_t out = std::max({qkv_width(config_), 2 * inner, hidden});
+  const size_t ropes = weights_->ropes(0).distinct().size();
   const auto make = [&]<class T>(DeviceArray<T>& a, size_t n) {
     a = DeviceArray<T>(memory, MemoryKind::kScratch, n, stream);
   };
-  make(hidden_, max_chunk * hidden);
-  make(input_, max_chunk * width_in(config_) * sizeof(float));
-  make(output_, max_chunk * out);
-  make(update_, kFewTokens * hidden);
-  make(q_, max_chunk * heads * size_of(types.rows));
-  const size_t ropes = weights_->ropes(0).distinct().size();
-  make(cos_, ropes * max_chunk * half);
-  make(sin_, ropes * max_chunk * half);
+  angles_ = MirroredArray<AngleSource>(memory, MemoryKind::kScratch, ropes * max_tokens_, stream);
+  targets_ = MirroredArray<const RowTarget*>(
+      memory, MemoryKind::kScratch, static_cast<size_t>(config_.layers) * max_tokens_, stream);
+  make(hidden_, room_ * hidden);
+  make(input_, room_ * width_in(config_) * sizeof(float));
+  make(output_, room_ * out);
+  make(update_, std::max(kFewTokens, max_tokens_) * hidden);
+  make(q_, room_ * heads * kRowBytes);
+  make(cos_, ropes * room_ * half);
+  make(sin_, ropes * room_ * half);
   make(logits_, block_ * static_cast<size_t>(config_.vocab));
-  if (few(max_chunk)) return;
+  if (few(max_chunk_)) return;
   for (const DeviceLayer& w : weights_->layers()) {
     for (const MixedMatrix* matrix : {&w.qkv, &w.o, &w.gate_up, &w.down})
-      matmul_.reserve(types_.products, *matrix);
+      matmul_.reserve(products_, *matrix);
   }
-  matmul_.reserve(types_.products, weights_->head());
-}
-
-void DeviceForward::run(DeviceCache& cache, std::span<const int32_t> tokens,
-                        int64_t first_position) {
-  if (tokens.empty() || tokens.size() > max_chunk_) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("a chunk of {} tokens; expected 1 to {}", tokens.size(), max_chunk_));
-  }
-  tokens_ = tokens.size();
-  has_logits_ = false;
-  uploaded_.wait();
-  std::copy(tokens.begin(), tokens.end(), ids_.host());
-  *position_.host() = first_position;
-  if (tokens_ == 1) {
-    run_token(cache);
-  } else {
-    run_chunk(cache);
-  }
+  matmul_.reserve(products_, weights_->head());
 }
 
 HeadsCall DeviceForward::heads_call(const DeviceCache& cache, int l, size_t tokens) const {
   const DeviceLayer& layer = weights_->layers()[static_cast<size_t>(l)];
-  const size_t angles = cache.rope_of(l) * max_chunk_ * static_cast<size_t>(config_.head_dim) / 2;
+  const size_t angles = cache.rope_of(l) * room_ * static_cast<size_t>(config_.head_dim) / 2;
   HeadsCall call;
   call.qkv = output_.data();
   call.bias = layer.qkv_bias;
@@ -104,15 +96,15 @@ HeadsCall DeviceForward::heads_call(const DeviceCache& cache, int l, size_t toke
   call.kv_heads = config_.kv_heads;
   call.head_dim = config_.head_dim;
   call.tokens = tokens;
-  call.dtype = types_.rows;
+  call.dtype = cache.dtype();
   call.q = q_.data();
   return call;
 }
 
-/// What every chunk starts with.
-void DeviceForward::begin(const DeviceCache& cache, size_t tokens) {
+/// What every pass starts with: embeddings and angles, at positions that follow each other or at
+/// each token's own.
+void DeviceForward::look_up(const DeviceCache& cache, size_t tokens, bool own_places) {
   ids_.upload(tokens, stream_);
-  position_.upload(1, stream_);
   const MixedMatrix& table = weights_->embedding();
   const MatrixPart& rows = table.parts[0];
   const float scale = weights_->details().embedding_scale;
@@ -123,39 +115,79 @@ void DeviceForward::begin(const DeviceCache& cache, size_t tokens) {
         {hidden_.data(), rows.data, *dense_type(rows.type), ids_.device(), tokens, table.in, scale},
         stream_);
   }
+  own_places ? angles_.upload(angles_.size(), stream_) : position_.upload(1, stream_);
   const size_t half = static_cast<size_t>(config_.head_dim) / 2;
   for (size_t r = 0; r < cache.ropes().size(); ++r) {
-    const size_t at = r * max_chunk_ * half;
-    find_angles({cos_.data() + at, sin_.data() + at, cache.ropes()[r]->device.data(),
-                 position_.device(), tokens, half},
-                stream_);
+    const size_t at = r * room_ * half;
+    find_angles(
+        {cos_.data() + at, sin_.data() + at, cache.ropes()[r]->device.data(), position_.device(),
+         tokens, half, own_places ? angles_.device() + r * max_tokens_ : nullptr},
+        stream_);
   }
 }
 
-void DeviceForward::run_token(DeviceCache& cache) {
-  cache.begin_token();
-  // The first token runs kernel by kernel, which loads them all; a capture may not. So do tokens
-  // that are compared.
-  if (graph_of_ != &cache) {
-    graph_.reset();
-    graph_of_ = &cache;
-    enqueue_token(cache);
-  } else if (cache.comparing()) {
-    enqueue_token(cache);
+void DeviceForward::run_tokens(std::span<const TokenRun> runs) {
+  if (runs.empty() || runs.size() > max_tokens_)
+    throw Error(ErrorCode::kInternal,
+                fmt::format("a pass of {} tokens; expected 1 to {}", runs.size(), max_tokens_));
+  tokens_ = 0;
+  note(runs);
+  // What is compared is no graph. The first pass of its sequences runs kernel by kernel, which
+  // loads them all; a capture may not.
+  const bool comparing =
+      std::ranges::any_of(runs, [](const TokenRun& r) { return r.cache->comparing(); });
+  Pass* pass = known(runs);
+  if (!pass || comparing) {
+    enqueue_tokens(runs);
   } else {
-    if (!graph_) capture(cache);
-    check(cudaGraphLaunch(graph_.get(), stream_), "the decode graph");
+    if (!pass->graph) pass->graph = capture(runs);
+    check(cudaGraphLaunch(pass->graph.get(), stream_), "the decode graph");
   }
   uploaded_.set(stream_);
-  has_logits_ = true;
-  cache.end_token();
 }
 
-void DeviceForward::capture(DeviceCache& cache) {
+/// What the pass's kernels read beside the caches' own.
+void DeviceForward::note(std::span<const TokenRun> runs) {
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const DeviceCache& cache = *runs[i].cache;
+    ids_.host()[i] = runs[i].token;
+    states_.host()[i] = runs[i].state;
+    for (size_t r = 0; r < cache.ropes().size(); ++r) {
+      angles_.host()[r * max_tokens_ + i] = {cache.ropes()[r]->device.data(), runs[i].position};
+    }
+    for (int l = 0; l < config_.layers; ++l) {
+      targets_.host()[static_cast<size_t>(l) * max_tokens_ + i] = cache.token_target(l);
+    }
+  }
+}
+
+/// The pass of these sequences, now the latest; null, and noted, if it is new.
+DeviceForward::Pass* DeviceForward::known(std::span<const TokenRun> runs) {
+  const auto same = [&](const Pass& p) {
+    return std::ranges::equal(p.caches, runs, {}, {}, &TokenRun::cache);
+  };
+  const auto found = std::ranges::find_if(passes_, same);
+  if (found != passes_.end()) {
+    std::rotate(found, found + 1, passes_.end());
+    return &passes_.back();
+  }
+  if (passes_.size() == kMostPasses) passes_.erase(passes_.begin());
+  Pass& pass = passes_.emplace_back();
+  for (const TokenRun& r : runs) pass.caches.push_back(r.cache);
+  return nullptr;
+}
+
+void DeviceForward::forget(const DeviceCache& cache) {
+  std::erase_if(passes_, [&](const Pass& p) {
+    return std::ranges::find(p.caches, &cache) != p.caches.end();
+  });
+}
+
+DeviceForward::Graph DeviceForward::capture(std::span<const TokenRun> runs) {
   cudaGraph_t graph = nullptr;
   check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "the decode graph");
   try {
-    enqueue_token(cache);
+    enqueue_tokens(runs);
   } catch (...) {
     cudaStreamEndCapture(stream_, &graph);
     if (graph) cudaGraphDestroy(graph);
@@ -166,39 +198,62 @@ void DeviceForward::capture(DeviceCache& cache) {
   const cudaError_t status = cudaGraphInstantiate(&exec, graph, 0);
   cudaGraphDestroy(graph);
   check(status, "the decode graph");
-  graph_.reset(exec);
+  return Graph(exec);
 }
 
-/// A step of one token. Its arguments do not change from step to step.
-void DeviceForward::enqueue_token(DeviceCache& cache) {
-  cache.upload_token();
-  begin(cache, 1);
-  auto* attended = reinterpret_cast<float*>(input_.data());  // [H, D]
+/// A step of one token a sequence. Its arguments do not change from step to step.
+void DeviceForward::enqueue_tokens(std::span<const TokenRun> runs) {
+  const size_t n = runs.size();
+  for (const TokenRun& r : runs) r.cache->upload_token();
+  targets_.upload(targets_.size(), stream_);
+  states_.upload(n, stream_);
+  const DeviceCache& any = *runs.front().cache;
+  look_up(any, n, true);
+  auto* attended = reinterpret_cast<float*>(input_.data());  // [n, H, D]
+  const auto width = static_cast<size_t>(config_.query_heads * config_.head_dim);
   for (int l = 0; l < config_.layers; ++l) {
     const DeviceLayer& w = weights_->layers()[static_cast<size_t>(l)];
     const bool last = l + 1 == config_.layers;
     const MixedMatrix& after = last ? weights_->head() : (&w)[1].qkv;
     // The bias of q, k and v is the heads' business: norms and RoPE come after it.
-    qkv_of_few(w, 1);
-    HeadsCall heads = heads_call(cache, l, 1);
-    heads.target_on_device = cache.token_target(l);
+    qkv_of_few(w, n);
+    HeadsCall heads = heads_call(any, l, n);
+    heads.targets = targets_.device() + static_cast<size_t>(l) * max_tokens_;
     make_heads(heads, stream_);
-    cache.attend_token(l, attended, q_.data());
-    if (cache.comparing()) cache.compare_token(l, attended, q_.data());
-    add_few({&w.o, w.o_bias, w.attention_post_norm, &w.gate_up}, 1);
-    gate_few(w, 1);
-    add_few({&w.down, w.down_bias, w.mlp_post_norm, &after}, 1);
+    for (size_t i = 0; i < n; ++i) {
+      const std::byte* q = q_.data() + i * width * kRowBytes;
+      DeviceCache& cache = *runs[i].cache;
+      cache.attend_token(l, attended + i * width, q);
+      if (cache.comparing()) cache.compare_token(l, attended + i * width, q);
+    }
+    add_few({&w.o, w.o_bias, w.attention_post_norm, &w.gate_up}, n);
+    gate_few(w, n);
+    add_few({&w.down, w.down_bias, w.mlp_post_norm, &after}, n);
   }
-  make_logits(0, 1);
+  scatter_rows(states_.device(), hidden_.data(), n, static_cast<size_t>(config_.hidden), stream_);
+  few_logits(0, n);
 }
 
-void DeviceForward::run_chunk(DeviceCache& cache) {
-  begin(cache, tokens_);
+void DeviceForward::run_chunk(DeviceCache& cache, std::span<const int32_t> tokens,
+                              int64_t first_position, float* state) {
+  if (tokens.empty() || tokens.size() > max_chunk_) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a chunk of {} tokens; expected 1 to {}", tokens.size(), max_chunk_));
+  }
+  tokens_ = tokens.size();
+  uploaded_.wait();
+  std::copy(tokens.begin(), tokens.end(), ids_.host());
+  *position_.host() = first_position;
+  look_up(cache, tokens_, false);
   uploaded_.set(stream_);
   for (int l = 0; l < config_.layers; ++l) {
     attention_of_chunk(cache, l);
     mlp_of_chunk(weights_->layers()[static_cast<size_t>(l)]);
   }
+  const auto width = static_cast<size_t>(config_.hidden);
+  check(cudaMemcpyAsync(state, hidden_.data() + (tokens_ - 1) * width, width * sizeof(float),
+                        cudaMemcpyDeviceToDevice, stream_),
+        "where a chunk left off");
 }
 
 bool DeviceForward::few(size_t tokens) const {
@@ -208,8 +263,8 @@ bool DeviceForward::few(size_t tokens) const {
 /// input <- normalised rows [first, first + count) of the residual stream.
 void DeviceForward::normalise(const float* weight, size_t first, size_t count) {
   const auto width = static_cast<size_t>(config_.hidden);
-  rms_norm({input_.data(), types_.products, hidden_.data() + first * width, weight,
-            config_.norm_eps, count, width},
+  rms_norm({input_.data(), products_, hidden_.data() + first * width, weight, config_.norm_eps,
+            count, width},
            stream_);
 }
 
@@ -219,7 +274,7 @@ void DeviceForward::attention_of_chunk(DeviceCache& cache, int layer) {
     qkv_of_few(w, tokens_);
   } else {
     normalise(w.attention_norm, 0, tokens_);
-    matmul_.run(output_.data(), input_.data(), types_.products, w.qkv, tokens_, false);
+    matmul_.run(output_.data(), input_.data(), products_, w.qkv, tokens_, false);
   }
   HeadsCall heads = heads_call(cache, layer, tokens_);
   heads.target = cache.begin_chunk(layer, tokens_);
@@ -235,8 +290,8 @@ void DeviceForward::mlp_of_chunk(const DeviceLayer& w) {
   } else {
     const bool gelu = weights_->details().activation == Activation::kGeluTanh;
     normalise(w.mlp_norm, 0, tokens_);
-    matmul_.run(output_.data(), input_.data(), types_.products, w.gate_up, tokens_, false);
-    gate({input_.data(), types_.products, output_.data(), w.gate_up_bias, tokens_,
+    matmul_.run(output_.data(), input_.data(), products_, w.gate_up, tokens_, false);
+    gate({input_.data(), products_, output_.data(), w.gate_up_bias, tokens_,
           static_cast<size_t>(config_.intermediate), gelu ? GateKind::kGeluTanh : GateKind::kSilu},
          stream_);
   }
@@ -251,6 +306,7 @@ void DeviceForward::qkv_of_few(const DeviceLayer& w, size_t tokens) {
               .norm = w.attention_norm,
               .eps = config_.norm_eps,
               .tokens = tokens,
+              .together = together_,
               .next = &w.o},
              stream_);
 }
@@ -267,6 +323,7 @@ void DeviceForward::gate_few(const DeviceLayer& w, size_t tokens) {
                      .bias = w.gate_up_bias,
                      .end = gelu ? MatvecEnd::kGelu : MatvecEnd::kGate,
                      .tokens = tokens,
+                     .together = together_,
                      .next = &w.down};
   if (w.gate_up.gate_fuses()) return few_tokens(call, stream_);
   call.y = output_.data();
@@ -286,6 +343,7 @@ void DeviceForward::add_few(const Added& added, size_t tokens) {
                      .bias = added.bias,
                      .end = MatvecEnd::kAdd,
                      .tokens = tokens,
+                     .together = together_,
                      .next = added.next};
   if (!added.norm) return few_tokens(call, stream_);
   call.y = update_.data();
@@ -301,79 +359,79 @@ void DeviceForward::add_products(const Added& added) {
   if (few(tokens_)) return add_few(added, tokens_);
   const auto width = static_cast<size_t>(config_.hidden);
   if (added.norm) {
-    matmul_.run(output_.data(), input_.data(), types_.products, *added.w, tokens_, false);
+    matmul_.run(output_.data(), input_.data(), products_, *added.w, tokens_, false);
     add_normed(
         {hidden_.data(), output_.data(), added.bias, added.norm, config_.norm_eps, tokens_, width},
         stream_);
     return;
   }
-  matmul_.run(hidden_.data(), input_.data(), types_.products, *added.w, tokens_, true);
+  matmul_.run(hidden_.data(), input_.data(), products_, *added.w, tokens_, true);
   if (added.bias) add_bias(hidden_.data(), added.bias, tokens_, width, stream_);
 }
 
-/// Logits of tokens [first, first + count) of the chunk, into the block's first rows.
-void DeviceForward::make_logits(size_t first, size_t count) {
-  if (few(count)) {
-    few_tokens({.y = logits_.data(),
-                .w = &weights_->head(),
-                .x = hidden_.data() + first * static_cast<size_t>(config_.hidden),
-                .norm = weights_->final_norm(),
-                .eps = config_.norm_eps,
-                .tokens = count,
-                .next = &weights_->layers().front().qkv},
-               stream_);
-  } else {
-    normalise(weights_->final_norm(), first, count);
-    matmul_.run(logits_.data(), input_.data(), types_.products, weights_->head(), count, false);
-  }
+/// Logits after rows [first, first + count) of the residual stream, into the first rows.
+void DeviceForward::few_logits(size_t first, size_t count) {
+  few_tokens({.y = logits_.data(),
+              .w = &weights_->head(),
+              .x = hidden_.data() + first * static_cast<size_t>(config_.hidden),
+              .norm = weights_->final_norm(),
+              .eps = config_.norm_eps,
+              .tokens = count,
+              .together = together_,
+              .next = &weights_->layers().front().qkv},
+             stream_);
 }
 
-const float* DeviceForward::fetch_logits(size_t count) {
-  const size_t numbers = count * static_cast<size_t>(config_.vocab);
-  logits_.download(host_logits_.data(), numbers, stream_);
+void DeviceForward::make_logits_after(std::span<float* const> states) {
+  if (states.size() > max_tokens_)
+    throw Error(ErrorCode::kInternal, fmt::format("logits after {} states; expected 1 to {}",
+                                                  states.size(), max_tokens_));
+  tokens_ = 0;
+  uploaded_.wait();
+  std::ranges::copy(states, states_.host());
+  states_.upload(states.size(), stream_);
+  uploaded_.set(stream_);
+  gather_rows(hidden_.data(), states_.device(), states.size(), static_cast<size_t>(config_.hidden),
+              stream_);
+  few_logits(0, states.size());
+}
+
+/// The same of a chunk's.
+void DeviceForward::chunk_logits(size_t first, size_t count) {
+  if (few(count)) return few_logits(first, count);
+  normalise(weights_->final_norm(), first, count);
+  matmul_.run(logits_.data(), input_.data(), products_, weights_->head(), count, false);
+}
+
+const float* DeviceForward::fetch_logits(size_t first, size_t count) {
+  const auto vocabulary = static_cast<size_t>(config_.vocab);
+  const size_t numbers = count * vocabulary;
+  check(cudaMemcpyAsync(host_logits_.data(), logits_.data() + first * vocabulary,
+                        numbers * sizeof(float), cudaMemcpyDeviceToHost, stream_),
+        "logits");
   check(cudaStreamSynchronize(stream_), "the forward pass");
   refuse_unless_finite(!has_non_finite(host_logits_.data(), DType::kF32, numbers));
   return host_logits_.data();
 }
 
-void DeviceForward::make_last_logits() {
-  if (tokens_ == 0) throw Error(ErrorCode::kInternal, "logits before any token");
-  if (!has_logits_) make_logits(tokens_ - 1, 1);
-  has_logits_ = true;
+std::span<const float> DeviceForward::logits(size_t i) {
+  return {fetch_logits(i, 1), static_cast<size_t>(config_.vocab)};
 }
 
-std::span<const RankedLogit> DeviceForward::best_logits(RankingCall call) {
-  make_last_logits();
+std::span<const RankedLogit> DeviceForward::best_logits(size_t i, RankingCall call) {
   if (!ranking_) ranking_.emplace(memory_, static_cast<size_t>(config_.vocab), stream_);
-  call.logits = logits_.data();
+  call.logits = logits_.data() + i * static_cast<size_t>(config_.vocab);
   bool finite = false;
   const auto best = ranking_->rank(call, finite);
   refuse_unless_finite(finite);
   return best;
 }
 
-std::span<const float> DeviceForward::last_logits() {
-  make_last_logits();
-  return {fetch_logits(1), static_cast<size_t>(config_.vocab)};
-}
-
-void DeviceForward::continue_from(const DeviceForward& other) {
-  tokens_ = std::min<size_t>(other.tokens_, 1);
-  has_logits_ = false;
-  if (tokens_ == 0) return;
-  const auto hidden = static_cast<size_t>(config_.hidden);
-  check(cudaMemcpyAsync(hidden_.data(), other.hidden_.data() + (other.tokens_ - 1) * hidden,
-                        hidden * sizeof(float), cudaMemcpyDeviceToDevice, stream_),
-        "the copy of a fork's last token");
-}
-
 void DeviceForward::all_logits(const Sink& sink) {
-  if (tokens_ == 1) return sink(0, 1, last_logits().data());
-  has_logits_ = false;
   for (size_t first = 0; first < tokens_; first += block_) {
     const size_t count = std::min(block_, tokens_ - first);
-    make_logits(first, count);
-    sink(first, count, fetch_logits(count));
+    chunk_logits(first, count);
+    sink(first, count, fetch_logits(0, count));
   }
 }
 

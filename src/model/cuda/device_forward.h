@@ -1,14 +1,16 @@
 #pragma once
-// The forward pass on the GPU (the CPU's is model/forward.h). A chunk of tokens goes through
-// cuBLASLt and the prefill attention, one token through fused matrix-vector products that read each
-// weight once, replayed as one graph. So do the products of a chunk of a few tokens, if weights are
-// in tiles. The residual stream is f32. Nothing waits for the device before logits are asked for.
+// The forward pass on the GPU (the CPU's is model/forward.h), of all sequences of a stream. A chunk
+// of one sequence's tokens goes through cuBLASLt and the prefill attention; one token of each of
+// many through fused matrix-vector products, replayed as one graph: products see all tokens
+// together, attention each sequence by itself. The residual stream is f32. Nothing waits for the
+// device before logits are asked for.
 
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <type_traits>
+#include <vector>
 
 #include "cache/cuda/device_cache.h"
 #include "kernels/cuda/matmul.h"
@@ -18,47 +20,70 @@
 
 namespace pith::cuda {
 
+/// One token of a sequence in a pass of many.
+struct TokenRun {
+  DeviceCache* cache = nullptr;
+  int32_t token = 0;
+  int64_t position = 0;
+  /// [hidden] on the device: the residual stream after the last layer is left here.
+  float* state = nullptr;
+};
+
 class DeviceForward {
  public:
-  struct Types {
-    DType rows;      ///< of the cache's exact rows
+  struct Shape {
+    size_t max_chunk = 0;   ///< tokens of a chunk
+    size_t max_tokens = 1;  ///< sequences of a pass of tokens, that have one each
     DType products;  ///< of a chunk's activations, hence of the weights that they are multiplied by
   };
-  /// Buffers for chunks of up to `max_chunk` tokens, counted as kScratch. Counter and stream must
-  /// outlive it.
+  /// Buffers, counted as kScratch. Counter and stream must outlive it. With max_tokens above 1
+  /// tokens are multiplied as matvec.h says of tokens together, also one: what a sequence gets does
+  /// not depend on the others.
   DeviceForward(std::shared_ptr<const DeviceWeights> weights, MemoryCounter& memory,
-                cudaStream_t stream, size_t max_chunk, const Types& types);
+                cudaStream_t stream, const Shape& shape);
 
-  /// Runs tokens at positions first_position, ... through all layers; their rows are appended.
-  void run(DeviceCache& cache, std::span<const int32_t> tokens, int64_t first_position);
-  /// The cache's step memory has changed: the graph of a token is captured anew.
-  void forget_token() { graph_of_ = nullptr; }
+  /// Runs tokens at positions first_position, ... of one sequence; their rows are appended. The
+  /// state is that of the last.
+  void run_chunk(DeviceCache& cache, std::span<const int32_t> tokens, int64_t first_position,
+                 float* state);
 
-  /// Logits [V] after the last token of run(); valid until the next call of anything here. Waits
-  /// for the device. Throws kNonFinite.
-  std::span<const float> last_logits();
-  /// The largest of them, found on the device; `call` says how many, its logits are set here.
-  std::span<const RankedLogit> best_logits(RankingCall call);
-  /// Logits from here on are those after `other`'s last token, until the next run(): a fork draws
-  /// from where it was made. Both of one model.
-  void continue_from(const DeviceForward& other);
-  /// Hands out the logits [count, V] of run()'s positions, a block at a time. Throws kNonFinite.
+  /// To be called before DeviceCache::begin_token: what caches wrote for the pass before is read.
+  void wait_for_uploads() { uploaded_.wait(); }
+  /// Runs a token of each of up to max_tokens() sequences, whose caches have begun theirs and have
+  /// rows of one type; their logits are made too. The caller ends the caches' tokens.
+  void run_tokens(std::span<const TokenRun> runs);
+  size_t max_tokens() const { return max_tokens_; }
+  /// What was captured of the cache is no longer valid: its step memory changes, or it goes.
+  void forget(const DeviceCache& cache);
+
+  /// Logits after states [hidden] on the device, of up to max_tokens() of them.
+  void make_logits_after(std::span<float* const> states);
+  /// Row `i` [V] of what run_tokens or make_logits_after left; valid until the next call of
+  /// anything here. Waits for the device. Throws kNonFinite.
+  std::span<const float> logits(size_t i);
+  /// The largest of that row, found on the device; `call` says how many, its logits are set here.
+  std::span<const RankedLogit> best_logits(size_t i, RankingCall call);
+  /// Hands out the logits [count, V] of run_chunk()'s positions, a block at a time. Throws
+  /// kNonFinite.
   using Sink = std::function<void(size_t first, size_t count, const float* logits)>;
   void all_logits(const Sink& sink);
-
-  size_t max_chunk() const { return max_chunk_; }
 
  private:
   struct GraphEnd {
     void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
   };
   using Graph = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, GraphEnd>;
+  /// The pass of some sequences, in their order; captured when it comes the second time.
+  struct Pass {
+    std::vector<const DeviceCache*> caches;
+    Graph graph;
+  };
 
-  void begin(const DeviceCache& cache, size_t tokens);
-  void run_token(DeviceCache& cache);
-  void enqueue_token(DeviceCache& cache);
-  void capture(DeviceCache& cache);
-  void run_chunk(DeviceCache& cache);
+  void look_up(const DeviceCache& cache, size_t tokens, bool own_places);
+  void note(std::span<const TokenRun> runs);
+  void enqueue_tokens(std::span<const TokenRun> runs);
+  Pass* known(std::span<const TokenRun> runs);
+  Graph capture(std::span<const TokenRun> runs);
   void attention_of_chunk(DeviceCache& cache, int layer);
   void mlp_of_chunk(const DeviceLayer& layer);
   HeadsCall heads_call(const DeviceCache& cache, int layer, size_t tokens) const;
@@ -72,37 +97,40 @@ class DeviceForward {
   };
   void add_few(const Added& added, size_t tokens);
   void add_products(const Added& added);
-  void make_logits(size_t first, size_t count);
+  void few_logits(size_t first, size_t count);
+  void chunk_logits(size_t first, size_t count);
   bool few(size_t tokens) const;
-  DType input_type() const { return few(tokens_) ? DType::kF32 : types_.products; }
+  DType input_type() const { return few(tokens_) ? DType::kF32 : products_; }
   void normalise(const float* weight, size_t first, size_t count);
-  void make_last_logits();
-  const float* fetch_logits(size_t count);
+  const float* fetch_logits(size_t first, size_t count);
 
   std::shared_ptr<const DeviceWeights> weights_;
   const ModelConfig& config_;
   MemoryCounter& memory_;
   cudaStream_t stream_;
-  size_t max_chunk_, block_;  // block: positions whose logits are made at once
-  size_t tokens_ = 0;         // of the last run()
-  bool has_logits_ = false;   // of its last token, on the device
+  size_t max_chunk_, block_, max_tokens_;  // block: positions whose logits are made at once
+  bool together_;                          // tokens' products
+  size_t room_;                            // tokens that buffers have room for
+  size_t tokens_ = 0;                      // of the last run_chunk()
   DeviceMatmul matmul_;
+  DType products_;
 
-  MirroredArray<int32_t> ids_;       // [T]
-  MirroredArray<int64_t> position_;  // [1]
-  StreamMark uploaded_;              // the last run has read what the host wrote for it
-  Graph graph_;                      // of a token's step
-  const DeviceCache* graph_of_ = nullptr;
-  DeviceArray<float> hidden_;            // [T, hidden] the residual stream
-  DeviceArray<std::byte> input_;         // [T, max(hidden, H D, intermediate)] of input_type()
-  DeviceArray<float> output_;            // [T, max((H + 2 G) D, 2 intermediate, hidden)]
-  DeviceArray<float> update_;            // [few T, hidden], where a norm comes after a block
-  DeviceArray<std::byte> q_;             // [T, H, D] of the rows' type
-  DeviceArray<float> cos_, sin_;         // [ropes, T, D/2]
-  DeviceArray<float> logits_;            // [block, V]
-  PinnedArray<float> host_logits_;       // [block, V]
-  std::optional<LogitRanking> ranking_;  // once it is asked for
-  Types types_;
+  MirroredArray<int32_t> ids_;               // [T]
+  MirroredArray<int64_t> position_;          // [1]
+  MirroredArray<AngleSource> angles_;        // [ropes, most tokens]
+  MirroredArray<const RowTarget*> targets_;  // [L, most tokens]
+  MirroredArray<float*> states_;             // [most tokens]
+  StreamMark uploaded_;                      // the last run has read what the host wrote for it
+  std::vector<Pass> passes_;                 // the latest last
+  DeviceArray<float> hidden_;                // [T, hidden] the residual stream
+  DeviceArray<std::byte> input_;             // [T, max(hidden, H D, intermediate)] of input_type()
+  DeviceArray<float> output_;                // [T, max((H + 2 G) D, 2 intermediate, hidden)]
+  DeviceArray<float> update_;                // [few T, hidden], where a norm comes after a block
+  DeviceArray<std::byte> q_;                 // [T, H, D] of the rows' type
+  DeviceArray<float> cos_, sin_;             // [ropes, T, D/2]
+  DeviceArray<float> logits_;                // [block, V]
+  PinnedArray<float> host_logits_;           // [block, V]
+  std::optional<LogitRanking> ranking_;      // once it is asked for
 };
 
 }  // namespace pith::cuda

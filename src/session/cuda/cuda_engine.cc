@@ -1,8 +1,8 @@
-// Sessions on the GPU. An engine has the weights and the account of memory. A stream, the forward
-// pass's buffers and a graph still belong to each session, as decode passes of many sessions are
-// run one after the other: what one pass over all of them would share is not shared yet.
+// Sessions on the GPU: one stream and one forward pass for all of an engine's.
 
 #include <algorithm>
+#include <mutex>
+#include <optional>
 
 #include "cache/cuda/device_cache.h"
 #include "kernels/cuda/read_rate.h"
@@ -13,110 +13,125 @@
 namespace pith {
 namespace {
 
-/// A session's stream, and the memory counted on it; its forks share them.
-struct CudaStream {
-  CudaStream(MemoryCounter& all, size_t limit) : memory(all, limit) {
-    cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream");
-  }
-  ~CudaStream() {
+class CudaSession;
+
+struct Stream {
+  Stream() { cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream"); }
+  ~Stream() {
     cudaStreamSynchronize(stream);
     cudaStreamDestroy(stream);
   }
-  CudaStream(const CudaStream&) = delete;
-  CudaStream& operator=(const CudaStream&) = delete;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
 
-  MemoryCounter memory;
   cudaStream_t stream = nullptr;
 };
 
 /// What the sessions of an engine have in common.
 struct CudaShared {
-  std::shared_ptr<const cuda::DeviceWeights> weights;
-  MemoryCounter memory;
-  EngineOptions options;
-  DType products;
-
   CudaShared(const std::shared_ptr<const Model>& model, const EngineOptions& o)
       : weights(cuda::DeviceWeights::of(model)),
-        memory(o.memory_limit),
         options(o),
-        products(o.f32_arithmetic ? DType::kF32 : weights->dtype()) {}
+        memory(o.memory_limit),
+        own(memory),
+        forward(weights, own, stream.stream,
+                {o.chunk, o.parallel, o.f32_arithmetic ? DType::kF32 : weights->dtype()}) {}
+
+  std::shared_ptr<const cuda::DeviceWeights> weights;
+  EngineOptions options;
+  Stream stream;
+  /// Of whoever gives the stream work: while a pass is captured, work of another thread, be it the
+  /// release of a session's memory, would become part of the graph.
+  std::recursive_mutex turn;
+  MemoryCounter memory;  // of the engine and its sessions
+  MemoryCounter own;     // of the engine alone
+  cuda::DeviceForward forward;
+  std::vector<const CudaSession*> rows;  // whose logits forward has, row by row
 };
 
 class CudaSession final : public SessionBackend {
  public:
+  /// The turn is the caller's.
   CudaSession(CudaShared& shared, const SessionOptions& o)
       : shared_(shared),
-        stream_(std::make_shared<CudaStream>(shared.memory, o.cache_limit)),
+        memory_(std::make_shared<MemoryCounter>(shared.memory, o.cache_limit)),
         cache_(std::make_unique<cuda::DeviceCache>(
-            stream_->memory, cache_shape(shared.weights->config(), o), o.policy, o.seed,
-            stream_->stream, shared.weights->ropes(o.context))),
-        forward_(shared.weights, stream_->memory, stream_->stream,
-                 std::min(shared.options.chunk, o.context), {cache_->dtype(), shared.products}) {
-    protect(o.protect);
+            *memory_, cache_shape(shared.weights->config(), o), o.policy, o.seed,
+            shared.stream.stream, shared.weights->ropes(o.context))),
+        state_(*memory_, MemoryKind::kScratch, width(), shared.stream.stream) {
+    cache_->protect(o.protect);
     if (o.error_probe.rows > 0)
       cache_->start_error_probe(o.error_probe, o.seed, shared.options.threads);
   }
   CudaSession(const CudaSession& o)
       : shared_(o.shared_),
-        stream_(o.stream_),
+        memory_(o.memory_),
         cache_(o.cache_->clone()),
-        forward_(shared_.weights, stream_->memory, stream_->stream, o.forward_.max_chunk(),
-                 {cache_->dtype(), shared_.products}) {
-    forward_.continue_from(o.forward_);
+        state_(*memory_, MemoryKind::kScratch, width(), shared_.stream.stream) {
+    cuda::check(cudaMemcpyAsync(state_.data(), o.state_.data(), width() * sizeof(float),
+                                cudaMemcpyDeviceToDevice, shared_.stream.stream),
+                "the copy of where a session left off");
+  }
+  ~CudaSession() override {
+    const std::lock_guard turn(shared_.turn);
+    shared_.forward.forget(*cache_);
+    std::ranges::replace(shared_.rows, this, nullptr);
+    cache_.reset();
+    state_ = {};
   }
 
   std::unique_ptr<SessionBackend> clone() const override {
+    const std::lock_guard turn(shared_.turn);
     return std::make_unique<CudaSession>(*this);
   }
-  void end_prompt() override { cache_->end_prefill(); }
+  void end_prompt() override {
+    const std::lock_guard turn(shared_.turn);
+    cache_->end_prefill();
+  }
+  void protect(std::span<const TokenRange> ranges) override {
+    const std::lock_guard turn(shared_.turn);
+    shared_.forward.forget(*cache_);
+    cache_->protect(ranges);
+  }
   std::vector<SessionSection> sections() override {
     throw Error(ErrorCode::kUnsupported,
                 "sessions on the GPU cannot be saved or restored yet; use --device cpu for a "
                 "session that is to be kept");
   }
   std::vector<TokenRange> protected_tokens() const override { return {}; }
-  void protect(std::span<const TokenRange> ranges) override {
-    cache_->protect(ranges);
-    forward_.forget_token();
+  HeadRows rows(int layer, int head) const override {
+    const std::lock_guard turn(shared_.turn);
+    return cache_->rows(layer, head);
   }
-  HeadRows rows(int layer, int head) const override { return cache_->rows(layer, head); }
   std::vector<AttentionError> attention_errors() const override {
+    const std::lock_guard turn(shared_.turn);
     return cache_->attention_errors();
   }
   /// Scratch, staging and the probe are those of all forks.
   Ledger ledger() const override {
+    const std::lock_guard turn(shared_.turn);
     Ledger ledger = cache_->ledger();
-    ledger.scratch = stream_->memory.bytes(MemoryKind::kScratch);
-    ledger.staging = stream_->memory.bytes(MemoryKind::kStaging);
-    ledger.probe = stream_->memory.bytes(MemoryKind::kProbe);
+    ledger.scratch = memory_->bytes(MemoryKind::kScratch);
+    ledger.staging = memory_->bytes(MemoryKind::kStaging);
+    ledger.probe = memory_->bytes(MemoryKind::kProbe);
     return ledger;
   }
   std::string describe_policy() const override { return cache_->describe(); }
 
-  void run(std::span<const int32_t> tokens, int64_t first_position) {
-    forward_.run(*cache_, tokens, first_position);
-  }
-  cuda::DeviceForward& forward() { return forward_; }
-  int32_t sample(Sampler& sampler, std::span<const int32_t> history) {
-    const auto vocabulary = static_cast<size_t>(shared_.weights->config().vocab);
-    const Sampler::Ranking ranking = sampler.ranking(history, vocabulary);
-    if (ranking.count == 0 || ranking.count > cuda::kMostRanked) {
-      return sampler.sample(forward_.last_logits(), history);
-    }
-    std::vector<Sampler::Candidate> best;
-    for (const cuda::RankedLogit& x : forward_.best_logits(
-             {nullptr, ranking.count, ranking.penalty, ranking.penalised, ranking.never})) {
-      best.push_back({x.logit, x.id});
-    }
-    return sampler.sample_ranked(best);
-  }
+  cuda::DeviceCache& cache() { return *cache_; }
+  /// Where its last token left off, on the device (DeviceForward's state).
+  float* state() { return state_.data(); }
+  /// Room for logits [V]; taken when they are asked for, and kept.
+  std::vector<float>& logits() { return logits_; }
 
  private:
+  size_t width() const { return static_cast<size_t>(shared_.weights->config().hidden); }
+
   CudaShared& shared_;
-  std::shared_ptr<CudaStream> stream_;
+  std::shared_ptr<MemoryCounter> memory_;  // of the session and its forks
   std::unique_ptr<cuda::DeviceCache> cache_;
-  cuda::DeviceForward forward_;
+  cuda::DeviceArray<float> state_;  // [hidden]
+  std::vector<float> logits_;
 };
 
 class CudaEngine final : public EngineBackend {
@@ -125,45 +140,144 @@ class CudaEngine final : public EngineBackend {
       : shared_(model, o) {}
 
   std::unique_ptr<SessionBackend> make_session(const SessionOptions& o) override {
+    const std::lock_guard turn(shared_.turn);
     return std::make_unique<CudaSession>(shared_, o);
   }
+
   void run_chunk(SessionBackend& session, std::span<const int32_t> tokens,
                  int64_t first_position) override {
-    of(session).run(tokens, first_position);
+    const std::lock_guard turn(shared_.turn);
+    CudaSession& s = of(session);
+    shared_.rows.clear();
+    shared_.forward.run_chunk(s.cache(), tokens, first_position, s.state());
   }
+
+  /// A pass has rows of one type: their number decides how q is rounded.
   void run_tokens(std::span<TokenWork> works) override {
-    for (TokenWork& w : works) {
-      try {
-        of(*w.session).run({&w.token, 1}, w.position);
-      } catch (...) {
-        w.failure = std::current_exception();
+    const std::lock_guard turn(shared_.turn);
+    for (const DType dtype : {DType::kF16, DType::kBF16}) {
+      std::vector<TokenWork*> pass;
+      for (TokenWork& w : works) {
+        if (of(*w.session).cache().dtype() != dtype) continue;
+        pass.push_back(&w);
+        if (pass.size() < shared_.forward.max_tokens()) continue;
+        run_pass(pass);
+        pass.clear();
       }
+      run_pass(pass);
     }
   }
+
   void finish(std::span<LogitsWork> works) override {
+    const std::lock_guard turn(shared_.turn);
+    std::vector<LogitsWork*> others;
     for (LogitsWork& w : works) {
-      try {
-        CudaSession& s = of(*w.session);
-        if (w.logits) std::ranges::copy(s.forward().last_logits(), w.logits);
-        if (w.sampler) w.next = s.sample(*w.sampler, w.history);
-      } catch (...) {
-        w.failure = std::current_exception();
-      }
+      const auto row = row_of(of(*w.session));
+      row ? finish_one(w, *row) : others.push_back(&w);
+    }
+    const size_t most = shared_.forward.max_tokens();
+    for (size_t first = 0; first < others.size(); first += most) {
+      const auto some = std::span(others).subspan(first, std::min(most, others.size() - first));
+      std::vector<CudaSession*> sessions;
+      for (const LogitsWork* w : some) sessions.push_back(&of(*w->session));
+      make_logits(sessions);
+      for (size_t i = 0; i < some.size(); ++i) finish_one(*some[i], i);
     }
   }
+
   std::span<const float> last_logits(SessionBackend& session) override {
-    return of(session).forward().last_logits();
+    const std::lock_guard turn(shared_.turn);
+    CudaSession& s = of(session);
+    if (!row_of(s)) make_logits({&s});
+    const std::span<const float> logits = shared_.forward.logits(*row_of(s));
+    s.logits().assign(logits.begin(), logits.end());
+    return s.logits();
   }
-  void all_logits(SessionBackend& session, const Session::LogitsSink& sink) override {
-    of(session).forward().all_logits(sink);
+  void all_logits(SessionBackend& /*session*/, const Session::LogitsSink& sink) override {
+    const std::lock_guard turn(shared_.turn);
+    shared_.rows.clear();
+    shared_.forward.all_logits(sink);
   }
-  Ledger ledger() const override { return {}; }
+
+  Ledger ledger() const override {
+    Ledger ledger;
+    ledger.scratch = shared_.own.bytes(MemoryKind::kScratch);
+    return ledger;
+  }
   const MemoryCounter& memory() const override { return shared_.memory; }
   int threads() const override { return 1; }
   const char* isa() const override { return "cuda"; }
 
  private:
   static CudaSession& of(SessionBackend& session) { return static_cast<CudaSession&>(session); }
+
+  std::optional<size_t> row_of(const CudaSession& session) const {
+    const auto at = std::ranges::find(shared_.rows, &session);
+    if (at == shared_.rows.end()) return std::nullopt;
+    return static_cast<size_t>(at - shared_.rows.begin());
+  }
+
+  void run_pass(std::span<TokenWork* const> works) {
+    const auto noting = [](TokenWork& w, const auto& act) {
+      try {
+        act();
+      } catch (...) {
+        w.failure = std::current_exception();
+      }
+    };
+    shared_.rows.clear();
+    shared_.forward.wait_for_uploads();
+    std::vector<cuda::TokenRun> runs;
+    std::vector<TokenWork*> begun;
+    for (TokenWork* w : works) {
+      CudaSession& s = of(*w->session);
+      noting(*w, [&] { s.cache().begin_token(); });
+      if (w->failure) continue;
+      begun.push_back(w);
+      runs.push_back({&s.cache(), w->token, w->position, s.state()});
+    }
+    if (runs.empty()) return;
+    try {
+      shared_.forward.run_tokens(runs);
+    } catch (...) {
+      for (TokenWork* w : begun) w->failure = std::current_exception();
+      return;
+    }
+    for (TokenWork* w : begun) {
+      shared_.rows.push_back(&of(*w->session));
+      noting(*w, [&] { of(*w->session).cache().end_token(); });
+    }
+  }
+
+  void make_logits(const std::vector<CudaSession*>& sessions) {
+    std::vector<float*> states;
+    for (CudaSession* s : sessions) states.push_back(s->state());
+    shared_.rows.clear();
+    shared_.forward.make_logits_after(states);
+    shared_.rows.assign(sessions.begin(), sessions.end());
+  }
+
+  void finish_one(LogitsWork& w, size_t row) {
+    try {
+      if (w.logits) std::ranges::copy(shared_.forward.logits(row), w.logits);
+      if (w.sampler) w.next = sample(*w.sampler, w.history, row);
+    } catch (...) {
+      w.failure = std::current_exception();
+    }
+  }
+
+  int32_t sample(Sampler& sampler, std::span<const int32_t> history, size_t row) {
+    const auto vocabulary = static_cast<size_t>(shared_.weights->config().vocab);
+    const Sampler::Ranking ranking = sampler.ranking(history, vocabulary);
+    if (ranking.count == 0 || ranking.count > cuda::kMostRanked)
+      return sampler.sample(shared_.forward.logits(row), history);
+    std::vector<Sampler::Candidate> best;
+    for (const cuda::RankedLogit& x : shared_.forward.best_logits(
+             row, {nullptr, ranking.count, ranking.penalty, ranking.penalised, ranking.never})) {
+      best.push_back({x.logit, x.id});
+    }
+    return sampler.sample_ranked(best);
+  }
 
   CudaShared shared_;
 };
