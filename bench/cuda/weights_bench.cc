@@ -1,9 +1,9 @@
-// Weights times few and many tokens on the GPU, in the shapes of Llama-3.1-8B, several tokens in the
-// way that batches take (see matvec.h and tile_matvec.h): microseconds, bytes
-// a second and the share of the card's read rate (measured first); for products from codes also how
-// many times faster than cuBLASLt's over bf16 weights. `model`: all products of a token, 32 layers
-// and the head, in their order, with nothing between them. `decode`: one layer's codes to bf16, as
-// a prompt's chunk needs them. Weights lie in more memory than the L2 cache holds. One JSON line a
+// Weights times few and many tokens on the GPU, in the shapes of Llama-3.1-8B, several tokens in
+// the way that batches take (see matvec.h and tile_matvec.h): microseconds, bytes a second and the
+// share of the card's read rate (measured first); for products from codes also how many times
+// faster than cuBLASLt's over bf16 weights. `model`: all products of a token, 32 layers and the
+// head, in their order, with nothing between them. `decode`: one layer's codes to bf16, as a
+// prompt's chunk needs them. Weights lie in more memory than the L2 cache holds. One JSON line a
 // result.
 //   cuda_weights_bench [--quick] [--only TYPE]
 
