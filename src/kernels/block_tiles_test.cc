@@ -11,17 +11,10 @@
 
 #include "core/dtype.h"
 #include "kernels/block_products.h"
+#include "kernels/test_block_types.h"
 
 namespace pith {
 namespace {
-
-std::vector<WeightType> block_types() {
-  std::vector<WeightType> types;
-  for (const WeightType type : weight_types()) {
-    if (!dense_type(type)) types.push_back(type);
-  }
-  return types;
-}
 
 /// Rows of random blocks, and their numbers as the CPU decodes them.
 struct Blocks {

@@ -19,12 +19,10 @@ using namespace testing_gguf;
 
 using Change = std::function<void(GgufKeys&)>;
 
-/// A model's own keys, but for one of another value.
-void with_layers(GgufKeys& k, const Change& layers) {
-  layers(k);
+/// A model's own keys, but for its numbers of layers and of heads.
+void other_keys(GgufKeys& k) {
   k.u32("llama.embedding_length", kHidden);
   k.u32("llama.feed_forward_length", kInner);
-  k.u32("llama.attention.head_count", kHeads);
   k.u32("llama.attention.head_count_kv", kKvHeads);
   k.u32("llama.attention.key_length", 64);
   k.u32("llama.context_length", 512);
@@ -33,7 +31,11 @@ void with_layers(GgufKeys& k, const Change& layers) {
 
 void refused(ErrorCode code, const std::vector<std::string>& words, const Change& layers) {
   TwoForms model("llama");
-  model.keys = [&](GgufKeys& k) { with_layers(k, layers); };
+  model.keys = [&](GgufKeys& k) {
+    layers(k);
+    k.u32("llama.attention.head_count", kHeads);
+    other_keys(k);
+  };
   const auto path = model.write_gguf();
   expect_error(code, words, [&] { Model::load(path); });
 }
@@ -53,22 +55,12 @@ TEST(GgufHostile, NumbersOfLayersAreBounded) {
 }
 
 TEST(GgufHostile, ListsForEachLayerHaveThatLength) {
-  const auto with = [](const std::vector<int32_t>& heads) {
-    return [heads](GgufKeys& k) {
-      k.u32("llama.block_count", kLayers);
-      k.i32s("llama.attention.head_count", heads);
-    };
-  };
   TwoForms model("llama");
   const auto load = [&](const std::vector<int32_t>& heads) {
     model.keys = [&](GgufKeys& k) {
-      with(heads)(k);
-      k.u32("llama.embedding_length", kHidden);
-      k.u32("llama.feed_forward_length", kInner);
-      k.u32("llama.attention.head_count_kv", kKvHeads);
-      k.u32("llama.attention.key_length", 64);
-      k.u32("llama.context_length", 512);
-      k.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+      k.u32("llama.block_count", kLayers);
+      k.i32s("llama.attention.head_count", heads);
+      other_keys(k);
     };
     return Model::load(model.write_gguf());
   };

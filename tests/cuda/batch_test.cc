@@ -6,7 +6,7 @@
 #include <cstring>
 #include <thread>
 
-#include "core/weight_type.h"
+#include "kernels/test_block_types.h"
 #include "model/gguf_test_model.h"
 #include "pith/engine.h"
 #include "pith/error.h"
@@ -141,8 +141,7 @@ TEST_P(CudaBatchGguf, CompanyChangesNothing) {
   for (const size_t count : {2, 11}) expect_company_changes_nothing(model, 16, count);
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, CudaBatchGguf,
-                         testing::ValuesIn(weight_types().begin(), weight_types().end()),
+INSTANTIATE_TEST_SUITE_P(Types, CudaBatchGguf, testing::ValuesIn(block_types()),
                          [](const auto& p) { return std::string(to_string(p.param)); });
 
 // Activations are rounded to 17 bits where tokens are multiplied together.

@@ -6,18 +6,11 @@
 #include "kernels/block_tiles.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/tile_rows.h"
+#include "kernels/test_block_types.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
 namespace {
-
-std::vector<WeightType> block_types() {
-  std::vector<WeightType> types;
-  for (const WeightType type : weight_types()) {
-    if (!dense_type(type)) types.push_back(type);
-  }
-  return types;
-}
 
 /// A matrix of random blocks, its numbers as the CPU decodes them, and its tiles.
 struct Tiles {
