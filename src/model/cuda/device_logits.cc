@@ -1,0 +1,88 @@
+// The forward pass's last step: logits, and what of them comes to the host.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "model/cuda/device_forward.h"
+#include "pith/error.h"
+
+namespace pith::cuda {
+namespace {
+
+void refuse_unless_finite(bool finite) {
+  if (finite) return;
+  throw Error(ErrorCode::kNonFinite,
+              "the model's logits are NaN or infinite: its weights are damaged, or activations "
+              "left the range of the weights' type");
+}
+
+}  // namespace
+
+/// Logits after rows [first, first + count) of the residual stream, into the first rows.
+void DeviceForward::few_logits(size_t first, size_t count) {
+  few_tokens({.y = logits_.data(),
+              .w = &weights_->head(),
+              .x = hidden_.data() + first * static_cast<size_t>(config_.hidden),
+              .norm = weights_->final_norm(),
+              .eps = config_.norm_eps,
+              .tokens = count,
+              .together = together_,
+              .next = &weights_->layers().front().qkv},
+             stream_);
+}
+
+void DeviceForward::make_logits_after(std::span<float* const> states) {
+  if (states.size() > max_tokens_)
+    throw Error(ErrorCode::kInternal, fmt::format("logits after {} states; expected 1 to {}",
+                                                  states.size(), max_tokens_));
+  tokens_ = 0;
+  uploaded_.wait();
+  std::ranges::copy(states, states_.host());
+  states_.upload(states.size(), stream_);
+  uploaded_.set(stream_);
+  gather_rows(hidden_.data(), states_.device(), states.size(), static_cast<size_t>(config_.hidden),
+              stream_);
+  few_logits(0, states.size());
+}
+
+/// The same of a chunk's.
+void DeviceForward::chunk_logits(size_t first, size_t count) {
+  if (few(count)) return few_logits(first, count);
+  normalise(weights_->final_norm(), first, count);
+  matmul_.run(logits_.data(), input_.data(), products_, weights_->head(), count, false);
+}
+
+const float* DeviceForward::fetch_logits(size_t first, size_t count) {
+  const auto vocabulary = static_cast<size_t>(config_.vocab);
+  const size_t numbers = count * vocabulary;
+  check(cudaMemcpyAsync(host_logits_.data(), logits_.data() + first * vocabulary,
+                        numbers * sizeof(float), cudaMemcpyDeviceToHost, stream_),
+        "logits");
+  check(cudaStreamSynchronize(stream_), "the forward pass");
+  refuse_unless_finite(!has_non_finite(host_logits_.data(), DType::kF32, numbers));
+  return host_logits_.data();
+}
+
+std::span<const float> DeviceForward::logits(size_t i) {
+  return {fetch_logits(i, 1), static_cast<size_t>(config_.vocab)};
+}
+
+std::span<const RankedLogit> DeviceForward::best_logits(size_t i, RankingCall call) {
+  if (!ranking_) ranking_.emplace(memory_, static_cast<size_t>(config_.vocab), stream_);
+  call.logits = logits_.data() + i * static_cast<size_t>(config_.vocab);
+  bool finite = false;
+  const auto best = ranking_->rank(call, finite);
+  refuse_unless_finite(finite);
+  return best;
+}
+
+void DeviceForward::all_logits(const Sink& sink) {
+  for (size_t first = 0; first < tokens_; first += block_) {
+    const size_t count = std::min(block_, tokens_ - first);
+    chunk_logits(first, count);
+    sink(first, count, fetch_logits(0, count));
+  }
+}
+
+}  // namespace pith::cuda
