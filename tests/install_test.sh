@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what was built into a folder of its own, builds the programs of tests/install and the one in
+# Installs what was built into a folder of its own, builds the programs of tests/install and those in
 # docs/embedding.md against it as a stranger would, by CMake and by pkg-config, and runs them, and the
 # installed program, on the demo model.
 #   tests/install_test.sh REPO BUILD
@@ -12,14 +12,16 @@ fail() { echo "install_test: $1" >&2; exit 1; }
 
 cmake --install "$build" --prefix "$work/prefix" >"$work/log" || { cat "$work/log"; exit 1; }
 # shellcheck disable=SC2016  # the fences of Markdown
-sed -n '/^```cpp$/,/^```$/{/^```/!p}' "$repo/docs/embedding.md" >"$work/from_docs.cc"
-[ -s "$work/from_docs.cc" ] || fail "docs/embedding.md has no program"
+awk -v to="$work/from_docs" '/^```cpp$/ { ++n; on = 1; next } /^```$/ { on = 0 } on { print > (to n ".cc") }' \
+  "$repo/docs/embedding.md"
+[ -s "$work/from_docs2.cc" ] || fail "docs/embedding.md has not two programs"
 cmake -S "$repo/tests/install" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$work/prefix" \
-  -DCMAKE_BUILD_TYPE=Release -DFROM_DOCS="$work/from_docs.cc" >"$work/log" || { cat "$work/log"; exit 1; }
+  -DCMAKE_BUILD_TYPE=Release -DFROM_DOCS="$work" >"$work/log" || { cat "$work/log"; exit 1; }
 cmake --build "$work/consumer" >"$work/log" || { cat "$work/log"; exit 1; }
 "$work/consumer/from_c" "$model"
 "$work/consumer/from_cpp" "$model"
-"$work/consumer/from_docs" "$model"
+"$work/consumer/from_docs1" "$model"
+"$work/consumer/from_docs2"
 
 config=$(find "$work/prefix" -name pith.pc)
 if [ -n "$config" ]; then

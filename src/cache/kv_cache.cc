@@ -68,14 +68,18 @@ struct KvCache::Impl {
 
 KvCache::KvCache(const Context& context, const CacheShape& shape, const Policy& policy,
                  uint64_t seed, const LayerRopes& ropes)
-    : impl_(std::make_unique<Impl>(context, ResolvedPolicy(policy, shape, seed, Device::kCpu),
-                                   ropes)) {
-  for (int l = 0; l < shape.layers; ++l) {
-    Layer layer;
+    : KvCache(context, ResolvedPolicy(policy, shape, seed, Device::kCpu), ropes) {}
+
+KvCache::KvCache(const Context& context, ResolvedPolicy policy, const LayerRopes& ropes,
+                 std::optional<int> only)
+    : impl_(std::make_unique<Impl>(context, std::move(policy), ropes)) {
+  impl_->layers.resize(static_cast<size_t>(impl_->shape.layers));
+  for (int l = 0; l < impl_->shape.layers; ++l) {
+    if (only && l != *only) continue;
+    Layer& layer = impl_->layers[static_cast<size_t>(l)];
     layer.groups.reserve(impl_->policy->layer(l).size());
     for (const CohortPolicy& cohort : impl_->policy->layer(l))
       layer.groups.emplace_back(context, cohort, ropes.of(l));
-    impl_->layers.push_back(std::move(layer));
   }
 }
 

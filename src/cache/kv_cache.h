@@ -3,6 +3,7 @@
 // read through one policy.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,10 @@ class KvCache {
   /// need them are refused. Throws kInvalidArgument or kUnsupported with the reason.
   KvCache(const Context& context, const CacheShape& shape, const Policy& policy, uint64_t seed,
           const LayerRopes& ropes);
+  /// The same of a policy that is resolved; with `only` layer alone, the others hold nothing and
+  /// must not be given any.
+  KvCache(const Context& context, ResolvedPolicy policy, const LayerRopes& ropes,
+          std::optional<int> only = {});
   ~KvCache();
   KvCache(KvCache&&) noexcept;
 

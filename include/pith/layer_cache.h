@@ -1,0 +1,102 @@
+#pragma once
+// The compressed cache of one attention layer over the caller's own tensors, on the CPU: for
+// programs that have a model of their own and want its cache to stay small. The code is that of a
+// session's cache, and so are its answers.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "pith/dtype.h"
+#include "pith/ledger.h"
+#include "pith/policy.h"
+#include "pith/rows.h"
+
+namespace pith {
+
+/// Threads, kernels and one account of memory, for any number of layers. Their calls may come from
+/// several threads; a layer is one thread's at a time.
+struct ComputeOptions {
+  int threads = 0;          ///< 0 = all cores
+  size_t memory_limit = 0;  ///< bytes of all layers together; 0 = none
+  std::string isa = {};     ///< as EngineOptions::isa
+};
+
+class Compute {
+ public:
+  /// Throws kInvalidArgument.
+  explicit Compute(const ComputeOptions& options = {});
+  ~Compute();
+  size_t bytes_in_use() const;
+
+ private:
+  friend class LayerCache;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// A tensor [T, heads, D] that is read: the numbers of a row are adjacent, rows are where the
+/// strides say, in numbers. [T, heads, D] without gaps is {x, dtype, heads * D, D}, [heads, T, D]
+/// is {x, dtype, D, T * D}.
+struct RowsView {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+  ptrdiff_t token_stride = 0, head_stride = 0;
+};
+
+/// The same, written.
+struct RowsOut {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  ptrdiff_t token_stride = 0, head_stride = 0;
+};
+
+struct LayerCacheOptions {
+  Policy policy = Policy::parse("exact");
+  int query_heads = 0, kv_heads = 0;  ///< the former a multiple of the latter
+  int head_dim = 0;                   ///< a multiple of 16
+  size_t context = 0;                 ///< the most tokens there will be; per cent budgets are of it
+  int layer = 0, layers = 1;          ///< which layer of how many, for policies that ask
+  int64_t sliding_window = 0;         ///< rows that a query of this layer sees; 0 = all
+  uint64_t seed = 0;
+  /// The base of the RoPE that keys and queries come with (positions from 0, pairs of channels i
+  /// and i + D/2, no scaling); 0: none is known, and policies that turn keys are refused.
+  double rope_theta = 0;
+};
+
+class LayerCache {
+ public:
+  /// Throws kInvalidArgument or kUnsupported for shapes and policies that cannot be.
+  LayerCache(std::shared_ptr<Compute> compute, const LayerCacheOptions& options);
+  ~LayerCache();
+  LayerCache(LayerCache&&) noexcept;
+  LayerCache& operator=(LayerCache&&) noexcept;
+
+  /// A pass of `tokens` tokens, as a model makes it: their queries attend to what is stored and,
+  /// causally, to the rows of these tokens, which are then stored and compressed. q and out
+  /// [T, query heads, D], k and v [T, KV heads, D], keys and queries after RoPE. Softmax's scale is
+  /// 1/sqrt(D). Throws kInvalidArgument for views that are none, kContextFull with nothing changed,
+  /// kNonFinite, kOutOfMemory; after the last two the cache is to be thrown away.
+  void step(const RowsOut& out, const RowsView& q, const RowsView& k, const RowsView& v,
+            size_t tokens);
+  /// Stores rows without queries; selectors that live on attention see none.
+  void append(const RowsView& k, const RowsView& v, size_t tokens);
+  /// Queries attend to what is stored and nothing else; they stand behind all of it.
+  void attend(const RowsOut& out, const RowsView& q, size_t tokens);
+  /// The prompt is complete: selectors that judge it do.
+  void end_prompt();
+
+  size_t tokens() const;          ///< seen
+  HeadRows rows(int head) const;  ///< which rows a KV head holds, with their weights
+  Ledger ledger() const;          ///< bytes of what is held
+  std::string describe() const;   ///< the policy, budgets as rows
+  LayerCache clone() const;
+
+ private:
+  struct State;
+  explicit LayerCache(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace pith

@@ -1,0 +1,205 @@
+#include "pith/layer_cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "cache/kv_cache.h"
+#include "pith/error.h"
+
+namespace pith {
+
+struct Compute::State {
+  explicit State(const ComputeOptions& o)
+      : pool(o.threads), memory(o.memory_limit), kernels(kernels_for(o.isa)) {}
+  ThreadPool pool;
+  MemoryCounter memory;
+  const Kernels& kernels;
+};
+
+namespace {
+
+const ComputeOptions& checked(const ComputeOptions& o) {
+  if (o.threads < 0 || o.threads > 1024)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} threads; choose 1 to 1024, or 0 for all cores", o.threads));
+  return o;
+}
+
+const LayerCacheOptions& checked(const LayerCacheOptions& o) {
+  const auto refuse = [](const std::string& why) {
+    throw Error(ErrorCode::kInvalidArgument, "a layer's cache: " + why);
+  };
+  if (o.kv_heads <= 0 || o.query_heads <= 0 || o.query_heads % o.kv_heads != 0)
+    refuse(fmt::format("{} query heads and {} KV heads; the former are a multiple of the latter",
+                       o.query_heads, o.kv_heads));
+  if (o.head_dim <= 0 || o.head_dim % 16 != 0)
+    refuse(fmt::format("head_dim {}; it is a multiple of 16", o.head_dim));
+  if (o.layers <= 0 || o.layer < 0 || o.layer >= o.layers)
+    refuse(fmt::format("layer {} of {}", o.layer, o.layers));
+  if (o.context == 0) refuse("a context of 0 tokens; say how many there will be at most");
+  if (o.sliding_window < 0) refuse(fmt::format("a sliding window of {}", o.sliding_window));
+  return o;
+}
+
+CacheShape shape_of(const LayerCacheOptions& o) {
+  CacheShape shape{o.layers, o.query_heads, o.kv_heads, o.head_dim, {}, o.context};
+  if (o.sliding_window > 0)
+    shape.sliding_window.assign(static_cast<size_t>(o.layers), o.sliding_window);
+  return shape;
+}
+
+}  // namespace
+
+struct LayerCache::State {
+  State(std::shared_ptr<Compute> c, const LayerCacheOptions& o)
+      : compute(std::move(c)),
+        layer(o.layer),
+        query_heads(static_cast<size_t>(o.query_heads)),
+        kv_heads(static_cast<size_t>(o.kv_heads)),
+        dim(static_cast<size_t>(o.head_dim)),
+        context(o.context) {
+    if (o.rope_theta != 0) rope = std::make_shared<const Rope>(dim, o.rope_theta);
+    Compute::State& all = *compute->state_;
+    cache = std::make_unique<KvCache>(Context{all.pool, all.memory, all.kernels},
+                                      ResolvedPolicy(o.policy, shape_of(o), o.seed, Device::kCpu),
+                                      rope.get(), o.layer);
+  }
+  State(const State& o)
+      : compute(o.compute),
+        layer(o.layer),
+        query_heads(o.query_heads),
+        kv_heads(o.kv_heads),
+        dim(o.dim),
+        context(o.context),
+        rope(o.rope),
+        cache(o.cache->clone()) {}
+
+  std::shared_ptr<Compute> compute;
+  int layer;
+  size_t query_heads, kv_heads, dim, context;  // H, G, D
+  std::shared_ptr<const Rope> rope;
+  std::unique_ptr<KvCache> cache;
+
+  MemoryCounter& memory() const { return compute->state_->memory; }
+  const Kernels& kernels() const { return compute->state_->kernels; }
+  /// Throws unless `tokens` more can come.
+  void check_room(size_t tokens) const;
+  void check(const void* data, size_t tokens, const char* what) const;
+  /// Whether rows lie as the engine takes them: f32 [T, heads, D] without gaps.
+  template <class View>
+  bool plain(const View& x, size_t heads) const {
+    return x.dtype == DType::kF32 && x.head_stride == static_cast<ptrdiff_t>(dim) &&
+           x.token_stride == static_cast<ptrdiff_t>(heads * dim);
+  }
+  /// The rows as f32 [T, heads, D]: where they are, or in `room`.
+  const float* read(const RowsView& x, size_t heads, size_t tokens, Array<float>& room) const;
+  void write(const RowsOut& out, const float* x, size_t tokens) const;
+  Array<float> room() const { return {memory(), MemoryKind::kScratch}; }
+};
+
+void LayerCache::State::check_room(size_t tokens) const {
+  const size_t seen = cache->tokens(layer);
+  if (tokens > context - seen)
+    throw Error(ErrorCode::kContextFull,
+                fmt::format("{} tokens after the {} already seen pass the context of {} that this "
+                            "layer's cache was made for",
+                            tokens, seen, context));
+}
+
+void LayerCache::State::check(const void* data, size_t tokens, const char* what) const {
+  if (tokens == 0) throw Error(ErrorCode::kInvalidArgument, "a pass of no tokens");
+  if (data == nullptr)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} is null; give a tensor of {} tokens", what, tokens));
+}
+
+const float* LayerCache::State::read(const RowsView& x, size_t heads, size_t tokens,
+                                     Array<float>& room) const {
+  if (plain(x, heads)) return static_cast<const float*>(x.data);
+  room.resize(tokens * heads * dim);
+  const auto* bytes = static_cast<const std::byte*>(x.data);
+  const auto size = static_cast<ptrdiff_t>(size_of(x.dtype));
+  for (size_t t = 0; t < tokens; ++t)
+    for (size_t h = 0; h < heads; ++h) {
+      const ptrdiff_t at =
+          static_cast<ptrdiff_t>(t) * x.token_stride + static_cast<ptrdiff_t>(h) * x.head_stride;
+      kernels().to_f32(room.data() + (t * heads + h) * dim, bytes + at * size, x.dtype, dim);
+    }
+  return room.data();
+}
+
+void LayerCache::State::write(const RowsOut& out, const float* x, size_t tokens) const {
+  auto* bytes = static_cast<std::byte*>(out.data);
+  const auto size = static_cast<ptrdiff_t>(size_of(out.dtype));
+  for (size_t t = 0; t < tokens; ++t)
+    for (size_t h = 0; h < query_heads; ++h) {
+      const ptrdiff_t at = static_cast<ptrdiff_t>(t) * out.token_stride +
+                           static_cast<ptrdiff_t>(h) * out.head_stride;
+      kernels().from_f32(bytes + at * size, x + (t * query_heads + h) * dim, out.dtype, dim);
+    }
+}
+
+Compute::Compute(const ComputeOptions& options)
+    : state_(std::make_unique<State>(checked(options))) {}
+Compute::~Compute() = default;
+size_t Compute::bytes_in_use() const { return state_->memory.total(); }
+
+LayerCache::LayerCache(std::shared_ptr<Compute> compute, const LayerCacheOptions& options)
+    : state_(std::make_unique<State>(std::move(compute), checked(options))) {}
+LayerCache::LayerCache(std::unique_ptr<State> state) : state_(std::move(state)) {}
+LayerCache::~LayerCache() = default;
+LayerCache::LayerCache(LayerCache&&) noexcept = default;
+LayerCache& LayerCache::operator=(LayerCache&&) noexcept = default;
+
+void LayerCache::step(const RowsOut& out, const RowsView& q, const RowsView& k, const RowsView& v,
+                      size_t tokens) {
+  State& s = *state_;
+  s.check(out.data, tokens, "out");
+  s.check(q.data, tokens, "q");
+  s.check(k.data, tokens, "k");
+  s.check(v.data, tokens, "v");
+  s.check_room(tokens);
+  Array<float> q_room = s.room(), k_room = s.room(), v_room = s.room(), answers = s.room();
+  const bool in_place = s.plain(out, s.query_heads);
+  if (!in_place) answers.resize(tokens * s.query_heads * s.dim);
+  float* to = in_place ? static_cast<float*>(out.data) : answers.data();
+  s.cache->step(s.layer, to, s.read(q, s.query_heads, tokens, q_room),
+                s.read(k, s.kv_heads, tokens, k_room), s.read(v, s.kv_heads, tokens, v_room),
+                tokens);
+  if (!in_place) s.write(out, to, tokens);
+}
+
+void LayerCache::append(const RowsView& k, const RowsView& v, size_t tokens) {
+  State& s = *state_;
+  s.check(k.data, tokens, "k");
+  s.check(v.data, tokens, "v");
+  s.check_room(tokens);
+  Array<float> k_room = s.room(), v_room = s.room();
+  s.cache->append(s.layer, s.read(k, s.kv_heads, tokens, k_room),
+                  s.read(v, s.kv_heads, tokens, v_room), tokens);
+}
+
+void LayerCache::attend(const RowsOut& out, const RowsView& q, size_t tokens) {
+  State& s = *state_;
+  s.check(out.data, tokens, "out");
+  s.check(q.data, tokens, "q");
+  if (s.cache->tokens(s.layer) == 0)
+    throw Error(ErrorCode::kInvalidArgument, "nothing is stored yet that queries could attend to");
+  Array<float> q_room = s.room(), answers = s.room();
+  const bool in_place = s.plain(out, s.query_heads);
+  if (!in_place) answers.resize(tokens * s.query_heads * s.dim);
+  float* to = in_place ? static_cast<float*>(out.data) : answers.data();
+  s.cache->attend_only(s.layer, to, s.read(q, s.query_heads, tokens, q_room), tokens);
+  if (!in_place) s.write(out, to, tokens);
+}
+
+void LayerCache::end_prompt() { state_->cache->end_prefill(); }
+size_t LayerCache::tokens() const { return state_->cache->tokens(state_->layer); }
+HeadRows LayerCache::rows(int head) const { return state_->cache->rows(state_->layer, head); }
+Ledger LayerCache::ledger() const { return state_->cache->ledger(state_->layer); }
+std::string LayerCache::describe() const { return state_->cache->describe(); }
+LayerCache LayerCache::clone() const { return LayerCache(std::make_unique<State>(*state_)); }
+
+}  // namespace pith

@@ -1,0 +1,232 @@
+// One layer's cache over tensors of the caller's: against attention in double over the rows that it
+// says it holds, and bit for bit against the cache of a session.
+
+#include "pith/layer_cache.h"
+
+#include <gtest/gtest.h>
+
+#include "cache_harness.h"
+#include "core/dtype.h"
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+using test::Rows;
+using test::Shape;
+
+constexpr size_t kTokens = 200;
+
+LayerCacheOptions options_of(const Shape& s, const std::string& policy) {
+  LayerCacheOptions o;
+  o.policy = Policy::parse(policy);
+  o.query_heads = s.query_heads();
+  o.kv_heads = s.kv_heads;
+  o.head_dim = s.head_dim;
+  o.context = s.context;
+  o.seed = 1;
+  o.rope_theta = 10000;
+  return o;
+}
+
+RowsView view(const float* x, size_t heads, size_t dim) {
+  return {x, DType::kF32, static_cast<ptrdiff_t>(heads * dim), static_cast<ptrdiff_t>(dim)};
+}
+RowsOut out_view(float* x, size_t heads, size_t dim) {
+  return {x, DType::kF32, static_cast<ptrdiff_t>(heads * dim), static_cast<ptrdiff_t>(dim)};
+}
+
+struct Layer {
+  Shape shape;
+  std::shared_ptr<Compute> compute = std::make_shared<Compute>(ComputeOptions{.threads = 1});
+  LayerCache cache;
+  size_t heads = static_cast<size_t>(shape.query_heads()),
+         kv_heads = static_cast<size_t>(shape.kv_heads), dim = static_cast<size_t>(shape.head_dim);
+
+  explicit Layer(const Shape& s, const std::string& policy)
+      : shape(s), cache(compute, options_of(s, policy)) {}
+  RowsView q(const Rows& rows, size_t t) const {
+    return view(rows.q.data() + t * shape.q_size(), heads, dim);
+  }
+  RowsView k(const Rows& rows, size_t t) const {
+    return view(rows.k.data() + t * shape.kv_size(), kv_heads, dim);
+  }
+  RowsView v(const Rows& rows, size_t t) const {
+    return view(rows.v.data() + t * shape.kv_size(), kv_heads, dim);
+  }
+  std::vector<float> step(const Rows& rows, size_t first, size_t last, size_t chunk) {
+    std::vector<float> out((last - first) * shape.q_size());
+    for (size_t t = first; t < last; t += chunk)
+      cache.step(out_view(out.data() + (t - first) * shape.q_size(), heads, dim), q(rows, t),
+                 k(rows, t), v(rows, t), std::min(chunk, last - t));
+    return out;
+  }
+  std::vector<float> attend(const Rows& rows, size_t first, size_t last) {
+    std::vector<float> out((last - first) * shape.q_size());
+    cache.attend(out_view(out.data(), heads, dim), q(rows, first), last - first);
+    return out;
+  }
+};
+
+const char* const kPolicies[] = {"exact+f32",
+                                 "knorm(budget=40,interval=8)+f32,window=16",
+                                 "express(s=32)+f32,window=8",
+                                 "h2o(budget=40,interval=8)+f32,window=16",
+                                 "uniform(budget=32)+f32,window=8",
+                                 "exact+int4",
+                                 "snapkv(budget=40,interval=8)+kivi,window=16",
+                                 "exact+csr(s=8,online=64,collect=64)"};
+
+TEST(LayerCache, AttendsToTheRowsThatItReports) {
+  const Shape shape;
+  const Rows rows(shape, kTokens + 3, 5);
+  for (const char* policy : kPolicies) {
+    Layer layer(shape, policy);
+    layer.step(rows, 0, kTokens, 50);
+    std::vector<HeadRows> held;
+    for (int g = 0; g < shape.kv_heads; ++g) held.push_back(layer.cache.rows(g));
+    const auto expected = test::oracle_all(shape, rows, kTokens, kTokens + 3, held);
+    const bool coded = std::string(policy).find("f32") == std::string::npos;
+    EXPECT_LT(test::relative_error(layer.attend(rows, kTokens, kTokens + 3), expected),
+              coded ? 0.5 : 1e-5)
+        << policy;
+  }
+}
+
+TEST(LayerCache, IsTheCacheOfASession) {
+  const Shape shape;
+  const Rows rows(shape, kTokens + 3, 6);
+  const Rope rope(64, 10000);
+  for (const char* policy : kPolicies) {
+    Layer layer(shape, policy);
+    test::Harness harness(shape, policy, 1, 1, "", &rope);
+    EXPECT_EQ(layer.step(rows, 0, 100, 30), harness.step(rows, 0, 100, 30)) << policy;
+    layer.cache.end_prompt();
+    harness.cache().end_prefill();
+    EXPECT_EQ(layer.step(rows, 100, 150, 1), harness.step(rows, 100, 150, 1)) << policy;
+    layer.cache.append(layer.k(rows, 150), layer.v(rows, 150), 50);
+    harness.append(rows, 150, 200, 50);
+    EXPECT_EQ(layer.attend(rows, 200, 203), harness.attend(rows, 200, 203)) << policy;
+    EXPECT_EQ(layer.cache.ledger().cache_bytes(), harness.cache().ledger().cache_bytes());
+    EXPECT_EQ(layer.cache.tokens(), 200u);
+  }
+}
+
+/// x [T, heads, D] as [heads, T + 1, D + 3] of `dtype`, with other numbers in the gaps.
+template <class T>
+struct Strided {
+  std::vector<T> numbers;
+  ptrdiff_t token_stride, head_stride;
+  Strided(const std::vector<float>& x, size_t tokens, size_t heads, size_t dim, DType dtype)
+      : numbers(heads * (tokens + 1) * (dim + 3), T(0x7e7e)),
+        token_stride(static_cast<ptrdiff_t>(dim + 3)),
+        head_stride(static_cast<ptrdiff_t>((tokens + 1) * (dim + 3))) {
+    for (size_t t = 0; t < tokens; ++t)
+      for (size_t h = 0; h < heads; ++h)
+        kernels_for("scalar").from_f32(
+            numbers.data() + h * (tokens + 1) * (dim + 3) + t * (dim + 3),
+            x.data() + (t * heads + h) * dim, dtype, dim);
+  }
+  RowsView view(DType dtype) const { return {numbers.data(), dtype, token_stride, head_stride}; }
+};
+
+TEST(LayerCache, TakesStridedTensorsOfEveryType) {
+  const Shape shape;
+  const size_t n = 70;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    Rows rows(shape, n, 8);
+    for (auto* x : {&rows.q, &rows.k, &rows.v}) test::round_to(*x, dtype);
+    Layer plain(shape, "exact+int8,window=16"), strided(shape, "exact+int8,window=16");
+    std::vector<float> expected = plain.step(rows, 0, n, n);
+    test::round_to(expected, dtype);
+    const auto run = [&](auto number) {
+      using T = decltype(number);
+      const Strided<T> q(rows.q, n, plain.heads, plain.dim, dtype),
+          k(rows.k, n, plain.kv_heads, plain.dim, dtype),
+          v(rows.v, n, plain.kv_heads, plain.dim, dtype);
+      Strided<T> out(std::vector<float>(n * shape.q_size()), n, plain.heads, plain.dim, dtype);
+      strided.cache.step({out.numbers.data(), dtype, out.token_stride, out.head_stride},
+                         q.view(dtype), k.view(dtype), v.view(dtype), n);
+      const Strided<T> wanted(expected, n, plain.heads, plain.dim, dtype);
+      EXPECT_EQ(out.numbers, wanted.numbers) << to_string(dtype);  // and the gaps as they were
+    };
+    if (dtype == DType::kF32)
+      run(uint32_t{});
+    else
+      run(uint16_t{});
+  }
+}
+
+TEST(LayerCache, AMiddleLayerOfAPolicyForManyAndClones) {
+  const Shape shape;
+  const Rows rows(shape, kTokens, 9);
+  LayerCacheOptions o = options_of(shape, "exact;layers=2:knorm(budget=16,interval=4)");
+  o.layers = 4;
+  const auto compute = std::make_shared<Compute>(ComputeOptions{.threads = 1});
+  o.layer = 2;
+  Layer small(shape, "exact");
+  small.cache = LayerCache(compute, o);
+  o.layer = 1;
+  Layer all(shape, "exact");
+  all.cache = LayerCache(compute, o);
+  small.step(rows, 0, 150, 50);
+  all.step(rows, 0, 150, 50);
+  EXPECT_EQ(all.cache.rows(0).positions.size(), 150u);
+  EXPECT_LT(small.cache.rows(0).positions.size(), 100u);
+  EXPECT_GT(compute->bytes_in_use(), 0u);
+
+  LayerCache copy = small.cache.clone();
+  const auto before = copy.rows(1).positions;
+  const auto expected = small.step(rows, 150, kTokens, 1);
+  EXPECT_EQ(copy.rows(1).positions, before);
+  small.cache = std::move(copy);
+  EXPECT_EQ(small.step(rows, 150, kTokens, 1), expected);
+}
+
+template <class F>
+void refused(ErrorCode code, const std::string& word, const F& f) {
+  try {
+    f();
+    ADD_FAILURE() << "taken, and should not be: " << word;
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), code) << e.what();
+    EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
+  }
+}
+
+TEST(LayerCache, RefusesWhatCannotBe) {
+  Shape shape;
+  shape.context = 20;
+  const Rows rows(shape, 30, 3);
+  const auto compute = std::make_shared<Compute>(ComputeOptions{.threads = 1});
+  const auto with = [&](const auto& change) {
+    LayerCacheOptions o = options_of(shape, "exact");
+    change(o);
+    LayerCache{compute, o};
+  };
+  const auto invalid = ErrorCode::kInvalidArgument;
+  refused(invalid, "multiple", [&] { with([](auto& o) { o.query_heads = 7; }); });
+  refused(invalid, "multiple", [&] { with([](auto& o) { o.kv_heads = 0; }); });
+  refused(invalid, "head_dim 24", [&] { with([](auto& o) { o.head_dim = 24; }); });
+  refused(invalid, "layer 3 of 3", [&] { with([](auto& o) { o.layer = o.layers = 3; }); });
+  refused(invalid, "context", [&] { with([](auto& o) { o.context = 0; }); });
+  refused(ErrorCode::kUnsupported, "RoPE", [&] {
+    with([](auto& o) {
+      o.policy = Policy::parse("streaming_llm(window=8,rope=cache)");
+      o.rope_theta = 0;
+    });
+  });
+  refused(invalid, "threads", [] { Compute({.threads = -1}); });
+
+  Layer layer(shape, "exact");
+  refused(invalid, "nothing is stored", [&] { layer.attend(rows, 0, 1); });
+  refused(invalid, "no tokens", [&] { layer.cache.append(layer.k(rows, 0), layer.v(rows, 0), 0); });
+  refused(invalid, "k is null", [&] { layer.cache.append({}, layer.v(rows, 0), 1); });
+  layer.step(rows, 0, 15, 5);
+  refused(ErrorCode::kContextFull, "15 already", [&] { layer.step(rows, 15, 21, 6); });
+  EXPECT_EQ(layer.cache.tokens(), 15u);
+  layer.step(rows, 15, 20, 5);
+}
+
+}  // namespace
+}  // namespace pith
