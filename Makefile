@@ -1,6 +1,6 @@
 # The short commands. `make` alone builds the program at build/bin/pith; `make help` lists the rest.
 .DEFAULT_GOAL := build
-.PHONY: build chat demo test test-cuda asan cuda bench format lint clean help
+.PHONY: build chat demo test test-cuda asan tsan cuda bench format lint clean help
 
 # One compiler a core, and no more than the free memory carries (1.5 GB each).
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { fit = int($$2 / 1500000); \
@@ -33,6 +33,12 @@ asan: ## the tests again with AddressSanitizer and UndefinedBehaviorSanitizer
 	@cmake --preset asan -Wno-dev --log-level=NOTICE
 	@cmake --build build/asan -j $(JOBS)
 	@$(CTEST) --test-dir build/asan
+
+tsan: ## sessions of one engine on eight threads, with ThreadSanitizer
+	@tools/setup.sh build
+	@cmake --preset tsan -Wno-dev --log-level=NOTICE
+	@cmake --build build/tsan -j $(JOBS) --target engine_threads_test
+	@TSAN_OPTIONS=halt_on_error=1 build/tsan/bin/engine_threads_test
 
 cuda: ## the CUDA build, in build/cuda: program, tests and benchmarks (needs nvcc, not a GPU)
 	@tools/setup.sh build

@@ -1,8 +1,9 @@
 #pragma once
-// What conversations share on one device: the model's weights, threads or a stream, kernels, the
-// buffers of a forward pass, the tables that depend on the model alone, and one account of memory.
-// Sessions (pith/session.h) are tokens, options and a cache, so that making, forking and dropping
-// one costs its own bytes and no more; step() runs many of them in one pass.
+// What conversations share on one device: the model's weights, threads, kernels, the buffers of a
+// forward pass and one account of memory (on the GPU: weights and account; the rest still belongs
+// to each session, docs/gpu.md). Sessions (pith/session.h) are tokens, options and a cache, so that
+// making, forking and dropping one costs its own bytes and no more; step() runs many of them in one
+// pass.
 //
 // Threads: an engine may be called from any thread; passes take turns. A session is one thread's at
 // a time, and no thread's while another runs a step() that it is part of; but fork() and the
@@ -65,8 +66,8 @@ struct Work {
   std::span<const int32_t> history = {};
 
   // What became of it.
-  int32_t next = -1;             ///< the token drawn
-  std::optional<Error> failure;  ///< as Session::append and sample throw
+  int32_t next = -1;                  ///< the token drawn
+  std::optional<Error> failure = {};  ///< as Session::append and sample throw
 };
 
 class Engine {
@@ -88,7 +89,7 @@ class Engine {
   /// Session::append cut. Who cuts a prompt into works of kMore cuts here to get the same bits.
   size_t next_chunk(size_t left) const;
 
-  /// What is the engine's own: tables that sessions share, scratch.
+  /// What is the engine's own: scratch.
   Ledger ledger() const;
   /// Bytes that the engine and all its sessions take, weights apart; the most that they took.
   size_t bytes_in_use() const;

@@ -47,7 +47,7 @@ class Session {
  public:
   /// Throws kInvalidArgument or kUnsupported for policies that cannot be, with the reason.
   Session(std::shared_ptr<Engine> engine, const SessionOptions& options);
-  /// With an engine that is its own and its forks', whose scratch and tables its ledger has too.
+  /// With an engine that is its own and its forks', whose scratch its ledger has too.
   Session(std::shared_ptr<const Model> model, const StandaloneOptions& options);
   template <std::same_as<StandaloneOptions> Options>
   Session(std::shared_ptr<Engine> engine, const Options& options) = delete;

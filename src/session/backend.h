@@ -31,8 +31,6 @@ class SessionBackend {
   virtual std::vector<AttentionError> attention_errors() const = 0;
   /// What is its own.
   virtual Ledger ledger() const = 0;
-  /// Bytes that it uses of the engine's tables.
-  virtual size_t table_bytes() const { return 0; }
   virtual std::string describe_policy() const = 0;
   /// What it is made of: to be saved, or loaded into one that has seen nothing. Throws kUnsupported
   /// where that cannot be yet.

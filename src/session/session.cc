@@ -178,7 +178,6 @@ Ledger Session::ledger() const {
   Ledger ledger = state_->backend->ledger();
   if (!state_->own_engine) return ledger;
   const MemoryCounter& all = state_->device().memory();
-  ledger.shared += state_->backend->table_bytes();
   ledger.scratch = all.bytes(MemoryKind::kScratch);
   ledger.staging = all.bytes(MemoryKind::kStaging);
   ledger.probe = all.bytes(MemoryKind::kProbe);

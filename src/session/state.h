@@ -25,7 +25,7 @@ struct Session::State {
   State(const State& o);
 
   std::shared_ptr<Engine> engine;
-  bool own_engine;  ///< whose scratch and tables are this session's and its forks'
+  bool own_engine;  ///< whose scratch is this session's and its forks'
   SessionOptions options;
   std::unique_ptr<SessionBackend> backend;
   size_t tokens = 0;

@@ -57,6 +57,12 @@ void hadamard_block(std::vector<double>& rows, size_t count, size_t dim, const P
     for (size_t j = 0; j < dim; ++j) rows[i * dim + j] = w[i ^ j] * t[j];
 }
 
+/// std::lgamma without its global sign, which threads would race for.
+double log_gamma(double x) {
+  int sign = 0;
+  return lgamma_r(x, &sign);
+}
+
 }  // namespace
 
 size_t Projection::bytes_of(const ProjectionShape& shape) {
@@ -71,7 +77,10 @@ size_t Projection::bytes_of(const ProjectionShape& shape) {
 
 Projection::Projection(MemoryCounter& memory, const ProjectionShape& shape, uint64_t seed,
                        uint32_t layer, uint32_t stream)
-    : shape_(shape), columns_(memory, MemoryKind::kShared), sums_(memory, MemoryKind::kShared) {
+    : shape_(shape),
+      // Forks share it and may outlive this session, so that the counter is the engine's.
+      columns_(memory.root(), MemoryKind::kShared),
+      sums_(memory.root(), MemoryKind::kShared) {
   const size_t dim = shape.dim;
   bytes_of(shape);                     // checks it
   columns_.reserve(shape.bits * dim);  // exactly: the ledger counts what is used
@@ -98,7 +107,7 @@ Projection::Projection(MemoryCounter& memory, const ProjectionShape& shape, uint
   unbias_ = static_cast<float>(shape.sketch == Sketch::kGaussian
                                    ? std::sqrt(std::numbers::pi / 2)
                                    : std::sqrt(std::numbers::pi / d) *
-                                         std::exp(std::lgamma((d + 1) / 2) - std::lgamma(d / 2)));
+                                         std::exp(log_gamma((d + 1) / 2) - log_gamma(d / 2)));
 }
 
 void Projection::apply(const Kernels& kernels, float* out, const float* x) const {

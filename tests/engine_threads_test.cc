@@ -1,0 +1,100 @@
+// One engine, eight threads, forks of one session: what each thread reads and says is what it would
+// alone. `make tsan` runs it under ThreadSanitizer.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "paths.h"
+#include "pith/error.h"
+#include "pith/generate.h"
+#include "pith/session.h"
+
+namespace pith {
+namespace {
+
+constexpr size_t kThreads = 8, kTokens = 6;
+
+std::vector<int32_t> some_ids(size_t count, size_t seed) {
+  std::vector<int32_t> ids(count);
+  for (size_t i = 0; i < count; ++i) ids[i] = static_cast<int32_t>((seed + 7 * i * i) % 8000);
+  return ids;
+}
+
+using Logits = std::vector<float>;
+
+/// What a thread's conversation says: by Session alone, or by steps of two sessions.
+std::vector<Logits> say(const Session& base, size_t thread) {
+  Session session = base.fork(), other = base.fork();
+  std::vector<Logits> said;
+  const auto ids = some_ids(kTokens, 100 * thread);
+  session.append(some_ids(5 + thread, thread));
+  for (const int32_t id : ids) {
+    if (thread % 2 == 0) {
+      const auto logits = session.decode(id);
+      said.emplace_back(logits.begin(), logits.end());
+      continue;
+    }
+    said.emplace_back(static_cast<size_t>(base.model().config().vocab));
+    Sampler greedy({.temperature = 0});
+    std::vector<Work> works(2);
+    works[0].session = &session, works[0].tokens = {&id, 1}, works[0].logits = said.back().data();
+    works[1].session = &other, works[1].tokens = {&id, 1}, works[1].sampler = &greedy;
+    base.engine()->step(works);
+    for (const Work& w : works)
+      if (w.failure) throw Error(*w.failure);
+  }
+  if (session.ledger().tokens != session.tokens())
+    throw Error(ErrorCode::kInternal, "a ledger of other tokens");
+  return said;
+}
+
+class EngineThreads : public testing::TestWithParam<const char*> {};
+
+TEST_P(EngineThreads, EightForksOfOneSessionGoOnAtOnce) {
+  const auto model = Model::load(repo_dir() / "models/demo");
+  EngineOptions o;
+  o.threads = 2;
+  o.chunk = 32;
+  const auto engine = std::make_shared<Engine>(model, o);
+  SessionOptions options;
+  options.policy = Policy::parse(GetParam());
+  options.context = 300;
+  Session base(engine, options);
+  base.append(some_ids(90, 1));
+  std::vector<std::vector<Logits>> expected, said(kThreads);
+  for (size_t i = 0; i < kThreads; ++i) expected.push_back(say(base, i));
+  const size_t bytes = engine->bytes_in_use();
+  std::vector<std::string> errors(kThreads);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < kThreads; ++i)
+    threads.emplace_back([&, i] {
+      try {
+        said[i] = say(base, i);
+        Session(engine, options).append(some_ids(9, i));  // made and dropped beside the others
+      } catch (const std::exception& e) {
+        errors[i] = e.what();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  for (size_t i = 0; i < kThreads; ++i) {
+    EXPECT_EQ(errors[i], "") << i;
+    ASSERT_EQ(said[i].size(), kTokens);
+    for (size_t t = 0; t < kTokens; ++t)
+      EXPECT_EQ(std::memcmp(said[i][t].data(), expected[i][t].data(), 4 * said[i][t].size()), 0)
+          << "thread " << i << ", token " << t;
+  }
+  // Scratch may have grown; sessions are gone.
+  EXPECT_LE(engine->bytes_in_use(), bytes + (size_t{1} << 20));
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, EngineThreads,
+                         testing::Values("exact", "keydiff(budget=32,interval=16)+int4,window=16",
+                                         "exact+k:qjl(m=128)+v:int4,window=16",
+                                         "express(s=32)+csr(online=32),window=16"),
+                         [](const auto& i) { return std::to_string(i.index); });
+
+}  // namespace
+}  // namespace pith
