@@ -12,50 +12,19 @@
 
 #include "args.h"
 #include "bandwidth.h"
+#include "bench.h"
+#include "bench_sessions.h"
 #include "commands.h"
 #include "console.h"
 #include "core/philox.h"
-#include "engine.h"
 #include "interrupt.h"
 #include "pith/error.h"
 #include "report.h"
 #include "session/backend.h"
 
 namespace pith::cli {
+
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-struct BenchOptions {
-  ModelOptions engine;
-  std::vector<std::string> policies;
-  std::vector<int64_t> depths{0, 4096};
-  int64_t prompt = 512, generate = 64, repeats = 3;
-};
-
-struct Line {
-  std::string policy;
-  size_t depth = 0;
-  Median prefill, decode;  // tokens per second
-  AttentionSpeed attention;
-  double decode_limit = 0;  // tokens per second that the bytes allow
-  Ledger ledger;
-  size_t counted = 0, in_use = 0;  // bytes on the GPU: by pith's books, and by the driver's
-};
-
-struct Cancelled {};
-
-void check_cancelled() {
-  if (interrupted()) throw Cancelled{};
-}
-
-std::vector<int32_t> random_tokens(size_t count, int vocab, uint64_t seed) {
-  const Philox random(seed, 0, 0);
-  std::vector<int32_t> ids(count);
-  for (size_t i = 0; i < count; ++i)
-    ids[i] = static_cast<int32_t>(random.words(i)[0] % static_cast<uint32_t>(vocab));
-  return ids;
-}
 
 std::vector<float> last_logits(const std::shared_ptr<const Model>& model,
                                StandaloneOptions options) {
@@ -68,8 +37,16 @@ std::vector<float> last_logits(const std::shared_ptr<const Model>& model,
   return {logits.begin(), logits.end()};
 }
 
-// The largest difference to the reference's logits, as a share of the largest logit. The reference
-// of the CPU is its scalar twins, that of the GPU, which multiplies in the weights' type, the CPU.
+}  // namespace
+
+std::vector<int32_t> random_tokens(size_t count, int vocab, uint64_t seed) {
+  const Philox random(seed, 0, 0);
+  std::vector<int32_t> ids(count);
+  for (size_t i = 0; i < count; ++i)
+    ids[i] = static_cast<int32_t>(random.words(i)[0] % static_cast<uint32_t>(vocab));
+  return ids;
+}
+
 double check_answer(const std::shared_ptr<const Model>& model, const StandaloneOptions& options) {
   const bool gpu = options.device == Device::kCuda;
   StandaloneOptions reference = options;
@@ -89,6 +66,26 @@ double check_answer(const std::shared_ptr<const Model>& model, const StandaloneO
         fmt::format("logits differ from {} by {:.2e} of the largest; nothing was timed",
                     gpu ? "the CPU's" : "those of plain scalar code", difference / largest));
   return difference / largest;
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Line {
+  std::string policy;
+  size_t depth = 0;
+  Median prefill, decode;  // tokens per second
+  AttentionSpeed attention;
+  double decode_limit = 0;  // tokens per second that the bytes allow
+  Ledger ledger;
+  size_t counted = 0, in_use = 0;  // bytes on the GPU: by pith's books, and by the driver's
+};
+
+struct Cancelled {};
+
+void check_cancelled() {
+  if (interrupted()) throw Cancelled{};
 }
 
 class Bench {
@@ -259,6 +256,7 @@ int bench(const BenchOptions& o) {
   if (policies.empty()) policies = {"exact"};
   for (const std::string& policy : policies) Policy::parse(policy);
   const auto model = load_model(o.engine);
+  if (!o.sessions.empty() || o.memory > 0) return bench_sessions(model, o, policies);
   Bench bench(model, o);
   std::vector<Line> lines;
   bool cancelled = false;
@@ -318,9 +316,21 @@ void add_bench(CLI::App& root, Action& action) {
       ->type_name("N,...")
       ->capture_default_str()
       ->group("Bench");
+  app->add_option("--sessions", o->sessions,
+                  "Conversations that one engine decodes in one pass, instead of depths: 1,2,4,...")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 16))
+      ->type_name("N,...")
+      ->group("Bench");
+  app->add_option("--memory", o->memory,
+                  "The same for as many sessions as SIZE (80GB, 16GiB) admits beside the weights")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->type_name("SIZE")
+      ->group("Bench");
   app->footer(
       "Examples:\n"
       "  pith bench -m models/demo -d 0,2048,8192\n"
+      "  pith bench -m models/demo --sessions 1,2,4,8,16\n"
       "  pith bench -m models/demo -d 8192 --kv-policy exact \\\n"
       "    --kv-policy 'local(window=512)'\n");
   add_bench_select(*app, action);

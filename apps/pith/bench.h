@@ -1,0 +1,29 @@
+#pragma once
+// What the parts of 'pith bench' share: its options, random prompts, and the check of answers that
+// comes before anything is timed.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine.h"
+
+namespace pith::cli {
+
+struct BenchOptions {
+  ModelOptions engine;
+  std::vector<std::string> policies;
+  std::vector<int64_t> depths{0, 4096};
+  std::vector<int64_t> sessions;  ///< empty: one at a time, by depths
+  size_t memory = 0;              ///< bytes; as many sessions as they admit
+  int64_t prompt = 512, generate = 64, repeats = 3;
+};
+
+std::vector<int32_t> random_tokens(size_t count, int vocab, uint64_t seed);
+
+/// The largest difference to the reference's logits, as a share of the largest logit. The reference
+/// of the CPU is its scalar twins, that of the GPU, which multiplies in the weights' type, the CPU.
+/// Throws kInternal where that is more than rounding.
+double check_answer(const std::shared_ptr<const Model>& model, const StandaloneOptions& options);
+
+}  // namespace pith::cli

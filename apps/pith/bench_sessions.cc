@@ -1,0 +1,231 @@
+#include "bench_sessions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "bandwidth.h"
+#include "commands.h"
+#include "console.h"
+#include "interrupt.h"
+#include "pith/error.h"
+#include "report.h"
+
+namespace pith::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// One number of sessions under one policy.
+struct Point {
+  std::string policy;
+  size_t sessions = 0;
+  bool admitted = false;  ///< the number is what the memory holds
+  double prompt = 0;      ///< seconds that one prompt took
+  std::vector<double> decode = {};  ///< seconds of all steps, one a repeat
+  Ledger ledger = {};               ///< of one session
+  size_t bytes = 0;                 ///< of the engine and all sessions
+};
+
+struct Cancelled {};
+
+class SessionsBench {
+ public:
+  SessionsBench(std::shared_ptr<const Model> model, const BenchOptions& o, std::string policy)
+      : model_(std::move(model)), o_(o), policy_(std::move(policy)), options_(make_options()) {}
+
+  std::vector<Point> run() {
+    check_answer(model_, options_);
+    const auto engine = std::make_shared<Engine>(model_, options_);
+    Session base(engine, static_cast<const SessionOptions&>(options_));
+    const auto ids = random_tokens(static_cast<size_t>(o_.prompt), vocab(), 1);
+    const auto start = Clock::now();
+    base.append(ids, [](size_t, size_t) { return !interrupted(); });
+    const double prompt = seconds_since(start);
+    check_company(base);
+    std::vector<Point> points;
+    for (const int64_t count : o_.sessions)
+      points.push_back({policy_, static_cast<size_t>(count), false, prompt});
+    if (o_.memory > 0) points.push_back({policy_, admitted(*engine), true, prompt});
+    // The numbers take turns, so that what else the machine does falls on all of them.
+    for (int64_t r = 0; r < o_.repeats; ++r)
+      for (Point& p : points) measure(p, base);
+    return points;
+  }
+
+ private:
+  StandaloneOptions make_options() const {
+    ModelOptions engine = o_.engine;
+    engine.policy.policy = policy_;
+    StandaloneOptions options = session_options(engine);
+    options.context = std::max(options.context, static_cast<size_t>(o_.prompt) + steps() + 64);
+    if (o_.memory > 0) options.memory_limit = room();
+    return options;
+  }
+  size_t steps() const { return static_cast<size_t>(o_.generate) + 1; }  // the first one warms
+  int vocab() const { return model_->config().vocab; }
+  /// Of the memory, what mapped weights on a CPU do not take.
+  size_t room() const {
+    const size_t weights = options_on_gpu() ? model_->weight_bytes() : 0;
+    if (o_.memory <= weights)
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--memory {} is less than the weights' {}",
+                              human_bytes(static_cast<double>(o_.memory)),
+                              human_bytes(static_cast<double>(weights))));
+    return o_.memory - weights;
+  }
+  bool options_on_gpu() const { return o_.engine.device == Device::kCuda; }
+
+  /// By the bound that admission would go by, not by what a session takes in the end.
+  size_t admitted(const Engine& engine) const {
+    const size_t tokens = static_cast<size_t>(o_.prompt) + steps();
+    const size_t each = estimate_ledger(model_->config(), options_, tokens).total_bytes();
+    const size_t taken = engine.bytes_in_use() + step_scratch();
+    const size_t count = room() > taken ? (room() - taken) / each : 0;
+    if (count == 0)
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--memory {}: one session of {} tokens may take {} beside {} of the "
+                              "engine's",
+                              human_bytes(static_cast<double>(o_.memory)), tokens,
+                              human_bytes(static_cast<double>(each)),
+                              human_bytes(static_cast<double>(taken))));
+    return count;
+  }
+  /// What attention and sampling may ask for in a step.
+  static constexpr size_t step_scratch() { return size_t{32} << 20; }
+
+  /// Three sessions in one pass must say what each says alone.
+  void check_company(const Session& base) const {
+    const size_t v = static_cast<size_t>(vocab());
+    std::vector<Session> together, alone;
+    for (int i = 0; i < 3; ++i) together.push_back(base.fork()), alone.push_back(base.fork());
+    std::vector<std::vector<float>> logits(3, std::vector<float>(v));
+    const auto ids = random_tokens(12, vocab(), 5);
+    for (size_t t = 0; t < 4; ++t) {
+      std::vector<Work> works;
+      for (size_t i = 0; i < 3; ++i) {
+        works.push_back({&together[i], {&ids[3 * t + i], 1}});
+        works.back().logits = logits[i].data();
+      }
+      run_step(*base.engine(), works);
+      for (size_t i = 0; i < 3; ++i) {
+        const auto expected = alone[i].decode(ids[3 * t + i]);
+        if (std::memcmp(expected.data(), logits[i].data(), expected.size_bytes()) != 0)
+          throw Error(ErrorCode::kInternal,
+                      "a session's logits depend on who else is in the pass; nothing was timed");
+      }
+    }
+  }
+
+  static void run_step(Engine& engine, std::vector<Work>& works) {
+    if (interrupted()) throw Cancelled{};
+    engine.step(works);
+    for (const Work& w : works)
+      if (w.failure) throw Error(*w.failure);
+  }
+
+  /// A step is what an answer's is: a token of each in, the likeliest next one of each out.
+  void measure(Point& p, const Session& base) const {
+    std::vector<Session> sessions;
+    sessions.reserve(p.sessions);
+    for (size_t i = 0; i < p.sessions; ++i) sessions.push_back(base.fork());
+    std::vector<Sampler> greedy(p.sessions, Sampler({.temperature = 0}));
+    const auto ids = random_tokens(p.sessions * steps(), vocab(), 3);
+    Clock::time_point start;
+    for (size_t t = 0; t < steps(); ++t) {
+      std::vector<Work> works;
+      for (size_t i = 0; i < p.sessions; ++i) {
+        works.push_back({&sessions[i], {&ids[t * p.sessions + i], 1}});
+        works.back().sampler = &greedy[i];
+      }
+      if (t == 1) start = Clock::now();
+      run_step(*base.engine(), works);
+    }
+    p.decode.push_back(seconds_since(start));
+    p.ledger = sessions[0].ledger();
+    p.bytes = base.engine()->bytes_in_use();
+  }
+
+  std::shared_ptr<const Model> model_;
+  const BenchOptions& o_;
+  std::string policy_;
+  StandaloneOptions options_;
+};
+
+/// llama-batched-bench's columns, with one prompt that all sessions go on from (its -pps).
+void print_table(const std::vector<Point>& points, const BenchOptions& o) {
+  Table table({"policy", "PP", "TG", "B", "N_KV", "T_PP s", "S_PP t/s", "T_TG s", "S_TG t/s",
+               "times one", "KV each", "all"});
+  double one = 0;
+  std::string policy;
+  for (const Point& p : points) {
+    const double rate =
+        static_cast<double>(p.sessions) * static_cast<double>(o.generate) / median(p.decode).value;
+    if (p.policy != policy) policy = p.policy, one = 0;
+    if (p.sessions == 1) one = rate;
+    table.add({p.policy, std::to_string(o.prompt), std::to_string(o.generate),
+               std::to_string(p.sessions) + (p.admitted ? "*" : ""),
+               std::to_string(static_cast<int64_t>(p.sessions) * (o.prompt + o.generate)),
+               fmt::format("{:.3f}", p.prompt),
+               fmt::format("{:.1f}", static_cast<double>(o.prompt) / p.prompt),
+               fmt::format("{:.3f}", median(p.decode).value), fmt::format("{:.1f}", rate),
+               one > 0 ? fmt::format("{:.2f}", rate / one) : "-",
+               human_bytes(static_cast<double>(p.ledger.cache_bytes())),
+               human_bytes(static_cast<double>(p.bytes))});
+  }
+  write_out(table.text() +
+            "\nPP: tokens of one prompt, which all sessions are forked from; TG: tokens of each "
+            "session;\nB: sessions, *: as many as --memory admits; N_KV: tokens in all; S_TG: "
+            "tokens per second\nof all sessions, median; KV each: a session's cache; all: engine "
+            "and sessions, weights apart\n");
+}
+
+Json to_json(const Point& p, const BenchOptions& o) {
+  const Median m = median(p.decode);
+  return {{"policy", p.policy},
+          {"sessions", p.sessions},
+          {"admitted_by_memory", p.admitted},
+          {"prompt_tokens", o.prompt},
+          {"tokens_each", o.generate},
+          {"prompt_seconds", p.prompt},
+          {"decode_seconds", {{"median", m.value}, {"least", m.least}, {"most", m.most}}},
+          {"decode_tokens_per_second",
+           static_cast<double>(p.sessions) * static_cast<double>(o.generate) / m.value},
+          {"bytes_of_all", p.bytes},
+          {"ledger", pith::cli::to_json(p.ledger)}};
+}
+
+}  // namespace
+
+int bench_sessions(const std::shared_ptr<const Model>& model, const BenchOptions& o,
+                   const std::vector<std::string>& policies) {
+  if (o.prompt < 1 || o.generate < 1)
+    throw Error(ErrorCode::kInvalidArgument,
+                "--sessions and --memory need tokens to read and to decode: -p and -n of 1 and "
+                "more");
+  std::vector<Point> points;
+  bool cancelled = false;
+  try {
+    for (const std::string& policy : policies)
+      for (Point& p : SessionsBench(model, o, policy).run()) points.push_back(std::move(p));
+  } catch (const Cancelled&) {
+    cancelled = true;
+  }
+  if (o.engine.json) {
+    Json list = Json::array();
+    for (const Point& p : points) list.push_back(to_json(p, o));
+    print_json({{"model", o.engine.model}, {"weight_bytes", model->weight_bytes()},
+                {"lines", list}});
+  } else {
+    print_table(points, o);
+  }
+  return cancelled ? kExitInterrupted : 0;
+}
+
+}  // namespace pith::cli
