@@ -39,6 +39,10 @@ std::vector<float> last_logits(const std::shared_ptr<const Model>& model,
 
 }  // namespace
 
+void check_cancelled() {
+  if (interrupted()) throw Cancelled{};
+}
+
 std::vector<int32_t> random_tokens(size_t count, int vocab, uint64_t seed) {
   const Philox random(seed, 0, 0);
   std::vector<int32_t> ids(count);
@@ -81,12 +85,6 @@ struct Line {
   Ledger ledger;
   size_t counted = 0, in_use = 0;  // bytes on the GPU: by pith's books, and by the driver's
 };
-
-struct Cancelled {};
-
-void check_cancelled() {
-  if (interrupted()) throw Cancelled{};
-}
 
 class Bench {
  public:

@@ -19,6 +19,10 @@ struct BenchOptions {
   int64_t prompt = 512, generate = 64, repeats = 3;
 };
 
+struct Cancelled {};
+/// Throws Cancelled if the user asked to stop.
+void check_cancelled();
+
 std::vector<int32_t> random_tokens(size_t count, int vocab, uint64_t seed);
 
 /// The largest difference to the reference's logits, as a share of the largest logit. The reference

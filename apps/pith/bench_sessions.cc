@@ -22,18 +22,18 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+constexpr size_t kMostParallel = 64;  // sessions in a pass; more take several
+
 /// One number of sessions under one policy.
 struct Point {
   std::string policy;
   size_t sessions = 0;
-  bool admitted = false;  ///< the number is what the memory holds
-  double prompt = 0;      ///< seconds that one prompt took
+  bool admitted = false;            ///< the number is what the memory holds
+  double prompt = 0;                ///< seconds that one prompt took
   std::vector<double> decode = {};  ///< seconds of all steps, one a repeat
   Ledger ledger = {};               ///< of one session
   size_t bytes = 0;                 ///< of the engine and all sessions
 };
-
-struct Cancelled {};
 
 class SessionsBench {
  public:
@@ -47,6 +47,7 @@ class SessionsBench {
     const auto ids = random_tokens(static_cast<size_t>(o_.prompt), vocab(), 1);
     const auto start = Clock::now();
     base.append(ids, [](size_t, size_t) { return !interrupted(); });
+    check_cancelled();
     const double prompt = seconds_since(start);
     check_company(base);
     std::vector<Point> points;
@@ -66,6 +67,9 @@ class SessionsBench {
     StandaloneOptions options = session_options(engine);
     options.context = std::max(options.context, static_cast<size_t>(o_.prompt) + steps() + 64);
     if (o_.memory > 0) options.memory_limit = room();
+    for (const int64_t count : o_.sessions)
+      options.parallel = std::max(options.parallel, std::min<size_t>(count, kMostParallel));
+    if (o_.memory > 0) options.parallel = kMostParallel;
     return options;
   }
   size_t steps() const { return static_cast<size_t>(o_.generate) + 1; }  // the first one warms
@@ -124,7 +128,7 @@ class SessionsBench {
   }
 
   static void run_step(Engine& engine, std::vector<Work>& works) {
-    if (interrupted()) throw Cancelled{};
+    check_cancelled();
     engine.step(works);
     for (const Work& w : works)
       if (w.failure) throw Error(*w.failure);
@@ -220,8 +224,8 @@ int bench_sessions(const std::shared_ptr<const Model>& model, const BenchOptions
   if (o.engine.json) {
     Json list = Json::array();
     for (const Point& p : points) list.push_back(to_json(p, o));
-    print_json({{"model", o.engine.model}, {"weight_bytes", model->weight_bytes()},
-                {"lines", list}});
+    print_json(
+        {{"model", o.engine.model}, {"weight_bytes", model->weight_bytes()}, {"lines", list}});
   } else {
     print_table(points, o);
   }

@@ -1,9 +1,8 @@
 #pragma once
-// What conversations share on one device: the model's weights, threads, kernels, the buffers of a
-// forward pass and one account of memory (on the GPU: weights and account; the rest still belongs
-// to each session, docs/gpu.md). Sessions (pith/session.h) are tokens, options and a cache, so that
-// making, forking and dropping one costs its own bytes and no more; step() runs many of them in one
-// pass.
+// What conversations share on one device: the model's weights, threads or a stream, kernels, the
+// buffers of a forward pass and one account of memory. Sessions (pith/session.h) are tokens,
+// options and a cache, so that making, forking and dropping one costs its own bytes and no more;
+// step() runs many of them in one pass.
 //
 // Threads: an engine may be called from any thread; passes take turns. A session is one thread's at
 // a time, and no thread's while another runs a step() that it is part of; but fork() and the
