@@ -237,7 +237,7 @@ void launch_as(const MatvecCall& call, cudaStream_t stream) {
                call, stream, "matvec");
 }
 
-/// Sizes by measurement on an H200 (docs/notebook.md).
+/// Sizes by measurement on an H200 (docs/notebook/gpu.md).
 template <class W, MatvecEnd kEnd>
 void launch(const MatvecCall& call, cudaStream_t stream) {
   const auto processors = static_cast<size_t>(device_info().multiprocessors);
