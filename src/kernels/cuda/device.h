@@ -65,6 +65,7 @@ class DeviceArray {
       : bytes_(counter, kind) {
     allocate(n, stream);
   }
+  // T may be a pointer: its own size. NOLINTNEXTLINE(bugprone-sizeof-expression)
   void allocate(size_t n, cudaStream_t stream) { bytes_.allocate(n * sizeof(T), stream); }
   T* data() const { return static_cast<T*>(bytes_.data()); }
   size_t size() const { return bytes_.size() / sizeof(T); }

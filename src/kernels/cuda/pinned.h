@@ -14,6 +14,7 @@ class PinnedArray {
  public:
   PinnedArray() = default;
   explicit PinnedArray(size_t n) : size_(n) {
+    // T may be a pointer: its own size. NOLINTNEXTLINE(bugprone-sizeof-expression)
     if (n > 0) check(cudaMallocHost(&data_, n * sizeof(T)), "page-locked host memory");
   }
   PinnedArray(PinnedArray&& other) noexcept { swap(other); }
@@ -54,6 +55,7 @@ class MirroredArray {
   const T* device() const { return device_.data(); }
   size_t size() const { return host_.size(); }
   void upload(size_t n, cudaStream_t stream) const {
+    // T may be a pointer: its own size. NOLINTNEXTLINE(bugprone-sizeof-expression)
     check(cudaMemcpyAsync(device_.data(), host_.data(), n * sizeof(T), cudaMemcpyHostToDevice,
                           stream),
           "upload");
