@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <span>
 
 #include "bandwidth.h"
 #include "commands.h"
@@ -162,32 +163,39 @@ class SessionsBench {
   StandaloneOptions options_;
 };
 
-/// llama-batched-bench's columns, with one prompt that all sessions go on from (its -pps).
-void print_table(const std::vector<Point>& points, const BenchOptions& o) {
-  Table table({"policy", "PP", "TG", "B", "N_KV", "T_PP s", "S_PP t/s", "T_TG s", "S_TG t/s",
-               "times one", "KV each", "all"});
+/// One policy's lines, in llama-batched-bench's columns (PP and TG, which are the same in all,
+/// stand above them), with one prompt that all sessions go on from (its -pps).
+void print_table(std::span<const Point> points, const BenchOptions& o) {
+  Table table({"B", "N_KV", "T_PP s", "S_PP t/s", "T_TG s", "S_TG t/s", "times", "KV each", "all"});
   double one = 0;
-  std::string policy;
   for (const Point& p : points) {
     const double rate =
         static_cast<double>(p.sessions) * static_cast<double>(o.generate) / median(p.decode).value;
-    if (p.policy != policy) policy = p.policy, one = 0;
     if (p.sessions == 1) one = rate;
-    table.add({p.policy, std::to_string(o.prompt), std::to_string(o.generate),
-               std::to_string(p.sessions) + (p.admitted ? "*" : ""),
+    table.add({std::to_string(p.sessions) + (p.admitted ? "*" : ""),
                std::to_string(static_cast<int64_t>(p.sessions) * (o.prompt + o.generate)),
                fmt::format("{:.3f}", p.prompt),
-               fmt::format("{:.1f}", static_cast<double>(o.prompt) / p.prompt),
+               fmt::format("{:.0f}", static_cast<double>(o.prompt) / p.prompt),
                fmt::format("{:.3f}", median(p.decode).value), fmt::format("{:.1f}", rate),
                one > 0 ? fmt::format("{:.2f}", rate / one) : "-",
                human_bytes(static_cast<double>(p.ledger.cache_bytes())),
                human_bytes(static_cast<double>(p.bytes))});
   }
-  write_out(table.text() +
-            "\nPP: tokens of one prompt, which all sessions are forked from; TG: tokens of each "
-            "session;\nB: sessions, *: as many as --memory admits; N_KV: tokens in all; S_TG: "
-            "tokens per second\nof all sessions, median; KV each: a session's cache; all: engine "
-            "and sessions, weights apart\n");
+  write_out(fmt::format("{}, PP {}, TG {}\n{}\n", points.front().policy, o.prompt, o.generate,
+                        table.text()));
+}
+
+void print_tables(const std::vector<Point>& points, const BenchOptions& o) {
+  for (auto from = points.begin(), end = from; from != points.end(); from = end) {
+    end =
+        std::find_if(from, points.end(), [&](const Point& p) { return p.policy != from->policy; });
+    print_table({from, end}, o);
+  }
+  write_out(
+      "PP: tokens of one prompt, which all sessions are forked from; TG: tokens of each\n"
+      "session; B: sessions, *: as many as --memory admits; N_KV: tokens in all; S_TG:\n"
+      "tokens per second of all sessions, median; times: of one session's; KV each: a\n"
+      "session's cache; all: engine and sessions, weights apart\n");
 }
 
 Json to_json(const Point& p, const BenchOptions& o) {
@@ -227,7 +235,7 @@ int bench_sessions(const std::shared_ptr<const Model>& model, const BenchOptions
     print_json(
         {{"model", o.engine.model}, {"weight_bytes", model->weight_bytes()}, {"lines", list}});
   } else {
-    print_table(points, o);
+    print_tables(points, o);
   }
   return cancelled ? kExitInterrupted : 0;
 }
