@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli_harness.h"
+#include "device_node.h"
 
 namespace pith {
 namespace {
@@ -88,7 +89,8 @@ TEST_F(CliSession, RefusesWhatCannotBe) {
   refused(command(" on", {"--session-load", file(), "--kv-seed", "9"}), 10, "its seed");
   refused(command(" on", {"--session-load", file(), "-ub", "64"}), 10, "its chunk");
   refused({"run", "-m", kModel, "-i", "--session-load", file()}, 10, "-i");
-  refused(command("x", {"--session-save", "/dev/full", "--session-overwrite"}), 17, "/dev/full");
+  if (const std::string full = test::device_node(folder_, test::kFull); !full.empty())
+    refused(command("x", {"--session-save", full, "--session-overwrite"}), 17, "/full");
   refused(command("x", {"--session-save", folder_.string() + "/no/such"}), 17, "no/such");
 }
 

@@ -17,6 +17,7 @@
 
 #include "core/output_file.h"
 #include "core/safetensors.h"
+#include "device_node.h"
 #include "model/test_files.h"
 #include "pith/error.h"
 
@@ -223,9 +224,14 @@ TEST(SessionFile, IsNotOverwrittenUnlessAsked) {
   expect_error(ErrorCode::kIo, {"late.pith"}, [&] { write_session_file(late, slow); });
   EXPECT_EQ(testing_files::read_file(late), "theirs");
   EXPECT_EQ(entries(folder.path()), 2u);
-  for (const char* device : {"/dev/null", "/dev/full", "/dev/stdout"})
+  const TemporaryFolder devices;
+  for (const unsigned minor : {test::kNull, test::kFull}) {
+    const std::string device = test::device_node(devices.path(), minor);
+    if (device.empty()) continue;
     expect_error(ErrorCode::kIo, {device},
                  [&] { write_session_file(device, contents(kTokens), {.replace = true}); });
+    EXPECT_TRUE(fs::is_character_file(device));
+  }
 }
 
 TEST(SessionFile, WithoutRoomTheOldFileStays) {
