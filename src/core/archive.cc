@@ -5,32 +5,10 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/finite.h"
 #include "pith/error.h"
 
 namespace pith {
-namespace {
-
-template <class T>
-bool finite_bits(const void* x, size_t count, T exponent) {
-  const auto* bytes = static_cast<const std::byte*>(x);
-  for (size_t i = 0; i < count; ++i) {
-    T bits;
-    std::memcpy(&bits, bytes + i * sizeof(T), sizeof(T));
-    if ((bits & exponent) == exponent) return false;
-  }
-  return true;
-}
-
-bool all_finite(const void* x, size_t count, DType dtype) {
-  switch (dtype) {
-    case DType::kF32: return finite_bits<uint32_t>(x, count, 0x7f800000);
-    case DType::kF16: return finite_bits<uint16_t>(x, count, 0x7c00);
-    case DType::kBF16: return finite_bits<uint16_t>(x, count, 0x7f80);
-  }
-  return false;
-}
-
-}  // namespace
 
 void Archive::refuse(const char* what) const {
   if (!loads())
@@ -52,7 +30,7 @@ void Archive::raw(void* x, size_t bytes) {
 
 void Archive::raw_finite(void* x, size_t count, DType dtype) {
   raw(x, count * size_of(dtype));
-  need(!loads() || all_finite(x, count, dtype), "a number is not finite");
+  need(!loads() || !has_non_finite(x, dtype, count), "a number is not finite");
 }
 
 void Archive::check_left(size_t count, size_t size) const {
@@ -79,12 +57,12 @@ void Archive::number(double& x) {
 
 void Archive::floats(Array<float>& x, size_t n) {
   numbers(x, n);
-  need(!loads() || all_finite(x.data(), n, DType::kF32), "a number is not finite");
+  need(!loads() || !has_non_finite(x.data(), DType::kF32, n), "a number is not finite");
 }
 
 void Archive::halves(Array<uint16_t>& x, size_t n, size_t readable) {
   numbers(x, n, readable);
-  need(!loads() || all_finite(x.data(), n, DType::kF16), "a number is not finite");
+  need(!loads() || !has_non_finite(x.data(), DType::kF16, n), "a number is not finite");
 }
 
 void Archive::ascending(Array<uint32_t>& x, size_t n, size_t limit, bool from_0) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/finite.h"
 #include "kernels/block_products.h"
 #include "model/weights.h"
 #include "pith/error.h"

@@ -70,7 +70,4 @@ uint64_t fingerprint(const std::vector<LayerWeights>& layers);
 /// and kIo if `progress` asks to stop.
 void check_finite_weights(const ModelTensors& tensors, const Progress& progress);
 
-/// True if any of the numbers is NaN or infinite.
-bool has_non_finite(const void* numbers, DType dtype, size_t count);
-
 }  // namespace pith

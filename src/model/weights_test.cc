@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/dtype.h"
+#include "core/finite.h"
 #include "model/test_files.h"
 #include "pith/error.h"
 

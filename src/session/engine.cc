@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "session/check_threads.h"
 #include "session/state.h"
 
 namespace pith {
@@ -18,9 +19,7 @@ const EngineOptions& checked(const EngineOptions& o) {
   if (o.chunk == 0 || o.chunk > 65536)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("a chunk of {} tokens; choose 1 to 65536", o.chunk));
-  if (o.threads < 0 || o.threads > 1024)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} threads; choose 1 to 1024, or 0 for all cores", o.threads));
+  check_threads(o.threads);
   if (o.parallel == 0 || o.parallel > 1024)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{} sessions in a pass; choose 1 to 1024", o.parallel));
@@ -71,8 +70,8 @@ class Engine::Step {
   void run() {
     each([](Work& w, Session::State& s) { s.check(w.tokens); });
     run_tokens();
-    each([&](Work& w, Session::State& s) {
-      if (w.tokens.size() > 1) run_prompt(w, s);
+    each([](Work& w, Session::State& s) {
+      if (w.tokens.size() > 1) s.run(w.tokens, w.append);
     });
     each([](Work& w, Session::State& s) {
       if (ends_prompt(w.append, w.tokens.size())) s.end_prompt();
@@ -102,7 +101,7 @@ class Engine::Step {
       if (w.failure || w.tokens.size() != 1) continue;
       Session::State& s = state_of(w);
       of.push_back(&w);
-      tokens.push_back({s.backend.get(), w.tokens[0], static_cast<int64_t>(s.tokens)});
+      tokens.push_back({s.backend.get(), w.tokens[0], static_cast<int64_t>(s.seen.size())});
     }
     if (tokens.empty()) return;
     try {
@@ -117,16 +116,8 @@ class Engine::Step {
         s.fail(tokens[i].failure);
         of[i]->failure = as_error(tokens[i].failure);
       } else {
-        ++s.tokens, s.seen.push_back(tokens[i].token);
+        s.seen.push_back(tokens[i].token);
       }
-    }
-  }
-
-  void run_prompt(const Work& w, Session::State& s) {
-    for (size_t done = 0; done < w.tokens.size();) {
-      const size_t count = s.next_chunk(w.tokens.size() - done, w.append);
-      s.run(w.tokens.subspan(done, count));
-      done += count;
     }
   }
 

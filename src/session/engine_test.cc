@@ -16,9 +16,15 @@
 #include "pith/error.h"
 #include "pith/generate.h"
 #include "pith/session.h"
+#include "session/test_company.h"
 
 namespace pith {
 namespace {
+
+using test::Logits;
+using test::same_bits;
+using test::Talk;
+using test::with_policy;
 
 std::shared_ptr<const Model> demo() {
   static const auto model = Model::load(repo_dir() / "models/demo");
@@ -29,13 +35,6 @@ EngineOptions small_engine(int threads = 2) {
   EngineOptions o;
   o.threads = threads;
   o.chunk = 48;
-  return o;
-}
-
-SessionOptions with_policy(const std::string& policy, size_t context = 400) {
-  SessionOptions o;
-  o.policy = Policy::parse(policy);
-  o.context = context;
   return o;
 }
 
@@ -69,73 +68,19 @@ const std::vector<std::string>& policies() {
   return all;
 }
 
-using Logits = std::vector<float>;
-
-/// A conversation of its own: a prompt, then tokens one by one.
-struct Talk {
-  std::string policy;
-  std::vector<int32_t> prompt, answer;
-};
-
 Talk talk(size_t i) {
   return {policies()[i % policies().size()], some_ids(5 + 37 * i % 190, 100 + i),
           some_ids(12, 500 + i)};
 }
 
-/// The logits after the prompt and after each token of the answer, the session alone.
-std::vector<Logits> alone(const std::shared_ptr<Engine>& engine, const Talk& t) {
-  Session session(engine, with_policy(t.policy));
-  std::vector<Logits> all;
-  const auto keep = [&](std::span<const float> x) { all.emplace_back(x.begin(), x.end()); };
-  keep(session.prefill(t.prompt));
-  for (int32_t id : t.answer) keep(session.decode(id));
-  return all;
-}
-
-bool same_bits(const Logits& a, const Logits& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), 4 * a.size()) == 0;
-}
-
 class EngineBits : public testing::TestWithParam<size_t> {};
 
 TEST_P(EngineBits, ASessionSaysInAnyCompanyWhatItSaysAlone) {
-  const size_t count = GetParam();
-  const auto engine = std::make_shared<Engine>(demo(), small_engine());
   std::vector<Talk> talks;
-  std::vector<Session> sessions;
-  for (size_t i = 0; i < count; ++i) {
-    talks.push_back(talk(i));
-    sessions.emplace_back(engine, with_policy(talks[i].policy));
-  }
-  // Session i joins in step i % 5 with its prompt, and leaves when its answer is through; every
-  // other step names the sessions in the other direction.
-  std::vector<size_t> said(count, 0);  // steps that a session was part of
-  std::vector<std::vector<Logits>> got(count);
-  for (size_t step = 0; step < 5 + 13; ++step) {
-    std::vector<size_t> who;
-    for (size_t i = 0; i < count; ++i)
-      if (step >= i % 5 && said[i] <= talks[i].answer.size()) who.push_back(i);
-    if (step % 2) std::ranges::reverse(who);
-    std::vector<Work> works;
-    for (size_t i : who) {
-      got[i].emplace_back(8192);
-      Work w{&sessions[i], talks[i].prompt};
-      if (said[i] > 0) w.tokens = {&talks[i].answer[said[i] - 1], 1};
-      w.logits = got[i].back().data();
-      works.push_back(w);
-      ++said[i];
-    }
-    engine->step(works);
-    for (const Work& w : works) ASSERT_FALSE(w.failure) << w.failure->what();
-  }
-  const auto other = std::make_shared<Engine>(demo(), small_engine(1));
-  for (size_t i = 0; i < count; ++i) {
-    const std::vector<Logits> expected = alone(other, talks[i]);
-    ASSERT_EQ(got[i].size(), expected.size());
-    for (size_t t = 0; t < expected.size(); ++t)
-      ASSERT_TRUE(same_bits(got[i][t], expected[t]))
-          << talks[i].policy << ", session " << i << ", token " << t;
-  }
+  for (size_t i = 0; i < GetParam(); ++i) talks.push_back(talk(i));
+  test::expect_company_changes_nothing(std::make_shared<Engine>(demo(), small_engine()),
+                                       std::make_shared<Engine>(demo(), small_engine(1)), talks, 5,
+                                       [](size_t step) { return step % 2 != 0; });
 }
 
 INSTANTIATE_TEST_SUITE_P(Counts, EngineBits, testing::Values(1, 3, 8, 9, 17, 64),
@@ -279,8 +224,9 @@ TEST(EngineMemory, AForkOutlivesItsOriginalAndBytesAreEachSessionsOwn) {
     EXPECT_TRUE(same_bits({got.begin(), got.end()}, wanted)) << policy;
     // Tables that forks share are the engine's: they are not in the sum.
     const size_t sum = empty + fork.ledger().total_bytes() + twin.ledger().total_bytes();
-    if (policy.find("csr") == std::string::npos && policy.find("qjl") == std::string::npos)
+    if (policy.find("csr") == std::string::npos && policy.find("qjl") == std::string::npos) {
       EXPECT_LE(engine->bytes_in_use(), sum + (size_t{512} << 10)) << policy;
+    }
     twin_room.reset();
     fork_room.reset();
     EXPECT_EQ(engine->bytes_in_use(), engine->ledger().total_bytes()) << policy;

@@ -7,6 +7,7 @@
 
 #include "cache/kv_cache.h"
 #include "pith/error.h"
+#include "session/check_threads.h"
 
 namespace pith {
 
@@ -21,9 +22,7 @@ struct Compute::State {
 namespace {
 
 const ComputeOptions& checked(const ComputeOptions& o) {
-  if (o.threads < 0 || o.threads > 1024)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} threads; choose 1 to 1024, or 0 for all cores", o.threads));
+  check_threads(o.threads);
   return o;
 }
 
@@ -96,6 +95,16 @@ struct LayerCache::State {
   /// The rows as f32 [T, heads, D]: where they are, or in `room`.
   const float* read(const RowsView& x, size_t heads, size_t tokens, Array<float>& room) const;
   void write(const RowsOut& out, const float* x, size_t tokens) const;
+  /// Calls f(to) with a place for answers f32 [T, H, D]: where they go, or room that is written out
+  /// from there.
+  template <class F>
+  void answer(const RowsOut& out, size_t tokens, const F& f) const {
+    if (plain(out, query_heads)) return f(static_cast<float*>(out.data));
+    Array<float> answers = room();
+    answers.resize(tokens * query_heads * dim);
+    f(answers.data());
+    write(out, answers.data(), tokens);
+  }
   Array<float> room() const { return {memory(), MemoryKind::kScratch}; }
 };
 
@@ -161,14 +170,12 @@ void LayerCache::step(const RowsOut& out, const RowsView& q, const RowsView& k, 
   s.check(k.data, tokens, "k");
   s.check(v.data, tokens, "v");
   s.check_room(tokens);
-  Array<float> q_room = s.room(), k_room = s.room(), v_room = s.room(), answers = s.room();
-  const bool in_place = s.plain(out, s.query_heads);
-  if (!in_place) answers.resize(tokens * s.query_heads * s.dim);
-  float* to = in_place ? static_cast<float*>(out.data) : answers.data();
-  s.cache->step(s.layer, to, s.read(q, s.query_heads, tokens, q_room),
-                s.read(k, s.kv_heads, tokens, k_room), s.read(v, s.kv_heads, tokens, v_room),
-                tokens);
-  if (!in_place) s.write(out, to, tokens);
+  Array<float> q_room = s.room(), k_room = s.room(), v_room = s.room();
+  s.answer(out, tokens, [&](float* to) {
+    s.cache->step(s.layer, to, s.read(q, s.query_heads, tokens, q_room),
+                  s.read(k, s.kv_heads, tokens, k_room), s.read(v, s.kv_heads, tokens, v_room),
+                  tokens);
+  });
 }
 
 void LayerCache::append(const RowsView& k, const RowsView& v, size_t tokens) {
@@ -187,12 +194,10 @@ void LayerCache::attend(const RowsOut& out, const RowsView& q, size_t tokens) {
   s.check(q.data, tokens, "q");
   if (s.cache->tokens(s.layer) == 0)
     throw Error(ErrorCode::kInvalidArgument, "nothing is stored yet that queries could attend to");
-  Array<float> q_room = s.room(), answers = s.room();
-  const bool in_place = s.plain(out, s.query_heads);
-  if (!in_place) answers.resize(tokens * s.query_heads * s.dim);
-  float* to = in_place ? static_cast<float*>(out.data) : answers.data();
-  s.cache->attend_only(s.layer, to, s.read(q, s.query_heads, tokens, q_room), tokens);
-  if (!in_place) s.write(out, to, tokens);
+  Array<float> q_room = s.room();
+  s.answer(out, tokens, [&](float* to) {
+    s.cache->attend_only(s.layer, to, s.read(q, s.query_heads, tokens, q_room), tokens);
+  });
 }
 
 void LayerCache::end_prompt() { state_->cache->end_prefill(); }

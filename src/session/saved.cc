@@ -81,10 +81,10 @@ Session Session::restored(Session session, const std::filesystem::path& path,
                                                    path.string(), id, vocab));
   for (const SessionSection& section : state.backend->sections())
     file.load(section.name, section.archive);
-  state.tokens = state.backend->ledger().tokens;
-  if (state.tokens != file.tokens().size())
+  const uint64_t cached = state.backend->ledger().tokens;
+  if (cached != file.tokens().size())
     throw Error(ErrorCode::kCorrupt, fmt::format("{}: {} tokens, and a cache of {}", path.string(),
-                                                 file.tokens().size(), state.tokens));
+                                                 file.tokens().size(), cached));
   state.seen = file.tokens();
   state.options.protect = state.backend->protected_tokens();
   if (!protect.empty() && to_string(protect) != to_string(state.options.protect))
@@ -95,11 +95,7 @@ Session Session::restored(Session session, const std::filesystem::path& path,
   return session;
 }
 
-std::string SavedSession::field(const std::string& name) const {
-  for (const auto& [field, value] : key)
-    if (field == name) return value;
-  return "";
-}
+std::string SavedSession::field(const std::string& name) const { return field_of(key, name); }
 
 SavedSession read_saved(const std::filesystem::path& path, bool verify) {
   const SessionFile file(path);

@@ -36,7 +36,6 @@ Session::State::State(const State& o)
       own_engine(o.own_engine),
       options(o.options),
       backend(o.backend->clone()),
-      tokens(o.tokens),
       seen(o.seen),
       failure(o.failure) {}
 
@@ -50,11 +49,11 @@ void Session::State::check(std::span<const int32_t> ids) const {
   check_usable();
   const ModelConfig& config = engine->model()->config();
   if (ids.empty()) throw Error(ErrorCode::kInvalidArgument, "no tokens were given");
-  if (tokens + ids.size() > options.context)
+  if (seen.size() + ids.size() > options.context)
     throw Error(ErrorCode::kContextFull,
                 fmt::format("{} tokens after the {} already seen pass the context of {}; raise it "
                             "(-c; the model was trained for {}) or shorten the prompt",
-                            ids.size(), tokens, options.context, config.context));
+                            ids.size(), seen.size(), options.context, config.context));
   for (int32_t id : ids)
     if (id < 0 || id >= config.vocab)
       throw Error(ErrorCode::kInvalidArgument,
@@ -69,8 +68,26 @@ void Session::State::fail(const std::exception_ptr& why) {
   }
 }
 
-void Session::State::run(std::span<const int32_t> ids, const LogitsSink& sink) {
-  const auto first = static_cast<int64_t>(tokens);
+void Session::State::run(std::span<const int32_t> ids, Append how, const Progress& progress,
+                         const LogitsSink& sink) {
+  for (size_t done = 0; done < ids.size();) {
+    const size_t left = ids.size() - done;
+    const size_t count =
+        how == Append::kMore ? std::min(left, shared().options.chunk) : engine->next_chunk(left);
+    LogitsSink of_chunk;
+    if (sink) {
+      of_chunk = [&](size_t first, size_t n, const float* logits) {
+        sink(done + first, n, logits);
+      };
+    }
+    run_chunk(ids.subspan(done, count), of_chunk);
+    done += count;
+    if (progress && !progress(done, ids.size())) break;
+  }
+}
+
+void Session::State::run_chunk(std::span<const int32_t> ids, const LogitsSink& sink) {
+  const auto first = static_cast<int64_t>(seen.size());
   const std::lock_guard turn(shared().turn);
   try {
     if (ids.size() > 1 || sink) {
@@ -80,7 +97,6 @@ void Session::State::run(std::span<const int32_t> ids, const LogitsSink& sink) {
       device().run_tokens({&work, 1});
       if (work.failure) std::rethrow_exception(work.failure);
     }
-    tokens += ids.size();
     seen.insert(seen.end(), ids.begin(), ids.end());
   } catch (...) {
     fail(std::current_exception());
@@ -119,18 +135,13 @@ void Session::append(std::span<const int32_t> ids, const Progress& progress) {
 
 void Session::append(std::span<const int32_t> ids, Append how, const Progress& progress) {
   state_->check(ids);
-  for (size_t done = 0; done < ids.size();) {
-    const size_t count = state_->next_chunk(ids.size() - done, how);
-    state_->run(ids.subspan(done, count));
-    done += count;
-    if (progress && !progress(done, ids.size())) break;
-  }
+  state_->run(ids, how, progress);
   if (ends_prompt(how, ids.size())) state_->end_prompt();
 }
 
 int32_t Session::sample(Sampler& sampler, std::span<const int32_t> history) {
   state_->check_usable();
-  if (state_->tokens == 0)
+  if (state_->seen.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "nothing was appended yet; a token is drawn after one that is there");
   LogitsWork work{state_->backend.get(), nullptr, &sampler, history};
@@ -144,13 +155,7 @@ std::span<const float> Session::decode(int32_t token) { return prefill({&token, 
 
 void Session::prefill_logits(std::span<const int32_t> ids, const LogitsSink& sink) {
   state_->check(ids);
-  for (size_t done = 0; done < ids.size();) {
-    const size_t count = state_->engine->next_chunk(ids.size() - done);
-    state_->run(ids.subspan(done, count), [&](size_t first, size_t n, const float* logits) {
-      sink(done + first, n, logits);
-    });
-    done += count;
-  }
+  state_->run(ids, Append::kWhole, {}, sink);
   if (ends_prompt(Append::kWhole, ids.size())) state_->end_prompt();
 }
 
@@ -160,7 +165,7 @@ void Session::protect(std::span<const TokenRange> ranges) {
   state_->options.protect.insert(state_->options.protect.end(), ranges.begin(), ranges.end());
 }
 
-size_t Session::tokens() const { return state_->tokens; }
+size_t Session::tokens() const { return state_->seen.size(); }
 size_t Session::context() const { return state_->options.context; }
 std::span<const int32_t> Session::token_ids() const { return state_->seen; }
 std::vector<AttentionError> Session::attention_errors() const {

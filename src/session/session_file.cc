@@ -132,6 +132,12 @@ Json parse_header(const char* text, size_t length) {
 
 }  // namespace
 
+std::string field_of(const SessionKey& key, const std::string& name) {
+  for (const auto& [field, value] : key)
+    if (field == name) return value;
+  return "";
+}
+
 void write_session_file(const std::filesystem::path& path, const SessionContents& contents,
                         const SessionFileOptions& options) {
   // First, so that what cannot be written is refused before anything is computed.
@@ -206,10 +212,8 @@ void SessionFile::corrupt(const std::string& why) const {
 }
 
 void SessionFile::read_header() {
-  Head head;
-  std::memcpy(&head, file_.data(), sizeof(head));
-  const Json json =
-      parse_header(reinterpret_cast<const char*>(file_.data()) + sizeof(Head), head.header_length);
+  const Json json = parse_header(reinterpret_cast<const char*>(file_.data()) + sizeof(Head),
+                                 data_ - sizeof(Head));
   created_ = json.at("created").get<std::string>();
   written_by_ = json.at("written_by").get<std::string>();
   for (const auto& [name, value] : json.at("key").items())
@@ -245,16 +249,13 @@ void SessionFile::verify() const {
   for (const Section& s : sections_)
     if (digest_of(file_.bytes().subspan(s.offset, s.length)) != s.digest)
       corrupt(fmt::format("section '{}' is damaged", s.name));
-  Head head;
-  std::memcpy(&head, file_.data(), sizeof(head));
-  const size_t begin = sizeof(Head) + head.header_length;
-  if (digest_of(file_.bytes().subspan(begin)) != data_digest_)
+  if (digest_of(file_.bytes().subspan(data_)) != data_digest_)
     corrupt("its tokens or what is between its sections are damaged");
 }
 
 void SessionFile::check_key(const SessionKey& wanted) const {
   for (const auto& [name, value] : wanted) {
-    const std::string found = field(name);
+    const std::string found = field_of(key_, name);
     if (found != value)
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("{}: its {} is '{}', and '{}' was asked for; a session goes on under "
@@ -265,12 +266,6 @@ void SessionFile::check_key(const SessionKey& wanted) const {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: it depends on {} things, and this Pith knows of {}", name_,
                             key_.size(), wanted.size()));
-}
-
-std::string SessionFile::field(const std::string& name) const {
-  for (const auto& [field, value] : key_)
-    if (field == name) return value;
-  return "";
 }
 
 const SessionFile::Section& SessionFile::section(const std::string& name) const {

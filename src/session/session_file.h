@@ -22,6 +22,8 @@ namespace pith {
 
 /// What must be the same for a state to go on, by name, in the order of importance.
 using SessionKey = std::vector<std::pair<std::string, std::string>>;
+/// The value of a field; "" if there is none.
+std::string field_of(const SessionKey& key, const std::string& name);
 
 /// One part of a state.
 struct SessionSection {
@@ -65,8 +67,6 @@ class SessionFile {
   void load(const std::string& name, const std::function<void(Archive&)>& archive) const;
 
   const SessionKey& key() const { return key_; }
-  /// The value of a field; "" if there is none.
-  std::string field(const std::string& name) const;
   const std::vector<int32_t>& tokens() const { return tokens_; }
   const std::vector<Section>& sections() const { return sections_; }
   const std::string& created() const { return created_; }

@@ -28,8 +28,7 @@ struct Session::State {
   bool own_engine;  ///< whose scratch is this session's and its forks'
   SessionOptions options;
   std::unique_ptr<SessionBackend> backend;
-  size_t tokens = 0;
-  std::vector<int32_t> seen;  ///< [tokens] their ids
+  std::vector<int32_t> seen;  ///< the tokens' ids
   std::string failure;        ///< why the layers disagree, if they do
 
   Engine::State& shared() const { return *engine->state_; }
@@ -37,12 +36,12 @@ struct Session::State {
   /// Throws for tokens that cannot be appended.
   void check(std::span<const int32_t> ids) const;
   void check_usable() const;
-  /// The length of the next of the chunks that `left` tokens are run in.
-  size_t next_chunk(size_t left, Append how) const {
-    return how == Append::kMore ? std::min(left, shared().options.chunk) : engine->next_chunk(left);
-  }
-  /// Runs tokens at once, in a turn of its own; `sink` gets the logits of all of them.
-  void run(std::span<const int32_t> ids, const Session::LogitsSink& sink = {});
+  /// Runs checked tokens, chunk by chunk, until `progress` returns false; `sink` gets the logits of
+  /// all of them.
+  void run(std::span<const int32_t> ids, Append how, const Progress& progress = {},
+           const Session::LogitsSink& sink = {});
+  /// Runs tokens at once, in a turn of its own.
+  void run_chunk(std::span<const int32_t> ids, const Session::LogitsSink& sink);
   void end_prompt();
   /// Notes why the layers disagree.
   void fail(const std::exception_ptr& why);

@@ -12,25 +12,22 @@
 #include "pith/error.h"
 #include "pith/generate.h"
 #include "random_model.h"
+#include "session/test_company.h"
 #include "sessions.h"
 
 namespace pith::cuda {
 namespace {
 
-using Logits = std::vector<float>;
+using test::Logits;
+using test::same_bits;
+using test::Talk;
+using test::with_policy;
 
 EngineOptions engine_for(size_t parallel) {
   EngineOptions o;
   o.device = Device::kCuda;
   o.chunk = 100;
   o.parallel = parallel;
-  return o;
-}
-
-SessionOptions with_policy(const std::string& policy) {
-  SessionOptions o;
-  o.policy = Policy::parse(policy);
-  o.context = 400;
   return o;
 }
 
@@ -51,70 +48,21 @@ const char* const kPolicies[] = {"exact",
                                  "uniform(budget=60,heavy=20),window=16",
                                  "buzz(T=64,s=8)"};
 
-struct Talk {
-  std::string policy;
-  std::vector<int32_t> prompt, answer;
-};
 Talk talk(size_t i, int vocab) {
   const auto seed = static_cast<uint32_t>(i);
   return {kPolicies[i % std::size(kPolicies)], random_ids(5 + 37 * i % 190, vocab, 100 + seed),
           random_ids(8, vocab, 500 + seed)};
 }
 
-std::vector<Logits> alone(const std::shared_ptr<Engine>& engine, const Talk& t) {
-  Session session(engine, with_policy(t.policy));
-  std::vector<Logits> all;
-  const auto keep = [&](std::span<const float> x) { all.emplace_back(x.begin(), x.end()); };
-  keep(session.prefill(t.prompt));
-  for (const int32_t id : t.answer) keep(session.decode(id));
-  return all;
-}
-
-bool same_bits(const Logits& a, const Logits& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), 4 * a.size()) == 0;
-}
-
-/// Session i joins in step i % 3 and leaves when its answer is through; the last steps are the same
-/// sessions in the same order, which are replayed, the first ones change from step to step.
+/// The last steps are the same sessions in the same order, which are replayed; the first ones
+/// change from step to step.
 void expect_company_changes_nothing(const std::shared_ptr<const Model>& model, size_t parallel,
                                     size_t count) {
-  const int vocab = model->config().vocab;
-  const auto engine = std::make_shared<Engine>(model, engine_for(parallel));
   std::vector<Talk> talks;
-  std::vector<Session> sessions;
-  for (size_t i = 0; i < count; ++i) {
-    talks.push_back(talk(i, vocab));
-    sessions.emplace_back(engine, with_policy(talks[i].policy));
-  }
-  std::vector<size_t> said(count, 0);  // steps that a session was part of
-  std::vector<std::vector<Logits>> got(count);
-  for (size_t step = 0; step < 3 + 9; ++step) {
-    std::vector<size_t> who;
-    for (size_t i = 0; i < count; ++i) {
-      if (step >= i % 3 && said[i] <= talks[i].answer.size()) who.push_back(i);
-    }
-    if (step == 4) std::ranges::reverse(who);
-    std::vector<Work> works;
-    for (const size_t i : who) {
-      got[i].emplace_back(static_cast<size_t>(vocab));
-      Work w{&sessions[i], talks[i].prompt};
-      if (said[i] > 0) w.tokens = {&talks[i].answer[said[i] - 1], 1};
-      w.logits = got[i].back().data();
-      works.push_back(w);
-      ++said[i];
-    }
-    engine->step(works);
-    for (const Work& w : works) ASSERT_FALSE(w.failure) << w.failure->what();
-  }
-  const auto other = std::make_shared<Engine>(model, engine_for(parallel));
-  for (size_t i = 0; i < count; ++i) {
-    const std::vector<Logits> expected = alone(other, talks[i]);
-    ASSERT_EQ(got[i].size(), expected.size());
-    for (size_t t = 0; t < expected.size(); ++t) {
-      ASSERT_TRUE(same_bits(got[i][t], expected[t]))
-          << talks[i].policy << ", session " << i << " of " << count << ", token " << t;
-    }
-  }
+  for (size_t i = 0; i < count; ++i) talks.push_back(talk(i, model->config().vocab));
+  test::expect_company_changes_nothing(std::make_shared<Engine>(model, engine_for(parallel)),
+                                       std::make_shared<Engine>(model, engine_for(parallel)), talks,
+                                       3, [](size_t step) { return step == 4; });
 }
 
 TEST(CudaBatch, CompanyChangesNothing) {

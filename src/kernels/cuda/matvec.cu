@@ -145,12 +145,7 @@ void launch_as(const MatvecCall& call, cudaStream_t stream) {
 void matvec_alone(const MatvecCall& call, cudaStream_t stream) {
   with_type(call.w.dtype, [&](auto zero) {
     using W = decltype(zero);
-    switch (call.end) {
-      case MatvecEnd::kStore: return launch_as<W, MatvecEnd::kStore>(call, stream);
-      case MatvecEnd::kAdd: return launch_as<W, MatvecEnd::kAdd>(call, stream);
-      case MatvecEnd::kGate: return launch_as<W, MatvecEnd::kGate>(call, stream);
-      case MatvecEnd::kGelu: return launch_as<W, MatvecEnd::kGelu>(call, stream);
-    }
+    with_end(call.end, [&]<MatvecEnd kEnd> { launch_as<W, kEnd>(call, stream); });
   });
 }
 

@@ -19,4 +19,15 @@ PITH_HOST_DEVICE constexpr int parts_of(MatvecEnd end) {
   return end == MatvecEnd::kGate || end == MatvecEnd::kGelu ? 2 : 1;
 }
 
+/// f.operator()<end>().
+template <class F>
+void with_end(MatvecEnd end, const F& f) {
+  switch (end) {
+    case MatvecEnd::kStore: return f.template operator()<MatvecEnd::kStore>();
+    case MatvecEnd::kAdd: return f.template operator()<MatvecEnd::kAdd>();
+    case MatvecEnd::kGate: return f.template operator()<MatvecEnd::kGate>();
+    case MatvecEnd::kGelu: return f.template operator()<MatvecEnd::kGelu>();
+  }
+}
+
 }  // namespace pith::cuda

@@ -256,22 +256,14 @@ void launch(const MatvecCall& call, cudaStream_t stream) {
                                       : launch_as<W, kEnd, Size<2, 4, 2, 1>>(call, stream);
 }
 
-template <class W>
-void launch_end(const MatvecCall& call, cudaStream_t stream) {
-  switch (call.end) {
-    case MatvecEnd::kStore: return launch<W, MatvecEnd::kStore>(call, stream);
-    case MatvecEnd::kAdd: return launch<W, MatvecEnd::kAdd>(call, stream);
-    case MatvecEnd::kGate: return launch<W, MatvecEnd::kGate>(call, stream);
-    case MatvecEnd::kGelu: return launch<W, MatvecEnd::kGelu>(call, stream);
-  }
-}
-
 }  // namespace
 
 void matvec_mma(const MatvecCall& call, cudaStream_t stream) {
   static_assert(kMostAtOnce == 4 * kColumns);
-  call.w.dtype == DType::kBF16 ? launch_end<__nv_bfloat16>(call, stream)
-                               : launch_end<__half>(call, stream);
+  with_end(call.end, [&]<MatvecEnd kEnd> {
+    call.w.dtype == DType::kBF16 ? launch<__nv_bfloat16, kEnd>(call, stream)
+                                 : launch<__half, kEnd>(call, stream);
+  });
 }
 
 }  // namespace pith::cuda

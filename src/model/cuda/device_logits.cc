@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/finite.h"
 #include "model/cuda/device_forward.h"
 #include "pith/error.h"
 
