@@ -14,6 +14,9 @@ cmake --install "$build" --prefix "$work/prefix" >"$work/log" || { cat "$work/lo
 # shellcheck disable=SC2016  # the fences of Markdown
 awk -v to="$work/from_docs" '/^```cpp$/ { ++n; on = 1; next } /^```$/ { on = 0 } on { print > (to n ".cc") }' \
   "$repo/docs/embedding.md"
+# shellcheck disable=SC2016
+awk -v to="$work/from_docs.c" '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on { print > to }' "$repo/docs/embedding.md"
+[ -s "$work/from_docs.c" ] || fail "docs/embedding.md has no program in C"
 [ -s "$work/from_docs2.cc" ] || fail "docs/embedding.md has not two programs"
 cmake -S "$repo/tests/install" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$work/prefix" \
   -DCMAKE_BUILD_TYPE=Release -DFROM_DOCS="$work" >"$work/log" || { cat "$work/log"; exit 1; }
@@ -22,6 +25,7 @@ cmake --build "$work/consumer" >"$work/log" || { cat "$work/log"; exit 1; }
 "$work/consumer/from_cpp" "$model"
 "$work/consumer/from_docs1" "$model"
 "$work/consumer/from_docs2"
+"$work/consumer/from_docs_c" "$model"
 
 config=$(find "$work/prefix" -name pith.pc)
 if [ -n "$config" ]; then

@@ -1,135 +1,145 @@
-// include/pith/pith.h over the C++ classes: nothing is decided here. Every function that can fail
-// runs inside guarded(), which turns whatever is thrown into a status and a message.
+// The C face (include/pith/pith.h): errors, structs, models, engines and text. Sessions are in
+// c_api_session.cc, policies and what they cost in c_api_policy.cc.
 
-#include <algorithm>
-#include <atomic>
-#include <cstring>
-#include <memory>
-#include <new>
+#include "session/c_api.h"
 
-#include "pith/error.h"
-#include "pith/generate.h"
-#include "pith/pith.h"
+#include <fmt/format.h>
+
 #include "pith/tokenizer.h"
 
-// NOLINTBEGIN(readability-identifier-naming): the names of pith.h.
-struct pith_model {
-  std::shared_ptr<const pith::Model> model;
-};
+namespace pith::c_api {
 
-struct pith_session {
-  pith::Session session;
-};
-// NOLINTEND(readability-identifier-naming)
-
-namespace {
-
-using pith::Error;
-using pith::ErrorCode;
-
-pith_status failed(pith_error* error, ErrorCode code, const char* message) {
+pith_status failed(pith_error* error, ErrorCode code, const char* message) noexcept {
   const auto status = static_cast<pith_status>(PITH_INVALID_ARGUMENT + static_cast<int>(code));
-  if (error) {
-    error->status = status;
-    size_t size = std::min(std::strlen(message), sizeof(error->message) - 1);
-    if (message[size] != 0)  // cut off: not in the middle of a character
-      while (size > 0 && (message[size] & 0xC0) == 0x80) --size;
-    std::memcpy(error->message, message, size);
-    error->message[size] = 0;
-  }
+  constexpr size_t kHead = offsetof(pith_error, message);
+  if (!error || error->size <= kHead) return status;
+  error->status = status;
+  const size_t room = std::min(error->size, sizeof(pith_error)) - kHead - 1;
+  size_t size = std::min(std::strlen(message), room);
+  if (message[size] != 0)  // cut off: not in the middle of a character
+    while (size > 0 && (message[size] & 0xC0) == 0x80) --size;
+  std::memcpy(error->message, message, size);
+  error->message[size] = 0;
   return status;
 }
 
-template <class F>
-pith_status guarded(pith_error* error, const F& work) noexcept {
-  try {
-    work();
-  } catch (const Error& e) {
-    return failed(error, e.code(), e.what());
-  } catch (const std::bad_alloc&) {
-    return failed(error, ErrorCode::kOutOfMemory, "the machine has no memory left");
-  } catch (const std::exception& e) {
-    return failed(error, ErrorCode::kInternal, e.what());
-  } catch (...) {
-    return failed(error, ErrorCode::kInternal, "an exception that is none of Pith's");
-  }
-  if (error) {
-    error->status = PITH_OK;
-    error->message[0] = 0;
-  }
-  return PITH_OK;
+void succeeded(pith_error* error) noexcept {
+  if (!error || error->size <= offsetof(pith_error, message)) return;
+  error->status = PITH_OK;
+  error->message[0] = 0;
 }
 
-template <class T>
-T& given(T* pointer, const char* what) {
-  if (!pointer)
-    throw Error(ErrorCode::kInvalidArgument, std::string(what) + " is NULL; pass a pointer to one");
-  return *pointer;
+void check_size(size_t size, const char* what) {
+  // A struct of more than this was never filled in.
+  constexpr size_t kMost = size_t{1} << 16;
+  if (size <= sizeof(size_t) || size > kMost)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: its size is {}; fill it in (sizeof, or the function of defaults)",
+                            what, size));
 }
 
-template <class T>
-std::span<const T> span_of(const T* first, size_t count, const char* what) {
-  if (count > 0) given(first, what);
-  return {first, count};
+void check_unknown_fields(const void* given, size_t size, size_t known, const char* what) {
+  const auto* bytes = static_cast<const char*>(given);
+  for (size_t i = known; i < size; ++i)
+    if (bytes[i] != 0)
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("{}: {} bytes with a field set that this library (" PITH_VERSION
+                              ", {} bytes) does not know; use the pith.h that belongs to it",
+                              what, size, known));
 }
 
-/// Copies what fits entirely; throws where it does not, with `count` written first.
-template <class From, class To>
-void hand_out(const From& from, To* to, size_t capacity, size_t* count, const char* what) {
-  given(count, "the place for the number") = from.size();
-  if (from.size() > capacity)
-    throw Error(ErrorCode::kOutOfMemory, std::to_string(from.size()) + " " + what +
-                                             " do not fit into room for " +
-                                             std::to_string(capacity));
-  if (!from.empty()) given(to, "the room for the result");
-  std::copy(from.begin(), from.end(), to);
+int one_of(int32_t value, int count, const char* what) {
+  if (value < 0 || value >= count)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} {}; pith.h has 0 to {}", what, value, count - 1));
+  return value;
 }
 
-pith::StandaloneOptions options_of(const pith_session_options& o) {
-  pith::StandaloneOptions options;
-  options.policy = pith::Policy::parse(o.policy ? o.policy : "exact");
-  options.context = o.context;
-  options.chunk = o.chunk;
-  options.threads = o.threads;
-  options.seed = o.seed;
-  options.memory_limit = o.memory_limit;
-  return options;
+Device device_of(int32_t device) {
+  static_assert(PITH_CUDA == static_cast<int>(Device::kCuda));
+  return static_cast<Device>(one_of(device, 2, "device"));
 }
 
-pith::GenerateOptions options_of(const pith_generate_options& o) {
-  pith::GenerateOptions options;
-  options.sampling = {.temperature = o.temperature,
-                      .top_k = o.top_k,
-                      .top_p = o.top_p,
-                      .min_p = o.min_p,
-                      .repeat_penalty = o.repeat_penalty,
-                      .repeat_last_n = o.repeat_last_n,
-                      .seed = o.seed};
-  options.max_tokens = o.max_tokens;
-  for (const char* stop : span_of(o.stop, o.stop_count, "the list of stop strings"))
-    options.stop.emplace_back(&given(stop, "a stop string"));
-  return options;
+namespace {
+
+pith_model_options model_defaults() { return {sizeof(pith_model_options), 1, nullptr, nullptr}; }
+
+pith_engine_options engine_defaults() {
+  const EngineOptions o;
+  return {.size = sizeof(pith_engine_options),
+          .device = PITH_CPU,
+          .threads = o.threads,
+          .isa = "",
+          .chunk = o.chunk,
+          .parallel = o.parallel,
+          .memory_limit = o.memory_limit,
+          .f32_arithmetic = 0};
+}
+
+EngineOptions options_of(const pith_engine_options* from) {
+  const pith_engine_options o = read(from, engine_defaults(), "the engine's options");
+  return {.device = device_of(o.device),
+          .threads = o.threads,
+          .isa = o.isa ? o.isa : "",
+          .chunk = o.chunk,
+          .f32_arithmetic = o.f32_arithmetic != 0,
+          .parallel = o.parallel,
+          .memory_limit = o.memory_limit};
 }
 
 }  // namespace
+}  // namespace pith::c_api
+
+using namespace pith::c_api;  // NOLINT(google-build-using-namespace): all functions are of it
 
 const char* pith_version(void) { return PITH_VERSION; }
 
-pith_status pith_model_load(const char* folder, pith_model** model, pith_error* error) {
+const char* pith_status_name(pith_status status) {
+  static_assert(PITH_INTERNAL - PITH_INVALID_ARGUMENT ==
+                static_cast<int>(pith::ErrorCode::kInternal));
+  if (status == PITH_OK) return "ok";
+  if (status < PITH_INVALID_ARGUMENT || status > PITH_INTERNAL) return "unknown";
+  return pith::to_string(static_cast<pith::ErrorCode>(status - PITH_INVALID_ARGUMENT));
+}
+
+void pith_model_defaults(pith_model_options* options, size_t size) {
+  fill(options, size, model_defaults());
+}
+
+pith_status pith_model_load(const char* path, const pith_model_options* options, pith_model** model,
+                            pith_error* error) {
   return guarded(error, [&] {
     given(model, "the place for the model") = nullptr;
-    auto loaded = pith::Model::load(&given(folder, "the model's folder"));
+    const pith_model_options o = read(options, model_defaults(), "the model's options");
+    pith::Progress progress;
+    if (o.progress) {
+      progress = [&](size_t done, size_t total) { return o.progress(done, total, o.user) == 0; };
+    }
+    auto loaded =
+        pith::Model::load(&given(path, "the model's path"), o.check_finite != 0, progress);
     *model = new pith_model{std::move(loaded)};
   });
 }
 
 void pith_model_free(pith_model* model) { delete model; }
 
-void pith_model_get_info(const pith_model* model, pith_model_info* info) {
-  if (!model || !info) return;
-  const pith::ModelConfig& c = model->model->config();
-  *info = {c.layers,   c.hidden, c.query_heads, c.kv_heads,
-           c.head_dim, c.vocab,  c.context,     model->model->weight_bytes()};
+pith_status pith_model_get_info(const pith_model* model, pith_model_info* info, pith_error* error) {
+  return guarded(error, [&] {
+    const pith::Model& m = *given(model, "the model").model;
+    const pith::ModelConfig& c = m.config();
+    write(info,
+          {.size = sizeof(pith_model_info),
+           .layers = c.layers,
+           .hidden = c.hidden,
+           .query_heads = c.query_heads,
+           .kv_heads = c.kv_heads,
+           .head_dim = c.head_dim,
+           .vocab = c.vocab,
+           .context = c.context,
+           .weight_bytes = m.weight_bytes(),
+           .architecture = c.architecture.c_str()},
+          "the place for what the model is");
+  });
 }
 
 pith_status pith_tokenize(const pith_model* model, const char* text, size_t size, int begin,
@@ -151,95 +161,37 @@ pith_status pith_detokenize(const pith_model* model, const int32_t* ids, size_t 
   });
 }
 
-pith_session_options pith_session_defaults(void) {
-  const pith::StandaloneOptions o;
-  return {"exact", o.context, o.chunk, o.threads, o.seed, o.memory_limit};
+void pith_engine_defaults(pith_engine_options* options, size_t size) {
+  fill(options, size, engine_defaults());
 }
 
-pith_status pith_session_create(const pith_model* model, const pith_session_options* options,
-                                pith_session** session, pith_error* error) {
+pith_status pith_engine_create(const pith_model* model, const pith_engine_options* options,
+                               pith_engine** engine, pith_error* error) {
   return guarded(error, [&] {
-    given(session, "the place for the session") = nullptr;
-    const pith_session_options chosen = options ? *options : pith_session_defaults();
-    pith::Session created(given(model, "the model").model, options_of(chosen));
-    *session = new pith_session{std::move(created)};
+    given(engine, "the place for the engine") = nullptr;
+    *engine = new pith_engine{
+        std::make_shared<pith::Engine>(given(model, "the model").model, options_of(options))};
   });
 }
 
-void pith_session_free(pith_session* session) { delete session; }
+void pith_engine_free(pith_engine* engine) { delete engine; }
 
-pith_status pith_session_fork(const pith_session* session, pith_session** fork, pith_error* error) {
-  return guarded(error, [&] {
-    given(fork, "the place for the session") = nullptr;
-    *fork = new pith_session{given(session, "the session").session.fork()};
-  });
-}
-
-pith_status pith_session_save(const pith_session* session, const char* path, int replace,
-                              pith_error* error) {
-  return guarded(error, [&] {
-    given(session, "the session")
-        .session.save(&given(path, "the file's name"), {.replace = replace != 0});
-  });
-}
-
-pith_status pith_session_restore(const pith_model* model, const char* path,
-                                 const pith_session_options* options, pith_session** session,
+pith_status pith_engine_get_info(const pith_engine* engine, pith_engine_info* info,
                                  pith_error* error) {
   return guarded(error, [&] {
-    given(session, "the place for the session") = nullptr;
-    const pith_session_options chosen = options ? *options : pith_session_defaults();
-    *session = new pith_session{pith::Session::restore(
-        given(model, "the model").model, &given(path, "the file's name"), options_of(chosen))};
+    const pith::Engine& e = *given(engine, "the engine").engine;
+    write(info,
+          {.size = sizeof(pith_engine_info),
+           .bytes_in_use = e.bytes_in_use(),
+           .peak_bytes = e.peak_bytes(),
+           .scratch = e.ledger().scratch,
+           .isa = e.isa(),
+           .device = static_cast<int32_t>(e.options().device),
+           .threads = e.threads()},
+          "the place for what the engine is");
   });
 }
 
-pith_status pith_session_prefill(pith_session* session, const int32_t* tokens, size_t count,
-                                 const float** logits, pith_error* error) {
-  return guarded(error, [&] {
-    const auto result =
-        given(session, "the session").session.prefill(span_of(tokens, count, "the tokens"));
-    if (logits) *logits = result.data();
-  });
-}
-
-size_t pith_session_tokens(const pith_session* session) {
-  return session ? session->session.tokens() : 0;
-}
-
-pith_status pith_session_ledger(const pith_session* session, pith_ledger* ledger,
-                                pith_error* error) {
-  return guarded(error, [&] {
-    const pith::Ledger l = given(session, "the session").session.ledger();
-    given(ledger, "the place for the ledger") = {
-        l.payload,   l.metadata,         l.shared,         l.slack,
-        l.staging,   l.scratch,          l.tokens,         l.rows_seen,
-        l.rows_kept, l.effective_bits(), l.retained_bits()};
-  });
-}
-
-pith_generate_options pith_generate_defaults(void) {
-  const pith::GenerateOptions o;
-  const pith::SamplingOptions& s = o.sampling;
-  return {s.temperature,   s.top_k, s.top_p,      s.min_p, s.repeat_penalty,
-          s.repeat_last_n, s.seed,  o.max_tokens, nullptr, 0};
-}
-
-pith_status pith_generate(pith_session* session, const int32_t* prompt, size_t count,
-                          const pith_generate_options* options, pith_text_callback on_text,
-                          void* user, pith_generate_result* result, pith_error* error) {
-  return guarded(error, [&] {
-    std::atomic<bool> cancel = false;
-    pith::GenerateOptions chosen = options_of(options ? *options : pith_generate_defaults());
-    chosen.cancel = &cancel;
-    const auto pass_on = [&](std::string_view text) {
-      if (on_text && on_text(text.data(), text.size(), user) != 0) cancel = true;
-    };
-    const pith::GenerateResult r =
-        pith::generate(given(session, "the session").session, span_of(prompt, count, "the prompt"),
-                       chosen, pass_on);
-    if (result)
-      *result = {static_cast<pith_stop_reason>(r.reason), r.prompt_tokens, r.tokens.size(),
-                 r.prompt_seconds, r.decode_seconds};
-  });
+size_t pith_engine_next_chunk(const pith_engine* engine, size_t left) {
+  return engine ? engine->engine->next_chunk(left) : left;
 }
