@@ -47,6 +47,19 @@ TEST_F(CliQuantize, WhatIsWrittenRunsAsTheSourceDoes) {
   EXPECT_EQ(ids(out()), ids(model()));
 }
 
+TEST_F(CliQuantize, PoliciesAreChosenForAFileAsForItsSource) {
+  run({"quantize", "-m", model(), "-o", out(), "--type", "BF16", "-q"});
+  const auto chosen = [&](const std::string& path) {
+    const Result said = run({"run", "-m", path, "-p", "The", "-n", "2", "--kv-policy", "auto",
+                             "--kv-budget", "25%", "-c", "8000", "--temp", "0"});
+    EXPECT_EQ(said.status, 0) << said.err;
+    const size_t at = said.err.find("pith: auto: ");
+    EXPECT_NE(at, std::string::npos) << said.err;
+    return said.err.substr(at, said.err.find('\n', at) - at);
+  };
+  EXPECT_EQ(chosen(out()), chosen(model()));
+}
+
 TEST_F(CliQuantize, SaysWhatFellBackAndWhatIsRefused) {
   const json report =
       json::parse(run({"quantize", "-m", model(), "-o", out(), "--type", "q4_k", "--json"}).out);

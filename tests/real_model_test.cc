@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "model/catalogue.h"
 #include "model/weights.h"
+#include "pith/catalogue.h"
 #include "pith/session.h"
 #include "pith/tokenizer.h"
 

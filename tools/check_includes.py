@@ -10,6 +10,8 @@ that:
   integers only, neither random numbers nor devices;
 - a method (src/methods/<name>/) is known to itself and to the registry only, and to the subcommand
   that makes the files that it reads;
+- the command line is a program of the library's users: it sees include/pith/, but for INSIDE, a
+  list that may only get shorter;
 - public headers include public headers only;
 - intrinsics and Highway stay in src/kernels/ (thread_pool.cc spins with a pause instruction).
 Tests (tests/ and *_test.cc) may include anything. `--self-test` proves that each rule can fail.
@@ -31,6 +33,40 @@ INTRINSICS = re.compile(r"^(\w*mmintrin\.h|x86(gpr)?intrin\.h|cpuid\.h|arm_\w+\.
 INTRINSICS_MAY = ("src/kernels/", "src/core/thread_pool.cc")
 REGISTRY = "src/methods/registry.cc"
 COMMAND_OF = {"apps/pith/train_dict.cc": "csr"}
+# What the command line includes of src/, and who does (docs/decisions/0196). Tools of this project
+# more than of its users: measurements, tables of reports, training, files of tensors.
+INSIDE = {
+    "apps/pith/attend.cc": ["cache/kv_cache.h", "core/safetensors.h"],
+    "apps/pith/bandwidth.cc": ["core/philox.h", "kernels/read_rate.h"],
+    "apps/pith/bandwidth.h": ["cache/kv_cache.h"],
+    "apps/pith/bench.cc": ["core/philox.h"],
+    "apps/pith/bench_select_command.cc": ["core/output_file.h"],
+    "apps/pith/chat.cc": ["core/output_file.h"],
+    "apps/pith/demo.cc": ["core/output_file.h", "eval/document.h"],
+    "apps/pith/eval.h": ["eval/records.h"],
+    "apps/pith/eval_calibrate.cc": ["eval/error_calibration.h"],
+    "apps/pith/eval_ppl.cc": ["eval/perplexity.h", "eval/statistics.h"],
+    "apps/pith/eval_tasks.cc": ["core/thread_pool.h", "eval/statistics.h", "eval/task_files.h",
+                                "eval/task_runner.h"],
+    "apps/pith/inspect.cc": ["model/weights.h"],
+    "apps/pith/kv_rows.cc": ["cache/kv_cache.h", "model/forward.h", "model/weights.h"],
+    "apps/pith/kv_rows.h": ["kernels/context.h"],
+    "apps/pith/logits.cc": ["core/safetensors.h"],
+    "apps/pith/policies.cc": ["policy/support.h"],
+    "apps/pith/probe.cc": ["core/output_file.h"],
+    "apps/pith/probe_report.h": ["session/probe.h"],
+    "apps/pith/quantize.cc": ["chat/sources.h", "core/output_file.h", "model/quantize.h"],
+    "apps/pith/report_page.cc": ["core/output_file.h", "eval/plot.h", "eval/report.h",
+                                 "eval/report_plots.h"],
+    "apps/pith/reproduce.cc": ["core/output_file.h", "eval/reproduce.h", "eval/reproduce_text.h"],
+    "apps/pith/reproduce_times.cc": ["eval/reproduce_papers.h"],
+    "apps/pith/reproduce_times.h": ["eval/reproduce.h"],
+    "apps/pith/run.cc": ["core/output_file.h"],
+    "apps/pith/text_input.cc": ["core/json_file.h", "model/tokenizer_utf8.h"],
+    "apps/pith/tokenize.cc": ["model/tokenizer_utf8.h"],
+    "apps/pith/train_dict.cc": ["core/json_file.h", "core/output_file.h",
+                                "methods/csr/dict_jobs.h"],
+}
 
 
 def stage_of(path):
@@ -61,7 +97,9 @@ def fault(path, header):
     if there == "public" or here is None:
         return None
     if there not in RANK:
-        return None  # the standard library or a dependency
+        return None  # the standard library, a dependency or a neighbour
+    if here == "apps" and header not in INSIDE.get(path, []):
+        return "the command line includes include/pith/ only; INSIDE in tools/check_includes.py"
     if here == "public":
         return "a public header includes public headers only"
     if here not in RANK:
@@ -80,15 +118,20 @@ def fault(path, header):
 def check(root, paths):
     """All faults among `paths` (relative to `root`), as printable lines."""
     faults = []
+    used = set()
     for path in paths:
         if path.startswith("tests/") or path.endswith("_test.cc"):
             continue
         for number, line in enumerate((root / path).read_text().splitlines(), 1):
             found = INCLUDE.match(line)
             reason = fault(path, found.group(2)) if found else None
+            if found:
+                used.add((path, found.group(2)))
             if reason:
                 faults.append(f"{path}:{number}: {line.strip()}: {reason}")
-    return faults
+    return faults + [f"tools/check_includes.py: {path} does not include {header} any more; take it "
+                     "out of INSIDE" for path, headers in INSIDE.items() if path in paths
+                     for header in headers if (path, header) not in used]
 
 
 def self_test():
@@ -104,7 +147,9 @@ def self_test():
            ("src/newstage/a.cc", '#include "core/dtype.h"'),
            ("include/pith/a.h", '#include "core/dtype.h"'),
            ("src/attend/a.cc", "#  include <immintrin.h>"),
-           ("apps/pith/run.cc", "#include <hwy/highway.h>")]
+           ("apps/pith/tokens.cc", "#include <hwy/highway.h>"),
+           ("apps/pith/tokens.cc", '#include "session/backend.h"'),
+           ("apps/pith/tokenize.cc", '#include "pith/session.h"')]  # and none of what it may
     good = [("src/kernels/a.cc", '#include "core/dtype.h"'),
             ("src/compress/a.h", '#include "plan/step.h"'),
             ("src/kernels/b.cc", "#include <hwy/highway.h>"),
@@ -113,7 +158,9 @@ def self_test():
             ("src/methods/qjl/qjl.cc", '#include "methods/qjl/qjl.h"'),
             ("src/core/core_test.cc", '#include "session/session.h"'),
             ("tests/contract_test.cc", '#include "methods/qjl/qjl.h"'),
-            ("apps/pith/run.cc", '#include "pith/session.h"')]
+            ("apps/pith/tokens.cc", '#include "pith/session.h"'),
+            ("apps/pith/tokens.cc", '#include "engine.h"'),
+            ("apps/pith/tokenize.cc", '#include "model/tokenizer_utf8.h"')]
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         for cases, expected in ((bad, 1), (good, 0)):

@@ -19,8 +19,8 @@
 #include "core/philox.h"
 #include "interrupt.h"
 #include "pith/error.h"
+#include "pith/gpu.h"
 #include "report.h"
-#include "session/backend.h"
 
 namespace pith::cli {
 

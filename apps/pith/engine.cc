@@ -8,8 +8,7 @@
 
 #include "args.h"
 #include "console.h"
-#include "model/catalogue.h"
-#include "model/config.h"
+#include "pith/catalogue.h"
 #include "pith/error.h"
 #include "pith/presets.h"
 
@@ -265,7 +264,7 @@ void settle_auto(ModelOptions& o, std::vector<std::string>* many, int64_t contex
   StandaloneOptions session;
   session.context = static_cast<size_t>(o.context > 0 ? o.context : context);
   session.threads = 1;
-  const ModelConfig config = read_config(o.model).model;
+  const ModelConfig config = read_model_config(o.model);
   const PresetGoal goal = o.policy.goal == "text"    ? PresetGoal::kText
                           : o.policy.goal == "facts" ? PresetGoal::kFacts
                                                      : PresetGoal::kBoth;

@@ -16,7 +16,7 @@
 #include "console.h"
 #include "core/output_file.h"
 #include "interrupt.h"
-#include "model/catalogue.h"
+#include "pith/catalogue.h"
 #include "pith/error.h"
 #include "report.h"
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "model/catalogue.h"
+#include "pith/catalogue.h"
 #include "pith/chat.h"
 #include "pith/tokenizer.h"
 

@@ -1,4 +1,4 @@
-#include "model/catalogue.h"
+#include "pith/catalogue.h"
 
 #include <fmt/format.h>
 

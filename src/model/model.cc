@@ -4,6 +4,7 @@
 #include "core/input_file.h"
 #include "model/gguf_model.h"
 #include "model/weights.h"
+#include "pith/catalogue.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
 
@@ -26,6 +27,10 @@ std::shared_ptr<const Model> Model::load(const std::filesystem::path& folder, bo
   w.config.model.fingerprint = fingerprint(w.layers);
   if (check_finite) check_finite_weights(w.tensors, progress);
   return model;
+}
+
+ModelConfig read_model_config(const std::filesystem::path& model) {
+  return (is_gguf_path(model) ? read_gguf_config(Gguf::open(model)) : read_config(model)).model;
 }
 
 const ModelConfig& Model::config() const { return weights_->config.model; }

@@ -1,4 +1,4 @@
-#include "model/pull.h"
+#include "pith/catalogue.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

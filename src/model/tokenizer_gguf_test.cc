@@ -13,10 +13,10 @@
 
 #include "core/gguf.h"
 #include "core/gguf_writer.h"
-#include "model/catalogue.h"
 #include "model/test_files.h"
 #include "model/tokenizer_kinds.h"
 #include "paths.h"
+#include "pith/catalogue.h"
 
 namespace pith {
 namespace {

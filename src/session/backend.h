@@ -12,6 +12,7 @@
 
 #include "core/memory.h"
 #include "pith/generate.h"
+#include "pith/gpu.h"
 #include "pith/session.h"
 #include "session/session_file.h"
 
@@ -90,10 +91,5 @@ std::unique_ptr<EngineBackend> make_cpu_engine(std::shared_ptr<const Model> mode
 /// Throws kUnsupported in a build without CUDA and on a machine without a GPU.
 std::unique_ptr<EngineBackend> make_cuda_engine(std::shared_ptr<const Model> model,
                                                 const EngineOptions& options);
-
-/// Bytes per second that the GPU reads from its memory, measured. Throws as make_cuda_engine does.
-double cuda_read_rate();
-/// Bytes of the GPU's memory that are taken, by whomever. Throws as make_cuda_engine does.
-size_t cuda_bytes_in_use();
 
 }  // namespace pith

