@@ -13,6 +13,9 @@ namespace {
 struct Case {
   const char* policy;
   const char* on_cpu = nullptr;
+  int64_t slides = 0;  ///< rows that a query of the second layer sees; 0: all
+  /// The CPU's rows are held: not at each moment where they leave in blocks, or are hidden first.
+  bool alike = true;
 };
 const Case kCases[] = {
     {"exact"},
@@ -46,6 +49,13 @@ const Case kCases[] = {
     {"balancekv(b=16,heavy=20,heavy_interval=14)+int4,window=20",
      "balancekv(b=16,heavy=20,heavy_interval=14),window=20"},
     {"balancekv(b=32)+int4,window=20", "balancekv(b=32),window=20"},
+    {"uniform(rate=0.3)+int4", "uniform(rate=0.3)", 0, false},
+    {"exact+ladder(rows=64),window=20", "exact,window=20"},
+    {"exact+int4,window=20", "exact,window=20", 90, false},
+    {"exact,window=9", nullptr, 50, false},
+    {"knorm(budget=40,interval=24);heads=0:exact"},
+    {"exact;heads=1:express(s=32),window=20"},
+    {"uniform(rate=0.3);heads=0:streaming_llm(window=60)"},
 };
 
 class HostCache : public testing::TestWithParam<Case> {};
@@ -57,7 +67,9 @@ constexpr double kBound = 4e-3;
 TEST_P(HostCache, HoldsTheCpusRowsUnderAnyCut) {
   const Case& c = GetParam();
   EXPECT_TRUE(rc::check([&] {
-    Pair pair(c.on_cpu ? c.on_cpu : c.policy, c.policy, 64, DType::kF16);
+    const std::vector<int64_t> sliding =
+        c.slides > 0 ? std::vector{int64_t{0}, c.slides} : std::vector<int64_t>();
+    Pair pair(c.on_cpu ? c.on_cpu : c.policy, c.policy, 64, DType::kF16, sliding);
     const bool turned = std::string(c.policy).find("rope=cache") != std::string::npos;
     if (!turned && *rc::gen::arbitrary<bool>()) {
       const int64_t first = *rc::gen::inRange<int64_t>(8, 90);
@@ -70,11 +82,11 @@ TEST_P(HostCache, HoldsTheCpusRowsUnderAnyCut) {
       if (pass == 1) pair.use_clone();
     }
     pair.end_prefill();
-    RC_ASSERT(pair.same_rows() >= 0.97);  // where two scores are nearly the same
+    if (c.alike) RC_ASSERT(pair.same_rows() >= 0.97);  // where two scores are nearly the same
     if (!turned) RC_ASSERT(pair.oracle_error() < 3 * kBound);
     RC_ASSERT(pair.worst() < kBound);
     const Ledger cpu = pair.cpu_ledger(), gpu = pair.gpu_ledger();
-    RC_ASSERT(cpu.rows_kept == gpu.rows_kept);
+    if (c.alike) RC_ASSERT(cpu.rows_kept == gpu.rows_kept);
     RC_ASSERT(cpu.tokens == gpu.tokens);
     RC_ASSERT(gpu.total_bytes() <= pair.counted());
   }));

@@ -5,7 +5,6 @@
 #include "attend/cuda/level_format.h"
 #include "attend/cuda/record_table.h"
 #include "cache/cuda/probe_kernels.h"
-#include "methods/baselines/uniform_rate_cuda.h"
 #include "methods/scores/expected_attention_cuda.h"
 #include "pith/error.h"
 
@@ -30,10 +29,6 @@ void observe_token_queries(const StepQueries&, const QueryNote*, bool, cudaStrea
 }
 void observe_chunk_queries(const StepQueries&, const QueryNote&, bool, cudaStream_t) {
   absent(kExpected);
-}
-
-void settle_groups(const SettleShape&, const SettleJobs&, cudaStream_t) {
-  absent("groups of samples by rate");
 }
 
 void code_levels(const LevelSide&, const LevelRandom&, const CodeBatch&, std::span<const CodeJob>,

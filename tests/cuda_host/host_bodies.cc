@@ -2,6 +2,7 @@
 // machine over the device's arrays.
 
 #include <cmath>
+#include <cstring>
 
 #include "compress/cuda/halving.h"
 #include "compress/halving.h"
@@ -202,13 +203,43 @@ void take_by_rate(const RateDraw& draw, const RateJobs& jobs, cudaStream_t) {
         const int64_t position =
             job.positions ? job.positions[h * job.positions_stride + i] : job.position + i;
         if (random.uniform(static_cast<uint64_t>(position)) >= draw.rate) continue;
-        const int row = to.counts[h]++;
-        to.positions[h * to.positions_stride + row] = static_cast<int32_t>(position);
+        const int place = to.counts[h]++, row = place - (to.coded ? to.coded[h] : 0);
+        to.positions[h * to.positions_stride + place] = static_cast<int32_t>(position);
         copy_row(row_at(to.k, stride, h, row, draw.dim),
                  row_at(job.k, job.head_stride, h, i, draw.dim), draw.dim);
         copy_row(row_at(to.v, stride, h, row, draw.dim),
                  row_at(job.v, job.head_stride, h, i, draw.dim), draw.dim);
       }
+    }
+  }
+}
+
+void settle_groups(const SettleShape& shape, const SettleJobs& jobs, cudaStream_t) {
+  const int dim = shape.dim, group = shape.group;
+  for (int j = 0; j < jobs.count; ++j) {
+    const SettleJob& job = jobs.job[j];
+    for (int h = 0; h < shape.heads; ++h) {
+      const int before = job.coded[h], rows = job.counts[h] - before, left = rows % group;
+      const auto move = [&](void* to, const void* from, size_t bytes) {
+        const size_t first =
+            static_cast<size_t>(h) * job.to.stride + static_cast<size_t>(before / kBlockRows);
+        std::memcpy(
+            static_cast<char*>(to) + first * bytes,
+            static_cast<const char*>(from) + static_cast<size_t>(h) * job.from.stride * bytes,
+            static_cast<size_t>((rows - left) / kBlockRows) * bytes);
+      };
+      if (rows > left) {
+        move(job.to.key_codes, job.from.key_codes, shape.bytes.key_codes);
+        move(job.to.value_codes, job.from.value_codes, shape.bytes.value_codes);
+      }
+      for (int i = 0; i < left; ++i) {
+        copy_row(row_at(job.tail.k, job.tail.head_stride, h, i, dim),
+                 row_at(job.rows.k, job.rows.head_stride, h, rows - left + i, dim), dim);
+        copy_row(row_at(job.tail.v, job.tail.head_stride, h, i, dim),
+                 row_at(job.rows.v, job.rows.head_stride, h, rows - left + i, dim), dim);
+      }
+      job.coded[h] = before + rows - left;
+      job.waiting[h] = left;
     }
   }
 }

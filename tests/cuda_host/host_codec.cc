@@ -11,7 +11,7 @@ namespace pith::cuda {
 namespace {
 
 /// Rows of f16 in blocks of 32 that move alone, with nothing beside them.
-class PlainCodec final : public DeviceCodec {
+class PlainCodec : public DeviceCodec {
  public:
   std::string name() const override { return "plain"; }
   bool codes_rows_alone() const override { return true; }
@@ -73,6 +73,15 @@ class PlainCodec final : public DeviceCodec {
   }
 };
 
+/// Rows that are older than 64 others lie in blocks of their own.
+class PlainLadder final : public PlainCodec {
+ public:
+  const AgedCodec* aged() const override { return &aged_; }
+
+ private:
+  AgedCodec aged_{std::make_shared<PlainCodec>(), std::make_shared<PlainCodec>(), 64, 64};
+};
+
 std::shared_ptr<const DeviceCodec> plain() { return std::make_shared<PlainCodec>(); }
 
 }  // namespace
@@ -85,6 +94,8 @@ std::shared_ptr<const DeviceCodec> make_kvquant_on_gpu(const MethodOptions&) { r
 std::shared_ptr<const DeviceCodec> make_gear_on_gpu(const MethodOptions&) { return plain(); }
 std::shared_ptr<const DeviceCodec> make_turboquant_on_gpu(const MethodOptions&) { return plain(); }
 std::shared_ptr<const DeviceCodec> make_csr_on_gpu(const MethodOptions&) { return plain(); }
-std::shared_ptr<const DeviceCodec> make_ladder_on_gpu(const MethodOptions&) { return plain(); }
+std::shared_ptr<const DeviceCodec> make_ladder_on_gpu(const MethodOptions&) {
+  return std::make_shared<PlainLadder>();
+}
 
 }  // namespace pith::cuda

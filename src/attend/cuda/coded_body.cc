@@ -46,17 +46,7 @@ CodedBody::CodedBody(const CodedBody& other)
       waiting_(*site_.memory, MemoryKind::kPayload),
       veil_(other.veil_) {
   if (other.capacity_ > 0) move_to(other.capacity_, other);
-  if (other.waiting_.size() == 0) return;
-  waiting_.allocate(other.waiting_.size(), site_.stream);
-  check(cudaMemcpyAsync(waiting_.data(), other.waiting_.data(), waiting_.size(),
-                        cudaMemcpyDeviceToDevice, site_.stream),
-        "a copy of the cache");
-}
-
-RowTarget CodedBody::waiting_at(size_t row) const {
-  auto* bytes = static_cast<std::byte*>(waiting_.data());
-  return {bytes, bytes + waiting_.size() / 2, codec_->learns_from() * site_.dim,
-          static_cast<int64_t>(row)};
+  copy_buffer(waiting_, other.waiting_, site_.stream);
 }
 
 void CodedBody::learn(const RowTarget& rows, DType dtype, const RowPositions& positions) {
@@ -230,28 +220,16 @@ void CodedBody::code(const RowTarget& from, const BlockRun& blocks, DType dtype)
 void CodedBody::take_early(const BodyMove& move) {
   const size_t learns = codec_->learns_from(), before = rows_ - move.rows;
   const size_t wait = !learned_ && before < learns ? std::min(move.rows, learns - before) : 0;
-  RowTarget from = move.from;
+  const RowTarget from = move.from;
   if (wait > 0) {
     if (before == 0) waiting_.allocate(4 * site_.heads * learns * site_.dim, site_.stream);
-    const RowTarget to = waiting_at(before);
-    const auto copy = [&](void* target, const void* source) {
-      check(
-          cudaMemcpy2DAsync(
-              static_cast<std::byte*>(target) + before * site_.dim * 2, to.head_stride * 2,
-              static_cast<const std::byte*>(source) + static_cast<size_t>(from.row) * site_.dim * 2,
-              from.head_stride * 2, wait * site_.dim * 2, site_.heads, cudaMemcpyDeviceToDevice,
-              site_.stream),
-          "rows that wait for their codec");
-    };
-    copy(to.k, from.k);
-    copy(to.v, from.v);
+    copy_rows({waiting_at(before), from, wait, site_.heads, site_.dim}, site_.stream);
     if (waits()) return;
     learn(waiting_at(0), site_.dtype, site_.position);
     code(waiting_at(0), run(0, learns / 32), site_.dtype);
     waiting_.allocate(0, site_.stream);
   }
-  from.row += static_cast<int64_t>(wait);
-  code(from, run((before + wait) / 32, (move.rows - wait) / 32), site_.dtype);
+  code(from + wait, run((before + wait) / 32, (move.rows - wait) / 32), site_.dtype);
 }
 
 DeviceSpan CodedBody::coded_span(size_t head, size_t first, size_t rows) const {
@@ -272,15 +250,7 @@ DeviceSpan CodedBody::coded_span(size_t head, size_t first, size_t rows) const {
 DeviceSpan CodedBody::span(size_t head, size_t which) const {
   const bool last = which + 1 == spans();
   if (waits()) {
-    DeviceSpan span;
-    span.row_stride = static_cast<int32_t>(site_.dim);
-    if (!last || rows_ == hidden_) return span;
-    const RowTarget rows = waiting_at(0);
-    const size_t offset = (head * rows.head_stride + hidden_ * site_.dim) * 2;
-    span.keys = static_cast<const std::byte*>(rows.k) + offset;
-    span.values = static_cast<const std::byte*>(rows.v) + offset;
-    span.rows = static_cast<int32_t>(rows_ - hidden_);
-    return span;
+    return dense_span(waiting_at(hidden_), head, last ? rows_ - hidden_ : 0, site_.dim);
   }
   const size_t group = codec_->block_rows(), first = hidden_ / group * group;
   const size_t veiled = hidden_ > first ? std::min(group, rows_ - first) : 0;
@@ -315,8 +285,8 @@ void CodedBody::unpack(const RowTarget& to, const Piece& piece) const {
 void CodedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
   const CausalSpan given = call.span;
   const auto attend = [&](const RowTarget& rows, size_t first, size_t count) {
-    call.span = {rows.k, rows.v,          rows.head_stride, static_cast<int64_t>(count),
-                 -1,     given.log_weight};
+    call.span = causal_span(rows, count, site_.dim);
+    call.span.log_weight = given.log_weight;
     if (given.log_weights) call.span.log_weights = given.log_weights + first;
     call.span.weights_stride = given.weights_stride;
     call.span.from = given.from - static_cast<int64_t>(gone_ + first);

@@ -7,6 +7,7 @@
 
 #include "attend/cuda/device_body.h"
 #include "attend/cuda/device_codec.h"
+#include "attend/cuda/device_rows.h"
 #include "attend/cuda/record_table.h"
 
 namespace pith::cuda {
@@ -92,7 +93,9 @@ class CodedBody final : public DeviceBody {
   void drop_front(size_t rows, size_t capacity);
   /// Coded rows first, ... of one head; `first` begins a block.
   DeviceSpan coded_span(size_t head, size_t first, size_t rows) const;
-  RowTarget waiting_at(size_t row) const;
+  RowTarget waiting_at(size_t row) const {
+    return rows_in(waiting_, codec_->learns_from(), site_.dim) + row;
+  }
   struct BlockRun {
     size_t first = 0, count = 0;
     RowPositions positions;

@@ -9,6 +9,29 @@ constexpr size_t kPiece = 64;  // rows
 
 }  // namespace
 
+void copy_rows(const CopyRowsCall& call, cudaStream_t stream) {
+  if (call.count == 0) return;
+  const size_t row_bytes = call.dim * 2;
+  const auto side = [&](void* to, const void* from) {
+    check(cudaMemcpy2DAsync(
+              static_cast<std::byte*>(to) + static_cast<size_t>(call.to.row) * row_bytes,
+              call.to.head_stride * 2,
+              static_cast<const std::byte*>(from) + static_cast<size_t>(call.from.row) * row_bytes,
+              call.from.head_stride * 2, call.count * row_bytes, call.heads,
+              cudaMemcpyDeviceToDevice, stream),
+          "moving rows of the cache");
+  };
+  side(call.to.k, call.from.k);
+  side(call.to.v, call.from.v);
+}
+
+void copy_buffer(DeviceBuffer& to, const DeviceBuffer& from, cudaStream_t stream) {
+  to.allocate(from.size(), stream);
+  if (from.size() == 0) return;
+  check(cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyDeviceToDevice, stream),
+        "a copy of the cache");
+}
+
 DeviceRows::DeviceRows(MemoryCounter& memory, const DeviceRowsShape& shape, cudaStream_t stream)
     : memory_(&memory), shape_(shape), stream_(stream), buffer_(memory, MemoryKind::kPayload) {}
 
@@ -28,6 +51,13 @@ void DeviceRows::reserve_more(size_t rows) {
 void DeviceRows::shrink() {
   const size_t capacity = (rows_ + rows_ / 8 + kPiece - 1) / kPiece * kPiece;
   if (capacity < capacity_) move_to(capacity, *this);
+}
+
+void DeviceRows::add_to(Ledger& ledger) const {
+  const size_t held = 2 * bytes_of(rows_);
+  ledger.payload += held;
+  ledger.slack += buffer_.size() - held;
+  ledger.rows_kept += rows_ * shape_.heads;
 }
 
 void DeviceRows::move_to(size_t capacity, const DeviceRows& from) {

@@ -1,11 +1,51 @@
 #pragma once
-// Dense rows of one layer's KV heads on the GPU. Growth copies in the stream's order, by an eighth,
-// so that slack stays small; captured graphs never hold the addresses.
+// Dense rows of one layer's KV heads on the GPU, wherever they lie: keys and values of 16 bits, a
+// RowTarget says from which row on. And a store of them: growth copies in the stream's order, by an
+// eighth, so that slack stays small; captured graphs never hold the addresses.
 
+#include "attend/cuda/causal.h"
+#include "attend/cuda/decode.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/layer.h"
+#include "pith/ledger.h"
 
 namespace pith::cuda {
+
+/// The first of a buffer's rows [2, G, rows, D].
+inline RowTarget rows_in(const DeviceBuffer& buffer, size_t rows, size_t dim) {
+  auto* bytes = static_cast<std::byte*>(buffer.data());
+  return {bytes, bytes + buffer.size() / 2, rows * dim, 0};
+}
+inline RowTarget operator+(RowTarget rows, size_t more) {
+  rows.row += static_cast<int64_t>(more);
+  return rows;
+}
+/// A head's next `count` rows, for a token's attention.
+inline DeviceSpan dense_span(const RowTarget& rows, size_t head, size_t count, size_t dim) {
+  DeviceSpan span;
+  span.rows = static_cast<int32_t>(count);
+  span.row_stride = static_cast<int32_t>(dim);
+  if (count == 0) return span;
+  const size_t at = (head * rows.head_stride + static_cast<size_t>(rows.row) * dim) * 2;
+  span.keys = static_cast<const std::byte*>(rows.k) + at;
+  span.values = static_cast<const std::byte*>(rows.v) + at;
+  return span;
+}
+/// All heads' next `count` rows, for a chunk's, whose queries see all of them.
+inline CausalSpan causal_span(const RowTarget& rows, size_t count, size_t dim) {
+  const size_t at = static_cast<size_t>(rows.row) * dim * 2;
+  return {static_cast<const std::byte*>(rows.k) + at, static_cast<const std::byte*>(rows.v) + at,
+          rows.head_stride, static_cast<int64_t>(count)};
+}
+/// `count` rows of all heads; those of `from` and `to` do not overlap.
+struct CopyRowsCall {
+  RowTarget to, from;
+  size_t count = 0;
+  size_t heads = 0, dim = 0;  // G, D
+};
+void copy_rows(const CopyRowsCall& call, cudaStream_t stream);
+/// `to` gets the size and the bytes of `from`.
+void copy_buffer(DeviceBuffer& to, const DeviceBuffer& from, cudaStream_t stream);
 
 struct DeviceRowsShape {
   size_t heads = 0, dim = 0;  // G, D
@@ -34,8 +74,11 @@ class DeviceRows {
   void shrink();
   /// Where the next row goes.
   RowTarget end() const { return {keys(), values(), head_stride(), static_cast<int64_t>(rows_)}; }
-  size_t held_bytes() const { return 2 * bytes_of(rows_); }
+  /// All of them.
+  RowTarget begin() const { return {keys(), values(), head_stride(), 0}; }
   size_t allocated_bytes() const { return buffer_.size(); }
+  /// Rows of all heads and their bytes.
+  void add_to(Ledger& ledger) const;
 
  private:
   std::byte* bytes() const { return static_cast<std::byte*>(buffer_.data()); }

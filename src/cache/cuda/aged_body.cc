@@ -30,7 +30,7 @@ void AgedBody::append(RowTarget from, size_t rows) {
     const BodyMove move{&young_, from, n};
     young_.take({&move, 1});
     if (const size_t due = Ageing{aged.rows, aged.step}.due(young_.rows())) age(due);
-    from.row += static_cast<int64_t>(n);
+    from = from + n;
     taken += n;
   }
 }
@@ -38,8 +38,7 @@ void AgedBody::append(RowTarget from, size_t rows) {
 void AgedBody::age(size_t rows) {
   DeviceBuffer room(*site_.memory, MemoryKind::kScratch);
   room.allocate(4 * site_.heads * rows * site_.dim, site_.stream);
-  auto* bytes = static_cast<std::byte*>(room.data());
-  const RowTarget plain{bytes, bytes + room.size() / 2, rows * site_.dim, 0};
+  const RowTarget plain = rows_in(room, rows, site_.dim);
   young_.unpack(plain, {0, rows / 32, site_.dtype});
   old_.announce(rows);
   const BodyMove move{&old_, plain, rows};

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "attend/cuda/device_rows.h"
+
 namespace pith::cuda {
 namespace {
 
@@ -47,8 +49,7 @@ RowTarget HeadRuns::begin_token(const TokenSlots& slots) {
     mine.spans += run.site.heads * run.rows->spans();
     ++mine.note;
   }
-  auto* bytes = static_cast<std::byte*>(token_.data());
-  return {bytes, bytes + token_.size() / 2, site_.dim, 0};
+  return rows_in(token_, 1, site_.dim);
 }
 
 void HeadRuns::attend_token(const TokenStep& step) const {

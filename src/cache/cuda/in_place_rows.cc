@@ -179,14 +179,9 @@ RowTarget InPlaceRows::begin_token(const TokenSlots& slots) {
         if (weighs_codes()) span->log_weights = weights_.data();
         ++span;
       }
-      const size_t at = (g * rows_.head_stride() + first * site_.dim) * 2;
-      *span = {};
-      span->keys = rows_.keys() + at;
-      span->values = rows_.values() + at;
+      *span = dense_span(rows_.begin() + first, g, part.rows, site_.dim);
       span->log_weight = part.log_weight;
       span->log_weights = part.apart ? weights_.data() : nullptr;
-      span->rows = static_cast<int32_t>(part.rows);
-      span->row_stride = static_cast<int32_t>(site_.dim);
       span->settled_rows = span->rows - (&part == &all.back() ? static_cast<int32_t>(fresh) : 0);
       ++span;
       first += part.rows;
@@ -295,15 +290,10 @@ void InPlaceRows::attend_chunk(CausalCall call, ChunkSpace& space) {
     }
     call.last = &part == &parts.all().back();  // the chunk's own rows are in it
     if (part.rows > 0) {
-      const size_t at = first * site_.dim * 2;
-      const auto before = call.last ? static_cast<int64_t>(rows_.rows() - first) : -1;
-      call.span = {rows_.keys() + at,
-                   rows_.values() + at,
-                   rows_.head_stride(),
-                   static_cast<int64_t>(part.rows),
-                   before,
-                   part.log_weight,
-                   part.apart ? weights_.data() : nullptr};
+      call.span = causal_span(rows_.begin() + first, part.rows, site_.dim);
+      if (call.last) call.span.before = static_cast<int64_t>(rows_.rows() - first);
+      call.span.log_weight = part.log_weight;
+      if (part.apart) call.span.log_weights = weights_.data();
       cuda::attend_chunk(call, site_.stream);
       call.first = false;
     }
@@ -402,17 +392,15 @@ void InPlaceRows::add_codes(std::vector<HeadCodes>& codes, size_t head) const {
 }
 
 void InPlaceRows::add_to(Ledger& ledger) const {
-  const size_t held = rows_.held_bytes();
   const size_t weighed = weighs_codes() ? packed() : chooser_->weighs_rows() ? run_.judged : 0;
   const size_t side =
       site_.heads * ((settled() + known_) * sizeof(int32_t) +
                      (wants_mass() ? (rows_.rows() + packed()) * sizeof(float) : 0)) +
       weighed * sizeof(float);
-  ledger.payload += held;
+  rows_.add_to(ledger);
   ledger.metadata += side + state_.size() * sizeof(float);
-  ledger.slack += rows_.allocated_bytes() - held + positions_.size() * sizeof(int32_t) +
-                  (mass_.size() + weights_.size()) * sizeof(float) - side;
-  ledger.rows_kept += rows_.rows() * site_.heads;
+  ledger.slack +=
+      positions_.size() * sizeof(int32_t) + (mass_.size() + weights_.size()) * sizeof(float) - side;
   pinned_.add_to(ledger);
   if (coded_) coded_->add_to(ledger);
   if (body_) body_->add_to(ledger);

@@ -197,8 +197,7 @@ void InPlaceRows::code_settled(ChunkSpace& space) {
   const size_t count = (chooser_->settled(plan_.state()) - settled()) / group * group;
   if (count == 0) return;
   KeepCall call = keep_call(0, count);
-  RowTarget from = rows_.end();
-  from.row = static_cast<int64_t>(sink());
+  const RowTarget from = rows_.begin() + sink();
   if (coded_->codec().turns_keys()) {  // they do not follow each other any more
     if (count < coded_->least_appended()) return;
     coded_->append({from, count, positions_of(call.rows), layer_.dtype});
@@ -229,8 +228,7 @@ void InPlaceRows::pack(size_t count) {
   if (count <= packed() || count < coded_->least_appended()) return;
   const size_t fresh = count - packed();
   KeepCall call = keep_call(packed(), fresh);
-  RowTarget from = rows_.end();
-  from.row = static_cast<int64_t>(sink());
+  const RowTarget from = rows_.begin() + sink();
   coded_->append({from, fresh, positions_of(call.rows), layer_.dtype});
   move_rows({}, call, site_.stream);
   rows_.drop(fresh);

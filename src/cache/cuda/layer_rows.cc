@@ -34,9 +34,7 @@ int32_t* ChunkSpace::staged_positions(size_t count) {
 }
 
 RowTarget ChunkSpace::target_of(const DeviceBuffer& buffer, const LayerSite& site) {
-  auto* bytes = static_cast<std::byte*>(buffer.data());
-  const size_t half = buffer.size() / 2;
-  return {bytes, bytes + half, half / site.heads / 2, 0};
+  return rows_in(buffer, buffer.size() / (4 * site.heads * site.dim), site.dim);
 }
 
 RowTarget ChunkSpace::staging(size_t rows) {

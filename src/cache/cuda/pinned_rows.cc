@@ -21,21 +21,10 @@ RowTarget PinnedRows::begin_token() {
   return rows_.end();
 }
 
-DeviceSpan PinnedRows::span(size_t head, size_t count) const {
-  DeviceSpan span;
-  span.rows = static_cast<int32_t>(count);
-  span.row_stride = static_cast<int32_t>(shape_.dim);
-  if (count == 0) return span;
-  span.keys = rows_.keys() + head * rows_.head_stride() * 2;
-  span.values = rows_.values() + head * rows_.head_stride() * 2;
-  return span;
-}
-
 void PinnedRows::attend_chunk(CausalCall& call) const {
   if (rows() == 0) return;
   call.last = false;
-  call.span = {
-      rows_.keys(), rows_.values(), rows_.head_stride(), static_cast<int64_t>(rows()), -1, 0};
+  call.span = causal_span(rows_.begin(), rows(), shape_.dim);
   cuda::attend_chunk(call, stream_);
   call.first = false;
 }
@@ -49,26 +38,18 @@ size_t PinnedRows::take(const Chunk& chunk, std::span<const Step> steps) {
     done += count;
     if (step.to != Zone::kProtected) continue;
     rows_.reserve_more(count);
-    const RowTarget to = rows_.end();
-    const size_t row_bytes = shape_.dim * 2, behind = done - count - came;  // rows of the chunk
-    const size_t at = static_cast<size_t>(chunk.from.row) + behind;
-    const auto copy = [&](void* target, const void* source) {
-      check(cudaMemcpy2DAsync(
-                static_cast<std::byte*>(target) + rows() * row_bytes, to.head_stride * 2,
-                static_cast<const std::byte*>(source) + at * row_bytes, chunk.from.head_stride * 2,
-                count * row_bytes, shape_.heads, cudaMemcpyDeviceToDevice, stream_),
-            "protected rows");
-    };
-    copy(to.k, chunk.from.k);
-    copy(to.v, chunk.from.v);
+    const size_t behind = done - count - came;  // rows of the chunk
+    const RowTarget from = chunk.from + behind;
+    copy_rows({rows_.end(), from, count, shape_.heads, shape_.dim}, stream_);
     rows_.add(count);
     came += count;
     KeepCall call;  // none of these, and all behind them
     call.rows.dtype = dtype_;
     call.rows.heads = static_cast<int>(shape_.heads);
     call.rows.dim = static_cast<int>(shape_.dim);
-    call.rows.k = static_cast<std::byte*>(chunk.from.k) + at * row_bytes;
-    call.rows.v = static_cast<std::byte*>(chunk.from.v) + at * row_bytes;
+    const size_t at = static_cast<size_t>(from.row) * shape_.dim * 2;
+    call.rows.k = static_cast<std::byte*>(from.k) + at;
+    call.rows.v = static_cast<std::byte*>(from.v) + at;
     call.rows.head_stride = chunk.from.head_stride;
     call.rows.mass = chunk.mass ? chunk.mass + behind : nullptr;
     call.rows.side_stride = chunk.mass_stride;
@@ -92,12 +73,6 @@ void PinnedRows::finish(pith::HeadRows& out, size_t first) const {
       out.log_weights.push_back(0);
     }
   }
-}
-
-void PinnedRows::add_to(Ledger& ledger) const {
-  ledger.payload += rows_.held_bytes();
-  ledger.slack += rows_.allocated_bytes() - rows_.held_bytes();
-  ledger.rows_kept += rows() * shape_.heads;
 }
 
 }  // namespace pith::cuda

@@ -6,11 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "attend/cuda/causal.h"
-#include "attend/cuda/decode.h"
 #include "attend/cuda/device_rows.h"
 #include "compress/cuda/judged_rows.h"
-#include "pith/ledger.h"
 #include "plan/protected_rows.h"
 #include "plan/step.h"
 
@@ -53,7 +50,9 @@ class PinnedRows {
   RowTarget begin_token();
   void add_token() { rows_.add(1); }
   /// The first `count` rows of a head.
-  DeviceSpan span(size_t head, size_t count) const;
+  DeviceSpan span(size_t head, size_t count) const {
+    return dense_span(rows_.begin(), head, count, shape_.dim);
+  }
   /// A chunk's attention to them all.
   void attend_chunk(CausalCall& call) const;
 
@@ -69,7 +68,7 @@ class PinnedRows {
 
   /// `positions` from `first` on are ordinals: they become positions, and rows held are added.
   void finish(pith::HeadRows& rows, size_t first) const;
-  void add_to(Ledger& ledger) const;
+  void add_to(Ledger& ledger) const { rows_.add_to(ledger); }
 
  private:
   MemoryCounter* memory_;

@@ -55,15 +55,8 @@ WindowedRows::WindowedRows(const WindowedRows& o)
       pinned_(o.pinned_),
       front_(o.front_),
       count_(o.count_) {
-  const auto copy_of = [&](DeviceBuffer& to, const DeviceBuffer& from) {
-    to.allocate(from.size(), site_.stream);
-    if (from.size() == 0) return;
-    check(cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyDeviceToDevice,
-                          site_.stream),
-          "a copy of the cache");
-  };
-  copy_of(sink_, o.sink_);
-  copy_of(ring_, o.ring_);
+  copy_buffer(sink_, o.sink_, site_.stream);
+  copy_buffer(ring_, o.ring_, site_.stream);
   turned_.allocate(o.turned_.size(), site_.stream);
 }
 
@@ -75,12 +68,6 @@ size_t WindowedRows::most_rows() const {
 
 std::unique_ptr<LayerRows> WindowedRows::clone() const {
   return std::make_unique<WindowedRows>(*this);
-}
-
-RowTarget WindowedRows::sink_at(size_t row) const {
-  auto* bytes = static_cast<std::byte*>(sink_.data());
-  return {bytes, bytes + sink_.size() / 2, layer_.schedule.sink * site_.dim,
-          static_cast<int64_t>(row)};
 }
 
 // Distances are all that RoPE tells: keys that go up are a query that goes back.
@@ -106,27 +93,10 @@ void WindowedRows::turn_sink(int64_t steps, const int64_t* steps_at) const {
   turn_rows(call, site_.stream);
 }
 
-RowTarget WindowedRows::ring_at(size_t row) const {
-  auto* bytes = static_cast<std::byte*>(ring_.data());
-  return {bytes, bytes + ring_.size() / 2, ring_capacity_ * site_.dim,
-          static_cast<int64_t>(ring_capacity_ > 0 ? row % ring_capacity_ : 0)};
-}
-
 size_t WindowedRows::body_rows() const { return body_ ? body_->rows() : 0; }
 
-DeviceSpan WindowedRows::dense_span(const RowTarget& rows, size_t head, size_t count) const {
-  DeviceSpan span;
-  span.rows = static_cast<int32_t>(count);
-  span.row_stride = static_cast<int32_t>(site_.dim);
-  if (count == 0) return span;
-  const size_t at = (head * rows.head_stride + static_cast<size_t>(rows.row) * site_.dim) * 2;
-  span.keys = static_cast<std::byte*>(rows.k) + at;
-  span.values = static_cast<std::byte*>(rows.v) + at;
-  return span;
-}
-
 DeviceSpan WindowedRows::ring_span(const RowTarget& rows, size_t head, size_t count) const {
-  DeviceSpan span = dense_span(rows, head, count);
+  DeviceSpan span = dense_span(rows, head, count, site_.dim);
   span.settled_rows = std::max(span.rows - 1, 0);  // the last may be the step's own
   return span;
 }
@@ -188,7 +158,7 @@ RowTarget WindowedRows::begin_token(const TokenSlots& slots) {
   }
   const size_t straight = std::min(ring, ring_capacity_ - first);
   for (size_t g = 0; g < site_.heads; ++g) {
-    if (layer_.schedule.sink > 0) *spans++ = dense_span(this->seen_sink(), g, seen_sink);
+    if (layer_.schedule.sink > 0) *spans++ = dense_span(this->seen_sink(), g, seen_sink, site_.dim);
     if (body_) {
       for (size_t i = 0; i < body_->spans(); ++i) *spans++ = body_->span(g, i);
     } else {
@@ -244,34 +214,16 @@ void WindowedRows::end_token(ChunkSpace& space, std::vector<BodyMove>& moves) {
   count_ -= leave;
 }
 
-void WindowedRows::copy(const RowTarget& to, const RowTarget& from, size_t count) {
-  if (count == 0) return;
-  const size_t row_bytes = site_.dim * 2;
-  const auto side = [&](void* target, const void* source) {
-    check(cudaMemcpy2DAsync(
-              static_cast<std::byte*>(target) + static_cast<size_t>(to.row) * row_bytes,
-              to.head_stride * 2,
-              static_cast<const std::byte*>(source) + static_cast<size_t>(from.row) * row_bytes,
-              from.head_stride * 2, count * row_bytes, site_.heads, cudaMemcpyDeviceToDevice,
-              site_.stream),
-          "moving rows of the cache");
-  };
-  side(to.k, from.k);
-  side(to.v, from.v);
-}
-
 // The window's rows and the chunk's lie side by side while the chunk is worked on: one span for
 // attention, and one run of rows to be cut into blocks.
 RowTarget WindowedRows::begin_chunk(size_t tokens, ChunkSpace& space) {
   hide();
   shrink_ring();
-  RowTarget to = space.staging(count_ + tokens);
+  const RowTarget to = space.staging(count_ + tokens);
   const size_t straight = std::min(count_, ring_capacity_ - front_);
   copy(to, ring_at(front_), straight);
-  to.row = static_cast<int64_t>(straight);
-  copy(to, ring_at(0), count_ - straight);
-  to.row = static_cast<int64_t>(count_);
-  return to;
+  copy(to + straight, ring_at(0), count_ - straight);
+  return to + count_;
 }
 
 void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
@@ -280,8 +232,7 @@ void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   call.last = false;
   if (sink() > 0) {
     turn_sink(evicted(), nullptr);
-    const RowTarget rows = seen_sink();
-    call.span = {rows.k, rows.v, rows.head_stride, static_cast<int64_t>(sink()), -1, 0};
+    call.span = causal_span(seen_sink(), sink(), site_.dim);
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
   }
@@ -289,8 +240,9 @@ void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   call.span = {};
   if (seen > 0) call.span.from = static_cast<int64_t>(open()) + 1 - seen;
   if (body_rows() > 0) body_->attend_chunk(call, [&] { return space.piece(); });
-  const RowTarget own = space.staging(count_ + static_cast<size_t>(call.tokens));
-  call.span = {own.k, own.v, own.head_stride, before + call.tokens, before, 0};
+  const size_t all = count_ + static_cast<size_t>(call.tokens);
+  call.span = causal_span(space.staging(all), all, site_.dim);
+  call.span.before = before;
   if (seen > 0) call.span.from = before + 1 - seen;
   call.last = true;
   cuda::attend_chunk(call, site_.stream);
@@ -298,24 +250,22 @@ void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
 
 void WindowedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
   RowTarget from = space.staging(count_ + tokens);
-  PinnedRows::Chunk chunk{from};
-  chunk.from.row += static_cast<int64_t>(count_);
+  const PinnedRows::Chunk chunk{from + count_};
   const size_t first = sink();
   tokens -= pinned_.take(chunk, plan_.append(tokens));
   const size_t to_sink = sink() - first, rows = count_ + tokens - to_sink, leave = leaving(rows);
   copy(sink_at(first), from, to_sink);
-  from.row += static_cast<int64_t>(to_sink);
+  from = from + to_sink;
   if (body_ && leave > 0) {
     body_->announce(leave);
     moves.push_back({body_.get(), from, leave, static_cast<int64_t>(open() - rows)});
     name_positions(moves.back(), space);
   }
-  from.row += static_cast<int64_t>(leave);
   count_ = 0;  // the ring's own have left it for the staging memory
   grow_ring(rows - leave);
   front_ = 0;
   count_ = rows - leave;
-  copy(ring_at(0), from, count_);
+  copy(ring_at(0), from + leave, count_);
 }
 
 void WindowedRows::add_rows(pith::HeadRows& rows, size_t head) const {

@@ -50,11 +50,13 @@ class WindowedRows final : public LayerRows {
   void grow_ring(size_t rows);
   /// Tells the body which rows the next query does not see.
   void hide();
-  DeviceSpan dense_span(const RowTarget& rows, size_t head, size_t count) const;
   DeviceSpan ring_span(const RowTarget& rows, size_t head, size_t count) const;
-  /// Rows [from.row, + count) of all heads to to.row, ...
-  void copy(const RowTarget& to, const RowTarget& from, size_t count);
-  RowTarget sink_at(size_t row) const;
+  void copy(const RowTarget& to, const RowTarget& from, size_t count) const {
+    copy_rows({to, from, count, site_.heads, site_.dim}, site_.stream);
+  }
+  RowTarget sink_at(size_t row) const {
+    return rows_in(sink_, layer_.schedule.sink, site_.dim) + row;
+  }
   /// The sink as it is attended to.
   RowTarget seen_sink() const;
   /// Rows that have left the window and are gone.
@@ -63,7 +65,10 @@ class WindowedRows final : public LayerRows {
   void turn_sink(int64_t steps, const int64_t* steps_at) const;
   /// Writes the positions of rows that leave, where the body keeps them and some are protected.
   void name_positions(BodyMove& move, ChunkSpace& space) const;
-  RowTarget ring_at(size_t row) const;
+  RowTarget ring_at(size_t row) const {
+    return rows_in(ring_, ring_capacity_, site_.dim) +
+           (ring_capacity_ > 0 ? row % ring_capacity_ : 0);
+  }
   size_t body_rows() const;
 
   LayerPlan layer_;

@@ -69,13 +69,9 @@ class CodedRateBody final : public DeviceBody {
   size_t most_coded() const { return drawn_.most() / group_ * group_; }
   /// Fits what waits and 32 rows more.
   size_t tail_rows() const { return group_ + kBlockRows - 1; }
-  static RowTarget rows_in(const DeviceBuffer& buffer, size_t rows, size_t dim) {
-    auto* bytes = static_cast<std::byte*>(buffer.data());
-    return {bytes, bytes + buffer.size() / 2, rows * dim, 0};
-  }
   RowTarget tail() const { return rows_in(tail_, tail_rows(), site_.dim); }
-  int32_t* device_coded() const { return device_counts_.data(); }
-  int32_t* device_waiting() const { return device_counts_.data() + site_.heads; }
+  int32_t* device_coded() const { return static_cast<int32_t*>(device_counts_.data()); }
+  int32_t* device_waiting() const { return device_coded() + site_.heads; }
   /// Memory for `rows` rows of each head, zeros: coders see no numbers but those of rows.
   void allocate_rows(DeviceBuffer& buffer, size_t rows) const {
     buffer.allocate(4 * site_.heads * rows * site_.dim, site_.stream);
@@ -84,12 +80,12 @@ class CodedRateBody final : public DeviceBody {
 
   RateDrawn drawn_;
   BodySite site_;
-  size_t group_;                        // rows that are coded together
-  std::vector<size_t> taken_;           // [G] rows, without what was announced
-  CodedBody codes_;                     // room for the most rows of a head
-  DeviceBuffer tail_;                   // [2, G, tail_rows, D]
-  DeviceArray<int32_t> device_counts_;  // [2, G] rows in codes, and in the tail
-  std::unique_ptr<CodedBody> apart_;    // a group of each head, or null until one was coded
+  size_t group_;                      // rows that are coded together
+  std::vector<size_t> taken_;         // [G] rows, without what was announced
+  CodedBody codes_;                   // room for the most rows of a head
+  DeviceBuffer tail_;                 // [2, G, tail_rows, D]
+  DeviceBuffer device_counts_;        // [2, G] rows in codes, and in the tail
+  std::unique_ptr<CodedBody> apart_;  // a group of each head, or null until one was coded
 };
 
 CodedRateBody::CodedRateBody(const RateRule& rule, const BodySite& site)
@@ -99,14 +95,14 @@ CodedRateBody::CodedRateBody(const RateRule& rule, const BodySite& site)
       taken_(site.heads, 0),
       codes_(site.codec, site),
       tail_(*site.memory, MemoryKind::kPayload),
-      device_counts_(*site.memory, MemoryKind::kMetadata, 2 * site.heads, site.stream) {
+      device_counts_(*site.memory, MemoryKind::kMetadata) {
   const GroupedBytes bytes = site.codec->block_bytes(static_cast<int>(site.dim));
   for (const size_t n : {bytes.key_codes, bytes.key_side, bytes.value_codes, bytes.value_side}) {
     if (n % 16 > 0) throw Error(ErrorCode::kInternal, "codes of a sample are moved by 16 bytes");
   }
   allocate_rows(tail_, tail_rows());
-  check(cudaMemsetAsync(device_counts_.data(), 0, 2 * site.heads * sizeof(int32_t), site.stream),
-        "a sample");
+  device_counts_.allocate(2 * site.heads * sizeof(int32_t), site.stream);
+  check(cudaMemsetAsync(device_counts_.data(), 0, device_counts_.size(), site.stream), "a sample");
 }
 
 CodedRateBody::CodedRateBody(const CodedRateBody& o)
@@ -116,14 +112,9 @@ CodedRateBody::CodedRateBody(const CodedRateBody& o)
       taken_(o.taken_),
       codes_(o.codes_),
       tail_(*site_.memory, MemoryKind::kPayload),
-      device_counts_(*site_.memory, MemoryKind::kMetadata, 2 * site_.heads, site_.stream) {
-  tail_.allocate(o.tail_.size(), site_.stream);
-  const auto copy = [&](void* to, const void* from, size_t bytes) {
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, site_.stream),
-          "a copy of the cache");
-  };
-  copy(tail_.data(), o.tail_.data(), tail_.size());
-  copy(device_counts_.data(), o.device_counts_.data(), 2 * site_.heads * sizeof(int32_t));
+      device_counts_(*site_.memory, MemoryKind::kMetadata) {
+  copy_buffer(tail_, o.tail_, site_.stream);
+  copy_buffer(device_counts_, o.device_counts_, site_.stream);
 }
 
 void CodedRateBody::announce(size_t rows) {
@@ -153,10 +144,7 @@ CodedRateBody::Work CodedRateBody::begin_take() {
   work.own_rows = std::make_unique<DeviceBuffer>(*site_.memory, MemoryKind::kScratch);
   allocate_rows(*work.own_rows, needed);
   work.rows = rows_in(*work.own_rows, needed, site_.dim);
-  check(cudaMemcpy2DAsync(work.rows.k, needed * site_.dim * 2, tail_.data(),
-                          tail_rows() * site_.dim * 2, (group_ - 1) * site_.dim * 2,
-                          2 * site_.heads, cudaMemcpyDeviceToDevice, site_.stream),
-        "rows of a sample");
+  copy_rows({work.rows, tail(), group_ - 1, site_.heads, site_.dim}, site_.stream);
   work.own_codes = std::make_unique<CodedBody>(site_.codec, site_);
   work.own_codes->announce(work.groups * group_);
   work.codes = work.own_codes.get();
@@ -212,11 +200,7 @@ DeviceSpan CodedRateBody::span(size_t head, size_t which) const {
     span.coded = 1;
     span.rows = static_cast<int32_t>(in_codes);
   } else {
-    const size_t at = head * tail().head_stride * 2;
-    span.keys = static_cast<const std::byte*>(tail().k) + at;
-    span.values = static_cast<const std::byte*>(tail().v) + at;
-    span.rows = static_cast<int32_t>(drawn_.counts()[head] - in_codes);
-    span.row_stride = static_cast<int32_t>(site_.dim);
+    span = dense_span(tail(), head, drawn_.counts()[head] - in_codes, site_.dim);
   }
   span.log_weight = drawn_.rule().log_weight;
   return span;
@@ -225,7 +209,8 @@ DeviceSpan CodedRateBody::span(size_t head, size_t which) const {
 void CodedRateBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
   const float weight = call.span.log_weight + drawn_.rule().log_weight;
   const auto attend = [&](const RowTarget& rows, size_t first, size_t count) {
-    call.span = {rows.k, rows.v, rows.head_stride, static_cast<int64_t>(count), -1, weight};
+    call.span = causal_span(rows, count, site_.dim);
+    call.span.log_weight = weight;
     call.span.head_rows_before = static_cast<int64_t>(first);
   };
   size_t waiting = 0;
@@ -260,7 +245,7 @@ void CodedRateBody::add_to(Ledger& ledger) const {
   const size_t waiting = (drawn_.total() - in_codes) * site_.dim * 4;
   const auto all = [](const Ledger& l) { return l.payload + l.metadata + l.slack; };
   ledger.payload += payload + waiting;
-  ledger.metadata += sides + device_counts_.size() * sizeof(int32_t);
+  ledger.metadata += sides + device_counts_.size();
   ledger.slack += all(of_codes) - payload - sides + all(apart) + tail_.size() - waiting;
   ledger.shared += of_codes.shared;
   drawn_.add_to(ledger);

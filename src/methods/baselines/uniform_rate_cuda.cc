@@ -35,9 +35,7 @@ RateDrawn::RateDrawn(const RateRule& rule, const BodySite& site)
 }
 
 RateDrawn::RateDrawn(const RateDrawn& o) : RateDrawn(o.rule_, o.site_) {
-  check(cudaMemcpyAsync(on_device_.data(), o.on_device_.data(), on_device_.size(),
-                        cudaMemcpyDeviceToDevice, site_.stream),
-        "a copy of the cache");
+  copy_buffer(on_device_, o.on_device_, site_.stream);
   if (o.capacity_ > 0) grow_positions(o.capacity_, o);
   counts_ = o.counts_;
   protected_ = o.protected_;
@@ -153,14 +151,9 @@ class RateBody final : public DeviceBody {
   }
 
   DeviceSpan span(size_t head, size_t /*which*/) const override {
-    DeviceSpan span;
-    span.rows = span.settled_rows = static_cast<int32_t>(drawn_.counts()[head]);
-    span.row_stride = static_cast<int32_t>(site_.dim);
+    DeviceSpan span = dense_span(rows_.begin(), head, drawn_.counts()[head], site_.dim);
+    span.settled_rows = span.rows;
     span.log_weight = drawn_.rule().log_weight;
-    if (rows_.capacity() == 0) return span;
-    const size_t at = head * rows_.head_stride() * 2;
-    span.keys = rows_.keys() + at;
-    span.values = rows_.values() + at;
     return span;
   }
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
@@ -168,12 +161,8 @@ class RateBody final : public DeviceBody {
   }
   void attend_chunk(CausalCall& call, const std::function<RowTarget()>&) const override {
     const float given = call.span.log_weight;
-    call.span = {rows_.keys(),
-                 rows_.values(),
-                 rows_.head_stride(),
-                 static_cast<int64_t>(rows()),
-                 -1,
-                 given + drawn_.rule().log_weight};
+    call.span = causal_span(rows_.begin(), rows(), site_.dim);
+    call.span.log_weight = given + drawn_.rule().log_weight;
     call.span.head_rows = drawn_.device_counts();
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
