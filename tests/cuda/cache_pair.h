@@ -11,6 +11,7 @@
 #include "cache/cuda/device_cache.h"
 #include "core/thread_pool.h"
 #include "harness.h"
+#include "kernels/cuda/uploads.h"
 #include "kernels/kernels.h"
 #include "kernels/rope.h"
 #include "row_oracle.h"
@@ -92,17 +93,12 @@ class Pair {
   void run_token() {
     for (int l = 0; l < kLayers; ++l) note_rows(l);
     gpu_->begin_token();
-    gpu_->upload_token();
+    upload_all(gpu_->token_uploads(), stream_);
     for (int l = 0; l < kLayers; ++l) {
       const Numbers x = draw(1);
       const auto q = to_device(device_, x.q);
       DeviceArray<float> out(device_, MemoryKind::kScratch, x.q.size(), stream_);
-      RowTarget target;
-      check(cudaMemcpyAsync(&target, gpu_->token_target(l), sizeof(target), cudaMemcpyDeviceToHost,
-                            stream_),
-            "a target");
-      check(cudaStreamSynchronize(stream_), "a target");
-      write_rows(target, x, 1);
+      write_rows(gpu_->token_target(l), x, 1);
       gpu_->attend_token(l, out.data(), q.data());
       if (gpu_->comparing()) gpu_->compare_token(l, out.data(), q.data());
       compare(l, x, out, 1);

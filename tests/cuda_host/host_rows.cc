@@ -10,6 +10,7 @@
 #include "compress/cuda/key_directions.h"
 #include "core/philox.h"
 #include "host_device.h"
+#include "kernels/cuda/uploads.h"
 #include "methods/baselines/uniform_cuda.h"
 #include "methods/buzz/buzz_cuda.h"
 #include "methods/scores/scores_cuda.h"
@@ -269,6 +270,10 @@ void PinnedRows::write_positions(const PositionsCall& call) const {
     for (int i = 0; i < call.rows; ++i)
       call.positions[static_cast<size_t>(h) * call.stride + static_cast<size_t>(i)] =
           static_cast<int32_t>(position_of(call.first + i));
+}
+
+void upload_all(std::span<const Upload> uploads, cudaStream_t) {
+  for (const Upload& u : uploads) std::memcpy(u.to, u.from, u.bytes);
 }
 
 void copy_token_rows(const TokenRowsCall& call, cudaStream_t) {

@@ -128,7 +128,7 @@ void DeviceCache::make_step_memory() {
     notes += layer->notes();
     space_.set_layers_together(layer->layers_together());
   }
-  targets_ = MirroredArray<RowTarget>(memory_, MemoryKind::kScratch, layers_.size(), stream_);
+  targets_.resize(layers_.size());
   spans_ = MirroredArray<DeviceSpan>(memory_, MemoryKind::kScratch, spans, stream_);
   notes_ = MirroredArray<TokenNote>(memory_, MemoryKind::kScratch, notes, stream_);
   std::fill_n(notes_.host(), notes, TokenNote{});
@@ -140,16 +140,14 @@ void DeviceCache::make_step_memory() {
 
 void DeviceCache::begin_token() {
   for (size_t l = 0; l < layers_.size(); ++l) {
-    targets_.host()[l] =
+    targets_[l] =
         layers_[l]->begin_token({spans_.host() + first_spans_[l], notes_.host() + first_notes_[l]});
   }
   if (probe_) probe_->begin_token();
 }
 
-void DeviceCache::upload_token() const {
-  targets_.upload(targets_.size(), stream_);
-  spans_.upload(spans_.size(), stream_);
-  notes_.upload(notes_.size(), stream_);
+std::array<Upload, 2> DeviceCache::token_uploads() const {
+  return {spans_.upload_of(spans_.size()), notes_.upload_of(notes_.size())};
 }
 
 void DeviceCache::attend_token(int layer, float* out, const void* q) const {
@@ -177,7 +175,7 @@ void DeviceCache::compare_token(int layer, const float* out, const void* q) {
 }
 
 void DeviceCache::end_token() {
-  if (probe_) probe_->append_token(targets_.host());
+  if (probe_) probe_->append_token(targets_.data());
   for (int l = 0; l < shape_.layers; ++l) {
     layers_[static_cast<size_t>(l)]->end_token(space_, moves_);
     if (!moves_.empty() && moves_.back().staged) pass_layer(l);

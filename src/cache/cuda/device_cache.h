@@ -3,6 +3,7 @@
 // host plans every step by itself; what a decode step's kernels read is uploaded once a step, and
 // nothing waits for the device.
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,12 +29,13 @@ class DeviceCache {
   size_t rope_of(int layer) const { return layer_ropes_.index(layer); }
 
   /// One token. begin_token makes room and writes what the step's kernels read on the host's side:
-  /// the upload of the step before must be over. From upload_token to the last attend_token only
-  /// the stream is given work, always the same, so that a graph of it can be replayed. end_token
-  /// brings the books up to date and hands the rows that leave the windows to the bodies.
+  /// the uploads of the step before must be over. Then the stream gets token_uploads' work and
+  /// attend_token's of each layer, always the same, so that a graph of it can be replayed.
+  /// end_token brings the books up to date and hands the rows that leave the windows to the bodies.
   void begin_token();
-  void upload_token() const;
-  const RowTarget* token_target(int layer) const { return targets_.device() + layer; }
+  std::array<Upload, 2> token_uploads() const;
+  /// Where the token's row goes.
+  const RowTarget& token_target(int layer) const { return targets_[static_cast<size_t>(layer)]; }
   /// out f32 [H, D] <- attention of q [H, D].
   void attend_token(int layer, float* out, const void* q) const;
   /// Whether the error probe measures this step: then compare_token follows each attend_token,
@@ -94,7 +96,7 @@ class DeviceCache {
   ProtectedRows protected_;
   std::vector<std::unique_ptr<LayerRows>> layers_;  // [L]
   std::vector<size_t> first_spans_, first_notes_;   // [L] where a layer's begin
-  MirroredArray<RowTarget> targets_;                // [L]
+  std::vector<RowTarget> targets_;                  // [L]
   MirroredArray<DeviceSpan> spans_;                 // [L, G, spans of the layer]
   MirroredArray<TokenNote> notes_;                  // [L, notes of the layer]
   DeviceArray<float> log_sum_;                      // [H] of a token

@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(D / 2) heads_kernel(const __grid_constant__ He
   if (is_query) {
     to = static_cast<T*>(p.q) + (token * p.query_heads + head) * D;
   } else {
-    const RowTarget target = p.targets ? *p.targets[token] : p.target;
+    const RowTarget target = p.targets ? p.targets[token] : p.target;
     to = static_cast<T*>(is_value ? target.v : target.k) + kv_head * target.head_stride +
          (target.row + (p.targets ? 0 : token)) * D;
   }

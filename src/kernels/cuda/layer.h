@@ -88,7 +88,7 @@ struct HeadsCall {
   void* q = nullptr;          // [T, H, D]
   RowTarget target;           ///< of consecutive rows, if targets is null
   /// [T], on the device: where each token's row goes.
-  const RowTarget* const* targets = nullptr;
+  const RowTarget* targets = nullptr;
 };
 void make_heads(const HeadsCall& call, cudaStream_t stream);
 

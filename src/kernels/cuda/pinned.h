@@ -42,6 +42,13 @@ class PinnedArray {
   size_t size_ = 0;
 };
 
+/// Bytes that go from page-locked memory to the device.
+struct Upload {
+  void* to = nullptr;
+  const void* from = nullptr;
+  size_t bytes = 0;
+};
+
 /// n T on the device with an image on the host: write host(), then upload(). Addresses never
 /// change, so a captured graph may hold the copy.
 template <class T>
@@ -54,11 +61,14 @@ class MirroredArray {
   T* host() { return host_.data(); }
   const T* device() const { return device_.data(); }
   size_t size() const { return host_.size(); }
-  void upload(size_t n, cudaStream_t stream) const {
+  /// Of the first n.
+  Upload upload_of(size_t n) const {
     // T may be a pointer: its own size. NOLINTNEXTLINE(bugprone-sizeof-expression)
-    check(cudaMemcpyAsync(device_.data(), host_.data(), n * sizeof(T), cudaMemcpyHostToDevice,
-                          stream),
-          "upload");
+    return {device_.data(), host_.data(), n * sizeof(T)};
+  }
+  void upload(size_t n, cudaStream_t stream) const {
+    const Upload u = upload_of(n);
+    check(cudaMemcpyAsync(u.to, u.from, u.bytes, cudaMemcpyHostToDevice, stream), "upload");
   }
 
  private:

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 
 #include "kernels/cuda/tile_rows.h"
+#include "kernels/cuda/uploads.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
@@ -52,8 +55,8 @@ DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, Memor
     a = DeviceArray<T>(memory, MemoryKind::kScratch, n, stream);
   };
   angles_ = MirroredArray<AngleSource>(memory, MemoryKind::kScratch, ropes * max_tokens_, stream);
-  targets_ = MirroredArray<const RowTarget*>(
-      memory, MemoryKind::kScratch, static_cast<size_t>(config_.layers) * max_tokens_, stream);
+  targets_ = MirroredArray<RowTarget>(memory, MemoryKind::kScratch,
+                                      static_cast<size_t>(config_.layers) * max_tokens_, stream);
   make(hidden_, room_ * hidden);
   make(input_, room_ * width_in(config_) * sizeof(float));
   make(output_, room_ * out);
@@ -96,7 +99,6 @@ HeadsCall DeviceForward::heads_call(const DeviceCache& cache, int l, size_t toke
 /// What every pass starts with: embeddings and angles, at positions that follow each other or at
 /// each token's own.
 void DeviceForward::look_up(const DeviceCache& cache, size_t tokens, bool own_places) {
-  ids_.upload(tokens, stream_);
   const MixedMatrix& table = weights_->embedding();
   const MatrixPart& rows = table.parts[0];
   const float scale = weights_->details().embedding_scale;
@@ -107,7 +109,6 @@ void DeviceForward::look_up(const DeviceCache& cache, size_t tokens, bool own_pl
         {hidden_.data(), rows.data, *dense_type(rows.type), ids_.device(), tokens, table.in, scale},
         stream_);
   }
-  own_places ? angles_.upload(angles_.size(), stream_) : position_.upload(1, stream_);
   const size_t half = static_cast<size_t>(config_.head_dim) / 2;
   for (size_t r = 0; r < cache.ropes().size(); ++r) {
     const size_t at = r * room_ * half;
@@ -196,9 +197,11 @@ DeviceForward::Graph DeviceForward::capture(std::span<const TokenRun> runs) {
 /// A step of one token a sequence. Its arguments do not change from step to step.
 void DeviceForward::enqueue_tokens(std::span<const TokenRun> runs) {
   const size_t n = runs.size();
-  for (const TokenRun& r : runs) r.cache->upload_token();
-  targets_.upload(targets_.size(), stream_);
-  states_.upload(n, stream_);
+  std::vector<Upload> uploads{ids_.upload_of(n), angles_.upload_of(angles_.size()),
+                              targets_.upload_of(targets_.size()), states_.upload_of(n)};
+  for (const TokenRun& r : runs)
+    std::ranges::copy(r.cache->token_uploads(), std::back_inserter(uploads));
+  upload_all(uploads, stream_);
   const DeviceCache& any = *runs.front().cache;
   look_up(any, n, true);
   auto* attended = reinterpret_cast<float*>(input_.data());  // [n, H, D]
@@ -222,8 +225,8 @@ void DeviceForward::enqueue_tokens(std::span<const TokenRun> runs) {
     gate_few(w, n);
     add_few({&w.down, w.down_bias, w.mlp_post_norm, &after}, n);
   }
-  scatter_rows(states_.device(), hidden_.data(), n, static_cast<size_t>(config_.hidden), stream_);
   few_logits(0, n);
+  scatter_rows(states_.device(), hidden_.data(), n, static_cast<size_t>(config_.hidden), stream_);
 }
 
 void DeviceForward::run_chunk(DeviceCache& cache, std::span<const int32_t> tokens,
@@ -236,6 +239,7 @@ void DeviceForward::run_chunk(DeviceCache& cache, std::span<const int32_t> token
   uploaded_.wait();
   std::copy(tokens.begin(), tokens.end(), ids_.host());
   *position_.host() = first_position;
+  upload_all(std::array{ids_.upload_of(tokens_), position_.upload_of(1)}, stream_);
   look_up(cache, tokens_, false);
   uploaded_.set(stream_);
   for (int l = 0; l < config_.layers; ++l) {

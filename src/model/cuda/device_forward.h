@@ -115,22 +115,22 @@ class DeviceForward {
   DeviceMatmul matmul_;
   DType products_;
 
-  MirroredArray<int32_t> ids_;               // [T]
-  MirroredArray<int64_t> position_;          // [1]
-  MirroredArray<AngleSource> angles_;        // [ropes, most tokens]
-  MirroredArray<const RowTarget*> targets_;  // [L, most tokens]
-  MirroredArray<float*> states_;             // [most tokens]
-  StreamMark uploaded_;                      // the last run has read what the host wrote for it
-  std::vector<Pass> passes_;                 // the latest last
-  DeviceArray<float> hidden_;                // [T, hidden] the residual stream
-  DeviceArray<std::byte> input_;             // [T, max(hidden, H D, intermediate)] of input_type()
-  DeviceArray<float> output_;                // [T, max((H + 2 G) D, 2 intermediate, hidden)]
-  DeviceArray<float> update_;                // [few T, hidden], where a norm comes after a block
-  DeviceArray<std::byte> q_;                 // [T, H, D] of the rows' type
-  DeviceArray<float> cos_, sin_;             // [ropes, T, D/2]
-  DeviceArray<float> logits_;                // [block, V]
-  PinnedArray<float> host_logits_;           // [block, V]
-  std::optional<LogitRanking> ranking_;      // once it is asked for
+  MirroredArray<int32_t> ids_;           // [T]
+  MirroredArray<int64_t> position_;      // [1]
+  MirroredArray<AngleSource> angles_;    // [ropes, most tokens]
+  MirroredArray<RowTarget> targets_;     // [L, most tokens]
+  MirroredArray<float*> states_;         // [most tokens]
+  StreamMark uploaded_;                  // the last run has read what the host wrote for it
+  std::vector<Pass> passes_;             // the latest last
+  DeviceArray<float> hidden_;            // [T, hidden] the residual stream
+  DeviceArray<std::byte> input_;         // [T, max(hidden, H D, intermediate)] of input_type()
+  DeviceArray<float> output_;            // [T, max((H + 2 G) D, 2 intermediate, hidden)]
+  DeviceArray<float> update_;            // [few T, hidden], where a norm comes after a block
+  DeviceArray<std::byte> q_;             // [T, H, D] of the rows' type
+  DeviceArray<float> cos_, sin_;         // [ropes, T, D/2]
+  DeviceArray<float> logits_;            // [block, V]
+  PinnedArray<float> host_logits_;       // [block, V]
+  std::optional<LogitRanking> ranking_;  // once it is asked for
 };
 
 }  // namespace pith::cuda

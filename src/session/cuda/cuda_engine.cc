@@ -218,6 +218,7 @@ class CudaEngine final : public EngineBackend {
   }
 
   void run_pass(std::span<TokenWork* const> works) {
+    if (works.empty()) return;  // the logits of the pass before stand
     const auto noting = [](TokenWork& w, const auto& act) {
       try {
         act();
