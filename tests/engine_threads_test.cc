@@ -10,6 +10,7 @@
 #include "paths.h"
 #include "pith/error.h"
 #include "pith/generate.h"
+#include "pith/prefix_tree.h"
 #include "pith/session.h"
 
 namespace pith {
@@ -95,6 +96,65 @@ INSTANTIATE_TEST_SUITE_P(Policies, EngineThreads,
                                          "exact+k:qjl(m=128)+v:int4,window=16",
                                          "express(s=32)+csr(online=32),window=16"),
                          [](const auto& i) { return std::to_string(i.index); });
+
+// Threads that begin with, read, keep and drop snapshots of one tree, which has room for some.
+TEST_P(EngineThreads, EightConversationsShareAPrefixTree) {
+  const auto model = Model::load(repo_dir() / "models/demo");
+  EngineOptions o;
+  o.threads = 2;
+  o.chunk = 32;
+  const auto engine = std::make_shared<Engine>(model, o);
+  SessionOptions options;
+  options.policy = Policy::parse(GetParam());
+  options.context = 300;
+  const auto system = some_ids(70, 1);
+  const std::vector<size_t> points = {system.size()};
+  const auto prompt_of = [&](size_t thread, size_t turn) {
+    auto ids = system;
+    for (const int32_t id : some_ids(9, 50 * thread + turn)) ids.push_back(id);
+    return ids;
+  };
+  const auto say = [&](PrefixTree& tree, size_t thread, size_t turn) {
+    const auto ids = prompt_of(thread, turn);
+    const Prompt prompt{ids, points, "", std::to_string(thread)};
+    Session session = tree.begin(options, prompt);
+    tree.read(session, prompt);
+    const auto logits = session.decode(5);
+    tree.keep(session, prompt);
+    return Logits(logits.begin(), logits.end());
+  };
+  size_t bytes = 0;
+  {
+    PrefixTree probe(engine, {.max_bytes = size_t{1} << 30});
+    say(probe, 0, 0);
+    bytes = probe.statistics().bytes;
+  }
+  constexpr size_t kTurns = 3;
+  PrefixTree tree(engine, {.max_bytes = 2 * bytes}), none(engine, {});
+  std::vector<std::vector<Logits>> expected(kThreads), said(kThreads);
+  for (size_t i = 0; i < kThreads; ++i)
+    for (size_t turn = 0; turn < kTurns; ++turn) expected[i].push_back(say(none, i, turn));
+  std::vector<std::string> errors(kThreads);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < kThreads; ++i)
+    threads.emplace_back([&, i] {
+      try {
+        for (size_t turn = 0; turn < kTurns; ++turn) {
+          said[i].push_back(say(tree, i, turn));
+          if (i == turn) tree.shrink(bytes / 2);
+        }
+      } catch (const std::exception& e) {
+        errors[i] = e.what();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  for (size_t i = 0; i < kThreads; ++i) {
+    EXPECT_EQ(errors[i], "") << i;
+    EXPECT_TRUE(said[i] == expected[i]) << i;
+  }
+  EXPECT_LE(tree.statistics().bytes, 2 * bytes);
+  EXPECT_GT(tree.statistics().prompt_hits, 0u);
+}
 
 }  // namespace
 }  // namespace pith

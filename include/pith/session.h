@@ -112,6 +112,7 @@ class Session {
 
  private:
   friend class Engine;
+  friend class PrefixTree;
   struct State;
   explicit Session(std::unique_ptr<State> state);
   static Session restored(Session fresh, const std::filesystem::path& path,

@@ -74,6 +74,7 @@ class Engine::Step {
       if (w.tokens.size() > 1) s.run(w.tokens, w.append);
     });
     each([](Work& w, Session::State& s) {
+      s.came(w.append);
       if (ends_prompt(w.append, w.tokens.size())) s.end_prompt();
     });
     finish();

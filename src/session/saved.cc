@@ -9,6 +9,7 @@
 #include "pith/error.h"
 #include "pith/tokenizer.h"
 #include "session/session_file.h"
+#include "session/session_key.h"
 #include "session/state.h"
 
 namespace pith {
@@ -26,31 +27,38 @@ std::string tokenizer_digest(const Tokenizer& tokenizer) {
 }
 
 /// Whatever changes a later bit is a field.
-SessionKey key_of(const Engine& engine, const SessionOptions& o) {
+SessionKey file_key(const Engine& engine, const SessionOptions& o) {
   const Model& model = *engine.model();
   const ModelConfig& c = model.config();
   const EngineOptions& e = engine.options();
-  const ResolvedPolicy policy(o.policy, cache_shape(c, o), o.seed, e.device);
-  const auto probe = fmt::format("{} rows every {} steps", o.error_probe.rows, o.error_probe.every);
-  return {{"model", fmt::format("{}, {} layers, {:016x}", c.architecture, c.layers, c.fingerprint)},
-          {"tokenizer", tokenizer_digest(model.tokenizer())},
-          {"policy", policy.describe()},
-          {"context", std::to_string(o.context)},
-          {"per cent of", std::to_string(o.percent_of)},
-          {"seed", std::to_string(o.seed)},
-          {"chunk", std::to_string(e.chunk)},
-          {"arithmetic", e.f32_arithmetic ? "f32" : "fast"},
-          {"device", e.device == Device::kCuda ? "cuda" : "cpu"},
-          {"isa", engine.isa()},
-          {"error probe", o.error_probe.rows > 0 ? probe : "none"}};
+  SessionKey key = {
+      {"model", fmt::format("{}, {} layers, {:016x}", c.architecture, c.layers, c.fingerprint)},
+      {"tokenizer", tokenizer_digest(model.tokenizer())}};
+  for (auto& field : session_key(engine, o)) key.push_back(std::move(field));
+  key.insert(key.end(), {{"chunk", std::to_string(e.chunk)},
+                         {"arithmetic", e.f32_arithmetic ? "f32" : "fast"},
+                         {"device", e.device == Device::kCuda ? "cuda" : "cpu"},
+                         {"isa", engine.isa()}});
+  return key;
 }
 
 }  // namespace
 
+SessionKey session_key(const Engine& engine, const SessionOptions& o) {
+  const ResolvedPolicy policy(o.policy, cache_shape(engine.model()->config(), o), o.seed,
+                              engine.options().device);
+  const auto probe = fmt::format("{} rows every {} steps", o.error_probe.rows, o.error_probe.every);
+  return {{"policy", policy.describe()},
+          {"context", std::to_string(o.context)},
+          {"per cent of", std::to_string(o.percent_of)},
+          {"seed", std::to_string(o.seed)},
+          {"error probe", o.error_probe.rows > 0 ? probe : "none"}};
+}
+
 void Session::save(const std::filesystem::path& path, const SaveOptions& options) const {
   state_->check_usable();
   write_session_file(
-      path, {key_of(*state_->engine, state_->options), state_->seen, state_->backend->sections()},
+      path, {file_key(*state_->engine, state_->options), state_->seen, state_->backend->sections()},
       {.replace = options.replace});
 }
 
@@ -72,7 +80,7 @@ Session Session::restored(Session session, const std::filesystem::path& path,
                           const std::vector<TokenRange>& protect) {
   State& state = *session.state_;
   const SessionFile file(path);
-  file.check_key(key_of(*state.engine, state.options));
+  file.check_key(file_key(*state.engine, state.options));
   file.verify();
   const int32_t vocab = state.engine->model()->config().vocab;
   for (const int32_t id : file.tokens())
@@ -86,6 +94,7 @@ Session Session::restored(Session session, const std::filesystem::path& path,
     throw Error(ErrorCode::kCorrupt, fmt::format("{}: {} tokens, and a cache of {}", path.string(),
                                                  file.tokens().size(), cached));
   state.seen = file.tokens();
+  state.in_prompt = state.seen.empty();  // where its prompts were cut is not in the file
   state.options.protect = state.backend->protected_tokens();
   if (!protect.empty() && to_string(protect) != to_string(state.options.protect))
     throw Error(ErrorCode::kInvalidArgument,

@@ -37,7 +37,9 @@ Session::State::State(const State& o)
       options(o.options),
       backend(o.backend->clone()),
       seen(o.seen),
-      failure(o.failure) {}
+      failure(o.failure),
+      in_prompt(o.in_prompt),
+      cuts(o.cuts) {}
 
 void Session::State::check_usable() const {
   if (!failure.empty())
@@ -105,6 +107,11 @@ void Session::State::run_chunk(std::span<const int32_t> ids, const LogitsSink& s
   if (sink) device().all_logits(*backend, sink);
 }
 
+void Session::State::came(Append how) {
+  in_prompt = in_prompt && how == Append::kMore;
+  if (in_prompt) cuts.push_back(seen.size());
+}
+
 void Session::State::end_prompt() {
   const std::lock_guard turn(shared().turn);
   backend->end_prompt();
@@ -136,6 +143,7 @@ void Session::append(std::span<const int32_t> ids, const Progress& progress) {
 void Session::append(std::span<const int32_t> ids, Append how, const Progress& progress) {
   state_->check(ids);
   state_->run(ids, how, progress);
+  state_->came(how);
   if (ends_prompt(how, ids.size())) state_->end_prompt();
 }
 
@@ -156,6 +164,7 @@ std::span<const float> Session::decode(int32_t token) { return prefill({&token, 
 void Session::prefill_logits(std::span<const int32_t> ids, const LogitsSink& sink) {
   state_->check(ids);
   state_->run(ids, Append::kWhole, {}, sink);
+  state_->came(Append::kWhole);
   if (ends_prompt(Append::kWhole, ids.size())) state_->end_prompt();
 }
 

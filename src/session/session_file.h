@@ -17,11 +17,10 @@
 #include "core/archive.h"
 #include "core/digest.h"
 #include "core/mapped_file.h"
+#include "session/session_key.h"
 
 namespace pith {
 
-/// What must be the same for a state to go on, by name, in the order of importance.
-using SessionKey = std::vector<std::pair<std::string, std::string>>;
 /// The value of a field; "" if there is none.
 std::string field_of(const SessionKey& key, const std::string& name);
 

@@ -30,6 +30,8 @@ struct Session::State {
   std::unique_ptr<SessionBackend> backend;
   std::vector<int32_t> seen;  ///< the tokens' ids
   std::string failure;        ///< why the layers disagree, if they do
+  bool in_prompt = true;      ///< all of it is of a prompt that goes on
+  std::vector<size_t> cuts;   ///< after how many tokens the pieces of that prompt ended
 
   Engine::State& shared() const { return *engine->state_; }
   EngineBackend& device() const { return *shared().backend; }
@@ -43,6 +45,8 @@ struct Session::State {
   /// Runs tokens at once, in a turn of its own.
   void run_chunk(std::span<const int32_t> ids, const Session::LogitsSink& sink);
   void end_prompt();
+  /// Notes how the newest tokens came; what ends a prompt or is of an answer ends in_prompt.
+  void came(Append how);
   /// Notes why the layers disagree.
   void fail(const std::exception_ptr& why);
 };

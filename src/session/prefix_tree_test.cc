@@ -1,0 +1,425 @@
+// What goes on from a snapshot says what it would say without, bit for bit, whatever was kept,
+// found or given up before; and nothing is found that differs.
+
+#include "pith/prefix_tree.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "core/philox.h"
+#include "paths.h"
+#include "pith/error.h"
+#include "session/test_company.h"
+
+namespace pith {
+namespace {
+
+using test::Logits;
+using test::same_bits;
+using test::with_policy;
+using Ids = std::vector<int32_t>;
+
+std::shared_ptr<const Model> demo() {
+  static const auto model = Model::load(repo_dir() / "models/demo");
+  return model;
+}
+
+std::shared_ptr<Engine> engine(size_t memory_limit = 0) {
+  EngineOptions o;
+  o.threads = 1;
+  o.chunk = 80;
+  o.memory_limit = memory_limit;
+  return std::make_shared<Engine>(demo(), o);
+}
+
+Ids some_ids(size_t count, uint64_t seed) {
+  const Philox random(seed, 0, 0);
+  Ids ids(count);
+  for (size_t i = 0; i < count; ++i) ids[i] = static_cast<int32_t>(random.words(i)[0] % 8000u);
+  return ids;
+}
+
+Ids joined(Ids a, const Ids& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+constexpr size_t kMuch = size_t{1} << 30;
+
+/// The logits after a prompt that nothing was kept of, read by Session alone.
+Logits cold(const std::shared_ptr<Engine>& e, const SessionOptions& options, const Prompt& prompt) {
+  Session session(e, options);
+  size_t at = 0;
+  for (const size_t end : prompt_pieces(prompt)) {
+    const bool last = end == prompt.tokens.size();
+    session.append(prompt.tokens.subspan(at, end - at), last ? Append::kPromptEnds : Append::kMore);
+    at = end;
+  }
+  const auto logits = session.decode(11);
+  return {logits.begin(), logits.end()};
+}
+
+Logits warm(PrefixTree& tree, const SessionOptions& options, const Prompt& prompt, Reuse& reuse) {
+  Session session = tree.begin(options, prompt, &reuse);
+  tree.read(session, prompt);
+  EXPECT_TRUE(std::ranges::equal(session.token_ids(), prompt.tokens));
+  const auto logits = session.decode(11);
+  return {logits.begin(), logits.end()};
+}
+
+/// Selectors that judge at a prompt's end and on the way, codecs that wait and share, tables that
+/// are learnt, positions that move.
+const std::vector<std::string>& policies() {
+  static const std::vector<std::string> all = {
+      "exact",
+      "exact+int4,sink=4,window=32",
+      "keydiff(budget=48,interval=24)+int4,sink=4,window=16",
+      "h2o(budget=48,interval=40),window=16",
+      "snapkv(budget=40)+int8",
+      "streaming_llm(window=60,rope=cache)",
+      "express(s=32)+int4,window=16",
+      "exact+kivi(bits=2),window=32",
+      "exact+k:qjl(m=128)+v:int4,window=16",
+      "exact+csr(online=32),window=16",
+      "balancekv(rate=0.5)+int4,window=16",
+      "buzz(T=64,s=8)",
+  };
+  return all;
+}
+
+TEST(PromptPieces, AreAFunctionOfTheForkPointsAndNeverShort) {
+  const Ids ids(500);
+  const std::vector<size_t> points = {10, 63, 64, 100, 128, 300, 300, 499, 500, 600};
+  const Prompt prompt{ids, points};
+  EXPECT_EQ(prompt_pieces(prompt), (std::vector<size_t>{64, 128, 300, 499, 500}));
+  EXPECT_EQ(prompt_pieces({ids}), (std::vector<size_t>{500}));
+  // From any cut on they are what they were.
+  EXPECT_EQ(prompt_pieces(prompt, 128), (std::vector<size_t>{300, 499, 500}));
+  EXPECT_EQ(prompt_pieces(prompt, 499), (std::vector<size_t>{500}));
+}
+
+class PrefixTreeBits : public testing::TestWithParam<size_t> {};
+
+// Conversations over two system prompts: each turn is the conversation so far, an answer and a new
+// question; some turns are asked again, some have another question. Snapshots go at random.
+TEST_P(PrefixTreeBits, WhatWasKeptChangesNoBit) {
+  const auto e = engine(), other = engine();
+  const SessionOptions options = with_policy(policies()[GetParam()], 1200);
+  PrefixTree tree(e, {.max_bytes = kMuch});
+  const Philox random(77, 0, 0);
+  struct Talk {
+    Ids past;
+    std::vector<size_t> points;
+    std::map<size_t, Session> live;  // the same conversation without a tree, by its tokens
+  };
+  std::vector<Talk> talks(4);
+  for (size_t c = 0; c < talks.size(); ++c) {
+    talks[c].past = some_ids(70 + c % 2, 900 + c % 2);  // a system prompt for two of them
+    talks[c].points = {talks[c].past.size()};
+  }
+  std::map<Reuse::Kind, size_t> seen;
+  for (size_t turn = 0; turn < 15; ++turn) {
+    const auto word = random.words(turn);
+    const size_t c = word[0] % talks.size();
+    Talk& t = talks[c];
+    const Ids question = some_ids(20 + word[1] % 120, 2000 + turn);
+    const Ids all = joined(t.past, question);
+    std::vector<size_t> points = t.points;
+    points.push_back(std::max(t.past.size(), all.size() - kLeastPiece));
+    const Prompt prompt{all, points, "", std::to_string(c)};
+    Reuse reuse;
+    Session session = tree.begin(options, prompt, &reuse);
+    ++seen[reuse.kind];
+    EXPECT_EQ(session.tokens(), reuse.tokens);
+    tree.read(session, prompt);
+    // Its oracle: the prompt read cold, or the conversation that was never interrupted.
+    Session twin(other, options);
+    if (reuse.kind == Reuse::Kind::kAnswer) {
+      ASSERT_TRUE(t.live.contains(reuse.tokens)) << reuse.tokens;
+      twin = t.live.at(reuse.tokens).fork();
+    }
+    size_t at = twin.tokens();
+    for (const size_t end : prompt_pieces(prompt, at)) {
+      twin.append(std::span(all).subspan(at, end - at),
+                  end == all.size() ? Append::kPromptEnds : Append::kMore);
+      at = end;
+    }
+    Ids said = all;
+    for (const int32_t id : some_ids(5, 3000 + turn)) {
+      const auto a = session.decode(id), b = twin.decode(id);
+      ASSERT_TRUE(same_bits({a.begin(), a.end()}, {b.begin(), b.end()}))
+          << options.policy.to_string() << ", turn " << turn << " after " << reuse.tokens << " of "
+          << all.size() << " tokens, kind " << int(reuse.kind);
+      said.push_back(id);
+    }
+    if (word[2] % 4 != 0) {  // else the client asks again later, from the same past
+      EXPECT_TRUE(tree.keep(session, prompt));
+      t.past = said, t.points = points;
+      t.live.insert_or_assign(said.size(), twin.fork());
+    }
+    if (word[3] % 3 == 0) tree.shrink(1);
+  }
+  EXPECT_GT(seen[Reuse::Kind::kPrompt], 0u);
+  EXPECT_GT(seen[Reuse::Kind::kAnswer], 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, PrefixTreeBits, testing::Range<size_t>(0, policies().size()));
+
+// Against a list that is searched from end to end.
+TEST(PrefixTree, FindsTheLongestThatIsKeptAndNoOther) {
+  const auto e = engine();
+  const SessionOptions options = with_policy("streaming_llm(window=8)+int4", 1200);
+  PrefixTree tree(e, {.max_bytes = kMuch});
+  std::vector<Ids> kept;
+  const Philox random(5, 0, 0);
+  const Ids text = some_ids(500, 1), other = some_ids(500, 2);
+  size_t hits = 0;
+  for (size_t i = 0; i < 60; ++i) {
+    const auto word = random.words(i);
+    Ids all = text;  // some way along one text, then another
+    const size_t turn_off = word[0] % 400, length = turn_off + 70 + word[1] % 80;
+    std::copy_n(other.begin(), 500 - turn_off, all.begin() + static_cast<ptrdiff_t>(turn_off));
+    all.resize(length);
+    const size_t point = 64 + word[2] % (length - 64);
+    const std::vector<size_t> points = {point};
+    const Prompt prompt{all, points};
+    size_t expected = 0;
+    for (const Ids& k : kept)  // all have one cut, at their end
+      if (k.size() == point && std::ranges::equal(k, std::span(all).first(point))) expected = point;
+    Reuse reuse;
+    Session session = tree.begin(options, prompt, &reuse);
+    EXPECT_EQ(reuse.tokens, expected) << i << ": " << reuse.reason;
+    hits += expected > 0;
+    if (session.tokens() == 0 && word[3] % 2 == 0) {
+      session.append(std::span(all).first(point), Append::kMore);
+      EXPECT_TRUE(tree.keep(session, prompt));
+      kept.emplace_back(all.begin(), all.begin() + static_cast<ptrdiff_t>(point));
+    }
+    // The same again, so that half of all that is kept is found.
+    if (!kept.empty() && i % 2 == 0) {
+      const Ids& again = kept[word[1] % kept.size()];
+      const Ids longer = joined(again, {1, 2, 3});
+      const std::vector<size_t> there = {again.size()};
+      tree.begin(options, {longer, there}, &reuse);
+      EXPECT_EQ(reuse.tokens, again.size());
+      tree.begin(options, {again, there}, &reuse);
+      EXPECT_EQ(reuse.tokens, 0u) << "nothing would be left to read";
+      ++hits;
+    }
+  }
+  const PrefixTree::Statistics counts = tree.statistics();
+  EXPECT_EQ(counts.snapshots, kept.size());
+  EXPECT_EQ(counts.prompt_hits, hits);
+  EXPECT_GT(kept.size(), 10u);
+  tree.clear();
+  EXPECT_EQ(tree.statistics().snapshots + tree.statistics().bytes, 0u);
+}
+
+TEST(PrefixTree, NothingIsFoundUnderAnotherKey) {
+  const auto e = engine();
+  SessionOptions base = with_policy("keydiff(budget=25%)+int4", 600);
+  base.protect = {{0, 5}};
+  const Ids ids = some_ids(200, 3);
+  const std::vector<size_t> points = {150}, elsewhere = {80, 150};
+  const Prompt prompt{ids, points, "a", "talk"};
+  PrefixTree tree(e, {.max_bytes = kMuch});
+  Reuse reuse;
+  warm(tree, base, prompt, reuse);
+  EXPECT_EQ(reuse.reason, "nothing is kept");
+  warm(tree, base, prompt, reuse);
+  EXPECT_EQ(reuse.tokens, 150u);
+  // Written otherwise, the same policy.
+  SessionOptions same = base;
+  same.policy = Policy::parse("keydiff(budget=25%,interval=64)+k:int4+v:int4");
+  const bool really = Session(e, same).describe_policy() == Session(e, base).describe_policy();
+  tree.begin(same, prompt, &reuse);
+  EXPECT_EQ(reuse.tokens > 0, really) << reuse.reason;
+
+  using Change = std::function<void(SessionOptions&)>;
+  const std::vector<std::pair<std::string, Change>> changes = {
+      {"policy", [](auto& o) { o.policy = Policy::parse("keydiff(budget=25%)+int8"); }},
+      {"context", [](auto& o) { o.context = 601, o.percent_of = 600; }},
+      {"per cent of", [](auto& o) { o.percent_of = 300; }},
+      {"seed", [](auto& o) { o.seed = 1; }},
+      {"error probe", [](auto& o) { o.error_probe.rows = 64; }},
+      {"error limit", [](auto& o) { o.error_probe.max_error = 1; }},
+      {"cache limit", [](auto& o) { o.cache_limit = kMuch; }},
+      {"protected tokens", [](auto& o) {
+         o.protect = {{0, 6}};
+       }}};
+  for (const auto& [name, change] : changes) {
+    SessionOptions o = base;
+    change(o);
+    const Logits expected = cold(e, o, prompt);
+    PrefixTree fresh(e, {.max_bytes = kMuch});
+    warm(fresh, base, prompt, reuse);
+    EXPECT_TRUE(same_bits(warm(fresh, o, prompt, reuse), expected)) << name;
+    EXPECT_EQ(reuse.kind, Reuse::Kind::kNone) << name;
+    EXPECT_NE(reuse.reason.find(name), std::string::npos) << reuse.reason;
+  }
+  Prompt stranger = prompt;
+  stranger.tenant = "b";
+  tree.begin(base, stranger, &reuse);
+  EXPECT_EQ(reuse.reason, "what is kept has another tenant");
+  // Another cut on the way gives other bits: it is no beginning of this prompt.
+  const Prompt recut{ids, elsewhere, "a", "talk"};
+  EXPECT_TRUE(same_bits(warm(tree, base, recut, reuse), cold(e, base, recut)));
+  EXPECT_EQ(reuse.tokens, 0u);
+  EXPECT_NE(reuse.reason.find("cut elsewhere"), std::string::npos) << reuse.reason;
+  // One token differs.
+  Ids near = ids;
+  near[149] ^= 1;
+  tree.begin(base, {near, points, "a"}, &reuse);
+  EXPECT_EQ(reuse.tokens, 0u);
+}
+
+TEST(PrefixTree, AnAnswerIsGoneOnFromByItsOwnConversation) {
+  const auto e = engine();
+  const SessionOptions options = with_policy("snapkv(budget=40)+int4", 600);
+  PrefixTree tree(e, {.max_bytes = kMuch, .answers = 2});
+  const Ids ids = some_ids(120, 4);
+  const Prompt prompt{ids, {}, "", "mine"};
+  Session session = tree.begin(options, prompt);
+  tree.read(session, prompt);
+  Ids past = ids;
+  for (int turn = 0; turn < 4; ++turn) {
+    session.decode(9);
+    past.push_back(9);
+    EXPECT_TRUE(tree.keep(session, prompt));
+  }
+  EXPECT_EQ(tree.statistics().snapshots, 2u) << "the newest two";
+  Ids next = joined(past, {1, 2, 3});
+  Reuse reuse;
+  tree.begin(options, {next, {}, "", "mine"}, &reuse);
+  EXPECT_EQ(reuse.kind, Reuse::Kind::kAnswer);
+  EXPECT_EQ(reuse.tokens, past.size());
+  tree.begin(options, {next, {}, "", "yours"}, &reuse);
+  EXPECT_EQ(reuse.kind, Reuse::Kind::kNone);
+  tree.begin(options, {next}, &reuse);
+  EXPECT_EQ(reuse.kind, Reuse::Kind::kNone);
+  // The last message was edited: what was before it is there.
+  Ids edited = past;
+  edited.back() = 8;
+  tree.begin(options, {edited, {}, "", "mine"}, &reuse);
+  EXPECT_EQ(reuse.tokens, past.size() - 1);
+}
+
+TEST(PrefixTree, RefusesByName) {
+  const auto e = engine(), other = engine();
+  PrefixTree tree(e, {.max_bytes = kMuch});
+  const Ids ids = some_ids(30, 5);
+  const Prompt prompt{ids};
+  const auto code = [](const auto& f) {
+    try {
+      f();
+    } catch (const Error& error) {
+      return std::optional(error.code());
+    }
+    return std::optional<ErrorCode>();
+  };
+  Session stranger(other, with_policy("exact")), own(e, with_policy("exact"));
+  EXPECT_EQ(code([&] { tree.keep(own, prompt); }), ErrorCode::kInvalidArgument) << "empty";
+  stranger.append(ids), own.append(ids);
+  EXPECT_EQ(code([&] { tree.keep(stranger, prompt); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code([&] { tree.keep(own, prompt); }), ErrorCode::kInvalidArgument) << "nobody's";
+  EXPECT_EQ(code([&] { tree.read(own, prompt); }), ErrorCode::kInvalidArgument) << "all is read";
+  const Ids others = some_ids(40, 6);
+  EXPECT_EQ(code([&] { tree.read(own, {others}); }), ErrorCode::kInvalidArgument);
+  SessionOptions wrong = with_policy("exact");
+  wrong.error_probe.rows = 1;
+  EXPECT_EQ(code([&] { tree.begin(wrong, prompt); }), ErrorCode::kInvalidArgument);
+  // Stopped on the way: what was read stays.
+  Session half(e, with_policy("exact"));
+  const Ids longer = some_ids(300, 7);
+  const std::vector<size_t> points = {100};
+  tree.read(half, {longer, points}, [](size_t done, size_t total) {
+    EXPECT_EQ(total, 300u);
+    return done < 180;
+  });
+  EXPECT_EQ(half.tokens(), 180u);
+}
+
+TEST(PrefixTree, ASystemPromptOfAThousandSessionsIsHeldOnce) {
+  const auto e = engine();
+  const SessionOptions options = with_policy("keydiff(budget=48)+int4,window=16", 600);
+  PrefixTree tree(e, {.max_bytes = kMuch});
+  const auto of_sessions = [&] { return e->bytes_in_use() - e->ledger().total_bytes(); };
+  const Ids system = some_ids(200, 8);
+  const std::vector<size_t> points = {system.size()};
+  for (int32_t i = 0; i < 1000; ++i) {
+    const Ids ids = joined(system, {i, i + 1, i + 2});
+    Session session = tree.begin(options, {ids, points});
+    EXPECT_EQ(session.tokens(), i == 0 ? 0 : system.size());
+    if (i < 3) tree.read(session, {ids, points});
+  }
+  const PrefixTree::Statistics counts = tree.statistics();
+  EXPECT_EQ(counts.snapshots, 1u);
+  EXPECT_EQ(counts.prompt_hits, 999u);
+  EXPECT_EQ(counts.tokens_reused, 999u * system.size());
+  // Counted once, by the engine; ids are beside its account.
+  EXPECT_EQ(of_sessions(), counts.bytes - system.size() * sizeof(int32_t));
+  tree.clear();
+  EXPECT_EQ(of_sessions(), 0u);
+}
+
+TEST(PrefixTree, BytesAreALimitAndTheLeastWorthGivesWay) {
+  const auto e = engine();
+  const SessionOptions options = with_policy("exact", 600);
+  const auto prompt_of = [](uint64_t seed) { return some_ids(150, seed); };
+  const std::vector<size_t> points = {140};
+  size_t one = 0;
+  {
+    PrefixTree probe(e, {.max_bytes = kMuch});
+    const Ids ids = prompt_of(0);
+    Session s = probe.begin(options, {ids, points});
+    probe.read(s, {ids, points});
+    one = probe.statistics().bytes;
+  }
+  PrefixTree tree(e, {.max_bytes = 4 * one + one / 2});
+  Reuse reuse;
+  for (uint64_t i = 0; i < 12; ++i) {
+    const Ids ids = prompt_of(i), favourite = prompt_of(0);
+    Session s = tree.begin(options, {ids, points});
+    tree.read(s, {ids, points});
+    EXPECT_LE(tree.statistics().bytes, 4 * one + one / 2);
+    tree.begin(options, {favourite, points}, &reuse);
+    EXPECT_EQ(reuse.tokens, 140u) << "what is used stays, " << i;
+  }
+  EXPECT_EQ(tree.statistics().snapshots, 4u);
+  EXPECT_EQ(tree.statistics().evicted, 8u);
+  // One that is too large for the limit of one, and a tree that keeps nothing.
+  for (const PrefixTreeOptions small : {PrefixTreeOptions{kMuch, one / 2}, PrefixTreeOptions{0}}) {
+    PrefixTree none(e, small);
+    const Ids ids = prompt_of(1);
+    EXPECT_TRUE(
+        same_bits(warm(none, options, {ids, points}, reuse), cold(e, options, {ids, points})));
+    EXPECT_EQ(none.statistics().snapshots, 0u);
+    EXPECT_GT(none.statistics().too_large, 0u);
+  }
+}
+
+TEST(PrefixTree, SnapshotsGiveWayToSessionsWhereTheEngineHasNoRoom) {
+  const size_t empty = engine()->bytes_in_use();
+  const auto e = engine(empty + (size_t{6} << 20));
+  const SessionOptions options = with_policy("exact", 600);
+  PrefixTree tree(e, {.max_bytes = kMuch});
+  const std::vector<size_t> points = {140};
+  for (uint64_t i = 0; i < 40; ++i) {
+    const Ids ids = some_ids(150, i);
+    Session s = tree.begin(options, {ids, points});
+    try {
+      tree.read(s, {ids, points});
+    } catch (const Error& error) {  // rows need room too: a server makes it
+      ASSERT_EQ(error.code(), ErrorCode::kOutOfMemory);
+      EXPECT_GT(tree.shrink(size_t{2} << 20), 0u);
+    }
+  }
+  EXPECT_GT(tree.statistics().evicted, 0u);
+  EXPECT_LE(e->peak_bytes(), empty + (size_t{6} << 20));
+}
+
+}  // namespace
+}  // namespace pith
