@@ -6,8 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
+#include "pith/attention_error.h"
 #include "pith/dtype.h"
 #include "pith/ledger.h"
 #include "pith/policy.h"
@@ -63,6 +67,9 @@ struct LayerCacheOptions {
   /// The base of the RoPE that keys and queries come with (positions from 0, pairs of channels i
   /// and i + D/2, no scaling); 0: none is known, and policies that turn keys are refused.
   double rope_theta = 0;
+  double scale = 0;                 ///< of scores q.k in the softmax; 0 = 1/sqrt(D)
+  std::vector<TokenRange> protect;  ///< tokens whose rows stay exact, as SessionOptions::protect
+  ErrorProbeOptions error_probe;    ///< its max_error is the caller's to act on
 };
 
 class LayerCache {
@@ -75,9 +82,9 @@ class LayerCache {
 
   /// A pass of `tokens` tokens, as a model makes it: their queries attend to what is stored and,
   /// causally, to the rows of these tokens, which are then stored and compressed. q and out
-  /// [T, query heads, D], k and v [T, KV heads, D], keys and queries after RoPE. Softmax's scale is
-  /// 1/sqrt(D). Throws kInvalidArgument for views that are none, kContextFull with nothing changed,
-  /// kNonFinite, kOutOfMemory; after the last two the cache is to be thrown away.
+  /// [T, query heads, D], k and v [T, KV heads, D], keys and queries after RoPE. Throws
+  /// kInvalidArgument for views that are none, kContextFull with nothing changed, kNonFinite,
+  /// kOutOfMemory; after the last two the cache is to be thrown away.
   void step(const RowsOut& out, const RowsView& q, const RowsView& k, const RowsView& v,
             size_t tokens);
   /// Stores rows without queries; selectors that live on attention see none.
@@ -86,12 +93,24 @@ class LayerCache {
   void attend(const RowsOut& out, const RowsView& q, size_t tokens);
   /// The prompt is complete: selectors that judge it do.
   void end_prompt();
+  /// Protects more tokens, all still to come. Throws kInvalidArgument as Session::protect does.
+  void protect(std::span<const TokenRange> ranges);
 
   size_t tokens() const;          ///< seen
   HeadRows rows(int head) const;  ///< which rows a KV head holds, with their weights
   Ledger ledger() const;          ///< bytes of what is held
   std::string describe() const;   ///< the policy, budgets as rows
   LayerCache clone() const;
+  /// The error probe's estimate; nothing without one.
+  std::optional<AttentionError> attention_error() const;
+
+  /// All that the cache needs to go on elsewhere, bit for bit.
+  std::vector<std::byte> save() const;
+  /// A cache that goes on where save() was called. Options and the instruction set must be those it
+  /// was saved under; `protect` may be left empty. Throws kInvalidArgument, naming what differs,
+  /// and kCorrupt for bytes that are damaged or none of save()'s.
+  static LayerCache restore(std::shared_ptr<Compute> compute, const LayerCacheOptions& options,
+                            std::span<const std::byte> bytes);
 
  private:
   struct State;

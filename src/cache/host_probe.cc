@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "compress/dense.h"
 
@@ -38,13 +39,14 @@ class HostSpans final : public CodedSpans {
     const std::vector<double> sizes = a.sizes(kernels);
     std::vector<CodedSums> sums(a.group, CodedSums(a.dim));
     std::vector<float> rows(kTile * a.dim), scores(a.group * kTile);
-    RopeCursor cursor(*site_.rope);
+    std::optional<RopeCursor> cursor;  // a cache whose keys come turned may have no RoPE
+    if (span.keys_before_rope) cursor.emplace(*site_.rope);
     for (size_t t = 0; t < span.count; t += kTile) {
       const size_t first = span.first + t, n = std::min(kTile, span.count - t);
       span.keys->decode(rows.data(), first, n);
-      if (span.keys_before_rope)
-        cursor.rotate_rows(kernels, rows.data(), span.positions ? span.positions + first : nullptr,
-                           span.first_position + static_cast<int64_t>(t), n);
+      if (cursor)
+        cursor->rotate_rows(kernels, rows.data(), span.positions ? span.positions + first : nullptr,
+                            span.first_position + static_cast<int64_t>(t), n);
       kernels.dot_rows(scores.data(), kTile, site_.q, a.group, {rows.data(), DType::kF32, a.dim}, n,
                        site_.scale);
       span.values->decode(rows.data(), first, n);

@@ -50,6 +50,12 @@ struct KvCache::Impl {
 
   /// For what lasts a step: such memory is the engine's, not the session's.
   Context step_context() const { return {context.pool, context.memory.root(), context.kernels}; }
+  /// Tokens that came, to each layer or to the only one.
+  size_t seen() const {
+    size_t most = 0;
+    for (const Layer& layer : layers) most = std::max(most, layer.tokens);
+    return most;
+  }
   Layer& layer(int l) {
     if (l < 0 || l >= shape.layers)
       throw Error(ErrorCode::kInvalidArgument,
@@ -200,10 +206,8 @@ void KvCache::append(int l, const float* k, const float* v, size_t tokens) {
 }
 
 void KvCache::protect(std::span<const TokenRange> ranges) {
-  size_t seen = 0;
-  for (const Layer& layer : impl_->layers) seen = std::max(seen, layer.tokens);
   ProtectedRows all = impl_->protected_rows;
-  all.add(ranges, static_cast<int64_t>(seen), static_cast<int64_t>(impl_->shape.context));
+  all.add(ranges, static_cast<int64_t>(impl_->seen()), static_cast<int64_t>(impl_->shape.context));
   impl_->protected_rows = std::move(all);
   for (Layer& layer : impl_->layers)
     for (HeadGroup& group : layer.groups) group.protect(impl_->protected_rows);
@@ -218,6 +222,7 @@ void KvCache::start_error_probe(const ErrorProbeOptions& options, uint64_t seed)
   const AttentionShape shape{static_cast<size_t>(s.query_heads), static_cast<size_t>(s.kv_heads),
                              static_cast<size_t>(s.head_dim), 0};
   for (size_t l = 0; l < impl_->layers.size(); ++l) {
+    if (impl_->layers[l].groups.empty()) continue;  // of a cache of one layer, another
     if (!s.sliding_window.empty() && s.sliding_window[l] > 0) continue;
     const ErrorProbeSite site{{shape.kv_heads, static_cast<int>(l), seed, options.rows},
                               shape.query_heads / shape.kv_heads,
@@ -234,7 +239,7 @@ std::vector<AttentionError> KvCache::attention_errors() const {
 }
 
 void KvCache::end_prefill() {
-  const uint64_t tokens = impl_->layers[0].tokens;
+  const uint64_t tokens = impl_->seen();
   std::vector<uint64_t>& ends = impl_->prompt_ends;
   if (ends.empty() || ends.back() != tokens) ends.push_back(tokens);
   for (Layer& layer : impl_->layers)
@@ -246,7 +251,7 @@ const std::vector<TokenRange>& KvCache::protected_tokens() const {
 }
 
 void KvCache::archive(Archive& a) {
-  size_t tokens = impl_->layers[0].tokens, ranges = impl_->protected_rows.ranges().size();
+  size_t tokens = impl_->seen(), ranges = impl_->protected_rows.ranges().size();
   a.need(!a.loads() || (tokens == 0 && ranges == 0), "state goes into a cache that has seen none");
   a.number(tokens, impl_->shape.context, "more tokens than the context has");
   a.number(ranges, impl_->shape.context, "more protected ranges than the context has tokens");
@@ -268,6 +273,7 @@ void KvCache::archive(Archive& a) {
     a.need(i == 0 || end > impl_->prompt_ends[i - 1], "prompts that ended out of order");
   }
   for (Layer& layer : impl_->layers) {
+    if (layer.groups.empty()) continue;  // of a cache of one layer, another
     a.need(a.loads() || layer.tokens == tokens, "layers that saw different tokens");
     if (a.loads()) layer.tokens = tokens;
   }

@@ -3,11 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <optional>
 
 #include "cache/kv_cache.h"
+#include "core/archive.h"
+#include "core/digest.h"
 #include "pith/error.h"
 #include "session/check_threads.h"
+#include "session/session_key.h"
 
 namespace pith {
 
@@ -39,6 +44,13 @@ const LayerCacheOptions& checked(const LayerCacheOptions& o) {
     refuse(fmt::format("layer {} of {}", o.layer, o.layers));
   if (o.context == 0) refuse("a context of 0 tokens; say how many there will be at most");
   if (o.sliding_window < 0) refuse(fmt::format("a sliding window of {}", o.sliding_window));
+  if (!(o.scale >= 0) || !std::isfinite(o.scale))
+    refuse(fmt::format("a scale of {}; it is positive, or 0 for 1/sqrt(D)", o.scale));
+  if (o.error_probe.rows > 0 && o.sliding_window > 0)
+    throw Error(
+        ErrorCode::kUnsupported,
+        "a layer's cache: an error probe and a sliding window; the probe watches layers that "
+        "see everything");
   return o;
 }
 
@@ -58,12 +70,18 @@ struct LayerCache::State {
         query_heads(static_cast<size_t>(o.query_heads)),
         kv_heads(static_cast<size_t>(o.kv_heads)),
         dim(static_cast<size_t>(o.head_dim)),
-        context(o.context) {
+        context(o.context),
+        options(o),
+        query_factor(o.scale == 0 ? 1.0f
+                                  : static_cast<float>(
+                                        o.scale * std::sqrt(static_cast<double>(o.head_dim)))) {
     if (o.rope_theta != 0) rope = std::make_shared<const Rope>(dim, o.rope_theta);
     Compute::State& all = *compute->state_;
     cache = std::make_unique<KvCache>(Context{all.pool, all.memory, all.kernels},
                                       ResolvedPolicy(o.policy, shape_of(o), o.seed, Device::kCpu),
                                       rope.get(), o.layer);
+    cache->protect(o.protect);
+    if (o.error_probe.rows > 0) cache->start_error_probe(o.error_probe, o.seed);
   }
   State(const State& o)
       : compute(o.compute),
@@ -72,12 +90,18 @@ struct LayerCache::State {
         kv_heads(o.kv_heads),
         dim(o.dim),
         context(o.context),
+        options(o.options),
+        query_factor(o.query_factor),
         rope(o.rope),
         cache(o.cache->clone()) {}
 
   std::shared_ptr<Compute> compute;
   int layer;
   size_t query_heads, kv_heads, dim, context;  // H, G, D
+  LayerCacheOptions options;
+  /// What queries are multiplied by, so that scores over sqrt(D), which is all that selectors, the
+  /// probe and attention know, have the caller's scale.
+  float query_factor;
   std::shared_ptr<const Rope> rope;
   std::unique_ptr<KvCache> cache;
 
@@ -94,6 +118,10 @@ struct LayerCache::State {
   }
   /// The rows as f32 [T, heads, D]: where they are, or in `room`.
   const float* read(const RowsView& x, size_t heads, size_t tokens, Array<float>& room) const;
+  /// The same for queries, at the caller's scale.
+  const float* read_queries(const RowsView& q, size_t tokens, Array<float>& room) const;
+  /// What must be the same for save()'s bytes to go on.
+  SessionKey key() const;
   void write(const RowsOut& out, const float* x, size_t tokens) const;
   /// Calls f(to) with a place for answers f32 [T, H, D]: where they go, or room that is written out
   /// from there.
@@ -139,6 +167,34 @@ const float* LayerCache::State::read(const RowsView& x, size_t heads, size_t tok
   return room.data();
 }
 
+const float* LayerCache::State::read_queries(const RowsView& q, size_t tokens,
+                                             Array<float>& room) const {
+  const float* rows = read(q, query_heads, tokens, room);
+  if (query_factor == 1) return rows;
+  if (room.empty()) {
+    room.resize(tokens * query_heads * dim);
+    std::copy_n(rows, room.size(), room.data());
+  }
+  kernels().scale(room.data(), query_factor, room.size());
+  return room.data();
+}
+
+SessionKey LayerCache::State::key() const {
+  const LayerCacheOptions& o = options;
+  return {{"policy", ResolvedPolicy(o.policy, shape_of(o), o.seed, Device::kCpu).describe()},
+          {"shape", fmt::format("{} query heads, {} KV heads, head_dim {}", o.query_heads,
+                                o.kv_heads, o.head_dim)},
+          {"layer", fmt::format("{} of {}", o.layer, o.layers)},
+          {"context", std::to_string(o.context)},
+          {"sliding window", std::to_string(o.sliding_window)},
+          {"seed", std::to_string(o.seed)},
+          {"rope_theta", fmt::format("{}", o.rope_theta)},
+          {"scale", fmt::format("{}", o.scale)},
+          {"error probe",
+           fmt::format("{} rows every {} steps", o.error_probe.rows, o.error_probe.every)},
+          {"isa", kernels().isa}};
+}
+
 void LayerCache::State::write(const RowsOut& out, const float* x, size_t tokens) const {
   auto* bytes = static_cast<std::byte*>(out.data);
   const auto size = static_cast<ptrdiff_t>(size_of(out.dtype));
@@ -172,7 +228,7 @@ void LayerCache::step(const RowsOut& out, const RowsView& q, const RowsView& k, 
   s.check_room(tokens);
   Array<float> q_room = s.room(), k_room = s.room(), v_room = s.room();
   s.answer(out, tokens, [&](float* to) {
-    s.cache->step(s.layer, to, s.read(q, s.query_heads, tokens, q_room),
+    s.cache->step(s.layer, to, s.read_queries(q, tokens, q_room),
                   s.read(k, s.kv_heads, tokens, k_room), s.read(v, s.kv_heads, tokens, v_room),
                   tokens);
   });
@@ -196,8 +252,100 @@ void LayerCache::attend(const RowsOut& out, const RowsView& q, size_t tokens) {
     throw Error(ErrorCode::kInvalidArgument, "nothing is stored yet that queries could attend to");
   Array<float> q_room = s.room();
   s.answer(out, tokens, [&](float* to) {
-    s.cache->attend_only(s.layer, to, s.read(q, s.query_heads, tokens, q_room), tokens);
+    s.cache->attend_only(s.layer, to, s.read_queries(q, tokens, q_room), tokens);
   });
+}
+
+namespace {
+
+constexpr std::string_view kMagic = "PITHLAY1";
+
+void archive_text(Archive& a, std::string& text) {
+  constexpr uint32_t kMost = 1 << 20;
+  auto size = static_cast<uint32_t>(text.size());
+  a.number(size, kMost, "a text is too long");
+  a.check_left(size, 1);
+  text.resize(size);
+  a.raw(text.data(), size);
+}
+
+/// What save()'s bytes begin with: kMagic, the key, the digest of the rest.
+void archive_head(Archive& a, SessionKey& key, Digest& digest) {
+  std::string magic(kMagic);
+  a.raw(magic.data(), magic.size());
+  a.need(magic == kMagic, "these are no bytes of a layer's cache");
+  auto fields = static_cast<uint32_t>(key.size());
+  a.number(fields, uint32_t{64}, "a key of too many fields");
+  key.resize(fields);
+  for (auto& [name, value] : key) archive_text(a, name), archive_text(a, value);
+  a.raw(&digest, sizeof(digest));
+}
+
+}  // namespace
+
+std::vector<std::byte> LayerCache::save() const {
+  const State& s = *state_;
+  std::vector<std::byte> state, all;
+  const auto into = [](std::vector<std::byte>& to) {
+    return [&to](std::span<const std::byte> x) { to.insert(to.end(), x.begin(), x.end()); };
+  };
+  Archive body(into(state));
+  s.cache->archive(body);
+  s.cache->archive_layer(s.layer, body);
+  SessionKey key = s.key();
+  Digest digest = digest_of(state);
+  Archive head(into(all));
+  archive_head(head, key, digest);
+  all.insert(all.end(), state.begin(), state.end());
+  return all;
+}
+
+LayerCache LayerCache::restore(std::shared_ptr<Compute> compute, const LayerCacheOptions& options,
+                               std::span<const std::byte> bytes) {
+  LayerCacheOptions fresh = options;
+  fresh.protect.clear();  // the saved ones come with their rows
+  LayerCache restored(std::move(compute), fresh);
+  State& s = *restored.state_;
+  SessionKey saved;
+  Digest digest;
+  Archive head(bytes, "a saved layer");
+  archive_head(head, saved, digest);
+  const SessionKey wanted = s.key();
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const std::string found = i < saved.size() && saved[i].first == wanted[i].first
+                                  ? saved[i].second
+                                  : std::string("not there");
+    if (found != wanted[i].second)
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("a saved layer: its {} is '{}', and '{}' was asked for; a cache goes "
+                              "on under what it began with alone",
+                              wanted[i].first, found, wanted[i].second));
+  }
+  const auto state = bytes.subspan(head.bytes());
+  if (digest_of(state) != digest)
+    throw Error(ErrorCode::kCorrupt, "a saved layer: its bytes are damaged; save it again");
+  Archive body(state, "a saved layer");
+  s.cache->archive(body);
+  s.cache->archive_layer(s.layer, body);
+  body.end();
+  s.options.protect = s.cache->protected_tokens();
+  if (!options.protect.empty() && options.protect != s.options.protect)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a saved layer: its protected tokens are '{}', and '{}' was asked for; "
+                            "leave them out",
+                            to_string(s.options.protect), to_string(options.protect)));
+  return restored;
+}
+
+void LayerCache::protect(std::span<const TokenRange> ranges) {
+  state_->cache->protect(ranges);
+  auto& all = state_->options.protect;
+  all.insert(all.end(), ranges.begin(), ranges.end());
+}
+
+std::optional<AttentionError> LayerCache::attention_error() const {
+  const auto all = state_->cache->attention_errors();
+  return all.empty() ? std::nullopt : std::optional(all.front());
 }
 
 void LayerCache::end_prompt() { state_->cache->end_prefill(); }

@@ -5,7 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <functional>
+
 #include "cache_harness.h"
+#include "core/digest.h"
 #include "core/dtype.h"
 #include "pith/error.h"
 
@@ -194,6 +198,179 @@ void refused(ErrorCode code, const std::string& word, const F& f) {
   }
 }
 
+TEST(LayerCache, AScaleOfScoresIsTheCallersEverywhere) {
+  const Shape shape;
+  constexpr double kScale = 0.37;
+  const Rows rows(shape, kTokens + 3, 10);
+  Rows larger = rows;  // whose scores over sqrt(D) are those of `rows` at kScale
+  for (float& x : larger.q) x *= static_cast<float>(kScale * 8);
+  for (const char* policy : kPolicies) {
+    Layer scaled(shape, policy), plain(shape, policy);
+    LayerCacheOptions o = options_of(shape, policy);
+    o.scale = kScale;
+    scaled.cache = LayerCache(scaled.compute, o);
+    EXPECT_EQ(scaled.step(rows, 0, kTokens, 50), plain.step(larger, 0, kTokens, 50)) << policy;
+    std::vector<HeadRows> held;
+    for (int g = 0; g < shape.kv_heads; ++g) {
+      held.push_back(scaled.cache.rows(g));
+      EXPECT_EQ(held.back().positions, plain.cache.rows(g).positions) << policy;
+    }
+    if (std::string(policy).find("f32") == std::string::npos) continue;
+    EXPECT_LT(test::relative_error(scaled.attend(rows, kTokens, kTokens + 3),
+                                   test::oracle_all(shape, larger, kTokens, kTokens + 3, held)),
+              1e-5)
+        << policy;
+    EXPECT_GT(test::relative_error(scaled.attend(rows, kTokens, kTokens + 3),
+                                   test::oracle_all(shape, rows, kTokens, kTokens + 3, held)),
+              1e-2)
+        << policy;
+  }
+}
+
+TEST(LayerCache, ProtectsRowsAndProbesAsASessionDoes) {
+  const Shape shape;
+  const Rows rows(shape, kTokens, 11);
+  const char* policy = "knorm(budget=16,interval=8)+int4,sink=0,window=8";
+  LayerCacheOptions o = options_of(shape, policy);
+  o.protect = {{3, 6}};
+  o.error_probe = {64, 2, 0};
+  o.layers = 3, o.layer = 2;
+  o.rope_theta = 0;  // no policy here turns keys
+  Layer layer(shape, policy);
+  layer.cache = LayerCache(layer.compute, o);
+  EXPECT_FALSE(Layer(shape, policy).cache.attention_error());
+  layer.step(rows, 0, 150, 30);
+  const TokenRange more{150, 151};
+  layer.cache.protect({&more, 1});
+  EXPECT_THROW(layer.cache.protect({&more, 1}), Error);
+  layer.step(rows, 150, kTokens, 1);
+  const auto held = layer.cache.rows(1).positions;
+  for (const int64_t p : {3, 4, 5, 150})
+    EXPECT_TRUE(std::ranges::binary_search(held, p)) << p << " of " << held.size();
+  EXPECT_LT(held.size(), 60u);
+
+  Shape three = shape;
+  three.layers = 3;
+  test::Harness harness(three, policy);
+  harness.cache().protect(o.protect);
+  harness.cache().start_error_probe(o.error_probe, o.seed);
+  for (int l = 0; l < 3; ++l) harness.step(rows, 0, 150, 30, l);
+  harness.cache().protect({&more, 1});
+  for (int l = 0; l < 3; ++l) harness.step(rows, 150, kTokens, 1, l);
+  const AttentionError expected = harness.cache().attention_errors()[2];
+  const auto found = layer.cache.attention_error();
+  ASSERT_TRUE(found);
+  EXPECT_GT(found->steps, 10u);
+  EXPECT_EQ(found->steps, expected.steps);
+  EXPECT_EQ(found->estimate, expected.estimate);
+  EXPECT_EQ(found->high, expected.high);
+}
+
+/// A layer in the middle, with everything on.
+LayerCacheOptions middle_layer(const Shape& shape, const std::string& policy) {
+  LayerCacheOptions o = options_of(shape, policy);
+  o.layers = 4, o.layer = 2;
+  o.scale = 0.2;
+  o.protect = {{3, 6}};
+  o.error_probe = {64, 2, 0};
+  return o;
+}
+
+TEST(LayerCache, SavedItGoesOnBitForBit) {
+  const Shape shape;
+  const Rows rows(shape, 300, 12);
+  for (const char* policy : kPolicies)
+    for (const size_t count : {0, 1, 63, 150}) {
+      const LayerCacheOptions o = middle_layer(shape, policy);
+      Layer layer(shape, policy), other(shape, policy);
+      layer.cache = LayerCache(layer.compute, o);
+      layer.step(rows, 0, count / 2, 20);
+      if (count > 0) layer.cache.end_prompt();
+      layer.step(rows, count / 2, count, 1);
+      const auto bytes = layer.cache.save();
+      other.cache = LayerCache::restore(other.compute, o, bytes);
+      EXPECT_EQ(other.cache.tokens(), count);
+      for (Layer* l : {&layer, &other}) {
+        l->step(rows, count, count + 60, 20);
+        l->cache.end_prompt();
+      }
+      EXPECT_EQ(other.step(rows, count + 60, 300, 1), layer.step(rows, count + 60, 300, 1))
+          << policy << " after " << count;
+      EXPECT_EQ(other.cache.save(), layer.cache.save()) << policy << " after " << count;
+    }
+}
+
+TEST(LayerCache, SavedBytesAreRefusedOrHarmless) {
+  const Shape shape;
+  const Rows rows(shape, 120, 13);
+  const char* policy = "express(s=16)+int4,window=8";
+  const LayerCacheOptions good = middle_layer(shape, policy);
+  Layer layer(shape, policy);
+  layer.cache = LayerCache(layer.compute, good);
+  layer.step(rows, 0, 100, 20);
+  const auto bytes = layer.cache.save();
+  const std::vector<std::pair<std::string, std::function<void(LayerCacheOptions&)>>> changes = {
+      {"policy", [](auto& o) { o.policy = Policy::parse("express(s=16)+int8,window=8"); }},
+      {"shape", [](auto& o) { o.query_heads = 4; }},
+      {"layer", [](auto& o) { o.layer = 1; }},
+      {"context", [](auto& o) { o.context = 999; }},
+      {"seed", [](auto& o) { o.seed = 2; }},
+      {"rope_theta", [](auto& o) { o.rope_theta = 0; }},
+      {"scale", [](auto& o) { o.scale = 0; }},
+      {"error probe", [](auto& o) { o.error_probe.every = 3; }},
+      {"protected tokens", [](auto& o) {
+         o.protect = {{3, 7}};
+       }}};
+  for (const auto& [name, change] : changes) {
+    LayerCacheOptions o = good;
+    change(o);
+    refused(ErrorCode::kInvalidArgument, "its " + name,
+            [&] { LayerCache::restore(layer.compute, o, bytes); });
+  }
+  const size_t before = layer.compute->bytes_in_use();
+  size_t taken = 0, refusals = 0;
+  const auto tried = [&](std::span<const std::byte> bad, bool may_pass) {
+    try {
+      LayerCache restored = LayerCache::restore(layer.compute, good, bad);
+      EXPECT_TRUE(may_pass);
+      std::swap(layer.cache, restored);
+      layer.step(rows, 100, 103, 1);
+      std::swap(layer.cache, restored);
+      ++taken;
+    } catch (const Error& e) {
+      EXPECT_NE(e.code(), ErrorCode::kInternal) << e.what();
+      ++refusals;
+    }
+  };
+  for (size_t at = 0; at < bytes.size(); at += at < 600 ? 1 : 41) {
+    auto bad = bytes;
+    bad[at] ^= std::byte{0x55};
+    tried(bad, false);
+    tried(std::span(bytes).first(at), false);
+  }
+  EXPECT_EQ(taken, 0u);
+  // Digests made right again: what is wrong must be seen by its meaning, or do no harm.
+  const auto head = [&] {
+    const auto state_of = [&](size_t from) { return std::span(bytes).subspan(from); };
+    for (size_t at = 16; at + 16 < bytes.size(); ++at) {
+      const Digest digest = digest_of(state_of(at + 16));
+      if (std::memcmp(bytes.data() + at, &digest, 16) == 0) return at;
+    }
+    return bytes.size();
+  }();
+  ASSERT_LT(head, bytes.size());
+  for (size_t at = head + 16; at < bytes.size(); at += at < head + 200 ? 1 : 29) {
+    auto bad = bytes;
+    bad[at] ^= std::byte{0x55};
+    const Digest digest = digest_of(std::span(bad).subspan(head + 16));
+    std::memcpy(bad.data() + head, &digest, 16);
+    tried(bad, true);
+  }
+  EXPECT_GT(taken, 20u);
+  EXPECT_GT(refusals, 100u);
+  EXPECT_EQ(layer.compute->bytes_in_use(), before);
+}
+
 TEST(LayerCache, RefusesWhatCannotBe) {
   Shape shape;
   shape.context = 20;
@@ -216,6 +393,9 @@ TEST(LayerCache, RefusesWhatCannotBe) {
       o.rope_theta = 0;
     });
   });
+  refused(invalid, "scale of -1", [&] { with([](auto& o) { o.scale = -1; }); });
+  refused(ErrorCode::kUnsupported, "probe",
+          [&] { with([](auto& o) { o.error_probe.rows = 64, o.sliding_window = 16; }); });
   refused(invalid, "threads", [] { Compute({.threads = -1}); });
 
   Layer layer(shape, "exact");

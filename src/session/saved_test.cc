@@ -42,8 +42,6 @@ std::vector<int32_t> some_ids(size_t first, size_t count) {
   return ids;
 }
 
-std::vector<float> copy(std::span<const float> x) { return {x.begin(), x.end()}; }
-
 /// 30 tokens decoded, a prompt of 60, 10 more; all logits.
 std::vector<float> go_on(Session& session) {
   std::vector<float> all;
