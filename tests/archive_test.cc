@@ -201,7 +201,8 @@ INSTANTIATE_TEST_SUITE_P(
         "exact+int4(hadamard=true,center=40)", "exact+kivi(bits=4,center=64)",
         "exact+qjl(outliers=0)", "exact+qjl(slack=0.1)",
         "exact+csr(s=4,online=48,collect=100,draw=kmeans)",
-        "exact+csr(s=4,online=32,collect=200,outliers=0.5)", "exact+gear(rank=0)", "exact+f32",
+        "exact+csr(s=4,online=32,collect=200,outliers=0.5)",
+        "exact+csr(s=4,online=48,collect=100,pair_bits=16)", "exact+gear(rank=0)", "exact+f32",
         "exact+k:kivi+v:int8,window=0,sink=0", "exact,window=0,sink=0", "exact+kivi,window=32",
         "exact+int4;layers=1:streaming_llm(window=40);heads=1:knorm(budget=30)+int8"));
 

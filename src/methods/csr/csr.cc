@@ -29,6 +29,8 @@ Offers csr_on_gpu(const MethodOptions& options, const OfferSite& site) {
           .limits = {{"outliers", "1: how many rows stay exact would depend on the rows",
                       o.outliers < 1 ? fmt::format("csr(outliers={})", o.outliers) : ""},
                      Limit::of("csr", "s", o.pairs, o.pairs <= 32, "up to 32"),
+                     Limit::of("csr", "pair_bits", static_cast<size_t>(o.pair_bits),
+                               o.pair_bits == 32, "32"),
                      Limit::of("csr", "online", o.online, o.online <= 512,
                                "up to 512, as far as a card's shared memory goes")}};
 }
@@ -36,23 +38,27 @@ Offers csr_on_gpu(const MethodOptions& options, const OfferSite& site) {
 }  // namespace
 
 Fields CsrOptions::fields() {
-  return {whole("s", pairs, {.least = 1, .most = SparseRows::kMaxPairs},
-                "pairs of index and coefficient a row: 32 s / D bits a channel"),
-          whole("chunks", chunks, {.least = 1, .most = SparseRows::kMaxPairs},
-                "parts of a row that share its pairs; unset: keys 1, values 2"),
-          choice<Solver>("solver", solver, {{"mp", Solver::kMp}, {"omp", Solver::kOmp}},
-                         "matching pursuit; omp: all coefficients fitted anew at each step"),
-          choice<Rope>("rope", rope, {{"pre", Rope::kPre}, {"post", Rope::kPost}},
-                       "pre: keys are coded before RoPE; post: as they are attended to"),
-          file("dict", dictionary, "a file that 'pith train-dict' made; unset: online atoms alone"),
-          whole("online", online, {.most = 65536}, "atoms a KV head taken from its own first rows"),
-          choice<Draw>("draw", draw, {{"rows", Draw::kRows}, {"kmeans", Draw::kKmeans}},
-                       "online atoms: rows, drawn at random, or kmeans, their centroids"),
-          whole("collect", collect, {.least = 1, .most = size_t{1} << 20},
-                "first rows that online atoms are drawn from; unset: as many, kmeans 4 times as "
-                "many"),
-          number("outliers", outliers, {0, 1},
-                 "rows with more than this share of their norm left stay exact")};
+  return {
+      whole("s", pairs, {.least = 1, .most = SparseRows::kMaxPairs},
+            "pairs of index and coefficient a row: 32 s / D bits a channel"),
+      whole("chunks", chunks, {.least = 1, .most = SparseRows::kMaxPairs},
+            "parts of a row that share its pairs; unset: keys 1, values 2"),
+      choice<Solver>("solver", solver, {{"mp", Solver::kMp}, {"omp", Solver::kOmp}},
+                     "matching pursuit; omp: all coefficients fitted anew at each step"),
+      choice<Rope>("rope", rope, {{"pre", Rope::kPre}, {"post", Rope::kPost}},
+                   "pre: keys are coded before RoPE; post: as they are attended to"),
+      file("dict", dictionary, "a file that 'pith train-dict' made; unset: online atoms alone"),
+      whole("online", online, {.most = 65536}, "atoms a KV head taken from its own first rows"),
+      choice<Draw>("draw", draw, {{"rows", Draw::kRows}, {"kmeans", Draw::kKmeans}},
+                   "online atoms: rows, drawn at random, or kmeans, their centroids"),
+      whole("collect", collect, {.least = 1, .most = size_t{1} << 20},
+            "first rows that online atoms are drawn from; unset: as many, kmeans 4 times as "
+            "many"),
+      number("outliers", outliers, {0, 1},
+             "rows with more than this share of their norm left stay exact"),
+      choice("pair_bits", pair_bits, {32, 16},
+             "of an index and its coefficient; 16: no more of the index than the atoms ask for, "
+             "and coefficients in steps of a scale a row")};
 }
 
 void CsrOptions::check(const std::string& method) const {
@@ -78,6 +84,7 @@ CsrFormat CsrOptions::format(Side side) const {
   format.clusters = draw == Draw::kKmeans;
   format.collect = collect.value_or(online * (format.clusters ? 4 : 1));
   format.outliers = static_cast<float>(outliers);
+  format.packed = pair_bits == 16;
   return format;
 }
 

@@ -45,10 +45,11 @@ double CsrCodec::most_bytes(size_t rows, size_t dim, bool /*evicted*/) const {
 size_t CsrCodec::table_bytes(const RowsRequest& request) const {
   const OfflineAtoms atoms = offline_ ? offline_->atoms(request) : OfflineAtoms{};
   fitted(request.dim);
-  if (atoms.count + format_.online > kMostAtoms)
+  const size_t most = format_.packed ? PackedPairs::kMostAtoms : kMostAtoms;
+  if (atoms.count + format_.online > most)
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("csr: {} trained and {} online atoms; 16-bit indices name {}",
-                            atoms.count, format_.online, kMostAtoms));
+                fmt::format("csr: {} trained and {} online atoms; pairs of {} bits name {}",
+                            atoms.count, format_.online, format_.packed ? 16 : 32, most));
   return offline_ ? offline_->layer_bytes(side_, request.layer) : 0;
 }
 

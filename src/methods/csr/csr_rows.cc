@@ -14,7 +14,8 @@
 namespace pith {
 namespace {
 
-constexpr size_t kCodeRows = 512;  // coded at a time: their copy stays small
+constexpr size_t kCodeRows = 512;   // coded at a time: their copy stays small
+constexpr size_t kPackedTile = 64;  // packed rows that are unpacked at a time: 16 KiB of stack
 constexpr uint32_t kOnlineDraw = 0x4353;
 
 template <class T>
@@ -48,7 +49,8 @@ CsrRows::CsrRows(const Context& context, const CsrFormat& format, const RowsRequ
       exact_at_(context.memory, MemoryKind::kMetadata),
       waiting_(f16_rows(context, request.dim)) {
   indices_.set_growth_limit(request.max_rows * format.pairs);
-  coefficients_.set_growth_limit(request.max_rows * format.pairs);
+  coefficients_.set_growth_limit(request.max_rows * format.factors());
+  if (format.packed) packed_.emplace(offline.count + format.online);
   if (collecting_ > 0) choose_online(request);
 }
 
@@ -167,9 +169,10 @@ void CsrRows::archive(Archive& a) {
   size_t coded = coded_rows();
   a.number(coded, collecting_ > 0 ? 0 : kMostRows, "coded rows before there is a dictionary");
   a.numbers(indices_, coded * format_.pairs);
-  a.halves(coefficients_, coded * format_.pairs);
+  a.halves(coefficients_, coded * format_.factors());
   for (size_t i = 0; a.loads() && i < indices_.size(); ++i)
-    a.need(indices_[i] < atoms(), "an atom that there is not");
+    a.need((packed_ ? packed_->index_of(indices_[i]) : indices_[i]) < atoms(),
+           "an atom that there is not");
   exact_.archive(a);
   a.ascending(exact_at_, exact_.rows(), coded);
   waiting_.archive(a);
@@ -197,12 +200,25 @@ void CsrRows::append(const float* x, size_t stride, size_t count) {
 void CsrRows::code(Pursuit& pursuit, const float* x, size_t count) {
   const size_t before = coded_rows(), pairs = format_.pairs;
   indices_.resize((before + count) * pairs);
-  coefficients_.resize((before + count) * pairs);
-  pursuit.code(indices_.data() + before * pairs, coefficients_.data() + before * pairs, x,
-               count * format_.chunks, {pairs / format_.chunks, format_.solver});
-  if (format_.outliers >= 1) return;
+  coefficients_.resize((before + count) * format_.factors());
+  uint16_t *codes = indices_.data() + before * pairs,
+           *factors = coefficients_.data() + before * format_.factors();
+  const Pursuit::Shape shape{pairs / format_.chunks, format_.solver};
+  if (packed_) {
+    std::vector<uint16_t> found(count * pairs);
+    pursuit.code(codes, found.data(), x, count * format_.chunks, shape);
+    for (size_t t = 0; t < count; ++t)
+      factors[t] = packed_->pack(codes + t * pairs, codes + t * pairs, &found[t * pairs], pairs);
+  } else {
+    pursuit.code(codes, factors, x, count * format_.chunks, shape);
+  }
+  if (format_.outliers < 1) keep_outliers(x, count);
+}
+
+void CsrRows::keep_outliers(const float* x, size_t count) {
+  const size_t before = coded_rows() - count, pairs = format_.pairs, factors = format_.factors();
   std::vector<float> built(count * dim_);
-  kernels_->sum_atoms(built.data(), sparse(before), atom_rows(), count);
+  decode(built.data(), before, count);
   for (size_t t = 0; t < count; ++t) {
     const float* row = x + t * dim_;
     float left = 0;
@@ -214,7 +230,7 @@ void CsrRows::code(Pursuit& pursuit, const float* x, size_t count) {
     exact_.append(row, dim_, 1);
     exact_at_.push_back(static_cast<uint32_t>(before + t));
     std::fill_n(indices_.data() + (before + t) * pairs, pairs, uint16_t{0});
-    std::fill_n(coefficients_.data() + (before + t) * pairs, pairs, uint16_t{0});
+    std::fill_n(coefficients_.data() + (before + t) * factors, factors, uint16_t{0});
   }
 }
 
@@ -237,15 +253,27 @@ void CsrRows::keep(std::span<const uint32_t> kept) {
       std::lower_bound(kept.begin(), kept.end(), static_cast<uint32_t>(coded)) - kept.begin());
   if (!exact_at_.empty()) keep_exact(kept.first(stay));
   compact(indices_, format_.pairs, kept.first(stay));
-  compact(coefficients_, format_.pairs, kept.first(stay));
+  compact(coefficients_, format_.factors(), kept.first(stay));
   std::vector<uint32_t> waiting(kept.begin() + static_cast<ptrdiff_t>(stay), kept.end());
   for (uint32_t& row : waiting) row -= static_cast<uint32_t>(coded);
   waiting_.keep(waiting);
 }
 
-SparseRows CsrRows::sparse(size_t first) const {
-  return {indices_.data() + first * format_.pairs, coefficients_.data() + first * format_.pairs,
-          format_.pairs / format_.chunks, format_.chunks};
+template <class F>
+void CsrRows::for_sparse(size_t first, size_t end, const F& f) const {
+  const size_t pairs = format_.pairs, chunks = format_.chunks;
+  if (!packed_)
+    return f(SparseRows{indices_.data() + first * pairs, coefficients_.data() + first * pairs,
+                        pairs / chunks, chunks},
+             first, end - first);
+  uint16_t indices[kPackedTile * SparseRows::kMaxPairs];
+  uint16_t coefficients[kPackedTile * SparseRows::kMaxPairs];
+  for (size_t t = first; t < end; t += kPackedTile) {
+    const size_t n = std::min(kPackedTile, end - t);
+    packed_->unpack(indices, coefficients, indices_.data() + t * pairs, coefficients_.data() + t,
+                    pairs, n);
+    f(SparseRows{indices, coefficients, pairs / chunks, chunks}, t, n);
+  }
 }
 
 std::pair<size_t, size_t> CsrRows::exact_between(size_t first, size_t end) const {
@@ -259,7 +287,9 @@ std::pair<size_t, size_t> CsrRows::exact_between(size_t first, size_t end) const
 void CsrRows::decode(float* out, size_t first, size_t count) const {
   const size_t end = first + count, coded = std::min(end, coded_rows());
   if (first < coded) {
-    kernels_->sum_atoms(out, sparse(first), atom_rows(), coded - first);
+    for_sparse(first, coded, [&](const SparseRows& rows, size_t at, size_t n) {
+      kernels_->sum_atoms(out + (at - first) * dim_, rows, atom_rows(), n);
+    });
     const auto [from, to] = exact_between(first, coded);
     for (size_t i = from; i < to; ++i) exact_.decode(out + (exact_at_[i] - first) * dim_, i, 1);
   }
@@ -296,7 +326,9 @@ void CsrRows::scores(float* out, size_t ld, const float* q, const float* prepare
     return CodedRows::scores(out, ld, q, prepared, queries, first, count, scale);
   const size_t end = first + count, coded = std::min(end, coded_rows());
   if (first < coded) {
-    kernels_->sparse_dots(out, ld, prepared, atoms(), queries, sparse(first), coded - first, scale);
+    for_sparse(first, coded, [&](const SparseRows& rows, size_t at, size_t n) {
+      kernels_->sparse_dots(out + (at - first), ld, prepared, atoms(), queries, rows, n, scale);
+    });
     const auto [from, to] = exact_between(first, coded);
     for (size_t i = from; i < to; ++i)
       exact_.scores(out + (exact_at_[i] - first), ld, q, nullptr, queries, i, 1, scale);
@@ -313,8 +345,9 @@ void CsrRows::accumulate(float* acc, const float* p, size_t ld, size_t queries, 
   const size_t end = first + count, coded = std::min(end, coded_rows());
   if (first < coded) {
     std::vector<float> by_atom(sums * queries);  // [chunks, atoms, M]
-    kernels_->add_coefficients(by_atom.data(), atoms(), p, ld, queries, sparse(first),
-                               coded - first);
+    for_sparse(first, coded, [&](const SparseRows& rows, size_t at, size_t n) {
+      kernels_->add_coefficients(by_atom.data(), atoms(), p + (at - first), ld, queries, rows, n);
+    });
     for (size_t m = 0; m < queries; ++m)
       for (size_t i = 0; i < sums; ++i) acc[m * width + i] += by_atom[i * queries + m];
     const auto [from, to] = exact_between(first, coded);

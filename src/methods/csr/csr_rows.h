@@ -5,9 +5,11 @@
 // residual is too large stay in f16.
 
 #include <memory>
+#include <optional>
 
 #include "compress/coded_rows.h"
 #include "compress/dense.h"
+#include "methods/csr/packed_pairs.h"
 #include "methods/csr/pursuit.h"
 
 namespace pith {
@@ -21,8 +23,11 @@ struct CsrFormat {
   size_t collect = 0;         ///< rows seen before the online part is fixed
   bool clusters = false;      ///< online atoms are centroids of those rows, not some of them
   float outliers = 1;         ///< rows with more than this share of their norm left stay exact
+  bool packed = false;        ///< pairs of 16 bits, whose coefficients have a scale a row
 
-  size_t row_bytes() const { return 4 * pairs; }
+  /// Numbers of 16 bits beside a row's indices: coefficients, or their scale.
+  size_t factors() const { return packed ? 1 : pairs; }
+  size_t row_bytes() const { return 2 * (pairs + factors()); }
 };
 
 /// The parts of the first `collect` rows that become a head's atoms, ascending: row times chunks
@@ -84,12 +89,16 @@ class CsrRows final : public CodedRows {
   AtomRows atom_rows() const {
     return {offline_.rows, offline_.count, online_ ? online_->data() : nullptr, atom_dim()};
   }
-  SparseRows sparse(size_t first) const;
+  /// Calls f(rows, first, count) for all coded rows in [first, end), packed ones some at a time.
+  template <class F>
+  void for_sparse(size_t first, size_t end, const F& f) const;
   void choose_online(const RowsRequest& request);
   void collect(const float* row);
   void fix_dictionary();
   void archive_online(Archive& a);
   void code(Pursuit& pursuit, const float* x, size_t count);  // x [count, D]
+  /// Of the last `count` coded rows, those whose residual is too large.
+  void keep_outliers(const float* x, size_t count);
   void keep_exact(std::span<const uint32_t> kept);
   /// The outlier rows in [first, end): indices into exact_at_.
   std::pair<size_t, size_t> exact_between(size_t first, size_t end) const;
@@ -97,6 +106,7 @@ class CsrRows final : public CodedRows {
   CsrFormat format_;
   Context context_;
   OfflineAtoms offline_;
+  std::optional<PackedPairs> packed_;
   std::shared_ptr<const Array<uint16_t>> online_;  // [online, d] f16; null until it is fixed
   size_t collecting_;                              ///< rows still to come before it is fixed
   size_t seen_ = 0;                                ///< rows while collecting
@@ -104,8 +114,8 @@ class CsrRows final : public CodedRows {
   size_t next_chosen_ = 0;
   uint64_t cluster_seed_ = 0;
   Array<uint16_t> collected_;     // [parts chosen, d] f16, of norm 1, while collecting
-  Array<uint16_t> indices_;       // [coded rows, pairs]
-  Array<uint16_t> coefficients_;  // [coded rows, pairs] f16
+  Array<uint16_t> indices_;       // [coded rows, pairs], packed: index and coefficient
+  Array<uint16_t> coefficients_;  // [coded rows, factors] f16
   DenseRowsStore exact_;          // [outliers, D] f16
   Array<uint32_t> exact_at_;      // [outliers] the coded rows that they stand for, ascending
   DenseRowsStore waiting_;        // [waiting, D] f16, after the coded rows

@@ -5,11 +5,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
 #include "core/dtype.h"
 #include "methods/csr/csr_codec.h"
+#include "methods/csr/packed_pairs.h"
 #include "methods/csr/test_rows.h"
 #include "pith/error.h"
 
@@ -62,6 +64,93 @@ TEST(Csr, BytesAreThirtyTwoBitsAPair) {
   }
 }
 
+TEST(Csr, PackedPairsAreHalfAndAScale) {
+  const Machine machine;
+  for (const auto& [pairs, chunks] : {std::pair<size_t, size_t>{6, 1}, {8, 2}}) {
+    CsrFormat format = format_of(pairs, chunks, 48);
+    format.packed = true;
+    const auto rows = make(machine, format);
+    const auto x = normals(100 * kDim, 8);
+    rows->append(x.data(), kDim, 100);
+    EXPECT_EQ(rows->payload_bytes(), 100 * (2 * pairs + 2));
+    EXPECT_EQ(rows->allocated_bytes(), machine.memory.bytes(MemoryKind::kPayload) +
+                                           machine.memory.bytes(MemoryKind::kMetadata) +
+                                           machine.memory.bytes(MemoryKind::kShared));
+  }
+}
+
+TEST(PackedPairs, IndicesComeBackAndCoefficientsWithinHalfAStep) {
+  std::mt19937 random(31);
+  for (size_t atoms : {1, 2, 3, 256, 257, 512, 4095, 4096}) {
+    const PackedPairs packed(atoms);
+    // The index takes the bits of the largest, at least one; the rest, but for the sign, says
+    // steps.
+    size_t bits = 1;
+    while ((size_t{1} << bits) < atoms) ++bits;
+    ASSERT_EQ(packed.most(), (1 << (16 - bits - 1)) - 1) << atoms;
+    for (float size : {0.0f, 1e-4f, 1.0f, 60000.0f}) {
+      constexpr size_t kRows = 20, kPairs = 7;
+      uint16_t indices[kRows][kPairs], coefficients[kRows][kPairs], codes[kRows][kPairs],
+          scales[kRows], got[kRows][kPairs], factors[kRows][kPairs];
+      std::uniform_real_distribution<float> uniform(-size, size);
+      for (size_t t = 0; t < kRows; ++t) {
+        for (size_t i = 0; i < kPairs; ++i) {
+          indices[t][i] = static_cast<uint16_t>(i == 0 ? atoms - 1 : random() % atoms);
+          coefficients[t][i] = f32_to_f16(size == 0 ? 0 : uniform(random));
+        }
+        scales[t] = packed.pack(codes[t], indices[t], coefficients[t], kPairs);
+      }
+      packed.unpack(got[0], factors[0], codes[0], scales, kPairs, kRows);
+      for (size_t t = 0; t < kRows; ++t) {
+        double largest = 0;
+        for (uint16_t c : coefficients[t])
+          largest = std::max(largest, std::abs(double{f16_to_f32(c)}));
+        // Half a step, and what f16 makes of the scale and of the number.
+        const double half = largest / packed.most() / 2 + largest / 1024 + 1e-6;
+        for (size_t i = 0; i < kPairs; ++i) {
+          ASSERT_EQ(got[t][i], indices[t][i]) << atoms;
+          ASSERT_NEAR(f16_to_f32(factors[t][i]), f16_to_f32(coefficients[t][i]), half) << atoms;
+        }
+      }
+    }
+  }
+}
+
+TEST(PackedPairs, TheLargestCoefficientStaysFinite) {
+  for (size_t atoms : {2, 256, 4096}) {
+    const PackedPairs packed(atoms);
+    const uint16_t index = 1, largest = f32_to_f16(-65504);
+    uint16_t code = 0, got = 0, factor = 0;
+    const uint16_t scale = packed.pack(&code, &index, &largest, 1);
+    packed.unpack(&got, &factor, &code, &scale, 1, 1);
+    EXPECT_EQ(got, 1);
+    const double step = 65504.0 / packed.most();
+    EXPECT_NEAR(f16_to_f32(factor), -65504, 1.01 * step + 64) << atoms;
+  }
+}
+
+TEST(Csr, PackedRowsAreTheWideOnesButForTheirSteps) {
+  const Machine machine;
+  for (Solver solver : {Solver::kMp, Solver::kOmp}) {
+    CsrFormat format = format_of(8, 2, 64);
+    format.solver = solver;
+    const auto wide = make(machine, format);
+    format.packed = true;
+    const auto packed = make(machine, format);
+    const auto x = normals(300 * kDim, 32);
+    wide->append(x.data(), kDim, 300);
+    packed->append(x.data(), kDim, 300);
+    const auto a = decoded(*wide), b = decoded(*packed);
+    double moved = 0, left = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      moved += std::pow(double{a[i]} - b[i], 2.0);
+      left += std::pow(double{a[i]} - x[i], 2.0);
+    }
+    EXPECT_GT(moved, 0);
+    EXPECT_LT(moved, 2e-3 * left) << "6 + 10 bits lose next to nothing beside the residual";
+  }
+}
+
 TEST(Csr, OnlineAtomsAreTheFirstRows) {
   const Machine machine;
   const auto rows = make(machine, format_of(1, 1, 20));
@@ -100,8 +189,10 @@ TEST(Csr, CodesDependNeitherOnChunksNorOnClones) {
   CsrFormat format = format_of(8, 2, 64);
   format.collect = 100;
   format.outliers = 0.75f;
-  for (Solver solver : {Solver::kMp, Solver::kOmp}) {
+  for (const auto& [solver, packed] :
+       {std::pair{Solver::kMp, false}, {Solver::kOmp, false}, {Solver::kOmp, true}}) {
     format.solver = solver;
+    format.packed = packed;
     const Machine machine;
     const auto x = normals(300 * kDim, 10);
     const auto whole = make(machine, format);
@@ -127,9 +218,12 @@ TEST(Csr, CodesDependNeitherOnChunksNorOnClones) {
 TEST(Csr, DroppedRowsLeaveTheOthersBitForBit) {
   const Machine machine;
   std::mt19937 random(12);
-  for (size_t before : {40, 64, 200}) {  // while collecting, just fixed, after
+  // While collecting, just fixed, after.
+  for (const auto& [before, packed] :
+       {std::pair<size_t, bool>{40, false}, {64, false}, {200, false}, {64, true}, {200, true}}) {
     CsrFormat format = format_of(6, 1, 64);
     format.outliers = 0.8f;
+    format.packed = packed;
     const auto rows = make(machine, format);
     const auto x = normals(300 * kDim, 13);
     rows->append(x.data(), kDim, before);
@@ -170,10 +264,12 @@ struct Mixed {
 TEST(Csr, ScoresAndSumsAreThoseOfTheDecodedRows) {
   for (std::string_view isa : available_isas())
     for (size_t dim : {64, 96, 128})
-      for (size_t count : {30, 90})
+      for (const auto& [count, packed] :
+           {std::pair<size_t, bool>{30, false}, {90, false}, {90, true}})
         for (size_t queries : {1, 4, 7}) {
           const Machine machine{std::string(isa)};
           CsrFormat format = format_of(8, 2, 40);
+          format.packed = packed;
           format.rotated_keys = true;
           format.outliers = 0.57f + 0.0017f * static_cast<float>(dim);  // some rows, not all
           const Mixed mixed(machine, format, dim, count);
@@ -250,6 +346,9 @@ TEST(Csr, WhatCannotBeIsRefused) {
   EXPECT_NE(refusal("csr(s=8,chunks=4)", 80).find("head_dim 80"), std::string::npos);
   EXPECT_NE(refusal("csr(online=0)").find("no atoms"), std::string::npos);
   EXPECT_NE(refusal("csr(online=70000)").find("65536"), std::string::npos);
+  EXPECT_NE(refusal("csr(online=4097,pair_bits=16)").find("pairs of 16 bits name 4096"),
+            std::string::npos);
+  EXPECT_NE(refusal("csr(pair_bits=8)"), "");
   EXPECT_NE(refusal("csr(solver=lasso)"), "");
 }
 
@@ -271,6 +370,7 @@ TEST(Csr, ZeroRowsStayZero) {
     CsrFormat format = format_of(4, 2, 16);
     format.solver = solver;
     format.outliers = 0.5f;
+    format.packed = solver == Solver::kOmp;
     const auto rows = make(machine, format);
     const std::vector<float> x(40 * kDim);
     rows->append(x.data(), kDim, 40);
