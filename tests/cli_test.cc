@@ -27,7 +27,7 @@ TEST_F(Cli, HelpIsThereForEveryCommand) {
   const Result top = run({"--help"});
   EXPECT_EQ(top.status, 0);
   for (const char* command : {"run", "inspect", "policies", "bench", "tokenize", "logits", "attend",
-                              "quantize", "demo", "probe", "eval", "completion"}) {
+                              "quantize", "tune", "demo", "probe", "eval", "completion"}) {
     EXPECT_NE(top.out.find(command), std::string::npos) << command;
     const Result r = run({command, "--help"});
     EXPECT_EQ(r.status, 0);

@@ -46,7 +46,7 @@ step() {
 yes 'The ship lay at anchor and a man stood on the quay while rain fell.' | head -n 60 >"$work/text" || true
 nothing='^$'
 for command in '' run chat inspect policies bench demo probe eval 'eval ppl' 'eval tasks' report reproduce tokenize \
-  logits attend train-dict pull completion; do
+  logits attend train-dict tune pull completion; do
   step "help ${command:-all}" 0 "$nothing" "'$pith' help $command"
 done
 step policies 0 "$nothing" "'$pith' policies"

@@ -24,6 +24,7 @@ void add_demo(CLI::App& root, Action& action);
 void add_probe(CLI::App& root, Action& action);
 void add_eval(CLI::App& root, Action& action);
 void add_train_dict(CLI::App& root, Action& action);
+void add_tune(CLI::App& root, Action& action);
 void add_report(CLI::App& root, Action& action);
 void add_reproduce(CLI::App& root, Action& action);
 void add_completion(CLI::App& root, Action& action);

@@ -159,7 +159,7 @@ void add_policy_options(CLI::App& app, PolicyOptions& options, std::vector<std::
       ->group(kGroup);
   app.add_option("--presets", options.presets,
                  "What auto chooses from, instead of the built-in table: a file of "
-                 "tools/results_presets.py")
+                 "'pith tune' or tools/results_presets.py")
       ->type_name("FILE")
       ->group(kGroup);
   app.add_option("--kv-sink-tokens", options.sink, "First rows kept exactly")
@@ -261,6 +261,12 @@ void settle_auto(ModelOptions& o, std::vector<std::string>* many, int64_t contex
         "-ctk and -ctv");
   const Presets presets =
       o.policy.presets.empty() ? Presets::built_in() : Presets::read(o.policy.presets);
+  if (const std::string& only = presets.model_fingerprint();
+      !only.empty() && only != model_fingerprint(o.model))
+    refuse(fmt::format(
+        "{} was tuned for another model, or for this one under another file's name; tune it again "
+        "with 'pith tune', or leave --presets out",
+        o.policy.presets));
   StandaloneOptions session;
   session.context = static_cast<size_t>(o.context > 0 ? o.context : context);
   session.threads = 1;

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "args.h"
+#include "pith/presets.h"
 
 #ifndef PITH_VERSION
 #define PITH_VERSION "unknown"

@@ -118,6 +118,7 @@ int main(int count, const char* const* values) {
   add_logits(root, action);
   add_attend(root, action);
   add_train_dict(root, action);
+  add_tune(root, action);
   add_completion(root, action);
   refuse_wrapped_seeds(root);
   prepare_streams();

@@ -44,6 +44,10 @@ struct PresetChoice {
   std::string why() const;  ///< a sentence with all of it
 };
 
+/// Of a folder's config.json, and of name, size, first and last MiB of each weights file, or of the
+/// one GGUF file (all of a large model would take minutes to read), in hexadecimal.
+std::string model_fingerprint(const std::filesystem::path& model);
+
 class Presets {
  public:
   /// The table of this build (docs/presets.md says how it was made).
@@ -51,8 +55,17 @@ class Presets {
   /// A file of JSON lines in the same form. Throws kNotFound, kCorrupt with the line's number.
   static Presets read(const std::filesystem::path& file);
   static Presets parse(std::string_view lines, const std::string& name);
+  /// Writes such a file, for one model alone unless `fingerprint` is empty. Throws kIo.
+  static void write(const std::filesystem::path& file, const std::vector<Preset>& presets,
+                    const std::string& fingerprint = "");
+  /// To ask before the work: throws what write() would throw, and kInvalidArgument for a file that
+  /// is one of the inputs.
+  static void check_write(const std::filesystem::path& file,
+                          const std::vector<std::filesystem::path>& inputs);
 
   const std::vector<Preset>& all() const { return presets_; }
+  /// The fingerprint of the only model that they are for, as `pith tune` writes it; empty: any.
+  const std::string& model_fingerprint() const { return model_fingerprint_; }
 
   /// The best policy for the goal among those that fit. `budget` is "16MiB" (KiB, GiB), or
   /// "25%" of the bytes of an f16 cache of the whole context. Fitting is this model's own matter:
@@ -66,7 +79,7 @@ class Presets {
  private:
   std::vector<const Preset*> nearest(uint64_t context) const;
   std::vector<Preset> presets_;
-  std::string name_;
+  std::string name_, model_fingerprint_;
 };
 
 }  // namespace pith

@@ -12,6 +12,7 @@
 #include "core/json_file.h"
 #include "core/mapped_file.h"
 #include "pith/error.h"
+#include "pith/presets.h"
 
 namespace pith {
 namespace {

@@ -18,9 +18,6 @@ using Record = nlohmann::ordered_json;
 
 /// 64-bit FNV-1a in hexadecimal: tells texts and models apart, no protection against forgery.
 std::string fingerprint(std::string_view bytes);
-/// Of a folder's config.json, and of name, size, first and last MiB of each weights file, or of the
-/// one GGUF file: all of a large model would take minutes to read.
-std::string model_fingerprint(const std::filesystem::path& model);
 
 Record to_record(const Ledger& ledger);
 /// The inverse of to_record.

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "pith/error.h"
+#include "pith/presets.h"
 
 namespace pith {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "compress/registry.h"
 #include "core/json_file.h"
+#include "core/output_file.h"
 #include "pith/error.h"
 #include "session/presets_table.h"
 
@@ -71,6 +72,28 @@ Presets Presets::read(const std::filesystem::path& file) {
   return parse(read_file(file, kMostTableBytes), file.string());
 }
 
+void Presets::write(const std::filesystem::path& file, const std::vector<Preset>& presets,
+                    const std::string& fingerprint) {
+  std::string lines;
+  for (const Preset& p : presets) {
+    nlohmann::ordered_json line{{"policy", p.policy},
+                                {"model", p.model},
+                                {"context", p.context},
+                                {"seeds", p.seeds},
+                                {"kl", {p.divergence, p.divergence_error}},
+                                {"bits", p.bits}};
+    if (p.facts >= 0) line["facts"] = p.facts;
+    if (!fingerprint.empty()) line["model_fingerprint"] = fingerprint;
+    lines += line.dump() + "\n";
+  }
+  write_file(file, lines);
+}
+
+void Presets::check_write(const std::filesystem::path& file,
+                          const std::vector<std::filesystem::path>& inputs) {
+  check_output(file, inputs);
+}
+
 Presets Presets::parse(std::string_view lines, const std::string& name) {
   Presets presets;
   presets.name_ = name;
@@ -81,11 +104,16 @@ Presets Presets::parse(std::string_view lines, const std::string& name) {
     start = end + 1, ++number;
     if (line.find_first_not_of(" \r\t") == std::string_view::npos) continue;
     try {
-      presets.presets_.push_back(preset_from(parse_json(line, "it")));
+      const json j = parse_json(line, "it");
+      presets.presets_.push_back(preset_from(j));
+      const std::string only = j.value("model_fingerprint", std::string());
+      if (presets.all().size() == 1) presets.model_fingerprint_ = only;
+      if (only != presets.model_fingerprint_)
+        throw Error(ErrorCode::kCorrupt, "it is for another model than the lines before");
     } catch (const std::exception& e) {
       throw Error(ErrorCode::kCorrupt,
-                  fmt::format("{}: line {} is no preset: {}; tools/results_presets.py makes such "
-                              "files",
+                  fmt::format("{}: line {} is no preset: {}; tools/results_presets.py and pith "
+                              "tune make such files",
                               name, number, e.what()));
     }
   }

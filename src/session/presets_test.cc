@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
+#include <tuple>
 
 #include "pith/error.h"
 
@@ -21,6 +23,10 @@ std::string line(const std::string& policy, int context, double kl, double bits)
   return "{\"policy\":\"" + policy + "\",\"model\":\"m\",\"context\":" + std::to_string(context) +
          ",\"seeds\":3,\"kl\":[" + std::to_string(kl) + ",0.01],\"bits\":" + std::to_string(bits) +
          "}\n";
+}
+
+std::string for_model(std::string text, const std::string& fingerprint) {
+  return text.insert(text.rfind('}'), R"(,"model_fingerprint":")" + fingerprint + "\"");
 }
 
 // int4 keeps more than a quarter; the window of 25% just that.
@@ -119,7 +125,30 @@ TEST(Presets, OtherFilesAreRefused) {
   corrupt("once\n", "line 1");
   corrupt(line("exact", 10, 0, 16) + line("exakt", 10, 0, 16), "line 2");
   corrupt(line("exact", 0, 0, 16), "no sense");
+  const std::string own = for_model(line("exact", 10, 0, 16), "a");
+  corrupt(own + line("exact", 10, 0, 16), "line 2");
+  corrupt(line("exact", 10, 0, 16) + own, "another model");
+  EXPECT_EQ(Presets::parse(own + own, "t").model_fingerprint(), "a");
+  EXPECT_EQ(Presets::built_in().model_fingerprint(), "");
   EXPECT_THROW(Presets::read("/nowhere.jsonl"), Error);
+}
+
+TEST(Presets, WhatIsWrittenIsRead) {
+  const std::filesystem::path file = testing::TempDir() + "written.jsonl";
+  std::vector<Preset> presets = Presets::parse(kTable, "t").all();
+  presets[1].facts = 0.75;
+  Presets::write(file, presets, "0123");
+  const Presets read = Presets::read(file);
+  EXPECT_EQ(read.model_fingerprint(), "0123");
+  ASSERT_EQ(read.all().size(), presets.size());
+  for (size_t i = 0; i < presets.size(); ++i) {
+    const Preset &a = read.all()[i], &b = presets[i];
+    EXPECT_EQ(std::tie(a.policy, a.model, a.context, a.seeds, a.divergence, a.divergence_error,
+                       a.bits, a.facts),
+              std::tie(b.policy, b.model, b.context, b.seeds, b.divergence, b.divergence_error,
+                       b.bits, b.facts));
+  }
+  std::filesystem::remove(file);
 }
 
 TEST(Presets, TheBuiltInTableFitsEveryBudgetItAccepts) {

@@ -1,0 +1,111 @@
+#include "eval/layer_forms.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "pith/error.h"
+
+namespace pith {
+namespace {
+
+/// Places in `forms` along the lower convex hull, by rising bits: each loses less than the one
+/// before, and a bit takes off less at each.
+std::vector<size_t> hull(std::span<const LayerForm> forms) {
+  std::vector<size_t> order(forms.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::ranges::sort(order, [&](size_t a, size_t b) {
+    return forms[a].bits != forms[b].bits ? forms[a].bits < forms[b].bits
+                                          : forms[a].loss < forms[b].loss;
+  });
+  const auto gain = [&](size_t from, size_t to) {
+    return (forms[from].loss - forms[to].loss) / (forms[to].bits - forms[from].bits);
+  };
+  std::vector<size_t> kept;
+  for (size_t i : order) {
+    if (!kept.empty() && forms[i].loss >= forms[kept.back()].loss) continue;
+    while (kept.size() > 1 &&
+           gain(kept[kept.size() - 2], kept.back()) <= gain(kept[kept.size() - 2], i))
+      kept.pop_back();
+    kept.push_back(i);
+  }
+  return kept;
+}
+
+/// "3,7-9"
+std::string ranges(const std::vector<size_t>& ascending) {
+  std::string text;
+  for (size_t i = 0; i < ascending.size();) {
+    size_t end = i + 1;
+    while (end < ascending.size() && ascending[end] == ascending[end - 1] + 1) ++end;
+    if (!text.empty()) text += ',';
+    text += end - i == 1 ? fmt::format("{}", ascending[i])
+                         : fmt::format("{}-{}", ascending[i], ascending[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<size_t> choose_forms(std::span<const LayerForm> forms, std::span<const FormUnit> units,
+                                 double bits) {
+  const std::vector<size_t> steps = hull(forms);
+  if (steps.empty() || forms[steps[0]].bits > bits)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{:.3g} bits a number are less than any of the forms takes, {:.3g}; "
+                            "give more bits or smaller forms",
+                            bits, steps.empty() ? 0 : forms[steps[0]].bits));
+  std::vector<size_t> at(units.size(), 0);
+  double left = 0;
+  for (const FormUnit& unit : units)
+    left += (bits - forms[steps[0]].bits) * static_cast<double>(unit.heads);
+  const auto price = [&](size_t u) {
+    return (forms[steps[at[u] + 1]].bits - forms[steps[at[u]]].bits) *
+           static_cast<double>(units[u].heads);
+  };
+  const auto gain = [&](size_t u) {
+    const double less = forms[steps[at[u]]].loss - forms[steps[at[u] + 1]].loss;
+    return units[u].weight * less / price(u);
+  };
+  for (;;) {
+    size_t best = SIZE_MAX;
+    for (size_t u = 0; u < units.size(); ++u) {
+      if (at[u] + 1 == steps.size() || price(u) > left) continue;
+      if (best == SIZE_MAX || gain(u) > gain(best)) best = u;
+    }
+    if (best == SIZE_MAX) break;
+    left -= price(best);
+    ++at[best];
+  }
+  for (size_t& step : at) step = steps[step];
+  return at;
+}
+
+std::string policy_of(std::span<const LayerForm> forms, std::span<const size_t> chosen,
+                      size_t heads) {
+  std::vector<size_t> counts(forms.size());
+  for (size_t f : chosen) ++counts[f];
+  const auto base = static_cast<size_t>(std::ranges::max_element(counts) - counts.begin());
+  // Layers by form and heads of theirs that have it.
+  std::map<std::pair<size_t, std::vector<size_t>>, std::vector<size_t>> others;
+  for (size_t l = 0; l < chosen.size() / heads; ++l) {
+    std::map<size_t, std::vector<size_t>> of_form;
+    for (size_t h = 0; h < heads; ++h) of_form[chosen[l * heads + h]].push_back(h);
+    for (const auto& [form, which] : of_form)
+      if (form != base) others[{form, which}].push_back(l);
+  }
+  std::string text = forms[base].policy;
+  for (const auto& [what, layers] : others) {
+    const auto& [form, which] = what;
+    text += ";layers=" + ranges(layers);
+    if (which.size() < heads) text += "/heads=" + ranges(which);
+    text += ":" + forms[form].policy;
+  }
+  return text;
+}
+
+}  // namespace pith

@@ -1,0 +1,38 @@
+#pragma once
+// Which form the cache of each layer, or of a single KV head of it, takes, so that all together
+// take no more bits than given and lose least. A unit's loss in a form is taken for a product, its
+// weight times the form's loss, and losses of units for a sum: true of small independent errors,
+// whose divergence is quadratic. Then the best choice walks along the lower convex hull of (bits,
+// loss), at each step where a bit takes the most off (Shoham & Gersho 1988). Cost: units squared
+// times forms.
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pith {
+
+/// A policy of all layers alike, and what it costs and loses there.
+struct LayerForm {
+  std::string policy;
+  double bits = 0;  ///< a number of the cache, everything included
+  double loss = 0;  ///< nats a token
+};
+
+/// What has one form: all KV heads of a layer, or one.
+struct FormUnit {
+  double weight = 0;  ///< its share of the loss, from 0
+  size_t heads = 1;
+};
+
+/// The form of each unit, by its place in `forms`: at most `bits` on average over all heads. Throws
+/// kInvalidArgument if no form is within `bits`.
+std::vector<size_t> choose_forms(std::span<const LayerForm> forms, std::span<const FormUnit> units,
+                                 double bits);
+
+/// One policy that says so: the form of most heads first, then what others differ in. `chosen` is
+/// [layers, heads].
+std::string policy_of(std::span<const LayerForm> forms, std::span<const size_t> chosen,
+                      size_t heads);
+
+}  // namespace pith

@@ -1,0 +1,109 @@
+#include "eval/layer_forms.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <random>
+
+#include "pith/error.h"
+#include "pith/policy.h"
+
+namespace pith {
+namespace {
+
+const std::vector<LayerForm> kForms{{"exact+int8", 8.5, 0.0001},
+                                    {"knorm(budget=10%)", 1.6, 0.5},
+                                    {"exact+int4", 4.5, 0.01},
+                                    {"uniform", 5.0, 0.02},            // worse and dearer than int4
+                                    {"knorm(budget=20%)", 3.2, 0.4}};  // above the line around it
+
+double bits_of(const std::vector<LayerForm>& forms, const std::vector<FormUnit>& units,
+               const std::vector<size_t>& chosen) {
+  double bits = 0, heads = 0;
+  for (size_t u = 0; u < chosen.size(); ++u) {
+    bits += forms[chosen[u]].bits * static_cast<double>(units[u].heads);
+    heads += static_cast<double>(units[u].heads);
+  }
+  return bits / heads;
+}
+double loss_of(const std::vector<LayerForm>& forms, const std::vector<FormUnit>& units,
+               const std::vector<size_t>& chosen) {
+  double loss = 0;
+  for (size_t u = 0; u < chosen.size(); ++u) loss += units[u].weight * forms[chosen[u]].loss;
+  return loss;
+}
+
+/// The least loss of all choices within `bits`, each tried.
+double best_loss(const std::vector<LayerForm>& forms, const std::vector<FormUnit>& units,
+                 double bits) {
+  double best = std::numeric_limits<double>::infinity();
+  std::vector<size_t> chosen(units.size());
+  for (;;) {
+    if (bits_of(forms, units, chosen) <= bits) best = std::min(best, loss_of(forms, units, chosen));
+    size_t l = 0;
+    while (l < chosen.size() && ++chosen[l] == forms.size()) chosen[l++] = 0;
+    if (l == chosen.size()) return best;
+  }
+}
+
+TEST(LayerForms, TheChoiceIsWithinAStepOfTheBestOfAll) {
+  std::mt19937 random(5);
+  std::uniform_real_distribution<double> uniform(0, 1);
+  for (int trial = 0; trial < 20; ++trial) {
+    std::vector<FormUnit> units(5);
+    for (FormUnit& u : units)
+      u = trial == 0 ? FormUnit{1, 2}
+                     : FormUnit{uniform(random) * uniform(random), 1 + random() % 3};
+    for (double bits : {1.6, 2.3, 3.0, 4.5, 6.0, 9.0}) {
+      const auto chosen = choose_forms(kForms, units, bits);
+      ASSERT_EQ(chosen.size(), units.size());
+      EXPECT_LE(bits_of(kForms, units, chosen), bits + 1e-9);
+      for (size_t f : chosen) EXPECT_TRUE(f != 3 && f != 4) << "a form beside the hull";
+      // What a walk along the hull, 1, 2, 0, may lose: a step that did not fit.
+      double step = 0;
+      for (size_t l = 0; l < chosen.size(); ++l) {
+        if (chosen[l] == 1) step = std::max(step, units[l].weight * 0.49);
+        if (chosen[l] == 2) step = std::max(step, units[l].weight * 0.0099);
+      }
+      EXPECT_LE(loss_of(kForms, units, chosen), best_loss(kForms, units, bits) + step + 1e-9)
+          << bits;
+      if (bits == 1.6 || bits >= 8.5) {
+        EXPECT_EQ(chosen, std::vector<size_t>(5, bits == 1.6 ? 1 : 0));
+      }
+    }
+  }
+}
+
+TEST(LayerForms, HeavyLayersComeFirst) {
+  const auto chosen = choose_forms(kForms, std::vector<FormUnit>{{0.1}, {3}, {0.2}, {0}}, 3.06);
+  EXPECT_EQ(chosen, (std::vector<size_t>{1, 2, 2, 1}));
+  // A head of little weight may be worth more than a layer of ten, since it costs a tenth.
+  EXPECT_EQ(choose_forms(kForms, std::vector<FormUnit>{{0.5, 10}, {0.1, 1}}, 1.9),
+            (std::vector<size_t>{1, 2}));
+}
+
+TEST(LayerForms, TooFewBitsAreRefused) {
+  EXPECT_THROW(choose_forms(kForms, std::vector<FormUnit>{{1}}, 1.5), Error);
+  EXPECT_THROW(choose_forms({}, std::vector<FormUnit>{{1}}, 1.5), Error);
+}
+
+TEST(LayerForms, ThePolicySaysWhichLayerHasWhich) {
+  const std::vector<size_t> chosen{0, 0, 1, 1, 1, 1, 0, 2, 1, 1, 0, 0, 0, 2, 0, 0};  // [8, 2]
+  const std::string text = policy_of(kForms, chosen, 2);
+  EXPECT_EQ(text, "exact+int8;layers=1-2,4:knorm(budget=10%);layers=3,6/heads=1:exact+int4");
+  const Policy policy = Policy::parse(text);
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    const PolicyRule& rule =
+        policy.rule_for(static_cast<int>(i / 2), 8, static_cast<int>(i % 2), 2);
+    const PolicyRule alone = Policy::parse(kForms[chosen[i]].policy).rules[0];
+    EXPECT_EQ(rule.selector.name, alone.selector.name) << i;
+    ASSERT_EQ(rule.key_codec.has_value(), alone.key_codec.has_value()) << i;
+    if (rule.key_codec) {
+      EXPECT_EQ(rule.key_codec->name, alone.key_codec->name) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pith

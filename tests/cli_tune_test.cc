@@ -1,0 +1,105 @@
+// pith tune as a person runs it: what it chooses, the file that auto takes, and what it refuses.
+
+#include <nlohmann/json.hpp>
+
+#include "cli_harness.h"
+
+namespace pith {
+namespace {
+
+using nlohmann::json;
+using test::Cli;
+using test::kModel;
+using test::read;
+using test::Result;
+using test::words;
+using test::write;
+
+class CliTune : public Cli {
+ protected:
+  std::vector<std::string> tune(const std::vector<std::string>& more,
+                                const std::string& pieces = "2") {
+    write(folder_ / "text", words(900));
+    std::vector<std::string> all{"tune",
+                                 "-m",
+                                 kModel,
+                                 "-f",
+                                 folder_ / "text",
+                                 "-t",
+                                 "2",
+                                 "-c",
+                                 "160",
+                                 "--score",
+                                 "24",
+                                 "--pieces",
+                                 pieces,
+                                 "--form",
+                                 "exact+kivi(bits=2),sink=0,window=16",
+                                 "--form",
+                                 "exact+int8,sink=0,window=16"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+};
+
+TEST_F(CliTune, LayersThatLoseMostGetTheBetterForm) {
+  const std::string file = folder_ / "p.jsonl";
+  const Result r = run(tune({"--bits", "6", "--json", "-o", file}));
+  ASSERT_EQ(r.status, 0) << r.err;
+  const json j = json::parse(r.out);
+  double least_better = 1e9, most_worse = 0;
+  size_t better = 0, heads = 0;
+  for (const json& u : j["units"]) {
+    const size_t size = u.contains("head") ? 1 : 2;  // KV heads of the demo model
+    const double kl = u["kl"].get<double>() / static_cast<double>(size);
+    heads += size;
+    if (u["form"].get<std::string>().find("int8") != std::string::npos)
+      better += size, least_better = std::min(least_better, kl);
+    else if (size == 1)  // a layer may not have fitted where a head of less weight did
+      most_worse = std::max(most_worse, kl);
+  }
+  EXPECT_EQ(heads, 16u);
+  EXPECT_GT(j["units"].size(), 8u) << "layers of more than an equal share are weighed by head";
+  EXPECT_GT(better, 0u);
+  EXPECT_LT(better, 16u);
+  EXPECT_GT(most_worse, 0);
+  EXPECT_GE(least_better, most_worse);
+  const json& all = j["policies"];
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(all[2]["policy"], j["tuned"]);
+  EXPECT_LE(all[2]["bits"], 6.01);
+  EXPECT_GT(all[2]["bits"], all[0]["bits"]);
+  EXPECT_LT(all[2]["kl"]["mean"], all[0]["kl"]["mean"]);
+  EXPECT_GT(all[2]["kl"]["mean"], all[1]["kl"]["mean"]);
+
+  // A line a policy, and auto takes the one that fits.
+  const std::string lines = read(file);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 3);
+  const auto inspect = [&](const std::string& presets) {
+    return std::vector<std::string>{"inspect", "-m",          kModel,  "-c",
+                                    "4096",    "--kv-policy", "auto",  "--kv-budget",
+                                    "47%",     "--presets",   presets, "--json"};
+  };
+  const Result chosen = run(inspect(file));
+  ASSERT_EQ(chosen.status, 0) << chosen.err;
+  EXPECT_NE(chosen.out.find(j["tuned"].get<std::string>()), std::string::npos) << chosen.out;
+
+  // Of another model, they are refused.
+  std::string other = lines;
+  for (size_t at = 0; (at = other.find("fingerprint\":\"", at)) != std::string::npos; at += 14)
+    other[at + 14] = other[at + 14] == '0' ? '1' : '0';
+  write(folder_ / "other.jsonl", other);
+  refused(inspect(folder_ / "other.jsonl"), 10, "another model");
+}
+
+TEST_F(CliTune, WhatCannotBeIsRefused) {
+  refused(tune({"--bits", "1"}), 10, "less than any of the forms");
+  refused(tune({"--bits", "7"}, "9"), 10, "pieces of 160 tokens, 18 are needed");
+  refused(tune({"--form", "exact;layers=0:exact+int4"}), 10, "one policy for any layer");
+  refused(tune({"--form", "exakt"}), 10, "exakt");
+  refused(tune({"-o", folder_ / "text"}), 10, "text");
+  refused(tune({"--bits", "0"}), 2, "--bits");
+}
+
+}  // namespace
+}  // namespace pith
