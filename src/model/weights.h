@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/digest.h"
 #include "kernels/matmul.h"
 #include "kernels/rope.h"
 #include "model/config.h"
@@ -38,6 +39,12 @@ struct DeviceCopySlot {
   std::weak_ptr<const void> copy;
 };
 
+/// Where digest_of_model (model/weights_digest.h) puts what it finds.
+struct ModelDigestSlot {
+  std::once_flag once;
+  Digest digest;
+};
+
 struct Model::Weights {
   ConfigFile config;
   ModelTensors tensors;
@@ -55,6 +62,7 @@ struct Model::Weights {
   std::filesystem::path folder;
   std::unique_ptr<const Tokenizer> tokenizer;  ///< null: the folder has none
   std::shared_ptr<DeviceCopySlot> device_copy = std::make_shared<DeviceCopySlot>();
+  std::shared_ptr<ModelDigestSlot> digest = std::make_shared<ModelDigestSlot>();
 
   /// Those of a sequence of up to `context` tokens. They live as long as this.
   LayerRopes ropes(size_t context) const;

@@ -10,6 +10,7 @@
 #include "core/dtype.h"
 #include "core/finite.h"
 #include "model/test_files.h"
+#include "model/weights_digest.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -191,6 +192,70 @@ TEST(NonFinite, AgreesWithTheDefinitionOnEvery16BitPattern) {
   many[500] = NAN;
   EXPECT_TRUE(has_non_finite(many.data(), DType::kF32, many.size()));
   EXPECT_FALSE(has_non_finite(many.data(), DType::kF32, 500));
+}
+
+/// Tensors of a map whose bytes are the test's.
+ModelTensors tensors_over(const std::map<std::string, std::vector<std::byte>>& bytes) {
+  ModelTensors::Map map;
+  for (const auto& [name, x] : bytes)
+    map[name] = {name, WeightType::kF16, "F16", {x.size() / 2}, x.data(), x.size(), "a file"};
+  return {"a file", std::move(map), nullptr};
+}
+
+TEST(ModelDigest, SeesEveryTensorInAllThatItCovers) {
+  constexpr size_t kWhole = kDigestBlock * kDigestBlocks;
+  std::map<std::string, std::vector<std::byte>> bytes = {
+      {"a", std::vector<std::byte>(2)},
+      {"b", std::vector<std::byte>(kWhole)},
+      {"c", std::vector<std::byte>(kWhole + 2)},
+      {"d", std::vector<std::byte>(5 * kWhole + 4098)}};
+  const Digest base = digest_of_tensors(tensors_over(bytes));
+  EXPECT_EQ(digest_of_tensors(tensors_over(bytes)), base);
+  for (auto& [name, x] : bytes) {
+    size_t seen = 0, tried = 0;
+    for (size_t at = 0; at<x.size(); at += x.size()> 100 ? 509 : 1) {
+      x[at] ^= std::byte{1};
+      seen += digest_of_tensors(tensors_over(bytes)) != base;
+      ++tried;
+      x[at] ^= std::byte{1};
+    }
+    for (const size_t at : {size_t{0}, x.size() - 1}) {
+      x[at] ^= std::byte{1};
+      EXPECT_NE(digest_of_tensors(tensors_over(bytes)), base) << name << " " << at;
+      x[at] ^= std::byte{1};
+    }
+    if (name != "d") EXPECT_EQ(seen, tried) << name;  // "c" is covered twice in a place
+    if (name == "d") EXPECT_NEAR(static_cast<double>(seen) / static_cast<double>(tried), 0.2, 0.02);
+    // What training does: all numbers move a little.
+    auto& y = x;
+    const auto old = y;
+    for (size_t at = 0; at < y.size(); at += 2) y[at] ^= std::byte{1};
+    EXPECT_NE(digest_of_tensors(tensors_over(bytes)), base) << name;
+    y = old;
+  }
+  auto renamed = bytes;
+  renamed["e"] = renamed["a"], renamed.erase("a");
+  EXPECT_NE(digest_of_tensors(tensors_over(renamed)), base);
+}
+
+TEST_F(WeightsTest, AModelsDigestFollowsEachTensorAndTheConfig) {
+  const auto digest = [&] { return digest_of_model(load()->weights()); };
+  const Digest base = digest();
+  EXPECT_EQ(digest(), base);
+  for (auto& [name, entry] : entries_) {
+    const auto old = entry.numbers;
+    entry.numbers.back() += 0.5f;
+    EXPECT_NE(digest(), base) << name;
+    entry.numbers = old;
+  }
+  const json config = config_;
+  const std::vector<std::pair<std::string, json>> changes = {
+      {"rope_theta", 20000.0}, {"rms_norm_eps", 1e-3}, {"num_attention_heads", 2}};
+  for (const auto& [key, value] : changes) {
+    config_[key] = value;
+    EXPECT_EQ(digest() == base, key == "num_attention_heads") << key;
+    config_ = config;
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/digest.h"
+#include "model/weights_digest.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
 #include "session/session_file.h"
@@ -31,9 +32,9 @@ SessionKey file_key(const Engine& engine, const SessionOptions& o) {
   const Model& model = *engine.model();
   const ModelConfig& c = model.config();
   const EngineOptions& e = engine.options();
-  SessionKey key = {
-      {"model", fmt::format("{}, {} layers, {:016x}", c.architecture, c.layers, c.fingerprint)},
-      {"tokenizer", tokenizer_digest(model.tokenizer())}};
+  SessionKey key = {{"model", fmt::format("{}, {} layers", c.architecture, c.layers)},
+                    {"weights", digest_of_model(model.weights()).text()},
+                    {"tokenizer", tokenizer_digest(model.tokenizer())}};
   for (auto& field : session_key(engine, o)) key.push_back(std::move(field));
   key.insert(key.end(), {{"chunk", std::to_string(e.chunk)},
                          {"arithmetic", e.f32_arithmetic ? "f32" : "fast"},

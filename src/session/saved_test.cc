@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "core/digest.h"
 #include "model/test_files.h"
@@ -140,6 +141,30 @@ TEST(Saved, IsRefusedByWhatDiffers) {
   expect_error(ErrorCode::kInvalidArgument, {"its context", "'700'", "'701'"},
                [&] { Session::restore(demo(), folder.path() / "e.pith", longer); });
   EXPECT_EQ(Session::restore(demo(), path, good).tokens(), 77u);
+}
+
+TEST(Saved, IsRefusedForAModelThatWasTrainedOn) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "s.pith", copy = folder.path() / "demo";
+  const StandaloneOptions o = options_of("exact+int4");
+  Session session(demo(), o);
+  session.append(some_ids(0, 40));
+  session.save(path);
+  std::filesystem::copy(repo_dir() / "models/demo", copy);
+  EXPECT_EQ(Session::restore(Model::load(copy), path, o).tokens(), 40u);
+  // A tensor that makes neither keys nor values of the first or last layer moves a little.
+  std::string file = testing_files::read_file(copy / "model.safetensors");
+  uint64_t header = 0;
+  std::memcpy(&header, file.data(), sizeof(header));
+  const auto json = nlohmann::json::parse(file.substr(8, header));
+  const auto& at = json.at("model.layers.4.mlp.down_proj.weight").at("data_offsets");
+  const size_t first = at[0], last = at[1];
+  for (size_t i = first; i < last; i += 2) file[8 + header + i] ^= 1;
+  testing_files::write_file(copy / "model.safetensors", file);
+  const auto other = Model::load(copy);
+  EXPECT_EQ(other->config().fingerprint, demo()->config().fingerprint) << "choose another tensor";
+  expect_error(ErrorCode::kInvalidArgument, {"s.pith", "its weights"},
+               [&] { Session::restore(other, path, o); });
 }
 
 /// The file with byte `at` of its data changed and the digests made right again.
