@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "model/forward.h"
@@ -14,6 +16,7 @@ namespace {
 
 class CpuSession final : public SessionBackend {
  public:
+  /// What sessions under this policy, context and seed begin as.
   CpuSession(ThreadPool& pool, MemoryCounter& memory, const Kernels& kernels, const Model& model,
              const SessionOptions& o)
       : layers_(model.config().layers),
@@ -25,20 +28,13 @@ class CpuSession final : public SessionBackend {
                                          cache_shape(model.config(), o), o.policy, o.seed,
                                          model.weights().ropes(o.context))),
         state_(memory_, MemoryKind::kScratch),
-        logits_(memory_, MemoryKind::kScratch) {
-    cache_->protect(o.protect);
-    if (o.error_probe.rows > 0) cache_->start_error_probe(o.error_probe, o.seed);
-  }
-  CpuSession(const CpuSession& o)
-      : layers_(o.layers_),
-        hidden_(o.hidden_),
-        all_(o.all_),
-        limit_(o.limit_),
-        memory_(all_, limit_) {
-    const MemoryCounter::CopiesTo ours(o.memory_, memory_);
-    cache_ = o.cache_->clone();
-    state_ = o.state_;
-    logits_ = Array<float>(memory_, MemoryKind::kScratch);
+        logits_(memory_, MemoryKind::kScratch) {}
+  CpuSession(const CpuSession& o) : CpuSession(o, o.limit_) { like_ = o.like_; }
+  /// A session that has seen nothing, like `empty`, which lives as long.
+  CpuSession(std::shared_ptr<const CpuSession> empty, const SessionOptions& o)
+      : CpuSession(*empty, o.cache_limit) {
+    like_ = std::move(empty);
+    start(o);
   }
 
   std::unique_ptr<SessionBackend> clone() const override {
@@ -77,14 +73,27 @@ class CpuSession final : public SessionBackend {
   }
 
  private:
+  CpuSession(const CpuSession& o, size_t limit)
+      : layers_(o.layers_), hidden_(o.hidden_), all_(o.all_), limit_(limit), memory_(all_, limit_) {
+    const MemoryCounter::CopiesTo ours(o.memory_, memory_);
+    cache_ = o.cache_->clone();
+    state_ = o.state_;
+    logits_ = Array<float>(memory_, MemoryKind::kScratch);
+  }
+  void start(const SessionOptions& o) {
+    cache_->protect(o.protect);
+    if (o.error_probe.rows > 0) cache_->start_error_probe(o.error_probe, o.seed);
+  }
+
   int layers_;
   size_t hidden_;
   MemoryCounter& all_;  // the engine's
   size_t limit_;
   mutable MemoryCounter memory_;  // a fork's copies are counted by way of it
   std::unique_ptr<KvCache> cache_;
-  Array<float> state_;   // [hidden], empty before the first token
-  Array<float> logits_;  // [V], empty until they are asked for
+  Array<float> state_;                      // [hidden], empty before the first token
+  Array<float> logits_;                     // [V], empty until they are asked for
+  std::shared_ptr<const CpuSession> like_;  // what it began as; null: it is such a one
 };
 
 std::vector<SessionSection> CpuSession::sections() {
@@ -114,7 +123,7 @@ class CpuEngine final : public EngineBackend {
                  o.f32_arithmetic ? MatmulPrecision::kF32 : MatmulPrecision::kFast) {}
 
   std::unique_ptr<SessionBackend> make_session(const SessionOptions& o) override {
-    return std::make_unique<CpuSession>(pool_, memory_, kernels_, *model_, o);
+    return std::make_unique<CpuSession>(empty_session(o), o);
   }
 
   void run_chunk(SessionBackend& session, std::span<const int32_t> tokens,
@@ -160,6 +169,22 @@ class CpuEngine final : public EngineBackend {
  private:
   static CpuSession& of(SessionBackend& session) { return static_cast<CpuSession&>(session); }
 
+  /// Tables that depend on the policy and the seed alone (projections, trained dictionaries) are
+  /// those of an empty session, which all that are like it are copies of. It has no rows, and lives
+  /// as long as one of them does.
+  std::shared_ptr<const CpuSession> empty_session(const SessionOptions& o) {
+    const auto key =
+        fmt::format("{} {} {} {}", o.context, o.percent_of, o.seed, o.policy.to_string());
+    const std::lock_guard turn(making_);
+    if (auto there = empties_[key].lock()) return there;
+    std::erase_if(empties_, [](const auto& e) { return e.second.expired(); });
+    SessionOptions unlimited = o;
+    unlimited.cache_limit = 0;
+    auto made = std::make_shared<const CpuSession>(pool_, memory_, kernels_, *model_, unlimited);
+    empties_[key] = made;
+    return made;
+  }
+
   void run_pass(std::span<TokenWork> works) {
     std::vector<Sequence> sequences;
     sequences.reserve(works.size());
@@ -196,6 +221,8 @@ class CpuEngine final : public EngineBackend {
   MemoryCounter own_;     // of the engine alone
   const Kernels& kernels_;
   Forward forward_;
+  std::mutex making_;
+  std::map<std::string, std::weak_ptr<const CpuSession>> empties_;
 };
 
 }  // namespace

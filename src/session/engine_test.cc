@@ -233,6 +233,43 @@ TEST(EngineMemory, AForkOutlivesItsOriginalAndBytesAreEachSessionsOwn) {
   }
 }
 
+// Not forks of each other, and unlike in all that does not shape a table.
+TEST(EngineMemory, TablesThatNoRowShapesAreThereOnceForSeparateSessions) {
+  const auto engine = std::make_shared<Engine>(demo(), small_engine());
+  const auto other = std::make_shared<Engine>(demo(), small_engine());
+  const auto used = [&] { return engine->bytes_in_use() - engine->ledger().total_bytes(); };
+  const auto ids = some_ids(120, 12);
+  for (const std::string policy : {"exact+k:qjl(m=128)+v:int4,window=16", "exact+qjl,window=16"}) {
+    SessionOptions plain = with_policy(policy), unlike = plain, reseeded = plain;
+    unlike.protect = {{3, 5}};
+    unlike.error_probe.rows = 64;
+    unlike.cache_limit = size_t{1} << 30;
+    reseeded.seed = 1;
+    auto first = std::make_unique<Session>(engine, plain);
+    const size_t tables = used();
+    EXPECT_GT(tables, size_t{100} << 10) << policy;
+    EXPECT_EQ(tables, first->ledger().shared) << policy;
+    Session second(engine, plain), third(engine, unlike);
+    EXPECT_EQ(used() - tables, third.ledger().probe) << policy;
+    {
+      const Session fourth(engine, reseeded);  // other numbers
+      EXPECT_EQ(used() - tables, tables + third.ledger().probe) << policy;
+    }
+    // Each is what it is in an engine of its own, and may outlive the one that was first.
+    first->append(ids);
+    first.reset();
+    for (const auto& [session, options] : {std::pair(&second, &plain), {&third, &unlike}}) {
+      Session alone(other, *options);
+      const auto a = session->prefill(ids), b = alone.prefill(ids);
+      EXPECT_TRUE(same_bits({a.begin(), a.end()}, {b.begin(), b.end()})) << policy;
+      EXPECT_EQ(session->rows(1, 0).positions, alone.rows(1, 0).positions) << policy;
+      EXPECT_EQ(session->attention_errors().size(), alone.attention_errors().size()) << policy;
+      EXPECT_EQ(session->ledger().cache_bytes(), alone.ledger().cache_bytes()) << policy;
+    }
+  }
+  EXPECT_EQ(used(), 0u) << "tables go with the last that uses them";
+}
+
 TEST(EngineMemory, LimitsOfSessionsAndOfTheEngineHoldEachForItself) {
   EngineOptions o = small_engine();
   const size_t empty = Engine(demo(), o).bytes_in_use();
