@@ -137,13 +137,23 @@ def lines_of(options):
 TASK_COLUMNS = ("niah_single_1", "passkey", "niah_multikey_2", "vt", "facts")
 
 
+def tuned(policy):
+    """Made for the layers of one model (`pith tune`)."""
+    return "layers=" in policy
+
+
+def label(policy, row):
+    """Tuned policies are long: they stand below the table."""
+    return f"tuned, {row['bits']:.2f} bits" if tuned(policy) else f"`{policy}`"
+
+
 def board_rows(board, length, task_length):
     rows = []
     after = board.ppl("continue", length)
     tasks = {name: board.task(name, task_length) for name in TASK_COLUMNS}
     for policy in board.policies(length):
         row = after[policy]
-        rows.append([f"`{policy}`", with_error(row["kl"]), number(row["kl_99"], 2),
+        rows.append([label(policy, row), with_error(row["kl"]), number(row["kl_99"], 2),
                      f"{100 * row['same_top'][0]:.1f}", f"{row['bits']:.2f}",
                      f"{100 * row['kept']:.0f}%", str(row["seeds"]),
                      *(score(tasks[name], policy) for name in TASK_COLUMNS)])
@@ -163,6 +173,13 @@ def page(options):
              *table(["policy", "KL", "99%", "same top %", "bits", "kept", "seeds",
                      *(f"{name} %" for name in TASK_COLUMNS)],
                     board_rows(board, length, task_length))]
+    rows = board.ppl("continue", length)
+    own = [policy for policy in board.policies(length) if tuned(policy)]
+    if own:
+        lines += ["", TUNED]
+    for policy in own:
+        lines += ["", f"{label(policy, rows[policy])}:", "",
+                  *("    " + part for part in policy.replace(";", ";\n").split("\n"))]
     return "\n".join(lines) + "\n"
 
 
@@ -178,7 +195,8 @@ def finds_facts(tasks, policy):
 
 def best(rows, bits, allowed):
     """The policy of least divergence within `bits`."""
-    fitting = [policy for policy in rows if rows[policy]["bits"] <= bits and allowed(policy)]
+    fitting = [policy for policy in rows
+               if rows[policy]["bits"] <= bits and allowed(policy) and not tuned(policy)]
     return min(fitting, key=lambda policy: rows[policy]["kl"][0], default=None)
 
 
@@ -202,6 +220,9 @@ def advice(options):
     return "\n".join(table(["bits a number, of f16", "what was read goes on",
                             "facts nobody has asked for yet"], lines)) + "\n"
 
+
+TUNED = """Tuned: each layer or KV head has the form that its loss on the text of the choices is worth
+([0200](../decisions/0200-heads-of-their-own-forms.md)). These are for this model alone, in one line each:"""
 
 HEAD = """# Fidelity on a real model
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Writes src/session/presets_table.cc from the figures of `pith report --lines`.
 
-usage: results_presets.py [LINES] [--out FILE]
+usage: results_presets.py [LINES] [--out FILE] [--own]
 
 LINES is docs/results/fidelity.jsonl unless given: a real model, on a text that nothing was chosen on. A
 preset is a policy with its divergence after a prompt; facts found stand beside it: those of the task
 `facts` at the same length, or the mean of a needle and a passkey, if all were measured. With --out,
-the JSON lines alone go to a file for `--presets`.
+the JSON lines alone go to a file for `--presets`; with --own policies that were tuned for the layers
+of the one model that was measured are among them, and the file is for that model alone.
 """
 
 import argparse
@@ -42,15 +43,17 @@ def facts_found(scores, model, policy, length):
     return sum(singles) / len(singles) if len(singles) == len(SINGLE_FACTS) else None
 
 
-def presets(lines):
+def presets(lines, own=False):
     """A preset for each policy and length with every prediction scored."""
-    found, scores, head = {}, {}, None
+    found, scores, fingerprints, head = {}, {}, {}, None
     for line in map(json.loads, lines):
         if "result" in line:
             head = line
             continue
         if head["result"] == "ppl" and head["name"] == "continue":
-            found.setdefault((head["setting"]["model"], head["length"]), []).append(line)
+            at = head["setting"]["model"], head["length"]
+            found.setdefault(at, []).append(line)
+            fingerprints[at] = head["setting"].get("model_fingerprint", "")
         if head["result"] == "task":
             at = head["setting"]["model"], head["name"], head["length"], line["policy"]
             scores[at] = line["score"][0]
@@ -65,11 +68,16 @@ def presets(lines):
             # Trained dictionaries belong to one model, and their files to a place.
             if row["count"] < most or "dict=" in row["policy"]:
                 continue
+            # Layers are those of one model.
+            if "layers=" in row["policy"] and not own:
+                continue
             preset = {"policy": row["policy"], "model": model, "context": length,
                       "seeds": row["seeds"], "kl": row["kl"], "bits": row["bits"]}
             facts = facts_found(scores, model, row["policy"], length)
             if facts is not None:
                 preset["facts"] = facts
+            if own:
+                preset["model_fingerprint"] = fingerprints[model, length]
             yield json.dumps(preset)
 
 
@@ -77,8 +85,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("lines", nargs="?", default=ROOT / "docs/results/fidelity.jsonl")
     parser.add_argument("--out", help="write JSON lines to this file instead")
+    parser.add_argument("--own", action="store_true", help="for the measured model alone")
     options = parser.parse_args()
-    text = "".join(f"{p}\n" for p in presets(pathlib.Path(options.lines).read_text().splitlines()))
+    lines = pathlib.Path(options.lines).read_text().splitlines()
+    text = "".join(f"{p}\n" for p in presets(lines, options.own))
     if options.out:
         pathlib.Path(options.out).write_text(text)
     else:
