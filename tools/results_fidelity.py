@@ -22,6 +22,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import tempfile
 import zlib
 
 import results_fidelity_policies
@@ -147,6 +148,26 @@ def label(policy, row):
     return f"tuned, {row['bits']:.2f} bits" if tuned(policy) else f"`{policy}`"
 
 
+def plot(options, text):
+    """Divergence against bytes as docs/results/fidelity.svg."""
+    board = Scoreboard(text.splitlines())
+    length = max(board.lengths)
+    rows = board.ppl("continue", length)
+    lines = [json.loads(line) for line in text.splitlines()]
+    for line in lines:
+        if tuned(line.get("policy", "")):
+            line["policy"] = label(line["policy"], rows[line["policy"]])
+    with tempfile.TemporaryDirectory() as folder:
+        named = pathlib.Path(folder) / "lines.jsonl"
+        named.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        subprocess.run([options.program, "report", named, "--plots", folder,
+                        "--out", named.with_suffix(".html")], check=True,
+                       stdout=subprocess.DEVNULL)
+        picture = pathlib.Path(folder) / f"continue-{length}-bytes.svg"
+        (RESULTS / "fidelity.svg").write_text(picture.read_text(encoding="utf-8"),
+                                              encoding="utf-8")
+
+
 def board_rows(board, length, task_length):
     rows = []
     after = board.ppl("continue", length)
@@ -245,7 +266,9 @@ def write_page(options):
     if options.split != "report":
         sys.exit("results: only --split report is published")
     (RESULTS / "fidelity.md").write_text(HEAD + text, encoding="utf-8")
-    (RESULTS / "fidelity.jsonl").write_text(lines_of(options), encoding="utf-8")
+    lines = lines_of(options)
+    (RESULTS / "fidelity.jsonl").write_text(lines, encoding="utf-8")
+    plot(options, lines)
     before, rest = GUIDE.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
     GUIDE.write_text(before + BEGIN + "\n\n" + advice(options) + "\n" + END + after,
