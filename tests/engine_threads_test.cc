@@ -98,7 +98,9 @@ INSTANTIATE_TEST_SUITE_P(Policies, EngineThreads,
                          [](const auto& i) { return std::to_string(i.index); });
 
 // Threads that begin with, read, keep and drop snapshots of one tree, which has room for some.
-TEST_P(EngineThreads, EightConversationsShareAPrefixTree) {
+class PrefixTreeThreads : public testing::TestWithParam<const char*> {};
+
+TEST_P(PrefixTreeThreads, EightConversationsShareATree) {
   const auto model = Model::load(repo_dir() / "models/demo");
   EngineOptions o;
   o.threads = 2;
@@ -129,7 +131,7 @@ TEST_P(EngineThreads, EightConversationsShareAPrefixTree) {
     say(probe, 0, 0);
     bytes = probe.statistics().bytes;
   }
-  constexpr size_t kTurns = 3;
+  constexpr size_t kTurns = 2;
   PrefixTree tree(engine, {.max_bytes = 2 * bytes}), none(engine, {});
   std::vector<std::vector<Logits>> expected(kThreads), said(kThreads);
   for (size_t i = 0; i < kThreads; ++i)
@@ -155,6 +157,11 @@ TEST_P(EngineThreads, EightConversationsShareAPrefixTree) {
   EXPECT_LE(tree.statistics().bytes, 2 * bytes);
   EXPECT_GT(tree.statistics().prompt_hits, 0u);
 }
+
+INSTANTIATE_TEST_SUITE_P(Policies, PrefixTreeThreads,
+                         testing::Values("keydiff(budget=32,interval=16)+int4,window=16",
+                                         "express(s=32)+csr(online=32),window=16"),
+                         [](const auto& i) { return std::to_string(i.index); });
 
 }  // namespace
 }  // namespace pith
