@@ -40,8 +40,7 @@ struct Query {
 
 DecodeCall call_of(const DecodeShape& shape, const Query& query,
                    const DeviceArray<DeviceSpan>& spans) {
-  DecodeCall call{shape,        DType::kBF16,     query.q.data(), nullptr,
-                  spans.data(), query.out.data(), nullptr};
+  DecodeCall call{{query.q.data(), spans.data(), query.out.data(), nullptr}, shape, DType::kBF16};
   call.settled = true;  // as in the engine
   return call;
 }

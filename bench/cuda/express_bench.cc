@@ -102,8 +102,7 @@ void decode(Bench& b, uint32_t target, int n, int batch) {
   const DeviceArray<float> out(b.counter, MemoryKind::kScratch, q.size(), b.stream);
   const DecodeShape shape{1, kQueryHeads, kHeads, kDim, 1, 0};
   const DecodeScratch scratch(b.counter, shape, b.stream);
-  const DecodeCall call{shape,          DType::kBF16, q.data(), nullptr,
-                        stream.spans(), out.data(),   nullptr};
+  const DecodeCall call{{q.data(), stream.spans(), out.data(), nullptr}, shape, DType::kBF16};
   // A layer's coreset is read once a token, after the other layers' and the weights: 400 MB are
   // written between calls so that it is not found in L2. The write's own time is subtracted.
   DeviceArray<char> other(b.counter, MemoryKind::kScratch, size_t{200} << 20, b.stream);

@@ -10,6 +10,7 @@
 #include "attend/cuda/causal.h"
 #include "bench.h"
 #include "cache/cuda/device_cache.h"
+#include "kernels/cuda/uploads.h"
 #include "kernels/rope.h"
 
 namespace pith::cuda {
@@ -93,19 +94,22 @@ void token(Bench& b, const char* policy, int64_t window) {
   for (int n = 0; n < kChunks / 2; ++n) append_chunk();
   const double chunk_us = wall_us(b, kChunks / 2, append_chunk);
   cache.end_prefill();
+  const DecodeScratch scratch(memory, cache.token_shape(), b.stream);
+  const auto attend = [&] {
+    cache.attend_token(0, cache.token_place(0, out.data(), rows.data()), scratch);
+  };
   const auto step = [&] {
     cache.begin_token();
-    cache.upload_token();
-    cache.attend_token(0, out.data(), rows.data());
+    upload_all(cache.token_uploads(), b.stream);
+    attend();
     check(cudaStreamSynchronize(b.stream), "a step");  // what it uploads is written anew
     cache.end_token();
   };
   for (int i = 0; i < 64; ++i) step();
   const double step_us = wall_us(b, 256, step);
   cache.begin_token();
-  cache.upload_token();
-  const double us =
-      time_us(b.stream, 10, [&](int) { cache.attend_token(0, out.data(), rows.data()); });
+  upload_all(cache.token_uploads(), b.stream);
+  const double us = time_us(b.stream, 10, [&](int) { attend(); });
   const Ledger ledger = cache.ledger();
   fmt::print(
       "{{\"what\": \"token\", \"policy\": \"{}\", \"window\": {}, \"us\": {:.1f}, "

@@ -73,7 +73,7 @@ double sampled_error(Bench& b, const Prompt& p) {
   const auto spans_device = upload(b, spans);
   const DecodeShape shape{kSamples, kQueryHeads, kHeads, kDim, 1, 0};
   const DecodeScratch scratch(b.counter, shape, b.stream);
-  decode_dense({shape, DType::kBF16, q.data(), nullptr, spans_device.data(), exact.data(), nullptr},
+  decode_dense({{q.data(), spans_device.data(), exact.data(), nullptr}, shape, DType::kBF16},
                scratch, b.stream);
   std::vector<float> want(exact.size()), got(exact.size());
   exact.download(want.data(), want.size(), b.stream);

@@ -8,6 +8,7 @@
 
 #include "bench.h"
 #include "cache/cuda/device_cache.h"
+#include "kernels/cuda/uploads.h"
 #include "kernels/rope.h"
 
 namespace pith::cuda {
@@ -52,13 +53,14 @@ struct Times {
 
 void decode(Bench& b, DeviceCache& cache, const DeviceArray<uint16_t>& rows, Times& times) {
   const DeviceArray<float> out(b.counter, MemoryKind::kScratch, kQueryHeads * kDim, b.stream);
+  const DecodeScratch scratch(b.counter, cache.token_shape(), b.stream);
   for (int t = 0; t < 32; ++t) {
     const double begin = now_ms();
     cache.begin_token();
-    cache.upload_token();
+    upload_all(cache.token_uploads(), b.stream);
     const bool comparing = cache.comparing();
     for (int l = 0; l < kLayers; ++l) {
-      cache.attend_token(l, out.data(), rows.data());
+      cache.attend_token(l, cache.token_place(l, out.data(), rows.data()), scratch);
       if (comparing) cache.compare_token(l, out.data(), rows.data());
     }
     cache.end_token();

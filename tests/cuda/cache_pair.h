@@ -66,6 +66,7 @@ class Pair {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
     gpu_ = std::make_unique<DeviceCache>(device_, shape_of(dim, sliding), Policy::parse(policy),
                                          kSeed, stream_, &rope_);
+    scratch_ = std::make_unique<DecodeScratch>(device_, gpu_->token_shape(), stream_);
     for (size_t l = 0; l < kLayers; ++l) {
       const int64_t window = sliding.empty() ? 0 : sliding[l];
       oracles_.emplace_back(OracleShape{kQueryHeads, kKvHeads, dim_, window});
@@ -73,6 +74,7 @@ class Pair {
   }
   ~Pair() {
     gpu_.reset();
+    scratch_.reset();
     cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);
   }
@@ -99,7 +101,7 @@ class Pair {
       const auto q = to_device(device_, x.q);
       DeviceArray<float> out(device_, MemoryKind::kScratch, x.q.size(), stream_);
       write_rows(gpu_->token_target(l), x, 1);
-      gpu_->attend_token(l, out.data(), q.data());
+      gpu_->attend_token(l, gpu_->token_place(l, out.data(), q.data()), *scratch_);
       if (gpu_->comparing()) gpu_->compare_token(l, out.data(), q.data());
       compare(l, x, out, 1);
     }
@@ -316,6 +318,7 @@ class Pair {
   std::mt19937 rounding_{5};
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<DeviceCache> gpu_;
+  std::unique_ptr<DecodeScratch> scratch_;
   uint32_t draws_ = 1;
   size_t tokens_ = 0;
   double worst_ = 0;

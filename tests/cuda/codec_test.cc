@@ -249,10 +249,9 @@ TEST(CudaGrouped, AttentionReadsCodesBetweenDenseRows) {
           const auto span_device = to_device(counter, spans);
           const auto out = to_device(counter, std::vector<float>(q.size(), NAN));
           DecodeScratch scratch(counter, shape, nullptr);
-          decode_grouped(
-              kind.codec,
-              {shape, dtype, q_device.data(), nullptr, span_device.data(), out.data(), nullptr},
-              scratch, nullptr);
+          decode_grouped(kind.codec,
+                         {{q_device.data(), span_device.data(), out.data(), nullptr}, shape, dtype},
+                         scratch, nullptr);
           const auto got = to_host(out), queries = widen(q, dtype);
           for (int head = 0; head < heads * group; ++head) {
             std::vector<const OracleSpan*> mine;

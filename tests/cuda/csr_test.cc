@@ -302,7 +302,7 @@ double attention_error(const Attention& a) {
   DecodeScratch scratch(counter, shape, nullptr);
   (a.by_rows ? decode_csr_by_rows : decode_csr)(
       {coding, key_dict.device, value_dict.device},
-      {shape, a.dtype, q_device.data(), nullptr, span_device.data(), out.data(), nullptr}, scratch,
+      {{q_device.data(), span_device.data(), out.data(), nullptr}, shape, a.dtype}, scratch,
       nullptr);
   const auto got = to_host(out), queries = widen(q, a.dtype);
   double worst = 0;

@@ -61,8 +61,8 @@ double error_of(const Case& c) {
   for (int run = 0; run < 2; ++run) {
     const auto out = to_device(counter, poison);
     const auto log_sum = to_device(counter, std::vector<float>(s.sequences * s.query_heads, NAN));
-    DecodeCall call{s,          c.dtype,       q_device.data(), nullptr, span_device.data(),
-                    out.data(), log_sum.data()};
+    const DecodeCall call{
+        {q_device.data(), span_device.data(), out.data(), log_sum.data()}, s, c.dtype};
     decode_dense(call, scratch, nullptr);
     const auto got = to_host(out), got_log = to_host(log_sum);
     const auto queries = widen(q, c.dtype);

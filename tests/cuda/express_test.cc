@@ -166,8 +166,8 @@ TEST(CudaExpress, DecodeAttendsToTheCoreset) {
   const auto q_device = to_device(counter, q);
   const auto out = to_device(counter, std::vector<float>(q.size(), NAN));
   const DecodeScratch scratch(counter, shape, nullptr);
-  decode_dense({shape, s.dtype, q_device.data(), nullptr, device.spans(), out.data(), nullptr},
-               scratch, nullptr);
+  decode_dense({{q_device.data(), device.spans(), out.data(), nullptr}, shape, s.dtype}, scratch,
+               nullptr);
   const auto got = to_host(out);
   const Held held = held_by(device, counter, s);
   const auto queries = widen(q, s.dtype);

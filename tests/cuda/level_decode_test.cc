@@ -141,9 +141,8 @@ void check_group(const std::string& codec, const Shape& s, int dim, bool alone) 
   const DecodeScratch scratch(counter, shape, nullptr);
   const auto out = to_device(counter, std::vector<float>(q.size(), NAN));
   const auto log_sum = to_device(counter, std::vector<float>(s.query_heads, NAN));
-  c.codec->attend(
-      {shape, dtype, q_device.data(), nullptr, span_device.data(), out.data(), log_sum.data()},
-      scratch, nullptr);
+  c.codec->attend({{q_device.data(), span_device.data(), out.data(), log_sum.data()}, shape, dtype},
+                  scratch, nullptr);
 
   const auto got = to_host(out), got_log = to_host(log_sum), queries = widen(q, dtype);
   const double scale = 1 / std::sqrt(static_cast<double>(dim));

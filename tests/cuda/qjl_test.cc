@@ -251,10 +251,9 @@ TEST(CudaQjl, ScoresAreTheEstimatorOfMaskedQueries) {
       const auto span_device = to_device(coded.counter, spans);
       const auto out = to_device(coded.counter, std::vector<float>(q.size(), NAN));
       DecodeScratch scratch(coded.counter, shape, nullptr);
-      decode_qjl(
-          coded.projection_,
-          {shape, c.dtype, q_device.data(), nullptr, span_device.data(), out.data(), nullptr},
-          scratch, nullptr);
+      decode_qjl(coded.projection_,
+                 {{q_device.data(), span_device.data(), out.data(), nullptr}, shape, c.dtype},
+                 scratch, nullptr);
       const auto got = to_host(out), queries = widen(q, c.dtype);
       const auto k = widen(to_host(coded.k), c.dtype), v = widen(to_host(coded.v), c.dtype);
       for (int head = 0; head < kHeads * group; ++head) {

@@ -33,6 +33,11 @@ __device__ inline int prefix_sums(int* ends, int n, const Count& count) {
 /// cut evenly, across heads. One warp works it out, its lanes by heads, in numbers of 32 bits and
 /// with few divisions: every block waits for it before it asks for its first row.
 struct Cut {
+  struct Shape {
+    int heads;
+    int blocks;         // of the launch's grid that may be used
+    int tiles_a_block;  // at least; 0: all blocks are used
+  };
   static constexpr unsigned kShort = 400;  // tiles a block: above, no idle block is worth it
   /// What is known of this block: how many blocks have work, and whether they are whole; its tiles
   /// begin .. end; the first head that it has tiles of; whether a head has none.
@@ -50,14 +55,16 @@ struct Cut {
   /// All threads call it. `shared`: bytes(heads). tiles(head): of that head; fewer than 2^24 in all
   /// heads of a launch whose work is short, 2^31 otherwise.
   template <class Tiles>
-  static __device__ Cut make(int* shared, int heads, const Tiles& tiles) {
+  static __device__ Cut make(int* shared, const Shape& shape, const Tiles& tiles) {
+    const int heads = shape.heads;
     int* ends = shared;
     int* firsts = ends + heads + 1;
     int* own = firsts + heads + 1;
     if (threadIdx.x < kWarp) {
       const int total = prefix_sums(ends, heads, tiles);
-      const int used = whole_blocks(firsts, ends, heads, total);
-      const int most = static_cast<int>(gridDim.x);
+      int most = shape.blocks;
+      if (shape.tiles_a_block > 0) most = min(most, max(1, (total - 1) / shape.tiles_a_block + 1));
+      const int used = whole_blocks(firsts, ends, heads, total, static_cast<unsigned>(most));
       const int blocks = used > 0 ? used : max(1, min(most, total));
       int2 mine = used > 0 ? int2{0, 0} : even_share(total, blocks);
       bool gaps = false;
@@ -93,8 +100,9 @@ struct Cut {
 
  private:
   /// firsts <- blocks by heads; the number of blocks, or 0 if an even cut is better.
-  static __device__ int whole_blocks(int* firsts, const int* ends, int heads, int total) {
-    const unsigned grid = gridDim.x, all = static_cast<unsigned>(total);
+  static __device__ int whole_blocks(int* firsts, const int* ends, int heads, int total,
+                                     unsigned grid) {
+    const auto all = static_cast<unsigned>(total);
     if (all == 0 || all > kShort * grid) return 0;
     bool even = true;
     const auto share = [&](int head) {

@@ -44,14 +44,17 @@ int DecodeShape::query_blocks() const {
   return (query_heads / kv_heads + kDecodeQueries - 1) / kDecodeQueries;
 }
 
-DecodeScratch::DecodeScratch(MemoryCounter& counter, const DecodeShape& shape, cudaStream_t stream)
+DecodeScratch::DecodeScratch(MemoryCounter& counter, const DecodeShape& shape, cudaStream_t stream,
+                             size_t calls)
     : blocks_(device_info().multiprocessors) {
   shape.check();
   const size_t heads = shape.heads();
-  partials_ = DeviceArray<float>(counter, MemoryKind::kScratch,
-                                 (blocks_ + heads) * kDecodeQueries * (shape.head_dim + 2), stream);
-  arrivals_ = DeviceArray<int>(counter, MemoryKind::kScratch, heads, stream);
-  check(cudaMemsetAsync(arrivals_.data(), 0, heads * sizeof(int), stream), "decode scratch");
+  partials_ =
+      DeviceArray<float>(counter, MemoryKind::kScratch,
+                         calls * (blocks_ + heads) * kDecodeQueries * (shape.head_dim + 2), stream);
+  arrivals_ = DeviceArray<int>(counter, MemoryKind::kScratch, calls * heads, stream);
+  check(cudaMemsetAsync(arrivals_.data(), 0, calls * heads * sizeof(int), stream),
+        "decode scratch");
 }
 
 }  // namespace pith::cuda

@@ -77,35 +77,58 @@ struct DecodeShape {
   int heads() const { return sequences * kv_heads * query_blocks(); }
 };
 
-struct DecodeCall {
-  DecodeShape shape;
-  DType dtype = DType::kBF16;         ///< of q and of dense rows: kF16 or kBF16
+/// Where a call's numbers are.
+struct DecodePlace {
   const void* q = nullptr;            // [B, H, D] of dtype, after RoPE
-  const void* table = nullptr;        ///< of the codec: QJL's projection
   const DeviceSpan* spans = nullptr;  // [B, G, spans], on the device
   float* out = nullptr;               // [B, H, D]
   float* log_sum = nullptr;           // [B, H] natural logarithm of the denominator, or null
+};
+
+class DecodeGroups;
+
+/// Tiles, of 16 or 32 rows of a KV head, that a block of a call in company gets at least.
+inline constexpr int kTilesABlock = 32;
+
+/// For calls that share launches with others. How their rows are cut over blocks depends on their
+/// own rows alone, and so do the bits of the result.
+struct DecodeCompany {
+  DecodeGroups* groups = nullptr;  ///< null: not for this call
+  /// The call's, on the device; those of the calls beside it lie beside it.
+  const DecodePlace* place = nullptr;
+  /// At least as many as the rows need: a block for each kTilesABlock, counted as tiles of 16 rows,
+  /// up to the card's multiprocessors. Also without groups.
+  int blocks = 0;
+};
+
+struct DecodeCall : DecodePlace {
+  DecodeShape shape;
+  DType dtype = DType::kBF16;   ///< of q and of dense rows: kF16 or kBF16
+  const void* table = nullptr;  ///< of the codec: QJL's projection
   /// The spans, the coded rows that they name, and of dense ones DeviceSpan::settled_rows, were
   /// there before the kernel ahead in the stream began: they may be read while it runs.
   bool settled = false;
+  /// blocks = 0: the rows are cut over all multiprocessors.
+  DecodeCompany company = {};
 
   /// Throws kInvalidArgument for shapes and dtypes that the kernels do not know.
   void check() const;
 };
 
-/// Scratch for one decode call at a time: partial results and the arrival counters, which every
-/// call leaves at zero.
+/// Scratch for one decode call at a time, or so many in one launch: partial results and the arrival
+/// counters, which every call leaves at zero.
 class DecodeScratch {
  public:
-  DecodeScratch(MemoryCounter& counter, const DecodeShape& shape, cudaStream_t stream);
+  DecodeScratch(MemoryCounter& counter, const DecodeShape& shape, cudaStream_t stream,
+                size_t calls = 1);
   float* partials() const { return partials_.data(); }
   int* arrivals() const { return arrivals_.data(); }
   int blocks() const { return blocks_; }
 
  private:
   int blocks_;
-  DeviceArray<float> partials_;  // [blocks + heads, 8, D + 2]
-  DeviceArray<int> arrivals_;    // [heads]
+  DeviceArray<float> partials_;  // [calls, blocks + heads, 8, D + 2]
+  DeviceArray<int> arrivals_;    // [calls, heads]
 };
 
 /// Attention over dense spans. Throws kInvalidArgument for shapes it does not know.

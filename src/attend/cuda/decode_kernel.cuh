@@ -236,7 +236,7 @@ struct QueryLoad {
 
   __device__ explicit QueryLoad(const DecodeParams& p) : ahead(Codec::ask(p.table)) {}
   __device__ void ask(const DecodeParams& p, int first_query_head, int queries) {
-    const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(first_query_head) * D;
+    const T* q = static_cast<const T*>(p.here().q) + static_cast<size_t>(first_query_head) * D;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int at = threadIdx.x + i * Codec::kWarps * kWarp;
@@ -266,9 +266,9 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
   Predecessor ahead;
   for_own_heads<D, Codec, kStagedSpans>(
       p, space.walk(), ahead, [&](const HeadShare& share, const Cut& cut) {
-        const HeadEnd end{share.head, share.output, shared, BlockSpace<Codec, D>::kPerWarp,
+        const HeadEnd end{share.head, share.queries, shared, BlockSpace<Codec, D>::kPerWarp,
                           Codec::kWarps};
-        const int queries = share.output.queries;
+        const int queries = share.queries;
         DenseWalk<Codec> walk{share.spans, p.span_count, share.begin, share.end};
         Running<D> run;
         QueryLoad<T, Codec, D> load(p);
@@ -322,8 +322,7 @@ void launch_decode_as(const DecodeCall& call, const DecodeScratch& scratch, cuda
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),
         "decode attention's shared memory");
-  const LaunchShape launch{static_cast<unsigned>(scratch.blocks()), Codec::kWarps * kWarp, bytes};
-  launch_early(kernel, launch, p, stream, "decode attention");
+  launch_call(kernel, {{}, Codec::kWarps * kWarp, bytes}, p, call, stream, "decode attention");
 }
 
 /// Launches for the call's dtype and head_dim. `Codec` is NoCodec or a template over D's codec.

@@ -4,25 +4,53 @@
 
 #include "attend/cuda/cut.cuh"
 #include "attend/cuda/decode.h"
+#include "attend/cuda/decode_groups.h"
 #include "attend/cuda/merge.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace pith::cuda {
 
-struct DecodeParams {
-  const void* q;            // [B, H, D]
-  const void* table;        // what the codec reads beside queries
-  const DeviceSpan* spans;  // [heads / query_blocks, spans]
-  float* out;               // [B, H, D]
-  float* log_sum;           // [B, H]
-  float* partials;          // [blocks + heads, kQueries, D + 2]
-  int* arrivals;            // [heads]
-  float scale;              // of scores, in units of log2
-  int heads;                // B * G * query_blocks
-  int query_blocks;         // groups of at most 8 queries that share a KV head
-  int group;                // query heads a KV head
+/// A launch has one call, or several of one shape: blocks of one y are one call's.
+struct DecodeParams : PlacedParams {
+  const void* table;  // what the codec reads beside queries
+  float* partials;    // [calls, blocks + heads, kQueries, D + 2]
+  int* arrivals;      // [calls, heads]
+  float scale;        // of scores, in units of log2
+  int heads;          // of a call: B * G * query_blocks
+  int query_blocks;   // groups of at most 8 queries that share a KV head
+  int group;          // query heads a KV head
   int span_count;
-  bool settled;  // see DecodeCall
+  int blocks;         // of a call, at most
+  int tiles_a_block;  // at least; 0: a call is cut over all its blocks
+  bool settled;       // see DecodeCall
+
+  /// Of this block's call, in shared memory once note_place() and a barrier were passed: pointers
+  /// in registers would be ones that the dense kernel lacks.
+  __device__ const DecodePlace& here() const { return shared_place(); }
+  __device__ void note_place() const {
+    if (threadIdx.x != 0) return;
+    DecodePlace& to = shared_place();
+    to.q = own(&DecodePlace::q);
+    to.out = own(&DecodePlace::out);
+    to.log_sum = own(&DecodePlace::log_sum);
+  }
+  __device__ const DeviceSpan* spans() const { return own(&DecodePlace::spans); }
+  __device__ size_t first_part() const {
+    return static_cast<size_t>(blockIdx.y) * static_cast<size_t>(blocks + heads);
+  }
+  __device__ int* arrivals_of(int head) const { return arrivals + blockIdx.y * heads + head; }
+
+ private:
+  static __device__ DecodePlace& shared_place() {
+    __shared__ DecodePlace place;
+    return place;
+  }
+  template <class T>
+  __device__ T* own(T* DecodePlace::*member) const {
+    if (!places) return place.*member;
+    const auto* at = reinterpret_cast<const unsigned long long*>(&(places[blockIdx.y].*member));
+    return reinterpret_cast<T*>(__ldcg(at));
+  }
 };
 
 /// The kernel ahead in the stream, which writes the queries and the newest dense rows.
@@ -41,11 +69,8 @@ class Predecessor {
 inline DecodeParams make_params(const DecodeCall& call, const DecodeScratch& scratch) {
   const DecodeShape& shape = call.shape;
   DecodeParams p{};
-  p.q = call.q;
+  p.place = call;
   p.table = call.table;
-  p.spans = call.spans;
-  p.out = call.out;
-  p.log_sum = call.log_sum;
   p.partials = scratch.partials();
   p.arrivals = scratch.arrivals();
   const auto dim = static_cast<float>(shape.head_dim);
@@ -54,8 +79,24 @@ inline DecodeParams make_params(const DecodeCall& call, const DecodeScratch& scr
   p.query_blocks = shape.query_blocks();
   p.heads = shape.heads();
   p.span_count = shape.spans;
+  p.blocks = scratch.blocks();
+  p.tiles_a_block = call.company.blocks > 0 ? kTilesABlock : 0;
   p.settled = call.settled;
   return p;
+}
+
+/// Launches a call's kernel, now or with others like it. Params begin with DecodeParams.
+template <class Kernel, class Params>
+void launch_call(Kernel kernel, const LaunchShape& block, const Params& params,
+                 const DecodeCall& call, cudaStream_t stream, const char* what) {
+  LaunchShape shape = block;
+  const int blocks = call.company.blocks;
+  shape.grid.x =
+      static_cast<unsigned>(blocks > 0 ? std::min(blocks, params.blocks) : params.blocks);
+  if (!call.company.groups) return launch_early(kernel, shape, params, stream, what);
+  static_assert(std::is_trivially_copyable_v<Params>);
+  call.company.groups->add({reinterpret_cast<const void*>(kernel), what, shape, call.company.place},
+                           params);
 }
 
 template <class Codec>
@@ -133,17 +174,21 @@ struct CodedWalk {
 __device__ inline int query_head_of(const DecodeParams& p, int head) {
   return head / p.query_blocks * p.group + head % p.query_blocks * kQueries;
 }
+__device__ inline int queries_of(const DecodeParams& p, int head) {
+  return min(kQueries, p.group - head % p.query_blocks * kQueries);
+}
 template <int D>
 __device__ inline HeadOutput output_of(const DecodeParams& p, int head) {
   const int query_head = query_head_of(p, head);
-  return {p.out + static_cast<size_t>(query_head) * D, p.log_sum ? p.log_sum + query_head : nullptr,
-          min(kQueries, p.group - head % p.query_blocks * kQueries)};
+  const DecodePlace& here = p.here();
+  return {here.out + static_cast<size_t>(query_head) * D,
+          here.log_sum ? here.log_sum + query_head : nullptr, queries_of(p, head)};
 }
 
 /// A block's last act for a head. Warps put their parts `stride` bytes apart in `shared`.
 struct HeadEnd {
   int head;
-  HeadOutput output;
+  int queries;
   char* shared;
   size_t stride;
   int warps;
@@ -155,21 +200,23 @@ __device__ inline void end_head(const DecodeParams& p, const Cut& cut, const Run
                                 const HeadEnd& end, const Channel& channel) {
   __shared__ bool last;
   // Parts of one head are consecutive: each next one raises the block's or the head's number.
-  float* parts = p.partials + static_cast<size_t>(blockIdx.x + end.head) * kPart<D>;
-  merge_warps<D>(parts, end.shared, end.stride, run, {end.output.queries, end.warps}, channel);
+  float* all = p.partials + p.first_part() * kPart<D>;
+  float* parts = all + static_cast<size_t>(blockIdx.x + end.head) * kPart<D>;
+  merge_warps<D>(parts, end.shared, end.stride, run, {end.queries, end.warps}, channel);
   const int count = cut.block_count(end.head);
   if (count > 1) {
     // merge_warps ended with a barrier: one thread's release covers all threads' writes.
     if (threadIdx.x == 0) {
-      last = arrive(p.arrivals + end.head) == count - 1;
-      if (last) p.arrivals[end.head] = 0;
+      int* arrivals = p.arrivals_of(end.head);
+      last = arrive(arrivals) == count - 1;
+      if (last) *arrivals = 0;
     }
     __syncthreads();
     if (!last) return;
   }
-  merge_parts<D>(end.output,
-                 p.partials + static_cast<size_t>(cut.first_block(end.head) + end.head) * kPart<D>,
-                 count, reinterpret_cast<float*>(end.shared));
+  merge_parts<D>(output_of<D>(p, end.head),
+                 all + static_cast<size_t>(cut.first_block(end.head) + end.head) * kPart<D>, count,
+                 reinterpret_cast<float*>(end.shared));
 }
 /// Of values in the dense order.
 template <int D>

@@ -10,7 +10,7 @@ namespace pith::cuda {
 /// A head's share of a block.
 struct HeadShare {
   int head;
-  HeadOutput output;
+  int queries;  // that the head's list serves
   const DeviceSpan* spans;
   int begin, end;  // the block's tiles, counted from the head's first
 };
@@ -30,11 +30,12 @@ __device__ inline void for_own_heads(const DecodeParams& p, char* shared, Predec
   const bool staged = count <= kStaged;
   // Before the predecessor has ended L1 may hold older ones: they come from L2.
   if (!p.settled || !staged) ahead.wait();
-  const DeviceSpan* all = p.spans;
+  const DeviceSpan* all = p.spans();
+  p.note_place();
   if (staged) {
     using Word = unsigned long long;
     static_assert(sizeof(DeviceSpan) % sizeof(Word) == 0);
-    const auto* from = reinterpret_cast<const Word*>(p.spans);
+    const auto* from = reinterpret_cast<const Word*>(all);
     for (int i = threadIdx.x; i < count * static_cast<int>(sizeof(DeviceSpan) / sizeof(Word));
          i += blockDim.x) {
       reinterpret_cast<Word*>(shared)[i] = __ldcg(from + i);
@@ -44,13 +45,14 @@ __device__ inline void for_own_heads(const DecodeParams& p, char* shared, Predec
   }
   const auto spans_of = [&](int head) { return all + head / p.query_blocks * p.span_count; };
   auto* ends = reinterpret_cast<int*>(shared + kStaged * sizeof(DeviceSpan));
-  const Cut cut = Cut::make(
-      ends, p.heads, [&](int head) { return tiles_of_head<Tiles>(spans_of(head), p.span_count); });
+  const Cut cut = Cut::make(ends, {p.heads, p.blocks, p.tiles_a_block}, [&](int head) {
+    return tiles_of_head<Tiles>(spans_of(head), p.span_count);
+  });
   for (int head = cut.own(Cut::kFirstHead); head < p.heads; ++head) {
     const int first = cut.ends[head], end = cut.own(Cut::kEnd);
     if (first >= end) break;
     if (first == cut.ends[head + 1]) continue;
-    f(HeadShare{head, output_of<D>(p, head), spans_of(head), cut.own(Cut::kBegin) - first,
+    f(HeadShare{head, queries_of(p, head), spans_of(head), cut.own(Cut::kBegin) - first,
                 end - first},
       cut);
   }
@@ -65,9 +67,9 @@ __device__ inline void for_own_heads(const DecodeParams& p, char* shared, Predec
 template <class T, int D>
 __device__ inline void load_queries(float* q, const DecodeParams& p, const HeadShare& share) {
   const T* from =
-      static_cast<const T*>(p.q) + static_cast<size_t>(query_head_of(p, share.head)) * D;
+      static_cast<const T*>(p.here().q) + static_cast<size_t>(query_head_of(p, share.head)) * D;
   for (int i = threadIdx.x; i < kQueries * D; i += blockDim.x) {
-    q[i] = i < share.output.queries * D ? to_float(from[i]) * p.scale : 0;
+    q[i] = i < share.queries * D ? to_float(from[i]) * p.scale : 0;
   }
 }
 

@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(kMostLevelWarps* kWarp, 1)
               run, DenseWalk<LevelTiles>{share.spans, p.span_count, share.begin, share.end}, q);
         }
         end_head(p, cut, run,
-                 {share.head, share.output, shared, static_cast<size_t>(p.warp_bytes),
+                 {share.head, share.queries, shared, static_cast<size_t>(p.warp_bytes),
                   LevelTiles::warps()});
       });
 }
@@ -313,9 +313,8 @@ void launch_levels(std::span<const LevelFormat> formats, const DecodeCall& call,
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),
         "attention's shared memory");
-  const LaunchShape shape{static_cast<unsigned>(scratch.blocks()),
-                          static_cast<unsigned>(warps * kWarp), bytes};
-  launch_early(kernel, shape, p, stream, "attention over rows of levels");
+  launch_call(kernel, {{}, static_cast<unsigned>(warps * kWarp), bytes}, p, call, stream,
+              "attention over rows of levels");
 }
 
 }  // namespace pith::cuda

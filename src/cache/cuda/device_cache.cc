@@ -134,8 +134,6 @@ void DeviceCache::make_step_memory() {
   std::fill_n(notes_.host(), notes, TokenNote{});
   log_sum_ = DeviceArray<float>(memory_, MemoryKind::kScratch,
                                 static_cast<size_t>(shape_.query_heads), stream_);
-  const DecodeShape shape{1, shape_.query_heads, shape_.kv_heads, shape_.head_dim, 1, 0};
-  scratch_ = std::make_unique<DecodeScratch>(memory_, shape, stream_);
 }
 
 void DeviceCache::begin_token() {
@@ -150,22 +148,40 @@ std::array<Upload, 2> DeviceCache::token_uploads() const {
   return {spans_.upload_of(spans_.size()), notes_.upload_of(notes_.size())};
 }
 
-void DeviceCache::attend_token(int layer, float* out, const void* q) const {
+DecodeShape DeviceCache::token_shape() const {
+  return {1, shape_.query_heads, shape_.kv_heads, shape_.head_dim, 1, 0};
+}
+
+DecodePlace DeviceCache::token_place(int layer, float* out, const void* q) const {
+  const size_t first = first_spans_[static_cast<size_t>(layer)];
+  return {q, spans_.device() + first, out, log_sum_.data()};
+}
+
+int DeviceCache::token_blocks() const {
+  constexpr size_t kTileRows = 16;
+  size_t most = 0;
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    const size_t first = first_spans_[l];
+    const size_t end = l + 1 < layers_.size() ? first_spans_[l + 1] : spans_.size();
+    size_t tiles = 0;
+    for (size_t i = first; i < end; ++i)
+      tiles += (static_cast<size_t>(spans_.host()[i].rows) + kTileRows - 1) / kTileRows;
+    most = std::max(most, tiles);
+  }
+  const size_t tiles = most * static_cast<size_t>(token_shape().query_blocks());
+  return static_cast<int>(std::max<size_t>(1, (tiles + kTilesABlock - 1) / kTilesABlock));
+}
+
+void DeviceCache::attend_token(int layer, const DecodePlace& place, const DecodeScratch& scratch,
+                               const DecodeCompany& company) const {
   const auto l = static_cast<size_t>(layer);
-  DecodeCall call;
-  call.shape = {1,
-                shape_.query_heads,
-                shape_.kv_heads,
-                shape_.head_dim,
-                static_cast<int>(layers_[l]->spans()),
-                0};
+  DecodeCall call{place, token_shape()};
+  call.shape.spans = static_cast<int>(layers_[l]->spans());
   call.dtype = dtype_;
-  call.q = q;
-  call.spans = spans_.device() + first_spans_[l];
-  call.out = out;
-  call.log_sum = log_sum_.data();
   call.settled = true;  // spans came before the step's first kernel, codes with the token before
-  layers_[l]->attend_token({call, *scratch_, notes_.device() + first_notes_[l]});
+  call.company = company;
+  if (comparing()) call.company.groups = nullptr;
+  layers_[l]->attend_token({call, scratch, notes_.device() + first_notes_[l]});
 }
 
 void DeviceCache::compare_token(int layer, const float* out, const void* q) {

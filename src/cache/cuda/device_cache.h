@@ -36,8 +36,14 @@ class DeviceCache {
   std::array<Upload, 2> token_uploads() const;
   /// Where the token's row goes.
   const RowTarget& token_target(int layer) const { return targets_[static_cast<size_t>(layer)]; }
-  /// out f32 [H, D] <- attention of q [H, D].
-  void attend_token(int layer, float* out, const void* q) const;
+  /// out f32 [H, D] <- attention of q [H, D], both in rows of their own.
+  DecodePlace token_place(int layer, float* out, const void* q) const;
+  /// Blocks that the token's rows need in company (DecodeCompany::blocks), in any layer.
+  int token_blocks() const;
+  void attend_token(int layer, const DecodePlace& place, const DecodeScratch& scratch,
+                    const DecodeCompany& company = {}) const;
+  /// What decode calls of any layer look like.
+  DecodeShape token_shape() const;
   /// Whether the error probe measures this step: then compare_token follows each attend_token,
   /// with the same numbers, and the step is no graph.
   bool comparing() const { return probe_ && probe_->comparing(); }
@@ -100,7 +106,6 @@ class DeviceCache {
   MirroredArray<DeviceSpan> spans_;                 // [L, G, spans of the layer]
   MirroredArray<TokenNote> notes_;                  // [L, notes of the layer]
   DeviceArray<float> log_sum_;                      // [H] of a token
-  std::unique_ptr<DecodeScratch> scratch_;
   ChunkSpace space_;
   std::vector<BodyMove> moves_;         // that nobody has taken yet
   size_t layers_waiting_ = 0;           // of a chunk, whose moves those are

@@ -63,7 +63,7 @@ void HeadRuns::attend_token(const TokenStep& step) const {
     rows.heads = static_cast<int>(run.site.heads);
     rows.dim = static_cast<int>(site_.dim);
     copy_token_rows(rows, site_.stream);
-    DecodeCall call = step.call;
+    DecodeCall call = step.alone();
     call.shape.query_heads = static_cast<int>(run.site.query_heads);
     call.shape.kv_heads = static_cast<int>(run.site.heads);
     call.shape.spans = static_cast<int>(run.rows->spans());

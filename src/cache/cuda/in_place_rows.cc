@@ -218,7 +218,8 @@ void InPlaceRows::attend_token(const TokenStep& step) const {
   if (state_.size() > 0) {
     chooser_->observe_token(queries_of(step.call.q, 1), &step.note->queries, site_.stream);
   }
-  DecodeCall call = step.call;
+  const bool alone = wants_mass() || chooser_->scales_queries();
+  DecodeCall call = alone ? step.alone() : step.call;
   if (chooser_->scales_queries()) {
     chooser_->scale_token(scaled_.data(), queries_of(call.q, 1), &step.note->queries, site_.stream);
     call.q = scaled_.data();

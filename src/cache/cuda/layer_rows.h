@@ -124,6 +124,13 @@ struct TokenStep {
   DecodeCall call;  ///< lacks nothing; log_sum is there
   const DecodeScratch& scratch;
   const TokenNote* note = nullptr;  // [notes()], on the device
+
+  /// The call is launched at once: work behind it needs its result, or it is at another place.
+  DecodeCall alone() const {
+    DecodeCall own = call;
+    own.company.groups = nullptr;
+    return own;
+  }
 };
 
 class LayerRows {

@@ -3,7 +3,7 @@
 // dependent launch, sm_90): a kernel launched so must call wait_for_predecessor() before it touches
 // anything that another kernel writes, and each of its threads must call it before it ends.
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.h"
 
 namespace pith::cuda {
 
@@ -19,25 +19,10 @@ __device__ inline void let_successor_start() {
 #endif
 }
 
-struct LaunchShape {
-  dim3 grid, block;
-  size_t shared_bytes = 0;
-};
-
-template <class Kernel, class Params>
-void launch_early(Kernel kernel, const LaunchShape& shape, const Params& params,
+template <class Params>
+void launch_early(void (*kernel)(Params), const LaunchShape& shape, const Params& params,
                   cudaStream_t stream, const char* what) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = shape.grid;
-  config.blockDim = shape.block;
-  config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream = stream;
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &early;
-  config.numAttrs = device_info().major >= 9 ? 1 : 0;
-  check(cudaLaunchKernelEx(&config, kernel, params), what);
+  launch_early(reinterpret_cast<const void*>(kernel), shape, &params, stream, what);
 }
 
 }  // namespace pith::cuda

@@ -59,6 +59,7 @@ class MirroredArray {
       : host_(n), device_(counter, kind, n, stream) {}
 
   T* host() { return host_.data(); }
+  const T* host() const { return host_.data(); }
   const T* device() const { return device_.data(); }
   size_t size() const { return host_.size(); }
   /// Of the first n.

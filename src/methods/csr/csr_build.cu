@@ -273,11 +273,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
               run, DenseWalk<BuildTiles>{share.spans, p.span_count, share.begin, share.end},
               space.q());
         }
-        end_head(p, cut, run,
-                 {share.head, share.output, shared, static_cast<size_t>(p.warp_bytes), space.warps},
-                 [&](int t, int u) {
-                   return walk.dense ? channel_of(t, u) : BuildRun<D, kTurn>::channel_of(t, u);
-                 });
+        end_head(
+            p, cut, run,
+            {share.head, share.queries, shared, static_cast<size_t>(p.warp_bytes), space.warps},
+            [&](int t, int u) {
+              return walk.dense ? channel_of(t, u) : BuildRun<D, kTurn>::channel_of(t, u);
+            });
       });
 }
 
@@ -326,9 +327,8 @@ void launch_build(const CsrDictionaries& csr, const DecodeCall& call, const Deco
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(shape.bytes)),
         "CSR attention's shared memory");
-  const LaunchShape launch{static_cast<unsigned>(scratch.blocks()),
-                           static_cast<unsigned>(shape.warps * kWarp), shape.bytes};
-  launch_early(kernel, launch, p, stream, "CSR attention");
+  launch_call(kernel, {{}, static_cast<unsigned>(shape.warps * kWarp), shape.bytes}, p, call,
+              stream, "CSR attention");
 }
 
 /// f.operator()<turn>() with the turn of a coding's keys.

@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kCsrMostWarps* kWarp, 1)
         finish_coded(coded, p.value_atoms + static_cast<size_t>(p.common_values ? 0 : kv_head) *
                                                 p.value_count * D / p.chunks);
         Running<D> run;
-        if (threadIdx.x < kWarp) take_slot(run, space.slot(), share.output.queries);
+        if (threadIdx.x < kWarp) take_slot(run, space.slot(), share.queries);
         if (walk.dense) {
           run_dense_ends<T, CsrTiles, D>(
               run, DenseWalk<CsrTiles>{share.spans, p.span_count, share.begin, share.end},
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kCsrMostWarps* kWarp, 1)
         }
         end_head(
             p, cut, run,
-            {share.head, share.output, shared, static_cast<size_t>(p.warp_bytes), space.warps});
+            {share.head, share.queries, shared, static_cast<size_t>(p.warp_bytes), space.warps});
       });
 }
 
@@ -171,9 +171,8 @@ void launch_csr(const CsrDictionaries& csr, const DecodeCall& call, const Decode
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),
         "CSR attention's shared memory");
-  const LaunchShape launch{static_cast<unsigned>(scratch.blocks()),
-                           static_cast<unsigned>(warps * kWarp), bytes};
-  launch_early(kernel, launch, p, stream, "CSR attention");
+  launch_call(kernel, {{}, static_cast<unsigned>(warps * kWarp), bytes}, p, call, stream,
+              "CSR attention");
 }
 
 template <class T, int D, int kPairs>

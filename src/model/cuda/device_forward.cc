@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <functional>
 #include <iterator>
 
 #include "kernels/cuda/tile_rows.h"
@@ -44,6 +46,8 @@ DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, Memor
       ids_(memory, MemoryKind::kScratch, room_, stream),
       position_(memory, MemoryKind::kScratch, 1, stream),
       states_(memory, MemoryKind::kScratch, max_tokens_, stream),
+      attention_(memory, {1, config_.query_heads, config_.kv_heads, config_.head_dim, 1, 0}, stream,
+                 max_tokens_),
       host_logits_(block_ * static_cast<size_t>(config_.vocab)) {
   const auto hidden = static_cast<size_t>(config_.hidden);
   const auto heads = static_cast<size_t>(config_.query_heads * config_.head_dim);
@@ -57,6 +61,8 @@ DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, Memor
   angles_ = MirroredArray<AngleSource>(memory, MemoryKind::kScratch, ropes * max_tokens_, stream);
   targets_ = MirroredArray<RowTarget>(memory, MemoryKind::kScratch,
                                       static_cast<size_t>(config_.layers) * max_tokens_, stream);
+  places_ = MirroredArray<DecodePlace>(memory, MemoryKind::kScratch,
+                                       static_cast<size_t>(config_.layers) * max_tokens_, stream);
   make(hidden_, room_ * hidden);
   make(input_, room_ * width_in(config_) * sizeof(float));
   make(output_, room_ * out);
@@ -133,7 +139,11 @@ void DeviceForward::run_tokens(std::span<const TokenRun> runs) {
   if (!pass || comparing) {
     enqueue_tokens(runs);
   } else {
-    if (!pass->graph) pass->graph = capture(runs);
+    // A graph has as many blocks of attention as rows needed when it was captured.
+    if (!pass->graph || !std::ranges::equal(blocks_, pass->blocks, std::ranges::less_equal{})) {
+      pass->graph = capture(runs);
+      pass->blocks = blocks_;
+    }
     check(cudaGraphLaunch(pass->graph.get(), stream_), "the decode graph");
   }
   uploaded_.set(stream_);
@@ -141,15 +151,23 @@ void DeviceForward::run_tokens(std::span<const TokenRun> runs) {
 
 /// What the pass's kernels read beside the caches' own.
 void DeviceForward::note(std::span<const TokenRun> runs) {
+  auto* attended = reinterpret_cast<float*>(input_.data());  // [n, H, D]
+  const auto width = static_cast<size_t>(config_.query_heads * config_.head_dim);
+  blocks_.assign(runs.size(), 0);
   for (size_t i = 0; i < runs.size(); ++i) {
     const DeviceCache& cache = *runs[i].cache;
+    if (together_)
+      blocks_[i] = static_cast<int>(std::bit_ceil(static_cast<unsigned>(cache.token_blocks())));
     ids_.host()[i] = runs[i].token;
     states_.host()[i] = runs[i].state;
     for (size_t r = 0; r < cache.ropes().size(); ++r) {
       angles_.host()[r * max_tokens_ + i] = {cache.ropes()[r]->device.data(), runs[i].position};
     }
     for (int l = 0; l < config_.layers; ++l) {
-      targets_.host()[static_cast<size_t>(l) * max_tokens_ + i] = cache.token_target(l);
+      const size_t at = static_cast<size_t>(l) * max_tokens_ + i;
+      targets_.host()[at] = cache.token_target(l);
+      places_.host()[at] =
+          cache.token_place(l, attended + i * width, q_.data() + i * width * kRowBytes);
     }
   }
 }
@@ -199,13 +217,12 @@ void DeviceForward::enqueue_tokens(std::span<const TokenRun> runs) {
   const size_t n = runs.size();
   std::vector<Upload> uploads{ids_.upload_of(n), angles_.upload_of(angles_.size()),
                               targets_.upload_of(targets_.size()), states_.upload_of(n)};
+  if (together_) uploads.push_back(places_.upload_of(places_.size()));
   for (const TokenRun& r : runs)
     std::ranges::copy(r.cache->token_uploads(), std::back_inserter(uploads));
   upload_all(uploads, stream_);
   const DeviceCache& any = *runs.front().cache;
   look_up(any, n, true);
-  auto* attended = reinterpret_cast<float*>(input_.data());  // [n, H, D]
-  const auto width = static_cast<size_t>(config_.query_heads * config_.head_dim);
   for (int l = 0; l < config_.layers; ++l) {
     const DeviceLayer& w = weights_->layers()[static_cast<size_t>(l)];
     const bool last = l + 1 == config_.layers;
@@ -215,18 +232,27 @@ void DeviceForward::enqueue_tokens(std::span<const TokenRun> runs) {
     HeadsCall heads = heads_call(any, l, n);
     heads.targets = targets_.device() + static_cast<size_t>(l) * max_tokens_;
     make_heads(heads, stream_);
-    for (size_t i = 0; i < n; ++i) {
-      const std::byte* q = q_.data() + i * width * kRowBytes;
-      DeviceCache& cache = *runs[i].cache;
-      cache.attend_token(l, attended + i * width, q);
-      if (cache.comparing()) cache.compare_token(l, attended + i * width, q);
-    }
+    attend_tokens(runs, l);
     add_few({&w.o, w.o_bias, w.attention_post_norm, &w.gate_up}, n);
     gate_few(w, n);
     add_few({&w.down, w.down_bias, w.mlp_post_norm, &after}, n);
   }
   few_logits(0, n);
   scatter_rows(states_.device(), hidden_.data(), n, static_cast<size_t>(config_.hidden), stream_);
+}
+
+/// Sequence by sequence, or those of one policy in one launch.
+void DeviceForward::attend_tokens(std::span<const TokenRun> runs, int layer) {
+  const size_t first = static_cast<size_t>(layer) * max_tokens_;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    DeviceCache& cache = *runs[i].cache;
+    const DecodePlace& place = places_.host()[first + i];
+    DecodeCompany company;
+    if (together_) company = {&groups_, places_.device() + first + i, blocks_[i]};
+    cache.attend_token(layer, place, attention_, company);
+    if (cache.comparing()) cache.compare_token(layer, place.out, place.q);
+  }
+  groups_.run(stream_);
 }
 
 void DeviceForward::run_chunk(DeviceCache& cache, std::span<const int32_t> tokens,

@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "attend/cuda/decode_groups.h"
 #include "cache/cuda/device_cache.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/pinned.h"
@@ -76,6 +77,7 @@ class DeviceForward {
   /// The pass of some sequences, in their order; captured when it comes the second time.
   struct Pass {
     std::vector<const DeviceCache*> caches;
+    std::vector<int> blocks;  // of each one's attention, as captured
     Graph graph;
   };
 
@@ -84,6 +86,7 @@ class DeviceForward {
   void enqueue_tokens(std::span<const TokenRun> runs);
   Pass* known(std::span<const TokenRun> runs);
   Graph capture(std::span<const TokenRun> runs);
+  void attend_tokens(std::span<const TokenRun> runs, int layer);
   void attention_of_chunk(DeviceCache& cache, int layer);
   void mlp_of_chunk(const DeviceLayer& layer);
   HeadsCall heads_call(const DeviceCache& cache, int layer, size_t tokens) const;
@@ -115,11 +118,15 @@ class DeviceForward {
   DeviceMatmul matmul_;
   DType products_;
 
-  MirroredArray<int32_t> ids_;           // [T]
-  MirroredArray<int64_t> position_;      // [1]
-  MirroredArray<AngleSource> angles_;    // [ropes, most tokens]
-  MirroredArray<RowTarget> targets_;     // [L, most tokens]
-  MirroredArray<float*> states_;         // [most tokens]
+  MirroredArray<int32_t> ids_;         // [T]
+  MirroredArray<int64_t> position_;    // [1]
+  MirroredArray<AngleSource> angles_;  // [ropes, most tokens]
+  MirroredArray<RowTarget> targets_;   // [L, most tokens]
+  MirroredArray<float*> states_;       // [most tokens]
+  DecodeScratch attention_;            // of all tokens of a pass
+  MirroredArray<DecodePlace> places_;  // [L, most tokens]
+  DecodeGroups groups_;
+  std::vector<int> blocks_;              // of this pass's tokens' attention; 0: as it likes
   StreamMark uploaded_;                  // the last run has read what the host wrote for it
   std::vector<Pass> passes_;             // the latest last
   DeviceArray<float> hidden_;            // [T, hidden] the residual stream
