@@ -180,7 +180,9 @@ class CpuEngine final : public EngineBackend {
     std::erase_if(empties_, [](const auto& e) { return e.second.expired(); });
     SessionOptions unlimited = o;
     unlimited.cache_limit = 0;
-    auto made = std::make_shared<const CpuSession>(pool_, memory_, kernels_, *model_, unlimited);
+    // A copy has no room for rows that it does not have yet, where the first took some.
+    auto made = std::make_shared<const CpuSession>(
+        CpuSession(pool_, memory_, kernels_, *model_, unlimited));
     empties_[key] = made;
     return made;
   }
