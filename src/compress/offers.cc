@@ -132,6 +132,10 @@ void compare_rows(Found& found, const Asked& a, const DeviceOffers& d, const std
           "positions beside them: codecs of keys after RoPE");
   require(found, !(drawn || (n.body == Needs::Body::kCoreset && n.evicts > 0)) || a.learns() == 0,
           what, "heads have different first rows then: codecs without tables of first rows");
+  require(found, !drawn || n.evicts == 0 || !(a.keys.shares || a.values.shares),
+          what + " with heavy rows",
+          "rows that were coded come in other groups then: codecs whose "
+          "rows share nothing");
   const bool whole = n.body == Needs::Body::kCoreset && (a.keys.shares || a.values.shares);
   require(found, !whole || n.evicts % a.block() == 0,
           fmt::format("{} with heavy rows of which {} leave together", what, n.evicts),
@@ -161,7 +165,7 @@ std::vector<Difference> compare(const Asked& a) {
           fmt::format("a head_dim of {}", a.head_dim),
           fmt::format("head_dim is one of {}", fmt::join(d.dims, ", ")));
   require(
-      found, d.by_contents || !n.by_contents,
+      found, d.by_contents || !n.by_contents || n.body == Needs::Body::kDrawn,
       fmt::format("{}, whose heads differ in their number of rows by what is in them,", a.selector),
       "the host plans by counts alone");
   require(found, a.selector_there || (n.by_contents && !d.by_contents),

@@ -75,7 +75,7 @@ struct DeviceOffers {
   const char* name;       ///< "the GPU"
   std::vector<int> dims;  ///< head_dims; none: all
   bool any_type;          ///< rows of f32, and several types of number in one cache
-  bool by_contents;       ///< numbers of rows that only the device could know
+  bool by_contents;       ///< numbers of rows that only the device could know, but of drawn ones
   bool judges_sliding;    ///< selectors in layers that slide over a window of their own
   bool positions;         ///< every row has its position beside it
   bool turns_protected;   ///< keys of protected rows that stand at positions inside the cache

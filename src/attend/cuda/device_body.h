@@ -1,6 +1,7 @@
 #pragma once
 // The body of one layer on the GPU: rows of all KV heads that have left the window, however they
-// are kept. How many there are depends on counts alone, so that the host knows without asking.
+// are kept. How many there are depends on counts alone, so that the host knows without asking; but
+// for samples behind heavy rows, of which it asks once they have been taken.
 
 #include <functional>
 #include <memory>
@@ -50,7 +51,7 @@ struct BodyMove {
   const int32_t* positions = nullptr;  // [G, positions_stride] of all rows
   size_t positions_stride = 0;         ///< 0: the same for all heads
   bool staged = false;                 ///< rows wait in the layer's own staging memory
-  bool given_back = false;             ///< rows are f16 that the body's codec gave back
+  bool given_back = false;             ///< rows are what the body's codec gave back
 };
 
 class DeviceBody {
@@ -77,6 +78,9 @@ class DeviceBody {
   virtual void hide_first(size_t /*count*/) {
     throw Error(ErrorCode::kInternal, "a body under a sliding window that hides no rows");
   }
+  /// The type of rows that its codec gave back before they come: f16 keeps more of a code times its
+  /// scale.
+  virtual DType given_back() const { return DType::kF16; }
   /// Layers whose chunks are worth taking together; their rows wait in memory of their own.
   virtual size_t layers_together() const { return 1; }
 

@@ -186,7 +186,7 @@ RowTarget InPlaceRows::begin_token(const TokenSlots& slots) {
       ++span;
       first += part.rows;
     }
-    if (body_) *span++ = body_->span(g, 0);
+    for (size_t i = 0; body_ && i < body_->spans(); ++i) *span++ = body_->span(g, i);
     if (pinned_.any()) *span++ = pinned_.span(g, pinned_.rows() + 1 - fresh);
   }
   slots.note->mass = mass_target(rows_.rows() + fresh, plan_.mass(1).fresh);

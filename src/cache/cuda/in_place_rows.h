@@ -49,7 +49,7 @@ class InPlaceRows final : public LayerRows {
   std::unique_ptr<LayerRows> clone() const override { return std::make_unique<InPlaceRows>(*this); }
   /// The sink, codes, each part and the rest; or one for all.
   size_t spans() const override {
-    return (one_run() ? 1 : dense_parts() + (coded_ ? 1 : 0)) + (body_ ? 1 : 0) +
+    return (one_run() ? 1 : dense_parts() + (coded_ ? 1 : 0)) + (body_ ? body_->spans() : 0) +
            (pinned_.any() ? 1 : 0);
   }
   RowTarget begin_token(const TokenSlots& slots) override;
@@ -125,7 +125,7 @@ class InPlaceRows final : public LayerRows {
   /// Of the body's rows the first `count` are in codes from now on, if they were not.
   void pack(size_t count);
   /// Rows that are judged, from the body's row `first` on, as the codes give them back.
-  void unpack(JudgedRows& rows, size_t first, ChunkSpace& space) const;
+  void unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace& space) const;
   /// Shows a step's queries to the rule.
   StepQueries queries_of(const void* q, size_t tokens) const;
   QueryNote query_note(size_t tokens) const;

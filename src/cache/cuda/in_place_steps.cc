@@ -72,7 +72,8 @@ void InPlaceRows::split(const Step& step, const StagedRows& staged, ChunkSpace& 
   name_rows(call.rows);
   const HeavySizes& sizes = *layer_.selector.heavy;
   JudgedRows seen = call.rows;
-  if (packs() && (body_ || sizes.by_key > 0)) unpack(seen, run_.body, space);
+  const DType dtype = body_ ? body_->given_back() : DType::kF16;
+  if (packs() && (body_ || sizes.by_key > 0)) unpack(seen, run_.body, dtype, space);
   choose_heavy(lent, seen, sizes, site_.stream);
   if (body_) return split_to_body(step, {lent, call, seen}, staged);
   split_in_run(step, lent, call, space);
@@ -174,7 +175,7 @@ void InPlaceRows::select(const Step& step, ChunkSpace& space) {
   call.rows.queries = {state_.data(), static_cast<int>(site_.query_heads / site_.heads), seen,
                        seen - std::min(seen, static_cast<int64_t>(layer_.schedule.sink)),
                        site_.rope ? &site_.rope->host : nullptr};
-  if (packs() && chooser_->reads_rows()) unpack(call.rows, first, space);
+  if (packs() && chooser_->reads_rows()) unpack(call.rows, first, DType::kF16, space);
   chooser_->choose(lent, call.rows, step, site_.stream);
   if (packs()) {
     const bool alone = first == 0 && coded_behind == 0;
@@ -211,12 +212,11 @@ void InPlaceRows::code_settled(ChunkSpace& space) {
   known_ -= count;
 }
 
-// f16 keeps more of a code times its scale than bf16.
-void InPlaceRows::unpack(JudgedRows& rows, size_t first, ChunkSpace& space) const {
+void InPlaceRows::unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace& space) const {
   const size_t block = first / kBlockRows, skipped = first % kBlockRows;
   const size_t count = skipped + static_cast<size_t>(rows.rows);
   const RowTarget unpacked = space.unpacked(count);
-  rows.dtype = DType::kF16;
+  rows.dtype = dtype;
   coded_->unpack(unpacked, {block, (count + kBlockRows - 1) / kBlockRows, rows.dtype});
   rows.k = static_cast<std::byte*>(unpacked.k) + skipped * site_.dim * 2;
   rows.v = static_cast<std::byte*>(unpacked.v) + skipped * site_.dim * 2;

@@ -46,7 +46,7 @@ std::shared_ptr<const DeviceCodec> codec_of(const CohortPolicy& policy, bool mov
 std::shared_ptr<const DeviceCodec> codec_under(const CohortPolicy& policy) {
   const Needs& needs = policy.selector.needs;
   // Rows that stay where they are may lie in any codec's groups.
-  const bool stay = needs.all() || needs.body == Needs::Body::kDrawn;
+  const bool stay = needs.all() || (needs.body == Needs::Body::kDrawn && needs.evicts == 0);
   std::shared_ptr<const DeviceCodec> codec = codec_of(policy, !stay);
   if (stay || (needs.body == Needs::Body::kHalved && !codec->turns_keys())) return codec;
   // They may be judged again, or do not follow each other.

@@ -31,9 +31,9 @@ class LeastWords final : public BestRows {
 
 SelectorOnGpu make_uniform_on_gpu(const SelectorPlace& place) {
   const auto& options = place.options.as<UniformOptions>();
-  if (!options.budget) return {make_rate_body(options, place.site), nullptr};
-  return {nullptr, std::make_shared<LeastWords>(place.site, options.weights),
-          options.heavy.sizes(place.budget)};
+  const auto heavy = options.heavy.sizes(place.budget);
+  if (!options.budget) return {make_rate_body(options, place.site), nullptr, heavy};
+  return {nullptr, std::make_shared<LeastWords>(place.site, options.weights), heavy};
 }
 
 }  // namespace pith::cuda

@@ -2,7 +2,8 @@
 // codec, in the order in which they came, as on the CPU; those of the last group, which is not full
 // yet, are dense. Heads fill their groups at different times: all heads' rows that might be a group
 // are coded apart, and a second kernel takes those that are. Rows are never judged again, so that
-// any codec will do that needs neither their neighbours' positions nor tables of first rows.
+// any codec will do that needs neither their neighbours' positions nor tables of first rows. What a
+// heavy store lets go is coded again, in a codec whose rows share nothing, as on the CPU.
 //
 // Cost beside dense rows: coding of up to 1 / rate as many rows as stay while tokens come one by
 // one (32 of each head for 32 tokens), codes copied once.
@@ -43,6 +44,8 @@ class CodedRateBody final : public DeviceBody {
     site_.codec->attend(call, scratch, site_.stream);
   }
   void attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const override;
+
+  DType given_back() const override { return site_.dtype; }
 
   bool keeps_positions() const override { return true; }
   void add_rows(pith::HeadRows& out, size_t head, int64_t) const override {
@@ -118,9 +121,10 @@ CodedRateBody::CodedRateBody(const CodedRateBody& o)
 }
 
 void CodedRateBody::announce(size_t rows) {
-  const size_t before = most_coded();
+  taken_ = drawn_.counts();
   drawn_.announce(rows);
-  codes_.announce(most_coded() - before);
+  const size_t most = most_coded();
+  if (most > codes_.rows()) codes_.announce(most - codes_.rows());
 }
 
 CodedRateBody::Work CodedRateBody::begin_take() {
@@ -131,7 +135,6 @@ CodedRateBody::Work CodedRateBody::begin_take() {
     needed = std::max(needed, waits);
     work.groups = std::max(work.groups, waits / group_);
   }
-  taken_ = drawn_.counts();
   work.rows = tail();
   if (needed <= tail_rows()) {  // one group at most
     if (work.groups > 0 && !apart_) {
@@ -190,6 +193,7 @@ void CodedRateBody::take(std::span<const BodyMove> moves) const {
     settle_groups(shape, jobs, site_.stream);
     jobs.count = 0;
   }
+  for (const BodyMove& move : moves) static_cast<const CodedRateBody&>(*move.body).drawn_.taken();
 }
 
 DeviceSpan CodedRateBody::span(size_t head, size_t which) const {

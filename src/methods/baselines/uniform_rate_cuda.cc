@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "attend/cuda/device_rows.h"
 #include "core/philox.h"
@@ -32,19 +33,39 @@ RateDrawn::RateDrawn(const RateRule& rule, const BodySite& site)
       next_(site.position) {
   on_device_.allocate(site.heads * sizeof(int32_t), site.stream);
   check(cudaMemsetAsync(on_device_.data(), 0, on_device_.size(), site.stream), "a sample");
+  if (!rule.evicted) return;
+  told_ = std::make_unique<Told>();
+  told_->counts = PinnedArray<int32_t>(site.heads);
 }
 
 RateDrawn::RateDrawn(const RateDrawn& o) : RateDrawn(o.rule_, o.site_) {
   copy_buffer(on_device_, o.on_device_, site_.stream);
   if (o.capacity_ > 0) grow_positions(o.capacity_, o);
-  counts_ = o.counts_;
+  counts_ = o.counts();
   protected_ = o.protected_;
   next_ = o.next_;
 }
 
-size_t RateDrawn::most() const { return *std::ranges::max_element(counts_); }
+void RateDrawn::taken() const {
+  if (!told_) return;
+  check(cudaMemcpyAsync(told_->counts.data(), on_device_.data(), on_device_.size(),
+                        cudaMemcpyDeviceToHost, site_.stream),
+        "a sample's numbers of rows");
+  told_->mark.set(site_.stream);
+  told_->due = true;
+}
+
+const std::vector<size_t>& RateDrawn::counts() const {
+  if (told_ && std::exchange(told_->due, false)) {
+    told_->mark.wait();
+    std::copy_n(told_->counts.data(), counts_.size(), counts_.begin());
+  }
+  return counts_;
+}
+
+size_t RateDrawn::most() const { return *std::ranges::max_element(counts()); }
 size_t RateDrawn::total() const {
-  return std::accumulate(counts_.begin(), counts_.end(), size_t{0});
+  return std::accumulate(counts().begin(), counts().end(), size_t{0});
 }
 
 void RateDrawn::protect(std::span<const TokenRange> ranges) {
@@ -53,8 +74,12 @@ void RateDrawn::protect(std::span<const TokenRange> ranges) {
 }
 
 void RateDrawn::announce(size_t rows) {
-  std::vector<size_t> after = counts_;
+  std::vector<size_t> after = counts();
   std::vector<Philox> random;
+  if (told_) {
+    for (size_t& most : after) most += rows;
+    rows = 0;
+  }
   for (size_t g = 0; g < site_.heads; ++g) {
     random.emplace_back(rule_.seed, rule_.layer, rule_.first_head + static_cast<uint32_t>(g));
   }
@@ -101,7 +126,7 @@ RateJob RateDrawn::job(const BodyMove& move, RateSample to) const {
 }
 
 void RateDrawn::add_rows(pith::HeadRows& out, size_t head) const {
-  std::vector<int32_t> positions(counts_[head]);
+  std::vector<int32_t> positions(counts()[head]);
   if (positions.empty()) return;
   check(cudaMemcpyAsync(positions.data(),
                         static_cast<const int32_t*>(positions_.data()) + head * capacity_,
@@ -135,7 +160,7 @@ class RateBody final : public DeviceBody {
   size_t rows() const override { return drawn_.most(); }
   void announce(size_t rows) override {
     drawn_.announce(rows);
-    const size_t more = drawn_.most() - rows_.rows();
+    const size_t most = drawn_.most(), more = most - std::min(most, rows_.rows());
     rows_.reserve_more(more);
     rows_.add(more);
   }
@@ -148,6 +173,7 @@ class RateBody final : public DeviceBody {
       const DeviceRows& to = body.rows_;
       return body.drawn_.job(move, {to.keys(), to.values(), static_cast<int>(to.capacity())});
     });
+    for (const BodyMove& move : moves) static_cast<const RateBody&>(*move.body).drawn_.taken();
   }
 
   DeviceSpan span(size_t head, size_t /*which*/) const override {
@@ -182,7 +208,7 @@ class RateBody final : public DeviceBody {
  private:
   RateDrawn drawn_;
   BodySite site_;
-  DeviceRows rows_;  // of a head as many as of that with the most
+  DeviceRows rows_;  // of a head as many as of that with the most, announced ones among them
 };
 
 class RateMaker final : public BodyMaker {
@@ -203,8 +229,8 @@ std::shared_ptr<const BodyMaker> make_rate_body(const UniformOptions& options,
                                                 const SelectorSite& site) {
   const double rate = options.drawn();
   const float log_weight = options.weights ? static_cast<float>(-std::log(rate)) : 0;
-  return std::make_shared<RateMaker>(
-      RateRule{rate, log_weight, site.seed, site.layer, site.first_head});
+  return std::make_shared<RateMaker>(RateRule{rate, log_weight, site.seed, site.layer,
+                                              site.first_head, options.heavy.heavy.has_value()});
 }
 
 }  // namespace pith::cuda

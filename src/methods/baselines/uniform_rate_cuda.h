@@ -1,7 +1,9 @@
 #pragma once
 // The sample of uniform(rate=...) on the GPU. Whether a row stays is a function of its position
-// alone: the host draws as the device does, and so knows each head's number of rows. A row that
-// stays does so for good, dense (uniform_rate_cuda.cc) or in codes (uniform_rate_codes_cuda.cc).
+// alone: the host draws as the device does, and so knows each head's number of rows. Which rows a
+// heavy store lets go only the device knows: the host then reckons with all of them, makes room for
+// so many, and reads the numbers before it needs them next (docs/decisions/0191). A row that stays
+// does so for good, dense (uniform_rate_cuda.cc) or in codes (uniform_rate_codes_cuda.cc).
 
 #include <memory>
 #include <span>
@@ -10,6 +12,7 @@
 
 #include "attend/cuda/code_rows.h"
 #include "attend/cuda/device_body.h"
+#include "kernels/cuda/pinned.h"
 #include "plan/protected_rows.h"
 
 namespace pith::cuda {
@@ -19,6 +22,7 @@ struct RateRule {
   float log_weight = 0;
   uint64_t seed = 0;
   uint32_t layer = 0, first_head = 0;
+  bool evicted = false;  ///< rows come from a heavy store
 };
 
 /// A sample of one layer: heads differ in their number of rows.
@@ -85,8 +89,12 @@ class RateDrawn {
   const RateRule& rule() const { return rule_; }
   /// Draws for the next `rows` rows.
   void announce(size_t rows);
+  /// They have been taken, as far as the stream knows.
+  void taken() const;
   void protect(std::span<const TokenRange> ranges);
-  const std::vector<size_t>& counts() const { return counts_; }  // [G], with what was announced
+  /// [G], with what was announced: the most until it is taken, if only the device draws. Waits for
+  /// the numbers of the last rows taken then.
+  const std::vector<size_t>& counts() const;
   size_t most() const;
   size_t total() const;
   /// What the kernel that takes a move is told; `to` lacks positions and counts.
@@ -101,12 +109,19 @@ class RateDrawn {
 
   RateRule rule_;
   BodySite site_;
-  DeviceBuffer positions_;      // [G, capacity]
-  DeviceBuffer on_device_;      // [G] counts as the kernels keep them
-  std::vector<size_t> counts_;  // [G]
-  ProtectedRows protected_;     // behind the sink
-  int64_t next_ = 0;            // of the next row, numbered without the protected ones
-  size_t capacity_ = 0;         // of a head
+  /// Numbers on their way to the host.
+  struct Told {
+    PinnedArray<int32_t> counts;  // [G]
+    StreamMark mark;
+    bool due = false;
+  };
+  DeviceBuffer positions_;              // [G, capacity]
+  DeviceBuffer on_device_;              // [G] counts as the kernels keep them
+  mutable std::vector<size_t> counts_;  // [G]
+  std::unique_ptr<Told> told_;          // null: the host draws too
+  ProtectedRows protected_;             // behind the sink
+  int64_t next_ = 0;                    // of the next row, numbered without the protected ones
+  size_t capacity_ = 0;                 // of a head
 };
 
 /// Rows of all moves in as few launches as it takes; `job_of` says where a move's go.
