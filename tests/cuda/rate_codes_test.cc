@@ -59,6 +59,30 @@ TEST(CudaRateCodes, HoldsTheRowsThatTheCpuHolds) {
   }
 }
 
+// Behind heavy rows only the device knows which rows come, and how many of them stay.
+TEST(CudaRateCodes, HeavyRowsLetOthersGo) {
+  PITH_NEEDS_GPU();
+  for (const char* text : {"uniform(rate=0.3,heavy=40,heavy_interval=20,heavy_queries=8)",
+                           "uniform(rate=0.6,heavy=60,heavy_keys=1)+int4,sink=0,window=33",
+                           "uniform(heavy=50,heavy_interval=70)+int8,window=20"}) {
+    for (const int dim : {64, 128}) {
+      const DType dtype = dim == 64 ? DType::kBF16 : DType::kF16;
+      const std::string policy = std::string(text) + ",dtype=" + to_string(dtype);
+      SCOPED_TRACE(policy);
+      Pair pair(policy, dim, dtype);
+      pair.draw_codes();
+      for (const size_t tokens : {130, 97, 2, 200, 64}) pair.run_chunk(tokens);
+      pair.end_prefill();
+      for (int t = 0; t < 64; ++t) pair.run_token();
+      pair.use_clone();
+      for (int t = 0; t < 64; ++t) pair.run_token();
+      EXPECT_GE(pair.same_rows(), 0.97);
+      EXPECT_LT(pair.worst(), dtype == DType::kBF16 ? 2e-2 : 3e-3);
+      EXPECT_LE(pair.gpu_ledger().total_bytes(), pair.counted());
+    }
+  }
+}
+
 // Every codec whose rows share scales, means and products: the groups are those of the CPU. Both
 // hold the same codes but where rows wait: the CPU's values of kivi do not.
 TEST(CudaRateCodes, GroupsAreTheCpus) {
