@@ -160,7 +160,7 @@ TEST(Refusals, NameTheNearestPolicyThatWorks) {
       {"exact+gear(rank=9)", "'exact+gear'"},
       {"exact+k:qjl+v:int8", "'exact+qjl'"},
       {"snapkv(budget=96)+kvquant", "'snapkv(budget=96)+"},
-      {"uniform(rate=0.5,heavy=10)+int8", "'uniform(rate=0.5)+int8'"},
+      {"uniform(rate=0.5,heavy=10)+qjl", "'uniform(rate=0.5)+qjl'"},
       {"balancekv(mode=stream)", "'balancekv'"},
       {"exact,dtype=f32", "'exact'"},
       {"adakv(budget=100)+int4", "(budget=100)+int4'"},
