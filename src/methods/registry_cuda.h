@@ -42,6 +42,10 @@ SelectorOnGpu make_expected_attention_on_gpu(const SelectorPlace& place);
 std::shared_ptr<const DeviceCodec> make_int8_on_gpu(const MethodOptions& options);
 std::shared_ptr<const DeviceCodec> make_int4_on_gpu(const MethodOptions& options);
 std::shared_ptr<const DeviceCodec> make_kivi_on_gpu(const MethodOptions& options);
+/// Keys in one form and values in another, of those pairs that have a kernel of their own: int8,
+/// int4 (Offers::code), f16, bf16. Null: other pairs.
+std::shared_ptr<const DeviceCodec> make_pair_on_gpu(const std::string& keys,
+                                                    const std::string& values);
 std::shared_ptr<const DeviceCodec> make_qjl_on_gpu(const MethodOptions& options);
 std::shared_ptr<const DeviceCodec> make_kvquant_on_gpu(const MethodOptions& options);
 std::shared_ptr<const DeviceCodec> make_gear_on_gpu(const MethodOptions& options);

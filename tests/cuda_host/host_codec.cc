@@ -14,7 +14,6 @@ namespace {
 class PlainCodec : public DeviceCodec {
  public:
   std::string name() const override { return "plain"; }
-  bool codes_rows_alone() const override { return true; }
   GroupedBytes block_bytes(int dim) const override {
     const auto bytes = static_cast<size_t>(kBlockRows * dim * 2);
     return {bytes, 0, bytes, 0};
@@ -94,6 +93,9 @@ std::shared_ptr<const DeviceCodec> make_kvquant_on_gpu(const MethodOptions&) { r
 std::shared_ptr<const DeviceCodec> make_gear_on_gpu(const MethodOptions&) { return plain(); }
 std::shared_ptr<const DeviceCodec> make_turboquant_on_gpu(const MethodOptions&) { return plain(); }
 std::shared_ptr<const DeviceCodec> make_csr_on_gpu(const MethodOptions&) { return plain(); }
+std::shared_ptr<const DeviceCodec> make_pair_on_gpu(const std::string&, const std::string&) {
+  return plain();
+}
 std::shared_ptr<const DeviceCodec> make_ladder_on_gpu(const MethodOptions&) {
   return std::make_shared<PlainLadder>();
 }

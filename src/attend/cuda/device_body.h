@@ -30,6 +30,7 @@ struct BodySite {
   int64_t position = 0;       ///< of the first row that comes, if those that follow it do
   std::shared_ptr<const DeviceCodec> codec = nullptr;  ///< of their rows; null: they are dense
   bool slides = false;  ///< rows are hidden: see DeviceBody::hide_first
+  bool shares = false;  ///< rows are coded in whole groups, which share something
 };
 
 class DeviceBody;

@@ -41,28 +41,13 @@ struct AgedCodec {
 class DeviceCodec {
  public:
   virtual ~DeviceCodec() = default;
-  /// Its keys with the values of another codec, under a kernel of their own; null: there is none.
-  virtual std::shared_ptr<const DeviceCodec> with_values_of(const DeviceCodec& /*values*/) const {
-    return nullptr;
-  }
-  /// Keys, or values, in rows of f16 or bf16 as they are and the other side in this codec, under a
-  /// kernel of their own; null: there is none.
-  virtual std::shared_ptr<const DeviceCodec> beside_rows(bool /*keys*/, DType /*rows*/) const {
-    return nullptr;
-  }
   /// The same codes as rows of levels (level_format.h), in which keys of one codec go with values
   /// of any other; null: they are not.
   virtual std::shared_ptr<const LevelCodec> as_levels() const { return nullptr; }
   /// Equal names code equally.
   virtual std::string name() const = 0;
-  /// Equal names code values equally: keys of one codec go with values of another that has the name
-  /// of its values.
-  virtual std::string value_name() const { return name(); }
   /// The codec with the tables of one layer; null: it has none, and serves as it is.
   virtual std::shared_ptr<const DeviceCodec> with_tables(const TableSite&) const { return nullptr; }
-  /// Keys are stored before RoPE: a body's rows must follow each other's positions, but for rows
-  /// alone, which have their own beside them.
-  virtual bool turns_keys() const { return false; }
   /// Bytes of its tables.
   virtual size_t shared_bytes() const { return 0; }
   /// Its tables are made of the first rows that leave the window, this many, which wait as they are
@@ -86,12 +71,11 @@ class DeviceCodec {
   virtual void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const = 0;
   /// Null: rows stay in the codec that they came to.
   virtual const AgedCodec* aged() const { return nullptr; }
-  /// Rows share nothing with their neighbours but tables that stay once they are learnt and records
-  /// that they name, so that they can be moved between blocks as they are, and a block may hold
-  /// fewer than 32. Codecs that say so have move_rows and add_token_mass.
-  virtual bool codes_rows_alone() const { return false; }
-  /// Null, or the same codec for rows that are moved alone: what neighbours share lies beside each
-  /// of them, or in a record that each of them names.
+  /// The same codec for rows that are moved alone: what neighbours share lies beside each of them,
+  /// or in a record that each of them names, and keys before RoPE have their positions. Null: its
+  /// rows are so already. They share nothing but tables that stay once they are learnt, may be
+  /// moved between blocks as they are, and a block may hold fewer than 32; codecs of such rows have
+  /// move_rows and add_token_mass.
   virtual std::shared_ptr<const DeviceCodec> with_rows_alone(int /*head_dim*/) const {
     return nullptr;
   }
@@ -99,9 +83,6 @@ class DeviceCodec {
   virtual size_t record_bytes() const { return 0; }
   /// Codecs with records.
   virtual void find_records(const FindRecordsCall& /*call*/, cudaStream_t) const {}
-  /// What block_rows() rows share is found when they are coded: they come so many at a time, and in
-  /// no other number, also where they stand alone from then on.
-  virtual bool codes_whole_blocks() const { return false; }
   virtual void move_rows(const MoveCodesCall& /*call*/, cudaStream_t) const {}
   /// Values alone, of codecs whose values stand alone beside another's keys.
   virtual void move_values(const MoveCodesCall& /*call*/, cudaStream_t) const {}

@@ -46,7 +46,7 @@ size_t LevelCodec::block_rows() const {
 }
 
 std::shared_ptr<const DeviceCodec> LevelCodec::with_rows_alone(int head_dim) const {
-  if (codes_rows_alone()) return nullptr;
+  if (format_.rows_alone() && (!turns_keys() || format_.keys.positions)) return nullptr;
   return in_form(format_.named_rows(head_dim, turns_keys()));
 }
 

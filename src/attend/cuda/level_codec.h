@@ -30,11 +30,9 @@ class LevelCodec : public DeviceCodec, public std::enable_shared_from_this<Level
   void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
     unpack_levels(format_.values, call, stream);
   }
-  bool codes_rows_alone() const override {
-    return format_.rows_alone() && (!turns_keys() || format_.keys.positions);
-  }
+  /// Keys are stored before RoPE.
+  virtual bool turns_keys() const { return false; }
   std::shared_ptr<const DeviceCodec> with_rows_alone(int head_dim) const override;
-  bool codes_whole_blocks() const override { return record_bytes() > 0; }
   size_t record_bytes() const override {
     return static_cast<size_t>(std::max(format_.keys.record_bytes, format_.values.record_bytes));
   }

@@ -15,7 +15,7 @@ void InPlaceRows::carry_out(std::span<const Step> steps, bool chunk, ChunkSpace&
   for (const Step& step : steps) {
     if (step.from == Zone::kWindow || step.to == Zone::kLeaving) fresh += step.rows;
   }
-  if (packs() && coded_->codec().codes_whole_blocks()) pack(run_.rows() + fresh);
+  if (packs() && layer_.shares) pack(run_.rows() + fresh);
   StagedRows staged = stage(steps, space, moves);
   const RowRun before = run_;
   for (const Step& step : steps) carry_out(step, staged, space);
@@ -149,7 +149,7 @@ void InPlaceRows::name_rows(JudgedRows& rows) const {
 }
 
 RowPositions InPlaceRows::positions_of(JudgedRows& rows) const {
-  if (!coded_->codec().turns_keys()) return rows.first_position;
+  if (!layer_.before_rope) return rows.first_position;
   name_rows(rows);
   if (rows.known == 0) return rows.first_position;
   if (rows.known < rows.rows) {
@@ -199,7 +199,7 @@ void InPlaceRows::code_settled(ChunkSpace& space) {
   if (count == 0) return;
   KeepCall call = keep_call(0, count);
   const RowTarget from = rows_.begin() + sink();
-  if (coded_->codec().turns_keys()) {  // they do not follow each other any more
+  if (layer_.before_rope) {  // they do not follow each other any more
     if (count < coded_->least_appended()) return;
     coded_->append({from, count, positions_of(call.rows), layer_.dtype});
   } else {

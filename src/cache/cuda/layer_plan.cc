@@ -31,10 +31,10 @@ std::shared_ptr<const DeviceCodec> codec_of(const CohortPolicy& policy, bool mov
   const auto v = make_side(values);
   if (k && v && keys.offers.code == values.offers.code) return k;
   if (!moved) {
-    auto both = !k   ? v->beside_rows(true, keys.body)
-                : !v ? k->beside_rows(false, values.body)
-                     : k->with_values_of(*v);
-    if (both) return both;
+    const auto form = [](const SideChoice& side) -> std::string {
+      return side.offers.coded ? side.offers.code : to_string(side.body);
+    };
+    if (auto both = make_pair_on_gpu(form(keys), form(values))) return both;
   }
   const auto levels = [](const auto& codec, DType rows) {
     return codec ? codec->as_levels() : dense_levels(rows);
@@ -48,7 +48,7 @@ std::shared_ptr<const DeviceCodec> codec_under(const CohortPolicy& policy) {
   // Rows that stay where they are may lie in any codec's groups.
   const bool stay = needs.all() || (needs.body == Needs::Body::kDrawn && needs.evicts == 0);
   std::shared_ptr<const DeviceCodec> codec = codec_of(policy, !stay);
-  if (stay || (needs.body == Needs::Body::kHalved && !codec->turns_keys())) return codec;
+  if (stay || (needs.body == Needs::Body::kHalved && !policy.keys.offers.before_rope)) return codec;
   // They may be judged again, or do not follow each other.
   const auto alone = codec->with_rows_alone(static_cast<int>(policy.site.head_dim));
   return alone ? alone : codec;
@@ -66,6 +66,8 @@ LayerPlan plan_layer(const CohortPolicy& policy, const HeadRange& heads) {
   plan.straight = needs.all() && !coded && plan.seen == 0;
   if (plan.straight) return plan;
   plan.schedule = policy.schedule;
+  plan.before_rope = policy.keys.offers.before_rope;
+  plan.shares = policy.keys.offers.shares || policy.values.offers.shares;
   // Positions inside the cache are the sink's business, which sliding layers have none of.
   plan.cache_positions = needs.cache_positions && policy.site.sliding_window == 0;
   if (needs.body == Needs::Body::kNone) return plan;

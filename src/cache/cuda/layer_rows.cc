@@ -100,7 +100,8 @@ BodySite body_site(const LayerPlan& plan, const LayerSite& site) {
           site.context,
           static_cast<int64_t>(plan.schedule.sink),
           plan.codec,
-          plan.seen > 0};
+          plan.seen > 0,
+          plan.shares};
 }
 
 std::unique_ptr<LayerRows> make_layer_rows(const LayerPlan& plan, const LayerSite& site) {

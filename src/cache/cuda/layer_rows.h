@@ -29,7 +29,11 @@ struct LayerPlan {
   bool cache_positions = false;      ///< the sink stands right before the window
   // Of the body:
   std::shared_ptr<const DeviceCodec> codec;  ///< of the rows that stay for good
-  SelectorOnGpu selector;                    ///< none: all rows do, or none
+  bool before_rope = false;                  ///< its keys are rotated when they are read
+  /// What a group shares is found when it is coded: rows come in whole groups, and in no other
+  /// number, also where each stands alone from then on.
+  bool shares = false;
+  SelectorOnGpu selector;  ///< none: all rows do, or none
 };
 
 /// KV heads side by side.

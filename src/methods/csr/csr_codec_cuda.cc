@@ -52,7 +52,6 @@ class CsrDeviceCodec final : public DeviceCodec {
   std::string name() const override { return name_; }
   std::shared_ptr<const DeviceCodec> with_tables(const TableSite& site) const override;
   std::shared_ptr<const DeviceCodec> copy(cudaStream_t stream) const override;
-  bool turns_keys() const override { return !plan_->keys.rotated_keys; }
   size_t shared_bytes() const override {
     return keys_.bytes() + values_.bytes() + 8 * turns_.size();
   }
@@ -74,9 +73,9 @@ class CsrDeviceCodec final : public DeviceCodec {
   void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
     unpack_csr(coding_, values_.device(), false, call, stream);
   }
-  bool codes_rows_alone() const override { return !turns_keys() || coding_.positions; }
   std::shared_ptr<const DeviceCodec> with_rows_alone(int) const override {
-    return codes_rows_alone() ? nullptr : std::make_shared<CsrDeviceCodec>(plan_, true);
+    if (!turns_keys() || coding_.positions) return nullptr;
+    return std::make_shared<CsrDeviceCodec>(plan_, true);
   }
   void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
     move_csr_rows(coding_, call, stream);
@@ -91,6 +90,7 @@ class CsrDeviceCodec final : public DeviceCodec {
   }
 
  private:
+  bool turns_keys() const { return !plan_->keys.rotated_keys; }
   std::shared_ptr<CsrDeviceCodec> empty(const TableSite& site) const;
   CsrTables make_tables(Side side) const;
   void load_trained(CsrTables& tables, Side side) const;

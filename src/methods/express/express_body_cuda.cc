@@ -179,7 +179,7 @@ void ExpressBody::unfold(const BodyMove& move, const ExpressArrays& room) {
   if (blocks > 0) codes_->unpack(to, {0, blocks, DType::kF16});
   const DType dtype = move.given_back ? DType::kF16 : site_.dtype;
   // What a row's own code gave back it gives back again; another group's does not.
-  const bool differs = !move.given_back || codes_->codec().codes_whole_blocks();
+  const bool differs = !move.given_back || site_.shares;
   const RowPositions positions =
       move.positions ? RowPositions(move.positions, move.positions_stride, move.rows)
                      : RowPositions(move.position);

@@ -46,7 +46,6 @@ class QjlDeviceCodec final : public DeviceCodec {
       : format_(format), row_lists_(row_lists), values_(values_in_two_bits()) {}
 
   std::string name() const override { return name_; }
-  std::string value_name() const override { return values_->value_name(); }
   std::shared_ptr<const DeviceCodec> with_tables(const TableSite& site) const override;
   size_t shared_bytes() const override { return 4 * rows_.size() + 2 * half_rows_.size(); }
   GroupedBytes block_bytes(int head_dim) const override {
@@ -54,10 +53,8 @@ class QjlDeviceCodec final : public DeviceCodec {
                      row_lists_);
   }
   std::shared_ptr<const DeviceCodec> with_rows_alone(int) const override {
-    return std::make_shared<QjlDeviceCodec>(format_, true);
+    return row_lists_ ? nullptr : std::make_shared<QjlDeviceCodec>(format_, true);
   }
-  bool codes_rows_alone() const override { return row_lists_; }
-  bool codes_whole_blocks() const override { return true; }
   void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
     move_qjl_keys(projection_, call, stream);
     values_->move_values(call, stream);

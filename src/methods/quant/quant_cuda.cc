@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <tuple>
+
 #include "attend/cuda/level_codec.h"
 #include "methods/quant/decode_grouped.h"
 #include "methods/quant/quant.h"
@@ -133,16 +135,6 @@ class QuantCodec final : public DeviceCodec {
   QuantCodec(std::string name, GroupedCodec codec) : name_(std::move(name)), codec_(codec) {}
 
   std::string name() const override { return name_; }
-  std::shared_ptr<const DeviceCodec> with_values_of(const DeviceCodec& values) const override {
-    const auto* other = dynamic_cast<const QuantCodec*>(&values);
-    const bool there =
-        other && codec_ == GroupedCodec::kInt8 && other->codec_ == GroupedCodec::kInt4;
-    return there ? std::make_shared<Int8Int4Codec>() : nullptr;
-  }
-  std::shared_ptr<const DeviceCodec> beside_rows(bool keys, DType rows) const override {
-    if (bits() == 0) return nullptr;
-    return std::make_shared<RowsBesideCodec>(codec_, bits(), RowsBesideCodec::Rows{keys, rows});
-  }
   std::shared_ptr<const LevelCodec> as_levels() const override {
     return make_levels(name_, codec_, false, 0);
   }
@@ -157,7 +149,6 @@ class QuantCodec final : public DeviceCodec {
   void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
     unpack_grouped_values(codec_, call, stream);
   }
-  bool codes_rows_alone() const override { return bits() > 0; }
   std::shared_ptr<const DeviceCodec> with_rows_alone(int head_dim) const override {
     return as_levels()->with_rows_alone(head_dim);
   }
@@ -207,6 +198,20 @@ std::shared_ptr<const DeviceCodec> make_kivi_on_gpu(const MethodOptions& options
   const auto& o = options.as<KiviOptions>();
   return o.bits == 2 ? make(o, "kivi2", GroupedCodec::kKivi2)
                      : make(o, "kivi4", GroupedCodec::kKivi4);
+}
+
+std::shared_ptr<const DeviceCodec> make_pair_on_gpu(const std::string& keys,
+                                                    const std::string& values) {
+  if (keys == "int8" && values == "int4") return std::make_shared<Int8Int4Codec>();
+  for (const auto& [codes, codec, bits] :
+       {std::tuple{"int8", GroupedCodec::kInt8, 8}, std::tuple{"int4", GroupedCodec::kInt4, 4}}) {
+    for (const DType rows : {DType::kF16, DType::kBF16}) {
+      const bool row_keys = keys == to_string(rows) && values == codes;
+      if (!row_keys && (keys != codes || values != to_string(rows))) continue;
+      return std::make_shared<RowsBesideCodec>(codec, bits, RowsBesideCodec::Rows{row_keys, rows});
+    }
+  }
+  return nullptr;
 }
 
 }  // namespace pith::cuda
