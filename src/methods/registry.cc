@@ -11,46 +11,25 @@
 #include <array>
 #include <numeric>
 
-#include "methods/balancekv/balancekv.h"
-#include "methods/baselines/baselines.h"
-#include "methods/buzz/buzz.h"
-#include "methods/csr/csr.h"
-#include "methods/express/express.h"
-#include "methods/gear/gear.h"
-#include "methods/kvquant/kvquant.h"
-#include "methods/ladder/ladder.h"
-#include "methods/qjl/qjl.h"
-#include "methods/quant/quant.h"
-#include "methods/scores/scores.h"
+#include "methods/methods.h"
 #include "pith/error.h"
 
 namespace pith {
 namespace {
 
+#define PITH_ROW(name) name##_row(),
 const auto& selectors() {
-  static const std::array kRows = {exact_row(),   local_row(),   streaming_llm_row(),
-                                   uniform_row(), express_row(), balancekv_row(),
-                                   buzz_row(),    h2o_row(),     tova_row(),
-                                   snapkv_row(),  adakv_row(),   pyramidkv_row(),
-                                   keydiff_row(), knorm_row(),   expected_attention_row()};
+  static const auto kRows = std::to_array<SelectorRow>({PITH_SELECTORS(PITH_ROW)});
   return kRows;
 }
 
 const auto& codecs() {
-  static const std::array kRows = {dense_row(DType::kF32),
-                                   dense_row(DType::kF16),
-                                   dense_row(DType::kBF16),
-                                   int8_row(),
-                                   int4_row(),
-                                   kivi_row(),
-                                   qjl_row(),
-                                   kvquant_row(),
-                                   gear_row(),
-                                   turboquant_row(),
-                                   csr_row(),
-                                   ladder_row()};
+  static const auto kRows =
+      std::to_array<CodecRow>({dense_row(DType::kF32), dense_row(DType::kF16),
+                               dense_row(DType::kBF16), PITH_CODECS(PITH_ROW)});
   return kRows;
 }
+#undef PITH_ROW
 
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);

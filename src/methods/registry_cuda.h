@@ -1,10 +1,10 @@
 #pragma once
-// The registry's second table: what each method is on the GPU. A method's row in registry_cuda.cc
-// names the function below that makes it; its definition is in the method's folder.
+// The registry's second table: what each method is on the GPU, made by a function in its folder
+// that the lists of methods.h declare.
 
 #include "attend/cuda/device_codec.h"
 #include "attend/cuda/device_selector.h"
-#include "compress/registry.h"
+#include "methods/methods.h"
 
 namespace pith::cuda {
 
@@ -27,30 +27,16 @@ const DeviceCodecRow* find_device_codec(std::string_view name);
 std::span<const DeviceSelectorRow> device_selector_rows();
 std::span<const DeviceCodecRow> device_codec_rows();
 
-SelectorOnGpu make_uniform_on_gpu(const SelectorPlace& place);
-SelectorOnGpu make_express_on_gpu(const SelectorPlace& place);
-SelectorOnGpu make_balancekv_on_gpu(const SelectorPlace& place);
-SelectorOnGpu make_buzz_on_gpu(const SelectorPlace& place);
-SelectorOnGpu make_h2o_on_gpu(const SelectorPlace& place);
-SelectorOnGpu make_tova_on_gpu(const SelectorPlace& place);
-SelectorOnGpu make_snapkv_on_gpu(const SelectorPlace& place);
-SelectorOnGpu make_pyramidkv_on_gpu(const SelectorPlace& place);
-SelectorOnGpu make_keydiff_on_gpu(const SelectorPlace& place);
-SelectorOnGpu make_knorm_on_gpu(const SelectorPlace& place);
-SelectorOnGpu make_expected_attention_on_gpu(const SelectorPlace& place);
-
-std::shared_ptr<const DeviceCodec> make_int8_on_gpu(const MethodOptions& options);
-std::shared_ptr<const DeviceCodec> make_int4_on_gpu(const MethodOptions& options);
-std::shared_ptr<const DeviceCodec> make_kivi_on_gpu(const MethodOptions& options);
+#define PITH_DECLARE(name) SelectorOnGpu make_##name##_on_gpu(const SelectorPlace& place);
+PITH_SELECTORS_ON_GPU(PITH_DECLARE)
+#undef PITH_DECLARE
+#define PITH_DECLARE(name) \
+  std::shared_ptr<const DeviceCodec> make_##name##_on_gpu(const MethodOptions& options);
+PITH_CODECS_ON_GPU(PITH_DECLARE)
+#undef PITH_DECLARE
 /// Keys in one form and values in another, of those pairs that have a kernel of their own: int8,
 /// int4 (Offers::code), f16, bf16. Null: other pairs.
 std::shared_ptr<const DeviceCodec> make_pair_on_gpu(const std::string& keys,
                                                     const std::string& values);
-std::shared_ptr<const DeviceCodec> make_qjl_on_gpu(const MethodOptions& options);
-std::shared_ptr<const DeviceCodec> make_kvquant_on_gpu(const MethodOptions& options);
-std::shared_ptr<const DeviceCodec> make_gear_on_gpu(const MethodOptions& options);
-std::shared_ptr<const DeviceCodec> make_turboquant_on_gpu(const MethodOptions& options);
-std::shared_ptr<const DeviceCodec> make_csr_on_gpu(const MethodOptions& options);
-std::shared_ptr<const DeviceCodec> make_ladder_on_gpu(const MethodOptions& options);
 
 }  // namespace pith::cuda

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "methods/methods.h"
 #include "pith/error.h"
 
 namespace pith {

@@ -65,6 +65,4 @@ std::unique_ptr<BalanceStream> make_balance_stream(const Context& context, const
 /// `rounds` from the rate or the budget. Throws kInvalidArgument.
 BalanceRule balance_rule(const BalanceOptions& options, const BudgetSite& budget, float scale);
 
-SelectorRow balancekv_row();
-
 }  // namespace pith

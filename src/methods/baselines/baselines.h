@@ -32,10 +32,4 @@ struct UniformOptions {
   void check(const std::string& method) const;
 };
 
-SelectorRow exact_row();
-SelectorRow local_row();
-SelectorRow streaming_llm_row();
-SelectorRow uniform_row();
-CodecRow dense_row(DType dtype);
-
 }  // namespace pith

@@ -6,6 +6,7 @@
 
 #include "compress/dense.h"
 #include "methods/baselines/baselines.h"
+#include "methods/methods.h"
 #include "pith/error.h"
 #include "plan/simple_rules.h"
 

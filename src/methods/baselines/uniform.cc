@@ -12,6 +12,7 @@
 
 #include "core/philox.h"
 #include "methods/baselines/baselines.h"
+#include "methods/methods.h"
 #include "pith/error.h"
 #include "plan/simple_rules.h"
 

@@ -15,6 +15,7 @@
 #include <cmath>
 #include <vector>
 
+#include "methods/methods.h"
 #include "pith/error.h"
 
 namespace pith {

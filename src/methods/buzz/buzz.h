@@ -33,6 +33,4 @@ struct BuzzRule {
 /// Throws kInvalidArgument.
 BuzzRule buzz_rule(const BuzzOptions& options, const BudgetSite& budget, size_t window);
 
-SelectorRow buzz_row();
-
 }  // namespace pith

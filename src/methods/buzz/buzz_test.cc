@@ -7,6 +7,7 @@
 #include "body_harness.h"
 #include "cache_harness.h"
 #include "compress/dense.h"
+#include "methods/methods.h"
 #include "pith/error.h"
 
 namespace pith {

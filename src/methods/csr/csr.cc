@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "methods/csr/csr_codec.h"
+#include "methods/methods.h"
 #include "pith/error.h"
 
 namespace pith {

@@ -33,6 +33,4 @@ struct CsrOptions {
   CsrFormat format(Side side) const;
 };
 
-CodecRow csr_row();
-
 }  // namespace pith

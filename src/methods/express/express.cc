@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "methods/methods.h"
 #include "pith/error.h"
 
 namespace pith {

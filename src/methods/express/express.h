@@ -47,6 +47,4 @@ Coreset express_offline(const Context& context, const ExpressRule& rule, const O
 /// Throws kInvalidArgument.
 ExpressRule express_rule(const ExpressOptions& options, const BudgetSite& budget, float scale);
 
-SelectorRow express_row();
-
 }  // namespace pith

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "methods/gear/gear_rows.h"
+#include "methods/methods.h"
 
 namespace pith {
 namespace {

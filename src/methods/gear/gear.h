@@ -21,6 +21,4 @@ struct GearOptions {
   GearFormat format() const;
 };
 
-CodecRow gear_row();
-
 }  // namespace pith

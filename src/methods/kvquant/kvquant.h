@@ -20,6 +20,4 @@ struct KvquantOptions {
   NonUniformFormat format() const;
 };
 
-CodecRow kvquant_row();
-
 }  // namespace pith

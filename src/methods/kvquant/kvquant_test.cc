@@ -12,6 +12,7 @@
 #include "core/dtype.h"
 #include "machine.h"
 #include "methods/kvquant/nonuniform_rows.h"
+#include "methods/methods.h"
 #include "pith/error.h"
 
 namespace pith {

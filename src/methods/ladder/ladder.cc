@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "methods/ladder/ladder_rows.h"
+#include "methods/methods.h"
 #include "pith/error.h"
 
 namespace pith {

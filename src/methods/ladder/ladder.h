@@ -7,8 +7,6 @@
 
 namespace pith {
 
-CodecRow ladder_row();
-
 struct LadderOptions {
   PolicyPart young{"int8", {}};
   PolicyPart old{"turboquant", {{"bits", "3"}, {"center", "128"}}};

@@ -4,6 +4,7 @@
 
 #include "compress/centred_rows.h"
 #include "compress/token_rows.h"
+#include "methods/methods.h"
 #include "methods/qjl/plane_rows.h"
 #include "methods/qjl/qjl_keys.h"
 #include "pith/error.h"

@@ -38,7 +38,4 @@ struct TurboquantOptions {
   Fields fields();
 };
 
-CodecRow qjl_row();
-CodecRow turboquant_row();
-
 }  // namespace pith

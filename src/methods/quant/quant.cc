@@ -3,6 +3,7 @@
 #include "compress/centred_rows.h"
 #include "compress/rotated_rows.h"
 #include "compress/token_rows.h"
+#include "methods/methods.h"
 #include "methods/quant/channel_rows.h"
 
 namespace pith {

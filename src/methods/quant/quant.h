@@ -17,8 +17,4 @@ struct KiviOptions : IntOptions {
   Fields fields();
 };
 
-CodecRow int8_row();
-CodecRow int4_row();
-CodecRow kivi_row();
-
 }  // namespace pith

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "compress/registry.h"
+#include "methods/methods.h"
 #include "methods/scores/scores.h"
 
 namespace pith {

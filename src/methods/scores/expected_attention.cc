@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "methods/methods.h"
 #include "methods/scores/expected_attention.h"
 #include "methods/scores/scores.h"
 

@@ -4,6 +4,7 @@
 // `decay` multiplies the sums at each selection, so that old fame fades. Cost per row: the sum
 // itself, one number added per query and row, by attend.
 
+#include "methods/methods.h"
 #include "methods/scores/scores.h"
 
 namespace pith {

@@ -4,6 +4,7 @@
 // needed.
 
 #include "compress/key_directions.h"
+#include "methods/methods.h"
 #include "methods/scores/scores.h"
 
 namespace pith {

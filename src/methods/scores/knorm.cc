@@ -2,6 +2,7 @@
 // Norm-Based Strategy for KV Cache Compression", 2024). Cost: each key is decoded once at each
 // selection, 2 D operations.
 
+#include "methods/methods.h"
 #include "methods/scores/scores.h"
 
 namespace pith {

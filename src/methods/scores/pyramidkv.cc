@@ -1,6 +1,7 @@
 // pyramidkv: SnapKV's score with a budget that falls from the first layer to the last (Cai et al.,
 // "PyramidKV", 2024, section 3.2): see KeepPyramid. Cost: SnapKV's.
 
+#include "methods/methods.h"
 #include "methods/scores/scores.h"
 #include "methods/scores/snapkv.h"
 

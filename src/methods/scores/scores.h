@@ -17,13 +17,4 @@ struct AdaKvOptions : ScoreOptions {
   Fields fields();
 };
 
-SelectorRow adakv_row();
-SelectorRow h2o_row();
-SelectorRow tova_row();
-SelectorRow snapkv_row();
-SelectorRow pyramidkv_row();
-SelectorRow expected_attention_row();
-SelectorRow keydiff_row();
-SelectorRow knorm_row();
-
 }  // namespace pith

@@ -6,6 +6,7 @@
 
 #include "methods/scores/snapkv.h"
 
+#include "methods/methods.h"
 #include "methods/scores/scores.h"
 
 namespace pith {

@@ -3,6 +3,7 @@
 // layer, so that its KV heads keep the same rows, and the last row itself always stays (the window
 // of 1). Cost per row: none beyond the selection; attend adds one number per row and step.
 
+#include "methods/methods.h"
 #include "methods/scores/scores.h"
 
 namespace pith {
