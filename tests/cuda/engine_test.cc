@@ -308,6 +308,32 @@ size_t most_rows_held(const Rule& rule) {
   return most;
 }
 
+// Needs no GPU. Pairs with a kernel of their own have it, where rows stay in the groups that they
+// came to; what rows share goes with the layer.
+TEST(CudaPlans, PairsHaveTheirKernels) {
+  const CacheShape shape{1, 4, 2, 64, {}, 1000};
+  const auto plan = [&](const std::string& policy) {
+    const ResolvedPolicy resolved(Policy::parse(policy), shape, 3, Device::kCuda);
+    return plan_layer(resolved.layer(0).front(), {0, 2});
+  };
+  const std::pair<const char*, const char*> kNames[] = {
+      {"exact+int8", "int8"},
+      {"exact+k:int8+v:int4", "int8 keys, int4 values"},
+      {"exact+k:f16+v:int8", "int8 values beside f16"},
+      {"exact+k:int4+v:bf16,dtype=bf16", "int4 keys beside bf16"},
+      {"exact+k:int4+v:int8", "keys in int4, centred by 0, values in int8, centred by 0"},
+      {"knorm(budget=50)+k:int8+v:int4",
+       "keys in int8, centred by 0, values in int4, centred by 0"},
+      {"exact+k:qjl+v:kivi", "qjl"}};
+  for (const auto& [policy, name] : kNames) EXPECT_EQ(plan(policy).codec->name(), name) << policy;
+  for (const char* policy :
+       {"knorm(budget=50)+kivi", "exact+int8(center=32)", "h2o(budget=50)+qjl"})
+    EXPECT_TRUE(plan(policy).shares) << policy;
+  for (const char* policy : {"knorm(budget=50)+int4", "exact+turboquant", "exact+kvquant"})
+    EXPECT_FALSE(plan(policy).shares) << policy;
+  EXPECT_TRUE(plan("exact+kvquant").before_rope);
+}
+
 // Needs no GPU.
 TEST(CudaPlans, SelectorsKeepTheCpusBudgets) {
   const CacheShape shape{4, 4, 2, 64, {}, 1000};
