@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes src/session/presets_table.cc from the figures of `pith report --lines`.
 
-usage: results_presets.py [LINES] [--out FILE] [--own]
+usage: results_presets.py [LINES] [--out FILE [--own]]
 
 LINES is docs/results/fidelity.jsonl unless given: a real model, on a text that nothing was chosen on. A
 preset is a policy with its divergence after a prompt; facts found stand beside it: those of the task
@@ -24,12 +24,17 @@ namespace pith {
 
 const std::string_view kPresetTable = R"table(
 '''
+BETWEEN = ''')table";
+
+const std::string_view kTunedPresetTable = R"table(
+'''
 TAIL = ''')table";
 
 }  // namespace pith
 '''
 
 
+FACTS = '"facts": '  # what a built-in preset must have, since the default goal asks for it
 SINGLE_FACTS = ("niah_single_1", "passkey")
 
 
@@ -45,7 +50,7 @@ def facts_found(scores, model, policy, length):
 
 def presets(lines, own=False):
     """A preset for each policy and length with every prediction scored."""
-    found, scores, fingerprints, head = {}, {}, {}, None
+    found, scores, counts, fingerprints, head = {}, {}, {}, {}, None
     for line in map(json.loads, lines):
         if "result" in line:
             head = line
@@ -56,7 +61,10 @@ def presets(lines, own=False):
             fingerprints[at] = head["setting"].get("model_fingerprint", "")
         if head["result"] == "task":
             at = head["setting"]["model"], head["name"], head["length"], line["policy"]
-            scores[at] = line["score"][0]
+            counts[at[:3]] = max(counts.get(at[:3], 0), line["count"])
+            scores[at] = line["score"][0], line["count"]
+    # Tasks that were ended early say too little.
+    scores = {at: score for at, (score, count) in scores.items() if count == counts[at[:3]]}
     whole = {model: max(len(rows) for (name, _), rows in found.items() if name == model)
              for model, _ in found}
     for (model, length), rows in sorted(found.items()):
@@ -88,11 +96,15 @@ def main():
     parser.add_argument("--own", action="store_true", help="for the measured model alone")
     options = parser.parse_args()
     lines = pathlib.Path(options.lines).read_text().splitlines()
-    text = "".join(f"{p}\n" for p in presets(lines, options.own))
+
+    def text(own, *wanted):
+        return "".join(f"{p}\n" for p in presets(lines, own) if all(word in p for word in wanted))
+
     if options.out:
-        pathlib.Path(options.out).write_text(text)
+        pathlib.Path(options.out).write_text(text(options.own))
     else:
-        (ROOT / "src/session/presets_table.cc").write_text(HEAD + text + TAIL)
+        (ROOT / "src/session/presets_table.cc").write_text(
+            HEAD + text(False, FACTS) + BETWEEN + text(True, FACTS, "layers=") + TAIL)
 
 
 if __name__ == "__main__":

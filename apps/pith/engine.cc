@@ -259,10 +259,11 @@ void settle_auto(ModelOptions& o, std::vector<std::string>* many, int64_t contex
     refuse(
         "it chooses sink, window and storage itself; leave out --kv-sink-tokens, --kv-window, "
         "-ctk and -ctv");
+  const ModelConfig config = read_model_config(o.model);
+  const std::string fingerprint = model_fingerprint(o.model);
   const Presets presets =
-      o.policy.presets.empty() ? Presets::built_in() : Presets::read(o.policy.presets);
-  if (const std::string& only = presets.model_fingerprint();
-      !only.empty() && only != model_fingerprint(o.model))
+      o.policy.presets.empty() ? Presets::built_in(fingerprint) : Presets::read(o.policy.presets);
+  if (const std::string& only = presets.model_fingerprint(); !only.empty() && only != fingerprint)
     refuse(fmt::format(
         "{} was tuned for another model, or for this one under another file's name; tune it again "
         "with 'pith tune', or leave --presets out",
@@ -270,7 +271,6 @@ void settle_auto(ModelOptions& o, std::vector<std::string>* many, int64_t contex
   StandaloneOptions session;
   session.context = static_cast<size_t>(o.context > 0 ? o.context : context);
   session.threads = 1;
-  const ModelConfig config = read_model_config(o.model);
   const PresetGoal goal = o.policy.goal == "text"    ? PresetGoal::kText
                           : o.policy.goal == "facts" ? PresetGoal::kFacts
                                                      : PresetGoal::kBoth;

@@ -51,7 +51,8 @@ std::string model_fingerprint(const std::filesystem::path& model);
 class Presets {
  public:
   /// The table of this build (docs/presets.md says how it was made).
-  static Presets built_in();
+  /// With a model's fingerprint also those that were tuned for its layers, if it has any here.
+  static Presets built_in(const std::string& fingerprint = "");
   /// A file of JSON lines in the same form. Throws kNotFound, kCorrupt with the line's number.
   static Presets read(const std::filesystem::path& file);
   static Presets parse(std::string_view lines, const std::string& name);

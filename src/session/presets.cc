@@ -66,7 +66,13 @@ std::string PresetChoice::why() const {
                             measured.seeds == 1 ? "seed" : "seeds");
 }
 
-Presets Presets::built_in() { return parse(kPresetTable, "the built-in presets"); }
+Presets Presets::built_in(const std::string& fingerprint) {
+  Presets presets = parse(kPresetTable, "the built-in presets");
+  const Presets tuned = parse(kTunedPresetTable, "the built-in tuned presets");
+  if (tuned.model_fingerprint() == fingerprint)
+    presets.presets_.insert(presets.presets_.end(), tuned.all().begin(), tuned.all().end());
+  return presets;
+}
 
 Presets Presets::read(const std::filesystem::path& file) {
   return parse(read_file(file, kMostTableBytes), file.string());

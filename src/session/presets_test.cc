@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "pith/error.h"
+#include "session/presets_table.h"
 
 namespace pith {
 namespace {
@@ -149,6 +150,19 @@ TEST(Presets, WhatIsWrittenIsRead) {
                        b.bits, b.facts));
   }
   std::filesystem::remove(file);
+}
+
+TEST(Presets, TunedOnesAreForTheirModelAlone) {
+  const Presets tuned = Presets::parse(kTunedPresetTable, "t");
+  ASSERT_FALSE(tuned.model_fingerprint().empty());
+  const Presets for_any = Presets::built_in();
+  const size_t all = for_any.all().size();
+  EXPECT_EQ(Presets::built_in("0123456789abcdef").all().size(), all);
+  EXPECT_EQ(Presets::built_in(tuned.model_fingerprint()).all().size(), all + tuned.all().size());
+  for (const Preset& p : tuned.all())
+    EXPECT_NE(p.policy.find("layers="), std::string::npos) << p.policy;
+  for (const Preset& p : for_any.all())
+    EXPECT_EQ(p.policy.find("layers="), std::string::npos) << "not for any model: " << p.policy;
 }
 
 TEST(Presets, TheBuiltInTableFitsEveryBudgetItAccepts) {
