@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "cache/cuda/head_runs.h"
@@ -17,6 +18,7 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
       stream_(stream),
       layer_ropes_(ropes),
       policy_(std::make_shared<const ResolvedPolicy>(policy, shape, seed, Device::kCuda)),
+      kind_(std::hash<std::string>{}(policy_->describe({}))),
       seed_(seed),
       space_(site()) {
   std::vector<std::vector<Part>> plans;
@@ -80,6 +82,7 @@ DeviceCache::DeviceCache(const DeviceCache& o)
       ropes_(o.ropes_),
       dtype_(o.dtype_),
       policy_(o.policy_),
+      kind_(o.kind_),
       seed_(o.seed_),
       protected_(o.protected_),
       space_(site()),

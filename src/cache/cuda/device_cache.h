@@ -24,6 +24,8 @@ class DeviceCache {
 
   /// Of queries and exact rows.
   DType dtype() const { return dtype_; }
+  /// Equal for caches of one policy.
+  size_t kind() const { return kind_; }
   /// The RoPEs that differ, on the device, and which of them a layer has.
   const std::vector<std::shared_ptr<const RopeTable>>& ropes() const { return ropes_; }
   size_t rope_of(int layer) const { return layer_ropes_.index(layer); }
@@ -98,6 +100,7 @@ class DeviceCache {
   std::vector<std::shared_ptr<const RopeTable>> ropes_;  // those that differ
   DType dtype_ = DType::kF16;
   std::shared_ptr<const ResolvedPolicy> policy_;
+  size_t kind_ = 0;
   uint64_t seed_ = 0;
   ProtectedRows protected_;
   std::vector<std::unique_ptr<LayerRows>> layers_;  // [L]

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <mutex>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "cache/cuda/device_cache.h"
 #include "kernels/cuda/read_rate.h"
@@ -152,19 +154,24 @@ class CudaEngine final : public EngineBackend {
     shared_.forward.run_chunk(s.cache(), tokens, first_position, s.state());
   }
 
-  /// A pass has rows of one type: their number decides how q is rounded.
+  /// A pass has rows of one type: it decides how q is rounded. Sessions of one policy stand side by
+  /// side, since neighbours share launches.
   void run_tokens(std::span<TokenWork> works) override {
     const std::lock_guard turn(shared_.turn);
-    for (const DType dtype : {DType::kF16, DType::kBF16}) {
-      std::vector<TokenWork*> pass;
-      for (TokenWork& w : works) {
-        if (of(*w.session).cache().dtype() != dtype) continue;
-        pass.push_back(&w);
-        if (pass.size() < shared_.forward.max_tokens()) continue;
-        run_pass(pass);
-        pass.clear();
-      }
-      run_pass(pass);
+    const auto kind = [](TokenWork* w) {
+      const cuda::DeviceCache& cache = of(*w->session).cache();
+      return std::pair(cache.dtype(), cache.kind());
+    };
+    std::vector<TokenWork*> all;
+    for (TokenWork& w : works) all.push_back(&w);
+    std::ranges::stable_sort(all, {}, kind);
+    for (std::span<TokenWork*> left = all; !left.empty();) {
+      const auto end = std::ranges::find_if(
+          left, [&](TokenWork* w) { return kind(w).first != kind(left.front()).first; });
+      const auto alike = static_cast<size_t>(end - left.begin());
+      const size_t count = std::min(alike, shared_.forward.max_tokens());
+      run_pass(left.first(count));
+      left = left.subspan(count);
     }
   }
 
@@ -218,7 +225,6 @@ class CudaEngine final : public EngineBackend {
   }
 
   void run_pass(std::span<TokenWork* const> works) {
-    if (works.empty()) return;  // the logits of the pass before stand
     const auto noting = [](TokenWork& w, const auto& act) {
       try {
         act();
