@@ -137,8 +137,8 @@ void add_tune(CLI::App& root, Action& action) {
       ->type_name("FILE")
       ->group("Output");
   app->footer(
-      "Layers that lose more than an equal share are weighed head by head. Reads the text\n"
-      "some 2 times layers: minutes on a GPU, an hour on a CPU.\n\n"
+      "Layers that lose more than an equal share are weighed head by head. Reads the\n"
+      "text some 2 times layers: minutes on a GPU, an hour on a CPU.\n\n"
       "Examples:\n"
       "  pith tune -m smollm2 -f book.txt --bits 2 -o smollm2.jsonl --device cuda\n"
       "  pith run -m smollm2 -p '...' --kv-policy auto --kv-budget 12.5% \\\n"
