@@ -1,6 +1,6 @@
-// A folder's tokenizer.json as keys of a GGUF file. Byte-level BPE becomes "gpt2" under the name of
-// its split rules; BPE of characters becomes "llama", pieces with minus the rank of their merge as
-// score.
+// A folder's tokenizer as keys of a GGUF file. Byte-level BPE becomes "gpt2" under the name of its
+// split rules; BPE of characters becomes "llama": the pieces of a tokenizer.model with their
+// scores, those of a tokenizer.json with minus the rank of their merge.
 
 #include <fmt/format.h>
 
@@ -69,11 +69,17 @@ bool is_byte(const std::string& token) {
   return token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
 }
 
-Vocabulary read_vocabulary(const json& root, const fs::path& folder, int vocab, bool byte_level) {
-  const json& model = root.at("model");
+/// Of a model with so many rows, which nothing has a name for yet.
+Vocabulary unnamed(int vocab) {
   Vocabulary out;
   for (int i = 0; i < vocab; ++i) out.tokens.push_back(fmt::format("[PAD{}]", i));
   out.types.assign(out.tokens.size(), kUnused);
+  return out;
+}
+
+Vocabulary read_vocabulary(const json& root, const fs::path& folder, int vocab, bool byte_level) {
+  const json& model = root.at("model");
+  Vocabulary out = unnamed(vocab);
   for (const auto& [token, id] : model.at("vocab").items())
     out.set(id.get<int64_t>(), token, !byte_level && is_byte(token) ? kByte : kNormal, folder);
   for (const json& spec : root.value("added_tokens", json::array())) {
@@ -125,36 +131,74 @@ void check_same(const fs::path& folder, const Tokenizer& own, const GgufKeys& ke
     refuse(folder, "read back, a text would begin otherwise");
 }
 
+void add_by_scores(const Vocabulary& v, bool add_space, GgufKeys& keys) {
+  keys.text("tokenizer.ggml.model", "llama");
+  keys.text("tokenizer.ggml.pre", "default");
+  keys.f32s("tokenizer.ggml.scores", v.scores);
+  keys.flag("tokenizer.ggml.add_space_prefix", add_space);
+}
+
+Vocabulary add_json_keys(const fs::path& folder, int vocab, GgufKeys& keys) {
+  const json root = read_tokenizer_json(folder / "tokenizer.json");
+  const json pre = root.value("pre_tokenizer", json());
+  const json normalizer = root.value("normalizer", json());
+  const bool byte_level = !pre.is_null() && PreTokenizer(pre).byte_level();
+  Vocabulary v = read_vocabulary(root, folder, vocab, byte_level);
+  if (!byte_level) {
+    add_by_scores(v, Normalizer(normalizer).prepends() || PreTokenizer(pre).prepends(), keys);
+    return v;
+  }
+  const auto patterns = patterns_of(pre);
+  const bool ignore_merges = root.at("model").value("ignore_merges", false);
+  const SplitRules* rules =
+      patterns ? find_split_rules(*patterns, ignore_merges, !normalizer.is_null()) : nullptr;
+  if (!rules) refuse(folder, "no name stands for how it splits text into words");
+  keys.text("tokenizer.ggml.model", "gpt2");
+  keys.text("tokenizer.ggml.pre", rules->names.front());
+  keys.texts("tokenizer.ggml.merges", v.merges);
+  return v;
+}
+
+int32_t type_of(const SentencePieces::Piece& piece) {
+  if (piece.control) return kControl;
+  if (piece.unknown) return kUnknown;
+  if (piece.byte) return kByte;
+  return piece.unused ? kUnused : kNormal;
+}
+
+Vocabulary add_sentencepiece_keys(const fs::path& folder, int vocab, GgufKeys& keys) {
+  const SentencePieces model = read_sentence_pieces(folder / "tokenizer.model");
+  if (!model.bpe)
+    refuse(folder,
+           "its tokenizer.model is no BPE, and a GGUF file's pieces are merged as BPE merges them");
+  const TokenizerConfig config = read_tokenizer_config(folder);
+  if (model.add_dummy_prefix && !config.legacy)
+    refuse(folder,
+           "only the first text gets a space in front (legacy = false), and readers of GGUF files "
+           "put one after each special token");
+  Vocabulary v = unnamed(vocab);
+  v.scores.assign(v.tokens.size(), 0);
+  for (size_t id = 0; id < model.pieces.size(); ++id) {
+    const SentencePieces::Piece& piece = model.pieces[id];
+    v.set(static_cast<int64_t>(id), piece.text, type_of(piece), folder);
+    v.scores[id] = piece.score;
+  }
+  for (const AddedToken& token : config.added)
+    v.set(token.id, token.content, token.special ? kControl : kUserDefined, folder);
+  add_by_scores(v, model.add_dummy_prefix, keys);
+  return v;
+}
+
 }  // namespace
 
 void add_tokenizer_keys(const fs::path& folder, int vocab, GgufKeys& keys) {
   const fs::path file = folder / "tokenizer.json";
-  if (!is_there(file)) refuse(folder, "it has no tokenizer.json, only tokenizer.model");
   const auto own = load_tokenizer(folder);
-  const json root = read_tokenizer_json(file);
-  with_file_name(file, [&] {
-    const json pre = root.value("pre_tokenizer", json());
-    const json normalizer = root.value("normalizer", json());
-    const bool byte_level = !pre.is_null() && PreTokenizer(pre).byte_level();
-    const Vocabulary v = read_vocabulary(root, folder, vocab, byte_level);
-    keys.text("tokenizer.ggml.model", byte_level ? "gpt2" : "llama");
-    if (byte_level) {
-      const auto patterns = patterns_of(pre);
-      const bool ignore_merges = root.at("model").value("ignore_merges", false);
-      const SplitRules* rules =
-          patterns ? find_split_rules(*patterns, ignore_merges, !normalizer.is_null()) : nullptr;
-      if (!rules) refuse(folder, "no name stands for how it splits text into words");
-      keys.text("tokenizer.ggml.pre", rules->names.front());
-      keys.texts("tokenizer.ggml.merges", v.merges);
-    } else {
-      const bool prepends = Normalizer(normalizer).prepends() || PreTokenizer(pre).prepends();
-      keys.text("tokenizer.ggml.pre", "default");
-      keys.f32s("tokenizer.ggml.scores", v.scores);
-      keys.flag("tokenizer.ggml.add_space_prefix", prepends);
-    }
-    keys.texts("tokenizer.ggml.tokens", v.tokens);
-    keys.i32s("tokenizer.ggml.token_type", v.types);
-  });
+  const Vocabulary v =
+      is_there(file) ? with_file_name(file, [&] { return add_json_keys(folder, vocab, keys); })
+                     : add_sentencepiece_keys(folder, vocab, keys);
+  keys.texts("tokenizer.ggml.tokens", v.tokens);
+  keys.i32s("tokenizer.ggml.token_type", v.types);
   if (own->bos() >= 0) keys.u32("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(own->bos()));
   const char* ends[] = {"eos", "eot", "eom"};
   for (size_t i = 0; i < std::min(std::size(ends), own->eos_ids().size()); ++i) {

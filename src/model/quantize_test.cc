@@ -192,7 +192,7 @@ TEST(Quantize, NumbersBeyondAScaleAreNamed) {
 TEST(Quantize, TokenizersGiveTheSameIds) {
   std::ifstream stream(repo_dir() / "tests/data/tokenizers/strings.json");
   const auto strings = nlohmann::json::parse(stream).at("text");
-  for (const char* name : {"gpt2", "qwen2", "llama3", "llama2_json"}) {
+  for (const char* name : {"gpt2", "qwen2", "llama3", "llama2_json", "llama2"}) {
     const auto folder = repo_dir() / "tests/data/tokenizers" / name;
     const auto own = load_tokenizer(folder);
     GgufKeys keys;
@@ -212,6 +212,13 @@ TEST(Quantize, TokenizersGiveTheSameIds) {
       ASSERT_EQ(read->is_special(id), own->is_special(id)) << name << id;
     expect_error(ErrorCode::kUnsupported, {"rows"},
                  [&] { add_tokenizer_keys(folder, own->vocab_size() - 1, keys); });
+  }
+  for (const auto& [name, why] :
+       {std::pair("unigram", "no BPE"), std::pair("llama2_new", "legacy = false")}) {
+    const auto folder = repo_dir() / "tests/data/tokenizers" / name;
+    GgufKeys keys;
+    expect_error(ErrorCode::kUnsupported, {name, why},
+                 [&] { add_tokenizer_keys(folder, 2000, keys); });
   }
 }
 

@@ -3,6 +3,8 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "model/tokenizer_vocab.h"
 
@@ -15,6 +17,20 @@ std::unique_ptr<Tokenizer> load_json_tokenizer(const std::filesystem::path& file
 /// BPE or unigram from a tokenizer.model of SentencePiece.
 std::unique_ptr<Tokenizer> load_sentencepiece_tokenizer(const std::filesystem::path& file,
                                                         const TokenizerConfig& config);
+
+/// What a tokenizer.model is made of, by ids.
+struct SentencePieces {
+  struct Piece {
+    std::string text;
+    float score = 0;
+    bool control = false, unknown = false, byte = false, unused = false;
+  };
+  std::vector<Piece> pieces;
+  bool bpe = false;              ///< otherwise unigram, words or characters
+  bool add_dummy_prefix = true;  ///< a space before the text
+};
+/// Throws as load_sentencepiece_tokenizer.
+SentencePieces read_sentence_pieces(const std::filesystem::path& file);
 
 class Gguf;  // core/gguf.h
 

@@ -71,7 +71,10 @@ class ProtoReader {
 struct ModelFlags {
   bool add_dummy_prefix = true;
   bool byte_fallback = false;
+  bool bpe = false;
 };
+
+constexpr uint64_t kBpe = 2;  // of TrainerSpec.ModelType
 
 ModelFlags read_flags(std::string_view model) {
   ModelFlags flags;
@@ -82,6 +85,7 @@ ModelFlags read_flags(std::string_view model) {
     for (ProtoReader spec(root.message()); spec.next();) {
       if (root.field() == 3 && spec.field() == 3) flags.add_dummy_prefix = spec.number() != 0;
       if (root.field() == 2 && spec.field() == 35) flags.byte_fallback = spec.number() != 0;
+      if (root.field() == 2 && spec.field() == 3) flags.bpe = spec.number() == kBpe;
       if (root.field() == 2 && spec.field() == 24 && spec.number() != 0) {
         throw Error(ErrorCode::kUnsupported,
                     "SentencePiece models with treat_whitespace_as_suffix are not supported; "
@@ -185,6 +189,27 @@ class SentencePieceTokenizer final : public VocabTokenizer {
 };
 
 }  // namespace
+
+SentencePieces read_sentence_pieces(const std::filesystem::path& file) {
+  const std::string model = read_tokenizer_file(file);
+  return with_file_name(file, [&] {
+    const ModelFlags flags = read_flags(model);
+    SentencePieceProcessor all;
+    load(model, all);
+    SentencePieces out;
+    out.bpe = flags.bpe;
+    out.add_dummy_prefix = flags.add_dummy_prefix;
+    for (int id = 0; id < all.GetPieceSize(); ++id) {
+      out.pieces.push_back({.text = all.IdToPiece(id),
+                            .score = all.GetScore(id),
+                            .control = all.IsControl(id),
+                            .unknown = all.IsUnknown(id),
+                            .byte = all.IsByte(id),
+                            .unused = all.IsUnused(id)});
+    }
+    return out;
+  });
+}
 
 std::unique_ptr<Tokenizer> load_sentencepiece_tokenizer(const std::filesystem::path& file,
                                                         const TokenizerConfig& config) {
