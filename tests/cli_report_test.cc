@@ -114,7 +114,9 @@ TEST_F(Cli, PlotsAreSavedAsFilesOfTheirOwn) {
     const std::string csv = read(base + ".csv");
     EXPECT_NE(csv.find("\n\"exact\","), std::string::npos) << "exact is in every plot: " << name;
     EXPECT_GT(std::count(csv.begin(), csv.end(), '\n'), 2) << name;
-    if (pdf) EXPECT_TRUE(read(base + ".pdf").starts_with("%PDF")) << name;
+    if (pdf) {
+      EXPECT_TRUE(read(base + ".pdf").starts_with("%PDF")) << name;
+    }
   }
   if (!pdf) {
     EXPECT_NE(r.err.find("librsvg2-bin"), std::string::npos) << r.err;
