@@ -4,12 +4,12 @@
 
 #include "attend/cuda/device_codec.h"
 #include "bench.h"
-#include "compress/registry.h"
+#include "cache/cuda/layer_rows.h"
 #include "core/dtype.h"
 #include "methods/csr/csr_cuda.h"
 #include "methods/qjl/qjl_cuda.h"
 #include "methods/quant/quant_cuda.h"
-#include "methods/registry_cuda.h"
+#include "policy/resolved.h"
 
 namespace pith::cuda {
 
@@ -118,21 +118,13 @@ inline CodecCase csr(Bench& b, int pairs, CsrSolver solver, const CsrTables& t,
           }};
 }
 
-/// A codec as a policy names it, its tables learnt from random rows.
+/// A codec as the engine makes it for a policy that keeps all rows, its tables learnt from random
+/// rows.
 inline CodecCase named(Bench& b, const std::string& text) {
   const auto stream = b.stream;
-  const PolicyRule rule = Policy::parse("exact+" + text).rules.front();
-  const auto make = [](const PolicyPart& part) -> std::shared_ptr<const DeviceCodec> {
-    const DeviceCodecRow* device = find_device_codec(part.name);
-    return device && device->make ? device->make(codec_row(part.name).read(part)) : nullptr;
-  };
-  const auto keys = make(*rule.key_codec), values = make(*rule.value_codec);  // null: dense
-  auto codec = keys;
-  if (!keys) codec = values->beside_rows(true, *codec_row(rule.key_codec->name).dense);
-  if (!values) codec = keys->beside_rows(false, *codec_row(rule.value_codec->name).dense);
-  if (keys && values) {
-    if (const auto both = keys->with_values_of(*values)) codec = both;
-  }
+  const CacheShape shape{1, kQueryHeads, kHeads, kDim, {}, size_t{1} << 20};
+  const ResolvedPolicy policy(Policy::parse("exact+" + text), shape, 1, Device::kCuda);
+  auto codec = plan_layer(policy.layer(0).front(), {0, kHeads}).codec;
   static const std::vector<double> kFrequencies = [] {
     std::vector<double> x;
     for (int i = 0; i < kDim / 2; ++i) x.push_back(std::pow(5e5, -2.0 * i / kDim));
