@@ -35,7 +35,7 @@ PITH_SELECTORS_ON_GPU(PITH_DECLARE)
 PITH_CODECS_ON_GPU(PITH_DECLARE)
 #undef PITH_DECLARE
 /// Keys in one form and values in another, of those pairs that have a kernel of their own: int8,
-/// int4 (Offers::code), f16, bf16. Null: other pairs.
+/// int4 (by Offers::code), f16, bf16. Null: other pairs.
 std::shared_ptr<const DeviceCodec> make_pair_on_gpu(const std::string& keys,
                                                     const std::string& values);
 

@@ -202,9 +202,12 @@ std::shared_ptr<const DeviceCodec> make_kivi_on_gpu(const MethodOptions& options
 
 std::shared_ptr<const DeviceCodec> make_pair_on_gpu(const std::string& keys,
                                                     const std::string& values) {
-  if (keys == "int8" && values == "int4") return std::make_shared<Int8Int4Codec>();
+  // Offers::code of the codecs as they are, neither rotated nor centred.
+  const std::string int8 = write_options("int8", IntOptions{});
+  const std::string int4 = write_options("int4", IntOptions{});
+  if (keys == int8 && values == int4) return std::make_shared<Int8Int4Codec>();
   for (const auto& [codes, codec, bits] :
-       {std::tuple{"int8", GroupedCodec::kInt8, 8}, std::tuple{"int4", GroupedCodec::kInt4, 4}}) {
+       {std::tuple(int8, GroupedCodec::kInt8, 8), std::tuple(int4, GroupedCodec::kInt4, 4)}) {
     for (const DType rows : {DType::kF16, DType::kBF16}) {
       const bool row_keys = keys == to_string(rows) && values == codes;
       if (!row_keys && (keys != codes || values != to_string(rows))) continue;
