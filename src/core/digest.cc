@@ -27,6 +27,12 @@ void DigestStream::add(std::span<const std::byte> bytes) {
   XXH3_128bits_update(state_.get(), bytes.data(), bytes.size());
 }
 
+void DigestStream::add_text(std::string_view text) {
+  const uint64_t size = text.size();
+  add(std::as_bytes(std::span(&size, 1)));
+  add(std::as_bytes(std::span(text)));
+}
+
 Digest DigestStream::digest() const { return from(XXH3_128bits_digest(state_.get())); }
 
 Digest digest_of(std::span<const std::byte> bytes) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 struct XXH3_state_s;  // xxhash.h
 
@@ -28,6 +29,8 @@ class DigestStream {
   DigestStream& operator=(const DigestStream&) = delete;
 
   void add(std::span<const std::byte> bytes);
+  /// Its length, then its bytes, so that no two lists of texts run together.
+  void add_text(std::string_view text);
   Digest digest() const;
 
  private:

@@ -12,11 +12,6 @@ void add(DigestStream& stream, const T& number) {
   stream.add(std::as_bytes(std::span(&number, 1)));
 }
 
-void add(DigestStream& stream, std::string_view text) {
-  add(stream, text.size());
-  stream.add(std::as_bytes(std::span(text.data(), text.size())));
-}
-
 void add_bytes(DigestStream& stream, std::span<const std::byte> bytes) {
   if (bytes.size() <= kDigestBlocks * kDigestBlock) return stream.add(bytes);
   const size_t last = bytes.size() - kDigestBlock;
@@ -39,7 +34,7 @@ Digest of_model(const Model::Weights& w) {
   const Digest tensors = digest_of_tensors(w.tensors);
   DigestStream stream;
   add(stream, tensors.low), add(stream, tensors.high);
-  add(stream, std::string_view(c.architecture));
+  stream.add_text(c.architecture);
   for (const int n : {c.layers, c.hidden, c.intermediate, c.query_heads, c.kv_heads, c.head_dim})
     add(stream, n);
   add(stream, c.norm_eps), add(stream, w.config.embedding_scale);
@@ -57,7 +52,7 @@ Digest of_model(const Model::Weights& w) {
 Digest digest_of_tensors(const ModelTensors& tensors) {
   DigestStream stream;
   for (const auto& [name, tensor] : tensors.tensors()) {
-    add(stream, std::string_view(name)), add(stream, std::string_view(tensor.type_name));
+    stream.add_text(name), stream.add_text(tensor.type_name);
     add(stream, tensor.shape.size());
     for (const size_t n : tensor.shape) add(stream, n);
     add_bytes(stream, {tensor.data, tensor.bytes});

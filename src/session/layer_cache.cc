@@ -66,11 +66,9 @@ CacheShape shape_of(const LayerCacheOptions& o) {
 struct LayerCache::State {
   State(std::shared_ptr<Compute> c, const LayerCacheOptions& o)
       : compute(std::move(c)),
-        layer(o.layer),
         query_heads(static_cast<size_t>(o.query_heads)),
         kv_heads(static_cast<size_t>(o.kv_heads)),
         dim(static_cast<size_t>(o.head_dim)),
-        context(o.context),
         options(o),
         query_factor(o.scale == 0 ? 1.0f
                                   : static_cast<float>(
@@ -85,19 +83,16 @@ struct LayerCache::State {
   }
   State(const State& o)
       : compute(o.compute),
-        layer(o.layer),
         query_heads(o.query_heads),
         kv_heads(o.kv_heads),
         dim(o.dim),
-        context(o.context),
         options(o.options),
         query_factor(o.query_factor),
         rope(o.rope),
         cache(o.cache->clone()) {}
 
   std::shared_ptr<Compute> compute;
-  int layer;
-  size_t query_heads, kv_heads, dim, context;  // H, G, D
+  size_t query_heads, kv_heads, dim;  // H, G, D
   LayerCacheOptions options;
   /// What queries are multiplied by, so that scores over sqrt(D), which is all that selectors, the
   /// probe and attention know, have the caller's scale.
@@ -122,6 +117,11 @@ struct LayerCache::State {
   const float* read_queries(const RowsView& q, size_t tokens, Array<float>& room) const;
   /// What must be the same for save()'s bytes to go on.
   SessionKey key() const;
+  /// What save()'s bytes have behind the key.
+  void archive(Archive& a) const {
+    cache->archive(a);
+    cache->archive_layer(options.layer, a);
+  }
   void write(const RowsOut& out, const float* x, size_t tokens) const;
   /// Calls f(to) with a place for answers f32 [T, H, D]: where they go, or room that is written out
   /// from there.
@@ -137,12 +137,12 @@ struct LayerCache::State {
 };
 
 void LayerCache::State::check_room(size_t tokens) const {
-  const size_t seen = cache->tokens(layer);
-  if (tokens > context - seen)
+  const size_t seen = cache->tokens(options.layer);
+  if (tokens > options.context - seen)
     throw Error(ErrorCode::kContextFull,
                 fmt::format("{} tokens after the {} already seen pass the context of {} that this "
                             "layer's cache was made for",
-                            tokens, seen, context));
+                            tokens, seen, options.context));
 }
 
 void LayerCache::State::check(const void* data, size_t tokens, const char* what) const {
@@ -228,7 +228,7 @@ void LayerCache::step(const RowsOut& out, const RowsView& q, const RowsView& k, 
   s.check_room(tokens);
   Array<float> q_room = s.room(), k_room = s.room(), v_room = s.room();
   s.answer(out, tokens, [&](float* to) {
-    s.cache->step(s.layer, to, s.read_queries(q, tokens, q_room),
+    s.cache->step(s.options.layer, to, s.read_queries(q, tokens, q_room),
                   s.read(k, s.kv_heads, tokens, k_room), s.read(v, s.kv_heads, tokens, v_room),
                   tokens);
   });
@@ -240,7 +240,7 @@ void LayerCache::append(const RowsView& k, const RowsView& v, size_t tokens) {
   s.check(v.data, tokens, "v");
   s.check_room(tokens);
   Array<float> k_room = s.room(), v_room = s.room();
-  s.cache->append(s.layer, s.read(k, s.kv_heads, tokens, k_room),
+  s.cache->append(s.options.layer, s.read(k, s.kv_heads, tokens, k_room),
                   s.read(v, s.kv_heads, tokens, v_room), tokens);
 }
 
@@ -248,11 +248,11 @@ void LayerCache::attend(const RowsOut& out, const RowsView& q, size_t tokens) {
   State& s = *state_;
   s.check(out.data, tokens, "out");
   s.check(q.data, tokens, "q");
-  if (s.cache->tokens(s.layer) == 0)
+  if (s.cache->tokens(s.options.layer) == 0)
     throw Error(ErrorCode::kInvalidArgument, "nothing is stored yet that queries could attend to");
   Array<float> q_room = s.room();
   s.answer(out, tokens, [&](float* to) {
-    s.cache->attend_only(s.layer, to, s.read_queries(q, tokens, q_room), tokens);
+    s.cache->attend_only(s.options.layer, to, s.read_queries(q, tokens, q_room), tokens);
   });
 }
 
@@ -290,8 +290,7 @@ std::vector<std::byte> LayerCache::save() const {
     return [&to](std::span<const std::byte> x) { to.insert(to.end(), x.begin(), x.end()); };
   };
   Archive body(into(state));
-  s.cache->archive(body);
-  s.cache->archive_layer(s.layer, body);
+  s.archive(body);
   SessionKey key = s.key();
   Digest digest = digest_of(state);
   Archive head(into(all));
@@ -310,30 +309,15 @@ LayerCache LayerCache::restore(std::shared_ptr<Compute> compute, const LayerCach
   Digest digest;
   Archive head(bytes, "a saved layer");
   archive_head(head, saved, digest);
-  const SessionKey wanted = s.key();
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    const std::string found = i < saved.size() && saved[i].first == wanted[i].first
-                                  ? saved[i].second
-                                  : std::string("not there");
-    if (found != wanted[i].second)
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("a saved layer: its {} is '{}', and '{}' was asked for; a cache goes "
-                              "on under what it began with alone",
-                              wanted[i].first, found, wanted[i].second));
-  }
+  check_key("a saved layer", saved, s.key(), "a cache goes on under what it began with alone");
   const auto state = bytes.subspan(head.bytes());
   if (digest_of(state) != digest)
     throw Error(ErrorCode::kCorrupt, "a saved layer: its bytes are damaged; save it again");
   Archive body(state, "a saved layer");
-  s.cache->archive(body);
-  s.cache->archive_layer(s.layer, body);
+  s.archive(body);
   body.end();
   s.options.protect = s.cache->protected_tokens();
-  if (!options.protect.empty() && options.protect != s.options.protect)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("a saved layer: its protected tokens are '{}', and '{}' was asked for; "
-                            "leave them out",
-                            to_string(s.options.protect), to_string(options.protect)));
+  check_protected("a saved layer", s.options.protect, options.protect);
   return restored;
 }
 
@@ -349,9 +333,11 @@ std::optional<AttentionError> LayerCache::attention_error() const {
 }
 
 void LayerCache::end_prompt() { state_->cache->end_prefill(); }
-size_t LayerCache::tokens() const { return state_->cache->tokens(state_->layer); }
-HeadRows LayerCache::rows(int head) const { return state_->cache->rows(state_->layer, head); }
-Ledger LayerCache::ledger() const { return state_->cache->ledger(state_->layer); }
+size_t LayerCache::tokens() const { return state_->cache->tokens(state_->options.layer); }
+HeadRows LayerCache::rows(int head) const {
+  return state_->cache->rows(state_->options.layer, head);
+}
+Ledger LayerCache::ledger() const { return state_->cache->ledger(state_->options.layer); }
 std::string LayerCache::describe() const { return state_->cache->describe(); }
 LayerCache LayerCache::clone() const { return LayerCache(std::make_unique<State>(*state_)); }
 

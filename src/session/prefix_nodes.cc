@@ -61,7 +61,7 @@ void PrefixNode::join_only_child() {
   parent_->children_.at(edge_[0]) = std::move(child);  // this node is gone
 }
 
-PrefixNode* PrefixNode::remove(const Snapshot* snapshot) {
+void PrefixNode::remove(const Snapshot* snapshot) {
   std::erase(snapshots, snapshot);
   PrefixNode* node = this;
   while (node->parent_ && node->empty()) {
@@ -69,11 +69,8 @@ PrefixNode* PrefixNode::remove(const Snapshot* snapshot) {
     parent->children_.erase(parent->children_.find(node->edge_[0]));
     node = parent;
   }
-  PrefixNode* top = node;
-  while (top->parent_) top = top->parent_;
   if (node->parent_ && node->snapshots.empty() && node->children_.size() == 1)
     node->join_only_child();
-  return top;
 }
 
 }  // namespace pith

@@ -25,9 +25,8 @@ class PrefixNode {
   /// Calls `pass` for each node whose tokens `tokens` begins with, shortest first; how many of the
   /// tokens are in the tree.
   size_t walk(std::span<const int32_t> tokens, const std::function<void(PrefixNode&)>& pass);
-  /// Takes a snapshot out, and what held nothing else; this node may be gone afterwards. The tree's
-  /// top.
-  PrefixNode* remove(const Snapshot* snapshot);
+  /// Takes a snapshot out, and what held nothing else; this node may be gone afterwards.
+  void remove(const Snapshot* snapshot);
   bool empty() const { return snapshots.empty() && children_.empty(); }
 
   std::vector<Snapshot*> snapshots;

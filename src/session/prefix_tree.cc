@@ -30,6 +30,11 @@ SessionKey root_key(const Engine& engine, const SessionOptions& o, const Prompt&
   return key;
 }
 
+/// What a snapshot of the session takes.
+size_t bytes_of(const Session& session) {
+  return session.ledger().total_bytes() + session.tokens() * sizeof(int32_t);
+}
+
 /// Of one key: prompts for whoever shares, and each conversation's own after its answers.
 struct Root {
   PrefixNode prompts;
@@ -239,7 +244,7 @@ void PrefixTree::State::insert(std::shared_ptr<const Session> session, SessionKe
   s.cuts = state.cuts;
   s.node = &tree.at(state.seen);
   s.tokens = state.seen.size();
-  s.bytes = session->ledger().total_bytes() + s.tokens * sizeof(int32_t);
+  s.bytes = bytes_of(*session);
   s.after_answer = !state.in_prompt;
   s.session = std::move(session);
   refresh(s);
@@ -336,7 +341,7 @@ bool PrefixTree::keep(const Session& session, const Prompt& prompt) {
                 "a session after a prompt's end is gone on from by its own conversation alone; "
                 "name it in Prompt::conversation");
   SessionKey key = root_key(*s.engine, session.options(), prompt);
-  const size_t bytes = session.ledger().total_bytes() + state.seen.size() * sizeof(int32_t);
+  const size_t bytes = bytes_of(session);
   State::Dropped dropped;
   {
     const std::lock_guard guard(s.lock);

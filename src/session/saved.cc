@@ -18,12 +18,7 @@ namespace {
 
 std::string tokenizer_digest(const Tokenizer& tokenizer) {
   DigestStream stream;
-  const auto add = [&](const std::string& text) {
-    const uint64_t size = text.size();
-    stream.add(std::as_bytes(std::span(&size, 1)));
-    stream.add(std::as_bytes(std::span(text.data(), text.size())));
-  };
-  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) add(tokenizer.piece(id));
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) stream.add_text(tokenizer.piece(id));
   return stream.digest().text();
 }
 
@@ -44,17 +39,6 @@ SessionKey file_key(const Engine& engine, const SessionOptions& o) {
 }
 
 }  // namespace
-
-SessionKey session_key(const Engine& engine, const SessionOptions& o) {
-  const ResolvedPolicy policy(o.policy, cache_shape(engine.model()->config(), o), o.seed,
-                              engine.options().device);
-  const auto probe = fmt::format("{} rows every {} steps", o.error_probe.rows, o.error_probe.every);
-  return {{"policy", policy.describe()},
-          {"context", std::to_string(o.context)},
-          {"per cent of", std::to_string(o.percent_of)},
-          {"seed", std::to_string(o.seed)},
-          {"error probe", o.error_probe.rows > 0 ? probe : "none"}};
-}
 
 void Session::save(const std::filesystem::path& path, const SaveOptions& options) const {
   state_->check_usable();
@@ -97,11 +81,7 @@ Session Session::restored(Session session, const std::filesystem::path& path,
   state.seen = file.tokens();
   state.in_prompt = state.seen.empty();  // where its prompts were cut is not in the file
   state.options.protect = state.backend->protected_tokens();
-  if (!protect.empty() && to_string(protect) != to_string(state.options.protect))
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: its protected tokens are '{}', and '{}' was asked for; leave them "
-                            "out, and protect tokens to come afterwards",
-                            path.string(), to_string(state.options.protect), to_string(protect)));
+  check_protected(path.string(), state.options.protect, protect);
   return session;
 }
 

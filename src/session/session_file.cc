@@ -132,12 +132,6 @@ Json parse_header(const char* text, size_t length) {
 
 }  // namespace
 
-std::string field_of(const SessionKey& key, const std::string& name) {
-  for (const auto& [field, value] : key)
-    if (field == name) return value;
-  return "";
-}
-
 void write_session_file(const std::filesystem::path& path, const SessionContents& contents,
                         const SessionFileOptions& options) {
   // First, so that what cannot be written is refused before anything is computed.
@@ -254,18 +248,9 @@ void SessionFile::verify() const {
 }
 
 void SessionFile::check_key(const SessionKey& wanted) const {
-  for (const auto& [name, value] : wanted) {
-    const std::string found = field_of(key_, name);
-    if (found != value)
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("{}: its {} is '{}', and '{}' was asked for; a session goes on under "
-                              "what it began with alone ('pith session info' shows all of it)",
-                              name_, name, found, value));
-  }
-  if (key_.size() != wanted.size())
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: it depends on {} things, and this Pith knows of {}", name_,
-                            key_.size(), wanted.size()));
+  pith::check_key(name_, key_, wanted,
+                  "a session goes on under what it began with alone ('pith session info' shows all "
+                  "of it)");
 }
 
 const SessionFile::Section& SessionFile::section(const std::string& name) const {

@@ -21,9 +21,6 @@
 
 namespace pith {
 
-/// The value of a field; "" if there is none.
-std::string field_of(const SessionKey& key, const std::string& name);
-
 /// One part of a state.
 struct SessionSection {
   std::string name;

@@ -15,4 +15,16 @@ using SessionKey = std::vector<std::pair<std::string, std::string>>;
 /// What two sessions of one engine may differ in.
 SessionKey session_key(const Engine& engine, const SessionOptions& options);
 
+/// The value of a field; "" if there is none.
+std::string field_of(const SessionKey& key, const std::string& name);
+
+/// Of a state that was saved under `saved`: throws kInvalidArgument, naming the first field that
+/// differs, with both values. `what` begins the message, `goes_on` says of what it is the state,
+/// and more.
+void check_key(const std::string& what, const SessionKey& saved, const SessionKey& wanted,
+               const std::string& goes_on);
+/// The same of protected tokens, which come with the state: `asked` are the same or none.
+void check_protected(const std::string& what, const std::vector<TokenRange>& saved,
+                     const std::vector<TokenRange>& asked);
+
 }  // namespace pith
