@@ -24,6 +24,20 @@ std::vector<int32_t> some_ids(size_t count, size_t seed) {
   return ids;
 }
 
+std::shared_ptr<Engine> small_engine() {
+  EngineOptions o;
+  o.threads = 2;
+  o.chunk = 32;
+  return std::make_shared<Engine>(Model::load(repo_dir() / "models/demo"), o);
+}
+
+SessionOptions small_session(const std::string& policy) {
+  SessionOptions o;
+  o.policy = Policy::parse(policy);
+  o.context = 300;
+  return o;
+}
+
 using Logits = std::vector<float>;
 
 /// What a thread's conversation says: by Session alone, or by steps of two sessions.
@@ -55,14 +69,8 @@ std::vector<Logits> say(const Session& base, size_t thread) {
 class EngineThreads : public testing::TestWithParam<const char*> {};
 
 TEST_P(EngineThreads, EightForksOfOneSessionGoOnAtOnce) {
-  const auto model = Model::load(repo_dir() / "models/demo");
-  EngineOptions o;
-  o.threads = 2;
-  o.chunk = 32;
-  const auto engine = std::make_shared<Engine>(model, o);
-  SessionOptions options;
-  options.policy = Policy::parse(GetParam());
-  options.context = 300;
+  const auto engine = small_engine();
+  const SessionOptions options = small_session(GetParam());
   Session base(engine, options);
   base.append(some_ids(90, 1));
   std::vector<std::vector<Logits>> expected, said(kThreads);
@@ -101,14 +109,8 @@ INSTANTIATE_TEST_SUITE_P(Policies, EngineThreads,
 class PrefixTreeThreads : public testing::TestWithParam<const char*> {};
 
 TEST_P(PrefixTreeThreads, EightConversationsShareATree) {
-  const auto model = Model::load(repo_dir() / "models/demo");
-  EngineOptions o;
-  o.threads = 2;
-  o.chunk = 32;
-  const auto engine = std::make_shared<Engine>(model, o);
-  SessionOptions options;
-  options.policy = Policy::parse(GetParam());
-  options.context = 300;
+  const auto engine = small_engine();
+  const SessionOptions options = small_session(GetParam());
   const auto system = some_ids(70, 1);
   const std::vector<size_t> points = {system.size()};
   const auto prompt_of = [&](size_t thread, size_t turn) {

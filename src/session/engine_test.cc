@@ -11,7 +11,6 @@
 #include <numeric>
 #include <optional>
 
-#include "core/philox.h"
 #include "paths.h"
 #include "pith/error.h"
 #include "pith/generate.h"
@@ -22,7 +21,9 @@ namespace pith {
 namespace {
 
 using test::Logits;
+using test::policies;
 using test::same_bits;
+using test::some_ids;
 using test::Talk;
 using test::with_policy;
 
@@ -36,36 +37,6 @@ EngineOptions small_engine(int threads = 2) {
   o.threads = threads;
   o.chunk = 48;
   return o;
-}
-
-std::vector<int32_t> some_ids(size_t count, uint64_t seed) {
-  const Philox random(seed, 0, 0);
-  std::vector<int32_t> ids(count);
-  for (size_t i = 0; i < count; ++i) ids[i] = static_cast<int32_t>(random.words(i)[0] % 8000u);
-  return ids;
-}
-
-/// Selectors of every kind, codecs of every kind, and sizes that make them judge and code on the
-/// way.
-const std::vector<std::string>& policies() {
-  static const std::vector<std::string> all = {
-      "exact",
-      "exact+int4,sink=4,window=32",
-      "keydiff(budget=48,interval=24)+int4,sink=4,window=16",
-      "h2o(budget=48,interval=40),window=16",
-      "snapkv(budget=40)+int8",
-      "streaming_llm(window=60,rope=cache)",
-      "express(s=32)+int4,window=16",
-      "exact+kivi(bits=2),window=32",
-      "exact+turboquant(bits=3),window=16",
-      "exact+k:qjl(m=128)+v:int4,window=16",
-      "exact+csr(online=32),window=16",
-      "balancekv(rate=0.5)+int4,window=16",
-      "uniform(rate=0.25)+bf16,sink=4,window=16",
-      "buzz(T=64,s=8)",
-      "exact,dtype=f32;layers=0-1:exact+int4,window=16",
-  };
-  return all;
 }
 
 Talk talk(size_t i) {

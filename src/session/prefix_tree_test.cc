@@ -18,7 +18,9 @@ namespace pith {
 namespace {
 
 using test::Logits;
+using test::policies;
 using test::same_bits;
+using test::some_ids;
 using test::with_policy;
 using Ids = std::vector<int32_t>;
 
@@ -33,13 +35,6 @@ std::shared_ptr<Engine> engine(size_t memory_limit = 0) {
   o.chunk = 80;
   o.memory_limit = memory_limit;
   return std::make_shared<Engine>(demo(), o);
-}
-
-Ids some_ids(size_t count, uint64_t seed) {
-  const Philox random(seed, 0, 0);
-  Ids ids(count);
-  for (size_t i = 0; i < count; ++i) ids[i] = static_cast<int32_t>(random.words(i)[0] % 8000u);
-  return ids;
 }
 
 Ids joined(Ids a, const Ids& b) {
@@ -68,26 +63,6 @@ Logits warm(PrefixTree& tree, const SessionOptions& options, const Prompt& promp
   EXPECT_TRUE(std::ranges::equal(session.token_ids(), prompt.tokens));
   const auto logits = session.decode(11);
   return {logits.begin(), logits.end()};
-}
-
-/// Selectors that judge at a prompt's end and on the way, codecs that wait and share, tables that
-/// are learnt, positions that move.
-const std::vector<std::string>& policies() {
-  static const std::vector<std::string> all = {
-      "exact",
-      "exact+int4,sink=4,window=32",
-      "keydiff(budget=48,interval=24)+int4,sink=4,window=16",
-      "h2o(budget=48,interval=40),window=16",
-      "snapkv(budget=40)+int8",
-      "streaming_llm(window=60,rope=cache)",
-      "express(s=32)+int4,window=16",
-      "exact+kivi(bits=2),window=32",
-      "exact+k:qjl(m=128)+v:int4,window=16",
-      "exact+csr(online=32),window=16",
-      "balancekv(rate=0.5)+int4,window=16",
-      "buzz(T=64,s=8)",
-  };
-  return all;
 }
 
 TEST(PromptPieces, AreAFunctionOfTheForkPointsAndNeverShort) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/philox.h"
 #include "pith/session.h"
 
 namespace pith::test {
@@ -21,6 +22,36 @@ struct Talk {
   std::string policy;
   std::vector<int32_t> prompt, answer;
 };
+
+inline std::vector<int32_t> some_ids(size_t count, uint64_t seed) {
+  const Philox random(seed, 0, 0);
+  std::vector<int32_t> ids(count);
+  for (size_t i = 0; i < count; ++i) ids[i] = static_cast<int32_t>(random.words(i)[0] % 8000u);
+  return ids;
+}
+
+/// Selectors of every kind, codecs of every kind, tables that are learnt, positions that move, and
+/// sizes that make them judge and code on the way.
+inline const std::vector<std::string>& policies() {
+  static const std::vector<std::string> all = {
+      "exact",
+      "exact+int4,sink=4,window=32",
+      "keydiff(budget=48,interval=24)+int4,sink=4,window=16",
+      "h2o(budget=48,interval=40),window=16",
+      "snapkv(budget=40)+int8",
+      "streaming_llm(window=60,rope=cache)",
+      "express(s=32)+int4,window=16",
+      "exact+kivi(bits=2),window=32",
+      "exact+turboquant(bits=3),window=16",
+      "exact+k:qjl(m=128)+v:int4,window=16",
+      "exact+csr(online=32),window=16",
+      "balancekv(rate=0.5)+int4,window=16",
+      "uniform(rate=0.25)+bf16,sink=4,window=16",
+      "buzz(T=64,s=8)",
+      "exact,dtype=f32;layers=0-1:exact+int4,window=16",
+  };
+  return all;
+}
 
 inline SessionOptions with_policy(const std::string& policy, size_t context = 400) {
   SessionOptions o;
