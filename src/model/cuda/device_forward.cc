@@ -8,6 +8,7 @@
 #include <functional>
 #include <iterator>
 
+#include "attend/cuda/decode_groups.h"
 #include "kernels/cuda/tile_rows.h"
 #include "kernels/cuda/uploads.h"
 #include "pith/error.h"
@@ -244,15 +245,16 @@ void DeviceForward::enqueue_tokens(std::span<const TokenRun> runs) {
 /// Sequence by sequence, or those of one policy in one launch.
 void DeviceForward::attend_tokens(std::span<const TokenRun> runs, int layer) {
   const size_t first = static_cast<size_t>(layer) * max_tokens_;
+  DecodeGroups groups;
   for (size_t i = 0; i < runs.size(); ++i) {
     DeviceCache& cache = *runs[i].cache;
     const DecodePlace& place = places_.host()[first + i];
     DecodeCompany company;
-    if (together_) company = {&groups_, places_.device() + first + i, blocks_[i]};
+    if (together_) company = {&groups, places_.device() + first + i, blocks_[i]};
     cache.attend_token(layer, place, attention_, company);
     if (cache.comparing()) cache.compare_token(layer, place.out, place.q);
   }
-  groups_.run(stream_);
+  groups.run(stream_);
 }
 
 void DeviceForward::run_chunk(DeviceCache& cache, std::span<const int32_t> tokens,

@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "attend/cuda/decode_groups.h"
+#include "attend/cuda/decode.h"
 #include "cache/cuda/device_cache.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/pinned.h"
@@ -118,14 +118,13 @@ class DeviceForward {
   DeviceMatmul matmul_;
   DType products_;
 
-  MirroredArray<int32_t> ids_;         // [T]
-  MirroredArray<int64_t> position_;    // [1]
-  MirroredArray<AngleSource> angles_;  // [ropes, most tokens]
-  MirroredArray<RowTarget> targets_;   // [L, most tokens]
-  MirroredArray<float*> states_;       // [most tokens]
-  DecodeScratch attention_;            // of all tokens of a pass
-  MirroredArray<DecodePlace> places_;  // [L, most tokens]
-  DecodeGroups groups_;
+  MirroredArray<int32_t> ids_;           // [T]
+  MirroredArray<int64_t> position_;      // [1]
+  MirroredArray<AngleSource> angles_;    // [ropes, most tokens]
+  MirroredArray<RowTarget> targets_;     // [L, most tokens]
+  MirroredArray<float*> states_;         // [most tokens]
+  DecodeScratch attention_;              // of all tokens of a pass
+  MirroredArray<DecodePlace> places_;    // [L, most tokens]
   std::vector<int> blocks_;              // of this pass's tokens' attention; 0: as it likes
   StreamMark uploaded_;                  // the last run has read what the host wrote for it
   std::vector<Pass> passes_;             // the latest last
