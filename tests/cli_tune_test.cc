@@ -18,7 +18,8 @@ using test::write;
 class CliTune : public Cli {
  protected:
   std::vector<std::string> tune(const std::vector<std::string>& more,
-                                const std::string& pieces = "2") {
+                                const std::string& pieces = "2", const std::string& samples = "1",
+                                const std::string& length = "300") {
     write(folder_ / "text", words(900));
     std::vector<std::string> all{"tune",
                                  "-m",
@@ -33,6 +34,12 @@ class CliTune : public Cli {
                                  "24",
                                  "--pieces",
                                  pieces,
+                                 "--task",
+                                 "passkey",
+                                 "--samples",
+                                 samples,
+                                 "--length",
+                                 length,
                                  "--form",
                                  "exact+kivi(bits=2),sink=0,window=16",
                                  "--form",
@@ -51,12 +58,15 @@ TEST_F(CliTune, LayersThatLoseMostGetTheBetterForm) {
   size_t better = 0, heads = 0;
   for (const json& u : j["units"]) {
     const size_t size = u.contains("head") ? 1 : 2;  // KV heads of the demo model
-    const double kl = u["kl"].get<double>() / static_cast<double>(size);
+    const double loss = u["kl"][0].get<double>() +
+                        j["answer_weight"].get<double>() * u["answers_kl"][0].get<double>();
+    const double share = loss / static_cast<double>(size);
+    EXPECT_GT(u["answers_kl"][0], 0);
     heads += size;
-    if (u["form"].get<std::string>().find("int8") != std::string::npos)
-      better += size, least_better = std::min(least_better, kl);
+    if (u["forms"][0].get<std::string>().find("int8") != std::string::npos)
+      better += size, least_better = std::min(least_better, share);
     else if (size == 1)  // a layer may not have fitted where a head of less weight did
-      most_worse = std::max(most_worse, kl);
+      most_worse = std::max(most_worse, share);
   }
   EXPECT_EQ(heads, 16u);
   EXPECT_GT(j["units"].size(), 8u) << "layers of more than an equal share are weighed by head";
@@ -64,13 +74,15 @@ TEST_F(CliTune, LayersThatLoseMostGetTheBetterForm) {
   EXPECT_LT(better, 16u);
   EXPECT_GT(most_worse, 0);
   EXPECT_GE(least_better, most_worse);
-  const json& all = j["policies"];
-  ASSERT_EQ(all.size(), 3u);
-  EXPECT_EQ(all[2]["policy"], j["tuned"]);
-  EXPECT_LE(all[2]["bits"], 6.01);
-  EXPECT_GT(all[2]["bits"], all[0]["bits"]);
-  EXPECT_LT(all[2]["kl"]["mean"], all[0]["kl"]["mean"]);
-  EXPECT_GT(all[2]["kl"]["mean"], all[1]["kl"]["mean"]);
+  const json &forms = j["forms"], &found = j["tuned"];
+  ASSERT_EQ(forms.size(), 2u);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_LE(found[0]["bits"], 6.01);
+  EXPECT_GT(found[0]["bits"], forms[0]["bits"]);
+  for (const char* loss : {"kl", "answers_kl"}) {
+    EXPECT_LT(found[0][loss]["mean"], forms[0][loss]["mean"]);
+    EXPECT_GT(found[0][loss]["mean"], forms[1][loss]["mean"]);
+  }
 
   // A line a policy, and auto takes the one that fits.
   const std::string lines = read(file);
@@ -82,7 +94,8 @@ TEST_F(CliTune, LayersThatLoseMostGetTheBetterForm) {
   };
   const Result chosen = run(inspect(file));
   ASSERT_EQ(chosen.status, 0) << chosen.err;
-  EXPECT_NE(chosen.out.find(j["tuned"].get<std::string>()), std::string::npos) << chosen.out;
+  EXPECT_NE(chosen.out.find(found[0]["policy"].get<std::string>()), std::string::npos)
+      << chosen.out;
 
   // Of another model, they are refused.
   std::string other = lines;
@@ -92,6 +105,33 @@ TEST_F(CliTune, LayersThatLoseMostGetTheBetterForm) {
   refused(inspect(folder_ / "other.jsonl"), 10, "another model");
 }
 
+// What was measured serves other bits and weights: only what is found there is read anew.
+TEST_F(CliTune, MeasurementsAreKept) {
+  const std::string kept = folder_ / "kept.jsonl";
+  const auto lines = [&] {
+    const std::string text = read(kept);
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  const Result first = run(tune({"--bits", "6", "--json", "--measured", kept}));
+  ASSERT_EQ(first.status, 0) << first.err;
+  const auto before = lines();
+  const Result second = run(tune({"--bits", "6,7", "--json", "--measured", kept}));
+  ASSERT_EQ(second.status, 0) << second.err;
+  const json a = json::parse(first.out), b = json::parse(second.out);
+  EXPECT_EQ(a["forms"], b["forms"]);
+  ASSERT_EQ(b["tuned"].size(), 2u);
+  EXPECT_EQ(a["tuned"][0], b["tuned"][0]);
+  EXPECT_GT(b["tuned"][1]["bits"], a["tuned"][0]["bits"]);
+  EXPECT_LE(b["tuned"][1]["bits"], 7.01);
+  EXPECT_EQ(lines(), before + 3) << "two pieces and a sample of one policy more";
+}
+
+TEST_F(CliTune, TheTextAlone) {
+  const Result r = run(tune({"--bits", "6", "--json"}, "1", "0"));
+  ASSERT_EQ(r.status, 0) << r.err;
+  for (const json& u : json::parse(r.out)["units"]) EXPECT_EQ(u["answers_kl"][0], 0);
+}
+
 TEST_F(CliTune, WhatCannotBeIsRefused) {
   refused(tune({"--bits", "1"}), 10, "less than any of the forms");
   refused(tune({"--bits", "7"}, "9"), 10, "pieces of 160 tokens, 18 are needed");
@@ -99,6 +139,8 @@ TEST_F(CliTune, WhatCannotBeIsRefused) {
   refused(tune({"--form", "exakt"}), 10, "exakt");
   refused(tune({"-o", folder_ / "text"}), 10, "text");
   refused(tune({"--bits", "0"}), 2, "--bits");
+  refused(tune({}, "2", "1", "20"), 10, "too few for this task");
+  refused(tune({"--measured", folder_ / "text"}), 12, "text");
 }
 
 }  // namespace

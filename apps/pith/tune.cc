@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 
@@ -30,49 +31,102 @@ std::string model_name(const std::string& model) {
   return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
 }
 
+Json to_json(const TunedPolicy& p) {
+  return {{"policy", p.preset.policy},
+          {"kl", {{"mean", p.preset.divergence}, {"error", p.preset.divergence_error}}},
+          {"answers_kl", {{"mean", p.answers}, {"error", p.answers_error}}},
+          {"bits", p.preset.bits}};
+}
+
 Json to_json(const TuneCommand& o, const TuneResult& result) {
-  Json units = Json::array(), policies = Json::array();
+  Json units = Json::array(), forms = Json::array(), found = Json::array();
   for (const TunedUnit& unit : result.units) {
-    units.push_back({{"layer", unit.layer}, {"kl", unit.divergence}, {"form", unit.form}});
+    units.push_back({{"layer", unit.layer}});
     if (unit.head) units.back()["head"] = *unit.head;
+    for (const TuneLoss& l : unit.alone) {
+      units.back()["kl"].push_back(l.text);
+      units.back()["answers_kl"].push_back(l.answers);
+    }
+    units.back()["forms"] = unit.forms;
   }
-  for (const Preset& p : result.measured)
-    policies.push_back({{"policy", p.policy},
-                        {"kl", {{"mean", p.divergence}, {"error", p.divergence_error}}},
-                        {"bits", p.bits}});
+  for (const TunedPolicy& p : result.forms) forms.push_back(to_json(p));
+  for (const TunedPolicy& p : result.found) found.push_back(to_json(p));
   return {{"model", model_name(o.engine.model)},
           {"asked_bits", o.tune.bits},
+          {"answer_weight", o.tune.answer_weight},
           {"weighed_in", result.weighed_in},
           {"units", units},
-          {"tuned", result.measured.back().policy},
-          {"policies", policies},
+          {"forms", forms},
+          {"tuned", found},
           {"out", o.out}};
 }
 
+std::string loss_text(double mean, double error) {
+  return fmt::format("{:.4f} ±{:.4f}", mean, error);
+}
+
+/// A row a unit: what it loses alone in each kind, and the number of the form that it has.
+std::string units_text(const TuneCommand& o, const TuneResult& result) {
+  const bool answers = o.tune.samples > 0;
+  std::vector<std::string> head{"layer"};
+  for (size_t k = 0; k < result.weighed_in.size(); ++k) {
+    head.push_back("KL alone");
+    if (answers) head.push_back("of answers");
+  }
+  for (const double bits : o.tune.bits) head.push_back(fmt::format("{:g} bits", bits));
+  Table units(head);
+  for (const TunedUnit& unit : result.units) {
+    std::vector<std::string> cells{unit.head ? fmt::format("{}, head {}", unit.layer, *unit.head)
+                                             : fmt::format("{}", unit.layer)};
+    for (const TuneLoss& l : unit.alone) {
+      cells.push_back(fmt::format("{:.5f}", l.text));
+      if (answers) cells.push_back(fmt::format("{:.5f}", l.answers));
+    }
+    for (const std::string& form : unit.forms) {
+      const auto at = std::ranges::find(result.forms, form,
+                                        [](const TunedPolicy& p) { return p.preset.policy; });
+      cells.push_back(fmt::format("form {}", at - result.forms.begin() + 1));
+    }
+    units.add(cells);
+  }
+  return units.text();
+}
+
 std::string to_text(const TuneCommand& o, const TuneResult& result) {
-  Table units({"layer", "KL alone", "form"}, {2});
-  for (const TunedUnit& unit : result.units)
-    units.add({unit.head ? fmt::format("{}, head {}", unit.layer, *unit.head)
-                         : fmt::format("{}", unit.layer),
-               fmt::format("{:.5f}", unit.divergence), unit.form});
-  Table policies({"policy", "KL", "bits"});
-  for (const Preset& p : result.measured)
-    policies.add({p.policy, fmt::format("{:.4f} ±{:.4f}", p.divergence, p.divergence_error),
-                  fmt::format("{:.2f}", p.bits)});
-  std::string text =
-      units.text() + "\n" + policies.text() + "\n" +
-      wrapped(fmt::format("KL alone: of that layer or head in {}, all others exact. The second "
-                          "table is of pieces that nothing was chosen on; its last line is what "
-                          "was found.",
-                          result.weighed_in),
-              0) +
-      "\n";
+  Table policies({"", "policy", "KL", "of answers", "bits"}, {1});
+  const auto add = [&](const std::string& name, const TunedPolicy& p) {
+    policies.add({name, p.preset.policy, loss_text(p.preset.divergence, p.preset.divergence_error),
+                  loss_text(p.answers, p.answers_error), fmt::format("{:.2f}", p.preset.bits)});
+  };
+  for (size_t f = 0; f < result.forms.size(); ++f)
+    add(fmt::format("form {}", f + 1), result.forms[f]);
+  for (size_t b = 0; b < result.found.size(); ++b)
+    add(fmt::format("{:g} bits", o.tune.bits[b]), result.found[b]);
+  std::string weighed;
+  for (const std::string& form : result.weighed_in)
+    weighed += (weighed.empty() ? "" : ", then ") + form;
+  std::string text = units_text(o, result) + "\n" + policies.text() + "\n" +
+                     wrapped(fmt::format("KL alone: of that layer or head in {}, all others exact. "
+                                         "The second table is of pieces and samples that nothing "
+                                         "was chosen on; its last lines are what was found.",
+                                         weighed),
+                             0) +
+                     "\n";
   if (!o.out.empty()) text += fmt::format("Wrote {0}: --kv-policy auto --presets {0}\n", o.out);
   return text;
 }
 
+std::vector<Preset> presets_of(const TuneCommand& o, const TuneResult& result) {
+  std::vector<Preset> presets;
+  for (const auto* policies : {&result.forms, &result.found})
+    for (const TunedPolicy& p : *policies) presets.push_back(p.preset);
+  for (Preset& p : presets) p.model = model_name(o.engine.model);
+  return presets;
+}
+
 int run(TuneCommand& o) {
-  if (!o.out.empty()) Presets::check_write(o.out, {o.engine.model, o.text.file});
+  if (!o.out.empty()) Presets::check_write(o.out, {o.engine.model, o.text.file, o.tune.measured});
+  o.tune.model_fingerprint = model_fingerprint(o.engine.model);
   const auto model = load_model(o.engine);
   const auto keeper = keep_weights(model, o.engine);
   o.tune.session = session_options(o.engine);
@@ -82,8 +136,7 @@ int run(TuneCommand& o) {
   auto result = tune(model, encode_prompt(*model, read_text(o.text), -1), o.tune, bar.callback());
   bar.finish();
   if (!result) return kExitInterrupted;
-  for (Preset& p : result->measured) p.model = model_name(o.engine.model);
-  if (!o.out.empty()) Presets::write(o.out, result->measured, model_fingerprint(o.engine.model));
+  if (!o.out.empty()) Presets::write(o.out, presets_of(o, *result), o.tune.model_fingerprint);
   if (o.engine.json)
     print_json(to_json(o, *result));
   else
@@ -94,9 +147,11 @@ int run(TuneCommand& o) {
 void add_tuning_options(CLI::App& app, TuneOptions& o) {
   constexpr const char* kGroup = "Tuning";
   app.add_option("--bits", o.bits,
-                 "Bits a number that the cache may take, everything included, of f16's 16")
+                 "Bits a number that the cache may take, everything included, of f16's 16; a list "
+                 "finds a policy for each")
       ->check(number_from(0.01, 16))
-      ->type_name("BITS")
+      ->delimiter(',')
+      ->type_name("BITS,...")
       ->capture_default_str()
       ->group(kGroup);
   add_repeated(app, "--form", o.forms,
@@ -115,6 +170,28 @@ void add_tuning_options(CLI::App& app, TuneOptions& o) {
   number("-c,--ctx-size", o.window, "Tokens of a piece of the text", 4);
   number("--score", o.score, "Predictions that count in each piece, the last", 1);
   number("--pieces", o.pieces, "Pieces to choose on; as many others are reported on", 1);
+  app.add_option("--task", o.tasks, "Questions about facts in long contexts (pith eval tasks)")
+      ->delimiter(',')
+      ->type_name("TASK,...")
+      ->capture_default_str()
+      ->group(kGroup);
+  number("--samples", o.samples, "Samples of each to choose on, as many others to report; 0: none",
+         0);
+  number("--length", o.length, "Tokens of a sample", 1);
+  app.add_option("--task-seed", o.task_seed, "Seed of the samples; report on others")
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option("--answer-weight", o.answer_weight,
+                 "What a nat of divergence counts in an answer, of one in the text")
+      ->check(number_from(0, 1000))
+      ->type_name("W")
+      ->capture_default_str()
+      ->group(kGroup);
+  app.add_option("--measured", o.measured,
+                 "What was measured, as JSON lines: what is there is not measured again")
+      ->type_name("FILE")
+      ->group("Output");
 }
 
 }  // namespace
@@ -137,8 +214,8 @@ void add_tune(CLI::App& root, Action& action) {
       ->type_name("FILE")
       ->group("Output");
   app->footer(
-      "Layers that lose more than an equal share are weighed head by head. Reads the\n"
-      "text some 2 times layers: minutes on a GPU, an hour on a CPU.\n\n"
+      "Layers that lose more than an equal share are weighed head by head. Reads text\n"
+      "and samples some 2 times layers: minutes on a GPU, hours on a CPU.\n\n"
       "Examples:\n"
       "  pith tune -m smollm2 -f book.txt --bits 2 -o smollm2.jsonl --device cuda\n"
       "  pith run -m smollm2 -p '...' --kv-policy auto --kv-budget 12.5% \\\n"

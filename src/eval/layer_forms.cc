@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -12,21 +14,20 @@
 namespace pith {
 namespace {
 
-/// Places in `forms` along the lower convex hull, by rising bits: each loses less than the one
-/// before, and a bit takes off less at each.
-std::vector<size_t> hull(std::span<const LayerForm> forms) {
+/// Places in `forms` along a unit's lower convex hull, by rising bits: each loses less than the one
+/// before, and a bit takes off less at each. The first is the form of least bits for every unit.
+std::vector<size_t> hull(std::span<const LayerForm> forms, std::span<const double> losses) {
   std::vector<size_t> order(forms.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::ranges::sort(order, [&](size_t a, size_t b) {
-    return forms[a].bits != forms[b].bits ? forms[a].bits < forms[b].bits
-                                          : forms[a].loss < forms[b].loss;
+    return forms[a].bits != forms[b].bits ? forms[a].bits < forms[b].bits : losses[a] < losses[b];
   });
   const auto gain = [&](size_t from, size_t to) {
-    return (forms[from].loss - forms[to].loss) / (forms[to].bits - forms[from].bits);
+    return (losses[from] - losses[to]) / (forms[to].bits - forms[from].bits);
   };
   std::vector<size_t> kept;
   for (size_t i : order) {
-    if (!kept.empty() && forms[i].loss >= forms[kept.back()].loss) continue;
+    if (!kept.empty() && losses[i] >= losses[kept.back()]) continue;
     while (kept.size() > 1 &&
            gain(kept[kept.size() - 2], kept.back()) <= gain(kept[kept.size() - 2], i))
       kept.pop_back();
@@ -51,37 +52,51 @@ std::string ranges(const std::vector<size_t>& ascending) {
 
 }  // namespace
 
+std::string kind_of(const std::string& policy) {
+  std::string kind;
+  for (size_t at = 0; at < policy.size(); ++at) {
+    if (policy[at] == '%')
+      while (!kind.empty() &&
+             (std::isdigit(static_cast<unsigned char>(kind.back())) != 0 || kind.back() == '.'))
+        kind.pop_back();
+    kind += policy[at];
+  }
+  return kind;
+}
+
 std::vector<size_t> choose_forms(std::span<const LayerForm> forms, std::span<const FormUnit> units,
                                  double bits) {
-  const std::vector<size_t> steps = hull(forms);
-  if (steps.empty() || forms[steps[0]].bits > bits)
+  double least = std::numeric_limits<double>::infinity();
+  for (const LayerForm& form : forms) least = std::min(least, form.bits);
+  if (!(least <= bits))
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{:.3g} bits a number are less than any of the forms takes, {:.3g}; "
                             "give more bits or smaller forms",
-                            bits, steps.empty() ? 0 : forms[steps[0]].bits));
+                            bits, least));
+  std::vector<std::vector<size_t>> steps;  // [units]
+  for (const FormUnit& unit : units) steps.push_back(hull(forms, unit.losses));
   std::vector<size_t> at(units.size(), 0);
   double left = 0;
-  for (const FormUnit& unit : units)
-    left += (bits - forms[steps[0]].bits) * static_cast<double>(unit.heads);
+  for (const FormUnit& unit : units) left += (bits - least) * static_cast<double>(unit.heads);
   const auto price = [&](size_t u) {
-    return (forms[steps[at[u] + 1]].bits - forms[steps[at[u]]].bits) *
+    return (forms[steps[u][at[u] + 1]].bits - forms[steps[u][at[u]]].bits) *
            static_cast<double>(units[u].heads);
   };
   const auto gain = [&](size_t u) {
-    const double less = forms[steps[at[u]]].loss - forms[steps[at[u] + 1]].loss;
-    return units[u].weight * less / price(u);
+    const auto& losses = units[u].losses;
+    return (losses[steps[u][at[u]]] - losses[steps[u][at[u] + 1]]) / price(u);
   };
   for (;;) {
     size_t best = SIZE_MAX;
     for (size_t u = 0; u < units.size(); ++u) {
-      if (at[u] + 1 == steps.size() || price(u) > left) continue;
+      if (at[u] + 1 == steps[u].size() || price(u) > left) continue;
       if (best == SIZE_MAX || gain(u) > gain(best)) best = u;
     }
     if (best == SIZE_MAX) break;
     left -= price(best);
     ++at[best];
   }
-  for (size_t& step : at) step = steps[step];
+  for (size_t u = 0; u < units.size(); ++u) at[u] = steps[u][at[u]];
   return at;
 }
 

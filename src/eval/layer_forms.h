@@ -1,10 +1,9 @@
 #pragma once
 // Which form the cache of each layer, or of a single KV head of it, takes, so that all together
-// take no more bits than given and lose least. A unit's loss in a form is taken for a product, its
-// weight times the form's loss, and losses of units for a sum: true of small independent errors,
-// whose divergence is quadratic. Then the best choice walks along the lower convex hull of (bits,
-// loss), at each step where a bit takes the most off (Shoham & Gersho 1988). Cost: units squared
-// times forms.
+// take no more bits than given and lose least. Losses of units are taken for a sum: true of small
+// independent errors, whose divergence is quadratic. Then the best choice walks along each unit's
+// lower convex hull of (bits, loss), at each step where a bit takes the most off (Shoham & Gersho
+// 1988). Cost: units squared times forms.
 
 #include <span>
 #include <string>
@@ -12,18 +11,21 @@
 
 namespace pith {
 
-/// A policy of all layers alike, and what it costs and loses there.
+/// A policy of all layers alike, and what it costs there.
 struct LayerForm {
   std::string policy;
   double bits = 0;  ///< a number of the cache, everything included
-  double loss = 0;  ///< nats a token
 };
 
 /// What has one form: all KV heads of a layer, or one.
 struct FormUnit {
-  double weight = 0;  ///< its share of the loss, from 0
+  std::vector<double> losses;  ///< in each form, nats a token, from 0
   size_t heads = 1;
 };
+
+/// Forms that differ in shares (per cent) alone are sizes of one kind: what a unit loses in one of
+/// them says what it loses in the others.
+std::string kind_of(const std::string& policy);
 
 /// The form of each unit, by its place in `forms`: at most `bits` on average over all heads. Throws
 /// kInvalidArgument if no form is within `bits`.

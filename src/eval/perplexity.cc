@@ -83,33 +83,52 @@ Perplexity::Perplexity(std::shared_ptr<const Model> model, std::vector<int32_t> 
                             scored(), vocab_, static_cast<double>(scored() * vocab_) / (1 << 28)));
 }
 
-std::vector<int32_t> Perplexity::piece_tokens(size_t piece) const {
+Perplexity::Perplexity(std::shared_ptr<const Model> model, std::vector<Passage> passages,
+                       const StandaloneOptions& session, Policy base)
+    : model_(std::move(model)),
+      passages_(std::move(passages)),
+      base_(std::move(base)),
+      pool_(session.threads),
+      vocab_(static_cast<size_t>(model_->config().vocab)) {
+  options_.mode = PerplexityMode::kContinue, options_.session = session;
+  for (const Passage& p : passages_)
+    if (p.prompt == 0 || p.scored_from < p.prompt || p.scored_from >= p.tokens.size())
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("a passage of {} tokens with a prompt of {} that is scored from {} on; "
+                      "something must be read before, and something scored",
+                      p.tokens.size(), p.prompt, p.scored_from));
+}
+
+Passage Perplexity::passage(size_t piece) const {
+  if (!passages_.empty()) return passages_[piece];
   const auto begin = text_.begin() + static_cast<std::ptrdiff_t>(piece * window_);
   std::vector<int32_t> ids(begin, begin + static_cast<std::ptrdiff_t>(window_));
   if (options_.bos >= 0) ids[0] = options_.bos;
-  return ids;
+  return {std::move(ids), first_ + 1, first_ + 1};
 }
 
-Perplexity::Stream Perplexity::start(const Policy& policy, uint64_t seed, int threads,
+Perplexity::Stream Perplexity::start(const PerplexityRun& run, size_t tokens, int threads,
                                      bool probe) const {
   StandaloneOptions o = options_.session;
-  o.policy = policy, o.seed = seed, o.threads = threads, o.context = window_;
+  o.policy = run.policy, o.seed = run.seed, o.threads = threads, o.context = tokens;
   if (!probe) o.error_probe = {};
   Stream stream{Session(model_, o), {}, {}};
   stream.result.policy = stream.session.describe_policy();
-  stream.result.predictions.reserve(scored());
   return stream;
 }
 
 std::vector<PieceResult> Perplexity::run(size_t piece, std::span<const PerplexityRun> runs,
                                          const Advance& advance) {
-  const auto ids = piece_tokens(piece);
-  Stream base = start(base_, 0, options_.session.threads, /*probe=*/false);
+  const Passage read = passage(piece);
+  const size_t tokens = read.tokens.size();
+  Stream base = start({base_, 0}, tokens, options_.session.threads, /*probe=*/false);
   std::vector<Stream> streams;
-  for (const PerplexityRun& r : runs) streams.push_back(start(r.policy, r.seed, 1, /*probe=*/true));
+  for (const PerplexityRun& r : runs) streams.push_back(start(r, tokens, 1, /*probe=*/true));
+  for (Stream& s : streams) s.result.predictions.reserve(tokens - read.scored_from);
   const bool done = options_.mode == PerplexityMode::kChunks
-                        ? at_once(ids, base, streams, advance)
-                        : by_steps(ids, base, streams, advance);
+                        ? at_once(read.tokens, base, streams, advance)
+                        : by_steps(read, base, streams, advance);
   std::vector<PieceResult> results;
   if (!done) return results;
   for (Stream& s : streams) {
@@ -160,20 +179,22 @@ bool Perplexity::read_prompt(std::span<const int32_t> prompt, Stream& base,
   return go;
 }
 
-bool Perplexity::by_steps(std::span<const int32_t> ids, Stream& base, std::vector<Stream>& streams,
+bool Perplexity::by_steps(const Passage& passage, Stream& base, std::vector<Stream>& streams,
                           const Advance& advance) {
-  if (!read_prompt(ids.first(first_ + 1), base, streams, advance)) return false;
-  std::vector<float> exact(std::min(kBlock, scored()) * vocab_);  // [kBlock, V]
+  const std::span<const int32_t> ids = passage.tokens;
+  const size_t size = ids.size();
+  if (!read_prompt(ids.first(passage.prompt), base, streams, advance)) return false;
+  std::vector<float> exact(std::min(kBlock, size - passage.prompt) * vocab_);  // [kBlock, V]
   std::atomic<bool> go{true};
   // Token t is predicted by the logits in `next`, then read; the last one is only predicted.
   const auto follow = [&](Stream& s, size_t begin, size_t end, auto&& use) {
     for (size_t t = begin; t < end; ++t) {
-      use(t, std::span<const float>(s.next));
-      if (t + 1 < window_) s.keep(s.session.decode(ids[t]));
+      if (t >= passage.scored_from) use(t, std::span<const float>(s.next));
+      if (t + 1 < size) s.keep(s.session.decode(ids[t]));
     }
   };
-  for (size_t begin = first_ + 1; begin < window_ && go; begin += kBlock) {
-    const size_t end = std::min(begin + kBlock, window_);
+  for (size_t begin = passage.prompt; begin < size && go; begin += kBlock) {
+    const size_t end = std::min(begin + kBlock, size);
     follow(base, begin, end, [&](size_t t, std::span<const float> logits) {
       std::copy(logits.begin(), logits.end(), exact.data() + (t - begin) * vocab_);
     });

@@ -7,6 +7,7 @@
 //             cache, every prediction counts; `window` is the most tokens (0 = the whole text).
 //   continue  each piece is read as a prompt up to `first`, then goes on a token at a time:
 //             predictions are made by a cache that was compressed before, as after a long prompt.
+//             Passages that say themselves where their prompt ends are read so too.
 // Each piece: the exact cache's logits once, then every run (policy, seed), runs in parallel, each
 // on one thread. Cost: a forward pass a run and token, and (scored x V) floats: all scored tokens
 // of a piece in `chunks`, kBlock in the others.
@@ -37,6 +38,13 @@ struct PerplexityOptions {
   StandaloneOptions session;  ///< context, policy and seed are the runs'
 };
 
+/// Tokens of which the first `prompt` are read at once, the others one at a time.
+struct Passage {
+  std::vector<int32_t> tokens;
+  size_t prompt = 0;
+  size_t scored_from = 0;  ///< predictions of tokens from this one on count; at least `prompt`
+};
+
 /// One policy with one seed over one piece.
 struct PieceResult {
   std::vector<Prediction> predictions;
@@ -57,12 +65,17 @@ class Perplexity {
   /// pieces' tokens in `chunks` (llama.cpp's rule), one piece's in `continue`, 2 in `decode`.
   Perplexity(std::shared_ptr<const Model> model, std::vector<int32_t> text,
              const PerplexityOptions& options, Policy base = Policy::parse("exact"));
+  /// `continue` over passages, each a piece.
+  Perplexity(std::shared_ptr<const Model> model, std::vector<Passage> passages,
+             const StandaloneOptions& session, Policy base = Policy::parse("exact"));
 
-  size_t pieces() const { return pieces_; }
-  /// Predictions of a piece that count.
+  size_t pieces() const { return passages_.empty() ? pieces_ : passages_.size(); }
+  /// Predictions of a piece of the text that count.
   size_t scored() const { return window_ - 1 - first_; }
   /// Tokens that a piece reads, for progress.
-  size_t steps() const { return window_ - 1; }
+  size_t steps(size_t piece = 0) const {
+    return (passages_.empty() ? window_ : passages_[piece].tokens.size()) - 1;
+  }
 
   /// All runs over one piece. `advance(tokens)` is called from any thread and returns false to
   /// cancel: then nothing is returned.
@@ -72,21 +85,22 @@ class Perplexity {
 
  private:
   struct Stream;
-  std::vector<int32_t> piece_tokens(size_t piece) const;
-  Stream start(const Policy& policy, uint64_t seed, int threads, bool probe) const;
+  Passage passage(size_t piece) const;
+  Stream start(const PerplexityRun& run, size_t tokens, int threads, bool probe) const;
   bool at_once(std::span<const int32_t> ids, Stream& base, std::vector<Stream>& streams,
                const Advance& advance);
-  bool by_steps(std::span<const int32_t> ids, Stream& base, std::vector<Stream>& streams,
+  bool by_steps(const Passage& passage, Stream& base, std::vector<Stream>& streams,
                 const Advance& advance);
   bool read_prompt(std::span<const int32_t> prompt, Stream& base, std::vector<Stream>& streams,
                    const Advance& advance);
 
   std::shared_ptr<const Model> model_;
   std::vector<int32_t> text_;
+  std::vector<Passage> passages_;  // instead of the text
   PerplexityOptions options_;
   Policy base_;
   ThreadPool pool_;
-  size_t window_, first_, pieces_, vocab_;
+  size_t window_ = 0, first_ = 0, pieces_ = 0, vocab_;
 };
 
 }  // namespace pith

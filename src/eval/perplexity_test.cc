@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "eval/answers.h"
 #include "paths.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
@@ -96,6 +97,55 @@ TEST_F(PerplexityTest, ContinueScoresTheEndUnderACompressedCache) {
   const auto once = run(chunks, {"exact"}, 1);
   for (size_t i = 0; i < 40; ++i)
     EXPECT_NEAR(once[0].predictions[i].nll, results[0].predictions[i].nll, 2e-2) << i;
+}
+
+// A passage that says what `continue` does scores what it scores; questions are read, not scored.
+TEST_F(PerplexityTest, PassagesSayWhereTheirPromptEnds) {
+  auto o = options(PerplexityMode::kContinue, 200);
+  o.score = 20;
+  const auto text = run(o, {"exact", "local(window=64)"}, 1);
+  Passage passage{{ids.begin() + 200, ids.begin() + 400}, 180, 180};
+  passage.tokens[0] = o.bos;
+  Passage later = passage;
+  later.scored_from = 190;
+  Perplexity perplexity(model, std::vector<Passage>{passage, later}, o.session);
+  ASSERT_EQ(perplexity.pieces(), 2u);
+  EXPECT_EQ(perplexity.steps(1), 199u);
+  const std::vector<PerplexityRun> runs{{Policy::parse("exact"), 1},
+                                        {Policy::parse("local(window=64)"), 1}};
+  const auto same = perplexity.run(0, runs, [](size_t) { return true; });
+  const auto end = perplexity.run(1, runs, [](size_t) { return true; });
+  ASSERT_EQ(same.size(), 2u);
+  for (size_t r = 0; r < 2; ++r) {
+    EXPECT_EQ(same[r].predictions, text[r].predictions);
+    ASSERT_EQ(end[r].predictions.size(), 10u);
+    for (size_t i = 0; i < 10; ++i) EXPECT_EQ(end[r].predictions[i], text[r].predictions[i + 10]);
+  }
+  const auto refuse = [&](const Passage& p) {
+    EXPECT_THROW(Perplexity(model, std::vector<Passage>{p}, o.session), Error);
+  };
+  refuse({passage.tokens, 0, 180}), refuse({passage.tokens, 180, 179});
+  refuse({passage.tokens, 180, 200});
+}
+
+TEST_F(PerplexityTest, AnAnswerIsScoredAfterItsQuestion) {
+  const Tokenizer& tokenizer = model->tokenizer();
+  const auto text_of = [&](const Passage& p, size_t from, size_t to) {
+    return tokenizer.decode({p.tokens.data() + from, to - from});
+  };
+  for (const char* task : {"passkey", "vt", "niah_single_1", "docqa", "kv"}) {
+    SampleRequest request{.tokens = 1500, .number = 1, .seed = 7, .turns = 1};
+    request.count_tokens = [&](const std::string& s) { return tokenizer.encode(s).size(); };
+    const Sample sample = make_sample(task, request);
+    const Passage p = answer_passage(sample, tokenizer);
+    const Turn& turn = sample.turns[0];
+    EXPECT_LE(p.tokens.size(), 1500u) << task;
+    EXPECT_NE(text_of(p, 0, p.prompt).find(sample.context), std::string::npos) << task;
+    EXPECT_EQ(text_of(p, p.prompt, p.scored_from), turn.question) << task;
+    const std::string answer = text_of(p, p.scored_from, p.tokens.size());
+    EXPECT_EQ(score_answer(sample.metric, answer, turn.references, turn.classes), 1) << answer;
+    EXPECT_TRUE(answer.starts_with(' ') != turn.question.ends_with(' ')) << task;
+  }
 }
 
 TEST_F(PerplexityTest, CancelsAndRefuses) {

@@ -5,16 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <mutex>
 
 #include "eval/layer_forms.h"
-#include "eval/perplexity.h"
+#include "eval/tune_measure.h"
 #include "pith/error.h"
 
 namespace pith {
 namespace {
-
-constexpr size_t kRunsAtOnce = 8;  // sessions that are held beside the exact one
 
 std::string alone(const TunedUnit& unit, const std::string& form) {
   return unit.head ? fmt::format("exact;layers={}/heads={}:{}", unit.layer, *unit.head, form)
@@ -28,14 +25,7 @@ class Tuner {
       : o_(o),
         layers_(static_cast<size_t>(model->config().layers)),
         heads_(static_cast<size_t>(model->config().kv_heads)),
-        perplexity_(model, {text.begin(), text.end()}, protocol(o)),
-        progress_(progress) {
-    if (perplexity_.pieces() < 2 * o.pieces)
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("the text has {} pieces of {} tokens, {} are needed: {} to choose on "
-                              "and as many others to report on; give a longer text, or fewer or "
-                              "smaller pieces",
-                              perplexity_.pieces(), o.window, 2 * o.pieces, o.pieces));
+        measure_(model, text, o, progress) {
     for (const std::string& form : o.forms.empty() ? TuneOptions::standard_forms() : o.forms) {
       const Policy policy = Policy::parse(form);
       if (policy.rules.size() > 1)
@@ -43,127 +33,151 @@ class Tuner {
                     fmt::format("'{}' says itself which layers it is for; a form is one policy for "
                                 "any layer",
                                 form));
-      forms_.push_back({policy.to_string(), 0, 0});
+      forms_.push_back({policy.to_string()});
+      policies_.push_back(forms_.back().policy);
     }
-    // Each reads the pieces; the exact ones beside them are not counted.
-    total_ = (2 * forms_.size() + layers_ + 1) * o.pieces * perplexity_.steps();
+    find_kinds();
+    measure_.expect(2 * forms_.size() + kinds_.size() * layers_ + o.bits.size());
   }
 
   std::optional<TuneResult> run() {
-    std::vector<std::string> policies;
-    for (const LayerForm& form : forms_) policies.push_back(form.policy);
-    const auto uniform = measure(policies, 0);
-    if (uniform.empty()) return std::nullopt;
-    for (size_t f = 0; f < forms_.size(); ++f)
-      forms_[f].bits = uniform[f].bits, forms_[f].loss = uniform[f].divergence;
-    result_.weighed_in = nearest_form().policy;
-    for (size_t l = 0; l < layers_; ++l) result_.units.push_back({l, std::nullopt, 0, ""});
+    auto uniform = measure_.run(policies_, false);
+    if (!uniform) return std::nullopt;
+    uniform_ = *std::move(uniform);
+    for (size_t f = 0; f < forms_.size(); ++f) forms_[f].bits = uniform_[f].bits;
+    for (const double bits : o_.bits) choose_forms(forms_, {}, bits);  // refused at once
+    for (Kind& kind : kinds_) {
+      kind.weighed_in = nearest_form(kind);
+      result_.weighed_in.push_back(policies_[kind.weighed_in]);
+    }
+    for (size_t l = 0; l < layers_; ++l) result_.units.push_back({l, std::nullopt, {}, {}});
     if (!weigh(result_.units) || !split_heavy_layers()) return std::nullopt;
-    policies.push_back(Policy::parse(policy_of(forms_, choose(), heads_)).to_string());
-    result_.measured = measure(policies, o_.pieces);
-    if (result_.measured.empty()) return std::nullopt;
+    std::vector<std::string> found;
+    for (const double bits : o_.bits)
+      found.push_back(Policy::parse(policy_of(forms_, choose(bits), heads_)).to_string());
+    if (!report(policies_, result_.forms) || !report(found, result_.found)) return std::nullopt;
     return std::move(result_);
   }
 
  private:
-  static PerplexityOptions protocol(const TuneOptions& o) {
-    PerplexityOptions p;
-    p.mode = PerplexityMode::kContinue;
-    p.window = o.window, p.score = o.score;
-    p.session = o.session;
-    return p;
-  }
+  struct Kind {
+    std::string name;
+    std::vector<size_t> forms;
+    size_t weighed_in = 0;  // of forms_
+  };
 
-  /// Each policy over as many pieces as are asked for, from `first` on; nothing if told to stop.
-  std::vector<Preset> measure(const std::vector<std::string>& policies, size_t first) {
-    std::vector<Preset> all;
-    for (size_t from = 0; from < policies.size(); from += kRunsAtOnce) {
-      const size_t n = std::min(kRunsAtOnce, policies.size() - from);
-      std::vector<PerplexityRun> runs;
-      for (size_t i = 0; i < n; ++i)
-        runs.push_back({Policy::parse(policies[from + i]), o_.session.seed});
-      std::vector<std::vector<Prediction>> predictions(n);
-      std::vector<double> bits(n);
-      for (size_t piece = first; piece < first + o_.pieces; ++piece) {
-        const auto results = perplexity_.run(
-            piece, runs, [&](size_t tokens) { return advance(tokens * n / (n + 1)); });
-        if (results.empty()) return {};
-        for (size_t i = 0; i < n; ++i) {
-          predictions[i].insert(predictions[i].end(), results[i].predictions.begin(),
-                                results[i].predictions.end());
-          bits[i] = results[i].ledger.effective_bits();
-        }
-      }
-      for (size_t i = 0; i < n; ++i) {
-        const Estimate loss = summarise(predictions[i]).divergence;
-        all.push_back({policies[from + i], "", o_.window, 1, loss.mean, loss.error, bits[i]});
-      }
+  /// Forms that are alone of their kind go with the first: what a layer loses in one of them says
+  /// something of the others too, and weighing takes as long as all else.
+  void find_kinds() {
+    for (size_t f = 0; f < forms_.size(); ++f) {
+      const std::string name = kind_of(policies_[f]);
+      const auto same = [&](const std::string& other) { return kind_of(other) == name; };
+      const bool single = std::ranges::count_if(policies_, same) == 1;
+      auto at = std::ranges::find(kinds_, name, &Kind::name);
+      if (single && !kinds_.empty()) at = kinds_.begin();
+      if (at == kinds_.end()) at = kinds_.insert(at, {name, {}, 0});
+      at->forms.push_back(f);
     }
-    return all;
-  }
-
-  bool advance(size_t tokens) {
-    const std::lock_guard lock(mutex_);
-    done_ = std::min(done_ + tokens, total_);
-    return !progress_ || progress_(done_, total_);
   }
 
   /// The form whose bits are nearest to those wanted, by ratio: what layers are weighed in.
-  const LayerForm& nearest_form() const {
+  size_t nearest_form(const Kind& kind) const {
+    double wanted = 0;
+    for (const double bits : o_.bits)
+      wanted += std::log(bits) / static_cast<double>(o_.bits.size());
     return *std::ranges::min_element(
-        forms_, {}, [&](const LayerForm& form) { return std::abs(std::log(form.bits / o_.bits)); });
+        kind.forms, {}, [&](size_t f) { return std::abs(std::log(forms_[f].bits) - wanted); });
   }
 
-  /// Measures each unit's divergence; false if told to stop.
+  /// Measures each unit's loss in each kind; false if told to stop.
   bool weigh(std::span<TunedUnit> units) {
-    std::vector<std::string> policies;
-    for (const TunedUnit& unit : units) policies.push_back(alone(unit, result_.weighed_in));
-    const auto measured = measure(policies, 0);
-    for (size_t u = 0; u < measured.size(); ++u) units[u].divergence = measured[u].divergence;
-    return !measured.empty();
+    for (const Kind& kind : kinds_) {
+      std::vector<std::string> policies;
+      for (const TunedUnit& unit : units)
+        policies.push_back(alone(unit, policies_[kind.weighed_in]));
+      const auto measured = measure_.run(policies, false);
+      if (!measured) return false;
+      for (size_t u = 0; u < units.size(); ++u)
+        units[u].alone.push_back({(*measured)[u].text.mean, (*measured)[u].answers.mean});
+    }
+    return true;
   }
 
-  /// Layers that lose more than an equal share are weighed head by head: often one of them is what
-  /// looks far back. False if told to stop.
+  double loss(const TuneLoss& l) const { return l.text + o_.answer_weight * l.answers; }
+
+  /// Layers that lose more than an equal share in some kind are weighed head by head: often one of
+  /// them is what looks far back. False if told to stop.
   bool split_heavy_layers() {
     if (heads_ == 1) return true;
-    double all = 0;
-    for (const TunedUnit& unit : result_.units) all += unit.divergence;
-    std::vector<TunedUnit> light, parts;
+    std::vector<double> all(kinds_.size());
     for (const TunedUnit& unit : result_.units)
-      if (unit.divergence * static_cast<double>(layers_) <= all)
+      for (size_t k = 0; k < all.size(); ++k) all[k] += loss(unit.alone[k]);
+    std::vector<TunedUnit> light, parts;
+    for (const TunedUnit& unit : result_.units) {
+      bool heavy = false;
+      for (size_t k = 0; k < all.size(); ++k)
+        heavy = heavy || loss(unit.alone[k]) * static_cast<double>(layers_) > all[k];
+      if (!heavy)
         light.push_back(unit);
       else
-        for (size_t h = 0; h < heads_; ++h) parts.push_back({unit.layer, h, 0, ""});
+        for (size_t h = 0; h < heads_; ++h) parts.push_back({unit.layer, h, {}, {}});
+    }
     if (!parts.empty() && !weigh(parts)) return false;
     result_.units = std::move(light);
     result_.units.insert(result_.units.end(), parts.begin(), parts.end());
     return true;
   }
 
+  /// What a unit loses in a form: what it loses in that which it was weighed in, times what the
+  /// form loses in all layers against that.
+  double loss_in(const TunedUnit& unit, size_t kind, size_t form) const {
+    const TuneMeasured &weighed = uniform_[kinds_[kind].weighed_in], &wanted = uniform_[form];
+    const auto scaled = [](double alone, double in, double of) {
+      return in > 0 ? alone * of / in : 0;
+    };
+    return loss({scaled(unit.alone[kind].text, weighed.text.mean, wanted.text.mean),
+                 scaled(unit.alone[kind].answers, weighed.answers.mean, wanted.answers.mean)});
+  }
+
   /// The form of each head, [layers, heads].
-  std::vector<size_t> choose() {
+  std::vector<size_t> choose(double bits) {
     std::vector<FormUnit> units;
-    for (const TunedUnit& unit : result_.units)
-      units.push_back({unit.divergence, unit.head ? 1 : heads_});
-    const std::vector<size_t> chosen = choose_forms(forms_, units, o_.bits);
+    for (const TunedUnit& unit : result_.units) {
+      units.push_back({std::vector<double>(forms_.size()), unit.head ? 1 : heads_});
+      for (size_t k = 0; k < kinds_.size(); ++k)
+        for (const size_t f : kinds_[k].forms) units.back().losses[f] = loss_in(unit, k, f);
+    }
+    const std::vector<size_t> chosen = choose_forms(forms_, units, bits);
     std::vector<size_t> all(layers_ * heads_);
     for (size_t u = 0; u < units.size(); ++u) {
       TunedUnit& unit = result_.units[u];
-      unit.form = forms_[chosen[u]].policy;
+      unit.forms.push_back(policies_[chosen[u]]);
       for (size_t h = 0; h < heads_; ++h)
         if (unit.head.value_or(h) == h) all[unit.layer * heads_ + h] = chosen[u];
     }
     return all;
   }
 
+  /// False if told to stop.
+  bool report(const std::vector<std::string>& policies, std::vector<TunedPolicy>& into) {
+    const auto measured = measure_.run(policies, true);
+    if (!measured) return false;
+    for (size_t i = 0; i < policies.size(); ++i) {
+      const TuneMeasured& m = (*measured)[i];
+      into.push_back({{policies[i], "", o_.window, 1, m.text.mean, m.text.error, m.bits},
+                      m.answers.mean,
+                      m.answers.error});
+    }
+    return true;
+  }
+
   const TuneOptions& o_;
   size_t layers_, heads_;
-  Perplexity perplexity_;
-  const Progress& progress_;
-  std::mutex mutex_;
-  size_t done_ = 0, total_ = 0;
+  TuneMeasure measure_;
   std::vector<LayerForm> forms_;
+  std::vector<std::string> policies_;  // of forms_
+  std::vector<Kind> kinds_;
+  std::vector<TuneMeasured> uniform_;  // [forms] in all layers
   TuneResult result_;
 };
 
