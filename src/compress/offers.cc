@@ -46,7 +46,7 @@ std::string Needs::text() const {
   if (queries) words.emplace_back("statistics of queries");
   if (row_weights) words.emplace_back("a weight for each row");
   if (roles) words.emplace_back("rows of one sum alone");
-  if (by_contents) words.emplace_back("numbers of rows that depend on what is in them");
+  if (shared) words.emplace_back("budgets that heads share");
   if (cache_positions) words.emplace_back("positions inside the cache");
   return joined(words);
 }
@@ -66,7 +66,8 @@ const DeviceOffers& DeviceOffers::of(Device device) {
   static const DeviceOffers kCpu{.name = "the CPU",
                                  .dims = {},
                                  .any_type = true,
-                                 .by_contents = true,
+                                 .roles = true,
+                                 .shares = true,
                                  .judges_sliding = true,
                                  .positions = true,
                                  .turns_protected = true,
@@ -75,7 +76,8 @@ const DeviceOffers& DeviceOffers::of(Device device) {
   static const DeviceOffers kGpu{.name = "the GPU",
                                  .dims = {64, 128, 256},
                                  .any_type = false,
-                                 .by_contents = false,
+                                 .roles = false,
+                                 .shares = false,
                                  .judges_sliding = false,
                                  .positions = false,
                                  .turns_protected = false,
@@ -164,12 +166,16 @@ std::vector<Difference> compare(const Asked& a) {
   require(found, d.dims.empty() || std::ranges::count(d.dims, a.head_dim) > 0,
           fmt::format("a head_dim of {}", a.head_dim),
           fmt::format("head_dim is one of {}", fmt::join(d.dims, ", ")));
-  require(
-      found, d.by_contents || !n.by_contents || n.body == Needs::Body::kDrawn,
-      fmt::format("{}, whose heads differ in their number of rows by what is in them,", a.selector),
-      "the host plans by counts alone");
-  require(found, a.selector_there || (n.by_contents && !d.by_contents),
-          fmt::format("the selector '{}'", a.selector), "it has no half for this device");
+  require(found, d.roles || !n.roles,
+          fmt::format("{} with rows that count for one of softmax's two sums alone", a.selector),
+          "rows count for both");
+  require(found, d.shares || !n.shared || !coded, what,
+          "heads that share a budget keep their rows exact");
+  require(found, d.shares || !n.shared || !a.apart,
+          fmt::format("{} for heads with others between them", a.selector),
+          "heads that share a budget lie side by side");
+  require(found, a.selector_there, fmt::format("the selector '{}'", a.selector),
+          "it has no half for this device");
   require(found, d.halves == 0 || n.halves <= d.halves,
           fmt::format("{} with halvings of {} rows", a.selector, n.halves),
           fmt::format("at most {} rows are halved at once", d.halves));

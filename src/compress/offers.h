@@ -41,7 +41,7 @@ struct Needs {
   bool queries = false;      ///< statistics of the queries
   bool row_weights = false;  ///< rows have log-weights one by one
   bool roles = false;        ///< rows that count for one of softmax's two sums alone
-  bool by_contents = false;  ///< how many rows a head holds depends on what is in them
+  bool shared = false;       ///< heads share a budget: each holds as many rows as its own are worth
   size_t halves = 0;         ///< the most rows that are halved at once; 0: none are
   size_t evicts =
       0;  ///< heavy rows are kept apart, and so many of them leave together; 0: none are
@@ -75,7 +75,8 @@ struct DeviceOffers {
   const char* name;       ///< "the GPU"
   std::vector<int> dims;  ///< head_dims; none: all
   bool any_type;          ///< rows of f32, and several types of number in one cache
-  bool by_contents;       ///< numbers of rows that only the device could know, but of drawn ones
+  bool roles;             ///< rows that count for one of softmax's two sums alone
+  bool shares;            ///< budgets that heads share: over codes, and of any heads
   bool judges_sliding;    ///< selectors in layers that slide over a window of their own
   bool positions;         ///< every row has its position beside it
   bool turns_protected;   ///< keys of protected rows that stand at positions inside the cache
@@ -99,6 +100,7 @@ struct Asked {
   size_t unjudged =
       0;  ///< rows of a body when it may first be judged; only where tables are learnt
   bool protect = false;  ///< rows are protected
+  bool apart = false;    ///< heads of other rules lie between the rule's own
 
   bool coded() const { return needs.body != Needs::Body::kNone && (keys.coded || values.coded); }
   /// Rows of both sides that are coded together, and that tables are made of.

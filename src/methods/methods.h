@@ -16,8 +16,8 @@
 /// cuda::make_name_on_gpu() makes what it is there. exact, local and streaming_llm are there without:
 /// all rows that leave the window stay, or none.
 #define PITH_SELECTORS_ON_GPU(X) \
-  X(uniform) X(express) X(balancekv) X(buzz) X(h2o) X(tova) X(snapkv) X(pyramidkv) X(keydiff) \
-  X(knorm) X(expected_attention)
+  X(uniform) X(express) X(balancekv) X(buzz) X(h2o) X(tova) X(snapkv) X(adakv) \
+  X(pyramidkv) X(keydiff) X(knorm) X(expected_attention)
 #define PITH_CODECS_ON_GPU(X) \
   X(int8) X(int4) X(kivi) X(qjl) X(kvquant) X(gear) X(turboquant) X(csr) X(ladder)
 // clang-format on

@@ -157,6 +157,7 @@ Asked CohortPolicy::asked(bool protect) const {
           .value_body = values.body};
   a.unjudged = a.learns() > 0 ? unjudged_rows(*selector.rule, a.learns()) : 0;
   a.protect = protect && site.sliding_window == 0;
+  a.apart = heads.back() - heads.front() + 1 != static_cast<int>(heads.size());
   return a;
 }
 

@@ -67,8 +67,8 @@ TEST(Refusals, SayWhatIsNotThere) {
       {"exact+kvquant(calibrate=288)", "calibrate=288"},
       {"exact+kvquant(outliers=9)", "outliers=9"},
       {"exact+int8(center=33)", "center=33"},
-      {"adakv(budget=100)", "adakv, whose heads differ"},
-      {"balancekv(mode=stream)", "rows of one sum alone"},
+      {"adakv(budget=100)+int8", "adakv over int8"},
+      {"balancekv(mode=stream)", "one of softmax's two sums alone"},
       {"uniform(heavy=10)+qjl", "share nothing"},
       {"uniform(rate=0.5,heavy=10)+int8(center=32)", "share nothing"},
       {"uniform(rate=0.5,heavy=10)+kvquant", "keys after RoPE"},
@@ -93,6 +93,8 @@ TEST(Refusals, SayWhatIsNotThere) {
     expect_refused(shape_of(256), policy, "head_dim");
   expect_refused(shape_of(64, {0, 128}), "snapkv(budget=64)", "slides over a window of 128");
   expect_refused(shape_of(64, {0, 128}), "exact+ladder", "slides over");
+  expect_refused({2, 3, 3, 64, {}, 1000, 1}, "adakv(budget=100);heads=1:exact",
+                 "others between them");
 }
 
 // Of every selector over every codec this and no more is refused on the GPU, and nothing on the
@@ -105,8 +107,8 @@ TEST(Refusals, OfPairsAreThese) {
       for (const int dim : {64, 80, 96, 128, 256})
         EXPECT_TRUE(why_not(selector, codec, Device::kCpu, dim).empty());
       const bool keeps_none = selector.owns_window;
-      const bool refused =
-          over == "f32" || name == "adakv" || (over == "ladder" && name != "exact" && !keeps_none);
+      const bool refused = over == "f32" || (name == "adakv" && over != "f16" && over != "bf16") ||
+                           (over == "ladder" && name != "exact" && !keeps_none);
       for (const int dim : {64, 128})
         EXPECT_EQ(!why_not(selector, codec, Device::kCuda, dim).empty(), refused);
       // Wide heads: plain rows under selectors that judge by score alone.
@@ -144,6 +146,7 @@ TEST(Refusals, AreNoneWhereKernelsAre) {
                              "buzz(T=128)+kvquant",
                              "snapkv(budget=127)+kvquant",
                              "snapkv(budget=300)+csr",
+                             "adakv(budget=64)",
                              "streaming_llm(rope=cache)",
                              "local(window=9)+ladder",
                              "expected_attention(budget=64)+turboquant"})

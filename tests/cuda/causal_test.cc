@@ -75,7 +75,7 @@ double error_of(const Case& c) {
                  call.last ? c.before : -1, call.last ? 0 : c.log_weight};
     if (c.window > 0) call.span.from = unseen_before(c, counts, i, 0);
     if (!c.of_head.empty() && !call.last) {
-      call.span.head_rows = of_head.data();
+      call.span.heads.rows = of_head.data();
       call.span.head_rows_before = rows_before(counts, i);
     }
     call.out = out.data();

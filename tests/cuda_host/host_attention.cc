@@ -33,6 +33,12 @@ struct Sum {
   double log_sum() const { return top + std::log(sum); }
 };
 
+/// The first number of a dense row's key.
+size_t key_number(const MassTarget& target, int head, int row, size_t dim) {
+  return target.heads.at(static_cast<size_t>(head), target.head_stride, dim) +
+         static_cast<size_t>(row) * dim;
+}
+
 double scale_of(int dim) { return 1 / std::sqrt(static_cast<double>(dim)); }
 
 }  // namespace
@@ -75,13 +81,13 @@ void attend_chunk(const CausalCall& call, cudaStream_t) {
   const auto heads = static_cast<size_t>(call.query_heads);
   const auto q = floats(call.dtype, call.q, 0, static_cast<size_t>(call.tokens) * heads * dim);
   for (int g = 0; g < call.kv_heads; ++g) {
-    const size_t first = static_cast<size_t>(g) * span.head_stride;
+    const size_t first = span.heads.at(static_cast<size_t>(g), span.head_stride, dim);
     const size_t count = static_cast<size_t>(span.rows) * dim;
     const auto k = floats(call.dtype, span.keys, first, count);
     const auto v = floats(call.dtype, span.values, first, count);
     int64_t held = span.rows;
-    if (span.head_rows)
-      held = std::clamp<int64_t>(span.head_rows[g] - span.head_rows_before, 0, span.rows);
+    if (span.heads.rows)
+      held = std::clamp<int64_t>(span.heads.rows[g] - span.head_rows_before, 0, span.rows);
     for (int t = 0; t < call.tokens; ++t) {
       for (int h = g * group; h < (g + 1) * group; ++h) {
         const size_t query = static_cast<size_t>(t) * heads + static_cast<size_t>(h);
@@ -122,23 +128,22 @@ void add_mass(const TokenMass& call, const MassTarget& target) {
   const auto dim = static_cast<size_t>(shape.head_dim);
   const int group = shape.query_heads / shape.kv_heads;
   for (int g = 0; g < shape.kv_heads; ++g) {
-    for (int r = 0; r < target.rows + target.coded; ++r) {
+    for (int r = 0; r < target.count(static_cast<size_t>(g)) + target.coded; ++r) {
       const bool coded = r >= target.coded_from && r < target.coded_from + target.coded;
       const int dense = r < target.coded_from ? r : r - target.coded;
-      const auto k =
-          coded ? floats(DType::kF16,
-                         row_at(target.codes, target.block_stride * 32 * dim, g,
-                                r - target.coded_from, shape.head_dim),
-                         0, dim)
-                : floats(shape.dtype,
-                         row_at(target.keys, target.head_stride, g, dense, shape.head_dim), 0, dim);
+      const auto k = coded
+                         ? floats(DType::kF16,
+                                  row_at(target.codes, target.block_stride * 32 * dim, g,
+                                         r - target.coded_from, shape.head_dim),
+                                  0, dim)
+                         : floats(shape.dtype, target.keys, key_number(target, g, dense, dim), dim);
       double added = 0;
       for (int h = g * group; h < (g + 1) * group; ++h) {
         const auto q = floats(shape.dtype, call.q, static_cast<size_t>(h) * dim, dim);
         added += std::exp(scale_of(shape.head_dim) * dot(q.data(), k.data(), dim) -
                           double{call.log_sum[h]});
       }
-      float& mass = target.mass[static_cast<size_t>(g) * target.stride + static_cast<size_t>(r)];
+      float& mass = target.mass[target.mass_at(static_cast<size_t>(g)) + static_cast<size_t>(r)];
       mass = static_cast<float>((r < target.known ? double{mass} : 0) + added);
     }
   }
@@ -155,9 +160,8 @@ void add_chunk_mass(const ChunkMass& call, const MassTarget& target, cudaStream_
   const auto heads = static_cast<size_t>(shape.query_heads);
   const auto q = floats(shape.dtype, call.q, 0, static_cast<size_t>(call.tokens) * heads * dim);
   for (int g = 0; g < shape.kv_heads; ++g) {
-    for (int r = 0; r < target.rows; ++r) {
-      const auto k = floats(shape.dtype,
-                            row_at(target.keys, target.head_stride, g, r, shape.head_dim), 0, dim);
+    for (int r = 0; r < target.count(static_cast<size_t>(g)); ++r) {
+      const auto k = floats(shape.dtype, target.keys, key_number(target, g, r, dim), dim);
       const int place = r < target.coded_from ? r : r + target.coded;
       double added = 0;
       for (int t = std::max(call.tokens - call.queries, r - call.before); t < call.tokens; ++t) {
@@ -168,7 +172,7 @@ void add_chunk_mass(const ChunkMass& call, const MassTarget& target, cudaStream_
         }
       }
       float& mass =
-          target.mass[static_cast<size_t>(g) * target.stride + static_cast<size_t>(place)];
+          target.mass[target.mass_at(static_cast<size_t>(g)) + static_cast<size_t>(place)];
       mass = static_cast<float>((place < target.known ? double{mass} : 0) + added);
     }
   }

@@ -43,9 +43,10 @@ inline uint16_t* row_at(const void* x, size_t head_stride, int head, int64_t row
 inline void copy_row(uint16_t* to, const uint16_t* from, int dim) { std::copy_n(from, dim, to); }
 
 inline int64_t position_of(const JudgedRows& rows, int head, int row) {
-  return row < rows.known ? rows.positions[static_cast<size_t>(head) * rows.side_stride +
-                                           static_cast<size_t>(row)]
-                          : rows.first_position + row - rows.known;
+  return row < rows.known
+             ? rows.positions[rows.beside(static_cast<size_t>(head), rows.side_stride) +
+                              static_cast<size_t>(row)]
+             : rows.first_position + row - rows.known;
 }
 
 /// Decode attention over dense spans, and over coded ones of f16 rows.

@@ -8,6 +8,7 @@
 #include "cache/cuda/pinned_rows.h"
 #include "compress/cuda/heavy.h"
 #include "compress/cuda/key_directions.h"
+#include "compress/cuda/share.h"
 #include "core/philox.h"
 #include "host_device.h"
 #include "kernels/cuda/uploads.h"
@@ -29,16 +30,20 @@ uint32_t key_of(float score) {
 template <class F>
 void score_all(const SelectSpace& space, const JudgedRows& rows, const F& score) {
   for (int h = 0; h < rows.heads; ++h)
-    for (int i = 0; i < rows.rows; ++i)
-      space.keys[static_cast<size_t>(h) * space.stride + static_cast<size_t>(i)] =
+    for (int i = 0; i < rows.count(static_cast<size_t>(h)); ++i)
+      space.keys[rows.beside(static_cast<size_t>(h), space.stride) + static_cast<size_t>(i)] =
           key_of(static_cast<float>(score(h, i)));
 }
 double mass_of(const JudgedRows& rows, int head, int row) {
-  return rows.mass[static_cast<size_t>(head) * rows.side_stride + static_cast<size_t>(row)];
+  return rows
+      .mass[rows.beside(static_cast<size_t>(head), rows.side_stride) + static_cast<size_t>(row)];
+}
+/// A row's keys or values.
+uint16_t* number_at(const JudgedRows& rows, const void* x, int head, int row) {
+  return row_at(x, 0, 0, row, rows.dim) + rows.numbers_at(static_cast<size_t>(head));
 }
 std::vector<float> key_at(const JudgedRows& rows, int head, int row) {
-  return floats(rows.dtype, row_at(rows.k, rows.head_stride, head, row, rows.dim), 0,
-                static_cast<size_t>(rows.dim));
+  return floats(rows.dtype, number_at(rows, rows.k, head, row), 0, static_cast<size_t>(rows.dim));
 }
 int32_t* kept_of(const SelectSpace& space, int head) {
   return space.kept + static_cast<size_t>(head) * space.stride;
@@ -73,15 +78,16 @@ void score_directions(const SelectSpace& space, const JudgedRows& rows, cudaStre
   };
   for (int h = 0; h < rows.heads; ++h) {
     mean.emplace_back(static_cast<size_t>(rows.dim), 0);
-    for (int i = 0; i < rows.rows; ++i) {
+    for (int i = 0; i < rows.count(static_cast<size_t>(h)); ++i) {
       const std::vector<float> k = key_at(rows, h, i);
       for (size_t c = 0; c < k.size(); ++c) mean.back()[c] += k[c] / norm(k);
     }
   }
   score_all(space, rows, [&](int h, int i) {
     const std::vector<float> k = key_at(rows, h, i);
-    return -std::inner_product(k.begin(), k.end(), mean[static_cast<size_t>(h)].begin(), 0.0) /
-           norm(k);
+    const std::vector<double>& own = mean[static_cast<size_t>(h)];
+    const double length = std::sqrt(std::inner_product(own.begin(), own.end(), own.begin(), 0.0));
+    return -std::inner_product(k.begin(), k.end(), own.begin(), 0.0) / (norm(k) * length);
   });
 }
 
@@ -90,7 +96,8 @@ void score_mass(const SelectSpace& space, const JudgedRows& rows, int kernel, bo
   score_all(space, rows, [&](int h, int i) {
     double sum = 0;
     for (int g = all_heads ? 0 : h; g <= (all_heads ? rows.heads - 1 : h); ++g)
-      for (int j = std::max(i - kernel / 2, 0); j <= std::min(i + kernel / 2, rows.rows - 1); ++j)
+      for (int j = std::max(i - kernel / 2, 0);
+           j <= std::min(i + kernel / 2, rows.count(static_cast<size_t>(g)) - 1); ++j)
         sum += mass_of(rows, g, j);
     return sum;
   });
@@ -104,6 +111,71 @@ void score_words(const SelectSpace& space, const JudgedRows& rows, const WordSou
       const uint64_t word = random.word64(static_cast<uint64_t>(position_of(rows, h, i)));
       space.keys[static_cast<size_t>(h) * space.stride + static_cast<size_t>(i)] =
           ~static_cast<uint32_t>(word >> 32);
+    }
+  }
+}
+
+void choose_shared(const SelectSpace& space, const JudgedRows& rows, const SharedChoice& choice,
+                   cudaStream_t) {
+  struct Row {
+    uint32_t key;
+    int row, head;
+    bool before(const Row& o) const {
+      return key != o.key ? key > o.key : row != o.row ? row > o.row : head < o.head;
+    }
+  };
+  std::vector<std::vector<int32_t>> stay;  // [G]
+  std::vector<Row> others;
+  int left = choice.keep;
+  for (int h = 0; h < rows.heads; ++h) {
+    std::vector<Row> own;
+    const auto head = static_cast<size_t>(h);
+    for (int i = 0; i < rows.count(head); ++i)
+      own.push_back({space.keys[rows.beside(head, space.stride) + static_cast<size_t>(i)], i, h});
+    std::ranges::sort(own, [](const Row& a, const Row& b) { return a.before(b); });
+    const int safe = std::min(choice.least, rows.count(head));
+    stay.emplace_back();
+    for (int i = 0; i < safe; ++i) stay.back().push_back(own[static_cast<size_t>(i)].row);
+    others.insert(others.end(), own.begin() + safe, own.end());
+    left -= safe;
+  }
+  std::ranges::sort(others, [](const Row& a, const Row& b) { return a.before(b); });
+  for (int i = 0; i < left; ++i) {
+    const Row& row = others.at(static_cast<size_t>(i));
+    stay[static_cast<size_t>(row.head)].push_back(row.row);
+  }
+  for (size_t h = 0; h < stay.size(); ++h) {
+    std::ranges::sort(stay[h]);
+    std::ranges::copy(stay[h], space.kept + rows.beside(h, space.stride));
+    space.stay[h] = static_cast<int32_t>(stay[h].size());
+  }
+}
+
+void place_heads(const PlaceCall& call, cudaStream_t) {
+  for (int h = 0; h < call.heads; ++h) {
+    call.rows[h] = call.from[h] + call.more;
+    call.begins[h] = h > 0 ? call.begins[h - 1] + call.rows[h - 1] : 0;
+  }
+}
+
+void line_up(const LineUpCall& call, cudaStream_t) {
+  for (int h = 0; h < call.fresh.heads; ++h) {
+    const auto head = static_cast<size_t>(h);
+    const int there = call.held.count(head);
+    for (int i = 0; i < call.to.rows_of(head, 0); ++i) {
+      const int source = call.kept ? call.kept[call.named.at(head, 0) + static_cast<size_t>(i)] : i;
+      const bool held = source < there;
+      const JudgedRows& rows = held ? call.held : call.fresh;
+      const int row = held ? source : source - there, dim = rows.dim;
+      const size_t to = call.to.at(head, 0) + static_cast<size_t>(i);
+      if (call.k) {
+        copy_row(row_at(call.k, 0, 0, static_cast<int64_t>(to), dim),
+                 number_at(rows, rows.k, h, row), dim);
+        copy_row(row_at(call.v, 0, 0, static_cast<int64_t>(to), dim),
+                 number_at(rows, rows.v, h, row), dim);
+      }
+      if (call.positions) call.positions[to] = static_cast<int32_t>(position_of(rows, h, row));
+      if (call.mass) call.mass[to] = static_cast<float>(mass_of(rows, h, row)) * call.mass_factor;
     }
   }
 }

@@ -181,8 +181,8 @@ __device__ inline void write(const QueryRun<D>& run, const CausalCall& p, int he
 
 __device__ inline int rows_of(const CausalSpan& span, size_t kv_head) {
   const int rows = static_cast<int>(span.rows);
-  if (!span.head_rows) return rows;
-  return min(max(span.head_rows[kv_head] - static_cast<int>(span.head_rows_before), 0), rows);
+  if (!span.heads.rows) return rows;
+  return min(max(span.heads.rows[kv_head] - static_cast<int>(span.head_rows_before), 0), rows);
 }
 
 /// One block: 128 queries of one head, 64 if it has 256 channels. Rows come in tiles of 64 through
@@ -197,8 +197,9 @@ __global__ void __launch_bounds__(kChunkThreads, D > 128 ? 1 : 2)
   const int own_query = static_cast<int>(threadIdx.x) / kWarp * 16 * kBlocks<D>;  // of the tile
   const int first_token = block * kTileQueries<D> + own_query;
   const size_t kv_head = head / (p.query_heads / p.kv_heads);
-  const T* keys = static_cast<const T*>(p.span.keys) + kv_head * p.span.head_stride;
-  const T* values = static_cast<const T*>(p.span.values) + kv_head * p.span.head_stride;
+  const size_t of_head = p.span.heads.at(kv_head, p.span.head_stride, D);
+  const T* keys = static_cast<const T*>(p.span.keys) + of_head;
+  const T* values = static_cast<const T*>(p.span.values) + of_head;
   const int rows = rows_of(p.span, kv_head);
   const int before = static_cast<int>(p.span.before);
   const int last_token = min((block + 1) * kTileQueries<D>, p.tokens) - 1;

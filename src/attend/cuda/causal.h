@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/ragged.h"
 #include "pith/dtype.h"
 
 namespace pith::cuda {
@@ -26,9 +27,9 @@ struct CausalSpan {
   float log_weight = 0;                ///< added to the scores
   const float* log_weights = nullptr;  // [G, weights_stride] added too, if not null
   size_t weights_stride = 0;           ///< 0: the same for all heads
-  /// [G] rows of each head, of which `head_rows_before` come before the span's and at most `rows`
-  /// are in it; null: all have `rows`.
-  const int32_t* head_rows = nullptr;
+  /// Of each head's rows, where they differ, `head_rows_before` come before the span's and at most
+  /// `rows` are in it.
+  RaggedHeads heads = {};
   int64_t head_rows_before = 0;
   /// Query t sees no row before `from` + t.
   static constexpr int64_t kFromTheFirst = -(int64_t{1} << 40);

@@ -21,8 +21,10 @@ __global__ void __launch_bounds__(kChunkThreads)
   const int head = blockIdx.y, first_row = blockIdx.x * kTileRows;
   const int group = call.shape.query_heads / call.shape.kv_heads;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, r = lane / 4, c = lane % 4;
-  const int rows = p.target.rows, first_query = call.tokens - call.queries;
-  const T* keys = static_cast<const T*>(p.target.keys) + head * p.target.head_stride;
+  const int rows = p.target.count(head), first_query = call.tokens - call.queries;
+  if (first_row >= rows) return;
+  const T* keys =
+      static_cast<const T*>(p.target.keys) + p.target.heads.at(head, p.target.head_stride, D);
   char* const keys_at = shared + Tile::kQueryBytes;
   Tile::template fetch<kTileRows>(keys_at, keys, D, first_row, rows);
   const auto queries_at = static_cast<uint32_t>(__cvta_generic_to_shared(shared)) +
@@ -81,7 +83,7 @@ __global__ void __launch_bounds__(kChunkThreads)
 #pragma unroll
   for (int w = 0; w < kChunkWarps; ++w) sum += parts[w * kTileRows + threadIdx.x];
   const int at = mass_index(p.target, row);
-  float& mass = p.target.mass[head * p.target.stride + at];
+  float& mass = p.target.mass[p.target.mass_at(head) + at];
   mass = at < p.target.known ? mass + sum : sum;
 }
 

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/ragged.h"
 #include "pith/dtype.h"
 
 namespace pith::cuda {
@@ -28,6 +29,12 @@ struct MassTarget {
   const void* records = nullptr;  // [G, record_stride] see DeviceCodec::record_bytes
   size_t record_stride = 0;
   int32_t coded_from = 0, coded = 0;
+  /// Of dense rows, without codes between them: their numbers, and those beside them. `rows` is
+  /// then the most of a head.
+  RaggedHeads heads = {};
+
+  PITH_BOTH_SIDES int count(size_t head) const { return heads.rows_of(head, rows); }
+  PITH_BOTH_SIDES size_t mass_at(size_t head) const { return heads.at(head, stride); }
 };
 
 struct MassShape {

@@ -62,16 +62,16 @@ __device__ inline void add_dense_mass(const TokenParams& p, const MassTarget& ta
                   lane;
   const float* log_sums = p.log_sum + head * p.group;
   const float scale = kLog2e * rsqrtf(static_cast<float>(D));
-  const T* keys = static_cast<const T*>(target.keys) + head * target.head_stride;
-  float* mass = target.mass + head * target.stride;
-  for (int first = blockIdx.y * kRowsAtOnce; first < target.rows;
-       first += kRowsAtOnce * kTokenBlocks) {
+  const T* keys = static_cast<const T*>(target.keys) + target.heads.at(head, target.head_stride, D);
+  float* mass = target.mass + target.mass_at(head);
+  const int rows = target.count(head);
+  for (int first = blockIdx.y * kRowsAtOnce; first < rows; first += kRowsAtOnce * kTokenBlocks) {
     const int own = first + static_cast<int>(threadIdx.x) / kLanes * kRowsALane;
     uint4 raw[kRowsALane];
     float k[kRowsALane][8], sum[kRowsALane] = {};
 #pragma unroll
     for (int i = 0; i < kRowsALane; ++i) {
-      const auto row = static_cast<size_t>(min(own + i, target.rows - 1));
+      const auto row = static_cast<size_t>(min(own + i, rows - 1));
       raw[i] = *(reinterpret_cast<const uint4*>(keys + row * D) + lane);
     }
 #pragma unroll
@@ -94,7 +94,7 @@ __device__ inline void add_dense_mass(const TokenParams& p, const MassTarget& ta
 #pragma unroll
     for (int i = 0; i < kRowsALane; ++i) {
       const int row = own + i;
-      if (lane == i && row < target.rows) {
+      if (lane == i && row < rows) {
         const int at = mass_index(target, row);
         mass[at] = at < target.known ? mass[at] + sum[i] : sum[i];
       }

@@ -37,7 +37,9 @@ InPlaceRows::InPlaceRows(const LayerPlan& layer, const LayerSite& site)
       state_(*site.memory, MemoryKind::kMetadata,
              chooser_->state_numbers(site.query_heads, site.dim), site.stream),
       scaled_(*site.memory, MemoryKind::kScratch),
-      pinned_(*site.memory, {site.heads, site.dim, 0}, layer.dtype, site.stream) {
+      pinned_(*site.memory, {site.heads, site.dim, 0}, layer.dtype, site.stream),
+      ragged_(layer.selector.shared ? std::make_unique<RaggedRows>(site, layer.dtype, wants_mass_)
+                                    : nullptr) {
   make_scaled();
   if (state_.size() == 0) return;
   check(cudaMemsetAsync(state_.data(), 0, state_.size() * sizeof(float), site.stream),
@@ -61,6 +63,7 @@ InPlaceRows::InPlaceRows(const InPlaceRows& o)
       state_(*o.site_.memory, MemoryKind::kMetadata, o.state_.size(), o.site_.stream),
       scaled_(*o.site_.memory, MemoryKind::kScratch),
       pinned_(o.pinned_),
+      ragged_(o.ragged_ ? std::make_unique<RaggedRows>(*o.ragged_) : nullptr),
       known_(o.known_) {
   make_scaled();
   if (o.stride_ > 0) make_side(o.stride_, o);
@@ -188,8 +191,11 @@ RowTarget InPlaceRows::begin_token(const TokenSlots& slots) {
     }
     for (size_t i = 0; body_ && i < body_->spans(); ++i) *span++ = body_->span(g, i);
     if (pinned_.any()) *span++ = pinned_.span(g, pinned_.rows() + 1 - fresh);
+    if (ragged_) *span++ = ragged_->span(g);
   }
-  slots.note->mass = mass_target(rows_.rows() + fresh, plan_.mass(1).fresh);
+  const bool anew = plan_.mass(1).fresh;
+  slots.note->mass = mass_target(rows_.rows() + fresh, anew);
+  if (ragged_ && wants_mass()) slots.note[1].mass = ragged_->mass_target(anew);
   slots.note->queries = query_note(1);
   return target;
 }
@@ -238,6 +244,7 @@ void InPlaceRows::attend_token(const TokenStep& step) const {
   } else {
     add_token_mass(mass, &step.note->mass, site_.stream);
   }
+  if (ragged_) add_token_mass(mass, &step.note[1].mass, site_.stream);
 }
 
 void InPlaceRows::end_token(ChunkSpace& space, std::vector<BodyMove>& moves) {
@@ -264,7 +271,7 @@ void InPlaceRows::attend_chunk(CausalCall call, ChunkSpace& space) {
     parts.part[0] = {all};
     parts.count = 1;
   }
-  const size_t apart = pinned_.rows() + (body_ ? body_->rows() : 0);
+  const size_t apart = pinned_.rows() + (body_ ? body_->rows() : 0) + shared();
   const bool alone = parts.count == 1 && apart == 0;
   if (wants_mass() || !alone || state_.size() > 0) space.lend_partials(call);
   if (state_.size() > 0) {
@@ -278,6 +285,7 @@ void InPlaceRows::attend_chunk(CausalCall call, ChunkSpace& space) {
     call.q = scaled;
   }
   pinned_.attend_chunk(call);
+  if (ragged_) ragged_->attend_chunk(call);
   call.last = false;
   if (body_ && body_->rows() > 0) body_->attend_chunk(call, [&] { return space.piece(); });
   size_t first = 0;
@@ -315,6 +323,11 @@ void InPlaceRows::add_mass(const CausalCall& call, ChunkSpace& space) const {
   of.before = static_cast<int>(rows_.rows());
   const MassTarget target = mass_target(rows_.rows() + tokens, request.fresh);
   add_chunk_mass(of, target, site_.stream);
+  if (shared() > 0) {
+    const MassTarget apart = ragged_->mass_target(request.fresh);
+    of.before = apart.rows;  // all queries see all of them
+    add_chunk_mass(of, apart, site_.stream);
+  }
   for (size_t first = 0; first < packed(); first += ChunkSpace::kPieceRows) {
     const size_t count = std::min(ChunkSpace::kPieceRows, packed() - first);
     const RowTarget keys = space.piece();
@@ -385,6 +398,7 @@ void InPlaceRows::add_rows(pith::HeadRows& out, size_t head) const {
   }
   pinned_.finish(out, sink + known);  // ordinals until they are judged
   if (body_) body_->add_rows(out, head, 0);
+  if (ragged_) ragged_->add_rows(out, head);
 }
 
 void InPlaceRows::add_codes(std::vector<HeadCodes>& codes, size_t head) const {
@@ -403,6 +417,7 @@ void InPlaceRows::add_to(Ledger& ledger) const {
   ledger.slack +=
       positions_.size() * sizeof(int32_t) + (mass_.size() + weights_.size()) * sizeof(float) - side;
   pinned_.add_to(ledger);
+  if (ragged_) ragged_->add_to(ledger);
   if (coded_) coded_->add_to(ledger);
   if (body_) body_->add_to(ledger);
 }

@@ -15,6 +15,9 @@
 // split the lightest move to their front and count as the body's from then on, or go into a body of
 // its own that carries out the steps that follow.
 //
+// Where heads share a budget what a judgement leaves lies apart, ragged (RaggedRows), and the
+// body's rows in the run are those that came since.
+//
 // A judgement of rows that join, whose outcome does not depend on when it comes, waits for others
 // of its kind: up to 31 rows that the plan has dropped are then still there, exact and with weight
 // 1, until the chunk ends, or the prompt.
@@ -23,6 +26,7 @@
 #include "attend/cuda/device_rows.h"
 #include "cache/cuda/layer_rows.h"
 #include "cache/cuda/pinned_rows.h"
+#include "cache/cuda/ragged_rows.h"
 #include "plan/row_run.h"
 
 namespace pith::cuda {
@@ -50,8 +54,9 @@ class InPlaceRows final : public LayerRows {
   /// The sink, codes, each part and the rest; or one for all.
   size_t spans() const override {
     return (one_run() ? 1 : dense_parts() + (coded_ ? 1 : 0)) + (body_ ? body_->spans() : 0) +
-           (pinned_.any() ? 1 : 0);
+           (pinned_.any() ? 1 : 0) + (ragged_ ? 1 : 0);
   }
+  size_t notes() const override { return ragged_ ? 2 : 1; }
   RowTarget begin_token(const TokenSlots& slots) override;
   void attend_token(const TokenStep& step) const override;
   void end_token(ChunkSpace& space, std::vector<BodyMove>& moves) override;
@@ -81,7 +86,9 @@ class InPlaceRows final : public LayerRows {
   size_t coded_rows() const { return coded_ ? coded_->rows() : 0; }
   /// The body's first rows that are in codes for good, and are no part of the run any more.
   size_t settled() const { return packs() ? 0 : coded_rows(); }
-  size_t body() const { return run_.body - settled(); }
+  /// What heads have on average of the body's first rows in ragged_.
+  size_t shared() const { return ragged_ ? ragged_->rows() / site_.heads : 0; }
+  size_t body() const { return run_.body - settled() - shared(); }
   /// Whether codes have weights one by one; and what they have otherwise.
   bool weighs_codes() const { return packs() && chooser_->weights() > 0; }
   float coded_log_weight() const { return settled() > 0 ? log_weight(run_.weighted.front()) : 0; }
@@ -120,6 +127,9 @@ class InPlaceRows final : public LayerRows {
   void split_to_body(const Step& step, const HeavyChoice& choice, const StagedRows& staged);
   /// Some of the body's last rows stay.
   void select(const Step& step, ChunkSpace& space);
+  /// Some of the body's rows stay, of each head as many as the device finds.
+  void share(const Step& step, ChunkSpace& space);
+  SeenQueries seen_queries() const;
   /// Settled rows go into the codes, and later ones follow up.
   void code_settled(ChunkSpace& space);
   /// Of the body's rows the first `count` are in codes from now on, if they were not.
@@ -159,6 +169,7 @@ class InPlaceRows final : public LayerRows {
   DeviceBuffer scaled_;             // [H, D] a token's queries, where they are scaled
   size_t stride_ = 0;
   PinnedRows pinned_;
+  std::unique_ptr<RaggedRows> ragged_;  // null: heads have as many rows
   size_t known_ = 0;  // rows with a stored position: those judged, and those that were split
 };
 

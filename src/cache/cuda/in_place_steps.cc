@@ -158,7 +158,26 @@ RowPositions InPlaceRows::positions_of(JudgedRows& rows) const {
   return {rows.positions, rows.side_stride, static_cast<size_t>(rows.rows)};
 }
 
+SeenQueries InPlaceRows::seen_queries() const {
+  const auto seen = static_cast<int64_t>(tokens());
+  return {state_.data(), static_cast<int>(site_.query_heads / site_.heads), seen,
+          seen - std::min(seen, static_cast<int64_t>(layer_.schedule.sink)),
+          site_.rope ? &site_.rope->host : nullptr};
+}
+
+void InPlaceRows::share(const Step& step, ChunkSpace& space) {
+  const size_t count = body();
+  KeepCall call = keep_call(0, count);  // none of them: ragged_ has what stays
+  name_rows(call.rows);
+  call.rows.queries = seen_queries();
+  ragged_->judge(*chooser_, step, call.rows, space);
+  keep_rows({}, call, site_.stream);
+  rows_.drop(count);
+  run_.apply(step);
+}
+
 void InPlaceRows::select(const Step& step, ChunkSpace& space) {
+  if (ragged_) return share(step, space);
   const size_t first = RowRun::first_of(step) - std::min<size_t>(RowRun::first_of(step), settled());
   const size_t held = body(), count = held - first, keep = RowRun::kept_of(step);
   if (packs()) pack(held);
@@ -171,10 +190,7 @@ void InPlaceRows::select(const Step& step, ChunkSpace& space) {
   call.mass_factor = chooser_->mass_kept();
   const size_t coded_behind = packed_behind(held);  // of the heavy rows
   const SelectSpace lent = space.select(count + coded_behind, state_.size() > 0);
-  const auto seen = static_cast<int64_t>(tokens());
-  call.rows.queries = {state_.data(), static_cast<int>(site_.query_heads / site_.heads), seen,
-                       seen - std::min(seen, static_cast<int64_t>(layer_.schedule.sink)),
-                       site_.rope ? &site_.rope->host : nullptr};
+  call.rows.queries = seen_queries();
   if (packs() && chooser_->reads_rows()) unpack(call.rows, first, DType::kF16, space);
   chooser_->choose(lent, call.rows, step, site_.stream);
   if (packs()) {

@@ -1,64 +1,11 @@
-// The choice of the best rows of each head (radix select, 8 bits a pass), and their move.
+// The choice of the best rows of each head, and their move.
 
+#include "compress/cuda/choice.cuh"
 #include "compress/cuda/judged_rows.h"
 #include "kernels/cuda/device.h"
 
 namespace pith::cuda {
 namespace {
-
-constexpr int kWarpSize = 32;
-constexpr int kChooseThreads = 1024, kChooseWarps = kChooseThreads / kWarpSize;
-
-/// The sum over the threads before this one; `total` of all. All threads call it.
-__device__ int prefix_of(int x, int& total, int* shared) {
-  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  int sum = x;
-#pragma unroll
-  for (int d = 1; d < kWarpSize; d *= 2) {
-    const int y = __shfl_up_sync(~0u, sum, d);
-    if (lane >= d) sum += y;
-  }
-  if (lane == kWarpSize - 1) shared[warp] = sum;
-  __syncthreads();
-  int before = 0;
-  total = 0;
-#pragma unroll
-  for (int w = 0; w < kChooseWarps; ++w) {
-    if (w < warp) before += shared[w];
-    total += shared[w];
-  }
-  __syncthreads();
-  return before + sum - x;
-}
-
-/// The largest key of which at least `keep` rows have as much or more; `keep` becomes how many of
-/// the rows that have just that key stay.
-__device__ uint32_t find_cut(const uint32_t* keys, int rows, int& keep) {
-  __shared__ int counts[256];
-  __shared__ int digit, rest;
-  uint32_t cut = 0, mask = 0;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    for (int i = threadIdx.x; i < 256; i += kChooseThreads) counts[i] = 0;
-    __syncthreads();
-    for (int i = threadIdx.x; i < rows; i += kChooseThreads) {
-      const uint32_t key = keys[i];
-      if ((key & mask) == cut) atomicAdd(&counts[key >> shift & 255], 1);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      int d = 255, left = keep;
-      while (counts[d] < left) left -= counts[d--];
-      digit = d;
-      rest = left;
-    }
-    __syncthreads();
-    cut |= static_cast<uint32_t>(digit) << shift;
-    mask |= 255u << shift;
-    keep = rest;
-  }
-  __syncthreads();
-  return cut;
-}
 
 /// One block a head.
 __global__ void __launch_bounds__(kChooseThreads)
@@ -67,7 +14,7 @@ __global__ void __launch_bounds__(kChooseThreads)
   const uint32_t* keys = all_keys + blockIdx.x * stride;
   int32_t* kept = all_kept + blockIdx.x * stride;
   int of_cut = keep;
-  const uint32_t cut = find_cut(keys, rows, of_cut);
+  const uint32_t cut = find_cut(EachKey{keys, rows}, of_cut);
   int ties = 0;  // rows with the cut's key; the newest of_cut of them stay
   {
     int own = 0;

@@ -8,6 +8,7 @@
 #include <cstddef>
 
 #include "compress/cuda/judged_rows.h"
+#include "compress/cuda/share.h"
 #include "plan/step.h"
 
 namespace pith::cuda {
@@ -18,7 +19,7 @@ class DeviceChooser {
  public:
   virtual ~DeviceChooser() = default;
   /// space.kept [G, n] <- the numbers of the n rows that a kJudge or kHalve leaves of `rows`,
-  /// ascending.
+  /// ascending. Of a kJudge that heads share: as choose_shared (compress/cuda/share.h) says.
   virtual void choose(const SelectSpace& space, const JudgedRows& rows, const Step& step,
                       cudaStream_t stream) const = 0;
 
@@ -67,7 +68,11 @@ class BestRows : public DeviceChooser {
   void choose(const SelectSpace& space, const JudgedRows& rows, const Step& step,
               cudaStream_t stream) const final {
     score(space, rows, stream);
-    choose_rows(space, rows.heads, rows.rows, static_cast<int>(step.keep), stream);
+    const auto keep = static_cast<int>(step.keep), least = static_cast<int>(step.least);
+    if (step.shared)
+      choose_shared(space, rows, {keep * rows.heads, least}, stream);
+    else
+      choose_rows(space, rows.heads, rows.rows, keep, stream);
   }
 
  private:

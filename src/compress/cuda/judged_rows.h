@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cuda/ragged.h"
 #include "pith/dtype.h"
 
 namespace pith::cuda {
@@ -40,6 +41,19 @@ struct JudgedRows {
   float* log_weights = nullptr;  // [side_stride], of choosers that weigh rows one by one
   int rows = 0;
   SeenQueries queries;
+  /// Heads that differ have their rows one behind the other, and so has what lies beside rows and
+  /// what is lent for them (SelectSpace): `rows` is then the most that a head can have, and strides
+  /// count for nothing.
+  RaggedHeads ragged = {};
+
+  PITH_BOTH_SIDES int count(size_t head) const { return ragged.rows_of(head, rows); }
+  /// Where a head's numbers begin, and what lies beside its rows: `stride` is that of other heads.
+  PITH_BOTH_SIDES size_t numbers_at(size_t head) const {
+    return ragged.at(head, head_stride, static_cast<size_t>(dim));
+  }
+  PITH_BOTH_SIDES size_t beside(size_t head, size_t stride) const {
+    return ragged.at(head, stride);
+  }
 };
 
 /// The queries of a step, before they attend.
@@ -68,6 +82,7 @@ struct SelectSpace {
   float* sums = nullptr;     // [G, kSelectSums, D]
   float* logits = nullptr;   // [H, stride], for choosers that keep something of queries
   size_t stride = 0;
+  int32_t* stay = nullptr;  // [G] of judgements that heads share: how many rows stay
 };
 
 /// space.kept [G, rows] <- the numbers of the `keep` rows with the largest keys, ascending, then

@@ -13,8 +13,8 @@ __global__ void __launch_bounds__(kShareThreads)
   using Share = RowShare<T, D>;
   __shared__ float parts[Share::kRows][D];
   const int part = blockIdx.x, head = blockIdx.y, own = threadIdx.x / Share::kLanes;
-  const int length = (rows.rows + kSelectSums - 1) / kSelectSums;
-  const int end = min(rows.rows, (part + 1) * length);
+  const int count = rows.count(head), length = (count + kSelectSums - 1) / kSelectSums;
+  const int end = min(count, (part + 1) * length);
   float total[8] = {};
   for (int first = part * length; first < end; first += Share::kRows) {
     const int row = first + own;
@@ -39,18 +39,26 @@ __global__ void __launch_bounds__(kShareThreads)
   using Share = RowShare<T, D>;
   __shared__ float anchor[D];
   const int row = blockIdx.x * Share::kRows + threadIdx.x / Share::kLanes, head = blockIdx.y;
+  const int count = rows.count(head);
+  if (blockIdx.x * Share::kRows >= count) return;
   if (threadIdx.x < D) {
     float sum = 0;
     for (int p = 0; p < kSelectSums; ++p) sum += sums[(head * kSelectSums + p) * D + threadIdx.x];
     anchor[threadIdx.x] = sum;
   }
   __syncthreads();
-  const Share share(rows, head, min(row, rows.rows - 1));
-  float dot = 0;
+  const Share share(rows, head, min(row, count - 1));
+  float dot = 0, square = 0;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) dot += share.x[i] * anchor[Share::lane() * 8 + i];
-  const float score = -Share::sum(dot) / fmaxf(sqrtf(share.square()), 1e-12f);
-  if (Share::lane() == 0 && row < rows.rows) keys[head * stride + row] = key_of(score);
+  for (int i = 0; i < 8; ++i) {
+    const float mean = anchor[Share::lane() * 8 + i];
+    dot += share.x[i] * mean;
+    square += mean * mean;
+  }
+  // The mean's length does not change a head's order, but heads may share their rows (adakv).
+  const float length = fmaxf(sqrtf(Share::sum(square)), 1e-12f);
+  const float score = -Share::sum(dot) / (fmaxf(sqrtf(share.square()), 1e-12f) * length);
+  if (Share::lane() == 0 && row < count) keys[rows.beside(head, stride) + row] = key_of(score);
 }
 
 }  // namespace

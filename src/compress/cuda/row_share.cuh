@@ -17,7 +17,7 @@ struct RowShare {
 
   __device__ RowShare(const JudgedRows& rows, int head, int row) {
     const T* k =
-        static_cast<const T*>(rows.k) + head * rows.head_stride + static_cast<size_t>(row) * D;
+        static_cast<const T*>(rows.k) + rows.numbers_at(head) + static_cast<size_t>(row) * D;
     const uint4 raw = *(reinterpret_cast<const uint4*>(k) + lane());
 #pragma unroll
     for (int i = 0; i < 8; ++i) x[i] = to_float(reinterpret_cast<const T*>(&raw)[i]);

@@ -1,8 +1,11 @@
 #pragma once
 // Host memory that the GPU copies from and to without a detour: such copies return at once.
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "kernels/cuda/device.h"
 
@@ -90,6 +93,34 @@ class StreamMark {
 
  private:
   cudaEvent_t event_ = nullptr;
+};
+
+/// Numbers that the device finds and the host needs later, not at once (docs/decisions/0191).
+class ToldNumbers {
+ public:
+  explicit ToldNumbers(size_t n) : on_their_way_(n), numbers_(n, 0) {}
+  /// They are what `from` [n] on the device is at this point of the stream.
+  void tell(const int32_t* from, cudaStream_t stream) {
+    check(cudaMemcpyAsync(on_their_way_.data(), from, numbers_.size() * sizeof(int32_t),
+                          cudaMemcpyDeviceToHost, stream),
+          "numbers that the device found");
+    mark_.set(stream);
+    due_ = true;
+  }
+  void set(std::vector<size_t> numbers) { numbers_ = std::move(numbers); }
+  /// Waits for the last that were told. 0 before.
+  const std::vector<size_t>& get() {
+    if (!std::exchange(due_, false)) return numbers_;
+    mark_.wait();
+    std::copy_n(on_their_way_.data(), numbers_.size(), numbers_.begin());
+    return numbers_;
+  }
+
+ private:
+  PinnedArray<int32_t> on_their_way_;
+  StreamMark mark_;
+  std::vector<size_t> numbers_;
+  bool due_ = false;
 };
 
 }  // namespace pith::cuda

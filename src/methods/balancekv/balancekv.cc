@@ -60,7 +60,7 @@ ResolvedSelector resolve_balancekv(const SelectorPlace& r) {
   selector.needs.halves = rule.block;
   if (options.mode == BalanceOptions::Mode::kStream) {
     selector.rule = std::make_shared<BalanceSums>(rule.shape());
-    selector.needs.row_weights = selector.needs.roles = selector.needs.by_contents = true;
+    selector.needs.row_weights = selector.needs.roles = true;
     selector.chooser = [site = r.site, rule](const Context& context) {
       return make_balance_stream(context, site, rule);
     };

@@ -116,7 +116,6 @@ ResolvedSelector resolve_uniform(const SelectorPlace& r) {
     sample.rule = std::make_shared<KeepShare>(*options.rate, options.weights);
     sample.needs.body = Needs::Body::kDrawn;
     // What a heavy store passes on is other rows in each head, of which as many as are drawn stay.
-    sample.needs.by_contents = options.heavy.heavy.has_value();
     sample.chooser = [site = r.site, rate = *options.rate](const Context&) {
       return std::make_unique<DrawByRate>(site, rate);
     };

@@ -221,7 +221,7 @@ void CodedRateBody::attend_chunk(CausalCall& call, const std::function<RowTarget
   for (const size_t count : drawn_.counts()) waiting = std::max(waiting, count % group_);
   if (waiting > 0) {
     attend(tail(), 0, waiting);
-    call.span.head_rows = device_waiting();
+    call.span.heads.rows = device_waiting();
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
   }
@@ -230,7 +230,7 @@ void CodedRateBody::attend_chunk(CausalCall& call, const std::function<RowTarget
     const RowTarget to = piece();
     codes_.unpack(to, {first / kBlockRows, count / kBlockRows, site_.dtype});
     attend(to, first, count);
-    call.span.head_rows = device_coded();
+    call.span.heads.rows = device_coded();
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
   }

@@ -29,38 +29,18 @@ RateDrawn::RateDrawn(const RateRule& rule, const BodySite& site)
       site_(site),
       positions_(*site.memory, MemoryKind::kMetadata),
       on_device_(*site.memory, MemoryKind::kMetadata),
-      counts_(site.heads, 0),
+      counts_(std::make_unique<ToldNumbers>(site.heads)),
       next_(site.position) {
   on_device_.allocate(site.heads * sizeof(int32_t), site.stream);
   check(cudaMemsetAsync(on_device_.data(), 0, on_device_.size(), site.stream), "a sample");
-  if (!rule.evicted) return;
-  told_ = std::make_unique<Told>();
-  told_->counts = PinnedArray<int32_t>(site.heads);
 }
 
 RateDrawn::RateDrawn(const RateDrawn& o) : RateDrawn(o.rule_, o.site_) {
   copy_buffer(on_device_, o.on_device_, site_.stream);
   if (o.capacity_ > 0) grow_positions(o.capacity_, o);
-  counts_ = o.counts();
+  counts_->set(o.counts());
   protected_ = o.protected_;
   next_ = o.next_;
-}
-
-void RateDrawn::taken() const {
-  if (!told_) return;
-  check(cudaMemcpyAsync(told_->counts.data(), on_device_.data(), on_device_.size(),
-                        cudaMemcpyDeviceToHost, site_.stream),
-        "a sample's numbers of rows");
-  told_->mark.set(site_.stream);
-  told_->due = true;
-}
-
-const std::vector<size_t>& RateDrawn::counts() const {
-  if (told_ && std::exchange(told_->due, false)) {
-    told_->mark.wait();
-    std::copy_n(told_->counts.data(), counts_.size(), counts_.begin());
-  }
-  return counts_;
 }
 
 size_t RateDrawn::most() const { return *std::ranges::max_element(counts()); }
@@ -76,7 +56,7 @@ void RateDrawn::protect(std::span<const TokenRange> ranges) {
 void RateDrawn::announce(size_t rows) {
   std::vector<size_t> after = counts();
   std::vector<Philox> random;
-  if (told_) {
+  if (rule_.evicted) {
     for (size_t& most : after) most += rows;
     rows = 0;
   }
@@ -92,7 +72,7 @@ void RateDrawn::announce(size_t rows) {
   // Rows held move before the new ones come: their number is still the old.
   const size_t needed = *std::ranges::max_element(after);
   if (needed > capacity_) grow_positions(grown(needed, capacity_), *this);
-  counts_ = std::move(after);
+  counts_->set(std::move(after));
 }
 
 void RateDrawn::grow_positions(size_t capacity, const RateDrawn& from) {
@@ -189,7 +169,7 @@ class RateBody final : public DeviceBody {
     const float given = call.span.log_weight;
     call.span = causal_span(rows_.begin(), rows(), site_.dim);
     call.span.log_weight = given + drawn_.rule().log_weight;
-    call.span.head_rows = drawn_.device_counts();
+    call.span.heads.rows = drawn_.device_counts();
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
   }

@@ -90,11 +90,13 @@ class RateDrawn {
   /// Draws for the next `rows` rows.
   void announce(size_t rows);
   /// They have been taken, as far as the stream knows.
-  void taken() const;
+  void taken() const {
+    if (rule_.evicted) counts_->tell(device_counts(), site_.stream);
+  }
   void protect(std::span<const TokenRange> ranges);
   /// [G], with what was announced: the most until it is taken, if only the device draws. Waits for
   /// the numbers of the last rows taken then.
-  const std::vector<size_t>& counts() const;
+  const std::vector<size_t>& counts() const { return counts_->get(); }
   size_t most() const;
   size_t total() const;
   /// What the kernel that takes a move is told; `to` lacks positions and counts.
@@ -109,19 +111,12 @@ class RateDrawn {
 
   RateRule rule_;
   BodySite site_;
-  /// Numbers on their way to the host.
-  struct Told {
-    PinnedArray<int32_t> counts;  // [G]
-    StreamMark mark;
-    bool due = false;
-  };
-  DeviceBuffer positions_;              // [G, capacity]
-  DeviceBuffer on_device_;              // [G] counts as the kernels keep them
-  mutable std::vector<size_t> counts_;  // [G]
-  std::unique_ptr<Told> told_;          // null: the host draws too
-  ProtectedRows protected_;             // behind the sink
-  int64_t next_ = 0;                    // of the next row, numbered without the protected ones
-  size_t capacity_ = 0;                 // of a head
+  DeviceBuffer positions_;               // [G, capacity]
+  DeviceBuffer on_device_;               // [G] counts as the kernels keep them
+  std::unique_ptr<ToldNumbers> counts_;  // [G]
+  ProtectedRows protected_;              // behind the sink
+  int64_t next_ = 0;                     // of the next row, numbered without the protected ones
+  size_t capacity_ = 0;                  // of a head
 };
 
 /// Rows of all moves in as few launches as it takes; `job_of` says where a move's go.

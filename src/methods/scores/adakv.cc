@@ -16,9 +16,7 @@
 #include "methods/scores/scores.h"
 
 namespace pith {
-namespace {
-
-SelectorRow scores_of(AdaKvOptions::By by) {
+SelectorRow adakv_scores(AdaKvOptions::By by) {
   switch (by) {
     case AdaKvOptions::By::kH2o: return h2o_row();
     case AdaKvOptions::By::kKeyDiff: return keydiff_row();
@@ -29,6 +27,8 @@ SelectorRow scores_of(AdaKvOptions::By by) {
   return snapkv_row();
 }
 
+namespace {
+
 ResolvedSelector resolve_adakv(const SelectorPlace& r) {
   auto options = r.options.as<AdaKvOptions>();
   const ScoreBudget own = score_budget(options, r.budget);
@@ -38,7 +38,7 @@ ResolvedSelector resolve_adakv(const SelectorPlace& r) {
     options.interval = own.interval;
     sizes_of_theirs["interval"] = std::to_string(own.interval);
   }
-  const SelectorRow scores = scores_of(options.by);
+  const SelectorRow scores = adakv_scores(options.by);
   const MethodOptions theirs = scores.read({scores.info.name, std::move(sizes_of_theirs)});
   ResolvedSelector selector = scores.resolve({theirs, r.budget, r.site});
   BestSizes sizes = best_sizes(own, r.site);
@@ -51,7 +51,7 @@ ResolvedSelector resolve_adakv(const SelectorPlace& r) {
   const auto& rule = dynamic_cast<const KeepBest&>(*selector.rule);
   selector.rule = std::make_shared<KeepBest>(sizes, rule.wish());
   selector.text = write_options("adakv", options);
-  selector.needs.by_contents = true;
+  selector.needs.shared = true;
   return selector;
 }
 
@@ -76,13 +76,14 @@ SelectorRow adakv_row() {
                 "Feng et al. 2024 (arXiv 2407.11550), as in kvpress");
   row.takes<AdaKvOptions>();
   row.more_side_bytes = [](const MethodOptions& o) {
-    return scores_of(o.as<AdaKvOptions>().by).side_bytes - double{sizeof(uint32_t)};
+    return adakv_scores(o.as<AdaKvOptions>().by).side_bytes - double{sizeof(uint32_t)};
   };
   row.state_bytes = [](const MethodOptions& o, const SelectorSite& site) -> double {
-    const SelectorRow scores = scores_of(o.as<AdaKvOptions>().by);
+    const SelectorRow scores = adakv_scores(o.as<AdaKvOptions>().by);
     return scores.state_bytes ? scores.state_bytes(scores.read({scores.info.name, {}}), site) : 0;
   };
   row.resolve = resolve_adakv;
+  row.on_gpu = true;
   return row;
 }
 

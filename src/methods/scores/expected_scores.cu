@@ -18,6 +18,13 @@ struct ScoreParams {
   float* peaks;    // [H, 2] the largest logit and the logarithm of the sum
   uint32_t* keys;  // [G, stride]
   size_t stride;
+
+  /// Of a query head.
+  __device__ float* logits_of(int head) const {
+    const int group = rows.queries.group, own = head / group;
+    return logits + rows.beside(own, stride) * group +
+           head % group * (rows.ragged.rows ? rows.count(own) : stride);
+  }
 };
 
 /// Shared memory of a block: the covariance and the mean, turned, and a tile of keys.
@@ -63,9 +70,11 @@ __global__ void __launch_bounds__(kThreads) logits_kernel(const __grid_constant_
   auto& shared = *reinterpret_cast<Statistics<D>*>(expected_shared);
   const int head = blockIdx.y, first = blockIdx.x * kRows, heads = gridDim.y;
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
-  const T* k = static_cast<const T*>(p.rows.k) + head / p.rows.queries.group * p.rows.head_stride;
+  const int group = p.rows.queries.group, kv_head = head / group, count = p.rows.count(kv_head);
+  if (first >= count) return;
+  const T* k = static_cast<const T*>(p.rows.k) + p.rows.numbers_at(kv_head);
   for (int i = threadIdx.x; i < kRows * D; i += kThreads) {
-    const auto row = static_cast<size_t>(min(first + i / D, p.rows.rows - 1));
+    const auto row = static_cast<size_t>(min(first + i / D, count - 1));
     shared.keys[i / D][i % D] = to_float(k[row * D + i % D]);
   }
   shared.load(p, head, heads);
@@ -97,15 +106,15 @@ __global__ void __launch_bounds__(kThreads) logits_kernel(const __grid_constant_
 #pragma unroll
     for (int d = 8; d > 0; d /= 2) logit += __shfl_xor_sync(~0u, logit, d);
     const int row = first + ty * 4 + i;
-    if (tx == 0 && row < p.rows.rows) p.logits[head * p.stride + row] = logit;
+    if (tx == 0 && row < count) p.logits_of(head)[row] = logit;
   }
 }
 
 /// A block a query head.
-__global__ void __launch_bounds__(kSumThreads)
-    peaks_kernel(const float* all_logits, size_t stride, int rows, float* peaks) {
+__global__ void __launch_bounds__(kSumThreads) peaks_kernel(const __grid_constant__ ScoreParams p) {
   __shared__ float shared[kSumThreads / 32];
-  const float* logits = all_logits + blockIdx.x * stride;
+  const float* logits = p.logits_of(blockIdx.x);
+  const int rows = p.rows.count(blockIdx.x / p.rows.queries.group);
   float top = -INFINITY;
   for (int i = threadIdx.x; i < rows; i += kSumThreads) top = fmaxf(top, logits[i]);
 #pragma unroll
@@ -118,8 +127,8 @@ __global__ void __launch_bounds__(kSumThreads)
   for (int i = threadIdx.x; i < rows; i += kSumThreads) sum += expf(logits[i] - top);
   sum = block_sum<kSumThreads>(sum, shared);
   if (threadIdx.x > 0) return;
-  peaks[2 * blockIdx.x] = top;
-  peaks[2 * blockIdx.x + 1] = logf(sum);
+  p.peaks[2 * blockIdx.x] = top;
+  p.peaks[2 * blockIdx.x + 1] = logf(sum);
 }
 
 /// D / 8 lanes a row. Keys are logarithms: small probabilities do not vanish.
@@ -127,11 +136,12 @@ template <class T, int D>
 __global__ void __launch_bounds__(kThreads) keys_kernel(const __grid_constant__ ScoreParams p) {
   constexpr int kLanes = D / 8;
   const int row = blockIdx.x * (kThreads / kLanes) + static_cast<int>(threadIdx.x) / kLanes;
-  const int head = blockIdx.y, lane = threadIdx.x % kLanes;
-  const auto at = static_cast<size_t>(min(row, p.rows.rows - 1));
+  const int head = blockIdx.y, lane = threadIdx.x % kLanes, count = p.rows.count(head);
+  if (blockIdx.x * (kThreads / kLanes) >= count) return;
+  const auto at = static_cast<size_t>(min(row, count - 1));
   float square = 0;
   if (p.how.vnorm) {
-    const T* v = static_cast<const T*>(p.rows.v) + head * p.rows.head_stride + at * D;
+    const T* v = static_cast<const T*>(p.rows.v) + p.rows.numbers_at(head) + at * D;
     const uint4 raw = *(reinterpret_cast<const uint4*>(v) + lane);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -141,16 +151,15 @@ __global__ void __launch_bounds__(kThreads) keys_kernel(const __grid_constant__ 
   }
 #pragma unroll
   for (int d = kLanes / 2; d > 0; d /= 2) square += __shfl_xor_sync(~0u, square, d);
-  if (lane != 0 || row >= p.rows.rows) return;
+  if (lane != 0 || row >= count) return;
   const int group = p.rows.queries.group;
   double score = 0;
   for (int h = head * group; h < (head + 1) * group; ++h) {
-    score +=
-        exp(static_cast<double>(p.logits[h * p.stride + at] - p.peaks[2 * h]) - p.peaks[2 * h + 1]);
+    score += exp(static_cast<double>(p.logits_of(h)[at] - p.peaks[2 * h]) - p.peaks[2 * h + 1]);
   }
   double key = log(score / group + (p.how.vnorm ? p.how.epsilon : 0));
   if (p.how.vnorm) key += log(static_cast<double>(square)) / 2;
-  p.keys[head * p.stride + row] = key_of(static_cast<float>(key));
+  p.keys[p.rows.beside(head, p.stride) + row] = key_of(static_cast<float>(key));
 }
 
 template <class T, int D>
@@ -161,7 +170,7 @@ void launch_scores(const ScoreParams& p, cudaStream_t stream) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
         "scores' shared memory");
   kernel<<<dim3((rows + kRows - 1) / kRows, heads), kThreads, kBytes, stream>>>(p);
-  peaks_kernel<<<heads, kSumThreads, 0, stream>>>(p.logits, p.stride, rows, p.peaks);
+  peaks_kernel<<<heads, kSumThreads, 0, stream>>>(p);
   constexpr int kRowsOfBlock = kThreads / (D / 8);
   const dim3 grid((rows + kRowsOfBlock - 1) / kRowsOfBlock, p.rows.heads);
   keys_kernel<T, D><<<grid, kThreads, 0, stream>>>(p);

@@ -10,22 +10,25 @@ __global__ void __launch_bounds__(kShareThreads)
     norms_kernel(const __grid_constant__ JudgedRows rows, uint32_t* keys, size_t stride) {
   using Share = RowShare<T, D>;
   const int row = blockIdx.x * Share::kRows + threadIdx.x / Share::kLanes, head = blockIdx.y;
-  const float square = Share(rows, head, min(row, rows.rows - 1)).square();
-  if (Share::lane() == 0 && row < rows.rows) keys[head * stride + row] = key_of(-square);
+  const int count = rows.count(head);
+  if (blockIdx.x * Share::kRows >= count) return;
+  const float square = Share(rows, head, min(row, count - 1)).square();
+  if (Share::lane() == 0 && row < count) keys[rows.beside(head, stride) + row] = key_of(-square);
 }
 
 __global__ void __launch_bounds__(kShareThreads)
     mass_kernel(const __grid_constant__ JudgedRows rows, int half, bool all_heads, uint32_t* keys,
                 size_t stride) {
   const int row = blockIdx.x * kShareThreads + threadIdx.x, head = blockIdx.y;
-  if (row >= rows.rows) return;
+  const int count = rows.count(head);
+  if (row >= count) return;
   const int first = all_heads ? 0 : head, last = all_heads ? rows.heads - 1 : head;
   double sum = 0;
   for (int h = first; h <= last; ++h) {
-    const float* mass = rows.mass + h * rows.side_stride;
-    for (int i = max(row - half, 0); i <= min(row + half, rows.rows - 1); ++i) sum += mass[i];
+    const float* mass = rows.mass + rows.beside(h, rows.side_stride);
+    for (int i = max(row - half, 0); i <= min(row + half, count - 1); ++i) sum += mass[i];
   }
-  keys[head * stride + row] = key_of(static_cast<float>(sum));
+  keys[rows.beside(head, stride) + row] = key_of(static_cast<float>(sum));
 }
 
 }  // namespace

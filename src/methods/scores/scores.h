@@ -16,5 +16,7 @@ struct AdaKvOptions : ScoreOptions {
   double safeguard = 0.2;
   Fields fields();
 };
+/// The selector whose scores they are.
+SelectorRow adakv_scores(AdaKvOptions::By by);
 
 }  // namespace pith
