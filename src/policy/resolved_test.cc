@@ -67,7 +67,7 @@ TEST(Refusals, SayWhatIsNotThere) {
       {"exact+kvquant(calibrate=288)", "calibrate=288"},
       {"exact+kvquant(outliers=9)", "outliers=9"},
       {"exact+int8(center=33)", "center=33"},
-      {"adakv(budget=100)+int8", "adakv over int8"},
+      {"adakv(budget=100)+kivi", "adakv over kivi"},
       {"balancekv(mode=stream)", "one of softmax's two sums alone"},
       {"uniform(heavy=10)+qjl", "share nothing"},
       {"uniform(rate=0.5,heavy=10)+int8(center=32)", "share nothing"},
@@ -107,8 +107,11 @@ TEST(Refusals, OfPairsAreThese) {
       for (const int dim : {64, 80, 96, 128, 256})
         EXPECT_TRUE(why_not(selector, codec, Device::kCpu, dim).empty());
       const bool keeps_none = selector.owns_window;
-      const bool refused = over == "f32" || (name == "adakv" && over != "f16" && over != "bf16") ||
-                           (over == "ladder" && name != "exact" && !keeps_none);
+      const bool refused =
+          over == "f32" ||
+          (name == "adakv" && (over == "kivi" || over == "qjl" || over == "kvquant" ||
+                               over == "gear" || over == "csr")) ||
+          (over == "ladder" && name != "exact" && !keeps_none);
       for (const int dim : {64, 128})
         EXPECT_EQ(!why_not(selector, codec, Device::kCuda, dim).empty(), refused);
       // Wide heads: plain rows under selectors that judge by score alone.
@@ -147,6 +150,8 @@ TEST(Refusals, AreNoneWhereKernelsAre) {
                              "snapkv(budget=127)+kvquant",
                              "snapkv(budget=300)+csr",
                              "adakv(budget=64)",
+                             "adakv(budget=64)+int4",
+                             "adakv(budget=64)+k:turboquant+v:int8",
                              "streaming_llm(rope=cache)",
                              "local(window=9)+ladder",
                              "expected_attention(budget=64)+turboquant"})
@@ -167,7 +172,7 @@ TEST(Refusals, NameTheNearestPolicyThatWorks) {
       {"uniform(rate=0.5,heavy=10)+qjl", "'uniform(rate=0.5)+qjl'"},
       {"balancekv(mode=stream)", "'balancekv'"},
       {"exact,dtype=f32", "'exact'"},
-      {"adakv(budget=100)+int4", "(budget=100)+int4'"},
+      {"adakv(budget=100)+kivi", "'adakv(budget=100)+"},
       {"h2o(budget=96)+ladder", "'h2o(budget=96)+"}};
   for (const auto& [policy, nearest] : kCases) {
     const std::string why = refusal(kShape, policy);

@@ -119,17 +119,27 @@ void hold_the_same(const std::string& policy) {
 
 TEST(CudaCache, SmallOnesHoldTheSame) {
   PITH_NEEDS_GPU();
-  for (const char* policy :
-       {"express(s=16),window=5", "uniform(budget=9),window=3",
-        "keydiff(budget=11,interval=4),window=2", "knorm(budget=1,interval=1)",
-        "snapkv(budget=13,interval=5),window=7", "adakv(budget=9,interval=4,by=knorm),window=3",
-        "adakv(budget=7,interval=3),window=5", "tova(budget=6,interval=3)",
-        "expected_attention(budget=7,interval=5),window=3",
-        "h2o(budget=5,interval=9,decay=0.5),window=0", "buzz(s=3,T=3),window=4",
-        "balancekv(b=8),window=3", "balancekv(b=64)+int8,window=3",
-        "keydiff(budget=11,interval=4)+int4,window=2", "snapkv(budget=40,interval=5)+int8,window=7",
-        "h2o(budget=33,interval=9)+int4,window=0", "buzz(s=3,T=3)+int4,window=4",
-        "h2o(budget=40,interval=9)+csr(rope=post,online=32),window=7"}) {
+  for (const char* policy : {"express(s=16),window=5",
+                             "uniform(budget=9),window=3",
+                             "keydiff(budget=11,interval=4),window=2",
+                             "knorm(budget=1,interval=1)",
+                             "snapkv(budget=13,interval=5),window=7",
+                             "adakv(budget=9,interval=4,by=knorm),window=3",
+                             "adakv(budget=7,interval=3),window=5",
+                             "adakv(budget=40,interval=5)+int4,window=7",
+                             "adakv(budget=33,by=keydiff)+turboquant(bits=4),window=7",
+                             "adakv(budget=35,interval=9,by=h2o)+k:int8+v:int4,window=0",
+                             "tova(budget=6,interval=3)",
+                             "expected_attention(budget=7,interval=5),window=3",
+                             "h2o(budget=5,interval=9,decay=0.5),window=0",
+                             "buzz(s=3,T=3),window=4",
+                             "balancekv(b=8),window=3",
+                             "balancekv(b=64)+int8,window=3",
+                             "keydiff(budget=11,interval=4)+int4,window=2",
+                             "snapkv(budget=40,interval=5)+int8,window=7",
+                             "h2o(budget=33,interval=9)+int4,window=0",
+                             "buzz(s=3,T=3)+int4,window=4",
+                             "h2o(budget=40,interval=9)+csr(rope=post,online=32),window=7"}) {
     hold_the_same(policy);
   }
 }

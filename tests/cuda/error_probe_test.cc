@@ -121,6 +121,7 @@ TEST(CudaErrorProbe, AgreesWithTheCpu) {
                               {"exact+ladder(rows=128)", 0.12},
                               {"snapkv(budget=96,interval=64)+int4,window=64", 0.05},
                               {"express(s=64)+int4,window=64", 0.1},
+                              {"adakv(budget=96,interval=64)+int4,window=64", 0.05},
                               {"exact;heads=1:snapkv(budget=64,interval=32)+int4", 0.05}};
   for (const Agreement& c : kCases) {
     for (const size_t rows : {size_t{256}, size_t{4096}}) {

@@ -128,15 +128,16 @@ void add_mass(const TokenMass& call, const MassTarget& target) {
   const auto dim = static_cast<size_t>(shape.head_dim);
   const int group = shape.query_heads / shape.kv_heads;
   for (int g = 0; g < shape.kv_heads; ++g) {
-    for (int r = 0; r < target.count(static_cast<size_t>(g)) + target.coded; ++r) {
-      const bool coded = r >= target.coded_from && r < target.coded_from + target.coded;
-      const int dense = r < target.coded_from ? r : r - target.coded;
-      const auto k = coded
-                         ? floats(DType::kF16,
-                                  row_at(target.codes, target.block_stride * 32 * dim, g,
-                                         r - target.coded_from, shape.head_dim),
-                                  0, dim)
-                         : floats(shape.dtype, target.keys, key_number(target, g, dense, dim), dim);
+    const int in_codes = target.coded_count(static_cast<size_t>(g));
+    for (int r = 0; r < target.count(static_cast<size_t>(g)) + in_codes; ++r) {
+      const bool coded = r >= target.coded_from && r < target.coded_from + in_codes;
+      const int dense = r < target.coded_from ? r : r - in_codes;
+      const auto k =
+          coded ? floats(DType::kF16,
+                         row_at(target.codes, target.first_block(static_cast<size_t>(g)) * 32 * dim,
+                                1, r - target.coded_from, shape.head_dim),
+                         0, dim)
+                : floats(shape.dtype, target.keys, key_number(target, g, dense, dim), dim);
       double added = 0;
       for (int h = g * group; h < (g + 1) * group; ++h) {
         const auto q = floats(shape.dtype, call.q, static_cast<size_t>(h) * dim, dim);

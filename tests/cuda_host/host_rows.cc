@@ -154,7 +154,8 @@ void choose_shared(const SelectSpace& space, const JudgedRows& rows, const Share
 void place_heads(const PlaceCall& call, cudaStream_t) {
   for (int h = 0; h < call.heads; ++h) {
     call.rows[h] = call.from[h] + call.more;
-    call.begins[h] = h > 0 ? call.begins[h - 1] + call.rows[h - 1] : 0;
+    const int before = h > 0 ? call.begins[h - 1] + call.rows[h - 1] : 0;
+    call.begins[h] = (before + call.unit - 1) / call.unit * call.unit;
   }
 }
 
@@ -176,6 +177,22 @@ void line_up(const LineUpCall& call, cudaStream_t) {
       }
       if (call.positions) call.positions[to] = static_cast<int32_t>(position_of(rows, h, row));
       if (call.mass) call.mass[to] = static_cast<float>(mass_of(rows, h, row)) * call.mass_factor;
+    }
+  }
+}
+
+void name_rows(const NameCall& call, cudaStream_t) {
+  std::fill_n(call.held, call.count, call.zero);
+  std::fill_n(call.fresh, call.count, call.stays);
+  for (int h = 0; h < call.heads; ++h) {
+    const auto head = static_cast<size_t>(h);
+    for (int i = 0; i < call.to.rows[h]; ++i) {
+      const int source = call.kept[call.named.at(head, 0) + static_cast<size_t>(i)];
+      const int there = call.there.rows[h], at = call.to.begins[h] + i;
+      if (source < there)
+        call.held[at] = call.there.begins[h] + source;
+      else
+        call.fresh[at] = h * call.fresh_stride + source - there;
     }
   }
 }

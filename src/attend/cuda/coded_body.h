@@ -43,6 +43,8 @@ class CodedBody final : public DeviceBody {
   void keep(const int32_t* kept, size_t stride, size_t count);
   /// The same of rows first, ...: those before them stay as they are.
   void keep_from(size_t first, const int32_t* kept, size_t stride, size_t count);
+  /// None stays; memory does.
+  void clear() { rows_ = blocks_ = 0; }
   /// Keys and where they are in memory, for their mass.
   void add_keys(MassTarget& target) const;
 
@@ -62,6 +64,8 @@ class CodedBody final : public DeviceBody {
   /// Where rows are hidden: the first block, or group, that is seen, and the others.
   size_t spans() const override { return site_.slides ? 2 : 1; }
   DeviceSpan span(size_t head, size_t which) const override;
+  /// Coded rows first, ... of one head; `first` begins a block.
+  DeviceSpan coded_span(size_t head, size_t first, size_t rows) const;
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
     codec_->attend(call, scratch, site_.stream);
   }
@@ -91,8 +95,6 @@ class CodedBody final : public DeviceBody {
   void learn(const RowTarget& rows, DType dtype, const RowPositions& positions);
   int64_t first_position() const { return site_.position + static_cast<int64_t>(gone_); }
   void drop_front(size_t rows, size_t capacity);
-  /// Coded rows first, ... of one head; `first` begins a block.
-  DeviceSpan coded_span(size_t head, size_t first, size_t rows) const;
   RowTarget waiting_at(size_t row) const {
     return rows_in(waiting_, codec_->learns_from(), site_.dim) + row;
   }

@@ -41,6 +41,7 @@ struct HeadCodes {
   const CodedBody* codes = nullptr;
   size_t head = 0;  ///< of the codes' heads
   size_t first = 0, rows = 0;
+  size_t begin = 0;  ///< which of the head's codes is the first
 };
 
 /// Rows from.row, ... of all KV heads go into a body, which may write over them.

@@ -175,9 +175,10 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_predecessor();
   const int head = blockIdx.x, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int begin = (static_cast<int>(blockIdx.y) * kWarps + warp) * kBuiltRows;
-  if (static_cast<int>(blockIdx.y) * kWarps * kBuiltRows >= target.coded) return;
+  const int coded = target.coded_count(head);
+  if (static_cast<int>(blockIdx.y) * kWarps * kBuiltRows >= coded) return;
   const PlacedSide& f = p.keys;
-  float* mass = target.mass + head * target.stride;
+  float* mass = target.mass + target.mass_at(head);
   const LevelBuilder<D, kForm> builder{f, table, head};
   builder.fill_table(table, f, head);
   const int step = kBuiltRows * kWarps * static_cast<int>(gridDim.y);
@@ -201,8 +202,8 @@ __global__ void __launch_bounds__(kThreads)
       const int own = 2 * (lane % 4) + j;
       log_sums[j] = own < queries ? p.log_sum[first_query + own] * kLog2e : INFINITY;
     }
-    for (int first = begin; first < target.coded; first += step) {
-      const size_t block = head * target.block_stride + first / kBlockRows;
+    for (int first = begin; first < coded; first += step) {
+      const size_t block = target.first_block(head) + first / kBlockRows;
       const LevelBlock parts{static_cast<const char*>(target.codes) + block * f.code_bytes(D),
                              static_cast<const char*>(target.code_side) + block * f.at.side,
                              nullptr, records_of(f, target.records, target.record_stride, head)};
@@ -215,7 +216,7 @@ __global__ void __launch_bounds__(kThreads)
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
         const int row = first + lane / 4 + 8 * i, at = target.coded_from + row;
-        if (lane % 4 != 0 || row >= target.coded) continue;
+        if (lane % 4 != 0 || row >= coded) continue;
         mass[at] = query > 0 || at < target.known ? mass[at] + sum : sum;
       }
     }

@@ -29,11 +29,17 @@ struct MassTarget {
   const void* records = nullptr;  // [G, record_stride] see DeviceCodec::record_bytes
   size_t record_stride = 0;
   int32_t coded_from = 0, coded = 0;
-  /// Of dense rows, without codes between them: their numbers, and those beside them. `rows` is
-  /// then the most of a head.
+  /// Heads differ in their dense rows, and there are no codes, or in their coded rows, and none are
+  /// dense: `rows`, or `coded`, is then the most of a head. A head's codes begin with a block.
   RaggedHeads heads = {};
 
-  PITH_BOTH_SIDES int count(size_t head) const { return heads.rows_of(head, rows); }
+  PITH_BOTH_SIDES int count(size_t head) const { return codes ? rows : heads.rows_of(head, rows); }
+  PITH_BOTH_SIDES int coded_count(size_t head) const {
+    return codes ? heads.rows_of(head, coded) : 0;
+  }
+  PITH_BOTH_SIDES size_t first_block(size_t head) const {
+    return heads.at(head, block_stride * kBlockRows) / kBlockRows;
+  }
   PITH_BOTH_SIDES size_t mass_at(size_t head) const { return heads.at(head, stride); }
 };
 

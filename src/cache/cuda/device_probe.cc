@@ -166,7 +166,7 @@ DeviceProbe::Held DeviceProbe::find_held(const Layer& layer, const LayerRows& ro
       const HeadCodes& codes = held.codes[s];
       if (row < codes.first || row >= codes.first + codes.rows) continue;
       held.span[i] = static_cast<int32_t>(s);
-      held.row[i] = row - codes.first;
+      held.row[i] = codes.begin + row - codes.first;
     }
   }
   return held;
@@ -197,25 +197,26 @@ void DeviceProbe::add_coded_tiles(Plan& plan, const RowTarget& room) const {
   for (const Held& held : plan.heads) {
     for (const HeadCodes& codes : held.codes) {
       if (std::ranges::find(bodies, codes.codes) == bodies.end()) bodies.push_back(codes.codes);
-      most = std::max(most, codes.rows);
+      most = std::max(most, codes.begin + codes.rows);
     }
   }
   const auto add = [&](Plan::Piece& piece, size_t g, size_t s) {
     Held& held = plan.heads[g];
     const HeadCodes& codes = held.codes[s];
     const size_t from = codes.head * (room.head_stride / dim());
-    const size_t end = std::min(piece.first_row + kPieceRows, codes.rows);
-    for (size_t row = piece.first_row; row < end; row += ProbeTile::kMostRows) {
+    const size_t begin = std::max(piece.first_row, codes.begin);
+    const size_t end = std::min(piece.first_row + kPieceRows, codes.begin + codes.rows);
+    for (size_t row = begin; row < end; row += ProbeTile::kMostRows) {
       const size_t count = std::min(ProbeTile::kMostRows, end - row);
       const size_t place = from + row - piece.first_row;
       plan.tiles.push_back({at(room.k, place, dim()), at(room.v, place, dim()),
                             static_cast<int32_t>(count), static_cast<int32_t>(g)});
       plan.spans.push_back(static_cast<int32_t>(s));
     }
-    if (end > piece.first_row) piece.rows = std::max(piece.rows, end - piece.first_row);
+    if (end > begin) piece.rows = std::max(piece.rows, end - piece.first_row);
     for (size_t i = 0; i < held.span.size(); ++i) {
       if (held.span[i] != static_cast<int32_t>(s)) continue;
-      if (held.row[i] < piece.first_row || held.row[i] >= end) continue;
+      if (held.row[i] < begin || held.row[i] >= end) continue;
       const size_t place = from + held.row[i] - piece.first_row;
       held.place[i] = plan.copies.size();
       plan.copies.push_back({at(room.k, place, dim()), at(room.v, place, dim())});

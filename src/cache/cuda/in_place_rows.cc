@@ -38,7 +38,7 @@ InPlaceRows::InPlaceRows(const LayerPlan& layer, const LayerSite& site)
              chooser_->state_numbers(site.query_heads, site.dim), site.stream),
       scaled_(*site.memory, MemoryKind::kScratch),
       pinned_(*site.memory, {site.heads, site.dim, 0}, layer.dtype, site.stream),
-      ragged_(layer.selector.shared ? std::make_unique<RaggedRows>(site, layer.dtype, wants_mass_)
+      ragged_(layer.selector.shared ? std::make_unique<RaggedRows>(layer, site, wants_mass_)
                                     : nullptr) {
   make_scaled();
   if (state_.size() == 0) return;
@@ -239,12 +239,13 @@ void InPlaceRows::attend_token(const TokenStep& step) const {
   const DecodeShape& shape = call.shape;
   const TokenMass mass{
       {shape.query_heads, shape.kv_heads, shape.head_dim, call.dtype}, call.q, call.log_sum};
-  if (packs()) {
-    coded_->codec().add_token_mass(mass, &step.note->mass, site_.stream);
-  } else {
-    add_token_mass(mass, &step.note->mass, site_.stream);
+  for (size_t i = 0; i < notes(); ++i) {
+    if (packs()) {
+      coded_->codec().add_token_mass(mass, &step.note[i].mass, site_.stream);
+    } else {
+      add_token_mass(mass, &step.note[i].mass, site_.stream);
+    }
   }
-  if (ragged_) add_token_mass(mass, &step.note[1].mass, site_.stream);
 }
 
 void InPlaceRows::end_token(ChunkSpace& space, std::vector<BodyMove>& moves) {
@@ -323,11 +324,7 @@ void InPlaceRows::add_mass(const CausalCall& call, ChunkSpace& space) const {
   of.before = static_cast<int>(rows_.rows());
   const MassTarget target = mass_target(rows_.rows() + tokens, request.fresh);
   add_chunk_mass(of, target, site_.stream);
-  if (shared() > 0) {
-    const MassTarget apart = ragged_->mass_target(request.fresh);
-    of.before = apart.rows;  // all queries see all of them
-    add_chunk_mass(of, apart, site_.stream);
-  }
+  if (ragged_) ragged_->add_chunk_mass(of, request.fresh);
   for (size_t first = 0; first < packed(); first += ChunkSpace::kPieceRows) {
     const size_t count = std::min(ChunkSpace::kPieceRows, packed() - first);
     const RowTarget keys = space.piece();
@@ -403,7 +400,9 @@ void InPlaceRows::add_rows(pith::HeadRows& out, size_t head) const {
 
 void InPlaceRows::add_codes(std::vector<HeadCodes>& codes, size_t head) const {
   if (coded_rows() > 0) coded_->add_codes(codes, head, sink());
-  if (body_) body_->add_codes(codes, head, coded_rows() + rows_.rows() + pinned_.rows());
+  const size_t run = coded_rows() + rows_.rows() + pinned_.rows();
+  if (body_) body_->add_codes(codes, head, run);
+  if (ragged_) ragged_->add_codes(codes, head, run);
 }
 
 void InPlaceRows::add_to(Ledger& ledger) const {

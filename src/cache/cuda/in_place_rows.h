@@ -89,6 +89,8 @@ class InPlaceRows final : public LayerRows {
   /// What heads have on average of the body's first rows in ragged_.
   size_t shared() const { return ragged_ ? ragged_->rows() / site_.heads : 0; }
   size_t body() const { return run_.body - settled() - shared(); }
+  /// Rows between sink and window, but for those of ragged_; packed ones are the first of them.
+  size_t rows_between() const { return run_.rows() - shared(); }
   /// Whether codes have weights one by one; and what they have otherwise.
   bool weighs_codes() const { return packs() && chooser_->weights() > 0; }
   float coded_log_weight() const { return settled() > 0 ? log_weight(run_.weighted.front()) : 0; }

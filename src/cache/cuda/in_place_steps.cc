@@ -15,7 +15,7 @@ void InPlaceRows::carry_out(std::span<const Step> steps, bool chunk, ChunkSpace&
   for (const Step& step : steps) {
     if (step.from == Zone::kWindow || step.to == Zone::kLeaving) fresh += step.rows;
   }
-  if (packs() && layer_.shares) pack(run_.rows() + fresh);
+  if (packs() && layer_.shares) pack(rows_between() + fresh);
   StagedRows staged = stage(steps, space, moves);
   const RowRun before = run_;
   for (const Step& step : steps) carry_out(step, staged, space);
@@ -25,7 +25,7 @@ void InPlaceRows::carry_out(std::span<const Step> steps, bool chunk, ChunkSpace&
   }
   if (run_.judged != before.judged || run_.weighted != before.weighted) write_weights();
   if (packs()) {
-    pack(run_.rows() / kBlockRows * kBlockRows);
+    pack(rows_between() / kBlockRows * kBlockRows);
   } else if (coded_) {
     code_settled(space);
   }
@@ -167,12 +167,18 @@ SeenQueries InPlaceRows::seen_queries() const {
 
 void InPlaceRows::share(const Step& step, ChunkSpace& space) {
   const size_t count = body();
+  if (packs()) pack(count);
   KeepCall call = keep_call(0, count);  // none of them: ragged_ has what stays
   name_rows(call.rows);
   call.rows.queries = seen_queries();
-  ragged_->judge(*chooser_, step, call.rows, space);
-  keep_rows({}, call, site_.stream);
-  rows_.drop(count);
+  ragged_->judge(*chooser_, step, {call.rows, coded_.get()}, space);
+  if (packs()) {
+    coded_->clear();
+    move_sides({}, call, site_.stream);
+  } else {
+    keep_rows({}, call, site_.stream);
+    rows_.drop(count);
+  }
   run_.apply(step);
 }
 

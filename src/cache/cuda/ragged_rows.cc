@@ -1,73 +1,131 @@
 #include "cache/cuda/ragged_rows.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "attend/cuda/device_rows.h"
 
 namespace pith::cuda {
+namespace {
 
-RaggedRows::RaggedRows(const LayerSite& site, DType dtype, bool mass)
+/// The first of all heads' rows, one head's behind the other's.
+RowTarget first_of(const DeviceBuffer& rows) {
+  auto* bytes = static_cast<std::byte*>(rows.data());
+  return {bytes, bytes + rows.size() / 2, 0, 0};
+}
+
+}  // namespace
+
+RaggedRows::RaggedRows(const LayerPlan& plan, const LayerSite& site, bool mass)
     : site_(site),
-      dtype_(dtype),
+      body_(body_site(plan, site)),
       has_mass_(mass),
       places_(*site.memory, MemoryKind::kMetadata),
       held_(*site.memory),
       told_(std::make_unique<ToldNumbers>(site.heads)) {
+  body_.heads = 1;
+  body_.context = 0;
   places_.allocate(2 * kPlaces * site.heads * sizeof(int32_t), site.stream);
   check(cudaMemsetAsync(places_.data(), 0, places_.size(), site.stream), "heads without rows");
 }
 
-RaggedRows::RaggedRows(const RaggedRows& o) : RaggedRows(o.site_, o.dtype_, o.has_mass_) {
-  rows_ = o.rows_;
-  now_ = o.now_;
+RaggedRows::RaggedRows(const RaggedRows& o)
+    : site_(o.site_),
+      body_(o.body_),
+      has_mass_(o.has_mass_),
+      rows_(o.rows_),
+      now_(o.now_),
+      places_(*o.site_.memory, MemoryKind::kMetadata),
+      held_(*o.site_.memory),
+      told_(std::make_unique<ToldNumbers>(o.site_.heads)) {
   copy_buffer(places_, o.places_, site_.stream);
   copy_buffer(held_.rows, o.held_.rows, site_.stream);
+  if (o.held_.codes) held_.codes = std::make_unique<CodedBody>(*o.held_.codes);
   copy_buffer(held_.positions, o.held_.positions, site_.stream);
   copy_buffer(held_.mass, o.held_.mass, site_.stream);
   told_->set(o.counts());
 }
 
 size_t RaggedRows::begin_of(size_t head) const {
-  const auto first = counts().begin();
-  return std::accumulate(first, first + static_cast<ptrdiff_t>(head), size_t{0});
+  size_t begin = 0;
+  for (size_t h = 0; h < head; ++h) begin += (counts()[h] + unit() - 1) / unit() * unit();
+  return begin;
+}
+
+size_t RaggedRows::most() const { return *std::ranges::max_element(counts()); }
+
+RowTarget RaggedRows::unpacked(DeviceBuffer& room, const CodedBody& codes, size_t heads,
+                               DType dtype) const {
+  const size_t blocks = (codes.rows() + kBlockRows - 1) / kBlockRows, rows = blocks * kBlockRows;
+  room.allocate(4 * heads * rows * site_.dim, site_.stream);
+  const RowTarget to = rows_in(room, rows, site_.dim);
+  codes.unpack(to, {0, blocks, dtype});
+  return to;
 }
 
 DeviceSpan RaggedRows::span(size_t head) const {
-  const RowTarget at{held_.k(), held_.v(), 0, static_cast<int64_t>(begin_of(head))};
-  DeviceSpan span = dense_span(at, 0, counts()[head], site_.dim);
+  const size_t count = counts()[head];
+  if (body_.codec) {
+    if (held_.codes) return held_.codes->coded_span(0, begin_of(head), count);
+    DeviceSpan none;
+    none.coded = 1;
+    return none;
+  }
+  DeviceSpan span = dense_span(first_of(held_.rows) + begin_of(head), 0, count, site_.dim);
   span.settled_rows = span.rows;
   return span;
 }
 
 void RaggedRows::attend_chunk(CausalCall& call) const {
   if (rows_ == 0) return;
+  DeviceBuffer room(*site_.memory, MemoryKind::kScratch);
+  const RowTarget rows =
+      held_.codes ? unpacked(room, *held_.codes, 1, body_.dtype) : first_of(held_.rows);
   call.last = false;
-  call.span =
-      causal_span({held_.k(), held_.v(), 0, 0}, *std::ranges::max_element(counts()), site_.dim);
+  call.span = causal_span(rows, most(), site_.dim);
   call.span.heads = heads_at(now_);
   cuda::attend_chunk(call, site_.stream);
   call.first = false;
 }
 
-MassTarget RaggedRows::mass_target(bool fresh) const {
+MassTarget RaggedRows::mass_target(bool anew) const {
   MassTarget target;
   if (rows_ == 0) return target;
-  target.keys = held_.k();
+  const auto most = static_cast<int32_t>(this->most());
+  if (held_.codes) {
+    held_.codes->add_keys(target);
+    target.coded = most;
+  } else {
+    target.keys = held_.rows.data();
+    target.rows = most;
+  }
   target.mass = static_cast<float*>(held_.mass.data());
-  target.rows = static_cast<int32_t>(*std::ranges::max_element(counts()));
-  target.known = fresh ? 0 : target.rows;
+  target.known = anew ? 0 : most;
   target.heads = heads_at(now_);
   return target;
 }
 
+void RaggedRows::add_chunk_mass(ChunkMass of, bool anew) const {
+  if (rows_ == 0) return;
+  MassTarget target = mass_target(anew);
+  DeviceBuffer room(*site_.memory, MemoryKind::kScratch);
+  if (held_.codes) {
+    target.keys = unpacked(room, *held_.codes, 1, body_.dtype).k;
+    target.rows = target.coded;
+    target.codes = nullptr;
+    target.coded = 0;
+  }
+  of.before = target.rows;
+  cuda::add_chunk_mass(of, target, site_.stream);
+}
+
 JudgedRows RaggedRows::view() const {
   JudgedRows rows;
-  rows.dtype = dtype_;
+  rows.dtype = body_.dtype;
   rows.heads = static_cast<int>(site_.heads);
   rows.dim = static_cast<int>(site_.dim);
-  rows.k = held_.k();
-  rows.v = held_.v();
+  const RowTarget first = first_of(held_.rows);
+  rows.k = first.k;
+  rows.v = first.v;
   rows.positions = static_cast<int32_t*>(held_.positions.data());
   rows.known = rows.rows = static_cast<int>(rows_);
   rows.mass = static_cast<float*>(held_.mass.data());
@@ -75,32 +133,53 @@ JudgedRows RaggedRows::view() const {
   return rows;
 }
 
-void RaggedRows::place(int places, const int32_t* from, int more) const {
-  place_heads({from, more, static_cast<int>(site_.heads), rows_at(places), begins_at(places)},
+void RaggedRows::place(int places, const int32_t* from, int more, size_t unit) const {
+  place_heads({from, more, static_cast<int>(site_.heads), static_cast<int>(unit), rows_at(places),
+               begins_at(places)},
               site_.stream);
 }
 
 RaggedRows::Lists RaggedRows::lists(size_t rows) const {
   Lists lists(*site_.memory);
-  lists.rows.allocate(4 * rows * site_.dim, site_.stream);
-  lists.positions.allocate(rows * sizeof(int32_t), site_.stream);
-  if (has_mass_) lists.mass.allocate(rows * sizeof(float), site_.stream);
+  const size_t places = most_places(rows);
+  if (body_.codec) {
+    lists.codes = std::make_unique<CodedBody>(body_.codec, body_);
+    lists.codes->announce(places);
+  } else {
+    lists.rows.allocate(4 * rows * site_.dim, site_.stream);
+  }
+  lists.positions.allocate(places * sizeof(int32_t), site_.stream);
+  if (has_mass_) lists.mass.allocate(places * sizeof(float), site_.stream);
   return lists;
 }
 
-void RaggedRows::judge(const DeviceChooser& chooser, const Step& step, const JudgedRows& fresh,
+void RaggedRows::judge(const DeviceChooser& chooser, const Step& step, const Fresh& fresh,
                        ChunkSpace& space) {
-  const size_t heads = site_.heads, mean = rows_ / heads + static_cast<size_t>(fresh.rows);
+  const size_t heads = site_.heads, mean = rows_ / heads + static_cast<size_t>(fresh.rows.rows);
   const int next = now_ == kOne ? kOther : kOne;
-  SelectSpace lent = space.select(mean, has_mass_ || fresh.queries.state);
+  SelectSpace lent = space.select(mean, has_mass_ || fresh.rows.queries.state);
   lent.stay = rows_at(next);
-  place(kAll, rows_at(now_), fresh.rows);
-  LineUpCall call{view(), fresh};
+  place(kAll, rows_at(now_), fresh.rows.rows, 1);
+  LineUpCall call{view(), fresh.rows};
   call.to = heads_at(kAll);
-  JudgedRows all = fresh;
+  JudgedRows all = fresh.rows;
   all.ragged = call.to;
-  all.rows = static_cast<int>(rows_) + fresh.rows;  // others may have had none
+  all.rows = static_cast<int>(rows_) + fresh.rows.rows;  // others may have had none
+  DeviceBuffer held_room(*site_.memory, MemoryKind::kScratch),
+      fresh_room(*site_.memory, MemoryKind::kScratch);
   if (chooser.reads_rows()) {
+    if (body_.codec) {
+      all.dtype = DType::kF16;
+      const RowTarget rows = unpacked(fresh_room, *fresh.codes, heads, all.dtype);
+      call.fresh.k = rows.k;
+      call.fresh.v = rows.v;
+      call.fresh.head_stride = rows.head_stride;
+    }
+    if (held_.codes) {
+      const RowTarget rows = unpacked(held_room, *held_.codes, 1, all.dtype);
+      call.held.k = rows.k;
+      call.held.v = rows.v;
+    }
     const RowTarget room = space.unpacked(mean);
     call.k = all.k = room.k;
     call.v = all.v = room.v;
@@ -109,21 +188,49 @@ void RaggedRows::judge(const DeviceChooser& chooser, const Step& step, const Jud
   if (call.k || call.mass) line_up(call, site_.stream);
   chooser.choose(lent, all, step, site_.stream);
 
-  place(next, lent.stay, 0);
+  place(next, lent.stay, 0, unit());
   Lists kept = lists(step.keep * heads);
   call.kept = lent.kept;
   call.named = call.to;
   call.to = heads_at(next);
-  call.k = kept.k();
-  call.v = kept.v();
+  const RowTarget to = body_.codec ? RowTarget{} : first_of(kept.rows);
+  call.k = to.k;
+  call.v = to.v;
   call.positions = static_cast<int32_t*>(kept.positions.data());
   call.mass = static_cast<float*>(kept.mass.data());
   call.mass_factor = chooser.mass_kept();
   line_up(call, site_.stream);
+  if (body_.codec) keep_codes(call, *fresh.codes, kept);
   held_ = std::move(kept);
   rows_ = step.keep * heads;
   now_ = next;
   told_->tell(rows_at(now_), site_.stream);
+}
+
+// From what was held, then from the fresh rows: to the codec each is one head's.
+void RaggedRows::keep_codes(const LineUpCall& call, const CodedBody& fresh, Lists& kept) const {
+  const size_t count = kept.codes->rows();
+  DeviceArray<int32_t> names(*site_.memory, MemoryKind::kScratch, 2 * count, site_.stream);
+  NameCall name{call.held.ragged, call.named, call.to, call.kept};
+  name.heads = static_cast<int>(site_.heads);
+  name.fresh_stride = static_cast<int>(fresh.all_blocks().stride * kBlockRows);
+  name.count = static_cast<int>(count);
+  name.stays = MoveCodesCall::kStays;
+  name.zero = MoveCodesCall::kZero;
+  name.held = names.data();
+  name.fresh = names.data() + count;
+  name_rows(name, site_.stream);
+  MoveCodesCall move;
+  move.to = kept.codes->all_blocks();
+  move.heads = 1;
+  move.head_dim = static_cast<int>(site_.dim);
+  move.count = static_cast<int>(count);
+  if (held_.codes) move.from = held_.codes->all_blocks();
+  move.kept = name.held;
+  body_.codec->move_rows(move, site_.stream);
+  move.from = fresh.all_blocks();
+  move.kept = name.fresh;
+  body_.codec->move_rows(move, site_.stream);
 }
 
 void RaggedRows::add_rows(pith::HeadRows& out, size_t head) const {
@@ -138,10 +245,27 @@ void RaggedRows::add_rows(pith::HeadRows& out, size_t head) const {
   out.log_weights.insert(out.log_weights.end(), positions.size(), 0.0f);
 }
 
+void RaggedRows::add_codes(std::vector<HeadCodes>& codes, size_t head, size_t first) const {
+  if (!held_.codes) return;
+  codes.push_back({held_.codes.get(), 0, first, counts()[head], begin_of(head)});
+}
+
+// What the bodies of codes have beside the rows is room for whole blocks.
 void RaggedRows::add_to(Ledger& ledger) const {
+  const size_t side = rows_ * (sizeof(int32_t) + (has_mass_ ? sizeof(float) : 0));
+  ledger.metadata += side + places_.size();
+  ledger.slack += held_.positions.size() + held_.mass.size() - side;
   ledger.payload += held_.rows.size();
-  ledger.metadata += held_.positions.size() + held_.mass.size() + places_.size();
   ledger.rows_kept += rows_;
+  if (!held_.codes) return;
+  Ledger codes;
+  held_.codes->add_to(codes);
+  const GroupedBytes bytes = body_.codec->block_bytes(static_cast<int>(site_.dim));
+  const size_t payload = rows_ * (bytes.key_codes + bytes.value_codes) / kBlockRows;
+  const size_t sides = rows_ * (bytes.key_side + bytes.value_side) / kBlockRows;
+  ledger.payload += payload;
+  ledger.metadata += sides;
+  ledger.slack += codes.payload + codes.metadata + codes.slack - payload - sides;
 }
 
 }  // namespace pith::cuda

@@ -1,12 +1,15 @@
 #pragma once
 // Rows of a layer's KV heads that share a budget, as judgements left them: heads have different
-// numbers of them, one head's lie behind the other's, and nothing between. How many there are of
-// all heads follows from counts; of each only the device knows until the host asks, which waits for
-// the last judgement (docs/decisions/0191).
+// numbers of them, and one head's lie behind the other's, dense and with nothing between, or in
+// codes, of which each head begins a block. How many there are of all heads follows from counts; of
+// each only the device knows until the host asks, which waits for the last judgement
+// (docs/decisions/0191).
 //
 // A judgement is about these rows and fresh ones, equally many of each head, that lie elsewhere.
-// What stays is written to new memory, and the old is given back.
+// What stays is written to new memory, and the old is given back. To the codec that memory is one
+// head's: codes of rows that share nothing are the same in all of them.
 
+#include "attend/cuda/coded_body.h"
 #include "cache/cuda/layer_rows.h"
 #include "compress/cuda/share.h"
 #include "kernels/cuda/pinned.h"
@@ -16,7 +19,7 @@ namespace pith::cuda {
 class RaggedRows {
  public:
   /// `mass`: rows carry attention mass.
-  RaggedRows(const LayerSite& site, DType dtype, bool mass);
+  RaggedRows(const LayerPlan& plan, const LayerSite& site, bool mass);
   RaggedRows(const RaggedRows& other);
 
   /// Of all heads together.
@@ -25,14 +28,21 @@ class RaggedRows {
   const std::vector<size_t>& counts() const { return told_->get(); }
   DeviceSpan span(size_t head) const;
   void attend_chunk(CausalCall& call) const;
-  /// `fresh`: what they have is set to 0 first.
-  MassTarget mass_target(bool fresh) const;
-  /// Of these rows and the fresh ones behind them those stay that the chooser names for a step that
-  /// heads share.
-  void judge(const DeviceChooser& chooser, const Step& step, const JudgedRows& fresh,
-             ChunkSpace& space);
+  /// Mass of a token goes to dense rows, or to codes; `anew`: what they have is set to 0 first.
+  MassTarget mass_target(bool anew) const;
+  /// Of a chunk's queries, which see all rows.
+  void add_chunk_mass(ChunkMass of, bool anew) const;
+
+  /// Rows that are judged behind those held, in `codes` if rows are.
+  struct Fresh {
+    const JudgedRows& rows;
+    const CodedBody* codes = nullptr;
+  };
+  /// Those stay that the chooser names for a step that heads share.
+  void judge(const DeviceChooser& chooser, const Step& step, const Fresh& fresh, ChunkSpace& space);
 
   void add_rows(pith::HeadRows& rows, size_t head) const;
+  void add_codes(std::vector<HeadCodes>& codes, size_t head, size_t first) const;
   void add_to(Ledger& ledger) const;
 
  private:
@@ -43,26 +53,33 @@ class RaggedRows {
   }
   int32_t* begins_at(int places) const { return rows_at(places) + site_.heads; }
   RaggedHeads heads_at(int places) const { return {rows_at(places), begins_at(places)}; }
-  void place(int places, const int32_t* from, int more) const;
-  /// The rows and what lies beside them, of all heads.
+  void place(int places, const int32_t* from, int more, size_t unit) const;
+  /// Rows, and what lies beside them, of all heads.
   struct Lists {
-    DeviceBuffer rows;       // [2, rows, D]
-    DeviceBuffer positions;  // [rows] of int32_t
-    DeviceBuffer mass;       // [rows] of float, or empty
+    DeviceBuffer rows;                 // [2, rows, D]
+    std::unique_ptr<CodedBody> codes;  // of one head; null: rows are dense
+    DeviceBuffer positions;            // [rows] of int32_t
+    DeviceBuffer mass;                 // [rows] of float, or empty
 
     explicit Lists(MemoryCounter& memory)
         : rows(memory, MemoryKind::kPayload),
           positions(memory, MemoryKind::kMetadata),
           mass(memory, MemoryKind::kMetadata) {}
-    std::byte* k() const { return static_cast<std::byte*>(rows.data()); }
-    std::byte* v() const { return k() + rows.size() / 2; }
   };
   Lists lists(size_t rows) const;
+  /// Where a head begins: a multiple of so many rows.
+  size_t unit() const { return body_.codec ? size_t{kBlockRows} : 1; }
+  /// Places of `rows` rows of all heads, whatever their shares.
+  size_t most_places(size_t rows) const { return rows + site_.heads * (unit() - 1); }
+  /// What a body holds, as rows that are lent.
+  RowTarget unpacked(DeviceBuffer& room, const CodedBody& codes, size_t heads, DType dtype) const;
+  void keep_codes(const LineUpCall& call, const CodedBody& fresh, Lists& kept) const;
   JudgedRows view() const;
   size_t begin_of(size_t head) const;
+  size_t most() const;
 
   LayerSite site_;
-  DType dtype_;
+  BodySite body_;  // of codes
   bool has_mass_;
   size_t rows_ = 0;
   int now_ = kOne;

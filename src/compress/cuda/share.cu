@@ -83,7 +83,7 @@ __global__ void place_kernel(const __grid_constant__ PlaceCall call) {
     const int rows = call.from[h] + call.more;
     call.rows[h] = rows;
     call.begins[h] = begin;
-    begin += rows;
+    begin += (rows + call.unit - 1) / call.unit * call.unit;
   }
 }
 
@@ -122,6 +122,25 @@ __global__ void __launch_bounds__(kLineThreads)
   }
 }
 
+/// A thread a row.
+__global__ void __launch_bounds__(kLineThreads) name_kernel(const __grid_constant__ NameCall call) {
+  const int at = blockIdx.x * kLineThreads + static_cast<int>(threadIdx.x);
+  if (at >= call.count) return;
+  int head = call.heads - 1;
+  while (head > 0 && call.to.begins[head] > at) --head;
+  const int i = at - call.to.begins[head];
+  int held = call.zero, fresh = call.stays;
+  if (i < call.to.rows[head]) {
+    const int source = call.kept[call.named.at(head, 0) + i], there = call.there.rows[head];
+    if (source < there)
+      held = call.there.begins[head] + source;
+    else
+      fresh = head * call.fresh_stride + source - there;
+  }
+  call.held[at] = held;
+  call.fresh[at] = fresh;
+}
+
 }  // namespace
 
 void choose_shared(const SelectSpace& space, const JudgedRows& rows, const SharedChoice& choice,
@@ -143,6 +162,12 @@ void place_heads(const PlaceCall& call, cudaStream_t stream) {
 void line_up(const LineUpCall& call, cudaStream_t stream) {
   line_up_kernel<<<dim3(kLineBlocks, call.fresh.heads), kLineThreads, 0, stream>>>(call);
   check(cudaGetLastError(), "moving rows of heads that share a budget");
+}
+
+void name_rows(const NameCall& call, cudaStream_t stream) {
+  if (call.count == 0) return;
+  name_kernel<<<(call.count + kLineThreads - 1) / kLineThreads, kLineThreads, 0, stream>>>(call);
+  check(cudaGetLastError(), "moving codes of heads that share a budget");
 }
 
 }  // namespace pith::cuda

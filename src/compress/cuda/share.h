@@ -21,10 +21,11 @@ struct SharedChoice {
 void choose_shared(const SelectSpace& space, const JudgedRows& rows, const SharedChoice& choice,
                    cudaStream_t stream);
 
-/// Numbers of rows [heads] and where each head's begin: from + more of each.
+/// Numbers of rows [heads] and where each head's begin: from + more of each. Heads begin at
+/// multiples of `unit` rows.
 struct PlaceCall {
   const int32_t* from = nullptr;
-  int more = 0, heads = 0;
+  int more = 0, heads = 0, unit = 1;
   int32_t *rows = nullptr, *begins = nullptr;  // [heads]
 };
 void place_heads(const PlaceCall& call, cudaStream_t stream);
@@ -41,5 +42,18 @@ struct LineUpCall {
   float mass_factor = 1;
 };
 void line_up(const LineUpCall& call, cudaStream_t stream);
+
+/// The same for codes, which move by lists (attend/cuda/code_rows.h): where each of `count` rows of
+/// all heads comes from, among the rows that were there, and among the fresh ones, of which those
+/// of the next head come `fresh_stride` rows later. A list says `stays` where the other names a
+/// row, and held says `zero` where neither does.
+struct NameCall {
+  RaggedHeads there, named, to;
+  const int32_t* kept = nullptr;
+  int heads = 0, fresh_stride = 0, count = 0;
+  int stays = 0, zero = 0;
+  int32_t *held = nullptr, *fresh = nullptr;  // [count]
+};
+void name_rows(const NameCall& call, cudaStream_t stream);
 
 }  // namespace pith::cuda

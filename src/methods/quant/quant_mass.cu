@@ -51,21 +51,21 @@ struct TokenKeyMass {
   static __device__ void add(const TokenParams& p, const MassTarget& target, float* queries) {
     // Dense rows begin at the first block of the grid, coded ones at the last.
     const int begin = (kTokenBlocks - 1 - static_cast<int>(blockIdx.y)) * kRows;
-    if (begin >= target.coded) return;
-    const int head = blockIdx.x, c = threadIdx.x % 4;
+    const int head = blockIdx.x, c = threadIdx.x % 4, coded = target.coded_count(head);
+    if (begin >= coded) return;
     const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(head) * p.group * D;
     for (int i = threadIdx.x; i < p.group * D; i += kTokenThreads) {  // [group, D / 4, 4]
       queries[i] = to_float(q[i / D * D + channel_of<D>(i % D / 4, i % 4)]);
     }
     __syncthreads();
     const float scale = kLog2e * rsqrtf(static_cast<float>(D));
-    const size_t first_block = head * target.block_stride;
+    const size_t first_block = target.first_block(head);
     const auto* codes = static_cast<const uint32_t*>(target.codes) + first_block * D * kBits;
     const auto* sides = static_cast<const __half*>(target.code_side) + first_block * D;
-    float* mass = target.mass + head * target.stride + target.coded_from;
-    for (int first = begin; first < target.coded; first += kRows * kTokenBlocks) {
+    float* mass = target.mass + target.mass_at(head) + target.coded_from;
+    for (int first = begin; first < coded; first += kRows * kTokenBlocks) {
       const int own = first + static_cast<int>(threadIdx.x) / 4;
-      const int row = min(own, target.coded - 1);
+      const int row = min(own, coded - 1);
       const auto block = static_cast<size_t>(row / kBlockRows);
       float k[D / 4];
       read_row<D>(k, codes + block * D * kBits, sides + block * D, row % kBlockRows);
@@ -78,7 +78,7 @@ struct TokenKeyMass {
         score += __shfl_xor_sync(~0u, score, 2);
         sum += exp2_fast(score * scale - p.log_sum[head * p.group + h] * kLog2e);
       }
-      if (c == 0 && own < target.coded) {
+      if (c == 0 && own < coded) {
         mass[row] = target.coded_from + row < target.known ? mass[row] + sum : sum;
       }
     }
