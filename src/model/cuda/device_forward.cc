@@ -47,6 +47,7 @@ DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, Memor
       ids_(memory, MemoryKind::kScratch, room_, stream),
       position_(memory, MemoryKind::kScratch, 1, stream),
       states_(memory, MemoryKind::kScratch, max_tokens_, stream),
+      places_(together_ ? static_cast<size_t>(config_.layers) * max_tokens_ : 0),
       attention_(memory, {1, config_.query_heads, config_.kv_heads, config_.head_dim, 1, 0}, stream,
                  max_tokens_),
       host_logits_(block_ * static_cast<size_t>(config_.vocab)) {
@@ -62,8 +63,6 @@ DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, Memor
   angles_ = MirroredArray<AngleSource>(memory, MemoryKind::kScratch, ropes * max_tokens_, stream);
   targets_ = MirroredArray<RowTarget>(memory, MemoryKind::kScratch,
                                       static_cast<size_t>(config_.layers) * max_tokens_, stream);
-  places_ = MirroredArray<DecodePlace>(memory, MemoryKind::kScratch,
-                                       static_cast<size_t>(config_.layers) * max_tokens_, stream);
   make(hidden_, room_ * hidden);
   make(input_, room_ * width_in(config_) * sizeof(float));
   make(output_, room_ * out);
@@ -121,7 +120,7 @@ void DeviceForward::look_up(const DeviceCache& cache, size_t tokens, bool own_pl
     const size_t at = r * room_ * half;
     find_angles(
         {cos_.data() + at, sin_.data() + at, cache.ropes()[r]->device.data(), position_.device(),
-         tokens, half, own_places ? angles_.device() + r * max_tokens_ : nullptr},
+         tokens, half, own_places ? angles_.device() + r * tokens : nullptr},
         stream_);
   }
 }
@@ -138,11 +137,11 @@ void DeviceForward::run_tokens(std::span<const TokenRun> runs) {
       std::ranges::any_of(runs, [](const TokenRun& r) { return r.cache->comparing(); });
   Pass* pass = known(runs);
   if (!pass || comparing) {
-    enqueue_tokens(runs);
+    enqueue_tokens(runs, pass ? *pass : add_pass(runs));
   } else {
     // A graph has as many blocks of attention as rows needed when it was captured.
     if (!pass->graph || !std::ranges::equal(blocks_, pass->blocks, std::ranges::less_equal{})) {
-      pass->graph = capture(runs);
+      pass->graph = capture(runs, *pass);
       pass->blocks = blocks_;
     }
     check(cudaGraphLaunch(pass->graph.get(), stream_), "the decode graph");
@@ -150,30 +149,24 @@ void DeviceForward::run_tokens(std::span<const TokenRun> runs) {
   uploaded_.set(stream_);
 }
 
-/// What the pass's kernels read beside the caches' own.
+/// What the pass's kernels read beside the caches' own and the pass's places.
 void DeviceForward::note(std::span<const TokenRun> runs) {
-  auto* attended = reinterpret_cast<float*>(input_.data());  // [n, H, D]
-  const auto width = static_cast<size_t>(config_.query_heads * config_.head_dim);
-  blocks_.assign(runs.size(), 0);
-  for (size_t i = 0; i < runs.size(); ++i) {
+  const size_t n = runs.size();
+  blocks_.assign(n, 0);
+  for (size_t i = 0; i < n; ++i) {
     const DeviceCache& cache = *runs[i].cache;
     if (together_)
       blocks_[i] = static_cast<int>(std::bit_ceil(static_cast<unsigned>(cache.token_blocks())));
     ids_.host()[i] = runs[i].token;
     states_.host()[i] = runs[i].state;
-    for (size_t r = 0; r < cache.ropes().size(); ++r) {
-      angles_.host()[r * max_tokens_ + i] = {cache.ropes()[r]->device.data(), runs[i].position};
-    }
-    for (int l = 0; l < config_.layers; ++l) {
-      const size_t at = static_cast<size_t>(l) * max_tokens_ + i;
-      targets_.host()[at] = cache.token_target(l);
-      places_.host()[at] =
-          cache.token_place(l, attended + i * width, q_.data() + i * width * kRowBytes);
-    }
+    for (size_t r = 0; r < cache.ropes().size(); ++r)
+      angles_.host()[r * n + i] = {cache.ropes()[r]->device.data(), runs[i].position};
+    for (int l = 0; l < config_.layers; ++l)
+      targets_.host()[static_cast<size_t>(l) * n + i] = cache.token_target(l);
   }
 }
 
-/// The pass of these sequences, now the latest; null, and noted, if it is new.
+/// The pass of these sequences, now the latest; null if it is new.
 DeviceForward::Pass* DeviceForward::known(std::span<const TokenRun> runs) {
   const auto same = [&](const Pass& p) {
     return std::ranges::equal(p.caches, runs, {}, {}, &TokenRun::cache);
@@ -183,10 +176,29 @@ DeviceForward::Pass* DeviceForward::known(std::span<const TokenRun> runs) {
     std::rotate(found, found + 1, passes_.end());
     return &passes_.back();
   }
-  if (passes_.size() == kMostPasses) passes_.erase(passes_.begin());
-  Pass& pass = passes_.emplace_back();
-  for (const TokenRun& r : runs) pass.caches.push_back(r.cache);
   return nullptr;
+}
+
+/// Where its sequences' numbers are changes with the pass alone: the device is told once.
+DeviceForward::Pass& DeviceForward::add_pass(std::span<const TokenRun> runs) {
+  Pass pass;
+  const size_t n = runs.size();
+  auto* attended = reinterpret_cast<float*>(input_.data());  // [n, H, D]
+  const auto width = static_cast<size_t>(config_.query_heads * config_.head_dim);
+  for (const TokenRun& r : runs) pass.caches.push_back(r.cache);
+  for (int l = 0; l < config_.layers; ++l) {
+    for (size_t i = 0; i < n; ++i) {
+      pass.places.push_back(
+          runs[i].cache->token_place(l, attended + i * width, q_.data() + i * width * kRowBytes));
+    }
+  }
+  if (together_) {
+    pass.on_device = {memory_, MemoryKind::kScratch, pass.places.size(), stream_};
+    std::ranges::copy(pass.places, places_.data());
+    pass.on_device.upload(places_.data(), pass.places.size(), stream_);
+  }
+  if (passes_.size() == kMostPasses) passes_.erase(passes_.begin());
+  return passes_.emplace_back(std::move(pass));
 }
 
 void DeviceForward::forget(const DeviceCache& cache) {
@@ -195,11 +207,11 @@ void DeviceForward::forget(const DeviceCache& cache) {
   });
 }
 
-DeviceForward::Graph DeviceForward::capture(std::span<const TokenRun> runs) {
+DeviceForward::Graph DeviceForward::capture(std::span<const TokenRun> runs, const Pass& pass) {
   cudaGraph_t graph = nullptr;
   check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "the decode graph");
   try {
-    enqueue_tokens(runs);
+    enqueue_tokens(runs, pass);
   } catch (...) {
     cudaStreamEndCapture(stream_, &graph);
     if (graph) cudaGraphDestroy(graph);
@@ -214,15 +226,15 @@ DeviceForward::Graph DeviceForward::capture(std::span<const TokenRun> runs) {
 }
 
 /// A step of one token a sequence. Its arguments do not change from step to step.
-void DeviceForward::enqueue_tokens(std::span<const TokenRun> runs) {
+void DeviceForward::enqueue_tokens(std::span<const TokenRun> runs, const Pass& pass) {
   const size_t n = runs.size();
-  std::vector<Upload> uploads{ids_.upload_of(n), angles_.upload_of(angles_.size()),
-                              targets_.upload_of(targets_.size()), states_.upload_of(n)};
-  if (together_) uploads.push_back(places_.upload_of(places_.size()));
+  const DeviceCache& any = *runs.front().cache;
+  std::vector<Upload> uploads{ids_.upload_of(n), angles_.upload_of(any.ropes().size() * n),
+                              targets_.upload_of(static_cast<size_t>(config_.layers) * n),
+                              states_.upload_of(n)};
   for (const TokenRun& r : runs)
     std::ranges::copy(r.cache->token_uploads(), std::back_inserter(uploads));
   upload_all(uploads, stream_);
-  const DeviceCache& any = *runs.front().cache;
   look_up(any, n, true);
   for (int l = 0; l < config_.layers; ++l) {
     const DeviceLayer& w = weights_->layers()[static_cast<size_t>(l)];
@@ -231,9 +243,9 @@ void DeviceForward::enqueue_tokens(std::span<const TokenRun> runs) {
     // The bias of q, k and v is the heads' business: norms and RoPE come after it.
     qkv_of_few(w, n);
     HeadsCall heads = heads_call(any, l, n);
-    heads.targets = targets_.device() + static_cast<size_t>(l) * max_tokens_;
+    heads.targets = targets_.device() + static_cast<size_t>(l) * n;
     make_heads(heads, stream_);
-    attend_tokens(runs, l);
+    attend_tokens(runs, pass, l);
     add_few({&w.o, w.o_bias, w.attention_post_norm, &w.gate_up}, n);
     gate_few(w, n);
     add_few({&w.down, w.down_bias, w.mlp_post_norm, &after}, n);
@@ -243,14 +255,14 @@ void DeviceForward::enqueue_tokens(std::span<const TokenRun> runs) {
 }
 
 /// Sequence by sequence, or those of one policy in one launch.
-void DeviceForward::attend_tokens(std::span<const TokenRun> runs, int layer) {
-  const size_t first = static_cast<size_t>(layer) * max_tokens_;
+void DeviceForward::attend_tokens(std::span<const TokenRun> runs, const Pass& pass, int layer) {
+  const size_t first = static_cast<size_t>(layer) * runs.size();
   DecodeGroups groups;
   for (size_t i = 0; i < runs.size(); ++i) {
     DeviceCache& cache = *runs[i].cache;
-    const DecodePlace& place = places_.host()[first + i];
+    const DecodePlace& place = pass.places[first + i];
     DecodeCompany company;
-    if (together_) company = {&groups, places_.device() + first + i, blocks_[i]};
+    if (together_) company = {&groups, pass.on_device.data() + first + i, blocks_[i]};
     cache.attend_token(layer, place, attention_, company);
     if (cache.comparing()) cache.compare_token(layer, place.out, place.q);
   }

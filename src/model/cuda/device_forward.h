@@ -77,16 +77,19 @@ class DeviceForward {
   /// The pass of some sequences, in their order; captured when it comes the second time.
   struct Pass {
     std::vector<const DeviceCache*> caches;
-    std::vector<int> blocks;  // of each one's attention, as captured
+    std::vector<DecodePlace> places;     // [L, caches]
+    DeviceArray<DecodePlace> on_device;  // the same, where tokens go together
+    std::vector<int> blocks;             // of each one's attention, as captured
     Graph graph;
   };
 
   void look_up(const DeviceCache& cache, size_t tokens, bool own_places);
   void note(std::span<const TokenRun> runs);
-  void enqueue_tokens(std::span<const TokenRun> runs);
+  void enqueue_tokens(std::span<const TokenRun> runs, const Pass& pass);
   Pass* known(std::span<const TokenRun> runs);
-  Graph capture(std::span<const TokenRun> runs);
-  void attend_tokens(std::span<const TokenRun> runs, int layer);
+  Pass& add_pass(std::span<const TokenRun> runs);
+  Graph capture(std::span<const TokenRun> runs, const Pass& pass);
+  void attend_tokens(std::span<const TokenRun> runs, const Pass& pass, int layer);
   void attention_of_chunk(DeviceCache& cache, int layer);
   void mlp_of_chunk(const DeviceLayer& layer);
   HeadsCall heads_call(const DeviceCache& cache, int layer, size_t tokens) const;
@@ -120,11 +123,11 @@ class DeviceForward {
 
   MirroredArray<int32_t> ids_;           // [T]
   MirroredArray<int64_t> position_;      // [1]
-  MirroredArray<AngleSource> angles_;    // [ropes, most tokens]
-  MirroredArray<RowTarget> targets_;     // [L, most tokens]
+  MirroredArray<AngleSource> angles_;    // [ropes, tokens of the pass]
+  MirroredArray<RowTarget> targets_;     // [L, tokens of the pass]
   MirroredArray<float*> states_;         // [most tokens]
+  PinnedArray<DecodePlace> places_;      // [L, tokens of a new pass] on their way
   DecodeScratch attention_;              // of all tokens of a pass
-  MirroredArray<DecodePlace> places_;    // [L, most tokens]
   std::vector<int> blocks_;              // of this pass's tokens' attention; 0: as it likes
   StreamMark uploaded_;                  // the last run has read what the host wrote for it
   std::vector<Pass> passes_;             // the latest last
