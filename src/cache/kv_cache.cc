@@ -7,6 +7,7 @@
 
 #include "cache/head_group.h"
 #include "cache/host_probe.h"
+#include "cache/stream_notes.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -37,16 +38,14 @@ struct KvCache::Impl {
         shape(o.shape),
         ropes(o.ropes),
         layers(o.layers),
-        protected_rows(o.protected_rows),
-        prompt_ends(o.prompt_ends) {}
+        notes(o.notes) {}
 
   Context context;
   std::shared_ptr<const ResolvedPolicy> policy;
   CacheShape shape;
   LayerRopes ropes;
   std::vector<Layer> layers;  // [L]
-  ProtectedRows protected_rows;
-  std::vector<uint64_t> prompt_ends;  // ascending: tokens when end_prefill was called
+  StreamNotes notes;
 
   /// For what lasts a step: such memory is the engine's, not the session's.
   Context step_context() const { return {context.pool, context.memory.root(), context.kernels}; }
@@ -206,11 +205,11 @@ void KvCache::append(int l, const float* k, const float* v, size_t tokens) {
 }
 
 void KvCache::protect(std::span<const TokenRange> ranges) {
-  ProtectedRows all = impl_->protected_rows;
+  ProtectedRows all = impl_->notes.protected_rows;
   all.add(ranges, static_cast<int64_t>(impl_->seen()), static_cast<int64_t>(impl_->shape.context));
-  impl_->protected_rows = std::move(all);
+  impl_->notes.protected_rows = std::move(all);
   for (Layer& layer : impl_->layers)
-    for (HeadGroup& group : layer.groups) group.protect(impl_->protected_rows);
+    for (HeadGroup& group : layer.groups) group.protect(impl_->notes.protected_rows);
 }
 
 void KvCache::start_error_probe(const ErrorProbeOptions& options, uint64_t seed) {
@@ -239,39 +238,19 @@ std::vector<AttentionError> KvCache::attention_errors() const {
 }
 
 void KvCache::end_prefill() {
-  const uint64_t tokens = impl_->seen();
-  std::vector<uint64_t>& ends = impl_->prompt_ends;
-  if (ends.empty() || ends.back() != tokens) ends.push_back(tokens);
+  impl_->notes.end_prompt(impl_->seen());
   for (Layer& layer : impl_->layers)
     for (HeadGroup& group : layer.groups) group.end_prefill();
 }
 
 const std::vector<TokenRange>& KvCache::protected_tokens() const {
-  return impl_->protected_rows.ranges();
+  return impl_->notes.protected_rows.ranges();
 }
 
 void KvCache::archive(Archive& a) {
-  size_t tokens = impl_->seen(), ranges = impl_->protected_rows.ranges().size();
-  a.need(!a.loads() || (tokens == 0 && ranges == 0), "state goes into a cache that has seen none");
-  a.number(tokens, impl_->shape.context, "more tokens than the context has");
-  a.number(ranges, impl_->shape.context, "more protected ranges than the context has tokens");
-  a.check_left(ranges, 2 * sizeof(int64_t));
-  std::vector<TokenRange> all = impl_->protected_rows.ranges();
-  all.resize(ranges);
-  for (TokenRange& range : all) {
-    a.number(range.first, INT64_MAX);
-    a.number(range.last, INT64_MAX);
-  }
-  if (a.loads()) protect(all);
-  size_t ends = impl_->prompt_ends.size();
-  a.number(ends, tokens + 1, "more prompts than tokens");
-  a.check_left(ends, sizeof(uint64_t));
-  if (a.loads()) impl_->prompt_ends.resize(ends);
-  for (size_t i = 0; i < ends; ++i) {
-    uint64_t& end = impl_->prompt_ends[i];
-    a.number(end, uint64_t{tokens}, "a prompt that ended past the tokens");
-    a.need(i == 0 || end > impl_->prompt_ends[i - 1], "prompts that ended out of order");
-  }
+  uint64_t tokens = impl_->seen();
+  impl_->notes.archive(a, tokens, impl_->shape.context,
+                       [&](std::span<const TokenRange> ranges) { protect(ranges); });
   for (Layer& layer : impl_->layers) {
     if (layer.groups.empty()) continue;  // of a cache of one layer, another
     a.need(a.loads() || layer.tokens == tokens, "layers that saw different tokens");
@@ -283,7 +262,7 @@ void KvCache::archive_layer(int l, Archive& a) {
   Layer& layer = impl_->layer(l);
   for (HeadGroup& group : layer.groups) {
     a.at(fmt::format("layer {}, KV heads from {}", l, group.heads()[0]));
-    group.archive(a, layer.tokens, impl_->prompt_ends);
+    group.archive(a, layer.tokens, impl_->notes.prompt_ends);
   }
   if (layer.probe) layer.probe->archive(a, layer.tokens);
 }
@@ -319,9 +298,11 @@ Occupancy KvCache::held(int layer, int head) const {
 }
 
 Ledger KvCache::estimate(size_t tokens) const {
-  return impl_->policy->estimate(tokens, impl_->protected_rows);
+  return impl_->policy->estimate(tokens, impl_->notes.protected_rows);
 }
 
-std::string KvCache::describe() const { return impl_->policy->describe(impl_->protected_rows); }
+std::string KvCache::describe() const {
+  return impl_->policy->describe(impl_->notes.protected_rows);
+}
 
 }  // namespace pith

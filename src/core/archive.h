@@ -31,6 +31,7 @@ class Archive {
       : way_(Way::kLoad), name_(std::move(name)), left_(bytes) {}
 
   bool loads() const { return way_ == Way::kLoad; }
+  bool counts() const { return way_ == Way::kCount; }
   /// Bytes so far.
   size_t bytes() const { return done_; }
   /// Loading: nothing may be left.
@@ -71,7 +72,7 @@ class Archive {
   void halves(Array<uint16_t>& x, size_t n, size_t readable = 0);
   /// `n` whole numbers, each larger than the one before, from 0 on if `from_0`, and below `limit`.
   void ascending(Array<uint32_t>& x, size_t n, size_t limit, bool from_0 = false);
-  /// Bytes that are there already, or are to be.
+  /// Bytes that are there already, or are to be; counting looks at none.
   void raw(void* x, size_t bytes);
   /// The same for finite numbers of `dtype`.
   void raw_finite(void* x, size_t count, DType dtype);

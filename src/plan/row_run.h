@@ -33,6 +33,10 @@ struct RowRun {
   }
   /// What the step does to the bounds. Rows that come into the body are its last.
   void apply(const Step& step);
+  /// All of it as numbers of an Archive (src/core), at most `most` rows and `weights` runs of
+  /// weighted ones.
+  template <class Archive>
+  void archive(Archive& a, uint32_t most, size_t weights);
 
  private:
   void weigh_tail(uint32_t first, const Weighted& tail);
@@ -47,9 +51,43 @@ class LateJudgements {
   /// What is to be done once `least` rows are to go, in one: this, and then weigh() is applied.
   std::optional<Step> due(const RowRun& run, uint32_t least) const;
   const Step& weigh() const { return weigh_; }
+  /// As RowRun::archive.
+  template <class Archive>
+  void archive(Archive& a, uint32_t most);
 
  private:
   Step judge_, weigh_;
 };
+
+template <class Archive>
+void RowRun::archive(Archive& a, uint32_t most, size_t weights) {
+  for (uint32_t* rows : {&body, &evicted, &heavy, &judged})
+    a.number(*rows, most, "more rows than tokens");
+  a.need(judged <= body, "more judged rows than the body has");
+  size_t runs = weighted.size();
+  a.number(runs, weights, "more weights than the policy gives");
+  weighted.resize(runs);
+  uint32_t left = body;
+  for (Weighted& run : weighted) {
+    a.number(run.rows, left, "more weighted rows than the body has");
+    a.number(run.weight, UINT64_MAX);
+    a.number(run.of, UINT64_MAX);
+    a.need(run.weight > 0 && run.of > 0, "rows without a weight");
+    left -= run.rows;
+  }
+}
+
+template <class Archive>
+void LateJudgements::archive(Archive& a, uint32_t most) {
+  bool judges = judge_.op == Op::kJudge, weighs = weigh_.op == Op::kWeigh;
+  a.flag(judges);
+  a.flag(weighs);
+  if (judges) judge_.op = Op::kJudge;
+  if (weighs) weigh_.op = Op::kWeigh;
+  a.number(judge_.keep, most, "more rows than tokens");
+  a.number(weigh_.weight, UINT64_MAX);
+  a.number(weigh_.of, UINT64_MAX);
+  a.need(weigh_.weight > 0 && weigh_.of > 0, "rows without a weight");
+}
 
 }  // namespace pith

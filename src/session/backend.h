@@ -33,10 +33,14 @@ class SessionBackend {
   /// What is its own.
   virtual Ledger ledger() const = 0;
   virtual std::string describe_policy() const = 0;
-  /// What it is made of: to be saved, or loaded into one that has seen nothing. Throws kUnsupported
-  /// where that cannot be yet.
-  virtual std::vector<SessionSection> sections() = 0;
-  /// What was asked for so far, and is part of the sections.
+  /// Tokens that its cache has seen.
+  virtual size_t tokens() const = 0;
+  /// What it is made of, in this order: to be saved, or loaded into one that has seen nothing. What
+  /// all layers share; each layer; and where its last token left off, if there is one.
+  virtual void archive(Archive& a) = 0;
+  virtual void archive_layer(int layer, Archive& a) = 0;
+  virtual void archive_last(Archive& a) = 0;
+  /// What was asked for so far, and is part of what is archived.
   virtual std::vector<TokenRange> protected_tokens() const = 0;
 };
 
@@ -83,6 +87,8 @@ class EngineBackend {
   virtual const MemoryCounter& memory() const = 0;
   virtual int threads() const = 0;
   virtual const char* isa() const = 0;
+  /// All that decides a result's last bits beside options: two that say the same compute the same.
+  virtual std::string bits() const { return isa(); }
 };
 
 /// `options` are checked. Throw as Engine's constructor does.

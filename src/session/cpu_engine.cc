@@ -19,8 +19,7 @@ class CpuSession final : public SessionBackend {
   /// What sessions under this policy, context and seed begin as.
   CpuSession(ThreadPool& pool, MemoryCounter& memory, const Kernels& kernels, const Model& model,
              const SessionOptions& o)
-      : layers_(model.config().layers),
-        hidden_(static_cast<size_t>(model.config().hidden)),
+      : hidden_(static_cast<size_t>(model.config().hidden)),
         all_(memory),
         limit_(o.cache_limit),
         memory_(memory, limit_),
@@ -54,7 +53,10 @@ class CpuSession final : public SessionBackend {
     return ledger;
   }
   std::string describe_policy() const override { return cache_->describe(); }
-  std::vector<SessionSection> sections() override;
+  size_t tokens() const override { return cache_->tokens(0); }
+  void archive(Archive& a) override { cache_->archive(a); }
+  void archive_layer(int layer, Archive& a) override { cache_->archive_layer(layer, a); }
+  void archive_last(Archive& a) override { a.floats(state_, hidden_); }
   std::vector<TokenRange> protected_tokens() const override { return cache_->protected_tokens(); }
 
   KvCache& cache() { return *cache_; }
@@ -74,7 +76,7 @@ class CpuSession final : public SessionBackend {
 
  private:
   CpuSession(const CpuSession& o, size_t limit)
-      : layers_(o.layers_), hidden_(o.hidden_), all_(o.all_), limit_(limit), memory_(all_, limit_) {
+      : hidden_(o.hidden_), all_(o.all_), limit_(limit), memory_(all_, limit_) {
     const MemoryCounter::CopiesTo ours(o.memory_, memory_);
     cache_ = o.cache_->clone();
     state_ = o.state_;
@@ -85,7 +87,6 @@ class CpuSession final : public SessionBackend {
     if (o.error_probe.rows > 0) cache_->start_error_probe(o.error_probe, o.seed);
   }
 
-  int layers_;
   size_t hidden_;
   MemoryCounter& all_;  // the engine's
   size_t limit_;
@@ -95,21 +96,6 @@ class CpuSession final : public SessionBackend {
   Array<float> logits_;                     // [V], empty until they are asked for
   std::shared_ptr<const CpuSession> like_;  // what it began as; null: it is such a one
 };
-
-std::vector<SessionSection> CpuSession::sections() {
-  std::vector<SessionSection> all;
-  all.push_back({"cache", [this](Archive& a) { cache_->archive(a); }});
-  for (int l = 0; l < layers_; ++l)
-    all.push_back(
-        {fmt::format("layers.{}", l), [this, l](Archive& a) { cache_->archive_layer(l, a); }});
-  all.push_back({"last", [this](Archive& a) {
-                   bool any = cache_->tokens(0) > 0;
-                   a.flag(any);
-                   a.need(any == (cache_->tokens(0) > 0), "tokens that left off nowhere");
-                   if (any) a.floats(state_, hidden_);
-                 }});
-  return all;
-}
 
 class CpuEngine final : public EngineBackend {
  public:

@@ -12,7 +12,7 @@
 #include "core/philox.h"
 #include "paths.h"
 #include "pith/error.h"
-#include "session/test_company.h"
+#include "session/test_prefix_tree.h"
 
 namespace pith {
 namespace {
@@ -78,67 +78,8 @@ TEST(PromptPieces, AreAFunctionOfTheForkPointsAndNeverShort) {
 
 class PrefixTreeBits : public testing::TestWithParam<size_t> {};
 
-// Conversations over two system prompts: each turn is the conversation so far, an answer and a new
-// question; some turns are asked again, some have another question. Snapshots go at random.
 TEST_P(PrefixTreeBits, WhatWasKeptChangesNoBit) {
-  const auto e = engine(), other = engine();
-  const SessionOptions options = with_policy(policies()[GetParam()], 1200);
-  PrefixTree tree(e, {.max_bytes = kMuch});
-  const Philox random(77, 0, 0);
-  struct Talk {
-    Ids past;
-    std::vector<size_t> points;
-    std::map<size_t, Session> live;  // the same conversation without a tree, by its tokens
-  };
-  std::vector<Talk> talks(4);
-  for (size_t c = 0; c < talks.size(); ++c) {
-    talks[c].past = some_ids(70 + c % 2, 900 + c % 2);  // a system prompt for two of them
-    talks[c].points = {talks[c].past.size()};
-  }
-  std::map<Reuse::Kind, size_t> seen;
-  for (size_t turn = 0; turn < 15; ++turn) {
-    const auto word = random.words(turn);
-    const size_t c = word[0] % talks.size();
-    Talk& t = talks[c];
-    const Ids question = some_ids(20 + word[1] % 120, 2000 + turn);
-    const Ids all = joined(t.past, question);
-    std::vector<size_t> points = t.points;
-    points.push_back(std::max(t.past.size(), all.size() - kLeastPiece));
-    const Prompt prompt{all, points, "", std::to_string(c)};
-    Reuse reuse;
-    Session session = tree.begin(options, prompt, &reuse);
-    ++seen[reuse.kind];
-    EXPECT_EQ(session.tokens(), reuse.tokens);
-    tree.read(session, prompt);
-    // Its oracle: the prompt read cold, or the conversation that was never interrupted.
-    Session twin(other, options);
-    if (reuse.kind == Reuse::Kind::kAnswer) {
-      ASSERT_TRUE(t.live.contains(reuse.tokens)) << reuse.tokens;
-      twin = t.live.at(reuse.tokens).fork();
-    }
-    size_t at = twin.tokens();
-    for (const size_t end : prompt_pieces(prompt, at)) {
-      twin.append(std::span(all).subspan(at, end - at),
-                  end == all.size() ? Append::kPromptEnds : Append::kMore);
-      at = end;
-    }
-    Ids said = all;
-    for (const int32_t id : some_ids(5, 3000 + turn)) {
-      const auto a = session.decode(id), b = twin.decode(id);
-      ASSERT_TRUE(same_bits({a.begin(), a.end()}, {b.begin(), b.end()}))
-          << options.policy.to_string() << ", turn " << turn << " after " << reuse.tokens << " of "
-          << all.size() << " tokens, kind " << int(reuse.kind);
-      said.push_back(id);
-    }
-    if (word[2] % 4 != 0) {  // else the client asks again later, from the same past
-      EXPECT_TRUE(tree.keep(session, prompt));
-      t.past = said, t.points = points;
-      t.live.insert_or_assign(said.size(), twin.fork());
-    }
-    if (word[3] % 3 == 0) tree.shrink(1);
-  }
-  EXPECT_GT(seen[Reuse::Kind::kPrompt], 0u);
-  EXPECT_GT(seen[Reuse::Kind::kAnswer], 0u);
+  test::expect_kept_changes_no_bit(engine(), engine(), policies()[GetParam()]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, PrefixTreeBits, testing::Range<size_t>(0, policies().size()));

@@ -23,28 +23,45 @@ std::string tokenizer_digest(const Tokenizer& tokenizer) {
 }
 
 /// Whatever changes a later bit is a field.
-SessionKey file_key(const Engine& engine, const SessionOptions& o) {
+SessionKey file_key(const Engine& engine, const EngineBackend& device, const SessionOptions& o) {
   const Model& model = *engine.model();
   const ModelConfig& c = model.config();
   const EngineOptions& e = engine.options();
   SessionKey key = {{"model", fmt::format("{}, {} layers", c.architecture, c.layers)},
                     {"weights", digest_of_model(model.weights()).text()},
-                    {"tokenizer", tokenizer_digest(model.tokenizer())}};
+                    {"tokenizer", tokenizer_digest(model.tokenizer())},
+                    {"device", e.device == Device::kCuda ? "cuda" : "cpu"}};
   for (auto& field : session_key(engine, o)) key.push_back(std::move(field));
   key.insert(key.end(), {{"chunk", std::to_string(e.chunk)},
                          {"arithmetic", e.f32_arithmetic ? "f32" : "fast"},
-                         {"device", e.device == Device::kCuda ? "cuda" : "cpu"},
-                         {"isa", engine.isa()}});
+                         {"isa", device.bits()}});
   return key;
+}
+
+std::vector<SessionSection> sections_of(SessionBackend& session, int layers) {
+  std::vector<SessionSection> all;
+  all.push_back({"cache", [&session](Archive& a) { session.archive(a); }});
+  for (int l = 0; l < layers; ++l)
+    all.push_back(
+        {fmt::format("layers.{}", l), [&session, l](Archive& a) { session.archive_layer(l, a); }});
+  all.push_back({"last", [&session](Archive& a) {
+                   bool any = session.tokens() > 0;
+                   a.flag(any);
+                   a.need(any == (session.tokens() > 0), "tokens that left off nowhere");
+                   if (any) session.archive_last(a);
+                 }});
+  return all;
 }
 
 }  // namespace
 
 void Session::save(const std::filesystem::path& path, const SaveOptions& options) const {
   state_->check_usable();
-  write_session_file(
-      path, {file_key(*state_->engine, state_->options), state_->seen, state_->backend->sections()},
-      {.replace = options.replace});
+  const int layers = state_->engine->model()->config().layers;
+  write_session_file(path,
+                     {file_key(*state_->engine, state_->device(), state_->options), state_->seen,
+                      sections_of(*state_->backend, layers)},
+                     {.replace = options.replace});
 }
 
 Session Session::restore(std::shared_ptr<Engine> engine, const std::filesystem::path& path,
@@ -65,16 +82,17 @@ Session Session::restored(Session session, const std::filesystem::path& path,
                           const std::vector<TokenRange>& protect) {
   State& state = *session.state_;
   const SessionFile file(path);
-  file.check_key(file_key(*state.engine, state.options));
+  file.check_key(file_key(*state.engine, state.device(), state.options));
   file.verify();
   const int32_t vocab = state.engine->model()->config().vocab;
   for (const int32_t id : file.tokens())
     if (id < 0 || id >= vocab)
       throw Error(ErrorCode::kCorrupt, fmt::format("{}: token {} is outside the vocabulary of {}",
                                                    path.string(), id, vocab));
-  for (const SessionSection& section : state.backend->sections())
+  const int layers = state.engine->model()->config().layers;
+  for (const SessionSection& section : sections_of(*state.backend, layers))
     file.load(section.name, section.archive);
-  const uint64_t cached = state.backend->ledger().tokens;
+  const size_t cached = state.backend->tokens();
   if (cached != file.tokens().size())
     throw Error(ErrorCode::kCorrupt, fmt::format("{}: {} tokens, and a cache of {}", path.string(),
                                                  file.tokens().size(), cached));

@@ -23,10 +23,10 @@ struct Talk {
   std::vector<int32_t> prompt, answer;
 };
 
-inline std::vector<int32_t> some_ids(size_t count, uint64_t seed) {
+inline std::vector<int32_t> some_ids(size_t count, uint64_t seed, uint64_t vocab = 8000) {
   const Philox random(seed, 0, 0);
   std::vector<int32_t> ids(count);
-  for (size_t i = 0; i < count; ++i) ids[i] = static_cast<int32_t>(random.words(i)[0] % 8000u);
+  for (size_t i = 0; i < count; ++i) ids[i] = static_cast<int32_t>(random.words(i)[0] % vocab);
   return ids;
 }
 

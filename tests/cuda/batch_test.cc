@@ -154,7 +154,7 @@ TEST(CudaBatch, SessionsTakeTheirOwnAndGiveItBack) {
   {
     std::vector<Session> sessions;
     for (int i = 0; i < 20; ++i) sessions.emplace_back(engine, with_policy("exact"));
-    size_t all = before;
+    size_t all = engine->ledger().total_bytes();
     for (const Session& s : sessions) all += s.ledger().total_bytes();
     EXPECT_EQ(engine->bytes_in_use(), all);
   }

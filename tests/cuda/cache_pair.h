@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
@@ -60,12 +61,12 @@ class Pair {
         dtype_(dtype),
         sliding_(sliding),
         rope_(dim_, 10000),
+        policy_(policy),
         one_policy_(on_cpu == policy),
         structured_(policy.starts_with("expected")),
         cpu_(context_, shape_of(dim, sliding), Policy::parse(on_cpu), kSeed, &rope_) {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
-    gpu_ = std::make_unique<DeviceCache>(device_, shape_of(dim, sliding), Policy::parse(policy),
-                                         kSeed, stream_, &rope_);
+    gpu_ = make_gpu();
     scratch_ = std::make_unique<DecodeScratch>(device_, gpu_->token_shape(), stream_);
     for (size_t l = 0; l < kLayers; ++l) {
       const int64_t window = sliding.empty() ? 0 : sliding[l];
@@ -74,6 +75,7 @@ class Pair {
   }
   ~Pair() {
     gpu_.reset();
+    saved_.reset();
     scratch_.reset();
     cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);
@@ -81,47 +83,82 @@ class Pair {
 
   void run_chunk(size_t tokens) {
     for (int l = 0; l < kLayers; ++l) {
-      note_rows(l);
+      if (watched_) note_rows(l);
       const Numbers x = draw(tokens);
-      const auto q = to_device(device_, x.q);
-      DeviceArray<float> out(device_, MemoryKind::kScratch, x.q.size(), stream_);
-      write_rows(gpu_->begin_chunk(l, tokens), x, tokens);
-      gpu_->attend_chunk(l, out.data(), DType::kF32, q.data(), tokens);
-      gpu_->end_chunk(l, tokens);
-      compare(l, x, out, tokens);
+      const std::vector<float> got = step_chunk(*gpu_, l, x, tokens);
+      if (saved_) compare_with_saved(got, step_chunk(*saved_, l, x, tokens));
+      if (watched_) compare(l, x, got, tokens);
     }
     tokens_ += tokens;
   }
   void run_token() {
-    for (int l = 0; l < kLayers; ++l) note_rows(l);
-    gpu_->begin_token();
-    upload_all(gpu_->token_uploads(), stream_);
+    for (int l = 0; watched_ && l < kLayers; ++l) note_rows(l);
+    for (DeviceCache* cache : {gpu_.get(), saved_.get()}) {
+      if (!cache) continue;
+      cache->begin_token();
+      upload_all(cache->token_uploads(), stream_);
+      check(cudaStreamSynchronize(stream_), "uploads");
+    }
     for (int l = 0; l < kLayers; ++l) {
       const Numbers x = draw(1);
-      const auto q = to_device(device_, x.q);
-      DeviceArray<float> out(device_, MemoryKind::kScratch, x.q.size(), stream_);
-      write_rows(gpu_->token_target(l), x, 1);
-      gpu_->attend_token(l, gpu_->token_place(l, out.data(), q.data()), *scratch_);
-      if (gpu_->comparing()) gpu_->compare_token(l, out.data(), q.data());
-      compare(l, x, out, 1);
+      const std::vector<float> got = step_token(*gpu_, l, x);
+      if (saved_) compare_with_saved(got, step_token(*saved_, l, x));
+      if (watched_) compare(l, x, got, 1);
     }
     gpu_->end_token();
+    if (saved_) saved_->end_token();
     ++tokens_;
   }
+  /// To be called before the first row: the GPU's caches alone are fed, and nothing is compared but
+  /// what was loaded.
+  void watch_saved_alone() { watched_ = false; }
   void end_prefill() {
     cpu_.end_prefill();
     gpu_->end_prefill();
+    if (saved_) saved_->end_prefill();
     if (rounded_) rounded_->end_prefill();
   }
   void protect(const std::vector<TokenRange>& ranges) {
     cpu_.protect(ranges);
     gpu_->protect(ranges);
+    if (saved_) saved_->protect(ranges);
     if (one_policy_) {
       EXPECT_EQ(cpu_.describe(), gpu_->describe());
     }
   }
   void use_clone() { gpu_ = gpu_->clone(); }
+  /// The GPU's cache is saved and loaded into another, which goes on beside it from now on.
+  void load_saved() {
+    const std::string bytes = save();
+    saved_.reset();
+    saved_ = make_gpu();
+    if (probe_.rows > 0) saved_->start_error_probe(probe_, kSeed, 2);
+    load(*saved_, bytes);
+    EXPECT_EQ(save(*saved_), bytes) << "after " << tokens_ << " tokens";
+    check(cudaStreamSynchronize(stream_), "a cache that was loaded");
+  }
+  std::string save() { return save(*gpu_); }
+  /// Whether what was loaded has said what the other did, bit for bit, and is still the same.
+  bool saved_is_same() { return saved_ && saved_differs_ == 0 && save(*saved_) == save(); }
+  /// Loads bytes that may be no state, and goes on if they are taken; what came of it is kept
+  /// nowhere. Throws what loading does.
+  void load_anything(const std::string& bytes) {
+    const auto cache = make_gpu();
+    load(*cache, bytes);
+    const auto room = shape_of(static_cast<int>(dim_)).context - cache->tokens();
+    for (size_t t = 0; t < std::min<size_t>(room, 40); ++t) {
+      cache->begin_token();
+      upload_all(cache->token_uploads(), stream_);
+      check(cudaStreamSynchronize(stream_), "uploads");
+      for (int l = 0; l < kLayers; ++l) step_token(*cache, l, draw(1));
+      cache->end_token();
+    }
+    cache->end_prefill();
+    for (int l = 0; l < kLayers; ++l) cache->rows(l, 0);
+    check(cudaStreamSynchronize(stream_), "a cache that was loaded");
+  }
   void start_error_probe(const ErrorProbeOptions& options) {
+    probe_ = options;
     cpu_.start_error_probe(options, kSeed);
     gpu_->start_error_probe(options, kSeed, 2);
   }
@@ -285,9 +322,58 @@ class Pair {
     write(to.k, x.k);
     write(to.v, x.v);
   }
-  void compare(int layer, const Numbers& x, const DeviceArray<float>& out, size_t tokens) {
+  std::unique_ptr<DeviceCache> make_gpu() {
+    return std::make_unique<DeviceCache>(device_, shape_of(static_cast<int>(dim_), sliding_),
+                                         Policy::parse(policy_), kSeed, stream_, &rope_);
+  }
+  static std::string save(DeviceCache& cache) {
+    std::string bytes;
+    Archive a([&](std::span<const std::byte> more) {
+      bytes.append(reinterpret_cast<const char*>(more.data()), more.size());
+    });
+    Archive counted;
+    for (Archive* each : {&a, &counted}) {
+      cache.archive(*each);
+      for (int l = 0; l < kLayers; ++l) cache.archive_layer(l, *each);
+    }
+    EXPECT_EQ(counted.bytes(), bytes.size());
+    return bytes;
+  }
+  static void load(DeviceCache& cache, const std::string& bytes) {
+    const std::vector<char> own(bytes.begin(), bytes.end());  // a sanitizer sees its end
+    Archive a({reinterpret_cast<const std::byte*>(own.data()), own.size()}, "a test");
+    cache.archive(a);
+    for (int l = 0; l < kLayers; ++l) cache.archive_layer(l, a);
+    a.end();
+  }
+  std::vector<float> on_host(const DeviceArray<float>& out) const {
+    std::vector<float> got(out.size());
+    out.download(got.data(), got.size(), stream_);
+    check(cudaStreamSynchronize(stream_), "attention");
+    return got;
+  }
+  std::vector<float> step_chunk(DeviceCache& cache, int l, const Numbers& x, size_t tokens) {
+    const auto q = to_device(device_, x.q);
+    DeviceArray<float> out(device_, MemoryKind::kScratch, x.q.size(), stream_);
+    write_rows(cache.begin_chunk(l, tokens), x, tokens);
+    cache.attend_chunk(l, out.data(), DType::kF32, q.data(), tokens);
+    cache.end_chunk(l, tokens);
+    return on_host(out);
+  }
+  std::vector<float> step_token(DeviceCache& cache, int l, const Numbers& x) {
+    const auto q = to_device(device_, x.q);
+    DeviceArray<float> out(device_, MemoryKind::kScratch, x.q.size(), stream_);
+    write_rows(cache.token_target(l), x, 1);
+    cache.attend_token(l, cache.token_place(l, out.data(), q.data()), *scratch_);
+    if (cache.comparing()) cache.compare_token(l, out.data(), q.data());
+    return on_host(out);
+  }
+  void compare_with_saved(const std::vector<float>& got, const std::vector<float>& saved) {
+    saved_differs_ += std::memcmp(got.data(), saved.data(), got.size() * sizeof(float)) != 0;
+  }
+  void compare(int layer, const Numbers& x, const std::vector<float>& got, size_t tokens) {
     const auto q = widen(x.q, dtype_), k = widen(x.k, dtype_), v = widen(x.v, dtype_);
-    std::vector<float> want(q.size()), got(q.size());
+    std::vector<float> want(q.size());
     const bool same = same_before_[layer];
     cpu_.step(layer, want.data(), q.data(), k.data(), v.data(), tokens);
     if (rounded_) {
@@ -295,8 +381,6 @@ class Pair {
       std::vector<float> unread(q.size());
       rounded_->step(layer, unread.data(), rq.data(), rk.data(), rv.data(), tokens);
     }
-    out.download(got.data(), got.size(), stream_);
-    check(cudaStreamSynchronize(stream_), "attention");
     EXPECT_TRUE(std::all_of(got.begin(), got.end(), [](float f) { return std::isfinite(f); }));
     ++steps_;
     compared_ += same;
@@ -312,12 +396,16 @@ class Pair {
   MemoryCounter host_, device_;
   Context context_{pool_, host_, kernels_for()};
   Rope rope_;
+  std::string policy_;
   bool one_policy_, structured_, codes_ = false;
   KvCache cpu_;
   std::unique_ptr<KvCache> rounded_;
   std::mt19937 rounding_{5};
   cudaStream_t stream_ = nullptr;
-  std::unique_ptr<DeviceCache> gpu_;
+  std::unique_ptr<DeviceCache> gpu_, saved_;
+  ErrorProbeOptions probe_{.rows = 0};
+  int saved_differs_ = 0;
+  bool watched_ = true;
   std::unique_ptr<DecodeScratch> scratch_;
   uint32_t draws_ = 1;
   size_t tokens_ = 0;

@@ -3,56 +3,12 @@
 // is picked up by itself.
 
 #include "cache_pair.h"
-#include "compress/registry.h"
 #include "methods/registry_cuda.h"
-#include "pith/error.h"
+#include "pairs.h"
 
 namespace pith::cuda {
 namespace {
 
-/// The policy with about `rows` rows in the body; judged after 512 more, not a few at a time, where
-/// `seldom` is set and the selector leaves the choice.
-std::string policy_of(const SelectorRow& selector, const CodecRow& codec, size_t rows,
-                      bool seldom) {
-  const MethodInfo& method = selector.info;
-  std::string text = method.name;
-  if (!method.size_parameter.empty()) {
-    const bool has_interval = std::ranges::any_of(
-        method.parameters, [](const ParameterInfo& p) { return p.name == "interval"; });
-    text += "(" + method.size_parameter + "=" + std::to_string(rows);
-    text += seldom && has_interval ? ",interval=512)" : ")";
-  }
-  text += "+" + codec.info.name + ",sink=2";
-  return selector.owns_window ? text : text + ",window=30";
-}
-
-/// Whether the pair is on the GPU.
-bool is_there(const std::string& policy, int dim) {
-  try {
-    ResolvedPolicy(Policy::parse(policy), shape_of(dim), 0, Device::kCuda);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), ErrorCode::kUnsupported) << policy;
-    return false;
-  }
-  return true;
-}
-
-/// f(policy with about `rows` rows, selector, codec) for every pair that is on the GPU; `seldom`
-/// judged over codes, so that rows that leave the window together are a group on both devices.
-template <class F>
-void for_pairs(size_t rows, bool seldom, const F& f) {
-  for (const SelectorRow& selector : selector_rows()) {
-    for (const CodecRow& codec : codec_rows()) {
-      const std::string policy = policy_of(selector, codec, rows, seldom && !codec.dense);
-      SCOPED_TRACE(policy);
-      if (is_there(policy, 64)) f(policy, selector, codec);
-    }
-  }
-}
-
-DType dtype_of(const CodecRow& codec) {
-  return codec.dense == DType::kBF16 ? DType::kBF16 : DType::kF16;
-}
 /// Between attention on both devices over the same codes: sums in another order, and numbers that
 /// lie between two codes. Rows that are mixed up cost about 1.
 double bound_of(const CodecRow& codec) {

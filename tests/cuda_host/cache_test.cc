@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <cstring>
+
 #include "cuda/cache_pair.h"
+#include "pith/error.h"
 
 namespace pith::cuda {
 namespace {
@@ -103,6 +106,69 @@ TEST_P(HostCache, HoldsTheCpusRowsUnderAnyCut) {
     RC_ASSERT(cpu.tokens == gpu.tokens);
     RC_ASSERT(gpu.total_bytes() <= pair.counted());
   }));
+}
+
+// Saved wherever a pass ends, it goes on in another cache bit for bit, is then the same in every
+// byte, and may be saved again.
+TEST_P(HostCache, GoesOnWhereItWasSaved) {
+  const Case& c = GetParam();
+  const bool turned = std::string(c.policy).find("rope=cache") != std::string::npos;
+  EXPECT_TRUE(rc::check([&] {
+    const std::vector<int64_t> sliding =
+        c.slides > 0 ? std::vector{int64_t{0}, c.slides} : std::vector<int64_t>();
+    Pair pair(c.on_cpu ? c.on_cpu : c.policy, c.policy, 64, DType::kF16, sliding);
+    pair.watch_saved_alone();
+    if (!turned && *rc::gen::arbitrary<bool>()) pair.protect({{8, 20}, {70, 75}, {160, 171}});
+    const int saved_first = *rc::gen::inRange(0, 5);
+    for (int pass = 0; pass < 6; ++pass) {
+      if (pass == saved_first || pass == 4) pair.load_saved();
+      const int tokens = *rc::gen::inRange(0, 70);
+      if (*rc::gen::arbitrary<bool>()) pair.run_chunk(static_cast<size_t>(tokens) + 1);
+      for (int t = 0; t < tokens / 2; ++t) pair.run_token();
+      if (*rc::gen::inRange(0, 3) == 0) pair.end_prefill();
+    }
+    RC_ASSERT(pair.saved_is_same());
+  }));
+}
+
+// Whatever is handed over as state is refused, or is a cache that goes on.
+TEST_P(HostCache, HostileStateDoesNoHarm) {
+  const Case& c = GetParam();
+  const std::vector<int64_t> sliding =
+      c.slides > 0 ? std::vector{int64_t{0}, c.slides} : std::vector<int64_t>();
+  Pair pair(c.on_cpu ? c.on_cpu : c.policy, c.policy, 64, DType::kF16, sliding);
+  pair.run_chunk(101);
+  pair.end_prefill();
+  for (int t = 0; t < 7; ++t) pair.run_token();
+  const std::string good = pair.save();
+  pair.load_anything(good);
+  size_t refused = 0, tried = 0;
+  const auto take = [&](const std::string& bytes) {
+    ++tried;
+    try {
+      pair.load_anything(bytes);
+    } catch (const Error& e) {
+      EXPECT_TRUE(e.code() == ErrorCode::kCorrupt || e.code() == ErrorCode::kInvalidArgument ||
+                  e.code() == ErrorCode::kUnsupported)
+          << e.what();
+      ++refused;
+    }
+  };
+  // Counts lie among the first bytes, and behind each array.
+  for (size_t at = 0; at < good.size(); at += at < 120 ? 2 : good.size() / 40 + 1) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ (at % 3 == 0 ? 0x80 : at % 3 == 1 ? 0xff : 0x01));
+    take(bad);
+    constexpr uint64_t kCounts[] = {uint64_t{1} << 29, 0xffffffff, UINT64_MAX / 2, 3};
+    if (at + 8 > good.size()) continue;
+    bad = good;
+    std::memcpy(bad.data() + at, kCounts + at % 4, sizeof(uint64_t));
+    take(bad);
+  }
+  EXPECT_GT(refused, tried / 8);
+  for (size_t length = 0; length < good.size(); length += good.size() / 20 + 1)
+    EXPECT_THROW(pair.load_anything(good.substr(0, length)), Error) << length;
+  EXPECT_THROW(pair.load_anything(good + '\0'), Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, HostCache, testing::ValuesIn(kCases), [](const auto& test) {

@@ -15,7 +15,7 @@ constexpr size_t kHiddenRows = 256;  // given back at a time
 std::shared_ptr<const DeviceArray<float>> make_veil(const BodySite& site, size_t rows) {
   std::vector<float> weights(2 * rows);
   std::fill_n(weights.begin(), rows, -std::numeric_limits<float>::infinity());
-  auto veil = std::make_shared<DeviceArray<float>>(*site.memory, MemoryKind::kScratch,
+  auto veil = std::make_shared<DeviceArray<float>>(site.memory->root(), MemoryKind::kScratch,
                                                    weights.size(), site.stream);
   veil->upload(weights.data(), weights.size(), site.stream);
   return veil;
@@ -34,8 +34,9 @@ CodedBody::CodedBody(std::shared_ptr<const DeviceCodec> codec, const BodySite& s
 }
 
 CodedBody::CodedBody(const CodedBody& other)
-    : codec_(other.codec_->learns_from() > 0 ? other.codec_->copy(other.site_.stream)
-                                             : other.codec_),
+    : codec_(other.codec_->learns_from() > 0 && !other.learned_
+                 ? other.codec_->copy(other.site_.stream)
+                 : other.codec_),
       site_(other.site_),
       bytes_(other.bytes_),
       rows_(other.rows_),
@@ -324,6 +325,56 @@ void CodedBody::add_to(Ledger& ledger) const {
   ledger.slack += waiting_.size() - waiting;
   ledger.shared += codec_->shared_bytes();
   ledger.rows_kept += rows() * site_.heads;
+}
+
+void CodedBody::archive(Archive& a, size_t tokens) {
+  archive_counts(a, tokens);
+  archive_blocks(a, std::vector<size_t>(site_.heads, rows_));
+}
+
+void CodedBody::archive_heads(Archive& a, size_t tokens, std::span<const size_t> of_heads) {
+  archive_counts(a, tokens);
+  for (const size_t rows : of_heads) a.need(rows <= rows_, "a head with more codes than there are");
+  archive_blocks(a, of_heads);
+}
+
+void CodedBody::archive_counts(Archive& a, size_t tokens) {
+  a.flag(learned_);
+  a.need(!learned_ || codec_->learns_from() > 0, "tables that this codec does not learn");
+  a.number(gone_, tokens, "more rows than tokens");
+  a.number(rows_, tokens - gone_, "more rows than tokens");
+  a.number(hidden_, site_.slides ? rows_ : 0, "more hidden rows than there are");
+  const bool alone = codec_->with_rows_alone(static_cast<int>(site_.dim)) == nullptr;
+  a.need(alone || rows_ % codec_->block_rows() == 0, "a group of codes that is not whole");
+  a.need(learned_ || rows_ == 0 || gone_ == 0 || codec_->learns_from() == 0, "rows without tables");
+  if (learned_) codec_->archive(a, site_.stream);
+}
+
+void CodedBody::archive_blocks(Archive& a, std::span<const size_t> of_heads) {
+  if (waits()) {
+    const size_t learns = codec_->learns_from();
+    if (a.loads() && rows_ > 0)
+      waiting_.allocate(4 * site_.heads * learns * site_.dim, site_.stream);
+    if (rows_ > 0) archive_rows(a, waiting_at(0), of_heads, {site_.dim, site_.dtype, site_.stream});
+    return;
+  }
+  records_.archive(a, *codec_);
+  size_t row_bytes = 0;
+  for (const size_t bytes : bytes_) row_bytes += bytes / 32;
+  a.check_left(*std::ranges::max_element(of_heads), row_bytes);
+  if (a.loads()) reserve();
+  for (size_t part = 0; part < kParts; ++part) {
+    for (size_t head = 0; head < of_heads.size(); ++head) {
+      const size_t blocks = (of_heads[head] + 31) / 32;
+      if (blocks == 0 || bytes_[part] == 0) continue;
+      const DeviceRuns runs{at(static_cast<Part>(part), head, 0), bytes_[part], bytes_[part],
+                            blocks};
+      archive_runs(a, runs, site_.stream, [&](std::span<const std::byte> bytes) {
+        codec_->check_loaded(a, {static_cast<CodePartOf>(part), bytes, static_cast<int>(site_.dim),
+                                 records_.used()});
+      });
+    }
+  }
 }
 
 }  // namespace pith::cuda

@@ -76,6 +76,9 @@ class CodedBody final : public DeviceBody {
     if (!waits()) codes.push_back({this, head, first, rows_});
   }
   void add_to(Ledger& ledger) const override;
+  void archive(Archive& a, size_t tokens) override;
+  /// The same where each head has rows of its own of those held: `of_heads` [G], whole blocks.
+  void archive_heads(Archive& a, size_t tokens, std::span<const size_t> of_heads);
 
  private:
   /// Room beside a body, for its rows.
@@ -85,6 +88,9 @@ class CodedBody final : public DeviceBody {
     lent_ = &owner.records_;
   }
   const RecordTable& records() const { return lent_ ? *lent_ : records_; }
+
+  void archive_counts(Archive& a, size_t tokens);
+  void archive_blocks(Archive& a, std::span<const size_t> of_heads);
 
   enum Part { kKeyCodes, kKeySide, kValueCodes, kValueSide, kParts };
   std::byte* at(Part part, size_t head, size_t block) const {

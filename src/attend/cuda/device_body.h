@@ -11,6 +11,8 @@
 
 #include "attend/cuda/causal.h"
 #include "attend/cuda/decode.h"
+#include "core/archive.h"
+#include "core/counted_by.h"
 #include "kernels/cuda/layer.h"
 #include "pith/error.h"
 #include "pith/ledger.h"
@@ -22,7 +24,7 @@ class DeviceCodec;
 
 /// What bodies are made with.
 struct BodySite {
-  MemoryCounter* memory = nullptr;
+  CountedBy memory;
   cudaStream_t stream = nullptr;
   DType dtype = DType::kF16;  ///< of rows: kF16 or kBF16
   size_t heads = 0, dim = 0;  // G, D
@@ -105,6 +107,9 @@ class DeviceBody {
   virtual void add_codes(std::vector<HeadCodes>& /*codes*/, size_t /*head*/,
                          size_t /*first*/) const {}
   virtual void add_to(Ledger& ledger) const = 0;
+  /// Everything that is here, once all that was announced has been taken. Loading: into a body that
+  /// has seen nothing but what is protected, in a stream of `tokens`.
+  virtual void archive(Archive& a, size_t tokens) = 0;
 };
 
 class BodyMaker {

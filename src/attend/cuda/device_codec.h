@@ -10,6 +10,8 @@
 #include "attend/cuda/code_rows.h"
 #include "attend/cuda/decode.h"
 #include "attend/cuda/mass.h"
+#include "core/archive.h"
+#include "core/counted_by.h"
 #include "kernels/cuda/grouped_layout.h"
 #include "kernels/cuda/layer.h"
 
@@ -17,7 +19,7 @@ namespace pith::cuda {
 
 /// What tables of a layer are made with.
 struct TableSite {
-  MemoryCounter* memory = nullptr;
+  CountedBy memory;
   cudaStream_t stream = nullptr;
   int head_dim = 0, kv_heads = 0;
   uint32_t layer = 0;
@@ -29,6 +31,22 @@ struct TableSite {
 
 class LevelCodec;
 class DeviceCodec;
+
+enum class CodePartOf : uint8_t { kKeyCodes, kKeySide, kValueCodes, kValueSide, kRecords };
+/// What DeviceCodec::check_loaded looks at, on the host.
+struct LoadedCodes {
+  CodePartOf part;
+  std::span<const std::byte> bytes;  ///< of whole blocks, or records
+  int head_dim = 0;
+  size_t records = 0;  ///< that there are
+
+  bool keys() const { return part == CodePartOf::kKeyCodes || part == CodePartOf::kKeySide; }
+  bool side() const { return part == CodePartOf::kKeySide || part == CodePartOf::kValueSide; }
+  template <class T>
+  const T* at(size_t byte) const {
+    return reinterpret_cast<const T*>(bytes.data() + byte);
+  }
+};
 
 /// Rows that are no longer among the newest ones are coded anew, in another codec. The codec that
 /// says so attends to spans of both: coded as 1, the newest rows', and as 2.
@@ -59,6 +77,11 @@ class DeviceCodec {
                      cudaStream_t) const {}
   /// Codecs that learn: the same with tables of its own.
   virtual std::shared_ptr<const DeviceCodec> copy(cudaStream_t) const { return nullptr; }
+  /// Codecs that learn, once they have: the tables.
+  virtual void archive(Archive& /*a*/, cudaStream_t) const {}
+  /// Bytes of one part of whole blocks, or of records, as they are loaded: throws, by `a`, where
+  /// kernels would read what is not there, or a number that must be finite is not.
+  virtual void check_loaded(const Archive& /*a*/, const LoadedCodes& /*codes*/) const {}
   /// DeviceSpan::group_blocks of its spans.
   virtual int group_blocks() const { return 0; }
   /// Rows that it takes at once: 32, or a multiple where more rows share something.

@@ -1,6 +1,7 @@
 #include "attend/cuda/device_rows.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace pith::cuda {
 namespace {
@@ -32,6 +33,17 @@ void copy_buffer(DeviceBuffer& to, const DeviceBuffer& from, cudaStream_t stream
         "a copy of the cache");
 }
 
+void archive_rows(Archive& a, const RowTarget& rows, std::span<const size_t> of_heads,
+                  const ArchivedRows& of) {
+  for (void* side : {rows.k, rows.v}) {
+    for (size_t head = 0; head < of_heads.size(); ++head) {
+      const size_t at = head * rows.head_stride + static_cast<size_t>(rows.row) * of.dim;
+      const DeviceRuns run{static_cast<std::byte*>(side) + 2 * at, 2 * of_heads[head] * of.dim};
+      archive_finite(a, run, of.dtype, of.stream);
+    }
+  }
+}
+
 DeviceRows::DeviceRows(MemoryCounter& memory, const DeviceRowsShape& shape, cudaStream_t stream)
     : memory_(&memory), shape_(shape), stream_(stream), buffer_(memory, MemoryKind::kPayload) {}
 
@@ -51,6 +63,20 @@ void DeviceRows::reserve_more(size_t rows) {
 void DeviceRows::shrink() {
   const size_t capacity = (rows_ + rows_ / 8 + kPiece - 1) / kPiece * kPiece;
   if (capacity < capacity_) move_to(capacity, *this);
+}
+
+void DeviceRows::archive(Archive& a, std::span<const size_t> of_heads, DType dtype) {
+  const size_t most = *std::ranges::max_element(of_heads);
+  a.check_left(most, shape_.dim);
+  if (a.loads()) {
+    reserve_more(most);
+    add(most);
+  }
+  archive_rows(a, begin(), of_heads, {shape_.dim, dtype, stream_});
+}
+
+void DeviceRows::archive(Archive& a, size_t rows, DType dtype) {
+  archive(a, std::vector<size_t>(shape_.heads, rows), dtype);
 }
 
 void DeviceRows::add_to(Ledger& ledger) const {

@@ -3,9 +3,12 @@
 // RowTarget says from which row on. And a store of them: growth copies in the stream's order, by an
 // eighth, so that slack stays small; captured graphs never hold the addresses.
 
+#include <span>
+
 #include "attend/cuda/causal.h"
 #include "attend/cuda/decode.h"
-#include "kernels/cuda/device.h"
+#include "core/counted_by.h"
+#include "kernels/cuda/device_archive.h"
 #include "kernels/cuda/layer.h"
 #include "pith/ledger.h"
 
@@ -37,6 +40,12 @@ inline CausalSpan causal_span(const RowTarget& rows, size_t count, size_t dim) {
   return {static_cast<const std::byte*>(rows.k) + at, static_cast<const std::byte*>(rows.v) + at,
           rows.head_stride, static_cast<int64_t>(count)};
 }
+/// What rows that are state consist of.
+struct ArchivedRows {
+  size_t dim = 0;  // D
+  DType dtype = DType::kF16;
+  cudaStream_t stream = nullptr;
+};
 /// `count` rows of all heads; those of `from` and `to` do not overlap.
 struct CopyRowsCall {
   RowTarget to, from;
@@ -44,6 +53,9 @@ struct CopyRowsCall {
   size_t heads = 0, dim = 0;  // G, D
 };
 void copy_rows(const CopyRowsCall& call, cudaStream_t stream);
+/// The next of_heads[g] rows of each head g, as state.
+void archive_rows(Archive& a, const RowTarget& rows, std::span<const size_t> of_heads,
+                  const ArchivedRows& of);
 /// `to` gets the size and the bytes of `from`.
 void copy_buffer(DeviceBuffer& to, const DeviceBuffer& from, cudaStream_t stream);
 
@@ -77,6 +89,11 @@ class DeviceRows {
   /// All of them.
   RowTarget begin() const { return {keys(), values(), head_stride(), 0}; }
   size_t allocated_bytes() const { return buffer_.size(); }
+  /// `of_heads` [G] rows of each head, of numbers of `dtype`. Loading: into a store without rows,
+  /// which then has as many as the head with the most.
+  void archive(Archive& a, std::span<const size_t> of_heads, DType dtype);
+  /// The same of all rows, `rows` of each head.
+  void archive(Archive& a, size_t rows, DType dtype);
   /// Rows of all heads and their bytes.
   void add_to(Ledger& ledger) const;
 
@@ -85,7 +102,7 @@ class DeviceRows {
   size_t bytes_of(size_t rows) const { return shape_.heads * rows * shape_.dim * 2; }
   void move_to(size_t capacity, const DeviceRows& from);
 
-  MemoryCounter* memory_;
+  CountedBy memory_;
   DeviceRowsShape shape_;
   cudaStream_t stream_;
   DeviceBuffer buffer_;  // [2, G, capacity, D]

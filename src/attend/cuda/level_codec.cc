@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/finite.h"
 #include "kernels/cuda/device.h"
 #include "pith/error.h"
 
@@ -50,6 +51,36 @@ std::shared_ptr<const DeviceCodec> LevelCodec::with_rows_alone(int head_dim) con
   return in_form(format_.named_rows(head_dim, turns_keys()));
 }
 
+void LevelCodec::check_loaded(const Archive& a, const LoadedCodes& codes) const {
+  const auto finite = [&](size_t at, size_t count) {
+    a.need(!has_non_finite(codes.bytes.data() + at, DType::kF16, count), "a number is not finite");
+  };
+  if (codes.part == CodePartOf::kRecords) return finite(0, codes.bytes.size() / 2);
+  const LevelSide& f = codes.keys() ? format_.keys : format_.values;
+  if (!codes.side()) {
+    const DType dtype = f.bf16 ? DType::kBF16 : DType::kF16;
+    a.need(f.scale != LevelScale::kNone ||
+               !has_non_finite(codes.bytes.data(), dtype, codes.bytes.size() / 2),
+           "a number is not finite");
+    return;
+  }
+  const PlacedSide side(f, codes.head_dim);
+  const auto of = [](int n) { return static_cast<size_t>(n); };
+  const size_t names = codes.records << side.record_shift, block = of(side.at.side);
+  for (size_t at = 0; at < codes.bytes.size(); at += block) {
+    finite(at, of(side.at.channels) / 2);
+    for (int i = side.at.channels; i < side.at.left; ++i)
+      a.need(static_cast<int>(codes.bytes[at + of(i)]) < codes.head_dim,
+             "a channel that is not there");
+    finite(at + of(side.at.left), of(side.at.numbers - side.at.left) / 2);
+    finite(at + of(side.at.share), of(side.at.share_bytes) / 2);
+    if (side.record_bytes == 0) continue;
+    const auto* numbers = codes.at<int32_t>(at + of(side.at.numbers));
+    for (int row = 0; row < kBlockRows; ++row)
+      a.need(numbers[row] >= 0 && of(numbers[row]) < names, "a group that is not there");
+  }
+}
+
 void LevelCodec::code(const CodeBatch& batch, std::span<const CodeJob> keys,
                       std::span<const CodeJob> values, cudaStream_t stream) const {
   code_levels(format_.keys, key_random_, batch, keys, stream);
@@ -87,6 +118,10 @@ class MixedCodec final : public LevelCodec {
              cudaStream_t stream) const override {
     keys_->learn(rows, dtype, positions, stream);
     values_->learn(rows, dtype, positions, stream);
+  }
+  void archive(Archive& a, cudaStream_t stream) const override {
+    if (keys_->learns_from() > 0) keys_->archive(a, stream);
+    if (values_->learns_from() > 0) values_->archive(a, stream);
   }
   void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
             cudaStream_t stream) const override {

@@ -36,6 +36,7 @@ class LevelCodec : public DeviceCodec, public std::enable_shared_from_this<Level
   size_t record_bytes() const override {
     return static_cast<size_t>(std::max(format_.keys.record_bytes, format_.values.record_bytes));
   }
+  void check_loaded(const Archive& a, const LoadedCodes& codes) const override;
   void find_records(const FindRecordsCall& call, cudaStream_t stream) const override {
     find_level_records(format_, call, stream);
   }

@@ -28,6 +28,8 @@ class RecordTable {
   size_t used() const { return used_; }
   size_t held_bytes() const { return site_.heads * used_ * bytes_; }
   size_t allocated_bytes() const { return table_.size(); }
+  /// How much room there is decides when records are numbered anew, and is state.
+  void archive(Archive& a, const DeviceCodec& codec);
 
  private:
   /// Numbers those that are named anew, from 0; how many that are in the head with the most. Waits.

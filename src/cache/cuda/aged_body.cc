@@ -67,4 +67,11 @@ void AgedBody::add_to(Ledger& ledger) const {
   young_.add_to(ledger);
 }
 
+void AgedBody::archive(Archive& a, size_t tokens) {
+  old_.archive(a, tokens);
+  young_.archive(a, tokens);
+  if (a.loads()) rows_ = old_.rows() + young_.rows();
+  a.need(rows_ == old_.rows() + young_.rows() && rows_ <= tokens, "more rows than tokens");
+}
+
 }  // namespace pith::cuda

@@ -30,6 +30,7 @@ class AgedBody final : public DeviceBody {
     young_.add_codes(codes, head, first + old_.rows());
   }
   void add_to(Ledger& ledger) const override;
+  void archive(Archive& a, size_t tokens) override;
 
  private:
   void append(RowTarget from, size_t rows);

@@ -10,9 +10,18 @@
 #include "pith/error.h"
 
 namespace pith::cuda {
+namespace {
+
+/// All bits of them.
+std::string name_of(const std::vector<double>& numbers) {
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(double)};
+}
+
+}  // namespace
 
 DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const Policy& policy,
-                         uint64_t seed, cudaStream_t stream, const LayerRopes& ropes)
+                         uint64_t seed, cudaStream_t stream, const LayerRopes& ropes,
+                         std::shared_ptr<DeviceCommon> common)
     : memory_(memory),
       shape_(shape),
       stream_(stream),
@@ -20,7 +29,8 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
       policy_(std::make_shared<const ResolvedPolicy>(policy, shape, seed, Device::kCuda)),
       kind_(std::hash<std::string>{}(policy_->describe({}))),
       seed_(seed),
-      space_(site()) {
+      common_(common ? std::move(common) : std::make_shared<DeviceCommon>(memory.root())),
+      space_(common_->space(site())) {
   std::vector<std::vector<Part>> plans;
   for (int l = 0; l < shape.layers; ++l) plans.push_back(plan_heads(l));
   dtype_ = plans.front().front().plan.dtype;
@@ -28,7 +38,10 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
     for (const Part& part : layer) cache_positions_ |= part.plan.cache_positions;
   }
   for (const Rope* rope : ropes.distinct()) {
-    ropes_.push_back(std::make_shared<RopeTable>(memory, rope->frequencies(), stream));
+    const std::vector<double>& angles = rope->frequencies();
+    ropes_.push_back(common_->ropes.of(name_of(angles), [&] {
+      return std::make_shared<RopeTable>(common_->memory(), angles, stream);
+    }));
   }
   for (int l = 0; l < shape.layers; ++l) {
     layers_.push_back(make_layer(l, plans[static_cast<size_t>(l)]));
@@ -50,10 +63,25 @@ std::vector<DeviceCache::Part> DeviceCache::plan_heads(int layer) const {
   return parts;
 }
 
+// What a codec learns of its rows is theirs: such tables are made for each cache.
+std::shared_ptr<const DeviceCodec> DeviceCache::with_tables(const LayerPlan& plan,
+                                                            const TableSite& t) {
+  const auto make = [&] {
+    const auto own = plan.codec->with_tables(t);
+    return own ? own : plan.codec;
+  };
+  if (!plan.codec || plan.codec->learns_from() > 0) return plan.codec ? make() : nullptr;
+  const auto name =
+      fmt::format("{}, layer {} of model {}, {} KV heads from {} of {} channels, seed {}, {}",
+                  plan.codec_name, t.layer, t.model, t.kv_heads, t.first_head, t.head_dim, t.seed,
+                  t.frequencies ? name_of(*t.frequencies) : "no RoPE");
+  return common_->codecs.of(name, make);
+}
+
 std::unique_ptr<LayerRows> DeviceCache::make_layer(int layer, std::vector<Part>& parts) {
   std::vector<HeadRun> runs;
   for (Part& part : parts) {
-    const TableSite tables{&memory_,
+    const TableSite tables{&memory_.root(),
                            stream_,
                            shape_.head_dim,
                            part.heads.count,
@@ -63,7 +91,7 @@ std::unique_ptr<LayerRows> DeviceCache::make_layer(int layer, std::vector<Part>&
                            rope(layer) ? &rope(layer)->host : nullptr,
                            static_cast<uint32_t>(part.heads.first)};
     LayerPlan& plan = part.plan;
-    if (auto own = plan.codec ? plan.codec->with_tables(tables) : nullptr) plan.codec = own;
+    plan.codec = with_tables(plan, tables);
     LayerSite of_run = site();
     of_run.rope = rope(layer);
     of_run.heads = static_cast<size_t>(part.heads.count);
@@ -75,7 +103,7 @@ std::unique_ptr<LayerRows> DeviceCache::make_layer(int layer, std::vector<Part>&
 }
 
 DeviceCache::DeviceCache(const DeviceCache& o)
-    : memory_(o.memory_),
+    : memory_(o.memory_.of_copies()),
       shape_(o.shape_),
       stream_(o.stream_),
       layer_ropes_(o.layer_ropes_),
@@ -84,8 +112,9 @@ DeviceCache::DeviceCache(const DeviceCache& o)
       policy_(o.policy_),
       kind_(o.kind_),
       seed_(o.seed_),
-      protected_(o.protected_),
-      space_(site()),
+      notes_(o.notes_),
+      common_(o.common_),
+      space_(o.space_),
       cache_positions_(o.cache_positions_),
       probe_(o.probe_ ? std::make_unique<DeviceProbe>(*o.probe_) : nullptr) {
   for (const auto& layer : o.layers_) layers_.push_back(layer->clone());
@@ -108,13 +137,11 @@ std::unique_ptr<DeviceCache> DeviceCache::clone() const {
 void DeviceCache::protect(std::span<const TokenRange> ranges) {
   if (ranges.empty()) return;
   policy_->check_protect();
-  size_t seen = 0;
-  for (const auto& layer : layers_) seen = std::max(seen, layer->tokens());
-  ProtectedRows all = protected_;
-  all.add(ranges, static_cast<int64_t>(seen), static_cast<int64_t>(shape_.context));
-  protected_ = std::move(all);
+  ProtectedRows all = notes_.protected_rows;
+  all.add(ranges, static_cast<int64_t>(tokens()), static_cast<int64_t>(shape_.context));
+  notes_.protected_rows = std::move(all);
   for (size_t l = 0; l < layers_.size(); ++l) {
-    if (!slides(l)) layers_[l]->protect(protected_);
+    if (!slides(l)) layers_[l]->protect(notes_.protected_rows);
   }
   check(cudaStreamSynchronize(stream_), "protecting tokens");  // steps read what is made anew
   make_step_memory();
@@ -133,22 +160,22 @@ void DeviceCache::make_step_memory() {
   }
   targets_.resize(layers_.size());
   spans_ = MirroredArray<DeviceSpan>(memory_, MemoryKind::kScratch, spans, stream_);
-  notes_ = MirroredArray<TokenNote>(memory_, MemoryKind::kScratch, notes, stream_);
-  std::fill_n(notes_.host(), notes, TokenNote{});
+  token_notes_ = MirroredArray<TokenNote>(memory_, MemoryKind::kScratch, notes, stream_);
+  std::fill_n(token_notes_.host(), notes, TokenNote{});
   log_sum_ = DeviceArray<float>(memory_, MemoryKind::kScratch,
                                 static_cast<size_t>(shape_.query_heads), stream_);
 }
 
 void DeviceCache::begin_token() {
   for (size_t l = 0; l < layers_.size(); ++l) {
-    targets_[l] =
-        layers_[l]->begin_token({spans_.host() + first_spans_[l], notes_.host() + first_notes_[l]});
+    targets_[l] = layers_[l]->begin_token(
+        {spans_.host() + first_spans_[l], token_notes_.host() + first_notes_[l]});
   }
   if (probe_) probe_->begin_token();
 }
 
 std::array<Upload, 2> DeviceCache::token_uploads() const {
-  return {spans_.upload_of(spans_.size()), notes_.upload_of(notes_.size())};
+  return {spans_.upload_of(spans_.size()), token_notes_.upload_of(token_notes_.size())};
 }
 
 DecodeShape DeviceCache::token_shape() const {
@@ -184,7 +211,7 @@ void DeviceCache::attend_token(int layer, const DecodePlace& place, const Decode
   call.settled = true;  // spans came before the step's first kernel, codes with the token before
   call.company = company;
   if (comparing()) call.company.groups = nullptr;
-  layers_[l]->attend_token({call, scratch, notes_.device() + first_notes_[l]});
+  layers_[l]->attend_token({call, scratch, token_notes_.device() + first_notes_[l]});
 }
 
 void DeviceCache::compare_token(int layer, const float* out, const void* q) {
@@ -248,7 +275,27 @@ void DeviceCache::end_chunk(int layer, size_t tokens) {
 }
 
 void DeviceCache::end_prefill() {
+  notes_.end_prompt(tokens());
   for (const auto& layer : layers_) layer->end_prefill(space_);
+}
+
+size_t DeviceCache::tokens() const {
+  size_t most = 0;
+  for (const auto& layer : layers_) most = std::max(most, layer->tokens());
+  return most;
+}
+
+void DeviceCache::archive(Archive& a) {
+  uint64_t tokens = this->tokens();
+  notes_.archive(a, tokens, shape_.context,
+                 [&](std::span<const TokenRange> ranges) { protect(ranges); });
+  loaded_ = tokens;
+}
+
+void DeviceCache::archive_layer(int layer, Archive& a) {
+  a.at(fmt::format("layer {}", layer));
+  layers_[static_cast<size_t>(layer)]->archive(a, {loaded_, notes_.prompt_ends});
+  if (probe_) probe_->archive(layer, a, loaded_);
 }
 
 void DeviceCache::start_error_probe(const ErrorProbeOptions& options, uint64_t seed, int threads) {

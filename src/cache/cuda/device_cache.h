@@ -8,18 +8,22 @@
 #include <string>
 #include <vector>
 
+#include "cache/cuda/device_common.h"
 #include "cache/cuda/device_probe.h"
 #include "cache/cuda/layer_rows.h"
+#include "cache/stream_notes.h"
 #include "kernels/cuda/pinned.h"
 
 namespace pith::cuda {
 
 class DeviceCache {
  public:
-  /// `memory` must outlive the cache and its clones. Without ropes policies that need them are
-  /// refused. Throws kUnsupported, naming what of the policy the GPU does not do.
+  /// `memory` must outlive the cache, its parent the clones. Without ropes policies that need them
+  /// are refused. `common` is that of all caches of the engine; null: of this one and its clones.
+  /// Throws kUnsupported, naming what of the policy the GPU does not do.
   DeviceCache(MemoryCounter& memory, const CacheShape& shape, const Policy& policy, uint64_t seed,
-              cudaStream_t stream, const LayerRopes& ropes = {});
+              cudaStream_t stream, const LayerRopes& ropes = {},
+              std::shared_ptr<DeviceCommon> common = nullptr);
   std::unique_ptr<DeviceCache> clone() const;
 
   /// Of queries and exact rows.
@@ -66,9 +70,15 @@ class DeviceCache {
   void start_error_probe(const ErrorProbeOptions& options, uint64_t seed, int threads);
   std::vector<AttentionError> attention_errors() const;
 
+  /// As KvCache's.
+  const std::vector<TokenRange>& protected_tokens() const { return notes_.protected_rows.ranges(); }
+  void archive(Archive& a);
+  void archive_layer(int layer, Archive& a);
+
+  size_t tokens() const;
   pith::HeadRows rows(int layer, int head) const;
   Ledger ledger() const;
-  std::string describe() const { return policy_->describe(protected_); }
+  std::string describe() const { return policy_->describe(notes_.protected_rows); }
 
  private:
   DeviceCache(const DeviceCache& other);
@@ -84,6 +94,7 @@ class DeviceCache {
   };
   std::vector<Part> plan_heads(int layer) const;
   std::unique_ptr<LayerRows> make_layer(int layer, std::vector<Part>& parts);
+  std::shared_ptr<const DeviceCodec> with_tables(const LayerPlan& plan, const TableSite& site);
   /// The layer has a sliding window of its own: it forgets what is protected, as the model does.
   bool slides(size_t layer) const {
     return !shape_.sliding_window.empty() && shape_.sliding_window[layer] > 0;
@@ -102,14 +113,16 @@ class DeviceCache {
   std::shared_ptr<const ResolvedPolicy> policy_;
   size_t kind_ = 0;
   uint64_t seed_ = 0;
-  ProtectedRows protected_;
+  StreamNotes notes_;
+  uint64_t loaded_ = 0;                             // tokens of the state that is being loaded
   std::vector<std::unique_ptr<LayerRows>> layers_;  // [L]
   std::vector<size_t> first_spans_, first_notes_;   // [L] where a layer's begin
   std::vector<RowTarget> targets_;                  // [L]
   MirroredArray<DeviceSpan> spans_;                 // [L, G, spans of the layer]
-  MirroredArray<TokenNote> notes_;                  // [L, notes of the layer]
+  MirroredArray<TokenNote> token_notes_;            // [L, notes of the layer]
   DeviceArray<float> log_sum_;                      // [H] of a token
-  ChunkSpace space_;
+  std::shared_ptr<DeviceCommon> common_;
+  ChunkSpace& space_;
   std::vector<BodyMove> moves_;         // that nobody has taken yet
   size_t layers_waiting_ = 0;           // of a chunk, whose moves those are
   bool cache_positions_ = false;        // somewhere

@@ -5,6 +5,7 @@
 
 #include "attend/cuda/coded_body.h"
 #include "cache/probe_tiles.h"
+#include "kernels/cuda/device_archive.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
@@ -364,6 +365,18 @@ void DeviceProbe::start_judging() {
 
 void DeviceProbe::finish_judging() const {
   if (judging_.valid()) judging_.get();
+}
+
+void DeviceProbe::archive(int l, Archive& a, size_t tokens) {
+  auto& layer = layers_[static_cast<size_t>(l)];
+  if (!layer) return;
+  finish_judging();
+  layer->probe.archive(a, tokens);
+  const size_t row = dim() * 2, slots = layer->probe.sample().rows(0).size();
+  for (const DeviceBuffer* side : {&layer->k, &layer->v}) {
+    const DeviceRuns runs{side->data(), slots * row, layer->slots * row, kv_heads()};
+    archive_finite(a, runs, site_.dtype, site_.stream);
+  }
 }
 
 std::vector<AttentionError> DeviceProbe::errors() const {

@@ -25,7 +25,7 @@ namespace pith::cuda {
 
 /// What the probe of a cache is made with.
 struct DeviceProbeSite {
-  MemoryCounter* memory = nullptr;
+  CountedBy memory;
   cudaStream_t stream = nullptr;
   CacheShape shape;
   DType dtype = DType::kF16;  ///< of queries and exact rows
@@ -60,6 +60,8 @@ class DeviceProbe {
   void append_chunk(int layer, const RowTarget& rows, size_t tokens);
   /// Waits for the host.
   std::vector<AttentionError> errors() const;
+  /// One layer's, after so many tokens. Waits for the host.
+  void archive(int layer, Archive& a, size_t tokens);
 
  private:
   /// What comes to the host of a layer's step. The memory stays for the next.

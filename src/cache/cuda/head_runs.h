@@ -43,6 +43,9 @@ class HeadRuns final : public LayerRows {
   void add_codes(std::vector<HeadCodes>& codes, size_t head) const override;
   std::span<const DeviceSpan> spans_of(const DeviceSpan* spans, size_t head) const override;
   size_t tokens() const override { return runs_.front().rows->tokens(); }
+  void archive(Archive& a, const SeenStream& seen) override {
+    for (HeadRun& run : runs_) run.rows->archive(a, seen);
+  }
   void add_to(Ledger& ledger) const override;
 
  private:

@@ -81,7 +81,7 @@ void InPlaceRows::make_side(size_t stride, const InPlaceRows& from) {
   const auto grow = [&](auto& to, const auto& old, size_t heads, size_t count) {
     using T = std::remove_reference_t<decltype(*to.data())>;
     DeviceArray<T> fresh(*site_.memory, MemoryKind::kMetadata, heads * stride, site_.stream);
-    if (count > 0) {
+    if (count > 0 && from.stride_ > 0) {
       check(
           cudaMemcpy2DAsync(fresh.data(), stride * sizeof(T), old.data(), from.stride_ * sizeof(T),
                             count * sizeof(T), heads, cudaMemcpyDeviceToDevice, site_.stream),

@@ -69,9 +69,14 @@ class InPlaceRows final : public LayerRows {
   void add_rows(pith::HeadRows& rows, size_t head) const override;
   void add_codes(std::vector<HeadCodes>& codes, size_t head) const override;
   size_t tokens() const override { return plan_.state().tokens; }
+  void archive(Archive& a, const SeenStream& seen) override;
   void add_to(Ledger& ledger) const override;
 
  private:
+  /// Which of the rows that the plan keeps lie where; checked.
+  void archive_counts(Archive& a);
+  /// What lies beside rows.
+  void archive_sides(Archive& a);
   /// Tokens that are not protected; and how many of those the sink has.
   size_t open() const { return plan_.state().open; }
   size_t sink() const { return plan_.state().at(Zone::kSink); }

@@ -1,6 +1,8 @@
 // What a resolved rule becomes in one layer on the GPU: the codec whose kernels take it, and the
 // selector's half there. Whether it can be has been settled (compress/offers.h).
 
+#include <fmt/format.h>
+
 #include "attend/cuda/level_codec.h"
 #include "cache/cuda/layer_rows.h"
 #include "compress/registry.h"
@@ -84,7 +86,13 @@ LayerPlan plan_layer(const CohortPolicy& policy, const HeadRange& heads) {
     plan.rule = std::make_shared<DropAll>();  // hidden rows need not wait for others
     return plan;
   }
-  if (coded) plan.codec = codec_under(policy);
+  if (!coded) return plan;
+  plan.codec = codec_under(policy);
+  const bool alone = !plan.codec->with_rows_alone(static_cast<int>(policy.site.head_dim));
+  for (const SideChoice* side : {&policy.keys, &policy.values})
+    plan.codec_name += fmt::format("{} as {} in {}, ", side->offers.codec, side->offers.code,
+                                   to_string(side->body));
+  plan.codec_name += alone ? "rows alone" : "in groups";
   return plan;
 }
 

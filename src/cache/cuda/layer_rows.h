@@ -33,6 +33,7 @@ struct LayerPlan {
   /// What a group shares is found when it is coded: rows come in whole groups, and in no other
   /// number, also where each stands alone from then on.
   bool shares = false;
+  std::string codec_name;  ///< of that codec and its form: equal names are equal codecs
   SelectorOnGpu selector;  ///< none: all rows do, or none
 };
 
@@ -55,7 +56,7 @@ struct RopeTable {
 
 /// What all layers' rows are made with.
 struct LayerSite {
-  MemoryCounter* memory = nullptr;
+  CountedBy memory;
   cudaStream_t stream = nullptr;
   size_t query_heads = 0, heads = 0, dim = 0;  // H, G, D
   size_t context = 0;                          ///< tokens expected; 0 = unknown
@@ -137,6 +138,12 @@ struct TokenStep {
   }
 };
 
+/// The stream that a saved layer has seen: its plan is replayed.
+struct SeenStream {
+  uint64_t tokens = 0;
+  std::span<const uint64_t> prompt_ends;
+};
+
 class LayerRows {
  public:
   virtual ~LayerRows() = default;
@@ -175,6 +182,9 @@ class LayerRows {
     return {spans + head * this->spans(), this->spans()};
   }
   virtual size_t tokens() const = 0;
+  /// All that is held between passes. Loading: into rows that have seen nothing, whose protected
+  /// ones are set.
+  virtual void archive(Archive& a, const SeenStream& seen) = 0;
   /// Bytes and rows, of all heads; tokens and channels are the caller's business.
   virtual void add_to(Ledger& ledger) const = 0;
 };

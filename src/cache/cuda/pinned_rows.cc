@@ -10,8 +10,8 @@ void PinnedRows::protect(const ProtectedRows& rows, size_t sink) {
     runs.push_back({range.first - before, range.last});
     before += range.last - range.first;
   }
-  const auto on_device = std::make_shared<DeviceArray<OrdinalRun>>(*memory_, MemoryKind::kScratch,
-                                                                   runs.size(), stream_);
+  const auto on_device = std::make_shared<DeviceArray<OrdinalRun>>(
+      memory_->root(), MemoryKind::kScratch, runs.size(), stream_);
   on_device->upload(runs.data(), runs.size(), stream_);
   runs_ = on_device;
 }

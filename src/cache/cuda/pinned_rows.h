@@ -68,10 +68,14 @@ class PinnedRows {
 
   /// `positions` from `first` on are ordinals: they become positions, and rows held are added.
   void finish(pith::HeadRows& rows, size_t first) const;
+  /// `rows` have come.
+  void archive(Archive& a, size_t rows) {
+    if (any()) rows_.archive(a, rows, dtype_);
+  }
   void add_to(Ledger& ledger) const { rows_.add_to(ledger); }
 
  private:
-  MemoryCounter* memory_;
+  CountedBy memory_;
   DeviceRowsShape shape_;
   DType dtype_;
   cudaStream_t stream_;

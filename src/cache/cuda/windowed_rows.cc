@@ -1,6 +1,7 @@
 #include "cache/cuda/windowed_rows.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "attend/cuda/coded_body.h"
 #include "cache/cuda/aged_body.h"
@@ -286,6 +287,37 @@ void WindowedRows::add_rows(pith::HeadRows& rows, size_t head) const {
 void WindowedRows::add_codes(std::vector<HeadCodes>& codes, size_t head) const {
   if (body_rows() == 0) return;
   body_->add_codes(codes, head, sink() + (body_->keeps_positions() ? count_ + pinned_.rows() : 0));
+}
+
+void WindowedRows::archive(Archive& a, const SeenStream& seen) {
+  if (a.loads()) plan_.replay(seen.tokens, seen.prompt_ends);
+  a.need(tokens() == seen.tokens, "layers that saw different tokens");
+  const std::vector<size_t> first(site_.heads, sink());
+  archive_rows(a, sink_at(0), first, {site_.dim, layer_.dtype, site_.stream});
+  if (body_) body_->archive(a, seen.tokens);
+  archive_ring(a);
+  pinned_.archive(a, plan_.state().at(Zone::kProtected));
+}
+
+// Where the rows lie in the ring is state: attention over one span rounds otherwise than over two.
+void WindowedRows::archive_ring(Archive& a) {
+  const size_t window = plan_.state().at(Zone::kWindow);
+  size_t capacity = ring_capacity_;
+  a.number(count_, open() - sink(), "more rows in the window than came");
+  a.number(capacity, ring_most_, "a window with too much room");
+  a.need(capacity % 32 == 0 && capacity >= count_ && count_ >= window,
+         "another number of rows in the window than the policy keeps");
+  a.number(front_, std::max<size_t>(capacity, 1) - 1, "a window that begins behind its end");
+  a.need(!body_ || front_ + count_ <= capacity, "rows of a window that wraps");
+  if (a.loads() && capacity != ring_capacity_) {
+    ring_most_ = body_ ? capacity : ring_most_;
+    ring_capacity_ = capacity;
+    ring_.allocate(4 * site_.heads * capacity * site_.dim, site_.stream);
+  }
+  const ArchivedRows of{site_.dim, layer_.dtype, site_.stream};
+  const size_t straight = std::min(count_, capacity - front_);
+  archive_rows(a, ring_at(front_), std::vector<size_t>(site_.heads, straight), of);
+  archive_rows(a, ring_at(0), std::vector<size_t>(site_.heads, count_ - straight), of);
 }
 
 void WindowedRows::add_to(Ledger& ledger) const {

@@ -33,6 +33,7 @@ class WindowedRows final : public LayerRows {
   void add_rows(pith::HeadRows& rows, size_t head) const override;
   void add_codes(std::vector<HeadCodes>& codes, size_t head) const override;
   size_t tokens() const override { return plan_.state().tokens; }
+  void archive(Archive& a, const SeenStream& seen) override;
   void add_to(Ledger& ledger) const override;
 
  private:
@@ -70,6 +71,7 @@ class WindowedRows final : public LayerRows {
            (ring_capacity_ > 0 ? row % ring_capacity_ : 0);
   }
   size_t body_rows() const;
+  void archive_ring(Archive& a);
 
   LayerPlan layer_;
   LayerSite site_;

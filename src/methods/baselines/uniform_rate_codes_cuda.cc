@@ -55,6 +55,7 @@ class CodedRateBody final : public DeviceBody {
     codes.push_back({&codes_, head, first, coded(head)});
   }
   void add_to(Ledger& ledger) const override;
+  void archive(Archive& a, size_t tokens) override;
 
  private:
   /// Rows behind the coded ones while new ones come, and codes of their groups.
@@ -253,6 +254,24 @@ void CodedRateBody::add_to(Ledger& ledger) const {
   ledger.slack += all(of_codes) - payload - sides + all(apart) + tail_.size() - waiting;
   ledger.shared += of_codes.shared;
   drawn_.add_to(ledger);
+}
+
+void CodedRateBody::archive(Archive& a, size_t tokens) {
+  drawn_.archive(a, tokens);
+  std::vector<size_t> in_codes, waiting;
+  for (size_t g = 0; g < site_.heads; ++g) {
+    in_codes.push_back(coded(g));
+    waiting.push_back(drawn_.counts()[g] - coded(g));
+  }
+  codes_.archive_heads(a, tokens, in_codes);
+  archive_rows(a, tail(), waiting, {site_.dim, site_.dtype, site_.stream});
+  if (!a.loads()) return;
+  std::vector<int32_t> counts(in_codes.begin(), in_codes.end());
+  counts.insert(counts.end(), waiting.begin(), waiting.end());
+  check(cudaMemcpyAsync(device_counts_.data(), counts.data(), device_counts_.size(),
+                        cudaMemcpyHostToDevice, site_.stream),
+        "state that is loaded");
+  check(cudaStreamSynchronize(site_.stream), "state that is loaded");
 }
 
 }  // namespace

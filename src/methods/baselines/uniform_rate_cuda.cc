@@ -11,6 +11,7 @@
 
 #include "attend/cuda/device_rows.h"
 #include "core/philox.h"
+#include "kernels/cuda/device_archive.h"
 #include "methods/baselines/uniform_cuda.h"
 
 namespace pith::cuda {
@@ -124,6 +125,30 @@ void RateDrawn::add_to(Ledger& ledger) const {
   ledger.rows_kept += total();
 }
 
+void RateDrawn::archive(Archive& a, size_t tokens) {
+  counts();  // the device's, if only it knows
+  a.number(next_, site_.position + static_cast<int64_t>(tokens), "more rows than tokens");
+  a.need(next_ >= site_.position, "a sample that begins in the sink");
+  for (size_t& count : counts_) a.number(count, tokens, "more rows than tokens");
+  a.check_left(most(), sizeof(int32_t));
+  if (a.loads()) {
+    if (most() > 0) {
+      capacity_ = grown(most(), 0);
+      positions_.allocate(site_.heads * capacity_ * sizeof(int32_t), site_.stream);
+    }
+    const std::vector<int32_t> counts(counts_.begin(), counts_.end());
+    check(cudaMemcpyAsync(on_device_.data(), counts.data(), on_device_.size(),
+                          cudaMemcpyHostToDevice, site_.stream),
+          "state that is loaded");
+    check(cudaStreamSynchronize(site_.stream), "state that is loaded");
+  }
+  for (size_t g = 0; g < site_.heads; ++g) {
+    auto* positions = static_cast<int32_t*>(positions_.data()) + g * capacity_;
+    archive_numbers(a, {positions, counts_[g] * sizeof(int32_t)}, 0,
+                    static_cast<int32_t>(tokens) - 1, site_.stream);
+  }
+}
+
 namespace {
 
 class RateBody final : public DeviceBody {
@@ -183,6 +208,10 @@ class RateBody final : public DeviceBody {
     ledger.payload += payload;
     ledger.slack += rows_.allocated_bytes() - payload;
     drawn_.add_to(ledger);
+  }
+  void archive(Archive& a, size_t tokens) override {
+    drawn_.archive(a, tokens);
+    rows_.archive(a, drawn_.counts(), site_.dtype);
   }
 
  private:

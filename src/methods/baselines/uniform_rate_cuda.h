@@ -105,6 +105,7 @@ class RateDrawn {
   void add_rows(pith::HeadRows& out, size_t head) const;
   /// Positions and counts.
   void add_to(Ledger& ledger) const;
+  void archive(Archive& a, size_t tokens);
 
  private:
   void grow_positions(size_t capacity, const RateDrawn& from);

@@ -7,6 +7,8 @@
 
 #include "attend/cuda/device_codec.h"
 #include "core/dtype.h"
+#include "core/finite.h"
+#include "kernels/cuda/device_archive.h"
 #include "methods/csr/csr.h"
 #include "methods/csr/csr_codec.h"
 #include "methods/csr/csr_cuda.h"
@@ -60,6 +62,8 @@ class CsrDeviceCodec final : public DeviceCodec {
   }
   void learn(const RowTarget& rows, DType dtype, const RowPositions& positions,
              cudaStream_t stream) const override;
+  void archive(Archive& a, cudaStream_t stream) const override;
+  void check_loaded(const Archive& a, const LoadedCodes& codes) const override;
   GroupedBytes block_bytes(int) const override { return csr_bytes(coding_); }
   void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
             cudaStream_t stream) const override {
@@ -245,6 +249,35 @@ void CsrDeviceCodec::learn(const RowTarget& rows, DType dtype, const RowPosition
       draw_csr_atoms(t.atoms.data(), draw, stream);
     }
     make_gram(t, stream);
+  }
+}
+
+// Trained atoms are the dictionary's; products are made again.
+void CsrDeviceCodec::archive(Archive& a, cudaStream_t stream) const {
+  for (const CsrTables* t : {&keys_, &values_}) {
+    const size_t row = 2 * static_cast<size_t>(t->dim), online = t->count - t->offline;
+    const auto heads = static_cast<size_t>(t->common ? 1 : site_.kv_heads);
+    std::byte* atoms = reinterpret_cast<std::byte*>(t->atoms.data()) + t->offline * row;
+    archive_finite(a, {atoms, online * row, t->count * row, heads}, DType::kF16, stream);
+    if (a.loads()) make_gram(*t, stream);
+  }
+}
+
+void CsrDeviceCodec::check_loaded(const Archive& a, const LoadedCodes& codes) const {
+  if (codes.side() || codes.part == CodePartOf::kRecords) return;
+  const GroupedBytes bytes = csr_bytes(coding_);
+  const CsrTables& t = codes.keys() ? keys_ : values_;
+  const size_t block = codes.keys() ? bytes.key_codes : bytes.value_codes;
+  const auto pairs = static_cast<size_t>(coding_.pairs) * kBlockRows;
+  for (size_t at = 0; at < codes.bytes.size(); at += block) {
+    const auto* words = codes.at<uint32_t>(at);
+    for (size_t i = 0; i < pairs; ++i) {
+      const uint32_t atom = words[i] & 0xffff;
+      a.need(atom % 16 == 0 && atom / 16 < static_cast<uint32_t>(t.count),
+             "an atom that is not there");
+      const auto coefficient = static_cast<uint16_t>(words[i] >> 16);
+      a.need(!has_non_finite(&coefficient, DType::kF16, 1), "a number is not finite");
+    }
   }
 }
 

@@ -110,6 +110,16 @@ class ExpressBody final : public DeviceBody {
     ledger.slack += device_.allocated_bytes() - payload - metadata;
     codes_ ? codes_->add_to(ledger) : void(ledger.rows_kept += rows);
   }
+  /// How many rows stand where follows from how many came.
+  void archive(Archive& a, size_t tokens) override {
+    uint64_t seen = state_.seen;
+    a.number(seen, uint64_t{tokens}, "more rows than tokens");
+    if (a.loads()) advance(state_, rule_.shape, seen);
+    device_.archive(a, state_, tokens, site_.stream);
+    if (!codes_) return;
+    codes_->archive(a, tokens);
+    a.need(codes_->rows() == rows(), "another number of codes than the policy keeps");
+  }
 
  private:
   /// At most kMostExpressJobs.

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
+#include "kernels/cuda/device_archive.h"
 #include "kernels/cuda/grouped_layout.h"
 #include "pith/error.h"
 
@@ -82,6 +84,33 @@ void ExpressDevice::copy(const ExpressDevice& from, cudaStream_t stream) {
                         reinterpret_cast<const char*>(from.spans_.data()) + kAt, kPitch,
                         sizeof(DeviceSpan::rows), spans_.size(), cudaMemcpyDeviceToDevice, stream),
       "a copy of express's rows");
+}
+
+void ExpressDevice::archive(Archive& a, const ExpressState& state, size_t tokens,
+                            cudaStream_t stream) {
+  const size_t rows = state.rows(), dim = static_cast<size_t>(site_.dim), heads = states_.size();
+  const auto capacity = static_cast<size_t>(arrays_.capacity);
+  const auto each = [&](void* data, size_t bytes) {
+    return DeviceRuns{data, rows * bytes, capacity * bytes, heads};
+  };
+  if (!site_.coded) {
+    archive_finite(a, each(arrays_.k, 2 * dim), site_.dtype, stream);
+    archive_finite(a, each(arrays_.v, 2 * dim), site_.dtype, stream);
+  }
+  archive_finite(a, each(arrays_.log_weights, sizeof(float)), DType::kF32, stream);
+  archive_numbers(a, each(arrays_.positions, sizeof(int64_t)), int64_t{0},
+                  static_cast<int64_t>(tokens) - 1, stream);
+  if (!a.loads()) return;
+  DeviceExpressState one{state.seen, state.tau, state.stratum, state.coreset};
+  std::ranges::copy(state.levels, one.levels);
+  const std::vector<DeviceExpressState> states(heads, one);
+  states_.upload(states.data(), heads, stream);
+  const std::vector<int32_t> counts(heads, static_cast<int32_t>(rows));
+  check(cudaMemcpy2DAsync(reinterpret_cast<char*>(spans_.data()) + offsetof(DeviceSpan, rows),
+                          sizeof(DeviceSpan), counts.data(), sizeof(int32_t), sizeof(int32_t),
+                          heads, cudaMemcpyHostToDevice, stream),
+        "state that is loaded");
+  check(cudaStreamSynchronize(stream), "state that is loaded");
 }
 
 size_t ExpressDevice::allocated_bytes() const {

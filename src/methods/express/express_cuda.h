@@ -10,6 +10,7 @@
 
 #include "attend/cuda/decode.h"
 #include "compress/cuda/halving.h"
+#include "core/archive.h"
 #include "methods/express/express.h"
 
 namespace pith::cuda {
@@ -93,6 +94,8 @@ class ExpressDevice {
   const DeviceSpan* spans() const { return spans_.data(); }
   const ExpressArrays& arrays() const { return arrays_; }
   size_t allocated_bytes() const;
+  /// Of a stream that stands at `state`, which is loaded where none has come; `tokens` came in all.
+  void archive(Archive& a, const ExpressState& state, size_t tokens, cudaStream_t stream);
 
  private:
   DeviceExpressRule rule_;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "attend/cuda/level_codec.h"
+#include "kernels/cuda/device_archive.h"
 #include "methods/kvquant/kvquant.h"
 #include "methods/kvquant/nonuniform_rows.h"
 #include "methods/registry_cuda.h"
@@ -29,6 +30,10 @@ class KvquantDeviceCodec final : public LevelCodec {
   size_t learns_from() const override { return given_.calibrate; }
   void learn(const RowTarget& rows, DType dtype, const RowPositions& positions,
              cudaStream_t stream) const override;
+  void archive(Archive& a, cudaStream_t stream) const override {
+    archive_finite(a, {levels_.data(), 4 * levels_.size()}, DType::kF32, stream);
+    archive_finite(a, {ranges_.data(), 2 * ranges_.size()}, DType::kF16, stream);
+  }
 
  private:
   static std::string base_of(const std::string& name) { return name.substr(0, name.find(',')); }

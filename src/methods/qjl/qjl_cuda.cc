@@ -4,6 +4,7 @@
 
 #include "attend/cuda/device_codec.h"
 #include "core/dtype.h"
+#include "core/finite.h"
 #include "methods/qjl/qjl.h"
 #include "methods/qjl/qjl_keys.h"
 #include "methods/registry_cuda.h"
@@ -74,6 +75,7 @@ class QjlDeviceCodec final : public DeviceCodec {
   void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
     values_->unpack_values(call, stream);
   }
+  void check_loaded(const Archive& a, const LoadedCodes& codes) const override;
   void attend(const DecodeCall& call, const DecodeScratch& scratch,
               cudaStream_t stream) const override {
     decode_qjl(projection_, call, scratch, stream);
@@ -88,6 +90,25 @@ class QjlDeviceCodec final : public DeviceCodec {
   DeviceArray<float> rows_;          // [m + m_out, D]
   DeviceArray<uint16_t> half_rows_;  // the same, f16
 };
+
+void QjlDeviceCodec::check_loaded(const Archive& a, const LoadedCodes& codes) const {
+  if (codes.part == CodePartOf::kValueCodes || codes.part == CodePartOf::kValueSide)
+    return values_->check_loaded(a, codes);
+  const GroupedBytes bytes = block_bytes(codes.head_dim);
+  const auto finite = [&](size_t at, size_t count) {
+    a.need(!has_non_finite(codes.bytes.data() + at, DType::kF16, count), "a number is not finite");
+  };
+  if (codes.part == CodePartOf::kKeyCodes) {
+    for (size_t at = 0; at < codes.bytes.size(); at += bytes.key_codes)
+      finite(at + bytes.key_codes - kQjlApartBytes, kQjlApartBytes / 2);
+    return;
+  }
+  for (size_t at = 0; at < codes.bytes.size(); at += bytes.key_side) {
+    finite(at, kQjlNormBytes / 2);
+    for (size_t i = kQjlNormBytes; i < bytes.key_side; ++i)
+      a.need(static_cast<int>(codes.bytes[at + i]) < codes.head_dim, "a channel that is not there");
+  }
+}
 
 std::shared_ptr<const DeviceCodec> QjlDeviceCodec::with_tables(const TableSite& site) const {
   const auto dim = static_cast<size_t>(site.head_dim);

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "attend/cuda/level_codec.h"
+#include "core/finite.h"
 #include "methods/quant/decode_grouped.h"
 #include "methods/quant/quant.h"
 #include "methods/registry_cuda.h"
@@ -52,6 +53,12 @@ std::shared_ptr<const LevelCodec> make_levels(const std::string& name, GroupedCo
       fmt::format("{}{}, centred by {}", name, rotated ? " transformed" : "", centre), format);
 }
 
+/// All that lies beside grouped codes are scales and minima.
+void check_grouped(const Archive& a, const LoadedCodes& codes) {
+  a.need(!codes.side() || !has_non_finite(codes.bytes.data(), DType::kF16, codes.bytes.size() / 2),
+         "a number is not finite");
+}
+
 /// Keys in int8 and values in int4, which need fewer bits: a pair that users of llama.cpp ask for.
 class Int8Int4Codec final : public DeviceCodec {
  public:
@@ -70,6 +77,9 @@ class Int8Int4Codec final : public DeviceCodec {
   }
   void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
     unpack_grouped_values(kValues, call, stream);
+  }
+  void check_loaded(const Archive& a, const LoadedCodes& codes) const override {
+    check_grouped(a, codes);
   }
   void attend(const DecodeCall& call, const DecodeScratch& scratch,
               cudaStream_t stream) const override {
@@ -114,6 +124,9 @@ class RowsBesideCodec final : public DeviceCodec {
   }
   void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
     row_keys_ ? unpack_grouped_values(codec_, call, stream) : rows_->unpack_values(call, stream);
+  }
+  void check_loaded(const Archive& a, const LoadedCodes& codes) const override {
+    row_keys_ == codes.keys() ? rows_->check_loaded(a, codes) : check_grouped(a, codes);
   }
   void attend(const DecodeCall& call, const DecodeScratch& scratch,
               cudaStream_t stream) const override {
@@ -164,6 +177,9 @@ class QuantCodec final : public DeviceCodec {
   void add_token_mass(const TokenMass& call, const MassTarget* target,
                       cudaStream_t stream) const override {
     add_coded_mass(bits(), call, target, stream);
+  }
+  void check_loaded(const Archive& a, const LoadedCodes& codes) const override {
+    check_grouped(a, codes);
   }
   void attend(const DecodeCall& call, const DecodeScratch& scratch,
               cudaStream_t stream) const override {

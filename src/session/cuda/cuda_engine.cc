@@ -1,5 +1,7 @@
 // Sessions on the GPU: one stream and one forward pass for all of an engine's.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <mutex>
 #include <optional>
@@ -7,6 +9,7 @@
 #include <vector>
 
 #include "cache/cuda/device_cache.h"
+#include "kernels/cuda/device_archive.h"
 #include "kernels/cuda/read_rate.h"
 #include "model/cuda/device_forward.h"
 #include "model/cuda/device_weights.h"
@@ -47,6 +50,7 @@ struct CudaShared {
   std::recursive_mutex turn;
   MemoryCounter memory;  // of the engine and its sessions
   MemoryCounter own;     // of the engine alone
+  std::shared_ptr<cuda::DeviceCommon> common = std::make_shared<cuda::DeviceCommon>(own);
   cuda::DeviceForward forward;
   std::vector<const CudaSession*> rows;  // whose logits forward has, row by row
 };
@@ -56,20 +60,21 @@ class CudaSession final : public SessionBackend {
   /// The turn is the caller's.
   CudaSession(CudaShared& shared, const SessionOptions& o)
       : shared_(shared),
-        memory_(std::make_shared<MemoryCounter>(shared.memory, o.cache_limit)),
+        memory_(shared.memory, o.cache_limit),
         cache_(std::make_unique<cuda::DeviceCache>(
-            *memory_, cache_shape(shared.weights->config(), o), o.policy, o.seed,
-            shared.stream.stream, shared.weights->ropes(o.context))),
-        state_(*memory_, MemoryKind::kScratch, width(), shared.stream.stream) {
+            memory_, cache_shape(shared.weights->config(), o), o.policy, o.seed,
+            shared.stream.stream, shared.weights->ropes(o.context), shared.common)),
+        state_(memory_, MemoryKind::kScratch, width(), shared.stream.stream) {
     cache_->protect(o.protect);
     if (o.error_probe.rows > 0)
       cache_->start_error_probe(o.error_probe, o.seed, shared.options.threads);
   }
   CudaSession(const CudaSession& o)
       : shared_(o.shared_),
-        memory_(o.memory_),
-        cache_(o.cache_->clone()),
-        state_(*memory_, MemoryKind::kScratch, width(), shared_.stream.stream) {
+        memory_(shared_.memory, o.memory_.limit()),
+        state_(memory_, MemoryKind::kScratch, width(), shared_.stream.stream) {
+    const MemoryCounter::CopiesTo ours(o.memory_, memory_);
+    cache_ = o.cache_->clone();
     cuda::check(cudaMemcpyAsync(state_.data(), o.state_.data(), width() * sizeof(float),
                                 cudaMemcpyDeviceToDevice, shared_.stream.stream),
                 "the copy of where a session left off");
@@ -95,12 +100,24 @@ class CudaSession final : public SessionBackend {
     shared_.forward.forget(*cache_);
     cache_->protect(ranges);
   }
-  std::vector<SessionSection> sections() override {
-    throw Error(ErrorCode::kUnsupported,
-                "sessions on the GPU cannot be saved or restored yet; use --device cpu for a "
-                "session that is to be kept");
+  size_t tokens() const override {
+    const std::lock_guard turn(shared_.turn);
+    return cache_->tokens();
   }
-  std::vector<TokenRange> protected_tokens() const override { return {}; }
+  void archive(Archive& a) override {
+    const std::lock_guard turn(shared_.turn);
+    cache_->archive(a);
+  }
+  void archive_layer(int layer, Archive& a) override {
+    const std::lock_guard turn(shared_.turn);
+    cache_->archive_layer(layer, a);
+  }
+  void archive_last(Archive& a) override {
+    const std::lock_guard turn(shared_.turn);
+    cuda::archive_finite(a, {state_.data(), width() * sizeof(float)}, DType::kF32,
+                         shared_.stream.stream);
+  }
+  std::vector<TokenRange> protected_tokens() const override { return cache_->protected_tokens(); }
   HeadRows rows(int layer, int head) const override {
     const std::lock_guard turn(shared_.turn);
     return cache_->rows(layer, head);
@@ -109,13 +126,12 @@ class CudaSession final : public SessionBackend {
     const std::lock_guard turn(shared_.turn);
     return cache_->attention_errors();
   }
-  /// Scratch, staging and the probe are those of all forks.
   Ledger ledger() const override {
     const std::lock_guard turn(shared_.turn);
     Ledger ledger = cache_->ledger();
-    ledger.scratch = memory_->bytes(MemoryKind::kScratch);
-    ledger.staging = memory_->bytes(MemoryKind::kStaging);
-    ledger.probe = memory_->bytes(MemoryKind::kProbe);
+    ledger.scratch = memory_.bytes(MemoryKind::kScratch);
+    ledger.staging = memory_.bytes(MemoryKind::kStaging);
+    ledger.probe = memory_.bytes(MemoryKind::kProbe);
     return ledger;
   }
   std::string describe_policy() const override { return cache_->describe(); }
@@ -130,7 +146,7 @@ class CudaSession final : public SessionBackend {
   size_t width() const { return static_cast<size_t>(shared_.weights->config().hidden); }
 
   CudaShared& shared_;
-  std::shared_ptr<MemoryCounter> memory_;  // of the session and its forks
+  mutable MemoryCounter memory_;  // a fork's copies are counted by way of it
   std::unique_ptr<cuda::DeviceCache> cache_;
   cuda::DeviceArray<float> state_;  // [hidden]
   std::vector<float> logits_;
@@ -209,11 +225,20 @@ class CudaEngine final : public EngineBackend {
   Ledger ledger() const override {
     Ledger ledger;
     ledger.scratch = shared_.own.bytes(MemoryKind::kScratch);
+    ledger.staging = shared_.own.bytes(MemoryKind::kStaging);
     return ledger;
   }
   const MemoryCounter& memory() const override { return shared_.memory; }
   int threads() const override { return 1; }
   const char* isa() const override { return "cuda"; }
+  /// Attention is cut by the card's multiprocessors, kernels are chosen by what it can, and an
+  /// engine for many has products of its own.
+  std::string bits() const override {
+    const cuda::DeviceInfo& card = cuda::device_info();
+    return fmt::format("cuda {}.{} with {} multiprocessors, {}", card.major, card.minor,
+                       card.multiprocessors,
+                       shared_.options.parallel > 1 ? "many sessions in a pass" : "one session");
+  }
 
  private:
   static CudaSession& of(SessionBackend& session) { return static_cast<CudaSession&>(session); }

@@ -1,0 +1,55 @@
+#pragma once
+// What the caches of an engine have in common on the device. It takes turns as they do.
+//
+// Tables depend on the model, a policy's codecs and the seed alone (trained dictionaries and the
+// products of their atoms, projections, rotations, the angles of RoPE): they are there once,
+// however many caches use them and as long as one does. Lent memory is used by one cache's pass at
+// a time.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "cache/cuda/layer_rows.h"
+
+namespace pith::cuda {
+
+/// Things by names that say all that they depend on.
+template <class T>
+class MadeOnce {
+ public:
+  template <class Make>
+  std::shared_ptr<const T> of(const std::string& name, const Make& make) {
+    std::erase_if(all_, [](const auto& e) { return e.second.expired(); });
+    if (auto there = all_[name].lock()) return there;
+    std::shared_ptr<const T> made = make();
+    all_[name] = made;
+    return made;
+  }
+
+ private:
+  std::map<std::string, std::weak_ptr<const T>> all_;
+};
+
+class DeviceCommon {
+ public:
+  /// What is lent counts here.
+  explicit DeviceCommon(MemoryCounter& memory) : memory_(memory) {}
+
+  MemoryCounter& memory() { return memory_; }
+  MadeOnce<DeviceCodec> codecs;
+  MadeOnce<RopeTable> ropes;
+  /// For caches of one shape, the first one's.
+  ChunkSpace& space(LayerSite site) {
+    site.memory = &memory_;
+    if (!space_) space_ = std::make_unique<ChunkSpace>(site);
+    return *space_;
+  }
+
+ private:
+  MemoryCounter& memory_;
+  std::unique_ptr<ChunkSpace> space_;
+};
+
+}  // namespace pith::cuda

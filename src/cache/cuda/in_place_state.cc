@@ -1,0 +1,58 @@
+// The state of rows that lie in one run: see in_place_rows.h.
+
+#include "cache/cuda/in_place_rows.h"
+#include "kernels/cuda/device_archive.h"
+#include "kernels/cuda/grouped_layout.h"
+
+namespace pith::cuda {
+
+void InPlaceRows::archive(Archive& a, const SeenStream& seen) {
+  if (a.loads()) plan_.replay(seen.tokens, seen.prompt_ends);
+  a.need(tokens() == seen.tokens, "layers that saw different tokens");
+  run_.archive(a, static_cast<uint32_t>(seen.tokens), chooser_->weights());
+  late_.archive(a, static_cast<uint32_t>(seen.tokens));
+  if (coded_) coded_->archive(a, seen.tokens);
+  if (body_) body_->archive(a, seen.tokens);
+  archive_counts(a);
+  const PlanState& state = plan_.state();
+  const size_t dense = sink() + run_.rows() - coded_rows() + state.at(Zone::kWindow);
+  a.need(a.loads() || rows_.rows() == dense, "another number of rows than the policy keeps");
+  rows_.archive(a, dense, layer_.dtype);
+  archive_sides(a);
+  pinned_.archive(a, state.at(Zone::kProtected));
+}
+
+// A judgement that waits for others leaves up to 31 rows more than the plan has.
+void InPlaceRows::archive_counts(Archive& a) {
+  const PlanState& state = plan_.state();
+  const size_t late = chooser_->any_time() && !layer_.selector.heavy ? kBlockRows - 1 : 0;
+  const size_t body = body_ ? 0 : state.body();
+  a.need(run_.heavy == state.at(Zone::kHeavy) && run_.evicted == 0 && run_.body >= body &&
+             run_.body <= body + late,
+         "another number of rows than the policy keeps");
+  a.need(packs() ? packed() <= run_.rows()
+                 : settled() <= run_.body && settled() <= chooser_->settled(state),
+         "more codes than rows");
+  a.need(settled() == 0 || (!run_.weighted.empty() && run_.weighted.front().rows >= settled()),
+         "codes of more than one weight");
+  a.number(known_, run_.rows() - settled(), "more positions than rows");
+}
+
+void InPlaceRows::archive_sides(Archive& a) {
+  if (a.loads() && !layer_.straight) make_side(coded_rows() + rows_.capacity(), *this);
+  const auto runs = [&](auto& array, size_t count, size_t heads) {
+    const size_t size = sizeof(*array.data());
+    return DeviceRuns{array.data(), count * size, stride_ * size, heads};
+  };
+  const auto last = static_cast<int32_t>(tokens()) - 1;
+  archive_numbers(a, runs(positions_, settled() + known_, site_.heads), 0, last, site_.stream);
+  if (wants_mass()) {
+    archive_finite(a, runs(mass_, rows_.rows() + packed(), site_.heads), DType::kF32, site_.stream);
+  }
+  if (chooser_->weighs_rows()) {
+    archive_finite(a, runs(weights_, run_.judged, 1), DType::kF32, site_.stream);
+  }
+  archive_finite(a, {state_.data(), state_.size() * sizeof(float)}, DType::kF32, site_.stream);
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,30 @@
+#include "cache/stream_notes.h"
+
+namespace pith {
+
+void StreamNotes::archive(Archive& a, uint64_t& tokens, size_t context,
+                          const std::function<void(std::span<const TokenRange>)>& protect) {
+  size_t ranges = protected_rows.ranges().size();
+  a.need(!a.loads() || (tokens == 0 && ranges == 0), "state goes into a cache that has seen none");
+  a.number(tokens, uint64_t{context}, "more tokens than the context has");
+  a.number(ranges, context, "more protected ranges than the context has tokens");
+  a.check_left(ranges, 2 * sizeof(int64_t));
+  std::vector<TokenRange> all = protected_rows.ranges();
+  all.resize(ranges);
+  for (TokenRange& range : all) {
+    a.number(range.first, INT64_MAX);
+    a.number(range.last, INT64_MAX);
+  }
+  if (a.loads()) protect(all);
+  size_t ends = prompt_ends.size();
+  a.number(ends, size_t{tokens} + 1, "more prompts than tokens");
+  a.check_left(ends, sizeof(uint64_t));
+  if (a.loads()) prompt_ends.resize(ends);
+  for (size_t i = 0; i < ends; ++i) {
+    uint64_t& end = prompt_ends[i];
+    a.number(end, tokens, "a prompt that ended past the tokens");
+    a.need(i == 0 || end > prompt_ends[i - 1], "prompts that ended out of order");
+  }
+}
+
+}  // namespace pith

@@ -1,0 +1,256 @@
+// Saved state on the GPU: what is saved and loaded goes on bit for bit, for every selector over
+// every codec and in files of sessions, and bytes that are no state do no harm.
+
+#include <cstring>
+#include <filesystem>
+
+#include "pairs.h"
+#include "pith/engine.h"
+#include "pith/error.h"
+#include "pith/generate.h"
+#include "pith/saved.h"
+#include "random_model.h"
+#include "session/test_company.h"
+#include "sessions.h"
+
+namespace pith::cuda {
+namespace {
+
+using test::with_policy;
+
+/// Saved at odd lengths; tokens come in chunks and one by one, and 500 after the last save.
+void expect_goes_on(Pair& pair) {
+  const auto tokens = [&](int count) {
+    for (int t = 0; t < count; ++t) pair.run_token();
+  };
+  pair.load_saved();
+  pair.run_chunk(1);
+  pair.load_saved();
+  pair.run_chunk(62);
+  pair.load_saved();
+  tokens(37);
+  pair.run_chunk(200);
+  pair.end_prefill();
+  pair.load_saved();
+  tokens(11);
+  pair.load_saved();
+  tokens(40);
+  pair.run_chunk(260);
+  pair.end_prefill();
+  tokens(200);
+  EXPECT_TRUE(pair.saved_is_same());
+}
+
+TEST(CudaState, EveryPairGoesOnWhereItWasSaved) {
+  PITH_NEEDS_GPU();
+  for_pairs(100, false, [](const std::string& policy, const SelectorRow&, const CodecRow& codec) {
+    Pair pair(policy, 64, dtype_of(codec));
+    pair.watch_saved_alone();
+    pair.protect({{20, 31}, {95, 102}, {390, 401}});
+    expect_goes_on(pair);
+  });
+}
+
+// What the list of pairs does not reach: forms with state of their own, sliding layers, heads of
+// different rules, the error probe.
+TEST(CudaState, EveryFormGoesOnWhereItWasSaved) {
+  PITH_NEEDS_GPU();
+  for (const char* policy :
+       {"uniform(rate=0.3,heavy=24,heavy_interval=16)+int4", "uniform(budget=40,heavy=24)+kivi",
+        "express(s=32,heavy=24,heavy_interval=16)+kivi(bits=4),window=8",
+        "balancekv(rate=0.25,b=16,heavy=24,heavy_interval=16)+int8,window=8",
+        "buzz(T=64,weights=true)+int4,window=8", "h2o(budget=50,decay=0.5)+qjl",
+        "expected_attention(budget=50)+turboquant(bits=3)", "knorm(budget=60)+kvquant,window=16",
+        "exact+int4(hadamard=true,center=64)", "exact+k:int8+v:int4", "exact+k:f16+v:int8",
+        "exact+csr(s=4,online=48,collect=100,draw=kmeans),window=16",
+        "snapkv(budget=60)+csr(s=4,online=32),window=16", "snapkv(budget=60)+gear,window=16",
+        "exact;heads=1:express(s=32)+int4,window=20",
+        "uniform(rate=0.3);heads=0:knorm(budget=60)"}) {
+    SCOPED_TRACE(policy);
+    for (const std::vector<int64_t>& sliding : {std::vector<int64_t>(), {0, 90}}) {
+      if (!is_there(policy, 64)) continue;
+      Pair pair(policy, policy, 64, DType::kF16, sliding);
+      pair.watch_saved_alone();
+      pair.start_error_probe({64, 9});
+      expect_goes_on(pair);
+    }
+  }
+}
+
+// Counts are believed by nobody, and codes name nothing that is not there: a kernel that read past
+// its tables would end all that comes after it.
+TEST(CudaState, HostileStateDoesNoHarm) {
+  PITH_NEEDS_GPU();
+  for (const char* policy :
+       {"exact", "knorm(budget=40)+kivi,window=8", "snapkv(budget=40)+gear,window=8",
+        "snapkv(budget=40)+qjl,window=8", "exact+csr(s=4,online=32),window=8",
+        "knorm(budget=40)+kvquant(calibrate=32),window=8", "express(s=16)+int4,window=8",
+        "uniform(rate=0.5)+turboquant,window=8", "exact+ladder,window=8",
+        "exact+gear(rows=32),window=8"}) {
+    SCOPED_TRACE(policy);
+    Pair pair(policy, 64, DType::kF16);
+    pair.watch_saved_alone();
+    pair.run_chunk(150);
+    pair.end_prefill();
+    for (int t = 0; t < 7; ++t) pair.run_token();
+    const std::string good = pair.save();
+    pair.load_anything(good);
+    size_t refused = 0;
+    for (size_t at = 0; at < good.size(); at += at < 160 ? 1 : good.size() / 160 + 1) {
+      std::string bad = good;
+      constexpr uint64_t kCounts[] = {uint64_t{1} << 29, 0xffffffff, UINT64_MAX / 2, 3};
+      if (at % 2 == 0 && at + 8 <= bad.size()) {
+        std::memcpy(bad.data() + at, kCounts + at / 2 % 4, sizeof(uint64_t));
+      } else {
+        bad[at] = static_cast<char>(bad[at] ^ 0xff);
+      }
+      try {
+        pair.load_anything(bad);
+      } catch (const Error& e) {
+        EXPECT_TRUE(e.code() == ErrorCode::kCorrupt || e.code() == ErrorCode::kInvalidArgument)
+            << e.what();
+        ++refused;
+      }
+    }
+    EXPECT_GT(refused, 20u);
+    pair.load_saved();
+    for (int t = 0; t < 40; ++t) pair.run_token();
+    EXPECT_TRUE(pair.saved_is_same());
+  }
+}
+
+const char* const kPolicies[] = {"exact",
+                                 "exact+int4,sink=4,window=32",
+                                 "snapkv(budget=64)+int4,window=32",
+                                 "express(s=64)+kivi(bits=4)",
+                                 "exact+csr(s=4,online=32),window=32",
+                                 "h2o(budget=48)"};
+
+std::vector<float> go_on(Session& session) {
+  std::vector<float> all;
+  const int vocab = session.model().config().vocab;
+  const auto add = [&](std::span<const float> x) { all.insert(all.end(), x.begin(), x.end()); };
+  for (const int32_t id : random_ids(30, vocab, 1)) add(session.decode(id));
+  add(session.prefill(random_ids(60, vocab, 2)));
+  for (const int32_t id : random_ids(10, vocab, 3)) add(session.decode(id));
+  return all;
+}
+
+TEST(CudaState, SessionsGoOnInAnotherEngine) {
+  const auto model = RandomModelFolder({}).load();
+  PITH_NEEDS_GPU();
+  const testing_files::TemporaryFolder folder;
+  const auto path = folder.path() / "s.pith";
+  const int vocab = model->config().vocab;
+  for (const size_t parallel : {1, 4}) {
+    for (const char* policy : kPolicies) {
+      for (const size_t count : {1, 63, 513}) {
+        StandaloneOptions o = options_for(Device::kCuda, policy, 100);
+        o.parallel = parallel;
+        o.context = 700;
+        o.protect = {{10, 20}};
+        o.error_probe = {64, 4, 0};
+        Session whole(model, o);
+        whole.append(random_ids(count, vocab, 7));
+        whole.save(path, {.replace = true});
+        Session other = Session::restore(model, path, o);
+        EXPECT_EQ(other.tokens(), count);
+        EXPECT_EQ(to_string(other.options().protect), "10:20");
+        Sampler a({.temperature = 1, .seed = 3}), b({.temperature = 1, .seed = 3});
+        EXPECT_EQ(whole.sample(a, {}), other.sample(b, {}));
+        Session fork = other.fork();
+        const auto expected = go_on(whole);
+        EXPECT_EQ(go_on(other), expected) << policy << ", " << count << " tokens";
+        EXPECT_EQ(go_on(fork), expected) << policy << ", " << count << " tokens";
+      }
+    }
+  }
+}
+
+// Neither device takes the other's state for its own: it is refused by that name, and so is an
+// engine whose products are others.
+TEST(CudaState, FilesAreOfOneDeviceAndOneKindOfEngine) {
+  const auto model = RandomModelFolder({}).load();
+  PITH_NEEDS_GPU();
+  const testing_files::TemporaryFolder folder;
+  const int vocab = model->config().vocab;
+  const auto write = [&](const StandaloneOptions& o, const char* name) {
+    Session session(model, o);
+    session.append(random_ids(40, vocab, 7));
+    session.save(folder.path() / name);
+  };
+  StandaloneOptions gpu = options_for(Device::kCuda, "keydiff(budget=30)+int4"), many = gpu;
+  const StandaloneOptions cpu = options_for(Device::kCpu, "keydiff(budget=30)+int4");
+  many.parallel = 8;
+  gpu.f32_arithmetic = many.f32_arithmetic = true;
+  write(gpu, "gpu.pith");
+  write(cpu, "cpu.pith");
+  const auto refused = [&](const char* name, const StandaloneOptions& o, const char* word) {
+    testing_files::expect_error(ErrorCode::kInvalidArgument, {name, word},
+                                [&] { Session::restore(model, folder.path() / name, o); });
+  };
+  refused("gpu.pith", cpu, "its device");
+  refused("cpu.pith", gpu, "its device");
+  refused("gpu.pith", many, "its isa");
+}
+
+// A fork and a session that was saved have an account of their own, and their bytes come back.
+TEST(CudaState, AccountsAreASessionsOwn) {
+  const auto model = RandomModelFolder({}).load();
+  PITH_NEEDS_GPU();
+  const testing_files::TemporaryFolder folder;
+  EngineOptions o;
+  o.device = Device::kCuda;
+  o.parallel = 4;
+  const auto engine = std::make_shared<Engine>(model, o);
+  for (const char* policy : {"exact", "keydiff(budget=48)+int4,window=16", "exact+qjl,window=32"}) {
+    Session base(engine, with_policy(policy));
+    base.append(random_ids(150, model->config().vocab, 3));
+    base.save(folder.path() / "s.pith", {.replace = true});
+    const size_t before = engine->bytes_in_use(), shared = base.ledger().shared;
+    {
+      const Session fork = base.fork();
+      const Session restored =
+          Session::restore(engine, folder.path() / "s.pith", with_policy(policy));
+      EXPECT_EQ(fork.ledger().cache_bytes(), base.ledger().cache_bytes()) << policy;
+      EXPECT_EQ(restored.ledger().cache_bytes(), base.ledger().cache_bytes()) << policy;
+      const size_t own = fork.ledger().total_bytes() + restored.ledger().total_bytes();
+      EXPECT_EQ(engine->bytes_in_use(), before + own - 2 * shared)
+          << policy << ": tables are there once";
+    }
+    EXPECT_EQ(engine->bytes_in_use(), before) << policy;
+  }
+}
+
+// Separate sessions share what no row shapes, under whatever selector.
+TEST(CudaState, TablesAreThereOnce) {
+  const auto model = RandomModelFolder({}).load();
+  PITH_NEEDS_GPU();
+  EngineOptions o;
+  o.device = Device::kCuda;
+  const auto engine = std::make_shared<Engine>(model, o);
+  const auto ids = random_ids(80, model->config().vocab, 3);
+  for (const char* codec : {"qjl", "gear", "turboquant(bits=3)"}) {
+    const std::string policy = std::string("exact+") + codec + ",window=16";
+    Session first(engine, with_policy(policy));
+    const size_t tables = first.ledger().shared, one = engine->bytes_in_use();
+    Session second(engine, with_policy(policy));
+    EXPECT_EQ(second.ledger().shared, tables) << codec;
+    EXPECT_EQ(engine->bytes_in_use(), one + second.ledger().total_bytes() - tables) << codec;
+    SessionOptions seeded = with_policy(policy);
+    seeded.seed = 9;
+    const Session third(engine, seeded);
+    if (tables > 0) {
+      EXPECT_EQ(engine->bytes_in_use(),
+                one + second.ledger().total_bytes() - tables + third.ledger().total_bytes())
+          << codec;
+    }
+    const auto a = first.prefill(ids);
+    const std::vector<float> said(a.begin(), a.end());
+    const auto b = second.prefill(ids);
+    EXPECT_EQ(said, std::vector<float>(b.begin(), b.end())) << codec;
+  }
+}
+
+}  // namespace
+}  // namespace pith::cuda
