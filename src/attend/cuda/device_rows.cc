@@ -6,7 +6,8 @@
 namespace pith::cuda {
 namespace {
 
-constexpr size_t kPiece = 64;  // rows
+constexpr size_t kPiece = 64;      // rows
+constexpr size_t kFrontPart = 16;  // of what is held is given back in front before rows move up
 
 }  // namespace
 
@@ -54,10 +55,24 @@ DeviceRows::DeviceRows(const DeviceRows& other)
 
 void DeviceRows::reserve_more(size_t rows) {
   const size_t needed = rows_ + rows;
-  if (needed <= capacity_) return;
-  size_t capacity = std::max(needed, capacity_ + capacity_ / 8);
+  if (front_ + needed <= capacity_) return;
+  if (needed <= capacity_ && kFrontPart * front_ >= needed) return move_up();
+  size_t capacity = std::max({needed, capacity_ + capacity_ / 8, shape_.least});
   if (needed <= shape_.most) capacity = std::min(capacity, shape_.most);
   move_to((capacity + kPiece - 1) / kPiece * kPiece, *this);
+}
+
+void DeviceRows::move_up() {
+  if (front_ < rows_) return move_to(capacity_, *this);  // in place they would overlap
+  const RowTarget from = begin();
+  front_ = 0;
+  copy_rows({begin(), from, rows_, shape_.heads, shape_.dim}, stream_);
+}
+
+void DeviceRows::reshape(const DeviceRowsShape& shape) {
+  const bool less = shape.least < shape_.least;
+  shape_ = shape;
+  if (less && capacity_ > shape.least) move_to(std::max(shape.least, rows_), *this);
 }
 
 void DeviceRows::shrink() {
@@ -90,14 +105,14 @@ void DeviceRows::move_to(size_t capacity, const DeviceRows& from) {
   if (capacity == 0) return;
   DeviceBuffer fresh(*memory_, MemoryKind::kPayload);
   fresh.allocate(2 * bytes_of(capacity), stream_);
-  const size_t row_bytes = shape_.dim * 2;
   if (from.rows_ > 0) {
-    check(cudaMemcpy2DAsync(fresh.data(), capacity * row_bytes, from.buffer_.data(),
-                            from.capacity_ * row_bytes, from.rows_ * row_bytes, 2 * shape_.heads,
-                            cudaMemcpyDeviceToDevice, stream_),
+    check(cudaMemcpy2DAsync(fresh.data(), capacity * row_bytes(), from.keys(),
+                            from.capacity_ * row_bytes(), from.rows_ * row_bytes(),
+                            2 * shape_.heads, cudaMemcpyDeviceToDevice, stream_),
           "the growth of the cache");
   }
   rows_ = from.rows_;
+  front_ = 0;
   capacity_ = capacity;
   buffer_ = std::move(fresh);
 }

@@ -1,7 +1,9 @@
 #pragma once
 // Dense rows of one layer's KV heads on the GPU, wherever they lie: keys and values of 16 bits, a
 // RowTarget says from which row on. And a store of them: growth copies in the stream's order, by an
-// eighth, so that slack stays small; captured graphs never hold the addresses.
+// eighth, so that slack stays small; captured graphs never hold the addresses. Rows may go in
+// front, as out of a window: the others move up once that gives back a sixteenth of what is held,
+// so that they always lie in one run.
 
 #include <span>
 
@@ -62,6 +64,15 @@ void copy_buffer(DeviceBuffer& to, const DeviceBuffer& from, cudaStream_t stream
 struct DeviceRowsShape {
   size_t heads = 0, dim = 0;  // G, D
   size_t most = 0;            ///< rows, where growth by eighths ends; 0 = unknown
+  size_t least = 0;           ///< room for so many at once, if for any
+
+  /// Of a window of at most `rows` rows. Twice as much room makes its moves rare, where that is
+  /// little beside the rows behind it.
+  static DeviceRowsShape window(size_t heads, size_t dim, size_t rows, bool roomy) {
+    const size_t twice = (2 * rows + 31) / 32 * 32;
+    return roomy ? DeviceRowsShape{heads, dim, twice, twice}
+                 : DeviceRowsShape{heads, dim, rows + rows / 15 + 64, 0};
+  }
 };
 
 /// 16-bit keys and values.
@@ -73,19 +84,27 @@ class DeviceRows {
 
   size_t rows() const { return rows_; }
   size_t capacity() const { return capacity_; }
-  size_t head_stride() const { return capacity_ * shape_.dim; }  ///< numbers
-  std::byte* keys() const { return bytes(); }                    // [G, capacity, D]
-  std::byte* values() const { return bytes() + bytes_of(capacity_); }
+  size_t head_stride() const { return capacity_ * shape_.dim; }       ///< numbers
+  std::byte* keys() const { return bytes() + front_ * row_bytes(); }  // [G, capacity, D]
+  std::byte* values() const { return keys() + bytes_of(capacity_); }
   /// Room for `rows` more.
   void reserve_more(size_t rows);
   /// Rows that kernels were told to write.
   void add(size_t rows) { rows_ += rows; }
   /// The last rows go; memory stays.
   void drop(size_t rows) { rows_ -= rows; }
+  /// The first rows go; they stay readable until others come.
+  void drop_front(size_t rows) {
+    rows_ -= rows;
+    front_ = rows_ > 0 ? front_ + rows : 0;
+  }
+  void clear() { rows_ = front_ = 0; }
+  /// Gives memory back where the shape needs less of it now.
+  void reshape(const DeviceRowsShape& shape);
   /// Gives back what is more than growth would leave.
   void shrink();
   /// Where the next row goes.
-  RowTarget end() const { return {keys(), values(), head_stride(), static_cast<int64_t>(rows_)}; }
+  RowTarget end() const { return begin() + rows_; }
   /// All of them.
   RowTarget begin() const { return {keys(), values(), head_stride(), 0}; }
   size_t allocated_bytes() const { return buffer_.size(); }
@@ -99,14 +118,18 @@ class DeviceRows {
 
  private:
   std::byte* bytes() const { return static_cast<std::byte*>(buffer_.data()); }
-  size_t bytes_of(size_t rows) const { return shape_.heads * rows * shape_.dim * 2; }
+  size_t row_bytes() const { return shape_.dim * 2; }
+  size_t bytes_of(size_t rows) const { return shape_.heads * rows * row_bytes(); }
   void move_to(size_t capacity, const DeviceRows& from);
+  /// To the front of the memory.
+  void move_up();
 
   CountedBy memory_;
   DeviceRowsShape shape_;
   cudaStream_t stream_;
   DeviceBuffer buffer_;  // [2, G, capacity, D]
   size_t rows_ = 0, capacity_ = 0;
+  size_t front_ = 0;  // before the first row
 };
 
 }  // namespace pith::cuda

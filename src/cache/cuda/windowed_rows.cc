@@ -26,11 +26,10 @@ WindowedRows::WindowedRows(const LayerPlan& layer, const LayerSite& site)
       site_(site),
       plan_(plan_of(layer)),
       sink_(*site.memory, MemoryKind::kPayload),
-      ring_(*site.memory, MemoryKind::kPayload),
       turned_(*site.memory, MemoryKind::kScratch),
       body_(make_body(layer, site)),
+      window_(*site.memory, window_shape(), site.stream),
       pinned_(*site.memory, {site.heads, site.dim, 0}, layer.dtype, site.stream) {
-  ring_most_ = most_rows();
   sink_.allocate(4 * site.heads * layer.schedule.sink * site.dim, site.stream);
   if (layer.cache_positions) {
     if (!site.rope) {
@@ -40,31 +39,25 @@ WindowedRows::WindowedRows(const LayerPlan& layer, const LayerSite& site)
     }
     turned_.allocate(sink_.size() / 2, site.stream);
   }
-  if (body_) grow_ring(ring_most_);
 }
 
 WindowedRows::WindowedRows(const WindowedRows& o)
     : layer_(o.layer_),
       site_(o.site_),
       plan_(o.plan_),
-      ring_most_(o.ring_most_),
-      ring_capacity_(o.ring_capacity_),
       sink_(*o.site_.memory, MemoryKind::kPayload),
-      ring_(*o.site_.memory, MemoryKind::kPayload),
       turned_(*o.site_.memory, MemoryKind::kScratch),
       body_(o.body_ ? o.body_->clone() : nullptr),
-      pinned_(o.pinned_),
-      front_(o.front_),
-      count_(o.count_) {
+      window_(o.window_),
+      pinned_(o.pinned_) {
   copy_buffer(sink_, o.sink_, site_.stream);
-  copy_buffer(ring_, o.ring_, site_.stream);
   turned_.allocate(o.turned_.size(), site_.stream);
 }
 
-size_t WindowedRows::most_rows() const {
+DeviceRowsShape WindowedRows::window_shape() const {
   const size_t waiting = body_ ? body_->least() : 0;
-  const size_t rows = (layer_.schedule.window + layer_.schedule.block + waiting) * (body_ ? 2 : 1);
-  return (rows + 31) / 32 * 32;
+  const size_t rows = layer_.schedule.window + layer_.schedule.block + waiting;
+  return DeviceRowsShape::window(site_.heads, site_.dim, rows, body_ != nullptr);
 }
 
 std::unique_ptr<LayerRows> WindowedRows::clone() const {
@@ -78,7 +71,9 @@ RowTarget WindowedRows::seen_sink() const {
   return sink;
 }
 
-int64_t WindowedRows::evicted() const { return static_cast<int64_t>(open() - sink() - count_); }
+int64_t WindowedRows::evicted() const {
+  return static_cast<int64_t>(open() - sink() - window_.rows());
+}
 
 void WindowedRows::turn_sink(int64_t steps, const int64_t* steps_at) const {
   if (!layer_.cache_positions) return;
@@ -96,12 +91,6 @@ void WindowedRows::turn_sink(int64_t steps, const int64_t* steps_at) const {
 
 size_t WindowedRows::body_rows() const { return body_ ? body_->rows() : 0; }
 
-DeviceSpan WindowedRows::ring_span(const RowTarget& rows, size_t head, size_t count) const {
-  DeviceSpan span = dense_span(rows, head, count, site_.dim);
-  span.settled_rows = std::max(span.rows - 1, 0);  // the last may be the step's own
-  return span;
-}
-
 void WindowedRows::protect(const ProtectedRows& rows) {
   const ProtectedRows behind_sink = rows.from(static_cast<int64_t>(layer_.schedule.sink));
   pinned_.protect(rows, layer_.schedule.sink);
@@ -109,68 +98,34 @@ void WindowedRows::protect(const ProtectedRows& rows) {
   if (body_) body_->protect(behind_sink.ranges());
 }
 
-void WindowedRows::grow_ring(size_t rows) {
-  if (rows <= ring_capacity_) return;
-  const size_t wanted = (std::max(rows, ring_capacity_ + ring_capacity_ / 8) + 31) / 32 * 32;
-  const RowTarget from = ring_at(0);
-  DeviceBuffer old(*site_.memory, MemoryKind::kPayload);
-  old.swap(ring_);
-  ring_capacity_ = std::min(wanted, ring_most_);
-  ring_.allocate(4 * site_.heads * ring_capacity_ * site_.dim, site_.stream);
-  copy(ring_at(0), from, count_);
-}
-
-// Rows that a body's tables were made of are gone when its first ones have been taken.
-void WindowedRows::shrink_ring() {
-  if (!body_ || most_rows() >= ring_most_) return;
-  const RowTarget from = ring_at(front_);
-  DeviceBuffer old(*site_.memory, MemoryKind::kPayload);
-  old.swap(ring_);
-  ring_most_ = ring_capacity_ = most_rows();
-  ring_.allocate(4 * site_.heads * ring_capacity_ * site_.dim, site_.stream);
-  front_ = 0;
-  copy(ring_at(0), from, count_);
-}
-
 void WindowedRows::hide() {
   if (body_ && layer_.seen > 0 && open() >= layer_.seen)
     body_->hide_first(open() + 1 - layer_.seen);
-}
-
-void WindowedRows::make_room() {
-  if (!body_) return grow_ring(count_ + 1);
-  shrink_ring();
-  if (front_ + count_ < ring_capacity_) return;
-  copy(ring_at(0), ring_at(front_), count_);  // apart: the ring holds twice as many
-  front_ = 0;
 }
 
 RowTarget WindowedRows::begin_token(const TokenSlots& slots) {
   DeviceSpan* spans = slots.spans;
   const bool pinned = pinned_.covers(tokens()), to_sink = sink() < layer_.schedule.sink;
   const RowTarget pinned_target = pinned ? pinned_.begin_token() : RowTarget{};
-  if (!to_sink && !pinned) make_room();
+  if (!to_sink && !pinned) {
+    window_.reshape(window_shape());
+    window_.reserve_more(1);
+  }
   hide();
   const size_t seen_sink = std::min(open() + 1, layer_.schedule.sink);
-  size_t ring = count_ + (to_sink || pinned ? 0 : 1), first = front_;
-  if (layer_.seen > 0 && ring > layer_.seen) {
-    first = (front_ + ring - layer_.seen) % ring_capacity_;
-    ring = layer_.seen;
-  }
-  const size_t straight = std::min(ring, ring_capacity_ - first);
+  const size_t held = window_.rows() + (to_sink || pinned ? 0 : 1);
+  const size_t unseen = layer_.seen > 0 ? held - std::min(held, layer_.seen) : 0;
   for (size_t g = 0; g < site_.heads; ++g) {
     if (layer_.schedule.sink > 0) *spans++ = dense_span(this->seen_sink(), g, seen_sink, site_.dim);
-    if (body_) {
-      for (size_t i = 0; i < body_->spans(); ++i) *spans++ = body_->span(g, i);
-    } else {
-      *spans++ = ring_span(ring_at(0), g, ring - straight);
-    }
-    *spans++ = ring_span(ring_at(first), g, straight);
+    for (size_t i = 0; body_ && i < body_->spans(); ++i) *spans++ = body_->span(g, i);
+    DeviceSpan& span = *spans++;
+    span = dense_span(window_.begin() + unseen, g, held - unseen, site_.dim);
+    span.settled_rows = std::max(span.rows - 1, 0);  // the last may be the step's own
     if (pinned_.any()) *spans++ = pinned_.span(g, pinned_.rows() + (pinned ? 1 : 0));
   }
   slots.note->evicted = evicted();
   if (pinned) return pinned_target;
-  return to_sink ? sink_at(sink()) : ring_at(front_ + count_);
+  return to_sink ? sink_at(sink()) : window_.end();
 }
 
 void WindowedRows::attend_token(const TokenStep& step) const {
@@ -204,27 +159,26 @@ void WindowedRows::end_token(ChunkSpace& space, std::vector<BodyMove>& moves) {
   const Zone to = plan_.append(1).front().to;
   if (to == Zone::kProtected) return pinned_.add_token();
   if (to == Zone::kSink) return;
-  const size_t leave = leaving(++count_);
+  window_.add(1);
+  const size_t leave = leaving(window_.rows());
   if (leave == 0) return;
   if (body_) {
     body_->announce(leave);
-    moves.push_back({body_.get(), ring_at(front_), leave, static_cast<int64_t>(open() - count_)});
+    const auto first = static_cast<int64_t>(open() - window_.rows());
+    moves.push_back({body_.get(), window_.begin(), leave, first});
     name_positions(moves.back(), space);
   }
-  front_ = (front_ + leave) % ring_capacity_;
-  count_ -= leave;
+  window_.drop_front(leave);
 }
 
 // The window's rows and the chunk's lie side by side while the chunk is worked on: one span for
 // attention, and one run of rows to be cut into blocks.
 RowTarget WindowedRows::begin_chunk(size_t tokens, ChunkSpace& space) {
   hide();
-  shrink_ring();
-  const RowTarget to = space.staging(count_ + tokens);
-  const size_t straight = std::min(count_, ring_capacity_ - front_);
-  copy(to, ring_at(front_), straight);
-  copy(to + straight, ring_at(0), count_ - straight);
-  return to + count_;
+  window_.reshape(window_shape());
+  const RowTarget to = space.staging(window_.rows() + tokens);
+  copy(to, window_.begin(), window_.rows());
+  return to + window_.rows();
 }
 
 void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
@@ -237,11 +191,12 @@ void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
   }
-  const auto seen = static_cast<int64_t>(layer_.seen), before = static_cast<int64_t>(count_);
+  const auto seen = static_cast<int64_t>(layer_.seen),
+             before = static_cast<int64_t>(window_.rows());
   call.span = {};
   if (seen > 0) call.span.from = static_cast<int64_t>(open()) + 1 - seen;
   if (body_rows() > 0) body_->attend_chunk(call, [&] { return space.piece(); });
-  const size_t all = count_ + static_cast<size_t>(call.tokens);
+  const size_t all = window_.rows() + static_cast<size_t>(call.tokens);
   call.span = causal_span(space.staging(all), all, site_.dim);
   call.span.before = before;
   if (seen > 0) call.span.from = before + 1 - seen;
@@ -250,11 +205,12 @@ void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
 }
 
 void WindowedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
-  RowTarget from = space.staging(count_ + tokens);
-  const PinnedRows::Chunk chunk{from + count_};
+  const size_t before = window_.rows();
+  RowTarget from = space.staging(before + tokens);
+  const PinnedRows::Chunk chunk{from + before};
   const size_t first = sink();
   tokens -= pinned_.take(chunk, plan_.append(tokens));
-  const size_t to_sink = sink() - first, rows = count_ + tokens - to_sink, leave = leaving(rows);
+  const size_t to_sink = sink() - first, rows = before + tokens - to_sink, leave = leaving(rows);
   copy(sink_at(first), from, to_sink);
   from = from + to_sink;
   if (body_ && leave > 0) {
@@ -262,11 +218,10 @@ void WindowedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyM
     moves.push_back({body_.get(), from, leave, static_cast<int64_t>(open() - rows)});
     name_positions(moves.back(), space);
   }
-  count_ = 0;  // the ring's own have left it for the staging memory
-  grow_ring(rows - leave);
-  front_ = 0;
-  count_ = rows - leave;
-  copy(ring_at(0), from + leave, count_);
+  window_.clear();  // its own have left it for the staging memory
+  window_.reserve_more(rows - leave);
+  copy(window_.begin(), from + leave, rows - leave);
+  window_.add(rows - leave);
 }
 
 void WindowedRows::add_rows(pith::HeadRows& rows, size_t head) const {
@@ -279,14 +234,15 @@ void WindowedRows::add_rows(pith::HeadRows& rows, size_t head) const {
   const bool named = body_rows() > 0 && body_->keeps_positions();
   add(0, sink());
   if (body_rows() > 0 && !named) body_->add_rows(rows, head, static_cast<int64_t>(sink()));
-  add(open() - count_, count_);
+  add(open() - window_.rows(), window_.rows());
   pinned_.finish(rows, 0);
   if (named) body_->add_rows(rows, head, 0);
 }
 
 void WindowedRows::add_codes(std::vector<HeadCodes>& codes, size_t head) const {
   if (body_rows() == 0) return;
-  body_->add_codes(codes, head, sink() + (body_->keeps_positions() ? count_ + pinned_.rows() : 0));
+  body_->add_codes(codes, head,
+                   sink() + (body_->keeps_positions() ? window_.rows() + pinned_.rows() : 0));
 }
 
 void WindowedRows::archive(Archive& a, const SeenStream& seen) {
@@ -321,11 +277,11 @@ void WindowedRows::archive_ring(Archive& a) {
 }
 
 void WindowedRows::add_to(Ledger& ledger) const {
-  const size_t rows = sink() + count_;
-  const size_t held = 4 * site_.heads * rows * site_.dim;
+  const size_t held = 4 * site_.heads * sink() * site_.dim;
   ledger.payload += held;
-  ledger.slack += sink_.size() + ring_.size() - held;
-  ledger.rows_kept += rows * site_.heads;
+  ledger.slack += sink_.size() - held;
+  ledger.rows_kept += sink() * site_.heads;
+  window_.add_to(ledger);
   pinned_.add_to(ledger);
   if (body_) body_->add_to(ledger);
 }
