@@ -251,29 +251,16 @@ void WindowedRows::archive(Archive& a, const SeenStream& seen) {
   const std::vector<size_t> first(site_.heads, sink());
   archive_rows(a, sink_at(0), first, {site_.dim, layer_.dtype, site_.stream});
   if (body_) body_->archive(a, seen.tokens);
-  archive_ring(a);
+  archive_window(a);
   pinned_.archive(a, plan_.state().at(Zone::kProtected));
 }
 
-// Where the rows lie in the ring is state: attention over one span rounds otherwise than over two.
-void WindowedRows::archive_ring(Archive& a) {
-  const size_t window = plan_.state().at(Zone::kWindow);
-  size_t capacity = ring_capacity_;
-  a.number(count_, open() - sink(), "more rows in the window than came");
-  a.number(capacity, ring_most_, "a window with too much room");
-  a.need(capacity % 32 == 0 && capacity >= count_ && count_ >= window,
+void WindowedRows::archive_window(Archive& a) {
+  size_t count = window_.rows();
+  a.number(count, open() - sink(), "more rows in the window than came");
+  a.need(count >= plan_.state().at(Zone::kWindow),
          "another number of rows in the window than the policy keeps");
-  a.number(front_, std::max<size_t>(capacity, 1) - 1, "a window that begins behind its end");
-  a.need(!body_ || front_ + count_ <= capacity, "rows of a window that wraps");
-  if (a.loads() && capacity != ring_capacity_) {
-    ring_most_ = body_ ? capacity : ring_most_;
-    ring_capacity_ = capacity;
-    ring_.allocate(4 * site_.heads * capacity * site_.dim, site_.stream);
-  }
-  const ArchivedRows of{site_.dim, layer_.dtype, site_.stream};
-  const size_t straight = std::min(count_, capacity - front_);
-  archive_rows(a, ring_at(front_), std::vector<size_t>(site_.heads, straight), of);
-  archive_rows(a, ring_at(0), std::vector<size_t>(site_.heads, count_ - straight), of);
+  window_.archive(a, count, layer_.dtype);
 }
 
 void WindowedRows::add_to(Ledger& ledger) const {

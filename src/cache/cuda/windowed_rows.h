@@ -61,7 +61,7 @@ class WindowedRows final : public LayerRows {
   /// Writes the positions of rows that leave, where the body keeps them and some are protected.
   void name_positions(BodyMove& move, ChunkSpace& space) const;
   size_t body_rows() const;
-  void archive_ring(Archive& a);
+  void archive_window(Archive& a);
 
   LayerPlan layer_;
   LayerSite site_;
