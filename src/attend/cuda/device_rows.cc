@@ -49,7 +49,7 @@ DeviceRows::DeviceRows(MemoryCounter& memory, const DeviceRowsShape& shape, cuda
     : memory_(&memory), shape_(shape), stream_(stream), buffer_(memory, MemoryKind::kPayload) {}
 
 DeviceRows::DeviceRows(const DeviceRows& other)
-    : DeviceRows(*other.memory_, other.shape_, other.stream_) {
+    : DeviceRows(*CountedBy(other.memory_), other.shape_, other.stream_) {
   move_to(other.capacity_, other);
 }
 

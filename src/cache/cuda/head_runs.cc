@@ -30,7 +30,7 @@ HeadRuns::HeadRuns(std::vector<HeadRun> runs, const LayerSite& site)
   token_.allocate(4 * site.heads * site.dim, site.stream);
 }
 
-HeadRuns::HeadRuns(const HeadRuns& other) : HeadRuns({}, other.site_) {
+HeadRuns::HeadRuns(const HeadRuns& other) : HeadRuns({}, LayerSite(other.site_)) {
   for (const HeadRun& run : other.runs_) {
     runs_.push_back({run.first, run.site, run.rows->clone()});
   }

@@ -13,9 +13,10 @@ void InPlaceRows::archive(Archive& a, const SeenStream& seen) {
   late_.archive(a, static_cast<uint32_t>(seen.tokens));
   if (coded_) coded_->archive(a, seen.tokens);
   if (body_) body_->archive(a, seen.tokens);
+  if (ragged_) ragged_->archive(a, seen.tokens);
   archive_counts(a);
   const PlanState& state = plan_.state();
-  const size_t dense = sink() + run_.rows() - coded_rows() + state.at(Zone::kWindow);
+  const size_t dense = sink() + rows_between() - coded_rows() + state.at(Zone::kWindow);
   a.need(a.loads() || rows_.rows() == dense, "another number of rows than the policy keeps");
   rows_.archive(a, dense, layer_.dtype);
   archive_sides(a);
@@ -30,12 +31,13 @@ void InPlaceRows::archive_counts(Archive& a) {
   a.need(run_.heavy == state.at(Zone::kHeavy) && run_.evicted == 0 && run_.body >= body &&
              run_.body <= body + late,
          "another number of rows than the policy keeps");
-  a.need(packs() ? packed() <= run_.rows()
+  a.need(shared() <= run_.body, "more shared rows than the policy keeps");
+  a.need(packs() ? packed() <= rows_between()
                  : settled() <= run_.body && settled() <= chooser_->settled(state),
          "more codes than rows");
   a.need(settled() == 0 || (!run_.weighted.empty() && run_.weighted.front().rows >= settled()),
          "codes of more than one weight");
-  a.number(known_, run_.rows() - settled(), "more positions than rows");
+  a.number(known_, rows_between() - settled(), "more positions than rows");
 }
 
 void InPlaceRows::archive_sides(Archive& a) {

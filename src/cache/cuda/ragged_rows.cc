@@ -34,8 +34,8 @@ RaggedRows::RaggedRows(const RaggedRows& o)
       has_mass_(o.has_mass_),
       rows_(o.rows_),
       now_(o.now_),
-      places_(*o.site_.memory, MemoryKind::kMetadata),
-      held_(*o.site_.memory),
+      places_(*site_.memory, MemoryKind::kMetadata),
+      held_(*site_.memory),
       told_(std::make_unique<ToldNumbers>(o.site_.heads)) {
   copy_buffer(places_, o.places_, site_.stream);
   copy_buffer(held_.rows, o.held_.rows, site_.stream);
@@ -248,6 +248,46 @@ void RaggedRows::add_rows(pith::HeadRows& out, size_t head) const {
 void RaggedRows::add_codes(std::vector<HeadCodes>& codes, size_t head, size_t first) const {
   if (!held_.codes) return;
   codes.push_back({held_.codes.get(), 0, first, counts()[head], begin_of(head)});
+}
+
+// Where heads begin follows from how many rows each has.
+void RaggedRows::archive(Archive& a, size_t tokens) {
+  const size_t heads = site_.heads;
+  std::vector<size_t> each = counts();
+  size_t rows = 0;
+  for (size_t& count : each) {
+    a.number(count, tokens, "more rows than tokens");
+    rows += count;
+  }
+  a.need(rows % heads == 0, "heads that share another number of rows than they have");
+  if (a.loads()) {
+    a.check_left(rows, sizeof(int32_t));
+    told_->set(each);
+    rows_ = rows;
+    std::vector<int32_t> places(each.begin(), each.end());
+    for (size_t g = 0; g < heads; ++g) places.push_back(static_cast<int32_t>(begin_of(g)));
+    check(cudaMemcpyAsync(rows_at(now_), places.data(), places.size() * sizeof(int32_t),
+                          cudaMemcpyHostToDevice, site_.stream),
+          "state that is loaded");
+    check(cudaStreamSynchronize(site_.stream), "state that is loaded");
+    if (rows > 0) held_ = lists(rows);
+  }
+  if (rows == 0) return;
+  const size_t side = 2 * rows * site_.dim;  // bytes
+  if (held_.codes) {
+    held_.codes->archive(a, most_places(rows));
+    a.need(held_.codes->rows() == most_places(rows), "another number of codes than rows");
+  } else {
+    archive_finite(a, {held_.rows.data(), side, side, 2}, body_.dtype, site_.stream);
+  }
+  for (size_t g = 0; g < heads; ++g) {
+    const size_t at = begin_of(g) * sizeof(int32_t), bytes = each[g] * sizeof(int32_t);
+    archive_numbers(a, {static_cast<std::byte*>(held_.positions.data()) + at, bytes}, 0,
+                    static_cast<int32_t>(tokens) - 1, site_.stream);
+    if (has_mass_)
+      archive_finite(a, {static_cast<std::byte*>(held_.mass.data()) + at, bytes}, DType::kF32,
+                     site_.stream);
+  }
 }
 
 // What the bodies of codes have beside the rows is room for whole blocks.

@@ -45,8 +45,8 @@ WindowedRows::WindowedRows(const WindowedRows& o)
     : layer_(o.layer_),
       site_(o.site_),
       plan_(o.plan_),
-      sink_(*o.site_.memory, MemoryKind::kPayload),
-      turned_(*o.site_.memory, MemoryKind::kScratch),
+      sink_(*site_.memory, MemoryKind::kPayload),
+      turned_(*site_.memory, MemoryKind::kScratch),
       body_(o.body_ ? o.body_->clone() : nullptr),
       window_(o.window_),
       pinned_(o.pinned_) {

@@ -36,7 +36,7 @@ RateDrawn::RateDrawn(const RateRule& rule, const BodySite& site)
   check(cudaMemsetAsync(on_device_.data(), 0, on_device_.size(), site.stream), "a sample");
 }
 
-RateDrawn::RateDrawn(const RateDrawn& o) : RateDrawn(o.rule_, o.site_) {
+RateDrawn::RateDrawn(const RateDrawn& o) : RateDrawn(o.rule_, BodySite(o.site_)) {
   copy_buffer(on_device_, o.on_device_, site_.stream);
   if (o.capacity_ > 0) grow_positions(o.capacity_, o);
   counts_->set(o.counts());
@@ -126,17 +126,18 @@ void RateDrawn::add_to(Ledger& ledger) const {
 }
 
 void RateDrawn::archive(Archive& a, size_t tokens) {
-  counts();  // the device's, if only it knows
+  std::vector<size_t> each = counts();  // the device's, if only it knows
   a.number(next_, site_.position + static_cast<int64_t>(tokens), "more rows than tokens");
   a.need(next_ >= site_.position, "a sample that begins in the sink");
-  for (size_t& count : counts_) a.number(count, tokens, "more rows than tokens");
-  a.check_left(most(), sizeof(int32_t));
+  for (size_t& count : each) a.number(count, tokens, "more rows than tokens");
+  a.check_left(*std::ranges::max_element(each), sizeof(int32_t));
   if (a.loads()) {
+    counts_->set(each);
     if (most() > 0) {
       capacity_ = grown(most(), 0);
       positions_.allocate(site_.heads * capacity_ * sizeof(int32_t), site_.stream);
     }
-    const std::vector<int32_t> counts(counts_.begin(), counts_.end());
+    const std::vector<int32_t> counts(each.begin(), each.end());
     check(cudaMemcpyAsync(on_device_.data(), counts.data(), on_device_.size(),
                           cudaMemcpyHostToDevice, site_.stream),
           "state that is loaded");
@@ -144,8 +145,8 @@ void RateDrawn::archive(Archive& a, size_t tokens) {
   }
   for (size_t g = 0; g < site_.heads; ++g) {
     auto* positions = static_cast<int32_t*>(positions_.data()) + g * capacity_;
-    archive_numbers(a, {positions, counts_[g] * sizeof(int32_t)}, 0,
-                    static_cast<int32_t>(tokens) - 1, site_.stream);
+    archive_numbers(a, {positions, each[g] * sizeof(int32_t)}, 0, static_cast<int32_t>(tokens) - 1,
+                    site_.stream);
   }
 }
 

@@ -32,7 +32,7 @@ class ExpressBody final : public DeviceBody {
       : rule_(o.rule_),
         place_(o.place_),
         site_(o.site_),
-        device_(*o.site_.memory, o.rule_, o.place_, o.site_.stream),
+        device_(*site_.memory, o.rule_, o.place_, o.site_.stream),
         codes_(o.codes_ ? std::make_unique<CodedBody>(*o.codes_) : nullptr),
         state_(o.state_) {
     device_.copy(o.device_, site_.stream);
