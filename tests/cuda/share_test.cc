@@ -130,7 +130,7 @@ TEST(CudaShare, LinesRowsUp) {
     call.fresh.mass = fresh_mass.data(), call.fresh.side_stride = 50;
     const std::vector<int32_t> none(heads, 0);
     const auto counts = to_device(counter, none), to = to_device(counter, none);
-    place_heads({rows.data(), fresh, heads, counts.data(), to.data()}, nullptr);
+    place_heads({rows.data(), fresh, heads, 1, counts.data(), to.data()}, nullptr);
     EXPECT_EQ(to_host(to), (std::vector<int32_t>{0, 42, 79}));
     const auto k = to_device(counter, std::vector<uint16_t>(246 * d));
     const auto v = to_device(counter, std::vector<uint16_t>(246 * d));
