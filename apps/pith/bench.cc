@@ -51,6 +51,13 @@ std::vector<int32_t> random_tokens(size_t count, int vocab, uint64_t seed) {
   return ids;
 }
 
+double measured_read_rate(const ModelOptions& engine) {
+  if (engine.device == Device::kCuda) return cuda_read_rate();
+  ThreadPool pool(engine.threads);
+  MemoryCounter memory;
+  return read_bandwidth({pool, memory, kernels_for(engine.isa)});
+}
+
 double check_answer(const std::shared_ptr<const Model>& model, const StandaloneOptions& options) {
   const bool gpu = options.device == Device::kCuda;
   StandaloneOptions reference = options;
@@ -93,7 +100,7 @@ class Bench {
         o_(o),
         pool_(o.engine.threads),
         context_{pool_, memory_, kernels_for(o.engine.isa)},
-        read_(o.engine.device == Device::kCuda ? cuda_read_rate() : read_bandwidth(context_)),
+        read_(measured_read_rate(o.engine)),
         keeper_(keep_weights(model_, o.engine)) {}
 
   double read() const { return read_; }
@@ -253,6 +260,9 @@ int bench(const BenchOptions& o) {
   std::vector<std::string> policies = o.policies;
   if (policies.empty()) policies = {"exact"};
   for (const std::string& policy : policies) Policy::parse(policy);
+  if (o.separate_prompts && o.sessions.empty() && o.memory == 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "--separate-prompts is for conversations in one pass: add --sessions or --memory");
   const auto model = load_model(o.engine);
   if (!o.sessions.empty() || o.memory > 0) return bench_sessions(model, o, policies);
   Bench bench(model, o);
@@ -324,6 +334,9 @@ void add_bench(CLI::App& root, Action& action) {
                   "The same for as many sessions as SIZE (80GB, 16GiB) admits beside the weights")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->type_name("SIZE")
+      ->group("Bench");
+  app->add_flag("--separate-prompts", o->separate_prompts,
+                "Each of those conversations reads a prompt of its own, all in one step")
       ->group("Bench");
   app->footer(
       "Examples:\n"

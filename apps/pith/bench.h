@@ -16,12 +16,16 @@ struct BenchOptions {
   std::vector<int64_t> depths{0, 4096};
   std::vector<int64_t> sessions;  ///< empty: one at a time, by depths
   size_t memory = 0;              ///< bytes; as many sessions as they admit
+  bool separate_prompts = false;  ///< each session reads its own, all in one step
   int64_t prompt = 512, generate = 64, repeats = 3;
 };
 
 struct Cancelled {};
 /// Throws Cancelled if the user asked to stop.
 void check_cancelled();
+
+/// Bytes per second that the device's memory gives.
+double measured_read_rate(const ModelOptions& engine);
 
 std::vector<int32_t> random_tokens(size_t count, int vocab, uint64_t seed);
 

@@ -30,8 +30,9 @@ struct Point {
   std::string policy;
   size_t sessions = 0;
   bool admitted = false;            ///< the number is what the memory holds
-  double prompt = 0;                ///< seconds that one prompt took
+  double prompt = 0;                ///< seconds that prompts took: one, or one of each session
   std::vector<double> decode = {};  ///< seconds of all steps, one a repeat
+  double decode_limit = 0;          ///< tokens per second that the bytes allow
   Ledger ledger = {};               ///< of one session
   size_t bytes = 0;                 ///< of the engine and all sessions
 };
@@ -41,7 +42,8 @@ class SessionsBench {
   SessionsBench(std::shared_ptr<const Model> model, const BenchOptions& o, std::string policy)
       : model_(std::move(model)), o_(o), policy_(std::move(policy)), options_(make_options()) {}
 
-  std::vector<Point> run() {
+  /// `read`: bytes a second.
+  std::vector<Point> run(double read) {
     check_answer(model_, options_);
     const auto engine = std::make_shared<Engine>(model_, options_);
     Session base(engine, static_cast<const SessionOptions&>(options_));
@@ -58,6 +60,12 @@ class SessionsBench {
     // The numbers take turns, so that what else the machine does falls on all of them.
     for (int64_t r = 0; r < o_.repeats; ++r)
       for (Point& p : points) measure(p, base);
+    for (Point& p : points) {
+      if (o_.separate_prompts) p.prompt = read_prompts(engine, p.sessions);
+      const auto all = static_cast<double>(p.sessions);
+      const double caches = all * static_cast<double>(p.ledger.cache_bytes());
+      p.decode_limit = all * read / (static_cast<double>(model_->weight_bytes()) + caches);
+    }
     return points;
   }
 
@@ -135,6 +143,25 @@ class SessionsBench {
       if (w.failure) throw Error(*w.failure);
   }
 
+  /// Seconds until one step has read a prompt of its own for each of `count` sessions.
+  double read_prompts(const std::shared_ptr<Engine>& engine, size_t count) const {
+    std::vector<Session> sessions;
+    std::vector<std::vector<int32_t>> prompts;
+    for (size_t i = 0; i < count; ++i) {
+      sessions.emplace_back(engine, static_cast<const SessionOptions&>(options_));
+      prompts.push_back(random_tokens(static_cast<size_t>(o_.prompt), vocab(), 10 + i));
+    }
+    std::vector<Work> works;
+    std::vector<Sampler> greedy(count, Sampler({.temperature = 0}));
+    for (size_t i = 0; i < count; ++i) {
+      works.push_back({&sessions[i], prompts[i]});
+      works.back().sampler = &greedy[i];
+    }
+    const auto start = Clock::now();
+    run_step(*engine, works);
+    return seconds_since(start);
+  }
+
   /// A step is what an answer's is: a token of each in, the likeliest next one of each out.
   void measure(Point& p, const Session& base) const {
     std::vector<Session> sessions;
@@ -163,10 +190,17 @@ class SessionsBench {
   StandaloneOptions options_;
 };
 
+/// Prompt tokens that were read in p.prompt seconds.
+double prompt_tokens(const Point& p, const BenchOptions& o) {
+  return static_cast<double>(o.prompt) *
+         (o.separate_prompts ? static_cast<double>(p.sessions) : 1.0);
+}
+
 /// One policy's lines, in llama-batched-bench's columns (PP and TG, which are the same in all,
-/// stand above them), with one prompt that all sessions go on from (its -pps).
+/// stand above them), with one prompt that all sessions go on from (its -pps) unless asked
+/// otherwise.
 void print_table(std::span<const Point> points, const BenchOptions& o) {
-  Table table({"B", "N_KV", "T_PP s", "S_PP t/s", "T_TG s", "S_TG t/s", "times", "KV each", "all"});
+  Table table({"B", "N_KV", "T_PP", "S_PP", "T_TG", "S_TG", "limit", "times", "KV", "all"});
   double one = 0;
   for (const Point& p : points) {
     const double rate =
@@ -175,8 +209,9 @@ void print_table(std::span<const Point> points, const BenchOptions& o) {
     table.add({std::to_string(p.sessions) + (p.admitted ? "*" : ""),
                std::to_string(static_cast<int64_t>(p.sessions) * (o.prompt + o.generate)),
                fmt::format("{:.3f}", p.prompt),
-               fmt::format("{:.0f}", static_cast<double>(o.prompt) / p.prompt),
+               fmt::format("{:.0f}", prompt_tokens(p, o) / p.prompt),
                fmt::format("{:.3f}", median(p.decode).value), fmt::format("{:.1f}", rate),
+               fmt::format("{:.0f}%", 100 * rate / p.decode_limit),
                one > 0 ? fmt::format("{:.2f}", rate / one) : "-",
                human_bytes(static_cast<double>(p.ledger.cache_bytes())),
                human_bytes(static_cast<double>(p.bytes))});
@@ -191,11 +226,14 @@ void print_tables(const std::vector<Point>& points, const BenchOptions& o) {
         std::find_if(from, points.end(), [&](const Point& p) { return p.policy != from->policy; });
     print_table({from, end}, o);
   }
-  write_out(
-      "PP: tokens of one prompt, which all sessions are forked from; TG: tokens of each\n"
-      "session; B: sessions, *: as many as --memory admits; N_KV: tokens in all; S_TG:\n"
-      "tokens per second of all sessions, median; times: of one session's; KV each: a\n"
-      "session's cache; all: engine and sessions, weights apart\n");
+  write_out(std::string("PP: tokens of one prompt, ") +
+            (o.separate_prompts ? "of which T_PP reads one for each session in one step;\n"
+                                : "which all sessions are forked from;\n") +
+            "TG: tokens of each session; B: sessions, *: as many as --memory admits; N_KV:\n"
+            "tokens in all; T: seconds; S: tokens per second of all sessions, median; limit: S_TG\n"
+            "in per cent of what reading weights once a step and all caches would allow; times:\n"
+            "S_TG over one session's; KV: one session's cache; all: engine and sessions,\n"
+            "weights apart\n");
 }
 
 Json to_json(const Point& p, const BenchOptions& o) {
@@ -205,10 +243,12 @@ Json to_json(const Point& p, const BenchOptions& o) {
           {"admitted_by_memory", p.admitted},
           {"prompt_tokens", o.prompt},
           {"tokens_each", o.generate},
+          {"separate_prompts", o.separate_prompts},
           {"prompt_seconds", p.prompt},
           {"decode_seconds", {{"median", m.value}, {"least", m.least}, {"most", m.most}}},
           {"decode_tokens_per_second",
            static_cast<double>(p.sessions) * static_cast<double>(o.generate) / m.value},
+          {"decode_limit_tokens_per_second", p.decode_limit},
           {"bytes_of_all", p.bytes},
           {"ledger", pith::cli::to_json(p.ledger)}};
 }
@@ -224,8 +264,10 @@ int bench_sessions(const std::shared_ptr<const Model>& model, const BenchOptions
   std::vector<Point> points;
   bool cancelled = false;
   try {
+    const double read = measured_read_rate(o.engine);
+    const auto keeper = keep_weights(model, o.engine);
     for (const std::string& policy : policies)
-      for (Point& p : SessionsBench(model, o, policy).run()) points.push_back(std::move(p));
+      for (Point& p : SessionsBench(model, o, policy).run(read)) points.push_back(std::move(p));
   } catch (const Cancelled&) {
     cancelled = true;
   }
