@@ -58,7 +58,6 @@ TEST(Refusals, SayWhatIsNotThere) {
       {"exact+csr(s=40)", "s=40"},
       {"exact+csr(outliers=0.5)", "outliers"},
       {"exact+csr(online=600)", "online=600"},
-      {"exact+csr(pair_bits=16)", "pair_bits=16"},
       {"exact+turboquant(center=100)", "center=100"},
       {"exact+gear(rows=512)", "rows=512"},
       {"exact+gear(outliers=9)", "outliers=9"},

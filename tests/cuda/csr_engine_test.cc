@@ -22,7 +22,9 @@ TEST(CudaPolicies, CsrDrawsTheDictionariesOfTheCpu) {
           "exact+csr(rope=post,s=16,solver=omp,online=96),window=32",
           "exact+csr(rope=post,s=4,chunks=1,online=80,collect=96),window=32",
           "exact+csr(online=64),window=32", "exact+csr(online=64,s=6),sink=5,window=27",
-          "exact+csr(online=40,s=2,chunks=2),window=32"}) {
+          "exact+csr(online=40,s=2,chunks=2),window=32",
+          "exact+csr(online=64,s=6,pair_bits=16,solver=omp),window=32",
+          "exact+csr(rope=post,online=64,pair_bits=16),window=32"}) {
       for (const size_t prompt : {size_t{64}, size_t{32 + 96}, size_t{32 + 320}}) {
         const auto ids = random_ids(prompt + 15, model->config().vocab, 11);
         EXPECT_LT(difference(model, policy, ids, prompt, 512), 3e-2) << policy << ", " << prompt;

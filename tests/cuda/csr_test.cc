@@ -2,113 +2,13 @@
 // decode attention over codes against double precision over the rows that they stand for; keys as
 // they are attended to, and before RoPE.
 
-#include "methods/csr/csr_cuda.h"
-
-#include "core/dtype.h"
-#include "harness.h"
+#include "csr_cases.h"
 #include "methods/csr/pursuit.h"
-#include "methods/csr/test_rows.h"
 
 namespace pith::cuda {
 namespace {
 
-struct Case {
-  CsrCoding coding;
-  bool keys = true;
-  int atoms = 256, dim = 128;
-  DType dtype = DType::kF16;
-  int64_t position = 100003;  ///< of the first row, for keys that are coded before RoPE
-
-  bool turned() const { return keys && coding.turns; }
-  int chunks() const { return coding.chunks(keys); }
-  int atom_dim() const { return dim / chunks(); }
-};
-
-/// RoPE of a model with theta = 10000.
-class Turns {
- public:
-  Turns(MemoryCounter& counter, int dim) : dim_(dim) {
-    std::vector<double> turns;
-    for (int i = 0; i < dim / 2; ++i) turns.push_back(frequency(i) / (2 * M_PI));
-    device_ = to_device(counter, turns);
-  }
-  const double* data() const { return device_.data(); }
-  /// Turns a row [D] on from position 0.
-  void turn(float* x, int64_t position) const {
-    for (int i = 0; i < dim_ / 2; ++i) {
-      const double angle = static_cast<double>(position) * frequency(i);
-      const double a = x[i], b = x[i + dim_ / 2];
-      x[i] = static_cast<float>(a * std::cos(angle) - b * std::sin(angle));
-      x[i + dim_ / 2] = static_cast<float>(b * std::cos(angle) + a * std::sin(angle));
-    }
-  }
-
- private:
-  double frequency(int i) const { return std::pow(1e4, -2.0 * i / dim_); }
-
-  int dim_;
-  DeviceArray<double> device_;
-};
-
-/// Dictionaries of `heads` heads on both sides.
-struct Dictionary {
-  std::vector<uint16_t> atoms;  // [heads, N, d]
-  DeviceArray<uint16_t> rows;
-  DeviceArray<float> gram;
-  CsrAtoms device;
-
-  Dictionary(MemoryCounter& counter, const Case& c, int heads, uint32_t seed)
-      : atoms(csr_test::random_atoms(static_cast<size_t>(heads) * c.atoms,
-                                     static_cast<size_t>(c.atom_dim()), seed)),
-        rows(to_device(counter, atoms)),
-        gram(counter, MemoryKind::kShared, static_cast<size_t>(heads) * c.atoms * c.atoms, nullptr),
-        device{rows.data(), gram.data(), c.atoms} {
-    make_csr_gram(gram.data(), rows.data(), heads, c.atoms, c.atom_dim(), nullptr);
-  }
-};
-
-std::vector<uint32_t> code(MemoryCounter& counter, const Case& c, const CsrAtoms& atoms,
-                           const std::vector<uint16_t>& x, int heads, int rows) {
-  const auto device = to_device(counter, x);
-  const auto codes = to_device(
-      counter, std::vector<uint32_t>(static_cast<size_t>(heads) * rows * c.coding.pairs, ~0u));
-  CodeRowsCall call = CodeRowsCall::packed(c.dtype, device.data(), heads, rows, c.dim);
-  call.position = c.position;
-  code_csr(c.coding, atoms, c.keys, call.into(codes.data(), nullptr), nullptr);
-  return to_host(codes);
-}
-
-struct Pair {
-  int atom = 0;
-  float coefficient = 0;
-};
-Pair pair_of(const Case& c, const std::vector<uint32_t>& codes, size_t row, int j) {
-  const int pairs = c.coding.pairs, in = static_cast<int>(row % 32);
-  const int word_in_block = !c.keys          ? (in / 4 * pairs + j) * 4 + in % 4
-                            : pairs % 4 == 0 ? (j / 4 * 32 + in) * 4 + j % 4
-                                             : j * 32 + in;
-  const size_t at = row / 32 * 32 * pairs + static_cast<size_t>(word_in_block);
-  const uint32_t word = codes[at];
-  EXPECT_EQ(word % 16, 0u);
-  return {static_cast<int>(word & 0xffff) / 16, f16_to_float(static_cast<uint16_t>(word >> 16))};
-}
-
-/// Rows [heads * rows, D] that codes stand for, where they were coded.
-std::vector<float> decode(const Case& c, const std::vector<uint32_t>& codes,
-                          const std::vector<uint16_t>& atoms, int heads, int rows) {
-  const int d = c.atom_dim(), of_chunk = c.coding.pairs / c.chunks();
-  std::vector<float> out(static_cast<size_t>(heads) * rows * c.dim);
-  for (size_t t = 0; t < static_cast<size_t>(heads) * rows; ++t) {
-    for (int j = 0; j < c.coding.pairs; ++j) {
-      const Pair p = pair_of(c, codes, t, j);
-      const uint16_t* atom = atoms.data() + (t / rows * c.atoms + p.atom) * d;
-      for (int i = 0; i < d; ++i) {
-        out[t * c.dim + j / of_chunk * d + i] += p.coefficient * f16_to_float(atom[i]);
-      }
-    }
-  }
-  return out;
-}
+using namespace csr_test;  // NOLINT(google-build-using-namespace)
 
 /// Rows whose codes differ from the CPU's, of all; a choice between equals may fall otherwise.
 double differing(const Case& c) {
@@ -200,18 +100,24 @@ TEST(CudaCsr, RowsComeBackFromCodes) {
   constexpr int kHeads = 2, kRowsOfHead = 96;
   MemoryCounter counter;
   const Turns turns(counter, 64);
-  for (const auto& [keys, turned] : {std::pair{true, false}, {false, false}, {true, true}}) {
+  for (const auto& [keys, turned, packed] : {std::tuple{true, false, false},
+                                             {false, false, false},
+                                             {true, true, false},
+                                             {true, true, true},
+                                             {false, false, true}}) {
     Case c{{8, 2, CsrSolver::kOmp}, keys, 70, 64, DType::kF16};
     c.coding.key_chunks = turned ? 2 : 1;
     if (turned) c.coding.turns = turns.data();
+    if (packed) c = c.packed();
     const Dictionary dictionary(counter, c, kHeads, 7);
     const auto x = normals(static_cast<size_t>(kHeads) * kRowsOfHead * c.dim, c.dtype, 8);
-    const auto codes = code(counter, c, dictionary.device, x, kHeads, kRowsOfHead);
+    const auto blocks = code_blocks(counter, c, dictionary.device, x, kHeads, kRowsOfHead);
+    const auto codes = words_of(c, blocks);
     auto want = decode(c, codes, dictionary.atoms, kHeads, kRowsOfHead);
     for (int t = 0; turned && t < kHeads * kRowsOfHead; ++t) {
       turns.turn(want.data() + t * c.dim, c.position + t % kRowsOfHead);
     }
-    const auto device = to_device(counter, codes);
+    const auto device = to_device(counter, blocks);
     const auto out = to_device(counter, std::vector<uint16_t>(x.size(), 0x7FFF));
     UnpackRowsCall call;
     call.codes = device.data();
@@ -234,7 +140,7 @@ struct Attention {
   int pairs = 8, chunks = 2, key_atoms = 256, value_atoms = 256, dim = 128, group = 4;
   DType dtype = DType::kF16;
   int key_chunks = 1;
-  bool turned = false, by_rows = false;
+  bool turned = false, by_rows = false, packed = false;
 };
 
 /// The worst error over heads: coded rows of ragged heads with weights, between dense ones.
@@ -246,19 +152,27 @@ double attention_error(const Attention& a) {
   CsrCoding coding{a.pairs, a.chunks};
   coding.key_chunks = a.key_chunks;
   if (a.turned) coding.turns = turns.data();
+  if (a.packed) {
+    const auto bits = [](int atoms) {
+      return PackedPairs(static_cast<size_t>(atoms)).index_bits();
+    };
+    coding.packed = true;
+    coding.key_bits = bits(a.key_atoms);
+    coding.value_bits = bits(a.value_atoms);
+  }
   const Case keys{coding, true, a.key_atoms, a.dim, a.dtype};
   const Case values{coding, false, a.value_atoms, a.dim, a.dtype};
   const Dictionary key_dict(counter, keys, heads, 9), value_dict(counter, values, heads, 10);
   const auto k = normals(static_cast<size_t>(heads) * padded * a.dim, a.dtype, 21);
   const auto v = normals(k.size(), a.dtype, 22);
-  const auto k_codes = code(counter, keys, key_dict.device, k, heads, padded);
-  const auto v_codes = code(counter, values, value_dict.device, v, heads, padded);
-  auto k_rows = decode(keys, k_codes, key_dict.atoms, heads, padded);
+  const auto k_codes = code_blocks(counter, keys, key_dict.device, k, heads, padded);
+  const auto v_codes = code_blocks(counter, values, value_dict.device, v, heads, padded);
+  auto k_rows = decode(keys, words_of(keys, k_codes), key_dict.atoms, heads, padded);
   const auto position = [&](int h) { return static_cast<int32_t>(keys.position) - 91 * h; };
   for (int t = 0; a.turned && t < heads * padded; ++t) {  // codes do not know where they stand
     turns.turn(k_rows.data() + static_cast<size_t>(t) * a.dim, position(t / padded) + t % padded);
   }
-  const auto v_rows = decode(values, v_codes, value_dict.atoms, heads, padded);
+  const auto v_rows = decode(values, words_of(values, v_codes), value_dict.atoms, heads, padded);
   const auto k_wide = widen(k, a.dtype), v_wide = widen(v, a.dtype);
   const auto k_device = to_device(counter, k), v_device = to_device(counter, v);
   const auto k_coded = to_device(counter, k_codes), v_coded = to_device(counter, v_codes);
@@ -270,7 +184,7 @@ double attention_error(const Attention& a) {
   std::vector<OracleSpan> oracles;
   for (int h = 0; h < heads; ++h) {
     const size_t first = static_cast<size_t>(h) * padded * a.dim;
-    const size_t code_first = static_cast<size_t>(h) * padded * a.pairs;
+    const size_t code_first = h * keys.halves(padded);
     for (int s = 0; s < per_head; ++s) {
       const bool coded = s == 1;
       DeviceSpan d;
@@ -376,10 +290,34 @@ TEST(CudaCsr, AttentionBuildsRowsFromCodes) {
   EXPECT_LT(attention_error(a), 6e-3);
 }
 
+TEST(CudaCsr, AttentionReadsPackedPairs) {
+  PITH_NEEDS_GPU();
+  for (const bool turned : {false, true}) {
+    for (const int dim : {64, 128}) {
+      for (const int pairs : {1, 3, 6, 8, 16, 32}) {
+        EXPECT_LT(attention_error({.pairs = pairs,
+                                   .chunks = pairs % 2 == 0 ? 2 : 1,
+                                   .key_atoms = pairs == 8 ? 512 : 37,
+                                   .value_atoms = 256,
+                                   .dim = dim,
+                                   .group = pairs == 8 ? 12 : 3,
+                                   .turned = turned,
+                                   .packed = true}),
+                  6e-3)
+            << pairs << " pairs, dim " << dim << ", turned " << turned;
+      }
+    }
+  }
+  EXPECT_LT(attention_error({.dtype = DType::kBF16, .turned = true, .packed = true}), 1.5e-2);
+}
+
 TEST(CudaCsr, TakesTheBytesThatPairsTake) {
   const GroupedBytes bytes = csr_bytes({8});
   EXPECT_EQ(bytes.per_row(), 64);  // an eighth of 2 * 128 numbers of 16 bits
   EXPECT_EQ(bytes.key_side + bytes.value_side, 0u);
+  CsrCoding packed{8};
+  packed.packed = true;
+  EXPECT_EQ(csr_bytes(packed).per_row(), 36);  // and a scale a row and side
 }
 
 TEST(CudaCsr, RefusesSizesThatItDoesNotKnow) {

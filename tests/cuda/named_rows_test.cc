@@ -126,6 +126,7 @@ const char* const kCodecs[] = {"kivi(bits=2)",
                                "kvquant(bits=3,calibrate=128)",
                                "csr(online=64,collect=128)",
                                "csr(online=96,collect=96,s=6,chunks=2,solver=omp)",
+                               "csr(online=64,collect=128,s=6,pair_bits=16)",
                                "int4(center=32)",
                                "turboquant(bits=3,center=128)",
                                "kivi(bits=4,hadamard=true,center=64)"};

@@ -30,8 +30,6 @@ Offers csr_on_gpu(const MethodOptions& options, const OfferSite& site) {
           .limits = {{"outliers", "1: how many rows stay exact would depend on the rows",
                       o.outliers < 1 ? fmt::format("csr(outliers={})", o.outliers) : ""},
                      Limit::of("csr", "s", o.pairs, o.pairs <= 32, "up to 32"),
-                     Limit::of("csr", "pair_bits", static_cast<size_t>(o.pair_bits),
-                               o.pair_bits == 32, "32"),
                      Limit::of("csr", "online", o.online, o.online <= 512,
                                "up to 512, as far as a card's shared memory goes")}};
 }

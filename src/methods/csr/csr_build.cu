@@ -10,14 +10,17 @@
 namespace pith::cuda {
 namespace {
 
-constexpr int kMostWarps = 8;                  // more would have too few registers
-constexpr int kBuildSpans = 32;                // descriptors that are read together
-constexpr int kKeySlots = 2, kValueSlots = 3;  // blocks at hand: see BuildRun::span
+constexpr int kMostWarps = 8;    // more would have too few registers
+constexpr int kBuildSpans = 32;  // descriptors that are read together
+// Blocks at hand: see BuildRun::span. Of packed ones two of each side are on their way, and a
+// block's keys and two blocks' values are there as words.
+constexpr int kKeySlots = 2, kValueSlots = 3, kPackedSlots = 2;
 
 struct BuildParams : DecodeParams {
   const __half *key_atoms, *value_atoms;  // [B G, N, d]
   bool common_keys, common_values;        // one dictionary for all heads
-  int key_count, value_count, key_chunks, value_chunks, pairs;
+  int key_count, value_count, key_chunks, value_chunks;
+  CsrLayout keys, values;
   const double* turns;  // [D/2]
   int warp_bytes;       // of shared memory that a warp has to itself
 };
@@ -29,20 +32,28 @@ struct BuildSpace {
   static constexpr int kFixed =
       kQueries * D * 4 + (kTurn == KeyTurn::kInOrder ? 16 * D * 2 + 2 * Angles<D>::kBytes : 0);
 
-  static __host__ __device__ int ring_bytes(int pairs) {
-    const int ring = (kKeySlots + kValueSlots) * pairs * 128, part = kPart<D> * 4;
+  /// Of what a warp has as words.
+  static __host__ __device__ int word_slots(bool packed) {
+    return packed ? 1 + 2 : kKeySlots + kValueSlots;
+  }
+  static __host__ __device__ int ring_bytes(const CsrLayout& layout) {
+    const int words = word_slots(layout.packed) * layout.pairs * 128;
+    const int ring = words + (layout.packed ? 2 * kPackedSlots * layout.block_bytes() : 0);
+    const int part = kPart<D> * 4;
     return ring > part ? ring : part;
   }
-  static int warp_bytes(int pairs) {
-    return ring_bytes(pairs) + (kTurn == KeyTurn::kInOrder ? Angles<D>::kBytes : 0);
+  static int warp_bytes(const CsrLayout& layout) {
+    return ring_bytes(layout) + (kTurn == KeyTurn::kInOrder ? Angles<D>::kBytes : 0);
   }
 
   char* shared;
-  int warps, warp_bytes_, pairs, key_bytes;
+  int warps, warp_bytes_;
+  CsrLayout layout;
+  int key_bytes;
 
   __device__ char* ring() const { return shared + threadIdx.x / kWarp * warp_bytes_; }
   __device__ Angles<D> own_angles() const {
-    return {reinterpret_cast<float*>(ring() + ring_bytes(pairs))};
+    return {reinterpret_cast<float*>(ring() + ring_bytes(layout))};
   }
   __device__ float* q() const { return reinterpret_cast<float*>(shared + warps * warp_bytes_); }
   /// From a tile's first 16 rows to its second, and from those to the warp's next tile.
@@ -64,6 +75,7 @@ template <int D, KeyTurn kTurn>
 struct BuildRun {
   const BuildSpace<D, kTurn>& space;
   BuildSide keys, values;
+  const CsrLayout &key_layout, &value_layout;
   const double* turns;
   BuildQueries<D> q;
   RowTurns<D> row_turns;
@@ -72,20 +84,36 @@ struct BuildRun {
   __device__ void start() {
     if constexpr (kTurn == KeyTurn::kInOrder) row_turns.load(space.row_turns());
   }
-  __device__ int side_bytes() const { return keys.pairs * 128; }
+  __device__ bool packed() const { return space.layout.packed; }
+  __device__ char* word_slot(int slot) const { return space.ring() + slot * keys.pairs * 128; }
 
-  __device__ const uint32_t* key_codes(int i) const {  // of the i-th tile
-    return reinterpret_cast<const uint32_t*>(space.ring() + i % kKeySlots * side_bytes());
+  __device__ uint32_t* key_codes(int i) const {  // of the i-th tile
+    return reinterpret_cast<uint32_t*>(word_slot(packed() ? 0 : i % kKeySlots));
   }
-  __device__ const uint32_t* value_codes(int i) const {
-    return reinterpret_cast<const uint32_t*>(space.ring() +
-                                             (kKeySlots + i % kValueSlots) * side_bytes());
+  __device__ uint32_t* value_codes(int i) const {
+    return reinterpret_cast<uint32_t*>(
+        word_slot(packed() ? 1 + i % 2 : kKeySlots + i % kValueSlots));
+  }
+  /// Where the i-th tile's keys or values arrive.
+  __device__ char* arrivals(int i, bool of_keys) const {
+    if (!packed()) return reinterpret_cast<char*>(of_keys ? key_codes(i) : value_codes(i));
+    return word_slot(space.word_slots(true)) +
+           (i % kPackedSlots * 2 + (of_keys ? 0 : 1)) * space.layout.block_bytes();
+  }
+  /// Packed pairs that have arrived become words.
+  __device__ void open(const DeviceSpan& span, int i) const {
+    if (!packed()) return;
+    const int lane = threadIdx.x % kWarp;
+    read_words(key_codes(i), key_layout, arrivals(i, true), lane, kWarp);
+    if (span.role != DeviceRole::kDenominator) {
+      read_words(value_codes(i), value_layout, arrivals(i, false), lane, kWarp);
+    }
+    __syncwarp();
   }
   __device__ void fetch(const DeviceSpan& span, int i, int tile) const {
-    const int lane = threadIdx.x % kWarp, bytes = side_bytes();
+    const int lane = threadIdx.x % kWarp, bytes = space.layout.block_bytes();
     const size_t from = static_cast<size_t>(tile) * bytes;
-    auto* k = reinterpret_cast<char*>(const_cast<uint32_t*>(key_codes(i)));
-    auto* v = reinterpret_cast<char*>(const_cast<uint32_t*>(value_codes(i)));
+    char *k = arrivals(i, true), *v = arrivals(i, false);
     for (int at = lane * 16; at < bytes; at += kWarp * 16) {
       copy_async(k + at, static_cast<const char*>(span.keys) + from + at);
       if (span.role == DeviceRole::kDenominator) continue;
@@ -186,6 +214,7 @@ struct BuildRun {
       commit_copies();
       wait_for_copies<1>();
       __syncwarp();
+      open(span, i);
       positions = static_cast<const int*>(span.key_side) + kBlockRows * t;
       float s[2][4];
       if (has_values && i > 0) {
@@ -237,7 +266,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     build_kernel(const __grid_constant__ BuildParams p) {
   extern __shared__ __align__(128) char shared[];
   const BuildSpace<D, kTurn> space{shared, static_cast<int>(blockDim.x) / kWarp, p.warp_bytes,
-                                   p.pairs, p.key_count * 2 * D / p.key_chunks};
+                                   p.keys, p.key_count * 2 * D / p.key_chunks};
   let_successor_start();
   if constexpr (kTurn == KeyTurn::kInOrder) fill_angles(space, p.turns);
   Predecessor ahead;
@@ -254,8 +283,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
         __syncthreads();
         Running<D> run;
         BuildRun<D, kTurn> rows{space,
-                                {space.key_atoms(), p.pairs, p.key_chunks},
-                                {space.value_atoms(), p.pairs, p.value_chunks},
+                                {space.key_atoms(), p.keys.pairs, p.key_chunks},
+                                {space.value_atoms(), p.values.pairs, p.value_chunks},
+                                p.keys,
+                                p.values,
                                 p.turns};
         rows.start();
         CodedWalk walk{share.spans, p.span_count, share.begin, share.end};
@@ -291,7 +322,7 @@ template <int D, KeyTurn kTurn>
 BuildShape build_shape(const CsrDictionaries& csr, int lists) {
   using Space = BuildSpace<D, kTurn>;
   BuildShape shape;
-  shape.warp_bytes = static_cast<size_t>(Space::warp_bytes(csr.coding.pairs));
+  shape.warp_bytes = static_cast<size_t>(Space::warp_bytes(csr.coding.layout(true)));
   const size_t fixed = Space::kFixed + csr.keys.bytes(D / csr.coding.key_chunks) +
                        csr.values.bytes(D / csr.coding.value_chunks) +
                        walk_bytes<kBuildSpans>(lists);
@@ -319,7 +350,8 @@ void launch_build(const CsrDictionaries& csr, const DecodeCall& call, const Deco
   p.value_count = csr.values.count;
   p.key_chunks = coding.key_chunks;
   p.value_chunks = coding.value_chunks;
-  p.pairs = coding.pairs;
+  p.keys = coding.layout(true);
+  p.values = coding.layout(false);
   p.turns = coding.turns;
   const BuildShape shape = build_shape<D, kTurn>(csr, p.heads);
   p.warp_bytes = static_cast<int>(shape.warp_bytes);

@@ -15,7 +15,7 @@
 
 #include "attend/cuda/decode_kernel.cuh"
 #include "kernels/cuda/turn.cuh"
-#include "methods/csr/csr_cuda.h"
+#include "methods/csr/csr_pairs.cuh"
 
 namespace pith::cuda {
 

@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/turn.cuh"
-#include "methods/csr/csr_cuda.h"
+#include "methods/csr/csr_pairs.cuh"
 #include "methods/csr/csr_pursuit.cuh"
 
 namespace pith::cuda {
@@ -27,13 +27,13 @@ struct CodeParams {
   int blocks;  // of 32 rows a head
   const __half* atoms;
   const float* gram;
-  bool common;     // atoms of all heads are the same
-  int count;       // N
-  int pairs;       // of a whole row
+  bool common;  // atoms of all heads are the same
+  int count;    // N
+  CsrLayout layout;
   int step_pairs;  // of a chunk
+  int together;    // chunks that a thread block codes: 1, or all where they share a scale
   int followers;   // warps that follow rows: as many as have room
-  bool keys;
-  uint32_t* codes;
+  void* codes;
 };
 
 /// Where a block's numbers lie in shared memory.
@@ -53,6 +53,10 @@ struct CodeSpace {
   __device__ float* inverse() const { return reinterpret_cast<float*>(rows(2)); }
   __device__ float* of_warp(int warp, int pairs) const {  // [pairs, kWide] each
     return inverse() + kRows + static_cast<size_t>(warp) * pairs * kWide;
+  }
+  /// [32, pairs] words of rows whose pairs are packed when all chunks' are known.
+  __device__ uint32_t* words(const CodeParams& p, bool orthogonal) const {
+    return reinterpret_cast<uint32_t*>(of_warp(orthogonal ? p.followers : 0, p.step_pairs));
   }
 };
 
@@ -170,16 +174,63 @@ struct CodeKernel {
   static constexpr int kWarps = kWide == 256 && !kOrthogonal ? 32 : 16;
 };
 
+/// Correlations of the staged rows with this warp's atoms.
+template <int d, int kWide, int kTiles>
+__device__ inline void correlate(const CodeSpace<d, kWide>& space, bool parts,
+                                 const uint32_t (&b)[kTiles][d / 16][2]) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+    float sums[kTiles][4] = {};
+    multiply_rows<d, kTiles>(sums, space.rows(0), m, b);
+    if (parts) multiply_rows<d, kTiles>(sums, space.rows(1), m, b);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = 16 * m + 8 * i + r;
+      const float back = space.inverse()[row];
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        *reinterpret_cast<float2*>(space.correlations() + row * space.kStride +
+                                   (warp * kTiles + t) * 8 + 2 * c) =
+            make_float2(sums[t][2 * i] * back, sums[t][2 * i + 1] * back);
+      }
+    }
+  }
+}
+
+/// The pairs of a chunk of all rows: into the block's codes, or where they wait to be packed.
+template <int d, int kWide, bool kOrthogonal>
+__device__ inline void pursue_rows(const CodeSpace<d, kWide>& space, const CodeParams& p,
+                                   const float* gram, int chunk, void* codes) {
+  constexpr int kMine = kWide / kWarp;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  for (int row = warp; row < kRows && warp < p.followers; row += p.followers) {
+    float left[kMine];
+    read_row(left, space.correlations() + row * space.kStride, kWide);
+    Pairs chosen;
+    if constexpr (kOrthogonal) {
+      chosen =
+          pursue_orthogonal(left, gram, p.count, p.step_pairs, space.of_warp(warp, p.step_pairs));
+    } else {
+      chosen = pursue(left, gram, p.count, p.step_pairs);
+    }
+    if (lane >= p.step_pairs) continue;
+    const int pair = chunk * p.step_pairs + lane;
+    uint32_t* to = p.layout.packed ? space.words(p, kOrthogonal) + row * p.layout.pairs + pair
+                                   : static_cast<uint32_t*>(codes) + p.layout.at(row, pair);
+    *to = chosen.word();
+  }
+}
+
 template <int d, int kWide, bool kOrthogonal>
 __global__ void __launch_bounds__(CodeKernel<d, kWide, kOrthogonal>::kWarps* kWarp, 1)
     code_kernel(const __grid_constant__ CodeParams p) {
   constexpr int kWarps = CodeKernel<d, kWide, kOrthogonal>::kWarps;
-  constexpr int kTiles = kWide / (8 * kWarps);
-  constexpr int kSteps = d / 16, kMine = kWide / kWarp;
+  constexpr int kTiles = kWide / (8 * kWarps), kSteps = d / 16;
   extern __shared__ __align__(16) char shared[];
   const CodeSpace<d, kWide> space{shared};
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
-  const int head = blockIdx.y, chunk = blockIdx.z, dictionary = p.common ? 0 : head;
+  const int head = blockIdx.y, first = blockIdx.z, dictionary = p.common ? 0 : head;
   const __half* atoms = p.atoms + static_cast<size_t>(dictionary) * p.count * d;
   const float* gram = p.gram + static_cast<size_t>(dictionary) * p.count * p.count;
   uint32_t b[kTiles][kSteps][2];  // this warp's atoms, the columns of B
@@ -198,47 +249,26 @@ __global__ void __launch_bounds__(CodeKernel<d, kWide, kOrthogonal>::kWarps* kWa
     return of_head + static_cast<size_t>(block) * kRows * p.row_stride;
   };
   RowsAhead<d, kWarps> rows;
-  if (blockIdx.x < p.blocks) rows.ask(block_at(blockIdx.x) + chunk * d, p.row_stride);
+  if (blockIdx.x < p.blocks) rows.ask(block_at(blockIdx.x) + first * d, p.row_stride);
   for (int block = blockIdx.x; block < p.blocks; block += gridDim.x) {
-    stage_rows(space, p, rows, block_at(block), chunk * d, block * kRows);
-    __syncthreads();
-#pragma unroll
-    for (int m = 0; m < 2; ++m) {
-      float sums[kTiles][4] = {};
-      multiply_rows<d, kTiles>(sums, space.rows(0), m, b);
-      if (p.turns) multiply_rows<d, kTiles>(sums, space.rows(1), m, b);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int row = 16 * m + 8 * i + r;
-        const float back = space.inverse()[row];
-#pragma unroll
-        for (int t = 0; t < kTiles; ++t) {
-          *reinterpret_cast<float2*>(space.correlations() + row * space.kStride +
-                                     (warp * kTiles + t) * 8 + 2 * c) =
-              make_float2(sums[t][2 * i] * back, sums[t][2 * i + 1] * back);
-        }
+    char* codes =
+        static_cast<char*>(p.codes) + (head * p.block_stride + block) * p.layout.block_bytes();
+    for (int chunk = first; chunk < first + p.together; ++chunk) {
+      stage_rows(space, p, rows, block_at(block), chunk * d, block * kRows);
+      __syncthreads();
+      correlate<d, kWide>(space, p.turns != nullptr, b);
+      __syncthreads();
+      const bool last = chunk + 1 == first + p.together;
+      const int next = last ? block + static_cast<int>(gridDim.x) : block;
+      if (next < p.blocks) {
+        rows.ask(block_at(next) + (last ? first : chunk + 1) * d, p.row_stride);
       }
+      pursue_rows<d, kWide, kOrthogonal>(space, p, gram, chunk, codes);
+      __syncthreads();  // the next rows and correlations take these places
     }
-    __syncthreads();
-    const int next = block + gridDim.x;
-    if (next < p.blocks) rows.ask(block_at(next) + chunk * d, p.row_stride);
-    uint32_t* codes =
-        p.codes + (head * p.block_stride + block) * kRows * static_cast<size_t>(p.pairs);
-    for (int row = warp; row < kRows && warp < p.followers; row += p.followers) {
-      float left[kMine];
-      read_row(left, space.correlations() + row * space.kStride, kWide);
-      Pairs chosen;
-      if constexpr (kOrthogonal) {
-        chosen =
-            pursue_orthogonal(left, gram, p.count, p.step_pairs, space.of_warp(warp, p.step_pairs));
-      } else {
-        chosen = pursue(left, gram, p.count, p.step_pairs);
-      }
-      if (lane < p.step_pairs) {
-        codes[csr_word(p.keys, p.pairs, row, chunk * p.step_pairs + lane)] = chosen.word();
-      }
+    for (int row = warp; p.layout.packed && row < kRows; row += kWarps) {
+      pack_row(codes, p.layout, row, space.words(p, kOrthogonal) + row * p.layout.pairs);
     }
-    __syncthreads();  // the next block's rows and correlations take these places
   }
 }
 
@@ -247,7 +277,8 @@ void launch(CodeParams p, int heads, int chunks, cudaStream_t stream) {
   constexpr int kWarps = CodeKernel<d, kWide, kOrthogonal>::kWarps;
   const auto kernel = code_kernel<d, kWide, kOrthogonal>;
   const size_t own = kOrthogonal ? sizeof(float) * p.step_pairs * kWide : 0;  // of a warp
-  size_t bytes = CodeSpace<d, kWide>::kBytes;
+  size_t bytes = CodeSpace<d, kWide>::kBytes +
+                 (p.layout.packed ? sizeof(uint32_t) * kRows * p.layout.pairs : 0);
   p.followers = kWarps;
   while (p.followers > 1 && bytes + p.followers * own > device_info().shared_per_block) {
     p.followers /= 2;
@@ -256,8 +287,9 @@ void launch(CodeParams p, int heads, int chunks, cudaStream_t stream) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),
         "CSR coding's shared memory");
-  const int most = std::max(1, 2 * device_info().multiprocessors / (heads * chunks));
-  const dim3 grid(std::min(p.blocks, most), heads, chunks);
+  const int parts = chunks / p.together;
+  const int most = std::max(1, 2 * device_info().multiprocessors / (heads * parts));
+  const dim3 grid(std::min(p.blocks, most), heads, parts);
   kernel<<<grid, kWarps * kWarp, bytes, stream>>>(p);
   check(cudaGetLastError(), "CSR coding");
 }
@@ -302,10 +334,10 @@ void code(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeB
   p.gram = atoms.gram;
   p.common = atoms.common;
   p.count = atoms.count;
-  p.pairs = coding.pairs;
+  p.layout = coding.layout(keys);
   p.step_pairs = coding.pairs / chunks;
-  p.keys = keys;
-  p.codes = static_cast<uint32_t*>(job.codes);
+  p.together = coding.packed ? chunks : 1;
+  p.codes = job.codes;
   if (keys && coding.positions) {
     position_kernel<<<dim3(p.blocks, batch.heads), kRows, 0, stream>>>(
         static_cast<int*>(job.side), job.block_stride, job.positions);

@@ -32,13 +32,11 @@ struct CsrTables {
   int dim = 0;                  // d
   bool common = false;          ///< one dictionary for all heads
   DeviceArray<uint16_t> atoms;  // [G or 1, N, d] f16; zeros until they are learnt
-  DeviceArray<float> gram;      // [G or 1, N, N]
-  std::vector<uint32_t> drawn;  // [G, parts], on the host
-  DeviceArray<uint32_t> parts;  // [G, parts] that atoms are drawn from
+  std::vector<uint32_t> drawn;  // [G, parts] that atoms are drawn from, on the host
   std::vector<uint64_t> seeds;  // [G] of k-means
 
-  CsrAtoms device() const { return {atoms.data(), gram.data(), count, common}; }
-  size_t bytes() const { return 2 * atoms.size() + 4 * (gram.size() + parts.size()); }
+  CsrAtoms device(const float* gram = nullptr) const { return {atoms.data(), gram, count, common}; }
+  size_t bytes() const { return 2 * atoms.size(); }
 };
 
 class CsrDeviceCodec final : public DeviceCodec {
@@ -48,6 +46,7 @@ class CsrDeviceCodec final : public DeviceCodec {
       : plan_(std::move(plan)), name_(plan_->name) {
     coding_.positions = positions;
     coding_.pairs = static_cast<int>(plan_->keys.pairs);
+    coding_.packed = plan_->keys.packed;
     coding_.solver = plan_->keys.solver == Solver::kMp ? CsrSolver::kMp : CsrSolver::kOmp;
   }
 
@@ -67,9 +66,8 @@ class CsrDeviceCodec final : public DeviceCodec {
   GroupedBytes block_bytes(int) const override { return csr_bytes(coding_); }
   void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
             cudaStream_t stream) const override {
-    for (const CodeJob& j : keys) code_csr_job(coding_, keys_.device(), true, batch, j, stream);
-    for (const CodeJob& j : values)
-      code_csr_job(coding_, values_.device(), false, batch, j, stream);
+    code_side(true, batch, keys, stream);
+    code_side(false, batch, values, stream);
   }
   void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const override {
     unpack_csr(coding_, keys_.device(), true, call, stream);
@@ -97,10 +95,16 @@ class CsrDeviceCodec final : public DeviceCodec {
   bool turns_keys() const { return !plan_->keys.rotated_keys; }
   std::shared_ptr<CsrDeviceCodec> empty(const TableSite& site) const;
   CsrTables make_tables(Side side) const;
+  /// As on the CPU.
+  static PackedPairs packing(const CsrTables& t) {
+    return PackedPairs(static_cast<size_t>(t.offline) + t.format.online);
+  }
   void load_trained(CsrTables& tables, Side side) const;
   void allocate(CsrTables& tables) const;
-  void make_gram(const CsrTables& tables, cudaStream_t stream) const;
+  void code_side(bool keys, const CodeBatch& batch, std::span<const CodeJob> jobs,
+                 cudaStream_t stream) const;
   void cluster(const CsrTables& tables, CsrDraw draw, cudaStream_t stream) const;
+  void check_packed(const Archive& a, const LoadedCodes& codes, const CsrTables& t) const;
   RowsRequest request(Side side, int head) const;
 
   std::shared_ptr<const CsrPlan> plan_;
@@ -137,10 +141,7 @@ void CsrDeviceCodec::allocate(CsrTables& t) const {
   const size_t heads = t.common ? 1 : static_cast<size_t>(site_.kv_heads);
   const auto n = static_cast<size_t>(t.count), d = static_cast<size_t>(t.dim);
   t.atoms = {*site_.memory, MemoryKind::kShared, heads * n * d, site_.stream};
-  t.gram = {*site_.memory, MemoryKind::kShared, heads * n * n, site_.stream};
-  t.parts = {*site_.memory, MemoryKind::kShared, t.drawn.size(), site_.stream};
   check(cudaMemsetAsync(t.atoms.data(), 0, 2 * t.atoms.size(), site_.stream), "CSR's atoms");
-  t.parts.upload(t.drawn.data(), t.drawn.size(), site_.stream);
 }
 
 CsrTables CsrDeviceCodec::make_tables(Side side) const {
@@ -177,9 +178,18 @@ void CsrDeviceCodec::load_trained(CsrTables& t, Side side) const {
   }
 }
 
-void CsrDeviceCodec::make_gram(const CsrTables& t, cudaStream_t stream) const {
-  make_csr_gram(t.gram.data(), t.atoms.data(), t.common ? 1 : site_.kv_heads, t.count, t.dim,
-                stream);
+/// The Gram matrix is made for each call and dropped, as on the CPU: kept, it would weigh more than
+/// the rows, N^2 numbers a head and side.
+void CsrDeviceCodec::code_side(bool keys, const CodeBatch& batch, std::span<const CodeJob> jobs,
+                               cudaStream_t stream) const {
+  if (jobs.empty()) return;
+  const CsrTables& t = keys ? keys_ : values_;
+  const int heads = t.common ? 1 : site_.kv_heads;
+  const auto n = static_cast<size_t>(t.count);
+  const DeviceArray<float> gram(*site_.memory, MemoryKind::kScratch, heads * n * n, stream);
+  make_csr_gram(gram.data(), t.atoms.data(), heads, t.count, t.dim, stream);
+  const CsrAtoms atoms = t.device(gram.data());
+  for (const CodeJob& j : jobs) code_csr_job(coding_, atoms, keys, batch, j, stream);
 }
 
 std::shared_ptr<const DeviceCodec> CsrDeviceCodec::with_tables(const TableSite& site) const {
@@ -188,6 +198,8 @@ std::shared_ptr<const DeviceCodec> CsrDeviceCodec::with_tables(const TableSite& 
   own->values_ = own->make_tables(Side::kValues);
   own->coding_.key_chunks = static_cast<int>(own->keys_.format.chunks);
   own->coding_.value_chunks = static_cast<int>(own->values_.format.chunks);
+  own->coding_.key_bits = packing(own->keys_).index_bits();
+  own->coding_.value_bits = packing(own->values_).index_bits();
   const CsrDictionaries sizes{
       own->coding_, {.count = own->keys_.count}, {.count = own->values_.count}};
   sizes.coding.check(site.head_dim, sizes.keys, sizes.values);
@@ -196,7 +208,6 @@ std::shared_ptr<const DeviceCodec> CsrDeviceCodec::with_tables(const TableSite& 
     CsrTables& t = side == Side::kKeys ? own->keys_ : own->values_;
     own->allocate(t);
     if (t.offline > 0) own->load_trained(t, side);
-    if (learns_from() == 0) own->make_gram(t, site.stream);
   }
   return own;
 }
@@ -217,9 +228,6 @@ std::shared_ptr<const DeviceCodec> CsrDeviceCodec::copy(cudaStream_t stream) con
     check(cudaMemcpyAsync(to.atoms.data(), from.atoms.data(), 2 * from.atoms.size(),
                           cudaMemcpyDeviceToDevice, stream),
           "a copy of CSR's atoms");
-    check(cudaMemcpyAsync(to.gram.data(), from.gram.data(), 4 * from.gram.size(),
-                          cudaMemcpyDeviceToDevice, stream),
-          "a copy of CSR's Gram matrix");
   };
   fill(own->keys_, keys_);
   fill(own->values_, values_);
@@ -230,13 +238,17 @@ void CsrDeviceCodec::learn(const RowTarget& rows, DType dtype, const RowPosition
                            cudaStream_t stream) const {
   for (const bool keys : {true, false}) {
     const CsrTables& t = keys ? keys_ : values_;
+    const DeviceArray<uint32_t> parts(*site_.memory, MemoryKind::kScratch, t.drawn.size(), stream);
+    check(cudaMemcpyAsync(parts.data(), t.drawn.data(), 4 * t.drawn.size(), cudaMemcpyHostToDevice,
+                          stream),
+          "the rows that CSR's atoms are drawn from");
     CsrDraw draw;
     draw.rows = keys ? rows.k : rows.v;
     draw.head_stride = rows.head_stride;
     draw.dtype = dtype;
-    draw.parts = t.parts.data();
+    draw.parts = parts.data();
     draw.heads = site_.kv_heads;
-    draw.count = static_cast<int>(t.parts.size()) / site_.kv_heads;
+    draw.count = static_cast<int>(t.drawn.size()) / site_.kv_heads;
     draw.dim = site_.head_dim;
     draw.chunks = static_cast<int>(t.format.chunks);
     draw.first = t.offline;
@@ -248,18 +260,16 @@ void CsrDeviceCodec::learn(const RowTarget& rows, DType dtype, const RowPosition
     } else {
       draw_csr_atoms(t.atoms.data(), draw, stream);
     }
-    make_gram(t, stream);
   }
 }
 
-// Trained atoms are the dictionary's; products are made again.
+// Trained atoms are the dictionary's.
 void CsrDeviceCodec::archive(Archive& a, cudaStream_t stream) const {
   for (const CsrTables* t : {&keys_, &values_}) {
     const size_t row = 2 * static_cast<size_t>(t->dim), online = t->count - t->offline;
     const auto heads = static_cast<size_t>(t->common ? 1 : site_.kv_heads);
     std::byte* atoms = reinterpret_cast<std::byte*>(t->atoms.data()) + t->offline * row;
     archive_finite(a, {atoms, online * row, t->count * row, heads}, DType::kF16, stream);
-    if (a.loads()) make_gram(*t, stream);
   }
 }
 
@@ -269,6 +279,7 @@ void CsrDeviceCodec::check_loaded(const Archive& a, const LoadedCodes& codes) co
   const CsrTables& t = codes.keys() ? keys_ : values_;
   const size_t block = codes.keys() ? bytes.key_codes : bytes.value_codes;
   const auto pairs = static_cast<size_t>(coding_.pairs) * kBlockRows;
+  if (coding_.packed) return check_packed(a, codes, t);
   for (size_t at = 0; at < codes.bytes.size(); at += block) {
     const auto* words = codes.at<uint32_t>(at);
     for (size_t i = 0; i < pairs; ++i) {
@@ -276,6 +287,25 @@ void CsrDeviceCodec::check_loaded(const Archive& a, const LoadedCodes& codes) co
       a.need(atom % 16 == 0 && atom / 16 < static_cast<uint32_t>(t.count),
              "an atom that is not there");
       const auto coefficient = static_cast<uint16_t>(words[i] >> 16);
+      a.need(!has_non_finite(&coefficient, DType::kF16, 1), "a number is not finite");
+    }
+  }
+}
+
+void CsrDeviceCodec::check_packed(const Archive& a, const LoadedCodes& codes,
+                                  const CsrTables& t) const {
+  const CsrLayout layout = coding_.layout(codes.keys());
+  const auto rows = static_cast<size_t>(kBlockRows), pairs = static_cast<size_t>(layout.pairs);
+  const PackedPairs packed = packing(t);
+  const auto block = static_cast<size_t>(layout.block_bytes());
+  for (size_t at = 0; at < codes.bytes.size(); at += block) {
+    const auto* numbers = codes.at<uint16_t>(at);
+    for (size_t i = 0; i < rows * pairs; ++i) {
+      const size_t row = i % rows, pair = i / rows;
+      const size_t place = layout.at(static_cast<int>(row), static_cast<int>(pair));
+      uint16_t atom = 0, coefficient = 0;
+      packed.unpack(&atom, &coefficient, numbers + place, numbers + rows * pairs + row, 1, 1);
+      a.need(atom < t.count, "an atom that is not there");
       a.need(!has_non_finite(&coefficient, DType::kF16, 1), "a number is not finite");
     }
   }
@@ -313,10 +343,10 @@ std::shared_ptr<const DeviceCodec> make_csr_on_gpu(const MethodOptions& options)
     plan->offline = std::make_shared<const DictionaryFile>(DictionaryFile::open(*o.dictionary));
   }
   plan->name = fmt::format(
-      "csr of {} pairs in {} chunks, {} atoms from {} {}, {}, {} RoPE{}", format.pairs,
+      "csr of {} pairs in {} chunks, {} atoms from {} {}, {}, {} RoPE{}{}", format.pairs,
       format.chunks, format.online, format.collect, format.clusters ? "clusters" : "rows",
       format.solver == Solver::kMp ? "mp" : "omp", format.rotated_keys ? "after" : "before",
-      o.dictionary ? " and " + *o.dictionary : "");
+      o.dictionary ? " and " + *o.dictionary : "", format.packed ? ", pairs of 16 bits" : "");
   return std::make_shared<CsrDeviceCodec>(std::move(plan));
 }
 

@@ -24,7 +24,7 @@ void CsrCoding::check(int head_dim, const CsrAtoms& keys, const CsrAtoms& values
 }
 
 GroupedBytes csr_bytes(const CsrCoding& coding) {
-  const auto bytes = static_cast<size_t>(coding.pairs) * 32 * 4;
+  const auto bytes = static_cast<size_t>(coding.layout(true).block_bytes());
   return {bytes, coding.positions ? size_t{4} * kBlockRows : 0, bytes, 0};
 }
 

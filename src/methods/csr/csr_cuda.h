@@ -11,6 +11,10 @@
 //                                           no multiple of four
 //   values [8][pairs][4 rows]               four lanes read a pair of four rows
 // Pairs that are not needed are 0. Bytes a row: 4 s for keys and as many for values.
+//
+// Packed pairs have 16 bits: a coefficient in steps of the row's scale above the atom's number
+// (packed_pairs.h), in the places that words would have, and behind them the 32 rows' scales, f16.
+// Readers make words of them. Bytes a row: 2 s + 2.
 
 #include "attend/cuda/code_rows.h"
 #include "attend/cuda/decode.h"
@@ -31,6 +35,26 @@ struct CsrAtoms {
   size_t bytes(int dim) const { return static_cast<size_t>(count) * dim * 2; }  ///< of a head's
 };
 
+/// The number of pair j of row `row` in a block.
+PITH_BOTH_SIDES constexpr int csr_word(bool keys, int pairs, int row, int j) {
+  const int together = pairs % 4 == 0 ? 4 : 1;
+  return keys ? (j / together * 32 + row) * together + j % together
+              : (row / 4 * pairs + j) * 4 + row % 4;
+}
+
+/// How a block's pairs lie.
+struct CsrLayout {
+  bool keys = false, packed = false;
+  int pairs = 0;  ///< of a row
+  int bits = 0;   ///< of an atom's number in a packed pair
+
+  PITH_BOTH_SIDES constexpr int at(int row, int j) const { return csr_word(keys, pairs, row, j); }
+  /// Of a block of 32 rows, a multiple of 16.
+  PITH_BOTH_SIDES constexpr int block_bytes() const {
+    return packed ? 64 * (pairs + 1) : 128 * pairs;
+  }
+};
+
 /// How rows are coded, on both sides.
 struct CsrCoding {
   int pairs = 8;         ///< of a whole row, at most 32
@@ -39,23 +63,19 @@ struct CsrCoding {
   int key_chunks = 1;
   const double* turns = nullptr;  // [D/2] of RoPE, on the device: keys are coded before it; or null
   bool positions = false;         ///< those keys have theirs beside them, [32] i32 a block
+  bool packed = false;            ///< pairs of 16 bits
+  int key_bits = 0, value_bits = 0;  ///< of an atom's number in those
 
   int chunks(bool keys) const { return keys ? key_chunks : value_chunks; }
+  CsrLayout layout(bool keys) const { return {keys, packed, pairs, keys ? key_bits : value_bits}; }
   /// Throws kInvalidArgument for what the kernels do not know.
   void check(int head_dim, const CsrAtoms& keys, const CsrAtoms& values) const;
   /// The tables of products and of sums by atom serve: see csr_decode.cu.
   bool has_tables() const {
-    return !turns && key_chunks == 1 && value_chunks <= 2 &&
+    return !turns && !packed && key_chunks == 1 && value_chunks <= 2 &&
            (pairs == 4 || pairs == 8 || pairs == 16);
   }
 };
-
-/// The word of pair j of row `row` in a block.
-PITH_BOTH_SIDES constexpr int csr_word(bool keys, int pairs, int row, int j) {
-  const int together = pairs % 4 == 0 ? 4 : 1;
-  return keys ? (j / together * 32 + row) * together + j % together
-              : (row / 4 * pairs + j) * 4 + row % 4;
-}
 
 /// Bytes of one block of 32 rows.
 GroupedBytes csr_bytes(const CsrCoding& coding);

@@ -15,25 +15,31 @@ namespace {
 constexpr int kMoveThreads = 128, kMassThreads = 256;
 constexpr int kMassBlocks = 32;  // a KV head; those past the last row return at once
 
-/// A block 32 rows of the target, keys or values.
+/// A block 32 rows of the target, keys or values. T: what a pair is, a word or packed; then a row's
+/// scale is moved as one pair more.
+template <class T>
 __global__ void __launch_bounds__(kMoveThreads)
     move_kernel(const __grid_constant__ MoveCodesCall call, int pairs, bool positions) {
+  constexpr bool kPacked = sizeof(T) == 2;
   const int head = blockIdx.y, block = call.first_block() + static_cast<int>(blockIdx.x);
   const bool keys = blockIdx.z == 0;
   const auto block_of = [&](const CodeBlocks& blocks, int which) {
-    auto* codes = static_cast<uint32_t*>(keys ? blocks.key_codes : blocks.value_codes);
-    return codes + (head * blocks.stride + which) * kBlockRows * pairs;
+    auto* codes = static_cast<T*>(keys ? blocks.key_codes : blocks.value_codes);
+    return codes + (head * blocks.stride + which) * kBlockRows * (pairs + kPacked);
   };
-  uint32_t* to = block_of(call.to, block);
-  for (int n = threadIdx.x; n < kBlockRows * pairs; n += kMoveThreads) {
+  const auto place = [&](int row, int pair) {
+    return pair < pairs ? csr_word(keys, pairs, row, pair) : kBlockRows * pairs + row;
+  };
+  T* to = block_of(call.to, block);
+  for (int n = threadIdx.x; n < kBlockRows * (pairs + kPacked); n += kMoveThreads) {
     const int row = n % kBlockRows, pair = n / kBlockRows;
     const int from = call.source(head, block * kBlockRows + row);
     if (from == MoveCodesCall::kStays) continue;
-    uint32_t word = 0;
+    T moved = 0;
     if (from >= 0) {
-      word = block_of(call.from, from / kBlockRows)[csr_word(keys, pairs, from % kBlockRows, pair)];
+      moved = block_of(call.from, from / kBlockRows)[place(from % kBlockRows, pair)];
     }
-    to[csr_word(keys, pairs, row, pair)] = word;
+    to[place(row, pair)] = moved;
   }
   if (!keys || !positions || threadIdx.x >= kBlockRows) return;
   const int row = block * kBlockRows + static_cast<int>(threadIdx.x);
@@ -49,7 +55,8 @@ struct MassParams {
   CsrCoding coding;
   CsrAtoms atoms;
   TokenParams token;
-  CsrSide side;
+  CsrLayout layout;
+  CsrSide side;  ///< of keys whose words are at hand
 };
 
 /// products [chunks, N] <- those of queries first, ..., side by side in q [D], with the atoms;
@@ -93,8 +100,9 @@ __global__ void __launch_bounds__(kMassThreads) mass_kernel(const __grid_constan
   const int head = blockIdx.x, pairs = p.coding.pairs, of_chunk = pairs / p.coding.key_chunks;
   const size_t d = D / p.coding.key_chunks, dictionary = p.atoms.common ? 0 : head;
   const __half* atoms = static_cast<const __half*>(p.atoms.rows) + dictionary * p.atoms.count * d;
-  const uint32_t* codes =
-      static_cast<const uint32_t*>(target.codes) + head * target.block_stride * kBlockRows * pairs;
+  const size_t block_bytes = p.layout.block_bytes();
+  const char* codes =
+      static_cast<const char*>(target.codes) + head * target.block_stride * block_bytes;
   float* mass = target.mass + head * target.stride + target.coded_from;
   for (int first = 0; first < p.token.group; first += kTogether) {
     __syncthreads();
@@ -102,11 +110,11 @@ __global__ void __launch_bounds__(kMassThreads) mass_kernel(const __grid_constan
     __syncthreads();
     for (int row = begin + static_cast<int>(threadIdx.x); row < target.coded;
          row += kMassThreads * kMassBlocks) {
-      const uint32_t* block = codes + static_cast<size_t>(row / kBlockRows) * kBlockRows * pairs;
+      const char* block = codes + static_cast<size_t>(row / kBlockRows) * block_bytes;
       float4 scores{};
 #pragma unroll 4
       for (int j = 0; j < pairs; ++j) {
-        const uint32_t word = block[csr_word(true, pairs, row % kBlockRows, j)];
+        const uint32_t word = word_of_pair(p.layout, block, row % kBlockRows, j);
         const float c = __half2float(__ushort_as_half(static_cast<unsigned short>(word >> 16)));
         add_times(scores, products[j / of_chunk * p.atoms.count + (word & 0xffff) / 16], c);
       }
@@ -123,11 +131,11 @@ __global__ void __launch_bounds__(kMassThreads)
     turned_mass_kernel(const __grid_constant__ MassParams p) {
   constexpr int kMostPairs = 32, kHalf = D / 2 / CsrSide::kPiece;
   __shared__ float rows[kBlockRows][D];
-  __shared__ uint32_t codes[kBlockRows * kMostPairs];
+  __shared__ __align__(16) uint32_t codes[kBlockRows * kMostPairs];
   let_successor_start();
   const MassTarget target = *p.token.target;  // there since the step began
   wait_for_predecessor();
-  const int head = blockIdx.x, lane = threadIdx.x % kWarp, words = kBlockRows * p.side.pairs;
+  const int head = blockIdx.x, lane = threadIdx.x % kWarp;
   const float scale = kLog2e * rsqrtf(static_cast<float>(D));
   float* mass = target.mass + head * target.stride + target.coded_from;
   for (int first = static_cast<int>(blockIdx.y) * kBlockRows; first < target.coded;
@@ -135,9 +143,9 @@ __global__ void __launch_bounds__(kMassThreads)
     const size_t block = head * target.block_stride + first / kBlockRows;
     const int* positions = static_cast<const int*>(target.code_side) + block * kBlockRows;
     __syncthreads();
-    for (int i = threadIdx.x; i < words; i += kMassThreads) {
-      codes[i] = static_cast<const uint32_t*>(target.codes)[block * words + i];
-    }
+    read_words(codes, p.layout,
+               static_cast<const char*>(target.codes) + block * p.layout.block_bytes(),
+               static_cast<int>(threadIdx.x), kMassThreads);
     __syncthreads();
     for (int i = threadIdx.x; i < kBlockRows * kHalf; i += kMassThreads) {
       const int row = i / kHalf, channel = i % kHalf * CsrSide::kPiece;
@@ -173,8 +181,9 @@ __global__ void __launch_bounds__(kMassThreads)
 
 void move_csr_rows(const CsrCoding& coding, const MoveCodesCall& call, cudaStream_t stream) {
   if (call.count == 0) return;
-  move_kernel<<<dim3(call.blocks(), call.heads, 2), kMoveThreads, 0, stream>>>(call, coding.pairs,
-                                                                               coding.positions);
+  const auto kernel = coding.packed ? move_kernel<uint16_t> : move_kernel<uint32_t>;
+  kernel<<<dim3(call.blocks(), call.heads, 2), kMoveThreads, 0, stream>>>(call, coding.pairs,
+                                                                          coding.positions);
   check(cudaGetLastError(), "moving CSR rows");
 }
 
@@ -182,10 +191,13 @@ void add_csr_mass(const CsrCoding& coding, const CsrAtoms& keys, const TokenMass
                   const MassTarget* target, cudaStream_t stream) {
   add_token_mass(call, target, stream);
   const MassShape& shape = call.shape;
+  CsrCoding words = coding;  // those that turned_mass_kernel has at hand
+  words.packed = false;
   const MassParams params{coding,
                           keys,
                           {call.q, call.log_sum, target, shape.query_heads / shape.kv_heads},
-                          CsrSide::of(coding, keys, true, shape.head_dim)};
+                          coding.layout(true),
+                          CsrSide::of(words, keys, true, shape.head_dim)};
   const size_t bytes = sizeof(float4) * static_cast<size_t>(coding.key_chunks * keys.count);
   with_rows_of(shape.dtype, shape.head_dim, [&]<class T, int D>() {
     const LaunchShape launch{dim3(shape.kv_heads, kMassBlocks), dim3(kMassThreads),

@@ -1,5 +1,5 @@
 // CSR rows back to dense ones: one thread block a block of 32 rows, keys that were coded before
-// RoPE turned to their positions. Reads 4 s bytes a row and writes 2 bytes a number.
+// RoPE turned to their positions. Reads a row's codes and writes 2 bytes a number.
 
 #include "methods/csr/csr_rows.cuh"
 
@@ -29,8 +29,7 @@ __global__ void __launch_bounds__(kThreads) unpack_kernel(const __grid_constant_
   constexpr int kPiece = CsrSide::kPiece;
   const int half = p.call.head_dim / 2, first = static_cast<int>(blockIdx.x) * kBlockRows;
   const size_t block = blockIdx.y * p.call.block_stride + blockIdx.x;
-  const uint32_t* codes =
-      static_cast<const uint32_t*>(p.call.codes) + block * kBlockRows * p.side.pairs;
+  const char* codes = static_cast<const char*>(p.call.codes) + block * p.side.layout.block_bytes();
   T* to = static_cast<T*>(p.call.out) + blockIdx.y * p.call.head_stride +
           static_cast<size_t>(first) * p.call.head_dim;
   for (int i = threadIdx.x; i < kBlockRows * half / kPiece; i += kThreads) {

@@ -17,6 +17,7 @@ class PackedPairs {
   explicit PackedPairs(size_t atoms);
 
   uint32_t index_of(uint16_t code) const { return code & ((1u << index_bits_) - 1); }
+  int index_bits() const { return index_bits_; }
   /// The largest coefficient, in steps.
   int most() const { return (1 << (15 - index_bits_)) - 1; }
   /// codes [pairs] <- a row's pairs, whose coefficients are finite f16. Returns its scale, f16.
