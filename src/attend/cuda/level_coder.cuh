@@ -248,13 +248,15 @@ struct Coder {
     if (f.minima) to.half(row, f.at.minima, row % kBlockRows) = __float2half_rn(range.x);
   }
 
-  /// Sign by sign of what is left, in units of the deviation; then the scale that fits best.
+  /// Sign by sign of what is left, in units of the deviation; then the scale that fits best, or
+  /// that keeps the row's length along itself.
   __device__ void choose_signs(int (&code)[kMine], float2 (&range)[kMine], const float (&x)[kMine],
                                int row) const {
     float square = 0;
 #pragma unroll
     for (int e = 0; e < kMine; ++e) square += x[e] * x[e];
-    const float deviation = sqrtf(sum_of_warp(square) / D);
+    square = sum_of_warp(square);
+    const float deviation = sqrtf(square / D);
     float along = 0, length = 0;
 #pragma unroll
     for (int e = 0; e < kMine; ++e) {
@@ -272,7 +274,9 @@ struct Coder {
       along += x[e] * level;
       length += level * level;
     }
-    const float fit = sum_of_warp(along) / sum_of_warp(length);
+    along = sum_of_warp(along);
+    float fit = along / sum_of_warp(length);
+    if (f.whole_rows && along > 0) fit = fminf(square / along, 2 * fit);
     const float2 of = {0, __half2float(__float2half_rn(fit))};
 #pragma unroll
     for (int e = 0; e < kMine; ++e) range[e] = of;

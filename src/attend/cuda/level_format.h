@@ -65,6 +65,7 @@ struct LevelSide {
   bool bf16 = false;                     ///< numbers of 16 bits: they are bf16, not f16
   bool minima = false;                   ///< beside the scales
   bool rotated = false;                  ///< rows lie as a Walsh-Hadamard transform left them
+  bool whole_rows = false;               ///< kSigns: scales as PlaneFormat's
   int zero = 0;                          ///< kEven: the code of 0
   int apart = 0;                         ///< numbers of a row in f16, n
   bool missed = false;   ///< those are what the other parts miss, else the numbers themselves

@@ -8,7 +8,9 @@
 
 #include "compress/compaction.h"
 #include "compress/rotated_rows.h"
+#include "core/allocation.h"
 #include "core/dtype.h"
+#include "core/philox.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -28,6 +30,17 @@ void put_code(uint8_t* codes, int bits, size_t c, uint32_t code) {
 
 constexpr size_t kTile = 32;  // rows unpacked at a time
 
+/// Forks share them and may outlive this session, so that the counter is the engine's.
+std::shared_ptr<const Array<float>> draw_signs(MemoryCounter& memory, const RowsRequest& request) {
+  constexpr uint32_t kSigns = 0x5153;
+  const Philox random(request.seed, request.layer, kSigns);
+  Array<float> signs(memory.root(), MemoryKind::kShared);
+  signs.reserve(request.dim);
+  signs.resize(request.dim);
+  for (size_t c = 0; c < request.dim; ++c) signs[c] = random.word64(c, 0) & 1 ? 1.0f : -1.0f;
+  return std::make_shared<const Array<float>>(std::move(signs));
+}
+
 /// Sums of `count` vectors x [count, n].
 void sum_rows(float* out, const float* x, size_t n, size_t count) {
   for (size_t m = 0; m < count; ++m) {
@@ -39,10 +52,12 @@ void sum_rows(float* out, const float* x, size_t n, size_t count) {
 }  // namespace
 
 PlaneRows::PlaneRows(const Context& context, const PlaneFormat& format, const RowsRequest& request,
-                     std::shared_ptr<const Projection> projection)
+                     std::shared_ptr<const Projection> projection,
+                     std::shared_ptr<const Array<float>> signs)
     : CodedRows(context.kernels, request.dim),
       format_(format),
       projection_(std::move(projection)),
+      signs_(std::move(signs)),
       codes_(context.memory, MemoryKind::kPayload),
       norms_(context.memory, MemoryKind::kMetadata) {
   for (uint32_t code = 0; code < 1u << format.planes; ++code) levels_[code] = format.level(code);
@@ -74,11 +89,23 @@ void PlaneRows::append(const float* x, size_t stride, size_t count) {
   for (size_t t = 0; t < count; ++t) code(x + t * stride, before + t, room);
 }
 
+void PlaneRows::turn(float* x, size_t count) const {
+  for (size_t t = 0; signs_ && t < count; ++t)
+    kernels_->multiply(x + t * dim_, x + t * dim_, signs_->data(), dim_);
+  rotate_hadamard(*kernels_, x, dim_, count);
+}
+
+void PlaneRows::turn_back(float* x, size_t count) const {
+  rotate_hadamard(*kernels_, x, dim_, count);
+  for (size_t t = 0; signs_ && t < count; ++t)
+    kernels_->multiply(x + t * dim_, x + t * dim_, signs_->data(), dim_);
+}
+
 void PlaneRows::code(const float* x, size_t at, std::vector<float>& room) {
   float *turned = room.data(), *levels = turned + dim_, *sketch = levels + dim_;
   uint8_t* bits = codes_.data() + at * format_.code_bytes(dim_);
   std::copy_n(x, dim_, turned);
-  rotate_hadamard(*kernels_, turned, dim_, 1);
+  turn(turned, 1);
   const float deviation = std::sqrt(kernels_->dot(turned, turned, dim_) / static_cast<float>(dim_));
   for (size_t c = 0; c < dim_; ++c) {
     // Sign by sign of what is left: the nearest sum, for the weights of PlaneFormat.
@@ -91,13 +118,15 @@ void PlaneRows::code(const float* x, size_t at, std::vector<float>& room) {
     }
     put_code(bits, format_.planes, c, code);
   }
-  // The scale that fits these signs best.
-  const float fit = kernels_->dot(turned, levels, dim_) / kernels_->dot(levels, levels, dim_);
+  const float along = kernels_->dot(turned, levels, dim_);
+  float fit = along / kernels_->dot(levels, levels, dim_);
+  if (format_.whole_rows && along > 0)
+    fit = std::min(kernels_->dot(turned, turned, dim_) / along, 2 * fit);
   uint16_t* norms = norms_.data() + at * format_.norms();
   norms[0] = f32_to_f16(fit);
   if (format_.norms() == 1) return;
   kernels_->axpy(turned, levels, -f16_to_f32(norms[0]), dim_);
-  rotate_hadamard(*kernels_, turned, dim_, 1);
+  turn_back(turned, 1);
   norms[1] = f32_to_f16(std::sqrt(kernels_->dot(turned, turned, dim_)));
   projection_->apply(*kernels_, sketch, turned);
   uint8_t* signs = bits + format_.plane_bytes(dim_);
@@ -143,7 +172,7 @@ void PlaneRows::accumulate(float* acc, const float* p, size_t ld, size_t queries
 
 void PlaneRows::finish(float* out, const float* acc, size_t queries) const {
   std::vector<float> sums(acc, acc + queries * dim_);
-  rotate_hadamard(*kernels_, sums.data(), dim_, queries);
+  turn_back(sums.data(), queries);
   kernels_->add(out, sums.data(), sums.size());
 }
 
@@ -155,7 +184,7 @@ void PlaneRows::decode(float* out, size_t first, size_t count) const {
     std::copy_n(tile, n * dim_, out + t * dim_);
   });
   for (size_t t = 0; t < count; ++t) kernels_->scale(out + t * dim_, scales[t], dim_);
-  rotate_hadamard(*kernels_, out, dim_, count);
+  turn_back(out, count);
   for (size_t t = first; s.bits() > 0 && t < first + count; ++t, out += dim_) {
     const uint8_t* bits = codes_.data() + t * format_.code_bytes(dim_) + format_.plane_bytes(dim_);
     for (size_t i = 0; i < s.bits(); ++i) signs[i] = bit(bits, i) ? 1.0f : -1.0f;
@@ -179,7 +208,7 @@ void PlaneRows::prepare(float* prepared, const float* q, size_t queries) const {
   const size_t bits = projection_->bits();
   float* sketch = prepared + queries * dim_;
   std::copy_n(q, queries * dim_, prepared);
-  rotate_hadamard(*kernels_, prepared, dim_, queries);
+  turn(prepared, queries);
   for (size_t m = 0; m < queries; ++m)
     projection_->apply(*kernels_, sketch + m * bits, q + m * dim_);
   sum_rows(sketch + queries * bits, sketch, bits, queries);
@@ -226,7 +255,8 @@ size_t PlaneCodec::table_bytes(const RowsRequest& request) const {
   if (bits % 16)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("qjl was asked for m={}; sketches are multiples of 16 bits", bits));
-  return Projection::bytes_of({format_.sketch, bits, dim});
+  return Projection::bytes_of({format_.sketch, bits, dim}) +
+         (format_.random_turn ? allocated_bytes(dim * sizeof(float)) : 0);
 }
 
 std::unique_ptr<CodedRows> PlaneCodec::make_rows(const Context& context,
@@ -237,7 +267,8 @@ std::unique_ptr<CodedRows> PlaneCodec::make_rows(const Context& context,
     projection_ = std::make_shared<const Projection>(context.memory,
                                                      ProjectionShape{format_.sketch, bits, dim},
                                                      request.seed, request.layer, 0x514Cu);
-  return std::make_unique<PlaneRows>(context, format_, request, projection_);
+  if (format_.random_turn && !signs_) signs_ = draw_signs(context.memory, request);
+  return std::make_unique<PlaneRows>(context, format_, request, projection_, signs_);
 }
 
 }  // namespace pith

@@ -8,6 +8,12 @@
 // is unbiased over S whatever the planes are; its noise follows |r|, not |k|. (TurboQuant, Zandieh
 // et al. 2025, is this with a random rotation.) The b signs of a number are a code, which names its
 // sum in a table of 2^b levels; the sketch's part of a score is a sum over set bits.
+// The scale is the one that fits best, or the one that has <x, decoded x> = |x|^2: the nearest
+// levels are shorter than what they stand for, by their squared error, and what sums of many rows
+// lose by that does not average out. It is twice the best at most: then the error is the row's own
+// length, whatever its numbers are. After random signs of the row's numbers that makes planes
+// without a sketch unbiased too (as far as the transform is a random rotation: Vargaftik et al.,
+// 2022), a sketch whose numbers have b bits in the place of one. See docs/decisions/0225.
 // Bytes a row: (D b + m) / 8 + 2, and 2 with a sketch. Cost: coding D log2 D + m D; reading a
 // look-up a number, once for all queries, and a multiply-add a query; m / 4 look-ups a query.
 
@@ -38,6 +44,8 @@ struct PlaneFormat {
   Sketch sketch = Sketch::kOrtho;
   std::optional<size_t> bits = {};  // m; unset: D; 0: no sketch
   bool unbias_weights = false;      ///< as QjlFormat's
+  bool whole_rows = false;          ///< no sketch: scales lose nothing of a row's own direction
+  bool random_turn = false;         ///< numbers get random signs before the transform
 
   size_t sketch_bits(size_t dim) const { return bits.value_or(dim); }
   size_t norms() const { return bits == size_t{0} ? 1 : 2; }
@@ -55,7 +63,8 @@ struct PlaneFormat {
 class PlaneRows final : public CodedRows {
  public:
   PlaneRows(const Context& context, const PlaneFormat& format, const RowsRequest& request,
-            std::shared_ptr<const Projection> projection);
+            std::shared_ptr<const Projection> projection,
+            std::shared_ptr<const Array<float>> signs);
 
   size_t rows() const override { return norms_.size() / format_.norms(); }
   void append(const float* x, size_t stride, size_t count) override;
@@ -81,6 +90,9 @@ class PlaneRows final : public CodedRows {
 
  private:
   void code(const float* x, size_t at, std::vector<float>& room);
+  /// x [count, D] turned, and back.
+  void turn(float* x, size_t count) const;
+  void turn_back(float* x, size_t count) const;
   LevelRows level_rows(size_t first) const;
   /// out [count] <- weight times a norm of each row.
   void read_factors(float* out, size_t norm, float weight, size_t first, size_t count) const;
@@ -89,6 +101,7 @@ class PlaneRows final : public CodedRows {
 
   PlaneFormat format_;
   std::shared_ptr<const Projection> projection_;
+  std::shared_ptr<const Array<float>> signs_;  // [D] +-1 that come before the transform; or null
   std::array<float, size_t{1} << kMostPlanes> levels_{};  // [2^b], of codes, scale 1
   Array<uint8_t> codes_;   // [rows, D codes of b bits, m bits] and 8 bytes that may be read
   Array<uint16_t> norms_;  // [rows, 2] f16: scale, and |r| if m > 0
@@ -100,7 +113,9 @@ class PlaneCodec final : public Codec {
   double bytes_per_row(size_t dim) const override {
     return static_cast<double>(format_.code_bytes(dim) + 2 * format_.norms());
   }
-  size_t shared_bytes() const override { return projection_ ? projection_->bytes() : 0; }
+  size_t shared_bytes() const override {
+    return (projection_ ? projection_->bytes() : 0) + (signs_ ? signs_->capacity_bytes() : 0);
+  }
   size_t table_bytes(const RowsRequest& request) const override;
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override;
@@ -109,6 +124,7 @@ class PlaneCodec final : public Codec {
   PlaneFormat format_;
   // Drawn when the first rows are made, which is when D is known.
   mutable std::shared_ptr<const Projection> projection_;
+  mutable std::shared_ptr<const Array<float>> signs_;
 };
 
 }  // namespace pith

@@ -106,6 +106,35 @@ TEST(PlaneRows, NumbersAreTheNearestSumsOfSignsTimesTheScaleThatFits) {
     }
 }
 
+// <x, decoded x> is |x|^2 where rows are whole, and what fits best is shorter by its squared error.
+TEST(PlaneRows, WholeRowsAreAsLongAlongThemselves) {
+  constexpr size_t kRows = 40;
+  auto x = normals(kRows * kDim, 12);
+  std::fill_n(x.begin() + 7 * kDim, kDim, 0.0f);  // a row of nothing stays one
+  std::fill_n(x.begin() + 9 * kDim, kDim, 1.5f);  // the transform makes one number of this
+  for (int planes : {1, 2, 3, 4})
+    for (const bool whole : {true, false}) {
+      PlaneFormat format{planes, Sketch::kOrtho, 0};
+      format.whole_rows = whole;
+      const Machine machine;
+      const auto rows = make(machine, format, 1, kDim);
+      rows->append(x.data(), kDim, kRows);
+      const auto got = decoded(*rows);
+      for (size_t t = 0; t < kRows; ++t) {
+        double along = 0, square = 0, error = 0;
+        for (size_t c = t * kDim; c < (t + 1) * kDim; ++c) {
+          along += double{x[c]} * got[c];
+          square += double{x[c]} * x[c];
+          error += std::pow(double{x[c]} - got[c], 2.0);
+        }
+        ASSERT_LE(error, 1.001 * square) << planes << " planes";
+        if (t != 9)
+          ASSERT_NEAR(along, whole ? square : square - error, 2e-3 * square) << planes << " planes";
+        if (t == 7) ASSERT_EQ(error, 0) << planes << " planes";
+      }
+    }
+}
+
 TEST(PlaneRows, DistortionsAreTheKnownOnes) {
   // Of normal numbers: Lloyd and Max for 1 and 2 bits, the best even steps for 3 and 4 (Max 1960).
   const double known[] = {0.3634, 0.1175, 0.03744, 0.01154};
@@ -156,6 +185,23 @@ TEST(PlaneRows, ScoresAreUnbiasedOverTheSketch) {
       EXPECT_LT(moments({planes, sketch, 64}, k, q, 300).second, 4.0) << planes;
   // The planes alone are not: the rest that the sketch would code is a fixed error.
   EXPECT_GT(moments({2, Sketch::kOrtho, 0}, k, q, 2).first, 0.1);
+}
+
+// With no sketch: whole rows, of which a random half of the numbers changed sign before the turn.
+TEST(PlaneRows, PlanesAloneAreUnbiasedOverTheirSigns) {
+  const auto k = normals(32 * kDim, 5), q = normals(kDim, 6);
+  for (int planes : {1, 2, 3}) {
+    PlaneFormat format{planes, Sketch::kOrtho, 0};
+    format.random_turn = true;
+    if (planes < 3) EXPECT_GT(moments(format, k, q, 300).second, 4.0) << planes;
+    format.whole_rows = true;
+    const auto [noise, worst] = moments(format, k, q, 300);
+    EXPECT_LT(worst, 4.0) << planes;
+    // 1 / (1 - e) - 1 of |k|^2 |q|^2 / D for codes that leave e of a row.
+    const double left[] = {0.3634, 0.1175, 0.03744};
+    const double e = left[planes - 1], size = dot(q.data(), q.data(), kDim);
+    EXPECT_NEAR(noise / (size * e / (1 - e)), 1, 0.15) << planes;
+  }
 }
 
 TEST(PlaneRows, NoiseFollowsWhatThePlanesLeave) {

@@ -17,6 +17,7 @@ std::unique_ptr<Codec> make_keys(const QjlOptions& o) {
   PlaneFormat format{o.residual, o.sketch};
   if (o.bits) format.bits = o.bits;
   format.unbias_weights = o.unbias_weights;
+  format.whole_rows = format.random_turn = o.bits == size_t{0};
   return std::make_unique<PlaneCodec>(format);
 }
 
@@ -32,6 +33,7 @@ std::unique_ptr<Codec> make_turboquant(const MethodOptions& options, Side side) 
   PlaneFormat format;
   format.planes = o.bits;
   format.bits = 0;
+  format.whole_rows = o.whole_rows(side);
   return centred_if_asked(std::make_unique<PlaneCodec>(format), o.center, side);
 }
 
@@ -130,7 +132,10 @@ QjlFormat QjlOptions::format() const {
 }
 
 Fields TurboquantOptions::fields() {
-  return {choice("bits", bits, {1, 2, 3, 4}, "of a code"), centre_field(center)};
+  return {choice("bits", bits, {1, 2, 3, 4}, "of a code"), centre_field(center),
+          flag("fit", fit,
+               "scales of the least squared error, by which rows become shorter; else what is read "
+               "of a row is as long along the row as it, but for keys of 1 bit")};
 }
 
 CodecRow turboquant_row() {

@@ -35,7 +35,11 @@ inline constexpr size_t kQjlOutliersOnGpu = 8;
 struct TurboquantOptions {
   int bits = 2;
   size_t center = 0;
+  bool fit = false;  ///< scales of the least squared error
   Fields fields();
+  /// Of PlaneFormat. Keys of one bit are too noisy for it: what their scores would gain in the
+  /// mean, softmax loses to their noise.
+  bool whole_rows(Side side) const { return !fit && (side == Side::kValues || bits > 1); }
 };
 
 }  // namespace pith

@@ -53,9 +53,13 @@ std::shared_ptr<const DeviceCodec> make_turboquant_on_gpu(const MethodOptions& o
     side.levels[code] = planes.level(signs);
   }
   LevelFormat format{side, side};
+  format.keys.whole_rows = o.whole_rows(Side::kKeys);
+  format.values.whole_rows = o.whole_rows(Side::kValues);
   centre_keys(format.keys, o.center);
   return std::make_shared<TurboquantCodec>(
-      fmt::format("turboquant of {} bits, centred by {}", side.bits, o.center), format);
+      fmt::format("turboquant of {} bits, centred by {}{}", side.bits, o.center,
+                  o.fit ? ", scales that fit" : ""),
+      format);
 }
 
 }  // namespace pith::cuda
