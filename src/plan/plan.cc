@@ -29,12 +29,16 @@ std::span<const Step> Plan::end_prompt() {
   return steps_;
 }
 
-void Plan::replay(uint64_t tokens, std::span<const uint64_t> prompt_ends) {
+void Plan::replay(uint64_t tokens, std::span<const uint64_t> prompt_ends,
+                  const std::function<void(const Step&)>& seen) {
+  const auto show = [&](std::span<const Step> steps) {
+    if (seen) std::ranges::for_each(steps, seen);
+  };
   constexpr uint64_t kPiece = 4096;  // bounds the steps made at once
   for (size_t i = 0; state_.tokens < tokens || i < prompt_ends.size();) {
     const uint64_t end = i < prompt_ends.size() ? prompt_ends[i] : tokens;
-    while (state_.tokens < end) append(std::min(kPiece, end - state_.tokens));
-    if (i++ < prompt_ends.size()) end_prompt();
+    while (state_.tokens < end) show(append(std::min(kPiece, end - state_.tokens)));
+    if (i++ < prompt_ends.size()) show(end_prompt());
   }
 }
 

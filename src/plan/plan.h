@@ -5,6 +5,7 @@
 //
 // Where rows are follows from how many have come, never from how they were cut into passes.
 
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -34,7 +35,9 @@ class Plan {
   std::span<const Step> end_prompt();
   /// The state after so many tokens, of which the first prompt_ends[i] completed a prompt: it is a
   /// function of these alone. For a plan that has seen nothing, and whose rows to protect are set.
-  void replay(uint64_t tokens, std::span<const uint64_t> prompt_ends);
+  /// `seen` is shown every step.
+  void replay(uint64_t tokens, std::span<const uint64_t> prompt_ends,
+              const std::function<void(const Step&)>& seen = {});
 
  private:
   void append_open(size_t count);

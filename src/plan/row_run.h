@@ -51,9 +51,9 @@ class LateJudgements {
   /// What is to be done once `least` rows are to go, in one: this, and then weigh() is applied.
   std::optional<Step> due(const RowRun& run, uint32_t least) const;
   const Step& weigh() const { return weigh_; }
-  /// As RowRun::archive.
+  /// As RowRun::archive; a judgement that waits leaves `keep` rows, as the plan has them.
   template <class Archive>
-  void archive(Archive& a, uint32_t most);
+  void archive(Archive& a, uint32_t keep);
 
  private:
   Step judge_, weigh_;
@@ -78,13 +78,12 @@ void RowRun::archive(Archive& a, uint32_t most, size_t weights) {
 }
 
 template <class Archive>
-void LateJudgements::archive(Archive& a, uint32_t most) {
+void LateJudgements::archive(Archive& a, uint32_t keep) {
   bool judges = judge_.op == Op::kJudge, weighs = weigh_.op == Op::kWeigh;
   a.flag(judges);
   a.flag(weighs);
-  if (judges) judge_.op = Op::kJudge;
+  if (judges) judge_ = {.op = Op::kJudge, .keep = keep};
   if (weighs) weigh_.op = Op::kWeigh;
-  a.number(judge_.keep, most, "more rows than tokens");
   a.number(weigh_.weight, UINT64_MAX);
   a.number(weigh_.of, UINT64_MAX);
   a.need(weigh_.weight > 0 && weigh_.of > 0, "rows without a weight");

@@ -7,13 +7,21 @@
 namespace pith::cuda {
 
 void InPlaceRows::archive(Archive& a, const SeenStream& seen) {
-  if (a.loads()) plan_.replay(seen.tokens, seen.prompt_ends);
+  Step last;  // judgement of heads that share
+  if (a.loads()) {
+    plan_.replay(seen.tokens, seen.prompt_ends, [&](const Step& step) {
+      if (step.op == Op::kJudge && step.shared) last = step;
+    });
+  }
   a.need(tokens() == seen.tokens, "layers that saw different tokens");
   run_.archive(a, static_cast<uint32_t>(seen.tokens), chooser_->weights());
-  late_.archive(a, static_cast<uint32_t>(seen.tokens));
+  if (chooser_->any_time()) late_.archive(a, plan_.state().body());
   if (coded_) coded_->archive(a, seen.tokens);
   if (body_) body_->archive(a, seen.tokens);
-  if (ragged_) ragged_->archive(a, seen.tokens);
+  if (ragged_) {
+    a.need(!a.loads() || run_.judged == last.keep, "another number of judged rows");
+    ragged_->archive(a, seen.tokens, last.least);
+  }
   archive_counts(a);
   const PlanState& state = plan_.state();
   const size_t dense = sink() + rows_between() - coded_rows() + state.at(Zone::kWindow);
@@ -31,13 +39,13 @@ void InPlaceRows::archive_counts(Archive& a) {
   a.need(run_.heavy == state.at(Zone::kHeavy) && run_.evicted == 0 && run_.body >= body &&
              run_.body <= body + late,
          "another number of rows than the policy keeps");
-  a.need(shared() <= run_.body, "more shared rows than the policy keeps");
+  a.need(!ragged_ || shared() == run_.judged, "another number of shared rows than were judged");
   a.need(packs() ? packed() <= rows_between()
                  : settled() <= run_.body && settled() <= chooser_->settled(state),
          "more codes than rows");
   a.need(settled() == 0 || (!run_.weighted.empty() && run_.weighted.front().rows >= settled()),
          "codes of more than one weight");
-  a.number(known_, rows_between() - settled(), "more positions than rows");
+  a.number(known_, layer_.straight ? 0 : rows_between() - settled(), "more positions than rows");
 }
 
 void InPlaceRows::archive_sides(Archive& a) {

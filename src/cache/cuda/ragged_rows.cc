@@ -251,7 +251,7 @@ void RaggedRows::add_codes(std::vector<HeadCodes>& codes, size_t head, size_t fi
 }
 
 // Where heads begin follows from how many rows each has.
-void RaggedRows::archive(Archive& a, size_t tokens) {
+void RaggedRows::archive(Archive& a, size_t tokens, size_t least) {
   const size_t heads = site_.heads;
   std::vector<size_t> each = counts();
   size_t rows = 0;
@@ -260,6 +260,8 @@ void RaggedRows::archive(Archive& a, size_t tokens) {
     rows += count;
   }
   a.need(rows % heads == 0, "heads that share another number of rows than they have");
+  const size_t fewest = *std::ranges::min_element(each);
+  a.need(!a.loads() || rows == 0 || fewest >= least, "a head with fewer rows than it was left");
   if (a.loads()) {
     a.check_left(rows, sizeof(int32_t));
     told_->set(each);

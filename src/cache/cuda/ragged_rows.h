@@ -44,8 +44,8 @@ class RaggedRows {
   void add_rows(pith::HeadRows& rows, size_t head) const;
   void add_codes(std::vector<HeadCodes>& codes, size_t head, size_t first) const;
   void add_to(Ledger& ledger) const;
-  /// In a stream of `tokens`.
-  void archive(Archive& a, size_t tokens);
+  /// In a stream of `tokens`. Loading: each head has `least` rows, or there are none.
+  void archive(Archive& a, size_t tokens, size_t least);
 
  private:
   /// Where heads are: as they stand, as a judgement sees them, as it leaves them.
