@@ -16,9 +16,11 @@
 namespace pith {
 namespace {
 
-std::string tokenizer_digest(const Tokenizer& tokenizer) {
+/// Models without one are given ids.
+std::string tokenizer_digest(const Tokenizer* tokenizer) {
+  if (!tokenizer) return "none";
   DigestStream stream;
-  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) stream.add_text(tokenizer.piece(id));
+  for (int32_t id = 0; id < tokenizer->vocab_size(); ++id) stream.add_text(tokenizer->piece(id));
   return stream.digest().text();
 }
 
@@ -29,7 +31,7 @@ SessionKey file_key(const Engine& engine, const EngineBackend& device, const Ses
   const EngineOptions& e = engine.options();
   SessionKey key = {{"model", fmt::format("{}, {} layers", c.architecture, c.layers)},
                     {"weights", digest_of_model(model.weights()).text()},
-                    {"tokenizer", tokenizer_digest(model.tokenizer())},
+                    {"tokenizer", tokenizer_digest(model.weights().tokenizer.get())},
                     {"device", e.device == Device::kCuda ? "cuda" : "cpu"}};
   for (auto& field : session_key(engine, o)) key.push_back(std::move(field));
   key.insert(key.end(), {{"chunk", std::to_string(e.chunk)},

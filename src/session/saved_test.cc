@@ -93,6 +93,23 @@ TEST(Saved, AnEmptySessionToo) {
   EXPECT_EQ(go_on(other), go_on(empty));
 }
 
+TEST(Saved, OfAModelWithoutATokenizer) {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "s.pith", copy = folder.path() / "demo";
+  std::filesystem::copy(repo_dir() / "models/demo", copy);
+  for (const char* name : {"tokenizer.json", "tokenizer.model"})
+    std::filesystem::remove(copy / name);
+  const auto model = Model::load(copy);
+  const StandaloneOptions o = options_of("exact+int4");
+  Session whole(model, o);
+  whole.append(some_ids(0, 40));
+  whole.save(path);
+  Session other = Session::restore(model, path, o);
+  EXPECT_EQ(go_on(other), go_on(whole));
+  expect_error(ErrorCode::kInvalidArgument, {"its tokenizer", "'none'"},
+               [&] { Session::restore(demo(), path, o); });
+}
+
 TEST(Saved, SessionsOfOneEngine) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "s.pith";

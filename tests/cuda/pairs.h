@@ -26,9 +26,9 @@ inline std::string policy_of(const SelectorRow& selector, const CodecRow& codec,
 }
 
 /// Whether the pair is on the GPU.
-inline bool is_there(const std::string& policy, int dim) {
+inline bool is_there(const std::string& policy, int dim, const std::vector<int64_t>& sliding = {}) {
   try {
-    ResolvedPolicy(Policy::parse(policy), shape_of(dim), 0, Device::kCuda);
+    ResolvedPolicy(Policy::parse(policy), shape_of(dim, sliding), 0, Device::kCuda);
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::kUnsupported) << policy;
     return false;

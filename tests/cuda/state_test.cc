@@ -57,18 +57,20 @@ TEST(CudaState, EveryFormGoesOnWhereItWasSaved) {
   PITH_NEEDS_GPU();
   for (const char* policy :
        {"uniform(rate=0.3,heavy=24,heavy_interval=16)+int4", "uniform(budget=40,heavy=24)+kivi",
-        "express(s=32,heavy=24,heavy_interval=16)+kivi(bits=4),window=8",
+        "express(s=32,heavy=32,heavy_interval=32)+kivi(bits=4),window=8",
         "balancekv(rate=0.25,b=16,heavy=24,heavy_interval=16)+int8,window=8",
         "buzz(T=64,weights=true)+int4,window=8", "h2o(budget=50,decay=0.5)+qjl",
-        "expected_attention(budget=50)+turboquant(bits=3)", "knorm(budget=60)+kvquant,window=16",
-        "exact+int4(hadamard=true,center=64)", "exact+k:int8+v:int4", "exact+k:f16+v:int8",
+        "expected_attention(budget=50)+turboquant(bits=3)",
+        "knorm(budget=60)+kvquant(calibrate=32),window=16", "exact+int4(hadamard=true,center=64)",
+        "exact+k:int8+v:int4", "exact+k:f16+v:int8",
         "exact+csr(s=4,online=48,collect=100,draw=kmeans),window=16",
         "snapkv(budget=60)+csr(s=4,online=32),window=16", "snapkv(budget=60)+gear,window=16",
+        "adakv(budget=60,by=h2o)+int4,window=16", "adakv(budget=60)",
         "exact;heads=1:express(s=32)+int4,window=20",
         "uniform(rate=0.3);heads=0:knorm(budget=60)"}) {
     SCOPED_TRACE(policy);
     for (const std::vector<int64_t>& sliding : {std::vector<int64_t>(), {0, 90}}) {
-      if (!is_there(policy, 64)) continue;
+      if (!is_there(policy, 64, sliding)) continue;
       Pair pair(policy, policy, 64, DType::kF16, sliding);
       pair.watch_saved_alone();
       pair.start_error_probe({64, 9});
