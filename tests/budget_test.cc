@@ -136,7 +136,8 @@ TEST(Budget, HalvingsFitTheStreamWhateverPerCentAreOf) {
   shape.percent_of = kTokens / 10;
   for (const char* budget : {"400", "40%", "160KiB"}) {
     SCOPED_TRACE(budget);
-    const std::string text = "balancekv(budget=" + std::string(budget) + "),sink=0,window=0";
+    const std::string text =
+        "balancekv(heavy=0,budget=" + std::string(budget) + "),sink=0,window=0";
     const ResolvedPolicy policy(Policy::parse(text), shape, 1, Device::kCpu);
     const Ledger most = policy.estimate(kTokens);
     if (std::string(budget) == "160KiB")

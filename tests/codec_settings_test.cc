@@ -26,7 +26,7 @@ const char* const kSettings[] = {"kivi(center=32)",
                                  "qjl(residual=2,m=64,center=32)",
                                  "turboquant(bits=3,center=64)",
                                  "ladder(new=int8,old=turboquant(center=32),rows=32)"};
-const char* const kSelectors[] = {"exact", "uniform(budget=64)", "balancekv(budget=64)"};
+const char* const kSelectors[] = {"exact", "uniform(budget=64)", "balancekv(budget=64,heavy=0)"};
 
 class CodecSettings : public testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:

@@ -228,12 +228,58 @@ TEST(Heavy, TheGuaranteeIsThatOfTheOtherRows) {
     }
     return total;
   };
-  const std::string papers = "balance=1,temp=1,beta=1,centre=false,";
-  double plain_radius = 0, radius = 0;
-  const double plain = errors("express(" + papers + "s=64)", &plain_radius);
-  const double apart = errors("express(" + papers + "s=32,heavy=24,heavy_keys=1)", &radius);
+  double plain_radius = 0, radius = 0, default_radius = 0;
+  const double plain = errors("express(paper=true,s=64)", &plain_radius);
+  const double apart = errors("express(paper=true,s=32,heavy=24,heavy_keys=1)", &radius);
   EXPECT_LT(radius, 0.7 * plain_radius);
   EXPECT_LT(apart, 0.5 * plain);
+  // As it is by default: as many rows, the threshold greedy, half of the heavy rows by mass.
+  EXPECT_LT(errors("express(s=64)", &default_radius), 0.5 * plain);
+  EXPECT_LT(default_radius, 0.7 * plain_radius);
+}
+
+std::string described(const std::string& policy) {
+  return Place(policy + "+f32,sink=2,window=8").cache.describe();
+}
+
+TEST(Heavy, DefaultsSayHowManyAndThePapersFormHasNone) {
+  EXPECT_EQ(described("express(s=96)"), described("express(s=32,heavy=48)"));
+  EXPECT_EQ(described("express(s=100)"), described("express(s=32,heavy=52)"));
+  EXPECT_EQ(described("balancekv(budget=400)"), described("balancekv(budget=200,heavy=200)"));
+  // What a budget's blocks need goes first.
+  EXPECT_EQ(described("balancekv(budget=24)"), described("balancekv(budget=21,heavy=3)"));
+  EXPECT_EQ(described("balancekv"), described("balancekv(rate=0.125,heavy=12.5%)"));
+  EXPECT_EQ(described("balancekv(rate=1)"), described("balancekv(rate=1,heavy=0)"));
+  EXPECT_EQ(described("uniform(budget=20)"), described("uniform(budget=20,heavy=0)"));
+  const auto papers = [](const std::string& policy) {
+    std::string text = described(policy);
+    const size_t at = text.find(",paper=true");
+    EXPECT_NE(at, std::string::npos) << text;
+    return text.erase(std::min(at, text.size()), 11);
+  };
+  EXPECT_EQ(papers("express(paper=true,s=64)"),
+            described("express(s=64,heavy=0,balance=1,temp=1,beta=1,centre=false)"));
+  EXPECT_EQ(papers("express(paper=true,s=64,heavy=24,temp=0.5)"),
+            described("express(s=64,heavy=24,balance=1,temp=0.5,beta=1,centre=false)"));
+  EXPECT_EQ(papers("balancekv(paper=true)"),
+            described("balancekv(heavy=0,balance=1,temp=1,beta=0,centre=false,walk=exact)"));
+  EXPECT_EQ(described("express(paper=false,s=64)"), described("express(s=64)"));
+  EXPECT_THROW(described("express(s=20)"), Error) << "a third of them is no coreset";
+}
+
+// s is a promise: no more body rows at any time, however many come at once.
+TEST(Heavy, ByDefaultExpressHoldsNoMoreThanItsSize) {
+  const Stream s(900);
+  for (const size_t size : {24, 63, 96, 200}) {
+    Place place("express(s=" + std::to_string(size) + ")+f32,sink=2,window=8");
+    size_t most = 0;
+    for (size_t t = 0; t < 900; t += 7) {
+      place.step(s, t, std::min<size_t>(t + 7, 900), 7);
+      most = std::max(most, place.cache.held(0, 0).body);
+    }
+    EXPECT_LE(most, size);
+    EXPECT_GT(most, size * 3 / 4);
+  }
 }
 
 // What the last queries look at counts, not what earlier ones did.
@@ -320,7 +366,7 @@ TEST(Heavy, IsDescribedAndRefusedWhereItCannotBe) {
             std::string::npos)
       << place.cache.describe();
   EXPECT_THROW(Place("balancekv(mode=stream,heavy=32)"), Error);
-  EXPECT_THROW(Place("uniform(heavy=0)"), Error);
+  EXPECT_THROW(Place("uniform(heavy=0%)"), Error);
   EXPECT_THROW(Place("uniform(heavy=10,heavy_queries=0)"), Error);
 }
 

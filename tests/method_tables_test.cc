@@ -153,7 +153,7 @@ std::string limits_table() {
   for (const SelectorRow& selector : selector_rows()) {
     const CacheShape shape{1, 1, 1, 64, {}, 1000};
     const CohortPolicy policy =
-        place_rule(pair_rule(selector, codec_row("f16"), 300), {shape, 0, {0}, 0, Device::kCuda});
+        place_rule(pair_rule(selector, codec_row("f16"), 1000), {shape, 0, {0}, 0, Device::kCuda});
     if (policy.selector.needs.halves > 0)
       out += fmt::format("| {} | rows halved at once | up to {} |\n", selector.info.name, halves);
   }
@@ -165,7 +165,7 @@ std::string needs_table() {
   std::string out = "| selector | needs |\n|---|---|\n";
   const CacheShape shape{1, 1, 1, 64, {}, 1000};
   for (const SelectorRow& selector : selector_rows()) {
-    const PolicyRule rule = pair_rule(selector, codec_row("f16"), 300);
+    const PolicyRule rule = pair_rule(selector, codec_row("f16"), 1000);
     const CohortPolicy policy = place_rule(rule, {shape, 0, {0}, 0, Device::kCuda});
     out += fmt::format("| `{}` | {} |\n", to_string(rule.selector), policy.selector.needs.text());
   }

@@ -41,16 +41,16 @@ def selectors(context, share):
     body = rows - 68  # what is left beside sink and window
     budgeted = ["h2o", "tova", "snapkv", "pyramidkv", "expected_attention", "keydiff", "knorm"]
     return {
-        "express": f"express(s={context // share}){AROUND}",
-        "balancekv": f"balancekv(rate={1 / share}){AROUND}",
+        "express": f"express(heavy=0,s={context // share}){AROUND}",
+        "balancekv": f"balancekv(heavy=0,rate={1 / share}){AROUND}",
         "buzz": f"buzz(T={body}){AROUND}",
         **{name: f"{name}(budget={body}){AROUND}" for name in budgeted},
         "streaming_llm": f"streaming_llm(window={rows - 4})",
         "local": f"local(window={rows})",
         **heavy_selectors(context, share),
         # Controls: signs by coin where the walk would balance them, and a sample without weights.
-        "express, coin": f"express(s={context // share},balance=100){AROUND}",
-        "balancekv, coin": f"balancekv(rate={1 / share},balance=100){AROUND}",
+        "express, coin": f"express(heavy=0,s={context // share},balance=100){AROUND}",
+        "balancekv, coin": f"balancekv(heavy=0,rate={1 / share},balance=100){AROUND}",
         "uniform, unweighted": f"uniform(budget={body},weights=false){AROUND}",
     }
 
@@ -67,8 +67,8 @@ def protocol(context, share):
     """BalanceKV's own protocol: the first 256 rows exact too."""
     around = ",sink=256,window=256"
     return {
-        "express": f"express(s={context // share}){around}",
-        "balancekv": f"balancekv(rate={1 / share}){around}",
+        "express": f"express(heavy=0,s={context // share}){around}",
+        "balancekv": f"balancekv(heavy=0,rate={1 / share}){around}",
     }
 
 
@@ -189,7 +189,7 @@ VARIANTS = {
 }
 # What has no part in how values are stored.
 KEYS_ONLY = ("center=", "qjl(", "ladder(")
-COMPOSED = ("express(s={rows})", "balancekv(budget={rows})", "snapkv(budget={rows})",
+COMPOSED = ("express(heavy=0,s={rows})", "balancekv(budget={rows},heavy=0)", "snapkv(budget={rows})",
             "keydiff(budget={rows})")
 
 

@@ -22,8 +22,8 @@ PROMPT, SCORE, SEEDS = 2048, 64, 3
 AROUND = ",sink=4,window=32"
 SELECTORS = {
     "snapkv": "snapkv(budget={body})", "tova": "tova(budget={body})",
-    "keydiff": "keydiff(budget={body})", "express": "express(s={half})",
-    "balancekv": "balancekv(rate={rate})",
+    "keydiff": "keydiff(budget={body})", "express": "express(heavy=0,s={half})",
+    "balancekv": "balancekv(heavy=0,rate={rate})",
 }
 SHARES = (0.5, 0.25, 0.125)
 CODECS = (

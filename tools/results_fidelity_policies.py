@@ -8,7 +8,8 @@ CODECS = ["int8", "int4", "int4(hadamard=true)", "int4(hadamard=true,center=128)
 SELECTORS = ["h2o(budget={})", "tova(budget={})", "snapkv(budget={})",
              "expected_attention(budget={})", "keydiff(budget={})", "knorm(budget={})",
              "buzz(T={})", "streaming_llm(window={})", "uniform(budget={})", "express(s={})",
-             "balancekv(rate=0.25)"]
+             "express(heavy=0,s={})", "express(paper=true,s={})", "balancekv(rate=0.25)",
+             "balancekv(heavy=0,rate=0.25)", "balancekv(paper=true,rate=0.25)"]
 # Half of the rows by what stands out, the others a weighted sample: its size, then heavy.
 MIXTURES = [f"{sample},heavy={heavy},heavy_keys=0.5)" for sample, heavy in (
     ("express(s=25.6%", "25%"), ("express(s=12.8%", "12.5%"), ("express(s=6.4%", "6.25%"),

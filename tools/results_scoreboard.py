@@ -39,7 +39,7 @@ DICTIONARY = "csr.safetensors"  # trained for one model, and beside it
 SELECTORS = ["h2o(budget={})", "tova(budget={})", "snapkv(budget={})", "pyramidkv(budget={})",
              "keydiff(budget={})", "knorm(budget={})", "expected_attention(budget={})",
              "buzz(T={})", "streaming_llm(window={})"]
-RANDOM_SELECTORS = ["uniform(budget={})", "express(s={})", "balancekv(rate={rate})"]
+RANDOM_SELECTORS = ["uniform(budget={})", "express(heavy=0,s={})", "balancekv(heavy=0,rate={rate})"]
 EVERY_SHARE = ("snapkv", "keydiff", "expected_attention", "buzz", "streaming_llm", "express",
                "balancekv")
 COMPOSED = [f"{selector}({size}={share})+{codec}" for selector, size, share, codec in (
@@ -50,7 +50,8 @@ COMPOSED = [f"{selector}({size}={share})+{codec}" for selector, size, share, cod
     ("expected_attention", "budget", "25%", "int4(hadamard=true)"),
     ("keydiff", "budget", "25%", "int4(hadamard=true)"),
     ("buzz", "T", "50%", "int4(hadamard=true)"))]
-RANDOM_COMPOSED = ["express(s=25%)+int4(hadamard=true)", "balancekv(rate=0.25)+int4(hadamard=true)"]
+RANDOM_COMPOSED = ["express(heavy=0,s=25%)+int4(hadamard=true)",
+                   "balancekv(heavy=0,rate=0.25)+int4(hadamard=true)"]
 
 
 def policies(model):

@@ -32,7 +32,7 @@ policies() {
     echo "1 buzz|$percent|buzz(T=$body)$exact"
     echo "3 uniform|$percent|uniform(budget=$body)$exact"
     echo "3 express|$percent|express(s=$((rows / 2)))$exact"
-    echo "3 balancekv|$percent|balancekv(rate=$rate)$exact"
+    echo "3 balancekv|$percent|balancekv(heavy=0,rate=$rate)$exact"
   done
 }
 

@@ -273,14 +273,15 @@ std::string csr_parameters(const std::string& model) {
 }
 
 // The five systems work in the lower half of the layers and leave every row, as int4, to the upper
-// half, where the demo model looks facts up: express(s=512) below finds 7 of 8 facts, above none.
+// half, where the demo model looks facts up: express(heavy=0,s=512) below finds 7 of 8 facts, above
+// none.
 std::vector<std::string> policies_of(const DemoOptions& o, int64_t layers) {
   const std::string upper = fmt::format(";layers={}-{}:exact+int4", layers / 2, layers - 1);
   std::vector<std::string> policies{
       "exact+int4",
       fmt::format("streaming_llm(window={})", std::max<int64_t>(1, o.rows - 4)),
-      fmt::format("express(s={})+int4", std::max<int64_t>(4, o.rows / 2)) + upper,
-      "balancekv(rate=0.125)+int4" + upper,
+      fmt::format("express(heavy=0,s={})+int4", std::max<int64_t>(4, o.rows / 2)) + upper,
+      "balancekv(heavy=0,rate=0.125)+int4" + upper,
       fmt::format("buzz(T={})+int4", o.rows) + upper,
       "exact+qjl" + upper,
       fmt::format("exact+csr({})", csr_parameters(o.engine.model)) + upper};

@@ -82,6 +82,7 @@ std::string markdown_page(const ReproduceCommand& o, const std::string& setting,
 int reproduce(const ReproduceCommand& o) {
   const Reproduction& paper = find_reproduction(o.paper);
   const auto model = load_model(o.engine);
+  const auto keeper = keep_weights(model, o.engine);
   ReproduceOptions options;
   options.model = model;
   options.text = encode_prompt(*model, read_text(o.text), o.bos);
@@ -92,6 +93,7 @@ int reproduce(const ReproduceCommand& o) {
                             options.text.size(), o.paper, wanted, o.quick ? "" : " or --quick"));
   options.text.resize(wanted);
   options.session = session_options(o.engine);
+  options.runs_at_once = worker_threads(o.engine);
   options.seeds = static_cast<size_t>(o.seeds), options.quick = o.quick;
   const std::string page =
       o.folder.empty()
@@ -142,6 +144,7 @@ void add_reproduce(CLI::App& root, Action& action) {
   add_model_option(*app, o->engine);
   add_engine_options(*app, o->engine);
   app->remove_option(app->get_option("--ctx-size"));
+  add_device_option(*app, o->engine);
   add_text_options(*app, o->text, "The text");
   add_bos_option(*app, o->bos);
   app->add_option("--kv-seed", o->engine.policy.seed, "First seed of randomised policies")
@@ -165,7 +168,8 @@ void add_reproduce(CLI::App& root, Action& action) {
       "  pith reproduce buzz -m models/demo -f book.txt --write docs/results\n"
       "A paper's numbers were measured on other models and often with other metrics.\n"
       "Below each table stands what the paper says of its own, and whether it holds\n"
-      "here.\n");
+      "here. With --device cuda sessions run on the GPU; attention errors and times\n"
+      "are the CPU's.\n");
   app->callback([o, &action] { action = [o] { return reproduce(*o); }; });
 }
 

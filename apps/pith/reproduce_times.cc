@@ -55,10 +55,10 @@ ReproducedTable express_times(const ModelOptions& engine, const ReproduceOptions
   const SelectShape shape{c.kv_heads, c.query_heads / c.kv_heads, c.head_dim};
   const std::vector<size_t> lengths =
       options.quick ? std::vector<size_t>{1024, 2048} : std::vector<size_t>{4096, 16384, 65536};
-  const std::string express = options.quick ? "express(s=256)" : "express(s=1024)";
+  const std::string express = options.quick ? "express(heavy=0,s=256)" : "express(heavy=0,s=1024)";
   const std::vector<SelectPolicy> policies{{"exact"},
-                                           {"express(s=256)"},
-                                           {"express(s=1024)"},
+                                           {"express(heavy=0,s=256)"},
+                                           {"express(heavy=0,s=1024)"},
                                            {"snapkv(budget=1024)"},
                                            {"streaming_llm(window=1020)"}};
   ThreadPool pool(engine.threads);

@@ -304,8 +304,8 @@ int run(bool quick, const std::string& only) {
     }
   }
   if (wanted("composed")) {
-    composed(b, "composed: express(s=2048) + qjl-256", cases[6], 2048);
-    composed(b, "composed: balancekv(rate=25%) + kivi-4", cases[1], kPrompt / 4);
+    composed(b, "composed: express(heavy=0,s=2048) + qjl-256", cases[6], 2048);
+    composed(b, "composed: balancekv(heavy=0,rate=25%) + kivi-4", cases[1], kPrompt / 4);
   }
   return 0;
 }

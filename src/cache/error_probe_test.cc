@@ -51,10 +51,11 @@ Outcome run(const Shape& shape, const Rows& rows, const std::string& policy, uin
 TEST(ErrorProbe, ASampleOfAllRowsIsTheTruth) {
   const Shape shape;
   const Rows rows(shape, kBefore + kSteps, 1);
-  for (const char* policy : {"streaming_llm(window=60)", "uniform(budget=100),sink=4,window=16",
-                             "uniform(budget=100,weights=false)", "balancekv(rate=0.25,b=64)",
-                             "balancekv(mode=stream,b=32,rate=0.25)", "h2o(budget=50)+f32",
-                             "express(s=64)", "buzz(T=100)", "buzz(T=100,logn=true)"}) {
+  for (const char* policy :
+       {"streaming_llm(window=60)", "uniform(budget=100),sink=4,window=16",
+        "uniform(budget=100,weights=false)", "balancekv(heavy=0,rate=0.25,b=64)",
+        "balancekv(mode=stream,b=32,rate=0.25)", "h2o(budget=50)+f32", "express(heavy=0,s=64)",
+        "buzz(T=100)", "buzz(T=100,logn=true)"}) {
     const Outcome o = run(shape, rows, policy, 1, {.rows = 4096, .every = 4});
     EXPECT_EQ(o.error.steps, 3u);
     EXPECT_NEAR(o.error.estimate, o.truth, 0.01 * o.truth + 1e-3) << policy;

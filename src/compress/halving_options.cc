@@ -13,6 +13,10 @@ Fields HalvingOptions::fields(const std::string& papers_constant) {
           number("weight", weight, {0, 1}, "a row of weight w counts as w^weight")};
 }
 
+void HalvingOptions::as_in_paper(double papers_constant) {
+  balance = 1, centre = false, temperature = 1, value_constant = papers_constant;
+}
+
 HalvingRule HalvingOptions::rule(float scale) const {
   HalvingRule rule;
   rule.scale = scale;

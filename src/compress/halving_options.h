@@ -13,6 +13,8 @@ struct HalvingOptions {
 
   /// `papers_constant`: what the method's paper has for the value constant.
   Fields fields(const std::string& papers_constant);
+  /// The papers' kernel and threshold, with its value constant.
+  void as_in_paper(double papers_constant);
   HalvingRule rule(float scale) const;
 };
 

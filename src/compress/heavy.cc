@@ -22,21 +22,30 @@ std::optional<size_t> groups_of(size_t rows) {
 
 }  // namespace
 
-Fields HeavyOptions::fields() {
+Fields HeavyOptions::fields(const std::string& unset) {
+  Field how_many = rows("heavy", heavy,
+                        "the most body rows kept beside the others, with weight 1, for their "
+                        "recent attention mass or their keys; 0: none; by default " +
+                            unset);
+  how_many.accepts += ", or 0";
+  how_many.read = [this, read = how_many.read](std::string_view text) {
+    none = text == "0";
+    if (none) heavy.reset();
+    return none || read(text);
+  };
+  how_many.write = [this, write = how_many.write] { return none && by_default ? "0" : write(); };
   return {
-      rows("heavy", heavy,
-           "the most body rows kept beside the others, with weight 1, for their recent attention "
-           "mass or their keys; none by default"),
+      std::move(how_many),
       number("heavy_keys", keys, {0, 1},
              "share of the heavy rows that stay because their keys are unlike all others "
              "(keydiff's measure), not for their attention")
-          .when(heavy.has_value()),
+          .when(heavy || open()),
       whole("heavy_interval", interval, {.least = 1},
             "rows by which the heavy may outgrow a number of rows before the lightest go (bytes "
             "count them); unset, they never do: an eighth of them makes room at once")
-          .when(heavy.has_value()),
+          .when(heavy || open()),
       whole("heavy_queries", queries, {.least = 1}, "last queries whose attention counts")
-          .when(heavy && keys < 1)};
+          .when((heavy || open()) && keys < 1)};
 }
 
 std::optional<HeavySizes> HeavyOptions::sizes(const BudgetSite& site) const {

@@ -19,12 +19,17 @@ namespace pith {
 
 /// What a selector with heavy rows takes beside its own options.
 struct HeavyOptions {
-  std::optional<Budget> heavy;
-  double keys = 0.5;               ///< share of them that stay for their keys
-  std::optional<size_t> interval;  ///< unset: see sizes()
+  std::optional<Budget> heavy = {};
+  bool none = false;                    ///< heavy=0
+  bool by_default = false;              ///< some even if nobody says how many
+  double keys = 0.5;                    ///< share of them that stay for their keys
+  std::optional<size_t> interval = {};  ///< unset: see sizes()
   size_t queries = 256;
 
-  Fields fields();
+  /// `unset`: what an unset `heavy` amounts to, for the help.
+  Fields fields(const std::string& unset);
+  /// There are some, and the selector says how many.
+  bool open() const { return by_default && !heavy && !none; }
   /// None unless heavy rows are asked for. Without an interval there are never more than asked for,
   /// and about an eighth of them makes room at once.
   std::optional<HeavySizes> sizes(const BudgetSite& site) const;
@@ -34,7 +39,7 @@ struct HeavyOptions {
   /// With budgets as rows.
   HeavyOptions at(const BudgetSite& site) const;
   /// Bytes beside each row: the mass.
-  double side_bytes() const { return heavy && keys < 1 ? sizeof(float) : 0; }
+  double side_bytes() const { return (heavy || open()) && keys < 1 ? sizeof(float) : 0; }
 };
 /// `inner` behind heavy rows if there are sizes, else `inner` itself. It must keep to store 0 of
 /// its bodies and not care for attention mass or prompt ends; its text names the heavy rows.

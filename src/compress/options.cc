@@ -198,6 +198,11 @@ std::string write_fields(const std::string& name, const Fields& fields) {
   return pairs.empty() ? name : fmt::format("{}({})", name, fmt::join(pairs, ","));
 }
 
+bool asks_for_paper(const PolicyPart& part) {
+  const auto paper = part.parameters.find("paper");
+  return paper != part.parameters.end() && paper->second == "true";
+}
+
 void read_fields(const PolicyPart& part, const Fields& fields) {
   const auto refuse = [](const std::string& message) {
     throw Error(ErrorCode::kInvalidArgument, message);

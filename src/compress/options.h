@@ -10,6 +10,7 @@
 //       return ScoreOptions::fields() + Fields{number("decay", decay, {0, 1}, "factor on ...")};
 //     }
 //     void check(const std::string& method) const;  // throws if values do not go together
+//     void as_in_paper();  // where its defaults are not the paper's: paper=true
 //   };
 
 #include <any>
@@ -132,9 +133,15 @@ class MethodOptions {
   std::any value_;
 };
 
+/// Whether it has `paper=true`: then defaults are the paper's, as_in_paper() of the options.
+bool asks_for_paper(const PolicyPart& part);
+
+/// Defaults, the paper's if it asks for them, what is given, check().
 template <class O>
 MethodOptions read_options(const PolicyPart& part) {
   O options;
+  if constexpr (requires { options.as_in_paper(); })
+    if (asks_for_paper(part)) options.as_in_paper();
   read_fields(part, options.fields());
   if constexpr (requires { options.check(part.name); }) options.check(part.name);
   return MethodOptions(std::move(options));

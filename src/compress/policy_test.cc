@@ -81,9 +81,9 @@ TEST(Policy, RefusesValuesWithWhatIsAccepted) {
   says("uniform(rate=nan)", "is not a number from 1e-06 to 1");
   says("uniform(rate=0.5,budget=10)", "give one of them");
   says("uniform(weights=yes)", "is not one of true, false");
-  says("balancekv(b=7)", "is not a multiple of 2 from 2 to 65536");
-  says("balancekv(rate=0.3)", "is not a power of 1/2");
-  says("express(s=4)", "needs at least 8");
+  says("balancekv(b=7,heavy=0)", "is not a multiple of 2 from 2 to 65536");
+  says("balancekv(heavy=0,rate=0.3)", "is not a power of 1/2");
+  says("express(heavy=0,s=4)", "needs at least 8");
   says("buzz(s=2)", "is not a whole number from 3");
   says("kivi(bits=3)", "is not one of 2, 4");
   says("gear(rows=33)", "is not a multiple of 32 from 32 to 2^20");

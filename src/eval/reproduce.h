@@ -55,7 +55,8 @@ using StageProgress = std::function<bool(const std::string& stage, size_t done, 
 struct ReproduceOptions {
   std::shared_ptr<const Model> model;
   std::vector<int32_t> text;  ///< tokens
-  StandaloneOptions session;  ///< threads, seed, chunk, memory and instruction set
+  StandaloneOptions session;  ///< device, threads, seed, chunk, memory and instruction set
+  int runs_at_once = 0;       ///< sessions side by side, each on one thread; 0 = all cores
   size_t seeds = 3;           ///< of randomised policies
   bool quick = false;
   StageProgress progress;

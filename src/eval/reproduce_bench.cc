@@ -62,7 +62,8 @@ std::vector<PolicyQuality> ReproduceBench::quality(const std::string& stage,
                                                    const std::vector<NamedPolicy>& policies) const {
   PerplexityOptions p = protocol;
   p.session = o_.session;
-  p.session.f32_arithmetic = true;
+  p.session.f32_arithmetic = o_.session.device == Device::kCpu;
+  p.session.threads = o_.runs_at_once;
   Perplexity perplexity(o_.model, o_.text, p);
   const std::vector<SeededRun> seeded_runs = seeded(policies);
   std::vector<PerplexityRun> runs;
@@ -102,7 +103,7 @@ std::vector<PolicyScore> ReproduceBench::scores(const std::string& stage,
   std::vector<SampleResult> results(runs.size() * samples);  // [runs, samples]
   Stage counter(o_.progress, stage, results.size());
   std::atomic<bool> go{true};
-  ThreadPool pool(o_.session.threads);
+  ThreadPool pool(o_.runs_at_once);
   pool.parallel_for(results.size(), [&](size_t i, int) {
     if (!go) return;
     StandaloneOptions s = o_.session;

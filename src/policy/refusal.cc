@@ -49,6 +49,12 @@ std::vector<PolicyRule> with_less(const PolicyRule& rule) {
   PolicyPart extras = rule.selector;
   extras.parameters.erase(selector_row(extras.name).info.size_parameter);
   without(extras, [](PolicyRule& r) -> PolicyPart& { return r.selector; });
+  // Some have heavy rows unless told otherwise.
+  const auto& known = selector_row(extras.name).info.parameters;
+  if (std::ranges::find(known, "heavy", &ParameterInfo::name) != known.end()) {
+    less.push_back(rule);
+    less.back().selector.parameters["heavy"] = "0";
+  }
   if (rule.dtype) {
     less.push_back(rule);
     less.back().dtype.reset();

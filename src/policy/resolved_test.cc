@@ -83,12 +83,12 @@ TEST(Refusals, SayWhatIsNotThere) {
       {"snapkv(budget=96)+kvquant", "the first 128 rows"},
       {"exact+k:kivi+v:csr", "different codecs"}};
   for (const auto& [policy, what] : kCases) expect_refused(kShape, policy, what);
-  expect_refused({2, 4, 2, 64, {}, 100000}, "express(s=32768)", "at most 16384");
+  expect_refused({2, 4, 2, 64, {}, 100000}, "express(heavy=0,s=32768)", "at most 16384");
   expect_refused(shape_of(80), "exact", "head_dim of 80");
   for (const char* policy :
        {"exact+int4", "exact+kivi", "exact+turboquant(bits=3)", "snapkv(budget=64)+int8",
-        "exact+qjl", "expected_attention(budget=64)", "express(s=64)", "balancekv(b=64)", "uniform",
-        "uniform(budget=60,heavy=50)"})
+        "exact+qjl", "expected_attention(budget=64)", "express(heavy=0,s=64)",
+        "balancekv(b=64,heavy=0)", "uniform", "uniform(budget=60,heavy=50)"})
     expect_refused(shape_of(256), policy, "head_dim");
   expect_refused(shape_of(64, {0, 128}), "snapkv(budget=64)", "slides over a window of 128");
   expect_refused(shape_of(64, {0, 128}), "exact+ladder", "slides over");
@@ -97,7 +97,7 @@ TEST(Refusals, SayWhatIsNotThere) {
 }
 
 // Of every selector over every codec this and no more is refused on the GPU, and nothing on the
-// CPU.
+// CPU. Express's heavy rows leave by fewer than gear codes together.
 TEST(Refusals, OfPairsAreThese) {
   for (const SelectorRow& selector : selector_rows())
     for (const CodecRow& codec : codec_rows()) {
@@ -110,7 +110,8 @@ TEST(Refusals, OfPairsAreThese) {
           over == "f32" ||
           (name == "adakv" && (over == "kivi" || over == "qjl" || over == "kvquant" ||
                                over == "gear" || over == "csr")) ||
-          (over == "ladder" && name != "exact" && !keeps_none);
+          (over == "ladder" && name != "exact" && !keeps_none) ||
+          (name == "express" && (over == "csr" || over == "kvquant" || over == "gear"));
       for (const int dim : {64, 128})
         EXPECT_EQ(!why_not(selector, codec, Device::kCuda, dim).empty(), refused);
       // Wide heads: plain rows under selectors that judge by score alone.
@@ -140,10 +141,10 @@ TEST(Refusals, AreNoneWhereKernelsAre) {
                              "uniform(rate=0.5,heavy=10)+int8",
                              "uniform(budget=60)+gear",
                              "uniform(budget=300,heavy=200)+kvquant",
-                             "express(s=64)+csr",
+                             "express(heavy=0,s=64)+csr",
                              "express(s=64,heavy=32,heavy_interval=64)+qjl",
-                             "balancekv+kvquant",
-                             "balancekv(rate=1)+qjl",
+                             "balancekv(heavy=0)+kvquant",
+                             "balancekv(heavy=0,rate=1)+qjl",
                              "balancekv(heavy=300)+csr(rope=post)",
                              "buzz(T=128)+kvquant",
                              "snapkv(budget=127)+kvquant",
@@ -169,6 +170,7 @@ TEST(Refusals, NameTheNearestPolicyThatWorks) {
       {"exact+k:qjl+v:int8", "'exact+qjl'"},
       {"snapkv(budget=96)+kvquant", "'snapkv(budget=96)+"},
       {"uniform(rate=0.5,heavy=10)+qjl", "'uniform(rate=0.5)+qjl'"},
+      {"express+kvquant", "'express(heavy=0)+kvquant'"},
       {"balancekv(mode=stream)", "'balancekv'"},
       {"exact,dtype=f32", "'exact'"},
       {"adakv(budget=100)+kivi", "'adakv(budget=100)+"},
@@ -226,7 +228,7 @@ TEST(ResolvedPolicy, SchedulesAreTheDevices) {
                 {"exact+csr,window=7", 7, 16, 32},
                 {"snapkv(budget=64)+int4,window=7", 7, 1, 1},
                 {"snapkv(budget=64)+int4(center=64),window=7", 7, 32, 64},
-                {"express(s=64)+int4,window=7", 7, 1, 32},
+                {"express(heavy=0,s=64)+int4,window=7", 7, 1, 32},
                 {"express(s=64,heavy=9)+int4,window=7", 7, 1, 1},
                 {"uniform+int4,window=7", 7, 1, 32},
                 {"balancekv+int4,window=7", 7, 1, 1},
@@ -243,7 +245,7 @@ TEST(ResolvedPolicy, SchedulesAreTheDevices) {
 TEST(ResolvedPolicy, SaysTheSameOfBothDevices) {
   for (const char* text :
        {"exact", "snapkv(budget=10%)+int4,sink=2;layers=1:exact;layers=0/heads=1:local(window=20)",
-        "express(s=100)", "h2o(budget=256KiB)"}) {
+        "express(heavy=0,s=100)", "h2o(budget=256KiB)"}) {
     const ResolvedPolicy cpu(Policy::parse(text), kShape, 0, Device::kCpu);
     const ResolvedPolicy gpu(Policy::parse(text), kShape, 0, Device::kCuda);
     EXPECT_EQ(cpu.describe(), gpu.describe());

@@ -3,8 +3,8 @@
 namespace pith {
 namespace {
 
-constexpr size_t kRows = 300;  // more than the tables of any codec are made of by default
-constexpr int kContext = 1000, kWindow = 128;
+constexpr size_t kRows = 1000;  // more than the tables of any codec are made of by default
+constexpr int kContext = 4000, kWindow = 128;
 
 }  // namespace
 

@@ -74,7 +74,7 @@ struct Layer {
 
 const char* const kPolicies[] = {"exact+f32",
                                  "knorm(budget=40,interval=8)+f32,window=16",
-                                 "express(s=32)+f32,window=8",
+                                 "express(heavy=0,s=32)+f32,window=8",
                                  "h2o(budget=40,interval=8)+f32,window=16",
                                  "uniform(budget=32)+f32,window=8",
                                  "exact+int4",
@@ -303,14 +303,14 @@ TEST(LayerCache, SavedItGoesOnBitForBit) {
 TEST(LayerCache, SavedBytesAreRefusedOrHarmless) {
   const Shape shape;
   const Rows rows(shape, 120, 13);
-  const char* policy = "express(s=16)+int4,window=8";
+  const char* policy = "express(heavy=0,s=16)+int4,window=8";
   const LayerCacheOptions good = middle_layer(shape, policy);
   Layer layer(shape, policy);
   layer.cache = LayerCache(layer.compute, good);
   layer.step(rows, 0, 100, 20);
   const auto bytes = layer.cache.save();
   const std::vector<std::pair<std::string, std::function<void(LayerCacheOptions&)>>> changes = {
-      {"policy", [](auto& o) { o.policy = Policy::parse("express(s=16)+int8,window=8"); }},
+      {"policy", [](auto& o) { o.policy = Policy::parse("express(heavy=0,s=16)+int8,window=8"); }},
       {"shape", [](auto& o) { o.query_heads = 4; }},
       {"layer", [](auto& o) { o.layer = 1; }},
       {"context", [](auto& o) { o.context = 999; }},

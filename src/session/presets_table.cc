@@ -17,14 +17,14 @@ const std::string_view kPresetTable = R"table(
 {"policy": "balancekv(heavy=12.5%,rate=0.125)+int4(hadamard=true)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 2, "kl": [0.0145391, 0.00112393], "bits": 1.46298, "facts": 1.0}
 {"policy": "buzz(T=40%)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 1, "kl": [0.0149573, 0.00300113], "bits": 6.0461, "facts": 0.25}
 {"policy": "express(heavy=12.5%,s=12.8%)+int4(hadamard=true)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 2, "kl": [0.015769, 0.000924653], "bits": 1.22718, "facts": 0.8125}
-{"policy": "express(s=25.6%)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 2, "kl": [0.0158902, 0.0024219], "bits": 5.48753, "facts": 0.1875}
+{"policy": "express(heavy=0,s=25.6%)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 2, "kl": [0.0158902, 0.0024219], "bits": 5.48753, "facts": 0.1875}
 {"policy": "express(heavy=12.5%,heavy_keys=0,s=12.8%)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 2, "kl": [0.0161014, 0.00144669], "bits": 3.58498, "facts": 0.0625}
 {"policy": "expected_attention(budget=25%)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 1, "kl": [0.0168281, 0.0028129], "bits": 4.44927, "facts": 0.0625}
 {"policy": "snapkv(budget=25%)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 1, "kl": [0.0172892, 0.0030238], "bits": 4.1157, "facts": 0.0625}
 {"policy": "snapkv(budget=25%)+int4(hadamard=true)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 1, "kl": [0.0189418, 0.00305444], "bits": 1.35536, "facts": 0.0625}
 {"policy": "streaming_llm(window=25%)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 1, "kl": [0.0208278, 0.0031854], "bits": 4.0085, "facts": 0.25}
 {"policy": "buzz(T=25%)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 1, "kl": [0.0224358, 0.00326603], "bits": 3.62442, "facts": 0.0625}
-{"policy": "balancekv(rate=0.25)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 2, "kl": [0.025305, 0.00193333], "bits": 4.53857, "facts": 0.0625}
+{"policy": "balancekv(heavy=0,rate=0.25)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 2, "kl": [0.025305, 0.00193333], "bits": 4.53857, "facts": 0.0625}
 {"policy": "express(heavy=5.5%,s=6.4%)+int4(hadamard=true)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 2, "kl": [0.0281222, 0.00114476], "bits": 0.779629, "facts": 0.625}
 {"policy": "keydiff(budget=25%)+int4(hadamard=true)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 1, "kl": [0.0363926, 0.00305469], "bits": 1.29288, "facts": 0.8125}
 {"policy": "keydiff(budget=25%)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 1, "kl": [0.0366075, 0.00330367], "bits": 4.05323, "facts": 0.9375}

@@ -57,7 +57,8 @@ TEST(Saved, GoesOnBitForBitInAnotherEngine) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "s.pith";
   for (const char* policy :
-       {"exact", "snapkv(budget=64,interval=16)+int4,window=32", "express(s=64)+kivi(bits=4)",
+       {"exact", "snapkv(budget=64,interval=16)+int4,window=32",
+        "express(heavy=0,s=64)+kivi(bits=4)",
         "exact+csr(s=4,dict=models/demo/csr.safetensors,online=0);layers=4-7:exact+int4"})
     for (const size_t count : {1, 63, 513}) {
       std::string text = policy;
@@ -209,7 +210,7 @@ std::string forged(const std::string& good, const SavedSession::Part& part, size
 TEST(Saved, ForgedStateIsRefusedOrGoesOn) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "s.pith", other = folder.path() / "bad.pith";
-  const StandaloneOptions o = options_of("express(s=16)+int4,window=8");
+  const StandaloneOptions o = options_of("express(heavy=0,s=16)+int4,window=8");
   Session session(demo(), o);
   session.append(some_ids(0, 90));
   session.save(path);

@@ -7,9 +7,9 @@
 namespace pith::cuda {
 namespace {
 
-const char* const kPolicies[] = {"express(s=64)",
-                                 "express(s=128,g=0,weight=0.8),sink=3,window=9",
-                                 "express(s=32,balance=1),window=0",
+const char* const kPolicies[] = {"express(heavy=0,s=64)",
+                                 "express(heavy=0,s=128,g=0,weight=0.8),sink=3,window=9",
+                                 "express(heavy=0,s=32,balance=1),window=0",
                                  "streaming_llm(window=60,rope=cache)",
                                  "streaming_llm(window=37,rope=cache),sink=7",
                                  "uniform",
@@ -37,9 +37,9 @@ const char* const kPolicies[] = {"express(s=64)",
                                  "buzz(T=600,logn=true),window=40",
                                  "buzz(T=90,weights=true),window=30",
                                  "buzz(s=4,T=77,weights=true,swap=true,localmax=false),sink=0",
-                                 "balancekv(b=64)",
-                                 "balancekv(rate=0.125,b=16,weight=0.7),window=10",
-                                 "balancekv(rate=0.5,b=128,walk=exact,balance=1),sink=0",
+                                 "balancekv(b=64,heavy=0)",
+                                 "balancekv(heavy=0,rate=0.125,b=16,weight=0.7),window=10",
+                                 "balancekv(heavy=0,rate=0.5,b=128,walk=exact,balance=1),sink=0",
                                  "buzz(s=4,T=77,swap=true,localmax=false),sink=0",
                                  "uniform(budget=60,heavy=50,heavy_interval=20,heavy_queries=16)",
                                  "uniform(budget=40,weights=false,heavy=30,heavy_interval=50),"
@@ -51,6 +51,8 @@ const char* const kPolicies[] = {"express(s=64)",
                                  "sink=3,window=10",
                                  "uniform(budget=40,heavy=60,heavy_keys=1),window=20",
                                  "express(s=64,heavy=70,heavy_keys=0.5)",
+                                 "express(s=150)",
+                                 "balancekv(budget=150)",
                                  "balancekv(b=32,heavy=60,heavy_keys=0.3,heavy_interval=50)"};
 
 /// rows() tells positions and weights: not that buzz(logn=true) multiplies every score, nor where
@@ -65,7 +67,7 @@ bool rows_tell_all(const std::string& policy) {
 /// balancekv's rows in bf16, 0.973 of express's in f16.)
 bool passes_differences_on(const std::string& policy) {
   return (policy.starts_with("balancekv") || policy.starts_with("express")) &&
-         policy.find("heavy") != std::string::npos;
+         policy.find("heavy=0") == std::string::npos;
 }
 
 // Queries and probabilities are rounded to the rows' type on the GPU. A row in a hundred may be
@@ -119,7 +121,7 @@ void hold_the_same(const std::string& policy) {
 
 TEST(CudaCache, SmallOnesHoldTheSame) {
   PITH_NEEDS_GPU();
-  for (const char* policy : {"express(s=16),window=5",
+  for (const char* policy : {"express(heavy=0,s=16),window=5",
                              "uniform(budget=9),window=3",
                              "keydiff(budget=11,interval=4),window=2",
                              "knorm(budget=1,interval=1)",
@@ -133,8 +135,8 @@ TEST(CudaCache, SmallOnesHoldTheSame) {
                              "expected_attention(budget=7,interval=5),window=3",
                              "h2o(budget=5,interval=9,decay=0.5),window=0",
                              "buzz(s=3,T=3),window=4",
-                             "balancekv(b=8),window=3",
-                             "balancekv(b=64)+int8,window=3",
+                             "balancekv(b=8,heavy=0),window=3",
+                             "balancekv(b=64,heavy=0)+int8,window=3",
                              "keydiff(budget=11,interval=4)+int4,window=2",
                              "snapkv(budget=40,interval=5)+int8,window=7",
                              "h2o(budget=33,interval=9)+int4,window=0",
@@ -151,7 +153,7 @@ TEST(CudaCache, SmallSamplesHoldTheSame) {
         "uniform(budget=9,heavy=5,heavy_interval=3)", "express(s=16,heavy=7,heavy_interval=5)",
         "balancekv(b=8,heavy=6,heavy_interval=11),window=3",
         "buzz(s=3,T=7,weights=true)+int8,window=4", "uniform(budget=9)+int4,window=3",
-        "uniform(budget=9,heavy=5,heavy_interval=3)+int4", "express(s=16)+int4,window=5",
+        "uniform(budget=9,heavy=5,heavy_interval=3)+int4", "express(heavy=0,s=16)+int4,window=5",
         "express(s=16,heavy=7,heavy_interval=5)+turboquant(bits=4)",
         "balancekv(b=8,heavy=6,heavy_interval=11)+int4,window=3",
         "express(s=16,heavy=7,heavy_keys=1,heavy_interval=5)",
@@ -192,9 +194,9 @@ TEST(CudaCache, SettledRowsAreCoded) {
                 {"gear(bits=4,rows=32)", 0.2},
                 {"int8(hadamard=true)", 2e-2}};
   for (const auto& c : kCases) {
-    const std::string coded = std::string("balancekv(b=64)+") + c.codec + ",window=60";
+    const std::string coded = std::string("balancekv(b=64,heavy=0)+") + c.codec + ",window=60";
     SCOPED_TRACE(coded);
-    Pair pair("balancekv(b=64),window=60", coded, 128, DType::kF16);
+    Pair pair("balancekv(b=64,heavy=0),window=60", coded, 128, DType::kF16);
     for (const size_t tokens : {128, 64, 256, 96}) pair.run_chunk(tokens);
     pair.end_prefill();
     for (int t = 0; t < 64; ++t) pair.run_token();

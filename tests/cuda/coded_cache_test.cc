@@ -7,14 +7,12 @@ namespace pith::cuda {
 namespace {
 
 /// Express's rows leave the window 32 at a time on the GPU.
-bool leaves_in_blocks(const std::string& policy) {
-  return policy.starts_with("express") && policy.find("heavy") == std::string::npos;
-}
+bool leaves_in_blocks(const std::string& policy) { return policy.starts_with("express(heavy=0"); }
 
 const char* const kPolicies[] = {
-    "express(s=64),sink=0,window=64",
-    "express(s=128,g=0,weight=0.8),sink=0,window=32",
-    "express(s=16,balance=1),sink=0,window=0",
+    "express(heavy=0,s=64),sink=0,window=64",
+    "express(heavy=0,s=128,g=0,weight=0.8),sink=0,window=32",
+    "express(heavy=0,s=16,balance=1),sink=0,window=0",
     "express(s=64,heavy=50,heavy_interval=30,heavy_queries=12)",
     "express(s=32,g=0,heavy=21,heavy_interval=7),sink=2,window=0",
     "uniform(budget=100)",
@@ -26,6 +24,7 @@ const char* const kPolicies[] = {
     "balancekv(rate=0.125,b=16,weight=0.7,heavy=33,heavy_interval=40)",
     "uniform(budget=40,heavy=60,heavy_keys=1),window=20",
     "express(s=64,heavy=70,heavy_keys=0.5)",
+    "express(s=150)",
     "balancekv(b=32,heavy=60,heavy_keys=0.3,heavy_interval=64)",
     "buzz(T=90,weights=true),window=30",
     "buzz(s=4,T=77,weights=true,swap=true,localmax=false),sink=0"};
@@ -114,7 +113,7 @@ TEST(CudaCodedCache, RoundedRowsAreNearlyTheSame) {
 TEST(CudaCodedCache, RowsOfGroupsTakeWhatTheyShare) {
   PITH_NEEDS_GPU();
   for (const char* text :
-       {"express(s=64),sink=0,window=64", "express(s=32,g=0),sink=3,window=0",
+       {"express(heavy=0,s=64),sink=0,window=64", "express(heavy=0,s=32,g=0),sink=3,window=0",
         "uniform(budget=100)", "knorm(budget=90,interval=512)",
         "keydiff(budget=77,interval=512),sink=0,window=33", "snapkv(budget=100,interval=512)",
         "h2o(budget=110,interval=512),window=50", "tova(budget=90,interval=512)",
@@ -134,7 +133,7 @@ TEST(CudaCodedCache, RowsOfGroupsTakeWhatTheyShare) {
 TEST(CudaCodedCache, WeightsCountAllTokens) {
   PITH_NEEDS_GPU();
   for (const char* policy :
-       {"express(s=32)+turboquant(bits=3)", "express(s=32)+qjl",
+       {"express(heavy=0,s=32)+turboquant(bits=3)", "express(heavy=0,s=32)+qjl",
         "express(s=16,heavy=20,heavy_interval=9)+int8", "uniform(budget=50)+int4",
         "uniform(budget=30,heavy=20,heavy_interval=8)+turboquant",
         "balancekv(b=16,heavy=20,heavy_interval=30)+int8"}) {

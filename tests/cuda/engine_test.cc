@@ -161,26 +161,27 @@ TEST(CudaPolicies, HoldTheRowsThatTheCpuHolds) {
 TEST(CudaPolicies, SelectorsAgreeWithTheCpu) {
   const auto model = RandomModelFolder({.dtype = DType::kF32, .head_dim = 128}).load();
   PITH_NEEDS_GPU();
-  for (const char* policy : {"express(s=64)",
-                             "uniform(budget=96)",
-                             "knorm(budget=96,interval=32)",
-                             "keydiff(budget=96,interval=32)",
-                             "snapkv(budget=96,interval=32)",
-                             "pyramidkv(budget=96,interval=32)",
-                             "tova(budget=96,interval=32)",
-                             "h2o(budget=96,interval=32)",
-                             "buzz(T=100)",
-                             "expected_attention(budget=96,interval=32)",
-                             "balancekv(rate=0.5,b=64)",
-                             "express(s=64);layers=0:exact+kivi",
-                             "buzz(T=100,weights=true)",
-                             "uniform(budget=60,heavy=50,heavy_interval=20)",
-                             "express(s=64,heavy=40,heavy_interval=20)",
-                             "uniform",
-                             "express(s=64,heavy=40,heavy_interval=20);layers=0:express(s=32)",
-                             "uniform(budget=60,heavy=50,heavy_interval=20)+int8",
-                             "buzz(T=100,weights=true)+int8",
-                             "express(s=64,heavy=40,heavy_interval=20)+int8"}) {
+  for (const char* policy :
+       {"express(heavy=0,s=64)",
+        "uniform(budget=96)",
+        "knorm(budget=96,interval=32)",
+        "keydiff(budget=96,interval=32)",
+        "snapkv(budget=96,interval=32)",
+        "pyramidkv(budget=96,interval=32)",
+        "tova(budget=96,interval=32)",
+        "h2o(budget=96,interval=32)",
+        "buzz(T=100)",
+        "expected_attention(budget=96,interval=32)",
+        "balancekv(heavy=0,rate=0.5,b=64)",
+        "express(heavy=0,s=64);layers=0:exact+kivi",
+        "buzz(T=100,weights=true)",
+        "uniform(budget=60,heavy=50,heavy_interval=20)",
+        "express(s=64,heavy=40,heavy_interval=20)",
+        "uniform",
+        "express(s=64,heavy=40,heavy_interval=20);layers=0:express(heavy=0,s=32)",
+        "uniform(budget=60,heavy=50,heavy_interval=20)+int8",
+        "buzz(T=100,weights=true)+int8",
+        "express(s=64,heavy=40,heavy_interval=20)+int8"}) {
     Session cpu(model, options_for(Device::kCpu, policy, 128));
     Session gpu(model, options_for(Device::kCuda, policy, 128));
     const auto ids = random_ids(450, model->config().vocab, 11);
@@ -215,7 +216,7 @@ TEST(CudaSession, ForksGoOnApart) {
   PITH_NEEDS_GPU();
   const auto model = RandomModelFolder({}).load();
   const auto ids = random_ids(200, model->config().vocab, 4);
-  for (const char* policy : {"exact", "express(s=16)+int4,window=20",
+  for (const char* policy : {"exact", "express(heavy=0,s=16)+int4,window=20",
                              "uniform(budget=20,heavy=20,heavy_interval=9)+int8,window=20"}) {
     SCOPED_TRACE(policy);
     Session whole(model, options_for(Device::kCuda, policy));
@@ -341,7 +342,7 @@ TEST(CudaPlans, SelectorsKeepTheCpusBudgets) {
     const ResolvedPolicy resolved(Policy::parse(policy), shape, 3, Device::kCuda);
     return plan_layer(resolved.layer(layer).front(), {0, 2});
   };
-  const LayerPlan express = plan("express(s=10%),sink=2", 0);
+  const LayerPlan express = plan("express(heavy=0,s=10%),sink=2", 0);
   EXPECT_TRUE(express.selector.body && !express.selector.chooser);
   EXPECT_EQ(express.schedule.sink, 2u);
   EXPECT_EQ(express.schedule.window, 64u);

@@ -105,10 +105,10 @@ TEST(CudaErrorProbe, AgreesWithTheCpu) {
                               {"streaming_llm(window=60)", 0.01},
                               {"snapkv(budget=64,interval=32),sink=4", 0.01},
                               {"h2o(budget=60,interval=40)", 0.02},
-                              {"express(s=64)", 0.02},
+                              {"express(heavy=0,s=64)", 0.02},
                               {"uniform(budget=96)", 0.1},
                               {"uniform(rate=0.3)", 0.02},
-                              {"balancekv(b=32)", 0.02},
+                              {"balancekv(b=32,heavy=0)", 0.02},
                               {"buzz(T=100,logn=true)", 0.02},
                               {"exact+kivi", 0.03},
                               {"exact+int8", 0.1},
@@ -120,7 +120,7 @@ TEST(CudaErrorProbe, AgreesWithTheCpu) {
                               {"uniform(rate=0.3)+int4", 0.1},
                               {"exact+ladder(rows=128)", 0.12},
                               {"snapkv(budget=96,interval=64)+int4,window=64", 0.05},
-                              {"express(s=64)+int4,window=64", 0.1},
+                              {"express(heavy=0,s=64)+int4,window=64", 0.1},
                               {"adakv(budget=96,interval=64)+int4,window=64", 0.05},
                               {"exact;heads=1:snapkv(budget=64,interval=32)+int4", 0.05}};
   for (const Agreement& c : kCases) {
@@ -192,7 +192,7 @@ TEST(CudaErrorProbe, SessionsAgreeWithTheCpusAndAnswersStay) {
   const auto model = RandomModelFolder({.dtype = DType::kF32}).load();
   const auto ids = random_ids(420, model->config().vocab, 3);
   for (const char* policy : {"exact", "streaming_llm(window=60)", "snapkv(budget=96,interval=32)",
-                             "exact+kivi", "express(s=64)+int4,window=64"}) {
+                             "exact+kivi", "express(heavy=0,s=64)+int4,window=64"}) {
     SCOPED_TRACE(policy);
     StandaloneOptions on_cpu = options_for(Device::kCpu, policy, 128);
     StandaloneOptions on_gpu = options_for(Device::kCuda, policy, 128);

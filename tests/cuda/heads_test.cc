@@ -11,21 +11,22 @@ namespace {
 
 // Every kind of rows beside every other one: dense, coded, selected in place and in a store of its
 // own, dropped; one layer under one rule, the other split, and both.
-const char* const kPolicies[] = {"exact;heads=1:local(window=40)",
-                                 "exact;layers=1/heads=0:exact+kivi(bits=4),window=32",
-                                 "exact+kivi(bits=4),window=32;heads=1:exact+int8,window=64",
-                                 "snapkv(budget=64,interval=20);heads=0:exact",
-                                 "h2o(budget=60,interval=40);heads=1:tova(budget=70,interval=25)",
-                                 "express(s=64);heads=0:exact",
-                                 "exact;heads=1:express(s=32,heavy=40,heavy_interval=20),window=10",
-                                 "express(s=32);layers=0/heads=1:express(s=64),window=20",
-                                 "balancekv(b=32);heads=0:keydiff(budget=77,interval=50)",
-                                 "uniform(rate=0.3);heads=0:streaming_llm(window=60)",
-                                 "exact;heads=1:uniform(rate=0.3)+int8,sink=0,window=64",
-                                 "uniform(budget=64);heads=0:buzz(T=100),window=40",
-                                 "exact;heads=1:expected_attention(budget=70,interval=40)",
-                                 "exact+csr(rope=post),window=32;heads=0:streaming_llm(window=60)",
-                                 "streaming_llm(window=60,rope=cache);heads=0:exact"};
+const char* const kPolicies[] = {
+    "exact;heads=1:local(window=40)",
+    "exact;layers=1/heads=0:exact+kivi(bits=4),window=32",
+    "exact+kivi(bits=4),window=32;heads=1:exact+int8,window=64",
+    "snapkv(budget=64,interval=20);heads=0:exact",
+    "h2o(budget=60,interval=40);heads=1:tova(budget=70,interval=25)",
+    "express(heavy=0,s=64);heads=0:exact",
+    "exact;heads=1:express(s=32,heavy=40,heavy_interval=20),window=10",
+    "express(heavy=0,s=32);layers=0/heads=1:express(heavy=0,s=64),window=20",
+    "balancekv(b=32,heavy=0);heads=0:keydiff(budget=77,interval=50)",
+    "uniform(rate=0.3);heads=0:streaming_llm(window=60)",
+    "exact;heads=1:uniform(rate=0.3)+int8,sink=0,window=64",
+    "uniform(budget=64);heads=0:buzz(T=100),window=40",
+    "exact;heads=1:expected_attention(budget=70,interval=40)",
+    "exact+csr(rope=post),window=32;heads=0:streaming_llm(window=60)",
+    "streaming_llm(window=60,rope=cache);heads=0:exact"};
 
 TEST(CudaHeads, HoldTheRowsThatTheCpuHolds) {
   PITH_NEEDS_GPU();
@@ -70,7 +71,7 @@ TEST(CudaHeads, ProtectedRowsStay) {
   PITH_NEEDS_GPU();
   for (const char* policy :
        {"exact;heads=1:local(window=40)", "snapkv(budget=64,interval=20);heads=0:exact",
-        "express(s=64);heads=0:streaming_llm(window=40)+kivi"}) {
+        "express(heavy=0,s=64);heads=0:streaming_llm(window=40)+kivi"}) {
     SCOPED_TRACE(policy);
     Pair pair(policy, 64, DType::kF16);
     pair.protect({{2, 9}, {30, 31}, {100, 140}});

@@ -185,10 +185,11 @@ TEST(CudaNamedRows, MemoryIsBounded) {
 TEST(CudaNamedRows, HoldTheRowsThatTheCpuHolds) {
   PITH_NEEDS_GPU();
   for (const char* text :
-       {"express(s=64),sink=0,window=64", "uniform(budget=100)", "knorm(budget=130,interval=512)",
-        "keydiff(budget=137,interval=512),sink=0,window=33", "snapkv(budget=140,interval=512)",
-        "h2o(budget=150,interval=512),window=50", "tova(budget=130,interval=512)",
-        "buzz(T=130,weights=true),window=30", "expected_attention(budget=130,interval=512)",
+       {"express(heavy=0,s=64),sink=0,window=64", "uniform(budget=100)",
+        "knorm(budget=130,interval=512)", "keydiff(budget=137,interval=512),sink=0,window=33",
+        "snapkv(budget=140,interval=512)", "h2o(budget=150,interval=512),window=50",
+        "tova(budget=130,interval=512)", "buzz(T=130,weights=true),window=30",
+        "expected_attention(budget=130,interval=512)",
         "uniform(budget=60,heavy=80,heavy_interval=48,heavy_queries=16)",
         "balancekv(b=32,heavy=96,heavy_interval=64,heavy_queries=20)",
         "express(s=64,heavy=60,heavy_interval=64,heavy_queries=12)"}) {
@@ -211,7 +212,7 @@ TEST(CudaNamedRows, LargerGroupsUnderSelectors) {
   PITH_NEEDS_GPU();
   for (const char* text :
        {"knorm(budget=192),sink=0,window=64", "h2o(budget=256),sink=0,window=64",
-        "express(s=64),sink=0,window=64", "snapkv(budget=256),sink=0,window=64"}) {
+        "express(heavy=0,s=64),sink=0,window=64", "snapkv(budget=256),sink=0,window=64"}) {
     for (const char* codec : {"turboquant(bits=4,center=128)", "gear(bits=4,rows=128)"}) {
       const std::string policy = over(text, codec);
       SCOPED_TRACE(policy);
@@ -235,7 +236,7 @@ TEST(CudaNamedRows, LargerGroupsOfSettledRows) {
   for (const char* codec :
        {"turboquant(bits=4,center=128)", "gear(bits=4,rows=128)", "int8(center=256)",
         "kvquant(bits=4,calibrate=96)", "k:kvquant(bits=4,calibrate=96)+v:gear(bits=4,rows=64)"}) {
-    const std::string text = "balancekv(b=64),sink=0,window=64";
+    const std::string text = "balancekv(b=64,heavy=0),sink=0,window=64";
     SCOPED_TRACE(codec);
     Pair pair(text, over(text, codec), 128, DType::kF16);
     for (const size_t tokens : {192, 256, 128, 384}) pair.run_chunk(tokens);
@@ -256,7 +257,7 @@ TEST(CudaNamedRows, CoresetsWaitForTables) {
   for (const char* codec :
        {"csr(rope=post)", "csr", "kvquant(bits=4)", "kvquant(bits=4,calibrate=96)"}) {
     for (const bool chunks : {true, false}) {
-      const std::string policy = over("express(s=64),sink=2,window=40", codec);
+      const std::string policy = over("express(heavy=0,s=64),sink=2,window=40", codec);
       SCOPED_TRACE(policy);
       Pair pair(policy, 64, DType::kF16);
       size_t tokens = 0;

@@ -26,7 +26,7 @@ TEST(CudaPrefixTree, WhatWasKeptChangesNoBit) {
     for (const char* policy :
          {"exact", "exact+int4,sink=4,window=32", "keydiff(budget=48,interval=24)+int4,window=16",
           "h2o(budget=48,interval=40),window=16", "snapkv(budget=40)+int8",
-          "streaming_llm(window=60,rope=cache)", "express(s=32)+int4,window=16",
+          "streaming_llm(window=60,rope=cache)", "express(heavy=0,s=32)+int4,window=16",
           "exact+kivi(bits=2),window=32", "exact+csr(s=4,online=32),window=16",
           "exact+kvquant,window=16", "uniform(rate=0.25),sink=4,window=16", "buzz(T=64,s=8)"}) {
       SCOPED_TRACE(policy);

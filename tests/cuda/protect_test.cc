@@ -16,8 +16,9 @@ TEST(CudaCache, ProtectedRowsStay) {
         "snapkv(budget=64,interval=20),sink=4", "h2o(budget=60,interval=40,decay=0.5)",
         "tova(budget=70,interval=25)", "keydiff(budget=77,interval=50),window=20",
         "knorm(budget=64,interval=40)", "pyramidkv(budget=80,interval=30,beta=3)",
-        "buzz(T=100),window=40", "expected_attention(budget=70,interval=40)", "express(s=64)",
-        "express(s=32,heavy=40,heavy_interval=20),window=10", "balancekv(b=32)",
+        "buzz(T=100),window=40", "expected_attention(budget=70,interval=40)",
+        "express(heavy=0,s=64)", "express(s=32,heavy=40,heavy_interval=20),window=10",
+        "balancekv(b=32,heavy=0)",
         "balancekv(b=16,walk=exact,heavy=30,heavy_interval=25),sink=4,window=20",
         "uniform(budget=50,heavy=40,heavy_interval=32)", "uniform(rate=0.3)"}) {
     for (const bool prompt : {true, false}) {
@@ -64,10 +65,10 @@ TEST(CudaCache, ProtectedRowsBesideCodesStay) {
 // Rows that int4 gives back as they came, so that the rows are the CPU's. Tokens among them too.
 TEST(CudaCache, ProtectedRowsBesideSamplesInCodesStay) {
   PITH_NEEDS_GPU();
-  for (const char* policy :
-       {"express(s=64)+int4,sink=0,window=64", "express(s=32,heavy=40,heavy_interval=20)+int4",
-        "uniform(budget=50,heavy=40,heavy_interval=32)+int4",
-        "balancekv(b=16,heavy=30,heavy_interval=25)+int4,sink=4,window=20"}) {
+  for (const char* policy : {"express(heavy=0,s=64)+int4,sink=0,window=64",
+                             "express(s=32,heavy=40,heavy_interval=20)+int4",
+                             "uniform(budget=50,heavy=40,heavy_interval=32)+int4",
+                             "balancekv(b=16,heavy=30,heavy_interval=25)+int4,sink=4,window=20"}) {
     SCOPED_TRACE(policy);
     Pair pair(policy, 64, DType::kF16);
     pair.draw_codes();
@@ -104,7 +105,7 @@ TEST(CudaCache, ProtectedRowsBesideTurnedCodesStay) {
   for (const char* policy :
        {"knorm(budget=160)+kvquant(bits=4,calibrate=96),sink=0,window=64",
         "h2o(budget=160)+kvquant(bits=4,calibrate=96),sink=0,window=64",
-        "express(s=64)+kvquant(bits=4,calibrate=96),sink=2,window=64",
+        "express(heavy=0,s=64)+kvquant(bits=4,calibrate=96),sink=2,window=64",
         "uniform(budget=100,heavy=64,heavy_interval=64)+kvquant(bits=4,calibrate=96)",
         "knorm(budget=160)+k:kvquant(bits=4,calibrate=96)+v:gear(bits=4,rows=64)"}) {
     SCOPED_TRACE(policy);
@@ -153,7 +154,7 @@ TEST(CudaSession, TokensMayBeProtectedLater) {
   const auto model = RandomModelFolder({.dtype = DType::kF32}).load();
   const auto ids = random_ids(200, model->config().vocab, 15);
   for (const char* policy : {"streaming_llm(window=30)", "knorm(budget=40,interval=10)",
-                             "express(s=64),window=20", "balancekv(b=16,heavy=20)"}) {
+                             "express(heavy=0,s=64),window=20", "balancekv(b=16,heavy=20)"}) {
     StandaloneOptions options;
     options.policy = Policy::parse(policy);
     options.chunk = 64;

@@ -127,7 +127,7 @@ TEST(CudaSliding, HoldsNoMoreThanItNeeds) {
 TEST(CudaSliding, SelectorsThatNeverPassTheWindow) {
   PITH_NEEDS_GPU();
   for (const char* policy : {"snapkv(budget=96,interval=50)", "h2o(budget=90,interval=30)",
-                             "express(s=64)", "exact+ladder", "balancekv(b=64)"}) {
+                             "express(heavy=0,s=64)", "exact+ladder", "balancekv(b=64,heavy=0)"}) {
     SCOPED_TRACE(policy);
     Pair pair(policy, policy, 64, DType::kF16, {1000, 4096});
     pair.protect({{10, 20}, {100, 130}});  // which such layers forget

@@ -86,7 +86,7 @@ TEST(CudaState, HostileStateDoesNoHarm) {
   for (const char* policy :
        {"exact", "knorm(budget=40)+kivi,window=8", "snapkv(budget=40)+gear,window=8",
         "snapkv(budget=40)+qjl,window=8", "exact+csr(s=4,online=32),window=8",
-        "knorm(budget=40)+kvquant(calibrate=32),window=8", "express(s=16)+int4,window=8",
+        "knorm(budget=40)+kvquant(calibrate=32),window=8", "express(heavy=0,s=16)+int4,window=8",
         "uniform(rate=0.5)+turboquant,window=8", "exact+ladder,window=8",
         "exact+gear(rows=32),window=8"}) {
     SCOPED_TRACE(policy);
@@ -124,7 +124,7 @@ TEST(CudaState, HostileStateDoesNoHarm) {
 const char* const kPolicies[] = {"exact",
                                  "exact+int4,sink=4,window=32",
                                  "snapkv(budget=64)+int4,window=32",
-                                 "express(s=64)+kivi(bits=4)",
+                                 "express(heavy=0,s=64)+kivi(bits=4)",
                                  "exact+csr(s=4,online=32),window=32",
                                  "h2o(budget=48)"};
 

@@ -41,7 +41,7 @@ if [[ -n "${MODEL:-}" ]]; then
   [[ -e "$MODEL/config.json" ]] || "$bin/make_random_model" --shape llama-3.1-8b --out "$MODEL"
   "$bin/pith" bench -m "$MODEL" --no-check-weights --device cuda -ub 2048 -p 2048 -n 64 \
     -d 8192,32768,131072 --kv-policy exact --kv-policy exact+kivi --kv-policy exact+int8 \
-    --kv-policy 'express(s=2048)' --kv-policy 'snapkv(budget=2048)' \
+    --kv-policy 'express(heavy=0,s=2048)' --kv-policy 'snapkv(budget=2048)' \
     --kv-policy 'snapkv(budget=2048)+int4' --kv-policy 'expected_attention(budget=2048)' \
     --kv-policy 'balancekv+kivi(bits=4)' --kv-policy 'exact+turboquant(bits=3,center=128)' \
     --kv-policy exact+k:int8+v:int4 --kv-policy 'express(s=2048,heavy=512)' |

@@ -28,6 +28,6 @@ q4=$models/llama8b-q4_k.gguf
 [[ -e "$models/llama8b/config.json" ]] || "$bin/make_random_model" --shape llama-3.1-8b --out "$models/llama8b"
 for model in "$q4" "$models/llama8b"; do
   "$bin/pith" bench -m "$model" --no-check-weights --device cuda -ub 2048 -p 2048 -n 128 \
-    -d 0,8192,32768 --kv-policy exact --kv-policy exact+int4 --kv-policy 'express(s=2048)+int4' |
+    -d 0,8192,32768 --kv-policy exact --kv-policy exact+int4 --kv-policy 'express(heavy=0,s=2048)+int4' |
     tee -a "$out/weights_engine.txt"
 done

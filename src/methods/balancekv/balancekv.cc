@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "methods/methods.h"
 #include "pith/error.h"
@@ -24,37 +25,50 @@ struct BalanceSizes {
   size_t rounds, block;
 };
 
-/// T = log2(1/rate), or the least T for which the context's rows fit the budget, those that wait in
-/// levels too: blocks are then the largest that allow it, of less than 32 rows only if no others
-/// fit.
+/// The least T for which a context's rows fit `rows`, those that wait in levels too: blocks are
+/// then the largest that allow it, of less than 32 rows only if no others fit.
+std::optional<BalanceSizes> fitting(const BalanceOptions& o, size_t context, size_t rows) {
+  const size_t largest = o.block.value_or(256);
+  for (const size_t least : {o.block.value_or(32), o.block.value_or(2)})
+    for (size_t rounds = 0; rounds <= kBalanceRounds; ++rounds)
+      for (size_t block = largest; block >= least; block /= 2)
+        if (most_rows(context, rounds, block) <= rows) return BalanceSizes{rounds, block};
+  return std::nullopt;
+}
+
+/// T = log2(1/rate), or what fits the budget.
 BalanceSizes sizes_of(const BalanceOptions& o, const BudgetSite& site) {
   if (!o.budget) {
     const long rounds = std::lround(std::log2(1 / o.rate.value_or(0.25)));
     return {static_cast<size_t>(rounds), o.block.value_or(256)};
   }
   const size_t rows = o.heavy.others(*o.budget, site, "balancekv: budget");
-  const size_t largest = o.block.value_or(256);
-  for (const size_t least : {o.block.value_or(32), o.block.value_or(2)})
-    for (size_t rounds = 0; rounds <= kBalanceRounds; ++rounds)
-      for (size_t block = largest; block >= least; block /= 2)
-        if (most_rows(site.context, rounds, block) <= rows) return {rounds, block};
+  if (const auto sizes = fitting(o, site.context, rows)) return *sizes;
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("balancekv: a budget of {} rows is less than the blocks of a context of "
                           "{} tokens need; raise it{}",
                           rows, site.context, o.block ? ", or lower b" : ""));
 }
 
+/// A budget of all rows: half of it for heavy rows, or as much as the blocks leave.
+void divide(BalanceOptions& o, const BudgetSite& site) {
+  const size_t rows = site.rows(*o.budget, "balancekv: budget");
+  size_t others = rows / 2;
+  while (others < rows && !fitting(o, site.context, others)) ++others;
+  o.budget = Budget::rows(others);
+  if (others < rows)
+    o.heavy.heavy = Budget::rows(rows - others);
+  else
+    o.heavy.none = true;
+}
+
 ResolvedSelector resolve_balancekv(const SelectorPlace& r) {
-  auto options = r.options.as<BalanceOptions>();
+  const BalanceOptions options = r.options.as<BalanceOptions>().at(r.budget);
   const BalanceRule rule = balance_rule(options, r.budget, r.site.scale);
   if (rule.endless && rule.rounds == 0)
     throw Error(ErrorCode::kUnsupported,
                 "balancekv: endless=true goes with a rate of 1/2 or less, and this budget holds "
                 "every row of the context");
-  options.rate = std::ldexp(1.0, -static_cast<int>(rule.rounds));
-  options.block = rule.block;
-  options.budget.reset();
-  options.heavy = options.heavy.at(r.budget);
   ResolvedSelector selector;
   selector.text = write_options("balancekv", options);
   selector.needs.halves = rule.block;
@@ -101,7 +115,38 @@ Fields BalanceOptions::fields() {
                  .when(stream),
              flag("endless", endless, "mode=stream: bounded rows whatever the length; weights rise")
                  .when(stream)} +
-         heavy.fields();
+         heavy.fields("half of what stays, none with mode=stream or rate=1") +
+         Fields{flag("paper", paper,
+                     "the paper's form where nothing else is given: heavy=0, balance=1, temp=1, "
+                     "beta=0, centre=false, walk=exact")
+                    .when(paper)};
+}
+
+void BalanceOptions::as_in_paper() {
+  halving.as_in_paper(0);
+  walk = Walk::kRowsExact;
+  heavy.none = true;
+}
+
+BalanceOptions BalanceOptions::at(const BudgetSite& site) const {
+  BalanceOptions o = *this;
+  if (heavy.open()) {
+    const double stays = rate.value_or(0.25);
+    if (mode == Mode::kStream || (!budget && stays == 1)) {
+      o.heavy.none = true;
+    } else if (budget) {
+      divide(o, site);
+    } else {
+      o.heavy.heavy = Budget{50 * stays, Budget::Unit::kPercent};
+      o.rate = std::max(stays / 2, std::ldexp(1.0, -static_cast<int>(kBalanceRounds)));
+    }
+  }
+  const BalanceSizes sizes = sizes_of(o, site);
+  o.rate = std::ldexp(1.0, -static_cast<int>(sizes.rounds));
+  o.block = sizes.block;
+  o.budget.reset();
+  o.heavy = o.heavy.at(site);
+  return o;
 }
 
 void BalanceOptions::check(const std::string& method) const {
@@ -126,7 +171,8 @@ void BalanceOptions::check(const std::string& method) const {
            "heavy rows count for both sums, which mode=stream keeps apart; use mode=block");
   if (endless && (!stream || (!budget && std::lround(rounds) == 0)))
     refuse(ErrorCode::kUnsupported,
-           "endless=true goes with mode=stream and a rate of 1/2 or less; express(s=...) is the "
+           "endless=true goes with mode=stream and a rate of 1/2 or less; express(heavy=0,s=...) "
+           "is the "
            "bounded form of mode=block");
   if (!stream && walk == Walk::kRows)
     refuse(ErrorCode::kUnsupported,

@@ -25,9 +25,14 @@ struct BalanceOptions {
   double epsilon = 0.1;
   KeptSide side = KeptSide::kSmaller;
   bool endless = false;
-  HeavyOptions heavy;
+  HeavyOptions heavy{.by_default = true};
+  bool paper = false;
 
   Fields fields();
+  void as_in_paper();
+  /// With rate, block and heavy as they come out at a site. Without a word on heavy rows they are
+  /// half of what stays. Throws kInvalidArgument.
+  BalanceOptions at(const BudgetSite& site) const;
   /// Throws kInvalidArgument or kUnsupported.
   void check(const std::string& method) const;
 };

@@ -53,7 +53,7 @@ class BalanceBlocks final : public DeviceChooser {
 }  // namespace
 
 SelectorOnGpu make_balancekv_on_gpu(const SelectorPlace& place) {
-  const auto& options = place.options.as<BalanceOptions>();
+  const BalanceOptions options = place.options.as<BalanceOptions>().at(place.budget);
   const BalanceRule rule = balance_rule(options, place.budget, place.site.scale);
   return {nullptr, std::make_shared<BalanceBlocks>(rule, place.site),
           options.heavy.sizes(place.budget)};

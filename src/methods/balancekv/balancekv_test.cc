@@ -60,7 +60,7 @@ TEST(BalanceKvBlock, WeightsSumToExactlyNAndEveryRowIsKeptFairly) {
     std::vector<double> expected(kRows);
     for (uint64_t seed = 0; seed < kSeeds; ++seed) {
       Harness h(small_shape(),
-                std::string("balancekv(rate=0.25,b=64,balance=0.05,walk=") + walk +
+                std::string("balancekv(heavy=0,rate=0.25,b=64,balance=0.05,walk=") + walk +
                     ")+f32,sink=0,window=0",
                 seed);
       h.append(rows, 0, kRows, kRows);
@@ -79,8 +79,9 @@ TEST(BalanceKvBlock, WeightsSumToExactlyNAndEveryRowIsKeptFairly) {
 TEST(BalanceKvBlock, MemoryIsTheRateAndABlockARound) {
   const Rows rows(small_shape(), 4096, 2);
   for (int rounds = 0; rounds <= 4; ++rounds) {
-    Harness h(small_shape(), "balancekv(b=64,rate=" + std::to_string(std::ldexp(1.0, -rounds)) +
-                                 ")+f32,sink=0,window=0");
+    Harness h(small_shape(),
+              "balancekv(heavy=0,b=64,rate=" + std::to_string(std::ldexp(1.0, -rounds)) +
+                  ")+f32,sink=0,window=0");
     for (size_t n = 0; n < 4096; n += 61) {
       h.append(rows, n, std::min<size_t>(n + 61, 4096), 61);
       const HeadRows held = h.cache().rows(0, 0);
@@ -347,12 +348,12 @@ TEST(BalanceKvStream, FailuresAreCounted) {
 
 TEST(BalanceKv, RefusesWhatItCannotDo) {
   const Shape shape = small_shape();
-  EXPECT_ANY_THROW(Harness(shape, "balancekv(rate=0.3)"));
-  EXPECT_ANY_THROW(Harness(shape, "balancekv(b=255)"));
-  EXPECT_ANY_THROW(Harness(shape, "balancekv(walk=rows)"));
-  EXPECT_ANY_THROW(Harness(shape, "balancekv(rate=0.5,budget=100)"));
+  EXPECT_ANY_THROW(Harness(shape, "balancekv(heavy=0,rate=0.3)"));
+  EXPECT_ANY_THROW(Harness(shape, "balancekv(b=255,heavy=0)"));
+  EXPECT_ANY_THROW(Harness(shape, "balancekv(heavy=0,walk=rows)"));
+  EXPECT_ANY_THROW(Harness(shape, "balancekv(heavy=0,rate=0.5,budget=100)"));
   EXPECT_ANY_THROW(Harness(shape, "balancekv(mode=stream,budget=100)"));
-  Harness h(shape, "balancekv(budget=35%)");
+  Harness h(shape, "balancekv(budget=35%,heavy=0)");
   EXPECT_NE(h.cache().describe().find("rate=0.25"), std::string::npos);
 }
 

@@ -129,7 +129,7 @@ Fields UniformOptions::fields() {
   return Fields{number("rate", rate, {1e-6, 1}, "share of the body's rows that stay").unset("0.25"),
                 pith::rows("budget", budget, "rows that stay instead"),
                 flag("weights", weights, "log-weight ln(n/kept) on each kept row")} +
-         heavy.fields();
+         heavy.fields("none");
 }
 
 void UniformOptions::check(const std::string& method) const {

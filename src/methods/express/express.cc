@@ -26,18 +26,18 @@ void check_target(const Budget& asked, size_t rows) {
 /// rows ever held, 1.5 s, must fit.
 size_t target_rows(const ExpressOptions& o, const BudgetSite& site) {
   const Budget& asked = o.target;
-  size_t rows = o.heavy.others(asked, site, "express: s");
-  if (asked.unit == Budget::Unit::kBytes) rows = rows * 2 / 3;
+  size_t rows = o.heavy.open() ? site.rows(asked, "express: s") / 3
+                               : o.heavy.others(asked, site, "express: s");
+  if (!o.heavy.open() && asked.unit == Budget::Unit::kBytes) rows = rows * 2 / 3;
   check_target(asked, rows);
   return std::min(std::bit_floor(rows), size_t{1} << 24);
 }
 
 ResolvedSelector resolve_express(const SelectorPlace& r) {
-  auto options = r.options.as<ExpressOptions>();
+  const auto& given = r.options.as<ExpressOptions>();
+  const ExpressOptions options = given.at(r.budget);
   const ExpressRule rule = express_rule(options, r.budget, r.site.scale);
-  const std::string asked = options.target.text();
-  options.target = Budget::rows(rule.shape.target);
-  options.heavy = options.heavy.at(r.budget);
+  const std::string asked = given.target.text();
   ResolvedSelector coreset{
       .rule = std::make_shared<KeepCoreset>(rule.shape),
       .needs = {.body = Needs::Body::kCoreset, .row_weights = true, .halves = rule.shape.target},
@@ -45,7 +45,7 @@ ResolvedSelector resolve_express(const SelectorPlace& r) {
       .halving = HalverRule{rule.halving, rule.weight_exponent}};
   // s is the paper's: rows that wait for their halving come on top of it.
   coreset.text += fmt::format(" [{}at most {} rows]",
-                              asked == options.target.text()
+                              asked == options.target.text() || given.heavy.open()
                                   ? ""
                                   : fmt::format("s={} rounded down to a power of two; ", asked),
                               rule.shape.most(kUnbounded));
@@ -57,10 +57,29 @@ ResolvedSelector resolve_express(const SelectorPlace& r) {
 Fields ExpressOptions::fields() {
   return Fields{rows("s", target,
                      "coreset rows: a power of two (others are rounded down); up to s/2 more wait "
-                     "for their halving (bytes count them)"),
+                     "for their halving (bytes count them); without `heavy` the most rows of all"),
                 whole("g", inflation, {.most = 10},
                       "inflation: the smallest halving has 4^(g+1) rows")} +
-         halving.fields("1") + heavy.fields();
+         halving.fields("1") + heavy.fields("what the coreset leaves of s") +
+         Fields{flag("paper", paper,
+                     "the paper's form where nothing else is given: heavy=0, balance=1, temp=1, "
+                     "beta=1, centre=false")
+                    .when(paper)};
+}
+
+void ExpressOptions::as_in_paper() {
+  halving.as_in_paper(1);
+  heavy.none = true;
+}
+
+ExpressOptions ExpressOptions::at(const BudgetSite& site) const {
+  ExpressOptions o = *this;
+  const size_t coreset = target_rows(*this, site);
+  if (heavy.open())
+    o.heavy.heavy = Budget::rows(site.rows(target, "express: s") - coreset - coreset / 2);
+  o.heavy = o.heavy.at(site);
+  o.target = Budget::rows(coreset);
+  return o;
 }
 
 void ExpressOptions::check(const std::string&) const {

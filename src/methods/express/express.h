@@ -16,8 +16,14 @@ struct ExpressOptions {
   Budget target = Budget::rows(1024);
   size_t inflation = 1;
   HalvingOptions halving;
-  HeavyOptions heavy;
+  HeavyOptions heavy{.by_default = true};
+  bool paper = false;
   Fields fields();
+  void as_in_paper();
+  /// With s and heavy as rows. Without a word on heavy rows s is all rows ever held: the coreset is
+  /// the power of two that is at most a third of them, so that with the half of itself that waits
+  /// it has at most half of them, and the others are heavy. Throws kInvalidArgument.
+  ExpressOptions at(const BudgetSite& site) const;
   /// Throws kInvalidArgument.
   void check(const std::string& method) const;
 };

@@ -244,7 +244,7 @@ class ExpressMaker final : public BodyMaker {
 }  // namespace
 
 SelectorOnGpu make_express_on_gpu(const SelectorPlace& place) {
-  const auto& options = place.options.as<ExpressOptions>();
+  const ExpressOptions options = place.options.as<ExpressOptions>().at(place.budget);
   const ExpressRule rule = express_rule(options, place.budget, place.site.scale);
   return {std::make_shared<ExpressMaker>(rule, place.site), nullptr,
           options.heavy.sizes(place.budget)};

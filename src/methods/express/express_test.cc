@@ -200,7 +200,7 @@ TEST(Express, WeightsSumToNAndRowsStayWithinTheBoundAtEveryN) {
   for (const auto& [s, g] : {std::pair{8, 1}, {16, 0}, {64, 1}, {256, 1}, {256, 2}}) {
     const auto n = static_cast<size_t>(5 * s);
     const Rows rows(shape, n, 4);
-    Harness h(shape, "express(s=" + std::to_string(s) + ",g=" + std::to_string(g) +
+    Harness h(shape, "express(heavy=0,s=" + std::to_string(s) + ",g=" + std::to_string(g) +
                          ")+f32,sink=0,window=0");
     for (size_t t = 0; t < n; ++t) {
       h.append(rows, t, t + 1, 1);
@@ -360,10 +360,10 @@ TEST(Express, UpdateTimeGrowsAtMostWithLogSquared) {
 
 TEST(Express, RoundsABudgetDownAndSaysSo) {
   Shape shape;
-  Harness h(shape, "express(s=100)");
+  Harness h(shape, "express(heavy=0,s=100)");
   EXPECT_NE(h.cache().describe().find("express(s=64,"), std::string::npos);
   EXPECT_NE(h.cache().describe().find("rounded down"), std::string::npos);
-  EXPECT_ANY_THROW(Harness(shape, "express(s=7)"));
+  EXPECT_ANY_THROW(Harness(shape, "express(heavy=0,s=7)"));
 }
 
 }  // namespace
