@@ -66,7 +66,7 @@ TEST(CudaState, EveryFormGoesOnWhereItWasSaved) {
         "exact+csr(s=4,online=48,collect=100,draw=kmeans),window=16",
         "snapkv(budget=60)+csr(s=4,online=32),window=16", "snapkv(budget=60)+gear,window=16",
         "adakv(budget=60,by=h2o)+int4,window=16", "adakv(budget=60)",
-        "exact;heads=1:express(s=32)+int4,window=20",
+        "exact;heads=1:express(heavy=0,s=32)+int4,window=20",
         "uniform(rate=0.3);heads=0:knorm(budget=60)"}) {
     SCOPED_TRACE(policy);
     for (const std::vector<int64_t>& sliding : {std::vector<int64_t>(), {0, 90}}) {
