@@ -26,7 +26,7 @@ struct TuneOptions {
   size_t samples = 2;  ///< of each, to choose on; as many others are reported on; 0: the text alone
   size_t length = 4096;  ///< tokens of a sample
   uint64_t task_seed = 1001;
-  double answer_weight = 0.1;  ///< what a nat of an answer's tokens counts, of the text's
+  double answer_weight = 0.5;  ///< what a nat of an answer's tokens counts, of the text's
 
   StandaloneOptions session;  ///< context and policy are the runs'
   /// JSON lines: measurements that are there are not repeated, new ones are added. Empty: none.
