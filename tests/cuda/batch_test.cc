@@ -144,6 +144,46 @@ TEST(CudaBatch, ThreadsForkAndDropWhileOthersDecode) {
   EXPECT_EQ(wrong, 0);
 }
 
+// Tokens that are drawn in one pass are those that each session draws alone, however it draws.
+TEST(CudaBatch, DrawsAreThoseOfOneAlone) {
+  const auto model = RandomModelFolder({}).load();
+  PITH_NEEDS_GPU();
+  const auto engine = std::make_shared<Engine>(model, engine_for(8));
+  const int vocab = model->config().vocab;
+  std::vector<Session> together, alone;
+  std::vector<Sampler> samplers, twins;
+  for (uint32_t i = 0; i < 7; ++i) {
+    for (auto* all : {&together, &alone}) {
+      all->emplace_back(engine, with_policy("exact"));
+      all->back().append(random_ids(20, vocab, i));
+    }
+    SamplingOptions o{.temperature = i % 3 == 2 ? 0.8f : 0.0f};
+    if (i == 3) o.repeat_penalty = 1.3f;
+    samplers.emplace_back(o);
+    twins.emplace_back(o);
+  }
+  std::vector<int32_t> next = random_ids(7, vocab, 50);
+  for (int step = 0; step < 6; ++step) {
+    std::vector<Work> works;
+    std::vector<std::vector<int32_t>> seen;
+    for (size_t i = 0; i < together.size(); ++i) {
+      const auto ids = together[i].token_ids();
+      seen.emplace_back(ids.begin(), ids.end()).push_back(next[i]);
+      Work w{&together[i], {&next[i], 1}};
+      w.sampler = &samplers[i];
+      works.push_back(w);
+    }
+    for (size_t i = 0; i < works.size(); ++i) works[i].history = seen[i];
+    engine->step(works);
+    for (size_t i = 0; i < alone.size(); ++i) {
+      ASSERT_FALSE(works[i].failure) << works[i].failure->what();
+      alone[i].append({&next[i], 1});
+      EXPECT_EQ(works[i].next, alone[i].sample(twins[i], seen[i])) << i;
+    }
+    for (size_t i = 0; i < works.size(); ++i) next[i] = works[i].next;
+  }
+}
+
 // What does not belong to sessions is there once; a session's own memory comes back.
 TEST(CudaBatch, SessionsTakeTheirOwnAndGiveItBack) {
   const auto model = RandomModelFolder({}).load();

@@ -41,6 +41,40 @@ std::vector<float> coarse_logits(size_t n) {
   return x;
 }
 
+// All rows in one launch, each as it is found alone: also rows of which nothing is finite.
+TEST(CudaRanking, TheLargestOfManyRows) {
+  PITH_NEEDS_GPU();
+  for (const size_t n : {1, 63, 301, 40001}) {
+    for (const size_t rows : {1, 3, 64}) {
+      std::vector<float> all;
+      for (size_t row = 0; row < rows; ++row) {
+        std::vector<float> x = coarse_logits(n + row);
+        x.resize(n);
+        if (row % 5 == 1) x[n / 2] = std::numeric_limits<float>::quiet_NaN();
+        if (row % 5 == 2) std::ranges::fill(x, -kInf);
+        if (row % 5 == 3) std::ranges::fill(x, -0.0f);
+        all.insert(all.end(), x.begin(), x.end());
+      }
+      MemoryCounter memory;
+      LogitRanking ranking(memory, n, nullptr, 64);
+      const auto logits = to_device(memory, all);
+      const auto found = ranking.largest(logits.data(), rows);
+      ASSERT_EQ(found.size(), rows);
+      for (size_t row = 0; row < rows; ++row) {
+        const std::vector<float> x(all.begin() + static_cast<ptrdiff_t>(row * n),
+                                   all.begin() + static_cast<ptrdiff_t>((row + 1) * n));
+        const auto want = sorted(x, 1, {});
+        EXPECT_EQ(found[row].best.id, want.empty() ? -1 : want[0].id) << n << ", row " << row;
+        if (!want.empty()) {
+          EXPECT_EQ(found[row].best.logit, want[0].logit);
+        }
+        EXPECT_EQ(found[row].all_finite,
+                  std::ranges::all_of(x, [](float f) { return std::isfinite(f); }));
+      }
+    }
+  }
+}
+
 class Ranking {
  public:
   explicit Ranking(size_t n)

@@ -15,8 +15,15 @@ int blocks_for(size_t n) { return static_cast<int>((n + kThreads - 1) / kThreads
 /// Zeros of both signs are equal.
 __device__ uint32_t finite_key(float x) { return isfinite(x) ? key_of(x + 0.0f) : kOut; }
 
-__device__ float logit_of(uint32_t key) {
-  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+__host__ __device__ float logit_of(uint32_t key) {
+  const uint32_t bits = key & 0x80000000u ? key & 0x7fffffffu : ~key;
+  float x;
+  memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+__host__ __device__ RankedLogit logit_of_largest(unsigned long long largest) {
+  const auto key = static_cast<uint32_t>(largest >> 32);
+  return {logit_of(key), key == kOut ? -1 : static_cast<int32_t>(~static_cast<uint32_t>(largest))};
 }
 
 __global__ void keys_kernel(uint32_t* keys, int32_t* not_finite, const float* logits, int n) {
@@ -44,13 +51,14 @@ __global__ void count_up_kernel(int32_t* ids, int n) {
   if (i < n) ids[i] = i;
 }
 
-/// Of equal keys the smaller id is larger.
-__global__ void largest_kernel(unsigned long long* largest, const uint32_t* keys, int n) {
+/// Of equal keys the smaller id is larger. The largest of key_at(0), ..., to one place.
+template <class KeyAt>
+__device__ void find_largest(unsigned long long* largest, int n, const KeyAt& key_at) {
   unsigned long long most = 0;
   for (int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x); i < n;
        i += static_cast<int>(gridDim.x) * kThreads) {
     const unsigned long long x =
-        static_cast<unsigned long long>(keys[i]) << 32 | ~static_cast<uint32_t>(i);
+        static_cast<unsigned long long>(key_at(i)) << 32 | ~static_cast<uint32_t>(i);
     most = x > most ? x : most;
   }
 #pragma unroll
@@ -61,10 +69,23 @@ __global__ void largest_kernel(unsigned long long* largest, const uint32_t* keys
   if (threadIdx.x % 32 == 0) atomicMax(largest, most);
 }
 
+__global__ void largest_kernel(unsigned long long* largest, const uint32_t* keys, int n) {
+  find_largest(largest, n, [&](int i) { return keys[i]; });
+}
+
+/// A row of blocks a row of logits.
+__global__ void largest_rows_kernel(RowFound* found, const float* logits, int n) {
+  RowFound& row = found[blockIdx.y];
+  const float* of_row = logits + static_cast<size_t>(blockIdx.y) * n;
+  find_largest(&row.largest, n, [&](int i) {
+    const uint32_t key = finite_key(of_row[i]);
+    if (key == kOut) row.not_finite = 1;
+    return key;
+  });
+}
+
 __global__ void take_largest_kernel(RankedLogit* best, const unsigned long long* largest) {
-  const auto key = static_cast<uint32_t>(*largest >> 32);
-  *best = {logit_of(key),
-           key == kOut ? -1 : static_cast<int32_t>(~static_cast<uint32_t>(*largest))};
+  *best = logit_of_largest(*largest);
 }
 
 __global__ void take_kernel(RankedLogit* best, const uint32_t* keys, const int32_t* ids, int n) {
@@ -74,7 +95,8 @@ __global__ void take_kernel(RankedLogit* best, const uint32_t* keys, const int32
 
 }  // namespace
 
-LogitRanking::LogitRanking(MemoryCounter& memory, size_t vocabulary, cudaStream_t stream)
+LogitRanking::LogitRanking(MemoryCounter& memory, size_t vocabulary, cudaStream_t stream,
+                           size_t rows)
     : vocabulary_(vocabulary),
       stream_(stream),
       keys_(memory, MemoryKind::kScratch, vocabulary, stream),
@@ -84,7 +106,9 @@ LogitRanking::LogitRanking(MemoryCounter& memory, size_t vocabulary, cudaStream_
       sorting_(memory, MemoryKind::kScratch),
       adjusted_(memory, MemoryKind::kScratch, 2 * vocabulary, stream),
       found_(memory, MemoryKind::kScratch, 1, stream),
-      on_host_(1) {
+      on_host_(1),
+      rows_(memory, MemoryKind::kScratch, rows, stream),
+      host_rows_(rows) {
   size_t bytes = 0;
   check(cub::DeviceRadixSort::SortPairsDescending(nullptr, bytes, keys_.data(), sorted_keys_.data(),
                                                   ids_.data(), sorted_ids_.data(), vocabulary),
@@ -145,6 +169,25 @@ std::span<const RankedLogit> LogitRanking::rank(const RankingCall& call, bool& a
   const auto end =
       std::find_if(host.best, host.best + count, [](const RankedLogit& x) { return x.id < 0; });
   return {host.best, static_cast<size_t>(end - host.best)};
+}
+
+std::span<const LogitRanking::Largest> LogitRanking::largest(const float* logits, size_t rows) {
+  constexpr unsigned kBlocksARow = 16;
+  const size_t bytes = rows * sizeof(RowFound);
+  check(cudaMemsetAsync(rows_.data(), 0, bytes, stream_), "the ranking of logits");
+  const dim3 grid(kBlocksARow, static_cast<unsigned>(rows));
+  largest_rows_kernel<<<grid, kThreads, 0, stream_>>>(rows_.data(), logits,
+                                                      static_cast<int>(vocabulary_));
+  check(cudaGetLastError(), "the ranking of logits");
+  check(cudaMemcpyAsync(host_rows_.data(), rows_.data(), bytes, cudaMemcpyDeviceToHost, stream_),
+        "the ranking of logits");
+  check(cudaStreamSynchronize(stream_), "the ranking of logits");
+  largest_.clear();
+  for (size_t i = 0; i < rows; ++i) {
+    const RowFound& found = host_rows_[i];
+    largest_.push_back({logit_of_largest(found.largest), found.not_finite == 0});
+  }
+  return largest_;
 }
 
 }  // namespace pith::cuda

@@ -3,6 +3,7 @@
 // Cost: a maximum of V numbers for one, a radix sort (CUB) of V pairs for more.
 
 #include <span>
+#include <vector>
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pinned.h"
@@ -23,13 +24,27 @@ struct RankingCall {
   std::span<const int32_t> penalised, never;  ///< ids in 0..V-1, each once
 };
 
+/// What the device finds of a row.
+struct RowFound {
+  unsigned long long largest;  ///< order key and id of the first
+  int32_t not_finite;
+};
+
 class LogitRanking {
  public:
-  LogitRanking(MemoryCounter& memory, size_t vocabulary, cudaStream_t stream);
+  /// `rows`: the most that largest() is asked for.
+  LogitRanking(MemoryCounter& memory, size_t vocabulary, cudaStream_t stream, size_t rows = 1);
 
   /// The `count` largest that are finite after penalties, equals by id; fewer if there are no more.
   /// `all_finite` <- whether all logits are. Valid until the next call. Waits for the device.
   std::span<const RankedLogit> rank(const RankingCall& call, bool& all_finite);
+  /// What rank() finds first in a row without penalties.
+  struct Largest {
+    RankedLogit best;  ///< its id is -1 if none is finite
+    bool all_finite;
+  };
+  /// That of each of `rows` rows [V], one behind the other, in one launch. Likewise.
+  std::span<const Largest> largest(const float* logits, size_t rows);
 
  private:
   /// What the host reads after each ranking.
@@ -48,6 +63,9 @@ class LogitRanking {
   MirroredArray<int32_t> adjusted_;  // [2 V]: penalised, then never
   DeviceArray<Found> found_;         // [1]
   PinnedArray<Found> on_host_;       // [1]
+  DeviceArray<RowFound> rows_;       // [rows]
+  PinnedArray<RowFound> host_rows_;  // [rows]
+  std::vector<Largest> largest_;     // of the last call
 };
 
 }  // namespace pith::cuda

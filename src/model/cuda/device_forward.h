@@ -64,6 +64,10 @@ class DeviceForward {
   std::span<const float> logits(size_t i);
   /// The largest of that row, found on the device; `call` says how many, its logits are set here.
   std::span<const RankedLogit> best_logits(size_t i, RankingCall call);
+  /// Finds the largest of each of the first `rows` rows, in one launch; largest_logit() tells one
+  /// as best_logits() would.
+  void find_largest(size_t rows);
+  std::span<const RankedLogit> largest_logit(size_t i) const;
   /// Hands out the logits [count, V] of run_chunk()'s positions, a block at a time. Throws
   /// kNonFinite.
   using Sink = std::function<void(size_t first, size_t count, const float* logits)>;
@@ -103,6 +107,7 @@ class DeviceForward {
   };
   void add_few(const Added& added, size_t tokens);
   void add_products(const Added& added);
+  LogitRanking& ranking();
   void few_logits(size_t first, size_t count);
   void chunk_logits(size_t first, size_t count);
   bool few(size_t tokens) const;
@@ -140,6 +145,7 @@ class DeviceForward {
   DeviceArray<float> logits_;            // [block, V]
   PinnedArray<float> host_logits_;       // [block, V]
   std::optional<LogitRanking> ranking_;  // once it is asked for
+  std::span<const LogitRanking::Largest> largest_;
 };
 
 }  // namespace pith::cuda

@@ -69,11 +69,26 @@ std::span<const float> DeviceForward::logits(size_t i) {
   return {fetch_logits(i, 1), static_cast<size_t>(config_.vocab)};
 }
 
+LogitRanking& DeviceForward::ranking() {
+  if (!ranking_)
+    ranking_.emplace(memory_, static_cast<size_t>(config_.vocab), stream_, max_tokens_);
+  return *ranking_;
+}
+
+void DeviceForward::find_largest(size_t rows) {
+  largest_ = ranking().largest(logits_.data(), rows);
+}
+
+std::span<const RankedLogit> DeviceForward::largest_logit(size_t i) const {
+  const LogitRanking::Largest& found = largest_[i];
+  refuse_unless_finite(found.all_finite);
+  return {&found.best, found.best.id < 0 ? 0u : 1u};
+}
+
 std::span<const RankedLogit> DeviceForward::best_logits(size_t i, RankingCall call) {
-  if (!ranking_) ranking_.emplace(memory_, static_cast<size_t>(config_.vocab), stream_);
   call.logits = logits_.data() + i * static_cast<size_t>(config_.vocab);
   bool finite = false;
-  const auto best = ranking_->rank(call, finite);
+  const auto best = ranking().rank(call, finite);
   refuse_unless_finite(finite);
   return best;
 }

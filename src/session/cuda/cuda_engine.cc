@@ -194,9 +194,10 @@ class CudaEngine final : public EngineBackend {
   void finish(std::span<LogitsWork> works) override {
     const std::lock_guard turn(shared_.turn);
     std::vector<LogitsWork*> others;
+    Finishing there{works.size() > 1};
     for (LogitsWork& w : works) {
       const auto row = row_of(of(*w.session));
-      row ? finish_one(w, *row) : others.push_back(&w);
+      row ? finish_one(w, *row, there) : others.push_back(&w);
     }
     const size_t most = shared_.forward.max_tokens();
     for (size_t first = 0; first < others.size(); first += most) {
@@ -204,7 +205,8 @@ class CudaEngine final : public EngineBackend {
       std::vector<CudaSession*> sessions;
       for (const LogitsWork* w : some) sessions.push_back(&of(*w->session));
       make_logits(sessions);
-      for (size_t i = 0; i < some.size(); ++i) finish_one(*some[i], i);
+      Finishing made{some.size() > 1};
+      for (size_t i = 0; i < some.size(); ++i) finish_one(*some[i], i, made);
     }
   }
 
@@ -289,26 +291,41 @@ class CudaEngine final : public EngineBackend {
     shared_.rows.assign(sessions.begin(), sessions.end());
   }
 
-  void finish_one(LogitsWork& w, size_t row) {
+  /// Works over the logits that are there.
+  struct Finishing {
+    bool many = false;     ///< the largest of all rows are found together
+    bool largest = false;  ///< they have been
+  };
+
+  void finish_one(LogitsWork& w, size_t row, Finishing& all) {
     try {
       if (w.logits) std::ranges::copy(shared_.forward.logits(row), w.logits);
-      if (w.sampler) w.next = sample(*w.sampler, w.history, row);
+      if (w.sampler) w.next = sample(*w.sampler, w.history, row, all);
     } catch (...) {
       w.failure = std::current_exception();
     }
   }
 
-  int32_t sample(Sampler& sampler, std::span<const int32_t> history, size_t row) {
+  int32_t sample(Sampler& sampler, std::span<const int32_t> history, size_t row, Finishing& all) {
     const auto vocabulary = static_cast<size_t>(shared_.weights->config().vocab);
     const Sampler::Ranking ranking = sampler.ranking(history, vocabulary);
     if (ranking.count == 0 || ranking.count > cuda::kMostRanked)
       return sampler.sample(shared_.forward.logits(row), history);
     std::vector<Sampler::Candidate> best;
-    for (const cuda::RankedLogit& x : shared_.forward.best_logits(
-             row, {nullptr, ranking.count, ranking.penalty, ranking.penalised, ranking.never})) {
+    for (const cuda::RankedLogit& x : best_logits(ranking, row, all))
       best.push_back({x.logit, x.id});
-    }
     return sampler.sample_ranked(best);
+  }
+
+  std::span<const cuda::RankedLogit> best_logits(const Sampler::Ranking& ranking, size_t row,
+                                                 Finishing& all) {
+    const bool first_alone =
+        ranking.count == 1 && ranking.penalised.empty() && ranking.never.empty();
+    if (!all.many || !first_alone)
+      return shared_.forward.best_logits(
+          row, {nullptr, ranking.count, ranking.penalty, ranking.penalised, ranking.never});
+    if (!std::exchange(all.largest, true)) shared_.forward.find_largest(shared_.rows.size());
+    return shared_.forward.largest_logit(row);
   }
 
   CudaShared shared_;
