@@ -56,7 +56,7 @@ class SessionsBench {
     std::vector<Point> points;
     for (const int64_t count : o_.sessions)
       points.push_back({policy_, static_cast<size_t>(count), false, prompt});
-    if (o_.memory > 0) points.push_back({policy_, admitted(*engine), true, prompt});
+    if (o_.memory > 0) points.push_back({policy_, admitted(*engine, base), true, prompt});
     // The numbers take turns, so that what else the machine does falls on all of them.
     for (int64_t r = 0; r < o_.repeats; ++r)
       for (Point& p : points) measure(p, base);
@@ -95,11 +95,15 @@ class SessionsBench {
   }
   bool options_on_gpu() const { return o_.engine.device == Device::kCuda; }
 
-  /// By the bound that admission would go by, not by what a session takes in the end.
-  size_t admitted(const Engine& engine) const {
+  /// By the bound that admission would go by, not by what a session takes in the end. A step's
+  /// memory is a session's too on the GPU, and one store of one layer at a time is there twice,
+  /// while it grows.
+  size_t admitted(const Engine& engine, const Session& base) const {
     const size_t tokens = static_cast<size_t>(o_.prompt) + steps();
-    const size_t each = estimate_ledger(model_->config(), options_, tokens).total_bytes();
-    const size_t taken = engine.bytes_in_use() + step_scratch();
+    const size_t rows = estimate_ledger(model_->config(), options_, tokens).total_bytes();
+    const size_t each = rows + base.ledger().scratch;
+    const size_t growth = rows / static_cast<size_t>(model_->config().layers);
+    const size_t taken = engine.bytes_in_use() + step_scratch() + growth;
     const size_t count = room() > taken ? (room() - taken) / each : 0;
     if (count == 0)
       throw Error(ErrorCode::kInvalidArgument,

@@ -168,6 +168,29 @@ std::string CohortPolicy::describe(const ProtectedRows& protect) const {
                      kept.empty() ? "" : fmt::format(" [protected {}]", kept));
 }
 
+// Stores grow by eighths of what they hold, up to the context, in pieces of 64 rows and blocks of
+// 32; a window before a body has room for twice its rows; a bounded body may have all its room from
+// the first row on. Beside a row lie at most a position and attention mass.
+double CohortPolicy::most_free_on_gpu(size_t exact, size_t body, double coded_bytes) const {
+  constexpr size_t kPieces = 128;
+  const size_t side = selector.needs.all() ? 0 : sizeof(int32_t) + sizeof(float);
+  const auto room = [&](size_t rows) {
+    const size_t grown = rows + rows / 8 + kPieces;
+    return budget.context > 0 ? std::min(grown, std::max(rows, budget.context) + kPieces) : grown;
+  };
+  const Rule& keeps = *selector.rule;
+  const size_t context = std::max<size_t>(budget.context, 1);
+  const bool bounded = keeps.most_rows(context) == keeps.most_rows(2 * context);
+  const size_t most_body = bounded ? std::max(body, keeps.most_rows(context)) : body;
+  const size_t free_body = room(most_body) - body;
+  const size_t window = schedule.window + 2 * schedule.block + kPieces;
+  const size_t free_exact = std::max(window, room(exact) - exact);
+  const double row = static_cast<double>(exact_row_bytes());
+  const double of_body = coded_bytes > 0 ? coded_bytes / static_cast<double>(body) : row;
+  return static_cast<double>(free_exact) * row + static_cast<double>(free_body) * of_body +
+         static_cast<double>((exact + body + free_exact + free_body) * side);
+}
+
 void CohortPolicy::estimate(Ledger& ledger, size_t tokens, const ProtectedRows& protect) const {
   const ProtectedRows rows = protected_rows(protect);
   const auto pinned = static_cast<size_t>(rows.before(static_cast<int64_t>(tokens)));
@@ -185,6 +208,9 @@ void CohortPolicy::estimate(Ledger& ledger, size_t tokens, const ProtectedRows& 
   ledger.metadata += static_cast<size_t>(static_cast<double>(count * body) * side) +
                      count * pinned * sizeof(uint32_t) + count * (o.sink + o.window) * exact_side +
                      static_cast<size_t>(static_cast<double>(count) * state_bytes);
+  if (device == Device::kCuda)
+    ledger.slack += static_cast<size_t>(static_cast<double>(count) *
+                                        most_free_on_gpu(exact, body, this->coded() ? coded : 0));
   for (const Side s : {Side::kKeys, Side::kValues}) {
     RowsRequest request{.side = s, .dim = dim, .head = static_cast<uint32_t>(heads.back())};
     request.layer = site.layer;

@@ -122,6 +122,7 @@ class Pair {
     cpu_.protect(ranges);
     gpu_->protect(ranges);
     if (saved_) saved_->protect(ranges);
+    protected_.add(ranges, 0, 0);
     if (one_policy_) {
       EXPECT_EQ(cpu_.describe(), gpu_->describe());
     }
@@ -204,6 +205,12 @@ class Pair {
   Ledger cpu_ledger() const { return cpu_.ledger(); }
   Ledger gpu_ledger() const { return gpu_->ledger(); }
   size_t counted() const { return device_.total(); }
+  /// What the GPU's cache was said to take at most by now.
+  size_t estimated() const {
+    const ResolvedPolicy policy(Policy::parse(policy_), shape_of(static_cast<int>(dim_), sliding_),
+                                kSeed, Device::kCuda);
+    return policy.estimate(tokens_, protected_).total_bytes();
+  }
   /// What the GPU's rows of a head count for, together.
   double weight(int l, int g) const {
     double sum = 0;
@@ -404,6 +411,7 @@ class Pair {
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<DeviceCache> gpu_, saved_;
   ErrorProbeOptions probe_{.rows = 0};
+  ProtectedRows protected_;
   int saved_differs_ = 0;
   bool watched_ = true;
   std::unique_ptr<DecodeScratch> scratch_;
