@@ -39,6 +39,7 @@ struct SelectorRow : MethodRow {
   /// Exact rows around the body when the policy does not set them. `coded`: the body is not plain
   /// dense. The site's budget is for the window itself.
   uint32_t default_sink = 0;
+  bool sink_of_codes = false;  ///< default_sink is for coded rows alone
   uint32_t (*default_window)(const MethodOptions&, const BudgetSite&, bool coded) = nullptr;
   /// The window is this method's own parameter, so that the setting would contradict it.
   bool owns_window = false;

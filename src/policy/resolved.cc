@@ -57,7 +57,8 @@ void place_selector(CohortPolicy& c, const SelectorRow& row, const MethodOptions
   c.budget.context = shape.context;
   c.budget.percent_of = shape.percent_of;
   c.budget.caches = static_cast<size_t>(shape.layers * shape.kv_heads);
-  uint32_t sink = rule.sink.value_or(row.default_sink);
+  const bool usual = c.coded() || !row.sink_of_codes;
+  uint32_t sink = rule.sink.value_or(usual ? row.default_sink : 0);
   // For a window that is the selector's own budget:
   c.budget.bytes = [&](size_t rows) {
     return static_cast<double>(sink + rows + waiting) * exact_bytes;

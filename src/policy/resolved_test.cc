@@ -242,6 +242,27 @@ TEST(ResolvedPolicy, SchedulesAreTheDevices) {
     }
 }
 
+TEST(ResolvedPolicy, FirstRowsStayExactBeforeCodes) {
+  const struct {
+    const char* policy;
+    size_t sink;
+  } kCases[] = {{"exact", 0},
+                {"exact+bf16,dtype=bf16", 0},
+                {"exact+int4", 4},
+                {"exact+int4,sink=0", 0},
+                {"exact+k:kivi+v:f16", 4},
+                {"exact+csr,sink=9", 9},
+                {"snapkv(budget=64)", 0},
+                {"snapkv(budget=64)+int4", 0}};
+  for (const auto& c : kCases)
+    EXPECT_EQ(ResolvedPolicy(Policy::parse(c.policy), kShape, 0, Device::kCpu)
+                  .layer(0)
+                  .front()
+                  .schedule.sink,
+              c.sink)
+        << c.policy;
+}
+
 TEST(ResolvedPolicy, SaysTheSameOfBothDevices) {
   for (const char* text :
        {"exact", "snapkv(budget=10%)+int4,sink=2;layers=1:exact;layers=0/heads=1:local(window=20)",
@@ -258,7 +279,7 @@ TEST(ResolvedPolicy, SaysTheSameOfBothDevices) {
   EXPECT_EQ(policy.describe(rows),
             "layers 0-0: local(window=100)+k:f16+v:f16,sink=0,window=100 [protected 10:20]\n"
             "layers 1-1: heads 0: local(window=100)+k:f16+v:f16,sink=0,window=100 [protected "
-            "10:20] | heads 1: exact+k:int8+v:int8,sink=0,window=128 [protected 10:20]");
+            "10:20] | heads 1: exact+k:int8+v:int8,sink=4,window=128 [protected 10:20]");
 }
 
 TEST(ResolvedPolicy, ChecksTheShape) {

@@ -18,13 +18,13 @@ TEST(CudaPolicies, CsrDrawsTheDictionariesOfTheCpu) {
     const auto model = RandomModelFolder({.dtype = DType::kF32, .head_dim = dim}).load();
     PITH_NEEDS_GPU();
     for (const char* policy :
-         {"exact+csr(rope=post,online=64),window=32",
-          "exact+csr(rope=post,s=16,solver=omp,online=96),window=32",
-          "exact+csr(rope=post,s=4,chunks=1,online=80,collect=96),window=32",
-          "exact+csr(online=64),window=32", "exact+csr(online=64,s=6),sink=5,window=27",
-          "exact+csr(online=40,s=2,chunks=2),window=32",
-          "exact+csr(online=64,s=6,pair_bits=16,solver=omp),window=32",
-          "exact+csr(rope=post,online=64,pair_bits=16),window=32"}) {
+         {"exact+csr(rope=post,online=64),window=32,sink=0",
+          "exact+csr(rope=post,s=16,solver=omp,online=96),window=32,sink=0",
+          "exact+csr(rope=post,s=4,chunks=1,online=80,collect=96),window=32,sink=0",
+          "exact+csr(online=64),window=32,sink=0", "exact+csr(online=64,s=6),sink=5,window=27",
+          "exact+csr(online=40,s=2,chunks=2),window=32,sink=0",
+          "exact+csr(online=64,s=6,pair_bits=16,solver=omp),window=32,sink=0",
+          "exact+csr(rope=post,online=64,pair_bits=16),window=32,sink=0"}) {
       for (const size_t prompt : {size_t{64}, size_t{32 + 96}, size_t{32 + 320}}) {
         const auto ids = random_ids(prompt + 15, model->config().vocab, 11);
         EXPECT_LT(difference(model, policy, ids, prompt, 512), 3e-2) << policy << ", " << prompt;
@@ -43,9 +43,10 @@ TEST(CudaPolicies, CsrFindsTheClustersOfTheCpu) {
     const auto model = RandomModelFolder({.dtype = DType::kF32, .head_dim = dim}).load();
     PITH_NEEDS_GPU();
     const auto ids = random_ids(32 + 320 + 15, model->config().vocab, 11);
-    const char* policy = "exact+csr(online=32,draw=kmeans,collect=96,solver=omp),window=32";
+    const char* policy = "exact+csr(online=32,draw=kmeans,collect=96,solver=omp),window=32,sink=0";
     EXPECT_LT(difference(model, policy, ids, 32 + 320, 512), 0.12);
-    Session rows(model, options_for(Device::kCuda, "exact+csr(online=32,collect=96),window=32"));
+    Session rows(model,
+                 options_for(Device::kCuda, "exact+csr(online=32,collect=96),window=32,sink=0"));
     Session clusters(model, options_for(Device::kCuda, policy));
     EXPECT_NE(all_logits(rows, ids, 32 + 320), all_logits(clusters, ids, 32 + 320));
   }
@@ -54,7 +55,7 @@ TEST(CudaPolicies, CsrFindsTheClustersOfTheCpu) {
 TEST(CudaPolicies, CsrForksGoOnApart) {
   const auto model = RandomModelFolder({}).load();
   PITH_NEEDS_GPU();
-  const char* policy = "exact+csr(online=64),window=32";
+  const char* policy = "exact+csr(online=64),window=32,sink=0";
   const auto ids = random_ids(230, model->config().vocab, 13);
   for (const size_t before : {size_t{60}, size_t{200}}) {  // while rows wait, and after
     Session whole(model, options_for(Device::kCuda, policy));

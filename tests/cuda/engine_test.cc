@@ -94,15 +94,15 @@ TEST(CudaPolicies, AgreeWithTheCpu) {
   const struct {
     const char* policy;
     double bound;
-  } kCases[] = {{"exact+kivi", 2e-2},
+  } kCases[] = {{"exact+kivi,sink=0", 2e-2},
                 {"exact+kivi(bits=4),sink=4,window=0", 1e-2},
                 {"exact+kivi,sink=3,window=50", 2e-2},
                 {"exact+int8", 1e-2},
-                {"exact+int4,window=64", 6e-2},
-                {"exact+kivi(bits=4);layers=0:exact", 1e-2},
+                {"exact+int4,window=64,sink=0", 6e-2},
+                {"exact+kivi(bits=4),sink=0;layers=0:exact", 1e-2},
                 {"exact+qjl,sink=2,window=40", 5e-2},
-                {"exact+k:qjl(m=256)+v:kivi(bits=2),window=64", 5e-2},
-                {"exact+qjl(outliers=5,m_out=48,sketch=hadamard)", 5e-2},
+                {"exact+k:qjl(m=256)+v:kivi(bits=2),window=64,sink=0", 5e-2},
+                {"exact+qjl(outliers=5,m_out=48,sketch=hadamard),sink=0", 5e-2},
                 {"streaming_llm(window=60)", 4e-3},
                 {"streaming_llm(window=96)+kivi", 4e-3},
                 {"local(window=37)", 4e-3},
@@ -132,8 +132,8 @@ TEST(CudaPolicies, LayersTurnRowsByTheirOwnRope) {
 TEST(CudaPolicies, HoldTheRowsThatTheCpuHolds) {
   const auto model = RandomModelFolder({.dtype = DType::kF32}).load();
   PITH_NEEDS_GPU();
-  for (const char* policy : {"exact+kivi,sink=3", "streaming_llm(window=60)", "exact+kivi(bits=4)",
-                             "streaming_llm(window=33)+kivi"}) {
+  for (const char* policy : {"exact+kivi,sink=3", "streaming_llm(window=60)",
+                             "exact+kivi(bits=4),sink=0", "streaming_llm(window=33)+kivi"}) {
     Session cpu(model, options_for(Device::kCpu, policy, 128));
     Session gpu(model, options_for(Device::kCuda, policy, 128));
     const auto ids = random_ids(420, model->config().vocab, 10);
@@ -173,7 +173,7 @@ TEST(CudaPolicies, SelectorsAgreeWithTheCpu) {
         "buzz(T=100)",
         "expected_attention(budget=96,interval=32)",
         "balancekv(heavy=0,rate=0.5,b=64)",
-        "express(heavy=0,s=64);layers=0:exact+kivi",
+        "express(heavy=0,s=64);layers=0:exact+kivi,sink=0",
         "buzz(T=100,weights=true)",
         "uniform(budget=60,heavy=50,heavy_interval=20)",
         "express(s=64,heavy=40,heavy_interval=20)",
@@ -275,10 +275,10 @@ TEST(CudaPlans, AreTheCpusSchedules) {
   const struct {
     const char *policy, *codec;
     size_t sink, window, block;
-  } kCases[] = {{"exact+kivi", "kivi2", 0, 128, 32},
+  } kCases[] = {{"exact+kivi,sink=0", "kivi2", 0, 128, 32},
                 {"exact+kivi(bits=4),sink=3,window=0", "kivi4", 3, 0, 32},
-                {"exact+int8,dtype=bf16", "int8", 0, 128, 32},
-                {"exact+k:int4+v:int4,window=7", "int4", 0, 7, 32},
+                {"exact+int8,dtype=bf16,sink=0", "int8", 0, 128, 32},
+                {"exact+k:int4+v:int4,window=7,sink=0", "int4", 0, 7, 32},
                 {"streaming_llm(window=60)", "", 4, 60, 1},
                 {"streaming_llm(window=10%)+kivi", "", 4, 100, 32},
                 {"local(window=37)+int8", "", 0, 37, 1}};
@@ -318,21 +318,22 @@ TEST(CudaPlans, PairsHaveTheirKernels) {
     return plan_layer(resolved.layer(0).front(), {0, 2});
   };
   const std::pair<const char*, const char*> kNames[] = {
-      {"exact+int8", "int8"},
-      {"exact+k:int8+v:int4", "int8 keys, int4 values"},
-      {"exact+k:f16+v:int8", "int8 values beside f16"},
-      {"exact+k:int4+v:bf16,dtype=bf16", "int4 keys beside bf16"},
-      {"exact+k:int4+v:int8", "keys in int4, centred by 0, values in int8, centred by 0"},
+      {"exact+int8,sink=0", "int8"},
+      {"exact+k:int8+v:int4,sink=0", "int8 keys, int4 values"},
+      {"exact+k:f16+v:int8,sink=0", "int8 values beside f16"},
+      {"exact+k:int4+v:bf16,dtype=bf16,sink=0", "int4 keys beside bf16"},
+      {"exact+k:int4+v:int8,sink=0", "keys in int4, centred by 0, values in int8, centred by 0"},
       {"knorm(budget=50)+k:int8+v:int4",
        "keys in int8, centred by 0, values in int4, centred by 0"},
-      {"exact+k:qjl+v:kivi", "qjl"}};
+      {"exact+k:qjl+v:kivi,sink=0", "qjl"}};
   for (const auto& [policy, name] : kNames) EXPECT_EQ(plan(policy).codec->name(), name) << policy;
   for (const char* policy :
-       {"knorm(budget=50)+kivi", "exact+int8(center=32)", "h2o(budget=50)+qjl"})
+       {"knorm(budget=50)+kivi", "exact+int8(center=32),sink=0", "h2o(budget=50)+qjl"})
     EXPECT_TRUE(plan(policy).shares) << policy;
-  for (const char* policy : {"knorm(budget=50)+int4", "exact+turboquant", "exact+kvquant"})
+  for (const char* policy :
+       {"knorm(budget=50)+int4", "exact+turboquant,sink=0", "exact+kvquant,sink=0"})
     EXPECT_FALSE(plan(policy).shares) << policy;
-  EXPECT_TRUE(plan("exact+kvquant").before_rope);
+  EXPECT_TRUE(plan("exact+kvquant,sink=0").before_rope);
 }
 
 // Needs no GPU.

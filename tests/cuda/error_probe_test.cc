@@ -110,15 +110,15 @@ TEST(CudaErrorProbe, AgreesWithTheCpu) {
                               {"uniform(rate=0.3)", 0.02},
                               {"balancekv(b=32,heavy=0)", 0.02},
                               {"buzz(T=100,logn=true)", 0.02},
-                              {"exact+kivi", 0.03},
-                              {"exact+int8", 0.1},
+                              {"exact+kivi,sink=0", 0.03},
+                              {"exact+int8,sink=0", 0.1},
                               {"exact+int4,sink=32", 0.03},
-                              {"exact+turboquant(bits=3)", 0.05},
-                              {"exact+k:f16+v:int4", 0.05},
-                              {"exact+qjl", 0.15},
+                              {"exact+turboquant(bits=3),sink=0", 0.05},
+                              {"exact+k:f16+v:int4,sink=0", 0.05},
+                              {"exact+qjl,sink=0", 0.15},
                               {"snapkv(budget=96,interval=64)+qjl,window=64", 0.2},
                               {"uniform(rate=0.3)+int4", 0.1},
-                              {"exact+ladder(rows=128)", 0.12},
+                              {"exact+ladder(rows=128),sink=0", 0.12},
                               {"snapkv(budget=96,interval=64)+int4,window=64", 0.05},
                               {"express(heavy=0,s=64)+int4,window=64", 0.1},
                               {"adakv(budget=96,interval=64)+int4,window=64", 0.05},
@@ -141,7 +141,7 @@ TEST(CudaErrorProbe, AgreesWithTheCpu) {
 TEST(CudaErrorProbe, SmallAgreesWithTheCpu) {
   PITH_NEEDS_GPU();
   for (const char* policy :
-       {"streaming_llm(window=40),dtype=bf16", "exact+int4,window=32,dtype=bf16"}) {
+       {"streaming_llm(window=40),dtype=bf16", "exact+int4,window=32,dtype=bf16,sink=0"}) {
     SCOPED_TRACE(policy);
     Pair pair(policy, 128, DType::kBF16);
     pair.start_error_probe({.rows = 64, .every = 32});
@@ -192,7 +192,7 @@ TEST(CudaErrorProbe, SessionsAgreeWithTheCpusAndAnswersStay) {
   const auto model = RandomModelFolder({.dtype = DType::kF32}).load();
   const auto ids = random_ids(420, model->config().vocab, 3);
   for (const char* policy : {"exact", "streaming_llm(window=60)", "snapkv(budget=96,interval=32)",
-                             "exact+kivi", "express(heavy=0,s=64)+int4,window=64"}) {
+                             "exact+kivi,sink=0", "express(heavy=0,s=64)+int4,window=64"}) {
     SCOPED_TRACE(policy);
     StandaloneOptions on_cpu = options_for(Device::kCpu, policy, 128);
     StandaloneOptions on_gpu = options_for(Device::kCuda, policy, 128);

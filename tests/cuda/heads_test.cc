@@ -13,8 +13,8 @@ namespace {
 // own, dropped; one layer under one rule, the other split, and both.
 const char* const kPolicies[] = {
     "exact;heads=1:local(window=40)",
-    "exact;layers=1/heads=0:exact+kivi(bits=4),window=32",
-    "exact+kivi(bits=4),window=32;heads=1:exact+int8,window=64",
+    "exact;layers=1/heads=0:exact+kivi(bits=4),window=32,sink=0",
+    "exact+kivi(bits=4),window=32,sink=0;heads=1:exact+int8,window=64,sink=0",
     "snapkv(budget=64,interval=20);heads=0:exact",
     "h2o(budget=60,interval=40);heads=1:tova(budget=70,interval=25)",
     "express(heavy=0,s=64);heads=0:exact",
@@ -25,7 +25,7 @@ const char* const kPolicies[] = {
     "exact;heads=1:uniform(rate=0.3)+int8,sink=0,window=64",
     "uniform(budget=64);heads=0:buzz(T=100),window=40",
     "exact;heads=1:expected_attention(budget=70,interval=40)",
-    "exact+csr(rope=post),window=32;heads=0:streaming_llm(window=60)",
+    "exact+csr(rope=post),window=32,sink=0;heads=0:streaming_llm(window=60)",
     "streaming_llm(window=60,rope=cache);heads=0:exact"};
 
 TEST(CudaHeads, HoldTheRowsThatTheCpuHolds) {
@@ -56,9 +56,10 @@ TEST(CudaHeads, HoldTheRowsThatTheCpuHolds) {
 
 TEST(CudaHeads, HoldTheBytesThatTheCpuHolds) {
   PITH_NEEDS_GPU();
-  for (const char* policy : {"exact;heads=1:local(window=40)",
-                             "exact+kivi(bits=4),window=32;heads=1:exact+int8,window=64",
-                             "snapkv(budget=64,interval=20);heads=0:exact"}) {
+  for (const char* policy :
+       {"exact;heads=1:local(window=40)",
+        "exact+kivi(bits=4),window=32,sink=0;heads=1:exact+int8,window=64,sink=0",
+        "snapkv(budget=64,interval=20);heads=0:exact"}) {
     SCOPED_TRACE(policy);
     Pair pair(policy, 128, DType::kBF16);
     for (const size_t tokens : {128, 96, 32, 192}) pair.run_chunk(tokens);
@@ -84,8 +85,8 @@ TEST(CudaHeads, ProtectedRowsStay) {
 
 TEST(CudaHeads, SlidingLayersToo) {
   PITH_NEEDS_GPU();
-  Pair pair("exact;heads=1:exact+kivi(bits=4),window=32",
-            "exact;heads=1:exact+kivi(bits=4),window=32", 128, DType::kF16, {90, 0});
+  Pair pair("exact;heads=1:exact+kivi(bits=4),window=32,sink=0",
+            "exact;heads=1:exact+kivi(bits=4),window=32,sink=0", 128, DType::kF16, {90, 0});
   for (const size_t tokens : {128, 96, 256}) pair.run_chunk(tokens);
   for (int t = 0; t < 70; ++t) pair.run_token();
   EXPECT_EQ(pair.same_rows(), 1);
@@ -111,7 +112,7 @@ TEST(CudaHeads, ModelsAgreeWithTheCpu) {
   const auto model = RandomModelFolder({.dtype = DType::kF32, .heads = 10, .kv_heads = 5}).load();
   const auto ids = random_ids(360, model->config().vocab, 31);
   for (const char* policy : {"exact;heads=1-2:streaming_llm(window=50);heads=4:local(window=33)",
-                             "exact+kivi(bits=4),window=32;layers=1/heads=0,3:exact"}) {
+                             "exact+kivi(bits=4),window=32,sink=0;layers=1/heads=0,3:exact"}) {
     SCOPED_TRACE(policy);
     EXPECT_LT(difference(model, policy, ids, 300, 512), 1e-2);
     EXPECT_LT(difference(model, policy, ids, 300, 97), 1e-2);

@@ -49,8 +49,8 @@ TEST(CudaCache, ProtectedRowsStay) {
 TEST(CudaCache, ProtectedRowsBesideCodesStay) {
   PITH_NEEDS_GPU();
   for (const char* policy :
-       {"exact+kivi(bits=4),window=64", "exact+int8,window=64", "streaming_llm(window=64)+kivi",
-        "snapkv(budget=96,interval=64)+int4,window=64"}) {
+       {"exact+kivi(bits=4),window=64,sink=0", "exact+int8,window=64,sink=0",
+        "streaming_llm(window=64)+kivi", "snapkv(budget=96,interval=64)+int4,window=64"}) {
     SCOPED_TRACE(policy);
     Pair pair(policy, 128, DType::kF16);
     pair.protect({{10, 20}, {70, 71}, {150, 171}});
@@ -126,7 +126,7 @@ TEST(CudaCache, ProtectionIsRefusedWhereItIsNotThere) {
   PITH_NEEDS_GPU();
   MemoryCounter memory;
   const Rope rope(64, 10000);
-  for (const char* policy : {"exact+csr(rope=pre)", "streaming_llm(rope=cache)"}) {
+  for (const char* policy : {"exact+csr(rope=pre),sink=0", "streaming_llm(rope=cache)"}) {
     DeviceCache turned(memory, shape_of(64), Policy::parse(policy), 0, nullptr, &rope);
     const std::vector<TokenRange> ranges{{10, 20}};
     testing_files::expect_error(ErrorCode::kUnsupported, {"protecting", "--device cpu"},

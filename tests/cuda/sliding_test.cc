@@ -25,19 +25,19 @@ TEST(CudaSliding, SeesWhatTheCpuSees) {
                 {"streaming_llm(window=60)", 4e-3, 4e-3},
                 {"streaming_llm(window=60,rope=cache)", 4e-3, 4e-3},
                 {"streaming_llm(window=40)+kivi", 4e-3, 4e-3},
-                {"exact+int8,window=64", 1e-2, 2e-2},
-                {"exact+int4,window=32", 1e-2, 0.3},
-                {"exact+kivi,window=32", 1e-2, 1e-2},
-                {"exact+kivi(bits=4),window=0", 1e-2, 1e-2},
-                {"exact+k:int8+v:int4,window=64", 1e-2, 0.2},
-                {"exact+k:f16+v:int4,window=64", 1e-2, 0.3},
-                {"exact+qjl,window=32", 3e-2, 0.1},
-                {"exact+k:qjl(m=256)+v:kivi(bits=2),window=64", 3e-2, 0.1},
-                {"exact+csr(rope=post),window=32", 3e-2, 1},
-                {"exact+csr(rope=pre),window=64", 3e-2, 1},
-                {"exact+turboquant(center=64),window=64", 1e-2, 0.3},
-                {"exact+gear(bits=4,rows=64),window=64", 2e-2, 2e-2},
-                {"exact+kvquant(bits=4,calibrate=128),window=32", 3e-2, 3e-2}};
+                {"exact+int8,window=64,sink=0", 1e-2, 2e-2},
+                {"exact+int4,window=32,sink=0", 1e-2, 0.3},
+                {"exact+kivi,window=32,sink=0", 1e-2, 1e-2},
+                {"exact+kivi(bits=4),window=0,sink=0", 1e-2, 1e-2},
+                {"exact+k:int8+v:int4,window=64,sink=0", 1e-2, 0.2},
+                {"exact+k:f16+v:int4,window=64,sink=0", 1e-2, 0.3},
+                {"exact+qjl,window=32,sink=0", 3e-2, 0.1},
+                {"exact+k:qjl(m=256)+v:kivi(bits=2),window=64,sink=0", 3e-2, 0.1},
+                {"exact+csr(rope=post),window=32,sink=0", 3e-2, 1},
+                {"exact+csr(rope=pre),window=64,sink=0", 3e-2, 1},
+                {"exact+turboquant(center=64),window=64,sink=0", 1e-2, 0.3},
+                {"exact+gear(bits=4,rows=64),window=64,sink=0", 2e-2, 2e-2},
+                {"exact+kvquant(bits=4,calibrate=128),window=32,sink=0", 3e-2, 3e-2}};
   for (const auto& c : kCases) {
     for (const std::vector<int64_t>& sliding :
          {std::vector<int64_t>{100, 100}, {0, 64}, {128, 37}, {290, 600}}) {
@@ -71,7 +71,7 @@ TEST(CudaSliding, SeesWhatTheCpuSees) {
 // Chunks of any size, then tokens until all that was in the prompt is hidden.
 TEST(CudaSliding, AnyChunksAndManyTokens) {
   PITH_NEEDS_GPU();
-  for (const char* policy : {"exact", "exact+kivi(bits=4),window=9", "exact+kivi",
+  for (const char* policy : {"exact", "exact+kivi(bits=4),window=9,sink=0", "exact+kivi,sink=0",
                              "local(window=9)", "streaming_llm(window=45)+kivi"}) {
     SCOPED_TRACE(policy);
     Pair pair(policy, policy, 64, DType::kF16, {75, 1});
@@ -86,8 +86,9 @@ TEST(CudaSliding, AnyChunksAndManyTokens) {
 // For compute-sanitizer too: codes are hidden, given back and come again.
 TEST(CudaSliding, SmallOnesSeeTheSame) {
   PITH_NEEDS_GPU();
-  for (const char* policy : {"exact", "exact+kivi,window=3", "exact+csr(rope=post),window=2",
-                             "exact+int8,window=0", "local(window=9)"}) {
+  for (const char* policy :
+       {"exact", "exact+kivi,window=3,sink=0", "exact+csr(rope=post),window=2,sink=0",
+        "exact+int8,window=0,sink=0", "local(window=9)"}) {
     SCOPED_TRACE(policy);
     Pair pair(policy, policy, 64, DType::kF16, {20, 37});
     for (const size_t tokens : {3, 2, 70, 5, 290}) pair.run_chunk(tokens);
@@ -103,7 +104,7 @@ TEST(CudaSliding, SmallOnesSeeTheSame) {
 // Exact rows are those that can be seen; codes at most a few hundred more.
 TEST(CudaSliding, HoldsNoMoreThanItNeeds) {
   PITH_NEEDS_GPU();
-  for (const char* policy : {"exact", "exact+int4", "exact+kivi,window=64"}) {
+  for (const char* policy : {"exact", "exact+int4,sink=0", "exact+kivi,window=64,sink=0"}) {
     SCOPED_TRACE(policy);
     Pair pair(policy, policy, 64, DType::kF16, {150, 0});
     pair.run_chunk(10);
@@ -126,8 +127,9 @@ TEST(CudaSliding, HoldsNoMoreThanItNeeds) {
 // Where nothing is ever hidden every selector is there.
 TEST(CudaSliding, SelectorsThatNeverPassTheWindow) {
   PITH_NEEDS_GPU();
-  for (const char* policy : {"snapkv(budget=96,interval=50)", "h2o(budget=90,interval=30)",
-                             "express(heavy=0,s=64)", "exact+ladder", "balancekv(b=64,heavy=0)"}) {
+  for (const char* policy :
+       {"snapkv(budget=96,interval=50)", "h2o(budget=90,interval=30)", "express(heavy=0,s=64)",
+        "exact+ladder,sink=0", "balancekv(b=64,heavy=0)"}) {
     SCOPED_TRACE(policy);
     Pair pair(policy, policy, 64, DType::kF16, {1000, 4096});
     pair.protect({{10, 20}, {100, 130}});  // which such layers forget
@@ -141,7 +143,7 @@ TEST(CudaSliding, SelectorsThatNeverPassTheWindow) {
 
 TEST(CudaSliding, ForgetsWhatIsProtected) {
   PITH_NEEDS_GPU();
-  for (const char* policy : {"exact", "exact+kivi,window=32", "streaming_llm(window=40)"}) {
+  for (const char* policy : {"exact", "exact+kivi,window=32,sink=0", "streaming_llm(window=40)"}) {
     SCOPED_TRACE(policy);
     Pair pair(policy, policy, 64, DType::kF16, {0, 90});
     pair.protect({{10, 20}, {100, 130}});
@@ -167,7 +169,7 @@ TEST(CudaSliding, ModelsAgreeWithTheCpu) {
   for (const auto& model : {mixed, all}) {
     const auto ids = random_ids(460, model->config().vocab, 21);
     for (const char* policy :
-         {"exact", "exact+kivi(bits=4),window=32", "streaming_llm(window=50)"}) {
+         {"exact", "exact+kivi(bits=4),window=32,sink=0", "streaming_llm(window=50)"}) {
       SCOPED_TRACE(policy);
       EXPECT_LT(difference(model, policy, ids, 400, 512), 1e-2);
       EXPECT_LT(difference(model, policy, ids, 300, 97), 1e-2);
@@ -198,10 +200,10 @@ TEST(CudaSliding, PlansAreTheWindows) {
                 {"exact,sink=4,window=9", "", 100, 99, 1},
                 {"local(window=20)", "", 100, 20, 1},
                 {"local(window=100)", "", 100, 99, 1},
-                {"exact+kivi", "kivi2", 300, 128, 32},
-                {"exact+kivi", "", 129, 128, 1},
-                {"exact+kivi", "", 40, 39, 1},
-                {"exact+kivi", "kivi2", 130, 128, 32},
+                {"exact+kivi,sink=0", "kivi2", 300, 128, 32},
+                {"exact+kivi,sink=0", "", 129, 128, 1},
+                {"exact+kivi,sink=0", "", 40, 39, 1},
+                {"exact+kivi,sink=0", "kivi2", 130, 128, 32},
                 {"streaming_llm(window=60)", "", 300, 60, 1}};
   for (const auto& c : kCases) {
     SCOPED_TRACE(std::string(c.policy) + " over " + std::to_string(c.sliding));

@@ -61,9 +61,10 @@ TEST(CudaState, EveryFormGoesOnWhereItWasSaved) {
         "balancekv(rate=0.25,b=16,heavy=24,heavy_interval=16)+int8,window=8",
         "buzz(T=64,weights=true)+int4,window=8", "h2o(budget=50,decay=0.5)+qjl",
         "expected_attention(budget=50)+turboquant(bits=3)",
-        "knorm(budget=60)+kvquant(calibrate=32),window=16", "exact+int4(hadamard=true,center=64)",
-        "exact+k:int8+v:int4", "exact+k:f16+v:int8",
-        "exact+csr(s=4,online=48,collect=100,draw=kmeans),window=16",
+        "knorm(budget=60)+kvquant(calibrate=32),window=16",
+        "exact+int4(hadamard=true,center=64),sink=0", "exact+k:int8+v:int4,sink=0",
+        "exact+k:f16+v:int8,sink=0",
+        "exact+csr(s=4,online=48,collect=100,draw=kmeans),window=16,sink=0",
         "snapkv(budget=60)+csr(s=4,online=32),window=16", "snapkv(budget=60)+gear,window=16",
         "adakv(budget=60,by=h2o)+int4,window=16", "adakv(budget=60)",
         "exact;heads=1:express(heavy=0,s=32)+int4,window=20",
@@ -85,10 +86,10 @@ TEST(CudaState, HostileStateDoesNoHarm) {
   PITH_NEEDS_GPU();
   for (const char* policy :
        {"exact", "knorm(budget=40)+kivi,window=8", "snapkv(budget=40)+gear,window=8",
-        "snapkv(budget=40)+qjl,window=8", "exact+csr(s=4,online=32),window=8",
+        "snapkv(budget=40)+qjl,window=8", "exact+csr(s=4,online=32),window=8,sink=0",
         "knorm(budget=40)+kvquant(calibrate=32),window=8", "express(heavy=0,s=16)+int4,window=8",
-        "uniform(rate=0.5)+turboquant,window=8", "exact+ladder,window=8",
-        "exact+gear(rows=32),window=8"}) {
+        "uniform(rate=0.5)+turboquant,window=8", "exact+ladder,window=8,sink=0",
+        "exact+gear(rows=32),window=8,sink=0"}) {
     SCOPED_TRACE(policy);
     Pair pair(policy, 64, DType::kF16);
     pair.watch_saved_alone();
@@ -125,7 +126,7 @@ const char* const kPolicies[] = {"exact",
                                  "exact+int4,sink=4,window=32",
                                  "snapkv(budget=64)+int4,window=32",
                                  "express(heavy=0,s=64)+kivi(bits=4)",
-                                 "exact+csr(s=4,online=32),window=32",
+                                 "exact+csr(s=4,online=32),window=32,sink=0",
                                  "h2o(budget=48)"};
 
 std::vector<float> go_on(Session& session) {
@@ -205,7 +206,8 @@ TEST(CudaState, AccountsAreASessionsOwn) {
   o.device = Device::kCuda;
   o.parallel = 4;
   const auto engine = std::make_shared<Engine>(model, o);
-  for (const char* policy : {"exact", "keydiff(budget=48)+int4,window=16", "exact+qjl,window=32"}) {
+  for (const char* policy :
+       {"exact", "keydiff(budget=48)+int4,window=16", "exact+qjl,window=32,sink=0"}) {
     Session base(engine, with_policy(policy));
     base.append(random_ids(150, model->config().vocab, 3));
     base.save(folder.path() / "s.pith", {.replace = true});
