@@ -18,11 +18,26 @@ namespace {
 
 constexpr size_t kFewTokens = 8;    // a chunk whose products are those of single tokens
 constexpr size_t kRowBytes = 2;     // a number of exact rows and of queries
+constexpr size_t kWideUnit = 16;    // tokens
 constexpr size_t kMostPasses = 16;  // that are remembered: of what is decoded in turns
 constexpr size_t kLogitBytes = size_t{16} << 20;  // as on the CPU: T x V is never whole
 
 size_t width_in(const ModelConfig& c) {
   return static_cast<size_t>(std::max({c.hidden, c.query_heads * c.head_dim, c.intermediate}));
+}
+/// See DeviceForward::wide_.
+size_t wide_rows_of(const DeviceWeights& weights, const DeviceForward::Shape& shape) {
+  const auto as_they_lie = [&](const MixedMatrix& w) {
+    return std::ranges::all_of(
+        w.parts, [&](const MatrixPart& p) { return p.type == weight_type(shape.products); });
+  };
+  const bool pays = shape.max_tokens > kFewTokens && shape.products != DType::kF32 &&
+                    as_they_lie(weights.head()) &&
+                    std::ranges::all_of(weights.layers(), [&](const DeviceLayer& w) {
+                      return as_they_lie(w.qkv) && as_they_lie(w.o) && as_they_lie(w.gate_up) &&
+                             as_they_lie(w.down);
+                    });
+  return pays ? (shape.max_tokens + kWideUnit - 1) / kWideUnit * kWideUnit : 0;
 }
 size_t qkv_width(const ModelConfig& c) {
   return static_cast<size_t>((c.query_heads + 2 * c.kv_heads) * c.head_dim);
@@ -36,12 +51,14 @@ DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, Memor
       config_(weights_->config()),
       memory_(memory),
       stream_(stream),
+      wide_(wide_rows_of(*weights_, shape)),
       max_chunk_(shape.max_chunk),
-      block_(std::clamp<size_t>(kLogitBytes / (static_cast<size_t>(config_.vocab) * sizeof(float)),
-                                1, std::max(shape.max_chunk, shape.max_tokens))),
+      block_(std::max(wide_, std::clamp<size_t>(
+                                 kLogitBytes / (static_cast<size_t>(config_.vocab) * sizeof(float)),
+                                 1, std::max(shape.max_chunk, shape.max_tokens)))),
       max_tokens_(std::min(shape.max_tokens, block_)),
       together_(shape.max_tokens > 1),
-      room_(std::max(max_chunk_, max_tokens_)),
+      room_(std::max({max_chunk_, max_tokens_, wide_})),
       matmul_(memory, stream),
       products_(shape.products),
       ids_(memory, MemoryKind::kScratch, room_, stream),
@@ -241,16 +258,22 @@ void DeviceForward::enqueue_tokens(std::span<const TokenRun> runs, const Pass& p
     const bool last = l + 1 == config_.layers;
     const MixedMatrix& after = last ? weights_->head() : (&w)[1].qkv;
     // The bias of q, k and v is the heads' business: norms and RoPE come after it.
-    qkv_of_few(w, n);
+    make_qkv(w, {n, wide_});
     HeadsCall heads = heads_call(any, l, n);
     heads.targets = targets_.device() + static_cast<size_t>(l) * n;
     make_heads(heads, stream_);
     attend_tokens(runs, pass, l);
-    add_few({&w.o, w.o_bias, w.attention_post_norm, &w.gate_up}, n);
-    gate_few(w, n);
-    add_few({&w.down, w.down_bias, w.mlp_post_norm, &after}, n);
+    const void* attended = input_.data();
+    if (wide_ > 0) {  // queries are no longer needed
+      rms_norm({q_.data(), products_, reinterpret_cast<const float*>(attended), nullptr, 0, n,
+                static_cast<size_t>(config_.query_heads * config_.head_dim)},
+               stream_);
+      attended = q_.data();
+    }
+    add_products({&w.o, w.o_bias, w.attention_post_norm, &w.gate_up}, attended, {n, wide_});
+    make_mlp(w, &after, {n, wide_});
   }
-  few_logits(0, n);
+  make_logits(0, {n, wide_});
   scatter_rows(states_.device(), hidden_.data(), n, static_cast<size_t>(config_.hidden), stream_);
 }
 
@@ -282,9 +305,10 @@ void DeviceForward::run_chunk(DeviceCache& cache, std::span<const int32_t> token
   upload_all(std::array{ids_.upload_of(tokens_), position_.upload_of(1)}, stream_);
   look_up(cache, tokens_, false);
   uploaded_.set(stream_);
+  const ProductRows n{tokens_, few(tokens_) ? 0 : tokens_};
   for (int l = 0; l < config_.layers; ++l) {
-    attention_of_chunk(cache, l);
-    mlp_of_chunk(weights_->layers()[static_cast<size_t>(l)]);
+    attention_of_chunk(cache, l, n);
+    make_mlp(weights_->layers()[static_cast<size_t>(l)], nullptr, n);
   }
   const auto width = static_cast<size_t>(config_.hidden);
   check(cudaMemcpyAsync(state, hidden_.data() + (tokens_ - 1) * width, width * sizeof(float),
@@ -296,113 +320,15 @@ bool DeviceForward::few(size_t tokens) const {
   return tokens == 1 || (tokens <= kFewTokens && weights_->tiled());
 }
 
-/// input <- normalised rows [first, first + count) of the residual stream.
-void DeviceForward::normalise(const float* weight, size_t first, size_t count) {
-  const auto width = static_cast<size_t>(config_.hidden);
-  rms_norm({input_.data(), products_, hidden_.data() + first * width, weight, config_.norm_eps,
-            count, width},
-           stream_);
-}
-
-void DeviceForward::attention_of_chunk(DeviceCache& cache, int layer) {
+void DeviceForward::attention_of_chunk(DeviceCache& cache, int layer, const ProductRows& n) {
   const DeviceLayer& w = weights_->layers()[static_cast<size_t>(layer)];
-  if (few(tokens_)) {
-    qkv_of_few(w, tokens_);
-  } else {
-    normalise(w.attention_norm, 0, tokens_);
-    matmul_.run(output_.data(), input_.data(), products_, w.qkv, tokens_, false);
-  }
-  HeadsCall heads = heads_call(cache, layer, tokens_);
-  heads.target = cache.begin_chunk(layer, tokens_);
+  make_qkv(w, n);
+  HeadsCall heads = heads_call(cache, layer, n.tokens);
+  heads.target = cache.begin_chunk(layer, n.tokens);
   make_heads(heads, stream_);
-  cache.attend_chunk(layer, input_.data(), input_type(), q_.data(), tokens_);
-  cache.end_chunk(layer, tokens_);
-  add_products({&w.o, w.o_bias, w.attention_post_norm});
-}
-
-void DeviceForward::mlp_of_chunk(const DeviceLayer& w) {
-  if (few(tokens_)) {
-    gate_few(w, tokens_);
-  } else {
-    const bool gelu = weights_->details().activation == Activation::kGeluTanh;
-    normalise(w.mlp_norm, 0, tokens_);
-    matmul_.run(output_.data(), input_.data(), products_, w.gate_up, tokens_, false);
-    gate({input_.data(), products_, output_.data(), w.gate_up_bias, tokens_,
-          static_cast<size_t>(config_.intermediate), gelu ? GateKind::kGeluTanh : GateKind::kSilu},
-         stream_);
-  }
-  add_products({&w.down, w.down_bias, w.mlp_post_norm});
-}
-
-/// Queries, keys and values of a few tokens, into output_.
-void DeviceForward::qkv_of_few(const DeviceLayer& w, size_t tokens) {
-  few_tokens({.y = output_.data(),
-              .w = &w.qkv,
-              .x = hidden_.data(),
-              .norm = w.attention_norm,
-              .eps = config_.norm_eps,
-              .tokens = tokens,
-              .together = together_,
-              .next = &w.o},
-             stream_);
-}
-
-/// The MLP's gated numbers [tokens, inner] of a few tokens, f32, into input_.
-void DeviceForward::gate_few(const DeviceLayer& w, size_t tokens) {
-  const bool gelu = weights_->details().activation == Activation::kGeluTanh;
-  auto* inner = reinterpret_cast<float*>(input_.data());
-  FewTokensCall call{.y = inner,
-                     .w = &w.gate_up,
-                     .x = hidden_.data(),
-                     .norm = w.mlp_norm,
-                     .eps = config_.norm_eps,
-                     .bias = w.gate_up_bias,
-                     .end = gelu ? MatvecEnd::kGelu : MatvecEnd::kGate,
-                     .tokens = tokens,
-                     .together = together_,
-                     .next = &w.down};
-  if (w.gate_up.gate_fuses()) return few_tokens(call, stream_);
-  call.y = output_.data();
-  call.bias = nullptr;
-  call.end = MatvecEnd::kStore;
-  few_tokens(call, stream_);
-  gate({inner, DType::kF32, output_.data(), w.gate_up_bias, tokens,
-        static_cast<size_t>(config_.intermediate), gelu ? GateKind::kGeluTanh : GateKind::kSilu},
-       stream_);
-}
-
-/// The residual stream of a few tokens takes what is added, x being what lies in input_ as f32.
-void DeviceForward::add_few(const Added& added, size_t tokens) {
-  FewTokensCall call{.y = hidden_.data(),
-                     .w = added.w,
-                     .x = reinterpret_cast<const float*>(input_.data()),
-                     .bias = added.bias,
-                     .end = MatvecEnd::kAdd,
-                     .tokens = tokens,
-                     .together = together_,
-                     .next = added.next};
-  if (!added.norm) return few_tokens(call, stream_);
-  call.y = update_.data();
-  call.end = MatvecEnd::kStore;
-  few_tokens(call, stream_);
-  add_normed(
-      {hidden_.data(), update_.data(), nullptr, added.norm, config_.norm_eps, tokens, added.w->out},
-      stream_);
-}
-
-/// The same of a chunk.
-void DeviceForward::add_products(const Added& added) {
-  if (few(tokens_)) return add_few(added, tokens_);
-  const auto width = static_cast<size_t>(config_.hidden);
-  if (added.norm) {
-    matmul_.run(output_.data(), input_.data(), products_, *added.w, tokens_, false);
-    add_normed(
-        {hidden_.data(), output_.data(), added.bias, added.norm, config_.norm_eps, tokens_, width},
-        stream_);
-    return;
-  }
-  matmul_.run(hidden_.data(), input_.data(), products_, *added.w, tokens_, true);
-  if (added.bias) add_bias(hidden_.data(), added.bias, tokens_, width, stream_);
+  cache.attend_chunk(layer, input_.data(), n.few() ? DType::kF32 : products_, q_.data(), n.tokens);
+  cache.end_chunk(layer, n.tokens);
+  add_products({&w.o, w.o_bias, w.attention_post_norm}, input_.data(), n);
 }
 
 }  // namespace pith::cuda

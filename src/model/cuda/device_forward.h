@@ -38,8 +38,8 @@ class DeviceForward {
     DType products;  ///< of a chunk's activations, hence of the weights that they are multiplied by
   };
   /// Buffers, counted as kScratch. Counter and stream must outlive it. With max_tokens above 1
-  /// tokens are multiplied as matvec.h says of tokens together, also one: what a sequence gets does
-  /// not depend on the others.
+  /// tokens are multiplied as matvec.h says of tokens together, also one, or with many and weights
+  /// of 16 bits as a chunk of that many rows: what a sequence gets does not depend on the others.
   DeviceForward(std::shared_ptr<const DeviceWeights> weights, MemoryCounter& memory,
                 cudaStream_t stream, const Shape& shape);
 
@@ -54,6 +54,8 @@ class DeviceForward {
   /// rows of one type; their logits are made too. The caller ends the caches' tokens.
   void run_tokens(std::span<const TokenRun> runs);
   size_t max_tokens() const { return max_tokens_; }
+  /// Rows that each pass multiplies; 0: its tokens, by kernels of few.
+  size_t wide_rows() const { return wide_; }
   /// What was captured of the cache is no longer valid: its step memory changes, or it goes.
   void forget(const DeviceCache& cache);
 
@@ -94,8 +96,15 @@ class DeviceForward {
   Pass& add_pass(std::span<const TokenRun> runs);
   Graph capture(std::span<const TokenRun> runs, const Pass& pass);
   void attend_tokens(std::span<const TokenRun> runs, const Pass& pass, int layer);
-  void attention_of_chunk(DeviceCache& cache, int layer);
-  void mlp_of_chunk(const DeviceLayer& layer);
+  /// Of a chunk or a pass. `multiplied`: rows that cuBLASLt multiplies; 0: tokens are few.
+  struct ProductRows {
+    size_t tokens, multiplied;
+    bool few() const { return multiplied == 0; }
+  };
+  void attention_of_chunk(DeviceCache& cache, int layer, const ProductRows& n);
+  void make_qkv(const DeviceLayer& layer, const ProductRows& n);
+  void make_mlp(const DeviceLayer& layer, const MixedMatrix* next, const ProductRows& n);
+  void make_logits(size_t first, const ProductRows& n);
   HeadsCall heads_call(const DeviceCache& cache, int layer, size_t tokens) const;
   void qkv_of_few(const DeviceLayer& layer, size_t tokens);
   void gate_few(const DeviceLayer& layer, size_t tokens);
@@ -106,12 +115,10 @@ class DeviceForward {
     const MixedMatrix* next = nullptr;  ///< what a token's next product multiplies
   };
   void add_few(const Added& added, size_t tokens);
-  void add_products(const Added& added);
+  void add_products(const Added& added, const void* x, const ProductRows& n);
   LogitRanking& ranking();
   void few_logits(size_t first, size_t count);
-  void chunk_logits(size_t first, size_t count);
   bool few(size_t tokens) const;
-  DType input_type() const { return few(tokens_) ? DType::kF32 : products_; }
   void normalise(const float* weight, size_t first, size_t count);
   const float* fetch_logits(size_t first, size_t count);
 
@@ -119,6 +126,9 @@ class DeviceForward {
   const ModelConfig& config_;
   MemoryCounter& memory_;
   cudaStream_t stream_;
+  // Rows that each pass multiplies, however many tokens it has: what cuBLASLt makes of a row
+  // depends on how many there are, not on the others. 0: as few tokens.
+  size_t wide_;
   size_t max_chunk_, block_, max_tokens_;  // block: positions whose logits are made at once
   bool together_;                          // tokens' products
   size_t room_;                            // tokens that buffers have room for
@@ -137,7 +147,7 @@ class DeviceForward {
   StreamMark uploaded_;                  // the last run has read what the host wrote for it
   std::vector<Pass> passes_;             // the latest last
   DeviceArray<float> hidden_;            // [T, hidden] the residual stream
-  DeviceArray<std::byte> input_;         // [T, max(hidden, H D, intermediate)] of input_type()
+  DeviceArray<std::byte> input_;         // [T, max(hidden, H D, intermediate)], f32 of few
   DeviceArray<float> output_;            // [T, max((H + 2 G) D, 2 intermediate, hidden)]
   DeviceArray<float> update_;            // [few T, hidden], where a norm comes after a block
   DeviceArray<std::byte> q_;             // [T, H, D] of the rows' type

@@ -20,19 +20,6 @@ void refuse_unless_finite(bool finite) {
 
 }  // namespace
 
-/// Logits after rows [first, first + count) of the residual stream, into the first rows.
-void DeviceForward::few_logits(size_t first, size_t count) {
-  few_tokens({.y = logits_.data(),
-              .w = &weights_->head(),
-              .x = hidden_.data() + first * static_cast<size_t>(config_.hidden),
-              .norm = weights_->final_norm(),
-              .eps = config_.norm_eps,
-              .tokens = count,
-              .together = together_,
-              .next = &weights_->layers().front().qkv},
-             stream_);
-}
-
 void DeviceForward::make_logits_after(std::span<float* const> states) {
   if (states.size() > max_tokens_)
     throw Error(ErrorCode::kInternal, fmt::format("logits after {} states; expected 1 to {}",
@@ -44,14 +31,7 @@ void DeviceForward::make_logits_after(std::span<float* const> states) {
   uploaded_.set(stream_);
   gather_rows(hidden_.data(), states_.device(), states.size(), static_cast<size_t>(config_.hidden),
               stream_);
-  few_logits(0, states.size());
-}
-
-/// The same of a chunk's.
-void DeviceForward::chunk_logits(size_t first, size_t count) {
-  if (few(count)) return few_logits(first, count);
-  normalise(weights_->final_norm(), first, count);
-  matmul_.run(logits_.data(), input_.data(), products_, weights_->head(), count, false);
+  make_logits(0, {states.size(), wide_});
 }
 
 const float* DeviceForward::fetch_logits(size_t first, size_t count) {
@@ -96,7 +76,7 @@ std::span<const RankedLogit> DeviceForward::best_logits(size_t i, RankingCall ca
 void DeviceForward::all_logits(const Sink& sink) {
   for (size_t first = 0; first < tokens_; first += block_) {
     const size_t count = std::min(block_, tokens_ - first);
-    chunk_logits(first, count);
+    make_logits(first, {count, few(count) ? 0 : count});
     sink(first, count, fetch_logits(0, count));
   }
 }

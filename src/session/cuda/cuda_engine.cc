@@ -237,9 +237,12 @@ class CudaEngine final : public EngineBackend {
   /// engine for many has products of its own.
   std::string bits() const override {
     const cuda::DeviceInfo& card = cuda::device_info();
+    const size_t wide = shared_.forward.wide_rows();
     return fmt::format("cuda {}.{} with {} multiprocessors, {}", card.major, card.minor,
                        card.multiprocessors,
-                       shared_.options.parallel > 1 ? "many sessions in a pass" : "one session");
+                       wide > 0                       ? fmt::format("passes of {}", wide)
+                       : shared_.options.parallel > 1 ? "many sessions in a pass"
+                                                      : "one session");
   }
 
  private:
