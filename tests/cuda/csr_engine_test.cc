@@ -99,7 +99,7 @@ TEST(CudaPolicies, CsrReadsTheDictionariesOfTheCpu) {
     for (const bool shared : {true, false}) {
       const std::string file = write_random_dictionary(folder, model->config(), shared).string();
       for (const char* rest : {"online=0", "online=64", "online=0,s=6,solver=omp"}) {
-        const std::string policy = "exact+csr(dict=" + file + "," + rest + "),window=32";
+        const std::string policy = "exact+csr(dict=" + file + "," + rest + "),sink=0,window=32";
         const auto ids = random_ids(32 + 160 + 15, model->config().vocab, 15);
         EXPECT_LT(difference(model, policy, ids, 32 + 160, 512), 3e-2) << policy;
         EXPECT_LT(difference(model, policy, ids, 32 + 160, 32), 3e-2) << policy;

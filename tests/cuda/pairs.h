@@ -9,17 +9,20 @@
 
 namespace pith::cuda {
 
-/// The policy with about `rows` rows in the body; judged after 512 more, not a few at a time, where
-/// `seldom` is set and the selector leaves the choice.
+/// The policy with about `rows` rows in the body. `seldom`: judged after 512 more, not a few at a
+/// time, and without heavy rows, whose choice follows each rounding, where the selector leaves that.
 inline std::string policy_of(const SelectorRow& selector, const CodecRow& codec, size_t rows,
                              bool seldom) {
   const MethodInfo& method = selector.info;
   std::string text = method.name;
   if (!method.size_parameter.empty()) {
-    const bool has_interval = std::ranges::any_of(
-        method.parameters, [](const ParameterInfo& p) { return p.name == "interval"; });
     text += "(" + method.size_parameter + "=" + std::to_string(rows);
-    text += seldom && has_interval ? ",interval=512)" : ")";
+    for (const auto& [name, value] : {std::pair{"interval", "512"}, {"heavy", "0"}}) {
+      const bool has = std::ranges::any_of(method.parameters,
+                                           [&](const ParameterInfo& p) { return p.name == name; });
+      if (seldom && has) text += std::string(",") + name + "=" + value;
+    }
+    text += ")";
   }
   text += "+" + codec.info.name + ",sink=2";
   return selector.owns_window ? text : text + ",window=30";
@@ -34,6 +37,11 @@ inline bool is_there(const std::string& policy, int dim, const std::vector<int64
     return false;
   }
   return true;
+}
+
+/// Whether tokens can be protected under it on the GPU: not where keys are coded before RoPE.
+inline bool protects(const std::string& policy) {
+  return policy.find("+csr") == std::string::npos && policy.find("+kvquant") == std::string::npos;
 }
 
 /// f(policy with about `rows` rows, selector, codec) for every pair that is on the GPU; `seldom`
