@@ -10,7 +10,8 @@
 namespace pith::cuda {
 
 /// The policy with about `rows` rows in the body. `seldom`: judged after 512 more, not a few at a
-/// time, and without heavy rows, whose choice follows each rounding, where the selector leaves that.
+/// time, and without heavy rows, whose choice follows each rounding, where the selector leaves
+/// that.
 inline std::string policy_of(const SelectorRow& selector, const CodecRow& codec, size_t rows,
                              bool seldom) {
   const MethodInfo& method = selector.info;
