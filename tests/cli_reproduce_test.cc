@@ -27,7 +27,7 @@ TEST_F(Cli, ReproduceWritesTablesInThreeForms) {
     EXPECT_EQ(j["paper"], "buzz");
     EXPECT_FALSE(j["rows"].empty());
   }
-  EXPECT_EQ(count, 4u);
+  EXPECT_EQ(count, 5u);
   const std::string page = read(folder_ / "reproduce_buzz.md");
   EXPECT_NE(page.find("## Perplexity at a cache"), std::string::npos);
   EXPECT_NE(page.find("| the paper says |"), std::string::npos);

@@ -32,7 +32,7 @@ std::vector<Policy> policies_of(const ProbeCommand& o) {
   if (o.policies.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "no policy to probe; name one or more with --kv-policy, e.g. --kv-policy "
-                "'express(heavy=0,s=512)'; 'pith policies' lists the parts");
+                "'express(s=512)'; 'pith policies' lists the parts");
   std::vector<Policy> policies;
   for (const std::string& text : o.policies) {
     PolicyOptions options = o.engine.policy;
@@ -119,7 +119,7 @@ void add_probe(CLI::App& root, Action& action) {
       ->group("Output");
   app->footer(
       "Examples:\n"
-      "  pith probe -m models/demo -f book.txt -c 4096 --kv-policy 'express(heavy=0,s=512)'\n"
+      "  pith probe -m models/demo -f book.txt -c 4096 --kv-policy 'express(s=512)'\n"
       "  pith probe -m models/demo -f book.txt --kv-policy 'snapkv(budget=512)' \\\n"
       "    --kv-policy 'h2o(budget=512)' --per-head --csv errors.csv\n");
   app->callback([o, &action] {
