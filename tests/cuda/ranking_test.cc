@@ -28,7 +28,7 @@ std::vector<RankedLogit> sorted(std::vector<float> logits, size_t count, const I
     if (std::isfinite(logits[i])) all.push_back({logits[i], static_cast<int32_t>(i)});
   }
   std::ranges::stable_sort(all, std::greater(), &RankedLogit::logit);
-  all.resize(std::min(all.size(), count));
+  if (all.size() > count) all.erase(all.begin() + static_cast<ptrdiff_t>(count), all.end());
   return all;
 }
 
