@@ -234,10 +234,10 @@ void print_tables(const std::vector<Point>& points, const BenchOptions& o) {
             (o.separate_prompts ? "of which T_PP reads one for each session in one step;\n"
                                 : "which all sessions are forked from;\n") +
             "TG: tokens of each session; B: sessions, *: as many as --memory admits; N_KV:\n"
-            "tokens in all; T: seconds; S: tokens per second of all sessions, median; limit: S_TG\n"
-            "in per cent of what reading weights once a step and all caches would allow; times:\n"
-            "S_TG over one session's; KV: one session's cache; all: engine and sessions,\n"
-            "weights apart\n");
+            "tokens in all; T: seconds; S: tokens per second of all sessions, median; limit:\n"
+            "S_TG in per cent of what reading weights once a step and all caches would allow;\n"
+            "times: S_TG over one session's; KV: one session's cache; all: engine and\n"
+            "sessions, weights apart\n");
 }
 
 Json to_json(const Point& p, const BenchOptions& o) {
