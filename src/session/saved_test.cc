@@ -3,6 +3,7 @@
 
 #include "pith/saved.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -15,6 +16,7 @@
 #include "pith/error.h"
 #include "pith/generate.h"
 #include "pith/session.h"
+#include "session/test_saved.h"
 
 namespace pith {
 namespace {
@@ -68,20 +70,8 @@ TEST(Saved, GoesOnBitForBitInAnotherEngine) {
       StandaloneOptions o = options_of(text);
       o.protect = {{10, 20}};
       o.error_probe = {64, 4, 0};
-      Session whole(demo(), o);
-      whole.append(some_ids(0, count));
-      whole.save(path, {.replace = true});
-      Session other = Session::restore(demo(), path, o);
-      EXPECT_EQ(other.tokens(), count);
-      EXPECT_TRUE(std::ranges::equal(other.token_ids(), some_ids(0, count)));
-      EXPECT_EQ(to_string(other.options().protect), "10:20");
-      // A token can be drawn at once, as from the session that was saved.
-      Sampler a({.temperature = 1, .seed = 3}), b({.temperature = 1, .seed = 3});
-      EXPECT_EQ(whole.sample(a, {}), other.sample(b, {}));
-      Session fork = other.fork();
-      const auto expected = go_on(whole);
-      EXPECT_EQ(go_on(other), expected) << policy << ", " << count << " tokens";
-      EXPECT_EQ(go_on(fork), expected) << policy << ", " << count << " tokens";
+      SCOPED_TRACE(fmt::format("{}, {} tokens", policy, count));
+      test::expect_goes_on_from_file(demo(), o, some_ids(0, count), path, go_on);
     }
 }
 

@@ -1,6 +1,8 @@
 // Saved state on the GPU: what is saved and loaded goes on bit for bit, for every selector over
 // every codec and in files of sessions, and bytes that are no state do no harm.
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <filesystem>
 
@@ -11,6 +13,7 @@
 #include "pith/saved.h"
 #include "random_model.h"
 #include "session/test_company.h"
+#include "session/test_saved.h"
 #include "sessions.h"
 
 namespace pith::cuda {
@@ -151,21 +154,10 @@ TEST(CudaState, SessionsGoOnInAnotherEngine) {
         StandaloneOptions o = options_for(Device::kCuda, policy, 100);
         o.parallel = parallel;
         o.context = 700;
-        const std::string ranges = protects(policy) ? "10:20" : "";
         if (protects(policy)) o.protect = {{10, 20}};
         o.error_probe = {64, 4, 0};
-        Session whole(model, o);
-        whole.append(random_ids(count, vocab, 7));
-        whole.save(path, {.replace = true});
-        Session other = Session::restore(model, path, o);
-        EXPECT_EQ(other.tokens(), count);
-        EXPECT_EQ(to_string(other.options().protect), ranges);
-        Sampler a({.temperature = 1, .seed = 3}), b({.temperature = 1, .seed = 3});
-        EXPECT_EQ(whole.sample(a, {}), other.sample(b, {}));
-        Session fork = other.fork();
-        const auto expected = go_on(whole);
-        EXPECT_EQ(go_on(other), expected) << policy << ", " << count << " tokens";
-        EXPECT_EQ(go_on(fork), expected) << policy << ", " << count << " tokens";
+        SCOPED_TRACE(fmt::format("{}, {} tokens", policy, count));
+        test::expect_goes_on_from_file(model, o, random_ids(count, vocab, 7), path, go_on);
       }
     }
   }
