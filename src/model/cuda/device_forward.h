@@ -108,6 +108,7 @@ class DeviceForward {
   HeadsCall heads_call(const DeviceCache& cache, int layer, size_t tokens) const;
   void qkv_of_few(const DeviceLayer& layer, size_t tokens);
   void gate_few(const DeviceLayer& layer, size_t tokens);
+  void gate_products(const DeviceLayer& layer, DType dtype, size_t tokens);
   /// w x + bias, normalised if there is a norm.
   struct Added {
     const MixedMatrix* w;

@@ -19,16 +19,21 @@ void DeviceForward::make_qkv(const DeviceLayer& w, const ProductRows& n) {
   matmul_.run(output_.data(), input_.data(), products_, w.qkv, n.multiplied, false);
 }
 
+/// input_, of `dtype`, <- the gated products of output_.
+void DeviceForward::gate_products(const DeviceLayer& w, DType dtype, size_t tokens) {
+  const bool gelu = weights_->details().activation == Activation::kGeluTanh;
+  gate({input_.data(), dtype, output_.data(), w.gate_up_bias, tokens,
+        static_cast<size_t>(config_.intermediate), gelu ? GateKind::kGeluTanh : GateKind::kSilu},
+       stream_);
+}
+
 void DeviceForward::make_mlp(const DeviceLayer& w, const MixedMatrix* next, const ProductRows& n) {
   if (n.few()) {
     gate_few(w, n.tokens);
   } else {
-    const bool gelu = weights_->details().activation == Activation::kGeluTanh;
     normalise(w.mlp_norm, 0, n.tokens);
     matmul_.run(output_.data(), input_.data(), products_, w.gate_up, n.multiplied, false);
-    gate({input_.data(), products_, output_.data(), w.gate_up_bias, n.tokens,
-          static_cast<size_t>(config_.intermediate), gelu ? GateKind::kGeluTanh : GateKind::kSilu},
-         stream_);
+    gate_products(w, products_, n.tokens);
   }
   add_products({&w.down, w.down_bias, w.mlp_post_norm, next}, input_.data(), n);
 }
@@ -86,9 +91,7 @@ void DeviceForward::gate_few(const DeviceLayer& w, size_t tokens) {
   call.bias = nullptr;
   call.end = MatvecEnd::kStore;
   few_tokens(call, stream_);
-  gate({inner, DType::kF32, output_.data(), w.gate_up_bias, tokens,
-        static_cast<size_t>(config_.intermediate), gelu ? GateKind::kGeluTanh : GateKind::kSilu},
-       stream_);
+  gate_products(w, DType::kF32, tokens);
 }
 
 /// The residual stream of a few tokens takes what is added, x being what lies in input_ as f32.
