@@ -140,7 +140,16 @@ class Pair {
   }
   std::string save() { return save(*gpu_); }
   /// Whether what was loaded has said what the other did, bit for bit, and is still the same.
-  bool saved_is_same() { return saved_ && saved_differs_ == 0 && save(*saved_) == save(); }
+  testing::AssertionResult saved_is_same() {
+    if (!saved_) return testing::AssertionFailure() << "nothing was saved";
+    const std::string a = save(), b = save(*saved_);
+    if (saved_differs_ == 0 && a == b) return testing::AssertionSuccess();
+    const auto at = std::ranges::mismatch(a, b).in1 - a.begin();
+    return testing::AssertionFailure()
+           << saved_differs_ << " answers differ; saved again at " << tokens_ << " tokens: " << a.size()
+           << " and " << b.size() << " bytes, "
+           << (a == b ? "the same" : "different from byte " + std::to_string(at));
+  }
   /// Loads bytes that may be no state, and goes on if they are taken; what came of it is kept
   /// nowhere. Throws what loading does.
   void load_anything(const std::string& bytes) {

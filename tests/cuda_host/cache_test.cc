@@ -131,7 +131,7 @@ TEST_P(HostCache, GoesOnWhereItWasSaved) {
       for (int t = 0; t < tokens / 2; ++t) pair.run_token();
       if (*rc::gen::inRange(0, 3) == 0) pair.end_prefill();
     }
-    RC_ASSERT(pair.saved_is_same());
+    RC_ASSERT(static_cast<bool>(pair.saved_is_same()));
   }));
 }
 
