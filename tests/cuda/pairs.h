@@ -40,9 +40,15 @@ inline bool is_there(const std::string& policy, int dim, const std::vector<int64
   return true;
 }
 
-/// Whether tokens can be protected under it on the GPU: not where keys are coded before RoPE.
+/// Whether tokens can be protected under it on the GPU.
 inline bool protects(const std::string& policy) {
-  return policy.find("+csr") == std::string::npos && policy.find("+kvquant") == std::string::npos;
+  try {
+    ResolvedPolicy(Policy::parse(policy), shape_of(64), 0, Device::kCuda).check_protect();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kUnsupported) << policy;
+    return false;
+  }
+  return true;
 }
 
 /// f(policy with about `rows` rows, selector, codec) for every pair that is on the GPU; `seldom`
