@@ -49,14 +49,13 @@ struct Held {
   int capacity = 0;
 };
 
-Held held_by(const ExpressDevice& device, MemoryCounter& counter, const Stream& s) {
+Held held_by(const ExpressDevice& device, const Stream& s) {
   const ExpressArrays& a = device.arrays();
   Held out;
   out.capacity = a.capacity;
   const size_t n = static_cast<size_t>(kHeads) * a.capacity;
   std::vector<int64_t> positions(n);
   std::vector<float> weights(n);
-  std::vector<DeviceSpan> spans(kHeads);
   out.k.resize(n * s.dim);
   out.v.resize(n * s.dim);
   const auto copy = [](void* to, const void* from, size_t bytes) {
@@ -64,14 +63,13 @@ Held held_by(const ExpressDevice& device, MemoryCounter& counter, const Stream& 
   };
   copy(positions.data(), a.positions, 8 * n);
   copy(weights.data(), a.log_weights, 4 * n);
-  copy(spans.data(), a.spans, sizeof(DeviceSpan) * kHeads);
   copy(out.k.data(), a.k, 2 * n * s.dim);
   copy(out.v.data(), a.v, 2 * n * s.dim);
-  (void)counter;
+  const auto rows = static_cast<ptrdiff_t>(device.state().rows());
   for (int h = 0; h < kHeads; ++h) {
     const auto at = static_cast<ptrdiff_t>(h) * a.capacity;
-    out.positions.emplace_back(positions.begin() + at, positions.begin() + at + spans[h].rows);
-    out.log_weights.emplace_back(weights.begin() + at, weights.begin() + at + spans[h].rows);
+    out.positions.emplace_back(positions.begin() + at, positions.begin() + at + rows);
+    out.log_weights.emplace_back(weights.begin() + at, weights.begin() + at + rows);
   }
   return out;
 }
@@ -89,7 +87,7 @@ Held run(const Stream& s, const ExpressRule& rule, const std::vector<int>& batch
                 nullptr);
     done += n;
   }
-  return held_by(device, counter, s);
+  return held_by(device, s);
 }
 
 Coreset on_cpu(const Stream& s, const ExpressRule& rule, int head) {
@@ -166,10 +164,13 @@ TEST(CudaExpress, DecodeAttendsToTheCoreset) {
   const auto q_device = to_device(counter, q);
   const auto out = to_device(counter, std::vector<float>(q.size(), NAN));
   const DecodeScratch scratch(counter, shape, nullptr);
-  decode_dense({{q_device.data(), device.spans(), out.data(), nullptr}, shape, s.dtype}, scratch,
+  std::vector<DeviceSpan> of_heads;
+  for (size_t h = 0; h < kHeads; ++h) of_heads.push_back(device.span(h));
+  const auto spans = to_device(counter, of_heads);
+  decode_dense({{q_device.data(), spans.data(), out.data(), nullptr}, shape, s.dtype}, scratch,
                nullptr);
   const auto got = to_host(out);
-  const Held held = held_by(device, counter, s);
+  const Held held = held_by(device, s);
   const auto queries = widen(q, s.dtype);
   for (int head = 0; head < shape.query_heads; ++head) {
     const int h = head / 4;

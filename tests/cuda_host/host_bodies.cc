@@ -61,13 +61,8 @@ class Stream {
         site_(site),
         job_(job),
         head_(head),
-        random_(site.seed, job.layer, site.first_head + static_cast<uint32_t>(head)) {
-    const DeviceExpressState& state = job.arrays.states[head];
-    state_.seen = state.seen;
-    state_.tau = state.tau;
-    state_.stratum = state.stratum;
-    state_.coreset = state.coreset;
-    std::copy(std::begin(state.levels), std::end(state.levels), state_.levels.begin());
+        random_(site.seed, job.layer, site.first_head + static_cast<uint32_t>(head)),
+        state_(job.state) {
     const ExpressArrays& a = job.arrays;
     for (size_t i = 0; i < state_.rows(); ++i) {
       rows_.push_back(row_of(a.k, a.v, stored(i) * static_cast<size_t>(site.dim)));
@@ -77,16 +72,15 @@ class Stream {
     }
     held_ = static_cast<int32_t>(rows_.size());
     first_ = job.rows.position >= 0 ? job.rows.position
-                                    : site.first_position + static_cast<int64_t>(state.seen);
+                                    : site.first_position + static_cast<int64_t>(state_.seen);
   }
 
   void take() {
-    advance(state_, {rule_.target, rule_.inflation}, static_cast<uint64_t>(job_.rows.count),
-            [&](const Step& step) {
-              if (step.op == Op::kHalve) return halve(step);
-              if (step.op == Op::kPick) return pick(step);
-              for (uint32_t i = 0; i < step.rows; ++i) rows_.push_back(next());
-            });
+    advance(state_, rule_.shape, static_cast<uint64_t>(job_.rows.count), [&](const Step& step) {
+      if (step.op == Op::kHalve) return halve(step);
+      if (step.op == Op::kPick) return pick(step);
+      for (uint32_t i = 0; i < step.rows; ++i) rows_.push_back(next());
+    });
     const ExpressArrays& a = job_.arrays;
     for (size_t i = 0; i < rows_.size(); ++i) {
       const size_t at = stored(i) * static_cast<size_t>(site_.dim);
@@ -98,13 +92,6 @@ class Stream {
       a.positions[stored(i)] = rows_[i].position;
       if (a.sources) a.sources[stored(i)] = rows_[i].source;
     }
-    DeviceExpressState& state = a.states[head_];
-    state.seen = state_.seen;
-    state.tau = state_.tau;
-    state.stratum = state_.stratum;
-    state.coreset = state_.coreset;
-    std::ranges::copy(state_.levels, std::begin(state.levels));
-    a.spans[head_].rows = static_cast<int32_t>(rows_.size());
   }
 
  private:

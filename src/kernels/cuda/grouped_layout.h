@@ -2,11 +2,7 @@
 // Where codes, scales and minima lie in a device block of 32 rows (see grouped_tiles.cuh). One
 // definition for the coders, the tests and whoever moves rows between blocks.
 
-#ifdef __CUDACC__
-#define PITH_BOTH_SIDES __host__ __device__
-#else
-#define PITH_BOTH_SIDES
-#endif
+#include "core/both_sides.h"
 
 namespace pith::cuda {
 

@@ -60,16 +60,11 @@ class ExpressBody final : public DeviceBody {
   }
 
   DeviceSpan span(size_t head, size_t /*which*/) const override {
-    const ExpressArrays& a = device_.arrays();
-    const size_t at = head * static_cast<size_t>(a.capacity);
-    DeviceSpan span = codes_ ? codes_->span(head, 0) : DeviceSpan{};
-    span.log_weights = a.log_weights + at;
-    if (codes_) return span;
-    span.keys = static_cast<const std::byte*>(a.k) + at * site_.dim * 2;
-    span.values = static_cast<const std::byte*>(a.v) + at * site_.dim * 2;
-    span.rows = static_cast<int32_t>(rows());
-    span.row_stride = static_cast<int32_t>(site_.dim);
-    span.settled_rows = span.rows;
+    DeviceSpan span = device_.span(head);
+    if (!codes_) return span;
+    const float* weights = span.log_weights;
+    span = codes_->span(head, 0);
+    span.log_weights = weights;
     return span;
   }
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
@@ -103,19 +98,15 @@ class ExpressBody final : public DeviceBody {
   void add_to(Ledger& ledger) const override {
     const size_t rows = site_.heads * this->rows();
     const size_t payload = codes_ ? 0 : rows * site_.dim * 4;
-    const size_t metadata = rows * (sizeof(float) + sizeof(int64_t)) +
-                            site_.heads * (sizeof(DeviceExpressState) + sizeof(DeviceSpan));
+    const size_t metadata = rows * (sizeof(float) + sizeof(int64_t));
     ledger.payload += payload;
     ledger.metadata += metadata;
     ledger.slack += device_.allocated_bytes() - payload - metadata;
     codes_ ? codes_->add_to(ledger) : void(ledger.rows_kept += rows);
   }
-  /// How many rows stand where follows from how many came.
   void archive(Archive& a, size_t tokens) override {
-    uint64_t seen = state_.seen;
-    a.number(seen, uint64_t{tokens}, "more rows than tokens");
-    if (a.loads()) advance(state_, rule_.shape, seen);
-    device_.archive(a, state_, tokens, site_.stream);
+    device_.archive(a, tokens, site_.stream);
+    state_ = device_.state();
     if (!codes_) return;
     codes_->archive(a, tokens);
     a.need(codes_->rows() == rows(), "another number of codes than the policy keeps");
@@ -124,7 +115,7 @@ class ExpressBody final : public DeviceBody {
  private:
   /// At most kMostExpressJobs.
   void take_together(std::span<const BodyMove> moves) const;
-  ExpressJob job_of(const BodyMove& move) const;
+  ExpressJob job_of(const BodyMove& move);
   /// Codes new rows behind those held, which are unpacked to the job's room.
   void unfold(const BodyMove& move, const ExpressArrays& room);
   /// What is left moves to its place.
@@ -135,7 +126,7 @@ class ExpressBody final : public DeviceBody {
   BodySite site_;
   ExpressDevice device_;
   std::unique_ptr<CodedBody> codes_;  // null: rows lie in device_
-  ExpressState state_;
+  ExpressState state_;                // with the rows that are announced
 };
 
 // A token's few rows cause few halvings: fewer layers then share a launch, and the room for them.
@@ -173,14 +164,13 @@ void ExpressBody::take_together(std::span<const BodyMove> moves) const {
   }
 }
 
-ExpressJob ExpressBody::job_of(const BodyMove& move) const {
+ExpressJob ExpressBody::job_of(const BodyMove& move) {
   const RowTarget& from = move.from;
   const size_t at = static_cast<size_t>(from.row) * site_.dim * 2;
-  return {device_.arrays(),
-          {static_cast<const std::byte*>(from.k) + at, static_cast<const std::byte*>(from.v) + at,
-           from.head_stride, site_.dim, static_cast<int>(move.rows),
-           static_cast<int32_t>(move.positions_stride), move.positions, move.position},
-          place_.layer};
+  return device_.job({static_cast<const std::byte*>(from.k) + at,
+                      static_cast<const std::byte*>(from.v) + at, from.head_stride, site_.dim,
+                      static_cast<int>(move.rows), static_cast<int32_t>(move.positions_stride),
+                      move.positions, move.position});
 }
 
 void ExpressBody::unfold(const BodyMove& move, const ExpressArrays& room) {

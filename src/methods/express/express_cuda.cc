@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <vector>
 
 #include "kernels/cuda/device_archive.h"
@@ -13,7 +12,7 @@
 namespace pith::cuda {
 
 DeviceExpressRule device_rule(const ExpressRule& rule) {
-  return {rule.shape.target, rule.shape.inflation, rule.weight_exponent, device_rule(rule.halving)};
+  return {rule.shape, rule.weight_exponent, device_rule(rule.halving)};
 }
 
 void ExpressSite::check(const ExpressRule& rule) const {
@@ -40,29 +39,35 @@ ExpressDevice::ExpressDevice(MemoryCounter& counter, const ExpressRule& rule,
   v_ = DeviceArray<char>(counter, MemoryKind::kPayload, bytes, stream);
   log_weights_ = DeviceArray<float>(counter, MemoryKind::kMetadata, heads * capacity, stream);
   positions_ = DeviceArray<int64_t>(counter, MemoryKind::kMetadata, heads * capacity, stream);
-  states_ = DeviceArray<DeviceExpressState>(counter, MemoryKind::kMetadata, heads, stream);
-  spans_ = DeviceArray<DeviceSpan>(counter, MemoryKind::kMetadata, heads, stream);
-  arrays_ = {k_.data(),     v_.data(), log_weights_.data(),       positions_.data(), states_.data(),
-             spans_.data(), nullptr,   static_cast<int>(capacity)};
-  const std::vector<DeviceExpressState> states(heads);
-  std::vector<DeviceSpan> spans(heads);
-  const size_t row_bytes = static_cast<size_t>(site.dim) * 2;
-  for (size_t h = 0; h < heads && !site.coded; ++h) {
-    spans[h].keys = k_.data() + h * capacity * row_bytes;
-    spans[h].values = v_.data() + h * capacity * row_bytes;
-    spans[h].log_weights = log_weights_.data() + h * capacity;
-    spans[h].row_stride = site.dim;
-  }
-  states_.upload(states.data(), heads, stream);
-  spans_.upload(spans.data(), heads, stream);
+  arrays_ = {k_.data(),         v_.data(), log_weights_.data(),
+             positions_.data(), nullptr,   static_cast<int>(capacity)};
+}
+
+ExpressJob ExpressDevice::job(const NewDeviceRows& rows) {
+  const ExpressJob job{arrays_, rows, site_.layer, state_};
+  advance(state_, rule_.shape, static_cast<uint64_t>(rows.count));
+  return job;
 }
 
 void ExpressDevice::take(const NewDeviceRows& rows, cudaStream_t stream) {
   if (rows.count == 0) return;
   ExpressJobs jobs;
-  jobs.job[0] = {arrays_, rows, site_.layer};
+  jobs.job[0] = job(rows);
   jobs.count = 1;
   express_take(rule_, site_, jobs, stream);
+}
+
+DeviceSpan ExpressDevice::span(size_t head) const {
+  const size_t at = head * static_cast<size_t>(arrays_.capacity);
+  const auto dim = static_cast<size_t>(site_.dim);
+  DeviceSpan span;
+  span.keys = static_cast<const std::byte*>(arrays_.k) + at * dim * 2;
+  span.values = static_cast<const std::byte*>(arrays_.v) + at * dim * 2;
+  span.log_weights = arrays_.log_weights + at;
+  span.rows = static_cast<int32_t>(state_.rows());
+  span.row_stride = site_.dim;
+  span.settled_rows = span.rows;
+  return span;
 }
 
 void ExpressDevice::copy(const ExpressDevice& from, cudaStream_t stream) {
@@ -76,19 +81,16 @@ void ExpressDevice::copy(const ExpressDevice& from, cudaStream_t stream) {
   copy(v_, from.v_);
   copy(log_weights_, from.log_weights_);
   copy(positions_, from.positions_);
-  copy(states_, from.states_);
-  // The spans' addresses are this stream's own.
-  constexpr size_t kPitch = sizeof(DeviceSpan), kAt = offsetof(DeviceSpan, rows);
-  check(
-      cudaMemcpy2DAsync(reinterpret_cast<char*>(spans_.data()) + kAt, kPitch,
-                        reinterpret_cast<const char*>(from.spans_.data()) + kAt, kPitch,
-                        sizeof(DeviceSpan::rows), spans_.size(), cudaMemcpyDeviceToDevice, stream),
-      "a copy of express's rows");
+  state_ = from.state_;
 }
 
-void ExpressDevice::archive(Archive& a, const ExpressState& state, size_t tokens,
-                            cudaStream_t stream) {
-  const size_t rows = state.rows(), dim = static_cast<size_t>(site_.dim), heads = states_.size();
+void ExpressDevice::archive(Archive& a, size_t tokens, cudaStream_t stream) {
+  // How many rows stand where follows from how many came.
+  uint64_t seen = state_.seen;
+  a.number(seen, uint64_t{tokens}, "more rows than tokens");
+  if (a.loads()) advance(state_, rule_.shape, seen);
+  const size_t rows = state_.rows(), dim = static_cast<size_t>(site_.dim);
+  const auto heads = static_cast<size_t>(site_.heads);
   const auto capacity = static_cast<size_t>(arrays_.capacity);
   const auto each = [&](void* data, size_t bytes) {
     return DeviceRuns{data, rows * bytes, capacity * bytes, heads};
@@ -100,23 +102,11 @@ void ExpressDevice::archive(Archive& a, const ExpressState& state, size_t tokens
   archive_finite(a, each(arrays_.log_weights, sizeof(float)), DType::kF32, stream);
   archive_numbers(a, each(arrays_.positions, sizeof(int64_t)), int64_t{0},
                   static_cast<int64_t>(tokens) - 1, stream);
-  if (!a.loads()) return;
-  DeviceExpressState one{state.seen, state.tau, state.stratum, state.coreset};
-  std::ranges::copy(state.levels, one.levels);
-  const std::vector<DeviceExpressState> states(heads, one);
-  states_.upload(states.data(), heads, stream);
-  const std::vector<int32_t> counts(heads, static_cast<int32_t>(rows));
-  check(cudaMemcpy2DAsync(reinterpret_cast<char*>(spans_.data()) + offsetof(DeviceSpan, rows),
-                          sizeof(DeviceSpan), counts.data(), sizeof(int32_t), sizeof(int32_t),
-                          heads, cudaMemcpyHostToDevice, stream),
-        "state that is loaded");
-  check(cudaStreamSynchronize(stream), "state that is loaded");
 }
 
 size_t ExpressDevice::allocated_bytes() const {
   return k_.size() + v_.size() + log_weights_.size() * sizeof(float) +
-         positions_.size() * sizeof(int64_t) + states_.size() * sizeof(DeviceExpressState) +
-         spans_.size() * sizeof(DeviceSpan);
+         positions_.size() * sizeof(int64_t);
 }
 
 }  // namespace pith::cuda

@@ -2,9 +2,9 @@
 // Express on the GPU (see express.h): the streams of all KV heads of a layer, and the offline form
 // for prefill.
 //
-// A stream lives on the device entirely: rows, weights, positions and how many rows stand where.
-// Taking rows is one launch, one block a head, and asks nothing of the host, so that a captured
-// graph can replay it. Cost as on the CPU: O(s^2 D log^2 n) in all.
+// A stream's rows, weights and positions are the device's; how many stand where the host knows, and
+// tells at each launch. Taking rows is one launch, one block a head, which finds its halvings as it
+// goes, by the host's own functions (plan/coreset.h). Cost as on the CPU: O(s^2 D log^2 n) in all.
 
 #include <cuda_runtime_api.h>
 
@@ -15,16 +15,9 @@
 
 namespace pith::cuda {
 
-/// ExpressState as the kernels see it: one copy a head, all alike.
-struct DeviceExpressState {
-  uint64_t seen = 0, tau = 1, stratum = 0;
-  uint32_t coreset = 0;
-  uint32_t levels[kExpressLevels] = {};
-};
-
 /// ExpressRule as the kernels see it.
 struct DeviceExpressRule {
-  uint32_t target = 0, inflation = 1;
+  ExpressShape shape;
   float weight_exponent = 1;
   DeviceHalvingRule halving;
 };
@@ -58,12 +51,10 @@ struct NewDeviceRows {
 
 /// Where a stream's arrays lie, for the kernels.
 struct ExpressArrays {
-  void* k = nullptr;                     // [heads, capacity, D]
-  void* v = nullptr;                     // [heads, capacity, D]
-  float* log_weights = nullptr;          // [heads, capacity]
-  int64_t* positions = nullptr;          // [heads, capacity]
-  DeviceExpressState* states = nullptr;  // [heads]
-  DeviceSpan* spans = nullptr;           // [heads]
+  void* k = nullptr;             // [heads, capacity, D]
+  void* v = nullptr;             // [heads, capacity, D]
+  float* log_weights = nullptr;  // [heads, capacity]
+  int64_t* positions = nullptr;  // [heads, capacity]
   /// Where each row was before rows were taken: among those held, new ones behind them; or null.
   int32_t* sources = nullptr;  // [heads, capacity]
   int capacity = 0;
@@ -74,6 +65,7 @@ struct ExpressJob {
   ExpressArrays arrays;
   NewDeviceRows rows;
   uint32_t layer = 0;
+  ExpressState state;  ///< before them
 };
 inline constexpr int kMostExpressJobs = 32;  // what a launch's parameters have room for
 struct ExpressJobs {
@@ -88,24 +80,28 @@ class ExpressDevice {
   /// Becomes what `from`, a stream of the same rule and site, is.
   void copy(const ExpressDevice& from, cudaStream_t stream);
 
-  /// Takes rows, in stream order, where they are not coded. One launch.
+  /// Rows to be taken, in stream order: from now on they have been.
+  ExpressJob job(const NewDeviceRows& rows);
+  /// One launch, where rows are not coded.
   void take(const NewDeviceRows& rows, cudaStream_t stream);
-  /// One span a head over the rows held, for decode attention. Row counts change on the device.
-  const DeviceSpan* spans() const { return spans_.data(); }
+  /// The rows held are now those that a stream has at `state`: others have put them there.
+  void set_state(const ExpressState& state) { state_ = state; }
+  const ExpressState& state() const { return state_; }
+  /// The rows held of one head, for attention, where they are not coded.
+  DeviceSpan span(size_t head) const;
   const ExpressArrays& arrays() const { return arrays_; }
   size_t allocated_bytes() const;
-  /// Of a stream that stands at `state`, which is loaded where none has come; `tokens` came in all.
-  void archive(Archive& a, const ExpressState& state, size_t tokens, cudaStream_t stream);
+  /// `tokens` came in all.
+  void archive(Archive& a, size_t tokens, cudaStream_t stream);
 
  private:
   DeviceExpressRule rule_;
   ExpressSite site_;
-  DeviceArray<char> k_, v_;                 // [heads, capacity, D], unless rows are coded
-  DeviceArray<float> log_weights_;          // [heads, capacity]
-  DeviceArray<int64_t> positions_;          // [heads, capacity]
-  DeviceArray<DeviceExpressState> states_;  // [heads]
-  DeviceArray<DeviceSpan> spans_;           // [heads]
+  DeviceArray<char> k_, v_;         // [heads, capacity, D], unless rows are coded
+  DeviceArray<float> log_weights_;  // [heads, capacity]
+  DeviceArray<int64_t> positions_;  // [heads, capacity]
   ExpressArrays arrays_;
+  ExpressState state_;
 };
 
 /// One launch for all jobs. Everything of `site` but the layer holds for all.

@@ -65,10 +65,6 @@ __global__ void __launch_bounds__(kThreads)
     }
     at += segment.count;
   }
-  if (threadIdx.x == 0) {
-    to.states[head] = job.state;
-    to.spans[head].rows = at;
-  }
 }
 
 }  // namespace

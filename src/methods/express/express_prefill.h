@@ -67,7 +67,6 @@ struct StoreJob {
   int count = 0;
   const int32_t* pool = nullptr;
   int pool_stride = 0;
-  DeviceExpressState state;
   int64_t first_position = 0;  ///< of token 0
 };
 void store_rows(const StoreJob& job, const ExpressSite& site, const ExpressArrays& to,

@@ -130,9 +130,9 @@ void ExpressPrefill::store(ExpressDevice& device, const ExpressPrefillRows& rows
   job.count = plan_.finals;
   job.pool = pool_.data();
   job.pool_stride = plan_.pool;
-  job.state = plan_.state;
   job.first_position = site_.first_position;
   store_rows(job, site_, device.arrays(), stream);
+  device.set_state(plan_.state);
 }
 
 }  // namespace pith::cuda

@@ -1,15 +1,12 @@
 // Express with all rows at hand (seed 004, App. H).
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "methods/express/express.h"
 
 namespace pith {
 namespace {
-
-uint32_t tag_of(uint64_t weight) { return static_cast<uint32_t>(std::countr_zero(weight)); }
 
 /// Reservoir sampling of one: row `nth` (from 1) of a stratum replaces the pick.
 bool becomes_pick(const Philox& random, int64_t position, uint64_t nth) {
@@ -107,7 +104,7 @@ class Offline {
       }
       const Halved halved = halve(context_.kernels, context_.memory, rule_.halving,
                                   {k.data(), v.data(), positions.data(), bucket, rows_.dim},
-                                  {random_, tag_of(weight)});
+                                  {random_, log2_of(weight)});
       for (size_t i = 0; i < bucket / 2; ++i) out[b * bucket / 2 + i] = in[halved.kept[i]];
     });
     return out;

@@ -48,7 +48,7 @@ struct ExpressPlan {
   int most_queries = 0;
   int most_segments = 0;
   /// The stream after the prompt: tokens before the last `window` and after the sink.
-  DeviceExpressState state;
+  ExpressState state;
   int first_final = 0, finals = 0;  ///< its segments, in the order of a store
 };
 

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "methods/express/prefill_plan.h"
@@ -9,8 +8,6 @@
 
 namespace pith::cuda {
 namespace {
-
-uint32_t tag_of(uint64_t weight) { return static_cast<uint32_t>(std::countr_zero(weight)); }
 
 /// Where the lists of one phase lie.
 struct PhaseLists {
@@ -66,7 +63,7 @@ class Planner {
     lists.tau = 4 * before.tau;
     const uint64_t ratio = rule_.shape.ratio(lists.tau);
     lists.stratum = lists.tau / ratio;
-    lists.levels = static_cast<int>(tag_of(ratio));
+    lists.levels = static_cast<int>(log2_of(ratio));
     lists.bucket = target_ / static_cast<int>(ratio);
     lists.first = first;
     const int64_t rows = std::min<int64_t>(body - first, 3 * first) / lists.stratum;
@@ -83,11 +80,11 @@ class Planner {
       const int size = lists.bucket << l, groups = static_cast<int>(level_rows / size);
       if (groups == 0) break;
       phase.halvings.push_back(
-          {lists.at[l], lists.at[l + 1], size, groups, tag_of(lists.stratum << l)});
+          {lists.at[l], lists.at[l + 1], size, groups, log2_of(lists.stratum << l)});
       level_rows = int64_t{groups} * size / 2;
     }
-    phase.halvings.push_back({before.coreset, half, target_, 1, tag_of(before.tau)});
-    phase.halvings.push_back({half, lists.coreset, target_ / 2, 1, tag_of(2 * before.tau)});
+    phase.halvings.push_back({before.coreset, half, target_, 1, log2_of(before.tau)});
+    phase.halvings.push_back({half, lists.coreset, target_ / 2, 1, log2_of(2 * before.tau)});
     plan_.phases.push_back(std::move(phase));
     lists_.push_back(std::move(lists));
   }
@@ -104,7 +101,7 @@ class Planner {
   }
 
   /// The coreset after `body` rows, in the order of a store; what stands where goes to `state`.
-  void add_snapshot(int64_t body, DeviceExpressState& state) {
+  void add_snapshot(int64_t body, ExpressState& state) {
     const PhaseLists& lists = lists_[phase_of(body)];
     state = {};
     state.seen = body;
@@ -147,7 +144,7 @@ class Planner {
       chunk.first_segment = static_cast<int>(plan_.segments.size());
       size_t phase = 0;
       if (body > 0) {
-        DeviceExpressState state;
+        ExpressState state;
         add_segment(sink_at_, shape_.sink, 1);
         add_snapshot(body, state);
         phase = phase_of(body);
