@@ -7,7 +7,7 @@
 A file may include its own stage, earlier stages and the public headers (include/pith/). Beside
 that:
 - append and attend stand side by side and do not know each other, nor do core and plan: a plan has
-  integers only, neither random numbers nor devices;
+  integers only, neither random numbers nor devices; the macro of what kernels call too is for all;
 - a method (src/methods/<name>/) is known to itself and to the registry only, and to the subcommand
   that makes the files that it reads;
 - the command line is a program of the library's users: it sees include/pith/, but for INSIDE, a
@@ -32,6 +32,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 INTRINSICS = re.compile(r"^(\w*mmintrin\.h|x86(gpr)?intrin\.h|cpuid\.h|arm_\w+\.h|hwy/.*)$")
 INTRINSICS_MAY = ("src/kernels/", "src/core/thread_pool.cc")
 REGISTRY = "src/methods/registry.cc"
+FOR_ALL = "core/both_sides.h"  # a macro
 COMMAND_OF = {"apps/pith/train_dict.cc": "csr"}
 # What the command line includes of src/, and who does (docs/decisions/0196). Tools of this project
 # more than of its users: measurements, tables of reports, training, files of tensors.
@@ -106,7 +107,7 @@ def fault(path, header):
         return f"src/{here}/ has no place in the order; add it to ORDER in tools/check_includes.py"
     if RANK[there] > RANK[here]:
         return f"{here} comes before {there}"
-    if RANK[there] == RANK[here] and there != here:
+    if RANK[there] == RANK[here] and there != here and header != FOR_ALL:
         return f"{here} and {there} stand side by side"
     method = method_of(header)
     known = path == REGISTRY or COMMAND_OF.get(path) == method
@@ -152,6 +153,7 @@ def self_test():
            ("apps/pith/tokenize.cc", '#include "pith/session.h"')]  # and none of what it may
     good = [("src/kernels/a.cc", '#include "core/dtype.h"'),
             ("src/compress/a.h", '#include "plan/step.h"'),
+            ("src/plan/a.h", '#include "core/both_sides.h"'),
             ("src/kernels/b.cc", "#include <hwy/highway.h>"),
             ("src/core/thread_pool.cc", "#include <immintrin.h>"),
             ("src/methods/registry.cc", '#include "methods/qjl/qjl.h"'),
