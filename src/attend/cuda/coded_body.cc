@@ -78,7 +78,11 @@ void CodedBody::move_to(size_t capacity, const CodedBody& from, size_t first) {
   for (size_t part = 0; part < kParts; ++part) {
     const MemoryKind kind = part % 2 == 0 ? MemoryKind::kPayload : MemoryKind::kMetadata;
     DeviceBuffer fresh(*site_.memory, kind);
+    // Blocks are saved whole, the last one with places of rows that are not there: what others left
+    // on the card must not get into a file.
     fresh.allocate(site_.heads * capacity * bytes_[part], site_.stream);
+    if (fresh.size() > 0)
+      check(cudaMemsetAsync(fresh.data(), 0, fresh.size(), site_.stream), "room for codes");
     if (blocks > 0 && bytes_[part] > 0) {
       check(cudaMemcpy2DAsync(fresh.data(), capacity * bytes_[part],
                               from.at(static_cast<Part>(part), 0, first),

@@ -73,7 +73,9 @@ void RecordTable::reserve(size_t fresh, const DeviceCodec& codec, const CodeBloc
     capacity = std::clamp(site_.context / block + 1, needed, std::max(needed, capacity));
   }
   DeviceBuffer table(*site_.memory, MemoryKind::kMetadata);
+  // A head that names fewer than another has room at its end that is saved too.
   table.allocate(site_.heads * capacity * bytes_, site_.stream);
+  check(cudaMemsetAsync(table.data(), 0, table.size(), site_.stream), "records of coded rows");
   if (named > 0) {
     const MoveRecords move{table_.data(),
                            table.data(),
