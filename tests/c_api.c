@@ -1,12 +1,13 @@
-/* pith.h from C11: a question to the demo model, sessions that fork, batches, what sessions and
- * policies tell of themselves, structs of other sizes, and what is refused. Exits with 0 if all of
- * it holds; arguments: the demo model's folder. */
+/* pith.h and pith_layer.h from C11: a question to the demo model, sessions that fork, batches, what
+ * sessions and policies tell of themselves, layers of one's own, structs of other sizes, and what is
+ * refused. Exits with 0 if all of it holds; arguments: the demo model's folder. */
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "pith/pith.h"
+#include "pith/pith_layer.h"
 
 #define CHECK(condition)                                              \
   do {                                                                \
@@ -427,6 +428,100 @@ static int policies(const pith_model* model) {
   return 0;
 }
 
+enum { kHeads = 4, kKvHeads = 2, kDim = 32, kRows = 60 };
+
+static pith_tensor tensor(void* data, size_t heads) {
+  const pith_tensor t = {sizeof(t), data, (ptrdiff_t)heads * kDim, kDim, PITH_F32};
+  return t;
+}
+
+/* Rows and queries that differ from token to token. */
+static void numbers(float* x, size_t count, unsigned seed) {
+  for (size_t i = 0; i < count; ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    x[i] = (float)(seed >> 8) / (float)(1 << 23) - 1;
+  }
+}
+
+static int layers_of_ones_own(void) {
+  pith_error error = PITH_ERROR_INIT;
+  pith_compute_options of_compute;
+  pith_layer_options options;
+  pith_compute* compute = NULL;
+  pith_layer *layer = NULL, *copy = NULL;
+  pith_compute_defaults(&of_compute, sizeof(of_compute));
+  of_compute.threads = 1;
+  CHECK(pith_compute_create(&of_compute, &compute, &error) == PITH_OK);
+  pith_layer_defaults(&options, sizeof(options));
+  CHECK(pith_layer_create(compute, &options, &layer, &error) == PITH_INVALID_ARGUMENT);
+  options.policy = "knorm(budget=16,interval=4)+int8,window=8";
+  options.query_heads = kHeads, options.kv_heads = kKvHeads, options.head_dim = kDim;
+  options.context = 100;
+  const int64_t protect[] = {20, 22};
+  options.protect = protect, options.protect_count = 1;
+  options.probe_rows = 64, options.probe_every = 1;
+  CHECK(pith_layer_create(compute, &options, &layer, &error) == PITH_OK);
+  static float q[kRows * kHeads * kDim], k[kRows * kKvHeads * kDim], v[kRows * kKvHeads * kDim];
+  static float out[kRows * kHeads * kDim], again[kHeads * kDim];
+  numbers(q, sizeof(q) / sizeof(*q), 1);
+  numbers(k, sizeof(k) / sizeof(*k), 2);
+  numbers(v, sizeof(v) / sizeof(*v), 3);
+  pith_tensor to = tensor(out, kHeads), from_q = tensor(q, kHeads);
+  pith_tensor from_k = tensor(k, kKvHeads), from_v = tensor(v, kKvHeads);
+  CHECK(pith_layer_step(layer, &to, &from_q, &from_k, &from_v, kRows, &error) == PITH_OK);
+  CHECK(memcmp(out, v, kDim * sizeof(float)) == 0); /* the first token sees itself alone */
+  CHECK(pith_layer_append(layer, &from_k, &from_v, 3, &error) == PITH_OK);
+  CHECK(pith_layer_end_prompt(layer, &error) == PITH_OK);
+  CHECK(pith_layer_tokens(layer) == kRows + 3);
+
+  int64_t positions[100];
+  pith_rows rows = {.size = sizeof(rows), .capacity = 100, .positions = positions};
+  CHECK(pith_layer_rows(layer, 1, &rows, &error) == PITH_OK && rows.count < 40);
+  int kept = 0;
+  for (size_t i = 0; i < rows.count; ++i) kept += positions[i] == 20 || positions[i] == 21;
+  CHECK(kept == 2);
+  CHECK(pith_layer_rows(layer, 2, &rows, &error) == PITH_INVALID_ARGUMENT);
+  pith_ledger ledger = {.size = sizeof(ledger)};
+  CHECK(pith_layer_ledger(layer, &ledger, &error) == PITH_OK);
+  CHECK(ledger.tokens == kRows + 3 && ledger.payload > 0);
+  CHECK(ledger.payload <= pith_compute_bytes_in_use(compute));
+  char text[200] = {0};
+  size_t written = 0;
+  CHECK(pith_layer_describe(layer, text, sizeof(text) - 1, &written, &error) == PITH_OK);
+  CHECK(written == strlen(text) && strstr(text, "knorm(budget=16,") != NULL);
+
+  static char bytes[1 << 20];
+  CHECK(pith_layer_save(layer, bytes, 10, &written, &error) == PITH_OUT_OF_MEMORY);
+  CHECK(pith_layer_save(layer, bytes, sizeof(bytes), &written, &error) == PITH_OK);
+  CHECK(pith_layer_restore(compute, &options, bytes, written, &copy, &error) == PITH_OK);
+  pith_tensor to_again = tensor(again, kHeads);
+  CHECK(pith_layer_attend(copy, &to_again, &from_q, 1, &error) == PITH_OK);
+  pith_layer_free(copy);
+  CHECK(pith_layer_clone(layer, &copy, &error) == PITH_OK);
+  for (int i = 0; i < 3; ++i)
+    CHECK(pith_layer_step(copy, &to, &from_q, &from_k, &from_v, 1, &error) == PITH_OK);
+  CHECK(pith_layer_attend(layer, &to, &from_q, 1, &error) == PITH_OK);
+  CHECK(memcmp(out, again, sizeof(again)) == 0);
+  pith_attention_error estimate = {.size = sizeof(estimate)};
+  CHECK(pith_layer_attention_error(copy, &estimate, &error) == PITH_OK && estimate.steps > 0);
+  bytes[written / 2] ^= 1;
+  pith_layer* damaged = NULL;
+  CHECK(pith_layer_restore(compute, &options, bytes, written, &damaged, &error) == PITH_CORRUPT);
+  CHECK(damaged == NULL);
+
+  from_q.dtype = 3;
+  CHECK(pith_layer_attend(layer, &to, &from_q, 1, &error) == PITH_INVALID_ARGUMENT);
+  CHECK(strstr(error.message, "dtype") != NULL);
+  CHECK(pith_layer_attend(layer, &to, NULL, 1, &error) == PITH_INVALID_ARGUMENT);
+  CHECK(pith_layer_use_stream(layer, &from_q, &error) == PITH_INVALID_ARGUMENT);
+  CHECK(pith_layer_protect(layer, protect, 1, &error) == PITH_INVALID_ARGUMENT);
+  pith_compute_free(compute); /* layers keep it */
+  pith_layer_free(copy);
+  CHECK(pith_layer_append(layer, &from_k, &from_v, 1, &error) == PITH_OK);
+  pith_layer_free(layer);
+  return 0;
+}
+
 int main(int argc, char** argv) {
   CHECK(argc == 2 && strlen(pith_version()) > 0);
   pith_model* model = NULL;
@@ -456,7 +551,8 @@ int main(int argc, char** argv) {
   const int failed = refusals(model, engine) || other_sizes(model, engine) ||
                      round_trip(model, ids, &count) || conversation(engine, vocab, ids, count) ||
                      saved(engine, vocab, ids, count) || reports(engine, info.layers, ids, count) ||
-                     batches(engine, vocab, ids, count) || policies(model);
+                     batches(engine, vocab, ids, count) || policies(model) ||
+                     layers_of_ones_own();
   pith_engine_free(engine);
   pith_model_free(model);
   return failed;

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "pith/error.h"
 #include "pith/generate.h"
@@ -125,5 +126,10 @@ int one_of(int32_t value, int count, const char* what);
 SessionOptions options_of(const pith_session_options* given);
 Device device_of(int32_t device);
 pith_ledger ledger_of(const Ledger& ledger);
+/// Tokens [count][2]: first, one past the last.
+std::vector<TokenRange> ranges_of(const int64_t* pairs, size_t count);
+/// As many as there is room for, or none; see pith_session_rows.
+void write_rows(pith_rows* rows, const HeadRows& held);
+void write_error(pith_attention_error* estimate, const AttentionError& error);
 
 }  // namespace pith::c_api

@@ -23,13 +23,6 @@ pith_session_options session_defaults() {
           .max_error = o.error_probe.max_error};
 }
 
-std::vector<TokenRange> ranges_of(const int64_t* pairs, size_t count) {
-  if (count > 0) given(pairs, "the list of protected tokens");
-  std::vector<TokenRange> ranges(count);
-  for (size_t i = 0; i < count; ++i) ranges[i] = {pairs[2 * i], pairs[2 * i + 1]};
-  return ranges;
-}
-
 pith_sampling_options sampling_defaults() {
   const SamplingOptions o;
   return {.size = sizeof(pith_sampling_options),
@@ -125,6 +118,37 @@ void tell(pith_work* to, const Work& work) {
 }
 
 }  // namespace
+
+std::vector<TokenRange> ranges_of(const int64_t* pairs, size_t count) {
+  if (count > 0) given(pairs, "the list of protected tokens");
+  std::vector<TokenRange> ranges(count);
+  for (size_t i = 0; i < count; ++i) ranges[i] = {pairs[2 * i], pairs[2 * i + 1]};
+  return ranges;
+}
+
+void write_rows(pith_rows* rows, const HeadRows& held) {
+  static_assert(PITH_ROLE_DENOMINATOR == static_cast<int>(Role::kDenominator));
+  pith_rows r = read(&given(rows, "the place for the rows"), {}, "the place for the rows");
+  r.count = held.positions.size();
+  write(rows, r, "the place for the rows");
+  const bool wanted = r.positions || r.log_weights || r.roles;
+  if (wanted && r.count > r.capacity)
+    throw Error(
+        ErrorCode::kOutOfMemory,
+        std::to_string(r.count) + " rows do not fit into room for " + std::to_string(r.capacity));
+  if (r.positions) std::ranges::copy(held.positions, r.positions);
+  if (r.log_weights) std::ranges::copy(held.log_weights, r.log_weights);
+  if (r.roles)
+    std::ranges::transform(held.roles, r.roles,
+                           [](Role role) { return static_cast<int32_t>(role); });
+}
+
+void write_error(pith_attention_error* estimate, const AttentionError& e) {
+  write(estimate,
+        {sizeof(pith_attention_error), static_cast<size_t>(e.layer), e.steps, e.estimate, e.low,
+         e.high},
+        "the place for the estimate");
+}
 
 SessionOptions options_of(const pith_session_options* from) {
   const pith_session_options o = read(from, session_defaults(), "the session's options");
@@ -256,23 +280,8 @@ pith_status pith_session_ledger(const pith_session* session, pith_ledger* ledger
 
 pith_status pith_session_rows(const pith_session* session, int32_t layer, int32_t head,
                               pith_rows* rows, pith_error* error) {
-  return guarded(error, [&] {
-    static_assert(PITH_ROLE_DENOMINATOR == static_cast<int>(pith::Role::kDenominator));
-    pith_rows r = read(&given(rows, "the place for the rows"), {}, "the place for the rows");
-    const pith::HeadRows held = given(session, "the session").session.rows(layer, head);
-    r.count = held.positions.size();
-    write(rows, r, "the place for the rows");
-    const bool wanted = r.positions || r.log_weights || r.roles;
-    if (wanted && r.count > r.capacity)
-      throw pith::Error(
-          pith::ErrorCode::kOutOfMemory,
-          std::to_string(r.count) + " rows do not fit into room for " + std::to_string(r.capacity));
-    if (r.positions) std::ranges::copy(held.positions, r.positions);
-    if (r.log_weights) std::ranges::copy(held.log_weights, r.log_weights);
-    if (r.roles)
-      std::ranges::transform(held.roles, r.roles,
-                             [](pith::Role role) { return static_cast<int32_t>(role); });
-  });
+  return guarded(
+      error, [&] { write_rows(rows, given(session, "the session").session.rows(layer, head)); });
 }
 
 size_t pith_session_probed_layers(const pith_session* session) {
@@ -287,11 +296,7 @@ pith_status pith_session_attention_error(const pith_session* session, size_t ind
       throw pith::Error(pith::ErrorCode::kInvalidArgument, "number " + std::to_string(index) +
                                                                " of " + std::to_string(all.size()) +
                                                                " layers with an error probe");
-    const pith::AttentionError& e = all[index];
-    write(estimate,
-          {sizeof(pith_attention_error), static_cast<size_t>(e.layer), e.steps, e.estimate, e.low,
-           e.high},
-          "the place for the estimate");
+    write_error(estimate, all[index]);
   });
 }
 
