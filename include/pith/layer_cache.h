@@ -1,7 +1,7 @@
 #pragma once
-// The compressed cache of one attention layer over the caller's own tensors, on the CPU: for
-// programs that have a model of their own and want its cache to stay small. The code is that of a
-// session's cache, and so are its answers.
+// The compressed cache of one attention layer over the caller's own tensors, in the memory of the
+// CPU or of the GPU: for programs that have a model of their own and want its cache to stay small.
+// The code is that of a session's cache, and so are its answers.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "pith/attention_error.h"
+#include "pith/device.h"
 #include "pith/dtype.h"
 #include "pith/ledger.h"
 #include "pith/policy.h"
@@ -22,17 +23,21 @@ namespace pith {
 /// Threads, kernels and one account of memory, for any number of layers. Their calls may come from
 /// several threads; a layer is one thread's at a time.
 struct ComputeOptions {
-  int threads = 0;          ///< 0 = all cores
+  /// Where tensors and caches are; nothing falls back. kCuda: the current device of the thread that
+  /// makes it, and of those that call.
+  Device device = Device::kCpu;
+  int threads = 0;          ///< 0 = all cores; on the GPU those of an error probe
   size_t memory_limit = 0;  ///< bytes of all layers together; 0 = none
-  std::string isa = {};     ///< as EngineOptions::isa
+  std::string isa = {};     ///< as EngineOptions::isa; the CPU's
 };
 
 class Compute {
  public:
-  /// Throws kInvalidArgument.
+  /// Throws kInvalidArgument, and kUnsupported for a GPU that is not there.
   explicit Compute(const ComputeOptions& options = {});
   ~Compute();
   size_t bytes_in_use() const;
+  Device device() const;
 
  private:
   friend class LayerCache;
@@ -40,9 +45,9 @@ class Compute {
   std::unique_ptr<State> state_;
 };
 
-/// A tensor [T, heads, D] that is read: the numbers of a row are adjacent, rows are where the
-/// strides say, in numbers. [T, heads, D] without gaps is {x, dtype, heads * D, D}, [heads, T, D]
-/// is {x, dtype, D, T * D}.
+/// A tensor [T, heads, D] that is read, in memory of the Compute's device: the numbers of a row are
+/// adjacent, rows are where the strides say, in numbers. [T, heads, D] without gaps is {x, dtype,
+/// heads * D, D}, [heads, T, D] is {x, dtype, D, T * D}.
 struct RowsView {
   const void* data = nullptr;
   DType dtype = DType::kF32;
@@ -72,6 +77,13 @@ struct LayerCacheOptions {
   ErrorProbeOptions error_probe;    ///< its max_error is the caller's to act on
 };
 
+/// On the GPU step, append and attend return before the work is done. It comes behind what the
+/// stream of use_stream() has when they are called, and what that stream is given later comes
+/// behind it: tensors may be freed or written over in the order of that stream. Rows are stored as
+/// f16, or as the policy's dtype, to which queries are rounded; numbers beyond it become infinite
+/// and are not refused. What the host must know waits: all other calls, steps that an error probe
+/// compares, and policies whose rows are counted on the device (adakv, uniform(rate) behind heavy
+/// rows).
 class LayerCache {
  public:
   /// Throws kInvalidArgument or kUnsupported for shapes and policies that cannot be.
@@ -91,6 +103,10 @@ class LayerCache {
   void append(const RowsView& k, const RowsView& v, size_t tokens);
   /// Queries attend to what is stored and nothing else; they stand behind all of it.
   void attend(const RowsOut& out, const RowsView& q, size_t tokens);
+  /// The stream that calls from now on are ordered with: a cudaStream_t of the Compute's device;
+  /// null, as at first: the default stream. It may not be captured into a graph. Clones begin with
+  /// it. Throws kInvalidArgument for a stream on the CPU.
+  void use_stream(void* stream);
   /// The prompt is complete: selectors that judge it do.
   void end_prompt();
   /// Protects more tokens, all still to come. Throws kInvalidArgument as Session::protect does.
@@ -106,9 +122,9 @@ class LayerCache {
 
   /// All that the cache needs to go on elsewhere, bit for bit.
   std::vector<std::byte> save() const;
-  /// A cache that goes on where save() was called. Options and the instruction set must be those it
-  /// was saved under; `protect` may be left empty. Throws kInvalidArgument, naming what differs,
-  /// and kCorrupt for bytes that are damaged or none of save()'s.
+  /// A cache that goes on where save() was called. Options, the device and its instruction set must
+  /// be those it was saved under; `protect` may be left empty. Throws kInvalidArgument, naming what
+  /// differs, and kCorrupt for bytes that are damaged or none of save()'s.
   static LayerCache restore(std::shared_ptr<Compute> compute, const LayerCacheOptions& options,
                             std::span<const std::byte> bytes);
 

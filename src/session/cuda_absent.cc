@@ -2,6 +2,7 @@
 
 #include "pith/error.h"
 #include "session/backend.h"
+#include "session/layer_backend.h"
 
 namespace pith {
 namespace {
@@ -17,6 +18,9 @@ namespace {
 // The other build takes the model over. NOLINTNEXTLINE(performance-unnecessary-value-param)
 std::unique_ptr<EngineBackend> make_cuda_engine(std::shared_ptr<const Model> /*model*/,
                                                 const EngineOptions& /*options*/) {
+  refuse_cuda();
+}
+std::unique_ptr<ComputeBackend> make_cuda_compute(const ComputeOptions& /*options*/) {
   refuse_cuda();
 }
 double cuda_read_rate() { refuse_cuda(); }

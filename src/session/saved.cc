@@ -57,6 +57,17 @@ std::vector<SessionSection> sections_of(SessionBackend& session, int layers) {
 
 }  // namespace
 
+SessionKey session_key(const Engine& engine, const SessionOptions& o) {
+  const ResolvedPolicy policy(o.policy, cache_shape(engine.model()->config(), o), o.seed,
+                              engine.options().device);
+  const auto probe = fmt::format("{} rows every {} steps", o.error_probe.rows, o.error_probe.every);
+  return {{"policy", policy.describe()},
+          {"context", std::to_string(o.context)},
+          {"per cent of", std::to_string(o.percent_of)},
+          {"seed", std::to_string(o.seed)},
+          {"error probe", o.error_probe.rows > 0 ? probe : "none"}};
+}
+
 void Session::save(const std::filesystem::path& path, const SaveOptions& options) const {
   state_->check_usable();
   const int layers = state_->engine->model()->config().layers;

@@ -3,20 +3,8 @@
 #include <fmt/format.h>
 
 #include "pith/error.h"
-#include "session/state.h"
 
 namespace pith {
-
-SessionKey session_key(const Engine& engine, const SessionOptions& o) {
-  const ResolvedPolicy policy(o.policy, cache_shape(engine.model()->config(), o), o.seed,
-                              engine.options().device);
-  const auto probe = fmt::format("{} rows every {} steps", o.error_probe.rows, o.error_probe.every);
-  return {{"policy", policy.describe()},
-          {"context", std::to_string(o.context)},
-          {"per cent of", std::to_string(o.percent_of)},
-          {"seed", std::to_string(o.seed)},
-          {"error probe", o.error_probe.rows > 0 ? probe : "none"}};
-}
 
 std::string field_of(const SessionKey& key, const std::string& name) {
   for (const auto& [field, value] : key)

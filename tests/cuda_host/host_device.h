@@ -49,6 +49,18 @@ inline int64_t position_of(const JudgedRows& rows, int head, int row) {
              : rows.first_position + row - rows.known;
 }
 
+/// A caller's stream that is being captured.
+inline auto* const kCapturedStream = reinterpret_cast<cudaStream_t>(0x77);
+/// Events that streams recorded and waited for, with how many strided copies came before.
+struct StreamOrderNote {
+  bool records = false;
+  cudaStream_t stream = nullptr;
+  size_t copies_before = 0;
+};
+std::vector<StreamOrderNote> stream_order();
+void forget_stream_order();
+void note_strided_copy();
+
 /// Decode attention over dense spans, and over coded ones of f16 rows.
 void attend_spans(const DecodeCall& call);
 /// A token's mass, of dense rows and coded ones.

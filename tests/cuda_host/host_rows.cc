@@ -11,6 +11,7 @@
 #include "compress/cuda/share.h"
 #include "core/philox.h"
 #include "host_device.h"
+#include "kernels/cuda/strided.h"
 #include "kernels/cuda/uploads.h"
 #include "methods/baselines/uniform_cuda.h"
 #include "methods/buzz/buzz_cuda.h"
@@ -363,6 +364,31 @@ void PinnedRows::write_positions(const PositionsCall& call) const {
 
 void upload_all(std::span<const Upload> uploads, cudaStream_t) {
   for (const Upload& u : uploads) std::memcpy(u.to, u.from, u.bytes);
+}
+
+void copy_strided(std::span<const StridedCopy> copies, size_t tokens, size_t dim, cudaStream_t) {
+  note_strided_copy();
+  for (const StridedCopy& copy : copies) {
+    for (size_t t = 0; t < tokens; ++t) {
+      for (size_t h = 0; h < static_cast<size_t>(copy.heads); ++h) {
+        const auto row = [&](const StridedRows& rows) {
+          return static_cast<size_t>(static_cast<ptrdiff_t>(t) * rows.token_stride +
+                                     static_cast<ptrdiff_t>(h) * rows.head_stride);
+        };
+        const auto* wide = static_cast<const float*>(copy.from.data);
+        for (size_t c = 0; c < dim; ++c) {
+          const size_t from = row(copy.from) + c, to = row(copy.to) + c;
+          const float x = copy.factor * (copy.from.dtype == DType::kF32
+                                             ? wide[from]
+                                             : number(copy.from.dtype, copy.from.data, from));
+          if (copy.to.dtype == DType::kF32)
+            static_cast<float*>(copy.to.data)[to] = x;
+          else
+            put(copy.to.dtype, copy.to.data, to, x);
+        }
+      }
+    }
+  }
 }
 
 void copy_token_rows(const TokenRowsCall& call, cudaStream_t) {

@@ -4,16 +4,86 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
+
+#include "host_device.h"
+
+namespace pith::cuda {
+namespace {
+
+/// What is the device's memory, and what streams did. The library's threads allocate too.
+struct Seen {
+  std::mutex turn;
+  std::map<const char*, size_t> allocated;  // first byte, bytes
+  std::vector<StreamOrderNote> order;
+  size_t copies = 0;
+};
+Seen& seen() {
+  static Seen all;
+  return all;
+}
+void note(bool records, cudaStream_t stream) {
+  const std::lock_guard turn(seen().turn);
+  seen().order.push_back({records, stream, seen().copies});
+}
+
+}  // namespace
+
+std::vector<StreamOrderNote> stream_order() {
+  const std::lock_guard turn(seen().turn);
+  return seen().order;
+}
+void forget_stream_order() {
+  const std::lock_guard turn(seen().turn);
+  seen().order.clear();
+  seen().copies = 0;
+}
+void note_strided_copy() {
+  const std::lock_guard turn(seen().turn);
+  ++seen().copies;
+}
+
+}  // namespace pith::cuda
+
+using pith::cuda::note;
+using pith::cuda::seen;
 
 extern "C" {
 
 cudaError_t cudaMallocAsync(void** to, size_t bytes, cudaStream_t) {
   *to = std::malloc(bytes);
   std::memset(*to, 0xff, bytes);
+  const std::lock_guard turn(seen().turn);
+  seen().allocated[static_cast<const char*>(*to)] = bytes;
   return cudaSuccess;
 }
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t) {
+  {
+    const std::lock_guard turn(seen().turn);
+    seen().allocated.erase(static_cast<const char*>(memory));
+  }
   std::free(memory);
+  return cudaSuccess;
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* of, const void* memory) {
+  *of = {};
+  const auto* at = static_cast<const char*>(memory);
+  const std::lock_guard turn(seen().turn);
+  auto after = seen().allocated.upper_bound(at);
+  const bool ours =
+      after != seen().allocated.begin() && at < std::prev(after)->first + std::prev(after)->second;
+  of->type = ours ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  *status = stream == pith::cuda::kCapturedStream ? cudaStreamCaptureStatusActive
+                                                  : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height,
+                              cudaStream_t) {
+  for (size_t i = 0; i < height; ++i) std::memset(static_cast<char*>(to) + i * pitch, value, width);
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** to, size_t bytes) {
@@ -74,13 +144,19 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t, unsigned) {
+  note(false, stream);
+  return cudaSuccess;
+}
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = nullptr;
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t stream) {
+  note(true, stream);
+  return cudaSuccess;
+}
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 
 }  // extern "C"

@@ -21,7 +21,7 @@ std::string name_of(const std::vector<double>& numbers) {
 
 DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const Policy& policy,
                          uint64_t seed, cudaStream_t stream, const LayerRopes& ropes,
-                         std::shared_ptr<DeviceCommon> common)
+                         std::shared_ptr<DeviceCommon> common, std::optional<int> only)
     : memory_(memory),
       shape_(shape),
       stream_(stream),
@@ -29,10 +29,12 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
       policy_(std::make_shared<const ResolvedPolicy>(policy, shape, seed, Device::kCuda)),
       kind_(std::hash<std::string>{}(policy_->describe({}))),
       seed_(seed),
+      first_layer_(only.value_or(0)),
       common_(common ? std::move(common) : std::make_shared<DeviceCommon>(memory.root())),
       space_(common_->space(site())) {
+  const int end = only ? *only + 1 : shape.layers;
   std::vector<std::vector<Part>> plans;
-  for (int l = 0; l < shape.layers; ++l) plans.push_back(plan_heads(l));
+  for (int l = first_layer_; l < end; ++l) plans.push_back(plan_heads(l));
   dtype_ = plans.front().front().plan.dtype;
   for (const std::vector<Part>& layer : plans) {
     for (const Part& part : layer) cache_positions_ |= part.plan.cache_positions;
@@ -43,9 +45,7 @@ DeviceCache::DeviceCache(MemoryCounter& memory, const CacheShape& shape, const P
       return std::make_shared<RopeTable>(common_->memory(), angles, stream);
     }));
   }
-  for (int l = 0; l < shape.layers; ++l) {
-    layers_.push_back(make_layer(l, plans[static_cast<size_t>(l)]));
-  }
+  for (int l = first_layer_; l < end; ++l) layers_.push_back(make_layer(l, plans[index(l)]));
   make_step_memory();
 }
 
@@ -113,6 +113,7 @@ DeviceCache::DeviceCache(const DeviceCache& o)
       kind_(o.kind_),
       seed_(o.seed_),
       notes_(o.notes_),
+      first_layer_(o.first_layer_),
       common_(o.common_),
       space_(o.space_),
       cache_positions_(o.cache_positions_),
@@ -140,8 +141,8 @@ void DeviceCache::protect(std::span<const TokenRange> ranges) {
   ProtectedRows all = notes_.protected_rows;
   all.add(ranges, static_cast<int64_t>(tokens()), static_cast<int64_t>(shape_.context));
   notes_.protected_rows = std::move(all);
-  for (size_t l = 0; l < layers_.size(); ++l) {
-    if (!slides(l)) layers_[l]->protect(notes_.protected_rows);
+  for (int l = first_layer_; l < end_layer(); ++l) {
+    if (!slides(l)) at(l).protect(notes_.protected_rows);
   }
   check(cudaStreamSynchronize(stream_), "protecting tokens");  // steps read what is made anew
   make_step_memory();
@@ -183,7 +184,7 @@ DecodeShape DeviceCache::token_shape() const {
 }
 
 DecodePlace DeviceCache::token_place(int layer, float* out, const void* q) const {
-  const size_t first = first_spans_[static_cast<size_t>(layer)];
+  const size_t first = first_spans_[index(layer)];
   return {q, spans_.device() + first, out, log_sum_.data()};
 }
 
@@ -202,28 +203,44 @@ int DeviceCache::token_blocks() const {
   return static_cast<int>(std::max<size_t>(1, (tiles + kTilesABlock - 1) / kTilesABlock));
 }
 
-void DeviceCache::attend_token(int layer, const DecodePlace& place, const DecodeScratch& scratch,
-                               const DecodeCompany& company) const {
-  const auto l = static_cast<size_t>(layer);
+DecodeCall DeviceCache::token_call(int layer, const DecodePlace& place) const {
   DecodeCall call{place, token_shape()};
-  call.shape.spans = static_cast<int>(layers_[l]->spans());
+  call.shape.spans = static_cast<int>(at(layer).spans());
   call.dtype = dtype_;
   call.settled = true;  // spans came before the step's first kernel, codes with the token before
+  return call;
+}
+
+void DeviceCache::attend_token(int layer, const DecodePlace& place, const DecodeScratch& scratch,
+                               const DecodeCompany& company) const {
+  DecodeCall call = token_call(layer, place);
   call.company = company;
   if (comparing()) call.company.groups = nullptr;
-  layers_[l]->attend_token({call, scratch, token_notes_.device() + first_notes_[l]});
+  at(layer).attend_token({call, scratch, token_notes_.device() + first_notes_[index(layer)]});
+}
+
+void DeviceCache::begin_query() {
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    layers_[l]->write_spans(
+        {spans_.host() + first_spans_[l], token_notes_.host() + first_notes_[l]});
+  }
+}
+
+void DeviceCache::attend_only(int layer, const DecodePlace& place,
+                              const DecodeScratch& scratch) const {
+  at(layer).attend_token({token_call(layer, place), scratch,
+                          token_notes_.device() + first_notes_[index(layer)], true});
 }
 
 void DeviceCache::compare_token(int layer, const float* out, const void* q) {
-  const auto l = static_cast<size_t>(layer);
-  probe_->compare(layer, {*layers_[l], spans_.host() + first_spans_[l], q, out,
+  probe_->compare(layer, {at(layer), spans_.host() + first_spans_[index(layer)], q, out,
                           [this] { return space_.piece(); }});
 }
 
 void DeviceCache::end_token() {
-  if (probe_) probe_->append_token(targets_.data());
-  for (int l = 0; l < shape_.layers; ++l) {
-    layers_[static_cast<size_t>(l)]->end_token(space_, moves_);
+  if (probe_) probe_->append_token(targets_);
+  for (int l = first_layer_; l < end_layer(); ++l) {
+    at(l).end_token(space_, moves_);
     if (!moves_.empty() && moves_.back().staged) pass_layer(l);
   }
   take_moves();
@@ -231,7 +248,7 @@ void DeviceCache::end_token() {
 
 void DeviceCache::pass_layer(int layer) {
   space_.next_layer();
-  if (++layers_waiting_ < space_.layers_together() && layer + 1 < shape_.layers) return;
+  if (++layers_waiting_ < space_.layers_together() && layer + 1 < end_layer()) return;
   take_moves();
 }
 
@@ -252,10 +269,10 @@ void DeviceCache::take_moves() {
 }
 
 RowTarget DeviceCache::begin_chunk(int layer, size_t tokens) {
-  return chunk_ = layers_[static_cast<size_t>(layer)]->begin_chunk(tokens, space_);
+  return chunk_ = at(layer).begin_chunk(tokens, space_);
 }
 
-void DeviceCache::attend_chunk(int layer, void* result, DType dtype, const void* q, size_t tokens) {
+CausalCall DeviceCache::chunk_call(const void* q, size_t tokens) const {
   CausalCall call;
   call.query_heads = shape_.query_heads;
   call.kv_heads = shape_.kv_heads;
@@ -263,14 +280,34 @@ void DeviceCache::attend_chunk(int layer, void* result, DType dtype, const void*
   call.tokens = static_cast<int>(tokens);
   call.dtype = dtype_;
   call.q = q;
+  return call;
+}
+
+void DeviceCache::attend_chunk(int layer, void* result, DType dtype, const void* q, size_t tokens) {
+  CausalCall call = chunk_call(q, tokens);
   call.result = result;
   call.result_dtype = dtype;
-  layers_[static_cast<size_t>(layer)]->attend_chunk(call, space_);
+  at(layer).attend_chunk(call, space_);
+}
+
+const float* DeviceCache::attend_chunk_only(int layer, const void* q, size_t tokens) {
+  CausalCall call = chunk_call(q, tokens);
+  at(layer).attend_held(call, space_);
+  const size_t numbers = tokens * static_cast<size_t>(shape_.query_heads * shape_.head_dim);
+  if (call.first)
+    check(cudaMemsetAsync(call.out, 0, numbers * sizeof(float), stream_), "attention to no rows");
+  return call.out;
 }
 
 void DeviceCache::end_chunk(int layer, size_t tokens) {
   if (probe_) probe_->append_chunk(layer, chunk_, tokens);
-  layers_[static_cast<size_t>(layer)]->end_chunk(tokens, space_, moves_);
+  at(layer).end_chunk(tokens, space_, moves_);
+  pass_layer(layer);
+}
+
+void DeviceCache::append_chunk(int layer, size_t tokens) {
+  if (probe_) probe_->append_chunk(layer, chunk_, tokens);
+  at(layer).append_chunk(tokens, space_, moves_);
   pass_layer(layer);
 }
 
@@ -294,15 +331,16 @@ void DeviceCache::archive(Archive& a) {
 
 void DeviceCache::archive_layer(int layer, Archive& a) {
   a.at(fmt::format("layer {}", layer));
-  layers_[static_cast<size_t>(layer)]->archive(a, {loaded_, notes_.prompt_ends});
+  at(layer).archive(a, {loaded_, notes_.prompt_ends});
   if (probe_) probe_->archive(layer, a, loaded_);
 }
 
 void DeviceCache::start_error_probe(const ErrorProbeOptions& options, uint64_t seed, int threads) {
   check_error_probe(options);
   if (cache_positions_) refuse_cache_positions();
-  probe_ = std::make_unique<DeviceProbe>(DeviceProbeSite{&memory_, stream_, shape_, dtype_, seed},
-                                         options, threads);
+  probe_ = std::make_unique<DeviceProbe>(
+      DeviceProbeSite{&memory_, stream_, shape_, dtype_, seed, first_layer_, end_layer()}, options,
+      threads);
 }
 
 std::vector<AttentionError> DeviceCache::attention_errors() const {
@@ -310,13 +348,13 @@ std::vector<AttentionError> DeviceCache::attention_errors() const {
 }
 
 pith::HeadRows DeviceCache::rows(int layer, int head) const {
-  if (layer < 0 || layer >= shape_.layers || head < 0 || head >= shape_.kv_heads) {
+  if (layer < first_layer_ || layer >= end_layer() || head < 0 || head >= shape_.kv_heads) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("layer {}, KV head {} of a cache with {} layers and {} KV heads", layer,
                             head, shape_.layers, shape_.kv_heads));
   }
   pith::HeadRows held;
-  layers_[static_cast<size_t>(layer)]->add_rows(held, static_cast<size_t>(head));
+  at(layer).add_rows(held, static_cast<size_t>(head));
   std::vector<size_t> order(held.positions.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::sort(order, {}, [&](size_t i) { return held.positions[i]; });

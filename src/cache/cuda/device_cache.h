@@ -5,6 +5,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,10 +21,11 @@ class DeviceCache {
  public:
   /// `memory` must outlive the cache, its parent the clones. Without ropes policies that need them
   /// are refused. `common` is that of all caches of the engine; null: of this one and its clones.
-  /// Throws kUnsupported, naming what of the policy the GPU does not do.
+  /// With `only` layer alone; the others must not be asked for. Throws kUnsupported, naming what of
+  /// the policy the GPU does not do.
   DeviceCache(MemoryCounter& memory, const CacheShape& shape, const Policy& policy, uint64_t seed,
               cudaStream_t stream, const LayerRopes& ropes = {},
-              std::shared_ptr<DeviceCommon> common = nullptr);
+              std::shared_ptr<DeviceCommon> common = nullptr, std::optional<int> only = {});
   std::unique_ptr<DeviceCache> clone() const;
 
   /// Of queries and exact rows.
@@ -41,7 +43,7 @@ class DeviceCache {
   void begin_token();
   std::array<Upload, 2> token_uploads() const;
   /// Where the token's row goes.
-  const RowTarget& token_target(int layer) const { return targets_[static_cast<size_t>(layer)]; }
+  const RowTarget& token_target(int layer) const { return targets_[index(layer)]; }
   /// out f32 [H, D] <- attention of q [H, D], both in rows of their own.
   DecodePlace token_place(int layer, float* out, const void* q) const;
   /// Blocks that the token's rows need in company (DecodeCompany::blocks), in any layer.
@@ -61,7 +63,16 @@ class DeviceCache {
   /// result [T, H, D] of `dtype` <- attention of q [T, H, D].
   void attend_chunk(int layer, void* result, DType dtype, const void* q, size_t tokens);
   void end_chunk(int layer, size_t tokens);
+  /// As end_chunk, of a chunk whose queries nobody asked.
+  void append_chunk(int layer, size_t tokens);
   void end_prefill();
+
+  /// Queries that see what is held and bring no rows, of a cache of one layer. One alone: as
+  /// begin_token, and then attend_only in the place of attend_token.
+  void begin_query();
+  void attend_only(int layer, const DecodePlace& place, const DecodeScratch& scratch) const;
+  /// Several: their answers, f32 [T, H, D], in memory that is lent until the next call.
+  const float* attend_chunk_only(int layer, const void* q, size_t tokens);
   /// As KvCache::protect. What was captured of token steps is no longer valid. Throws
   /// kInvalidArgument or kUnsupported; then nothing has changed.
   void protect(std::span<const TokenRange> ranges);
@@ -93,12 +104,18 @@ class DeviceCache {
     LayerPlan plan;
   };
   std::vector<Part> plan_heads(int layer) const;
+  /// Where a layer's are in layers_ and beside it.
+  size_t index(int layer) const { return static_cast<size_t>(layer - first_layer_); }
+  LayerRows& at(int layer) const { return *layers_[index(layer)]; }
+  DecodeCall token_call(int layer, const DecodePlace& place) const;
+  CausalCall chunk_call(const void* q, size_t tokens) const;
   std::unique_ptr<LayerRows> make_layer(int layer, std::vector<Part>& parts);
   std::shared_ptr<const DeviceCodec> with_tables(const LayerPlan& plan, const TableSite& site);
   /// The layer has a sliding window of its own: it forgets what is protected, as the model does.
-  bool slides(size_t layer) const {
-    return !shape_.sliding_window.empty() && shape_.sliding_window[layer] > 0;
+  bool slides(int layer) const {
+    return !shape_.sliding_window.empty() && shape_.sliding_window[static_cast<size_t>(layer)] > 0;
   }
+  int end_layer() const { return first_layer_ + static_cast<int>(layers_.size()); }
   void make_step_memory();
   void take_moves();
   /// Layer `layer` has named its moves; they may wait for those of other layers.
@@ -114,8 +131,9 @@ class DeviceCache {
   size_t kind_ = 0;
   uint64_t seed_ = 0;
   StreamNotes notes_;
-  uint64_t loaded_ = 0;                             // tokens of the state that is being loaded
-  std::vector<std::unique_ptr<LayerRows>> layers_;  // [L]
+  uint64_t loaded_ = 0;  // tokens of the state that is being loaded
+  int first_layer_ = 0;
+  std::vector<std::unique_ptr<LayerRows>> layers_;  // [L], or one
   std::vector<size_t> first_spans_, first_notes_;   // [L] where a layer's begin
   std::vector<RowTarget> targets_;                  // [L]
   MirroredArray<DeviceSpan> spans_;                 // [L, G, spans of the layer]

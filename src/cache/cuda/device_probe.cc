@@ -69,12 +69,12 @@ DeviceProbe::Layer::Layer(const DeviceProbeSite& site, const ErrorProbeSite& of,
 DeviceProbe::DeviceProbe(const DeviceProbeSite& site, const ErrorProbeOptions& options, int threads)
     : site_(site), pool_(std::make_shared<ThreadPool>(threads)) {
   const CacheShape& s = site.shape;
-  for (size_t l = 0; l < static_cast<size_t>(s.layers); ++l) {
-    layers_.emplace_back();
-    if (!s.sliding_window.empty() && s.sliding_window[l] > 0) continue;
-    const ErrorProbeSite of{
-        {kv_heads(), static_cast<int>(l), site.seed, options.rows}, group(), dim()};
-    layers_.back().emplace(site, of, options);
+  layers_.resize(static_cast<size_t>(s.layers));
+  for (int l = site.first_layer; l < site.end_layer; ++l) {
+    const auto i = static_cast<size_t>(l);
+    if (!s.sliding_window.empty() && s.sliding_window[i] > 0) continue;
+    const ErrorProbeSite of{{kv_heads(), l, site.seed, options.rows}, group(), dim()};
+    layers_[i].emplace(site, of, options);
   }
 }
 
@@ -123,13 +123,14 @@ void DeviceProbe::add_copies(std::vector<RowCopy>& copies, const Layer& layer,
   }
 }
 
-void DeviceProbe::append_token(const RowTarget* rows) {
+void DeviceProbe::append_token(std::span<const RowTarget> rows) {
   start_judging();
   std::vector<RowCopy> copies;
-  for (size_t l = 0; l < layers_.size(); ++l) {
-    if (!layers_[l]) continue;
-    layers_[l]->probe.sample().append(1, entries_);
-    add_copies(copies, *layers_[l], rows[l]);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    auto& layer = layers_[static_cast<size_t>(site_.first_layer) + i];
+    if (!layer) continue;
+    layer->probe.sample().append(1, entries_);
+    add_copies(copies, *layer, rows[i]);
   }
   copy_rows(copies, dim(), site_.stream);
 }

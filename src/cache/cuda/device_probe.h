@@ -13,6 +13,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "cache/cuda/layer_rows.h"
@@ -30,6 +31,7 @@ struct DeviceProbeSite {
   CacheShape shape;
   DType dtype = DType::kF16;  ///< of queries and exact rows
   uint64_t seed = 0;
+  int first_layer = 0, end_layer = 0;  ///< of the cache's
 };
 
 /// One layer's probed step, once its attention is enqueued.
@@ -55,8 +57,8 @@ class DeviceProbe {
   /// Waits for what the host has left to do of an earlier step, and for positions that a policy
   /// keeps on the device.
   void compare(int layer, const DeviceProbeStep& step);
-  /// The step's rows, [L] of all layers, or a chunk's, before they move.
-  void append_token(const RowTarget* rows);
+  /// The step's rows, of each of the cache's layers, or a chunk's, before they move.
+  void append_token(std::span<const RowTarget> rows);
   void append_chunk(int layer, const RowTarget& rows, size_t tokens);
   /// Waits for the host.
   std::vector<AttentionError> errors() const;

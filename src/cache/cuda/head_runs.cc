@@ -52,6 +52,15 @@ RowTarget HeadRuns::begin_token(const TokenSlots& slots) {
   return rows_in(token_, 1, site_.dim);
 }
 
+void HeadRuns::write_spans(const TokenSlots& slots) {
+  TokenSlots mine = slots;
+  for (HeadRun& run : runs_) {
+    run.rows->write_spans(mine);
+    mine.spans += run.site.heads * run.rows->spans();
+    ++mine.note;
+  }
+}
+
 void HeadRuns::attend_token(const TokenStep& step) const {
   const auto* bytes = static_cast<const std::byte*>(token_.data());
   const size_t group = site_.query_heads / site_.heads;
@@ -62,7 +71,7 @@ void HeadRuns::attend_token(const TokenStep& step) const {
     TokenRowsCall rows{bytes + at * 2, bytes + token_.size() / 2 + at * 2, &note->target};
     rows.heads = static_cast<int>(run.site.heads);
     rows.dim = static_cast<int>(site_.dim);
-    copy_token_rows(rows, site_.stream);
+    if (!step.only_reads) copy_token_rows(rows, site_.stream);
     DecodeCall call = step.alone();
     call.shape.query_heads = static_cast<int>(run.site.query_heads);
     call.shape.kv_heads = static_cast<int>(run.site.heads);
@@ -71,7 +80,7 @@ void HeadRuns::attend_token(const TokenStep& step) const {
     call.spans = spans;
     call.out += query;
     call.log_sum += run.first * group;
-    run.rows->attend_token({call, step.scratch, note});
+    run.rows->attend_token({call, step.scratch, note, step.only_reads});
     spans += run.site.heads * run.rows->spans();
     ++note;
   }
@@ -110,22 +119,59 @@ void HeadRuns::copy_rows(const RowTarget& to, const RowTarget& from, const HeadR
   side(to.v, from.v);
 }
 
+CausalCall HeadRuns::call_of(const HeadRun& run, const CausalCall& all, const Apart& place) const {
+  CausalCall call = all;
+  const size_t group = site_.query_heads / site_.heads, width = run.site.query_heads * site_.dim;
+  const auto* queries = static_cast<const std::byte*>(all.q) + run.first * group * site_.dim * 2;
+  copy(place.queries, width * 2,
+       {queries, site_.query_heads * site_.dim * 2, width * 2, static_cast<size_t>(all.tokens)},
+       site_.stream);
+  call.query_heads = static_cast<int>(run.site.query_heads);
+  call.kv_heads = static_cast<int>(run.site.heads);
+  call.q = place.queries;
+  call.result = place.result;
+  return call;
+}
+
+void HeadRuns::attend_held(CausalCall& call, ChunkSpace& space) {
+  const auto tokens = static_cast<size_t>(call.tokens);
+  const Apart place = apart(tokens, space);
+  const size_t group = site_.query_heads / site_.heads, all = site_.query_heads * site_.dim * 4;
+  for (HeadRun& run : runs_) {
+    const size_t first = run.first * group * site_.dim * 4,
+                 width = run.site.query_heads * site_.dim * 4;
+    CausalCall mine = call_of(run, call, place);
+    run.rows->attend_held(mine, space);
+    if (mine.first)
+      check(cudaMemset2DAsync(place.result + first, all, 0, width, tokens, site_.stream),
+            "no rows");
+    else
+      copy(place.result + first, all, {mine.out, width, width, tokens}, site_.stream);
+  }
+  call.out = reinterpret_cast<float*>(place.result);
+  call.first = false;
+}
+
+void HeadRuns::append_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>&) {
+  const RowTarget rows = apart(tokens, space).rows;
+  for (HeadRun& run : runs_) {
+    copy_rows(run.rows->begin_chunk(tokens, space), rows, run, tokens);
+    std::vector<BodyMove> moves;
+    run.rows->append_chunk(tokens, space, moves);
+    take(moves);
+  }
+}
+
 void HeadRuns::attend_chunk(CausalCall call, ChunkSpace& space) {
   const auto tokens = static_cast<size_t>(call.tokens);
   const Apart place = apart(tokens, space);
   const size_t group = site_.query_heads / site_.heads, all = site_.query_heads * site_.dim;
   const size_t number = size_of(call.result_dtype);
-  const auto* queries = static_cast<const std::byte*>(call.q);
   auto* result = static_cast<std::byte*>(call.result);
   for (HeadRun& run : runs_) {
     const size_t first = run.first * group * site_.dim, width = run.site.query_heads * site_.dim;
     copy_rows(run.rows->begin_chunk(tokens, space), place.rows, run, tokens);
-    copy(place.queries, width * 2, {queries + first * 2, all * 2, width * 2, tokens}, site_.stream);
-    call.query_heads = static_cast<int>(run.site.query_heads);
-    call.kv_heads = static_cast<int>(run.site.heads);
-    call.q = place.queries;
-    call.result = place.result;
-    run.rows->attend_chunk(call, space);
+    run.rows->attend_chunk(call_of(run, call, place), space);
     copy(result + first * number, all * number,
          {place.result, width * number, width * number, tokens}, site_.stream);
     std::vector<BodyMove> moves;

@@ -33,10 +33,13 @@ class HeadRuns final : public LayerRows {
   RowTarget begin_token(const TokenSlots& slots) override;
   void attend_token(const TokenStep& step) const override;
   void end_token(ChunkSpace& space, std::vector<BodyMove>& moves) override;
+  void write_spans(const TokenSlots& slots) override;
+  void attend_held(CausalCall& call, ChunkSpace& space) override;
   RowTarget begin_chunk(size_t tokens, ChunkSpace& space) override;
   /// The rows are appended too, run by run: runs use the space in turn.
   void attend_chunk(CausalCall call, ChunkSpace& space) override;
   void end_chunk(size_t, ChunkSpace&, std::vector<BodyMove>&) override {}
+  void append_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) override;
   void end_prefill(ChunkSpace& space) override;
   void protect(const ProtectedRows& rows) override;
   void add_rows(pith::HeadRows& rows, size_t head) const override;
@@ -55,6 +58,8 @@ class HeadRuns final : public LayerRows {
     std::byte *queries = nullptr, *result = nullptr;  // [T, H, D]
   };
   Apart apart(size_t tokens, ChunkSpace& space) const;
+  /// One run's part of a call, its queries copied side by side.
+  CausalCall call_of(const HeadRun& run, const CausalCall& all, const Apart& place) const;
   void copy_rows(const RowTarget& to, const RowTarget& from, const HeadRun& run,
                  size_t tokens) const;
 

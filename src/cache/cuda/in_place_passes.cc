@@ -12,6 +12,14 @@ RowTarget InPlaceRows::begin_token(const TokenSlots& slots) {
   const size_t fresh = pinned ? 0 : 1;  // rows of the run
   if (!pinned) reserve(1);
   const RowTarget target = pinned ? pinned_.begin_token() : rows_.end();
+  write_spans(slots, fresh, pinned);
+  const bool anew = plan_.mass(1).fresh;
+  slots.note->mass = mass_target(rows_.rows() + fresh, anew);
+  if (ragged_ && wants_mass()) slots.note[1].mass = ragged_->mass_target(anew);
+  return target;
+}
+
+void InPlaceRows::write_spans(const TokenSlots& slots, size_t fresh, bool pinned) const {
   const Parts parts = this->parts(fresh, sink() < layer_.schedule.sink ? fresh : 0);
   const std::span<const WeightedPart> all = parts.all();
   DeviceSpan* span = slots.spans;
@@ -32,14 +40,10 @@ RowTarget InPlaceRows::begin_token(const TokenSlots& slots) {
       first += part.rows;
     }
     for (size_t i = 0; body_ && i < body_->spans(); ++i) *span++ = body_->span(g, i);
-    if (pinned_.any()) *span++ = pinned_.span(g, pinned_.rows() + 1 - fresh);
+    if (pinned_.any()) *span++ = pinned_.span(g, pinned_.rows() + (pinned ? 1 : 0));
     if (ragged_) *span++ = ragged_->span(g);
   }
-  const bool anew = plan_.mass(1).fresh;
-  slots.note->mass = mass_target(rows_.rows() + fresh, anew);
-  if (ragged_ && wants_mass()) slots.note[1].mass = ragged_->mass_target(anew);
   slots.note->queries = query_note(1);
-  return target;
 }
 
 StepQueries InPlaceRows::queries_of(const void* q, size_t tokens) const {
@@ -63,7 +67,7 @@ QueryNote InPlaceRows::query_note(size_t tokens) const {
 }
 
 void InPlaceRows::attend_token(const TokenStep& step) const {
-  if (state_.size() > 0) {
+  if (state_.size() > 0 && !step.only_reads) {
     chooser_->observe_token(queries_of(step.call.q, 1), &step.note->queries, site_.stream);
   }
   const bool alone = wants_mass() || chooser_->scales_queries();
@@ -77,7 +81,7 @@ void InPlaceRows::attend_token(const TokenStep& step) const {
   } else {
     decode_dense(call, step.scratch, site_.stream);
   }
-  if (!wants_mass()) return;
+  if (!wants_mass() || step.only_reads) return;
   const DecodeShape& shape = call.shape;
   const TokenMass mass{
       {shape.query_heads, shape.kv_heads, shape.head_dim, call.dtype}, call.q, call.log_sum};
@@ -104,16 +108,7 @@ RowTarget InPlaceRows::begin_chunk(size_t tokens, ChunkSpace&) {
 
 void InPlaceRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   const auto tokens = static_cast<size_t>(call.tokens);
-  const size_t all = rows_.rows() + tokens;
-  // As they stood before the chunk: its own rows, also those of the sink, are seen causally.
-  Parts parts = this->parts(tokens, 0);
-  const auto counts_once = [](const WeightedPart& part) {
-    return part.rows == 0 || (part.log_weight == 0 && !part.apart);
-  };
-  if (coded_rows() == 0 && std::ranges::all_of(parts.all(), counts_once)) {
-    parts.part[0] = {all};
-    parts.count = 1;
-  }
+  const Parts parts = parts_of_chunk(tokens);
   const size_t apart = pinned_.rows() + (body_ ? body_->rows() : 0) + shared();
   const bool alone = parts.count == 1 && apart == 0;
   if (wants_mass() || !alone || state_.size() > 0) space.lend_partials(call);
@@ -122,15 +117,49 @@ void InPlaceRows::attend_chunk(CausalCall call, ChunkSpace& space) {
     queries.scratch = call.out;  // attention has not begun
     chooser_->observe_chunk(queries, query_note(tokens), site_.stream);
   }
-  if (chooser_->scales_queries()) {
-    void* scaled = space.queries(tokens);
-    chooser_->scale_chunk(scaled, queries_of(call.q, tokens), query_note(tokens), site_.stream);
-    call.q = scaled;
+  scale_chunk(call, space);
+  attend_beside(call, space);
+  attend_run(call, parts, true, space);
+  if (wants_mass()) add_mass(call, space);
+}
+
+void InPlaceRows::attend_held(CausalCall& call, ChunkSpace& space) {
+  space.lend_partials(call);
+  scale_chunk(call, space);
+  attend_beside(call, space);
+  attend_run(call, parts_of_chunk(0), false, space);
+}
+
+// As they stood before the chunk: its own rows, also those of the sink, are seen causally.
+InPlaceRows::Parts InPlaceRows::parts_of_chunk(size_t tokens) const {
+  Parts parts = this->parts(tokens, 0);
+  const auto counts_once = [](const WeightedPart& part) {
+    return part.rows == 0 || (part.log_weight == 0 && !part.apart);
+  };
+  if (coded_rows() == 0 && std::ranges::all_of(parts.all(), counts_once)) {
+    parts.part[0] = {rows_.rows() + tokens};
+    parts.count = 1;
   }
+  return parts;
+}
+
+void InPlaceRows::scale_chunk(CausalCall& call, ChunkSpace& space) const {
+  if (!chooser_->scales_queries()) return;
+  const auto tokens = static_cast<size_t>(call.tokens);
+  void* scaled = space.queries(tokens);
+  chooser_->scale_chunk(scaled, queries_of(call.q, tokens), query_note(tokens), site_.stream);
+  call.q = scaled;
+}
+
+void InPlaceRows::attend_beside(CausalCall& call, ChunkSpace& space) const {
   pinned_.attend_chunk(call);
   if (ragged_) ragged_->attend_chunk(call);
   call.last = false;
   if (body_ && body_->rows() > 0) body_->attend_chunk(call, [&] { return space.piece(); });
+}
+
+void InPlaceRows::attend_run(CausalCall& call, const Parts& parts, bool own,
+                             ChunkSpace& space) const {
   size_t first = 0;
   for (const WeightedPart& part : parts.all()) {
     call.last = false;
@@ -140,7 +169,7 @@ void InPlaceRows::attend_chunk(CausalCall call, ChunkSpace& space) {
       if (weighs_codes()) call.span.log_weights = weights_.data();
       coded_->attend_chunk(call, [&] { return space.piece(); });
     }
-    call.last = &part == &parts.all().back();  // the chunk's own rows are in it
+    call.last = own && &part == &parts.all().back();
     if (part.rows > 0) {
       call.span = causal_span(rows_.begin() + first, part.rows, site_.dim);
       if (call.last) call.span.before = static_cast<int64_t>(rows_.rows() - first);
@@ -151,7 +180,6 @@ void InPlaceRows::attend_chunk(CausalCall call, ChunkSpace& space) {
     }
     first += part.rows;
   }
-  if (wants_mass()) add_mass(call, space);
 }
 
 void InPlaceRows::add_mass(const CausalCall& call, ChunkSpace& space) const {
@@ -181,6 +209,15 @@ void InPlaceRows::add_mass(const CausalCall& call, ChunkSpace& space) const {
     of.before = piece.rows;  // all queries see all of them
     add_chunk_mass(of, piece, site_.stream);
   }
+}
+
+// Nobody attended to the chunk's rows: they have no mass yet.
+void InPlaceRows::append_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
+  if (wants_mass())
+    check(cudaMemset2DAsync(mass_.data() + packed() + rows_.rows(), stride_ * sizeof(float), 0,
+                            tokens * sizeof(float), site_.heads, site_.stream),
+          "the mass of new rows");
+  end_chunk(tokens, space, moves);
 }
 
 void InPlaceRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {

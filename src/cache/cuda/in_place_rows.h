@@ -60,9 +60,12 @@ class InPlaceRows final : public LayerRows {
   RowTarget begin_token(const TokenSlots& slots) override;
   void attend_token(const TokenStep& step) const override;
   void end_token(ChunkSpace& space, std::vector<BodyMove>& moves) override;
+  void write_spans(const TokenSlots& slots) override { write_spans(slots, 0, false); }
+  void attend_held(CausalCall& call, ChunkSpace& space) override;
   RowTarget begin_chunk(size_t tokens, ChunkSpace& space) override;
   void attend_chunk(CausalCall call, ChunkSpace& space) override;
   void end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) override;
+  void append_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) override;
   void end_prefill(ChunkSpace& space) override;
   size_t layers_together() const override { return body_ ? body_->layers_together() : 1; }
   void protect(const ProtectedRows& rows) override;
@@ -112,6 +115,16 @@ class InPlaceRows final : public LayerRows {
     std::span<const WeightedPart> all() const { return {part.data(), count}; }
   };
   Parts parts(size_t fresh, size_t to_sink) const;
+  /// As a chunk of `tokens` sees them, with their rows: those of one weight side by side are one.
+  Parts parts_of_chunk(size_t tokens) const;
+  /// With `fresh` rows of the run, or one of the protected.
+  void write_spans(const TokenSlots& slots, size_t fresh, bool pinned) const;
+  /// Begins a chunk's attention: all but the run and the codes in it.
+  void attend_beside(CausalCall& call, ChunkSpace& space) const;
+  /// Goes on with those; `own`: the chunk's rows are the last of them, and that ends it.
+  void attend_run(CausalCall& call, const Parts& parts, bool own, ChunkSpace& space) const;
+  /// The call's queries as attention takes them.
+  void scale_chunk(CausalCall& call, ChunkSpace& space) const;
   void reserve(size_t rows);
   void make_scaled();
   void make_side(size_t stride, const InPlaceRows& from);

@@ -129,6 +129,8 @@ struct TokenStep {
   DecodeCall call;  ///< lacks nothing; log_sum is there
   const DecodeScratch& scratch;
   const TokenNote* note = nullptr;  // [notes()], on the device
+  /// A query without a row of its own, that selectors do not see: spans are write_spans's.
+  bool only_reads = false;
 
   /// The call is launched at once: work behind it needs its result, or it is at another place.
   DecodeCall alone() const {
@@ -160,12 +162,22 @@ class LayerRows {
   /// taken together.
   virtual void end_token(ChunkSpace& space, std::vector<BodyMove>& moves) = 0;
 
+  /// The spans of what is held, for a query that stands behind it and brings no row.
+  virtual void write_spans(const TokenSlots& slots) = 0;
+  /// A chunk's queries over the same: `call` is as attend_chunk's. Its `out`, which is lent, has
+  /// the result; `first` is still set if nothing is held.
+  virtual void attend_held(CausalCall& call, ChunkSpace& space) = 0;
+
   /// Where the chunk's rows go.
   virtual RowTarget begin_chunk(size_t tokens, ChunkSpace& space) = 0;
   /// `call` lacks the spans and the partial results.
   virtual void attend_chunk(CausalCall call, ChunkSpace& space) = 0;
   /// As end_token.
   virtual void end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) = 0;
+  /// As end_chunk, of a chunk that nobody attended from.
+  virtual void append_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
+    end_chunk(tokens, space, moves);
+  }
   /// Layers whose moves at a chunk's end are worth taking together.
   virtual size_t layers_together() const { return 1; }
   /// The prompt is complete.

@@ -104,7 +104,6 @@ void WindowedRows::hide() {
 }
 
 RowTarget WindowedRows::begin_token(const TokenSlots& slots) {
-  DeviceSpan* spans = slots.spans;
   const bool pinned = pinned_.covers(tokens()), to_sink = sink() < layer_.schedule.sink;
   const RowTarget pinned_target = pinned ? pinned_.begin_token() : RowTarget{};
   if (!to_sink && !pinned) {
@@ -112,20 +111,32 @@ RowTarget WindowedRows::begin_token(const TokenSlots& slots) {
     window_.reserve_more(1);
   }
   hide();
-  const size_t seen_sink = std::min(open() + 1, layer_.schedule.sink);
-  const size_t held = window_.rows() + (to_sink || pinned ? 0 : 1);
-  const size_t unseen = layer_.seen > 0 ? held - std::min(held, layer_.seen) : 0;
+  Fresh fresh;
+  (pinned ? fresh.pinned : to_sink ? fresh.sink : fresh.window) = 1;
+  write_spans(slots, fresh);
+  if (pinned) return pinned_target;
+  return to_sink ? sink_at(sink()) : window_.end();
+}
+
+void WindowedRows::write_spans(const TokenSlots& slots) {
+  hide();
+  write_spans(slots, {});
+}
+
+void WindowedRows::write_spans(const TokenSlots& slots, const Fresh& fresh) const {
+  DeviceSpan* spans = slots.spans;
+  const size_t held = window_.rows() + fresh.window, with_own = window_.rows() + 1;
+  const size_t unseen = layer_.seen > 0 ? with_own - std::min(with_own, layer_.seen) : 0;
   for (size_t g = 0; g < site_.heads; ++g) {
-    if (layer_.schedule.sink > 0) *spans++ = dense_span(this->seen_sink(), g, seen_sink, site_.dim);
+    if (layer_.schedule.sink > 0)
+      *spans++ = dense_span(seen_sink(), g, sink() + fresh.sink, site_.dim);
     for (size_t i = 0; body_ && i < body_->spans(); ++i) *spans++ = body_->span(g, i);
     DeviceSpan& span = *spans++;
     span = dense_span(window_.begin() + unseen, g, held - unseen, site_.dim);
     span.settled_rows = std::max(span.rows - 1, 0);  // the last may be the step's own
-    if (pinned_.any()) *spans++ = pinned_.span(g, pinned_.rows() + (pinned ? 1 : 0));
+    if (pinned_.any()) *spans++ = pinned_.span(g, pinned_.rows() + fresh.pinned);
   }
   slots.note->evicted = evicted();
-  if (pinned) return pinned_target;
-  return to_sink ? sink_at(sink()) : window_.end();
 }
 
 void WindowedRows::attend_token(const TokenStep& step) const {
@@ -181,7 +192,7 @@ RowTarget WindowedRows::begin_chunk(size_t tokens, ChunkSpace& space) {
   return to + window_.rows();
 }
 
-void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
+void WindowedRows::attend_before_window(CausalCall& call, ChunkSpace& space) const {
   space.lend_partials(call);
   pinned_.attend_chunk(call);
   call.last = false;
@@ -191,15 +202,29 @@ void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
   }
-  const auto seen = static_cast<int64_t>(layer_.seen),
-             before = static_cast<int64_t>(window_.rows());
   call.span = {};
-  if (seen > 0) call.span.from = static_cast<int64_t>(open()) + 1 - seen;
+  if (layer_.seen > 0) call.span.from = static_cast<int64_t>(open() + 1) - seen();
   if (body_rows() > 0) body_->attend_chunk(call, [&] { return space.piece(); });
+}
+
+void WindowedRows::attend_held(CausalCall& call, ChunkSpace& space) {
+  hide();
+  attend_before_window(call, space);
+  const size_t rows = window_.rows();
+  if (rows == 0) return;
+  call.span = causal_span(window_.begin(), rows, site_.dim);
+  if (layer_.seen > 0) call.span.from = static_cast<int64_t>(rows + 1) - seen();
+  cuda::attend_chunk(call, site_.stream);
+  call.first = false;
+}
+
+void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
+  attend_before_window(call, space);
+  const auto before = static_cast<int64_t>(window_.rows());
   const size_t all = window_.rows() + static_cast<size_t>(call.tokens);
   call.span = causal_span(space.staging(all), all, site_.dim);
   call.span.before = before;
-  if (seen > 0) call.span.from = before + 1 - seen;
+  if (layer_.seen > 0) call.span.from = before + 1 - seen();
   call.last = true;
   cuda::attend_chunk(call, site_.stream);
 }

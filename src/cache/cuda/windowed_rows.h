@@ -24,6 +24,8 @@ class WindowedRows final : public LayerRows {
   RowTarget begin_token(const TokenSlots& slots) override;
   void attend_token(const TokenStep& step) const override;
   void end_token(ChunkSpace& space, std::vector<BodyMove>& moves) override;
+  void write_spans(const TokenSlots& slots) override;
+  void attend_held(CausalCall& call, ChunkSpace& space) override;
   RowTarget begin_chunk(size_t tokens, ChunkSpace& space) override;
   void attend_chunk(CausalCall call, ChunkSpace& space) override;
   void end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) override;
@@ -40,12 +42,20 @@ class WindowedRows final : public LayerRows {
   /// Tokens that are not protected; and how many of those the sink has.
   size_t open() const { return plan_.state().open; }
   size_t sink() const { return plan_.state().at(Zone::kSink); }
+  int64_t seen() const { return static_cast<int64_t>(layer_.seen); }
   /// How many of the window's `rows` rows the body takes now, or are dropped.
   size_t leaving(size_t rows) const;
   /// What the window may need room for. Rows that a body's tables are made of wait in it.
   DeviceRowsShape window_shape() const;
   /// Tells the body which rows the next query does not see.
   void hide();
+  /// Where a token's own row will be when it is attended to.
+  struct Fresh {
+    size_t sink = 0, window = 0, pinned = 0;
+  };
+  void write_spans(const TokenSlots& slots, const Fresh& fresh) const;
+  /// A chunk's attention to all but the window; begins it.
+  void attend_before_window(CausalCall& call, ChunkSpace& space) const;
   void copy(const RowTarget& to, const RowTarget& from, size_t count) const {
     copy_rows({to, from, count, site_.heads, site_.dim}, site_.stream);
   }

@@ -11,6 +11,7 @@
 #include "cache/cuda/device_cache.h"
 #include "kernels/cuda/device_archive.h"
 #include "kernels/cuda/read_rate.h"
+#include "kernels/cuda/streams.h"
 #include "model/cuda/device_forward.h"
 #include "model/cuda/device_weights.h"
 #include "session/state.h"
@@ -19,18 +20,6 @@ namespace pith {
 namespace {
 
 class CudaSession;
-
-struct Stream {
-  Stream() { cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream"); }
-  ~Stream() {
-    cudaStreamSynchronize(stream);
-    cudaStreamDestroy(stream);
-  }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-
-  cudaStream_t stream = nullptr;
-};
 
 /// What the sessions of an engine have in common.
 struct CudaShared {
@@ -44,7 +33,7 @@ struct CudaShared {
 
   std::shared_ptr<const cuda::DeviceWeights> weights;
   EngineOptions options;
-  Stream stream;
+  cuda::OwnStream stream;
   /// Of whoever gives the stream work: while a pass is captured, work of another thread, be it the
   /// release of a session's memory, would become part of the graph.
   std::recursive_mutex turn;

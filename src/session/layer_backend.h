@@ -1,0 +1,71 @@
+#pragma once
+// What computes layers' caches, on one device: LayerCache checks arguments, counts tokens and reads
+// and writes saved bytes; everything else is here.
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/archive.h"
+#include "pith/layer_cache.h"
+#include "policy/resolved.h"
+
+namespace pith {
+
+CacheShape shape_of(const LayerCacheOptions& options);
+/// What queries are multiplied by, so that scores over sqrt(D), which is all that selectors, the
+/// probe and attention know, have the caller's scale.
+float query_factor(const LayerCacheOptions& options);
+/// The RoPE of keys and queries; null: none is known.
+std::shared_ptr<const Rope> rope_of(const LayerCacheOptions& options);
+/// Whether the rows lie side by side: [T, heads, D] without gaps.
+template <class View>
+bool without_gaps(const View& x, size_t heads, size_t dim) {
+  return x.head_stride == static_cast<ptrdiff_t>(dim) &&
+         x.token_stride == static_cast<ptrdiff_t>(heads * dim);
+}
+
+/// One layer's. Arguments are checked; `options` are those of its making.
+class LayerBackend {
+ public:
+  virtual ~LayerBackend() = default;
+  virtual std::unique_ptr<LayerBackend> clone() const = 0;
+
+  virtual void step(const RowsOut& out, const RowsView& q, const RowsView& k, const RowsView& v,
+                    size_t tokens) = 0;
+  virtual void append(const RowsView& k, const RowsView& v, size_t tokens) = 0;
+  virtual void attend(const RowsOut& out, const RowsView& q, size_t tokens) = 0;
+  virtual void end_prompt() = 0;
+  virtual void protect(std::span<const TokenRange> ranges) = 0;
+  /// As LayerCache::use_stream.
+  virtual void use_stream(void* stream) = 0;
+
+  virtual size_t tokens() const = 0;
+  virtual HeadRows rows(int head) const = 0;
+  virtual Ledger ledger() const = 0;
+  virtual std::string describe() const = 0;
+  virtual std::optional<AttentionError> attention_error() const = 0;
+  virtual std::vector<TokenRange> protected_tokens() const = 0;
+  /// All that it is made of: to be saved, or loaded into one that has seen nothing.
+  virtual void archive(Archive& a) = 0;
+};
+
+class ComputeBackend {
+ public:
+  virtual ~ComputeBackend() = default;
+  /// Throws as LayerCache's constructor does, for options that make sense.
+  virtual std::unique_ptr<LayerBackend> make_layer(const LayerCacheOptions& options) = 0;
+  virtual size_t bytes_in_use() const = 0;
+  virtual Device device() const = 0;
+  /// All that decides a result's last bits beside options.
+  virtual std::string bits() const = 0;
+};
+
+/// `options` are checked. Throw as Compute's constructor does.
+std::unique_ptr<ComputeBackend> make_cpu_compute(const ComputeOptions& options);
+/// Throws kUnsupported in a build without CUDA and on a machine without a GPU.
+std::unique_ptr<ComputeBackend> make_cuda_compute(const ComputeOptions& options);
+
+}  // namespace pith
