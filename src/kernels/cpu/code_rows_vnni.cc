@@ -175,12 +175,9 @@ void dot_many(float* out, size_t ld, const float* q, const CodeRows& rows, const
 template <int kBits, bool kSigned>
 void dot_all(float* out, size_t ld, const float* q, size_t queries, const CodeRows& rows,
              const CodeSides& sides, size_t count, float scale) {
-  size_t m = 0;
-  for (; m + kQueries <= queries; m += kQueries)
-    dot_many<kBits, kSigned, kQueries>(out + m * ld, ld, q + m * rows.dim, rows, sides, count,
-                                       scale);
-  for (; m < queries; ++m)
-    dot_many<kBits, kSigned, 1>(out + m * ld, ld, q + m * rows.dim, rows, sides, count, scale);
+  for_query_blocks<kQueries>(queries, [&]<size_t Q>(size_t m) PITH_VNNI_ATTR {
+    dot_many<kBits, kSigned, Q>(out + m * ld, ld, q + m * rows.dim, rows, sides, count, scale);
+  });
 }
 
 void dot_codes(float* out, size_t ld, const float* q, size_t queries, const CodeRows& rows,
@@ -394,11 +391,9 @@ void add_many(float* acc, const float* p, size_t ld, size_t queries, const CodeR
     const size_t n = count - t < kBlock ? count - t : kBlock;
     const uint8_t* codes = rows.codes + t * row_bytes;
     block.fill(sides, t, dim / kGroup, n);
-    size_t m = 0;
-    for (; m + kQueries <= queries; m += kQueries)
-      add_block<kBits, kSigned, kQueries>(acc + m * dim, p + m * ld + t, ld, dim, block, codes, n);
-    for (; m < queries; ++m)
-      add_block<kBits, kSigned, 1>(acc + m * dim, p + m * ld + t, ld, dim, block, codes, n);
+    for_query_blocks<kQueries>(queries, [&]<size_t Q>(size_t m) PITH_VNNI_ATTR {
+      add_block<kBits, kSigned, Q>(acc + m * dim, p + m * ld + t, ld, dim, block, codes, n);
+    });
   }
 }
 

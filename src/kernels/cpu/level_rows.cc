@@ -142,11 +142,9 @@ void dot_many(float* out, size_t ld, const float* q, const LevelRows& rows, size
 template <int kBits>
 void dot_all(float* out, size_t ld, const float* q, size_t queries, const LevelRows& rows,
              size_t count, float scale) {
-  size_t m = 0;
-  for (; m + kQueries <= queries; m += kQueries)
-    dot_many<kBits, kQueries>(out + m * ld, ld, q + m * rows.dim, rows, count, scale);
-  for (; m < queries; ++m)
-    dot_many<kBits, 1>(out + m * ld, ld, q + m * rows.dim, rows, count, scale);
+  for_query_blocks<kQueries>(queries, [&]<size_t Q>(size_t m) HWY_ATTR {
+    dot_many<kBits, Q>(out + m * ld, ld, q + m * rows.dim, rows, count, scale);
+  });
 }
 
 /// kLanes neighbouring codes, one a lane, in its low bits: 8 codes are kBits bytes.
@@ -211,13 +209,10 @@ void add_all(float* acc, const float* p, size_t ld, size_t queries, const LevelR
       // Each group asks for its share of the next block.
       const uint8_t* ahead = rows.codes + (t + kBlock) * rows.stride + g * 4 * kBits * kBlock;
       float* to = acc + g * kGroup;
-      size_t m = 0;
-      for (; m + kQueries <= queries; m += kQueries)
-        add_group<kBits, kQueries>(to + m * dim, dim, p + m * ld + t, ld, levels, codes,
-                                   rows.stride, n, ahead);
-      for (; m < queries; ++m)
-        add_group<kBits, 1>(to + m * dim, dim, p + m * ld + t, ld, levels, codes, rows.stride, n,
+      for_query_blocks<kQueries>(queries, [&]<size_t Q>(size_t m) HWY_ATTR {
+        add_group<kBits, Q>(to + m * dim, dim, p + m * ld + t, ld, levels, codes, rows.stride, n,
                             ahead);
+      });
     }
   }
 }

@@ -12,6 +12,7 @@
 
 // Highway 1.0.3 names the 256-bit form of these products for this target, not the 512-bit one.
 #define PITH_VNNI_STR HWY_TARGET_STR ",avx512vnni"
+#define PITH_VNNI_ATTR __attribute__((target(PITH_VNNI_STR)))  // of lambdas
 
 HWY_PUSH_ATTRIBUTES(PITH_VNNI_STR)
 namespace pith {
@@ -71,11 +72,14 @@ HWY_INLINE void join_lanes(float* out, const Vec (&v)[Q], const Op& op) {
     const auto h = op(hn::LowerHalf(half, x), hn::UpperHalf(half, x));
     return op(hn::LowerHalf(quarter, h), hn::UpperHalf(quarter, h));
   };
-  if constexpr (Q == 4) {
-    const Vec ac = op(hn::InterleaveLower(d, v[0], v[2]), hn::InterleaveUpper(d, v[0], v[2]));
-    const Vec be = op(hn::InterleaveLower(d, v[1], v[3]), hn::InterleaveUpper(d, v[1], v[3]));
+  if constexpr (Q >= 3) {
+    const Vec third = v[2], fourth = v[Q - 1];
+    const Vec ac = op(hn::InterleaveLower(d, v[0], third), hn::InterleaveUpper(d, v[0], third));
+    const Vec be = op(hn::InterleaveLower(d, v[1], fourth), hn::InterleaveUpper(d, v[1], fourth));
     const Vec all = op(hn::InterleaveLower(d, ac, be), hn::InterleaveUpper(d, ac, be));
-    hn::StoreU(join_blocks(all), quarter, out);
+    float four[4];
+    hn::StoreU(join_blocks(all), quarter, four);
+    std::memcpy(out, four, sizeof(float) * Q);
   } else {
     for (size_t m = 0; m < Q; ++m) {
       const auto x = join_blocks(v[m]);

@@ -98,20 +98,10 @@ HWY_INLINE void dot_block(const Dots& a, size_t query, size_t row,
 /// R rows at x against all queries; kAsk for the first of them alone.
 template <DType K, size_t R, bool kAsk>
 HWY_INLINE void dot_all(const Dots& a, size_t queries, size_t row, const Stored<K>* x) {
-  const auto rest = [&]<bool kFirst>(size_t m, std::bool_constant<kFirst>) HWY_ATTR {
-    switch (queries - m) {
-      case 3: dot_block<K, 3, R, kFirst>(a, m, row, x); break;
-      case 2: dot_block<K, 2, R, kFirst>(a, m, row, x); break;
-      case 1: dot_block<K, 1, R, kFirst>(a, m, row, x); break;
-      default: break;
-    }
-  };
-  if (queries < kDotQueries) return rest(0, std::bool_constant<kAsk>());
-  dot_block<K, kDotQueries, R, kAsk>(a, 0, row, x);
-  size_t m = kDotQueries;
-  for (; m + kDotQueries <= queries; m += kDotQueries)
-    dot_block<K, kDotQueries, R, false>(a, m, row, x);
-  rest(m, std::false_type());
+  for_query_blocks<kDotQueries>(queries, [&]<size_t Q>(size_t m) HWY_ATTR {
+    if (kAsk && m == 0) return dot_block<K, Q, R, kAsk>(a, m, row, x);
+    dot_block<K, Q, R, false>(a, m, row, x);
+  });
 }
 
 template <DType K>
@@ -202,14 +192,8 @@ HWY_INLINE void add_columns(const Sums& a, size_t query, const Stored<K>* x, con
 /// All queries and columns: what a turn reads stays in L1 meanwhile.
 template <DType K>
 HWY_INLINE void add_turn(const Sums& a, size_t queries, const Stored<K>* x, const Turn& turn) {
-  size_t m = 0;
-  for (; m + kAddQueries <= queries; m += kAddQueries) add_columns<K, kAddQueries>(a, m, x, turn);
-  switch (queries - m) {
-    case 3: add_columns<K, 3>(a, m, x, turn); break;
-    case 2: add_columns<K, 2>(a, m, x, turn); break;
-    case 1: add_columns<K, 1>(a, m, x, turn); break;
-    default: break;
-  }
+  for_query_blocks<kAddQueries>(
+      queries, [&]<size_t Q>(size_t m) HWY_ATTR { add_columns<K, Q>(a, m, x, turn); });
 }
 
 template <DType K>

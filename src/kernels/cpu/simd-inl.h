@@ -27,6 +27,24 @@ inline constexpr size_t kLanes = HWY_LANES(float);
 /// 32 registers allow blocks of 24 sums; 16 registers half of that.
 inline constexpr bool kManyRegisters = HWY_TARGET != HWY_AVX2;
 
+/// f.operator()<Q>(m) for queries m .. m + Q: as many of kMost as there are, then the rest in one.
+template <size_t kMost, class F>
+HWY_INLINE void for_query_blocks(size_t queries, const F& f) {
+  static_assert(kMost >= 1 && kMost <= 4);
+  size_t m = 0;
+  for (; m + kMost <= queries; m += kMost) f.template operator()<kMost>(m);
+  const size_t left = queries - m;
+  if constexpr (kMost > 3) {
+    if (left == 3) return f.template operator()<3>(m);
+  }
+  if constexpr (kMost > 2) {
+    if (left == 2) return f.template operator()<2>(m);
+  }
+  if constexpr (kMost > 1) {
+    if (left == 1) f.template operator()<1>(m);
+  }
+}
+
 /// A number as it lies in memory.
 template <DType K>
 using Stored = std::conditional_t<K == DType::kF32, float, uint16_t>;
