@@ -61,7 +61,7 @@ void for_shapes(const F& f) {
   for (int bits : {2, 4, 8})
     for (size_t dim : {32, 64, 96, 128, 512})
       for (size_t count : {1, 17, 64, 150})
-        for (size_t queries : {1, 2, 4, 7}) f(bits, dim, count, queries);
+        for (size_t queries : {1, 2, 3, 4, 7}) f(bits, dim, count, queries);
 }
 
 TEST(Codes, DotsAreThoseOfTheUnpackedRows) {
