@@ -74,8 +74,12 @@ class Pair {
       if (saved_) compare_with_saved(got, step_token(*saved_, l, x));
       if (watched_) compare(l, x, got, 1);
     }
-    gpu_->end_token();
-    if (saved_) saved_->end_token();
+    LateWork late;  // of both together
+    for (DeviceCache* cache : {gpu_.get(), saved_.get()})
+      if (cache) cache->end_token(late);
+    late.run(stream_);
+    for (DeviceCache* cache : {gpu_.get(), saved_.get()})
+      if (cache && tokens_ % 3 != 0) cache->begin_ahead();  // what comes next need not be a token
     ++tokens_;
   }
   /// To be called before the first row: the GPU's caches alone are fed, and nothing is compared but

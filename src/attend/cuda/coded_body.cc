@@ -137,7 +137,7 @@ MoveCodesCall CodedBody::moves_to(const CodedBody& to, size_t count) const {
 
 // Codes of other rows in the last block are not touched: rows that begin within a block, or leave
 // one unfinished, are coded apart and moved there.
-void CodedBody::append(const NewRows& rows) {
+void CodedBody::append(const NewRows& rows, std::vector<CodeWork>* later) {
   if (least_appended() > 0) learn(rows.from, rows.dtype, rows.positions);
   const size_t first = rows_, fresh = rows.rows / codec_->block_rows();
   records_.reserve(fresh, *codec_, all_blocks(), first);
@@ -147,7 +147,11 @@ void CodedBody::append(const NewRows& rows) {
   if (!whole) apart.announce(rows.rows);
   const CodedBody& coded = whole ? *this : apart;
   const BlockRun blocks{whole ? first / 32 : 0, (rows.rows + 31) / 32, rows.positions};
-  coded.code(rows.from, blocks, rows.dtype);
+  if (later && whole && !rows.give_back) {
+    later->push_back(code_work(rows.from, blocks, rows.dtype));
+  } else {
+    coded.code(rows.from, blocks, rows.dtype);
+  }
   records_.add(fresh);
   if (rows.give_back) coded.unpack(rows.from, {blocks.first, blocks.count, DType::kF16});
   if (whole) return;
@@ -213,13 +217,16 @@ void CodedBody::add_keys(MassTarget& target) const {
   target.coded = static_cast<int32_t>(rows_);
 }
 
-void CodedBody::code(const RowTarget& from, const BlockRun& blocks, DType dtype) const {
-  if (blocks.count == 0) return;
-  const CodeJob keys = job(from, kKeyCodes, blocks);
-  const CodeJob values = job(from, kValueCodes, blocks);
+CodeWork CodedBody::code_work(const RowTarget& from, const BlockRun& blocks, DType dtype) const {
   const CodeBatch batch{dtype, static_cast<int>(site_.heads), static_cast<int>(blocks.count * 32),
                         static_cast<int>(site_.dim)};
-  codec_->code(batch, {&keys, 1}, {&values, 1}, site_.stream);
+  return {codec_.get(), batch, job(from, kKeyCodes, blocks), job(from, kValueCodes, blocks)};
+}
+
+void CodedBody::code(const RowTarget& from, const BlockRun& blocks, DType dtype) const {
+  if (blocks.count == 0) return;
+  const CodeWork work = code_work(from, blocks, dtype);
+  codec_->code(work.batch, {&work.keys, 1}, {&work.values, 1}, site_.stream);
 }
 
 void CodedBody::take_early(const BodyMove& move) {

@@ -12,6 +12,13 @@
 
 namespace pith::cuda {
 
+/// Rows that a codec codes, once somebody gives it to the device.
+struct CodeWork {
+  const DeviceCodec* codec = nullptr;
+  CodeBatch batch;
+  CodeJob keys, values;
+};
+
 class CodedBody final : public DeviceBody {
  public:
   CodedBody(std::shared_ptr<const DeviceCodec> codec, const BodySite& site);
@@ -35,8 +42,9 @@ class CodedBody final : public DeviceBody {
     /// Where they lie they become, as f16, what codes give back; up to 31 more rows are written.
     bool give_back = false;
   };
-  /// Waits, rarely, where rows name records (RecordTable).
-  void append(const NewRows& rows);
+  /// Waits, rarely, where rows name records (RecordTable). With `later` the coding of whole blocks
+  /// is left there; until it is done nobody looks at them, and the rows stay where they are.
+  void append(const NewRows& rows, std::vector<CodeWork>* later = nullptr);
   /// Rows that append() takes at least: a codec that learns does so from the first that come.
   size_t least_appended() const { return learned_ ? 0 : codec_->learns_from(); }
   /// Rows kept [G, stride] stay, of each head `count`, in that order.
@@ -115,6 +123,7 @@ class CodedBody final : public DeviceBody {
   }
   /// Codes rows from.row, ... as those blocks.
   void code(const RowTarget& from, const BlockRun& blocks, DType dtype) const;
+  CodeWork code_work(const RowTarget& from, const BlockRun& blocks, DType dtype) const;
   /// Takes rows into a body that waited: see learns_from.
   void take_early(const BodyMove& move);
   /// Room for the blocks of rows_.

@@ -96,8 +96,8 @@ struct DecodeCompany {
   DecodeGroups* groups = nullptr;  ///< null: not for this call
   /// The call's, on the device; those of the calls beside it lie beside it.
   const DecodePlace* place = nullptr;
-  /// At least as many as the rows need: a block for each kTilesABlock, counted as tiles of 16 rows,
-  /// up to the card's multiprocessors. Also without groups.
+  /// At least as many as the rows need: a block for each kTilesABlock, up to the card's
+  /// multiprocessors. Also without groups.
   int blocks = 0;
 };
 

@@ -73,6 +73,7 @@ struct DeviceRowsShape {
     return roomy ? DeviceRowsShape{heads, dim, twice, twice}
                  : DeviceRowsShape{heads, dim, rows + rows / 15 + 64, 0};
   }
+  friend bool operator==(const DeviceRowsShape&, const DeviceRowsShape&) = default;
 };
 
 /// 16-bit keys and values.
@@ -89,6 +90,9 @@ class DeviceRows {
   std::byte* values() const { return keys() + bytes_of(capacity_); }
   /// Room for `rows` more.
   void reserve_more(size_t rows);
+  /// Whether reserve_more(rows), and reshape(shape), would change nothing.
+  bool has_room(size_t rows) const { return front_ + rows_ + rows <= capacity_; }
+  bool has_shape(const DeviceRowsShape& shape) const { return shape == shape_; }
   /// Rows that kernels were told to write.
   void add(size_t rows) { rows_ += rows; }
   /// The last rows go; memory stays.

@@ -159,20 +159,30 @@ void DeviceCache::make_step_memory() {
     notes += layer->notes();
     space_.set_layers_together(layer->layers_together());
   }
+  begun_ = false;
   targets_.resize(layers_.size());
   spans_ = MirroredArray<DeviceSpan>(memory_, MemoryKind::kScratch, spans, stream_);
   token_notes_ = MirroredArray<TokenNote>(memory_, MemoryKind::kScratch, notes, stream_);
+  std::fill_n(spans_.host(), spans, DeviceSpan{});  // a layer may write fewer than it has room for
   std::fill_n(token_notes_.host(), notes, TokenNote{});
   log_sum_ = DeviceArray<float>(memory_, MemoryKind::kScratch,
                                 static_cast<size_t>(shape_.query_heads), stream_);
 }
 
+void DeviceCache::begin_ahead() {
+  const auto freely = [](const auto& layer) { return layer->begins_freely(); };
+  if (!probe_ && std::ranges::all_of(layers_, freely)) begin_token();
+}
+
 void DeviceCache::begin_token() {
+  if (begun_) return;
   for (size_t l = 0; l < layers_.size(); ++l) {
     targets_[l] = layers_[l]->begin_token(
         {spans_.host() + first_spans_[l], token_notes_.host() + first_notes_[l]});
   }
   if (probe_) probe_->begin_token();
+  blocks_ = count_blocks();
+  begun_ = true;
 }
 
 std::array<Upload, 2> DeviceCache::token_uploads() const {
@@ -188,15 +198,18 @@ DecodePlace DeviceCache::token_place(int layer, float* out, const void* q) const
   return {q, spans_.device() + first, out, log_sum_.data()};
 }
 
-int DeviceCache::token_blocks() const {
-  constexpr size_t kTileRows = 16;
+int DeviceCache::count_blocks() const {
+  constexpr int32_t kDenseRows = 16;  // of a tile
   size_t most = 0;
   for (size_t l = 0; l < layers_.size(); ++l) {
     const size_t first = first_spans_[l];
     const size_t end = l + 1 < layers_.size() ? first_spans_[l + 1] : spans_.size();
     size_t tiles = 0;
-    for (size_t i = first; i < end; ++i)
-      tiles += (static_cast<size_t>(spans_.host()[i].rows) + kTileRows - 1) / kTileRows;
+    for (size_t i = first; i < end; ++i) {
+      const DeviceSpan& span = spans_.host()[i];
+      const int32_t rows = span.coded ? static_cast<int32_t>(kBlockRows) : kDenseRows;
+      tiles += static_cast<size_t>((span.rows + rows - 1) / rows);
+    }
     most = std::max(most, tiles);
   }
   const size_t tiles = most * static_cast<size_t>(token_shape().query_blocks());
@@ -220,6 +233,7 @@ void DeviceCache::attend_token(int layer, const DecodePlace& place, const Decode
 }
 
 void DeviceCache::begin_query() {
+  begun_ = false;
   for (size_t l = 0; l < layers_.size(); ++l) {
     layers_[l]->write_spans(
         {spans_.host() + first_spans_[l], token_notes_.host() + first_notes_[l]});
@@ -237,13 +251,15 @@ void DeviceCache::compare_token(int layer, const float* out, const void* q) {
                           [this] { return space_.piece(); }});
 }
 
-void DeviceCache::end_token() {
+void DeviceCache::end_token(LateWork& late) {
+  begun_ = false;
   if (probe_) probe_->append_token(targets_);
   for (int l = first_layer_; l < end_layer(); ++l) {
-    at(l).end_token(space_, moves_);
-    if (!moves_.empty() && moves_.back().staged) pass_layer(l);
+    at(l).end_token(space_, late_);
+    if (!late_.moves.empty() && late_.moves.back().staged) pass_layer(l);
   }
   take_moves();
+  late.add(late_);
 }
 
 void DeviceCache::pass_layer(int layer) {
@@ -254,21 +270,22 @@ void DeviceCache::pass_layer(int layer) {
 
 /// Neighbours of one kind go together.
 void DeviceCache::take_moves() {
-  for (size_t first = 0, end = 0; first < moves_.size(); first = end) {
-    const BodyMove& move = moves_[first];
+  const std::vector<BodyMove>& moves = late_.moves;
+  for (size_t first = 0, end = 0; first < moves.size(); first = end) {
+    const BodyMove& move = moves[first];
     const std::string kind = move.body->kind();
     end = first + 1;
-    while (end < moves_.size() && moves_[end].rows == move.rows &&
-           moves_[end].body->kind() == kind) {
+    while (end < moves.size() && moves[end].rows == move.rows && moves[end].body->kind() == kind) {
       ++end;
     }
-    move.body->take(std::span(moves_).subspan(first, end - first));
+    move.body->take(std::span(moves).subspan(first, end - first));
   }
-  moves_.clear();
+  late_.moves.clear();
   layers_waiting_ = 0;
 }
 
 RowTarget DeviceCache::begin_chunk(int layer, size_t tokens) {
+  begun_ = false;
   return chunk_ = at(layer).begin_chunk(tokens, space_);
 }
 
@@ -301,17 +318,18 @@ const float* DeviceCache::attend_chunk_only(int layer, const void* q, size_t tok
 
 void DeviceCache::end_chunk(int layer, size_t tokens) {
   if (probe_) probe_->append_chunk(layer, chunk_, tokens);
-  at(layer).end_chunk(tokens, space_, moves_);
+  at(layer).end_chunk(tokens, space_, late_.moves);
   pass_layer(layer);
 }
 
 void DeviceCache::append_chunk(int layer, size_t tokens) {
   if (probe_) probe_->append_chunk(layer, chunk_, tokens);
-  at(layer).append_chunk(tokens, space_, moves_);
+  at(layer).append_chunk(tokens, space_, late_.moves);
   pass_layer(layer);
 }
 
 void DeviceCache::end_prefill() {
+  begun_ = false;
   notes_.end_prompt(tokens());
   for (const auto& layer : layers_) layer->end_prefill(space_);
 }
@@ -330,6 +348,7 @@ void DeviceCache::archive(Archive& a) {
 }
 
 void DeviceCache::archive_layer(int layer, Archive& a) {
+  begun_ = false;
   a.at(fmt::format("layer {}", layer));
   at(layer).archive(a, {loaded_, notes_.prompt_ends});
   if (probe_) probe_->archive(layer, a, loaded_);
@@ -338,6 +357,7 @@ void DeviceCache::archive_layer(int layer, Archive& a) {
 void DeviceCache::start_error_probe(const ErrorProbeOptions& options, uint64_t seed, int threads) {
   check_error_probe(options);
   if (cache_positions_) refuse_cache_positions();
+  begun_ = false;
   probe_ = std::make_unique<DeviceProbe>(
       DeviceProbeSite{&memory_, stream_, shape_, dtype_, seed, first_layer_, end_layer()}, options,
       threads);

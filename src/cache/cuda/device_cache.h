@@ -39,15 +39,20 @@ class DeviceCache {
   /// One token. begin_token makes room and writes what the step's kernels read on the host's side:
   /// the uploads of the step before must be over. Then the stream gets token_uploads' work and
   /// attend_token's of each layer, always the same, so that a graph of it can be replayed.
-  /// end_token brings the books up to date and hands the rows that leave the windows to the bodies.
+  /// end_token brings the books up to date and hands the rows that leave the windows to the bodies;
+  /// what may be done together with other caches' work is left in `late`, to be run before anything
+  /// else happens to the cache.
   void begin_token();
+  /// begin_token() of the next token, if it takes no memory and changes nothing but what kernels
+  /// read: it is then over when that comes. If something else comes first, it counts for nothing.
+  void begin_ahead();
   std::array<Upload, 2> token_uploads() const;
   /// Where the token's row goes.
   const RowTarget& token_target(int layer) const { return targets_[index(layer)]; }
   /// out f32 [H, D] <- attention of q [H, D], both in rows of their own.
   DecodePlace token_place(int layer, float* out, const void* q) const;
   /// Blocks that the token's rows need in company (DecodeCompany::blocks), in any layer.
-  int token_blocks() const;
+  int token_blocks() const { return blocks_; }
   void attend_token(int layer, const DecodePlace& place, const DecodeScratch& scratch,
                     const DecodeCompany& company = {}) const;
   /// What decode calls of any layer look like.
@@ -56,7 +61,12 @@ class DeviceCache {
   /// with the same numbers, and the step is no graph.
   bool comparing() const { return probe_ && probe_->comparing(); }
   void compare_token(int layer, const float* out, const void* q);
-  void end_token();
+  void end_token(LateWork& late);
+  void end_token() {
+    LateWork late;
+    end_token(late);
+    late.run(stream_);
+  }
 
   /// A chunk, layer by layer: rows are written from the target on, then queries attend.
   RowTarget begin_chunk(int layer, size_t tokens);
@@ -117,6 +127,7 @@ class DeviceCache {
   }
   int end_layer() const { return first_layer_ + static_cast<int>(layers_.size()); }
   void make_step_memory();
+  int count_blocks() const;
   void take_moves();
   /// Layer `layer` has named its moves; they may wait for those of other layers.
   void pass_layer(int layer);
@@ -141,7 +152,9 @@ class DeviceCache {
   DeviceArray<float> log_sum_;                      // [H] of a token
   std::shared_ptr<DeviceCommon> common_;
   ChunkSpace& space_;
-  std::vector<BodyMove> moves_;         // that nobody has taken yet
+  bool begun_ = false;                  // what kernels read of the next token is written
+  int blocks_ = 1;                      // of that token's attention: see token_blocks()
+  LateWork late_;                       // the moves that nobody has taken yet
   size_t layers_waiting_ = 0;           // of a chunk, whose moves those are
   bool cache_positions_ = false;        // somewhere
   std::unique_ptr<DeviceProbe> probe_;  // null: none was started

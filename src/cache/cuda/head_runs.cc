@@ -86,11 +86,16 @@ void HeadRuns::attend_token(const TokenStep& step) const {
   }
 }
 
-void HeadRuns::end_token(ChunkSpace& space, std::vector<BodyMove>&) {
+bool HeadRuns::begins_freely() const {
+  return std::ranges::all_of(runs_, [](const HeadRun& run) { return run.rows->begins_freely(); });
+}
+
+void HeadRuns::end_token(ChunkSpace& space, LateWork&) {
   for (HeadRun& run : runs_) {
-    std::vector<BodyMove> moves;
-    run.rows->end_token(space, moves);
-    take(moves);
+    LateWork mine;
+    run.rows->end_token(space, mine);
+    take(mine.moves);
+    mine.run(site_.stream);
   }
 }
 

@@ -32,7 +32,8 @@ class HeadRuns final : public LayerRows {
   size_t notes() const override { return runs_.size(); }
   RowTarget begin_token(const TokenSlots& slots) override;
   void attend_token(const TokenStep& step) const override;
-  void end_token(ChunkSpace& space, std::vector<BodyMove>& moves) override;
+  bool begins_freely() const override;
+  void end_token(ChunkSpace& space, LateWork& late) override;
   void write_spans(const TokenSlots& slots) override;
   void attend_held(CausalCall& call, ChunkSpace& space) override;
   RowTarget begin_chunk(size_t tokens, ChunkSpace& space) override;

@@ -7,6 +7,11 @@
 
 namespace pith::cuda {
 
+bool InPlaceRows::begins_freely() const {
+  if (pinned_.covers(tokens())) return pinned_.has_room();
+  return rows_.has_room(run_needs(1)) && (layer_.straight || side_needs(1) <= stride_);
+}
+
 RowTarget InPlaceRows::begin_token(const TokenSlots& slots) {
   const bool pinned = pinned_.covers(tokens());
   const size_t fresh = pinned ? 0 : 1;  // rows of the run
@@ -94,11 +99,11 @@ void InPlaceRows::attend_token(const TokenStep& step) const {
   }
 }
 
-void InPlaceRows::end_token(ChunkSpace& space, std::vector<BodyMove>& moves) {
+void InPlaceRows::end_token(ChunkSpace& space, LateWork& late) {
   const std::span<const Step> steps = plan_.append(1);
   if (steps.front().to == Zone::kProtected) return pinned_.add_token();
   rows_.add(1);
-  carry_out(steps, false, space, moves);
+  carry_out(steps, false, space, late);
 }
 
 RowTarget InPlaceRows::begin_chunk(size_t tokens, ChunkSpace&) {
@@ -227,7 +232,9 @@ void InPlaceRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMo
   rows_.add(tokens);
   const std::span<const Step> steps = plan_.append(tokens);
   rows_.drop(pinned_.take(chunk, steps));
-  carry_out(steps, true, space, moves);
+  LateWork late;
+  carry_out(steps, true, space, late);
+  moves.insert(moves.end(), late.moves.begin(), late.moves.end());
 }
 
 }  // namespace pith::cuda

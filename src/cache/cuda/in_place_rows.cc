@@ -119,11 +119,13 @@ void InPlaceRows::write_weights() const {
   fill_numbers(weights_.data() + first, stride_ - first, 0, site_.stream);
 }
 
+// Coders read whole blocks, of which the last may end behind the rows.
+size_t InPlaceRows::run_needs(size_t rows) const { return rows + (packs() ? kBlockRows - 1 : 0); }
+
 void InPlaceRows::reserve(size_t rows) {
-  // Coders read whole blocks, of which the last may end behind the rows.
-  rows_.reserve_more(rows + (packs() ? kBlockRows - 1 : 0));
+  rows_.reserve_more(run_needs(rows));
   if (layer_.straight) return;
-  const size_t needed = coded_rows() + rows_.rows() + rows;
+  const size_t needed = side_needs(rows);
   if (stride_ < needed) make_side(std::max(needed, coded_rows() + rows_.capacity()), *this);
 }
 
@@ -166,7 +168,7 @@ MassTarget InPlaceRows::mass_target(size_t rows, bool fresh) const {
 }
 
 void InPlaceRows::end_prefill(ChunkSpace& space) {
-  std::vector<BodyMove> none;
+  LateWork none;
   carry_out(plan_.end_prompt(), true, space, none);
   rows_.shrink();
   const size_t needed = coded_rows() + rows_.capacity();

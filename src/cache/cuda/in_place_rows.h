@@ -59,7 +59,8 @@ class InPlaceRows final : public LayerRows {
   size_t notes() const override { return ragged_ ? 2 : 1; }
   RowTarget begin_token(const TokenSlots& slots) override;
   void attend_token(const TokenStep& step) const override;
-  void end_token(ChunkSpace& space, std::vector<BodyMove>& moves) override;
+  bool begins_freely() const override;
+  void end_token(ChunkSpace& space, LateWork& late) override;
   void write_spans(const TokenSlots& slots) override { write_spans(slots, 0, false); }
   void attend_held(CausalCall& call, ChunkSpace& space) override;
   RowTarget begin_chunk(size_t tokens, ChunkSpace& space) override;
@@ -126,11 +127,13 @@ class InPlaceRows final : public LayerRows {
   /// The call's queries as attention takes them.
   void scale_chunk(CausalCall& call, ChunkSpace& space) const;
   void reserve(size_t rows);
+  /// What that needs: rows in the run, and what lies beside all rows.
+  size_t run_needs(size_t rows) const;
+  size_t side_needs(size_t rows) const { return coded_rows() + rows_.rows() + rows; }
   void make_scaled();
   void make_side(size_t stride, const InPlaceRows& from);
   /// What a pass's steps do to rows that are there already.
-  void carry_out(std::span<const Step> steps, bool chunk, ChunkSpace& space,
-                 std::vector<BodyMove>& moves);
+  void carry_out(std::span<const Step> steps, bool chunk, ChunkSpace& space, LateWork& late);
   void carry_out(const Step& step, StagedRows& staged, ChunkSpace& space);
   /// Memory where the rows of all splits wait for the body to take them.
   StagedRows stage(std::span<const Step> steps, ChunkSpace& space, std::vector<BodyMove>& moves);
@@ -152,8 +155,9 @@ class InPlaceRows final : public LayerRows {
   SeenQueries seen_queries() const;
   /// Settled rows go into the codes, and later ones follow up.
   void code_settled(ChunkSpace& space);
-  /// Of the body's rows the first `count` are in codes from now on, if they were not.
-  void pack(size_t count);
+  /// Of the body's rows the first `count` are in codes from now on, if they were not; with `late`
+  /// the work may be left there, if nothing else of the pass looks at them.
+  void pack(size_t count, LateWork* late = nullptr);
   /// Rows that are judged, from the body's row `first` on, as the codes give them back.
   void unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace& space) const;
   /// Shows a step's queries to the rule.

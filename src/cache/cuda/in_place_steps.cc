@@ -10,13 +10,13 @@
 namespace pith::cuda {
 
 void InPlaceRows::carry_out(std::span<const Step> steps, bool chunk, ChunkSpace& space,
-                            std::vector<BodyMove>& moves) {
+                            LateWork& late) {
   size_t fresh = 0;  // rows that have left the window
   for (const Step& step : steps) {
     if (step.from == Zone::kWindow || step.to == Zone::kLeaving) fresh += step.rows;
   }
   if (packs() && layer_.shares) pack(rows_between() + fresh);
-  StagedRows staged = stage(steps, space, moves);
+  StagedRows staged = stage(steps, space, late.moves);
   const RowRun before = run_;
   for (const Step& step : steps) carry_out(step, staged, space);
   if (const auto step = late_.due(run_, chunk || layer_.selector.heavy ? 1 : kBlockRows)) {
@@ -25,7 +25,7 @@ void InPlaceRows::carry_out(std::span<const Step> steps, bool chunk, ChunkSpace&
   }
   if (run_.judged != before.judged || run_.weighted != before.weighted) write_weights();
   if (packs()) {
-    pack(rows_between() / kBlockRows * kBlockRows);
+    pack(rows_between() / kBlockRows * kBlockRows, chunk ? nullptr : &late);
   } else if (coded_) {
     code_settled(space);
   }
@@ -246,13 +246,19 @@ void InPlaceRows::unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace
 }
 
 // What lies beside the rows is in the body's order, whether they are codes or not.
-void InPlaceRows::pack(size_t count) {
+void InPlaceRows::pack(size_t count, LateWork* late) {
   if (count <= packed() || count < coded_->least_appended()) return;
   const size_t fresh = count - packed();
   KeepCall call = keep_call(packed(), fresh);
   const RowTarget from = rows_.begin() + sink();
-  coded_->append({from, fresh, positions_of(call.rows), layer_.dtype});
-  move_rows({}, call, site_.stream);
+  const size_t waiting = late ? late->codes.size() : 0;
+  coded_->append({from, fresh, positions_of(call.rows), layer_.dtype},
+                 late ? &late->codes : nullptr);
+  if (late && late->codes.size() > waiting) {
+    late->behind.push_back(call);
+  } else {
+    move_rows({}, call, site_.stream);
+  }
   rows_.drop(fresh);
 }
 

@@ -12,6 +12,7 @@
 #include "attend/cuda/device_codec.h"
 #include "attend/cuda/device_selector.h"
 #include "attend/cuda/mass.h"
+#include "cache/cuda/late_work.h"
 #include "cache/kv_cache.h"
 #include "kernels/cuda/layer.h"
 #include "plan/plan.h"
@@ -158,9 +159,11 @@ class LayerRows {
   virtual RowTarget begin_token(const TokenSlots& slots) = 0;
   /// Depends on nothing that changes from token to token.
   virtual void attend_token(const TokenStep& step) const = 0;
-  /// Rows that go into the body now are named in `moves`; the caller lets those of all layers be
-  /// taken together.
-  virtual void end_token(ChunkSpace& space, std::vector<BodyMove>& moves) = 0;
+  /// Whether begin_token() takes no memory and changes nothing but what it writes.
+  virtual bool begins_freely() const = 0;
+  /// Rows that go into the body now are named in `late`, as other work that may wait until all
+  /// layers have ended; the caller lets it be done together, before the next pass.
+  virtual void end_token(ChunkSpace& space, LateWork& late) = 0;
 
   /// The spans of what is held, for a query that stands behind it and brings no row.
   virtual void write_spans(const TokenSlots& slots) = 0;
@@ -172,7 +175,7 @@ class LayerRows {
   virtual RowTarget begin_chunk(size_t tokens, ChunkSpace& space) = 0;
   /// `call` lacks the spans and the partial results.
   virtual void attend_chunk(CausalCall call, ChunkSpace& space) = 0;
-  /// As end_token.
+  /// As end_token, of moves alone.
   virtual void end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) = 0;
   /// As end_chunk, of a chunk that nobody attended from.
   virtual void append_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {

@@ -46,6 +46,8 @@ class PinnedRows {
   };
   void write_positions(const PositionsCall& call) const;
 
+  /// Whether begin_token() takes no memory.
+  bool has_room() const { return rows_.has_room(1); }
   /// A token's row, with room for it; add_token counts it.
   RowTarget begin_token();
   void add_token() { rows_.add(1); }

@@ -103,6 +103,13 @@ void WindowedRows::hide() {
     body_->hide_first(open() + 1 - layer_.seen);
 }
 
+bool WindowedRows::begins_freely() const {
+  if (body_ && layer_.seen > 0) return false;  // rows are hidden
+  if (pinned_.covers(tokens())) return pinned_.has_room();
+  return sink() < layer_.schedule.sink ||
+         (window_.has_shape(window_shape()) && window_.has_room(1));
+}
+
 RowTarget WindowedRows::begin_token(const TokenSlots& slots) {
   const bool pinned = pinned_.covers(tokens()), to_sink = sink() < layer_.schedule.sink;
   const RowTarget pinned_target = pinned ? pinned_.begin_token() : RowTarget{};
@@ -166,7 +173,7 @@ size_t WindowedRows::leaving(size_t rows) const {
   return body_ && leave < body_->least() ? 0 : leave;
 }
 
-void WindowedRows::end_token(ChunkSpace& space, std::vector<BodyMove>& moves) {
+void WindowedRows::end_token(ChunkSpace& space, LateWork& late) {
   const Zone to = plan_.append(1).front().to;
   if (to == Zone::kProtected) return pinned_.add_token();
   if (to == Zone::kSink) return;
@@ -176,8 +183,8 @@ void WindowedRows::end_token(ChunkSpace& space, std::vector<BodyMove>& moves) {
   if (body_) {
     body_->announce(leave);
     const auto first = static_cast<int64_t>(open() - window_.rows());
-    moves.push_back({body_.get(), window_.begin(), leave, first});
-    name_positions(moves.back(), space);
+    late.moves.push_back({body_.get(), window_.begin(), leave, first});
+    name_positions(late.moves.back(), space);
   }
   window_.drop_front(leave);
 }

@@ -23,7 +23,8 @@ class WindowedRows final : public LayerRows {
   }
   RowTarget begin_token(const TokenSlots& slots) override;
   void attend_token(const TokenStep& step) const override;
-  void end_token(ChunkSpace& space, std::vector<BodyMove>& moves) override;
+  bool begins_freely() const override;
+  void end_token(ChunkSpace& space, LateWork& late) override;
   void write_spans(const TokenSlots& slots) override;
   void attend_held(CausalCall& call, ChunkSpace& space) override;
   RowTarget begin_chunk(size_t tokens, ChunkSpace& space) override;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <functional>
 #include <iterator>
 
@@ -39,6 +38,9 @@ size_t wide_rows_of(const DeviceWeights& weights, const DeviceForward::Shape& sh
                     });
   return pays ? (shape.max_tokens + kWideUnit - 1) / kWideUnit * kWideUnit : 0;
 }
+/// Blocks that a graph is captured with: as many as rows need, and an eighth for those that come.
+/// More would begin and end for nothing, in each session's attention.
+int with_room(int blocks) { return blocks + (blocks + 7) / 8; }
 size_t qkv_width(const ModelConfig& c) {
   return static_cast<size_t>((c.query_heads + 2 * c.kv_heads) * c.head_dim);
 }
@@ -153,17 +155,19 @@ void DeviceForward::run_tokens(std::span<const TokenRun> runs) {
   const bool comparing =
       std::ranges::any_of(runs, [](const TokenRun& r) { return r.cache->comparing(); });
   Pass* pass = known(runs);
-  if (!pass || comparing) {
-    enqueue_tokens(runs, pass ? *pass : add_pass(runs));
+  const bool first = !pass;
+  if (first) pass = &add_pass(runs);
+  upload(runs);
+  if (first || comparing) {
+    enqueue_tokens(runs, *pass);
   } else {
-    // A graph has as many blocks of attention as rows needed when it was captured.
     if (!pass->graph || !std::ranges::equal(blocks_, pass->blocks, std::ranges::less_equal{})) {
+      for (int& blocks : blocks_) blocks = with_room(blocks);
       pass->graph = capture(runs, *pass);
       pass->blocks = blocks_;
     }
     check(cudaGraphLaunch(pass->graph.get(), stream_), "the decode graph");
   }
-  uploaded_.set(stream_);
 }
 
 /// What the pass's kernels read beside the caches' own and the pass's places.
@@ -172,8 +176,7 @@ void DeviceForward::note(std::span<const TokenRun> runs) {
   blocks_.assign(n, 0);
   for (size_t i = 0; i < n; ++i) {
     const DeviceCache& cache = *runs[i].cache;
-    if (together_)
-      blocks_[i] = static_cast<int>(std::bit_ceil(static_cast<unsigned>(cache.token_blocks())));
+    if (together_) blocks_[i] = std::min(cache.token_blocks(), attention_.blocks());
     ids_.host()[i] = runs[i].token;
     states_.host()[i] = runs[i].state;
     for (size_t r = 0; r < cache.ropes().size(); ++r)
@@ -242,16 +245,23 @@ DeviceForward::Graph DeviceForward::capture(std::span<const TokenRun> runs, cons
   return Graph(exec);
 }
 
+/// What a step's kernels read, on its way. No part of a graph: the host knows when this is over,
+/// and writes the next step's while the device works on this one's.
+void DeviceForward::upload(std::span<const TokenRun> runs) {
+  const size_t n = runs.size();
+  std::vector<Upload> uploads{
+      ids_.upload_of(n), angles_.upload_of(runs.front().cache->ropes().size() * n),
+      targets_.upload_of(static_cast<size_t>(config_.layers) * n), states_.upload_of(n)};
+  for (const TokenRun& r : runs)
+    std::ranges::copy(r.cache->token_uploads(), std::back_inserter(uploads));
+  upload_all(uploads, stream_);
+  uploaded_.set(stream_);
+}
+
 /// A step of one token a sequence. Its arguments do not change from step to step.
 void DeviceForward::enqueue_tokens(std::span<const TokenRun> runs, const Pass& pass) {
   const size_t n = runs.size();
   const DeviceCache& any = *runs.front().cache;
-  std::vector<Upload> uploads{ids_.upload_of(n), angles_.upload_of(any.ropes().size() * n),
-                              targets_.upload_of(static_cast<size_t>(config_.layers) * n),
-                              states_.upload_of(n)};
-  for (const TokenRun& r : runs)
-    std::ranges::copy(r.cache->token_uploads(), std::back_inserter(uploads));
-  upload_all(uploads, stream_);
   look_up(any, n, true);
   for (int l = 0; l < config_.layers; ++l) {
     const DeviceLayer& w = weights_->layers()[static_cast<size_t>(l)];

@@ -91,6 +91,7 @@ class DeviceForward {
 
   void look_up(const DeviceCache& cache, size_t tokens, bool own_places);
   void note(std::span<const TokenRun> runs);
+  void upload(std::span<const TokenRun> runs);
   void enqueue_tokens(std::span<const TokenRun> runs, const Pass& pass);
   Pass* known(std::span<const TokenRun> runs);
   Pass& add_pass(std::span<const TokenRun> runs);
@@ -145,7 +146,7 @@ class DeviceForward {
   PinnedArray<DecodePlace> places_;      // [L, tokens of a new pass] on their way
   DecodeScratch attention_;              // of all tokens of a pass
   std::vector<int> blocks_;              // of this pass's tokens' attention; 0: as it likes
-  StreamMark uploaded_;                  // the last run has read what the host wrote for it
+  StreamMark uploaded_;                  // what the host wrote for the last run has been read
   std::vector<Pass> passes_;             // the latest last
   DeviceArray<float> hidden_;            // [T, hidden] the residual stream
   DeviceArray<std::byte> input_;         // [T, max(hidden, H D, intermediate)], f32 of few

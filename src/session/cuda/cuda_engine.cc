@@ -269,9 +269,19 @@ class CudaEngine final : public EngineBackend {
       for (TokenWork* w : begun) w->failure = std::current_exception();
       return;
     }
+    cuda::LateWork late;
     for (TokenWork* w : begun) {
       shared_.rows.push_back(&of(*w->session));
-      noting(*w, [&] { of(*w->session).cache().end_token(); });
+      noting(*w, [&] { of(*w->session).cache().end_token(late); });
+    }
+    try {
+      late.run(shared_.stream.stream);
+      // The next token's descriptors are written while the device works on this one's.
+      shared_.forward.wait_for_uploads();
+      for (TokenWork* w : begun)
+        if (!w->failure) of(*w->session).cache().begin_ahead();
+    } catch (...) {
+      for (TokenWork* w : begun) w->failure = std::current_exception();
     }
   }
 

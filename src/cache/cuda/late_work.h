@@ -1,0 +1,24 @@
+#pragma once
+// What a pass's end leaves for later, so that the device is given it with that of other layers and
+// sessions: by itself a layer's would be launches of a few blocks each, one after the other.
+
+#include <vector>
+
+#include "attend/cuda/coded_body.h"
+#include "compress/cuda/judged_rows.h"
+
+namespace pith::cuda {
+
+struct LateWork {
+  std::vector<BodyMove> moves;   ///< rows that bodies take; the cache's own
+  std::vector<CodeWork> codes;   ///< rows that are coded where they lie
+  std::vector<KeepCall> behind;  ///< what lies behind those moves up, once they have been
+
+  /// Codes and what follows them, of one cache whose rows are of all heads, come here. Its codecs
+  /// of one name code equally, also in other layers; those of two caches only if they are one.
+  void add(LateWork& of_cache);
+  /// Gives the device codes, of many places in one launch, and what follows them.
+  void run(cudaStream_t stream);
+};
+
+}  // namespace pith::cuda
