@@ -98,6 +98,15 @@ HWY_INLINE Vec scales_of(const Scales* scale, size_t run) {
 #endif
 }
 
+/// Zeros in the lanes that are not there.
+HWY_INLINE Vec widened(Scales x) {
+#if HWY_TARGET == HWY_AVX2
+  return Vec{x.raw};
+#else
+  return Vec{_mm512_zextps256_ps512(x.raw)};
+#endif
+}
+
 /// Where the inputs of a product lie.
 struct Inputs {
   const std::byte* first;  // of token 0's row
@@ -156,14 +165,11 @@ struct RowSums {
     }
   }
 
-  HWY_INLINE void store(float* out, size_t ld) const {
+  /// Lanes whose sum is the row's product with token t.
+  HWY_INLINE Vec lanes(size_t t) const {
     constexpr float kFactor = F::kMinimum ? 1.0f : -static_cast<float>(Operand<F>::kZero);
-    HWY_UNROLL(8)
-    for (size_t t = 0; t < T; ++t) {
-      out[t * ld] = sum_lanes(main[t]);
-      if constexpr (kFactor != 0)
-        out[t * ld] += kFactor * hn::GetLane(hn::SumOfLanes(Eight(), offset[t]));
-    }
+    if constexpr (kFactor == 0) return main[t];
+    return hn::Add(main[t], widened(hn::Mul(hn::Set(Eight(), kFactor), offset[t])));
   }
 
   Vec main[T];
@@ -216,7 +222,7 @@ HWY_INLINE void multiply_rows(const BlockProduct& product, const Inputs& inputs,
   const size_t ahead = std::max<size_t>(1, kPrefetchBytes / bytes) * bytes;
   RowSums<F, T, kWide> sums[kRows];
   for (size_t step = 0; step < steps; ++step, p += kStepBytes) {
-    HWY_UNROLL(2)
+    HWY_UNROLL(4)
     for (size_t r = 0; r < kRows; ++r) {
       const uint8_t* at = p + r * skip;
       StepSides<F::kSub> s;
@@ -227,17 +233,28 @@ HWY_INLINE void multiply_rows(const BlockProduct& product, const Inputs& inputs,
     }
   }
   const uint8_t* end = w + product.rows * bytes;
-  HWY_UNROLL(2)
-  for (size_t r = 0; r < kRows; ++r) {
-    if (rest != 0) add_tail<F>(sums[r], p + r * skip, end, inputs, steps, rest);
-    sums[r].store(out + o + r * apart, product.ld);
+  if (rest != 0) {
+    HWY_UNROLL(4)
+    for (size_t r = 0; r < kRows; ++r) add_tail<F>(sums[r], p + r * skip, end, inputs, steps, rest);
   }
+  // Always four at a time: a token's sum is the same in any company.
+  constexpr size_t kSums = kRows * T;
+  static_assert(kSums <= 4);
+  const auto lanes = [&](size_t i) HWY_ATTR {
+    const size_t at = i < kSums ? i : 0;
+    return sums[at / T].lanes(at % T);
+  };
+  const hn::Full128<float> four;
+  alignas(16) float all[4];
+  hn::Store(sum_four(lanes(0), lanes(1), lanes(2), lanes(3)), four, all);
+  for (size_t i = 0; i < kSums; ++i) out[o + i / T * apart + i % T * product.ld] = all[i];
 }
 
 template <class F, size_t T, bool kWide>
 void multiply_tokens(const BlockProduct& product, const Inputs& inputs, float* out, size_t first,
                      size_t last) {
-  constexpr size_t kTogether = T == 1 ? 2 : 1;
+  // Sums of four rows end in a third of the shuffles; 16 registers hold two rows.
+  constexpr size_t kTogether = T > 1 ? 1 : kManyRegisters ? kBlockStreams : 2;
   const size_t run = (last - first) / kBlockStreams;
   for (size_t i = 0; i < run; ++i) {
     for (size_t s = 0; s < kBlockStreams; s += kTogether)
