@@ -9,8 +9,7 @@ float Halver::log_weight(uint64_t weight) const {
   return rule_.weight_exponent * static_cast<float>(std::log(static_cast<double>(weight)));
 }
 
-// Reservoir sampling of one: row `nth` (from 1) of a stratum replaces the pick with probability
-// 1 / nth. Of the rows at hand only the last pick is stored.
+// Of the rows at hand only the last pick is stored.
 void Halver::pick(RowStore& store, uint32_t head, const NewRows& rows, const Step& step) const {
   const Philox random(seed_, layer_, head);
   uint64_t counted = step.first;
@@ -19,8 +18,7 @@ void Halver::pick(RowStore& store, uint32_t head, const NewRows& rows, const Ste
     size_t pick = n;
     for (size_t i = 0; i < n; ++i) {
       const uint64_t nth = counted + i + 1;
-      const auto position = static_cast<uint64_t>(rows.position(done + i));
-      if (nth == 1 || random.word64(position, step.tag) < UINT64_MAX / nth) pick = i;
+      if (becomes_pick(random, rows.position(done + i), step.tag, nth)) pick = i;
     }
     if (pick < n) {
       if (counted > 0) store.keep_after(store.rows() - 1, {});

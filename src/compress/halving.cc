@@ -137,22 +137,14 @@ class KernelTiles {
   Array<float> tile_, products_;              // [kTileRows, S]
 };
 
-float uniform(const HalvingRandom& random, const HalvingRows& rows, size_t row) {
-  return random.source.uniform(static_cast<uint64_t>(rows.positions[row]), random.tag);
-}
-
-/// The run's own coin, independent of the rows' numbers.
-bool coin(const HalvingRandom& random, const HalvingRows& rows) {
-  return random.source.words(static_cast<uint64_t>(rows.positions[0]), random.tag)[1] >> 31;
-}
-
 /// Kernel halving. acc[b] = sum over earlier pairs a of sign_a D(a, b).
 Halved halve_pairs(const Kernels& kernels, KernelTiles& tiles, const HalvingRule& rule,
                    const HalvingRows& rows, const HalvingRandom& random) {
   const size_t pairs = rows.rows / 2;
   const float threshold =
       rule.balance * (0.5f + std::log(2.0f * static_cast<float>(rows.rows) / rule.delta));
-  const uint32_t flip = coin(random, rows);  // symmetrise: every row stays with probability 1/2
+  // The coin symmetrises: every row stays with probability 1/2.
+  const bool flip = random.coin(rows.positions[0]);
   std::vector<float> acc(pairs), d(pairs);
   float widest = 0;
   Halved out;
@@ -174,10 +166,10 @@ Halved halve_pairs(const Kernels& kernels, KernelTiles& tiles, const HalvingRule
     bool swap = acc[b] > 0;
     if (c_b > 0) {
       out.failures += std::fabs(acc[b]) > c_b;
-      swap = uniform(random, rows, 2 * b) < 0.5f + acc[b] / (2 * c_b);
+      swap = random.walk(rows.positions[2 * b]) < 0.5f + acc[b] / (2 * c_b);
     }
     if (b == 0) swap = false;
-    out.kept[b] = static_cast<uint32_t>(2 * b + (swap != (flip != 0)));
+    out.kept[b] = static_cast<uint32_t>(2 * b + (swap != flip));
     kernels.axpy(acc.data() + b, d.data() + b, swap ? -1.0f : 1.0f, pairs - b);
   }
   return out;
@@ -188,9 +180,7 @@ void fill_to_half(std::vector<bool>& kept, size_t count, const HalvingRows& rows
                   const HalvingRandom& random) {
   std::vector<std::pair<uint32_t, uint32_t>> others;
   for (uint32_t i = 0; i < rows.rows; ++i)
-    if (!kept[i])
-      others.emplace_back(
-          random.source.words(static_cast<uint64_t>(rows.positions[i]), random.tag)[2], i);
+    if (!kept[i]) others.emplace_back(random.order(rows.positions[i]), i);
   std::sort(others.begin(), others.end());
   for (size_t i = 0; count < rows.rows / 2; ++i, ++count) kept[others[i].second] = true;
 }
@@ -201,7 +191,7 @@ Halved halve_rows(const Kernels& kernels, KernelTiles& tiles, const HalvingRule&
   const size_t s = rows.rows;
   const float limit =
       rule.balance * 30 * std::log(static_cast<float>(s) / rule.delta) * tiles.bound();
-  const bool flip = coin(random, rows);
+  const bool flip = random.coin(rows.positions[0]);
   std::vector<float> y(s);
   std::vector<bool> plus(s);
   Halved out;
@@ -213,7 +203,7 @@ Halved halve_rows(const Kernels& kernels, KernelTiles& tiles, const HalvingRule&
     bool up = y[j] < 0 || (y[j] == 0 && flip);
     if (limit > 0) {
       out.failures += std::fabs(y[j]) > limit;
-      up = uniform(random, rows, j) < 0.5f - y[j] / (2 * limit);
+      up = random.walk(rows.positions[j]) < 0.5f - y[j] / (2 * limit);
     }
     plus[j] = up;
     ones += up;
@@ -222,7 +212,7 @@ Halved halve_rows(const Kernels& kernels, KernelTiles& tiles, const HalvingRule&
   }
   bool keep_plus = 2 * ones < s || (2 * ones == s && flip);
   if (rule.side == KeptSide::kCoin && rule.walk == Walk::kRows)
-    keep_plus = random.source.words(static_cast<uint64_t>(rows.positions[0]), random.tag)[3] >> 31;
+    keep_plus = random.side(rows.positions[0]);
   if (!keep_plus) plus.flip();
   const size_t count = keep_plus ? ones : s - ones;
   if (rule.walk == Walk::kRowsExact) fill_to_half(plus, count, rows, random);

@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
+#include "compress/draws.h"
 #include "compress/row_store.h"
-#include "core/philox.h"
 #include "kernels/context.h"
 
 namespace pith {
@@ -37,13 +37,6 @@ struct HalvingRule {
   float delta = 0.5f;        ///< failure probability in the threshold
   Walk walk = Walk::kPairs;
   KeptSide side = KeptSide::kSmaller;
-};
-
-/// Uniform numbers of one halving. Row i of the run draws at (positions[i], tag): the same rows
-/// make the same choice whenever and wherever they are halved.
-struct HalvingRandom {
-  Philox source;
-  uint32_t tag = 0;  ///< distinct for every halving that a row can take part in
 };
 
 /// The rows of one run, as f32.

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "compress/cuda/halving.h"
+#include "compress/draws.h"
 #include "compress/halving.h"
-#include "core/philox.h"
 #include "host_device.h"
 #include "kernels/kernels.h"
 #include "methods/baselines/uniform_rate_cuda.h"
@@ -122,9 +122,8 @@ class Stream {
     uint64_t counted = step.first;
     for (uint32_t i = 0; i < step.rows; ++i) {
       Row row = next();
-      const auto at = static_cast<uint64_t>(row.position);
       const bool first = counted == 0;
-      if (first || random_.word64(at, step.tag) < UINT64_MAX / (counted + 1)) {
+      if (becomes_pick(random_, row.position, step.tag, counted + 1)) {
         if (!first) rows_.pop_back();
         rows_.push_back(std::move(row));
       }
@@ -189,7 +188,7 @@ void take_by_rate(const RateDraw& draw, const RateJobs& jobs, cudaStream_t) {
       for (int i = 0; i < job.rows; ++i) {
         const int64_t position =
             job.positions ? job.positions[h * job.positions_stride + i] : job.position + i;
-        if (random.uniform(static_cast<uint64_t>(position)) >= draw.rate) continue;
+        if (!stays_by_rate(random, position, draw.rate)) continue;
         const int place = to.counts[h]++, row = place - (to.coded ? to.coded[h] : 0);
         to.positions[h * to.positions_stride + place] = static_cast<int32_t>(position);
         copy_row(row_at(to.k, stride, h, row, draw.dim),

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kCoderThreads)
   coder.write_codes();
   if (!f.missed) return;
   if (f.rank > 0) {
-    coder.write_product(DevicePhilox::make(p.seed, p.layer, p.stream + 2 * head));
+    coder.write_product(Philox(p.seed, p.layer, p.stream + 2 * head));
     __syncthreads();
   }
   coder.write_missed();

@@ -410,7 +410,7 @@ struct Coder {
   }
 
   /// The product of what the codes miss, and what both miss of the numbers apart.
-  __device__ void write_product(const DevicePhilox& random) const {
+  __device__ void write_product(const Philox& random) const {
     const LevelProduct<D> product{space.product(), space.n, f.rank};
     product.find(space.rows(), random);
     for (int i = threadIdx.x; i < f.rank * D; i += kCoderThreads) {

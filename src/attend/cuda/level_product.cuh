@@ -3,7 +3,7 @@
 // (methods/gear/low_rank). One thread block; sums in f64.
 
 #include "attend/cuda/level_lane.cuh"
-#include "kernels/cuda/philox.cuh"
+#include "core/philox.h"
 
 namespace pith::cuda {
 
@@ -57,7 +57,7 @@ struct LevelProduct {
   }
 
   /// x [n, D] ~ left right^T.
-  __device__ void find(const float* x, const DevicePhilox& random) const {
+  __device__ void find(const float* x, const Philox& random) const {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
     for (int i = threadIdx.x; i < D * rank; i += blockDim.x) {
       right()[i] = 2.0 * random.uniform(i, 0) - 1;

@@ -6,9 +6,9 @@ namespace {
 
 /// Raises random rows of the other side to the kept one until that has half of the run. Keys of the
 /// order are words of the rows' own, so that each row finds its rank by itself.
-__device__ void fill_to_half(float* signs, const RunRows& rows, const DevicePhilox& random,
-                             uint32_t tag, int missing) {
-  const auto key = [&](int i) { return random.words(rows.position(i), tag).z; };
+__device__ void fill_to_half(float* signs, const RunRows& rows, const HalvingRandom& random,
+                             int missing) {
+  const auto key = [&](int i) { return random.order(rows.position(i)); };
   for (int i = threadIdx.x; i < rows.count; i += kWalkThreads) {
     if (signs[i] > 0) continue;
     const uint32_t mine = key(i);
@@ -30,22 +30,20 @@ __device__ void fill_to_half(float* signs, const RunRows& rows, const DevicePhil
 
 /// The side of a walk over rows that stays, in order.
 __device__ void keep_side(const RunOutput& out, const RunRows& rows, float* signs,
-                          const DeviceHalvingRule& rule, const DevicePhilox& random, uint32_t tag,
-                          uint4 coins) {
+                          const DeviceHalvingRule& rule, const HalvingRandom& random, bool flip) {
   __shared__ int warp_counts[kWalkThreads / kWarp];
   int ones = 0;
   for (int first = 0; first < rows.count; first += kWalkThreads) {
     const int i = first + static_cast<int>(threadIdx.x);
     ones += __syncthreads_count(i < rows.count && signs[i] > 0);
   }
-  const bool flip = coins.y >> 31;
   bool keep_plus = 2 * ones < rows.count || (2 * ones == rows.count && flip);
-  if (rule.coin_side && rule.walk == DeviceWalk::kRows) keep_plus = coins.w >> 31;
+  if (rule.coin_side && rule.walk == DeviceWalk::kRows) keep_plus = random.side(rows.position(0));
   for (int i = threadIdx.x; i < rows.count && !keep_plus; i += kWalkThreads) signs[i] = -signs[i];
   __syncthreads();
   const int count = keep_plus ? ones : rows.count - ones;
   if (rule.walk == DeviceWalk::kRowsExact && count < rows.count / 2) {
-    fill_to_half(signs, rows, random, tag, rows.count / 2 - count);
+    fill_to_half(signs, rows, random, rows.count / 2 - count);
   }
   int before = 0;
   for (int first = 0; first < rows.count; first += kWalkThreads) {
@@ -74,16 +72,15 @@ __global__ void __launch_bounds__(kWalkThreads, 2)
   const size_t group = blockIdx.x, head = blockIdx.y;
   const RunRows rows = rows_of(call, head, group);
   const RunSpace<D> space{shared, RunSpace<D>::padded(call.size)};
-  const DevicePhilox random = DevicePhilox::make(call.seed, call.layer, call.first_head + head);
-  const uint4 coins = random.words(static_cast<uint64_t>(rows.position(0)), call.tag);
-  const bool flip = coins.y >> 31;  // the run's own coin
+  const HalvingRandom random = random_of(call, head);
+  const bool flip = random.coin(rows.position(0));
   HalvingBlock<T, D> block{rule, rows, space};
-  const int failures = block.run(random, call.tag, flip);
+  const int failures = block.run(random, flip);
   const RunOutput out = output_of(call, head, group, kept_size);
   if (rule.walk == DeviceWalk::kPairs) {
     keep_pairs(out, rows, space.signs(), flip, threadIdx.x, kWalkThreads);
   } else {
-    keep_side(out, rows, space.signs(), rule, random, call.tag, coins);
+    keep_side(out, rows, space.signs(), rule, random, flip);
   }
   if (out.failures && threadIdx.x == 0) *out.failures = failures;
 }
@@ -99,9 +96,9 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const size_t group = blockIdx.x * kWarps + warp, head = blockIdx.y;
   if (group >= call.groups) return;
   const RunRows rows = rows_of(call, head, group);
-  const DevicePhilox random = DevicePhilox::make(call.seed, call.layer, call.first_head + head);
-  const bool flip = random.words(static_cast<uint64_t>(rows.position(0)), call.tag).y >> 31;
-  const int failures = halve_by_warp<T, D>(rule, rows, spaces[warp], random, call.tag);
+  const HalvingRandom random = random_of(call, head);
+  const bool flip = random.coin(rows.position(0));
+  const int failures = halve_by_warp<T, D>(rule, rows, spaces[warp], random);
   const RunOutput out = output_of(call, head, group, kept_size);
   keep_pairs(out, rows, spaces[warp].signs, flip, lane, kWarp);
   if (out.failures && lane == 0) *out.failures = failures;

@@ -4,8 +4,8 @@
 
 #include "compress/cuda/halving.h"
 #include "compress/cuda/walk.cuh"
+#include "compress/draws.h"
 #include "kernels/cuda/numbers.cuh"
-#include "kernels/cuda/philox.cuh"
 #include "kernels/cuda/tile.cuh"
 
 namespace pith::cuda {
@@ -279,7 +279,7 @@ struct HalvingBlock {
   }
 
   /// The signs of all rows into space.signs(); returns the failures (in the first warp).
-  __device__ int run(const DevicePhilox& random, uint32_t tag, bool flip) {
+  __device__ int run(const HalvingRandom& random, bool flip) {
     c = measure();
     const float log_size = logf((rule.walk == DeviceWalk::kPairs ? 2.0f : 1.0f) *
                                 static_cast<float>(rows.count) / rule.delta);
@@ -291,9 +291,7 @@ struct HalvingBlock {
       if (threadIdx.x < kWarp) {
         const WalkTile t{space.diagonal(), space.sums(), space.signs() + tile * kWalkTile,
                          tile * kWalkTile, min(kWalkTile, rows.count - tile * kWalkTile)};
-        const auto draw = [&](int row) {
-          return random.uniform(static_cast<uint64_t>(rows.position(row)), tag);
-        };
+        const auto draw = [&](int row) { return random.walk(rows.position(row)); };
         rule.walk == DeviceWalk::kPairs ? walk_pairs(walk, t, draw)
                                         : walk_rows(walk, t, flip, draw);
       }

@@ -34,6 +34,9 @@ __device__ inline RunRows rows_of(const HalvingCall& call, size_t head, size_t g
           call.positions ? call.positions + head * call.positions_stride : nullptr,
           static_cast<int>(group * call.size)};
 }
+__device__ inline HalvingRandom random_of(const HalvingCall& call, size_t head) {
+  return {Philox(call.seed, call.layer, call.first_head + static_cast<uint32_t>(head)), call.tag};
+}
 __device__ inline RunOutput output_of(const HalvingCall& call, size_t head, size_t group,
                                       int kept_size) {
   const size_t run = head * call.groups + group;

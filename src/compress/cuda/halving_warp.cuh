@@ -138,14 +138,12 @@ struct WarpHalving {
   }
 
   /// The signs of all rows into space.signs; returns the failures.
-  __device__ int run(const DevicePhilox& random, uint32_t tag) const {
+  __device__ int run(const HalvingRandom& random) const {
     find_kernel();
     const float log_size = logf(2.0f * static_cast<float>(rows.count) / rule.delta);
     WalkState state{rule.balance * (0.5f + log_size), 0, 0};
     const WalkTile tile{space.kernel, nullptr, space.signs, 0, rows.count, kStride};
-    walk_pairs(state, tile, [&](int row) {
-      return random.uniform(static_cast<uint64_t>(rows.position(row)), tag);
-    });
+    walk_pairs(state, tile, [&](int row) { return random.walk(rows.position(row)); });
     return state.failures;
   }
 };
@@ -153,10 +151,9 @@ struct WarpHalving {
 /// For any run of at most kWarpRows.
 template <class T, int D>
 __device__ __noinline__ int halve_by_warp(const DeviceHalvingRule& rule, const RunRows& rows,
-                                          WarpSpace& space, const DevicePhilox& random,
-                                          uint32_t tag) {
-  return rows.count <= 16 ? WarpHalving<T, D, 1>{rule, rows, space}.run(random, tag)
-                          : WarpHalving<T, D, 2>{rule, rows, space}.run(random, tag);
+                                          WarpSpace& space, const HalvingRandom& random) {
+  return rows.count <= 16 ? WarpHalving<T, D, 1>{rule, rows, space}.run(random)
+                          : WarpHalving<T, D, 2>{rule, rows, space}.run(random);
 }
 
 }  // namespace pith::cuda

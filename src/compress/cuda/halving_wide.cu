@@ -81,8 +81,8 @@ __global__ void __launch_bounds__(kWalkers, 1)
   const size_t head = blockIdx.y, group = blockIdx.x;
   const RunRows rows = rows_of(call, head, group);
   const WideRun run = WideRun::at(call, head * call.groups + group);
-  const DevicePhilox random = DevicePhilox::make(call.seed, call.layer, call.first_head + head);
-  const bool flip = random.words(static_cast<uint64_t>(rows.position(0)), call.tag).y >> 31;
+  const HalvingRandom random = random_of(call, head);
+  const bool flip = random.coin(rows.position(0));
   const float log_size = logf(2.0f * static_cast<float>(rows.count) / rule.delta);
   WalkState state{rule.balance * (0.5f + log_size), 0, 0};
   const int pairs = call.size / 2, column = threadIdx.x % kPairs, lane = threadIdx.x / kPairs;
@@ -103,10 +103,7 @@ __global__ void __launch_bounds__(kWalkers, 1)
       const bool swapped = walk_differences(
           state, acc, kPairs, first == 0,
           [&](int b) { return inside[min(b, column)][max(b, column)]; },
-          [&] {
-            const auto position = static_cast<uint64_t>(rows.position(2 * (first + column)));
-            return random.uniform(position, call.tag);
-          });
+          [&] { return random.walk(rows.position(2 * (first + column))); });
       signs[first + column] = swapped ? -1.0f : 1.0f;
     }
     __syncthreads();

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/philox.h"
+#include "compress/draws.h"
 #include "methods/baselines/baselines.h"
 #include "methods/methods.h"
 #include "pith/error.h"
@@ -28,8 +28,7 @@ class DrawByRate final : public Chooser {
     Chosen chosen;
     chosen.all_held = true;
     for (uint32_t i = 0; i < fresh.count; ++i)
-      if (random.uniform(static_cast<uint64_t>(fresh.position(i))) < rate_)
-        chosen.fresh.push_back(i);
+      if (stays_by_rate(random, fresh.position(i), rate_)) chosen.fresh.push_back(i);
     return chosen;
   }
   float log_weight(const Step& /*step*/) const override {

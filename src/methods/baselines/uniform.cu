@@ -1,5 +1,5 @@
+#include "core/philox.h"
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/philox.cuh"
 #include "methods/baselines/uniform_cuda.h"
 
 namespace pith::cuda {
@@ -14,8 +14,8 @@ __global__ void __launch_bounds__(kThreads)
   if (row >= rows.rows) return;
   const int64_t position = row < rows.known ? rows.positions[head * rows.side_stride + row]
                                             : rows.first_position + row - rows.known;
-  const auto random = DevicePhilox::make(source.seed, source.layer, source.first_head + head);
-  keys[head * stride + row] = ~random.words(static_cast<uint64_t>(position), 0).x;
+  const Philox random(source.seed, source.layer, source.first_head + head);
+  keys[head * stride + row] = ~random.words(static_cast<uint64_t>(position), 0)[0];
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
+#include "compress/draws.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/grouped_layout.h"
-#include "kernels/cuda/philox.cuh"
 #include "methods/baselines/uniform_rate_cuda.h"
 
 namespace pith::cuda {
@@ -23,12 +23,11 @@ __global__ void __launch_bounds__(kThreads)
   const auto* k = static_cast<const uint4*>(job.k) + head * (job.head_stride / 8);
   const auto* v = static_cast<const uint4*>(job.v) + head * (job.head_stride / 8);
   const int32_t* given = job.positions ? job.positions + head * job.positions_stride : nullptr;
-  const auto random = DevicePhilox::make(draw.seed, job.layer, job.first_head + head);
+  const Philox random(draw.seed, job.layer, job.first_head + head);
   for (int first = 0; first < job.rows; first += kThreads) {
     const int row = first + static_cast<int>(threadIdx.x);
     const int64_t position = given && row < job.rows ? given[row] : job.position + row;
-    const bool stays =
-        row < job.rows && random.uniform(static_cast<uint64_t>(position), 0) < draw.rate;
+    const bool stays = row < job.rows && stays_by_rate(random, position, draw.rate);
     const uint32_t votes = __ballot_sync(~0u, stays);
     if (lane == 0) of_warp[warp] = __popc(votes);
     __syncthreads();

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "attend/cuda/device_rows.h"
-#include "core/philox.h"
+#include "compress/draws.h"
 #include "kernels/cuda/device_archive.h"
 #include "methods/baselines/uniform_cuda.h"
 
@@ -65,10 +65,9 @@ void RateDrawn::announce(size_t rows) {
     random.emplace_back(rule_.seed, rule_.layer, rule_.first_head + static_cast<uint32_t>(g));
   }
   for (size_t i = 0; i < rows; ++i) {
-    const auto position = static_cast<uint64_t>(protected_.position_of(next_++));
-    for (size_t g = 0; g < site_.heads; ++g) {
-      after[g] += random[g].uniform(position) < rule_.rate;
-    }
+    const int64_t position = protected_.position_of(next_++);
+    for (size_t g = 0; g < site_.heads; ++g)
+      after[g] += stays_by_rate(random[g], position, rule_.rate);
   }
   // Rows held move before the new ones come: their number is still the old.
   const size_t needed = *std::ranges::max_element(after);

@@ -1,7 +1,7 @@
 // Picks of strata, and a coreset's way from lists of row numbers into a store.
 
+#include "compress/draws.h"
 #include "kernels/cuda/mma.cuh"
-#include "kernels/cuda/philox.cuh"
 #include "methods/express/express_prefill.h"
 
 namespace pith::cuda {
@@ -9,20 +9,19 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Reservoir sampling of one: row nth (from 1) replaces the pick with probability 1 / nth.
-__device__ int32_t pick_of(const PickJob& job, int i, const DevicePhilox& random,
+__device__ int32_t pick_of(const PickJob& job, int i, const Philox& random,
                            int64_t first_position) {
   const int32_t first = job.first + i * job.stratum;
   int32_t pick = first;
   for (int32_t nth = 2; nth <= job.size; ++nth) {
-    const auto position = static_cast<uint64_t>(first_position + first + nth - 1);
-    if (random.word64(position, kStratumTag) < ~0ull / nth) pick = first + nth - 1;
+    const int64_t position = first_position + first + nth - 1;
+    if (becomes_pick(random, position, kStratumTag, nth)) pick = first + nth - 1;
   }
   return pick;
 }
 
-__device__ DevicePhilox random_of(const PickSource& source) {
-  return DevicePhilox::make(source.seed, source.layer, source.first_head + blockIdx.y);
+__device__ Philox random_of(const PickSource& source) {
+  return Philox(source.seed, source.layer, source.first_head + blockIdx.y);
 }
 
 __global__ void __launch_bounds__(kThreads)

@@ -31,7 +31,7 @@ class HeadStream {
         positions_(job.arrays.positions + first_row(job, head)),
         sources_(job.arrays.sources ? job.arrays.sources + first_row(job, head) : nullptr),
         next_(site.first_position + static_cast<int64_t>(job.state.seen)),
-        random_(DevicePhilox::make(site.seed, job.layer, site.first_head + head)),
+        random_(Philox(site.seed, job.layer, site.first_head + head)),
         shared_(shared),
         state_(job.state) {}
 
@@ -130,10 +130,7 @@ class HeadStream {
       for (uint64_t i = first + lane; i < last; i += kWarp) {
         const uint64_t nth = i - j * step.size + 1;  // row nth replaces the pick, 1 in nth
         const auto row = static_cast<int64_t>(i - begun);
-        if (nth == 1 ||
-            random_.word64(static_cast<uint64_t>(position(row)), step.tag) < ~0ull / nth) {
-          pick = row;
-        }
+        if (becomes_pick(random_, position(row), step.tag, nth)) pick = row;
       }
 #pragma unroll
       for (int d = 16; d > 0; d /= 2) pick = max(pick, __shfl_xor_sync(~0u, pick, d));
@@ -152,12 +149,13 @@ class HeadStream {
                              const RunRows& input) {
     auto& space = *reinterpret_cast<BucketSpace*>(shared_);
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    const HalvingRandom random{random_, tag};
     for (int run = warp; run < runs; run += kWarps) {
       RunRows rows = input;
       rows.numbers = from + run * size;
       rows.count = size;
-      const bool flip = random_.words(static_cast<uint64_t>(rows.position(0)), tag).y >> 31;
-      halve_by_warp<T, D>(rule_.halving, rows, space.warps[warp], random_, tag);
+      const bool flip = random.coin(rows.position(0));
+      halve_by_warp<T, D>(rule_.halving, rows, space.warps[warp], random);
       if (lane < size / 2) {
         const bool second = (space.warps[warp].signs[2 * lane] < 0) != flip;
         to[run * (size / 2) + lane] = rows.numbers[2 * lane + second];
@@ -175,8 +173,8 @@ class HeadStream {
       uint64_t pick = i * size;
       for (uint64_t nth = 2; nth <= size; ++nth) {
         const uint64_t row = i * size + nth - 1;
-        const auto at = static_cast<uint64_t>(position(static_cast<int64_t>(row)));
-        if (random_.word64(at, kStratumTag) < ~0ull / nth) pick = row;
+        const int64_t at = position(static_cast<int64_t>(row));
+        if (becomes_pick(random_, at, kStratumTag, nth)) pick = row;
       }
       space.level0[i] = static_cast<int32_t>(pick);
     }
@@ -217,17 +215,18 @@ class HeadStream {
                        0,
                        count};
     const RunSpace<D> space{shared_, RunSpace<D>::padded(count)};
-    const bool flip = random_.words(static_cast<uint64_t>(rows.position(0)), tag).y >> 31;
+    const HalvingRandom random{random_, tag};
+    const bool flip = random.coin(rows.position(0));
     const float* signs = space.signs();
     if (count <= kWarpRows) {
       auto& small = *reinterpret_cast<BucketSpace*>(shared_);
       signs = small.warps[0].signs;
       if (threadIdx.x < kWarp) {
-        halve_by_warp<T, D>(rule_.halving, rows, small.warps[0], random_, tag);
+        halve_by_warp<T, D>(rule_.halving, rows, small.warps[0], random);
       }
       __syncthreads();
     } else {
-      HalvingBlock<T, D>{rule_.halving, rows, space}.run(random_, tag, flip);
+      HalvingBlock<T, D>{rule_.halving, rows, space}.run(random, flip);
     }
     constexpr int kTogether = 8, kPairs = kTogether * kWalkThreads / kPieces;  // pairs at a time
     for (int at = 0; at < count / 2; at += kPairs) {
@@ -270,7 +269,7 @@ class HeadStream {
   int32_t source_ = 0;              ///< number of the next row, where sources are kept
   int64_t next_;                    ///< position of the next row, where those are not given:
   const int32_t* given_ = nullptr;  // of the rows to come
-  DevicePhilox random_;
+  Philox random_;
   char* shared_;
   ExpressState state_;
 };

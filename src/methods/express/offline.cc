@@ -8,11 +8,6 @@
 namespace pith {
 namespace {
 
-/// Reservoir sampling of one: row `nth` (from 1) of a stratum replaces the pick.
-bool becomes_pick(const Philox& random, int64_t position, uint64_t nth) {
-  return nth == 1 || random.word64(static_cast<uint64_t>(position), kStratumTag) < UINT64_MAX / nth;
-}
-
 // It visits blocks in order and, inside a block, levels from the bottom; buckets of a level are
 // independent of one another.
 
@@ -67,7 +62,8 @@ class Offline {
       const size_t stop = std::min<size_t>(end, at + size);
       size_t pick = at;
       for (size_t i = at; i < stop; ++i)
-        if (becomes_pick(random_, rows_.first_position + static_cast<int64_t>(i), i - at + 1))
+        if (becomes_pick(random_, rows_.first_position + static_cast<int64_t>(i), kStratumTag,
+                         i - at + 1))
           pick = i;
       if (stop - at == size)
         level.push_back(pick);
