@@ -100,6 +100,8 @@ class Codec {
   /// What that will be once there are rows of a layer. Throws kInvalidArgument for a request that
   /// make_rows refuses.
   virtual size_t table_bytes(const RowsRequest& /*request*/) const { return 0; }
+  /// Throws kInvalidArgument for a context of so many tokens that its rows would be no good in it.
+  virtual void check_context(size_t /*tokens*/) const {}
   virtual std::unique_ptr<CodedRows> make_rows(const Context& context,
                                                const RowsRequest& request) const = 0;
 };

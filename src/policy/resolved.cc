@@ -26,6 +26,7 @@ SideChoice choose_side(const PolicyRule& rule, const RulePlace& place, Side side
   choice.body = row.dense.value_or(choice.exact);
   const MethodOptions options = row.read(choice.codec);
   choice.sizes = row.make(options, side);
+  choice.sizes->check_context(place.shape.context);
   const std::string text = to_string(choice.codec);
   Offers& offers = choice.offers;
   const bool on_gpu = place.device == Device::kCuda;

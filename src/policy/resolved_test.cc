@@ -282,6 +282,20 @@ TEST(ResolvedPolicy, SaysTheSameOfBothDevices) {
             "10:20] | heads 1: exact+k:int8+v:int8,sink=4,window=128 [protected 10:20]");
 }
 
+TEST(ResolvedPolicy, RefusesContextsThatACodecIsNoGoodFor) {
+  for (const Device device : {Device::kCpu, Device::kCuda}) {
+    const auto resolve = [&](const char* policy, size_t context) {
+      ResolvedPolicy(Policy::parse(policy), {2, 4, 2, 64, {}, context}, 0, device);
+    };
+    EXPECT_NO_THROW(resolve("exact+csr(rope=post)", 4096));
+    EXPECT_NO_THROW(resolve("exact+csr", 4097));
+    EXPECT_THROW(resolve("exact+csr(rope=post)", 4097), Error);
+    EXPECT_THROW(resolve("exact;layers=1:exact+csr(rope=post)", 4097), Error);
+    if (device == Device::kCpu)
+      EXPECT_THROW(resolve("exact+ladder(old=csr(rope=post))", 4097), Error);
+  }
+}
+
 TEST(ResolvedPolicy, ChecksTheShape) {
   const auto resolve = [](const char* policy, const CacheShape& shape) {
     ResolvedPolicy(Policy::parse(policy), shape, 0, Device::kCpu);

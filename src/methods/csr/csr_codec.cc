@@ -10,6 +10,8 @@ namespace pith {
 namespace {
 
 constexpr size_t kMostAtoms = 65536;  // of 16-bit indices
+// Of keys as they are attended to. On SmolLM2 their KL is 0.15 at 4096 tokens, 0.83 at 8000.
+constexpr size_t kMostRotated = 4096;
 constexpr size_t kStores = 2;  // a body has at most two stores, each with online atoms of its own
 
 }  // namespace
@@ -51,6 +53,15 @@ size_t CsrCodec::table_bytes(const RowsRequest& request) const {
                 fmt::format("csr: {} trained and {} online atoms; pairs of {} bits name {}",
                             atoms.count, format_.online, format_.packed ? 16 : 32, most));
   return offline_ ? offline_->layer_bytes(side_, request.layer) : 0;
+}
+
+void CsrCodec::check_context(size_t tokens) const {
+  if (!format_.rotated_keys || tokens <= kMostRotated) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("csr(rope=post) in a context of {} tokens: its atoms are of the first "
+                          "rows, and later positions turn keys out of what these span; a context "
+                          "is {} tokens at most (-c {}), or leave 'rope=post' out",
+                          tokens, kMostRotated, kMostRotated));
 }
 
 std::unique_ptr<CodedRows> CsrCodec::make_rows(const Context& context,

@@ -19,6 +19,7 @@ class CsrCodec final : public Codec {
   double most_bytes(size_t rows, size_t dim, bool evicted) const override;
   size_t shared_bytes() const override { return offline_bytes_; }
   size_t table_bytes(const RowsRequest& request) const override;
+  void check_context(size_t tokens) const override;
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override;
   /// The format with the parts that head_dim and side decide. Throws kInvalidArgument.

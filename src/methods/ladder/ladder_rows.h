@@ -76,6 +76,9 @@ class LadderCodec final : public Codec {
   size_t table_bytes(const RowsRequest& request) const override {
     return old_->table_bytes(request) + young_->table_bytes(request);
   }
+  void check_context(size_t tokens) const override {
+    old_->check_context(tokens), young_->check_context(tokens);
+  }
   std::unique_ptr<CodedRows> make_rows(const Context& context,
                                        const RowsRequest& request) const override;
 
