@@ -252,14 +252,6 @@ Policies on SmolLM2-135M-Instruct, measured on a text and with task seeds that n
 with their deviation, or the standard error of one; bits a number of the cache, everything counted.
 The figures as JSON lines: `fidelity.jsonl`, which `pith report` reads.
 
-Codecs alone (`exact+...`) were measured without a sink. They have one of 4 exact rows now, which costs 0.006 bits and
-is worth more than any of their parameters. With it, 1024 predictions as above (on the CPU):
-`exact+turboquant(bits=3,center=128)` KL 0.00477 ±0.00024 at 3.59 bits, `exact+int4(hadamard=true)` 0.00233 ±0.00015
-and `exact+int4` 0.00519 ±0.0003 at 4.69; 512 of them (H200): `exact+turboquant(bits=2,center=128)` 0.026 at 2.64,
-`csr(s=6,pair_bits=16)` 0.029 at 2.42 ([0227](../decisions/0227-first-rows-stay-exact-before-codes.md)). Express and
-BalanceKV are named as they were measured; by default they keep heavy rows
-([0221](../decisions/0221-heavy-rows-by-default.md)).
-
     tools/results_fidelity.py measure --split report --text essays.txt --not-in novels.txt --device cuda
     tools/results_fidelity.py page --split report --write
 
