@@ -3,7 +3,7 @@
 
 usage: results_fidelity.py measure --split choose|report --text FILE [--not-in FILE] [--device cuda]
                                    [--policies FILE] [--model NAME] [--work FOLDER] [...]
-       results_fidelity.py page --split choose|report [--work FOLDER] [--write]
+       results_fidelity.py page --split choose|report [--also LINES] [--work FOLDER] [--write]
 
 Held out: what is chosen is chosen with `--split choose`, and only `--split report` is published. The
 splits have work folders and task seeds of their own, and `report` wants the text that was used for
@@ -14,6 +14,9 @@ the tasks (`pith eval tasks`). Finished work stays in the work folder and is not
 command goes on where it stopped. With --jobs N policies are spread over N commands at a time, always
 the same policies on the same one. What this build or device refuses is said at the end and left out.
 Needs build/bin/pith (or --program), and no packages.
+
+page --also: lines of `pith report --lines`, such as the published ones, whose policies stay in the page
+where the work folder has not measured them.
 """
 
 import argparse
@@ -26,7 +29,7 @@ import tempfile
 import zlib
 
 import results_fidelity_policies
-from results_scoreboard_page import MISSING, Scoreboard, number, score, table, with_error
+from results_scoreboard_page import LEAST, MISSING, Scoreboard, number, score, table, with_error
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/results"
@@ -132,7 +135,49 @@ def lines_of(options):
     target = work / "lines"
     subprocess.run([options.program, "report", *files, "--lines", target], check=True,
                    stdout=subprocess.DEVNULL)
-    return target.read_text(encoding="utf-8")
+    text = target.read_text(encoding="utf-8")
+    if not options.also:
+        return text
+    return merged(text, pathlib.Path(options.also).read_text(encoding="utf-8"))
+
+
+def blocks_of(text):
+    """Lines by setting: what it is, then its head and its policies' lines."""
+    blocks = {}
+    for line in map(json.loads, text.splitlines()):
+        if "result" in line:
+            at = line["result"], line["name"], line["length"]
+            blocks[at] = line, {}
+        else:
+            blocks[at][1][line["policy"]] = line
+    return blocks
+
+
+def merged(text, also):
+    """The lines of `text`, and of `also` those whose policy is not there: of the same model, text
+    and samples, whatever device they ran on."""
+    new, old = blocks_of(text), blocks_of(also)
+    out = []
+    for at in dict.fromkeys([*new, *old]):
+        heads = [blocks[at][0] for blocks in (new, old) if at in blocks]
+        settings = [head["setting"] for head in heads]
+        for field in ("model_fingerprint", "text_fingerprint", "task_seed", "query_aware"):
+            if len({setting.get(field) for setting in settings}) > 1:
+                sys.exit(f"results: {at} of {options_text(settings, field)} do not go together")
+        shared = {field: value for field, value in settings[0].items()
+                  if all(setting.get(field) == value for setting in settings)}
+        null = max((head["null_control_kl"] for head in heads if "null_control_kl" in head),
+                   default=None)
+        head = {**heads[0], "setting": shared}
+        if null is not None:
+            head["null_control_kl"] = null
+        rows = {**old.get(at, (None, {}))[1], **new.get(at, (None, {}))[1]}
+        out += [head, *rows.values()]
+    return "".join(json.dumps(line) + "\n" for line in out)
+
+
+def options_text(settings, field):
+    return ", ".join(f"{field}={setting.get(field)}" for setting in settings)
 
 
 TASK_COLUMNS = ("niah_single_1", "passkey", "niah_multikey_2", "vt", "facts")
@@ -150,7 +195,7 @@ def label(policy, row):
 
 def plot(options, text):
     """Divergence against bytes as docs/results/fidelity.svg."""
-    board = Scoreboard(text.splitlines())
+    board = Scoreboard(text.splitlines(), LEAST)
     length = max(board.lengths)
     rows = board.ppl("continue", length)
     lines = [json.loads(line) for line in text.splitlines()]
@@ -176,22 +221,21 @@ def board_rows(board, length, task_length):
         row = after[policy]
         rows.append([label(policy, row), with_error(row["kl"]), number(row["kl_99"], 2),
                      f"{100 * row['same_top'][0]:.1f}", f"{row['bits']:.2f}",
-                     f"{100 * row['kept']:.0f}%", str(row["seeds"]),
+                     f"{100 * row['kept']:.0f}%", str(row["seeds"]), str(row["count"]),
                      *(score(tasks[name], policy) for name in TASK_COLUMNS)])
     return rows
 
 
 def page(options):
-    board = Scoreboard(lines_of(options).splitlines())
+    board = Scoreboard(lines_of(options).splitlines(), LEAST)
     length = max(board.lengths)
     task_length = max((at[2] for at in board.rows if at[0] == "task"), default=0)
     head = board.heads["ppl", "continue", length]
     null = head.get("null_control_kl", MISSING)
-    count = max(row["count"] for row in board.ppl("continue", length).values())
     setting = head["setting"]
-    lines = [f"Model `{setting['model']}`, {length} tokens a piece, {count} predictions, text "
+    lines = [f"Model `{setting['model']}`, {length} tokens a piece, text "
              f"{setting['text_fingerprint']}; tasks at {task_length} tokens; null control {null}.", "",
-             *table(["policy", "KL", "99%", "same top %", "bits", "kept", "seeds",
+             *table(["policy", "KL", "99%", "same top %", "bits", "kept", "seeds", "predictions",
                      *(f"{name} %" for name in TASK_COLUMNS)],
                     board_rows(board, length, task_length))]
     rows = board.ppl("continue", length)
@@ -223,7 +267,7 @@ def best(rows, bits, allowed):
 
 def advice(options):
     """A table: bits, then the policy of least divergence, and that among those that find facts."""
-    board = Scoreboard(lines_of(options).splitlines())
+    board = Scoreboard(lines_of(options).splitlines(), LEAST)
     length = max(board.lengths)
     task_length = max(at[2] for at in board.rows if at[0] == "task")
     rows = board.ppl("continue", length)
@@ -306,6 +350,7 @@ def main():
     parser.add_argument("--threads", type=int, default=0, help="of each; 0 = all cores")
     parser.add_argument("--work", default=ROOT / "build/fidelity")
     parser.add_argument("--program", default=ROOT / "build/bin/pith")
+    parser.add_argument("--also", help="page: lines of policies that are not in the work folder")
     parser.add_argument("--write", action="store_true", help="page: into docs/results")
     options = parser.parse_args()
     options.program = pathlib.Path(options.program).resolve()

@@ -14,6 +14,8 @@ import argparse
 import json
 import pathlib
 
+from results_scoreboard_page import LEAST
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEAD = '''// The presets of this build. Made by tools/results_presets.py from
 // docs/results/fidelity.jsonl: run it again rather than edit.
@@ -49,7 +51,7 @@ def facts_found(scores, model, policy, length):
 
 
 def presets(lines, own=False):
-    """A preset for each policy and length with every prediction scored."""
+    """A preset for each policy and length with predictions enough."""
     found, scores, counts, fingerprints, head = {}, {}, {}, {}, None
     for line in map(json.loads, lines):
         if "result" in line:
@@ -64,7 +66,7 @@ def presets(lines, own=False):
             counts[at[:3]] = max(counts.get(at[:3], 0), line["count"])
             scores[at] = line["score"][0], line["count"]
     # Tasks that were ended early say too little.
-    scores = {at: score for at, (score, count) in scores.items() if count == counts[at[:3]]}
+    scores = {at: score for at, (score, count) in scores.items() if count >= LEAST * counts[at[:3]]}
     whole = {model: max(len(rows) for (name, _), rows in found.items() if name == model)
              for model, _ in found}
     for (model, length), rows in sorted(found.items()):
@@ -74,7 +76,7 @@ def presets(lines, own=False):
         most = max(row["count"] for row in rows)
         for row in sorted(rows, key=lambda row: (row["kl"][0], row["bits"])):
             # Trained dictionaries belong to one model, and their files to a place.
-            if row["count"] < most or "dict=" in row["policy"]:
+            if row["count"] < LEAST * most or "dict=" in row["policy"]:
                 continue
             # Layers are those of one model.
             if "layers=" in row["policy"] and not own:

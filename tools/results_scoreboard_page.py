@@ -10,12 +10,16 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/results"
 TITLE = "Pith's scoreboard: the demo model at 2K and 8K tokens"
 MISSING = "-"
+LEAST = 0.5  # of the predictions or samples that a row of a real model has at most: with fewer it is
+             # left out
 
 
 class Scoreboard:
     """The figures of `pith report --lines`, by (kind, name, length) and policy."""
 
-    def __init__(self, lines):
+    def __init__(self, lines, least=1):
+        """`least`: the share of the most predictions or samples that a row must have."""
+        self.least = least
         self.heads, self.rows, self.probes = {}, {}, {}
         at = None
         for line in map(json.loads, lines):
@@ -37,10 +41,11 @@ class Scoreboard:
         return self.finished("task", name, length)
 
     def finished(self, kind, name, length):
-        """Rows that have as many predictions or samples as any other: the others are left out."""
+        """Rows that have as many predictions or samples as any other, or `least` of that: the
+        others are left out."""
         rows = self.rows.get((kind, name, length), {})
         most = max((row["count"] for row in rows.values()), default=0)
-        return {policy: row for policy, row in rows.items() if row["count"] == most}
+        return {policy: row for policy, row in rows.items() if row["count"] >= self.least * most}
 
     def errors(self, length):
         found = self.probes.get(length, {"rows": []})
