@@ -78,6 +78,13 @@ struct PlanState {
   uint32_t at(Zone zone) const { return rows[static_cast<size_t>(zone)]; }
   uint32_t& body() { return at(Zone::kBody); }
   uint32_t body() const { return at(Zone::kBody); }
+  /// Rows of one head that are nowhere any more, where none are kept by contents.
+  uint64_t gone() const {
+    uint64_t held = 0;
+    for (const Zone zone : {Zone::kSink, Zone::kBody, Zone::kHeavy, Zone::kWindow})
+      held += at(zone);
+    return open - held;
+  }
   bool operator==(const PlanState&) const = default;
 };
 

@@ -71,10 +71,6 @@ RowTarget WindowedRows::seen_sink() const {
   return sink;
 }
 
-int64_t WindowedRows::evicted() const {
-  return static_cast<int64_t>(open() - sink() - window_.rows());
-}
-
 void WindowedRows::turn_sink(int64_t steps, const int64_t* steps_at) const {
   if (!layer_.cache_positions) return;
   TurnRowsCall call;
@@ -143,7 +139,7 @@ void WindowedRows::write_spans(const TokenSlots& slots, const Fresh& fresh) cons
     span.settled_rows = std::max(span.rows - 1, 0);  // the last may be the step's own
     if (pinned_.any()) *spans++ = pinned_.span(g, pinned_.rows() + fresh.pinned);
   }
-  slots.note->evicted = evicted();
+  slots.note->evicted = static_cast<int64_t>(plan_.state().gone());
 }
 
 void WindowedRows::attend_token(const TokenStep& step) const {
@@ -204,7 +200,7 @@ void WindowedRows::attend_before_window(CausalCall& call, ChunkSpace& space) con
   pinned_.attend_chunk(call);
   call.last = false;
   if (sink() > 0) {
-    turn_sink(evicted(), nullptr);
+    turn_sink(static_cast<int64_t>(plan_.state().gone()), nullptr);
     call.span = causal_span(seen_sink(), sink(), site_.dim);
     cuda::attend_chunk(call, site_.stream);
     call.first = false;

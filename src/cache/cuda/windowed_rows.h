@@ -65,8 +65,6 @@ class WindowedRows final : public LayerRows {
   }
   /// The sink as it is attended to.
   RowTarget seen_sink() const;
-  /// Rows that have left the window and are gone.
-  int64_t evicted() const;
   /// Turns the sink's keys by `steps`, or by those at `steps_at` on the device.
   void turn_sink(int64_t steps, const int64_t* steps_at) const;
   /// Writes the positions of rows that leave, where the body keeps them and some are protected.
