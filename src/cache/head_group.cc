@@ -107,8 +107,7 @@ void HeadGroup::add_spans(size_t h, std::vector<Span>& spans) {
   if (sinks_[h].rows() > 0) {
     spans.push_back(sinks_[h].span());
     // Positions inside the cache: the sink moves up behind the window, by as many as were evicted.
-    if (cache_positions_)
-      spans.back().query_shift = -static_cast<int64_t>(plan_->state().gone());
+    if (cache_positions_) spans.back().query_shift = -static_cast<int64_t>(plan_->state().gone());
   }
   if (!pinned_.empty() && pinned_[h].rows() > 0) add_pinned_spans(h, spans);
   for (size_t i = 0; i < bodies_[h].stores(); ++i)

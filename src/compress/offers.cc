@@ -200,11 +200,8 @@ std::vector<Difference> compare(const Asked& a) {
       fmt::format("in a layer that slides over a window of {} tokens", a.slides);
   require(found, a.slides == 0 || d.judges_sliding || plain,
           fmt::format("the selector '{}' {}", a.selector, in_window),
-          "exact, local and streaming_llm are there, and every selector while the context is no "
-          "longer than that window");
-  require(found, a.slides == 0 || d.judges_sliding || !coded || !a.keys.aged,
-          fmt::format("{} {}", codecs, in_window),
-          "rows that age are those of layers that see all tokens");
+          "exact, local and streaming_llm are there, selectors by score whose budget is no smaller "
+          "than that window, and every one while the context is no longer than it");
   const bool wide = d.narrow > 0 && a.head_dim > d.narrow;
   require(found,
           !wide || (!coded && !n.queries && n.halves == 0 && n.evicts == 0 &&

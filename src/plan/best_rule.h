@@ -55,6 +55,8 @@ class KeepBest : public Rule {
   bool by_contents() const final { return sizes_.sharing > 0; }
   size_t most_rows(size_t n) const final;
   size_t mean_rows(size_t n) const final;
+  /// Hidden rows go first, also where heads share.
+  size_t keeps_newest() const override { return sizes_.slides > 0 ? stay_at(0) : 0; }
   const MassWish& wish() const { return wish_; }
   const BestSizes& sizes() const { return sizes_; }
   /// Once `n` rows have come: rows that stay when a prompt ends, rows at which a body is judged,
@@ -90,6 +92,7 @@ class KeepPyramid final : public KeepBest {
   KeepPyramid(const BestSizes& sizes, const MassWish& wish, const Pyramid& pyramid)
       : KeepBest(sizes, wish), pyramid_(pyramid) {}
   size_t budget_at(size_t n) const override { return pyramid_.at(n + sizes().exact); }
+  size_t keeps_newest() const override { return 0; }  // budgets move with the stream
 
  private:
   Pyramid pyramid_;

@@ -24,6 +24,9 @@ class Rule {
   /// How many rows of a head the body has depends on what is in them; the state has the most or the
   /// mean, see PlanState::rows.
   virtual bool by_contents() const { return false; }
+  /// In a layer that hides rows: so many of the newest that were fed surely stay, with weight 1. A
+  /// rule that is not sure, or does not hide, says 0.
+  virtual size_t keeps_newest() const { return 0; }
   /// The most rows that one head can hold after `n` rows have left the window.
   virtual size_t most_rows(size_t n) const = 0;
   /// The most that heads can hold on average.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "pith/error.h"
+#include "plan/simple_rules.h"
 #include "policy/refusal.h"
 
 namespace pith {
@@ -110,6 +111,17 @@ ScheduleShape schedule_of(const CohortPolicy& c) {
       if (shares && asked.needs.again()) schedule.block = std::lcm(schedule.block, asked.block());
   }
   return schedule;
+}
+
+/// Where a layer hides rows and a selector surely keeps all that a query can see, it is `exact`
+/// there: a device that does not judge in such layers need not.
+void spare_judgements(CohortPolicy& c) {
+  const size_t sure = c.selector.rule->keeps_newest();
+  if (DeviceOffers::of(c.device).judges_sliding || c.slides == 0 || sure < c.slides) return;
+  c.selector.rule = std::make_shared<KeepAll>(c.site.sliding_window);
+  c.selector.needs = {.body = Needs::Body::kAll};
+  c.selector.chooser = nullptr;
+  c.state_bytes = 0;
 }
 
 /// Rows of a body when it may first be judged, counted up to `most`.
@@ -254,6 +266,7 @@ CohortPolicy place_rule(const PolicyRule& rule, const RulePlace& place) {
     c.selector = row.resolve({options, c.budget, c.site});
     const auto seen = static_cast<size_t>(c.site.sliding_window);
     c.slides = shape.context > 0 && seen >= shape.context ? 0 : seen;
+    spare_judgements(c);
     c.schedule = schedule_of(c);
   }
   return c;

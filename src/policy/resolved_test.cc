@@ -91,9 +91,24 @@ TEST(Refusals, SayWhatIsNotThere) {
         "balancekv(b=64,heavy=0)", "uniform", "uniform(budget=60,heavy=50)"})
     expect_refused(shape_of(256), policy, "head_dim");
   expect_refused(shape_of(64, {0, 128}), "snapkv(budget=64)", "slides over a window of 128");
-  expect_refused(shape_of(64, {0, 128}), "exact+ladder", "slides over");
+  expect_refused(shape_of(64, {0, 128}), "snapkv(budget=130)", "slides over a window of 128");
+  expect_refused(shape_of(64, {0, 128}), "pyramidkv(budget=500)", "slides over a window of 128");
+  expect_refused(shape_of(64, {0, 128}), "uniform(budget=500)", "slides over a window of 128");
   expect_refused({2, 3, 3, 64, {}, 1000, 1}, "adakv(budget=100);heads=1:exact",
                  "others between them");
+}
+
+// A budget of all rows that a layer can see: nothing is judged there, but in other layers it is.
+TEST(ResolvedPolicy, SelectorsThatLoseNothingInASlidingLayerAreExactThere) {
+  for (const char* policy : {"snapkv(budget=128,interval=32)+int4", "h2o(budget=147)",
+                             "adakv(budget=200)", "knorm(budget=128,interval=1)"}) {
+    const ResolvedPolicy gpu(Policy::parse(policy), shape_of(64, {0, 128}), 0, Device::kCuda);
+    EXPECT_FALSE(gpu.layer(0)[0].selector.needs.all()) << policy;
+    EXPECT_TRUE(gpu.layer(1)[0].selector.needs.all()) << policy;
+    EXPECT_EQ(gpu.layer(0)[0].selector.text, gpu.layer(1)[0].selector.text);
+    const ResolvedPolicy cpu(Policy::parse(policy), shape_of(64, {0, 128}), 0, Device::kCpu);
+    EXPECT_FALSE(cpu.layer(1)[0].selector.needs.all()) << policy;
+  }
 }
 
 // Of every selector over every codec this and no more is refused on the GPU, and nothing on the

@@ -25,6 +25,8 @@ TEST(CudaSliding, SeesWhatTheCpuSees) {
                 {"streaming_llm(window=60)", 4e-3, 4e-3},
                 {"streaming_llm(window=60,rope=cache)", 4e-3, 4e-3},
                 {"streaming_llm(window=40)+kivi", 4e-3, 4e-3},
+                {"knorm(budget=990,interval=32),window=40", 4e-3, 4e-3},
+                {"exact+ladder(rows=64),window=64,sink=0", 2e-2, 0.3},
                 {"exact+int8,window=64,sink=0", 1e-2, 2e-2},
                 {"exact+int4,window=32,sink=0", 1e-2, 0.3},
                 {"exact+kivi,window=32,sink=0", 1e-2, 1e-2},
@@ -71,8 +73,9 @@ TEST(CudaSliding, SeesWhatTheCpuSees) {
 // Chunks of any size, then tokens until all that was in the prompt is hidden.
 TEST(CudaSliding, AnyChunksAndManyTokens) {
   PITH_NEEDS_GPU();
-  for (const char* policy : {"exact", "exact+kivi(bits=4),window=9,sink=0", "exact+kivi,sink=0",
-                             "local(window=9)", "streaming_llm(window=45)+kivi"}) {
+  for (const char* policy :
+       {"exact", "exact+kivi(bits=4),window=9,sink=0", "exact+kivi,sink=0", "local(window=9)",
+        "streaming_llm(window=45)+kivi", "snapkv(budget=75,interval=8),window=9"}) {
     SCOPED_TRACE(policy);
     Pair pair(policy, policy, 64, DType::kF16, {75, 1});
     for (const size_t tokens : {1, 2, 70, 5, 1, 130, 33}) pair.run_chunk(tokens);
@@ -204,7 +207,8 @@ TEST(CudaSliding, PlansAreTheWindows) {
                 {"exact+kivi,sink=0", "", 129, 128, 1},
                 {"exact+kivi,sink=0", "", 40, 39, 1},
                 {"exact+kivi,sink=0", "kivi2", 130, 128, 32},
-                {"streaming_llm(window=60)", "", 300, 60, 1}};
+                {"streaming_llm(window=60)", "", 300, 60, 1},
+                {"snapkv(budget=100,interval=9),window=20", "", 100, 99, 1}};
   for (const auto& c : kCases) {
     SCOPED_TRACE(std::string(c.policy) + " over " + std::to_string(c.sliding));
     const LayerPlan p = plan(c.policy, c.sliding);

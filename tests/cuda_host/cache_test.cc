@@ -71,6 +71,10 @@ const Case kCases[] = {
     {"exact+ladder(rows=64),window=20,sink=0", "exact,window=20"},
     {"exact+int4,window=20,sink=0", "exact,window=20", 90, false},
     {"exact,window=9", nullptr, 50, false},
+    {"exact+ladder(rows=64),window=21", "exact,window=21", 150, false},
+    {"exact+ladder(rows=64),window=20", "exact,window=20", 90, false},
+    {"snapkv(budget=50,interval=16),window=9", nullptr, 50, false},
+    {"adakv(budget=60,by=knorm)+int4,window=20", "adakv(budget=60,by=knorm),window=20", 50, false},
     {"knorm(budget=40,interval=24);heads=0:exact"},
     {"exact;heads=1:express(heavy=0,s=32),window=20"},
     {"uniform(rate=0.3);heads=0:streaming_llm(window=60)"},
@@ -94,13 +98,15 @@ TEST_P(HostCache, HoldsTheCpusRowsUnderAnyCut) {
       pair.protect({{first, first + *rc::gen::inRange<int64_t>(1, 40)}});
     }
     for (int pass = 0; pass < 4; ++pass) {
-      const int tokens = *rc::gen::inRange(0, 60);
+      // Hidden codes are given back 256 at a time.
+      const int tokens = *rc::gen::inRange(0, c.slides > 0 ? 160 : 60);
       if (*rc::gen::arbitrary<bool>()) pair.run_chunk(static_cast<size_t>(tokens) + 1);
       for (int t = 0; t < tokens / 2; ++t) pair.run_token();
       if (pass == 1) pair.use_clone();
     }
     pair.end_prefill();
-    if (c.alike) RC_ASSERT(pair.same_rows() >= 0.97);  // where two scores are nearly the same
+    // Of the rows that can be seen, but where two scores are nearly the same.
+    if (c.alike || c.slides > 0) RC_ASSERT(pair.same_rows() >= 0.97);
     if (!turned) RC_ASSERT(pair.oracle_error() < 3 * kBound);
     RC_ASSERT(pair.worst() < kBound);
     const Ledger cpu = pair.cpu_ledger(), gpu = pair.gpu_ledger();

@@ -195,6 +195,7 @@ void CodedBody::drop_front(size_t rows, size_t capacity) {
   move_to(capacity, *this, rows / 32);
   rows_ -= rows;
   gone_ += rows;
+  hidden_ -= std::min(hidden_, rows);
 }
 
 // Room is left for the rows that come until it is time again.
@@ -205,7 +206,6 @@ void CodedBody::hide_first(size_t count) {
   if (waits() || whole < std::max(kHiddenRows, group)) return;
   const size_t most = rows_ - whole + 2 * kHiddenRows + group;
   drop_front(whole, std::min(capacity_, (most + 31) / 32));
-  hidden_ -= whole;
 }
 
 void CodedBody::add_keys(MassTarget& target) const {

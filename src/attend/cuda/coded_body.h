@@ -58,6 +58,14 @@ class CodedBody final : public DeviceBody {
 
   /// The oldest rows go, whole blocks.
   void drop_front(size_t rows) { drop_front(rows, capacity_); }
+  /// Rows that came before the first that is here.
+  size_t gone() const { return gone_; }
+  /// None stays, and so many are said to have come before the next.
+  void skip_to(size_t gone) {
+    clear();
+    hidden_ = 0;
+    gone_ = gone;
+  }
 
   struct Piece {
     size_t first = 0, blocks = 0;

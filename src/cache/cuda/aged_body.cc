@@ -24,6 +24,7 @@ void AgedBody::take(std::span<const BodyMove> moves) const {
 
 void AgedBody::append(RowTarget from, size_t rows) {
   const AgedCodec& aged = *codec_->aged();
+  announced_ -= rows;
   for (size_t taken = 0; taken < rows;) {
     const size_t n = std::min(rows - taken, kMostRows);
     young_.announce(n);
@@ -46,14 +47,24 @@ void AgedBody::age(size_t rows) {
   young_.drop_front(rows);
 }
 
+// Hidden young rows are given back without growing old; all old ones have been hidden before them.
+void AgedBody::hide_first(size_t count) {
+  old_.hide_first(count);
+  young_.hide_first(count);
+  if (old_.gone() + old_.rows() < young_.gone()) old_.skip_to(young_.gone());
+}
+
 DeviceSpan AgedBody::span(size_t head, size_t which) const {
-  DeviceSpan span = which == 0 ? old_.span(head, 0) : young_.span(head, 0);
-  span.coded = which == 0 ? 2 : 1;
+  const bool old = which < old_.spans();
+  DeviceSpan span = old ? old_.span(head, which) : young_.span(head, which - old_.spans());
+  span.coded = old ? 2 : 1;
   return span;
 }
 
 void AgedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
+  const CausalSpan given = call.span;
   old_.attend_chunk(call, piece);
+  call.span = given;
   young_.attend_chunk(call, piece);
 }
 
@@ -70,8 +81,9 @@ void AgedBody::add_to(Ledger& ledger) const {
 void AgedBody::archive(Archive& a, size_t tokens) {
   old_.archive(a, tokens);
   young_.archive(a, tokens);
-  if (a.loads()) rows_ = old_.rows() + young_.rows();
-  a.need(rows_ == old_.rows() + young_.rows() && rows_ <= tokens, "more rows than tokens");
+  a.need(rows() <= tokens, "more rows than tokens");
+  a.need(old_.gone() + old_.rows() == young_.gone(),
+         "old rows that do not end where young ones begin");
 }
 
 }  // namespace pith::cuda

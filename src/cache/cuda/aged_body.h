@@ -15,10 +15,11 @@ class AgedBody final : public DeviceBody {
 
   std::unique_ptr<DeviceBody> clone() const override { return std::make_unique<AgedBody>(*this); }
   std::string kind() const override { return codec_->name(); }
-  size_t rows() const override { return rows_; }
-  void announce(size_t rows) override { rows_ += rows; }
+  size_t rows() const override { return old_.rows() + young_.rows() + announced_; }
+  void announce(size_t rows) override { announced_ += rows; }
+  void hide_first(size_t count) override;
   void take(std::span<const BodyMove> moves) const override;
-  size_t spans() const override { return 2; }
+  size_t spans() const override { return old_.spans() + young_.spans(); }
   DeviceSpan span(size_t head, size_t which) const override;
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
     codec_->attend(call, scratch, site_.stream);
@@ -39,7 +40,7 @@ class AgedBody final : public DeviceBody {
   std::shared_ptr<const DeviceCodec> codec_;
   BodySite site_;
   CodedBody old_, young_;
-  size_t rows_ = 0;  // announced
+  size_t announced_ = 0;  // rows that have not been taken
 };
 
 }  // namespace pith::cuda
