@@ -173,7 +173,7 @@ void fill_blocks(std::byte* out, pith::WeightType type, uint32_t number, size_t 
   for (size_t b = first; b < first + count; ++b, out += bytes) {
     for (size_t d = 0; d < draws; ++d) {
       const auto words = random.words(b * (draws + 1) + d);
-      std::memcpy(out + 16 * d, words.data(), std::min<size_t>(16, bytes - 16 * d));
+      std::memcpy(out + 16 * d, words.word, std::min<size_t>(16, bytes - 16 * d));
     }
     uint32_t signs = random.words(b * (draws + 1) + draws)[0];
     for (const uint8_t offset : pith::scale_offsets(type)) {
