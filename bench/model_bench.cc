@@ -187,7 +187,7 @@ void bench_decode(const std::shared_ptr<const pith::Model>& model, size_t depth,
   session.decode(ids[depth]);
   // Of the embedding a step reads one row, unless it is the head too.
   const pith::Model::Weights& w = model->weights();
-  const size_t table = w.embedding.out * w.embedding.in * pith::size_of(w.embedding.dtype);
+  const size_t table = w.embedding.bytes();
   const size_t weights = model->weight_bytes() - (model->config().tied_embeddings ? 0 : table);
   // A shared machine's bandwidth drifts within a second: each step stands between two reads.
   std::vector<double> reads{pith::read_rate(context, std::as_bytes(std::span(gigabyte)))}, rates,
