@@ -58,6 +58,12 @@ double measured_read_rate(const ModelOptions& engine) {
   return read_bandwidth({pool, memory, kernels_for(engine.isa)});
 }
 
+double decode_limit(double read, const Model& model, const Ledger& each, size_t sessions) {
+  const auto all = static_cast<double>(sessions);
+  const double caches = all * static_cast<double>(each.cache_bytes());
+  return all * read / (static_cast<double>(model.weight_bytes()) + caches);
+}
+
 double check_answer(const std::shared_ptr<const Model>& model, const StandaloneOptions& options) {
   const bool gpu = options.device == Device::kCuda;
   StandaloneOptions reference = options;
@@ -154,8 +160,7 @@ class Bench {
     if (depth > 0 && !on_gpu())
       line.attention = attention_speed(context_, model_->config(), options.policy, depth);
     check_cancelled();
-    const double bytes = static_cast<double>(model_->weight_bytes() + line.ledger.cache_bytes());
-    line.decode_limit = read_ / bytes;
+    line.decode_limit = decode_limit(read_, *model_, line.ledger, 1);
     return line;
   }
 

@@ -27,6 +27,10 @@ void check_cancelled();
 /// Bytes per second that the device's memory gives.
 double measured_read_rate(const ModelOptions& engine);
 
+/// Tokens a second at most, of sessions whose steps read the weights once for all of them and each
+/// session's cache, at `read` bytes a second.
+double decode_limit(double read, const Model& model, const Ledger& each, size_t sessions);
+
 std::vector<int32_t> random_tokens(size_t count, int vocab, uint64_t seed);
 
 /// The largest difference to the reference's logits, as a share of the largest logit. The reference

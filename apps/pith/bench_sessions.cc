@@ -62,9 +62,7 @@ class SessionsBench {
       for (Point& p : points) measure(p, base);
     for (Point& p : points) {
       if (o_.separate_prompts) p.prompt = read_prompts(engine, p.sessions);
-      const auto all = static_cast<double>(p.sessions);
-      const double caches = all * static_cast<double>(p.ledger.cache_bytes());
-      p.decode_limit = all * read / (static_cast<double>(model_->weight_bytes()) + caches);
+      p.decode_limit = decode_limit(read, *model_, p.ledger, p.sessions);
     }
     return points;
   }
