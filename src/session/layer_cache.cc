@@ -14,6 +14,7 @@
 namespace pith {
 
 struct Compute::State {
+  explicit State(std::unique_ptr<ComputeBackend> b) : backend(std::move(b)) {}
   std::unique_ptr<ComputeBackend> backend;
 };
 
