@@ -165,7 +165,7 @@ class Bench {
   }
 
   double prefill_rate(const Session& base) const {
-    Session session = base.fork();
+    Session session = base.fork(Copy::kNow);
     const auto ids = random_tokens(static_cast<size_t>(o_.prompt), model_->config().vocab, 2);
     const auto start = Clock::now();
     session.prefill(ids, [](size_t, size_t) { return !interrupted(); });
@@ -175,7 +175,7 @@ class Bench {
 
   /// A step is what an answer's is: a token in, the likeliest next one out.
   double decode_rate(const Session& base) const {
-    Session session = base.fork();
+    Session session = base.fork(Copy::kNow);
     Sampler greedy({.temperature = 0});
     const auto ids = random_tokens(static_cast<size_t>(o_.generate) + 1, model_->config().vocab, 3);
     const auto step = [&](int32_t id) {

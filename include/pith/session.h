@@ -1,6 +1,6 @@
 #pragma once
 // A conversation: tokens go in, logits come out, the cache stays compressed. Follow-up turns go on
-// on the same cache; fork() copies it. Which threads may call what: pith/engine.h.
+// on the same cache; a fork() goes on apart. Which threads may call what: pith/engine.h.
 
 #include <atomic>
 #include <concepts>
@@ -42,6 +42,9 @@ struct StandaloneOptions : SessionOptions, EngineOptions {};
 struct SaveOptions {
   bool replace = false;  ///< a file that is there already
 };
+
+/// When a fork takes memory for its rows.
+enum class Copy : uint8_t { kWhenWritten, kNow };
 
 class Session {
  public:
@@ -91,8 +94,11 @@ class Session {
   static Session restore(std::shared_ptr<const Model> model, const std::filesystem::path& path,
                          const StandaloneOptions& options);
 
-  /// A second conversation with the same past, on the same engine; both go on independently.
-  Session fork() const;
+  /// A second conversation with the same past, on the same engine; both go on independently. On the
+  /// CPU they have their rows in common, so that a fork costs microseconds, until one of them goes
+  /// on: then it takes memory for its own, and throws kOutOfMemory with nothing changed if there is
+  /// none. The ledger of each says what it would take alone. kNow takes it here and now.
+  Session fork(Copy when = Copy::kWhenWritten) const;
 
   size_t tokens() const;                       ///< seen so far
   std::span<const int32_t> token_ids() const;  ///< [tokens()] which

@@ -84,7 +84,7 @@ Buffer::Buffer(const Buffer& other)
       kind_(other.kind_),
       growth_limit_(other.growth_limit_) {
   if (other.size_ == 0) return;
-  reserve(other.size_);
+  reserve(other.counter_->copies_with_room() ? other.capacity_ : other.size_);
   std::memcpy(data_, other.data_, other.size_);
   size_ = other.size_;
 }

@@ -51,10 +51,17 @@ class MemoryCounter {
   /// how a fork's memory becomes its own. One at a time for each `from`; others wait.
   class CopiesTo {
    public:
-    CopiesTo(MemoryCounter& from, MemoryCounter& to) : from_(from), turn_(from.copying_) {
+    /// `with_room`: buffers that are copied keep the room that they have beyond their bytes, for
+    /// copies that go on at once.
+    CopiesTo(MemoryCounter& from, MemoryCounter& to, bool with_room = false)
+        : from_(from), turn_(from.copying_) {
+      from_.copies_with_room_ = with_room;
       from_.copies_ = &to;
     }
-    ~CopiesTo() { from_.copies_ = nullptr; }
+    ~CopiesTo() {
+      from_.copies_ = nullptr;
+      from_.copies_with_room_ = false;
+    }
     CopiesTo(const CopiesTo&) = delete;
     CopiesTo& operator=(const CopiesTo&) = delete;
 
@@ -64,6 +71,7 @@ class MemoryCounter {
   };
   /// The counter of a copy of something that is counted here.
   MemoryCounter& of_copies() { return copies_ ? *copies_.load() : *this; }
+  bool copies_with_room() const { return copies_with_room_; }
 
   size_t bytes(MemoryKind kind) const { return live_[static_cast<size_t>(kind)]; }
   size_t total() const { return total_; }
@@ -80,6 +88,7 @@ class MemoryCounter {
   bool poison_;
   std::mutex copying_;
   std::atomic<MemoryCounter*> copies_{nullptr};
+  std::atomic<bool> copies_with_room_{false};
 };
 
 /// A growable run of bytes, 64-byte aligned. Capacity grows by an eighth, so slack stays small.

@@ -23,6 +23,9 @@ class SessionBackend {
  public:
   virtual ~SessionBackend() = default;
   virtual std::unique_ptr<SessionBackend> clone() const = 0;
+  /// What it shares with its clones is copied: from then on it may be written. Throws kOutOfMemory
+  /// with nothing changed.
+  virtual void own() = 0;
 
   virtual void end_prompt() = 0;
   virtual void protect(std::span<const TokenRange> ranges) = 0;
@@ -44,7 +47,7 @@ class SessionBackend {
   virtual std::vector<TokenRange> protected_tokens() const = 0;
 };
 
-/// One token of a session in a pass of many.
+/// One token of a session in a pass of many, which may be written.
 struct TokenWork {
   SessionBackend* session = nullptr;
   int32_t token = 0;
@@ -71,7 +74,8 @@ class EngineBackend {
   /// `options` are checked. Throws as Session's constructor does. From any thread.
   virtual std::unique_ptr<SessionBackend> make_session(const SessionOptions& options) = 0;
 
-  /// Runs a chunk of one session's checked tokens; their rows are appended to its cache.
+  /// Runs a chunk of one session's checked tokens, which may be written; their rows are appended to
+  /// its cache.
   virtual void run_chunk(SessionBackend& session, std::span<const int32_t> tokens,
                          int64_t first_position) = 0;
   /// Runs one checked token of each session.

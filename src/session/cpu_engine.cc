@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "core/copy_on_write.h"
 #include "model/forward.h"
 #include "model/weights.h"
 #include "session/state.h"
@@ -14,52 +15,33 @@
 namespace pith {
 namespace {
 
-class CpuSession final : public SessionBackend {
+/// A cache and where its last token left off, with their account.
+class Held {
  public:
   /// What sessions under this policy, context and seed begin as.
-  CpuSession(ThreadPool& pool, MemoryCounter& memory, const Kernels& kernels, const Model& model,
-             const SessionOptions& o)
-      : hidden_(static_cast<size_t>(model.config().hidden)),
-        all_(memory),
+  Held(ThreadPool& pool, MemoryCounter& all, const Kernels& kernels, const Model& model,
+       const SessionOptions& o)
+      : all_(all),
         limit_(o.cache_limit),
-        memory_(memory, limit_),
+        memory_(all, limit_),
+        hidden_(static_cast<size_t>(model.config().hidden)),
         cache_(std::make_unique<KvCache>(Context{pool, memory_, kernels},
                                          cache_shape(model.config(), o), o.policy, o.seed,
                                          model.weights().ropes(o.context))),
         state_(memory_, MemoryKind::kScratch),
         logits_(memory_, MemoryKind::kScratch) {}
-  CpuSession(const CpuSession& o) : CpuSession(o, o.limit_) { like_ = o.like_; }
-  /// A session that has seen nothing, like `empty`, which lives as long.
-  CpuSession(std::shared_ptr<const CpuSession> empty, const SessionOptions& o)
-      : CpuSession(*empty, o.cache_limit) {
+  Held(const Held& o) : Held(o, o.limit_, true) { like_ = o.like_; }
+  /// What has seen nothing, like `empty`, which lives as long.
+  Held(std::shared_ptr<const Held> empty, const SessionOptions& o)
+      : Held(*empty, o.cache_limit, false) {
     like_ = std::move(empty);
-    start(o);
+    cache_->protect(o.protect);
+    if (o.error_probe.rows > 0) cache_->start_error_probe(o.error_probe, o.seed);
   }
-
-  std::unique_ptr<SessionBackend> clone() const override {
-    return std::make_unique<CpuSession>(*this);
-  }
-  void end_prompt() override { cache_->end_prefill(); }
-  void protect(std::span<const TokenRange> ranges) override { cache_->protect(ranges); }
-  HeadRows rows(int layer, int head) const override { return cache_->rows(layer, head); }
-  std::vector<AttentionError> attention_errors() const override {
-    return cache_->attention_errors();
-  }
-  Ledger ledger() const override {
-    Ledger ledger = cache_->ledger();
-    ledger.scratch = memory_.bytes(MemoryKind::kScratch);
-    ledger.staging = memory_.bytes(MemoryKind::kStaging);
-    ledger.probe = memory_.bytes(MemoryKind::kProbe);
-    return ledger;
-  }
-  std::string describe_policy() const override { return cache_->describe(); }
-  size_t tokens() const override { return cache_->tokens(0); }
-  void archive(Archive& a) override { cache_->archive(a); }
-  void archive_layer(int layer, Archive& a) override { cache_->archive_layer(layer, a); }
-  void archive_last(Archive& a) override { a.floats(state_, hidden_); }
-  std::vector<TokenRange> protected_tokens() const override { return cache_->protected_tokens(); }
 
   KvCache& cache() { return *cache_; }
+  const KvCache& cache() const { return *cache_; }
+  size_t bytes(MemoryKind kind) const { return memory_.bytes(kind); }
   /// Where its last token left off (Forward::last_state).
   const float* state() const { return state_.data(); }
   void set_state(std::span<const float> state) {
@@ -67,6 +49,7 @@ class CpuSession final : public SessionBackend {
     state_.resize(state.size());
     std::ranges::copy(state, state_.begin());
   }
+  void archive_state(Archive& a) { a.floats(state_, hidden_); }
   /// Room for logits [V]; taken when they are asked for, and kept.
   std::span<float> logits(size_t vocabulary) {
     if (logits_.empty()) logits_.reserve(vocabulary);
@@ -75,26 +58,68 @@ class CpuSession final : public SessionBackend {
   }
 
  private:
-  CpuSession(const CpuSession& o, size_t limit)
-      : hidden_(o.hidden_), all_(o.all_), limit_(limit), memory_(all_, limit_) {
-    const MemoryCounter::CopiesTo ours(o.memory_, memory_);
+  Held(const Held& o, size_t limit, bool goes_on)
+      : all_(o.all_), limit_(limit), memory_(all_, limit_), hidden_(o.hidden_) {
+    const MemoryCounter::CopiesTo ours(o.memory_, memory_, goes_on);
     cache_ = o.cache_->clone();
     state_ = o.state_;
     logits_ = Array<float>(memory_, MemoryKind::kScratch);
   }
-  void start(const SessionOptions& o) {
-    cache_->protect(o.protect);
-    if (o.error_probe.rows > 0) cache_->start_error_probe(o.error_probe, o.seed);
-  }
 
-  size_t hidden_;
   MemoryCounter& all_;  // the engine's
   size_t limit_;
-  mutable MemoryCounter memory_;  // a fork's copies are counted by way of it
+  mutable MemoryCounter memory_;  // a copy's bytes are counted by way of it
+  size_t hidden_;
   std::unique_ptr<KvCache> cache_;
-  Array<float> state_;                      // [hidden], empty before the first token
-  Array<float> logits_;                     // [V], empty until they are asked for
-  std::shared_ptr<const CpuSession> like_;  // what it began as; null: it is such a one
+  Array<float> state_;                // [hidden], empty before the first token
+  Array<float> logits_;               // [V], empty until they are asked for
+  std::shared_ptr<const Held> like_;  // what it began as; null: it is such a one
+};
+
+/// Forks have what they hold in common until one of them goes on.
+class CpuSession final : public SessionBackend {
+ public:
+  CpuSession(std::shared_ptr<const Held> empty, const SessionOptions& o)
+      : held_(std::make_unique<Held>(std::move(empty), o)) {}
+
+  std::unique_ptr<SessionBackend> clone() const override {
+    return std::make_unique<CpuSession>(*this);
+  }
+  void own() override { held_.own(); }
+  void end_prompt() override { held_.own().cache().end_prefill(); }
+  void protect(std::span<const TokenRange> ranges) override { held_.own().cache().protect(ranges); }
+  HeadRows rows(int layer, int head) const override { return held_->cache().rows(layer, head); }
+  std::vector<AttentionError> attention_errors() const override {
+    return held_->cache().attention_errors();
+  }
+  Ledger ledger() const override {
+    Ledger ledger = held_->cache().ledger();
+    ledger.scratch = held_->bytes(MemoryKind::kScratch);
+    ledger.staging = held_->bytes(MemoryKind::kStaging);
+    ledger.probe = held_->bytes(MemoryKind::kProbe);
+    return ledger;
+  }
+  std::string describe_policy() const override { return held_->cache().describe(); }
+  size_t tokens() const override { return held_->cache().tokens(0); }
+  void archive(Archive& a) override { for_archive(a).cache().archive(a); }
+  void archive_layer(int layer, Archive& a) override {
+    for_archive(a).cache().archive_layer(layer, a);
+  }
+  void archive_last(Archive& a) override { for_archive(a).archive_state(a); }
+  std::vector<TokenRange> protected_tokens() const override {
+    return held_->cache().protected_tokens();
+  }
+
+  Held& writes() { return held_.own(); }
+  const float* state() const { return held_->state(); }
+
+ private:
+  /// What saves only reads, by functions that load too.
+  Held& for_archive(const Archive& a) {
+    return a.loads() ? held_.own() : const_cast<Held&>(*held_);
+  }
+
+  CopyOnWrite<Held> held_;
 };
 
 class CpuEngine final : public EngineBackend {
@@ -115,8 +140,8 @@ class CpuEngine final : public EngineBackend {
   void run_chunk(SessionBackend& session, std::span<const int32_t> tokens,
                  int64_t first_position) override {
     CpuSession& s = of(session);
-    forward_.run(s.cache(), tokens, first_position);
-    s.set_state(forward_.last_state(tokens.size() - 1));
+    forward_.run(s.writes().cache(), tokens, first_position);
+    s.writes().set_state(forward_.last_state(tokens.size() - 1));
   }
 
   void run_tokens(std::span<TokenWork> works) override {
@@ -132,7 +157,7 @@ class CpuEngine final : public EngineBackend {
 
   std::span<const float> last_logits(SessionBackend& session) override {
     CpuSession& s = of(session);
-    const std::span<float> logits = s.logits(static_cast<size_t>(model_->config().vocab));
+    const std::span<float> logits = s.writes().logits(static_cast<size_t>(model_->config().vocab));
     LogitsWork work{&session, logits.data()};
     finish({&work, 1});
     if (work.failure) std::rethrow_exception(work.failure);
@@ -158,7 +183,7 @@ class CpuEngine final : public EngineBackend {
   /// Tables that depend on the policy and the seed alone (projections, trained dictionaries) are
   /// those of an empty session, which all that are like it are copies of. It has no rows, and lives
   /// as long as one of them does.
-  std::shared_ptr<const CpuSession> empty_session(const SessionOptions& o) {
+  std::shared_ptr<const Held> empty_session(const SessionOptions& o) {
     const auto key =
         fmt::format("{} {} {} {}", o.context, o.percent_of, o.seed, o.policy.to_string());
     const std::lock_guard turn(making_);
@@ -167,8 +192,7 @@ class CpuEngine final : public EngineBackend {
     SessionOptions unlimited = o;
     unlimited.cache_limit = 0;
     // A copy has no room for rows that it does not have yet, where the first took some.
-    auto made = std::make_shared<const CpuSession>(
-        CpuSession(pool_, memory_, kernels_, *model_, unlimited));
+    auto made = std::make_shared<const Held>(Held(pool_, memory_, kernels_, *model_, unlimited));
     empties_[key] = made;
     return made;
   }
@@ -177,11 +201,11 @@ class CpuEngine final : public EngineBackend {
     std::vector<Sequence> sequences;
     sequences.reserve(works.size());
     for (TokenWork& w : works)
-      sequences.push_back({&of(*w.session).cache(), {&w.token, 1}, w.position});
+      sequences.push_back({&of(*w.session).writes().cache(), {&w.token, 1}, w.position});
     forward_.run(sequences);
     for (size_t i = 0; i < works.size(); ++i) {
       works[i].failure = sequences[i].failure;
-      if (!works[i].failure) of(*works[i].session).set_state(forward_.last_state(i));
+      if (!works[i].failure) of(*works[i].session).writes().set_state(forward_.last_state(i));
     }
   }
 
@@ -210,7 +234,7 @@ class CpuEngine final : public EngineBackend {
   const Kernels& kernels_;
   Forward forward_;
   std::mutex making_;
-  std::map<std::string, std::weak_ptr<const CpuSession>> empties_;
+  std::map<std::string, std::weak_ptr<const Held>> empties_;
 };
 
 }  // namespace

@@ -68,7 +68,10 @@ class Engine::Step {
   }
 
   void run() {
-    each([](Work& w, Session::State& s) { s.check(w.tokens); });
+    each([](Work& w, Session::State& s) {
+      s.check(w.tokens);
+      s.backend->own();
+    });
     run_tokens();
     each([](Work& w, Session::State& s) {
       if (w.tokens.size() > 1) s.run(w.tokens, w.append);
@@ -102,7 +105,7 @@ class Engine::Step {
       if (w.failure || w.tokens.size() != 1) continue;
       Session::State& s = state_of(w);
       of.push_back(&w);
-      tokens.push_back({s.backend.get(), w.tokens[0], static_cast<int64_t>(s.seen.size())});
+      tokens.push_back({s.backend.get(), w.tokens[0], static_cast<int64_t>(s.seen->size())});
     }
     if (tokens.empty()) return;
     try {
@@ -117,7 +120,7 @@ class Engine::Step {
         s.fail(tokens[i].failure);
         of[i]->failure = as_error(tokens[i].failure);
       } else {
-        s.seen.push_back(tokens[i].token);
+        s.seen.own().push_back(tokens[i].token);
       }
     }
   }

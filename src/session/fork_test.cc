@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
 #include "paths.h"
@@ -50,6 +51,57 @@ TEST(Fork, DrawsFromTheLastTokenOfItsOriginal) {
   Session empty(demo(), small());
   Sampler greedy({.temperature = 0});
   EXPECT_THROW(empty.fork().sample(greedy, {}), Error);
+}
+
+// What a fork has in common with its original takes no memory, and asking it takes none; where
+// there is none left to go on with it is as it was.
+TEST(Fork, WithoutRoomToGoOnItIsAsItWas) {
+  EngineOptions o;
+  o.threads = 1;
+  o.chunk = 16;
+  const size_t empty = Engine(demo(), o).bytes_in_use();
+  o.memory_limit = empty + (size_t{6} << 20);
+  const auto engine = std::make_shared<Engine>(demo(), o);
+  SessionOptions options;
+  options.context = 400;
+  Session base(engine, options);
+  base.append(some_ids(300));
+  const size_t before = engine->bytes_in_use();
+  std::vector<Session> forks;
+  for (int i = 0; i < 40; ++i) forks.push_back(base.fork());
+  const auto file = std::filesystem::temp_directory_path() / "pith_fork_test.session";
+  forks[3].save(file, {.replace = true});
+  std::filesystem::remove(file);
+  EXPECT_EQ(forks[5].rows(1, 0).positions.size(), 300u);
+  EXPECT_EQ(forks[5].ledger().total_bytes(), base.ledger().total_bytes());
+  EXPECT_EQ(engine->bytes_in_use(), before);
+  EXPECT_THROW(
+      {
+        std::vector<Session> now;
+        for (int i = 0; i < 40; ++i) now.push_back(base.fork(Copy::kNow));
+      },
+      Error);
+  EXPECT_EQ(engine->bytes_in_use(), before);
+
+  const int32_t id = 9;
+  std::vector<Work> works;
+  for (Session& fork : forks) works.push_back({&fork, {&id, 1}});
+  engine->step(works);
+  std::vector<Session*> refused;
+  for (const Work& w : works) {
+    if (!w.failure) continue;
+    EXPECT_EQ(w.failure->code(), ErrorCode::kOutOfMemory);
+    EXPECT_EQ(w.session->tokens(), 300u);
+    refused.push_back(w.session);
+  }
+  ASSERT_GT(refused.size(), 5u);
+  ASSERT_LT(refused.size(), 40u);
+  Session last = std::move(*refused.back());
+  EXPECT_THROW(last.append({&id, 1}), Error);
+  forks.clear();
+  const auto went = base.decode(id), late = last.decode(id);
+  EXPECT_EQ(std::vector<float>(late.begin(), late.end()),
+            std::vector<float>(went.begin(), went.end()));
 }
 
 TEST(Fork, ManyAtOnceOnOneTeamOfThreadsSayWhatOneSays) {

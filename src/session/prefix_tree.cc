@@ -201,9 +201,9 @@ Snapshot* PrefixTree::State::kept(const Session::State& session, const SessionKe
     tree = &own->second;
   }
   Snapshot* found = nullptr;
-  tree->walk(session.seen, [&](PrefixNode& node) {
+  tree->walk(*session.seen, [&](PrefixNode& node) {
     for (Snapshot* s : node.snapshots)
-      if (s->tokens == session.seen.size() && s->cuts == session.cuts) found = s;
+      if (s->tokens == session.seen->size() && s->cuts == session.cuts) found = s;
   });
   return found;
 }
@@ -242,8 +242,8 @@ void PrefixTree::State::insert(std::shared_ptr<const Session> session, SessionKe
   s.root = root;
   s.conversation = state.in_prompt ? "" : prompt.conversation;
   s.cuts = state.cuts;
-  s.node = &tree.at(state.seen);
-  s.tokens = state.seen.size();
+  s.node = &tree.at(*state.seen);
+  s.tokens = state.seen->size();
   s.bytes = bytes_of(*session);
   s.after_answer = !state.in_prompt;
   s.session = std::move(session);
@@ -300,7 +300,7 @@ Session PrefixTree::begin(const SessionOptions& options, const Prompt& prompt, R
   };
   const std::unique_ptr<void, decltype(unpin)> pin(found, unpin);
   if (reuse) *reuse = said;
-  return s.with_room([&] { return from ? from->fork() : Session(s.engine, whole); });
+  return s.with_room([&] { return from ? from->fork(Copy::kNow) : Session(s.engine, whole); });
 }
 
 void PrefixTree::read(Session& session, const Prompt& prompt, const Progress& progress) {
@@ -334,7 +334,7 @@ bool PrefixTree::keep(const Session& session, const Prompt& prompt) {
     throw Error(ErrorCode::kInvalidArgument,
                 "a prefix tree was given a session of another engine; it keeps those of the engine "
                 "that it was made with");
-  if (state.seen.empty())
+  if (state.seen->empty())
     throw Error(ErrorCode::kInvalidArgument, "a session that has seen nothing cannot be kept");
   if (!state.in_prompt && prompt.conversation.empty())
     throw Error(ErrorCode::kInvalidArgument,
@@ -362,7 +362,7 @@ bool PrefixTree::keep(const Session& session, const Prompt& prompt) {
   dropped.clear();
   std::shared_ptr<const Session> copy;
   try {
-    copy = std::make_shared<const Session>(s.with_room([&] { return session.fork(); }));
+    copy = std::make_shared<const Session>(s.with_room([&] { return session.fork(Copy::kNow); }));
   } catch (const Error& e) {
     const std::lock_guard guard(s.lock);
     s.reserved -= bytes;

@@ -72,7 +72,7 @@ void Session::save(const std::filesystem::path& path, const SaveOptions& options
   state_->check_usable();
   const int layers = state_->engine->model()->config().layers;
   write_session_file(path,
-                     {file_key(*state_->engine, state_->device(), state_->options), state_->seen,
+                     {file_key(*state_->engine, state_->device(), state_->options), *state_->seen,
                       sections_of(*state_->backend, layers)},
                      {.replace = options.replace});
 }
@@ -109,8 +109,8 @@ Session Session::restored(Session session, const std::filesystem::path& path,
   if (cached != file.tokens().size())
     throw Error(ErrorCode::kCorrupt, fmt::format("{}: {} tokens, and a cache of {}", path.string(),
                                                  file.tokens().size(), cached));
-  state.seen = file.tokens();
-  state.in_prompt = state.seen.empty();  // where its prompts were cut is not in the file
+  state.seen.own() = file.tokens();
+  state.in_prompt = state.seen->empty();  // where its prompts were cut is not in the file
   state.options.protect = state.backend->protected_tokens();
   check_protected(path.string(), state.options.protect, protect);
   return session;

@@ -51,11 +51,11 @@ void Session::State::check(std::span<const int32_t> ids) const {
   check_usable();
   const ModelConfig& config = engine->model()->config();
   if (ids.empty()) throw Error(ErrorCode::kInvalidArgument, "no tokens were given");
-  if (seen.size() + ids.size() > options.context)
+  if (seen->size() + ids.size() > options.context)
     throw Error(ErrorCode::kContextFull,
                 fmt::format("{} tokens after the {} already seen pass the context of {}; raise it "
                             "(-c; the model was trained for {}) or shorten the prompt",
-                            ids.size(), seen.size(), options.context, config.context));
+                            ids.size(), seen->size(), options.context, config.context));
   for (int32_t id : ids)
     if (id < 0 || id >= config.vocab)
       throw Error(ErrorCode::kInvalidArgument,
@@ -89,7 +89,9 @@ void Session::State::run(std::span<const int32_t> ids, Append how, const Progres
 }
 
 void Session::State::run_chunk(std::span<const int32_t> ids, const LogitsSink& sink) {
-  const auto first = static_cast<int64_t>(seen.size());
+  const auto first = static_cast<int64_t>(seen->size());
+  backend->own();  // without room for that it stays as it was
+  std::vector<int32_t>& all = seen.own();
   const std::lock_guard turn(shared().turn);
   try {
     if (ids.size() > 1 || sink) {
@@ -99,7 +101,7 @@ void Session::State::run_chunk(std::span<const int32_t> ids, const LogitsSink& s
       device().run_tokens({&work, 1});
       if (work.failure) std::rethrow_exception(work.failure);
     }
-    seen.insert(seen.end(), ids.begin(), ids.end());
+    all.insert(all.end(), ids.begin(), ids.end());
   } catch (...) {
     fail(std::current_exception());
     throw;
@@ -109,7 +111,7 @@ void Session::State::run_chunk(std::span<const int32_t> ids, const LogitsSink& s
 
 void Session::State::came(Append how) {
   in_prompt = in_prompt && how == Append::kMore;
-  if (in_prompt) cuts.push_back(seen.size());
+  if (in_prompt) cuts.push_back(seen->size());
 }
 
 void Session::State::end_prompt() {
@@ -128,7 +130,11 @@ Session::~Session() = default;
 Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
 
-Session Session::fork() const { return Session(std::make_unique<State>(*state_)); }
+Session Session::fork(Copy when) const {
+  Session fork(std::make_unique<State>(*state_));
+  if (when == Copy::kNow) fork.state_->backend->own();
+  return fork;
+}
 
 std::span<const float> Session::prefill(std::span<const int32_t> ids, const Progress& progress) {
   append(ids, progress);
@@ -149,7 +155,7 @@ void Session::append(std::span<const int32_t> ids, Append how, const Progress& p
 
 int32_t Session::sample(Sampler& sampler, std::span<const int32_t> history) {
   state_->check_usable();
-  if (state_->seen.empty())
+  if (state_->seen->empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "nothing was appended yet; a token is drawn after one that is there");
   LogitsWork work{state_->backend.get(), nullptr, &sampler, history};
@@ -174,9 +180,9 @@ void Session::protect(std::span<const TokenRange> ranges) {
   state_->options.protect.insert(state_->options.protect.end(), ranges.begin(), ranges.end());
 }
 
-size_t Session::tokens() const { return state_->seen.size(); }
+size_t Session::tokens() const { return state_->seen->size(); }
 size_t Session::context() const { return state_->options.context; }
-std::span<const int32_t> Session::token_ids() const { return state_->seen; }
+std::span<const int32_t> Session::token_ids() const { return *state_->seen; }
 std::vector<AttentionError> Session::attention_errors() const {
   return state_->backend->attention_errors();
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/copy_on_write.h"
 #include "policy/resolved.h"
 #include "session/backend.h"
 
@@ -28,10 +29,10 @@ struct Session::State {
   bool own_engine;  ///< whose scratch is this session's and its forks'
   SessionOptions options;
   std::unique_ptr<SessionBackend> backend;
-  std::vector<int32_t> seen;  ///< the tokens' ids
-  std::string failure;        ///< why the layers disagree, if they do
-  bool in_prompt = true;      ///< all of it is of a prompt that goes on
-  std::vector<size_t> cuts;   ///< after how many tokens the pieces of that prompt ended
+  CopyOnWrite<std::vector<int32_t>> seen;  ///< the tokens' ids
+  std::string failure;                     ///< why the layers disagree, if they do
+  bool in_prompt = true;                   ///< all of it is of a prompt that goes on
+  std::vector<size_t> cuts;  ///< after how many tokens the pieces of that prompt ended
 
   Engine::State& shared() const { return *engine->state_; }
   EngineBackend& device() const { return *shared().backend; }

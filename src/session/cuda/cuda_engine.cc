@@ -80,6 +80,7 @@ class CudaSession final : public SessionBackend {
     const std::lock_guard turn(shared_.turn);
     return std::make_unique<CudaSession>(*this);
   }
+  void own() override {}  // copies are made at once
   void end_prompt() override {
     const std::lock_guard turn(shared_.turn);
     cache_->end_prefill();
