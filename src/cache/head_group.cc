@@ -71,7 +71,7 @@ HeadGroup::HeadGroup(const HeadGroup& other)
       forgets_(other.forgets_),
       tokens_(other.tokens_),
       sinks_(other.sinks_),
-      pinned_(other.pinned_),
+      protected_(other.protected_),
       bodies_(other.bodies_),
       windows_(other.windows_) {}
 
@@ -109,7 +109,7 @@ void HeadGroup::add_spans(size_t h, std::vector<Span>& spans) {
     // Positions inside the cache: the sink moves up behind the window, by as many as were evicted.
     if (cache_positions_) spans.back().query_shift = -static_cast<int64_t>(plan_->state().gone());
   }
-  if (!pinned_.empty() && pinned_[h].rows() > 0) add_pinned_spans(h, spans);
+  if (!protected_.empty() && protected_[h].rows() > 0) add_protected_spans(h, spans);
   for (size_t i = 0; i < bodies_[h].stores(); ++i)
     if (bodies_[h].store(i).rows() > 0) spans.push_back(bodies_[h].store(i).span());
   const size_t before = spans.size();
@@ -134,8 +134,8 @@ void HeadGroup::add_spans(size_t h, std::vector<Span>& spans) {
 
 // Under cache positions a range stands before all newer rows that are left, so that it moves up by
 // as many rows newer than itself as were evicted.
-void HeadGroup::add_pinned_spans(size_t h, std::vector<Span>& spans) {
-  const Span all = pinned_[h].span();
+void HeadGroup::add_protected_spans(size_t h, std::vector<Span>& spans) {
+  const Span all = protected_[h].span();
   if (!cache_positions_) {
     spans.push_back(all);
     return;
@@ -165,14 +165,14 @@ size_t HeadGroup::ordinals() const {
 void HeadGroup::protect(const ProtectedRows& rows) {
   if (forgets_) return;
   plan_->protect(rows.from(static_cast<int64_t>(plan_->shape().sink)));
-  if (!pinned_.empty() || plan_->protected_rows().ranges().empty()) return;
+  if (!protected_.empty() || plan_->protected_rows().ranges().empty()) return;
   for (int head : heads_) {
     RowFormat format;
     format.keys = codecs_.exact_key.get();
     format.values = codecs_.exact_value.get();
     format.dim = dim_;
     format.head = static_cast<uint32_t>(head);
-    pinned_.emplace_back(context_, format);
+    protected_.emplace_back(context_, format);
   }
 }
 
@@ -229,9 +229,9 @@ void HeadGroup::archive_head(Archive& a, size_t h) {
   const PlanState& state = plan_->state();
   sinks_[h].archive(a, tokens_);
   a.need(sinks_[h].rows() == state.at(Zone::kSink), "another number of first rows");
-  if (!pinned_.empty()) {
-    pinned_[h].archive(a, tokens_);
-    a.need(pinned_[h].rows() == state.at(Zone::kProtected), "another number of protected rows");
+  if (!protected_.empty()) {
+    protected_[h].archive(a, tokens_);
+    a.need(protected_[h].rows() == state.at(Zone::kProtected), "another number of protected rows");
   }
   const size_t sink = state.at(Zone::kSink), window = state.at(Zone::kWindow);
   if (!plan_->shape().straight())
@@ -254,7 +254,7 @@ void HeadGroup::bring(const Step& step, const LayerRows& in, size_t first, size_
   for (size_t h = 0; h < heads_.size(); ++h) {
     NewRows one = rows_of(in, heads_[h], first, step.rows, kv_heads);
     if (step.to == Zone::kProtected) {
-      pinned_[h].append(one);
+      protected_[h].append(one);
     } else if (step.to == Zone::kLeaving) {
       rows.push_back(one);
     } else {
@@ -319,8 +319,8 @@ HeadRows HeadGroup::rows(size_t h) {
 
 Occupancy HeadGroup::held(size_t h) const {
   // Protected rows are exact ones like the sink's.
-  const size_t pinned = pinned_.empty() ? 0 : pinned_[h].rows();
-  return {sinks_[h].rows() + pinned, bodies_[h].rows(), windows_[h].rows()};
+  const size_t of_protected = protected_.empty() ? 0 : protected_[h].rows();
+  return {sinks_[h].rows() + of_protected, bodies_[h].rows(), windows_[h].rows()};
 }
 
 void HeadGroup::add_to(Ledger& ledger) const {
@@ -328,7 +328,7 @@ void HeadGroup::add_to(Ledger& ledger) const {
     sinks_[h].add_to(ledger);
     for (size_t i = 0; i < bodies_[h].stores(); ++i) bodies_[h].store(i).add_to(ledger);
     windows_[h].add_to(ledger);
-    if (!pinned_.empty()) pinned_[h].add_to(ledger);
+    if (!protected_.empty()) protected_[h].add_to(ledger);
   }
   const size_t state = state_bytes();
   ledger.metadata += state;

@@ -70,7 +70,7 @@ class HeadGroup {
   void make_stores(const CohortPolicy& policy, const Rope* rope, size_t max_rows);
   size_t ordinals() const;
   size_t state_bytes() const;  ///< of the selector, beside the rows
-  void add_pinned_spans(size_t h, std::vector<Span>& spans);
+  void add_protected_spans(size_t h, std::vector<Span>& spans);
   /// kAppend: rows [first, first + step.rows) of `in`.
   void bring(const Step& step, const LayerRows& in, size_t first, size_t kv_heads, BodySteps& body);
   /// `count` rows leave the windows.
@@ -89,7 +89,7 @@ class HeadGroup {
   bool forgets_ = false;             ///< the layer has a sliding window of its own
   size_t tokens_ = 0;                ///< appended so far
   std::vector<RowStore> sinks_;      // [heads]
-  std::vector<RowStore> pinned_;     // [heads] protected rows; empty while there are none
+  std::vector<RowStore> protected_;  // [heads] protected rows; empty while there are none
   std::vector<HeadBody> bodies_;     // [heads]
   std::vector<WindowRing> windows_;  // [heads]
 };

@@ -207,11 +207,12 @@ double CohortPolicy::most_free_on_gpu(size_t exact, size_t body, double coded_by
 
 void CohortPolicy::estimate(Ledger& ledger, size_t tokens, const ProtectedRows& protect) const {
   const ProtectedRows rows = protected_rows(protect);
-  const auto pinned = static_cast<size_t>(rows.before(static_cast<int64_t>(tokens)));
-  const Occupancy o = occupancy(schedule, tokens - pinned);
-  const size_t exact = o.sink + o.window + pinned, dim = site.head_dim;
+  const auto of_protected = static_cast<size_t>(rows.before(static_cast<int64_t>(tokens)));
+  const Occupancy o = occupancy(schedule, tokens - of_protected);
+  const size_t exact = o.sink + o.window + of_protected, dim = site.head_dim;
   // Gaps where rows are protected: positions are no longer contiguous.
-  const double side = pinned > 0 ? std::max<double>(side_bytes, sizeof(uint32_t)) : side_bytes;
+  const double side =
+      of_protected > 0 ? std::max<double>(side_bytes, sizeof(uint32_t)) : side_bytes;
   const size_t body = selector.rule->mean_rows(o.body), count = heads.size();
   const bool evicted = body < o.body;
   const double coded = body == 0 ? 0
@@ -220,7 +221,8 @@ void CohortPolicy::estimate(Ledger& ledger, size_t tokens, const ProtectedRows& 
   ledger.payload += count * (exact * exact_row_bytes() + static_cast<size_t>(std::ceil(coded)));
   const size_t exact_side = selector.rule->mass({}, 1).queries > 0 ? sizeof(float) : 0;
   ledger.metadata += static_cast<size_t>(static_cast<double>(count * body) * side) +
-                     count * pinned * sizeof(uint32_t) + count * (o.sink + o.window) * exact_side +
+                     count * of_protected * sizeof(uint32_t) +
+                     count * (o.sink + o.window) * exact_side +
                      static_cast<size_t>(static_cast<double>(count) * state_bytes);
   if (device == Device::kCuda)
     ledger.slack += static_cast<size_t>(static_cast<double>(count) *

@@ -208,7 +208,7 @@ class Pair {
   double same_rows(int l, const Cache& other) const {
     size_t same = 0, all = 0;
     for (int g = 0; g < kKvHeads; ++g) {
-      const pith::HeadRows a = seen(l, cpu_.rows(l, g)), b = seen(l, other.rows(l, g));
+      const HeadRows a = seen(l, cpu_.rows(l, g)), b = seen(l, other.rows(l, g));
       all += std::max(a.positions.size(), b.positions.size());
       for (size_t i = 0, j = 0; i < a.positions.size() && j < b.positions.size();) {
         if (a.positions[i] == b.positions[j]) {
@@ -228,7 +228,7 @@ class Pair {
     for (float& f : x) f *= 1 + off(rounding_);
     return x;
   }
-  pith::HeadRows seen(int layer, pith::HeadRows rows) const {
+  HeadRows seen(int layer, HeadRows rows) const {
     const int64_t window = sliding_.empty() ? 0 : sliding_[static_cast<size_t>(layer)];
     if (window == 0) return rows;
     const int64_t oldest = static_cast<int64_t>(cpu_.tokens(layer)) - window + 1;
@@ -250,7 +250,7 @@ class Pair {
     for (size_t t = tokens - std::min<size_t>(tokens, 3); t < tokens; ++t) {
       for (size_t h = 0; h < kQueryHeads; ++h) {
         const size_t at = (t * kQueryHeads + h) * dim_;
-        const pith::HeadRows& held = held_[l][h / (kQueryHeads / kKvHeads)];
+        const HeadRows& held = held_[l][h / (kQueryHeads / kKvHeads)];
         const RowOracle::Query query{q.data() + at, h, static_cast<int64_t>(first + t),
                                      static_cast<int64_t>(first)};
         const auto want = oracle.attend(query, held);
@@ -402,7 +402,7 @@ class Pair {
   double worst_ = 0;
   bool same_before_[kLayers] = {};
   std::vector<RowOracle> oracles_;  // [L]
-  pith::HeadRows held_[kLayers][kKvHeads];
+  HeadRows held_[kLayers][kKvHeads];
   double oracle_error_ = 0, error_without_ = 0;
   int steps_ = 0, compared_ = 0;
 };

@@ -18,7 +18,7 @@ struct Tokens {
       : heads(heads_of_all),
         dim(d),
         x(normals(static_cast<size_t>(rows) * heads * dim, type, seed)) {}
-  HeadRows on(const DeviceArray<uint16_t>& device) const {
+  StridedHeads on(const DeviceArray<uint16_t>& device) const {
     return {device.data(), static_cast<size_t>(heads) * dim, static_cast<size_t>(dim)};
   }
   std::vector<float> row(DType type, int t, int head) const {

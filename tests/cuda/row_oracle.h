@@ -36,7 +36,7 @@ class RowOracle {
 
   /// out [D] <- attention of the query over the rows in `held` before the step, and over the
   /// step's rows up to its own.
-  std::vector<double> attend(const Query& query, const pith::HeadRows& held) const {
+  std::vector<double> attend(const Query& query, const HeadRows& held) const {
     std::vector<double> scores, out(shape_.dim);
     std::vector<int64_t> rows;
     const auto add = [&](int64_t position, double log_weight) {
@@ -60,7 +60,7 @@ class RowOracle {
     return out;
   }
   /// `held` without the row with the largest score.
-  pith::HeadRows without(const Query& query, pith::HeadRows held) const {
+  HeadRows without(const Query& query, HeadRows held) const {
     size_t top = 0;
     for (size_t r = 1; r < held.positions.size(); ++r) {
       if (score(query, held.positions[r]) + static_cast<double>(held.log_weights[r]) >

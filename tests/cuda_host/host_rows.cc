@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "cache/cuda/head_runs.h"
-#include "cache/cuda/pinned_rows.h"
+#include "cache/cuda/protected_store.h"
 #include "compress/cuda/heavy.h"
 #include "compress/cuda/key_directions.h"
 #include "compress/cuda/share.h"
@@ -355,7 +355,7 @@ void scale_by_log(void* scaled, const StepQueries& queries, const QueryNote& not
   }
 }
 
-void PinnedRows::write_positions(const PositionsCall& call) const {
+void ProtectedStore::write_positions(const PositionsCall& call) const {
   for (int h = 0; h < call.heads; ++h)
     for (int i = 0; i < call.rows; ++i)
       call.positions[static_cast<size_t>(h) * call.stride + static_cast<size_t>(i)] =

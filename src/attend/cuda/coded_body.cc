@@ -315,7 +315,7 @@ void CodedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>&
   }
 }
 
-void CodedBody::add_rows(pith::HeadRows& out, size_t, int64_t first_position) const {
+void CodedBody::add_rows(HeadRows& out, size_t, int64_t first_position) const {
   for (size_t i = gone_; i < gone_ + rows(); ++i) {
     out.positions.push_back(first_position + static_cast<int64_t>(i));
     out.log_weights.push_back(0);

@@ -102,7 +102,7 @@ class DeviceBody {
   virtual bool keeps_positions() const { return false; }
   /// What is held of one head. `first_position`: of the first row that was taken, where rows do not
   /// keep theirs. Waits.
-  virtual void add_rows(pith::HeadRows& rows, size_t head, int64_t first_position) const = 0;
+  virtual void add_rows(HeadRows& rows, size_t head, int64_t first_position) const = 0;
   /// Which of them are in codes; `first`: how many rows of the head were told before.
   virtual void add_codes(std::vector<HeadCodes>& /*codes*/, size_t /*head*/,
                          size_t /*first*/) const {}

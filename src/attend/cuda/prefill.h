@@ -32,7 +32,7 @@ struct PrefillChunk {
 };
 
 /// Rows of heads: row t of head h is at t * row_stride + h * head_stride, in numbers.
-struct HeadRows {
+struct StridedHeads {
   const void* data = nullptr;
   size_t row_stride = 0, head_stride = 0;
 };
@@ -43,7 +43,7 @@ struct PrefillCall {
   int kv_heads = 0;            // G
   int head_dim = 0;            // D: 64 or 128
   float scale = 0;             ///< of q.k; 0 = 1/sqrt(D)
-  HeadRows q, k, v;
+  StridedHeads q, k, v;
   void* out = nullptr;                       // strides of q
   const PrefillChunk* chunks = nullptr;      // [chunk_count], on the device
   const PrefillSegment* segments = nullptr;  // on the device

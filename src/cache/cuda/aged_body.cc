@@ -68,7 +68,7 @@ void AgedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>& 
   young_.attend_chunk(call, piece);
 }
 
-void AgedBody::add_rows(pith::HeadRows& rows, size_t head, int64_t first_position) const {
+void AgedBody::add_rows(HeadRows& rows, size_t head, int64_t first_position) const {
   old_.add_rows(rows, head, first_position);
   young_.add_rows(rows, head, first_position);  // it knows how many have left it
 }

@@ -25,7 +25,7 @@ class AgedBody final : public DeviceBody {
     codec_->attend(call, scratch, site_.stream);
   }
   void attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const override;
-  void add_rows(pith::HeadRows& rows, size_t head, int64_t first_position) const override;
+  void add_rows(HeadRows& rows, size_t head, int64_t first_position) const override;
   void add_codes(std::vector<HeadCodes>& codes, size_t head, size_t first) const override {
     old_.add_codes(codes, head, first);
     young_.add_codes(codes, head, first + old_.rows());

@@ -367,18 +367,18 @@ std::vector<AttentionError> DeviceCache::attention_errors() const {
   return probe_ ? probe_->errors() : std::vector<AttentionError>();
 }
 
-pith::HeadRows DeviceCache::rows(int layer, int head) const {
+HeadRows DeviceCache::rows(int layer, int head) const {
   if (layer < first_layer_ || layer >= end_layer() || head < 0 || head >= shape_.kv_heads) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("layer {}, KV head {} of a cache with {} layers and {} KV heads", layer,
                             head, shape_.layers, shape_.kv_heads));
   }
-  pith::HeadRows held;
+  HeadRows held;
   at(layer).add_rows(held, static_cast<size_t>(head));
   std::vector<size_t> order(held.positions.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::sort(order, {}, [&](size_t i) { return held.positions[i]; });
-  pith::HeadRows rows;
+  HeadRows rows;
   for (const size_t i : order) {
     rows.positions.push_back(held.positions[i]);
     rows.log_weights.push_back(held.log_weights[i]);

@@ -97,7 +97,7 @@ class DeviceCache {
   void archive_layer(int layer, Archive& a);
 
   size_t tokens() const;
-  pith::HeadRows rows(int layer, int head) const;
+  HeadRows rows(int layer, int head) const;
   Ledger ledger() const;
   std::string describe() const { return policy_->describe(notes_.protected_rows); }
 

@@ -148,7 +148,7 @@ void DeviceProbe::append_chunk(int layer, const RowTarget& rows, size_t tokens) 
 DeviceProbe::Held DeviceProbe::find_held(const Layer& layer, const LayerRows& rows,
                                          size_t head) const {
   const auto sample = layer.probe.sample().rows(head);
-  pith::HeadRows told;
+  HeadRows told;
   rows.add_rows(told, head);
   std::vector<int32_t> row_at(layer.probe.sample().tokens(), -1);
   for (size_t i = 0; i < told.positions.size(); ++i) {

@@ -193,7 +193,7 @@ void HeadRuns::protect(const ProtectedRows& rows) {
   for (HeadRun& run : runs_) run.rows->protect(rows);
 }
 
-void HeadRuns::add_rows(pith::HeadRows& rows, size_t head) const {
+void HeadRuns::add_rows(HeadRows& rows, size_t head) const {
   for (const HeadRun& run : runs_) {
     if (head < run.first || head >= run.first + run.site.heads) continue;
     run.rows->add_rows(rows, head - run.first);

@@ -43,7 +43,7 @@ class HeadRuns final : public LayerRows {
   void append_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) override;
   void end_prefill(ChunkSpace& space) override;
   void protect(const ProtectedRows& rows) override;
-  void add_rows(pith::HeadRows& rows, size_t head) const override;
+  void add_rows(HeadRows& rows, size_t head) const override;
   void add_codes(std::vector<HeadCodes>& codes, size_t head) const override;
   std::span<const DeviceSpan> spans_of(const DeviceSpan* spans, size_t head) const override;
   size_t tokens() const override { return runs_.front().rows->tokens(); }

@@ -8,23 +8,23 @@
 namespace pith::cuda {
 
 bool InPlaceRows::begins_freely() const {
-  if (pinned_.covers(tokens())) return pinned_.has_room();
+  if (protected_.covers(tokens())) return protected_.has_room();
   return rows_.has_room(run_needs(1)) && (layer_.straight || side_needs(1) <= stride_);
 }
 
 RowTarget InPlaceRows::begin_token(const TokenSlots& slots) {
-  const bool pinned = pinned_.covers(tokens());
-  const size_t fresh = pinned ? 0 : 1;  // rows of the run
-  if (!pinned) reserve(1);
-  const RowTarget target = pinned ? pinned_.begin_token() : rows_.end();
-  write_spans(slots, fresh, pinned);
+  const bool is_protected = protected_.covers(tokens());
+  const size_t fresh = is_protected ? 0 : 1;  // rows of the run
+  if (!is_protected) reserve(1);
+  const RowTarget target = is_protected ? protected_.begin_token() : rows_.end();
+  write_spans(slots, fresh, is_protected);
   const bool anew = plan_.mass(1).fresh;
   slots.note->mass = mass_target(rows_.rows() + fresh, anew);
   if (ragged_ && wants_mass()) slots.note[1].mass = ragged_->mass_target(anew);
   return target;
 }
 
-void InPlaceRows::write_spans(const TokenSlots& slots, size_t fresh, bool pinned) const {
+void InPlaceRows::write_spans(const TokenSlots& slots, size_t fresh, bool is_protected) const {
   const Parts parts = this->parts(fresh, sink() < layer_.schedule.sink ? fresh : 0);
   const std::span<const WeightedPart> all = parts.all();
   DeviceSpan* span = slots.spans;
@@ -45,7 +45,7 @@ void InPlaceRows::write_spans(const TokenSlots& slots, size_t fresh, bool pinned
       first += part.rows;
     }
     for (size_t i = 0; body_ && i < body_->spans(); ++i) *span++ = body_->span(g, i);
-    if (pinned_.any()) *span++ = pinned_.span(g, pinned_.rows() + (pinned ? 1 : 0));
+    if (protected_.any()) *span++ = protected_.span(g, protected_.rows() + (is_protected ? 1 : 0));
     if (ragged_) *span++ = ragged_->span(g);
   }
   slots.note->queries = query_note(1);
@@ -101,7 +101,7 @@ void InPlaceRows::attend_token(const TokenStep& step) const {
 
 void InPlaceRows::end_token(ChunkSpace& space, LateWork& late) {
   const std::span<const Step> steps = plan_.append(1);
-  if (steps.front().to == Zone::kProtected) return pinned_.add_token();
+  if (steps.front().to == Zone::kProtected) return protected_.add_token();
   rows_.add(1);
   carry_out(steps, false, space, late);
 }
@@ -114,7 +114,7 @@ RowTarget InPlaceRows::begin_chunk(size_t tokens, ChunkSpace&) {
 void InPlaceRows::attend_chunk(CausalCall call, ChunkSpace& space) {
   const auto tokens = static_cast<size_t>(call.tokens);
   const Parts parts = parts_of_chunk(tokens);
-  const size_t apart = pinned_.rows() + (body_ ? body_->rows() : 0) + shared();
+  const size_t apart = protected_.rows() + (body_ ? body_->rows() : 0) + shared();
   const bool alone = parts.count == 1 && apart == 0;
   if (wants_mass() || !alone || state_.size() > 0) space.lend_partials(call);
   if (state_.size() > 0) {
@@ -157,7 +157,7 @@ void InPlaceRows::scale_chunk(CausalCall& call, ChunkSpace& space) const {
 }
 
 void InPlaceRows::attend_beside(CausalCall& call, ChunkSpace& space) const {
-  pinned_.attend_chunk(call);
+  protected_.attend_chunk(call);
   if (ragged_) ragged_->attend_chunk(call);
   call.last = false;
   if (body_ && body_->rows() > 0) body_->attend_chunk(call, [&] { return space.piece(); });
@@ -226,12 +226,12 @@ void InPlaceRows::append_chunk(size_t tokens, ChunkSpace& space, std::vector<Bod
 }
 
 void InPlaceRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
-  PinnedRows::Chunk chunk{rows_.end()};
+  ProtectedStore::Chunk chunk{rows_.end()};
   if (wants_mass()) chunk.mass = mass_.data() + packed() + rows_.rows();
   chunk.mass_stride = stride_;
   rows_.add(tokens);
   const std::span<const Step> steps = plan_.append(tokens);
-  rows_.drop(pinned_.take(chunk, steps));
+  rows_.drop(protected_.take(chunk, steps));
   LateWork late;
   carry_out(steps, true, space, late);
   moves.insert(moves.end(), late.moves.begin(), late.moves.end());

@@ -37,7 +37,7 @@ InPlaceRows::InPlaceRows(const LayerPlan& layer, const LayerSite& site)
       state_(*site.memory, MemoryKind::kMetadata,
              chooser_->state_numbers(site.query_heads, site.dim), site.stream),
       scaled_(*site.memory, MemoryKind::kScratch),
-      pinned_(*site.memory, {site.heads, site.dim, 0}, layer.dtype, site.stream),
+      protected_(*site.memory, {site.heads, site.dim, 0}, layer.dtype, site.stream),
       ragged_(layer.selector.shared ? std::make_unique<RaggedRows>(layer, site, wants_mass_)
                                     : nullptr) {
   make_scaled();
@@ -62,7 +62,7 @@ InPlaceRows::InPlaceRows(const InPlaceRows& o)
       weights_(*site_.memory, MemoryKind::kMetadata),
       state_(*site_.memory, MemoryKind::kMetadata, o.state_.size(), o.site_.stream),
       scaled_(*site_.memory, MemoryKind::kScratch),
-      pinned_(o.pinned_),
+      protected_(o.protected_),
       ragged_(o.ragged_ ? std::make_unique<RaggedRows>(*o.ragged_) : nullptr),
       known_(o.known_) {
   make_scaled();
@@ -177,11 +177,11 @@ void InPlaceRows::end_prefill(ChunkSpace& space) {
 
 void InPlaceRows::protect(const ProtectedRows& rows) {
   if (layer_.straight) return;  // all of them stay
-  pinned_.protect(rows, layer_.schedule.sink);
+  protected_.protect(rows, layer_.schedule.sink);
   plan_.protect(rows.from(static_cast<int64_t>(layer_.schedule.sink)));
 }
 
-void InPlaceRows::add_rows(pith::HeadRows& out, size_t head) const {
+void InPlaceRows::add_rows(HeadRows& out, size_t head) const {
   const size_t sink = this->sink(), known = settled() + known_;
   for (size_t i = 0; i < sink; ++i) out.positions.push_back(static_cast<int64_t>(i));
   std::vector<int32_t> positions(known);
@@ -209,14 +209,14 @@ void InPlaceRows::add_rows(pith::HeadRows& out, size_t head) const {
     }
     add_weights(part);
   }
-  pinned_.finish(out, sink + known);  // ordinals until they are judged
+  protected_.finish(out, sink + known);  // ordinals until they are judged
   if (body_) body_->add_rows(out, head, 0);
   if (ragged_) ragged_->add_rows(out, head);
 }
 
 void InPlaceRows::add_codes(std::vector<HeadCodes>& codes, size_t head) const {
   if (coded_rows() > 0) coded_->add_codes(codes, head, sink());
-  const size_t run = coded_rows() + rows_.rows() + pinned_.rows();
+  const size_t run = coded_rows() + rows_.rows() + protected_.rows();
   if (body_) body_->add_codes(codes, head, run);
   if (ragged_) ragged_->add_codes(codes, head, run);
 }
@@ -231,7 +231,7 @@ void InPlaceRows::add_to(Ledger& ledger) const {
   ledger.metadata += side + state_.size() * sizeof(float);
   ledger.slack +=
       positions_.size() * sizeof(int32_t) + (mass_.size() + weights_.size()) * sizeof(float) - side;
-  pinned_.add_to(ledger);
+  protected_.add_to(ledger);
   if (ragged_) ragged_->add_to(ledger);
   if (coded_) coded_->add_to(ledger);
   if (body_) body_->add_to(ledger);

@@ -25,7 +25,7 @@
 #include "attend/cuda/coded_body.h"
 #include "attend/cuda/device_rows.h"
 #include "cache/cuda/layer_rows.h"
-#include "cache/cuda/pinned_rows.h"
+#include "cache/cuda/protected_store.h"
 #include "cache/cuda/ragged_rows.h"
 #include "plan/row_run.h"
 
@@ -54,7 +54,7 @@ class InPlaceRows final : public LayerRows {
   /// The sink, codes, each part and the rest; or one for all.
   size_t spans() const override {
     return (one_run() ? 1 : dense_parts() + (coded_ ? 1 : 0)) + (body_ ? body_->spans() : 0) +
-           (pinned_.any() ? 1 : 0) + (ragged_ ? 1 : 0);
+           (protected_.any() ? 1 : 0) + (ragged_ ? 1 : 0);
   }
   size_t notes() const override { return ragged_ ? 2 : 1; }
   RowTarget begin_token(const TokenSlots& slots) override;
@@ -70,7 +70,7 @@ class InPlaceRows final : public LayerRows {
   void end_prefill(ChunkSpace& space) override;
   size_t layers_together() const override { return body_ ? body_->layers_together() : 1; }
   void protect(const ProtectedRows& rows) override;
-  void add_rows(pith::HeadRows& rows, size_t head) const override;
+  void add_rows(HeadRows& rows, size_t head) const override;
   void add_codes(std::vector<HeadCodes>& codes, size_t head) const override;
   size_t tokens() const override { return plan_.state().tokens; }
   void archive(Archive& a, const SeenStream& seen) override;
@@ -119,7 +119,7 @@ class InPlaceRows final : public LayerRows {
   /// As a chunk of `tokens` sees them, with their rows: those of one weight side by side are one.
   Parts parts_of_chunk(size_t tokens) const;
   /// With `fresh` rows of the run, or one of the protected.
-  void write_spans(const TokenSlots& slots, size_t fresh, bool pinned) const;
+  void write_spans(const TokenSlots& slots, size_t fresh, bool is_protected) const;
   /// Begins a chunk's attention: all but the run and the codes in it.
   void attend_beside(CausalCall& call, ChunkSpace& space) const;
   /// Goes on with those; `own`: the chunk's rows are the last of them, and that ends it.
@@ -192,7 +192,7 @@ class InPlaceRows final : public LayerRows {
   DeviceArray<float> state_;        // what the chooser keeps of queries
   DeviceBuffer scaled_;             // [H, D] a token's queries, where they are scaled
   size_t stride_ = 0;
-  PinnedRows pinned_;
+  ProtectedStore protected_;
   std::unique_ptr<RaggedRows> ragged_;  // null: heads have as many rows
   size_t known_ = 0;  // rows with a stored position: those judged, and those that were split
 };

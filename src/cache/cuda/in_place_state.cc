@@ -28,7 +28,7 @@ void InPlaceRows::archive(Archive& a, const SeenStream& seen) {
   a.need(a.loads() || rows_.rows() == dense, "another number of rows than the policy keeps");
   rows_.archive(a, dense, layer_.dtype);
   archive_sides(a);
-  pinned_.archive(a, state.at(Zone::kProtected));
+  protected_.archive(a, state.at(Zone::kProtected));
 }
 
 // A judgement that waits for others leaves up to 31 rows more than the plan has.

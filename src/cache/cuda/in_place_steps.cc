@@ -142,9 +142,9 @@ KeepCall InPlaceRows::keep_call(size_t first, size_t count) const {
 }
 
 void InPlaceRows::name_rows(JudgedRows& rows) const {
-  if (!pinned_.any()) return;
-  pinned_.write_positions({rows.positions + rows.known, rows.side_stride, rows.heads,
-                           rows.rows - rows.known, rows.first_position});
+  if (!protected_.any()) return;
+  protected_.write_positions({rows.positions + rows.known, rows.side_stride, rows.heads,
+                              rows.rows - rows.known, rows.first_position});
   rows.known = rows.rows;
 }
 

@@ -189,7 +189,7 @@ class LayerRows {
   virtual void protect(const ProtectedRows& rows) = 0;
 
   /// Positions and weights of one head's rows, in any order.
-  virtual void add_rows(pith::HeadRows& rows, size_t head) const = 0;
+  virtual void add_rows(HeadRows& rows, size_t head) const = 0;
   /// Which of them are in codes.
   virtual void add_codes(std::vector<HeadCodes>& /*codes*/, size_t /*head*/) const {}
   /// One head's of a token's spans, as begin_token wrote them.

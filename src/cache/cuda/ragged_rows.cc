@@ -233,7 +233,7 @@ void RaggedRows::keep_codes(const LineUpCall& call, const CodedBody& fresh, List
   body_.codec->move_rows(move, site_.stream);
 }
 
-void RaggedRows::add_rows(pith::HeadRows& out, size_t head) const {
+void RaggedRows::add_rows(HeadRows& out, size_t head) const {
   std::vector<int32_t> positions(counts()[head]);
   if (positions.empty()) return;
   check(cudaMemcpyAsync(positions.data(),

@@ -41,7 +41,7 @@ class RaggedRows {
   /// Those stay that the chooser names for a step that heads share.
   void judge(const DeviceChooser& chooser, const Step& step, const Fresh& fresh, ChunkSpace& space);
 
-  void add_rows(pith::HeadRows& rows, size_t head) const;
+  void add_rows(HeadRows& rows, size_t head) const;
   void add_codes(std::vector<HeadCodes>& codes, size_t head, size_t first) const;
   void add_to(Ledger& ledger) const;
   /// In a stream of `tokens`. Loading: each head has `least` rows, or there are none.

@@ -29,7 +29,7 @@ WindowedRows::WindowedRows(const LayerPlan& layer, const LayerSite& site)
       turned_(*site.memory, MemoryKind::kScratch),
       body_(make_body(layer, site)),
       window_(*site.memory, window_shape(), site.stream),
-      pinned_(*site.memory, {site.heads, site.dim, 0}, layer.dtype, site.stream) {
+      protected_(*site.memory, {site.heads, site.dim, 0}, layer.dtype, site.stream) {
   sink_.allocate(4 * site.heads * layer.schedule.sink * site.dim, site.stream);
   if (layer.cache_positions) {
     if (!site.rope) {
@@ -49,7 +49,7 @@ WindowedRows::WindowedRows(const WindowedRows& o)
       turned_(*site_.memory, MemoryKind::kScratch),
       body_(o.body_ ? o.body_->clone() : nullptr),
       window_(o.window_),
-      pinned_(o.pinned_) {
+      protected_(o.protected_) {
   copy_buffer(sink_, o.sink_, site_.stream);
   turned_.allocate(o.turned_.size(), site_.stream);
 }
@@ -89,7 +89,7 @@ size_t WindowedRows::body_rows() const { return body_ ? body_->rows() : 0; }
 
 void WindowedRows::protect(const ProtectedRows& rows) {
   const ProtectedRows behind_sink = rows.from(static_cast<int64_t>(layer_.schedule.sink));
-  pinned_.protect(rows, layer_.schedule.sink);
+  protected_.protect(rows, layer_.schedule.sink);
   plan_.protect(behind_sink);
   if (body_) body_->protect(behind_sink.ranges());
 }
@@ -101,23 +101,23 @@ void WindowedRows::hide() {
 
 bool WindowedRows::begins_freely() const {
   if (body_ && layer_.seen > 0) return false;  // rows are hidden
-  if (pinned_.covers(tokens())) return pinned_.has_room();
+  if (protected_.covers(tokens())) return protected_.has_room();
   return sink() < layer_.schedule.sink ||
          (window_.has_shape(window_shape()) && window_.has_room(1));
 }
 
 RowTarget WindowedRows::begin_token(const TokenSlots& slots) {
-  const bool pinned = pinned_.covers(tokens()), to_sink = sink() < layer_.schedule.sink;
-  const RowTarget pinned_target = pinned ? pinned_.begin_token() : RowTarget{};
-  if (!to_sink && !pinned) {
+  const bool is_protected = protected_.covers(tokens()), to_sink = sink() < layer_.schedule.sink;
+  const RowTarget protected_target = is_protected ? protected_.begin_token() : RowTarget{};
+  if (!to_sink && !is_protected) {
     window_.reshape(window_shape());
     window_.reserve_more(1);
   }
   hide();
   Fresh fresh;
-  (pinned ? fresh.pinned : to_sink ? fresh.sink : fresh.window) = 1;
+  (is_protected ? fresh.of_protected : to_sink ? fresh.sink : fresh.window) = 1;
   write_spans(slots, fresh);
-  if (pinned) return pinned_target;
+  if (is_protected) return protected_target;
   return to_sink ? sink_at(sink()) : window_.end();
 }
 
@@ -137,7 +137,7 @@ void WindowedRows::write_spans(const TokenSlots& slots, const Fresh& fresh) cons
     DeviceSpan& span = *spans++;
     span = dense_span(window_.begin() + unseen, g, held - unseen, site_.dim);
     span.settled_rows = std::max(span.rows - 1, 0);  // the last may be the step's own
-    if (pinned_.any()) *spans++ = pinned_.span(g, pinned_.rows() + fresh.pinned);
+    if (protected_.any()) *spans++ = protected_.span(g, protected_.rows() + fresh.of_protected);
   }
   slots.note->evicted = static_cast<int64_t>(plan_.state().gone());
 }
@@ -153,13 +153,13 @@ void WindowedRows::attend_token(const TokenStep& step) const {
 
 // A move's position is the ordinal of its first row until then.
 void WindowedRows::name_positions(BodyMove& move, ChunkSpace& space) const {
-  if (!pinned_.any() || !body_->keeps_positions()) return;
+  if (!protected_.any() || !body_->keeps_positions()) return;
   if (move.rows == 1) {
-    move.position = pinned_.position_of(move.position);
+    move.position = protected_.position_of(move.position);
     return;
   }
   int32_t* positions = space.staged_positions(move.rows);
-  pinned_.write_positions({positions, 0, 1, static_cast<int>(move.rows), move.position});
+  protected_.write_positions({positions, 0, 1, static_cast<int>(move.rows), move.position});
   move.positions = positions;
   move.staged = true;
 }
@@ -171,7 +171,7 @@ size_t WindowedRows::leaving(size_t rows) const {
 
 void WindowedRows::end_token(ChunkSpace& space, LateWork& late) {
   const Zone to = plan_.append(1).front().to;
-  if (to == Zone::kProtected) return pinned_.add_token();
+  if (to == Zone::kProtected) return protected_.add_token();
   if (to == Zone::kSink) return;
   window_.add(1);
   const size_t leave = leaving(window_.rows());
@@ -197,7 +197,7 @@ RowTarget WindowedRows::begin_chunk(size_t tokens, ChunkSpace& space) {
 
 void WindowedRows::attend_before_window(CausalCall& call, ChunkSpace& space) const {
   space.lend_partials(call);
-  pinned_.attend_chunk(call);
+  protected_.attend_chunk(call);
   call.last = false;
   if (sink() > 0) {
     turn_sink(static_cast<int64_t>(plan_.state().gone()), nullptr);
@@ -235,9 +235,9 @@ void WindowedRows::attend_chunk(CausalCall call, ChunkSpace& space) {
 void WindowedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
   const size_t before = window_.rows();
   RowTarget from = space.staging(before + tokens);
-  const PinnedRows::Chunk chunk{from + before};
+  const ProtectedStore::Chunk chunk{from + before};
   const size_t first = sink();
-  tokens -= pinned_.take(chunk, plan_.append(tokens));
+  tokens -= protected_.take(chunk, plan_.append(tokens));
   const size_t to_sink = sink() - first, rows = before + tokens - to_sink, leave = leaving(rows);
   copy(sink_at(first), from, to_sink);
   from = from + to_sink;
@@ -252,7 +252,7 @@ void WindowedRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyM
   window_.add(rows - leave);
 }
 
-void WindowedRows::add_rows(pith::HeadRows& rows, size_t head) const {
+void WindowedRows::add_rows(HeadRows& rows, size_t head) const {
   const auto add = [&](size_t first, size_t count) {
     for (size_t p = first; p < first + count; ++p) {
       rows.positions.push_back(static_cast<int64_t>(p));
@@ -263,14 +263,14 @@ void WindowedRows::add_rows(pith::HeadRows& rows, size_t head) const {
   add(0, sink());
   if (body_rows() > 0 && !named) body_->add_rows(rows, head, static_cast<int64_t>(sink()));
   add(open() - window_.rows(), window_.rows());
-  pinned_.finish(rows, 0);
+  protected_.finish(rows, 0);
   if (named) body_->add_rows(rows, head, 0);
 }
 
 void WindowedRows::add_codes(std::vector<HeadCodes>& codes, size_t head) const {
   if (body_rows() == 0) return;
   body_->add_codes(codes, head,
-                   sink() + (body_->keeps_positions() ? window_.rows() + pinned_.rows() : 0));
+                   sink() + (body_->keeps_positions() ? window_.rows() + protected_.rows() : 0));
 }
 
 void WindowedRows::archive(Archive& a, const SeenStream& seen) {
@@ -280,7 +280,7 @@ void WindowedRows::archive(Archive& a, const SeenStream& seen) {
   archive_rows(a, sink_at(0), first, {site_.dim, layer_.dtype, site_.stream});
   if (body_) body_->archive(a, seen.tokens);
   archive_window(a);
-  pinned_.archive(a, plan_.state().at(Zone::kProtected));
+  protected_.archive(a, plan_.state().at(Zone::kProtected));
 }
 
 void WindowedRows::archive_window(Archive& a) {
@@ -297,7 +297,7 @@ void WindowedRows::add_to(Ledger& ledger) const {
   ledger.slack += sink_.size() - held;
   ledger.rows_kept += sink() * site_.heads;
   window_.add_to(ledger);
-  pinned_.add_to(ledger);
+  protected_.add_to(ledger);
   if (body_) body_->add_to(ledger);
 }
 

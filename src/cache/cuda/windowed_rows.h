@@ -7,7 +7,7 @@
 // where they are dense; spans begin behind those that are still there.
 
 #include "cache/cuda/layer_rows.h"
-#include "cache/cuda/pinned_rows.h"
+#include "cache/cuda/protected_store.h"
 
 namespace pith::cuda {
 
@@ -19,7 +19,7 @@ class WindowedRows final : public LayerRows {
   std::unique_ptr<LayerRows> clone() const override;
   size_t spans() const override {
     return (body_ ? body_->spans() : 0) + (layer_.schedule.sink > 0 ? 1 : 0) + 1 +
-           (pinned_.any() ? 1 : 0);
+           (protected_.any() ? 1 : 0);
   }
   RowTarget begin_token(const TokenSlots& slots) override;
   void attend_token(const TokenStep& step) const override;
@@ -33,7 +33,7 @@ class WindowedRows final : public LayerRows {
   void protect(const ProtectedRows& rows) override;
   void end_prefill(ChunkSpace&) override { hide(); }
   size_t layers_together() const override { return body_ ? body_->layers_together() : 1; }
-  void add_rows(pith::HeadRows& rows, size_t head) const override;
+  void add_rows(HeadRows& rows, size_t head) const override;
   void add_codes(std::vector<HeadCodes>& codes, size_t head) const override;
   size_t tokens() const override { return plan_.state().tokens; }
   void archive(Archive& a, const SeenStream& seen) override;
@@ -52,7 +52,7 @@ class WindowedRows final : public LayerRows {
   void hide();
   /// Where a token's own row will be when it is attended to.
   struct Fresh {
-    size_t sink = 0, window = 0, pinned = 0;
+    size_t sink = 0, window = 0, of_protected = 0;
   };
   void write_spans(const TokenSlots& slots, const Fresh& fresh) const;
   /// A chunk's attention to all but the window; begins it.
@@ -80,7 +80,7 @@ class WindowedRows final : public LayerRows {
   std::unique_ptr<DeviceBody> body_;  // null: rows that leave the window are dropped
   // Behind rows that wait until there are as many as the body takes.
   DeviceRows window_;
-  PinnedRows pinned_;
+  ProtectedStore protected_;
 };
 
 }  // namespace pith::cuda

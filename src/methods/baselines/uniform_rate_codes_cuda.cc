@@ -48,9 +48,7 @@ class CodedRateBody final : public DeviceBody {
   DType given_back() const override { return site_.dtype; }
 
   bool keeps_positions() const override { return true; }
-  void add_rows(pith::HeadRows& out, size_t head, int64_t) const override {
-    drawn_.add_rows(out, head);
-  }
+  void add_rows(HeadRows& out, size_t head, int64_t) const override { drawn_.add_rows(out, head); }
   void add_codes(std::vector<HeadCodes>& codes, size_t head, size_t first) const override {
     codes.push_back({&codes_, head, first, coded(head)});
   }

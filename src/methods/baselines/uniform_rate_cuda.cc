@@ -105,7 +105,7 @@ RateJob RateDrawn::job(const BodyMove& move, RateSample to) const {
   return job;
 }
 
-void RateDrawn::add_rows(pith::HeadRows& out, size_t head) const {
+void RateDrawn::add_rows(HeadRows& out, size_t head) const {
   std::vector<int32_t> positions(counts()[head]);
   if (positions.empty()) return;
   check(cudaMemcpyAsync(positions.data(),
@@ -200,9 +200,7 @@ class RateBody final : public DeviceBody {
   }
 
   bool keeps_positions() const override { return true; }
-  void add_rows(pith::HeadRows& out, size_t head, int64_t) const override {
-    drawn_.add_rows(out, head);
-  }
+  void add_rows(HeadRows& out, size_t head, int64_t) const override { drawn_.add_rows(out, head); }
   void add_to(Ledger& ledger) const override {
     const size_t payload = drawn_.total() * site_.dim * 4;
     ledger.payload += payload;

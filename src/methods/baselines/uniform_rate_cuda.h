@@ -102,7 +102,7 @@ class RateDrawn {
   /// What the kernel that takes a move is told; `to` lacks positions and counts.
   RateJob job(const BodyMove& move, RateSample to) const;
   const int32_t* device_counts() const { return static_cast<const int32_t*>(on_device_.data()); }
-  void add_rows(pith::HeadRows& out, size_t head) const;
+  void add_rows(HeadRows& out, size_t head) const;
   /// Positions and counts.
   void add_to(Ledger& ledger) const;
   void archive(Archive& a, size_t tokens);

@@ -91,7 +91,7 @@ class ExpressBody final : public DeviceBody {
   }
 
   bool keeps_positions() const override { return true; }
-  void add_rows(pith::HeadRows& out, size_t head, int64_t first_position) const override;
+  void add_rows(HeadRows& out, size_t head, int64_t first_position) const override;
   void add_codes(std::vector<HeadCodes>& codes, size_t head, size_t first) const override {
     if (codes_) codes_->add_codes(codes, head, first);
   }
@@ -190,7 +190,7 @@ void ExpressBody::fold(const ExpressArrays& room) {
   codes_->keep(room.sources, static_cast<size_t>(room.capacity), rows());
 }
 
-void ExpressBody::add_rows(pith::HeadRows& out, size_t head, int64_t) const {
+void ExpressBody::add_rows(HeadRows& out, size_t head, int64_t) const {
   const ExpressArrays& a = device_.arrays();
   const size_t first = out.positions.size(), count = rows();
   const size_t at = head * static_cast<size_t>(a.capacity);

@@ -11,7 +11,7 @@ namespace pith::cuda {
 struct ExpressPrefillRows {
   int query_heads = 0;  // H
   float scale = 0;      ///< of q.k; 0 = 1/sqrt(D)
-  HeadRows q, k, v;
+  StridedHeads q, k, v;
   void* out = nullptr;  // strides of q
 };
 
@@ -62,7 +62,7 @@ void pick_partial_rows(const PickJob* jobs, int count, const PickSource& source,
 
 /// Rows of segments go into a device stream's store.
 struct StoreJob {
-  HeadRows k, v;
+  StridedHeads k, v;
   const PrefillSegment* segments = nullptr;  // [count]
   int count = 0;
   const int32_t* pool = nullptr;

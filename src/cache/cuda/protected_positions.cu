@@ -1,4 +1,4 @@
-#include "cache/cuda/pinned_rows.h"
+#include "cache/cuda/protected_store.h"
 
 namespace pith::cuda {
 namespace {
@@ -7,8 +7,8 @@ constexpr int kThreads = 256;
 
 /// A thread a row; one binary search.
 __global__ void __launch_bounds__(kThreads)
-    positions_kernel(const __grid_constant__ PinnedRows::PositionsCall call, const OrdinalRun* runs,
-                     int count) {
+    positions_kernel(const __grid_constant__ ProtectedStore::PositionsCall call,
+                     const OrdinalRun* runs, int count) {
   const int row = blockIdx.x * kThreads + threadIdx.x;
   if (row >= call.rows) return;
   const int64_t ordinal = call.first + row;
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void PinnedRows::write_positions(const PositionsCall& call) const {
+void ProtectedStore::write_positions(const PositionsCall& call) const {
   if (call.rows == 0) return;
   const dim3 grid((call.rows + kThreads - 1) / kThreads, call.heads);
   positions_kernel<<<grid, kThreads, 0, stream_>>>(call, runs_->data(),

@@ -18,9 +18,10 @@ struct OrdinalRun {
   int64_t first = 0, position = 0;
 };
 
-class PinnedRows {
+class ProtectedStore {
  public:
-  PinnedRows(MemoryCounter& memory, const DeviceRowsShape& shape, DType dtype, cudaStream_t stream)
+  ProtectedStore(MemoryCounter& memory, const DeviceRowsShape& shape, DType dtype,
+                 cudaStream_t stream)
       : memory_(&memory),
         shape_(shape),
         dtype_(dtype),
@@ -69,7 +70,7 @@ class PinnedRows {
   size_t take(const Chunk& chunk, std::span<const Step> steps);
 
   /// `positions` from `first` on are ordinals: they become positions, and rows held are added.
-  void finish(pith::HeadRows& rows, size_t first) const;
+  void finish(HeadRows& rows, size_t first) const;
   /// `rows` have come.
   void archive(Archive& a, size_t rows) {
     if (any()) rows_.archive(a, rows, dtype_);

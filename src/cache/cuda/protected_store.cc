@@ -1,8 +1,8 @@
-#include "cache/cuda/pinned_rows.h"
+#include "cache/cuda/protected_store.h"
 
 namespace pith::cuda {
 
-void PinnedRows::protect(const ProtectedRows& rows, size_t sink) {
+void ProtectedStore::protect(const ProtectedRows& rows, size_t sink) {
   ranges_ = rows.from(static_cast<int64_t>(sink));
   std::vector<OrdinalRun> runs{{0, 0}};
   int64_t before = 0;
@@ -16,12 +16,12 @@ void PinnedRows::protect(const ProtectedRows& rows, size_t sink) {
   runs_ = on_device;
 }
 
-RowTarget PinnedRows::begin_token() {
+RowTarget ProtectedStore::begin_token() {
   rows_.reserve_more(1);
   return rows_.end();
 }
 
-void PinnedRows::attend_chunk(CausalCall& call) const {
+void ProtectedStore::attend_chunk(CausalCall& call) const {
   if (rows() == 0) return;
   call.last = false;
   call.span = causal_span(rows_.begin(), rows(), shape_.dim);
@@ -29,7 +29,7 @@ void PinnedRows::attend_chunk(CausalCall& call) const {
   call.first = false;
 }
 
-size_t PinnedRows::take(const Chunk& chunk, std::span<const Step> steps) {
+size_t ProtectedStore::take(const Chunk& chunk, std::span<const Step> steps) {
   size_t came = 0, done = 0, tokens = 0;
   for (const Step& step : steps) tokens += step.op == Op::kAppend ? step.rows : 0;
   for (const Step& step : steps) {
@@ -61,7 +61,7 @@ size_t PinnedRows::take(const Chunk& chunk, std::span<const Step> steps) {
   return came;
 }
 
-void PinnedRows::finish(pith::HeadRows& out, size_t first) const {
+void ProtectedStore::finish(HeadRows& out, size_t first) const {
   if (!any()) return;
   for (size_t i = first; i < out.positions.size(); ++i) {
     out.positions[i] = position_of(out.positions[i]);
