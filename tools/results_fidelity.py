@@ -154,8 +154,8 @@ def blocks_of(text):
 
 
 def merged(text, also):
-    """The lines of `text`, and of `also` those whose policy is not there: of the same model, text
-    and samples, whatever device they ran on."""
+    """The lines of `text`, and of `also` those whose policy is not there, or hardly: of the same
+    model, text and samples, whatever device they ran on."""
     new, old = blocks_of(text), blocks_of(also)
     out = []
     for at in dict.fromkeys([*new, *old]):
@@ -171,7 +171,10 @@ def merged(text, also):
         head = {**heads[0], "setting": shared}
         if null is not None:
             head["null_control_kl"] = null
-        rows = {**old.get(at, (None, {}))[1], **new.get(at, (None, {}))[1]}
+        rows = dict(old.get(at, (None, {}))[1])
+        for policy, row in new.get(at, (None, {}))[1].items():
+            if policy not in rows or row["count"] >= LEAST * rows[policy]["count"]:
+                rows[policy] = row
         out += [head, *rows.values()]
     return "".join(json.dumps(line) + "\n" for line in out)
 
@@ -294,10 +297,13 @@ HEAD = """# Fidelity on a real model
 Policies on SmolLM2-135M-Instruct, measured on a text and with task seeds that nothing was chosen on
 ([the rule](../evaluation.md#held-out)). KL from the exact cache in nats a token, mean over seeds
 with their deviation, or the standard error of one; bits a number of the cache, everything counted.
-The figures as JSON lines: `fidelity.jsonl`, which `pith report` reads.
+1024 predictions: 4 pieces, 3 seeds of what is random, on a GPU; 512: the first 2 of these, one seed, on a
+CPU, where stores keep less room free (0.03 bits). `sink=0`: codecs keep their first 4 rows exact unless told
+otherwise ([0227](../decisions/0227-first-rows-stay-exact-before-codes.md)), and these lines were told.
+The figures as JSON lines: `fidelity.jsonl`, which `pith report` reads; `--also` keeps what is in them.
 
     tools/results_fidelity.py measure --split report --text essays.txt --not-in novels.txt --device cuda
-    tools/results_fidelity.py page --split report --write
+    tools/results_fidelity.py page --split report --also docs/results/fidelity.jsonl --write
 
 """
 
