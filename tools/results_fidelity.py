@@ -29,7 +29,7 @@ import tempfile
 import zlib
 
 import results_fidelity_policies
-from results_scoreboard_page import LEAST, MISSING, Scoreboard, number, score, table, with_error
+from results_scoreboard_page import LEAST, MISSING, MORE, Scoreboard, number, score, table, with_error
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/results"
@@ -202,6 +202,7 @@ def plot(options, text):
     length = max(board.lengths)
     rows = board.ppl("continue", length)
     lines = [json.loads(line) for line in text.splitlines()]
+    lines = [line for line in lines if not tuned(line.get("policy", "")) or line["policy"] in rows]
     for line in lines:
         if tuned(line.get("policy", "")):
             line["policy"] = label(line["policy"], rows[line["policy"]])
@@ -252,7 +253,7 @@ def page(options):
 
 
 # The most bits a number that a user may spend, and what they are of f16's 16.
-BUDGETS = (9, 5, 3.5, 2.5, 2, 1.25, 0.8)
+BUDGETS = (9, 5, 4, 2.5, 2, 1.25, 0.8)
 FINDS = 0.85  # of what the exact cache finds, in both single-fact tasks: 7 of 8 samples
 
 
@@ -268,6 +269,17 @@ def best(rows, bits, allowed):
     return min(fitting, key=lambda policy: rows[policy]["kl"][0], default=None)
 
 
+def with_more(rows, singles):
+    """Those of docs/results/fidelity_more.jsonl in place of lines without a sink: what a user gets."""
+    rows = {policy: row for policy, row in rows.items() if "sink=0" not in policy}
+    singles = [dict(task) for task in singles]
+    for line in map(json.loads, MORE.read_text(encoding="utf-8").splitlines()):
+        rows[line["policy"]] = line
+        for task, found in zip(singles, (line["needle"], line["passkey"])):
+            task[line["policy"]] = {"score": [found]}
+    return rows, singles
+
+
 def advice(options):
     """A table: bits, then the policy of least divergence, and that among those that find facts."""
     board = Scoreboard(lines_of(options).splitlines(), LEAST)
@@ -275,6 +287,7 @@ def advice(options):
     task_length = max(at[2] for at in board.rows if at[0] == "task")
     rows = board.ppl("continue", length)
     singles = [board.task(name, task_length) for name in ("niah_single_1", "passkey")]
+    rows, singles = with_more(rows, singles)
     lines = []
     for bits in BUDGETS:
         cells = []
@@ -297,9 +310,11 @@ HEAD = """# Fidelity on a real model
 Policies on SmolLM2-135M-Instruct, measured on a text and with task seeds that nothing was chosen on
 ([the rule](../evaluation.md#held-out)). KL from the exact cache in nats a token, mean over seeds
 with their deviation, or the standard error of one; bits a number of the cache, everything counted.
-1024 predictions: 4 pieces, 3 seeds of what is random, on a GPU; 512: the first 2 of these, one seed, on a
-CPU, where stores keep less room free (0.03 bits). `sink=0`: codecs keep their first 4 rows exact unless told
-otherwise ([0227](../decisions/0227-first-rows-stay-exact-before-codes.md)), and these lines were told.
+1024 predictions are 256 in each of 4 pieces. `sink=0`: codecs keep their first 4 rows exact unless told
+otherwise ([0227](../decisions/0227-first-rows-stay-exact-before-codes.md)), and these lines were told. What codecs lose
+as they come stands there, what tuned policies find as they come in
+[0252](../decisions/0252-tuned-forms-find-the-facts.md); `fidelity_more.jsonl` has these figures for
+[presets](../presets.md) and [which policy](../which-policy.md).
 The figures as JSON lines: `fidelity.jsonl`, which `pith report` reads; `--also` keeps what is in them.
 
     tools/results_fidelity.py measure --split report --text essays.txt --not-in novels.txt --device cuda

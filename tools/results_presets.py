@@ -4,7 +4,8 @@
 usage: results_presets.py [LINES] [--out FILE [--own]]
 
 LINES is docs/results/fidelity.jsonl unless given: a real model, on a text that nothing was chosen on. A
-preset is a policy with its divergence after a prompt; facts found stand beside it: those of the task
+preset is a policy with its divergence after a prompt (in docs/results/fidelity_more.jsonl what was measured
+with other samples than the lines', each with its record); facts found stand beside it: those of the task
 `facts` at the same length, or the mean of a needle and a passkey, if all were measured. With --out,
 the JSON lines alone go to a file for `--presets`; with --own policies that were tuned for the layers
 of the one model that was measured are among them, and the file is for that model alone.
@@ -14,9 +15,10 @@ import argparse
 import json
 import pathlib
 
-from results_scoreboard_page import LEAST
+from results_scoreboard_page import LEAST, MORE
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+PUBLISHED = ROOT / "docs/results/fidelity.jsonl"
 HEAD = '''// The presets of this build. Made by tools/results_presets.py from
 // docs/results/fidelity.jsonl: run it again rather than edit.
 
@@ -50,7 +52,15 @@ def facts_found(scores, model, policy, length):
     return sum(singles) / len(singles) if len(singles) == len(SINGLE_FACTS) else None
 
 
-def presets(lines, own=False):
+def with_more(rows):
+    """The rows, with those of docs/results/fidelity_more.jsonl in place of lines without a sink."""
+    more = [json.loads(line) for line in MORE.read_text(encoding="utf-8").splitlines()]
+    most = max(row["count"] for row in rows)
+    return [row for row in rows if "sink=0" not in row["policy"]] + [
+        {**line, "count": most, "facts": (line["needle"] + line["passkey"]) / 2} for line in more]
+
+
+def presets(lines, own=False, more=False):
     """A preset for each policy and length with predictions enough."""
     found, scores, counts, fingerprints, head = {}, {}, {}, {}, None
     for line in map(json.loads, lines):
@@ -73,6 +83,8 @@ def presets(lines, own=False):
         # A length whose run was ended early would rank only what came first.
         if len(rows) < whole[model]:
             continue
+        if more:
+            rows = with_more(rows)
         most = max(row["count"] for row in rows)
         for row in sorted(rows, key=lambda row: (row["kl"][0], row["bits"])):
             # Trained dictionaries belong to one model, and their files to a place.
@@ -83,7 +95,7 @@ def presets(lines, own=False):
                 continue
             preset = {"policy": row["policy"], "model": model, "context": length,
                       "seeds": row["seeds"], "kl": row["kl"], "bits": row["bits"]}
-            facts = facts_found(scores, model, row["policy"], length)
+            facts = row.get("facts", facts_found(scores, model, row["policy"], length))
             if facts is not None:
                 preset["facts"] = facts
             if own:
@@ -93,14 +105,15 @@ def presets(lines, own=False):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("lines", nargs="?", default=ROOT / "docs/results/fidelity.jsonl")
+    parser.add_argument("lines", nargs="?", default=PUBLISHED)
     parser.add_argument("--out", help="write JSON lines to this file instead")
     parser.add_argument("--own", action="store_true", help="for the measured model alone")
     options = parser.parse_args()
     lines = pathlib.Path(options.lines).read_text().splitlines()
 
     def text(own, *wanted):
-        return "".join(f"{p}\n" for p in presets(lines, own) if all(word in p for word in wanted))
+        found = presets(lines, own, pathlib.Path(options.lines) == PUBLISHED)
+        return "".join(f"{p}\n" for p in found if all(word in p for word in wanted))
 
     if options.out:
         pathlib.Path(options.out).write_text(text(options.own))
