@@ -267,7 +267,7 @@ TEST(Express, CountsAloneSayWhereRowsStand) {
       ASSERT_EQ(state.tau, counted.tau) << s << " " << t;
       ASSERT_EQ(state.stratum, counted.stratum) << s << " " << t;
       ASSERT_EQ(state.coreset, counted.coreset) << s << " " << t;
-      ASSERT_EQ(state.levels, counted.levels) << s << " " << t;
+      ASSERT_TRUE(std::ranges::equal(state.levels, counted.levels)) << s << " " << t;
     }
   }
 }
