@@ -81,8 +81,12 @@ void CodedBody::move_to(size_t capacity, const CodedBody& from, size_t first) {
     // Blocks are saved whole, the last one with places of rows that are not there: what others left
     // on the card must not get into a file.
     fresh.allocate(site_.heads * capacity * bytes_[part], site_.stream);
-    if (fresh.size() > 0)
-      check(cudaMemsetAsync(fresh.data(), 0, fresh.size(), site_.stream), "room for codes");
+    if (capacity > blocks && bytes_[part] > 0) {
+      check(cudaMemset2DAsync(static_cast<std::byte*>(fresh.data()) + blocks * bytes_[part],
+                              capacity * bytes_[part], 0, (capacity - blocks) * bytes_[part],
+                              site_.heads, site_.stream),
+            "room for codes");
+    }
     if (blocks > 0 && bytes_[part] > 0) {
       check(cudaMemcpy2DAsync(fresh.data(), capacity * bytes_[part],
                               from.at(static_cast<Part>(part), 0, first),
