@@ -22,27 +22,15 @@ class CpuLayer final : public LayerBackend {
  public:
   CpuLayer(Shared& shared, const LayerCacheOptions& o)
       : shared_(shared),
-        layer_(o.layer),
-        query_heads_(static_cast<size_t>(o.query_heads)),
-        kv_heads_(static_cast<size_t>(o.kv_heads)),
-        dim_(static_cast<size_t>(o.head_dim)),
-        query_factor_(query_factor(o)),
-        rope_(rope_of(o)),
-        cache_(std::make_unique<KvCache>(
-            Context{shared.pool, shared.memory, shared.kernels},
-            ResolvedPolicy(o.policy, shape_of(o), o.seed, Device::kCpu), rope_.get(), o.layer)) {
+        site_(o),
+        cache_(
+            std::make_unique<KvCache>(Context{shared.pool, shared.memory, shared.kernels},
+                                      ResolvedPolicy(o.policy, shape_of(o), o.seed, Device::kCpu),
+                                      site_.rope.get(), o.layer)) {
     cache_->protect(o.protect);
     if (o.error_probe.rows > 0) cache_->start_error_probe(o.error_probe, o.seed);
   }
-  CpuLayer(const CpuLayer& o)
-      : shared_(o.shared_),
-        layer_(o.layer_),
-        query_heads_(o.query_heads_),
-        kv_heads_(o.kv_heads_),
-        dim_(o.dim_),
-        query_factor_(o.query_factor_),
-        rope_(o.rope_),
-        cache_(o.cache_->clone()) {}
+  CpuLayer(const CpuLayer& o) : shared_(o.shared_), site_(o.site_), cache_(o.cache_->clone()) {}
 
   std::unique_ptr<LayerBackend> clone() const override { return std::make_unique<CpuLayer>(*this); }
 
@@ -50,19 +38,20 @@ class CpuLayer final : public LayerBackend {
             size_t tokens) override {
     Array<float> q_room = room(), k_room = room(), v_room = room();
     answer(out, tokens, [&](float* to) {
-      cache_->step(layer_, to, read_queries(q, tokens, q_room), read(k, kv_heads_, tokens, k_room),
-                   read(v, kv_heads_, tokens, v_room), tokens);
+      cache_->step(site_.layer, to, read_queries(q, tokens, q_room),
+                   read(k, site_.kv_heads, tokens, k_room), read(v, site_.kv_heads, tokens, v_room),
+                   tokens);
     });
   }
   void append(const RowsView& k, const RowsView& v, size_t tokens) override {
     Array<float> k_room = room(), v_room = room();
-    cache_->append(layer_, read(k, kv_heads_, tokens, k_room), read(v, kv_heads_, tokens, v_room),
-                   tokens);
+    cache_->append(site_.layer, read(k, site_.kv_heads, tokens, k_room),
+                   read(v, site_.kv_heads, tokens, v_room), tokens);
   }
   void attend(const RowsOut& out, const RowsView& q, size_t tokens) override {
     Array<float> q_room = room();
     answer(out, tokens, [&](float* to) {
-      cache_->attend_only(layer_, to, read_queries(q, tokens, q_room), tokens);
+      cache_->attend_only(site_.layer, to, read_queries(q, tokens, q_room), tokens);
     });
   }
   void end_prompt() override { cache_->end_prefill(); }
@@ -75,9 +64,9 @@ class CpuLayer final : public LayerBackend {
           "Compute on the GPU (ComputeOptions::device)");
   }
 
-  size_t tokens() const override { return cache_->tokens(layer_); }
-  HeadRows rows(int head) const override { return cache_->rows(layer_, head); }
-  Ledger ledger() const override { return cache_->ledger(layer_); }
+  size_t tokens() const override { return cache_->tokens(site_.layer); }
+  HeadRows rows(int head) const override { return cache_->rows(site_.layer, head); }
+  Ledger ledger() const override { return cache_->ledger(site_.layer); }
   std::string describe() const override { return cache_->describe(); }
   std::optional<AttentionError> attention_error() const override {
     const auto all = cache_->attention_errors();
@@ -86,14 +75,14 @@ class CpuLayer final : public LayerBackend {
   std::vector<TokenRange> protected_tokens() const override { return cache_->protected_tokens(); }
   void archive(Archive& a) override {
     cache_->archive(a);
-    cache_->archive_layer(layer_, a);
+    cache_->archive_layer(site_.layer, a);
   }
 
  private:
   Array<float> room() const { return {shared_.memory, MemoryKind::kScratch}; }
   template <class View>
   bool plain(const View& x, size_t heads) const {
-    return x.dtype == DType::kF32 && without_gaps(x, heads, dim_);
+    return x.dtype == DType::kF32 && without_gaps(x, heads, site_.dim);
   }
   /// Calls f(row, at) for each row of f32 [T, heads, D]; `at`: its first byte in the view.
   template <class View, class F>
@@ -101,49 +90,46 @@ class CpuLayer final : public LayerBackend {
     const auto size = static_cast<ptrdiff_t>(size_of(x.dtype));
     for (size_t t = 0; t < tokens; ++t)
       for (size_t h = 0; h < heads; ++h)
-        f((t * heads + h) * dim_, size * (static_cast<ptrdiff_t>(t) * x.token_stride +
-                                          static_cast<ptrdiff_t>(h) * x.head_stride));
+        f((t * heads + h) * site_.dim, size * (static_cast<ptrdiff_t>(t) * x.token_stride +
+                                               static_cast<ptrdiff_t>(h) * x.head_stride));
   }
   /// The rows as f32 [T, heads, D]: where they are, or in `room`.
   const float* read(const RowsView& x, size_t heads, size_t tokens, Array<float>& room) const {
     if (plain(x, heads)) return static_cast<const float*>(x.data);
-    room.resize(tokens * heads * dim_);
+    room.resize(tokens * heads * site_.dim);
     const auto* bytes = static_cast<const std::byte*>(x.data);
     each_row(x, heads, tokens, [&](size_t row, ptrdiff_t at) {
-      shared_.kernels.to_f32(room.data() + row, bytes + at, x.dtype, dim_);
+      shared_.kernels.to_f32(room.data() + row, bytes + at, x.dtype, site_.dim);
     });
     return room.data();
   }
   /// The same for queries, at the caller's scale.
   const float* read_queries(const RowsView& q, size_t tokens, Array<float>& room) const {
-    const float* rows = read(q, query_heads_, tokens, room);
-    if (query_factor_ == 1) return rows;
+    const float* rows = read(q, site_.query_heads, tokens, room);
+    if (site_.query_factor == 1) return rows;
     if (room.empty()) {
-      room.resize(tokens * query_heads_ * dim_);
+      room.resize(tokens * site_.query_heads * site_.dim);
       std::copy_n(rows, room.size(), room.data());
     }
-    shared_.kernels.scale(room.data(), query_factor_, room.size());
+    shared_.kernels.scale(room.data(), site_.query_factor, room.size());
     return room.data();
   }
   /// Calls f(to) with a place for answers f32 [T, H, D]: where they go, or room that is written out
   /// from there.
   template <class F>
   void answer(const RowsOut& out, size_t tokens, const F& f) const {
-    if (plain(out, query_heads_)) return f(static_cast<float*>(out.data));
+    if (plain(out, site_.query_heads)) return f(static_cast<float*>(out.data));
     Array<float> answers = room();
-    answers.resize(tokens * query_heads_ * dim_);
+    answers.resize(tokens * site_.query_heads * site_.dim);
     f(answers.data());
     auto* bytes = static_cast<std::byte*>(out.data);
-    each_row(out, query_heads_, tokens, [&](size_t row, ptrdiff_t at) {
-      shared_.kernels.from_f32(bytes + at, answers.data() + row, out.dtype, dim_);
+    each_row(out, site_.query_heads, tokens, [&](size_t row, ptrdiff_t at) {
+      shared_.kernels.from_f32(bytes + at, answers.data() + row, out.dtype, site_.dim);
     });
   }
 
   Shared& shared_;
-  int layer_;
-  size_t query_heads_, kv_heads_, dim_;  // H, G, D
-  float query_factor_;
-  std::shared_ptr<const Rope> rope_;
+  LayerSite site_;
   std::unique_ptr<KvCache> cache_;
 };
 

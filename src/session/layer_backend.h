@@ -15,11 +15,16 @@
 namespace pith {
 
 CacheShape shape_of(const LayerCacheOptions& options);
-/// What queries are multiplied by, so that scores over sqrt(D), which is all that selectors, the
-/// probe and attention know, have the caller's scale.
-float query_factor(const LayerCacheOptions& options);
-/// The RoPE of keys and queries; null: none is known.
-std::shared_ptr<const Rope> rope_of(const LayerCacheOptions& options);
+/// What a layer is, as both devices need it.
+struct LayerSite {
+  explicit LayerSite(const LayerCacheOptions& options);
+  int layer;
+  size_t query_heads, kv_heads, dim;  // H, G, D
+  /// Of queries, so that scores over sqrt(D), which is all that selectors, the probe and attention
+  /// know, have the caller's scale.
+  float query_factor;
+  std::shared_ptr<const Rope> rope;  ///< of keys and queries; null: none is known
+};
 /// Whether the rows lie side by side: [T, heads, D] without gaps.
 template <class View>
 bool without_gaps(const View& x, size_t heads, size_t dim) {

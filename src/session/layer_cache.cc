@@ -57,14 +57,15 @@ CacheShape shape_of(const LayerCacheOptions& o) {
   return shape;
 }
 
-float query_factor(const LayerCacheOptions& o) {
-  if (o.scale == 0) return 1;
-  return static_cast<float>(o.scale * std::sqrt(static_cast<double>(o.head_dim)));
-}
-
-std::shared_ptr<const Rope> rope_of(const LayerCacheOptions& o) {
-  if (o.rope_theta == 0) return nullptr;
-  return std::make_shared<const Rope>(static_cast<size_t>(o.head_dim), o.rope_theta);
+LayerSite::LayerSite(const LayerCacheOptions& o)
+    : layer(o.layer),
+      query_heads(static_cast<size_t>(o.query_heads)),
+      kv_heads(static_cast<size_t>(o.kv_heads)),
+      dim(static_cast<size_t>(o.head_dim)),
+      query_factor(o.scale == 0
+                       ? 1
+                       : static_cast<float>(o.scale * std::sqrt(static_cast<double>(o.head_dim)))) {
+  if (o.rope_theta != 0) rope = std::make_shared<const Rope>(dim, o.rope_theta);
 }
 
 struct LayerCache::State {

@@ -12,10 +12,12 @@
 #include "core/digest.h"
 #include "core/dtype.h"
 #include "pith/error.h"
+#include "session/test_refused.h"
 
 namespace pith {
 namespace {
 
+using test::refused;
 using test::Rows;
 using test::Shape;
 
@@ -185,17 +187,6 @@ TEST(LayerCache, AMiddleLayerOfAPolicyForManyAndClones) {
   EXPECT_EQ(copy.rows(1).positions, before);
   small.cache = std::move(copy);
   EXPECT_EQ(small.step(rows, 150, kTokens, 1), expected);
-}
-
-template <class F>
-void refused(ErrorCode code, const std::string& word, const F& f) {
-  try {
-    f();
-    ADD_FAILURE() << "taken, and should not be: " << word;
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), code) << e.what();
-    EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
-  }
 }
 
 TEST(LayerCache, AScaleOfScoresIsTheCallersEverywhere) {

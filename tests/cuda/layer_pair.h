@@ -14,8 +14,11 @@
 #include "harness.h"
 #include "pith/error.h"
 #include "pith/layer_cache.h"
+#include "session/test_refused.h"
 
 namespace pith::cuda {
+
+using test::refused;
 
 /// How a tensor lies.
 struct Layout {
@@ -347,17 +350,6 @@ inline void goes_on_where_it_was_saved(const LayerCase& c) {
     ADD_FAILURE() << "the CPU went on from the GPU's state";
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("device"), std::string::npos) << e.what();
-  }
-}
-
-template <class F>
-void refused(ErrorCode code, const std::string& word, const F& f) {
-  try {
-    f();
-    ADD_FAILURE() << "taken, and should not be: " << word;
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), code) << e.what();
-    EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
   }
 }
 

@@ -14,6 +14,7 @@
 #include "kernels/cuda/streams.h"
 #include "model/cuda/device_forward.h"
 #include "model/cuda/device_weights.h"
+#include "session/cuda/bits_of_card.h"
 #include "session/state.h"
 
 namespace pith {
@@ -223,13 +224,10 @@ class CudaEngine final : public EngineBackend {
   const MemoryCounter& memory() const override { return shared_.memory; }
   int threads() const override { return 1; }
   const char* isa() const override { return "cuda"; }
-  /// Attention is cut by the card's multiprocessors, kernels are chosen by what it can, and an
-  /// engine for many has products of its own.
+  /// An engine for many has products of its own.
   std::string bits() const override {
-    const cuda::DeviceInfo& card = cuda::device_info();
     const size_t wide = shared_.forward.wide_rows();
-    return fmt::format("cuda {}.{} with {} multiprocessors, {}", card.major, card.minor,
-                       card.multiprocessors,
+    return fmt::format("{}, {}", cuda::bits_of_card(),
                        wide > 0                       ? fmt::format("passes of {}", wide)
                        : shared_.options.parallel > 1 ? "many sessions in a pass"
                                                       : "one session");

@@ -14,6 +14,7 @@
 #include "kernels/cuda/strided.h"
 #include "kernels/cuda/upload_ring.h"
 #include "pith/error.h"
+#include "session/cuda/bits_of_card.h"
 #include "session/layer_backend.h"
 
 namespace pith {
@@ -93,31 +94,19 @@ class Call {
 class CudaLayer final : public LayerBackend {
  public:
   /// The turn is the caller's.
-  CudaLayer(Shared& shared, const LayerCacheOptions& o)
-      : shared_(shared),
-        layer_(o.layer),
-        query_heads_(static_cast<size_t>(o.query_heads)),
-        kv_heads_(static_cast<size_t>(o.kv_heads)),
-        dim_(static_cast<size_t>(o.head_dim)),
-        query_factor_(query_factor(o)),
-        rope_(rope_of(o)) {
+  CudaLayer(Shared& shared, const LayerCacheOptions& o) : shared_(shared), site_(o) {
     // What the GPU does not do is refused before memory is made for it.
     const ResolvedPolicy can_be(o.policy, shape_of(o), o.seed, Device::kCuda);
     space_ = &shared.space(o);
     cache_ = std::make_unique<cuda::DeviceCache>(shared.memory, shape_of(o), o.policy, o.seed,
-                                                 shared.stream.stream, rope_.get(), space_->common,
-                                                 o.layer);
+                                                 shared.stream.stream, site_.rope.get(),
+                                                 space_->common, o.layer);
     cache_->protect(o.protect);
     if (o.error_probe.rows > 0) cache_->start_error_probe(o.error_probe, o.seed, shared.threads);
   }
   CudaLayer(const CudaLayer& o)
       : shared_(o.shared_),
-        layer_(o.layer_),
-        query_heads_(o.query_heads_),
-        kv_heads_(o.kv_heads_),
-        dim_(o.dim_),
-        query_factor_(o.query_factor_),
-        rope_(o.rope_),
+        site_(o.site_),
         space_(o.space_),
         callers_(o.callers_),
         cache_(o.cache_->clone()) {}
@@ -142,17 +131,17 @@ class CudaLayer final : public LayerBackend {
     } else {
       step_chunk(out, q, k, v, tokens);
       call.end();
-      cache_->end_chunk(layer_, tokens);
+      cache_->end_chunk(site_.layer, tokens);
     }
   }
 
   void append(const RowsView& k, const RowsView& v, size_t tokens) override {
     check_places({{k.data, "k"}, {v.data, "v"}});
     Call call(shared_, callers_);
-    const cuda::RowTarget to = cache_->begin_chunk(layer_, tokens);
-    cuda::copy_strided(std::array{keys_to(to, k), values_to(to, v)}, tokens, dim_, stream());
+    const cuda::RowTarget to = cache_->begin_chunk(site_.layer, tokens);
+    cuda::copy_strided(std::array{keys_to(to, k), values_to(to, v)}, tokens, site_.dim, stream());
     call.end();
-    cache_->append_chunk(layer_, tokens);
+    cache_->append_chunk(site_.layer, tokens);
   }
 
   void attend(const RowsOut& out, const RowsView& q, size_t tokens) override {
@@ -163,13 +152,14 @@ class CudaLayer final : public LayerBackend {
       shared_.uploads.send(cache_->token_uploads(), stream());
     }
     void* queries = room_for_queries(tokens);
-    cuda::copy_strided(std::array{queries_to(queries, q)}, tokens, dim_, stream());
+    cuda::copy_strided(std::array{queries_to(queries, q)}, tokens, site_.dim, stream());
     if (tokens == 1) {
       float* to = in_place(out, DType::kF32) ? static_cast<float*>(out.data) : answers(1);
-      cache_->attend_only(layer_, cache_->token_place(layer_, to, queries), space_->scratch);
+      cache_->attend_only(site_.layer, cache_->token_place(site_.layer, to, queries),
+                          space_->scratch);
       if (to != out.data) hand_out(out, to, 1);
     } else {
-      hand_out(out, cache_->attend_chunk_only(layer_, queries, tokens), tokens);
+      hand_out(out, cache_->attend_chunk_only(site_.layer, queries, tokens), tokens);
     }
   }
 
@@ -189,7 +179,7 @@ class CudaLayer final : public LayerBackend {
   }
   HeadRows rows(int head) const override {
     const std::lock_guard turn(shared_.turn);
-    return cache_->rows(layer_, head);
+    return cache_->rows(site_.layer, head);
   }
   Ledger ledger() const override {
     const std::lock_guard turn(shared_.turn);
@@ -205,7 +195,7 @@ class CudaLayer final : public LayerBackend {
   void archive(Archive& a) override {
     const std::lock_guard turn(shared_.turn);
     cache_->archive(a);
-    cache_->archive_layer(layer_, a);
+    cache_->archive_layer(site_.layer, a);
   }
 
  private:
@@ -245,76 +235,75 @@ class CudaLayer final : public LayerBackend {
   }
   /// Rows from to.row on, of every KV head.
   cuda::StridedRows rows_at(const cuda::RowTarget& to, void* side) const {
-    const size_t first = static_cast<size_t>(to.row) * dim_ * 2;
-    return {static_cast<std::byte*>(side) + first, cache_->dtype(), static_cast<ptrdiff_t>(dim_),
-            static_cast<ptrdiff_t>(to.head_stride)};
+    const size_t first = static_cast<size_t>(to.row) * site_.dim * 2;
+    return {static_cast<std::byte*>(side) + first, cache_->dtype(),
+            static_cast<ptrdiff_t>(site_.dim), static_cast<ptrdiff_t>(to.head_stride)};
   }
   cuda::StridedRows side_by_side(void* data, DType dtype) const {
-    return {data, dtype, static_cast<ptrdiff_t>(query_heads_ * dim_), static_cast<ptrdiff_t>(dim_)};
+    return {data, dtype, static_cast<ptrdiff_t>(site_.query_heads * site_.dim),
+            static_cast<ptrdiff_t>(site_.dim)};
   }
   cuda::StridedCopy keys_to(const cuda::RowTarget& to, const RowsView& k) const {
-    return {rows_at(to, to.k), rows_of(k), static_cast<int>(kv_heads_)};
+    return {rows_at(to, to.k), rows_of(k), static_cast<int>(site_.kv_heads)};
   }
   cuda::StridedCopy values_to(const cuda::RowTarget& to, const RowsView& v) const {
-    return {rows_at(to, to.v), rows_of(v), static_cast<int>(kv_heads_)};
+    return {rows_at(to, to.v), rows_of(v), static_cast<int>(site_.kv_heads)};
   }
   cuda::StridedCopy queries_to(void* to, const RowsView& q) const {
-    return {side_by_side(to, cache_->dtype()), rows_of(q), static_cast<int>(query_heads_),
-            query_factor_};
+    return {side_by_side(to, cache_->dtype()), rows_of(q), static_cast<int>(site_.query_heads),
+            site_.query_factor};
   }
 
   void* room_for_queries(size_t tokens) const {
-    const size_t bytes = 2 * tokens * query_heads_ * dim_;
+    const size_t bytes = 2 * tokens * site_.query_heads * site_.dim;
     if (space_->queries.size() < bytes) space_->queries.allocate(bytes, stream());
     return space_->queries.data();
   }
   float* answers(size_t tokens) const {
-    const size_t numbers = tokens * query_heads_ * dim_;
+    const size_t numbers = tokens * site_.query_heads * site_.dim;
     if (space_->answers.size() < numbers) space_->answers.allocate(numbers, stream());
     return space_->answers.data();
   }
   /// Whether attention can write there, as numbers of that type.
   bool in_place(const RowsOut& out, DType dtype) const {
-    return out.dtype == dtype && without_gaps(out, query_heads_, dim_) &&
+    return out.dtype == dtype && without_gaps(out, site_.query_heads, site_.dim) &&
            reinterpret_cast<uintptr_t>(out.data) % kAligned == 0;
   }
   void hand_out(const RowsOut& out, const float* from, size_t tokens) const {
     const cuda::StridedCopy copy{{out.data, out.dtype, out.token_stride, out.head_stride},
                                  side_by_side(const_cast<float*>(from), DType::kF32),
-                                 static_cast<int>(query_heads_)};
-    cuda::copy_strided({&copy, 1}, tokens, dim_, stream());
+                                 static_cast<int>(site_.query_heads)};
+    cuda::copy_strided({&copy, 1}, tokens, site_.dim, stream());
   }
 
   void step_token(const RowsOut& out, const RowsView& q, const RowsView& k, const RowsView& v) {
     cache_->begin_token();
     shared_.uploads.send(cache_->token_uploads(), stream());
-    const cuda::RowTarget& to = cache_->token_target(layer_);
+    const cuda::RowTarget& to = cache_->token_target(site_.layer);
     void* queries = room_for_queries(1);
     cuda::copy_strided(std::array{queries_to(queries, q), keys_to(to, k), values_to(to, v)}, 1,
-                       dim_, stream());
+                       site_.dim, stream());
     float* found = in_place(out, DType::kF32) ? static_cast<float*>(out.data) : answers(1);
-    cache_->attend_token(layer_, cache_->token_place(layer_, found, queries), space_->scratch);
-    if (cache_->comparing()) cache_->compare_token(layer_, found, queries);
+    cache_->attend_token(site_.layer, cache_->token_place(site_.layer, found, queries),
+                         space_->scratch);
+    if (cache_->comparing()) cache_->compare_token(site_.layer, found, queries);
     if (found != out.data) hand_out(out, found, 1);
   }
 
   void step_chunk(const RowsOut& out, const RowsView& q, const RowsView& k, const RowsView& v,
                   size_t tokens) {
     void* queries = room_for_queries(tokens);
-    const cuda::RowTarget to = cache_->begin_chunk(layer_, tokens);
+    const cuda::RowTarget to = cache_->begin_chunk(site_.layer, tokens);
     cuda::copy_strided(std::array{queries_to(queries, q), keys_to(to, k), values_to(to, v)}, tokens,
-                       dim_, stream());
+                       site_.dim, stream());
     const bool direct = in_place(out, out.dtype);
     void* found = direct ? out.data : answers(tokens);
-    cache_->attend_chunk(layer_, found, direct ? out.dtype : DType::kF32, queries, tokens);
+    cache_->attend_chunk(site_.layer, found, direct ? out.dtype : DType::kF32, queries, tokens);
     if (!direct) hand_out(out, static_cast<const float*>(found), tokens);
   }
 
   Shared& shared_;
-  int layer_;
-  size_t query_heads_, kv_heads_, dim_;  // H, G, D
-  float query_factor_;
-  std::shared_ptr<const Rope> rope_;
+  LayerSite site_;
   ShapeSpace* space_ = nullptr;
   cudaStream_t callers_ = nullptr;
   std::unique_ptr<cuda::DeviceCache> cache_;
@@ -329,12 +318,7 @@ class CudaCompute final : public ComputeBackend {
   }
   size_t bytes_in_use() const override { return shared_.memory.total(); }
   Device device() const override { return Device::kCuda; }
-  /// Attention is cut by the card's multiprocessors, kernels are chosen by what it can.
-  std::string bits() const override {
-    const cuda::DeviceInfo& card = cuda::device_info();
-    return fmt::format("cuda {}.{} with {} multiprocessors", card.major, card.minor,
-                       card.multiprocessors);
-  }
+  std::string bits() const override { return cuda::bits_of_card(); }
 
  private:
   Shared shared_;
