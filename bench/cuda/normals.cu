@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 
 #include "core/philox.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace pith::cuda {
 namespace {
@@ -48,11 +49,13 @@ __global__ void __launch_bounds__(256)
 }  // namespace
 
 void fill_clusters(void* out, size_t rows, int width, uint64_t seed, cudaStream_t stream) {
-  clusters_kernel<<<2048, 256, 0, stream>>>(static_cast<__nv_bfloat162*>(out), rows, width, seed);
+  launch_kernel(clusters_kernel, {2048, 256}, stream, "?", static_cast<__nv_bfloat162*>(out), rows,
+                width, seed);
 }
 
 void fill_normals(void* out, size_t n, uint64_t seed, cudaStream_t stream) {
-  normals_kernel<<<2048, 256, 0, stream>>>(static_cast<__nv_bfloat16*>(out), n, seed);
+  launch_kernel(normals_kernel, {2048, 256}, stream, "?", static_cast<__nv_bfloat16*>(out), n,
+                seed);
 }
 
 }  // namespace pith::cuda

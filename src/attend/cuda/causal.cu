@@ -3,6 +3,8 @@
 #include "attend/cuda/causal_tile.cuh"
 #include "attend/cuda/running.cuh"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 #include "kernels/cuda/numbers.cuh"
 
 namespace pith::cuda {
@@ -190,7 +192,7 @@ __device__ inline int rows_of(const CausalSpan& span, size_t kv_head) {
 template <class T, int D, Kind kKind>
 __global__ void __launch_bounds__(kChunkThreads, D > 128 ? 1 : 2)
     causal_kernel(const __grid_constant__ CausalCall p) {
-  extern __shared__ __align__(128) char shared[];
+  auto* shared = launched_shared<char>();
   using Tile = RowTile<T, D>;
   // The last queries see most rows: they go first.
   const int head = blockIdx.x, block = static_cast<int>(gridDim.y - 1 - blockIdx.y);
@@ -262,13 +264,9 @@ template <class T, int D, Kind kKind>
 void launch_as(const CausalCall& call, cudaStream_t stream) {
   constexpr size_t kBytes = RowTile<T, D>::kQueryBytes + 4 * RowTile<T, D>::kBytes;
   const auto kernel = causal_kernel<T, D, kKind>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(kBytes)),
-        "prefill attention's shared memory");
   const dim3 grid(static_cast<unsigned>(call.query_heads),
                   static_cast<unsigned>((call.tokens + kTileQueries<D> - 1) / kTileQueries<D>));
-  kernel<<<grid, kChunkThreads, kBytes, stream>>>(call);
-  check(cudaGetLastError(), "prefill attention");
+  launch_kernel(kernel, {grid, kChunkThreads, kBytes}, stream, "prefill attention", call);
 }
 
 template <class T, int D>

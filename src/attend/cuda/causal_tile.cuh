@@ -15,18 +15,6 @@ template <int D>
 inline constexpr int kTileQueries = 16 * kBlocks<D>* kChunkWarps;
 inline constexpr int kTileRows = 64;
 
-/// Four 8 x 8 tiles from shared memory; lane l gives the address of row l % 8 of tile l / 8.
-__device__ inline void load_tiles(uint32_t (&to)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address));
-}
-__device__ inline void load_tiles_transposed(uint32_t (&to)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address));
-}
-
 /// A tile of rows in shared memory. Rows are D numbers; 16-byte piece u of row r lies at
 /// u ^ (r % 8), so that 8 rows' pieces at one u lie in different banks.
 template <class T, int D>

@@ -27,7 +27,7 @@ void DecodeGroups::run(cudaStream_t stream) {
     shape.grid.y = static_cast<unsigned>(end - first);
     const PlacedParams placed{{}, group.call.place};
     std::memcpy(group.params.data() + group.placed, &placed, sizeof(placed));
-    launch_early(group.call.kernel, shape, group.params.data(), stream, group.call.what);
+    group.call.launch(group.call.kernel, shape, group.params.data(), stream, group.call.what);
   }
   added_.clear();
 }

@@ -19,8 +19,12 @@ struct PlacedParams {
 
 class DecodeGroups {
  public:
+  /// Launches `kernel`, whose type it knows, with `params`, its one parameter's bytes.
+  using Launcher = void (*)(void (*kernel)(), const LaunchShape&, const void* params, cudaStream_t,
+                            const char* what);
   struct Call {
-    const void* kernel = nullptr;
+    void (*kernel)() = nullptr;  ///< any kernel, by the launcher's type
+    Launcher launch = nullptr;
     const char* what = "";
     LaunchShape shape;
     const DecodePlace* place = nullptr;  ///< on the device

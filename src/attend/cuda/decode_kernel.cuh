@@ -11,6 +11,7 @@
 #include "attend/cuda/dense_tile.cuh"
 #include "attend/cuda/head_walk.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 
 namespace pith::cuda {
 
@@ -260,7 +261,7 @@ struct QueryLoad {
 template <class T, class Codec, int D>
 __global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
     decode_kernel(const __grid_constant__ DecodeParams p) {
-  extern __shared__ __align__(128) char shared[];
+  auto* shared = launched_shared<char>();
   const BlockSpace<Codec, D> space{shared};
   let_successor_start();
   Predecessor ahead;
@@ -319,9 +320,6 @@ void launch_decode_as(const DecodeCall& call, const DecodeScratch& scratch, cuda
   const DecodeParams p = make_params(call, scratch);
   const size_t bytes = BlockSpace<Codec, D>::kWalkAt + walk_bytes<kStagedSpans>(p.heads);
   const auto kernel = decode_kernel<T, Codec, D>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
-        "decode attention's shared memory");
   launch_call(kernel, {{}, Codec::kWarps * kWarp, bytes}, p, call, stream, "decode attention");
 }
 

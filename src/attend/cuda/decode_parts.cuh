@@ -86,8 +86,8 @@ inline DecodeParams make_params(const DecodeCall& call, const DecodeScratch& scr
 }
 
 /// Launches a call's kernel, now or with others like it. Params begin with DecodeParams.
-template <class Kernel, class Params>
-void launch_call(Kernel kernel, const LaunchShape& block, const Params& params,
+template <class Params>
+void launch_call(void (*kernel)(Params), const LaunchShape& block, const Params& params,
                  const DecodeCall& call, cudaStream_t stream, const char* what) {
   LaunchShape shape = block;
   const int blocks = call.company.blocks;
@@ -95,8 +95,13 @@ void launch_call(Kernel kernel, const LaunchShape& block, const Params& params,
       static_cast<unsigned>(blocks > 0 ? std::min(blocks, params.blocks) : params.blocks);
   if (!call.company.groups) return launch_early(kernel, shape, params, stream, what);
   static_assert(std::is_trivially_copyable_v<Params>);
-  call.company.groups->add({reinterpret_cast<const void*>(kernel), what, shape, call.company.place},
-                           params);
+  const auto later = [](void (*any)(), const LaunchShape& of, const void* bytes, cudaStream_t to,
+                        const char* name) {
+    launch_early(reinterpret_cast<void (*)(Params)>(any), of, *static_cast<const Params*>(bytes),
+                 to, name);
+  };
+  call.company.groups->add(
+      {reinterpret_cast<void (*)()>(kernel), later, what, shape, call.company.place}, params);
 }
 
 template <class Codec>

@@ -9,6 +9,8 @@
 #include <algorithm>
 
 #include "attend/cuda/level_coder.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 
 namespace pith::cuda {
 namespace {
@@ -41,7 +43,7 @@ __device__ inline GroupTarget target_of(const CodeJob& job, const PlacedSide& f,
 template <class T, int D, LevelForm kForm>
 __global__ void __launch_bounds__(kCoderThreads)
     code_kernel(const __grid_constant__ LevelJobs jobs, const __grid_constant__ CoderParams p) {
-  extern __shared__ __align__(16) char shared[];
+  auto* shared = launched_shared<char>();
   const CodeJob& job = jobs.of[blockIdx.z];
   const PlacedSide& f = p.side;
   const int n = kBlockRows * f.group_blocks, head = blockIdx.y;
@@ -102,20 +104,17 @@ void launch(const CoderParams& p, const CodeBatch& batch, std::span<const CodeJo
   const auto kernel =
       for_form(p.side.form(), [&]<LevelForm kForm>() { return code_kernel<T, D, kForm>; });
   const auto copy = p.side.bf16 ? copy_kernel<T, __nv_bfloat16, D> : copy_kernel<T, __half, D>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
-        "the coder's shared memory");
   for (size_t first = 0; first < all.size(); first += kMostJobs) {
     const size_t count = std::min<size_t>(kMostJobs, all.size() - first);
     LevelJobs jobs;
     std::copy_n(all.begin() + static_cast<ptrdiff_t>(first), count, jobs.of);
     const dim3 grid(batch.rows / p.side.group_rows(), batch.heads, count);
     if (coded) {
-      kernel<<<grid, kCoderThreads, bytes, stream>>>(jobs, p);
+      launch_kernel(kernel, {grid, kCoderThreads, bytes}, stream, "coding of rows of levels", jobs,
+                    p);
     } else {
-      copy<<<grid, kCoderThreads, 0, stream>>>(jobs);
+      launch_kernel(copy, {grid, kCoderThreads}, stream, "coding of rows of levels", jobs);
     }
-    check(cudaGetLastError(), "coding of rows of levels");
   }
 }
 

@@ -13,6 +13,8 @@
 #include "attend/cuda/decode_kernel.cuh"
 #include "attend/cuda/head_walk.cuh"
 #include "attend/cuda/level_scores.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 
 namespace pith::cuda {
 
@@ -212,7 +214,7 @@ template <class T, int D, int kFormats, LevelForm kForm>
 __global__ void __launch_bounds__(kMostLevelWarps* kWarp, 1)
     level_kernel(const __grid_constant__ LevelParams p) {
   using Builder = LevelBuilder<D, kForm>;
-  extern __shared__ __align__(128) char shared[];
+  auto* shared = launched_shared<char>();
   auto* q = reinterpret_cast<float*>(shared + LevelTiles::warps() * p.warp_bytes);
   float* turned = q + kQueries * D;  // [8, D] as keys lie that were transformed
   auto* operands = reinterpret_cast<uint4*>(turned + kQueries * D);  // [2, D/32, lanes] of both
@@ -310,9 +312,6 @@ void launch_levels(std::span<const LevelFormat> formats, const DecodeCall& call,
   check_level_room("attention over these codes", fixed + size_t{2} * p.warp_bytes);
   const size_t bytes = fixed + static_cast<size_t>(warps) * p.warp_bytes;
   const auto kernel = level_kernel<T, D, kFormats, kForm>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
-        "attention's shared memory");
   launch_call(kernel, {{}, static_cast<unsigned>(warps * kWarp), bytes}, p, call, stream,
               "attention over rows of levels");
 }

@@ -3,6 +3,7 @@
 
 #include "attend/cuda/level_format.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 
 namespace pith::cuda {
@@ -71,8 +72,7 @@ __global__ void __launch_bounds__(kThreads) find_kernel(const __grid_constant__ 
 void find_level_records(const LevelFormat& format, const FindRecordsCall& call,
                         cudaStream_t stream) {
   const FindParams params{call, {format.keys, call.head_dim}, {format.values, call.head_dim}};
-  find_kernel<<<call.heads, kThreads, 0, stream>>>(params);
-  check(cudaGetLastError(), "records of coded rows");
+  launch_kernel(find_kernel, {call.heads, kThreads}, stream, "records of coded rows", params);
 }
 
 }  // namespace pith::cuda

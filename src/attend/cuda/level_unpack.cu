@@ -5,6 +5,8 @@
 
 #include "attend/cuda/level_scores.cuh"
 #include "attend/cuda/mass_token.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 
 namespace pith::cuda {
 namespace {
@@ -36,7 +38,7 @@ template <class T, int D, LevelForm kForm>
 __global__ void __launch_bounds__(2 * kWarp) unpack_kernel(const __grid_constant__ UnpackParams p) {
   using Builder = LevelBuilder<D, kForm>;
   using Lane = LevelLane<D>;
-  extern __shared__ __align__(16) char right[];  // [r, D] f16
+  auto* right = launched_shared<char>();  // [r, D] f16
   __shared__ __align__(16) __half built[2][kBuiltRows * D];
   __shared__ __half2 table[kPairTable];
   const PlacedSide& f = p.side;
@@ -232,10 +234,10 @@ void unpack_levels(const LevelSide& side, const UnpackRowsCall& call, cudaStream
     const PlacedSide placed(side, D);
     const auto kernel =
         for_form(side.form(), [&]<LevelForm kForm>() { return unpack_kernel<T, D, kForm>; });
-    kernel<<<grid, 2 * kWarp, placed.at.share_bytes * side.group_blocks, stream>>>(
-        UnpackParams{placed, call});
+    launch_kernel(kernel,
+                  {grid, 2 * kWarp, static_cast<size_t>(placed.at.share_bytes) * side.group_blocks},
+                  stream, "unpacking rows of levels", UnpackParams{placed, call});
   });
-  check(cudaGetLastError(), "unpacking rows of levels");
 }
 
 void move_level_rows(const LevelFormat& format, const MoveCodesCall& call, cudaStream_t stream) {
@@ -244,9 +246,8 @@ void move_level_rows(const LevelFormat& format, const MoveCodesCall& call, cudaS
   const dim3 grid((rows + kWarps - 1) / kWarps, call.heads);
   for (const bool keys : {true, false}) {
     const MoveParams params{call, {keys ? format.keys : format.values, call.head_dim}, keys};
-    move_kernel<<<grid, kThreads, 0, stream>>>(params);
+    launch_kernel(move_kernel, {grid, kThreads}, stream, "moving rows of levels", params);
   }
-  check(cudaGetLastError(), "moving rows of levels");
 }
 
 void add_level_mass(const LevelSide& keys, const TokenMass& call, const MassTarget* target,

@@ -2,6 +2,8 @@
 
 #include "attend/cuda/causal_tile.cuh"
 #include "attend/cuda/mass_token.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 
 namespace pith::cuda {
 namespace {
@@ -15,7 +17,7 @@ struct ChunkParams {
 template <class T, int D>
 __global__ void __launch_bounds__(kChunkThreads)
     chunk_mass_kernel(const __grid_constant__ ChunkParams p) {
-  extern __shared__ __align__(128) char shared[];
+  auto* shared = launched_shared<char>();
   using Tile = RowTile<T, D>;
   const ChunkMass& call = p.call;
   const int head = blockIdx.y, first_row = blockIdx.x * kTileRows;
@@ -91,12 +93,8 @@ template <class T, int D>
 void launch_chunk(const ChunkMass& call, const MassTarget& target, cudaStream_t stream) {
   constexpr size_t kBytes = RowTile<T, D>::kQueryBytes + RowTile<T, D>::kBytes;
   const auto kernel = chunk_mass_kernel<T, D>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(kBytes)),
-        "attention mass's shared memory");
   const dim3 grid((target.rows + kTileRows - 1) / kTileRows, call.shape.kv_heads);
-  kernel<<<grid, kChunkThreads, kBytes, stream>>>({call, target});
-  check(cudaGetLastError(), "attention mass");
+  launch_kernel(kernel, {grid, kChunkThreads, kBytes}, stream, "attention mass", {call, target});
 }
 
 }  // namespace

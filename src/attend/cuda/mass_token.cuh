@@ -5,6 +5,7 @@
 #include "attend/cuda/mass.h"
 #include "attend/cuda/running.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 #include "kernels/cuda/numbers.cuh"
 
 namespace pith::cuda {
@@ -112,7 +113,7 @@ struct NoCodedMass {
 template <class T, int D, class Coded>
 __global__ void __launch_bounds__(kTokenThreads)
     token_mass_kernel(const __grid_constant__ TokenParams p) {
-  extern __shared__ float shared_queries[];
+  auto* shared_queries = launched_shared<float>();
   let_successor_start();
   const MassTarget target = *p.target;  // there since the step began
   wait_for_predecessor();

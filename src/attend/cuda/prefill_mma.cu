@@ -2,6 +2,8 @@
 // stages of shared memory.
 
 #include "attend/cuda/prefill_softmax.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 #include "kernels/cuda/tile.cuh"
 
 namespace pith::cuda {
@@ -36,7 +38,7 @@ __device__ inline void fetch_rows(const MmaSpace<T, D>& space, const PrefillPara
 
 template <class T, int D>
 __global__ void __launch_bounds__(kThreads) mma_kernel(const __grid_constant__ PrefillParams p) {
-  extern __shared__ __align__(128) char shared[];
+  auto* shared = launched_shared<char>();
   const PrefillChunk chunk = p.chunks[blockIdx.x / p.tiles];
   QueryTile tile = query_tile<kRows>(p, chunk, static_cast<int>(blockIdx.x) % p.tiles);
   if (tile.empty()) return;
@@ -127,12 +129,8 @@ void launch(const PrefillCall& call, cudaStream_t stream) {
   const PrefillParams p = prefill_params(call, kRows, kColumns);
   const auto kernel = mma_kernel<T, D>;
   const size_t bytes = 5 * MmaSpace<T, D>::kTileBytes + size_t{8} * p.list_rows;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
-        "prefill attention's shared memory");
   const dim3 grid(call.chunk_count * p.tiles, call.query_heads / p.pack);
-  kernel<<<grid, kThreads, bytes, stream>>>(p);
-  check(cudaGetLastError(), "prefill attention");
+  launch_kernel(kernel, {grid, kThreads, bytes}, stream, "prefill attention", p);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 // its values after that (Shah et al. 2024, "FlashAttention-3", section 3.2).
 
 #include "attend/cuda/prefill_softmax.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 namespace pith::cuda {
@@ -232,7 +234,7 @@ template <class T, int D>
 __global__ void __launch_bounds__(kThreads, 1)
     wgmma_kernel(const __grid_constant__ PrefillParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ char unaligned[];
+  auto* unaligned = launched_shared<char>();
   const int blocks = (p.tiles + kTilesOfBlock - 1) / kTilesOfBlock;  // of a chunk
   const PrefillChunk chunk = p.chunks[blockIdx.x / blocks];
   const int first = static_cast<int>(blockIdx.x) % blocks * kTilesOfBlock;
@@ -276,13 +278,9 @@ void launch(const PrefillCall& call, cudaStream_t stream) {
   const PrefillParams p = prefill_params(call, kRows, kColumns);
   const auto kernel = wgmma_kernel<T, D>;
   const size_t bytes = WgmmaSpace<D>::bytes(p.list_rows);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
-        "prefill attention's shared memory");
   const int blocks = (p.tiles + kTilesOfBlock - 1) / kTilesOfBlock;
   const dim3 grid(call.chunk_count * blocks, call.query_heads / p.pack);
-  kernel<<<grid, kThreads, bytes, stream>>>(p);
-  check(cudaGetLastError(), "prefill attention");
+  launch_kernel(kernel, {grid, kThreads, bytes}, stream, "prefill attention", p);
 }
 
 }  // namespace

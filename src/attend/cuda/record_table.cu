@@ -1,4 +1,5 @@
 #include "attend/cuda/record_table.h"
+#include "kernels/cuda/launch.cuh"
 
 #include <algorithm>
 #include <vector>
@@ -85,8 +86,7 @@ void RecordTable::reserve(size_t fresh, const DeviceCodec& codec, const CodeBloc
                            static_cast<int>(used_),
                            static_cast<int>(bytes_)};
     const dim3 grid(static_cast<unsigned>(used_), static_cast<unsigned>(site_.heads));
-    move_kernel<<<grid, kThreads, 0, site_.stream>>>(move);
-    check(cudaGetLastError(), "records of coded rows");
+    launch_kernel(move_kernel, {grid, kThreads}, site_.stream, "records of coded rows", move);
   }
   table_ = std::move(table);
   capacity_ = capacity;

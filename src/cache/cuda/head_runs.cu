@@ -1,5 +1,6 @@
 #include "cache/cuda/head_runs.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace pith::cuda {
 namespace {
@@ -17,8 +18,8 @@ __global__ void copy_kernel(const __grid_constant__ TokenRowsCall call) {
 }  // namespace
 
 void copy_token_rows(const TokenRowsCall& call, cudaStream_t stream) {
-  copy_kernel<<<dim3(call.heads, 2), call.dim / 8, 0, stream>>>(call);
-  check(cudaGetLastError(), "a token's rows of single heads");
+  launch_kernel(copy_kernel, {dim3(call.heads, 2), call.dim / 8}, stream,
+                "a token's rows of single heads", call);
 }
 
 }  // namespace pith::cuda

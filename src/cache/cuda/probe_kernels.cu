@@ -3,6 +3,7 @@
 #include "cache/cuda/probe_kernels.h"
 #include "cache/probe_tiles.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
 
 namespace pith::cuda {
@@ -105,9 +106,9 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const __grid_constant__ P
 void sum_probe_tiles(const ProbeSumsCall& call, cudaStream_t stream) {
   if (call.count == 0) return;
   with_rows_of<256>(call.dtype, call.dim, [&]<class T, int D>() {
-    sum_kernel<T, D><<<dim3(call.count, call.group), kThreads, 0, stream>>>(call);
+    launch_kernel(sum_kernel<T, D>, {dim3(call.count, call.group), kThreads}, stream,
+                  "the error probe's sums", call);
   });
-  check(cudaGetLastError(), "the error probe's sums");
 }
 
 void copy_rows(std::span<const RowCopy> rows, size_t dim, cudaStream_t stream) {
@@ -116,8 +117,8 @@ void copy_rows(std::span<const RowCopy> rows, size_t dim, cudaStream_t stream) {
   for (size_t first = 0; first < rows.size(); first += kCopies) {
     const size_t count = std::min(kCopies, rows.size() - first);
     std::copy_n(rows.begin() + static_cast<ptrdiff_t>(first), count, params.rows);
-    copy_kernel<<<static_cast<unsigned>(count), 2 * params.pieces, 0, stream>>>(params);
-    check(cudaGetLastError(), "rows of the error probe");
+    launch_kernel(copy_kernel, {static_cast<unsigned>(count), 2 * params.pieces}, stream,
+                  "rows of the error probe", params);
   }
 }
 

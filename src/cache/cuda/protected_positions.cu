@@ -1,4 +1,5 @@
 #include "cache/cuda/protected_store.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace pith::cuda {
 namespace {
@@ -26,9 +27,8 @@ __global__ void __launch_bounds__(kThreads)
 void ProtectedStore::write_positions(const PositionsCall& call) const {
   if (call.rows == 0) return;
   const dim3 grid((call.rows + kThreads - 1) / kThreads, call.heads);
-  positions_kernel<<<grid, kThreads, 0, stream_>>>(call, runs_->data(),
-                                                   static_cast<int>(runs_->size()));
-  check(cudaGetLastError(), "positions of rows");
+  launch_kernel(positions_kernel, {grid, kThreads}, stream_, "positions of rows", call,
+                runs_->data(), static_cast<int>(runs_->size()));
 }
 
 }  // namespace pith::cuda

@@ -3,6 +3,7 @@
 #include "compress/cuda/choice.cuh"
 #include "compress/cuda/judged_rows.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace pith::cuda {
 namespace {
@@ -107,20 +108,19 @@ __global__ void __launch_bounds__(kChooseThreads)
 }  // namespace
 
 void choose_rows(const SelectSpace& space, int heads, int rows, int keep, cudaStream_t stream) {
-  choose_kernel<<<heads, kChooseThreads, 0, stream>>>(space.keys, space.kept, space.stride, rows,
-                                                      keep);
-  check(cudaGetLastError(), "the choice of rows");
+  launch_kernel(choose_kernel, {heads, kChooseThreads}, stream, "the choice of rows", space.keys,
+                space.kept, space.stride, rows, keep);
 }
 
 void move_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream) {
   const dim3 grid(call.rows.heads, 2 * (call.rows.dim / 8 / kSlice));
-  move_rows_kernel<<<grid, kMoveThreads, 0, stream>>>(call, space.kept, space.stride);
-  check(cudaGetLastError(), "moving rows of the cache");
+  launch_kernel(move_rows_kernel, {grid, kMoveThreads}, stream, "moving rows of the cache", call,
+                space.kept, space.stride);
 }
 
 void move_sides(const SelectSpace& space, const KeepCall& call, cudaStream_t stream) {
-  move_side_kernel<<<call.rows.heads, kChooseThreads, 0, stream>>>(call, space.kept, space.stride);
-  check(cudaGetLastError(), "moving rows of the cache");
+  launch_kernel(move_side_kernel, {call.rows.heads, kChooseThreads}, stream,
+                "moving rows of the cache", call, space.kept, space.stride);
 }
 
 void keep_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream) {

@@ -1,5 +1,7 @@
 #include "compress/cuda/halving_run.cuh"
 #include "compress/cuda/halving_warp.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 
 namespace pith::cuda {
 namespace {
@@ -68,7 +70,7 @@ template <class T, int D>
 __global__ void __launch_bounds__(kWalkThreads, 2)
     halve_kernel(const __grid_constant__ DeviceHalvingRule rule,
                  const __grid_constant__ HalvingCall call, int kept_size) {
-  extern __shared__ __align__(128) char shared[];
+  auto* shared = launched_shared<char>();
   const size_t group = blockIdx.x, head = blockIdx.y;
   const RunRows rows = rows_of(call, head, group);
   const RunSpace<D> space{shared, RunSpace<D>::padded(call.size)};
@@ -108,18 +110,15 @@ template <class T, int D>
 void launch(const DeviceHalvingRule& rule, const HalvingCall& call, cudaStream_t stream) {
   if (rule.walk == DeviceWalk::kPairs && call.size <= kWarpRows) {
     const dim3 grid((call.groups + kWarps - 1) / kWarps, call.heads);
-    halve_small_kernel<T, D><<<grid, kWarps * kWarp, 0, stream>>>(rule, call, call.kept_size(rule));
-    check(cudaGetLastError(), "halving");
+    launch_kernel(halve_small_kernel<T, D>, {grid, kWarps * kWarp}, stream, "halving", rule, call,
+                  call.kept_size(rule));
     return;
   }
   const auto kernel = halve_kernel<T, D>;
   const size_t bytes = RunSpace<D>::bytes(call.size);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
-        "halving's shared memory");
   const dim3 grid(call.groups, call.heads);
-  kernel<<<grid, kWalkThreads, bytes, stream>>>(rule, call, call.kept_size(rule));
-  check(cudaGetLastError(), "halving");
+  launch_kernel(kernel, {grid, kWalkThreads, bytes}, stream, "halving", rule, call,
+                call.kept_size(rule));
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 // ms for 2048 rows, where a block alone takes 1 ms; (S/2)^2 floats a run are written and read once.
 
 #include "compress/cuda/halving_run.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 
 namespace pith::cuda {
 namespace {
@@ -27,7 +29,7 @@ template <class T, int D>
 __global__ void __launch_bounds__(kWalkThreads)
     measure_kernel(const __grid_constant__ DeviceHalvingRule rule,
                    const __grid_constant__ HalvingCall call) {
-  extern __shared__ __align__(128) char shared[];
+  auto* shared = launched_shared<char>();
   const RunRows rows = rows_of(call, blockIdx.y, blockIdx.x);
   const RunSpace<D> space{shared, call.size};
   const RunConstants c = HalvingBlock<T, D>{rule, rows, space}.measure();
@@ -41,7 +43,7 @@ template <class T, int D>
 __global__ void __launch_bounds__(kWalkThreads, 2)
     differences_kernel(const __grid_constant__ DeviceHalvingRule rule,
                        const __grid_constant__ HalvingCall call) {
-  extern __shared__ __align__(128) char shared[];
+  auto* shared = launched_shared<char>();
   int later = 0;
   while ((later + 1) * (later + 2) / 2 <= static_cast<int>(blockIdx.x)) ++later;
   const int earlier = static_cast<int>(blockIdx.x) - later * (later + 1) / 2;
@@ -76,7 +78,7 @@ __global__ void __launch_bounds__(kWalkThreads, 2)
 __global__ void __launch_bounds__(kWalkers, 1)
     walk_kernel(const __grid_constant__ DeviceHalvingRule rule,
                 const __grid_constant__ HalvingCall call, int kept_size) {
-  extern __shared__ float signs[];  // [S], of pairs in the first half until the walk is over
+  auto* signs = launched_shared<float>();  // [S], of pairs in the first half until the walk is over
   __shared__ float inside[kPairs][kPairs + 1], parts[kWalkers / kPairs][kPairs];
   const size_t head = blockIdx.y, group = blockIdx.x;
   const RunRows rows = rows_of(call, head, group);
@@ -122,21 +124,13 @@ void launch(const DeviceHalvingRule& rule, const HalvingCall& call, cudaStream_t
   const dim3 runs(call.groups, call.heads);
   const auto measure = measure_kernel<T, D>;
   const auto differences = differences_kernel<T, D>;
-  const auto allow = [](const void* kernel, size_t bytes) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(bytes)),
-          "halving's shared memory");
-  };
   const size_t run_bytes = RunSpace<D>::bytes(call.size), bytes = RunSpace<D>::bytes(2 * kWalkTile);
-  allow(reinterpret_cast<const void*>(measure), run_bytes);
-  allow(reinterpret_cast<const void*>(differences), bytes);
-  allow(reinterpret_cast<const void*>(walk_kernel), size_t{2} * call.size);
-  measure<<<runs, kWalkThreads, run_bytes, stream>>>(rule, call);
+  launch_kernel(measure, {runs, kWalkThreads, run_bytes}, stream, "halving", rule, call);
   const int tiles = call.size / kWalkTile;
   const dim3 grid(tiles * (tiles + 1) / 2, call.heads * call.groups);
-  differences<<<grid, kWalkThreads, bytes, stream>>>(rule, call);
-  walk_kernel<<<runs, kWalkers, size_t{2} * call.size, stream>>>(rule, call, call.kept_size(rule));
-  check(cudaGetLastError(), "halving");
+  launch_kernel(differences, {grid, kWalkThreads, bytes}, stream, "halving", rule, call);
+  launch_kernel(walk_kernel, {runs, kWalkers, size_t{2} * call.size}, stream, "halving", rule, call,
+                call.kept_size(rule));
 }
 
 }  // namespace

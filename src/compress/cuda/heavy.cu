@@ -2,6 +2,7 @@
 
 #include "compress/cuda/key_directions.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/order_key.cuh"
 
 namespace pith::cuda {
@@ -80,16 +81,16 @@ void choose_heavy(const SelectSpace& space, const JudgedRows& rows, const HeavyS
   const int by_mass = static_cast<int>(sizes.budget - sizes.by_key);
   if (sizes.by_mass()) {
     const dim3 grid((rows.rows + kThreads - 1) / kThreads, rows.heads);
-    keys_kernel<<<grid, kThreads, 0, stream>>>(rows, space.keys, space.stride);
-    check(cudaGetLastError(), "the mass of heavy rows");
+    launch_kernel(keys_kernel, {grid, kThreads}, stream, "the mass of heavy rows", rows, space.keys,
+                  space.stride);
     choose_rows(space, rows.heads, rows.rows, by_mass, stream);
   }
   if (sizes.by_key == 0) return;
   score_directions(space, rows, stream);
   if (by_mass > 0) {
     const dim3 grid((by_mass + kThreads - 1) / kThreads, rows.heads);
-    settle_kernel<<<grid, kThreads, 0, stream>>>(space.keys, space.kept, space.stride, by_mass);
-    check(cudaGetLastError(), "the choice of heavy rows");
+    launch_kernel(settle_kernel, {grid, kThreads}, stream, "the choice of heavy rows", space.keys,
+                  space.kept, space.stride, by_mass);
   }
   choose_rows(space, rows.heads, rows.rows, stay, stream);
 }
@@ -98,8 +99,8 @@ void gather_rows(const SelectSpace& space, const GatherCall& call, cudaStream_t 
   if (call.count == 0) return;
   const int pieces = call.count * (call.rows.dim / 8);
   const dim3 grid((pieces + kThreads - 1) / kThreads, call.rows.heads, 2);
-  gather_kernel<<<grid, kThreads, 0, stream>>>(call, space.kept, space.stride);
-  check(cudaGetLastError(), "moving heavy rows");
+  launch_kernel(gather_kernel, {grid, kThreads}, stream, "moving heavy rows", call, space.kept,
+                space.stride);
 }
 
 void leave_first(const SelectSpace& space, const JudgedRows& rows, int stay, const RowTarget& room,
@@ -124,8 +125,8 @@ void leave_first(const SelectSpace& space, const JudgedRows& rows, int stay, con
 
 void leave_first_sides(const SelectSpace& space, const JudgedRows& rows, int stay,
                        cudaStream_t stream) {
-  sides_kernel<<<rows.heads, kSideThreads, 0, stream>>>(rows, space, stay);
-  check(cudaGetLastError(), "moving heavy rows");
+  launch_kernel(sides_kernel, {rows.heads, kSideThreads}, stream, "moving heavy rows", rows, space,
+                stay);
 }
 
 }  // namespace pith::cuda

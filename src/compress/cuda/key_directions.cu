@@ -1,6 +1,7 @@
 #include "compress/cuda/key_directions.h"
 
 #include "compress/cuda/row_share.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/order_key.cuh"
 
 namespace pith::cuda {
@@ -65,10 +66,10 @@ __global__ void __launch_bounds__(kShareThreads)
 
 void score_directions(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) {
   with_shares(rows, [&]<class T, int D>() {
-    directions_kernel<T, D>
-        <<<dim3(kSelectSums, rows.heads), kShareThreads, 0, stream>>>(rows, space.sums);
-    cosines_kernel<T, D><<<grid_of(rows, RowShare<T, D>::kRows), kShareThreads, 0, stream>>>(
-        rows, space.sums, space.keys, space.stride);
+    launch_kernel(directions_kernel<T, D>, {dim3(kSelectSums, rows.heads), kShareThreads}, stream,
+                  "scores of rows", rows, space.sums);
+    launch_kernel(cosines_kernel<T, D>, {grid_of(rows, RowShare<T, D>::kRows), kShareThreads},
+                  stream, "scores of rows", rows, space.sums, space.keys, space.stride);
   });
 }
 

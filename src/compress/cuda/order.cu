@@ -3,6 +3,7 @@
 
 #include "compress/cuda/judged_rows.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace pith::cuda {
 namespace {
@@ -35,16 +36,15 @@ const int32_t* order_rows(const SelectSpace& space, const NewOrder& order, cudaS
   auto* to = reinterpret_cast<int32_t*>(space.keys);
   const auto count = static_cast<size_t>(order.named + order.behind);
   if (count == 0) return to;
-  order_kernel<<<dim3(blocks_for(count), order.heads), kThreads, 0, stream>>>(order, space.kept, to,
-                                                                              space.stride);
-  check(cudaGetLastError(), "the order of coded rows");
+  launch_kernel(order_kernel, {dim3(blocks_for(count), order.heads), kThreads}, stream,
+                "the order of coded rows", order, space.kept, to, space.stride);
   return to;
 }
 
 void fill_numbers(float* to, size_t count, float value, cudaStream_t stream) {
   if (count == 0) return;
-  fill_kernel<<<blocks_for(count), kThreads, 0, stream>>>(to, count, value);
-  check(cudaGetLastError(), "weights of coded rows");
+  launch_kernel(fill_kernel, {blocks_for(count), kThreads}, stream, "weights of coded rows", to,
+                count, value);
 }
 
 }  // namespace pith::cuda

@@ -2,6 +2,7 @@
 
 #include "compress/cuda/choice.cuh"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace pith::cuda {
 namespace {
@@ -146,28 +147,27 @@ __global__ void __launch_bounds__(kLineThreads) name_kernel(const __grid_constan
 void choose_shared(const SelectSpace& space, const JudgedRows& rows, const SharedChoice& choice,
                    cudaStream_t stream) {
   if (choice.least > 0) {
-    safe_kernel<<<rows.heads, kChooseThreads, 0, stream>>>(space.keys, rows.ragged, choice.least);
-    check(cudaGetLastError(), "the rows that a head keeps");
+    launch_kernel(safe_kernel, {rows.heads, kChooseThreads}, stream, "the rows that a head keeps",
+                  space.keys, rows.ragged, choice.least);
   }
-  share_kernel<<<rows.heads, kChooseThreads, 0, stream>>>(space.keys, rows.ragged, rows.heads,
-                                                          choice.keep, space.kept, space.stay);
-  check(cudaGetLastError(), "the choice of rows among heads");
+  launch_kernel(share_kernel, {rows.heads, kChooseThreads}, stream,
+                "the choice of rows among heads", space.keys, rows.ragged, rows.heads, choice.keep,
+                space.kept, space.stay);
 }
 
 void place_heads(const PlaceCall& call, cudaStream_t stream) {
-  place_kernel<<<1, 1, 0, stream>>>(call);
-  check(cudaGetLastError(), "places of heads");
+  launch_kernel(place_kernel, {1, 1}, stream, "places of heads", call);
 }
 
 void line_up(const LineUpCall& call, cudaStream_t stream) {
-  line_up_kernel<<<dim3(kLineBlocks, call.fresh.heads), kLineThreads, 0, stream>>>(call);
-  check(cudaGetLastError(), "moving rows of heads that share a budget");
+  launch_kernel(line_up_kernel, {dim3(kLineBlocks, call.fresh.heads), kLineThreads}, stream,
+                "moving rows of heads that share a budget", call);
 }
 
 void name_rows(const NameCall& call, cudaStream_t stream) {
   if (call.count == 0) return;
-  name_kernel<<<(call.count + kLineThreads - 1) / kLineThreads, kLineThreads, 0, stream>>>(call);
-  check(cudaGetLastError(), "moving codes of heads that share a budget");
+  launch_kernel(name_kernel, {(call.count + kLineThreads - 1) / kLineThreads, kLineThreads}, stream,
+                "moving codes of heads that share a budget", call);
 }
 
 }  // namespace pith::cuda

@@ -1,5 +1,5 @@
 #pragma once
-// Kernels of one parameter, whose type the host may have forgotten. See launch.cuh.
+// The shape of a kernel's launch. See launch.cuh.
 
 #include "kernels/cuda/device.h"
 
@@ -7,12 +7,7 @@ namespace pith::cuda {
 
 struct LaunchShape {
   dim3 grid, block;
-  size_t shared_bytes = 0;
+  size_t shared_bytes = 0;  ///< beside what the kernel declares
 };
-
-/// May begin before the kernel ahead of it in the stream has ended. `params`: the bytes of the
-/// kernel's parameter.
-void launch_early(const void* kernel, const LaunchShape& shape, const void* params,
-                  cudaStream_t stream, const char* what);
 
 }  // namespace pith::cuda

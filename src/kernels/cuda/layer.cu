@@ -168,35 +168,34 @@ unsigned blocks_for(size_t n) { return static_cast<unsigned>((n + kThreads - 1) 
 void embed(const EmbedCall& call, cudaStream_t stream) {
   with_type(call.dtype, [&](auto zero) {
     using T = decltype(zero);
-    embed_kernel<T><<<static_cast<unsigned>(call.tokens), kThreads, 0, stream>>>(
-        call.hidden, static_cast<const T*>(call.table), call.ids, call.width, call.scale);
+    launch_kernel(embed_kernel<T>, {static_cast<unsigned>(call.tokens), kThreads}, stream,
+                  "embedding", call.hidden, static_cast<const T*>(call.table), call.ids, call.width,
+                  call.scale);
   });
-  check(cudaGetLastError(), "embedding");
 }
 
 void find_angles(const AnglesCall& call, cudaStream_t stream) {
-  angles_kernel<<<static_cast<unsigned>(call.tokens), static_cast<unsigned>(call.half), 0,
-                  stream>>>(call);
-  check(cudaGetLastError(), "angles of RoPE");
+  launch_kernel(angles_kernel,
+                {static_cast<unsigned>(call.tokens), static_cast<unsigned>(call.half)}, stream,
+                "angles of RoPE", call);
 }
 
 void rms_norm(const NormCall& call, cudaStream_t stream) {
   with_type(call.dtype, [&](auto zero) {
     using T = decltype(zero);
-    norm_kernel<T><<<static_cast<unsigned>(call.tokens), kThreads, 0, stream>>>(
-        static_cast<T*>(call.out), call.hidden, call.weight, call.eps, call.width);
+    launch_kernel(norm_kernel<T>, {static_cast<unsigned>(call.tokens), kThreads}, stream, "RMSNorm",
+                  static_cast<T*>(call.out), call.hidden, call.weight, call.eps, call.width);
   });
-  check(cudaGetLastError(), "RMSNorm");
 }
 
 void add_normed(const AddNormedCall& call, cudaStream_t stream) {
-  add_normed_kernel<<<static_cast<unsigned>(call.tokens), kThreads, 0, stream>>>(call);
-  check(cudaGetLastError(), "a norm after a block");
+  launch_kernel(add_normed_kernel, {static_cast<unsigned>(call.tokens), kThreads}, stream,
+                "a norm after a block", call);
 }
 
 void add_bias(float* hidden, const float* bias, size_t tokens, size_t width, cudaStream_t stream) {
-  bias_kernel<<<static_cast<unsigned>(tokens), kThreads, 0, stream>>>(hidden, bias, width);
-  check(cudaGetLastError(), "bias");
+  launch_kernel(bias_kernel, {static_cast<unsigned>(tokens), kThreads}, stream, "bias", hidden,
+                bias, width);
 }
 
 void make_heads(const HeadsCall& call, cudaStream_t stream) {
@@ -215,26 +214,23 @@ void make_heads(const HeadsCall& call, cudaStream_t stream) {
 
 void scatter_rows(float* const* places, const float* rows, size_t tokens, size_t width,
                   cudaStream_t stream) {
-  move_rows_kernel<<<static_cast<unsigned>(tokens), kThreads, 0, stream>>>(
-      places, const_cast<float*>(rows), width, true);
-  check(cudaGetLastError(), "rows on their way out");
+  launch_kernel(move_rows_kernel, {static_cast<unsigned>(tokens), kThreads}, stream,
+                "rows on their way out", places, const_cast<float*>(rows), width, true);
 }
 
 void gather_rows(float* rows, float* const* places, size_t tokens, size_t width,
                  cudaStream_t stream) {
-  move_rows_kernel<<<static_cast<unsigned>(tokens), kThreads, 0, stream>>>(places, rows, width,
-                                                                           false);
-  check(cudaGetLastError(), "rows on their way in");
+  launch_kernel(move_rows_kernel, {static_cast<unsigned>(tokens), kThreads}, stream,
+                "rows on their way in", places, rows, width, false);
 }
 
 void gate(const GateCall& call, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(call.tokens), blocks_for(call.inner));
   with_type(call.dtype, [&](auto zero) {
     using T = decltype(zero);
-    gate_kernel<T><<<grid, kThreads, 0, stream>>>(static_cast<T*>(call.out), call.gate_up,
-                                                  call.bias, call.inner, call.kind);
+    launch_kernel(gate_kernel<T>, {grid, kThreads}, stream, "the gate of an MLP",
+                  static_cast<T*>(call.out), call.gate_up, call.bias, call.inner, call.kind);
   });
-  check(cudaGetLastError(), "the gate of an MLP");
 }
 
 }  // namespace pith::cuda

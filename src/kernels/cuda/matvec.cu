@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 #include "kernels/cuda/matvec_mma.h"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/numbers.cuh"
@@ -78,7 +79,7 @@ template <class W, MatvecEnd kEnd>
 __global__ void __launch_bounds__(kThreads, kBlocksPerProcessor)
     matvec_kernel(const __grid_constant__ MatvecCall p) {
   constexpr int kPerPiece = 16 / sizeof(W), kParts = parts_of(kEnd);
-  extern __shared__ __align__(16) float x[];  // [in]
+  auto* x = launched_shared<float>();  // [in]
   __shared__ float sums[kWarps];
   const int lane = threadIdx.x % kWarp;
   const size_t warps = static_cast<size_t>(gridDim.x) * kWarps;
@@ -136,9 +137,6 @@ void launch_as(const MatvecCall& call, cudaStream_t stream) {
   const size_t most = static_cast<size_t>(device_info().multiprocessors) * kBlocksPerProcessor;
   const auto blocks = static_cast<unsigned>(std::min(most, (units + kWarps - 1) / kWarps));
   const auto kernel = matvec_kernel<W, kEnd>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
-        "matvec's shared memory");
   launch_early(kernel, {blocks, kThreads, bytes}, call, stream, "matvec");
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 #include "kernels/cuda/matvec.h"
 #include "kernels/cuda/matvec_mma.h"
 #include "kernels/cuda/mma.cuh"
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(kThreads, Size::kBlocks)
   constexpr int kParts = parts_of(kEnd);
   constexpr int kUnitsOfTile = 16 / kParts, kUnits = kM * kUnitsOfTile;  // results a token
   constexpr int kTokens = kN * kColumns;
-  extern __shared__ __align__(16) float shared[];
+  auto* shared = launched_shared<float>();
   float* parts = shared;                                // [kWarps, kM 16, kTokens]
   float* squares = parts + kWarps * kM * 16 * kTokens;  // [kWarps, kTokens]
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4, c = lane % 4;
@@ -231,8 +232,6 @@ void launch_as(const MatvecCall& call, cudaStream_t stream) {
   constexpr size_t kRows = Size::kM * 16, kTokens = Size::kN * kColumns;
   constexpr size_t kBytes = sizeof(float) * kWarps * (kRows + 1) * kTokens;
   const auto kernel = matvec_mma_kernel<W, kEnd, Size>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{kBytes}),
-        "matvec's shared memory");
   launch_early(kernel, {static_cast<unsigned>((call.w.out + kRows - 1) / kRows), kThreads, kBytes},
                call, stream, "matvec");
 }

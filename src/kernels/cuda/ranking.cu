@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cub/device/device_radix_sort.cuh>
 
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/order_key.cuh"
 #include "kernels/cuda/ranking.h"
 
@@ -115,8 +116,8 @@ LogitRanking::LogitRanking(MemoryCounter& memory, size_t vocabulary, cudaStream_
         "the ranking of logits");
   sorting_.allocate(bytes, stream);
   const int n = static_cast<int>(vocabulary);
-  count_up_kernel<<<blocks_for(vocabulary), kThreads, 0, stream>>>(ids_.data(), n);
-  check(cudaGetLastError(), "the ranking of logits");
+  launch_kernel(count_up_kernel, {blocks_for(vocabulary), kThreads}, stream,
+                "the ranking of logits", ids_.data(), n);
 }
 
 void LogitRanking::adjust(const RankingCall& call) {
@@ -126,12 +127,13 @@ void LogitRanking::adjust(const RankingCall& call) {
   std::copy(call.never.begin(), call.never.end(), adjusted_.host() + penalised);
   adjusted_.upload(penalised + never, stream_);
   if (penalised > 0) {
-    penalise_kernel<<<blocks_for(penalised), kThreads, 0, stream_>>>(
-        keys_.data(), call.logits, adjusted_.device(), static_cast<int>(penalised), call.penalty);
+    launch_kernel(penalise_kernel, {blocks_for(penalised), kThreads}, stream_,
+                  "the ranking of logits", keys_.data(), call.logits, adjusted_.device(),
+                  static_cast<int>(penalised), call.penalty);
   }
   if (never > 0) {
-    drop_kernel<<<blocks_for(never), kThreads, 0, stream_>>>(
-        keys_.data(), adjusted_.device() + penalised, static_cast<int>(never));
+    launch_kernel(drop_kernel, {blocks_for(never), kThreads}, stream_, "the ranking of logits",
+                  keys_.data(), adjusted_.device() + penalised, static_cast<int>(never));
   }
 }
 
@@ -141,22 +143,23 @@ std::span<const RankedLogit> LogitRanking::rank(const RankingCall& call, bool& a
   Found* found = found_.data();
   check(cudaMemsetAsync(&found->largest, 0, sizeof(Found) - offsetof(Found, largest), stream_),
         "the ranking of logits");
-  keys_kernel<<<blocks_for(vocabulary_), kThreads, 0, stream_>>>(keys_.data(), &found->not_finite,
-                                                                 call.logits, n);
+  launch_kernel(keys_kernel, {blocks_for(vocabulary_), kThreads}, stream_, "the ranking of logits",
+                keys_.data(), &found->not_finite, call.logits, n);
   adjust(call);
   if (count == 1) {
-    largest_kernel<<<64, kThreads, 0, stream_>>>(&found->largest, keys_.data(), n);
-    take_largest_kernel<<<1, 1, 0, stream_>>>(found->best, &found->largest);
+    launch_kernel(largest_kernel, {64, kThreads}, stream_, "the ranking of logits", &found->largest,
+                  keys_.data(), n);
+    launch_kernel(take_largest_kernel, {1, 1}, stream_, "the ranking of logits", found->best,
+                  &found->largest);
   } else {
     size_t bytes = sorting_.size();
     check(cub::DeviceRadixSort::SortPairsDescending(
               sorting_.data(), bytes, keys_.data(), sorted_keys_.data(), ids_.data(),
               sorted_ids_.data(), vocabulary_, 0, 32, stream_),
           "the ranking of logits");
-    take_kernel<<<blocks_for(count), kThreads, 0, stream_>>>(
-        found->best, sorted_keys_.data(), sorted_ids_.data(), static_cast<int>(count));
+    launch_kernel(take_kernel, {blocks_for(count), kThreads}, stream_, "the ranking of logits",
+                  found->best, sorted_keys_.data(), sorted_ids_.data(), static_cast<int>(count));
   }
-  check(cudaGetLastError(), "the ranking of logits");
   Found& host = on_host_[0];
   const auto copy = [&](void* to, const void* from, size_t bytes) {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_),
@@ -176,9 +179,8 @@ std::span<const LogitRanking::Largest> LogitRanking::largest(const float* logits
   const size_t bytes = rows * sizeof(RowFound);
   check(cudaMemsetAsync(rows_.data(), 0, bytes, stream_), "the ranking of logits");
   const dim3 grid(kBlocksARow, static_cast<unsigned>(rows));
-  largest_rows_kernel<<<grid, kThreads, 0, stream_>>>(rows_.data(), logits,
-                                                      static_cast<int>(vocabulary_));
-  check(cudaGetLastError(), "the ranking of logits");
+  launch_kernel(largest_rows_kernel, {grid, kThreads}, stream_, "the ranking of logits",
+                rows_.data(), logits, static_cast<int>(vocabulary_));
   check(cudaMemcpyAsync(host_rows_.data(), rows_.data(), bytes, cudaMemcpyDeviceToHost, stream_),
         "the ranking of logits");
   check(cudaStreamSynchronize(stream_), "the ranking of logits");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.cuh"
 
 namespace pith::cuda {
 namespace {
@@ -30,8 +31,8 @@ __global__ void __launch_bounds__(512) read_kernel(float* sum, const float4* fro
 }  // namespace
 
 void read_all(float* sum, const void* from, size_t bytes, cudaStream_t stream) {
-  read_kernel<<<528, 512, 0, stream>>>(sum, static_cast<const float4*>(from), bytes / 16);
-  check(cudaGetLastError(), "the read rate");
+  launch_kernel(read_kernel, {528, 512}, stream, "the read rate", sum,
+                static_cast<const float4*>(from), bytes / 16);
 }
 
 double read_rate() {

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/strided.h"
 #include "pith/error.h"
@@ -70,8 +71,7 @@ void copy_strided(std::span<const StridedCopy> copies, size_t tokens, size_t dim
   params.dim = static_cast<int>(dim);
   const dim3 grid(static_cast<unsigned>(std::min((most + kWarps - 1) / kWarps, kMostBlocks)),
                   static_cast<unsigned>(copies.size()));
-  strided_kernel<<<grid, kThreads, 0, stream>>>(params);
-  check(cudaGetLastError(), "rows of a caller's tensors");
+  launch_kernel(strided_kernel, {grid, kThreads}, stream, "rows of a caller's tensors", params);
 }
 
 }  // namespace pith::cuda

@@ -12,22 +12,6 @@ __device__ inline int piece_at(int row, int piece) {
   return row * (2 * D) + ((piece ^ (row & 7)) << 4);
 }
 
-/// Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
-__device__ inline void load_matrices(uint32_t (&x)[4], const char* shared) {
-  const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-               : "r"(from)
-               : "memory");
-}
-__device__ inline void load_matrices_turned(uint32_t (&x)[4], const char* shared) {
-  const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-               : "r"(from)
-               : "memory");
-}
-
 /// A of step `step` (channels 16 step ..): tile rows first .. first + 15.
 template <int D>
 __device__ inline void load_a(uint32_t (&x)[4], const char* tile, int first, int step) {

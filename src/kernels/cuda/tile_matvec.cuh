@@ -9,6 +9,7 @@
 // with group c's sums, and its scale. Two tokens leave two groups a product, four one.
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/tile_launch.h"
 #include "kernels/cuda/tiles.cuh"
@@ -16,13 +17,6 @@
 namespace pith::cuda {
 
 inline constexpr int kTileThreads = kTileWarps * kWarp;
-
-/// 1 / x, one unit in the last place.
-__device__ inline float reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 /// Four adjacent activations as whole numbers 256 high + low.
 struct FourInputs {
@@ -199,12 +193,6 @@ struct TileRange {
   }
 };
 
-__device__ inline void prefetch_to_l2(const std::byte* from, uint32_t bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
-
 /// Writes the block's results, once all sums are in shared memory: four threads a result.
 template <int kTokens>
 __device__ inline void end_tiles(const TileMatvecParams& p, const float* sums, uint32_t parts) {
@@ -267,7 +255,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     tile_matvec_kernel(const __grid_constant__ TileMatvecParams p) {
   using F = TileFormat<kType>;
   constexpr int kDepth = tile_depth<F>();
-  extern __shared__ __align__(16) std::byte shared[];
+  auto* shared = launched_shared<std::byte>();
   __shared__ float block_sums[kTileWarps];
   const int lane = threadIdx.x % kWarp;
   const uint32_t warp = threadIdx.x / kWarp;
@@ -334,9 +322,6 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 template <WeightType kType, int kTokens>
 void launch_tiles(const TileMatvecParams& p, cudaStream_t stream) {
   const auto kernel = tile_matvec_kernel<kType, kTokens>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(p.shared_bytes)),
-        "the shared memory of a product of tiles");
   launch_early(kernel, {p.blocks, kTileThreads, p.shared_bytes}, p, stream, "a product of tiles");
 }
 

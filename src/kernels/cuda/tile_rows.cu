@@ -1,6 +1,7 @@
 #include "kernels/cuda/tile_rows.h"
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/tiles.cuh"
 
@@ -127,40 +128,38 @@ unsigned blocks_for(size_t rows, uint32_t steps) {
 void pack_tiles(const PackCall& call, cudaStream_t stream) {
   const uint32_t steps = steps_of(call.type, call.in);
   with_block_type(call.type, [&]<WeightType kType> {
-    pack_kernel<kType><<<blocks_for(call.count, steps), kThreads, 0, stream>>>(call, steps);
+    launch_kernel(pack_kernel<kType>, {blocks_for(call.count, steps), kThreads}, stream,
+                  "weights into tiles", call, steps);
   });
-  check(cudaGetLastError(), "weights into tiles");
 }
 
 void unpack_tiles(const UnpackCall& call, cudaStream_t stream) {
   const uint32_t steps = steps_of(call.w.type, call.w.in);
   with_block_type(call.w.type, [&]<WeightType kType> {
     with_type(call.dtype, [&](auto zero) {
-      unpack_kernel<kType, decltype(zero)>
-          <<<blocks_for(call.count, steps), kThreads, 0, stream>>>(call, steps);
+      launch_kernel(unpack_kernel<kType, decltype(zero)>, {blocks_for(call.count, steps), kThreads},
+                    stream, "weights out of tiles", call, steps);
     });
   });
-  check(cudaGetLastError(), "weights out of tiles");
 }
 
 void pick_rows(const PickCall& call, cudaStream_t stream) {
   const uint32_t steps = steps_of(call.w.type, call.w.in);
   with_block_type(call.w.type, [&]<WeightType kType> {
-    pick_kernel<kType><<<static_cast<unsigned>(call.tokens), kThreads, 0, stream>>>(call, steps);
+    launch_kernel(pick_kernel<kType>, {static_cast<unsigned>(call.tokens), kThreads}, stream,
+                  "rows of a table in tiles", call, steps);
   });
-  check(cudaGetLastError(), "rows of a table in tiles");
 }
 
 void convert_numbers(const ConvertCall& call, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(8 * device_info().multiprocessors);
   with_type(call.to_dtype, [&](auto to) {
     with_type(call.from_dtype, [&](auto from) {
-      convert_kernel<<<blocks, kThreads, 0, stream>>>(static_cast<decltype(to)*>(call.to),
-                                                      static_cast<const decltype(from)*>(call.from),
-                                                      call.n);
+      launch_kernel(convert_kernel<decltype(to), decltype(from)>, {blocks, kThreads}, stream,
+                    "weights of another type", static_cast<decltype(to)*>(call.to),
+                    static_cast<const decltype(from)*>(call.from), call.n);
     });
   });
-  check(cudaGetLastError(), "weights of another type");
 }
 
 }  // namespace pith::cuda

@@ -1,6 +1,7 @@
 #include "kernels/cuda/turn.h"
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
 
 namespace pith::cuda {
@@ -26,9 +27,9 @@ __global__ void turn_kernel(const __grid_constant__ TurnRowsCall call) {
 void turn_rows(const TurnRowsCall& call, cudaStream_t stream) {
   if (call.rows == 0) return;
   with_type(call.dtype, [&](auto zero) {
-    turn_kernel<decltype(zero)><<<call.rows, call.dim / 2, 0, stream>>>(call);
+    launch_kernel(turn_kernel<decltype(zero)>, {call.rows, call.dim / 2}, stream,
+                  "keys of the sink", call);
   });
-  check(cudaGetLastError(), "keys of the sink");
 }
 
 }  // namespace pith::cuda

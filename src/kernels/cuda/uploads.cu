@@ -1,3 +1,4 @@
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/uploads.h"
 
 #include <algorithm>
@@ -38,8 +39,7 @@ void upload_all(std::span<const Upload> uploads, cudaStream_t stream) {
     }
     const size_t blocks = std::clamp<size_t>(most / (kThreads * sizeof(uint4)), 1, kMostBlocks);
     const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(count));
-    upload_kernel<<<grid, kThreads, 0, stream>>>(some);
-    check(cudaGetLastError(), "the upload of a step");
+    launch_kernel(upload_kernel, {grid, kThreads}, stream, "the upload of a step", some);
   }
 }
 

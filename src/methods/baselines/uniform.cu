@@ -1,5 +1,6 @@
 #include "core/philox.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.cuh"
 #include "methods/baselines/uniform_cuda.h"
 
 namespace pith::cuda {
@@ -23,8 +24,8 @@ __global__ void __launch_bounds__(kThreads)
 void score_words(const SelectSpace& space, const JudgedRows& rows, const WordSource& source,
                  cudaStream_t stream) {
   const dim3 grid((rows.rows + kThreads - 1) / kThreads, rows.heads);
-  words_kernel<<<grid, kThreads, 0, stream>>>(rows, source, space.keys, space.stride);
-  check(cudaGetLastError(), "scores of rows");
+  launch_kernel(words_kernel, {grid, kThreads}, stream, "scores of rows", rows, source, space.keys,
+                space.stride);
 }
 
 }  // namespace pith::cuda

@@ -1,6 +1,7 @@
 #include "compress/draws.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/grouped_layout.h"
+#include "kernels/cuda/launch.cuh"
 #include "methods/baselines/uniform_rate_cuda.h"
 
 namespace pith::cuda {
@@ -97,13 +98,13 @@ __global__ void __launch_bounds__(kThreads) settle_kernel(const __grid_constant_
 }  // namespace
 
 void settle_groups(const SettleShape& shape, const SettleJobs& jobs, cudaStream_t stream) {
-  settle_kernel<<<dim3(shape.heads, jobs.count), kThreads, 0, stream>>>(shape, jobs);
-  check(cudaGetLastError(), "codes of a sample");
+  launch_kernel(settle_kernel, {dim3(shape.heads, jobs.count), kThreads}, stream,
+                "codes of a sample", shape, jobs);
 }
 
 void take_by_rate(const RateDraw& draw, const RateJobs& jobs, cudaStream_t stream) {
-  take_kernel<<<dim3(draw.heads, jobs.count), kThreads, 0, stream>>>(draw, jobs);
-  check(cudaGetLastError(), "a sample");
+  launch_kernel(take_kernel, {dim3(draw.heads, jobs.count), kThreads}, stream, "a sample", draw,
+                jobs);
 }
 
 }  // namespace pith::cuda

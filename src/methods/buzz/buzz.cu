@@ -1,4 +1,5 @@
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "methods/buzz/buzz_cuda.h"
 
@@ -74,23 +75,21 @@ void scale_by_log(void* scaled, const StepQueries& queries, const QueryNote& not
                   const QueryNote* at, cudaStream_t stream) {
   with_type(queries.dtype, [&](auto zero) {
     using T = decltype(zero);
-    log_kernel<T><<<queries.tokens, kThreads, 0, stream>>>(
-        static_cast<T*>(scaled), static_cast<const T*>(queries.q),
-        queries.query_heads * queries.dim, note, at);
+    launch_kernel(log_kernel<T>, {queries.tokens, kThreads}, stream, "queries times log n",
+                  static_cast<T*>(scaled), static_cast<const T*>(queries.q),
+                  queries.query_heads * queries.dim, note, at);
   });
-  check(cudaGetLastError(), "queries times log n");
 }
 
 void choose_cells(const SelectSpace& space, const JudgedRows& rows, const BuzzStrides& strides,
                   cudaStream_t stream) {
   const dim3 grid((rows.rows + kThreads - 1) / kThreads, rows.heads);
-  cells_kernel<<<grid, kThreads, 0, stream>>>(rows, strides, space.kept, space.stride);
-  check(cudaGetLastError(), "the choice of rows");
+  launch_kernel(cells_kernel, {grid, kThreads}, stream, "the choice of rows", rows, strides,
+                space.kept, space.stride);
 }
 
 void weigh_cells(const JudgedRows& rows, const BuzzStrides& strides, cudaStream_t stream) {
-  weigh_kernel<<<1, kWeighThreads, 0, stream>>>(rows, strides);
-  check(cudaGetLastError(), "weights of rows");
+  launch_kernel(weigh_kernel, {1, kWeighThreads}, stream, "weights of rows", rows, strides);
 }
 
 }  // namespace pith::cuda

@@ -1,5 +1,6 @@
 // CSR's dictionaries on the GPU: atoms drawn from rows, and their Gram matrices. Once a layer.
 
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/turn.cuh"
@@ -56,18 +57,17 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 
 void make_csr_gram(float* gram, const void* atoms, int heads, int count, int dim,
                    cudaStream_t stream) {
-  gram_kernel<<<dim3(count, heads), 128, 0, stream>>>(gram, static_cast<const __half*>(atoms),
-                                                      count, dim);
-  check(cudaGetLastError(), "CSR's Gram matrix");
+  launch_kernel(gram_kernel, {dim3(count, heads), 128}, stream, "CSR's Gram matrix", gram,
+                static_cast<const __half*>(atoms), count, dim);
 }
 
 void draw_csr_atoms(void* atoms, const CsrDraw& draw, cudaStream_t stream) {
   const dim3 grid((draw.count + kWarps - 1) / kWarps, draw.heads);
   auto* to = static_cast<__half*>(atoms);
   draw.dtype == DType::kBF16
-      ? draw_kernel<__nv_bfloat16><<<grid, kWarps * kWarp, 0, stream>>>(to, draw)
-      : draw_kernel<__half><<<grid, kWarps * kWarp, 0, stream>>>(to, draw);
-  check(cudaGetLastError(), "CSR's atoms");
+      ? launch_kernel(draw_kernel<__nv_bfloat16>, {grid, kWarps * kWarp}, stream, "CSR's atoms", to,
+                      draw)
+      : launch_kernel(draw_kernel<__half>, {grid, kWarps * kWarp}, stream, "CSR's atoms", to, draw);
 }
 
 }  // namespace pith::cuda

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "attend/cuda/head_walk.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 #include "methods/csr/csr_build.cuh"
 
 namespace pith::cuda {
@@ -264,7 +266,7 @@ __device__ inline void fill_angles(const BuildSpace<D, KeyTurn::kInOrder>& space
 template <class T, int D, KeyTurn kTurn>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
     build_kernel(const __grid_constant__ BuildParams p) {
-  extern __shared__ __align__(128) char shared[];
+  auto* shared = launched_shared<char>();
   const BuildSpace<D, kTurn> space{shared, static_cast<int>(blockDim.x) / kWarp, p.warp_bytes,
                                    p.keys, p.key_count * 2 * D / p.key_chunks};
   let_successor_start();
@@ -356,9 +358,6 @@ void launch_build(const CsrDictionaries& csr, const DecodeCall& call, const Deco
   const BuildShape shape = build_shape<D, kTurn>(csr, p.heads);
   p.warp_bytes = static_cast<int>(shape.warp_bytes);
   const auto kernel = build_kernel<T, D, kTurn>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(shape.bytes)),
-        "CSR attention's shared memory");
   launch_call(kernel, {{}, static_cast<unsigned>(shape.warps * kWarp), shape.bytes}, p, call,
               stream, "CSR attention");
 }

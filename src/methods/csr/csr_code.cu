@@ -8,6 +8,8 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 #include "kernels/cuda/turn.cuh"
 #include "methods/csr/csr_pairs.cuh"
 #include "methods/csr/csr_pursuit.cuh"
@@ -227,7 +229,7 @@ __global__ void __launch_bounds__(CodeKernel<d, kWide, kOrthogonal>::kWarps* kWa
     code_kernel(const __grid_constant__ CodeParams p) {
   constexpr int kWarps = CodeKernel<d, kWide, kOrthogonal>::kWarps;
   constexpr int kTiles = kWide / (8 * kWarps), kSteps = d / 16;
-  extern __shared__ __align__(16) char shared[];
+  auto* shared = launched_shared<char>();
   const CodeSpace<d, kWide> space{shared};
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
   const int head = blockIdx.y, first = blockIdx.z, dictionary = p.common ? 0 : head;
@@ -284,14 +286,10 @@ void launch(CodeParams p, int heads, int chunks, cudaStream_t stream) {
     p.followers /= 2;
   }
   bytes += p.followers * own;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
-        "CSR coding's shared memory");
   const int parts = chunks / p.together;
   const int most = std::max(1, 2 * device_info().multiprocessors / (heads * parts));
   const dim3 grid(std::min(p.blocks, most), heads, parts);
-  kernel<<<grid, kWarps * kWarp, bytes, stream>>>(p);
-  check(cudaGetLastError(), "CSR coding");
+  launch_kernel(kernel, {grid, kWarps * kWarp, bytes}, stream, "CSR coding", p);
 }
 
 template <int d>
@@ -339,9 +337,9 @@ void code(const CsrCoding& coding, const CsrAtoms& atoms, bool keys, const CodeB
   p.together = coding.packed ? chunks : 1;
   p.codes = job.codes;
   if (keys && coding.positions) {
-    position_kernel<<<dim3(p.blocks, batch.heads), kRows, 0, stream>>>(
-        static_cast<int*>(job.side), job.block_stride, job.positions);
-    check(cudaGetLastError(), "positions of CSR keys");
+    launch_kernel(position_kernel, {dim3(p.blocks, batch.heads), kRows}, stream,
+                  "positions of CSR keys", static_cast<int*>(job.side), job.block_stride,
+                  job.positions);
   }
   switch (batch.head_dim / chunks) {
     case 16: return launch_for<16>(coding, p, batch.heads, chunks, stream);

@@ -2,6 +2,8 @@
 // <q, atom> of its KV head on the tensor cores, its warps go through the rows (csr_run.cuh), and a
 // product with the dictionary ends it. Dense spans are read as everywhere.
 
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 #include "methods/csr/csr_run.cuh"
 
 namespace pith::cuda {
@@ -112,7 +114,7 @@ __device__ inline void take_slot(Running<D>& run, const float* slot, int queries
 template <class T, int D, int kPairs, int kQuads>
 __global__ void __launch_bounds__(kCsrMostWarps* kWarp, 1)
     csr_kernel(const __grid_constant__ CsrParams p) {
-  extern __shared__ __align__(128) char shared[];
+  auto* shared = launched_shared<char>();
   const CsrSpace<D, kPairs, kQuads> space{shared, static_cast<int>(blockDim.x) / kWarp,
                                           p.warp_bytes, p.key_count};
   let_successor_start();
@@ -168,9 +170,6 @@ void launch_csr(const CsrDictionaries& csr, const DecodeCall& call, const Decode
   while (warps > 4 && warps * each + fixed > device_info().shared_per_block) warps /= 2;
   const size_t bytes = warps * each + fixed;
   const auto kernel = csr_kernel<T, D, kPairs, kQuads>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
-        "CSR attention's shared memory");
   launch_call(kernel, {{}, static_cast<unsigned>(warps * kWarp), bytes}, p, call, stream,
               "CSR attention");
 }

@@ -7,6 +7,8 @@
 // and 40 D / 2 operations a row, D multiply-adds a row and query.
 
 #include "attend/cuda/mass_token.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 #include "methods/csr/csr_rows.cuh"
 
 namespace pith::cuda {
@@ -90,7 +92,7 @@ __device__ inline void multiply_atoms(float4* products, float4* q, const MassPar
 
 template <class T, int D>
 __global__ void __launch_bounds__(kMassThreads) mass_kernel(const __grid_constant__ MassParams p) {
-  extern __shared__ float4 products[];  // [chunks, N]
+  auto* products = launched_shared<float4>();  // [chunks, N]
   __shared__ float4 q[D];
   let_successor_start();
   const MassTarget target = *p.token.target;  // there since the step began
@@ -182,9 +184,8 @@ __global__ void __launch_bounds__(kMassThreads)
 void move_csr_rows(const CsrCoding& coding, const MoveCodesCall& call, cudaStream_t stream) {
   if (call.count == 0) return;
   const auto kernel = coding.packed ? move_kernel<uint16_t> : move_kernel<uint32_t>;
-  kernel<<<dim3(call.blocks(), call.heads, 2), kMoveThreads, 0, stream>>>(call, coding.pairs,
-                                                                          coding.positions);
-  check(cudaGetLastError(), "moving CSR rows");
+  launch_kernel(kernel, {dim3(call.blocks(), call.heads, 2), kMoveThreads}, stream,
+                "moving CSR rows", call, coding.pairs, coding.positions);
 }
 
 void add_csr_mass(const CsrCoding& coding, const CsrAtoms& keys, const TokenMass& call,
@@ -203,9 +204,6 @@ void add_csr_mass(const CsrCoding& coding, const CsrAtoms& keys, const TokenMass
     const LaunchShape launch{dim3(shape.kv_heads, kMassBlocks), dim3(kMassThreads),
                              coding.turns ? 0 : bytes};
     const auto kernel = coding.turns ? turned_mass_kernel<T, D> : mass_kernel<T, D>;
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(launch.shared_bytes)),
-          "the shared memory of attention mass");
     launch_early(kernel, launch, params, stream, "attention mass");
   });
 }

@@ -1,6 +1,7 @@
 // CSR rows back to dense ones: one thread block a block of 32 rows, keys that were coded before
 // RoPE turned to their positions. Reads a row's codes and writes 2 bytes a number.
 
+#include "kernels/cuda/launch.cuh"
 #include "methods/csr/csr_rows.cuh"
 
 namespace pith::cuda {
@@ -53,11 +54,11 @@ void unpack_csr(const CsrCoding& coding, const CsrAtoms& atoms, bool keys,
                        keys && coding.positions ? static_cast<const int*>(call.side) : nullptr};
   const dim3 grid(call.blocks, call.heads);
   if (call.dtype == DType::kBF16) {
-    unpack_kernel<__nv_bfloat16><<<grid, kThreads, 0, stream>>>(p);
+    launch_kernel(unpack_kernel<__nv_bfloat16>, {grid, kThreads}, stream, "unpacking of CSR rows",
+                  p);
   } else {
-    unpack_kernel<__half><<<grid, kThreads, 0, stream>>>(p);
+    launch_kernel(unpack_kernel<__half>, {grid, kThreads}, stream, "unpacking of CSR rows", p);
   }
-  check(cudaGetLastError(), "unpacking of CSR rows");
 }
 
 }  // namespace pith::cuda

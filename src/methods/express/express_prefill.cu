@@ -1,6 +1,7 @@
 // Picks of strata, and a coreset's way from lists of row numbers into a store.
 
 #include "compress/draws.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "methods/express/express_prefill.h"
 
@@ -71,21 +72,21 @@ __global__ void __launch_bounds__(kThreads)
 void pick_rows(const PickJob& job, const PickSource& source, int32_t* pool, int pool_stride,
                int heads, cudaStream_t stream) {
   const dim3 grid((job.count + kThreads - 1) / kThreads, heads);
-  pick_kernel<<<grid, kThreads, 0, stream>>>(job, source, pool, pool_stride);
-  check(cudaGetLastError(), "express picks");
+  launch_kernel(pick_kernel, {grid, kThreads}, stream, "express picks", job, source, pool,
+                pool_stride);
 }
 
 void pick_partial_rows(const PickJob* jobs, int count, const PickSource& source, int32_t* pool,
                        int pool_stride, int heads, cudaStream_t stream) {
   const dim3 grid((count + kThreads - 1) / kThreads, heads);
-  pick_partial_kernel<<<grid, kThreads, 0, stream>>>(jobs, count, source, pool, pool_stride);
-  check(cudaGetLastError(), "express picks");
+  launch_kernel(pick_partial_kernel, {grid, kThreads}, stream, "express picks", jobs, count, source,
+                pool, pool_stride);
 }
 
 void store_rows(const StoreJob& job, const ExpressSite& site, const ExpressArrays& to,
                 cudaStream_t stream) {
-  store_kernel<<<site.heads, kThreads, 0, stream>>>(job, site.dim / 8, to);
-  check(cudaGetLastError(), "express store");
+  launch_kernel(store_kernel, {site.heads, kThreads}, stream, "express store", job, site.dim / 8,
+                to);
 }
 
 }  // namespace pith::cuda

@@ -3,6 +3,8 @@
 // together, a warp each, straight from the new rows: only what they leave is stored.
 
 #include "compress/cuda/halving_warp.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "methods/express/express_cuda.h"
 
@@ -280,7 +282,7 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
     take_kernel(const __grid_constant__ DeviceExpressRule rule,
                 const __grid_constant__ ExpressSite site,
                 const __grid_constant__ ExpressJobs jobs) {
-  extern __shared__ __align__(128) char shared[];
+  auto* shared = launched_shared<char>();
   const int head = static_cast<int>(blockIdx.x);
   const ExpressJob& job = jobs.job[blockIdx.y];
   HeadStream<T, D>(rule, site, job, head, shared).take(job.rows, head);
@@ -292,11 +294,8 @@ void launch(const DeviceExpressRule& rule, const ExpressSite& site, const Expres
   const auto kernel = take_kernel<T, D>;
   const size_t bytes =
       max(RunSpace<D>::bytes(static_cast<int>(rule.shape.target)), sizeof(BucketSpace));
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
-        "express's shared memory");
-  kernel<<<dim3(site.heads, jobs.count), kWalkThreads, bytes, stream>>>(rule, site, jobs);
-  check(cudaGetLastError(), "express");
+  launch_kernel(kernel, {dim3(site.heads, jobs.count), kWalkThreads, bytes}, stream, "express",
+                rule, site, jobs);
 }
 
 }  // namespace

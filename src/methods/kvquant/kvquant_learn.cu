@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "attend/cuda/level_coder.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 #include "methods/kvquant/kvquant_cuda.h"
 
 namespace pith::cuda {
@@ -154,7 +156,7 @@ struct Learner {
 
 template <class T, int D>
 __global__ void __launch_bounds__(kThreads) learn_kernel(const __grid_constant__ LearnParams p) {
-  extern __shared__ __align__(16) char shared[];
+  auto* shared = launched_shared<char>();
   const KvquantSample& sample = p.sample;
   const int head = blockIdx.x, n = sample.count;
   auto* rows = reinterpret_cast<float*>(shared);
@@ -194,13 +196,9 @@ void learn_kvquant(float* levels, uint16_t* ranges, const LevelSide& side,
   check_level_room("kvquant's sample of rows", bytes);
   with_rows_of(sample.dtype, sample.dim, [&]<class T, int D>() {
     const auto kernel = learn_kernel<T, D>;
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(bytes)),
-          "kvquant's shared memory");
-    kernel<<<sample.heads, kThreads, bytes, stream>>>(
-        LearnParams{sample, {side, D}, levels, ranges});
+    launch_kernel(kernel, {sample.heads, kThreads, bytes}, stream, "kvquant's tables",
+                  LearnParams{sample, {side, D}, levels, ranges});
   });
-  check(cudaGetLastError(), "kvquant's tables");
 }
 
 }  // namespace pith::cuda

@@ -3,6 +3,8 @@
 // packed as +-1 they are A of the next product, with the outlying channels' columns of S.
 // Cost: 2 (m + 16) D operations a row; 2 D bytes read, m / 8 + 18.5 written.
 
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "methods/qjl/qjl_cuda.h"
 
@@ -231,7 +233,7 @@ template <class T, int D, int kSketch>
 __global__ void __launch_bounds__(kCoderWarps* kWarp, 1)
     code_kernel(const __grid_constant__ CodeParams p) {
   using C = Coder<T, D, kSketch>;
-  extern __shared__ __align__(16) char shared[];
+  auto* shared = launched_shared<char>();
   T* s_in = reinterpret_cast<T*>(shared);
   T* s_out = s_in + kSketch * C::kStride;
 #pragma unroll 8
@@ -345,13 +347,9 @@ void launch(const CodeParams& p, cudaStream_t stream) {
   if (p.all_blocks == 0) return;
   const auto kernel = code_kernel<T, D, kSketch>;
   const size_t bytes = Coder<T, D, kSketch>::shared_bytes(p.m_out);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
-        "QJL coding's shared memory");
   const int grid =
       std::min(device_info().multiprocessors, (p.all_blocks + kCoderWarps - 1) / kCoderWarps);
-  kernel<<<grid, kCoderWarps * kWarp, bytes, stream>>>(p);
-  check(cudaGetLastError(), "QJL coding");
+  launch_kernel(kernel, {grid, kCoderWarps * kWarp, bytes}, stream, "QJL coding", p);
 }
 
 template <class T>

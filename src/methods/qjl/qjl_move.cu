@@ -6,6 +6,7 @@
 // and query; m D multiply-adds a query for each 256 rows or fewer.
 
 #include "attend/cuda/mass_token.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "methods/qjl/qjl_tiles.cuh"
 
 namespace pith::cuda {
@@ -181,13 +182,14 @@ void move_qjl_keys(const QjlProjection& projection, const MoveCodesCall& call,
                    cudaStream_t stream) {
   if (call.count == 0) return;
   const dim3 grid(call.blocks(), call.heads);
-  const auto launch = [&](auto kernel) { kernel<<<grid, 4 * kWarp, 0, stream>>>(call); };
+  const auto launch = [&](auto kernel) {
+    launch_kernel(kernel, {grid, 4 * kWarp}, stream, "moving QJL keys", call);
+  };
   switch (projection.m) {
     case 128: launch(move_kernel<128>); break;
     case 256: launch(move_kernel<256>); break;
     default: launch(move_kernel<512>);
   }
-  check(cudaGetLastError(), "moving QJL keys");
 }
 
 void add_qjl_mass(const QjlProjection& projection, const TokenMass& call, const MassTarget* target,

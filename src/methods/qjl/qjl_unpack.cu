@@ -2,6 +2,8 @@
 // channels what was kept of them. A warp a block of 32 rows, the projection turned in shared
 // memory, the product on tensor cores. Cost: 2 m D operations a row.
 
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "methods/qjl/qjl_tiles.cuh"
 
@@ -18,7 +20,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   using Keys = QjlKeys<D, kSketch>;
   using Pairs = CodePairs<1>;
   constexpr int kSteps = Keys::kSteps, kStride = kSketch + 8, kTogether = 4;
-  extern __shared__ __align__(16) char shared[];
+  auto* shared = launched_shared<char>();
   constexpr int kShares = kThreads / D;  // threads that have a column
   static_assert(kThreads % D == 0);
   auto* turned = reinterpret_cast<__half*>(shared);             // [D, kStride], bits' units out
@@ -102,13 +104,10 @@ template <class T, int D, int kSketch>
 void launch(const QjlProjection& projection, const UnpackRowsCall& call, cudaStream_t stream) {
   const auto kernel = unpack_kernel<T, D, kSketch>;
   constexpr size_t kBytes = D * (kSketch + 8) * 2 + kThreads * 4;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(kBytes)),
-        "QJL unpacking's shared memory");
   const int blocks = (call.heads * call.blocks + kWarps - 1) / kWarps;
-  kernel<<<std::min(blocks, device_info().multiprocessors), kThreads, kBytes, stream>>>(
-      call, static_cast<const __half*>(projection.half_rows), projection.row_lists);
-  check(cudaGetLastError(), "unpacking of QJL keys");
+  launch_kernel(kernel, {std::min(blocks, device_info().multiprocessors), kThreads, kBytes}, stream,
+                "unpacking of QJL keys", call, static_cast<const __half*>(projection.half_rows),
+                projection.row_lists);
 }
 
 template <class T>

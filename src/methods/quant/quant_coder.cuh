@@ -6,6 +6,7 @@
 #include <span>
 
 #include "kernels/cuda/grouped_layout.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "methods/quant/quant_cuda.h"
 
@@ -127,8 +128,8 @@ void launch_coder(const CoderLaunch& launch, cudaStream_t stream) {
     CodeJobs jobs;
     std::copy_n(launch.jobs.begin() + first, count, jobs.of);
     const dim3 grid(launch.batch.rows / kBlockRows, launch.batch.heads, count);
-    code_kernel<T, D, kBits, kGrouping><<<grid, 128, 0, stream>>>(jobs, launch.row_stride);
-    check(cudaGetLastError(), "coding of grouped rows");
+    launch_kernel(code_kernel<T, D, kBits, kGrouping>, {grid, 128}, stream,
+                  "coding of grouped rows", jobs, launch.row_stride);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/grouped_layout.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "methods/quant/quant_cuda.h"
 
@@ -131,22 +132,23 @@ __global__ void __launch_bounds__(kThreads) move_values(const __grid_constant__ 
 void move_kivi2_values(const MoveCodesCall& call, cudaStream_t stream) {
   if (call.count == 0) return;
   const dim3 grid(call.blocks(), call.heads);
-  call.head_dim == 64 ? move_values<64><<<grid, kThreads, 0, stream>>>(call)
-                      : move_values<128><<<grid, kThreads, 0, stream>>>(call);
-  check(cudaGetLastError(), "moving coded values");
+  call.head_dim == 64
+      ? launch_kernel(move_values<64>, {grid, kThreads}, stream, "moving coded values", call)
+      : launch_kernel(move_values<128>, {grid, kThreads}, stream, "moving coded values", call);
 }
 
 void move_coded_rows(int bits, const MoveCodesCall& call, cudaStream_t stream) {
   if (call.count == 0) return;
   const dim3 grid(call.blocks(), call.heads, 2);
   if (call.head_dim == 64) {
-    bits == 4 ? move_kernel<64, 4><<<grid, kThreads, 0, stream>>>(call)
-              : move_kernel<64, 8><<<grid, kThreads, 0, stream>>>(call);
+    bits == 4
+        ? launch_kernel(move_kernel<64, 4>, {grid, kThreads}, stream, "moving coded rows", call)
+        : launch_kernel(move_kernel<64, 8>, {grid, kThreads}, stream, "moving coded rows", call);
   } else {
-    bits == 4 ? move_kernel<128, 4><<<grid, kThreads, 0, stream>>>(call)
-              : move_kernel<128, 8><<<grid, kThreads, 0, stream>>>(call);
+    bits == 4
+        ? launch_kernel(move_kernel<128, 4>, {grid, kThreads}, stream, "moving coded rows", call)
+        : launch_kernel(move_kernel<128, 8>, {grid, kThreads}, stream, "moving coded rows", call);
   }
-  check(cudaGetLastError(), "moving coded rows");
 }
 
 }  // namespace pith::cuda

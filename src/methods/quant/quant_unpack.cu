@@ -1,6 +1,7 @@
 // Coded rows back to dense ones: one thread block a block of 32 rows. Memory-bound: reads the codes
 // and writes 2 bytes a number.
 
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "methods/quant/quant_coder.cuh"
 
@@ -48,9 +49,10 @@ void unpack(const UnpackRowsCall& call, cudaStream_t stream) {
   if (call.blocks == 0) return;
   const auto launch = [&]<class T, int D>() {
     const dim3 grid(call.blocks, call.heads);
-    unpack_kernel<T, D, kBits, kGrouping><<<grid, kThreads, 0, stream>>>(
-        static_cast<T*>(call.out), call.head_stride, static_cast<const uint32_t*>(call.codes),
-        static_cast<const __half*>(call.side), call.block_stride);
+    launch_kernel(unpack_kernel<T, D, kBits, kGrouping>, {grid, kThreads}, stream,
+                  "unpacking of coded rows", static_cast<T*>(call.out), call.head_stride,
+                  static_cast<const uint32_t*>(call.codes), static_cast<const __half*>(call.side),
+                  call.block_stride);
   };
   const bool bf16 = call.dtype == DType::kBF16;
   if (call.head_dim == 64) {
@@ -60,7 +62,6 @@ void unpack(const UnpackRowsCall& call, cudaStream_t stream) {
     bf16 ? launch.template operator()<__nv_bfloat16, 128>()
          : launch.template operator()<__half, 128>();
   }
-  check(cudaGetLastError(), "unpacking of coded rows");
 }
 
 }  // namespace

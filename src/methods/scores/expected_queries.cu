@@ -195,7 +195,6 @@ void with_queries(const StepQueries& queries, const F& f) {
   } else {
     bf16 ? f.template operator()<__nv_bfloat16, 128>() : f.template operator()<__half, 128>();
   }
-  check(cudaGetLastError(), "statistics of queries");
 }
 
 }  // namespace
@@ -214,11 +213,14 @@ void observe_chunk_queries(const StepQueries& queries, const QueryNote& note, bo
   const int count = queries.tokens - note.skip;
   if (count == 0) return;
   with_queries(queries, [&]<class T, int D>() {
-    turn_kernel<T, D><<<count, kTurnThreads, 0, stream>>>(queries, note);
-    mean_kernel<D><<<queries.query_heads, kMeanThreads, 0, stream>>>(queries, note);
+    launch_kernel(turn_kernel<T, D>, {count, kTurnThreads}, stream, "statistics of queries",
+                  queries, note);
+    launch_kernel(mean_kernel<D>, {queries.query_heads, kMeanThreads}, stream,
+                  "statistics of queries", queries, note);
     if (!covariance) return;
     const dim3 tiles(queries.query_heads, D / kTile * (D / kTile));
-    scatter_kernel<D><<<tiles, kTileThreads, 0, stream>>>(queries, note);
+    launch_kernel(scatter_kernel<D>, {tiles, kTileThreads}, stream, "statistics of queries",
+                  queries, note);
   });
 }
 

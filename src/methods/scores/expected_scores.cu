@@ -2,6 +2,8 @@
 // body, averaged over the group, times the norm of the value.
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/launched_shared.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/order_key.cuh"
 #include "methods/scores/expected_attention_cuda.h"
@@ -66,7 +68,7 @@ struct Statistics {
 /// Blocks (64 rows, query head); a thread has 4 rows and D / 16 channels.
 template <class T, int D>
 __global__ void __launch_bounds__(kThreads) logits_kernel(const __grid_constant__ ScoreParams p) {
-  extern __shared__ __align__(16) char expected_shared[];
+  auto* expected_shared = launched_shared<char>();
   auto& shared = *reinterpret_cast<Statistics<D>*>(expected_shared);
   const int head = blockIdx.y, first = blockIdx.x * kRows, heads = gridDim.y;
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
@@ -167,14 +169,12 @@ void launch_scores(const ScoreParams& p, cudaStream_t stream) {
   const int heads = p.rows.heads * p.rows.queries.group, rows = p.rows.rows;
   const auto kernel = logits_kernel<T, D>;
   constexpr size_t kBytes = sizeof(Statistics<D>);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-        "scores' shared memory");
-  kernel<<<dim3((rows + kRows - 1) / kRows, heads), kThreads, kBytes, stream>>>(p);
-  peaks_kernel<<<heads, kSumThreads, 0, stream>>>(p);
+  launch_kernel(kernel, {dim3((rows + kRows - 1) / kRows, heads), kThreads, kBytes}, stream,
+                "scores of rows", p);
+  launch_kernel(peaks_kernel, {heads, kSumThreads}, stream, "scores of rows", p);
   constexpr int kRowsOfBlock = kThreads / (D / 8);
   const dim3 grid((rows + kRowsOfBlock - 1) / kRowsOfBlock, p.rows.heads);
-  keys_kernel<T, D><<<grid, kThreads, 0, stream>>>(p);
-  check(cudaGetLastError(), "scores of rows");
+  launch_kernel(keys_kernel<T, D>, {grid, kThreads}, stream, "scores of rows", p);
 }
 
 }  // namespace

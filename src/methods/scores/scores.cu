@@ -1,4 +1,5 @@
 #include "compress/cuda/row_share.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/order_key.cuh"
 #include "methods/scores/scores_cuda.h"
 
@@ -35,16 +36,15 @@ __global__ void __launch_bounds__(kShareThreads)
 
 void score_norms(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) {
   with_shares(rows, [&]<class T, int D>() {
-    norms_kernel<T, D><<<grid_of(rows, RowShare<T, D>::kRows), kShareThreads, 0, stream>>>(
-        rows, space.keys, space.stride);
+    launch_kernel(norms_kernel<T, D>, {grid_of(rows, RowShare<T, D>::kRows), kShareThreads}, stream,
+                  "scores of rows", rows, space.keys, space.stride);
   });
 }
 
 void score_mass(const SelectSpace& space, const JudgedRows& rows, int kernel, bool all_heads,
                 cudaStream_t stream) {
-  mass_kernel<<<grid_of(rows, kShareThreads), kShareThreads, 0, stream>>>(
-      rows, kernel / 2, all_heads, space.keys, space.stride);
-  check(cudaGetLastError(), "scores of rows");
+  launch_kernel(mass_kernel, {grid_of(rows, kShareThreads), kShareThreads}, stream,
+                "scores of rows", rows, kernel / 2, all_heads, space.keys, space.stride);
 }
 
 }  // namespace pith::cuda
