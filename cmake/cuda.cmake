@@ -1,4 +1,22 @@
 # The CUDA backend: *.cu and *_cuda.cc, cuda/*.cc below src. Needs nvcc; runs on sm_80 and newer.
+file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS src/*.cu)
+
+# Or on a card emulated on the CPU, for tests where there is no GPU (tests/emulated): g++ compiles
+# the kernels, of the toolkit only headers are used.
+if(PITH_CUDA_EMULATED)
+  list(FILTER cuda_sources EXCLUDE REGEX "_wgmma\\.cu$")  # instructions of sm_90a alone
+  list(APPEND sources ${cuda_sources})
+  add_subdirectory(tests/emulated)
+  set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
+    "-xc++;-include;emulated/kernel_language.h;-O2;-fno-strict-aliasing;-Wno-unknown-pragmas")
+  function(pith_use_cuda target)
+    # Before src: it has the instructions that g++ does not know under the same names.
+    target_include_directories(${target} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/tests/emulated)
+    target_link_libraries(${target} PUBLIC emulated_card)
+  endfunction()
+  return()
+endif()
+
 include(CheckLanguage)
 check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
@@ -18,7 +36,6 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know nvcc's 
 endif()
 set(CMAKE_CUDA_STANDARD 20)
 find_package(CUDAToolkit REQUIRED)
-file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS src/*.cu)
 list(APPEND sources ${cuda_sources})
 
 function(pith_use_cuda target)

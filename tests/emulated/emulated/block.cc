@@ -1,0 +1,250 @@
+#include "emulated/block.h"
+
+#include <algorithm>
+#include <boost/context/fiber.hpp>
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <string>
+
+namespace emulated {
+namespace {
+
+using boost::context::fiber;
+
+constexpr size_t kStackBytes = size_t{256} << 10;
+
+/// Stacks that ended fibers left.
+class Stacks {
+ public:
+  using traits_type = boost::context::stack_traits;
+  boost::context::stack_context allocate() {
+    std::unique_ptr<std::byte[]> memory;
+    if (left().empty()) {
+      memory.reset(new std::byte[kStackBytes]);
+    } else {
+      memory = std::move(left().back());
+      left().pop_back();
+    }
+    boost::context::stack_context stack;
+    stack.size = kStackBytes;
+    stack.sp = memory.release() + kStackBytes;
+    return stack;
+  }
+  void deallocate(boost::context::stack_context& stack) {
+    left().emplace_back(static_cast<std::byte*>(stack.sp) - kStackBytes);
+  }
+
+ private:
+  static std::vector<std::unique_ptr<std::byte[]>>& left() {
+    static std::vector<std::unique_ptr<std::byte[]>> all;
+    return all;
+  }
+};
+
+struct Thread {
+  Lane lane;
+  fiber itself, caller;
+};
+
+class Block {
+ public:
+  Block(const dim3& size, std::mt19937& order) : order_(order) {
+    const unsigned count = size.x * size.y * size.z;
+    threads_ = std::vector<Thread>(count);
+    warps_.resize((count + kLanes - 1) / kLanes);
+    for (unsigned i = 0; i < count; ++i) {
+      Lane& lane = threads_[i].lane;
+      lane.thread = {i % size.x, i / size.x % size.y, i / (size.x * size.y)};
+      lane.lane = static_cast<int>(i % kLanes);
+      lane.warp = &warps_[i / kLanes];
+      lane.warp->lane[lane.lane] = &lane;
+    }
+    turns_.resize(warps_.size());
+    std::iota(turns_.begin(), turns_.end(), 0);
+  }
+
+  void run(const std::function<void()>& body) {
+    alive_ = threads_.size();
+    for (Warp& warp : warps_) warp.alive = 0;
+    for (Thread& thread : threads_) {
+      Lane& lane = thread.lane;
+      lane.state = Lane::State::kReady;
+      lane.copies.clear();
+      lane.warp->alive |= 1u << lane.lane;
+      thread.itself = fiber(std::allocator_arg, Stacks(), [&](fiber&& caller) {
+        thread.caller = std::move(caller);
+        body();
+        end(lane);
+        return std::move(thread.caller);
+      });
+    }
+    while (alive_ > 0) {
+      std::shuffle(turns_.begin(), turns_.end(), order_);
+      for (const unsigned warp : turns_) run_warp(warp);
+      if (alive_ == 0) return;
+      for (const Thread& thread : threads_) {
+        const auto state = thread.lane.state;
+        if (state != Lane::State::kEnded && state != Lane::State::kAtBarrier)
+          fail("threads of a warp wait for ever: lanes of one mask are in different places");
+      }
+      release();
+    }
+  }
+
+  void wait_as(Lane& lane, Lane::State state) {
+    lane.state = state;
+    Thread& thread = thread_of(lane);
+    thread.caller = std::move(thread.caller).resume();
+  }
+
+  static void settle(Lane& of) {
+    Warp& warp = *of.warp;
+    const uint32_t who = of.mask & warp.alive;
+    if (warp.meeting < std::popcount(who)) return;
+    for (uint32_t left = who; left; left &= left - 1) {
+      const Lane& other = *warp.lane[std::countr_zero(left)];
+      const bool here = other.state == Lane::State::kMeets && other.meeting == of.meeting &&
+                        other.mask == of.mask;
+      if (!here) return;
+    }
+    of.meeting(warp, who);
+    for (uint32_t left = who; left; left &= left - 1) {
+      warp.lane[std::countr_zero(left)]->state = Lane::State::kReady;
+      --warp.meeting;
+    }
+  }
+
+  int votes() const { return votes_; }
+
+ private:
+  Thread& thread_of(Lane& lane) {
+    return threads_[lane.thread.x + block.x * (lane.thread.y + block.y * lane.thread.z)];
+  }
+
+  void end(Lane& lane) {
+    lane.state = Lane::State::kEnded;
+    Warp& warp = *lane.warp;
+    warp.alive &= ~(1u << lane.lane);
+    --alive_;
+    for (uint32_t left = warp.alive; left; left &= left - 1) {
+      Lane& other = *warp.lane[std::countr_zero(left)];
+      if (other.state == Lane::State::kMeets) settle(other);
+    }
+  }
+
+  void run_warp(unsigned warp) {
+    const size_t first = size_t{warp} * kLanes, count = std::min<size_t>(kLanes, threads_.size() - first);
+    const size_t turn = order_() % count;
+    for (bool ran = true; ran;) {
+      ran = false;
+      for (size_t i = 0; i < count; ++i) {
+        Thread& thread = threads_[first + (i + turn) % count];
+        if (thread.lane.state != Lane::State::kReady) continue;
+        ran = true;
+        current = &thread.lane;
+        thread.itself = std::move(thread.itself).resume();
+      }
+    }
+  }
+
+  void release() {
+    votes_ = 0;
+    for (Thread& thread : threads_) {
+      if (thread.lane.state != Lane::State::kAtBarrier) continue;
+      votes_ += thread.lane.vote;
+      thread.lane.state = Lane::State::kReady;
+    }
+  }
+
+  std::mt19937& order_;
+  std::vector<Thread> threads_;
+  std::vector<Warp> warps_;
+  std::vector<unsigned> turns_;
+  size_t alive_ = 0;
+  int votes_ = 0;
+};
+
+Block* running = nullptr;
+
+}  // namespace
+
+void run_grid(const cudaLaunchConfig_t& shape, const std::function<void()>& body) {
+  static std::mt19937 order(1);
+  grid = shape.gridDim;
+  block = shape.blockDim;
+  Block all(block, order);
+  running = &all;
+  const unsigned count = grid.x * grid.y * grid.z, turn = order() % count;
+  for (unsigned i = 0; i < count; ++i) {
+    const unsigned at = (i + turn) % count;
+    block_index = {at % grid.x, at / grid.x % grid.y, at / (grid.x * grid.y)};
+    all.run(body);
+  }
+  running = nullptr;
+  current = nullptr;
+}
+
+void meet(uint32_t mask, void (*meeting)(Warp&, uint32_t), void* slot) {
+  Lane& lane = *current;
+  if (!(mask >> lane.lane & 1)) fail("a lane is not in the mask that it names");
+  lane.mask = mask;
+  lane.meeting = meeting;
+  lane.slot = slot;
+  lane.state = Lane::State::kMeets;
+  ++lane.warp->meeting;
+  Block::settle(lane);
+  if (lane.state == Lane::State::kMeets) running->wait_as(lane, Lane::State::kMeets);
+  current = &lane;
+}
+
+int barrier(int vote) {
+  Lane& lane = *current;
+  lane.vote = vote;
+  running->wait_as(lane, Lane::State::kAtBarrier);
+  current = &lane;
+  return running->votes();
+}
+
+void start_copy(void* to, const void* from) {
+  if (current->copies.empty()) current->copies.emplace_back();
+  current->copies.back().push_back({to, from});
+}
+void end_copy_group() {
+  if (current->copies.empty()) current->copies.emplace_back();
+  current->copies.emplace_back();
+}
+void await_copies(int pending) {
+  auto& groups = current->copies;
+  const auto ended = static_cast<ptrdiff_t>(groups.size()) - 1;
+  const ptrdiff_t arrive = ended - pending;
+  for (ptrdiff_t i = 0; i < arrive; ++i) {
+    for (const Lane::Copy& copy : groups[static_cast<size_t>(i)]) std::memcpy(copy.to, copy.from, 16);
+  }
+  if (arrive > 0) groups.erase(groups.begin(), groups.begin() + arrive);
+}
+
+void fail(const char* why) {
+  std::fprintf(stderr, "emulated card: %s", why);
+  if (current)
+    std::fprintf(stderr, " (block %u,%u,%u of %u,%u,%u; thread %u of %u)", block_index.x,
+                 block_index.y, block_index.z, grid.x, grid.y, grid.z, current->thread.x, block.x);
+  std::fputc('\n', stderr);
+  std::abort();
+}
+
+// What kernels share lies in the program's own data, which is less than 4 GB.
+uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p) -
+                               reinterpret_cast<uintptr_t>(launched_shared) + 0x80000000u);
+}
+void* shared_at(uint32_t address) {
+  return launched_shared + (static_cast<int64_t>(address) - 0x80000000ll);
+}
+
+}  // namespace emulated

@@ -1,0 +1,216 @@
+#pragma once
+// The instructions of src/kernels/cuda/ptx.cuh as meetings of a warp's lanes (layouts there).
+
+#include <array>
+
+#include "emulated/kernel_language.h"
+
+namespace pith::cuda {
+
+inline constexpr int kWarp = 32;
+
+namespace emulated_ptx {
+
+template <class T>
+float number(uint16_t bits) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __half2float(__ushort_as_half(bits));
+  } else {
+    return std::bit_cast<float>(uint32_t{bits} << 16);
+  }
+}
+
+/// A product's fragments: kA and kB words of 32 / kBits numbers.
+template <class C, int kA, int kB>
+struct Fragments {
+  C* c;
+  uint32_t a[kA], b[kB];
+};
+
+/// C [16, 8] += A B, with `kWords` numbers a word of a fragment; unpack(word, i) is number i.
+template <class C, class Sum, int kA, int kB, int kWords, class Unpack>
+void multiply(::emulated::Warp& warp, uint32_t who) {
+  using Mine = Fragments<C, kA, kB>;
+  if (who != ~0u) ::emulated::fail("a product of a warp needs all of its lanes");
+  constexpr int kDepth = 4 * kWords * kB;
+  Sum a[16][kDepth], b[8][kDepth];
+  for (int lane = 0; lane < kWarp; ++lane) {
+    const auto& from = *static_cast<const Mine*>(warp.lane[lane]->slot);
+    const int r = lane / 4, c = lane % 4;
+    for (int i = 0; i < kWords; ++i) {
+      for (int half = 0; half < kB; ++half) {
+        const int k = 4 * kWords * half + kWords * c + i;
+        a[r][k] = Unpack{}(from.a[2 * half], i);
+        a[r + 8][k] = Unpack{}(from.a[2 * half + 1], i);
+        b[r][k] = Unpack{}(from.b[half], i);
+      }
+    }
+  }
+  for (int lane = 0; lane < kWarp; ++lane) {
+    C* to = static_cast<Mine*>(warp.lane[lane]->slot)->c;
+    for (int j = 0; j < 4; ++j) {
+      const Sum* row = a[lane / 4 + j / 2 * 8];
+      const Sum* column = b[lane % 4 * 2 + j % 2];
+      Sum sum = 0;
+      for (int k = 0; k < kDepth; ++k) sum += row[k] * column[k];
+      to[j] += sum;
+    }
+  }
+}
+
+template <class T>
+struct Half {
+  float operator()(uint32_t word, int i) const {
+    return number<T>(static_cast<uint16_t>(word >> 16 * i));
+  }
+};
+struct Byte {
+  int operator()(uint32_t word, int i) const { return static_cast<int8_t>(word >> 8 * i); }
+};
+
+template <class C, class Sum, int kWords, class Unpack, size_t kA, size_t kB>
+void product(C* c, const std::array<uint32_t, kA>& a, const std::array<uint32_t, kB>& b) {
+  Fragments<C, kA, kB> mine{c, {}, {}};
+  std::copy(a.begin(), a.end(), mine.a);
+  std::copy(b.begin(), b.end(), mine.b);
+  ::emulated::meet(~0u, multiply<C, Sum, kA, kB, kWords, Unpack>, &mine);
+}
+
+/// Of words of 32 bits.
+template <int kA, int kB>
+void count_bits(::emulated::Warp& warp, uint32_t) {
+  using Mine = Fragments<int, kA, kB>;
+  const auto of = [&](int lane) { return static_cast<Mine*>(warp.lane[lane]->slot); };
+  for (int lane = 0; lane < kWarp; ++lane) {
+    for (int j = 0; j < 4; ++j) {
+      const int row = lane / 4, column = lane % 4 * 2 + j % 2;
+      for (int c = 0; c < 4; ++c) {
+        for (int half = 0; half < kB; ++half)
+          of(lane)->c[j] += std::popcount(of(4 * row + c)->a[2 * half + j / 2] &
+                                          of(4 * column + c)->b[half]);
+      }
+    }
+  }
+}
+
+/// Four matrices of 8 rows of 16 bytes.
+struct Matrices {
+  const void* row;
+  uint32_t* to;
+};
+template <bool kTurned>
+void load(::emulated::Warp& warp, uint32_t who) {
+  if (who != ~0u) ::emulated::fail("loading matrices needs all lanes of a warp");
+  const auto of = [&](int lane) { return static_cast<Matrices*>(warp.lane[lane]->slot); };
+  for (int lane = 0; lane < kWarp; ++lane) {
+    for (int m = 0; m < 4; ++m) {
+      const int r = lane / 4, c = lane % 4;
+      uint16_t two[2];
+      for (int i = 0; i < 2; ++i) {
+        const int row = kTurned ? 2 * c + i : r, column = kTurned ? r : 2 * c + i;
+        const auto* from = static_cast<const std::byte*>(of(8 * m + row)->row);
+        std::memcpy(two + i, from + 2 * column, 2);
+      }
+      of(lane)->to[m] = uint32_t{two[1]} << 16 | two[0];
+    }
+  }
+}
+template <bool kTurned>
+void load_four(uint32_t (&to)[4], const void* row) {
+  if (reinterpret_cast<uintptr_t>(row) % 16) ::emulated::fail("a row of a matrix is not aligned");
+  Matrices mine{row, to};
+  ::emulated::meet(~0u, load<kTurned>, &mine);
+}
+
+inline float without_subnormals(float x) {
+  return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x;
+}
+
+}  // namespace emulated_ptx
+
+template <class T>
+void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+         uint32_t b1) {
+  using namespace emulated_ptx;
+  product<float, float, 2, Half<T>>(c, std::array{a0, a1, a2, a3}, std::array{b0, b1});
+}
+inline void mma_k8(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+  using namespace emulated_ptx;
+  product<float, float, 2, Half<__half>>(c, std::array{a0, a1}, std::array{b});
+}
+inline void mma_bytes(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                      uint32_t b1) {
+  using namespace emulated_ptx;
+  product<int, int, 4, Byte>(c, std::array{a0, a1, a2, a3}, std::array{b0, b1});
+}
+inline void mma_bytes(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0) {
+  using namespace emulated_ptx;
+  product<int, int, 4, Byte>(c, std::array{a0, a1}, std::array{b0});
+}
+inline void mma_bits(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  emulated_ptx::Fragments<int, 4, 2> mine{c, {a[0], a[1], a[2], a[3]}, {b0, b1}};
+  ::emulated::meet(~0u, emulated_ptx::count_bits<4, 2>, &mine);
+}
+inline void mma_bits_k128(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+  emulated_ptx::Fragments<int, 2, 1> mine{c, {a0, a1}, {b}};
+  ::emulated::meet(~0u, emulated_ptx::count_bits<2, 1>, &mine);
+}
+
+inline uint32_t transpose_tile(uint32_t x) {
+  struct Words {
+    uint32_t given, taken;
+  } mine{x, 0};
+  ::emulated::meet(
+      ~0u,
+      [](::emulated::Warp& warp, uint32_t) {
+        const auto of = [&](int lane) { return static_cast<Words*>(warp.lane[lane]->slot); };
+        for (int lane = 0; lane < kWarp; ++lane) {
+          const int row = lane / 4, column = lane % 4 * 2;
+          const auto at = [&](int i, int j) { return of(4 * i + j / 2)->given >> 16 * (j % 2) & 0xffff; };
+          of(lane)->taken = at(column + 1, row) << 16 | at(column, row);
+        }
+      },
+      &mine);
+  return mine.taken;
+}
+
+inline float exp2_fast(float x) {
+  return emulated_ptx::without_subnormals(std::exp2(emulated_ptx::without_subnormals(x)));
+}
+inline float reciprocal(float x) {
+  return emulated_ptx::without_subnormals(1 / emulated_ptx::without_subnormals(x));
+}
+
+inline uint4 load_once(const void* p) {
+  if (reinterpret_cast<uintptr_t>(p) % 16) ::emulated::fail("16 bytes are read that are not aligned");
+  return *static_cast<const uint4*>(p);
+}
+inline void copy_async(void* shared, const void* global) {
+  const auto both = reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global);
+  if (both % 16) ::emulated::fail("16 bytes are copied that are not aligned");
+  ::emulated::start_copy(shared, global);
+}
+inline void commit_copies() { ::emulated::end_copy_group(); }
+template <int kPending>
+void wait_for_copies() {
+  ::emulated::await_copies(kPending);
+}
+
+inline int arrive(int* counter) { return (*counter)++; }
+
+inline void load_matrices(uint32_t (&x)[4], const char* shared) {
+  emulated_ptx::load_four<false>(x, shared);
+}
+inline void load_matrices_turned(uint32_t (&x)[4], const char* shared) {
+  emulated_ptx::load_four<true>(x, shared);
+}
+inline void load_tiles(uint32_t (&to)[4], uint32_t address) {
+  emulated_ptx::load_four<false>(to, ::emulated::shared_at(address));
+}
+inline void load_tiles_transposed(uint32_t (&to)[4], uint32_t address) {
+  emulated_ptx::load_four<true>(to, ::emulated::shared_at(address));
+}
+
+inline void prefetch_to_l2(const std::byte*, uint32_t) {}
+
+}  // namespace pith::cuda
