@@ -8,7 +8,7 @@ if(PITH_CUDA_EMULATED)
   list(APPEND sources ${cuda_sources})
   add_subdirectory(tests/emulated)
   set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
-    "-xc++;-include;emulated/kernel_language.h;-O2;-fno-strict-aliasing;-Wno-unknown-pragmas")
+    "-xc++;-include;emulated/kernel_language.h;-O2;-march=native;-fno-strict-aliasing;-Wno-unknown-pragmas")
   function(pith_use_cuda target)
     # Before src: it has the instructions that g++ does not know under the same names.
     target_include_directories(${target} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/tests/emulated)

@@ -1,7 +1,7 @@
 #pragma once
 // Instructions that CUDA C++ has no name for, as PTX: all but those of sm_90a alone (wgmma.cuh).
-// Layouts of fragments are PTX's: with r = lane / 4 and c = lane % 4, A holds (row r | r+8, k 2c.. |
-// 2c+8..), B holds (k 2c.. | 2c+8.., column r), C holds (row r | r+8, columns 2c, 2c+1).
+// Layouts of fragments are PTX's: with r = lane / 4 and c = lane % 4, A holds (row r | r+8, k 2c..
+// | 2c+8..), B holds (k 2c.. | 2c+8.., column r), C holds (row r | r+8, columns 2c, 2c+1).
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -1,62 +1,50 @@
 #include "emulated/block.h"
 
 #include <algorithm>
-#include <boost/context/fiber.hpp>
 #include <bit>
+#include <boost/context/detail/fcontext.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <numeric>
-#include <optional>
 #include <random>
-#include <string>
 
 namespace emulated {
 namespace {
 
-using boost::context::fiber;
+namespace context = boost::context::detail;
 
 constexpr size_t kStackBytes = size_t{256} << 10;
 
-/// Stacks that ended fibers left.
-class Stacks {
- public:
-  using traits_type = boost::context::stack_traits;
-  boost::context::stack_context allocate() {
-    std::unique_ptr<std::byte[]> memory;
-    if (left().empty()) {
-      memory.reset(new std::byte[kStackBytes]);
-    } else {
-      memory = std::move(left().back());
-      left().pop_back();
-    }
-    boost::context::stack_context stack;
-    stack.size = kStackBytes;
-    stack.sp = memory.release() + kStackBytes;
-    return stack;
-  }
-  void deallocate(boost::context::stack_context& stack) {
-    left().emplace_back(static_cast<std::byte*>(stack.sp) - kStackBytes);
-  }
-
- private:
-  static std::vector<std::unique_ptr<std::byte[]>>& left() {
-    static std::vector<std::unique_ptr<std::byte[]>> all;
-    return all;
-  }
-};
-
+/// A thread of the block, or what runs them.
 struct Thread {
   Lane lane;
-  fiber itself, caller;
+  context::fcontext_t place = nullptr;  // where it goes on
+
+  /// Goes on at `to`; returns when somebody goes on here.
+  void go_to(Thread& to) {
+    const context::transfer_t from = context::jump_fcontext(to.place, &place);
+    note(from);
+  }
+  /// Who came from where.
+  static void note(const context::transfer_t& from) {
+    *static_cast<context::fcontext_t*>(from.data) = from.fctx;
+  }
 };
+
+/// Thread i's, kept from block to block.
+std::byte* stack_end(size_t i) {
+  static std::vector<std::unique_ptr<std::byte[]>> all;
+  while (all.size() <= i) all.emplace_back(new std::byte[kStackBytes]);
+  return all[i].get() + kStackBytes;
+}
 
 class Block {
  public:
   Block(const dim3& size, std::mt19937& order) : order_(order) {
     const unsigned count = size.x * size.y * size.z;
-    threads_ = std::vector<Thread>(count);
+    threads_.resize(count);
     warps_.resize((count + kLanes - 1) / kLanes);
     for (unsigned i = 0; i < count; ++i) {
       Lane& lane = threads_[i].lane;
@@ -77,13 +65,10 @@ class Block {
       lane.state = Lane::State::kReady;
       lane.copies.clear();
       lane.warp->alive |= 1u << lane.lane;
-      thread.itself = fiber(std::allocator_arg, Stacks(), [&](fiber&& caller) {
-        thread.caller = std::move(caller);
-        body();
-        end(lane);
-        return std::move(thread.caller);
-      });
+      thread.place = context::make_fcontext(
+          stack_end(static_cast<size_t>(&thread - threads_.data())), kStackBytes, start);
     }
+    body_ = &body;
     while (alive_ > 0) {
       std::shuffle(turns_.begin(), turns_.end(), order_);
       for (const unsigned warp : turns_) run_warp(warp);
@@ -99,8 +84,8 @@ class Block {
 
   void wait_as(Lane& lane, Lane::State state) {
     lane.state = state;
-    Thread& thread = thread_of(lane);
-    thread.caller = std::move(thread.caller).resume();
+    thread_of(lane).go_to(after(lane));
+    current = &lane;
   }
 
   static void settle(Lane& of) {
@@ -123,8 +108,22 @@ class Block {
   int votes() const { return votes_; }
 
  private:
-  Thread& thread_of(Lane& lane) {
+  static void start(context::transfer_t from);
+
+  Thread& thread_of(const Lane& lane) {
     return threads_[lane.thread.x + block.x * (lane.thread.y + block.y * lane.thread.z)];
+  }
+
+  /// Who runs when `lane` cannot: a lane of its warp, or else who runs warps.
+  Thread& after(const Lane& lane) {
+    const Warp& warp = *lane.warp;
+    for (int i = 1; i < kLanes; ++i) {
+      Lane* next = warp.lane[(lane.lane + i) % kLanes];
+      if (!next || next->state != Lane::State::kReady) continue;
+      current = next;
+      return thread_of(*next);
+    }
+    return runner_;
   }
 
   void end(Lane& lane) {
@@ -139,17 +138,13 @@ class Block {
   }
 
   void run_warp(unsigned warp) {
-    const size_t first = size_t{warp} * kLanes, count = std::min<size_t>(kLanes, threads_.size() - first);
-    const size_t turn = order_() % count;
-    for (bool ran = true; ran;) {
-      ran = false;
-      for (size_t i = 0; i < count; ++i) {
-        Thread& thread = threads_[first + (i + turn) % count];
-        if (thread.lane.state != Lane::State::kReady) continue;
-        ran = true;
-        current = &thread.lane;
-        thread.itself = std::move(thread.itself).resume();
-      }
+    const size_t first = size_t{warp} * kLanes;
+    const size_t count = std::min<size_t>(kLanes, threads_.size() - first), turn = order_() % count;
+    for (size_t i = 0; i < count; ++i) {
+      Thread& thread = threads_[first + (i + turn) % count];
+      if (thread.lane.state != Lane::State::kReady) continue;
+      current = &thread.lane;
+      runner_.go_to(thread);
     }
   }
 
@@ -163,6 +158,8 @@ class Block {
   }
 
   std::mt19937& order_;
+  const std::function<void()>* body_ = nullptr;
+  Thread runner_;
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   std::vector<unsigned> turns_;
@@ -171,6 +168,14 @@ class Block {
 };
 
 Block* running = nullptr;
+
+void Block::start(context::transfer_t from) {
+  Thread::note(from);
+  Lane& lane = *current;
+  (*running->body_)();
+  running->end(lane);
+  running->thread_of(lane).go_to(running->after(lane));
+}
 
 }  // namespace
 
@@ -200,14 +205,12 @@ void meet(uint32_t mask, void (*meeting)(Warp&, uint32_t), void* slot) {
   ++lane.warp->meeting;
   Block::settle(lane);
   if (lane.state == Lane::State::kMeets) running->wait_as(lane, Lane::State::kMeets);
-  current = &lane;
 }
 
 int barrier(int vote) {
   Lane& lane = *current;
   lane.vote = vote;
   running->wait_as(lane, Lane::State::kAtBarrier);
-  current = &lane;
   return running->votes();
 }
 
@@ -224,7 +227,8 @@ void await_copies(int pending) {
   const auto ended = static_cast<ptrdiff_t>(groups.size()) - 1;
   const ptrdiff_t arrive = ended - pending;
   for (ptrdiff_t i = 0; i < arrive; ++i) {
-    for (const Lane::Copy& copy : groups[static_cast<size_t>(i)]) std::memcpy(copy.to, copy.from, 16);
+    for (const Lane::Copy& copy : groups[static_cast<size_t>(i)])
+      std::memcpy(copy.to, copy.from, 16);
   }
   if (arrive > 0) groups.erase(groups.begin(), groups.begin() + arrive);
 }

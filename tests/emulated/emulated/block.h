@@ -23,10 +23,10 @@ struct Lane {
   int lane = 0;
   Warp* warp = nullptr;
   State state = State::kReady;
-  uint32_t mask = 0;                    // while it meets others: which
+  uint32_t mask = 0;                           // while it meets others: which
   void (*meeting)(Warp&, uint32_t) = nullptr;  // what they do
-  void* slot = nullptr;                 // what it brings and takes
-  int vote = 0;                         // at a barrier
+  void* slot = nullptr;                        // what it brings and takes
+  int vote = 0;                                // at a barrier
   struct Copy {
     void* to;
     const void* from;
@@ -35,7 +35,7 @@ struct Lane {
 };
 
 struct Warp {
-  Lane* lane[kLanes];
+  Lane* lane[kLanes] = {};
   uint32_t alive = 0;  // lanes that have not ended
   int meeting = 0;     // lanes that wait for others of the warp
 };

@@ -46,9 +46,8 @@ using std::isfinite, std::isnan;
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* shape, void (*kernel)(P...),
                                A&&... arguments) {
-  return emulated::launch(*shape, [kernel, all = std::tuple<P...>(arguments...)] {
-    std::apply(kernel, all);
-  });
+  return emulated::launch(
+      *shape, [kernel, all = std::tuple<P...>(arguments...)] { std::apply(kernel, all); });
 }
 template <class... P>
 cudaError_t cudaFuncSetAttribute(void (*)(P...), cudaFuncAttribute what, int value) {
@@ -134,8 +133,7 @@ T __shfl_down_sync(unsigned mask, T x, unsigned n, int width = 32) {
   return emulated::pass(mask, x, in + by < width ? own + by : own);
 }
 inline unsigned __ballot_sync(unsigned mask, int yes) {
-  return emulated::reduce<unsigned, std::bit_or<>>(mask,
-                                                   yes ? 1u << emulated::current->lane : 0u);
+  return emulated::reduce<unsigned, std::bit_or<>>(mask, yes ? 1u << emulated::current->lane : 0u);
 }
 inline int __any_sync(unsigned mask, int yes) { return __ballot_sync(mask, yes) != 0; }
 inline int __all_sync(unsigned mask, int yes) { return __ballot_sync(mask, !yes) == 0; }
@@ -245,7 +243,7 @@ inline __half2 __hfma2(__half2 a, __half2 b, __half2 c) {
 }
 inline size_t __cvta_generic_to_shared(const void* p) { return emulated::shared_address(p); }
 
-#define PITH_EMULATED_ORDER(T)                           \
+#define PITH_EMULATED_ORDER(T)                        \
   constexpr T min(T a, T b) { return b < a ? b : a; } \
   constexpr T max(T a, T b) { return a < b ? b : a; }
 PITH_EMULATED_ORDER(int)

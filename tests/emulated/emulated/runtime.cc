@@ -109,7 +109,8 @@ void copy_rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, s
 void enqueue(cudaStream_t stream, Work work) {
   const Turn turn(card().turn);
   CUstream_st& to = stream_of(stream);
-  to.captured ? to.captured->work.push_back(std::move(work)) : to.waiting.push_back(std::move(work));
+  to.captured ? to.captured->work.push_back(std::move(work))
+              : to.waiting.push_back(std::move(work));
 }
 
 cudaError_t launch(const cudaLaunchConfig_t& shape, Work body) {
@@ -191,7 +192,9 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
                               size_t width, size_t height, cudaMemcpyKind kind,
                               cudaStream_t stream) {
   const Turn turn(card().turn);
-  const void* host = kind == cudaMemcpyHostToDevice ? from : kind == cudaMemcpyDeviceToHost ? to : nullptr;
+  const void* host = kind == cudaMemcpyHostToDevice   ? from
+                     : kind == cudaMemcpyDeviceToHost ? to
+                                                      : nullptr;
   const bool waits = host && !emulated::is_in(card().pinned, host);
   if (waits) emulated::finish(stream_of(stream));  // memory that the card cannot reach by itself
   if (waits) {
@@ -309,7 +312,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   const Turn turn(card().turn);
-  *status = stream_of(stream).captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  *status =
+      stream_of(stream).captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {

@@ -86,8 +86,8 @@ void count_bits(::emulated::Warp& warp, uint32_t) {
       const int row = lane / 4, column = lane % 4 * 2 + j % 2;
       for (int c = 0; c < 4; ++c) {
         for (int half = 0; half < kB; ++half)
-          of(lane)->c[j] += std::popcount(of(4 * row + c)->a[2 * half + j / 2] &
-                                          of(4 * column + c)->b[half]);
+          of(lane)->c[j] +=
+              std::popcount(of(4 * row + c)->a[2 * half + j / 2] & of(4 * column + c)->b[half]);
       }
     }
   }
@@ -166,7 +166,9 @@ inline uint32_t transpose_tile(uint32_t x) {
         const auto of = [&](int lane) { return static_cast<Words*>(warp.lane[lane]->slot); };
         for (int lane = 0; lane < kWarp; ++lane) {
           const int row = lane / 4, column = lane % 4 * 2;
-          const auto at = [&](int i, int j) { return of(4 * i + j / 2)->given >> 16 * (j % 2) & 0xffff; };
+          const auto at = [&](int i, int j) {
+            return of(4 * i + j / 2)->given >> 16 * (j % 2) & 0xffff;
+          };
           of(lane)->taken = at(column + 1, row) << 16 | at(column, row);
         }
       },
@@ -182,7 +184,8 @@ inline float reciprocal(float x) {
 }
 
 inline uint4 load_once(const void* p) {
-  if (reinterpret_cast<uintptr_t>(p) % 16) ::emulated::fail("16 bytes are read that are not aligned");
+  if (reinterpret_cast<uintptr_t>(p) % 16)
+    ::emulated::fail("16 bytes are read that are not aligned");
   return *static_cast<const uint4*>(p);
 }
 inline void copy_async(void* shared, const void* global) {
