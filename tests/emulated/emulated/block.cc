@@ -92,7 +92,7 @@ class Block {
     Warp& warp = *of.warp;
     const uint32_t who = of.mask & warp.alive;
     if (warp.meeting < std::popcount(who)) return;
-    for (uint32_t left = who; left; left &= left - 1) {
+    for (uint32_t left = warp.alike ? 0 : who; left; left &= left - 1) {
       const Lane& other = *warp.lane[std::countr_zero(left)];
       const bool here = other.state == Lane::State::kMeets && other.meeting == of.meeting &&
                         other.mask == of.mask;
@@ -202,7 +202,10 @@ void meet(uint32_t mask, void (*meeting)(Warp&, uint32_t), void* slot) {
   lane.meeting = meeting;
   lane.slot = slot;
   lane.state = Lane::State::kMeets;
-  ++lane.warp->meeting;
+  Warp& warp = *lane.warp;
+  const bool first = warp.meeting++ == 0;
+  if (first) warp.first = &lane;
+  warp.alike = first || (warp.alike && warp.first->mask == mask && warp.first->meeting == meeting);
   Block::settle(lane);
   if (lane.state == Lane::State::kMeets) running->wait_as(lane, Lane::State::kMeets);
 }

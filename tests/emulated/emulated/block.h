@@ -38,6 +38,8 @@ struct Warp {
   Lane* lane[kLanes] = {};
   uint32_t alive = 0;  // lanes that have not ended
   int meeting = 0;     // lanes that wait for others of the warp
+  bool alike = true;   // all of them for the same as the first
+  Lane* first = nullptr;
 };
 
 /// Of the thread that runs. One runs at a time in the whole process.

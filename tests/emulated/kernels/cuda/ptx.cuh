@@ -33,7 +33,7 @@ void multiply(::emulated::Warp& warp, uint32_t who) {
   using Mine = Fragments<C, kA, kB>;
   if (who != ~0u) ::emulated::fail("a product of a warp needs all of its lanes");
   constexpr int kDepth = 4 * kWords * kB;
-  Sum a[16][kDepth], b[8][kDepth];
+  Sum a[16][kDepth], b[kDepth][8], sums[16][8] = {};
   for (int lane = 0; lane < kWarp; ++lane) {
     const auto& from = *static_cast<const Mine*>(warp.lane[lane]->slot);
     const int r = lane / 4, c = lane % 4;
@@ -42,19 +42,18 @@ void multiply(::emulated::Warp& warp, uint32_t who) {
         const int k = 4 * kWords * half + kWords * c + i;
         a[r][k] = Unpack{}(from.a[2 * half], i);
         a[r + 8][k] = Unpack{}(from.a[2 * half + 1], i);
-        b[r][k] = Unpack{}(from.b[half], i);
+        b[k][r] = Unpack{}(from.b[half], i);
       }
+    }
+  }
+  for (int row = 0; row < 16; ++row) {
+    for (int k = 0; k < kDepth; ++k) {
+      for (int column = 0; column < 8; ++column) sums[row][column] += a[row][k] * b[k][column];
     }
   }
   for (int lane = 0; lane < kWarp; ++lane) {
     C* to = static_cast<Mine*>(warp.lane[lane]->slot)->c;
-    for (int j = 0; j < 4; ++j) {
-      const Sum* row = a[lane / 4 + j / 2 * 8];
-      const Sum* column = b[lane % 4 * 2 + j % 2];
-      Sum sum = 0;
-      for (int k = 0; k < kDepth; ++k) sum += row[k] * column[k];
-      to[j] += sum;
-    }
+    for (int j = 0; j < 4; ++j) to[j] += sums[lane / 4 + j / 2 * 8][lane % 4 * 2 + j % 2];
   }
 }
 
