@@ -16,8 +16,6 @@
 namespace pith {
 namespace {
 
-constexpr size_t kReadable = 8;  // bytes past the last code
-
 bool bit(const uint8_t* bits, size_t i) { return bits[i / 8] >> (i % 8) & 1; }
 
 void set_bit(uint8_t* bits, size_t i) { bits[i / 8] |= static_cast<uint8_t>(1u << (i % 8)); }
@@ -29,6 +27,16 @@ void put_code(uint8_t* codes, int bits, size_t c, uint32_t code) {
 }
 
 constexpr size_t kTile = 32;  // rows unpacked at a time
+
+// Scales of 8 bits: an f16's without its sign and its seven lowest bits.
+constexpr uint8_t kLargestScale = 0xF7;  // the next one is infinite
+float scale_of(uint8_t code) { return f16_to_f32(static_cast<uint16_t>(code << 7)); }
+uint8_t scale_code(float scale) {
+  return static_cast<uint8_t>(std::min((f32_to_f16(scale) + 0x40) >> 7, int{kLargestScale}));
+}
+// How far thresholds move for the length that a rounded scale leaves out.
+constexpr float kNearest = 0.8f, kFarthest = 1.25f;
+constexpr int kHalvings = 12;
 
 /// Forks share them and may outlive this session, so that the counter is the engine's.
 std::shared_ptr<const Array<float>> draw_signs(MemoryCounter& memory, const RowsRequest& request) {
@@ -69,6 +77,9 @@ void PlaneRows::archive(Archive& a) {
   size_t count = rows();
   a.number(count, kMostRows, "too many rows");
   a.numbers(codes_, count * format_.code_bytes(dim_), kReadable);
+  for (size_t t = 0; a.loads() && format_.tight && t < count; ++t)
+    a.need(codes_[(t + 1) * format_.code_bytes(dim_) - 1] <= kLargestScale,
+           "a scale is not finite");
   a.halves(norms_, count * format_.norms());
 }
 
@@ -101,23 +112,63 @@ void PlaneRows::turn_back(float* x, size_t count) const {
     kernels_->multiply(x + t * dim_, x + t * dim_, signs_->data(), dim_);
 }
 
+void PlaneRows::take_levels(float* levels, uint8_t* bits, const float* x, float unit) const {
+  const uint32_t half = 1u << (format_.planes - 1);
+  const auto put = [&](size_t c, uint32_t code) {
+    levels[c] = levels_[code];
+    if (bits) put_code(bits, format_.planes, c, code);
+  };
+  if (format_.sign_and_level()) {
+    for (size_t c = 0; c < dim_; ++c) {
+      uint32_t i = 0;
+      while (i + 1 < half &&
+             2 * std::abs(x[c]) >= (levels_[half + i] + levels_[half + i + 1]) * unit)
+        ++i;
+      put(c, x[c] >= 0 ? half + i : i);
+    }
+    return;
+  }
+  for (size_t c = 0; c < dim_; ++c) {
+    // Sign by sign of what is left: the nearest sum, for the weights of PlaneFormat.
+    float level = 0;
+    uint32_t code = 0;
+    for (int i = 0; i < format_.planes; ++i) {
+      const bool more = x[c] >= level * unit;
+      level += more ? format_.weight(i) : -format_.weight(i);
+      code |= static_cast<uint32_t>(more) << i;
+    }
+    put(c, code);
+  }
+}
+
+void PlaneRows::code_tight(uint8_t* bits, float* levels, const float* x, float deviation) const {
+  take_levels(levels, nullptr, x, deviation);
+  const float square = kernels_->dot(x, x, dim_), along = kernels_->dot(x, levels, dim_);
+  const float fit = along / kernels_->dot(levels, levels, dim_);
+  const uint8_t scale = scale_code(along > 0 ? std::min(square / along, 2 * fit) : fit);
+  bits[format_.plane_bytes(dim_)] = scale;
+  const auto length = [&](float moved) {
+    take_levels(levels, nullptr, x, scale_of(scale) * moved);
+    return scale_of(scale) * kernels_->dot(x, levels, dim_);
+  };
+  // Lower thresholds name larger levels: the length along the row falls as they move up.
+  float low = kNearest, high = kFarthest;
+  for (int i = 0; i < kHalvings; ++i) {
+    const float middle = 0.5f * (low + high);
+    (length(middle) > square ? low : high) = middle;
+  }
+  const bool lower = std::abs(length(low) - square) < std::abs(length(high) - square);
+  take_levels(levels, bits, x, scale_of(scale) * (lower ? low : high));
+}
+
 void PlaneRows::code(const float* x, size_t at, std::vector<float>& room) {
   float *turned = room.data(), *levels = turned + dim_, *sketch = levels + dim_;
   uint8_t* bits = codes_.data() + at * format_.code_bytes(dim_);
   std::copy_n(x, dim_, turned);
   turn(turned, 1);
   const float deviation = std::sqrt(kernels_->dot(turned, turned, dim_) / static_cast<float>(dim_));
-  for (size_t c = 0; c < dim_; ++c) {
-    // Sign by sign of what is left: the nearest sum, for the weights of PlaneFormat.
-    levels[c] = 0;
-    uint32_t code = 0;
-    for (int i = 0; i < format_.planes; ++i) {
-      const bool more = turned[c] >= levels[c] * deviation;
-      levels[c] += more ? format_.weight(i) : -format_.weight(i);
-      code |= static_cast<uint32_t>(more) << i;
-    }
-    put_code(bits, format_.planes, c, code);
-  }
+  if (format_.tight) return code_tight(bits, levels, turned, deviation);
+  take_levels(levels, bits, turned, deviation);
   const float along = kernels_->dot(turned, levels, dim_);
   float fit = along / kernels_->dot(levels, levels, dim_);
   if (format_.whole_rows && along > 0)
@@ -141,8 +192,10 @@ LevelRows PlaneRows::level_rows(size_t first) const {
 
 void PlaneRows::read_factors(float* out, size_t norm, float weight, size_t first,
                              size_t count) const {
+  const size_t bytes = format_.code_bytes(dim_);
   for (size_t t = 0; t < count; ++t)
-    out[t] = weight * f16_to_f32(norms_[(first + t) * format_.norms() + norm]);
+    out[t] = weight * (format_.tight ? scale_of(codes_[(first + t + 1) * bytes - 1])
+                                     : f16_to_f32(norms_[(first + t) * format_.norms() + norm]));
 }
 
 /// Calls f(tile, at, count) for runs of rows as they were turned, without their scales.

@@ -14,8 +14,12 @@
 // length, whatever its numbers are. After random signs of the row's numbers that makes planes
 // without a sketch unbiased too (as far as the transform is a random rotation: Vargaftik et al.,
 // 2022), a sketch whose numbers have b bits in the place of one. See docs/decisions/0225.
-// Bytes a row: (D b + m) / 8 + 2, and 2 with a sketch. Cost: coding D log2 D + m D; reading a
-// look-up a number, once for all queries, and a multiply-add a query; m / 4 look-ups a query.
+// Tight rows have a scale of 8 bits, the upper half of an f16, and the levels of Lloyd and Max for
+// 3 and 4 bits too. The stored scale is up to 6% off; the thresholds between levels are moved
+// together until a row is as long along itself as it was, to a third of a percent:
+// docs/decisions/0260. Bytes a row: (D b + m) / 8 + 2, and 2 with a sketch; tight D b / 8 + 1.
+// Cost: coding D log2 D + m D; reading a look-up a number, once for all queries, and a multiply-add
+// a query; m / 4 look-ups a query.
 
 #include <array>
 #include <memory>
@@ -28,6 +32,11 @@
 namespace pith {
 
 inline constexpr int kMostPlanes = 4;
+
+/// Levels of normal numbers of variance 1, from 0 up (Max 1960): 3 bits, 4 bits.
+inline constexpr std::array<std::array<float, 8>, 2> kNormalLevels{
+    {{0.2451f, 0.7560f, 1.344f, 2.152f},
+     {0.1284f, 0.3881f, 0.6568f, 0.9424f, 1.256f, 1.618f, 2.069f, 2.733f}}};
 
 /// The weight of plane i of b, for numbers of variance 1: levels of 0.4528 and 1.5104 for b = 2,
 /// steps of 0.5860 and 0.3352 for 3 and 4 (Max 1960).
@@ -46,14 +55,23 @@ struct PlaneFormat {
   bool unbias_weights = false;      ///< as QjlFormat's
   bool whole_rows = false;          ///< no sketch: scales lose nothing of a row's own direction
   bool random_turn = false;         ///< numbers get random signs before the transform
+  bool tight = false;               ///< whole rows, no sketch: scales of 8 bits
 
   size_t sketch_bits(size_t dim) const { return bits.value_or(dim); }
-  size_t norms() const { return bits == size_t{0} ? 1 : 2; }
+  /// Numbers of 16 bits beside a row's code.
+  size_t norms() const { return tight ? 0 : bits == size_t{0} ? 1 : 2; }
   size_t plane_bytes(size_t dim) const { return dim * static_cast<size_t>(planes) / 8; }
-  size_t code_bytes(size_t dim) const { return plane_bytes(dim) + sketch_bits(dim) / 8; }
+  size_t code_bytes(size_t dim) const { return plane_bytes(dim) + sketch_bits(dim) / 8 + tight; }
+  /// The highest bit of a code is its sign, the others name a level of kNormalLevels.
+  bool sign_and_level() const { return tight && planes > 2; }
   float weight(int i) const { return plane_weight(planes, i); }
   /// The sum that a code names: bit i is the sign of plane i.
   float level(uint32_t code) const {
+    if (sign_and_level()) {
+      const uint32_t sign = 1u << (planes - 1);
+      const float size = kNormalLevels[static_cast<size_t>(planes - 3)][code & (sign - 1)];
+      return code & sign ? size : -size;
+    }
     float sum = 0;
     for (int i = 0; i < planes; ++i) sum += code >> i & 1 ? weight(i) : -weight(i);
     return sum;
@@ -66,7 +84,9 @@ class PlaneRows final : public CodedRows {
             std::shared_ptr<const Projection> projection,
             std::shared_ptr<const Array<float>> signs);
 
-  size_t rows() const override { return norms_.size() / format_.norms(); }
+  size_t rows() const override {
+    return codes_.size() == 0 ? 0 : (codes_.size() - kReadable) / format_.code_bytes(dim_);
+  }
   void append(const float* x, size_t stride, size_t count) override;
   void keep(std::span<const uint32_t> kept) override;
   void decode(float* out, size_t first, size_t count) const override;
@@ -89,7 +109,13 @@ class PlaneRows final : public CodedRows {
   }
 
  private:
+  static constexpr size_t kReadable = 8;  // bytes past the last code
+
   void code(const float* x, size_t at, std::vector<float>& room);
+  /// levels [D] <- the levels next to x [D] / unit, whose codes go to `bits` if there are any.
+  void take_levels(float* levels, uint8_t* bits, const float* x, float unit) const;
+  /// The scale of the row x [D] in 8 bits, and its codes.
+  void code_tight(uint8_t* bits, float* levels, const float* x, float deviation) const;
   /// x [count, D] turned, and back.
   void turn(float* x, size_t count) const;
   void turn_back(float* x, size_t count) const;
@@ -103,8 +129,9 @@ class PlaneRows final : public CodedRows {
   std::shared_ptr<const Projection> projection_;
   std::shared_ptr<const Array<float>> signs_;  // [D] +-1 that come before the transform; or null
   std::array<float, size_t{1} << kMostPlanes> levels_{};  // [2^b], of codes, scale 1
-  Array<uint8_t> codes_;   // [rows, D codes of b bits, m bits] and 8 bytes that may be read
-  Array<uint16_t> norms_;  // [rows, 2] f16: scale, and |r| if m > 0
+  // [rows, D codes of b bits, m bits or the scale of a tight row] and 8 bytes that may be read
+  Array<uint8_t> codes_;
+  Array<uint16_t> norms_;  // [rows, 2] f16: scale, and |r| if m > 0; none of tight rows
 };
 
 class PlaneCodec final : public Codec {
