@@ -182,7 +182,8 @@ int main(int argc, char** argv) {
     std::vector<std::string> codecs(argv + std::min(argc, 4), argv + argc);
     if (codecs.empty())
       codecs = {"bf16",         "int8",         "int4", "int4(hadamard=true)",
-                "kivi(bits=4)", "kivi(bits=2)", "qjl",  "csr"};
+                "kivi(bits=4)", "kivi(bits=2)", "qjl",  "qjl(paper=true)",
+                "csr"};
     return pith::bench::run(argc > 1 ? std::atoi(argv[1]) : 2,
                             argc > 2 ? static_cast<size_t>(std::atoll(argv[2])) : 32768,
                             argc > 3 ? std::atoi(argv[3]) : 7, codecs);

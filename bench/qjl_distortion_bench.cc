@@ -48,7 +48,8 @@ class Machine {
                                const std::vector<float>& q, double* bits) {
     const CodecRow& row = codec_row("qjl");
     PolicyPart part{"qjl",
-                    {{"sketch", s.sketch},
+                    {{"paper", "true"},
+                     {"sketch", s.sketch},
                      {"m", std::to_string(s.m)},
                      {"outliers", std::to_string(s.outliers)}}};
     if (s.outliers) part.parameters["m_out"] = std::to_string(s.m / 2);

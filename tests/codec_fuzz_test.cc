@@ -128,10 +128,10 @@ std::vector<std::string> texts() {
   std::vector<std::string> all;
   for (const CodecRow& row : codec_rows()) all.push_back(row.info.name);
   for (const char* text :
-       {"int4(hadamard=true,center=40)", "kivi(bits=4,center=32)", "qjl(outliers=0,center=33)",
-        "qjl(residual=2,m=48,sketch=gaussian)", "gear(bits=4,rank=1,rows=32,outliers=0)",
-        "kvquant(bits=2,calibrate=50,outliers=3)", "kvquant(bits=4,outliers=0)",
-        "turboquant(bits=1)", "turboquant(bits=4,center=16)",
+       {"int4(hadamard=true,center=40)", "kivi(bits=4,center=32)",
+        "qjl(paper=true,outliers=0,center=33)", "qjl(residual=2,m=48,sketch=gaussian)",
+        "gear(bits=4,rank=1,rows=32,outliers=0)", "kvquant(bits=2,calibrate=50,outliers=3)",
+        "kvquant(bits=4,outliers=0)", "turboquant(bits=1)", "turboquant(bits=4,center=16)",
         "ladder(new=kivi(bits=4),old=turboquant(center=48),rows=20)"})
     all.emplace_back(text);
   return all;

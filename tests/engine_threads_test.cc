@@ -101,7 +101,7 @@ TEST_P(EngineThreads, EightForksOfOneSessionGoOnAtOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Policies, EngineThreads,
                          testing::Values("exact", "keydiff(budget=32,interval=16)+int4,window=16",
-                                         "exact+k:qjl(m=128)+v:int4,window=16",
+                                         "exact+k:qjl(paper=true,m=128)+v:int4,window=16",
                                          "express(heavy=0,s=32)+csr(online=32),window=16"),
                          [](const auto& i) { return std::to_string(i.index); });
 

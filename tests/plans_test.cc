@@ -185,7 +185,7 @@ const Case kCases[] = {
     {"knorm", "knorm(budget=60,interval=20),sink=4,window=16"},
     {"knorm-1", "knorm(budget=100,interval=1),sink=0,window=0"},
     {"knorm-csr", "knorm(budget=60,interval=20)+csr(s=4),sink=4,window=16"},
-    {"knorm-qjl", "knorm(budget=60,interval=20)+k:qjl+v:kivi,sink=4,window=16"},
+    {"knorm-qjl", "knorm(budget=60,interval=20)+k:qjl(paper=true)+v:kivi,sink=4,window=16"},
     {"expected", "expected_attention(budget=60,interval=20),sink=4,window=16"},
     {"expected-mean", "expected_attention(budget=60,covariance=false,vnorm=false),window=16"},
     {"heavy-rate",

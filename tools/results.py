@@ -174,11 +174,12 @@ VARIANTS = {
     "int8": ["", "(hadamard=true)", "(center=128)"],
     "int4": ["", "(hadamard=true)", "(center=128)"],
     "kivi": ["(bits=2)", "(bits=4)", "(bits=2,hadamard=true)"],
-    "qjl": ["", *(f"(m={m},sketch={sketch},outliers={outliers})" for m in (128, 256)
-                  for sketch in ("ortho", "gaussian", "hadamard") for outliers in (0, 8)),
-            "(m=128,outliers=0,center=128)", "(m=256,outliers=0,center=128)", "(center=128)",
-            "(residual=1,m=64,center=64)", "(residual=2,m=64)", "(residual=2,m=64,center=128)",
-            "(residual=2,m=64,center=128,sketch=gaussian)"],
+    "qjl": ["", "(paper=true)",
+            *(f"(paper=true,m={m},sketch={sketch},outliers={outliers})" for m in (128, 256)
+              for sketch in ("ortho", "gaussian", "hadamard") for outliers in (0, 8)),
+            "(residual=0,m=128,outliers=0)", "(residual=0,m=256,outliers=0)", "(residual=0)",
+            "(residual=1,m=64,center=64)", "(residual=2,m=64,center=0)", "(residual=2,m=64)",
+            "(residual=2,m=64,sketch=gaussian)"],
     "csr": [f"(s={s},dict={kind})" for kind in ("random", "kmeans") for s in (16, 8, 6, 4)],
     "kvquant": ["(bits=2)", "(bits=3)", "(bits=4)", "(bits=2,outliers=0)", "(bits=2,outliers=4)"],
     "gear": ["(bits=2)", "(bits=4)", "(bits=2,rank=0)", "(bits=2,outliers=0)"],

@@ -30,7 +30,7 @@ CODECS = (
     "int8", "int4", "int4(center=128)", "kivi(bits=4)", "kivi(bits=2)", "kvquant(bits=4)",
     "kvquant(bits=3)", "kvquant(bits=2)", "gear(bits=2)", "turboquant(bits=4,center=128)",
     "turboquant(bits=3,center=128)", "turboquant(bits=2,center=128)",
-    "k:qjl(residual=2,m=64,center=128)+v:turboquant(bits=3)", "k:qjl+v:kivi(bits=2)",
+    "k:qjl(residual=2,m=64,center=128)+v:turboquant(bits=3)", "k:qjl(paper=true)+v:kivi(bits=2)",
     "ladder(new=int8,old=turboquant(bits=3,center=128),rows=256)",
     "ladder(new=turboquant(bits=4,center=128),old=turboquant(bits=2,center=128),rows=256)",
 )

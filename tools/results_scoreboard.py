@@ -32,7 +32,7 @@ EXACT_ONLY = {"niah_single_1": 4, "niah_multikey_2": 4, "niah_multikey_3": 4, "v
 
 CODECS = ["int8", "int4", "int4(hadamard=true)", "kivi(bits=4)", "kivi(bits=2)",
           "turboquant(bits=2,center=128)", "turboquant(bits=3,center=128)"]
-RANDOM_CODECS = ["qjl", "qjl(m=256)", "csr(s=2)", "csr(s=4)", "csr(s=8)", "gear(bits=2)",
+RANDOM_CODECS = ["qjl", "qjl(paper=true)", "qjl(paper=true,m=256)", "csr(s=2)", "csr(s=4)", "csr(s=8)", "gear(bits=2)",
                  "kvquant(bits=3)"]
 DICTIONARY = "csr.safetensors"  # trained for one model, and beside it
 # At 25% every selector, at 50% and 12.5% those that are not far from the best.

@@ -68,8 +68,8 @@ TEST(ErrorProbe, ASampleOfAllRowsIsTheTruthOfCodesToo) {
   const Rows rows(shape, kBefore + kSteps, 1);
   const Rope rope(shape.head_dim, 10000.0);
   for (const char* policy :
-       {"exact+int8", "exact+int4", "exact+kivi", "exact+qjl", "exact+turboquant(bits=3)",
-        "exact+kvquant(bits=3)", "exact+ladder(rows=128)"}) {
+       {"exact+int8", "exact+int4", "exact+kivi", "exact+qjl(paper=true)",
+        "exact+turboquant(bits=3)", "exact+kvquant(bits=3)", "exact+ladder(rows=128)"}) {
     const Outcome o = run(shape, rows, policy, 1, {.rows = 4096, .every = 4}, 100, &rope);
     EXPECT_NEAR(o.error.estimate, o.truth, 0.02 * o.truth + 1e-3) << policy;
     EXPECT_GT(o.truth, 1e-3) << policy;

@@ -129,9 +129,11 @@ class CodedHead {
 };
 
 PolicyPart qjl_part(size_t bits, const std::string& sketch, size_t outliers, size_t out_bits) {
-  PolicyPart part{
-      "qjl",
-      {{"m", std::to_string(bits)}, {"sketch", sketch}, {"outliers", std::to_string(outliers)}}};
+  PolicyPart part{"qjl",
+                  {{"paper", "true"},
+                   {"m", std::to_string(bits)},
+                   {"sketch", sketch},
+                   {"outliers", std::to_string(outliers)}}};
   if (outliers > 0) part.parameters["m_out"] = std::to_string(out_bits);
   return part;
 }
@@ -280,8 +282,8 @@ void score_table(const ReproduceBench& bench) {
       {"exact", "exact"},
       {"kivi", "exact+kivi(bits=2),window=32"},
       {"int4", "exact+int4,window=32"},
-      {"qjl", "exact+qjl,window=32", true},
-      {"qjl, gaussian", "exact+qjl(sketch=gaussian),window=32", true}};
+      {"qjl", "exact+qjl(paper=true),window=32", true},
+      {"qjl, gaussian", "exact+qjl(paper=true,sketch=gaussian),window=32", true}};
   const std::vector<std::string> tasks = bench.quick()
                                              ? std::vector<std::string>{"facts"}
                                              : std::vector<std::string>{"facts", "docqa", "kv"};

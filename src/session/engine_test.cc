@@ -210,7 +210,8 @@ TEST(EngineMemory, TablesThatNoRowShapesAreThereOnceForSeparateSessions) {
   const auto other = std::make_shared<Engine>(demo(), small_engine());
   const auto used = [&] { return engine->bytes_in_use() - engine->ledger().total_bytes(); };
   const auto ids = some_ids(120, 12);
-  for (const std::string policy : {"exact+k:qjl(m=128)+v:int4,window=16", "exact+qjl,window=16"}) {
+  for (const std::string policy :
+       {"exact+k:qjl(paper=true,m=128)+v:int4,window=16", "exact+qjl(paper=true),window=16"}) {
     SessionOptions plain = with_policy(policy), unlike = plain, reseeded = plain;
     unlike.protect = {{3, 5}};
     unlike.error_probe.rows = 64;

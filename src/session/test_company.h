@@ -43,7 +43,7 @@ inline const std::vector<std::string>& policies() {
       "express(heavy=0,s=32)+int4,window=16",
       "exact+kivi(bits=2),window=32",
       "exact+turboquant(bits=3),window=16",
-      "exact+k:qjl(m=128)+v:int4,window=16",
+      "exact+k:qjl(paper=true,m=128)+v:int4,window=16",
       "exact+csr(online=32),window=16",
       "balancekv(heavy=0,rate=0.5)+int4,window=16",
       "uniform(rate=0.25)+bf16,sink=4,window=16",

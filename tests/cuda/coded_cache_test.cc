@@ -120,8 +120,9 @@ TEST(CudaCodedCache, RowsOfGroupsTakeWhatTheyShare) {
         "buzz(T=90,weights=true),window=30", "expected_attention(budget=90,interval=512)"}) {
     for (const int dim : {64, 128}) {
       const DType dtype = dim == 64 ? DType::kBF16 : DType::kF16;
-      const std::string policy = over(text, dim == 64 ? "qjl" : "k:qjl(m=512)+v:kivi(bits=2)") +
-                                 ",dtype=" + to_string(dtype);
+      const std::string policy =
+          over(text, dim == 64 ? "qjl(paper=true)" : "k:qjl(paper=true,m=512)+v:kivi(bits=2)") +
+          ",dtype=" + to_string(dtype);
       SCOPED_TRACE(policy);
       Pair pair(policy, dim, dtype);
       expect_groups_held(pair, text);
@@ -133,7 +134,7 @@ TEST(CudaCodedCache, RowsOfGroupsTakeWhatTheyShare) {
 TEST(CudaCodedCache, WeightsCountAllTokens) {
   PITH_NEEDS_GPU();
   for (const char* policy :
-       {"express(heavy=0,s=32)+turboquant(bits=3)", "express(heavy=0,s=32)+qjl",
+       {"express(heavy=0,s=32)+turboquant(bits=3)", "express(heavy=0,s=32)+qjl(paper=true)",
         "express(s=16,heavy=20,heavy_interval=9)+int8", "uniform(budget=50)+int4",
         "uniform(budget=30,heavy=20,heavy_interval=8)+turboquant",
         "balancekv(b=16,heavy=20,heavy_interval=30)+int8"}) {

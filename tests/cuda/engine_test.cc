@@ -100,9 +100,9 @@ TEST(CudaPolicies, AgreeWithTheCpu) {
                 {"exact+int8", 1e-2},
                 {"exact+int4,window=64,sink=0", 6e-2},
                 {"exact+kivi(bits=4),sink=0;layers=0:exact", 1e-2},
-                {"exact+qjl,sink=2,window=40", 5e-2},
-                {"exact+k:qjl(m=256)+v:kivi(bits=2),window=64,sink=0", 5e-2},
-                {"exact+qjl(outliers=5,m_out=48,sketch=hadamard),sink=0", 5e-2},
+                {"exact+qjl(paper=true),sink=2,window=40", 5e-2},
+                {"exact+k:qjl(paper=true,m=256)+v:kivi(bits=2),window=64,sink=0", 5e-2},
+                {"exact+qjl(paper=true,outliers=5,m_out=48,sketch=hadamard),sink=0", 5e-2},
                 {"streaming_llm(window=60)", 4e-3},
                 {"streaming_llm(window=96)+kivi", 4e-3},
                 {"local(window=37)", 4e-3},
@@ -325,10 +325,10 @@ TEST(CudaPlans, PairsHaveTheirKernels) {
       {"exact+k:int4+v:int8,sink=0", "keys in int4, centred by 0, values in int8, centred by 0"},
       {"knorm(budget=50)+k:int8+v:int4",
        "keys in int8, centred by 0, values in int4, centred by 0"},
-      {"exact+k:qjl+v:kivi,sink=0", "qjl"}};
+      {"exact+k:qjl(paper=true)+v:kivi,sink=0", "qjl"}};
   for (const auto& [policy, name] : kNames) EXPECT_EQ(plan(policy).codec->name(), name) << policy;
   for (const char* policy :
-       {"knorm(budget=50)+kivi", "exact+int8(center=32),sink=0", "h2o(budget=50)+qjl"})
+       {"knorm(budget=50)+kivi", "exact+int8(center=32),sink=0", "h2o(budget=50)+qjl(paper=true)"})
     EXPECT_TRUE(plan(policy).shares) << policy;
   for (const char* policy :
        {"knorm(budget=50)+int4", "exact+turboquant,sink=0", "exact+kvquant,sink=0"})

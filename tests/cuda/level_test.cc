@@ -56,7 +56,7 @@ constexpr Case kCases[] = {{"turboquant(bits=1)", 1e-2},
                            {"k:turboquant(bits=4,center=128)+v:int4(hadamard=true)", 1e-2},
                            {"k:kvquant(calibrate=64)+v:gear", 3e-2},
                            // The CPU codes the row that the last token pushes out.
-                           {"qjl(outliers=0)", 4e-2}};
+                           {"qjl(paper=true,outliers=0)", 4e-2}};
 
 // Each bit of a code has a place of its own, within the bytes that move with its row.
 TEST(CudaLevels, FragmentsHoldEveryBitOnce) {

@@ -6,6 +6,7 @@
 #include "cache_pair.h"
 #include "compress/registry.h"
 #include "pith/error.h"
+#include "policy/support.h"
 
 namespace pith::cuda {
 
@@ -25,7 +26,7 @@ inline std::string policy_of(const SelectorRow& selector, const CodecRow& codec,
     }
     text += ")";
   }
-  text += "+" + codec.info.name + ",sink=2";
+  text += "+" + to_string(usual_part(codec, Device::kCuda)) + ",sink=2";
   return selector.owns_window ? text : text + ",window=30";
 }
 

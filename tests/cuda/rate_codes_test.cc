@@ -94,8 +94,8 @@ TEST(CudaRateCodes, GroupsAreTheCpus) {
   } kCases[] = {{"int8", 32, 1e-2},
                 {"kivi(bits=4)", 32, 0.1},
                 {"kivi(bits=2)", 32, 0.4},
-                {"qjl", 32, 0.5},
-                {"k:qjl+v:kivi(bits=2)", 32, 0.5},
+                {"qjl(paper=true)", 32, 0.5},
+                {"k:qjl(paper=true)+v:kivi(bits=2)", 32, 0.5},
                 {"turboquant(bits=3)", 32, 0.2},
                 {"turboquant(bits=3,center=128)", 128, 0.2},
                 {"int8(center=64)", 64, 1e-2},
@@ -152,7 +152,8 @@ TEST(CudaRateCodes, AnySizesHoldTheSame) {
 /// For compute-sanitizer too.
 TEST(CudaRateCodes, SmallOnesHoldTheSame) {
   PITH_NEEDS_GPU();
-  for (const char* codec : {"int4", "kivi(bits=2)", "qjl", "turboquant(bits=4,center=64)"}) {
+  for (const char* codec :
+       {"int4", "kivi(bits=2)", "qjl(paper=true)", "turboquant(bits=4,center=64)"}) {
     const std::string policy = std::string("uniform(rate=0.7)+") + codec + ",sink=0,window=0";
     SCOPED_TRACE(policy);
     Pair pair(policy, 64, DType::kF16);

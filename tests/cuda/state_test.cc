@@ -62,7 +62,7 @@ TEST(CudaState, EveryFormGoesOnWhereItWasSaved) {
        {"uniform(rate=0.3,heavy=24,heavy_interval=16)+int4", "uniform(budget=40,heavy=24)+kivi",
         "express(s=32,heavy=32,heavy_interval=32)+kivi(bits=4),window=8",
         "balancekv(rate=0.25,b=16,heavy=24,heavy_interval=16)+int8,window=8",
-        "buzz(T=64,weights=true)+int4,window=8", "h2o(budget=50,decay=0.5)+qjl",
+        "buzz(T=64,weights=true)+int4,window=8", "h2o(budget=50,decay=0.5)+qjl(paper=true)",
         "expected_attention(budget=50)+turboquant(bits=3)",
         "knorm(budget=60)+kvquant(calibrate=32),window=16",
         "exact+int4(hadamard=true,center=64),sink=0", "exact+k:int8+v:int4,sink=0",
@@ -89,7 +89,7 @@ TEST(CudaState, HostileStateDoesNoHarm) {
   PITH_NEEDS_GPU();
   for (const char* policy :
        {"exact", "knorm(budget=40)+kivi,window=8", "snapkv(budget=40)+gear,window=8",
-        "snapkv(budget=40)+qjl,window=8", "exact+csr(s=4,online=32),window=8,sink=0",
+        "snapkv(budget=40)+qjl(paper=true),window=8", "exact+csr(s=4,online=32),window=8,sink=0",
         "knorm(budget=40)+kvquant(calibrate=32),window=8", "express(heavy=0,s=16)+int4,window=8",
         "uniform(rate=0.5)+turboquant,window=8", "exact+ladder,window=8,sink=0",
         "exact+gear(rows=32),window=8,sink=0"}) {
@@ -200,7 +200,7 @@ TEST(CudaState, AccountsAreASessionsOwn) {
   o.parallel = 4;
   const auto engine = std::make_shared<Engine>(model, o);
   for (const char* policy :
-       {"exact", "keydiff(budget=48)+int4,window=16", "exact+qjl,window=32,sink=0"}) {
+       {"exact", "keydiff(budget=48)+int4,window=16", "exact+qjl(paper=true),window=32,sink=0"}) {
     Session base(engine, with_policy(policy));
     base.append(random_ids(150, model->config().vocab, 3));
     base.save(folder.path() / "s.pith", {.replace = true});
@@ -227,7 +227,7 @@ TEST(CudaState, TablesAreThereOnce) {
   o.device = Device::kCuda;
   const auto engine = std::make_shared<Engine>(model, o);
   const auto ids = random_ids(80, model->config().vocab, 3);
-  for (const char* codec : {"qjl", "gear", "turboquant(bits=3)"}) {
+  for (const char* codec : {"qjl(paper=true)", "gear", "turboquant(bits=3)"}) {
     const std::string policy = std::string("exact+") + codec + ",window=16";
     Session first(engine, with_policy(policy));
     const size_t tables = first.ledger().shared, one = engine->bytes_in_use();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "compress/centred_rows.h"
 #include "compress/token_rows.h"
 #include "methods/methods.h"
@@ -14,17 +16,23 @@ namespace {
 
 std::unique_ptr<Codec> make_keys(const QjlOptions& o) {
   if (o.residual == 0) return std::make_unique<QjlCodec>(o.format());
-  PlaneFormat format{o.residual, o.sketch};
-  if (o.bits) format.bits = o.bits;
+  PlaneFormat format{o.residual, o.sketch, o.residual_bits()};
   format.unbias_weights = o.unbias_weights;
-  format.whole_rows = format.random_turn = o.bits == size_t{0};
+  format.whole_rows = format.random_turn = format.tight = o.residual_bits() == 0;
   return std::make_unique<PlaneCodec>(format);
+}
+
+/// Those of KIVI beside a sketch alone, else levels like the keys': one bit is too few for values.
+std::unique_ptr<Codec> make_values(const QjlOptions& o) {
+  if (o.residual == 0) return std::make_unique<TokenCodec>(TokenFormat{2, true});
+  return std::make_unique<PlaneCodec>(
+      PlaneFormat{.planes = std::max(o.residual, 2), .bits = 0, .whole_rows = true, .tight = true});
 }
 
 std::unique_ptr<Codec> make_qjl(const MethodOptions& options, Side side) {
   const auto& o = options.as<QjlOptions>();
   auto keys = make_keys(o);  // sizes are checked on both sides
-  if (side == Side::kValues) return std::make_unique<TokenCodec>(TokenFormat{2, true});
+  if (side == Side::kValues) return make_values(o);
   return centred_if_asked(std::move(keys), o.center, side);
 }
 
@@ -51,8 +59,9 @@ Offers qjl_on_gpu(const MethodOptions& options, const OfferSite& site) {
       .code = kivi.on_gpu(kivi.read({"kivi", {{"bits", "2"}}}), site).code,
       .levels = false,
       .shares = true,
-      .limits = {limit("center", o.center, o.center == 0, "0"),
-                 limit("residual", static_cast<size_t>(o.residual), o.residual == 0, "0"),
+      .limits = {limit("center", o.center, o.center == 0, "0, as with paper=true"),
+                 limit("residual", static_cast<size_t>(o.residual), o.residual == 0,
+                       "0, as with paper=true"),
                  {"unbias", "false: scores are the estimates themselves",
                   o.unbias_weights ? "qjl(unbias=true)" : ""},
                  {"slack", "0: each group has channels of its own",
@@ -79,26 +88,30 @@ Offers turboquant_on_gpu(const MethodOptions& options, const OfferSite& site) {
 Fields QjlOptions::fields() {
   constexpr size_t kMostBits = 65536;
   return {whole("m", bits, {.most = kMostBits, .multiple = 16},
-                "bits of a key's sketch; unset: 2 a channel, 1 of a residual; 0 with a residual: "
-                "no sketch"),
+                "bits of the sketch: of what a coarse code leaves, unset: none; of a key with "
+                "residual=0, unset: 2 a channel"),
           choice<Sketch>("sketch", sketch,
                          {{"ortho", Sketch::kOrtho},
                           {"gaussian", Sketch::kGaussian},
                           {"hadamard", Sketch::kHadamard}},
                          "rows of the random sketch"),
           whole("outliers", outliers, {.most = 65535},
-                "channels of largest norm over 32 rows with a sketch of their own")
-              .unset("8"),
+                "residual=0: channels of largest norm over 32 rows with a sketch of their own; "
+                "unset: 8"),
           whole("m_out", out_bits, {.least = 16, .most = kMostBits, .multiple = 16},
-                "bits of the outliers' sketch; unset: 1 a channel"),
+                "residual=0: bits of the outliers' sketch; unset: 1 a channel"),
           number("slack", slack, {0, 1},
-                 "energy that channels of the 32 rows before may leave the inliers in excess, and "
+                 "residual=0: energy that channels of the 32 rows before may leave the inliers in "
+                 "excess, and "
                  "stay: 0.05 is 2.5% more noise, and twice as fast on the CPU"),
           choice("residual", residual, {0, 1, 2, 3, 4},
-                 "bits a channel of a coarse code, whose rest is sketched; 0: none"),
+                 "bits a channel of a coarse code, and of values, 2 at least there; 0: keys are "
+                 "sketched themselves, values in 2 bits as in kivi"),
           flag("unbias", unbias_weights,
                "scores less half of their variance, so that their exponentials are unbiased"),
-          centre_field(center)};
+          centre_field(center),
+          flag("paper", paper, "the paper's form where nothing else is given: residual=0, center=0")
+              .when(paper)};
 }
 
 void QjlOptions::check(const std::string& method) const {
@@ -115,9 +128,15 @@ void QjlOptions::check(const std::string& method) const {
                                                : nullptr;
   if (apart)
     refuse(
-        fmt::format("residual={}) has no channels apart, its transform spreads them; leave "
-                    "'{}' out",
+        fmt::format("residual={}) has no channels apart, its transform spreads them; leave '{}' "
+                    "out, or give paper=true",
                     residual, apart));
+  const char* sketched = sketch != Sketch::kOrtho ? "sketch" : unbias_weights ? "unbias" : nullptr;
+  if (sketched && residual_bits() == 0)
+    refuse(
+        fmt::format("residual={}) has no sketch for '{}' unless m says how many bits; give m, "
+                    "or paper=true",
+                    residual, sketched));
 }
 
 QjlFormat QjlOptions::format() const {
@@ -156,7 +175,7 @@ CodecRow qjl_row() {
   CodecRow row;
   row.info = {"qjl",
               false,
-              "keys as sign bits of a random sketch and a norm, values in 2 bits",
+              "rows in 3 bits after random signs and a transform; paper: sign bits of a sketch",
               "QJL: 1-Bit Quantized JL Transform for KV Cache Quantization",
               {},
               ""};
