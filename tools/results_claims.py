@@ -31,7 +31,8 @@ What the five papers say of their methods, beside what the same measurement find
 SmolLM2-135M-Instruct. Their models, texts and metrics are others, so numbers do not compare;
 directions do. Each line is a check that the program makes:
 
-    pith reproduce PAPER -m smollm2 -f essays.txt --json
+    pith reproduce PAPER -m smollm2 -f essays.txt --json > PAPER.jsonl
+    tools/results_claims.py PAPER.jsonl --write
 
 with 3 seeds of whatever is random. On a GPU with `--device cuda`: predictions and answers; attention
 errors, coding errors and times are the CPU's.
