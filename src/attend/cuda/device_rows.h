@@ -90,6 +90,8 @@ class DeviceRows {
   std::byte* values() const { return keys() + bytes_of(capacity_); }
   /// Room for `rows` more.
   void reserve_more(size_t rows);
+  /// Room for `rows` in all, and no more.
+  void make_room(size_t rows) { move_to(rows, *this); }
   /// Whether reserve_more(rows), and reshape(shape), would change nothing.
   bool has_room(size_t rows) const { return front_ + rows_ + rows <= capacity_; }
   bool has_shape(const DeviceRowsShape& shape) const { return shape == shape_; }

@@ -1,7 +1,6 @@
 #include "cache/cuda/layer_rows.h"
 
-#include "cache/cuda/in_place_rows.h"
-#include "cache/cuda/windowed_rows.h"
+#include "cache/cuda/head_stores.h"
 #include "kernels/cuda/grouped_layout.h"
 
 namespace pith::cuda {
@@ -105,9 +104,7 @@ BodySite body_site(const LayerPlan& plan, const LayerSite& site) {
 }
 
 std::unique_ptr<LayerRows> make_layer_rows(const LayerPlan& plan, const LayerSite& site) {
-  if (plan.straight || plan.selector.chooser || plan.selector.heavy)
-    return std::make_unique<InPlaceRows>(plan, site);
-  return std::make_unique<WindowedRows>(plan, site);
+  return std::make_unique<HeadStores>(plan, site);
 }
 
 }  // namespace pith::cuda

@@ -1,7 +1,6 @@
 #pragma once
 // The rows of one layer on the GPU: how they are laid out, what attention is told of them, and when
-// they move. Two layouts: all rows in one run, in which what is dropped is closed up, and
-// sink | body | window with a body that is coded, thinned or dropped.
+// they move.
 
 #include <memory>
 #include <span>
@@ -36,6 +35,9 @@ struct LayerPlan {
   bool shares = false;
   std::string codec_name;  ///< of that codec and its form: equal names are equal codecs
   SelectorOnGpu selector;  ///< none: all rows do, or none
+
+  /// Rows that leave the window stay nowhere beside it: they go into a body, or are dropped.
+  bool flows() const { return !straight && !selector.chooser && !selector.heavy; }
 };
 
 /// KV heads side by side.

@@ -1,16 +1,16 @@
-// A plan's steps carried out on rows that lie in one run: see in_place_rows.h.
+// A plan's steps carried out on rows that lie in one run: see head_stores.h.
 
 #include <algorithm>
 
-#include "cache/cuda/in_place_rows.h"
+#include "cache/cuda/head_stores.h"
 #include "compress/cuda/heavy.h"
 #include "kernels/cuda/grouped_layout.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
 
-void InPlaceRows::carry_out(std::span<const Step> steps, bool chunk, ChunkSpace& space,
-                            LateWork& late) {
+void HeadStores::carry_out(std::span<const Step> steps, bool chunk, ChunkSpace& space,
+                           LateWork& late) {
   size_t fresh = 0;  // rows that have left the window
   for (const Step& step : steps) {
     if (step.from == Zone::kWindow || step.to == Zone::kLeaving) fresh += step.rows;
@@ -31,7 +31,7 @@ void InPlaceRows::carry_out(std::span<const Step> steps, bool chunk, ChunkSpace&
   }
 }
 
-void InPlaceRows::carry_out(const Step& step, StagedRows& staged, ChunkSpace& space) {
+void HeadStores::carry_out(const Step& step, StagedRows& staged, ChunkSpace& space) {
   if (step.op == Op::kSplit) {
     split(step, staged, space);
     staged.to.row += step.rows;
@@ -50,8 +50,8 @@ void InPlaceRows::carry_out(const Step& step, StagedRows& staged, ChunkSpace& sp
   }
 }
 
-StagedRows InPlaceRows::stage(std::span<const Step> steps, ChunkSpace& space,
-                              std::vector<BodyMove>& moves) {
+StagedRows HeadStores::stage(std::span<const Step> steps, ChunkSpace& space,
+                             std::vector<BodyMove>& moves) {
   size_t leave = 0;
   for (const Step& step : steps) leave += body_ && step.op == Op::kSplit ? step.rows : 0;
   if (leave == 0) return {};
@@ -63,7 +63,7 @@ StagedRows InPlaceRows::stage(std::span<const Step> steps, ChunkSpace& space,
   return staged;
 }
 
-void InPlaceRows::split(const Step& step, const StagedRows& staged, ChunkSpace& space) {
+void HeadStores::split(const Step& step, const StagedRows& staged, ChunkSpace& space) {
   const size_t end = size_t{run_.body} + step.held;
   if (packs()) pack(end);
   KeepCall call = keep_call(run_.body, step.held);
@@ -81,8 +81,8 @@ void InPlaceRows::split(const Step& step, const StagedRows& staged, ChunkSpace& 
   known_ = end;
 }
 
-void InPlaceRows::split_in_run(const Step& step, const SelectSpace& lent, const KeepCall& call,
-                               ChunkSpace& space) {
+void HeadStores::split_in_run(const Step& step, const SelectSpace& lent, const KeepCall& call,
+                              ChunkSpace& space) {
   const JudgedRows& rows = call.rows;
   const int stay = static_cast<int>(step.keep);
   if (packs()) {
@@ -98,8 +98,8 @@ void InPlaceRows::split_in_run(const Step& step, const SelectSpace& lent, const 
   leave_first_sides(lent, rows, stay, site_.stream);
 }
 
-void InPlaceRows::split_to_body(const Step& step, const HeavyChoice& choice,
-                                const StagedRows& staged) {
+void HeadStores::split_to_body(const Step& step, const HeavyChoice& choice,
+                               const StagedRows& staged) {
   const auto& [lent, rows, seen] = choice;
   KeepCall call = rows;
   const int stay = static_cast<int>(step.keep), leave = static_cast<int>(step.rows);
@@ -119,7 +119,7 @@ void InPlaceRows::split_to_body(const Step& step, const HeavyChoice& choice,
   known_ = step.keep;
 }
 
-KeepCall InPlaceRows::keep_call(size_t first, size_t count) const {
+KeepCall HeadStores::keep_call(size_t first, size_t count) const {
   const size_t row = sink() + first - std::min(first, packed());  // in the dense run
   const size_t known = std::min(known_ - std::min(known_, first), count);
   KeepCall call;
@@ -141,14 +141,14 @@ KeepCall InPlaceRows::keep_call(size_t first, size_t count) const {
   return call;
 }
 
-void InPlaceRows::name_rows(JudgedRows& rows) const {
+void HeadStores::name_rows(JudgedRows& rows) const {
   if (!protected_.any()) return;
   protected_.write_positions({rows.positions + rows.known, rows.side_stride, rows.heads,
                               rows.rows - rows.known, rows.first_position});
   rows.known = rows.rows;
 }
 
-RowPositions InPlaceRows::positions_of(JudgedRows& rows) const {
+RowPositions HeadStores::positions_of(JudgedRows& rows) const {
   if (!layer_.before_rope) return rows.first_position;
   name_rows(rows);
   if (rows.known == 0) return rows.first_position;
@@ -158,14 +158,14 @@ RowPositions InPlaceRows::positions_of(JudgedRows& rows) const {
   return {rows.positions, rows.side_stride, static_cast<size_t>(rows.rows)};
 }
 
-SeenQueries InPlaceRows::seen_queries() const {
+SeenQueries HeadStores::seen_queries() const {
   const auto seen = static_cast<int64_t>(tokens());
   return {state_.data(), static_cast<int>(site_.query_heads / site_.heads), seen,
           seen - std::min(seen, static_cast<int64_t>(layer_.schedule.sink)),
           site_.rope ? &site_.rope->host : nullptr};
 }
 
-void InPlaceRows::share(const Step& step, ChunkSpace& space) {
+void HeadStores::share(const Step& step, ChunkSpace& space) {
   const size_t count = body();
   if (packs()) pack(count);
   KeepCall call = keep_call(0, count);  // none of them: ragged_ has what stays
@@ -182,7 +182,7 @@ void InPlaceRows::share(const Step& step, ChunkSpace& space) {
   run_.apply(step);
 }
 
-void InPlaceRows::select(const Step& step, ChunkSpace& space) {
+void HeadStores::select(const Step& step, ChunkSpace& space) {
   if (ragged_) return share(step, space);
   const size_t first = RowRun::first_of(step) - std::min<size_t>(RowRun::first_of(step), settled());
   const size_t held = body(), count = held - first, keep = RowRun::kept_of(step);
@@ -215,7 +215,7 @@ void InPlaceRows::select(const Step& step, ChunkSpace& space) {
 }
 
 // Positions of codes lie before those of dense rows: they stay where they are.
-void InPlaceRows::code_settled(ChunkSpace& space) {
+void HeadStores::code_settled(ChunkSpace& space) {
   const size_t group = coded_->codec().block_rows();
   const size_t count = (chooser_->settled(plan_.state()) - settled()) / group * group;
   if (count == 0) return;
@@ -234,7 +234,7 @@ void InPlaceRows::code_settled(ChunkSpace& space) {
   known_ -= count;
 }
 
-void InPlaceRows::unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace& space) const {
+void HeadStores::unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace& space) const {
   const size_t block = first / kBlockRows, skipped = first % kBlockRows;
   const size_t count = skipped + static_cast<size_t>(rows.rows);
   const RowTarget unpacked = space.unpacked(count);
@@ -246,7 +246,7 @@ void InPlaceRows::unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace
 }
 
 // What lies beside the rows is in the body's order, whether they are codes or not.
-void InPlaceRows::pack(size_t count, LateWork* late) {
+void HeadStores::pack(size_t count, LateWork* late) {
   if (count <= packed() || count < coded_->least_appended()) return;
   const size_t fresh = count - packed();
   KeepCall call = keep_call(packed(), fresh);

@@ -1,9 +1,12 @@
-#include "cache/cuda/in_place_rows.h"
+#include "cache/cuda/head_stores.h"
 
 #include <algorithm>
 #include <cmath>
 
+#include "cache/cuda/aged_body.h"
 #include "kernels/cuda/grouped_layout.h"
+#include "kernels/cuda/turn.h"
+#include "pith/error.h"
 
 namespace pith::cuda {
 namespace {
@@ -19,18 +22,32 @@ std::shared_ptr<const DeviceChooser> chooser_of(const LayerPlan& layer) {
   return std::make_shared<NoChoice>();
 }
 
+std::unique_ptr<CodedBody> codes_of(const LayerPlan& layer, const LayerSite& site) {
+  if (layer.flows() || !layer.codec) return nullptr;
+  return std::make_unique<CodedBody>(layer.codec, body_site(layer, site));
+}
+
+std::unique_ptr<DeviceBody> body_of(const LayerPlan& layer, const LayerSite& site) {
+  const BodySite body = body_site(layer, site);
+  if (layer.selector.body) return layer.selector.body->make(body);
+  if (!layer.flows() || !layer.codec) return nullptr;
+  if (layer.codec->aged()) return std::make_unique<AgedBody>(layer.codec, body);
+  return std::make_unique<CodedBody>(layer.codec, body);
+}
+
 }  // namespace
 
-InPlaceRows::InPlaceRows(const LayerPlan& layer, const LayerSite& site)
+HeadStores::HeadStores(const LayerPlan& layer, const LayerSite& site)
     : layer_(layer),
       site_(site),
       plan_(plan_of(layer)),
       wants_mass_(plan_.mass(1).queries > 0),
       chooser_(chooser_of(layer)),
-      coded_(layer.codec ? std::make_unique<CodedBody>(layer.codec, body_site(layer, site))
-                         : nullptr),
-      body_(layer.selector.body ? layer.selector.body->make(body_site(layer, site)) : nullptr),
-      rows_(*site.memory, {site.heads, site.dim, layer.straight ? site.context : 0}, site.stream),
+      coded_(codes_of(layer, site)),
+      body_(body_of(layer, site)),
+      sink_(*site.memory, {site.heads, site.dim, 0}, site.stream),
+      turned_(*site.memory, MemoryKind::kScratch),
+      rows_(*site.memory, run_shape(), site.stream),
       positions_(*site.memory, MemoryKind::kMetadata),
       mass_(*site.memory, MemoryKind::kMetadata),
       weights_(*site.memory, MemoryKind::kMetadata),
@@ -41,12 +58,21 @@ InPlaceRows::InPlaceRows(const LayerPlan& layer, const LayerSite& site)
       ragged_(layer.selector.shared ? std::make_unique<RaggedRows>(layer, site, wants_mass_)
                                     : nullptr) {
   make_scaled();
+  if (flows()) sink_.make_room(layer.schedule.sink);
+  if (layer.cache_positions) {
+    if (!site.rope) {
+      throw Error(ErrorCode::kUnsupported,
+                  "positions inside the cache (rope=cache) need the model's RoPE; none is known "
+                  "here");
+    }
+    turned_.allocate(sink_.allocated_bytes() / 2, site.stream);
+  }
   if (state_.size() == 0) return;
   check(cudaMemsetAsync(state_.data(), 0, state_.size() * sizeof(float), site.stream),
         "statistics of queries");
 }
 
-InPlaceRows::InPlaceRows(const InPlaceRows& o)
+HeadStores::HeadStores(const HeadStores& o)
     : layer_(o.layer_),
       site_(o.site_),
       plan_(o.plan_),
@@ -56,6 +82,8 @@ InPlaceRows::InPlaceRows(const InPlaceRows& o)
       chooser_(o.chooser_),
       coded_(o.coded_ ? std::make_unique<CodedBody>(*o.coded_) : nullptr),
       body_(o.body_ ? o.body_->clone() : nullptr),
+      sink_(o.sink_),
+      turned_(*site_.memory, MemoryKind::kScratch),
       rows_(o.rows_),
       positions_(*site_.memory, MemoryKind::kMetadata),
       mass_(*site_.memory, MemoryKind::kMetadata),
@@ -66,6 +94,7 @@ InPlaceRows::InPlaceRows(const InPlaceRows& o)
       ragged_(o.ragged_ ? std::make_unique<RaggedRows>(*o.ragged_) : nullptr),
       known_(o.known_) {
   make_scaled();
+  turned_.allocate(o.turned_.size(), site_.stream);
   if (o.stride_ > 0) make_side(o.stride_, o);
   if (state_.size() == 0) return;
   check(cudaMemcpyAsync(state_.data(), o.state_.data(), state_.size() * sizeof(float),
@@ -73,11 +102,11 @@ InPlaceRows::InPlaceRows(const InPlaceRows& o)
         "a copy of the cache");
 }
 
-void InPlaceRows::make_scaled() {
+void HeadStores::make_scaled() {
   if (chooser_->scales_queries()) scaled_.allocate(2 * site_.query_heads * site_.dim, site_.stream);
 }
 
-void InPlaceRows::make_side(size_t stride, const InPlaceRows& from) {
+void HeadStores::make_side(size_t stride, const HeadStores& from) {
   const auto grow = [&](auto& to, const auto& old, size_t heads, size_t count) {
     using T = std::remove_reference_t<decltype(*to.data())>;
     DeviceArray<T> fresh(*site_.memory, MemoryKind::kMetadata, heads * stride, site_.stream);
@@ -100,12 +129,12 @@ void InPlaceRows::make_side(size_t stride, const InPlaceRows& from) {
   write_weights();
 }
 
-float InPlaceRows::log_weight(const RowRun::Weighted& rows) const {
+float HeadStores::log_weight(const RowRun::Weighted& rows) const {
   const double stands_for = static_cast<double>(rows.weight) / static_cast<double>(rows.of);
   return chooser_->weight_exponent() * static_cast<float>(std::log(stands_for));
 }
 
-void InPlaceRows::write_weights() const {
+void HeadStores::write_weights() const {
   if (!weighs_codes() || stride_ == 0) return;
   size_t first = 0;
   if (chooser_->weighs_rows()) {
@@ -120,39 +149,57 @@ void InPlaceRows::write_weights() const {
 }
 
 // Coders read whole blocks, of which the last may end behind the rows.
-size_t InPlaceRows::run_needs(size_t rows) const { return rows + (packs() ? kBlockRows - 1 : 0); }
+size_t HeadStores::run_needs(size_t rows) const { return rows + (packs() ? kBlockRows - 1 : 0); }
 
-void InPlaceRows::reserve(size_t rows) {
+DeviceRowsShape HeadStores::run_shape() const {
+  if (!flows()) return {site_.heads, site_.dim, layer_.straight ? site_.context : 0};
+  const size_t waiting = body_ ? body_->least() : 0;
+  const size_t rows = layer_.schedule.window + layer_.schedule.block + waiting;
+  return DeviceRowsShape::window(site_.heads, site_.dim, rows, body_ != nullptr);
+}
+
+void HeadStores::reserve(size_t rows) {
+  rows_.reshape(run_shape());
   rows_.reserve_more(run_needs(rows));
-  if (layer_.straight) return;
+  if (layer_.straight || flows()) return;
   const size_t needed = side_needs(rows);
   if (stride_ < needed) make_side(std::max(needed, coded_rows() + rows_.capacity()), *this);
 }
 
-InPlaceRows::Parts InPlaceRows::parts(size_t fresh, size_t to_sink) const {
-  const size_t all = rows_.rows() + fresh;
+// With a chunk's rows those of the sink are still in the run: there they are seen causally.
+HeadStores::Parts HeadStores::parts(const NewRows& fresh, const RowTarget& run) const {
+  if (!flows()) return parts_in_place(fresh, run);
   Parts parts;
-  parts.part[0].rows = all;
-  if (one_run()) return parts;
-  parts.count = dense_parts();
-  parts.part[0].rows = sink() + to_sink;
-  if (!packs() && chooser_->weighs_rows()) {
-    parts.part[1] = {run_.judged, 0, true};
-  } else if (!packs()) {
-    size_t gone = settled();
-    WeightedPart* part = &parts.part[1];
-    for (const RowRun::Weighted& rows : run_.weighted) {
-      *part++ = {rows.rows - gone, log_weight(rows)};
-      gone = 0;  // of one weight
-    }
-  }
-  size_t rest = all;
-  for (const WeightedPart& part : parts.all().first(parts.count - 1)) rest -= part.rows;
-  parts.part[parts.count - 1].rows = rest;
+  if (layer_.schedule.sink > 0) parts.add({seen_sink(), sink_.rows() + fresh.sink});
+  parts.behind = parts.count;
+  parts.add({run, rows_.rows() + fresh.run});
   return parts;
 }
 
-MassTarget InPlaceRows::mass_target(size_t rows, bool fresh) const {
+HeadStores::Parts HeadStores::parts_in_place(const NewRows& fresh, const RowTarget& run) const {
+  const size_t all = rows_.rows() + fresh.sink + fresh.run;
+  Parts parts;
+  size_t first = 0;
+  const auto add = [&](size_t rows, float log_weight = 0, bool apart = false) {
+    parts.add({run + first, rows, log_weight, apart});
+    first += rows;
+  };
+  if (!one_run()) add(sink() + fresh.sink);
+  if (!packs() && chooser_->weighs_rows()) {
+    add(run_.judged, 0, true);
+  } else if (!packs()) {
+    size_t gone = settled();
+    for (const RowRun::Weighted& rows : run_.weighted) {
+      add(rows.rows - gone, log_weight(rows));
+      gone = 0;  // of one weight
+    }
+  }
+  while (parts.count + 1 < dense_parts()) add(0);
+  add(all - first);
+  return parts;
+}
+
+MassTarget HeadStores::mass_target(size_t rows, bool fresh) const {
   if (!wants_mass()) return {};
   MassTarget target;
   target.keys = rows_.keys();
@@ -167,7 +214,8 @@ MassTarget InPlaceRows::mass_target(size_t rows, bool fresh) const {
   return target;
 }
 
-void InPlaceRows::end_prefill(ChunkSpace& space) {
+void HeadStores::end_prefill(ChunkSpace& space) {
+  if (flows()) return hide();
   LateWork none;
   carry_out(plan_.end_prompt(), true, space, none);
   rows_.shrink();
@@ -175,15 +223,23 @@ void InPlaceRows::end_prefill(ChunkSpace& space) {
   if (stride_ > needed) make_side(needed, *this);
 }
 
-void InPlaceRows::protect(const ProtectedRows& rows) {
+void HeadStores::protect(const ProtectedRows& rows) {
   if (layer_.straight) return;  // all of them stay
+  const ProtectedRows behind_sink = rows.from(static_cast<int64_t>(layer_.schedule.sink));
   protected_.protect(rows, layer_.schedule.sink);
-  plan_.protect(rows.from(static_cast<int64_t>(layer_.schedule.sink)));
+  plan_.protect(behind_sink);
+  if (body_) body_->protect(behind_sink.ranges());
 }
 
-void InPlaceRows::add_rows(HeadRows& out, size_t head) const {
-  const size_t sink = this->sink(), known = settled() + known_;
-  for (size_t i = 0; i < sink; ++i) out.positions.push_back(static_cast<int64_t>(i));
+void HeadStores::add_rows(HeadRows& out, size_t head) const {
+  const size_t known = settled() + known_;
+  const auto add = [&](size_t first, size_t count) {
+    for (size_t i = first; i < first + count; ++i) out.positions.push_back(static_cast<int64_t>(i));
+    out.log_weights.resize(out.positions.size(), 0.0f);
+  };
+  add(0, sink());
+  const bool counted = flows() && body_ && !body_->keeps_positions();
+  if (counted) body_->add_rows(out, head, static_cast<int64_t>(sink()));
   std::vector<int32_t> positions(known);
   if (known > 0) {
     check(cudaMemcpyAsync(positions.data(), positions_.data() + head * stride_,
@@ -192,41 +248,48 @@ void InPlaceRows::add_rows(HeadRows& out, size_t head) const {
     check(cudaStreamSynchronize(site_.stream), "rows held");
   }
   out.positions.insert(out.positions.end(), positions.begin(), positions.end());
-  for (size_t left = unsettled() - known_; left > 0; --left) {
-    out.positions.push_back(static_cast<int64_t>(open() - left));
-  }
-  const Parts parts = this->parts(0, 0);
-  const auto add_weights = [&](const WeightedPart& part) {
-    const size_t first = out.log_weights.size();
-    out.log_weights.resize(first + part.rows, part.log_weight);
-    if (!part.apart || part.rows == 0) return;
-    weights_.download(out.log_weights.data() + first, part.rows, site_.stream);
-    check(cudaStreamSynchronize(site_.stream), "rows held");
-  };
-  for (const WeightedPart& part : parts.all()) {
-    if (coded_ && &part == &parts.part[1]) {
-      add_weights({coded_rows(), coded_log_weight(), weighs_codes()});
-    }
-    add_weights(part);
-  }
-  protected_.finish(out, sink + known);  // ordinals until they are judged
-  if (body_) body_->add_rows(out, head, 0);
+  const size_t left = unsettled() - known_;
+  add(open() - left, left);
+  if (!flows()) add_weights(out);
+  protected_.finish(out, sink() + known);  // ordinals until they are judged
+  if (body_ && !counted) body_->add_rows(out, head, 0);
   if (ragged_) ragged_->add_rows(out, head);
 }
 
-void InPlaceRows::add_codes(std::vector<HeadCodes>& codes, size_t head) const {
+void HeadStores::add_weights(HeadRows& out) const {
+  auto at = out.log_weights.begin();
+  const auto set = [&](size_t rows, float log_weight, bool apart) {
+    if (apart && rows > 0) {
+      weights_.download(&*at, rows, site_.stream);
+      check(cudaStreamSynchronize(site_.stream), "rows held");
+    } else {
+      std::fill_n(at, rows, log_weight);
+    }
+    at += static_cast<std::ptrdiff_t>(rows);
+  };
+  const Parts parts = this->parts({}, rows_.begin());
+  for (const DensePart& part : parts.all()) {
+    if (coded_ && &part == &parts.part[parts.behind])
+      set(coded_rows(), coded_log_weight(), weighs_codes());
+    set(part.rows, part.log_weight, part.apart);
+  }
+}
+
+void HeadStores::add_codes(std::vector<HeadCodes>& codes, size_t head) const {
   if (coded_rows() > 0) coded_->add_codes(codes, head, sink());
-  const size_t run = coded_rows() + rows_.rows() + protected_.rows();
-  if (body_) body_->add_codes(codes, head, run);
+  const size_t run = sink_.rows() + coded_rows() + rows_.rows() + protected_.rows();
+  const bool counted = flows() && body_ && !body_->keeps_positions();
+  if (body_) body_->add_codes(codes, head, counted ? sink() : run);
   if (ragged_) ragged_->add_codes(codes, head, run);
 }
 
-void InPlaceRows::add_to(Ledger& ledger) const {
+void HeadStores::add_to(Ledger& ledger) const {
   const size_t weighed = weighs_codes() ? packed() : chooser_->weighs_rows() ? run_.judged : 0;
   const size_t side =
       site_.heads * ((settled() + known_) * sizeof(int32_t) +
                      (wants_mass() ? (rows_.rows() + packed()) * sizeof(float) : 0)) +
       weighed * sizeof(float);
+  sink_.add_to(ledger);
   rows_.add_to(ledger);
   ledger.metadata += side + state_.size() * sizeof(float);
   ledger.slack +=

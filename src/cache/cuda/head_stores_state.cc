@@ -1,12 +1,12 @@
-// The state of rows that lie in one run: see in_place_rows.h.
+// The state of rows that lie in one run: see head_stores.h.
 
-#include "cache/cuda/in_place_rows.h"
+#include "cache/cuda/head_stores.h"
 #include "kernels/cuda/device_archive.h"
 #include "kernels/cuda/grouped_layout.h"
 
 namespace pith::cuda {
 
-void InPlaceRows::archive(Archive& a, const SeenStream& seen) {
+void HeadStores::archive(Archive& a, const SeenStream& seen) {
   Step last;  // judgement of heads that share
   if (a.loads()) {
     plan_.replay(seen.tokens, seen.prompt_ends, [&](const Step& step) {
@@ -14,25 +14,25 @@ void InPlaceRows::archive(Archive& a, const SeenStream& seen) {
     });
   }
   a.need(tokens() == seen.tokens, "layers that saw different tokens");
-  run_.archive(a, static_cast<uint32_t>(seen.tokens), chooser_->weights());
-  if (chooser_->any_time()) late_.archive(a, plan_.state().body());
+  if (flows()) {
+    sink_.archive(a, sink(), layer_.dtype);
+  } else {
+    run_.archive(a, static_cast<uint32_t>(seen.tokens), chooser_->weights());
+    if (chooser_->any_time()) late_.archive(a, plan_.state().body());
+  }
   if (coded_) coded_->archive(a, seen.tokens);
   if (body_) body_->archive(a, seen.tokens);
   if (ragged_) {
     a.need(!a.loads() || run_.judged == last.keep, "another number of judged rows");
     ragged_->archive(a, seen.tokens, last.least);
   }
-  archive_counts(a);
-  const PlanState& state = plan_.state();
-  const size_t dense = sink() + rows_between() - coded_rows() + state.at(Zone::kWindow);
-  a.need(a.loads() || rows_.rows() == dense, "another number of rows than the policy keeps");
-  rows_.archive(a, dense, layer_.dtype);
+  rows_.archive(a, flows() ? archive_window(a) : archive_counts(a), layer_.dtype);
   archive_sides(a);
-  protected_.archive(a, state.at(Zone::kProtected));
+  protected_.archive(a, plan_.state().at(Zone::kProtected));
 }
 
 // A judgement that waits for others leaves up to 31 rows more than the plan has.
-void InPlaceRows::archive_counts(Archive& a) {
+size_t HeadStores::archive_counts(Archive& a) {
   const PlanState& state = plan_.state();
   const size_t late = chooser_->any_time() && !layer_.selector.heavy ? kBlockRows - 1 : 0;
   const size_t body = body_ ? 0 : state.body();
@@ -46,9 +46,21 @@ void InPlaceRows::archive_counts(Archive& a) {
   a.need(settled() == 0 || (!run_.weighted.empty() && run_.weighted.front().rows >= settled()),
          "codes of more than one weight");
   a.number(known_, layer_.straight ? 0 : rows_between() - settled(), "more positions than rows");
+  const size_t dense = sink() + rows_between() - coded_rows() + state.at(Zone::kWindow);
+  a.need(a.loads() || rows_.rows() == dense, "another number of rows than the policy keeps");
+  return dense;
 }
 
-void InPlaceRows::archive_sides(Archive& a) {
+size_t HeadStores::archive_window(Archive& a) {
+  size_t count = rows_.rows();
+  a.number(count, open() - sink(), "more rows in the window than came");
+  a.need(count >= plan_.state().at(Zone::kWindow),
+         "another number of rows in the window than the policy keeps");
+  return count;
+}
+
+void HeadStores::archive_sides(Archive& a) {
+  if (flows()) return;
   if (a.loads() && !layer_.straight) make_side(coded_rows() + rows_.capacity(), *this);
   const auto runs = [&](auto& array, size_t count, size_t heads) {
     const size_t size = sizeof(*array.data());

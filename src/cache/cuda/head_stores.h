@@ -1,15 +1,23 @@
 #pragma once
-// sink | body | window in one run of dense rows, as a plan's steps say (src/plan): a row that
-// leaves the window stays where it lies, and counts as the body's. At a judgement the rows that
-// stay move to the front of those that were judged, and all later ones follow. Attention sees one
-// span, or more where rows that stayed have weights. Exact attention is the case in which nothing
-// is ever judged.
+// The rows of KV heads side by side under one rule, as a plan's steps say (src/plan): dense ones in
+// one run, codes, a body of its own that the rule keeps, protected rows.
 //
-// Codes of rows that are never judged again take those rows away from the body. Codecs that code
-// rows alone take all of the body's rows instead, 32 at a time and all before a judgement: codes
-// then come before the body's dense rows, fewer than 32. A judgement sees the rows as the codes
-// give them back, and what stays moves as codes, so that no row is ever coded twice. Weights are
-// then one array over the codes, the same for all heads, written after judgements.
+// Where rows are selected again and again, or all of them stay dense, they stay where they lie: the
+// run is sink | body | window, and a row that leaves the window counts as the body's. At a
+// judgement the rows that stay move to the front of those that were judged, and all later ones
+// follow. Attention sees one span, or more where rows that stayed have weights. Exact attention is
+// the case in which nothing is ever judged.
+//
+// Otherwise rows *flow*: those that leave the window all go into the body, which carries out its
+// rule's steps, or are dropped. The run is then the window, and the sink lies apart. In layers with
+// a sliding window of their own rows that no query will see again leave at once where they are
+// dense; spans begin behind those that are still there.
+//
+// Codes of rows that are never judged again take those rows away from the run's body. Codecs that
+// code rows alone take all of the body's rows instead, 32 at a time and all before a judgement:
+// codes then come before the body's dense rows, fewer than 32. A judgement sees the rows as the
+// codes give them back, and what stays moves as codes, so that no row is ever coded twice. Weights
+// are then one array over the codes, the same for all heads, written after judgements.
 //
 // Heavy rows (compress/heavy.h) lie between the body and the window, in codes if that is. At a
 // split the lightest move to their front and count as the body's from then on, or go into a body of
@@ -38,22 +46,23 @@ struct StagedRows {
   size_t stride = 0;
 };
 
-/// Rows of one weight, in the run's order.
-struct WeightedPart {
+/// Dense rows of one weight.
+struct DensePart {
+  RowTarget at;
   size_t rows = 0;
   float log_weight = 0;
   bool apart = false;  ///< each row has its own: see DeviceChooser::weighs_rows
 };
 
-class InPlaceRows final : public LayerRows {
+class HeadStores final : public LayerRows {
  public:
-  InPlaceRows(const LayerPlan& plan, const LayerSite& site);
-  InPlaceRows(const InPlaceRows& other);
+  HeadStores(const LayerPlan& plan, const LayerSite& site);
+  HeadStores(const HeadStores& other);
 
-  std::unique_ptr<LayerRows> clone() const override { return std::make_unique<InPlaceRows>(*this); }
-  /// The sink, codes, each part and the rest; or one for all.
+  std::unique_ptr<LayerRows> clone() const override { return std::make_unique<HeadStores>(*this); }
+  /// The sink, codes, each part and the rest, or one for all; and what lies beside the run.
   size_t spans() const override {
-    return (one_run() ? 1 : dense_parts() + (coded_ ? 1 : 0)) + (body_ ? body_->spans() : 0) +
+    return dense_parts() + (coded_ ? 1 : 0) + (body_ ? body_->spans() : 0) +
            (protected_.any() ? 1 : 0) + (ragged_ ? 1 : 0);
   }
   size_t notes() const override { return ragged_ ? 2 : 1; }
@@ -61,7 +70,7 @@ class InPlaceRows final : public LayerRows {
   void attend_token(const TokenStep& step) const override;
   bool begins_freely() const override;
   void end_token(ChunkSpace& space, LateWork& late) override;
-  void write_spans(const TokenSlots& slots) override { write_spans(slots, 0, false); }
+  void write_spans(const TokenSlots& slots) override;
   void attend_held(CausalCall& call, ChunkSpace& space) override;
   RowTarget begin_chunk(size_t tokens, ChunkSpace& space) override;
   void attend_chunk(CausalCall call, ChunkSpace& space) override;
@@ -77,16 +86,22 @@ class InPlaceRows final : public LayerRows {
   void add_to(Ledger& ledger) const override;
 
  private:
-  /// Which of the rows that the plan keeps lie where; checked.
-  void archive_counts(Archive& a);
+  bool flows() const { return layer_.flows(); }
+  /// Checked: what lies where of the rows that the plan keeps. How many are dense, behind a sink
+  /// that lies apart.
+  size_t archive_counts(Archive& a);
+  size_t archive_window(Archive& a);
   /// What lies beside rows.
   void archive_sides(Archive& a);
   /// Tokens that are not protected; and how many of those the sink has.
   size_t open() const { return plan_.state().open; }
   size_t sink() const { return plan_.state().at(Zone::kSink); }
-  /// All dense rows have weight 1, and no codes lie between them.
-  bool one_run() const { return chooser_->weights() == 0 && !coded_; }
-  size_t dense_parts() const { return packs() ? 2 : chooser_->weights() + 2; }
+  /// All dense rows have weight 1, and nothing lies between them.
+  bool one_run() const { return !flows() && chooser_->weights() == 0 && !coded_; }
+  size_t dense_parts() const {
+    if (flows()) return layer_.schedule.sink > 0 ? 2 : 1;
+    return one_run() ? 1 : packs() ? 2 : chooser_->weights() + 2;
+  }
   /// Whether rows that are judged are in codes; and how many of the body's are, the first.
   bool packs() const { return coded_ && (layer_.selector.heavy || !chooser_->settles()); }
   size_t packed() const { return packs() ? coded_->rows() : 0; }
@@ -107,31 +122,54 @@ class InPlaceRows final : public LayerRows {
   /// The weights of codes follow from counts, but for those of rows that are weighed one by one.
   void write_weights() const;
   /// Rows between the sink and the end, but for settled ones.
-  size_t unsettled() const { return packed() + rows_.rows() - sink(); }
-  /// Runs of dense rows of one weight, oldest first: the sink, then what lies behind the codes; the
-  /// last holds the newest. `fresh` rows are about to come, `to_sink` of them to the sink.
+  size_t unsettled() const { return packed() + sink_.rows() + rows_.rows() - sink(); }
+  /// Runs of dense rows of one weight, oldest first: the sink, then what lies behind the codes, or
+  /// a body that rows flow into; the last holds the newest.
   struct Parts {
-    std::array<WeightedPart, kMostWeights + 2> part;
-    size_t count = 1;
-    std::span<const WeightedPart> all() const { return {part.data(), count}; }
+    std::array<DensePart, kMostWeights + 2> part;
+    size_t count = 0;
+    size_t behind = 1;  ///< the first that lies behind those
+    void add(const DensePart& one) { part[count++] = one; }
+    std::span<const DensePart> all() const { return {part.data(), count}; }
   };
-  Parts parts(size_t fresh, size_t to_sink) const;
+  /// The last rows are about to come, to where they lie in the end.
+  struct NewRows {
+    size_t sink = 0, run = 0, of_protected = 0;
+  };
+  Parts parts(const NewRows& fresh, const RowTarget& run) const;
+  Parts parts_in_place(const NewRows& fresh, const RowTarget& run) const;
   /// As a chunk of `tokens` sees them, with their rows: those of one weight side by side are one.
-  Parts parts_of_chunk(size_t tokens) const;
-  /// With `fresh` rows of the run, or one of the protected.
-  void write_spans(const TokenSlots& slots, size_t fresh, bool is_protected) const;
+  Parts parts_of_chunk(size_t tokens, const RowTarget& run) const;
+  void write_spans(const TokenSlots& slots, const NewRows& fresh) const;
   /// Begins a chunk's attention: all but the run and the codes in it.
   void attend_beside(CausalCall& call, ChunkSpace& space) const;
-  /// Goes on with those; `own`: the chunk's rows are the last of them, and that ends it.
-  void attend_run(CausalCall& call, const Parts& parts, bool own, ChunkSpace& space) const;
+  void attend_body(CausalCall& call, ChunkSpace& space) const;
+  /// Goes on with those; `own` of the chunk's rows are the last of them, and end it, or none.
+  void attend_run(CausalCall& call, const Parts& parts, size_t own, ChunkSpace& space) const;
   /// The call's queries as attention takes them.
   void scale_chunk(CausalCall& call, ChunkSpace& space) const;
   void reserve(size_t rows);
+  /// Where rows flow, what the window may need room for. Rows that a body's tables are made of wait
+  /// in it.
+  DeviceRowsShape run_shape() const;
+  /// Tells a body that rows flow into which of them the next query does not see.
+  void hide();
+  /// The sink that lies apart, as it is attended to: its keys are turned by `steps`, or by those at
+  /// `steps_at` on the device, where positions are the cache's.
+  RowTarget seen_sink() const;
+  void turn_sink(int64_t steps, const int64_t* steps_at) const;
+  /// Of the window's `rows` rows from `from` on so many flow into the body now, or are dropped.
+  size_t flow(const RowTarget& from, size_t rows, ChunkSpace& space, std::vector<BodyMove>& moves);
+  /// Writes the positions of rows that leave, where the body keeps them and some are protected.
+  void name_positions(BodyMove& move, ChunkSpace& space) const;
+  /// The end of a chunk of rows that were staged behind the window's.
+  void end_staged(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves);
   /// What that needs: rows in the run, and what lies beside all rows.
   size_t run_needs(size_t rows) const;
   size_t side_needs(size_t rows) const { return coded_rows() + rows_.rows() + rows; }
   void make_scaled();
-  void make_side(size_t stride, const InPlaceRows& from);
+  void make_side(size_t stride, const HeadStores& from);
+  void add_weights(HeadRows& rows) const;
   /// What a pass's steps do to rows that are there already.
   void carry_out(std::span<const Step> steps, bool chunk, ChunkSpace& space, LateWork& late);
   void carry_out(const Step& step, StagedRows& staged, ChunkSpace& space);
@@ -182,8 +220,10 @@ class InPlaceRows final : public LayerRows {
   LateJudgements late_;
   bool wants_mass_;
   std::shared_ptr<const DeviceChooser> chooser_;
-  std::unique_ptr<CodedBody> coded_;  // null: all rows are dense
-  std::unique_ptr<DeviceBody> body_;  // of what leaves the heavy rows, or null
+  std::unique_ptr<CodedBody> coded_;  // of rows of the run; null: there all are dense
+  std::unique_ptr<DeviceBody> body_;  // of what leaves the heavy rows or flows, or null
+  DeviceRows sink_;                   // where rows flow
+  DeviceBuffer turned_;               // [G, sink, D] its keys, where positions are the cache's
   DeviceRows rows_;
   // Of the body's first rows: those settled, then `known_`.
   DeviceArray<int32_t> positions_;  // [G, stride]

@@ -1,0 +1,292 @@
+// Tokens and chunks over rows that lie in one run: see head_stores.h.
+
+#include <algorithm>
+
+#include "cache/cuda/head_stores.h"
+#include "kernels/cuda/grouped_layout.h"
+
+namespace pith::cuda {
+
+bool HeadStores::begins_freely() const {
+  if (body_ && layer_.seen > 0) return false;  // rows are hidden
+  if (protected_.covers(tokens())) return protected_.has_room();
+  if (flows() && sink() < layer_.schedule.sink) return true;
+  if (!rows_.has_shape(run_shape()) || !rows_.has_room(run_needs(1))) return false;
+  return layer_.straight || flows() || side_needs(1) <= stride_;
+}
+
+RowTarget HeadStores::begin_token(const TokenSlots& slots) {
+  NewRows fresh;
+  const bool is_protected = protected_.covers(tokens()), to_sink = sink() < layer_.schedule.sink;
+  (is_protected ? fresh.of_protected : to_sink ? fresh.sink : fresh.run) = 1;
+  const bool apart = flows() && fresh.sink > 0;
+  if (!is_protected && !apart) reserve(1);
+  const RowTarget target = is_protected ? protected_.begin_token()
+                           : apart      ? sink_.end()
+                                        : rows_.end();
+  hide();
+  write_spans(slots, fresh);
+  const bool anew = plan_.mass(1).fresh;
+  slots.note->mass = mass_target(rows_.rows() + fresh.sink + fresh.run, anew);
+  if (ragged_ && wants_mass()) slots.note[1].mass = ragged_->mass_target(anew);
+  return target;
+}
+
+void HeadStores::write_spans(const TokenSlots& slots) {
+  hide();
+  write_spans(slots, {});
+}
+
+void HeadStores::write_spans(const TokenSlots& slots, const NewRows& fresh) const {
+  Parts parts = this->parts(fresh, rows_.begin());
+  DensePart& last = parts.part[parts.count - 1];
+  if (layer_.seen > 0) {  // by a row behind those held
+    const size_t unseen = rows_.rows() + 1 - std::min(rows_.rows() + 1, layer_.seen);
+    last = {last.at + unseen, last.rows - unseen};
+  }
+  DeviceSpan* span = slots.spans;
+  const auto add_body = [&](size_t head) {
+    for (size_t i = 0; body_ && i < body_->spans(); ++i) *span++ = body_->span(head, i);
+  };
+  for (size_t g = 0; g < site_.heads; ++g) {
+    for (size_t i = 0; i < parts.count; ++i) {
+      const DensePart& part = parts.part[i];
+      if (i == parts.behind && flows()) add_body(g);
+      if (i == parts.behind && coded_) {
+        *span = coded_->span(g, 0);
+        span->log_weight = coded_log_weight();
+        if (weighs_codes()) span->log_weights = weights_.data();
+        ++span;
+      }
+      *span = dense_span(part.at, g, part.rows, site_.dim);
+      span->log_weight = part.log_weight;
+      span->log_weights = part.apart ? weights_.data() : nullptr;
+      const bool newest = &part == &last, turns = i == 0 && layer_.cache_positions;
+      const size_t coming = newest ? fresh.sink + fresh.run : fresh.sink;
+      span->settled_rows =
+          turns ? 0 : static_cast<int32_t>(part.rows - std::min(part.rows, coming));
+      ++span;
+    }
+    if (!flows()) add_body(g);
+    if (protected_.any()) *span++ = protected_.span(g, protected_.rows() + fresh.of_protected);
+    if (ragged_) *span++ = ragged_->span(g);
+  }
+  slots.note->evicted = static_cast<int64_t>(plan_.state().gone());
+  slots.note->queries = query_note(1);
+}
+
+StepQueries HeadStores::queries_of(const void* q, size_t tokens) const {
+  StepQueries queries;
+  queries.dtype = layer_.dtype;
+  queries.query_heads = static_cast<int>(site_.query_heads);
+  queries.kv_heads = static_cast<int>(site_.heads);
+  queries.dim = static_cast<int>(site_.dim);
+  queries.tokens = static_cast<int>(tokens);
+  queries.q = q;
+  queries.state = state_.data();
+  queries.frequencies = site_.rope ? site_.rope->device.data() : nullptr;
+  return queries;
+}
+
+QueryNote HeadStores::query_note(size_t tokens) const {
+  const size_t sink = layer_.schedule.sink, position = this->tokens();
+  const size_t missing = sink - std::min(sink, position);
+  return {static_cast<int64_t>(position), static_cast<int32_t>(std::min(tokens, missing)),
+          static_cast<int32_t>(position - std::min(sink, position))};
+}
+
+void HeadStores::attend_token(const TokenStep& step) const {
+  turn_sink(0, &step.note->evicted);
+  if (state_.size() > 0 && !step.only_reads) {
+    chooser_->observe_token(queries_of(step.call.q, 1), &step.note->queries, site_.stream);
+  }
+  const bool alone = wants_mass() || chooser_->scales_queries();
+  DecodeCall call = alone ? step.alone() : step.call;
+  if (chooser_->scales_queries()) {
+    chooser_->scale_token(scaled_.data(), queries_of(call.q, 1), &step.note->queries, site_.stream);
+    call.q = scaled_.data();
+  }
+  const DeviceBody* codes = flows() ? body_.get() : coded_.get();
+  if (codes) {
+    codes->attend_token(call, step.scratch);
+  } else {
+    decode_dense(call, step.scratch, site_.stream);
+  }
+  if (!wants_mass() || step.only_reads) return;
+  const DecodeShape& shape = call.shape;
+  const TokenMass mass{
+      {shape.query_heads, shape.kv_heads, shape.head_dim, call.dtype}, call.q, call.log_sum};
+  for (size_t i = 0; i < notes(); ++i) {
+    if (packs()) {
+      coded_->codec().add_token_mass(mass, &step.note[i].mass, site_.stream);
+    } else {
+      add_token_mass(mass, &step.note[i].mass, site_.stream);
+    }
+  }
+}
+
+void HeadStores::end_token(ChunkSpace& space, LateWork& late) {
+  const std::span<const Step> steps = plan_.append(1);
+  if (steps.front().to == Zone::kProtected) return protected_.add_token();
+  if (flows() && steps.front().to == Zone::kSink) return sink_.add(1);
+  rows_.add(1);
+  if (flows()) {
+    rows_.drop_front(flow(rows_.begin(), rows_.rows(), space, late.moves));
+  } else {
+    carry_out(steps, false, space, late);
+  }
+}
+
+// Where rows flow the window's and the chunk's lie side by side while the chunk is worked on: one
+// span for attention, and one run of rows to be cut into blocks.
+RowTarget HeadStores::begin_chunk(size_t tokens, ChunkSpace& space) {
+  hide();
+  if (!flows()) {
+    reserve(tokens);
+    return rows_.end();
+  }
+  rows_.reshape(run_shape());
+  const RowTarget to = space.staging(rows_.rows() + tokens);
+  copy_rows({to, rows_.begin(), rows_.rows(), site_.heads, site_.dim}, site_.stream);
+  return to + rows_.rows();
+}
+
+void HeadStores::attend_chunk(CausalCall call, ChunkSpace& space) {
+  const auto tokens = static_cast<size_t>(call.tokens);
+  const Parts parts =
+      parts_of_chunk(tokens, flows() ? space.staging(rows_.rows() + tokens) : rows_.begin());
+  const size_t apart = protected_.rows() + (body_ ? body_->rows() : 0) + shared();
+  const bool alone = parts.count == 1 && apart == 0;
+  if (wants_mass() || !alone || state_.size() > 0) space.lend_partials(call);
+  if (state_.size() > 0) {
+    StepQueries queries = queries_of(call.q, tokens);
+    queries.scratch = call.out;  // attention has not begun
+    chooser_->observe_chunk(queries, query_note(tokens), site_.stream);
+  }
+  scale_chunk(call, space);
+  attend_beside(call, space);
+  attend_run(call, parts, tokens, space);
+  if (wants_mass()) add_mass(call, space);
+}
+
+void HeadStores::attend_held(CausalCall& call, ChunkSpace& space) {
+  hide();
+  space.lend_partials(call);
+  scale_chunk(call, space);
+  attend_beside(call, space);
+  attend_run(call, parts_of_chunk(0, rows_.begin()), 0, space);
+}
+
+HeadStores::Parts HeadStores::parts_of_chunk(size_t tokens, const RowTarget& run) const {
+  Parts parts = this->parts({.run = tokens}, run);
+  const auto counts_once = [](const DensePart& part) {
+    return part.rows == 0 || (part.log_weight == 0 && !part.apart);
+  };
+  if (!flows() && coded_rows() == 0 && std::ranges::all_of(parts.all(), counts_once)) {
+    parts.part[0] = {run, rows_.rows() + tokens};
+    parts.count = 1;
+  }
+  return parts;
+}
+
+void HeadStores::scale_chunk(CausalCall& call, ChunkSpace& space) const {
+  if (!chooser_->scales_queries()) return;
+  const auto tokens = static_cast<size_t>(call.tokens);
+  void* scaled = space.queries(tokens);
+  chooser_->scale_chunk(scaled, queries_of(call.q, tokens), query_note(tokens), site_.stream);
+  call.q = scaled;
+}
+
+void HeadStores::attend_beside(CausalCall& call, ChunkSpace& space) const {
+  protected_.attend_chunk(call);
+  if (ragged_) ragged_->attend_chunk(call);
+  call.last = false;
+  if (!flows()) attend_body(call, space);
+}
+
+void HeadStores::attend_body(CausalCall& call, ChunkSpace& space) const {
+  if (body_ && body_->rows() > 0) body_->attend_chunk(call, [&] { return space.piece(); });
+}
+
+void HeadStores::attend_run(CausalCall& call, const Parts& parts, size_t own,
+                            ChunkSpace& space) const {
+  const auto seen = static_cast<int64_t>(layer_.seen);
+  if (sink() > 0) turn_sink(static_cast<int64_t>(plan_.state().gone()), nullptr);
+  for (const DensePart& part : parts.all()) {
+    const bool newest = &part == &parts.all().back();
+    call.last = false;
+    if (&part == &parts.part[parts.behind]) {
+      call.span = {};
+      if (seen > 0) call.span.from = static_cast<int64_t>(open() + 1) - seen;
+      if (flows()) attend_body(call, space);
+      if (coded_rows() > 0) {
+        call.span.log_weight = coded_log_weight();
+        if (weighs_codes()) call.span.log_weights = weights_.data();
+        coded_->attend_chunk(call, [&] { return space.piece(); });
+      }
+    }
+    call.last = newest && own > 0;
+    if (part.rows == 0) continue;
+    call.span = causal_span(part.at, part.rows, site_.dim);
+    const auto before = static_cast<int64_t>(part.rows - own);
+    if (call.last) call.span.before = before;
+    if (newest && seen > 0) call.span.from = before + 1 - seen;
+    call.span.log_weight = part.log_weight;
+    if (part.apart) call.span.log_weights = weights_.data();
+    cuda::attend_chunk(call, site_.stream);
+    call.first = false;
+  }
+}
+
+void HeadStores::add_mass(const CausalCall& call, ChunkSpace& space) const {
+  const auto tokens = static_cast<size_t>(call.tokens);
+  const MassRequest request = plan_.mass(tokens);
+  ChunkMass of;
+  of.shape = {call.query_heads, call.kv_heads, call.head_dim, call.dtype};
+  of.q = call.q;
+  of.log_sum = call.log_sum;
+  of.tokens = call.tokens;
+  of.queries = static_cast<int>(std::min(request.queries, tokens));
+  of.before = static_cast<int>(rows_.rows());
+  const MassTarget target = mass_target(rows_.rows() + tokens, request.fresh);
+  add_chunk_mass(of, target, site_.stream);
+  if (ragged_) ragged_->add_chunk_mass(of, request.fresh);
+  for (size_t first = 0; first < packed(); first += ChunkSpace::kPieceRows) {
+    const size_t count = std::min(ChunkSpace::kPieceRows, packed() - first);
+    const RowTarget keys = space.piece();
+    coded_->unpack(keys, {first / kBlockRows, (count + kBlockRows - 1) / kBlockRows, layer_.dtype});
+    MassTarget piece;
+    piece.keys = keys.k;
+    piece.mass = target.mass + target.coded_from + first;
+    piece.head_stride = keys.head_stride;
+    piece.stride = stride_;
+    piece.rows = static_cast<int32_t>(count);
+    piece.known = request.fresh ? 0 : piece.rows;
+    of.before = piece.rows;  // all queries see all of them
+    add_chunk_mass(of, piece, site_.stream);
+  }
+}
+
+// Nobody attended to the chunk's rows: they have no mass yet.
+void HeadStores::append_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
+  if (wants_mass())
+    check(cudaMemset2DAsync(mass_.data() + packed() + rows_.rows(), stride_ * sizeof(float), 0,
+                            tokens * sizeof(float), site_.heads, site_.stream),
+          "the mass of new rows");
+  end_chunk(tokens, space, moves);
+}
+
+void HeadStores::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
+  if (flows()) return end_staged(tokens, space, moves);
+  ProtectedStore::Chunk chunk{rows_.end()};
+  if (wants_mass()) chunk.mass = mass_.data() + packed() + rows_.rows();
+  chunk.mass_stride = stride_;
+  rows_.add(tokens);
+  const std::span<const Step> steps = plan_.append(tokens);
+  rows_.drop(protected_.take(chunk, steps));
+  LateWork late;
+  carry_out(steps, true, space, late);
+  moves.insert(moves.end(), late.moves.begin(), late.moves.end());
+}
+
+}  // namespace pith::cuda
