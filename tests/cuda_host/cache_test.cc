@@ -35,6 +35,7 @@ const Case kCases[] = {
     {"adakv(budget=40,by=keydiff,safeguard=0.5),window=9"},
     {"adakv(budget=17,interval=1,by=knorm),sink=0,window=5"},
     {"adakv(budget=40,interval=24,by=knorm);heads=0:exact"},
+    {"adakv(budget=40,interval=20),sink=4,window=16;heads=1:exact"},
     {"adakv(budget=40,interval=24)+int4,window=20", "adakv(budget=40,interval=24),window=20"},
     {"adakv(budget=70,by=h2o,safeguard=0)+int8", "adakv(budget=70,by=h2o,safeguard=0)"},
     {"adakv(budget=33,interval=19,by=keydiff)+int4,window=9",

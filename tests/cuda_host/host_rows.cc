@@ -4,7 +4,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "cache/cuda/head_runs.h"
+#include "cache/cuda/layer_rows.h"
 #include "cache/cuda/protected_store.h"
 #include "compress/cuda/heavy.h"
 #include "compress/cuda/key_directions.h"

@@ -6,7 +6,6 @@
 #include <functional>
 #include <numeric>
 
-#include "cache/cuda/head_runs.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
@@ -96,10 +95,10 @@ std::unique_ptr<LayerRows> DeviceCache::make_layer(int layer, std::vector<Part>&
     of_run.rope = rope(layer);
     of_run.heads = static_cast<size_t>(part.heads.count);
     of_run.query_heads = of_run.heads * static_cast<size_t>(shape_.query_heads / shape_.kv_heads);
-    runs.push_back({static_cast<size_t>(part.heads.first), of_run, make_layer_rows(plan, of_run)});
+    runs.push_back(
+        {static_cast<size_t>(part.heads.first), std::make_unique<HeadStores>(plan, of_run)});
   }
-  if (runs.size() == 1) return std::move(runs.front().rows);
-  return std::make_unique<HeadRuns>(std::move(runs), site());
+  return std::make_unique<LayerRows>(std::move(runs), site());
 }
 
 DeviceCache::DeviceCache(const DeviceCache& o)
@@ -118,7 +117,7 @@ DeviceCache::DeviceCache(const DeviceCache& o)
       space_(o.space_),
       cache_positions_(o.cache_positions_),
       probe_(o.probe_ ? std::make_unique<DeviceProbe>(*o.probe_) : nullptr) {
-  for (const auto& layer : o.layers_) layers_.push_back(layer->clone());
+  for (const auto& layer : o.layers_) layers_.push_back(std::make_unique<LayerRows>(*layer));
   make_step_memory();
 }
 

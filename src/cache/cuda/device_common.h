@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "cache/cuda/layer_rows.h"
+#include "cache/cuda/chunk_space.h"
 
 namespace pith::cuda {
 

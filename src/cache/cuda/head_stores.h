@@ -32,9 +32,11 @@
 
 #include "attend/cuda/coded_body.h"
 #include "attend/cuda/device_rows.h"
-#include "cache/cuda/layer_rows.h"
+#include "cache/cuda/chunk_space.h"
+#include "cache/cuda/late_work.h"
 #include "cache/cuda/protected_store.h"
 #include "cache/cuda/ragged_rows.h"
+#include "cache/cuda/token_step.h"
 #include "plan/row_run.h"
 
 namespace pith::cuda {
@@ -54,36 +56,44 @@ struct DensePart {
   bool apart = false;  ///< each row has its own: see DeviceChooser::weighs_rows
 };
 
-class HeadStores final : public LayerRows {
+/// The stream that a saved layer has seen: its plan is replayed.
+struct SeenStream {
+  uint64_t tokens = 0;
+  std::span<const uint64_t> prompt_ends;
+};
+
+/// Its functions are those of LayerRows (layer_rows.h), of one range of heads.
+class HeadStores {
  public:
   HeadStores(const LayerPlan& plan, const LayerSite& site);
   HeadStores(const HeadStores& other);
 
-  std::unique_ptr<LayerRows> clone() const override { return std::make_unique<HeadStores>(*this); }
+  size_t heads() const { return site_.heads; }
+  size_t query_heads() const { return site_.query_heads; }
   /// The sink, codes, each part and the rest, or one for all; and what lies beside the run.
-  size_t spans() const override {
+  size_t spans() const {
     return dense_parts() + (coded_ ? 1 : 0) + (body_ ? body_->spans() : 0) +
            (protected_.any() ? 1 : 0) + (ragged_ ? 1 : 0);
   }
-  size_t notes() const override { return ragged_ ? 2 : 1; }
-  RowTarget begin_token(const TokenSlots& slots) override;
-  void attend_token(const TokenStep& step) const override;
-  bool begins_freely() const override;
-  void end_token(ChunkSpace& space, LateWork& late) override;
-  void write_spans(const TokenSlots& slots) override;
-  void attend_held(CausalCall& call, ChunkSpace& space) override;
-  RowTarget begin_chunk(size_t tokens, ChunkSpace& space) override;
-  void attend_chunk(CausalCall call, ChunkSpace& space) override;
-  void end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) override;
-  void append_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) override;
-  void end_prefill(ChunkSpace& space) override;
-  size_t layers_together() const override { return body_ ? body_->layers_together() : 1; }
-  void protect(const ProtectedRows& rows) override;
-  void add_rows(HeadRows& rows, size_t head) const override;
-  void add_codes(std::vector<HeadCodes>& codes, size_t head) const override;
-  size_t tokens() const override { return plan_.state().tokens; }
-  void archive(Archive& a, const SeenStream& seen) override;
-  void add_to(Ledger& ledger) const override;
+  size_t notes() const { return ragged_ ? 2 : 1; }
+  RowTarget begin_token(const TokenSlots& slots);
+  void attend_token(const TokenStep& step) const;
+  bool begins_freely() const;
+  void end_token(ChunkSpace& space, LateWork& late);
+  void write_spans(const TokenSlots& slots);
+  void attend_held(CausalCall& call, ChunkSpace& space);
+  RowTarget begin_chunk(size_t tokens, ChunkSpace& space);
+  void attend_chunk(CausalCall call, ChunkSpace& space);
+  void end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves);
+  void append_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves);
+  void end_prefill(ChunkSpace& space);
+  size_t layers_together() const { return body_ ? body_->layers_together() : 1; }
+  void protect(const ProtectedRows& rows);
+  void add_rows(HeadRows& rows, size_t head) const;
+  void add_codes(std::vector<HeadCodes>& codes, size_t head) const;
+  size_t tokens() const { return plan_.state().tokens; }
+  void archive(Archive& a, const SeenStream& seen);
+  void add_to(Ledger& ledger) const;
 
  private:
   bool flows() const { return layer_.flows(); }

@@ -1,10 +1,11 @@
 // What a resolved rule becomes in one layer on the GPU: the codec whose kernels take it, and the
 // selector's half there. Whether it can be has been settled (compress/offers.h).
 
+#include "cache/cuda/layer_plan.h"
+
 #include <fmt/format.h>
 
 #include "attend/cuda/level_codec.h"
-#include "cache/cuda/layer_rows.h"
 #include "compress/registry.h"
 #include "methods/registry_cuda.h"
 #include "pith/error.h"
@@ -94,6 +95,21 @@ LayerPlan plan_layer(const CohortPolicy& policy, const HeadRange& heads) {
                                    to_string(side->body));
   plan.codec_name += alone ? "rows alone" : "in groups";
   return plan;
+}
+
+Plan plan_of(const LayerPlan& layer) { return {layer.rule, layer.schedule, size_t{1} << 30}; }
+
+BodySite body_site(const LayerPlan& plan, const LayerSite& site) {
+  return {site.memory,
+          site.stream,
+          plan.dtype,
+          site.heads,
+          site.dim,
+          site.context,
+          static_cast<int64_t>(plan.schedule.sink),
+          plan.codec,
+          plan.seen > 0,
+          plan.shares};
 }
 
 }  // namespace pith::cuda

@@ -1,110 +1,252 @@
 #include "cache/cuda/layer_rows.h"
 
-#include "cache/cuda/head_stores.h"
-#include "kernels/cuda/grouped_layout.h"
+#include <algorithm>
+
+#include "attend/cuda/device_rows.h"
 
 namespace pith::cuda {
-ChunkSpace::ChunkSpace(const LayerSite& site)
-    : site_(site),
-      piece_(*site.memory, MemoryKind::kScratch),
-      apart_(*site.memory, MemoryKind::kStaging),
-      unpacked_(*site.memory, MemoryKind::kScratch),
-      queries_(*site.memory, MemoryKind::kScratch),
-      out_(*site.memory, MemoryKind::kScratch),
-      log_sum_(*site.memory, MemoryKind::kScratch),
-      keys_(*site.memory, MemoryKind::kScratch),
-      kept_(*site.memory, MemoryKind::kScratch),
-      sums_(*site.memory, MemoryKind::kScratch),
-      logits_(*site.memory, MemoryKind::kScratch) {
-  set_layers_together(1);
+namespace {
+
+/// The moves of one run: others of the layer are not of its shape.
+void take(const std::vector<BodyMove>& moves) {
+  for (const BodyMove& move : moves) move.body->take({&move, 1});
 }
 
-void ChunkSpace::set_layers_together(size_t layers) {
-  while (staging_.size() < layers) {
-    staging_.emplace_back(*site_.memory, MemoryKind::kStaging);
-    positions_.emplace_back(*site_.memory, MemoryKind::kStaging);
+/// Columns [offset, offset + width) of `rows` rows, bytes.
+struct Columns {
+  const void* from = nullptr;
+  size_t from_pitch = 0, width = 0, rows = 0;
+};
+void copy(void* to, size_t to_pitch, const Columns& c, cudaStream_t stream) {
+  check(cudaMemcpy2DAsync(to, to_pitch, c.from, c.from_pitch, c.width, c.rows,
+                          cudaMemcpyDeviceToDevice, stream),
+        "rows and queries of single heads");
+}
+
+std::vector<HeadRun> copied(const std::vector<HeadRun>& runs) {
+  std::vector<HeadRun> copies;
+  for (const HeadRun& run : runs)
+    copies.push_back({run.first, std::make_unique<HeadStores>(*run.stores)});
+  return copies;
+}
+
+}  // namespace
+
+LayerRows::LayerRows(std::vector<HeadRun> runs, const LayerSite& site)
+    : site_(site), runs_(std::move(runs)), token_(*site.memory, MemoryKind::kScratch) {
+  if (!alone()) token_.allocate(4 * site.heads * site.dim, site.stream);
+}
+
+LayerRows::LayerRows(const LayerRows& other)
+    : LayerRows(copied(other.runs_), LayerSite(other.site_)) {}
+
+size_t LayerRows::spans() const {
+  size_t most = 0;
+  for (const HeadRun& run : runs_) most = std::max(most, run.stores->spans());
+  return most;
+}
+
+size_t LayerRows::notes() const {
+  size_t all = 0;
+  for (const HeadRun& run : runs_) all += run.stores->notes();
+  return all;
+}
+
+RowTarget LayerRows::begin_token(const TokenSlots& slots) {
+  if (alone()) return only().begin_token(slots);
+  TokenSlots mine = slots;
+  for (HeadRun& run : runs_) {
+    mine.note->target = run.stores->begin_token(mine);
+    mine.spans += run.stores->heads() * run.stores->spans();
+    mine.note += run.stores->notes();
+  }
+  return rows_in(token_, 1, site_.dim);
+}
+
+void LayerRows::write_spans(const TokenSlots& slots) {
+  TokenSlots mine = slots;
+  for (HeadRun& run : runs_) {
+    run.stores->write_spans(mine);
+    mine.spans += run.stores->heads() * run.stores->spans();
+    mine.note += run.stores->notes();
   }
 }
 
-int32_t* ChunkSpace::staged_positions(size_t count) {
-  DeviceArray<int32_t>& array = positions_[at_];
-  if (array.size() < count) array.allocate(count, site_.stream);
-  return array.data();
-}
-
-RowTarget ChunkSpace::target_of(const DeviceBuffer& buffer, const LayerSite& site) {
-  return rows_in(buffer, buffer.size() / (4 * site.heads * site.dim), site.dim);
-}
-
-RowTarget ChunkSpace::staging(size_t rows) {
-  const size_t bytes = 4 * site_.heads * rows * site_.dim;
-  DeviceBuffer& buffer = staging_[at_];
-  if (buffer.size() < bytes) buffer.allocate(bytes, site_.stream);
-  return target_of(buffer, site_);
-}
-
-RowTarget ChunkSpace::piece() {
-  const size_t bytes = 4 * site_.heads * kPieceRows * site_.dim;
-  if (piece_.size() < bytes) piece_.allocate(bytes, site_.stream);
-  return target_of(piece_, site_);
-}
-
-std::byte* ChunkSpace::apart(size_t bytes) {
-  if (apart_.size() < bytes) apart_.allocate(bytes, site_.stream);
-  return static_cast<std::byte*>(apart_.data());
-}
-
-RowTarget ChunkSpace::unpacked(size_t rows) {
-  const size_t blocks = (rows + kBlockRows - 1) / kBlockRows;
-  const size_t bytes = 4 * site_.heads * blocks * kBlockRows * site_.dim;
-  if (unpacked_.size() < bytes) unpacked_.allocate(bytes, site_.stream);
-  return target_of(unpacked_, site_);
-}
-
-void* ChunkSpace::queries(size_t tokens) {
-  const size_t bytes = 2 * tokens * site_.query_heads * site_.dim;
-  if (queries_.size() < bytes) queries_.allocate(bytes, site_.stream);
-  return queries_.data();
-}
-
-void ChunkSpace::lend_partials(CausalCall& call) {
-  const auto rows = static_cast<size_t>(call.tokens) * site_.query_heads;
-  if (log_sum_.size() < rows) {
-    out_.allocate(rows * site_.dim, site_.stream);
-    log_sum_.allocate(rows, site_.stream);
+void LayerRows::attend_token(const TokenStep& step) const {
+  if (alone()) return only().attend_token(step);
+  const auto* bytes = static_cast<const std::byte*>(token_.data());
+  const size_t group = site_.query_heads / site_.heads;
+  const DeviceSpan* spans = step.call.spans;
+  const TokenNote* note = step.note;
+  for (const HeadRun& run : runs_) {
+    const size_t at = run.first * site_.dim, query = at * group;
+    TokenRowsCall rows{bytes + at * 2, bytes + token_.size() / 2 + at * 2, &note->target};
+    rows.heads = static_cast<int>(run.stores->heads());
+    rows.dim = static_cast<int>(site_.dim);
+    if (!step.only_reads) copy_token_rows(rows, site_.stream);
+    DecodeCall call = step.alone();
+    call.shape.query_heads = static_cast<int>(run.stores->query_heads());
+    call.shape.kv_heads = static_cast<int>(run.stores->heads());
+    call.shape.spans = static_cast<int>(run.stores->spans());
+    call.q = static_cast<const std::byte*>(call.q) + query * 2;
+    call.spans = spans;
+    call.out += query;
+    call.log_sum += run.first * group;
+    run.stores->attend_token({call, step.scratch, note, step.only_reads});
+    spans += run.stores->heads() * run.stores->spans();
+    note += run.stores->notes();
   }
-  call.out = out_.data();
-  call.log_sum = log_sum_.data();
 }
 
-SelectSpace ChunkSpace::select(size_t rows, bool logits) {
-  if (keys_.size() < site_.heads * rows) {
-    keys_.allocate(site_.heads * rows, site_.stream);
-    kept_.allocate(site_.heads * rows, site_.stream);
+bool LayerRows::begins_freely() const {
+  return std::ranges::all_of(runs_, [](const HeadRun& run) { return run.stores->begins_freely(); });
+}
+
+void LayerRows::end_token(ChunkSpace& space, LateWork& late) {
+  if (alone()) return only().end_token(space, late);
+  for (HeadRun& run : runs_) {
+    LateWork mine;
+    run.stores->end_token(space, mine);
+    take(mine.moves);
+    mine.run(site_.stream);
   }
-  if (sums_.size() == 0) sums_.allocate(site_.heads * kSelectSums * site_.dim, site_.stream);
-  const size_t numbers = logits ? site_.query_heads * rows : 0;
-  if (logits_.size() < numbers) logits_.allocate(numbers, site_.stream);
-  return {keys_.data(), kept_.data(), sums_.data(), logits ? logits_.data() : nullptr, rows};
 }
 
-Plan plan_of(const LayerPlan& layer) { return {layer.rule, layer.schedule, size_t{1} << 30}; }
-
-BodySite body_site(const LayerPlan& plan, const LayerSite& site) {
-  return {site.memory,
-          site.stream,
-          plan.dtype,
-          site.heads,
-          site.dim,
-          site.context,
-          static_cast<int64_t>(plan.schedule.sink),
-          plan.codec,
-          plan.seen > 0,
-          plan.shares};
+LayerRows::Apart LayerRows::apart(size_t tokens, ChunkSpace& space) const {
+  const size_t rows = 2 * site_.heads * tokens * site_.dim;           // bytes of one side
+  const size_t queries = 2 * tokens * site_.query_heads * site_.dim;  // bytes
+  std::byte* bytes = space.apart(2 * rows + 3 * queries);             // results: up to 4 bytes each
+  return {
+      {bytes, bytes + rows, tokens * site_.dim, 0}, bytes + 2 * rows, bytes + 2 * rows + queries};
 }
 
-std::unique_ptr<LayerRows> make_layer_rows(const LayerPlan& plan, const LayerSite& site) {
-  return std::make_unique<HeadStores>(plan, site);
+RowTarget LayerRows::begin_chunk(size_t tokens, ChunkSpace& space) {
+  if (alone()) return only().begin_chunk(tokens, space);
+  return apart(tokens, space).rows;
+}
+
+void LayerRows::copy_rows(const RowTarget& to, const RowTarget& from, const HeadRun& run,
+                          size_t tokens) const {
+  const size_t at = static_cast<size_t>(to.row) * site_.dim * 2;
+  const auto side = [&](void* target, const void* source) {
+    copy(static_cast<std::byte*>(target) + at, to.head_stride * 2,
+         {static_cast<const std::byte*>(source) + run.first * from.head_stride * 2,
+          from.head_stride * 2, tokens * site_.dim * 2, run.stores->heads()},
+         site_.stream);
+  };
+  side(to.k, from.k);
+  side(to.v, from.v);
+}
+
+CausalCall LayerRows::call_of(const HeadRun& run, const CausalCall& all, const Apart& place) const {
+  CausalCall call = all;
+  const size_t group = site_.query_heads / site_.heads,
+               width = run.stores->query_heads() * site_.dim;
+  const auto* queries = static_cast<const std::byte*>(all.q) + run.first * group * site_.dim * 2;
+  copy(place.queries, width * 2,
+       {queries, site_.query_heads * site_.dim * 2, width * 2, static_cast<size_t>(all.tokens)},
+       site_.stream);
+  call.query_heads = static_cast<int>(run.stores->query_heads());
+  call.kv_heads = static_cast<int>(run.stores->heads());
+  call.q = place.queries;
+  call.result = place.result;
+  return call;
+}
+
+void LayerRows::attend_held(CausalCall& call, ChunkSpace& space) {
+  if (alone()) return only().attend_held(call, space);
+  const auto tokens = static_cast<size_t>(call.tokens);
+  const Apart place = apart(tokens, space);
+  const size_t group = site_.query_heads / site_.heads, all = site_.query_heads * site_.dim * 4;
+  for (HeadRun& run : runs_) {
+    const size_t first = run.first * group * site_.dim * 4,
+                 width = run.stores->query_heads() * site_.dim * 4;
+    CausalCall mine = call_of(run, call, place);
+    run.stores->attend_held(mine, space);
+    if (mine.first)
+      check(cudaMemset2DAsync(place.result + first, all, 0, width, tokens, site_.stream),
+            "no rows");
+    else
+      copy(place.result + first, all, {mine.out, width, width, tokens}, site_.stream);
+  }
+  call.out = reinterpret_cast<float*>(place.result);
+  call.first = false;
+}
+
+void LayerRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
+  if (alone()) only().end_chunk(tokens, space, moves);
+}
+
+void LayerRows::append_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& late) {
+  if (alone()) return only().append_chunk(tokens, space, late);
+  const RowTarget rows = apart(tokens, space).rows;
+  for (HeadRun& run : runs_) {
+    copy_rows(run.stores->begin_chunk(tokens, space), rows, run, tokens);
+    std::vector<BodyMove> moves;
+    run.stores->append_chunk(tokens, space, moves);
+    take(moves);
+  }
+}
+
+void LayerRows::attend_chunk(CausalCall call, ChunkSpace& space) {
+  if (alone()) return only().attend_chunk(call, space);
+  const auto tokens = static_cast<size_t>(call.tokens);
+  const Apart place = apart(tokens, space);
+  const size_t group = site_.query_heads / site_.heads, all = site_.query_heads * site_.dim;
+  const size_t number = size_of(call.result_dtype);
+  auto* result = static_cast<std::byte*>(call.result);
+  for (HeadRun& run : runs_) {
+    const size_t first = run.first * group * site_.dim,
+                 width = run.stores->query_heads() * site_.dim;
+    copy_rows(run.stores->begin_chunk(tokens, space), place.rows, run, tokens);
+    run.stores->attend_chunk(call_of(run, call, place), space);
+    copy(result + first * number, all * number,
+         {place.result, width * number, width * number, tokens}, site_.stream);
+    std::vector<BodyMove> moves;
+    run.stores->end_chunk(tokens, space, moves);
+    take(moves);
+  }
+}
+
+void LayerRows::end_prefill(ChunkSpace& space) {
+  for (HeadRun& run : runs_) run.stores->end_prefill(space);
+}
+
+void LayerRows::protect(const ProtectedRows& rows) {
+  for (HeadRun& run : runs_) run.stores->protect(rows);
+}
+
+const HeadRun& LayerRows::run_of(size_t head) const {
+  return *std::ranges::find_if(
+      runs_, [&](const HeadRun& run) { return head < run.first + run.stores->heads(); });
+}
+
+void LayerRows::add_rows(HeadRows& rows, size_t head) const {
+  const HeadRun& run = run_of(head);
+  run.stores->add_rows(rows, head - run.first);
+}
+
+void LayerRows::add_codes(std::vector<HeadCodes>& codes, size_t head) const {
+  const HeadRun& run = run_of(head);
+  run.stores->add_codes(codes, head - run.first);
+}
+
+std::span<const DeviceSpan> LayerRows::spans_of(const DeviceSpan* spans, size_t head) const {
+  const HeadRun& of_head = run_of(head);
+  for (const HeadRun& run : runs_) {
+    const size_t each = run.stores->spans();
+    if (&run == &of_head) return {spans + (head - run.first) * each, each};
+    spans += run.stores->heads() * each;
+  }
+  return {};
+}
+
+void LayerRows::archive(Archive& a, const SeenStream& seen) {
+  for (HeadRun& run : runs_) run.stores->archive(a, seen);
+}
+
+void LayerRows::add_to(Ledger& ledger) const {
+  for (const HeadRun& run : runs_) run.stores->add_to(ledger);
 }
 
 }  // namespace pith::cuda

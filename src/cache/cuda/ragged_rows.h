@@ -10,7 +10,7 @@
 // head's: codes of rows that share nothing are the same in all of them.
 
 #include "attend/cuda/coded_body.h"
-#include "cache/cuda/layer_rows.h"
+#include "cache/cuda/chunk_space.h"
 #include "compress/cuda/share.h"
 #include "kernels/cuda/pinned.h"
 

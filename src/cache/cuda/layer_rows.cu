@@ -1,4 +1,4 @@
-#include "cache/cuda/head_runs.h"
+#include "cache/cuda/layer_rows.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launch.cuh"
 

@@ -1,0 +1,92 @@
+#include "cache/cuda/chunk_space.h"
+
+#include "attend/cuda/device_rows.h"
+#include "kernels/cuda/grouped_layout.h"
+
+namespace pith::cuda {
+
+ChunkSpace::ChunkSpace(const LayerSite& site)
+    : site_(site),
+      piece_(*site.memory, MemoryKind::kScratch),
+      apart_(*site.memory, MemoryKind::kStaging),
+      unpacked_(*site.memory, MemoryKind::kScratch),
+      queries_(*site.memory, MemoryKind::kScratch),
+      out_(*site.memory, MemoryKind::kScratch),
+      log_sum_(*site.memory, MemoryKind::kScratch),
+      keys_(*site.memory, MemoryKind::kScratch),
+      kept_(*site.memory, MemoryKind::kScratch),
+      sums_(*site.memory, MemoryKind::kScratch),
+      logits_(*site.memory, MemoryKind::kScratch) {
+  set_layers_together(1);
+}
+
+void ChunkSpace::set_layers_together(size_t layers) {
+  while (staging_.size() < layers) {
+    staging_.emplace_back(*site_.memory, MemoryKind::kStaging);
+    positions_.emplace_back(*site_.memory, MemoryKind::kStaging);
+  }
+}
+
+int32_t* ChunkSpace::staged_positions(size_t count) {
+  DeviceArray<int32_t>& array = positions_[at_];
+  if (array.size() < count) array.allocate(count, site_.stream);
+  return array.data();
+}
+
+RowTarget ChunkSpace::target_of(const DeviceBuffer& buffer, const LayerSite& site) {
+  return rows_in(buffer, buffer.size() / (4 * site.heads * site.dim), site.dim);
+}
+
+RowTarget ChunkSpace::staging(size_t rows) {
+  const size_t bytes = 4 * site_.heads * rows * site_.dim;
+  DeviceBuffer& buffer = staging_[at_];
+  if (buffer.size() < bytes) buffer.allocate(bytes, site_.stream);
+  return target_of(buffer, site_);
+}
+
+RowTarget ChunkSpace::piece() {
+  const size_t bytes = 4 * site_.heads * kPieceRows * site_.dim;
+  if (piece_.size() < bytes) piece_.allocate(bytes, site_.stream);
+  return target_of(piece_, site_);
+}
+
+std::byte* ChunkSpace::apart(size_t bytes) {
+  if (apart_.size() < bytes) apart_.allocate(bytes, site_.stream);
+  return static_cast<std::byte*>(apart_.data());
+}
+
+RowTarget ChunkSpace::unpacked(size_t rows) {
+  const size_t blocks = (rows + kBlockRows - 1) / kBlockRows;
+  const size_t bytes = 4 * site_.heads * blocks * kBlockRows * site_.dim;
+  if (unpacked_.size() < bytes) unpacked_.allocate(bytes, site_.stream);
+  return target_of(unpacked_, site_);
+}
+
+void* ChunkSpace::queries(size_t tokens) {
+  const size_t bytes = 2 * tokens * site_.query_heads * site_.dim;
+  if (queries_.size() < bytes) queries_.allocate(bytes, site_.stream);
+  return queries_.data();
+}
+
+void ChunkSpace::lend_partials(CausalCall& call) {
+  const auto rows = static_cast<size_t>(call.tokens) * site_.query_heads;
+  if (log_sum_.size() < rows) {
+    out_.allocate(rows * site_.dim, site_.stream);
+    log_sum_.allocate(rows, site_.stream);
+  }
+  call.out = out_.data();
+  call.log_sum = log_sum_.data();
+}
+
+SelectSpace ChunkSpace::select(size_t rows, bool logits) {
+  if (keys_.size() < site_.heads * rows) {
+    keys_.allocate(site_.heads * rows, site_.stream);
+    kept_.allocate(site_.heads * rows, site_.stream);
+  }
+  if (sums_.size() == 0) sums_.allocate(site_.heads * kSelectSums * site_.dim, site_.stream);
+  const size_t numbers = logits ? site_.query_heads * rows : 0;
+  if (logits_.size() < numbers) logits_.allocate(numbers, site_.stream);
+  return {keys_.data(), kept_.data(), sums_.data(), logits ? logits_.data() : nullptr, rows};
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,62 @@
+#pragma once
+// What the layers of a cache lend each other on the GPU.
+
+#include <vector>
+
+#include "attend/cuda/causal.h"
+#include "cache/cuda/layer_plan.h"
+#include "compress/cuda/judged_rows.h"
+#include "kernels/cuda/device.h"
+
+namespace pith::cuda {
+
+/// Memory that layers use in turn: while a chunk goes through them exact rows of the chunk and of
+/// the window before it, body rows unpacked a piece at a time, and partial results; while rows are
+/// selected what that needs.
+class ChunkSpace {
+ public:
+  explicit ChunkSpace(const LayerSite& site);
+
+  static constexpr size_t kPieceRows = 8192;
+
+  /// Rows of this many layers wait for being taken together.
+  void set_layers_together(size_t layers);
+  size_t layers_together() const { return staging_.size(); }
+  /// The next layer's chunk.
+  void next_layer() { at_ = (at_ + 1) % staging_.size(); }
+  /// Room for `rows` rows of all KV heads; contents are lost when it grows.
+  RowTarget staging(size_t rows);
+  /// The same for positions.
+  int32_t* staged_positions(size_t count);
+  RowTarget piece();
+  /// Room for rows and queries of a layer whose heads have different rules.
+  std::byte* apart(size_t bytes);
+  /// Room for a chunk's queries of 16 bits.
+  void* queries(size_t tokens);
+  /// Sets `out` and `log_sum` of a call.
+  void lend_partials(CausalCall& call);
+  /// Room for `rows` rows of all KV heads, whole blocks of them, that are judged.
+  RowTarget unpacked(size_t rows);
+  /// Room for a selection among `rows` rows of all KV heads; with that of numbers for each query
+  /// head, if `logits`.
+  SelectSpace select(size_t rows, bool logits = false);
+
+ private:
+  static RowTarget target_of(const DeviceBuffer& buffer, const LayerSite& site);
+
+  LayerSite site_;
+  std::vector<DeviceBuffer> staging_;            // each [2, G, rows, D]
+  std::vector<DeviceArray<int32_t>> positions_;  // each [G, rows] or [rows]
+  size_t at_ = 0;
+  DeviceBuffer piece_;  // [2, G, rows, D]
+  DeviceBuffer apart_;
+  DeviceBuffer unpacked_;  // [2, G, rows, D]
+  DeviceBuffer queries_;   // [T, H, D]
+  DeviceArray<float> out_, log_sum_;
+  DeviceArray<uint32_t> keys_;  // [G, rows]
+  DeviceArray<int32_t> kept_;   // [G, rows]
+  DeviceArray<float> sums_;
+  DeviceArray<float> logits_;  // [H, rows]
+};
+
+}  // namespace pith::cuda

@@ -1,0 +1,72 @@
+#pragma once
+// What a policy makes of the heads of one layer that are side by side under one rule, and what
+// their rows are made with.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attend/cuda/device_body.h"
+#include "attend/cuda/device_codec.h"
+#include "attend/cuda/device_selector.h"
+#include "cache/kv_cache.h"
+#include "kernels/cuda/device.h"
+#include "plan/plan.h"
+
+namespace pith::cuda {
+
+/// What the policy makes of them. Made by plan_layer.
+struct LayerPlan {
+  DType dtype = DType::kF16;  ///< of exact rows
+  bool straight = true;       ///< every row stays, exact
+  // Otherwise:
+  size_t seen = 0;  ///< rows that a query sees, its own among them; 0: all
+  ScheduleShape schedule;
+  std::shared_ptr<const Rule> rule;  ///< when and how many: the CPU's
+  bool cache_positions = false;      ///< the sink stands right before the window
+  // Of the body:
+  std::shared_ptr<const DeviceCodec> codec;  ///< of the rows that stay for good
+  bool before_rope = false;                  ///< its keys are rotated when they are read
+  /// What a group shares is found when it is coded: rows come in whole groups, and in no other
+  /// number, also where each stands alone from then on.
+  bool shares = false;
+  std::string codec_name;  ///< of that codec and its form: equal names are equal codecs
+  SelectorOnGpu selector;  ///< none: all rows do, or none
+
+  /// Rows that leave the window stay nowhere beside it: they go into a body, or are dropped.
+  bool flows() const { return !straight && !selector.chooser && !selector.heavy; }
+};
+
+/// KV heads side by side.
+struct HeadRange {
+  int first = 0, count = 0;
+};
+/// For heads of a cohort that was resolved for the GPU.
+LayerPlan plan_layer(const CohortPolicy& policy, const HeadRange& heads);
+
+/// RoPE's radians a position of each pair of channels, on both sides.
+struct RopeTable {
+  RopeTable(MemoryCounter& memory, const std::vector<double>& radians, cudaStream_t stream)
+      : host(radians), device(memory, MemoryKind::kScratch, radians.size(), stream) {
+    device.upload(host.data(), host.size(), stream);
+  }
+  std::vector<double> host;    // [D/2]
+  DeviceArray<double> device;  // [D/2]
+};
+
+/// What all layers' rows are made with.
+struct LayerSite {
+  CountedBy memory;
+  cudaStream_t stream = nullptr;
+  size_t query_heads = 0, heads = 0, dim = 0;  // H, G, D
+  size_t context = 0;                          ///< tokens expected; 0 = unknown
+  const RopeTable* rope = nullptr;             ///< of the layer; null = not known
+};
+
+/// What a layer's bodies are made with.
+BodySite body_site(const LayerPlan& plan, const LayerSite& site);
+
+/// When the layer's rows move. Rows that leave a window together need no memory on the way.
+Plan plan_of(const LayerPlan& layer);
+
+}  // namespace pith::cuda
