@@ -103,6 +103,10 @@ class HeadStores {
   size_t archive_window(Archive& a);
   /// What lies beside rows.
   void archive_sides(Archive& a);
+  /// Between the sink and what lies behind it: the run's codes, or what rows flow into.
+  const DeviceBody* between() const { return flows() ? body_.get() : coded_.get(); }
+  /// Of what leaves the heavy rows.
+  const DeviceBody* beside() const { return flows() ? nullptr : body_.get(); }
   /// Tokens that are not protected; and how many of those the sink has.
   size_t open() const { return plan_.state().open; }
   size_t sink() const { return plan_.state().at(Zone::kSink); }
@@ -153,7 +157,6 @@ class HeadStores {
   void write_spans(const TokenSlots& slots, const NewRows& fresh) const;
   /// Begins a chunk's attention: all but the run and the codes in it.
   void attend_beside(CausalCall& call, ChunkSpace& space) const;
-  void attend_body(CausalCall& call, ChunkSpace& space) const;
   /// Goes on with those; `own` of the chunk's rows are the last of them, and end it, or none.
   void attend_run(CausalCall& call, const Parts& parts, size_t own, ChunkSpace& space) const;
   /// The call's queries as attention takes them.

@@ -45,18 +45,13 @@ void HeadStores::write_spans(const TokenSlots& slots, const NewRows& fresh) cons
     last = {last.at + unseen, last.rows - unseen};
   }
   DeviceSpan* span = slots.spans;
-  const auto add_body = [&](size_t head) {
-    for (size_t i = 0; body_ && i < body_->spans(); ++i) *span++ = body_->span(head, i);
-  };
   for (size_t g = 0; g < site_.heads; ++g) {
     for (size_t i = 0; i < parts.count; ++i) {
       const DensePart& part = parts.part[i];
-      if (i == parts.behind && flows()) add_body(g);
-      if (i == parts.behind && coded_) {
-        *span = coded_->span(g, 0);
-        span->log_weight = coded_log_weight();
+      for (size_t s = 0; i == parts.behind && between() && s < between()->spans(); ++s, ++span) {
+        *span = between()->span(g, s);
+        if (coded_) span->log_weight = coded_log_weight();
         if (weighs_codes()) span->log_weights = weights_.data();
-        ++span;
       }
       *span = dense_span(part.at, g, part.rows, site_.dim);
       span->log_weight = part.log_weight;
@@ -67,7 +62,7 @@ void HeadStores::write_spans(const TokenSlots& slots, const NewRows& fresh) cons
           turns ? 0 : static_cast<int32_t>(part.rows - std::min(part.rows, coming));
       ++span;
     }
-    if (!flows()) add_body(g);
+    for (size_t s = 0; beside() && s < beside()->spans(); ++s) *span++ = beside()->span(g, s);
     if (protected_.any()) *span++ = protected_.span(g, protected_.rows() + fresh.of_protected);
     if (ragged_) *span++ = ragged_->span(g);
   }
@@ -106,9 +101,8 @@ void HeadStores::attend_token(const TokenStep& step) const {
     chooser_->scale_token(scaled_.data(), queries_of(call.q, 1), &step.note->queries, site_.stream);
     call.q = scaled_.data();
   }
-  const DeviceBody* codes = flows() ? body_.get() : coded_.get();
-  if (codes) {
-    codes->attend_token(call, step.scratch);
+  if (between()) {
+    between()->attend_token(call, step.scratch);
   } else {
     decode_dense(call, step.scratch, site_.stream);
   }
@@ -201,11 +195,7 @@ void HeadStores::attend_beside(CausalCall& call, ChunkSpace& space) const {
   protected_.attend_chunk(call);
   if (ragged_) ragged_->attend_chunk(call);
   call.last = false;
-  if (!flows()) attend_body(call, space);
-}
-
-void HeadStores::attend_body(CausalCall& call, ChunkSpace& space) const {
-  if (body_ && body_->rows() > 0) body_->attend_chunk(call, [&] { return space.piece(); });
+  if (beside() && beside()->rows() > 0) beside()->attend_chunk(call, [&] { return space.piece(); });
 }
 
 void HeadStores::attend_run(CausalCall& call, const Parts& parts, size_t own,
@@ -215,15 +205,12 @@ void HeadStores::attend_run(CausalCall& call, const Parts& parts, size_t own,
   for (const DensePart& part : parts.all()) {
     const bool newest = &part == &parts.all().back();
     call.last = false;
-    if (&part == &parts.part[parts.behind]) {
+    if (&part == &parts.part[parts.behind] && between() && between()->rows() > 0) {
       call.span = {};
       if (seen > 0) call.span.from = static_cast<int64_t>(open() + 1) - seen;
-      if (flows()) attend_body(call, space);
-      if (coded_rows() > 0) {
-        call.span.log_weight = coded_log_weight();
-        if (weighs_codes()) call.span.log_weights = weights_.data();
-        coded_->attend_chunk(call, [&] { return space.piece(); });
-      }
+      if (coded_) call.span.log_weight = coded_log_weight();
+      if (weighs_codes()) call.span.log_weights = weights_.data();
+      between()->attend_chunk(call, [&] { return space.piece(); });
     }
     call.last = newest && own > 0;
     if (part.rows == 0) continue;
