@@ -112,10 +112,6 @@ class DeviceBody {
   virtual void archive(Archive& a, size_t tokens) = 0;
 };
 
-class BodyMaker {
- public:
-  virtual ~BodyMaker() = default;
-  virtual std::unique_ptr<DeviceBody> make(const BodySite& site) const = 0;
-};
+using BodyMaker = std::function<std::unique_ptr<DeviceBody>(const BodySite&)>;
 
 }  // namespace pith::cuda

@@ -12,7 +12,7 @@ namespace pith::cuda {
 
 /// One of the first two.
 struct SelectorOnGpu {
-  std::shared_ptr<const BodyMaker> body;         ///< rows that leave the window go into such bodies
+  BodyMaker body;                                ///< rows that leave the window go into such bodies
   std::shared_ptr<const DeviceChooser> chooser;  ///< rows stay where they lie, and some are kept
   std::optional<HeavySizes> heavy = {};          ///< rows come through a heavy store
   bool shared = false;                           ///< heads share their budgets

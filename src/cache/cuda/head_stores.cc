@@ -29,7 +29,7 @@ std::unique_ptr<CodedBody> codes_of(const LayerPlan& layer, const LayerSite& sit
 
 std::unique_ptr<DeviceBody> body_of(const LayerPlan& layer, const LayerSite& site) {
   const BodySite body = body_site(layer, site);
-  if (layer.selector.body) return layer.selector.body->make(body);
+  if (layer.selector.body) return layer.selector.body(body);
   if (!layer.flows() || !layer.codec) return nullptr;
   if (layer.codec->aged()) return std::make_unique<AgedBody>(layer.codec, body);
   return std::make_unique<CodedBody>(layer.codec, body);

@@ -17,7 +17,6 @@ void score_words(const SelectSpace& space, const JudgedRows& rows, const WordSou
                  cudaStream_t stream);
 
 /// The body of uniform(rate=...).
-std::shared_ptr<const BodyMaker> make_rate_body(const UniformOptions& options,
-                                                const SelectorSite& site);
+BodyMaker make_rate_body(const UniformOptions& options, const SelectorSite& site);
 
 }  // namespace pith::cuda

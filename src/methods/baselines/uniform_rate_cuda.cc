@@ -1,18 +1,13 @@
-// uniform(rate=...) as the body of a layer on the GPU: the draw, and dense rows.
+// Which rows of a layer a sample by rate takes, on both sides.
 
 #include "methods/baselines/uniform_rate_cuda.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cmath>
 #include <numeric>
-#include <utility>
 
 #include "attend/cuda/device_rows.h"
 #include "compress/draws.h"
 #include "kernels/cuda/device_archive.h"
-#include "methods/baselines/uniform_cuda.h"
 
 namespace pith::cuda {
 namespace {
@@ -147,97 +142,6 @@ void RateDrawn::archive(Archive& a, size_t tokens) {
     archive_numbers(a, {positions, each[g] * sizeof(int32_t)}, 0, static_cast<int32_t>(tokens) - 1,
                     site_.stream);
   }
-}
-
-namespace {
-
-class RateBody final : public DeviceBody {
- public:
-  RateBody(const RateRule& rule, const BodySite& site)
-      : drawn_(rule, site),
-        site_(site),
-        rows_(*site.memory, {site.heads, site.dim, 0}, site.stream) {}
-
-  std::unique_ptr<DeviceBody> clone() const override { return std::make_unique<RateBody>(*this); }
-  std::string kind() const override {
-    return fmt::format("uniform by rate {}", drawn_.rule().rate);
-  }
-  size_t rows() const override { return drawn_.most(); }
-  void announce(size_t rows) override {
-    drawn_.announce(rows);
-    const size_t most = drawn_.most(), more = most - std::min(most, rows_.rows());
-    rows_.reserve_more(more);
-    rows_.add(more);
-  }
-  void protect(std::span<const TokenRange> ranges) override { drawn_.protect(ranges); }
-  void take(std::span<const BodyMove> moves) const override {
-    const RateDraw draw{drawn_.rule().rate, drawn_.rule().seed, static_cast<int>(site_.heads),
-                        static_cast<int>(site_.dim)};
-    take_all(moves, draw, site_.stream, [](const BodyMove& move) {
-      const auto& body = static_cast<const RateBody&>(*move.body);
-      const DeviceRows& to = body.rows_;
-      return body.drawn_.job(move, {to.keys(), to.values(), static_cast<int>(to.capacity())});
-    });
-    for (const BodyMove& move : moves) static_cast<const RateBody&>(*move.body).drawn_.taken();
-  }
-
-  DeviceSpan span(size_t head, size_t /*which*/) const override {
-    DeviceSpan span = dense_span(rows_.begin(), head, drawn_.counts()[head], site_.dim);
-    span.settled_rows = span.rows;
-    span.log_weight = drawn_.rule().log_weight;
-    return span;
-  }
-  void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
-    decode_dense(call, scratch, site_.stream);
-  }
-  void attend_chunk(CausalCall& call, const std::function<RowTarget()>&) const override {
-    const float given = call.span.log_weight;
-    call.span = causal_span(rows_.begin(), rows(), site_.dim);
-    call.span.log_weight = given + drawn_.rule().log_weight;
-    call.span.heads.rows = drawn_.device_counts();
-    cuda::attend_chunk(call, site_.stream);
-    call.first = false;
-  }
-
-  bool keeps_positions() const override { return true; }
-  void add_rows(HeadRows& out, size_t head, int64_t) const override { drawn_.add_rows(out, head); }
-  void add_to(Ledger& ledger) const override {
-    const size_t payload = drawn_.total() * site_.dim * 4;
-    ledger.payload += payload;
-    ledger.slack += rows_.allocated_bytes() - payload;
-    drawn_.add_to(ledger);
-  }
-  void archive(Archive& a, size_t tokens) override {
-    drawn_.archive(a, tokens);
-    rows_.archive(a, drawn_.counts(), site_.dtype);
-  }
-
- private:
-  RateDrawn drawn_;
-  BodySite site_;
-  DeviceRows rows_;  // of a head as many as of that with the most, announced ones among them
-};
-
-class RateMaker final : public BodyMaker {
- public:
-  explicit RateMaker(const RateRule& rule) : rule_(rule) {}
-  std::unique_ptr<DeviceBody> make(const BodySite& site) const override {
-    if (site.codec) return make_coded_rate_body(rule_, site);
-    return std::make_unique<RateBody>(rule_, site);
-  }
-
- private:
-  RateRule rule_;
-};
-
-}  // namespace
-
-std::shared_ptr<const BodyMaker> make_rate_body(const UniformOptions& options,
-                                                const SelectorSite& site) {
-  const double rate = options.drawn();
-  const float log_weight = options.weights ? static_cast<float>(-std::log(rate)) : 0;
-  return std::make_shared<RateMaker>(RateRule{rate, log_weight, site.seed, site.layer,
-                                              site.first_head, options.heavy.heavy.has_value()});
 }
 
 }  // namespace pith::cuda

@@ -3,7 +3,7 @@
 // alone: the host draws as the device does, and so knows each head's number of rows. Which rows a
 // heavy store lets go only the device knows: the host then reckons with all of them, makes room for
 // so many, and reads the numbers before it needs them next (docs/decisions/0191). A row that stays
-// does so for good, dense (uniform_rate_cuda.cc) or in codes (uniform_rate_codes_cuda.cc).
+// does so for good, dense or in codes (uniform_rate_body_cuda.cc).
 
 #include <memory>
 #include <span>
@@ -132,8 +132,5 @@ void take_all(std::span<const BodyMove> moves, const RateDraw& draw, cudaStream_
     jobs.count = 0;
   }
 }
-
-/// The body where rows are codes.
-std::unique_ptr<DeviceBody> make_coded_rate_body(const RateRule& rule, const BodySite& site);
 
 }  // namespace pith::cuda

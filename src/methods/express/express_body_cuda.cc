@@ -204,40 +204,31 @@ void ExpressBody::add_rows(HeadRows& out, size_t head, int64_t) const {
   check(cudaStreamSynchronize(site_.stream), "rows held");
 }
 
-class ExpressMaker final : public BodyMaker {
- public:
-  ExpressMaker(const ExpressRule& rule, const SelectorSite& site) : rule_(rule), site_(site) {
-    place({}).check(rule);
-  }
-  std::unique_ptr<DeviceBody> make(const BodySite& site) const override {
-    return std::make_unique<ExpressBody>(rule_, place(site), site);
-  }
-
- private:
-  ExpressSite place(const BodySite& site) const {
-    ExpressSite place;
-    place.coded = site.codec != nullptr;
-    place.dtype = place.coded ? DType::kF16 : site.dtype;  // f16 keeps more of a code's number
-    place.dim = static_cast<int>(site_.head_dim);
-    place.heads = static_cast<int>(site_.heads);
-    place.first_position = site_.sink;
-    place.seed = site_.seed;
-    place.layer = site_.layer;
-    place.first_head = site_.first_head;
-    return place;
-  }
-
-  ExpressRule rule_;
-  SelectorSite site_;
-};
+/// Of a layer's streams; `dtype` of its exact rows.
+ExpressSite express_site(const SelectorSite& site, bool coded, DType dtype) {
+  ExpressSite place;
+  place.coded = coded;
+  place.dtype = coded ? DType::kF16 : dtype;  // f16 keeps more of a code's number
+  place.dim = static_cast<int>(site.head_dim);
+  place.heads = static_cast<int>(site.heads);
+  place.first_position = site.sink;
+  place.seed = site.seed;
+  place.layer = site.layer;
+  place.first_head = site.first_head;
+  return place;
+}
 
 }  // namespace
 
 SelectorOnGpu make_express_on_gpu(const SelectorPlace& place) {
   const ExpressOptions options = place.options.as<ExpressOptions>().at(place.budget);
   const ExpressRule rule = express_rule(options, place.budget, place.site.scale);
-  return {std::make_shared<ExpressMaker>(rule, place.site), nullptr,
-          options.heavy.sizes(place.budget)};
+  express_site(place.site, false, BodySite().dtype).check(rule);
+  const BodyMaker make = [rule, site = place.site](const BodySite& body) {
+    return std::make_unique<ExpressBody>(
+        rule, express_site(site, body.codec != nullptr, body.dtype), body);
+  };
+  return {make, nullptr, options.heavy.sizes(place.budget)};
 }
 
 }  // namespace pith::cuda
