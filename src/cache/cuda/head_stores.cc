@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "cache/cuda/aged_body.h"
+#include "kernels/cuda/fetched.h"
 #include "kernels/cuda/grouped_layout.h"
 #include "kernels/cuda/turn.h"
 #include "pith/error.h"
@@ -240,13 +241,7 @@ void HeadStores::add_rows(HeadRows& out, size_t head) const {
   add(0, sink());
   const bool counted = flows() && body_ && !body_->keeps_positions();
   if (counted) body_->add_rows(out, head, static_cast<int64_t>(sink()));
-  std::vector<int32_t> positions(known);
-  if (known > 0) {
-    check(cudaMemcpyAsync(positions.data(), positions_.data() + head * stride_,
-                          known * sizeof(int32_t), cudaMemcpyDeviceToHost, site_.stream),
-          "rows held");
-    check(cudaStreamSynchronize(site_.stream), "rows held");
-  }
+  const auto positions = fetched(positions_.data() + head * stride_, known, site_.stream);
   out.positions.insert(out.positions.end(), positions.begin(), positions.end());
   const size_t left = unsettled() - known_;
   add(open() - left, left);
@@ -259,13 +254,8 @@ void HeadStores::add_rows(HeadRows& out, size_t head) const {
 void HeadStores::add_weights(HeadRows& out) const {
   auto at = out.log_weights.begin();
   const auto set = [&](size_t rows, float log_weight, bool apart) {
-    if (apart && rows > 0) {
-      weights_.download(&*at, rows, site_.stream);
-      check(cudaStreamSynchronize(site_.stream), "rows held");
-    } else {
-      std::fill_n(at, rows, log_weight);
-    }
-    at += static_cast<std::ptrdiff_t>(rows);
+    const std::vector<float> one(apart ? 0 : rows, log_weight);
+    at = std::ranges::copy(apart ? fetched(weights_.data(), rows, site_.stream) : one, at).out;
   };
   const Parts parts = this->parts({}, rows_.begin());
   for (const DensePart& part : parts.all()) {

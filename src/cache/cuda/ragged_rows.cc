@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "attend/cuda/device_rows.h"
+#include "kernels/cuda/fetched.h"
 
 namespace pith::cuda {
 namespace {
@@ -234,13 +235,8 @@ void RaggedRows::keep_codes(const LineUpCall& call, const CodedBody& fresh, List
 }
 
 void RaggedRows::add_rows(HeadRows& out, size_t head) const {
-  std::vector<int32_t> positions(counts()[head]);
-  if (positions.empty()) return;
-  check(cudaMemcpyAsync(positions.data(),
-                        static_cast<const int32_t*>(held_.positions.data()) + begin_of(head),
-                        positions.size() * sizeof(int32_t), cudaMemcpyDeviceToHost, site_.stream),
-        "rows held");
-  check(cudaStreamSynchronize(site_.stream), "rows held");
+  const auto* first = static_cast<const int32_t*>(held_.positions.data()) + begin_of(head);
+  const auto positions = fetched(first, counts()[head], site_.stream);
   out.positions.insert(out.positions.end(), positions.begin(), positions.end());
   out.log_weights.insert(out.log_weights.end(), positions.size(), 0.0f);
 }
@@ -268,10 +264,7 @@ void RaggedRows::archive(Archive& a, size_t tokens, size_t least) {
     rows_ = rows;
     std::vector<int32_t> places(each.begin(), each.end());
     for (size_t g = 0; g < heads; ++g) places.push_back(static_cast<int32_t>(begin_of(g)));
-    check(cudaMemcpyAsync(rows_at(now_), places.data(), places.size() * sizeof(int32_t),
-                          cudaMemcpyHostToDevice, site_.stream),
-          "state that is loaded");
-    check(cudaStreamSynchronize(site_.stream), "state that is loaded");
+    put(rows_at(now_), places, site_.stream);
     if (rows > 0) held_ = lists(rows);
   }
   if (rows == 0) return;

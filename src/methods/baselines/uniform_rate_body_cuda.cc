@@ -1,10 +1,11 @@
 // uniform(rate=...) as the body of a layer on the GPU: dense rows, or codes and a dense tail.
 //
 // Over a codec each head's rows go into codes in its groups, in the order in which they came, as on
-// the CPU; those of the last group, which is not full yet, are dense. Heads fill their groups at different times: all heads' rows that might be a group
-// are coded apart, and a second kernel takes those that are. Rows are never judged again, so that
-// any codec will do that needs neither their neighbours' positions nor tables of first rows. What a
-// heavy store lets go is coded again, in a codec whose rows share nothing, as on the CPU.
+// the CPU; those of the last group, which is not full yet, are dense. Heads fill their groups at
+// different times: all heads' rows that might be a group are coded apart, and a second kernel takes
+// those that are. Rows are never judged again, so that any codec will do that needs neither their
+// neighbours' positions nor tables of first rows. What a heavy store lets go is coded again, in a
+// codec whose rows share nothing, as on the CPU.
 //
 // Cost beside dense rows: coding of up to 1 / rate as many rows as stay while tokens come one by
 // one (32 of each head for 32 tokens), codes copied once.
@@ -16,6 +17,7 @@
 #include <map>
 
 #include "attend/cuda/coded_body.h"
+#include "kernels/cuda/fetched.h"
 #include "methods/baselines/uniform_cuda.h"
 #include "methods/baselines/uniform_rate_cuda.h"
 #include "pith/error.h"
@@ -290,10 +292,7 @@ void RateBody::archive(Archive& a, size_t tokens) {
   if (!a.loads()) return;
   std::vector<int32_t> counts(in_codes.begin(), in_codes.end());
   counts.insert(counts.end(), waiting.begin(), waiting.end());
-  check(cudaMemcpyAsync(device_counts_.data(), counts.data(), device_counts_.size(),
-                        cudaMemcpyHostToDevice, site_.stream),
-        "state that is loaded");
-  check(cudaStreamSynchronize(site_.stream), "state that is loaded");
+  put(device_coded(), counts, site_.stream);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "attend/cuda/device_rows.h"
 #include "compress/draws.h"
 #include "kernels/cuda/device_archive.h"
+#include "kernels/cuda/fetched.h"
 
 namespace pith::cuda {
 namespace {
@@ -101,13 +102,8 @@ RateJob RateDrawn::job(const BodyMove& move, RateSample to) const {
 }
 
 void RateDrawn::add_rows(HeadRows& out, size_t head) const {
-  std::vector<int32_t> positions(counts()[head]);
-  if (positions.empty()) return;
-  check(cudaMemcpyAsync(positions.data(),
-                        static_cast<const int32_t*>(positions_.data()) + head * capacity_,
-                        positions.size() * sizeof(int32_t), cudaMemcpyDeviceToHost, site_.stream),
-        "rows held");
-  check(cudaStreamSynchronize(site_.stream), "rows held");
+  const auto* first = static_cast<const int32_t*>(positions_.data()) + head * capacity_;
+  const auto positions = fetched(first, counts()[head], site_.stream);
   out.positions.insert(out.positions.end(), positions.begin(), positions.end());
   out.log_weights.insert(out.log_weights.end(), positions.size(), rule_.log_weight);
 }
@@ -131,11 +127,7 @@ void RateDrawn::archive(Archive& a, size_t tokens) {
       capacity_ = grown(most(), 0);
       positions_.allocate(site_.heads * capacity_ * sizeof(int32_t), site_.stream);
     }
-    const std::vector<int32_t> counts(each.begin(), each.end());
-    check(cudaMemcpyAsync(on_device_.data(), counts.data(), on_device_.size(),
-                          cudaMemcpyHostToDevice, site_.stream),
-          "state that is loaded");
-    check(cudaStreamSynchronize(site_.stream), "state that is loaded");
+    put(static_cast<int32_t*>(on_device_.data()), {each.begin(), each.end()}, site_.stream);
   }
   for (size_t g = 0; g < site_.heads; ++g) {
     auto* positions = static_cast<int32_t*>(positions_.data()) + g * capacity_;

@@ -9,10 +9,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "attend/cuda/coded_body.h"
 #include "attend/cuda/device_selector.h"
+#include "kernels/cuda/fetched.h"
 #include "methods/express/express_cuda.h"
 #include "methods/registry_cuda.h"
 
@@ -192,16 +194,11 @@ void ExpressBody::fold(const ExpressArrays& room) {
 
 void ExpressBody::add_rows(HeadRows& out, size_t head, int64_t) const {
   const ExpressArrays& a = device_.arrays();
-  const size_t first = out.positions.size(), count = rows();
   const size_t at = head * static_cast<size_t>(a.capacity);
-  out.positions.resize(first + count);
-  out.log_weights.resize(first + count);
-  const auto copy = [&](void* to, const void* from, size_t bytes) {
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, site_.stream), "rows held");
-  };
-  copy(out.positions.data() + first, a.positions + at, count * sizeof(int64_t));
-  copy(out.log_weights.data() + first, a.log_weights + at, count * sizeof(float));
-  check(cudaStreamSynchronize(site_.stream), "rows held");
+  std::ranges::copy(fetched(a.positions + at, rows(), site_.stream),
+                    std::back_inserter(out.positions));
+  std::ranges::copy(fetched(a.log_weights + at, rows(), site_.stream),
+                    std::back_inserter(out.log_weights));
 }
 
 /// Of a layer's streams; `dtype` of its exact rows.
