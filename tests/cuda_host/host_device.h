@@ -49,6 +49,17 @@ inline int64_t position_of(const JudgedRows& rows, int head, int row) {
              : rows.first_position + row - rows.known;
 }
 
+/// What the host gave the device, beside kernels, and how often it waited.
+struct DeviceWork {
+  size_t copies = 0, clears = 0, allocations = 0, waits = 0;
+
+  DeviceWork operator-(const DeviceWork& o) const {
+    return {copies - o.copies, clears - o.clears, allocations - o.allocations, waits - o.waits};
+  }
+  bool operator==(const DeviceWork&) const = default;
+};
+DeviceWork device_work();
+
 /// A caller's stream that is being captured.
 inline auto* const kCapturedStream = reinterpret_cast<cudaStream_t>(0x77);
 /// Events that streams recorded and waited for, with how many strided copies came before.

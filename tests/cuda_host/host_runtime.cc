@@ -18,6 +18,7 @@ struct Seen {
   std::map<const char*, size_t> allocated;  // first byte, bytes
   std::vector<StreamOrderNote> order;
   size_t copies = 0;
+  DeviceWork work;
 };
 Seen& seen() {
   static Seen all;
@@ -26,6 +27,11 @@ Seen& seen() {
 void note(bool records, cudaStream_t stream) {
   const std::lock_guard turn(seen().turn);
   seen().order.push_back({records, stream, seen().copies});
+}
+
+void count(size_t DeviceWork::*what) {
+  const std::lock_guard turn(seen().turn);
+  ++(seen().work.*what);
 }
 
 }  // namespace
@@ -39,6 +45,10 @@ void forget_stream_order() {
   seen().order.clear();
   seen().copies = 0;
 }
+DeviceWork device_work() {
+  const std::lock_guard turn(seen().turn);
+  return seen().work;
+}
 void note_strided_copy() {
   const std::lock_guard turn(seen().turn);
   ++seen().copies;
@@ -46,6 +56,8 @@ void note_strided_copy() {
 
 }  // namespace pith::cuda
 
+using pith::cuda::count;
+using pith::cuda::DeviceWork;
 using pith::cuda::note;
 using pith::cuda::seen;
 
@@ -56,6 +68,7 @@ cudaError_t cudaMallocAsync(void** to, size_t bytes, cudaStream_t) {
   std::memset(*to, 0xff, bytes);
   const std::lock_guard turn(seen().turn);
   seen().allocated[static_cast<const char*>(*to)] = bytes;
+  ++seen().work.allocations;
   return cudaSuccess;
 }
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t) {
@@ -83,6 +96,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 }
 cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height,
                               cudaStream_t) {
+  count(&DeviceWork::clears);
   for (size_t i = 0; i < height; ++i) std::memset(static_cast<char*>(to) + i * pitch, value, width);
   return cudaSuccess;
 }
@@ -96,17 +110,20 @@ cudaError_t cudaFreeHost(void* memory) {
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t) {
+  count(&DeviceWork::copies);
   std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                               size_t width, size_t height, cudaMemcpyKind, cudaStream_t) {
+  count(&DeviceWork::copies);
   for (size_t i = 0; i < height; ++i)
     std::memcpy(static_cast<char*>(to) + i * to_pitch,
                 static_cast<const char*>(from) + i * from_pitch, width);
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+  count(&DeviceWork::clears);
   std::memset(to, value, bytes);
   return cudaSuccess;
 }
@@ -143,7 +160,10 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  count(&DeviceWork::waits);
+  return cudaSuccess;
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t, unsigned) {
   note(false, stream);
   return cudaSuccess;
@@ -157,6 +177,9 @@ cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t stream) {
   note(true, stream);
   return cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  count(&DeviceWork::waits);
+  return cudaSuccess;
+}
 
 }  // extern "C"
