@@ -145,6 +145,8 @@ class LayerPair {
   LayerCache& cpu() { return cpu_; }
   LayerCache& gpu() { return gpu_; }
   const std::shared_ptr<Compute>& compute() const { return compute_; }
+  /// Another's calls are ordered with the same stream.
+  void follow(LayerCache& other) { other.use_stream(stream_); }
 
   void step(size_t tokens) {
     const Numbers x = draw(tokens);
@@ -331,6 +333,7 @@ inline void goes_on_where_it_was_saved(const LayerCase& c) {
     if (tokens == 63) pair.gpu().end_prompt();
     const std::vector<std::byte> saved = pair.gpu().save();
     LayerCache other = LayerCache::restore(pair.compute(), o, saved);
+    pair.follow(other);
     LayerCache copy = pair.gpu().clone();
     EXPECT_EQ(other.tokens(), pair.gpu().tokens());
     for (const size_t more : {1, 34, 1, 1}) {

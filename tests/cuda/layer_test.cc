@@ -95,6 +95,7 @@ TEST(CudaLayer, ProtectsRowsAndProbesAsTheCpuDoes) {
   const auto cpu = std::make_shared<Compute>(ComputeOptions{.threads = 1});
   pair.cpu() = LayerCache(cpu, o);
   pair.gpu() = LayerCache(pair.compute(), o);
+  pair.follow(pair.gpu());
   for (const size_t tokens : {80, 30}) pair.step(tokens);
   pair.protect({{110, 112}});
   for (int t = 0; t < 40; ++t) pair.step(1);
