@@ -1,6 +1,6 @@
 # The short commands. `make` alone builds the program at build/bin/pith; `make help` lists the rest.
 .DEFAULT_GOAL := build
-.PHONY: build chat demo test test-cuda asan tsan cuda bench format lint clean help
+.PHONY: build chat demo test test-cuda test-emulated asan tsan cuda bench format lint clean help
 
 # One compiler a core, and no more than the free memory carries (1.5 GB each).
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { fit = int($$2 / 1500000); \
@@ -49,6 +49,12 @@ cuda: ## the CUDA build, in build/cuda: program, tests and benchmarks (needs nvc
 test-cuda: cuda ## the CUDA tests; those that need a GPU skip where there is none
 	@RC_PARAMS=max_success=20 build/cuda/bin/test_cuda_host --gtest_brief=1
 	@build/cuda/bin/test_cuda --gtest_brief=1
+
+test-emulated: ## the CUDA tests on a card emulated on the CPU (needs the toolkit's headers, not a GPU)
+	@tools/setup.sh
+	@cmake --preset emulated -Wno-dev --log-level=NOTICE
+	@cmake --build build/emulated -j $(JOBS) --target test_cuda
+	@tools/emulated.sh build/emulated/bin/test_cuda
 
 bench: build ## measure speed on this machine
 	@tools/bench.sh

@@ -39,6 +39,7 @@ build|header:histedit.h|libedit-dev|libedit
 models|cmd:python3|python3|Python 3.9 or newer
 models|cmd:pip3,pip|python3-pip|pip
 browser|cmd:chromium,chromium-browser,google-chrome|chromium|Chromium, for the report's page
+checks|header:boost/context/detail/fcontext.hpp|libboost-context-dev|Boost.Context, for the emulated card
 checks|cmd:tmux|tmux|tmux, for the walk through the program
 checks|cmd:rsvg-convert|librsvg2-bin|rsvg-convert, for plots as PDF
 checks|cmd:python3|python3|Python 3.9 or newer
