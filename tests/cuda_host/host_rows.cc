@@ -211,6 +211,10 @@ void move_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t) {
   }
 }
 
+void move_up(std::span<const KeepCall> calls, cudaStream_t stream) {
+  for (const KeepCall& call : calls) move_rows({}, call, stream);
+}
+
 void move_sides(const SelectSpace& space, const KeepCall& call, cudaStream_t) {
   const JudgedRows& rows = call.rows;
   const int placed = call.keep + call.after_known;

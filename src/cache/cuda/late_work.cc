@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 
 namespace pith::cuda {
 
@@ -36,7 +37,12 @@ void LateWork::run(cudaStream_t stream) {
     }
     first->codec->code(first->batch, keys, values, stream);
   }
-  for (const KeepCall& call : behind) move_rows({}, call, stream);
+  const auto shape = [](const KeepCall& c) { return std::pair(c.rows.heads, c.rows.dim); };
+  std::ranges::stable_sort(behind, {}, shape);
+  for (auto first = behind.begin(), end = first; first != behind.end(); first = end) {
+    while (end != behind.end() && shape(*end) == shape(*first)) ++end;
+    move_up(std::span(first, end), stream);
+  }
   codes.clear();
   behind.clear();
 }

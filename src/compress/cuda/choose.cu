@@ -1,5 +1,7 @@
 // The choice of the best rows of each head, and their move.
 
+#include <algorithm>
+
 #include "compress/cuda/choice.cuh"
 #include "compress/cuda/judged_rows.h"
 #include "kernels/cuda/device.h"
@@ -40,6 +42,26 @@ __global__ void __launch_bounds__(kChooseThreads)
 constexpr int kMoveThreads = 256, kTogether = 8;  // pieces on their way to a thread
 constexpr int kSlice = 4;                         // pieces of 16 bytes of a row that a block moves
 
+/// Rows of one place that move.
+struct RowsMove {
+  void *k = nullptr, *v = nullptr;
+  size_t head_stride = 0;         ///< numbers
+  const int32_t* kept = nullptr;  // [heads, kept_stride]
+  size_t kept_stride = 0;
+  int keep = 0, rows = 0, after = 0;
+};
+RowsMove move_of(const SelectSpace& space, const KeepCall& call) {
+  const JudgedRows& rows = call.rows;
+  return {rows.k,       rows.v,    rows.head_stride, space.kept,
+          space.stride, call.keep, rows.rows,        call.after};
+}
+/// Places that one launch takes.
+template <size_t kPlaces>
+struct RowsMoves {
+  RowsMove of[kPlaces];
+  int dim;
+};
+
 /// Which row comes to place i.
 struct Sources {
   const int32_t* kept;
@@ -47,18 +69,19 @@ struct Sources {
   __device__ int operator()(int i) const { return i < keep ? kept[i] : rows + i - keep; }
 };
 
-/// Blocks (head, keys or values, slice of the channels). Rows only move down, and what a step reads
-/// lies at or behind what it writes: a barrier between the two is all it takes.
+/// Blocks (head, keys or values, slice of the channels), places. Rows only move down, and what a
+/// step reads lies at or behind what it writes: a barrier between the two is all it takes.
+template <size_t kPlaces>
 __global__ void __launch_bounds__(kMoveThreads)
-    move_rows_kernel(const __grid_constant__ KeepCall call, const int32_t* kept, size_t stride) {
-  const JudgedRows& rows = call.rows;
-  const int slices = rows.dim / 8 / kSlice, head = blockIdx.x;
+    move_rows_kernel(const __grid_constant__ RowsMoves<kPlaces> moves) {
+  const RowsMove& move = moves.of[blockIdx.z];
+  const int slices = moves.dim / 8 / kSlice, head = blockIdx.x;
   const int part = blockIdx.y / slices, slice = blockIdx.y % slices;
-  const int pieces = rows.dim / 8, count = call.keep + call.after;
-  auto* at = reinterpret_cast<uint4*>(static_cast<char*>(part == 0 ? rows.k : rows.v) +
-                                      head * rows.head_stride * 2) +
+  const int pieces = moves.dim / 8, count = move.keep + move.after;
+  auto* at = reinterpret_cast<uint4*>(static_cast<char*>(part == 0 ? move.k : move.v) +
+                                      head * move.head_stride * 2) +
              slice * kSlice;
-  const Sources source{kept + head * stride, call.keep, rows.rows};
+  const Sources source{move.kept + head * move.kept_stride, move.keep, move.rows};
   constexpr int kStep = kTogether * kMoveThreads / kSlice;  // rows
   const int piece = threadIdx.x % kSlice, own = threadIdx.x / kSlice;
   for (int first = 0; first < count; first += kStep) {
@@ -105,6 +128,13 @@ __global__ void __launch_bounds__(kChooseThreads)
   }
 }
 
+template <size_t kPlaces>
+void launch_moves(const RowsMoves<kPlaces>& moves, int heads, size_t places, cudaStream_t stream) {
+  const dim3 grid(heads, 2 * (moves.dim / 8 / kSlice), static_cast<unsigned>(places));
+  launch_kernel(move_rows_kernel<kPlaces>, {grid, kMoveThreads}, stream, "moving rows of the cache",
+                moves);
+}
+
 }  // namespace
 
 void choose_rows(const SelectSpace& space, int heads, int rows, int keep, cudaStream_t stream) {
@@ -113,9 +143,17 @@ void choose_rows(const SelectSpace& space, int heads, int rows, int keep, cudaSt
 }
 
 void move_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream) {
-  const dim3 grid(call.rows.heads, 2 * (call.rows.dim / 8 / kSlice));
-  launch_kernel(move_rows_kernel, {grid, kMoveThreads}, stream, "moving rows of the cache", call,
-                space.kept, space.stride);
+  launch_moves<1>({{move_of(space, call)}, call.rows.dim}, call.rows.heads, 1, stream);
+}
+
+void move_up(std::span<const KeepCall> calls, cudaStream_t stream) {
+  constexpr size_t kPlaces = 64;
+  for (size_t first = 0; first < calls.size(); first += kPlaces) {
+    const auto some = calls.subspan(first, std::min(kPlaces, calls.size() - first));
+    RowsMoves<kPlaces> moves{{}, some.front().rows.dim};
+    for (size_t i = 0; i < some.size(); ++i) moves.of[i] = move_of({}, some[i]);
+    launch_moves(moves, some.front().rows.heads, some.size(), stream);
+  }
 }
 
 void move_sides(const SelectSpace& space, const KeepCall& call, cudaStream_t stream) {

@@ -9,6 +9,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/cuda/ragged.h"
@@ -100,6 +101,8 @@ struct KeepCall {
 void keep_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream);
 /// The rows alone, and what lies beside them alone.
 void move_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream);
+/// Of many places at once, of equally many heads and channels, where no row of the body stays.
+void move_up(std::span<const KeepCall> calls, cudaStream_t stream);
 void move_sides(const SelectSpace& space, const KeepCall& call, cudaStream_t stream);
 
 /// Rows of a body, from `first` on, in a new order: `named` of the `rows` that were judged, those
