@@ -7,7 +7,7 @@ namespace pith::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr size_t kMostUploads = 64, kMostBlocks = 32;  // of a launch; of an upload
+constexpr size_t kMostUploads = 160, kMostBlocks = 32;  // of a launch; of an upload
 
 struct Uploads {
   Upload all[kMostUploads];
