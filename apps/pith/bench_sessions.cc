@@ -23,7 +23,9 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-constexpr size_t kMostParallel = 64;  // sessions in a pass; more take several
+// Sessions in a pass; more take several. As many as memory admits get wider passes: weights are
+// read once a pass.
+constexpr size_t kMostParallel = 64, kMostAdmittedParallel = 256;
 
 /// One number of sessions under one policy.
 struct Point {
@@ -39,8 +41,14 @@ struct Point {
 
 class SessionsBench {
  public:
-  SessionsBench(std::shared_ptr<const Model> model, const BenchOptions& o, std::string policy)
-      : model_(std::move(model)), o_(o), policy_(std::move(policy)), options_(make_options()) {}
+  /// For o.sessions, or for as many as o.memory admits.
+  SessionsBench(std::shared_ptr<const Model> model, const BenchOptions& o, std::string policy,
+                bool admitted)
+      : model_(std::move(model)),
+        o_(o),
+        policy_(std::move(policy)),
+        admitted_(admitted),
+        options_(make_options()) {}
 
   /// `read`: bytes a second.
   std::vector<Point> run(double read) {
@@ -54,9 +62,9 @@ class SessionsBench {
     const double prompt = seconds_since(start);
     check_company(base);
     std::vector<Point> points;
-    for (const int64_t count : o_.sessions)
-      points.push_back({policy_, static_cast<size_t>(count), false, prompt});
-    if (o_.memory > 0) points.push_back({policy_, admitted(*engine, base), true, prompt});
+    if (admitted_) points.push_back({policy_, admitted(*engine, base), true, prompt});
+    for (size_t i = 0; !admitted_ && i < o_.sessions.size(); ++i)
+      points.push_back({policy_, static_cast<size_t>(o_.sessions[i]), false, prompt});
     // The numbers take turns, so that what else the machine does falls on all of them.
     for (int64_t r = 0; r < o_.repeats; ++r)
       for (Point& p : points) measure(p, base);
@@ -74,10 +82,18 @@ class SessionsBench {
     StandaloneOptions options = session_options(engine);
     options.context = std::max(options.context, static_cast<size_t>(o_.prompt) + steps() + 64);
     if (o_.memory > 0) options.memory_limit = room();
-    for (const int64_t count : o_.sessions)
-      options.parallel = std::max(options.parallel, std::min<size_t>(count, kMostParallel));
-    if (o_.memory > 0) options.parallel = kMostParallel;
+    for (size_t i = 0; !admitted_ && i < o_.sessions.size(); ++i)
+      options.parallel =
+          std::max(options.parallel, std::min<size_t>(o_.sessions[i], kMostParallel));
+    if (admitted_)
+      options.parallel =
+          std::clamp<size_t>(room() / bytes_of_one(options), 1, kMostAdmittedParallel);
     return options;
+  }
+  /// Of its rows at the end.
+  size_t bytes_of_one(const StandaloneOptions& options) const {
+    const size_t tokens = static_cast<size_t>(o_.prompt) + steps();
+    return estimate_ledger(model_->config(), options, tokens).total_bytes();
   }
   size_t steps() const { return static_cast<size_t>(o_.generate) + 1; }  // the first one warms
   int vocab() const { return model_->config().vocab; }
@@ -98,7 +114,7 @@ class SessionsBench {
   /// while it grows.
   size_t admitted(const Engine& engine, const Session& base) const {
     const size_t tokens = static_cast<size_t>(o_.prompt) + steps();
-    const size_t rows = estimate_ledger(model_->config(), options_, tokens).total_bytes();
+    const size_t rows = bytes_of_one(options_);
     const size_t each = rows + base.ledger().scratch;
     const size_t growth = rows / static_cast<size_t>(model_->config().layers);
     const size_t taken = engine.bytes_in_use() + step_scratch() + growth;
@@ -189,6 +205,7 @@ class SessionsBench {
   std::shared_ptr<const Model> model_;
   const BenchOptions& o_;
   std::string policy_;
+  bool admitted_;
   StandaloneOptions options_;
 };
 
@@ -269,7 +286,11 @@ int bench_sessions(const std::shared_ptr<const Model>& model, const BenchOptions
     const double read = measured_read_rate(o.engine);
     const auto keeper = keep_weights(model, o.engine);
     for (const std::string& policy : policies)
-      for (Point& p : SessionsBench(model, o, policy).run(read)) points.push_back(std::move(p));
+      for (const bool admitted : {false, true}) {
+        if (admitted ? o.memory == 0 : o.sessions.empty()) continue;
+        for (Point& p : SessionsBench(model, o, policy, admitted).run(read))
+          points.push_back(std::move(p));
+      }
   } catch (const Cancelled&) {
     cancelled = true;
   }
