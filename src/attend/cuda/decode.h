@@ -83,6 +83,7 @@ struct DecodePlace {
   const DeviceSpan* spans = nullptr;  // [B, G, spans], on the device
   float* out = nullptr;               // [B, H, D]
   float* log_sum = nullptr;           // [B, H] natural logarithm of the denominator, or null
+  const void* note = nullptr;         ///< what work behind attention reads of the step (mass.h)
 };
 
 class DecodeGroups;

@@ -1,6 +1,7 @@
 #pragma once
-// Decode calls of many sequences that differ in nothing but where their numbers are: one launch for
-// all of them, in which each is cut by its own rows (see DecodeCompany).
+// Calls of many sequences that differ in nothing but where their numbers are, decode attention and
+// what follows it: one launch for all of them. Decode calls are cut by their own rows (see
+// DecodeCompany).
 
 #include <cstddef>
 #include <type_traits>
@@ -11,7 +12,7 @@
 
 namespace pith::cuda {
 
-/// What the parameters of a decode kernel begin with.
+/// What the parameters of such a kernel have.
 struct PlacedParams {
   DecodePlace place;                    // of the launch's one call
   const DecodePlace* places = nullptr;  // [calls] on the device, or null
@@ -19,16 +20,20 @@ struct PlacedParams {
 
 class DecodeGroups {
  public:
-  /// Launches `kernel`, whose type it knows, with `params`, its one parameter's bytes.
-  using Launcher = void (*)(void (*kernel)(), const LaunchShape&, const void* params, cudaStream_t,
-                            const char* what);
   struct Call {
-    void (*kernel)() = nullptr;  ///< any kernel, by the launcher's type
-    Launcher launch = nullptr;
+    LateKernel kernel;
     const char* what = "";
     LaunchShape shape;
     const DecodePlace* place = nullptr;  ///< on the device
+    unsigned dim3::*calls = &dim3::y;    ///< which of the grid's numbers counts them
+    /// Of the blocks of grid.y a call does not depend on how many there are: at least so many; 0:
+    /// it does.
+    unsigned least_blocks = 0;
   };
+
+  /// What is added from here on is another sequence's. One sequence's calls read what those before
+  /// them wrote, and nothing of others.
+  void next_sequence() { stage_ = 0; }
 
   template <class Params>
   void add(const Call& call, Params params) {
@@ -39,7 +44,16 @@ class DecodeGroups {
     const auto at = reinterpret_cast<const std::byte*>(&placed) - bytes;
     add(call, {bytes, bytes + sizeof(params)}, static_cast<size_t>(at));
   }
-  /// Launches what was added: neighbours whose places are neighbours together.
+  /// A call that has a launch of its own, in its turn.
+  template <class Params>
+  void add_alone(Call call, const Params& params) {
+    static_assert(std::is_trivially_copyable_v<Params>);
+    const auto* bytes = reinterpret_cast<const std::byte*>(&params);
+    call.place = nullptr;
+    add(call, {bytes, bytes + sizeof(params)}, 0);
+  }
+  /// Launches what was added: all sequences' first calls, then their second ones; neighbours whose
+  /// places are neighbours together.
   void run(cudaStream_t stream);
 
  private:
@@ -47,11 +61,13 @@ class DecodeGroups {
     Call call;
     std::vector<std::byte> params;
     size_t placed = 0;  // where PlacedParams are among them
+    int stage = 0;      // calls of the same sequence before it
   };
   void add(const Call& call, std::vector<std::byte> params, size_t placed);
   static bool alike(const Added& a, const Added& b);
 
   std::vector<Added> added_;
+  int stage_ = 0;  // of the call that comes next
 };
 
 }  // namespace pith::cuda

@@ -95,13 +95,7 @@ void launch_call(void (*kernel)(Params), const LaunchShape& block, const Params&
       static_cast<unsigned>(blocks > 0 ? std::min(blocks, params.blocks) : params.blocks);
   if (!call.company.groups) return launch_early(kernel, shape, params, stream, what);
   static_assert(std::is_trivially_copyable_v<Params>);
-  const auto later = [](void (*any)(), const LaunchShape& of, const void* bytes, cudaStream_t to,
-                        const char* name) {
-    launch_early(reinterpret_cast<void (*)(Params)>(any), of, *static_cast<const Params*>(bytes),
-                 to, name);
-  };
-  call.company.groups->add(
-      {reinterpret_cast<void (*)()>(kernel), later, what, shape, call.company.place}, params);
+  call.company.groups->add({late_kernel(kernel), what, shape, call.company.place}, params);
 }
 
 template <class Codec>

@@ -158,28 +158,25 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ 
 }
 
 /// The mass of coded keys, a warp 16 rows.
-struct MassParams {
+struct MassParams : PlacedMass {
   PlacedSide keys;
-  const void* q;
-  const float* log_sum;
-  const MassTarget* target;
-  int group;
 };
 template <class T, int D, LevelForm kForm>
 __global__ void __launch_bounds__(kThreads)
-    level_mass_kernel(const __grid_constant__ MassParams p) {
+    level_mass_kernel(const __grid_constant__ MassParams params) {
   __shared__ __align__(16) __half built[kWarps][kBuiltRows * kBuiltKeyStride<D>];
   __shared__ __half2 table[kPairTable];
   __shared__ float q[kDecodeQueries * D], turned[kDecodeQueries * D];
   __shared__ uint4 operands[D];
   let_successor_start();
+  const TokenParams p = params.here();
   const MassTarget target = *p.target;  // there since the step began
   wait_for_predecessor();
   const int head = blockIdx.x, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int begin = (static_cast<int>(blockIdx.y) * kWarps + warp) * kBuiltRows;
   const int coded = target.coded_count(head);
   if (static_cast<int>(blockIdx.y) * kWarps * kBuiltRows >= coded) return;
-  const PlacedSide& f = p.keys;
+  const PlacedSide& f = params.keys;
   float* mass = target.mass + target.mass_at(head);
   const LevelBuilder<D, kForm> builder{f, table, head};
   builder.fill_table(table, f, head);
@@ -253,13 +250,12 @@ void move_level_rows(const LevelFormat& format, const MoveCodesCall& call, cudaS
 void add_level_mass(const LevelSide& keys, const TokenMass& call, const MassTarget* target,
                     cudaStream_t stream) {
   add_token_mass(call, target, stream);
-  const int group = call.shape.query_heads / call.shape.kv_heads;
   with_rows_of(call.shape.dtype, call.shape.head_dim, [&]<class T, int D>() {
     const LaunchShape shape{dim3(call.shape.kv_heads, kTokenBlocks), dim3(kThreads), 0};
     const auto kernel =
         for_form(keys.form(), [&]<LevelForm kForm>() { return level_mass_kernel<T, D, kForm>; });
-    launch_early(kernel, shape, MassParams{{keys, D}, call.q, call.log_sum, target, group}, stream,
-                 "attention mass");
+    const MassParams params{placed_mass(call, target), {keys, D}};
+    launch_mass(kernel, shape, params, call, stream);
   });
 }
 

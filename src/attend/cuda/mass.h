@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "attend/cuda/decode.h"
 #include "kernels/cuda/ragged.h"
 #include "pith/dtype.h"
 
@@ -53,6 +54,10 @@ struct TokenMass {
   MassShape shape;
   const void* q = nullptr;         // [H, D]
   const float* log_sum = nullptr;  // [H] natural logarithm of the denominators
+  /// As a decode call's, behind which this one comes. In company the place says where q and
+  /// log_sum are, and the target is `target_at` bytes behind its note.
+  DecodeCompany company = {};
+  size_t target_at = 0;
 };
 /// `target` [1] is read on the device, so that a graph stays valid. Coded rows are left out: their
 /// codec sees to them (DeviceCodec::add_token_mass).

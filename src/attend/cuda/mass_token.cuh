@@ -2,6 +2,7 @@
 // The attention mass of one query over dense rows and, where a codec brings a reader of its keys,
 // coded ones (see mass.h).
 
+#include "attend/cuda/decode_groups.h"
 #include "attend/cuda/mass.h"
 #include "attend/cuda/running.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -10,8 +11,9 @@
 
 namespace pith::cuda {
 
-inline constexpr int kTokenThreads = 256, kTokenBlocks = 96;  // blocks a KV head
-inline constexpr int kRowsALane = 2;                          // on their way together
+inline constexpr int kTokenThreads = 256;
+inline constexpr int kTokenBlocks = 96, kLeastTokenBlocks = 12;  // a KV head; in company
+inline constexpr int kRowsALane = 2;                             // on their way together
 
 struct TokenParams {
   const void* q;
@@ -19,6 +21,42 @@ struct TokenParams {
   const MassTarget* target;
   int group;
 };
+/// What a kernel is launched with, of one call or, along z, of several.
+struct PlacedMass : PlacedParams {
+  size_t target_at;
+  int group;
+
+  __device__ TokenParams here() const {
+    const DecodePlace& own = places ? places[blockIdx.z] : place;
+    return {own.q, own.log_sum,
+            reinterpret_cast<const MassTarget*>(static_cast<const char*>(own.note) + target_at),
+            group};
+  }
+};
+inline PlacedMass placed_mass(const TokenMass& call, const MassTarget* target) {
+  PlacedMass placed{};
+  placed.place.q = call.q;
+  placed.place.log_sum = const_cast<float*>(call.log_sum);
+  placed.place.note = target;
+  placed.group = call.shape.query_heads / call.shape.kv_heads;
+  return placed;
+}
+/// Now, or with others like it. Grid: heads, blocks.
+template <class Params>
+void launch_mass(void (*kernel)(Params), const LaunchShape& shape, Params params,
+                 const TokenMass& mass, cudaStream_t stream) {
+  constexpr const char* kWhat = "attention mass";
+  DecodeGroups* groups = mass.company.groups;
+  if (!groups) return launch_early(kernel, shape, params, stream, kWhat);
+  const DecodeGroups::Call call{late_kernel(kernel), kWhat,    shape,
+                                mass.company.place,  &dim3::z, kLeastTokenBlocks};
+  if constexpr (std::is_base_of_v<PlacedParams, Params>) {
+    params.target_at = mass.target_at;
+    groups->add(call, params);
+  } else {
+    groups->add_alone(call, params);
+  }
+}
 
 inline constexpr int kTogether = 4;  // queries, while a coded row is at hand: a number of each
 
@@ -53,7 +91,7 @@ __device__ inline void widen(float (&to)[8], const uint4& from) {
   for (int i = 0; i < 8; ++i) to[i] = to_float(reinterpret_cast<const T*>(&from)[i]);
 }
 
-/// Rows of one KV head; D / 8 lanes a row. All of a few thousand rows are asked for at once.
+/// Rows of one KV head; D / 8 lanes a row. Alone, all of a few thousand rows are asked for at once.
 template <class T, int D>
 __device__ inline void add_dense_mass(const TokenParams& p, const MassTarget& target) {
   constexpr int kLanes = D / 8, kRowsAtOnce = kRowsALane * kTokenThreads / kLanes;
@@ -66,7 +104,7 @@ __device__ inline void add_dense_mass(const TokenParams& p, const MassTarget& ta
   const T* keys = static_cast<const T*>(target.keys) + target.heads.at(head, target.head_stride, D);
   float* mass = target.mass + target.mass_at(head);
   const int rows = target.count(head);
-  for (int first = blockIdx.y * kRowsAtOnce; first < rows; first += kRowsAtOnce * kTokenBlocks) {
+  for (int first = blockIdx.y * kRowsAtOnce; first < rows; first += kRowsAtOnce * gridDim.y) {
     const int own = first + static_cast<int>(threadIdx.x) / kLanes * kRowsALane;
     uint4 raw[kRowsALane];
     float k[kRowsALane][8], sum[kRowsALane] = {};
@@ -112,9 +150,10 @@ struct NoCodedMass {
 
 template <class T, int D, class Coded>
 __global__ void __launch_bounds__(kTokenThreads)
-    token_mass_kernel(const __grid_constant__ TokenParams p) {
+    token_mass_kernel(const __grid_constant__ PlacedMass placed) {
   auto* shared_queries = launched_shared<float>();
   let_successor_start();
+  const TokenParams p = placed.here();
   const MassTarget target = *p.target;  // there since the step began
   wait_for_predecessor();
   add_dense_mass<T, D>(p, target);
@@ -124,10 +163,9 @@ __global__ void __launch_bounds__(kTokenThreads)
 template <class T, int D, class Coded>
 void launch_token(const TokenMass& call, const MassTarget* target, cudaStream_t stream) {
   const int group = call.shape.query_heads / call.shape.kv_heads;
-  const TokenParams params{call.q, call.log_sum, target, group};
   const LaunchShape shape{dim3(call.shape.kv_heads, kTokenBlocks), dim3(kTokenThreads),
                           Coded::shared_bytes(group, D)};
-  launch_early(token_mass_kernel<T, D, Coded>, shape, params, stream, "attention mass");
+  launch_mass(token_mass_kernel<T, D, Coded>, shape, placed_mass(call, target), call, stream);
 }
 
 }  // namespace pith::cuda

@@ -194,7 +194,8 @@ DecodeShape DeviceCache::token_shape() const {
 
 DecodePlace DeviceCache::token_place(int layer, float* out, const void* q) const {
   const size_t first = first_spans_[index(layer)];
-  return {q, spans_.device() + first, out, log_sum_.data()};
+  return {q, spans_.device() + first, out, log_sum_.data(),
+          token_notes_.device() + first_notes_[index(layer)]};
 }
 
 int DeviceCache::count_blocks() const {

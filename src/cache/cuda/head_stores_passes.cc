@@ -1,6 +1,7 @@
 // Tokens and chunks over rows that lie in one run: see head_stores.h.
 
 #include <algorithm>
+#include <cstddef>
 
 #include "cache/cuda/head_stores.h"
 #include "kernels/cuda/grouped_layout.h"
@@ -95,8 +96,7 @@ void HeadStores::attend_token(const TokenStep& step) const {
   if (state_.size() > 0 && !step.only_reads) {
     chooser_->observe_token(queries_of(step.call.q, 1), &step.note->queries, site_.stream);
   }
-  const bool alone = wants_mass() || chooser_->scales_queries();
-  DecodeCall call = alone ? step.alone() : step.call;
+  DecodeCall call = chooser_->scales_queries() ? step.alone() : step.call;
   if (chooser_->scales_queries()) {
     chooser_->scale_token(scaled_.data(), queries_of(call.q, 1), &step.note->queries, site_.stream);
     call.q = scaled_.data();
@@ -108,9 +108,12 @@ void HeadStores::attend_token(const TokenStep& step) const {
   }
   if (!wants_mass() || step.only_reads) return;
   const DecodeShape& shape = call.shape;
-  const TokenMass mass{
-      {shape.query_heads, shape.kv_heads, shape.head_dim, call.dtype}, call.q, call.log_sum};
+  TokenMass mass{{shape.query_heads, shape.kv_heads, shape.head_dim, call.dtype},
+                 call.q,
+                 call.log_sum,
+                 call.company};
   for (size_t i = 0; i < notes(); ++i) {
+    mass.target_at = i * sizeof(TokenNote) + offsetof(TokenNote, mass);
     if (packs()) {
       coded_->codec().add_token_mass(mass, &step.note[i].mass, site_.stream);
     } else {

@@ -46,6 +46,17 @@ void launch_early(void (*kernel)(Params), const LaunchShape& shape,
   launch_as(kernel, shape, stream, what, device_info().major >= 9, params);
 }
 
+/// To be launched early, later.
+template <class Params>
+LateKernel late_kernel(void (*kernel)(Params)) {
+  const auto launch = [](void (*any)(), const LaunchShape& shape, const void* params,
+                         cudaStream_t stream, const char* what) {
+    launch_early(reinterpret_cast<void (*)(Params)>(any), shape,
+                 *static_cast<const Params*>(params), stream, what);
+  };
+  return {reinterpret_cast<void (*)()>(kernel), launch};
+}
+
 __device__ inline void wait_for_predecessor() {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();

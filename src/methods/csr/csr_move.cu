@@ -204,7 +204,7 @@ void add_csr_mass(const CsrCoding& coding, const CsrAtoms& keys, const TokenMass
     const LaunchShape launch{dim3(shape.kv_heads, kMassBlocks), dim3(kMassThreads),
                              coding.turns ? 0 : bytes};
     const auto kernel = coding.turns ? turned_mass_kernel<T, D> : mass_kernel<T, D>;
-    launch_early(kernel, launch, params, stream, "attention mass");
+    launch_mass(kernel, launch, params, call, stream);
   });
 }
 

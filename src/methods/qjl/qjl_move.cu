@@ -200,9 +200,8 @@ void add_qjl_mass(const QjlProjection& projection, const TokenMass& call, const 
                           static_cast<const __half*>(projection.half_rows)};
   const LaunchShape launch{dim3(shape.kv_heads, kMassBlocks), dim3(kMassThreads), 0};
   with_rows_of(shape.dtype, shape.head_dim, [&]<class T, int D>() {
-    projection.m == 2 * D
-        ? launch_early(mass_kernel<T, D, 2 * D>, launch, params, stream, "attention mass")
-        : launch_early(mass_kernel<T, D, 4 * D>, launch, params, stream, "attention mass");
+    projection.m == 2 * D ? launch_mass(mass_kernel<T, D, 2 * D>, launch, params, call, stream)
+                          : launch_mass(mass_kernel<T, D, 4 * D>, launch, params, call, stream);
   });
 }
 

@@ -50,7 +50,8 @@ struct TokenKeyMass {
   template <class T, int D>
   static __device__ void add(const TokenParams& p, const MassTarget& target, float* queries) {
     // Dense rows begin at the first block of the grid, coded ones at the last.
-    const int begin = (kTokenBlocks - 1 - static_cast<int>(blockIdx.y)) * kRows;
+    const int blocks = static_cast<int>(gridDim.y);
+    const int begin = (blocks - 1 - static_cast<int>(blockIdx.y)) * kRows;
     const int head = blockIdx.x, c = threadIdx.x % 4, coded = target.coded_count(head);
     if (begin >= coded) return;
     const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(head) * p.group * D;
@@ -63,7 +64,7 @@ struct TokenKeyMass {
     const auto* codes = static_cast<const uint32_t*>(target.codes) + first_block * D * kBits;
     const auto* sides = static_cast<const __half*>(target.code_side) + first_block * D;
     float* mass = target.mass + target.mass_at(head) + target.coded_from;
-    for (int first = begin; first < coded; first += kRows * kTokenBlocks) {
+    for (int first = begin; first < coded; first += kRows * blocks) {
       const int own = first + static_cast<int>(threadIdx.x) / 4;
       const int row = min(own, coded - 1);
       const auto block = static_cast<size_t>(row / kBlockRows);

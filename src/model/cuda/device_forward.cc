@@ -296,6 +296,7 @@ void DeviceForward::attend_tokens(std::span<const TokenRun> runs, const Pass& pa
     const DecodePlace& place = pass.places[first + i];
     DecodeCompany company;
     if (together_) company = {&groups, pass.on_device.data() + first + i, blocks_[i]};
+    groups.next_sequence();
     cache.attend_token(layer, place, attention_, company);
     if (cache.comparing()) cache.compare_token(layer, place.out, place.q);
   }
