@@ -1,6 +1,11 @@
 #pragma once
 // The instructions of src/kernels/cuda/ptx.cuh as meetings of a warp's lanes (layouts there).
 
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
 #include <array>
 
 #include "emulated/kernel_language.h"
@@ -11,12 +16,24 @@ inline constexpr int kWarp = 32;
 
 namespace emulated_ptx {
 
+/// n numbers of 16 bits, n a multiple of 8.
 template <class T>
-float number(uint16_t bits) {
-  if constexpr (std::is_same_v<T, __half>) {
-    return __half2float(__ushort_as_half(bits));
-  } else {
-    return std::bit_cast<float>(uint32_t{bits} << 16);
+void widen(float* to, const uint16_t* from, int n) {
+  for (int i = 0; i < n; i += 8) {
+#ifdef __F16C__
+    if constexpr (std::is_same_v<T, __half>) {
+      _mm256_storeu_ps(
+          to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+      continue;
+    }
+#endif
+    for (int k = i; k < i + 8; ++k) {
+      if constexpr (std::is_same_v<T, __half>) {
+        to[k] = __half2float(__ushort_as_half(from[k]));
+      } else {
+        to[k] = std::bit_cast<float>(uint32_t{from[k]} << 16);
+      }
+    }
   }
 }
 
@@ -27,25 +44,28 @@ struct Fragments {
   uint32_t a[kA], b[kB];
 };
 
-/// C [16, 8] += A B, with `kWords` numbers a word of a fragment; unpack(word, i) is number i.
-template <class C, class Sum, int kA, int kB, int kWords, class Unpack>
+/// C [16, 8] += A B of `Number`s, which Widen makes Sums of.
+template <class C, class Sum, class Number, class Widen, int kA, int kB>
 void multiply(::emulated::Warp& warp, uint32_t who) {
   using Mine = Fragments<C, kA, kB>;
   if (who != ~0u) ::emulated::fail("a product of a warp needs all of its lanes");
-  constexpr int kDepth = 4 * kWords * kB;
-  Sum a[16][kDepth], b[kDepth][8], sums[16][8] = {};
+  constexpr int kWords = 4 / sizeof(Number), kDepth = 4 * kWords * kB;  // numbers a word
+  Number packed_a[16][kDepth], packed_b[kDepth][8];
   for (int lane = 0; lane < kWarp; ++lane) {
     const auto& from = *static_cast<const Mine*>(warp.lane[lane]->slot);
     const int r = lane / 4, c = lane % 4;
-    for (int i = 0; i < kWords; ++i) {
-      for (int half = 0; half < kB; ++half) {
-        const int k = 4 * kWords * half + kWords * c + i;
-        a[r][k] = Unpack{}(from.a[2 * half], i);
-        a[r + 8][k] = Unpack{}(from.a[2 * half + 1], i);
-        b[k][r] = Unpack{}(from.b[half], i);
-      }
+    for (int half = 0; half < kB; ++half) {
+      const int k = 4 * kWords * half + kWords * c;
+      std::memcpy(packed_a[r] + k, from.a + 2 * half, 4);
+      std::memcpy(packed_a[r + 8] + k, from.a + 2 * half + 1, 4);
+      Number column[kWords];
+      std::memcpy(column, from.b + half, 4);
+      for (int i = 0; i < kWords; ++i) packed_b[k + i][r] = column[i];
     }
   }
+  Sum a[16][kDepth], b[kDepth][8], sums[16][8] = {};
+  Widen{}(a[0], packed_a[0], 16 * kDepth);
+  Widen{}(b[0], packed_b[0], 8 * kDepth);
   for (int row = 0; row < 16; ++row) {
     for (int k = 0; k < kDepth; ++k) {
       for (int column = 0; column < 8; ++column) sums[row][column] += a[row][k] * b[k][column];
@@ -58,21 +78,19 @@ void multiply(::emulated::Warp& warp, uint32_t who) {
 }
 
 template <class T>
-struct Half {
-  float operator()(uint32_t word, int i) const {
-    return number<T>(static_cast<uint16_t>(word >> 16 * i));
-  }
+struct Halves {
+  void operator()(float* to, const uint16_t* from, int n) const { widen<T>(to, from, n); }
 };
-struct Byte {
-  int operator()(uint32_t word, int i) const { return static_cast<int8_t>(word >> 8 * i); }
+struct Bytes {
+  void operator()(int* to, const int8_t* from, int n) const { std::copy_n(from, n, to); }
 };
 
-template <class C, class Sum, int kWords, class Unpack, size_t kA, size_t kB>
+template <class C, class Sum, class Number, class Widen, size_t kA, size_t kB>
 void product(C* c, const std::array<uint32_t, kA>& a, const std::array<uint32_t, kB>& b) {
   Fragments<C, kA, kB> mine{c, {}, {}};
   std::copy(a.begin(), a.end(), mine.a);
   std::copy(b.begin(), b.end(), mine.b);
-  ::emulated::meet(~0u, multiply<C, Sum, kA, kB, kWords, Unpack>, &mine);
+  ::emulated::meet(~0u, multiply<C, Sum, Number, Widen, kA, kB>, &mine);
 }
 
 /// Of words of 32 bits.
@@ -131,20 +149,20 @@ template <class T>
 void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
          uint32_t b1) {
   using namespace emulated_ptx;
-  product<float, float, 2, Half<T>>(c, std::array{a0, a1, a2, a3}, std::array{b0, b1});
+  product<float, float, uint16_t, Halves<T>>(c, std::array{a0, a1, a2, a3}, std::array{b0, b1});
 }
 inline void mma_k8(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
   using namespace emulated_ptx;
-  product<float, float, 2, Half<__half>>(c, std::array{a0, a1}, std::array{b});
+  product<float, float, uint16_t, Halves<__half>>(c, std::array{a0, a1}, std::array{b});
 }
 inline void mma_bytes(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                       uint32_t b1) {
   using namespace emulated_ptx;
-  product<int, int, 4, Byte>(c, std::array{a0, a1, a2, a3}, std::array{b0, b1});
+  product<int, int, int8_t, Bytes>(c, std::array{a0, a1, a2, a3}, std::array{b0, b1});
 }
 inline void mma_bytes(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b0) {
   using namespace emulated_ptx;
-  product<int, int, 4, Byte>(c, std::array{a0, a1}, std::array{b0});
+  product<int, int, int8_t, Bytes>(c, std::array{a0, a1}, std::array{b0});
 }
 inline void mma_bits(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   emulated_ptx::Fragments<int, 4, 2> mine{c, {a[0], a[1], a[2], a[3]}, {b0, b1}};
