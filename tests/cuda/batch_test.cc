@@ -70,14 +70,16 @@ TEST(CudaBatch, CompanyChangesNothing) {
     const auto model = RandomModelFolder({.dtype = dtype}).load();
     PITH_NEEDS_GPU();
     SCOPED_TRACE(to_string(dtype));
-    for (const size_t count : {1, 2, 9, 33}) expect_company_changes_nothing(model, 64, count);
+    for (const size_t count : {9, 1, 2, 33})
+      if (!left_out()) expect_company_changes_nothing(model, 64, count);
   }
 }
 
 TEST(CudaBatch, SixtyFourInPassesOfAnySize) {
   const auto model = RandomModelFolder({}).load();
   PITH_NEEDS_GPU();
-  for (const size_t parallel : {1, 5, 64}) expect_company_changes_nothing(model, parallel, 64);
+  for (const size_t parallel : {5, 1, 64})
+    if (!left_out()) expect_company_changes_nothing(model, parallel, 64);
 }
 
 class CudaBatchGguf : public testing::TestWithParam<WeightType> {};
@@ -86,7 +88,8 @@ TEST_P(CudaBatchGguf, CompanyChangesNothing) {
   const testing_gguf::TwoForms forms("llama", GetParam());
   const auto model = Model::load(forms.write_gguf());
   PITH_NEEDS_GPU();
-  for (const size_t count : {2, 11}) expect_company_changes_nothing(model, 16, count);
+  for (const size_t count : {11, 2})
+    if (!left_out()) expect_company_changes_nothing(model, 16, count);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, CudaBatchGguf, testing::ValuesIn(block_types()),

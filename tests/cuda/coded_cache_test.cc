@@ -38,6 +38,7 @@ TEST(CudaCodedCache, HoldsTheRowsThatTheCpuHolds) {
       const DType dtype = dim == 64 ? DType::kBF16 : DType::kF16;
       const std::string policy = over(text, "int4") + ",dtype=" + to_string(dtype);
       SCOPED_TRACE(policy);
+      if (left_out()) continue;
       Pair pair(policy, dim, dtype);
       pair.draw_codes();
       run_chunks(pair);
@@ -65,6 +66,7 @@ TEST(CudaCodedCache, TokensAloneHoldTheSame) {
   for (const char* text : kPolicies) {
     const std::string policy = over(text, "int4");
     SCOPED_TRACE(policy);
+    if (left_out()) continue;
     Pair pair(policy, 64, DType::kF16);
     pair.draw_codes();
     for (int t = 0; t < 288; ++t) pair.run_token();
@@ -93,6 +95,7 @@ TEST(CudaCodedCache, RoundedRowsAreNearlyTheSame) {
       const std::string policy = over(text, codec);
       SCOPED_TRACE(policy);
       const bool fine = std::string(codec) == "int8";
+      if (left_out()) continue;
       Pair pair(policy, 128, DType::kF16);
       pair.watch_rounding();
       run_chunks(pair);
@@ -124,6 +127,7 @@ TEST(CudaCodedCache, RowsOfGroupsTakeWhatTheyShare) {
           over(text, dim == 64 ? "qjl(paper=true)" : "k:qjl(paper=true,m=512)+v:kivi(bits=2)") +
           ",dtype=" + to_string(dtype);
       SCOPED_TRACE(policy);
+      if (left_out()) continue;
       Pair pair(policy, dim, dtype);
       expect_groups_held(pair, text);
     }
@@ -139,6 +143,7 @@ TEST(CudaCodedCache, WeightsCountAllTokens) {
         "uniform(budget=30,heavy=20,heavy_interval=8)+turboquant",
         "balancekv(b=16,heavy=20,heavy_interval=30)+int8"}) {
     SCOPED_TRACE(policy);
+    if (left_out()) continue;
     Pair pair(policy, 64, DType::kBF16);
     size_t tokens = 0;
     const auto expect_all = [&] {

@@ -126,6 +126,7 @@ TEST(CudaErrorProbe, AgreesWithTheCpu) {
   for (const Agreement& c : kCases) {
     for (const size_t rows : {size_t{256}, size_t{4096}}) {
       SCOPED_TRACE(std::string(c.policy) + ", " + std::to_string(rows) + " rows");
+      if (left_out()) continue;
       Pair pair(c.policy, 64, DType::kF16);
       pair.start_error_probe({.rows = rows, .every = 32});
       for (const size_t tokens : {160, 96, 192}) pair.run_chunk(tokens);
@@ -143,6 +144,7 @@ TEST(CudaErrorProbe, SmallAgreesWithTheCpu) {
   for (const char* policy :
        {"streaming_llm(window=40),dtype=bf16", "exact+int4,window=32,dtype=bf16,sink=0"}) {
     SCOPED_TRACE(policy);
+    if (left_out()) continue;
     Pair pair(policy, 128, DType::kBF16);
     pair.start_error_probe({.rows = 64, .every = 32});
     for (const size_t tokens : {64, 33, 63}) pair.run_chunk(tokens);

@@ -177,6 +177,7 @@ TEST(CudaMatvec, TokensDoNotSeeEachOther) {
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     for (const Shape s : {Shape{70, 328}, {20000, 136}}) {
       for (const MatvecEnd end : {MatvecEnd::kAdd, MatvecEnd::kGate}) {
+        if (left_out()) continue;
         Product p(dtype, s, end, 70);
         std::vector<float> alone;
         for (size_t t = 0; t < p.tokens; ++t) {

@@ -45,6 +45,7 @@ TEST(CudaSliding, SeesWhatTheCpuSees) {
          {std::vector<int64_t>{100, 100}, {0, 64}, {128, 37}, {290, 600}}) {
       SCOPED_TRACE(std::string(c.policy) + ", sliding over " + std::to_string(sliding[0]) +
                    " and " + std::to_string(sliding[1]));
+      if (left_out()) continue;
       Pair pair(c.policy, c.policy, sliding[1] % 2 ? 64 : 128, DType::kF16, sliding);
       for (const size_t tokens : {128, 64, 256, 64, 128}) pair.run_chunk(tokens);
       pair.end_prefill();
@@ -77,6 +78,7 @@ TEST(CudaSliding, AnyChunksAndManyTokens) {
        {"exact", "exact+kivi(bits=4),window=9,sink=0", "exact+kivi,sink=0", "local(window=9)",
         "streaming_llm(window=45)+kivi", "snapkv(budget=75,interval=8),window=9"}) {
     SCOPED_TRACE(policy);
+    if (left_out()) continue;
     Pair pair(policy, policy, 64, DType::kF16, {75, 1});
     for (const size_t tokens : {1, 2, 70, 5, 1, 130, 33}) pair.run_chunk(tokens);
     for (int t = 0; t < 420; ++t) pair.run_token();
@@ -93,6 +95,7 @@ TEST(CudaSliding, SmallOnesSeeTheSame) {
        {"exact", "exact+kivi,window=3,sink=0", "exact+csr(rope=post),window=2,sink=0",
         "exact+int8,window=0,sink=0", "local(window=9)"}) {
     SCOPED_TRACE(policy);
+    if (left_out()) continue;
     Pair pair(policy, policy, 64, DType::kF16, {20, 37});
     for (const size_t tokens : {3, 2, 70, 5, 290}) pair.run_chunk(tokens);
     pair.end_prefill();
@@ -109,6 +112,7 @@ TEST(CudaSliding, HoldsNoMoreThanItNeeds) {
   PITH_NEEDS_GPU();
   for (const char* policy : {"exact", "exact+int4,sink=0", "exact+kivi,window=64,sink=0"}) {
     SCOPED_TRACE(policy);
+    if (left_out()) continue;
     Pair pair(policy, policy, 64, DType::kF16, {150, 0});
     pair.run_chunk(10);
     const size_t early = pair.gpu_ledger().total_bytes();
@@ -134,6 +138,7 @@ TEST(CudaSliding, SelectorsThatNeverPassTheWindow) {
        {"snapkv(budget=96,interval=50)", "h2o(budget=90,interval=30)", "express(heavy=0,s=64)",
         "exact+ladder,sink=0", "balancekv(b=64,heavy=0)"}) {
     SCOPED_TRACE(policy);
+    if (left_out()) continue;
     Pair pair(policy, policy, 64, DType::kF16, {1000, 4096});
     pair.protect({{10, 20}, {100, 130}});  // which such layers forget
     for (const size_t tokens : {128, 96, 256}) pair.run_chunk(tokens);
@@ -148,6 +153,7 @@ TEST(CudaSliding, ForgetsWhatIsProtected) {
   PITH_NEEDS_GPU();
   for (const char* policy : {"exact", "exact+kivi,window=32,sink=0", "streaming_llm(window=40)"}) {
     SCOPED_TRACE(policy);
+    if (left_out()) continue;
     Pair pair(policy, policy, 64, DType::kF16, {0, 90});
     pair.protect({{10, 20}, {100, 130}});
     for (const size_t tokens : {128, 96, 32}) pair.run_chunk(tokens);
