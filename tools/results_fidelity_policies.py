@@ -10,7 +10,7 @@ CODECS = ["int8", "int4", INT4, "kivi(bits=4,hadamard=false)", "kivi(bits=2,hada
           "kivi(bits=2,hadamard=true)", "turboquant(bits=4,center=128)",
           "turboquant(bits=3,center=128)",
           "k:turboquant(bits=3,center=128)+v:turboquant(bits=2)",
-          "turboquant(bits=2,center=128)", "kvquant(bits=3)", "qjl",
+          "turboquant(bits=2,center=128)", "kvquant(bits=3)", "qjl", "qjl(paper=true)",
           "csr(s=8,pair_bits=32,solver=mp,draw=rows)", f"csr(s=6,{CSR})", f"csr(s=13,{CSR})"]
 SELECTORS = ["buzz(T=40%)", "buzz(T=25%)", "snapkv(budget=25%)", "expected_attention(budget=25%)",
              "tova(budget=25%)", "h2o(budget=25%)", "keydiff(budget=25%)",

@@ -91,7 +91,8 @@ TEST(CudaContract, FullBudgetIsTheCodecAlone) {
   for_pairs(2000, false,
             [](const std::string& policy, const SelectorRow& selector, const CodecRow& codec) {
               if (selector.info.size_parameter.empty() || selector.owns_window) return;
-              const std::string all = "exact+" + codec.info.name + ",sink=2,window=30";
+              const std::string all =
+                  "exact+" + to_string(usual_part(codec, Device::kCuda)) + ",sink=2,window=30";
               if (left_out()) return;
               Pair pair(all, policy, 128, dtype_of(codec));
               run_groups(pair);
