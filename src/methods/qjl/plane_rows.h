@@ -85,7 +85,7 @@ class PlaneRows final : public CodedRows {
             std::shared_ptr<const Array<float>> signs);
 
   size_t rows() const override {
-    return codes_.size() == 0 ? 0 : (codes_.size() - kReadable) / format_.code_bytes(dim_);
+    return codes_.empty() ? 0 : (codes_.size() - kReadable) / format_.code_bytes(dim_);
   }
   void append(const float* x, size_t stride, size_t count) override;
   void keep(std::span<const uint32_t> kept) override;
