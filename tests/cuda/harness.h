@@ -23,13 +23,18 @@ namespace pith::cuda {
   if (int count = 0; cudaGetDeviceCount(&count) != cudaSuccess || !count) \
   GTEST_SKIP() << "no GPU on this machine"
 
+/// Whether the card is the CPU (tests/emulated).
+inline bool emulated() {
+  cudaDeviceProp card;
+  cudaGetDeviceProperties(&card, 0);
+  return std::strstr(card.name, "emulated") != nullptr;
+}
+
 /// Whether a test's case is left out: on the emulated card, where a case takes seconds, all but the
 /// first in each PITH_CASES (8) of a test are. A card runs all.
 inline bool left_out() {
   static const int share = [] {
-    cudaDeviceProp card;
-    cudaGetDeviceProperties(&card, 0);
-    if (!std::strstr(card.name, "emulated")) return 1;
+    if (!emulated()) return 1;
     const char* cases = std::getenv("PITH_CASES");
     return cases ? std::max(1, std::atoi(cases)) : 8;
   }();

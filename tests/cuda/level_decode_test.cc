@@ -201,7 +201,9 @@ TEST(CudaLevels, EveryGroupOfQueries) {
         "gear(bits=2,rank=3,outliers=2)", "kvquant(bits=3)", "int8(hadamard=true)",
         "kivi(bits=4,hadamard=true)"}) {
     for (const Shape& s : {Shape{1, 1}, {2, 2}, {8, 1}, {12, 1}, {28, 4}}) {
-      for (const int dim : {64, 128}) check_group(codec, s, dim, false);
+      for (const int dim : {64, 128}) {
+        if (!left_out()) check_group(codec, s, dim, false);
+      }
     }
   }
 }
@@ -220,7 +222,9 @@ TEST(CudaLevels, EveryGroupOfQueriesOverRowsAlone) {
   PITH_NEEDS_GPU();
   for (const char* codec : kShared) {
     for (const Shape& s : {Shape{1, 1}, {12, 1}, {28, 4}}) {
-      for (const int dim : {64, 128}) check_group(codec, s, dim, true);
+      for (const int dim : {64, 128}) {
+        if (!left_out()) check_group(codec, s, dim, true);
+      }
     }
   }
 }
