@@ -7,6 +7,8 @@ JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { fit = int($$2 / 150000
   if (fit < 1) fit = 1; print (fit < cores ? fit : cores) }' /proc/meminfo)
 # One architecture compiles in half the time of all; a release build takes the preset's list.
 CUDA_ARCH ?= 90a-real
+CUDA_TARGETS ?= pith_cli test_cuda test_cuda_host cuda_benches
+EMULATED ?= *
 CTEST = ctest --output-on-failure -j2 --no-tests=error
 
 build: ## the program, at build/bin/pith
@@ -44,17 +46,18 @@ cuda: ## the CUDA build, in build/cuda: program, tests and benchmarks (needs nvc
 	@tools/setup.sh build
 	@tools/setup.sh nvcc
 	@cmake --preset cuda -DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCH) -Wno-dev --log-level=NOTICE
-	@cmake --build build/cuda -j $(JOBS) --target pith_cli test_cuda test_cuda_host cuda_benches
+	@cmake --build build/cuda -j $(JOBS) --target $(CUDA_TARGETS)
 
 test-cuda: cuda ## the CUDA tests; those that need a GPU skip where there is none
 	@RC_PARAMS=max_success=20 build/cuda/bin/test_cuda_host --gtest_brief=1
 	@build/cuda/bin/test_cuda --gtest_brief=1
 
-test-emulated: ## the CUDA tests on a card emulated on the CPU (needs the toolkit's headers, not a GPU)
+test-emulated: ## the CUDA tests (EMULATED=filter) on a card emulated on the CPU: needs the toolkit's headers, no GPU
 	@tools/setup.sh
 	@cmake --preset emulated -Wno-dev --log-level=NOTICE
-	@cmake --build build/emulated -j $(JOBS) --target test_cuda
-	@tools/emulated.sh build/emulated/bin/test_cuda
+	@cmake --build build/emulated -j $(JOBS) --target test_cuda test_cuda_host
+	@RC_PARAMS=max_success=20 build/emulated/bin/test_cuda_host --gtest_brief=1
+	@tools/emulated.sh build/emulated/bin/test_cuda "$(EMULATED)"
 
 bench: build ## measure speed on this machine
 	@tools/bench.sh
