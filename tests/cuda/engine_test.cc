@@ -211,7 +211,8 @@ TEST(CudaSession, TheDemoModelAgreesWithTheCpu) {
   PITH_NEEDS_GPU();
   const auto model = Model::load(repo_dir() / "models/demo", false);
   const auto ids = random_ids(220, model->config().vocab, 3);
-  EXPECT_LT(difference(model, "exact", ids, 200, 128), 4e-2);
+  // The emulated card's products round otherwise.
+  EXPECT_LT(difference(model, "exact", ids, 200, 128), emulated() ? 4e-2 : 3e-2);
 }
 
 TEST(CudaSession, ForksGoOnApart) {

@@ -263,10 +263,10 @@ __global__ void __launch_bounds__(kChunkThreads, D > 128 ? 1 : 2)
 template <class T, int D, Kind kKind>
 void launch_as(const CausalCall& call, cudaStream_t stream) {
   constexpr size_t kBytes = RowTile<T, D>::kQueryBytes + 4 * RowTile<T, D>::kBytes;
-  const auto kernel = causal_kernel<T, D, kKind>;
   const dim3 grid(static_cast<unsigned>(call.query_heads),
                   static_cast<unsigned>((call.tokens + kTileQueries<D> - 1) / kTileQueries<D>));
-  launch_kernel(kernel, {grid, kChunkThreads, kBytes}, stream, "prefill attention", call);
+  launch_kernel(causal_kernel<T, D, kKind>, {grid, kChunkThreads, kBytes}, stream,
+                "prefill attention", call);
 }
 
 template <class T, int D>

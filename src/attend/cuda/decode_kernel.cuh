@@ -319,8 +319,8 @@ template <class T, class Codec, int D>
 void launch_decode_as(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream) {
   const DecodeParams p = make_params(call, scratch);
   const size_t bytes = BlockSpace<Codec, D>::kWalkAt + walk_bytes<kStagedSpans>(p.heads);
-  const auto kernel = decode_kernel<T, Codec, D>;
-  launch_call(kernel, {{}, Codec::kWarps * kWarp, bytes}, p, call, stream, "decode attention");
+  launch_call(decode_kernel<T, Codec, D>, {{}, Codec::kWarps * kWarp, bytes}, p, call, stream,
+              "decode attention");
 }
 
 /// Launches for the call's dtype and head_dim. `Codec` is NoCodec or a template over D's codec.

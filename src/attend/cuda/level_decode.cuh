@@ -311,8 +311,8 @@ void launch_levels(std::span<const LevelFormat> formats, const DecodeCall& call,
   // The second warp writes the transformed queries.
   check_level_room("attention over these codes", fixed + size_t{2} * p.warp_bytes);
   const size_t bytes = fixed + static_cast<size_t>(warps) * p.warp_bytes;
-  const auto kernel = level_kernel<T, D, kFormats, kForm>;
-  launch_call(kernel, {{}, static_cast<unsigned>(warps * kWarp), bytes}, p, call, stream,
+  launch_call(level_kernel<T, D, kFormats, kForm>,
+              {{}, static_cast<unsigned>(warps * kWarp), bytes}, p, call, stream,
               "attention over rows of levels");
 }
 

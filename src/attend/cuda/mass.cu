@@ -92,9 +92,9 @@ __global__ void __launch_bounds__(kChunkThreads)
 template <class T, int D>
 void launch_chunk(const ChunkMass& call, const MassTarget& target, cudaStream_t stream) {
   constexpr size_t kBytes = RowTile<T, D>::kQueryBytes + RowTile<T, D>::kBytes;
-  const auto kernel = chunk_mass_kernel<T, D>;
   const dim3 grid((target.rows + kTileRows - 1) / kTileRows, call.shape.kv_heads);
-  launch_kernel(kernel, {grid, kChunkThreads, kBytes}, stream, "attention mass", {call, target});
+  launch_kernel(chunk_mass_kernel<T, D>, {grid, kChunkThreads, kBytes}, stream, "attention mass",
+                {call, target});
 }
 
 }  // namespace

@@ -127,10 +127,9 @@ __global__ void __launch_bounds__(kThreads) mma_kernel(const __grid_constant__ P
 template <class T, int D>
 void launch(const PrefillCall& call, cudaStream_t stream) {
   const PrefillParams p = prefill_params(call, kRows, kColumns);
-  const auto kernel = mma_kernel<T, D>;
   const size_t bytes = 5 * MmaSpace<T, D>::kTileBytes + size_t{8} * p.list_rows;
   const dim3 grid(call.chunk_count * p.tiles, call.query_heads / p.pack);
-  launch_kernel(kernel, {grid, kThreads, bytes}, stream, "prefill attention", p);
+  launch_kernel(mma_kernel<T, D>, {grid, kThreads, bytes}, stream, "prefill attention", p);
 }
 
 }  // namespace

@@ -276,11 +276,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <class T, int D>
 void launch(const PrefillCall& call, cudaStream_t stream) {
   const PrefillParams p = prefill_params(call, kRows, kColumns);
-  const auto kernel = wgmma_kernel<T, D>;
   const size_t bytes = WgmmaSpace<D>::bytes(p.list_rows);
   const int blocks = (p.tiles + kTilesOfBlock - 1) / kTilesOfBlock;
   const dim3 grid(call.chunk_count * blocks, call.query_heads / p.pack);
-  launch_kernel(kernel, {grid, kThreads, bytes}, stream, "prefill attention", p);
+  launch_kernel(wgmma_kernel<T, D>, {grid, kThreads, bytes}, stream, "prefill attention", p);
 }
 
 }  // namespace

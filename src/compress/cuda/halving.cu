@@ -114,10 +114,9 @@ void launch(const DeviceHalvingRule& rule, const HalvingCall& call, cudaStream_t
                   call.kept_size(rule));
     return;
   }
-  const auto kernel = halve_kernel<T, D>;
   const size_t bytes = RunSpace<D>::bytes(call.size);
   const dim3 grid(call.groups, call.heads);
-  launch_kernel(kernel, {grid, kWalkThreads, bytes}, stream, "halving", rule, call,
+  launch_kernel(halve_kernel<T, D>, {grid, kWalkThreads, bytes}, stream, "halving", rule, call,
                 call.kept_size(rule));
 }
 

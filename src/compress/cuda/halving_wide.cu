@@ -122,13 +122,13 @@ __global__ void __launch_bounds__(kWalkers, 1)
 template <class T, int D>
 void launch(const DeviceHalvingRule& rule, const HalvingCall& call, cudaStream_t stream) {
   const dim3 runs(call.groups, call.heads);
-  const auto measure = measure_kernel<T, D>;
-  const auto differences = differences_kernel<T, D>;
   const size_t run_bytes = RunSpace<D>::bytes(call.size), bytes = RunSpace<D>::bytes(2 * kWalkTile);
-  launch_kernel(measure, {runs, kWalkThreads, run_bytes}, stream, "halving", rule, call);
+  launch_kernel(measure_kernel<T, D>, {runs, kWalkThreads, run_bytes}, stream, "halving", rule,
+                call);
   const int tiles = call.size / kWalkTile;
   const dim3 grid(tiles * (tiles + 1) / 2, call.heads * call.groups);
-  launch_kernel(differences, {grid, kWalkThreads, bytes}, stream, "halving", rule, call);
+  launch_kernel(differences_kernel<T, D>, {grid, kWalkThreads, bytes}, stream, "halving", rule,
+                call);
   launch_kernel(walk_kernel, {runs, kWalkers, size_t{2} * call.size}, stream, "halving", rule, call,
                 call.kept_size(rule));
 }

@@ -7,8 +7,8 @@
 
 namespace pith::cuda {
 
-/// Launches kernel(arguments...), by `early` before the kernel ahead of it in the stream has ended.
-/// Throws Error(kInternal) that names `what`.
+/// Launches kernel(arguments...); `early`: maybe before the kernel ahead of it in the stream has
+/// ended. Throws Error(kInternal) that names `what`.
 template <class... P>
 void launch_as(void (*kernel)(P...), const LaunchShape& shape, cudaStream_t stream,
                const char* what, bool early, const std::type_identity_t<P>&... arguments) {

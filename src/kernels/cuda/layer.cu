@@ -1,6 +1,7 @@
 #include "kernels/cuda/layer.h"
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/numbers.cuh"
 
 namespace pith::cuda {
@@ -27,25 +28,13 @@ __global__ void angles_kernel(const AnglesCall p) {
   p.sin[at] = static_cast<float>(s);
 }
 
-/// Four numbers of T <- those of x.
-template <class T>
-__device__ void store_four(T* to, const float4& x) {
-  if constexpr (sizeof(T) == sizeof(float)) {
-    *reinterpret_cast<float4*>(to) = x;
-  } else {
-    alignas(8) const T four[4] = {from_float<T>(x.x), from_float<T>(x.y), from_float<T>(x.z),
-                                  from_float<T>(x.w)};
-    *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(four);
-  }
-}
-
 /// A block a row. All of a row is asked for at once: few rows are few blocks, and each trip to
 /// memory that waits for another is a microsecond.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     norm_kernel(T* out, const float* hidden, const float* weight, float eps, size_t width) {
-  constexpr int kHeld =
-      8;  // pieces of four numbers a thread: 8192 a row, later ones are read twice
+  // Pieces of four numbers a thread: of 8192 a row; later ones are read twice.
+  constexpr int kHeld = 8;
   __shared__ float sums[kThreads / 32];
   const auto* x = reinterpret_cast<const float4*>(hidden + blockIdx.x * width);
   const auto* w = reinterpret_cast<const float4*>(weight);
@@ -66,7 +55,9 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = kHeld * kThreads + static_cast<int>(threadIdx.x); i < pieces; i += kThreads)
       f(i, x[i]);
   };
-  if (!weight) return for_all([&](int i, const float4& v) { store_four(to + 4 * i, v); });
+  if (!weight) {
+    return for_all([&](int i, const float4& v) { store_four(to + 4 * i, {v.x, v.y, v.z, v.w}); });
+  }
   float squares = 0;
   for_all([&](int, const float4& v) { squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; });
   squares = block_sum<kThreads>(squares, sums);

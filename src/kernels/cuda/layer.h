@@ -45,7 +45,7 @@ struct NormCall {
   const float* hidden = nullptr;  // [T, width]
   const float* weight = nullptr;  // [width] or null
   float eps = 0;
-  size_t tokens = 0, width = 0;
+  size_t tokens = 0, width = 0;  // a multiple of 4, as products want it too
 };
 void rms_norm(const NormCall& call, cudaStream_t stream);
 

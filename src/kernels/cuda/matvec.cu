@@ -136,8 +136,7 @@ void launch_as(const MatvecCall& call, cudaStream_t stream) {
   const size_t units = call.w.out / parts_of(kEnd);
   const size_t most = static_cast<size_t>(device_info().multiprocessors) * kBlocksPerProcessor;
   const auto blocks = static_cast<unsigned>(std::min(most, (units + kWarps - 1) / kWarps));
-  const auto kernel = matvec_kernel<W, kEnd>;
-  launch_early(kernel, {blocks, kThreads, bytes}, call, stream, "matvec");
+  launch_early(matvec_kernel<W, kEnd>, {blocks, kThreads, bytes}, call, stream, "matvec");
 }
 
 void matvec_alone(const MatvecCall& call, cudaStream_t stream) {

@@ -231,9 +231,9 @@ template <class W, MatvecEnd kEnd, class Size>
 void launch_as(const MatvecCall& call, cudaStream_t stream) {
   constexpr size_t kRows = Size::kM * 16, kTokens = Size::kN * kColumns;
   constexpr size_t kBytes = sizeof(float) * kWarps * (kRows + 1) * kTokens;
-  const auto kernel = matvec_mma_kernel<W, kEnd, Size>;
-  launch_early(kernel, {static_cast<unsigned>((call.w.out + kRows - 1) / kRows), kThreads, kBytes},
-               call, stream, "matvec");
+  launch_early(matvec_mma_kernel<W, kEnd, Size>,
+               {static_cast<unsigned>((call.w.out + kRows - 1) / kRows), kThreads, kBytes}, call,
+               stream, "matvec");
 }
 
 /// Sizes by measurement on an H200 (docs/notebook/gpu.md).

@@ -19,6 +19,16 @@ __device__ inline uint32_t pack<__nv_bfloat16>(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&h);
 }
 
+/// Four numbers of T, or of f32, to where four fit.
+template <class T>
+__device__ inline void store_four(T* to, const float (&y)[4]) {
+  if constexpr (sizeof(T) == 4) {
+    *reinterpret_cast<float4*>(to) = {y[0], y[1], y[2], y[3]};
+  } else {
+    *reinterpret_cast<uint2*>(to) = {pack<T>(y[0], y[1]), pack<T>(y[2], y[3])};
+  }
+}
+
 __device__ inline uint32_t multiply(uint32_t a, uint32_t b) {  // f16 pairs
   const __half2 p = __hmul2(*reinterpret_cast<__half2*>(&a), *reinterpret_cast<__half2*>(&b));
   return *reinterpret_cast<const uint32_t*>(&p);

@@ -321,8 +321,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 
 template <WeightType kType, int kTokens>
 void launch_tiles(const TileMatvecParams& p, cudaStream_t stream) {
-  const auto kernel = tile_matvec_kernel<kType, kTokens>;
-  launch_early(kernel, {p.blocks, kTileThreads, p.shared_bytes}, p, stream, "a product of tiles");
+  launch_early(tile_matvec_kernel<kType, kTokens>, {p.blocks, kTileThreads, p.shared_bytes}, p,
+               stream, "a product of tiles");
 }
 
 template <WeightType kType>

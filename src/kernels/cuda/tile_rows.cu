@@ -61,15 +61,6 @@ __device__ inline void decode_step(const LaneStep<F>& s, int lane, const Take& f
   }
 }
 
-template <class T>
-__device__ inline void store_four(T* to, const float (&y)[4]) {
-  if constexpr (sizeof(T) == 4) {
-    *reinterpret_cast<float4*>(to) = {y[0], y[1], y[2], y[3]};
-  } else {
-    *reinterpret_cast<uint2*>(to) = {pack<T>(y[0], y[1]), pack<T>(y[2], y[3])};
-  }
-}
-
 /// A warp decodes a step. Bytes: the codes once, the numbers once.
 template <WeightType kType, class T>
 __global__ void __launch_bounds__(kThreads)

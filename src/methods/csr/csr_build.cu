@@ -357,9 +357,9 @@ void launch_build(const CsrDictionaries& csr, const DecodeCall& call, const Deco
   p.turns = coding.turns;
   const BuildShape shape = build_shape<D, kTurn>(csr, p.heads);
   p.warp_bytes = static_cast<int>(shape.warp_bytes);
-  const auto kernel = build_kernel<T, D, kTurn>;
-  launch_call(kernel, {{}, static_cast<unsigned>(shape.warps * kWarp), shape.bytes}, p, call,
-              stream, "CSR attention");
+  launch_call(build_kernel<T, D, kTurn>,
+              {{}, static_cast<unsigned>(shape.warps * kWarp), shape.bytes}, p, call, stream,
+              "CSR attention");
 }
 
 /// f.operator()<turn>() with the turn of a coding's keys.

@@ -277,7 +277,6 @@ __global__ void __launch_bounds__(CodeKernel<d, kWide, kOrthogonal>::kWarps* kWa
 template <int d, int kWide, bool kOrthogonal>
 void launch(CodeParams p, int heads, int chunks, cudaStream_t stream) {
   constexpr int kWarps = CodeKernel<d, kWide, kOrthogonal>::kWarps;
-  const auto kernel = code_kernel<d, kWide, kOrthogonal>;
   const size_t own = kOrthogonal ? sizeof(float) * p.step_pairs * kWide : 0;  // of a warp
   size_t bytes = CodeSpace<d, kWide>::kBytes +
                  (p.layout.packed ? sizeof(uint32_t) * kRows * p.layout.pairs : 0);
@@ -289,7 +288,8 @@ void launch(CodeParams p, int heads, int chunks, cudaStream_t stream) {
   const int parts = chunks / p.together;
   const int most = std::max(1, 2 * device_info().multiprocessors / (heads * parts));
   const dim3 grid(std::min(p.blocks, most), heads, parts);
-  launch_kernel(kernel, {grid, kWarps * kWarp, bytes}, stream, "CSR coding", p);
+  launch_kernel(code_kernel<d, kWide, kOrthogonal>, {grid, kWarps * kWarp, bytes}, stream,
+                "CSR coding", p);
 }
 
 template <int d>

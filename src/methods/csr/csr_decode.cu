@@ -169,9 +169,8 @@ void launch_csr(const CsrDictionaries& csr, const DecodeCall& call, const Decode
   int warps = kCsrMostWarps;  // halved until there is room: slices of the threads stay even
   while (warps > 4 && warps * each + fixed > device_info().shared_per_block) warps /= 2;
   const size_t bytes = warps * each + fixed;
-  const auto kernel = csr_kernel<T, D, kPairs, kQuads>;
-  launch_call(kernel, {{}, static_cast<unsigned>(warps * kWarp), bytes}, p, call, stream,
-              "CSR attention");
+  launch_call(csr_kernel<T, D, kPairs, kQuads>, {{}, static_cast<unsigned>(warps * kWarp), bytes},
+              p, call, stream, "CSR attention");
 }
 
 template <class T, int D, int kPairs>

@@ -291,11 +291,10 @@ __global__ void __launch_bounds__(kWalkThreads, 1)
 template <class T, int D>
 void launch(const DeviceExpressRule& rule, const ExpressSite& site, const ExpressJobs& jobs,
             cudaStream_t stream) {
-  const auto kernel = take_kernel<T, D>;
   const size_t bytes =
       max(RunSpace<D>::bytes(static_cast<int>(rule.shape.target)), sizeof(BucketSpace));
-  launch_kernel(kernel, {dim3(site.heads, jobs.count), kWalkThreads, bytes}, stream, "express",
-                rule, site, jobs);
+  launch_kernel(take_kernel<T, D>, {dim3(site.heads, jobs.count), kWalkThreads, bytes}, stream,
+                "express", rule, site, jobs);
 }
 
 }  // namespace

@@ -195,8 +195,7 @@ void learn_kvquant(float* levels, uint16_t* ranges, const LevelSide& side,
   const size_t bytes = sizeof(float) * (n * dim + std::max(n, dim));
   check_level_room("kvquant's sample of rows", bytes);
   with_rows_of(sample.dtype, sample.dim, [&]<class T, int D>() {
-    const auto kernel = learn_kernel<T, D>;
-    launch_kernel(kernel, {sample.heads, kThreads, bytes}, stream, "kvquant's tables",
+    launch_kernel(learn_kernel<T, D>, {sample.heads, kThreads, bytes}, stream, "kvquant's tables",
                   LearnParams{sample, {side, D}, levels, ranges});
   });
 }

@@ -345,11 +345,11 @@ __global__ void __launch_bounds__(kCoderWarps* kWarp, 1)
 template <class T, int D, int kSketch>
 void launch(const CodeParams& p, cudaStream_t stream) {
   if (p.all_blocks == 0) return;
-  const auto kernel = code_kernel<T, D, kSketch>;
   const size_t bytes = Coder<T, D, kSketch>::shared_bytes(p.m_out);
   const int grid =
       std::min(device_info().multiprocessors, (p.all_blocks + kCoderWarps - 1) / kCoderWarps);
-  launch_kernel(kernel, {grid, kCoderWarps * kWarp, bytes}, stream, "QJL coding", p);
+  launch_kernel(code_kernel<T, D, kSketch>, {grid, kCoderWarps * kWarp, bytes}, stream,
+                "QJL coding", p);
 }
 
 template <class T>

@@ -102,10 +102,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <class T, int D, int kSketch>
 void launch(const QjlProjection& projection, const UnpackRowsCall& call, cudaStream_t stream) {
-  const auto kernel = unpack_kernel<T, D, kSketch>;
   constexpr size_t kBytes = D * (kSketch + 8) * 2 + kThreads * 4;
   const int blocks = (call.heads * call.blocks + kWarps - 1) / kWarps;
-  launch_kernel(kernel, {std::min(blocks, device_info().multiprocessors), kThreads, kBytes}, stream,
+  launch_kernel(unpack_kernel<T, D, kSketch>,
+                {std::min(blocks, device_info().multiprocessors), kThreads, kBytes}, stream,
                 "unpacking of QJL keys", call, static_cast<const __half*>(projection.half_rows),
                 projection.row_lists);
 }

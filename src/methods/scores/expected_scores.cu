@@ -167,10 +167,9 @@ __global__ void __launch_bounds__(kThreads) keys_kernel(const __grid_constant__ 
 template <class T, int D>
 void launch_scores(const ScoreParams& p, cudaStream_t stream) {
   const int heads = p.rows.heads * p.rows.queries.group, rows = p.rows.rows;
-  const auto kernel = logits_kernel<T, D>;
   constexpr size_t kBytes = sizeof(Statistics<D>);
-  launch_kernel(kernel, {dim3((rows + kRows - 1) / kRows, heads), kThreads, kBytes}, stream,
-                "scores of rows", p);
+  launch_kernel(logits_kernel<T, D>, {dim3((rows + kRows - 1) / kRows, heads), kThreads, kBytes},
+                stream, "scores of rows", p);
   launch_kernel(peaks_kernel, {heads, kSumThreads}, stream, "scores of rows", p);
   constexpr int kRowsOfBlock = kThreads / (D / 8);
   const dim3 grid((rows + kRowsOfBlock - 1) / kRowsOfBlock, p.rows.heads);
