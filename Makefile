@@ -55,8 +55,9 @@ test-cuda: cuda ## the CUDA tests; those that need a GPU skip where there is non
 test-emulated: ## the CUDA tests (EMULATED=filter) on a card emulated on the CPU: needs the toolkit's headers, no GPU
 	@tools/setup.sh
 	@cmake --preset emulated -Wno-dev --log-level=NOTICE
-	@cmake --build build/emulated -j $(JOBS) --target test_cuda test_cuda_host
+	@cmake --build build/emulated -j $(JOBS) --target test_cuda test_cuda_host cuda_decode_bench
 	@RC_PARAMS=max_success=5 build/emulated/bin/test_cuda_host --gtest_brief=1
+	@build/emulated/bin/cuda_decode_bench --only nothing # all codecs that it knows are made
 	@tools/emulated.sh build/emulated/bin/test_cuda "$(EMULATED)"
 
 bench: build ## measure speed on this machine

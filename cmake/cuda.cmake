@@ -7,8 +7,11 @@ if(PITH_CUDA_EMULATED)
   list(FILTER cuda_sources EXCLUDE REGEX "_wgmma\\.cu$")  # instructions of sm_90a alone
   list(APPEND sources ${cuda_sources})
   add_subdirectory(tests/emulated)
-  set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
-    "-xc++;-include;emulated/kernel_language.h;-O2;-march=native;-fno-strict-aliasing;-Wno-unknown-pragmas")
+  function(pith_kernels)  # .cu files, of the folder that calls it
+    set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
+      "-xc++;-include;emulated/kernel_language.h;-O2;-march=native;-fno-strict-aliasing;-Wno-unknown-pragmas")
+  endfunction()
+  pith_kernels(${cuda_sources})
   function(pith_use_cuda target)
     # Before src: it has the instructions that g++ does not know under the same names.
     target_include_directories(${target} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/tests/emulated)
@@ -38,6 +41,8 @@ set(CMAKE_CUDA_STANDARD 20)
 find_package(CUDAToolkit REQUIRED)
 list(APPEND sources ${cuda_sources})
 
+function(pith_kernels)  # nvcc knows them
+endfunction()
 function(pith_use_cuda target)
   target_link_libraries(${target} PUBLIC CUDA::cudart_static CUDA::cublasLt)
 endfunction()

@@ -123,8 +123,10 @@ inline CodecCase csr(Bench& b, int pairs, CsrSolver solver, const CsrTables& t,
 inline CodecCase named(Bench& b, const std::string& text) {
   const auto stream = b.stream;
   const CacheShape shape{1, kQueryHeads, kHeads, kDim, {}, size_t{1} << 20};
-  // Without the exact rows in front, whose type may be another than those of the codec are.
-  const ResolvedPolicy policy(Policy::parse("exact+" + text + ",sink=0"), shape, 1, Device::kCuda);
+  // All exact rows have one type: that of a side that stays as it is.
+  const char* dtype = text.find(":bf16") != text.npos ? "bf16" : "f16";
+  const ResolvedPolicy policy(Policy::parse(fmt::format("exact+{},sink=0,dtype={}", text, dtype)),
+                              shape, 1, Device::kCuda);
   auto codec = plan_layer(policy.layer(0).front(), {0, kHeads}).codec;
   static const std::vector<double> kFrequencies = [] {
     std::vector<double> x;

@@ -38,7 +38,7 @@ struct SampleRequest {
   uint64_t number = 0;   ///< which sample
   uint64_t seed = 42;
   size_t turns = 8;  ///< of facts and multi_turn
-  std::function<size_t(const std::string&)> count_tokens;
+  std::function<size_t(const std::string&)> count_tokens = {};
 };
 
 struct TaskInfo {

@@ -18,28 +18,29 @@ TEST(CudaSliding, SeesWhatTheCpuSees) {
   const struct {
     const char* policy;
     double bound, between;
-  } kCases[] = {{"exact", 4e-3, 4e-3},
-                {"exact,window=40", 4e-3, 4e-3},
-                {"local(window=50)", 4e-3, 4e-3},
-                {"local(window=500)", 4e-3, 4e-3},
-                {"streaming_llm(window=60)", 4e-3, 4e-3},
-                {"streaming_llm(window=60,rope=cache)", 4e-3, 4e-3},
-                {"streaming_llm(window=40)+kivi", 4e-3, 4e-3},
-                {"knorm(budget=990,interval=32),window=40", 4e-3, 4e-3},
-                {"exact+ladder(rows=64),window=64,sink=0", 2e-2, 0.3},
-                {"exact+int8,window=64,sink=0", 1e-2, 2e-2},
-                {"exact+int4,window=32,sink=0", 1e-2, 0.3},
-                {"exact+kivi,window=32,sink=0", 1e-2, 1e-2},
-                {"exact+kivi(bits=4),window=0,sink=0", 1e-2, 1e-2},
-                {"exact+k:int8+v:int4,window=64,sink=0", 1e-2, 0.2},
-                {"exact+k:f16+v:int4,window=64,sink=0", 1e-2, 0.3},
-                {"exact+qjl(paper=true),window=32,sink=0", 3e-2, 0.1},
-                {"exact+k:qjl(paper=true,m=256)+v:kivi(bits=2),window=64,sink=0", 3e-2, 0.1},
-                {"exact+csr(rope=post),window=32,sink=0", 3e-2, 1},
-                {"exact+csr(rope=pre),window=64,sink=0", 3e-2, 1},
-                {"exact+turboquant(center=64),window=64,sink=0", 1e-2, 0.3},
-                {"exact+gear(bits=4,rows=64),window=64,sink=0", 2e-2, 2e-2},
-                {"exact+kvquant(bits=4,calibrate=128),window=32,sink=0", 3e-2, 3e-2}};
+  } kCases[] = {
+      {"exact", 4e-3, 4e-3},
+      {"exact,window=40", 4e-3, 4e-3},
+      {"local(window=50)", 4e-3, 4e-3},
+      {"local(window=500)", 4e-3, 4e-3},
+      {"streaming_llm(window=60)", 4e-3, 4e-3},
+      {"streaming_llm(window=60,rope=cache)", 4e-3, 4e-3},
+      {"streaming_llm(window=40)+kivi", 4e-3, 4e-3},
+      {"knorm(budget=990,interval=32),window=40", 4e-3, 4e-3},
+      {"exact+ladder(rows=64,old=turboquant(bits=3,center=64)),window=64,sink=0", 2e-2, 0.3},
+      {"exact+int8,window=64,sink=0", 1e-2, 2e-2},
+      {"exact+int4,window=32,sink=0", 1e-2, 0.3},
+      {"exact+kivi,window=32,sink=0", 1e-2, 1e-2},
+      {"exact+kivi(bits=4),window=0,sink=0", 1e-2, 1e-2},
+      {"exact+k:int8+v:int4,window=64,sink=0", 1e-2, 0.2},
+      {"exact+k:f16+v:int4,window=64,sink=0", 1e-2, 0.3},
+      {"exact+qjl(paper=true),window=32,sink=0", 3e-2, 0.1},
+      {"exact+k:qjl(paper=true,m=256)+v:kivi(bits=2),window=64,sink=0", 3e-2, 0.1},
+      {"exact+csr(rope=post),window=32,sink=0", 3e-2, 1},
+      {"exact+csr(rope=pre),window=64,sink=0", 3e-2, 1},
+      {"exact+turboquant(center=64),window=64,sink=0", 1e-2, 0.3},
+      {"exact+gear(bits=4,rows=64),window=64,sink=0", 2e-2, 2e-2},
+      {"exact+kvquant(bits=4,calibrate=128),window=32,sink=0", 3e-2, 3e-2}};
   for (const auto& c : kCases) {
     for (const std::vector<int64_t>& sliding :
          {std::vector<int64_t>{100, 100}, {0, 64}, {128, 37}, {290, 600}}) {
