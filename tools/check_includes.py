@@ -32,7 +32,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 INTRINSICS = re.compile(r"^(\w*mmintrin\.h|x86(gpr)?intrin\.h|cpuid\.h|arm_\w+\.h|hwy/.*)$")
 INTRINSICS_MAY = ("src/kernels/", "src/core/thread_pool.cc")
 REGISTRY = "src/methods/registry.cc"
-FOR_ALL = "core/both_sides.h"  # a macro
+FOR_ALL = "core/both_sides.h"  # two macros
 COMMAND_OF = {"apps/pith/train_dict.cc": "csr"}
 # What the command line includes of src/, and who does (docs/decisions/0196). Tools of this project
 # more than of its users: measurements, tables of reports, training, files of tensors.

@@ -1,8 +1,10 @@
 #pragma once
-// What the host and kernels call alike.
+// What the host and kernels call alike, and their loops that nvcc unrolls.
 
 #ifdef __CUDACC__
 #define PITH_BOTH_SIDES __host__ __device__
+#define PITH_UNROLL _Pragma("unroll")
 #else
 #define PITH_BOTH_SIDES
+#define PITH_UNROLL
 #endif

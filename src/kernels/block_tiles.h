@@ -48,7 +48,7 @@ struct TileFormat : BlockLayout<kType> {
 };
 
 /// Words that a lane loads at once from a plane of `words` a lane.
-PITH_HOST_DEVICE constexpr int tile_piece(int words) {
+PITH_BOTH_SIDES constexpr int tile_piece(int words) {
   return words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1;
 }
 
@@ -84,7 +84,7 @@ inline TileCounts tile_counts(WeightType type, size_t out, size_t in) {
 
 /// Calls f(word of the lane's step, its byte in the step) for each, plane by plane.
 template <class F, class Visit>
-PITH_HOST_DEVICE inline void visit_words(LaneStep<F>& s, int lane, const Visit& f) {
+PITH_BOTH_SIDES inline void visit_words(LaneStep<F>& s, int lane, const Visit& f) {
   const auto plane = [&](uint32_t* words, int count, int at, int who, int lanes) {
     const int piece = tile_piece(count);
     for (int w = 0; w < count; ++w) {
@@ -101,8 +101,8 @@ PITH_HOST_DEVICE inline void visit_words(LaneStep<F>& s, int lane, const Visit& 
 /// The lane's step from two rows' blocks, that of row r and that of row r + 8, null past the
 /// matrix. `first` is the step's first input; there are `in` of them.
 template <class F>
-PITH_HOST_DEVICE inline void pack_step(LaneStep<F>& s, const uint8_t* const (&rows)[2], int lane,
-                                       size_t first, size_t in) {
+PITH_BOTH_SIDES inline void pack_step(LaneStep<F>& s, const uint8_t* const (&rows)[2], int lane,
+                                      size_t first, size_t in) {
   s = {};
   const int c = lane % 4;
   const auto block = [&](int row, size_t input) {
@@ -167,13 +167,13 @@ PITH_HOST_DEVICE inline void pack_step(LaneStep<F>& s, const uint8_t* const (&ro
 
 /// The lane's share of a kSixBits step's d and dmin: an f16.
 template <class F>
-PITH_HOST_DEVICE inline uint32_t shared_half(const LaneStep<F>& s) {
+PITH_BOTH_SIDES inline uint32_t shared_half(const LaneStep<F>& s) {
   return s.own[0] >> 24 | s.own[1] >> 24 << 8;
 }
 
 /// factor x for whole numbers x < 2^22, exactly where the product is a float: without a conversion,
 /// of which a multiprocessor makes 16 a cycle.
-PITH_HOST_DEVICE inline float times_whole(float factor, uint32_t x) {
+PITH_BOTH_SIDES inline float times_whole(float factor, uint32_t x) {
 #if defined(__CUDA_ARCH__)
   return fmaf(__uint_as_float(0x4B000000u | x), factor, -8388608.0f * factor);
 #else
@@ -183,8 +183,8 @@ PITH_HOST_DEVICE inline float times_whole(float factor, uint32_t x) {
 
 /// `halves`: shared_half of the four lanes that have the same rows, where the format has it.
 template <class F>
-PITH_HOST_DEVICE inline void unpack_sides(LaneSides<F>& to, const LaneStep<F>& s,
-                                          const uint32_t (&halves)[4]) {
+PITH_BOTH_SIDES inline void unpack_sides(LaneSides<F>& to, const LaneStep<F>& s,
+                                         const uint32_t (&halves)[4]) {
   PITH_UNROLL
   for (int h = 0; h < 2; ++h) {
     if constexpr (F::kSides == BlockSides::kHalves) {
@@ -220,7 +220,7 @@ PITH_HOST_DEVICE inline void unpack_sides(LaneSides<F>& to, const LaneStep<F>& s
 }
 
 /// Levels of the four codes in the low half of `codes`, as bytes.
-PITH_HOST_DEVICE inline uint32_t levels_of(uint32_t codes) {
+PITH_BOTH_SIDES inline uint32_t levels_of(uint32_t codes) {
 #if defined(__CUDA_ARCH__)
   // Bytes 0-7 and 8-15 of the table, looked up by three bits, and one of the two by the fourth.
   const uint32_t index = codes & 0x7777u;
@@ -238,13 +238,13 @@ PITH_HOST_DEVICE inline uint32_t levels_of(uint32_t codes) {
 }
 
 /// x moved by `left` bits, either way.
-PITH_HOST_DEVICE constexpr uint32_t moved(uint32_t x, int left) {
+PITH_BOTH_SIDES constexpr uint32_t moved(uint32_t x, int left) {
   return left >= 0 ? x << left : x >> -left;
 }
 
 /// Register i of a run: four codes in a byte each.
 template <class F>
-PITH_HOST_DEVICE inline uint32_t codes_of(const LaneStep<F>& s, int run, int i) {
+PITH_BOTH_SIDES inline uint32_t codes_of(const LaneStep<F>& s, int run, int i) {
   const int n = 4 * run + i;
   uint32_t codes = 0;
   if constexpr (F::kBaseBits == 8) {

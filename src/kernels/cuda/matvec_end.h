@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/host_device.h"
+#include "core/both_sides.h"
 
 namespace pith::cuda {
 
@@ -15,7 +15,7 @@ enum class MatvecEnd : uint8_t {
 };
 
 /// Rows of the matrix that make one number.
-PITH_HOST_DEVICE constexpr int parts_of(MatvecEnd end) {
+PITH_BOTH_SIDES constexpr int parts_of(MatvecEnd end) {
   return end == MatvecEnd::kGate || end == MatvecEnd::kGelu ? 2 : 1;
 }
 

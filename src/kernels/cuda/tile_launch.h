@@ -17,9 +17,9 @@ struct TileMatvecParams {
   uint32_t blocks = 1;
   size_t shared_bytes = 0;
 
-  PITH_HOST_DEVICE uint32_t split() const { return 1u << split_log; }
+  PITH_BOTH_SIDES uint32_t split() const { return 1u << split_log; }
   /// Units that a block's warps see together.
-  PITH_HOST_DEVICE uint32_t together() const { return kTileWarps >> split_log; }
+  PITH_BOTH_SIDES uint32_t together() const { return kTileWarps >> split_log; }
 };
 
 /// Of a group of kSub activations of a token.
@@ -33,13 +33,13 @@ struct TileShared {
   uint32_t inputs, tokens, sub;  ///< inputs: padded to whole steps
 
   /// Of a token's bytes. Tokens lie so that their columns of a product are in other banks.
-  PITH_HOST_DEVICE uint32_t token() const { return 2 * inputs + (tokens > 1 ? 64 : 0); }
-  PITH_HOST_DEVICE uint32_t sides() const { return tokens * token(); }
-  PITH_HOST_DEVICE uint32_t sums() const {
+  PITH_BOTH_SIDES uint32_t token() const { return 2 * inputs + (tokens > 1 ? 64 : 0); }
+  PITH_BOTH_SIDES uint32_t sides() const { return tokens * token(); }
+  PITH_BOTH_SIDES uint32_t sums() const {
     return sides() + tokens * (inputs / sub) * static_cast<uint32_t>(sizeof(InputSide));
   }
   /// [rounds, kTileWarps / split, parts, split, 2, 32] f32: of rows r and r + 8, a lane each
-  PITH_HOST_DEVICE uint32_t bytes(uint32_t rounds, uint32_t parts) const {
+  PITH_BOTH_SIDES uint32_t bytes(uint32_t rounds, uint32_t parts) const {
     return sums() + rounds * parts * kTileWarps * 64 * static_cast<uint32_t>(sizeof(float));
   }
 };

@@ -236,7 +236,7 @@ static_assert(kTileRows % (kWarp / 4) == 0, "a warp goes through end_tiles toget
 
 /// Steps that a warp has under way: about 54 registers' worth.
 template <class F>
-PITH_HOST_DEVICE constexpr int tile_depth() {
+PITH_BOTH_SIDES constexpr int tile_depth() {
   return F::kWords > 20 ? 2 : F::kWords > 13 ? 3 : F::kWords > 11 ? 4 : F::kWords > 9 ? 5 : 6;
 }
 /// Asks for this block's share of what the next product begins with.
