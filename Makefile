@@ -7,7 +7,7 @@ JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { fit = int($$2 / 150000
   if (fit < 1) fit = 1; print (fit < cores ? fit : cores) }' /proc/meminfo)
 # One architecture compiles in half the time of all; a release build takes the preset's list.
 CUDA_ARCH ?= 90a-real
-CUDA_TARGETS ?= pith_cli test_cuda test_cuda_host cuda_benches
+CUDA_TARGETS ?= pith_cli test_cuda cuda_benches
 EMULATED ?= *
 CTEST = ctest --output-on-failure -j2 --no-tests=error
 
@@ -49,14 +49,12 @@ cuda: ## the CUDA build, in build/cuda: program, tests and benchmarks (needs nvc
 	@cmake --build build/cuda -j $(JOBS) --target $(CUDA_TARGETS)
 
 test-cuda: cuda ## the CUDA tests; those that need a GPU skip where there is none
-	@RC_PARAMS=max_success=20 build/cuda/bin/test_cuda_host --gtest_brief=1
 	@build/cuda/bin/test_cuda --gtest_brief=1
 
 test-emulated: ## the CUDA tests (EMULATED=filter) on a card emulated on the CPU: needs the toolkit's headers, no GPU
 	@tools/setup.sh
 	@cmake --preset emulated -Wno-dev --log-level=NOTICE
-	@cmake --build build/emulated -j $(JOBS) --target test_cuda test_cuda_host cuda_decode_bench
-	@RC_PARAMS=max_success=5 build/emulated/bin/test_cuda_host --gtest_brief=1
+	@cmake --build build/emulated -j $(JOBS) --target test_cuda cuda_decode_bench
 	@build/emulated/bin/cuda_decode_bench --only nothing # all codecs that it knows are made
 	@tools/emulated.sh build/emulated/bin/test_cuda "$(EMULATED)"
 

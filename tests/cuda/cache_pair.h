@@ -23,7 +23,8 @@ namespace pith::cuda {
 /// Both caches, fed the same.
 class Pair {
  public:
-  Pair(const std::string& policy, int dim, DType dtype) : Pair(policy, policy, dim, dtype) {}
+  Pair(const std::string& policy, int dim, DType dtype, const std::vector<int64_t>& sliding = {})
+      : Pair(policy, policy, dim, dtype, sliding) {}
   Pair(const std::string& on_cpu, const std::string& policy, int dim, DType dtype,
        const std::vector<int64_t>& sliding = {})
       : dim_(static_cast<size_t>(dim)),
@@ -129,7 +130,7 @@ class Pair {
     const auto cache = make_gpu();
     load(*cache, bytes);
     const auto room = shape_of(static_cast<int>(dim_)).context - cache->tokens();
-    for (size_t t = 0; t < std::min<size_t>(room, 40); ++t) {
+    for (size_t t = 0; t < std::min<size_t>(room, emulated() ? 4 : 40); ++t) {
       cache->begin_token();
       upload_all(cache->token_uploads(), stream_);
       check(cudaStreamSynchronize(stream_), "uploads");

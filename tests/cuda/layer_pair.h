@@ -100,17 +100,16 @@ class DeviceTensor {
 
 struct LayerCase {
   const char* policy;
-  double bound = 4e-3;           ///< of attention over the same rows
-  const char* on_cpu = nullptr;  ///< another policy there
-  int64_t slides = 0;            ///< rows that a query sees
-  double compared = 0.9;         ///< of all passes, at least: both held the same rows before
+  double bound = 4e-3;    ///< of attention over the same rows
+  int64_t slides = 0;     ///< rows that a query sees
+  double compared = 0.9;  ///< of all passes, at least: both held the same rows before
   int query_heads = 4, kv_heads = 2, dim = 64;
   double scale = 0;
 };
 
-inline LayerCacheOptions layer_options(const LayerCase& c, const char* policy) {
+inline LayerCacheOptions layer_options(const LayerCase& c) {
   LayerCacheOptions o;
-  o.policy = Policy::parse(policy);
+  o.policy = Policy::parse(c.policy);
   o.query_heads = c.query_heads;
   o.kv_heads = c.kv_heads;
   o.head_dim = c.dim;
@@ -128,10 +127,9 @@ class LayerPair {
   LayerPair(const LayerCase& c, const Layout& layout)
       : case_(c),
         layout_(layout),
-        cpu_(std::make_shared<Compute>(ComputeOptions{.threads = 1}),
-             layer_options(c, c.on_cpu ? c.on_cpu : c.policy)),
+        cpu_(std::make_shared<Compute>(ComputeOptions{.threads = 1}), layer_options(c)),
         compute_(std::make_shared<Compute>(ComputeOptions{.device = Device::kCuda, .threads = 2})),
-        gpu_(compute_, layer_options(c, c.policy)) {
+        gpu_(compute_, layer_options(c)) {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a caller's stream");
     gpu_.use_stream(stream_);
   }
@@ -269,122 +267,5 @@ class LayerPair {
 inline constexpr Layout kLayouts[] = {{DType::kF32, false}, {DType::kF16, true},
                                       {DType::kBF16, true}, {DType::kF32, true},
                                       {DType::kF16, false}, {DType::kBF16, false}};
-
-/// Prompts, answers, rows without queries and queries without rows.
-inline void hold_the_same(const LayerCase& c, const Layout& layout) {
-  SCOPED_TRACE(std::string(c.policy) + ", " + to_string(layout.dtype) +
-               (layout.gaps ? " with gaps" : ""));
-  LayerPair pair(c, layout);
-  for (const size_t tokens : {70, 33, 2}) pair.step(tokens);
-  pair.attend(3);
-  pair.append(20);
-  pair.attend(1);
-  pair.end_prompt();
-  pair.attend(1);
-  for (int t = 0; t < 40; ++t) {
-    pair.step(1);
-    if (t % 2 == 0) pair.attend(1);  // selectors do not see it
-  }
-  pair.append(1);
-  pair.attend(5);
-  pair.gpu() = pair.gpu().clone();
-  pair.step(65);
-  for (int t = 0; t < 20; ++t) pair.step(1);
-  pair.attend(130);
-  const double rounding = layout.dtype == DType::kBF16  ? 4e-3
-                          : layout.dtype == DType::kF16 ? 5e-4
-                                                        : 0;
-  EXPECT_LT(pair.worst(), c.bound + rounding);
-  EXPECT_GE(pair.compared(), c.compared);
-  EXPECT_EQ(pair.cpu().tokens(), pair.gpu().tokens());
-  EXPECT_EQ(pair.gpu().tokens(), 70u + 33 + 2 + 20 + 40 + 1 + 65 + 20);
-  EXPECT_LE(pair.gpu().ledger().total_bytes(), pair.compute()->bytes_in_use());
-  pair.end_prompt();
-  if (c.slides == 0 && c.on_cpu == nullptr) {
-    EXPECT_EQ(pair.cpu().ledger().rows_kept, pair.gpu().ledger().rows_kept);
-  }
-}
-
-/// Tensors of every type and with any strides give the bits of f32 ones without gaps.
-inline void layouts_change_no_bit(const LayerCase& c) {
-  SCOPED_TRACE(c.policy);
-  std::vector<std::vector<float>> plain;
-  for (const Layout& layout : kLayouts) {
-    LayerPair pair(c, layout);
-    size_t at = 0;
-    for (const size_t tokens : {40, 1, 33, 1, 1}) {
-      const auto got = pair.step_gpu(pair.gpu(), tokens, static_cast<uint32_t>(at) + 1);
-      if (plain.size() <= at) plain.push_back(got);
-      std::vector<float> want = plain[at++];
-      if (layout.dtype != DType::kF32)
-        for (float& f : want) f = to_float(layout.dtype, from_float(layout.dtype, f));
-      EXPECT_EQ(got, want) << to_string(layout.dtype) << " at " << at;
-    }
-  }
-}
-
-/// Saved wherever, it goes on as if nothing had been; and a clone goes its own way.
-inline void goes_on_where_it_was_saved(const LayerCase& c) {
-  SCOPED_TRACE(c.policy);
-  LayerPair pair(c, kLayouts[0]);
-  const LayerCacheOptions o = layer_options(c, c.policy);
-  for (const size_t tokens : {0, 1, 63, 90}) {
-    if (tokens > 0) pair.step_gpu(pair.gpu(), tokens, static_cast<uint32_t>(tokens));
-    if (tokens == 63) pair.gpu().end_prompt();
-    const std::vector<std::byte> saved = pair.gpu().save();
-    LayerCache other = LayerCache::restore(pair.compute(), o, saved);
-    pair.follow(other);
-    LayerCache copy = pair.gpu().clone();
-    EXPECT_EQ(other.tokens(), pair.gpu().tokens());
-    for (const size_t more : {1, 34, 1, 1}) {
-      const auto seed = static_cast<uint32_t>(1000 + more);
-      const auto want = pair.step_gpu(copy, more, seed);
-      EXPECT_EQ(pair.step_gpu(other, more, seed), want) << tokens << " and " << more;
-    }
-    EXPECT_EQ(pair.gpu().save(), saved);
-  }
-  LayerCacheOptions changed = o;
-  changed.seed = 8;
-  EXPECT_THROW(LayerCache::restore(pair.compute(), changed, pair.gpu().save()), Error);
-  // The CPU stores rows in another way, and says so.
-  const auto cpu = std::make_shared<Compute>(ComputeOptions{.threads = 1});
-  try {
-    LayerCache::restore(cpu, o, pair.gpu().save());
-    ADD_FAILURE() << "the CPU went on from the GPU's state";
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("device"), std::string::npos) << e.what();
-  }
-}
-
-/// What cannot be, by its name, with nothing changed.
-inline void refuse_what_cannot_be() {
-  const LayerCase exact{"exact"};
-  LayerPair pair(exact, kLayouts[0]);
-  pair.step(9);
-  std::vector<float> host(static_cast<size_t>(4 * 64));
-  const RowsView there{host.data(), DType::kF32, 4 * 64, 64};
-  refused(ErrorCode::kInvalidArgument, "q is memory of the host", [&] {
-    MemoryCounter memory;
-    const DeviceTensor out(memory, {1, 4, 64}, kLayouts[0], nullptr);
-    pair.gpu().attend(out.out(), there, 1);
-  });
-  refused(ErrorCode::kInvalidArgument, "k is null", [&] { pair.gpu().append({}, there, 1); });
-  refused(ErrorCode::kContextFull, "9 already", [&] { pair.step(592); });
-  EXPECT_EQ(pair.gpu().tokens(), 9u);
-  const auto with = [&](const char* policy, int dim = 64) {
-    LayerCase c{policy};
-    c.dim = dim;
-    LayerCache{pair.compute(), layer_options(c, policy)};
-  };
-  refused(ErrorCode::kUnsupported, "f32", [&] { with("exact+f32"); });
-  refused(ErrorCode::kUnsupported, "head_dim", [&] { with("exact", 80); });
-  refused(ErrorCode::kInvalidArgument, "avx2",
-          [] { Compute({.device = Device::kCuda, .isa = "avx2"}); });
-  LayerCacheOptions no_rope = layer_options(exact, "streaming_llm(window=8,rope=cache)");
-  no_rope.rope_theta = 0;
-  refused(ErrorCode::kUnsupported, "RoPE", [&] { LayerCache(pair.compute(), no_rope); });
-  pair.step(1);
-  EXPECT_LT(pair.worst(), 4e-3);
-}
 
 }  // namespace pith::cuda

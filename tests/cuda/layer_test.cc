@@ -16,13 +16,14 @@ namespace {
 // error. Heads of their own rules, of one KV head and of many.
 const LayerCase kCases[] = {
     {"exact"},
-    {"exact", 4e-3, nullptr, 0, 0.9, 6, 1, 128, 0.25},
-    {"exact", 4e-3, nullptr, 0, 0.9, 2, 2, 256},
-    {"exact,dtype=bf16", 2e-2, nullptr, 0, 0.9, 16, 2, 128},
-    {"exact", 4e-3, nullptr, 37},
-    {"exact+int8", 2e-2, nullptr, 0, 0.9, 8, 2, 128, 0.0625},
+    {"exact", 4e-3, 0, 0.9, 6, 1, 128, 0.25},
+    {"exact", 4e-3, 0, 0.9, 2, 2, 256},
+    {"exact,dtype=bf16", 2e-2, 0, 0.9, 16, 2, 128},
+    {"exact,sink=3,window=9", 4e-3, 0, 0.9, 2, 2, 64, 0.0625},
+    {"exact", 4e-3, 37},
+    {"exact+int8", 2e-2, 0, 0.9, 8, 2, 128, 0.0625},
     {"exact+int4", 0.2},
-    {"exact+int8", 2e-2, nullptr, 90},
+    {"exact+int8", 2e-2, 90},
     {"exact+kivi(bits=4)", 0.3},
     {"exact+turboquant(bits=4)", 0.3},
     {"exact+int8(hadamard=true)", 2e-2},
@@ -30,20 +31,138 @@ const LayerCase kCases[] = {
     {"streaming_llm(window=40)"},
     {"streaming_llm(window=37,rope=cache),sink=7"},
     {"knorm(budget=40,interval=24)"},
-    {"knorm(budget=40,interval=24)+int8", 2e-2, nullptr, 0, 0.2},
-    {"keydiff(budget=31,interval=20),window=20", 4e-3, nullptr, 0, 0.5},
-    {"snapkv(budget=40,interval=20,queries=7,kernel=3),sink=4,window=16", 4e-3, nullptr, 0, 0.5},
-    {"expected_attention(budget=40,interval=20)", 4e-3, nullptr, 0, 0.2},
-    {"adakv(budget=40,interval=20),sink=4,window=16", 4e-3, nullptr, 0, 0.5},
-    {"tova(budget=40,interval=25),window=9", 4e-3, nullptr, 0, 0.5},
-    {"h2o(budget=30,interval=50,decay=0.5),sink=2,window=30", 4e-3, nullptr, 0, 0.5},
-    {"buzz(T=50,weights=true),window=20", 4e-3, nullptr, 0, 0.5},
+    {"knorm(budget=40,interval=24)+int8", 2e-2, 0, 0.2},
+    {"keydiff(budget=31,interval=20),window=20", 4e-3, 0, 0.5},
+    {"snapkv(budget=40,interval=20,queries=7,kernel=3),sink=4,window=16", 4e-3, 0, 0.5},
+    {"expected_attention(budget=40,interval=20)", 4e-3, 0, 0.2},
+    {"adakv(budget=40,interval=20),sink=4,window=16", 4e-3, 0, 0.5},
+    {"tova(budget=40,interval=25),window=9", 4e-3, 0, 0.5},
+    {"h2o(budget=30,interval=50,decay=0.5),sink=2,window=30", 4e-3, 0, 0.5},
+    {"buzz(T=50,weights=true),window=20", 4e-3, 0, 0.5},
     {"uniform(rate=0.3)"},
-    {"uniform(budget=40)", 4e-3, nullptr, 0, 0.05},
-    {"balancekv(b=32,heavy=0),window=20", 4e-3, nullptr, 0, 0.02},
-    {"express(heavy=0,s=32),window=20", 4e-3, nullptr, 0, 0.02},
+    {"uniform(budget=40)", 4e-3, 0, 0.05},
+    {"balancekv(b=32,heavy=0),window=20", 4e-3, 0, 0.02},
+    {"express(heavy=0,s=32),window=20", 4e-3, 0, 0.02},
     {"knorm(budget=40,interval=24);heads=0:exact"},
+    {"adakv(budget=40,interval=24,by=knorm);heads=0:exact"},
 };
+
+/// Prompts, answers, rows without queries and queries without rows.
+void hold_the_same(const LayerCase& c, const Layout& layout) {
+  SCOPED_TRACE(std::string(c.policy) + ", " + to_string(layout.dtype) +
+               (layout.gaps ? " with gaps" : ""));
+  LayerPair pair(c, layout);
+  for (const size_t tokens : {70, 33, 2}) pair.step(tokens);
+  pair.attend(3);
+  pair.append(20);
+  pair.attend(1);
+  pair.end_prompt();
+  pair.attend(1);
+  for (int t = 0; t < 40; ++t) {
+    pair.step(1);
+    if (t % 2 == 0) pair.attend(1);  // selectors do not see it
+  }
+  pair.append(1);
+  pair.attend(5);
+  pair.gpu() = pair.gpu().clone();
+  pair.step(65);
+  for (int t = 0; t < 20; ++t) pair.step(1);
+  pair.attend(130);
+  const double rounding = layout.dtype == DType::kBF16  ? 4e-3
+                          : layout.dtype == DType::kF16 ? 5e-4
+                                                        : 0;
+  EXPECT_LT(pair.worst(), c.bound + rounding);
+  EXPECT_GE(pair.compared(), c.compared);
+  EXPECT_EQ(pair.cpu().tokens(), pair.gpu().tokens());
+  EXPECT_EQ(pair.gpu().tokens(), 70u + 33 + 2 + 20 + 40 + 1 + 65 + 20);
+  EXPECT_LE(pair.gpu().ledger().total_bytes(), pair.compute()->bytes_in_use());
+  pair.end_prompt();
+  if (c.slides == 0) {
+    EXPECT_EQ(pair.cpu().ledger().rows_kept, pair.gpu().ledger().rows_kept);
+  }
+}
+
+/// Tensors of every type and with any strides give the bits of f32 ones without gaps.
+void layouts_change_no_bit(const LayerCase& c) {
+  SCOPED_TRACE(c.policy);
+  std::vector<std::vector<float>> plain;
+  for (const Layout& layout : kLayouts) {
+    LayerPair pair(c, layout);
+    size_t at = 0;
+    for (const size_t tokens : {40, 1, 33, 1, 1}) {
+      const auto got = pair.step_gpu(pair.gpu(), tokens, static_cast<uint32_t>(at) + 1);
+      if (plain.size() <= at) plain.push_back(got);
+      std::vector<float> want = plain[at++];
+      if (layout.dtype != DType::kF32)
+        for (float& f : want) f = to_float(layout.dtype, from_float(layout.dtype, f));
+      EXPECT_EQ(got, want) << to_string(layout.dtype) << " at " << at;
+    }
+  }
+}
+
+/// Saved wherever, it goes on as if nothing had been; and a clone goes its own way.
+void goes_on_where_it_was_saved(const LayerCase& c) {
+  SCOPED_TRACE(c.policy);
+  LayerPair pair(c, kLayouts[0]);
+  const LayerCacheOptions o = layer_options(c);
+  for (const size_t tokens : {0, 1, 63, 90}) {
+    if (tokens > 0) pair.step_gpu(pair.gpu(), tokens, static_cast<uint32_t>(tokens));
+    if (tokens == 63) pair.gpu().end_prompt();
+    const std::vector<std::byte> saved = pair.gpu().save();
+    LayerCache other = LayerCache::restore(pair.compute(), o, saved);
+    pair.follow(other);
+    LayerCache copy = pair.gpu().clone();
+    EXPECT_EQ(other.tokens(), pair.gpu().tokens());
+    for (const size_t more : {1, 34, 1, 1}) {
+      const auto seed = static_cast<uint32_t>(1000 + more);
+      const auto want = pair.step_gpu(copy, more, seed);
+      EXPECT_EQ(pair.step_gpu(other, more, seed), want) << tokens << " and " << more;
+    }
+    EXPECT_EQ(pair.gpu().save(), saved);
+  }
+  LayerCacheOptions changed = o;
+  changed.seed = 8;
+  EXPECT_THROW(LayerCache::restore(pair.compute(), changed, pair.gpu().save()), Error);
+  // The CPU stores rows in another way, and says so.
+  const auto cpu = std::make_shared<Compute>(ComputeOptions{.threads = 1});
+  try {
+    LayerCache::restore(cpu, o, pair.gpu().save());
+    ADD_FAILURE() << "the CPU went on from the GPU's state";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("device"), std::string::npos) << e.what();
+  }
+}
+
+/// What cannot be, by its name, with nothing changed.
+void refuse_what_cannot_be() {
+  const LayerCase exact{"exact"};
+  LayerPair pair(exact, kLayouts[0]);
+  pair.step(9);
+  std::vector<float> host(static_cast<size_t>(4 * 64));
+  const RowsView there{host.data(), DType::kF32, 4 * 64, 64};
+  refused(ErrorCode::kInvalidArgument, "q is memory of the host", [&] {
+    MemoryCounter memory;
+    const DeviceTensor out(memory, {1, 4, 64}, kLayouts[0], nullptr);
+    pair.gpu().attend(out.out(), there, 1);
+  });
+  refused(ErrorCode::kInvalidArgument, "k is null", [&] { pair.gpu().append({}, there, 1); });
+  refused(ErrorCode::kContextFull, "9 already", [&] { pair.step(592); });
+  EXPECT_EQ(pair.gpu().tokens(), 9u);
+  const auto with = [&](const char* policy, int dim = 64) {
+    LayerCase c{policy};
+    c.dim = dim;
+    LayerCache{pair.compute(), layer_options(c)};
+  };
+  refused(ErrorCode::kUnsupported, "f32", [&] { with("exact+f32"); });
+  refused(ErrorCode::kUnsupported, "head_dim", [&] { with("exact", 80); });
+  refused(ErrorCode::kInvalidArgument, "avx2",
+          [] { Compute({.device = Device::kCuda, .isa = "avx2"}); });
+  LayerCacheOptions no_rope = layer_options({"streaming_llm(window=8,rope=cache)"});
+  no_rope.rope_theta = 0;
+  refused(ErrorCode::kUnsupported, "RoPE", [&] { LayerCache(pair.compute(), no_rope); });
+  pair.step(1);
+  EXPECT_LT(pair.worst(), 4e-3);
+}
 
 TEST(CudaLayer, HoldsAndSaysWhatTheCpuDoes) {
   PITH_NEEDS_GPU();
@@ -89,7 +208,7 @@ TEST(CudaLayer, ProtectsRowsAndProbesAsTheCpuDoes) {
   PITH_NEEDS_GPU();
   const LayerCase c{"knorm(budget=16,interval=8),sink=0,window=8"};
   LayerPair pair(c, kLayouts[0]);
-  LayerCacheOptions o = layer_options(c, c.policy);
+  LayerCacheOptions o = layer_options(c);
   o.protect = {{3, 6}};
   o.error_probe = {64, 2, 0};
   const auto cpu = std::make_shared<Compute>(ComputeOptions{.threads = 1});

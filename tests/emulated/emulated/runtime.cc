@@ -12,6 +12,7 @@
 #include <mutex>
 #include <vector>
 
+#include "emulated/asked.h"
 #include "emulated/block.h"
 
 using Work = std::function<void()>;
@@ -48,6 +49,7 @@ struct Card {
   std::vector<cudaStream_t> streams{&first};
   std::map<const std::byte*, size_t> device, pinned;  // first byte, bytes
   size_t used = 0;
+  Asked asked;
 };
 Card& card() {
   static Card& all = *new Card;  // what is freed at the program's end still has it
@@ -57,6 +59,11 @@ Card& card() {
 using Turn = std::lock_guard<std::recursive_mutex>;
 
 CUstream_st& stream_of(cudaStream_t stream) { return stream ? *stream : card().first; }
+
+void count(size_t Asked::*what) {
+  const Turn turn(card().turn);
+  ++(card().asked.*what);
+}
 
 void run_until(CUstream_st& stream, uint64_t end) {
   while (stream.done < end && !stream.waiting.empty()) {
@@ -106,6 +113,11 @@ void copy_rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, s
 
 }  // namespace
 
+Asked asked() {
+  const Turn turn(card().turn);
+  return card().asked;
+}
+
 void enqueue(cudaStream_t stream, Work work) {
   const Turn turn(card().turn);
   CUstream_st& to = stream_of(stream);
@@ -119,6 +131,7 @@ cudaError_t launch(const cudaLaunchConfig_t& shape, Work body) {
   if (threads == 0 || threads > 1024 || blocks == 0 || g.y > 65535 || g.z > 65535 ||
       shape.dynamicSmemBytes > kMostShared)
     return cudaErrorInvalidConfiguration;
+  count(&Asked::launches);
   enqueue(shape.stream, [=, body = std::move(body)] { run_grid(shape, body); });
   return cudaSuccess;
 }
@@ -142,6 +155,7 @@ cudaError_t cudaMallocAsync(void** to, size_t bytes, cudaStream_t) {
   if (bytes > emulated::kAllMemory - card().used) return cudaErrorMemoryAllocation;
   std::byte* memory = emulated::allocate(bytes);
   if (!memory) return cudaErrorMemoryAllocation;
+  emulated::count(&emulated::Asked::allocations);
   card().used += bytes;
   card().device[memory] = bytes;
   *to = memory;
@@ -192,6 +206,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
                               size_t width, size_t height, cudaMemcpyKind kind,
                               cudaStream_t stream) {
   const Turn turn(card().turn);
+  emulated::count(&emulated::Asked::copies);
   const void* host = kind == cudaMemcpyHostToDevice   ? from
                      : kind == cudaMemcpyDeviceToHost ? to
                                                       : nullptr;
@@ -216,6 +231,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 }
 cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height,
                               cudaStream_t stream) {
+  emulated::count(&emulated::Asked::clears);
   enqueue(stream, [=] {
     for (size_t i = 0; i < height; ++i)
       std::memset(static_cast<std::byte*>(to) + i * pitch, value, width);
@@ -250,11 +266,13 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   const Turn turn(card().turn);
+  emulated::count(&emulated::Asked::waits);
   emulated::finish(stream_of(stream));
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
   const Turn turn(card().turn);
+  emulated::count(&emulated::Asked::waits);
   for (const cudaStream_t stream : card().streams) emulated::run_until(*stream, stream->end());
   return cudaSuccess;
 }
@@ -281,6 +299,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const Turn turn(card().turn);
+  emulated::count(&emulated::Asked::waits);
   const auto& all = card().streams;
   if (std::find(all.begin(), all.end(), event->stream) != all.end())
     emulated::run_until(*event->stream, event->end);

@@ -1,0 +1,20 @@
+#pragma once
+// What the host has asked of the emulated card, for tests of how much that is.
+
+#include <cstddef>
+
+namespace emulated {
+
+/// Work of a graph counts once, when it is captured.
+struct Asked {
+  size_t launches = 0, copies = 0, clears = 0, allocations = 0, waits = 0;
+
+  Asked operator-(const Asked& o) const {
+    return {launches - o.launches, copies - o.copies, clears - o.clears,
+            allocations - o.allocations, waits - o.waits};
+  }
+  bool operator==(const Asked&) const = default;
+};
+Asked asked();
+
+}  // namespace emulated
