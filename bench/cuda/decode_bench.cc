@@ -4,6 +4,7 @@
 //   cuda_decode_bench [--quick] [--only NAME]
 
 #include "attend/cuda/decode.h"
+#include "attend/cuda/decode_groups.h"
 #include "codec_cases.h"
 #include "kernels/cuda/read_rate.h"
 #include "pith/error.h"
@@ -98,10 +99,11 @@ struct CodedRows {
         value_codes(b.counter, MemoryKind::kPayload, blocks * bytes.value_codes, b.stream),
         value_side(b.counter, MemoryKind::kMetadata, blocks * bytes.value_side, b.stream) {}
 
-  std::vector<DeviceSpan> spans(const CodecCase& c, int rows) const {
+  /// The first `heads` heads' rows, [heads, rows].
+  std::vector<DeviceSpan> spans(const CodecCase& c, int rows, int heads = kHeads) const {
     const GroupedBytes& bytes = c.bytes;
-    std::vector<DeviceSpan> out(kHeads);
-    for (int h = 0; h < kHeads; ++h) {
+    std::vector<DeviceSpan> out(heads);
+    for (int h = 0; h < heads; ++h) {
       const size_t block = static_cast<size_t>(h) * rows / 32;
       out[h].keys = key_codes.data() + block * bytes.key_codes;
       out[h].key_side = key_side.data() + block * bytes.key_side;
@@ -186,6 +188,58 @@ void code_into(Bench& b, const CodecCase& c, CodedRows& store, int rows) {
   code.x = v.data();
   c.code_values(code.into(store.value_codes.data(), store.value_side.data()));
   check(cudaStreamSynchronize(b.stream), "coding");
+}
+
+/// Each session's rows are the first one's, at a place of their own.
+void repeat(Bench& b, const DeviceArray<char>& codes, int sessions) {
+  const size_t each = codes.size() / sessions;
+  for (int s = 1; s < sessions; ++s) {
+    check(cudaMemcpyAsync(codes.data() + s * each, codes.data(), each, cudaMemcpyDeviceToDevice,
+                          b.stream),
+          "copies");
+  }
+}
+
+/// A launch for many sessions, each a call of its own as in the engine. The last one's answer is
+/// the one that it gets alone, bit for bit.
+void company(Bench& b, const CodecCase& c, int rows, int sessions) {
+  const size_t blocks = static_cast<size_t>(kHeads) * rows / 32;
+  CodedRows store(b, c.bytes, blocks * sessions);
+  code_into(b, c, store, rows);
+  for (const auto* part :
+       {&store.key_codes, &store.key_side, &store.value_codes, &store.value_side})
+    repeat(b, *part, sessions);
+  const Query query(b, sessions);
+  const DecodeShape shape{1, kQueryHeads, kHeads, kDim, 1, 0};
+  const DecodeScratch scratch(b.counter, shape, b.stream, sessions);
+  const auto spans = upload(b, store.spans(c, rows, kHeads * sessions));
+  std::vector<DecodePlace> places(sessions);
+  for (int s = 0; s < sessions; ++s) {
+    const size_t at = static_cast<size_t>(s) * kQueryHeads * kDim;
+    places[s] = {query.q.data() + at, spans.data() + s * kHeads, query.out.data() + at, nullptr};
+  }
+  const auto on_device = upload(b, places);
+  const int most = rows / 16 * kHeads / kTilesABlock;
+  const auto attend = [&](int first) {
+    DecodeGroups groups;
+    for (int s = first; s < sessions; ++s) {
+      DecodeCall call{places[s], shape, DType::kBF16};
+      call.settled = true;
+      call.company = {&groups, on_device.data() + s, most};
+      groups.next_sequence();
+      c.decode(call, scratch);
+    }
+    groups.run(b.stream);
+  };
+  attend(sessions - 1);
+  const auto alone = query.host(b);
+  const double us = time_us(b.stream, 4, [&](int) { attend(0); });
+  const auto together = query.host(b);
+  if (!std::equal(alone.end() - kQueryHeads * kDim, alone.end(),
+                  together.end() - kQueryHeads * kDim)) {
+    throw Error(ErrorCode::kInternal, c.name + ": company changes an answer");
+  }
+  b.report(c.name, rows, sessions, us, c.bytes.per_row() * rows * kHeads * sessions);
 }
 
 void composed(Bench& b, const std::string& name, const CodecCase& c, int kept) {
@@ -301,6 +355,15 @@ int run(bool quick, const std::string& only) {
   for (const int rows : quick ? std::vector{131072} : std::vector{8192, 32768, 131072}) {
     for (const CodecCase& c : cases) {
       if (wanted(c.name)) coded(b, c, rows);
+    }
+  }
+  if (wanted("company")) {
+    for (const CodecCase& c : cases) {
+      if (c.name != "kivi-2" && c.name != "int4" && c.name != "turboquant(bits=3,center=128)")
+        continue;
+      company(b, c, 2048, 64);
+      for (const int sessions : quick ? std::vector{64} : std::vector{1, 8, 64})
+        company(b, c, 32768, sessions);
     }
   }
   if (wanted("composed")) {

@@ -39,9 +39,10 @@ struct Cut {
     int tiles_a_block;  // at least; 0: all blocks are used
   };
   static constexpr unsigned kShort = 400;  // tiles a block: above, no idle block is worth it
-  /// What is known of this block: how many blocks have work, and whether they are whole; its tiles
-  /// begin .. end; the first head that it has tiles of; whether a head has none.
-  enum Own { kBlocks, kWhole, kBegin, kEnd, kFirstHead, kGaps, kOwn };
+  /// What is known: how many pieces there are, and whether they are whole; whether a head has no
+  /// tiles; this block's pieces, of which it works on kPiece; that one's tiles begin .. end, and
+  /// the first head that it has tiles of.
+  enum Own { kPieces, kWhole, kGaps, kPiece, kPieceEnd, kBegin, kEnd, kFirstHead, kOwn };
 
   // In shared memory: what follows is asked for rarely, and registers are scarce.
   const int* ends;  // [heads + 1] tiles of the heads before; firsts; own
@@ -65,29 +66,33 @@ struct Cut {
       int most = shape.blocks;
       if (shape.tiles_a_block > 0) most = min(most, max(1, (total - 1) / shape.tiles_a_block + 1));
       const int used = whole_blocks(firsts, ends, heads, total, static_cast<unsigned>(most));
-      const int blocks = used > 0 ? used : max(1, min(most, total));
-      int2 mine = used > 0 ? int2{0, 0} : even_share(total, blocks);
+      const int pieces = used > 0 ? used : max(1, min(most, total));
       bool gaps = false;
-      int head = heads;
 #pragma unroll 1
       for (int first = 0; first < heads; first += kWarp) {
-        const int h = first + static_cast<int>(threadIdx.x), block = static_cast<int>(blockIdx.x);
-        const bool there = h < heads;
-        const bool own_head = there && (used > 0 ? firsts[h] <= block && block < firsts[h + 1]
-                                                 : ends[h] <= mine.x && mine.x < ends[h + 1]);
-        const unsigned found = __ballot_sync(~0u, own_head);
-        if (found != 0) head = first + __ffs(found) - 1;
-        gaps |= __any_sync(~0u, there && ends[h] == ends[h + 1]) != 0;
+        const int h = first + static_cast<int>(threadIdx.x);
+        gaps |= __any_sync(~0u, h < heads && ends[h] == ends[h + 1]) != 0;
       }
-      if (used > 0) mine = share_of_head(ends, firsts, head, heads);
       if (threadIdx.x == 0) {
-        own[kBlocks] = blocks, own[kWhole] = used > 0;
-        own[kBegin] = mine.x, own[kEnd] = mine.y;
-        own[kFirstHead] = head, own[kGaps] = gaps;
+        own[kPieces] = pieces, own[kWhole] = used > 0, own[kGaps] = gaps;
+        own[kPiece] = first_piece(pieces, blockIdx.x);
+        own[kPieceEnd] = first_piece(pieces, blockIdx.x + 1);
       }
+      __syncwarp();
+      Cut{ends, heads}.find(own[kPiece]);
     }
     __syncthreads();
     return {ends, heads};
+  }
+
+  /// The block's next piece; false at its last. All threads call it, done with the piece before.
+  __device__ bool next() const {
+    const int piece = own(kPiece) + 1;
+    if (piece >= own(kPieceEnd)) return false;
+    __syncthreads();
+    if (threadIdx.x < kWarp) find(piece);
+    __syncthreads();
+    return true;
   }
 
   __device__ int first_block(int head) const {
@@ -99,6 +104,31 @@ struct Cut {
   }
 
  private:
+  /// Blocks take pieces that lie side by side.
+  static __device__ int first_piece(int pieces, unsigned block) {
+    return static_cast<int>(static_cast<unsigned>(pieces) * block / gridDim.x);
+  }
+  /// One warp: what is known of the piece.
+  __device__ void find(int piece) const {
+    int* to = const_cast<int*>(firsts() + heads + 1);
+    const bool whole = to[kWhole] != 0;
+    const bool none = piece >= to[kPieceEnd];
+    const int total = ends[heads];
+    int2 mine = none || whole ? int2{total, total} : even_share(total, to[kPieces], piece);
+    int head = heads;
+#pragma unroll 1
+    for (int first = 0; first < heads && !none; first += kWarp) {
+      const int h = first + static_cast<int>(threadIdx.x);
+      const bool found = h < heads && (whole ? firsts()[h] <= piece && piece < firsts()[h + 1]
+                                             : ends[h] <= mine.x && mine.x < ends[h + 1]);
+      const unsigned which = __ballot_sync(~0u, found);
+      if (which != 0) head = first + __ffs(which) - 1;
+    }
+    if (whole && head < heads) mine = share_of_head(ends, firsts(), head, piece);
+    if (threadIdx.x == 0) {
+      to[kPiece] = piece, to[kBegin] = mine.x, to[kEnd] = mine.y, to[kFirstHead] = head;
+    }
+  }
   /// firsts <- blocks by heads; the number of blocks, or 0 if an even cut is better.
   static __device__ int whole_blocks(int* firsts, const int* ends, int heads, int total,
                                      unsigned grid) {
@@ -116,27 +146,24 @@ struct Cut {
     const int used = prefix_sums(firsts, heads, share);
     return __all_sync(~0u, even) && static_cast<unsigned>(used) <= grid ? used : 0;
   }
-  /// The first total % blocks blocks have a tile more than the others.
-  static __device__ int2 even_share(int total, int blocks) {
-    const int block = static_cast<int>(blockIdx.x);
-    if (block >= blocks) return {total, total};
+  /// The first total % pieces pieces have a tile more than the others.
+  static __device__ int2 even_share(int total, int pieces, int piece) {
     const auto each =
-        static_cast<int>(static_cast<unsigned>(total) / static_cast<unsigned>(blocks));
-    const int more = total - each * blocks;
-    const int first = block * each + min(block, more);
-    return {first, first + each + (block < more ? 1 : 0)};
+        static_cast<int>(static_cast<unsigned>(total) / static_cast<unsigned>(pieces));
+    const int more = total - each * pieces;
+    const int first = piece * each + min(piece, more);
+    return {first, first + each + (piece < more ? 1 : 0)};
   }
-  /// Of the block's one head.
-  static __device__ int2 share_of_head(const int* ends, const int* firsts, int head, int heads) {
-    if (head == heads) return {ends[heads], ends[heads]};
+  /// Of the piece's one head.
+  static __device__ int2 share_of_head(const int* ends, const int* firsts, int head, int piece) {
     const auto tiles = static_cast<unsigned>(ends[head + 1] - ends[head]);
-    const auto blocks = static_cast<unsigned>(firsts[head + 1] - firsts[head]);
-    const unsigned at = blockIdx.x - static_cast<unsigned>(firsts[head]);
-    return {ends[head] + static_cast<int>(tiles * at / blocks),
-            ends[head] + static_cast<int>(tiles * (at + 1) / blocks)};
+    const auto pieces = static_cast<unsigned>(firsts[head + 1] - firsts[head]);
+    const auto at = static_cast<unsigned>(piece - firsts[head]);
+    return {ends[head] + static_cast<int>(tiles * at / pieces),
+            ends[head] + static_cast<int>(tiles * (at + 1) / pieces)};
   }
   __device__ int block_of(int tile) const {
-    const int total = ends[heads], blocks = own(kBlocks);
+    const int total = ends[heads], blocks = own(kPieces);
     const int each = total / blocks, more = total - each * blocks;
     const int longer = more * (each + 1);  // tiles of the blocks that have one more
     return tile < longer ? tile / (each + 1) : more + (tile - longer) / each;

@@ -46,12 +46,12 @@ int DecodeShape::query_blocks() const {
 
 DecodeScratch::DecodeScratch(MemoryCounter& counter, const DecodeShape& shape, cudaStream_t stream,
                              size_t calls)
-    : blocks_(device_info().multiprocessors) {
+    : blocks_(device_info().multiprocessors * kMostResident) {
   shape.check();
   const size_t heads = shape.heads();
-  partials_ =
-      DeviceArray<float>(counter, MemoryKind::kScratch,
-                         calls * (blocks_ + heads) * kDecodeQueries * (shape.head_dim + 2), stream);
+  partials_ = DeviceArray<float>(counter, MemoryKind::kScratch,
+                                 calls * (blocks_ + heads) * static_cast<size_t>(shape.part_size()),
+                                 stream);
   arrivals_ = DeviceArray<int>(counter, MemoryKind::kScratch, calls * heads, stream);
   check(cudaMemsetAsync(arrivals_.data(), 0, calls * heads * sizeof(int), stream),
         "decode scratch");

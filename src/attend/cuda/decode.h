@@ -9,6 +9,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/device.h"
@@ -75,6 +76,10 @@ struct DecodeShape {
   int query_blocks() const;  ///< passes over a KV head's rows
   /// Lists of rows that are gone through: KV heads of all sequences times passes.
   int heads() const { return sequences * kv_heads * query_blocks(); }
+  /// Numbers of a partial result: values, maximum and sum of the most queries of a list.
+  int part_size() const {
+    return std::min(kDecodeQueries, query_heads / kv_heads) * (head_dim + 2);
+  }
 };
 
 /// Where a call's numbers are.
@@ -87,6 +92,9 @@ struct DecodePlace {
 };
 
 class DecodeGroups;
+
+/// Blocks of a decode kernel that may share a multiprocessor.
+inline constexpr int kMostResident = 3;
 
 /// Tiles, of 16 or 32 rows of a KV head, that a block of a call in company gets at least.
 inline constexpr int kTilesABlock = 32;
@@ -128,7 +136,7 @@ class DecodeScratch {
 
  private:
   int blocks_;
-  DeviceArray<float> partials_;  // [calls, blocks + heads, 8, D + 2]
+  DeviceArray<float> partials_;  // [calls, blocks + heads, part_size()]
   DeviceArray<int> arrivals_;    // [calls, heads]
 };
 

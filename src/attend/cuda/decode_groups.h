@@ -64,6 +64,7 @@ class DecodeGroups {
     int stage = 0;      // calls of the same sequence before it
   };
   void add(const Call& call, std::vector<std::byte> params, size_t placed);
+  static unsigned blocks_of_call(const Call& call);
   static bool alike(const Added& a, const Added& b);
 
   std::vector<Added> added_;

@@ -17,8 +17,9 @@ namespace pith::cuda {
 
 /// A codec that is never asked: the kernel for dense spans alone.
 struct NoCodec {
+  using InCompany = NoCodec;
   static constexpr bool kPresent = false;
-  static constexpr int kWarps = 8, kStages = 0, kBlockBytes = 0, kQueryBytes = 0;
+  static constexpr int kWarps = 8, kResident = 1, kStages = 0, kBlockBytes = 0, kQueryBytes = 0;
   using Ahead = NothingAhead;
   static __device__ Ahead ask(const void*) { return {}; }
   static __device__ constexpr int warps() { return kWarps; }
@@ -259,7 +260,7 @@ struct QueryLoad {
 };
 
 template <class T, class Codec, int D>
-__global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
+__global__ void __launch_bounds__(Codec::kWarps* kWarp, Codec::kResident)
     decode_kernel(const __grid_constant__ DecodeParams p) {
   auto* shared = launched_shared<char>();
   const BlockSpace<Codec, D> space{shared};
@@ -317,7 +318,7 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, 1)
 
 template <class T, class Codec, int D>
 void launch_decode_as(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream) {
-  const DecodeParams p = make_params(call, scratch);
+  const DecodeParams p = make_params(call, scratch, Codec::kResident);
   const size_t bytes = BlockSpace<Codec, D>::kWalkAt + walk_bytes<kStagedSpans>(p.heads);
   launch_call(decode_kernel<T, Codec, D>, {{}, Codec::kWarps * kWarp, bytes}, p, call, stream,
               "decode attention");
@@ -329,7 +330,12 @@ void launch_decode(const DecodeCall& call, const DecodeScratch& scratch, cudaStr
   call.check();
   constexpr int kMost = std::is_same_v<Codec, NoCodec> ? 256 : 128;
   with_rows_of<kMost>(call.dtype, call.shape.head_dim, [&]<class T, int D>() {
-    launch_decode_as<T, typename Codec::template Of<D>, D>(call, scratch, stream);
+    using Tiles = typename Codec::template Of<D>;
+    if (call.company.blocks > 0) {
+      launch_decode_as<T, typename Tiles::InCompany, D>(call, scratch, stream);
+    } else {
+      launch_decode_as<T, Tiles, D>(call, scratch, stream);
+    }
   });
 }
 

@@ -13,12 +13,13 @@ namespace pith::cuda {
 /// A launch has one call, or several of one shape: blocks of one y are one call's.
 struct DecodeParams : PlacedParams {
   const void* table;  // what the codec reads beside queries
-  float* partials;    // [calls, blocks + heads, kQueries, D + 2]
+  float* partials;    // [calls, blocks + heads, part]
   int* arrivals;      // [calls, heads]
   float scale;        // of scores, in units of log2
   int heads;          // of a call: B * G * query_blocks
   int query_blocks;   // groups of at most 8 queries that share a KV head
   int group;          // query heads a KV head
+  int part;           // numbers of a partial result: of the most queries of a list, [D + 2] each
   int span_count;
   int blocks;         // of a call, at most
   int tiles_a_block;  // at least; 0: a call is cut over all its blocks
@@ -66,7 +67,9 @@ class Predecessor {
   bool awaited_ = false;
 };
 
-inline DecodeParams make_params(const DecodeCall& call, const DecodeScratch& scratch) {
+/// `resident`: of the kernel's blocks, on a multiprocessor.
+inline DecodeParams make_params(const DecodeCall& call, const DecodeScratch& scratch,
+                                int resident = 1) {
   const DecodeShape& shape = call.shape;
   DecodeParams p{};
   p.place = call;
@@ -77,9 +80,10 @@ inline DecodeParams make_params(const DecodeCall& call, const DecodeScratch& scr
   p.scale = (shape.scale != 0 ? shape.scale : 1 / sqrtf(dim)) * kLog2e;
   p.group = shape.query_heads / shape.kv_heads;
   p.query_blocks = shape.query_blocks();
+  p.part = shape.part_size();
   p.heads = shape.heads();
   p.span_count = shape.spans;
-  p.blocks = scratch.blocks();
+  p.blocks = device_info().multiprocessors * resident;
   p.tiles_a_block = call.company.blocks > 0 ? kTilesABlock : 0;
   p.settled = call.settled;
   return p;
@@ -198,10 +202,10 @@ template <int D, class Channel>
 __device__ inline void end_head(const DecodeParams& p, const Cut& cut, const Running<D>& run,
                                 const HeadEnd& end, const Channel& channel) {
   __shared__ bool last;
-  // Parts of one head are consecutive: each next one raises the block's or the head's number.
-  float* all = p.partials + p.first_part() * kPart<D>;
-  float* parts = all + static_cast<size_t>(blockIdx.x + end.head) * kPart<D>;
-  merge_warps<D>(parts, end.shared, end.stride, run, {end.queries, end.warps}, channel);
+  // Parts of one head are consecutive: each next one raises the piece's or the head's number.
+  float* all = p.partials + p.first_part() * p.part;
+  merge_warps<D>(all + static_cast<size_t>(cut.own(Cut::kPiece) + end.head) * p.part, end.shared,
+                 end.stride, run, {end.queries, end.warps}, channel);
   const int count = cut.block_count(end.head);
   if (count > 1) {
     // merge_warps ended with a barrier: one thread's release covers all threads' writes.
@@ -213,9 +217,10 @@ __device__ inline void end_head(const DecodeParams& p, const Cut& cut, const Run
     __syncthreads();
     if (!last) return;
   }
-  merge_parts<D>(output_of<D>(p, end.head),
-                 all + static_cast<size_t>(cut.first_block(end.head) + end.head) * kPart<D>, count,
-                 reinterpret_cast<float*>(end.shared));
+  merge_parts<D>(
+      output_of<D>(p, end.head),
+      {all + static_cast<size_t>(cut.first_block(end.head) + end.head) * p.part, p.part, count},
+      reinterpret_cast<float*>(end.shared));
 }
 /// Of values in the dense order.
 template <int D>

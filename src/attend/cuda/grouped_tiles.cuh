@@ -331,9 +331,12 @@ struct TokenKeys {
   }
 };
 
-/// Keys and values of a block, with the ring that it travels through.
-template <class Keys, class Values>
+/// Keys and values of a block, with the ring that it travels through. In company a multiprocessor
+/// has several smaller blocks: one begins or merges while another streams. Alone a call's end is
+/// worth more: it merges as many parts as it has blocks.
+template <class Keys, class Values, bool kInCompany = false>
 struct GroupedTiles {
+  using InCompany = GroupedTiles<Keys, Values, true>;
   static constexpr bool kPresent = true;
   static constexpr bool kRotated = Values::kRotated;
   static constexpr int kRows = 32;
@@ -341,12 +344,14 @@ struct GroupedTiles {
       Keys::kCodeBytes + Keys::kSideBytes + Values::kCodeBytes + Values::kSideBytes;
   // Eight warps with three blocks each on their way were 2 to 5% faster than sixteen with two:
   // their registers hold the queries, and less is merged at the end.
-  static constexpr int kWarps = 8;
+  static constexpr int kWarps = kInCompany ? 4 : 8;
   // Rings of two blocks, or of four and more, are slower: what a deep ring asks for at first is
   // ahead of everything else in the queues to memory.
   static constexpr int kStages = kBlockBytes > 6144 ? 2 : 3;
   static __device__ constexpr int warps() { return kWarps; }
   static constexpr int kQueryBytes = Keys::kQueryBytes;
+  // Of the larger blocks of codes a third one on a multiprocessor would spill registers.
+  static constexpr int kResident = !kInCompany ? 1 : kBlockBytes > 6144 ? 2 : 3;
   using Number = __half;
   using Query = typename Keys::Query;
   struct Tile {

@@ -48,14 +48,16 @@ __device__ inline void for_own_heads(const DecodeParams& p, char* shared, Predec
   const Cut cut = Cut::make(ends, {p.heads, p.blocks, p.tiles_a_block}, [&](int head) {
     return tiles_of_head<Tiles>(spans_of(head), p.span_count);
   });
-  for (int head = cut.own(Cut::kFirstHead); head < p.heads; ++head) {
-    const int first = cut.ends[head], end = cut.own(Cut::kEnd);
-    if (first >= end) break;
-    if (first == cut.ends[head + 1]) continue;
-    f(HeadShare{head, queries_of(p, head), spans_of(head), cut.own(Cut::kBegin) - first,
-                end - first},
-      cut);
-  }
+  do {
+    for (int head = cut.own(Cut::kFirstHead); head < p.heads; ++head) {
+      const int first = cut.ends[head], end = cut.own(Cut::kEnd);
+      if (first >= end) break;
+      if (first == cut.ends[head + 1]) continue;
+      f(HeadShare{head, queries_of(p, head), spans_of(head), cut.own(Cut::kBegin) - first,
+                  end - first},
+        cut);
+    }
+  } while (cut.next());
   ahead.wait();
   if (!cut.own(Cut::kGaps) || blockIdx.x != 0) return;
   for (int head = 0; head < p.heads; ++head) {

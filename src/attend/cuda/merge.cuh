@@ -78,16 +78,21 @@ __device__ inline void write_nothing_seen(const HeadOutput& to) {
   if (to.log_sum && threadIdx.x < to.queries) to.log_sum[threadIdx.x] = -INFINITY;
 }
 
-/// The result from `count` parts. Shared memory: kQueries count floats. All threads call it.
+/// Parts of a head, `stride` numbers apart: of its queries, [D + 2] each.
+struct HeadParts {
+  const float* first;
+  int stride, count;
+};
+
+/// The result from a head's parts. Shared memory: kQueries count floats. All threads call it.
 template <int D>
-__device__ inline void merge_parts(const HeadOutput& to, const float* parts, int count,
-                                   float* shared) {
+__device__ inline void merge_parts(const HeadOutput& to, const HeadParts& parts, float* shared) {
   // Parts whose values are asked for together with the maxima: one wait instead of two.
   constexpr int kTogether = 20;
   float* shares = shared;  // [count, kQueries]
-  const int pairs = to.queries * D / 2;
+  const int pairs = to.queries * D / 2, count = parts.count;
   const auto row_of = [&](int part, int query) {
-    return reinterpret_cast<const float2*>(parts + static_cast<size_t>(part) * kPart<D> +
+    return reinterpret_cast<const float2*>(parts.first + static_cast<size_t>(part) * parts.stride +
                                            query * (D + 2));
   };
   const auto pair_at = [&](int part, int i) {
@@ -133,7 +138,7 @@ __device__ inline void merge_parts(const HeadOutput& to, const float* parts, int
       total.x += share * v.x;
       total.y += share * v.y;
     };
-    const bool first = i == threadIdx.x;
+    const bool first = i == static_cast<int>(threadIdx.x);
 #pragma unroll
     for (int w = 0; w < kTogether; ++w) {
       if (w < count) add(w, first ? early[w] : pair_at(w, i));
