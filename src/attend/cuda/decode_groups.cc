@@ -16,26 +16,29 @@ bool DecodeGroups::alike(const Added& a, const Added& b) {
          a.call.shape.shared_bytes == b.call.shape.shared_bytes && a.params == b.params;
 }
 
-// Blocks that take several pieces of a call begin and end once. Those that run at a time are as
-// many as there is room for, in up to four rounds: with the least rounds that leave little of it
-// empty.
+// Blocks that take several pieces of a call begin once, a quarter of a piece's time, but all of a
+// round wait for the one with most pieces: the number with the least time, of those that fill whole
+// rounds of what the card has room for.
 unsigned DecodeGroups::blocks_of_call(const Call& call) {
+  constexpr float kBegin = 0.25f;
+  constexpr unsigned kMostRounds = 8;
   const LaunchShape& shape = call.shape;
   int resident = 0;
   check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
             &resident, reinterpret_cast<const void*>(call.kernel.kernel),
             static_cast<int>(shape.block.x), shape.shared_bytes),
         call.what);
-  const unsigned room =
-      static_cast<unsigned>(device_info().multiprocessors * std::max(resident, 1));
+  const auto up = [](unsigned a, unsigned b) { return (a + b - 1) / b; };
+  const auto room = static_cast<unsigned>(device_info().multiprocessors * std::max(resident, 1));
   const unsigned pieces = shape.grid.x, calls = shape.grid.y;
-  unsigned best = 1;
-  double best_share = 0;
-  for (unsigned rounds = 1; rounds <= 4; ++rounds) {
-    const unsigned n = std::clamp(rounds * room / calls, 1u, pieces);
-    const unsigned taken = (n * calls + room - 1) / room * room;
-    const double share = static_cast<double>(n * calls) / taken;
-    if (share > best_share + 0.03) best = n, best_share = share;
+  unsigned best = pieces;
+  float least = static_cast<float>(up(pieces * calls, room)) * (kBegin + 1);
+  for (unsigned rounds = kMostRounds; rounds > 0; --rounds) {
+    const unsigned most = std::clamp(rounds * room / calls, 1u, pieces);
+    const unsigned n = up(pieces, up(pieces, most));
+    const float time =
+        static_cast<float>(up(n * calls, room)) * (kBegin + static_cast<float>(up(pieces, n)));
+    if (time <= least) best = n, least = time;
   }
   return best;
 }
