@@ -94,10 +94,10 @@ class Session {
   static Session restore(std::shared_ptr<const Model> model, const std::filesystem::path& path,
                          const StandaloneOptions& options);
 
-  /// A second conversation with the same past, on the same engine; both go on independently. On the
-  /// CPU they have their rows in common, so that a fork costs microseconds, until one of them goes
-  /// on: then it takes memory for its own, and throws kOutOfMemory with nothing changed if there is
-  /// none. The ledger of each says what it would take alone. kNow takes it here and now.
+  /// A second conversation with the same past, on the same engine; both go on independently. They
+  /// have their rows in common, so that a fork costs microseconds, until one of them goes on: then
+  /// it takes memory for its own, and throws kOutOfMemory with nothing changed if there is none.
+  /// The ledger of each says what it would take alone. kNow takes it here and now.
   Session fork(Copy when = Copy::kWhenWritten) const;
 
   size_t tokens() const;                       ///< seen so far

@@ -234,7 +234,7 @@ TEST(CudaState, AccountsAreASessionsOwn) {
     base.save(folder.path() / "s.pith", {.replace = true});
     const size_t before = engine->bytes_in_use(), shared = base.ledger().shared;
     {
-      const Session fork = base.fork();
+      const Session fork = base.fork(Copy::kNow);
       const Session restored =
           Session::restore(engine, folder.path() / "s.pith", with_policy(policy));
       EXPECT_EQ(fork.ledger().cache_bytes(), base.ledger().cache_bytes()) << policy;
@@ -244,6 +244,45 @@ TEST(CudaState, AccountsAreASessionsOwn) {
           << policy << ": tables are there once";
     }
     EXPECT_EQ(engine->bytes_in_use(), before) << policy;
+  }
+}
+
+// Forks have their original's rows until one of them goes on: then it takes what its ledger says,
+// and each ends where a session that was never forked does.
+TEST(CudaState, ForksTakeNothingUntilTheyGoOn) {
+  const auto model = RandomModelFolder({}).load();
+  PITH_NEEDS_GPU();
+  EngineOptions o;
+  o.device = Device::kCuda;
+  o.parallel = 4;
+  const auto engine = std::make_shared<Engine>(model, o);
+  const auto ids = random_ids(150, model->config().vocab, 3);
+  for (const char* policy : {"exact", "keydiff(budget=48)+int4,window=16", "express(s=32)"}) {
+    SCOPED_TRACE(policy);
+    Session whole(engine, with_policy(policy)), base(engine, with_policy(policy));
+    whole.append(ids);
+    base.append(ids);
+    const auto logits = [](Session& s, int32_t token) {
+      const auto l = s.decode(token);
+      return std::vector<float>(l.begin(), l.end());
+    };
+    const size_t before = engine->bytes_in_use();
+    std::vector<Session> forks;
+    for (int i = 0; i < 50; ++i) forks.push_back(base.fork());
+    EXPECT_EQ(forks[3].rows(1, 0).positions, base.rows(1, 0).positions);
+    EXPECT_EQ(forks[3].ledger().total_bytes(), base.ledger().total_bytes());
+    EXPECT_EQ(engine->bytes_in_use(), before);
+    const std::vector<float> third = logits(whole, 3);
+    EXPECT_EQ(logits(base, 3), third);
+    EXPECT_GE(engine->bytes_in_use(), before + base.ledger().cache_bytes());
+    EXPECT_EQ(logits(forks[7], 3), third);
+    const std::vector<float> fourth = logits(whole, 4);
+    EXPECT_EQ(logits(forks[7], 4), fourth);
+    EXPECT_EQ(logits(base, 4), fourth);
+    forks.erase(forks.begin() + 1, forks.end());
+    const size_t last = engine->bytes_in_use();
+    EXPECT_EQ(logits(forks[0], 3), third) << "the last one goes on where its rows are";
+    EXPECT_LT(engine->bytes_in_use(), last + forks[0].ledger().cache_bytes());
   }
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cache/cuda/device_cache.h"
+#include "core/copy_on_write.h"
 #include "kernels/cuda/device_archive.h"
 #include "kernels/cuda/read_rate.h"
 #include "kernels/cuda/streams.h"
@@ -45,10 +46,11 @@ struct CudaShared {
   std::vector<const CudaSession*> rows;  // whose logits forward has, row by row
 };
 
-class CudaSession final : public SessionBackend {
+/// A session's memory: its cache and where its last token left off.
+class CudaHeld {
  public:
-  /// The turn is the caller's.
-  CudaSession(CudaShared& shared, const SessionOptions& o)
+  /// The turn is the caller's, as in copies.
+  CudaHeld(CudaShared& shared, const SessionOptions& o)
       : shared_(shared),
         memory_(shared.memory, o.cache_limit),
         cache_(std::make_unique<cuda::DeviceCache>(
@@ -59,7 +61,7 @@ class CudaSession final : public SessionBackend {
     if (o.error_probe.rows > 0)
       cache_->start_error_probe(o.error_probe, o.seed, shared.options.threads);
   }
-  CudaSession(const CudaSession& o)
+  CudaHeld(const CudaHeld& o)
       : shared_(o.shared_),
         memory_(shared_.memory, o.memory_.limit()),
         state_(memory_, MemoryKind::kScratch, width(), shared_.stream.stream) {
@@ -69,77 +71,108 @@ class CudaSession final : public SessionBackend {
                                 cudaMemcpyDeviceToDevice, shared_.stream.stream),
                 "the copy of where a session left off");
   }
-  ~CudaSession() override {
+  ~CudaHeld() {
     const std::lock_guard turn(shared_.turn);
     shared_.forward.forget(*cache_);
-    std::ranges::replace(shared_.rows, this, nullptr);
     cache_.reset();
     state_ = {};
   }
 
-  std::unique_ptr<SessionBackend> clone() const override {
+  cuda::DeviceCache& cache() const { return *cache_; }
+  /// On the device (DeviceForward's state).
+  float* state() const { return state_.data(); }
+  size_t width() const { return static_cast<size_t>(shared_.weights->config().hidden); }
+  size_t bytes(MemoryKind kind) const { return memory_.bytes(kind); }
+
+ private:
+  CudaShared& shared_;
+  mutable MemoryCounter memory_;  // a copy's bytes are counted by way of it
+  std::unique_ptr<cuda::DeviceCache> cache_;
+  cuda::DeviceArray<float> state_;  // [hidden]
+};
+
+/// Forks have what they hold in common until one of them goes on.
+class CudaSession final : public SessionBackend {
+ public:
+  /// The turn is the caller's.
+  CudaSession(CudaShared& shared, const SessionOptions& o)
+      : shared_(shared), held_(std::make_unique<CudaHeld>(shared, o)) {}
+  CudaSession(const CudaSession& o) : shared_(o.shared_), held_(o.held_) {}
+  ~CudaSession() override {
     const std::lock_guard turn(shared_.turn);
+    std::ranges::replace(shared_.rows, this, nullptr);
+  }
+
+  std::unique_ptr<SessionBackend> clone() const override {
     return std::make_unique<CudaSession>(*this);
   }
-  void own() override {}  // copies are made at once
+  void own() override {
+    const std::lock_guard turn(shared_.turn);
+    held_.own();
+  }
   void end_prompt() override {
     const std::lock_guard turn(shared_.turn);
-    cache_->end_prefill();
+    writes().cache().end_prefill();
   }
   void protect(std::span<const TokenRange> ranges) override {
     const std::lock_guard turn(shared_.turn);
-    shared_.forward.forget(*cache_);
-    cache_->protect(ranges);
+    shared_.forward.forget(writes().cache());
+    writes().cache().protect(ranges);
   }
   size_t tokens() const override {
     const std::lock_guard turn(shared_.turn);
-    return cache_->tokens();
+    return held_->cache().tokens();
   }
   void archive(Archive& a) override {
     const std::lock_guard turn(shared_.turn);
-    cache_->archive(a);
+    for_archive(a).cache().archive(a);
   }
   void archive_layer(int layer, Archive& a) override {
     const std::lock_guard turn(shared_.turn);
-    cache_->archive_layer(layer, a);
+    for_archive(a).cache().archive_layer(layer, a);
   }
   void archive_last(Archive& a) override {
     const std::lock_guard turn(shared_.turn);
-    cuda::archive_finite(a, {state_.data(), width() * sizeof(float)}, DType::kF32,
+    const CudaHeld& held = for_archive(a);
+    cuda::archive_finite(a, {held.state(), held.width() * sizeof(float)}, DType::kF32,
                          shared_.stream.stream);
   }
-  std::vector<TokenRange> protected_tokens() const override { return cache_->protected_tokens(); }
+  std::vector<TokenRange> protected_tokens() const override {
+    return held_->cache().protected_tokens();
+  }
   HeadRows rows(int layer, int head) const override {
     const std::lock_guard turn(shared_.turn);
-    return cache_->rows(layer, head);
+    return held_->cache().rows(layer, head);
   }
   std::vector<AttentionError> attention_errors() const override {
     const std::lock_guard turn(shared_.turn);
-    return cache_->attention_errors();
+    return held_->cache().attention_errors();
   }
   Ledger ledger() const override {
     const std::lock_guard turn(shared_.turn);
-    Ledger ledger = cache_->ledger();
-    ledger.scratch = memory_.bytes(MemoryKind::kScratch);
-    ledger.staging = memory_.bytes(MemoryKind::kStaging);
-    ledger.probe = memory_.bytes(MemoryKind::kProbe);
+    Ledger ledger = held_->cache().ledger();
+    ledger.scratch = held_->bytes(MemoryKind::kScratch);
+    ledger.staging = held_->bytes(MemoryKind::kStaging);
+    ledger.probe = held_->bytes(MemoryKind::kProbe);
     return ledger;
   }
-  std::string describe_policy() const override { return cache_->describe(); }
+  std::string describe_policy() const override { return held_->cache().describe(); }
 
-  cuda::DeviceCache& cache() { return *cache_; }
-  /// Where its last token left off, on the device (DeviceForward's state).
-  float* state() { return state_.data(); }
+  /// The turn is the caller's.
+  CudaHeld& writes() { return held_.own(); }
+  cuda::DeviceCache& cache() { return writes().cache(); }
+  float* state() const { return held_->state(); }
   /// Room for logits [V]; taken when they are asked for, and kept.
   std::vector<float>& logits() { return logits_; }
 
  private:
-  size_t width() const { return static_cast<size_t>(shared_.weights->config().hidden); }
+  /// What saves only reads, by functions that load too.
+  CudaHeld& for_archive(const Archive& a) {
+    return a.loads() ? writes() : const_cast<CudaHeld&>(*held_);
+  }
 
   CudaShared& shared_;
-  mutable MemoryCounter memory_;  // a fork's copies are counted by way of it
-  std::unique_ptr<cuda::DeviceCache> cache_;
-  cuda::DeviceArray<float> state_;  // [hidden]
+  CopyOnWrite<CudaHeld> held_;
   std::vector<float> logits_;
 };
 
