@@ -95,6 +95,17 @@ def sizes(row):
             str(row.get("count", MISSING))]
 
 
+def beside_exact(found, policy):
+    """What a policy finds, and in brackets the exact cache."""
+    if policy not in found:
+        return MISSING
+
+    def share(whose):
+        samples = f" of {found[whose]['count']}" if "count" in found[whose] else ""
+        return f"{score(found, whose)}%{samples}"
+    return f"{share(policy)} ({share('exact')})"
+
+
 def compositions(rows, tasks):
     """For what is asked, the line that finds the facts and has least divergence, else that of least
     divergence."""
@@ -109,10 +120,10 @@ def compositions(rows, tasks):
             continue
         holds = best in finding and rows[best]["kl"][0] <= least
         lines.append([f"{bits:g} bits, KL {least:g}", "yes" if holds else "NO", short(best),
-                      *sizes(rows[best]), *(score(found, best) for found in tasks),
+                      *sizes(rows[best]), *(beside_exact(found, best) for found in tasks),
                       rows[best].get("source", "fidelity.md")])
     return table(["at most", "met", "by", "KL", "bits", "kept", "seeds", "predictions",
-                  "niah_single_1 %", "passkey %", "from"], lines)
+                  "needles found", "passkeys found", "from"], lines)
 
 
 def selectors_at(rows, share):
@@ -139,6 +150,46 @@ def equal_rows(rows):
             lines.append([f"{share:g}%", says, short(p), *sizes(rows[p])])
     return table(["share", "least, outside both errors", "policy", "KL", "bits", "kept", "seeds",
                   "predictions"], lines)
+
+
+# Of a codec over all rows: bits a number at most, then what it is held against.
+QJL_BITS, QJL_BESIDE = 3.5, "exact+turboquant(bits=3,center=128)"
+CSR_ASKED = ((2.5, 0.06, 0.75), (4.3, 0.01, None))  # bits, divergence, share of passkeys
+
+
+def codec_row(claim, holds, policy, rows, tasks):
+    return [claim, "yes" if holds else "NO", f"`{policy}`", *sizes(rows[policy]),
+            *(beside_exact(found, policy) for found in tasks)]
+
+
+def least_within(rows, bits, name):
+    fitting = [p for p, row in rows.items()
+               if row["bits"] <= bits and name in p and "paper=true" not in p]
+    return min(fitting, key=lambda p: rows[p]["kl"][0], default=None)
+
+
+def codecs(rows, tasks):
+    """QJL beside turboquant of three bits, CSR beside what was asked of it."""
+    lines = []
+    ours = least_within(rows, QJL_BITS, "exact+qjl")
+    if ours and QJL_BESIDE in rows:
+        holds = rows[ours]["kl"][0] <= rows[QJL_BESIDE]["kl"][0]
+        lines += [codec_row(f"QJL, {QJL_BITS:g} bits: KL of {QJL_BESIDE} or less", holds, ours,
+                            rows, tasks),
+                  ["", "", *codec_row("", True, QJL_BESIDE, rows, tasks)[2:]]]
+    for bits, divergence, share in CSR_ASKED:
+        ours = least_within(rows, bits, "csr(")
+        if ours is None:
+            continue
+        passkeys = tasks[1]
+        holds = rows[ours]["kl"][0] <= divergence
+        claim = f"CSR, {bits:g} bits: KL {divergence:g}"
+        if share is not None:
+            claim += f", {100 * share:g}% of passkeys"
+            holds = holds and ours in passkeys and passkeys[ours]["score"][0] >= share
+        lines.append(codec_row(claim, holds, ours, rows, tasks))
+    return lines and table(["asked", "met", "policy", "KL", "bits", "kept", "seeds", "predictions",
+                            "needles found", "passkeys found"], lines)
 
 
 def best_at_a_quarter(rows):
@@ -184,7 +235,10 @@ def board_section():
     null = number(board.heads["ppl", "continue", length].get("null_control_kl", 0))
     return [BOARD_HEAD.format(length=length, task_length=task_length),
             f"Null control, exact against exact: {null}.", "",
-            "### What was asked of compositions", "", *compositions(*with_more(rows, singles)), "",
+            "### What was asked of compositions", "",
+            "Found: of so many samples, in brackets what the exact cache finds.", "",
+            *compositions(*with_more(rows, singles)), "",
+            "### What was asked of codecs over all rows", "", *codecs(rows, singles), "",
             "### Express: the least divergence of all selectors at equal rows", "",
             *equal_rows(rows), "",
             "### BalanceKV: the best of its paper's table at 25%", "", *best_at_a_quarter(rows), "",

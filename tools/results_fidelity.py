@@ -126,6 +126,21 @@ class Measure:
         (self.work / "refused.json").write_text(json.dumps(self.refused, indent=1))
 
 
+def by_device(files, folder):
+    """The records of these files, in a file for each device and arithmetic: `pith report` keeps
+    those apart, which measure the same."""
+    records = {}
+    for file in files:
+        for line in file.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            at = record["isa"], record.get("f32_arithmetic", True), record["version"]
+            records.setdefault(at, []).append(line)
+    for number, at in enumerate(sorted(records, key=str)):
+        path = pathlib.Path(folder) / f"{number}.jsonl"
+        path.write_text("".join(f"{line}\n" for line in records[at]), encoding="utf-8")
+        yield path
+
+
 def lines_of(options):
     """What `pith report --lines` makes of a split's files."""
     work = pathlib.Path(options.work) / options.split
@@ -133,9 +148,13 @@ def lines_of(options):
     if not files:
         sys.exit(f"results: nothing was measured in {work}")
     target = work / "lines"
-    subprocess.run([options.program, "report", *files, "--lines", target], check=True,
-                   stdout=subprocess.DEVNULL)
-    text = target.read_text(encoding="utf-8")
+    text = ""
+    with tempfile.TemporaryDirectory() as folder:
+        for file in by_device(files, folder):
+            subprocess.run([options.program, "report", file, "--lines", target], check=True,
+                           stdout=subprocess.DEVNULL)
+            more = target.read_text(encoding="utf-8")
+            text = merged(more, text) if text else more
     if not options.also:
         return text
     return merged(text, pathlib.Path(options.also).read_text(encoding="utf-8"))
