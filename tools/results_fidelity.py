@@ -289,10 +289,13 @@ def best(rows, bits, allowed):
 
 
 def with_more(rows, singles):
-    """Those of docs/results/fidelity_more.jsonl in place of lines without a sink: what a user gets."""
+    """Lines with a sink, what a user gets: those of docs/results/fidelity_more.jsonl where the
+    scoreboard has none."""
     rows = {policy: row for policy, row in rows.items() if "sink=0" not in policy}
     singles = [dict(task) for task in singles]
     for line in map(json.loads, MORE.read_text(encoding="utf-8").splitlines()):
+        if line["policy"] in rows:
+            continue
         rows[line["policy"]] = line
         for task, found in zip(singles, (line["needle"], line["passkey"])):
             task[line["policy"]] = {"score": [found]}

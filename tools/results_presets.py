@@ -53,11 +53,13 @@ def facts_found(scores, model, policy, length):
 
 
 def with_more(rows):
-    """The rows, with those of docs/results/fidelity_more.jsonl in place of lines without a sink."""
+    """The rows with a sink, and those of docs/results/fidelity_more.jsonl that are not there."""
     more = [json.loads(line) for line in MORE.read_text(encoding="utf-8").splitlines()]
     most = max(row["count"] for row in rows)
+    there = {row["policy"] for row in rows if row["count"] >= LEAST * most}
     return [row for row in rows if "sink=0" not in row["policy"]] + [
-        {**line, "count": most, "facts": (line["needle"] + line["passkey"]) / 2} for line in more]
+        {**line, "count": most, "facts": (line["needle"] + line["passkey"]) / 2} for line in more
+        if line["policy"] not in there]
 
 
 def presets(lines, own=False, more=False):
