@@ -107,8 +107,7 @@ Device device_of(const std::string& word) { return word == "cuda" ? Device::kCud
 /// Every selector over every codec, where all of these head_dims agree.
 std::string pairs_table(Notes& notes, Device device, const std::vector<int>& dims) {
   std::string out = "| |", line = "|---|";
-  for (const CodecRow& codec : codec_rows())
-    out += " " + to_string(usual_part(codec, device)) + " |", line += "---|";
+  for (const CodecRow& codec : codec_rows()) out += " " + codec.info.name + " |", line += "---|";
   out += "\n" + line + "\n";
   for (const SelectorRow& selector : selector_rows()) {
     out += "| " + selector.info.name + " |";
@@ -176,7 +175,7 @@ std::string offers_table() {
   std::string out = "| codec | side | what it offers |\n|---|---|---|\n";
   for (const CodecRow& codec : codec_rows()) {
     if (!codec.on_gpu) continue;
-    const MethodOptions options = codec.read(usual_part(codec, Device::kCuda));
+    const MethodOptions options = codec.read({codec.info.name, {}});
     const std::string k = codec.on_gpu(options, {Side::kKeys, 64}).text(),
                       v = codec.on_gpu(options, {Side::kValues, 64}).text();
     const auto behind_name = [](const std::string& text) {

@@ -278,11 +278,12 @@ std::string csr_parameters(const std::string& model) {
 std::vector<std::string> policies_of(const DemoOptions& o, int64_t layers) {
   const std::string upper = fmt::format(";layers={}-{}:exact+int4", layers / 2, layers - 1);
   std::vector<std::string> policies{
-      "exact+int4", fmt::format("streaming_llm(window={})", std::max<int64_t>(1, o.rows - 4)),
+      "exact+int4",
+      fmt::format("streaming_llm(window={})", std::max<int64_t>(1, o.rows - 4)),
       fmt::format("express(heavy=0,s={})+int4", std::max<int64_t>(4, o.rows / 2)) + upper,
-      "balancekv(heavy=0,rate=0.125)+int4" + upper, fmt::format("buzz(T={})+int4", o.rows) + upper,
-      // The GPU has the paper's form alone.
-      (o.engine.device == Device::kCpu ? "exact+qjl" : "exact+qjl(paper=true)") + upper,
+      "balancekv(heavy=0,rate=0.125)+int4" + upper,
+      fmt::format("buzz(T={})+int4", o.rows) + upper,
+      "exact+qjl" + upper,
       fmt::format("exact+csr({})", csr_parameters(o.engine.model)) + upper};
   policies.insert(policies.end(), o.policies.begin(), o.policies.end());
   return policies;

@@ -347,6 +347,7 @@ int run(bool quick, const std::string& only) {
                              named(b, "turboquant(bits=2)"),
                              named(b, "turboquant(bits=4)"),
                              named(b, "turboquant(bits=3,center=128)"),
+                             named(b, "qjl"),
                              named(b, "kvquant(bits=3)"),
                              named(b, "gear"),
                              named(b, "gear(bits=4)"),

@@ -75,7 +75,7 @@ std::vector<PolicyRule> with_codecs(const PolicyRule& rule, const RulePlace& pla
   };
   const double asked = parts.empty() ? static_cast<double>(2 * dim) : bytes(parts.front());
   std::vector<PolicyPart> others;
-  for (const CodecRow& row : codec_rows()) others.push_back(usual_part(row, place.device));
+  for (const CodecRow& row : codec_rows()) others.push_back({row.info.name, {}});
   std::ranges::stable_sort(
       others, {}, [&](const PolicyPart& part) { return std::fabs(std::log(bytes(part) / asked)); });
   parts.insert(parts.end(), others.begin(), others.end());

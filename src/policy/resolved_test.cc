@@ -44,7 +44,8 @@ TEST(Refusals, SayWhatIsNotThere) {
       {"exact;heads=1:exact+bf16", "one type"},
       {"exact+ladder(old=csr(rope=post))", "ladder(old=csr(rope=post))"},
       {"balancekv+ladder", "balancekv over"},
-      {"exact+qjl(residual=1)", "residual"},
+      {"exact+qjl(m=64)", "qjl(m=64)"},
+      {"exact+qjl(center=100)", "center=100"},
       {"exact+qjl(paper=true,center=64)", "center"},
       {"exact+qjl(paper=true,outliers=9)", "outliers=9"},
       {"exact+qjl(paper=true,slack=0.05)", "slack=0.05"},
@@ -112,7 +113,7 @@ TEST(ResolvedPolicy, SelectorsThatLoseNothingInASlidingLayerAreExactThere) {
 }
 
 // Of every selector over every codec this and no more is refused on the GPU, and nothing on the
-// CPU. Express's heavy rows leave by fewer than gear codes together.
+// CPU. Express's heavy rows leave by fewer than gear and qjl code together.
 TEST(Refusals, OfPairsAreThese) {
   for (const SelectorRow& selector : selector_rows())
     for (const CodecRow& codec : codec_rows()) {
@@ -126,7 +127,8 @@ TEST(Refusals, OfPairsAreThese) {
           (name == "adakv" && (over == "kivi" || over == "qjl" || over == "kvquant" ||
                                over == "gear" || over == "csr")) ||
           (over == "ladder" && name != "exact" && !keeps_none) ||
-          (name == "express" && (over == "csr" || over == "kvquant" || over == "gear"));
+          (name == "express" &&
+           (over == "csr" || over == "kvquant" || over == "gear" || over == "qjl"));
       for (const int dim : {64, 128})
         EXPECT_EQ(!why_not(selector, codec, Device::kCuda, dim).empty(), refused);
       // Wide heads: plain rows under selectors that judge by score alone.
@@ -146,6 +148,9 @@ TEST(Refusals, AreNoneWhereKernelsAre) {
                              "exact+k:f16+v:int8",
                              "exact+k:bf16+v:int8,dtype=bf16",
                              "exact+k:qjl(paper=true)+v:kivi",
+                             "exact+k:qjl+v:int8",
+                             "exact+k:gear+v:qjl(residual=1)",
+                             "express(heavy=0,s=64)+qjl",
                              "exact+k:kivi+v:qjl(paper=true)",
                              "exact+k:kvquant+v:gear",
                              "exact+ladder(old=int4)",
@@ -182,7 +187,7 @@ TEST(Refusals, AreNoneWhereKernelsAre) {
 TEST(Refusals, NameTheNearestPolicyThatWorks) {
   const std::pair<const char*, const char*> kCases[] = {
       {"exact+gear(rank=9)", "'exact+gear'"},
-      {"exact+k:qjl(paper=true)+v:int8", "'exact+qjl(paper=true)'"},
+      {"exact+k:qjl(paper=true)+v:int8", "'exact+k:qjl+v:int8'"},
       {"snapkv(budget=96)+kvquant", "'snapkv(budget=96)+"},
       {"uniform(rate=0.5,heavy=10)+qjl(paper=true)", "'uniform(rate=0.5)+qjl(paper=true)'"},
       {"express+kvquant", "'express(heavy=0)+kvquant'"},

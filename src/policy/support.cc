@@ -1,7 +1,5 @@
 #include "policy/support.h"
 
-#include <algorithm>
-
 namespace pith {
 namespace {
 
@@ -9,20 +7,6 @@ constexpr size_t kRows = 1000;  // more than the tables of any codec are made of
 constexpr int kContext = 4000, kWindow = 128;
 
 }  // namespace
-
-PolicyPart usual_part(const CodecRow& codec, Device device) {
-  PolicyPart part{codec.info.name, {}};
-  const auto fits = [&](const PolicyPart& p) {
-    const auto limits = codec.on_gpu(codec.read(p), {Side::kKeys, 64}).limits;
-    return std::ranges::all_of(limits, &std::string::empty, &Limit::asked);
-  };
-  const bool has_paper =
-      std::ranges::count(codec.info.parameters, "paper", &ParameterInfo::name) > 0;
-  if (device == Device::kCpu || !codec.on_gpu || !has_paper || fits(part)) return part;
-  PolicyPart paper = part;
-  paper.parameters["paper"] = "true";
-  return fits(paper) ? paper : part;
-}
 
 PolicyRule pair_rule(const SelectorRow& selector, const CodecRow& codec, size_t rows) {
   PolicyRule rule;
@@ -38,7 +22,6 @@ std::vector<Difference> why_not(const SelectorRow& selector, const CodecRow& cod
   CacheShape shape{1, 1, 1, head_dim, {}, kContext};
   if (feature == Feature::kSliding) shape.sliding_window = {kWindow + 1};
   PolicyRule rule = pair_rule(selector, codec, kRows);
-  rule.key_codec = rule.value_codec = usual_part(codec, device);
   if (feature == Feature::kSliding && !selector.owns_window) rule.window = kWindow / 2;
   return compare(place_rule(rule, {shape, 0, {0}, 0, device}).asked(feature == Feature::kProtect));
 }

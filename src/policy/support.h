@@ -16,12 +16,10 @@ enum class Feature : uint8_t {
   kProtect   ///< token ranges whose rows stay exact
 };
 
-/// A codec with its defaults; in its paper's form where the device has that and not these.
-PolicyPart usual_part(const CodecRow& codec, Device device);
 /// A selector over a codec, both with defaults but for the size, which is `rows`.
 PolicyRule pair_rule(const SelectorRow& selector, const CodecRow& codec, size_t rows);
-/// Why the pair cannot be, the codec as usual_part(); empty if it can. Its size is as many rows as
-/// any tables are made of.
+/// Why the pair_rule() cannot be; empty if it can. Its size is as many rows as any tables are made
+/// of.
 std::vector<Difference> why_not(const SelectorRow& selector, const CodecRow& codec, Device device,
                                 int head_dim, Feature feature = Feature::kNone);
 

@@ -139,8 +139,8 @@ TEST(CudaCodedCache, WeightsCountAllTokens) {
   PITH_NEEDS_GPU();
   for (const char* policy :
        {"express(heavy=0,s=32)+turboquant(bits=3)", "express(heavy=0,s=32)+qjl(paper=true)",
-        "express(s=16,heavy=20,heavy_interval=9)+int8", "uniform(budget=50)+int4",
-        "uniform(budget=30,heavy=20,heavy_interval=8)+turboquant",
+        "express(heavy=0,s=32)+qjl(center=32)", "express(s=16,heavy=20,heavy_interval=9)+int8",
+        "uniform(budget=50)+int4", "uniform(budget=30,heavy=20,heavy_interval=8)+turboquant",
         "balancekv(b=16,heavy=20,heavy_interval=30)+int8"}) {
     SCOPED_TRACE(policy);
     if (left_out()) continue;

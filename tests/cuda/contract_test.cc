@@ -65,10 +65,9 @@ TEST(CudaContract, EveryPairHoldsWhatTheCpuHolds) {
 // weights: in chunks, token by token, in a clone. The numbers are such that int4 changes none.
 TEST(CudaContract, AttendsToExactlyTheRowsItReports) {
   PITH_NEEDS_GPU();
-  const CodecRow& int4 = codec_row("int4");
   for (const SelectorRow& selector : selector_rows()) {
     for (const int dim : {64, 128}) {
-      const std::string policy = policy_of(selector, int4, 100, false);
+      const std::string policy = policy_of(selector, "int4", 100, false);
       SCOPED_TRACE(policy);
       if (!is_there(policy, dim)) continue;
       if (left_out()) continue;
@@ -91,8 +90,8 @@ TEST(CudaContract, FullBudgetIsTheCodecAlone) {
   for_pairs(2000, false,
             [](const std::string& policy, const SelectorRow& selector, const CodecRow& codec) {
               if (selector.info.size_parameter.empty() || selector.owns_window) return;
-              const std::string all =
-                  "exact+" + to_string(usual_part(codec, Device::kCuda)) + ",sink=2,window=30";
+              const PolicyPart form = *Policy::parse(policy).rules.front().key_codec;
+              const std::string all = "exact+" + to_string(form) + ",sink=2,window=30";
               if (left_out()) return;
               Pair pair(all, policy, 128, dtype_of(codec));
               run_groups(pair);

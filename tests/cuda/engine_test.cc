@@ -328,10 +328,11 @@ TEST(CudaPlans, PairsHaveTheirKernels) {
       {"exact+k:int4+v:int8,sink=0", "keys in int4, centred by 0, values in int8, centred by 0"},
       {"knorm(budget=50)+k:int8+v:int4",
        "keys in int8, centred by 0, values in int4, centred by 0"},
-      {"exact+k:qjl(paper=true)+v:kivi,sink=0", "qjl"}};
+      {"exact+k:qjl(paper=true)+v:kivi,sink=0", "qjl"},
+      {"exact+qjl,sink=0", "qjl in 3 bits, centred by 128"}};
   for (const auto& [policy, name] : kNames) EXPECT_EQ(plan(policy).codec->name(), name) << policy;
   for (const char* policy :
-       {"knorm(budget=50)+kivi", "exact+int8(center=32),sink=0", "h2o(budget=50)+qjl(paper=true)"})
+       {"knorm(budget=50)+kivi", "exact+int8(center=32),sink=0", "h2o(budget=50)+qjl"})
     EXPECT_TRUE(plan(policy).shares) << policy;
   for (const char* policy :
        {"knorm(budget=50)+int4", "exact+turboquant,sink=0", "exact+kvquant,sink=0"})

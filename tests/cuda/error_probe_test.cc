@@ -115,6 +115,7 @@ TEST(CudaErrorProbe, AgreesWithTheCpu) {
                               {"exact+int4,sink=32", 0.03},
                               {"exact+turboquant(bits=3),sink=0", 0.05},
                               {"exact+k:f16+v:int4,sink=0", 0.05},
+                              {"exact+qjl,sink=0", 0.05},
                               {"exact+qjl(paper=true),sink=0", 0.15},
                               {"snapkv(budget=96,interval=64)+qjl(paper=true),window=64", 0.2},
                               {"uniform(rate=0.3)+int4", 0.1},

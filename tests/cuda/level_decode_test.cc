@@ -197,9 +197,9 @@ void check_group(const std::string& codec, const Shape& s, int dim, bool alone) 
 TEST(CudaLevels, EveryGroupOfQueries) {
   PITH_NEEDS_GPU();
   for (const char* codec :
-       {"turboquant(bits=1)", "turboquant(bits=3)", "turboquant(bits=2,center=64)",
-        "gear(bits=2,rank=3,outliers=2)", "kvquant(bits=3)", "int8(hadamard=true)",
-        "kivi(bits=4,hadamard=true)"}) {
+       {"turboquant(bits=1)", "turboquant(bits=3)", "turboquant(bits=2,center=64)", "qjl",
+        "qjl(residual=2,center=0)", "gear(bits=2,rank=3,outliers=2)", "kvquant(bits=3)",
+        "int8(hadamard=true)", "kivi(bits=4,hadamard=true)"}) {
     for (const Shape& s : {Shape{1, 1}, {2, 2}, {8, 1}, {12, 1}, {28, 4}}) {
       for (const int dim : {64, 128}) {
         if (!left_out()) check_group(codec, s, dim, false);
@@ -216,6 +216,8 @@ const char* const kShared[] = {"kivi(bits=2)",
                                "kvquant(bits=2,outliers=3)",
                                "int8(center=32)",
                                "turboquant(bits=3,center=64)",
+                               "qjl",
+                               "qjl(residual=4,center=32)",
                                "kivi(bits=2,hadamard=true,center=128)"};
 
 TEST(CudaLevels, EveryGroupOfQueriesOverRowsAlone) {

@@ -23,6 +23,10 @@ constexpr Case kCases[] = {{"turboquant(bits=1)", 1e-2},
                            {"turboquant(bits=4)", 1e-2},
                            {"turboquant(bits=2,center=128)", 1e-2},
                            {"turboquant(bits=3,center=32)", 1e-2},
+                           {"qjl", 1e-2},
+                           {"qjl(residual=1,center=32)", 1e-2},
+                           {"qjl(residual=2,center=256)", 1e-2},
+                           {"qjl(residual=4,center=0)", 1e-2},
                            {"gear", 1e-2},
                            {"gear(bits=4,rank=4,outliers=1,rows=64)", 1e-2},
                            {"gear(bits=2,rank=0,outliers=5,rows=32)", 1e-2},
@@ -38,6 +42,7 @@ constexpr Case kCases[] = {{"turboquant(bits=1)", 1e-2},
                            // Rows that age are rounded to 16 bits between their codes.
                            {"ladder(rows=128)", 5e-2},
                            {"ladder(rows=192,new=kivi(bits=4),old=int4)", 5e-2},
+                           {"ladder(rows=128,new=turboquant(bits=4),old=qjl)", 5e-2},
                            {"k:int8+v:int4", 1e-2},  // a kernel of their own
                            {"k:int4+v:int8", 1e-2},
                            {"k:f16+v:int4", 1e-2},  // kernels of their own too: dense beside codes
@@ -54,6 +59,8 @@ constexpr Case kCases[] = {{"turboquant(bits=1)", 1e-2},
                            {"k:turboquant(bits=3,center=64)+v:bf16", 1e-2},
                            {"k:int4+v:kivi(bits=2)", 1e-2},
                            {"k:turboquant(bits=4,center=128)+v:int4(hadamard=true)", 1e-2},
+                           {"k:qjl+v:int8", 1e-2},
+                           {"k:f16+v:qjl(residual=4)", 1e-2},
                            {"k:kvquant(calibrate=64)+v:gear", 3e-2},
                            // The CPU codes the row that the last token pushes out.
                            {"qjl(paper=true,outliers=0)", 4e-2}};

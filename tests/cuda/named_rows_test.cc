@@ -129,6 +129,7 @@ const char* const kCodecs[] = {"kivi(bits=2)",
                                "csr(online=64,collect=128,s=6,pair_bits=16)",
                                "int4(center=32)",
                                "turboquant(bits=3,center=128)",
+                               "qjl",
                                "kivi(bits=4,hadamard=true,center=64)"};
 
 // Rows are moved again and again, their groups lose rows and whole groups go; new ones are coded
@@ -214,7 +215,8 @@ TEST(CudaNamedRows, LargerGroupsUnderSelectors) {
   for (const char* text :
        {"knorm(budget=192),sink=0,window=64", "h2o(budget=256),sink=0,window=64",
         "express(heavy=0,s=64),sink=0,window=64", "snapkv(budget=256),sink=0,window=64"}) {
-    for (const char* codec : {"turboquant(bits=4,center=128)", "gear(bits=4,rows=128)"}) {
+    for (const char* codec :
+         {"turboquant(bits=4,center=128)", "qjl(residual=4)", "gear(bits=4,rows=128)"}) {
       const std::string policy = over(text, codec);
       SCOPED_TRACE(policy);
       if (left_out()) continue;

@@ -13,7 +13,7 @@ namespace pith::cuda {
 /// The policy with about `rows` rows in the body. `seldom`: judged after 512 more, not a few at a
 /// time, and without heavy rows, whose choice follows each rounding, where the selector leaves
 /// that.
-inline std::string policy_of(const SelectorRow& selector, const CodecRow& codec, size_t rows,
+inline std::string policy_of(const SelectorRow& selector, const std::string& codec, size_t rows,
                              bool seldom) {
   const MethodInfo& method = selector.info;
   std::string text = method.name;
@@ -26,7 +26,7 @@ inline std::string policy_of(const SelectorRow& selector, const CodecRow& codec,
     }
     text += ")";
   }
-  text += "+" + to_string(usual_part(codec, Device::kCuda)) + ",sink=2";
+  text += "+" + codec + ",sink=2";
   return selector.owns_window ? text : text + ",window=30";
 }
 
@@ -52,15 +52,25 @@ inline bool protects(const std::string& policy) {
   return true;
 }
 
+/// A codec with its defaults, and in its paper's form, whose kernels may be others.
+inline std::vector<std::string> forms_of(const CodecRow& codec) {
+  std::vector<std::string> forms{codec.info.name};
+  if (std::ranges::count(codec.info.parameters, "paper", &ParameterInfo::name) > 0)
+    forms.push_back(codec.info.name + "(paper=true)");
+  return forms;
+}
+
 /// f(policy with about `rows` rows, selector, codec) for every pair that is on the GPU; `seldom`
 /// judged over codes, so that rows that leave the window together are a group on both devices.
 template <class F>
 void for_pairs(size_t rows, bool seldom, const F& f) {
   for (const SelectorRow& selector : selector_rows()) {
     for (const CodecRow& codec : codec_rows()) {
-      const std::string policy = policy_of(selector, codec, rows, seldom && !codec.dense);
-      SCOPED_TRACE(policy);
-      if (is_there(policy, 64)) f(policy, selector, codec);
+      for (const std::string& form : forms_of(codec)) {
+        const std::string policy = policy_of(selector, form, rows, seldom && !codec.dense);
+        SCOPED_TRACE(policy);
+        if (is_there(policy, 64)) f(policy, selector, codec);
+      }
     }
   }
 }

@@ -100,6 +100,7 @@ TEST(CudaRateCodes, GroupsAreTheCpus) {
                 {"k:qjl(paper=true)+v:kivi(bits=2)", 32, 0.5},
                 {"turboquant(bits=3)", 32, 0.2},
                 {"turboquant(bits=3,center=128)", 128, 0.2},
+                {"qjl", 128, 0.2},
                 {"int8(center=64)", 64, 1e-2},
                 {"int8(hadamard=true)", 32, 1e-2},
                 {"gear(bits=4,rows=64)", 64, 0.1},
@@ -157,7 +158,7 @@ TEST(CudaRateCodes, AnySizesHoldTheSame) {
 TEST(CudaRateCodes, SmallOnesHoldTheSame) {
   PITH_NEEDS_GPU();
   for (const char* codec :
-       {"int4", "kivi(bits=2)", "qjl(paper=true)", "turboquant(bits=4,center=64)"}) {
+       {"int4", "kivi(bits=2)", "qjl(paper=true)", "qjl", "turboquant(bits=4,center=64)"}) {
     const std::string policy = std::string("uniform(rate=0.7)+") + codec + ",sink=0,window=0";
     SCOPED_TRACE(policy);
     if (left_out()) continue;

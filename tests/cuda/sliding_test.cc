@@ -36,6 +36,7 @@ TEST(CudaSliding, SeesWhatTheCpuSees) {
       {"exact+k:f16+v:int4,window=64,sink=0", 1e-2, 0.3},
       {"exact+qjl(paper=true),window=32,sink=0", 3e-2, 0.1},
       {"exact+k:qjl(paper=true,m=256)+v:kivi(bits=2),window=64,sink=0", 3e-2, 0.1},
+      {"exact+qjl(center=64),window=64,sink=0", 1e-2, 0.3},
       {"exact+csr(rope=post),window=32,sink=0", 3e-2, 1},
       {"exact+csr(rope=pre),window=64,sink=0", 3e-2, 1},
       {"exact+turboquant(center=64),window=64,sink=0", 1e-2, 0.3},

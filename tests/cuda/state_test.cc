@@ -59,20 +59,26 @@ TEST(CudaState, EveryPairGoesOnWhereItWasSaved) {
 // different rules, the error probe.
 TEST(CudaState, EveryFormGoesOnWhereItWasSaved) {
   PITH_NEEDS_GPU();
-  for (const char* policy :
-       {"uniform(rate=0.3,heavy=24,heavy_interval=16)+int4", "uniform(budget=40,heavy=24)+kivi",
-        "express(s=32,heavy=32,heavy_interval=32)+kivi(bits=4),window=8",
-        "balancekv(rate=0.25,b=16,heavy=24,heavy_interval=16)+int8,window=8",
-        "buzz(T=64,weights=true)+int4,window=8", "h2o(budget=50,decay=0.5)+qjl(paper=true)",
-        "expected_attention(budget=50)+turboquant(bits=3)",
-        "knorm(budget=60)+kvquant(calibrate=32),window=16",
-        "exact+int4(hadamard=true,center=64),sink=0", "exact+k:int8+v:int4,sink=0",
-        "exact+k:f16+v:int8,sink=0",
-        "exact+csr(s=4,online=48,collect=100,draw=kmeans),window=16,sink=0",
-        "snapkv(budget=60)+csr(s=4,online=32),window=16", "snapkv(budget=60)+gear,window=16",
-        "adakv(budget=60,by=h2o)+int4,window=16", "adakv(budget=60)",
-        "exact;heads=1:express(heavy=0,s=32)+int4,window=20",
-        "uniform(rate=0.3);heads=0:knorm(budget=60)"}) {
+  for (const char* policy : {"uniform(rate=0.3,heavy=24,heavy_interval=16)+int4",
+                             "uniform(budget=40,heavy=24)+kivi",
+                             "express(s=32,heavy=32,heavy_interval=32)+kivi(bits=4),window=8",
+                             "balancekv(rate=0.25,b=16,heavy=24,heavy_interval=16)+int8,window=8",
+                             "buzz(T=64,weights=true)+int4,window=8",
+                             "h2o(budget=50,decay=0.5)+qjl(paper=true)",
+                             "expected_attention(budget=50)+turboquant(bits=3)",
+                             "exact+qjl(center=0),sink=0",
+                             "knorm(budget=60)+k:qjl(center=64)+v:int4",
+                             "knorm(budget=60)+kvquant(calibrate=32),window=16",
+                             "exact+int4(hadamard=true,center=64),sink=0",
+                             "exact+k:int8+v:int4,sink=0",
+                             "exact+k:f16+v:int8,sink=0",
+                             "exact+csr(s=4,online=48,collect=100,draw=kmeans),window=16,sink=0",
+                             "snapkv(budget=60)+csr(s=4,online=32),window=16",
+                             "snapkv(budget=60)+gear,window=16",
+                             "adakv(budget=60,by=h2o)+int4,window=16",
+                             "adakv(budget=60)",
+                             "exact;heads=1:express(heavy=0,s=32)+int4,window=20",
+                             "uniform(rate=0.3);heads=0:knorm(budget=60)"}) {
     SCOPED_TRACE(policy);
     for (const std::vector<int64_t>& sliding : {std::vector<int64_t>(), {0, 90}}) {
       if (!is_there(policy, 64, sliding)) continue;
@@ -93,6 +99,7 @@ TEST(CudaState, HostileStateDoesNoHarm) {
                              "knorm(budget=40)+kivi,window=8",
                              "snapkv(budget=40)+gear,window=8",
                              "snapkv(budget=40)+qjl(paper=true),window=8",
+                             "snapkv(budget=40)+qjl(center=32),window=8",
                              "exact+csr(s=4,online=32),window=8,sink=0",
                              "knorm(budget=40)+kvquant(calibrate=32),window=8",
                              "express(heavy=0,s=16)+int4,window=8",
@@ -294,7 +301,7 @@ TEST(CudaState, TablesAreThereOnce) {
   o.device = Device::kCuda;
   const auto engine = std::make_shared<Engine>(model, o);
   const auto ids = random_ids(80, model->config().vocab, 3);
-  for (const char* codec : {"qjl(paper=true)", "gear", "turboquant(bits=3)"}) {
+  for (const char* codec : {"qjl(paper=true)", "qjl", "gear", "turboquant(bits=3)"}) {
     const std::string policy = std::string("exact+") + codec + ",window=16";
     Session first(engine, with_policy(policy));
     const size_t tables = first.ledger().shared, one = engine->bytes_in_use();

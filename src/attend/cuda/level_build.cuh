@@ -168,6 +168,18 @@ struct LevelBuilder {
       }
     }
   }
+  /// Of tight rows: scales are bytes. `first` is a multiple of 8.
+  __device__ void scale_by_bytes(Rows& x, const LevelBlock& block, int first) const {
+    const uint2 eight = *reinterpret_cast<const uint2*>(block.side + first);
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const uint32_t twice = __byte_perm(i < 4 ? eight.x : eight.y, 0, 0x4040 + i % 4 * 0x0101)
+                             << 7;
+      const __half2 scale = *reinterpret_cast<const __half2*>(&twice);
+#pragma unroll
+      for (int p = 0; p < kPairs; ++p) x[i][p] = __hmul2(x[i][p], scale);
+    }
+  }
   /// The number of a row's record times record_blocks, and its block among them.
   __device__ int number_of(const LevelBlock& block, int row) const {
     return reinterpret_cast<const int*>(block.side + f.at.numbers)[row];
@@ -199,6 +211,7 @@ struct LevelBuilder {
   }
   __device__ void scale_rows(Rows& x, const LevelBlock& block, int first,
                              const __half2 (&scale)[kPairs], const __half2 (&low)[kPairs]) const {
+    if (f.choice == LevelChoice::kTight) return scale_by_bytes(x, block, first);
     if (f.scale == LevelScale::kRow) return scale_by_rows<false>(x, block, first);
     if (f.scale == LevelScale::kRowGroup) return scale_by_rows<true>(x, block, first);
     if constexpr (kForm == LevelForm::kNamed) {

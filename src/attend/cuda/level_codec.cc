@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "compress/tight_rows.h"
 #include "core/finite.h"
 #include "kernels/cuda/device.h"
 #include "pith/error.h"
@@ -67,8 +68,13 @@ void LevelCodec::check_loaded(const Archive& a, const LoadedCodes& codes) const 
   const PlacedSide side(f, codes.head_dim);
   const auto of = [](int n) { return static_cast<size_t>(n); };
   const size_t names = codes.records << side.record_shift, block = of(side.at.side);
+  const bool tight = f.choice == LevelChoice::kTight;
   for (size_t at = 0; at < codes.bytes.size(); at += block) {
-    finite(at, of(side.at.channels) / 2);
+    for (size_t i = 0; tight && i < of(side.at.scales); ++i)
+      a.need(static_cast<uint8_t>(codes.bytes[at + i]) <= kLargestTightScale,
+             "a number is not finite");
+    const size_t first = tight ? of(side.at.minima) : 0;
+    finite(at + first, (of(side.at.channels) - first) / 2);
     for (int i = side.at.channels; i < side.at.left; ++i)
       a.need(static_cast<int>(codes.bytes[at + of(i)]) < codes.head_dim,
              "a channel that is not there");

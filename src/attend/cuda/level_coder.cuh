@@ -3,6 +3,7 @@
 // rows in shared memory: a warp a row, but for what goes by channels.
 
 #include "attend/cuda/level_group.cuh"
+#include "attend/cuda/level_row.cuh"
 
 namespace pith::cuda {
 
@@ -60,7 +61,7 @@ struct Coder {
       float x[kMine];
 #pragma unroll
       for (int e = 0; e < kMine; ++e) x[e] = mean[Lane::channel(e)];
-      if (f.rotated) Lane::hadamard(x);
+      if (f.rotated) Lane::turn(x, f.flips);
 #pragma unroll
       for (int e = 0; e < kMine; ++e) write_right(Lane::channel(e), __float2half_rn(x[e]));
     }
@@ -70,7 +71,7 @@ struct Coder {
     for_rows([&](int row) {
       float x[kMine];
       load(x, row);
-      Lane::hadamard(x);
+      Lane::turn(x, f.flips);
       save(row, x);
     });
     __syncthreads();
@@ -248,39 +249,21 @@ struct Coder {
     if (f.minima) to.half(row, f.at.minima, row % kBlockRows) = __float2half_rn(range.x);
   }
 
-  /// Sign by sign of what is left, in units of the deviation; then the scale that fits best, or
-  /// that keeps the row's length along itself.
-  __device__ void choose_signs(int (&code)[kMine], float2 (&range)[kMine], const float (&x)[kMine],
-                               int row) const {
-    float square = 0;
-#pragma unroll
-    for (int e = 0; e < kMine; ++e) square += x[e] * x[e];
-    square = sum_of_warp(square);
-    const float deviation = sqrtf(square / D);
-    float along = 0, length = 0;
-#pragma unroll
-    for (int e = 0; e < kMine; ++e) {
-      float level = 0;
-      code[e] = 0;
-      for (int i = 0; i < f.bits; ++i) {
-        // The weight of sign i: half of what setting its bit adds.
-        const int bit = 1 << (f.bits - 1 - i);
-        const float weight = (f.levels[bit] - f.levels[0]) / 2;
-        const bool more = x[e] >= level * deviation;
-        level += more ? weight : -weight;
-        code[e] |= more ? bit : 0;
-      }
-      level = f.levels[code[e]];
-      along += x[e] * level;
-      length += level * level;
+  /// kSigns and kTight: one scale for the row, which lies as its levels do around 0.
+  __device__ void choose_around_zero(int (&code)[kMine], float2 (&range)[kMine],
+                                     const float (&x)[kMine], int row) const {
+    const RowLevels<D> levels{f};
+    float2 of{};
+    if (f.choice == LevelChoice::kSigns) {
+      of.y = __half2float(__float2half_rn(levels.choose_signs(code, x)));
+      write_row_range(of, row);
+    } else {
+      const uint8_t scale = levels.choose_tight(code, x);
+      of.y = RowLevels<D>::scale_of(scale);
+      if (threadIdx.x % kWarp == 0) to.side(row)[row % kBlockRows] = static_cast<char>(scale);
     }
-    along = sum_of_warp(along);
-    float fit = along / sum_of_warp(length);
-    if (f.whole_rows && along > 0) fit = fminf(square / along, 2 * fit);
-    const float2 of = {0, __half2float(__float2half_rn(fit))};
 #pragma unroll
     for (int e = 0; e < kMine; ++e) range[e] = of;
-    write_row_range(of, row);
   }
 
   __device__ float level_at(int code) const {
@@ -367,7 +350,8 @@ struct Coder {
     uint32_t mask = 0;
     load(x, row);
     if (f.choice == LevelChoice::kEven) choose_even(code, range, x, row);
-    if (f.choice == LevelChoice::kSigns) choose_signs(code, range, x, row);
+    if (f.choice == LevelChoice::kSigns || f.choice == LevelChoice::kTight)
+      choose_around_zero(code, range, x, row);
     if (f.choice == LevelChoice::kNearest) choose_nearest(code, range, mask, list, x, row);
     put(row, code);
     if (!f.missed) {

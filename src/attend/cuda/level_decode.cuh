@@ -216,9 +216,10 @@ __global__ void __launch_bounds__(kMostLevelWarps* kWarp, 1)
   using Builder = LevelBuilder<D, kForm>;
   auto* shared = launched_shared<char>();
   auto* q = reinterpret_cast<float*>(shared + LevelTiles::warps() * p.warp_bytes);
-  float* turned = q + kQueries * D;  // [8, D] as keys lie that were transformed
-  auto* operands = reinterpret_cast<uint4*>(turned + kQueries * D);  // [2, D/32, lanes] of both
-  auto* tables = reinterpret_cast<__half2*>(operands + 2 * D);       // [formats, 2, kPairTable]
+  float* turned = q + kQueries * D;  // [formats, 8, D] as their keys lie
+  // [1 + formats, D/32, lanes] of the queries and of those
+  auto* operands = reinterpret_cast<uint4*>(turned + kFormats * kQueries * D);
+  auto* tables = reinterpret_cast<__half2*>(operands + (1 + kFormats) * D);  // [formats, 2, pairs]
   auto* walk_space = reinterpret_cast<char*>(tables + 2 * kFormats * kPairTable);
   const WarpSpace<D> space{shared + threadIdx.x / kWarp * p.warp_bytes};
   let_successor_start();
@@ -232,7 +233,7 @@ __global__ void __launch_bounds__(kMostLevelWarps* kWarp, 1)
           const __half2* table = tables + 2 * which * kPairTable;
           return {f,
                   space,
-                  operands + (f.keys.rotated ? D : 0),
+                  operands + (f.keys.rotated ? (1 + which) * D : 0),
                   {f.keys, table, kv_head},
                   {f.values, table + kPairTable, kv_head}};
         };
@@ -254,12 +255,16 @@ __global__ void __launch_bounds__(kMostLevelWarps* kWarp, 1)
         load_queries<T, D>(q, p, share);
         __syncthreads();
         if (p.rotated_keys) {
-          rotate_queries<D>(turned, q);
+          for (int i = 0; i < kFormats; ++i) {
+            rotate_queries<D>(turned + i * kQueries * D, q, p.formats[i].keys.flips);
+          }
           __syncthreads();
         }
         const int warp = static_cast<int>(threadIdx.x) / kWarp;
         if (warp == 0) write_operands<D>(operands, q);
-        if (warp == 1 && p.rotated_keys) write_operands<D>(operands + D, turned);
+        for (int i = 0; warp == 1 && p.rotated_keys && i < kFormats; ++i) {
+          write_operands<D>(operands + (1 + i) * D, turned + i * kQueries * D);
+        }
         __syncthreads();
         Running<D> run;
         bool rotated = false;  // the sums
@@ -304,7 +309,7 @@ void launch_levels(std::span<const LevelFormat> formats, const DecodeCall& call,
     p.rotated_keys |= format.keys.rotated;
   }
   p.warp_bytes = kBuiltBytes<D> + p.stage_bytes;
-  const size_t fixed = size_t{2} * kQueries * D * 4 + size_t{2} * D * sizeof(uint4) +
+  const size_t fixed = (1 + formats.size()) * (kQueries * D * 4 + D * sizeof(uint4)) +
                        formats.size() * 8 * kPairTable + walk_bytes<kStagedSpans>(p.heads);
   const size_t room = device_info().shared_per_block - fixed;
   const int warps = std::min(kMostLevelWarps, static_cast<int>(room / p.warp_bytes));

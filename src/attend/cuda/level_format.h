@@ -9,10 +9,10 @@
 // channels, each part only where the format has it:
 //   scales | minima | numbers apart [32, n] | their channels [32, n] bytes | left [32, r] |
 //   a share of right [r, D]: 1 / group_blocks of it, in order
-// One scale a row (kRow) [32], one for 32 numbers (kRowGroup) [32, D/32], one for a channel of the
-// block (kBlockChannel) [D]; of a channel for good (kHeadChannel): in a table of the head, not
-// here. Numbers of 16 bits have none (kNone): codes are rows of f16 or bf16 as they are, [32, D],
-// and nothing else is there.
+// One scale a row (kRow) [32], of tight rows in bytes, one for 32 numbers (kRowGroup) [32, D/32],
+// one for a channel of the block (kBlockChannel) [D]; of a channel for good (kHeadChannel): in a
+// table of the head, not here. Numbers of 16 bits have none (kNone): codes are rows of f16 or bf16
+// as they are, [32, D], and nothing else is there.
 //
 // Rows that are moved from block to block alone (named_rows) have nothing of channels in their
 // block's side. What a group shares is a record apart, of which each row has the number; keys with
@@ -34,8 +34,9 @@ namespace pith::cuda {
 
 enum class LevelScale : uint8_t { kRow, kRowGroup, kBlockChannel, kHeadChannel, kNone };
 /// How a number finds its code: the nearest of evenly spaced levels; the nearest of a table; sign
-/// by sign (PlaneFormat in methods/qjl).
-enum class LevelChoice : uint8_t { kEven, kNearest, kSigns };
+/// by sign (PlaneFormat in methods/qjl); between thresholds of a symmetric table that are moved
+/// until the row keeps its length along itself (compress/tight_rows.h: scales of 8 bits).
+enum class LevelChoice : uint8_t { kEven, kNearest, kSigns, kTight };
 
 /// How a block's codes lie: see above.
 enum class LevelOrder : uint8_t { kRows, kKeyFragments, kValueFragments };
@@ -65,6 +66,7 @@ struct LevelSide {
   bool bf16 = false;                     ///< numbers of 16 bits: they are bf16, not f16
   bool minima = false;                   ///< beside the scales
   bool rotated = false;                  ///< rows lie as a Walsh-Hadamard transform left them
+  uint32_t flips[4] = {};                ///< [D bits] keys: channels that change sign before it
   bool whole_rows = false;               ///< kSigns: scales as PlaneFormat's
   int zero = 0;                          ///< kEven: the code of 0
   int apart = 0;                         ///< numbers of a row in f16, n
@@ -87,6 +89,9 @@ struct LevelSide {
   PITH_BOTH_SIDES constexpr int code_bytes(int dim) const { return 4 * dim * bits; }
   constexpr int side_bytes(int dim) const;
   constexpr int group_rows() const { return kBlockRows * group_blocks; }
+  PITH_BOTH_SIDES constexpr int scale_bytes() const {
+    return choice == LevelChoice::kTight ? 1 : 2;
+  }
   /// Rows share something with their neighbours.
   constexpr bool shares() const { return rank > 0 || scale == LevelScale::kBlockChannel; }
   /// Rows may be moved alone: what they share, if they do, is in records.
@@ -118,7 +123,7 @@ struct LevelPlaces {
                            (f.scale == LevelScale::kBlockChannel && named);
     LevelPlaces at;
     at.scales = elsewhere ? 0 : f.scale == LevelScale::kRow ? kBlockRows : dim;
-    at.minima = 2 * at.scales;
+    at.minima = f.scale_bytes() * at.scales;
     at.apart = at.minima * (f.minima ? 2 : 1);
     at.channels = at.apart + 2 * kBlockRows * f.apart;
     at.left = at.channels + kBlockRows * f.apart;

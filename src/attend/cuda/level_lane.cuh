@@ -48,6 +48,23 @@ struct LevelLane {
     for (int e = 0; e < kMine; ++e) x[e] *= kScale;
   }
 
+  /// The same after the signs of channels in `flips` [D bits] were changed, and back.
+  static __device__ void turn(float (&x)[kMine], const uint32_t* flips) {
+    flip(x, flips);
+    hadamard(x);
+  }
+  static __device__ void turn_back(float (&x)[kMine], const uint32_t* flips) {
+    hadamard(x);
+    flip(x, flips);
+  }
+  static __device__ void flip(float (&x)[kMine], const uint32_t* flips) {
+#pragma unroll
+    for (int e = 0; e < kMine; ++e) {
+      const int c = channel(e);
+      if (flips[c / 32] >> (c % 32) & 1) x[e] = -x[e];
+    }
+  }
+
   /// The lane's codes, one above the other, into a row that begins at `words` and was zeroed.
   static __device__ void put(uint32_t* words, int bits, const int (&code)[kMine]) {
     uint32_t codes = 0;
@@ -75,14 +92,16 @@ struct LevelLane {
   }
 };
 
-/// q [8, D] <- its rows' transforms; each warp of the block takes some.
+/// turned [8, D] <- the rows of q, turned as keys are; each warp of the block takes some.
+/// `flips`: see LevelSide; null: none.
 template <int D>
-__device__ inline void rotate_queries(float* turned, const float* q) {
+__device__ inline void rotate_queries(float* turned, const float* q, const uint32_t* flips) {
   using Lane = LevelLane<D>;
   for (int query = threadIdx.x / kWarp; query < kDecodeQueries; query += blockDim.x / kWarp) {
     float x[Lane::kMine];
 #pragma unroll
     for (int e = 0; e < Lane::kMine; ++e) x[e] = q[query * D + Lane::channel(e)];
+    if (flips) Lane::flip(x, flips);
     Lane::hadamard(x);
 #pragma unroll
     for (int e = 0; e < Lane::kMine; ++e) turned[query * D + Lane::channel(e)] = x[e];

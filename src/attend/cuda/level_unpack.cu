@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(2 * kWarp) unpack_kernel(const __grid_constant
     float x[Lane::kMine];
 #pragma unroll
     for (int e = 0; e < Lane::kMine; ++e) x[e] = __half2float(mine[row * D + Lane::channel(e)]);
-    if (f.rotated) Lane::hadamard(x);
+    if (f.rotated) Lane::turn_back(x, f.flips);
 #pragma unroll
     for (int e = 0; e < Lane::kMine; ++e) out[row * D + Lane::channel(e)] = from_float<T>(x[e]);
   }
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ 
                from < 0 ? nullptr : side_at(c.from, from) + part + from % kBlockRows * bytes,
                bytes);
   };
-  const int of_row = f.at.scales / kBlockRows * 2;  // bytes of its scales
+  const int of_row = f.at.scales / kBlockRows * f.scale_bytes();
   move_part(0, of_row);
   if (f.minima) move_part(f.at.minima, of_row);
   move_part(f.at.apart, 2 * f.apart);
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kThreads)
       q[i] = i < queries * D ? to_float(from[i]) * scale : 0;
     }
     __syncthreads();
-    if (f.rotated) rotate_queries<D>(turned, q);
+    if (f.rotated) rotate_queries<D>(turned, q, f.flips);
     __syncthreads();
     if (warp == 0) write_operands<D>(operands, f.rotated ? turned : q);
     __syncthreads();

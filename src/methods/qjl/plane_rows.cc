@@ -8,9 +8,9 @@
 
 #include "compress/compaction.h"
 #include "compress/rotated_rows.h"
+#include "compress/tight_rows.h"
 #include "core/allocation.h"
 #include "core/dtype.h"
-#include "core/philox.h"
 #include "pith/error.h"
 
 namespace pith {
@@ -28,24 +28,15 @@ void put_code(uint8_t* codes, int bits, size_t c, uint32_t code) {
 
 constexpr size_t kTile = 32;  // rows unpacked at a time
 
-// Scales of 8 bits: an f16's without its sign and its seven lowest bits.
-constexpr uint8_t kLargestScale = 0xF7;  // the next one is infinite
-float scale_of(uint8_t code) { return f16_to_f32(static_cast<uint16_t>(code << 7)); }
-uint8_t scale_code(float scale) {
-  return static_cast<uint8_t>(std::min((f32_to_f16(scale) + 0x40) >> 7, int{kLargestScale}));
-}
-// How far thresholds move for the length that a rounded scale leaves out.
-constexpr float kNearest = 0.8f, kFarthest = 1.25f;
-constexpr int kHalvings = 12;
+float scale_of(uint8_t code) { return f16_to_f32(half_of_tight(code)); }
 
 /// Forks share them and may outlive this session, so that the counter is the engine's.
 std::shared_ptr<const Array<float>> draw_signs(MemoryCounter& memory, const RowsRequest& request) {
-  constexpr uint32_t kSigns = 0x5153;
-  const Philox random(request.seed, request.layer, kSigns);
   Array<float> signs(memory.root(), MemoryKind::kShared);
   signs.reserve(request.dim);
   signs.resize(request.dim);
-  for (size_t c = 0; c < request.dim; ++c) signs[c] = random.word64(c, 0) & 1 ? 1.0f : -1.0f;
+  for (size_t c = 0; c < request.dim; ++c)
+    signs[c] = turn_flips(request.seed, request.layer, c) ? -1.0f : 1.0f;
   return std::make_shared<const Array<float>>(std::move(signs));
 }
 
@@ -78,7 +69,7 @@ void PlaneRows::archive(Archive& a) {
   a.number(count, kMostRows, "too many rows");
   a.numbers(codes_, count * format_.code_bytes(dim_), kReadable);
   for (size_t t = 0; a.loads() && format_.tight && t < count; ++t)
-    a.need(codes_[(t + 1) * format_.code_bytes(dim_) - 1] <= kLargestScale,
+    a.need(codes_[(t + 1) * format_.code_bytes(dim_) - 1] <= kLargestTightScale,
            "a scale is not finite");
   a.halves(norms_, count * format_.norms());
 }
@@ -145,15 +136,16 @@ void PlaneRows::code_tight(uint8_t* bits, float* levels, const float* x, float d
   take_levels(levels, nullptr, x, deviation);
   const float square = kernels_->dot(x, x, dim_), along = kernels_->dot(x, levels, dim_);
   const float fit = along / kernels_->dot(levels, levels, dim_);
-  const uint8_t scale = scale_code(along > 0 ? std::min(square / along, 2 * fit) : fit);
+  const uint8_t scale =
+      tight_of_half(f32_to_f16(along > 0 ? std::min(square / along, 2 * fit) : fit));
   bits[format_.plane_bytes(dim_)] = scale;
   const auto length = [&](float moved) {
     take_levels(levels, nullptr, x, scale_of(scale) * moved);
     return scale_of(scale) * kernels_->dot(x, levels, dim_);
   };
   // Lower thresholds name larger levels: the length along the row falls as they move up.
-  float low = kNearest, high = kFarthest;
-  for (int i = 0; i < kHalvings; ++i) {
+  float low = kNearestThresholds, high = kFarthestThresholds;
+  for (int i = 0; i < kThresholdHalvings; ++i) {
     const float middle = 0.5f * (low + high);
     (length(middle) > square ? low : high) = middle;
   }

@@ -16,17 +16,13 @@ namespace {
 
 std::unique_ptr<Codec> make_keys(const QjlOptions& o) {
   if (o.residual == 0) return std::make_unique<QjlCodec>(o.format());
-  PlaneFormat format{o.residual, o.sketch, o.residual_bits()};
-  format.unbias_weights = o.unbias_weights;
-  format.whole_rows = format.random_turn = format.tight = o.residual_bits() == 0;
-  return std::make_unique<PlaneCodec>(format);
+  return std::make_unique<PlaneCodec>(o.key_planes());
 }
 
-/// Those of KIVI beside a sketch alone, else levels like the keys': one bit is too few for values.
+/// Those of KIVI beside a sketch alone.
 std::unique_ptr<Codec> make_values(const QjlOptions& o) {
   if (o.residual == 0) return std::make_unique<TokenCodec>(TokenFormat{2, true});
-  return std::make_unique<PlaneCodec>(
-      PlaneFormat{.planes = std::max(o.residual, 2), .bits = 0, .whole_rows = true, .tight = true});
+  return std::make_unique<PlaneCodec>(o.value_planes());
 }
 
 std::unique_ptr<Codec> make_qjl(const MethodOptions& options, Side side) {
@@ -45,31 +41,50 @@ std::unique_ptr<Codec> make_turboquant(const MethodOptions& options, Side side) 
   return centred_if_asked(std::make_unique<PlaneCodec>(format), o.center, side);
 }
 
-/// Keys have kernels of their own, beside KIVI's values of 2 bits.
-Offers qjl_on_gpu(const MethodOptions& options, const OfferSite& site) {
-  const auto& o = options.as<QjlOptions>();
+/// What the GPU takes of a coarse code and of a sketch of the keys themselves.
+std::vector<Limit> limits_on_gpu(const QjlOptions& o, size_t dim) {
   const QjlFormat format = o.format();
-  const CodecRow& kivi = codec_row("kivi");
-  const size_t m = format.inlier_bits(site.dim), out = format.outlier_bits(site.dim);
+  const bool sketch = o.residual == 0;
+  const size_t m = sketch ? format.inlier_bits(dim) : o.residual_bits();
+  const size_t out = sketch ? format.outlier_bits(dim) : 0;
   const auto limit = [](const char* parameter, size_t value, bool fits, std::string there) {
     return Limit::of("qjl", parameter, value, fits, std::move(there));
   };
-  return {
-      .codec = write_options("qjl", o),
-      .code = kivi.on_gpu(kivi.read({"kivi", {{"bits", "2"}}}), site).code,
-      .levels = false,
-      .shares = true,
-      .limits = {limit("center", o.center, o.center == 0, "0, as with paper=true"),
-                 limit("residual", static_cast<size_t>(o.residual), o.residual == 0,
-                       "0, as with paper=true"),
-                 {"unbias", "false: scores are the estimates themselves",
-                  o.unbias_weights ? "qjl(unbias=true)" : ""},
-                 {"slack", "0: each group has channels of its own",
-                  format.slack > 0 ? fmt::format("qjl(slack={})", format.slack) : ""},
-                 limit("outliers", format.outliers, format.outliers <= kQjlOutliersOnGpu,
-                       fmt::format("up to {}", kQjlOutliersOnGpu)),
-                 limit("m", m, m == 2 * site.dim || m == 4 * site.dim, "2 or 4 bits a channel"),
-                 limit("m_out", out, out % 16 == 0 && out <= 128, "a multiple of 16 up to 128")}};
+  Limit center = Limit::of_group("qjl", "center", o.center, true);
+  if (sketch) center = limit("center", o.center, o.center == 0, center.there);
+  center.there += "; 0 with residual=0";
+  return {center,
+          {"unbias", "false: scores are the estimates themselves",
+           o.unbias_weights ? "qjl(unbias=true)" : ""},
+          {"slack", "0: each group has channels of its own",
+           format.slack > 0 ? fmt::format("qjl(slack={})", format.slack) : ""},
+          limit("outliers", format.outliers, format.outliers <= kQjlOutliersOnGpu,
+                fmt::format("up to {}", kQjlOutliersOnGpu)),
+          limit("m", m, sketch ? m == 2 * dim || m == 4 * dim : m == 0,
+                "none beside a coarse code; 2 or 4 bits a channel with residual=0"),
+          limit("m_out", out, out % 16 == 0 && out <= 128, "a multiple of 16 up to 128")};
+}
+
+/// Codes of levels are rows of levels; keys that are sketched themselves have kernels of their own,
+/// beside KIVI's values of 2 bits.
+Offers qjl_on_gpu(const MethodOptions& options, const OfferSite& site) {
+  const auto& o = options.as<QjlOptions>();
+  const std::string text = write_options("qjl", o);
+  const auto limits = limits_on_gpu(o, site.dim);
+  if (o.residual > 0) {
+    const bool centred = site.side == Side::kKeys && o.center > 0;
+    return {.codec = text,
+            .code = text,
+            .shares = centred,
+            .block = centred ? o.center : 32,
+            .limits = limits};
+  }
+  const CodecRow& kivi = codec_row("kivi");
+  return {.codec = text,
+          .code = kivi.on_gpu(kivi.read({"kivi", {{"bits", "2"}}}), site).code,
+          .levels = false,
+          .shares = true,
+          .limits = limits};
 }
 
 Offers turboquant_on_gpu(const MethodOptions& options, const OfferSite& site) {
@@ -148,6 +163,18 @@ QjlFormat QjlOptions::format() const {
   format.slack = slack;
   format.unbias_weights = unbias_weights;
   return format;
+}
+
+PlaneFormat QjlOptions::key_planes() const {
+  PlaneFormat format{residual, sketch, residual_bits()};
+  format.unbias_weights = unbias_weights;
+  format.whole_rows = format.random_turn = format.tight = residual_bits() == 0;
+  return format;
+}
+
+// Like the keys', but for one bit, which is too few for values.
+PlaneFormat QjlOptions::value_planes() const {
+  return {.planes = std::max(residual, 2), .bits = 0, .whole_rows = true, .tight = true};
 }
 
 Fields TurboquantOptions::fields() {

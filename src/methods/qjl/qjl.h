@@ -13,6 +13,7 @@
 namespace pith {
 
 struct QjlFormat;
+struct PlaneFormat;
 
 struct QjlOptions {
   std::optional<size_t> bits;  ///< m
@@ -33,6 +34,9 @@ struct QjlOptions {
   size_t residual_bits() const { return bits.value_or(0); }
   /// Without a coarse code.
   QjlFormat format() const;
+  /// With one.
+  PlaneFormat key_planes() const;
+  PlaneFormat value_planes() const;
 };
 
 /// The most outlying channels of a group that the GPU's kernels have room for.

@@ -7,6 +7,7 @@
 #include "core/finite.h"
 #include "methods/qjl/qjl.h"
 #include "methods/qjl/qjl_keys.h"
+#include "methods/qjl/qjl_levels_cuda.h"
 #include "methods/registry_cuda.h"
 #include "pith/error.h"
 
@@ -148,7 +149,9 @@ std::shared_ptr<const DeviceCodec> QjlDeviceCodec::with_tables(const TableSite& 
 
 std::shared_ptr<const DeviceCodec> make_qjl_on_gpu(const MethodOptions& options) {
   static_assert(kQjlOutliers == kQjlOutliersOnGpu);
-  return std::make_shared<QjlDeviceCodec>(options.as<QjlOptions>().format());
+  const auto& o = options.as<QjlOptions>();
+  if (o.residual > 0) return make_qjl_levels(o);
+  return std::make_shared<QjlDeviceCodec>(o.format());
 }
 
 }  // namespace pith::cuda

@@ -83,7 +83,7 @@ struct TurboquantKeys {
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
     const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
     auto* turned = reinterpret_cast<float*>(to + kTurnedAt);
-    rotate_queries<D>(turned, q);
+    rotate_queries<D>(turned, q, nullptr);
     __syncthreads();
     for (int s = warp; s < kSteps; s += warps) {
       const float* x = turned + r * D + 16 * s + 2 * c;
