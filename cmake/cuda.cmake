@@ -4,12 +4,12 @@ file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS src/*.cu)
 # Or on a card emulated on the CPU, for tests where there is no GPU (tests/emulated): g++ compiles
 # the kernels, of the toolkit only headers are used.
 if(PITH_CUDA_EMULATED)
-  list(FILTER cuda_sources EXCLUDE REGEX "_wgmma\\.cu$")  # instructions of sm_90a alone
+  list(FILTER sources EXCLUDE REGEX "/tensor_map\\.cc$")  # the driver's: tests/emulated has its own
   list(APPEND sources ${cuda_sources})
   add_subdirectory(tests/emulated)
   function(pith_kernels)  # .cu files, of the folder that calls it
     set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
-      "-xc++;-include;emulated/kernel_language.h;-O2;-march=native;-fno-strict-aliasing;-Wno-unknown-pragmas")
+      "-xc++;-include;emulated/kernel_language.h;-O2;-march=native;-fno-strict-aliasing;-Wno-unknown-pragmas;-Wno-psabi")
   endfunction()
   pith_kernels(${cuda_sources})
   function(pith_use_cuda target)

@@ -30,6 +30,10 @@ inline bool emulated() {
   return std::strstr(card.name, "emulated") != nullptr;
 }
 
+/// Whether kernels of Hopper's own instructions run; what chooses kernels takes the emulated card
+/// for an older one.
+inline bool has_wgmma() { return device_info().major == 9 || emulated(); }
+
 /// Whether a test's case is left out: on the emulated card, where a case takes seconds, all but the
 /// first in each PITH_CASES (8) of a test are. A card runs all.
 inline bool left_out() {

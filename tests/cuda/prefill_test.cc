@@ -151,12 +151,10 @@ double list_error(const Shape& shape, const std::vector<int>& chunk_sizes, bool 
   return worst;
 }
 
-bool hopper() { return device_info().major == 9; }
-
 TEST(CudaPrefill, ListsOfEveryShape) {
   PITH_NEEDS_GPU();
   for (const bool wgmma : {false, true}) {
-    if (wgmma && !hopper()) continue;
+    if (wgmma && !has_wgmma()) continue;
     for (const int dim : {128, 64}) {
       for (const DType dtype : {DType::kBF16, DType::kF16}) {
         EXPECT_LT(list_error({300, 8, 2, dim, dtype}, {1, 63, 128, 100, 8}, wgmma), bound(dtype))
@@ -171,7 +169,7 @@ TEST(CudaPrefill, EveryQueryGroup) {
   for (const int group : {1, 2, 3, 6, 8, 16}) {
     const Shape shape{150, 2 * group, 2, 128, DType::kBF16};
     EXPECT_LT(list_error(shape, {40, 70, 40}, false), bound(shape.dtype)) << group;
-    if (hopper()) {
+    if (has_wgmma()) {
       EXPECT_LT(list_error(shape, {40, 70, 40}, true), bound(shape.dtype)) << group;
     }
   }

@@ -32,7 +32,7 @@ struct RingBarriers {
       k_free[i].init(kWarps);
       v_free[i].init(kWarps);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    publish_barriers();
   }
 };
 using Barriers = RingBarriers<kStages>;

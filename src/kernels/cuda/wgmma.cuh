@@ -46,116 +46,86 @@ __device__ inline void pin(float (&d)[N][4]) {
   }
 }
 
+// A product's asm names its operands one by one: 4 sums a lane of each 8 columns.
 // clang-format off
-#define PITH_SCORES_64(NUMBER)                                                 \
-  asm volatile(                                                                \
-      "{\n"                                                                    \
-      ".reg .pred p;\n"                                                        \
-      "setp.ne.b32 p, %34, 0;\n"                                               \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." NUMBER "." NUMBER " {"     \
-      "%0, %1, %2, %3, %4, %5, %6, %7, "                                       \
-      "%8, %9, %10, %11, %12, %13, %14, %15, "                                 \
-      "%16, %17, %18, %19, %20, %21, %22, %23, "                               \
-      "%24, %25, %26, %27, %28, %29, %30, %31}, "                              \
-      "%32, %33, p, 1, 1, 0, 0;\n}\n"                                          \
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),            \
-        "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),            \
-        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),            \
-        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),            \
-        "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),            \
-        "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),            \
-        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),            \
-        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])             \
-      : "l"(a), "l"(b), "r"(keep));
-// clang-format on
-/// d (+)= a b: a 64 rows of A, b 64 rows whose channels are summed over (16 of them).
-template <class T>
-__device__ inline void multiply_tiles(float (&d)[8][4], uint64_t a, uint64_t b, int keep) {
-  if constexpr (std::is_same_v<T, __half>) {
-    PITH_SCORES_64("f16");
-  } else {
-    PITH_SCORES_64("bf16");
-  }
-}
-#undef PITH_SCORES_64
+#define PITH_NAMES_32 \
+  "%0, %1, %2, %3, %4, %5, %6, %7, " \
+  "%8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, " \
+  "%24, %25, %26, %27, %28, %29, %30, %31"
+#define PITH_NAMES_64 PITH_NAMES_32 ", " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, " \
+  "%40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, " \
+  "%56, %57, %58, %59, %60, %61, %62, %63"
+#define PITH_NAMES_128 PITH_NAMES_64 ", " \
+  "%64, %65, %66, %67, %68, %69, %70, %71, " \
+  "%72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, " \
+  "%88, %89, %90, %91, %92, %93, %94, %95, " \
+  "%96, %97, %98, %99, %100, %101, %102, %103, " \
+  "%104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, " \
+  "%120, %121, %122, %123, %124, %125, %126, %127"
+#define PITH_SUMS_4(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+#define PITH_SUMS_16(n) PITH_SUMS_4(n), PITH_SUMS_4(n + 1), PITH_SUMS_4(n + 2), PITH_SUMS_4(n + 3)
+#define PITH_SUMS_32 PITH_SUMS_16(0), PITH_SUMS_16(4)
+#define PITH_SUMS_64 PITH_SUMS_32, PITH_SUMS_16(8), PITH_SUMS_16(12)
+#define PITH_SUMS_128 PITH_SUMS_64, PITH_SUMS_16(16), PITH_SUMS_16(20), PITH_SUMS_16(24), PITH_SUMS_16(28)
+// Of 64 rows and `COLUMNS` columns, A and B in shared memory; A, B and KEEP are operands' names.
+#define PITH_TILES(NUMBER, COLUMNS, SUMS, A, B, KEEP)                                       \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " KEEP ", 0;\n"                            \
+               "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." NUMBER "." NUMBER " {" \
+               PITH_NAMES_##SUMS "}, " A ", " B ", p, 1, 1, 0, 0;\n}\n"                     \
+               : PITH_SUMS_##SUMS : "l"(a), "l"(b), "r"(keep))
+// A in registers, B's rows are summed over.
+#define PITH_VALUES(NUMBER, COLUMNS, SUMS, A0, A1, A2, A3, B)                               \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"                                   \
+               "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." NUMBER "." NUMBER " {" \
+               PITH_NAMES_##SUMS "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B ", p, 1, 1, 1;\n}\n" \
+               : PITH_SUMS_##SUMS : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define PITH_TILES_OF(COLUMNS, SUMS, A, B, KEEP)                                            \
+  if constexpr (std::is_same_v<T, __half>) PITH_TILES("f16", COLUMNS, SUMS, A, B, KEEP);    \
+  else PITH_TILES("bf16", COLUMNS, SUMS, A, B, KEEP)
+#define PITH_VALUES_OF(COLUMNS, SUMS, A0, A1, A2, A3, B)                                    \
+  if constexpr (std::is_same_v<T, __half>) PITH_VALUES("f16", COLUMNS, SUMS, A0, A1, A2, A3, B); \
+  else PITH_VALUES("bf16", COLUMNS, SUMS, A0, A1, A2, A3, B)
 
-// clang-format off
-#define PITH_VALUES_128(NUMBER)                                                \
-  asm volatile(                                                                \
-      "{\n"                                                                    \
-      ".reg .pred p;\n"                                                        \
-      "setp.ne.b32 p, 1, 0;\n"                                                 \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." NUMBER "." NUMBER " {"    \
-      "%0, %1, %2, %3, %4, %5, %6, %7, "                                       \
-      "%8, %9, %10, %11, %12, %13, %14, %15, "                                 \
-      "%16, %17, %18, %19, %20, %21, %22, %23, "                               \
-      "%24, %25, %26, %27, %28, %29, %30, %31, "                               \
-      "%32, %33, %34, %35, %36, %37, %38, %39, "                               \
-      "%40, %41, %42, %43, %44, %45, %46, %47, "                               \
-      "%48, %49, %50, %51, %52, %53, %54, %55, "                               \
-      "%56, %57, %58, %59, %60, %61, %62, %63}, "                              \
-      "{%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}\n"                            \
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),            \
-        "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),            \
-        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),            \
-        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),            \
-        "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),            \
-        "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),            \
-        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),            \
-        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),            \
-        "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),            \
-        "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),            \
-        "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]),        \
-        "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),        \
-        "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]),        \
-        "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),        \
-        "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),        \
-        "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])         \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-// clang-format on
-/// d += a b: a in registers, b 16 rows of 128 channels; rows are summed over.
-template <class T>
-__device__ inline void multiply_values(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) {
-  if constexpr (std::is_same_v<T, __half>) {
-    PITH_VALUES_128("f16");
+/// d (+)= a b: a 64 rows of A, b 8 kN rows whose channels are summed over (16 of them).
+template <class T, int kN>
+__device__ inline void multiply_tiles(float (&d)[kN][4], uint64_t a, uint64_t b, int keep) {
+  static_assert(kN == 8 || kN == 16);
+  if constexpr (kN == 8) {
+    PITH_TILES_OF("64", 32, "%32", "%33", "%34");
   } else {
-    PITH_VALUES_128("bf16");
+    PITH_TILES_OF("128", 64, "%64", "%65", "%66");
   }
 }
-#undef PITH_VALUES_128
-
-// clang-format off
-#define PITH_VALUES_64(NUMBER)                                                 \
-  asm volatile(                                                                \
-      "{\n"                                                                    \
-      ".reg .pred p;\n"                                                        \
-      "setp.ne.b32 p, 1, 0;\n"                                                 \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." NUMBER "." NUMBER " {"     \
-      "%0, %1, %2, %3, %4, %5, %6, %7, "                                       \
-      "%8, %9, %10, %11, %12, %13, %14, %15, "                                 \
-      "%16, %17, %18, %19, %20, %21, %22, %23, "                               \
-      "%24, %25, %26, %27, %28, %29, %30, %31}, "                              \
-      "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"                            \
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),            \
-        "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),            \
-        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),            \
-        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),            \
-        "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),            \
-        "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),            \
-        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),            \
-        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])             \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-// clang-format on
-/// The same, 64 channels.
-template <class T>
-__device__ inline void multiply_values(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
-  if constexpr (std::is_same_v<T, __half>) {
-    PITH_VALUES_64("f16");
+/// d += a b: a in registers, b 16 rows of 8 kN channels; rows are summed over.
+template <class T, int kN>
+__device__ inline void multiply_values(float (&d)[kN][4], const uint32_t (&a)[4], uint64_t b) {
+  static_assert(kN == 8 || kN == 16 || kN == 32);
+  if constexpr (kN == 8) {
+    PITH_VALUES_OF("64", 32, "%32", "%33", "%34", "%35", "%36");
+  } else if constexpr (kN == 16) {
+    PITH_VALUES_OF("128", 64, "%64", "%65", "%66", "%67", "%68");
   } else {
-    PITH_VALUES_64("bf16");
+    PITH_VALUES_OF("256", 128, "%128", "%129", "%130", "%131", "%132");
   }
 }
-#undef PITH_VALUES_64
+// clang-format on
+#undef PITH_VALUES_OF
+#undef PITH_TILES_OF
+#undef PITH_VALUES
+#undef PITH_TILES
+#undef PITH_SUMS_128
+#undef PITH_SUMS_64
+#undef PITH_SUMS_32
+#undef PITH_SUMS_16
+#undef PITH_SUMS_4
+#undef PITH_NAMES_128
+#undef PITH_NAMES_64
+#undef PITH_NAMES_32
 
 /// A barrier in shared memory. Phases alternate: wait(0) first.
 struct SharedBarrier {
@@ -167,6 +137,12 @@ struct SharedBarrier {
   }
   __device__ void arrive() {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(address())
+                 : "memory");
+  }
+  /// Arrives; `bytes` of bulk copies must come before the phase ends.
+  __device__ void arrive_expecting(uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()),
+                 "r"(bytes)
                  : "memory");
   }
   /// Arrives when this thread's copies so far have.
@@ -188,6 +164,10 @@ struct SharedBarrier {
         : "memory");
   }
 };
+/// After init(), by the thread that did it: then copies and other blocks know the barriers too.
+__device__ inline void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 /// A place in a ring of tiles, the same for who fills and who reads it.
 template <int kStages>
 struct RingPlace {

@@ -1,6 +1,7 @@
 #include "emulated/block.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <boost/context/detail/fcontext.hpp>
 #include <cstdio>
@@ -59,6 +60,7 @@ class Block {
 
   void run(const std::function<void()>& body) {
     alive_ = threads_.size();
+    named_.fill({});
     for (Warp& warp : warps_) warp.alive = 0;
     for (Thread& thread : threads_) {
       Lane& lane = thread.lane;
@@ -71,8 +73,13 @@ class Block {
     body_ = &body;
     while (alive_ > 0) {
       std::shuffle(turns_.begin(), turns_.end(), order_);
+      const uint64_t before = events + alive_;
       for (const unsigned warp : turns_) run_warp(warp);
       if (alive_ == 0) return;
+      if (look_again()) {
+        if (before == events + alive_) fail("threads of a block wait for ever: nobody arrives");
+        continue;
+      }
       for (const Thread& thread : threads_) {
         const auto state = thread.lane.state;
         if (state != Lane::State::kEnded && state != Lane::State::kAtBarrier)
@@ -106,6 +113,18 @@ class Block {
   }
 
   int votes() const { return votes_; }
+
+  void poll(Lane& lane) {
+    lane.state = Lane::State::kPolls;
+    thread_of(lane).go_to(runner_);
+    current = &lane;
+  }
+
+  struct Named {
+    int arrived = 0;
+    unsigned phase = 0;
+  };
+  Named& named(int number) { return named_.at(static_cast<size_t>(number)); }
 
  private:
   static void start(context::transfer_t from);
@@ -148,6 +167,17 @@ class Block {
     }
   }
 
+  /// Whether threads poll, which go on then.
+  bool look_again() {
+    bool any = false;
+    for (Thread& thread : threads_) {
+      if (thread.lane.state != Lane::State::kPolls) continue;
+      thread.lane.state = Lane::State::kReady;
+      any = true;
+    }
+    return any;
+  }
+
   void release() {
     votes_ = 0;
     for (Thread& thread : threads_) {
@@ -163,6 +193,7 @@ class Block {
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   std::vector<unsigned> turns_;
+  std::array<Named, 16> named_{};
   size_t alive_ = 0;
   int votes_ = 0;
 };
@@ -198,6 +229,7 @@ void run_grid(const cudaLaunchConfig_t& shape, const std::function<void()>& body
 void meet(uint32_t mask, void (*meeting)(Warp&, uint32_t), void* slot) {
   Lane& lane = *current;
   if (!(mask >> lane.lane & 1)) fail("a lane is not in the mask that it names");
+  ++events;
   lane.mask = mask;
   lane.meeting = meeting;
   lane.slot = slot;
@@ -215,6 +247,19 @@ int barrier(int vote) {
   lane.vote = vote;
   running->wait_as(lane, Lane::State::kAtBarrier);
   return running->votes();
+}
+
+void poll() { running->poll(*current); }
+
+void named_barrier(int number, int threads, bool waits) {
+  Block::Named& b = running->named(number);
+  const unsigned phase = b.phase;
+  ++events;
+  if (++b.arrived == threads) {
+    b.arrived = 0;
+    ++b.phase;
+  }
+  while (waits && b.phase == phase) poll();
 }
 
 void start_copy(void* to, const void* from) {

@@ -17,7 +17,7 @@ inline constexpr int kLanes = 32;
 struct Warp;
 
 struct Lane {
-  enum class State : uint8_t { kReady, kAtBarrier, kMeets, kEnded };
+  enum class State : uint8_t { kReady, kAtBarrier, kMeets, kPolls, kEnded };
 
   uint3 thread{};
   int lane = 0;
@@ -56,6 +56,13 @@ void run_grid(const cudaLaunchConfig_t& shape, const std::function<void()>& body
 void meet(uint32_t mask, void (*meeting)(Warp&, uint32_t), void* slot);
 /// Waits for all threads of the block; returns how many came with `vote`.
 int barrier(int vote);
+
+/// Others run before the calling lane looks again at what they change in shared memory; who changes
+/// what lanes poll counts it in `events`: else threads that wait for ever are not seen.
+void poll();
+inline uint64_t events = 0;
+/// Arrives at barrier `number`, of which `threads` threads are a phase; waits for it if `waits`.
+void named_barrier(int number, int threads, bool waits);
 
 /// The calling lane's copies to shared memory arrive when it waits for them, not before.
 void start_copy(void* to, const void* from);
