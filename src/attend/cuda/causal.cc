@@ -7,6 +7,12 @@
 #include "pith/error.h"
 
 namespace pith::cuda {
+namespace {
+
+/// Rows whose weights Hopper's kernel has room for in shared memory, beside its tiles.
+int64_t most_weighted(int head_dim) { return head_dim > 128 ? 8192 : 16384; }
+
+}  // namespace
 
 void CausalCall::check() const {
   const bool known = (head_dim == 64 || head_dim == 128 || head_dim == 256) && kv_heads > 0 &&
@@ -24,6 +30,13 @@ void CausalCall::check() const {
           "where a window slides",
           tokens, span.rows, query_heads, kv_heads, head_dim, to_string(dtype),
           std::max<int64_t>(span.from, 0), span.log_weights ? ", weighted," : ""));
+}
+
+bool CausalCall::suits_wgmma() const {
+  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  const bool weights_fit = !span.log_weights || span.rows <= most_weighted(head_dim);
+  return weights_fit && !span.heads.rows && !span.heads.begins && span.head_stride % 8 == 0 &&
+         aligned(q) && aligned(span.keys) && aligned(span.values);
 }
 
 }  // namespace pith::cuda

@@ -280,6 +280,12 @@ void launch(const CausalCall& call, cudaStream_t stream) {
 
 void attend_chunk(const CausalCall& call, cudaStream_t stream) {
   call.check();
+  const bool hopper = device_info().major == 9 && call.suits_wgmma();
+  hopper ? attend_chunk_wgmma(call, stream) : attend_chunk_mma(call, stream);
+}
+
+void attend_chunk_mma(const CausalCall& call, cudaStream_t stream) {
+  call.check();
   with_rows_of<256>(call.dtype, call.head_dim,
                     [&]<class T, int D>() { launch<T, D>(call, stream); });
 }

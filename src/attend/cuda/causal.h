@@ -1,11 +1,12 @@
 #pragma once
 // Attention of a chunk of queries on the GPU: the rows of one span after the other, each span one
 // launch that goes on from what the launches before it found (FlashAttention-2's walk, Dao 2023).
-// Tensor cores; causal inside the span that holds the chunk's own rows. Layers with a sliding
-// window bound what a query sees from below too, in kernels of their own: tiles that no query of a
-// block sees are not read.
+// Tensor cores, on sm_90 by kernels of its own; causal inside the span that holds the chunk's own
+// rows. Layers with a sliding window bound what a query sees from below too, in kernels of their
+// own: tiles that no query of a block sees are not read.
 //
 // Cost: 4 D flops a query, head and row seen; rows are read once per 128 queries and query head.
+// Decisions: docs/decisions/0231-hoppers-chunk-attention.md.
 
 #include <cuda_runtime_api.h>
 
@@ -51,10 +52,17 @@ struct CausalCall {
 
   /// Whether some query does not see the span's first row.
   bool bounded() const { return span.from + tokens > 1; }
+  /// Whether Hopper's kernel takes it: heads that have as many rows, at addresses that bulk copies
+  /// know, and not more rows with weights of their own than it has room for.
+  bool suits_wgmma() const;
   /// Throws kUnsupported for what the kernel does not know.
   void check() const;
 };
 
 void attend_chunk(const CausalCall& call, cudaStream_t stream);
+
+/// The kernels behind it, for the tests. The second takes what suits_wgmma() says, on sm_90.
+void attend_chunk_mma(const CausalCall& call, cudaStream_t stream);
+void attend_chunk_wgmma(const CausalCall& call, cudaStream_t stream);
 
 }  // namespace pith::cuda
