@@ -26,7 +26,7 @@ struct ChunkForm {
   static constexpr int kQueries = 64 * kReaders, kThreads = 128 * (1 + kReaders);
   /// Rows of a tile: sums of 256 channels leave registers for half.
   static constexpr int kColumns = D > 128 ? 64 : 128;
-  static constexpr int kStages = 2;     ///< tiles of keys, and of values, in shared memory
+  static constexpr int kStages = 2;  ///< tiles of keys, and of values, in shared memory
   static constexpr int kReaderRegisters = 240, kCopierRegisters = 24;
 };
 
@@ -121,7 +121,8 @@ struct ChunkCopier {
                        SharedBarrier& full) const {
     full.arrive_expecting(rows * 2 * D);
 #pragma unroll
-    for (int i = 0; i < D / 64; ++i) copy_box(to + i * 128 * rows, map, {64 * i, at.row, at.head}, full);
+    for (int i = 0; i < D / 64; ++i)
+      copy_box(to + i * 128 * rows, map, {64 * i, at.row, at.head}, full);
   }
   __device__ void keys(int tile) {
     auto& b = space.barriers();
@@ -141,8 +142,7 @@ struct ChunkCopier {
   }
   /// In the order in which they are read.
   __device__ void run() {
-    copy(space.q(), p.q, {0, work.first_query, work.head}, Form::kQueries,
-         space.barriers().q_full);
+    copy(space.q(), p.q, {0, work.first_query, work.head}, Form::kQueries, space.barriers().q_full);
     keys(work.end_tile - 1);
     for (int tile = work.end_tile - 2; tile >= work.first_tile; --tile) {
       keys(tile);
@@ -158,13 +158,17 @@ ChunkParams chunk_params(const CausalCall& call) {
   const CausalSpan& span = call.span;
   const auto heads = static_cast<size_t>(call.query_heads);
   const auto rows = [&](const void* data) {
-    const HeadRows of{data, call.dtype, Form::D, static_cast<size_t>(span.rows), kRow,
+    const HeadRows of{data,
+                      call.dtype,
+                      Form::D,
+                      static_cast<size_t>(span.rows),
+                      kRow,
                       static_cast<size_t>(call.kv_heads),
                       call.kv_heads > 1 ? span.head_stride * 2 : kRow};
     return tensor_map(of, Form::kColumns);
   };
-  const HeadRows queries{call.q, call.dtype, Form::D, static_cast<size_t>(call.tokens),
-                         heads * kRow, heads, kRow};
+  const HeadRows queries{call.q,       call.dtype, Form::D, static_cast<size_t>(call.tokens),
+                         heads * kRow, heads,      kRow};
   return {tensor_map(queries, Form::kQueries), rows(span.keys), rows(span.values), call};
 }
 

@@ -23,8 +23,7 @@ __device__ inline bool soften(float (&s)[N][4], QuerySums& rows, float (&factor)
 #pragma unroll
     for (int g = 2; g < N; ++g) {
 #pragma unroll
-      for (int j = 0; j < 2; ++j)
-        most[g % 2 * 2 + j] = fmaxf(most[g % 2 * 2 + j], s[g][2 * i + j]);
+      for (int j = 0; j < 2; ++j) most[g % 2 * 2 + j] = fmaxf(most[g % 2 * 2 + j], s[g][2 * i + j]);
     }
     float all = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
     all = fmaxf(all, __shfl_xor_sync(~0u, all, 1));
