@@ -21,15 +21,26 @@ std::shared_ptr<const DeviceArray<float>> make_veil(const BodySite& site, size_t
   return veil;
 }
 
+/// Blocks are saved whole, the last one with places of rows that are not there: what others left on
+/// the card must not get into a file.
+std::array<Slab, 4> parts_of(const DeviceCodec& codec, const BodySite& site) {
+  const auto part = [&](MemoryKind kind, size_t bytes) {
+    return Slab(*site.memory, kind, {site.heads, bytes, true}, site.stream);
+  };
+  const GroupedBytes bytes = codec.block_bytes(static_cast<int>(site.dim));
+  return {part(MemoryKind::kPayload, bytes.key_codes), part(MemoryKind::kMetadata, bytes.key_side),
+          part(MemoryKind::kPayload, bytes.value_codes),
+          part(MemoryKind::kMetadata, bytes.value_side)};
+}
+
 }  // namespace
 
 CodedBody::CodedBody(std::shared_ptr<const DeviceCodec> codec, const BodySite& site)
     : codec_(std::move(codec)),
       site_(site),
+      parts_(parts_of(*codec_, site)),
       records_(*codec_, site),
       waiting_(*site.memory, MemoryKind::kPayload) {
-  const GroupedBytes bytes = codec_->block_bytes(static_cast<int>(site.dim));
-  bytes_ = {bytes.key_codes, bytes.key_side, bytes.value_codes, bytes.value_side};
   if (site.slides) veil_ = make_veil(site, codec_->block_rows());
 }
 
@@ -38,7 +49,7 @@ CodedBody::CodedBody(const CodedBody& other)
                  ? other.codec_->copy(other.site_.stream)
                  : other.codec_),
       site_(other.site_),
-      bytes_(other.bytes_),
+      parts_(parts_of(*codec_, site_)),
       rows_(other.rows_),
       gone_(other.gone_),
       hidden_(other.hidden_),
@@ -46,7 +57,7 @@ CodedBody::CodedBody(const CodedBody& other)
       records_(other.records_),
       waiting_(*site_.memory, MemoryKind::kPayload),
       veil_(other.veil_) {
-  if (other.capacity_ > 0) move_to(other.capacity_, other);
+  if (other.capacity() > 0) move_to(other.capacity(), other);
   copy_buffer(waiting_, other.waiting_, site_.stream);
 }
 
@@ -65,39 +76,17 @@ void CodedBody::announce(size_t rows) {
 
 void CodedBody::reserve() {
   const size_t needed = (rows_ + 31) / 32, most = (site_.context + 31) / 32;
-  if (needed > capacity_) {
-    size_t capacity = std::max({needed, capacity_ + capacity_ / 8, size_t{4}});
-    if (needed <= most) capacity = std::min(capacity, most);
-    move_to(capacity, *this);
+  if (needed > capacity()) {
+    size_t room = std::max({needed, capacity() + capacity() / 8, size_t{4}});
+    if (needed <= most) room = std::min(room, most);
+    move_to(room, *this);
   }
   blocks_ = needed;
 }
 
 void CodedBody::move_to(size_t capacity, const CodedBody& from, size_t first) {
-  const size_t blocks = from.blocks_ - first;
-  for (size_t part = 0; part < kParts; ++part) {
-    const MemoryKind kind = part % 2 == 0 ? MemoryKind::kPayload : MemoryKind::kMetadata;
-    DeviceBuffer fresh(*site_.memory, kind);
-    // Blocks are saved whole, the last one with places of rows that are not there: what others left
-    // on the card must not get into a file.
-    fresh.allocate(site_.heads * capacity * bytes_[part], site_.stream);
-    if (capacity > blocks && bytes_[part] > 0) {
-      check(cudaMemset2DAsync(static_cast<std::byte*>(fresh.data()) + blocks * bytes_[part],
-                              capacity * bytes_[part], 0, (capacity - blocks) * bytes_[part],
-                              site_.heads, site_.stream),
-            "room for codes");
-    }
-    if (blocks > 0 && bytes_[part] > 0) {
-      check(cudaMemcpy2DAsync(fresh.data(), capacity * bytes_[part],
-                              from.at(static_cast<Part>(part), 0, first),
-                              from.capacity_ * bytes_[part], blocks * bytes_[part], site_.heads,
-                              cudaMemcpyDeviceToDevice, site_.stream),
-            "moving codes of the cache");
-    }
-    buffers_[part] = std::move(fresh);
-  }
-  blocks_ = blocks;
-  capacity_ = capacity;
+  blocks_ = from.blocks_ - first;
+  for (size_t i = 0; i < kParts; ++i) parts_[i].renew(capacity, from.parts_[i], {first, blocks_});
 }
 
 void CodedBody::take(std::span<const BodyMove> moves) const {
@@ -124,7 +113,7 @@ CodeJob CodedBody::job(const RowTarget& from, Part codes, const BlockRun& blocks
           from.head_stride,
           at(codes, 0, blocks.first),
           at(codes == kKeyCodes ? kKeySide : kValueSide, 0, blocks.first),
-          capacity_,
+          capacity(),
           blocks.positions,
           records().data(),
           records().stride(),
@@ -168,15 +157,14 @@ void CodedBody::keep(const int32_t* kept, size_t stride, size_t count) {
   CodedBody fresh(Beside{}, *this);
   const size_t most = std::max(site_.context, count);
   // It grows to where it was, but for rows that came in a crowd.
-  fresh.move_to(site_.context > 0 ? std::min(capacity_, (most + 31) / 32) : capacity_, fresh);
+  fresh.move_to(site_.context > 0 ? std::min(capacity(), (most + 31) / 32) : capacity(), fresh);
   fresh.announce(count);
   MoveCodesCall call = moves_to(fresh, count);
   call.kept = kept;
   call.kept_stride = stride;
   codec_->move_rows(call, site_.stream);
-  buffers_.swap(fresh.buffers_);
+  for (size_t i = 0; i < kParts; ++i) parts_[i].swap(fresh.parts_[i]);
   blocks_ = fresh.blocks_;
-  capacity_ = fresh.capacity_;
   rows_ = count;
 }
 
@@ -209,13 +197,13 @@ void CodedBody::hide_first(size_t count) {
   const size_t group = codec_->block_rows(), whole = hidden_ / group * group;
   if (waits() || whole < std::max(kHiddenRows, group)) return;
   const size_t most = rows_ - whole + 2 * kHiddenRows + group;
-  drop_front(whole, std::min(capacity_, (most + 31) / 32));
+  drop_front(whole, std::min(capacity(), (most + 31) / 32));
 }
 
 void CodedBody::add_keys(MassTarget& target) const {
-  target.codes = buffers_[kKeyCodes].data();
-  target.code_side = buffers_[kKeySide].data();
-  target.block_stride = capacity_;
+  target.codes = at(kKeyCodes, 0, 0);
+  target.code_side = at(kKeySide, 0, 0);
+  target.block_stride = capacity();
   target.records = records_.data();
   target.record_stride = records_.stride();
   target.coded = static_cast<int32_t>(rows_);
@@ -278,7 +266,7 @@ DeviceSpan CodedBody::span(size_t head, size_t which) const {
 
 void CodedBody::unpack(const RowTarget& to, const Piece& piece) const {
   UnpackRowsCall call;
-  call.block_stride = capacity_;
+  call.block_stride = capacity();
   call.heads = static_cast<int>(site_.heads);
   call.blocks = static_cast<int>(piece.blocks);
   call.head_dim = static_cast<int>(site_.dim);
@@ -329,9 +317,9 @@ void CodedBody::add_rows(HeadRows& out, size_t, int64_t first_position) const {
 void CodedBody::add_to(Ledger& ledger) const {
   const size_t rows_of_blocks = waits() ? 0 : rows();
   for (size_t part = 0; part < kParts; ++part) {
-    const size_t held = site_.heads * rows_of_blocks * bytes_[part] / 32;
+    const size_t held = site_.heads * rows_of_blocks * parts_[part].unit() / 32;
     (part % 2 == 0 ? ledger.payload : ledger.metadata) += held;
-    ledger.slack += buffers_[part].size() - held;
+    ledger.slack += parts_[part].allocated_bytes() - held;
   }
   ledger.metadata += records_.held_bytes();
   ledger.slack += records_.allocated_bytes() - records_.held_bytes();
@@ -375,15 +363,15 @@ void CodedBody::archive_blocks(Archive& a, std::span<const size_t> of_heads) {
   }
   records_.archive(a, *codec_);
   size_t row_bytes = 0;
-  for (const size_t bytes : bytes_) row_bytes += bytes / 32;
+  for (const Slab& part : parts_) row_bytes += part.unit() / 32;
   a.check_left(*std::ranges::max_element(of_heads), row_bytes);
   if (a.loads()) reserve();
   for (size_t part = 0; part < kParts; ++part) {
     for (size_t head = 0; head < of_heads.size(); ++head) {
       const size_t blocks = (of_heads[head] + 31) / 32;
-      if (blocks == 0 || bytes_[part] == 0) continue;
-      const DeviceRuns runs{at(static_cast<Part>(part), head, 0), bytes_[part], bytes_[part],
-                            blocks};
+      const size_t unit = parts_[part].unit();
+      if (blocks == 0 || unit == 0) continue;
+      const DeviceRuns runs{at(static_cast<Part>(part), head, 0), unit, unit, blocks};
       archive_runs(a, runs, site_.stream, [&](std::span<const std::byte> bytes) {
         codec_->check_loaded(a, {static_cast<CodePartOf>(part), bytes, static_cast<int>(site_.dim),
                                  records_.used()});

@@ -9,6 +9,7 @@
 #include "attend/cuda/device_codec.h"
 #include "attend/cuda/device_rows.h"
 #include "attend/cuda/record_table.h"
+#include "kernels/cuda/slab.h"
 
 namespace pith::cuda {
 
@@ -57,7 +58,7 @@ class CodedBody final : public DeviceBody {
   void add_keys(MassTarget& target) const;
 
   /// The oldest rows go, whole blocks.
-  void drop_front(size_t rows) { drop_front(rows, capacity_); }
+  void drop_front(size_t rows) { drop_front(rows, capacity()); }
   /// Rows that came before the first that is here.
   size_t gone() const { return gone_; }
   /// None stays, and so many are said to have come before the next.
@@ -75,7 +76,7 @@ class CodedBody final : public DeviceBody {
   const DeviceCodec& codec() const { return *codec_; }
   CodeBlocks all_blocks() const {
     return {at(kKeyCodes, 0, 0), at(kKeySide, 0, 0), at(kValueCodes, 0, 0), at(kValueSide, 0, 0),
-            capacity_};
+            capacity()};
   }
   /// Where rows are hidden: the first block, or group, that is seen, and the others.
   size_t spans() const override { return site_.slides ? 2 : 1; }
@@ -108,11 +109,9 @@ class CodedBody final : public DeviceBody {
   void archive_counts(Archive& a, size_t tokens);
   void archive_blocks(Archive& a, std::span<const size_t> of_heads);
 
+  size_t capacity() const { return parts_[0].capacity(); }  ///< blocks of a head
   enum Part { kKeyCodes, kKeySide, kValueCodes, kValueSide, kParts };
-  std::byte* at(Part part, size_t head, size_t block) const {
-    return static_cast<std::byte*>(buffers_[part].data()) +
-           (head * capacity_ + block) * bytes_[part];
-  }
+  std::byte* at(Part part, size_t head, size_t block) const { return parts_[part].at(head, block); }
   bool waits() const { return !learned_ && rows_ < codec_->learns_from(); }
   void learn(const RowTarget& rows, DType dtype, const RowPositions& positions);
   int64_t first_position() const { return site_.position + static_cast<int64_t>(gone_); }
@@ -143,13 +142,12 @@ class CodedBody final : public DeviceBody {
 
   std::shared_ptr<const DeviceCodec> codec_;
   BodySite site_;
-  std::array<size_t, kParts> bytes_;          // of a block
-  std::array<DeviceBuffer, kParts> buffers_;  // [G, capacity] blocks each
-  size_t blocks_ = 0, capacity_ = 0;          // of a head
-  size_t rows_ = 0;                           // coded or waiting
-  size_t gone_ = 0;                           // rows that came before those
-  size_t hidden_ = 0;                         // of rows_
-  bool learned_ = false;                      // the codec, from this body's rows
+  std::array<Slab, kParts> parts_;  // [G, capacity] blocks each
+  size_t blocks_ = 0;               // of a head
+  size_t rows_ = 0;                 // coded or waiting
+  size_t gone_ = 0;                 // rows that came before those
+  size_t hidden_ = 0;               // of rows_
+  bool learned_ = false;            // the codec, from this body's rows
   RecordTable records_;
   const RecordTable* lent_ = nullptr;               // the owner's, of bodies beside another
   DeviceBuffer waiting_;                            // [2, G, learns_from, D] while rows wait

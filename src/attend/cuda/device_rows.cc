@@ -46,24 +46,26 @@ void archive_rows(Archive& a, const RowTarget& rows, std::span<const size_t> of_
 }
 
 DeviceRows::DeviceRows(MemoryCounter& memory, const DeviceRowsShape& shape, cudaStream_t stream)
-    : memory_(&memory), shape_(shape), stream_(stream), buffer_(memory, MemoryKind::kPayload) {}
+    : shape_(shape),
+      stream_(stream),
+      slab_(memory, MemoryKind::kPayload, {2 * shape.heads, 2 * shape.dim}, stream) {}
 
 DeviceRows::DeviceRows(const DeviceRows& other)
-    : DeviceRows(*CountedBy(other.memory_), other.shape_, other.stream_) {
-  move_to(other.capacity_, other);
+    : shape_(other.shape_), stream_(other.stream_), slab_(other.slab_.like()) {
+  move_to(other.capacity(), other);
 }
 
 void DeviceRows::reserve_more(size_t rows) {
   const size_t needed = rows_ + rows;
-  if (front_ + needed <= capacity_) return;
-  if (needed <= capacity_ && kFrontPart * front_ >= needed) return move_up();
-  size_t capacity = std::max({needed, capacity_ + capacity_ / 8, shape_.least});
-  if (needed <= shape_.most) capacity = std::min(capacity, shape_.most);
-  move_to((capacity + kPiece - 1) / kPiece * kPiece, *this);
+  if (front_ + needed <= capacity()) return;
+  if (needed <= capacity() && kFrontPart * front_ >= needed) return move_up();
+  size_t room = std::max({needed, capacity() + capacity() / 8, shape_.least});
+  if (needed <= shape_.most) room = std::min(room, shape_.most);
+  move_to((room + kPiece - 1) / kPiece * kPiece, *this);
 }
 
 void DeviceRows::move_up() {
-  if (front_ < rows_) return move_to(capacity_, *this);  // in place they would overlap
+  if (front_ < rows_) return move_to(capacity(), *this);  // in place they would overlap
   const RowTarget from = begin();
   front_ = 0;
   copy_rows({begin(), from, rows_, shape_.heads, shape_.dim}, stream_);
@@ -72,12 +74,12 @@ void DeviceRows::move_up() {
 void DeviceRows::reshape(const DeviceRowsShape& shape) {
   const bool less = shape.least < shape_.least;
   shape_ = shape;
-  if (less && capacity_ > shape.least) move_to(std::max(shape.least, rows_), *this);
+  if (less && capacity() > shape.least) move_to(std::max(shape.least, rows_), *this);
 }
 
 void DeviceRows::shrink() {
-  const size_t capacity = (rows_ + rows_ / 8 + kPiece - 1) / kPiece * kPiece;
-  if (capacity < capacity_) move_to(capacity, *this);
+  const size_t room = (rows_ + rows_ / 8 + kPiece - 1) / kPiece * kPiece;
+  if (room < capacity()) move_to(room, *this);
 }
 
 void DeviceRows::archive(Archive& a, std::span<const size_t> of_heads, DType dtype) {
@@ -95,26 +97,17 @@ void DeviceRows::archive(Archive& a, size_t rows, DType dtype) {
 }
 
 void DeviceRows::add_to(Ledger& ledger) const {
-  const size_t held = 2 * bytes_of(rows_);
+  const size_t held = 4 * shape_.heads * rows_ * shape_.dim;
   ledger.payload += held;
-  ledger.slack += buffer_.size() - held;
+  ledger.slack += allocated_bytes() - held;
   ledger.rows_kept += rows_ * shape_.heads;
 }
 
 void DeviceRows::move_to(size_t capacity, const DeviceRows& from) {
   if (capacity == 0) return;
-  DeviceBuffer fresh(*memory_, MemoryKind::kPayload);
-  fresh.allocate(2 * bytes_of(capacity), stream_);
-  if (from.rows_ > 0) {
-    check(cudaMemcpy2DAsync(fresh.data(), capacity * row_bytes(), from.keys(),
-                            from.capacity_ * row_bytes(), from.rows_ * row_bytes(),
-                            2 * shape_.heads, cudaMemcpyDeviceToDevice, stream_),
-          "the growth of the cache");
-  }
+  slab_.renew(capacity, from.slab_, {from.front_, from.rows_});
   rows_ = from.rows_;
   front_ = 0;
-  capacity_ = capacity;
-  buffer_ = std::move(fresh);
 }
 
 }  // namespace pith::cuda

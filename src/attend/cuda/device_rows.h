@@ -9,9 +9,8 @@
 
 #include "attend/cuda/causal.h"
 #include "attend/cuda/decode.h"
-#include "core/counted_by.h"
-#include "kernels/cuda/device_archive.h"
 #include "kernels/cuda/layer.h"
+#include "kernels/cuda/slab.h"
 #include "pith/ledger.h"
 
 namespace pith::cuda {
@@ -81,19 +80,18 @@ class DeviceRows {
  public:
   DeviceRows(MemoryCounter& memory, const DeviceRowsShape& shape, cudaStream_t stream);
   DeviceRows(const DeviceRows& other);
-  DeviceRows(DeviceRows&&) = default;
 
   size_t rows() const { return rows_; }
-  size_t capacity() const { return capacity_; }
-  size_t head_stride() const { return capacity_ * shape_.dim; }       ///< numbers
-  std::byte* keys() const { return bytes() + front_ * row_bytes(); }  // [G, capacity, D]
-  std::byte* values() const { return keys() + bytes_of(capacity_); }
+  size_t capacity() const { return slab_.capacity(); }
+  size_t head_stride() const { return capacity() * shape_.dim; }  ///< numbers
+  std::byte* keys() const { return slab_.at(0, front_); }         // [G, capacity, D]
+  std::byte* values() const { return slab_.at(shape_.heads, front_); }
   /// Room for `rows` more.
   void reserve_more(size_t rows);
   /// Room for `rows` in all, and no more.
   void make_room(size_t rows) { move_to(rows, *this); }
   /// Whether reserve_more(rows), and reshape(shape), would change nothing.
-  bool has_room(size_t rows) const { return front_ + rows_ + rows <= capacity_; }
+  bool has_room(size_t rows) const { return front_ + rows_ + rows <= capacity(); }
   bool has_shape(const DeviceRowsShape& shape) const { return shape == shape_; }
   /// Rows that kernels were told to write.
   void add(size_t rows) { rows_ += rows; }
@@ -113,7 +111,7 @@ class DeviceRows {
   RowTarget end() const { return begin() + rows_; }
   /// All of them.
   RowTarget begin() const { return {keys(), values(), head_stride(), 0}; }
-  size_t allocated_bytes() const { return buffer_.size(); }
+  size_t allocated_bytes() const { return slab_.allocated_bytes(); }
   /// `of_heads` [G] rows of each head, of numbers of `dtype`. Loading: into a store without rows,
   /// which then has as many as the head with the most.
   void archive(Archive& a, std::span<const size_t> of_heads, DType dtype);
@@ -123,18 +121,14 @@ class DeviceRows {
   void add_to(Ledger& ledger) const;
 
  private:
-  std::byte* bytes() const { return static_cast<std::byte*>(buffer_.data()); }
-  size_t row_bytes() const { return shape_.dim * 2; }
-  size_t bytes_of(size_t rows) const { return shape_.heads * rows * row_bytes(); }
   void move_to(size_t capacity, const DeviceRows& from);
   /// To the front of the memory.
   void move_up();
 
-  CountedBy memory_;
   DeviceRowsShape shape_;
   cudaStream_t stream_;
-  DeviceBuffer buffer_;  // [2, G, capacity, D]
-  size_t rows_ = 0, capacity_ = 0;
+  Slab slab_;  // [2, G, capacity, D]
+  size_t rows_ = 0;
   size_t front_ = 0;  // before the first row
 };
 

@@ -31,19 +31,6 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ 
 
 }  // namespace
 
-RecordTable::RecordTable(const RecordTable& other)
-    : site_(other.site_),
-      bytes_(other.bytes_),
-      table_(*site_.memory, MemoryKind::kMetadata),
-      capacity_(other.capacity_),
-      used_(other.used_) {
-  if (other.table_.size() == 0) return;
-  table_.allocate(other.table_.size(), site_.stream);
-  check(cudaMemcpyAsync(table_.data(), other.table_.data(), table_.size(), cudaMemcpyDeviceToDevice,
-                        site_.stream),
-        "a copy of the cache");
-}
-
 size_t RecordTable::find(const DeviceArray<int32_t>& numbers, const DeviceCodec& codec,
                          const CodeBlocks& rows, size_t count) const {
   const DeviceArray<int32_t> named(*site_.memory, MemoryKind::kScratch, site_.heads, site_.stream);
@@ -64,7 +51,7 @@ size_t RecordTable::find(const DeviceArray<int32_t>& numbers, const DeviceCodec&
 
 void RecordTable::reserve(size_t fresh, const DeviceCodec& codec, const CodeBlocks& rows,
                           size_t count) {
-  if (bytes_ == 0 || used_ + fresh <= capacity_) return;
+  if (table_.unit() == 0 || used_ + fresh <= stride()) return;
   const DeviceArray<int32_t> numbers(*site_.memory, MemoryKind::kScratch, site_.heads * used_,
                                      site_.stream);
   const size_t named = used_ > 0 ? find(numbers, codec, rows, count) : 0;
@@ -73,23 +60,20 @@ void RecordTable::reserve(size_t fresh, const DeviceCodec& codec, const CodeBloc
   if (site_.context > 0) {
     capacity = std::clamp(site_.context / block + 1, needed, std::max(needed, capacity));
   }
-  DeviceBuffer table(*site_.memory, MemoryKind::kMetadata);
-  // A head that names fewer than another has room at its end that is saved too.
-  table.allocate(site_.heads * capacity * bytes_, site_.stream);
-  check(cudaMemsetAsync(table.data(), 0, table.size(), site_.stream), "records of coded rows");
+  Slab table = table_.like();
+  table.renew(capacity);  // a head that names fewer than another has room at its end: it is saved
   if (named > 0) {
-    const MoveRecords move{table_.data(),
-                           table.data(),
+    const MoveRecords move{table_.at(),
+                           table.at(),
                            numbers.data(),
-                           capacity_,
+                           stride(),
                            capacity,
                            static_cast<int>(used_),
-                           static_cast<int>(bytes_)};
+                           static_cast<int>(table_.unit())};
     const dim3 grid(static_cast<unsigned>(used_), static_cast<unsigned>(site_.heads));
     launch_kernel(move_kernel, {grid, kThreads}, site_.stream, "records of coded rows", move);
   }
-  table_ = std::move(table);
-  capacity_ = capacity;
+  table_.swap(table);
   used_ = named;
 }
 

@@ -6,28 +6,28 @@
 
 #include "attend/cuda/device_body.h"
 #include "attend/cuda/device_codec.h"
+#include "kernels/cuda/slab.h"
 
 namespace pith::cuda {
 
 class RecordTable {
  public:
   RecordTable(const DeviceCodec& codec, const BodySite& site)
-      : site_(site), bytes_(codec.record_bytes()), table_(*site.memory, MemoryKind::kMetadata) {}
-  RecordTable(const RecordTable& other);
+      : site_(site),
+        table_(*site.memory, MemoryKind::kMetadata, {site.heads, codec.record_bytes(), true},
+               site.stream) {}
 
   /// Makes room for `fresh` records. `rows` [G, `count`] name those that are there.
   void reserve(size_t fresh, const DeviceCodec& codec, const CodeBlocks& rows, size_t count);
   /// So many are there from now on.
   void add(size_t fresh) { used_ += fresh; }
 
-  void* data() const { return table_.data(); }  // [G, stride()]
-  const void* of_head(size_t head) const {
-    return static_cast<const std::byte*>(table_.data()) + head * capacity_ * bytes_;
-  }
-  size_t stride() const { return capacity_; }
+  void* data() const { return table_.at(); }  // [G, stride()]
+  const void* of_head(size_t head) const { return table_.at(head); }
+  size_t stride() const { return table_.capacity(); }
   size_t used() const { return used_; }
-  size_t held_bytes() const { return site_.heads * used_ * bytes_; }
-  size_t allocated_bytes() const { return table_.size(); }
+  size_t held_bytes() const { return site_.heads * used_ * table_.unit(); }
+  size_t allocated_bytes() const { return table_.allocated_bytes(); }
   /// How much room there is decides when records are numbered anew, and is state.
   void archive(Archive& a, const DeviceCodec& codec);
 
@@ -37,9 +37,8 @@ class RecordTable {
               size_t count) const;
 
   BodySite site_;
-  size_t bytes_;  // of a record
-  DeviceBuffer table_;
-  size_t capacity_ = 0, used_ = 0;  // of a head
+  Slab table_;       // [G, capacity] records
+  size_t used_ = 0;  // of a head
 };
 
 }  // namespace pith::cuda

@@ -47,18 +47,17 @@ HeadStores::HeadStores(const LayerPlan& layer, const LayerSite& site)
       coded_(codes_of(layer, site)),
       body_(body_of(layer, site)),
       sink_(*site.memory, {site.heads, site.dim, 0}, site.stream),
-      turned_(*site.memory, MemoryKind::kScratch),
       rows_(*site.memory, run_shape(), site.stream),
-      positions_(*site.memory, MemoryKind::kMetadata),
-      mass_(*site.memory, MemoryKind::kMetadata),
-      weights_(*site.memory, MemoryKind::kMetadata),
-      state_(*site.memory, MemoryKind::kMetadata,
-             chooser_->state_numbers(site.query_heads, site.dim), site.stream),
-      scaled_(*site.memory, MemoryKind::kScratch),
+      turned_(*site.memory, MemoryKind::kScratch, {site.heads, 2 * site.dim}, site.stream),
+      scaled_(*site.memory, MemoryKind::kScratch, {site.query_heads, 2 * site.dim}, site.stream),
+      positions_(*site.memory, MemoryKind::kMetadata, {site.heads, sizeof(int32_t)}, site.stream),
+      mass_(*site.memory, MemoryKind::kMetadata, {site.heads, sizeof(float)}, site.stream),
+      weights_(*site.memory, MemoryKind::kMetadata, {1, sizeof(float)}, site.stream),
+      state_(*site.memory, MemoryKind::kMetadata, {1, sizeof(float), true}, site.stream),
       protected_(*site.memory, {site.heads, site.dim, 0}, layer.dtype, site.stream),
       ragged_(layer.selector.shared ? std::make_unique<RaggedRows>(layer, site, wants_mass_)
                                     : nullptr) {
-  make_scaled();
+  if (chooser_->scales_queries()) scaled_.renew(1);
   if (flows()) sink_.make_room(layer.schedule.sink);
   if (layer.cache_positions) {
     if (!site.rope) {
@@ -66,67 +65,19 @@ HeadStores::HeadStores(const LayerPlan& layer, const LayerSite& site)
                   "positions inside the cache (rope=cache) need the model's RoPE; none is known "
                   "here");
     }
-    turned_.allocate(sink_.allocated_bytes() / 2, site.stream);
+    turned_.renew(sink_.capacity());
   }
-  if (state_.size() == 0) return;
-  check(cudaMemsetAsync(state_.data(), 0, state_.size() * sizeof(float), site.stream),
-        "statistics of queries");
+  const size_t numbers = chooser_->state_numbers(site.query_heads, site.dim);
+  if (numbers > 0) state_.renew(numbers);
 }
 
-HeadStores::HeadStores(const HeadStores& o)
-    : layer_(o.layer_),
-      site_(o.site_),
-      plan_(o.plan_),
-      run_(o.run_),
-      late_(o.late_),
-      wants_mass_(o.wants_mass_),
-      chooser_(o.chooser_),
-      coded_(o.coded_ ? std::make_unique<CodedBody>(*o.coded_) : nullptr),
-      body_(o.body_ ? o.body_->clone() : nullptr),
-      sink_(o.sink_),
-      turned_(*site_.memory, MemoryKind::kScratch),
-      rows_(o.rows_),
-      positions_(*site_.memory, MemoryKind::kMetadata),
-      mass_(*site_.memory, MemoryKind::kMetadata),
-      weights_(*site_.memory, MemoryKind::kMetadata),
-      state_(*site_.memory, MemoryKind::kMetadata, o.state_.size(), o.site_.stream),
-      scaled_(*site_.memory, MemoryKind::kScratch),
-      protected_(o.protected_),
-      ragged_(o.ragged_ ? std::make_unique<RaggedRows>(*o.ragged_) : nullptr),
-      known_(o.known_) {
-  make_scaled();
-  turned_.allocate(o.turned_.size(), site_.stream);
-  if (o.stride_ > 0) make_side(o.stride_, o);
-  if (state_.size() == 0) return;
-  check(cudaMemcpyAsync(state_.data(), o.state_.data(), state_.size() * sizeof(float),
-                        cudaMemcpyDeviceToDevice, site_.stream),
-        "a copy of the cache");
-}
-
-void HeadStores::make_scaled() {
-  if (chooser_->scales_queries()) scaled_.allocate(2 * site_.query_heads * site_.dim, site_.stream);
-}
-
-void HeadStores::make_side(size_t stride, const HeadStores& from) {
-  const auto grow = [&](auto& to, const auto& old, size_t heads, size_t count) {
-    using T = std::remove_reference_t<decltype(*to.data())>;
-    DeviceArray<T> fresh(*site_.memory, MemoryKind::kMetadata, heads * stride, site_.stream);
-    if (count > 0 && from.stride_ > 0) {
-      check(
-          cudaMemcpy2DAsync(fresh.data(), stride * sizeof(T), old.data(), from.stride_ * sizeof(T),
-                            count * sizeof(T), heads, cudaMemcpyDeviceToDevice, site_.stream),
-          "the growth of the cache");
-    }
-    to = std::move(fresh);
-  };
-  grow(positions_, from.positions_, site_.heads, from.settled() + from.known_);
-  if (wants_mass()) {
-    grow(mass_, from.mass_, site_.heads, from.rows_.rows() + from.packed());
-  }
+void HeadStores::make_side(size_t stride) {
+  positions_.renew(stride, {0, std::min(this->stride(), settled() + known_)});
+  if (wants_mass()) mass_.renew(stride, {0, std::min(mass_.capacity(), rows_.rows() + packed())});
   if (chooser_->weighs_rows() || weighs_codes()) {
-    grow(weights_, from.weights_, 1, chooser_->weighs_rows() ? from.run_.judged : 0);
+    const size_t weighed = chooser_->weighs_rows() ? run_.judged : 0;
+    weights_.renew(stride, {0, std::min<size_t>(weights_.capacity(), weighed)});
   }
-  stride_ = stride;
   write_weights();
 }
 
@@ -136,17 +87,17 @@ float HeadStores::log_weight(const RowRun::Weighted& rows) const {
 }
 
 void HeadStores::write_weights() const {
-  if (!weighs_codes() || stride_ == 0) return;
+  if (!weighs_codes() || stride() == 0) return;
   size_t first = 0;
   if (chooser_->weighs_rows()) {
     first = run_.judged;
   } else {
     for (const RowRun::Weighted& rows : run_.weighted) {
-      fill_numbers(weights_.data() + first, rows.rows, log_weight(rows), site_.stream);
+      fill_numbers(weights_.at<float>(0, first), rows.rows, log_weight(rows), site_.stream);
       first += rows.rows;
     }
   }
-  fill_numbers(weights_.data() + first, stride_ - first, 0, site_.stream);
+  fill_numbers(weights_.at<float>(0, first), stride() - first, 0, site_.stream);
 }
 
 // Coders read whole blocks, of which the last may end behind the rows.
@@ -156,7 +107,7 @@ DeviceRowsShape HeadStores::run_shape() const {
   if (!flows()) return {site_.heads, site_.dim, layer_.straight ? site_.context : 0};
   const size_t waiting = body_ ? body_->least() : 0;
   const size_t rows = layer_.schedule.window + layer_.schedule.block + waiting;
-  return DeviceRowsShape::window(site_.heads, site_.dim, rows, body_ != nullptr);
+  return DeviceRowsShape::window(site_.heads, site_.dim, rows, static_cast<bool>(body_));
 }
 
 void HeadStores::reserve(size_t rows) {
@@ -164,7 +115,7 @@ void HeadStores::reserve(size_t rows) {
   rows_.reserve_more(run_needs(rows));
   if (layer_.straight || flows()) return;
   const size_t needed = side_needs(rows);
-  if (stride_ < needed) make_side(std::max(needed, coded_rows() + rows_.capacity()), *this);
+  if (stride() < needed) make_side(std::max(needed, coded_rows() + rows_.capacity()));
 }
 
 // With a chunk's rows those of the sink are still in the run: there they are seen causally.
@@ -204,9 +155,9 @@ MassTarget HeadStores::mass_target(size_t rows, bool fresh) const {
   if (!wants_mass()) return {};
   MassTarget target;
   target.keys = rows_.keys();
-  target.mass = mass_.data();
+  target.mass = mass_.at<float>();
   target.head_stride = rows_.head_stride();
-  target.stride = stride_;
+  target.stride = stride();
   target.rows = static_cast<int32_t>(rows);
   target.known = fresh ? 0 : static_cast<int32_t>(rows_.rows() + packed());
   if (packed() == 0) return target;
@@ -221,7 +172,7 @@ void HeadStores::end_prefill(ChunkSpace& space) {
   carry_out(plan_.end_prompt(), true, space, none);
   rows_.shrink();
   const size_t needed = coded_rows() + rows_.capacity();
-  if (stride_ > needed) make_side(needed, *this);
+  if (stride() > needed) make_side(needed);
 }
 
 void HeadStores::protect(const ProtectedRows& rows) {
@@ -241,7 +192,7 @@ void HeadStores::add_rows(HeadRows& out, size_t head) const {
   add(0, sink());
   const bool counted = flows() && body_ && !body_->keeps_positions();
   if (counted) body_->add_rows(out, head, static_cast<int64_t>(sink()));
-  const auto positions = fetched(positions_.data() + head * stride_, known, site_.stream);
+  const auto positions = fetched(positions_.at<int32_t>(head), known, site_.stream);
   out.positions.insert(out.positions.end(), positions.begin(), positions.end());
   const size_t left = unsettled() - known_;
   add(open() - left, left);
@@ -255,7 +206,7 @@ void HeadStores::add_weights(HeadRows& out) const {
   auto at = out.log_weights.begin();
   const auto set = [&](size_t rows, float log_weight, bool apart) {
     const std::vector<float> one(apart ? 0 : rows, log_weight);
-    at = std::ranges::copy(apart ? fetched(weights_.data(), rows, site_.stream) : one, at).out;
+    at = std::ranges::copy(apart ? fetched(weights_.at<float>(), rows, site_.stream) : one, at).out;
   };
   const Parts parts = this->parts({}, rows_.begin());
   for (const DensePart& part : parts.all()) {
@@ -281,9 +232,9 @@ void HeadStores::add_to(Ledger& ledger) const {
       weighed * sizeof(float);
   sink_.add_to(ledger);
   rows_.add_to(ledger);
-  ledger.metadata += side + state_.size() * sizeof(float);
+  ledger.metadata += side + state_.allocated_bytes();
   ledger.slack +=
-      positions_.size() * sizeof(int32_t) + (mass_.size() + weights_.size()) * sizeof(float) - side;
+      positions_.allocated_bytes() + mass_.allocated_bytes() + weights_.allocated_bytes() - side;
   protected_.add_to(ledger);
   if (ragged_) ragged_->add_to(ledger);
   if (coded_) coded_->add_to(ledger);

@@ -37,6 +37,7 @@
 #include "cache/cuda/protected_store.h"
 #include "cache/cuda/ragged_rows.h"
 #include "cache/cuda/token_step.h"
+#include "core/copied.h"
 #include "plan/row_run.h"
 
 namespace pith::cuda {
@@ -66,7 +67,6 @@ struct SeenStream {
 class HeadStores {
  public:
   HeadStores(const LayerPlan& plan, const LayerSite& site);
-  HeadStores(const HeadStores& other);
 
   size_t heads() const { return site_.heads; }
   size_t query_heads() const { return site_.query_heads; }
@@ -180,8 +180,9 @@ class HeadStores {
   /// What that needs: rows in the run, and what lies beside all rows.
   size_t run_needs(size_t rows) const;
   size_t side_needs(size_t rows) const { return coded_rows() + rows_.rows() + rows; }
-  void make_scaled();
-  void make_side(size_t stride, const HeadStores& from);
+  /// Numbers beside rows: there are none where all rows stay.
+  size_t stride() const { return positions_.capacity(); }
+  void make_side(size_t stride);
   void add_weights(HeadRows& rows) const;
   /// What a pass's steps do to rows that are there already.
   void carry_out(std::span<const Step> steps, bool chunk, ChunkSpace& space, LateWork& late);
@@ -233,20 +234,19 @@ class HeadStores {
   LateJudgements late_;
   bool wants_mass_;
   std::shared_ptr<const DeviceChooser> chooser_;
-  std::unique_ptr<CodedBody> coded_;  // of rows of the run; null: there all are dense
-  std::unique_ptr<DeviceBody> body_;  // of what leaves the heavy rows or flows, or null
-  DeviceRows sink_;                   // where rows flow
-  DeviceBuffer turned_;               // [G, sink, D] its keys, where positions are the cache's
+  Copied<CodedBody> coded_;  // of rows of the run; null: there all are dense
+  Copied<DeviceBody> body_;  // of what leaves the heavy rows or flows, or null
+  DeviceRows sink_;          // where rows flow
   DeviceRows rows_;
+  Slab turned_;  // [G, sink, D] the sink's keys, where positions are the cache's
+  Slab scaled_;  // [H, D] a token's queries, where they are scaled
   // Of the body's first rows: those settled, then `known_`.
-  DeviceArray<int32_t> positions_;  // [G, stride]
-  DeviceArray<float> mass_;         // [G, stride] of all rows
-  DeviceArray<float> weights_;      // [stride] of codes, or of rows that are weighed one by one
-  DeviceArray<float> state_;        // what the chooser keeps of queries
-  DeviceBuffer scaled_;             // [H, D] a token's queries, where they are scaled
-  size_t stride_ = 0;
+  Slab positions_;  // [G, stride] of int32_t
+  Slab mass_;       // [G, stride] of float, of all rows
+  Slab weights_;    // [stride] of float, of codes, or of rows that are weighed one by one
+  Slab state_;      // [state_numbers] of float: what the chooser keeps of queries
   ProtectedStore protected_;
-  std::unique_ptr<RaggedRows> ragged_;  // null: heads have as many rows
+  Copied<RaggedRows> ragged_;  // null: heads have as many rows
   size_t known_ = 0;  // rows with a stored position: those judged, and those that were split
 };
 

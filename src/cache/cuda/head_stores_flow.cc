@@ -10,7 +10,7 @@ namespace pith::cuda {
 // Distances are all that RoPE tells: keys that go up are a query that goes back.
 RowTarget HeadStores::seen_sink() const {
   RowTarget sink = sink_.begin();
-  if (layer_.cache_positions) sink.k = turned_.data();
+  if (layer_.cache_positions) sink.k = turned_.at();
   return sink;
 }
 
@@ -19,7 +19,7 @@ void HeadStores::turn_sink(int64_t steps, const int64_t* steps_at) const {
   TurnRowsCall call;
   call.dtype = layer_.dtype;
   call.from = sink_.keys();
-  call.to = turned_.data();
+  call.to = turned_.at();
   call.frequencies = site_.rope->device.data();
   call.rows = static_cast<int>(site_.heads * layer_.schedule.sink);
   call.dim = static_cast<int>(site_.dim);

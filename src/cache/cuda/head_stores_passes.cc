@@ -13,7 +13,7 @@ bool HeadStores::begins_freely() const {
   if (protected_.covers(tokens())) return protected_.has_room();
   if (flows() && sink() < layer_.schedule.sink) return true;
   if (!rows_.has_shape(run_shape()) || !rows_.has_room(run_needs(1))) return false;
-  return layer_.straight || flows() || side_needs(1) <= stride_;
+  return layer_.straight || flows() || side_needs(1) <= stride();
 }
 
 RowTarget HeadStores::begin_token(const TokenSlots& slots) {
@@ -52,11 +52,11 @@ void HeadStores::write_spans(const TokenSlots& slots, const NewRows& fresh) cons
       for (size_t s = 0; i == parts.behind && between() && s < between()->spans(); ++s, ++span) {
         *span = between()->span(g, s);
         if (coded_) span->log_weight = coded_log_weight();
-        if (weighs_codes()) span->log_weights = weights_.data();
+        if (weighs_codes()) span->log_weights = weights_.at<float>();
       }
       *span = dense_span(part.at, g, part.rows, site_.dim);
       span->log_weight = part.log_weight;
-      span->log_weights = part.apart ? weights_.data() : nullptr;
+      span->log_weights = part.apart ? weights_.at<float>() : nullptr;
       const bool newest = &part == &last, turns = i == 0 && layer_.cache_positions;
       const size_t coming = newest ? fresh.sink + fresh.run : fresh.sink;
       span->settled_rows =
@@ -79,7 +79,7 @@ StepQueries HeadStores::queries_of(const void* q, size_t tokens) const {
   queries.dim = static_cast<int>(site_.dim);
   queries.tokens = static_cast<int>(tokens);
   queries.q = q;
-  queries.state = state_.data();
+  queries.state = state_.at<float>();
   queries.frequencies = site_.rope ? site_.rope->device.data() : nullptr;
   return queries;
 }
@@ -93,13 +93,13 @@ QueryNote HeadStores::query_note(size_t tokens) const {
 
 void HeadStores::attend_token(const TokenStep& step) const {
   turn_sink(0, &step.note->evicted);
-  if (state_.size() > 0 && !step.only_reads) {
+  if (state_.capacity() > 0 && !step.only_reads) {
     chooser_->observe_token(queries_of(step.call.q, 1), &step.note->queries, site_.stream);
   }
   DecodeCall call = chooser_->scales_queries() ? step.alone() : step.call;
   if (chooser_->scales_queries()) {
-    chooser_->scale_token(scaled_.data(), queries_of(call.q, 1), &step.note->queries, site_.stream);
-    call.q = scaled_.data();
+    chooser_->scale_token(scaled_.at(), queries_of(call.q, 1), &step.note->queries, site_.stream);
+    call.q = scaled_.at();
   }
   if (between()) {
     between()->attend_token(call, step.scratch);
@@ -154,8 +154,8 @@ void HeadStores::attend_chunk(CausalCall call, ChunkSpace& space) {
       parts_of_chunk(tokens, flows() ? space.staging(rows_.rows() + tokens) : rows_.begin());
   const size_t apart = protected_.rows() + (body_ ? body_->rows() : 0) + shared();
   const bool alone = parts.count == 1 && apart == 0;
-  if (wants_mass() || !alone || state_.size() > 0) space.lend_partials(call);
-  if (state_.size() > 0) {
+  if (wants_mass() || !alone || state_.capacity() > 0) space.lend_partials(call);
+  if (state_.capacity() > 0) {
     StepQueries queries = queries_of(call.q, tokens);
     queries.scratch = call.out;  // attention has not begun
     chooser_->observe_chunk(queries, query_note(tokens), site_.stream);
@@ -212,7 +212,7 @@ void HeadStores::attend_run(CausalCall& call, const Parts& parts, size_t own,
       call.span = {};
       if (seen > 0) call.span.from = static_cast<int64_t>(open() + 1) - seen;
       if (coded_) call.span.log_weight = coded_log_weight();
-      if (weighs_codes()) call.span.log_weights = weights_.data();
+      if (weighs_codes()) call.span.log_weights = weights_.at<float>();
       between()->attend_chunk(call, [&] { return space.piece(); });
     }
     call.last = newest && own > 0;
@@ -222,7 +222,7 @@ void HeadStores::attend_run(CausalCall& call, const Parts& parts, size_t own,
     if (call.last) call.span.before = before;
     if (newest && seen > 0) call.span.from = before + 1 - seen;
     call.span.log_weight = part.log_weight;
-    if (part.apart) call.span.log_weights = weights_.data();
+    if (part.apart) call.span.log_weights = weights_.at<float>();
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
   }
@@ -249,7 +249,7 @@ void HeadStores::add_mass(const CausalCall& call, ChunkSpace& space) const {
     piece.keys = keys.k;
     piece.mass = target.mass + target.coded_from + first;
     piece.head_stride = keys.head_stride;
-    piece.stride = stride_;
+    piece.stride = stride();
     piece.rows = static_cast<int32_t>(count);
     piece.known = request.fresh ? 0 : piece.rows;
     of.before = piece.rows;  // all queries see all of them
@@ -260,8 +260,8 @@ void HeadStores::add_mass(const CausalCall& call, ChunkSpace& space) const {
 // Nobody attended to the chunk's rows: they have no mass yet.
 void HeadStores::append_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
   if (wants_mass())
-    check(cudaMemset2DAsync(mass_.data() + packed() + rows_.rows(), stride_ * sizeof(float), 0,
-                            tokens * sizeof(float), site_.heads, site_.stream),
+    check(cudaMemset2DAsync(mass_.at<float>(0, packed() + rows_.rows()), stride() * sizeof(float),
+                            0, tokens * sizeof(float), site_.heads, site_.stream),
           "the mass of new rows");
   end_chunk(tokens, space, moves);
 }
@@ -269,8 +269,8 @@ void HeadStores::append_chunk(size_t tokens, ChunkSpace& space, std::vector<Body
 void HeadStores::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
   if (flows()) return end_staged(tokens, space, moves);
   ProtectedStore::Chunk chunk{rows_.end()};
-  if (wants_mass()) chunk.mass = mass_.data() + packed() + rows_.rows();
-  chunk.mass_stride = stride_;
+  if (wants_mass()) chunk.mass = mass_.at<float>(0, packed() + rows_.rows());
+  chunk.mass_stride = stride();
   rows_.add(tokens);
   const std::span<const Step> steps = plan_.append(tokens);
   rows_.drop(protected_.take(chunk, steps));

@@ -61,20 +61,14 @@ size_t HeadStores::archive_window(Archive& a) {
 
 void HeadStores::archive_sides(Archive& a) {
   if (flows()) return;
-  if (a.loads() && !layer_.straight) make_side(coded_rows() + rows_.capacity(), *this);
-  const auto runs = [&](auto& array, size_t count, size_t heads) {
-    const size_t size = sizeof(*array.data());
-    return DeviceRuns{array.data(), count * size, stride_ * size, heads};
-  };
+  if (a.loads() && !layer_.straight) make_side(coded_rows() + rows_.capacity());
   const auto last = static_cast<int32_t>(tokens()) - 1;
-  archive_numbers(a, runs(positions_, settled() + known_, site_.heads), 0, last, site_.stream);
-  if (wants_mass()) {
-    archive_finite(a, runs(mass_, rows_.rows() + packed(), site_.heads), DType::kF32, site_.stream);
-  }
-  if (chooser_->weighs_rows()) {
-    archive_finite(a, runs(weights_, run_.judged, 1), DType::kF32, site_.stream);
-  }
-  archive_finite(a, {state_.data(), state_.size() * sizeof(float)}, DType::kF32, site_.stream);
+  archive_numbers(a, positions_.runs(settled() + known_), 0, last, site_.stream);
+  const size_t weighed = chooser_->weighs_rows() ? run_.judged : 0;
+  if (wants_mass())
+    archive_finite(a, mass_.runs(rows_.rows() + packed()), DType::kF32, site_.stream);
+  archive_finite(a, weights_.runs(weighed), DType::kF32, site_.stream);
+  archive_finite(a, state_.runs(state_.capacity()), DType::kF32, site_.stream);
 }
 
 }  // namespace pith::cuda

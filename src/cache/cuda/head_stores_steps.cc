@@ -130,12 +130,12 @@ KeepCall HeadStores::keep_call(size_t first, size_t count) const {
   rows.k = rows_.keys() + row * site_.dim * 2;
   rows.v = rows_.values() + row * site_.dim * 2;
   rows.head_stride = rows_.head_stride();
-  rows.positions = positions_.data() + settled() + first;
+  rows.positions = positions_.at<int32_t>(0, settled() + first);
   rows.known = static_cast<int>(known);
   rows.first_position = static_cast<int64_t>(open() - (unsettled() - first - known));
-  rows.mass = wants_mass() ? mass_.data() + sink() + first : nullptr;
-  rows.side_stride = stride_;
-  rows.log_weights = weights_.data();
+  rows.mass = wants_mass() ? mass_.at<float>(0, sink() + first) : nullptr;
+  rows.side_stride = stride();
+  rows.log_weights = weights_.at<float>();
   rows.rows = static_cast<int>(count);
   call.after = static_cast<int>(unsettled() - first - count);
   return call;
@@ -160,7 +160,7 @@ RowPositions HeadStores::positions_of(JudgedRows& rows) const {
 
 SeenQueries HeadStores::seen_queries() const {
   const auto seen = static_cast<int64_t>(tokens());
-  return {state_.data(), static_cast<int>(site_.query_heads / site_.heads), seen,
+  return {state_.at<float>(), static_cast<int>(site_.query_heads / site_.heads), seen,
           seen - std::min(seen, static_cast<int64_t>(layer_.schedule.sink)),
           site_.rope ? &site_.rope->host : nullptr};
 }
@@ -195,7 +195,7 @@ void HeadStores::select(const Step& step, ChunkSpace& space) {
   call.after_known = static_cast<int>(behind);
   call.mass_factor = chooser_->mass_kept();
   const size_t coded_behind = packed_behind(held);  // of the heavy rows
-  const SelectSpace lent = space.select(count + coded_behind, state_.size() > 0);
+  const SelectSpace lent = space.select(count + coded_behind, state_.capacity() > 0);
   call.rows.queries = seen_queries();
   if (packs() && chooser_->reads_rows()) unpack(call.rows, first, DType::kF16, space);
   chooser_->choose(lent, call.rows, step, site_.stream);

@@ -9,10 +9,7 @@ namespace pith::cuda {
 namespace {
 
 /// The first of all heads' rows, one head's behind the other's.
-RowTarget first_of(const DeviceBuffer& rows) {
-  auto* bytes = static_cast<std::byte*>(rows.data());
-  return {bytes, bytes + rows.size() / 2, 0, 0};
-}
+RowTarget first_of(const Slab& rows) { return {rows.at(0), rows.at(1), 0, 0}; }
 
 }  // namespace
 
@@ -20,30 +17,13 @@ RaggedRows::RaggedRows(const LayerPlan& plan, const LayerSite& site, bool mass)
     : site_(site),
       body_(body_site(plan, site)),
       has_mass_(mass),
-      places_(*site.memory, MemoryKind::kMetadata),
-      held_(*site.memory),
-      told_(std::make_unique<ToldNumbers>(site.heads)) {
+      places_(*site.memory, MemoryKind::kMetadata, {2 * kPlaces, sizeof(int32_t), true},
+              site.stream),
+      held_(std::make_unique<Lists>(site)),
+      told_(site.heads) {
   body_.heads = 1;
   body_.context = 0;
-  places_.allocate(2 * kPlaces * site.heads * sizeof(int32_t), site.stream);
-  check(cudaMemsetAsync(places_.data(), 0, places_.size(), site.stream), "heads without rows");
-}
-
-RaggedRows::RaggedRows(const RaggedRows& o)
-    : site_(o.site_),
-      body_(o.body_),
-      has_mass_(o.has_mass_),
-      rows_(o.rows_),
-      now_(o.now_),
-      places_(*site_.memory, MemoryKind::kMetadata),
-      held_(*site_.memory),
-      told_(std::make_unique<ToldNumbers>(o.site_.heads)) {
-  copy_buffer(places_, o.places_, site_.stream);
-  copy_buffer(held_.rows, o.held_.rows, site_.stream);
-  if (o.held_.codes) held_.codes = std::make_unique<CodedBody>(*o.held_.codes);
-  copy_buffer(held_.positions, o.held_.positions, site_.stream);
-  copy_buffer(held_.mass, o.held_.mass, site_.stream);
-  told_->set(o.counts());
+  places_.renew(site.heads);
 }
 
 size_t RaggedRows::begin_of(size_t head) const {
@@ -66,12 +46,12 @@ RowTarget RaggedRows::unpacked(DeviceBuffer& room, const CodedBody& codes, size_
 DeviceSpan RaggedRows::span(size_t head) const {
   const size_t count = counts()[head];
   if (body_.codec) {
-    if (held_.codes) return held_.codes->coded_span(0, begin_of(head), count);
+    if (held_->codes) return held_->codes->coded_span(0, begin_of(head), count);
     DeviceSpan none;
     none.coded = 1;
     return none;
   }
-  DeviceSpan span = dense_span(first_of(held_.rows) + begin_of(head), 0, count, site_.dim);
+  DeviceSpan span = dense_span(first_of(held_->rows) + begin_of(head), 0, count, site_.dim);
   span.settled_rows = span.rows;
   return span;
 }
@@ -80,7 +60,7 @@ void RaggedRows::attend_chunk(CausalCall& call) const {
   if (rows_ == 0) return;
   DeviceBuffer room(*site_.memory, MemoryKind::kScratch);
   const RowTarget rows =
-      held_.codes ? unpacked(room, *held_.codes, 1, body_.dtype) : first_of(held_.rows);
+      held_->codes ? unpacked(room, *held_->codes, 1, body_.dtype) : first_of(held_->rows);
   call.last = false;
   call.span = causal_span(rows, most(), site_.dim);
   call.span.heads = heads_at(now_);
@@ -92,14 +72,14 @@ MassTarget RaggedRows::mass_target(bool anew) const {
   MassTarget target;
   if (rows_ == 0) return target;
   const auto most = static_cast<int32_t>(this->most());
-  if (held_.codes) {
-    held_.codes->add_keys(target);
+  if (held_->codes) {
+    held_->codes->add_keys(target);
     target.coded = most;
   } else {
-    target.keys = held_.rows.data();
+    target.keys = held_->rows.at();
     target.rows = most;
   }
-  target.mass = static_cast<float*>(held_.mass.data());
+  target.mass = held_->mass.at<float>();
   target.known = anew ? 0 : most;
   target.heads = heads_at(now_);
   return target;
@@ -109,8 +89,8 @@ void RaggedRows::add_chunk_mass(ChunkMass of, bool anew) const {
   if (rows_ == 0) return;
   MassTarget target = mass_target(anew);
   DeviceBuffer room(*site_.memory, MemoryKind::kScratch);
-  if (held_.codes) {
-    target.keys = unpacked(room, *held_.codes, 1, body_.dtype).k;
+  if (held_->codes) {
+    target.keys = unpacked(room, *held_->codes, 1, body_.dtype).k;
     target.rows = target.coded;
     target.codes = nullptr;
     target.coded = 0;
@@ -124,12 +104,12 @@ JudgedRows RaggedRows::view() const {
   rows.dtype = body_.dtype;
   rows.heads = static_cast<int>(site_.heads);
   rows.dim = static_cast<int>(site_.dim);
-  const RowTarget first = first_of(held_.rows);
+  const RowTarget first = first_of(held_->rows);
   rows.k = first.k;
   rows.v = first.v;
-  rows.positions = static_cast<int32_t*>(held_.positions.data());
+  rows.positions = held_->positions.at<int32_t>();
   rows.known = rows.rows = static_cast<int>(rows_);
-  rows.mass = static_cast<float*>(held_.mass.data());
+  rows.mass = held_->mass.at<float>();
   rows.ragged = heads_at(now_);
   return rows;
 }
@@ -140,17 +120,17 @@ void RaggedRows::place(int places, const int32_t* from, int more, size_t unit) c
               site_.stream);
 }
 
-RaggedRows::Lists RaggedRows::lists(size_t rows) const {
-  Lists lists(*site_.memory);
+std::unique_ptr<RaggedRows::Lists> RaggedRows::lists(size_t rows) const {
+  auto lists = std::make_unique<Lists>(site_);
   const size_t places = most_places(rows);
   if (body_.codec) {
-    lists.codes = std::make_unique<CodedBody>(body_.codec, body_);
-    lists.codes->announce(places);
+    lists->codes = std::make_unique<CodedBody>(body_.codec, body_);
+    lists->codes->announce(places);
   } else {
-    lists.rows.allocate(4 * rows * site_.dim, site_.stream);
+    lists->rows.renew(rows);
   }
-  lists.positions.allocate(places * sizeof(int32_t), site_.stream);
-  if (has_mass_) lists.mass.allocate(places * sizeof(float), site_.stream);
+  lists->positions.renew(places);
+  if (has_mass_) lists->mass.renew(places);
   return lists;
 }
 
@@ -176,8 +156,8 @@ void RaggedRows::judge(const DeviceChooser& chooser, const Step& step, const Fre
       call.fresh.v = rows.v;
       call.fresh.head_stride = rows.head_stride;
     }
-    if (held_.codes) {
-      const RowTarget rows = unpacked(held_room, *held_.codes, 1, all.dtype);
+    if (held_->codes) {
+      const RowTarget rows = unpacked(held_room, *held_->codes, 1, all.dtype);
       call.held.k = rows.k;
       call.held.v = rows.v;
     }
@@ -190,22 +170,22 @@ void RaggedRows::judge(const DeviceChooser& chooser, const Step& step, const Fre
   chooser.choose(lent, all, step, site_.stream);
 
   place(next, lent.stay, 0, unit());
-  Lists kept = lists(step.keep * heads);
+  std::unique_ptr<Lists> kept = lists(step.keep * heads);
   call.kept = lent.kept;
   call.named = call.to;
   call.to = heads_at(next);
-  const RowTarget to = body_.codec ? RowTarget{} : first_of(kept.rows);
+  const RowTarget to = body_.codec ? RowTarget{} : first_of(kept->rows);
   call.k = to.k;
   call.v = to.v;
-  call.positions = static_cast<int32_t*>(kept.positions.data());
-  call.mass = static_cast<float*>(kept.mass.data());
+  call.positions = kept->positions.at<int32_t>();
+  call.mass = kept->mass.at<float>();
   call.mass_factor = chooser.mass_kept();
   line_up(call, site_.stream);
-  if (body_.codec) keep_codes(call, *fresh.codes, kept);
+  if (body_.codec) keep_codes(call, *fresh.codes, *kept);
   held_ = std::move(kept);
   rows_ = step.keep * heads;
   now_ = next;
-  told_->tell(rows_at(now_), site_.stream);
+  told_.tell(rows_at(now_), site_.stream);
 }
 
 // From what was held, then from the fresh rows: to the codec each is one head's.
@@ -226,7 +206,7 @@ void RaggedRows::keep_codes(const LineUpCall& call, const CodedBody& fresh, List
   move.heads = 1;
   move.head_dim = static_cast<int>(site_.dim);
   move.count = static_cast<int>(count);
-  if (held_.codes) move.from = held_.codes->all_blocks();
+  if (held_->codes) move.from = held_->codes->all_blocks();
   move.kept = name.held;
   body_.codec->move_rows(move, site_.stream);
   move.from = fresh.all_blocks();
@@ -235,15 +215,15 @@ void RaggedRows::keep_codes(const LineUpCall& call, const CodedBody& fresh, List
 }
 
 void RaggedRows::add_rows(HeadRows& out, size_t head) const {
-  const auto* first = static_cast<const int32_t*>(held_.positions.data()) + begin_of(head);
-  const auto positions = fetched(first, counts()[head], site_.stream);
+  const auto positions =
+      fetched(held_->positions.at<const int32_t>(0, begin_of(head)), counts()[head], site_.stream);
   out.positions.insert(out.positions.end(), positions.begin(), positions.end());
   out.log_weights.insert(out.log_weights.end(), positions.size(), 0.0f);
 }
 
 void RaggedRows::add_codes(std::vector<HeadCodes>& codes, size_t head, size_t first) const {
-  if (!held_.codes) return;
-  codes.push_back({held_.codes.get(), 0, first, counts()[head], begin_of(head)});
+  if (!held_->codes) return;
+  codes.push_back({held_->codes.get(), 0, first, counts()[head], begin_of(head)});
 }
 
 // Where heads begin follows from how many rows each has.
@@ -260,7 +240,7 @@ void RaggedRows::archive(Archive& a, size_t tokens, size_t least) {
   a.need(!a.loads() || rows == 0 || fewest >= least, "a head with fewer rows than it was left");
   if (a.loads()) {
     a.check_left(rows, sizeof(int32_t));
-    told_->set(each);
+    told_.set(each);
     rows_ = rows;
     std::vector<int32_t> places(each.begin(), each.end());
     for (size_t g = 0; g < heads; ++g) places.push_back(static_cast<int32_t>(begin_of(g)));
@@ -268,33 +248,30 @@ void RaggedRows::archive(Archive& a, size_t tokens, size_t least) {
     if (rows > 0) held_ = lists(rows);
   }
   if (rows == 0) return;
-  const size_t side = 2 * rows * site_.dim;  // bytes
-  if (held_.codes) {
-    held_.codes->archive(a, most_places(rows));
-    a.need(held_.codes->rows() == most_places(rows), "another number of codes than rows");
+  if (held_->codes) {
+    held_->codes->archive(a, most_places(rows));
+    a.need(held_->codes->rows() == most_places(rows), "another number of codes than rows");
   } else {
-    archive_finite(a, {held_.rows.data(), side, side, 2}, body_.dtype, site_.stream);
+    archive_finite(a, held_->rows.runs(rows), body_.dtype, site_.stream);
   }
   for (size_t g = 0; g < heads; ++g) {
-    const size_t at = begin_of(g) * sizeof(int32_t), bytes = each[g] * sizeof(int32_t);
-    archive_numbers(a, {static_cast<std::byte*>(held_.positions.data()) + at, bytes}, 0,
-                    static_cast<int32_t>(tokens) - 1, site_.stream);
-    if (has_mass_)
-      archive_finite(a, {static_cast<std::byte*>(held_.mass.data()) + at, bytes}, DType::kF32,
-                     site_.stream);
+    const size_t at = begin_of(g), bytes = each[g] * sizeof(int32_t);
+    archive_numbers(a, {held_->positions.at(0, at), bytes}, 0, static_cast<int32_t>(tokens) - 1,
+                    site_.stream);
+    if (has_mass_) archive_finite(a, {held_->mass.at(0, at), bytes}, DType::kF32, site_.stream);
   }
 }
 
 // What the bodies of codes have beside the rows is room for whole blocks.
 void RaggedRows::add_to(Ledger& ledger) const {
   const size_t side = rows_ * (sizeof(int32_t) + (has_mass_ ? sizeof(float) : 0));
-  ledger.metadata += side + places_.size();
-  ledger.slack += held_.positions.size() + held_.mass.size() - side;
-  ledger.payload += held_.rows.size();
+  ledger.metadata += side + places_.allocated_bytes();
+  ledger.slack += held_->positions.allocated_bytes() + held_->mass.allocated_bytes() - side;
+  ledger.payload += held_->rows.allocated_bytes();
   ledger.rows_kept += rows_;
-  if (!held_.codes) return;
+  if (!held_->codes) return;
   Ledger codes;
-  held_.codes->add_to(codes);
+  held_->codes->add_to(codes);
   const GroupedBytes bytes = body_.codec->block_bytes(static_cast<int>(site_.dim));
   const size_t payload = rows_ * (bytes.key_codes + bytes.value_codes) / kBlockRows;
   const size_t sides = rows_ * (bytes.key_side + bytes.value_side) / kBlockRows;

@@ -12,7 +12,9 @@
 #include "attend/cuda/coded_body.h"
 #include "cache/cuda/chunk_space.h"
 #include "compress/cuda/share.h"
+#include "core/copied.h"
 #include "kernels/cuda/pinned.h"
+#include "kernels/cuda/slab.h"
 
 namespace pith::cuda {
 
@@ -20,12 +22,11 @@ class RaggedRows {
  public:
   /// `mass`: rows carry attention mass.
   RaggedRows(const LayerPlan& plan, const LayerSite& site, bool mass);
-  RaggedRows(const RaggedRows& other);
 
   /// Of all heads together.
   size_t rows() const { return rows_; }
   /// [G]; waits.
-  const std::vector<size_t>& counts() const { return told_->get(); }
+  const std::vector<size_t>& counts() const { return told_.get(); }
   DeviceSpan span(size_t head) const;
   void attend_chunk(CausalCall& call) const;
   /// Mass of a token goes to dense rows, or to codes; `anew`: what they have is set to 0 first.
@@ -51,24 +52,24 @@ class RaggedRows {
   /// Where heads are: as they stand, as a judgement sees them, as it leaves them.
   enum Places { kOne, kOther, kAll, kPlaces };
   int32_t* rows_at(int places) const {
-    return static_cast<int32_t*>(places_.data()) + 2 * static_cast<size_t>(places) * site_.heads;
+    return places_.at<int32_t>(2 * static_cast<size_t>(places));
   }
   int32_t* begins_at(int places) const { return rows_at(places) + site_.heads; }
   RaggedHeads heads_at(int places) const { return {rows_at(places), begins_at(places)}; }
   void place(int places, const int32_t* from, int more, size_t unit) const;
   /// Rows, and what lies beside them, of all heads.
   struct Lists {
-    DeviceBuffer rows;                 // [2, rows, D]
-    std::unique_ptr<CodedBody> codes;  // of one head; null: rows are dense
-    DeviceBuffer positions;            // [rows] of int32_t
-    DeviceBuffer mass;                 // [rows] of float, or empty
+    Slab rows;                // [2, rows, D]
+    Copied<CodedBody> codes;  // of one head; null: rows are dense
+    Slab positions;           // [rows] of int32_t
+    Slab mass;                // [rows] of float, or empty
 
-    explicit Lists(MemoryCounter& memory)
-        : rows(memory, MemoryKind::kPayload),
-          positions(memory, MemoryKind::kMetadata),
-          mass(memory, MemoryKind::kMetadata) {}
+    explicit Lists(const LayerSite& site)
+        : rows(*site.memory, MemoryKind::kPayload, {2, 2 * site.dim}, site.stream),
+          positions(*site.memory, MemoryKind::kMetadata, {1, sizeof(int32_t)}, site.stream),
+          mass(*site.memory, MemoryKind::kMetadata, {1, sizeof(float)}, site.stream) {}
   };
-  Lists lists(size_t rows) const;
+  std::unique_ptr<Lists> lists(size_t rows) const;
   /// Where a head begins: a multiple of so many rows.
   size_t unit() const { return body_.codec ? size_t{kBlockRows} : 1; }
   /// Places of `rows` rows of all heads, whatever their shares.
@@ -85,9 +86,9 @@ class RaggedRows {
   bool has_mass_;
   size_t rows_ = 0;
   int now_ = kOne;
-  DeviceBuffer places_;  // [kPlaces, 2, G] of int32_t
-  Lists held_;
-  std::unique_ptr<ToldNumbers> told_;
+  Slab places_;  // [kPlaces, 2, G] of int32_t
+  Copied<Lists> held_;
+  ToldNumbers told_;
 };
 
 }  // namespace pith::cuda

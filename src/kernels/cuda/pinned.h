@@ -99,6 +99,8 @@ class StreamMark {
 class ToldNumbers {
  public:
   explicit ToldNumbers(size_t n) : on_their_way_(n), numbers_(n, 0) {}
+  /// Waits for those that are on their way.
+  ToldNumbers(const ToldNumbers& o) : on_their_way_(o.numbers_.size()), numbers_(o.get()) {}
   /// They are what `from` [n] on the device is at this point of the stream.
   void tell(const int32_t* from, cudaStream_t stream) {
     check(cudaMemcpyAsync(on_their_way_.data(), from, numbers_.size() * sizeof(int32_t),
@@ -109,7 +111,7 @@ class ToldNumbers {
   }
   void set(std::vector<size_t> numbers) { numbers_ = std::move(numbers); }
   /// Waits for the last that were told. 0 before.
-  const std::vector<size_t>& get() {
+  const std::vector<size_t>& get() const {
     if (!std::exchange(due_, false)) return numbers_;
     mark_.wait();
     std::copy_n(on_their_way_.data(), numbers_.size(), numbers_.begin());
@@ -118,9 +120,9 @@ class ToldNumbers {
 
  private:
   PinnedArray<int32_t> on_their_way_;
-  StreamMark mark_;
-  std::vector<size_t> numbers_;
-  bool due_ = false;
+  mutable StreamMark mark_;
+  mutable std::vector<size_t> numbers_;
+  mutable bool due_ = false;
 };
 
 }  // namespace pith::cuda

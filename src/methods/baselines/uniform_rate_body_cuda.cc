@@ -17,6 +17,7 @@
 #include <map>
 
 #include "attend/cuda/coded_body.h"
+#include "core/copied.h"
 #include "kernels/cuda/fetched.h"
 #include "methods/baselines/uniform_cuda.h"
 #include "methods/baselines/uniform_rate_cuda.h"
@@ -30,7 +31,6 @@ constexpr size_t kPieceRows = 8192;  // unpacked at a time
 class RateBody final : public DeviceBody {
  public:
   RateBody(const RateRule& rule, const BodySite& site);
-  RateBody(const RateBody& other);
 
   std::unique_ptr<DeviceBody> clone() const override { return std::make_unique<RateBody>(*this); }
   std::string kind() const override {
@@ -81,7 +81,7 @@ class RateBody final : public DeviceBody {
   size_t most_coded() const { return whole(drawn_.most()); }
   /// Fits what waits and 32 rows more.
   size_t tail_rows() const { return group_ + kBlockRows - 1; }
-  int32_t* device_coded() const { return static_cast<int32_t*>(device_counts_.data()); }
+  int32_t* device_coded() const { return device_counts_.at<int32_t>(); }
   int32_t* device_waiting() const { return device_coded() + site_.heads; }
   /// Coders see no numbers but those of rows.
   void clear(void* memory, size_t bytes) const {
@@ -90,13 +90,13 @@ class RateBody final : public DeviceBody {
 
   RateDrawn drawn_;
   BodySite site_;
-  std::vector<size_t> taken_;         // [G] rows, without what was announced
-  size_t group_ = 0;                  // rows that are coded together
-  std::unique_ptr<CodedBody> codes_;  // room for the most rows of a head; null: all are dense
+  std::vector<size_t> taken_;  // [G] rows, without what was announced
+  size_t group_ = 0;           // rows that are coded together
+  Copied<CodedBody> codes_;    // room for the most rows of a head; null: all are dense
   // Of a head as many as of that with the most, announced ones among them; over codes tail_rows().
   DeviceRows dense_;
-  DeviceBuffer device_counts_;        // [2, G] rows in codes, and behind them
-  std::unique_ptr<CodedBody> apart_;  // a group of each head, or null until one was coded
+  Slab device_counts_;       // [2, G] rows in codes, and behind them
+  Copied<CodedBody> apart_;  // a group of each head, or null until one was coded
 };
 
 RateBody::RateBody(const RateRule& rule, const BodySite& site)
@@ -104,7 +104,7 @@ RateBody::RateBody(const RateRule& rule, const BodySite& site)
       site_(site),
       taken_(site.heads, 0),
       dense_(*site.memory, {site.heads, site.dim, 0}, site.stream),
-      device_counts_(*site.memory, MemoryKind::kMetadata) {
+      device_counts_(*site.memory, MemoryKind::kMetadata, {2, sizeof(int32_t), true}, site.stream) {
   if (!site.codec) return;
   const GroupedBytes bytes = site.codec->block_bytes(static_cast<int>(site.dim));
   for (const size_t n : {bytes.key_codes, bytes.key_side, bytes.value_codes, bytes.value_side}) {
@@ -115,19 +115,7 @@ RateBody::RateBody(const RateRule& rule, const BodySite& site)
   dense_.make_room(tail_rows());
   dense_.add(tail_rows());
   clear(dense_.keys(), dense_.allocated_bytes());
-  device_counts_.allocate(2 * site.heads * sizeof(int32_t), site.stream);
-  clear(device_counts_.data(), device_counts_.size());
-}
-
-RateBody::RateBody(const RateBody& o)
-    : drawn_(o.drawn_),
-      site_(o.site_),
-      taken_(o.taken_),
-      group_(o.group_),
-      codes_(o.codes_ ? std::make_unique<CodedBody>(*o.codes_) : nullptr),
-      dense_(o.dense_),
-      device_counts_(*site_.memory, MemoryKind::kMetadata) {
-  copy_buffer(device_counts_, o.device_counts_, site_.stream);
+  device_counts_.renew(site.heads);
 }
 
 void RateBody::announce(size_t rows) {
@@ -274,7 +262,7 @@ void RateBody::add_to(Ledger& ledger) const {
   const size_t sides = in_codes / kBlockRows * (bytes.key_side + bytes.value_side);
   const auto all = [](const Ledger& l) { return l.payload + l.metadata + l.slack; };
   ledger.payload += payload;
-  ledger.metadata += sides + device_counts_.size();
+  ledger.metadata += sides + device_counts_.allocated_bytes();
   ledger.slack += all(of_codes) - payload - sides + all(apart);
   ledger.shared += of_codes.shared;
 }

@@ -24,20 +24,11 @@ size_t grown(size_t needed, size_t capacity) {
 RateDrawn::RateDrawn(const RateRule& rule, const BodySite& site)
     : rule_(rule),
       site_(site),
-      positions_(*site.memory, MemoryKind::kMetadata),
-      on_device_(*site.memory, MemoryKind::kMetadata),
-      counts_(std::make_unique<ToldNumbers>(site.heads)),
+      positions_(*site.memory, MemoryKind::kMetadata, {site.heads, sizeof(int32_t)}, site.stream),
+      on_device_(*site.memory, MemoryKind::kMetadata, {1, sizeof(int32_t), true}, site.stream),
+      counts_(site.heads),
       next_(site.position) {
-  on_device_.allocate(site.heads * sizeof(int32_t), site.stream);
-  check(cudaMemsetAsync(on_device_.data(), 0, on_device_.size(), site.stream), "a sample");
-}
-
-RateDrawn::RateDrawn(const RateDrawn& o) : RateDrawn(o.rule_, BodySite(o.site_)) {
-  copy_buffer(on_device_, o.on_device_, site_.stream);
-  if (o.capacity_ > 0) grow_positions(o.capacity_, o);
-  counts_->set(o.counts());
-  protected_ = o.protected_;
-  next_ = o.next_;
+  on_device_.renew(site.heads);
 }
 
 size_t RateDrawn::most() const { return *std::ranges::max_element(counts()); }
@@ -67,29 +58,16 @@ void RateDrawn::announce(size_t rows) {
   }
   // Rows held move before the new ones come: their number is still the old.
   const size_t needed = *std::ranges::max_element(after);
-  if (needed > capacity_) grow_positions(grown(needed, capacity_), *this);
-  counts_->set(std::move(after));
-}
-
-void RateDrawn::grow_positions(size_t capacity, const RateDrawn& from) {
-  constexpr size_t kBytes = sizeof(int32_t);
-  DeviceBuffer fresh(*site_.memory, MemoryKind::kMetadata);
-  fresh.allocate(site_.heads * capacity * kBytes, site_.stream);
-  if (from.most() > 0) {
-    check(cudaMemcpy2DAsync(fresh.data(), capacity * kBytes, from.positions_.data(),
-                            from.capacity_ * kBytes, from.most() * kBytes, site_.heads,
-                            cudaMemcpyDeviceToDevice, site_.stream),
-          "the growth of the cache");
-  }
-  positions_ = std::move(fresh);
-  capacity_ = capacity;
+  const size_t room = positions_.capacity();
+  if (needed > room) positions_.renew(grown(needed, room), {0, most()});
+  counts_.set(std::move(after));
 }
 
 RateJob RateDrawn::job(const BodyMove& move, RateSample to) const {
   const size_t at = static_cast<size_t>(move.from.row) * site_.dim * 2;
-  to.positions = static_cast<int32_t*>(positions_.data());
-  to.positions_stride = static_cast<int>(capacity_);
-  to.counts = static_cast<int32_t*>(on_device_.data());
+  to.positions = positions_.at<int32_t>();
+  to.positions_stride = static_cast<int>(positions_.capacity());
+  to.counts = on_device_.at<int32_t>();
   RateJob job{to, static_cast<const std::byte*>(move.from.k) + at,
               static_cast<const std::byte*>(move.from.v) + at, move.from.head_stride,
               static_cast<int>(move.rows)};
@@ -102,16 +80,15 @@ RateJob RateDrawn::job(const BodyMove& move, RateSample to) const {
 }
 
 void RateDrawn::add_rows(HeadRows& out, size_t head) const {
-  const auto* first = static_cast<const int32_t*>(positions_.data()) + head * capacity_;
-  const auto positions = fetched(first, counts()[head], site_.stream);
+  const auto positions = fetched(positions_.at<int32_t>(head), counts()[head], site_.stream);
   out.positions.insert(out.positions.end(), positions.begin(), positions.end());
   out.log_weights.insert(out.log_weights.end(), positions.size(), rule_.log_weight);
 }
 
 void RateDrawn::add_to(Ledger& ledger) const {
   const size_t used = total() * sizeof(int32_t);
-  ledger.metadata += used + on_device_.size();
-  ledger.slack += positions_.size() - used;
+  ledger.metadata += used + on_device_.allocated_bytes();
+  ledger.slack += positions_.allocated_bytes() - used;
   ledger.rows_kept += total();
 }
 
@@ -122,17 +99,13 @@ void RateDrawn::archive(Archive& a, size_t tokens) {
   for (size_t& count : each) a.number(count, tokens, "more rows than tokens");
   a.check_left(*std::ranges::max_element(each), sizeof(int32_t));
   if (a.loads()) {
-    counts_->set(each);
-    if (most() > 0) {
-      capacity_ = grown(most(), 0);
-      positions_.allocate(site_.heads * capacity_ * sizeof(int32_t), site_.stream);
-    }
-    put(static_cast<int32_t*>(on_device_.data()), {each.begin(), each.end()}, site_.stream);
+    counts_.set(each);
+    if (most() > 0) positions_.renew(grown(most(), 0));
+    put(on_device_.at<int32_t>(), {each.begin(), each.end()}, site_.stream);
   }
   for (size_t g = 0; g < site_.heads; ++g) {
-    auto* positions = static_cast<int32_t*>(positions_.data()) + g * capacity_;
-    archive_numbers(a, {positions, each[g] * sizeof(int32_t)}, 0, static_cast<int32_t>(tokens) - 1,
-                    site_.stream);
+    archive_numbers(a, {positions_.at(g), each[g] * sizeof(int32_t)}, 0,
+                    static_cast<int32_t>(tokens) - 1, site_.stream);
   }
 }
 

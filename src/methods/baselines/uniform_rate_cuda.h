@@ -13,6 +13,7 @@
 #include "attend/cuda/code_rows.h"
 #include "attend/cuda/device_body.h"
 #include "kernels/cuda/pinned.h"
+#include "kernels/cuda/slab.h"
 #include "plan/protected_rows.h"
 
 namespace pith::cuda {
@@ -84,40 +85,36 @@ void settle_groups(const SettleShape& shape, const SettleJobs& jobs, cudaStream_
 class RateDrawn {
  public:
   RateDrawn(const RateRule& rule, const BodySite& site);
-  RateDrawn(const RateDrawn& other);
 
   const RateRule& rule() const { return rule_; }
   /// Draws for the next `rows` rows.
   void announce(size_t rows);
   /// They have been taken, as far as the stream knows.
   void taken() const {
-    if (rule_.evicted) counts_->tell(device_counts(), site_.stream);
+    if (rule_.evicted) counts_.tell(device_counts(), site_.stream);
   }
   void protect(std::span<const TokenRange> ranges);
   /// [G], with what was announced: the most until it is taken, if only the device draws. Waits for
   /// the numbers of the last rows taken then.
-  const std::vector<size_t>& counts() const { return counts_->get(); }
+  const std::vector<size_t>& counts() const { return counts_.get(); }
   size_t most() const;
   size_t total() const;
   /// What the kernel that takes a move is told; `to` lacks positions and counts.
   RateJob job(const BodyMove& move, RateSample to) const;
-  const int32_t* device_counts() const { return static_cast<const int32_t*>(on_device_.data()); }
+  const int32_t* device_counts() const { return on_device_.at<int32_t>(); }
   void add_rows(HeadRows& out, size_t head) const;
   /// Positions and counts.
   void add_to(Ledger& ledger) const;
   void archive(Archive& a, size_t tokens);
 
  private:
-  void grow_positions(size_t capacity, const RateDrawn& from);
-
   RateRule rule_;
   BodySite site_;
-  DeviceBuffer positions_;               // [G, capacity]
-  DeviceBuffer on_device_;               // [G] counts as the kernels keep them
-  std::unique_ptr<ToldNumbers> counts_;  // [G]
-  ProtectedRows protected_;              // behind the sink
-  int64_t next_ = 0;                     // of the next row, numbered without the protected ones
-  size_t capacity_ = 0;                  // of a head
+  Slab positions_;              // [G, capacity]
+  Slab on_device_;              // [G] counts as the kernels keep them
+  mutable ToldNumbers counts_;  // [G]
+  ProtectedRows protected_;     // behind the sink
+  int64_t next_ = 0;            // of the next row, numbered without the protected ones
 };
 
 /// Rows of all moves in as few launches as it takes; `job_of` says where a move's go.

@@ -14,6 +14,7 @@
 
 #include "attend/cuda/coded_body.h"
 #include "attend/cuda/device_selector.h"
+#include "core/copied.h"
 #include "kernels/cuda/fetched.h"
 #include "methods/express/express_cuda.h"
 #include "methods/registry_cuda.h"
@@ -29,15 +30,6 @@ class ExpressBody final : public DeviceBody {
     BodySite of_codes = site;
     of_codes.context = static_cast<size_t>(device_.arrays().capacity) + kBlockRows;
     codes_ = std::make_unique<CodedBody>(site.codec, of_codes);
-  }
-  ExpressBody(const ExpressBody& o)
-      : rule_(o.rule_),
-        place_(o.place_),
-        site_(o.site_),
-        device_(*site_.memory, o.rule_, o.place_, o.site_.stream),
-        codes_(o.codes_ ? std::make_unique<CodedBody>(*o.codes_) : nullptr),
-        state_(o.state_) {
-    device_.copy(o.device_, site_.stream);
   }
 
   std::unique_ptr<DeviceBody> clone() const override {
@@ -73,21 +65,17 @@ class ExpressBody final : public DeviceBody {
     codes_ ? codes_->attend_token(call, scratch) : decode_dense(call, scratch, site_.stream);
   }
   void attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const override {
-    const ExpressArrays& a = device_.arrays();
+    const ExpressArrays a = device_.arrays();
     if (codes_) {
       call.span = {};
       call.span.log_weights = a.log_weights;
       call.span.weights_stride = static_cast<size_t>(a.capacity);
       return codes_->attend_chunk(call, piece);
     }
-    call.span = {a.k,
-                 a.v,
-                 static_cast<size_t>(a.capacity) * site_.dim,
-                 static_cast<int64_t>(rows()),
-                 -1,
-                 0,
-                 a.log_weights,
-                 static_cast<size_t>(a.capacity)};
+    const auto stride = static_cast<size_t>(a.capacity);
+    call.span = causal_span({a.k, a.v, stride * site_.dim, 0}, rows(), site_.dim);
+    call.span.log_weights = a.log_weights;
+    call.span.weights_stride = stride;
     cuda::attend_chunk(call, site_.stream);
     call.first = false;
   }
@@ -127,8 +115,8 @@ class ExpressBody final : public DeviceBody {
   ExpressSite place_;
   BodySite site_;
   ExpressDevice device_;
-  std::unique_ptr<CodedBody> codes_;  // null: rows lie in device_
-  ExpressState state_;                // with the rows that are announced
+  Copied<CodedBody> codes_;  // null: rows lie in device_
+  ExpressState state_;       // with the rows that are announced
 };
 
 // A token's few rows cause few halvings: fewer layers then share a launch, and the room for them.
@@ -193,7 +181,7 @@ void ExpressBody::fold(const ExpressArrays& room) {
 }
 
 void ExpressBody::add_rows(HeadRows& out, size_t head, int64_t) const {
-  const ExpressArrays& a = device_.arrays();
+  const ExpressArrays a = device_.arrays();
   const size_t at = head * static_cast<size_t>(a.capacity);
   std::ranges::copy(fetched(a.positions + at, rows(), site_.stream),
                     std::back_inserter(out.positions));

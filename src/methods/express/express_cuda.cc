@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/cuda/device_archive.h"
 #include "kernels/cuda/grouped_layout.h"
 #include "pith/error.h"
 
@@ -30,21 +29,34 @@ void ExpressSite::check(const ExpressRule& rule) const {
 
 ExpressDevice::ExpressDevice(MemoryCounter& counter, const ExpressRule& rule,
                              const ExpressSite& site, cudaStream_t stream)
-    : rule_(device_rule(rule)), site_(site) {
+    : rule_(device_rule(rule)),
+      site_(site),
+      rows_(counter, {static_cast<size_t>(site.heads), static_cast<size_t>(site.dim)}, stream),
+      log_weights_(counter, MemoryKind::kMetadata, {static_cast<size_t>(site.heads), sizeof(float)},
+                   stream),
+      positions_(counter, MemoryKind::kMetadata, {static_cast<size_t>(site.heads), sizeof(int64_t)},
+                 stream) {
   site.check(rule);
   size_t capacity = rule.shape.target + rule.shape.target / 2;
   if (site.coded) capacity = (capacity + kBlockRows - 1) / kBlockRows * kBlockRows;
-  const size_t heads = site.heads, bytes = site.coded ? 0 : heads * capacity * site.dim * 2;
-  k_ = DeviceArray<char>(counter, MemoryKind::kPayload, bytes, stream);
-  v_ = DeviceArray<char>(counter, MemoryKind::kPayload, bytes, stream);
-  log_weights_ = DeviceArray<float>(counter, MemoryKind::kMetadata, heads * capacity, stream);
-  positions_ = DeviceArray<int64_t>(counter, MemoryKind::kMetadata, heads * capacity, stream);
-  arrays_ = {k_.data(),         v_.data(), log_weights_.data(),
-             positions_.data(), nullptr,   static_cast<int>(capacity)};
+  log_weights_.renew(capacity);
+  positions_.renew(capacity);
+  if (site.coded) return;
+  rows_.make_room(capacity);
+  rows_.add(capacity);  // how many of them are held the state says
+}
+
+ExpressArrays ExpressDevice::arrays() const {
+  return {rows_.keys(),
+          rows_.values(),
+          log_weights_.at<float>(),
+          positions_.at<int64_t>(),
+          nullptr,
+          static_cast<int>(positions_.capacity())};
 }
 
 ExpressJob ExpressDevice::job(const NewDeviceRows& rows) {
-  const ExpressJob job{arrays_, rows, site_.layer, state_};
+  const ExpressJob job{arrays(), rows, site_.layer, state_};
   advance(state_, rule_.shape, static_cast<uint64_t>(rows.count));
   return job;
 }
@@ -58,30 +70,12 @@ void ExpressDevice::take(const NewDeviceRows& rows, cudaStream_t stream) {
 }
 
 DeviceSpan ExpressDevice::span(size_t head) const {
-  const size_t at = head * static_cast<size_t>(arrays_.capacity);
-  const auto dim = static_cast<size_t>(site_.dim);
   DeviceSpan span;
-  span.keys = static_cast<const std::byte*>(arrays_.k) + at * dim * 2;
-  span.values = static_cast<const std::byte*>(arrays_.v) + at * dim * 2;
-  span.log_weights = arrays_.log_weights + at;
-  span.rows = static_cast<int32_t>(state_.rows());
-  span.row_stride = site_.dim;
+  if (!site_.coded)
+    span = dense_span(rows_.begin(), head, state_.rows(), static_cast<size_t>(site_.dim));
+  span.log_weights = log_weights_.at<float>(head);
   span.settled_rows = span.rows;
   return span;
-}
-
-void ExpressDevice::copy(const ExpressDevice& from, cudaStream_t stream) {
-  const auto copy = [&](auto& to, const auto& source) {
-    if (source.size() == 0) return;
-    check(cudaMemcpyAsync(to.data(), source.data(), source.size() * sizeof(*source.data()),
-                          cudaMemcpyDeviceToDevice, stream),
-          "a copy of express's rows");
-  };
-  copy(k_, from.k_);
-  copy(v_, from.v_);
-  copy(log_weights_, from.log_weights_);
-  copy(positions_, from.positions_);
-  state_ = from.state_;
 }
 
 void ExpressDevice::archive(Archive& a, size_t tokens, cudaStream_t stream) {
@@ -89,24 +83,16 @@ void ExpressDevice::archive(Archive& a, size_t tokens, cudaStream_t stream) {
   uint64_t seen = state_.seen;
   a.number(seen, uint64_t{tokens}, "more rows than tokens");
   if (a.loads()) advance(state_, rule_.shape, seen);
-  const size_t rows = state_.rows(), dim = static_cast<size_t>(site_.dim);
-  const auto heads = static_cast<size_t>(site_.heads);
-  const auto capacity = static_cast<size_t>(arrays_.capacity);
-  const auto each = [&](void* data, size_t bytes) {
-    return DeviceRuns{data, rows * bytes, capacity * bytes, heads};
-  };
-  if (!site_.coded) {
-    archive_finite(a, each(arrays_.k, 2 * dim), site_.dtype, stream);
-    archive_finite(a, each(arrays_.v, 2 * dim), site_.dtype, stream);
-  }
-  archive_finite(a, each(arrays_.log_weights, sizeof(float)), DType::kF32, stream);
-  archive_numbers(a, each(arrays_.positions, sizeof(int64_t)), int64_t{0},
-                  static_cast<int64_t>(tokens) - 1, stream);
+  const size_t rows = state_.rows();
+  if (!site_.coded)
+    archive_rows(a, rows_.begin(), std::vector<size_t>(static_cast<size_t>(site_.heads), rows),
+                 {static_cast<size_t>(site_.dim), site_.dtype, stream});
+  archive_finite(a, log_weights_.runs(rows), DType::kF32, stream);
+  archive_numbers(a, positions_.runs(rows), int64_t{0}, static_cast<int64_t>(tokens) - 1, stream);
 }
 
 size_t ExpressDevice::allocated_bytes() const {
-  return k_.size() + v_.size() + log_weights_.size() * sizeof(float) +
-         positions_.size() * sizeof(int64_t);
+  return rows_.allocated_bytes() + log_weights_.allocated_bytes() + positions_.allocated_bytes();
 }
 
 }  // namespace pith::cuda

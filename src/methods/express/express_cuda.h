@@ -8,7 +8,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "attend/cuda/decode.h"
+#include "attend/cuda/device_rows.h"
 #include "compress/cuda/halving.h"
 #include "core/archive.h"
 #include "methods/express/express.h"
@@ -77,9 +77,6 @@ class ExpressDevice {
  public:
   ExpressDevice(MemoryCounter& counter, const ExpressRule& rule, const ExpressSite& site,
                 cudaStream_t stream);
-  /// Becomes what `from`, a stream of the same rule and site, is.
-  void copy(const ExpressDevice& from, cudaStream_t stream);
-
   /// Rows to be taken, in stream order: from now on they have been.
   ExpressJob job(const NewDeviceRows& rows);
   /// One launch, where rows are not coded.
@@ -89,7 +86,7 @@ class ExpressDevice {
   const ExpressState& state() const { return state_; }
   /// The rows held of one head, for attention, where they are not coded.
   DeviceSpan span(size_t head) const;
-  const ExpressArrays& arrays() const { return arrays_; }
+  ExpressArrays arrays() const;
   size_t allocated_bytes() const;
   /// `tokens` came in all.
   void archive(Archive& a, size_t tokens, cudaStream_t stream);
@@ -97,10 +94,9 @@ class ExpressDevice {
  private:
   DeviceExpressRule rule_;
   ExpressSite site_;
-  DeviceArray<char> k_, v_;         // [heads, capacity, D], unless rows are coded
-  DeviceArray<float> log_weights_;  // [heads, capacity]
-  DeviceArray<int64_t> positions_;  // [heads, capacity]
-  ExpressArrays arrays_;
+  DeviceRows rows_;   // [2, heads, capacity, D], unless rows are coded
+  Slab log_weights_;  // [heads, capacity] of float
+  Slab positions_;    // [heads, capacity] of int64_t
   ExpressState state_;
 };
 
