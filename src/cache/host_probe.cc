@@ -128,12 +128,7 @@ void HostProbe::find_held(size_t g, std::span<const Span> spans, const Rope* rop
   const auto rows = probe_.sample().rows(g);
   const size_t dim = shape_.head_dim, m = rows.size();
   keys.resize(m * dim), head.back.resize(m * dim), head.span.assign(m, ProbedHead::kGone);
-  std::vector<std::pair<int64_t, size_t>> wanted;  // position and row of the sample
-  for (size_t i = 0; i < m; ++i) wanted.emplace_back(rows[i].position, i);
-  std::sort(wanted.begin(), wanted.end());
-  const auto from = [&](int64_t position) {
-    return std::lower_bound(wanted.begin(), wanted.end(), std::pair{position, size_t{0}});
-  };
+  const SampleFinder sample(rows, probe_.sample().tokens());
   const auto take = [&](size_t s, size_t row, size_t i) {
     head.span[i] = is_coded(spans[s]) ? static_cast<int32_t>(s) : ProbedHead::kDense;
     spans[s].keys->decode(keys.data() + i * dim, row, 1);
@@ -143,15 +138,11 @@ void HostProbe::find_held(size_t g, std::span<const Span> spans, const Rope* rop
   };
   for (size_t s = 0; s < spans.size(); ++s) {
     const Span& span = spans[s];
-    if (!span.positions) {
-      const auto last = span.first_position + static_cast<int64_t>(span.count);
-      for (auto it = from(span.first_position); it != wanted.end() && it->first < last; ++it)
-        take(s, span.first + static_cast<size_t>(it->first - span.first_position), it->second);
-      continue;
-    }
-    for (size_t row = span.first; row < span.first + span.count; ++row) {
-      const auto it = from(span.positions[row]);
-      if (it != wanted.end() && it->first == span.positions[row]) take(s, row, it->second);
+    for (size_t i = 0; i < span.count; ++i) {
+      const size_t row = span.first + i;
+      const int32_t found = sample.at(
+          span.positions ? span.positions[row] : span.first_position + static_cast<int64_t>(i));
+      if (found != SampleFinder::kNone) take(s, row, static_cast<size_t>(found));
     }
   }
 }

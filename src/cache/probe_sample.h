@@ -67,4 +67,20 @@ class ProbeSample {
   size_t tokens_ = 0;
 };
 
+/// Which row of a head's sample one that is held is, by its position.
+class SampleFinder {
+ public:
+  SampleFinder(std::span<const ProbeSample::Row> sample, size_t tokens) : at_(tokens, kNone) {
+    for (size_t i = 0; i < sample.size(); ++i) at_[sample[i].position] = static_cast<int32_t>(i);
+  }
+  static constexpr int32_t kNone = -1;
+  int32_t at(int64_t position) const {
+    const auto i = static_cast<size_t>(position);
+    return i < at_.size() ? at_[i] : kNone;  // a step's own row is not drawn yet
+  }
+
+ private:
+  std::vector<int32_t> at_;  // [tokens]
+};
+
 }  // namespace pith

@@ -5,7 +5,6 @@
 
 #include "attend/cuda/coded_body.h"
 #include "cache/probe_tiles.h"
-#include "kernels/cuda/device_archive.h"
 #include "pith/error.h"
 
 namespace pith::cuda {
@@ -58,12 +57,10 @@ struct DeviceProbe::Comparison {
 DeviceProbe::Layer::Layer(const DeviceProbeSite& site, const ErrorProbeSite& of,
                           const ErrorProbeOptions& options)
     : probe(*site.memory, of, options.every),
-      slots(slots_of(site, options)),
-      k(*site.memory, MemoryKind::kProbe),
-      v(*site.memory, MemoryKind::kProbe) {
-  const size_t bytes = of.sample.kv_heads * slots * of.dim * 2;
-  k.allocate(bytes, site.stream);
-  v.allocate(bytes, site.stream);
+      k(*site.memory, MemoryKind::kProbe, {of.sample.kv_heads, 2 * of.dim}, site.stream),
+      v(k.like()) {
+  k.renew(slots_of(site, options));
+  v.renew(slots());
 }
 
 DeviceProbe::DeviceProbe(const DeviceProbeSite& site, const ErrorProbeOptions& options, int threads)
@@ -78,21 +75,6 @@ DeviceProbe::DeviceProbe(const DeviceProbeSite& site, const ErrorProbeOptions& o
   }
 }
 
-DeviceProbe::Layer::Layer(const Layer& o, const DeviceProbeSite& site)
-    : probe(o.probe),
-      slots(o.slots),
-      k(*site.memory, MemoryKind::kProbe),
-      v(*site.memory, MemoryKind::kProbe) {
-  const auto copy = [&](DeviceBuffer& to, const DeviceBuffer& from) {
-    to.allocate(from.size(), site.stream);
-    check(
-        cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyDeviceToDevice, site.stream),
-        "a copy of the error probe");
-  };
-  copy(k, o.k);
-  copy(v, o.v);
-}
-
 DeviceProbe::~DeviceProbe() {
   if (judging_.valid()) judging_.wait();
 }
@@ -101,7 +83,7 @@ DeviceProbe::DeviceProbe(const DeviceProbe& o) : site_(o.site_), pool_(o.pool_) 
   o.finish_judging();
   for (const auto& layer : o.layers_) {
     layers_.emplace_back();
-    if (layer) layers_.back().emplace(*layer, site_);
+    if (layer) layers_.back().emplace(*layer);
   }
 }
 
@@ -117,9 +99,8 @@ void DeviceProbe::add_copies(std::vector<RowCopy>& copies, const Layer& layer,
   for (const ProbeSample::Entry& entry : entries_) {
     const size_t row =
         entry.head * (from.head_stride / dim()) + static_cast<size_t>(from.row) + entry.token;
-    const size_t slot = entry.head * layer.slots + entry.slot;
     copies.push_back({at(from.k, row, dim()), at(from.v, row, dim()),
-                      at(layer.k.data(), slot, dim()), at(layer.v.data(), slot, dim())});
+                      layer.k.at(entry.head, entry.slot), layer.v.at(entry.head, entry.slot)});
   }
 }
 
@@ -150,19 +131,17 @@ DeviceProbe::Held DeviceProbe::find_held(const Layer& layer, const LayerRows& ro
   const auto sample = layer.probe.sample().rows(head);
   HeadRows told;
   rows.add_rows(told, head);
-  std::vector<int32_t> row_at(layer.probe.sample().tokens(), -1);
-  for (size_t i = 0; i < told.positions.size(); ++i) {
-    row_at[static_cast<size_t>(told.positions[i])] = static_cast<int32_t>(i);
-  }
   Held held;
   rows.add_codes(held.codes, head);
   std::erase_if(held.codes, [](const HeadCodes& codes) { return codes.rows == 0; });
   held.span.assign(sample.size(), ProbedHead::kGone);
   held.row.resize(sample.size());
   held.place.resize(sample.size());
-  for (size_t i = 0; i < sample.size(); ++i) {
-    if (row_at[sample[i].position] < 0) continue;
-    const auto row = static_cast<size_t>(row_at[sample[i].position]);
+  const SampleFinder sampled(sample, layer.probe.sample().tokens());
+  for (size_t row = 0; row < told.positions.size(); ++row) {
+    const int32_t found = sampled.at(told.positions[row]);
+    if (found == SampleFinder::kNone) continue;
+    const auto i = static_cast<size_t>(found);
     held.span[i] = ProbedHead::kDense;
     for (size_t s = 0; s < held.codes.size(); ++s) {
       const HeadCodes& codes = held.codes[s];
@@ -279,8 +258,8 @@ void DeviceProbe::run(Layer& layer, Plan& plan, const RowTarget& room,
   fetch(found.sums, sums.data(), sums.size());
   fetch(found.policy, step.out, heads * dim());
   fetch(found.q, step.q, heads * dim());
-  fetch(found.k, layer.k.data(), layer.k.size() / 2);
-  fetch(found.v, layer.v.data(), layer.v.size() / 2);
+  fetch(found.k, layer.k.at(), layer.k.allocated_bytes() / 2);
+  fetch(found.v, layer.v.at(), layer.v.allocated_bytes() / 2);
   fetch(found.coded_k, coded_k.data(), copied);
   fetch(found.coded_v, coded_v.data(), copied);
 }
@@ -308,8 +287,8 @@ void DeviceProbe::describe_sample(const Layer& layer, size_t head, const Plan& p
   out.span = held.span;
   std::vector<float> q(queries), keys(m * dim());
   kernels.to_f32(q.data(), found.q.data() + first, site_.dtype, queries);
-  const uint16_t* k = found.k.data() + head * layer.slots * dim();
-  const uint16_t* v = found.v.data() + head * layer.slots * dim();
+  const uint16_t* k = found.k.data() + head * layer.slots() * dim();
+  const uint16_t* v = found.v.data() + head * layer.slots() * dim();
   out.values.resize(m * dim());
   out.back.resize(m * dim());
   kernels.to_f32(out.values.data(), v, site_.dtype, m * dim());
@@ -373,11 +352,9 @@ void DeviceProbe::archive(int l, Archive& a, size_t tokens) {
   if (!layer) return;
   finish_judging();
   layer->probe.archive(a, tokens);
-  const size_t row = dim() * 2, slots = layer->probe.sample().rows(0).size();
-  for (const DeviceBuffer* side : {&layer->k, &layer->v}) {
-    const DeviceRuns runs{side->data(), slots * row, layer->slots * row, kv_heads()};
-    archive_finite(a, runs, site_.dtype, site_.stream);
-  }
+  const size_t slots = layer->probe.sample().rows(0).size();
+  for (const Slab* side : {&layer->k, &layer->v})
+    archive_finite(a, side->runs(slots), site_.dtype, site_.stream);
 }
 
 std::vector<AttentionError> DeviceProbe::errors() const {

@@ -21,6 +21,7 @@
 #include "cache/error_probe.h"
 #include "core/thread_pool.h"
 #include "kernels/cuda/pinned.h"
+#include "kernels/cuda/slab.h"
 
 namespace pith::cuda {
 
@@ -76,10 +77,10 @@ class DeviceProbe {
   };
   struct Layer {
     Layer(const DeviceProbeSite& site, const ErrorProbeSite& of, const ErrorProbeOptions& options);
-    Layer(const Layer& other, const DeviceProbeSite& site);
+    Layer(const Layer& o) : probe(o.probe), k(o.k), v(o.v) {}
+    size_t slots() const { return k.capacity(); }  ///< rows of a head that there is room for
     ErrorProbe probe;
-    size_t slots;       // rows of a head that there is room for
-    DeviceBuffer k, v;  // [G, slots, D]
+    Slab k, v;  // [G, slots, D]
     Found found;
   };
   /// What a step of one layer finds, on the host.
