@@ -20,7 +20,7 @@ std::vector<DeviceSpan> dense_spans(const uint16_t* k, const uint16_t* v, int se
     spans[i].values = v + i * rows * kDim;
     spans[i].rows = rows;
     spans[i].row_stride = kDim;
-    spans[i].settled_rows = rows;
+    spans[i].ready_rows = rows;
   }
   return spans;
 }
@@ -42,7 +42,7 @@ struct Query {
 DecodeCall call_of(const DecodeShape& shape, const Query& query,
                    const DeviceArray<DeviceSpan>& spans) {
   DecodeCall call{{query.q.data(), spans.data(), query.out.data(), nullptr}, shape, DType::kBF16};
-  call.settled = true;  // as in the engine
+  call.ready = true;  // as in the engine
   return call;
 }
 
@@ -224,7 +224,7 @@ void company(Bench& b, const CodecCase& c, int rows, int sessions) {
     DecodeGroups groups;
     for (int s = first; s < sessions; ++s) {
       DecodeCall call{places[s], shape, DType::kBF16};
-      call.settled = true;
+      call.ready = true;
       call.company = {&groups, on_device.data() + s, most};
       groups.next_sequence();
       c.decode(call, scratch);

@@ -38,8 +38,8 @@ struct DeviceSpan {
   union {
     int32_t position = 0;  ///< coded: of the first row; the others follow it
     /// Dense: the first so many rows were there before the kernel ahead in the stream began (see
-    /// DecodeCall::settled).
-    int32_t settled_rows;
+    /// DecodeCall::ready).
+    int32_t ready_rows;
     uint32_t records_low;  ///< see records()
   };
   union {
@@ -114,9 +114,9 @@ struct DecodeCall : DecodePlace {
   DecodeShape shape;
   DType dtype = DType::kBF16;   ///< of q and of dense rows: kF16 or kBF16
   const void* table = nullptr;  ///< of the codec: QJL's projection
-  /// The spans, the coded rows that they name, and of dense ones DeviceSpan::settled_rows, were
+  /// The spans, the coded rows that they name, and of dense ones DeviceSpan::ready_rows, were
   /// there before the kernel ahead in the stream began: they may be read while it runs.
-  bool settled = false;
+  bool ready = false;
   /// blocks = 0: the rows are cut over all multiprocessors.
   DecodeCompany company = {};
 

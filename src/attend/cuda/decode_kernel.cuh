@@ -75,10 +75,10 @@ struct DenseRun {
   bool more;
   typename Dense::Tile tile;
 
-  /// Whether the first tile's rows are settled; then they are on their way.
-  __device__ bool start(bool settled) {
+  /// Whether the first tile's rows are ready; then they are on their way.
+  __device__ bool start(bool ready) {
     more = walk.next();
-    const bool early = settled && more && (walk.tile + 1) * 16 <= walk.span.settled_rows;
+    const bool early = ready && more && (walk.tile + 1) * 16 <= walk.span.ready_rows;
     if (early) load();
     return early;
   }
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, Codec::kResident)
           end_head(p, cut, run, end);
         } else if constexpr (!Codec::kPresent) {
           DenseRun<T, Codec, D> dense{walk};
-          const bool early = dense.start(p.settled);
+          const bool early = dense.start(p.ready);
           ahead.wait();
           load.ask(p, query_head_of(p, share.head), queries);
           if (!early) dense.load();
@@ -295,10 +295,10 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, Codec::kResident)
           CodedWalk coded{share.spans, p.span_count, share.begin, share.end};
           bool more = coded.template next<Codec>();
           const bool any = more;
-          if (!p.settled) load.ask(p, query_head_of(p, share.head), queries);
+          if (!p.ready) load.ask(p, query_head_of(p, share.head), queries);
           if (more) start_coded<Codec, D>(coded.span, space, coded.tiles.x, coded.tiles.y);
           ahead.wait();
-          if (p.settled) load.ask(p, query_head_of(p, share.head), queries);
+          if (p.ready) load.ask(p, query_head_of(p, share.head), queries);
           load.put(space, p, queries);
           for (bool started = true; more; more = coded.template next<Codec>(), started = false) {
             const DeviceSpan span = coded.span;

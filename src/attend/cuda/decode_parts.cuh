@@ -23,7 +23,7 @@ struct DecodeParams : PlacedParams {
   int span_count;
   int blocks;         // of a call, at most
   int tiles_a_block;  // at least; 0: a call is cut over all its blocks
-  bool settled;       // see DecodeCall
+  bool ready;         // see DecodeCall
 
   /// Of this block's call, in shared memory once note_place() and a barrier were passed: pointers
   /// in registers would be ones that the dense kernel lacks.
@@ -85,7 +85,7 @@ inline DecodeParams make_params(const DecodeCall& call, const DecodeScratch& scr
   p.span_count = shape.spans;
   p.blocks = device_info().multiprocessors * resident;
   p.tiles_a_block = call.company.blocks > 0 ? kTilesABlock : 0;
-  p.settled = call.settled;
+  p.ready = call.ready;
   return p;
 }
 

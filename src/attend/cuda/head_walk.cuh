@@ -29,7 +29,7 @@ __device__ inline void for_own_heads(const DecodeParams& p, char* shared, Predec
   const int count = p.heads / p.query_blocks * p.span_count;
   const bool staged = count <= kStaged;
   // Before the predecessor has ended L1 may hold older ones: they come from L2.
-  if (!p.settled || !staged) ahead.wait();
+  if (!p.ready || !staged) ahead.wait();
   const DeviceSpan* all = p.spans();
   p.note_place();
   if (staged) {

@@ -220,7 +220,7 @@ DecodeCall DeviceCache::token_call(int layer, const DecodePlace& place) const {
   DecodeCall call{place, token_shape()};
   call.shape.spans = static_cast<int>(at(layer).spans());
   call.dtype = dtype_;
-  call.settled = true;  // spans came before the step's first kernel, codes with the token before
+  call.ready = true;  // spans came before the step's first kernel, codes with the token before
   return call;
 }
 

@@ -59,8 +59,7 @@ void HeadStores::write_spans(const TokenSlots& slots, const NewRows& fresh) cons
       span->log_weights = part.apart ? weights_.at<float>() : nullptr;
       const bool newest = &part == &last, turns = i == 0 && layer_.cache_positions;
       const size_t coming = newest ? fresh.sink + fresh.run : fresh.sink;
-      span->settled_rows =
-          turns ? 0 : static_cast<int32_t>(part.rows - std::min(part.rows, coming));
+      span->ready_rows = turns ? 0 : static_cast<int32_t>(part.rows - std::min(part.rows, coming));
       ++span;
     }
     for (size_t s = 0; beside() && s < beside()->spans(); ++s) *span++ = beside()->span(g, s);

@@ -52,7 +52,7 @@ DeviceSpan RaggedRows::span(size_t head) const {
     return none;
   }
   DeviceSpan span = dense_span(first_of(held_->rows) + begin_of(head), 0, count, site_.dim);
-  span.settled_rows = span.rows;
+  span.ready_rows = span.rows;
   return span;
 }
 

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// The first `count` rows of `kept` get the largest key: they stay whatever comes.
 __global__ void __launch_bounds__(kThreads)
-    settle_kernel(uint32_t* keys, const int32_t* kept, size_t stride, int count) {
+    stay_kernel(uint32_t* keys, const int32_t* kept, size_t stride, int count) {
   const int i = blockIdx.x * kThreads + threadIdx.x, head = blockIdx.y;
   if (i < count) keys[head * stride + kept[head * stride + i]] = ~0u;
 }
@@ -89,7 +89,7 @@ void choose_heavy(const SelectSpace& space, const JudgedRows& rows, const HeavyS
   score_directions(space, rows, stream);
   if (by_mass > 0) {
     const dim3 grid((by_mass + kThreads - 1) / kThreads, rows.heads);
-    launch_kernel(settle_kernel, {grid, kThreads}, stream, "the choice of heavy rows", space.keys,
+    launch_kernel(stay_kernel, {grid, kThreads}, stream, "the choice of heavy rows", space.keys,
                   space.kept, space.stride, by_mass);
   }
   choose_rows(space, rows.heads, rows.rows, stay, stream);

@@ -62,9 +62,9 @@ __device__ inline void copy_bytes(void* to, const void* from, size_t bytes) {
 }
 
 /// A block a head and job.
-__global__ void __launch_bounds__(kThreads) settle_kernel(const __grid_constant__ SettleShape shape,
-                                                          const __grid_constant__ SettleJobs jobs) {
-  const SettleJob& job = jobs.job[blockIdx.y];
+__global__ void __launch_bounds__(kThreads) groups_kernel(const __grid_constant__ GroupShape shape,
+                                                          const __grid_constant__ GroupJobs jobs) {
+  const GroupJob& job = jobs.job[blockIdx.y];
   const int head = blockIdx.x;
   const int held = job.counts[head], before = job.coded[head];
   const int fresh = (held - before) / shape.group * shape.group, left = held - before - fresh;
@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(kThreads) settle_kernel(const __grid_constant_
 
 }  // namespace
 
-void settle_groups(const SettleShape& shape, const SettleJobs& jobs, cudaStream_t stream) {
-  launch_kernel(settle_kernel, {dim3(shape.heads, jobs.count), kThreads}, stream,
+void take_groups(const GroupShape& shape, const GroupJobs& jobs, cudaStream_t stream) {
+  launch_kernel(groups_kernel, {dim3(shape.heads, jobs.count), kThreads}, stream,
                 "codes of a sample", shape, jobs);
 }
 

@@ -104,9 +104,9 @@ class RateBody final : public DeviceBody {
   using Works = std::map<const DeviceBody*, Work>;
   Work begin_take();
   /// Codes what is full of the works' groups, and takes each head's own.
-  static void settle(std::span<const BodyMove> moves, const Works& works, const SettleShape& shape,
-                     cudaStream_t stream);
-  SettleJob settle_job(const Work& work) const;
+  static void code_groups(std::span<const BodyMove> moves, const Works& works,
+                          const GroupShape& shape, cudaStream_t stream);
+  GroupJob group_job(const Work& work) const;
 
   /// Rows of each head when `rows` more have come: the most, if only the device draws.
   std::vector<size_t> drawn(size_t rows);
@@ -229,8 +229,8 @@ RateBody::Work RateBody::begin_take() {
   return work;
 }
 
-SettleJob RateBody::settle_job(const Work& work) const {
-  SettleJob job;
+GroupJob RateBody::group_job(const Work& work) const {
+  GroupJob job;
   job.counts = held_.at<int32_t>();
   job.coded = device_coded();
   job.waiting = device_waiting();
@@ -276,7 +276,8 @@ void RateBody::take(std::span<const BodyMove> moves) const {
   });
   if (codes_) {
     const GroupedBytes bytes = site_.codec->block_bytes(static_cast<int>(site_.dim));
-    settle(moves, works, {draw.heads, draw.dim, static_cast<int>(group_), bytes}, site_.stream);
+    code_groups(moves, works, {draw.heads, draw.dim, static_cast<int>(group_), bytes},
+                site_.stream);
   }
   for (const BodyMove& move : moves) {
     const auto& body = static_cast<const RateBody&>(*move.body);
@@ -284,8 +285,8 @@ void RateBody::take(std::span<const BodyMove> moves) const {
   }
 }
 
-void RateBody::settle(std::span<const BodyMove> moves, const Works& works, const SettleShape& shape,
-                      cudaStream_t stream) {
+void RateBody::code_groups(std::span<const BodyMove> moves, const Works& works,
+                           const GroupShape& shape, cudaStream_t stream) {
   std::map<size_t, std::vector<BodyMove>> together;  // to be coded
   for (const BodyMove& move : moves) {
     const Work& work = works.at(move.body);
@@ -294,12 +295,12 @@ void RateBody::settle(std::span<const BodyMove> moves, const Works& works, const
     together[work.groups].push_back({work.codes, work.rows, rows});
   }
   for (const auto& [groups, coded] : together) coded.front().body->take(coded);
-  by_launch(moves, kMostSettleJobs, [&](std::span<const BodyMove> some) {
-    SettleJobs jobs;
+  by_launch(moves, kMostGroupJobs, [&](std::span<const BodyMove> some) {
+    GroupJobs jobs;
     for (const BodyMove& move : some)
       jobs.job[jobs.count++] =
-          static_cast<const RateBody&>(*move.body).settle_job(works.at(move.body));
-    settle_groups(shape, jobs, stream);
+          static_cast<const RateBody&>(*move.body).group_job(works.at(move.body));
+    take_groups(shape, jobs, stream);
   });
 }
 
@@ -312,7 +313,7 @@ DeviceSpan RateBody::span(size_t head, size_t which) const {
     span.rows = static_cast<int32_t>(in_codes);
   } else {
     span = dense_span(dense_.begin(), head, counts()[head] - in_codes, site_.dim);
-    span.settled_rows = span.rows;
+    span.ready_rows = span.rows;
   }
   span.log_weight = rule_.log_weight;
   return span;

@@ -41,24 +41,24 @@ void take_by_rate(const RateDraw& draw, const RateJobs& jobs, cudaStream_t strea
 
 /// Rows behind the coded ones, of which whole groups have been coded apart, whatever was left of
 /// the last one: each head's own groups go behind its codes, and the rows left over to the tail.
-struct SettleJob {
+struct GroupJob {
   const int32_t* counts = nullptr;               // [G] rows held
   int32_t *coded = nullptr, *waiting = nullptr;  // [G] of them, before and after
   RowTarget rows;                                ///< from row 0 on
   RowTarget tail;                                ///< may be `rows`
   CodeBlocks from, to;
 };
-inline constexpr int kMostSettleJobs = 16;
-struct SettleJobs {
-  SettleJob job[kMostSettleJobs];
+inline constexpr int kMostGroupJobs = 16;
+struct GroupJobs {
+  GroupJob job[kMostGroupJobs];
   int count = 0;
 };
-struct SettleShape {
+struct GroupShape {
   int heads = 0, dim = 0;
   int group = 0;       ///< rows
   GroupedBytes bytes;  ///< of 32 rows, multiples of 16
 };
 /// One launch. Cost: the groups' codes read and written once.
-void settle_groups(const SettleShape& shape, const SettleJobs& jobs, cudaStream_t stream);
+void take_groups(const GroupShape& shape, const GroupJobs& jobs, cudaStream_t stream);
 
 }  // namespace pith::cuda

@@ -74,7 +74,7 @@ DeviceSpan ExpressDevice::span(size_t head) const {
   if (!site_.coded)
     span = dense_span(rows_.begin(), head, state_.rows(), static_cast<size_t>(site_.dim));
   span.log_weights = log_weights_.at<float>(head);
-  span.settled_rows = span.rows;
+  span.ready_rows = span.rows;
   return span;
 }
 
