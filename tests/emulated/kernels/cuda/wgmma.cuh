@@ -32,21 +32,16 @@ void pin(float (&)[N][4]) {}
 
 namespace emulated_wgmma {
 
-/// Number `channel` of row `row` of the tile that a descriptor names.
-inline uint16_t at(uint64_t tile, int row, int channel) {
-  const uint64_t first = (tile & 0x3fff) << 4, blocks = (tile >> 16 & 0x3fff) << 4;
-  uint64_t place = first + blocks * (channel / 64) + uint64_t{128} * row + 2 * (channel % 64);
-  place ^= (place >> 7 & 7) << 4;  // the swizzle is of addresses
-  if (place + 2 > sizeof emulated::launched_shared) ::emulated::fail("a product reads no tile");
-  uint16_t x;
-  std::memcpy(&x, emulated::launched_shared + place, 2);
-  return x;
-}
-
+/// Numbers first .. first + 7 of row `row` of the tile that a descriptor names.
 template <class T>
-float widen(uint16_t x) {
-  if constexpr (std::is_same_v<T, __half>) return __half2float(__ushort_as_half(x));
-  return std::bit_cast<float>(uint32_t{x} << 16);
+void load_piece(float* to, uint64_t tile, int row, int first) {
+  const uint64_t begin = (tile & 0x3fff) << 4, blocks = (tile >> 16 & 0x3fff) << 4;
+  uint64_t place = begin + blocks * (first / 64) + uint64_t{128} * row + 2 * (first % 64);
+  place ^= (place >> 7 & 7) << 4;  // the swizzle is of addresses
+  if (place + 16 > sizeof emulated::launched_shared) ::emulated::fail("a product reads no tile");
+  uint16_t numbers[8];
+  std::memcpy(numbers, emulated::launched_shared + place, 16);
+  emulated_ptx::widen<T>(to, numbers, 8);
 }
 
 /// A lane's part in a product: its sums, and A in registers, or the tile that holds it.
@@ -57,18 +52,20 @@ struct Part {
   int keep;
 };
 
-/// A [16, 16] of warp `warp` of its warpgroup.
+/// A [16, 16] of a warp of its warpgroup.
 template <class T>
 void load_a(float (&a)[16][16], const ::emulated::Warp& warp) {
   const auto of = [&](int lane) { return static_cast<const Part*>(warp.lane[lane]->slot); };
   const int first = static_cast<int>(warp.lane[0]->thread.x) / kWarp % 4 * 16;
   for (int row = 0; row < 16; ++row) {
-    for (int k = 0; k < 16; ++k) {
-      const auto* part = of(row % 8 * 4 + k % 8 / 2);
-      const uint16_t x =
-          part->a ? part->a[k / 8 * 2 + row / 8] >> 16 * (k % 2) : at(part->a_tile, first + row, k);
-      a[row][k] = widen<T>(x);
+    if (!of(0)->a) {
+      for (const int k : {0, 8}) load_piece<T>(a[row] + k, of(0)->a_tile, first + row, k);
+      continue;
     }
+    uint16_t numbers[16];
+    for (int k = 0; k < 16; k += 2)
+      std::memcpy(numbers + k, of(row % 8 * 4 + k % 8 / 2)->a + k / 8 * 2 + row / 8, 4);
+    emulated_ptx::widen<T>(a[row], numbers, 16);
   }
 }
 
@@ -79,9 +76,12 @@ void multiply(::emulated::Warp& warp, uint32_t who) {
   const auto of = [&](int lane) { return static_cast<const Part*>(warp.lane[lane]->slot); };
   float a[16][16], b[16][8 * kN], sums[16][8 * kN] = {};
   load_a<T>(a, warp);
-  for (int k = 0; k < 16; ++k) {
-    for (int n = 0; n < 8 * kN; ++n)
-      b[k][n] = widen<T>(kTurned ? at(of(0)->b_tile, k, n) : at(of(0)->b_tile, n, k));
+  for (int row = 0; row < (kTurned ? 16 : 8 * kN); ++row) {
+    for (int first = 0; first < (kTurned ? 8 * kN : 16); first += 8) {
+      float piece[8];
+      load_piece<T>(kTurned ? b[row] + first : piece, of(0)->b_tile, row, first);
+      for (int k = 0; !kTurned && k < 8; ++k) b[first + k][row] = piece[k];
+    }
   }
   for (int row = 0; row < 16; ++row) {
     for (int k = 0; k < 16; ++k) {
