@@ -1,9 +1,10 @@
 // One layer on the GPU under policies that differ by side or head, and under sliding windows:
 // microseconds of a chunk's attention with a window and without; of a token's attention after n
 // rows, of a whole chunk and a whole token with their rows' way into the cache, and what the rows
-// take. 32 query heads, 8 KV heads, D 128, normal rows of f16. Calls repeat, so that what fits the
-// card's L2 cache stays there. One JSON line a result.
-//   cuda_layer_bench [--quick] [--only chunk|token]
+// take; and of a prompt of 524288 tokens, all layers' attention and all else that the cache does.
+// 32 query heads, 8 KV heads, D 128, normal rows of f16. Calls repeat, so that what fits the card's
+// L2 cache stays there. One JSON line a result.
+//   cuda_layer_bench [--quick] [--only chunk|token|prompt]
 
 #include <chrono>
 
@@ -51,9 +52,8 @@ void chunk(Bench& b, int64_t before, int64_t window) {
              window, us);
 }
 
-/// Rows of a chunk into the cache, which attends with the first of them as queries.
-void append(Bench& b, DeviceCache& cache, const DeviceArray<uint16_t>& rows, float* out) {
-  const RowTarget to = cache.begin_chunk(0, kChunk);
+/// Rows of a chunk to where the cache wants them.
+void place(Bench& b, const RowTarget& to, const DeviceArray<uint16_t>& rows) {
   const size_t bytes = size_t{kChunk} * kDim * 2;
   const auto side = [&](void* target, int first) {
     for (int g = 0; g < kHeads; ++g) {
@@ -66,6 +66,11 @@ void append(Bench& b, DeviceCache& cache, const DeviceArray<uint16_t>& rows, flo
   };
   side(to.k, 0);
   side(to.v, 3);
+}
+
+/// Rows of a chunk into the cache, which attends with the first of them as queries.
+void append(Bench& b, DeviceCache& cache, const DeviceArray<uint16_t>& rows, float* out) {
+  place(b, cache.begin_chunk(0, kChunk), rows);
   cache.attend_chunk(0, out, DType::kF32, rows.data(), kChunk);
   cache.end_chunk(0, kChunk);
 }
@@ -122,12 +127,60 @@ void token(Bench& b, const char* policy, int64_t window) {
   std::fflush(stdout);
 }
 
+/// Attention of a prompt's chunks, and all that its cache does, in microseconds a layer.
+void prompt(Bench& b, const char* policy, size_t tokens) {
+  constexpr int kLayers = 16;  // selectors take the rows of many at a time
+  std::vector<DeviceArray<uint16_t>> rows;
+  for (uint32_t seed = 4; seed < 8; ++seed)
+    rows.push_back(draw(b, size_t{kChunk} * kQueryHeads * kDim, seed));
+  const DeviceArray<uint16_t> out(b.counter, MemoryKind::kScratch, rows[0].size(), b.stream);
+  const Rope rope(kDim, 10000);
+  MemoryCounter memory;
+  DeviceCache cache(memory, {kLayers, kQueryHeads, kHeads, kDim, {}, tokens + kChunk},
+                    Policy::parse(policy), 1, b.stream, &rope);
+  std::vector<cudaEvent_t> begin(kLayers), end(kLayers);
+  for (cudaEvent_t& event : begin) check(cudaEventCreate(&event), "event");
+  for (cudaEvent_t& event : end) check(cudaEventCreate(&event), "event");
+  double attention_us = 0;
+  size_t chunk = 0;
+  const double us = wall_us(b, static_cast<int>(tokens / kChunk), [&] {
+    const DeviceArray<uint16_t>& own = rows[chunk++ % rows.size()];
+    for (int l = 0; l < kLayers; ++l) {
+      place(b, cache.begin_chunk(l, kChunk), own);
+      check(cudaEventRecord(begin[l], b.stream), "event");
+      cache.attend_chunk(l, out.data(), DType::kF16, own.data(), kChunk);
+      check(cudaEventRecord(end[l], b.stream), "event");
+      cache.end_chunk(l, kChunk);
+    }
+    check(cudaStreamSynchronize(b.stream), "a chunk");
+    for (int l = 0; l < kLayers; ++l) {
+      float ms = 0;
+      check(cudaEventElapsedTime(&ms, begin[l], end[l]), "elapsed");
+      attention_us += 1e3 * ms;
+    }
+  });
+  for (int l = 0; l < kLayers; ++l) {
+    check(cudaEventDestroy(begin[l]), "event");
+    check(cudaEventDestroy(end[l]), "event");
+  }
+  const double chunks = static_cast<double>(tokens) / kChunk;
+  fmt::print(
+      "{{\"what\": \"prompt\", \"policy\": \"{}\", \"rows\": {}, \"layers\": {}, \"attention_us\": "
+      "{:.0f}, \"us\": {:.0f}}}\n",
+      policy, tokens, kLayers, attention_us / kLayers, us * chunks / kLayers);
+  std::fflush(stdout);
+}
+
 int run(bool quick, const std::string& only) {
   const auto wanted = [&](const char* name) { return only.empty() || only == name; };
   Bench b;
   if (wanted("chunk")) {
     for (const int64_t window : {0, 4096, 32767 + kChunk}) chunk(b, kRows, window);
     for (const int64_t window : {0, 4096}) chunk(b, 4095, window);
+  }
+  if (wanted("prompt")) {
+    for (const char* policy : {"express(heavy=0,s=2048)", "express(s=2048)"})
+      prompt(b, policy, (quick ? size_t{16} : size_t{256}) * kChunk);
   }
   if (!wanted("token")) return 0;
   for (const char* policy : {"exact", "exact+int4", "exact+kivi"}) {
