@@ -61,7 +61,8 @@ size_t offset_of(std::string_view text, size_t index) noexcept {
 char32_t character_at(std::string_view text, size_t at) noexcept {
   UChar32 c = 0;
   const auto* bytes = reinterpret_cast<const uint8_t*>(text.data());
-  U8_GET(bytes, 0, at, text.size(), c);
+  // Its places are signed.
+  U8_GET(bytes, 0, at, static_cast<int64_t>(text.size()), c);
   return static_cast<char32_t>(c);
 }
 
