@@ -29,6 +29,7 @@ import tempfile
 import zlib
 
 import results_fidelity_policies
+from results_lines import by_device, merged
 from results_scoreboard_page import LEAST, MISSING, MORE, Scoreboard, number, score, table, with_error
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -126,21 +127,6 @@ class Measure:
         (self.work / "refused.json").write_text(json.dumps(self.refused, indent=1))
 
 
-def by_device(files, folder):
-    """The records of these files, in a file for each device and arithmetic: `pith report` keeps
-    those apart, which measure the same."""
-    records = {}
-    for file in files:
-        for line in file.read_text(encoding="utf-8").splitlines():
-            record = json.loads(line)
-            at = record["isa"], record.get("f32_arithmetic", True), record["version"]
-            records.setdefault(at, []).append(line)
-    for number, at in enumerate(sorted(records, key=str)):
-        path = pathlib.Path(folder) / f"{number}.jsonl"
-        path.write_text("".join(f"{line}\n" for line in records[at]), encoding="utf-8")
-        yield path
-
-
 def lines_of(options):
     """What `pith report --lines` makes of a split's files."""
     work = pathlib.Path(options.work) / options.split
@@ -158,48 +144,6 @@ def lines_of(options):
     if not options.also:
         return text
     return merged(text, pathlib.Path(options.also).read_text(encoding="utf-8"))
-
-
-def blocks_of(text):
-    """Lines by setting: what it is, then its head and its policies' lines."""
-    blocks = {}
-    for line in map(json.loads, text.splitlines()):
-        if "result" in line:
-            at = line["result"], line["name"], line["length"]
-            blocks[at] = line, {}
-        else:
-            blocks[at][1][line["policy"]] = line
-    return blocks
-
-
-def merged(text, also):
-    """The lines of `text`, and of `also` those whose policy is not there, or hardly: of the same
-    model, text and samples, whatever device they ran on."""
-    new, old = blocks_of(text), blocks_of(also)
-    out = []
-    for at in dict.fromkeys([*new, *old]):
-        heads = [blocks[at][0] for blocks in (new, old) if at in blocks]
-        settings = [head["setting"] for head in heads]
-        for field in ("model_fingerprint", "text_fingerprint", "task_seed", "query_aware"):
-            if len({setting.get(field) for setting in settings}) > 1:
-                sys.exit(f"results: {at} of {options_text(settings, field)} do not go together")
-        shared = {field: value for field, value in settings[0].items()
-                  if all(setting.get(field) == value for setting in settings)}
-        null = max((head["null_control_kl"] for head in heads if "null_control_kl" in head),
-                   default=None)
-        head = {**heads[0], "setting": shared}
-        if null is not None:
-            head["null_control_kl"] = null
-        rows = dict(old.get(at, (None, {}))[1])
-        for policy, row in new.get(at, (None, {}))[1].items():
-            if policy not in rows or row["count"] >= LEAST * rows[policy]["count"]:
-                rows[policy] = row
-        out += [head, *rows.values()]
-    return "".join(json.dumps(line) + "\n" for line in out)
-
-
-def options_text(settings, field):
-    return ", ".join(f"{field}={setting.get(field)}" for setting in settings)
 
 
 TASK_COLUMNS = ("niah_single_1", "passkey", "niah_multikey_2", "vt", "facts")
@@ -332,11 +276,13 @@ HEAD = """# Fidelity on a real model
 Policies on SmolLM2-135M-Instruct, measured on a text and with task seeds that nothing was chosen on
 ([the rule](../evaluation.md#held-out)). KL from the exact cache in nats a token, mean over seeds
 with their deviation, or the standard error of one; bits a number of the cache, everything counted.
-1024 predictions are 256 in each of 4 pieces. `sink=0`: codecs keep their first 4 rows exact unless told
-otherwise ([0227](../decisions/0227-first-rows-stay-exact-before-codes.md)), and these lines were told. What codecs lose
-as they come stands there, what tuned policies find as they come in
-[0252](../decisions/0252-tuned-forms-find-the-facts.md); `fidelity_more.jsonl` has these figures for
-[presets](../presets.md) and [which policy](../which-policy.md).
+1024 predictions are 256 in each of 4 pieces; fewer are of the first pieces, of which the very first
+is the easiest: compare lines of as many. `sink=0`: codecs keep their first 4 rows exact unless told
+otherwise ([0227](../decisions/0227-first-rows-stay-exact-before-codes.md)), and these lines were
+told. What those codecs lose as they come stands there; `fidelity_more.jsonl` has these figures for
+[presets](../presets.md) and [which policy](../which-policy.md). Tasks are of 16 samples or, where
+the line is older, 8. What all of it says of what was asked:
+[0255](../decisions/0255-what-was-asked-measured-whole.md).
 The figures as JSON lines: `fidelity.jsonl`, which `pith report` reads; `--also` keeps what is in them.
 
     tools/results_fidelity.py measure --split report --text essays.txt --not-in novels.txt --device cuda
