@@ -113,11 +113,11 @@ DeviceCache::DeviceCache(const DeviceCache& o)
       seed_(o.seed_),
       notes_(o.notes_),
       first_layer_(o.first_layer_),
+      layers_(o.layers_),
       common_(o.common_),
       space_(o.space_),
       cache_positions_(o.cache_positions_),
-      probe_(o.probe_ ? std::make_unique<DeviceProbe>(*o.probe_) : nullptr) {
-  for (const auto& layer : o.layers_) layers_.push_back(std::make_unique<LayerRows>(*layer));
+      probe_(o.probe_) {
   make_step_memory();
 }
 

@@ -144,21 +144,21 @@ class DeviceCache {
   StreamNotes notes_;
   uint64_t loaded_ = 0;  // tokens of the state that is being loaded
   int first_layer_ = 0;
-  std::vector<std::unique_ptr<LayerRows>> layers_;  // [L], or one
-  std::vector<size_t> first_spans_, first_notes_;   // [L] where a layer's begin
-  std::vector<RowTarget> targets_;                  // [L]
-  MirroredArray<DeviceSpan> spans_;                 // [L, G, spans of the layer]
-  MirroredArray<TokenNote> token_notes_;            // [L, notes of the layer]
-  DeviceArray<float> log_sum_;                      // [H] of a token
+  std::vector<Copied<LayerRows>> layers_;          // [L], or one
+  std::vector<size_t> first_spans_, first_notes_;  // [L] where a layer's begin
+  std::vector<RowTarget> targets_;                 // [L]
+  MirroredArray<DeviceSpan> spans_;                // [L, G, spans of the layer]
+  MirroredArray<TokenNote> token_notes_;           // [L, notes of the layer]
+  DeviceArray<float> log_sum_;                     // [H] of a token
   std::shared_ptr<DeviceCommon> common_;
   ChunkSpace& space_;
-  bool begun_ = false;                  // what kernels read of the next token is written
-  int blocks_ = 1;                      // of that token's attention: see token_blocks()
-  LateWork late_;                       // the moves that nobody has taken yet
-  size_t layers_waiting_ = 0;           // of a chunk, whose moves those are
-  bool cache_positions_ = false;        // somewhere
-  std::unique_ptr<DeviceProbe> probe_;  // null: none was started
-  RowTarget chunk_;                     // where the chunk's rows of the layer came
+  bool begun_ = false;            // what kernels read of the next token is written
+  int blocks_ = 1;                // of that token's attention: see token_blocks()
+  LateWork late_;                 // the moves that nobody has taken yet
+  size_t layers_waiting_ = 0;     // of a chunk, whose moves those are
+  bool cache_positions_ = false;  // somewhere
+  Copied<DeviceProbe> probe_;     // null: none was started
+  RowTarget chunk_;               // where the chunk's rows of the layer came
 };
 
 }  // namespace pith::cuda

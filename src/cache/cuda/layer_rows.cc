@@ -23,22 +23,14 @@ void copy(void* to, size_t to_pitch, const Columns& c, cudaStream_t stream) {
         "rows and queries of single heads");
 }
 
-std::vector<HeadRun> copied(const std::vector<HeadRun>& runs) {
-  std::vector<HeadRun> copies;
-  for (const HeadRun& run : runs)
-    copies.push_back({run.first, std::make_unique<HeadStores>(*run.stores)});
-  return copies;
-}
-
 }  // namespace
 
 LayerRows::LayerRows(std::vector<HeadRun> runs, const LayerSite& site)
-    : site_(site), runs_(std::move(runs)), token_(*site.memory, MemoryKind::kScratch) {
-  if (!alone()) token_.allocate(4 * site.heads * site.dim, site.stream);
+    : site_(site),
+      runs_(std::move(runs)),
+      token_(*site.memory, MemoryKind::kScratch, {2, 2 * site.dim}, site.stream) {
+  if (!alone()) token_.renew(site.heads);
 }
-
-LayerRows::LayerRows(const LayerRows& other)
-    : LayerRows(copied(other.runs_), LayerSite(other.site_)) {}
 
 size_t LayerRows::spans() const {
   size_t most = 0;
@@ -60,7 +52,7 @@ RowTarget LayerRows::begin_token(const TokenSlots& slots) {
     mine.spans += run.stores->heads() * run.stores->spans();
     mine.note += run.stores->notes();
   }
-  return rows_in(token_, 1, site_.dim);
+  return {token_.at(0), token_.at(1), site_.dim, 0};
 }
 
 void LayerRows::write_spans(const TokenSlots& slots) {
@@ -74,13 +66,12 @@ void LayerRows::write_spans(const TokenSlots& slots) {
 
 void LayerRows::attend_token(const TokenStep& step) const {
   if (alone()) return only().attend_token(step);
-  const auto* bytes = static_cast<const std::byte*>(token_.data());
   const size_t group = site_.query_heads / site_.heads;
   const DeviceSpan* spans = step.call.spans;
   const TokenNote* note = step.note;
   for (const HeadRun& run : runs_) {
-    const size_t at = run.first * site_.dim, query = at * group;
-    TokenRowsCall rows{bytes + at * 2, bytes + token_.size() / 2 + at * 2, &note->target};
+    const size_t query = run.first * group * site_.dim;
+    TokenRowsCall rows{token_.at(0, run.first), token_.at(1, run.first), &note->target};
     rows.heads = static_cast<int>(run.stores->heads());
     rows.dim = static_cast<int>(site_.dim);
     if (!step.only_reads) copy_token_rows(rows, site_.stream);

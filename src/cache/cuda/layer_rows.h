@@ -17,14 +17,13 @@ namespace pith::cuda {
 /// Neighbouring KV heads with one rule.
 struct HeadRun {
   size_t first = 0;  ///< KV head
-  std::unique_ptr<HeadStores> stores;
+  Copied<HeadStores> stores;
 };
 
 class LayerRows {
  public:
   /// `runs` have all heads of `site`, ascending.
   LayerRows(std::vector<HeadRun> runs, const LayerSite& site);
-  LayerRows(const LayerRows& other);
 
   /// Spans a KV head: the most of any run; their spans lie one behind the other.
   size_t spans() const;
@@ -91,7 +90,7 @@ class LayerRows {
 
   LayerSite site_;
   std::vector<HeadRun> runs_;
-  DeviceBuffer token_;  // [2, G, D] a token's rows, of several runs
+  Slab token_;  // [2, G, D] a token's rows, of several runs
 };
 
 /// A token's new rows of some heads to their place, which is read on the device.
