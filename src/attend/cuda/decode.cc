@@ -46,7 +46,7 @@ int DecodeShape::query_blocks() const {
 
 DecodeScratch::DecodeScratch(MemoryCounter& counter, const DecodeShape& shape, cudaStream_t stream,
                              size_t calls)
-    : blocks_(device_info().multiprocessors * kMostResident) {
+    : blocks_(device_info().multiprocessors) {
   shape.check();
   const size_t heads = shape.heads();
   partials_ = DeviceArray<float>(counter, MemoryKind::kScratch,

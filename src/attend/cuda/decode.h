@@ -93,9 +93,6 @@ struct DecodePlace {
 
 class DecodeGroups;
 
-/// Blocks of a decode kernel that may share a multiprocessor.
-inline constexpr int kMostResident = 3;
-
 /// Tiles, of 16 or 32 rows of a KV head, that a block of a call in company gets at least.
 inline constexpr int kTilesABlock = 32;
 

@@ -318,7 +318,7 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, Codec::kResident)
 
 template <class T, class Codec, int D>
 void launch_decode_as(const DecodeCall& call, const DecodeScratch& scratch, cudaStream_t stream) {
-  const DecodeParams p = make_params(call, scratch, Codec::kResident);
+  const DecodeParams p = make_params(call, scratch);
   const size_t bytes = BlockSpace<Codec, D>::kWalkAt + walk_bytes<kStagedSpans>(p.heads);
   launch_call(decode_kernel<T, Codec, D>, {{}, Codec::kWarps * kWarp, bytes}, p, call, stream,
               "decode attention");

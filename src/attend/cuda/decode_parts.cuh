@@ -67,9 +67,7 @@ class Predecessor {
   bool awaited_ = false;
 };
 
-/// `resident`: of the kernel's blocks, on a multiprocessor.
-inline DecodeParams make_params(const DecodeCall& call, const DecodeScratch& scratch,
-                                int resident = 1) {
+inline DecodeParams make_params(const DecodeCall& call, const DecodeScratch& scratch) {
   const DecodeShape& shape = call.shape;
   DecodeParams p{};
   p.place = call;
@@ -83,7 +81,7 @@ inline DecodeParams make_params(const DecodeCall& call, const DecodeScratch& scr
   p.part = shape.part_size();
   p.heads = shape.heads();
   p.span_count = shape.spans;
-  p.blocks = device_info().multiprocessors * resident;
+  p.blocks = scratch.blocks();
   p.tiles_a_block = call.company.blocks > 0 ? kTilesABlock : 0;
   p.ready = call.ready;
   return p;
