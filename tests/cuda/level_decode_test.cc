@@ -198,7 +198,7 @@ TEST(CudaLevels, EveryGroupOfQueries) {
   PITH_NEEDS_GPU();
   for (const char* codec :
        {"turboquant(bits=1)", "turboquant(bits=3)", "turboquant(bits=2,center=64)", "qjl",
-        "qjl(residual=2,center=0)", "gear(bits=2,rank=3,outliers=2)", "kvquant(bits=3)",
+        "qjl(residual=2,center=64)", "gear(bits=2,rank=3,outliers=2)", "kvquant(bits=3)",
         "int8(hadamard=true)", "kivi(bits=4,hadamard=true)"}) {
     for (const Shape& s : {Shape{1, 1}, {2, 2}, {8, 1}, {12, 1}, {28, 4}}) {
       for (const int dim : {64, 128}) {

@@ -98,12 +98,12 @@ struct LevelBuilder {
     }
   }
   /// The same of codes in fragments; `first` is a multiple of 8.
-  template <int kBits>
+  template <int kBits, bool kLookedUp>
   __device__ void read_fragments(Rows& x, const char* codes, int first) const {
     uint32_t place[kTogether][kPairs] = {};
 #pragma unroll
-    for (int i = 0; i < layout::code_parts(kBits); ++i) {
-      const CodePart part = layout::code_part(kBits, i);
+    for (int i = 0; i < layout::code_parts(kBits, kLookedUp); ++i) {
+      const CodePart part = layout::code_part(kBits, i, kLookedUp);
       const uint32_t mask = (1u << part.width) - 1;
       const int words = part.width * D / 32, piece = words < 4 ? words : 4;
       const bool keys = f.order == LevelOrder::kKeyFragments;
@@ -115,7 +115,8 @@ struct LevelBuilder {
 #pragma unroll
         for (int row = 0; row < kTogether; ++row) {  // the next rows' words are others' beside it
           const uint32_t word = from[at.word + (keys ? 4 * row : row / 2) * piece];
-          const uint32_t code = word >> (at.bit + (keys ? 0 : row % 2 * 16)) & mask;
+          const uint32_t code =
+              word >> (at.bit + (keys ? 0 : row % 2 * (kLookedUp ? 8 : 16))) & mask;
           place[row][e / 2] |= code << (part.shift + e % 2 * kBits);
         }
       }
@@ -351,7 +352,11 @@ struct LevelBuilder {
     for (int row = 0; row < kBuiltRows; row += kTogether) {
       Rows x;
       if constexpr (kForm == LevelForm::kFragments) {
-        read_fragments<kBits>(x, block.codes, first + row);
+        if (kBits <= 3 && f.looked_up()) {
+          read_fragments<kBits, true>(x, block.codes, first + row);
+        } else {
+          read_fragments<kBits, false>(x, block.codes, first + row);
+        }
       } else {
         read_levels<kBits>(x, block.codes, first + row);
       }

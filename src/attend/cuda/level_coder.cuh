@@ -379,12 +379,11 @@ struct Coder {
       return;
     }
     uint32_t* block = space.codes() + row / kBlockRows * D * f.bits;
-    const bool keys = f.order == LevelOrder::kKeyFragments;
     switch (f.bits) {
-      case 1: return Lane::template put_fragments<1>(block, keys, row % kBlockRows, code);
-      case 2: return Lane::template put_fragments<2>(block, keys, row % kBlockRows, code);
-      case 3: return Lane::template put_fragments<3>(block, keys, row % kBlockRows, code);
-      default: return Lane::template put_fragments<4>(block, keys, row % kBlockRows, code);
+      case 1: return Lane::template put_fragments<1>(block, f, row % kBlockRows, code);
+      case 2: return Lane::template put_fragments<2>(block, f, row % kBlockRows, code);
+      case 3: return Lane::template put_fragments<3>(block, f, row % kBlockRows, code);
+      default: return Lane::template put_fragments<4>(block, f, row % kBlockRows, code);
     }
   }
   __device__ void write_apart(int row, int i, int e, float x) const {

@@ -256,7 +256,8 @@ __global__ void __launch_bounds__(kMostLevelWarps* kWarp, 1)
         __syncthreads();
         if (p.rotated_keys) {
           for (int i = 0; i < kFormats; ++i) {
-            rotate_queries<D>(turned + i * kQueries * D, q, p.formats[i].keys.flips);
+            rotate_queries<D>(turned + i * kQueries * D, q,
+                              LevelLane<D>::flips_of(p.formats[i].keys.flips));
           }
           __syncthreads();
         }

@@ -62,7 +62,7 @@ struct LevelSide {
   int bits = 4;  ///< of a code: 1, 2, 3, 4 or 8; 16: see above
   LevelScale scale = LevelScale::kRow;
   LevelChoice choice = LevelChoice::kEven;
-  LevelOrder order = LevelOrder::kRows;  ///< fragments: at most 4 bits
+  LevelOrder order = LevelOrder::kRows;  ///< fragments: at most 4 bits; looked up, 3
   bool bf16 = false;                     ///< numbers of 16 bits: they are bf16, not f16
   bool minima = false;                   ///< beside the scales
   bool rotated = false;                  ///< rows lie as a Walsh-Hadamard transform left them
@@ -92,6 +92,8 @@ struct LevelSide {
   PITH_BOTH_SIDES constexpr int scale_bytes() const {
     return choice == LevelChoice::kTight ? 1 : 2;
   }
+  /// Fragments: codes name levels of a table, and are never moved; else they are sums of signs.
+  PITH_BOTH_SIDES constexpr bool looked_up() const { return choice == LevelChoice::kTight; }
   /// Rows share something with their neighbours.
   constexpr bool shares() const { return rank > 0 || scale == LevelScale::kBlockChannel; }
   /// Rows may be moved alone: what they share, if they do, is in records.

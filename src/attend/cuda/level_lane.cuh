@@ -50,19 +50,25 @@ struct LevelLane {
 
   /// The same after the signs of channels in `flips` [D bits] were changed, and back.
   static __device__ void turn(float (&x)[kMine], const uint32_t* flips) {
-    flip(x, flips);
+    flip(x, flips_of(flips));
     hadamard(x);
   }
   static __device__ void turn_back(float (&x)[kMine], const uint32_t* flips) {
     hadamard(x);
-    flip(x, flips);
+    flip(x, flips_of(flips));
   }
-  static __device__ void flip(float (&x)[kMine], const uint32_t* flips) {
+  /// Bit e: this lane's channel e is one of `flips`.
+  static __device__ uint32_t flips_of(const uint32_t* flips) {
+    uint32_t mine = 0;
 #pragma unroll
     for (int e = 0; e < kMine; ++e) {
-      const int c = channel(e);
-      if (flips[c / 32] >> (c % 32) & 1) x[e] = -x[e];
+      mine |= (flips[channel(e) / 32] >> (channel(e) % 32) & 1) << e;
     }
+    return mine;
+  }
+  static __device__ void flip(float (&x)[kMine], uint32_t mine) {
+#pragma unroll
+    for (int e = 0; e < kMine; ++e) x[e] = mine >> e & 1 ? -x[e] : x[e];
   }
 
   /// The lane's codes, one above the other, into a row that begins at `words` and was zeroed.
@@ -77,11 +83,11 @@ struct LevelLane {
 
   /// The same into fragments (grouped_layout.h) of a block that was zeroed.
   template <int kBits>
-  static __device__ void put_fragments(uint32_t* block, bool keys, int row,
+  static __device__ void put_fragments(uint32_t* block, const LevelSide& f, int row,
                                        const int (&code)[kMine]) {
-#pragma unroll
-    for (int i = 0; i < layout::code_parts(kBits); ++i) {
-      const CodePart part = layout::code_part(kBits, i);
+    const bool keys = f.order == LevelOrder::kKeyFragments;
+    for (int i = 0; i < layout::code_parts(kBits, f.looked_up()); ++i) {
+      const CodePart part = layout::code_part(kBits, i, f.looked_up());
       uint32_t* words = block + layout::words_before(kBits, i, D);
 #pragma unroll
       for (int e = 0; e < kMine; ++e) {
@@ -92,16 +98,16 @@ struct LevelLane {
   }
 };
 
-/// turned [8, D] <- the rows of q, turned as keys are; each warp of the block takes some.
-/// `flips`: see LevelSide; null: none.
+/// turned [8, D] <- the rows of q, turned as keys are; each warp of the block takes some. `flips`:
+/// see flips_of().
 template <int D>
-__device__ inline void rotate_queries(float* turned, const float* q, const uint32_t* flips) {
+__device__ inline void rotate_queries(float* turned, const float* q, uint32_t flips) {
   using Lane = LevelLane<D>;
   for (int query = threadIdx.x / kWarp; query < kDecodeQueries; query += blockDim.x / kWarp) {
     float x[Lane::kMine];
 #pragma unroll
     for (int e = 0; e < Lane::kMine; ++e) x[e] = q[query * D + Lane::channel(e)];
-    if (flips) Lane::flip(x, flips);
+    Lane::flip(x, flips);
     Lane::hadamard(x);
 #pragma unroll
     for (int e = 0; e < Lane::kMine; ++e) turned[query * D + Lane::channel(e)] = x[e];

@@ -103,8 +103,8 @@ struct FragmentRow {
 __device__ inline void move_fragments(const PlacedSide& f, int dim, const FragmentRow& to,
                                       const FragmentRow& from) {
   const bool keys = f.order == LevelOrder::kKeyFragments;
-  for (int i = 0; i < layout::code_parts(f.bits); ++i) {
-    const CodePart part = layout::code_part(f.bits, i);
+  for (int i = 0; i < layout::code_parts(f.bits, false); ++i) {
+    const CodePart part = layout::code_part(f.bits, i, false);
     const int first = 4 * layout::words_before(f.bits, i, dim);
     for (int at = threadIdx.x % kWarp; at < dim * part.width / 8; at += kWarp) {
       const auto place = [&](int row) {
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kThreads)
       q[i] = i < queries * D ? to_float(from[i]) * scale : 0;
     }
     __syncthreads();
-    if (f.rotated) rotate_queries<D>(turned, q, f.flips);
+    if (f.rotated) rotate_queries<D>(turned, q, LevelLane<D>::flips_of(f.flips));
     __syncthreads();
     if (warp == 0) write_operands<D>(operands, f.rotated ? turned : q);
     __syncthreads();

@@ -15,8 +15,9 @@ struct CodePlace {
 
 /// Bits of codes that lie together.
 struct CodePart {
-  int width, shift;  ///< the part has `width` bits of a code, from bit `shift` up
-  bool top;          ///< they are joined to those of the part before: see fragment()
+  int width, shift;        ///< the part has `width` bits of a code, from bit `shift` up
+  bool top;                ///< they are joined to those of the part before: see fragment()
+  bool looked_up = false;  ///< codes name levels of a table: see fragment()
 };
 
 namespace layout {
@@ -39,25 +40,38 @@ PITH_BOTH_SIDES constexpr CodePlace value(int row, int channel, int dim, int bit
 
 // Codes of 1 to 4 bits of which a product takes 16 channels or rows whatever their number, in one
 // part or two, each of the width that its products mask: 1 bit | the upper bit, then the lower one
-// | two lower bits, then the upper one | 4 bits.
+// | two lower bits, then the upper one | 4 bits. Codes that are looked up are in one part but for
+// those of 3 bits.
 
-PITH_BOTH_SIDES constexpr int code_parts(int bits) { return bits == 2 || bits == 3 ? 2 : 1; }
-PITH_BOTH_SIDES constexpr CodePart code_part(int bits, int part) {
+PITH_BOTH_SIDES constexpr int code_parts(int bits, bool looked_up) {
+  return bits == 3 || (bits == 2 && !looked_up) ? 2 : 1;
+}
+PITH_BOTH_SIDES constexpr CodePart code_part(int bits, int part, bool looked_up) {
+  if (looked_up) {
+    if (bits < 3) return {bits, 0, false, true};
+    return part == 0 ? CodePart{2, 0, false, true} : CodePart{1, 2, false, true};
+  }
   if (bits == 2) return {1, 1 - part, false};
   if (bits == 3) return part == 0 ? CodePart{2, 0, false} : CodePart{1, 2, true};
   return {bits, 0, false};
 }
 /// Words of a block before a part.
 PITH_BOTH_SIDES constexpr int words_before(int bits, int part, int dim) {
-  return part == 0 ? 0 : code_part(bits, 0).width * dim;
+  return part == 0 ? 0 : code_part(bits, 0, false).width * dim;
 }
 PITH_BOTH_SIDES constexpr CodePlace fragment(int n, int lane, int low, const CodePart& part,
                                              int dim) {
   const int per_word = 16 / part.width, word = n / per_word, slot = n % per_word;
   const int words = part.width * dim / 32, piece = words < 4 ? words : 4;
+  const int at = (word / piece * 32 + lane) * piece + word % piece;
+  // Four bits of a selector are a code of the lower number, four beside them of the next pair's;
+  // the next byte has the upper numbers'. What is joined to them lies where a shift brings it
+  // there.
+  if (part.looked_up)
+    return {at, slot % 4 / 2 * 16 + low * 8 + slot % 2 * 4 + slot / 4 * part.width};
   // Bits that are joined to pairs of bits lie two apart, so that one shift serves four.
   const int bit = part.top ? slot / 8 * 8 + slot / 4 % 2 + slot % 4 * 2 : slot * part.width;
-  return {(word / piece * 32 + lane) * piece + word % piece, low * 16 + bit};
+  return {at, low * 16 + bit};
 }
 /// Where a part of a code lies, among keys or among values.
 PITH_BOTH_SIDES constexpr CodePlace code_fragment(bool keys, int row, int channel, int dim,
@@ -66,7 +80,8 @@ PITH_BOTH_SIDES constexpr CodePlace code_fragment(bool keys, int row, int channe
   const int lane = keys ? row % 8 * 4 + channel % 8 / 2 : channel % 8 * 4 + row % 8 / 2;
   return fragment(n, lane, (keys ? channel : row) % 2, part, dim);
 }
-/// Byte `i` of the dim * width / 8 that a row has of a part.
+/// Byte `i` of the dim * width / 8 that a row has of a part; of codes that are looked up rows share
+/// bytes.
 PITH_BOTH_SIDES constexpr int fragment_byte(bool keys, int row, int i, int dim,
                                             const CodePart& part) {
   const int n = row / 8 * (dim / 8) + i / 8 * (8 / part.width);

@@ -48,6 +48,13 @@ constexpr float plane_weight(int planes, int i) {
   return kWeights[planes - 1][i];
 }
 
+/// Level i of tight rows from 0 up.
+constexpr float tight_level(int planes, int i) {
+  if (planes > 2) return kNormalLevels[static_cast<size_t>(planes - 3)][static_cast<size_t>(i)];
+  if (planes == 1) return plane_weight(1, 0);
+  return plane_weight(2, 0) + (i == 0 ? -plane_weight(2, 1) : plane_weight(2, 1));
+}
+
 struct PlaneFormat {
   int planes = 1;  ///< b, 1 to 4
   Sketch sketch = Sketch::kOrtho;

@@ -19,7 +19,8 @@ template <int D, int kBits>
 struct TurboquantPairs {
   static constexpr int kParts = kBits == 2 ? 2 : 1;  // products that a pair takes
   static constexpr int kWords = D * kBits / 32;
-  static constexpr int kFirst = D * layout::code_part(kBits, 0).width / 32;  // of the first part
+  static constexpr int kFirst =
+      D * layout::code_part(kBits, 0, false).width / 32;  // of the first part
 
   // What a level is in codes: step of a part times its code, summed, - kShift.
   static constexpr float kStep = 2 * plane_weight(kBits, kBits == 2 ? 0 : kBits - 1);
@@ -59,6 +60,28 @@ struct TurboquantPairs {
   }
 };
 
+/// What lies beside centred keys, kMeanAt bytes of scales first.
+template <int D, int kMeanAt>
+struct CentredSide {
+  /// Scales, and the mean of the block's group out of its blocks' shares.
+  static __device__ void fetch(char* to, const DeviceSpan& span, int tile) {
+    constexpr int kMeanPieces = 2 * D / 16;
+    const int lane = threadIdx.x % kWarp, blocks = span.group_blocks;
+    const int share = blocks > 0 ? kMeanPieces / blocks : 0;  // 16-byte pieces
+    const int stride = kMeanAt / 16 + share;
+    const auto* sides = static_cast<const uint4*>(span.key_side);
+    if (lane >= kMeanPieces) {
+      const int i = lane - kMeanPieces;
+      if (i < kMeanAt / 16) copy_async(to + 16 * i, sides + static_cast<size_t>(tile) * stride + i);
+    } else if (blocks > 0) {
+      const int of = lane >> (31 - __clz(share));  // the block whose share it is
+      copy_async(to + kMeanAt + 16 * lane, sides +
+                                               static_cast<size_t>((tile & -blocks) + of) * stride +
+                                               kMeanAt / 16 + lane - of * share);
+    }
+  }
+};
+
 template <int D, int kBits>
 struct TurboquantKeys {
   using Pairs = TurboquantPairs<D, kBits>;
@@ -83,7 +106,7 @@ struct TurboquantKeys {
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
     const int warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
     auto* turned = reinterpret_cast<float*>(to + kTurnedAt);
-    rotate_queries<D>(turned, q, nullptr);
+    rotate_queries<D>(turned, q, 0);
     __syncthreads();
     for (int s = warp; s < kSteps; s += warps) {
       const float* x = turned + r * D + 16 * s + 2 * c;
@@ -124,24 +147,9 @@ struct TurboquantKeys {
     return out;
   }
 
-  /// Scales, and the mean of the block's group out of its blocks' shares.
   static __device__ void fetch_side(char* to, const DeviceSpan& span, int tile) {
-    constexpr int kMeanPieces = 2 * D / 16;
-    const int lane = threadIdx.x % kWarp, blocks = span.group_blocks;
-    const int share = blocks > 0 ? kMeanPieces / blocks : 0;  // 16-byte pieces
-    const int stride = kMeanAt / 16 + share;
-    const auto* sides = static_cast<const uint4*>(span.key_side);
-    if (lane >= kMeanPieces) {
-      const int i = lane - kMeanPieces;
-      if (i < kMeanAt / 16) copy_async(to + 16 * i, sides + static_cast<size_t>(tile) * stride + i);
-    } else if (blocks > 0) {
-      const int of = lane >> (31 - __clz(share));  // the block whose share it is
-      copy_async(to + kMeanAt + 16 * lane, sides +
-                                               static_cast<size_t>((tile & -blocks) + of) * stride +
-                                               kMeanAt / 16 + lane - of * share);
-    }
+    CentredSide<D, kMeanAt>::fetch(to, span, tile);
   }
-
   static __device__ void add_mean(float (&out)[4], const char* mean, const Query& query) {
     const int lane = threadIdx.x % kWarp, c = lane % 4;
     const auto* pairs = reinterpret_cast<const uint32_t*>(mean);
