@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Do includes point one way, and do instruction sets stay where they belong?
 
-    core, plan <- kernels <- compress <- append, attend <- methods <- policy <- cache <- model
-         <- chat <- session <- eval <- apps
+    core, plan <- kernels <- compress <- append, attend <- rows <- methods <- policy <- cache
+         <- model <- chat <- session <- eval <- apps
 
 A file may include its own stage, earlier stages and the public headers (include/pith/). Beside
 that:
@@ -23,8 +23,8 @@ import subprocess
 import sys
 import tempfile
 
-ORDER = [("core", "plan"), "kernels", "compress", ("append", "attend"), "methods", "policy",
-         "cache", "model", "chat", "session", "eval", "apps"]
+ORDER = [("core", "plan"), "kernels", "compress", ("append", "attend"), "rows", "methods",
+         "policy", "cache", "model", "chat", "session", "eval", "apps"]
 RANK = {name: rank for rank, names in enumerate(ORDER)
         for name in ([names] if isinstance(names, str) else names)}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

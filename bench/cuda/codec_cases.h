@@ -2,7 +2,6 @@
 // The codecs that the decode benchmark measures, with their tables: how rows are coded, attended to
 // and unpacked.
 
-#include "attend/cuda/device_codec.h"
 #include "bench.h"
 #include "cache/cuda/layer_rows.h"
 #include "core/dtype.h"
@@ -10,6 +9,7 @@
 #include "methods/qjl/qjl_cuda.h"
 #include "methods/quant/quant_cuda.h"
 #include "policy/resolved.h"
+#include "rows/cuda/device_codec.h"
 
 namespace pith::cuda {
 

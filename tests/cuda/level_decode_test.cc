@@ -4,10 +4,10 @@
 
 #include <memory>
 
-#include "attend/cuda/device_codec.h"
 #include "compress/registry.h"
 #include "harness.h"
 #include "methods/registry_cuda.h"
+#include "rows/cuda/device_codec.h"
 
 namespace pith::cuda {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "attend/cuda/level_codec.h"
 #include "cache_pair.h"
 #include "kernels/cuda/grouped_layout.h"
 #include "pith/error.h"
+#include "rows/cuda/level_codec.h"
 
 namespace pith::cuda {
 namespace {

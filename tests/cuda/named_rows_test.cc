@@ -4,10 +4,10 @@
 
 #include <memory>
 
-#include "attend/cuda/coded_body.h"
 #include "cache_pair.h"
 #include "compress/registry.h"
 #include "methods/registry_cuda.h"
+#include "rows/cuda/coded_store.h"
 
 namespace pith::cuda {
 namespace {
@@ -31,13 +31,13 @@ class Body {
                      ->with_rows_alone(static_cast<int>(dim));
     const TableSite site{&counter_, nullptr, static_cast<int>(dim), kHeads, 0, 3, 0, &frequencies_};
     if (auto own = alone->with_tables(site)) alone = own;
-    BodySite place;
+    StoreSite place;
     place.memory = &counter_;
     place.dtype = DType::kF16;
     place.heads = kHeads;
     place.dim = dim;
     place.codec = alone;
-    body_ = std::make_unique<CodedBody>(alone, place);
+    body_ = std::make_unique<CodedStore>(alone, place);
     want_.resize(kHeads);
   }
 
@@ -80,7 +80,7 @@ class Body {
     const auto now = unpack();
     for (int g = 0; g < kHeads; ++g) EXPECT_EQ(now[g], want_[g]) << "head " << g;
   }
-  void use_clone() { body_ = std::make_unique<CodedBody>(*body_); }
+  void use_clone() { body_ = std::make_unique<CodedStore>(*body_); }
   size_t rows() const { return body_->rows(); }
   size_t metadata() const {
     Ledger ledger;
@@ -113,7 +113,7 @@ class Body {
   size_t dim_;
   std::vector<double> frequencies_;
   mutable MemoryCounter counter_;
-  std::unique_ptr<CodedBody> body_;
+  std::unique_ptr<CodedStore> body_;
   std::vector<std::vector<Row>> want_;  // [G][rows]
   uint32_t seed_ = 1;
   int64_t position_ = 0;

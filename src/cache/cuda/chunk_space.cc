@@ -1,7 +1,7 @@
 #include "cache/cuda/chunk_space.h"
 
-#include "attend/cuda/device_rows.h"
 #include "kernels/cuda/grouped_layout.h"
+#include "rows/cuda/dense_store.h"
 
 namespace pith::cuda {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attend/cuda/coded_body.h"
 #include "cache/probe_tiles.h"
 #include "pith/error.h"
+#include "rows/cuda/coded_store.h"
 
 namespace pith::cuda {
 namespace {
@@ -34,7 +34,7 @@ struct DeviceProbe::Held {
 /// What is to be summed.
 struct DeviceProbe::Plan {
   struct Piece {
-    const CodedBody* codes = nullptr;
+    const CodedStore* codes = nullptr;
     size_t first_row = 0, rows = 0;
     size_t first_tile = 0, tiles = 0;
     size_t first_copy = 0, copies = 0;
@@ -173,7 +173,7 @@ void DeviceProbe::add_dense_tiles(Plan& plan, size_t head,
 }
 
 void DeviceProbe::add_coded_tiles(Plan& plan, const RowTarget& room) const {
-  std::vector<const CodedBody*> bodies;
+  std::vector<const CodedStore*> bodies;
   size_t most = 0;
   for (const Held& held : plan.heads) {
     for (const HeadCodes& codes : held.codes) {
@@ -203,7 +203,7 @@ void DeviceProbe::add_coded_tiles(Plan& plan, const RowTarget& room) const {
       plan.copies.push_back({at(room.k, place, dim()), at(room.v, place, dim())});
     }
   };
-  for (const CodedBody* body : bodies) {
+  for (const CodedStore* body : bodies) {
     for (size_t first = 0; first < most; first += kPieceRows) {
       Plan::Piece piece{body, first, 0, plan.tiles.size(), 0, plan.copies.size(), 0};
       for (size_t g = 0; g < plan.heads.size(); ++g) {

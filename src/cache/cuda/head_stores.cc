@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cache/cuda/aged_body.h"
+#include "cache/cuda/aged_store.h"
 #include "kernels/cuda/fetched.h"
 #include "kernels/cuda/grouped_layout.h"
 #include "kernels/cuda/turn.h"
@@ -23,17 +23,17 @@ std::shared_ptr<const DeviceChooser> chooser_of(const LayerPlan& layer) {
   return std::make_shared<NoChoice>();
 }
 
-std::unique_ptr<CodedBody> codes_of(const LayerPlan& layer, const LayerSite& site) {
+std::unique_ptr<CodedStore> codes_of(const LayerPlan& layer, const LayerSite& site) {
   if (layer.flows() || !layer.codec) return nullptr;
-  return std::make_unique<CodedBody>(layer.codec, body_site(layer, site));
+  return std::make_unique<CodedStore>(layer.codec, body_site(layer, site));
 }
 
-std::unique_ptr<DeviceBody> body_of(const LayerPlan& layer, const LayerSite& site) {
-  const BodySite body = body_site(layer, site);
+std::unique_ptr<BodyStore> body_of(const LayerPlan& layer, const LayerSite& site) {
+  const StoreSite body = body_site(layer, site);
   if (layer.selector.body) return layer.selector.body(body);
   if (!layer.flows() || !layer.codec) return nullptr;
-  if (layer.codec->aged()) return std::make_unique<AgedBody>(layer.codec, body);
-  return std::make_unique<CodedBody>(layer.codec, body);
+  if (layer.codec->aged()) return std::make_unique<AgedStore>(layer.codec, body);
+  return std::make_unique<CodedStore>(layer.codec, body);
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ HeadStores::HeadStores(const LayerPlan& layer, const LayerSite& site)
       weights_(*site.memory, MemoryKind::kMetadata, {1, sizeof(float)}, site.stream),
       state_(*site.memory, MemoryKind::kMetadata, {1, sizeof(float), true}, site.stream),
       protected_(*site.memory, {site.heads, site.dim, 0}, layer.dtype, site.stream),
-      ragged_(layer.selector.shared ? std::make_unique<RaggedRows>(layer, site, wants_mass_)
+      ragged_(layer.selector.shared ? std::make_unique<RaggedStore>(layer, site, wants_mass_)
                                     : nullptr) {
   if (chooser_->scales_queries()) scaled_.renew(1);
   if (flows()) sink_.make_room(layer.schedule.sink);
@@ -103,11 +103,11 @@ void HeadStores::write_weights() const {
 // Coders read whole blocks, of which the last may end behind the rows.
 size_t HeadStores::run_needs(size_t rows) const { return rows + (packs() ? kBlockRows - 1 : 0); }
 
-DeviceRowsShape HeadStores::run_shape() const {
+DenseStoreShape HeadStores::run_shape() const {
   if (!flows()) return {site_.heads, site_.dim, layer_.straight ? site_.context : 0};
   const size_t waiting = body_ ? body_->least() : 0;
   const size_t rows = layer_.schedule.window + layer_.schedule.block + waiting;
-  return DeviceRowsShape::window(site_.heads, site_.dim, rows, static_cast<bool>(body_));
+  return DenseStoreShape::window(site_.heads, site_.dim, rows, static_cast<bool>(body_));
 }
 
 void HeadStores::reserve(size_t rows) {

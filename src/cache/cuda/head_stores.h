@@ -23,22 +23,22 @@
 // split the lightest move to their front and count as the body's from then on, or go into a body of
 // its own that carries out the steps that follow.
 //
-// Where heads share a budget what a judgement leaves lies apart, ragged (RaggedRows), and the
+// Where heads share a budget what a judgement leaves lies apart, ragged (RaggedStore), and the
 // body's rows in the run are those that came since.
 //
 // A judgement of rows that join, whose outcome does not depend on when it comes, waits for others
 // of its kind: up to 31 rows that the plan has dropped are then still there, exact and with weight
 // 1, until the chunk ends, or the prompt.
 
-#include "attend/cuda/coded_body.h"
-#include "attend/cuda/device_rows.h"
 #include "cache/cuda/chunk_space.h"
 #include "cache/cuda/late_work.h"
 #include "cache/cuda/protected_store.h"
-#include "cache/cuda/ragged_rows.h"
+#include "cache/cuda/ragged_store.h"
 #include "cache/cuda/token_step.h"
 #include "core/copied.h"
 #include "plan/row_run.h"
+#include "rows/cuda/coded_store.h"
+#include "rows/cuda/dense_store.h"
 
 namespace pith::cuda {
 
@@ -104,9 +104,9 @@ class HeadStores {
   /// What lies beside rows.
   void archive_sides(Archive& a);
   /// Between the sink and what lies behind it: the run's codes, or what rows flow into.
-  const DeviceBody* between() const { return flows() ? body_.get() : coded_.get(); }
+  const BodyStore* between() const { return flows() ? body_.get() : coded_.get(); }
   /// Of what leaves the heavy rows.
-  const DeviceBody* beside() const { return flows() ? nullptr : body_.get(); }
+  const BodyStore* beside() const { return flows() ? nullptr : body_.get(); }
   /// Tokens that are not protected; and how many of those the sink has.
   size_t open() const { return plan_.state().open; }
   size_t sink() const { return plan_.state().at(Zone::kSink); }
@@ -164,7 +164,7 @@ class HeadStores {
   void reserve(size_t rows);
   /// Where rows flow, what the window may need room for. Rows that a body's tables are made of wait
   /// in it.
-  DeviceRowsShape run_shape() const;
+  DenseStoreShape run_shape() const;
   /// Tells a body that rows flow into which of them the next query does not see.
   void hide();
   /// The sink that lies apart, as it is attended to: its keys are turned by `steps`, or by those at
@@ -234,10 +234,10 @@ class HeadStores {
   LateJudgements late_;
   bool wants_mass_;
   std::shared_ptr<const DeviceChooser> chooser_;
-  Copied<CodedBody> coded_;  // of rows of the run; null: there all are dense
-  Copied<DeviceBody> body_;  // of what leaves the heavy rows or flows, or null
-  DeviceRows sink_;          // where rows flow
-  DeviceRows rows_;
+  Copied<CodedStore> coded_;  // of rows of the run; null: there all are dense
+  Copied<BodyStore> body_;    // of what leaves the heavy rows or flows, or null
+  DenseStore sink_;           // where rows flow
+  DenseStore rows_;
   Slab turned_;  // [G, sink, D] the sink's keys, where positions are the cache's
   Slab scaled_;  // [H, D] a token's queries, where they are scaled
   // Of the body's first rows: those settled, then `known_`.
@@ -246,7 +246,7 @@ class HeadStores {
   Slab weights_;    // [stride] of float, of codes, or of rows that are weighed one by one
   Slab state_;      // [state_numbers] of float: what the chooser keeps of queries
   ProtectedStore protected_;
-  Copied<RaggedRows> ragged_;  // null: heads have as many rows
+  Copied<RaggedStore> ragged_;  // null: heads have as many rows
   size_t known_ = 0;  // rows with a stored position: those judged, and those that were split
 };
 

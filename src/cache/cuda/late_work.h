@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "attend/cuda/coded_body.h"
 #include "compress/cuda/judged_rows.h"
+#include "rows/cuda/coded_store.h"
 
 namespace pith::cuda {
 

@@ -5,11 +5,11 @@
 
 #include <fmt/format.h>
 
-#include "attend/cuda/level_codec.h"
 #include "compress/registry.h"
 #include "methods/registry_cuda.h"
 #include "pith/error.h"
 #include "plan/simple_rules.h"
+#include "rows/cuda/level_codec.h"
 
 namespace pith::cuda {
 namespace {
@@ -99,7 +99,7 @@ LayerPlan plan_layer(const CohortPolicy& policy, const HeadRange& heads) {
 
 Plan plan_of(const LayerPlan& layer) { return {layer.rule, layer.schedule, size_t{1} << 30}; }
 
-BodySite body_site(const LayerPlan& plan, const LayerSite& site) {
+StoreSite body_site(const LayerPlan& plan, const LayerSite& site) {
   return {site.memory,
           site.stream,
           plan.dtype,

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "attend/cuda/device_body.h"
-#include "attend/cuda/device_codec.h"
-#include "attend/cuda/device_selector.h"
 #include "cache/kv_cache.h"
 #include "kernels/cuda/device.h"
 #include "plan/plan.h"
+#include "rows/cuda/body_store.h"
+#include "rows/cuda/device_codec.h"
+#include "rows/cuda/device_selector.h"
 
 namespace pith::cuda {
 
@@ -64,7 +64,7 @@ struct LayerSite {
 };
 
 /// What a layer's bodies are made with.
-BodySite body_site(const LayerPlan& plan, const LayerSite& site);
+StoreSite body_site(const LayerPlan& plan, const LayerSite& site);
 
 /// When the layer's rows move. Rows that leave a window together need no memory on the way.
 Plan plan_of(const LayerPlan& layer);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "attend/cuda/device_rows.h"
+#include "rows/cuda/dense_store.h"
 
 namespace pith::cuda {
 namespace {

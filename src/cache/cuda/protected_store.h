@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
-#include "attend/cuda/device_rows.h"
 #include "compress/cuda/judged_rows.h"
 #include "plan/protected_rows.h"
 #include "plan/step.h"
+#include "rows/cuda/dense_store.h"
 
 namespace pith::cuda {
 
@@ -20,7 +20,7 @@ struct OrdinalRun {
 
 class ProtectedStore {
  public:
-  ProtectedStore(MemoryCounter& memory, const DeviceRowsShape& shape, DType dtype,
+  ProtectedStore(MemoryCounter& memory, const DenseStoreShape& shape, DType dtype,
                  cudaStream_t stream)
       : memory_(&memory),
         shape_(shape),
@@ -79,12 +79,12 @@ class ProtectedStore {
 
  private:
   CountedBy memory_;
-  DeviceRowsShape shape_;
+  DenseStoreShape shape_;
   DType dtype_;
   cudaStream_t stream_;
   ProtectedRows ranges_;
   std::shared_ptr<const DeviceArray<OrdinalRun>> runs_;  // [ranges + 1]
-  DeviceRows rows_;
+  DenseStore rows_;
 };
 
 }  // namespace pith::cuda

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include "attend/cuda/device_codec.h"
 #include "compress/cuda/halving.h"
 #include "methods/balancekv/balancekv.h"
 #include "methods/registry_cuda.h"
+#include "rows/cuda/device_codec.h"
 
 namespace pith::cuda {
 namespace {

@@ -2,9 +2,9 @@
 
 #include "methods/baselines/uniform_cuda.h"
 
-#include "attend/cuda/device_codec.h"
 #include "methods/baselines/baselines.h"
 #include "methods/registry_cuda.h"
+#include "rows/cuda/device_codec.h"
 
 namespace pith::cuda {
 namespace {

@@ -2,8 +2,8 @@
 // uniform on the GPU: keys of rows for uniform(budget=...), and the body of uniform(rate=...),
 // whose parts are in uniform_rate_cuda.h.
 
-#include "attend/cuda/device_selector.h"
 #include "methods/baselines/baselines.h"
+#include "rows/cuda/device_selector.h"
 
 namespace pith::cuda {
 

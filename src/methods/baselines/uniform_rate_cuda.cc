@@ -22,7 +22,6 @@
 #include <map>
 #include <numeric>
 
-#include "attend/cuda/coded_body.h"
 #include "compress/draws.h"
 #include "core/copied.h"
 #include "kernels/cuda/fetched.h"
@@ -31,6 +30,7 @@
 #include "methods/baselines/uniform_rate_cuda.h"
 #include "pith/error.h"
 #include "plan/protected_rows.h"
+#include "rows/cuda/coded_store.h"
 
 namespace pith::cuda {
 namespace {
@@ -57,11 +57,11 @@ void by_launch(std::span<const BodyMove> moves, size_t most, const F& f) {
     f(moves.first(std::min(most, moves.size())));
 }
 
-class RateBody final : public DeviceBody {
+class RateStore final : public BodyStore {
  public:
-  RateBody(const RateRule& rule, const BodySite& site);
+  RateStore(const RateRule& rule, const StoreSite& site);
 
-  std::unique_ptr<DeviceBody> clone() const override { return std::make_unique<RateBody>(*this); }
+  std::unique_ptr<BodyStore> clone() const override { return std::make_unique<RateStore>(*this); }
   std::string kind() const override {
     return fmt::format("uniform by rate {} over {}", rule_.rate,
                        codes_ ? site_.codec->name() : "dense rows");
@@ -96,12 +96,12 @@ class RateBody final : public DeviceBody {
   /// Rows behind the coded ones while new ones come, and codes of their groups.
   struct Work {
     RowTarget rows;
-    CodedBody* codes = nullptr;
+    CodedStore* codes = nullptr;
     size_t groups = 0;  ///< the most that are full in a head
     std::unique_ptr<DeviceBuffer> own_rows;
-    std::unique_ptr<CodedBody> own_codes;
+    std::unique_ptr<CodedStore> own_codes;
   };
-  using Works = std::map<const DeviceBody*, Work>;
+  using Works = std::map<const BodyStore*, Work>;
   Work begin_take();
   /// Codes what is full of the works' groups, and takes each head's own.
   static void code_groups(std::span<const BodyMove> moves, const Works& works,
@@ -131,7 +131,7 @@ class RateBody final : public DeviceBody {
   }
 
   RateRule rule_;
-  BodySite site_;
+  StoreSite site_;
   Slab positions_;              // [G, capacity] of int32_t
   Slab held_;                   // [G] rows, as the kernels count them
   mutable ToldNumbers counts_;  // [G]
@@ -139,14 +139,14 @@ class RateBody final : public DeviceBody {
   int64_t next_;                // of the next row, numbered without the protected ones
   std::vector<size_t> taken_;   // [G] rows, without what was announced
   size_t group_ = 0;            // rows that are coded together
-  Copied<CodedBody> codes_;     // room for the most rows of a head; null: all are dense
+  Copied<CodedStore> codes_;    // room for the most rows of a head; null: all are dense
   // Of a head as many as of that with the most, announced ones among them; over codes tail_rows().
-  DeviceRows dense_;
-  Slab device_counts_;       // [2, G] rows in codes, and behind them
-  Copied<CodedBody> apart_;  // a group of each head, or null until one was coded
+  DenseStore dense_;
+  Slab device_counts_;        // [2, G] rows in codes, and behind them
+  Copied<CodedStore> apart_;  // a group of each head, or null until one was coded
 };
 
-RateBody::RateBody(const RateRule& rule, const BodySite& site)
+RateStore::RateStore(const RateRule& rule, const StoreSite& site)
     : rule_(rule),
       site_(site),
       positions_(*site.memory, MemoryKind::kMetadata, {site.heads, sizeof(int32_t)}, site.stream),
@@ -163,14 +163,14 @@ RateBody::RateBody(const RateRule& rule, const BodySite& site)
     if (n % 16 > 0) throw Error(ErrorCode::kInternal, "codes of a sample are moved by 16 bytes");
   }
   group_ = site.codec->block_rows();
-  codes_ = std::make_unique<CodedBody>(site.codec, site);
+  codes_ = std::make_unique<CodedStore>(site.codec, site);
   dense_.make_room(tail_rows());
   dense_.add(tail_rows());
   clear(dense_.keys(), dense_.allocated_bytes());
   device_counts_.renew(site.heads);
 }
 
-std::vector<size_t> RateBody::drawn(size_t rows) {
+std::vector<size_t> RateStore::drawn(size_t rows) {
   std::vector<size_t> after = counts();
   if (rule_.evicted) {
     for (size_t& most : after) most += rows;
@@ -187,7 +187,7 @@ std::vector<size_t> RateBody::drawn(size_t rows) {
   return after;
 }
 
-void RateBody::announce(size_t rows) {
+void RateStore::announce(size_t rows) {
   taken_ = counts();
   std::vector<size_t> after = drawn(rows);
   // Rows held move before the new ones come: their number is still the old.
@@ -201,7 +201,7 @@ void RateBody::announce(size_t rows) {
   dense_.add(more);
 }
 
-RateBody::Work RateBody::begin_take() {
+RateStore::Work RateStore::begin_take() {
   Work work;
   size_t needed = 0;
   for (size_t g = 0; g < site_.heads; ++g) {
@@ -212,7 +212,7 @@ RateBody::Work RateBody::begin_take() {
   work.rows = dense_.begin();
   if (needed <= tail_rows()) {  // one group at most
     if (work.groups > 0 && !apart_) {
-      apart_ = std::make_unique<CodedBody>(site_.codec, site_);
+      apart_ = std::make_unique<CodedStore>(site_.codec, site_);
       apart_->announce(group_);
     }
     work.codes = apart_.get();
@@ -223,13 +223,13 @@ RateBody::Work RateBody::begin_take() {
   clear(work.own_rows->data(), work.own_rows->size());
   work.rows = rows_in(*work.own_rows, needed, site_.dim);
   copy_rows({work.rows, dense_.begin(), group_ - 1, site_.heads, site_.dim}, site_.stream);
-  work.own_codes = std::make_unique<CodedBody>(site_.codec, site_);
+  work.own_codes = std::make_unique<CodedStore>(site_.codec, site_);
   work.own_codes->announce(work.groups * group_);
   work.codes = work.own_codes.get();
   return work;
 }
 
-GroupJob RateBody::group_job(const Work& work) const {
+GroupJob RateStore::group_job(const Work& work) const {
   GroupJob job;
   job.counts = held_.at<int32_t>();
   job.coded = device_coded();
@@ -242,7 +242,7 @@ GroupJob RateBody::group_job(const Work& work) const {
   return job;
 }
 
-RateJob RateBody::job_of(const BodyMove& move, const RowTarget& rows) const {
+RateJob RateStore::job_of(const BodyMove& move, const RowTarget& rows) const {
   const size_t at = static_cast<size_t>(move.from.row) * site_.dim * 2;
   RateSample to{rows.k, rows.v, static_cast<int>(rows.head_stride / site_.dim)};
   to.positions = positions_.at<int32_t>();
@@ -260,14 +260,14 @@ RateJob RateBody::job_of(const BodyMove& move, const RowTarget& rows) const {
   return job;
 }
 
-void RateBody::take(std::span<const BodyMove> moves) const {
+void RateStore::take(std::span<const BodyMove> moves) const {
   Works works;
   const RateDraw draw{rule_.rate, rule_.seed, static_cast<int>(site_.heads),
                       static_cast<int>(site_.dim)};
   by_launch(moves, kMostRateJobs, [&](std::span<const BodyMove> some) {
     RateJobs jobs;
     for (const BodyMove& move : some) {
-      auto& body = static_cast<RateBody&>(*move.body);
+      auto& body = static_cast<RateStore&>(*move.body);
       RowTarget rows = body.dense_.begin();
       if (codes_) rows = (works[move.body] = body.begin_take()).rows;
       jobs.job[jobs.count++] = body.job_of(move, rows);
@@ -280,13 +280,13 @@ void RateBody::take(std::span<const BodyMove> moves) const {
                 site_.stream);
   }
   for (const BodyMove& move : moves) {
-    const auto& body = static_cast<const RateBody&>(*move.body);
+    const auto& body = static_cast<const RateStore&>(*move.body);
     if (rule_.evicted) body.counts_.tell(body.held_.at<int32_t>(), site_.stream);
   }
 }
 
-void RateBody::code_groups(std::span<const BodyMove> moves, const Works& works,
-                           const GroupShape& shape, cudaStream_t stream) {
+void RateStore::code_groups(std::span<const BodyMove> moves, const Works& works,
+                            const GroupShape& shape, cudaStream_t stream) {
   std::map<size_t, std::vector<BodyMove>> together;  // to be coded
   for (const BodyMove& move : moves) {
     const Work& work = works.at(move.body);
@@ -299,12 +299,12 @@ void RateBody::code_groups(std::span<const BodyMove> moves, const Works& works,
     GroupJobs jobs;
     for (const BodyMove& move : some)
       jobs.job[jobs.count++] =
-          static_cast<const RateBody&>(*move.body).group_job(works.at(move.body));
+          static_cast<const RateStore&>(*move.body).group_job(works.at(move.body));
     take_groups(shape, jobs, stream);
   });
 }
 
-DeviceSpan RateBody::span(size_t head, size_t which) const {
+DeviceSpan RateStore::span(size_t head, size_t which) const {
   const size_t in_codes = coded(head);
   DeviceSpan span;
   if (which + 1 < spans()) {
@@ -319,7 +319,7 @@ DeviceSpan RateBody::span(size_t head, size_t which) const {
   return span;
 }
 
-void RateBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
+void RateStore::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
   const float weight = call.span.log_weight + rule_.log_weight;
   const auto attend = [&](const RowTarget& rows, size_t first, size_t count, const int32_t* each) {
     call.span = causal_span(rows, count, site_.dim);
@@ -341,14 +341,14 @@ void RateBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>& 
   }
 }
 
-void RateBody::add_rows(HeadRows& out, size_t head, int64_t) const {
+void RateStore::add_rows(HeadRows& out, size_t head, int64_t) const {
   const auto positions = fetched(positions_.at<int32_t>(head), counts()[head], site_.stream);
   out.positions.insert(out.positions.end(), positions.begin(), positions.end());
   out.log_weights.insert(out.log_weights.end(), positions.size(), rule_.log_weight);
 }
 
 // The bodies of codes know of one number of rows: what they have is what all of it takes.
-void RateBody::add_to(Ledger& ledger) const {
+void RateStore::add_to(Ledger& ledger) const {
   size_t in_codes = 0;
   for (size_t g = 0; g < site_.heads; ++g) in_codes += coded(g);
   const size_t dense = (total() - in_codes) * site_.dim * 4;
@@ -371,7 +371,7 @@ void RateBody::add_to(Ledger& ledger) const {
   ledger.shared += of_codes.shared;
 }
 
-void RateBody::archive_counts(Archive& a, size_t tokens) {
+void RateStore::archive_counts(Archive& a, size_t tokens) {
   std::vector<size_t> each = counts();  // the device's, if only it knows
   a.number(next_, site_.position + static_cast<int64_t>(tokens), "more rows than tokens");
   a.need(next_ >= site_.position, "a sample that begins in the sink");
@@ -388,7 +388,7 @@ void RateBody::archive_counts(Archive& a, size_t tokens) {
   }
 }
 
-void RateBody::archive(Archive& a, size_t tokens) {
+void RateStore::archive(Archive& a, size_t tokens) {
   archive_counts(a, tokens);
   if (!codes_) return dense_.archive(a, counts(), site_.dtype);
   std::vector<size_t> in_codes, waiting;
@@ -411,7 +411,7 @@ BodyMaker make_rate_body(const UniformOptions& options, const SelectorSite& site
   const float log_weight = options.weights ? static_cast<float>(-std::log(rate)) : 0;
   const RateRule rule{rate,       log_weight,      site.seed,
                       site.layer, site.first_head, options.heavy.heavy.has_value()};
-  return [rule](const BodySite& body) { return std::make_unique<RateBody>(rule, body); };
+  return [rule](const StoreSite& body) { return std::make_unique<RateStore>(rule, body); };
 }
 
 }  // namespace pith::cuda

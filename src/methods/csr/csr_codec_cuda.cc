@@ -5,7 +5,6 @@
 
 #include <vector>
 
-#include "attend/cuda/device_codec.h"
 #include "core/dtype.h"
 #include "core/finite.h"
 #include "kernels/cuda/device_archive.h"
@@ -14,6 +13,7 @@
 #include "methods/csr/csr_cuda.h"
 #include "methods/registry_cuda.h"
 #include "pith/error.h"
+#include "rows/cuda/device_codec.h"
 
 namespace pith::cuda {
 namespace {

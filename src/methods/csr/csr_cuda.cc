@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "attend/cuda/device_codec.h"
 #include "pith/error.h"
+#include "rows/cuda/device_codec.h"
 
 namespace pith::cuda {
 

@@ -8,10 +8,10 @@
 
 #include <cuda_runtime_api.h>
 
-#include "attend/cuda/device_rows.h"
 #include "compress/cuda/halving.h"
 #include "core/archive.h"
 #include "methods/express/express.h"
+#include "rows/cuda/dense_store.h"
 
 namespace pith::cuda {
 
@@ -94,7 +94,7 @@ class ExpressDevice {
  private:
   DeviceExpressRule rule_;
   ExpressSite site_;
-  DeviceRows rows_;   // [2, heads, capacity, D], unless rows are coded
+  DenseStore rows_;   // [2, heads, capacity, D], unless rows are coded
   Slab log_weights_;  // [heads, capacity] of float
   Slab positions_;    // [heads, capacity] of int64_t
   ExpressState state_;

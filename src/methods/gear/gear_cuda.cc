@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include "attend/cuda/level_codec.h"
 #include "methods/gear/gear.h"
 #include "methods/gear/gear_rows.h"
 #include "methods/registry_cuda.h"
+#include "rows/cuda/level_codec.h"
 
 namespace pith::cuda {
 namespace {

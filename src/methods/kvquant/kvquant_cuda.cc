@@ -4,11 +4,11 @@
 
 #include <fmt/format.h>
 
-#include "attend/cuda/level_codec.h"
 #include "kernels/cuda/device_archive.h"
 #include "methods/kvquant/kvquant.h"
 #include "methods/kvquant/nonuniform_rows.h"
 #include "methods/registry_cuda.h"
+#include "rows/cuda/level_codec.h"
 
 namespace pith::cuda {
 namespace {

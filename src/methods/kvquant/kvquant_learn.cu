@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "attend/cuda/level_coder.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launched_shared.cuh"
 #include "methods/kvquant/kvquant_cuda.h"
+#include "rows/cuda/level_coder.cuh"
 
 namespace pith::cuda {
 namespace {

@@ -4,10 +4,10 @@
 
 #include <numeric>
 
-#include "attend/cuda/level_codec.h"
 #include "compress/registry.h"
 #include "methods/ladder/ladder.h"
 #include "methods/registry_cuda.h"
+#include "rows/cuda/level_codec.h"
 
 namespace pith::cuda {
 namespace {

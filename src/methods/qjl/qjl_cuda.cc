@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "attend/cuda/device_codec.h"
 #include "core/dtype.h"
 #include "core/finite.h"
 #include "methods/qjl/qjl.h"
@@ -10,6 +9,7 @@
 #include "methods/qjl/qjl_levels_cuda.h"
 #include "methods/registry_cuda.h"
 #include "pith/error.h"
+#include "rows/cuda/device_codec.h"
 
 namespace pith::cuda {
 

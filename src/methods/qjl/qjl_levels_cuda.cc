@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "attend/cuda/level_codec.h"
 #include "compress/tight_rows.h"
 #include "methods/qjl/plane_rows.h"
+#include "rows/cuda/level_codec.h"
 
 namespace pith::cuda {
 namespace {

@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "attend/cuda/decode.h"
-#include "attend/cuda/device_codec.h"
 #include "methods/qjl/qjl.h"
+#include "rows/cuda/device_codec.h"
 
 namespace pith::cuda {
 

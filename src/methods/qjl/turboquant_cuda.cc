@@ -3,11 +3,11 @@
 
 #include <fmt/format.h>
 
-#include "attend/cuda/level_codec.h"
 #include "methods/qjl/plane_rows.h"
 #include "methods/qjl/qjl.h"
 #include "methods/qjl/turboquant_cuda.h"
 #include "methods/registry_cuda.h"
+#include "rows/cuda/level_codec.h"
 
 namespace pith::cuda {
 namespace {

@@ -4,12 +4,12 @@
 
 #include <tuple>
 
-#include "attend/cuda/level_codec.h"
 #include "core/finite.h"
 #include "methods/quant/decode_grouped.h"
 #include "methods/quant/quant.h"
 #include "methods/registry_cuda.h"
 #include "pith/error.h"
+#include "rows/cuda/level_codec.h"
 
 namespace pith::cuda {
 

@@ -60,26 +60,26 @@ void archive_rows(Archive& a, const RowTarget& rows, std::span<const size_t> of_
 /// `to` gets the size and the bytes of `from`.
 void copy_buffer(DeviceBuffer& to, const DeviceBuffer& from, cudaStream_t stream);
 
-struct DeviceRowsShape {
+struct DenseStoreShape {
   size_t heads = 0, dim = 0;  // G, D
   size_t most = 0;            ///< rows, where growth by eighths ends; 0 = unknown
   size_t least = 0;           ///< room for so many at once, if for any
 
   /// Of a window of at most `rows` rows. Twice as much room makes its moves rare, where that is
   /// little beside the rows behind it.
-  static DeviceRowsShape window(size_t heads, size_t dim, size_t rows, bool roomy) {
+  static DenseStoreShape window(size_t heads, size_t dim, size_t rows, bool roomy) {
     const size_t twice = (2 * rows + 31) / 32 * 32;
-    return roomy ? DeviceRowsShape{heads, dim, twice, twice}
-                 : DeviceRowsShape{heads, dim, rows + rows / 15 + 64, 0};
+    return roomy ? DenseStoreShape{heads, dim, twice, twice}
+                 : DenseStoreShape{heads, dim, rows + rows / 15 + 64, 0};
   }
-  friend bool operator==(const DeviceRowsShape&, const DeviceRowsShape&) = default;
+  friend bool operator==(const DenseStoreShape&, const DenseStoreShape&) = default;
 };
 
 /// 16-bit keys and values.
-class DeviceRows {
+class DenseStore {
  public:
-  DeviceRows(MemoryCounter& memory, const DeviceRowsShape& shape, cudaStream_t stream);
-  DeviceRows(const DeviceRows& other);
+  DenseStore(MemoryCounter& memory, const DenseStoreShape& shape, cudaStream_t stream);
+  DenseStore(const DenseStore& other);
 
   size_t rows() const { return rows_; }
   size_t capacity() const { return slab_.capacity(); }
@@ -92,7 +92,7 @@ class DeviceRows {
   void make_room(size_t rows) { move_to(rows, *this); }
   /// Whether reserve_more(rows), and reshape(shape), would change nothing.
   bool has_room(size_t rows) const { return front_ + rows_ + rows <= capacity(); }
-  bool has_shape(const DeviceRowsShape& shape) const { return shape == shape_; }
+  bool has_shape(const DenseStoreShape& shape) const { return shape == shape_; }
   /// Rows that kernels were told to write.
   void add(size_t rows) { rows_ += rows; }
   /// The last rows go; memory stays.
@@ -104,7 +104,7 @@ class DeviceRows {
   }
   void clear() { rows_ = front_ = 0; }
   /// Gives memory back where the shape needs less of it now.
-  void reshape(const DeviceRowsShape& shape);
+  void reshape(const DenseStoreShape& shape);
   /// Gives back what is more than growth would leave.
   void shrink();
   /// Where the next row goes.
@@ -121,11 +121,11 @@ class DeviceRows {
   void add_to(Ledger& ledger) const;
 
  private:
-  void move_to(size_t capacity, const DeviceRows& from);
+  void move_to(size_t capacity, const DenseStore& from);
   /// To the front of the memory.
   void move_up();
 
-  DeviceRowsShape shape_;
+  DenseStoreShape shape_;
   cudaStream_t stream_;
   Slab slab_;  // [2, G, capacity, D]
   size_t rows_ = 0;

@@ -4,16 +4,16 @@
 
 #include <functional>
 
-#include "attend/cuda/coded_body.h"
+#include "rows/cuda/coded_store.h"
 
 namespace pith::cuda {
 
-class AgedBody final : public DeviceBody {
+class AgedStore final : public BodyStore {
  public:
   /// `codec` has aged().
-  AgedBody(std::shared_ptr<const DeviceCodec> codec, const BodySite& site);
+  AgedStore(std::shared_ptr<const DeviceCodec> codec, const StoreSite& site);
 
-  std::unique_ptr<DeviceBody> clone() const override { return std::make_unique<AgedBody>(*this); }
+  std::unique_ptr<BodyStore> clone() const override { return std::make_unique<AgedStore>(*this); }
   std::string kind() const override { return codec_->name(); }
   size_t rows() const override { return old_.rows() + young_.rows() + announced_; }
   void announce(size_t rows) override { announced_ += rows; }
@@ -38,8 +38,8 @@ class AgedBody final : public DeviceBody {
   void age(size_t rows);
 
   std::shared_ptr<const DeviceCodec> codec_;
-  BodySite site_;
-  CodedBody old_, young_;
+  StoreSite site_;
+  CodedStore old_, young_;
   size_t announced_ = 0;  // rows that have not been taken
 };
 

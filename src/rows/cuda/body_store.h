@@ -23,7 +23,7 @@ namespace pith::cuda {
 class DeviceCodec;
 
 /// What bodies are made with.
-struct BodySite {
+struct StoreSite {
   CountedBy memory;
   cudaStream_t stream = nullptr;
   DType dtype = DType::kF16;  ///< of rows: kF16 or kBF16
@@ -31,16 +31,16 @@ struct BodySite {
   size_t context = 0;         ///< tokens expected; 0 = unknown
   int64_t position = 0;       ///< of the first row that comes, if those that follow it do
   std::shared_ptr<const DeviceCodec> codec = nullptr;  ///< of their rows; null: they are dense
-  bool slides = false;  ///< rows are hidden: see DeviceBody::hide_first
+  bool slides = false;  ///< rows are hidden: see BodyStore::hide_first
   bool shares = false;  ///< rows are coded in whole groups, which share something
 };
 
-class DeviceBody;
-class CodedBody;
+class BodyStore;
+class CodedStore;
 
 /// Coded rows of one KV head. They are those that add_rows() tells from `first` on, in that order.
 struct HeadCodes {
-  const CodedBody* codes = nullptr;
+  const CodedStore* codes = nullptr;
   size_t head = 0;  ///< of the codes' heads
   size_t first = 0, rows = 0;
   size_t begin = 0;  ///< which of the head's codes is the first
@@ -48,7 +48,7 @@ struct HeadCodes {
 
 /// Rows from.row, ... of all KV heads go into a body, which may write over them.
 struct BodyMove {
-  DeviceBody* body = nullptr;
+  BodyStore* body = nullptr;
   RowTarget from;
   size_t rows = 0;
   int64_t position = 0;                ///< of the first row; the others follow it, or
@@ -58,10 +58,10 @@ struct BodyMove {
   bool given_back = false;             ///< rows are what the body's codec gave back
 };
 
-class DeviceBody {
+class BodyStore {
  public:
-  virtual ~DeviceBody() = default;
-  virtual std::unique_ptr<DeviceBody> clone() const = 0;
+  virtual ~BodyStore() = default;
+  virtual std::unique_ptr<BodyStore> clone() const = 0;
   /// Bodies of one kind take rows together.
   virtual std::string kind() const = 0;
   /// Rows held of one head, the most where heads differ; moves that were announced count.
@@ -112,6 +112,6 @@ class DeviceBody {
   virtual void archive(Archive& a, size_t tokens) = 0;
 };
 
-using BodyMaker = std::function<std::unique_ptr<DeviceBody>(const BodySite&)>;
+using BodyMaker = std::function<std::unique_ptr<BodyStore>(const StoreSite&)>;
 
 }  // namespace pith::cuda

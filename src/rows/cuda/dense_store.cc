@@ -1,4 +1,4 @@
-#include "attend/cuda/device_rows.h"
+#include "rows/cuda/dense_store.h"
 
 #include <algorithm>
 #include <vector>
@@ -45,17 +45,17 @@ void archive_rows(Archive& a, const RowTarget& rows, std::span<const size_t> of_
   }
 }
 
-DeviceRows::DeviceRows(MemoryCounter& memory, const DeviceRowsShape& shape, cudaStream_t stream)
+DenseStore::DenseStore(MemoryCounter& memory, const DenseStoreShape& shape, cudaStream_t stream)
     : shape_(shape),
       stream_(stream),
       slab_(memory, MemoryKind::kPayload, {2 * shape.heads, 2 * shape.dim}, stream) {}
 
-DeviceRows::DeviceRows(const DeviceRows& other)
+DenseStore::DenseStore(const DenseStore& other)
     : shape_(other.shape_), stream_(other.stream_), slab_(other.slab_.like()) {
   move_to(other.capacity(), other);
 }
 
-void DeviceRows::reserve_more(size_t rows) {
+void DenseStore::reserve_more(size_t rows) {
   const size_t needed = rows_ + rows;
   if (front_ + needed <= capacity()) return;
   if (needed <= capacity() && kFrontPart * front_ >= needed) return move_up();
@@ -64,25 +64,25 @@ void DeviceRows::reserve_more(size_t rows) {
   move_to((room + kPiece - 1) / kPiece * kPiece, *this);
 }
 
-void DeviceRows::move_up() {
+void DenseStore::move_up() {
   if (front_ < rows_) return move_to(capacity(), *this);  // in place they would overlap
   const RowTarget from = begin();
   front_ = 0;
   copy_rows({begin(), from, rows_, shape_.heads, shape_.dim}, stream_);
 }
 
-void DeviceRows::reshape(const DeviceRowsShape& shape) {
+void DenseStore::reshape(const DenseStoreShape& shape) {
   const bool less = shape.least < shape_.least;
   shape_ = shape;
   if (less && capacity() > shape.least) move_to(std::max(shape.least, rows_), *this);
 }
 
-void DeviceRows::shrink() {
+void DenseStore::shrink() {
   const size_t room = (rows_ + rows_ / 8 + kPiece - 1) / kPiece * kPiece;
   if (room < capacity()) move_to(room, *this);
 }
 
-void DeviceRows::archive(Archive& a, std::span<const size_t> of_heads, DType dtype) {
+void DenseStore::archive(Archive& a, std::span<const size_t> of_heads, DType dtype) {
   const size_t most = *std::ranges::max_element(of_heads);
   a.check_left(most, shape_.dim);
   if (a.loads()) {
@@ -92,18 +92,18 @@ void DeviceRows::archive(Archive& a, std::span<const size_t> of_heads, DType dty
   archive_rows(a, begin(), of_heads, {shape_.dim, dtype, stream_});
 }
 
-void DeviceRows::archive(Archive& a, size_t rows, DType dtype) {
+void DenseStore::archive(Archive& a, size_t rows, DType dtype) {
   archive(a, std::vector<size_t>(shape_.heads, rows), dtype);
 }
 
-void DeviceRows::add_to(Ledger& ledger) const {
+void DenseStore::add_to(Ledger& ledger) const {
   const size_t held = 4 * shape_.heads * rows_ * shape_.dim;
   ledger.payload += held;
   ledger.slack += allocated_bytes() - held;
   ledger.rows_kept += rows_ * shape_.heads;
 }
 
-void DeviceRows::move_to(size_t capacity, const DeviceRows& from) {
+void DenseStore::move_to(size_t capacity, const DenseStore& from) {
   if (capacity == 0) return;
   slab_.renew(capacity, from.slab_, {from.front_, from.rows_});
   rows_ = from.rows_;

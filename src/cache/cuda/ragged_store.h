@@ -9,19 +9,19 @@
 // What stays is written to new memory, and the old is given back. To the codec that memory is one
 // head's: codes of rows that share nothing are the same in all of them.
 
-#include "attend/cuda/coded_body.h"
 #include "cache/cuda/chunk_space.h"
 #include "compress/cuda/share.h"
 #include "core/copied.h"
 #include "kernels/cuda/pinned.h"
 #include "kernels/cuda/slab.h"
+#include "rows/cuda/coded_store.h"
 
 namespace pith::cuda {
 
-class RaggedRows {
+class RaggedStore {
  public:
   /// `mass`: rows carry attention mass.
-  RaggedRows(const LayerPlan& plan, const LayerSite& site, bool mass);
+  RaggedStore(const LayerPlan& plan, const LayerSite& site, bool mass);
 
   /// Of all heads together.
   size_t rows() const { return rows_; }
@@ -37,7 +37,7 @@ class RaggedRows {
   /// Rows that are judged behind those held, in `codes` if rows are.
   struct Fresh {
     const JudgedRows& rows;
-    const CodedBody* codes = nullptr;
+    const CodedStore* codes = nullptr;
   };
   /// Those stay that the chooser names for a step that heads share.
   void judge(const DeviceChooser& chooser, const Step& step, const Fresh& fresh, ChunkSpace& space);
@@ -59,10 +59,10 @@ class RaggedRows {
   void place(int places, const int32_t* from, int more, size_t unit) const;
   /// Rows, and what lies beside them, of all heads.
   struct Lists {
-    Slab rows;                // [2, rows, D]
-    Copied<CodedBody> codes;  // of one head; null: rows are dense
-    Slab positions;           // [rows] of int32_t
-    Slab mass;                // [rows] of float, or empty
+    Slab rows;                 // [2, rows, D]
+    Copied<CodedStore> codes;  // of one head; null: rows are dense
+    Slab positions;            // [rows] of int32_t
+    Slab mass;                 // [rows] of float, or empty
 
     explicit Lists(const LayerSite& site)
         : rows(*site.memory, MemoryKind::kPayload, {2, 2 * site.dim}, site.stream),
@@ -75,14 +75,14 @@ class RaggedRows {
   /// Places of `rows` rows of all heads, whatever their shares.
   size_t most_places(size_t rows) const { return rows + site_.heads * (unit() - 1); }
   /// What a body holds, as rows that are lent.
-  RowTarget unpacked(DeviceBuffer& room, const CodedBody& codes, size_t heads, DType dtype) const;
-  void keep_codes(const LineUpCall& call, const CodedBody& fresh, Lists& kept) const;
+  RowTarget unpacked(DeviceBuffer& room, const CodedStore& codes, size_t heads, DType dtype) const;
+  void keep_codes(const LineUpCall& call, const CodedStore& fresh, Lists& kept) const;
   JudgedRows view() const;
   size_t begin_of(size_t head) const;
   size_t most() const;
 
   LayerSite site_;
-  BodySite body_;  // of codes
+  StoreSite body_;  // of codes
   bool has_mass_;
   size_t rows_ = 0;
   int now_ = kOne;

@@ -1,4 +1,4 @@
-#include "cache/cuda/aged_body.h"
+#include "cache/cuda/aged_store.h"
 
 #include <algorithm>
 
@@ -11,18 +11,18 @@ constexpr size_t kMostRows = 4096;  // that come at once: what is young outgrows
 
 }  // namespace
 
-AgedBody::AgedBody(std::shared_ptr<const DeviceCodec> codec, const BodySite& site)
+AgedStore::AgedStore(std::shared_ptr<const DeviceCodec> codec, const StoreSite& site)
     : codec_(std::move(codec)),
       site_(site),
       old_(codec_->aged()->old, site),
       young_(codec_->aged()->young, site) {}
 
-void AgedBody::take(std::span<const BodyMove> moves) const {
+void AgedStore::take(std::span<const BodyMove> moves) const {
   for (const BodyMove& move : moves)
-    static_cast<AgedBody&>(*move.body).append(move.from, move.rows);
+    static_cast<AgedStore&>(*move.body).append(move.from, move.rows);
 }
 
-void AgedBody::append(RowTarget from, size_t rows) {
+void AgedStore::append(RowTarget from, size_t rows) {
   const AgedCodec& aged = *codec_->aged();
   announced_ -= rows;
   for (size_t taken = 0; taken < rows;) {
@@ -36,7 +36,7 @@ void AgedBody::append(RowTarget from, size_t rows) {
   }
 }
 
-void AgedBody::age(size_t rows) {
+void AgedStore::age(size_t rows) {
   DeviceBuffer room(*site_.memory, MemoryKind::kScratch);
   room.allocate(4 * site_.heads * rows * site_.dim, site_.stream);
   const RowTarget plain = rows_in(room, rows, site_.dim);
@@ -48,37 +48,37 @@ void AgedBody::age(size_t rows) {
 }
 
 // Hidden young rows are given back without growing old; all old ones have been hidden before them.
-void AgedBody::hide_first(size_t count) {
+void AgedStore::hide_first(size_t count) {
   old_.hide_first(count);
   young_.hide_first(count);
   if (old_.gone() + old_.rows() < young_.gone()) old_.skip_to(young_.gone());
 }
 
-DeviceSpan AgedBody::span(size_t head, size_t which) const {
+DeviceSpan AgedStore::span(size_t head, size_t which) const {
   const bool old = which < old_.spans();
   DeviceSpan span = old ? old_.span(head, which) : young_.span(head, which - old_.spans());
   span.coded = old ? 2 : 1;
   return span;
 }
 
-void AgedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
+void AgedStore::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
   const CausalSpan given = call.span;
   old_.attend_chunk(call, piece);
   call.span = given;
   young_.attend_chunk(call, piece);
 }
 
-void AgedBody::add_rows(HeadRows& rows, size_t head, int64_t first_position) const {
+void AgedStore::add_rows(HeadRows& rows, size_t head, int64_t first_position) const {
   old_.add_rows(rows, head, first_position);
   young_.add_rows(rows, head, first_position);  // it knows how many have left it
 }
 
-void AgedBody::add_to(Ledger& ledger) const {
+void AgedStore::add_to(Ledger& ledger) const {
   old_.add_to(ledger);
   young_.add_to(ledger);
 }
 
-void AgedBody::archive(Archive& a, size_t tokens) {
+void AgedStore::archive(Archive& a, size_t tokens) {
   old_.archive(a, tokens);
   young_.archive(a, tokens);
   a.need(rows() <= tokens, "more rows than tokens");

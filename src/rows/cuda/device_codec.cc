@@ -1,4 +1,4 @@
-#include "attend/cuda/device_codec.h"
+#include "rows/cuda/device_codec.h"
 
 #include <fmt/format.h>
 

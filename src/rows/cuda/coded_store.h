@@ -5,11 +5,11 @@
 
 #include <array>
 
-#include "attend/cuda/device_body.h"
-#include "attend/cuda/device_codec.h"
-#include "attend/cuda/device_rows.h"
-#include "attend/cuda/record_table.h"
 #include "kernels/cuda/slab.h"
+#include "rows/cuda/body_store.h"
+#include "rows/cuda/dense_store.h"
+#include "rows/cuda/device_codec.h"
+#include "rows/cuda/record_table.h"
 
 namespace pith::cuda {
 
@@ -20,12 +20,12 @@ struct CodeWork {
   CodeJob keys, values;
 };
 
-class CodedBody final : public DeviceBody {
+class CodedStore final : public BodyStore {
  public:
-  CodedBody(std::shared_ptr<const DeviceCodec> codec, const BodySite& site);
-  CodedBody(const CodedBody& other);
+  CodedStore(std::shared_ptr<const DeviceCodec> codec, const StoreSite& site);
+  CodedStore(const CodedStore& other);
 
-  std::unique_ptr<DeviceBody> clone() const override { return std::make_unique<CodedBody>(*this); }
+  std::unique_ptr<BodyStore> clone() const override { return std::make_unique<CodedStore>(*this); }
   std::string kind() const override { return codec_->name(); }
   size_t rows() const override { return rows_; }
   /// Whole blocks.
@@ -100,7 +100,7 @@ class CodedBody final : public DeviceBody {
  private:
   /// Room beside a body, for its rows.
   struct Beside {};
-  CodedBody(Beside, const CodedBody& owner) : CodedBody(owner.codec_, owner.site_) {
+  CodedStore(Beside, const CodedStore& owner) : CodedStore(owner.codec_, owner.site_) {
     learned_ = owner.learned_;
     lent_ = &owner.records_;
   }
@@ -136,12 +136,12 @@ class CodedBody final : public DeviceBody {
   /// Room for the blocks of rows_.
   void reserve();
   /// `count` rows come to `to` from this body.
-  MoveCodesCall moves_to(const CodedBody& to, size_t count) const;
+  MoveCodesCall moves_to(const CodedStore& to, size_t count) const;
   /// Blocks `first`, ... of `from` come to new memory.
-  void move_to(size_t capacity, const CodedBody& from, size_t first = 0);
+  void move_to(size_t capacity, const CodedStore& from, size_t first = 0);
 
   std::shared_ptr<const DeviceCodec> codec_;
-  BodySite site_;
+  StoreSite site_;
   std::array<Slab, kParts> parts_;  // [G, capacity] blocks each
   size_t blocks_ = 0;               // of a head
   size_t rows_ = 0;                 // coded or waiting

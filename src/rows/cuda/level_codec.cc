@@ -1,4 +1,4 @@
-#include "attend/cuda/level_codec.h"
+#include "rows/cuda/level_codec.h"
 
 #include <fmt/format.h>
 

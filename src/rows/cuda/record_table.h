@@ -4,15 +4,15 @@
 // is needed, and those that are named move together. How many that are only the device knows: it is
 // waited for then, once in many groups, as a quarter more than is named is asked for.
 
-#include "attend/cuda/device_body.h"
-#include "attend/cuda/device_codec.h"
 #include "kernels/cuda/slab.h"
+#include "rows/cuda/body_store.h"
+#include "rows/cuda/device_codec.h"
 
 namespace pith::cuda {
 
 class RecordTable {
  public:
-  RecordTable(const DeviceCodec& codec, const BodySite& site)
+  RecordTable(const DeviceCodec& codec, const StoreSite& site)
       : site_(site),
         table_(*site.memory, MemoryKind::kMetadata, {site.heads, codec.record_bytes(), true},
                site.stream) {}
@@ -36,7 +36,7 @@ class RecordTable {
   size_t find(const DeviceArray<int32_t>& numbers, const DeviceCodec& codec, const CodeBlocks& rows,
               size_t count) const;
 
-  BodySite site_;
+  StoreSite site_;
   Slab table_;       // [G, capacity] records
   size_t used_ = 0;  // of a head
 };

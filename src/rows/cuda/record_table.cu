@@ -1,5 +1,5 @@
-#include "attend/cuda/record_table.h"
 #include "kernels/cuda/launch.cuh"
+#include "rows/cuda/record_table.h"
 
 #include <algorithm>
 #include <vector>

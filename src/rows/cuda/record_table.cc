@@ -1,4 +1,4 @@
-#include "attend/cuda/record_table.h"
+#include "rows/cuda/record_table.h"
 
 namespace pith::cuda {
 

@@ -8,9 +8,9 @@
 
 #include <algorithm>
 
-#include "attend/cuda/level_coder.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launched_shared.cuh"
+#include "rows/cuda/level_coder.cuh"
 
 namespace pith::cuda {
 namespace {

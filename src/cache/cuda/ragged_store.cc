@@ -1,9 +1,9 @@
-#include "cache/cuda/ragged_rows.h"
+#include "cache/cuda/ragged_store.h"
 
 #include <algorithm>
 
-#include "attend/cuda/device_rows.h"
 #include "kernels/cuda/fetched.h"
+#include "rows/cuda/dense_store.h"
 
 namespace pith::cuda {
 namespace {
@@ -13,7 +13,7 @@ RowTarget first_of(const Slab& rows) { return {rows.at(0), rows.at(1), 0, 0}; }
 
 }  // namespace
 
-RaggedRows::RaggedRows(const LayerPlan& plan, const LayerSite& site, bool mass)
+RaggedStore::RaggedStore(const LayerPlan& plan, const LayerSite& site, bool mass)
     : site_(site),
       body_(body_site(plan, site)),
       has_mass_(mass),
@@ -26,16 +26,16 @@ RaggedRows::RaggedRows(const LayerPlan& plan, const LayerSite& site, bool mass)
   places_.renew(site.heads);
 }
 
-size_t RaggedRows::begin_of(size_t head) const {
+size_t RaggedStore::begin_of(size_t head) const {
   size_t begin = 0;
   for (size_t h = 0; h < head; ++h) begin += (counts()[h] + unit() - 1) / unit() * unit();
   return begin;
 }
 
-size_t RaggedRows::most() const { return *std::ranges::max_element(counts()); }
+size_t RaggedStore::most() const { return *std::ranges::max_element(counts()); }
 
-RowTarget RaggedRows::unpacked(DeviceBuffer& room, const CodedBody& codes, size_t heads,
-                               DType dtype) const {
+RowTarget RaggedStore::unpacked(DeviceBuffer& room, const CodedStore& codes, size_t heads,
+                                DType dtype) const {
   const size_t blocks = (codes.rows() + kBlockRows - 1) / kBlockRows, rows = blocks * kBlockRows;
   room.allocate(4 * heads * rows * site_.dim, site_.stream);
   const RowTarget to = rows_in(room, rows, site_.dim);
@@ -43,7 +43,7 @@ RowTarget RaggedRows::unpacked(DeviceBuffer& room, const CodedBody& codes, size_
   return to;
 }
 
-DeviceSpan RaggedRows::span(size_t head) const {
+DeviceSpan RaggedStore::span(size_t head) const {
   const size_t count = counts()[head];
   if (body_.codec) {
     if (held_->codes) return held_->codes->coded_span(0, begin_of(head), count);
@@ -56,7 +56,7 @@ DeviceSpan RaggedRows::span(size_t head) const {
   return span;
 }
 
-void RaggedRows::attend_chunk(CausalCall& call) const {
+void RaggedStore::attend_chunk(CausalCall& call) const {
   if (rows_ == 0) return;
   DeviceBuffer room(*site_.memory, MemoryKind::kScratch);
   const RowTarget rows =
@@ -68,7 +68,7 @@ void RaggedRows::attend_chunk(CausalCall& call) const {
   call.first = false;
 }
 
-MassTarget RaggedRows::mass_target(bool anew) const {
+MassTarget RaggedStore::mass_target(bool anew) const {
   MassTarget target;
   if (rows_ == 0) return target;
   const auto most = static_cast<int32_t>(this->most());
@@ -85,7 +85,7 @@ MassTarget RaggedRows::mass_target(bool anew) const {
   return target;
 }
 
-void RaggedRows::add_chunk_mass(ChunkMass of, bool anew) const {
+void RaggedStore::add_chunk_mass(ChunkMass of, bool anew) const {
   if (rows_ == 0) return;
   MassTarget target = mass_target(anew);
   DeviceBuffer room(*site_.memory, MemoryKind::kScratch);
@@ -99,7 +99,7 @@ void RaggedRows::add_chunk_mass(ChunkMass of, bool anew) const {
   cuda::add_chunk_mass(of, target, site_.stream);
 }
 
-JudgedRows RaggedRows::view() const {
+JudgedRows RaggedStore::view() const {
   JudgedRows rows;
   rows.dtype = body_.dtype;
   rows.heads = static_cast<int>(site_.heads);
@@ -114,17 +114,17 @@ JudgedRows RaggedRows::view() const {
   return rows;
 }
 
-void RaggedRows::place(int places, const int32_t* from, int more, size_t unit) const {
+void RaggedStore::place(int places, const int32_t* from, int more, size_t unit) const {
   place_heads({from, more, static_cast<int>(site_.heads), static_cast<int>(unit), rows_at(places),
                begins_at(places)},
               site_.stream);
 }
 
-std::unique_ptr<RaggedRows::Lists> RaggedRows::lists(size_t rows) const {
+std::unique_ptr<RaggedStore::Lists> RaggedStore::lists(size_t rows) const {
   auto lists = std::make_unique<Lists>(site_);
   const size_t places = most_places(rows);
   if (body_.codec) {
-    lists->codes = std::make_unique<CodedBody>(body_.codec, body_);
+    lists->codes = std::make_unique<CodedStore>(body_.codec, body_);
     lists->codes->announce(places);
   } else {
     lists->rows.renew(rows);
@@ -134,8 +134,8 @@ std::unique_ptr<RaggedRows::Lists> RaggedRows::lists(size_t rows) const {
   return lists;
 }
 
-void RaggedRows::judge(const DeviceChooser& chooser, const Step& step, const Fresh& fresh,
-                       ChunkSpace& space) {
+void RaggedStore::judge(const DeviceChooser& chooser, const Step& step, const Fresh& fresh,
+                        ChunkSpace& space) {
   const size_t heads = site_.heads, mean = rows_ / heads + static_cast<size_t>(fresh.rows.rows);
   const int next = now_ == kOne ? kOther : kOne;
   SelectSpace lent = space.select(mean, has_mass_ || fresh.rows.queries.state);
@@ -189,7 +189,7 @@ void RaggedRows::judge(const DeviceChooser& chooser, const Step& step, const Fre
 }
 
 // From what was held, then from the fresh rows: to the codec each is one head's.
-void RaggedRows::keep_codes(const LineUpCall& call, const CodedBody& fresh, Lists& kept) const {
+void RaggedStore::keep_codes(const LineUpCall& call, const CodedStore& fresh, Lists& kept) const {
   const size_t count = kept.codes->rows();
   DeviceArray<int32_t> names(*site_.memory, MemoryKind::kScratch, 2 * count, site_.stream);
   NameCall name{call.held.ragged, call.named, call.to, call.kept};
@@ -214,20 +214,20 @@ void RaggedRows::keep_codes(const LineUpCall& call, const CodedBody& fresh, List
   body_.codec->move_rows(move, site_.stream);
 }
 
-void RaggedRows::add_rows(HeadRows& out, size_t head) const {
+void RaggedStore::add_rows(HeadRows& out, size_t head) const {
   const auto positions =
       fetched(held_->positions.at<const int32_t>(0, begin_of(head)), counts()[head], site_.stream);
   out.positions.insert(out.positions.end(), positions.begin(), positions.end());
   out.log_weights.insert(out.log_weights.end(), positions.size(), 0.0f);
 }
 
-void RaggedRows::add_codes(std::vector<HeadCodes>& codes, size_t head, size_t first) const {
+void RaggedStore::add_codes(std::vector<HeadCodes>& codes, size_t head, size_t first) const {
   if (!held_->codes) return;
   codes.push_back({held_->codes.get(), 0, first, counts()[head], begin_of(head)});
 }
 
 // Where heads begin follows from how many rows each has.
-void RaggedRows::archive(Archive& a, size_t tokens, size_t least) {
+void RaggedStore::archive(Archive& a, size_t tokens, size_t least) {
   const size_t heads = site_.heads;
   std::vector<size_t> each = counts();
   size_t rows = 0;
@@ -263,7 +263,7 @@ void RaggedRows::archive(Archive& a, size_t tokens, size_t least) {
 }
 
 // What the bodies of codes have beside the rows is room for whole blocks.
-void RaggedRows::add_to(Ledger& ledger) const {
+void RaggedStore::add_to(Ledger& ledger) const {
   const size_t side = rows_ * (sizeof(int32_t) + (has_mass_ ? sizeof(float) : 0));
   ledger.metadata += side + places_.allocated_bytes();
   ledger.slack += held_->positions.allocated_bytes() + held_->mass.allocated_bytes() - side;

@@ -4,9 +4,9 @@
 #include <memory>
 #include <optional>
 
-#include "attend/cuda/device_body.h"
 #include "compress/cuda/device_chooser.h"
 #include "compress/heavy.h"
+#include "rows/cuda/body_store.h"
 
 namespace pith::cuda {
 

@@ -1,4 +1,4 @@
-#include "attend/cuda/coded_body.h"
+#include "rows/cuda/coded_store.h"
 
 #include <algorithm>
 #include <limits>
@@ -12,7 +12,7 @@ constexpr size_t kPieceRows = 8192;  // unpacked at a time
 constexpr size_t kHiddenRows = 256;  // given back at a time
 
 /// Weights of the rows of a block of which the first h are hidden begin at `rows` - h.
-std::shared_ptr<const DeviceArray<float>> make_veil(const BodySite& site, size_t rows) {
+std::shared_ptr<const DeviceArray<float>> make_veil(const StoreSite& site, size_t rows) {
   std::vector<float> weights(2 * rows);
   std::fill_n(weights.begin(), rows, -std::numeric_limits<float>::infinity());
   auto veil = std::make_shared<DeviceArray<float>>(site.memory->root(), MemoryKind::kScratch,
@@ -23,7 +23,7 @@ std::shared_ptr<const DeviceArray<float>> make_veil(const BodySite& site, size_t
 
 /// Blocks are saved whole, the last one with places of rows that are not there: what others left on
 /// the card must not get into a file.
-std::array<Slab, 4> parts_of(const DeviceCodec& codec, const BodySite& site) {
+std::array<Slab, 4> parts_of(const DeviceCodec& codec, const StoreSite& site) {
   const auto part = [&](MemoryKind kind, size_t bytes) {
     return Slab(*site.memory, kind, {site.heads, bytes, true}, site.stream);
   };
@@ -35,7 +35,7 @@ std::array<Slab, 4> parts_of(const DeviceCodec& codec, const BodySite& site) {
 
 }  // namespace
 
-CodedBody::CodedBody(std::shared_ptr<const DeviceCodec> codec, const BodySite& site)
+CodedStore::CodedStore(std::shared_ptr<const DeviceCodec> codec, const StoreSite& site)
     : codec_(std::move(codec)),
       site_(site),
       parts_(parts_of(*codec_, site)),
@@ -44,7 +44,7 @@ CodedBody::CodedBody(std::shared_ptr<const DeviceCodec> codec, const BodySite& s
   if (site.slides) veil_ = make_veil(site, codec_->block_rows());
 }
 
-CodedBody::CodedBody(const CodedBody& other)
+CodedStore::CodedStore(const CodedStore& other)
     : codec_(other.codec_->learns_from() > 0 && !other.learned_
                  ? other.codec_->copy(other.site_.stream)
                  : other.codec_),
@@ -61,7 +61,7 @@ CodedBody::CodedBody(const CodedBody& other)
   copy_buffer(waiting_, other.waiting_, site_.stream);
 }
 
-void CodedBody::learn(const RowTarget& rows, DType dtype, const RowPositions& positions) {
+void CodedStore::learn(const RowTarget& rows, DType dtype, const RowPositions& positions) {
   const size_t skipped = static_cast<size_t>(rows.row) * site_.dim * 2;
   const RowTarget first{static_cast<std::byte*>(rows.k) + skipped,
                         static_cast<std::byte*>(rows.v) + skipped, rows.head_stride, 0};
@@ -69,12 +69,12 @@ void CodedBody::learn(const RowTarget& rows, DType dtype, const RowPositions& po
   learned_ = true;
 }
 
-void CodedBody::announce(size_t rows) {
+void CodedStore::announce(size_t rows) {
   rows_ += rows;
   if (!waits()) reserve();
 }
 
-void CodedBody::reserve() {
+void CodedStore::reserve() {
   const size_t needed = (rows_ + 31) / 32, most = (site_.context + 31) / 32;
   if (needed > capacity()) {
     size_t room = std::max({needed, capacity() + capacity() / 8, size_t{4}});
@@ -84,19 +84,19 @@ void CodedBody::reserve() {
   blocks_ = needed;
 }
 
-void CodedBody::move_to(size_t capacity, const CodedBody& from, size_t first) {
+void CodedStore::move_to(size_t capacity, const CodedStore& from, size_t first) {
   blocks_ = from.blocks_ - first;
   for (size_t i = 0; i < kParts; ++i) parts_[i].renew(capacity, from.parts_[i], {first, blocks_});
 }
 
-void CodedBody::take(std::span<const BodyMove> moves) const {
+void CodedStore::take(std::span<const BodyMove> moves) const {
   if (codec_->learns_from() > 0) {
-    for (const BodyMove& move : moves) static_cast<CodedBody&>(*move.body).take_early(move);
+    for (const BodyMove& move : moves) static_cast<CodedStore&>(*move.body).take_early(move);
     return;
   }
   std::vector<CodeJob> keys, values;
   for (const BodyMove& move : moves) {
-    const auto& body = static_cast<const CodedBody&>(*move.body);
+    const auto& body = static_cast<const CodedStore&>(*move.body);
     const BlockRun blocks = body.run(body.blocks_ - move.rows / 32, move.rows / 32);
     keys.push_back(body.job(move.from, kKeyCodes, blocks));
     values.push_back(body.job(move.from, kValueCodes, blocks));
@@ -106,7 +106,7 @@ void CodedBody::take(std::span<const BodyMove> moves) const {
   codec_->code(batch, keys, values, site_.stream);
 }
 
-CodeJob CodedBody::job(const RowTarget& from, Part codes, const BlockRun& blocks) const {
+CodeJob CodedStore::job(const RowTarget& from, Part codes, const BlockRun& blocks) const {
   const auto offset = static_cast<size_t>(from.row) * site_.dim * 2;
   const void* rows = codes == kKeyCodes ? from.k : from.v;
   return {static_cast<const std::byte*>(rows) + offset,
@@ -120,7 +120,7 @@ CodeJob CodedBody::job(const RowTarget& from, Part codes, const BlockRun& blocks
           static_cast<int>(records().used())};
 }
 
-MoveCodesCall CodedBody::moves_to(const CodedBody& to, size_t count) const {
+MoveCodesCall CodedStore::moves_to(const CodedStore& to, size_t count) const {
   MoveCodesCall call{all_blocks(), to.all_blocks()};
   call.heads = static_cast<int>(site_.heads);
   call.head_dim = static_cast<int>(site_.dim);
@@ -130,15 +130,15 @@ MoveCodesCall CodedBody::moves_to(const CodedBody& to, size_t count) const {
 
 // Codes of other rows in the last block are not touched: rows that begin within a block, or leave
 // one unfinished, are coded apart and moved there.
-void CodedBody::append(const NewRows& rows, std::vector<CodeWork>* later) {
+void CodedStore::append(const NewRows& rows, std::vector<CodeWork>* later) {
   if (least_appended() > 0) learn(rows.from, rows.dtype, rows.positions);
   const size_t first = rows_, fresh = rows.rows / codec_->block_rows();
   records_.reserve(fresh, *codec_, all_blocks(), first);
   announce(rows.rows);
   const bool whole = first % 32 == 0 && rows.rows % 32 == 0;
-  CodedBody apart(Beside{}, *this);
+  CodedStore apart(Beside{}, *this);
   if (!whole) apart.announce(rows.rows);
-  const CodedBody& coded = whole ? *this : apart;
+  const CodedStore& coded = whole ? *this : apart;
   const BlockRun blocks{whole ? first / 32 : 0, (rows.rows + 31) / 32, rows.positions};
   if (later && whole && !rows.give_back) {
     later->push_back(code_work(rows.from, blocks, rows.dtype));
@@ -153,8 +153,8 @@ void CodedBody::append(const NewRows& rows, std::vector<CodeWork>* later) {
   codec_->move_rows(call, site_.stream);
 }
 
-void CodedBody::keep(const int32_t* kept, size_t stride, size_t count) {
-  CodedBody fresh(Beside{}, *this);
+void CodedStore::keep(const int32_t* kept, size_t stride, size_t count) {
+  CodedStore fresh(Beside{}, *this);
   const size_t most = std::max(site_.context, count);
   // It grows to where it was, but for rows that came in a crowd.
   fresh.move_to(site_.context > 0 ? std::min(capacity(), (most + 31) / 32) : capacity(), fresh);
@@ -168,9 +168,9 @@ void CodedBody::keep(const int32_t* kept, size_t stride, size_t count) {
   rows_ = count;
 }
 
-void CodedBody::keep_from(size_t first, const int32_t* kept, size_t stride, size_t count) {
+void CodedStore::keep_from(size_t first, const int32_t* kept, size_t stride, size_t count) {
   if (first == 0) return keep(kept, stride, count);
-  CodedBody apart(Beside{}, *this);
+  CodedStore apart(Beside{}, *this);
   apart.announce(count);
   MoveCodesCall call = moves_to(apart, count);
   call.kept = kept;
@@ -183,7 +183,7 @@ void CodedBody::keep_from(size_t first, const int32_t* kept, size_t stride, size
   blocks_ = (rows_ + 31) / 32;
 }
 
-void CodedBody::drop_front(size_t rows, size_t capacity) {
+void CodedStore::drop_front(size_t rows, size_t capacity) {
   move_to(capacity, *this, rows / 32);
   rows_ -= rows;
   gone_ += rows;
@@ -191,7 +191,7 @@ void CodedBody::drop_front(size_t rows, size_t capacity) {
 }
 
 // Room is left for the rows that come until it is time again.
-void CodedBody::hide_first(size_t count) {
+void CodedStore::hide_first(size_t count) {
   if (count <= gone_) return;
   hidden_ = std::min(count - gone_, rows_);
   const size_t group = codec_->block_rows(), whole = hidden_ / group * group;
@@ -200,7 +200,7 @@ void CodedBody::hide_first(size_t count) {
   drop_front(whole, std::min(capacity(), (most + 31) / 32));
 }
 
-void CodedBody::add_keys(MassTarget& target) const {
+void CodedStore::add_keys(MassTarget& target) const {
   target.codes = at(kKeyCodes, 0, 0);
   target.code_side = at(kKeySide, 0, 0);
   target.block_stride = capacity();
@@ -209,19 +209,19 @@ void CodedBody::add_keys(MassTarget& target) const {
   target.coded = static_cast<int32_t>(rows_);
 }
 
-CodeWork CodedBody::code_work(const RowTarget& from, const BlockRun& blocks, DType dtype) const {
+CodeWork CodedStore::code_work(const RowTarget& from, const BlockRun& blocks, DType dtype) const {
   const CodeBatch batch{dtype, static_cast<int>(site_.heads), static_cast<int>(blocks.count * 32),
                         static_cast<int>(site_.dim)};
   return {codec_.get(), batch, job(from, kKeyCodes, blocks), job(from, kValueCodes, blocks)};
 }
 
-void CodedBody::code(const RowTarget& from, const BlockRun& blocks, DType dtype) const {
+void CodedStore::code(const RowTarget& from, const BlockRun& blocks, DType dtype) const {
   if (blocks.count == 0) return;
   const CodeWork work = code_work(from, blocks, dtype);
   codec_->code(work.batch, {&work.keys, 1}, {&work.values, 1}, site_.stream);
 }
 
-void CodedBody::take_early(const BodyMove& move) {
+void CodedStore::take_early(const BodyMove& move) {
   const size_t learns = codec_->learns_from(), before = rows_ - move.rows;
   const size_t wait = !learned_ && before < learns ? std::min(move.rows, learns - before) : 0;
   const RowTarget from = move.from;
@@ -236,7 +236,7 @@ void CodedBody::take_early(const BodyMove& move) {
   code(from + wait, run((before + wait) / 32, (move.rows - wait) / 32), site_.dtype);
 }
 
-DeviceSpan CodedBody::coded_span(size_t head, size_t first, size_t rows) const {
+DeviceSpan CodedStore::coded_span(size_t head, size_t first, size_t rows) const {
   DeviceSpan span;
   span.coded = 1;
   span.rows = static_cast<int32_t>(rows);
@@ -251,7 +251,7 @@ DeviceSpan CodedBody::coded_span(size_t head, size_t first, size_t rows) const {
   return span;
 }
 
-DeviceSpan CodedBody::span(size_t head, size_t which) const {
+DeviceSpan CodedStore::span(size_t head, size_t which) const {
   const bool last = which + 1 == spans();
   if (waits()) {
     return dense_span(waiting_at(hidden_), head, last ? rows_ - hidden_ : 0, site_.dim);
@@ -264,7 +264,7 @@ DeviceSpan CodedBody::span(size_t head, size_t which) const {
   return span;
 }
 
-void CodedBody::unpack(const RowTarget& to, const Piece& piece) const {
+void CodedStore::unpack(const RowTarget& to, const Piece& piece) const {
   UnpackRowsCall call;
   call.block_stride = capacity();
   call.heads = static_cast<int>(site_.heads);
@@ -286,7 +286,7 @@ void CodedBody::unpack(const RowTarget& to, const Piece& piece) const {
   codec_->unpack_values(call, site_.stream);
 }
 
-void CodedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
+void CodedStore::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
   const CausalSpan given = call.span;
   const auto attend = [&](const RowTarget& rows, size_t first, size_t count) {
     call.span = causal_span(rows, count, site_.dim);
@@ -307,14 +307,14 @@ void CodedBody::attend_chunk(CausalCall& call, const std::function<RowTarget()>&
   }
 }
 
-void CodedBody::add_rows(HeadRows& out, size_t, int64_t first_position) const {
+void CodedStore::add_rows(HeadRows& out, size_t, int64_t first_position) const {
   for (size_t i = gone_; i < gone_ + rows(); ++i) {
     out.positions.push_back(first_position + static_cast<int64_t>(i));
     out.log_weights.push_back(0);
   }
 }
 
-void CodedBody::add_to(Ledger& ledger) const {
+void CodedStore::add_to(Ledger& ledger) const {
   const size_t rows_of_blocks = waits() ? 0 : rows();
   for (size_t part = 0; part < kParts; ++part) {
     const size_t held = site_.heads * rows_of_blocks * parts_[part].unit() / 32;
@@ -330,18 +330,18 @@ void CodedBody::add_to(Ledger& ledger) const {
   ledger.rows_kept += rows() * site_.heads;
 }
 
-void CodedBody::archive(Archive& a, size_t tokens) {
+void CodedStore::archive(Archive& a, size_t tokens) {
   archive_counts(a, tokens);
   archive_blocks(a, std::vector<size_t>(site_.heads, rows_));
 }
 
-void CodedBody::archive_heads(Archive& a, size_t tokens, std::span<const size_t> of_heads) {
+void CodedStore::archive_heads(Archive& a, size_t tokens, std::span<const size_t> of_heads) {
   archive_counts(a, tokens);
   for (const size_t rows : of_heads) a.need(rows <= rows_, "a head with more codes than there are");
   archive_blocks(a, of_heads);
 }
 
-void CodedBody::archive_counts(Archive& a, size_t tokens) {
+void CodedStore::archive_counts(Archive& a, size_t tokens) {
   a.flag(learned_);
   a.need(!learned_ || codec_->learns_from() > 0, "tables that this codec does not learn");
   a.number(gone_, tokens, "more rows than tokens");
@@ -353,7 +353,7 @@ void CodedBody::archive_counts(Archive& a, size_t tokens) {
   if (learned_) codec_->archive(a, site_.stream);
 }
 
-void CodedBody::archive_blocks(Archive& a, std::span<const size_t> of_heads) {
+void CodedStore::archive_blocks(Archive& a, std::span<const size_t> of_heads) {
   if (waits()) {
     const size_t learns = codec_->learns_from();
     if (a.loads() && rows_ > 0)

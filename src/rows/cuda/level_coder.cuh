@@ -2,8 +2,8 @@
 // The CPU's steps of coding rows of levels (level_format.h), for a thread block that has a group of
 // rows in shared memory: a warp a row, but for what goes by channels.
 
-#include "attend/cuda/level_group.cuh"
-#include "attend/cuda/level_row.cuh"
+#include "rows/cuda/level_group.cuh"
+#include "rows/cuda/level_row.cuh"
 
 namespace pith::cuda {
 

@@ -1,7 +1,7 @@
 // The store of dense rows on the device: rows come at the end and go at both ends, in whatever
 // order, and what is held lies in one run.
 
-#include "attend/cuda/device_rows.h"
+#include "rows/cuda/dense_store.h"
 
 #include <gtest/gtest.h>
 
@@ -20,11 +20,11 @@ constexpr size_t kHeads = 2, kDim = 8, kRowBytes = 2 * kDim;
 struct Held {
   MemoryCounter memory;
   OwnStream own;
-  DeviceRows rows;
+  DenseStore rows;
   std::deque<uint16_t> want;
   uint16_t next = 0;
 
-  explicit Held(const DeviceRowsShape& shape) : rows(memory, shape, own.stream) {}
+  explicit Held(const DenseStoreShape& shape) : rows(memory, shape, own.stream) {}
   static uint16_t number(uint16_t row, size_t head, bool value) {
     const auto x = static_cast<uint16_t>(row * kHeads + head);
     return value ? static_cast<uint16_t>(~x) : x;
@@ -53,7 +53,7 @@ struct Held {
     rows.drop_front(count);
     want.erase(want.begin(), want.begin() + static_cast<ptrdiff_t>(count));
   }
-  void expect_held(const DeviceRows& store) const {
+  void expect_held(const DenseStore& store) const {
     ASSERT_EQ(store.rows(), want.size());
     std::vector<uint16_t> numbers(want.size() * kDim), wanted(numbers.size());
     for (size_t i = 0; i < 2 * kHeads; ++i) {
@@ -69,13 +69,13 @@ struct Held {
   static void check_cuda(cudaError_t error) { check(error, "rows"); }
 };
 
-TEST(CudaDeviceRows, HoldWhatCameAndDidNotGo) {
+TEST(CudaDenseStore, HoldWhatCameAndDidNotGo) {
   PITH_NEEDS_GPU();
   for (uint32_t seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     const auto draw = [&](size_t below) { return random() % below; };
-    Held held(DeviceRowsShape{kHeads, kDim, draw(200), draw(90)});
+    Held held(DenseStoreShape{kHeads, kDim, draw(200), draw(90)});
     for (int step = 0; step < 40; ++step) {
       const size_t count = draw(70), some = std::min(count, held.want.size());
       switch (draw(7)) {
@@ -91,18 +91,18 @@ TEST(CudaDeviceRows, HoldWhatCameAndDidNotGo) {
       }
       held.expect_held(held.rows);
     }
-    const DeviceRows copy = held.rows;
+    const DenseStore copy = held.rows;
     held.expect_held(copy);
   }
 }
 
 // A window that goes on for good takes a sixteenth more room than it has rows, or twice as much,
 // and moves no more often than that gives.
-TEST(CudaDeviceRows, AWindowTakesLittleMore) {
+TEST(CudaDenseStore, AWindowTakesLittleMore) {
   PITH_NEEDS_GPU();
   for (const bool roomy : {false, true}) {
     for (const size_t window : {1, 37, 64, 1000}) {
-      Held held(DeviceRowsShape::window(kHeads, kDim, window + 1, roomy));
+      Held held(DenseStoreShape::window(kHeads, kDim, window + 1, roomy));
       size_t moves = 0;
       for (size_t token = 0; token < 20 * window; ++token) {
         const void* before = held.rows.keys();

@@ -2,7 +2,7 @@
 // Where a group of rows and what is found of it lie while a thread block codes it.
 
 #include "attend/cuda/level_lane.cuh"
-#include "attend/cuda/level_product.cuh"
+#include "rows/cuda/level_product.cuh"
 
 namespace pith::cuda {
 

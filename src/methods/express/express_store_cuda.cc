@@ -12,28 +12,28 @@
 #include <iterator>
 #include <vector>
 
-#include "attend/cuda/coded_body.h"
-#include "attend/cuda/device_selector.h"
 #include "core/copied.h"
 #include "kernels/cuda/fetched.h"
 #include "methods/express/express_cuda.h"
 #include "methods/registry_cuda.h"
+#include "rows/cuda/coded_store.h"
+#include "rows/cuda/device_selector.h"
 
 namespace pith::cuda {
 namespace {
 
-class ExpressBody final : public DeviceBody {
+class ExpressStore final : public BodyStore {
  public:
-  ExpressBody(const ExpressRule& rule, const ExpressSite& place, const BodySite& site)
+  ExpressStore(const ExpressRule& rule, const ExpressSite& place, const StoreSite& site)
       : rule_(rule), place_(place), site_(site), device_(*site.memory, rule, place, site.stream) {
     if (!site.codec) return;
-    BodySite of_codes = site;
+    StoreSite of_codes = site;
     of_codes.context = static_cast<size_t>(device_.arrays().capacity) + kBlockRows;
-    codes_ = std::make_unique<CodedBody>(site.codec, of_codes);
+    codes_ = std::make_unique<CodedStore>(site.codec, of_codes);
   }
 
-  std::unique_ptr<DeviceBody> clone() const override {
-    return std::make_unique<ExpressBody>(*this);
+  std::unique_ptr<BodyStore> clone() const override {
+    return std::make_unique<ExpressStore>(*this);
   }
   /// Each body codes for itself, so that layers with codecs of their own go together.
   std::string kind() const override {
@@ -113,14 +113,14 @@ class ExpressBody final : public DeviceBody {
 
   ExpressRule rule_;
   ExpressSite place_;
-  BodySite site_;
+  StoreSite site_;
   ExpressDevice device_;
-  Copied<CodedBody> codes_;  // null: rows lie in device_
-  ExpressState state_;       // with the rows that are announced
+  Copied<CodedStore> codes_;  // null: rows lie in device_
+  ExpressState state_;        // with the rows that are announced
 };
 
 // A token's few rows cause few halvings: fewer layers then share a launch, and the room for them.
-void ExpressBody::take(std::span<const BodyMove> moves) const {
+void ExpressStore::take(std::span<const BodyMove> moves) const {
   constexpr size_t kFew = 4;
   size_t together = kMostExpressJobs;
   if (codes_)
@@ -130,7 +130,7 @@ void ExpressBody::take(std::span<const BodyMove> moves) const {
   }
 }
 
-void ExpressBody::take_together(std::span<const BodyMove> moves) const {
+void ExpressStore::take_together(std::span<const BodyMove> moves) const {
   // Bodies of one kind have one capacity.
   const size_t rows = codes_ ? site_.heads * static_cast<size_t>(device_.arrays().capacity) : 0;
   const size_t bytes = rows * site_.dim * 2;
@@ -139,7 +139,7 @@ void ExpressBody::take_together(std::span<const BodyMove> moves) const {
   DeviceArray<int32_t> sources(*site_.memory, MemoryKind::kScratch, all * rows, site_.stream);
   ExpressJobs jobs;
   for (const BodyMove& move : moves) {
-    auto& body = static_cast<ExpressBody&>(*move.body);
+    auto& body = static_cast<ExpressStore&>(*move.body);
     const auto i = static_cast<size_t>(jobs.count);
     ExpressJob& job = jobs.job[jobs.count++] = body.job_of(move);
     if (!codes_) continue;
@@ -150,11 +150,11 @@ void ExpressBody::take_together(std::span<const BodyMove> moves) const {
   }
   express_take(device_rule(rule_), place_, jobs, site_.stream);
   for (size_t i = 0; codes_ && i < moves.size(); ++i) {
-    static_cast<ExpressBody&>(*moves[i].body).fold(jobs.job[i].arrays);
+    static_cast<ExpressStore&>(*moves[i].body).fold(jobs.job[i].arrays);
   }
 }
 
-ExpressJob ExpressBody::job_of(const BodyMove& move) {
+ExpressJob ExpressStore::job_of(const BodyMove& move) {
   const RowTarget& from = move.from;
   const size_t at = static_cast<size_t>(from.row) * site_.dim * 2;
   return device_.job({static_cast<const std::byte*>(from.k) + at,
@@ -163,7 +163,7 @@ ExpressJob ExpressBody::job_of(const BodyMove& move) {
                       move.positions, move.position});
 }
 
-void ExpressBody::unfold(const BodyMove& move, const ExpressArrays& room) {
+void ExpressStore::unfold(const BodyMove& move, const ExpressArrays& room) {
   const size_t blocks = (codes_->rows() + kBlockRows - 1) / kBlockRows;
   const RowTarget to{room.k, room.v, static_cast<size_t>(room.capacity) * site_.dim, 0};
   if (blocks > 0) codes_->unpack(to, {0, blocks, DType::kF16});
@@ -176,11 +176,11 @@ void ExpressBody::unfold(const BodyMove& move, const ExpressArrays& room) {
   codes_->append({move.from, move.rows, positions, dtype, differs});
 }
 
-void ExpressBody::fold(const ExpressArrays& room) {
+void ExpressStore::fold(const ExpressArrays& room) {
   codes_->keep(room.sources, static_cast<size_t>(room.capacity), rows());
 }
 
-void ExpressBody::add_rows(HeadRows& out, size_t head, int64_t) const {
+void ExpressStore::add_rows(HeadRows& out, size_t head, int64_t) const {
   const ExpressArrays a = device_.arrays();
   const size_t at = head * static_cast<size_t>(a.capacity);
   std::ranges::copy(fetched(a.positions + at, rows(), site_.stream),
@@ -208,9 +208,9 @@ ExpressSite express_site(const SelectorSite& site, bool coded, DType dtype) {
 SelectorOnGpu make_express_on_gpu(const SelectorPlace& place) {
   const ExpressOptions options = place.options.as<ExpressOptions>().at(place.budget);
   const ExpressRule rule = express_rule(options, place.budget, place.site.scale);
-  express_site(place.site, false, BodySite().dtype).check(rule);
-  const BodyMaker make = [rule, site = place.site](const BodySite& body) {
-    return std::make_unique<ExpressBody>(
+  express_site(place.site, false, StoreSite().dtype).check(rule);
+  const BodyMaker make = [rule, site = place.site](const StoreSite& body) {
+    return std::make_unique<ExpressStore>(
         rule, express_site(site, body.codec != nullptr, body.dtype), body);
   };
   return {make, nullptr, options.heavy.sizes(place.budget)};
