@@ -1,5 +1,6 @@
 #include "attend/cuda/causal.h"
 
+#include "attend/cuda/causal_result.cuh"
 #include "attend/cuda/causal_tile.cuh"
 #include "attend/cuda/running.cuh"
 #include "kernels/cuda/device.h"
@@ -159,9 +160,7 @@ __device__ inline void write(const QueryRun<D>& run, const CausalCall& p, int he
                              int first_token) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float sum = run.sum[half];
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
+    const float sum = sum_over_columns(run.sum[half]);
     const int token = token_of(first_token, half);
     if (token >= p.tokens) continue;
     const float scale = sum > 0 ? 1 / sum : 0;
@@ -169,15 +168,7 @@ __device__ inline void write(const QueryRun<D>& run, const CausalCall& p, int he
     if (p.log_sum && threadIdx.x % 4 == 0) {
       p.log_sum[at] = sum > 0 ? run.top[half] + log2f(sum) : -INFINITY;
     }
-    if (!p.last) {
-      write_row(p.out + at * D, run, half, scale);
-    } else if (p.result_dtype == DType::kF32) {
-      write_row(static_cast<float*>(p.result) + at * D, run, half, scale);
-    } else if (p.result_dtype == DType::kF16) {
-      write_row(static_cast<__half*>(p.result) + at * D, run, half, scale);
-    } else {
-      write_row(static_cast<__nv_bfloat16*>(p.result) + at * D, run, half, scale);
-    }
+    write_result(p, at, [&](auto* to) { write_row(to, run, half, scale); });
   }
 }
 

@@ -4,6 +4,7 @@
 // turned into probabilities, and warpgroups take turns there (Shah et al. 2024, "FlashAttention-3",
 // sections 3.1 and 3.2).
 
+#include "attend/cuda/causal_result.cuh"
 #include "attend/cuda/causal_wgmma_copy.cuh"
 #include "attend/cuda/query_softmax.cuh"
 
@@ -141,9 +142,7 @@ struct ChunkReader {
     const CausalCall& c = p.call;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float sum = sums.sum[i];
-      sum += __shfl_xor_sync(~0u, sum, 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
+      const float sum = sum_over_columns(sums.sum[i]);
       const int t = query + 8 * i;
       if (t >= c.tokens) continue;
       const float inverse = sum > 0 ? 1 / sum : 0;
@@ -151,15 +150,7 @@ struct ChunkReader {
       if (c.log_sum && threadIdx.x % 4 == 0) {
         c.log_sum[at] = sum > 0 ? sums.top[i] + c.span.log_weight * kLog2e + log2f(sum) : -INFINITY;
       }
-      if (!c.last) {
-        write_row(c.out + at * D, acc, i, inverse);
-      } else if (c.result_dtype == DType::kF32) {
-        write_row(static_cast<float*>(c.result) + at * D, acc, i, inverse);
-      } else if (c.result_dtype == DType::kF16) {
-        write_row(static_cast<__half*>(c.result) + at * D, acc, i, inverse);
-      } else {
-        write_row(static_cast<__nv_bfloat16*>(c.result) + at * D, acc, i, inverse);
-      }
+      write_result(c, at, [&](auto* to) { write_row(to, acc, i, inverse); });
     }
   }
 

@@ -36,9 +36,7 @@ __device__ inline bool soften(float (&s)[N][4], QuerySums& rows, float (&factor)
 
 /// 1 / the sum over all columns.
 __device__ inline float inverse_sum(float sum) {
-  sum += __shfl_xor_sync(~0u, sum, 1);
-  sum += __shfl_xor_sync(~0u, sum, 2);
-  return 1 / sum;  // a query sees itself: never zero
+  return 1 / sum_over_columns(sum);  // a query sees itself: never zero
 }
 
 }  // namespace pith::cuda
