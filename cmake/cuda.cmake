@@ -9,7 +9,7 @@ if(PITH_CUDA_EMULATED)
   add_subdirectory(tests/emulated)
   function(pith_kernels)  # .cu files, of the folder that calls it
     set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
-      "-xc++;-include;emulated/kernel_language.h;-O2;-march=native;-fno-strict-aliasing;-Wno-unknown-pragmas;-Wno-psabi")
+      "-xc++;-include;emulated/kernel_language.h;-O2;-march=native;-fno-strict-aliasing;-Wno-unknown-pragmas;-Wno-psabi;-Wno-sign-compare;-Wno-shadow;-Wno-missing-field-initializers;-Wno-maybe-uninitialized")
   endfunction()
   pith_kernels(${cuda_sources})
   function(pith_use_cuda target)

@@ -311,8 +311,9 @@ TEST(ResolvedPolicy, RefusesContextsThatACodecIsNoGoodFor) {
     EXPECT_NO_THROW(resolve("exact+csr", 4097));
     EXPECT_THROW(resolve("exact+csr(rope=post)", 4097), Error);
     EXPECT_THROW(resolve("exact;layers=1:exact+csr(rope=post)", 4097), Error);
-    if (device == Device::kCpu)
+    if (device == Device::kCpu) {
       EXPECT_THROW(resolve("exact+ladder(old=csr(rope=post))", 4097), Error);
+    }
   }
 }
 

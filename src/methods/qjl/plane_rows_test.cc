@@ -140,9 +140,12 @@ TEST(PlaneRows, WholeRowsAreAsLongAlongThemselves) {
           error += std::pow(double{x[c]} - got[c], 2.0);
         }
         ASSERT_LE(error, 1.001 * square) << planes << " planes";
-        if (t != 9)
+        if (t != 9) {
           ASSERT_NEAR(along, whole ? square : square - error, 2e-3 * square) << planes << " planes";
-        if (t == 7) ASSERT_EQ(error, 0) << planes << " planes";
+        }
+        if (t == 7) {
+          ASSERT_EQ(error, 0) << planes << " planes";
+        }
       }
     }
 }
@@ -251,7 +254,9 @@ TEST(PlaneRows, PlanesAloneAreUnbiasedOverTheirSigns) {
   for (int planes : {1, 2, 3}) {
     PlaneFormat format{planes, Sketch::kOrtho, 0};
     format.random_turn = true;
-    if (planes < 3) EXPECT_GT(moments(format, k, q, 300).second, 4.0) << planes;
+    if (planes < 3) {
+      EXPECT_GT(moments(format, k, q, 300).second, 4.0) << planes;
+    }
     format.whole_rows = true;
     const auto [noise, worst] = moments(format, k, q, 300);
     EXPECT_LT(worst, 4.0) << planes;

@@ -19,7 +19,7 @@ static_assert(sizeof(Map) <= sizeof(CUtensorMap));
 
 int copy_box(void* shared, const CUtensorMap& map, int channel, int row, int head) {
   Map m;
-  std::memcpy(&m, &map, sizeof m);
+  std::memcpy(static_cast<void*>(&m), &map, sizeof m);
   auto* to = static_cast<unsigned char*>(shared);
   const auto at = static_cast<size_t>(to - launched_shared);
   if (at % 1024) fail("a box is copied to between multiples of 1024 bytes");
