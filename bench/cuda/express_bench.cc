@@ -58,18 +58,14 @@ void halving(Bench& b, int size, int groups, Walk walk) {
   call.kept_stride = rows / 2;
   const DeviceArray<int32_t> kept(b.counter, MemoryKind::kScratch, kHeads * rows / 2, b.stream);
   call.kept = kept.data();
-  const DeviceArray<float> scratch(b.counter, MemoryKind::kScratch,
-                                   std::max<size_t>(call.wide_scratch(), 1), b.stream);
-  call.scratch = scratch.data();
-  call.scratch_size = scratch.size();
   const double us =
       time_us(b.stream, 4, [&](int) { halve_batch(device_rule(rule), call, b.stream); });
   const double entries = 0.5 * kHeads * groups * size * static_cast<double>(size);
   fmt::print(
       "{{\"what\": \"halving, {}\", \"size\": {}, \"runs\": {}, \"us\": {:.1f}, "
       "\"TFLOP_s\": {:.2f}}}\n",
-      walk == Walk::kPairs ? call.wide(device_rule(rule)) ? "pairs, wide" : "pairs" : "rows", size,
-      kHeads * groups, us, entries * 4 * kDim / us / 1e6);
+      walk == Walk::kPairs ? "pairs" : "rows", size, kHeads * groups, us,
+      entries * 4 * kDim / us / 1e6);
 }
 
 /// Decode attention over the coreset of n tokens, and what keeping it cost a token on the way

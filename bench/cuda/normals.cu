@@ -21,37 +21,7 @@ __global__ void __launch_bounds__(256) normals_kernel(__nv_bfloat16* out, size_t
   }
 }
 
-/// Two normal numbers of (row, pair).
-__device__ float2 normal_pair(const Philox& random, uint64_t row, uint32_t pair) {
-  const PhiloxWords w = random.words(row, pair);
-  const float radius = sqrtf(-2 * logf((static_cast<float>(w[0]) + 1) * 0x1p-32f));
-  float sine, cosine;
-  sincospif(static_cast<float>(w[1]) * 0x1p-31f, &sine, &cosine);
-  return {radius * cosine, radius * sine};
-}
-
-/// Row t is the centre of its cluster, of 64, and noise of a quarter of its energy.
-__global__ void __launch_bounds__(256)
-    clusters_kernel(__nv_bfloat162* out, size_t rows, int width, uint64_t seed) {
-  const Philox random(seed, 0, 0);
-  const Philox clusters(7, 1, 0);  // the same for keys and values
-  for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows * width / 2;
-       i += size_t{gridDim.x} * blockDim.x) {
-    const size_t t = i / (width / 2);
-    const auto pair = static_cast<uint32_t>(i % (width / 2));
-    const uint64_t cluster = clusters.words(t, 0)[0] % 64;
-    const float2 c = normal_pair(random, (uint64_t{1} << 40) + cluster, pair);
-    const float2 x = normal_pair(random, t, pair);
-    out[i] = __floats2bfloat162_rn(0.866f * c.x + 0.5f * x.x, 0.866f * c.y + 0.5f * x.y);
-  }
-}
-
 }  // namespace
-
-void fill_clusters(void* out, size_t rows, int width, uint64_t seed, cudaStream_t stream) {
-  launch_kernel(clusters_kernel, {2048, 256}, stream, "?", static_cast<__nv_bfloat162*>(out), rows,
-                width, seed);
-}
 
 void fill_normals(void* out, size_t n, uint64_t seed, cudaStream_t stream) {
   launch_kernel(normals_kernel, {2048, 256}, stream, "?", static_cast<__nv_bfloat16*>(out), n,

@@ -64,7 +64,7 @@ constexpr uint32_t kTag = 5, kLayer = 3, kFirstHead = 2;
 /// Survivors by run, as places in the run.
 using Kept = std::vector<std::vector<uint32_t>>;
 
-Kept on_device(const Problem& p, bool wide = false) {
+Kept on_device(const Problem& p) {
   MemoryCounter counter;
   const Runs& r = p.runs;
   const auto k = to_device(counter, p.k), v = to_device(counter, p.v);
@@ -96,11 +96,6 @@ Kept on_device(const Problem& p, bool wide = false) {
   call.layer = kLayer;
   call.first_head = kFirstHead;
   call.tag = kTag;
-  const DeviceArray<float> scratch(counter, MemoryKind::kScratch,
-                                   std::max<size_t>(wide ? call.wide_scratch() : 0, 1), nullptr);
-  call.scratch = scratch.data();
-  call.scratch_size = scratch.size();
-  EXPECT_EQ(call.wide(rule), wide);
   halve_batch(rule, call, nullptr);
   const auto host = to_host(kept);
   const auto count = to_host(counts), failed = to_host(failures);
@@ -232,9 +227,9 @@ HalvingRule papers(int dim) {
 }
 
 /// Every decision stands; runs without ties are the CPU's. Returns how many runs are the CPU's.
-int compare_pairs(const Runs& r, bool wide = false) {
+int compare_pairs(const Runs& r) {
   const Problem p(r);
-  const Kept device = on_device(p, wide), cpu = on_cpu(p);
+  const Kept device = on_device(p), cpu = on_cpu(p);
   int same = 0;
   for (size_t i = 0; i < device.size(); ++i) {
     const int half = r.size / 2;
@@ -272,13 +267,6 @@ TEST(CudaHalving, PairsAreTheCpusOnes) {
 TEST(CudaHalving, LongRuns) {
   PITH_NEEDS_GPU();
   compare_pairs({1, 1, 2048, 128, DType::kBF16, flat(128), 9});
-}
-
-TEST(CudaHalving, LongRunsByTheWholeCard) {
-  PITH_NEEDS_GPU();
-  compare_pairs({1, 1, 2048, 128, DType::kBF16, flat(128), 9}, true);
-  compare_pairs({2, 1, 512, 64, DType::kF16, flat(64), 10}, true);
-  compare_pairs({1, 2, 576, 128, DType::kBF16, papers(128), 11}, true);
 }
 
 TEST(CudaHalving, ManyRunsOfOneLaunch) {

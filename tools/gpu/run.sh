@@ -3,7 +3,7 @@
 # and prefill benchmarks and their peers in the same run, and prints tables.
 #   tools/gpu/run.sh [FOLDER]   FOLDER holds what is built below (default build/cuda/bin)
 # Build first: cmake --preset cuda && ninja -C build/cuda test_cuda cuda_decode_bench \
-#   cuda_express_bench cuda_prefill_bench cuda_chunk_bench
+#   cuda_express_bench cuda_chunk_bench
 # With MODEL=FOLDER in the environment the whole engine is measured too, on a random model of
 # Llama-3.1-8B's shape that is made there if it is not there yet (16 GB); that needs the targets
 # pith_cli and make_random_model.
@@ -15,7 +15,7 @@ out=${OUT:-$(mktemp -d)}
 "$bin/test_cuda" --gtest_brief=1
 small='*Weights*:*Roles*:CudaQjl*:CudaUnpack*:CudaPolicies.Hold*:CudaSession.Forks*'
 small+=':CudaCache.ProtectedRowsB*:CudaGrouped.RowsM*'
-small+=':CudaHalving.Keys*:CudaExpress.Decode*:CudaPrefill.Every*:CudaCache.Small*:CudaCsr.Att*:CudaPolicies.Csr*'
+small+=':CudaHalving.Keys*:CudaExpress.Decode*:CudaCache.Small*:CudaCsr.Att*:CudaPolicies.Csr*'
 small+=':CudaLevels.Small*:CudaSliding.Small*:CudaHeads.Small*:CudaRateCodes.Small*'
 small+=':CudaErrorProbe.Small*:CudaErrorProbe.Tile*'
 races='*Roles*:*CodesAre*:CudaGrouped.RowsM*:CudaHalving.Keys*:CudaExpress.Decode*:CudaCache.Small*:CudaLevels.Small*'
@@ -29,7 +29,7 @@ else
   echo "compute-sanitizer: SKIPPED, not on PATH"
 fi
 "$bin/cuda_decode_bench" | tee "$out/ours.jsonl"
-{ "$bin/cuda_express_bench"; "$bin/cuda_prefill_bench"; "$bin/cuda_chunk_bench"; } | tee "$out/express.jsonl"
+{ "$bin/cuda_express_bench"; "$bin/cuda_chunk_bench"; } | tee "$out/express.jsonl"
 if python3 -c 'import torch' 2>/dev/null; then
   python3 "$here/peers.py" --prefill | tee "$out/peers.jsonl"
 else

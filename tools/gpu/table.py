@@ -2,8 +2,7 @@
 
     table.py OURS PEERS [EXPRESS]
 
-OURS is cuda_decode_bench's, EXPRESS what cuda_express_bench, cuda_prefill_bench and cuda_chunk_bench
-print.
+OURS is cuda_decode_bench's, EXPRESS what cuda_express_bench and cuda_chunk_bench print.
 """
 
 import json
@@ -61,23 +60,20 @@ def express_tables(rows, peers):
     plain_table(updates, ["s", "n", "rows_held", "us", "batch", "update_us_per_token",
                           "updates / attention"])
     chunks = [r for r in rows if "dim" in r]
-    prefill = [r for r in rows if r.get("what") == "prefill, express"]
     exact = {}
     for row in peers:
         if row.get("what", "").startswith("prefill, "):
             exact[row["rows"], row["what"].removeprefix("prefill, ")] = row["us"]
     names = sorted({name for _, name in exact})
-    for row in prefill + chunks:
+    for row in chunks:
         row["ms"] = f"{row['us'] / 1e3:.2f}"
         for name in names:
             whole = row["what"].startswith("exact prefill") and row["dim"] == 128
-            if (row in prefill or whole) and (row["rows"], name) in exact:
+            if whole and (row["rows"], name) in exact:
                 peer = exact[row["rows"], name]
                 row[f"{name} ms"] = f"{peer / 1e3:.1f}"
                 row[f"times faster than {name}"] = f"{peer / row['us']:.1f}"
     peers_too = [c for n in names for c in (f"{n} ms", f"times faster than {n}")]
-    plain_table(prefill, ["rows", "s", "chunk", "data", "ms", "rows_seen", "TFLOP_s", "error"]
-                + peers_too)
     plain_table(chunks, ["what", "rows", "dim", "ms", "TFLOP_s"] + peers_too)
 
 

@@ -24,18 +24,6 @@ int HalvingCall::kept_size(const DeviceHalvingRule& rule) const {
   return rule.walk == DeviceWalk::kRows ? size : size / 2;
 }
 
-size_t HalvingCall::wide_scratch() const {
-  constexpr int kLeast = 512, kMostRuns = 128;
-  if (size < kLeast || size % 64 != 0 || heads * groups > kMostRuns) return 0;
-  const size_t pairs = static_cast<size_t>(size) / 2;
-  return static_cast<size_t>(heads) * groups * (pairs * pairs + size + 64);
-}
-
-bool HalvingCall::wide(const DeviceHalvingRule& rule) const {
-  const size_t needed = wide_scratch();
-  return rule.walk == DeviceWalk::kPairs && scratch && needed > 0 && scratch_size >= needed;
-}
-
 void HalvingCall::check(const DeviceHalvingRule& rule) const {
   const bool known = (dim == 64 || dim == 128) && size > 0 && size % 2 == 0 &&
                      size <= kMostHalvingRows && heads > 0 && heads <= 65535 && groups > 0 &&

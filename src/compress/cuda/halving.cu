@@ -124,7 +124,6 @@ void launch(const DeviceHalvingRule& rule, const HalvingCall& call, cudaStream_t
 
 void halve_batch(const DeviceHalvingRule& rule, const HalvingCall& call, cudaStream_t stream) {
   call.check(rule);
-  if (call.wide(rule)) return halve_wide(rule, call, stream);
   const bool bf16 = call.dtype == DType::kBF16;
   if (call.dim == 64) {
     bf16 ? launch<__nv_bfloat16, 64>(rule, call, stream) : launch<__half, 64>(rule, call, stream);

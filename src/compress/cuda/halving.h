@@ -58,23 +58,14 @@ struct HalvingCall {
   uint64_t seed = 0;
   uint32_t layer = 0, first_head = 0;
   uint32_t tag = 0;
-  /// Room for the kernel of few long runs, whose halves then share the whole card, or null. The
-  /// sums run over differences of entries, as the CPU's do: ties may fall differently from without.
-  float* scratch = nullptr;
-  size_t scratch_size = 0;
 
-  /// Whether the call goes that way, and the scratch it needs for it (0 where it cannot).
-  bool wide(const DeviceHalvingRule& rule) const;
-  size_t wide_scratch() const;
   /// Room for one run's survivors: half of it, or all where a walk over rows may keep any number.
   int kept_size(const DeviceHalvingRule& rule) const;
   /// Throws kInvalidArgument for shapes and dtypes that the kernel does not know.
   void check(const DeviceHalvingRule& rule) const;
 };
 
-void halve_wide(const DeviceHalvingRule& rule, const HalvingCall& call, cudaStream_t stream);
-
-/// One launch for all runs; three where it is wide.
+/// One launch for all runs.
 void halve_batch(const DeviceHalvingRule& rule, const HalvingCall& call, cudaStream_t stream);
 
 }  // namespace pith::cuda

@@ -11,11 +11,6 @@
 
 namespace pith::cuda {
 
-/// Where 16-byte piece `piece` of row `row` lies in a tile of `rows` rows.
-__device__ inline int swizzled_at(int rows, int row, int piece) {
-  return (piece / 8 * rows + row) * 128 + (((piece ^ row) & 7) << 4);
-}
-
 /// A tile's descriptor: its first byte, bytes between blocks of 64 channels; 8 rows take 1024
 /// bytes.
 __device__ inline uint64_t tile_descriptor(const void* shared, int block_bytes) {
@@ -145,11 +140,6 @@ struct SharedBarrier {
                  "r"(bytes)
                  : "memory");
   }
-  /// Arrives when this thread's copies so far have.
-  __device__ void arrive_after_copies() {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address())
-                 : "memory");
-  }
   __device__ void wait(int phase) {
     asm volatile(
         "{\n"
@@ -175,11 +165,6 @@ struct RingPlace {
   __device__ int stage() const { return count % kStages; }
   __device__ int phase() const { return count / kStages % 2; }
 };
-
-/// What was written to shared memory before is seen by products after.
-__device__ inline void publish_to_products() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
 
 template <int kRegisters>
 __device__ inline void give_registers() {

@@ -1,6 +1,5 @@
 #pragma once
-// Express on the GPU (see express.h): the streams of all KV heads of a layer, and the offline form
-// for prefill.
+// Express on the GPU (see express.h): the streams of all KV heads of a layer.
 //
 // A stream's rows, weights and positions are the device's; how many stand where the host knows, and
 // tells at each launch. Taking rows is one launch, one block a head, which finds its halvings as it
@@ -81,8 +80,6 @@ class ExpressDevice {
   ExpressJob job(const NewDeviceRows& rows);
   /// One launch, where rows are not coded.
   void take(const NewDeviceRows& rows, cudaStream_t stream);
-  /// The rows held are now those that a stream has at `state`: others have put them there.
-  void set_state(const ExpressState& state) { state_ = state; }
   const ExpressState& state() const { return state_; }
   /// The rows held of one head, for attention, where they are not coded.
   DeviceSpan span(size_t head) const;

@@ -11,10 +11,6 @@
 
 namespace pith::cuda {
 
-inline int swizzled_at(int rows, int row, int piece) {
-  return (piece / 8 * rows + row) * 128 + (((piece ^ row) & 7) << 4);
-}
-
 inline uint64_t tile_descriptor(const void* shared, int block_bytes) {
   const auto* first = static_cast<const unsigned char*>(shared);
   const auto at = static_cast<uint64_t>(first - emulated::launched_shared);
@@ -136,11 +132,6 @@ struct SharedBarrier {
     bytes = bytes - count;
     settle();
   }
-  void arrive_after_copies() {
-    ::emulated::end_copy_group();
-    ::emulated::await_copies(0);
-    arrive();
-  }
   void wait(int parity) {
     while (phase == static_cast<uint32_t>(parity)) ::emulated::poll();
   }
@@ -163,7 +154,6 @@ struct RingPlace {
   int phase() const { return count / kStages % 2; }
 };
 
-inline void publish_to_products() {}
 inline void publish_barriers() {}
 template <int kRegisters>
 void give_registers() {}
