@@ -78,6 +78,7 @@ SHARES = (12.5, 25, 50)
 # What is asked: bits a number at most, then divergence at most.
 ASKED = ((2.0, 0.008), (1.25, 0.012), (0.8, 0.03))
 FINDS = 0.95  # of what the exact cache finds
+JUDGED = 48  # samples: fewer cannot tell 94% from 95%
 # Kept may be so many per cent of all rows more than the share: sink, window and what waits.
 OVER = 3
 
@@ -113,6 +114,8 @@ def compositions(rows, tasks):
     for bits, least in ASKED:
         fitting = [p for p, row in rows.items() if row["bits"] <= bits and "+" in p
                    and all(p in found for found in tasks)]
+        fitting = [p for p in fitting if all(
+            found[p].get("count", 0) >= JUDGED for found in tasks)] or fitting
         finding = [p for p in fitting if all(
             found[p]["score"][0] >= FINDS * found["exact"]["score"][0] for found in tasks)]
         best = min(finding or fitting, key=lambda p: rows[p]["kl"][0], default=None)
@@ -127,11 +130,15 @@ def compositions(rows, tasks):
 
 
 def selectors_at(rows, share):
-    """Those that were given this share, without a codec, by divergence over as many predictions."""
+    """Those that were given this share, without a codec, by divergence over as many predictions: the
+    most of which there are lines of Express and of others."""
     near = [p for p, row in rows.items()
             if "+" not in p and 0.8 * share <= 100 * row["kept"] <= share + OVER]
-    most = max((rows[p]["count"] for p in near), default=0)
-    return sorted((p for p in near if rows[p]["count"] == most), key=lambda p: rows[p]["kl"][0])
+    for count in sorted({rows[p]["count"] for p in near}, reverse=True):
+        alike = [p for p in near if rows[p]["count"] == count]
+        if len({p.startswith("express") for p in alike}) == 2:
+            return sorted(alike, key=lambda p: rows[p]["kl"][0])
+    return []
 
 
 def equal_rows(rows):

@@ -30,7 +30,8 @@ import zlib
 
 import results_fidelity_policies
 from results_lines import by_device, merged
-from results_scoreboard_page import LEAST, MISSING, MORE, Scoreboard, number, score, table, with_error
+from results_scoreboard_page import (LEAST, MISSING, MORE, Scoreboard, number, score, score_of,
+                                     table, with_error)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/results"
@@ -189,7 +190,7 @@ def board_rows(board, length, task_length):
         rows.append([label(policy, row), with_error(row["kl"]), number(row["kl_99"], 2),
                      f"{100 * row['same_top'][0]:.1f}", f"{row['bits']:.2f}",
                      f"{100 * row['kept']:.0f}%", str(row["seeds"]), str(row["count"]),
-                     *(score(tasks[name], policy) for name in TASK_COLUMNS)])
+                     *(score_of(tasks[name], policy) for name in TASK_COLUMNS)])
     return rows
 
 
@@ -280,9 +281,9 @@ with their deviation, or the standard error of one; bits a number of the cache, 
 is the easiest: compare lines of as many. `sink=0`: codecs keep their first 4 rows exact unless told
 otherwise ([0227](../decisions/0227-first-rows-stay-exact-before-codes.md)), and these lines were
 told. What those codecs lose as they come stands there; `fidelity_more.jsonl` has these figures for
-[presets](../presets.md) and [which policy](../which-policy.md). Tasks are of 16 samples or, where
-the line is older, 8. What all of it says of what was asked:
-[0255](../decisions/0255-what-was-asked-measured-whole.md).
+[presets](../presets.md) and [which policy](../which-policy.md). Tasks are of 8 samples, or of as many
+as stand in brackets. What all of it says of what was asked:
+[0256](../decisions/0256-passkeys-at-few-bits.md).
 The figures as JSON lines: `fidelity.jsonl`, which `pith report` reads; `--also` keeps what is in them.
 
     tools/results_fidelity.py measure --split report --text essays.txt --not-in novels.txt --device cuda

@@ -15,7 +15,7 @@ import argparse
 import json
 import pathlib
 
-from results_scoreboard_page import LEAST, MORE
+from results_scoreboard_page import LEAST, MORE, enough_samples
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "docs/results/fidelity.jsonl"
@@ -78,7 +78,8 @@ def presets(lines, own=False, more=False):
             counts[at[:3]] = max(counts.get(at[:3], 0), line["count"])
             scores[at] = line["score"][0], line["count"]
     # Tasks that were ended early say too little.
-    scores = {at: score for at, (score, count) in scores.items() if count >= LEAST * counts[at[:3]]}
+    scores = {at: score for at, (score, count) in scores.items()
+              if count >= enough_samples(LEAST, counts[at[:3]])}
     whole = {model: max(len(rows) for (name, _), rows in found.items() if name == model)
              for model, _ in found}
     for (model, length), rows in sorted(found.items()):

@@ -14,6 +14,7 @@ MISSING = "-"
 MORE = RESULTS / "fidelity_more.jsonl"
 LEAST = 0.5  # of the predictions or samples that a row of a real model has at most: with fewer it is
              # left out
+LEAST_SAMPLES = 8  # of a task: as many do, however many others have
 
 
 class Scoreboard:
@@ -47,7 +48,8 @@ class Scoreboard:
         others are left out."""
         rows = self.rows.get((kind, name, length), {})
         most = max((row["count"] for row in rows.values()), default=0)
-        return {policy: row for policy, row in rows.items() if row["count"] >= self.least * most}
+        needed = enough_samples(self.least, most) if kind == "task" else self.least * most
+        return {policy: row for policy, row in rows.items() if row["count"] >= needed}
 
     def errors(self, length):
         found = self.probes.get(length, {"rows": []})
@@ -57,6 +59,11 @@ class Scoreboard:
         """By falling bits."""
         after = self.ppl("continue", length)
         return sorted(after, key=lambda policy: -after[policy]["bits"])
+
+
+def enough_samples(least, most):
+    """Of a task, where others have `most`."""
+    return most if least == 1 else min(least * most, LEAST_SAMPLES)
 
 
 def number(value, digits=3):
@@ -77,6 +84,12 @@ def table(heads, rows):
 
 def score(rows, policy):
     return f"{100 * rows[policy]['score'][0]:.0f}" if policy in rows else MISSING
+
+
+def score_of(rows, policy):
+    """With the number of samples where there are more than the least."""
+    count = rows.get(policy, {}).get("count", 0)
+    return score(rows, policy) + (f" ({count})" if count > LEAST_SAMPLES else "")
 
 
 def turns(rows, policy):

@@ -15,7 +15,7 @@ const std::string_view kPresetTable = R"table(
 {"policy": "express(heavy=25%,s=12.8%)+int4(hadamard=true)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 2, "kl": [0.0123854, 0.00133129], "bits": 1.62998, "facts": 1.0}
 {"policy": "express(heavy=12.5%,s=12.8%)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 2, "kl": [0.0145158, 0.00186302], "bits": 3.58498, "facts": 0.8125}
 {"policy": "balancekv(heavy=12.5%,rate=0.125)+int4(hadamard=true)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 2, "kl": [0.0145391, 0.00112393], "bits": 1.46298, "facts": 1.0}
-{"policy": "buzz(T=40%)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 1, "kl": [0.0149573, 0.00300113], "bits": 6.0461, "facts": 0.25}
+{"policy": "buzz(T=40%)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 1, "kl": [0.0149573, 0.00300113], "bits": 6.0461, "facts": 0.1953125}
 {"policy": "express(heavy=12.5%,s=12.8%)+int4(hadamard=true)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 2, "kl": [0.015769, 0.000924653], "bits": 1.22718, "facts": 0.8125}
 {"policy": "express(heavy=0,s=25.6%)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 2, "kl": [0.0158902, 0.0024219], "bits": 5.48753, "facts": 0.1875}
 {"policy": "express(heavy=12.5%,heavy_keys=0,s=12.8%)", "model": "SmolLM2-135M-Instruct.Q4_1.gguf", "context": 8000, "seeds": 2, "kl": [0.0161014, 0.00144669], "bits": 3.58498, "facts": 0.0625}
