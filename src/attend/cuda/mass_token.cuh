@@ -12,8 +12,8 @@
 namespace pith::cuda {
 
 inline constexpr int kTokenThreads = 256;
-inline constexpr int kTokenBlocks = 96, kLeastTokenBlocks = 12;  // a KV head; in company
-inline constexpr int kRowsALane = 2;                             // on their way together
+inline constexpr int kTokenBlocks = 96, kLeastTokenBlocks = 4;  // a KV head; in company
+inline constexpr int kRowsALane = 2;                            // on their way together
 
 struct TokenParams {
   const void* q;

@@ -1,8 +1,10 @@
-// The attention mass of one query over int4 and int8 keys, straight from the codes: four lanes have
-// a row, whose codes lie 4 or 8 words a lane. Memory-bound: reads each key's codes once.
+// The attention mass of one query over int4 and int8 keys, straight from the codes: a warp takes a
+// block of 32 rows, whose scores are those of attention (grouped_tiles.cuh). Memory-bound: reads
+// each key's codes once for eight query heads of a group.
 
+#include "attend/cuda/grouped_tiles.cuh"
 #include "attend/cuda/mass_token.cuh"
-#include "kernels/cuda/grouped_layout.h"
+#include "attend/cuda/merge.cuh"
 #include "methods/quant/quant_cuda.h"
 
 namespace pith::cuda {
@@ -10,77 +12,72 @@ namespace {
 
 template <int kBits>
 struct TokenKeyMass {
-  static constexpr int kRows = kTokenThreads / 4;  // of a block at once
+  static constexpr int kWarps = kTokenThreads / kWarp;
+  template <int D>
+  using Keys = TokenKeys<D, kBits>;
 
+  static int query_blocks(int group) { return (group + kQueries - 1) / kQueries; }
+  /// Queries in f32, eight at a time, and what the keys make of them.
   static size_t shared_bytes(int group, int dim) {
-    return sizeof(float) * static_cast<size_t>(group) * static_cast<size_t>(dim);
+    const auto made =
+        static_cast<size_t>(dim == 64 ? Keys<64>::kQueryBytes : Keys<128>::kQueryBytes);
+    return sizeof(float) * kQueries * static_cast<size_t>(dim) +
+           made * static_cast<size_t>(query_blocks(group));
   }
 
-  /// Lane c of a row has channels 16 step + 8 up + 2 c + low, in this order of (up, step, low).
-  template <int D>
-  static __device__ int channel_of(int i, int c) {
-    return i / 2 % (D / 16) * 16 + i / (D / 8) * 8 + c * 2 + i % 2;
-  }
-
-  /// x [D / 4] <- lane c's channels of a row: codes less their zero, times the scales.
-  template <int D>
-  static __device__ void read_row(float (&x)[D / 4], const uint32_t* codes, const __half* side,
-                                  int row) {
-    constexpr int kPerWord = 16 / kBits, kSteps = D / 16, kWords = 2 * kSteps / kPerWord;
-    const int lane = row % 8 * 4 + static_cast<int>(threadIdx.x) % 4;
-    uint32_t words[kWords];
-#pragma unroll
-    for (int j = 0; j < kWords; ++j) {
-      const int word = row / 8 * kWords + j;
-      words[j] = codes[(word / 4 * 32 + lane) * 4 + word % 4];
-    }
-    float scales[D / 32];
-#pragma unroll
-    for (int g = 0; g < D / 32; ++g)
-      scales[g] = __half2float(side[layout::key_token_scale(row, g)]);
-#pragma unroll
-    for (int i = 0; i < D / 4; ++i) {
-      const int n = i / 2;
-      const uint32_t code = words[n / kPerWord] >> (i % 2 * 16 + n % kPerWord * kBits);
-      const int signed_code = static_cast<int>(code & ((1u << kBits) - 1)) - (1 << (kBits - 1));
-      x[i] = static_cast<float>(signed_code) * scales[n % kSteps / 2];
+  /// Of all blocks of queries; all threads call it.
+  template <class T, int D>
+  static __device__ void prepare(const TokenParams& p, float* shared, char* made) {
+    const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(blockIdx.x) * p.group * D;
+    const float scale = kLog2e * rsqrtf(static_cast<float>(D));
+    for (int first = 0; first < p.group; first += kQueries, made += Keys<D>::kQueryBytes) {
+      for (int i = threadIdx.x; i < kQueries * D; i += kTokenThreads)
+        shared[i] = first + i / D < p.group ? to_float(q[first * D + i]) * scale : 0;
+      __syncthreads();
+      Keys<D>::prepare(made, shared, 0, nullptr, {});
+      __syncthreads();
     }
   }
 
   template <class T, int D>
-  static __device__ void add(const TokenParams& p, const MassTarget& target, float* queries) {
+  static __device__ void add(const TokenParams& p, const MassTarget& target, float* shared) {
     // Dense rows begin at the first block of the grid, coded ones at the last.
-    const int blocks = static_cast<int>(gridDim.y);
-    const int begin = (blocks - 1 - static_cast<int>(blockIdx.y)) * kRows;
-    const int head = blockIdx.x, c = threadIdx.x % 4, coded = target.coded_count(head);
-    if (begin >= coded) return;
-    const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(head) * p.group * D;
-    for (int i = threadIdx.x; i < p.group * D; i += kTokenThreads) {  // [group, D / 4, 4]
-      queries[i] = to_float(q[i / D * D + channel_of<D>(i % D / 4, i % 4)]);
-    }
-    __syncthreads();
-    const float scale = kLog2e * rsqrtf(static_cast<float>(D));
+    const int blocks = static_cast<int>(gridDim.y), head = blockIdx.x;
+    const int begin = (blocks - 1 - static_cast<int>(blockIdx.y)) * kWarps;
+    const int coded = target.coded_count(head), tiles = (coded + kBlockRows - 1) / kBlockRows;
+    if (begin >= tiles) return;
+    char* made = reinterpret_cast<char*>(shared + kQueries * D);
+    prepare<T, D>(p, shared, made);
+    const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
     const size_t first_block = target.first_block(head);
-    const auto* codes = static_cast<const uint32_t*>(target.codes) + first_block * D * kBits;
-    const auto* sides = static_cast<const __half*>(target.code_side) + first_block * D;
+    const auto* codes = static_cast<const char*>(target.codes) + first_block * Keys<D>::kCodeBytes;
+    const auto* sides =
+        static_cast<const char*>(target.code_side) + first_block * Keys<D>::kSideBytes;
     float* mass = target.mass + target.mass_at(head) + target.coded_from;
-    for (int first = begin; first < coded; first += kRows * blocks) {
-      const int own = first + static_cast<int>(threadIdx.x) / 4;
-      const int row = min(own, coded - 1);
-      const auto block = static_cast<size_t>(row / kBlockRows);
-      float k[D / 4];
-      read_row<D>(k, codes + block * D * kBits, sides + block * D, row % kBlockRows);
-      float sum = 0;
-      for (int h = 0; h < p.group; ++h) {
-        float score = 0;
+    for (int first = 0; first < p.group; first += kQueries, made += Keys<D>::kQueryBytes) {
+      const typename Keys<D>::Query query = Keys<D>::load_query(made, {});
+      float log_sum[2];  // of queries 2 c, 2 c + 1; one that is not there gives nothing
 #pragma unroll
-        for (int i = 0; i < D / 4; ++i) score += k[i] * queries[h * D + i * 4 + c];
-        score += __shfl_xor_sync(~0u, score, 1);
-        score += __shfl_xor_sync(~0u, score, 2);
-        sum += exp2_fast(score * scale - p.log_sum[head * p.group + h] * kLog2e);
+      for (int j = 0; j < 2; ++j) {
+        const int h = first + 2 * c + j;
+        log_sum[j] = h < p.group ? p.log_sum[head * p.group + h] * kLog2e : INFINITY;
       }
-      if (c == 0 && own < coded) {
-        mass[row] = target.coded_from + row < target.known ? mass[row] + sum : sum;
+      for (int t = begin + static_cast<int>(threadIdx.x) / kWarp; t < tiles; t += kWarps * blocks) {
+        float s[2][4];
+        Keys<D>::scores(s, codes + static_cast<size_t>(t) * Keys<D>::kCodeBytes,
+                        sides + static_cast<size_t>(t) * Keys<D>::kSideBytes, query);
+        float sum[4];  // of rows r + 8 i
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float* both = &s[i / 2][i % 2 * 2];
+          sum[i] =
+              sum_over_columns(exp2_fast(both[0] - log_sum[0]) + exp2_fast(both[1] - log_sum[1]));
+        }
+        const float own = c < 2 ? c == 0 ? sum[0] : sum[1] : c == 2 ? sum[2] : sum[3];
+        const int row = t * static_cast<int>(kBlockRows) + 8 * c + r;
+        if (row >= coded) continue;
+        const bool more = first > 0 || target.coded_from + row < target.known;
+        mass[row] = more ? mass[row] + own : own;
       }
     }
   }
