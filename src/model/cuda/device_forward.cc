@@ -30,7 +30,7 @@ size_t wide_rows_of(const DeviceWeights& weights, const DeviceForward::Shape& sh
     return std::ranges::all_of(
         w.parts, [&](const MatrixPart& p) { return p.type == weight_type(shape.products); });
   };
-  const bool pays = shape.max_tokens > kFewTokens && shape.products != DType::kF32 &&
+  const bool pays = shape.max_tokens > 1 && shape.products != DType::kF32 &&
                     as_they_lie(weights.head()) &&
                     std::ranges::all_of(weights.layers(), [&](const DeviceLayer& w) {
                       return as_they_lie(w.qkv) && as_they_lie(w.o) && as_they_lie(w.gate_up) &&
