@@ -1,9 +1,9 @@
 // One layer on the GPU under policies that differ by side or head, and under sliding windows:
 // microseconds of a chunk's attention with a window and without; of a token's attention after n
 // rows, of a whole chunk and a whole token with their rows' way into the cache, and what the rows
-// take; and of a prompt of 524288 tokens, all layers' attention and all else that the cache does.
-// 32 query heads, 8 KV heads, D 128, normal rows of f16. Calls repeat, so that what fits the card's
-// L2 cache stays there. One JSON line a result.
+// take; and of a prompt of 524288 tokens, all layers' attention and all else that the cache does,
+// with heads of 128 and of 64 channels. 32 query heads, 8 KV heads, D 128, normal rows of f16.
+// Calls repeat, so that what fits the card's L2 cache stays there. One JSON line a result.
 //   cuda_layer_bench [--quick] [--only chunk|token|prompt]
 
 #include <chrono>
@@ -43,23 +43,23 @@ void chunk(Bench& b, int64_t before, int64_t window) {
   call.head_dim = kDim;
   call.tokens = kChunk;
   call.q = q.data();
-  call.span = {k.data(), v.data(), rows * kDim, before + kChunk, before};
-  if (window > 0) call.span.from = before + 1 - window;
+  CausalSpan span{k.data(), v.data(), rows * kDim, before + kChunk, before};
+  if (window > 0) span.from = before + 1 - window;
   call.result = out.data();
   call.result_dtype = DType::kF16;
-  const double us = time_us(b.stream, 2, [&](int) { attend_chunk(call, b.stream); });
+  const double us = time_us(b.stream, 2, [&](int) { attend_chunk(call, {&span, 1}, b.stream); });
   fmt::print("{{\"what\": \"chunk\", \"before\": {}, \"window\": {}, \"us\": {:.1f}}}\n", before,
              window, us);
 }
 
 /// Rows of a chunk to where the cache wants them.
-void place(Bench& b, const RowTarget& to, const DeviceArray<uint16_t>& rows) {
-  const size_t bytes = size_t{kChunk} * kDim * 2;
+void place(Bench& b, const RowTarget& to, const DeviceArray<uint16_t>& rows, size_t dim = kDim) {
+  const size_t bytes = kChunk * dim * 2;
   const auto side = [&](void* target, int first) {
     for (int g = 0; g < kHeads; ++g) {
-      const size_t at = (g * to.head_stride + static_cast<size_t>(to.row) * kDim) * 2;
+      const size_t at = (g * to.head_stride + static_cast<size_t>(to.row) * dim) * 2;
       check(cudaMemcpyAsync(static_cast<char*>(target) + at,
-                            rows.data() + size_t{kChunk} * kDim * ((first + g) % kHeads), bytes,
+                            rows.data() + kChunk * dim * ((first + g) % kHeads), bytes,
                             cudaMemcpyDeviceToDevice, b.stream),
             "rows");
     }
@@ -128,15 +128,15 @@ void token(Bench& b, const char* policy, int64_t window) {
 }
 
 /// Attention of a prompt's chunks, and all that its cache does, in microseconds a layer.
-void prompt(Bench& b, const char* policy, size_t tokens) {
+void prompt(Bench& b, const char* policy, size_t tokens, int dim) {
   constexpr int kLayers = 16;  // selectors take the rows of many at a time
   std::vector<DeviceArray<uint16_t>> rows;
   for (uint32_t seed = 4; seed < 8; ++seed)
-    rows.push_back(draw(b, size_t{kChunk} * kQueryHeads * kDim, seed));
+    rows.push_back(draw(b, size_t{kChunk} * kQueryHeads * dim, seed));
   const DeviceArray<uint16_t> out(b.counter, MemoryKind::kScratch, rows[0].size(), b.stream);
-  const Rope rope(kDim, 10000);
+  const Rope rope(dim, 10000);
   MemoryCounter memory;
-  DeviceCache cache(memory, {kLayers, kQueryHeads, kHeads, kDim, {}, tokens + kChunk},
+  DeviceCache cache(memory, {kLayers, kQueryHeads, kHeads, dim, {}, tokens + kChunk},
                     Policy::parse(policy), 1, b.stream, &rope);
   std::vector<cudaEvent_t> begin(kLayers), end(kLayers);
   for (cudaEvent_t& event : begin) check(cudaEventCreate(&event), "event");
@@ -146,7 +146,7 @@ void prompt(Bench& b, const char* policy, size_t tokens) {
   const double us = wall_us(b, static_cast<int>(tokens / kChunk), [&] {
     const DeviceArray<uint16_t>& own = rows[chunk++ % rows.size()];
     for (int l = 0; l < kLayers; ++l) {
-      place(b, cache.begin_chunk(l, kChunk), own);
+      place(b, cache.begin_chunk(l, kChunk), own, static_cast<size_t>(dim));
       check(cudaEventRecord(begin[l], b.stream), "event");
       cache.attend_chunk(l, out.data(), DType::kF16, own.data(), kChunk);
       check(cudaEventRecord(end[l], b.stream), "event");
@@ -165,9 +165,9 @@ void prompt(Bench& b, const char* policy, size_t tokens) {
   }
   const double chunks = static_cast<double>(tokens) / kChunk;
   fmt::print(
-      "{{\"what\": \"prompt\", \"policy\": \"{}\", \"rows\": {}, \"layers\": {}, \"attention_us\": "
-      "{:.0f}, \"us\": {:.0f}}}\n",
-      policy, tokens, kLayers, attention_us / kLayers, us * chunks / kLayers);
+      "{{\"what\": \"prompt\", \"policy\": \"{}\", \"dim\": {}, \"rows\": {}, \"layers\": {}, "
+      "\"attention_us\": {:.0f}, \"us\": {:.0f}}}\n",
+      policy, dim, tokens, kLayers, attention_us / kLayers, us * chunks / kLayers);
   std::fflush(stdout);
 }
 
@@ -179,8 +179,10 @@ int run(bool quick, const std::string& only) {
     for (const int64_t window : {0, 4096}) chunk(b, 4095, window);
   }
   if (wanted("prompt")) {
-    for (const char* policy : {"express(heavy=0,s=2048)", "express(s=2048)"})
-      prompt(b, policy, (quick ? size_t{16} : size_t{256}) * kChunk);
+    for (const int dim : {64, kDim}) {
+      for (const char* policy : {"express(heavy=0,s=2048)", "express(s=2048)"})
+        prompt(b, policy, (quick ? size_t{16} : size_t{256}) * kChunk, dim);
+    }
   }
   if (!wanted("token")) return 0;
   for (const char* policy : {"exact", "exact+int4", "exact+kivi"}) {

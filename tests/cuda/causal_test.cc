@@ -1,5 +1,5 @@
 // Attention of a chunk on the GPU against double precision on the CPU: every size around the tiles,
-// groups of heads, spans one after the other.
+// groups of heads, spans together and one after the other.
 
 #include "attend/cuda/causal.h"
 
@@ -17,12 +17,20 @@ struct Case {
   DType dtype = DType::kF16, result = DType::kF32;
   std::vector<int> spans;  // rows of the spans before the chunk's own, which come last
   int before = 0;          ///< rows in the last span before the chunk's own
-  float log_weight = 0;    ///< of all spans but the last
+  float log_weight = 0;    ///< of all spans but the last, more of every other one
   int window = 0;          ///< rows that a query sees, over all spans; 0: all
   std::vector<int> of_head =
       {};                 ///< rows of each KV head in all spans but the last; or all have all
   bool weighted = false;  ///< rows of all spans but the last have weights of their own, too
+  bool some = false;      ///< but every other one's have none
 };
+
+float log_weight(const Case& c, bool last, size_t i) {
+  return last ? 0 : c.log_weight * static_cast<float>(1 + i % 2);
+}
+bool weighted(const Case& c, bool last, size_t i) {
+  return c.weighted && !last && !(c.some && i % 2 == 1);
+}
 
 /// Rows of the spans before span `i`.
 int rows_before(const std::vector<int>& counts, size_t i) {
@@ -35,12 +43,20 @@ int unseen_before(const Case& c, const std::vector<int>& counts, size_t i, int t
   return c.before + t + rows - c.window + 1;  // from the span's first row to the query, less all
 }
 
-/// Hopper's kernel where it knows the call, or the other one.
-void attend(const CausalCall& call, bool hopper) {
-  hopper&& call.suits_wgmma() ? attend_chunk_wgmma(call, nullptr) : attend_chunk_mma(call, nullptr);
+/// A call's spans go together, or each is a call of its own that goes on from those before.
+enum class Way { kMma, kHopper, kHopperApart };
+
+void attend(CausalCall call, const std::vector<CausalSpan>& spans, Way way) {
+  if (way == Way::kMma) return attend_chunk_mma(call, spans, nullptr);
+  if (way == Way::kHopper) return attend_chunk_wgmma(call, spans, nullptr);
+  for (const CausalSpan& span : spans) {
+    call.last = &span == &spans.back();
+    attend_chunk_wgmma(call, {&span, 1}, nullptr);
+    call.first = false;
+  }
 }
 
-double error_of(const Case& c, bool hopper) {
+double error_of(const Case& c, Way way) {
   MemoryCounter counter;
   const int group = c.heads / c.kv_heads;
   std::vector<int> counts = c.spans;
@@ -72,33 +88,34 @@ double error_of(const Case& c, bool hopper) {
   const auto log_sum = to_device(counter, std::vector<float>(c.tokens * c.heads, NAN));
   const auto result = to_device(counter, std::vector<float>(numbers, NAN));
   const auto of_head = to_device(counter, c.of_head);
+  std::vector<CausalSpan> given;
   for (size_t i = 0; i < counts.size(); ++i) {
-    CausalCall call;
-    call.query_heads = c.heads;
-    call.kv_heads = c.kv_heads;
-    call.head_dim = c.dim;
-    call.tokens = c.tokens;
-    call.dtype = c.dtype;
-    call.q = q_device.data();
-    call.first = i == 0;
-    call.last = i + 1 == counts.size();
-    call.span = {rows[i].k_device.data(),   rows[i].v_device.data(),     rows[i].stride, counts[i],
-                 call.last ? c.before : -1, call.last ? 0 : c.log_weight};
-    if (c.window > 0) call.span.from = unseen_before(c, counts, i, 0);
-    if (c.weighted && !call.last) {
-      call.span.log_weights = rows[i].weights_device.data();
-      call.span.weights_stride = counts[i];
+    const bool last = i + 1 == counts.size();
+    CausalSpan span{rows[i].k_device.data(), rows[i].v_device.data(), rows[i].stride, counts[i],
+                    last ? c.before : -1,    log_weight(c, last, i)};
+    if (c.window > 0) span.from = unseen_before(c, counts, i, 0);
+    if (weighted(c, last, i)) {
+      span.log_weights = rows[i].weights_device.data();
+      span.weights_stride = counts[i];
     }
-    if (!c.of_head.empty() && !call.last) {
-      call.span.heads.rows = of_head.data();
-      call.span.head_rows_before = rows_before(counts, i);
+    if (!c.of_head.empty() && !last) {
+      span.heads.rows = of_head.data();
+      span.head_rows_before = rows_before(counts, i);
     }
-    call.out = out.data();
-    call.log_sum = log_sum.data();
-    call.result = result.data();
-    call.result_dtype = c.result;
-    attend(call, hopper);
+    given.push_back(span);
   }
+  CausalCall call;
+  call.query_heads = c.heads;
+  call.kv_heads = c.kv_heads;
+  call.head_dim = c.dim;
+  call.tokens = c.tokens;
+  call.dtype = c.dtype;
+  call.q = q_device.data();
+  call.out = out.data();
+  call.log_sum = log_sum.data();
+  call.result = result.data();
+  call.result_dtype = c.result;
+  attend(call, given, way);
   auto got = to_host(result);
   if (c.result != DType::kF32) {
     std::vector<uint16_t> half(numbers);
@@ -122,8 +139,8 @@ double error_of(const Case& c, bool hopper) {
           const auto from = x.begin() + static_cast<ptrdiff_t>(h / group * rows[i].stride);
           return widen({from + first * c.dim, from + end * c.dim}, c.dtype);
         };
-        std::vector<float> weights(end - first, last ? 0 : c.log_weight);
-        for (int r = 0; c.weighted && !last && r < end - first; ++r)
+        std::vector<float> weights(end - first, log_weight(c, last, i));
+        for (int r = 0; weighted(c, last, i) && r < end - first; ++r)
           weights[r] += rows[i].weights[h / group * counts[i] + first + r];
         spans.push_back({head(rows[i].k), head(rows[i].v), std::move(weights)});
       }
@@ -139,10 +156,12 @@ double error_of(const Case& c, bool hopper) {
   return worst;
 }
 
-/// Of the worse kernel of those that the card has.
+/// Of the worst way of those that the card has.
 double error_of(const Case& c) {
-  const double error = error_of(c, false);
-  return has_wgmma() ? std::max(error, error_of(c, true)) : error;
+  double error = error_of(c, Way::kMma);
+  if (!has_wgmma()) return error;
+  if (!c.spans.empty()) error = std::max(error, error_of(c, Way::kHopperApart));
+  return std::max(error, error_of(c, Way::kHopper));
 }
 
 double bound(DType dtype) { return dtype == DType::kBF16 ? 1e-2 : 2e-3; }
@@ -182,6 +201,30 @@ TEST(CudaCausal, SpansGoOnFromEachOther) {
     c.before = 0;
     c.dim = 64;
     EXPECT_LT(error_of(c), result == DType::kBF16 ? 1e-2 : 2e-3);
+  }
+}
+
+// From one span to more than a launch takes, a few rows of some; more heads and queries than the
+// emulated card's multiprocessors, so that blocks go on to other queries.
+TEST(CudaCausal, ManySpans) {
+  PITH_NEEDS_GPU();
+  const std::vector<int> rows{4, 1, 130, 2, 64, 3, 300, 128, 5, 1};
+  for (const int tokens : {1, 70, 130, 300}) {
+    for (const int count : {1, 2, 3, 5, 7, 8, 10}) {
+      if (left_out()) continue;
+      Case c{
+          .heads = count % 2 ? 6 : 4, .dim = count % 3 ? 64 : 128, .tokens = tokens, .spans = {}};
+      c.dtype = tokens % 2 ? DType::kBF16 : DType::kF16;
+      c.spans = {rows.begin(), rows.begin() + count};
+      c.before = 9 * (count % 4);
+      c.log_weight = 0.7f;
+      EXPECT_LT(error_of(c), bound(c.dtype)) << count << " spans, " << tokens << " tokens";
+      c.weighted = c.some = true;
+      EXPECT_LT(error_of(c), bound(c.dtype)) << count << " weighted, " << tokens << " tokens";
+      c.weighted = c.some = false;
+      c.window = 90;
+      EXPECT_LT(error_of(c), bound(c.dtype)) << count << " sliding, " << tokens << " tokens";
+    }
   }
 }
 
@@ -240,22 +283,55 @@ TEST(CudaCausal, RefusesWhatItDoesNotKnow) {
   call.query_heads = 4;
   call.kv_heads = 2;
   call.tokens = 3;
-  call.span.rows = 3;
+  CausalSpan span;
+  span.rows = 3;
   call.head_dim = 80;
-  EXPECT_THROW(call.check(), Error);
+  EXPECT_THROW(call.check(span), Error);
   call.head_dim = 64;
-  EXPECT_NO_THROW(call.check());
+  EXPECT_NO_THROW(call.check(span));
   const float weight = 0;
-  call.span.log_weights = &weight;
-  EXPECT_NO_THROW(call.check());
-  call.span.from = -2;
-  EXPECT_NO_THROW(call.check());
-  call.span.from = -1;  // the third query does not see the first row
-  EXPECT_THROW(call.check(), Error);
-  call.span.log_weights = nullptr;
-  EXPECT_NO_THROW(call.check());
+  span.log_weights = &weight;
+  EXPECT_NO_THROW(call.check(span));
+  span.from = -2;
+  EXPECT_NO_THROW(call.check(span));
+  span.from = -1;  // the third query does not see the first row
+  EXPECT_THROW(call.check(span), Error);
+  span.log_weights = nullptr;
+  EXPECT_NO_THROW(call.check(span));
   call.dtype = DType::kF32;
-  EXPECT_THROW(call.check(), Error);
+  EXPECT_THROW(call.check(span), Error);
+}
+
+// What a launch of Hopper's kernel takes; the rest goes on alone, by the kernel for all cards.
+TEST(CudaCausal, SpansThatGoTogether) {
+  CausalCall call;
+  call.query_heads = 4;
+  call.kv_heads = 2;
+  call.head_dim = 64;
+  call.tokens = 3;
+  alignas(16) const uint16_t numbers[8] = {};
+  const int32_t heads = 1;
+  const float weight = 0;
+  CausalSpan plain{numbers, numbers, 64, 3};
+  CausalSpan weighted = plain, sliding = plain, ragged = plain, odd = plain, uneven = plain;
+  weighted.log_weights = &weight;
+  sliding.from = 0;
+  ragged.heads.rows = &heads;
+  odd.values = numbers + 1;
+  uneven.head_stride = 68;
+  const auto together = [&](const std::vector<CausalSpan>& spans) { return call.together(spans); };
+  EXPECT_EQ(together({plain}), 1);
+  EXPECT_EQ(together({plain, weighted, plain}), 3);
+  EXPECT_EQ(together({plain, sliding, plain}), 3);
+  EXPECT_EQ(together({plain, sliding, weighted}), 2);
+  EXPECT_EQ(together({weighted, plain, sliding}), 2);
+  for (const CausalSpan& alone : {ragged, odd, uneven}) {
+    EXPECT_EQ(together({plain, plain, alone, plain}), 2);
+    EXPECT_EQ(together({alone, plain}), 0);
+  }
+  EXPECT_EQ(together(std::vector<CausalSpan>(11, plain)), kMostChunkSpans);
+  call.q = numbers + 1;
+  EXPECT_EQ(together({plain}), 0);
 }
 
 }  // namespace

@@ -182,7 +182,7 @@ __device__ inline int rows_of(const CausalSpan& span, size_t kv_head) {
 /// two buffers.
 template <class T, int D, Kind kKind>
 __global__ void __launch_bounds__(kChunkThreads, D > 128 ? 1 : 2)
-    causal_kernel(const __grid_constant__ CausalCall p) {
+    causal_kernel(const __grid_constant__ CausalCall p, const __grid_constant__ CausalSpan span) {
   auto* shared = launched_shared<char>();
   using Tile = RowTile<T, D>;
   // The last queries see most rows: they go first.
@@ -190,15 +190,15 @@ __global__ void __launch_bounds__(kChunkThreads, D > 128 ? 1 : 2)
   const int own_query = static_cast<int>(threadIdx.x) / kWarp * 16 * kBlocks<D>;  // of the tile
   const int first_token = block * kTileQueries<D> + own_query;
   const size_t kv_head = head / (p.query_heads / p.kv_heads);
-  const size_t of_head = p.span.heads.at(kv_head, p.span.head_stride, D);
-  const T* keys = static_cast<const T*>(p.span.keys) + of_head;
-  const T* values = static_cast<const T*>(p.span.values) + of_head;
-  const int rows = rows_of(p.span, kv_head);
-  const int before = static_cast<int>(p.span.before);
+  const size_t of_head = span.heads.at(kv_head, span.head_stride, D);
+  const T* keys = static_cast<const T*>(span.keys) + of_head;
+  const T* values = static_cast<const T*>(span.values) + of_head;
+  const int rows = rows_of(span, kv_head);
+  const int before = static_cast<int>(span.before);
   const int last_token = min((block + 1) * kTileQueries<D>, p.tokens) - 1;
   const int seen = before < 0 ? rows : min(rows, before + last_token + 1);
   const int tiles = (seen + kTileRows - 1) / kTileRows;
-  const int from = kKind == Kind::kBounded ? static_cast<int>(p.span.from) : 0;
+  const int from = kKind == Kind::kBounded ? static_cast<int>(span.from) : 0;
   const int first_tile =
       kKind == Kind::kBounded ? max(0, from + block * kTileQueries<D>) / kTileRows : 0;
 
@@ -222,9 +222,9 @@ __global__ void __launch_bounds__(kChunkThreads, D > 128 ? 1 : 2)
   }
 
   const float* weights =
-      p.span.log_weights ? p.span.log_weights + kv_head * p.span.weights_stride : nullptr;
+      span.log_weights ? span.log_weights + kv_head * span.weights_stride : nullptr;
   const Mask<kKind> mask{kLog2e * rsqrtf(static_cast<float>(D)),
-                         p.span.log_weight * kLog2e,
+                         span.log_weight * kLog2e,
                          rows,
                          before,
                          from,
@@ -252,35 +252,26 @@ __global__ void __launch_bounds__(kChunkThreads, D > 128 ? 1 : 2)
 }
 
 template <class T, int D, Kind kKind>
-void launch_as(const CausalCall& call, cudaStream_t stream) {
+void launch_as(const CausalCall& call, const CausalSpan& span, cudaStream_t stream) {
   constexpr size_t kBytes = RowTile<T, D>::kQueryBytes + 4 * RowTile<T, D>::kBytes;
   const dim3 grid(static_cast<unsigned>(call.query_heads),
                   static_cast<unsigned>((call.tokens + kTileQueries<D> - 1) / kTileQueries<D>));
   launch_kernel(causal_kernel<T, D, kKind>, {grid, kChunkThreads, kBytes}, stream,
-                "prefill attention", call);
+                "prefill attention", call, span);
 }
 
 template <class T, int D>
-void launch(const CausalCall& call, cudaStream_t stream) {
-  if (call.bounded()) return launch_as<T, D, Kind::kBounded>(call, stream);
-  call.span.log_weights ? launch_as<T, D, Kind::kWeighted>(call, stream)
-                        : launch_as<T, D, Kind::kPlain>(call, stream);
+void launch(const CausalCall& call, const CausalSpan& span, cudaStream_t stream) {
+  if (span.bounded(call.tokens)) return launch_as<T, D, Kind::kBounded>(call, span, stream);
+  span.log_weights ? launch_as<T, D, Kind::kWeighted>(call, span, stream)
+                   : launch_as<T, D, Kind::kPlain>(call, span, stream);
 }
 
 }  // namespace
 
-void attend_chunk(const CausalCall& call, cudaStream_t stream) {
-  call.check();
-  // Heads of 256 channels pass on the emulated card and were timed on one, not checked there.
-  const bool checked = call.head_dim <= 128;
-  const bool hopper = device_info().major == 9 && checked && call.suits_wgmma();
-  hopper ? attend_chunk_wgmma(call, stream) : attend_chunk_mma(call, stream);
-}
-
-void attend_chunk_mma(const CausalCall& call, cudaStream_t stream) {
-  call.check();
+void launch_chunk_mma(const CausalCall& call, const CausalSpan& span, cudaStream_t stream) {
   with_rows_of<256>(call.dtype, call.head_dim,
-                    [&]<class T, int D>() { launch<T, D>(call, stream); });
+                    [&]<class T, int D>() { launch<T, D>(call, span, stream); });
 }
 
 }  // namespace pith::cuda

@@ -1,31 +1,40 @@
+#include <algorithm>
+
 #include "attend/cuda/causal_wgmma.cuh"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/launch.cuh"
 
 namespace pith::cuda {
 namespace {
 
+/// A block a multiprocessor: its shared memory and registers are for one.
 template <class T, int D, ChunkKind kKind>
-void launch_as(const CausalCall& call, cudaStream_t stream) {
+void launch_as(const CausalCall& call, std::span<const CausalSpan> spans, cudaStream_t stream) {
   using Form = ChunkForm<D, kKind>;
-  const LaunchShape shape{chunk_grid<Form>(call), Form::kThreads,
-                          ChunkSpace<Form>::bytes(call.span)};
-  launch_kernel(chunk_kernel<T, Form>, shape, stream, "prefill attention",
-                chunk_params<Form>(call));
+  const ChunkParams params = chunk_params<Form>(call, spans);
+  const int blocks = std::min(call.query_heads * params.blocks, device_info().multiprocessors);
+  launch_kernel(chunk_kernel<T, Form>, {blocks, Form::kThreads, ChunkSpace<Form>::kBytes}, stream,
+                "prefill attention", params);
 }
 
 template <class T, int D>
-void launch(const CausalCall& call, cudaStream_t stream) {
-  if (call.bounded()) return launch_as<T, D, ChunkKind::kBounded>(call, stream);
-  call.span.log_weights ? launch_as<T, D, ChunkKind::kWeighted>(call, stream)
-                        : launch_as<T, D, ChunkKind::kPlain>(call, stream);
+void launch(const CausalCall& call, std::span<const CausalSpan> spans, cudaStream_t stream) {
+  const auto slides = [&](const CausalSpan& span) { return span.bounded(call.tokens); };
+  const auto weighted = [](const CausalSpan& span) { return span.log_weights != nullptr; };
+  if (std::ranges::any_of(spans, slides))
+    launch_as<T, D, ChunkKind::kBounded>(call, spans, stream);
+  else if (std::ranges::any_of(spans, weighted))
+    launch_as<T, D, ChunkKind::kWeighted>(call, spans, stream);
+  else
+    launch_as<T, D, ChunkKind::kPlain>(call, spans, stream);
 }
 
 }  // namespace
 
-void attend_chunk_wgmma(const CausalCall& call, cudaStream_t stream) {
-  call.check();
+void launch_chunk_wgmma(const CausalCall& call, std::span<const CausalSpan> spans,
+                        cudaStream_t stream) {
   with_rows_of<256>(call.dtype, call.head_dim,
-                    [&]<class T, int D>() { launch<T, D>(call, stream); });
+                    [&]<class T, int D>() { launch<T, D>(call, spans, stream); });
 }
 
 }  // namespace pith::cuda

@@ -2,7 +2,8 @@
 // A chunk's attention on sm_90a: one warpgroup brings tiles of rows by bulk copies, the others
 // attend with 64 queries each. Scores of the next tile are on the tensor cores while a tile's are
 // turned into probabilities, and warpgroups take turns there (Shah et al. 2024, "FlashAttention-3",
-// sections 3.1 and 3.2).
+// sections 3.1 and 3.2). Tiles of all spans are one sequence, and a block goes on to its next
+// queries: their first tiles come while the last ones are worked on.
 
 #include "attend/cuda/causal_result.cuh"
 #include "attend/cuda/causal_wgmma_copy.cuh"
@@ -10,31 +11,29 @@
 
 namespace pith::cuda {
 
-/// One warpgroup's 64 queries.
+/// One warpgroup's 64 queries of each item.
 template <class T, class Form>
 struct ChunkReader {
   static constexpr int D = Form::D, kColumns = Form::kColumns;
+  /// Of scores, to units of log2: over the root of D.
+  static constexpr float kScale = kLog2e * (D == 64    ? 0.125f
+                                            : D == 128 ? 0.08838834764831845f
+                                                       : 0.0625f);
   using Scores = float[kColumns / 8][4];
   using Values = float[D / 8][4];
   using Operand = uint32_t[kColumns / 16][4];  // probabilities as products take them
+  using Work = ChunkWork<Form>;
 
-  const ChunkSpace<Form>& space;
-  const ChunkParams& p;
-  const ChunkWork<Form>& work;
-  int group;         // of the reading ones
-  uint64_t q, k, v;  // descriptors: its queries', the first tiles'
-  float scale;       // of scores, to units of log2
-  int query;         // of this lane: r; the other is 8 further
-
-  __device__ ChunkReader(const ChunkSpace<Form>& s, const ChunkParams& params,
-                         const ChunkWork<Form>& w, int g)
-      : space(s), p(params), work(w), group(g) {
+  __device__ ChunkReader(const ChunkSpace<Form>& s, const ChunkParams& params, int g)
+      : space(s), p(params), group(g) {
     q = advance(tile_descriptor(space.q(), 128 * Form::kQueries), group * 64 * 128);
     k = tile_descriptor(space.k(0), 128 * kColumns);
     v = tile_descriptor(space.v(0), 128 * kColumns);
-    scale = kLog2e * rsqrtf(static_cast<float>(D));
-    query = work.first_query + 64 * group + static_cast<int>(threadIdx.x) / kWarp % 4 * 16 +
-            static_cast<int>(threadIdx.x) % kWarp / 4;
+  }
+
+  __device__ void run() {
+    if (group == Form::kReaders - 1) pass_turn();  // the first one's
+    for_each_item(p, [&](int item) { attend(Work(p, item)); });
   }
 
   static __device__ void free(SharedBarrier& barrier) {
@@ -46,7 +45,7 @@ struct ChunkReader {
   __device__ void pass_turn() const { arrive_named(1 + (group + 1) % Form::kReaders, 256); }
 
   __device__ void start_scores(Scores& s, int stage) const {
-    const uint64_t tile = advance(k, stage * space.kTileBytes);
+    const uint32_t tile = advance(k, stage * space.kTileBytes);
     pin(s);
     wgmma_begin();
 #pragma unroll
@@ -58,7 +57,7 @@ struct ChunkReader {
     wgmma_commit();
   }
   __device__ void start_values(Values& acc, const Operand& a, int stage) const {
-    const uint64_t tile = advance(v, stage * space.kTileBytes);
+    const uint32_t tile = advance(v, stage * space.kTileBytes);
     pin(acc);
     wgmma_begin();
 #pragma unroll
@@ -81,39 +80,57 @@ struct ChunkReader {
       for (int i = 0; i < 4; ++i) acc[g][i] *= factor[i / 2];
     }
   }
+  /// The span of the tiles to come: where its scores are shifted otherwise, maxima are too.
+  __device__ void enter(int number, QuerySums& sums) {
+    const float shift = this->shift();
+    const ChunkSpan& s = p.spans[number];
+    span = number;
+    rows = s.rows;
+    before = s.before;
+    if constexpr (Form::kBounded) from = s.from;
+    if constexpr (Form::kWeighted) weighted = s.weights != nullptr;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) sums.top[i] += shift - s.shift;
+  }
+  /// What the span's scores leave out.
+  __device__ float shift() const { return span < 0 ? 0 : p.spans[span].shift; }
+  /// Of the span, query t sees rows unseen(t) .. limit(t) - 1.
+  __device__ int limit(int t) const { return before < 0 ? rows : min(rows, before + t + 1); }
+  __device__ int unseen(int t) const { return max(0, from + t); }
+
   /// Rows that a query does not see vanish from the tile's scores.
   __device__ void mask(Scores& s, int tile) const {
     const int first = tile * kColumns,
               warp_query = query - static_cast<int>(threadIdx.x) % kWarp / 4;
-    const bool above = first + kColumns > work.limit(warp_query);
-    const bool below = Form::kBounded && first < work.unseen(warp_query + 15);
+    const bool above = first + kColumns > limit(warp_query);
+    const bool below = Form::kBounded && first < unseen(warp_query + 15);
     if (!above && !below) return;
     const int column = first + 2 * (static_cast<int>(threadIdx.x) % 4);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int limit = work.limit(query + 8 * i) - column;
-      const int unseen = Form::kBounded ? work.unseen(query + 8 * i) - column : 0;
+      const int end = limit(query + 8 * i) - column;
+      const int begin = Form::kBounded ? unseen(query + 8 * i) - column : 0;
 #pragma unroll
       for (int g = 0; g < kColumns / 8; ++g) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           const int at = 8 * g + j;
-          if (at >= limit || (Form::kBounded && at < unseen)) s[g][2 * i + j] = -INFINITY;
+          if (at >= end || (Form::kBounded && at < begin)) s[g][2 * i + j] = -INFINITY;
         }
       }
     }
   }
 
   /// Goes on from what earlier launches found: values are normalised, so their sum is 1.
-  __device__ void restore(QuerySums& sums, Values& acc) const {
+  __device__ void restore(QuerySums& sums, Values& acc, int head) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int t = query + 8 * i;
       if (t >= p.call.tokens) continue;
-      const size_t at = static_cast<size_t>(t) * p.call.query_heads + work.head;
+      const size_t at = static_cast<size_t>(t) * p.call.query_heads + head;
       const float log_sum = p.call.log_sum[at];
       if (log_sum == -INFINITY) continue;
-      sums.top[i] = log_sum - p.call.span.log_weight * kLog2e;  // scores here leave it out
+      sums.top[i] = log_sum;
       sums.sum[i] = threadIdx.x % 4 == 0 ? 1 : 0;
 #pragma unroll
       for (int g = 0; g < D / 8; ++g) {
@@ -138,7 +155,7 @@ struct ChunkReader {
       }
     }
   }
-  __device__ void write(const Values& acc, const QuerySums& sums) const {
+  __device__ void write(const Values& acc, const QuerySums& sums, int head) const {
     const CausalCall& c = p.call;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -146,9 +163,9 @@ struct ChunkReader {
       const int t = query + 8 * i;
       if (t >= c.tokens) continue;
       const float inverse = sum > 0 ? 1 / sum : 0;
-      const size_t at = static_cast<size_t>(t) * c.query_heads + work.head;
+      const size_t at = static_cast<size_t>(t) * c.query_heads + head;
       if (c.log_sum && threadIdx.x % 4 == 0) {
-        c.log_sum[at] = sum > 0 ? sums.top[i] + c.span.log_weight * kLog2e + log2f(sum) : -INFINITY;
+        c.log_sum[at] = sum > 0 ? sums.top[i] + shift() + log2f(sum) : -INFINITY;
       }
       write_result(c, at, [&](auto* to) { write_row(to, acc, i, inverse); });
     }
@@ -156,62 +173,75 @@ struct ChunkReader {
 
   /// Scores of a tile become probabilities; as soften().
   __device__ bool soften_tile(Scores& s, QuerySums& sums, float (&factor)[2], int tile) const {
-    if constexpr (!Form::kWeighted) {
-      mask(s, tile);
-      return soften(s, sums, factor, scale);
-    }
-    const float* weights =
-        space.weights() + tile * kColumns + 2 * (static_cast<int>(threadIdx.x) % 4);
+    float to_log2 = kScale;
+    if (Form::kWeighted && weighted) {
+      const float* weights = space.weights(at.count) + 2 * (static_cast<int>(threadIdx.x) % 4);
 #pragma unroll
-    for (int g = 0; g < kColumns / 8; ++g) {
-      const float2 w = *reinterpret_cast<const float2*>(weights + 8 * g);
-      s[g][0] = fmaf(s[g][0], scale, w.x);
-      s[g][1] = fmaf(s[g][1], scale, w.y);
-      s[g][2] = fmaf(s[g][2], scale, w.x);
-      s[g][3] = fmaf(s[g][3], scale, w.y);
+      for (int g = 0; g < kColumns / 8; ++g) {
+        const float2 w = *reinterpret_cast<const float2*>(weights + 8 * g);
+        s[g][0] = fmaf(s[g][0], kScale, w.x);
+        s[g][1] = fmaf(s[g][1], kScale, w.y);
+        s[g][2] = fmaf(s[g][2], kScale, w.x);
+        s[g][3] = fmaf(s[g][3], kScale, w.y);
+      }
+      to_log2 = 1;
     }
     mask(s, tile);
-    return soften(s, sums, factor, 1);
+    return soften(s, sums, factor, to_log2);
   }
 
-  __device__ void run() const {
-    auto& b = space.barriers();
-    float s[kColumns / 8][4], acc[D / 8][4] = {}, factor[2];
-    Operand a;
+  __device__ void attend(const Work& work) {
+    Values acc = {};
     QuerySums sums;
-    if (!p.call.first) restore(sums, acc);
-    if (work.empty()) return write(acc, sums);
-    if (group == Form::kReaders - 1) pass_turn();  // the first one's
-    RingPlace<Form::kStages> at, next{1};
+    query = work.first_query + 64 * group + static_cast<int>(threadIdx.x) / kWarp % 4 * 16 +
+            static_cast<int>(threadIdx.x) % kWarp / 4;
+    span = -1;
+    if (!p.call.first) restore(sums, acc, work.head);
+    if (work.tiles > 0) walk_tiles(acc, sums, work);
+    write(acc, sums, work.head);
+  }
+
+  __device__ void walk_tiles(Values& acc, QuerySums& sums, const Work& work) {
+    auto& b = space.barriers();
+    Scores s;
+    Operand a;
+    float factor[2];
+    TileWalk<Form> walk(work);
+    enter(walk.span, sums);
+    RingPlace<Form::kStages> next{at.count + 1};
     const auto await_keys = [&] { b.k_full[next.stage()].wait(next.phase()); };
-    b.q_full.wait(0);
-    b.k_full[0].wait(0);
-    start_scores(s, 0);
+    b.q_full.wait(works++ % 2);
+    b.k_full[at.stage()].wait(at.phase());
+    start_scores(s, at.stage());
     wgmma_wait<0>();
     pin(s);
-    free(b.k_free[0]);
-    if (soften_tile(s, sums, factor, work.end_tile - 1)) shrink(acc, factor);
+    free(b.k_free[at.stage()]);
+    if (work.tiles == 1) free(b.q_free);
+    if (soften_tile(s, sums, factor, walk.tile)) shrink(acc, factor);
     round_all(a, s);
-    if (work.end_tile - 1 > work.first_tile) await_keys();
-    for (int tile = work.end_tile - 2; tile >= work.first_tile; --tile) {
-      const RingPlace<Form::kStages> before = at;
+    if (work.tiles > 1) await_keys();
+    for (int left = work.tiles - 1; left > 0; --left) {
+      const RingPlace<Form::kStages> last = at;
       at = next;
       ++next.count;
+      walk.next(work);
+      if (walk.span != span) enter(walk.span, sums);
       await_turn();
       start_scores(s, at.stage());
-      b.v_full[before.stage()].wait(before.phase());
-      start_values(acc, a, before.stage());
+      b.v_full[last.stage()].wait(last.phase());
+      start_values(acc, a, last.stage());
       pass_turn();
       wgmma_wait<1>();
       pin(s);
       free(b.k_free[at.stage()]);
-      const bool rises = soften_tile(s, sums, factor, tile);
+      if (left == 1) free(b.q_free);
+      const bool rises = soften_tile(s, sums, factor, walk.tile);
       // It also holds the exponentials in front of the wait for the values: without a loop between
       // them the assembler moves them behind it.
-      if (tile > work.first_tile) await_keys();
+      if (left > 1) await_keys();
       wgmma_wait<0>();
       pin(acc);
-      free(b.v_free[before.stage()]);
+      free(b.v_free[last.stage()]);
       if (rises) shrink(acc, factor);
       round_all(a, s);
     }
@@ -219,32 +249,38 @@ struct ChunkReader {
     start_values(acc, a, at.stage());
     wgmma_wait<0>();
     pin(acc);
-    write(acc, sums);
+    free(b.v_free[at.stage()]);
+    at = next;
   }
+
+  const ChunkSpace<Form>& space;
+  const ChunkParams& p;
+  int group;         // of the reading ones
+  uint32_t q, k, v;  // descriptors: its queries', the first tiles'
+  RingPlace<Form::kStages> at;
+  uint32_t works = 0;  // that had tiles
+  // Of an item and the span that it is at.
+  int query;  // of this lane: r; the other is 8 further
+  int span, rows, before, from;
+  bool weighted;
 };
 
-/// A block: 128 queries of one head.
+/// A block has its share of all items.
 template <class T, class Form>
 __global__ void __launch_bounds__(Form::kThreads, 1)
     chunk_kernel(const __grid_constant__ ChunkParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   const auto space = ChunkSpace<Form>::make();
-  const ChunkWork<Form> work(p.call);
   if (threadIdx.x == 0) space.init();
-  if constexpr (Form::kWeighted) {
-    const CausalSpan& span = p.call.span;
-    const float* from = span.log_weights + work.kv_head * span.weights_stride;
-    for (int i = threadIdx.x; i < work.end_tile * Form::kColumns; i += Form::kThreads)
-      space.weights()[i] = i < work.rows ? from[i] * kLog2e : 0;
-  }
   __syncthreads();
   const int group = static_cast<int>(threadIdx.x) / 128;
   if (group == 0) {
     give_registers<Form::kCopierRegisters>();
-    if (threadIdx.x == 0 && !work.empty()) ChunkCopier<Form>{space, p, work, {}, {}}.run();
+    if (threadIdx.x == 0) ChunkCopier<Form>{space, p, {}, {}}.run();
+    if (Form::kWeighted && threadIdx.x / kWarp == 1) ChunkWeigher<Form>{space, p, {}}.run();
   } else {
     take_registers<Form::kReaderRegisters>();
-    ChunkReader<T, Form>(space, p, work, group - 1).run();
+    ChunkReader<T, Form>(space, p, group - 1).run();
   }
 #else
   asm volatile("trap;");  // never launched elsewhere

@@ -1,6 +1,8 @@
 #pragma once
-// What a block of Hopper's chunk attention (causal_wgmma.cuh) reads: which tiles of rows, where
-// they lie in shared memory, and the warpgroup that brings them there.
+// What a block of Hopper's chunk attention (causal_wgmma.cuh) reads: which queries and tiles of
+// rows, in what order, where they lie in shared memory, and the warpgroup that brings them there.
+
+#include <algorithm>
 
 #include "attend/cuda/causal.h"
 #include "attend/cuda/running.cuh"
@@ -12,7 +14,7 @@
 namespace pith::cuda {
 
 /// Rows with weights of their own, or that a query does not see because they are too old, cost the
-/// others time in one kernel: they have theirs.
+/// others time in one kernel: calls that have some have theirs.
 enum class ChunkKind { kPlain, kWeighted, kBounded };
 
 /// What a kernel is made for.
@@ -30,10 +32,24 @@ struct ChunkForm {
   static constexpr int kReaderRegisters = 240, kCopierRegisters = 24;
 };
 
+/// A span as the kernels see it.
+struct ChunkSpan {
+  CUtensorMap k, v;
+  int rows, before, from;
+  float shift;           ///< of all its scores, in units of log2
+  const float* weights;  // [G, weights_stride], or null
+  size_t weights_stride;
+};
+
 /// A kernel's parameters.
 struct ChunkParams {
-  CUtensorMap q, k, v;
+  CUtensorMap q;
+  ChunkSpan spans[kMostChunkSpans];
   CausalCall call;
+  int count;   ///< of spans
+  int blocks;  ///< of queries, of each head
+
+  __device__ int items() const { return call.query_heads * blocks; }
 };
 
 /// A block's shared memory.
@@ -41,17 +57,17 @@ template <class Form>
 struct ChunkSpace {
   static constexpr int D = Form::D, kStages = Form::kStages;
   static constexpr int kQueryBytes = Form::kQueries * 2 * D, kTileBytes = Form::kColumns * 2 * D;
+  /// A tile's keys are free before its weights are: those of the tile after next come to others.
+  static constexpr int kWeightStages = 2 * kStages;
 
   struct Barriers {
-    SharedBarrier q_full;
+    SharedBarrier q_full, q_free;
     SharedBarrier k_full[kStages], k_free[kStages], v_full[kStages], v_free[kStages];
   };
   static constexpr size_t kTiles = kQueryBytes + size_t{2} * kStages * kTileBytes;
-  static size_t bytes(const CausalSpan& span) {
-    const auto tiles = static_cast<size_t>((span.rows + Form::kColumns - 1) / Form::kColumns);
-    const size_t weights = Form::kWeighted ? tiles * Form::kColumns * sizeof(float) : 0;
-    return kTiles + sizeof(Barriers) + weights + 1024;
-  }
+  static constexpr size_t kWeights =
+      Form::kWeighted ? kWeightStages * Form::kColumns * sizeof(float) : 0;
+  static constexpr size_t kBytes = kTiles + sizeof(Barriers) + kWeights + 1024;
 
   char* shared;  // a multiple of 1024
 
@@ -64,17 +80,19 @@ struct ChunkSpace {
   __device__ char* k(int stage) const { return shared + kQueryBytes + stage * kTileBytes; }
   __device__ char* v(int stage) const { return k(kStages + stage); }
   __device__ Barriers& barriers() const { return *reinterpret_cast<Barriers*>(shared + kTiles); }
-  /// Of all rows, in units of log2; then 0 up to a tile's end.
-  __device__ float* weights() const {
-    return reinterpret_cast<float*>(shared + kTiles + sizeof(Barriers));
+  /// Of the rows of the block's `count`-th tile, in units of log2.
+  __device__ float* weights(uint32_t count) const {
+    return reinterpret_cast<float*>(shared + kTiles + sizeof(Barriers)) +
+           count % kWeightStages * Form::kColumns;
   }
 
   __device__ void init() const {
     constexpr int kWarps = Form::kReaders * 4;  // each reading warp frees alone
     Barriers& b = barriers();
     b.q_full.init(1);
+    b.q_free.init(kWarps);
     for (int i = 0; i < kStages; ++i) {
-      b.k_full[i].init(1);
+      b.k_full[i].init(Form::kWeighted ? 1 + kWarp : 1);
       b.v_full[i].init(1);
       b.k_free[i].init(kWarps);
       b.v_free[i].init(kWarps);
@@ -83,28 +101,62 @@ struct ChunkSpace {
   }
 };
 
-/// A block's queries and the tiles that they see, which are read from the last to the first.
+/// 128 queries of one head, and the tiles that they see.
 template <class Form>
 struct ChunkWork {
-  int head, kv_head, first_query, rows, before, from, first_tile, end_tile;
+  const ChunkParams& p;
+  int head, kv_head, first_query;
+  int tiles = 0;  // of all spans
 
-  __device__ explicit ChunkWork(const CausalCall& p) {
-    // The last queries see most rows: they go first. Heads that share rows go together.
-    const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y);
-    head = static_cast<int>(blockIdx.x);
-    kv_head = head / (p.query_heads / p.kv_heads);
-    first_query = block * Form::kQueries;
-    rows = static_cast<int>(p.span.rows);
-    before = static_cast<int>(p.span.before);
-    from = Form::kBounded ? static_cast<int>(p.span.from) : 0;
-    const int last_query = min(first_query + Form::kQueries, p.tokens) - 1;
-    end_tile = (limit(last_query) + Form::kColumns - 1) / Form::kColumns;
-    first_tile = Form::kBounded ? max(0, from + first_query) / Form::kColumns : 0;
+  /// The last queries see most rows: they come first. Heads that share rows come together.
+  __device__ ChunkWork(const ChunkParams& params, int item) : p(params) {
+    head = item % p.call.query_heads;
+    kv_head = head / (p.call.query_heads / p.call.kv_heads);
+    first_query = (p.blocks - 1 - item / p.call.query_heads) * Form::kQueries;
+    for (int i = 0; i < p.count; ++i)
+      tiles += max(0, end_tile(p.spans[i]) - first_tile(p.spans[i]));
   }
-  __device__ bool empty() const { return first_tile >= end_tile; }
-  /// Query t sees rows unseen(t) .. limit(t) - 1.
-  __device__ int limit(int t) const { return before < 0 ? rows : min(rows, before + t + 1); }
-  __device__ int unseen(int t) const { return max(0, from + t); }
+  __device__ int end_tile(const ChunkSpan& span) const {
+    const int last = min(first_query + Form::kQueries, p.call.tokens) - 1;
+    const int seen = span.before < 0 ? span.rows : min(span.rows, span.before + last + 1);
+    return (seen + Form::kColumns - 1) / Form::kColumns;
+  }
+  __device__ int first_tile(const ChunkSpan& span) const {
+    return Form::kBounded ? max(0, span.from + first_query) / Form::kColumns : 0;
+  }
+};
+
+/// Calls f(item) for each of a block's items. Blocks take them in turn, back and forth: the most
+/// work comes first, so that each block has about as much.
+template <class F>
+__device__ inline void for_each_item(const ChunkParams& p, const F& f) {
+  const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+  for (int first = 0, turn = 0; first < p.items(); first += blocks, turn ^= 1) {
+    const int item = first + (turn ? blocks - 1 - block : block);
+    if (item < p.items()) f(item);
+  }
+}
+
+/// Goes through those tiles: from the last of the last span to the first of the first.
+template <class Form>
+struct TileWalk {
+  int span, tile, first;
+
+  __device__ explicit TileWalk(const ChunkWork<Form>& work) : span(work.p.count) { enter(work); }
+  /// There must be a next one.
+  __device__ void next(const ChunkWork<Form>& work) {
+    if (--tile < first) enter(work);
+  }
+
+ private:
+  /// The next span of which a query sees something.
+  __device__ void enter(const ChunkWork<Form>& work) {
+    do {
+      const ChunkSpan& s = work.p.spans[--span];
+      tile = work.end_tile(s) - 1;
+      first = work.first_tile(s);
+    } while (tile < first);
+  }
 };
 
 /// What one thread of the copying warpgroup does.
@@ -113,8 +165,8 @@ struct ChunkCopier {
   static constexpr int D = Form::D;
   const ChunkSpace<Form>& space;
   const ChunkParams& p;
-  const ChunkWork<Form>& work;
   RingPlace<Form::kStages> k_at, v_at;
+  uint32_t works = 0;  // done
 
   /// A tile of 64 channels after the other.
   __device__ void copy(char* to, const CUtensorMap& map, BoxAt at, int rows,
@@ -124,59 +176,126 @@ struct ChunkCopier {
     for (int i = 0; i < D / 64; ++i)
       copy_box(to + i * 128 * rows, map, {64 * i, at.row, at.head}, full);
   }
-  __device__ void keys(int tile) {
+  __device__ void queries(const ChunkWork<Form>& work) {
+    auto& b = space.barriers();
+    if (works > 0) b.q_free.wait((works - 1) % 2);
+    ++works;
+    copy(space.q(), p.q, {0, work.first_query, work.head}, Form::kQueries, b.q_full);
+  }
+  __device__ void keys(const ChunkSpan& span, int tile, int head) {
     auto& b = space.barriers();
     const int stage = k_at.stage();
     if (k_at.count >= Form::kStages) b.k_free[stage].wait(k_at.phase() ^ 1);
-    copy(space.k(stage), p.k, {0, tile * Form::kColumns, work.kv_head}, Form::kColumns,
-         b.k_full[stage]);
+    copy(space.k(stage), span.k, {0, tile * Form::kColumns, head}, Form::kColumns, b.k_full[stage]);
     ++k_at.count;
   }
-  __device__ void values(int tile) {
+  __device__ void values(const ChunkSpan& span, int tile, int head) {
     auto& b = space.barriers();
     const int stage = v_at.stage();
     if (v_at.count >= Form::kStages) b.v_free[stage].wait(v_at.phase() ^ 1);
-    copy(space.v(stage), p.v, {0, tile * Form::kColumns, work.kv_head}, Form::kColumns,
-         b.v_full[stage]);
+    copy(space.v(stage), span.v, {0, tile * Form::kColumns, head}, Form::kColumns, b.v_full[stage]);
     ++v_at.count;
   }
-  /// In the order in which they are read.
+  /// In the order in which they are read. The next queries and keys come while the last tiles are
+  /// still worked on.
   __device__ void run() {
-    copy(space.q(), p.q, {0, work.first_query, work.head}, Form::kQueries, space.barriers().q_full);
-    keys(work.end_tile - 1);
-    for (int tile = work.end_tile - 2; tile >= work.first_tile; --tile) {
-      keys(tile);
-      values(tile + 1);
+    for (int i = p.count - 1; i >= 0; --i) {
+      prefetch_map(p.spans[i].k);
+      prefetch_map(p.spans[i].v);
     }
-    values(work.first_tile);
+    for_each_item(p, [&](int item) {
+      const ChunkWork<Form> work(p, item);
+      if (work.tiles == 0) return;
+      TileWalk<Form> walk(work);
+      queries(work);
+      keys(p.spans[walk.span], walk.tile, work.kv_head);
+      for (int left = work.tiles; left > 0; --left) {
+        const int span = walk.span, tile = walk.tile;
+        if (left > 1) {
+          walk.next(work);
+          keys(p.spans[walk.span], walk.tile, work.kv_head);
+        }
+        values(p.spans[span], tile, work.kv_head);
+      }
+    });
+  }
+};
+
+/// What a warp beside it does where rows have weights: they are numbers of any alignment, which
+/// bulk copies do not take.
+template <class Form>
+struct ChunkWeigher {
+  static constexpr int kOfLane = Form::kColumns / kWarp;
+  const ChunkSpace<Form>& space;
+  const ChunkParams& p;
+  RingPlace<Form::kStages> at;
+
+  __device__ void run() {
+    for_each_item(p, [&](int item) {
+      const ChunkWork<Form> work(p, item);
+      if (work.tiles == 0) return;
+      TileWalk<Form> walk(work);
+      for (int left = work.tiles; left > 0; --left) {
+        tile(p.spans[walk.span], walk.tile, work.kv_head);
+        if (left > 1) walk.next(work);
+      }
+    });
+  }
+  __device__ void tile(const ChunkSpan& span, int tile, int head) {
+    auto& b = space.barriers();
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, first = tile * Form::kColumns + lane;
+    float x[kOfLane];
+    if (span.weights) {
+      const float* from = span.weights + head * span.weights_stride;
+#pragma unroll
+      for (int i = 0; i < kOfLane; ++i)
+        x[i] = first + i * kWarp < span.rows ? from[first + i * kWarp] * kLog2e : 0;
+    }
+    const int stage = at.stage();
+    if (at.count >= Form::kStages) b.k_free[stage].wait(at.phase() ^ 1);
+    if (span.weights) {
+      float* to = space.weights(at.count) + lane;
+#pragma unroll
+      for (int i = 0; i < kOfLane; ++i) to[i * kWarp] = x[i];
+    }
+    b.k_full[stage].arrive();
+    ++at.count;
   }
 };
 
 template <class Form>
-ChunkParams chunk_params(const CausalCall& call) {
+ChunkParams chunk_params(const CausalCall& call, std::span<const CausalSpan> spans) {
   constexpr size_t kRow = size_t{2} * Form::D;
-  const CausalSpan& span = call.span;
+  constexpr int64_t kFirst = -(int64_t{1} << 30);
   const auto heads = static_cast<size_t>(call.query_heads);
-  const auto rows = [&](const void* data) {
-    const HeadRows of{data,
-                      call.dtype,
-                      Form::D,
-                      static_cast<size_t>(span.rows),
-                      kRow,
-                      static_cast<size_t>(call.kv_heads),
-                      call.kv_heads > 1 ? span.head_stride * 2 : kRow};
-    return tensor_map(of, Form::kColumns);
-  };
+  ChunkParams p;
+  for (const CausalSpan& span : spans) {
+    const auto rows = [&](const void* data) {
+      const HeadRows of{data,
+                        call.dtype,
+                        Form::D,
+                        static_cast<size_t>(span.rows),
+                        kRow,
+                        static_cast<size_t>(call.kv_heads),
+                        call.kv_heads > 1 ? span.head_stride * 2 : kRow};
+      return tensor_map(of, Form::kColumns);
+    };
+    p.spans[&span - spans.data()] = {rows(span.keys),
+                                     rows(span.values),
+                                     static_cast<int>(span.rows),
+                                     static_cast<int>(span.before),
+                                     static_cast<int>(std::max(span.from, kFirst)),
+                                     span.log_weight * kLog2e,
+                                     span.log_weights,
+                                     span.weights_stride};
+  }
   const HeadRows queries{call.q,       call.dtype, Form::D, static_cast<size_t>(call.tokens),
                          heads * kRow, heads,      kRow};
-  return {tensor_map(queries, Form::kQueries), rows(span.keys), rows(span.values), call};
-}
-
-template <class Form>
-dim3 chunk_grid(const CausalCall& call) {
-  constexpr int kQueries = Form::kQueries;
-  return {static_cast<unsigned>(call.query_heads),
-          static_cast<unsigned>((call.tokens + kQueries - 1) / kQueries), 1};
+  p.q = tensor_map(queries, Form::kQueries);
+  p.call = call;
+  p.count = static_cast<int>(spans.size());
+  p.blocks = (call.tokens + Form::kQueries - 1) / Form::kQueries;
+  return p;
 }
 
 }  // namespace pith::cuda

@@ -61,11 +61,10 @@ DeviceSpan AgedStore::span(size_t head, size_t which) const {
   return span;
 }
 
-void AgedStore::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
-  const CausalSpan given = call.span;
-  old_.attend_chunk(call, piece);
-  call.span = given;
-  young_.attend_chunk(call, piece);
+void AgedStore::attend_chunk(ChunkAttention& attention, const CausalSpan& as,
+                             const std::function<RowTarget()>& piece) const {
+  old_.attend_chunk(attention, as, piece);
+  young_.attend_chunk(attention, as, piece);
 }
 
 void AgedStore::add_rows(HeadRows& rows, size_t head, int64_t first_position) const {

@@ -24,7 +24,8 @@ class AgedStore final : public BodyStore {
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
     codec_->attend(call, scratch, site_.stream);
   }
-  void attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const override;
+  void attend_chunk(ChunkAttention& attention, const CausalSpan& as,
+                    const std::function<RowTarget()>& piece) const override;
   void add_rows(HeadRows& rows, size_t head, int64_t first_position) const override;
   void add_codes(std::vector<HeadCodes>& codes, size_t head, size_t first) const override {
     old_.add_codes(codes, head, first);

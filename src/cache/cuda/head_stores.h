@@ -155,10 +155,14 @@ class HeadStores {
   /// As a chunk of `tokens` sees them, with their rows: those of one weight side by side are one.
   Parts parts_of_chunk(size_t tokens, const RowTarget& run) const;
   void write_spans(const TokenSlots& slots, const NewRows& fresh) const;
+  /// To a body's rows, if there are any; `as`: see BodyStore.
+  static void attend_body(ChunkAttention& attention, const BodyStore* body, const CausalSpan& as,
+                          ChunkSpace& space);
   /// Begins a chunk's attention: all but the run and the codes in it.
-  void attend_beside(CausalCall& call, ChunkSpace& space) const;
+  void attend_beside(ChunkAttention& attention, ChunkSpace& space) const;
   /// Goes on with those; `own` of the chunk's rows are the last of them, and end it, or none.
-  void attend_run(CausalCall& call, const Parts& parts, size_t own, ChunkSpace& space) const;
+  void attend_run(ChunkAttention& attention, const Parts& parts, size_t own,
+                  ChunkSpace& space) const;
   /// The call's queries as attention takes them.
   void scale_chunk(CausalCall& call, ChunkSpace& space) const;
   void reserve(size_t rows);

@@ -160,8 +160,10 @@ void HeadStores::attend_chunk(CausalCall call, ChunkSpace& space) {
     chooser_->observe_chunk(queries, query_note(tokens), site_.stream);
   }
   scale_chunk(call, space);
-  attend_beside(call, space);
-  attend_run(call, parts, tokens, space);
+  ChunkAttention attention(call, site_.stream);
+  attend_beside(attention, space);
+  attend_run(attention, parts, tokens, space);
+  attention.finish();
   if (wants_mass()) add_mass(call, space);
 }
 
@@ -169,8 +171,11 @@ void HeadStores::attend_held(CausalCall& call, ChunkSpace& space) {
   hide();
   space.lend_partials(call);
   scale_chunk(call, space);
-  attend_beside(call, space);
-  attend_run(call, parts_of_chunk(0, rows_.begin()), 0, space);
+  ChunkAttention attention(call, site_.stream);
+  attend_beside(attention, space);
+  attend_run(attention, parts_of_chunk(0, rows_.begin()), 0, space);
+  call.first = attention.none();
+  attention.flush();
 }
 
 HeadStores::Parts HeadStores::parts_of_chunk(size_t tokens, const RowTarget& run) const {
@@ -193,37 +198,40 @@ void HeadStores::scale_chunk(CausalCall& call, ChunkSpace& space) const {
   call.q = scaled;
 }
 
-void HeadStores::attend_beside(CausalCall& call, ChunkSpace& space) const {
-  protected_.attend_chunk(call);
-  if (ragged_) ragged_->attend_chunk(call);
-  call.last = false;
-  if (beside() && beside()->rows() > 0) beside()->attend_chunk(call, [&] { return space.piece(); });
+void HeadStores::attend_body(ChunkAttention& attention, const BodyStore* body, const CausalSpan& as,
+                             ChunkSpace& space) {
+  if (!body || body->rows() == 0) return;
+  body->attend_chunk(attention, as, [&] {
+    attention.flush();
+    return space.piece();
+  });
 }
 
-void HeadStores::attend_run(CausalCall& call, const Parts& parts, size_t own,
+void HeadStores::attend_beside(ChunkAttention& attention, ChunkSpace& space) const {
+  if (ragged_) ragged_->attend_chunk(attention);
+  attend_body(attention, beside(), {}, space);
+  protected_.attend_chunk(attention);
+}
+
+void HeadStores::attend_run(ChunkAttention& attention, const Parts& parts, size_t own,
                             ChunkSpace& space) const {
   const auto seen = static_cast<int64_t>(layer_.seen);
   if (sink() > 0) turn_sink(static_cast<int64_t>(plan_.state().gone()), nullptr);
+  CausalSpan as;
+  if (seen > 0) as.from = static_cast<int64_t>(open() + 1) - seen;
+  if (coded_) as.log_weight = coded_log_weight();
+  if (weighs_codes()) as.log_weights = weights_.at<float>();
+  attend_body(attention, between(), as, space);  // first: it may need what was added attended to
   for (const DensePart& part : parts.all()) {
     const bool newest = &part == &parts.all().back();
-    call.last = false;
-    if (&part == &parts.part[parts.behind] && between() && between()->rows() > 0) {
-      call.span = {};
-      if (seen > 0) call.span.from = static_cast<int64_t>(open() + 1) - seen;
-      if (coded_) call.span.log_weight = coded_log_weight();
-      if (weighs_codes()) call.span.log_weights = weights_.at<float>();
-      between()->attend_chunk(call, [&] { return space.piece(); });
-    }
-    call.last = newest && own > 0;
     if (part.rows == 0) continue;
-    call.span = causal_span(part.at, part.rows, site_.dim);
+    CausalSpan span = causal_span(part.at, part.rows, site_.dim);
     const auto before = static_cast<int64_t>(part.rows - own);
-    if (call.last) call.span.before = before;
-    if (newest && seen > 0) call.span.from = before + 1 - seen;
-    call.span.log_weight = part.log_weight;
-    if (part.apart) call.span.log_weights = weights_.at<float>();
-    cuda::attend_chunk(call, site_.stream);
-    call.first = false;
+    if (newest && own > 0) span.before = before;
+    if (newest && seen > 0) span.from = before + 1 - seen;
+    span.log_weight = part.log_weight;
+    if (part.apart) span.log_weights = weights_.at<float>();
+    attention.add(span);
   }
 }
 

@@ -21,12 +21,8 @@ RowTarget ProtectedStore::begin_token() {
   return rows_.end();
 }
 
-void ProtectedStore::attend_chunk(CausalCall& call) const {
-  if (rows() == 0) return;
-  call.last = false;
-  call.span = causal_span(rows_.begin(), rows(), shape_.dim);
-  cuda::attend_chunk(call, stream_);
-  call.first = false;
+void ProtectedStore::attend_chunk(ChunkAttention& attention) const {
+  if (rows() > 0) attention.add(causal_span(rows_.begin(), rows(), shape_.dim));
 }
 
 size_t ProtectedStore::take(const Chunk& chunk, std::span<const Step> steps) {

@@ -57,7 +57,7 @@ class ProtectedStore {
     return dense_span(rows_.begin(), head, count, shape_.dim);
   }
   /// A chunk's attention to them all.
-  void attend_chunk(CausalCall& call) const;
+  void attend_chunk(ChunkAttention& attention) const;
 
   /// A chunk's rows, which are the last of their run.
   struct Chunk {

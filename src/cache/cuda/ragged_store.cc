@@ -56,16 +56,15 @@ DeviceSpan RaggedStore::span(size_t head) const {
   return span;
 }
 
-void RaggedStore::attend_chunk(CausalCall& call) const {
+void RaggedStore::attend_chunk(ChunkAttention& attention) const {
   if (rows_ == 0) return;
   DeviceBuffer room(*site_.memory, MemoryKind::kScratch);
   const RowTarget rows =
       held_->codes ? unpacked(room, *held_->codes, 1, body_.dtype) : first_of(held_->rows);
-  call.last = false;
-  call.span = causal_span(rows, most(), site_.dim);
-  call.span.heads = heads_at(now_);
-  cuda::attend_chunk(call, site_.stream);
-  call.first = false;
+  CausalSpan span = causal_span(rows, most(), site_.dim);
+  span.heads = heads_at(now_);
+  attention.add(span);
+  if (held_->codes) attention.flush();  // the room is lent
 }
 
 MassTarget RaggedStore::mass_target(bool anew) const {

@@ -28,7 +28,7 @@ class RaggedStore {
   /// [G]; waits.
   const std::vector<size_t>& counts() const { return told_.get(); }
   DeviceSpan span(size_t head) const;
-  void attend_chunk(CausalCall& call) const;
+  void attend_chunk(ChunkAttention& attention) const;
   /// Mass of a token goes to dense rows, or to codes; `anew`: what they have is set to 0 first.
   MassTarget mass_target(bool anew) const;
   /// Of a chunk's queries, which see all rows.

@@ -21,6 +21,10 @@ __device__ inline void copy_box(void* shared, const CUtensorMap& map, BoxAt at,
       "l"(&map), "r"(at.channel), "r"(at.row), "r"(at.head), "r"(arrives.address())
       : "memory");
 }
+/// A map's first copy need not wait for it then.
+__device__ inline void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
 /// Barriers of a block by number, of `threads` threads that wait or arrive; 0 is __syncthreads'.
 __device__ inline void wait_named(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");

@@ -11,16 +11,19 @@
 
 namespace pith::cuda {
 
-/// A tile's descriptor: its first byte, bytes between blocks of 64 channels; 8 rows take 1024
-/// bytes.
-__device__ inline uint64_t tile_descriptor(const void* shared, int block_bytes) {
-  const auto at = static_cast<uint64_t>(__cvta_generic_to_shared(shared));
-  return ((at & 0x3ffff) >> 4) | static_cast<uint64_t>(block_bytes >> 4) << 16 |
-         uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+/// What is a tile's own in its descriptor, the low half: its first byte, and bytes between blocks
+/// of 64 channels.
+__device__ inline uint32_t tile_descriptor(const void* shared, int block_bytes) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  return ((at & 0x3ffff) >> 4) | static_cast<uint32_t>(block_bytes >> 4) << 16;
 }
 /// The same tile `bytes` further on.
-__device__ inline uint64_t advance(uint64_t descriptor, int bytes) {
+__device__ inline uint32_t advance(uint32_t descriptor, int bytes) {
   return descriptor + (bytes >> 4);
+}
+/// With what all have in common: 8 rows take 1024 bytes, 128 of a row are permuted.
+__device__ inline uint64_t whole_descriptor(uint32_t descriptor) {
+  return uint64_t{1024 >> 4 | 1 << 30} << 32 | descriptor;
 }
 
 __device__ inline void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -72,13 +75,15 @@ __device__ inline void pin(float (&d)[N][4]) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " KEEP ", 0;\n"                            \
                "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." NUMBER "." NUMBER " {" \
                PITH_NAMES_##SUMS "}, " A ", " B ", p, 1, 1, 0, 0;\n}\n"                     \
-               : PITH_SUMS_##SUMS : "l"(a), "l"(b), "r"(keep))
+               : PITH_SUMS_##SUMS                                                           \
+               : "l"(whole_descriptor(a)), "l"(whole_descriptor(b)), "r"(keep))
 // A in registers, B's rows are summed over.
 #define PITH_VALUES(NUMBER, COLUMNS, SUMS, A0, A1, A2, A3, B)                               \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"                                   \
                "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." NUMBER "." NUMBER " {" \
                PITH_NAMES_##SUMS "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B ", p, 1, 1, 1;\n}\n" \
-               : PITH_SUMS_##SUMS : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+               : PITH_SUMS_##SUMS : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), \
+                 "l"(whole_descriptor(b)))
 #define PITH_TILES_OF(COLUMNS, SUMS, A, B, KEEP)                                            \
   if constexpr (std::is_same_v<T, __half>) PITH_TILES("f16", COLUMNS, SUMS, A, B, KEEP);    \
   else PITH_TILES("bf16", COLUMNS, SUMS, A, B, KEEP)
@@ -88,7 +93,7 @@ __device__ inline void pin(float (&d)[N][4]) {
 
 /// d (+)= a b: a 64 rows of A, b 8 kN rows whose channels are summed over (16 of them).
 template <class T, int kN>
-__device__ inline void multiply_tiles(float (&d)[kN][4], uint64_t a, uint64_t b, int keep) {
+__device__ inline void multiply_tiles(float (&d)[kN][4], uint32_t a, uint32_t b, int keep) {
   static_assert(kN == 8 || kN == 16);
   if constexpr (kN == 8) {
     PITH_TILES_OF("64", 32, "%32", "%33", "%34");
@@ -98,7 +103,7 @@ __device__ inline void multiply_tiles(float (&d)[kN][4], uint64_t a, uint64_t b,
 }
 /// d += a b: a in registers, b 16 rows of 8 kN channels; rows are summed over.
 template <class T, int kN>
-__device__ inline void multiply_values(float (&d)[kN][4], const uint32_t (&a)[4], uint64_t b) {
+__device__ inline void multiply_values(float (&d)[kN][4], const uint32_t (&a)[4], uint32_t b) {
   static_assert(kN == 8 || kN == 16 || kN == 32);
   if constexpr (kN == 8) {
     PITH_VALUES_OF("64", 32, "%32", "%33", "%34", "%35", "%36");
@@ -161,9 +166,9 @@ __device__ inline void publish_barriers() {
 /// A place in a ring of tiles, the same for who fills and who reads it.
 template <int kStages>
 struct RingPlace {
-  int count = 0;
-  __device__ int stage() const { return count % kStages; }
-  __device__ int phase() const { return count / kStages % 2; }
+  uint32_t count = 0;
+  __device__ uint32_t stage() const { return count % kStages; }
+  __device__ uint32_t phase() const { return count / kStages % 2; }
 };
 
 template <int kRegisters>

@@ -80,7 +80,8 @@ class RateStore final : public BodyStore {
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
     codes_ ? codes_->attend_token(call, scratch) : decode_dense(call, scratch, site_.stream);
   }
-  void attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const override;
+  void attend_chunk(ChunkAttention& attention, const CausalSpan& as,
+                    const std::function<RowTarget()>& piece) const override;
 
   DType given_back() const override { return site_.dtype; }
 
@@ -319,15 +320,14 @@ DeviceSpan RateStore::span(size_t head, size_t which) const {
   return span;
 }
 
-void RateStore::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
-  const float weight = call.span.log_weight + rule_.log_weight;
+void RateStore::attend_chunk(ChunkAttention& attention, const CausalSpan& as,
+                             const std::function<RowTarget()>& piece) const {
   const auto attend = [&](const RowTarget& rows, size_t first, size_t count, const int32_t* each) {
-    call.span = causal_span(rows, count, site_.dim);
-    call.span.log_weight = weight;
-    call.span.head_rows_before = static_cast<int64_t>(first);
-    call.span.heads.rows = each;
-    cuda::attend_chunk(call, site_.stream);
-    call.first = false;
+    CausalSpan span = causal_span(rows, count, site_.dim);
+    span.log_weight = as.log_weight + rule_.log_weight;
+    span.head_rows_before = static_cast<int64_t>(first);
+    span.heads.rows = each;
+    attention.add(span);
   };
   size_t most = 0;  // dense rows
   for (const size_t count : counts()) most = std::max(most, count - whole(count));

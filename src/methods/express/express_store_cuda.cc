@@ -64,20 +64,15 @@ class ExpressStore final : public BodyStore {
   void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
     codes_ ? codes_->attend_token(call, scratch) : decode_dense(call, scratch, site_.stream);
   }
-  void attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const override {
+  void attend_chunk(ChunkAttention& attention, const CausalSpan& /*as*/,
+                    const std::function<RowTarget()>& piece) const override {
     const ExpressArrays a = device_.arrays();
-    if (codes_) {
-      call.span = {};
-      call.span.log_weights = a.log_weights;
-      call.span.weights_stride = static_cast<size_t>(a.capacity);
-      return codes_->attend_chunk(call, piece);
-    }
     const auto stride = static_cast<size_t>(a.capacity);
-    call.span = causal_span({a.k, a.v, stride * site_.dim, 0}, rows(), site_.dim);
-    call.span.log_weights = a.log_weights;
-    call.span.weights_stride = stride;
-    cuda::attend_chunk(call, site_.stream);
-    call.first = false;
+    CausalSpan span;
+    if (!codes_) span = causal_span({a.k, a.v, stride * site_.dim, 0}, rows(), site_.dim);
+    span.log_weights = a.log_weights;
+    span.weights_stride = stride;
+    codes_ ? codes_->attend_chunk(attention, span, piece) : attention.add(span);
   }
 
   bool keeps_positions() const override { return true; }

@@ -93,10 +93,11 @@ class BodyStore {
   virtual DeviceSpan span(size_t head, size_t which) const = 0;
   /// Decode attention over dense spans and this body's.
   virtual void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const = 0;
-  /// A chunk's attention to the rows held: sets the call's spans, whose weights are what the
-  /// caller has set, and `first` to false. `piece` lends room for 8192 rows. Where the site slides
-  /// the caller sets `from` too, counted from the first row that ever came.
-  virtual void attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const = 0;
+  /// A chunk's attention to the rows held, whose weights are those of `as` too, and `from`, where
+  /// the site slides, is counted from the first row that ever came. `piece` lends room for 8192
+  /// rows, always the same: what was added before it is called has been attended to.
+  virtual void attend_chunk(ChunkAttention& attention, const CausalSpan& as,
+                            const std::function<RowTarget()>& piece) const = 0;
 
   /// Whether rows keep the positions that moves tell; else they are counted through.
   virtual bool keeps_positions() const { return false; }

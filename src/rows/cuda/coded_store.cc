@@ -286,16 +286,15 @@ void CodedStore::unpack(const RowTarget& to, const Piece& piece) const {
   codec_->unpack_values(call, site_.stream);
 }
 
-void CodedStore::attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const {
-  const CausalSpan given = call.span;
+void CodedStore::attend_chunk(ChunkAttention& attention, const CausalSpan& as,
+                              const std::function<RowTarget()>& piece) const {
   const auto attend = [&](const RowTarget& rows, size_t first, size_t count) {
-    call.span = causal_span(rows, count, site_.dim);
-    call.span.log_weight = given.log_weight;
-    if (given.log_weights) call.span.log_weights = given.log_weights + first;
-    call.span.weights_stride = given.weights_stride;
-    call.span.from = given.from - static_cast<int64_t>(gone_ + first);
-    cuda::attend_chunk(call, site_.stream);
-    call.first = false;
+    CausalSpan span = causal_span(rows, count, site_.dim);
+    span.log_weight = as.log_weight;
+    if (as.log_weights) span.log_weights = as.log_weights + first;
+    span.weights_stride = as.weights_stride;
+    span.from = as.from - static_cast<int64_t>(gone_ + first);
+    attention.add(span);
   };
   if (waits() && rows() > 0) return attend(waiting_at(0), 0, rows());
   const size_t group = codec_->block_rows();

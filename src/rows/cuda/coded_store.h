@@ -87,7 +87,8 @@ class CodedStore final : public BodyStore {
     codec_->attend(call, scratch, site_.stream);
   }
   /// The call's span may hold a log_weight, and log_weights of all rows.
-  void attend_chunk(CausalCall& call, const std::function<RowTarget()>& piece) const override;
+  void attend_chunk(ChunkAttention& attention, const CausalSpan& as,
+                    const std::function<RowTarget()>& piece) const override;
   void add_rows(HeadRows& rows, size_t head, int64_t first_position) const override;
   void add_codes(std::vector<HeadCodes>& codes, size_t head, size_t first) const override {
     if (!waits()) codes.push_back({this, head, first, rows_});

@@ -13,6 +13,7 @@ struct BoxAt {
 inline void copy_box(void* shared, const CUtensorMap& map, BoxAt at, SharedBarrier& arrives) {
   arrives.take(::emulated::copy_box(shared, map, at.channel, at.row, at.head));
 }
+inline void prefetch_map(const CUtensorMap&) {}
 /// Barriers of a block by number, of `threads` threads that wait or arrive.
 inline void wait_named(int barrier, int threads) {
   ::emulated::named_barrier(barrier, threads, true);

@@ -11,13 +11,13 @@
 
 namespace pith::cuda {
 
-inline uint64_t tile_descriptor(const void* shared, int block_bytes) {
+inline uint32_t tile_descriptor(const void* shared, int block_bytes) {
   const auto* first = static_cast<const unsigned char*>(shared);
   const auto at = static_cast<uint64_t>(first - emulated::launched_shared);
   if (at % 1024) ::emulated::fail("a tile begins between multiples of 1024 bytes");
-  return at >> 4 | static_cast<uint64_t>(block_bytes >> 4) << 16;
+  return static_cast<uint32_t>(at >> 4) | static_cast<uint32_t>(block_bytes >> 4) << 16;
 }
-inline uint64_t advance(uint64_t descriptor, int bytes) { return descriptor + (bytes >> 4); }
+inline uint32_t advance(uint32_t descriptor, int bytes) { return descriptor + (bytes >> 4); }
 
 inline void wgmma_begin() {}
 inline void wgmma_commit() {}
@@ -30,7 +30,7 @@ namespace emulated_wgmma {
 
 /// Numbers first .. first + 7 of row `row` of the tile that a descriptor names.
 template <class T>
-void load_piece(float* to, uint64_t tile, int row, int first) {
+void load_piece(float* to, uint32_t tile, int row, int first) {
   const uint64_t begin = (tile & 0x3fff) << 4, blocks = (tile >> 16 & 0x3fff) << 4;
   uint64_t place = begin + blocks * (first / 64) + uint64_t{128} * row + 2 * (first % 64);
   place ^= (place >> 7 & 7) << 4;  // the swizzle is of addresses
@@ -44,7 +44,7 @@ void load_piece(float* to, uint64_t tile, int row, int first) {
 struct Part {
   float (*d)[4];
   const uint32_t* a;
-  uint64_t a_tile, b_tile;
+  uint32_t a_tile, b_tile;
   int keep;
 };
 
@@ -98,12 +98,12 @@ void multiply(::emulated::Warp& warp, uint32_t who) {
 }  // namespace emulated_wgmma
 
 template <class T, int kN>
-void multiply_tiles(float (&d)[kN][4], uint64_t a, uint64_t b, int keep) {
+void multiply_tiles(float (&d)[kN][4], uint32_t a, uint32_t b, int keep) {
   emulated_wgmma::Part mine{d, nullptr, a, b, keep};
   ::emulated::meet(~0u, emulated_wgmma::multiply<T, kN, false>, &mine);
 }
 template <class T, int kN>
-void multiply_values(float (&d)[kN][4], const uint32_t (&a)[4], uint64_t b) {
+void multiply_values(float (&d)[kN][4], const uint32_t (&a)[4], uint32_t b) {
   emulated_wgmma::Part mine{d, a, 0, b, 1};
   ::emulated::meet(~0u, emulated_wgmma::multiply<T, kN, true>, &mine);
 }
@@ -149,9 +149,9 @@ static_assert(sizeof(SharedBarrier) == 8);
 
 template <int kStages>
 struct RingPlace {
-  int count = 0;
-  int stage() const { return count % kStages; }
-  int phase() const { return count / kStages % 2; }
+  uint32_t count = 0;
+  uint32_t stage() const { return count % kStages; }
+  uint32_t phase() const { return count / kStages % 2; }
 };
 
 inline void publish_barriers() {}
