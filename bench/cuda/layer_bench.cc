@@ -1,9 +1,10 @@
 // One layer on the GPU under policies that differ by side or head, and under sliding windows:
 // microseconds of a chunk's attention with a window and without; of a token's attention after n
 // rows, of a whole chunk and a whole token with their rows' way into the cache, and what the rows
-// take; and of a prompt of 524288 tokens, all layers' attention and all else that the cache does,
-// with heads of 128 and of 64 channels. 32 query heads, 8 KV heads, D 128, normal rows of f16.
-// Calls repeat, so that what fits the card's L2 cache stays there. One JSON line a result.
+// take; and of a prompt of 524288 or 131072 tokens, all layers' attention and all else that the
+// cache does, the longer with heads of 64 channels too. 32 query heads, 8 KV heads, D 128, normal
+// rows of f16. Calls repeat, so that what fits the card's L2 cache stays there. One JSON line a
+// result.
 //   cuda_layer_bench [--quick] [--only chunk|token|prompt]
 
 #include <chrono>
@@ -183,6 +184,9 @@ int run(bool quick, const std::string& only) {
       for (const char* policy : {"express(heavy=0,s=2048)", "express(s=2048)"})
         prompt(b, policy, (quick ? size_t{16} : size_t{256}) * kChunk, dim);
     }
+    for (const char* policy : {"express(s=2048)+int4", "snapkv(budget=2048)+int4",
+                               "keydiff(budget=2048)+int4", "balancekv"})
+      prompt(b, policy, (quick ? size_t{16} : size_t{64}) * kChunk, kDim);
   }
   if (!wanted("token")) return 0;
   for (const char* policy : {"exact", "exact+int4", "exact+kivi"}) {

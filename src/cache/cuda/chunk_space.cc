@@ -13,8 +13,6 @@ ChunkSpace::ChunkSpace(const LayerSite& site)
       queries_(*site.memory, MemoryKind::kScratch),
       out_(*site.memory, MemoryKind::kScratch),
       log_sum_(*site.memory, MemoryKind::kScratch),
-      keys_(*site.memory, MemoryKind::kScratch),
-      kept_(*site.memory, MemoryKind::kScratch),
       sums_(*site.memory, MemoryKind::kScratch),
       logits_(*site.memory, MemoryKind::kScratch) {
   set_layers_together(1);
@@ -24,6 +22,8 @@ void ChunkSpace::set_layers_together(size_t layers) {
   while (staging_.size() < layers) {
     staging_.emplace_back(*site_.memory, MemoryKind::kStaging);
     positions_.emplace_back(*site_.memory, MemoryKind::kStaging);
+    keys_.emplace_back(*site_.memory, MemoryKind::kScratch);
+    kept_.emplace_back(*site_.memory, MemoryKind::kScratch);
   }
 }
 
@@ -79,14 +79,16 @@ void ChunkSpace::lend_partials(CausalCall& call) {
 }
 
 SelectSpace ChunkSpace::select(size_t rows, bool logits) {
-  if (keys_.size() < site_.heads * rows) {
-    keys_.allocate(site_.heads * rows, site_.stream);
-    kept_.allocate(site_.heads * rows, site_.stream);
+  DeviceArray<uint32_t>& keys = keys_[at_];
+  DeviceArray<int32_t>& kept = kept_[at_];
+  if (keys.size() < site_.heads * rows) {
+    keys.allocate(site_.heads * rows, site_.stream);
+    kept.allocate(site_.heads * rows, site_.stream);
   }
   if (sums_.size() == 0) sums_.allocate(site_.heads * kSelectSums * site_.dim, site_.stream);
   const size_t numbers = logits ? site_.query_heads * rows : 0;
   if (logits_.size() < numbers) logits_.allocate(numbers, site_.stream);
-  return {keys_.data(), kept_.data(), sums_.data(), logits ? logits_.data() : nullptr, rows};
+  return {keys.data(), kept.data(), sums_.data(), logits ? logits_.data() : nullptr, rows};
 }
 
 }  // namespace pith::cuda

@@ -38,7 +38,7 @@ class ChunkSpace {
   /// Room for `rows` rows of all KV heads, whole blocks of them, that are judged.
   RowTarget unpacked(size_t rows);
   /// Room for a selection among `rows` rows of all KV heads; with that of numbers for each query
-  /// head, if `logits`.
+  /// head, if `logits`. A layer's keys and choice stay until its next, as what it stages does.
   SelectSpace select(size_t rows, bool logits = false);
 
  private:
@@ -53,8 +53,8 @@ class ChunkSpace {
   DeviceBuffer unpacked_;  // [2, G, rows, D]
   DeviceBuffer queries_;   // [T, H, D]
   DeviceArray<float> out_, log_sum_;
-  DeviceArray<uint32_t> keys_;  // [G, rows]
-  DeviceArray<int32_t> kept_;   // [G, rows]
+  std::vector<DeviceArray<uint32_t>> keys_;  // each [G, rows]
+  std::vector<DeviceArray<int32_t>> kept_;   // each [G, rows]
   DeviceArray<float> sums_;
   DeviceArray<float> logits_;  // [H, rows]
 };

@@ -270,6 +270,7 @@ void DeviceCache::pass_layer(int layer) {
 
 /// Neighbours of one kind go together.
 void DeviceCache::take_moves() {
+  late_.judge(stream_);
   const std::vector<BodyMove>& moves = late_.moves;
   for (size_t first = 0, end = 0; first < moves.size(); first = end) {
     const BodyMove& move = moves[first];
@@ -318,13 +319,13 @@ const float* DeviceCache::attend_chunk_only(int layer, const void* q, size_t tok
 
 void DeviceCache::end_chunk(int layer, size_t tokens) {
   if (probe_) probe_->append_chunk(layer, chunk_, tokens);
-  at(layer).end_chunk(tokens, space_, late_.moves);
+  at(layer).end_chunk(tokens, space_, late_);
   pass_layer(layer);
 }
 
 void DeviceCache::append_chunk(int layer, size_t tokens) {
   if (probe_) probe_->append_chunk(layer, chunk_, tokens);
-  at(layer).append_chunk(tokens, space_, late_.moves);
+  at(layer).append_chunk(tokens, space_, late_);
   pass_layer(layer);
 }
 

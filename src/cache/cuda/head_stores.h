@@ -84,8 +84,8 @@ class HeadStores {
   void attend_held(CausalCall& call, ChunkSpace& space);
   RowTarget begin_chunk(size_t tokens, ChunkSpace& space);
   void attend_chunk(CausalCall call, ChunkSpace& space);
-  void end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves);
-  void append_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves);
+  void end_chunk(size_t tokens, ChunkSpace& space, LateWork& late);
+  void append_chunk(size_t tokens, ChunkSpace& space, LateWork& late);
   void end_prefill(ChunkSpace& space);
   size_t layers_together() const { return body_ ? body_->layers_together() : 1; }
   void protect(const ProtectedRows& rows);
@@ -190,31 +190,36 @@ class HeadStores {
   void add_weights(HeadRows& rows) const;
   /// What a pass's steps do to rows that are there already.
   void carry_out(std::span<const Step> steps, bool chunk, ChunkSpace& space, LateWork& late);
-  void carry_out(const Step& step, StagedRows& staged, ChunkSpace& space);
-  /// Memory where the rows of all splits wait for the body to take them.
-  StagedRows stage(std::span<const Step> steps, ChunkSpace& space, std::vector<BodyMove>& moves);
-  /// The lightest of the heavy rows leave them: for the run's body, or for that of its own.
-  void split(const Step& step, const StagedRows& staged, ChunkSpace& space);
-  void split_in_run(const Step& step, const SelectSpace& lent, const KeepCall& call,
-                    ChunkSpace& space);
-  /// What was chosen of heavy rows, in memory that was lent.
-  struct HeavyChoice {
-    const SelectSpace& lent;
-    const KeepCall& call;
-    const JudgedRows& seen;  ///< the rows as numbers
+  void carry_out(const Step& step, ChunkSpace& space);
+  /// All judgements of heavy rows that are among the steps, before any of these are carried out:
+  /// the lightest leave, for the run's body, or, as `late` says, for that of its own. Returns
+  /// whether `late` has the rest of the pass's work too, on rows in codes.
+  bool split(std::span<const Step> steps, bool chunk, ChunkSpace& space, LateWork& late);
+  /// In rows of each head, of all judgements of a pass.
+  struct Splits {
+    size_t stay = 0, leave = 0;
+    size_t all() const { return stay + leave; }
   };
-  void split_to_body(const Step& step, const HeavyChoice& choice, const StagedRows& staged);
+  void split_in_run(const Splits& splits, HeavyCall choice, const KeepCall& call,
+                    ChunkSpace& space);
+  /// Memory where rows wait for the body to take them.
+  StagedRows stage(const Splits& splits, ChunkSpace& space, std::vector<BodyMove>& moves);
+  /// Rows in codes that were judged leave for the body.
+  void close_up_codes(const HeavyWork& work, const Splits& splits, ChunkSpace& space);
   /// Some of the body's last rows stay.
   void select(const Step& step, ChunkSpace& space);
   /// Some of the body's rows stay, of each head as many as the device finds.
   void share(const Step& step, ChunkSpace& space);
   SeenQueries seen_queries() const;
   /// Settled rows go into the codes, and later ones follow up.
-  void code_settled(ChunkSpace& space);
+  void code_settled();
   /// Of the body's rows the first `count` are in codes from now on, if they were not; with `late`
   /// the work may be left there, if nothing else of the pass looks at them.
   void pack(size_t count, LateWork* late = nullptr);
+  /// Whole blocks of them at a pass's end.
+  void pack_blocks(bool chunk, LateWork& late);
   /// Rows that are judged, from the body's row `first` on, as the codes give them back.
+  void unpack(JudgedRows& rows, size_t first, DType dtype, const RowTarget& to) const;
   void unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace& space) const;
   /// Shows a step's queries to the rule.
   StepQueries queries_of(const void* q, size_t tokens) const;

@@ -265,25 +265,23 @@ void HeadStores::add_mass(const CausalCall& call, ChunkSpace& space) const {
 }
 
 // Nobody attended to the chunk's rows: they have no mass yet.
-void HeadStores::append_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
+void HeadStores::append_chunk(size_t tokens, ChunkSpace& space, LateWork& late) {
   if (wants_mass())
     check(cudaMemset2DAsync(mass_.at<float>(0, packed() + rows_.rows()), stride() * sizeof(float),
                             0, tokens * sizeof(float), site_.heads, site_.stream),
           "the mass of new rows");
-  end_chunk(tokens, space, moves);
+  end_chunk(tokens, space, late);
 }
 
-void HeadStores::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
-  if (flows()) return end_staged(tokens, space, moves);
+void HeadStores::end_chunk(size_t tokens, ChunkSpace& space, LateWork& late) {
+  if (flows()) return end_staged(tokens, space, late.moves);
   ProtectedStore::Chunk chunk{rows_.end()};
   if (wants_mass()) chunk.mass = mass_.at<float>(0, packed() + rows_.rows());
   chunk.mass_stride = stride();
   rows_.add(tokens);
   const std::span<const Step> steps = plan_.append(tokens);
   rows_.drop(protected_.take(chunk, steps));
-  LateWork late;
   carry_out(steps, true, space, late);
-  moves.insert(moves.end(), late.moves.begin(), late.moves.end());
 }
 
 }  // namespace pith::cuda

@@ -8,6 +8,11 @@
 #include "pith/error.h"
 
 namespace pith::cuda {
+namespace {
+
+size_t whole_blocks(size_t rows) { return (rows + kBlockRows - 1) / kBlockRows * kBlockRows; }
+
+}  // namespace
 
 void HeadStores::carry_out(std::span<const Step> steps, bool chunk, ChunkSpace& space,
                            LateWork& late) {
@@ -16,25 +21,34 @@ void HeadStores::carry_out(std::span<const Step> steps, bool chunk, ChunkSpace& 
     if (step.from == Zone::kWindow || step.to == Zone::kLeaving) fresh += step.rows;
   }
   if (packs() && layer_.shares) pack(rows_between() + fresh);
-  StagedRows staged = stage(steps, space, late.moves);
   const RowRun before = run_;
-  for (const Step& step : steps) carry_out(step, staged, space);
+  // Codes in the run would have room for a whole chunk from then on.
+  const bool one_by_one = packs() && !body_;
+  const bool waits = !one_by_one && split(steps, chunk, space, late);
+  for (const Step& step : steps) {
+    if (one_by_one) split({&step, 1}, chunk, space, late);
+    carry_out(step, space);
+  }
   if (const auto step = late_.due(run_, chunk || layer_.selector.heavy ? 1 : kBlockRows)) {
     select(*step, space);
     run_.apply(late_.weigh());
   }
   if (run_.judged != before.judged || run_.weighted != before.weighted) write_weights();
-  if (packs()) {
-    pack(rows_between() / kBlockRows * kBlockRows, chunk ? nullptr : &late);
-  } else if (coded_) {
-    code_settled(space);
+  if (packs() && !waits) {
+    pack_blocks(chunk, late);
+  } else if (!packs() && coded_) {
+    code_settled();
   }
 }
 
-void HeadStores::carry_out(const Step& step, StagedRows& staged, ChunkSpace& space) {
+void HeadStores::pack_blocks(bool chunk, LateWork& late) {
+  pack(rows_between() / kBlockRows * kBlockRows, chunk ? nullptr : &late);
+}
+
+void HeadStores::carry_out(const Step& step, ChunkSpace& space) {
   if (step.op == Op::kSplit) {
-    split(step, staged, space);
-    staged.to.row += step.rows;
+    run_.apply(step);
+    if (body_) run_.evicted = 0;
     return;
   }
   if (body_ && step.to != Zone::kHeavy) return;  // it carries out the others
@@ -50,73 +64,90 @@ void HeadStores::carry_out(const Step& step, StagedRows& staged, ChunkSpace& spa
   }
 }
 
-StagedRows HeadStores::stage(std::span<const Step> steps, ChunkSpace& space,
+StagedRows HeadStores::stage(const Splits& splits, ChunkSpace& space,
                              std::vector<BodyMove>& moves) {
-  size_t leave = 0;
-  for (const Step& step : steps) leave += body_ && step.op == Op::kSplit ? step.rows : 0;
-  if (leave == 0) return {};
-  // Coders read whole blocks.
-  const size_t room = (leave + kBlockRows - 1) / kBlockRows * kBlockRows;
-  const StagedRows staged{space.staging(room), space.staged_positions(site_.heads * leave), leave};
+  // Coders read whole blocks. The keys of rows in codes are there too, until they are judged.
+  const size_t leave = splits.leave, room = whole_blocks(leave);
+  const size_t judged = packs() ? whole_blocks(splits.all()) / 2 : 0;  // rows have keys and values
+  const StagedRows staged{space.staging(std::max(room, judged)),
+                          space.staged_positions(site_.heads * leave), leave};
   body_->announce(leave);
   moves.push_back({body_.get(), staged.to, leave, 0, staged.positions, leave, true, packs()});
   return staged;
 }
 
-void HeadStores::split(const Step& step, const StagedRows& staged, ChunkSpace& space) {
-  const size_t end = size_t{run_.body} + step.held;
+// Rows behind those that the first split is about come to the heavy ones next, and steps between
+// two splits change nothing there: what the body's rule does, it does to rows before them.
+bool HeadStores::split(std::span<const Step> steps, bool chunk, ChunkSpace& space, LateWork& late) {
+  const auto is_split = [](const Step& step) { return step.op == Op::kSplit; };
+  const auto first = std::ranges::find_if(steps, is_split);
+  if (first == steps.end()) return false;
+  const auto times = static_cast<size_t>(std::count_if(first, steps.end(), is_split));
+  const Splits splits{first->keep, times * first->rows};
+  const size_t end = run_.body + splits.all();
   if (packs()) pack(end);
-  KeepCall call = keep_call(run_.body, step.held);
-  // Rows behind them come to the heavy ones next.
-  const SelectSpace lent = space.select(step.held + packed_behind(end), true);
+  KeepCall call = keep_call(run_.body, splits.all());
+  const SelectSpace lent = space.select(splits.all() + packed_behind(end), true);
+  call.kept = lent.kept;
+  call.kept_stride = lent.stride;
   name_rows(call.rows);
-  const HeavySizes& sizes = *layer_.selector.heavy;
-  JudgedRows seen = call.rows;
-  const DType dtype = body_ ? body_->given_back() : DType::kF16;
-  if (packs() && (body_ || sizes.by_key > 0)) unpack(seen, run_.body, dtype, space);
-  choose_heavy(lent, seen, sizes, site_.stream);
-  if (body_) return split_to_body(step, {lent, call, seen}, staged);
-  split_in_run(step, lent, call, space);
-  run_.apply(step);
-  known_ = end;
+  const HeavyCall choice{call.rows, lent, *layer_.selector.heavy};
+  if (!body_) {
+    split_in_run(splits, choice, call, space);
+    known_ = end;
+    return false;
+  }
+  call.keep = static_cast<int>(splits.stay);
+  known_ = splits.stay;
+  const StagedRows staged = stage(splits, space, late.moves);
+  const GatherCall gather{
+      call.rows, lent.kept,        lent.stride,  call.keep, static_cast<int>(splits.leave),
+      staged.to, staged.positions, staged.stride};
+  late.heavy.push_back({choice, gather, call, {}});
+  if (!packs()) {
+    rows_.drop(splits.leave);
+    return false;
+  }
+  HeavyWork& work = late.heavy.back();
+  const RowTarget keys{staged.to.k, nullptr, whole_blocks(splits.all()) * site_.dim, 0};
+  if (choice.sizes.by_key > 0) unpack(work.choice.rows, 0, body_->given_back(), keys);
+  work.rest = [this, work, splits, chunk, &space, &late] {
+    close_up_codes(work, splits, space);
+    pack_blocks(chunk, late);
+  };
+  return true;
 }
 
-void HeadStores::split_in_run(const Step& step, const SelectSpace& lent, const KeepCall& call,
+void HeadStores::split_in_run(const Splits& splits, HeavyCall choice, const KeepCall& call,
                               ChunkSpace& space) {
   const JudgedRows& rows = call.rows;
-  const int stay = static_cast<int>(step.keep);
+  const SelectSpace& lent = choice.space;
+  const int stay = static_cast<int>(splits.stay);
+  if (packs() && choice.sizes.by_key > 0) unpack(choice.rows, run_.body, DType::kF16, space);
+  choose_heavy(choice, site_.stream);
   if (packs()) {
-    const auto judged = static_cast<size_t>(rows.rows);
-    const size_t behind = packed_behind(run_.body + judged);
+    const size_t behind = packed_behind(run_.body + splits.all());
     const NewOrder order{rows.heads, static_cast<int>(run_.body), rows.rows, stay,
                          rows.rows,  static_cast<int>(behind)};
     coded_->keep_from(run_.body, order_rows(lent, order, site_.stream), lent.stride,
-                      judged + behind);
+                      splits.all() + behind);
   } else {
-    leave_first(lent, rows, stay, space.unpacked(static_cast<size_t>(rows.rows)), site_.stream);
+    leave_first(lent, rows, stay, space.unpacked(splits.all()), site_.stream);
   }
   leave_first_sides(lent, rows, stay, site_.stream);
 }
 
-void HeadStores::split_to_body(const Step& step, const HeavyChoice& choice,
-                               const StagedRows& staged) {
-  const auto& [lent, rows, seen] = choice;
-  KeepCall call = rows;
-  const int stay = static_cast<int>(step.keep), leave = static_cast<int>(step.rows);
-  gather_rows(lent, {seen, stay, leave, staged.to, staged.positions, staged.stride}, site_.stream);
-  call.keep = stay;
-  if (packs()) {  // the body's rows are not among them
-    const size_t behind = packed_behind(static_cast<size_t>(call.rows.rows));
-    const NewOrder order{call.rows.heads, 0, call.rows.rows, 0, stay, static_cast<int>(behind)};
-    coded_->keep(order_rows(lent, order, site_.stream), lent.stride, step.keep + behind);
-    move_sides(lent, call, site_.stream);
-  } else {
-    keep_rows(lent, call, site_.stream);
-    rows_.drop(step.rows);
-  }
-  run_.apply(step);
-  run_.evicted = 0;
-  known_ = step.keep;
+void HeadStores::close_up_codes(const HeavyWork& work, const Splits& splits, ChunkSpace& space) {
+  const SelectSpace& lent = work.choice.space;
+  GatherCall gather = work.gather;
+  unpack(gather.rows, 0, body_->given_back(), space);
+  gather_rows(gather, site_.stream);
+  const size_t behind = packed_behind(splits.all());  // the body's rows are not among them
+  const NewOrder order{gather.rows.heads,       0, gather.rows.rows, 0, work.keep.keep,
+                       static_cast<int>(behind)};
+  const size_t most = layer_.selector.heavy->most() + kBlockRows - 1;  // between passes
+  coded_->keep(order_rows(lent, order, site_.stream), lent.stride, splits.stay + behind, most);
+  move_sides(work.keep, site_.stream);
 }
 
 KeepCall HeadStores::keep_call(size_t first, size_t count) const {
@@ -174,9 +205,9 @@ void HeadStores::share(const Step& step, ChunkSpace& space) {
   ragged_->judge(*chooser_, step, {call.rows, coded_.get()}, space);
   if (packs()) {
     coded_->clear();
-    move_sides({}, call, site_.stream);
+    move_sides(call, site_.stream);
   } else {
-    keep_rows({}, call, site_.stream);
+    keep_rows(call, site_.stream);
     rows_.drop(count);
   }
   run_.apply(step);
@@ -196,6 +227,8 @@ void HeadStores::select(const Step& step, ChunkSpace& space) {
   call.mass_factor = chooser_->mass_kept();
   const size_t coded_behind = packed_behind(held);  // of the heavy rows
   const SelectSpace lent = space.select(count + coded_behind, state_.capacity() > 0);
+  call.kept = lent.kept;
+  call.kept_stride = lent.stride;
   call.rows.queries = seen_queries();
   if (packs() && chooser_->reads_rows()) unpack(call.rows, first, DType::kF16, space);
   chooser_->choose(lent, call.rows, step, site_.stream);
@@ -205,9 +238,9 @@ void HeadStores::select(const Step& step, ChunkSpace& space) {
                          call.keep,       static_cast<int>(coded_behind)};
     const int32_t* kept = alone ? lent.kept : order_rows(lent, order, site_.stream);
     coded_->keep_from(first, kept, lent.stride, keep + coded_behind);
-    move_sides(lent, call, site_.stream);
+    move_sides(call, site_.stream);
   } else {
-    keep_rows(lent, call, site_.stream);
+    keep_rows(call, site_.stream);
     rows_.drop(count - keep);
   }
   run_.apply(step);
@@ -215,7 +248,7 @@ void HeadStores::select(const Step& step, ChunkSpace& space) {
 }
 
 // Positions of codes lie before those of dense rows: they stay where they are.
-void HeadStores::code_settled(ChunkSpace& space) {
+void HeadStores::code_settled() {
   const size_t group = coded_->codec().block_rows();
   const size_t count = (chooser_->settled(plan_.state()) - settled()) / group * group;
   if (count == 0) return;
@@ -229,20 +262,23 @@ void HeadStores::code_settled(ChunkSpace& space) {
     coded_->announce(count);
     coded_->take({&move, 1});
   }
-  keep_rows(space.select(count), call, site_.stream);
+  keep_rows(call, site_.stream);
   rows_.drop(count);
   known_ -= count;
 }
 
-void HeadStores::unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace& space) const {
+void HeadStores::unpack(JudgedRows& rows, size_t first, DType dtype, const RowTarget& to) const {
   const size_t block = first / kBlockRows, skipped = first % kBlockRows;
   const size_t count = skipped + static_cast<size_t>(rows.rows);
-  const RowTarget unpacked = space.unpacked(count);
   rows.dtype = dtype;
-  coded_->unpack(unpacked, {block, (count + kBlockRows - 1) / kBlockRows, rows.dtype});
-  rows.k = static_cast<std::byte*>(unpacked.k) + skipped * site_.dim * 2;
-  rows.v = static_cast<std::byte*>(unpacked.v) + skipped * site_.dim * 2;
-  rows.head_stride = unpacked.head_stride;
+  coded_->unpack(to, {block, (count + kBlockRows - 1) / kBlockRows, rows.dtype});
+  rows.k = static_cast<std::byte*>(to.k) + skipped * site_.dim * 2;
+  rows.v = to.v ? static_cast<std::byte*>(to.v) + skipped * site_.dim * 2 : nullptr;
+  rows.head_stride = to.head_stride;
+}
+
+void HeadStores::unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace& space) const {
+  unpack(rows, first, dtype, space.unpacked(first % kBlockRows + static_cast<size_t>(rows.rows)));
 }
 
 // What lies beside the rows is in the body's order, whether they are codes or not.
@@ -257,7 +293,7 @@ void HeadStores::pack(size_t count, LateWork* late) {
   if (late && late->codes.size() > waiting) {
     late->behind.push_back(call);
   } else {
-    move_rows({}, call, site_.stream);
+    move_rows(call, site_.stream);
   }
   rows_.drop(fresh);
 }

@@ -20,6 +20,19 @@ void LateWork::add(LateWork& of_cache) {
   of_cache.behind.clear();
 }
 
+void LateWork::judge(cudaStream_t stream) {
+  const auto shape = [](const HeavyWork& work) {
+    const JudgedRows& rows = work.choice.rows;
+    return std::tuple(rows.dtype, rows.heads, rows.dim, static_cast<bool>(work.rest));
+  };
+  std::ranges::stable_sort(heavy, {}, shape);
+  for (auto first = heavy.begin(), end = first; first != heavy.end(); first = end) {
+    while (end != heavy.end() && shape(*end) == shape(*first)) ++end;
+    judge_heavy(std::span<const HeavyWork>(first, end), stream);
+  }
+  heavy.clear();
+}
+
 void LateWork::run(cudaStream_t stream) {
   const auto less = [](const CodeWork& a, const CodeWork& b) {
     if (a.codec != b.codec) return std::less<>()(a.codec, b.codec);
@@ -41,7 +54,7 @@ void LateWork::run(cudaStream_t stream) {
   std::ranges::stable_sort(behind, {}, shape);
   for (auto first = behind.begin(), end = first; first != behind.end(); first = end) {
     while (end != behind.end() && shape(*end) == shape(*first)) ++end;
-    move_up(std::span(first, end), stream);
+    move_rows(std::span<const KeepCall>(first, end), stream);
   }
   codes.clear();
   behind.clear();

@@ -8,8 +8,9 @@ namespace pith::cuda {
 namespace {
 
 /// The moves of one run: others of the layer are not of its shape.
-void take(const std::vector<BodyMove>& moves) {
-  for (const BodyMove& move : moves) move.body->take({&move, 1});
+void take(LateWork& late, cudaStream_t stream) {
+  late.judge(stream);
+  for (const BodyMove& move : late.moves) move.body->take({&move, 1});
 }
 
 /// Columns [offset, offset + width) of `rows` rows, bytes.
@@ -98,7 +99,7 @@ void LayerRows::end_token(ChunkSpace& space, LateWork& late) {
   for (HeadRun& run : runs_) {
     LateWork mine;
     run.stores->end_token(space, mine);
-    take(mine.moves);
+    take(mine, site_.stream);
     mine.run(site_.stream);
   }
 }
@@ -164,18 +165,18 @@ void LayerRows::attend_held(CausalCall& call, ChunkSpace& space) {
   call.first = false;
 }
 
-void LayerRows::end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves) {
-  if (alone()) only().end_chunk(tokens, space, moves);
+void LayerRows::end_chunk(size_t tokens, ChunkSpace& space, LateWork& late) {
+  if (alone()) only().end_chunk(tokens, space, late);
 }
 
-void LayerRows::append_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& late) {
+void LayerRows::append_chunk(size_t tokens, ChunkSpace& space, LateWork& late) {
   if (alone()) return only().append_chunk(tokens, space, late);
   const RowTarget rows = apart(tokens, space).rows;
   for (HeadRun& run : runs_) {
     copy_rows(run.stores->begin_chunk(tokens, space), rows, run, tokens);
-    std::vector<BodyMove> moves;
-    run.stores->append_chunk(tokens, space, moves);
-    take(moves);
+    LateWork mine;
+    run.stores->append_chunk(tokens, space, mine);
+    take(mine, site_.stream);
   }
 }
 
@@ -193,9 +194,9 @@ void LayerRows::attend_chunk(CausalCall call, ChunkSpace& space) {
     run.stores->attend_chunk(call_of(run, call, place), space);
     copy(result + first * number, all * number,
          {place.result, width * number, width * number, tokens}, site_.stream);
-    std::vector<BodyMove> moves;
-    run.stores->end_chunk(tokens, space, moves);
-    take(moves);
+    LateWork mine;
+    run.stores->end_chunk(tokens, space, mine);
+    take(mine, site_.stream);
   }
 }
 

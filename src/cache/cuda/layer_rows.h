@@ -49,10 +49,10 @@ class LayerRows {
   /// `call` lacks the spans and the partial results. Several runs append the rows too, one by one:
   /// they use the space in turn.
   void attend_chunk(CausalCall call, ChunkSpace& space);
-  /// As end_token, of moves alone.
-  void end_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves);
+  /// As end_token, of moves and heavy rows alone.
+  void end_chunk(size_t tokens, ChunkSpace& space, LateWork& late);
   /// As end_chunk, of a chunk that nobody attended from.
-  void append_chunk(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves);
+  void append_chunk(size_t tokens, ChunkSpace& space, LateWork& late);
   /// Layers whose moves at a chunk's end are worth taking together.
   size_t layers_together() const { return alone() ? only().layers_together() : 1; }
   /// The prompt is complete.

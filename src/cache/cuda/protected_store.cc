@@ -51,8 +51,8 @@ size_t ProtectedStore::take(const Chunk& chunk, std::span<const Step> steps) {
     call.rows.side_stride = chunk.mass_stride;
     call.rows.rows = static_cast<int>(count);
     call.after = static_cast<int>(tokens - done);
-    move_rows({}, call, stream_);
-    if (chunk.mass) move_sides({}, call, stream_);
+    move_rows(call, stream_);
+    if (chunk.mass) move_sides(call, stream_);
   }
   return came;
 }

@@ -13,30 +13,10 @@ namespace {
 /// One block a head.
 __global__ void __launch_bounds__(kChooseThreads)
     choose_kernel(const uint32_t* all_keys, int32_t* all_kept, size_t stride, int rows, int keep) {
-  __shared__ int shared[kChooseWarps];
-  const uint32_t* keys = all_keys + blockIdx.x * stride;
   int32_t* kept = all_kept + blockIdx.x * stride;
-  int of_cut = keep;
-  const uint32_t cut = find_cut(EachKey{keys, rows}, of_cut);
-  int ties = 0;  // rows with the cut's key; the newest of_cut of them stay
-  {
-    int own = 0;
-    for (int i = threadIdx.x; i < rows; i += kChooseThreads) own += keys[i] == cut;
-    prefix_of(own, ties, shared);
-  }
-  int stay = 0, tie = 0;  // of the rows before
-  for (int first = 0; first < rows; first += kChooseThreads) {
-    const int i = first + static_cast<int>(threadIdx.x);
-    const uint32_t key = i < rows ? keys[i] : 0;
-    int all = 0;
-    const bool equal = i < rows && key == cut;
-    const int nth = tie + prefix_of(equal, all, shared);
-    tie += all;
-    const bool stays = i < rows && (key > cut || (equal && nth >= ties - of_cut));
-    const int to = stay + prefix_of(stays, all, shared);
-    stay += all;
-    if (i < rows) kept[stays ? to : keep + i - to] = i;
-  }
+  choose_among(
+      all_keys + blockIdx.x * stride, rows, keep, [](int i) { return i; },
+      [&](int row, bool stays, int nth) { kept[stays ? nth : keep + nth] = row; });
 }
 
 constexpr int kMoveThreads = 256, kTogether = 8;  // pieces on their way to a thread
@@ -50,10 +30,10 @@ struct RowsMove {
   size_t kept_stride = 0;
   int keep = 0, rows = 0, after = 0;
 };
-RowsMove move_of(const SelectSpace& space, const KeepCall& call) {
+RowsMove move_of(const KeepCall& call) {
   const JudgedRows& rows = call.rows;
-  return {rows.k,       rows.v,    rows.head_stride, space.kept,
-          space.stride, call.keep, rows.rows,        call.after};
+  return {rows.k,           rows.v,    rows.head_stride, call.kept,
+          call.kept_stride, call.keep, rows.rows,        call.after};
 }
 /// Places that one launch takes.
 template <size_t kPlaces>
@@ -100,15 +80,22 @@ __global__ void __launch_bounds__(kMoveThreads)
   }
 }
 
-/// The same for what lies beside the rows; a block a head.
+template <size_t kPlaces>
+struct SideMoves {
+  KeepCall of[kPlaces];
+};
+
+/// The same for what lies beside the rows; blocks (head, place).
+template <size_t kPlaces>
 __global__ void __launch_bounds__(kChooseThreads)
-    move_side_kernel(const __grid_constant__ KeepCall call, const int32_t* kept, size_t stride) {
+    move_side_kernel(const __grid_constant__ SideMoves<kPlaces> moves) {
+  const KeepCall& call = moves.of[blockIdx.y];
   const JudgedRows& rows = call.rows;
   const int head = blockIdx.x, placed = call.keep + call.after_known;
   const int count = max(placed, call.keep + (rows.mass ? call.after : 0));
   int32_t* positions = rows.positions + head * rows.side_stride;
   float* mass = rows.mass ? rows.mass + head * rows.side_stride : nullptr;
-  const Sources source{kept + head * stride, call.keep, rows.rows};
+  const Sources source{call.kept + head * call.kept_stride, call.keep, rows.rows};
   for (int first = 0; first < count; first += kChooseThreads) {
     const int i = first + static_cast<int>(threadIdx.x);
     const int from = i < count ? source(i) : 0;
@@ -129,10 +116,29 @@ __global__ void __launch_bounds__(kChooseThreads)
 }
 
 template <size_t kPlaces>
-void launch_moves(const RowsMoves<kPlaces>& moves, int heads, size_t places, cudaStream_t stream) {
-  const dim3 grid(heads, 2 * (moves.dim / 8 / kSlice), static_cast<unsigned>(places));
+void move_rows_of(std::span<const KeepCall> calls, cudaStream_t stream) {
+  const JudgedRows& rows = calls.front().rows;
+  RowsMoves<kPlaces> moves{{}, rows.dim};
+  for (size_t i = 0; i < calls.size(); ++i) moves.of[i] = move_of(calls[i]);
+  const dim3 grid(rows.heads, 2 * (rows.dim / 8 / kSlice), static_cast<unsigned>(calls.size()));
   launch_kernel(move_rows_kernel<kPlaces>, {grid, kMoveThreads}, stream, "moving rows of the cache",
                 moves);
+}
+
+template <size_t kPlaces>
+void move_sides_of(std::span<const KeepCall> calls, cudaStream_t stream) {
+  SideMoves<kPlaces> moves;
+  std::ranges::copy(calls, moves.of);
+  const dim3 grid(calls.front().rows.heads, static_cast<unsigned>(calls.size()));
+  launch_kernel(move_side_kernel<kPlaces>, {grid, kChooseThreads}, stream,
+                "moving rows of the cache", moves);
+}
+
+/// Calls f(some) for at most `most` of them at a time.
+template <class F>
+void in_groups(std::span<const KeepCall> calls, size_t most, const F& f) {
+  for (size_t first = 0; first < calls.size(); first += most)
+    f(calls.subspan(first, std::min(most, calls.size() - first)));
 }
 
 }  // namespace
@@ -142,28 +148,24 @@ void choose_rows(const SelectSpace& space, int heads, int rows, int keep, cudaSt
                 space.kept, space.stride, rows, keep);
 }
 
-void move_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream) {
-  launch_moves<1>({{move_of(space, call)}, call.rows.dim}, call.rows.heads, 1, stream);
+void move_rows(const KeepCall& call, cudaStream_t stream) { move_rows_of<1>({&call, 1}, stream); }
+
+void move_sides(const KeepCall& call, cudaStream_t stream) { move_sides_of<1>({&call, 1}, stream); }
+
+void keep_rows(const KeepCall& call, cudaStream_t stream) {
+  move_rows(call, stream);
+  move_sides(call, stream);
 }
 
-void move_up(std::span<const KeepCall> calls, cudaStream_t stream) {
+void move_rows(std::span<const KeepCall> calls, cudaStream_t stream) {
   constexpr size_t kPlaces = 64;
-  for (size_t first = 0; first < calls.size(); first += kPlaces) {
-    const auto some = calls.subspan(first, std::min(kPlaces, calls.size() - first));
-    RowsMoves<kPlaces> moves{{}, some.front().rows.dim};
-    for (size_t i = 0; i < some.size(); ++i) moves.of[i] = move_of({}, some[i]);
-    launch_moves(moves, some.front().rows.heads, some.size(), stream);
-  }
+  in_groups(calls, kPlaces, [&](auto some) { move_rows_of<kPlaces>(some, stream); });
 }
 
-void move_sides(const SelectSpace& space, const KeepCall& call, cudaStream_t stream) {
-  launch_kernel(move_side_kernel, {call.rows.heads, kChooseThreads}, stream,
-                "moving rows of the cache", call, space.kept, space.stride);
-}
-
-void keep_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream) {
-  move_rows(space, call, stream);
-  move_sides(space, call, stream);
+void keep_rows(std::span<const KeepCall> calls, cudaStream_t stream) {
+  move_rows(calls, stream);
+  constexpr size_t kPlaces = 32;
+  in_groups(calls, kPlaces, [&](auto some) { move_sides_of<kPlaces>(some, stream); });
 }
 
 }  // namespace pith::cuda

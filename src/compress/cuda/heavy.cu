@@ -1,9 +1,13 @@
 #include "compress/cuda/heavy.h"
 
-#include "compress/cuda/key_directions.h"
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
+#include "compress/cuda/choice.cuh"
+#include "compress/cuda/directions.cuh"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/order_key.cuh"
 
 namespace pith::cuda {
 namespace {
@@ -15,30 +19,117 @@ __device__ int32_t position_of(const JudgedRows& rows, int head, int row) {
                           : static_cast<int32_t>(rows.first_position) + row - rows.known;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    keys_kernel(const __grid_constant__ JudgedRows rows, uint32_t* keys, size_t stride) {
-  const int row = blockIdx.x * kThreads + threadIdx.x, head = blockIdx.y;
-  if (row < rows.rows) {
-    keys[head * stride + row] = key_of(rows.mass[head * rows.side_stride + row]);
+/// What a launch's parameters have room for.
+constexpr size_t kMostLayers = 32;
+template <class Call>
+struct CallsOfLayers {
+  Call of[kMostLayers];
+};
+
+/// One head's heavy rows, in the order in which they came: those that stayed, whose numbers are in
+/// kept, then the next ones.
+template <class T, int D>
+class HeadJudge {
+ public:
+  __device__ HeadJudge(const HeavyCall& call, int head)
+      : rows_(call.rows),
+        head_(head),
+        keys_(call.space.keys + head * call.space.stride),
+        kept_(call.space.kept + head * call.space.stride),
+        mass_(rows_.mass ? rows_.mass + head * rows_.side_stride : nullptr),
+        stay_(static_cast<int>(call.sizes.budget)),
+        interval_(static_cast<int>(call.sizes.interval)),
+        by_key_(static_cast<int>(call.sizes.by_key)) {}
+
+  __device__ void judge_all() {
+    for (; stay_ + (judged_ + 1) * interval_ <= rows_.rows; ++judged_) {
+      by_mass();
+      if (by_key_ > 0) by_key();
+      const int left = stay_ + judged_ * interval_;
+      choose_among(
+          keys_, stay_ + interval_, stay_, [this](int i) { return row_of(i); },
+          [this, left](int row, bool stays, int nth) { kept_[stays ? nth : left + nth] = row; });
+      __syncthreads();
+    }
   }
+
+ private:
+  using Share = RowShare<T, D>;
+  static constexpr int kParts = kChooseThreads / kShareThreads;  // at a time
+  static constexpr uint32_t kStays = ~0u;                        // above the key of any score
+
+  __device__ int row_of(int i) const {
+    return judged_ > 0 && i < stay_ ? kept_[i] : i + judged_ * interval_;
+  }
+  /// Keys of mass, or, where rows stay for their keys too, kStays for those with the most and 0.
+  __device__ void by_mass() {
+    const int most = stay_ + interval_, stay = stay_ - by_key_;
+    for (int i = threadIdx.x; i < most; i += kChooseThreads)
+      keys_[i] = stay > 0 ? key_of(mass_[row_of(i)]) : 0;
+    if (stay == 0 || by_key_ == 0) return;
+    choose_among(
+        keys_, most, stay, [](int i) { return i; },
+        [this](int i, bool stays, int) { keys_[i] = stays ? kStays : 0; });
+  }
+  /// Keys of the others.
+  __device__ void by_key() {
+    __shared__ PartRoom<T, D> room[kParts];
+    __shared__ float sums[kParts][D], sum[D];
+    const auto row = [this](int i) { return row_of(i); };
+    const int most = stay_ + interval_;
+    const int group = threadIdx.x / kShareThreads, thread = threadIdx.x % kShareThreads;
+    float all = 0;
+    for (int part = 0; part < kSelectSums; part += kParts) {
+      const float of_part =
+          sum_directions<T, D>(rows_, head_, part + group, most, row, room[group]);
+      if (thread < D) sums[group][thread] = of_part;
+      __syncthreads();
+      for (int i = 0; i < kParts && threadIdx.x < D; ++i) all += sums[i][threadIdx.x];
+    }
+    if (threadIdx.x < D) sum[threadIdx.x] = all;
+    __syncthreads();
+    constexpr int kRows = kParts * Share::kRows, kTogether = 3;  // rows on their way to a thread
+    const int own = static_cast<int>(threadIdx.x) / Share::kLanes;
+    for (int first = own; first - own < most; first += kTogether * kRows) {
+      const auto share = [&](int j) {
+        return Share(rows_, head_, row_of(min(first + j * kRows, most - 1)));
+      };
+      const Share shares[kTogether] = {share(0), share(1), share(2)};
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const uint32_t key = unlikeness<T, D>(shares[j], sum);
+        const int i = first + j * kRows;
+        if (Share::lane() == 0 && i < most && keys_[i] != kStays) keys_[i] = key;
+      }
+    }
+  }
+
+  const JudgedRows& rows_;
+  int head_;
+  uint32_t* keys_;     // [stay + interval], of one judgement
+  int32_t* kept_;      // [rows]: those that stay, then those that left
+  const float* mass_;  // [rows]
+  int stay_, interval_, by_key_;
+  int judged_ = 0;
+};
+
+/// Blocks (head, layer).
+template <class T, int D>
+__global__ void __launch_bounds__(kChooseThreads)
+    judge_kernel(const __grid_constant__ CallsOfLayers<HeavyCall> calls) {
+  HeadJudge<T, D>(calls.of[blockIdx.y], blockIdx.x).judge_all();
 }
 
-/// The first `count` rows of `kept` get the largest key: they stay whatever comes.
+/// Blocks (pieces of 16 bytes, head, layer x keys or values).
 __global__ void __launch_bounds__(kThreads)
-    stay_kernel(uint32_t* keys, const int32_t* kept, size_t stride, int count) {
-  const int i = blockIdx.x * kThreads + threadIdx.x, head = blockIdx.y;
-  if (i < count) keys[head * stride + kept[head * stride + i]] = ~0u;
-}
-
-/// Blocks (pieces of 16 bytes, head, keys or values).
-__global__ void __launch_bounds__(kThreads)
-    gather_kernel(const __grid_constant__ GatherCall call, const int32_t* kept, size_t stride) {
+    gather_kernel(const __grid_constant__ CallsOfLayers<GatherCall> calls) {
+  const GatherCall& call = calls.of[blockIdx.z / 2];
   const JudgedRows& rows = call.rows;
   const int pieces = rows.dim / 8, head = blockIdx.y;
   const int at = blockIdx.x * kThreads + threadIdx.x, row = at / pieces, piece = at % pieces;
   if (row >= call.count) return;
-  const int from = kept[head * stride + call.first + row];
-  const bool values = blockIdx.z == 1;
+  const int from = call.kept[head * call.kept_stride + call.first + row];
+  const bool values = blockIdx.z % 2 == 1;
   const auto* source = static_cast<const char*>(values ? rows.v : rows.k);
   auto* to = static_cast<char*>(values ? call.to.v : call.to.k);
   const auto* in = reinterpret_cast<const uint4*>(source + head * rows.head_stride * 2);
@@ -73,46 +164,68 @@ __global__ void __launch_bounds__(kSideThreads)
   }
 }
 
-}  // namespace
-
-void choose_heavy(const SelectSpace& space, const JudgedRows& rows, const HeavySizes& sizes,
-                  cudaStream_t stream) {
-  const int stay = static_cast<int>(sizes.budget);
-  const int by_mass = static_cast<int>(sizes.budget - sizes.by_key);
-  if (sizes.by_mass()) {
-    const dim3 grid((rows.rows + kThreads - 1) / kThreads, rows.heads);
-    launch_kernel(keys_kernel, {grid, kThreads}, stream, "the mass of heavy rows", rows, space.keys,
-                  space.stride);
-    choose_rows(space, rows.heads, rows.rows, by_mass, stream);
+/// Calls f(calls, how many) for as many layers at a time as a launch takes.
+template <class CallOf, class F>
+void with_layers(std::span<const HeavyWork> layers, const CallOf& call_of, const F& f) {
+  using Call = std::remove_cvref_t<decltype(call_of(layers.front()))>;
+  for (size_t first = 0; first < layers.size(); first += kMostLayers) {
+    const auto some = layers.subspan(first, std::min(kMostLayers, layers.size() - first));
+    CallsOfLayers<Call> calls{};
+    for (size_t i = 0; i < some.size(); ++i) calls.of[i] = call_of(some[i]);
+    f(calls, static_cast<unsigned>(some.size()));
   }
-  if (sizes.by_key == 0) return;
-  score_directions(space, rows, stream);
-  if (by_mass > 0) {
-    const dim3 grid((by_mass + kThreads - 1) / kThreads, rows.heads);
-    launch_kernel(stay_kernel, {grid, kThreads}, stream, "the choice of heavy rows", space.keys,
-                  space.kept, space.stride, by_mass);
-  }
-  choose_rows(space, rows.heads, rows.rows, stay, stream);
 }
 
-void gather_rows(const SelectSpace& space, const GatherCall& call, cudaStream_t stream) {
-  if (call.count == 0) return;
-  const int pieces = call.count * (call.rows.dim / 8);
-  const dim3 grid((pieces + kThreads - 1) / kThreads, call.rows.heads, 2);
-  launch_kernel(gather_kernel, {grid, kThreads}, stream, "moving heavy rows", call, space.kept,
-                space.stride);
+void judge(const CallsOfLayers<HeavyCall>& calls, unsigned layers, cudaStream_t stream) {
+  const JudgedRows& rows = calls.of[0].rows;
+  with_shares(rows, [&]<class T, int D>() {
+    launch_kernel(judge_kernel<T, D>, {dim3(rows.heads, layers), kChooseThreads}, stream,
+                  "the choice of heavy rows", calls);
+  });
+}
+
+void gather(const CallsOfLayers<GatherCall>& calls, unsigned layers, cudaStream_t stream) {
+  int most = 0;
+  for (const GatherCall& call : calls.of) most = std::max(most, call.count);
+  if (most == 0) return;
+  const JudgedRows& rows = calls.of[0].rows;
+  const int pieces = most * (rows.dim / 8);
+  const dim3 grid((pieces + kThreads - 1) / kThreads, rows.heads, 2 * layers);
+  launch_kernel(gather_kernel, {grid, kThreads}, stream, "moving heavy rows", calls);
+}
+
+}  // namespace
+
+void choose_heavy(const HeavyCall& call, cudaStream_t stream) { judge({{call}}, 1, stream); }
+
+void gather_rows(const GatherCall& call, cudaStream_t stream) { gather({{call}}, 1, stream); }
+
+void judge_heavy(std::span<const HeavyWork> layers, cudaStream_t stream) {
+  with_layers(
+      layers, [](const HeavyWork& work) { return work.choice; },
+      [&](const auto& calls, unsigned count) { judge(calls, count, stream); });
+  if (!layers.empty() && layers.front().rest) {
+    for (const HeavyWork& work : layers) work.rest();
+    return;
+  }
+  with_layers(
+      layers, [](const HeavyWork& work) { return work.gather; },
+      [&](const auto& calls, unsigned count) { gather(calls, count, stream); });
+  std::vector<KeepCall> keeps;
+  for (const HeavyWork& work : layers) keeps.push_back(work.keep);
+  keep_rows(keeps, stream);
 }
 
 void leave_first(const SelectSpace& space, const JudgedRows& rows, int stay, const RowTarget& room,
                  cudaStream_t stream) {
   const int leave = rows.rows - stay;
-  GatherCall call{rows, stay, leave, room};
+  GatherCall call{rows, space.kept, space.stride, stay, leave, room};
   call.to.row = 0;
-  gather_rows(space, call, stream);
+  gather_rows(call, stream);
   call.first = 0;
   call.count = stay;
   call.to.row = leave;
-  gather_rows(space, call, stream);
+  gather_rows(call, stream);
   const size_t bytes = static_cast<size_t>(rows.rows) * rows.dim * 2;
   const auto back = [&](void* to, const void* from) {
     check(cudaMemcpy2DAsync(to, rows.head_stride * 2, from, room.head_stride * 2, bytes, rows.heads,

@@ -90,20 +90,23 @@ struct SelectSpace {
 /// those of the others, ascending; of equal keys the newer rows stay.
 void choose_rows(const SelectSpace& space, int heads, int rows, int keep, cudaStream_t stream);
 
-/// Rows named in space.kept move to the front of the body, and the `after` rows behind the body
-/// follow them, with their mass. Positions of what stays are written.
+/// Rows named in `kept` move to the front of the body, and the `after` rows behind the body follow
+/// them, with their mass. Positions of what stays are written.
 struct KeepCall {
   JudgedRows rows;
+  const int32_t* kept = nullptr;  // [G, kept_stride]
+  size_t kept_stride = 0;
   int keep = 0, after = 0;
   int after_known = 0;    ///< of those, the first whose positions are stored: they move too
   float mass_factor = 1;  ///< on the mass of what stays of the body
 };
-void keep_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream);
+void keep_rows(const KeepCall& call, cudaStream_t stream);
 /// The rows alone, and what lies beside them alone.
-void move_rows(const SelectSpace& space, const KeepCall& call, cudaStream_t stream);
-/// Of many places at once, of equally many heads and channels, where no row of the body stays.
-void move_up(std::span<const KeepCall> calls, cudaStream_t stream);
-void move_sides(const SelectSpace& space, const KeepCall& call, cudaStream_t stream);
+void move_rows(const KeepCall& call, cudaStream_t stream);
+void move_sides(const KeepCall& call, cudaStream_t stream);
+/// Of many places at once, of equally many heads and channels.
+void keep_rows(std::span<const KeepCall> calls, cudaStream_t stream);
+void move_rows(std::span<const KeepCall> calls, cudaStream_t stream);
 
 /// Rows of a body, from `first` on, in a new order: `named` of the `rows` that were judged, those
 /// in space.kept from number `begin` on and around, then the `behind` rows behind the judged.

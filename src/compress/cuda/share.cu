@@ -15,17 +15,16 @@ __global__ void __launch_bounds__(kChooseThreads)
   __shared__ int shared[kChooseWarps];
   uint32_t* keys = all_keys + heads.begins[blockIdx.x];
   const int rows = heads.rows[blockIdx.x];
-  int of_cut = min(least, rows);
-  const uint32_t cut = find_cut(EachKey{keys, rows}, of_cut);
+  const Cut cut = find_cut(EachKey{keys, rows}, min(least, rows));
   int newer = 0;  // rows of the cut's key behind these
   for (int end = rows; end > 0; end -= kChooseThreads) {
     const int i = end - 1 - static_cast<int>(threadIdx.x);
     const uint32_t key = i >= 0 ? keys[i] : 0;
     int all = 0;
-    const bool equal = i >= 0 && key == cut;
-    const int nth = newer + prefix_of(equal, all, shared);
+    const bool equal = i >= 0 && key == cut.key;
+    const int nth = newer + count_before(equal, all, shared);
     newer += all;
-    if (i >= 0 && (key > cut || (equal && nth < of_cut))) keys[i] = kSafe;
+    if (i >= 0 && (key > cut.key || (equal && nth < cut.stay))) keys[i] = kSafe;
   }
 }
 
@@ -51,14 +50,13 @@ __global__ void __launch_bounds__(kChooseThreads)
                  int32_t* stay) {
   __shared__ int shared[kChooseWarps];
   const int head = blockIdx.x, last = count - 1;
-  int of_cut = keep;
-  const uint32_t cut = find_cut(EachKey{keys, heads.begins[last] + heads.rows[last]}, of_cut);
-  const uint32_t row_cut = find_cut(EachRowOf{keys, heads, count, cut}, of_cut);
+  const Cut cut = find_cut(EachKey{keys, heads.begins[last] + heads.rows[last]}, keep);
+  const Cut row_cut = find_cut(EachRowOf{keys, heads, count, cut.key}, cut.stay);
   // Of the rows with the cut's key that are just as new those of the first heads stay.
   int before = 0;
   for (int h = 0; h < head; ++h) {
-    before += row_cut < static_cast<uint32_t>(heads.rows[h]) &&
-              keys[heads.begins[h] + static_cast<size_t>(row_cut)] == cut;
+    before += row_cut.key < static_cast<uint32_t>(heads.rows[h]) &&
+              keys[heads.begins[h] + static_cast<size_t>(row_cut.key)] == cut.key;
   }
   const uint32_t* own = keys + heads.begins[head];
   int32_t* kept = all_kept + heads.begins[head];
@@ -68,10 +66,10 @@ __global__ void __launch_bounds__(kChooseThreads)
     const int i = first + static_cast<int>(threadIdx.x);
     const auto row = static_cast<uint32_t>(i);
     const uint32_t key = i < rows ? own[i] : 0;
-    const bool newer = row > row_cut || (row == row_cut && before < of_cut);
-    const bool stays = i < rows && (key > cut || (key == cut && newer));
+    const bool newer = row > row_cut.key || (row == row_cut.key && before < row_cut.stay);
+    const bool stays = i < rows && (key > cut.key || (key == cut.key && newer));
     int all = 0;
-    const int to = kept_before + prefix_of(stays, all, shared);
+    const int to = kept_before + count_before(stays, all, shared);
     kept_before += all;
     if (stays) kept[to] = i;
   }

@@ -23,9 +23,9 @@ std::shared_ptr<const DeviceArray<float>> make_veil(const StoreSite& site, size_
 
 /// Blocks are saved whole, the last one with places of rows that are not there: what others left on
 /// the card must not get into a file.
-std::array<Slab, 4> parts_of(const DeviceCodec& codec, const StoreSite& site) {
+std::array<Slab, 4> parts_of(const DeviceCodec& codec, const StoreSite& site, bool saved) {
   const auto part = [&](MemoryKind kind, size_t bytes) {
-    return Slab(*site.memory, kind, {site.heads, bytes, true}, site.stream);
+    return Slab(*site.memory, kind, {site.heads, bytes, saved}, site.stream);
   };
   const GroupedBytes bytes = codec.block_bytes(static_cast<int>(site.dim));
   return {part(MemoryKind::kPayload, bytes.key_codes), part(MemoryKind::kMetadata, bytes.key_side),
@@ -35,10 +35,16 @@ std::array<Slab, 4> parts_of(const DeviceCodec& codec, const StoreSite& site) {
 
 }  // namespace
 
-CodedStore::CodedStore(std::shared_ptr<const DeviceCodec> codec, const StoreSite& site)
+CodedStore::CodedStore(const Beside& use, const CodedStore& owner)
+    : CodedStore(owner.codec_, owner.site_, use.stays) {
+  learned_ = owner.learned_;
+  lent_ = &owner.records_;
+}
+
+CodedStore::CodedStore(std::shared_ptr<const DeviceCodec> codec, const StoreSite& site, bool saved)
     : codec_(std::move(codec)),
       site_(site),
-      parts_(parts_of(*codec_, site)),
+      parts_(parts_of(*codec_, site, saved)),
       records_(*codec_, site),
       waiting_(*site.memory, MemoryKind::kPayload) {
   if (site.slides) veil_ = make_veil(site, codec_->block_rows());
@@ -49,7 +55,7 @@ CodedStore::CodedStore(const CodedStore& other)
                  ? other.codec_->copy(other.site_.stream)
                  : other.codec_),
       site_(other.site_),
-      parts_(parts_of(*codec_, site_)),
+      parts_(parts_of(*codec_, site_, true)),
       rows_(other.rows_),
       gone_(other.gone_),
       hidden_(other.hidden_),
@@ -153,11 +159,12 @@ void CodedStore::append(const NewRows& rows, std::vector<CodeWork>* later) {
   codec_->move_rows(call, site_.stream);
 }
 
-void CodedStore::keep(const int32_t* kept, size_t stride, size_t count) {
-  CodedStore fresh(Beside{}, *this);
-  const size_t most = std::max(site_.context, count);
+void CodedStore::keep(const int32_t* kept, size_t stride, size_t count, size_t most) {
+  CodedStore fresh(Beside{true}, *this);
+  if (site_.context > 0) most = most > 0 ? std::min(most, site_.context) : site_.context;
   // It grows to where it was, but for rows that came in a crowd.
-  fresh.move_to(site_.context > 0 ? std::min(capacity(), (most + 31) / 32) : capacity(), fresh);
+  const size_t blocks = (std::max(most, count) + 31) / 32;
+  fresh.move_to(most > 0 ? std::min(capacity(), blocks) : capacity(), fresh);
   fresh.announce(count);
   MoveCodesCall call = moves_to(fresh, count);
   call.kept = kept;
@@ -280,6 +287,7 @@ void CodedStore::unpack(const RowTarget& to, const Piece& piece) const {
   call.side = at(kKeySide, 0, piece.first);
   call.out = static_cast<std::byte*>(to.k) + skipped;
   codec_->unpack_keys(call, site_.stream);
+  if (!to.v) return;
   call.codes = at(kValueCodes, 0, piece.first);
   call.side = at(kValueSide, 0, piece.first);
   call.out = static_cast<std::byte*>(to.v) + skipped;

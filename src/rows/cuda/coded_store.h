@@ -4,6 +4,7 @@
 // one, by weights of -inf in the first block that is seen, and given back a few hundred at a time.
 
 #include <array>
+#include <utility>
 
 #include "kernels/cuda/slab.h"
 #include "rows/cuda/body_store.h"
@@ -22,7 +23,8 @@ struct CodeWork {
 
 class CodedStore final : public BodyStore {
  public:
-  CodedStore(std::shared_ptr<const DeviceCodec> codec, const StoreSite& site);
+  CodedStore(std::shared_ptr<const DeviceCodec> codec, const StoreSite& site)
+      : CodedStore(std::move(codec), site, true) {}
   CodedStore(const CodedStore& other);
 
   std::unique_ptr<BodyStore> clone() const override { return std::make_unique<CodedStore>(*this); }
@@ -48,8 +50,9 @@ class CodedStore final : public BodyStore {
   void append(const NewRows& rows, std::vector<CodeWork>* later = nullptr);
   /// Rows that append() takes at least: a codec that learns does so from the first that come.
   size_t least_appended() const { return learned_ ? 0 : codec_->learns_from(); }
-  /// Rows kept [G, stride] stay, of each head `count`, in that order.
-  void keep(const int32_t* kept, size_t stride, size_t count);
+  /// Rows kept [G, stride] stay, of each head `count`, in that order. `most`: so many are held from
+  /// now on, if more came in a crowd; 0: the tokens expected.
+  void keep(const int32_t* kept, size_t stride, size_t count, size_t most = 0);
   /// The same of rows first, ...: those before them stay as they are.
   void keep_from(size_t first, const int32_t* kept, size_t stride, size_t count);
   /// None stays; memory does.
@@ -72,6 +75,7 @@ class CodedStore final : public BodyStore {
     size_t first = 0, blocks = 0;
     DType dtype = DType::kF16;  ///< of the rows made: kF16 or kBF16
   };
+  /// Keys and, if the target has room for them, values.
   void unpack(const RowTarget& to, const Piece& piece) const;
   const DeviceCodec& codec() const { return *codec_; }
   CodeBlocks all_blocks() const {
@@ -99,12 +103,13 @@ class CodedStore final : public BodyStore {
   void archive_heads(Archive& a, size_t tokens, std::span<const size_t> of_heads);
 
  private:
-  /// Room beside a body, for its rows.
-  struct Beside {};
-  CodedStore(Beside, const CodedStore& owner) : CodedStore(owner.codec_, owner.site_) {
-    learned_ = owner.learned_;
-    lent_ = &owner.records_;
-  }
+  /// Room beside a body, for its rows: those of its parts that become the body's begin as zeros.
+  struct Beside {
+    bool stays = false;
+  };
+  CodedStore(const Beside& use, const CodedStore& owner);
+  /// `saved`: what nobody has written of blocks is 0.
+  CodedStore(std::shared_ptr<const DeviceCodec> codec, const StoreSite& site, bool saved);
   const RecordTable& records() const { return lent_ ? *lent_ : records_; }
 
   void archive_counts(Archive& a, size_t tokens);
