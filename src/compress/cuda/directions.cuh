@@ -11,21 +11,28 @@ namespace pith::cuda {
 template <class T, int D>
 using PartRoom = float[RowShare<T, D>::kRows][D];
 
-/// The sum of the directions of one of kSelectSums parts of `count` rows, the i-th of which is
-/// row_of(i): number threadIdx.x % kShareThreads of it, of threads below D. Every kShareThreads
-/// threads of a block have a part and room of their own; all threads call it.
+/// Some of a head's rows in an order of their own: the i-th of `count` is row_of(i).
+template <class RowOf>
+struct RowList {
+  int count;
+  RowOf row_of;
+};
+
+/// The sum of the directions of one of kSelectSums parts of the list: number threadIdx.x %
+/// kShareThreads of it, of threads below D. Every kShareThreads threads of a block have a part and
+/// room of their own; all threads call it.
 template <class T, int D, class RowOf>
-__device__ float sum_directions(const JudgedRows& rows, int head, int part, int count,
-                                const RowOf& row_of, PartRoom<T, D>& room) {
+__device__ float sum_directions(const JudgedRows& rows, int head, const RowList<RowOf>& list,
+                                int part, PartRoom<T, D>& room) {
   using Share = RowShare<T, D>;
   constexpr int kTogether = 3;  // rows on their way to a thread
   const int thread = threadIdx.x % kShareThreads, own = thread / Share::kLanes;
-  const int length = (count + kSelectSums - 1) / kSelectSums;
-  const int end = min(count, (part + 1) * length);
+  const int length = (list.count + kSelectSums - 1) / kSelectSums;
+  const int end = min(list.count, (part + 1) * length);
   float total[8] = {};
   for (int first = part * length; first < end; first += kTogether * Share::kRows) {
     const auto share = [&](int j) {
-      return Share(rows, head, row_of(min(first + j * Share::kRows + own, end - 1)));
+      return Share(rows, head, list.row_of(min(first + j * Share::kRows + own, end - 1)));
     };
     const Share shares[kTogether] = {share(0), share(1), share(2)};
 #pragma unroll

@@ -75,13 +75,12 @@ class HeadJudge {
   __device__ void by_key() {
     __shared__ PartRoom<T, D> room[kParts];
     __shared__ float sums[kParts][D], sum[D];
-    const auto row = [this](int i) { return row_of(i); };
     const int most = stay_ + interval_;
+    const RowList list{most, [this](int i) { return row_of(i); }};
     const int group = threadIdx.x / kShareThreads, thread = threadIdx.x % kShareThreads;
     float all = 0;
     for (int part = 0; part < kSelectSums; part += kParts) {
-      const float of_part =
-          sum_directions<T, D>(rows_, head_, part + group, most, row, room[group]);
+      const float of_part = sum_directions<T, D>(rows_, head_, list, part + group, room[group]);
       if (thread < D) sums[group][thread] = of_part;
       __syncthreads();
       for (int i = 0; i < kParts && threadIdx.x < D; ++i) all += sums[i][threadIdx.x];

@@ -12,8 +12,8 @@ __global__ void __launch_bounds__(kShareThreads)
     directions_kernel(const __grid_constant__ JudgedRows rows, float* sums) {
   __shared__ PartRoom<T, D> room;
   const int part = blockIdx.x, head = blockIdx.y;
-  const float sum = sum_directions<T, D>(
-      rows, head, part, rows.count(head), [](int i) { return i; }, room);
+  const RowList all{rows.count(head), [](int i) { return i; }};
+  const float sum = sum_directions<T, D>(rows, head, all, part, room);
   if (threadIdx.x < D) sums[(head * kSelectSums + part) * D + threadIdx.x] = sum;
 }
 
