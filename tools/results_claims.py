@@ -166,7 +166,7 @@ CSR_ASKED = ((2.5, 0.06, 0.75), (4.3, 0.01, None))  # bits, divergence, share of
 
 
 def codec_row(claim, holds, policy, rows, tasks):
-    return [claim, "yes" if holds else "NO", f"`{policy}`", *sizes(rows[policy]),
+    return [claim, "yes" if holds else "NO", short(policy), *sizes(rows[policy]),
             *(beside_exact(found, policy) for found in tasks)]
 
 
