@@ -125,6 +125,7 @@ struct Cut {
       if (which != 0) head = first + __ffs(which) - 1;
     }
     if (whole && head < heads) mine = share_of_head(ends, firsts(), head, piece);
+    __syncwarp();  // what was known of the piece before has been read
     if (threadIdx.x == 0) {
       to[kPiece] = piece, to[kBegin] = mine.x, to[kEnd] = mine.y, to[kFirstHead] = head;
     }
