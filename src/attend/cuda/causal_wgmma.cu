@@ -7,14 +7,21 @@
 namespace pith::cuda {
 namespace {
 
-/// A block a multiprocessor: its shared memory and registers are for one.
-template <class T, int D, ChunkKind kKind>
+/// Over several spans a block a multiprocessor, whose shared memory and registers are for one.
+template <class T, int D, ChunkKind kKind, bool kOne>
 void launch_as(const CausalCall& call, std::span<const CausalSpan> spans, cudaStream_t stream) {
-  using Form = ChunkForm<D, kKind>;
+  using Form = ChunkForm<D, kKind, kOne>;
   const ChunkParams params = chunk_params<Form>(call, spans);
-  const int blocks = std::min(call.query_heads * params.blocks, device_info().multiprocessors);
+  const int items = call.query_heads * params.blocks;
+  const int blocks = kOne ? items : std::min(items, device_info().multiprocessors);
   launch_kernel(chunk_kernel<T, Form>, {blocks, Form::kThreads, ChunkSpace<Form>::kBytes}, stream,
                 "prefill attention", params);
+}
+
+template <class T, int D, ChunkKind kKind>
+void launch_of(const CausalCall& call, std::span<const CausalSpan> spans, cudaStream_t stream) {
+  spans.size() == 1 ? launch_as<T, D, kKind, true>(call, spans, stream)
+                    : launch_as<T, D, kKind, false>(call, spans, stream);
 }
 
 template <class T, int D>
@@ -22,11 +29,11 @@ void launch(const CausalCall& call, std::span<const CausalSpan> spans, cudaStrea
   const auto slides = [&](const CausalSpan& span) { return span.bounded(call.tokens); };
   const auto weighted = [](const CausalSpan& span) { return span.log_weights != nullptr; };
   if (std::ranges::any_of(spans, slides))
-    launch_as<T, D, ChunkKind::kBounded>(call, spans, stream);
+    launch_of<T, D, ChunkKind::kBounded>(call, spans, stream);
   else if (std::ranges::any_of(spans, weighted))
-    launch_as<T, D, ChunkKind::kWeighted>(call, spans, stream);
+    launch_of<T, D, ChunkKind::kWeighted>(call, spans, stream);
   else
-    launch_as<T, D, ChunkKind::kPlain>(call, spans, stream);
+    launch_of<T, D, ChunkKind::kPlain>(call, spans, stream);
 }
 
 }  // namespace

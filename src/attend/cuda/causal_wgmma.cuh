@@ -23,17 +23,25 @@ struct ChunkReader {
   using Values = float[D / 8][4];
   using Operand = uint32_t[kColumns / 16][4];  // probabilities as products take them
   using Work = ChunkWork<Form>;
+  /// Loops over spans and items leave too few uniform registers for whole ones.
+  using Descriptor = std::conditional_t<Form::kOne, uint64_t, uint32_t>;
 
   __device__ ChunkReader(const ChunkSpace<Form>& s, const ChunkParams& params, int g)
       : space(s), p(params), group(g) {
-    q = advance(tile_descriptor(space.q(), 128 * Form::kQueries), group * 64 * 128);
-    k = tile_descriptor(space.k(0), 128 * kColumns);
-    v = tile_descriptor(space.v(0), 128 * kColumns);
+    q = advance(descriptor(space.q(), Form::kQueries), group * 64 * 128);
+    k = descriptor(space.k(0), kColumns);
+    v = descriptor(space.v(0), kColumns);
+  }
+
+  static __device__ Descriptor descriptor(const void* shared, int rows) {
+    const uint32_t own = tile_descriptor(shared, 128 * rows);
+    if constexpr (Form::kOne) return whole_descriptor(own);
+    return static_cast<Descriptor>(own);
   }
 
   __device__ void run() {
     if (group == Form::kReaders - 1) pass_turn();  // the first one's
-    for_each_item(p, [&](int item) { attend(Work(p, item)); });
+    for_each_item<Form>(p, [&](int item) { attend(Work(p, item)); });
   }
 
   static __device__ void free(SharedBarrier& barrier) {
@@ -45,7 +53,7 @@ struct ChunkReader {
   __device__ void pass_turn() const { arrive_named(1 + (group + 1) % Form::kReaders, 256); }
 
   __device__ void start_scores(Scores& s, int stage) const {
-    const uint32_t tile = advance(k, stage * space.kTileBytes);
+    const Descriptor tile = advance(k, stage * space.kTileBytes);
     pin(s);
     wgmma_begin();
 #pragma unroll
@@ -57,7 +65,7 @@ struct ChunkReader {
     wgmma_commit();
   }
   __device__ void start_values(Values& acc, const Operand& a, int stage) const {
-    const uint32_t tile = advance(v, stage * space.kTileBytes);
+    const Descriptor tile = advance(v, stage * space.kTileBytes);
     pin(acc);
     wgmma_begin();
 #pragma unroll
@@ -216,7 +224,7 @@ struct ChunkReader {
     wgmma_wait<0>();
     pin(s);
     free(b.k_free[at.stage()]);
-    if (work.tiles == 1) free(b.q_free);
+    if (!Form::kOne && work.tiles == 1) free(b.q_free);
     if (soften_tile(s, sums, factor, walk.tile)) shrink(acc, factor);
     round_all(a, s);
     if (work.tiles > 1) await_keys();
@@ -224,8 +232,12 @@ struct ChunkReader {
       const RingPlace<Form::kStages> last = at;
       at = next;
       ++next.count;
-      walk.next(work);
-      if (walk.span != span) enter(walk.span, sums);
+      if constexpr (Form::kOne) {
+        walk.tile = walk.first + left - 1;
+      } else {
+        walk.next(work);
+        if (walk.span != span) enter(walk.span, sums);
+      }
       await_turn();
       start_scores(s, at.stage());
       b.v_full[last.stage()].wait(last.phase());
@@ -234,7 +246,7 @@ struct ChunkReader {
       wgmma_wait<1>();
       pin(s);
       free(b.k_free[at.stage()]);
-      if (left == 1) free(b.q_free);
+      if (!Form::kOne && left == 1) free(b.q_free);
       const bool rises = soften_tile(s, sums, factor, walk.tile);
       // It also holds the exponentials in front of the wait for the values: without a loop between
       // them the assembler moves them behind it.
@@ -255,8 +267,8 @@ struct ChunkReader {
 
   const ChunkSpace<Form>& space;
   const ChunkParams& p;
-  int group;         // of the reading ones
-  uint32_t q, k, v;  // descriptors: its queries', the first tiles'
+  int group;           // of the reading ones
+  Descriptor q, k, v;  // its queries', the first tiles'
   RingPlace<Form::kStages> at;
   uint32_t works = 0;  // that had tiles
   // Of an item and the span that it is at.

@@ -17,11 +17,13 @@ namespace pith::cuda {
 /// others time in one kernel: calls that have some have theirs.
 enum class ChunkKind { kPlain, kWeighted, kBounded };
 
-/// What a kernel is made for.
-template <int kHeadDim, ChunkKind kOfRows>
+/// What a kernel is made for. One span, as an exact prompt's: a block has one item, and what spans
+/// and items take of a tile's time (a tenth) is not there.
+template <int kHeadDim, ChunkKind kOfRows, bool kOneSpan>
 struct ChunkForm {
   static constexpr int D = kHeadDim;
   static constexpr ChunkKind kKind = kOfRows;
+  static constexpr bool kOne = kOneSpan;
   static constexpr bool kWeighted = kKind == ChunkKind::kWeighted;
   static constexpr bool kBounded = kKind == ChunkKind::kBounded;
   static constexpr int kReaders = 2;  ///< warpgroups of 64 queries
@@ -113,7 +115,7 @@ struct ChunkWork {
     head = item % p.call.query_heads;
     kv_head = head / (p.call.query_heads / p.call.kv_heads);
     first_query = (p.blocks - 1 - item / p.call.query_heads) * Form::kQueries;
-    for (int i = 0; i < p.count; ++i)
+    for (int i = 0; i < (Form::kOne ? 1 : p.count); ++i)
       tiles += max(0, end_tile(p.spans[i]) - first_tile(p.spans[i]));
   }
   __device__ int end_tile(const ChunkSpan& span) const {
@@ -128,8 +130,9 @@ struct ChunkWork {
 
 /// Calls f(item) for each of a block's items. Blocks take them in turn, back and forth: the most
 /// work comes first, so that each block has about as much.
-template <class F>
+template <class Form, class F>
 __device__ inline void for_each_item(const ChunkParams& p, const F& f) {
+  if constexpr (Form::kOne) return f(static_cast<int>(blockIdx.x));
   const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
   for (int first = 0, turn = 0; first < p.items(); first += blocks, turn ^= 1) {
     const int item = first + (turn ? blocks - 1 - block : block);
@@ -142,10 +145,12 @@ template <class Form>
 struct TileWalk {
   int span, tile, first;
 
-  __device__ explicit TileWalk(const ChunkWork<Form>& work) : span(work.p.count) { enter(work); }
+  __device__ explicit TileWalk(const ChunkWork<Form>& work) : span(Form::kOne ? 1 : work.p.count) {
+    enter(work);
+  }
   /// There must be a next one.
   __device__ void next(const ChunkWork<Form>& work) {
-    if (--tile < first) enter(work);
+    if (--tile < first && !Form::kOne) enter(work);
   }
 
  private:
@@ -155,7 +160,7 @@ struct TileWalk {
       const ChunkSpan& s = work.p.spans[--span];
       tile = work.end_tile(s) - 1;
       first = work.first_tile(s);
-    } while (tile < first);
+    } while (!Form::kOne && tile < first);
   }
 };
 
@@ -199,11 +204,11 @@ struct ChunkCopier {
   /// In the order in which they are read. The next queries and keys come while the last tiles are
   /// still worked on.
   __device__ void run() {
-    for (int i = p.count - 1; i >= 0; --i) {
+    for (int i = Form::kOne ? 0 : p.count - 1; i >= 0; --i) {
       prefetch_map(p.spans[i].k);
       prefetch_map(p.spans[i].v);
     }
-    for_each_item(p, [&](int item) {
+    for_each_item<Form>(p, [&](int item) {
       const ChunkWork<Form> work(p, item);
       if (work.tiles == 0) return;
       TileWalk<Form> walk(work);
@@ -231,7 +236,7 @@ struct ChunkWeigher {
   RingPlace<Form::kStages> at;
 
   __device__ void run() {
-    for_each_item(p, [&](int item) {
+    for_each_item<Form>(p, [&](int item) {
       const ChunkWork<Form> work(p, item);
       if (work.tiles == 0) return;
       TileWalk<Form> walk(work);

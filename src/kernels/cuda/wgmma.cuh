@@ -17,13 +17,16 @@ __device__ inline uint32_t tile_descriptor(const void* shared, int block_bytes) 
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   return ((at & 0x3ffff) >> 4) | static_cast<uint32_t>(block_bytes >> 4) << 16;
 }
-/// The same tile `bytes` further on.
-__device__ inline uint32_t advance(uint32_t descriptor, int bytes) {
-  return descriptor + (bytes >> 4);
-}
-/// With what all have in common: 8 rows take 1024 bytes, 128 of a row are permuted.
+/// With what all have in common: 8 rows take 1024 bytes, 128 of a row are permuted. Products take
+/// either form: a whole one takes two uniform registers, the low half an instruction more.
 __device__ inline uint64_t whole_descriptor(uint32_t descriptor) {
   return uint64_t{1024 >> 4 | 1 << 30} << 32 | descriptor;
+}
+__device__ inline uint64_t whole_descriptor(uint64_t descriptor) { return descriptor; }
+/// The same tile `bytes` further on.
+template <class Descriptor>
+__device__ inline Descriptor advance(Descriptor descriptor, int bytes) {
+  return descriptor + (bytes >> 4);
 }
 
 __device__ inline void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -92,8 +95,8 @@ __device__ inline void pin(float (&d)[N][4]) {
   else PITH_VALUES("bf16", COLUMNS, SUMS, A0, A1, A2, A3, B)
 
 /// d (+)= a b: a 64 rows of A, b 8 kN rows whose channels are summed over (16 of them).
-template <class T, int kN>
-__device__ inline void multiply_tiles(float (&d)[kN][4], uint32_t a, uint32_t b, int keep) {
+template <class T, int kN, class Descriptor>
+__device__ inline void multiply_tiles(float (&d)[kN][4], Descriptor a, Descriptor b, int keep) {
   static_assert(kN == 8 || kN == 16);
   if constexpr (kN == 8) {
     PITH_TILES_OF("64", 32, "%32", "%33", "%34");
@@ -102,8 +105,8 @@ __device__ inline void multiply_tiles(float (&d)[kN][4], uint32_t a, uint32_t b,
   }
 }
 /// d += a b: a in registers, b 16 rows of 8 kN channels; rows are summed over.
-template <class T, int kN>
-__device__ inline void multiply_values(float (&d)[kN][4], const uint32_t (&a)[4], uint32_t b) {
+template <class T, int kN, class Descriptor>
+__device__ inline void multiply_values(float (&d)[kN][4], const uint32_t (&a)[4], Descriptor b) {
   static_assert(kN == 8 || kN == 16 || kN == 32);
   if constexpr (kN == 8) {
     PITH_VALUES_OF("64", 32, "%32", "%33", "%34", "%35", "%36");

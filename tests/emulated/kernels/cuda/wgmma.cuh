@@ -17,7 +17,11 @@ inline uint32_t tile_descriptor(const void* shared, int block_bytes) {
   if (at % 1024) ::emulated::fail("a tile begins between multiples of 1024 bytes");
   return static_cast<uint32_t>(at >> 4) | static_cast<uint32_t>(block_bytes >> 4) << 16;
 }
-inline uint32_t advance(uint32_t descriptor, int bytes) { return descriptor + (bytes >> 4); }
+inline uint64_t whole_descriptor(uint32_t descriptor) { return descriptor; }
+template <class Descriptor>
+Descriptor advance(Descriptor descriptor, int bytes) {
+  return descriptor + (bytes >> 4);
+}
 
 inline void wgmma_begin() {}
 inline void wgmma_commit() {}
@@ -97,14 +101,14 @@ void multiply(::emulated::Warp& warp, uint32_t who) {
 
 }  // namespace emulated_wgmma
 
-template <class T, int kN>
-void multiply_tiles(float (&d)[kN][4], uint32_t a, uint32_t b, int keep) {
-  emulated_wgmma::Part mine{d, nullptr, a, b, keep};
+template <class T, int kN, class Descriptor>
+void multiply_tiles(float (&d)[kN][4], Descriptor a, Descriptor b, int keep) {
+  emulated_wgmma::Part mine{d, nullptr, static_cast<uint32_t>(a), static_cast<uint32_t>(b), keep};
   ::emulated::meet(~0u, emulated_wgmma::multiply<T, kN, false>, &mine);
 }
-template <class T, int kN>
-void multiply_values(float (&d)[kN][4], const uint32_t (&a)[4], uint32_t b) {
-  emulated_wgmma::Part mine{d, a, 0, b, 1};
+template <class T, int kN, class Descriptor>
+void multiply_values(float (&d)[kN][4], const uint32_t (&a)[4], Descriptor b) {
+  emulated_wgmma::Part mine{d, a, 0, static_cast<uint32_t>(b), 1};
   ::emulated::meet(~0u, emulated_wgmma::multiply<T, kN, true>, &mine);
 }
 
