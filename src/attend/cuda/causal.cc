@@ -69,8 +69,7 @@ size_t CausalCall::together(std::span<const CausalSpan> spans) const {
 }
 
 void attend_chunk(const CausalCall& call, std::span<const CausalSpan> spans, cudaStream_t stream) {
-  // Heads of 256 channels pass on the emulated card and were timed on one, not checked there.
-  attend(call, spans, device_info().major == 9 && call.head_dim <= 128, stream);
+  attend(call, spans, device_info().major == 9, stream);
 }
 
 void attend_chunk_mma(const CausalCall& call, std::span<const CausalSpan> spans,
