@@ -198,7 +198,9 @@ double CohortPolicy::most_free_on_gpu(size_t exact, size_t body, double coded_by
   const size_t most_body = bounded ? std::max(body, keeps.most_rows(context)) : body;
   const size_t free_body = room(most_body) - body;
   const size_t window = schedule.window + 2 * schedule.block + kPieces;
-  const size_t free_exact = std::max(window, room(exact) - exact);
+  // A sample by rate over codes has up to two groups of each head as they are, and one apart.
+  const size_t tail = coded_bytes > 0 && keeps.by_contents() ? 96 : 0;
+  const size_t free_exact = std::max(window, room(exact) - exact) + tail;
   const double row = static_cast<double>(exact_row_bytes());
   const double of_body = coded_bytes > 0 ? coded_bytes / static_cast<double>(body) : row;
   return static_cast<double>(free_exact) * row + static_cast<double>(free_body) * of_body +
