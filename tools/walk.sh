@@ -24,7 +24,8 @@ fault() { echo "walk: $1" >&2; faults=$((faults + 1)); }
 # that match IGNORED are a model's or a person's words, not ours, and may be long.
 step() {
   local name=$1 status=$2 ignored=$3 command=$4 screen=$work/$1.txt wide
-  printf 'cd %q\n%s\necho $? >%q\n' "$work" "$command" "$work/status" >"$work/step.sh"
+  # The pane outlives the command: of one that dies tmux may show less than was written.
+  printf 'cd %q\n%s\necho $? >%q\nsleep 150\n' "$work" "$command" "$work/status" >"$work/step.sh"
   rm -f "$work/status"
   tmux -L "$socket" -f /dev/null new-session -d -x 80 -y 24 "bash; sleep 1" \; \
     set-option -g history-limit 5000 \; set-option -g remain-on-exit on \; \
@@ -33,6 +34,7 @@ step() {
     [ -s "$work/status" ] && break
     sleep 0.1
   done
+  sleep 0.3  # until tmux has read all of it
   tmux -L "$socket" capture-pane -p -J -S - | sed -e 's/ *$//' -e '/^Pane is dead/d' >"$screen"
   tmux -L "$socket" kill-server
   [ -s "$work/status" ] || { fault "$name has not ended within two minutes"; return; }
