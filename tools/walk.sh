@@ -28,14 +28,14 @@ step() {
   printf 'cd %q\n%s\necho $? >%q\nsleep 150\n' "$work" "$command" "$work/status" >"$work/step.sh"
   rm -f "$work/status"
   tmux -L "$socket" -f /dev/null new-session -d -x 80 -y 24 "bash; sleep 1" \; \
-    set-option -g history-limit 5000 \; set-option -g remain-on-exit on \; \
+    set-option -g history-limit 5000 \; \
     respawn-pane -k "bash $work/step.sh"
   for _ in $(seq 1200); do
     [ -s "$work/status" ] && break
     sleep 0.1
   done
   sleep 0.3  # until tmux has read all of it
-  tmux -L "$socket" capture-pane -p -J -S - | sed -e 's/ *$//' -e '/^Pane is dead/d' >"$screen"
+  tmux -L "$socket" capture-pane -p -J -S - | sed 's/ *$//' >"$screen"
   tmux -L "$socket" kill-server
   [ -s "$work/status" ] || { fault "$name has not ended within two minutes"; return; }
   [ "$(cat "$work/status")" = "$status" ] || fault "$name ended with $(cat "$work/status"), not $status"

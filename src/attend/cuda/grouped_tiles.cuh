@@ -267,8 +267,7 @@ struct TokenKeys {
         }
         reinterpret_cast<uint2*>(to)[s * kWarp + lane] = make_uint2(pairs[0], pairs[1]);
       }
-      sum += __shfl_xor_sync(~0u, sum, 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
+      sum = sum_over_columns(sum);
       if (c == 0) offsets[g * 8 + r] = sum * (1 << (kBits - 1));
     }
   }

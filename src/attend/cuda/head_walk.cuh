@@ -65,14 +65,19 @@ __device__ inline void for_own_heads(const DecodeParams& p, char* shared, Predec
   }
 }
 
-/// q f32 [8, D] in shared memory <- the share's queries, scaled; no barrier.
+/// q f32 [8, D] in shared memory <- so many queries [queries, D], times scale; no barrier.
+template <class T, int D>
+__device__ inline void load_queries(float* q, const T* from, int queries, float scale) {
+  for (int i = threadIdx.x; i < kQueries * D; i += blockDim.x) {
+    q[i] = i < queries * D ? to_float(from[i]) * scale : 0;
+  }
+}
+/// The share's.
 template <class T, int D>
 __device__ inline void load_queries(float* q, const DecodeParams& p, const HeadShare& share) {
-  const T* from =
-      static_cast<const T*>(p.here().q) + static_cast<size_t>(query_head_of(p, share.head)) * D;
-  for (int i = threadIdx.x; i < kQueries * D; i += blockDim.x) {
-    q[i] = i < share.queries * D ? to_float(from[i]) * p.scale : 0;
-  }
+  const T* all = static_cast<const T*>(p.here().q);
+  load_queries<T, D>(q, all + static_cast<size_t>(query_head_of(p, share.head)) * D, share.queries,
+                     p.scale);
 }
 
 }  // namespace pith::cuda

@@ -51,11 +51,6 @@ struct WarpHalving {
       }
     }
   }
-  static __device__ float over_columns(float x) {
-    x += __shfl_xor_sync(~0u, x, 1);
-    return x + __shfl_xor_sync(~0u, x, 2);
-  }
-
   /// Row terms of the exponents, as HalvingBlock::measure finds them.
   __device__ void find_offsets(const float (&g)[kTiles][kPerLane][4], float scale) const {
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
@@ -74,8 +69,8 @@ struct WarpHalving {
           if (column == 8 * i + r) own[i] += x;
         }
       }
-      along[i] = over_columns(along[i]) * share;
-      own[i] = over_columns(own[i]);
+      along[i] = sum_over_columns(along[i]) * share;
+      own[i] = sum_over_columns(own[i]);
       if (8 * i + r < rows.count) all += along[i];
     }
     all = sum_over_rows(all) * share;  // |m|^2

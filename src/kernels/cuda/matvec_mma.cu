@@ -190,9 +190,7 @@ __global__ void __launch_bounds__(kThreads, Size::kBlocks)
         parts[(warp * kM * 16 + row) * kTokens + token] = sums.c[m][n][i];
       }
     }
-    float sum = own_squares[n];
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
+    const float sum = sum_over_columns(own_squares[n]);
     if (c == 0) squares[warp * kTokens + n * kColumns + g] = sum;
   }
   __syncthreads();

@@ -45,7 +45,7 @@ __device__ inline float sum_over_rows(float x) {
   x += __shfl_xor_sync(~0u, x, 8);
   return x + __shfl_xor_sync(~0u, x, 16);
 }
-/// Over the four lanes of a row.
+/// Over the four neighbouring lanes that have a row.
 __device__ inline float sum_over_columns(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
   return x + __shfl_xor_sync(~0u, x, 2);

@@ -218,8 +218,7 @@ __device__ inline void end_tiles(const TileMatvecParams& p, const float* sums, u
           for (int c = 0; c < 4; c += kTokens) sum += from[s * 64 + c];
         }
       }
-      sum += __shfl_xor_sync(~0u, sum, 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
+      sum = sum_over_columns(sum);
       return there && call.bias ? sum + call.bias[part * results + o] : sum;
     };
     const float sum = sum_of(0), second = parts == 2 ? sum_of(1) : 0;

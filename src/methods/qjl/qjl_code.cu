@@ -298,9 +298,7 @@ __global__ void __launch_bounds__(kCoderWarps* kWarp, 1)
     for (int side_of = 0; side_of < 2; ++side_of) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        float n = norms[side_of][i];
-        n += __shfl_xor_sync(~0u, n, 1);
-        n += __shfl_xor_sync(~0u, n, 2);
+        const float n = sum_over_columns(norms[side_of][i]);
         norms[side_of][i] = sqrtf(n) * p.unbias / static_cast<float>(side_of ? p.m_out : kSketch);
       }
     }

@@ -3,6 +3,7 @@
 // each key's codes once for eight query heads of a group.
 
 #include "attend/cuda/grouped_tiles.cuh"
+#include "attend/cuda/head_walk.cuh"
 #include "attend/cuda/mass_token.cuh"
 #include "attend/cuda/merge.cuh"
 #include "methods/quant/quant_cuda.h"
@@ -31,8 +32,7 @@ struct TokenKeyMass {
     const T* q = static_cast<const T*>(p.q) + static_cast<size_t>(blockIdx.x) * p.group * D;
     const float scale = kLog2e * rsqrtf(static_cast<float>(D));
     for (int first = 0; first < p.group; first += kQueries, made += Keys<D>::kQueryBytes) {
-      for (int i = threadIdx.x; i < kQueries * D; i += kTokenThreads)
-        shared[i] = first + i / D < p.group ? to_float(q[first * D + i]) * scale : 0;
+      load_queries<T, D>(shared, q + first * D, min(kQueries, p.group - first), scale);
       __syncthreads();
       Keys<D>::prepare(made, shared, 0, nullptr, {});
       __syncthreads();

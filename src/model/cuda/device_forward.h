@@ -38,8 +38,9 @@ class DeviceForward {
     DType products;  ///< of a chunk's activations, hence of the weights that they are multiplied by
   };
   /// Buffers, counted as kScratch. Counter and stream must outlive it. With max_tokens above 1
-  /// tokens are multiplied as matvec.h says of tokens together, also one, or with many and weights
-  /// of 16 bits as a chunk of that many rows: what a sequence gets does not depend on the others.
+  /// each pass is multiplied as a chunk of that many rows, or, where not all weights have the type
+  /// of products, as matvec.h says of tokens together: what a sequence gets does not depend on the
+  /// others.
   DeviceForward(std::shared_ptr<const DeviceWeights> weights, MemoryCounter& memory,
                 cudaStream_t stream, const Shape& shape);
 

@@ -211,9 +211,8 @@ __global__ void __launch_bounds__(kThreads)
       score_built<D>(s, built[warp], operands);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        float sum = exp2_fast(s[0][2 * i] - log_sums[0]) + exp2_fast(s[0][2 * i + 1] - log_sums[1]);
-        sum += __shfl_xor_sync(~0u, sum, 1);
-        sum += __shfl_xor_sync(~0u, sum, 2);
+        const float sum = sum_over_columns(exp2_fast(s[0][2 * i] - log_sums[0]) +
+                                           exp2_fast(s[0][2 * i + 1] - log_sums[1]));
         const int row = first + lane / 4 + 8 * i, at = target.coded_from + row;
         if (lane % 4 != 0 || row >= coded) continue;
         mass[at] = query > 0 || at < target.known ? mass[at] + sum : sum;
