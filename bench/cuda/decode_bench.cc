@@ -229,7 +229,7 @@ void company(Bench& b, const CodecCase& c, int rows, int sessions) {
       groups.next_sequence();
       c.decode(call, scratch);
     }
-    groups.run(b.stream);
+    DecodeGroups::run(groups.take(), b.stream);
   };
   attend(sessions - 1);
   const auto alone = query.host(b);

@@ -6,13 +6,17 @@
 #include <ostream>
 
 #include "cuda/cache_pair.h"
+#include "cuda/random_model.h"
+#include "cuda/sessions.h"
 #include "emulated/emulated/asked.h"
+#include "pith/engine.h"
+#include "session/test_company.h"
 
 namespace emulated {
 
 void PrintTo(const Asked& asked, std::ostream* out) {
   *out << "{" << asked.launches << ", " << asked.copies << ", " << asked.clears << ", "
-       << asked.allocations << ", " << asked.waits << "}";
+       << asked.allocations << ", " << asked.waits << ", " << asked.graphs << "}";
 }
 
 }  // namespace emulated
@@ -50,6 +54,58 @@ const WorkCase kCases[] = {
     {"express(s=60)+int4,window=20", {856, 768, 192, 768, 320}, {60, 34, 32, 71, 4}},
     {"knorm(budget=40,interval=24);heads=0:exact", {600, 770, 0, 258, 320}, {36, 34, 0, 10, 4}},
 };
+
+/// Steps of sessions, by their numbers: who is in a pass changes, not what it is like.
+class Passes {
+ public:
+  explicit Passes(const char* policy) : policy_(policy) {}
+  void add() {
+    sessions_.emplace_back(engine_, test::with_policy(policy_));
+    sessions_.back().append(random_ids(70, model_->config().vocab, 1));
+  }
+  void step(std::initializer_list<size_t> who) {
+    const int32_t id = 5;
+    std::vector<Work> works;
+    for (const size_t i : who) works.push_back({&sessions_[i], {&id, 1}});
+    engine_->step(works);
+    for (const Work& w : works) EXPECT_FALSE(w.failure);
+  }
+  void drop_first() { sessions_.erase(sessions_.begin()); }
+
+ private:
+  static EngineOptions options() {
+    EngineOptions o;
+    o.device = Device::kCuda;
+    o.parallel = 8;
+    return o;
+  }
+  const char* policy_;
+  std::shared_ptr<const Model> model_ = RandomModelFolder({}).load();
+  std::shared_ptr<Engine> engine_ = std::make_shared<Engine>(model_, options());
+  std::vector<Session> sessions_;
+};
+
+TEST(EmulatedWork, WhoJoinsAndLeavesIsSaidByDescriptors) {
+  for (const char* policy :
+       {"exact", "exact+int4,window=16", "keydiff(budget=48)+int4,window=16",
+        "express(s=32)+int4,window=16", "exact+turboquant(bits=3),window=16"}) {
+    SCOPED_TRACE(policy);
+    Passes passes(policy);
+    for (int i = 0; i < 4; ++i) passes.add();
+    const Asked first = emulated::asked();
+    for (int i = 0; i < 3; ++i) passes.step({0, 1});
+    for (int i = 0; i < 2; ++i) passes.step({0, 1, 2});
+    const Asked before = emulated::asked();
+    EXPECT_GE((before - first).graphs, 2);
+    passes.step({0, 2});
+    passes.step({3, 2, 1});
+    passes.drop_first();
+    passes.add();
+    passes.step({3, 0});
+    passes.step({1, 3, 2});
+    EXPECT_EQ((emulated::asked() - before).graphs, 0);
+  }
+}
 
 TEST(EmulatedWork, StaysWhatItWas) {
   for (const WorkCase& c : kCases) {

@@ -5,6 +5,16 @@
 #include <utility>
 
 namespace pith::cuda {
+namespace {
+
+bool same(const dim3& a, const dim3& b) { return a.x == b.x && a.y == b.y && a.z == b.z; }
+
+}  // namespace
+
+bool DecodeLaunch::operator==(const DecodeLaunch& o) const {
+  return kernel == o.kernel && same(shape.grid, o.shape.grid) && same(shape.block, o.shape.block) &&
+         shape.shared_bytes == o.shape.shared_bytes && params == o.params;
+}
 
 void DecodeGroups::add(const Call& call, std::vector<std::byte> params, size_t placed) {
   added_.push_back({call, std::move(params), placed, stage_++});
@@ -43,7 +53,8 @@ unsigned DecodeGroups::blocks_of_call(const Call& call) {
   return best;
 }
 
-void DecodeGroups::run(cudaStream_t stream) {
+std::vector<DecodeLaunch> DecodeGroups::take() {
+  std::vector<DecodeLaunch> launches;
   std::ranges::stable_sort(added_, {}, &Added::stage);
   for (size_t first = 0, end = 0; first < added_.size(); first = end) {
     Added& group = added_[first];
@@ -62,10 +73,15 @@ void DecodeGroups::run(cudaStream_t stream) {
       const PlacedParams placed{{}, group.call.place};
       std::memcpy(group.params.data() + group.placed, &placed, sizeof(placed));
     }
-    group.call.kernel(shape, group.params.data(), stream, group.call.what);
+    launches.push_back({group.call.kernel, group.call.what, shape, std::move(group.params)});
   }
   added_.clear();
   stage_ = 0;
+  return launches;
+}
+
+void DecodeGroups::run(std::span<const DecodeLaunch> launches, cudaStream_t stream) {
+  for (const DecodeLaunch& l : launches) l.kernel(l.shape, l.params.data(), stream, l.what);
 }
 
 }  // namespace pith::cuda

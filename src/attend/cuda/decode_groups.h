@@ -4,6 +4,7 @@
 // DecodeCompany).
 
 #include <cstddef>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -16,6 +17,17 @@ namespace pith::cuda {
 struct PlacedParams {
   DecodePlace place;                    // of the launch's one call
   const DecodePlace* places = nullptr;  // [calls] on the device, or null
+};
+
+/// One launch for the calls of some sequences.
+struct DecodeLaunch {
+  LateKernel kernel;
+  const char* what = "";
+  LaunchShape shape;
+  std::vector<std::byte> params;
+
+  /// The same work over what lies at the same places.
+  bool operator==(const DecodeLaunch& o) const;
 };
 
 class DecodeGroups {
@@ -52,9 +64,10 @@ class DecodeGroups {
     call.place = nullptr;
     add(call, {bytes, bytes + sizeof(params)}, 0);
   }
-  /// Launches what was added: all sequences' first calls, then their second ones; neighbours whose
-  /// places are neighbours together.
-  void run(cudaStream_t stream);
+  /// What was added, as launches in their order: all sequences' first calls, then their second
+  /// ones; neighbours whose places are neighbours together. Nothing is left.
+  std::vector<DecodeLaunch> take();
+  static void run(std::span<const DecodeLaunch> launches, cudaStream_t stream);
 
  private:
   struct Added {

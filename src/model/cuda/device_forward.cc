@@ -7,7 +7,6 @@
 #include <functional>
 #include <iterator>
 
-#include "attend/cuda/decode_groups.h"
 #include "kernels/cuda/tile_rows.h"
 #include "kernels/cuda/uploads.h"
 #include "pith/error.h"
@@ -16,7 +15,6 @@ namespace pith::cuda {
 namespace {
 
 constexpr size_t kFewTokens = 8;    // a chunk whose products are those of single tokens
-constexpr size_t kRowBytes = 2;     // a number of exact rows and of queries
 constexpr size_t kWideUnit = 16;    // tokens
 constexpr size_t kMostPasses = 16;  // that are remembered: of what is decoded in turns
 constexpr size_t kLogitBytes = size_t{16} << 20;  // as on the CPU: T x V is never whole
@@ -38,9 +36,6 @@ size_t wide_rows_of(const DeviceWeights& weights, const DeviceForward::Shape& sh
                     });
   return pays ? (shape.max_tokens + kWideUnit - 1) / kWideUnit * kWideUnit : 0;
 }
-/// Blocks that a graph is captured with: as many as rows need, and an eighth for those that come.
-/// More would begin and end for nothing, in each session's attention.
-int with_room(int blocks) { return blocks + (blocks + 7) / 8; }
 size_t qkv_width(const ModelConfig& c) {
   return static_cast<size_t>((c.query_heads + 2 * c.kv_heads) * c.head_dim);
 }
@@ -66,7 +61,8 @@ DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, Memor
       ids_(memory, MemoryKind::kScratch, room_, stream),
       position_(memory, MemoryKind::kScratch, 1, stream),
       states_(memory, MemoryKind::kScratch, max_tokens_, stream),
-      places_(together_ ? static_cast<size_t>(config_.layers) * max_tokens_ : 0),
+      places_(memory, MemoryKind::kScratch, static_cast<size_t>(config_.layers) * max_tokens_,
+              stream),
       attention_(memory, {1, config_.query_heads, config_.kv_heads, config_.head_dim, 1, 0}, stream,
                  max_tokens_),
       host_logits_(block_ * static_cast<size_t>(config_.vocab)) {
@@ -142,165 +138,6 @@ void DeviceForward::look_up(const DeviceCache& cache, size_t tokens, bool own_pl
          tokens, half, own_places ? angles_.device() + r * tokens : nullptr},
         stream_);
   }
-}
-
-void DeviceForward::run_tokens(std::span<const TokenRun> runs) {
-  if (runs.empty() || runs.size() > max_tokens_)
-    throw Error(ErrorCode::kInternal,
-                fmt::format("a pass of {} tokens; expected 1 to {}", runs.size(), max_tokens_));
-  tokens_ = 0;
-  note(runs);
-  // What is compared is no graph. The first pass of its sequences runs kernel by kernel, which
-  // loads them all; a capture may not.
-  const bool comparing =
-      std::ranges::any_of(runs, [](const TokenRun& r) { return r.cache->comparing(); });
-  Pass* pass = known(runs);
-  const bool first = !pass;
-  if (first) pass = &add_pass(runs);
-  upload(runs);
-  if (first || comparing) {
-    enqueue_tokens(runs, *pass);
-  } else {
-    if (!pass->graph || !std::ranges::equal(blocks_, pass->blocks, std::ranges::less_equal{})) {
-      for (int& blocks : blocks_) blocks = with_room(blocks);
-      pass->graph = capture(runs, *pass);
-      pass->blocks = blocks_;
-    }
-    check(cudaGraphLaunch(pass->graph.get(), stream_), "the decode graph");
-  }
-}
-
-/// What the pass's kernels read beside the caches' own and the pass's places.
-void DeviceForward::note(std::span<const TokenRun> runs) {
-  const size_t n = runs.size();
-  blocks_.assign(n, 0);
-  for (size_t i = 0; i < n; ++i) {
-    const DeviceCache& cache = *runs[i].cache;
-    if (together_) blocks_[i] = std::min(cache.token_blocks(), attention_.blocks());
-    ids_.host()[i] = runs[i].token;
-    states_.host()[i] = runs[i].state;
-    for (size_t r = 0; r < cache.ropes().size(); ++r)
-      angles_.host()[r * n + i] = {cache.ropes()[r]->device.data(), runs[i].position};
-    for (int l = 0; l < config_.layers; ++l)
-      targets_.host()[static_cast<size_t>(l) * n + i] = cache.token_target(l);
-  }
-}
-
-/// The pass of these sequences, now the latest; null if it is new.
-DeviceForward::Pass* DeviceForward::known(std::span<const TokenRun> runs) {
-  const auto same = [&](const Pass& p) {
-    return std::ranges::equal(p.caches, runs, {}, {}, &TokenRun::cache);
-  };
-  const auto found = std::ranges::find_if(passes_, same);
-  if (found != passes_.end()) {
-    std::rotate(found, found + 1, passes_.end());
-    return &passes_.back();
-  }
-  return nullptr;
-}
-
-/// Where its sequences' numbers are changes with the pass alone: the device is told once.
-DeviceForward::Pass& DeviceForward::add_pass(std::span<const TokenRun> runs) {
-  Pass pass;
-  const size_t n = runs.size();
-  auto* attended = reinterpret_cast<float*>(input_.data());  // [n, H, D]
-  const auto width = static_cast<size_t>(config_.query_heads * config_.head_dim);
-  for (const TokenRun& r : runs) pass.caches.push_back(r.cache);
-  for (int l = 0; l < config_.layers; ++l) {
-    for (size_t i = 0; i < n; ++i) {
-      pass.places.push_back(
-          runs[i].cache->token_place(l, attended + i * width, q_.data() + i * width * kRowBytes));
-    }
-  }
-  if (together_) {
-    pass.on_device = {memory_, MemoryKind::kScratch, pass.places.size(), stream_};
-    std::ranges::copy(pass.places, places_.data());
-    pass.on_device.upload(places_.data(), pass.places.size(), stream_);
-  }
-  if (passes_.size() == kMostPasses) passes_.erase(passes_.begin());
-  return passes_.emplace_back(std::move(pass));
-}
-
-void DeviceForward::forget(const DeviceCache& cache) {
-  std::erase_if(passes_, [&](const Pass& p) {
-    return std::ranges::find(p.caches, &cache) != p.caches.end();
-  });
-}
-
-DeviceForward::Graph DeviceForward::capture(std::span<const TokenRun> runs, const Pass& pass) {
-  cudaGraph_t graph = nullptr;
-  check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "the decode graph");
-  try {
-    enqueue_tokens(runs, pass);
-  } catch (...) {
-    cudaStreamEndCapture(stream_, &graph);
-    if (graph) cudaGraphDestroy(graph);
-    throw;
-  }
-  check(cudaStreamEndCapture(stream_, &graph), "the decode graph");
-  cudaGraphExec_t exec = nullptr;
-  const cudaError_t status = cudaGraphInstantiate(&exec, graph, 0);
-  cudaGraphDestroy(graph);
-  check(status, "the decode graph");
-  return Graph(exec);
-}
-
-/// What a step's kernels read, on its way. No part of a graph: the host knows when this is over,
-/// and writes the next step's while the device works on this one's.
-void DeviceForward::upload(std::span<const TokenRun> runs) {
-  const size_t n = runs.size();
-  std::vector<Upload> uploads{
-      ids_.upload_of(n), angles_.upload_of(runs.front().cache->ropes().size() * n),
-      targets_.upload_of(static_cast<size_t>(config_.layers) * n), states_.upload_of(n)};
-  for (const TokenRun& r : runs)
-    std::ranges::copy(r.cache->token_uploads(), std::back_inserter(uploads));
-  upload_all(uploads, stream_);
-  uploaded_.set(stream_);
-}
-
-/// A step of one token a sequence. Its arguments do not change from step to step.
-void DeviceForward::enqueue_tokens(std::span<const TokenRun> runs, const Pass& pass) {
-  const size_t n = runs.size();
-  const DeviceCache& any = *runs.front().cache;
-  look_up(any, n, true);
-  for (int l = 0; l < config_.layers; ++l) {
-    const DeviceLayer& w = weights_->layers()[static_cast<size_t>(l)];
-    const bool last = l + 1 == config_.layers;
-    const MixedMatrix& after = last ? weights_->head() : (&w)[1].qkv;
-    // The bias of q, k and v is the heads' business: norms and RoPE come after it.
-    make_qkv(w, {n, wide_});
-    HeadsCall heads = heads_call(any, l, n);
-    heads.targets = targets_.device() + static_cast<size_t>(l) * n;
-    make_heads(heads, stream_);
-    attend_tokens(runs, pass, l);
-    const void* attended = input_.data();
-    if (wide_ > 0) {  // queries are no longer needed
-      rms_norm({q_.data(), products_, reinterpret_cast<const float*>(attended), nullptr, 0, n,
-                static_cast<size_t>(config_.query_heads * config_.head_dim)},
-               stream_);
-      attended = q_.data();
-    }
-    add_products({&w.o, w.o_bias, w.attention_post_norm, &w.gate_up}, attended, {n, wide_});
-    make_mlp(w, &after, {n, wide_});
-  }
-  make_logits(0, {n, wide_});
-  scatter_rows(states_.device(), hidden_.data(), n, static_cast<size_t>(config_.hidden), stream_);
-}
-
-/// Sequence by sequence, or those of one policy in one launch.
-void DeviceForward::attend_tokens(std::span<const TokenRun> runs, const Pass& pass, int layer) {
-  const size_t first = static_cast<size_t>(layer) * runs.size();
-  DecodeGroups groups;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    DeviceCache& cache = *runs[i].cache;
-    const DecodePlace& place = pass.places[first + i];
-    DecodeCompany company;
-    if (together_) company = {&groups, pass.on_device.data() + first + i, blocks_[i]};
-    groups.next_sequence();
-    cache.attend_token(layer, place, attention_, company);
-    if (cache.comparing()) cache.compare_token(layer, place.out, place.q);
-  }
-  groups.run(stream_);
 }
 
 void DeviceForward::run_chunk(DeviceCache& cache, std::span<const int32_t> tokens,

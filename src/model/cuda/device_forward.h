@@ -6,13 +6,15 @@
 // device before logits are asked for.
 
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <type_traits>
 #include <vector>
 
-#include "attend/cuda/decode.h"
+#include "attend/cuda/decode_groups.h"
 #include "cache/cuda/device_cache.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/pinned.h"
@@ -77,26 +79,44 @@ class DeviceForward {
   void all_logits(const Sink& sink);
 
  private:
+  static constexpr size_t kRowBytes = 2;  // a number of exact rows and of queries
+
   struct GraphEnd {
     void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
   };
   using Graph = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, GraphEnd>;
-  /// The pass of some sequences, in their order; captured when it comes the second time.
+  struct CapturedEnd {
+    void operator()(cudaGraph_t graph) const { cudaGraphDestroy(graph); }
+  };
+  using CapturedGraph = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, CapturedEnd>;
+  /// A pass of tokens that has come before. Two passes are one where their kernels get the same
+  /// parameters: then who is in it is said by descriptors alone (docs/decisions/0249).
   struct Pass {
-    std::vector<const DeviceCache*> caches;
-    std::vector<DecodePlace> places;     // [L, caches]
-    DeviceArray<DecodePlace> on_device;  // the same, where tokens go together
-    std::vector<int> blocks;             // of each one's attention, as captured
+    std::vector<size_t> form;  // how many tokens, and which RoPE each layer has
+    std::vector<std::vector<DecodeLaunch>> attention;  // [L]; none: its kernels are whose it is
+    std::vector<const DeviceCache*> caches;            // then whose it is, in their order
+    std::vector<int> blocks;                           // and those of each one's attention
+    bool ran = false;                                  // kernel by kernel
     Graph graph;
+
+    bool same_as(const Pass& o) const {
+      return form == o.form && caches == o.caches && attention == o.attention;
+    }
   };
 
   void look_up(const DeviceCache& cache, size_t tokens, bool own_places);
   void note(std::span<const TokenRun> runs);
-  void upload(std::span<const TokenRun> runs);
+  void count_blocks(std::span<const TokenRun> runs);
+  bool seat(std::span<const TokenRun> runs);
+  void upload(std::span<const TokenRun> runs, bool seated);
   void enqueue_tokens(std::span<const TokenRun> runs, const Pass& pass);
-  Pass* known(std::span<const TokenRun> runs);
-  Pass& add_pass(std::span<const TokenRun> runs);
-  Graph capture(std::span<const TokenRun> runs, const Pass& pass);
+  void replay(std::span<const TokenRun> runs, Pass& pass);
+  Pass& pass_of(std::span<const TokenRun> runs);
+  bool knows_kinds(std::span<const TokenRun> runs) const;
+  std::vector<std::vector<DecodeLaunch>> attention_of(std::span<const TokenRun> runs);
+  template <class Work>
+  CapturedGraph capture(const Work& work);
+  DecodeGroups attention_groups(std::span<const TokenRun> runs, int layer);
   void attend_tokens(std::span<const TokenRun> runs, const Pass& pass, int layer);
   /// Of a chunk or a pass. `multiplied`: rows that cuBLASLt multiplies; 0: tokens are few.
   struct ProductRows {
@@ -139,25 +159,29 @@ class DeviceForward {
   DeviceMatmul matmul_;
   DType products_;
 
-  MirroredArray<int32_t> ids_;           // [T]
-  MirroredArray<int64_t> position_;      // [1]
-  MirroredArray<AngleSource> angles_;    // [ropes, tokens of the pass]
-  MirroredArray<RowTarget> targets_;     // [L, tokens of the pass]
-  MirroredArray<float*> states_;         // [most tokens]
-  PinnedArray<DecodePlace> places_;      // [L, tokens of a new pass] on their way
-  DecodeScratch attention_;              // of all tokens of a pass
-  std::vector<int> blocks_;              // of this pass's tokens' attention; 0: as it likes
-  StreamMark uploaded_;                  // what the host wrote for the last run has been read
-  std::vector<Pass> passes_;             // the latest last
-  DeviceArray<float> hidden_;            // [T, hidden] the residual stream
-  DeviceArray<std::byte> input_;         // [T, max(hidden, H D, intermediate)], f32 of few
-  DeviceArray<float> output_;            // [T, max((H + 2 G) D, 2 intermediate, hidden)]
-  DeviceArray<float> update_;            // [few T, hidden], where a norm comes after a block
-  DeviceArray<std::byte> q_;             // [T, H, D] of the rows' type
-  DeviceArray<float> cos_, sin_;         // [ropes, T, D/2]
-  DeviceArray<float> logits_;            // [block, V]
-  PinnedArray<float> host_logits_;       // [block, V]
-  std::optional<LogitRanking> ranking_;  // once it is asked for
+  MirroredArray<int32_t> ids_;              // [T]
+  MirroredArray<int64_t> position_;         // [1]
+  MirroredArray<AngleSource> angles_;       // [ropes, tokens of the pass]
+  MirroredArray<RowTarget> targets_;        // [L, tokens of the pass]
+  MirroredArray<float*> states_;            // [most tokens]
+  MirroredArray<DecodePlace> places_;       // [L, tokens of the pass]
+  DecodeScratch attention_;                 // of all tokens of a pass
+  std::vector<int> blocks_;                 // of this pass's tokens' attention; 0: as it likes
+  std::vector<const DeviceCache*> seated_;  // whose places_ are
+  StreamMark uploaded_;                     // what the host wrote for the last run has been read
+  std::list<Pass> passes_;                  // the latest last
+  Pass* current_ = nullptr;                 // of those seated; null: to be found
+  std::set<size_t> kinds_;                  // of caches that have been in a pass: theirs and ...
+  std::set<size_t> counts_;                 // ... these numbers of tokens' kernels are loaded
+  DeviceArray<float> hidden_;               // [T, hidden] the residual stream
+  DeviceArray<std::byte> input_;            // [T, max(hidden, H D, intermediate)], f32 of few
+  DeviceArray<float> output_;               // [T, max((H + 2 G) D, 2 intermediate, hidden)]
+  DeviceArray<float> update_;               // [few T, hidden], where a norm comes after a block
+  DeviceArray<std::byte> q_;                // [T, H, D] of the rows' type
+  DeviceArray<float> cos_, sin_;            // [ropes, T, D/2]
+  DeviceArray<float> logits_;               // [block, V]
+  PinnedArray<float> host_logits_;          // [block, V]
+  std::optional<LogitRanking> ranking_;     // once it is asked for
   std::span<const LogitRanking::Largest> largest_;
 };
 

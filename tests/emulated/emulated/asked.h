@@ -7,11 +7,11 @@ namespace emulated {
 
 /// Work of a graph counts once, when it is captured.
 struct Asked {
-  size_t launches = 0, copies = 0, clears = 0, allocations = 0, waits = 0;
+  size_t launches = 0, copies = 0, clears = 0, allocations = 0, waits = 0, graphs = 0;
 
   Asked operator-(const Asked& o) const {
-    return {launches - o.launches, copies - o.copies, clears - o.clears,
-            allocations - o.allocations, waits - o.waits};
+    return {launches - o.launches,       copies - o.copies, clears - o.clears,
+            allocations - o.allocations, waits - o.waits,   graphs - o.graphs};
   }
   bool operator==(const Asked&) const = default;
 };
