@@ -283,7 +283,7 @@ otherwise ([0227](../decisions/0227-first-rows-stay-exact-before-codes.md)), and
 told. What those codecs lose as they come stands there; `fidelity_more.jsonl` has these figures for
 [presets](../presets.md) and [which policy](../which-policy.md). Tasks are of 8 samples, or of as many
 as stand in brackets. What all of it says of what was asked:
-[0256](../decisions/0256-passkeys-at-few-bits.md).
+[0256](../decisions/0256-passkeys-at-few-bits.md), [0257](../decisions/0257-two-bits-that-find.md).
 The figures as JSON lines: `fidelity.jsonl`, which `pith report` reads; `--also` keeps what is in them.
 
     tools/results_fidelity.py measure --split report --text essays.txt --not-in novels.txt --device cuda
