@@ -78,7 +78,7 @@ class Pair {
     LateWork late;  // of both together
     for (DeviceCache* cache : {gpu_.get(), saved_.get()})
       if (cache) cache->end_token(late);
-    late.run(stream_);
+    gpu_->run(late);
     for (DeviceCache* cache : {gpu_.get(), saved_.get()})
       if (cache && tokens_ % 3 != 0) cache->begin_ahead();  // what comes next need not be a token
     ++tokens_;

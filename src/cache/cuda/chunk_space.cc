@@ -1,5 +1,7 @@
 #include "cache/cuda/chunk_space.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/grouped_layout.h"
 #include "rows/cuda/dense_store.h"
 
@@ -60,6 +62,26 @@ RowTarget ChunkSpace::unpacked(size_t rows) {
   const size_t bytes = 4 * site_.heads * blocks * kBlockRows * site_.dim;
   if (unpacked_.size() < bytes) unpacked_.allocate(bytes, site_.stream);
   return target_of(unpacked_, site_);
+}
+
+std::byte* ChunkSpace::codes(size_t bytes) {
+  constexpr size_t kWhole = 512;  // halves and rows of it stay aligned
+  bytes = (bytes + kWhole - 1) / kWhole * kWhole;
+  if (unpacked_.size() < bytes) unpacked_.allocate(bytes, site_.stream);
+  return static_cast<std::byte*>(unpacked_.data());
+}
+
+size_t ChunkSpace::layers_at_once(size_t heads, size_t rows) const {
+  return std::max<size_t>(1, 2 * site_.heads * kPieceRows / (heads * rows));
+}
+
+ChunkSpace::ManyLayers ChunkSpace::select_many(size_t heads, size_t rows) {
+  const size_t bytes = 2 * heads * rows * site_.dim, sums = heads * kSelectSums * site_.dim;
+  if (piece_.size() < bytes) piece_.allocate(bytes, site_.stream);
+  if (sums_.size() < sums) sums_.allocate(sums, site_.stream);
+  SelectSpace lent = select((heads * rows + site_.heads - 1) / site_.heads);
+  lent.stride = rows;
+  return {lent, static_cast<std::byte*>(piece_.data())};
 }
 
 void* ChunkSpace::queries(size_t tokens) {

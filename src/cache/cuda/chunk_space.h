@@ -37,6 +37,18 @@ class ChunkSpace {
   void lend_partials(CausalCall& call);
   /// Room for `rows` rows of all KV heads, whole blocks of them, that are judged.
   RowTarget unpacked(size_t rows);
+  /// Room for `bytes` bytes of codes, in the same memory.
+  std::byte* codes(size_t bytes);
+  /// Room for a selection among `rows` rows of `heads` KV heads of several layers, and for that
+  /// many keys [heads, rows, D], rows being whole blocks; what was lent of a piece is lost.
+  struct ManyLayers {
+    SelectSpace select;
+    std::byte* keys = nullptr;
+  };
+  ManyLayers select_many(size_t heads, size_t rows);
+  /// Layers of `heads` heads whose selections among `rows` rows go together, in no more memory than
+  /// a piece.
+  size_t layers_at_once(size_t heads, size_t rows) const;
   /// Room for a selection among `rows` rows of all KV heads; with that of numbers for each query
   /// head, if `logits`. A layer's keys and choice stay until its next, as what it stages does.
   SelectSpace select(size_t rows, bool logits = false);

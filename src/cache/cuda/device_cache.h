@@ -62,10 +62,12 @@ class DeviceCache {
   bool comparing() const { return probe_ && probe_->comparing(); }
   void compare_token(int layer, const float* out, const void* q);
   void end_token(LateWork& late);
+  /// What end_token() left there, of any caches of this one's engine.
+  void run(LateWork& late) { late.run(space_, stream_); }
   void end_token() {
     LateWork late;
     end_token(late);
-    late.run(stream_);
+    run(late);
   }
 
   /// A chunk, layer by layer: rows are written from the target on, then queries attend.

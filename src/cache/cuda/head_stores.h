@@ -190,7 +190,7 @@ class HeadStores {
   void add_weights(HeadRows& rows) const;
   /// What a pass's steps do to rows that are there already.
   void carry_out(std::span<const Step> steps, bool chunk, ChunkSpace& space, LateWork& late);
-  void carry_out(const Step& step, ChunkSpace& space);
+  void carry_out(const Step& step, ChunkSpace& space, LateWork* late);
   /// All judgements of heavy rows that are among the steps, before any of these are carried out:
   /// the lightest leave, for the run's body, or, as `late` says, for that of its own. Returns
   /// whether `late` has the rest of the pass's work too, on rows in codes.
@@ -206,8 +206,11 @@ class HeadStores {
   StagedRows stage(const Splits& splits, ChunkSpace& space, std::vector<BodyMove>& moves);
   /// Rows in codes that were judged leave for the body.
   void close_up_codes(const HeavyWork& work, const Splits& splits, ChunkSpace& space);
-  /// Some of the body's last rows stay.
-  void select(const Step& step, ChunkSpace& space);
+  /// Some of the body's last rows stay; with `late` the work may be left there, as pack()'s.
+  void select(const Step& step, ChunkSpace& space, LateWork* late = nullptr);
+  /// Whether those of other layers and sessions can be judged with them.
+  bool joins_others() const;
+  void select_now(KeepCall& call, size_t first, const Step& step, ChunkSpace& space);
   /// Some of the body's rows stay, of each head as many as the device finds.
   void share(const Step& step, ChunkSpace& space);
   SeenQueries seen_queries() const;

@@ -27,7 +27,7 @@ void HeadStores::carry_out(std::span<const Step> steps, bool chunk, ChunkSpace& 
   const bool waits = !one_by_one && split(steps, chunk, space, late);
   for (const Step& step : steps) {
     if (one_by_one) split({&step, 1}, chunk, space, late);
-    carry_out(step, space);
+    carry_out(step, space, chunk ? nullptr : &late);
   }
   if (const auto step = late_.due(run_, chunk || layer_.selector.heavy ? 1 : kBlockRows)) {
     select(*step, space);
@@ -45,7 +45,7 @@ void HeadStores::pack_blocks(bool chunk, LateWork& late) {
   pack(rows_between() / kBlockRows * kBlockRows, chunk ? nullptr : &late);
 }
 
-void HeadStores::carry_out(const Step& step, ChunkSpace& space) {
+void HeadStores::carry_out(const Step& step, ChunkSpace& space, LateWork* late) {
   if (step.op == Op::kSplit) {
     run_.apply(step);
     if (body_) run_.evicted = 0;
@@ -58,7 +58,7 @@ void HeadStores::carry_out(const Step& step, ChunkSpace& space) {
     case Op::kJudge:
       if (chooser_->any_time()) return late_.put_off(run_, step);
       [[fallthrough]];
-    case Op::kHalve: return select(step, space);
+    case Op::kHalve: return select(step, space, late);
     case Op::kWeigh: return chooser_->any_time() ? late_.put_off(run_, step) : run_.apply(step);
     default: throw Error(ErrorCode::kInternal, "a step that rows in one run do not know");
   }
@@ -213,11 +213,17 @@ void HeadStores::share(const Step& step, ChunkSpace& space) {
   run_.apply(step);
 }
 
-void HeadStores::select(const Step& step, ChunkSpace& space) {
+bool HeadStores::joins_others() const {
+  return packs() && !chooser_->by_keys_alone().empty() && coded_->keeps_in_place();
+}
+
+void HeadStores::select(const Step& step, ChunkSpace& space, LateWork* late) {
   if (ragged_) return share(step, space);
   const size_t first = RowRun::first_of(step) - std::min<size_t>(RowRun::first_of(step), settled());
   const size_t held = body(), count = held - first, keep = RowRun::kept_of(step);
-  if (packs()) pack(held);
+  const bool alone = first == 0 && packed_behind(held) == 0;  // nothing lies around them
+  const bool waits = late && alone && joins_others();
+  if (packs()) pack(held, waits ? late : nullptr);
   KeepCall call = keep_call(first, count);
   const size_t behind = known_ - std::min(known_, held);  // of the heavy rows
   name_rows(call.rows);
@@ -225,6 +231,21 @@ void HeadStores::select(const Step& step, ChunkSpace& space) {
   call.keep = static_cast<int>(keep);
   call.after_known = static_cast<int>(behind);
   call.mass_factor = chooser_->mass_kept();
+  if (waits) {
+    const size_t blocks = whole_blocks(held) / kBlockRows;
+    const UnpackRowsCall keys = coded_->unpack_call({0, blocks, DType::kF16});
+    late->choices.push_back(
+        {&coded_->codec(), chooser_.get(), step, keys, coded_->keep_later(keep), call});
+  } else {
+    select_now(call, first, step, space);
+  }
+  run_.apply(step);
+  known_ = first + keep + behind;
+}
+
+void HeadStores::select_now(KeepCall& call, size_t first, const Step& step, ChunkSpace& space) {
+  const size_t held = body(), count = held - first;
+  const auto keep = static_cast<size_t>(call.keep);
   const size_t coded_behind = packed_behind(held);  // of the heavy rows
   const SelectSpace lent = space.select(count + coded_behind, state_.capacity() > 0);
   call.kept = lent.kept;
@@ -243,8 +264,6 @@ void HeadStores::select(const Step& step, ChunkSpace& space) {
     keep_rows(call, site_.stream);
     rows_.drop(count - keep);
   }
-  run_.apply(step);
-  known_ = first + keep + behind;
 }
 
 // Positions of codes lie before those of dense rows: they stay where they are.

@@ -4,24 +4,30 @@
 
 #include <vector>
 
+#include "cache/cuda/late_choice.h"
 #include "compress/cuda/heavy.h"
 #include "rows/cuda/coded_store.h"
 
 namespace pith::cuda {
 
 struct LateWork {
-  std::vector<HeavyWork> heavy;  ///< heavy rows that leave for bodies; the cache's own
-  std::vector<BodyMove> moves;   ///< rows that bodies take, once those have left; likewise
-  std::vector<CodeWork> codes;   ///< rows that are coded where they lie
-  std::vector<KeepCall> behind;  ///< what lies behind those moves up, once they have been
+  std::vector<HeavyWork> heavy;     ///< heavy rows that leave for bodies; the cache's own
+  std::vector<BodyMove> moves;      ///< rows that bodies take, once those have left; likewise
+  std::vector<CodeWork> codes;      ///< rows that are coded where they lie, or apart
+  std::vector<KeepCall> behind;     ///< what lies behind those moves up, once they have been
+  std::vector<ChoiceWork> choices;  ///< judgements of rows in codes, once those are there
 
   /// Codes and what follows them, of one cache whose rows are of all heads, come here. Its codecs
   /// of one name code equally, also in other layers; those of two caches only if they are one.
   void add(LateWork& of_cache);
   /// Gives the device the judgements of heavy rows, of many layers in one launch each.
   void judge(cudaStream_t stream);
-  /// Gives it codes, of many places in one launch, and what follows them.
-  void run(cudaStream_t stream);
+  /// Gives it codes, of many places in one launch, and what follows them. What is lent is that of
+  /// any of the caches, which are of one model.
+  void run(ChunkSpace& space, cudaStream_t stream);
+
+ private:
+  void code(ChunkSpace& space, cudaStream_t stream);
 };
 
 }  // namespace pith::cuda

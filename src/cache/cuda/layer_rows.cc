@@ -100,7 +100,7 @@ void LayerRows::end_token(ChunkSpace& space, LateWork& late) {
     LateWork mine;
     run.stores->end_token(space, mine);
     take(mine, site_.stream);
-    mine.run(site_.stream);
+    mine.run(space, site_.stream);
   }
 }
 

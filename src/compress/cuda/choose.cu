@@ -162,10 +162,14 @@ void move_rows(std::span<const KeepCall> calls, cudaStream_t stream) {
   in_groups(calls, kPlaces, [&](auto some) { move_rows_of<kPlaces>(some, stream); });
 }
 
-void keep_rows(std::span<const KeepCall> calls, cudaStream_t stream) {
-  move_rows(calls, stream);
+void move_sides(std::span<const KeepCall> calls, cudaStream_t stream) {
   constexpr size_t kPlaces = 32;
   in_groups(calls, kPlaces, [&](auto some) { move_sides_of<kPlaces>(some, stream); });
+}
+
+void keep_rows(std::span<const KeepCall> calls, cudaStream_t stream) {
+  move_rows(calls, stream);
+  move_sides(calls, stream);
 }
 
 }  // namespace pith::cuda

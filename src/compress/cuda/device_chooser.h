@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <string_view>
 
 #include "compress/cuda/judged_rows.h"
 #include "compress/cuda/share.h"
@@ -41,6 +42,10 @@ class DeviceChooser {
 
   /// Whether choose() looks at keys or values.
   virtual bool reads_rows() const { return true; }
+  /// Not empty: choose() looks at keys alone, each head's apart, and choosers of one such name do
+  /// so equally: heads of many layers may be judged as those of one, which has no values, no
+  /// positions and nothing else beside its rows.
+  virtual std::string_view by_keys_alone() const { return {}; }
   /// What stays of rows that join does not depend on when they are judged: it may be later.
   virtual bool any_time() const { return false; }
   /// A factor on the mass of rows that stay, at each judgement.

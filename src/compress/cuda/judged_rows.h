@@ -106,6 +106,7 @@ void move_rows(const KeepCall& call, cudaStream_t stream);
 void move_sides(const KeepCall& call, cudaStream_t stream);
 /// Of many places at once, of equally many heads and channels.
 void keep_rows(std::span<const KeepCall> calls, cudaStream_t stream);
+void move_sides(std::span<const KeepCall> calls, cudaStream_t stream);
 void move_rows(std::span<const KeepCall> calls, cudaStream_t stream);
 
 /// Rows of a body, from `first` on, in a new order: `named` of the `rows` that were judged, those

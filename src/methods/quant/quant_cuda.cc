@@ -162,11 +162,17 @@ class QuantCodec final : public DeviceCodec {
   void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
     unpack_grouped_values(codec_, call, stream);
   }
+  void unpack_keys_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const override {
+    unpack_many_grouped_keys(codec_, calls, stream);
+  }
   std::shared_ptr<const DeviceCodec> with_rows_alone(int head_dim) const override {
     return as_levels()->with_rows_alone(head_dim);
   }
   void move_rows(const MoveCodesCall& call, cudaStream_t stream) const override {
     move_coded_rows(bits(), call, stream);
+  }
+  void move_rows_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const override {
+    move_many_coded_rows(bits(), calls, stream);
   }
   void move_values(const MoveCodesCall& call, cudaStream_t stream) const override {
     if (codec_ != GroupedCodec::kKivi2) {

@@ -3,6 +3,8 @@
 // one row, each half of a word of values to one. Memory-bound: reads what moves and writes the
 // target once.
 
+#include <algorithm>
+
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/grouped_layout.h"
 #include "kernels/cuda/launch.cuh"
@@ -88,13 +90,24 @@ __device__ inline void find_sources(int (&sources)[kBlockRows], const MoveCodesC
   __syncthreads();
 }
 
-template <int D, int kBits>
-__global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ MoveCodesCall p) {
+/// Places that one launch takes.
+template <size_t kPlaces>
+struct CodeMoves {
+  MoveCodesCall of[kPlaces];
+};
+constexpr size_t kMostPlaces = 64;
+
+/// Blocks (block of 32 rows, head, place x keys or values).
+template <int D, int kBits, size_t kPlaces>
+__global__ void __launch_bounds__(kThreads)
+    move_kernel(const __grid_constant__ CodeMoves<kPlaces> moves) {
+  const MoveCodesCall& p = moves.of[kPlaces == 1 ? 0 : blockIdx.z / 2];
+  if (kPlaces > 1 && static_cast<int>(blockIdx.x) >= p.blocks()) return;
   __shared__ int sources[kBlockRows];
   const int head = blockIdx.y;
   const int block = p.first_block() + static_cast<int>(blockIdx.x);
   find_sources(sources, p, head, block);
-  const bool keys = blockIdx.z == 0;
+  const bool keys = blockIdx.z % 2 == 0;
   const size_t from = head * p.from.stride, to = head * p.to.stride + block;
   const auto move_of = [&](const void* codes, const void* side, void* to_codes, void* to_side) {
     return BlockMove<D, kBits>{static_cast<const uint32_t*>(codes) + from * D * kBits,
@@ -127,6 +140,22 @@ __global__ void __launch_bounds__(kThreads) move_values(const __grid_constant__ 
       .template run<false>(sources);
 }
 
+template <size_t kPlaces>
+void move_some(int bits, std::span<const MoveCodesCall> calls, cudaStream_t stream) {
+  CodeMoves<kPlaces> moves;
+  std::ranges::copy(calls, moves.of);
+  int blocks = 0;
+  for (const MoveCodesCall& call : calls) blocks = std::max(blocks, call.blocks());
+  if (blocks == 0) return;
+  const MoveCodesCall& any = calls.front();
+  const auto kernel =
+      any.head_dim == 64
+          ? (bits == 4 ? move_kernel<64, 4, kPlaces> : move_kernel<64, 8, kPlaces>)
+          : (bits == 4 ? move_kernel<128, 4, kPlaces> : move_kernel<128, 8, kPlaces>);
+  const dim3 grid(blocks, any.heads, static_cast<unsigned>(2 * calls.size()));
+  launch_kernel(kernel, {grid, kThreads}, stream, "moving coded rows", moves);
+}
+
 }  // namespace
 
 void move_kivi2_values(const MoveCodesCall& call, cudaStream_t stream) {
@@ -138,16 +167,13 @@ void move_kivi2_values(const MoveCodesCall& call, cudaStream_t stream) {
 }
 
 void move_coded_rows(int bits, const MoveCodesCall& call, cudaStream_t stream) {
-  if (call.count == 0) return;
-  const dim3 grid(call.blocks(), call.heads, 2);
-  if (call.head_dim == 64) {
-    bits == 4
-        ? launch_kernel(move_kernel<64, 4>, {grid, kThreads}, stream, "moving coded rows", call)
-        : launch_kernel(move_kernel<64, 8>, {grid, kThreads}, stream, "moving coded rows", call);
-  } else {
-    bits == 4
-        ? launch_kernel(move_kernel<128, 4>, {grid, kThreads}, stream, "moving coded rows", call)
-        : launch_kernel(move_kernel<128, 8>, {grid, kThreads}, stream, "moving coded rows", call);
+  if (call.count > 0) move_some<1>(bits, {&call, 1}, stream);
+}
+
+void move_many_coded_rows(int bits, std::span<const MoveCodesCall> calls, cudaStream_t stream) {
+  for (size_t first = 0; first < calls.size(); first += kMostPlaces) {
+    const size_t count = std::min(kMostPlaces, calls.size() - first);
+    move_some<kMostPlaces>(bits, calls.subspan(first, count), stream);
   }
 }
 

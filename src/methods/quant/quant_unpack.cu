@@ -1,6 +1,8 @@
 // Coded rows back to dense ones: one thread block a block of 32 rows. Memory-bound: reads the codes
 // and writes 2 bytes a number.
 
+#include <algorithm>
+
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "methods/quant/quant_coder.cuh"
@@ -10,16 +12,25 @@ namespace {
 
 constexpr int kThreads = 256;
 
-template <class T, int D, int kBits, Grouping kGrouping>
+/// Places that one launch takes.
+template <size_t kPlaces>
+struct Unpackings {
+  UnpackRowsCall of[kPlaces];
+};
+constexpr size_t kMostPlaces = 64;
+
+/// Blocks (block of 32 rows, head, place).
+template <class T, int D, int kBits, Grouping kGrouping, size_t kPlaces>
 __global__ void __launch_bounds__(kThreads)
-    unpack_kernel(T* out, size_t head_stride, const uint32_t* codes, const __half* side,
-                  size_t block_stride) {
+    unpack_kernel(const __grid_constant__ Unpackings<kPlaces> places) {
+  const UnpackRowsCall& p = places.of[kPlaces == 1 ? 0 : blockIdx.z];
   constexpr bool kKeys = kIsKeys<kGrouping>, kMinima = kHasMinima<kGrouping>;
   constexpr int kScales = D;  // one a channel, or D / 32 for each of 32 rows
-  const size_t block = blockIdx.y * block_stride + blockIdx.x;
-  codes += block * D * kBits;
-  side += block * kScales * (kMinima ? 2 : 1);
-  T* to = out + blockIdx.y * head_stride + static_cast<size_t>(blockIdx.x) * kBlockRows * D;
+  const size_t block = blockIdx.y * p.block_stride + blockIdx.x;
+  const auto* codes = static_cast<const uint32_t*>(p.codes) + block * D * kBits;
+  const auto* side = static_cast<const __half*>(p.side) + block * kScales * (kMinima ? 2 : 1);
+  T* to = static_cast<T*>(p.out) + blockIdx.y * p.head_stride +
+          static_cast<size_t>(blockIdx.x) * kBlockRows * D;
   for (int i = threadIdx.x; i < kBlockRows * D; i += kThreads) {
     const int row = i / D, channel = i % D;
     CodePlace place;
@@ -44,15 +55,14 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <int kBits, Grouping kGrouping>
-void unpack(const UnpackRowsCall& call, cudaStream_t stream) {
+template <int kBits, Grouping kGrouping, size_t kPlaces = 1>
+void unpack(const Unpackings<kPlaces>& places, cudaStream_t stream, unsigned count = 1) {
+  const UnpackRowsCall& call = places.of[0];
   if (call.blocks == 0) return;
   const auto launch = [&]<class T, int D>() {
-    const dim3 grid(call.blocks, call.heads);
-    launch_kernel(unpack_kernel<T, D, kBits, kGrouping>, {grid, kThreads}, stream,
-                  "unpacking of coded rows", static_cast<T*>(call.out), call.head_stride,
-                  static_cast<const uint32_t*>(call.codes), static_cast<const __half*>(call.side),
-                  call.block_stride);
+    const dim3 grid(call.blocks, call.heads, count);
+    launch_kernel(unpack_kernel<T, D, kBits, kGrouping, kPlaces>, {grid, kThreads}, stream,
+                  "unpacking of coded rows", places);
   };
   const bool bf16 = call.dtype == DType::kBF16;
   if (call.head_dim == 64) {
@@ -64,23 +74,40 @@ void unpack(const UnpackRowsCall& call, cudaStream_t stream) {
   }
 }
 
+template <size_t kPlaces>
+void unpack_keys(GroupedCodec codec, std::span<const UnpackRowsCall> calls, cudaStream_t stream) {
+  Unpackings<kPlaces> places;
+  std::ranges::copy(calls, places.of);
+  const auto count = static_cast<unsigned>(calls.size());
+  switch (codec) {
+    case GroupedCodec::kKivi2: return unpack<2, Grouping::kChannelKeys>(places, stream, count);
+    case GroupedCodec::kKivi4: return unpack<4, Grouping::kChannelKeys>(places, stream, count);
+    case GroupedCodec::kInt4: return unpack<4, Grouping::kTokenKeys>(places, stream, count);
+    case GroupedCodec::kInt8: return unpack<8, Grouping::kTokenKeys>(places, stream, count);
+  }
+}
+
 }  // namespace
 
 void unpack_grouped_keys(GroupedCodec codec, const UnpackRowsCall& call, cudaStream_t stream) {
-  switch (codec) {
-    case GroupedCodec::kKivi2: return unpack<2, Grouping::kChannelKeys>(call, stream);
-    case GroupedCodec::kKivi4: return unpack<4, Grouping::kChannelKeys>(call, stream);
-    case GroupedCodec::kInt4: return unpack<4, Grouping::kTokenKeys>(call, stream);
-    case GroupedCodec::kInt8: return unpack<8, Grouping::kTokenKeys>(call, stream);
+  unpack_keys<1>(codec, {&call, 1}, stream);
+}
+
+void unpack_many_grouped_keys(GroupedCodec codec, std::span<const UnpackRowsCall> calls,
+                              cudaStream_t stream) {
+  for (size_t first = 0; first < calls.size(); first += kMostPlaces) {
+    const size_t count = std::min(kMostPlaces, calls.size() - first);
+    unpack_keys<kMostPlaces>(codec, calls.subspan(first, count), stream);
   }
 }
 
 void unpack_grouped_values(GroupedCodec codec, const UnpackRowsCall& call, cudaStream_t stream) {
+  const Unpackings<1> one{{call}};
   switch (codec) {
-    case GroupedCodec::kKivi2: return unpack<2, Grouping::kAsymmetricValues>(call, stream);
-    case GroupedCodec::kKivi4: return unpack<4, Grouping::kAsymmetricValues>(call, stream);
-    case GroupedCodec::kInt4: return unpack<4, Grouping::kSymmetricValues>(call, stream);
-    case GroupedCodec::kInt8: return unpack<8, Grouping::kSymmetricValues>(call, stream);
+    case GroupedCodec::kKivi2: return unpack<2, Grouping::kAsymmetricValues>(one, stream);
+    case GroupedCodec::kKivi4: return unpack<4, Grouping::kAsymmetricValues>(one, stream);
+    case GroupedCodec::kInt4: return unpack<4, Grouping::kSymmetricValues>(one, stream);
+    case GroupedCodec::kInt8: return unpack<8, Grouping::kSymmetricValues>(one, stream);
   }
 }
 

@@ -10,12 +10,20 @@ namespace pith::cuda {
 namespace {
 
 class KNormRows final : public BestRows {
+ public:
+  std::string_view by_keys_alone() const override { return "knorm"; }
+
+ private:
   void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
     score_norms(space, rows, stream);
   }
 };
 
 class KeyDiffRows final : public BestRows {
+ public:
+  std::string_view by_keys_alone() const override { return "keydiff"; }
+
+ private:
   void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
     score_directions(space, rows, stream);
   }

@@ -142,21 +142,34 @@ void CodedStore::append(const NewRows& rows, std::vector<CodeWork>* later) {
   records_.reserve(fresh, *codec_, all_blocks(), first);
   announce(rows.rows);
   const bool whole = first % 32 == 0 && rows.rows % 32 == 0;
+  const BlockRun blocks{whole ? first / 32 : 0, (rows.rows + 31) / 32, rows.positions};
+  if (later && !rows.give_back) {
+    later->push_back(whole ? code_work(rows.from, blocks, rows.dtype) : work_apart(rows, first));
+    return records_.add(fresh);
+  }
   CodedStore apart(Beside{}, *this);
   if (!whole) apart.announce(rows.rows);
   const CodedStore& coded = whole ? *this : apart;
-  const BlockRun blocks{whole ? first / 32 : 0, (rows.rows + 31) / 32, rows.positions};
-  if (later && whole && !rows.give_back) {
-    later->push_back(code_work(rows.from, blocks, rows.dtype));
-  } else {
-    coded.code(rows.from, blocks, rows.dtype);
-  }
+  coded.code(rows.from, blocks, rows.dtype);
   records_.add(fresh);
   if (rows.give_back) coded.unpack(rows.from, {blocks.first, blocks.count, DType::kF16});
   if (whole) return;
   MoveCodesCall call = apart.moves_to(*this, rows.rows);
   call.first = static_cast<int>(first);
   codec_->move_rows(call, site_.stream);
+}
+
+CodeWork CodedStore::work_apart(const NewRows& rows, size_t first) const {
+  CodeWork work = code_work(rows.from, {0, (rows.rows + 31) / 32, rows.positions}, rows.dtype);
+  MoveCodesCall& move = work.move.emplace(moves_to(*this, rows.rows));
+  move.first = static_cast<int>(first);
+  return work;
+}
+
+MoveCodesCall CodedStore::keep_later(size_t count) {
+  rows_ = count;
+  blocks_ = (count + 31) / 32;
+  return moves_to(*this, count);
 }
 
 void CodedStore::keep(const int32_t* kept, size_t stride, size_t count, size_t most) {
@@ -271,20 +284,25 @@ DeviceSpan CodedStore::span(size_t head, size_t which) const {
   return span;
 }
 
-void CodedStore::unpack(const RowTarget& to, const Piece& piece) const {
+UnpackRowsCall CodedStore::unpack_call(const Piece& piece) const {
   UnpackRowsCall call;
   call.block_stride = capacity();
   call.heads = static_cast<int>(site_.heads);
   call.blocks = static_cast<int>(piece.blocks);
   call.head_dim = static_cast<int>(site_.dim);
   call.dtype = piece.dtype;
-  call.head_stride = to.head_stride;
   call.position = first_position() + static_cast<int64_t>(32 * piece.first);
   call.records = records().data();
   call.record_stride = records().stride();
-  const size_t skipped = static_cast<size_t>(to.row) * site_.dim * 2;
   call.codes = at(kKeyCodes, 0, piece.first);
   call.side = at(kKeySide, 0, piece.first);
+  return call;
+}
+
+void CodedStore::unpack(const RowTarget& to, const Piece& piece) const {
+  UnpackRowsCall call = unpack_call(piece);
+  const size_t skipped = static_cast<size_t>(to.row) * site_.dim * 2;
+  call.head_stride = to.head_stride;
   call.out = static_cast<std::byte*>(to.k) + skipped;
   codec_->unpack_keys(call, site_.stream);
   if (!to.v) return;

@@ -3,7 +3,9 @@
 // tables, its first rows wait as they are. Under a sliding window the oldest rows are hidden one by
 // one, by weights of -inf in the first block that is seen, and given back a few hundred at a time.
 
+#include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "kernels/cuda/slab.h"
@@ -19,6 +21,9 @@ struct CodeWork {
   const DeviceCodec* codec = nullptr;
   CodeBatch batch;
   CodeJob keys, values;
+  /// Of rows that begin or end within a block: they are coded apart, the jobs' codes and the move's
+  /// `from` being in lent memory, which nobody has lent yet. Null: where the jobs say.
+  std::optional<MoveCodesCall> move = {};
 };
 
 class CodedStore final : public BodyStore {
@@ -45,8 +50,8 @@ class CodedStore final : public BodyStore {
     /// Where they lie they become, as f16, what codes give back; up to 31 more rows are written.
     bool give_back = false;
   };
-  /// Waits, rarely, where rows name records (RecordTable). With `later` the coding of whole blocks
-  /// is left there; until it is done nobody looks at them, and the rows stay where they are.
+  /// Waits, rarely, where rows name records (RecordTable). With `later` the coding is left there;
+  /// until it is done nobody looks at the codes, and the rows stay where they are.
   void append(const NewRows& rows, std::vector<CodeWork>* later = nullptr);
   /// Rows that append() takes at least: a codec that learns does so from the first that come.
   size_t least_appended() const { return learned_ ? 0 : codec_->learns_from(); }
@@ -55,6 +60,13 @@ class CodedStore final : public BodyStore {
   void keep(const int32_t* kept, size_t stride, size_t count, size_t most = 0);
   /// The same of rows first, ...: those before them stay as they are.
   void keep_from(size_t first, const int32_t* kept, size_t stride, size_t count);
+  /// Whether keep() would need no new memory but that its moves go through.
+  bool keeps_in_place() const {
+    return site_.context == 0 || capacity() <= (std::max(site_.context, rows_) + 31) / 32;
+  }
+  /// Then: `count` rows of each head count as kept. What this returns moves them, with `from` or
+  /// `to` in other memory, and until it is done nobody looks at the codes.
+  MoveCodesCall keep_later(size_t count);
   /// None stays; memory does.
   void clear() { rows_ = blocks_ = 0; }
   /// Keys and where they are in memory, for their mass.
@@ -75,6 +87,8 @@ class CodedStore final : public BodyStore {
     size_t first = 0, blocks = 0;
     DType dtype = DType::kF16;  ///< of the rows made: kF16 or kBF16
   };
+  /// What makes keys of those; nothing says where to.
+  UnpackRowsCall unpack_call(const Piece& piece) const;
   /// Keys and, if the target has room for them, values.
   void unpack(const RowTarget& to, const Piece& piece) const;
   const DeviceCodec& codec() const { return *codec_; }
@@ -130,6 +144,8 @@ class CodedStore final : public BodyStore {
     RowPositions positions;
   };
   CodeJob job(const RowTarget& from, Part codes, const BlockRun& blocks) const;
+  /// That coded apart, to come here from row `first` on.
+  CodeWork work_apart(const NewRows& rows, size_t first) const;
   /// Those of a body whose rows follow each other.
   BlockRun run(size_t first, size_t count) const {
     return {first, count, first_position() + static_cast<int64_t>(32 * first)};

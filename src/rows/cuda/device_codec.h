@@ -92,6 +92,10 @@ class DeviceCodec {
                     std::span<const CodeJob> values, cudaStream_t stream) const = 0;
   virtual void unpack_keys(const UnpackRowsCall& call, cudaStream_t stream) const = 0;
   virtual void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const = 0;
+  /// Keys of many places at once, of equally many heads, channels and blocks.
+  virtual void unpack_keys_of(std::span<const UnpackRowsCall> calls, cudaStream_t stream) const {
+    for (const UnpackRowsCall& call : calls) unpack_keys(call, stream);
+  }
   /// Null: rows stay in the codec that they came to.
   virtual const AgedCodec* aged() const { return nullptr; }
   /// The same codec for rows that are moved alone: what neighbours share lies beside each of them,
@@ -107,6 +111,10 @@ class DeviceCodec {
   /// Codecs with records.
   virtual void find_records(const FindRecordsCall& /*call*/, cudaStream_t) const {}
   virtual void move_rows(const MoveCodesCall& /*call*/, cudaStream_t) const {}
+  /// Rows of many places at once, of equally many heads and channels.
+  virtual void move_rows_of(std::span<const MoveCodesCall> calls, cudaStream_t stream) const {
+    for (const MoveCodesCall& call : calls) move_rows(call, stream);
+  }
   /// Values alone, of codecs whose values stand alone beside another's keys.
   virtual void move_values(const MoveCodesCall& /*call*/, cudaStream_t) const {}
   /// As cuda::add_token_mass, for dense rows and coded ones.

@@ -307,7 +307,7 @@ class CudaEngine final : public EngineBackend {
       noting(*w, [&] { of(*w->session).cache().end_token(late); });
     }
     try {
-      late.run(shared_.stream.stream);
+      of(*begun.front()->session).cache().run(late);
       // The next token's descriptors are written while the device works on this one's.
       shared_.forward.wait_for_uploads();
       for (TokenWork* w : begun)

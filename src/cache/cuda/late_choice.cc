@@ -1,0 +1,96 @@
+#include "cache/cuda/late_choice.h"
+
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+namespace pith::cuda {
+namespace {
+
+constexpr size_t kAligned = 256;  // bytes
+
+size_t aligned(size_t bytes) { return (bytes + kAligned - 1) / kAligned * kAligned; }
+
+auto kind_of(const ChoiceWork& work) {
+  const JudgedRows& rows = work.sides.rows;
+  return std::tuple(work.codec, work.chooser->by_keys_alone(), rows.heads, rows.dim, rows.rows,
+                    work.sides.keep);
+}
+
+/// Of one kind, as many as lent memory takes.
+void choose_at_once(std::span<const ChoiceWork> works, ChunkSpace& space, cudaStream_t stream) {
+  const ChoiceWork& any = works.front();
+  const JudgedRows& of_layer = any.sides.rows;
+  const auto heads = static_cast<size_t>(of_layer.heads), dim = static_cast<size_t>(of_layer.dim);
+  const auto blocks = static_cast<size_t>(any.keys.blocks), rows = kBlockRows * blocks;
+  const auto [lent, keys] = space.select_many(works.size() * heads, rows);
+  std::vector<UnpackRowsCall> unpacked;
+  for (size_t i = 0; i < works.size(); ++i) {
+    UnpackRowsCall& call = unpacked.emplace_back(works[i].keys);
+    call.out = keys + 2 * i * heads * rows * dim;
+    call.head_stride = rows * dim;
+  }
+  any.codec->unpack_keys_of(unpacked, stream);
+
+  JudgedRows judged;
+  judged.dtype = any.keys.dtype;
+  judged.heads = static_cast<int>(works.size() * heads);
+  judged.dim = of_layer.dim;
+  judged.k = keys;
+  judged.head_stride = rows * dim;
+  judged.rows = of_layer.rows;
+  any.chooser->choose(lent, judged, any.step, stream);
+
+  const CodeRoom room(space, {any.codec->block_bytes(of_layer.dim), heads, blocks}, works.size());
+  std::vector<MoveCodesCall> away, back;
+  std::vector<KeepCall> sides;
+  for (size_t i = 0; i < works.size(); ++i) {
+    const int32_t* kept = lent.kept + i * heads * lent.stride;
+    MoveCodesCall& move = away.emplace_back(works[i].codes);
+    back.push_back(move);
+    move.to = back.back().from = room.at(i);
+    move.kept = kept;
+    move.kept_stride = lent.stride;
+    KeepCall& side = sides.emplace_back(works[i].sides);
+    side.kept = kept;
+    side.kept_stride = lent.stride;
+  }
+  any.codec->move_rows_of(away, stream);
+  any.codec->move_rows_of(back, stream);
+  move_sides(sides, stream);
+}
+
+}  // namespace
+
+CodeRoom::CodeRoom(ChunkSpace& space, const Shape& shape, size_t places) : shape_(shape) {
+  const size_t blocks = places * shape.heads * shape.blocks;
+  const auto [key_codes, key_side, value_codes, value_side] = shape.of_block;
+  const size_t of_keys = aligned(blocks * key_codes) + aligned(blocks * key_side);
+  key_codes_ = space.codes(of_keys + aligned(blocks * value_codes) + blocks * value_side);
+  key_side_ = key_codes_ + aligned(blocks * key_codes);
+  value_codes_ = key_codes_ + of_keys;
+  value_side_ = value_codes_ + aligned(blocks * value_codes);
+}
+
+CodeBlocks CodeRoom::at(size_t place) const {
+  const size_t first = place * shape_.heads * shape_.blocks;
+  const GroupedBytes& bytes = shape_.of_block;
+  return {key_codes_ + first * bytes.key_codes, key_side_ + first * bytes.key_side,
+          value_codes_ + first * bytes.value_codes, value_side_ + first * bytes.value_side,
+          shape_.blocks};
+}
+
+void choose_late(std::span<ChoiceWork> works, ChunkSpace& space, cudaStream_t stream) {
+  std::ranges::stable_sort(works, {}, kind_of);
+  for (auto first = works.begin(), end = first; first != works.end(); first = end) {
+    const size_t rows = kBlockRows * static_cast<size_t>(first->keys.blocks);
+    const size_t most = space.layers_at_once(static_cast<size_t>(first->keys.heads), rows);
+    while (end != works.end() && static_cast<size_t>(end - first) < most &&
+           kind_of(*end) == kind_of(*first)) {
+      ++end;
+    }
+    choose_at_once({first, end}, space, stream);
+  }
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,45 @@
+#pragma once
+// Judgements of rows in codes by their keys alone that come with a token: those of many layers and
+// sessions are made as one layer's of many heads. Keys are given back side by side in lent memory
+// and judged there; what stays goes through lent memory too and back to where it was.
+//
+// Cost for R rows a head: the judgement's own, R keys made and read, and what stays read and
+// written twice as codes.
+
+#include <span>
+
+#include "cache/cuda/chunk_space.h"
+#include "compress/cuda/device_chooser.h"
+#include "rows/cuda/device_codec.h"
+
+namespace pith::cuda {
+
+/// One layer's.
+struct ChoiceWork {
+  const DeviceCodec* codec = nullptr;
+  const DeviceChooser* chooser = nullptr;  ///< that says by_keys_alone()
+  Step step;
+  UnpackRowsCall keys;  ///< nothing says where to
+  MoveCodesCall codes;  ///< of what stays; nothing says which rows, nor through where
+  KeepCall sides;       ///< likewise
+};
+
+/// Memory lent for codes of equally many blocks of each head at several places.
+class CodeRoom {
+ public:
+  struct Shape {
+    GroupedBytes of_block;
+    size_t heads = 0, blocks = 0;
+  };
+  CodeRoom(ChunkSpace& space, const Shape& shape, size_t places);
+  CodeBlocks at(size_t place) const;
+
+ private:
+  Shape shape_;
+  std::byte *key_codes_, *key_side_, *value_codes_, *value_side_;  // [places, heads, blocks]
+};
+
+/// Sorted by kind; each kind in few launches.
+void choose_late(std::span<ChoiceWork> works, ChunkSpace& space, cudaStream_t stream);
+
+}  // namespace pith::cuda
