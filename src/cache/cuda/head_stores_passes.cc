@@ -250,7 +250,8 @@ void HeadStores::add_mass(const CausalCall& call, ChunkSpace& space) const {
   if (ragged_) ragged_->add_chunk_mass(of, request.fresh);
   for (size_t first = 0; first < packed(); first += ChunkSpace::kPieceRows) {
     const size_t count = std::min(ChunkSpace::kPieceRows, packed() - first);
-    const RowTarget keys = space.piece();
+    RowTarget keys = space.piece();
+    keys.v = nullptr;  // mass needs no values
     coded_->unpack(keys, {first / kBlockRows, (count + kBlockRows - 1) / kBlockRows, layer_.dtype});
     MassTarget piece;
     piece.keys = keys.k;
