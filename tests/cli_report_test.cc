@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 
 #include "cli_harness.h"
@@ -90,7 +91,16 @@ TEST_F(Cli, ReportMakesAPageFromResults) {
   std::string head, exact, int4;
   std::getline(in, head), std::getline(in, exact), std::getline(in, int4);
   EXPECT_NEAR(json::parse(int4)["kl"][0].get<double>(), kl, 1e-5 * kl);
-  EXPECT_EQ(run({"report", lines}).out, run({"report", ppl}).out.substr(0)) << "lines read back";
+  // Lines read back say the same; places in plots come of six digits there: a tenth may be the
+  // next.
+  const auto page_of = [&](const path& results) {
+    return std::regex_replace(run({"report", results}).out, std::regex("[0-9]+\\.[0-9]\\b"), "");
+  };
+  EXPECT_TRUE(page_of(lines).starts_with("<!doctype html>"));
+  EXPECT_EQ(page_of(lines), page_of(ppl));
+  const path again = folder_ / "again.jsonl";
+  EXPECT_EQ(run({"report", lines, "--lines", again}).status, 0);
+  EXPECT_EQ(read(again), read(lines));
 }
 
 TEST_F(Cli, ReportRefusesWithAReason) {
