@@ -7,7 +7,6 @@
 
 #include <cstdlib>
 #include <memory>
-#include <numeric>
 #include <vector>
 
 #include "pith/engine.h"
@@ -21,6 +20,8 @@ namespace {
 using namespace pith;
 using bench::median;
 
+constexpr size_t kMore = 8;  // sessions than are in a pass
+
 class Company {
  public:
   Company(const std::string& folder, const std::string& policy, size_t sessions, size_t context) {
@@ -29,16 +30,16 @@ class Company {
     o.device = Device::kCuda;
     o.parallel = sessions;
     o.chunk = 2048;
-    const auto engine = engine_ = std::make_shared<Engine>(model, o);
+    engine_ = std::make_shared<Engine>(model, o);
     SessionOptions of;
     of.policy = Policy::parse(policy);
     of.context = context + 1024;
-    Session base(engine, of);
+    Session base(engine_, of);
     std::vector<int32_t> prompt(context);
     for (size_t i = 0; i < context; ++i)
       prompt[i] = static_cast<int32_t>(i * 7919 % static_cast<size_t>(model->config().vocab));
     base.append(prompt);
-    for (size_t i = 0; i < sessions + 8; ++i) sessions_.push_back(base.fork());
+    for (size_t i = 0; i < sessions + kMore; ++i) sessions_.push_back(base.fork());
   }
 
   /// Milliseconds of a step of these sessions.
@@ -64,18 +65,16 @@ class Company {
 
 void measure(const char* folder, const std::string& policy, size_t n, size_t context) {
   Company company(folder, policy, n, context);
-  std::vector<size_t> all(n + 8);
-  std::iota(all.begin(), all.end(), size_t{0});
   const auto but = [&](size_t from, size_t count) {  // so many, from `from` on, in a ring
     std::vector<size_t> who;
-    for (size_t i = 0; i < count; ++i) who.push_back((from + i) % all.size());
+    for (size_t i = 0; i < count; ++i) who.push_back((from + i) % (n + kMore));
     return who;
   };
   const auto note = [&](const char* what, double ms) {
     fmt::print("{{\"what\": \"{}\", \"policy\": \"{}\", \"sessions\": {}, \"ms\": {:.3f}}}\n", what,
                policy, n, ms);
   };
-  for (size_t from = 0; from < 8; ++from) company.step(but(from, n));  // each goes on by itself
+  for (size_t i = 0; i < kMore; ++i) company.step(but(i, n));  // forks go on by themselves
   std::vector<double> same, turned, less;
   for (int i = 0; i < 12; ++i) same.push_back(company.step(but(0, n)));
   for (size_t i = 0; i < 12; ++i) turned.push_back(company.step(but(i + 1, n)));

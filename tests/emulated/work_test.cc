@@ -58,12 +58,13 @@ const WorkCase kCases[] = {
 /// Steps of sessions, by their numbers: who is in a pass changes, not what it is like.
 class Passes {
  public:
-  explicit Passes(const char* policy) : policy_(policy) {}
-  void add() {
+  Passes(const std::shared_ptr<const Model>& model, const char* policy)
+      : policy_(policy), engine_(std::make_shared<Engine>(model, options())) {}
+  void add(const std::vector<int32_t>& prompt) {
     sessions_.emplace_back(engine_, test::with_policy(policy_));
-    sessions_.back().append(random_ids(70, model_->config().vocab, 1));
+    sessions_.back().append(prompt);
   }
-  void step(std::initializer_list<size_t> who) {
+  void step(const std::vector<size_t>& who) {
     const int32_t id = 5;
     std::vector<Work> works;
     for (const size_t i : who) works.push_back({&sessions_[i], {&id, 1}});
@@ -80,18 +81,19 @@ class Passes {
     return o;
   }
   const char* policy_;
-  std::shared_ptr<const Model> model_ = RandomModelFolder({}).load();
-  std::shared_ptr<Engine> engine_ = std::make_shared<Engine>(model_, options());
+  std::shared_ptr<Engine> engine_;
   std::vector<Session> sessions_;
 };
 
 TEST(EmulatedWork, WhoJoinsAndLeavesIsSaidByDescriptors) {
+  const auto model = RandomModelFolder({}).load();
+  const auto prompt = random_ids(70, model->config().vocab, 1);
   for (const char* policy :
        {"exact", "exact+int4,window=16", "keydiff(budget=48)+int4,window=16",
         "express(s=32)+int4,window=16", "exact+turboquant(bits=3),window=16"}) {
     SCOPED_TRACE(policy);
-    Passes passes(policy);
-    for (int i = 0; i < 4; ++i) passes.add();
+    Passes passes(model, policy);
+    for (int i = 0; i < 4; ++i) passes.add(prompt);
     const Asked first = emulated::asked();
     for (int i = 0; i < 3; ++i) passes.step({0, 1});
     for (int i = 0; i < 2; ++i) passes.step({0, 1, 2});
@@ -100,7 +102,7 @@ TEST(EmulatedWork, WhoJoinsAndLeavesIsSaidByDescriptors) {
     passes.step({0, 2});
     passes.step({3, 2, 1});
     passes.drop_first();
-    passes.add();
+    passes.add(prompt);
     passes.step({3, 0});
     passes.step({1, 3, 2});
     EXPECT_EQ((emulated::asked() - before).graphs, 0);
@@ -127,26 +129,17 @@ TEST(EmulatedWork, StaysWhatItWas) {
 /// Launches of each of 60 steps of as many sessions, whose prompts are equally long.
 std::vector<uint64_t> launches(const std::shared_ptr<const Model>& model, const char* policy,
                                size_t count) {
-  EngineOptions options;
-  options.device = Device::kCuda;
-  options.chunk = 100;
-  options.parallel = 8;
-  const auto engine = std::make_shared<Engine>(model, options);
-  const int vocab = model->config().vocab;
-  std::vector<Session> sessions;
+  Passes passes(model, policy);
+  std::vector<size_t> who;
   for (uint32_t i = 0; i < count; ++i) {
-    sessions.emplace_back(engine, test::with_policy(policy));
-    sessions.back().prefill(random_ids(80, vocab, i));
+    passes.add(random_ids(80, model->config().vocab, i));
+    who.push_back(i);
   }
   std::vector<uint64_t> all;
-  for (uint32_t step = 0; step < 60; ++step) {
-    const auto ids = random_ids(count, vocab, 100 + step);
-    std::vector<Work> works;
-    for (size_t i = 0; i < count; ++i) works.push_back({&sessions[i], {&ids[i], 1}});
+  for (int step = 0; step < 60; ++step) {
     const Asked before = emulated::asked();
-    engine->step(works);
+    passes.step(who);
     all.push_back((emulated::asked() - before).launches);
-    for (const Work& work : works) EXPECT_FALSE(work.failure);
   }
   return all;
 }

@@ -5,6 +5,7 @@
 #include "compress/cuda/choice.cuh"
 #include "compress/cuda/judged_rows.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/in_groups.h"
 #include "kernels/cuda/launch.cuh"
 
 namespace pith::cuda {
@@ -132,13 +133,6 @@ void move_sides_of(std::span<const KeepCall> calls, cudaStream_t stream) {
   const dim3 grid(calls.front().rows.heads, static_cast<unsigned>(calls.size()));
   launch_kernel(move_side_kernel<kPlaces>, {grid, kChooseThreads}, stream,
                 "moving rows of the cache", moves);
-}
-
-/// Calls f(some) for at most `most` of them at a time.
-template <class F>
-void in_groups(std::span<const KeepCall> calls, size_t most, const F& f) {
-  for (size_t first = 0; first < calls.size(); first += most)
-    f(calls.subspan(first, std::min(most, calls.size() - first)));
 }
 
 }  // namespace

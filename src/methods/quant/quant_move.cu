@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/grouped_layout.h"
+#include "kernels/cuda/in_groups.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "methods/quant/quant_cuda.h"
@@ -95,7 +96,6 @@ template <size_t kPlaces>
 struct CodeMoves {
   MoveCodesCall of[kPlaces];
 };
-constexpr size_t kMostPlaces = 64;
 
 /// Blocks (block of 32 rows, head, place x keys or values).
 template <int D, int kBits, size_t kPlaces>
@@ -171,10 +171,8 @@ void move_coded_rows(int bits, const MoveCodesCall& call, cudaStream_t stream) {
 }
 
 void move_many_coded_rows(int bits, std::span<const MoveCodesCall> calls, cudaStream_t stream) {
-  for (size_t first = 0; first < calls.size(); first += kMostPlaces) {
-    const size_t count = std::min(kMostPlaces, calls.size() - first);
-    move_some<kMostPlaces>(bits, calls.subspan(first, count), stream);
-  }
+  constexpr size_t kPlaces = 64;
+  in_groups(calls, kPlaces, [&](auto some) { move_some<kPlaces>(bits, some, stream); });
 }
 
 }  // namespace pith::cuda

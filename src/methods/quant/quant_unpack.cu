@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/in_groups.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "methods/quant/quant_coder.cuh"
@@ -17,7 +18,6 @@ template <size_t kPlaces>
 struct Unpackings {
   UnpackRowsCall of[kPlaces];
 };
-constexpr size_t kMostPlaces = 64;
 
 /// Blocks (block of 32 rows, head, place).
 template <class T, int D, int kBits, Grouping kGrouping, size_t kPlaces>
@@ -95,10 +95,8 @@ void unpack_grouped_keys(GroupedCodec codec, const UnpackRowsCall& call, cudaStr
 
 void unpack_many_grouped_keys(GroupedCodec codec, std::span<const UnpackRowsCall> calls,
                               cudaStream_t stream) {
-  for (size_t first = 0; first < calls.size(); first += kMostPlaces) {
-    const size_t count = std::min(kMostPlaces, calls.size() - first);
-    unpack_keys<kMostPlaces>(codec, calls.subspan(first, count), stream);
-  }
+  constexpr size_t kPlaces = 64;
+  in_groups(calls, kPlaces, [&](auto some) { unpack_keys<kPlaces>(codec, some, stream); });
 }
 
 void unpack_grouped_values(GroupedCodec codec, const UnpackRowsCall& call, cudaStream_t stream) {
