@@ -3,14 +3,17 @@
 // share of the card's read rate (measured first); for products from codes also how many times
 // faster than cuBLASLt's over bf16 weights. `model`: all products of a token, 32 layers and the
 // head, in their order, with nothing between them. `decode`: one layer's codes to bf16, as a
-// prompt's chunk needs them. Weights lie in more memory than the L2 cache holds. One JSON line a
-// result.
+// prompt's chunk needs them. `pass`: all products of a pass of many sessions by skinny_product.h's
+// kernel, beside cuBLASLt of as many rows as a pass may have; `form`: one of them, shared out in
+// each way that there is, `chosen` the engine's. Weights lie in more memory than the L2 cache
+// holds. One JSON line a result.
 //   cuda_weights_bench [--quick] [--only TYPE]
 
 #include "bench.h"
 #include "kernels/block_tiles.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/read_rate.h"
+#include "kernels/cuda/skinny_product.h"
 #include "kernels/cuda/tile_rows.h"
 
 namespace pith::cuda {
@@ -79,6 +82,44 @@ class WeightsBench {
     report(to_string(type), "model", tokens, us, bytes, "");
   }
 
+  /// All products of a pass of `tokens` in an engine for kMostSkinny.
+  void pass(size_t tokens) {
+    double bytes = static_cast<double>(bytes_of(WeightType::kBF16, kHead));
+    for (const Product& p : kLayer)
+      bytes += kLayers * static_cast<double>(bytes_of(WeightType::kBF16, p));
+    const auto all = [&](const auto& multiply) {
+      return time_us(bench_.stream, 1, [&](int) {
+        for (size_t l = 0; l < kLayers; ++l) {
+          for (const Product& p : kLayer) multiply(p);
+        }
+        multiply(kHead);
+      });
+    };
+    const double us = all([&](const Product& p) { skinny(p, tokens, form_of(p)); });
+    const double wide = all([&](const Product& p) {
+      matmul_.run(y_.data(), narrow_.data(), DType::kBF16, next(WeightType::kBF16, p), kMostSkinny,
+                  false);
+    });
+    report("bf16", "pass", tokens, us, bytes,
+           fmt::format(", \"cublas_us\": {:.1f}, \"times_cublas\": {:.2f}", wide, wide / us));
+  }
+
+  /// One product in each form.
+  void forms(const Product& p, size_t tokens) {
+    const auto bytes = static_cast<double>(bytes_of(WeightType::kBF16, p));
+    const SkinnyForm chosen = form_of(p);
+    for (const int rows : {32, 64, 128}) {
+      for (int parts = 1; parts <= (parts_of(p.end) == 2 ? 1 : kMostSkinnyParts); ++parts) {
+        const double us = time_us(bench_.stream, 20, [&](int) {
+          skinny(p, tokens, {rows, parts});
+        });
+        report("bf16", p.name, tokens, us, bytes,
+               fmt::format(", \"form\": \"{}x{}\", \"chosen\": {}", rows, parts,
+                           rows == chosen.rows && parts == chosen.parts));
+      }
+    }
+  }
+
   /// What a chunk's products take, and what decoding takes beside them.
   void chunk(WeightType type, size_t tokens) {
     double bytes = 0;
@@ -140,6 +181,20 @@ class WeightsBench {
                bench_.stream);
   }
 
+  static MatvecEnd skinny_end(const Product& p) {
+    return p.end == MatvecEnd::kAdd ? MatvecEnd::kStore : p.end;  // the norm behind it adds
+  }
+  static SkinnyForm form_of(const Product& p) {
+    return skinny_form({nullptr, DType::kBF16, p.out, p.in}, skinny_end(p),
+                       p.end != MatvecEnd::kAdd);
+  }
+  void skinny(const Product& p, size_t tokens, const SkinnyForm& form) {
+    const MixedMatrix w = next(WeightType::kBF16, p);
+    skinny_product(
+        {y_.data(), w.dense(w.parts[0]), narrow_.data(), nullptr, skinny_end(p), tokens, form},
+        bench_.stream);
+  }
+
   double cublas(const Product& p, size_t tokens) {
     return time_us(bench_.stream, 4, [&](int) {
       const MixedMatrix w = next(WeightType::kBF16, p);
@@ -184,6 +239,11 @@ int run(bool quick, const std::string& only) {
       for (const size_t tokens : {16, 32, 64}) b.model(type, tokens);
       for (const Product& p : kLayer) {
         for (const size_t tokens : {8, 32}) b.one(type, p, tokens);
+      }
+      if (!device_info().wgmma()) continue;
+      for (const size_t tokens : {1, 8, 16, 32, 64}) b.pass(tokens);
+      for (const Product& p : kLayer) {
+        for (const size_t tokens : {8, 64}) b.forms(p, tokens);
       }
       continue;
     }

@@ -32,7 +32,7 @@ inline bool emulated() {
 
 /// Whether kernels of Hopper's own instructions run; what chooses kernels takes the emulated card
 /// for an older one.
-inline bool has_wgmma() { return device_info().major == 9 || emulated(); }
+inline bool has_wgmma() { return device_info().wgmma() || emulated(); }
 
 /// Whether a test's case is left out: all but the first in each PITH_CASES of a test are; unset, on
 /// the emulated card, where a case takes seconds, of each 8, and a card runs all.

@@ -69,7 +69,7 @@ size_t CausalCall::together(std::span<const CausalSpan> spans) const {
 }
 
 void attend_chunk(const CausalCall& call, std::span<const CausalSpan> spans, cudaStream_t stream) {
-  attend(call, spans, device_info().major == 9, stream);
+  attend(call, spans, device_info().wgmma(), stream);
 }
 
 void attend_chunk_mma(const CausalCall& call, std::span<const CausalSpan> spans,

@@ -20,6 +20,8 @@ struct DeviceInfo {
   int major = 0, minor = 0;  ///< compute capability
   size_t l2_bytes = 0;
   size_t shared_per_block = 0;  ///< bytes a block may ask for
+
+  bool wgmma() const { return major == 9; }  ///< Hopper's products of warpgroups
 };
 
 /// The current device. Throws kUnsupported if there is none or it is older than sm_80.

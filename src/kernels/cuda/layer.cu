@@ -3,6 +3,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/skinny_product.h"
 
 namespace pith::cuda {
 namespace {
@@ -28,23 +29,70 @@ __global__ void angles_kernel(const AnglesCall p) {
   p.sin[at] = static_cast<float>(s);
 }
 
+/// Number i of row blockIdx.x of what is added; parts' rows lie gridDim.x apart.
+__device__ inline float sum_of_parts(const Parts& p, size_t width, size_t i) {
+  float sum = p.data[blockIdx.x * width + i];
+  for (int part = 1; part < p.count; ++part)
+    sum += p.data[(part * static_cast<size_t>(gridDim.x) + blockIdx.x) * width + i];
+  return p.bias ? sum + p.bias[i] : sum;
+}
+/// Four of them from 4 i on.
+__device__ inline float4 four_of_parts(const Parts& p, size_t width, size_t i) {
+  const auto four = [](const float* from, size_t at) {
+    return reinterpret_cast<const float4*>(from)[at];
+  };
+  const auto add = [](float4& a, const float4& b) {
+    a.x += b.x, a.y += b.y, a.z += b.z, a.w += b.w;
+  };
+  float4 parts[kMostSkinnyParts];
+#pragma unroll
+  for (int part = 0; part < kMostSkinnyParts; ++part) {
+    if (part < p.count)
+      parts[part] =
+          four(p.data, (part * static_cast<size_t>(gridDim.x) + blockIdx.x) * (width / 4) + i);
+  }
+#pragma unroll
+  for (int part = 1; part < kMostSkinnyParts; ++part) {
+    if (part < p.count) add(parts[0], parts[part]);
+  }
+  if (p.bias) add(parts[0], four(p.bias, i));
+  return parts[0];
+}
+
 /// A block a row. All of a row is asked for at once: few rows are few blocks, and each trip to
 /// memory that waits for another is a microsecond.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    norm_kernel(T* out, const float* hidden, const float* weight, float eps, size_t width) {
+__global__ void __launch_bounds__(kThreads) norm_kernel(const __grid_constant__ NormCall p) {
   // Pieces of four numbers a thread: of 8192 a row; later ones are read twice.
   constexpr int kHeld = 8;
   __shared__ float sums[kThreads / 32];
-  const auto* x = reinterpret_cast<const float4*>(hidden + blockIdx.x * width);
-  const auto* w = reinterpret_cast<const float4*>(weight);
-  T* to = out + blockIdx.x * width;
-  const auto pieces = static_cast<int>(width / 4);
+  let_successor_start();
+  wait_for_predecessor();
+  auto* x = reinterpret_cast<float4*>(p.hidden + blockIdx.x * p.width);
+  const auto* w = reinterpret_cast<const float4*>(p.weight);
+  T* to = static_cast<T*>(p.out) + blockIdx.x * p.width;
+  const auto pieces = static_cast<int>(p.width / 4);
   float4 held[kHeld];
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
     const int i = j * kThreads + static_cast<int>(threadIdx.x);
     held[j] = i < pieces ? x[i] : float4{0, 0, 0, 0};
+  }
+  if (p.added.count > 0) {
+    const auto add = [&](int i, float4& v) {
+      const float4 by = four_of_parts(p.added, p.width, i);
+      v.x += by.x, v.y += by.y, v.z += by.z, v.w += by.w;
+      x[i] = v;
+    };
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const int i = j * kThreads + static_cast<int>(threadIdx.x);
+      if (i < pieces) add(i, held[j]);
+    }
+    for (int i = kHeld * kThreads + static_cast<int>(threadIdx.x); i < pieces; i += kThreads) {
+      float4 v = x[i];
+      add(i, v);
+    }
   }
   const auto for_all = [&](const auto& f) {
 #pragma unroll
@@ -55,13 +103,13 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = kHeld * kThreads + static_cast<int>(threadIdx.x); i < pieces; i += kThreads)
       f(i, x[i]);
   };
-  if (!weight) {
+  if (!p.weight) {
     return for_all([&](int i, const float4& v) { store_four(to + 4 * i, {v.x, v.y, v.z, v.w}); });
   }
   float squares = 0;
   for_all([&](int, const float4& v) { squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; });
   squares = block_sum<kThreads>(squares, sums);
-  const float factor = 1 / sqrtf(squares / static_cast<float>(width) + eps);
+  const float factor = 1 / sqrtf(squares / static_cast<float>(p.width) + p.eps);
   for_all([&](int i, const float4& v) {
     const float4 by = w[i];
     store_four(to + 4 * i, {v.x * factor * by.x, v.y * factor * by.y, v.z * factor * by.z,
@@ -72,9 +120,8 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     add_normed_kernel(const __grid_constant__ AddNormedCall p) {
   __shared__ float sums[kThreads / 32];
-  const float* update = p.update + blockIdx.x * p.width;
   float* x = p.hidden + blockIdx.x * p.width;
-  const auto at = [&](size_t i) { return p.bias ? update[i] + p.bias[i] : update[i]; };
+  const auto at = [&](size_t i) { return sum_of_parts(p.update, p.width, i); };
   float squares = 0;
   for (size_t i = threadIdx.x; i < p.width; i += kThreads) squares += at(i) * at(i);
   squares = block_sum<kThreads>(squares, sums);
@@ -204,9 +251,8 @@ void find_angles(const AnglesCall& call, cudaStream_t stream) {
 
 void rms_norm(const NormCall& call, cudaStream_t stream) {
   with_type(call.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    launch_kernel(norm_kernel<T>, {static_cast<unsigned>(call.tokens), kThreads}, stream, "RMSNorm",
-                  static_cast<T*>(call.out), call.hidden, call.weight, call.eps, call.width);
+    launch_early(norm_kernel<decltype(zero)>, {static_cast<unsigned>(call.tokens), kThreads}, call,
+                 stream, "RMSNorm");
   });
 }
 

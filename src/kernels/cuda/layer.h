@@ -38,22 +38,29 @@ struct AnglesCall {
 };
 void find_angles(const AnglesCall& call, cudaStream_t stream);
 
+/// What parts of a product add up to, in their order (skinny_product.h), and a bias.
+struct Parts {
+  const float* data = nullptr;  // [count, T, width]
+  int count = 0;
+  const float* bias = nullptr;  // [width] or null
+};
+
 /// out <- hidden / rms(hidden) * weight, or hidden itself without a weight.
 struct NormCall {
   void* out = nullptr;  // [T, width] of dtype
   DType dtype = DType::kF32;
-  const float* hidden = nullptr;  // [T, width]
+  float* hidden = nullptr;        // [T, width]; changed if something is added
   const float* weight = nullptr;  // [width] or null
   float eps = 0;
   size_t tokens = 0, width = 0;  // a multiple of 4, as products want it too
+  Parts added{};                 ///< to hidden, first
 };
 void rms_norm(const NormCall& call, cudaStream_t stream);
 
-/// hidden += (update + bias) / rms(update + bias) * weight.
+/// hidden += update / rms(update) * weight.
 struct AddNormedCall {
-  float* hidden = nullptr;        // [T, width]
-  const float* update = nullptr;  // [T, width]
-  const float* bias = nullptr;    // [width] or null
+  float* hidden = nullptr;  // [T, width]
+  Parts update;
   const float* weight = nullptr;  // [width]
   float eps = 0;
   size_t tokens = 0, width = 0;

@@ -49,9 +49,10 @@ __device__ inline void pin(float (&d)[N][4]) {
 
 // A product's asm names its operands one by one: 4 sums a lane of each 8 columns.
 // clang-format off
-#define PITH_NAMES_32 \
+#define PITH_NAMES_16 \
   "%0, %1, %2, %3, %4, %5, %6, %7, " \
-  "%8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%8, %9, %10, %11, %12, %13, %14, %15"
+#define PITH_NAMES_32 PITH_NAMES_16 ", " \
   "%16, %17, %18, %19, %20, %21, %22, %23, " \
   "%24, %25, %26, %27, %28, %29, %30, %31"
 #define PITH_NAMES_64 PITH_NAMES_32 ", " \
@@ -69,10 +70,11 @@ __device__ inline void pin(float (&d)[N][4]) {
   "%112, %113, %114, %115, %116, %117, %118, %119, " \
   "%120, %121, %122, %123, %124, %125, %126, %127"
 #define PITH_SUMS_4(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
-#define PITH_SUMS_16(n) PITH_SUMS_4(n), PITH_SUMS_4(n + 1), PITH_SUMS_4(n + 2), PITH_SUMS_4(n + 3)
-#define PITH_SUMS_32 PITH_SUMS_16(0), PITH_SUMS_16(4)
-#define PITH_SUMS_64 PITH_SUMS_32, PITH_SUMS_16(8), PITH_SUMS_16(12)
-#define PITH_SUMS_128 PITH_SUMS_64, PITH_SUMS_16(16), PITH_SUMS_16(20), PITH_SUMS_16(24), PITH_SUMS_16(28)
+#define PITH_SUMS_FROM(n) PITH_SUMS_4(n), PITH_SUMS_4(n + 1), PITH_SUMS_4(n + 2), PITH_SUMS_4(n + 3)
+#define PITH_SUMS_16 PITH_SUMS_FROM(0)
+#define PITH_SUMS_32 PITH_SUMS_16, PITH_SUMS_FROM(4)
+#define PITH_SUMS_64 PITH_SUMS_32, PITH_SUMS_FROM(8), PITH_SUMS_FROM(12)
+#define PITH_SUMS_128 PITH_SUMS_64, PITH_SUMS_FROM(16), PITH_SUMS_FROM(20), PITH_SUMS_FROM(24), PITH_SUMS_FROM(28)
 // Of 64 rows and `COLUMNS` columns, A and B in shared memory; A, B and KEEP are operands' names.
 #define PITH_TILES(NUMBER, COLUMNS, SUMS, A, B, KEEP)                                       \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " KEEP ", 0;\n"                            \
@@ -97,8 +99,10 @@ __device__ inline void pin(float (&d)[N][4]) {
 /// d (+)= a b: a 64 rows of A, b 8 kN rows whose channels are summed over (16 of them).
 template <class T, int kN, class Descriptor>
 __device__ inline void multiply_tiles(float (&d)[kN][4], Descriptor a, Descriptor b, int keep) {
-  static_assert(kN == 8 || kN == 16);
-  if constexpr (kN == 8) {
+  static_assert(kN == 4 || kN == 8 || kN == 16);
+  if constexpr (kN == 4) {
+    PITH_TILES_OF("32", 16, "%16", "%17", "%18");
+  } else if constexpr (kN == 8) {
     PITH_TILES_OF("64", 32, "%32", "%33", "%34");
   } else {
     PITH_TILES_OF("128", 64, "%64", "%65", "%66");
@@ -125,10 +129,12 @@ __device__ inline void multiply_values(float (&d)[kN][4], const uint32_t (&a)[4]
 #undef PITH_SUMS_64
 #undef PITH_SUMS_32
 #undef PITH_SUMS_16
+#undef PITH_SUMS_FROM
 #undef PITH_SUMS_4
 #undef PITH_NAMES_128
 #undef PITH_NAMES_64
 #undef PITH_NAMES_32
+#undef PITH_NAMES_16
 
 /// A barrier in shared memory. Phases alternate: wait(0) first.
 struct SharedBarrier {

@@ -22,19 +22,28 @@ constexpr size_t kLogitBytes = size_t{16} << 20;  // as on the CPU: T x V is nev
 size_t width_in(const ModelConfig& c) {
   return static_cast<size_t>(std::max({c.hidden, c.query_heads * c.head_dim, c.intermediate}));
 }
+/// Whether `holds` is true of all matrices that a pass multiplies.
+bool all_matrices(const DeviceWeights& weights, const auto& holds) {
+  return holds(weights.head()) && std::ranges::all_of(weights.layers(), [&](const DeviceLayer& w) {
+           return holds(w.qkv) && holds(w.o) && holds(w.gate_up) && holds(w.down);
+         });
+}
 /// See DeviceForward::wide_.
 size_t wide_rows_of(const DeviceWeights& weights, const DeviceForward::Shape& shape) {
   const auto as_they_lie = [&](const MixedMatrix& w) {
     return std::ranges::all_of(
         w.parts, [&](const MatrixPart& p) { return p.type == weight_type(shape.products); });
   };
-  const bool pays = shape.max_tokens > 1 && shape.products != DType::kF32 &&
-                    as_they_lie(weights.head()) &&
-                    std::ranges::all_of(weights.layers(), [&](const DeviceLayer& w) {
-                      return as_they_lie(w.qkv) && as_they_lie(w.o) && as_they_lie(w.gate_up) &&
-                             as_they_lie(w.down);
-                    });
+  const bool pays =
+      shape.max_tokens > 1 && shape.products != DType::kF32 && all_matrices(weights, as_they_lie);
   return pays ? (shape.max_tokens + kWideUnit - 1) / kWideUnit * kWideUnit : 0;
+}
+/// Whether passes have kernels of their own instead.
+bool passes_are_skinny(const DeviceWeights& weights, const DeviceForward::Shape& shape) {
+  return device_info().wgmma() && shape.max_tokens <= kMostSkinny &&
+         wide_rows_of(weights, shape) > 0 && all_matrices(weights, [](const MixedMatrix& w) {
+           return w.parts.size() == 1 && skinny_takes(w.dense(w.parts[0]));
+         });
 }
 size_t qkv_width(const ModelConfig& c) {
   return static_cast<size_t>((c.query_heads + 2 * c.kv_heads) * c.head_dim);
@@ -49,6 +58,9 @@ DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, Memor
       memory_(memory),
       stream_(stream),
       wide_(wide_rows_of(*weights_, shape)),
+      pass_way_(passes_are_skinny(*weights_, shape) ? ProductWay::kSkinny
+                : wide_ > 0                         ? ProductWay::kChunk
+                                                    : ProductWay::kFew),
       max_chunk_(shape.max_chunk),
       block_(std::max(wide_, std::clamp<size_t>(
                                  kLogitBytes / (static_cast<size_t>(config_.vocab) * sizeof(float)),
@@ -82,6 +94,7 @@ DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, Memor
   make(input_, room_ * width_in(config_) * sizeof(float));
   make(output_, room_ * out);
   make(update_, std::max(kFewTokens, max_tokens_) * hidden);
+  if (pass_way_ == ProductWay::kSkinny) make(parts_, kMostSkinnyParts * max_tokens_ * hidden);
   make(q_, room_ * heads * kRowBytes);
   make(cos_, ropes * room_ * half);
   make(sin_, ropes * room_ * half);
@@ -92,6 +105,16 @@ DeviceForward::DeviceForward(std::shared_ptr<const DeviceWeights> weights, Memor
       matmul_.reserve(products_, *matrix);
   }
   matmul_.reserve(products_, weights_->head());
+}
+
+std::string DeviceForward::bits() const {
+  if (!together_) return "one session";
+  switch (pass_way_) {
+    case ProductWay::kFew: return "many sessions in a pass";
+    case ProductWay::kSkinny: return fmt::format("passes of up to {}", kMostSkinny);
+    case ProductWay::kChunk: return fmt::format("passes of {}", wide_);
+  }
+  return {};
 }
 
 HeadsCall DeviceForward::heads_call(const DeviceCache& cache, int l, size_t tokens) const {
@@ -120,6 +143,7 @@ HeadsCall DeviceForward::heads_call(const DeviceCache& cache, int l, size_t toke
 /// What every pass starts with: embeddings and angles, at positions that follow each other or at
 /// each token's own.
 void DeviceForward::look_up(const DeviceCache& cache, size_t tokens, bool own_places) {
+  pending_ = {};
   const MixedMatrix& table = weights_->embedding();
   const MatrixPart& rows = table.parts[0];
   const float scale = weights_->details().embedding_scale;
@@ -153,7 +177,7 @@ void DeviceForward::run_chunk(DeviceCache& cache, std::span<const int32_t> token
   upload_all(std::array{ids_.upload_of(tokens_), position_.upload_of(1)}, stream_);
   look_up(cache, tokens_, false);
   uploaded_.set(stream_);
-  const ProductRows n{tokens_, few(tokens_) ? 0 : tokens_};
+  const ProductRows n = chunk_rows(tokens_);
   for (int l = 0; l < config_.layers; ++l) {
     attention_of_chunk(cache, l, n);
     make_mlp(weights_->layers()[static_cast<size_t>(l)], nullptr, n);

@@ -11,14 +11,17 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <vector>
 
 #include "attend/cuda/decode_groups.h"
 #include "cache/cuda/device_cache.h"
+#include "kernels/cuda/layer.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/pinned.h"
 #include "kernels/cuda/ranking.h"
+#include "kernels/cuda/skinny_product.h"
 #include "model/cuda/device_weights.h"
 
 namespace pith::cuda {
@@ -40,8 +43,9 @@ class DeviceForward {
     DType products;  ///< of a chunk's activations, hence of the weights that they are multiplied by
   };
   /// Buffers, counted as kScratch. Counter and stream must outlive it. With max_tokens above 1
-  /// each pass is multiplied as a chunk of that many rows, or, where not all weights have the type
-  /// of products, as matvec.h says of tokens together: what a sequence gets does not depend on the
+  /// each pass is multiplied by skinny_product.h, or, where that does not take the weights or so
+  /// many tokens, as a chunk of that many rows, or, where not all weights have the type of
+  /// products, as matvec.h says of tokens together: what a sequence gets does not depend on the
   /// others.
   DeviceForward(std::shared_ptr<const DeviceWeights> weights, MemoryCounter& memory,
                 cudaStream_t stream, const Shape& shape);
@@ -57,8 +61,8 @@ class DeviceForward {
   /// rows of one type; their logits are made too. The caller ends the caches' tokens.
   void run_tokens(std::span<const TokenRun> runs);
   size_t max_tokens() const { return max_tokens_; }
-  /// Rows that each pass multiplies; 0: its tokens, by kernels of few.
-  size_t wide_rows() const { return wide_; }
+  /// What of the forward pass a token's bits depend on.
+  std::string bits() const;
   /// What was captured of the cache is no longer valid: its step memory changes, or it goes.
   void forget(const DeviceCache& cache);
 
@@ -118,16 +122,26 @@ class DeviceForward {
   CapturedGraph capture(const Work& work);
   DecodeGroups attention_groups(std::span<const TokenRun> runs, int layer);
   void attend_tokens(std::span<const TokenRun> runs, const Pass& pass, int layer);
-  /// Of a chunk or a pass. `multiplied`: rows that cuBLASLt multiplies; 0: tokens are few.
+  enum class ProductWay : uint8_t { kFew, kSkinny, kChunk };
+  /// Of a chunk or a pass. `multiplied`: rows that cuBLASLt multiplies.
   struct ProductRows {
     size_t tokens, multiplied;
-    bool few() const { return multiplied == 0; }
+    ProductWay way;
+    bool few() const { return way == ProductWay::kFew; }
   };
+  ProductRows chunk_rows(size_t tokens) const {
+    return {tokens, tokens, few(tokens) ? ProductWay::kFew : ProductWay::kChunk};
+  }
+  ProductRows pass_rows(size_t tokens) const { return {tokens, wide_, pass_way_}; }
   void attention_of_chunk(DeviceCache& cache, int layer, const ProductRows& n);
   void make_qkv(const DeviceLayer& layer, const ProductRows& n);
   void make_mlp(const DeviceLayer& layer, const MixedMatrix* next, const ProductRows& n);
   void make_logits(size_t first, const ProductRows& n);
   HeadsCall heads_call(const DeviceCache& cache, int layer, size_t tokens) const;
+  void multiply(float* y, const MixedMatrix& w, const ProductRows& n);
+  void skinny_gate(const DeviceLayer& layer, size_t tokens);
+  void add_update(const Parts& update, const float* norm, size_t tokens);
+  MatvecEnd gate_end() const;
   void qkv_of_few(const DeviceLayer& layer, size_t tokens);
   void gate_few(const DeviceLayer& layer, size_t tokens);
   void gate_products(const DeviceLayer& layer, DType dtype, size_t tokens);
@@ -152,6 +166,7 @@ class DeviceForward {
   // Rows that each pass multiplies, however many tokens it has: what cuBLASLt makes of a row
   // depends on how many there are, not on the others. 0: as few tokens.
   size_t wide_;
+  ProductWay pass_way_;
   size_t max_chunk_, block_, max_tokens_;  // block: positions whose logits are made at once
   bool together_;                          // tokens' products
   size_t room_;                            // tokens that buffers have room for
@@ -177,6 +192,8 @@ class DeviceForward {
   DeviceArray<std::byte> input_;            // [T, max(hidden, H D, intermediate)], f32 of few
   DeviceArray<float> output_;               // [T, max((H + 2 G) D, 2 intermediate, hidden)]
   DeviceArray<float> update_;               // [few T, hidden], where a norm comes after a block
+  DeviceArray<float> parts_;                // [parts, T, hidden], of skinny products
+  Parts pending_;                           // what the residual stream has still to take
   DeviceArray<std::byte> q_;                // [T, H, D] of the rows' type
   DeviceArray<float> cos_, sin_;            // [ropes, T, D/2]
   DeviceArray<float> logits_;               // [block, V]

@@ -31,7 +31,7 @@ void DeviceForward::make_logits_after(std::span<float* const> states) {
   uploaded_.set(stream_);
   gather_rows(hidden_.data(), states_.device(), states.size(), static_cast<size_t>(config_.hidden),
               stream_);
-  make_logits(0, {states.size(), wide_});
+  make_logits(0, pass_rows(states.size()));
 }
 
 const float* DeviceForward::fetch_logits(size_t first, size_t count) {
@@ -76,7 +76,7 @@ std::span<const RankedLogit> DeviceForward::best_logits(size_t i, RankingCall ca
 void DeviceForward::all_logits(const Sink& sink) {
   for (size_t first = 0; first < tokens_; first += block_) {
     const size_t count = std::min(block_, tokens_ - first);
-    make_logits(first, {count, few(count) ? 0 : count});
+    make_logits(first, chunk_rows(count));
     sink(first, count, fetch_logits(0, count));
   }
 }

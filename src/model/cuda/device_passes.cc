@@ -180,28 +180,29 @@ DeviceForward::CapturedGraph DeviceForward::capture(const Work& work) {
 void DeviceForward::enqueue_tokens(std::span<const TokenRun> runs, const Pass& pass) {
   const size_t n = runs.size();
   const DeviceCache& any = *runs.front().cache;
+  const ProductRows rows = pass_rows(n);
   look_up(any, n, true);
   for (int l = 0; l < config_.layers; ++l) {
     const DeviceLayer& w = weights_->layers()[static_cast<size_t>(l)];
     const bool last = l + 1 == config_.layers;
     const MixedMatrix& after = last ? weights_->head() : (&w)[1].qkv;
     // The bias of q, k and v is the heads' business: norms and RoPE come after it.
-    make_qkv(w, {n, wide_});
+    make_qkv(w, rows);
     HeadsCall heads = heads_call(any, l, n);
     heads.targets = targets_.device() + static_cast<size_t>(l) * n;
     make_heads(heads, stream_);
     attend_tokens(runs, pass, l);
     const void* attended = input_.data();
-    if (wide_ > 0) {  // queries are no longer needed
-      rms_norm({q_.data(), products_, reinterpret_cast<const float*>(attended), nullptr, 0, n,
+    if (!rows.few()) {  // queries are no longer needed
+      rms_norm({q_.data(), products_, reinterpret_cast<float*>(input_.data()), nullptr, 0, n,
                 static_cast<size_t>(config_.query_heads * config_.head_dim)},
                stream_);
       attended = q_.data();
     }
-    add_products({&w.o, w.o_bias, w.attention_post_norm, &w.gate_up}, attended, {n, wide_});
-    make_mlp(w, &after, {n, wide_});
+    add_products({&w.o, w.o_bias, w.attention_post_norm, &w.gate_up}, attended, rows);
+    make_mlp(w, &after, rows);
   }
-  make_logits(0, {n, wide_});
+  make_logits(0, rows);
   scatter_rows(states_.device(), hidden_.data(), n, static_cast<size_t>(config_.hidden), stream_);
 }
 

@@ -1,22 +1,40 @@
-// The forward pass's products: of a few tokens by fused kernels, of more by cuBLASLt.
+// The forward pass's products: of a few tokens by fused kernels, of a pass of many sessions by
+// skinny_product.h's, of more by cuBLASLt.
+
+#include <utility>
 
 #include "model/cuda/device_forward.h"
 
 namespace pith::cuda {
 
-/// input <- normalised rows [first, first + count) of the residual stream.
+/// input <- normalised rows [first, first + count) of the residual stream, which takes what the
+/// last product left for it.
 void DeviceForward::normalise(const float* weight, size_t first, size_t count) {
   const auto width = static_cast<size_t>(config_.hidden);
   rms_norm({input_.data(), products_, hidden_.data() + first * width, weight, config_.norm_eps,
-            count, width},
+            count, width, std::exchange(pending_, {})},
            stream_);
+}
+
+/// y <- w times input_'s rows, of `products_`; more rows than there are tokens where bits would
+/// depend on their number.
+void DeviceForward::multiply(float* y, const MixedMatrix& w, const ProductRows& n) {
+  if (n.way == ProductWay::kChunk)
+    return matmul_.run(y, input_.data(), products_, w, n.multiplied, false);
+  const DeviceMatrix matrix = w.dense(w.parts[0]);
+  skinny_product({.y = y,
+                  .w = matrix,
+                  .x = input_.data(),
+                  .tokens = n.tokens,
+                  .form = skinny_form(matrix, MatvecEnd::kStore, true)},
+                 stream_);
 }
 
 /// Queries, keys and values, into output_.
 void DeviceForward::make_qkv(const DeviceLayer& w, const ProductRows& n) {
   if (n.few()) return qkv_of_few(w, n.tokens);
   normalise(w.attention_norm, 0, n.tokens);
-  matmul_.run(output_.data(), input_.data(), products_, w.qkv, n.multiplied, false);
+  multiply(output_.data(), w.qkv, n);
 }
 
 /// input_, of `dtype`, <- the gated products of output_.
@@ -28,36 +46,63 @@ void DeviceForward::gate_products(const DeviceLayer& w, DType dtype, size_t toke
 }
 
 void DeviceForward::make_mlp(const DeviceLayer& w, const MixedMatrix* next, const ProductRows& n) {
+  const void* inner = input_.data();
   if (n.few()) {
     gate_few(w, n.tokens);
   } else {
     normalise(w.mlp_norm, 0, n.tokens);
-    matmul_.run(output_.data(), input_.data(), products_, w.gate_up, n.multiplied, false);
-    gate_products(w, products_, n.tokens);
+    if (n.way == ProductWay::kSkinny) {
+      skinny_gate(w, n.tokens);
+      inner = output_.data();
+    } else {
+      multiply(output_.data(), w.gate_up, n);
+      gate_products(w, products_, n.tokens);
+    }
   }
-  add_products({&w.down, w.down_bias, w.mlp_post_norm, next}, input_.data(), n);
+  add_products({&w.down, w.down_bias, w.mlp_post_norm, next}, inner, n);
+}
+
+/// The MLP's gated numbers [tokens, inner], of `products_`, into output_.
+void DeviceForward::skinny_gate(const DeviceLayer& w, size_t tokens) {
+  const DeviceMatrix matrix = w.gate_up.dense(w.gate_up.parts[0]);
+  const MatvecEnd end = gate_end();
+  skinny_product({output_.data(), matrix, input_.data(), w.gate_up_bias, end, tokens,
+                  skinny_form(matrix, end, true)},
+                 stream_);
 }
 
 /// The residual stream takes what is added; x is f32 in input_ for few, of products_ otherwise.
 void DeviceForward::add_products(const Added& added, const void* x, const ProductRows& n) {
   if (n.few()) return add_few(added, n.tokens);
   const auto width = static_cast<size_t>(config_.hidden);
+  if (n.way == ProductWay::kSkinny) {
+    const DeviceMatrix matrix = added.w->dense(added.w->parts[0]);
+    const SkinnyForm form = skinny_form(matrix, MatvecEnd::kStore, false);
+    skinny_product({parts_.data(), matrix, x, nullptr, MatvecEnd::kStore, n.tokens, form}, stream_);
+    pending_ = {parts_.data(), form.parts, added.bias};
+    if (added.norm) add_update(std::exchange(pending_, {}), added.norm, n.tokens);
+    return;
+  }
   if (added.norm) {
     matmul_.run(output_.data(), x, products_, *added.w, n.multiplied, false);
-    add_normed(
-        {hidden_.data(), output_.data(), added.bias, added.norm, config_.norm_eps, n.tokens, width},
-        stream_);
-    return;
+    return add_update({output_.data(), 1, added.bias}, added.norm, n.tokens);
   }
   matmul_.run(hidden_.data(), x, products_, *added.w, n.multiplied, true);
   if (added.bias) add_bias(hidden_.data(), added.bias, n.tokens, width, stream_);
+}
+
+/// The residual stream takes an update, normalised.
+void DeviceForward::add_update(const Parts& update, const float* norm, size_t tokens) {
+  add_normed(
+      {hidden_.data(), update, norm, config_.norm_eps, tokens, static_cast<size_t>(config_.hidden)},
+      stream_);
 }
 
 /// Logits after rows [first, first + n.tokens) of the residual stream, into the first rows.
 void DeviceForward::make_logits(size_t first, const ProductRows& n) {
   if (n.few()) return few_logits(first, n.tokens);
   normalise(weights_->final_norm(), first, n.tokens);
-  matmul_.run(logits_.data(), input_.data(), products_, weights_->head(), n.multiplied, false);
+  multiply(logits_.data(), weights_->head(), n);
 }
 
 void DeviceForward::qkv_of_few(const DeviceLayer& w, size_t tokens) {
@@ -72,9 +117,13 @@ void DeviceForward::qkv_of_few(const DeviceLayer& w, size_t tokens) {
              stream_);
 }
 
+MatvecEnd DeviceForward::gate_end() const {
+  return weights_->details().activation == Activation::kGeluTanh ? MatvecEnd::kGelu
+                                                                 : MatvecEnd::kGate;
+}
+
 /// The MLP's gated numbers [tokens, inner] of a few tokens, f32, into input_.
 void DeviceForward::gate_few(const DeviceLayer& w, size_t tokens) {
-  const bool gelu = weights_->details().activation == Activation::kGeluTanh;
   auto* inner = reinterpret_cast<float*>(input_.data());
   FewTokensCall call{.y = inner,
                      .w = &w.gate_up,
@@ -82,7 +131,7 @@ void DeviceForward::gate_few(const DeviceLayer& w, size_t tokens) {
                      .norm = w.mlp_norm,
                      .eps = config_.norm_eps,
                      .bias = w.gate_up_bias,
-                     .end = gelu ? MatvecEnd::kGelu : MatvecEnd::kGate,
+                     .end = gate_end(),
                      .tokens = tokens,
                      .together = together_,
                      .next = &w.down};
@@ -108,9 +157,7 @@ void DeviceForward::add_few(const Added& added, size_t tokens) {
   call.y = update_.data();
   call.end = MatvecEnd::kStore;
   few_tokens(call, stream_);
-  add_normed(
-      {hidden_.data(), update_.data(), nullptr, added.norm, config_.norm_eps, tokens, added.w->out},
-      stream_);
+  add_update({update_.data(), 1, nullptr}, added.norm, tokens);
 }
 
 void DeviceForward::few_logits(size_t first, size_t count) {

@@ -259,11 +259,7 @@ class CudaEngine final : public EngineBackend {
   const char* isa() const override { return "cuda"; }
   /// An engine for many has products of its own.
   std::string bits() const override {
-    const size_t wide = shared_.forward.wide_rows();
-    return fmt::format("{}, {}", cuda::bits_of_card(),
-                       wide > 0                       ? fmt::format("passes of {}", wide)
-                       : shared_.options.parallel > 1 ? "many sessions in a pass"
-                                                      : "one session");
+    return fmt::format("{}, {}", cuda::bits_of_card(), shared_.forward.bits());
   }
 
  private:

@@ -384,7 +384,9 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int) {
   *of = {};
   std::strcpy(of->name, "a card emulated on the CPU");
-  of->major = 8;  // no instruction of one architecture alone
+  // No instruction of one architecture alone, unless it is asked for.
+  const char* major = std::getenv("PITH_EMULATED_MAJOR");
+  of->major = major ? std::atoi(major) : 8;
   of->multiProcessorCount = 8;
   of->l2CacheSize = 32 << 20;
   of->sharedMemPerBlockOptin = emulated::kMostShared;
