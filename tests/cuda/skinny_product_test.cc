@@ -117,8 +117,9 @@ TEST(CudaSkinny, IsTheProduct) {
     const Skinny skinny(c);
     const auto got = skinny.run(0, c.tokens);
     const double sigma = std::sqrt(static_cast<double>(c.in));  // of a sum
-    for (size_t t = 0; t<c.tokens; t += c.tokens> 8 ? 13 : 1) {
-      for (size_t i = 0; i<skinny.results; i += skinny.results> 300 ? 37 : 1) {
+    const size_t token_step = c.tokens > 8 ? 13 : 1, step = skinny.results > 300 ? 37 : 1;
+    for (size_t t = 0; t < c.tokens; t += token_step) {
+      for (size_t i = 0; i < skinny.results; i += step) {
         const double want = skinny.want(t, i);
         const double bound = sigma * 1e-4 + (skinny.gated() ? std::abs(want) / 200 : 0);
         ASSERT_NEAR(got[t * skinny.results + i], want, bound) << "token " << t << ", number " << i;
