@@ -36,6 +36,12 @@ constexpr size_t kPool = size_t{1} << 30;  // bytes of weights that are gone thr
 size_t bytes_of(WeightType type, const Product& p) {
   return dense_type(type) ? p.out * row_bytes(type, p.in) : tile_counts(type, p.out, p.in).bytes();
 }
+/// Of all products of a token.
+double bytes_of_model(WeightType type) {
+  auto bytes = static_cast<double>(bytes_of(type, kHead));
+  for (const Product& p : kLayer) bytes += kLayers * static_cast<double>(bytes_of(type, p));
+  return bytes;
+}
 
 class WeightsBench {
  public:
@@ -67,8 +73,6 @@ class WeightsBench {
 
   /// A token's products, each with the next one named.
   void model(WeightType type, size_t tokens) {
-    double bytes = static_cast<double>(bytes_of(type, kHead));
-    for (const Product& p : kLayer) bytes += kLayers * static_cast<double>(bytes_of(type, p));
     const double us = time_us(bench_.stream, 1, [&](int) {
       for (size_t l = 0; l < kLayers; ++l) {
         for (size_t i = 0; i < std::size(kLayer); ++i) {
@@ -79,14 +83,11 @@ class WeightsBench {
       }
       few(type, kHead, kLayer[0], tokens);
     });
-    report(to_string(type), "model", tokens, us, bytes, "");
+    report(to_string(type), "model", tokens, us, bytes_of_model(type), "");
   }
 
   /// All products of a pass of `tokens` in an engine for kMostSkinny.
   void pass(size_t tokens) {
-    double bytes = static_cast<double>(bytes_of(WeightType::kBF16, kHead));
-    for (const Product& p : kLayer)
-      bytes += kLayers * static_cast<double>(bytes_of(WeightType::kBF16, p));
     const auto all = [&](const auto& multiply) {
       return time_us(bench_.stream, 1, [&](int) {
         for (size_t l = 0; l < kLayers; ++l) {
@@ -100,7 +101,7 @@ class WeightsBench {
       matmul_.run(y_.data(), narrow_.data(), DType::kBF16, next(WeightType::kBF16, p), kMostSkinny,
                   false);
     });
-    report("bf16", "pass", tokens, us, bytes,
+    report("bf16", "pass", tokens, us, bytes_of_model(WeightType::kBF16),
            fmt::format(", \"cublas_us\": {:.1f}, \"times_cublas\": {:.2f}", wide, wide / us));
   }
 

@@ -29,11 +29,14 @@ __global__ void angles_kernel(const AnglesCall p) {
   p.sin[at] = static_cast<float>(s);
 }
 
-/// Number i of row blockIdx.x of what is added; parts' rows lie gridDim.x apart.
+/// Row blockIdx.x of a part: parts' rows lie gridDim.x apart.
+__device__ inline const float* row_of_part(const Parts& p, size_t width, int part) {
+  return p.data + (part * static_cast<size_t>(gridDim.x) + blockIdx.x) * width;
+}
+/// Number i of that row of what is added.
 __device__ inline float sum_of_parts(const Parts& p, size_t width, size_t i) {
-  float sum = p.data[blockIdx.x * width + i];
-  for (int part = 1; part < p.count; ++part)
-    sum += p.data[(part * static_cast<size_t>(gridDim.x) + blockIdx.x) * width + i];
+  float sum = row_of_part(p, width, 0)[i];
+  for (int part = 1; part < p.count; ++part) sum += row_of_part(p, width, part)[i];
   return p.bias ? sum + p.bias[i] : sum;
 }
 /// Four of them from 4 i on.
@@ -47,9 +50,7 @@ __device__ inline float4 four_of_parts(const Parts& p, size_t width, size_t i) {
   float4 parts[kMostSkinnyParts];
 #pragma unroll
   for (int part = 0; part < kMostSkinnyParts; ++part) {
-    if (part < p.count)
-      parts[part] =
-          four(p.data, (part * static_cast<size_t>(gridDim.x) + blockIdx.x) * (width / 4) + i);
+    if (part < p.count) parts[part] = four(row_of_part(p, width, part), i);
   }
 #pragma unroll
   for (int part = 1; part < kMostSkinnyParts; ++part) {

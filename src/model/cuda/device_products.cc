@@ -79,8 +79,9 @@ void DeviceForward::add_products(const Added& added, const void* x, const Produc
     const DeviceMatrix matrix = added.w->dense(added.w->parts[0]);
     const SkinnyForm form = skinny_form(matrix, MatvecEnd::kStore, false);
     skinny_product({parts_.data(), matrix, x, nullptr, MatvecEnd::kStore, n.tokens, form}, stream_);
-    pending_ = {parts_.data(), form.parts, added.bias};
-    if (added.norm) add_update(std::exchange(pending_, {}), added.norm, n.tokens);
+    const Parts sums{parts_.data(), form.parts, added.bias};
+    if (added.norm) return add_update(sums, added.norm, n.tokens);
+    pending_ = sums;
     return;
   }
   if (added.norm) {
