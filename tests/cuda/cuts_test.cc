@@ -101,6 +101,7 @@ void CudaCuts::try_cut(uint32_t seed) {
     const int first = 8 + draw(82);
     pair.protect({{first, first + 1 + draw(39)}, {170, 171 + draw(9)}});
   }
+  pair.watch_rounding();
   const int loaded = draw(4), cloned = draw(4);
   for (int pass = 0; pass < 4; ++pass) {
     // Hidden codes are given back 256 at a time.
@@ -113,9 +114,10 @@ void CudaCuts::try_cut(uint32_t seed) {
   }
   pair.end_prefill();
   EXPECT_TRUE(pair.saved_is_same());
-  // Of the rows that can be seen, but where two scores are nearly the same.
+  // Of the rows that can be seen, but where two scores are nearly the same: there rounding changes
+  // the choice on the CPU too.
   if (c.alike || slides) {
-    EXPECT_GE(pair.same_rows(), 0.97);
+    EXPECT_GE(pair.same_rows(), std::min(0.97, pair.least_same_rows()));
   }
   if (!turned) {
     EXPECT_LT(pair.oracle_error(), 3 * c.bound);
@@ -142,6 +144,21 @@ INSTANTIATE_TEST_SUITE_P(Policies, CudaCuts, testing::ValuesIn(kCases), [](const
     if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
   return name;
 });
+
+// Rows that share something leave the window in groups: a token brings several judgements, each of
+// the rows that the one before left.
+TEST(CudaCuts, JudgementsOfOneTokenFollowEachOther) {
+  PITH_NEEDS_GPU();
+  for (const char* policy : {"knorm(budget=60)+kvquant(calibrate=32),window=16",
+                             "keydiff(budget=60)+kvquant(calibrate=32),window=16"}) {
+    SCOPED_TRACE(policy);
+    Pair pair(policy, 64, DType::kF16);
+    pair.run_chunk(100);
+    pair.end_prefill();
+    for (int t = 0; t < 100; ++t) pair.run_token();
+    EXPECT_GE(pair.same_rows(), 0.97);
+  }
+}
 
 }  // namespace
 }  // namespace pith::cuda

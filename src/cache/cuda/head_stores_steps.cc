@@ -25,9 +25,13 @@ void HeadStores::carry_out(std::span<const Step> steps, bool chunk, ChunkSpace& 
   // Codes in the run would have room for a whole chunk from then on.
   const bool one_by_one = packs() && !body_;
   const bool waits = !one_by_one && split(steps, chunk, space, late);
+  // A judgement may wait for those of other layers if no other step is about the rows that it
+  // leaves: rows that leave the window in groups bring several with them.
+  const bool may_wait = !chunk && std::ranges::count(steps, Op::kJudge, &Step::op) == 1 &&
+                        steps.back().op == Op::kJudge;
   for (const Step& step : steps) {
     if (one_by_one) split({&step, 1}, chunk, space, late);
-    carry_out(step, space, chunk ? nullptr : &late);
+    carry_out(step, space, may_wait ? &late : nullptr);
   }
   if (const auto step = late_.due(run_, chunk || layer_.selector.heavy ? 1 : kBlockRows)) {
     select(*step, space);
