@@ -12,6 +12,16 @@ namespace {
 
 size_t whole_blocks(size_t rows) { return (rows + kBlockRows - 1) / kBlockRows * kBlockRows; }
 
+/// One judgement, and behind it at most rows that enter the window: it may wait for those of other
+/// layers, since no step is about the rows that it leaves. Rows that leave the window in groups can
+/// bring several, or more rows.
+bool ends_with_judgement(std::span<const Step> steps) {
+  const auto judgement = std::ranges::find(steps, Op::kJudge, &Step::op);
+  return judgement != steps.end() && std::all_of(judgement + 1, steps.end(), [](const Step& step) {
+           return step.op == Op::kAppend;
+         });
+}
+
 }  // namespace
 
 void HeadStores::carry_out(std::span<const Step> steps, bool chunk, ChunkSpace& space,
@@ -25,10 +35,7 @@ void HeadStores::carry_out(std::span<const Step> steps, bool chunk, ChunkSpace& 
   // Codes in the run would have room for a whole chunk from then on.
   const bool one_by_one = packs() && !body_;
   const bool waits = !one_by_one && split(steps, chunk, space, late);
-  // A judgement may wait for those of other layers if no other step is about the rows that it
-  // leaves: rows that leave the window in groups bring several with them.
-  const bool may_wait = !chunk && std::ranges::count(steps, Op::kJudge, &Step::op) == 1 &&
-                        steps.back().op == Op::kJudge;
+  const bool may_wait = !chunk && ends_with_judgement(steps);
   for (const Step& step : steps) {
     if (one_by_one) split({&step, 1}, chunk, space, late);
     carry_out(step, space, may_wait ? &late : nullptr);
