@@ -9,6 +9,17 @@ namespace {
 
 bool same(const dim3& a, const dim3& b) { return a.x == b.x && a.y == b.y && a.z == b.z; }
 
+/// Blocks that the card works on at once.
+unsigned room_for(const DecodeGroups::Call& call) {
+  const LaunchShape& shape = call.shape;
+  int resident = 0;
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+            &resident, reinterpret_cast<const void*>(call.kernel.kernel),
+            static_cast<int>(shape.block.x), shape.shared_bytes),
+        call.what);
+  return static_cast<unsigned>(device_info().multiprocessors * std::max(resident, 1));
+}
+
 }  // namespace
 
 bool DecodeLaunch::operator==(const DecodeLaunch& o) const {
@@ -33,13 +44,8 @@ unsigned DecodeGroups::blocks_of_call(const Call& call) {
   constexpr float kBegin = 0.25f;
   constexpr unsigned kMostRounds = 8;
   const LaunchShape& shape = call.shape;
-  int resident = 0;
-  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-            &resident, reinterpret_cast<const void*>(call.kernel.kernel),
-            static_cast<int>(shape.block.x), shape.shared_bytes),
-        call.what);
   const auto up = [](unsigned a, unsigned b) { return (a + b - 1) / b; };
-  const auto room = static_cast<unsigned>(device_info().multiprocessors * std::max(resident, 1));
+  const unsigned room = room_for(call);
   const unsigned pieces = shape.grid.x, calls = shape.grid.y;
   unsigned best = pieces;
   float least = static_cast<float>(up(pieces * calls, room)) * (kBegin + 1);
@@ -51,6 +57,11 @@ unsigned DecodeGroups::blocks_of_call(const Call& call) {
     if (time <= least) best = n, least = time;
   }
   return best;
+}
+
+unsigned blocks_in_room(const DecodeGroups::Call& call, unsigned calls) {
+  const LaunchShape& shape = call.shape;
+  return std::clamp(room_for(call) / (shape.grid.x * calls), 1u, shape.grid.y);
 }
 
 std::vector<DecodeLaunch> DecodeGroups::take() {
@@ -68,8 +79,7 @@ std::vector<DecodeLaunch> DecodeGroups::take() {
     if (group.call.place) {
       shape.grid.*group.call.calls = count;
       if (count > 1 && group.call.calls == &dim3::y) shape.grid.x = blocks_of_call(group.call);
-      const unsigned least = std::min(group.call.least_blocks, shape.grid.y);
-      if (least > 0) shape.grid.y = std::max(least, shape.grid.y / count);
+      if (group.call.any_blocks) shape.grid.y = blocks_in_room(group.call, count);
       const PlacedParams placed{{}, group.call.place};
       std::memcpy(group.params.data() + group.placed, &placed, sizeof(placed));
     }

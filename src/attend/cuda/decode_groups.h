@@ -38,9 +38,9 @@ class DecodeGroups {
     LaunchShape shape;
     const DecodePlace* place = nullptr;  ///< on the device
     unsigned dim3::*calls = &dim3::y;    ///< which of the grid's numbers counts them
-    /// Of the blocks of grid.y a call does not depend on how many there are: at least so many; 0:
-    /// it does.
-    unsigned least_blocks = 0;
+    /// A call does not depend on how many blocks grid.y has: all calls get at most as many as the
+    /// card has room for at once.
+    bool any_blocks = false;
   };
 
   /// What is added from here on is another sequence's. One sequence's calls read what those before
@@ -83,5 +83,8 @@ class DecodeGroups {
   std::vector<Added> added_;
   int stage_ = 0;  // of the call that comes next
 };
+
+/// Of grid.y, for each of so many calls in one launch: see Call::any_blocks.
+unsigned blocks_in_room(const DecodeGroups::Call& call, unsigned calls);
 
 }  // namespace pith::cuda

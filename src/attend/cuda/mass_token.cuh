@@ -3,7 +3,9 @@
 // coded ones (see mass.h).
 
 #include "attend/cuda/decode_groups.h"
+#include "attend/cuda/dense_tile.cuh"
 #include "attend/cuda/mass.h"
+#include "attend/cuda/merge.cuh"
 #include "attend/cuda/running.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launched_shared.cuh"
@@ -11,9 +13,10 @@
 
 namespace pith::cuda {
 
-inline constexpr int kTokenThreads = 256;
-inline constexpr int kTokenBlocks = 96, kLeastTokenBlocks = 4;  // a KV head; in company
-inline constexpr int kRowsALane = 2;                            // on their way together
+// Few warps a block: in company there is one for each KV head of each call, and all are at work at
+// once.
+inline constexpr int kTokenThreads = 128;
+inline constexpr int kTokenBlocks = 192;  // a KV head, at most
 
 struct TokenParams {
   const void* q;
@@ -41,21 +44,26 @@ inline PlacedMass placed_mass(const TokenMass& call, const MassTarget* target) {
   placed.group = call.shape.query_heads / call.shape.kv_heads;
   return placed;
 }
-/// Now, or with others like it. Grid: heads, blocks.
+/// Now, or with others like it. Grid: heads, blocks; kernels of PlacedMass take any number of
+/// those, and get as many as the card has room for at once.
 template <class Params>
-void launch_mass(void (*kernel)(Params), const LaunchShape& shape, Params params,
-                 const TokenMass& mass, cudaStream_t stream) {
+void launch_mass(void (*kernel)(Params), LaunchShape shape, Params params, const TokenMass& mass,
+                 cudaStream_t stream) {
   constexpr const char* kWhat = "attention mass";
+  constexpr bool kPlaced = std::is_base_of_v<PlacedParams, Params>;
   DecodeGroups* groups = mass.company.groups;
-  if (!groups) return launch_early(kernel, shape, params, stream, kWhat);
   const DecodeGroups::Call call{late_kernel(kernel), kWhat,    shape,
-                                mass.company.place,  &dim3::z, kLeastTokenBlocks};
-  if constexpr (std::is_base_of_v<PlacedParams, Params>) {
-    params.target_at = mass.target_at;
-    groups->add(call, params);
-  } else {
-    groups->add_alone(call, params);
+                                mass.company.place,  &dim3::z, kPlaced};
+  if constexpr (kPlaced) {
+    if (groups) {
+      params.target_at = mass.target_at;
+      return groups->add(call, params);
+    }
+    shape.grid.y = blocks_in_room(call, 1);
+  } else if (groups) {
+    return groups->add_alone(call, params);
   }
+  launch_early(kernel, shape, params, stream, kWhat);
 }
 
 inline constexpr int kTogether = 4;  // queries, while a coded row is at hand: a number of each
@@ -91,65 +99,101 @@ __device__ inline void widen(float (&to)[8], const uint4& from) {
   for (int i = 0; i < 8; ++i) to[i] = to_float(reinterpret_cast<const T*>(&from)[i]);
 }
 
-/// Rows of one KV head; D / 8 lanes a row. Alone, all of a few thousand rows are asked for at once.
+/// Logarithms, to base 2, of the denominators of a head's queries first + 2 c and the next: infinite
+/// past the last, which gives nothing.
+__device__ inline float2 log_sums_of(const TokenParams& p, int head, int first) {
+  const auto at = [&](int query) {
+    return query < p.group ? p.log_sum[head * p.group + query] * kLog2e : INFINITY;
+  };
+  const int own = first + 2 * (static_cast<int>(threadIdx.x) % 4);
+  return {at(own), at(own + 1)};
+}
+/// Of a tile's rows 8 i + r, i < 2 M, lane 4 r + c has row 8 c + r; false: none.
+template <int M>
+__device__ inline bool has_row() {
+  return static_cast<int>(threadIdx.x) % 4 < 2 * M;
+}
+__device__ inline int row_of_lane() {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  return lane % 4 * 8 + lane / 4;
+}
+/// The probabilities that queries give the lane's row; `s`: a tile's scores, to base 2.
+template <int M>
+__device__ inline float mass_of_lane(const float (&s)[M][4], const float2& log_sums) {
+  float own = 0;
+#pragma unroll
+  for (int i = 0; i < 2 * M; ++i) {
+    const float* both = &s[i / 2][i % 2 * 2];
+    const float sum =
+        sum_over_columns(exp2_fast(both[0] - log_sums.x) + exp2_fast(both[1] - log_sums.y));
+    if (static_cast<int>(threadIdx.x) % 4 == i) own = sum;
+  }
+  return own;
+}
+
+/// Queries [queries, D], times scale, as the operands that attention makes of them.
+template <class T, int D>
+__device__ inline typename DenseTiles<T, D>::Query read_queries(const T* q, int queries,
+                                                                float scale) {
+  const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
+  typename DenseTiles<T, D>::Query out;
+#pragma unroll
+  for (int j = 0; j < D / 32; ++j) {
+    float x[8] = {};
+    if (r < queries) widen<T>(x, reinterpret_cast<const uint4*>(q + r * D + 32 * j)[c]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      out.b[2 * j + i / 2][i % 2] = pack<T>(x[2 * i] * scale, x[2 * i + 1] * scale);
+    }
+  }
+  return out;
+}
+
+/// Rows of one KV head, 16 of them a warp.
 template <class T, int D>
 __device__ inline void add_dense_mass(const TokenParams& p, const MassTarget& target) {
-  constexpr int kLanes = D / 8, kRowsAtOnce = kRowsALane * kTokenThreads / kLanes;
-  const int head = blockIdx.x, lane = threadIdx.x % kLanes;
-  const auto* q = reinterpret_cast<const uint4*>(static_cast<const T*>(p.q) +
-                                                 static_cast<size_t>(head) * p.group * D) +
-                  lane;
-  const float* log_sums = p.log_sum + head * p.group;
+  using Tiles = DenseTiles<T, D>;
+  constexpr int kWarps = kTokenThreads / kWarp;
+  const int head = blockIdx.x;
+  DeviceSpan span;
+  span.keys = static_cast<const T*>(target.keys) + target.heads.at(head, target.head_stride, D);
+  span.rows = target.count(head);
+  span.row_stride = D;
+  const int begin = static_cast<int>(blockIdx.y) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
+  const int tiles = (span.rows + Tiles::kRows - 1) / Tiles::kRows;
+  if (begin >= tiles) return;
   const float scale = kLog2e * rsqrtf(static_cast<float>(D));
-  const T* keys = static_cast<const T*>(target.keys) + target.heads.at(head, target.head_stride, D);
   float* mass = target.mass + target.mass_at(head);
-  const int rows = target.count(head);
-  for (int first = blockIdx.y * kRowsAtOnce; first < rows; first += kRowsAtOnce * gridDim.y) {
-    const int own = first + static_cast<int>(threadIdx.x) / kLanes * kRowsALane;
-    uint4 raw[kRowsALane];
-    float k[kRowsALane][8], sum[kRowsALane] = {};
-#pragma unroll
-    for (int i = 0; i < kRowsALane; ++i) {
-      const auto row = static_cast<size_t>(min(own + i, rows - 1));
-      raw[i] = *(reinterpret_cast<const uint4*>(keys + row * D) + lane);
-    }
-#pragma unroll
-    for (int i = 0; i < kRowsALane; ++i) widen<T>(k[i], raw[i]);
-#pragma unroll 4
-    for (int h = 0; h < p.group; ++h) {
-      float query[8];
-      widen<T>(query, q[h * kLanes]);
-      const float log_sum = log_sums[h] * kLog2e;
-#pragma unroll
-      for (int i = 0; i < kRowsALane; ++i) {
-        float score = 0;
-#pragma unroll
-        for (int j = 0; j < 8; ++j) score += k[i][j] * query[j];
-#pragma unroll
-        for (int d = kLanes / 2; d > 0; d /= 2) score += __shfl_xor_sync(~0u, score, d);
-        sum[i] += exp2_fast(score * scale - log_sum);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kRowsALane; ++i) {
-      const int row = own + i;
-      if (lane == i && row < rows) {
-        const int at = mass_index(target, row);
-        mass[at] = at < target.known ? mass[at] + sum[i] : sum[i];
-      }
+  for (int first = 0; first < p.group; first += kQueries) {
+    const auto query =
+        read_queries<T, D>(static_cast<const T*>(p.q) + (head * p.group + first) * D,
+                           min(kQueries, p.group - first), scale);
+    const float2 log_sums = log_sums_of(p, head, first);
+    for (int t = begin; t < tiles; t += kWarps * static_cast<int>(gridDim.y)) {
+      typename Tiles::Tile tile;
+      Tiles::load_keys(tile, span, t);
+      const int row = t * Tiles::kRows + row_of_lane(), at = mass_index(target, row);
+      const bool own = has_row<1>() && row < span.rows;
+      const float before = own && (first > 0 || at < target.known) ? mass[at] : 0;
+      float s[1][4];
+      Tiles::scores(s, tile, query);
+      const float more = mass_of_lane(s, log_sums);
+      if (own) mass[at] = before + more;
     }
   }
 }
 
 /// A reader of coded keys: none. Others are in their methods' folders.
 struct NoCodedMass {
+  /// Blocks on a multiprocessor, for heads of so many channels.
+  static constexpr int resident(int dim) { return dim > 128 ? 4 : 6; }
   template <class T, int D>
   static __device__ void add(const TokenParams&, const MassTarget&, float*) {}
   static size_t shared_bytes(int /*group*/, int /*dim*/) { return 0; }
 };
 
 template <class T, int D, class Coded>
-__global__ void __launch_bounds__(kTokenThreads)
+__global__ void __launch_bounds__(kTokenThreads, Coded::resident(D))
     token_mass_kernel(const __grid_constant__ PlacedMass placed) {
   auto* shared_queries = launched_shared<float>();
   let_successor_start();

@@ -16,6 +16,7 @@ struct TokenKeyMass {
   static constexpr int kWarps = kTokenThreads / kWarp;
   template <int D>
   using Keys = TokenKeys<D, kBits>;
+  static constexpr int resident(int dim) { return kBits * dim > 512 ? 4 : 6; }
 
   static int query_blocks(int group) { return (group + kQueries - 1) / kQueries; }
   /// Queries in f32, eight at a time, and what the keys make of them.
@@ -48,7 +49,6 @@ struct TokenKeyMass {
     if (begin >= tiles) return;
     char* made = reinterpret_cast<char*>(shared + kQueries * D);
     prepare<T, D>(p, shared, made);
-    const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
     const size_t first_block = target.first_block(head);
     const auto* codes = static_cast<const char*>(target.codes) + first_block * Keys<D>::kCodeBytes;
     const auto* sides =
@@ -56,28 +56,16 @@ struct TokenKeyMass {
     float* mass = target.mass + target.mass_at(head) + target.coded_from;
     for (int first = 0; first < p.group; first += kQueries, made += Keys<D>::kQueryBytes) {
       const typename Keys<D>::Query query = Keys<D>::load_query(made, {});
-      float log_sum[2];  // of queries 2 c, 2 c + 1; one that is not there gives nothing
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const int h = first + 2 * c + j;
-        log_sum[j] = h < p.group ? p.log_sum[head * p.group + h] * kLog2e : INFINITY;
-      }
+      const float2 log_sums = log_sums_of(p, head, first);
       for (int t = begin + static_cast<int>(threadIdx.x) / kWarp; t < tiles; t += kWarps * blocks) {
+        const int row = t * static_cast<int>(kBlockRows) + row_of_lane();
+        const bool more = first > 0 || target.coded_from + row < target.known;
+        const float before = row < coded && more ? mass[row] : 0;
         float s[2][4];
         Keys<D>::scores(s, codes + static_cast<size_t>(t) * Keys<D>::kCodeBytes,
                         sides + static_cast<size_t>(t) * Keys<D>::kSideBytes, query);
-        float sum[4];  // of rows r + 8 i
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float* both = &s[i / 2][i % 2 * 2];
-          sum[i] =
-              sum_over_columns(exp2_fast(both[0] - log_sum[0]) + exp2_fast(both[1] - log_sum[1]));
-        }
-        const float own = c < 2 ? c == 0 ? sum[0] : sum[1] : c == 2 ? sum[2] : sum[3];
-        const int row = t * static_cast<int>(kBlockRows) + 8 * c + r;
-        if (row >= coded) continue;
-        const bool more = first > 0 || target.coded_from + row < target.known;
-        mass[row] = more ? mass[row] + own : own;
+        const float own = mass_of_lane(s, log_sums);
+        if (row < coded) mass[row] = before + own;
       }
     }
   }

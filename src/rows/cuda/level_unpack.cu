@@ -195,12 +195,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     if (warp == 0) write_operands<D>(operands, f.rotated ? turned : q);
     __syncthreads();
-    float log_sums[2];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {  // past the last query: no mass
-      const int own = 2 * (lane % 4) + j;
-      log_sums[j] = own < queries ? p.log_sum[first_query + own] * kLog2e : INFINITY;
-    }
+    const float2 log_sums = log_sums_of(p, head, query);
     for (int first = begin; first < coded; first += step) {
       const size_t block = target.first_block(head) + first / kBlockRows;
       const LevelBlock parts{static_cast<const char*>(target.codes) + block * f.code_bytes(D),
@@ -209,14 +204,10 @@ __global__ void __launch_bounds__(kThreads)
       builder.build(built[warp], kBuiltKeyStride<D>, parts, first % kBlockRows, 0);
       float s[1][4];
       score_built<D>(s, built[warp], operands);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float sum = sum_over_columns(exp2_fast(s[0][2 * i] - log_sums[0]) +
-                                           exp2_fast(s[0][2 * i + 1] - log_sums[1]));
-        const int row = first + lane / 4 + 8 * i, at = target.coded_from + row;
-        if (lane % 4 != 0 || row >= coded) continue;
-        mass[at] = query > 0 || at < target.known ? mass[at] + sum : sum;
-      }
+      const float own = mass_of_lane(s, log_sums);
+      const int row = first + row_of_lane(), at = target.coded_from + row;
+      if (!has_row<1>() || row >= coded) continue;
+      mass[at] = query > 0 || at < target.known ? mass[at] + own : own;
     }
   }
 }
