@@ -206,6 +206,13 @@ class HeadStores {
   StagedRows stage(const Splits& splits, ChunkSpace& space, std::vector<BodyMove>& moves);
   /// Rows in codes that were judged leave for the body.
   void close_up_codes(const HeavyWork& work, const Splits& splits, ChunkSpace& space);
+  /// Codes first, ...: those that stay, in their new order.
+  struct KeptCodes {
+    const int32_t* rows;  // [G, stride]
+    size_t stride, first, count;
+  };
+  /// `most`: see CodedStore::keep.
+  void keep_codes(const KeptCodes& kept, size_t most, ChunkSpace& space);
   /// Some of the body's last rows stay; with `late` the work may be left there, as pack()'s.
   void select(const Step& step, ChunkSpace& space, LateWork* late = nullptr);
   /// Whether those of other layers and sessions can be judged with them.

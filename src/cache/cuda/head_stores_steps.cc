@@ -140,8 +140,8 @@ void HeadStores::split_in_run(const Splits& splits, HeavyCall choice, const Keep
     const size_t behind = packed_behind(run_.body + splits.all());
     const NewOrder order{rows.heads, static_cast<int>(run_.body), rows.rows, stay,
                          rows.rows,  static_cast<int>(behind)};
-    coded_->keep_from(run_.body, order_rows(lent, order, site_.stream), lent.stride,
-                      splits.all() + behind);
+    keep_codes({order_rows(lent, order, site_.stream), lent.stride, run_.body, splits.all() + behind},
+               0, space);
   } else {
     leave_first(lent, rows, stay, space.unpacked(splits.all()), site_.stream);
   }
@@ -157,8 +157,25 @@ void HeadStores::close_up_codes(const HeavyWork& work, const Splits& splits, Chu
   const NewOrder order{gather.rows.heads,       0, gather.rows.rows, 0, work.keep.keep,
                        static_cast<int>(behind)};
   const size_t most = layer_.selector.heavy->most() + kBlockRows - 1;  // between passes
-  coded_->keep(order_rows(lent, order, site_.stream), lent.stride, splits.stay + behind, most);
+  keep_codes({order_rows(lent, order, site_.stream), lent.stride, 0, splits.stay + behind}, most,
+             space);
   move_sides(work.keep, site_.stream);
+}
+
+// Where they would get no more room than they have, no memory is asked for, which begins as zeros.
+void HeadStores::keep_codes(const KeptCodes& kept, size_t most, ChunkSpace& space) {
+  if (kept.first > 0) return coded_->keep_from(kept.first, kept.rows, kept.stride, kept.count);
+  if (!coded_->keeps_in_place(most)) return coded_->keep(kept.rows, kept.stride, kept.count, most);
+  MoveCodesCall away = coded_->keep_later(kept.count), back = away;
+  const DeviceCodec& codec = coded_->codec();
+  const size_t blocks = whole_blocks(kept.count) / kBlockRows;
+  const auto dim = static_cast<int>(site_.dim);
+  const CodeRoom room(space, {codec.block_bytes(dim), site_.heads, blocks}, 1);
+  away.to = back.from = room.at(0);
+  away.kept = kept.rows;
+  away.kept_stride = kept.stride;
+  codec.move_rows(away, site_.stream);
+  codec.move_rows(back, site_.stream);
 }
 
 KeepCall HeadStores::keep_call(size_t first, size_t count) const {
@@ -269,7 +286,7 @@ void HeadStores::select_now(KeepCall& call, size_t first, const Step& step, Chun
     const NewOrder order{call.rows.heads, static_cast<int>(first),       call.rows.rows, 0,
                          call.keep,       static_cast<int>(coded_behind)};
     const int32_t* kept = alone ? lent.kept : order_rows(lent, order, site_.stream);
-    coded_->keep_from(first, kept, lent.stride, keep + coded_behind);
+    keep_codes({kept, lent.stride, first, keep + coded_behind}, 0, space);
     move_sides(call, site_.stream);
   } else {
     keep_rows(call, site_.stream);

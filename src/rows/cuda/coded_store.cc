@@ -174,7 +174,7 @@ MoveCodesCall CodedStore::keep_later(size_t count) {
 
 void CodedStore::keep(const int32_t* kept, size_t stride, size_t count, size_t most) {
   CodedStore fresh(Beside{true}, *this);
-  if (site_.context > 0) most = most > 0 ? std::min(most, site_.context) : site_.context;
+  most = room_for(most);
   // It grows to where it was, but for rows that came in a crowd.
   const size_t blocks = (std::max(most, count) + 31) / 32;
   fresh.move_to(most > 0 ? std::min(capacity(), blocks) : capacity(), fresh);
@@ -189,7 +189,6 @@ void CodedStore::keep(const int32_t* kept, size_t stride, size_t count, size_t m
 }
 
 void CodedStore::keep_from(size_t first, const int32_t* kept, size_t stride, size_t count) {
-  if (first == 0) return keep(kept, stride, count);
   CodedStore apart(Beside{}, *this);
   apart.announce(count);
   MoveCodesCall call = moves_to(apart, count);

@@ -58,11 +58,12 @@ class CodedStore final : public BodyStore {
   /// Rows kept [G, stride] stay, of each head `count`, in that order. `most`: so many are held from
   /// now on, if more came in a crowd; 0: the tokens expected.
   void keep(const int32_t* kept, size_t stride, size_t count, size_t most = 0);
-  /// The same of rows first, ...: those before them stay as they are.
+  /// The same of rows first, ..., not all: those before them stay as they are.
   void keep_from(size_t first, const int32_t* kept, size_t stride, size_t count);
   /// Whether keep() would need no new memory but that its moves go through.
-  bool keeps_in_place() const {
-    return site_.context == 0 || capacity() <= (std::max(site_.context, rows_) + 31) / 32;
+  bool keeps_in_place(size_t most = 0) const {
+    most = room_for(most);
+    return most == 0 || capacity() <= (std::max(most, rows_) + 31) / 32;
   }
   /// Then: `count` rows of each head count as kept. What this returns moves them, with `from` or
   /// `to` in other memory, and until it is done nobody looks at the codes.
@@ -130,6 +131,11 @@ class CodedStore final : public BodyStore {
   void archive_blocks(Archive& a, std::span<const size_t> of_heads);
 
   size_t capacity() const { return parts_[0].capacity(); }  ///< blocks of a head
+  /// Rows that are worth their room where `most` will be held: no more than come at all.
+  size_t room_for(size_t most) const {
+    return site_.context > 0 && most > 0 ? std::min(most, site_.context)
+                                         : std::max(most, site_.context);
+  }
   enum Part { kKeyCodes, kKeySide, kValueCodes, kValueSide, kParts };
   std::byte* at(Part part, size_t head, size_t block) const { return parts_[part].at(head, block); }
   bool waits() const { return !learned_ && rows_ < codec_->learns_from(); }
