@@ -99,8 +99,8 @@ __device__ inline void widen(float (&to)[8], const uint4& from) {
   for (int i = 0; i < 8; ++i) to[i] = to_float(reinterpret_cast<const T*>(&from)[i]);
 }
 
-/// Logarithms, to base 2, of the denominators of a head's queries first + 2 c and the next: infinite
-/// past the last, which gives nothing.
+/// Logarithms, to base 2, of the denominators of a head's queries first + 2 c and the next:
+/// infinite past the last, which gives nothing.
 __device__ inline float2 log_sums_of(const TokenParams& p, int head, int first) {
   const auto at = [&](int query) {
     return query < p.group ? p.log_sum[head * p.group + query] * kLog2e : INFINITY;
@@ -165,9 +165,8 @@ __device__ inline void add_dense_mass(const TokenParams& p, const MassTarget& ta
   const float scale = kLog2e * rsqrtf(static_cast<float>(D));
   float* mass = target.mass + target.mass_at(head);
   for (int first = 0; first < p.group; first += kQueries) {
-    const auto query =
-        read_queries<T, D>(static_cast<const T*>(p.q) + (head * p.group + first) * D,
-                           min(kQueries, p.group - first), scale);
+    const auto query = read_queries<T, D>(static_cast<const T*>(p.q) + (head * p.group + first) * D,
+                                          min(kQueries, p.group - first), scale);
     const float2 log_sums = log_sums_of(p, head, first);
     for (int t = begin; t < tiles; t += kWarps * static_cast<int>(gridDim.y)) {
       typename Tiles::Tile tile;

@@ -140,8 +140,9 @@ void HeadStores::split_in_run(const Splits& splits, HeavyCall choice, const Keep
     const size_t behind = packed_behind(run_.body + splits.all());
     const NewOrder order{rows.heads, static_cast<int>(run_.body), rows.rows, stay,
                          rows.rows,  static_cast<int>(behind)};
-    keep_codes({order_rows(lent, order, site_.stream), lent.stride, run_.body, splits.all() + behind},
-               0, space);
+    keep_codes(
+        {order_rows(lent, order, site_.stream), lent.stride, run_.body, splits.all() + behind}, 0,
+        space);
   } else {
     leave_first(lent, rows, stay, space.unpacked(splits.all()), site_.stream);
   }
