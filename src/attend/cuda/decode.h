@@ -133,7 +133,7 @@ class DecodeScratch {
 
  private:
   int blocks_;
-  DeviceArray<float> partials_;  // [calls, blocks + heads, part_size()]
+  DeviceArray<float> partials_;  // [calls, part_size() (blocks + heads)]
   DeviceArray<int> arrivals_;    // [calls, heads]
 };
 

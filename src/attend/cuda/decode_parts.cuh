@@ -13,13 +13,13 @@ namespace pith::cuda {
 /// A launch has one call, or several of one shape: blocks of one y are one call's.
 struct DecodeParams : PlacedParams {
   const void* table;  // what the codec reads beside queries
-  float* partials;    // [calls, blocks + heads, part]
+  float* partials;    // [calls, queries of a list at most, blocks + heads, D + 2]
   int* arrivals;      // [calls, heads]
   float scale;        // of scores, in units of log2
   int heads;          // of a call: B * G * query_blocks
   int query_blocks;   // groups of at most 8 queries that share a KV head
   int group;          // query heads a KV head
-  int part;           // numbers of a partial result: of the most queries of a list, [D + 2] each
+  int part;           // numbers of a partial result, of all the queries
   int span_count;
   int blocks;         // of a call, at most
   int tiles_a_block;  // at least; 0: a call is cut over all its blocks
@@ -202,8 +202,9 @@ __device__ inline void end_head(const DecodeParams& p, const Cut& cut, const Run
   __shared__ bool last;
   // Parts of one head are consecutive: each next one raises the piece's or the head's number.
   float* all = p.partials + p.first_part() * p.part;
-  merge_warps<D>(all + static_cast<size_t>(cut.own(Cut::kPiece) + end.head) * p.part, end.shared,
-                 end.stride, run, {end.queries, end.warps}, channel);
+  const int apart = (p.blocks + p.heads) * (D + 2);
+  merge_warps<D>(all + (cut.own(Cut::kPiece) + end.head) * (D + 2), end.shared, end.stride, run,
+                 {end.queries, end.warps, apart}, channel);
   const int count = cut.block_count(end.head);
   if (count > 1) {
     // merge_warps ended with a barrier: one thread's release covers all threads' writes.
@@ -215,10 +216,9 @@ __device__ inline void end_head(const DecodeParams& p, const Cut& cut, const Run
     __syncthreads();
     if (!last) return;
   }
-  merge_parts<D>(
-      output_of<D>(p, end.head),
-      {all + static_cast<size_t>(cut.first_block(end.head) + end.head) * p.part, p.part, count},
-      reinterpret_cast<float*>(end.shared));
+  merge_parts<D>(output_of<D>(p, end.head),
+                 {all + (cut.first_block(end.head) + end.head) * (D + 2), apart, count},
+                 reinterpret_cast<float*>(end.shared));
 }
 /// Of values in the dense order.
 template <int D>

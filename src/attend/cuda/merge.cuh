@@ -14,9 +14,10 @@ inline constexpr int kPart = kQueries*(D + 2);
 
 struct MergeShape {
   int queries, warps;
+  int apart;  // numbers from a query's partial result to the next one's
 };
 
-/// Merges the block's warps and writes query i's [D] values, maximum and sum to part + i (D + 2).
+/// Merges the block's warps and writes query i's [D] values, maximum and sum to part + i apart.
 /// Warp w may write `stride` bytes of shared memory at shared + w stride. channel(t, u): what
 /// acc[t][2 u + j] of this lane belongs to, by warps. All threads call it.
 template <int D, class Channel>
@@ -58,7 +59,7 @@ __device__ inline void merge_warps(float* part, char* shared, size_t stride, con
       total.x += share * x.x;
       total.y += share * x.y;
     }
-    auto* to = reinterpret_cast<float2*>(part + query * (D + 2));
+    auto* to = reinterpret_cast<float2*>(part + query * shape.apart);
     to[pair] = total;
     if (pair == 0) to[D / 2] = {top, sum};
   }
@@ -78,10 +79,11 @@ __device__ inline void write_nothing_seen(const HeadOutput& to) {
   if (to.log_sum && threadIdx.x < to.queries) to.log_sum[threadIdx.x] = -INFINITY;
 }
 
-/// Parts of a head, `stride` numbers apart: of its queries, [D + 2] each.
+/// A head's parts, side by side for each of its queries: at distances known when this is compiled,
+/// which asks for twenty parts with one address.
 struct HeadParts {
-  const float* first;
-  int stride, count;
+  const float* first;  // [queries, count, D + 2]
+  int apart, count;    // apart: as in MergeShape
 };
 
 /// The result from a head's parts. Shared memory: kQueries count floats. All threads call it.
@@ -91,46 +93,50 @@ __device__ inline void merge_parts(const HeadOutput& to, const HeadParts& parts,
   constexpr int kTogether = 20;
   float* shares = shared;  // [count, kQueries]
   const int pairs = to.queries * D / 2, count = parts.count;
-  const auto row_of = [&](int part, int query) {
-    return reinterpret_cast<const float2*>(parts.first + static_cast<size_t>(part) * parts.stride +
-                                           query * (D + 2));
+  constexpr int kRow = D / 2 + 1;
+  const auto rows_of = [&](int query) {
+    return reinterpret_cast<const float2*>(parts.first + query * parts.apart);
   };
-  const auto pair_at = [&](int part, int i) {
-    return __ldcg(row_of(part, i / (D / 2)) + i % (D / 2));
-  };
-  float2 early[kTogether];
+  const auto pairs_of = [&](int i) { return rows_of(i / (D / 2)) + i % (D / 2); };
+  float2 together[kTogether];
+  const auto ask = [&](const float2* from, int n) {
 #pragma unroll
-  for (int w = 0; w < kTogether; ++w) {
-    early[w] = {0, 0};
-    if (w < count && threadIdx.x < pairs) early[w] = pair_at(w, threadIdx.x);
-  }
+    for (int w = 0; w < kTogether; ++w) together[w] = w < n ? __ldcg(from + w * kRow) : float2{};
+  };
+  const int own = static_cast<int>(threadIdx.x);
+  ask(pairs_of(own), own < pairs ? count : 0);
   // A warp a query: its parts' shares of the whole, lanes by parts.
   const int lane = threadIdx.x % kWarp;
   for (int query = threadIdx.x / kWarp; query < to.queries; query += blockDim.x / kWarp) {
-    float top = kUnseen, sum = 0;
-    const auto end_of = [&](int w) { return __ldcg(row_of(w, query) + D / 2); };
-    float2 end = {kUnseen, 0};  // of this lane's first part
+    const float2* ends = rows_of(query) + D / 2;
+    const auto end_of = [&](int w) { return __ldcg(ends + w * kRow); };
+    float2 end = {kUnseen, 0};  // of this lane's first part, mostly its only one
     if (lane < count) end = end_of(lane);
-    top = end.x;
+    float top = end.x;
     for (int w = lane + kWarp; w < count; w += kWarp) top = fmaxf(top, end_of(w).x);
 #pragma unroll
     for (int d = kWarp / 2; d > 0; d /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
-    for (int w = lane; w < count; w += kWarp) {
-      if (w != lane) end = end_of(w);
-      const float share = exp2_fast(end.x - top);
+    const float first = exp2_fast(end.x - top);
+    float sum = first * end.y;
+    for (int w = lane + kWarp; w < count; w += kWarp) {
+      const float2 other = end_of(w);
+      const float share = exp2_fast(other.x - top);
       shares[w * kQueries + query] = share;
-      sum += share * end.y;
+      sum += share * other.y;
     }
 #pragma unroll
     for (int d = kWarp / 2; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
     const float scale = sum > 0 ? 1 / sum : 0;
-    for (int w = lane; w < count; w += kWarp) shares[w * kQueries + query] *= scale;
+    if (lane < count) shares[lane * kQueries + query] = first * scale;
+    for (int w = lane + kWarp; w < count; w += kWarp) shares[w * kQueries + query] *= scale;
     if (to.log_sum && lane == 0) {
       to.log_sum[query] = sum > 0 ? (top + log2f(sum)) / kLog2e : -INFINITY;
     }
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < pairs; i += blockDim.x) {
+  for (int i = own; i < pairs; i += blockDim.x) {
+    const float2* from = pairs_of(i);
+    if (i != own) ask(from, count);
     const int query = i / (D / 2);
     float2 total = {0, 0};
     const auto add = [&](int w, float2 v) {
@@ -138,13 +144,12 @@ __device__ inline void merge_parts(const HeadOutput& to, const HeadParts& parts,
       total.x += share * v.x;
       total.y += share * v.y;
     };
-    const bool first = i == static_cast<int>(threadIdx.x);
 #pragma unroll
     for (int w = 0; w < kTogether; ++w) {
-      if (w < count) add(w, first ? early[w] : pair_at(w, i));
+      if (w < count) add(w, together[w]);
     }
 #pragma unroll 8
-    for (int w = kTogether; w < count; ++w) add(w, pair_at(w, i));
+    for (int w = kTogether; w < count; ++w) add(w, __ldcg(from + w * kRow));
     reinterpret_cast<float2*>(to.out)[i] = total;
   }
   __syncthreads();
