@@ -16,12 +16,13 @@ __device__ inline int prefix_sums(int* ends, int n, const Count& count) {
     int x = first + lane < n ? count(first + lane) : 0;
 #pragma unroll
     for (int d = 1; d < kWarp; d *= 2) {
+      if (d >= n) break;  // mostly 8
       const int y = __shfl_up_sync(~0u, x, d);
       if (lane >= d) x += y;
     }
     x += carried;
     if (first + lane < n) ends[first + lane + 1] = x;
-    carried = __shfl_sync(~0u, x, kWarp - 1);
+    carried = __shfl_sync(~0u, x, min(n - first, kWarp) - 1);
   }
   if (lane == 0) ends[0] = 0;
   __syncwarp();
@@ -44,12 +45,13 @@ struct Cut {
   /// the first head that it has tiles of.
   enum Own { kPieces, kWhole, kGaps, kPiece, kPieceEnd, kBegin, kEnd, kFirstHead, kOwn };
 
-  // In shared memory: what follows is asked for rarely, and registers are scarce.
-  const int* ends;  // [heads + 1] tiles of the heads before; firsts; own
+  // In shared memory: what follows is asked for rarely, and registers are scarce. Own comes first,
+  // where no number of heads is in its address.
+  const int* ends;  // [heads + 1] tiles of the heads before
   int heads;
 
   __device__ const int* firsts() const { return ends + heads + 1; }  // [heads + 1] whole blocks
-  __device__ int own(Own i) const { return firsts()[heads + 1 + i]; }
+  __device__ int own(Own i) const { return ends[i - kOwn]; }
 
   static constexpr size_t bytes(int heads) { return sizeof(int) * (2 * (heads + 1) + kOwn); }
 
@@ -58,28 +60,28 @@ struct Cut {
   template <class Tiles>
   static __device__ Cut make(int* shared, const Shape& shape, const Tiles& tiles) {
     const int heads = shape.heads;
-    int* ends = shared;
+    int* own = shared;
+    int* ends = own + kOwn;
     int* firsts = ends + heads + 1;
-    int* own = firsts + heads + 1;
     if (threadIdx.x < kWarp) {
-      const int total = prefix_sums(ends, heads, tiles);
+      bool gaps = false;
+      const int total = prefix_sums(ends, heads, [&](int head) {
+        const int mine = tiles(head);
+        gaps |= mine == 0;
+        return mine;
+      });
+      gaps = __any_sync(~0u, gaps) != 0;
       int most = shape.blocks;
       if (shape.tiles_a_block > 0) most = min(most, max(1, (total - 1) / shape.tiles_a_block + 1));
       const int used = whole_blocks(firsts, ends, heads, total, static_cast<unsigned>(most));
-      const int pieces = used > 0 ? used : max(1, min(most, total));
-      bool gaps = false;
-#pragma unroll 1
-      for (int first = 0; first < heads; first += kWarp) {
-        const int h = first + static_cast<int>(threadIdx.x);
-        gaps |= __any_sync(~0u, h < heads && ends[h] == ends[h + 1]) != 0;
-      }
+      const Pieces all{used > 0 ? used : max(1, min(most, total)), used > 0};
+      const int piece = first_piece(all.count, blockIdx.x);
+      const int end = first_piece(all.count, blockIdx.x + 1);
       if (threadIdx.x == 0) {
-        own[kPieces] = pieces, own[kWhole] = used > 0, own[kGaps] = gaps;
-        own[kPiece] = first_piece(pieces, blockIdx.x);
-        own[kPieceEnd] = first_piece(pieces, blockIdx.x + 1);
+        own[kPieces] = all.count, own[kWhole] = all.whole, own[kGaps] = gaps;
+        own[kPieceEnd] = end;
       }
-      __syncwarp();
-      Cut{ends, heads}.find(own[kPiece]);
+      Cut{ends, heads}.find(piece, end, all);
     }
     __syncthreads();
     return {ends, heads};
@@ -90,7 +92,9 @@ struct Cut {
     const int piece = own(kPiece) + 1;
     if (piece >= own(kPieceEnd)) return false;
     __syncthreads();
-    if (threadIdx.x < kWarp) find(piece);
+    if (threadIdx.x < kWarp) {
+      find(piece, own(kPieceEnd), {own(kPieces), own(kWhole) != 0});
+    }
     __syncthreads();
     return true;
   }
@@ -104,30 +108,35 @@ struct Cut {
   }
 
  private:
-  /// Blocks take pieces that lie side by side.
+  struct Pieces {
+    int count;
+    bool whole;
+  };
+  /// Blocks take pieces that lie side by side. Where there are enough blocks each takes one, and
+  /// those without come last: they get the multiprocessors that the launch ahead leaves last.
   static __device__ int first_piece(int pieces, unsigned block) {
-    return static_cast<int>(static_cast<unsigned>(pieces) * block / gridDim.x);
+    const auto all = static_cast<unsigned>(pieces);
+    return static_cast<int>(all <= gridDim.x ? min(block, all) : all * block / gridDim.x);
   }
-  /// One warp: what is known of the piece.
-  __device__ void find(int piece) const {
-    int* to = const_cast<int*>(firsts() + heads + 1);
-    const bool whole = to[kWhole] != 0;
-    const bool none = piece >= to[kPieceEnd];
+  /// One warp: what is known of the piece, if it is before `end`. The lane of the piece's first
+  /// head knows it all.
+  __device__ void find(int piece, int end, Pieces all) const {
+    int* to = const_cast<int*>(ends) - kOwn;
     const int total = ends[heads];
-    int2 mine = none || whole ? int2{total, total} : even_share(total, to[kPieces], piece);
-    int head = heads;
-#pragma unroll 1
-    for (int first = 0; first < heads && !none; first += kWarp) {
-      const int h = first + static_cast<int>(threadIdx.x);
-      const bool found = h < heads && (whole ? firsts()[h] <= piece && piece < firsts()[h + 1]
-                                             : ends[h] <= mine.x && mine.x < ends[h + 1]);
-      const unsigned which = __ballot_sync(~0u, found);
-      if (which != 0) head = first + __ffs(which) - 1;
+    const auto note = [&](int head, int2 tiles) {
+      to[kPiece] = piece, to[kBegin] = tiles.x, to[kEnd] = tiles.y, to[kFirstHead] = head;
+    };
+    if (piece >= end || total == 0) {
+      if (threadIdx.x == 0) note(heads, {total, total});
+      return;
     }
-    if (whole && head < heads) mine = share_of_head(ends, firsts(), head, piece);
-    __syncwarp();  // what was known of the piece before has been read
-    if (threadIdx.x == 0) {
-      to[kPiece] = piece, to[kBegin] = mine.x, to[kEnd] = mine.y, to[kFirstHead] = head;
+    const int2 even = all.whole ? int2{} : even_share(total, all.count, piece);
+#pragma unroll 1
+    for (int h = static_cast<int>(threadIdx.x); h < heads; h += kWarp) {
+      const int* from = all.whole ? firsts() : ends;
+      const int first = from[h], next = from[h + 1], at = all.whole ? piece : even.x;
+      if (first > at || at >= next) continue;
+      note(h, all.whole ? share_of_head(ends, firsts(), h, piece) : even);
     }
   }
   /// firsts <- blocks by heads; the number of blocks, or 0 if an even cut is better.
