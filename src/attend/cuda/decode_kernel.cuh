@@ -268,8 +268,7 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, Codec::kResident)
   Predecessor ahead;
   for_own_heads<D, Codec, kStagedSpans>(
       p, space.walk(), ahead, [&](const HeadShare& share, const Cut& cut) {
-        const HeadEnd end{share.head, share.queries, shared, BlockSpace<Codec, D>::kPerWarp,
-                          Codec::kWarps};
+        const HeadEnd end{share.head, shared, BlockSpace<Codec, D>::kPerWarp, Codec::kWarps};
         const int queries = share.queries;
         DenseWalk<Codec> walk{share.spans, p.span_count, share.begin, share.end};
         Running<D> run;

@@ -16,7 +16,8 @@ struct DecodeParams : PlacedParams {
   float* partials;    // [calls, queries of a list at most, blocks + heads, D + 2]
   int* arrivals;      // [calls, heads]
   float scale;        // of scores, in units of log2
-  int heads;          // of a call: B * G * query_blocks
+  int heads;          // lists of a call: B * G * query_blocks
+  int kv_heads;       // B * G
   int query_blocks;   // groups of at most 8 queries that share a KV head
   int group;          // query heads a KV head
   int part;           // numbers of a partial result, of all the queries
@@ -28,14 +29,19 @@ struct DecodeParams : PlacedParams {
   /// Of this block's call, in shared memory once note_place() and a barrier were passed: pointers
   /// in registers would be ones that the dense kernel lacks.
   __device__ const DecodePlace& here() const { return shared_place(); }
+  /// The last thread, whose warp has less to do before the first row is asked for.
   __device__ void note_place() const {
-    if (threadIdx.x != 0) return;
+    if (threadIdx.x != blockDim.x - 1) return;
     DecodePlace& to = shared_place();
     to.q = own(&DecodePlace::q);
     to.out = own(&DecodePlace::out);
     to.log_sum = own(&DecodePlace::log_sum);
   }
   __device__ const DeviceSpan* spans() const { return own(&DecodePlace::spans); }
+  /// Whose rows a list is: nearly always its own number, without a division of thirty instructions.
+  __device__ int kv_head_of(int list) const {
+    return query_blocks == 1 ? list : list / query_blocks;
+  }
   __device__ size_t first_part() const {
     return static_cast<size_t>(blockIdx.y) * static_cast<size_t>(blocks + heads);
   }
@@ -80,6 +86,7 @@ inline DecodeParams make_params(const DecodeCall& call, const DecodeScratch& scr
   p.query_blocks = shape.query_blocks();
   p.part = shape.part_size();
   p.heads = shape.heads();
+  p.kv_heads = shape.sequences * shape.kv_heads;
   p.span_count = shape.spans;
   p.blocks = scratch.blocks();
   p.tiles_a_block = call.company.blocks > 0 ? kTilesABlock : 0;
@@ -173,10 +180,11 @@ struct CodedWalk {
 
 /// The first query of a list of rows.
 __device__ inline int query_head_of(const DecodeParams& p, int head) {
-  return head / p.query_blocks * p.group + head % p.query_blocks * kQueries;
+  const int kv_head = p.kv_head_of(head);
+  return kv_head * p.group + (head - kv_head * p.query_blocks) * kQueries;
 }
 __device__ inline int queries_of(const DecodeParams& p, int head) {
-  return min(kQueries, p.group - head % p.query_blocks * kQueries);
+  return min(kQueries, p.group - (head - p.kv_head_of(head) * p.query_blocks) * kQueries);
 }
 template <int D>
 __device__ inline HeadOutput output_of(const DecodeParams& p, int head) {
@@ -189,7 +197,6 @@ __device__ inline HeadOutput output_of(const DecodeParams& p, int head) {
 /// A block's last act for a head. Warps put their parts `stride` bytes apart in `shared`.
 struct HeadEnd {
   int head;
-  int queries;
   char* shared;
   size_t stride;
   int warps;
@@ -204,7 +211,7 @@ __device__ inline void end_head(const DecodeParams& p, const Cut& cut, const Run
   float* all = p.partials + p.first_part() * p.part;
   const int apart = (p.blocks + p.heads) * (D + 2);
   merge_warps<D>(all + (cut.own(Cut::kPiece) + end.head) * (D + 2), end.shared, end.stride, run,
-                 {end.queries, end.warps, apart}, channel);
+                 {queries_of(p, end.head), end.warps, apart}, channel);
   const int count = cut.block_count(end.head);
   if (count > 1) {
     // merge_warps ended with a barrier: one thread's release covers all threads' writes.

@@ -26,7 +26,7 @@ constexpr size_t walk_bytes(int heads) {
 template <int D, class Tiles, int kStaged, class F>
 __device__ inline void for_own_heads(const DecodeParams& p, char* shared, Predecessor& ahead,
                                      const F& f) {
-  const int count = p.heads / p.query_blocks * p.span_count;
+  const int count = p.kv_heads * p.span_count;
   const bool staged = count <= kStaged;
   // Before the predecessor has ended L1 may hold older ones: they come from L2.
   if (!p.ready || !staged) ahead.wait();
@@ -43,7 +43,7 @@ __device__ inline void for_own_heads(const DecodeParams& p, char* shared, Predec
     __syncthreads();
     all = reinterpret_cast<const DeviceSpan*>(shared);
   }
-  const auto spans_of = [&](int head) { return all + head / p.query_blocks * p.span_count; };
+  const auto spans_of = [&](int head) { return all + p.kv_head_of(head) * p.span_count; };
   auto* ends = reinterpret_cast<int*>(shared + kStaged * sizeof(DeviceSpan));
   const Cut cut = Cut::make(ends, {p.heads, p.blocks, p.tiles_a_block}, [&](int head) {
     return tiles_of_head<Tiles>(spans_of(head), p.span_count);

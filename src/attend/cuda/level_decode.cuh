@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kMostLevelWarps* kWarp, 1)
   Predecessor ahead;
   for_own_heads<D, LevelTiles, kStagedSpans>(
       p, walk_space, ahead, [&](const HeadShare& share, const Cut& cut) {
-        const int kv_head = share.head / p.query_blocks;
+        const int kv_head = p.kv_head_of(share.head);
         const auto run_of = [&](const DeviceSpan& span) -> LevelRun<D, kForm> {
           const int which = kFormats == 1 ? 0 : span.coded - 1;
           const StagedFormat& f = p.formats[which];
@@ -284,8 +284,7 @@ __global__ void __launch_bounds__(kMostLevelWarps* kWarp, 1)
               run, DenseWalk<LevelTiles>{share.spans, p.span_count, share.begin, share.end}, q);
         }
         end_head(p, cut, run,
-                 {share.head, share.queries, shared, static_cast<size_t>(p.warp_bytes),
-                  LevelTiles::warps()});
+                 {share.head, shared, static_cast<size_t>(p.warp_bytes), LevelTiles::warps()});
       });
 }
 

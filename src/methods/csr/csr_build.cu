@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
   int held = -1;  // the KV head whose atoms are here
   for_own_heads<D, BuildTiles, kBuildSpans>(
       p, walk_space, ahead, [&](const HeadShare& share, const Cut& cut) {
-        const int kv_head = share.head / p.query_blocks;
+        const int kv_head = p.kv_head_of(share.head);
         if (kv_head != held) ask_for_atoms(space, p, kv_head);
         held = kv_head;
         ahead.wait();  // atoms are on their way
@@ -306,12 +306,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
               run, DenseWalk<BuildTiles>{share.spans, p.span_count, share.begin, share.end},
               space.q());
         }
-        end_head(
-            p, cut, run,
-            {share.head, share.queries, shared, static_cast<size_t>(p.warp_bytes), space.warps},
-            [&](int t, int u) {
-              return walk.dense ? channel_of(t, u) : BuildRun<D, kTurn>::channel_of(t, u);
-            });
+        end_head(p, cut, run, {share.head, shared, static_cast<size_t>(p.warp_bytes), space.warps},
+                 [&](int t, int u) {
+                   return walk.dense ? channel_of(t, u) : BuildRun<D, kTurn>::channel_of(t, u);
+                 });
       });
 }
 

@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kCsrMostWarps* kWarp, 1)
   ahead.wait();
   for_own_heads<D, CsrTiles, 0>(
       p, space.walk(), ahead, [&](const HeadShare& share, const Cut& cut) {
-        const int kv_head = share.head / p.query_blocks;
+        const int kv_head = p.kv_head_of(share.head);
         load_queries<T, D>(space.q(), p, share);
         __syncthreads();
         make_table(space, p.key_atoms +
@@ -144,9 +144,7 @@ __global__ void __launch_bounds__(kCsrMostWarps* kWarp, 1)
               run, DenseWalk<CsrTiles>{share.spans, p.span_count, share.begin, share.end},
               space.q());
         }
-        end_head(
-            p, cut, run,
-            {share.head, share.queries, shared, static_cast<size_t>(p.warp_bytes), space.warps});
+        end_head(p, cut, run, {share.head, shared, static_cast<size_t>(p.warp_bytes), space.warps});
       });
 }
 
