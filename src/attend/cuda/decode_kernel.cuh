@@ -228,28 +228,34 @@ __device__ inline void run_coded(Running<D>& run, const DeviceSpan& span,
   wait_for_copies<0>();
 }
 
-/// The queries of one head, asked for before the rows are, which would be ahead of them in every
-/// queue otherwise; then into shared memory, with what the codec makes of them and its table.
+/// The queries of one head, asked for as soon as the kernel ahead has ended; then into shared
+/// memory, with what the codec makes of them and its table, which was asked for before the rows.
 template <class T, class Codec, int D>
 struct QueryLoad {
-  static constexpr int kEach = kQueries * D / (Codec::kWarps * kWarp);
-  T numbers[kEach];
+  static constexpr int kEach = kQueries * D / 2 / (Codec::kWarps * kWarp);
+  uint32_t pairs[kEach];  // of numbers
   typename Codec::Ahead ahead;
 
   __device__ explicit QueryLoad(const DecodeParams& p) : ahead(Codec::ask(p.table)) {}
-  __device__ void ask(const DecodeParams& p, int first_query_head, int queries) {
-    const T* q = static_cast<const T*>(p.here().q) + static_cast<size_t>(first_query_head) * D;
+  /// Where they are, for ask(): known before what all blocks wait for.
+  static __device__ const uint32_t* at(const DecodeParams& p, int head) {
+    const T* all = static_cast<const T*>(p.here().q);
+    return reinterpret_cast<const uint32_t*>(all + static_cast<size_t>(query_head_of(p, head)) * D);
+  }
+  __device__ void ask(const uint32_t* q, int queries) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int at = threadIdx.x + i * Codec::kWarps * kWarp;
-      numbers[i] = at < queries * D ? q[at] : T(0);
+      pairs[i] = at < queries * (D / 2) ? q[at] : 0;
     }
   }
   __device__ void put(const BlockSpace<Codec, D>& space, const DecodeParams& p, int queries) const {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int at = threadIdx.x + i * Codec::kWarps * kWarp;
-      space.q()[at] = static_cast<float>(numbers[i]) * p.scale;
+      const auto* x = reinterpret_cast<const T*>(&pairs[i]);
+      reinterpret_cast<float2*>(space.q())[at] = {static_cast<float>(x[0]) * p.scale,
+                                                  static_cast<float>(x[1]) * p.scale};
     }
     __syncthreads();
     if constexpr (Codec::kPresent) {
@@ -276,15 +282,16 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, Codec::kResident)
         if constexpr (!Codec::kPresent && D > 128) {
           // Two tiles of 16 rows, sums and queries do not go into 255 registers.
           ahead.wait();
-          load.ask(p, query_head_of(p, share.head), queries);
+          load.ask(load.at(p, share.head), queries);
           load.put(space, p, queries);
           run_dense_ends<T, Codec, D>(run, walk, space.q());
           end_head(p, cut, run, end);
         } else if constexpr (!Codec::kPresent) {
           DenseRun<T, Codec, D> dense{walk};
           const bool early = dense.start(p.ready);
+          const auto* q = load.at(p, share.head);
           ahead.wait();
-          load.ask(p, query_head_of(p, share.head), queries);
+          load.ask(q, queries);
           if (!early) dense.load();
           load.put(space, p, queries);
           dense.run(run, space.q());
@@ -294,10 +301,10 @@ __global__ void __launch_bounds__(Codec::kWarps* kWarp, Codec::kResident)
           CodedWalk coded{share.spans, p.span_count, share.begin, share.end};
           bool more = coded.template next<Codec>();
           const bool any = more;
-          if (!p.ready) load.ask(p, query_head_of(p, share.head), queries);
           if (more) start_coded<Codec, D>(coded.span, space, coded.tiles.x, coded.tiles.y);
+          const auto* q = load.at(p, share.head);
           ahead.wait();
-          if (p.ready) load.ask(p, query_head_of(p, share.head), queries);
+          load.ask(q, queries);
           load.put(space, p, queries);
           for (bool started = true; more; more = coded.template next<Codec>(), started = false) {
             const DeviceSpan span = coded.span;
