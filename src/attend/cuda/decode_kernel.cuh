@@ -55,11 +55,12 @@ __device__ inline void attend_tile(Running<D>& run, const DeviceSpan& span,
                                    const typename Tiles::Tile& tile,
                                    const typename Tiles::Query& query, int t) {
   constexpr int kM = Tiles::kRows / 16;
-  float s[kM][4];
+  const bool plain =
+      span.log_weights == nullptr && span.log_weight == 0 && (t + 1) * Tiles::kRows <= span.rows;
+  float s[kM][4], w[2 * kM];
+  if (!plain) ask_weights(w, span, t * Tiles::kRows);
   Tiles::scores(s, tile, query);
-  if (span.log_weights != nullptr || span.log_weight != 0 || (t + 1) * Tiles::kRows > span.rows) {
-    mask_and_weight(s, span, t * Tiles::kRows);
-  }
+  if (!plain) mask_and_weight(s, w, span, t * Tiles::kRows);
   uint32_t p[kM][2];
   run.template weigh<typename Tiles::Number>(p, s, span.role);
   if (span.role != DeviceRole::kDenominator) Tiles::accumulate(run, tile, p);

@@ -72,23 +72,37 @@ struct Running {
   }
 };
 
+/// w [i] <- the weight of row first_row + 8 i + lane / 4, if rows have their own: nothing is done
+/// with them, so that they are on their way while a warp waits for its rows.
+template <int N>
+__device__ inline void ask_weights(float (&w)[N], const DeviceSpan& span, int first_row) {
+  const int first = first_row + static_cast<int>(threadIdx.x % kWarp) / 4;
+#pragma unroll
+  for (int i = 0; i < N; ++i) w[i] = 0;
+  if (!span.log_weights) return;
+#pragma unroll
+  for (int i = 0; i < N; ++i) w[i] = span.log_weights[min(first + 8 * i, span.rows - 1)];
+}
 /// Scores of rows past the span's end vanish; weights are added.
 template <int M>
-__device__ inline void mask_and_weight(float (&s)[M][4], const DeviceSpan& span, int first_row) {
-  const int r = (threadIdx.x % kWarp) / 4;
+__device__ inline void mask_and_weight(float (&s)[M][4], const float (&w)[2 * M],
+                                       const DeviceSpan& span, int first_row) {
+  const int first = first_row + static_cast<int>(threadIdx.x % kWarp) / 4;
 #pragma unroll
   for (int i = 0; i < 2 * M; ++i) {
-    const int row = first_row + 8 * i + r;
-    const bool inside = row < span.rows;
-    float w = span.log_weight;
-    if (span.log_weights && inside) w += span.log_weights[row];
-    w *= kLog2e;
+    const float weight = (span.log_weight + w[i]) * kLog2e;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       float& x = s[i / 2][2 * (i % 2) + j];
-      x = inside ? x + w : -INFINITY;
+      x = first + 8 * i < span.rows ? x + weight : -INFINITY;
     }
   }
+}
+template <int M>
+__device__ inline void mask_and_weight(float (&s)[M][4], const DeviceSpan& span, int first_row) {
+  float w[2 * M];
+  ask_weights(w, span, first_row);
+  mask_and_weight(s, w, span, first_row);
 }
 
 /// Channel that acc[t][2 u + j] of this lane belongs to.
