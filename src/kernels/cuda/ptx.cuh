@@ -80,6 +80,14 @@ __device__ inline uint32_t transpose_tile(uint32_t x) {
   return y;
 }
 
+/// Bits of `a` where `which` has ones, else those of `b`: one instruction, where the compiler,
+/// which sees through it, would make two for each of those who take some of them.
+__device__ inline uint32_t select_bits(uint32_t which, uint32_t a, uint32_t b) {
+  uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(y) : "r"(which), "r"(a), "r"(b));
+  return y;
+}
+
 /// 2^x, 2 units in the last place.
 __device__ inline float exp2_fast(float x) {
   float y;

@@ -55,7 +55,11 @@ struct TurboquantPairs {
       const uint32_t w = second[n / 16];
       const int four = n / 4 % 4;  // whose bits one shift brings to their place
       const uint32_t top = four == 0 ? w << 2 : four == 1 ? w << 1 : four == 2 ? w >> 6 : w >> 7;
-      return lower(first, n, 0x00030003u) | (top & (0x00040004u << unit_bits(n)));
+      const uint32_t two = four % 2 == 0 ? first[n / 8] : first[n / 8] >> 8;
+      // Codes of even places and of odd ones leave room for each other's upper bits: one
+      // instruction joins two codes, which one each takes out.
+      const uint32_t from_two = n % 2 == 0 ? 0x00330033u : 0x00cc00ccu;
+      return select_bits(from_two, two, top) & (0x00070007u << unit_bits(n));
     }
   }
 };

@@ -193,6 +193,10 @@ inline uint32_t transpose_tile(uint32_t x) {
   return mine.taken;
 }
 
+inline uint32_t select_bits(uint32_t which, uint32_t a, uint32_t b) {
+  return (which & a) | (~which & b);
+}
+
 inline float exp2_fast(float x) {
   return emulated_ptx::without_subnormals(std::exp2(emulated_ptx::without_subnormals(x)));
 }
