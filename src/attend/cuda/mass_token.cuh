@@ -131,20 +131,17 @@ __device__ inline float mass_of_lane(const float (&s)[M][4], const float2& log_s
   return own;
 }
 
-/// Queries [queries, D], times scale, as the operands that attention makes of them.
+/// Queries [queries, D] as operands, as they are: times a scale they would be rounded once more.
 template <class T, int D>
-__device__ inline typename DenseTiles<T, D>::Query read_queries(const T* q, int queries,
-                                                                float scale) {
+__device__ inline typename DenseTiles<T, D>::Query read_queries(const T* q, int queries) {
   const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
   typename DenseTiles<T, D>::Query out;
 #pragma unroll
   for (int j = 0; j < D / 32; ++j) {
-    float x[8] = {};
-    if (r < queries) widen<T>(x, reinterpret_cast<const uint4*>(q + r * D + 32 * j)[c]);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      out.b[2 * j + i / 2][i % 2] = pack<T>(x[2 * i] * scale, x[2 * i + 1] * scale);
-    }
+    uint4 x{};
+    if (r < queries) x = reinterpret_cast<const uint4*>(q + r * D + 32 * j)[c];
+    out.b[2 * j][0] = x.x, out.b[2 * j][1] = x.y;
+    out.b[2 * j + 1][0] = x.z, out.b[2 * j + 1][1] = x.w;
   }
   return out;
 }
@@ -165,8 +162,8 @@ __device__ inline void add_dense_mass(const TokenParams& p, const MassTarget& ta
   const float scale = kLog2e * rsqrtf(static_cast<float>(D));
   float* mass = target.mass + target.mass_at(head);
   for (int first = 0; first < p.group; first += kQueries) {
-    const auto query = read_queries<T, D>(static_cast<const T*>(p.q) + (head * p.group + first) * D,
-                                          min(kQueries, p.group - first), scale);
+    const T* q = static_cast<const T*>(p.q) + (head * p.group + first) * D;
+    const auto query = read_queries<T, D>(q, min(kQueries, p.group - first));
     const float2 log_sums = log_sums_of(p, head, first);
     for (int t = begin; t < tiles; t += kWarps * static_cast<int>(gridDim.y)) {
       typename Tiles::Tile tile;
@@ -176,6 +173,8 @@ __device__ inline void add_dense_mass(const TokenParams& p, const MassTarget& ta
       const float before = own && (first > 0 || at < target.known) ? mass[at] : 0;
       float s[1][4];
       Tiles::scores(s, tile, query);
+#pragma unroll
+      for (float& score : s[0]) score *= scale;
       const float more = mass_of_lane(s, log_sums);
       if (own) mass[at] = before + more;
     }
