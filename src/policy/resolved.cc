@@ -9,13 +9,13 @@
 #include <utility>
 
 #include "pith/error.h"
-#include "plan/simple_rules.h"
 #include "policy/refusal.h"
 
 namespace pith {
 namespace {
 
 constexpr size_t kBlockOnGpu = 32;  // rows that are coded together there
+constexpr size_t kEndlessStream = size_t{1} << 50;
 
 SideChoice choose_side(const PolicyRule& rule, const RulePlace& place, Side side) {
   // Exact rows have the type that the policy names, or the body's own if that is dense, or f16.
@@ -113,14 +113,22 @@ ScheduleShape schedule_of(const CohortPolicy& c) {
   return schedule;
 }
 
-/// Where a layer hides rows and a selector surely keeps all that a query can see, it is `exact`
-/// there: a device that does not judge in such layers need not.
+/// Where a layer hides rows and `exact` holds no more of them than the selector may, it is `exact`
+/// there; on a device that does not judge in such layers, where the selector surely keeps all that a
+/// query can see.
 void spare_judgements(CohortPolicy& c) {
-  const size_t sure = c.selector.rule->keeps_newest();
-  if (DeviceOffers::of(c.device).judges_sliding || c.slides == 0 || sure < c.slides) return;
-  c.selector.rule = std::make_shared<KeepAll>(c.site.sliding_window);
-  c.selector.needs = {.body = Needs::Body::kAll};
-  c.selector.chooser = nullptr;
+  if (c.slides == 0 || c.selector.needs.all()) return;
+  const SelectorRow& row = selector_row("exact");
+  const MethodOptions options = row.read({"exact", {}});
+  ResolvedSelector exact = row.resolve({options, c.budget, c.site});
+  const Rule& rule = *c.selector.rule;
+  const size_t tokens = c.budget.context > 0 ? c.budget.context : kEndlessStream;
+  const bool spared = DeviceOffers::of(c.device).judges_sliding
+                          ? exact.rule->most_rows(tokens) <= rule.mean_rows(tokens)
+                          : rule.keeps_newest() >= c.slides;
+  if (!spared) return;
+  c.selector = std::move(exact);
+  c.side_bytes = row.side_bytes;
   c.state_bytes = 0;
 }
 

@@ -106,9 +106,33 @@ TEST(ResolvedPolicy, SelectorsThatLoseNothingInASlidingLayerAreExactThere) {
     const ResolvedPolicy gpu(Policy::parse(policy), shape_of(64, {0, 128}), 0, Device::kCuda);
     EXPECT_FALSE(gpu.layer(0)[0].selector.needs.all()) << policy;
     EXPECT_TRUE(gpu.layer(1)[0].selector.needs.all()) << policy;
-    EXPECT_EQ(gpu.layer(0)[0].selector.text, gpu.layer(1)[0].selector.text);
+    EXPECT_EQ(gpu.layer(1)[0].selector.text, "exact") << policy;
     const ResolvedPolicy cpu(Policy::parse(policy), shape_of(64, {0, 128}), 0, Device::kCpu);
     EXPECT_FALSE(cpu.layer(1)[0].selector.needs.all()) << policy;
+  }
+}
+
+// With a budget of no fewer rows than `exact` has in a layer that slides a selector would hold rows
+// that nobody can see, or sample those that fit.
+TEST(ResolvedPolicy, SelectorsWithMoreRowsThanASlidingLayerNeedsAreExactThere) {
+  const CacheShape shape = shape_of(64, {0, 128});
+  for (const SelectorRow& row : selector_rows()) {
+    if (row.owns_window) continue;
+    for (const char* codec : {"f16", "int4"}) {
+      SCOPED_TRACE(row.info.name + "+" + codec);
+      PolicyRule rule = pair_rule(row, codec_row(codec), 900);
+      rule.window = 64;
+      PolicyRule all = pair_rule(selector_row("exact"), codec_row(codec), 0);
+      all.window = 64;
+      const auto place = [&](int layer) { return RulePlace{shape, layer, {0}, 0, Device::kCpu}; };
+      EXPECT_EQ(resolve_rule(rule, place(0)).selector.needs.all(), row.info.name == "exact");
+      const CohortPolicy slides = resolve_rule(rule, place(1)), exact = resolve_rule(all, place(1));
+      EXPECT_EQ(slides.describe(), exact.describe());
+      Ledger held, whole;
+      slides.estimate(held, 1000), exact.estimate(whole, 1000);
+      EXPECT_EQ(held.rows_kept, whole.rows_kept);
+      EXPECT_EQ(held.total_bytes(), whole.total_bytes());
+    }
   }
 }
 
