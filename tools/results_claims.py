@@ -15,7 +15,7 @@ import json
 import pathlib
 import sys
 
-from results_fidelity import with_more
+from results_fidelity_page import with_more
 from results_scoreboard_page import LEAST, MISSING, Scoreboard, number, score, table, with_error
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

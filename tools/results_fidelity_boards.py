@@ -1,0 +1,58 @@
+"""The scoreboards of real models: what is measured of each, and the page that says it."""
+
+import dataclasses
+import pathlib
+
+from results_fidelity_policies import STANDING
+
+# The task, and how many samples of it.
+TASKS = {"niah_single_1": 8, "passkey": 8, "niah_multikey_2": 8, "vt": 8, "facts": 4}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Some policies and how they are measured; what a command line says goes before it."""
+    policies: list = dataclasses.field(default_factory=lambda: STANDING)
+    mode: str = "continue"
+    length: int = 8000
+    pieces: int = 4  # 0: tasks alone
+    score: int = 256
+    seeds: int = 3
+    tasks: dict = dataclasses.field(default_factory=lambda: TASKS)
+    task_length: int = 4096
+    task_seeds: int = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Board:
+    page: str  # of docs/results, and of build/ for what is measured
+    head: str
+    runs: list = dataclasses.field(default_factory=lambda: [Run()])
+    advises: bool = False  # its figures are the table of docs/which-policy.md
+
+
+SMOLLM2 = Board(page="fidelity", advises=True, head="""# Fidelity on a real model
+
+Policies on SmolLM2-135M-Instruct, measured on a text and with task seeds that nothing was chosen on
+([the rule](../evaluation.md#held-out)). KL from the exact cache in nats a token, mean over seeds
+with their deviation, or the standard error of one; bits a number of the cache, everything counted.
+1024 predictions are 256 in each of 4 pieces; fewer are of the first pieces, of which the very first
+is the easiest: compare lines of as many. `sink=0`: codecs keep their first 4 rows exact unless told
+otherwise ([0227](../decisions/0227-first-rows-stay-exact-before-codes.md)), and these lines were
+told. What those codecs lose as they come stands there; `fidelity_more.jsonl` has these figures for
+[presets](../presets.md) and [which policy](../which-policy.md). Tasks are of 8 samples, or of as many
+as stand in brackets. What all of it says of what was asked:
+[0256](../decisions/0256-passkeys-at-few-bits.md), [0257](../decisions/0257-two-bits-that-find.md).
+The figures as JSON lines: `fidelity.jsonl`, which `pith report` reads; `--also` keeps what is in them.
+
+    tools/results_fidelity.py measure --split report --text essays.txt --not-in novels.txt --device cuda
+    tools/results_fidelity.py page --split report --also docs/results/fidelity.jsonl --write
+
+""")
+
+BOARDS = {"smollm2": SMOLLM2}
+
+
+def own_board(model):
+    """The model's; what has none is measured as SmolLM2 is, without a page."""
+    return BOARDS.get(model, Board(page=pathlib.Path(model).stem, head=""))

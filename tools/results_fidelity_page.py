@@ -1,0 +1,217 @@
+"""The pages of real models' scoreboards, from what results_fidelity.py measured."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+from results_fidelity_boards import BOARDS, own_board
+from results_lines import by_device, merged
+from results_scoreboard_page import (LEAST, MISSING, MORE, Scoreboard, exact_alone, number, score,
+                                     score_of, table, with_error)
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs/results"
+GUIDE = ROOT / "docs/which-policy.md"
+BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
+
+
+def lines_of(options):
+    """What `pith report --lines` makes of a split's files."""
+    work = pathlib.Path(options.work) / options.split
+    files = sorted(work.glob("*-*.jsonl"))
+    if not files and not options.also:
+        sys.exit(f"results: nothing was measured in {work}")
+    target = work / "lines"
+    text = ""
+    with tempfile.TemporaryDirectory() as folder:
+        for file in by_device(files, folder):
+            subprocess.run([options.program, "report", file, "--lines", target], check=True,
+                           stdout=subprocess.DEVNULL)
+            more = target.read_text(encoding="utf-8")
+            text = merged(more, text) if text else more
+    if not options.also:
+        return text
+    return merged(text, pathlib.Path(options.also).read_text(encoding="utf-8"))
+
+
+TASK_COLUMNS = ("niah_single_1", "passkey", "niah_multikey_2", "vt", "facts")
+
+
+def tuned(policy):
+    """Made for the layers of one model (`pith tune`)."""
+    return "layers=" in policy
+
+
+def label(policy, row):
+    """Tuned policies are long: they stand below the table."""
+    return f"tuned, {row['bits']:.2f} bits" if tuned(policy) else f"`{policy}`"
+
+
+def longest_table(board):
+    """The length at which most policies were measured; of equals the longest."""
+    return max(board.lengths, key=lambda length: (len(board.policies(length)), length))
+
+
+def plot(options, text):
+    """Divergence against bytes as a picture beside the page."""
+    board = Scoreboard(text.splitlines(), LEAST)
+    length = longest_table(board)
+    rows = board.ppl("continue", length)
+    lines = [json.loads(line) for line in text.splitlines()]
+    lines = [line for line in lines if not tuned(line.get("policy", "")) or line["policy"] in rows]
+    for line in lines:
+        if tuned(line.get("policy", "")):
+            line["policy"] = label(line["policy"], rows[line["policy"]])
+    with tempfile.TemporaryDirectory() as folder:
+        named = pathlib.Path(folder) / "lines.jsonl"
+        named.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        subprocess.run([options.program, "report", named, "--plots", folder,
+                        "--out", named.with_suffix(".html")], check=True,
+                       stdout=subprocess.DEVNULL)
+        picture = pathlib.Path(folder) / f"continue-{length}-bytes.svg"
+        (RESULTS / f"{own_board(options.model).page}.svg").write_text(
+            picture.read_text(encoding="utf-8"), encoding="utf-8")
+
+
+HEADS = ["policy", "KL", "99%", "same top %", "bits", "kept", "seeds", "predictions"]
+
+
+def board_rows(after, tasks):
+    """By falling bits; `tasks`: rows of each."""
+    rows = []
+    for policy in sorted(after, key=lambda policy: -after[policy]["bits"]):
+        row = after[policy]
+        rows.append([label(policy, row), with_error(row["kl"]), number(row["kl_99"], 2),
+                     f"{100 * row['same_top'][0]:.1f}", f"{row['bits']:.2f}",
+                     f"{100 * row['kept']:.0f}%", str(row["seeds"]), str(row["count"]),
+                     *(score_of(found, policy) for found in tasks)])
+    return rows
+
+
+def other_tables(board, length):
+    """Of lengths with fewer policies, and of texts read a token at a time."""
+    lines = []
+    for _, mode, other in sorted(at for at in board.rows if at[0] == "ppl"):
+        if (mode, other) == ("continue", length):
+            continue
+        null = board.heads["ppl", mode, other].get("null_control_kl", MISSING)
+        lines += ["", f"## {other} tokens" + OTHER[mode], "", f"Null control {null}.", ""]
+        rows = board.ppl(mode, other)
+        cells = board_rows(rows, [])
+        if mode == "decode":
+            by_bits = sorted(rows, key=lambda policy: -rows[policy]["bits"])
+            cells = [[*line, f"{rows[policy]['perplexity'][0]:.2f}"]
+                     for line, policy in zip(cells, by_bits)]
+        lines += table(HEADS + (["PPL"] if mode == "decode" else []), cells)
+    return lines
+
+
+ALONE = ["## Tasks that policies were not asked", "",
+         "What the exact cache hardly solves says nothing of the others.", ""]
+OTHER = {"continue": "", "decode": ", one at a time", "chunks": ", at once"}
+
+
+def page(options):
+    board = Scoreboard(lines_of(options).splitlines(), LEAST)
+    if not board.lengths:
+        sys.exit("results: no divergence was measured yet")
+    length = longest_table(board)
+    task_length = max((at[2] for at in board.rows if at[0] == "task"), default=0)
+    head = board.heads["ppl", "continue", length]
+    null = head.get("null_control_kl", MISSING)
+    setting = head["setting"]
+    rows = board.ppl("continue", length)
+    asked = [name for name in TASK_COLUMNS if len(board.task(name, task_length)) > 1]
+    lines = [f"Model `{setting['model']}`, {length} tokens a piece, text "
+             f"{setting['text_fingerprint']}; tasks at {task_length} tokens; null control {null}.", "",
+             *table(HEADS + [f"{name} %" for name in asked],
+                    board_rows(rows, [board.task(name, task_length) for name in asked])),
+             *other_tables(board, length)]
+    if alone := exact_alone(board):
+        lines += ["", *ALONE, *alone]
+    own = [policy for policy in board.policies(length) if tuned(policy)]
+    if own:
+        lines += ["", TUNED]
+    for policy in own:
+        lines += ["", f"{label(policy, rows[policy])}:", "",
+                  *("    " + part for part in policy.replace(";", ";\n").split("\n"))]
+    return "\n".join(lines) + "\n"
+
+
+# The most bits a number that a user may spend, and what they are of f16's 16.
+BUDGETS = (9, 5, 4, 2.5, 2, 1.25, 0.8)
+FINDS = 0.85  # of what the exact cache finds, in both single-fact tasks: 7 of 8 samples
+
+
+def finds_facts(tasks, policy):
+    return all(policy in rows and rows[policy]["score"][0] >= FINDS * rows["exact"]["score"][0]
+               for rows in tasks)
+
+
+def best(rows, bits, allowed):
+    """The policy of least divergence within `bits`."""
+    fitting = [policy for policy in rows
+               if rows[policy]["bits"] <= bits and allowed(policy) and not tuned(policy)]
+    return min(fitting, key=lambda policy: rows[policy]["kl"][0], default=None)
+
+
+def with_more(rows, singles):
+    """Lines with a sink, what a user gets: those of docs/results/fidelity_more.jsonl where the
+    scoreboard has none."""
+    rows = {policy: row for policy, row in rows.items() if "sink=0" not in policy}
+    singles = [dict(task) for task in singles]
+    for line in map(json.loads, MORE.read_text(encoding="utf-8").splitlines()):
+        if line["policy"] in rows:
+            continue
+        rows[line["policy"]] = line
+        for task, found in zip(singles, (line["needle"], line["passkey"])):
+            task[line["policy"]] = {"score": [found]}
+    return rows, singles
+
+
+def advice(options):
+    """A table: bits, then the policy of least divergence, and that among those that find facts."""
+    board = Scoreboard(lines_of(options).splitlines(), LEAST)
+    length = max(board.lengths)
+    task_length = max(at[2] for at in board.rows if at[0] == "task")
+    rows = board.ppl("continue", length)
+    singles = [board.task(name, task_length) for name in ("niah_single_1", "passkey")]
+    rows, singles = with_more(rows, singles)
+    lines = []
+    for bits in BUDGETS:
+        cells = []
+        for allowed in (lambda _: True, lambda policy: finds_facts(singles, policy)):
+            policy = best(rows, bits, allowed)
+            cells.append(MISSING if policy is None else
+                         f"`{policy}`: KL {number(rows[policy]['kl'][0])}, "
+                         f"{rows[policy]['bits']:.2f} bits, "
+                         f"{', '.join(score(task, policy) for task in singles)} %")
+        lines.append([f"{bits:g} ({100 * bits / 16:.0f}%)", *cells])
+    return "\n".join(table(["bits a number, of f16", "what was read goes on",
+                            "facts nobody has asked for yet"], lines)) + "\n"
+
+
+TUNED = """Tuned: each layer or KV head has the form that its loss on the text of the choices is worth
+([0200](../decisions/0200-heads-of-their-own-forms.md)). These are for this model alone, in one line each:"""
+
+def write_page(options):
+    text, own = page(options), own_board(options.model)
+    if not options.write:
+        print(text, *([advice(options)] if own.advises else []), sep="\n")
+        return
+    if options.split != "report":
+        sys.exit("results: only --split report is published")
+    if not own.head:
+        sys.exit(f"results: {options.model} has no page; those that have: {', '.join(BOARDS)}")
+    (RESULTS / f"{own.page}.md").write_text(own.head + text, encoding="utf-8")
+    lines = lines_of(options)
+    (RESULTS / f"{own.page}.jsonl").write_text(lines, encoding="utf-8")
+    plot(options, lines)
+    if not own.advises:
+        return
+    before, rest = GUIDE.read_text(encoding="utf-8").split(BEGIN)
+    after = rest.split(END)[1]
+    GUIDE.write_text(before + BEGIN + "\n\n" + advice(options) + "\n" + END + after,
+                     encoding="utf-8")
