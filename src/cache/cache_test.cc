@@ -146,7 +146,8 @@ TEST(KvCache, SlidingLayersSeeAndHoldTheirWindowOnly) {
        {"exact+f32", "streaming_llm(window=200)+f32", "snapkv(budget=50,interval=16)+f32,window=8",
         "h2o(budget=57)+f32,window=0", "keydiff(budget=51,interval=1)+f32",
         "adakv(budget=50,interval=7,by=h2o,safeguard=0)+f32,window=4", "keydiff(budget=500)+f32",
-        "express(s=512)+f32", "balancekv(rate=0.5)+f32", "uniform(rate=0.5)+f32", "buzz(T=400)+f32"})
+        "express(s=512)+f32", "balancekv(rate=0.5)+f32", "uniform(rate=0.5)+f32",
+        "buzz(T=400)+f32"})
     for (size_t chunk : {1, 33, 128}) {
       KvCache cache(context, cs, Policy::parse(policy), 1, nullptr);
       std::vector<float> out(kRows * shape.q_size());

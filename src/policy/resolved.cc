@@ -114,8 +114,8 @@ ScheduleShape schedule_of(const CohortPolicy& c) {
 }
 
 /// Where a layer hides rows and `exact` holds no more of them than the selector may, it is `exact`
-/// there; on a device that does not judge in such layers, where the selector surely keeps all that a
-/// query can see.
+/// there; on a device that does not judge in such layers, where the selector surely keeps all that
+/// a query can see.
 void spare_judgements(CohortPolicy& c) {
   if (c.slides == 0 || c.selector.needs.all()) return;
   const SelectorRow& row = selector_row("exact");
