@@ -14,7 +14,7 @@ if ! command -v tmux >/dev/null; then
   exit 77
 fi
 work=$(mktemp -d)
-socket=pith-walk-$$
+socket=pith-walk-$$ steps=0
 trap 'tmux -L "$socket" kill-server 2>/dev/null || true; rm -rf "$work"' EXIT
 export LC_ALL=C.UTF-8
 faults=0
@@ -24,6 +24,8 @@ fault() { echo "walk: $1" >&2; faults=$((faults + 1)); }
 # that match IGNORED are a model's or a person's words, not ours, and may be long.
 step() {
   local name=$1 status=$2 ignored=$3 command=$4 screen=$work/$1.txt wide
+  # A server of its own: one that has been told to end may still answer the next session.
+  steps=$((steps + 1)) socket=pith-walk-$$-$steps
   # The pane outlives the command: of one that dies tmux may show less than was written.
   printf 'cd %q\n%s\necho $? >%q\nsleep 150\n' "$work" "$command" "$work/status" >"$work/step.sh"
   rm -f "$work/status"
