@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads)
   const TokenParams p = params.here();
   const MassTarget target = *p.target;  // there since the step began
   wait_for_predecessor();
-  const int head = blockIdx.x, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int head = blockIdx.x, warp = threadIdx.x / kWarp;
   const int begin = (static_cast<int>(blockIdx.y) * kWarps + warp) * kBuiltRows;
   const int coded = target.coded_count(head);
   if (static_cast<int>(blockIdx.y) * kWarps * kBuiltRows >= coded) return;
