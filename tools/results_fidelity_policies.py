@@ -40,6 +40,20 @@ COMPOSED = ([f"{policy}+{codec}" for codec in (INT4, FEWEST) for policy in EXPRE
 STANDING = (["exact"] + [f"exact+{codec}" for codec in CODECS] + SELECTORS + EQUAL_ROWS
             + COMPOSED)
 
+# One a method, at a quarter of the rows: those without random numbers, then those with.
+SHORT = ["exact", f"exact+{INT4}", "exact+turboquant(bits=3,center=128)", "exact+kivi(bits=2)",
+         "exact+csr", "snapkv(budget=25%)", "expected_attention(budget=25%)", "keydiff(budget=25%)",
+         "buzz(T=25%)", "streaming_llm(window=25%)"]
+SHORT_RANDOM = ["exact+qjl", "express(s=25%)", f"express(s=25%)+{INT4}", "balancekv(rate=0.25)",
+                "uniform(budget=25%)"]
+
+# Of these at other lengths.
+SHORT_DECODED = [f"exact+{INT4}", "exact+kivi(bits=2)", "express(s=25%)",
+                 "balancekv(rate=0.25)", "snapkv(budget=25%)", "keydiff(budget=25%)",
+                 "streaming_llm(window=25%)"]
+SHORT_LONG = [f"exact+{INT4}", "express(s=25%)", "snapkv(budget=25%)",
+              "keydiff(budget=25%)", "streaming_llm(window=25%)"]
+
 
 def read(path):
     """One a line; # begins a remark."""
