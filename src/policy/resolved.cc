@@ -114,8 +114,8 @@ ScheduleShape schedule_of(const CohortPolicy& c) {
 }
 
 /// Where a layer hides rows and `exact` holds no more of them than the selector may, it is `exact`
-/// there; on a device that does not judge in such layers, where the selector surely keeps all that
-/// a query can see.
+/// there. A device that does not judge in such layers holds all rows too, under the selector's
+/// name, where that surely keeps all that a query can see.
 void spare_judgements(CohortPolicy& c) {
   if (c.slides == 0 || c.selector.needs.all()) return;
   const SelectorRow& row = selector_row("exact");
@@ -123,10 +123,10 @@ void spare_judgements(CohortPolicy& c) {
   ResolvedSelector exact = row.resolve({options, c.budget, c.site});
   const Rule& rule = *c.selector.rule;
   const size_t tokens = c.budget.context > 0 ? c.budget.context : kEndlessStream;
-  const bool spared = DeviceOffers::of(c.device).judges_sliding
-                          ? exact.rule->most_rows(tokens) <= rule.mean_rows(tokens)
-                          : rule.keeps_newest() >= c.slides;
-  if (!spared) return;
+  const bool as_many = exact.rule->most_rows(tokens) <= rule.mean_rows(tokens);
+  const bool judges = DeviceOffers::of(c.device).judges_sliding;
+  if (judges ? !as_many : rule.keeps_newest() < c.slides) return;
+  if (!as_many) exact.text = c.selector.text;
   c.selector = std::move(exact);
   c.side_bytes = row.side_bytes;
   c.state_bytes = 0;

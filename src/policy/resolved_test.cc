@@ -106,7 +106,7 @@ TEST(ResolvedPolicy, SelectorsThatLoseNothingInASlidingLayerAreExactThere) {
     const ResolvedPolicy gpu(Policy::parse(policy), shape_of(64, {0, 128}), 0, Device::kCuda);
     EXPECT_FALSE(gpu.layer(0)[0].selector.needs.all()) << policy;
     EXPECT_TRUE(gpu.layer(1)[0].selector.needs.all()) << policy;
-    EXPECT_EQ(gpu.layer(1)[0].selector.text, "exact") << policy;
+    EXPECT_EQ(gpu.layer(0)[0].selector.text, gpu.layer(1)[0].selector.text);
     const ResolvedPolicy cpu(Policy::parse(policy), shape_of(64, {0, 128}), 0, Device::kCpu);
     EXPECT_FALSE(cpu.layer(1)[0].selector.needs.all()) << policy;
   }
@@ -134,6 +134,10 @@ TEST(ResolvedPolicy, SelectorsWithMoreRowsThanASlidingLayerNeedsAreExactThere) {
       EXPECT_EQ(held.total_bytes(), whole.total_bytes());
     }
   }
+  // One policy has one name.
+  const Policy wide = Policy::parse("snapkv(budget=900)");
+  EXPECT_EQ(ResolvedPolicy(wide, shape, 0, Device::kCuda).describe(),
+            ResolvedPolicy(wide, shape, 0, Device::kCpu).describe());
 }
 
 // Of every selector over every codec this and no more is refused on the GPU, and nothing on the
