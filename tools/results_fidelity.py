@@ -180,9 +180,11 @@ def main():
         sys.exit("results: measure wants --text FILE")
     options.text = pathlib.Path(options.text).resolve()
     check_held_out(options)
-    for run in runs(options):
+    plan = runs(options)
+    for run in plan:
         Measure(options, run).all()
-    print(page(options))
+    if any(run.mode == "continue" and run.pieces > 0 for run in plan):
+        print(page(options))
 
 
 if __name__ == "__main__":

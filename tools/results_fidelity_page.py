@@ -109,7 +109,7 @@ def other_tables(board, length):
 
 
 ALONE = ["## Tasks that policies were not asked", "",
-         "What the exact cache hardly solves says nothing of the others.", ""]
+         "What the exact cache solves in less than half says nothing of them.", ""]
 OTHER = {"continue": "", "decode": ", one at a time", "chunks": ", at once"}
 
 

@@ -40,12 +40,14 @@ COMPOSED = ([f"{policy}+{codec}" for codec in (INT4, FEWEST) for policy in EXPRE
 STANDING = (["exact"] + [f"exact+{codec}" for codec in CODECS] + SELECTORS + EQUAL_ROWS
             + COMPOSED)
 
-# One a method, at a quarter of the rows: those without random numbers, then those with.
-SHORT = ["exact", f"exact+{INT4}", "exact+turboquant(bits=3,center=128)", "exact+kivi(bits=2)",
-         "exact+csr", "snapkv(budget=25%)", "expected_attention(budget=25%)", "keydiff(budget=25%)",
-         "buzz(T=25%)", "streaming_llm(window=25%)"]
-SHORT_RANDOM = ["exact+qjl", "express(s=25%)", f"express(s=25%)+{INT4}", "balancekv(rate=0.25)",
-                "uniform(budget=25%)"]
+# One a method, selectors at a quarter of the rows: those without random numbers, then those with.
+FINE_KEYS = f"k:int8+v:{INT4}"
+SHORT = ["exact", "exact+int8", f"exact+{FINE_KEYS}", f"exact+{INT4}",
+         "exact+turboquant(bits=4,center=128)", "exact+turboquant(bits=3,center=128)",
+         "exact+kivi(bits=2)", "exact+csr", "snapkv(budget=25%)", "expected_attention(budget=25%)",
+         "keydiff(budget=25%)", "buzz(T=25%)", "streaming_llm(window=25%)"]
+SHORT_RANDOM = ["exact+qjl", "express(s=25%)", f"express(s=25%)+{FINE_KEYS}",
+                f"express(s=25%)+{INT4}", "balancekv(rate=0.25)", "uniform(budget=25%)"]
 
 # Of these at other lengths.
 SHORT_DECODED = [f"exact+{INT4}", "exact+kivi(bits=2)", "express(s=25%)",
