@@ -10,8 +10,7 @@
 namespace pith {
 namespace {
 
-constexpr size_t kStagedRows = 128;                 // moved from windows to bodies at a time
-constexpr size_t kEndlessStream = size_t{1} << 50;  // a body that stays small here is bounded
+constexpr size_t kStagedRows = 128;  // moved from windows to bodies at a time
 
 }  // namespace
 

@@ -6,6 +6,9 @@
 
 namespace pith {
 
+/// A stream of unknown length: what stays small of so many rows is bounded.
+inline constexpr size_t kEndlessStream = size_t{1} << 50;
+
 class Rule {
  public:
   virtual ~Rule() = default;

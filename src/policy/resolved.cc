@@ -15,7 +15,6 @@ namespace pith {
 namespace {
 
 constexpr size_t kBlockOnGpu = 32;  // rows that are coded together there
-constexpr size_t kEndlessStream = size_t{1} << 50;
 
 SideChoice choose_side(const PolicyRule& rule, const RulePlace& place, Side side) {
   // Exact rows have the type that the policy names, or the body's own if that is dense, or f16.
