@@ -108,11 +108,7 @@ __device__ inline float2 log_sums_of(const TokenParams& p, int head, int first) 
   const int own = first + 2 * (static_cast<int>(threadIdx.x) % 4);
   return {at(own), at(own + 1)};
 }
-/// Of a tile's rows 8 i + r, i < 2 M, lane 4 r + c has row 8 c + r; false: none.
-template <int M>
-__device__ inline bool has_row() {
-  return static_cast<int>(threadIdx.x) % 4 < 2 * M;
-}
+/// Of a tile's rows 8 i + r lane 4 r + c has row 8 c + r: none if that is past the tile's last.
 __device__ inline int row_of_lane() {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   return lane % 4 * 8 + lane / 4;
@@ -169,7 +165,7 @@ __device__ inline void add_dense_mass(const TokenParams& p, const MassTarget& ta
       typename Tiles::Tile tile;
       Tiles::load_keys(tile, span, t);
       const int row = t * Tiles::kRows + row_of_lane(), at = mass_index(target, row);
-      const bool own = has_row<1>() && row < span.rows;
+      const bool own = row_of_lane() < Tiles::kRows && row < span.rows;
       const float before = own && (first > 0 || at < target.known) ? mass[at] : 0;
       float s[1][4];
       Tiles::scores(s, tile, query);

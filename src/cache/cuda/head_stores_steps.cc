@@ -167,16 +167,14 @@ void HeadStores::close_up_codes(const HeavyWork& work, const Splits& splits, Chu
 void HeadStores::keep_codes(const KeptCodes& kept, size_t most, ChunkSpace& space) {
   if (kept.first > 0) return coded_->keep_from(kept.first, kept.rows, kept.stride, kept.count);
   if (!coded_->keeps_in_place(most)) return coded_->keep(kept.rows, kept.stride, kept.count, most);
-  MoveCodesCall away = coded_->keep_later(kept.count), back = away;
+  MoveCodesCall move = coded_->keep_later(kept.count);
+  move.kept = kept.rows;
+  move.kept_stride = kept.stride;
   const DeviceCodec& codec = coded_->codec();
   const size_t blocks = whole_blocks(kept.count) / kBlockRows;
   const auto dim = static_cast<int>(site_.dim);
-  const CodeRoom room(space, {codec.block_bytes(dim), site_.heads, blocks}, 1);
-  away.to = back.from = room.at(0);
-  away.kept = kept.rows;
-  away.kept_stride = kept.stride;
-  codec.move_rows(away, site_.stream);
-  codec.move_rows(back, site_.stream);
+  keep_through(CodeRoom(space, {codec.block_bytes(dim), site_.heads, blocks}, 1), codec, {&move, 1},
+               site_.stream);
 }
 
 KeepCall HeadStores::keep_call(size_t first, size_t count) const {

@@ -42,21 +42,18 @@ void choose_at_once(std::span<const ChoiceWork> works, ChunkSpace& space, cudaSt
   any.chooser->choose(lent, judged, any.step, stream);
 
   const CodeRoom room(space, {any.codec->block_bytes(of_layer.dim), heads, blocks}, works.size());
-  std::vector<MoveCodesCall> away, back;
+  std::vector<MoveCodesCall> moves;
   std::vector<KeepCall> sides;
   for (size_t i = 0; i < works.size(); ++i) {
     const int32_t* kept = lent.kept + i * heads * lent.stride;
-    MoveCodesCall& move = away.emplace_back(works[i].codes);
-    back.push_back(move);
-    move.to = back.back().from = room.at(i);
+    MoveCodesCall& move = moves.emplace_back(works[i].codes);
     move.kept = kept;
     move.kept_stride = lent.stride;
     KeepCall& side = sides.emplace_back(works[i].sides);
     side.kept = kept;
     side.kept_stride = lent.stride;
   }
-  any.codec->move_rows_of(away, stream);
-  any.codec->move_rows_of(back, stream);
+  keep_through(room, *any.codec, moves, stream);
   move_sides(sides, stream);
 }
 
@@ -78,6 +75,17 @@ CodeBlocks CodeRoom::at(size_t place) const {
   return {key_codes_ + first * bytes.key_codes, key_side_ + first * bytes.key_side,
           value_codes_ + first * bytes.value_codes, value_side_ + first * bytes.value_side,
           shape_.blocks};
+}
+
+void keep_through(const CodeRoom& room, const DeviceCodec& codec, std::span<MoveCodesCall> kept,
+                  cudaStream_t stream) {
+  std::vector<MoveCodesCall> back(kept.begin(), kept.end());
+  for (size_t i = 0; i < kept.size(); ++i) {
+    kept[i].to = back[i].from = room.at(i);
+    back[i].kept = nullptr;
+  }
+  codec.move_rows_of(kept, stream);
+  codec.move_rows_of(back, stream);
 }
 
 void choose_late(std::span<ChoiceWork> works, ChunkSpace& space, cudaStream_t stream) {

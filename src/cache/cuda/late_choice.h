@@ -39,6 +39,11 @@ class CodeRoom {
   std::byte *key_codes_, *key_side_, *value_codes_, *value_side_;  // [places, heads, blocks]
 };
 
+/// Codes that stay at the room's places, `kept` saying which: they go through it and back to where
+/// they were. Nothing else says from where or where to.
+void keep_through(const CodeRoom& room, const DeviceCodec& codec, std::span<MoveCodesCall> kept,
+                  cudaStream_t stream);
+
 /// Sorted by kind; each kind in few launches.
 void choose_late(std::span<ChoiceWork> works, ChunkSpace& space, cudaStream_t stream);
 

@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kThreads)
       score_built<D>(s, built[warp], operands);
       const float own = mass_of_lane(s, log_sums);
       const int row = first + row_of_lane(), at = target.coded_from + row;
-      if (!has_row<1>() || row >= coded) continue;
+      if (row_of_lane() >= kBuiltRows || row >= coded) continue;
       mass[at] = query > 0 || at < target.known ? mass[at] + own : own;
     }
   }
