@@ -32,7 +32,7 @@ import zlib
 
 import results_fidelity_policies
 from results_fidelity_boards import TASKS, Run, own_board
-from results_fidelity_page import page, write_page
+from results_fidelity_page import lines_of, page, write_page
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Samples of a split never meet those of the other.
@@ -184,7 +184,7 @@ def main():
     for run in plan:
         Measure(options, run).all()
     if any(run.mode == "continue" and run.pieces > 0 for run in plan):
-        print(page(options))
+        print(page(lines_of(options)))
 
 
 if __name__ == "__main__":

@@ -78,15 +78,15 @@ def plot(options, text):
 HEADS = ["policy", "KL", "99%", "same top %", "bits", "kept", "seeds", "predictions"]
 
 
-def board_rows(after, tasks):
-    """By falling bits; `tasks`: rows of each."""
+def board_rows(after, more):
+    """By falling bits; `more`: of a policy the cells behind its own."""
     rows = []
     for policy in sorted(after, key=lambda policy: -after[policy]["bits"]):
         row = after[policy]
         rows.append([label(policy, row), with_error(row["kl"]), number(row["kl_99"], 2),
                      f"{100 * row['same_top'][0]:.1f}", f"{row['bits']:.2f}",
                      f"{100 * row['kept']:.0f}%", str(row["seeds"]), str(row["count"]),
-                     *(score_of(found, policy) for found in tasks)])
+                     *more(policy)])
     return rows
 
 
@@ -99,12 +99,12 @@ def other_tables(board, length):
         null = board.heads["ppl", mode, other].get("null_control_kl", MISSING)
         lines += ["", f"## {other} tokens" + OTHER[mode], "", f"Null control {null}.", ""]
         rows = board.ppl(mode, other)
-        cells = board_rows(rows, [])
         if mode == "decode":
-            by_bits = sorted(rows, key=lambda policy: -rows[policy]["bits"])
-            cells = [[*line, f"{rows[policy]['perplexity'][0]:.2f}"]
-                     for line, policy in zip(cells, by_bits)]
-        lines += table(HEADS + (["PPL"] if mode == "decode" else []), cells)
+            heads, more = [*HEADS, "PPL"], lambda policy, rows=rows: [
+                f"{rows[policy]['perplexity'][0]:.2f}"]
+        else:
+            heads, more = HEADS, lambda _: []
+        lines += table(heads, board_rows(rows, more))
     return lines
 
 
@@ -113,8 +113,8 @@ ALONE = ["## Tasks that policies were not asked", "",
 OTHER = {"continue": "", "decode": ", one at a time", "chunks": ", at once"}
 
 
-def page(options):
-    board = Scoreboard(lines_of(options).splitlines(), LEAST)
+def page(text):
+    board = Scoreboard(text.splitlines(), LEAST)
     if not board.lengths:
         sys.exit("results: no divergence was measured yet")
     length = longest_table(board)
@@ -123,11 +123,13 @@ def page(options):
     null = head.get("null_control_kl", MISSING)
     setting = head["setting"]
     rows = board.ppl("continue", length)
-    asked = [name for name in TASK_COLUMNS if len(board.task(name, task_length)) > 1]
+    tasks = {name: board.task(name, task_length) for name in TASK_COLUMNS}
+    asked = {name: found for name, found in tasks.items() if len(found) > 1}
     lines = [f"Model `{setting['model']}`, {length} tokens a piece, text "
              f"{setting['text_fingerprint']}; tasks at {task_length} tokens; null control {null}.", "",
              *table(HEADS + [f"{name} %" for name in asked],
-                    board_rows(rows, [board.task(name, task_length) for name in asked])),
+                    board_rows(rows, lambda policy: [score_of(found, policy)
+                                                     for found in asked.values()])),
              *other_tables(board, length)]
     if alone := exact_alone(board):
         lines += ["", *ALONE, *alone]
@@ -171,10 +173,10 @@ def with_more(rows, singles):
     return rows, singles
 
 
-def advice(options):
+def advice(text):
     """A table: bits, then the policy of least divergence, and that among those that find facts."""
-    board = Scoreboard(lines_of(options).splitlines(), LEAST)
-    length = max(board.lengths)
+    board = Scoreboard(text.splitlines(), LEAST)
+    length = longest_table(board)
     task_length = max(at[2] for at in board.rows if at[0] == "task")
     rows = board.ppl("continue", length)
     singles = [board.task(name, task_length) for name in ("niah_single_1", "passkey")]
@@ -196,22 +198,23 @@ def advice(options):
 TUNED = """Tuned: each layer or KV head has the form that its loss on the text of the choices is worth
 ([0200](../decisions/0200-heads-of-their-own-forms.md)). These are for this model alone, in one line each:"""
 
+
 def write_page(options):
-    text, own = page(options), own_board(options.model)
+    lines, own = lines_of(options), own_board(options.model)
+    text = page(lines)
     if not options.write:
-        print(text, *([advice(options)] if own.advises else []), sep="\n")
+        print(text, *([advice(lines)] if own.advises else []), sep="\n")
         return
     if options.split != "report":
         sys.exit("results: only --split report is published")
     if not own.head:
         sys.exit(f"results: {options.model} has no page; those that have: {', '.join(BOARDS)}")
     (RESULTS / f"{own.page}.md").write_text(own.head + text, encoding="utf-8")
-    lines = lines_of(options)
     (RESULTS / f"{own.page}.jsonl").write_text(lines, encoding="utf-8")
     plot(options, lines)
     if not own.advises:
         return
     before, rest = GUIDE.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
-    GUIDE.write_text(before + BEGIN + "\n\n" + advice(options) + "\n" + END + after,
+    GUIDE.write_text(before + BEGIN + "\n\n" + advice(lines) + "\n" + END + after,
                      encoding="utf-8")
