@@ -48,10 +48,13 @@ std::string fingerprint(std::string_view bytes) {
 }
 
 std::string model_fingerprint(const std::filesystem::path& model) {
+  const bool folder = std::filesystem::is_directory(model);
   uint64_t hash = kFnvStart;
   for (const auto& file : files_of(model)) {
     const MappedFile mapped(file);
-    hash = hash_on(hash, fmt::format("{} {}\n", file.filename().string(), mapped.size()));
+    // A folder's files are known by their names; one that is the whole model may have any.
+    if (folder) hash = hash_on(hash, file.filename().string());
+    hash = hash_on(hash, fmt::format(" {}\n", mapped.size()));
     hash = hash_on(hash, ends_of(mapped));
   }
   return fmt::format("{:016x}", hash);

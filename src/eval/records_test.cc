@@ -71,6 +71,7 @@ TEST_F(Records, FingerprintsOfModelsAreOfFoldersAndOfFiles) {
   const std::string file = model_fingerprint(write("m.gguf", "GGUF one"));
   EXPECT_EQ(model_fingerprint(folder_), folder) << "a GGUF file is no part of a folder's model";
   EXPECT_EQ(model_fingerprint(folder_ / "m.gguf"), file);
+  EXPECT_EQ(model_fingerprint(write("of another name.gguf", "GGUF one")), file);
   EXPECT_NE(model_fingerprint(write("m.gguf", "GGUF two")), file);
   EXPECT_THROW(model_fingerprint(folder_ / "none.gguf"), Error);
 }
