@@ -38,11 +38,9 @@ Policies on SmolLM2-135M-Instruct, measured on a text and with task seeds that n
 ([the rule](../evaluation.md#held-out)). KL from the exact cache in nats a token, mean over seeds
 with their deviation, or the standard error of one; bits a number of the cache, everything counted.
 1024 predictions are 256 in each of 4 pieces; fewer are of the first pieces, of which the very first
-is the easiest: compare lines of as many. `sink=0`: codecs keep their first 4 rows exact unless told
-otherwise ([0227](../decisions/0227-first-rows-stay-exact-before-codes.md)), and these lines were
-told. What those codecs lose as they come stands there; `fidelity_more.jsonl` has these figures for
-[presets](../presets.md) and [which policy](../which-policy.md). Tasks are of 8 samples, or of as many
-as stand in brackets. What all of it says of what was asked:
+is the easiest: compare lines of as many. Codecs keep their first 4 rows exact
+([0227](../decisions/0227-first-rows-stay-exact-before-codes.md) has what they lose without). Tasks are
+of 8 samples, or of as many as stand in brackets. What all of it says of what was asked:
 [0256](../decisions/0256-passkeys-at-few-bits.md), [0257](../decisions/0257-two-bits-that-find.md).
 The figures as JSON lines: `fidelity.jsonl`, which `pith report` reads; `--also` keeps what is in them.
 Another model ranks them otherwise: [Gemma 3](fidelity_gemma3.md).

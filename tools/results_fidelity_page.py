@@ -8,7 +8,7 @@ import tempfile
 
 from results_fidelity_boards import BOARDS, own_board
 from results_lines import by_device, merged
-from results_scoreboard_page import (LEAST, MISSING, MORE, Scoreboard, exact_alone, number, score,
+from results_scoreboard_page import (LEAST, MISSING, Scoreboard, exact_alone, number, score,
                                      score_of, table, with_error)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -159,20 +159,6 @@ def best(rows, bits, allowed):
     return min(fitting, key=lambda policy: rows[policy]["kl"][0], default=None)
 
 
-def with_more(rows, singles):
-    """Lines with a sink, what a user gets: those of docs/results/fidelity_more.jsonl where the
-    scoreboard has none."""
-    rows = {policy: row for policy, row in rows.items() if "sink=0" not in policy}
-    singles = [dict(task) for task in singles]
-    for line in map(json.loads, MORE.read_text(encoding="utf-8").splitlines()):
-        if line["policy"] in rows:
-            continue
-        rows[line["policy"]] = line
-        for task, found in zip(singles, (line["needle"], line["passkey"])):
-            task[line["policy"]] = {"score": [found]}
-    return rows, singles
-
-
 def advice(text):
     """A table: bits, then the policy of least divergence, and that among those that find facts."""
     board = Scoreboard(text.splitlines(), LEAST)
@@ -180,7 +166,6 @@ def advice(text):
     task_length = max(at[2] for at in board.rows if at[0] == "task")
     rows = board.ppl("continue", length)
     singles = [board.task(name, task_length) for name in ("niah_single_1", "passkey")]
-    rows, singles = with_more(rows, singles)
     lines = []
     for bits in BUDGETS:
         cells = []

@@ -20,16 +20,41 @@ def by_device(files, folder):
         yield path
 
 
+def joined(heads):
+    """One head of several: what their settings share. Of other models, texts or samples nothing is
+    joined."""
+    settings = [head["setting"] for head in heads]
+    for field in ("model_fingerprint", "text_fingerprint", "task_seed", "query_aware"):
+        if len({setting.get(field) for setting in settings}) > 1:
+            at = heads[0]["result"], heads[0]["name"], heads[0]["length"]
+            sys.exit(f"results: {at} of {options_text(settings, field)} do not go together")
+    shared = {field: value for field, value in settings[0].items()
+              if all(setting.get(field) == value for setting in settings)}
+    head = {**heads[0], "setting": shared}
+    null = max((head["null_control_kl"] for head in heads if "null_control_kl" in head),
+               default=None)
+    if null is not None:
+        head["null_control_kl"] = null
+    return head
+
+
 def blocks_of(text):
     """Lines by setting: what it is, then its head and its policies' lines."""
     blocks = {}
     for line in map(json.loads, text.splitlines()):
         if "result" in line:
             at = line["result"], line["name"], line["length"]
-            blocks[at] = line, {}
+            head, rows = blocks.get(at, (line, {}))
+            blocks[at] = joined([head, line]), rows
         else:
-            blocks[at][1][line["policy"]] = line
+            add(blocks[at][1], line)
     return blocks
+
+
+def add(rows, row):
+    """The line of more predictions or samples stays."""
+    if row["policy"] not in rows or row["count"] >= rows[row["policy"]]["count"]:
+        rows[row["policy"]] = row
 
 
 def merged(text, also):
@@ -38,23 +63,11 @@ def merged(text, also):
     new, old = blocks_of(text), blocks_of(also)
     out = []
     for at in dict.fromkeys([*new, *old]):
-        heads = [blocks[at][0] for blocks in (new, old) if at in blocks]
-        settings = [head["setting"] for head in heads]
-        for field in ("model_fingerprint", "text_fingerprint", "task_seed", "query_aware"):
-            if len({setting.get(field) for setting in settings}) > 1:
-                sys.exit(f"results: {at} of {options_text(settings, field)} do not go together")
-        shared = {field: value for field, value in settings[0].items()
-                  if all(setting.get(field) == value for setting in settings)}
-        null = max((head["null_control_kl"] for head in heads if "null_control_kl" in head),
-                   default=None)
-        head = {**heads[0], "setting": shared}
-        if null is not None:
-            head["null_control_kl"] = null
-        rows = dict(old.get(at, (None, {}))[1])
-        for policy, row in new.get(at, (None, {}))[1].items():
-            if policy not in rows or row["count"] >= rows[policy]["count"]:
-                rows[policy] = row
-        out += [head, *rows.values()]
+        there = [blocks[at] for blocks in (new, old) if at in blocks]
+        rows = dict(there[-1][1])
+        for row in there[0][1].values():
+            add(rows, row)
+        out += [joined([head for head, _ in there]), *rows.values()]
     return "".join(json.dumps(line) + "\n" for line in out)
 
 

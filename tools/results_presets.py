@@ -4,8 +4,7 @@
 usage: results_presets.py [LINES] [--out FILE [--own]]
 
 LINES is docs/results/fidelity.jsonl unless given: a real model, on a text that nothing was chosen on. A
-preset is a policy with its divergence after a prompt (in docs/results/fidelity_more.jsonl what was measured
-with other samples than the lines', each with its record); facts found stand beside it: those of the task
+preset is a policy with its divergence after a prompt; facts found stand beside it: those of the task
 `facts` at the same length, or the mean of a needle and a passkey, if all were measured. With --out,
 the JSON lines alone go to a file for `--presets`; with --own policies that were tuned for the layers
 of the one model that was measured are among them, and the file is for that model alone.
@@ -15,7 +14,7 @@ import argparse
 import json
 import pathlib
 
-from results_scoreboard_page import LEAST, MORE, enough_samples
+from results_scoreboard_page import LEAST, enough_samples
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "docs/results/fidelity.jsonl"
@@ -52,17 +51,7 @@ def facts_found(scores, model, policy, length):
     return sum(singles) / len(singles) if len(singles) == len(SINGLE_FACTS) else None
 
 
-def with_more(rows):
-    """The rows with a sink, and those of docs/results/fidelity_more.jsonl that are not there."""
-    more = [json.loads(line) for line in MORE.read_text(encoding="utf-8").splitlines()]
-    most = max(row["count"] for row in rows)
-    there = {row["policy"] for row in rows if row["count"] >= LEAST * most}
-    return [row for row in rows if "sink=0" not in row["policy"]] + [
-        {**line, "count": most, "facts": (line["needle"] + line["passkey"]) / 2} for line in more
-        if line["policy"] not in there]
-
-
-def presets(lines, own=False, more=False):
+def presets(lines, own=False):
     """A preset for each policy and length with predictions enough."""
     found, scores, counts, fingerprints, head = {}, {}, {}, {}, None
     for line in map(json.loads, lines):
@@ -86,8 +75,6 @@ def presets(lines, own=False, more=False):
         # A length whose run was ended early would rank only what came first.
         if len(rows) < whole[model]:
             continue
-        if more:
-            rows = with_more(rows)
         most = max(row["count"] for row in rows)
         for row in sorted(rows, key=lambda row: (row["kl"][0], row["bits"])):
             # Trained dictionaries belong to one model, and their files to a place.
@@ -98,7 +85,7 @@ def presets(lines, own=False, more=False):
                 continue
             preset = {"policy": row["policy"], "model": model, "context": length,
                       "seeds": row["seeds"], "kl": row["kl"], "bits": row["bits"]}
-            facts = row.get("facts", facts_found(scores, model, row["policy"], length))
+            facts = facts_found(scores, model, row["policy"], length)
             if facts is not None:
                 preset["facts"] = facts
             if own:
@@ -115,7 +102,7 @@ def main():
     lines = pathlib.Path(options.lines).read_text().splitlines()
 
     def text(own, *wanted):
-        found = presets(lines, own, pathlib.Path(options.lines) == PUBLISHED)
+        found = presets(lines, own)
         return "".join(f"{p}\n" for p in found if all(word in p for word in wanted))
 
     if options.out:

@@ -10,8 +10,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/results"
 TITLE = "Pith's scoreboard: the demo model at 2K and 8K tokens"
 MISSING = "-"
-# Of the real model: what was measured with other samples than the lines', each with its record.
-MORE = RESULTS / "fidelity_more.jsonl"
 LEAST = 0.5  # of the predictions or samples that a row of a real model has at most: with fewer it is
              # left out
 LEAST_SAMPLES = 8  # of a task: as many do, however many others have
