@@ -89,10 +89,8 @@ def short(policy):
 
 
 def sizes(row):
-    """Figures that were taken over from a record say neither rows nor predictions."""
-    kept = f"{100 * row['kept']:.1f}%" if "kept" in row else MISSING
-    return [with_error(row["kl"]), f"{row['bits']:.2f}", kept, str(row["seeds"]),
-            str(row.get("count", MISSING))]
+    return [with_error(row["kl"]), f"{row['bits']:.2f}", f"{100 * row['kept']:.1f}%",
+            str(row["seeds"]), str(row["count"])]
 
 
 def beside_exact(found, policy):
@@ -101,8 +99,7 @@ def beside_exact(found, policy):
         return MISSING
 
     def share(whose):
-        samples = f" of {found[whose]['count']}" if "count" in found[whose] else ""
-        return f"{score(found, whose)}%{samples}"
+        return f"{score(found, whose)}% of {found[whose]['count']}"
     return f"{share(policy)} ({share('exact')})"
 
 
@@ -114,7 +111,7 @@ def compositions(rows, tasks):
         fitting = [p for p, row in rows.items() if row["bits"] <= bits and "+" in p
                    and all(p in found for found in tasks)]
         fitting = [p for p in fitting if all(
-            found[p].get("count", 0) >= JUDGED for found in tasks)] or fitting
+            found[p]["count"] >= JUDGED for found in tasks)] or fitting
         finding = [p for p in fitting if all(
             found[p]["score"][0] >= FINDS * found["exact"]["score"][0] for found in tasks)]
         best = min(finding or fitting, key=lambda p: rows[p]["kl"][0], default=None)
@@ -122,10 +119,9 @@ def compositions(rows, tasks):
             continue
         holds = best in finding and rows[best]["kl"][0] <= least
         lines.append([f"{bits:g} bits, KL {least:g}", "yes" if holds else "NO", short(best),
-                      *sizes(rows[best]), *(beside_exact(found, best) for found in tasks),
-                      rows[best].get("source", "fidelity.md")])
+                      *sizes(rows[best]), *(beside_exact(found, best) for found in tasks)])
     return table(["at most", "met", "by", "KL", "bits", "kept", "seeds", "predictions",
-                  "needles found", "passkeys found", "from"], lines)
+                  "needles found", "passkeys found"], lines)
 
 
 def selectors_at(rows, share):
