@@ -56,14 +56,24 @@ def section(paper, tables):
     if len(settings) > 1:
         sys.exit(f"results: {paper} was measured on several: {', '.join(sorted(settings))}")
     for record in tables.values():
-        if not record["claims"]:
-            continue
         lines += [f"### {record['title']}", "", f"Paper: {record['source']}.", "",
-                  f"Ours: {record['protocol']}.", "",
-                  *table(["the paper says", "holds here", "ours"],
-                         [[claim["paper"], "yes" if claim["holds"] else "NO", claim["ours"]]
-                          for claim in record["claims"]]), ""]
+                  f"Ours: {record['protocol']}.", "", *claims_or_figures(record), ""]
     return lines
+
+
+def claims_or_figures(record):
+    """A table of which the paper says nothing that can be checked stands as it is."""
+    if record["claims"]:
+        return table(["the paper says", "holds here", "ours"],
+                     [[claim["paper"], "yes" if claim["holds"] else "NO", claim["ours"]]
+                      for claim in record["claims"]])
+    columns = dict.fromkeys(cell["column"] for row in record["rows"] for cell in row["cells"])
+    rows = []
+    for row in record["rows"]:
+        cells = {cell["column"]: with_error((cell["value"], cell.get("deviation", 0)))
+                 for cell in row["cells"]}
+        rows.append([row["name"], *(cells.get(column, MISSING) for column in columns)])
+    return table(["", *columns], rows)
 
 
 BOARD_HEAD = """## On the scoreboard
@@ -259,7 +269,7 @@ def page(files):
     lines += ["## On the demo model", "",
               "All tables of all five, whole, on the model that comes with the program: "
               + ", ".join(f"[{name}](reproduce_{paper}.md)" for paper, name in PAPERS.items())
-              + ".\nWhat stands there and not above has not been measured on a real model."]
+              + "."]
     return "\n".join(lines).rstrip() + "\n"
 
 
