@@ -90,6 +90,8 @@ FINDS = 0.95  # of what the exact cache finds
 JUDGED = 48  # samples: fewer cannot tell 94% from 95%
 # Kept may be so many per cent of all rows more than the share: sink, window and what waits.
 OVER = 3
+# Of those with rows by head: less than so much fewer of all rows.
+NEAR = 0.01
 
 
 def by_head(policy):
@@ -170,8 +172,10 @@ def equal_rows(rows):
             lines.append([f"{share:g}%", "not measured", *[MISSING] * 7])
             continue
         for p in near:
-            says = ["", ""] if p in others else [
-                below(rows, p, whole), below(rows, p, parts) if by_head(p) else MISSING]
+            says = ["", ""]
+            if p not in others:
+                alike = [q for q in parts if rows[q]["kept"] > rows[p]["kept"] - NEAR]
+                says = [below(rows, p, whole), below(rows, p, alike) if by_head(p) else MISSING]
             lines.append([f"{share:g}%", *says, short(p), *sizes(rows[p])])
     return table(["share", "least of those with one form", "of those with rows by head", "policy",
                   "KL", "bits", "kept", "seeds", "predictions"], lines)
