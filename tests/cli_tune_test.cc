@@ -123,7 +123,8 @@ TEST_F(CliTune, MeasurementsAreKept) {
   EXPECT_EQ(a["tuned"][0], b["tuned"][0]);
   EXPECT_GT(b["tuned"][1]["bits"], a["tuned"][0]["bits"]);
   EXPECT_LE(b["tuned"][1]["bits"], 7.01);
-  EXPECT_EQ(lines(), before + 3) << "two pieces and a sample of one policy more";
+  EXPECT_EQ(lines(), before + 6)
+      << "two pieces and a sample of one policy more, to choose on and to report on";
 }
 
 TEST_F(CliTune, TheTextAlone) {

@@ -65,7 +65,7 @@ std::string loss_text(double mean, double error) {
   return fmt::format("{:.4f} ±{:.4f}", mean, error);
 }
 
-/// A row a unit: what it loses alone in each kind, and the number of the form that it has.
+/// A row a unit: what it loses alone in each form that is weighed, and the number of the form that it has.
 std::string units_text(const TuneCommand& o, const TuneResult& result) {
   const bool answers = o.tune.samples > 0;
   std::vector<std::string> head{"layer"};
@@ -155,8 +155,8 @@ void add_tuning_options(CLI::App& app, TuneOptions& o) {
       ->capture_default_str()
       ->group(kGroup);
   add_repeated(app, "--form", o.forms,
-               "A policy that a layer's cache may have; repeat it. Without: four mixtures and all "
-               "rows in int4")
+               "A policy that a layer's cache may have; repeat it. Without: heavy rows and a coreset "
+               "of seven sizes in 4-bit keys and 3-bit values, and all rows in 2 to 4 bits")
       ->check(not_empty())
       ->type_name("POLICY")
       ->group(kGroup);
@@ -215,7 +215,7 @@ void add_tune(CLI::App& root, Action& action) {
       ->group("Output");
   app->footer(
       "Layers that lose more than an equal share are weighed head by head. Reads text\n"
-      "and samples some 2 times layers: minutes on a GPU, hours on a CPU.\n\n"
+      "and samples some 6 times layers: minutes on a GPU, hours on a CPU.\n\n"
       "Examples:\n"
       "  pith tune -m smollm2 -f book.txt --bits 2 -o smollm2.jsonl --device cuda\n"
       "  pith run -m smollm2 -p '...' --kv-policy auto --kv-budget 12.5% \\\n"

@@ -33,7 +33,8 @@ struct TuneOptions {
   std::filesystem::path measured;
   std::string model_fingerprint;  ///< whose they are
 
-  /// Mixtures of heavy rows and coresets, from few bits on, and all rows in int4.
+  /// Heavy rows and a coreset in 4-bit keys and 3-bit values, from 2.5% of the rows to half of them,
+  /// and all rows in 2 to 4 bits around a mean.
   static const std::vector<std::string>& standard_forms();
 };
 
@@ -46,7 +47,7 @@ struct TuneLoss {
 struct TunedUnit {
   size_t layer = 0;
   std::optional<size_t> head;
-  std::vector<TuneLoss> alone;     // [kinds] in the form `weighed_in`, all others exact
+  std::vector<TuneLoss> alone;     // [weighed_in] in that form, all others exact
   std::vector<std::string> forms;  // [bits] chosen
 };
 
@@ -57,7 +58,9 @@ struct TunedPolicy {
 };
 
 struct TuneResult {
-  std::vector<std::string> weighed_in;  // [kinds] forms that differ in shares alone are one kind
+  /// What units were weighed in: forms that differ in shares alone are sizes of one kind, weighed in
+  /// two of them; codecs over all rows are a kind too, weighed in one.
+  std::vector<std::string> weighed_in;
   std::vector<TunedUnit> units;         ///< layers that lose more than an equal share come by head
   std::vector<TunedPolicy> forms;       ///< in all layers alike
   std::vector<TunedPolicy> found;       // [bits]

@@ -4,15 +4,19 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <map>
 #include <utility>
 
 #include "pith/error.h"
+#include "pith/policy.h"
 
 namespace pith {
 namespace {
+
+constexpr double kMostPower = 4;  // two small losses, half noise, would say any
 
 /// Places in `forms` along a unit's lower convex hull, by rising bits: each loses less than the one
 /// before, and a bit takes off less at each. The first is the form of least bits for every unit.
@@ -53,6 +57,7 @@ std::string ranges(const std::vector<size_t>& ascending) {
 }  // namespace
 
 std::string kind_of(const std::string& policy) {
+  if (Policy::parse(policy).rules.front().selector.name == "exact") return "exact";
   std::string kind;
   for (size_t at = 0; at < policy.size(); ++at) {
     if (policy[at] == '%')
@@ -62,6 +67,18 @@ std::string kind_of(const std::string& policy) {
     kind += policy[at];
   }
   return kind;
+}
+
+double loss_alone(std::span<const KnownLoss> known, double alike) {
+  const KnownLoss& first = known.front();
+  if (first.alike <= 0 || first.alone <= 0 || alike <= 0) return 0;
+  double power = 1;
+  if (known.size() > 1 && known[1].alike > 0 && known[1].alike < first.alike)
+    power = known[1].alone <= 0 ? kMostPower
+                                : std::clamp(std::log(first.alone / known[1].alone) /
+                                                 std::log(first.alike / known[1].alike),
+                                             1 / kMostPower, kMostPower);
+  return first.alone * std::pow(alike / first.alike, power);
 }
 
 std::vector<size_t> choose_forms(std::span<const LayerForm> forms, std::span<const FormUnit> units,

@@ -23,9 +23,19 @@ struct FormUnit {
   size_t heads = 1;
 };
 
-/// Forms that differ in shares (per cent) alone are sizes of one kind: what a unit loses in one of
-/// them says what it loses in the others.
+/// Forms that differ in shares (per cent) alone are sizes of one kind, and so are codecs over all
+/// rows: what a unit loses in one of them says what it loses in the others.
 std::string kind_of(const std::string& policy);
+
+/// What forms lose in all layers alike, and what one unit loses in them alone.
+struct KnownLoss {
+  double alike = 0, alone = 0;
+};
+
+/// What the unit of `known` (one or two forms of a kind, that of fewer bits first) loses in the
+/// form of their kind that loses `alike` in all layers: `alone` grows with a power of `alike`, 1 if
+/// one form is known, from 1/4 to 4 if two say it.
+double loss_alone(std::span<const KnownLoss> known, double alike);
 
 /// The form of each unit, by its place in `forms`: at most `bits` on average over all heads. Throws
 /// kInvalidArgument if no form is within `bits`.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <random>
 
@@ -103,7 +104,24 @@ TEST(LayerForms, SizesOfOneKindDifferInShares) {
   EXPECT_EQ(kind_of("express(heavy=12.5%,s=6.4%)+int4"), "express(heavy=%,s=%)+int4");
   EXPECT_EQ(kind_of("local(window=25%)"), kind_of("local(window=5%)"));
   EXPECT_NE(kind_of("local(window=25)"), kind_of("local(window=5)"));
-  EXPECT_EQ(kind_of("exact+int4"), "exact+int4");
+  EXPECT_EQ(kind_of("exact+int4"), kind_of("exact+k:int8+v:int4,window=32"));
+  EXPECT_NE(kind_of("exact+int4"), kind_of("local(window=25%)+int4"));
+}
+
+TEST(LayerForms, ALossGrowsWithAPowerOfWhatAllLose) {
+  const std::vector<KnownLoss> one{{0.4, 0.02}}, two{{0.4, 0.08}, {0.1, 0.005}};
+  EXPECT_DOUBLE_EQ(loss_alone(one, 0.1), 0.005);
+  EXPECT_DOUBLE_EQ(loss_alone(two, 0.4), 0.08);
+  EXPECT_DOUBLE_EQ(loss_alone(two, 0.1), 0.005);
+  EXPECT_DOUBLE_EQ(loss_alone(two, 0.2), 0.02);
+  EXPECT_DOUBLE_EQ(loss_alone(two, 0.8), 0.32);
+  // Noise: more rows lose more, or nothing at all.
+  const std::vector<KnownLoss> rises{{0.4, 0.001}, {0.1, 0.002}}, none{{0.4, 0.001}, {0.1, 0}};
+  EXPECT_NEAR(loss_alone(rises, 0.1), 0.001 / std::pow(4, 0.25), 1e-12);
+  EXPECT_NEAR(loss_alone(none, 0.1), 0.001 / 256, 1e-12);
+  EXPECT_EQ(loss_alone(std::vector<KnownLoss>{{0.4, 0}}, 0.1), 0);
+  // What is known of more bits need not lose less in all layers.
+  EXPECT_DOUBLE_EQ(loss_alone(std::vector<KnownLoss>{{0.1, 0.01}, {0.2, 0.001}}, 0.2), 0.02);
 }
 
 TEST(LayerForms, TooFewBitsAreRefused) {

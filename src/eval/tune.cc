@@ -13,6 +13,8 @@
 namespace pith {
 namespace {
 
+constexpr int kRounds = 3;  // a policy of more bits than asked for is found again for fewer
+
 std::string alone(const TunedUnit& unit, const std::string& form) {
   return unit.head ? fmt::format("exact;layers={}/heads={}:{}", unit.layer, *unit.head, form)
                    : fmt::format("exact;layers={}:{}", unit.layer, form);
@@ -37,7 +39,7 @@ class Tuner {
       policies_.push_back(forms_.back().policy);
     }
     find_kinds();
-    measure_.expect(2 * forms_.size() + kinds_.size() * layers_ + o.bits.size());
+    measure_.expect(2 * (forms_.size() + o.bits.size()) + 2 * kinds_.size() * layers_);
   }
 
   std::optional<TuneResult> run() {
@@ -46,24 +48,27 @@ class Tuner {
     uniform_ = *std::move(uniform);
     for (size_t f = 0; f < forms_.size(); ++f) forms_[f].bits = uniform_[f].bits;
     for (const double bits : o_.bits) choose_forms(forms_, {}, bits);  // refused at once
-    for (Kind& kind : kinds_) {
-      kind.weighed_in = nearest_form(kind);
-      result_.weighed_in.push_back(policies_[kind.weighed_in]);
-    }
+    for (Kind& kind : kinds_)
+      for (const size_t form : forms_to_weigh(kind)) {
+        kind.weighed.push_back({form, result_.weighed_in.size()});
+        result_.weighed_in.push_back(policies_[form]);
+      }
     for (size_t l = 0; l < layers_; ++l) result_.units.push_back({l, std::nullopt, {}, {}});
     if (!weigh(result_.units) || !split_heavy_layers()) return std::nullopt;
-    std::vector<std::string> found;
-    for (const double bits : o_.bits)
-      found.push_back(Policy::parse(policy_of(forms_, choose(bits), heads_)).to_string());
-    if (!report(policies_, result_.forms) || !report(found, result_.found)) return std::nullopt;
+    const auto found = find();
+    if (!found) return std::nullopt;
+    if (!report(policies_, result_.forms) || !report(*found, result_.found)) return std::nullopt;
     return std::move(result_);
   }
 
  private:
+  struct Weighed {
+    size_t form, at;  // of forms_, of TunedUnit::alone
+  };
   struct Kind {
     std::string name;
     std::vector<size_t> forms;
-    size_t weighed_in = 0;  // of forms_
+    std::vector<Weighed> weighed;  // one or two of its forms, that of fewer bits first
   };
 
   /// Forms that are alone of their kind go with the first: what a layer loses in one of them says
@@ -75,26 +80,33 @@ class Tuner {
       const bool single = std::ranges::count_if(policies_, same) == 1;
       auto at = std::ranges::find(kinds_, name, &Kind::name);
       if (single && !kinds_.empty()) at = kinds_.begin();
-      if (at == kinds_.end()) at = kinds_.insert(at, {name, {}, 0});
+      if (at == kinds_.end()) at = kinds_.insert(at, {name, {}, {}});
       at->forms.push_back(f);
     }
   }
 
-  /// The form whose bits are nearest to those wanted, by ratio: what layers are weighed in.
-  size_t nearest_form(const Kind& kind) const {
-    double wanted = 0;
-    for (const double bits : o_.bits)
-      wanted += std::log(bits) / static_cast<double>(o_.bits.size());
+  /// Of a kind's forms that whose bits are nearest to `wanted` times those asked for, by ratio.
+  size_t nearest_form(const Kind& kind, double wanted) const {
+    double bits = std::log(wanted);
+    for (const double asked : o_.bits)
+      bits += std::log(asked) / static_cast<double>(o_.bits.size());
     return *std::ranges::min_element(
-        kind.forms, {}, [&](size_t f) { return std::abs(std::log(forms_[f].bits) - wanted); });
+        kind.forms, {}, [&](size_t f) { return std::abs(std::log(forms_[f].bits) - bits); });
   }
 
-  /// Measures each unit's loss in each kind; false if told to stop.
+  /// Sizes are weighed in two: how much a head gains by more rows differs from head to head.
+  std::vector<size_t> forms_to_weigh(const Kind& kind) const {
+    const bool sizes = kind.name.find('%') != std::string::npos;
+    if (!sizes) return {nearest_form(kind, 1)};
+    const size_t less = nearest_form(kind, 0.5), more = nearest_form(kind, 2);
+    return less == more ? std::vector{less} : std::vector{less, more};
+  }
+
+  /// Measures each unit's loss in the forms that are weighed; false if told to stop.
   bool weigh(std::span<TunedUnit> units) {
-    for (const Kind& kind : kinds_) {
+    for (const std::string& form : result_.weighed_in) {
       std::vector<std::string> policies;
-      for (const TunedUnit& unit : units)
-        policies.push_back(alone(unit, policies_[kind.weighed_in]));
+      for (const TunedUnit& unit : units) policies.push_back(alone(unit, form));
       const auto measured = measure_.run(policies, false);
       if (!measured) return false;
       for (size_t u = 0; u < units.size(); ++u)
@@ -105,11 +117,11 @@ class Tuner {
 
   double loss(const TuneLoss& l) const { return l.text + o_.answer_weight * l.answers; }
 
-  /// Layers that lose more than an equal share in some kind are weighed head by head: often one of
+  /// Layers that lose more than an equal share in some form are weighed head by head: often one of
   /// them is what looks far back. False if told to stop.
   bool split_heavy_layers() {
     if (heads_ == 1) return true;
-    std::vector<double> all(kinds_.size());
+    std::vector<double> all(result_.weighed_in.size());
     for (const TunedUnit& unit : result_.units)
       for (size_t k = 0; k < all.size(); ++k) all[k] += loss(unit.alone[k]);
     std::vector<TunedUnit> light, parts;
@@ -128,35 +140,67 @@ class Tuner {
     return true;
   }
 
-  /// What a unit loses in a form: what it loses in that which it was weighed in, times what the
-  /// form loses in all layers against that.
-  double loss_in(const TunedUnit& unit, size_t kind, size_t form) const {
-    const TuneMeasured &weighed = uniform_[kinds_[kind].weighed_in], &wanted = uniform_[form];
-    const auto scaled = [](double alone, double in, double of) {
-      return in > 0 ? alone * of / in : 0;
-    };
-    return loss({scaled(unit.alone[kind].text, weighed.text.mean, wanted.text.mean),
-                 scaled(unit.alone[kind].answers, weighed.answers.mean, wanted.answers.mean)});
+  double loss_in(const TunedUnit& unit, const Kind& kind, size_t form) const {
+    std::vector<KnownLoss> text, answers;
+    for (const auto& [weighed, at] : kind.weighed) {
+      text.push_back({uniform_[weighed].text.mean, unit.alone[at].text});
+      answers.push_back({uniform_[weighed].answers.mean, unit.alone[at].answers});
+    }
+    return loss({loss_alone(text, uniform_[form].text.mean),
+                 loss_alone(answers, uniform_[form].answers.mean)});
   }
 
-  /// The form of each head, [layers, heads].
-  std::vector<size_t> choose(double bits) {
+  /// The form of each unit.
+  std::vector<size_t> choose(double bits) const {
     std::vector<FormUnit> units;
     for (const TunedUnit& unit : result_.units) {
       units.push_back({std::vector<double>(forms_.size()), unit.head ? 1 : heads_});
-      for (size_t k = 0; k < kinds_.size(); ++k)
-        for (const size_t f : kinds_[k].forms) units.back().losses[f] = loss_in(unit, k, f);
+      for (const Kind& kind : kinds_)
+        for (const size_t f : kind.forms) units.back().losses[f] = loss_in(unit, kind, f);
     }
-    const std::vector<size_t> chosen = choose_forms(forms_, units, bits);
+    return choose_forms(forms_, units, bits);
+  }
+
+  std::string policy_text(const std::vector<size_t>& chosen) const {
     std::vector<size_t> all(layers_ * heads_);
-    for (size_t u = 0; u < units.size(); ++u) {
-      TunedUnit& unit = result_.units[u];
-      unit.forms.push_back(policies_[chosen[u]]);
+    for (size_t u = 0; u < chosen.size(); ++u) {
+      const TunedUnit& unit = result_.units[u];
       for (size_t h = 0; h < heads_; ++h)
         if (unit.head.value_or(h) == h) all[unit.layer * heads_ + h] = chosen[u];
     }
-    return all;
+    return Policy::parse(policy_of(forms_, all, heads_)).to_string();
   }
+
+  /// A policy for each number of bits. Forms beside each other may take a little more than their
+  /// share says (rows are held in blocks), so that what is found is measured, and found again for
+  /// fewer. Nothing if told to stop.
+  std::optional<std::vector<std::string>> find() {
+    std::vector<double> asked = o_.bits;
+    std::vector<std::vector<size_t>> chosen(asked.size());
+    std::vector<std::string> found(asked.size());
+    for (int round = 0; round < kRounds; ++round) {
+      for (size_t b = 0; b < asked.size(); ++b) {
+        chosen[b] = choose(asked[b]);
+        found[b] = policy_text(chosen[b]);
+      }
+      const auto measured = measure_.run(found, false);
+      if (!measured) return std::nullopt;
+      bool fits = true;
+      for (size_t b = 0; b < asked.size(); ++b) {
+        const double over = (*measured)[b].bits - o_.bits[b];
+        if (over <= 0) continue;
+        fits = false;
+        asked[b] = std::max(asked[b] - over, least_bits());
+      }
+      if (fits) break;
+    }
+    for (const auto& forms : chosen)
+      for (size_t u = 0; u < forms.size(); ++u)
+        result_.units[u].forms.push_back(policies_[forms[u]]);
+    return found;
+  }
+
+  double least_bits() const { return std::ranges::min(forms_, {}, &LayerForm::bits).bits; }
 
   /// False if told to stop.
   bool report(const std::vector<std::string>& policies, std::vector<TunedPolicy>& into) {
@@ -184,11 +228,20 @@ class Tuner {
 }  // namespace
 
 const std::vector<std::string>& TuneOptions::standard_forms() {
-  static const std::vector<std::string> kForms{"express(s=1.6%,heavy=3.2%)+int4(hadamard=true)",
-                                               "express(s=3.2%,heavy=6.25%)+int4(hadamard=true)",
-                                               "express(s=6.4%,heavy=12.5%)+int4(hadamard=true)",
-                                               "express(s=12.8%,heavy=25%)+int4(hadamard=true)",
-                                               "exact+int4(hadamard=true)"};
+  static const std::vector<std::string> kForms = [] {
+    std::vector<std::string> forms;
+    for (const char* rows : {"heavy=1.6%,s=1.6%", "heavy=3.2%,s=1.6%", "heavy=4.8%,s=1.6%",
+                             "heavy=6.8%,s=1.6%", "heavy=9.6%,s=1.6%", "heavy=12.5%,s=6.4%",
+                             "heavy=25%,s=12.8%"})
+      forms.push_back(fmt::format(
+          "express({},heavy_keys=0.15)+k:turboquant(bits=4)+v:turboquant(bits=3),window=32", rows));
+    for (const char* codec : {"k:turboquant(bits=3,center=128)+v:turboquant(bits=2)",
+                              "turboquant(bits=3,center=128)",
+                              "k:turboquant(bits=4,center=128)+v:turboquant(bits=3)",
+                              "turboquant(bits=4,center=128)"})
+      forms.push_back(fmt::format("exact+{},window=32", codec));
+    return forms;
+  }();
   return kForms;
 }
 
