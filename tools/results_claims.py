@@ -81,7 +81,8 @@ BOARD_HEAD = """## On the scoreboard
 From the figures of [the scoreboard](fidelity.md), {length} tokens a piece, tasks at
 {task_length}; errors are deviations over seeds or, of one seed, standard errors. Kept: rows held in
 fact, sink and window with them. "Tuned": each head has the form that its loss is worth
-([0200](../decisions/0200-heads-of-their-own-forms.md)), most of them Express, a few all rows.
+([0200](../decisions/0200-heads-of-their-own-forms.md),
+[0269](../decisions/0269-tune-finds-four-bits-in-fewer-rows.md)).
 """
 SHARES = (12.5, 25, 50)
 # What is asked: bits a number at most, then divergence at most.
@@ -272,7 +273,8 @@ def board_section():
             "### Express: the least divergence of all selectors at equal rows", "",
             "Least: outside the errors of both. Beside those with as many predictions: all four pieces, or",
             "the first alone (256). \"Tuned\" has its rows by head, which is no selector's work: it stands",
-            "beside others with one form, and beside those that have the same rows in the same heads.", "",
+            "beside others with one form, and beside others with rows by head, found by the same rule",
+            "(at 12.5% snapkv and expected attention have those of Express).", "",
             *equal_rows(few.ppl("continue", length)), "",
             "### BalanceKV: the best of its paper's table at 25%", "", *best_at_a_quarter(rows), "",
             "### BUZZ: 2.5 times fewer rows at 99%", "", *forty_per_cent(rows, tasks), ""]

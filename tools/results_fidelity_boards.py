@@ -41,7 +41,7 @@ with their deviation, or the standard error of one; bits a number of the cache, 
 is the easiest: compare lines of as many. Codecs keep their first 4 rows exact
 ([0227](../decisions/0227-first-rows-stay-exact-before-codes.md) has what they lose without). Tasks are
 of 8 samples, or of as many as stand in brackets. What all of it says of what was asked:
-[0256](../decisions/0256-passkeys-at-few-bits.md), [0257](../decisions/0257-two-bits-that-find.md).
+[0269](../decisions/0269-tune-finds-four-bits-in-fewer-rows.md).
 The figures as JSON lines: `fidelity.jsonl`, which `pith report` reads; `--also` keeps what is in them.
 Another model ranks them otherwise: [Gemma 3](fidelity_gemma3.md).
 

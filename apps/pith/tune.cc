@@ -65,7 +65,8 @@ std::string loss_text(double mean, double error) {
   return fmt::format("{:.4f} ±{:.4f}", mean, error);
 }
 
-/// A row a unit: what it loses alone in each form that is weighed, and the number of the form that it has.
+/// A row a unit: what it loses alone in each form that is weighed, and the number of the form that
+/// it has.
 std::string units_text(const TuneCommand& o, const TuneResult& result) {
   const bool answers = o.tune.samples > 0;
   std::vector<std::string> head{"layer"};
@@ -154,9 +155,10 @@ void add_tuning_options(CLI::App& app, TuneOptions& o) {
       ->type_name("BITS,...")
       ->capture_default_str()
       ->group(kGroup);
-  add_repeated(app, "--form", o.forms,
-               "A policy that a layer's cache may have; repeat it. Without: heavy rows and a coreset "
-               "of seven sizes in 4-bit keys and 3-bit values, and all rows in 2 to 4 bits")
+  add_repeated(
+      app, "--form", o.forms,
+      "A policy that a layer's cache may have; repeat it. Without: heavy rows and a coreset "
+      "of seven sizes in 4-bit keys and 3-bit values, and all rows in 2 to 4 bits")
       ->check(not_empty())
       ->type_name("POLICY")
       ->group(kGroup);

@@ -33,7 +33,7 @@ struct TuneOptions {
   std::filesystem::path measured;
   std::string model_fingerprint;  ///< whose they are
 
-  /// Heavy rows and a coreset in 4-bit keys and 3-bit values, from 2.5% of the rows to half of them,
+  /// Heavy rows and a coreset in 4-bit keys and 3-bit values, from 3% of the rows to 38%,
   /// and all rows in 2 to 4 bits around a mean.
   static const std::vector<std::string>& standard_forms();
 };
@@ -58,12 +58,12 @@ struct TunedPolicy {
 };
 
 struct TuneResult {
-  /// What units were weighed in: forms that differ in shares alone are sizes of one kind, weighed in
-  /// two of them; codecs over all rows are a kind too, weighed in one.
+  /// What units were weighed in: forms that differ in shares alone are sizes of one kind, weighed
+  /// in two of them; codecs over all rows are a kind too, weighed in one.
   std::vector<std::string> weighed_in;
-  std::vector<TunedUnit> units;         ///< layers that lose more than an equal share come by head
-  std::vector<TunedPolicy> forms;       ///< in all layers alike
-  std::vector<TunedPolicy> found;       // [bits]
+  std::vector<TunedUnit> units;    ///< layers that lose more than an equal share come by head
+  std::vector<TunedPolicy> forms;  ///< in all layers alike
+  std::vector<TunedPolicy> found;  // [bits]
 };
 
 /// Nothing if `progress` returned false. It counts tokens; heads come on top of its total. Throws

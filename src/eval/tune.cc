@@ -230,15 +230,14 @@ class Tuner {
 const std::vector<std::string>& TuneOptions::standard_forms() {
   static const std::vector<std::string> kForms = [] {
     std::vector<std::string> forms;
-    for (const char* rows : {"heavy=1.6%,s=1.6%", "heavy=3.2%,s=1.6%", "heavy=4.8%,s=1.6%",
-                             "heavy=6.8%,s=1.6%", "heavy=9.6%,s=1.6%", "heavy=12.5%,s=6.4%",
-                             "heavy=25%,s=12.8%"})
+    for (const char* rows :
+         {"heavy=1.6%,s=1.6%", "heavy=3.2%,s=1.6%", "heavy=4.8%,s=1.6%", "heavy=6.8%,s=1.6%",
+          "heavy=9.6%,s=1.6%", "heavy=12.5%,s=6.4%", "heavy=25%,s=12.8%"})
       forms.push_back(fmt::format(
           "express({},heavy_keys=0.15)+k:turboquant(bits=4)+v:turboquant(bits=3),window=32", rows));
-    for (const char* codec : {"k:turboquant(bits=3,center=128)+v:turboquant(bits=2)",
-                              "turboquant(bits=3,center=128)",
-                              "k:turboquant(bits=4,center=128)+v:turboquant(bits=3)",
-                              "turboquant(bits=4,center=128)"})
+    for (const char* codec :
+         {"k:turboquant(bits=3,center=128)+v:turboquant(bits=2)", "turboquant(bits=3,center=128)",
+          "k:turboquant(bits=4,center=128)+v:turboquant(bits=3)", "turboquant(bits=4,center=128)"})
       forms.push_back(fmt::format("exact+{},window=32", codec));
     return forms;
   }();
