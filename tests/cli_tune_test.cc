@@ -1,6 +1,8 @@
 // pith tune as a person runs it: what it chooses, the file that auto takes, and what it refuses.
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cli_harness.h"
 
@@ -125,6 +127,54 @@ TEST_F(CliTune, MeasurementsAreKept) {
   EXPECT_LE(b["tuned"][1]["bits"], 7.01);
   EXPECT_EQ(lines(), before + 6)
       << "two pieces and a sample of one policy more, to choose on and to report on";
+}
+
+// A dictionary that all KV heads of a layer share costs more a head where one of them alone uses
+// it: what is found takes no more than asked all the same.
+TEST_F(CliTune, WhatIsFoundFits) {
+  write(folder_ / "text", words(1500));
+  const std::string codes = "exact+csr(s=4,dict=" + kModel + "/csr.safetensors,online=0),window=16";
+  const std::string kept = folder_ / "kept.jsonl";
+  const Result r = run({"tune",
+                        "-m",
+                        kModel,
+                        "-f",
+                        folder_ / "text",
+                        "-t",
+                        "2",
+                        "-c",
+                        "600",
+                        "--score",
+                        "8",
+                        "--pieces",
+                        "1",
+                        "--samples",
+                        "0",
+                        "--bits",
+                        "7.75,8.4",
+                        "--form",
+                        codes,
+                        "--form",
+                        "exact+int8,window=16",
+                        "--json",
+                        "--measured",
+                        kept});
+  ASSERT_EQ(r.status, 0) << r.err;
+  const json j = json::parse(r.out);
+  size_t dropped = 0;
+  std::istringstream lines(read(kept));
+  for (std::string line; std::getline(lines, line);) {
+    const json measured = json::parse(line);
+    const std::string policy = measured["policy"];
+    const auto is = [&](const json& t) { return t["policy"] == policy; };
+    if (!policy.starts_with("exact;") && std::ranges::none_of(j["forms"], is) &&
+        std::ranges::none_of(j["tuned"], is))
+      ++dropped;
+  }
+  EXPECT_GT(dropped, 0u) << "a first choice that took too much";
+  EXPECT_LE(j["tuned"][0]["bits"], 7.75);
+  EXPECT_LE(j["tuned"][1]["bits"], 8.4);
+  EXPECT_GT(j["tuned"][1]["bits"], j["forms"][0]["bits"]);
 }
 
 TEST_F(CliTune, TheTextAlone) {

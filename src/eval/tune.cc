@@ -13,7 +13,7 @@
 namespace pith {
 namespace {
 
-constexpr int kRounds = 3;  // a policy of more bits than asked for is found again for fewer
+constexpr double kSlack = 1e-6;  // bits: what a choice may take more than asked
 
 std::string alone(const TunedUnit& unit, const std::string& form) {
   return unit.head ? fmt::format("exact;layers={}/heads={}:{}", unit.layer, *unit.head, form)
@@ -171,36 +171,42 @@ class Tuner {
     return Policy::parse(policy_of(forms_, all, heads_)).to_string();
   }
 
-  /// A policy for each number of bits. Forms beside each other may take a little more than their
-  /// share says (rows are held in blocks), so that what is found is measured, and found again for
-  /// fewer. Nothing if told to stop.
+  /// What a choice should take, from its forms in all layers alike.
+  double bits_of(const std::vector<size_t>& chosen) const {
+    double bits = 0;
+    for (size_t u = 0; u < chosen.size(); ++u)
+      bits += forms_[chosen[u]].bits * static_cast<double>(result_.units[u].head ? 1 : heads_);
+    return bits / static_cast<double>(layers_ * heads_);
+  }
+
+  /// A policy for each number of bits. Forms beside each other may take more than alone (heads that
+  /// share a table share it with fewer), so that what is found is measured, and found again for
+  /// fewer until it fits. Nothing if told to stop.
   std::optional<std::vector<std::string>> find() {
-    std::vector<double> asked = o_.bits;
-    std::vector<std::vector<size_t>> chosen(asked.size());
-    std::vector<std::string> found(asked.size());
-    for (int round = 0; round < kRounds; ++round) {
-      for (size_t b = 0; b < asked.size(); ++b) {
-        chosen[b] = choose(asked[b]);
+    const double least = std::ranges::min(forms_, {}, &LayerForm::bits).bits;
+    std::vector<double> allowed = o_.bits;
+    std::vector<std::vector<size_t>> chosen(allowed.size());
+    std::vector<std::string> found(allowed.size());
+    for (bool fits = false; !fits;) {
+      for (size_t b = 0; b < allowed.size(); ++b) {
+        chosen[b] = choose(allowed[b]);
         found[b] = policy_text(chosen[b]);
       }
       const auto measured = measure_.run(found, false);
       if (!measured) return std::nullopt;
-      bool fits = true;
-      for (size_t b = 0; b < asked.size(); ++b) {
-        const double over = (*measured)[b].bits - o_.bits[b];
-        if (over <= 0) continue;
+      fits = true;
+      for (size_t b = 0; b < allowed.size(); ++b) {
+        const double over = (*measured)[b].bits - o_.bits[b], expected = bits_of(chosen[b]);
+        if (over <= kSlack || expected <= least) continue;
+        allowed[b] = std::max(expected - over, least);
         fits = false;
-        asked[b] = std::max(asked[b] - over, least_bits());
       }
-      if (fits) break;
     }
     for (const auto& forms : chosen)
       for (size_t u = 0; u < forms.size(); ++u)
         result_.units[u].forms.push_back(policies_[forms[u]]);
     return found;
   }
-
-  double least_bits() const { return std::ranges::min(forms_, {}, &LayerForm::bits).bits; }
 
   /// False if told to stop.
   bool report(const std::vector<std::string>& policies, std::vector<TunedPolicy>& into) {
