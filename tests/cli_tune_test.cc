@@ -19,33 +19,25 @@ using test::write;
 
 class CliTune : public Cli {
  protected:
+  /// The command on so many words, in pieces of `size` tokens of which the last `score` count.
+  std::vector<std::string> tune_words(size_t count, const std::string& size,
+                                      const std::string& score,
+                                      const std::vector<std::string>& more) {
+    write(folder_ / "text", words(count));
+    std::vector<std::string> all{"tune", "-m", kModel, "-f", folder_ / "text", "-t", "2", "-c"};
+    all.insert(all.end(), {size, "--score", score});
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
   std::vector<std::string> tune(const std::vector<std::string>& more,
                                 const std::string& pieces = "2", const std::string& samples = "1",
                                 const std::string& length = "300") {
-    write(folder_ / "text", words(900));
-    std::vector<std::string> all{"tune",
-                                 "-m",
-                                 kModel,
-                                 "-f",
-                                 folder_ / "text",
-                                 "-t",
-                                 "2",
-                                 "-c",
-                                 "160",
-                                 "--score",
-                                 "24",
-                                 "--pieces",
-                                 pieces,
-                                 "--task",
-                                 "passkey",
-                                 "--samples",
-                                 samples,
-                                 "--length",
-                                 length,
-                                 "--form",
-                                 "exact+kivi(bits=2),sink=0,window=16",
-                                 "--form",
-                                 "exact+int8,sink=0,window=16"};
+    std::vector<std::string> all = tune_words(
+        900, "160", "24",
+        {"--pieces", pieces, "--task", "passkey", "--samples", samples, "--length", length});
+    for (const char* form : {"exact+kivi(bits=2),sink=0,window=16", "exact+int8,sink=0,window=16"})
+      all.insert(all.end(), {"--form", form});
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
@@ -132,33 +124,12 @@ TEST_F(CliTune, MeasurementsAreKept) {
 // A dictionary that all KV heads of a layer share costs more a head where one of them alone uses
 // it: what is found takes no more than asked all the same.
 TEST_F(CliTune, WhatIsFoundFits) {
-  write(folder_ / "text", words(1500));
   const std::string codes = "exact+csr(s=4,dict=" + kModel + "/csr.safetensors,online=0),window=16";
   const std::string kept = folder_ / "kept.jsonl";
-  const Result r = run({"tune",
-                        "-m",
-                        kModel,
-                        "-f",
-                        folder_ / "text",
-                        "-t",
-                        "2",
-                        "-c",
-                        "600",
-                        "--score",
-                        "8",
-                        "--pieces",
-                        "1",
-                        "--samples",
-                        "0",
-                        "--bits",
-                        "7.75,8.4",
-                        "--form",
-                        codes,
-                        "--form",
-                        "exact+int8,window=16",
-                        "--json",
-                        "--measured",
-                        kept});
+  const Result r =
+      run(tune_words(1500, "600", "8",
+                     {"--pieces", "1", "--samples", "0", "--bits", "7.75,8.4", "--form", codes,
+                      "--form", "exact+int8,window=16", "--json", "--measured", kept}));
   ASSERT_EQ(r.status, 0) << r.err;
   const json j = json::parse(r.out);
   size_t dropped = 0;
