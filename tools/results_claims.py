@@ -274,7 +274,8 @@ def board_section():
             "Least: outside the errors of both. Beside those with as many predictions: all four pieces, or",
             "the first alone (256). \"Tuned\" has its rows by head, which is no selector's work: it stands",
             "beside others with one form, and beside others with rows by head, found by the same rule",
-            "(at 12.5% snapkv and expected attention have those of Express).", "",
+            "(at 12.5% snapkv and expected attention have those of Express, at 25% two of Express those of",
+            "BalanceKV).", "",
             *equal_rows(few.ppl("continue", length)), "",
             "### BalanceKV: the best of its paper's table at 25%", "", *best_at_a_quarter(rows), "",
             "### BUZZ: 2.5 times fewer rows at 99%", "", *forty_per_cent(rows, tasks), ""]

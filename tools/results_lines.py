@@ -54,10 +54,10 @@ def blocks_of(text):
 def add(rows, row):
     """The line of more predictions or samples stays. Of samples with more questions than the others'
     nothing is joined."""
-    turns = [len(other.get("by_turn", [])) for other in [row, *rows.values()]]
-    if len(set(turns)) > 1:
-        sys.exit(f"results: {row['policy'].partition(';')[0]} was asked {turns[0]} questions a sample, "
-                 f"others {turns[1]}: they do not go together")
+    asked, others = (len(one.get("by_turn", [])) for one in (row, next(iter(rows.values()), row)))
+    if asked != others:
+        sys.exit(f"results: {row['policy'].partition(';')[0]} was asked {asked} questions a sample, "
+                 f"others {others}: they do not go together")
     if row["policy"] not in rows or row["count"] >= rows[row["policy"]]["count"]:
         rows[row["policy"]] = row
 

@@ -74,10 +74,11 @@ class Tuner {
   /// Forms that are alone of their kind go with the first: what a layer loses in one of them says
   /// something of the others too, and weighing takes as long as all else.
   void find_kinds() {
+    std::vector<std::string> names;
+    for (const std::string& policy : policies_) names.push_back(kind_of(policy));
     for (size_t f = 0; f < forms_.size(); ++f) {
-      const std::string name = kind_of(policies_[f]);
-      const auto same = [&](const std::string& other) { return kind_of(other) == name; };
-      const bool single = std::ranges::count_if(policies_, same) == 1;
+      const std::string& name = names[f];
+      const bool single = std::ranges::count(names, name) == 1;
       auto at = std::ranges::find(kinds_, name, &Kind::name);
       if (single && !kinds_.empty()) at = kinds_.begin();
       if (at == kinds_.end()) at = kinds_.insert(at, {name, {}, {}});
@@ -150,15 +151,15 @@ class Tuner {
                  loss_alone(answers, uniform_[form].answers.mean)});
   }
 
-  /// The form of each unit.
-  std::vector<size_t> choose(double bits) const {
+  /// What each unit loses in each form.
+  std::vector<FormUnit> weighed_units() const {
     std::vector<FormUnit> units;
     for (const TunedUnit& unit : result_.units) {
       units.push_back({std::vector<double>(forms_.size()), unit.head ? 1 : heads_});
       for (const Kind& kind : kinds_)
         for (const size_t f : kind.forms) units.back().losses[f] = loss_in(unit, kind, f);
     }
-    return choose_forms(forms_, units, bits);
+    return units;
   }
 
   std::string policy_text(const std::vector<size_t>& chosen) const {
@@ -172,10 +173,10 @@ class Tuner {
   }
 
   /// What a choice should take, from its forms in all layers alike.
-  double bits_of(const std::vector<size_t>& chosen) const {
+  double bits_of(const std::vector<FormUnit>& units, const std::vector<size_t>& chosen) const {
     double bits = 0;
     for (size_t u = 0; u < chosen.size(); ++u)
-      bits += forms_[chosen[u]].bits * static_cast<double>(result_.units[u].head ? 1 : heads_);
+      bits += forms_[chosen[u]].bits * static_cast<double>(units[u].heads);
     return bits / static_cast<double>(layers_ * heads_);
   }
 
@@ -183,20 +184,21 @@ class Tuner {
   /// share a table share it with fewer), so that what is found is measured, and found again for
   /// fewer until it fits. Nothing if told to stop.
   std::optional<std::vector<std::string>> find() {
+    const std::vector<FormUnit> units = weighed_units();
     const double least = std::ranges::min(forms_, {}, &LayerForm::bits).bits;
     std::vector<double> allowed = o_.bits;
     std::vector<std::vector<size_t>> chosen(allowed.size());
     std::vector<std::string> found(allowed.size());
     for (bool fits = false; !fits;) {
       for (size_t b = 0; b < allowed.size(); ++b) {
-        chosen[b] = choose(allowed[b]);
+        chosen[b] = choose_forms(forms_, units, allowed[b]);
         found[b] = policy_text(chosen[b]);
       }
       const auto measured = measure_.run(found, false);
       if (!measured) return std::nullopt;
       fits = true;
       for (size_t b = 0; b < allowed.size(); ++b) {
-        const double over = (*measured)[b].bits - o_.bits[b], expected = bits_of(chosen[b]);
+        const double over = (*measured)[b].bits - o_.bits[b], expected = bits_of(units, chosen[b]);
         if (over <= kSlack || expected <= least) continue;
         allowed[b] = std::max(expected - over, least);
         fits = false;
