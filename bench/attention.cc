@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "attend/attend.h"
-#include "compress/dense.h"
 #include "core/philox.h"
 #include "dnnl.hpp"
 #include "kernels/matmul.h"
 #include "kernels/read_rate.h"
+#include "rows/cpu/dense.h"
 #include "timing.h"
 
 namespace pith::bench {

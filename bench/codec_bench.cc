@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "attend/attend.h"
-#include "compress/dense.h"
-#include "compress/registry.h"
 #include "core/philox.h"
 #include "kernels/read_rate.h"
 #include "pith/error.h"
 #include "pith/policy.h"
+#include "policy/registry.h"
+#include "rows/cpu/dense.h"
 #include "timing.h"
 
 namespace pith::bench {

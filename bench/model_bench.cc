@@ -19,7 +19,7 @@
 #include "core/philox.h"
 #include "kernels/matmul.h"
 #include "kernels/read_rate.h"
-#include "model/weights.h"
+#include "model/loaders/weights.h"
 #include "pith/error.h"
 #include "pith/session.h"
 #include "timing.h"

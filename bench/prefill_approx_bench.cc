@@ -12,10 +12,10 @@
 #include <functional>
 
 #include "attend/attend.h"
-#include "compress/dense.h"
 #include "heads_dump.h"
 #include "hyper/hyper.h"
 #include "kernels/kernels.h"
+#include "rows/cpu/dense.h"
 #include "thinformer/thinformer.h"
 
 namespace pith {

@@ -14,8 +14,8 @@
 #include <random>
 #include <vector>
 
-#include "compress/registry.h"
 #include "pith/error.h"
+#include "policy/registry.h"
 
 namespace pith::bench {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "compress/body_steps.h"
+#include "select/body_steps.h"
 
 namespace pith::test {
 

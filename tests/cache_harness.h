@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cache/kv_cache.h"
-#include "compress/registry.h"
+#include "policy/registry.h"
 
 namespace pith::test {
 

@@ -8,9 +8,9 @@
 #include <numeric>
 #include <random>
 
-#include "compress/registry.h"
 #include "machine.h"
 #include "pith/policy.h"
+#include "policy/registry.h"
 
 namespace pith {
 namespace {

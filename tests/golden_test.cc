@@ -13,7 +13,7 @@
 #include "cache/kv_cache.h"
 #include "core/safetensors.h"
 #include "model/forward.h"
-#include "model/weights.h"
+#include "model/loaders/weights.h"
 #include "paths.h"
 #include "pith/error.h"
 

@@ -1,7 +1,7 @@
 // Heavy rows apart: the rows with recent mass stay with weight 1, the others are sampled, and
 // together they stand for all.
 
-#include "compress/heavy.h"
+#include "methods/heavy.h"
 
 #include <gtest/gtest.h>
 

@@ -14,8 +14,8 @@
 #include <set>
 #include <sstream>
 
-#include "compress/registry.h"
 #include "paths.h"
+#include "policy/registry.h"
 #include "policy/support.h"
 
 namespace pith {

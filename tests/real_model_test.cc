@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "model/weights.h"
+#include "model/loaders/weights.h"
 #include "pith/catalogue.h"
 #include "pith/session.h"
 #include "pith/tokenizer.h"

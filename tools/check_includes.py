@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Do includes point one way, and do instruction sets stay where they belong?
 
-    core, plan <- kernels <- compress <- append, attend <- rows <- methods <- policy <- cache
-         <- model <- chat <- session <- eval <- apps
+    core, plan <- kernels <- rows/cpu <- attend <- rows/cuda <- select <- policy <- methods <- probe
+         <- cache <- model <- chat <- session <- layer <- c <- tools <- apps
 
 A file may include its own stage, earlier stages and the public headers (include/pith/). Beside
 that:
-- append and attend stand side by side and do not know each other, nor do core and plan: a plan has
-  integers only, neither random numbers nor devices; the macro of what kernels call too is for all;
-- a method (src/methods/<name>/) is known to itself and to the registry only, and to the subcommand
-  that makes the files that it reads;
+- core and plan stand side by side and do not know each other: a plan has integers only, neither
+  random numbers nor devices; the macro of what kernels call too is for all;
+- rows/cuda comes after attend, rows/cpu before it: on the GPU a codec brings its own attention
+  kernel, on the CPU attention reads rows through the codec's contract;
+- a method (src/methods/codecs/<name>/, src/methods/selectors/<name>/) is known to itself
+  and to the registry only, and to the tool that makes the files that it reads; SHARED are families;
 - the command line is a program of the library's users: it sees include/pith/, but for INSIDE, a
   list that may only get shorter;
 - public headers include public headers only;
@@ -23,8 +25,8 @@ import subprocess
 import sys
 import tempfile
 
-ORDER = [("core", "plan"), "kernels", "compress", ("append", "attend"), "rows", "methods",
-         "policy", "cache", "model", "chat", "session", "eval", "apps"]
+ORDER = [("core", "plan"), "kernels", "rows/cpu", "attend", "rows/cuda", "select", "policy", "methods",
+         "probe", "cache", "model", "chat", "session", "layer", "c", "tools", "apps"]
 RANK = {name: rank for rank, names in enumerate(ORDER)
         for name in ([names] if isinstance(names, str) else names)}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -33,7 +35,9 @@ INTRINSICS = re.compile(r"^(\w*mmintrin\.h|x86(gpr)?intrin\.h|cpuid\.h|arm_\w+\.
 INTRINSICS_MAY = ("src/kernels/", "src/core/thread_pool.cc")
 REGISTRY = "src/methods/registry.cc"
 FOR_ALL = "core/both_sides.h"  # two macros
-COMMAND_OF = {"apps/pith/train_dict.cc": "csr"}
+# Families: what several methods share, and who else knows them.
+SHARED = {"scores"}
+TOOL_OF = {"src/tools/dictionaries/": "csr"}
 # What the command line includes of src/, and who does (docs/decisions/0196). Tools of this project
 # more than of its users: measurements, tables of reports, training, files of tensors.
 INSIDE = {
@@ -43,38 +47,46 @@ INSIDE = {
     "apps/pith/bench.cc": ["core/philox.h"],
     "apps/pith/bench_select_command.cc": ["core/output_file.h"],
     "apps/pith/chat.cc": ["core/output_file.h"],
-    "apps/pith/demo.cc": ["core/output_file.h", "eval/document.h"],
-    "apps/pith/eval.h": ["eval/records.h"],
-    "apps/pith/eval_calibrate.cc": ["eval/error_calibration.h"],
-    "apps/pith/eval_ppl.cc": ["eval/perplexity.h", "eval/statistics.h"],
-    "apps/pith/eval_tasks.cc": ["core/thread_pool.h", "eval/statistics.h", "eval/task_files.h",
-                                "eval/task_runner.h"],
-    "apps/pith/inspect.cc": ["model/weights.h"],
-    "apps/pith/kv_rows.cc": ["cache/kv_cache.h", "model/forward.h", "model/weights.h"],
+    "apps/pith/demo.cc": ["core/output_file.h", "tools/eval/document.h"],
+    "apps/pith/eval.h": ["tools/eval/records.h"],
+    "apps/pith/eval_calibrate.cc": ["tools/eval/error_calibration.h"],
+    "apps/pith/eval_ppl.cc": ["tools/eval/perplexity.h", "tools/eval/statistics.h"],
+    "apps/pith/eval_tasks.cc": ["core/thread_pool.h", "tools/eval/statistics.h", "tools/eval/task_files.h",
+                                "tools/eval/task_runner.h"],
+    "apps/pith/inspect.cc": ["model/loaders/weights.h"],
+    "apps/pith/kv_rows.cc": ["cache/kv_cache.h", "model/forward.h", "model/loaders/weights.h"],
     "apps/pith/kv_rows.h": ["kernels/context.h"],
     "apps/pith/logits.cc": ["core/safetensors.h"],
     "apps/pith/policies.cc": ["policy/support.h"],
     "apps/pith/probe.cc": ["core/output_file.h"],
-    "apps/pith/probe_report.h": ["session/probe.h"],
-    "apps/pith/quantize.cc": ["chat/sources.h", "core/output_file.h", "model/quantize.h"],
-    "apps/pith/report_page.cc": ["core/output_file.h", "eval/plot.h", "eval/report.h",
-                                 "eval/report_plots.h"],
-    "apps/pith/reproduce.cc": ["core/output_file.h", "eval/reproduce.h", "eval/reproduce_text.h"],
-    "apps/pith/reproduce_times.cc": ["eval/reproduce_papers.h"],
-    "apps/pith/reproduce_times.h": ["eval/reproduce.h"],
+    "apps/pith/probe_report.h": ["tools/eval/probe.h"],
+    "apps/pith/quantize.cc": ["chat/sources.h", "core/output_file.h", "tools/quantize/quantize.h"],
+    "apps/pith/report_page.cc": ["core/output_file.h", "tools/eval/plot.h", "tools/eval/report.h",
+                                 "tools/eval/report_plots.h"],
+    "apps/pith/reproduce.cc": ["core/output_file.h", "tools/eval/reproduce.h", "tools/eval/reproduce_text.h"],
+    "apps/pith/reproduce_times.cc": ["tools/eval/reproduce_papers.h"],
+    "apps/pith/reproduce_times.h": ["tools/eval/reproduce.h"],
     "apps/pith/run.cc": ["core/output_file.h"],
-    "apps/pith/text_input.cc": ["core/json_file.h", "model/tokenizer_utf8.h"],
-    "apps/pith/tokenize.cc": ["model/tokenizer_utf8.h"],
+    "apps/pith/text_input.cc": ["core/json_file.h", "model/tokenizers/tokenizer_utf8.h"],
+    "apps/pith/tokenize.cc": ["model/tokenizers/tokenizer_utf8.h"],
     "apps/pith/train_dict.cc": ["core/json_file.h", "core/output_file.h",
-                                "methods/csr/dict_jobs.h"],
+                                "tools/dictionaries/dict_jobs.h"],
 }
+
+
+def room_of(path):
+    """The room of a path below src/: its first folder; of rows, the device's half."""
+    first, second = path.split("/")[:2]
+    if first == "rows":
+        return "rows/cuda" if second == "cuda" else "rows/cpu"
+    return first
 
 
 def stage_of(path):
     """The stage of a repository path: a folder of src/, `apps`, `public`; None for the rest."""
     parts = path.split("/")
     if parts[0] == "src" and len(parts) > 2:
-        return parts[1]
+        return room_of("/".join(parts[1:]))
     if parts[0] == "apps":
         return "apps"
     if path.startswith("include/"):
@@ -84,7 +96,7 @@ def stage_of(path):
 
 def method_of(path):
     """The method whose folder holds this path (relative to src/), or None."""
-    found = re.match(r"methods/([^/]+)/", path)
+    found = re.match(r"methods/(?:codecs|selectors)/([^/]+)/", path)
     return found.group(1) if found else None
 
 
@@ -94,7 +106,7 @@ def fault(path, header):
         allowed = path.startswith(INTRINSICS_MAY)
         return None if allowed else f"{header} ties a file to instruction sets: src/kernels/ only"
     here = stage_of(path)
-    there = "public" if header.startswith("pith/") else header.split("/")[0]
+    there = "public" if header.startswith("pith/") or "/" not in header else room_of(header)
     if there == "public" or here is None:
         return None
     if there not in RANK:
@@ -110,7 +122,8 @@ def fault(path, header):
     if RANK[there] == RANK[here] and there != here and header != FOR_ALL:
         return f"{here} and {there} stand side by side"
     method = method_of(header)
-    known = path == REGISTRY or COMMAND_OF.get(path) == method
+    known = path == REGISTRY or method in SHARED or any(
+        path.startswith(folder) and owned == method for folder, owned in TOOL_OF.items())
     if method and not known and method_of(path[len("src/"):]) != method:
         return f"only the registry knows the method {method}"
     return None
@@ -138,12 +151,12 @@ def check(root, paths):
 def self_test():
     """Each bad line must be found, each good one must not."""
     bad = [("src/core/a.cc", '#include "kernels/dot.h"'),
-           ("src/kernels/a.h", '#include "compress/policy.h"'),
-           ("src/append/a.cc", '#include "attend/merge.h"'),
+           ("src/kernels/a.h", '#include "policy/options.h"'),
+           ("src/rows/cpu/a.cc", '#include "attend/merge.h"'),
            ("src/plan/a.cc", '#include "core/philox.h"'),
            ("src/plan/a.cc", '#include "kernels/dot.h"'),
-           ("src/methods/buzz/buzz.cc", '#include "methods/qjl/qjl.h"'),
-           ("src/cache/cache.cc", '#include "methods/qjl/qjl.h"'),
+           ("src/methods/selectors/buzz/buzz.cc", '#include "methods/codecs/qjl/qjl.h"'),
+           ("src/cache/cache.cc", '#include "methods/codecs/qjl/qjl.h"'),
            ("src/session/a.cc", '#include "apps/pith/args.h"'),
            ("src/newstage/a.cc", '#include "core/dtype.h"'),
            ("include/pith/a.h", '#include "core/dtype.h"'),
@@ -152,17 +165,17 @@ def self_test():
            ("apps/pith/tokens.cc", '#include "session/backend.h"'),
            ("apps/pith/tokenize.cc", '#include "pith/session.h"')]  # and none of what it may
     good = [("src/kernels/a.cc", '#include "core/dtype.h"'),
-            ("src/compress/a.h", '#include "plan/step.h"'),
+            ("src/rows/cuda/a.h", '#include "attend/cuda/decode.h"'),
             ("src/plan/a.h", '#include "core/both_sides.h"'),
             ("src/kernels/b.cc", "#include <hwy/highway.h>"),
             ("src/core/thread_pool.cc", "#include <immintrin.h>"),
-            ("src/methods/registry.cc", '#include "methods/qjl/qjl.h"'),
-            ("src/methods/qjl/qjl.cc", '#include "methods/qjl/qjl.h"'),
+            ("src/methods/registry.cc", '#include "methods/codecs/qjl/qjl.h"'),
+            ("src/methods/codecs/qjl/qjl.cc", '#include "methods/codecs/qjl/qjl.h"'),
             ("src/core/core_test.cc", '#include "session/session.h"'),
-            ("tests/contract_test.cc", '#include "methods/qjl/qjl.h"'),
+            ("tests/contract_test.cc", '#include "methods/codecs/qjl/qjl.h"'),
             ("apps/pith/tokens.cc", '#include "pith/session.h"'),
             ("apps/pith/tokens.cc", '#include "engine.h"'),
-            ("apps/pith/tokenize.cc", '#include "model/tokenizer_utf8.h"')]
+            ("apps/pith/tokenize.cc", '#include "model/tokenizers/tokenizer_utf8.h"')]
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         for cases, expected in ((bad, 1), (good, 0)):

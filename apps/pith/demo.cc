@@ -18,12 +18,12 @@
 #include "console.h"
 #include "core/output_file.h"
 #include "engine.h"
-#include "eval/document.h"
 #include "interrupt.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
 #include "report.h"
 #include "text_input.h"
+#include "tools/eval/document.h"
 
 namespace pith::cli {
 namespace {

@@ -9,7 +9,7 @@
 #include "commands.h"
 #include "console.h"
 #include "engine.h"
-#include "eval/records.h"
+#include "tools/eval/records.h"
 
 namespace pith::cli {
 

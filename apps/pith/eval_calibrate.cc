@@ -1,15 +1,15 @@
 // pith eval error-probe: how true the error probe's estimates are on a text. See
-// src/eval/error_calibration.h for what is compared.
+// src/tools/eval/error_calibration.h for what is compared.
 
 #include <fmt/format.h>
 
 #include <memory>
 
 #include "eval.h"
-#include "eval/error_calibration.h"
 #include "pith/error.h"
 #include "report.h"
 #include "text_input.h"
+#include "tools/eval/error_calibration.h"
 
 namespace pith::cli {
 namespace {

@@ -9,13 +9,13 @@
 
 #include "args.h"
 #include "eval.h"
-#include "eval/perplexity.h"
-#include "eval/statistics.h"
 #include "interrupt.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
 #include "report.h"
 #include "text_input.h"
+#include "tools/eval/perplexity.h"
+#include "tools/eval/statistics.h"
 
 namespace pith::cli {
 namespace {

@@ -13,12 +13,12 @@
 #include "args.h"
 #include "core/thread_pool.h"
 #include "eval.h"
-#include "eval/statistics.h"
-#include "eval/task_files.h"
-#include "eval/task_runner.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
 #include "report.h"
+#include "tools/eval/statistics.h"
+#include "tools/eval/task_files.h"
+#include "tools/eval/task_runner.h"
 
 namespace pith::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include "commands.h"
 #include "console.h"
 #include "engine.h"
-#include "model/weights.h"
+#include "model/loaders/weights.h"
 #include "pith/error.h"
 #include "policies.h"
 #include "report.h"

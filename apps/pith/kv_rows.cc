@@ -4,7 +4,7 @@
 
 #include "cache/kv_cache.h"
 #include "model/forward.h"
-#include "model/weights.h"
+#include "model/loaders/weights.h"
 
 namespace pith::cli {
 namespace {

@@ -1,6 +1,6 @@
 // pith probe: the relative attention error of policies on a model's real heads, layer by layer,
-// beside a correctly weighted uniform sample of as many rows. See src/session/probe.h for what is
-// measured.
+// beside a correctly weighted uniform sample of as many rows. See src/tools/eval/probe.h for what
+// is measured.
 
 #include <fmt/format.h>
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "report.h"
-#include "session/probe.h"
+#include "tools/eval/probe.h"
 
 namespace pith::cli {
 

@@ -1,6 +1,6 @@
 // pith quantize: writes a model as a GGUF file with its matrices in blocks of codes.
 
-#include "model/quantize.h"
+#include "tools/quantize/quantize.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -11,10 +11,10 @@
 #include "commands.h"
 #include "console.h"
 #include "core/output_file.h"
-#include "eval/plot.h"
-#include "eval/report.h"
-#include "eval/report_plots.h"
 #include "pith/error.h"
+#include "tools/eval/plot.h"
+#include "tools/eval/report.h"
+#include "tools/eval/report_plots.h"
 
 extern char** environ;
 

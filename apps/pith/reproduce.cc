@@ -1,6 +1,6 @@
 // pith reproduce: a paper's tables and figures on a model and a text, beside the paper's numbers.
 
-#include "eval/reproduce.h"
+#include "tools/eval/reproduce.h"
 
 #include <fmt/format.h>
 
@@ -14,12 +14,12 @@
 #include "console.h"
 #include "core/output_file.h"
 #include "engine.h"
-#include "eval/reproduce_text.h"
 #include "interrupt.h"
 #include "pith/error.h"
 #include "report.h"
 #include "reproduce_times.h"
 #include "text_input.h"
+#include "tools/eval/reproduce_text.h"
 
 namespace pith::cli {
 namespace {

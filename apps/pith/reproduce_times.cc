@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "bench_select.h"
-#include "eval/reproduce_papers.h"
+#include "tools/eval/reproduce_papers.h"
 
 namespace pith::cli {
 namespace {

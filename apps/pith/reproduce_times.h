@@ -2,7 +2,7 @@
 // Express's times: what a token costs against the length, and what keeping the coreset costs of it.
 
 #include "engine.h"
-#include "eval/reproduce.h"
+#include "tools/eval/reproduce.h"
 
 namespace pith::cli {
 

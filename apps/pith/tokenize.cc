@@ -10,7 +10,7 @@
 #include "console.h"
 #include "engine.h"
 #include "interrupt.h"
-#include "model/tokenizer_utf8.h"
+#include "model/tokenizers/tokenizer_utf8.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
 #include "report.h"

@@ -15,10 +15,10 @@
 #include "core/output_file.h"
 #include "engine.h"
 #include "kv_rows.h"
-#include "methods/csr/dict_jobs.h"
 #include "pith/error.h"
 #include "report.h"
 #include "text_input.h"
+#include "tools/dictionaries/dict_jobs.h"
 
 namespace pith::cli {
 namespace {

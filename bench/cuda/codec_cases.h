@@ -5,9 +5,9 @@
 #include "bench.h"
 #include "cache/cuda/layer_rows.h"
 #include "core/dtype.h"
-#include "methods/csr/csr_cuda.h"
-#include "methods/qjl/qjl_cuda.h"
-#include "methods/quant/quant_cuda.h"
+#include "methods/codecs/csr/csr_cuda.h"
+#include "methods/codecs/qjl/qjl_cuda.h"
+#include "methods/codecs/quant/quant_cuda.h"
 #include "policy/resolved.h"
 #include "rows/cuda/device_codec.h"
 

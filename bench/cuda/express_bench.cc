@@ -7,7 +7,7 @@
 
 #include "attend/cuda/decode.h"
 #include "bench.h"
-#include "methods/express/express_cuda.h"
+#include "methods/selectors/express/express_cuda.h"
 
 namespace pith::cuda {
 

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "attend/attend.h"
-#include "compress/dense.h"
 #include "pith/error.h"
+#include "rows/cpu/dense.h"
 
 namespace pith {
 namespace {

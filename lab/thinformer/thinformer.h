@@ -8,8 +8,8 @@
 // 2^g sqrt(n) and 2^g sqrt(n). All stand for equally many, so that their weights cancel.
 // Cost: 4^(g+1) n D multiply-adds for each of the J = log4(n) - g levels, then the attention.
 
-#include "compress/halving.h"
 #include "core/philox.h"
+#include "select/halving.h"
 
 namespace pith {
 

@@ -9,8 +9,8 @@
 
 #include <span>
 
-#include "compress/span.h"
 #include "kernels/rope.h"
+#include "rows/cpu/span.h"
 
 namespace pith {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "attend/attend.h"
-#include "compress/dense.h"
+#include "rows/cpu/dense.h"
 
 namespace pith::oracle {
 

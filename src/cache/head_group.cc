@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "compress/dense.h"
 #include "pith/error.h"
+#include "rows/cpu/dense.h"
 
 namespace pith {
 namespace {

@@ -5,10 +5,10 @@
 #include <memory>
 #include <vector>
 
-#include "append/window_ring.h"
-#include "compress/body_steps.h"
 #include "plan/plan.h"
 #include "policy/resolved.h"
+#include "rows/cpu/window_ring.h"
+#include "select/body_steps.h"
 
 namespace pith {
 

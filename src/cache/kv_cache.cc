@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "cache/head_group.h"
-#include "cache/host_probe.h"
 #include "cache/stream_notes.h"
 #include "pith/error.h"
+#include "probe/host_probe.h"
 
 namespace pith {
 namespace {

@@ -9,7 +9,7 @@
 #include "chat/built_in.h"
 #include "chat/sources.h"
 #include "chat/template.h"
-#include "model/tokenizer_vocab.h"
+#include "model/tokenizers/tokenizer_vocab.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
 

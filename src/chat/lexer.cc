@@ -6,7 +6,7 @@
 #include <array>
 
 #include "chat/syntax.h"
-#include "model/tokenizer_utf8.h"
+#include "model/tokenizers/tokenizer_utf8.h"
 
 namespace pith::chat {
 namespace {

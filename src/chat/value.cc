@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/tokenizer_utf8.h"
+#include "model/tokenizers/tokenizer_utf8.h"
 #include "pith/error.h"
 
 namespace pith::chat {

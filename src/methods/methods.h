@@ -3,7 +3,7 @@
 // registries are made of these lists, and the functions that a method's folder defines are declared
 // by them.
 
-#include "compress/registry.h"
+#include "policy/registry.h"
 
 // clang-format off
 /// name_row() makes a method's row.

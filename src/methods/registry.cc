@@ -2,7 +2,7 @@
 // its page in docs/methods; the contract suite picks it up by itself. What it is on the GPU is a
 // row of registry_cuda.cc.
 
-#include "compress/registry.h"
+#include "policy/registry.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -2,9 +2,9 @@
 // The registry's second table: what each method is on the GPU, made by a function in its folder
 // that the lists of methods.h declare.
 
+#include "methods/device_selector.h"
 #include "methods/methods.h"
 #include "rows/cuda/device_codec.h"
-#include "rows/cuda/device_selector.h"
 
 namespace pith::cuda {
 

@@ -8,7 +8,7 @@
 
 #include "core/finite.h"
 #include "kernels/block_products.h"
-#include "model/weights.h"
+#include "model/loaders/weights.h"
 #include "pith/error.h"
 
 namespace pith {

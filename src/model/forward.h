@@ -2,9 +2,9 @@
 // The forward pass of the Llama family over a chunk of tokens of one sequence, or over one token
 // each of many: embedding, then per layer RMSNorm,
 // q/k/v, bias, QK norm, RoPE, the cache's step, output projection and a gated MLP, then the final
-// norm and logits. What members differ in is data (model/architectures.h). Source: Touvron et al.
-// 2023; transformers' modelling code defines the details. Cost per token: 2 flops a weight, and
-// each weight read once per pass.
+// norm and logits. What members differ in is data (model/loaders/architectures.h). Source: Touvron
+// et al. 2023; transformers' modelling code defines the details. Cost per token: 2 flops a weight,
+// and each weight read once per pass.
 
 #include <exception>
 #include <functional>
@@ -15,7 +15,7 @@
 #include "cache/kv_cache.h"
 #include "core/memory.h"
 #include "kernels/matmul.h"
-#include "model/weights.h"
+#include "model/loaders/weights.h"
 #include "pith/model.h"
 
 namespace pith {

@@ -2,9 +2,8 @@
 #include <malloc.h>
 
 #include "core/input_file.h"
-#include "model/gguf_model.h"
-#include "model/weights.h"
-#include "pith/catalogue.h"
+#include "model/loaders/gguf_model.h"
+#include "model/loaders/weights.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
 

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "compress/registry.h"
 #include "pith/ledger.h"
 #include "plan/protected_rows.h"
 #include "plan/schedule.h"
+#include "policy/registry.h"
 
 namespace pith {
 

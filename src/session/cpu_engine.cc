@@ -9,7 +9,7 @@
 
 #include "core/copy_on_write.h"
 #include "model/forward.h"
-#include "model/weights.h"
+#include "model/loaders/weights.h"
 #include "session/state.h"
 
 namespace pith {

@@ -2,25 +2,19 @@
 
 #include "pith/error.h"
 #include "session/backend.h"
-#include "session/layer_backend.h"
+#include "session/no_cuda.h"
 
 namespace pith {
-namespace {
 
-[[noreturn]] void refuse_cuda() {
+void refuse_cuda() {
   throw Error(ErrorCode::kUnsupported,
               "the device 'cuda' was asked for, but this build has no CUDA; build one that has "
               "(cmake --preset cuda && ninja -C build/cuda pith_cli), or use --device cpu");
 }
 
-}  // namespace
-
 // The other build takes the model over. NOLINTNEXTLINE(performance-unnecessary-value-param)
 std::unique_ptr<EngineBackend> make_cuda_engine(std::shared_ptr<const Model> /*model*/,
                                                 const EngineOptions& /*options*/) {
-  refuse_cuda();
-}
-std::unique_ptr<ComputeBackend> make_cuda_compute(const ComputeOptions& /*options*/) {
   refuse_cuda();
 }
 double cuda_read_rate() { refuse_cuda(); }

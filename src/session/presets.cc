@@ -7,10 +7,10 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "compress/registry.h"
 #include "core/json_file.h"
 #include "core/output_file.h"
 #include "pith/error.h"
+#include "policy/registry.h"
 #include "session/presets_table.h"
 
 namespace pith {

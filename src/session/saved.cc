@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/digest.h"
-#include "model/weights_digest.h"
+#include "model/loaders/weights_digest.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
 #include "session/session_file.h"

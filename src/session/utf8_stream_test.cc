@@ -9,7 +9,7 @@
 
 #include "core/safetensors.h"
 #include "model/test_files.h"
-#include "model/tokenizer_bpe.h"
+#include "model/tokenizers/tokenizer_bpe.h"
 #include "pith/generate.h"
 
 namespace pith {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "kernels/test_block_types.h"
-#include "model/gguf_test_model.h"
+#include "model/loaders/gguf_test_model.h"
 #include "pith/engine.h"
 #include "pith/error.h"
 #include "pith/generate.h"

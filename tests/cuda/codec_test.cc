@@ -3,7 +3,7 @@
 
 #include "harness.h"
 #include "kernels/cuda/grouped_layout.h"
-#include "methods/quant/quant_cuda.h"
+#include "methods/codecs/quant/quant_cuda.h"
 
 namespace pith::cuda {
 namespace {

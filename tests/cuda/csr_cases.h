@@ -3,9 +3,9 @@
 
 #include "core/dtype.h"
 #include "harness.h"
-#include "methods/csr/csr_cuda.h"
-#include "methods/csr/packed_pairs.h"
-#include "methods/csr/test_rows.h"
+#include "methods/codecs/csr/csr_cuda.h"
+#include "methods/codecs/csr/packed_pairs.h"
+#include "methods/codecs/csr/test_rows.h"
 
 namespace pith::cuda::csr_test {
 

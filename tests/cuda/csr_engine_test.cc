@@ -2,8 +2,8 @@
 // trained ones, keys before RoPE.
 
 #include "cache_pair.h"
-#include "methods/csr/dictionary.h"
-#include "methods/csr/test_rows.h"
+#include "methods/codecs/csr/dictionary.h"
+#include "methods/codecs/csr/test_rows.h"
 #include "random_model.h"
 #include "sessions.h"
 

@@ -3,7 +3,7 @@
 // they are attended to, and before RoPE.
 
 #include "csr_cases.h"
-#include "methods/csr/pursuit.h"
+#include "methods/codecs/csr/pursuit.h"
 
 namespace pith::cuda {
 namespace {

@@ -2,12 +2,12 @@
 
 #include <filesystem>
 
-#include "cache/cuda/probe_kernels.h"
-#include "cache/probe_tiles.h"
 #include "cache_pair.h"
 #include "paths.h"
 #include "pith/error.h"
 #include "pith/generate.h"
+#include "probe/cuda/probe_kernels.h"
+#include "probe/probe_tiles.h"
 #include "random_model.h"
 #include "sessions.h"
 

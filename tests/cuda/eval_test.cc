@@ -1,6 +1,6 @@
 // Perplexity and divergence on the GPU beside the CPU's, which has transformers as oracle.
 
-#include "eval/perplexity.h"
+#include "tools/eval/perplexity.h"
 
 #include <deque>
 

@@ -6,7 +6,7 @@
 #include "core/thread_pool.h"
 #include "harness.h"
 #include "kernels/kernels.h"
-#include "methods/express/express_cuda.h"
+#include "methods/selectors/express/express_cuda.h"
 #include "pith/error.h"
 
 namespace pith::cuda {

@@ -2,8 +2,8 @@
 // which multiplies the blocks.
 
 #include "model/cuda/device_weights.h"
-#include "model/gguf_test_model.h"
-#include "model/weights.h"
+#include "model/loaders/gguf_test_model.h"
+#include "model/loaders/weights.h"
 #include "pith/catalogue.h"
 #include "sessions.h"
 

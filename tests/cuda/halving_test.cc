@@ -1,15 +1,15 @@
 // Halving on the GPU: the CPU's rows for the same seed, every decision against a walk in double
 // precision, and what must hold of any halving.
 
-#include "compress/cuda/halving.h"
+#include "select/cuda/halving.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "compress/halving.h"
 #include "harness.h"
 #include "kernels/kernels.h"
 #include "pith/error.h"
+#include "select/halving.h"
 
 namespace pith::cuda {
 namespace {

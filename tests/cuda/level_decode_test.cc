@@ -4,9 +4,9 @@
 
 #include <memory>
 
-#include "compress/registry.h"
 #include "harness.h"
 #include "methods/registry_cuda.h"
+#include "policy/registry.h"
 #include "rows/cuda/device_codec.h"
 
 namespace pith::cuda {

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "cache_pair.h"
-#include "compress/registry.h"
 #include "methods/registry_cuda.h"
+#include "policy/registry.h"
 #include "rows/cuda/coded_store.h"
 
 namespace pith::cuda {

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "cache_pair.h"
-#include "compress/registry.h"
 #include "pith/error.h"
+#include "policy/registry.h"
 #include "policy/support.h"
 
 namespace pith::cuda {

@@ -2,13 +2,13 @@
 // definitions, rows back from codes, and decode attention against double precision over the linear
 // estimate of the keys, which is the estimator with masked queries.
 
-#include "methods/qjl/qjl_cuda.h"
+#include "methods/codecs/qjl/qjl_cuda.h"
 
 #include <algorithm>
 
 #include "harness.h"
 #include "kernels/cuda/grouped_layout.h"
-#include "methods/quant/quant_cuda.h"
+#include "methods/codecs/quant/quant_cuda.h"
 
 namespace pith::cuda {
 namespace {

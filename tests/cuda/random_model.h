@@ -10,7 +10,7 @@
 
 #include "core/dtype.h"
 #include "core/safetensors.h"
-#include "model/architectures.h"
+#include "model/loaders/architectures.h"
 #include "model/test_files.h"
 #include "pith/model.h"
 

@@ -1,7 +1,7 @@
 // The choice among the rows of heads that share a budget, and their move, against a sort on the
 // host: heads of any length, keys that are often equal.
 
-#include "compress/cuda/share.h"
+#include "select/cuda/share.h"
 
 #include <algorithm>
 #include <numeric>

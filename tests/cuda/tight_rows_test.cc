@@ -1,10 +1,10 @@
-// Tight rows (compress/tight_rows.h) coded on the GPU against the CPU's: the same scales, and the
+// Tight rows (rows/tight_rows.h) coded on the GPU against the CPU's: the same scales, and the
 // same levels but where a sum in another order moves a threshold past a number.
 
-#include "compress/registry.h"
 #include "harness.h"
 #include "machine.h"
 #include "methods/registry_cuda.h"
+#include "policy/registry.h"
 
 namespace pith::cuda {
 namespace {

@@ -6,8 +6,8 @@
 #include <span>
 
 #include "core/gguf.h"
-#include "model/gguf_model.h"
-#include "model/tokenizer_kinds.h"
+#include "model/loaders/gguf_model.h"
+#include "model/tokenizers/tokenizer_kinds.h"
 #include "pith/error.h"
 
 namespace {

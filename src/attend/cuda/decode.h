@@ -18,7 +18,7 @@
 
 namespace pith::cuda {
 
-/// What a span's rows count for (see Role in compress/span.h).
+/// What a span's rows count for (see Role in rows/cpu/span.h).
 enum class DeviceRole : int32_t { kBoth, kNumerator, kDenominator };
 
 /// A run of stored rows of one KV head, as the kernels see it. `coded` spans are in the codec's

@@ -5,8 +5,8 @@
 
 #include "attend/cuda/causal.h"
 #include "cache/cuda/layer_plan.h"
-#include "compress/cuda/judged_rows.h"
 #include "kernels/cuda/device.h"
+#include "select/cuda/judged_rows.h"
 
 namespace pith::cuda {
 

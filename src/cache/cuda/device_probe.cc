@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cache/probe_tiles.h"
 #include "pith/error.h"
+#include "probe/probe_tiles.h"
 #include "rows/cuda/coded_store.h"
 
 namespace pith::cuda {

@@ -1,5 +1,5 @@
 #pragma once
-// The error probe on the GPU (cache/error_probe.h). The sampled rows of all layers are kept in
+// The error probe on the GPU (probe/error_probe.h). The sampled rows of all layers are kept in
 // device memory, as the cache's exact rows are stored. At a probed step kernels sum what the cache
 // holds, tile by tile, with every row's weight 1: dense rows where the step's spans say they lie,
 // coded ones unpacked a piece at a time. Where a sampled row lies in codes, it is taken out of the
@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "cache/cuda/layer_rows.h"
-#include "cache/cuda/probe_kernels.h"
-#include "cache/error_probe.h"
 #include "core/thread_pool.h"
 #include "kernels/cuda/pinned.h"
 #include "kernels/cuda/slab.h"
+#include "probe/cuda/probe_kernels.h"
+#include "probe/error_probe.h"
 
 namespace pith::cuda {
 

@@ -19,7 +19,7 @@
 // codes give them back, and what stays moves as codes, so that no row is ever coded twice. Weights
 // are then one array over the codes, the same for all heads, written after judgements.
 //
-// Heavy rows (compress/heavy.h) lie between the body and the window, in codes if that is. At a
+// Heavy rows (methods/heavy.h) lie between the body and the window, in codes if that is. At a
 // split the lightest move to their front and count as the body's from then on, or go into a body of
 // its own that carries out the steps that follow.
 //

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "cache/cuda/head_stores.h"
-#include "compress/cuda/heavy.h"
 #include "kernels/cuda/grouped_layout.h"
 #include "pith/error.h"
+#include "select/cuda/heavy.h"
 
 namespace pith::cuda {
 namespace {

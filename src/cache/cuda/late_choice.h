@@ -9,8 +9,8 @@
 #include <span>
 
 #include "cache/cuda/chunk_space.h"
-#include "compress/cuda/device_chooser.h"
 #include "rows/cuda/device_codec.h"
+#include "select/cuda/device_chooser.h"
 
 namespace pith::cuda {
 

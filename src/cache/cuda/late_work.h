@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "cache/cuda/late_choice.h"
-#include "compress/cuda/heavy.h"
 #include "rows/cuda/coded_store.h"
+#include "select/cuda/heavy.h"
 
 namespace pith::cuda {
 

@@ -1,14 +1,14 @@
 // What a resolved rule becomes in one layer on the GPU: the codec whose kernels take it, and the
-// selector's half there. Whether it can be has been settled (compress/offers.h).
+// selector's half there. Whether it can be has been settled (policy/offers.h).
 
 #include "cache/cuda/layer_plan.h"
 
 #include <fmt/format.h>
 
-#include "compress/registry.h"
 #include "methods/registry_cuda.h"
 #include "pith/error.h"
 #include "plan/simple_rules.h"
+#include "policy/registry.h"
 #include "rows/cuda/level_codec.h"
 
 namespace pith::cuda {

@@ -8,10 +8,10 @@
 
 #include "cache/kv_cache.h"
 #include "kernels/cuda/device.h"
+#include "methods/device_selector.h"
 #include "plan/plan.h"
 #include "rows/cuda/body_store.h"
 #include "rows/cuda/device_codec.h"
-#include "rows/cuda/device_selector.h"
 
 namespace pith::cuda {
 

@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
-#include "compress/cuda/judged_rows.h"
 #include "plan/protected_rows.h"
 #include "plan/step.h"
 #include "rows/cuda/dense_store.h"
+#include "select/cuda/judged_rows.h"
 
 namespace pith::cuda {
 

@@ -10,11 +10,11 @@
 // head's: codes of rows that share nothing are the same in all of them.
 
 #include "cache/cuda/chunk_space.h"
-#include "compress/cuda/share.h"
 #include "core/copied.h"
 #include "kernels/cuda/pinned.h"
 #include "kernels/cuda/slab.h"
 #include "rows/cuda/coded_store.h"
+#include "select/cuda/share.h"
 
 namespace pith::cuda {
 

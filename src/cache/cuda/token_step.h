@@ -4,8 +4,8 @@
 
 #include "attend/cuda/decode.h"
 #include "attend/cuda/mass.h"
-#include "compress/cuda/judged_rows.h"
 #include "kernels/cuda/layer.h"
+#include "select/cuda/judged_rows.h"
 
 namespace pith::cuda {
 

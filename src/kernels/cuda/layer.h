@@ -105,7 +105,7 @@ void scatter_rows(float* const* places, const float* rows, size_t tokens, size_t
 void gather_rows(float* rows, float* const* places, size_t tokens, size_t width,
                  cudaStream_t stream);
 
-/// What the MLP's gate goes through: model/architectures.h's Activation.
+/// What the MLP's gate goes through: model/loaders/architectures.h's Activation.
 enum class GateKind : uint8_t { kSilu, kGeluTanh };
 
 /// out <- activation(gate + bias) (up + bias).

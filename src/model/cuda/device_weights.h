@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/mixed_matrix.h"
-#include "model/weights.h"
+#include "model/loaders/weights.h"
 
 namespace pith::cuda {
 

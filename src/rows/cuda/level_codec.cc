@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <bit>
 
-#include "compress/tight_rows.h"
 #include "core/finite.h"
 #include "kernels/cuda/device.h"
 #include "pith/error.h"
+#include "rows/tight_rows.h"
 
 namespace pith::cuda {
 

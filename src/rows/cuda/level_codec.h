@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <string>
 
-#include "attend/cuda/level_format.h"
 #include "rows/cuda/device_codec.h"
+#include "rows/cuda/level_format.h"
 
 namespace pith::cuda {
 

@@ -1,7 +1,7 @@
 #pragma once
 // Where a group of rows and what is found of it lie while a thread block codes it.
 
-#include "attend/cuda/level_lane.cuh"
+#include "rows/cuda/level_lane.cuh"
 #include "rows/cuda/level_product.cuh"
 
 namespace pith::cuda {

@@ -2,8 +2,8 @@
 // A matrix in shared memory as a product of rank r, nearly: subspace iteration, as the CPU does it
 // (methods/gear/low_rank). One thread block; sums in f64.
 
-#include "attend/cuda/level_lane.cuh"
 #include "core/philox.h"
+#include "rows/cuda/level_lane.cuh"
 
 namespace pith::cuda {
 

@@ -1,10 +1,10 @@
 // The records that rows name (level_format.h) are counted and numbered anew: a thread block a KV
 // head. Cost: a word of each row is read and written twice at most, and a word a record.
 
-#include "attend/cuda/level_format.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
+#include "rows/cuda/level_format.h"
 
 namespace pith::cuda {
 namespace {

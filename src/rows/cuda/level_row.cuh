@@ -2,8 +2,8 @@
 // How a warp chooses the codes of a row whose levels lie around 0 and whose scale is its own, as
 // PlaneRows does on the CPU (methods/qjl).
 
-#include "attend/cuda/level_lane.cuh"
-#include "compress/tight_rows.h"
+#include "rows/cuda/level_lane.cuh"
+#include "rows/tight_rows.h"
 
 namespace pith::cuda {
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "attend/cuda/level_scores.cuh"
 #include "attend/cuda/mass_token.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launched_shared.cuh"
+#include "rows/cuda/level_scores.cuh"
 
 namespace pith::cuda {
 namespace {

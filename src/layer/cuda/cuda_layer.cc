@@ -1,0 +1,339 @@
+// A layer's cache on the GPU, over device pointers. All layers of a Compute have one stream, which
+// waits for the caller's and is waited for by it; what housekeeping follows a call delays nobody
+// but the next call.
+
+#include <fmt/format.h>
+
+#include <array>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "cache/cuda/device_cache.h"
+#include "kernels/cuda/streams.h"
+#include "kernels/cuda/strided.h"
+#include "kernels/cuda/upload_ring.h"
+#include "layer/layer_backend.h"
+#include "pith/error.h"
+#include "session/cuda/bits_of_card.h"
+
+namespace pith {
+namespace {
+
+constexpr size_t kAligned = 16;  // bytes: what attention's results must be to be written in place
+
+/// What layers of one shape use in turn.
+struct ShapeSpace {
+  ShapeSpace(MemoryCounter& memory, const cuda::DecodeShape& shape, cudaStream_t stream)
+      : common(std::make_shared<cuda::DeviceCommon>(memory)),
+        scratch(memory, shape, stream),
+        queries(memory, MemoryKind::kScratch),
+        answers(memory, MemoryKind::kScratch) {}
+  std::shared_ptr<cuda::DeviceCommon> common;
+  cuda::DecodeScratch scratch;
+  cuda::DeviceBuffer queries;        // [T, H, D] of 16 bits
+  cuda::DeviceArray<float> answers;  // [T, H, D]
+};
+
+/// What all layers have in common.
+struct Shared {
+  explicit Shared(const ComputeOptions& o)
+      : threads(o.threads), memory(o.memory_limit), device(current_device()) {}
+  static int current_device() {
+    int device = 0;
+    cuda::check(cudaGetDevice(&device), "the current device");
+    return device;
+  }
+  ShapeSpace& space(const LayerCacheOptions& o) {
+    auto& space = spaces[{o.query_heads, o.kv_heads, o.head_dim}];
+    if (!space) {
+      const cuda::DecodeShape shape{1, o.query_heads, o.kv_heads, o.head_dim, 1, 0};
+      space = std::make_unique<ShapeSpace>(memory, shape, stream.stream);
+    }
+    return *space;
+  }
+
+  int threads;
+  cuda::UploadRing uploads;  // outlives what the stream does
+  cuda::OwnStream stream;
+  std::recursive_mutex turn;  // of whoever gives the stream work or takes what is lent
+  MemoryCounter memory;
+  int device;
+  cuda::StreamOrder order;
+  std::map<std::tuple<int, int, int>, std::unique_ptr<ShapeSpace>> spaces;
+};
+
+/// Has the turn. Between begin and end our stream does what the caller's waits for, also where a
+/// call fails in between: what it is given may be read until then.
+class Call {
+ public:
+  Call(Shared& shared, cudaStream_t callers)
+      : shared_(shared), turn_(shared.turn), callers_(callers) {
+    shared_.order.begin(shared_.stream.stream, callers_);
+  }
+  ~Call() {
+    try {
+      if (!ended_) end();
+    } catch (const Error&) {  // the first failure is the caller's
+    }
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  void end() {
+    ended_ = true;
+    shared_.order.end(shared_.stream.stream, callers_);
+  }
+
+ private:
+  Shared& shared_;
+  std::lock_guard<std::recursive_mutex> turn_;
+  cudaStream_t callers_;
+  bool ended_ = false;
+};
+
+class CudaLayer final : public LayerBackend {
+ public:
+  /// The turn is the caller's.
+  CudaLayer(Shared& shared, const LayerCacheOptions& o) : shared_(shared), site_(o) {
+    // What the GPU does not do is refused before memory is made for it.
+    const ResolvedPolicy can_be(o.policy, shape_of(o), o.seed, Device::kCuda);
+    space_ = &shared.space(o);
+    cache_ = std::make_unique<cuda::DeviceCache>(shared.memory, shape_of(o), o.policy, o.seed,
+                                                 shared.stream.stream, site_.rope.get(),
+                                                 space_->common, o.layer);
+    cache_->protect(o.protect);
+    if (o.error_probe.rows > 0) cache_->start_error_probe(o.error_probe, o.seed, shared.threads);
+  }
+  CudaLayer(const CudaLayer& o)
+      : shared_(o.shared_),
+        site_(o.site_),
+        space_(o.space_),
+        callers_(o.callers_),
+        cache_(o.cache_->clone()) {}
+  ~CudaLayer() override {
+    const std::lock_guard turn(shared_.turn);
+    cache_.reset();
+  }
+
+  std::unique_ptr<LayerBackend> clone() const override {
+    const std::lock_guard turn(shared_.turn);
+    return std::make_unique<CudaLayer>(*this);
+  }
+
+  void step(const RowsOut& out, const RowsView& q, const RowsView& k, const RowsView& v,
+            size_t tokens) override {
+    check_places({{out.data, "out"}, {q.data, "q"}, {k.data, "k"}, {v.data, "v"}});
+    Call call(shared_, callers_);
+    if (tokens == 1) {
+      step_token(out, q, k, v);
+      call.end();
+      cache_->end_token();
+    } else {
+      step_chunk(out, q, k, v, tokens);
+      call.end();
+      cache_->end_chunk(site_.layer, tokens);
+    }
+  }
+
+  void append(const RowsView& k, const RowsView& v, size_t tokens) override {
+    check_places({{k.data, "k"}, {v.data, "v"}});
+    Call call(shared_, callers_);
+    const cuda::RowTarget to = cache_->begin_chunk(site_.layer, tokens);
+    cuda::copy_strided(std::array{keys_to(to, k), values_to(to, v)}, tokens, site_.dim, stream());
+    call.end();
+    cache_->append_chunk(site_.layer, tokens);
+  }
+
+  void attend(const RowsOut& out, const RowsView& q, size_t tokens) override {
+    check_places({{out.data, "out"}, {q.data, "q"}});
+    const Call call(shared_, callers_);
+    if (tokens == 1) {
+      cache_->begin_query();
+      shared_.uploads.send(cache_->token_uploads(), stream());
+    }
+    void* queries = room_for_queries(tokens);
+    cuda::copy_strided(std::array{queries_to(queries, q)}, tokens, site_.dim, stream());
+    if (tokens == 1) {
+      float* to = in_place(out, DType::kF32) ? static_cast<float*>(out.data) : answers(1);
+      cache_->attend_only(site_.layer, cache_->token_place(site_.layer, to, queries),
+                          space_->scratch);
+      if (to != out.data) hand_out(out, to, 1);
+    } else {
+      hand_out(out, cache_->attend_chunk_only(site_.layer, queries, tokens), tokens);
+    }
+  }
+
+  void end_prompt() override {
+    const std::lock_guard turn(shared_.turn);
+    cache_->end_prefill();
+  }
+  void protect(std::span<const TokenRange> ranges) override {
+    const std::lock_guard turn(shared_.turn);
+    cache_->protect(ranges);
+  }
+  void use_stream(void* stream) override { callers_ = static_cast<cudaStream_t>(stream); }
+
+  size_t tokens() const override {
+    const std::lock_guard turn(shared_.turn);
+    return cache_->tokens();
+  }
+  HeadRows rows(int head) const override {
+    const std::lock_guard turn(shared_.turn);
+    return cache_->rows(site_.layer, head);
+  }
+  Ledger ledger() const override {
+    const std::lock_guard turn(shared_.turn);
+    return cache_->ledger();
+  }
+  std::string describe() const override { return cache_->describe(); }
+  std::optional<AttentionError> attention_error() const override {
+    const std::lock_guard turn(shared_.turn);
+    const auto all = cache_->attention_errors();
+    return all.empty() ? std::nullopt : std::optional(all.front());
+  }
+  std::vector<TokenRange> protected_tokens() const override { return cache_->protected_tokens(); }
+  void archive(Archive& a) override {
+    const std::lock_guard turn(shared_.turn);
+    cache_->archive(a);
+    cache_->archive_layer(site_.layer, a);
+  }
+
+ private:
+  struct Place {
+    const void* data;
+    const char* name;
+  };
+
+  cudaStream_t stream() const { return shared_.stream.stream; }
+
+  /// A host's address in a kernel would end the process's use of the GPU.
+  void check_places(std::initializer_list<Place> places) const {
+    if (const int now = Shared::current_device(); now != shared_.device)
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("a layer's cache on GPU {} was called while GPU {} is current; "
+                              "cudaSetDevice({}) first",
+                              shared_.device, now, shared_.device));
+    for (const Place& place : places) {
+      cudaPointerAttributes about{};
+      cuda::check(cudaPointerGetAttributes(&about, place.data), place.name);
+      if (about.type == cudaMemoryTypeUnregistered)
+        throw Error(
+            ErrorCode::kInvalidArgument,
+            fmt::format("{} is memory of the host, and the cache is on the GPU: pass device "
+                        "pointers, or make the cache with a Compute on the CPU",
+                        place.name));
+      if (about.type == cudaMemoryTypeDevice && about.device != shared_.device)
+        throw Error(ErrorCode::kInvalidArgument,
+                    fmt::format("{} is memory of GPU {}, and the cache is on GPU {}", place.name,
+                                about.device, shared_.device));
+    }
+  }
+
+  // Strided copies read what they are given: only `to` is written.
+  static cuda::StridedRows rows_of(const RowsView& x) {
+    return {const_cast<void*>(x.data), x.dtype, x.token_stride, x.head_stride};
+  }
+  /// Rows from to.row on, of every KV head.
+  cuda::StridedRows rows_at(const cuda::RowTarget& to, void* side) const {
+    const size_t first = static_cast<size_t>(to.row) * site_.dim * 2;
+    return {static_cast<std::byte*>(side) + first, cache_->dtype(),
+            static_cast<ptrdiff_t>(site_.dim), static_cast<ptrdiff_t>(to.head_stride)};
+  }
+  cuda::StridedRows side_by_side(void* data, DType dtype) const {
+    return {data, dtype, static_cast<ptrdiff_t>(site_.query_heads * site_.dim),
+            static_cast<ptrdiff_t>(site_.dim)};
+  }
+  cuda::StridedCopy keys_to(const cuda::RowTarget& to, const RowsView& k) const {
+    return {rows_at(to, to.k), rows_of(k), static_cast<int>(site_.kv_heads)};
+  }
+  cuda::StridedCopy values_to(const cuda::RowTarget& to, const RowsView& v) const {
+    return {rows_at(to, to.v), rows_of(v), static_cast<int>(site_.kv_heads)};
+  }
+  cuda::StridedCopy queries_to(void* to, const RowsView& q) const {
+    return {side_by_side(to, cache_->dtype()), rows_of(q), static_cast<int>(site_.query_heads),
+            site_.query_factor};
+  }
+
+  void* room_for_queries(size_t tokens) const {
+    const size_t bytes = 2 * tokens * site_.query_heads * site_.dim;
+    if (space_->queries.size() < bytes) space_->queries.allocate(bytes, stream());
+    return space_->queries.data();
+  }
+  float* answers(size_t tokens) const {
+    const size_t numbers = tokens * site_.query_heads * site_.dim;
+    if (space_->answers.size() < numbers) space_->answers.allocate(numbers, stream());
+    return space_->answers.data();
+  }
+  /// Whether attention can write there, as numbers of that type.
+  bool in_place(const RowsOut& out, DType dtype) const {
+    return out.dtype == dtype && without_gaps(out, site_.query_heads, site_.dim) &&
+           reinterpret_cast<uintptr_t>(out.data) % kAligned == 0;
+  }
+  void hand_out(const RowsOut& out, const float* from, size_t tokens) const {
+    const cuda::StridedCopy copy{{out.data, out.dtype, out.token_stride, out.head_stride},
+                                 side_by_side(const_cast<float*>(from), DType::kF32),
+                                 static_cast<int>(site_.query_heads)};
+    cuda::copy_strided({&copy, 1}, tokens, site_.dim, stream());
+  }
+
+  void step_token(const RowsOut& out, const RowsView& q, const RowsView& k, const RowsView& v) {
+    cache_->begin_token();
+    shared_.uploads.send(cache_->token_uploads(), stream());
+    const cuda::RowTarget& to = cache_->token_target(site_.layer);
+    void* queries = room_for_queries(1);
+    cuda::copy_strided(std::array{queries_to(queries, q), keys_to(to, k), values_to(to, v)}, 1,
+                       site_.dim, stream());
+    float* found = in_place(out, DType::kF32) ? static_cast<float*>(out.data) : answers(1);
+    cache_->attend_token(site_.layer, cache_->token_place(site_.layer, found, queries),
+                         space_->scratch);
+    if (cache_->comparing()) cache_->compare_token(site_.layer, found, queries);
+    if (found != out.data) hand_out(out, found, 1);
+  }
+
+  void step_chunk(const RowsOut& out, const RowsView& q, const RowsView& k, const RowsView& v,
+                  size_t tokens) {
+    void* queries = room_for_queries(tokens);
+    const cuda::RowTarget to = cache_->begin_chunk(site_.layer, tokens);
+    cuda::copy_strided(std::array{queries_to(queries, q), keys_to(to, k), values_to(to, v)}, tokens,
+                       site_.dim, stream());
+    const bool direct = in_place(out, out.dtype);
+    void* found = direct ? out.data : answers(tokens);
+    cache_->attend_chunk(site_.layer, found, direct ? out.dtype : DType::kF32, queries, tokens);
+    if (!direct) hand_out(out, static_cast<const float*>(found), tokens);
+  }
+
+  Shared& shared_;
+  LayerSite site_;
+  ShapeSpace* space_ = nullptr;
+  cudaStream_t callers_ = nullptr;
+  std::unique_ptr<cuda::DeviceCache> cache_;
+};
+
+class CudaCompute final : public ComputeBackend {
+ public:
+  explicit CudaCompute(const ComputeOptions& o) : shared_(o) {}
+  std::unique_ptr<LayerBackend> make_layer(const LayerCacheOptions& o) override {
+    const std::lock_guard turn(shared_.turn);
+    return std::make_unique<CudaLayer>(shared_, o);
+  }
+  size_t bytes_in_use() const override { return shared_.memory.total(); }
+  Device device() const override { return Device::kCuda; }
+  std::string bits() const override { return cuda::bits_of_card(); }
+
+ private:
+  Shared shared_;
+};
+
+}  // namespace
+
+std::unique_ptr<ComputeBackend> make_cuda_compute(const ComputeOptions& options) {
+  cuda::device_info();  // refuses what is no GPU of ours
+  if (!options.isa.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the instruction set '{}' was asked for on the GPU; it is the CPU's: "
+                            "leave it empty",
+                            options.isa));
+  return std::make_unique<CudaCompute>(options);
+}
+
+}  // namespace pith

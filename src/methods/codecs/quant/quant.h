@@ -1,0 +1,20 @@
+#pragma once
+// Codecs of b-bit integers in groups of 32 with f16 scales, one registry row each: int8 and int4
+// (llama.cpp's q8_0 and q4_0), and KIVI.
+
+#include "policy/registry.h"
+
+namespace pith {
+
+struct IntOptions {
+  bool hadamard = false;
+  size_t center = 0;  ///< rows
+  Fields fields();
+};
+
+struct KiviOptions : IntOptions {
+  int bits = 2;
+  Fields fields();
+};
+
+}  // namespace pith

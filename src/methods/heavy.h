@@ -1,0 +1,48 @@
+#pragma once
+// Heavy rows apart: the rows with the most recent attention mass, and those whose keys are unlike
+// all others, stay as they are, with weight 1, and only the rest goes to a sampling selector
+// (docs/decisions/0013-heavy-rows.md, 0150). What a sample does worst is to drop or double a row
+// that carries much of the attention, now or for a question that is still to come.
+//
+// Rows enter the heavy store unjudged; when it has grown to budget + interval, the `interval`
+// lightest go to the inner selector, oldest first. Mass is that of the last `queries` queries:
+// older mass says nothing about the next query (0012). Cost per row: one selection over the heavy
+// rows every `interval` rows, for keys 4 D operations a heavy row in each, and one number added by
+// attend per watched query and row.
+
+#include <optional>
+
+#include "plan/heavy_rule.h"
+#include "policy/registry.h"
+
+namespace pith {
+
+/// What a selector with heavy rows takes beside its own options.
+struct HeavyOptions {
+  std::optional<Budget> heavy = {};
+  bool none = false;                    ///< heavy=0
+  bool by_default = false;              ///< some even if nobody says how many
+  double keys = 0.5;                    ///< share of them that stay for their keys
+  std::optional<size_t> interval = {};  ///< unset: see sizes()
+  size_t queries = 256;
+
+  /// `unset`: what an unset `heavy` amounts to, for the help.
+  Fields fields(const std::string& unset);
+  /// There are some, and the selector says how many.
+  bool open() const { return by_default && !heavy && !none; }
+  /// None unless heavy rows are asked for. Without an interval there are never more than asked for,
+  /// and about an eighth of them makes room at once.
+  std::optional<HeavySizes> sizes(const BudgetSite& site) const;
+  /// What a budget for all leaves to the others: bytes count heavy rows too. Throws
+  /// kInvalidArgument if nothing.
+  size_t others(const Budget& all, const BudgetSite& site, std::string_view what) const;
+  /// With budgets as rows.
+  HeavyOptions at(const BudgetSite& site) const;
+  /// Bytes beside each row: the mass.
+  double side_bytes() const { return (heavy || open()) && keys < 1 ? sizeof(float) : 0; }
+};
+/// `inner` behind heavy rows if there are sizes, else `inner` itself. It must keep to store 0 of
+/// its bodies and not care for attention mass or prompt ends; its text names the heavy rows.
+ResolvedSelector with_heavy(ResolvedSelector inner, const std::optional<HeavySizes>& sizes);
+
+}  // namespace pith

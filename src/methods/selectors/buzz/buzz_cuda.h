@@ -1,0 +1,24 @@
+#pragma once
+// BUZZ's choice on the GPU: of the old rows every `old_stride`-th stays, of each `new_stride` new
+// rows the one with the most mass.
+
+#include "select/cuda/judged_rows.h"
+
+namespace pith::cuda {
+
+struct BuzzStrides {
+  int old_stride = 0, new_stride = 0;
+  bool best = true;  ///< false: the first of each run of new rows stays
+};
+
+void choose_cells(const SelectSpace& space, const JudgedRows& rows, const BuzzStrides& strides,
+                  cudaStream_t stream);
+/// rows.log_weights of what stays <- the logarithm of the weights of its cell.
+void weigh_cells(const JudgedRows& rows, const BuzzStrides& strides, cudaStream_t stream);
+
+/// scaled [T, H, D] <- queries times log_512 of the tokens seen, at least 1. The first one's
+/// position is in `note`, or on the device in `at` if that is not null.
+void scale_by_log(void* scaled, const StepQueries& queries, const QueryNote& note,
+                  const QueryNote* at, cudaStream_t stream);
+
+}  // namespace pith::cuda

@@ -1,0 +1,104 @@
+#pragma once
+// Express on the GPU (see express.h): the streams of all KV heads of a layer.
+//
+// A stream's rows, weights and positions are the device's; how many stand where the host knows, and
+// tells at each launch. Taking rows is one launch, one block a head, which finds its halvings as it
+// goes, by the host's own functions (plan/coreset.h). Cost as on the CPU: O(s^2 D log^2 n) in all.
+
+#include <cuda_runtime_api.h>
+
+#include "core/archive.h"
+#include "methods/selectors/express/express.h"
+#include "rows/cuda/dense_store.h"
+#include "select/cuda/halving.h"
+
+namespace pith::cuda {
+
+/// ExpressRule as the kernels see it.
+struct DeviceExpressRule {
+  ExpressShape shape;
+  float weight_exponent = 1;
+  DeviceHalvingRule halving;
+};
+DeviceExpressRule device_rule(const ExpressRule& rule);
+
+/// What a stream is made for.
+struct ExpressSite {
+  DType dtype = DType::kBF16;  ///< of rows: kF16 or kBF16
+  int dim = 0;                 ///< D: 64 or 128
+  int heads = 0;               ///< KV heads, of all sequences
+  int64_t first_position = 0;  ///< of the stream's first row
+  uint64_t seed = 0;
+  uint32_t layer = 0, first_head = 0;
+  bool coded = false;  ///< rows are codes somewhere else, and lie here while others are taken
+
+  /// Throws kInvalidArgument for shapes and dtypes that the kernels do not know.
+  void check(const ExpressRule& rule) const;
+};
+
+/// New rows of all heads: row i of head h is at h * head_stride + i * row_stride, in numbers.
+struct NewDeviceRows {
+  const void* k = nullptr;
+  const void* v = nullptr;
+  size_t head_stride = 0;
+  size_t row_stride = 0;
+  int count = 0;
+  int32_t positions_stride = 0;        ///< 0: the same for all heads
+  const int32_t* positions = nullptr;  // [heads, positions_stride], or null: from `position` on
+  int64_t position = -1;               ///< of the first; -1: it follows the stream's last
+};
+
+/// Where a stream's arrays lie, for the kernels.
+struct ExpressArrays {
+  void* k = nullptr;             // [heads, capacity, D]
+  void* v = nullptr;             // [heads, capacity, D]
+  float* log_weights = nullptr;  // [heads, capacity]
+  int64_t* positions = nullptr;  // [heads, capacity]
+  /// Where each row was before rows were taken: among those held, new ones behind them; or null.
+  int32_t* sources = nullptr;  // [heads, capacity]
+  int capacity = 0;
+};
+
+/// Rows for one of several streams that take together.
+struct ExpressJob {
+  ExpressArrays arrays;
+  NewDeviceRows rows;
+  uint32_t layer = 0;
+  ExpressState state;  ///< before them
+};
+inline constexpr int kMostExpressJobs = 32;  // what a launch's parameters have room for
+struct ExpressJobs {
+  ExpressJob job[kMostExpressJobs];
+  int count = 0;
+};
+
+class ExpressDevice {
+ public:
+  ExpressDevice(MemoryCounter& counter, const ExpressRule& rule, const ExpressSite& site,
+                cudaStream_t stream);
+  /// Rows to be taken, in stream order: from now on they have been.
+  ExpressJob job(const NewDeviceRows& rows);
+  /// One launch, where rows are not coded.
+  void take(const NewDeviceRows& rows, cudaStream_t stream);
+  const ExpressState& state() const { return state_; }
+  /// The rows held of one head, for attention, where they are not coded.
+  DeviceSpan span(size_t head) const;
+  ExpressArrays arrays() const;
+  size_t allocated_bytes() const;
+  /// `tokens` came in all.
+  void archive(Archive& a, size_t tokens, cudaStream_t stream);
+
+ private:
+  DeviceExpressRule rule_;
+  ExpressSite site_;
+  DenseStore rows_;   // [2, heads, capacity, D], unless rows are coded
+  Slab log_weights_;  // [heads, capacity] of float
+  Slab positions_;    // [heads, capacity] of int64_t
+  ExpressState state_;
+};
+
+/// One launch for all jobs. Everything of `site` but the layer holds for all.
+void express_take(const DeviceExpressRule& rule, const ExpressSite& site, const ExpressJobs& jobs,
+                  cudaStream_t stream);
+
+}  // namespace pith::cuda

@@ -1,0 +1,214 @@
+// Express as the body of a layer on the GPU. The device keeps the stream; the host knows from the
+// number of rows alone how many stand where.
+//
+// Over a codec all rows are codes. New ones are coded first; then the layer's rows are unpacked to
+// memory that all layers have in turn, and the stream takes what the codes of the new ones give
+// back, and writes where each row that is left came from. Codes then move as that says: no row is
+// coded twice. Cost over codes: 1.5 s rows unpacked and moved, each time rows are taken.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
+#include "core/copied.h"
+#include "kernels/cuda/fetched.h"
+#include "methods/device_selector.h"
+#include "methods/registry_cuda.h"
+#include "methods/selectors/express/express_cuda.h"
+#include "rows/cuda/coded_store.h"
+
+namespace pith::cuda {
+namespace {
+
+class ExpressStore final : public BodyStore {
+ public:
+  ExpressStore(const ExpressRule& rule, const ExpressSite& place, const StoreSite& site)
+      : rule_(rule), place_(place), site_(site), device_(*site.memory, rule, place, site.stream) {
+    if (!site.codec) return;
+    StoreSite of_codes = site;
+    of_codes.context = static_cast<size_t>(device_.arrays().capacity) + kBlockRows;
+    codes_ = std::make_unique<CodedStore>(site.codec, of_codes);
+  }
+
+  std::unique_ptr<BodyStore> clone() const override {
+    return std::make_unique<ExpressStore>(*this);
+  }
+  /// Each body codes for itself, so that layers with codecs of their own go together.
+  std::string kind() const override {
+    const HalvingRule& h = rule_.halving;
+    return fmt::format("express {} {} {} {} {} {} {} {} {}", rule_.shape.target,
+                       rule_.shape.inflation, h.balance, h.centre, h.temperature, h.value_constant,
+                       rule_.weight_exponent, place_.first_position, codes_ ? "in codes" : "dense");
+  }
+  size_t rows() const override { return state_.rows(); }
+  void announce(size_t rows) override { advance(state_, rule_.shape, rows); }
+  void take(std::span<const BodyMove> moves) const override;
+  size_t least() const override { return codes_ ? codes_->least_appended() : 0; }
+  /// A halving is one block: many layers fill the card.
+  size_t layers_together() const override {
+    const auto heads = static_cast<size_t>(place_.heads);
+    const auto all = static_cast<size_t>(device_info().multiprocessors);
+    return std::clamp<size_t>(all / heads, 1, kMostExpressJobs);
+  }
+
+  DeviceSpan span(size_t head, size_t /*which*/) const override {
+    DeviceSpan span = device_.span(head);
+    if (!codes_) return span;
+    const float* weights = span.log_weights;
+    span = codes_->span(head, 0);
+    span.log_weights = weights;
+    return span;
+  }
+  void attend_token(const DecodeCall& call, const DecodeScratch& scratch) const override {
+    codes_ ? codes_->attend_token(call, scratch) : decode_dense(call, scratch, site_.stream);
+  }
+  void attend_chunk(ChunkAttention& attention, const CausalSpan& /*as*/,
+                    const std::function<RowTarget()>& piece) const override {
+    const ExpressArrays a = device_.arrays();
+    const auto stride = static_cast<size_t>(a.capacity);
+    CausalSpan span;
+    if (!codes_) span = causal_span({a.k, a.v, stride * site_.dim, 0}, rows(), site_.dim);
+    span.log_weights = a.log_weights;
+    span.weights_stride = stride;
+    codes_ ? codes_->attend_chunk(attention, span, piece) : attention.add(span);
+  }
+
+  bool keeps_positions() const override { return true; }
+  void add_rows(HeadRows& out, size_t head, int64_t first_position) const override;
+  void add_codes(std::vector<HeadCodes>& codes, size_t head, size_t first) const override {
+    if (codes_) codes_->add_codes(codes, head, first);
+  }
+  void add_to(Ledger& ledger) const override {
+    const size_t rows = site_.heads * this->rows();
+    const size_t payload = codes_ ? 0 : rows * site_.dim * 4;
+    const size_t metadata = rows * (sizeof(float) + sizeof(int64_t));
+    ledger.payload += payload;
+    ledger.metadata += metadata;
+    ledger.slack += device_.allocated_bytes() - payload - metadata;
+    codes_ ? codes_->add_to(ledger) : void(ledger.rows_kept += rows);
+  }
+  void archive(Archive& a, size_t tokens) override {
+    device_.archive(a, tokens, site_.stream);
+    state_ = device_.state();
+    if (!codes_) return;
+    codes_->archive(a, tokens);
+    a.need(codes_->rows() == rows(), "another number of codes than the policy keeps");
+  }
+
+ private:
+  /// At most kMostExpressJobs.
+  void take_together(std::span<const BodyMove> moves) const;
+  ExpressJob job_of(const BodyMove& move);
+  /// Codes new rows behind those held, which are unpacked to the job's room.
+  void unfold(const BodyMove& move, const ExpressArrays& room);
+  /// What is left moves to its place.
+  void fold(const ExpressArrays& room);
+
+  ExpressRule rule_;
+  ExpressSite place_;
+  StoreSite site_;
+  ExpressDevice device_;
+  Copied<CodedStore> codes_;  // null: rows lie in device_
+  ExpressState state_;        // with the rows that are announced
+};
+
+// A token's few rows cause few halvings: fewer layers then share a launch, and the room for them.
+void ExpressStore::take(std::span<const BodyMove> moves) const {
+  constexpr size_t kFew = 4;
+  size_t together = kMostExpressJobs;
+  if (codes_)
+    together = std::min(layers_together(), moves.front().rows > kBlockRows ? together : kFew);
+  for (size_t first = 0; first < moves.size(); first += together) {
+    take_together(moves.subspan(first, std::min(together, moves.size() - first)));
+  }
+}
+
+void ExpressStore::take_together(std::span<const BodyMove> moves) const {
+  // Bodies of one kind have one capacity.
+  const size_t rows = codes_ ? site_.heads * static_cast<size_t>(device_.arrays().capacity) : 0;
+  const size_t bytes = rows * site_.dim * 2;
+  const size_t all = moves.size();
+  DeviceArray<std::byte> room(*site_.memory, MemoryKind::kScratch, 2 * all * bytes, site_.stream);
+  DeviceArray<int32_t> sources(*site_.memory, MemoryKind::kScratch, all * rows, site_.stream);
+  ExpressJobs jobs;
+  for (const BodyMove& move : moves) {
+    auto& body = static_cast<ExpressStore&>(*move.body);
+    const auto i = static_cast<size_t>(jobs.count);
+    ExpressJob& job = jobs.job[jobs.count++] = body.job_of(move);
+    if (!codes_) continue;
+    job.arrays.k = room.data() + 2 * i * bytes;
+    job.arrays.v = room.data() + (2 * i + 1) * bytes;
+    job.arrays.sources = sources.data() + i * rows;
+    body.unfold(move, job.arrays);
+  }
+  express_take(device_rule(rule_), place_, jobs, site_.stream);
+  for (size_t i = 0; codes_ && i < moves.size(); ++i) {
+    static_cast<ExpressStore&>(*moves[i].body).fold(jobs.job[i].arrays);
+  }
+}
+
+ExpressJob ExpressStore::job_of(const BodyMove& move) {
+  const RowTarget& from = move.from;
+  const size_t at = static_cast<size_t>(from.row) * site_.dim * 2;
+  return device_.job({static_cast<const std::byte*>(from.k) + at,
+                      static_cast<const std::byte*>(from.v) + at, from.head_stride, site_.dim,
+                      static_cast<int>(move.rows), static_cast<int32_t>(move.positions_stride),
+                      move.positions, move.position});
+}
+
+void ExpressStore::unfold(const BodyMove& move, const ExpressArrays& room) {
+  const size_t blocks = (codes_->rows() + kBlockRows - 1) / kBlockRows;
+  const RowTarget to{room.k, room.v, static_cast<size_t>(room.capacity) * site_.dim, 0};
+  if (blocks > 0) codes_->unpack(to, {0, blocks, DType::kF16});
+  const DType dtype = move.given_back ? DType::kF16 : site_.dtype;
+  // What a row's own code gave back it gives back again; another group's does not.
+  const bool differs = !move.given_back || site_.shares;
+  const RowPositions positions =
+      move.positions ? RowPositions(move.positions, move.positions_stride, move.rows)
+                     : RowPositions(move.position);
+  codes_->append({move.from, move.rows, positions, dtype, differs});
+}
+
+void ExpressStore::fold(const ExpressArrays& room) {
+  codes_->keep(room.sources, static_cast<size_t>(room.capacity), rows());
+}
+
+void ExpressStore::add_rows(HeadRows& out, size_t head, int64_t) const {
+  const ExpressArrays a = device_.arrays();
+  const size_t at = head * static_cast<size_t>(a.capacity);
+  std::ranges::copy(fetched(a.positions + at, rows(), site_.stream),
+                    std::back_inserter(out.positions));
+  std::ranges::copy(fetched(a.log_weights + at, rows(), site_.stream),
+                    std::back_inserter(out.log_weights));
+}
+
+/// Of a layer's streams; `dtype` of its exact rows.
+ExpressSite express_site(const SelectorSite& site, bool coded, DType dtype) {
+  ExpressSite place;
+  place.coded = coded;
+  place.dtype = coded ? DType::kF16 : dtype;  // f16 keeps more of a code's number
+  place.dim = static_cast<int>(site.head_dim);
+  place.heads = static_cast<int>(site.heads);
+  place.first_position = site.sink;
+  place.seed = site.seed;
+  place.layer = site.layer;
+  place.first_head = site.first_head;
+  return place;
+}
+
+}  // namespace
+
+SelectorOnGpu make_express_on_gpu(const SelectorPlace& place) {
+  const ExpressOptions options = place.options.as<ExpressOptions>().at(place.budget);
+  const ExpressRule rule = express_rule(options, place.budget, place.site.scale);
+  express_site(place.site, false, StoreSite().dtype).check(rule);
+  const BodyMaker make = [rule, site = place.site](const StoreSite& body) {
+    return std::make_unique<ExpressStore>(
+        rule, express_site(site, body.codec != nullptr, body.dtype), body);
+  };
+  return {make, nullptr, options.heavy.sizes(place.budget)};
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,37 @@
+#include "rows/cpu/waiting_rows.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "pith/error.h"
+
+namespace pith {
+
+void require_f16(const float* row, size_t dim) {
+  for (size_t c = 0; c < dim; ++c)
+    if (!(std::fabs(row[c]) <= 65504))
+      throw Error(ErrorCode::kNonFinite,
+                  fmt::format("a key or value of {} does not fit f16, in which this codec keeps "
+                              "rows that wait and numbers that stand out; {}",
+                              row[c],
+                              std::isfinite(row[c]) ? "use bf16 or f32 rows for this model"
+                                                    : "the model's activations are not finite"));
+}
+
+void WaitingRows::push(const float* row) {
+  require_f16(row, dim_);
+  const size_t before = rows_.size();
+  rows_.resize(before + dim_);
+  kernels_->from_f32(rows_.data() + before, row, DType::kF16, dim_);
+}
+
+void WaitingRows::keep(std::span<const uint32_t> kept, size_t first) {
+  for (size_t to = 0; to < kept.size(); ++to)
+    if (kept[to] - first != to)
+      std::memmove(rows_.data() + to * dim_, rows_.data() + (kept[to] - first) * dim_, 2 * dim_);
+  rows_.resize(kept.size() * dim_);
+}
+
+}  // namespace pith

@@ -1,0 +1,192 @@
+#pragma once
+// Rows of levels on the GPU: the form of every codec whose numbers are codes of a few bits with a
+// scale (turboquant, kvquant, gear; kivi, int8 and int4 after a transform or around a centre).
+//
+//   x = low + scale level[code] + left right, numbers apart put in; then RoPE, if it comes after
+//
+// A block of 32 rows. Codes: [32 rows][lane][the lane's channels, b bits each] (level_lane.cuh says
+// which those are), or in the order of tensor-core fragments (grouped_layout.h). Side, f16 but for
+// channels, each part only where the format has it:
+//   scales | minima | numbers apart [32, n] | their channels [32, n] bytes | left [32, r] |
+//   a share of right [r, D]: 1 / group_blocks of it, in order
+// One scale a row (kRow) [32], of tight rows in bytes, one for 32 numbers (kRowGroup) [32, D/32],
+// one for a channel of the block (kBlockChannel) [D]; of a channel for good (kHeadChannel): in a
+// table of the head, not here. Numbers of 16 bits have none (kNone): codes are rows of f16 or bf16
+// as they are, [32, D], and nothing else is there.
+//
+// Rows that are moved from block to block alone (named_rows) have nothing of channels in their
+// block's side. What a group shares is a record apart, of which each row has the number; keys with
+// turns have their positions:
+//   scales | minima | numbers apart | their channels | left | numbers [32] i32 | positions [32] i32
+// A record is of record_blocks blocks, keys' part then values', 16-byte pieces:
+//   [record_blocks] scales [D], minima [D] | [record_blocks / group_blocks] right [r, D]
+// and a row's number is record * record_blocks + its block among them.
+
+#include <cstdint>
+#include <span>
+
+#include "attend/cuda/code_rows.h"
+#include "attend/cuda/decode.h"
+#include "attend/cuda/mass.h"
+#include "kernels/cuda/grouped_layout.h"
+
+namespace pith::cuda {
+
+enum class LevelScale : uint8_t { kRow, kRowGroup, kBlockChannel, kHeadChannel, kNone };
+/// How a number finds its code: the nearest of evenly spaced levels; the nearest of a table; sign
+/// by sign (PlaneFormat in methods/qjl); between thresholds of a symmetric table that are moved
+/// until the row keeps its length along itself (rows/tight_rows.h: scales of 8 bits).
+enum class LevelChoice : uint8_t { kEven, kNearest, kSigns, kTight };
+
+/// How a block's codes lie: see above.
+enum class LevelOrder : uint8_t { kRows, kKeyFragments, kValueFragments };
+/// The kernels' forms of codes: those in rows whose blocks hold what rows share, those in
+/// fragments, and those in rows that may name a record or keep their positions.
+enum class LevelForm : uint8_t { kRows, kFragments, kNamed };
+
+/// f.operator()<form>(), for kernels whose form is known when they are compiled.
+template <class F>
+auto for_form(LevelForm form, const F& f) {
+  switch (form) {
+    case LevelForm::kFragments: return f.template operator()<LevelForm::kFragments>();
+    case LevelForm::kNamed: return f.template operator()<LevelForm::kNamed>();
+    default: return f.template operator()<LevelForm::kRows>();
+  }
+}
+
+/// Keys or values.
+struct LevelSide {
+  static constexpr int kMostLevels = 16;  ///< of a table
+  static constexpr int kMostApart = 8, kMostRank = 8;
+
+  int bits = 4;  ///< of a code: 1, 2, 3, 4 or 8; 16: see above
+  LevelScale scale = LevelScale::kRow;
+  LevelChoice choice = LevelChoice::kEven;
+  LevelOrder order = LevelOrder::kRows;  ///< fragments: at most 4 bits; looked up, 3
+  bool bf16 = false;                     ///< numbers of 16 bits: they are bf16, not f16
+  bool minima = false;                   ///< beside the scales
+  bool rotated = false;                  ///< rows lie as a Walsh-Hadamard transform left them
+  uint32_t flips[4] = {};                ///< [D bits] keys: channels that change sign before it
+  bool whole_rows = false;               ///< kSigns: scales as PlaneFormat's
+  int zero = 0;                          ///< kEven: the code of 0
+  int apart = 0;                         ///< numbers of a row in f16, n
+  bool missed = false;   ///< those are what the other parts miss, else the numbers themselves
+  int rank = 0;          ///< r of the product that a group's rows share
+  bool centred = false;  ///< the product is the group's mean: r = 1 and left is 1
+  int group_blocks = 1;  ///< blocks that share `right`: 1, 2, 4 or 8
+
+  // Of rows that stand alone:
+  bool positions = false;  ///< they have them beside them, for `turns`
+  int record_bytes = 0;    ///< of a whole record; 0: rows name none
+  int record_at = 0;       ///< where this side's part of it begins
+  int record_shift = 0;    ///< of record_blocks, a power of two
+
+  float levels[kMostLevels] = {};      ///< of all heads
+  const float* head_levels = nullptr;  // [B G, 16], instead of `levels`
+  const uint16_t* ranges = nullptr;    // [B G, 2, D] f16 minima and scales: kHeadChannel
+  const double* turns = nullptr;       // [D/2] of RoPE: keys were coded before it; or null
+
+  PITH_BOTH_SIDES constexpr int code_bytes(int dim) const { return 4 * dim * bits; }
+  constexpr int side_bytes(int dim) const;
+  constexpr int group_rows() const { return kBlockRows * group_blocks; }
+  PITH_BOTH_SIDES constexpr int scale_bytes() const {
+    return choice == LevelChoice::kTight ? 1 : 2;
+  }
+  /// Fragments: codes name levels of a table, and are never moved; else they are sums of signs.
+  PITH_BOTH_SIDES constexpr bool looked_up() const { return choice == LevelChoice::kTight; }
+  /// Rows share something with their neighbours.
+  constexpr bool shares() const { return rank > 0 || scale == LevelScale::kBlockChannel; }
+  /// Rows may be moved alone: what they share, if they do, is in records.
+  constexpr bool rows_alone() const { return !shares() || record_bytes > 0; }
+  constexpr LevelForm form() const {
+    if (record_bytes > 0 || positions) return LevelForm::kNamed;
+    return order == LevelOrder::kRows ? LevelForm::kRows : LevelForm::kFragments;
+  }
+  /// Bytes of scales and minima of one block's channels, of what a group's product has at its
+  /// right, and of this side's part of a record.
+  PITH_BOTH_SIDES constexpr int channel_bytes(int dim) const {
+    return scale == LevelScale::kBlockChannel ? 2 * dim * (minima ? 2 : 1) : 0;
+  }
+  PITH_BOTH_SIDES constexpr int right_bytes(int dim) const { return 2 * rank * dim; }
+  constexpr int record_part(int dim, int blocks) const {
+    return blocks * channel_bytes(dim) + blocks / group_blocks * right_bytes(dim);
+  }
+};
+
+/// Bytes at which the parts of a side begin, and the side's own.
+struct LevelPlaces {
+  int scales = 0;  ///< how many there are
+  int minima = 0, apart = 0, channels = 0, left = 0, numbers = 0, positions = 0, share = 0;
+  int share_bytes = 0, side = 0;
+
+  static constexpr LevelPlaces of(const LevelSide& f, int dim) {
+    const bool named = f.record_bytes > 0;
+    const bool elsewhere = f.scale == LevelScale::kHeadChannel || f.scale == LevelScale::kNone ||
+                           (f.scale == LevelScale::kBlockChannel && named);
+    LevelPlaces at;
+    at.scales = elsewhere ? 0 : f.scale == LevelScale::kRow ? kBlockRows : dim;
+    at.minima = f.scale_bytes() * at.scales;
+    at.apart = at.minima * (f.minima ? 2 : 1);
+    at.channels = at.apart + 2 * kBlockRows * f.apart;
+    at.left = at.channels + kBlockRows * f.apart;
+    at.numbers = at.left + (f.centred ? 0 : 2 * kBlockRows * f.rank);
+    at.positions = at.numbers + (named ? 4 * kBlockRows : 0);
+    at.share = at.positions + (f.positions ? 4 * kBlockRows : 0);
+    at.share_bytes = named ? 0 : (f.right_bytes(dim) / f.group_blocks + 15) / 16 * 16;
+    at.side = at.share + at.share_bytes;
+    return at;
+  }
+};
+constexpr int LevelSide::side_bytes(int dim) const { return LevelPlaces::of(*this, dim).side; }
+
+/// As kernels take it: they divide nothing.
+struct PlacedSide : LevelSide {
+  LevelPlaces at;
+  PlacedSide() = default;
+  PlacedSide(const LevelSide& side, int dim) : LevelSide(side), at(LevelPlaces::of(side, dim)) {}
+};
+
+struct LevelFormat {
+  LevelSide keys, values;
+  GroupedBytes bytes(int dim) const;
+  constexpr bool rows_alone() const { return keys.rows_alone() && values.rows_alone(); }
+  constexpr bool named() const {
+    return keys.form() == LevelForm::kNamed || values.form() == LevelForm::kNamed;
+  }
+  /// Blocks of a record: those of the larger group.
+  constexpr int record_blocks() const {
+    return keys.group_blocks > values.group_blocks ? keys.group_blocks : values.group_blocks;
+  }
+  /// The same with rows that stand alone at head_dim `dim`; `turned`: keys are turned to positions
+  /// when they are read.
+  LevelFormat named_rows(int dim, bool turned) const;
+};
+
+/// Random numbers of the products' beginnings: of head h the stream (seed, layer, first + 2 h).
+struct LevelRandom {
+  uint64_t seed = 0;
+  uint32_t layer = 0, first = 0;
+};
+
+/// Throws kUnsupported if `what` needs more bytes of shared memory than the card's blocks have.
+void check_level_room(const char* what, size_t bytes);
+/// Codes rows in whole groups; keys with `turns` are turned back from their positions first.
+void code_levels(const LevelSide& side, const LevelRandom& random, const CodeBatch& batch,
+                 std::span<const CodeJob> jobs, cudaStream_t stream);
+/// Rows back from whole groups of blocks.
+void unpack_levels(const LevelSide& side, const UnpackRowsCall& call, cudaStream_t stream);
+/// Decode attention over dense spans and coded ones; a coded span is in format number coded - 1.
+inline constexpr int kMostLevelFormats = 2;
+void decode_levels(std::span<const LevelFormat> formats, const DecodeCall& call,
+                   const DecodeScratch& scratch, cudaStream_t stream);
+/// The same of one format that is named().
+void decode_named_levels(const LevelFormat& format, const DecodeCall& call,
+                         const DecodeScratch& scratch, cudaStream_t stream);
+/// Formats whose rows stand alone.
+void find_level_records(const LevelFormat& format, const FindRecordsCall& call,
+                        cudaStream_t stream);
+void move_level_rows(const LevelFormat& format, const MoveCodesCall& call, cudaStream_t stream);
+void add_level_mass(const LevelSide& keys, const TokenMass& call, const MassTarget* target,
+                    cudaStream_t stream);
+
+}  // namespace pith::cuda

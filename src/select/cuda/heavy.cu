@@ -1,0 +1,244 @@
+#include "select/cuda/heavy.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.cuh"
+#include "select/cuda/choice.cuh"
+#include "select/cuda/directions.cuh"
+
+namespace pith::cuda {
+namespace {
+
+constexpr int kThreads = 256, kSideThreads = 1024;
+
+__device__ int32_t position_of(const JudgedRows& rows, int head, int row) {
+  return row < rows.known ? rows.positions[head * rows.side_stride + row]
+                          : static_cast<int32_t>(rows.first_position) + row - rows.known;
+}
+
+/// What a launch's parameters have room for.
+constexpr size_t kMostLayers = 32;
+template <class Call>
+struct CallsOfLayers {
+  Call of[kMostLayers];
+};
+
+/// One head's heavy rows, in the order in which they came: those that stayed, whose numbers are in
+/// kept, then the next ones.
+template <class T, int D>
+class HeadJudge {
+ public:
+  __device__ HeadJudge(const HeavyCall& call, int head)
+      : rows_(call.rows),
+        head_(head),
+        keys_(call.space.keys + head * call.space.stride),
+        kept_(call.space.kept + head * call.space.stride),
+        mass_(rows_.mass ? rows_.mass + head * rows_.side_stride : nullptr),
+        stay_(static_cast<int>(call.sizes.budget)),
+        interval_(static_cast<int>(call.sizes.interval)),
+        by_key_(static_cast<int>(call.sizes.by_key)) {}
+
+  __device__ void judge_all() {
+    for (; stay_ + (judged_ + 1) * interval_ <= rows_.rows; ++judged_) {
+      by_mass();
+      if (by_key_ > 0) by_key();
+      const int left = stay_ + judged_ * interval_;
+      choose_among(
+          keys_, stay_ + interval_, stay_, [this](int i) { return row_of(i); },
+          [this, left](int row, bool stays, int nth) { kept_[stays ? nth : left + nth] = row; });
+      __syncthreads();
+    }
+  }
+
+ private:
+  using Share = RowShare<T, D>;
+  static constexpr int kParts = kChooseThreads / kShareThreads;  // at a time
+  static constexpr uint32_t kStays = ~0u;                        // above the key of any score
+
+  __device__ int row_of(int i) const {
+    return judged_ > 0 && i < stay_ ? kept_[i] : i + judged_ * interval_;
+  }
+  /// Keys of mass, or, where rows stay for their keys too, kStays for those with the most and 0.
+  __device__ void by_mass() {
+    const int most = stay_ + interval_, stay = stay_ - by_key_;
+    for (int i = threadIdx.x; i < most; i += kChooseThreads)
+      keys_[i] = stay > 0 ? key_of(mass_[row_of(i)]) : 0;
+    if (stay == 0 || by_key_ == 0) return;
+    choose_among(
+        keys_, most, stay, [](int i) { return i; },
+        [this](int i, bool stays, int) { keys_[i] = stays ? kStays : 0; });
+  }
+  /// Keys of the others.
+  __device__ void by_key() {
+    __shared__ PartRoom<T, D> room[kParts];
+    __shared__ float sums[kParts][D], sum[D];
+    const int most = stay_ + interval_;
+    const RowList list{most, [this](int i) { return row_of(i); }};
+    const int group = threadIdx.x / kShareThreads, thread = threadIdx.x % kShareThreads;
+    float all = 0;
+    for (int part = 0; part < kSelectSums; part += kParts) {
+      const float of_part = sum_directions<T, D>(rows_, head_, list, part + group, room[group]);
+      if (thread < D) sums[group][thread] = of_part;
+      __syncthreads();
+      for (int i = 0; i < kParts && threadIdx.x < D; ++i) all += sums[i][threadIdx.x];
+    }
+    if (threadIdx.x < D) sum[threadIdx.x] = all;
+    __syncthreads();
+    constexpr int kRows = kParts * Share::kRows, kTogether = 3;  // rows on their way to a thread
+    const int own = static_cast<int>(threadIdx.x) / Share::kLanes;
+    for (int first = own; first - own < most; first += kTogether * kRows) {
+      const auto share = [&](int j) {
+        return Share(rows_, head_, row_of(min(first + j * kRows, most - 1)));
+      };
+      const Share shares[kTogether] = {share(0), share(1), share(2)};
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const uint32_t key = unlikeness<T, D>(shares[j], sum);
+        const int i = first + j * kRows;
+        if (Share::lane() == 0 && i < most && keys_[i] != kStays) keys_[i] = key;
+      }
+    }
+  }
+
+  const JudgedRows& rows_;
+  int head_;
+  uint32_t* keys_;     // [stay + interval], of one judgement
+  int32_t* kept_;      // [rows]: those that stay, then those that left
+  const float* mass_;  // [rows]
+  int stay_, interval_, by_key_;
+  int judged_ = 0;
+};
+
+/// Blocks (head, layer).
+template <class T, int D>
+__global__ void __launch_bounds__(kChooseThreads)
+    judge_kernel(const __grid_constant__ CallsOfLayers<HeavyCall> calls) {
+  HeadJudge<T, D>(calls.of[blockIdx.y], blockIdx.x).judge_all();
+}
+
+/// Blocks (pieces of 16 bytes, head, layer x keys or values).
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(const __grid_constant__ CallsOfLayers<GatherCall> calls) {
+  const GatherCall& call = calls.of[blockIdx.z / 2];
+  const JudgedRows& rows = call.rows;
+  const int pieces = rows.dim / 8, head = blockIdx.y;
+  const int at = blockIdx.x * kThreads + threadIdx.x, row = at / pieces, piece = at % pieces;
+  if (row >= call.count) return;
+  const int from = call.kept[head * call.kept_stride + call.first + row];
+  const bool values = blockIdx.z % 2 == 1;
+  const auto* source = static_cast<const char*>(values ? rows.v : rows.k);
+  auto* to = static_cast<char*>(values ? call.to.v : call.to.k);
+  const auto* in = reinterpret_cast<const uint4*>(source + head * rows.head_stride * 2);
+  auto* out = reinterpret_cast<uint4*>(to + head * call.to.head_stride * 2);
+  out[(static_cast<size_t>(call.to.row) + row) * pieces + piece] =
+      in[static_cast<size_t>(from) * pieces + piece];
+  if (call.positions && !values && piece == 0) {
+    call.positions[head * call.positions_stride + call.to.row + row] =
+        position_of(rows, head, from);
+  }
+}
+
+/// A block a head: through room of its own, since rows change places both ways. Rows that stay for
+/// their keys alone carry no mass.
+__global__ void __launch_bounds__(kSideThreads)
+    sides_kernel(const __grid_constant__ JudgedRows rows, const __grid_constant__ SelectSpace space,
+                 int stay) {
+  const int head = blockIdx.x, leave = rows.rows - stay;
+  const int32_t* kept = space.kept + head * space.stride;
+  auto* positions = reinterpret_cast<int32_t*>(space.keys + head * space.stride);
+  float* masses = space.logits + head * space.stride;
+  float* mass = rows.mass ? rows.mass + head * rows.side_stride : nullptr;
+  for (int i = threadIdx.x; i < rows.rows; i += kSideThreads) {
+    const int from = kept[i < leave ? stay + i : i - leave];
+    positions[i] = position_of(rows, head, from);
+    if (mass) masses[i] = mass[from];
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < rows.rows; i += kSideThreads) {
+    rows.positions[head * rows.side_stride + i] = positions[i];
+    if (mass) mass[i] = masses[i];
+  }
+}
+
+/// Calls f(calls, how many) for as many layers at a time as a launch takes.
+template <class CallOf, class F>
+void with_layers(std::span<const HeavyWork> layers, const CallOf& call_of, const F& f) {
+  using Call = std::remove_cvref_t<decltype(call_of(layers.front()))>;
+  for (size_t first = 0; first < layers.size(); first += kMostLayers) {
+    const auto some = layers.subspan(first, std::min(kMostLayers, layers.size() - first));
+    CallsOfLayers<Call> calls{};
+    for (size_t i = 0; i < some.size(); ++i) calls.of[i] = call_of(some[i]);
+    f(calls, static_cast<unsigned>(some.size()));
+  }
+}
+
+void judge(const CallsOfLayers<HeavyCall>& calls, unsigned layers, cudaStream_t stream) {
+  const JudgedRows& rows = calls.of[0].rows;
+  with_shares(rows, [&]<class T, int D>() {
+    launch_kernel(judge_kernel<T, D>, {dim3(rows.heads, layers), kChooseThreads}, stream,
+                  "the choice of heavy rows", calls);
+  });
+}
+
+void gather(const CallsOfLayers<GatherCall>& calls, unsigned layers, cudaStream_t stream) {
+  int most = 0;
+  for (const GatherCall& call : calls.of) most = std::max(most, call.count);
+  if (most == 0) return;
+  const JudgedRows& rows = calls.of[0].rows;
+  const int pieces = most * (rows.dim / 8);
+  const dim3 grid((pieces + kThreads - 1) / kThreads, rows.heads, 2 * layers);
+  launch_kernel(gather_kernel, {grid, kThreads}, stream, "moving heavy rows", calls);
+}
+
+}  // namespace
+
+void choose_heavy(const HeavyCall& call, cudaStream_t stream) { judge({{call}}, 1, stream); }
+
+void gather_rows(const GatherCall& call, cudaStream_t stream) { gather({{call}}, 1, stream); }
+
+void judge_heavy(std::span<const HeavyWork> layers, cudaStream_t stream) {
+  with_layers(
+      layers, [](const HeavyWork& work) { return work.choice; },
+      [&](const auto& calls, unsigned count) { judge(calls, count, stream); });
+  if (!layers.empty() && layers.front().rest) {
+    for (const HeavyWork& work : layers) work.rest();
+    return;
+  }
+  with_layers(
+      layers, [](const HeavyWork& work) { return work.gather; },
+      [&](const auto& calls, unsigned count) { gather(calls, count, stream); });
+  std::vector<KeepCall> keeps;
+  for (const HeavyWork& work : layers) keeps.push_back(work.keep);
+  keep_rows(keeps, stream);
+}
+
+void leave_first(const SelectSpace& space, const JudgedRows& rows, int stay, const RowTarget& room,
+                 cudaStream_t stream) {
+  const int leave = rows.rows - stay;
+  GatherCall call{rows, space.kept, space.stride, stay, leave, room};
+  call.to.row = 0;
+  gather_rows(call, stream);
+  call.first = 0;
+  call.count = stay;
+  call.to.row = leave;
+  gather_rows(call, stream);
+  const size_t bytes = static_cast<size_t>(rows.rows) * rows.dim * 2;
+  const auto back = [&](void* to, const void* from) {
+    check(cudaMemcpy2DAsync(to, rows.head_stride * 2, from, room.head_stride * 2, bytes, rows.heads,
+                            cudaMemcpyDeviceToDevice, stream),
+          "moving heavy rows");
+  };
+  back(rows.k, room.k);
+  back(rows.v, room.v);
+}
+
+void leave_first_sides(const SelectSpace& space, const JudgedRows& rows, int stay,
+                       cudaStream_t stream) {
+  launch_kernel(sides_kernel, {rows.heads, kSideThreads}, stream, "moving heavy rows", rows, space,
+                stay);
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,64 @@
+#pragma once
+// Heavy rows apart on the GPU (methods/heavy.h): which rows leave the store each time that it has
+// grown to budget + interval, and their move. All KV heads of a layer go together, all judgements
+// of a pass, one after the other in one block a head, and where rows leave the run altogether many
+// layers: a judgement by itself is a few microseconds of work for a few blocks.
+//
+// Cost of a judgement among R rows a head: a selection by 3 passes over R keys of 4 bytes, where
+// rows stay for their keys too another one and two passes over these. Of a pass: all rows are read
+// and written twice, or those that leave once where they leave the run altogether.
+
+#include <functional>
+#include <span>
+
+#include "kernels/cuda/layer.h"
+#include "plan/heavy_rule.h"
+#include "select/cuda/judged_rows.h"
+
+namespace pith::cuda {
+
+/// Judgements of one layer's heavy rows, one after the other: of the first budget + interval rows,
+/// then of what stayed and the next `interval` rows, until none are left. Each keeps budget -
+/// by_key rows with the most mass, of the others `by_key` rows whose keys are most unlike all
+/// others. Of equals the newer rows stay.
+struct HeavyCall {
+  JudgedRows rows;  ///< budget + n * interval, n > 0
+  SelectSpace space;
+  HeavySizes sizes;
+};
+/// space.kept [G, rows] <- the numbers of the rows that stay, ascending, then those of the others
+/// in the order in which they leave, of one judgement ascending.
+void choose_heavy(const HeavyCall& call, cudaStream_t stream);
+
+/// Rows kept[first], ... of every head to to.row, ...
+struct GatherCall {
+  JudgedRows rows;
+  const int32_t* kept = nullptr;  // [G, kept_stride]
+  size_t kept_stride = 0;
+  int first = 0, count = 0;
+  RowTarget to;
+  int32_t* positions = nullptr;  // [G, positions_stride] of the rows from to.row on, or null
+  size_t positions_stride = 0;
+};
+void gather_rows(const GatherCall& call, cudaStream_t stream);
+
+/// Heavy rows that leave the run: they are chosen, gathered, and the run closes up.
+struct HeavyWork {
+  HeavyCall choice;
+  GatherCall gather;
+  KeepCall keep;
+  std::function<void()> rest;  ///< instead of the two, of rows in codes
+};
+/// Of layers of equally many heads and channels, whose rows are of one type and either dense or in
+/// codes, in few launches.
+void judge_heavy(std::span<const HeavyWork> layers, cudaStream_t stream);
+
+/// What choose_heavy lets leave moves to the front, and what stays follows: rows, through `room`
+/// for as many; and what lies beside them, positions, which are all written, and mass: `space` has
+/// room for logits.
+void leave_first(const SelectSpace& space, const JudgedRows& rows, int stay, const RowTarget& room,
+                 cudaStream_t stream);
+void leave_first_sides(const SelectSpace& space, const JudgedRows& rows, int stay,
+                       cudaStream_t stream);
+
+}  // namespace pith::cuda

@@ -1,0 +1,124 @@
+#pragma once
+// What a selector is: a rule that says when and how many (src/plan), which all devices share, and
+// here, for the CPU, a chooser that says which, or the halver that all selectors share whose rows
+// stand for others. One instance serves the KV heads of one layer that share a policy rule, so that
+// work is batched over heads; it sees rows in blocks as they leave the window.
+
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "plan/rule.h"
+#include "rows/cpu/row_store.h"
+#include "select/halver.h"
+
+namespace pith {
+
+inline constexpr size_t kUnbounded = std::numeric_limits<size_t>::max();
+
+/// The body of one KV head: its stores, in the order of their making.
+class HeadBody {
+ public:
+  HeadBody(const Context& context, const RowFormat& format)
+      : context_(context), format_(format), stores_{} {
+    stores_.emplace_back(context, format);
+  }
+
+  /// Store 0 always exists; selectors that keep rows for one sum alone (Role) add others.
+  RowStore& store(size_t i = 0) { return stores_[i]; }
+  const RowStore& store(size_t i = 0) const { return stores_[i]; }
+  size_t stores() const { return stores_.size(); }
+  RowStore& add_store(Role role) { return stores_.emplace_back(context_, format_, role); }
+  /// Loading: into a body that was just made.
+  void archive(Archive& a, size_t tokens);
+  uint32_t head() const { return format_.head; }
+  size_t rows() const {
+    size_t n = 0;
+    for (const RowStore& s : stores_) n += s.rows();
+    return n;
+  }
+
+ private:
+  Context context_;
+  RowFormat format_;
+  std::vector<RowStore> stores_;
+};
+
+/// What a selector is told about its place.
+struct SelectorSite {
+  uint64_t seed = 0;
+  uint32_t layer = 0;
+  size_t layers = 0;
+  size_t heads = 0;               ///< KV heads that this instance serves
+  uint32_t first_head = 0;        ///< on the GPU: the first of them, which are neighbours there
+  size_t group = 1;               ///< query heads per KV head
+  size_t head_dim = 0;            // D
+  float scale = 0;                ///< of q.k
+  uint32_t sink = 0, window = 0;  ///< exact rows around the body
+  int64_t sliding_window = 0;     ///< the layer's own: older rows are never seen; 0 = none
+};
+
+/// The queries of one step, before it attends.
+struct QueryBlock {
+  const float* q = nullptr;    // [T, H, D], after RoPE, every query head of the layer
+  size_t tokens = 0;           // T
+  size_t query_heads = 0;      // H
+  int64_t first_position = 0;  ///< of the first query
+  const Rope* rope = nullptr;  ///< null if the caller has none
+};
+
+/// Where a chooser's state belongs.
+struct ChooserPlace {
+  std::span<HeadBody> bodies;  ///< as they are, or were loaded
+  const Rope* rope = nullptr;  ///< as queries came with it
+  size_t tokens = 0;           ///< seen
+};
+
+/// The rows of one head that a judgement leaves.
+struct Chosen {
+  bool all_held = false;        ///< every row of the body stays
+  std::vector<uint32_t> held;   ///< else these, ascending
+  std::vector<uint32_t> fresh;  ///< of the rows that join, ascending
+};
+
+/// Which rows: a selector's half that looks at them, on the CPU. When and how many is its Rule's.
+class Chooser {
+ public:
+  virtual ~Chooser() = default;
+
+  /// Before the heads of a judgement are asked: for what they share.
+  virtual void prepare(const Step& /*step*/, std::span<HeadBody> /*bodies*/) {}
+  /// Names the rows of head `h` that a kJudge leaves. Several heads are asked at the same time.
+  virtual Chosen choose(const Step& step, size_t h, HeadBody& body, const NewRows& fresh);
+  /// After a judgement: the rows that were named are all that is left.
+  virtual void kept(const Step& /*step*/, std::span<HeadBody> /*bodies*/) {}
+  /// kTake: rows go through a machine of the chooser's own. Several heads at the same time.
+  virtual void take(size_t h, HeadBody& body, const NewRows& rows);
+  /// kWeigh: what the step's weight adds to the scores.
+  virtual float log_weight(const Step& step) const;
+  /// Sees each pass's queries before they attend (ExpectedAttention's statistics).
+  virtual void observe(std::span<HeadBody> /*bodies*/, const QueryBlock& /*queries*/) {}
+  /// All that it remembers from step to step beside the rows. What is a function of seeds and rows
+  /// is made again.
+  virtual void archive(Archive& a, const ChooserPlace& place);
+  /// Bytes of state beside the rows (counts towards metadata).
+  virtual size_t state_bytes() const { return 0; }
+  virtual size_t allocated_state_bytes() const { return state_bytes(); }
+  virtual std::unique_ptr<Chooser> clone() const = 0;
+};
+
+/// What carries a rule out on the CPU.
+struct SelectorParts {
+  std::shared_ptr<const Rule> rule;
+  std::unique_ptr<Chooser> chooser = nullptr;      ///< null if the rule never judges
+  std::shared_ptr<const Halver> halver = nullptr;  ///< null unless rows are picked and halved
+
+  SelectorParts clone() const {
+    return {rule, chooser ? chooser->clone() : nullptr,
+            halver ? std::make_shared<const Halver>(*halver) : nullptr};
+  }
+};
+
+}  // namespace pith

@@ -1,0 +1,102 @@
+#pragma once
+// What the reproductions share: the engine's measurements over many policies, as rows of tables.
+
+#include <string>
+#include <vector>
+
+#include "tools/eval/perplexity.h"
+#include "tools/eval/probe.h"
+#include "tools/eval/reproduce.h"
+
+namespace pith {
+
+/// A policy with its name in the table.
+struct NamedPolicy {
+  std::string name, policy;
+  bool random = false;  ///< runs with every seed
+};
+
+/// Predictions of one policy over all pieces of a text.
+struct PolicyQuality {
+  std::vector<PredictionSummary> seeds;
+  Ledger ledger;       ///< of the first seed, after the last piece
+  double seconds = 0;  ///< of the first seed
+  /// Mean and deviation over seeds of a figure.
+  template <class F>
+  Cell over_seeds(F&& figure) const {
+    std::vector<double> values;
+    for (const PredictionSummary& s : seeds) values.push_back(figure(s));
+    const Spread all = spread(values);
+    return {all.mean, all.deviation};
+  }
+  Cell perplexity() const;
+  Cell divergence() const;
+  Cell same_top() const;  ///< per cent
+  Cell ln_ratio() const;  ///< of the perplexity over exact's
+};
+
+/// Accuracy of one policy on a task.
+struct PolicyScore {
+  Cell score;                     ///< per cent, over samples, then seeds
+  std::vector<double> by_sample;  ///< the first seed's
+  Ledger ledger;                  ///< after the first sample's context
+  double seconds = 0;             ///< of the first seed, answers only
+};
+
+/// A policy's attention error over some layers and all their heads, beside uniform's of as many
+/// rows.
+struct ProbeSummary {
+  Cell error, uniform;  ///< means over heads and layers; deviation over seeds
+  double ratio = 0;     ///< geometric mean of error / uniform over heads; 0 if none is compared
+  double won = 0;       ///< heads with a smaller error than uniform's, %
+  double rows = 0;      ///< of a KV head
+  double bits = 0;
+};
+ProbeSummary summarise(const ProbePolicy& policy, size_t first_layer, size_t last_layer);
+ProbeSummary summarise(const ProbePolicy& policy);
+
+struct TaskSetting {
+  std::string task;
+  size_t tokens = 0;
+  std::vector<uint64_t> samples;  ///< their numbers
+};
+
+class ReproduceBench {
+ public:
+  explicit ReproduceBench(const ReproduceOptions& options) : o_(options) {}
+
+  /// The text's first tokens through each policy, against exact's predictions.
+  std::vector<PolicyQuality> quality(const std::string& stage, const PerplexityOptions& protocol,
+                                     const std::vector<NamedPolicy>& policies) const;
+  /// Samples run in parallel on one thread each.
+  std::vector<PolicyScore> scores(const std::string& stage, const TaskSetting& setting,
+                                  const std::vector<NamedPolicy>& policies) const;
+  /// Attention errors in every layer over the text's first `tokens`.
+  ProbeReport probe(const std::string& stage, size_t tokens, size_t seeds,
+                    const std::vector<NamedPolicy>& policies) const;
+  void finish(const ReproducedTable& table) const { o_.finished(table); }
+
+  bool quick() const { return o_.quick; }
+  const ReproduceOptions& options() const { return o_; }
+
+ private:
+  /// A policy's number and a seed.
+  struct SeededRun {
+    size_t policy;
+    uint64_t seed;
+    bool first;
+  };
+  std::vector<SeededRun> seeded(const std::vector<NamedPolicy>& policies) const;
+
+  const ReproduceOptions& o_;
+};
+
+/// Mean rows per KV head over the last `last` of `tokens` tokens that come one at a time, measured
+/// on rows of zeros: for policies whose sizes do not depend on what the rows are.
+double mean_rows(const std::string& policy, size_t tokens, size_t last);
+
+/// Below, above: "9.39 < 9.99 < 11.7" with the digits given.
+std::string chain(const std::vector<double>& values, int digits);
+bool ascending(const std::vector<double>& values);
+
+}  // namespace pith
