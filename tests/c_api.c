@@ -152,7 +152,7 @@ static int other_sizes(const pith_model* model, const pith_engine* engine) {
 static int round_trip(const pith_model* model, int32_t* ids, size_t* count) {
   const char* text = "The old house stood by the river, and nobody had lived there for years.";
   pith_error error = PITH_ERROR_INIT;
-  CHECK(pith_tokenize(model, text, strlen(text), 1, ids, 2, count, &error) == PITH_OUT_OF_MEMORY);
+  CHECK(pith_tokenize(model, text, strlen(text), 1, ids, 2, count, &error) == PITH_BUFFER_TOO_SMALL);
   CHECK(*count > 2 && *count < 100);
   CHECK(pith_tokenize(model, text, strlen(text), 1, ids, 100, count, &error) == PITH_OK);
   char back[256];
@@ -267,7 +267,7 @@ static int reports(const pith_engine* engine, int32_t layers, const int32_t* ids
   float weights[400];
   int32_t roles[400];
   pith_rows rows = {.size = sizeof(rows), .capacity = 3, .positions = positions};
-  CHECK(pith_session_rows(session, 0, 0, &rows, &error) == PITH_OUT_OF_MEMORY);
+  CHECK(pith_session_rows(session, 0, 0, &rows, &error) == PITH_BUFFER_TOO_SMALL);
   CHECK(rows.count > 3 && rows.count < ledger.tokens);
   rows.capacity = 400;
   rows.log_weights = weights;
@@ -481,6 +481,13 @@ static int layers_of_ones_own(void) {
   for (size_t i = 0; i < rows.count; ++i) kept += positions[i] == 20 || positions[i] == 21;
   CHECK(kept == 2);
   CHECK(pith_layer_rows(layer, 2, &rows, &error) == PITH_INVALID_ARGUMENT);
+  static float held_k[100 * kDim], held_v[100 * kDim];
+  double scores[100];
+  size_t held = 0;
+  CHECK(pith_layer_read_rows(layer, 1, held_k, held_v, 5, &held, &error) == PITH_BUFFER_TOO_SMALL);
+  CHECK(held == rows.count);
+  CHECK(pith_layer_read_rows(layer, 1, held_k, held_v, 100, &held, &error) == PITH_OK);
+  CHECK(pith_layer_scores(layer, 1, scores, 100, &held, &error) == PITH_OK && held == rows.count);
   pith_ledger ledger = {.size = sizeof(ledger)};
   CHECK(pith_layer_ledger(layer, &ledger, &error) == PITH_OK);
   CHECK(ledger.tokens == kRows + 3 && ledger.payload > 0);
@@ -491,7 +498,7 @@ static int layers_of_ones_own(void) {
   CHECK(written == strlen(text) && strstr(text, "knorm(budget=16,") != NULL);
 
   static char bytes[1 << 20];
-  CHECK(pith_layer_save(layer, bytes, 10, &written, &error) == PITH_OUT_OF_MEMORY);
+  CHECK(pith_layer_save(layer, bytes, 10, &written, &error) == PITH_BUFFER_TOO_SMALL);
   CHECK(pith_layer_save(layer, bytes, sizeof(bytes), &written, &error) == PITH_OK);
   CHECK(pith_layer_restore(compute, &options, bytes, written, &copy, &error) == PITH_OK);
   pith_tensor to_again = tensor(again, kHeads);

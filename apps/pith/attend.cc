@@ -123,8 +123,9 @@ class Attention {
           ErrorCode::kContextFull,
           fmt::format("{} rows do not fit into a context of {}; raise -c", in.rows, shape.context));
     }
-    cache_ =
-        std::make_unique<KvCache>(context_, shape, options_.policy, options_.seed, rope_.get());
+    ResolvedPolicy policy(options_.policy, shape, options_.seed, Device::kCpu);
+    if (!rope_) policy.check_without_rope(0);
+    cache_ = std::make_unique<KvCache>(context_, std::move(policy), rope_.get());
     cache_->protect(options_.protect);
     out_.resize(in.query_heads * in.queries * in.dim);
   }

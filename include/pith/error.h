@@ -17,6 +17,7 @@ enum class ErrorCode {
   kNonFinite = 6,        ///< NaN or infinity in weights or activations
   kIo = 7,               ///< the operating system refused a read or a write
   kInternal = 8,         ///< a broken invariant: a bug of ours
+  kBufferTooSmall = 9,   ///< the caller's room is smaller than the result, whose size was told
 };
 
 /// Returns the code's name, e.g. "unsupported".

@@ -70,11 +70,16 @@ struct LayerCacheOptions {
   int64_t sliding_window = 0;         ///< rows that a query of this layer sees; 0 = all
   uint64_t seed = 0;
   /// The base of the RoPE that keys and queries come with (positions from 0, pairs of channels i
-  /// and i + D/2, no scaling); 0: none is known, and policies that turn keys are refused.
+  /// and i + D/2, no scaling); 0: none is known, and policies that rotate keys or queries are
+  /// refused.
   double rope_theta = 0;
-  double scale = 0;                 ///< of scores q.k in the softmax; 0 = 1/sqrt(D)
-  std::vector<TokenRange> protect;  ///< tokens whose rows stay exact, as SessionOptions::protect
-  ErrorProbeOptions error_probe;    ///< its max_error is the caller's to act on
+  /// Instead of rope_theta, the RoPE's frequencies in radians per position, [D/2]: scaled ones
+  /// (Llama 3.1, YaRN, LongRoPE) are given like this. Pairs that do not rotate have 0.
+  std::vector<double> rope_frequencies = {};
+  double scale = 0;  ///< of scores q.k in the softmax; 0 = 1/sqrt(D)
+  std::vector<TokenRange> protect =
+      {};                              ///< tokens whose rows stay exact, as SessionOptions::protect
+  ErrorProbeOptions error_probe = {};  ///< its max_error is the caller's to act on
 };
 
 /// On the GPU step, append and attend return before the work is done. It comes behind what the
@@ -114,8 +119,16 @@ class LayerCache {
 
   size_t tokens() const;          ///< seen
   HeadRows rows(int head) const;  ///< which rows a KV head holds, with their weights
-  Ledger ledger() const;          ///< bytes of what is held
-  std::string describe() const;   ///< the policy, budgets as rows
+  /// k, v f32 [rows, D] <- the rows of rows(head), in its order, as attention reads them: decoded,
+  /// keys after RoPE. On the CPU alone: kUnsupported elsewhere.
+  void read_rows(int head, float* k, float* v) const;
+  /// The selector's score of each row of rows(head): the larger stays. Infinite for rows that it
+  /// does not choose among (sink, window, protected). To score all rows of a tensor, give the
+  /// policy a budget of as many rows. kUnsupported for a selector that does not score rows one by
+  /// one, and elsewhere than on the CPU.
+  std::vector<double> scores(int head) const;
+  Ledger ledger() const;         ///< bytes of what is held
+  std::string describe() const;  ///< the policy, budgets as rows
   LayerCache clone() const;
   /// The error probe's estimate; nothing without one.
   std::optional<AttentionError> attention_error() const;

@@ -37,7 +37,8 @@ typedef enum pith_status {
   PITH_CONTEXT_FULL = 15,     /* more tokens than the context allows; nothing was appended */
   PITH_NON_FINITE = 16,       /* NaN or infinity in weights or activations */
   PITH_IO = 17,               /* the operating system refused a read or a write */
-  PITH_INTERNAL = 18          /* a bug of ours */
+  PITH_INTERNAL = 18,         /* a bug of ours */
+  PITH_BUFFER_TOO_SMALL = 19  /* a result does not fit into the room given; its size was written */
 } pith_status;
 
 /* "unsupported"; for programs and logs. */
@@ -95,7 +96,7 @@ pith_status pith_model_get_info(const pith_model* model, pith_model_info* info, 
 
 /* Ids of text [size bytes], with the token that begins a text if `begin` is not 0 and the model
  * expects one. *count gets the number of ids; if it is more than `capacity`, nothing is written to
- * `ids` and the status is PITH_OUT_OF_MEMORY: call again with room for *count. Special tokens
+ * `ids` and the status is PITH_BUFFER_TOO_SMALL: call again with room for *count. Special tokens
  * spelled out in the text are read as such. */
 pith_status pith_tokenize(const pith_model* model, const char* text, size_t size, int begin,
                           int32_t* ids, size_t capacity, size_t* count, pith_error* error);
@@ -235,7 +236,7 @@ typedef struct pith_rows {
 } pith_rows;
 
 /* Which rows a KV head holds. More than `capacity`: rows->count says how many, the arrays are left
- * alone and the status is PITH_OUT_OF_MEMORY. */
+ * alone and the status is PITH_BUFFER_TOO_SMALL. */
 pith_status pith_session_rows(const pith_session* session, int32_t layer, int32_t head,
                               pith_rows* rows, pith_error* error);
 

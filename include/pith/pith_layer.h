@@ -48,6 +48,9 @@ typedef struct pith_layer_options {
       protect; /* [protect_count][2], probe_rows, probe_every: as pith_session_options' */
   size_t protect_count;
   size_t probe_rows, probe_every;
+  /* Instead of rope_theta, the frequencies in radians per position, [head_dim / 2]. */
+  const double* rope_frequencies;
+  size_t rope_frequency_count;
 } pith_layer_options;
 
 /* "exact", layer 0 of 1. Heads, head_dim and context are the program's to say. */
@@ -94,12 +97,20 @@ pith_status pith_layer_describe(const pith_layer* layer, char* text, size_t capa
 pith_status pith_layer_ledger(const pith_layer* layer, pith_ledger* ledger, pith_error* error);
 pith_status pith_layer_rows(const pith_layer* layer, int32_t head, pith_rows* rows,
                             pith_error* error);
+/* The rows of pith_layer_rows, decoded as f32 [rows][head_dim], keys after RoPE, and the selector's
+ * score of each, infinite for rows that it does not choose among. `capacity`: rows that there is
+ * room for; *count gets how many there are, and PITH_BUFFER_TOO_SMALL if that is more. The CPU's
+ * alone. */
+pith_status pith_layer_read_rows(const pith_layer* layer, int32_t head, float* keys, float* values,
+                                 size_t capacity, size_t* count, pith_error* error);
+pith_status pith_layer_scores(const pith_layer* layer, int32_t head, double* scores,
+                              size_t capacity, size_t* count, pith_error* error);
 /* PITH_INVALID_ARGUMENT for a layer without an error probe. */
 pith_status pith_layer_attention_error(const pith_layer* layer, pith_attention_error* estimate,
                                        pith_error* error);
 
 /* All that the cache needs to go on elsewhere, bit for bit. *written gets its bytes; if that is
- * more than `capacity`, nothing is written and the status is PITH_OUT_OF_MEMORY. */
+ * more than `capacity`, nothing is written and the status is PITH_BUFFER_TOO_SMALL. */
 pith_status pith_layer_save(const pith_layer* layer, void* bytes, size_t capacity, size_t* written,
                             pith_error* error);
 /* Options and device must be those it was saved under: else PITH_INVALID_ARGUMENT, with what

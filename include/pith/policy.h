@@ -75,7 +75,13 @@ struct MethodInfo {
   std::vector<ParameterInfo> parameters;
   /// Selectors: the parameter that a budget sets ("budget", "window"); empty if it has none.
   std::string size_parameter;
-  bool on_gpu = false;  ///< sessions of Device::kCuda know it, in builds that have CUDA
+  /// Selectors, with default parameters: what they need of whoever runs them.
+  bool needs_mass = false;     ///< each row's attention mass
+  bool needs_queries = false;  ///< the queries of every step
+  bool needs_rope = false;     ///< the RoPE of keys and queries
+  bool weighted = false;       ///< rows have weights: one may stand for several
+  bool ragged = false;         ///< heads may hold different numbers of rows
+  bool on_gpu = false;         ///< sessions of Device::kCuda know it, in builds that have CUDA
 };
 
 /// Every selector and codec that this build has, selectors first.

@@ -95,10 +95,10 @@ using namespace pith::c_api;  // NOLINT(google-build-using-namespace): all funct
 const char* pith_version(void) { return PITH_VERSION; }
 
 const char* pith_status_name(pith_status status) {
-  static_assert(PITH_INTERNAL - PITH_INVALID_ARGUMENT ==
-                static_cast<int>(pith::ErrorCode::kInternal));
+  static_assert(PITH_BUFFER_TOO_SMALL - PITH_INVALID_ARGUMENT ==
+                static_cast<int>(pith::ErrorCode::kBufferTooSmall));
   if (status == PITH_OK) return "ok";
-  if (status < PITH_INVALID_ARGUMENT || status > PITH_INTERNAL) return "unknown";
+  if (status < PITH_INVALID_ARGUMENT || status > PITH_BUFFER_TOO_SMALL) return "unknown";
   return pith::to_string(static_cast<pith::ErrorCode>(status - PITH_INVALID_ARGUMENT));
 }
 

@@ -113,9 +113,9 @@ template <class From, class To>
 void hand_out(const From& from, To* to, size_t capacity, size_t* count, const char* what) {
   given(count, "the place for the number") = from.size();
   if (from.size() > capacity)
-    throw Error(ErrorCode::kOutOfMemory, std::to_string(from.size()) + " " + what +
-                                             " do not fit into room for " +
-                                             std::to_string(capacity));
+    throw Error(ErrorCode::kBufferTooSmall, std::to_string(from.size()) + " " + what +
+                                                " do not fit into room for " +
+                                                std::to_string(capacity));
   if (!from.empty()) given(to, "the room for the result");
   std::copy(from.begin(), from.end(), to);
 }

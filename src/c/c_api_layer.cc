@@ -43,7 +43,9 @@ pith_layer_options layer_defaults() {
           .protect = nullptr,
           .protect_count = 0,
           .probe_rows = o.error_probe.rows,
-          .probe_every = o.error_probe.every};
+          .probe_every = o.error_probe.every,
+          .rope_frequencies = nullptr,
+          .rope_frequency_count = 0};
 }
 
 LayerCacheOptions options_of(const pith_layer_options* from) {
@@ -63,6 +65,8 @@ LayerCacheOptions options_of(const pith_layer_options* from) {
   options.sliding_window = o.sliding_window;
   options.seed = o.seed;
   options.rope_theta = o.rope_theta;
+  const auto frequencies = span_of(o.rope_frequencies, o.rope_frequency_count, "rope_frequencies");
+  options.rope_frequencies.assign(frequencies.begin(), frequencies.end());
   options.scale = o.scale;
   options.protect = ranges_of(o.protect, o.protect_count);
   options.error_probe = {o.probe_rows, o.probe_every, 0};
@@ -190,6 +194,25 @@ pith_status pith_layer_ledger(const pith_layer* layer, pith_ledger* ledger, pith
 pith_status pith_layer_rows(const pith_layer* layer, int32_t head, pith_rows* rows,
                             pith_error* error) {
   return guarded(error, [&] { write_rows(rows, cache_of(layer).rows(head)); });
+}
+
+pith_status pith_layer_read_rows(const pith_layer* layer, int32_t head, float* keys, float* values,
+                                 size_t capacity, size_t* count, pith_error* error) {
+  return guarded(error, [&] {
+    const pith::LayerCache& cache = cache_of(layer);
+    given(count, "the place for the number") = cache.rows(head).positions.size();
+    if (*count > capacity)
+      throw pith::Error(
+          pith::ErrorCode::kBufferTooSmall,
+          std::to_string(*count) + " rows do not fit into room for " + std::to_string(capacity));
+    cache.read_rows(head, keys, values);
+  });
+}
+
+pith_status pith_layer_scores(const pith_layer* layer, int32_t head, double* scores,
+                              size_t capacity, size_t* count, pith_error* error) {
+  return guarded(
+      error, [&] { hand_out(cache_of(layer).scores(head), scores, capacity, count, "scores"); });
 }
 
 pith_status pith_layer_attention_error(const pith_layer* layer, pith_attention_error* estimate,

@@ -134,7 +134,7 @@ void write_rows(pith_rows* rows, const HeadRows& held) {
   const bool wanted = r.positions || r.log_weights || r.roles;
   if (wanted && r.count > r.capacity)
     throw Error(
-        ErrorCode::kOutOfMemory,
+        ErrorCode::kBufferTooSmall,
         std::to_string(r.count) + " rows do not fit into room for " + std::to_string(r.capacity));
   if (r.positions) std::ranges::copy(held.positions, r.positions);
   if (r.log_weights) std::ranges::copy(held.log_weights, r.log_weights);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "pith/error.h"
 #include "rows/cpu/dense.h"
@@ -290,30 +291,70 @@ void HeadGroup::leave(size_t count, Staging& staging, BodySteps& body) {
   body.bring(std::move(rows));
 }
 
-HeadRows HeadGroup::rows(size_t h) {
-  struct Row {
-    int64_t position;
-    float log_weight;
-    Role role;
-  };
-  std::vector<Row> all;
-  std::vector<Span> spans;
-  add_spans(h, spans);
-  for (const Span& s : spans)
+std::vector<HeadGroup::PlacedRow> HeadGroup::placed_rows(std::span<const Span> spans) {
+  std::vector<PlacedRow> all;
+  for (uint32_t n = 0; n < spans.size(); ++n) {
+    const Span& s = spans[n];
     for (size_t i = s.first; i < s.first + s.count; ++i)
       all.push_back(
           {s.positions ? s.positions[i] : s.first_position + static_cast<int64_t>(i - s.first),
-           s.log_weight + (s.log_weights ? s.log_weights[i] : 0.0f), s.role});
-  std::sort(all.begin(), all.end(), [](const Row& a, const Row& b) {
+           s.log_weight + (s.log_weights ? s.log_weights[i] : 0.0f), s.role, n,
+           static_cast<uint32_t>(i)});
+  }
+  std::sort(all.begin(), all.end(), [](const PlacedRow& a, const PlacedRow& b) {
     return a.position != b.position ? a.position < b.position : a.role < b.role;
   });
+  return all;
+}
+
+HeadRows HeadGroup::rows(size_t h) {
+  std::vector<Span> spans;
+  add_spans(h, spans);
   HeadRows rows;
-  for (const Row& row : all) {
+  for (const PlacedRow& row : placed_rows(spans)) {
     rows.positions.push_back(row.position);
     rows.log_weights.push_back(row.log_weight);
     rows.roles.push_back(row.role);
   }
   return rows;
+}
+
+void HeadGroup::read_rows(size_t h, float* k, float* v) {
+  std::vector<Span> spans;
+  add_spans(h, spans);
+  std::optional<RopeCursor> cursor;
+  if (rope_) cursor.emplace(*rope_);
+  const std::vector<PlacedRow> rows = placed_rows(spans);
+  for (size_t i = 0, n = 0; i < rows.size(); i += n) {
+    const Span& span = spans[rows[i].span];
+    n = 1;  // neighbours of one span are decoded together: codecs read whole groups
+    while (i + n < rows.size() && rows[i + n].span == rows[i].span &&
+           rows[i + n].row == rows[i].row + n)
+      ++n;
+    span.keys->decode(k + i * dim_, rows[i].row, n);
+    if (span.keys_before_rope) {
+      for (size_t r = 0; r < n; ++r)
+        cursor->rotate_rows(context_.kernels, k + (i + r) * dim_, nullptr, rows[i + r].position, 1);
+    }
+    if (span.values)
+      span.values->decode(v + i * dim_, rows[i].row, n);
+    else
+      std::fill_n(v + i * dim_, n * dim_, 0.0f);
+  }
+}
+
+std::vector<double> HeadGroup::scores(size_t h) {
+  if (!selector_.chooser) return {};
+  const std::vector<std::vector<double>> all = selector_.chooser->scores(bodies_);
+  if (all.empty()) return {};
+  std::vector<Span> spans;
+  add_spans(h, spans);
+  const CodedRows* body = &bodies_[h].store().keys();
+  std::vector<double> scores;
+  for (const PlacedRow& row : placed_rows(spans))
+    scores.push_back(spans[row.span].keys == body ? all[h][row.row]
+                                                  : std::numeric_limits<double>::infinity());
+  return scores;
 }
 
 Occupancy HeadGroup::held(size_t h) const {

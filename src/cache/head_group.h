@@ -58,10 +58,24 @@ class HeadGroup {
   void archive(Archive& a, size_t tokens, std::span<const uint64_t> prompt_ends);
 
   HeadRows rows(size_t h);
+  /// f32 [rows, D] each <- what they hold, in the order of rows(h); keys after RoPE.
+  void read_rows(size_t h, float* k, float* v);
+  /// The selector's score of each row of rows(h); infinite for rows that it does not choose among.
+  /// Empty from a selector without scores.
+  std::vector<double> scores(size_t h);
   Occupancy held(size_t h) const;
   void add_to(Ledger& ledger) const;
 
  private:
+  /// A row and where it lies.
+  struct PlacedRow {
+    int64_t position;
+    float log_weight;
+    Role role;
+    uint32_t span, row;
+  };
+  /// Of all spans, by position.
+  static std::vector<PlacedRow> placed_rows(std::span<const Span> spans);
   struct Codecs {
     std::shared_ptr<const Codec> key, value;              // of the body
     std::shared_ptr<const Codec> exact_key, exact_value;  // of the sink

@@ -61,6 +61,8 @@ struct KvCache::Impl {
                   fmt::format("layer {} of a cache with {} layers", l, shape.layers));
     return layers[static_cast<size_t>(l)];
   }
+  /// The group that holds a KV head, and which of its heads that is.
+  std::pair<HeadGroup*, size_t> group_of(int l, int head);
   /// How many of a step's last queries the selector of each KV head wants mass from: [G].
   std::vector<size_t> begin_step(int l, const float* q, size_t tokens);
   void attend(int l, AttendCall call);
@@ -94,6 +96,13 @@ KvCache::KvCache(KvCache&&) noexcept = default;
 
 std::unique_ptr<KvCache> KvCache::clone() const {
   return std::unique_ptr<KvCache>(new KvCache(std::make_unique<Impl>(*impl_)));
+}
+
+std::pair<HeadGroup*, size_t> KvCache::Impl::group_of(int l, int head) {
+  for (HeadGroup& group : layer(l).groups)
+    for (size_t h = 0; h < group.heads().size(); ++h)
+      if (group.heads()[h] == head) return {&group, h};
+  refuse_head(head, shape.kv_heads);
 }
 
 std::vector<size_t> KvCache::Impl::begin_step(int l, const float* q, size_t tokens) {
@@ -271,10 +280,18 @@ const LayerRopes& KvCache::ropes() const { return impl_->ropes; }
 size_t KvCache::tokens(int layer) const { return impl_->layer(layer).tokens; }
 
 HeadRows KvCache::rows(int layer, int head) const {
-  for (HeadGroup& group : impl_->layer(layer).groups)
-    for (size_t h = 0; h < group.heads().size(); ++h)
-      if (group.heads()[h] == head) return group.rows(h);
-  refuse_head(head, impl_->shape.kv_heads);
+  const auto [group, h] = impl_->group_of(layer, head);
+  return group->rows(h);
+}
+
+void KvCache::read_rows(int layer, int head, float* k, float* v) const {
+  const auto [group, h] = impl_->group_of(layer, head);
+  group->read_rows(h, k, v);
+}
+
+std::vector<double> KvCache::scores(int layer, int head) const {
+  const auto [group, h] = impl_->group_of(layer, head);
+  return group->scores(h);
 }
 
 Ledger KvCache::ledger() const {
@@ -291,10 +308,8 @@ Ledger KvCache::ledger(int layer) const {
 }
 
 Occupancy KvCache::held(int layer, int head) const {
-  for (const HeadGroup& group : impl_->layer(layer).groups)
-    for (size_t h = 0; h < group.heads().size(); ++h)
-      if (group.heads()[h] == head) return group.held(h);
-  refuse_head(head, impl_->shape.kv_heads);
+  const auto [group, h] = impl_->group_of(layer, head);
+  return group->held(h);
 }
 
 Ledger KvCache::estimate(size_t tokens) const {

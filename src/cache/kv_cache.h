@@ -68,6 +68,10 @@ class KvCache {
   const LayerRopes& ropes() const;
   size_t tokens(int layer) const;
   HeadRows rows(int layer, int head) const;
+  /// k, v f32 [rows, D] <- what is held, in the order of rows(): keys after RoPE.
+  void read_rows(int layer, int head, float* k, float* v) const;
+  /// As HeadGroup::scores, in the order of rows().
+  std::vector<double> scores(int layer, int head) const;
   /// Bytes of what is held now; scratch and staging are the counter's.
   Ledger ledger() const;
   Ledger ledger(int layer) const;

@@ -13,6 +13,7 @@ const char* to_string(ErrorCode code) {
     case ErrorCode::kNonFinite: return "non-finite";
     case ErrorCode::kIo: return "i/o";
     case ErrorCode::kInternal: return "internal";
+    case ErrorCode::kBufferTooSmall: return "buffer too small";
   }
   return "unknown";
 }

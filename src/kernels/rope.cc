@@ -45,6 +45,18 @@ Rope::Rope(size_t head_dim, double theta, const RopeScaling& scaling) {
     if (!divisors.empty() && i < rotated / 2) inv_freq /= divisors[i];
     inv_freq_.push_back(i < rotated / 2 ? inv_freq : 0.0);
   }
+  make_tables();
+}
+
+Rope::Rope(std::vector<double> frequencies) : inv_freq_(std::move(frequencies)) {
+  if (inv_freq_.empty() ||
+      !std::all_of(inv_freq_.begin(), inv_freq_.end(), [](double w) { return std::isfinite(w); }))
+    throw Error(ErrorCode::kInvalidArgument,
+                "rotary embedding needs a finite frequency per pair of channels");
+  make_tables();
+}
+
+void Rope::make_tables() {
   for (int64_t j = 0; j < kSteps; ++j) {
     for (double w : inv_freq_)
       step_.push_back(static_cast<float>(std::cos(static_cast<double>(j) * w)));

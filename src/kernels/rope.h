@@ -43,6 +43,9 @@ class Rope {
   /// Throws kInvalidArgument for an odd head_dim, a theta, factor or divisor that is not positive,
   /// or more rotated channels than head_dim.
   Rope(size_t head_dim, double theta, const RopeScaling& scaling = {});
+  /// From the frequencies themselves, in radians per position: [D/2]. Throws kInvalidArgument for
+  /// none and for numbers that are not finite.
+  explicit Rope(std::vector<double> frequencies);
 
   size_t head_dim() const { return 2 * inv_freq_.size(); }
   /// Radians a position, of each pair of channels: [D/2].
@@ -55,6 +58,7 @@ class Rope {
 
  private:
   friend class RopeCursor;
+  void make_tables();
 
   std::vector<double> inv_freq_;  // [D/2]
   // e^(i j w) and e^(i 64 j w) for j < 64: what RopeCursor multiplies instead of calling sin.

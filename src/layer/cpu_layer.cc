@@ -1,6 +1,10 @@
 // A layer's cache on the CPU. f32 rows without gaps are read where they are, others widened.
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <span>
+#include <string>
 
 #include "cache/kv_cache.h"
 #include "layer/layer_backend.h"
@@ -8,6 +12,18 @@
 
 namespace pith {
 namespace {
+
+/// A NaN would become a 0 of the answer somewhere, and a broken model look well.
+void check_finite(std::span<const float> x, const char* what) {
+  constexpr uint32_t kExponent = 0x7F800000;
+  uint32_t bad = 0;
+  for (const float value : x) bad |= (std::bit_cast<uint32_t>(value) & kExponent) == kExponent;
+  if (bad == 0) return;
+  throw Error(ErrorCode::kNonFinite,
+              std::string(what) +
+                  " has a number that is not finite; the model that made it is "
+                  "broken, or its numbers do not fit their type");
+}
 
 /// What all layers have in common.
 struct Shared {
@@ -39,14 +55,14 @@ class CpuLayer final : public LayerBackend {
     Array<float> q_room = room(), k_room = room(), v_room = room();
     answer(out, tokens, [&](float* to) {
       cache_->step(site_.layer, to, read_queries(q, tokens, q_room),
-                   read(k, site_.kv_heads, tokens, k_room), read(v, site_.kv_heads, tokens, v_room),
-                   tokens);
+                   read(k, site_.kv_heads, tokens, k_room, "k"),
+                   read(v, site_.kv_heads, tokens, v_room, "v"), tokens);
     });
   }
   void append(const RowsView& k, const RowsView& v, size_t tokens) override {
     Array<float> k_room = room(), v_room = room();
-    cache_->append(site_.layer, read(k, site_.kv_heads, tokens, k_room),
-                   read(v, site_.kv_heads, tokens, v_room), tokens);
+    cache_->append(site_.layer, read(k, site_.kv_heads, tokens, k_room, "k"),
+                   read(v, site_.kv_heads, tokens, v_room, "v"), tokens);
   }
   void attend(const RowsOut& out, const RowsView& q, size_t tokens) override {
     Array<float> q_room = room();
@@ -66,6 +82,10 @@ class CpuLayer final : public LayerBackend {
 
   size_t tokens() const override { return cache_->tokens(site_.layer); }
   HeadRows rows(int head) const override { return cache_->rows(site_.layer, head); }
+  void read_rows(int head, float* k, float* v) const override {
+    cache_->read_rows(site_.layer, head, k, v);
+  }
+  std::vector<double> scores(int head) const override { return cache_->scores(site_.layer, head); }
   Ledger ledger() const override { return cache_->ledger(site_.layer); }
   std::string describe() const override { return cache_->describe(); }
   std::optional<AttentionError> attention_error() const override {
@@ -94,18 +114,23 @@ class CpuLayer final : public LayerBackend {
                                                static_cast<ptrdiff_t>(h) * x.head_stride));
   }
   /// The rows as f32 [T, heads, D]: where they are, or in `room`.
-  const float* read(const RowsView& x, size_t heads, size_t tokens, Array<float>& room) const {
-    if (plain(x, heads)) return static_cast<const float*>(x.data);
+  const float* read(const RowsView& x, size_t heads, size_t tokens, Array<float>& room,
+                    const char* what) const {
+    const auto finite = [&](const float* rows) {
+      check_finite({rows, tokens * heads * site_.dim}, what);
+      return rows;
+    };
+    if (plain(x, heads)) return finite(static_cast<const float*>(x.data));
     room.resize(tokens * heads * site_.dim);
     const auto* bytes = static_cast<const std::byte*>(x.data);
     each_row(x, heads, tokens, [&](size_t row, ptrdiff_t at) {
       shared_.kernels.to_f32(room.data() + row, bytes + at, x.dtype, site_.dim);
     });
-    return room.data();
+    return finite(room.data());
   }
   /// The same for queries, at the caller's scale.
   const float* read_queries(const RowsView& q, size_t tokens, Array<float>& room) const {
-    const float* rows = read(q, site_.query_heads, tokens, room);
+    const float* rows = read(q, site_.query_heads, tokens, room, "q");
     if (site_.query_factor == 1) return rows;
     if (room.empty()) {
       room.resize(tokens * site_.query_heads * site_.dim);

@@ -49,6 +49,9 @@ class LayerBackend {
 
   virtual size_t tokens() const = 0;
   virtual HeadRows rows(int head) const = 0;
+  /// These two throw kUnsupported where rows cannot be read back.
+  virtual void read_rows(int head, float* k, float* v) const;
+  virtual std::vector<double> scores(int head) const;
   virtual Ledger ledger() const = 0;
   virtual std::string describe() const = 0;
   virtual std::optional<AttentionError> attention_error() const = 0;

@@ -1,6 +1,8 @@
 #include "pith/layer_cache.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <optional>
@@ -16,6 +18,7 @@ namespace pith {
 struct Compute::State {
   explicit State(std::unique_ptr<ComputeBackend> b) : backend(std::move(b)) {}
   std::unique_ptr<ComputeBackend> backend;
+  pid_t process = ::getpid();
 };
 
 namespace {
@@ -25,10 +28,21 @@ std::unique_ptr<ComputeBackend> make_compute(const ComputeOptions& o) {
   return o.device == Device::kCuda ? make_cuda_compute(o) : make_cpu_compute(o);
 }
 
+[[noreturn]] void refuse(const std::string& why) {
+  throw Error(ErrorCode::kInvalidArgument, "a layer's cache: " + why);
+}
+
+void check_rope(const LayerCacheOptions& o) {
+  if (!(o.rope_theta >= 0) || !std::isfinite(o.rope_theta))
+    refuse(fmt::format("rope_theta {}; it is positive, or 0 if none is known", o.rope_theta));
+  if (o.rope_frequencies.empty()) return;
+  if (o.rope_theta != 0) refuse("both rope_theta and rope_frequencies; give one");
+  if (o.rope_frequencies.size() != static_cast<size_t>(o.head_dim) / 2)
+    refuse(fmt::format("{} rope_frequencies; head_dim {} has {} pairs of channels",
+                       o.rope_frequencies.size(), o.head_dim, o.head_dim / 2));
+}
+
 const LayerCacheOptions& checked(const LayerCacheOptions& o) {
-  const auto refuse = [](const std::string& why) {
-    throw Error(ErrorCode::kInvalidArgument, "a layer's cache: " + why);
-  };
   if (o.kv_heads <= 0 || o.query_heads <= 0 || o.query_heads % o.kv_heads != 0)
     refuse(fmt::format("{} query heads and {} KV heads; the former are a multiple of the latter",
                        o.query_heads, o.kv_heads));
@@ -40,6 +54,7 @@ const LayerCacheOptions& checked(const LayerCacheOptions& o) {
   if (o.sliding_window < 0) refuse(fmt::format("a sliding window of {}", o.sliding_window));
   if (!(o.scale >= 0) || !std::isfinite(o.scale))
     refuse(fmt::format("a scale of {}; it is positive, or 0 for 1/sqrt(D)", o.scale));
+  check_rope(o);
   if (o.error_probe.rows > 0 && o.sliding_window > 0)
     throw Error(
         ErrorCode::kUnsupported,
@@ -48,13 +63,34 @@ const LayerCacheOptions& checked(const LayerCacheOptions& o) {
   return o;
 }
 
+/// Other threads of a process do not survive fork(): whoever waits for them waits for ever.
+void check_process(pid_t made_in) {
+  if (::getpid() != made_in)
+    throw Error(
+        ErrorCode::kUnsupported,
+        "a Compute was made before fork() and is used in the child, which does not have its "
+        "threads; make one in each process");
+}
+
 }  // namespace
 
 CacheShape shape_of(const LayerCacheOptions& o) {
   CacheShape shape{o.layers, o.query_heads, o.kv_heads, o.head_dim, {}, o.context};
-  if (o.sliding_window > 0)
+  // Of so many layers that the shape is refused, the windows are not made.
+  if (o.sliding_window > 0 && o.layers <= 1 << 20)
     shape.sliding_window.assign(static_cast<size_t>(o.layers), o.sliding_window);
   return shape;
+}
+
+void LayerBackend::read_rows(int, float*, float*) const {
+  throw Error(
+      ErrorCode::kUnsupported,
+      "rows of a layer's cache on the GPU cannot be read back; caches of Device::kCpu's can");
+}
+
+std::vector<double> LayerBackend::scores(int) const {
+  throw Error(ErrorCode::kUnsupported,
+              "scores of a layer's cache on the GPU cannot be read; those of Device::kCpu's can");
 }
 
 LayerSite::LayerSite(const LayerCacheOptions& o)
@@ -65,22 +101,40 @@ LayerSite::LayerSite(const LayerCacheOptions& o)
       query_factor(o.scale == 0
                        ? 1
                        : static_cast<float>(o.scale * std::sqrt(static_cast<double>(o.head_dim)))) {
+  if (!o.rope_frequencies.empty()) rope = std::make_shared<const Rope>(o.rope_frequencies);
   if (o.rope_theta != 0) rope = std::make_shared<const Rope>(dim, o.rope_theta);
 }
 
 struct LayerCache::State {
   State(std::shared_ptr<Compute> c, const LayerCacheOptions& o)
-      : compute(std::move(c)), options(o), layer(compute->state_->backend->make_layer(o)) {}
+      : compute(std::move(c)), options(o) {
+    if (!compute) refuse("no Compute was given; make one with std::make_shared<Compute>()");
+    checked(options);
+    check_process(compute->state_->process);
+    if (options.rope_theta == 0 && options.rope_frequencies.empty())
+      ResolvedPolicy(options.policy, shape_of(options), options.seed, compute->device())
+          .check_without_rope(options.layer);
+    layer = backend().make_layer(options);
+  }
   State(const State& o) : compute(o.compute), options(o.options), layer(o.layer->clone()) {}
 
   std::shared_ptr<Compute> compute;
   LayerCacheOptions options;
   std::unique_ptr<LayerBackend> layer;
 
-  const ComputeBackend& backend() const { return *compute->state_->backend; }
+  ComputeBackend& backend() const { return *compute->state_->backend; }
+  /// What a call begins with: throws for objects that were moved from, and in a forked process.
+  static State& live(const std::unique_ptr<State>& state) {
+    if (!state) refuse("it was moved from; use the cache that it was moved to");
+    check_process(state->compute->state_->process);
+    return *state;
+  }
   /// Throws unless `tokens` more can come.
   void check_room(size_t tokens) const;
-  void check(const void* data, size_t tokens, const char* what) const;
+  /// Throws for a view that is none.
+  template <class View>
+  void check(const View& x, size_t tokens, const char* what) const;
+  void check_out(const RowsOut& out, size_t tokens) const;
   /// What must be the same for save()'s bytes to go on.
   SessionKey key() const;
 };
@@ -94,11 +148,36 @@ void LayerCache::State::check_room(size_t tokens) const {
                             tokens, seen, options.context));
 }
 
-void LayerCache::State::check(const void* data, size_t tokens, const char* what) const {
+template <class View>
+void LayerCache::State::check(const View& x, size_t tokens, const char* what) const {
   if (tokens == 0) throw Error(ErrorCode::kInvalidArgument, "a pass of no tokens");
-  if (data == nullptr)
+  if (x.data == nullptr)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{} is null; give a tensor of {} tokens", what, tokens));
+  if (x.dtype != DType::kF32 && x.dtype != DType::kF16 && x.dtype != DType::kBF16)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} has dtype {}, which is none; there are f32 (0), f16 (1) and bf16 (2)", what,
+                    static_cast<int>(x.dtype)));
+}
+
+// Rows that overlap would be written over each other.
+void LayerCache::State::check_out(const RowsOut& out, size_t tokens) const {
+  check(out, tokens, "out");
+  const auto size = [](ptrdiff_t stride) {
+    return static_cast<size_t>(stride < 0 ? -stride : stride);
+  };
+  const auto heads = static_cast<size_t>(options.query_heads);
+  const auto dim = static_cast<size_t>(options.head_dim);
+  const size_t token = size(out.token_stride), head = size(out.head_stride);
+  const bool by_token = head >= dim && (tokens == 1 || token >= (heads - 1) * head + dim);
+  const bool by_head = token >= dim && (heads == 1 || head >= (tokens - 1) * token + dim);
+  if (heads * tokens > 1 && !by_token && !by_head)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("out's rows overlap: token_stride {} and head_stride {} for {} tokens, "
+                    "{} heads of {} numbers; [T, H, D] without gaps has {} and {}",
+                    out.token_stride, out.head_stride, tokens, heads, dim, heads * dim, dim));
 }
 
 SessionKey LayerCache::State::key() const {
@@ -112,7 +191,9 @@ SessionKey LayerCache::State::key() const {
           {"context", std::to_string(o.context)},
           {"sliding window", std::to_string(o.sliding_window)},
           {"seed", std::to_string(o.seed)},
-          {"rope_theta", fmt::format("{}", o.rope_theta)},
+          {"rope_theta", o.rope_frequencies.empty()
+                             ? fmt::format("{}", o.rope_theta)
+                             : fmt::format("{}", fmt::join(o.rope_frequencies, " "))},
           {"scale", fmt::format("{}", o.scale)},
           {"error probe",
            fmt::format("{} rows every {} steps", o.error_probe.rows, o.error_probe.every)},
@@ -126,7 +207,7 @@ size_t Compute::bytes_in_use() const { return state_->backend->bytes_in_use(); }
 Device Compute::device() const { return state_->backend->device(); }
 
 LayerCache::LayerCache(std::shared_ptr<Compute> compute, const LayerCacheOptions& options)
-    : state_(std::make_unique<State>(std::move(compute), checked(options))) {}
+    : state_(std::make_unique<State>(std::move(compute), options)) {}
 LayerCache::LayerCache(std::unique_ptr<State> state) : state_(std::move(state)) {}
 LayerCache::~LayerCache() = default;
 LayerCache::LayerCache(LayerCache&&) noexcept = default;
@@ -134,27 +215,27 @@ LayerCache& LayerCache::operator=(LayerCache&&) noexcept = default;
 
 void LayerCache::step(const RowsOut& out, const RowsView& q, const RowsView& k, const RowsView& v,
                       size_t tokens) {
-  State& s = *state_;
-  s.check(out.data, tokens, "out");
-  s.check(q.data, tokens, "q");
-  s.check(k.data, tokens, "k");
-  s.check(v.data, tokens, "v");
+  State& s = State::live(state_);
+  s.check_out(out, tokens);
+  s.check(q, tokens, "q");
+  s.check(k, tokens, "k");
+  s.check(v, tokens, "v");
   s.check_room(tokens);
   s.layer->step(out, q, k, v, tokens);
 }
 
 void LayerCache::append(const RowsView& k, const RowsView& v, size_t tokens) {
-  State& s = *state_;
-  s.check(k.data, tokens, "k");
-  s.check(v.data, tokens, "v");
+  State& s = State::live(state_);
+  s.check(k, tokens, "k");
+  s.check(v, tokens, "v");
   s.check_room(tokens);
   s.layer->append(k, v, tokens);
 }
 
 void LayerCache::attend(const RowsOut& out, const RowsView& q, size_t tokens) {
-  State& s = *state_;
-  s.check(out.data, tokens, "out");
-  s.check(q.data, tokens, "q");
+  State& s = State::live(state_);
+  s.check_out(out, tokens);
+  s.check(q, tokens, "q");
   if (s.layer->tokens() == 0)
     throw Error(ErrorCode::kInvalidArgument, "nothing is stored yet that queries could attend to");
   s.layer->attend(out, q, tokens);
@@ -188,7 +269,7 @@ void archive_head(Archive& a, SessionKey& key, Digest& digest) {
 }  // namespace
 
 std::vector<std::byte> LayerCache::save() const {
-  const State& s = *state_;
+  const State& s = State::live(state_);
   std::vector<std::byte> state, all;
   const auto into = [](std::vector<std::byte>& to) {
     return [&to](std::span<const std::byte> x) { to.insert(to.end(), x.begin(), x.end()); };
@@ -226,20 +307,37 @@ LayerCache LayerCache::restore(std::shared_ptr<Compute> compute, const LayerCach
 }
 
 void LayerCache::protect(std::span<const TokenRange> ranges) {
-  state_->layer->protect(ranges);
-  auto& all = state_->options.protect;
-  all.insert(all.end(), ranges.begin(), ranges.end());
+  State& s = State::live(state_);
+  s.layer->protect(ranges);
+  s.options.protect.insert(s.options.protect.end(), ranges.begin(), ranges.end());
 }
 
-void LayerCache::use_stream(void* stream) { state_->layer->use_stream(stream); }
-void LayerCache::end_prompt() { state_->layer->end_prompt(); }
-size_t LayerCache::tokens() const { return state_->layer->tokens(); }
-HeadRows LayerCache::rows(int head) const { return state_->layer->rows(head); }
-Ledger LayerCache::ledger() const { return state_->layer->ledger(); }
-std::string LayerCache::describe() const { return state_->layer->describe(); }
-std::optional<AttentionError> LayerCache::attention_error() const {
-  return state_->layer->attention_error();
+void LayerCache::use_stream(void* stream) { State::live(state_).layer->use_stream(stream); }
+void LayerCache::end_prompt() { State::live(state_).layer->end_prompt(); }
+size_t LayerCache::tokens() const { return State::live(state_).layer->tokens(); }
+HeadRows LayerCache::rows(int head) const { return State::live(state_).layer->rows(head); }
+void LayerCache::read_rows(int head, float* k, float* v) const {
+  const State& s = State::live(state_);
+  if (k == nullptr || v == nullptr) refuse("read_rows into null; give room for rows(head)");
+  s.layer->read_rows(head, k, v);
 }
-LayerCache LayerCache::clone() const { return LayerCache(std::make_unique<State>(*state_)); }
+std::vector<double> LayerCache::scores(int head) const {
+  const State& s = State::live(state_);
+  std::vector<double> scores = s.layer->scores(head);
+  if (scores.empty() && s.layer->tokens() > 0)
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("policy '{}' does not score rows one by one; those that do: snapkv, "
+                            "h2o, tova, keydiff, knorm, pyramidkv, adakv, expected_attention",
+                            s.options.policy.to_string()));
+  return scores;
+}
+Ledger LayerCache::ledger() const { return State::live(state_).layer->ledger(); }
+std::string LayerCache::describe() const { return State::live(state_).layer->describe(); }
+std::optional<AttentionError> LayerCache::attention_error() const {
+  return State::live(state_).layer->attention_error();
+}
+LayerCache LayerCache::clone() const {
+  return LayerCache(std::make_unique<State>(State::live(state_)));
+}
 
 }  // namespace pith

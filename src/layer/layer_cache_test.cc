@@ -8,71 +8,24 @@
 #include <cstring>
 #include <functional>
 
-#include "cache_harness.h"
 #include "core/digest.h"
 #include "core/dtype.h"
+#include "layer/test_layer.h"
 #include "pith/error.h"
 #include "session/test_refused.h"
 
 namespace pith {
 namespace {
 
+using test::options_of;
+using test::out_view;
 using test::refused;
 using test::Rows;
 using test::Shape;
+using test::view;
+using Layer = test::LayerUnderTest;
 
 constexpr size_t kTokens = 200;
-
-LayerCacheOptions options_of(const Shape& s, const std::string& policy) {
-  LayerCacheOptions o;
-  o.policy = Policy::parse(policy);
-  o.query_heads = s.query_heads();
-  o.kv_heads = s.kv_heads;
-  o.head_dim = s.head_dim;
-  o.context = s.context;
-  o.seed = 1;
-  o.rope_theta = 10000;
-  return o;
-}
-
-RowsView view(const float* x, size_t heads, size_t dim) {
-  return {x, DType::kF32, static_cast<ptrdiff_t>(heads * dim), static_cast<ptrdiff_t>(dim)};
-}
-RowsOut out_view(float* x, size_t heads, size_t dim) {
-  return {x, DType::kF32, static_cast<ptrdiff_t>(heads * dim), static_cast<ptrdiff_t>(dim)};
-}
-
-struct Layer {
-  Shape shape;
-  std::shared_ptr<Compute> compute = std::make_shared<Compute>(ComputeOptions{.threads = 1});
-  LayerCache cache;
-  size_t heads = static_cast<size_t>(shape.query_heads()),
-         kv_heads = static_cast<size_t>(shape.kv_heads), dim = static_cast<size_t>(shape.head_dim);
-
-  explicit Layer(const Shape& s, const std::string& policy)
-      : shape(s), cache(compute, options_of(s, policy)) {}
-  RowsView q(const Rows& rows, size_t t) const {
-    return view(rows.q.data() + t * shape.q_size(), heads, dim);
-  }
-  RowsView k(const Rows& rows, size_t t) const {
-    return view(rows.k.data() + t * shape.kv_size(), kv_heads, dim);
-  }
-  RowsView v(const Rows& rows, size_t t) const {
-    return view(rows.v.data() + t * shape.kv_size(), kv_heads, dim);
-  }
-  std::vector<float> step(const Rows& rows, size_t first, size_t last, size_t chunk) {
-    std::vector<float> out((last - first) * shape.q_size());
-    for (size_t t = first; t < last; t += chunk)
-      cache.step(out_view(out.data() + (t - first) * shape.q_size(), heads, dim), q(rows, t),
-                 k(rows, t), v(rows, t), std::min(chunk, last - t));
-    return out;
-  }
-  std::vector<float> attend(const Rows& rows, size_t first, size_t last) {
-    std::vector<float> out((last - first) * shape.q_size());
-    cache.attend(out_view(out.data(), heads, dim), q(rows, first), last - first);
-    return out;
-  }
-};
 
 const char* const kPolicies[] = {"exact+f32",
                                  "knorm(budget=40,interval=8)+f32,window=16",
@@ -360,43 +313,6 @@ TEST(LayerCache, SavedBytesAreRefusedOrHarmless) {
   EXPECT_GT(taken, 20u);
   EXPECT_GT(refusals, 100u);
   EXPECT_EQ(layer.compute->bytes_in_use(), before);
-}
-
-TEST(LayerCache, RefusesWhatCannotBe) {
-  Shape shape;
-  shape.context = 20;
-  const Rows rows(shape, 30, 3);
-  const auto compute = std::make_shared<Compute>(ComputeOptions{.threads = 1});
-  const auto with = [&](const auto& change) {
-    LayerCacheOptions o = options_of(shape, "exact");
-    change(o);
-    LayerCache{compute, o};
-  };
-  const auto invalid = ErrorCode::kInvalidArgument;
-  refused(invalid, "multiple", [&] { with([](auto& o) { o.query_heads = 7; }); });
-  refused(invalid, "multiple", [&] { with([](auto& o) { o.kv_heads = 0; }); });
-  refused(invalid, "head_dim 24", [&] { with([](auto& o) { o.head_dim = 24; }); });
-  refused(invalid, "layer 3 of 3", [&] { with([](auto& o) { o.layer = o.layers = 3; }); });
-  refused(invalid, "context", [&] { with([](auto& o) { o.context = 0; }); });
-  refused(ErrorCode::kUnsupported, "RoPE", [&] {
-    with([](auto& o) {
-      o.policy = Policy::parse("streaming_llm(window=8,rope=cache)");
-      o.rope_theta = 0;
-    });
-  });
-  refused(invalid, "scale of -1", [&] { with([](auto& o) { o.scale = -1; }); });
-  refused(ErrorCode::kUnsupported, "probe",
-          [&] { with([](auto& o) { o.error_probe.rows = 64, o.sliding_window = 16; }); });
-  refused(invalid, "threads", [] { Compute({.threads = -1}); });
-
-  Layer layer(shape, "exact");
-  refused(invalid, "nothing is stored", [&] { layer.attend(rows, 0, 1); });
-  refused(invalid, "no tokens", [&] { layer.cache.append(layer.k(rows, 0), layer.v(rows, 0), 0); });
-  refused(invalid, "k is null", [&] { layer.cache.append({}, layer.v(rows, 0), 1); });
-  layer.step(rows, 0, 15, 5);
-  refused(ErrorCode::kContextFull, "15 already", [&] { layer.step(rows, 15, 21, 6); });
-  EXPECT_EQ(layer.cache.tokens(), 15u);
-  layer.step(rows, 15, 20, 5);
 }
 
 }  // namespace

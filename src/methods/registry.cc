@@ -13,6 +13,7 @@
 
 #include "methods/methods.h"
 #include "pith/error.h"
+#include "policy/support.h"
 
 namespace pith {
 namespace {
@@ -69,6 +70,20 @@ std::string folded(std::string_view name) {
                           fmt::join(selector_names, ", "), fmt::join(codec_names, ", ")));
 }
 
+/// As its rule resolves over plain rows in a place like any other.
+void add_needs(MethodInfo& info) {
+  const CacheShape shape{1, 1, 1, 64, {}, 4000};
+  const SelectorRow& row = selector_row(info.name);
+  const CohortPolicy placed =
+      place_rule(pair_rule(row, codec_row("f16"), 1000), {shape, 0, {0}, 0, Device::kCpu});
+  const Needs& needs = placed.selector.needs;
+  info.needs_mass = needs.mass;
+  info.needs_queries = needs.queries || needs.mass;
+  info.needs_rope = needs.rope || needs.cache_positions;
+  info.weighted = needs.weighs || needs.row_weights || needs.halves > 0 || needs.roles;
+  info.ragged = needs.shared || needs.body == Needs::Body::kDrawn;
+}
+
 }  // namespace
 
 const SelectorRow* find_selector(std::string_view name) {
@@ -101,6 +116,7 @@ std::vector<MethodInfo> methods() {
   for (const SelectorRow& r : selectors()) {
     all.push_back(r.info);
     all.back().on_gpu = r.on_gpu;
+    add_needs(all.back());
   }
   for (const CodecRow& r : codecs()) {
     all.push_back(r.info);

@@ -39,6 +39,8 @@ struct Needs {
   } body = Body::kJudged;
   bool mass = false;         ///< attention mass of each row
   bool queries = false;      ///< statistics of the queries
+  bool rope = false;         ///< the RoPE that queries came with: they are rotated back
+  bool weighs = false;       ///< all rows of the body have one log-weight
   bool row_weights = false;  ///< rows have log-weights one by one
   bool roles = false;        ///< rows that count for one of softmax's two sums alone
   bool shared = false;       ///< heads share a budget: each holds as many rows as its own are worth

@@ -292,7 +292,18 @@ CohortPolicy resolve_rule(const PolicyRule& rule, const RulePlace& place) {
 
 namespace {
 
-void check_shape(const CacheShape& s) {
+// Bounds that no model reaches: without them a wrong number takes all memory, or overflows, before
+// anything else notices it.
+constexpr int kMostLayers = 1 << 20, kMostHeads = 4096;
+constexpr size_t kMostTokens = size_t{1} << 40;
+
+void check_tokens(size_t tokens, const char* what) {
+  if (tokens > kMostTokens)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} of {} tokens; at most {}", what, tokens, kMostTokens));
+}
+
+const CacheShape& checked(const CacheShape& s) {
   const bool positive = s.layers > 0 && s.query_heads > 0 && s.kv_heads > 0;
   if (!positive || s.query_heads % s.kv_heads != 0)
     throw Error(ErrorCode::kInvalidArgument,
@@ -302,6 +313,12 @@ void check_shape(const CacheShape& s) {
   if (s.head_dim <= 0 || s.head_dim % 16 != 0 || s.head_dim > 512)
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("head_dim {}; supported: multiples of 16 up to 512", s.head_dim));
+  if (s.layers > kMostLayers || s.query_heads > kMostHeads)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} layers and {} query heads; at most {} and {}", s.layers,
+                            s.query_heads, kMostLayers, kMostHeads));
+  check_tokens(s.context, "a context");
+  return s;
 }
 
 /// Indices that a policy names but the model lacks are mistakes, not no-ops.
@@ -321,8 +338,7 @@ void check_ranges(const std::vector<IndexRange>& ranges, int size, const char* w
 
 ResolvedPolicy::ResolvedPolicy(const Policy& policy, const CacheShape& shape, uint64_t seed,
                                Device device)
-    : shape_(shape), layers_(static_cast<size_t>(std::max(shape.layers, 0))) {
-  check_shape(shape);
+    : shape_(checked(shape)), layers_(static_cast<size_t>(shape.layers)) {
   for (const PolicyRule& rule : policy.rules) {
     check_ranges(rule.layers, shape.layers, "layers");
     check_ranges(rule.heads, shape.kv_heads, "heads");
@@ -348,6 +364,17 @@ ResolvedPolicy::ResolvedPolicy(const Policy& policy, const CacheShape& shape, ui
         refuse_types();
     }
   }
+}
+
+void ResolvedPolicy::check_without_rope(int layer) const {
+  for (const CohortPolicy& cohort : this->layer(layer))
+    if (cohort.selector.needs.rope)
+      throw Error(
+          ErrorCode::kUnsupported,
+          fmt::format("policy '{}' rotates queries back to their positions, which needs the "
+                      "model's RoPE; none is known here: give it, or '{}(rope=false)' for "
+                      "queries without RoPE",
+                      to_string(cohort.rule.selector), cohort.rule.selector.name));
 }
 
 void ResolvedPolicy::check_protect() const {
@@ -382,6 +409,7 @@ std::string ResolvedPolicy::describe(const ProtectedRows& protect) const {
 }
 
 Ledger ResolvedPolicy::estimate(size_t tokens, const ProtectedRows& protect) const {
+  check_tokens(tokens, "an estimate");
   Ledger ledger;
   for (const auto& cohorts : layers_)
     for (const CohortPolicy& c : cohorts) c.estimate(ledger, tokens, protect);

@@ -95,6 +95,9 @@ class ResolvedPolicy {
   std::span<const CohortPolicy> layer(int layer) const {
     return layers_[static_cast<size_t>(layer)];
   }
+  /// Throws kUnsupported if a rule of the layer needs the RoPE that queries came with. For callers
+  /// that know none: without this, statistics of queries would be of rotated ones.
+  void check_without_rope(int layer) const;
   /// Throws kUnsupported if rows cannot be protected under it.
   void check_protect() const;
   /// A line a run of layers that share it.

@@ -103,6 +103,11 @@ class Chooser {
   /// All that it remembers from step to step beside the rows. What is a function of seeds and rows
   /// is made again.
   virtual void archive(Archive& a, const ChooserPlace& place);
+  /// What every row of each body scores now, larger stays: [heads][rows], or nothing from a
+  /// selector that has no scores.
+  virtual std::vector<std::vector<double>> scores(std::span<HeadBody> /*bodies*/) const {
+    return {};
+  }
   /// Bytes of state beside the rows (counts towards metadata).
   virtual size_t state_bytes() const { return 0; }
   virtual size_t allocated_state_bytes() const { return state_bytes(); }

@@ -26,6 +26,11 @@ const EngineOptions& checked(const EngineOptions& o) {
   return o;
 }
 
+std::shared_ptr<const Model> given(std::shared_ptr<const Model> model) {
+  if (model) return model;
+  throw Error(ErrorCode::kInvalidArgument, "an engine without a model; load one with Model::load");
+}
+
 std::unique_ptr<EngineBackend> make_engine(const std::shared_ptr<const Model>& model,
                                            const EngineOptions& o) {
   return o.device == Device::kCuda ? make_cuda_engine(model, o) : make_cpu_engine(model, o);
@@ -154,7 +159,7 @@ Engine::State::State(std::shared_ptr<const Model> m, const EngineOptions& o)
     : model(std::move(m)), options(checked(o)), backend(make_engine(model, options)) {}
 
 Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)
-    : state_(std::make_unique<State>(std::move(model), options)) {}
+    : state_(std::make_unique<State>(given(std::move(model)), options)) {}
 Engine::~Engine() = default;
 
 void Engine::step(std::span<Work> works) { Step(*this, *state_, works).run(); }

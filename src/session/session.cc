@@ -23,10 +23,16 @@ EngineOptions own_engine(const StandaloneOptions& o, const ModelConfig& config) 
   return own;
 }
 
+std::shared_ptr<Engine> given(std::shared_ptr<Engine> engine) {
+  if (engine) return engine;
+  throw Error(ErrorCode::kInvalidArgument,
+              "a session without an engine; make one with std::make_shared<Engine>(model)");
+}
+
 }  // namespace
 
 Session::State::State(std::shared_ptr<Engine> e, const SessionOptions& o, bool its_own)
-    : engine(std::move(e)),
+    : engine(given(std::move(e))),
       own_engine(its_own),
       options(with_context(o, engine->model()->config())),
       backend(device().make_session(options)) {}
@@ -122,6 +128,9 @@ void Session::State::end_prompt() {
 Session::Session(std::shared_ptr<Engine> engine, const SessionOptions& options)
     : state_(std::make_unique<State>(std::move(engine), options, false)) {}
 Session::Session(std::shared_ptr<const Model> model, const StandaloneOptions& options) {
+  if (!model)
+    throw Error(ErrorCode::kInvalidArgument,
+                "a session without a model; load one with Model::load");
   const EngineOptions own = own_engine(options, model->config());
   state_ = std::make_unique<State>(std::make_shared<Engine>(std::move(model), own), options, true);
 }

@@ -105,6 +105,7 @@ ResolvedSelector resolve_uniform(const SelectorPlace& r) {
   options.heavy = options.heavy.at(r.budget);
   ResolvedSelector sample;
   sample.text = write_options("uniform", options);
+  sample.needs.weighs = options.weights;
   if (options.budget) {
     sample.rule =
         std::make_shared<KeepSample>(static_cast<size_t>(options.budget->value), options.weights);

@@ -38,7 +38,7 @@ class ExpectedAttention final : public Scorer {
   void archive(Archive& a, const ChooserPlace& place) override {
     a.number(counted_, place.tokens, "more queries than tokens");
     a.number(next_, static_cast<int64_t>(place.tokens), "a query past the tokens");
-    if (a.loads()) rope_ = next_ > 0 ? place.rope : nullptr;
+    if (a.loads()) rope_ = options_.rope && next_ > 0 ? place.rope : nullptr;
     a.floats(mean_, mean_.size());
     a.floats(scatter_, scatter_.size());
   }
@@ -78,7 +78,7 @@ class ExpectedAttention final : public Scorer {
 };
 
 void ExpectedAttention::observe(std::span<HeadBody> bodies, const QueryBlock& block) {
-  rope_ = block.rope;
+  rope_ = options_.rope ? block.rope : nullptr;
   next_ = block.first_position + static_cast<int64_t>(block.tokens);
   // Queries at the sink's positions are unlike all others.
   const int64_t skip = std::clamp<int64_t>(int64_t{site().sink} - block.first_position, 0,
@@ -229,6 +229,8 @@ Fields ExpectedOptions::fields() {
   return ScoreOptions::fields() +
          Fields{whole("future", future, {.least = 1, .most = size_t{1} << 20},
                       "coming positions over which RoPE is averaged"),
+                flag("rope", rope,
+                     "rotate queries by RoPE; false: take them as they are, which no model's are"),
                 flag("covariance", covariance, "use the queries' covariance, not the mean alone"),
                 flag("vnorm", vnorm, "multiply by the norm of the value"),
                 number("epsilon", epsilon, {0, 1}, "added to the probability before that")};
@@ -249,6 +251,7 @@ SelectorRow expected_attention_row() {
     ResolvedSelector selector =
         best_by<ExpectedAttention>(r, "expected_attention", options, {}, options);
     selector.needs.queries = true;
+    selector.needs.rope = options.rope;
     return selector;
   };
   return row;

@@ -10,7 +10,7 @@ namespace pith {
 
 struct ExpectedOptions : ScoreOptions {
   size_t future = 512;
-  bool covariance = true, vnorm = true;
+  bool rope = true, covariance = true, vnorm = true;
   double epsilon = 0;
   Fields fields();
 };

@@ -20,14 +20,18 @@ class ExpectedRows final : public BestRows {
   }
   void observe_token(const StepQueries& queries, const QueryNote* note,
                      cudaStream_t stream) const override {
-    observe_token_queries(queries, note, options_.covariance, stream);
+    observe_token_queries(seen(queries), note, options_.covariance, stream);
   }
   void observe_chunk(const StepQueries& queries, const QueryNote& note,
                      cudaStream_t stream) const override {
-    observe_chunk_queries(queries, note, options_.covariance, stream);
+    observe_chunk_queries(seen(queries), note, options_.covariance, stream);
   }
 
  private:
+  StepQueries seen(StepQueries queries) const {
+    if (!options_.rope) queries.frequencies = nullptr;
+    return queries;
+  }
   void score(const SelectSpace& space, const JudgedRows& rows, cudaStream_t stream) const override {
     ExpectedScores how;
     how.scale = scale_;
@@ -36,7 +40,7 @@ class ExpectedRows final : public BestRows {
     how.epsilon = options_.epsilon;
     for (size_t i = 0; i < static_cast<size_t>(rows.dim) / 2; ++i) {
       std::complex<double> turn(1, 0);
-      if (const auto* radians = rows.queries.frequencies) {
+      if (const auto* radians = rows.queries.frequencies; radians && options_.rope) {
         turn = mean_turn((*radians)[i], rows.queries.position, options_.future);
       }
       how.turn.cos[i] = static_cast<float>(turn.real());

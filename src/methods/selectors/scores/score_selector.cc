@@ -54,11 +54,16 @@ std::vector<size_t> share(std::span<const std::vector<double>> scores, size_t to
 
 }  // namespace
 
+std::vector<std::vector<double>> Scorer::scores(std::span<HeadBody> bodies) const {
+  Scores scores(bodies.size());
+  for (size_t h = 0; h < bodies.size(); ++h) scores[h].assign(bodies[h].store().rows(), 0);
+  score(bodies, scores);
+  return scores;
+}
+
 void Scorer::prepare(const Step& step, std::span<HeadBody> bodies) {
   constexpr double kWorst = -std::numeric_limits<double>::infinity();
-  scores_.resize(bodies.size());
-  for (size_t h = 0; h < bodies.size(); ++h) scores_[h].assign(bodies[h].store().rows(), 0);
-  score(bodies, scores_);
+  scores_ = scores(bodies);
   for_heads(bodies, [&](size_t h) {
     for (size_t r = 0; r < scores_[h].size(); ++r) {
       // Rows that the layer's sliding window hides for good go first.

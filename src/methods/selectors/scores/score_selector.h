@@ -35,6 +35,7 @@ class Scorer : public Chooser {
 
   void prepare(const Step& step, std::span<HeadBody> bodies) final;
   Chosen choose(const Step& step, size_t h, HeadBody& body, const NewRows& fresh) final;
+  std::vector<std::vector<double>> scores(std::span<HeadBody> bodies) const final;
 
  protected:
   using Scores = std::vector<std::vector<double>>;  // [heads][rows]
