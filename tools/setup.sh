@@ -35,6 +35,7 @@ build|header:sentencepiece_processor.h|libsentencepiece-dev|SentencePiece 0.1.97
 build|header:xxhash.h|libxxhash-dev|xxHash 0.8 or newer
 build|header:gtest/gtest.h|libgtest-dev|GoogleTest
 build|header:rapidcheck.h|librapidcheck-dev|RapidCheck
+build|header:boost/beast.hpp|libboost-dev|Boost 1.74 or newer, for the server
 build|header:histedit.h|libedit-dev|libedit
 models|cmd:python3|python3|Python 3.9 or newer
 models|cmd:pip3,pip|python3-pip|pip

@@ -60,7 +60,7 @@ int hex_digit(char c) {
 
 const std::vector<std::pair<std::string, std::string>>& short_aliases() {
   static const std::vector<std::pair<std::string, std::string>> aliases{
-      {"-ctk", "--cache-type-k"}, {"-ctv", "--cache-type-v"}, {"-ub", "--ubatch-size"}};
+      {"-ctk", "--cache-type-k"}, {"-ctv", "--cache-type-v"}, {"-np", "--parallel"}, {"-ub", "--ubatch-size"}};
   return aliases;
 }
 

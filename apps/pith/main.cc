@@ -13,6 +13,7 @@
 #include "interrupt.h"
 #include "pith/error.h"
 #include "real_models.h"
+#include "serve.h"
 
 #ifndef PITH_VERSION
 #define PITH_VERSION "unknown"
@@ -34,6 +35,7 @@ void describe(CLI::App& app) {
       "  pith demo                                        what compression does\n"
       "  pith run -m models/demo -p 'The ship lay' -n 60  complete a text\n"
       "  pith chat -m FOLDER                              talk in its chat template\n"
+      "  pith serve -m FOLDER                             OpenAI's API at localhost:8080\n"
       "  pith run -m models/demo -i                       go on from typed lines\n"
       "  pith inspect -m models/demo --kv-policy uniform  what a policy will cost\n"
       "  pith bench -m models/demo -d 0,4096              how fast it is\n\n"
@@ -103,6 +105,7 @@ int main(int count, const char* const* values) {
   Action action;
   add_run(root, action);
   add_chat(root, action);
+  add_serve(root, action);
   add_inspect(root, action);
   add_policies(root, action);
   add_bench(root, action);

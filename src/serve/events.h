@@ -1,0 +1,72 @@
+#pragma once
+// Answers in OpenAI's form: the events of streams, byte for byte, and whole answers.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pith/generate.h"
+#include "serve/call.h"
+#include "serve/json_gate.h"
+
+namespace pith::serve {
+
+/// A token as log-probabilities show it.
+struct TokenShown {
+  struct Other {
+    std::string bytes;
+    float logprob = 0;
+  };
+  std::string bytes;  ///< the text of its own; may be part of a character
+  float logprob = 0;
+  std::vector<Other> likeliest;
+};
+
+/// What all events of an answer have in common.
+struct AnswerHead {
+  Form form = Form::kChat;
+  std::string id, model, fingerprint;
+  int64_t created = 0;
+  bool usage_asked = false;  ///< stream_options.include_usage
+};
+
+struct Usage {
+  size_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
+};
+
+/// One choice of a whole answer.
+struct Choice {
+  std::string text;
+  std::string finish;  ///< finish_reason
+  std::vector<TokenShown> tokens;
+  std::vector<int32_t> ids;
+};
+
+/// "stop" or "length".
+const char* finish_reason(StopReason reason);
+
+/// "data: {...}\n\n", one line whatever the text.
+std::string event(const Json& json);
+inline constexpr std::string_view kDone = "data: [DONE]\n\n";
+inline constexpr std::string_view kPing = ": ping\n\n";
+
+/// The first event of a chat's choice.
+std::string role_event(const AnswerHead& head, size_t index);
+/// `tokens`: those of the piece, where log-probabilities were asked for; `offset`: the bytes of text
+/// before them.
+std::string text_event(const AnswerHead& head, size_t index, std::string_view piece,
+                       std::span<const TokenShown> tokens, bool logprobs, size_t offset);
+std::string end_event(const AnswerHead& head, size_t index, std::string_view finish);
+std::string usage_event(const AnswerHead& head, const Usage& usage, const Json& more);
+std::string progress_event(const AnswerHead& head, const Json& progress);
+
+/// {"prompt_tokens":...}
+Json usage_json(const Usage& usage);
+/// The whole answer.
+std::string answer_json(const AnswerHead& head, std::span<const Choice> choices, bool logprobs,
+                        const Usage& usage, const Json& more);
+
+}  // namespace pith::serve

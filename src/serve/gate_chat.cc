@@ -1,0 +1,150 @@
+// Chat completions: messages, and what templates are told.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "serve/gate_fields.h"
+#include "serve/refusal.h"
+
+namespace pith::serve {
+namespace {
+
+constexpr size_t kMostMessages = 4096;
+
+/// A string; parts are joined, since templates of text models know strings.
+std::string content_text(const Json& content, const std::string& path) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) throw wrong(path, "must be a string or a list of parts");
+  std::string out;
+  for (size_t i = 0; i < content.size(); ++i) {
+    Fields part(content[i], fmt::format("{}[{}]", path, i));
+    const std::string type = part.text("type", 100).value_or("");
+    if (type != "text")
+      throw unsupported(part.path("type"), fmt::format("is '{}'; this model reads text alone", type));
+    const auto text = part.text("text", SIZE_MAX);
+    if (!text) throw wrong(part.path("text"), "is missing");
+    out += *text;
+  }
+  return out;
+}
+
+Json checked_message(const Json& given, const std::string& path) {
+  Fields f(given, path);
+  const auto role = f.text("role", 100);
+  if (!role) throw wrong(f.path("role"), "is missing");
+  static constexpr const char* kRoles[] = {"system", "developer", "user", "assistant", "tool"};
+  if (std::none_of(std::begin(kRoles), std::end(kRoles), [&](const char* r) { return *role == r; }))
+    throw wrong(f.path("role"), fmt::format("is '{}'; roles are system, developer, user, assistant "
+                                            "and tool",
+                                            *role));
+  Json out;
+  out["role"] = *role == "developer" ? "system" : *role;
+  const Json* content = f.get("content");
+  const Json* calls = f.get("tool_calls");
+  if (content == nullptr && calls == nullptr && *role != "assistant")
+    throw wrong(f.path("content"), "is missing");
+  out["content"] = content == nullptr ? "" : content_text(*content, f.path("content"));
+  if (calls != nullptr && !calls->empty()) {
+    if (!calls->is_array() || calls->size() > 128)
+      throw wrong(f.path("tool_calls"), "must be a list of at most 128 calls");
+    out["tool_calls"] = *calls;
+  }
+  for (const char* name : {"name", "tool_call_id", "reasoning_content"})
+    if (const auto text = f.text(name, size_t{8} << 20)) out[name] = *text;
+  if (f.get("audio") != nullptr || f.get("function_call") != nullptr)
+    throw unsupported(path, "has audio or a function_call; tool_calls are the newer form");
+  return out;
+}
+
+void read_messages(Fields& f, Call& call) {
+  const Json* list = f.get("messages");
+  if (list == nullptr || !list->is_array() || list->empty())
+    throw wrong("messages", "must be a list of at least one message");
+  if (list->size() > kMostMessages)
+    throw wrong("messages", fmt::format("has more than {} messages", kMostMessages));
+  std::string last;
+  for (size_t i = 0; i < list->size(); ++i) {
+    const Json message = checked_message((*list)[i], fmt::format("messages[{}]", i));
+    const auto& role = message["role"].get_ref<const std::string&>();
+    if (i + 1 == list->size() && role == "assistant" && !message.contains("tool_calls")) {
+      if (last == "assistant")
+        throw wrong("messages", "ends with two messages of the assistant's");
+      call.answer_begins = message["content"].get<std::string>();
+      break;
+    }
+    call.opens_turn.push_back(role == "user");
+    call.messages.push_back(dump(message));
+    last = role;
+  }
+  if (call.messages.empty()) throw wrong("messages", "has nothing to answer");
+}
+
+void read_variables(Fields& f, Call& call) {
+  Json variables = Json::object();
+  if (const auto effort = f.text("reasoning_effort", 32)) variables["reasoning_effort"] = *effort;
+  if (const Json* given = f.get("chat_template_kwargs")) {
+    Fields inner(*given, "chat_template_kwargs");
+    // Templates read any name: only harmless ones come from requests.
+    if (const auto think = inner.boolean("enable_thinking")) variables["enable_thinking"] = *think;
+    if (const auto effort = inner.text("reasoning_effort", 32))
+      variables["reasoning_effort"] = *effort;
+    for (const std::string& name : inner.unknown())
+      throw unsupported(inner.path(name), "may not be set; enable_thinking and reasoning_effort may");
+  }
+  if (!variables.empty()) call.variables = dump(variables);
+}
+
+void read_tools(Fields& f, Call& call, bool to_render) {
+  const Json* tools = f.get("tools");
+  const Json* choice = f.get("tool_choice");
+  f.get("parallel_tool_calls");
+  for (const char* name : {"functions", "function_call"})
+    if (f.get(name) != nullptr) throw unsupported(name, "is not there; it is the older form of tools");
+  if (tools == nullptr || tools->empty()) return;
+  if (!tools->is_array() || tools->size() > 128)
+    throw wrong("tools", "must be a list of at most 128 tools");
+  if (choice != nullptr && *choice == "none") return;
+  if (!to_render) throw unsupported("tools", "are not there yet; \"tool_choice\": \"none\" is");
+  call.tools = dump(*tools);
+}
+
+}  // namespace
+
+Call chat_call(const Json& body, const GateOptions& options) {
+  Call call;
+  Fields f(body);
+  read_common(f, call, options);
+  read_messages(f, call);
+  read_variables(f, call);
+  read_tools(f, call, false);
+  const bool logprobs = f.boolean("logprobs").value_or(false);
+  const auto top = f.integer("top_logprobs", 0, 20);
+  if (top && *top > 0 && !logprobs) throw wrong("top_logprobs", "needs \"logprobs\": true");
+  if (logprobs) call.logprobs = static_cast<int>(top.value_or(0));
+  if (const Json* format = f.get("response_format")) {
+    Fields inner(*format, "response_format");
+    const std::string type = inner.text("type", 100).value_or("");
+    if (type != "text")
+      throw unsupported("response_format", fmt::format("of type '{}' is not there yet: answers "
+                                                       "cannot be held to a form",
+                                                       type));
+  }
+  if (const Json* modalities = f.get("modalities"); modalities && *modalities != Json{"text"})
+    throw unsupported("modalities", "other than [\"text\"] are not there");
+  for (const char* name : {"audio", "prediction", "web_search_options"})
+    if (f.get(name) != nullptr) throw unsupported(name, "is not there");
+  refuse_unknown(f, options);
+  return call;
+}
+
+Call template_call(const Json& body, const GateOptions&) {
+  Call call;
+  Fields f(body);
+  read_messages(f, call);
+  read_variables(f, call);
+  read_tools(f, call, true);
+  return call;
+}
+
+}  // namespace pith::serve

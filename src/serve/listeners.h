@@ -1,0 +1,24 @@
+#pragma once
+// What a client gets of its tasks: a stream of events, or one answer at the end.
+
+#include <memory>
+
+#include "serve/events.h"
+#include "serve/reply.h"
+#include "serve/task.h"
+
+namespace pith::serve {
+
+struct AnswerOptions {
+  AnswerHead head;
+  bool stream = false, logprobs = false, progress = false, tokens = false;
+  size_t choices = 1, tasks = 1;
+  uint64_t seed = 0;
+  std::string policy;
+  std::vector<std::string> echoes;  ///< text before each choice's own
+};
+
+/// One listener for all tasks of a request.
+std::shared_ptr<Listener> make_listener(std::shared_ptr<Reply> reply, AnswerOptions options);
+
+}  // namespace pith::serve

@@ -1,0 +1,45 @@
+#pragma once
+// A task that has been admitted.
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "serve/answer.h"
+#include "serve/task.h"
+
+namespace pith::serve {
+
+struct Running {
+  using Clock = std::chrono::steady_clock;
+
+  std::shared_ptr<Task> task;
+  size_t reserved = 0;
+  uint64_t number = 0;  // of arrival
+  int passed = 0;       // shorter prompts that went before it
+
+  // Reading.
+  std::optional<Session> session;  // of the prompt; then of the first choice
+  Reuse reuse;
+  std::vector<size_t> pieces;  // ends, those behind the session's tokens alone
+  size_t at = 0;               // tokens read
+
+  // Writing.
+  std::vector<std::unique_ptr<Answer>> answers;
+  std::vector<Session> forks;  // of the second choice and so on
+  std::vector<float> logits;   // [choices, V], where log-probabilities are wanted
+  bool over = false;
+
+  Clock::time_point since, admitted, read, last_token;
+  double prompt_seconds = 0;
+
+  bool reading() const { return answers.empty() && !over; }
+  size_t left() const { return task->prompt.size() - at; }
+  Session& session_of(size_t choice) { return choice == 0 ? *session : forks[choice - 1]; }
+  Prompt prompt() const {
+    return {task->prompt, task->fork_points, task->tenant, task->conversation};
+  }
+};
+
+}  // namespace pith::serve

@@ -1,0 +1,55 @@
+// Text to tokens and back, in llama.cpp's form.
+
+#include "pith/tokenizer.h"
+#include "serve/service.h"
+
+namespace pith::serve {
+namespace {
+
+/// A string, or bytes where it is no UTF-8.
+Json piece_json(const std::string& piece) {
+  Utf8Stream stream;
+  if (stream.push(piece) + stream.flush() == piece) return piece;
+  Json bytes = Json::array();
+  for (const char c : piece) bytes.push_back(static_cast<unsigned char>(c));
+  return bytes;
+}
+
+}  // namespace
+
+void Service::tokenize(Visit& v) {
+  const Json body = parse_object(v.request.body);
+  Fields f(body);
+  const auto content = f.text("content", 16 * preparer_.context() + 4096);
+  if (!content) throw wrong("content", "is missing");
+  const bool special = f.boolean("parse_special").value_or(true);
+  const Tokenizer& tokenizer = preparer_.tokenizer();
+  std::vector<int32_t> ids = tokenizer.encode(*content, special);
+  if (f.boolean("add_special").value_or(false) && tokenizer.add_bos())
+    ids.insert(ids.begin(), tokenizer.bos());
+  if (!f.boolean("with_pieces").value_or(false)) return v.reply->json({{"tokens", ids}});
+  Json pieces = Json::array();
+  for (const int32_t id : ids)
+    pieces.push_back({{"id", id}, {"piece", piece_json(tokenizer.piece(id))}});
+  v.reply->json({{"tokens", pieces}});
+}
+
+void Service::detokenize(Visit& v) {
+  const Json body = parse_object(v.request.body);
+  Fields f(body);
+  const auto ids = f.ids("tokens", kMostValues, preparer_.tokenizer().vocab_size());
+  v.reply->json({{"content", preparer_.tokenizer().decode(ids)}});
+}
+
+void Service::apply_template(Visit& v) {
+  v.reply->json(
+      {{"prompt", preparer_.rendered(template_call(parse_object(v.request.body), gate_options()))}});
+}
+
+void Service::count_tokens(Visit& v) {
+  const Call call = template_call(parse_object(v.request.body), gate_options());
+  v.reply->json({{"object", "response.input_tokens"},
+                 {"input_tokens", preparer_.chat_tokens(call).ids.size()}});
+}
+
+}  // namespace pith::serve
