@@ -59,8 +59,10 @@ int hex_digit(char c) {
 }  // namespace
 
 const std::vector<std::pair<std::string, std::string>>& short_aliases() {
-  static const std::vector<std::pair<std::string, std::string>> aliases{
-      {"-ctk", "--cache-type-k"}, {"-ctv", "--cache-type-v"}, {"-np", "--parallel"}, {"-ub", "--ubatch-size"}};
+  static const std::vector<std::pair<std::string, std::string>> aliases{{"-ctk", "--cache-type-k"},
+                                                                        {"-ctv", "--cache-type-v"},
+                                                                        {"-np", "--parallel"},
+                                                                        {"-ub", "--ubatch-size"}};
   return aliases;
 }
 

@@ -35,9 +35,10 @@ struct ServeCommand {
   bool quiet = false, policy_given = false;
 };
 
-// Models without a template of their own, such as the demo: messages as they are.
+// Models without a template of their own, such as the demo: they go on with a user's words, and a
+// line ends behind everyone else's.
 constexpr const char* kPlain =
-    "{% for m in messages %}{{ m['content'] }}{% if not loop.last %}{{ '\\n' }}{% endif %}"
+    "{% for m in messages %}{{ m['content'] }}{% if m['role'] != 'user' %}{{ '\\n' }}{% endif %}"
     "{% endfor %}";
 
 std::string pulled_model() {
@@ -72,9 +73,9 @@ std::vector<ServeOptions::Preset> read_presets(const std::vector<std::string>& t
   for (const std::string& text : texts) {
     const size_t equals = text.find('=');
     if (equals == 0 || equals == std::string::npos)
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("--preset {}: give NAME=POLICY, as small='keydiff(budget=25%)+int4'",
-                              text));
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("--preset {}: give NAME=POLICY, as small='keydiff(budget=25%)+int4'", text));
     out.push_back({text.substr(0, equals), Policy::parse(text.substr(equals + 1))});
   }
   return out;
@@ -82,7 +83,8 @@ std::vector<ServeOptions::Preset> read_presets(const std::vector<std::string>& t
 
 void read_keys(const std::string& file, std::vector<std::string>& keys) {
   std::ifstream in(file);
-  if (!in) throw Error(ErrorCode::kNotFound, fmt::format("--api-key-file {}: cannot be read", file));
+  if (!in)
+    throw Error(ErrorCode::kNotFound, fmt::format("--api-key-file {}: cannot be read", file));
   for (std::string line; std::getline(in, line);)
     if (!line.empty()) keys.push_back(line);
 }
@@ -92,8 +94,8 @@ std::shared_ptr<const ChatTemplate> chat_template(const ServeCommand& o, const M
     return std::make_shared<ChatTemplate>(choose_template(o.engine.model, model, o.chat));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound || !o.chat.chosen.empty()) throw;
-    say("pith: the model has no chat template: messages are given to it as they are, line after "
-        "line (--chat-template NAME chooses one)");
+    say("pith: the model has no chat template: it goes on with what users say "
+        "(--chat-template NAME chooses one)");
     return std::make_shared<ChatTemplate>(kPlain, "plain", model.tokenizer());
   }
 }

@@ -3,7 +3,8 @@
 // runs (docs/serving.md). Needs the library pith_serve.
 //
 //   auto engine = std::make_shared<pith::Engine>(model);
-//   pith::Server server(engine, pith::ChatTemplate::of(path, model->tokenizer()), {.name = "demo"});
+//   pith::Server server(engine, pith::ChatTemplate::of(path, model->tokenizer()), {.name =
+//   "demo"});
 //   ... server.port() ...
 //   server.drain(30);
 
@@ -24,10 +25,10 @@ namespace pith {
 struct ServeOptions {
   std::string name = "model";  ///< of the model, as clients ask for it
   std::string address = "127.0.0.1";
-  uint16_t port = 8080;            ///< 0: any that is free
-  std::vector<std::string> keys;   ///< API keys; none: anyone who reaches the port
-  bool insecure = false;           ///< listen beyond this machine without a key
-  std::vector<std::string> hosts;  ///< names in a Host header that are this server's; "*": all
+  uint16_t port = 8080;              ///< 0: any that is free
+  std::vector<std::string> keys;     ///< API keys; none: anyone who reaches the port
+  bool insecure = false;             ///< listen beyond this machine without a key
+  std::vector<std::string> hosts;    ///< names in a Host header that are this server's; "*": all
   std::vector<std::string> origins;  ///< of pages elsewhere that may ask (CORS)
 
   SessionOptions session;  ///< of every conversation; `context` is each one's own
@@ -42,9 +43,9 @@ struct ServeOptions {
   size_t parallel = 16;  ///< answers at once
   size_t queue = 256;    ///< requests that wait for a turn
   double queue_seconds = 60;
-  size_t memory = 0;            ///< bytes of all caches and scratch, weights apart; 0: half the machine's
-  double prefill_share = 0.5;   ///< of the clock, for prompts while answers are made
-  double snapshot_share = 0.5;  ///< of the memory, for beginnings of prompts; 0: none is kept
+  size_t memory = 0;  ///< bytes of all caches and scratch, weights apart; 0: half the machine's
+  double prefill_share = 0.5;         ///< of the clock, for prompts while answers are made
+  double snapshot_share = 0.5;        ///< of the memory, for beginnings of prompts; 0: none is kept
   std::filesystem::path save_folder;  ///< of sessions' files; empty: none is written
   bool any_model = false;             ///< any model's name means the first
   bool strict = false;                ///< request fields that are not known are refused

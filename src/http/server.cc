@@ -181,7 +181,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void unread(const error_code& error) {
     if (last_ || !socket_.is_open()) return;
-    if (error.category() == beast::http::make_error_code(beast::http::error::bad_method).category() &&
+    if (error.category() ==
+            beast::http::make_error_code(beast::http::error::bad_method).category() &&
         error != beast::http::error::end_of_stream && error != beast::http::error::partial_message)
       return refuse(status_of(error), error.message());
     close();
@@ -259,8 +260,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     char byte = 0;
     error_code error;
     socket_.non_blocking(true, error);
-    const size_t bytes =
-        socket_.receive(asio::buffer(&byte, 1), tcp::socket::message_peek, error);
+    const size_t bytes = socket_.receive(asio::buffer(&byte, 1), tcp::socket::message_peek, error);
     // Bytes are a request that was sent ahead, for later.
     if (error == asio::error::would_block) return watch();
     if (error || bytes == 0) close();
@@ -406,7 +406,8 @@ struct Server::State {
     const Options& o = shared->options;
     const auto known = shared->addresses.find(address);
     const size_t of_address = known == shared->addresses.end() ? 0 : known->second;
-    const bool full = shared->connections >= o.connections || of_address >= o.connections_an_address;
+    const bool full =
+        shared->connections >= o.connections || of_address >= o.connections_an_address;
     const auto connection = std::make_shared<Connection>(shared, std::move(socket), address);
     if (full) return connection->refuse(503, "too many connections");
     connection->start();

@@ -5,9 +5,10 @@
 namespace pith::serve {
 
 size_t Costs::bytes(const std::string& key, const SessionOptions& options, size_t tokens) {
-  const size_t context = options.context > 0 ? options.context
-                                             : static_cast<size_t>(std::max<int64_t>(
-                                                   config_.context, static_cast<int64_t>(tokens)));
+  const size_t context =
+      options.context > 0
+          ? options.context
+          : static_cast<size_t>(std::max<int64_t>(config_.context, static_cast<int64_t>(tokens)));
   const size_t rounded = std::min((tokens + kStep - 1) / kStep * kStep, context);
   const auto known = known_.find({key, rounded});
   if (known != known_.end()) return known->second;

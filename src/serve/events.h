@@ -55,8 +55,8 @@ inline constexpr std::string_view kPing = ": ping\n\n";
 
 /// The first event of a chat's choice.
 std::string role_event(const AnswerHead& head, size_t index);
-/// `tokens`: those of the piece, where log-probabilities were asked for; `offset`: the bytes of text
-/// before them.
+/// `tokens`: those of the piece, where log-probabilities were asked for; `offset`: the bytes of
+/// text before them.
 std::string text_event(const AnswerHead& head, size_t index, std::string_view piece,
                        std::span<const TokenShown> tokens, bool logprobs, size_t offset);
 std::string end_event(const AnswerHead& head, size_t index, std::string_view finish);

@@ -14,9 +14,9 @@ namespace pith::serve {
 namespace {
 
 // They say who asks, or are promises that a server without accounts keeps anyway.
-constexpr const char* kIgnored[] = {"user", "metadata", "store", "service_tier", "safety_identifier",
-                                    "prompt_cache_retention", "verbosity",
-                                    "timings_per_token"};
+constexpr const char* kIgnored[] = {"user",         "metadata",          "store",
+                                    "service_tier", "safety_identifier", "prompt_cache_retention",
+                                    "verbosity",    "timings_per_token"};
 
 void read_sampling(Fields& f, Call& call) {
   SamplingOptions& s = call.sampling;
@@ -28,7 +28,8 @@ void read_sampling(Fields& f, Call& call) {
   real("min_p", s.min_p, 0, 1);
   real("repeat_penalty", s.repeat_penalty, 0.01, 100);
   constexpr int kMost = std::numeric_limits<int>::max();
-  if (const auto k = f.integer("top_k", -1, kMost)) s.top_k = static_cast<int>(std::max<int64_t>(*k, 0));
+  if (const auto k = f.integer("top_k", -1, kMost))
+    s.top_k = static_cast<int>(std::max<int64_t>(*k, 0));
   if (const auto n = f.integer("repeat_last_n", -1, kMost)) s.repeat_last_n = static_cast<int>(*n);
   if (const auto seed = f.integer("seed", std::numeric_limits<int64_t>::min(), INT64_MAX)) {
     // llama.cpp's -1 means any.
@@ -58,7 +59,8 @@ void read_pith(Fields& f, Call& call) {
   Fields p(*own, "pith");
   call.policy = p.text("policy", 4096).value_or("");
   call.budget = p.text("budget", 100).value_or("");
-  if (const auto seed = p.integer("seed", 0, INT64_MAX)) call.policy_seed = static_cast<uint64_t>(*seed);
+  if (const auto seed = p.integer("seed", 0, INT64_MAX))
+    call.policy_seed = static_cast<uint64_t>(*seed);
   if (const auto session = p.text("session", 128)) call.conversation = *session;
   if (const auto protect = p.text("protect", 16)) {
     if (*protect != "none" && *protect != "system")
@@ -83,8 +85,7 @@ TextPrompt one_prompt(const Json& item, const GateOptions& options) {
 void read_prompts(Fields& f, Call& call, const GateOptions& options) {
   const Json* prompt = f.get("prompt");
   if (prompt == nullptr) throw wrong("prompt", "is missing: give a string or a list of token ids");
-  const bool many =
-      prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
+  const bool many = prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
   if (!many) {
     call.prompts.push_back(one_prompt(*prompt, options));
     return;

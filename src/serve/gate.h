@@ -1,6 +1,6 @@
 #pragma once
-// Requests in OpenAI's form become calls. Every field is checked here and nowhere else; a field that
-// would change the answer and is not there is refused by name.
+// Requests in OpenAI's form become calls. Every field is checked here and nowhere else; a field
+// that would change the answer and is not there is refused by name.
 
 #include "serve/call.h"
 #include "serve/json_gate.h"
@@ -8,10 +8,10 @@
 namespace pith::serve {
 
 struct GateOptions {
-  SamplingOptions sampling;   ///< where a request says nothing
-  int32_t vocabulary = 0;     ///< of the tokenizer
-  size_t context = 0;         ///< tokens
-  bool strict = false;        ///< fields that are not known are refused too
+  SamplingOptions sampling;  ///< where a request says nothing
+  int32_t vocabulary = 0;    ///< of the tokenizer
+  size_t context = 0;        ///< tokens
+  bool strict = false;       ///< fields that are not known are refused too
 };
 
 /// Throw Refusal (400).

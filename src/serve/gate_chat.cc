@@ -21,7 +21,8 @@ std::string content_text(const Json& content, const std::string& path) {
     Fields part(content[i], fmt::format("{}[{}]", path, i));
     const std::string type = part.text("type", 100).value_or("");
     if (type != "text")
-      throw unsupported(part.path("type"), fmt::format("is '{}'; this model reads text alone", type));
+      throw unsupported(part.path("type"),
+                        fmt::format("is '{}'; this model reads text alone", type));
     const auto text = part.text("text", SIZE_MAX);
     if (!text) throw wrong(part.path("text"), "is missing");
     out += *text;
@@ -68,8 +69,7 @@ void read_messages(Fields& f, Call& call) {
     const Json message = checked_message((*list)[i], fmt::format("messages[{}]", i));
     const auto& role = message["role"].get_ref<const std::string&>();
     if (i + 1 == list->size() && role == "assistant" && !message.contains("tool_calls")) {
-      if (last == "assistant")
-        throw wrong("messages", "ends with two messages of the assistant's");
+      if (last == "assistant") throw wrong("messages", "ends with two messages of the assistant's");
       call.answer_begins = message["content"].get<std::string>();
       break;
     }
@@ -90,7 +90,8 @@ void read_variables(Fields& f, Call& call) {
     if (const auto effort = inner.text("reasoning_effort", 32))
       variables["reasoning_effort"] = *effort;
     for (const std::string& name : inner.unknown())
-      throw unsupported(inner.path(name), "may not be set; enable_thinking and reasoning_effort may");
+      throw unsupported(inner.path(name),
+                        "may not be set; enable_thinking and reasoning_effort may");
   }
   if (!variables.empty()) call.variables = dump(variables);
 }
@@ -100,7 +101,8 @@ void read_tools(Fields& f, Call& call, bool to_render) {
   const Json* choice = f.get("tool_choice");
   f.get("parallel_tool_calls");
   for (const char* name : {"functions", "function_call"})
-    if (f.get(name) != nullptr) throw unsupported(name, "is not there; it is the older form of tools");
+    if (f.get(name) != nullptr)
+      throw unsupported(name, "is not there; it is the older form of tools");
   if (tools == nullptr || tools->empty()) return;
   if (!tools->is_array() || tools->size() > 128)
     throw wrong("tools", "must be a list of at most 128 tools");

@@ -92,8 +92,9 @@ std::optional<Refusal> Guard::refuse(const http::Request& head) const {
   const std::string* origin = head.find("Origin");
   const bool asks_only = head.method == "GET" || head.method == "HEAD" || head.method == "OPTIONS";
   if (origin != nullptr && !asks_only && !same_origin(head, *origin) && !allowed_origin(head))
-    return Refusal(403, "origin_not_allowed",
-                   "a page of another origin may not ask; the server allows those of --cors-origin");
+    return Refusal(
+        403, "origin_not_allowed",
+        "a page of another origin may not ask; the server allows those of --cors-origin");
   if (options_.keys.empty() || is_open(head.path) || head.method == "OPTIONS") return std::nullopt;
   if (key_of(head)) return std::nullopt;
   return Refusal(401, "invalid_api_key",

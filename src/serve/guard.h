@@ -12,10 +12,10 @@
 namespace pith::serve {
 
 struct GuardOptions {
-  std::string address = "127.0.0.1";  ///< that is listened at: its own name is a host too
-  std::vector<std::string> hosts;     ///< that are allowed beside localhost
-  std::vector<std::string> keys;      ///< none: anyone who reaches the port
-  std::vector<std::string> origins;   ///< of pages elsewhere that may ask (CORS)
+  std::string address = "127.0.0.1";      ///< that is listened at: its own name is a host too
+  std::vector<std::string> hosts = {};    ///< that are allowed beside localhost
+  std::vector<std::string> keys = {};     ///< none: anyone who reaches the port
+  std::vector<std::string> origins = {};  ///< of pages elsewhere that may ask (CORS)
 };
 
 class Guard {

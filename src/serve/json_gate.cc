@@ -46,8 +46,9 @@ Json parse_object(std::string_view body) {
     });
   } catch (const Json::exception& e) {
     const std::string_view why = e.what();
-    throw Refusal(400, "invalid_json",
-                  fmt::format("the body is no JSON: {}", why.substr(std::min(why.find(' '), why.size()))));
+    throw Refusal(
+        400, "invalid_json",
+        fmt::format("the body is no JSON: {}", why.substr(std::min(why.find(' '), why.size()))));
   }
   if (!out.is_object()) throw Refusal(400, "invalid_json", "the body must be a JSON object");
   return out;
@@ -113,7 +114,8 @@ std::optional<std::string> Fields::text(const std::string& name, size_t most_byt
   if (!value->is_string()) throw wrong(path(name), "must be a string");
   const auto& out = value->get_ref<const std::string&>();
   if (out.size() > most_bytes)
-    throw wrong(path(name), fmt::format("has {} bytes; at most {} are read", out.size(), most_bytes));
+    throw wrong(path(name),
+                fmt::format("has {} bytes; at most {} are read", out.size(), most_bytes));
   return out;
 }
 

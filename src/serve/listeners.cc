@@ -69,13 +69,13 @@ class Both : public Listener {
 
   Json more() const {
     const size_t read = usage_.prompt_tokens - usage_.cached_tokens;
-    const Json timings{{"prompt_n", read},
-                       {"prompt_ms", totals_.prompt_seconds * 1000},
-                       {"prompt_per_second", rate(read, totals_.prompt_seconds)},
-                       {"predicted_n", usage_.completion_tokens},
-                       {"predicted_ms", totals_.decode_seconds * 1000},
-                       {"predicted_per_second",
-                        rate(usage_.completion_tokens, totals_.decode_seconds)}};
+    const Json timings{
+        {"prompt_n", read},
+        {"prompt_ms", totals_.prompt_seconds * 1000},
+        {"prompt_per_second", rate(read, totals_.prompt_seconds)},
+        {"predicted_n", usage_.completion_tokens},
+        {"predicted_ms", totals_.decode_seconds * 1000},
+        {"predicted_per_second", rate(usage_.completion_tokens, totals_.decode_seconds)}};
     const Json pith{{"policy", options_.policy},
                     {"seed", options_.seed},
                     {"stop_reason", word(totals_.reason)},
@@ -110,10 +110,9 @@ class Stream : public Both {
     const auto now = Clock::now();
     if (options_.progress) {
       const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - opened_).count();
-      write(progress_event(options_.head, {{"total", total},
-                                           {"cache", cached},
-                                           {"processed", done},
-                                           {"time_ms", ms}}));
+      write(progress_event(
+          options_.head,
+          {{"total", total}, {"cache", cached}, {"processed", done}, {"time_ms", ms}}));
     } else if (now - last_ > kPingAfter) {
       write(std::string(kPing));
     }
@@ -178,8 +177,8 @@ class Whole : public Both {
 
  protected:
   void complete(const Json& more) override {
-    reply_->send(json_response(
-        answer_json(options_.head, choices_, options_.logprobs, usage_, more)));
+    reply_->send(
+        json_response(answer_json(options_.head, choices_, options_.logprobs, usage_, more)));
   }
   void tell(const Refusal& refusal) override { reply_->refuse(refusal); }
 

@@ -51,13 +51,15 @@ void gauges(Text& t, const Gauges& g) {
   t.value("pith_snapshot_bytes", "gauge", "Snapshots of prompts.", g.snapshot_bytes);
   t.value("pith_snapshots", "gauge", "Snapshots of prompts.", g.snapshots);
   t.head("pith_bytes", "gauge", "Bytes by what they are for.");
-  t.out += fmt::format("pith_bytes{{{0},kind=\"caches\"}} {1}\npith_bytes{{{0},kind=\"scratch\"}} "
-                       "{2}\npith_bytes{{{0},kind=\"weights\"}} {3}\n",
-                       t.model, g.in_use - std::min(g.scratch, g.in_use), g.scratch, g.weights);
+  t.out += fmt::format(
+      "pith_bytes{{{0},kind=\"caches\"}} {1}\npith_bytes{{{0},kind=\"scratch\"}} "
+      "{2}\npith_bytes{{{0},kind=\"weights\"}} {3}\n",
+      t.model, g.in_use - std::min(g.scratch, g.in_use), g.scratch, g.weights);
   t.head("pith_sessions", "gauge", "Sessions by state.");
-  t.out += fmt::format("pith_sessions{{{0},state=\"running\"}} {1}\npith_sessions{{{0},"
-                       "state=\"waiting\"}} {2}\npith_sessions{{{0},state=\"idle\"}} {3}\n",
-                       t.model, g.running, g.waiting, g.idle);
+  t.out += fmt::format(
+      "pith_sessions{{{0},state=\"running\"}} {1}\npith_sessions{{{0},"
+      "state=\"waiting\"}} {2}\npith_sessions{{{0},state=\"idle\"}} {3}\n",
+      t.model, g.running, g.waiting, g.idle);
   t.value("pith_rows_kept", "gauge", "Rows held by running sessions.", g.rows_kept);
   t.value("pith_rows_seen", "gauge", "Rows that exact caches of them would hold.", g.rows_seen);
   t.value("pith_snapshot_hits_total", "counter", "Prompts that went on from one.", g.snapshot_hits);
@@ -86,7 +88,8 @@ std::string Histogram::text(const std::string& name, const std::string& labels) 
     out += fmt::format("{}_bucket{{{}{}le=\"{}\"}} {}\n", name, labels, labels.empty() ? "" : ",",
                        end, below);
   }
-  return out + fmt::format("{0}_sum{{{1}}} {2}\n{0}_count{{{1}}} {3}\n", name, labels, sum_, count_);
+  return out +
+         fmt::format("{0}_sum{{{1}}} {2}\n{0}_count{{{1}}} {3}\n", name, labels, sum_, count_);
 }
 
 std::vector<double> Metrics::seconds() {

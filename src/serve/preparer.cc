@@ -15,7 +15,8 @@ namespace {
 constexpr size_t kTurnsCut = 32, kTurnsStep = 8;
 
 std::string list_of(const std::vector<std::string>& messages, size_t count) {
-  return fmt::format("[{}]", fmt::join(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count), ","));
+  return fmt::format("[{}]", fmt::join(messages.begin(),
+                                       messages.begin() + static_cast<std::ptrdiff_t>(count), ","));
 }
 
 uint64_t any_seed() {
@@ -58,9 +59,10 @@ const Preset& Preparer::preset(const std::string& model) const {
   if (model.empty() || options_.any_model) return presets_[0];
   std::string names;
   for (const Preset& p : presets_) names += (names.empty() ? "" : ", ") + p.id;
-  throw Refusal(404, "model_not_found",
-                fmt::format("there is no model '{}' here; there is {}", model.substr(0, 200), names),
-                "model");
+  throw Refusal(
+      404, "model_not_found",
+      fmt::format("there is no model '{}' here; there is {}", model.substr(0, 200), names),
+      "model");
 }
 
 std::string Preparer::prompt_tenant(const std::string& who, const std::string& salt) const {

@@ -1,5 +1,6 @@
 #include "serve/refusal.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace pith::serve {
@@ -28,7 +29,9 @@ Refusal unsupported(const std::string& param, const std::string& message) {
 
 Refusal refusal_of(const Error& error) {
   const std::string text = error.what();
-  Refusal out(500, to_string(error.code()), text);
+  std::string code = to_string(error.code());
+  std::replace(code.begin(), code.end(), ' ', '_');
+  Refusal out(500, code, text);
   switch (error.code()) {
     case ErrorCode::kInvalidArgument: out.status = 400; break;
     case ErrorCode::kUnsupported: out = Refusal(400, "unsupported", text); break;
@@ -45,10 +48,8 @@ Refusal refusal_of(const Error& error) {
 }
 
 std::string error_json(const Refusal& r) {
-  nlohmann::ordered_json error{{"message", r.what()},
-                               {"type", type_of(r.status)},
-                               {"param", nullptr},
-                               {"code", nullptr}};
+  nlohmann::ordered_json error{
+      {"message", r.what()}, {"type", type_of(r.status)}, {"param", nullptr}, {"code", nullptr}};
   if (!r.param.empty()) error["param"] = r.param;
   if (!r.code.empty()) error["code"] = r.code;
   return nlohmann::ordered_json{{"error", error}}.dump(

@@ -14,9 +14,9 @@ struct Refusal : std::runtime_error {
       : std::runtime_error(message), status(s), code(std::move(c)), param(std::move(p)) {}
 
   int status;
-  std::string code;      ///< for programs: "context_length_exceeded"; "" = null
-  std::string param;     ///< the field: "messages[2].content"; "" = null
-  int retry_after = 0;   ///< seconds; 0 = not said
+  std::string code;        ///< for programs: "context_length_exceeded"; "" = null
+  std::string param;       ///< the field: "messages[2].content"; "" = null
+  int retry_after = 0;     ///< seconds; 0 = not said
   bool senseless = false;  ///< repeating it would change nothing
 };
 

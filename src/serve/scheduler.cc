@@ -26,8 +26,8 @@ Scheduler::Scheduler(std::shared_ptr<Engine> engine, const SchedulerOptions& opt
     : engine_(std::move(engine)),
       options_(options),
       metrics_(metrics),
-      tree_(engine_, {.max_bytes = options.snapshot_bytes,
-                      .max_snapshot_bytes = options.largest_snapshot}),
+      tree_(engine_,
+            {.max_bytes = options.snapshot_bytes, .max_snapshot_bytes = options.largest_snapshot}),
       books_(options.memory),
       costs_(engine_->model()->config(), engine_->options().device),
       thread_([this] { run(); }) {}
@@ -107,7 +107,8 @@ void Scheduler::run() {
     {
       std::unique_lock guard(lock_);
       wake_.wait(guard, [&] {
-        return stop_ || !commands_.empty() || !arrivals_.empty() || !running_.empty();
+        return stop_ || !commands_.empty() || !arrivals_.empty() || !waiting_.empty() ||
+               !running_.empty();
       });
       if (stop_ && commands_.empty()) break;
       std::swap(commands, commands_);

@@ -57,7 +57,8 @@ class Scheduler {
   bool draining() const { return draining_; }
   /// Requests that wait or run.
   size_t busy() const { return busy_; }
-  /// Runs `f` on the scheduler's thread, between two steps, and waits for it. Throws what it throws.
+  /// Runs `f` on the scheduler's thread, between two steps, and waits for it. Throws what it
+  /// throws.
   void call(const std::function<void()>& f);
   Gauges gauges();
 

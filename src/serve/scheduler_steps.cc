@@ -129,8 +129,7 @@ void Scheduler::prompt_read(Running& r, std::span<const float> logits) {
     r.read = r.last_token = Clock::now();
     for (size_t i = 1; i < task.choices; ++i) r.forks.push_back(r.session->fork());
     for (size_t i = 0; i < task.choices; ++i)
-      r.answers.push_back(
-          std::make_unique<Answer>(task, engine_->model()->tokenizer(), i));
+      r.answers.push_back(std::make_unique<Answer>(task, engine_->model()->tokenizer(), i));
     if (task.logprobs >= 0) r.logits.resize(task.choices * logits.size());
     for (const auto& answer : r.answers) {
       if (task.max_tokens == 0) {
@@ -149,8 +148,8 @@ void Scheduler::prompt_read(Running& r, std::span<const float> logits) {
 
 /// Ends a task whose answers have all ended.
 void Scheduler::settle(Running& r) {
-  if (r.over || !std::all_of(r.answers.begin(), r.answers.end(),
-                             [](const auto& a) { return a->ended(); }))
+  if (r.over ||
+      !std::all_of(r.answers.begin(), r.answers.end(), [](const auto& a) { return a->ended(); }))
     return;
   end(r);
 }

@@ -26,10 +26,11 @@ size_t memory_of(const ServeOptions& options) {
 /// What would only be found out by the first request.
 void check(const Engine& engine, const ServeOptions& o) {
   if (!is_loopback(o.address) && o.keys.empty() && !o.insecure)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--host {} lets others in; give an --api-key, or --insecure if everyone "
-                            "who reaches the port may use it",
-                            o.address));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--host {} lets others in; give an --api-key, or --insecure if everyone "
+                    "who reaches the port may use it",
+                    o.address));
   if (o.parallel == 0 || o.prefill_share <= 0 || o.prefill_share > 1)
     throw Error(ErrorCode::kInvalidArgument,
                 "--parallel must be 1 or more, --prefill-share above 0 and at most 1");

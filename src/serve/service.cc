@@ -72,9 +72,9 @@ const std::vector<Service::Route>& Service::routes() {
 const Service::Route* Service::find(const http::Request& request, bool* other_method) const {
   for (const Route& route : routes()) {
     const std::string_view path = route.path;
-    const bool fits = path.ends_with('/') ? request.path.starts_with(path) &&
-                                                request.path.size() > path.size()
-                                          : request.path == path;
+    const bool fits = path.ends_with('/')
+                          ? request.path.starts_with(path) && request.path.size() > path.size()
+                          : request.path == path;
     if (!fits) continue;
     const bool head = request.method == "HEAD" && std::string_view("GET") == route.method;
     if (head || request.method == route.method) return &route;
@@ -111,13 +111,13 @@ std::optional<http::Response> Service::admit(const http::Request& head) const {
                      : Refusal(404, "not_found", fmt::format("there is no {}", head.path))));
   if (head.method != "POST") return std::nullopt;
   if (const std::string* coding = head.find("Content-Encoding"); coding && *coding != "identity")
-    return with_cors(response_of(
-        Refusal(415, "unsupported_media_type", "a body may not be compressed")));
+    return with_cors(
+        response_of(Refusal(415, "unsupported_media_type", "a body may not be compressed")));
   const std::string* type = head.find("Content-Type");
   if (type == nullptr || !type->starts_with("application/json"))
-    return with_cors(response_of(Refusal(
-        415, "unsupported_media_type",
-        "a body must be JSON and say so: -H 'Content-Type: application/json'")));
+    return with_cors(response_of(
+        Refusal(415, "unsupported_media_type",
+                "a body must be JSON and say so: -H 'Content-Type: application/json'")));
   return std::nullopt;
 }
 
@@ -154,15 +154,14 @@ GateOptions Service::gate_options() const {
 }
 
 void Service::health(Visit& v) {
-  if (scheduler_.draining())
-    throw Refusal(503, "draining", "the server is about to end");
+  if (scheduler_.draining()) throw Refusal(503, "draining", "the server is about to end");
   v.reply->send(json_response(R"({"status":"ok"})"));
 }
 
 Json Service::model_json(const Preset& preset) const {
   const ModelConfig& config = engine_->model()->config();
-  const Ledger cost = estimate_ledger(config, preset.session, preparer_.context(),
-                                      engine_->options().device);
+  const Ledger cost =
+      estimate_ledger(config, preset.session, preparer_.context(), engine_->options().device);
   return {{"id", preset.id},
           {"object", "model"},
           {"created", created_},

@@ -20,9 +20,7 @@ std::string fingerprint(const std::string& key) {
 
 }  // namespace
 
-void Service::chat(Visit& v) {
-  answer(v, chat_call(parse_object(v.request.body), gate_options()));
-}
+void Service::chat(Visit& v) { answer(v, chat_call(parse_object(v.request.body), gate_options())); }
 
 void Service::completions(Visit& v) {
   answer(v, text_call(parse_object(v.request.body), gate_options()));
@@ -55,8 +53,7 @@ void Service::answer(Visit& v, Call call) {
       options.echoes.push_back(prompt.tokenised ? preparer_.tokenizer().decode(prompt.ids)
                                                 : prompt.text);
     }
-    if (options.logprobs)
-      throw unsupported("echo", "with logprobs is not there yet");
+    if (options.logprobs) throw unsupported("echo", "with logprobs is not there yet");
   }
   v.reply->note("model", head.model.substr(0, 200));
   const auto listener = make_listener(v.reply, std::move(options));

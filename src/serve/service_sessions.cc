@@ -19,14 +19,15 @@ double milliseconds_since(Clock::time_point start) {
 }
 
 Refusal no_session(const std::string& id) {
-  return {404, "session_not_found",
-          fmt::format("there is no session '{}' that waits for its next request", id.substr(0, 130))};
+  return {
+      404, "session_not_found",
+      fmt::format("there is no session '{}' that waits for its next request", id.substr(0, 130))};
 }
 
 Json ledger_json(const Ledger& l) {
-  return {{"payload", l.payload},   {"metadata", l.metadata}, {"shared", l.shared},
-          {"slack", l.slack},       {"staging", l.staging},   {"probe", l.probe},
-          {"total", l.total_bytes()}, {"rows_kept", l.rows_kept}, {"rows_seen", l.rows_seen},
+  return {{"payload", l.payload},      {"metadata", l.metadata},   {"shared", l.shared},
+          {"slack", l.slack},          {"staging", l.staging},     {"probe", l.probe},
+          {"total", l.total_bytes()},  {"rows_kept", l.rows_kept}, {"rows_seen", l.rows_seen},
           {"bits", l.effective_bits()}};
 }
 
@@ -99,7 +100,8 @@ void Service::one_session(Visit& v) {
     out["rows"] = layers;
     Json errors = Json::array();
     for (const AttentionError& e : session.attention_errors())
-      errors.push_back({{"layer", e.layer}, {"estimate", e.estimate}, {"low", e.low}, {"high", e.high}});
+      errors.push_back(
+          {{"layer", e.layer}, {"estimate", e.estimate}, {"low", e.low}, {"high", e.high}});
     out["attention_errors"] = errors;
   });
   v.reply->json(out);
@@ -139,7 +141,8 @@ void Service::change_session(Visit& v) {
 }
 
 void Service::delete_session(Visit& v) {
-  v.reply->json({{"id", v.rest}, {"deleted", true}, {"tokens", erase_session(v.rest, v.reply->tenant())}});
+  v.reply->json(
+      {{"id", v.rest}, {"deleted", true}, {"tokens", erase_session(v.rest, v.reply->tenant())}});
 }
 
 size_t Service::erase_session(const std::string& id, const std::string& who) {
@@ -183,8 +186,7 @@ Json Service::restore_session(const std::string& id, const std::string& who,
   const auto start = Clock::now();
   const Preset& preset = preparer_.preset(model);
   const std::string tenant = preparer_.prompt_tenant(who, "");
-  auto session =
-      std::make_shared<Session>(Session::restore(engine_, path, preset.session));
+  auto session = std::make_shared<Session>(Session::restore(engine_, path, preset.session));
   const std::vector<int32_t> tokens(session->token_ids().begin(), session->token_ids().end());
   scheduler_.call([&] {
     scheduler_.tree().keep(*session, {tokens, {}, tenant, id});
@@ -214,8 +216,9 @@ void Service::slots(Visit& v) {
 }
 
 void Service::change_slot(Visit& v) {
-  const bool number = !v.rest.empty() && v.rest.size() < 5 &&
-                      std::all_of(v.rest.begin(), v.rest.end(), [](unsigned char c) { return std::isdigit(c); });
+  const bool number =
+      !v.rest.empty() && v.rest.size() < 5 &&
+      std::all_of(v.rest.begin(), v.rest.end(), [](unsigned char c) { return std::isdigit(c); });
   if (!number || std::stoul(v.rest) >= options_.parallel)
     throw Refusal(400, "invalid_value", fmt::format("slots are 0 to {}", options_.parallel - 1));
   const std::string id = "slot-" + std::to_string(std::stoul(v.rest)), who = v.reply->tenant();

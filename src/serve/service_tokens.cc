@@ -42,8 +42,8 @@ void Service::detokenize(Visit& v) {
 }
 
 void Service::apply_template(Visit& v) {
-  v.reply->json(
-      {{"prompt", preparer_.rendered(template_call(parse_object(v.request.body), gate_options()))}});
+  v.reply->json({{"prompt", preparer_.rendered(
+                                template_call(parse_object(v.request.body), gate_options()))}});
 }
 
 void Service::count_tokens(Visit& v) {

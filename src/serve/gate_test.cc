@@ -1,0 +1,150 @@
+// The gate: what is taken, and what is refused by the name of its field.
+
+#include "serve/gate.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "serve/refusal.h"
+
+namespace pith::serve {
+namespace {
+
+const GateOptions kOptions{.sampling = {.seed = 0}, .vocabulary = 100, .context = 64};
+
+Call chat(const std::string& more) {
+  return chat_call(parse_object(R"({"messages":[{"role":"user","content":"Hi"}])" +
+                                (more.empty() ? "" : "," + more) + "}"),
+                   kOptions);
+}
+
+/// The field that is named; "" if the call is taken.
+std::string refused(const std::string& more) {
+  try {
+    chat(more);
+  } catch (const Refusal& r) {
+    EXPECT_EQ(r.status, 400);
+    return r.param.empty() ? r.code : r.param;
+  }
+  return "";
+}
+
+TEST(Gate, NumbersHaveRanges) {
+  for (const char* bad : {R"("temperature":-1)", R"("temperature":"1")", R"("temperature":1e999)",
+                          R"("temperature":101)"})
+    EXPECT_TRUE(refused(bad) == "temperature" || refused(bad) == "invalid_json") << bad;
+  for (const char* bad : {R"("n":0)", R"("n":9)", R"("n":1.5)", R"("n":18446744073709551615)",
+                          R"("n":-9223372036854775808)", R"("n":true)"})
+    EXPECT_EQ(refused(bad), "n") << bad;
+  EXPECT_EQ(chat(R"("n":2.0)").n, 2u);
+  EXPECT_EQ(refused(R"("top_logprobs":21,"logprobs":true)"), "top_logprobs");
+  EXPECT_EQ(refused(R"("top_logprobs":2)"), "top_logprobs");
+  EXPECT_EQ(chat(R"("top_logprobs":2,"logprobs":true)").logprobs, 2);
+  EXPECT_EQ(chat(R"("logprobs":true)").logprobs, 0);
+  EXPECT_EQ(chat("").logprobs, -1);
+}
+
+TEST(Gate, NullIsAbsentEverywhere) {
+  for (const char* name :
+       {"model", "max_tokens", "stream", "stream_options", "temperature", "top_p", "seed", "stop",
+        "n", "logit_bias", "logprobs", "response_format", "tools", "tool_choice", "pith",
+        "priority", "audio", "chat_template_kwargs"})
+    EXPECT_EQ(refused(fmt::format("\"{}\":null", name)), "") << name;
+}
+
+TEST(Gate, TheNewerLimitWins) {
+  EXPECT_EQ(chat(R"("max_tokens":5,"max_completion_tokens":3)").max_tokens, 3);
+  EXPECT_EQ(chat(R"("max_tokens":5)").max_tokens, 5);
+  EXPECT_EQ(chat("").max_tokens, -1);
+}
+
+TEST(Gate, SeedsAreKeptWhole) {
+  EXPECT_EQ(chat(R"("seed":-7)").sampling.seed, static_cast<uint64_t>(-7));
+  EXPECT_TRUE(chat(R"("seed":0)").seeded);
+  EXPECT_FALSE(chat(R"("seed":-1)").seeded);
+  EXPECT_FALSE(chat("").seeded);
+}
+
+TEST(Gate, WhatWouldChangeAnAnswerIsRefusedByName) {
+  EXPECT_EQ(refused(R"("tools":[{"type":"function"}])"), "tools");
+  EXPECT_EQ(refused(R"("tools":[{"type":"function"}],"tool_choice":"none")"), "");
+  EXPECT_EQ(refused(R"("functions":[])"), "functions");
+  EXPECT_EQ(refused(R"("grammar":"root ::= a")"), "grammar");
+  EXPECT_EQ(refused(R"("modalities":["text","audio"])"), "modalities");
+  EXPECT_EQ(refused(R"("response_format":{"type":"json_object"})"), "response_format");
+  EXPECT_EQ(refused(R"("response_format":{"type":"text"})"), "");
+  EXPECT_EQ(refused(R"("chat_template_kwargs":{"tools":1})"), "chat_template_kwargs.tools");
+  EXPECT_EQ(refused(R"("pith":{"polcy":"exact"})"), "pith.polcy");
+  EXPECT_EQ(refused(R"("user":"me","metadata":{},"store":false,"unheard":1)"), "");
+}
+
+TEST(Gate, StrictMeansEveryField) {
+  GateOptions strict = kOptions;
+  strict.strict = true;
+  const auto body = [](const char* more) {
+    return parse_object(
+        fmt::format(R"({{"messages":[{{"role":"user","content":"a"}}],{}}})", more));
+  };
+  EXPECT_THROW(chat_call(body(R"("unheard":1)"), strict), Refusal);
+  EXPECT_NO_THROW(chat_call(body(R"("user":"a","stream":true,"unheard":null)"), strict));
+}
+
+TEST(Gate, MessagesAreCheckedOneByOne) {
+  const auto of = [](const std::string& messages) {
+    try {
+      chat_call(parse_object(fmt::format(R"({{"messages":{}}})", messages)), kOptions);
+    } catch (const Refusal& r) {
+      return r.param;
+    }
+    return std::string();
+  };
+  EXPECT_EQ(of("5"), "messages");
+  EXPECT_EQ(of("[]"), "messages");
+  EXPECT_EQ(of(R"([5])"), "messages[0]");
+  EXPECT_EQ(of(R"([{"role":"user","content":"a"},{"content":"b"}])"), "messages[1].role");
+  EXPECT_EQ(of(R"([{"role":"boss","content":"b"}])"), "messages[0].role");
+  EXPECT_EQ(of(R"([{"role":"user","content":[{"type":"text","text":5}]}])"),
+            "messages[0].content[0].text");
+  EXPECT_EQ(of(R"([{"role":"user","content":[{"type":"image_url"}]}])"),
+            "messages[0].content[0].type");
+  EXPECT_EQ(of(R"([{"role":"assistant","content":"b"}])"), "messages");
+}
+
+TEST(Gate, PartsAreJoinedAndRolesTranslated) {
+  const Call call = chat_call(
+      parse_object(R"({"messages":[{"role":"developer","content":"S"},{"role":"user","content":)"
+                   R"([{"type":"text","text":"a"},{"type":"text","text":"b"}]},)"
+                   R"({"role":"assistant","content":"so"}]})"),
+      kOptions);
+  ASSERT_EQ(call.messages.size(), 2u);
+  EXPECT_EQ(call.messages[0], R"({"role":"system","content":"S"})");
+  EXPECT_EQ(call.messages[1], R"({"role":"user","content":"ab"})");
+  EXPECT_EQ(call.answer_begins, "so");
+  EXPECT_EQ(call.opens_turn, (std::vector<bool>{false, true}));
+}
+
+TEST(Gate, PromptsAreTextOrTokens) {
+  const auto prompts = [](const char* prompt) {
+    return text_call(parse_object(fmt::format(R"({{"prompt":{}}})", prompt)), kOptions).prompts;
+  };
+  EXPECT_EQ(prompts(R"("a")")[0].text, "a");
+  EXPECT_EQ(prompts("[1,2]")[0].ids, (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(prompts(R"(["a","b"])").size(), 2u);
+  EXPECT_EQ(prompts("[[1],[2,3]]")[1].ids, (std::vector<int32_t>{2, 3}));
+  for (const char* bad : {"5", "[100]", "[-1]", "[1.5]", R"([1,"a"])", R"([["a"]])", "null"})
+    EXPECT_THROW(prompts(bad), Refusal) << bad;
+}
+
+TEST(Gate, JsonHasLimits) {
+  const std::string deep = R"({"a":)" + std::string(70, '[') + std::string(70, ']') + "}";
+  std::string wide = R"({"a":[0)";
+  for (size_t i = 0; i < kMostValues; ++i) wide += ",0";
+  for (const std::string& bad :
+       {deep, wide + "]}", std::string(R"({"a":1,"a":2})"), std::string("[]"), std::string("{"),
+        std::string("{\"a\":\"\xff\"}"), std::string(R"({"a":NaN})"), std::string("")})
+    EXPECT_THROW(parse_object(bad), Refusal) << bad.substr(0, 40);
+  EXPECT_NO_THROW(parse_object(R"({"a":{"a":1},"b":{"a":2}})"));
+}
+
+}  // namespace
+}  // namespace pith::serve

@@ -1,0 +1,217 @@
+// The order of turns, cancellation, and that answers depend on neither.
+
+#include "serve/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+
+#include "paths.h"
+#include "session/test_company.h"
+
+namespace pith::serve {
+namespace {
+
+using test::some_ids;
+
+std::shared_ptr<Engine> engine() {
+  static const auto model = Model::load(repo_dir() / "models/demo", false);
+  EngineOptions o;
+  o.threads = 1;
+  o.chunk = 64;
+  return std::make_shared<Engine>(model, o);
+}
+
+/// What all tasks of a test did, in order.
+struct Journal {
+  std::mutex lock;
+  std::condition_variable changed;
+  std::vector<std::string> lines;
+  void add(const std::string& line) {
+    const std::lock_guard guard(lock);
+    lines.push_back(line);
+    changed.notify_all();
+  }
+  size_t at(const std::string& line) {
+    const std::lock_guard guard(lock);
+    return static_cast<size_t>(std::find(lines.begin(), lines.end(), line) - lines.begin());
+  }
+  bool wait(const std::string& line) {
+    std::unique_lock guard(lock);
+    return changed.wait_for(guard, std::chrono::seconds(60), [&] {
+      return std::find(lines.begin(), lines.end(), line) != lines.end();
+    });
+  }
+};
+
+class Ear : public Listener {
+ public:
+  Ear(std::string name, Journal& journal) : name_(std::move(name)), journal_(journal) {}
+  void begun(size_t, size_t) override { journal_.add(name_ + " begun"); }
+  void read(size_t done, size_t, size_t total) override {
+    if (done < total) journal_.add(name_ + " reads");
+  }
+  void piece(size_t, std::string_view text, std::span<const TokenShown>,
+             std::span<const int32_t>) override {
+    said += text;
+    if (!first_.exchange(true)) journal_.add(name_ + " speaks");
+  }
+  void choice_ended(size_t, StopReason) override {}
+  void ended(const Totals& t) override {
+    totals = t;
+    journal_.add(name_ + " ended");
+  }
+  void failed(const Refusal& refusal) override { journal_.add(name_ + " failed " + refusal.code); }
+  bool gone() const override { return leave; }
+
+  std::atomic<bool> leave{false};
+  std::string said;
+  Totals totals;
+
+ private:
+  const std::string name_;
+  Journal& journal_;
+  std::atomic<bool> first_{false};
+};
+
+struct Asked {
+  std::shared_ptr<Task> task = std::make_shared<Task>();
+  std::shared_ptr<Ear> ear;
+};
+
+Asked ask(const std::string& name, Journal& journal, size_t prompt, size_t answer,
+          uint64_t seed = 1) {
+  Asked out;
+  out.ear = std::make_shared<Ear>(name, journal);
+  out.task->prompt = some_ids(prompt, seed);
+  out.task->max_tokens = answer;
+  out.task->sampling.temperature = 0;
+  out.task->session.context = 2048;
+  out.task->policy = "exact";
+  out.task->ignore_eos = true;
+  out.task->ends = {0};
+  out.task->listener = out.ear;
+  return out;
+}
+
+SchedulerOptions options(size_t parallel) {
+  SchedulerOptions o;
+  o.parallel = parallel;
+  o.memory = size_t{256} << 20;
+  return o;
+}
+
+TEST(Scheduler, ShortPromptsPassLongOnesAndAnswersGoOn) {
+  Journal journal;
+  Metrics metrics("demo");
+  Scheduler scheduler(engine(), options(8), metrics);
+  const Asked talk = ask("talk", journal, 8, 60, 3);
+  scheduler.submit(talk.task);
+  ASSERT_TRUE(journal.wait("talk speaks"));
+  // Both come in one instant, between two steps.
+  const Asked longer = ask("long", journal, 900, 2, 4), quick = ask("quick", journal, 10, 2, 5);
+  scheduler.submit(longer.task);
+  scheduler.submit(quick.task);
+  for (const char* name : {"talk ended", "long ended", "quick ended"})
+    ASSERT_TRUE(journal.wait(name));
+  EXPECT_LT(journal.at("quick speaks"), journal.at("long speaks"));
+  EXPECT_LT(journal.at("long reads"), journal.at("talk ended"));
+  EXPECT_EQ(talk.ear->totals.drawn_tokens, 60u);
+}
+
+TEST(Scheduler, PrioritiesGoFirstInTheQueue) {
+  Journal journal;
+  Metrics metrics("demo");
+  Scheduler scheduler(engine(), options(1), metrics);
+  const Asked first = ask("first", journal, 200, 30);
+  Asked low = ask("low", journal, 10, 2), high = ask("high", journal, 10, 2);
+  high.task->priority = -1;
+  scheduler.submit(first.task);
+  ASSERT_TRUE(journal.wait("first begun"));
+  scheduler.submit(low.task);
+  scheduler.submit(high.task);
+  ASSERT_TRUE(journal.wait("low ended"));
+  EXPECT_LT(journal.at("high ended"), journal.at("low begun"));
+  EXPECT_LT(journal.at("first ended"), journal.at("high begun"));
+}
+
+TEST(Scheduler, WhoLeavesIsDroppedWithinAChunk) {
+  Journal journal;
+  Metrics metrics("demo");
+  Scheduler scheduler(engine(), options(2), metrics);
+  const Asked reader = ask("reader", journal, 1900, 2), writer = ask("writer", journal, 8, 1500);
+  scheduler.submit(writer.task);
+  ASSERT_TRUE(journal.wait("writer speaks"));
+  scheduler.submit(reader.task);
+  ASSERT_TRUE(journal.wait("reader reads"));
+  reader.ear->leave = true;
+  ASSERT_TRUE(journal.wait("reader failed cancelled"));
+  writer.ear->leave = true;
+  ASSERT_TRUE(journal.wait("writer failed cancelled"));
+  const Gauges after = scheduler.gauges();
+  EXPECT_EQ(after.reserved, 0u);
+  EXPECT_EQ(after.running, 0u);
+  EXPECT_EQ(after.in_use, after.scratch);
+  EXPECT_EQ(scheduler.busy(), 0u);
+}
+
+TEST(Scheduler, AnswersAreThoseOfGenerate) {
+  Journal journal;
+  Metrics metrics("demo");
+  const auto shared = engine();
+  Scheduler scheduler(shared, options(4), metrics);
+  std::vector<Asked> asked;
+  for (size_t i = 0; i < 4; ++i) {
+    asked.push_back(ask("t" + std::to_string(i), journal, 50 + 60 * i, 25, 10 + i));
+    scheduler.submit(asked.back().task);
+  }
+  for (size_t i = 0; i < 4; ++i) {
+    ASSERT_TRUE(journal.wait("t" + std::to_string(i) + " ended"));
+    Session alone(shared, asked[i].task->session);
+    GenerateOptions o;
+    o.sampling = asked[i].task->sampling;
+    o.sampling.never = {0};
+    o.max_tokens = 25;
+    EXPECT_EQ(asked[i].ear->said, generate(alone, asked[i].task->prompt, o).text) << i;
+  }
+}
+
+TEST(Scheduler, WhatCannotFitIsRefusedAtOnceAndWhatDoesNotFitNowWaits) {
+  Journal journal;
+  Metrics metrics("demo");
+  SchedulerOptions o = options(8);
+  const auto shared = engine();
+  const size_t one = estimate_ledger(shared->model()->config(),
+                                     ask("", journal, 1, 1).task->session, 1024, Device::kCpu)
+                         .total_bytes();
+  o.memory = shared->ledger().total_bytes() + one + one / 2;
+  Scheduler scheduler(shared, o, metrics);
+  const Asked large = ask("large", journal, 1900, 100);
+  try {
+    scheduler.submit(large.task);
+    FAIL() << "it was taken";
+  } catch (const Refusal& refusal) {
+    EXPECT_EQ(refusal.code, "memory_budget_exceeded");
+  }
+  const Asked first = ask("first", journal, 900, 100), second = ask("second", journal, 900, 100);
+  scheduler.submit(first.task);
+  scheduler.submit(second.task);
+  ASSERT_TRUE(journal.wait("second ended"));
+  EXPECT_LT(journal.at("first ended"), journal.at("second begun"));
+  EXPECT_LE(shared->peak_bytes(), o.memory);
+}
+
+TEST(Scheduler, DrainingTakesNothingNew) {
+  Journal journal;
+  Metrics metrics("demo");
+  Scheduler scheduler(engine(), options(1), metrics);
+  const Asked last = ask("last", journal, 8, 20), late = ask("late", journal, 8, 2);
+  scheduler.submit(last.task);
+  scheduler.drain();
+  EXPECT_THROW(scheduler.submit(late.task), Refusal);
+  EXPECT_TRUE(journal.wait("last ended"));
+}
+
+}  // namespace
+}  // namespace pith::serve

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""The `openai` package against `pith serve`: what its users do. tools/serve/clients.sh makes the
+environment; without the package the test is skipped, aloud."""
+
+import asyncio
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from serve.harness import SKIPPED, Server, words  # noqa: E402
+
+try:
+    import openai
+except ImportError:
+    print("serve_openai_test: skipped: the openai package is not here (tools/serve/clients.sh)")
+    sys.exit(SKIPPED)
+
+USER = [{"role": "user", "content": "The ship lay"}]
+
+
+class Client(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--api-key", "secret-key", "--preset", "int4=exact+int4",
+                            "--parallel", "4").__enter__()
+        cls.options = {"base_url": cls.server.url + "/v1", "api_key": "secret-key"}
+        cls.client = openai.OpenAI(**cls.options)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        cls.server.__exit__()
+
+    def create(self, **more):
+        options = {"model": "demo", "messages": USER, "temperature": 0, "max_tokens": 8, **more}
+        return self.client.chat.completions.create(**options)
+
+    def test_models(self):
+        models = self.client.models.list().data
+        self.assertEqual([m.id for m in models], ["demo", "demo:int4"])
+        self.assertEqual(self.client.models.retrieve("demo:int4").owned_by, "pith")
+        self.assertGreater(models[0].max_model_len, 1000)
+
+    def test_chat(self):
+        answer = self.create()
+        self.assertEqual(answer.object, "chat.completion")
+        self.assertEqual(answer.choices[0].finish_reason, "length")
+        self.assertEqual(answer.choices[0].message.role, "assistant")
+        self.assertEqual(answer.usage.completion_tokens, 8)
+        self.assertEqual(answer.usage.total_tokens, answer.usage.prompt_tokens + 8)
+        newer = self.client.chat.completions.create(model="demo", messages=USER, temperature=0,
+                                                    max_completion_tokens=3)
+        self.assertEqual(newer.usage.completion_tokens, 3)
+
+    def test_stream(self):
+        whole = self.create().choices[0].message.content
+        chunks = list(self.create(stream=True, stream_options={"include_usage": True}))
+        self.assertEqual(chunks[0].choices[0].delta.role, "assistant")
+        text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+        self.assertEqual(text, whole)
+        self.assertEqual(chunks[-1].usage.completion_tokens, 8)
+        self.assertEqual(chunks[-2].choices[0].finish_reason, "length")
+        self.assertEqual(len({c.id for c in chunks}), 1)
+
+    def test_stream_helper_and_early_end(self):
+        with self.client.chat.completions.stream(model="demo", messages=USER, temperature=0,
+                                                 max_tokens=400) as stream:
+            for event in stream:
+                if event.type == "content.delta":
+                    break
+        self.assertEqual(self.create(max_tokens=1).usage.completion_tokens, 1)
+
+    def test_many_at_once(self):
+        async def ask(client, i):
+            stream = await client.chat.completions.create(
+                model="demo:int4" if i % 2 else "demo", temperature=0, max_tokens=10, stream=True,
+                messages=[{"role": "user", "content": words(30 + i, i)}])
+            return "".join([c.choices[0].delta.content or "" async for c in stream])
+
+        async def all_of_them():
+            async with openai.AsyncOpenAI(**self.options) as client:
+                return await asyncio.gather(*(ask(client, i % 5) for i in range(10)))
+
+        answers = asyncio.run(all_of_them())
+        self.assertEqual(answers[:5], answers[5:])
+
+    def test_completions(self):
+        answer = self.client.completions.create(model="demo", prompt=["The ship", "A whale"],
+                                                max_tokens=4, temperature=0, logprobs=2)
+        self.assertEqual(len(answer.choices), 2)
+        shown = answer.choices[1].logprobs
+        self.assertEqual("".join(shown.tokens), answer.choices[1].text)
+        self.assertEqual(len(shown.top_logprobs[0]), 2)
+        pieces = [c.choices[0].text for c in self.client.completions.create(
+            model="demo", prompt="A whale", max_tokens=4, temperature=0, stream=True)]
+        self.assertEqual("".join(pieces), answer.choices[1].text)
+
+    def test_sampling(self):
+        one, two, other = (self.create(temperature=1, seed=s, max_tokens=12) for s in (1, 1, 2))
+        self.assertEqual(one.choices[0].message.content, two.choices[0].message.content)
+        self.assertNotEqual(one.choices[0].message.content, other.choices[0].message.content)
+        many = self.create(temperature=1, n=3, seed=1)
+        self.assertEqual(len({c.message.content for c in many.choices}), 3)
+        shown = self.create(logprobs=True, top_logprobs=2).choices[0].logprobs.content
+        self.assertEqual(len(shown), 8)
+        self.assertEqual(len(shown[0].top_logprobs), 2)
+
+    def test_errors(self):
+        with self.assertRaises(openai.NotFoundError) as raised:
+            self.create(model="gpt-9")
+        self.assertEqual(raised.exception.code, "model_not_found")
+        self.assertTrue(raised.exception.request_id)
+        with self.assertRaises(openai.BadRequestError) as raised:
+            self.create(messages=[{"role": "user", "content": words(20000)}])
+        self.assertEqual(raised.exception.code, "context_length_exceeded")
+        with self.assertRaises(openai.BadRequestError) as raised:
+            self.create(max_tokens=-5)
+        self.assertEqual(raised.exception.param, "max_tokens")
+        with self.assertRaises(openai.AuthenticationError):
+            openai.OpenAI(**{**self.options, "api_key": "wrong-key"}).models.list()
+
+
+if __name__ == "__main__":
+    unittest.main()
