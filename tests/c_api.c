@@ -318,7 +318,7 @@ static int batches(const pith_engine* engine, size_t vocab, const int32_t* ids, 
     CHECK(pith_engine_next_chunk(engine, count) == count);
     CHECK(pith_session_append(batched[i], ids, count, PITH_APPEND_PROMPT_ENDS, NULL, NULL,
                               &error) == PITH_OK);
-    CHECK(pith_sampler_create(&sampling, 0, &samplers[i], &error) == PITH_OK);
+    CHECK(pith_sampler_create(&sampling, &samplers[i], &error) == PITH_OK);
     works[i] = (pith_work){.size = sizeof(pith_work),
                            .session = batched[i],
                            .tokens = ids + i,
@@ -334,8 +334,8 @@ static int batches(const pith_engine* engine, size_t vocab, const int32_t* ids, 
     CHECK(memcmp(expected, works[i].logits, vocab * sizeof(float)) == 0);
     pith_sampler* again = NULL;
     int32_t token = -1;
-    CHECK(pith_sampler_create(&sampling, 0, &again, &error) == PITH_OK);
-    CHECK(pith_session_sample(alone[i], again, NULL, 0, &token, &error) == PITH_OK);
+    CHECK(pith_sampler_create(&sampling, &again, &error) == PITH_OK);
+    CHECK(pith_session_sample(alone[i], again, &token, &error) == PITH_OK);
     CHECK(token == works[i].next);
     pith_sampler_free(again);
   }

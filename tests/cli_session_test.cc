@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "cli_harness.h"
@@ -92,6 +93,69 @@ TEST_F(CliSession, RefusesWhatCannotBe) {
   if (const std::string full = test::device_node(folder_, test::kFull); !full.empty())
     refused(command("x", {"--session-save", full, "--session-overwrite"}), 17, "/full");
   refused(command("x", {"--session-save", folder_.string() + "/no/such"}), 17, "no/such");
+}
+
+// What two commands say with a file between them, one process says.
+TEST_F(CliSession, PenaltiesAndDrawsAreThoseOfOneProcess) {
+  for (const std::vector<std::string>& sampling :
+       {std::vector<std::string>{"--temp", "0", "--repeat-penalty", "3", "--repeat-last-n", "-1"},
+        std::vector<std::string>{"--temp", "0.9", "-s", "9", "--frequency-penalty", "0.5"}}) {
+    const auto command = [&](std::vector<std::string> more) {
+      std::vector<std::string> all{"run", "-m", kModel, "-n", "10", "-q", "-t", "1"};
+      all.insert(all.end(), sampling.begin(), sampling.end());
+      all.insert(all.end(), more.begin(), more.end());
+      return all;
+    };
+    const std::string path = (folder_ / ("p" + sampling[1])).string();
+    const Result one = run(command({"-i"}), "The old house\n and\n");
+    ASSERT_EQ(run(command({"-p", "The old house", "--session-save", path})).status, 0);
+    const Result two = run(command({"-p", " and", "--session-load", path, "--no-display-prompt"}));
+    ASSERT_EQ(two.status, 0) << two.err;
+    EXPECT_TRUE(one.out.ends_with(two.out)) << one.out << "\n---\n" << two.out;
+    // Without a prompt the answer goes on where it was cut.
+    const Result on = run(command({"-p", "", "--session-load", path}));
+    EXPECT_EQ(on.status, 0) << on.err;
+    const Result whole =
+        run({"run", "-m", kModel, "-n", "20", "-q", "-t", "1", "-p", "The old house", "--json",
+             sampling[0], sampling[1], sampling[2], sampling[3], sampling[4], sampling[5]});
+    EXPECT_TRUE(json::parse(whole.out)["text"].get<std::string>().ends_with(
+        on.out.substr(0, on.out.size() - 1)));
+  }
+}
+
+TEST_F(CliSession, ATalkIsSavedAndLoadedAsOne) {
+  const auto command = [&](const std::string& text, std::vector<std::string> more) {
+    std::vector<std::string> all{"run",    "-m",     kModel, "--chat", "--chat-template",
+                                 "chatml", "-p",     text,   "-n",     "8",
+                                 "-q",     "--temp", "0",    "-t",     "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const Result first = run(command("Say hi.", {"--system", "Be brief.", "--session-save", file()}));
+  ASSERT_EQ(first.status, 0) << first.err;
+  const std::string second = (folder_ / "two.pith").string();
+  const Result more = run(command("Again.", {"--session-load", file(), "--session-save", second}));
+  ASSERT_EQ(more.status, 0) << more.err;
+  const json ids = json::parse(run({"session", "tokens", second, "--json"}).out)["ids"];
+  const std::string listed = (folder_ / "ids").string();
+  std::ofstream(listed) << ids.dump();
+  const Result read = run({"tokenize", "-m", kModel, "--ids", listed});
+  // One system block, and the first answer has its end.
+  ASSERT_NE(read.out.find("Be brief."), std::string::npos) << read.err;
+  EXPECT_EQ(read.out.find("Be brief."), read.out.rfind("Be brief.")) << read.out;
+  EXPECT_EQ(read.out.find("system"), read.out.rfind("system")) << read.out;
+  const size_t answer = read.out.find("assistant");
+  EXPECT_NE(read.out.find("<|im_end|>", answer), std::string::npos) << read.out;
+  EXPECT_LT(read.out.find("<|im_end|>", answer), read.out.find("Again.")) << read.out;
+
+  // A session that no chat saved has no messages.
+  ASSERT_EQ(run({"run", "-m", kModel, "-p", "The", "-n", "2", "-q", "--session-save",
+                 (folder_ / "plain").string()})
+                .status,
+            0);
+  const Result refused = run(command("Again.", {"--session-load", (folder_ / "plain").string()}));
+  EXPECT_EQ(refused.status, 10);
+  EXPECT_NE(refused.err.find("not saved by a chat"), std::string::npos) << refused.err;
 }
 
 }  // namespace

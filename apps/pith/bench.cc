@@ -181,7 +181,7 @@ class Bench {
     const auto step = [&](int32_t id) {
       check_cancelled();
       session.append({&id, 1});
-      session.sample(greedy, {});
+      session.sample(greedy);
     };
     step(ids[0]);  // warm
     const auto start = Clock::now();

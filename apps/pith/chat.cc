@@ -29,7 +29,7 @@ struct TalkOptions {
   ModelOptions engine;
   ChatOptions chat;
   SamplingOptions sampling;
-  std::string prompt, file, history, tools;
+  std::string prompt, file, history, session, tools;
   int64_t predict = -1;
   bool quiet = false;
 };
@@ -39,6 +39,8 @@ constexpr std::string_view kHelp =
     "  /policy POLICY  go on under another cache policy; what was said is read again\n"
     "  /policy         the policy in force\n"
     "  /save FILE      write the conversation as JSON (--history FILE takes it up again)\n"
+    "  /session FILE   save the session with its cache (--session-load FILE: nothing is read "
+    "again)\n"
     "  /rows           what each layer holds\n"
     "  /quit           end (also Ctrl-D)\n"
     "Ctrl-C stops an answer.\n";
@@ -105,6 +107,8 @@ class Talk {
         set_policy(rest);
       } else if (command == "/save") {
         save(rest);
+      } else if (command == "/session") {
+        save_session(rest);
       } else if (command == "/rows") {
         fmt::print(stderr, "{}", rows_table(dialogue_.session()));
       } else {
@@ -142,6 +146,13 @@ class Talk {
     write_file(path, json.dump(2) + "\n");
     saved_ = path;
     fmt::print(stderr, "Wrote {} messages to {}.\n", dialogue_.messages().size(), path);
+  }
+
+  void save_session(const std::string& path) {
+    if (path.empty()) throw Error(ErrorCode::kInvalidArgument, "/session needs the name of a file");
+    dialogue_.save(path, path == session_file_);
+    session_file_ = path;
+    fmt::print(stderr, "Saved {} tokens in {}.\n", dialogue_.session().tokens(), path);
   }
 
   // An error ends the turn, not the conversation.
@@ -192,7 +203,7 @@ class Talk {
   Dialogue dialogue_;
   const TalkOptions& options_;
   LineReader lines_;
-  std::string saved_;
+  std::string saved_, session_file_;
   int status_ = 0;
 };
 
@@ -226,8 +237,9 @@ int run(const TalkOptions& o) {
   ChatTemplate chosen = choose_template(o.engine.model, *model, o.chat);
   end_turns(chosen, chosen.turn_end(model->tokenizer()), generate);
   Dialogue dialogue(model, options, std::move(chosen),
-                    {o.chat.system, o.chat.variables, tools, generate});
+                    {system_of(o.chat), o.chat.variables, tools, generate});
   if (!o.history.empty()) dialogue.load(history);
+  if (!o.session.empty()) dialogue.resume(o.session);
   return Talk(std::move(dialogue), o).run(first);
 }
 
@@ -240,6 +252,11 @@ void add_talk_options(CLI::App& app, TalkOptions& o) {
   option("-f,--file", o.file, "The first message, from a file", "FILE")->excludes(prompt);
   option("--history", o.history, "A conversation to go on with: of /save, or a list of messages",
          "FILE");
+  option("--session-load", o.session,
+         "A session to go on with: of /session, or of 'pith run --chat --session-save'; nothing is "
+         "read again",
+         "FILE")
+      ->excludes("--history");
   option("--tools", o.tools, "Tools that the template tells of, a JSON list", "FILE");
   app.add_option("-n,--predict,--n-predict", o.predict,
                  "Most tokens an answer; -1 = until it or the context ends")

@@ -15,7 +15,10 @@ namespace pith::cli {
 
 void add_chat_options(CLI::App& app, ChatOptions& o) {
   constexpr const char* kGroup = "Chat";
-  app.add_option("--system,--system-prompt", o.system, "What the model is told before the talk")
+  app.add_option_function<std::string>(
+         "--system,--system-prompt",
+         [&o](const std::string& text) { o.system = text, o.system_given = true; },
+         "The system prompt; '' = none, not even the template's own")
       ->type_name("TEXT")
       ->group(kGroup);
   app.add_option("--chat-template", o.chosen,

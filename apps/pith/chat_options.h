@@ -1,6 +1,7 @@
 #pragma once
 // The options of commands that put a chat template around messages.
 
+#include <optional>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -12,10 +13,15 @@
 namespace pith::cli {
 
 struct ChatOptions {
-  std::string chosen;     ///< --chat-template: a built-in name or a file; "" = the model's own
-  std::string system;     ///< --system
-  std::string variables;  ///< --chat-template-kwargs
+  std::string chosen;         ///< --chat-template: a built-in name or a file; "" = the model's own
+  std::string system;         ///< --system
+  bool system_given = false;  ///< an empty text is one too: it empties the template's own
+  std::string variables;      ///< --chat-template-kwargs
 };
+
+inline std::optional<std::string> system_of(const ChatOptions& o) {
+  return o.system_given ? std::optional(o.system) : std::nullopt;
+}
 
 /// --system, --chat-template, --chat-template-kwargs.
 void add_chat_options(CLI::App& app, ChatOptions& options);

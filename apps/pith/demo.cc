@@ -152,6 +152,7 @@ class Examiner {
     options.sampling.temperature = 0;
     options.max_tokens = kAnswerTokens;
     options.stop = {"."};
+    options.append_last = false;  // the fork goes
     const GenerateResult result = generate(fork, exam_.questions[i], options);
     trial.right.push_back(result.text.find(exam_.document.facts[i].value) != std::string::npos);
     totals.seconds += result.decode_seconds;

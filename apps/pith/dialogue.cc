@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "pith/error.h"
+#include "pith/saved.h"
 #include "pith/tokenizer.h"
 
 namespace pith::cli {
@@ -30,7 +31,7 @@ std::string trimmed(const std::string& text) {
   return text.substr(first, text.find_last_not_of(" \t\r\n") + 1 - first);
 }
 
-bool starts_with(const std::vector<int32_t>& ids, const std::vector<int32_t>& start) {
+bool starts_with(std::span<const int32_t> ids, std::span<const int32_t> start) {
   return ids.size() >= start.size() && std::equal(start.begin(), start.end(), ids.begin());
 }
 
@@ -48,15 +49,13 @@ Dialogue::Dialogue(std::shared_ptr<const Model> model, const StandaloneOptions& 
 
 void Dialogue::start_anew() {
   session_ = empty_.fork();
-  held_.clear();
-  pending_.clear();
   shown_.clear();
 }
 
 void Dialogue::reset() {
   start_anew();
   messages_ = Json::array();
-  if (!setup_.system.empty()) messages_.push_back({{"role", "system"}, {"content", setup_.system}});
+  if (setup_.system) messages_.push_back({{"role", "system"}, {"content", *setup_.system}});
 }
 
 void Dialogue::load(Json messages) {
@@ -72,17 +71,16 @@ std::vector<int32_t> Dialogue::prompt_for(const std::vector<ChatRun>& runs, bool
   std::vector<int32_t> ids = ChatTemplate::encode(tokenizer, runs);
   if (tokenizer.add_bos() && (ids.empty() || ids.front() != tokenizer.bos()))
     ids.insert(ids.begin(), tokenizer.bos());
-  if (starts_with(ids, held_) && ids.size() > held_.size())
-    return {ids.begin() + static_cast<ptrdiff_t>(held_.size()), ids.end()};
+  const std::span<const int32_t> held = session_.token_ids();
+  if (starts_with(ids, held) && ids.size() > held.size())
+    return {ids.begin() + static_cast<ptrdiff_t>(held.size()), ids.end()};
   const std::string text = text_of(runs);
   for (const std::string& shown : shown_) {
     if (!text.starts_with(shown)) continue;
-    std::vector<int32_t> prompt = pending_;
-    const auto rest = ChatTemplate::encode(tokenizer, runs_after(runs, shown.size()));
-    prompt.insert(prompt.end(), rest.begin(), rest.end());
-    if (!prompt.empty()) return prompt;
+    auto rest = ChatTemplate::encode(tokenizer, runs_after(runs, shown.size()));
+    if (!rest.empty()) return rest;
   }
-  read_again = !held_.empty();
+  read_again = !held.empty();
   start_anew();
   return ids;
 }
@@ -92,44 +90,66 @@ Dialogue::Answer Dialogue::answer(const std::string& text,
                                   const Progress& on_read) {
   messages_.push_back({{"role", "user"}, {"content", text}});
   Answer answer;
+  const size_t before = session_.tokens();
   try {
-    ChatRequest request;
-    request.messages = messages_.dump();
-    request.tools = setup_.tools;
-    request.variables = setup_.variables;
-    const auto runs = template_.render(request);
+    const auto runs = rendered();
     const auto prompt = prompt_for(runs, answer.read_again);
-    GenerateOptions options = setup_.generate;
-    options.history = held_;
-    answer.result = generate(session_, prompt, options, on_text, on_read);
-    take(prompt, answer.result);
+    answer.result = generate(session_, prompt, setup_.generate, on_text, on_read);
     if (answer.result.tokens.empty()) {  // ended before a word was said: as if never asked
       messages_.erase(messages_.size() - 1);
       start_anew();
       return answer;
     }
     messages_.push_back({{"role", "assistant"}, {"content", answer.result.text}});
-    // Many templates trim an answer; a stop string leaves tokens that its text does not have.
-    const std::string& said = answer.result.text;
-    shown_.clear();
-    if (answer.result.reason != StopReason::kStopString)
-      shown_ = {text_of(runs) + said, text_of(runs) + trimmed(said)};
+    remember(runs, answer.result.text, answer.result.reason != StopReason::kStopString);
   } catch (...) {
     messages_.erase(messages_.size() - 1);
     // Where nothing was appended the cache is as it was; else it holds half a message.
-    if (session_.tokens() != held_.size()) start_anew();
+    if (session_.tokens() != before) start_anew();
     throw;
   }
   return answer;
 }
 
-void Dialogue::take(const std::vector<int32_t>& prompt, const GenerateResult& result) {
-  const auto read = prompt.begin() + static_cast<ptrdiff_t>(result.prompt_tokens);
-  held_.insert(held_.end(), prompt.begin(), read);
-  pending_.clear();
-  if (result.tokens.empty()) return;
-  held_.insert(held_.end(), result.tokens.begin(), result.tokens.end() - 1);
-  if (result.reason != StopReason::kEndOfText) pending_.push_back(result.tokens.back());
+std::vector<ChatRun> Dialogue::rendered() const {
+  ChatRequest request;
+  request.messages = messages_.dump();
+  request.tools = setup_.tools;
+  request.variables = setup_.variables;
+  return template_.render(request);
+}
+
+// Many templates trim an answer; a stop string leaves tokens that its text does not have.
+void Dialogue::remember(const std::vector<ChatRun>& runs, const std::string& said, bool whole) {
+  shown_.clear();
+  if (whole) shown_ = {text_of(runs) + said, text_of(runs) + trimmed(said)};
+}
+
+void Dialogue::save(const std::filesystem::path& path, bool replace) const {
+  const Json note{{"messages", messages_}, {"text_is_whole", !shown_.empty()}};
+  session_.save(path, {.replace = replace, .note = note.dump()});
+}
+
+void Dialogue::resume(const std::filesystem::path& path) {
+  const SavedSession saved = read_saved(path);
+  const Json note = Json::parse(saved.note, nullptr, /*allow_exceptions=*/false);
+  const bool of_chat = note.is_object() && note.contains("messages") &&
+                       note["messages"].is_array() && !note["messages"].empty() &&
+                       note["messages"].back().value("role", "") == "assistant";
+  if (!of_chat)
+    throw Error(ErrorCode::kInvalidArgument,
+                path.string() +
+                    " was not saved by a chat, so its messages are not known; go on "
+                    "from it without a template ('pith run --session-load')");
+  Session session = Session::restore(empty_.engine(), path, empty_.options());
+  Json messages = note["messages"];
+  const std::string said = messages.back().value("content", "");
+  messages_ = messages;
+  messages_.erase(messages_.size() - 1);
+  const auto runs = rendered();
+  messages_ = std::move(messages);
+  session_ = std::move(session);
+  remember(runs, said, note.value("text_is_whole", false));
 }
 
 size_t Dialogue::set_policy(const Policy& policy, const Progress& on_read) {
@@ -137,9 +157,11 @@ size_t Dialogue::set_policy(const Policy& policy, const Progress& on_read) {
   options.policy = policy;
   Session fresh(model_, options);
   Session empty = fresh.fork();
-  if (!held_.empty()) {
+  const std::span<const int32_t> held = session_.token_ids();
+  const size_t count = held.size();
+  if (!held.empty()) {
     bool whole = true;
-    fresh.append(held_, [&](size_t done, size_t total) {
+    fresh.append(held, [&](size_t done, size_t total) {
       whole = !on_read || on_read(done, total);
       return whole;
     });
@@ -147,7 +169,7 @@ size_t Dialogue::set_policy(const Policy& policy, const Progress& on_read) {
   }
   empty_ = std::move(empty);
   session_ = std::move(fresh);
-  return held_.size();
+  return count;
 }
 
 }  // namespace pith::cli

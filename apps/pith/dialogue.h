@@ -2,9 +2,11 @@
 // A conversation of messages over one session: what the template makes of them goes into the cache
 // piece by piece, and is read again only where it must be.
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,10 +16,10 @@
 namespace pith::cli {
 
 struct DialogueSetup {
-  std::string system;        ///< "" = none
-  std::string variables;     ///< of the template, JSON; "" = none
-  std::string tools;         ///< JSON; "" = none
-  GenerateOptions generate;  ///< with the template's ends of a turn: end_turns()
+  std::optional<std::string> system;  ///< unset: the template's own, if it has one
+  std::string variables;              ///< of the template, JSON; "" = none
+  std::string tools;                  ///< JSON; "" = none
+  GenerateOptions generate;           ///< with the template's ends of a turn: end_turns()
 };
 
 class Dialogue {
@@ -41,6 +43,11 @@ class Dialogue {
   size_t set_policy(const Policy& policy, const Progress& on_read);
   /// Replaces the conversation by these messages, which are read with the next one.
   void load(Json messages);
+  /// Writes the session with its messages, for resume(). Throws as Session::save.
+  void save(const std::filesystem::path& path, bool replace) const;
+  /// Goes on from a file of save(): nothing is read again. Throws as Session::restore, and
+  /// kInvalidArgument for a session that was not saved by a chat.
+  void resume(const std::filesystem::path& path);
 
   const Json& messages() const { return messages_; }
   Session& session() { return session_; }
@@ -49,15 +56,14 @@ class Dialogue {
  private:
   std::vector<int32_t> prompt_for(const std::vector<ChatRun>& runs, bool& read_again);
   void start_anew();
-  void take(const std::vector<int32_t>& prompt, const GenerateResult& result);
+  std::vector<ChatRun> rendered() const;
+  void remember(const std::vector<ChatRun>& runs, const std::string& said, bool whole);
 
   std::shared_ptr<const Model> model_;
   ChatTemplate template_;
   DialogueSetup setup_;
   Session empty_, session_;
   Json messages_ = Json::array();
-  std::vector<int32_t> held_;       // tokens in the session
-  std::vector<int32_t> pending_;    // the last drawn token, not in the session yet
   std::vector<std::string> shown_;  // texts that stand for all that was read and answered
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <random>
 
 #include "args.h"
 #include "console.h"
@@ -228,12 +229,24 @@ void add_sampling_options(CLI::App& app, SamplingOptions& o) {
   const auto option = [&](const char* name, auto& value, const char* help, const char* type) {
     return app.add_option(name, value, help)->type_name(type)->capture_default_str()->group(kGroup);
   };
-  option("-s,--seed", o.seed, "Seed: the same seed gives the same text", "N");
+  option("-s,--seed", o.seed, "Seed: the same seed gives the same text; -1 = draw one, and say it",
+         "N")
+      ->transform([](const std::string& text) {
+        if (text != "-1") return text;
+        std::random_device device;
+        const std::string drawn = std::to_string(device());
+        say(fmt::format("pith: seed {}", drawn));
+        return drawn;
+      });
   option("--temp", o.temperature, "Temperature; 0 = always the likeliest token", "T");
   option("--top-k", o.top_k, "Only the K likeliest tokens; 0 = off", "K");
   option("--top-p", o.top_p, "Only the likeliest tokens that together hold P; 1 = off", "P");
   option("--min-p", o.min_p, "Only tokens with P of the likeliest's probability; 0 = off", "P");
   option("--repeat-penalty", o.repeat_penalty, "Makes recent tokens less likely; 1 = off", "X");
+  option("--presence-penalty", o.presence_penalty,
+         "Taken from the logits of recent tokens; 0 = off", "X");
+  option("--frequency-penalty", o.frequency_penalty,
+         "The same for each time that a token is recent; 0 = off", "X");
   option("--repeat-last-n", o.repeat_last_n, "Recent means this many tokens; -1 = all, 0 = off",
          "N");
 }

@@ -7,7 +7,7 @@
 
 #include "commands.h"
 #include "console.h"
-#include "conversation.h"
+#include "interactive.h"
 #include "interrupt.h"
 #include "line_reader.h"
 #include "pith/error.h"
@@ -31,9 +31,7 @@ constexpr std::string_view kHelp =
 class Chat {
  public:
   Chat(Session session, const InteractiveOptions& options)
-      : options_(options),
-        empty_(session.fork()),
-        now_{Conversation(std::move(session)), options.bos} {}
+      : options_(options), empty_(session.fork()), now_{std::move(session), options.bos} {}
 
   int run() {
     if (lines_.terminal())
@@ -53,7 +51,7 @@ class Chat {
 
  private:
   struct Point {
-    Conversation conversation;
+    Session session;
     int bos;  // -1 or as asked for the first text, 0 after it
   };
 
@@ -63,13 +61,13 @@ class Chat {
     } else if (text == "/stats") {
       print_statistics();
     } else if (text == "/rows") {
-      fmt::print(stderr, "{}", rows_table(now_.conversation.session()));
+      fmt::print(stderr, "{}", rows_table(now_.session));
     } else if (text == "/reset") {
-      now_ = Point{Conversation(empty_.fork()), options_.bos};
+      now_ = Point{empty_.fork(), options_.bos};
       fmt::print(stderr, "The conversation is empty.\n");
     } else if (text == "/fork") {
-      saved_.emplace(Point{now_.conversation.fork(), now_.bos});
-      fmt::print(stderr, "Remembered at {} tokens.\n", now_.conversation.session().tokens());
+      saved_.emplace(Point{now_.session.fork(), now_.bos});
+      fmt::print(stderr, "Remembered at {} tokens.\n", now_.session.tokens());
     } else if (text == "/back") {
       go_back();
     } else if (text.starts_with('/')) {
@@ -84,19 +82,19 @@ class Chat {
       fmt::print(stderr, "Nothing is remembered yet; /fork remembers a point.\n");
       return;
     }
-    now_ = Point{saved_->conversation.fork(), saved_->bos};
-    fmt::print(stderr, "Back at {} tokens.\n", now_.conversation.session().tokens());
+    now_ = Point{saved_->session.fork(), saved_->bos};
+    fmt::print(stderr, "Back at {} tokens.\n", now_.session.tokens());
   }
 
   // An error ends the turn, not the conversation.
   void answer(const std::string& text) {
     try {
       require_utf8(text, "the line");
-      Session& session = now_.conversation.session();
+      Session& session = now_.session;
       const auto ids = encode_prompt(session.model(), text, now_.bos);
       ProgressBar bar("reading", "tokens", false);
       const auto shown = [](std::string_view piece) { write_out(piece); };
-      last_ = now_.conversation.turn(ids, options_.generate, shown, bar.callback());
+      last_ = generate(session, ids, options_.generate, shown, bar.callback());
       now_.bos = 0;
       write_out("\n");
       if (last_->reason == StopReason::kContextFull) {
@@ -115,7 +113,7 @@ class Chat {
       return;
     }
     const uint64_t seed = options_.generate.sampling.seed;
-    fmt::print(stderr, "{}", to_text({*last_, now_.conversation.session(), seed}));
+    fmt::print(stderr, "{}", to_text({*last_, now_.session, seed}));
   }
 
   const InteractiveOptions& options_;
@@ -127,31 +125,6 @@ class Chat {
 };
 
 }  // namespace
-
-GenerateResult Conversation::turn(std::span<const int32_t> ids, GenerateOptions options,
-                                  const std::function<void(std::string_view)>& on_text,
-                                  const Progress& on_prefill) {
-  std::vector<int32_t> prompt = pending_;
-  prompt.insert(prompt.end(), ids.begin(), ids.end());
-  options.history = history_;
-  GenerateResult result = generate(session_, prompt, options, on_text, on_prefill);
-  pending_.clear();
-  prompt.resize(result.prompt_tokens);
-  history_.insert(history_.end(), prompt.begin(), prompt.end());
-  if (!result.tokens.empty()) {
-    history_.insert(history_.end(), result.tokens.begin(), result.tokens.end() - 1);
-    // What ended the text is no part of it: the next line goes on without it.
-    if (result.reason != StopReason::kEndOfText) pending_.push_back(result.tokens.back());
-  }
-  return result;
-}
-
-Conversation Conversation::fork() const {
-  Conversation copy(session_.fork());
-  copy.history_ = history_;
-  copy.pending_ = pending_;
-  return copy;
-}
 
 int run_interactive(Session session, const InteractiveOptions& options) {
   return Chat(std::move(session), options).run();

@@ -12,9 +12,10 @@
 #include "chat_options.h"
 #include "commands.h"
 #include "console.h"
-#include "conversation.h"
 #include "core/output_file.h"
+#include "dialogue.h"
 #include "engine.h"
+#include "interactive.h"
 #include "interrupt.h"
 #include "pith/error.h"
 #include "pith/saved.h"
@@ -73,31 +74,24 @@ std::string prompt_of(const RunOptions& o) {
   std::string prompt = read_text(o.text);
   // echo and editors end a text with a line break that nobody means.
   if (o.text.prompt_option->count() == 0 && prompt.ends_with('\n')) prompt.pop_back();
-  if (prompt.empty()) {
+  if (prompt.empty() && (o.load.empty() || o.chat)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "the prompt is empty: at least one character is needed to go on from");
   }
   return prompt;
 }
 
-/// What generate() is given: the prompt as it is, or as one message in a chat template.
-struct Prompt {
-  std::vector<int32_t> ids;
-  GenerateOptions options;
-};
-
-Prompt in_template(const Model& model, const RunOptions& o, const std::string& text) {
-  const ChatTemplate chosen = choose_template(o.engine.model, model, o.chat_options);
+/// Tokens of one message in its template.
+size_t message_tokens(const Model& model, const ChatTemplate& chosen, const RunOptions& o,
+                      const std::string& text) {
   Json messages = Json::array();
-  if (!o.chat_options.system.empty())
+  if (o.chat_options.system_given)
     messages.push_back({{"role", "system"}, {"content", o.chat_options.system}});
   messages.push_back({{"role", "user"}, {"content", text}});
   ChatRequest request;
   request.messages = messages.dump();
   request.variables = o.chat_options.variables;
-  Prompt out{chosen.encode(model.tokenizer(), request), generate_options(o)};
-  end_turns(chosen, chosen.turn_end(model.tokenizer()), out.options);
-  return out;
+  return chosen.encode(model.tokenizer(), request).size();
 }
 
 /// Tokens that per cent of a budget are of (docs/decisions/0096): what will be read and written, as
@@ -108,48 +102,38 @@ size_t read_in_all(size_t prompt, int64_t predict, size_t context) {
   return std::min(std::max(all, kLeast), context);
 }
 
-/// A new one, or that of --session-load.
-Session open_session(const std::shared_ptr<const Model>& model, StandaloneOptions& options,
-                     const RunOptions& o) {
-  if (o.load.empty()) return Session(model, options);
-  // Per cent are of what the session's first prompt said.
-  const std::string per_cent_of = read_saved(o.load).field("per cent of");
+/// Per cent are of what the session's first prompt said.
+void take_percent_of(StandaloneOptions& options, const std::string& file) {
+  const std::string per_cent_of = read_saved(file).field("per cent of");
   std::from_chars(per_cent_of.data(), per_cent_of.data() + per_cent_of.size(), options.percent_of);
-  return Session::restore(model, o.load, options);
 }
 
-/// The last token drawn is shown and not in the cache yet; what goes on from here must see it.
-void save_session(Session& session, const GenerateResult& result, const RunOptions& o) {
-  const bool shown =
-      result.reason == StopReason::kMaxTokens || result.reason == StopReason::kStopString;
-  if (shown && !result.tokens.empty() && session.tokens() < session.context())
-    session.append({&result.tokens.back(), 1});
-  session.save(o.save, {.replace = o.overwrite});
-}
+/// Shows an answer and the progress towards it.
+class Shown {
+ public:
+  explicit Shown(const RunOptions& o)
+      : json_(o.engine.json), bar_("reading the prompt", "tokens", o.engine.json || o.quiet) {}
+  std::function<void(std::string_view)> text() const {
+    return [json = json_](std::string_view piece) {
+      if (!json) write_out(piece);
+    };
+  }
+  /// The bar must be gone before the first word of the answer.
+  Progress progress() {
+    return [this](size_t done, size_t total) {
+      const bool go_on = bar_.update(done, total);
+      if (done >= total) bar_.finish();
+      return go_on;
+    };
+  }
+  void finish() { bar_.finish(); }
 
-int complete(const std::shared_ptr<const Model>& model, StandaloneOptions options,
-             const RunOptions& o, const std::string& text) {
-  // What goes on from a session is not the beginning of a text.
-  const int bos = o.load.empty() ? o.bos : std::max(o.bos, 0);
-  const Prompt prompt = o.chat ? in_template(*model, o, text)
-                               : Prompt{encode_prompt(*model, text, bos), generate_options(o)};
-  if (options.context == 0) options.context = static_cast<size_t>(model->config().context);
-  options.percent_of = read_in_all(prompt.ids.size(), o.predict, options.context);
-  Session session = open_session(model, options, o);
-  if (!o.hide_prompt && !o.engine.json && !o.chat) write_out(text);
-  ProgressBar bar("reading the prompt", "tokens", o.engine.json || o.quiet);
-  const auto show = [&](std::string_view piece) {
-    if (!o.engine.json) write_out(piece);
-  };
-  // The bar must be gone before the first word of the answer.
-  const Progress progress = [&](size_t done, size_t total) {
-    const bool go_on = bar.update(done, total);
-    if (done >= total) bar.finish();
-    return go_on;
-  };
-  const GenerateResult result = generate(session, prompt.ids, prompt.options, show, progress);
-  bar.finish();
-  if (!o.save.empty()) save_session(session, result, o);
+ private:
+  bool json_;
+  ProgressBar bar_;
+};
+
+int tell(const GenerateResult& result, const Session& session, const RunOptions& o) {
   const RunStatistics statistics{result, session, o.sampling.seed};
   if (o.engine.json) {
     Json json{{"text", result.text}, {"tokens", result.tokens}};
@@ -161,6 +145,47 @@ int complete(const std::shared_ptr<const Model>& model, StandaloneOptions option
   }
   if (result.reason == StopReason::kAttentionError) return kExitAttentionError;
   return result.reason == StopReason::kCancelled ? kExitInterrupted : 0;
+}
+
+int complete(const std::shared_ptr<const Model>& model, StandaloneOptions options,
+             const RunOptions& o, const std::string& text) {
+  // What goes on from a session is not the beginning of a text.
+  const int bos = o.load.empty() ? o.bos : std::max(o.bos, 0);
+  const std::vector<int32_t> ids =
+      text.empty() ? std::vector<int32_t>() : encode_prompt(*model, text, bos);
+  if (options.context == 0) options.context = static_cast<size_t>(model->config().context);
+  options.percent_of = read_in_all(ids.size(), o.predict, options.context);
+  if (!o.load.empty()) take_percent_of(options, o.load);
+  Session session =
+      o.load.empty() ? Session(model, options) : Session::restore(model, o.load, options);
+  if (!o.hide_prompt && !o.engine.json) write_out(text);
+  Shown shown(o);
+  const GenerateResult result =
+      generate(session, ids, generate_options(o), shown.text(), shown.progress());
+  shown.finish();
+  if (!o.save.empty()) session.save(o.save, {.replace = o.overwrite});
+  return tell(result, session, o);
+}
+
+/// One message of a talk that may have begun in another process.
+int answer_message(const std::shared_ptr<const Model>& model, StandaloneOptions options,
+                   const RunOptions& o, const std::string& text) {
+  ChatTemplate chosen = choose_template(o.engine.model, *model, o.chat_options);
+  if (options.context == 0) options.context = static_cast<size_t>(model->config().context);
+  if (o.load.empty())
+    options.percent_of =
+        read_in_all(message_tokens(*model, chosen, o, text), o.predict, options.context);
+  else
+    take_percent_of(options, o.load);
+  DialogueSetup setup{system_of(o.chat_options), o.chat_options.variables, "", generate_options(o)};
+  end_turns(chosen, chosen.turn_end(model->tokenizer()), setup.generate);
+  Dialogue dialogue(model, options, std::move(chosen), std::move(setup));
+  if (!o.load.empty()) dialogue.resume(o.load);
+  Shown shown(o);
+  const Dialogue::Answer answer = dialogue.answer(text, shown.text(), shown.progress());
+  shown.finish();
+  if (!o.save.empty()) dialogue.save(o.save, o.overwrite);
+  return tell(answer.result, dialogue.session(), o);
 }
 
 int run(const RunOptions& o) {
@@ -177,16 +202,20 @@ int run(const RunOptions& o) {
   if (o.chat && o.bos >= 0)
     throw Error(ErrorCode::kInvalidArgument,
                 "--bos and --no-bos have no say with --chat: the template writes what begins it");
-  if (!o.chat && !(o.chat_options.system.empty() && o.chat_options.chosen.empty() &&
+  if (!o.chat && !(!o.chat_options.system_given && o.chat_options.chosen.empty() &&
                    o.chat_options.variables.empty()))
     throw Error(ErrorCode::kInvalidArgument,
                 "--system, --chat-template and --chat-template-kwargs need --chat: without it the "
                 "prompt is read as it is");
+  if (o.chat && o.chat_options.system_given && !o.load.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "--system with --session-load: the talk has its system prompt already");
   const std::string prompt = prompt_of(o);
   const auto generate = generate_options(o);
   const Sampler checked(generate.sampling);  // a wrong option is said before the model is loaded
   const StandaloneOptions options = session_options(o.engine);
   const auto model = load_model(o.engine);
+  if (o.chat) return answer_message(model, options, o, prompt);
   if (!o.interactive) return complete(model, options, o, prompt);
   return run_interactive(Session(model, options), {generate, prompt, o.bos, !o.hide_prompt});
 }

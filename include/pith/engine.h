@@ -62,7 +62,6 @@ struct Work {
   float* logits = nullptr;  ///< [V] those after the last token are written here; null: not wanted
   /// Draws the next token, as Session::sample would; null: none is drawn.
   Sampler* sampler = nullptr;
-  std::span<const int32_t> history = {};
 
   // What became of it.
   int32_t next = -1;                  ///< the token drawn

@@ -269,18 +269,36 @@ typedef struct pith_sampling_options {
   uint64_t seed;
   const int32_t* never; /* [never_count] tokens that are never drawn */
   size_t never_count;
+  float presence_penalty, frequency_penalty; /* of the last repeat_last_n tokens; 0 = off */
+  const int32_t* bias_ids;                   /* [bias_count] tokens */
+  const float* biases;                       /* and what is added to their logits */
+  size_t bias_count;
 } pith_sampling_options;
 
 void pith_sampling_defaults(pith_sampling_options* options, size_t size);
 
-/* `first_draw` numbers its first draw: two turns of a conversation start at different numbers. */
-pith_status pith_sampler_create(const pith_sampling_options* options, uint64_t first_draw,
-                                pith_sampler** sampler, pith_error* error);
-void pith_sampler_free(pith_sampler* sampler);
-/* Draws the token after the session's last one. `history` [count]: all tokens so far. */
-pith_status pith_session_sample(pith_session* session, pith_sampler* sampler,
-                                const int32_t* history, size_t count, int32_t* token,
+pith_status pith_sampler_create(const pith_sampling_options* options, pith_sampler** sampler,
                                 pith_error* error);
+void pith_sampler_free(pith_sampler* sampler);
+/* Only tokens whose bit is set are drawn from now on: bit id % 32 of words[id / 32]. count 0: all.
+ */
+pith_status pith_sampler_set_mask(pith_sampler* sampler, const uint32_t* words, size_t count,
+                                  pith_error* error);
+/* Draws the token after the session's last one. Penalties look back at the session's tokens; the
+ * draw is a function of the seed and the token's position. */
+pith_status pith_session_sample(pith_session* session, pith_sampler* sampler, int32_t* token,
+                                pith_error* error);
+
+/* Appends `tokens` as one prompt and says how likely each was after those before it: its
+ * log-probability, and which token was the likeliest there; [count] each, NULL: not wanted. The
+ * first token of a session gets 0 and -1. */
+pith_status pith_session_score(pith_session* session, const int32_t* tokens, size_t count,
+                               float* logprobs, int32_t* likeliest, pith_error* error);
+/* From logits [vocab] as they are: that of `token`, and the `top` likeliest, which there must be
+ * room for. */
+pith_status pith_log_probabilities(const float* logits, size_t vocab, int32_t token, float* logprob,
+                                   int32_t* top_ids, float* top_logprobs, size_t top,
+                                   pith_error* error);
 
 /* ---- Batches ---- */
 
@@ -292,12 +310,10 @@ typedef struct pith_work {
   size_t count;
   float* logits;         /* [vocab] those after the last token go here; NULL: not wanted */
   pith_sampler* sampler; /* draws `next`; NULL: none is drawn */
-  const int32_t* history;
-  size_t history_count;
-  pith_error* error; /* filled in if this work fails; may be NULL */
-  int32_t how;       /* a pith_append */
-  int32_t next;      /* what became of it: the token drawn, or -1 */
-  size_t status;     /* and its pith_status */
+  pith_error* error;     /* filled in if this work fails; may be NULL */
+  int32_t how;           /* a pith_append */
+  int32_t next;          /* what became of it: the token drawn, or -1 */
+  size_t status;         /* and its pith_status */
 } pith_work;
 
 /* Works of one token run in one pass, which reads the weights once; prompts follow. What a session
@@ -330,9 +346,8 @@ typedef struct pith_generate_options {
   size_t stop_count;
   const int32_t* ends; /* [end_count] tokens that end it beside the model's own */
   size_t end_count;
-  const int32_t* history; /* [history_count] tokens in the session, for the repeat penalty */
-  size_t history_count;
-  size_t ignore_eos; /* not 0: the tokens that end it are never drawn */
+  size_t ignore_eos;  /* not 0: the tokens that end it are never drawn */
+  size_t append_last; /* not 0: the session gets the last token too, unless it ended the text */
   pith_text_callback on_text;
   pith_progress on_prompt; /* while the prompt is read */
   void* user;              /* for both */
@@ -343,14 +358,13 @@ void pith_generate_defaults(pith_generate_options* options, size_t size);
 typedef struct pith_generate_result {
   size_t size;
   int32_t reason;     /* a pith_stop_reason */
-  int32_t last_token; /* the last that was sampled, not in the session yet: the next prompt begins
-                         with it, unless it ended the text; -1: none */
+  int32_t last_token; /* the last that was sampled; -1: none */
   size_t prompt_tokens, sampled_tokens;
   double prompt_seconds, decode_seconds;
 } pith_generate_result;
 
-/* Appends `prompt` after what the session holds and samples until something ends it. `options`
- * NULL: the defaults. `result` may be NULL. */
+/* Appends `prompt` after what the session holds and samples until something ends it. An empty
+ * prompt goes on where the session is. `options` NULL: the defaults. `result` may be NULL. */
 pith_status pith_generate(pith_session* session, const int32_t* prompt, size_t count,
                           const pith_generate_options* options, pith_generate_result* result,
                           pith_error* error);

@@ -22,6 +22,7 @@ struct SavedSession {
     size_t bytes = 0;
   };
   std::vector<Part> parts;
+  std::string note;  ///< SaveOptions::note
 
   /// The key's field of that name; "" if there is none.
   std::string field(const std::string& name) const;

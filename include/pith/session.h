@@ -21,6 +21,9 @@
 
 namespace pith {
 
+class SessionFile;
+struct SessionContents;
+
 /// What is one conversation's own.
 struct SessionOptions {
   Policy policy = Policy::parse("exact");
@@ -40,7 +43,16 @@ struct SessionOptions {
 struct StandaloneOptions : SessionOptions, EngineOptions {};
 
 struct SaveOptions {
-  bool replace = false;  ///< a file that is there already
+  bool replace = false;   ///< a file that is there already
+  std::string note = {};  ///< the program's own, UTF-8: what read_saved() hands back
+};
+/// Takes the bytes of a saved session, in order.
+using StateSink = std::function<void(std::span<const std::byte>)>;
+
+/// How likely one token of a text was after those before it.
+struct TokenScore {
+  float logprob = 0;       ///< the log-softmax of the raw logits at the token
+  int32_t likeliest = -1;  ///< the token with the greatest logit there
 };
 
 /// When a fork takes memory for its rows.
@@ -68,14 +80,21 @@ class Session {
   void append(std::span<const int32_t> tokens, const Progress& progress = {});
   /// The same for a prompt that comes in pieces.
   void append(std::span<const int32_t> tokens, Append how, const Progress& progress = {});
-  /// The token that sampler.sample() draws from the logits after the last token. Throws
-  /// kInvalidArgument if the session is empty, kNonFinite.
-  int32_t sample(Sampler& sampler, std::span<const int32_t> history);
+  /// The token that sampler.sample() draws from the logits after the last token, with the session's
+  /// tokens as its history and the number of the draw that of the token's position: who saves and
+  /// restores in between draws the same. Throws kInvalidArgument if the session is empty,
+  /// kNonFinite.
+  int32_t sample(Sampler& sampler);
   /// Appends one token: prefill of one.
   std::span<const float> decode(int32_t token);
   /// prefill that hands out the logits of every position, chunk by chunk: [count, V].
   using LogitsSink = std::function<void(size_t first, size_t count, const float* logits)>;
   void prefill_logits(std::span<const int32_t> tokens, const LogitsSink& sink);
+
+  /// Appends `tokens` as one prompt and says how likely each was: [tokens.size()]. The first token
+  /// of a session has no logits before it and scores {0, -1}. Logits are looked at chunk by chunk.
+  /// Throws as prefill.
+  std::vector<TokenScore> score(std::span<const int32_t> tokens);
 
   /// Protects more tokens, all still to come (the next turn: {tokens(), tokens() + its length}).
   /// Throws kInvalidArgument, with nothing changed, for ranges that are reversed, overlap, have
@@ -86,6 +105,8 @@ class Session {
   /// or not at all. The file holds the conversation: its mode is 0600. Throws kIo, where the file
   /// is there already too unless it is to be replaced, and kUnsupported on the GPU.
   void save(const std::filesystem::path& path, const SaveOptions& options = {}) const;
+  /// The same bytes to anything that takes them; what `sink` throws ends it.
+  void save(const StateSink& sink, const SaveOptions& options = {}) const;
   /// A session that goes on where save() was called. Engine and options must be those it was saved
   /// under; `protect` may be left empty. Throws kInvalidArgument, naming what differs, and
   /// kNotFound, kIo, kCorrupt or kUnsupported for a file that is none or is damaged.
@@ -93,6 +114,9 @@ class Session {
                          const SessionOptions& options);
   static Session restore(std::shared_ptr<const Model> model, const std::filesystem::path& path,
                          const StandaloneOptions& options);
+  /// From the bytes of a file.
+  static Session restore(std::shared_ptr<Engine> engine, std::span<const std::byte> bytes,
+                         const SessionOptions& options);
 
   /// A second conversation with the same past, on the same engine; both go on independently. They
   /// have their rows in common, so that a fork costs microseconds, until one of them goes on: then
@@ -121,7 +145,8 @@ class Session {
   friend class PrefixTree;
   struct State;
   explicit Session(std::unique_ptr<State> state);
-  static Session restored(Session fresh, const std::filesystem::path& path,
+  SessionContents contents(const SaveOptions& options) const;
+  static Session restored(Session fresh, const SessionFile& file,
                           const std::vector<TokenRange>& protect);
   std::unique_ptr<State> state_;
 };

@@ -34,26 +34,38 @@ pith_sampling_options sampling_defaults() {
           .repeat_last_n = o.repeat_last_n,
           .seed = o.seed,
           .never = nullptr,
-          .never_count = 0};
+          .never_count = 0,
+          .presence_penalty = o.presence_penalty,
+          .frequency_penalty = o.frequency_penalty,
+          .bias_ids = nullptr,
+          .biases = nullptr,
+          .bias_count = 0};
 }
 
 SamplingOptions options_of(const pith_sampling_options* from) {
   const pith_sampling_options o = read(from, sampling_defaults(), "the options of sampling");
   const auto never = span_of(o.never, o.never_count, "the list of tokens never drawn");
-  return {.temperature = o.temperature,
-          .top_k = o.top_k,
-          .top_p = o.top_p,
-          .min_p = o.min_p,
-          .repeat_penalty = o.repeat_penalty,
-          .repeat_last_n = o.repeat_last_n,
-          .seed = o.seed,
-          .never = {never.begin(), never.end()}};
+  const auto ids = span_of(o.bias_ids, o.bias_count, "the tokens with a bias");
+  const auto biases = span_of(o.biases, o.bias_count, "the biases");
+  SamplingOptions options{.temperature = o.temperature,
+                          .top_k = o.top_k,
+                          .top_p = o.top_p,
+                          .min_p = o.min_p,
+                          .repeat_penalty = o.repeat_penalty,
+                          .presence_penalty = o.presence_penalty,
+                          .frequency_penalty = o.frequency_penalty,
+                          .repeat_last_n = o.repeat_last_n,
+                          .seed = o.seed,
+                          .never = {never.begin(), never.end()}};
+  for (size_t i = 0; i < o.bias_count; ++i) options.logit_bias.emplace_back(ids[i], biases[i]);
+  return options;
 }
 
 pith_generate_options generate_defaults() {
   pith_generate_options o = {};
   o.size = sizeof(pith_generate_options);
   o.max_tokens = GenerateOptions().max_tokens;
+  o.append_last = 1;
   return o;
 }
 
@@ -65,9 +77,8 @@ GenerateOptions options_of(const pith_generate_options& o) {
     options.stop.emplace_back(&given(stop, "a stop string"));
   const auto ends = span_of(o.ends, o.end_count, "the list of tokens that end it");
   options.ends.assign(ends.begin(), ends.end());
-  const auto history = span_of(o.history, o.history_count, "the history");
-  options.history.assign(history.begin(), history.end());
   options.ignore_eos = o.ignore_eos != 0;
+  options.append_last = o.append_last != 0;
   return options;
 }
 
@@ -103,7 +114,6 @@ Work work_of(const pith_work* from) {
   work.append = static_cast<Append>(one_of(w.how, 3, "how tokens come:"));
   work.logits = w.logits;
   work.sampler = w.sampler ? &w.sampler->sampler : nullptr;
-  work.history = span_of(w.history, w.history_count, "a work's history");
   return work;
 }
 
@@ -304,24 +314,54 @@ void pith_sampling_defaults(pith_sampling_options* options, size_t size) {
   fill(options, size, sampling_defaults());
 }
 
-pith_status pith_sampler_create(const pith_sampling_options* options, uint64_t first_draw,
-                                pith_sampler** sampler, pith_error* error) {
+pith_status pith_sampler_create(const pith_sampling_options* options, pith_sampler** sampler,
+                                pith_error* error) {
   return guarded(error, [&] {
     given(sampler, "the place for the sampler") = nullptr;
-    *sampler = new pith_sampler{pith::Sampler(options_of(options), first_draw)};
+    *sampler = new pith_sampler{pith::Sampler(options_of(options))};
   });
 }
 
 void pith_sampler_free(pith_sampler* sampler) { delete sampler; }
 
-pith_status pith_session_sample(pith_session* session, pith_sampler* sampler,
-                                const int32_t* history, size_t count, int32_t* token,
+pith_status pith_sampler_set_mask(pith_sampler* sampler, const uint32_t* words, size_t count,
+                                  pith_error* error) {
+  return guarded(error, [&] {
+    given(sampler, "the sampler").sampler.set_mask(span_of(words, count, "the mask"));
+  });
+}
+
+pith_status pith_session_sample(pith_session* session, pith_sampler* sampler, int32_t* token,
                                 pith_error* error) {
   return guarded(error, [&] {
     given(token, "the place for the token") = -1;
-    *token = given(session, "the session")
-                 .session.sample(given(sampler, "the sampler").sampler,
-                                 span_of(history, count, "the history"));
+    *token = given(session, "the session").session.sample(given(sampler, "the sampler").sampler);
+  });
+}
+
+pith_status pith_session_score(pith_session* session, const int32_t* tokens, size_t count,
+                               float* logprobs, int32_t* likeliest, pith_error* error) {
+  return guarded(error, [&] {
+    const auto scores =
+        given(session, "the session").session.score(span_of(tokens, count, "the tokens"));
+    for (size_t i = 0; i < scores.size(); ++i) {
+      if (logprobs) logprobs[i] = scores[i].logprob;
+      if (likeliest) likeliest[i] = scores[i].likeliest;
+    }
+  });
+}
+
+pith_status pith_log_probabilities(const float* logits, size_t vocab, int32_t token, float* logprob,
+                                   int32_t* top_ids, float* top_logprobs, size_t top,
+                                   pith_error* error) {
+  return guarded(error, [&] {
+    const pith::TokenLogprobs p =
+        pith::log_probabilities(span_of(logits, vocab, "the logits"), token, top);
+    given(logprob, "the place for the log-probability") = p.logprob;
+    for (size_t i = 0; i < p.top.size(); ++i) {
+      (&given(top_ids, "the room for ids"))[i] = p.top[i].id;
+      (&given(top_logprobs, "the room for log-probabilities"))[i] = p.top[i].logprob;
+    }
   });
 }
 

@@ -58,9 +58,9 @@ struct TokenWork {
 /// What is wanted of the logits after a session's last token.
 struct LogitsWork {
   SessionBackend* session = nullptr;
-  float* logits = nullptr;     ///< [V] they are written here; null: not wanted
-  Sampler* sampler = nullptr;  ///< draws `next`; null: none is drawn
-  std::span<const int32_t> history = {};
+  float* logits = nullptr;                ///< [V] they are written here; null: not wanted
+  Sampler* sampler = nullptr;             ///< draws `next`; null: none is drawn
+  std::span<const int32_t> history = {};  ///< the session's tokens
   int32_t next = -1;
   std::exception_ptr failure = nullptr;
 };

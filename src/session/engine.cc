@@ -136,7 +136,9 @@ class Engine::Step {
     for (Work& w : works_) {
       if (w.failure || (!w.logits && !w.sampler)) continue;
       of.push_back(&w);
-      wanted.push_back({state_of(w).backend.get(), w.logits, w.sampler, w.history});
+      Session::State& s = state_of(w);
+      if (w.sampler) w.sampler->set_draw(s.seen->size());
+      wanted.push_back({s.backend.get(), w.logits, w.sampler, *s.seen});
     }
     if (wanted.empty()) return;
     try {

@@ -137,10 +137,9 @@ TEST(EngineStep, DrawsWhatTheSessionWouldDraw) {
   for (size_t i = 0; i < 9; ++i) {
     works.push_back({&sessions[i], {ids.data(), 1 + 5 * i}});
     works.back().sampler = &samplers[i];
-    works.back().history = ids;
   }
   engine->step(works);
-  for (size_t i = 0; i < 9; ++i) EXPECT_EQ(works[i].next, sessions[i].sample(again[i], ids)) << i;
+  for (size_t i = 0; i < 9; ++i) EXPECT_EQ(works[i].next, sessions[i].sample(again[i])) << i;
 }
 
 /// The prompt in the pieces that the engine would cut it into; how all but the last come.
@@ -177,7 +176,6 @@ TEST(EngineMemory, AForkOutlivesItsOriginalAndBytesAreEachSessionsOwn) {
   for (const std::string& policy : policies()) {
     const auto engine = std::make_shared<Engine>(demo(), small_engine());
     const auto ids = some_ids(180, 8);
-    const size_t empty = engine->bytes_in_use();
     auto original = std::make_unique<Session>(engine, with_policy(policy));
     original->append(ids);
     std::optional<Session> twin_room(original->fork());
@@ -193,10 +191,12 @@ TEST(EngineMemory, AForkOutlivesItsOriginalAndBytesAreEachSessionsOwn) {
     original.reset();
     const auto got = fork.decode(7);
     EXPECT_TRUE(same_bits({got.begin(), got.end()}, wanted)) << policy;
-    // Tables that forks share are the engine's: they are not in the sum.
-    const size_t sum = empty + fork.ledger().total_bytes() + twin.ledger().total_bytes();
+    // Tables that forks share are the engine's: they are not in the sum. Scratch is, and how much
+    // that is depends on the machine: where products need f32, a chunk's is wider.
+    const size_t sum =
+        engine->ledger().total_bytes() + fork.ledger().total_bytes() + twin.ledger().total_bytes();
     if (policy.find("csr") == std::string::npos && policy.find("qjl") == std::string::npos) {
-      EXPECT_LE(engine->bytes_in_use(), sum + (size_t{512} << 10)) << policy;
+      EXPECT_LE(engine->bytes_in_use(), sum) << policy;
     }
     twin_room.reset();
     fork_room.reset();

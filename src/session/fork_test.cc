@@ -40,9 +40,9 @@ TEST(Fork, DrawsFromTheLastTokenOfItsOriginal) {
     Session fork = session.fork();
     Session second = fork.fork();  // of one that has run nothing itself
     Sampler greedy({.temperature = 0});
-    const int32_t expected = session.sample(greedy, {});
-    EXPECT_EQ(fork.sample(greedy, {}), expected) << count;
-    EXPECT_EQ(second.sample(greedy, {}), expected) << count;
+    const int32_t expected = session.sample(greedy);
+    EXPECT_EQ(fork.sample(greedy), expected) << count;
+    EXPECT_EQ(second.sample(greedy), expected) << count;
     const auto logits = session.decode(expected);
     const std::vector<float> wanted(logits.begin(), logits.end());
     const auto forked = fork.decode(expected);
@@ -50,7 +50,7 @@ TEST(Fork, DrawsFromTheLastTokenOfItsOriginal) {
   }
   Session empty(demo(), small());
   Sampler greedy({.temperature = 0});
-  EXPECT_THROW(empty.fork().sample(greedy, {}), Error);
+  EXPECT_THROW(empty.fork().sample(greedy), Error);
 }
 
 // What a fork has in common with its original takes no memory, and asking it takes none; where
@@ -112,7 +112,7 @@ TEST(Fork, ManyAtOnceOnOneTeamOfThreadsSayWhatOneSays) {
     Sampler greedy({.temperature = 0});
     std::vector<int32_t> ids;
     for (int i = 0; i < 8; ++i) {
-      ids.push_back(fork.sample(greedy, {}));
+      ids.push_back(fork.sample(greedy));
       fork.append({&ids.back(), 1});
     }
     return ids;

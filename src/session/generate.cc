@@ -11,6 +11,76 @@
 #include "session/stop_filter.h"
 
 namespace pith {
+
+struct Stepper::State {
+  State(const Model& model, const GenerateOptions& o)
+      : tokenizer(model.tokenizer()),
+        sampling(o.sampling),
+        max_tokens(o.max_tokens),
+        ends(tokenizer.eos_ids()),
+        filter(o.stop) {
+    const auto& more = model.config().eos;
+    ends.insert(ends.end(), more.begin(), more.end());
+    ends.insert(ends.end(), o.ends.begin(), o.ends.end());
+    if (o.ignore_eos) sampling.never.insert(sampling.never.end(), ends.begin(), ends.end());
+  }
+
+  const Tokenizer& tokenizer;
+  SamplingOptions sampling;
+  int64_t max_tokens;
+  std::vector<int32_t> ends;
+  Utf8Stream utf8;
+  StopFilter filter;
+  std::string text;
+  std::vector<int32_t> tokens;
+  bool ended_text = false;
+
+  bool at_limit() const {
+    return max_tokens >= 0 && tokens.size() >= static_cast<size_t>(max_tokens);
+  }
+  std::string flush() {
+    if (filter.stopped()) return {};
+    std::string rest(filter.push(utf8.flush()));
+    if (!filter.stopped()) rest += filter.finish();
+    text += rest;
+    return rest;
+  }
+  std::optional<StopReason> stop_of(int32_t token, size_t room, std::string& piece) {
+    tokens.push_back(token);
+    ended_text = std::find(ends.begin(), ends.end(), token) != ends.end();
+    if (ended_text) return StopReason::kEndOfText;
+    // A model may have more logits than its tokenizer has tokens: padding, which has no text.
+    if (token < tokenizer.vocab_size() && !tokenizer.is_special(token)) {
+      piece = filter.push(utf8.push(tokenizer.piece(token)));
+      text += piece;
+    }
+    if (filter.stopped()) return StopReason::kStopString;
+    if (at_limit()) return StopReason::kMaxTokens;
+    if (room == 0) return StopReason::kContextFull;
+    return std::nullopt;
+  }
+};
+
+Stepper::Stepper(const Model& model, const GenerateOptions& options)
+    : state_(std::make_unique<State>(model, options)) {}
+Stepper::~Stepper() = default;
+Stepper::Stepper(Stepper&&) noexcept = default;
+Stepper& Stepper::operator=(Stepper&&) noexcept = default;
+
+const SamplingOptions& Stepper::sampling() const { return state_->sampling; }
+bool Stepper::at_limit() const { return state_->at_limit(); }
+const std::string& Stepper::text() const { return state_->text; }
+const std::vector<int32_t>& Stepper::tokens() const { return state_->tokens; }
+bool Stepper::ended_text() const { return state_->ended_text; }
+std::string Stepper::finish() { return state_->flush(); }
+
+Stepper::Out Stepper::push(int32_t token, size_t room) {
+  Out out;
+  out.stop = state_->stop_of(token, room, out.text);
+  if (out.stop) out.text += state_->flush();
+  return out;
+}
+
 namespace {
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -21,130 +91,46 @@ bool cancelled(const GenerateOptions& options) {
   return options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed);
 }
 
-// Tokens become text that is certain: complete characters, and no part of a stop string.
-class TextOut {
- public:
-  TextOut(const GenerateOptions& options, const std::function<void(std::string_view)>& sink)
-      : filter_(options.stop), sink_(sink) {}
+// Rows that a policy has dropped do not come back, so nothing but an end is left to do.
+bool attention_fails(const Session& session) {
+  const double most = session.options().error_probe.max_error;
+  if (most <= 0) return false;
+  const auto errors = session.attention_errors();
+  return std::any_of(errors.begin(), errors.end(),
+                     [&](const AttentionError& e) { return e.low > most; });
+}
 
-  void push(std::string_view bytes) { emit(filter_.push(utf8_.push(bytes))); }
-  void finish() {
-    if (filter_.stopped()) return;
-    emit(filter_.push(utf8_.flush()));
-    emit(filter_.finish());
-  }
-  bool stopped() const { return filter_.stopped(); }
-  std::string take() { return std::move(text_); }
-
- private:
-  void emit(std::string_view piece) {
-    if (piece.empty()) return;
-    text_ += piece;
-    if (sink_) sink_(piece);
-  }
-
-  Utf8Stream utf8_;
-  StopFilter filter_;
-  const std::function<void(std::string_view)>& sink_;
-  std::string text_;
-};
-
-class Generation {
- public:
-  Generation(Session& session, const GenerateOptions& options, TextOut& text,
-             GenerateResult& result)
-      : session_(session),
-        options_(options),
-        tokenizer_(session.model().tokenizer()),
-        ends_(ends_of(session, options)),
-        sampler_(sampling(options, ends_), session.tokens()),
-        text_(text),
-        result_(result),
-        history_(options.history) {}
-
-  /// Appends the prompt; false if it was cancelled.
-  bool prefill(std::span<const int32_t> prompt, const Progress& progress) {
-    bool stopped = false;
-    const size_t before = session_.tokens();
-    const auto start = std::chrono::steady_clock::now();
-    session_.append(prompt, [&](size_t done, size_t total) {
-      stopped = cancelled(options_) || (progress && !progress(done, total));
-      return !stopped;
-    });
-    result_.prompt_seconds = seconds_since(start);
-    result_.prompt_tokens = session_.tokens() - before;
-    history_.insert(history_.end(), prompt.begin(), prompt.end());
+/// Appends the prompt; false if it was cancelled.
+bool read_prompt(Session& session, std::span<const int32_t> prompt, const GenerateOptions& options,
+                 const Progress& progress, GenerateResult& result) {
+  bool stopped = false;
+  const size_t before = session.tokens();
+  const auto start = std::chrono::steady_clock::now();
+  session.append(prompt, [&](size_t done, size_t total) {
+    stopped = cancelled(options) || (progress && !progress(done, total));
     return !stopped;
-  }
+  });
+  result.prompt_seconds = seconds_since(start);
+  result.prompt_tokens = session.tokens() - before;
+  return !stopped;
+}
 
-  StopReason decode() {
-    const auto start = std::chrono::steady_clock::now();
-    const StopReason reason = draw_until_end();
-    result_.decode_seconds = seconds_since(start);
-    return reason;
+/// Draws until something ends it; the last token is not appended yet, unless that was because of
+/// the error that it made.
+StopReason draw_until_end(Session& session, Stepper& stepper, const GenerateOptions& options,
+                          const std::function<void(std::string_view)>& on_text) {
+  Sampler sampler(stepper.sampling());
+  if (stepper.at_limit()) return StopReason::kMaxTokens;
+  for (;;) {
+    if (cancelled(options)) return StopReason::kCancelled;
+    const int32_t token = session.sample(sampler);
+    const Stepper::Out out = stepper.push(token, session.context() - session.tokens());
+    if (on_text && !out.text.empty()) on_text(out.text);
+    if (out.stop) return *out.stop;
+    session.append({&token, 1});
+    if (attention_fails(session)) return StopReason::kAttentionError;
   }
-
- private:
-  static std::vector<int32_t> ends_of(const Session& session, const GenerateOptions& options) {
-    std::vector<int32_t> ends = session.model().tokenizer().eos_ids();
-    const auto& more = session.model().config().eos;
-    ends.insert(ends.end(), more.begin(), more.end());
-    ends.insert(ends.end(), options.ends.begin(), options.ends.end());
-    return ends;
-  }
-  static SamplingOptions sampling(const GenerateOptions& options, std::span<const int32_t> ends) {
-    SamplingOptions sampling = options.sampling;
-    if (options.ignore_eos) sampling.never.insert(sampling.never.end(), ends.begin(), ends.end());
-    return sampling;
-  }
-
-  StopReason draw_until_end() {
-    for (;;) {
-      if (cancelled(options_)) return StopReason::kCancelled;
-      if (at_limit()) return StopReason::kMaxTokens;
-      const int32_t token = session_.sample(sampler_, history_);
-      result_.tokens.push_back(token);
-      history_.push_back(token);
-      if (is_end(token)) return StopReason::kEndOfText;
-      // A model may have more logits than its tokenizer has tokens: padding, which has no text.
-      if (token < tokenizer_.vocab_size() && !tokenizer_.is_special(token)) {
-        text_.push(tokenizer_.piece(token));
-      }
-      if (text_.stopped()) return StopReason::kStopString;
-      if (at_limit()) return StopReason::kMaxTokens;
-      if (session_.tokens() >= session_.context()) return StopReason::kContextFull;
-      session_.append({&token, 1});
-      if (attention_fails()) return StopReason::kAttentionError;
-    }
-  }
-
-  bool at_limit() const {
-    return options_.max_tokens >= 0 &&
-           result_.tokens.size() >= static_cast<size_t>(options_.max_tokens);
-  }
-
-  // Rows that a policy has dropped do not come back, so nothing but an end is left to do.
-  bool attention_fails() const {
-    const double most = session_.options().error_probe.max_error;
-    if (most <= 0) return false;
-    const auto errors = session_.attention_errors();
-    return std::any_of(errors.begin(), errors.end(),
-                       [&](const AttentionError& e) { return e.low > most; });
-  }
-
-  bool is_end(int32_t token) const {
-    return std::find(ends_.begin(), ends_.end(), token) != ends_.end();
-  }
-
-  Session& session_;
-  const GenerateOptions& options_;
-  const Tokenizer& tokenizer_;
-  std::vector<int32_t> ends_;
-  Sampler sampler_;
-  TextOut& text_;
-  GenerateResult& result_;
-  std::vector<int32_t> history_;
-};
+}
 
 }  // namespace
 
@@ -164,17 +150,25 @@ GenerateResult generate(Session& session, std::span<const int32_t> prompt,
                         const GenerateOptions& options,
                         const std::function<void(std::string_view)>& on_text,
                         const Progress& on_prefill) {
-  if (prompt.empty()) {
+  if (prompt.empty() && session.tokens() == 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 "the prompt is empty; at least one token is needed to go on from");
   }
   GenerateResult result;
-  TextOut text(options, on_text);
-  Generation generation(session, options, text, result);
-  const bool done = generation.prefill(prompt, on_prefill);
-  result.reason = done ? generation.decode() : StopReason::kCancelled;
-  text.finish();
-  result.text = text.take();
+  Stepper stepper(session.model(), options);
+  const size_t before = session.tokens();
+  const bool done = prompt.empty() || read_prompt(session, prompt, options, on_prefill, result);
+  const auto start = std::chrono::steady_clock::now();
+  result.reason =
+      done ? draw_until_end(session, stepper, options, on_text) : StopReason::kCancelled;
+  result.decode_seconds = seconds_since(start);
+  const bool waits = done && session.tokens() - before < prompt.size() + stepper.tokens().size();
+  if (options.append_last && waits && !stepper.ended_text() && session.tokens() < session.context())
+    session.append({&stepper.tokens().back(), 1});
+  const std::string rest = stepper.finish();
+  if (on_text && !rest.empty()) on_text(rest);
+  result.text = stepper.text();
+  result.tokens = stepper.tokens();
   return result;
 }
 

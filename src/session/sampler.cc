@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <string>
 
@@ -33,6 +34,13 @@ void check(const SamplingOptions& o) {
   require(o.min_p >= 0 && o.min_p <= 1, "min_p", std::to_string(o.min_p), "in 0..1 (0 = off)");
   require(o.repeat_penalty > 0 && std::isfinite(o.repeat_penalty), "repeat_penalty",
           std::to_string(o.repeat_penalty), "a finite number above 0 (1 = off)");
+  require(std::isfinite(o.presence_penalty), "presence_penalty", std::to_string(o.presence_penalty),
+          "a finite number (0 = off)");
+  require(std::isfinite(o.frequency_penalty), "frequency_penalty",
+          std::to_string(o.frequency_penalty), "a finite number (0 = off)");
+  for (const auto& [id, bias] : o.logit_bias)
+    require(id >= 0 && !std::isnan(bias), "logit_bias", std::to_string(bias),
+            "a number for a token id of 0 or more");
   require(o.repeat_last_n >= -1, "repeat_last_n", std::to_string(o.repeat_last_n),
           "-1 (all), 0 (off) or more");
 }
@@ -76,6 +84,11 @@ int32_t Sampler::draw_candidate() {
   return draw(draw_number);
 }
 
+bool Sampler::ranks_simply() const {
+  return mask_.empty() && options_.logit_bias.empty() && options_.presence_penalty == 0 &&
+         options_.frequency_penalty == 0;
+}
+
 Sampler::Ranking Sampler::ranking(std::span<const int32_t> history, size_t vocabulary) const {
   const auto once = [&](std::vector<int32_t> ids) {
     std::erase_if(ids, [&](int32_t id) { return id < 0 || static_cast<size_t>(id) >= vocabulary; });
@@ -84,28 +97,47 @@ Sampler::Ranking Sampler::ranking(std::span<const int32_t> history, size_t vocab
     return ids;
   };
   Ranking ranking;
-  ranking.count = options_.temperature == 0 ? 1 : static_cast<size_t>(options_.top_k);
+  if (ranks_simply())
+    ranking.count = options_.temperature == 0 ? 1 : static_cast<size_t>(options_.top_k);
   ranking.never = once(options_.never);
   if (options_.repeat_penalty != 1) {
-    const size_t back =
-        options_.repeat_last_n < 0 ? history.size() : static_cast<size_t>(options_.repeat_last_n);
-    const auto recent = history.last(std::min(back, history.size()));
+    const auto recent = this->recent(history);
     ranking.penalty = options_.repeat_penalty;
     ranking.penalised = once({recent.begin(), recent.end()});
   }
   return ranking;
 }
 
+std::span<const int32_t> Sampler::recent(std::span<const int32_t> history) const {
+  const size_t back =
+      options_.repeat_last_n < 0 ? history.size() : static_cast<size_t>(options_.repeat_last_n);
+  return history.last(std::min(back, history.size()));
+}
+
 // candidates_ <- the finite logits in the order of their ids, penalties applied.
 void Sampler::fill(std::span<const float> logits, std::span<const int32_t> history) {
   const Ranking ranking = this->ranking(history, logits.size());
   logits_.assign(logits.begin(), logits.end());
+  const auto at = [&](int32_t id) { return static_cast<size_t>(id); };
+  for (const auto& [id, bias] : options_.logit_bias)
+    if (at(id) < logits_.size()) logits_[at(id)] += bias;
   for (const int32_t id : ranking.penalised) {
-    float& x = logits_[static_cast<size_t>(id)];
+    float& x = logits_[at(id)];
     x = x > 0 ? x / ranking.penalty : x * ranking.penalty;
   }
-  for (const int32_t id : ranking.never) {
-    logits_[static_cast<size_t>(id)] = -std::numeric_limits<float>::infinity();
+  if (options_.presence_penalty != 0 || options_.frequency_penalty != 0) {
+    std::map<int32_t, int> times;
+    for (const int32_t id : recent(history))
+      if (id >= 0 && at(id) < logits_.size()) ++times[id];
+    for (const auto& [id, n] : times)
+      logits_[at(id)] -=
+          options_.presence_penalty + options_.frequency_penalty * static_cast<float>(n);
+  }
+  constexpr float kOut = -std::numeric_limits<float>::infinity();
+  for (const int32_t id : ranking.never) logits_[at(id)] = kOut;
+  if (!mask_.empty()) {
+    for (size_t id = 0; id < logits_.size(); ++id)
+      if (id / 32 >= mask_.size() || (mask_[id / 32] >> (id % 32) & 1u) == 0) logits_[id] = kOut;
   }
   candidates_.clear();
   for (size_t id = 0; id < logits_.size(); ++id) {
@@ -173,6 +205,32 @@ int32_t Sampler::draw(uint64_t draw_number) const {
   return std::find_if(candidates_.rbegin(), candidates_.rend(),
                       [&](const Candidate& c) { return weight(c) > 0; })
       ->id;
+}
+
+TokenLogprobs log_probabilities(std::span<const float> logits, int32_t token, size_t top) {
+  if (token < 0 || static_cast<size_t>(token) >= logits.size())
+    throw Error(ErrorCode::kInvalidArgument, "token " + std::to_string(token) + " is none of the " +
+                                                 std::to_string(logits.size()) +
+                                                 " that there are logits of");
+  const float highest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(double{x} - highest);
+  const double norm = highest + std::log(sum);
+  const auto logprob = [&](size_t id) { return static_cast<float>(logits[id] - norm); };
+  std::vector<int32_t> ids;
+  const auto before = [&](int32_t a, int32_t b) {
+    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  };
+  top = std::min(top, logits.size());
+  for (int32_t id = 0; top > 0 && static_cast<size_t>(id) < logits.size(); ++id) {
+    if (ids.size() == top && !before(id, ids.back())) continue;
+    if (ids.size() == top) ids.pop_back();
+    ids.insert(std::upper_bound(ids.begin(), ids.end(), id, before), id);
+  }
+  TokenLogprobs result{logprob(static_cast<size_t>(token)), {}};
+  for (const int32_t id : ids) result.top.push_back({id, logprob(static_cast<size_t>(id))});
+  return result;
 }
 
 }  // namespace pith

@@ -16,6 +16,15 @@
 namespace pith {
 namespace {
 
+constexpr const char* kPrompt = "prompt";
+
+/// A file's protected tokens come with their rows.
+template <class Options>
+Options without_protected(Options options) {
+  options.protect.clear();
+  return options;
+}
+
 /// Models without one are given ids.
 std::string tokenizer_digest(const Tokenizer* tokenizer) {
   if (!tokenizer) return "none";
@@ -38,6 +47,22 @@ SessionKey file_key(const Engine& engine, const EngineBackend& device, const Ses
                          {"arithmetic", e.f32_arithmetic ? "f32" : "fast"},
                          {"isa", device.bits()}});
   return key;
+}
+
+/// Where the pieces of a prompt that goes on were cut: the prefix tree asks for it.
+template <class State>
+void archive_cuts(Archive& a, State& state, size_t tokens) {
+  a.flag(state.in_prompt);
+  uint64_t count = state.cuts.size();
+  a.number(count, uint64_t{tokens}, "more pieces of a prompt than tokens");
+  state.cuts.resize(count);
+  size_t before = 0;
+  for (size_t& cut : state.cuts) {
+    uint64_t at = cut;
+    a.number(at, uint64_t{tokens}, "a piece of a prompt past its end");
+    a.need(at > before, "pieces of a prompt out of order");
+    before = cut = at;
+  }
 }
 
 std::vector<SessionSection> sections_of(SessionBackend& session, int layers) {
@@ -68,51 +93,66 @@ SessionKey session_key(const Engine& engine, const SessionOptions& o) {
           {"error probe", o.error_probe.rows > 0 ? probe : "none"}};
 }
 
-void Session::save(const std::filesystem::path& path, const SaveOptions& options) const {
+SessionContents Session::contents(const SaveOptions& options) const {
   state_->check_usable();
   const int layers = state_->engine->model()->config().layers;
-  write_session_file(path,
-                     {file_key(*state_->engine, state_->device(), state_->options), *state_->seen,
-                      sections_of(*state_->backend, layers)},
-                     {.replace = options.replace});
+  SessionContents contents{file_key(*state_->engine, state_->device(), state_->options),
+                           *state_->seen, sections_of(*state_->backend, layers), options.note};
+  contents.sections.push_back({kPrompt, [state = state_.get()](Archive& a) {
+                                 archive_cuts(a, *state, state->seen->size());
+                               }});
+  return contents;
+}
+
+void Session::save(const std::filesystem::path& path, const SaveOptions& options) const {
+  write_session_file(path, contents(options), {.replace = options.replace});
+}
+
+void Session::save(const StateSink& sink, const SaveOptions& options) const {
+  write_session(sink, contents(options));
 }
 
 Session Session::restore(std::shared_ptr<Engine> engine, const std::filesystem::path& path,
                          const SessionOptions& options) {
-  SessionOptions fresh = options;
-  fresh.protect.clear();  // the file's come with its rows
-  return restored(Session(std::move(engine), fresh), path, options.protect);
+  return restored(Session(std::move(engine), without_protected(options)), SessionFile(path),
+                  options.protect);
 }
 
 Session Session::restore(std::shared_ptr<const Model> model, const std::filesystem::path& path,
                          const StandaloneOptions& options) {
-  StandaloneOptions fresh = options;
-  fresh.protect.clear();
-  return restored(Session(std::move(model), fresh), path, options.protect);
+  return restored(Session(std::move(model), without_protected(options)), SessionFile(path),
+                  options.protect);
 }
 
-Session Session::restored(Session session, const std::filesystem::path& path,
+Session Session::restore(std::shared_ptr<Engine> engine, std::span<const std::byte> bytes,
+                         const SessionOptions& options) {
+  return restored(Session(std::move(engine), without_protected(options)),
+                  SessionFile("a saved session", bytes), options.protect);
+}
+
+Session Session::restored(Session session, const SessionFile& file,
                           const std::vector<TokenRange>& protect) {
   State& state = *session.state_;
-  const SessionFile file(path);
   file.check_key(file_key(*state.engine, state.device(), state.options));
   file.verify();
   const int32_t vocab = state.engine->model()->config().vocab;
   for (const int32_t id : file.tokens())
     if (id < 0 || id >= vocab)
       throw Error(ErrorCode::kCorrupt, fmt::format("{}: token {} is outside the vocabulary of {}",
-                                                   path.string(), id, vocab));
+                                                   file.name(), id, vocab));
   const int layers = state.engine->model()->config().layers;
   for (const SessionSection& section : sections_of(*state.backend, layers))
     file.load(section.name, section.archive);
   const size_t cached = state.backend->tokens();
   if (cached != file.tokens().size())
-    throw Error(ErrorCode::kCorrupt, fmt::format("{}: {} tokens, and a cache of {}", path.string(),
+    throw Error(ErrorCode::kCorrupt, fmt::format("{}: {} tokens, and a cache of {}", file.name(),
                                                  file.tokens().size(), cached));
   state.seen.own() = file.tokens();
-  state.in_prompt = state.seen->empty();  // where its prompts were cut is not in the file
+  state.in_prompt = state.seen->empty();
+  if (file.has(kPrompt))
+    file.load(kPrompt, [&](Archive& a) { archive_cuts(a, state, state.seen->size()); });
   state.options.protect = state.backend->protected_tokens();
-  check_protected(path.string(), state.options.protect, protect);
+  check_protected(file.name(), state.options.protect, protect);
   return session;
 }
 
@@ -127,7 +167,8 @@ SavedSession read_saved(const std::filesystem::path& path, bool verify) {
                      file.bytes(),
                      file.key(),
                      file.tokens(),
-                     {}};
+                     {},
+                     file.note()};
   for (const SessionFile::Section& s : file.sections()) saved.parts.push_back({s.name, s.length});
   return saved;
 }

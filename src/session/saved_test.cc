@@ -241,7 +241,7 @@ TEST(Saved, AFileSaysWhatItIs) {
   EXPECT_EQ(saved.field("seed"), "5");
   EXPECT_NE(saved.field("policy").find("int4"), std::string::npos);
   EXPECT_EQ(saved.field("nothing"), "");
-  EXPECT_EQ(saved.parts.size(), 2u + 8u);
+  EXPECT_EQ(saved.parts.size(), 3u + 8u);
   EXPECT_EQ(saved.bytes, std::filesystem::file_size(path));
   // What a compressed session takes on disk is what its ledger says, and a little.
   const Ledger ledger = session.ledger();

@@ -162,12 +162,13 @@ void Session::append(std::span<const int32_t> ids, Append how, const Progress& p
   if (ends_prompt(how, ids.size())) state_->end_prompt();
 }
 
-int32_t Session::sample(Sampler& sampler, std::span<const int32_t> history) {
+int32_t Session::sample(Sampler& sampler) {
   state_->check_usable();
   if (state_->seen->empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "nothing was appended yet; a token is drawn after one that is there");
-  LogitsWork work{state_->backend.get(), nullptr, &sampler, history};
+  sampler.set_draw(state_->seen->size());
+  LogitsWork work{state_->backend.get(), nullptr, &sampler, *state_->seen};
   const std::lock_guard turn(state_->shared().turn);
   state_->device().finish({&work, 1});
   if (work.failure) std::rethrow_exception(work.failure);
@@ -181,6 +182,25 @@ void Session::prefill_logits(std::span<const int32_t> ids, const LogitsSink& sin
   state_->run(ids, Append::kWhole, {}, sink);
   state_->came(Append::kWhole);
   if (ends_prompt(Append::kWhole, ids.size())) state_->end_prompt();
+}
+
+std::vector<TokenScore> Session::score(std::span<const int32_t> ids) {
+  state_->check(ids);
+  std::vector<TokenScore> scores(ids.size());
+  const auto vocabulary = static_cast<size_t>(model().config().vocab);
+  const auto look = [&](const float* logits, size_t at) {
+    const TokenLogprobs p = log_probabilities({logits, vocabulary}, ids[at], 1);
+    scores[at] = {p.logprob, p.top[0].id};
+  };
+  if (tokens() > 0) {
+    const std::lock_guard turn(state_->shared().turn);
+    look(state_->device().last_logits(*state_->backend).data(), 0);
+  }
+  prefill_logits(ids, [&](size_t first, size_t count, const float* logits) {
+    for (size_t i = 0; i < count && first + i + 1 < ids.size(); ++i)
+      look(logits + i * vocabulary, first + i + 1);
+  });
+  return scores;
 }
 
 void Session::protect(std::span<const TokenRange> ranges) {

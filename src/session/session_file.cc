@@ -3,6 +3,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <ctime>
@@ -99,6 +100,7 @@ Json header_of(const SessionContents& contents, std::span<const SessionFile::Sec
   json["written_by"] = "pith " PITH_VERSION;
   json["created"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   for (const auto& [name, value] : contents.key) json["key"][name] = value;
+  if (!contents.note.empty()) json["note"] = contents.note;
   json["tokens"] = contents.tokens.size();
   json["sections"] = Json::array();
   for (const SessionFile::Section& s : sections)
@@ -136,6 +138,13 @@ void write_session_file(const std::filesystem::path& path, const SessionContents
                         const SessionFileOptions& options) {
   // First, so that what cannot be written is refused before anything is computed.
   OutputFile file(path, {.replaces = options.replace, .is_private = true, .durable = true});
+  Gathered out(file);
+  write_session([&](Bytes more) { out.write(more); }, contents);
+  out.flush();
+  file.commit();
+}
+
+void write_session(const std::function<void(Bytes)>& out, const SessionContents& contents) {
   std::vector<SessionFile::Section> sections;
   for (const SessionSection& section : contents.sections) {
     Archive count;
@@ -158,24 +167,30 @@ void write_session_file(const std::filesystem::path& path, const SessionContents
   header.append(padded(header.size()) - header.size(), ' ');
   if (header.size() > kMostHeader)
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: a header of {} bytes; session files have {} at most",
-                            path.string(), header.size(), kMostHeader));
+                fmt::format("a session with a header of {} bytes; at most {} can be saved: give it "
+                            "a shorter note",
+                            header.size(), kMostHeader));
   Head head{{}, kVersion, 0, 0, header.size(), digest_of(bytes_of(header)), data.digest()};
   std::memcpy(head.magic, kMagic, sizeof(kMagic));
   head.length = sizeof(Head) + header.size() + length;
-  Gathered out(file);
-  out.write(bytes_of(&head, sizeof(head)));
-  out.write(bytes_of(header));
-  for_data(
-      contents, image, [&](Bytes more) { out.write(more); }, [](size_t, Bytes) {});
-  out.flush();
-  file.commit();
+  out(bytes_of(&head, sizeof(head)));
+  out(bytes_of(header));
+  for_data(contents, image, out, [](size_t, Bytes) {});
 }
 
-SessionFile::SessionFile(const std::filesystem::path& path) : name_(path.string()), file_(path) {
+SessionFile::SessionFile(const std::filesystem::path& path)
+    : name_(path.string()), file_(std::in_place, path), bytes_(file_->bytes()) {
+  read();
+}
+
+SessionFile::SessionFile(std::string name, Bytes bytes) : name_(std::move(name)), bytes_(bytes) {
+  read();
+}
+
+void SessionFile::read() {
   Head head;
-  if (file_.size() < sizeof(head)) corrupt("it is too short to be a session");
-  std::memcpy(&head, file_.data(), sizeof(head));
+  if (bytes_.size() < sizeof(head)) corrupt("it is too short to be a session");
+  std::memcpy(&head, bytes_.data(), sizeof(head));
   if (std::memcmp(head.magic, kMagic, sizeof(kMagic)) != 0) corrupt("it is no session of Pith's");
   version_ = head.version;
   if (version_ != kVersion || head.flags != 0)
@@ -183,14 +198,14 @@ SessionFile::SessionFile(const std::filesystem::path& path) : name_(path.string(
                 fmt::format("{}: a session file of version {} with flags {:#x}; this Pith reads "
                             "version {}: read the prompt again, or use the Pith that wrote it",
                             name_, version_, head.flags, kVersion));
-  if (head.length != file_.size())
-    corrupt(fmt::format("it should have {} bytes and has {}", head.length, file_.size()));
+  if (head.length != bytes_.size())
+    corrupt(fmt::format("it should have {} bytes and has {}", head.length, bytes_.size()));
   if (head.header_length > kMostHeader || head.header_length % kAlign != 0 ||
-      sizeof(Head) + head.header_length > file_.size())
-    corrupt(fmt::format("a header of {} bytes in a file of {}", head.header_length, file_.size()));
+      sizeof(Head) + head.header_length > bytes_.size())
+    corrupt(fmt::format("a header of {} bytes in a file of {}", head.header_length, bytes_.size()));
   data_ = sizeof(Head) + head.header_length;
   data_digest_ = head.data;
-  const Bytes header = file_.bytes().subspan(sizeof(Head), head.header_length);
+  const Bytes header = bytes_.subspan(sizeof(Head), head.header_length);
   if (digest_of(header) != head.header) corrupt("its header is damaged");
   try {
     read_header();
@@ -206,14 +221,15 @@ void SessionFile::corrupt(const std::string& why) const {
 }
 
 void SessionFile::read_header() {
-  const Json json = parse_header(reinterpret_cast<const char*>(file_.data()) + sizeof(Head),
+  const Json json = parse_header(reinterpret_cast<const char*>(bytes_.data()) + sizeof(Head),
                                  data_ - sizeof(Head));
   created_ = json.at("created").get<std::string>();
   written_by_ = json.at("written_by").get<std::string>();
+  if (json.contains("note")) note_ = json.at("note").get<std::string>();
   for (const auto& [name, value] : json.at("key").items())
     key_.emplace_back(name, value.get<std::string>());
   const uint64_t tokens = number_of(json, "tokens");
-  const size_t room = file_.size() - data_;
+  const size_t room = bytes_.size() - data_;
   if (tokens > room / 4) corrupt("more tokens than it has bytes");
   tokens_.resize(tokens);
   size_t all = 0;
@@ -231,19 +247,19 @@ void SessionFile::read_header() {
   // The image's own header says the same in another way: it must be what these sections make.
   const std::string image = image_header(tokens, sections_);
   if (image.size() + all + tokens * sizeof(int32_t) != room ||
-      std::memcmp(file_.data() + data_, image.data(), image.size()) != 0)
+      std::memcmp(bytes_.data() + data_, image.data(), image.size()) != 0)
     corrupt("its sections are not where its header says");
   for (Section& s : sections_) s.offset += data_ + image.size();
   if (tokens > 0)
-    std::memcpy(tokens_.data(), file_.data() + file_.size() - tokens * sizeof(int32_t),
+    std::memcpy(tokens_.data(), bytes_.data() + bytes_.size() - tokens * sizeof(int32_t),
                 tokens * sizeof(int32_t));
 }
 
 void SessionFile::verify() const {
   for (const Section& s : sections_)
-    if (digest_of(file_.bytes().subspan(s.offset, s.length)) != s.digest)
+    if (digest_of(bytes_.subspan(s.offset, s.length)) != s.digest)
       corrupt(fmt::format("section '{}' is damaged", s.name));
-  if (digest_of(file_.bytes().subspan(data_)) != data_digest_)
+  if (digest_of(bytes_.subspan(data_)) != data_digest_)
     corrupt("its tokens or what is between its sections are damaged");
 }
 
@@ -251,6 +267,10 @@ void SessionFile::check_key(const SessionKey& wanted) const {
   pith::check_key(name_, key_, wanted,
                   "a session goes on under what it began with alone ('pith session info' shows all "
                   "of it)");
+}
+
+bool SessionFile::has(const std::string& name) const {
+  return std::ranges::any_of(sections_, [&](const Section& s) { return s.name == name; });
 }
 
 const SessionFile::Section& SessionFile::section(const std::string& name) const {
@@ -262,7 +282,7 @@ const SessionFile::Section& SessionFile::section(const std::string& name) const 
 void SessionFile::load(const std::string& name,
                        const std::function<void(Archive&)>& archive) const {
   const Section& s = section(name);
-  Archive a(file_.bytes().subspan(s.offset, s.length), fmt::format("{}: {}", name_, name));
+  Archive a(bytes_.subspan(s.offset, s.length), fmt::format("{}: {}", name_, name));
   archive(a);
   a.end();
 }

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,6 +33,7 @@ struct SessionContents {
   SessionKey key;
   std::span<const int32_t> tokens;
   std::vector<SessionSection> sections;
+  std::string note = {};  ///< the program's own, UTF-8
 };
 
 struct SessionFileOptions {
@@ -42,6 +44,10 @@ struct SessionFileOptions {
 /// archived three times: counted, digested, written. Throws kIo, and what sections throw.
 void write_session_file(const std::filesystem::path& path, const SessionContents& contents,
                         const SessionFileOptions& options = {});
+
+/// The same bytes to anything that takes them in order; an error of `out` ends it.
+void write_session(const std::function<void(std::span<const std::byte>)>& out,
+                   const SessionContents& contents);
 
 class SessionFile {
  public:
@@ -54,6 +60,8 @@ class SessionFile {
   /// Everything but the sections' bytes is checked. Throws kNotFound, kIo, kCorrupt, or
   /// kUnsupported for a version that this one does not read.
   explicit SessionFile(const std::filesystem::path& path);
+  /// Of bytes in memory, which must outlive it; `name` is for messages.
+  SessionFile(std::string name, std::span<const std::byte> bytes);
 
   /// Reads all bytes. Throws kCorrupt, naming the section that is damaged.
   void verify() const;
@@ -68,22 +76,28 @@ class SessionFile {
   const std::string& created() const { return created_; }
   const std::string& written_by() const { return written_by_; }
   uint32_t version() const { return version_; }
-  size_t bytes() const { return file_.size(); }
+  const std::string& note() const { return note_; }
+  const std::string& name() const { return name_; }
+  size_t bytes() const { return bytes_.size(); }
+  /// Whether it has a section of that name.
+  bool has(const std::string& name) const;
 
  private:
   [[noreturn]] void corrupt(const std::string& why) const;
+  void read();
   void read_header();
   const Section& section(const std::string& name) const;
 
   std::string name_;
-  MappedFile file_;
+  std::optional<MappedFile> file_;
+  std::span<const std::byte> bytes_;
   uint32_t version_ = 0;
   size_t data_ = 0;  ///< where it begins
   Digest data_digest_;
   SessionKey key_;
   std::vector<int32_t> tokens_;
   std::vector<Section> sections_;
-  std::string created_, written_by_;
+  std::string created_, written_by_, note_;
 };
 
 }  // namespace pith

@@ -29,7 +29,7 @@ void expect_goes_on_from_file(const std::shared_ptr<const Model>& model,
   EXPECT_TRUE(std::ranges::equal(other.token_ids(), ids));
   EXPECT_EQ(to_string(other.options().protect), to_string(options.protect));
   Sampler a({.temperature = 1, .seed = 3}), b({.temperature = 1, .seed = 3});
-  EXPECT_EQ(whole.sample(a, {}), other.sample(b, {}));
+  EXPECT_EQ(whole.sample(a), other.sample(b));
   Session fork = other.fork();
   const auto expected = go_on(whole);
   EXPECT_EQ(go_on(other), expected);

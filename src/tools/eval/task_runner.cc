@@ -79,6 +79,7 @@ class SampleRun {
     g.sampling.temperature = 0;
     g.max_tokens = static_cast<int64_t>(sample_.max_tokens);
     g.stop = sample_.stop;
+    g.append_last = false;  // figures so far are of prompts that begin with it
     const GenerateResult answer = generate(session, prompt, g);
     result.prompt_seconds += answer.prompt_seconds;
     result.answer_seconds += answer.decode_seconds;
