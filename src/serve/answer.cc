@@ -1,8 +1,6 @@
 #include "serve/answer.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 namespace pith::serve {
 namespace {
@@ -36,24 +34,10 @@ bool Answer::is_end(int32_t token) const {
 
 TokenShown show_token(int32_t token, std::span<const float> logits, int most,
                       const Tokenizer& tokenizer) {
-  const float highest = *std::max_element(logits.begin(), logits.end());
-  const double sum = std::accumulate(logits.begin(), logits.end(), 0.0, [&](double s, float l) {
-    return s + std::exp(static_cast<double>(l - highest));
-  });
-  const auto logprob = [&](int32_t id) {
-    return static_cast<float>(static_cast<double>(logits[static_cast<size_t>(id)] - highest) -
-                              std::log(sum));
-  };
-  TokenShown out{piece_of(token, tokenizer), logprob(token), {}};
-  std::vector<int32_t> ids(logits.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  const auto end = ids.begin() + std::min<std::ptrdiff_t>(most, std::ssize(ids));
-  std::partial_sort(ids.begin(), end, ids.end(), [&](int32_t a, int32_t b) {
-    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
-    return x != y ? x > y : a < b;
-  });
-  for (auto id = ids.begin(); id != end; ++id)
-    out.likeliest.push_back({piece_of(*id, tokenizer), logprob(*id)});
+  const TokenLogprobs p = log_probabilities(logits, token, static_cast<size_t>(std::max(most, 0)));
+  TokenShown out{piece_of(token, tokenizer), p.logprob, {}};
+  for (const auto& [id, logprob] : p.top)
+    out.likeliest.push_back({piece_of(id, tokenizer), logprob});
   return out;
 }
 

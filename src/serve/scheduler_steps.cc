@@ -34,7 +34,6 @@ void Scheduler::decode_pass() {
       work.session = &r->session_of(i);
       work.tokens = {&answer.pending(), 1};
       work.sampler = &answer.sampler();
-      work.history = answer.history();
       if (r->task->logprobs >= 0) {
         const size_t width = r->logits.size() / r->answers.size();
         work.logits = r->logits.data() + i * width;
