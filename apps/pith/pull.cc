@@ -31,6 +31,7 @@ int list(bool json) {
                         {"summary", m.summary},
                         {"bytes", m.bytes},
                         {"licence", m.licence},
+                        {"sha256", m.sha256},
                         {"file", file ? Json(file->string()) : Json(nullptr)}});
     }
     print_json({{"folder", folder.string()}, {"models", models}});
@@ -49,8 +50,8 @@ int list(bool json) {
 
 std::filesystem::path pull(const KnownModel& model, bool json) {
   if (auto file = pulled_file(model)) return *std::move(file);
-  fmt::print(stderr, "pith: {} ({}), licence: {}\n", model.summary,
-             human_bytes(static_cast<double>(model.bytes)), model.licence);
+  fmt::print(stderr, "pith: {} ({})\npith: licence: {}; SHA-256 {}\n", model.summary,
+             human_bytes(static_cast<double>(model.bytes)), model.licence, model.sha256);
   if (!model.terms.empty()) fmt::print(stderr, "pith: {}\n", model.terms);
   ProgressBar bar("unpacking", "bytes", json);
   PullOptions options;

