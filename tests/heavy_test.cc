@@ -179,7 +179,7 @@ struct Sums {
   }
 };
 
-// What becomes of the guarantee (docs/decisions/0150): heavy rows add nothing to the error, so that
+// What becomes of the guarantee (docs/decisions/0013): heavy rows add nothing to the error, so that
 //   |o' - o| <= (|N'_R - N_R| + |o| |Z'_R - Z_R|) / Z'
 // over the other rows R alone, whose radius, from which the guarantee's constant follows, is
 // smaller. Long keys in directions of their own are what a coreset represents worst: the error is

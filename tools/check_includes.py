@@ -38,7 +38,7 @@ FOR_ALL = "core/both_sides.h"  # two macros
 # Families: what several methods share, and who else knows them.
 SHARED = {"scores"}
 TOOL_OF = {"src/tools/dictionaries/": "csr"}
-# What the command line includes of src/, and who does (docs/decisions/0196). Tools of this project
+# What the command line includes of src/, and who does (docs/decisions/0002). Tools of this project
 # more than of its users: measurements, tables of reports, training, files of tensors.
 INSIDE = {
     "apps/pith/attend.cc": ["cache/kv_cache.h", "core/safetensors.h"],

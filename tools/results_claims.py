@@ -81,8 +81,7 @@ BOARD_HEAD = """## On the scoreboard
 From the figures of [the scoreboard](fidelity.md), {length} tokens a piece, tasks at
 {task_length}; errors are deviations over seeds or, of one seed, standard errors. Kept: rows held in
 fact, sink and window with them. "Tuned": each head has the form that its loss is worth
-([0200](../decisions/0200-heads-of-their-own-forms.md),
-[0269](../decisions/0269-tune-finds-four-bits-in-fewer-rows.md)).
+([0200](../decisions/0200-heads-of-their-own-forms.md)).
 """
 SHARES = (12.5, 25, 50)
 # What is asked: bits a number at most, then divergence at most.

@@ -39,9 +39,9 @@ Policies on SmolLM2-135M-Instruct, measured on a text and with task seeds that n
 with their deviation, or the standard error of one; bits a number of the cache, everything counted.
 1024 predictions are 256 in each of 4 pieces; fewer are of the first pieces, of which the very first
 is the easiest: compare lines of as many. Codecs keep their first 4 rows exact
-([0227](../decisions/0227-first-rows-stay-exact-before-codes.md) has what they lose without). Tasks are
+([0227](../decisions/0227-first-rows-stay-exact.md) has what they lose without). Tasks are
 of 8 samples, or of as many as stand in brackets. What all of it says of what was asked:
-[0269](../decisions/0269-tune-finds-four-bits-in-fewer-rows.md).
+[0200](../decisions/0200-heads-of-their-own-forms.md).
 The figures as JSON lines: `fidelity.jsonl`, which `pith report` reads; `--also` keeps what is in them.
 Another model ranks them otherwise: [Gemma 3](fidelity_gemma3.md).
 
@@ -58,7 +58,7 @@ Policies on Gemma 3 270M, the base model (`pith pull gemma3-270m`, Q4_K_M), meas
 [SmolLM2](fidelity.md), by the same text and task seeds, that nothing was chosen on
 ([the rule](../evaluation.md#held-out)), on a CPU. KL from the exact cache in nats a token, mean over
 seeds with their deviation, or the standard error of one. What it says, and what was not measured:
-[0264](../decisions/0264-gemma-3-on-the-scoreboard.md).
+[0264](../decisions/0264-how-fidelity-is-measured.md).
 
 15 of the 18 layers slide over a window of 512 tokens, and the exact cache forgets what they hide. Bits
 are of a cache that forgets nothing, as everywhere: exact has 3.6 of 16 at 8000 tokens, 2.7 of them

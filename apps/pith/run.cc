@@ -94,7 +94,7 @@ size_t message_tokens(const Model& model, const ChatTemplate& chosen, const RunO
   return chosen.encode(model.tokenizer(), request).size();
 }
 
-/// Tokens that per cent of a budget are of (docs/decisions/0096): what will be read and written, as
+/// Tokens that per cent of a budget are of (docs/decisions/0095): what will be read and written, as
 /// far as that is known. A quarter of a few words would be no cache to write an answer with.
 size_t read_in_all(size_t prompt, int64_t predict, size_t context) {
   constexpr size_t kLeast = 256;

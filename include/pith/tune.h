@@ -1,7 +1,6 @@
 #pragma once
 // Which form the cache of each layer and KV head of one model takes, found on a text and on
-// questions about facts in long contexts: measured, for a number of bits (docs/decisions/0200,
-// 0220).
+// questions about facts in long contexts: measured, for a number of bits (docs/decisions/0200).
 
 #include <cstdint>
 #include <filesystem>

@@ -97,7 +97,7 @@ void ThreadPool::run(size_t n, TaskRef task) {
   State& s = *state_;
   if (n == 0) return;
   // While another loop has the team, this one goes on alone: sessions that share a pool and took
-  // turns here ran slower than one thread would have (decision 0121).
+  // turns here ran slower than one thread would have (decision 0160).
   if (n == 1 || s.threads.empty() || s.at_work.test_and_set(std::memory_order_acquire)) {
     for (size_t i = 0; i < n; ++i) task(i, 0);
     return;

@@ -52,7 +52,7 @@ std::optional<HeavySizes> HeavyOptions::sizes(const BudgetSite& site) const {
   if (!heavy) return std::nullopt;
   const size_t rows = site.rows(*heavy, "heavy");
   HeavySizes sizes{rows, interval.value_or(0), queries};
-  // As with scores (docs/decisions/0096): an interval that is given comes on top of rows.
+  // As with scores (docs/decisions/0095): an interval that is given comes on top of rows.
   if (!interval || heavy->unit == Budget::Unit::kBytes) {
     const Turnover turnover = within(rows, interval ? interval : groups_of(rows));
     sizes.budget = turnover.stay, sizes.interval = turnover.come;

@@ -1,12 +1,12 @@
 #pragma once
 // Heavy rows apart: the rows with the most recent attention mass, and those whose keys are unlike
 // all others, stay as they are, with weight 1, and only the rest goes to a sampling selector
-// (docs/decisions/0013-heavy-rows.md, 0150). What a sample does worst is to drop or double a row
+// (docs/decisions/0013-heavy-rows.md). What a sample does worst is to drop or double a row
 // that carries much of the attention, now or for a question that is still to come.
 //
 // Rows enter the heavy store unjudged; when it has grown to budget + interval, the `interval`
 // lightest go to the inner selector, oldest first. Mass is that of the last `queries` queries:
-// older mass says nothing about the next query (0012). Cost per row: one selection over the heavy
+// older mass says nothing about the next query (0010). Cost per row: one selection over the heavy
 // rows every `interval` rows, for keys 4 D operations a heavy row in each, and one number added by
 // attend per watched query and row.
 

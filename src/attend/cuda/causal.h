@@ -6,7 +6,7 @@
 // too, in kernels of their own: tiles that no query of a block sees are not read.
 //
 // Cost: 4 D flops a query, head and row seen; rows are read once per 128 queries and query head.
-// Decisions: docs/decisions/0231-hoppers-chunk-attention.md, 0233-a-chunks-spans-in-one-launch.md.
+// Decisions: docs/decisions/0231-hoppers-chunk-attention.md.
 
 #include <cuda_runtime_api.h>
 

@@ -234,7 +234,7 @@ void launch_as(const MatvecCall& call, cudaStream_t stream) {
                stream, "matvec");
 }
 
-/// Sizes by measurement on an H200 (docs/notebook/gpu.md).
+/// Sizes by measurement on an H200 (docs/lab/gpu-notes.md).
 template <class W, MatvecEnd kEnd>
 void launch(const MatvecCall& call, cudaStream_t stream) {
   const auto processors = static_cast<size_t>(device_info().multiprocessors);

@@ -13,7 +13,7 @@ bool skinny_takes(const DeviceMatrix& w) {
   return w.dtype != DType::kF32 && w.in % kSkinnyPiece == 0 && w.out % 16 == 0;
 }
 
-// By measurement on an H100 (docs/decisions/0259-products-of-a-pass.md): two blocks for each
+// By measurement on an H100 (docs/decisions/0180): two blocks for each
 // multiprocessor, which hold all of its shared memory for weights that are on their way.
 SkinnyForm skinny_form(const DeviceMatrix& w, MatvecEnd end, bool whole) {
   if (parts_of(end) == 2) return {64, 1};

@@ -3,7 +3,7 @@
 // (sm_90a), for passes of many sessions: weights are read once and are asked for before the kernel
 // ahead has ended. Tokens are the instruction's rows: what a token gets does not depend, bit for
 // bit, on the other tokens and their number.
-// Decision: docs/decisions/0259-products-of-a-pass.md.
+// Decision: docs/decisions/0180-one-pass-of-many-sessions-on-the-gpu.md.
 
 #include <cuda_runtime_api.h>
 

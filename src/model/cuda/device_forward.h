@@ -94,7 +94,7 @@ class DeviceForward {
   };
   using CapturedGraph = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, CapturedEnd>;
   /// A pass of tokens that has come before. Two passes are one where their kernels get the same
-  /// parameters: then who is in it is said by descriptors alone (docs/decisions/0249).
+  /// parameters: then who is in it is said by descriptors alone (docs/decisions/0180).
   struct Pass {
     std::vector<size_t> form;  // how many tokens, and which RoPE each layer has
     std::vector<std::vector<DecodeLaunch>> attention;  // [L]; none: its kernels are whose it is

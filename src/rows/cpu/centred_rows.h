@@ -3,7 +3,7 @@
 // <q, mu> back, so that attention changes by the code's error alone. Neighbouring keys of a head
 // share a large mean, on which codes whose error grows with the norm (QJL's sketch, a scale for 32
 // channels) spend their bits. One mean for the whole stream does not do it: RoPE turns the mean as
-// positions go on (docs/decisions/0046-centre-by-groups.md). Rows wait in f16 until their group is
+// positions go on (docs/decisions/0046-centre-and-length.md). Rows wait in f16 until their group is
 // full, so the means do not depend on how rows arrive; no row is coded twice. A group keeps its
 // mean until its last row goes. Cost: D subtractions a row coded; a query D multiply-adds a group,
 // and one addition a score. Bytes: 2 D + 4 a group.

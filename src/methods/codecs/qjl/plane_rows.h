@@ -13,7 +13,7 @@
 // lose by that does not average out. It is twice the best at most: then the error is the row's own
 // length, whatever its numbers are. After random signs of the row's numbers that makes planes
 // without a sketch unbiased too (as far as the transform is a random rotation: Vargaftik et al.,
-// 2022), a sketch whose numbers have b bits in the place of one. See docs/decisions/0225.
+// 2022), a sketch whose numbers have b bits in the place of one. See docs/decisions/0046.
 // Tight rows have a scale of 8 bits, the upper half of an f16, and the levels of Lloyd and Max for
 // 3 and 4 bits too. The stored scale is up to 6% off; the thresholds between levels are moved
 // together until a row is as long along itself as it was, to a third of a percent:
