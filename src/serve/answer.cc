@@ -5,31 +5,20 @@
 namespace pith::serve {
 namespace {
 
-SamplingOptions sampling_of(const Task& task, size_t choice) {
-  SamplingOptions out = task.sampling;
+GenerateOptions options_of(const Task& task, size_t choice) {
+  GenerateOptions out;
+  out.sampling = task.sampling;
   // Choices differ, and the first is what one alone would be.
-  out.seed += choice * 0x9E3779B97F4A7C15u;
-  if (task.ignore_eos) out.never.insert(out.never.end(), task.ends.begin(), task.ends.end());
+  out.sampling.seed += choice * 0x9E3779B97F4A7C15u;
+  out.max_tokens = static_cast<int64_t>(task.max_tokens);
+  out.stop = task.stop;
+  out.ends = task.ends;
+  out.ignore_eos = task.ignore_eos;
   return out;
 }
 
 std::string piece_of(int32_t token, const Tokenizer& tokenizer) {
   return token < tokenizer.vocab_size() ? tokenizer.piece(token) : "";
-}
-
-}  // namespace
-
-Answer::Answer(const Task& task, const Tokenizer& tokenizer, size_t choice)
-    : task_(task),
-      tokenizer_(tokenizer),
-      choice_(task.first_choice + choice),
-      sampler_(sampling_of(task, choice), task.prompt.size()),
-      prompt_(task.prompt.size()),
-      history_(task.prompt),
-      filter_(task.stop) {}
-
-bool Answer::is_end(int32_t token) const {
-  return std::find(task_.ends.begin(), task_.ends.end(), token) != task_.ends.end();
 }
 
 TokenShown show_token(int32_t token, std::span<const float> logits, int most,
@@ -41,6 +30,15 @@ TokenShown show_token(int32_t token, std::span<const float> logits, int most,
   return out;
 }
 
+}  // namespace
+
+Answer::Answer(const Task& task, const Model& model, size_t choice)
+    : task_(task),
+      tokenizer_(model.tokenizer()),
+      choice_(task.first_choice + choice),
+      stepper_(model, options_of(task, choice)),
+      sampler_(stepper_.sampling(), task.prompt.size()) {}
+
 void Answer::show(std::string_view text) {
   if (text.empty()) return;
   task_.listener->piece(choice_, text, tokens_, ids_);
@@ -48,32 +46,23 @@ void Answer::show(std::string_view text) {
   ids_.clear();
 }
 
-bool Answer::take(int32_t token, std::span<const float> logits) {
-  history_.push_back(token);
-  if (is_end(token)) {
-    end(StopReason::kEndOfText);
-    return false;
-  }
-  if (token < tokenizer_.vocab_size() && !tokenizer_.is_special(token)) {
+void Answer::take(int32_t token, std::span<const float> logits, size_t room) {
+  const Stepper::Out out = stepper_.push(token, room);
+  if (!stepper_.ended_text() &&
+      !tokenizer_.is_special(std::min(token, tokenizer_.vocab_size() - 1))) {
     if (task_.logprobs >= 0)
       tokens_.push_back(show_token(token, logits, task_.logprobs, tokenizer_));
     ids_.push_back(token);
-    show(filter_.push(utf8_.push(tokenizer_.piece(token))));
   }
-  if (filter_.stopped())
-    end(StopReason::kStopString);
-  else if (drawn() >= task_.max_tokens)
-    end(StopReason::kMaxTokens);
-  return !ended();
+  show(out.text);
+  if (!out.stop) return;
+  reason_ = out.stop;
+  task_.listener->choice_ended(choice_, *reason_);
 }
 
 void Answer::end(StopReason reason) {
   reason_ = reason;
-  if (!filter_.stopped()) {
-    std::string rest(filter_.push(utf8_.flush()));
-    rest += filter_.finish();
-    show(rest);
-  }
+  show(stepper_.finish());
   task_.listener->choice_ended(choice_, reason);
 }
 

@@ -18,7 +18,7 @@ constexpr const char* kIgnored[] = {"user",         "metadata",          "store"
                                     "service_tier", "safety_identifier", "prompt_cache_retention",
                                     "verbosity",    "timings_per_token"};
 
-void read_sampling(Fields& f, Call& call) {
+void read_sampling(Fields& f, Call& call, const GateOptions& options) {
   SamplingOptions& s = call.sampling;
   const auto real = [&](const char* name, float& value, double least, double most) {
     if (const auto given = f.number(name, least, most)) value = static_cast<float>(*given);
@@ -36,7 +36,7 @@ void read_sampling(Fields& f, Call& call) {
     call.seeded = *seed != -1;
     s.seed = static_cast<uint64_t>(*seed);
   }
-  read_penalties(f, call);
+  read_penalties(f, call, options);
 }
 
 void read_stream(Fields& f, Call& call) {
@@ -99,7 +99,7 @@ void read_prompts(Fields& f, Call& call, const GateOptions& options) {
 void read_common(Fields& f, Call& call, const GateOptions& options) {
   call.sampling = options.sampling;
   call.model = f.text("model", 1024).value_or("");
-  read_sampling(f, call);
+  read_sampling(f, call, options);
   read_stream(f, call);
   read_pith(f, call);
   // The newer name first: a client that sends both means it (docs/serving.md).

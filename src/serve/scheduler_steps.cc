@@ -61,10 +61,9 @@ void Scheduler::decode_pass() {
     }
     const size_t width = r.logits.size() / r.answers.size();
     Answer& answer = *r.answers[of[w].choice];
-    const bool more =
-        answer.take(works[w].next, std::span(r.logits).subspan(of[w].choice * width, width));
     const Session& session = r.session_of(of[w].choice);
-    if (more && session.tokens() >= session.context()) answer.end(StopReason::kContextFull);
+    answer.take(works[w].next, std::span(r.logits).subspan(of[w].choice * width, width),
+                session.context() - session.tokens());
     settle(r);
   }
 }
@@ -128,16 +127,15 @@ void Scheduler::prompt_read(Running& r, std::span<const float> logits) {
     r.read = r.last_token = Clock::now();
     for (size_t i = 1; i < task.choices; ++i) r.forks.push_back(r.session->fork());
     for (size_t i = 0; i < task.choices; ++i)
-      r.answers.push_back(std::make_unique<Answer>(task, engine_->model()->tokenizer(), i));
+      r.answers.push_back(std::make_unique<Answer>(task, *engine_->model(), i));
     if (task.logprobs >= 0) r.logits.resize(task.choices * logits.size());
     for (const auto& answer : r.answers) {
       if (task.max_tokens == 0) {
         answer->end(StopReason::kMaxTokens);
         continue;
       }
-      const int32_t token = answer->sampler().sample(logits, answer->history());
-      if (answer->take(token, logits) && r.session->tokens() >= r.session->context())
-        answer->end(StopReason::kContextFull);
+      const int32_t token = answer->sampler().sample(logits, task.prompt);
+      answer->take(token, logits, r.session->context() - r.session->tokens());
     }
     settle(r);
   } catch (const Error& error) {

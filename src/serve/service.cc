@@ -24,6 +24,8 @@ SchedulerOptions scheduler_options(const ServeOptions& o, size_t memory) {
   return out;
 }
 
+bool takes_more(std::string_view path) { return path.size() > 1 && path.ends_with('/'); }
+
 GuardOptions guard_options(const ServeOptions& o) {
   return {o.address, o.hosts, o.keys, o.origins};
 }
@@ -43,6 +45,8 @@ Service::Service(std::shared_ptr<Engine> engine, std::shared_ptr<const ChatTempl
 
 const std::vector<Service::Route>& Service::routes() {
   static const std::vector<Route> kRoutes = {
+      {"GET", "/", &Service::page},
+      {"GET", "/page/", &Service::page},
       {"GET", "/health", &Service::health},
       {"GET", "/v1/health", &Service::health},
       {"GET", "/v1/models", &Service::models},
@@ -60,6 +64,7 @@ const std::vector<Service::Route>& Service::routes() {
       {"GET", "/metrics", &Service::metrics},
       {"GET", "/slots", &Service::slots},
       {"POST", "/slots/", &Service::change_slot},
+      {"GET", "/v1/pith/status", &Service::status},
       {"GET", "/v1/pith/sessions", &Service::sessions},
       {"GET", "/v1/pith/sessions/", &Service::one_session},
       {"POST", "/v1/pith/sessions/", &Service::change_session},
@@ -72,7 +77,7 @@ const std::vector<Service::Route>& Service::routes() {
 const Service::Route* Service::find(const http::Request& request, bool* other_method) const {
   for (const Route& route : routes()) {
     const std::string_view path = route.path;
-    const bool fits = path.ends_with('/')
+    const bool fits = takes_more(path)
                           ? request.path.starts_with(path) && request.path.size() > path.size()
                           : request.path == path;
     if (!fits) continue;
@@ -127,7 +132,7 @@ void Service::handle(http::Request request, std::shared_ptr<http::Exchange> exch
   auto visit = std::make_shared<Visit>();
   visit->reply = std::make_shared<Reply>(std::move(exchange), request, guard_.tenant(request),
                                          cors(request), options_.log);
-  if (path.ends_with('/')) visit->rest = request.path.substr(path.size());
+  if (takes_more(path)) visit->rest = request.path.substr(path.size());
   visit->request = std::move(request);
   const auto run = [this, route, visit] {
     try {

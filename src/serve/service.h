@@ -57,6 +57,9 @@ class Service {
   void props(Visit& v);
   void metrics(Visit& v);
   Json model_json(const Preset& preset) const;
+  // service_page.cc
+  void page(Visit& v);
+  void status(Visit& v);
   // service_answers.cc
   void chat(Visit& v);
   void completions(Visit& v);
