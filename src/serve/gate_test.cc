@@ -44,6 +44,19 @@ TEST(Gate, NumbersHaveRanges) {
   EXPECT_EQ(chat("").logprobs, -1);
 }
 
+TEST(Gate, PenaltiesAndBias) {
+  const Call call =
+      chat(R"("presence_penalty":1.5,"frequency_penalty":-0.5,"logit_bias":{"7":-100,"8":2})");
+  EXPECT_EQ(call.sampling.presence_penalty, 1.5f);
+  EXPECT_EQ(call.sampling.frequency_penalty, -0.5f);
+  EXPECT_EQ(call.sampling.logit_bias,
+            (std::vector<std::pair<int32_t, float>>{{7, -100.0f}, {8, 2.0f}}));
+  EXPECT_EQ(refused(R"("presence_penalty":2.1)"), "presence_penalty");
+  for (const char* bad : {R"({"100":1})", R"({"-1":1})", R"({"7x":1})", R"({"":1})", R"({"7":101})",
+                          R"({"7":"1"})", "[7]"})
+    EXPECT_EQ(refused(fmt::format("\"logit_bias\":{}", bad)), "logit_bias") << bad;
+}
+
 TEST(Gate, NullIsAbsentEverywhere) {
   for (const char* name :
        {"model", "max_tokens", "stream", "stream_options", "temperature", "top_p", "seed", "stop",

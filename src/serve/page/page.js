@@ -116,6 +116,9 @@ async function answer(column, signal, seed) {
   return { text, box, body, whole: last !== null };
 }
 
+const differs = (words) => words === 0 ? "Differs from the start"
+  : `Differs after ${words} ${words === 1 ? "word" : "words"}`;
+
 // The text from the first difference on is marked in both.
 function markDifference(one, other) {
   for (const result of [one, other]) result.text = result.text.trimStart();
@@ -132,7 +135,7 @@ function markDifference(one, other) {
       result.body.replaceChildren(begin);
     }
     result.box.append(node("div", equal ? "verdict same" : "verdict differs", equal ? "Same answer"
-      : `Differs after ${a.slice(0, same).split(/\s+/).filter(Boolean).length} words`));
+      : differs(a.slice(0, same).split(/\s+/).filter(Boolean).length)));
   }
 }
 
