@@ -16,6 +16,11 @@ except ImportError:
     print("serve_openai_test: skipped: the openai package is not here (tools/serve/clients.sh)")
     sys.exit(SKIPPED)
 
+try:
+    import anthropic
+except ImportError:
+    anthropic = None
+
 USER = [{"role": "user", "content": "The ship lay"}]
 
 
@@ -105,6 +110,45 @@ class Client(unittest.TestCase):
         shown = self.create(logprobs=True, top_logprobs=2).choices[0].logprobs.content
         self.assertEqual(len(shown), 8)
         self.assertEqual(len(shown[0].top_logprobs), 2)
+
+    def test_responses(self):
+        options = {"model": "demo", "input": "The ship lay", "temperature": 0,
+                   "max_output_tokens": 8}
+        answer = self.client.responses.create(**options)
+        self.assertEqual((answer.status, answer.incomplete_details.reason),
+                         ("incomplete", "max_output_tokens"))
+        self.assertEqual(answer.output_text, self.create().choices[0].message.content)
+        self.assertEqual(answer.usage.output_tokens, 8)
+        events = list(self.client.responses.create(**options, stream=True))
+        self.assertEqual([e.sequence_number for e in events], list(range(len(events))))
+        self.assertEqual(events[0].type, "response.created")
+        self.assertEqual(events[-1].response.output_text, answer.output_text)
+        text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
+        self.assertEqual(text, answer.output_text)
+        turns = [{"role": "user", "content": [{"type": "input_text", "text": "The ship lay"}]}]
+        again = self.client.responses.create(**{**options, "input": turns})
+        self.assertEqual(again.output_text, answer.output_text)
+        with self.assertRaises(openai.BadRequestError) as raised:
+            self.client.responses.create(**options, previous_response_id="resp_1")
+        self.assertEqual(raised.exception.param, "previous_response_id")
+
+    @unittest.skipIf(anthropic is None, "the anthropic package is not here")
+    def test_messages(self):
+        with anthropic.Anthropic(base_url=self.server.url, api_key="secret-key") as client:
+            options = {"model": "demo", "max_tokens": 8, "messages": USER,
+                       "extra_body": {"temperature": 0}}
+            answer = client.messages.create(**options)
+            self.assertEqual(answer.content[0].text, self.create().choices[0].message.content)
+            self.assertEqual((answer.stop_reason, answer.usage.output_tokens), ("max_tokens", 8))
+            with client.messages.stream(**options) as stream:
+                self.assertEqual("".join(stream.text_stream), answer.content[0].text)
+                self.assertEqual(stream.get_final_message().usage.output_tokens, 8)
+            told = client.messages.create(**options, system=[{"type": "text", "text": "A tale."}])
+            count = client.messages.count_tokens(model="demo", messages=USER, system="A tale.")
+            self.assertEqual(count.input_tokens, told.usage.input_tokens)
+            with self.assertRaises(anthropic.NotFoundError) as raised:
+                client.messages.create(**{**options, "model": "claude"})
+            self.assertEqual(raised.exception.body["error"]["type"], "not_found_error")
 
     def test_errors(self):
         with self.assertRaises(openai.NotFoundError) as raised:

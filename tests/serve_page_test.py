@@ -78,7 +78,8 @@ class Page(unittest.TestCase):
             browser.open(server.url)
             html = browser.run("""import('/page/markdown.js').then(({ render }) => {
               const box = document.createElement('div');
-              box.append(render('<img src=x onerror=alert(1)> **b** `<i>`\\n\\n- one\\n- two\\n```\\n<b>\\n```\\n# <s>'));
+              box.append(render("<img src=x onerror=alert(1)> **b** `<i>`\\n\\n- one\\n- two\\n" +
+                "```\\n<b>\\n```\\n# <s>"));
               document.body.append(box);
               return box.innerHTML; })""")
             self.assertEqual(html, "<p>&lt;img src=x onerror=alert(1)&gt; <strong>b</strong> "

@@ -110,10 +110,17 @@ std::string name_of(const ServeCommand& o) {
   return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
 }
 
+/// Policies of auto's may have a rule a head: a line shows how they begin.
+std::string shown(const Policy& policy) {
+  const std::string text = policy.to_string();
+  constexpr size_t kMost = 90;
+  return text.size() <= kMost ? text : text.substr(0, kMost) + "... (whole in /v1/models)";
+}
+
 void print_start(const Server& server, const ServeCommand& o) {
-  say(fmt::format("pith: {} under {}", o.serve.name, o.serve.session.policy.to_string()));
+  say(fmt::format("pith: {} under {}", o.serve.name, shown(o.serve.session.policy)));
   for (const auto& preset : o.serve.presets)
-    say(fmt::format("pith: {}:{} under {}", o.serve.name, preset.name, preset.policy.to_string()));
+    say(fmt::format("pith: {}:{} under {}", o.serve.name, preset.name, shown(preset.policy)));
   say(fmt::format("pith: {} for caches: {} conversations of the whole context",
                   human_bytes(static_cast<double>(server.memory())), server.conversations()));
   // Programs that start a server wait for this line.

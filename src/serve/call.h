@@ -17,6 +17,7 @@ struct TextPrompt {
   bool tokenised = false;
   std::string text;
   std::vector<int32_t> ids;
+  std::string suffix;  ///< behind the answer; "" = the text ends with it
 };
 
 struct Call {

@@ -135,8 +135,13 @@ Call text_call(const Json& body, const GateOptions& options) {
   call.echo = f.boolean("echo").value_or(false);
   if (const auto best = f.integer("best_of", 1, 8); best && *best != static_cast<int64_t>(call.n))
     throw unsupported("best_of", "other than n is not there: ask for n answers and choose");
-  if (const auto suffix = f.text("suffix", size_t{8} << 20); suffix && !suffix->empty())
-    throw unsupported("suffix", "is not there: the end of a text cannot be given");
+  if (const auto suffix = f.text("suffix", size_t{8} << 20); suffix && !suffix->empty()) {
+    for (TextPrompt& prompt : call.prompts) {
+      if (prompt.tokenised)
+        throw unsupported("suffix", "goes with a prompt of text, not of tokens");
+      prompt.suffix = *suffix;
+    }
+  }
   refuse_unknown(f, options);
   return call;
 }

@@ -17,6 +17,11 @@ struct GateOptions {
 /// Throw Refusal (400).
 Call chat_call(const Json& body, const GateOptions& options);
 Call text_call(const Json& body, const GateOptions& options);
+/// OpenAI's responses; Anthropic's messages, `to_answer` or to count their tokens.
+Call responses_call(const Json& body, const GateOptions& options);
+Call messages_call(const Json& body, const GateOptions& options, bool to_answer = true);
+/// llama.cpp's infill.
+Call infill_call(const Json& body, const GateOptions& options);
 /// The messages alone, with tools: of /apply-template and the counting of tokens.
 Call template_call(const Json& body, const GateOptions& options);
 

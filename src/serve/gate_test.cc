@@ -148,6 +148,53 @@ TEST(Gate, PromptsAreTextOrTokens) {
     EXPECT_THROW(prompts(bad), Refusal) << bad;
 }
 
+TEST(Gate, AgentsSayTheSameInOtherWords) {
+  const auto text = [](const Call& call) {
+    std::string out;
+    for (const std::string& message : call.messages) out += message;
+    return out;
+  };
+  const Call chat_form = chat_call(
+      parse_object(R"({"messages":[{"role":"system","content":"S"},{"role":"user","content":"a"}],)"
+                   R"("max_tokens":5,"stop":["x"],"stream":true})"),
+      kOptions);
+  const Call responses = responses_call(
+      parse_object(R"({"instructions":"S","input":[{"role":"user","content":)"
+                   R"([{"type":"input_text","text":"a"}]}],"max_output_tokens":5,"stream":true})"),
+      kOptions);
+  const Call messages = messages_call(
+      parse_object(
+          R"({"system":[{"type":"text","text":"S"}],"messages":[{"role":"user","content":"a"}],)"
+          R"("max_tokens":5,"stop_sequences":["x"],"stream":true})"),
+      kOptions);
+  EXPECT_EQ(text(responses), text(chat_form));
+  EXPECT_EQ(text(messages), text(chat_form));
+  EXPECT_EQ(messages.stop, chat_form.stop);
+  EXPECT_EQ(messages.max_tokens, 5);
+  EXPECT_EQ(responses.max_tokens, 5);
+  EXPECT_TRUE(messages.stream && responses.stream);
+  EXPECT_EQ(responses_call(parse_object(R"({"input":"a"})"), kOptions).messages.size(), 1u);
+  for (const char* bad :
+       {R"({"input":[]})", R"({"input":5})", R"({"input":"a","tools":[{}]})",
+        R"({"input":"a","previous_response_id":"r"})", R"({"input":[{"type":"function_call"}]})",
+        R"({"input":"a","text":{"format":{"type":"json_object"}}})"})
+    EXPECT_THROW(responses_call(parse_object(bad), kOptions), Refusal) << bad;
+  EXPECT_THROW(
+      messages_call(parse_object(R"({"messages":[{"role":"user","content":"a"}]})"), kOptions),
+      Refusal);  // max_tokens is Anthropic's must
+}
+
+TEST(Gate, WhatIsInTheMiddle) {
+  const Call call = infill_call(
+      parse_object(R"({"input_prefix":"a","prompt":"b","input_suffix":"c","n_predict":7})"),
+      kOptions);
+  ASSERT_EQ(call.prompts.size(), 1u);
+  EXPECT_EQ(call.prompts[0].text, "ab");
+  EXPECT_EQ(call.prompts[0].suffix, "c");
+  EXPECT_EQ(call.max_tokens, 7);
+  EXPECT_THROW(text_call(parse_object(R"({"prompt":[1],"suffix":"c"})"), kOptions), Refusal);
+}
+
 TEST(Gate, JsonHasLimits) {
   const std::string deep = R"({"a":)" + std::string(70, '[') + std::string(70, ']') + "}";
   std::string wide = R"({"a":[0)";

@@ -1,7 +1,12 @@
+// Chat and text completions: a stream of events, or one answer at the end.
+
 #include "serve/listeners.h"
 
-#include <atomic>
 #include <chrono>
+#include <utility>
+
+#include "serve/listener_agents.h"
+#include "serve/listener_base.h"
 
 namespace pith::serve {
 namespace {
@@ -9,93 +14,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto kPingAfter = std::chrono::seconds(15);
 
-const char* word(StopReason reason) {
-  switch (reason) {
-    case StopReason::kEndOfText: return "end_of_text";
-    case StopReason::kStopString: return "stop_string";
-    case StopReason::kMaxTokens: return "token_limit";
-    case StopReason::kContextFull: return "context_full";
-    case StopReason::kCancelled: return "cancelled";
-    case StopReason::kAttentionError: return "attention_error";
-  }
-  return "unknown";
-}
-
-double rate(size_t count, double seconds) {
-  return seconds > 0 ? static_cast<double>(count) / seconds : 0;
-}
-
-class Both : public Listener {
+class Stream : public AnswerListener {
  public:
-  Both(std::shared_ptr<Reply> reply, AnswerOptions options)
-      : reply_(std::move(reply)), options_(std::move(options)), left_(options_.tasks) {}
-
-  bool gone() const override { return failed_ || reply_->gone(); }
-
-  void ended(const Totals& totals) override {
-    sum(totals);
-    if (--left_ > 0 || failed_) return;
-    reply_->note("prompt_tokens", usage_.prompt_tokens);
-    reply_->note("cached_tokens", usage_.cached_tokens);
-    reply_->note("completion_tokens", usage_.completion_tokens);
-    complete(more());
-  }
-
-  void failed(const Refusal& refusal) override {
-    if (failed_.exchange(true)) return;
-    tell(refusal);
-  }
-
- protected:
-  virtual void complete(const Json& more) = 0;
-  virtual void tell(const Refusal& refusal) = 0;
-
-  std::shared_ptr<Reply> reply_;
-  const AnswerOptions options_;
-  Usage usage_;
-  Totals totals_;
-
- private:
-  void sum(const Totals& t) {
-    usage_.prompt_tokens += t.prompt_tokens;
-    usage_.cached_tokens += t.cached_tokens;
-    usage_.completion_tokens += t.drawn_tokens;
-    const double prompt = totals_.prompt_seconds + t.prompt_seconds;
-    const double decode = totals_.decode_seconds + t.decode_seconds;
-    totals_ = t;
-    totals_.prompt_seconds = prompt;
-    totals_.decode_seconds = decode;
-  }
-
-  Json more() const {
-    const size_t read = usage_.prompt_tokens - usage_.cached_tokens;
-    const Json timings{
-        {"prompt_n", read},
-        {"prompt_ms", totals_.prompt_seconds * 1000},
-        {"prompt_per_second", rate(read, totals_.prompt_seconds)},
-        {"predicted_n", usage_.completion_tokens},
-        {"predicted_ms", totals_.decode_seconds * 1000},
-        {"predicted_per_second", rate(usage_.completion_tokens, totals_.decode_seconds)}};
-    const Json pith{{"policy", options_.policy},
-                    {"seed", options_.seed},
-                    {"stop_reason", word(totals_.reason)},
-                    {"reuse",
-                     {{"kind", totals_.reuse_kind},
-                      {"tokens", totals_.cached_tokens},
-                      {"reason_of_miss", totals_.reuse_reason}}},
-                    {"cache_bytes", totals_.bytes},
-                    {"reserved_bytes", totals_.reserved_bytes},
-                    {"bits", totals_.bits}};
-    return {{"timings", timings}, {"pith", pith}};
-  }
-
-  size_t left_;
-  std::atomic<bool> failed_{false};
-};
-
-class Stream : public Both {
- public:
-  using Both::Both;
+  using AnswerListener::AnswerListener;
 
   void begun(size_t first, size_t choices) override {
     open();
@@ -155,10 +76,10 @@ class Stream : public Both {
   std::vector<size_t> offsets_;
 };
 
-class Whole : public Both {
+class Whole : public AnswerListener {
  public:
   Whole(std::shared_ptr<Reply> reply, AnswerOptions options)
-      : Both(std::move(reply), std::move(options)), choices_(options_.choices) {
+      : AnswerListener(std::move(reply), std::move(options)), choices_(options_.choices) {
     for (size_t i = 0; i < options_.echoes.size(); ++i) choices_[i].text = options_.echoes[i];
   }
 
@@ -189,6 +110,12 @@ class Whole : public Both {
 }  // namespace
 
 std::shared_ptr<Listener> make_listener(std::shared_ptr<Reply> reply, AnswerOptions options) {
+  switch (options.shape) {
+    case Shape::kResponses: return make_responses_listener(std::move(reply), std::move(options));
+    case Shape::kMessages: return make_messages_listener(std::move(reply), std::move(options));
+    case Shape::kInfill: return make_infill_listener(std::move(reply), std::move(options));
+    case Shape::kCompletions: break;
+  }
   if (options.stream) return std::make_shared<Stream>(std::move(reply), std::move(options));
   return std::make_shared<Whole>(std::move(reply), std::move(options));
 }

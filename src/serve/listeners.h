@@ -9,13 +9,23 @@
 
 namespace pith::serve {
 
+/// Whose API is spoken.
+enum class Shape : uint8_t {
+  kCompletions,  ///< OpenAI's chat and text completions
+  kResponses,    ///< OpenAI's responses
+  kMessages,     ///< Anthropic's messages
+  kInfill        ///< llama.cpp's
+};
+
 struct AnswerOptions {
+  Shape shape = Shape::kCompletions;
   AnswerHead head;
   bool stream = false, logprobs = false, progress = false, tokens = false;
   size_t choices = 1, tasks = 1;
   uint64_t seed = 0;
   std::string policy;
   std::vector<std::string> echoes;  ///< text before each choice's own
+  size_t prompt_tokens = 0;         ///< of the first task
 };
 
 /// One listener for all tasks of a request.

@@ -122,6 +122,34 @@ Preparer::ChatTokens Preparer::chat_tokens(const Call& call) const {
   return out;
 }
 
+std::vector<int32_t> Preparer::between(const TextPrompt& prompt) const {
+  struct Words {
+    const char *before, *after, *middle;
+  };
+  static constexpr Words kWords[] = {
+      {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"},  // Qwen
+      {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},        // StarCoder, SmolLM
+      {"<fim-prefix>", "<fim-suffix>", "<fim-middle>"},
+      {"<PRE>", "<SUF>", "<MID>"},  // CodeLlama, as special tokens
+  };
+  for (const Words& words : kWords) {
+    const auto before = tokenizer().find(words.before), after = tokenizer().find(words.after),
+               middle = tokenizer().find(words.middle);
+    if (!before || !after || !middle) continue;
+    std::vector<int32_t> out{*before};
+    const auto add = [&](const std::string& text) {
+      const auto ids = tokenizer().encode(text, false);  // code is no place for special tokens
+      out.insert(out.end(), ids.begin(), ids.end());
+    };
+    add(prompt.text);
+    out.push_back(*after);
+    add(prompt.suffix);
+    out.push_back(*middle);
+    return out;
+  }
+  throw unsupported("suffix", "needs a model with tokens for it, as Qwen2.5 Coder has");
+}
+
 std::shared_ptr<Task> Preparer::common(const Call& call, const std::string& who) const {
   const Preset& chosen = preset(call.model);
   auto task = std::make_shared<Task>();
@@ -186,7 +214,7 @@ std::vector<std::shared_ptr<Task>> Preparer::tasks(const Call& call, const std::
                       fmt::format("the prompt has {} bytes; the context is {} tokens",
                                   prompt.text.size(), context_),
                       "prompt");
-      task->prompt = tokenizer().encode(prompt.text);
+      task->prompt = prompt.suffix.empty() ? tokenizer().encode(prompt.text) : between(prompt);
       if (tokenizer().add_bos()) task->prompt.insert(task->prompt.begin(), tokenizer().bos());
     }
     fit(*task, call);

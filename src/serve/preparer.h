@@ -50,6 +50,8 @@ class Preparer {
 
  private:
   std::vector<int32_t> encode(const Call& call, size_t messages, bool to_answer) const;
+  /// Tokens that ask for the text between a beginning and an end.
+  std::vector<int32_t> between(const TextPrompt& prompt) const;
   std::shared_ptr<Task> common(const Call& call, const std::string& who) const;
   void fit(Task& task, const Call& call) const;
 

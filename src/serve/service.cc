@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "pith/tokenizer.h"
+#include "serve/listener_agents.h"
 
 namespace pith::serve {
 namespace {
@@ -25,6 +26,13 @@ SchedulerOptions scheduler_options(const ServeOptions& o, size_t memory) {
 }
 
 bool takes_more(std::string_view path) { return path.size() > 1 && path.ends_with('/'); }
+
+/// In the form of the API that was asked.
+void refuse(Visit& v, const Refusal& refusal) {
+  http::Response response = response_of(refusal);
+  if (v.request.path.starts_with("/v1/messages")) response.body = messages_error_json(refusal);
+  v.reply->send(std::move(response));
+}
 
 GuardOptions guard_options(const ServeOptions& o) {
   return {o.address, o.hosts, o.keys, o.origins};
@@ -56,6 +64,11 @@ const std::vector<Service::Route>& Service::routes() {
       {"POST", "/chat/completions", &Service::chat},
       {"POST", "/v1/completions", &Service::completions},
       {"POST", "/completions", &Service::completions},
+      {"POST", "/infill", &Service::infill},
+      {"POST", "/v1/responses", &Service::responses},
+      {"POST", "/responses", &Service::responses},
+      {"POST", "/v1/messages", &Service::messages},
+      {"POST", "/v1/messages/count_tokens", &Service::count_message_tokens},
       {"POST", "/tokenize", &Service::tokenize},
       {"POST", "/detokenize", &Service::detokenize},
       {"POST", "/apply-template", &Service::apply_template},
@@ -138,9 +151,9 @@ void Service::handle(http::Request request, std::shared_ptr<http::Exchange> exch
     try {
       (this->*route->handler)(*visit);
     } catch (const Refusal& refusal) {
-      visit->reply->refuse(refusal);
+      refuse(*visit, refusal);
     } catch (const Error& error) {
-      visit->reply->refuse(refusal_of(error));
+      refuse(*visit, refusal_of(error));
     } catch (const std::bad_alloc&) {
       visit->reply->refuse(Refusal(503, "out_of_memory", "the machine has no memory left"));
     } catch (const std::exception& error) {

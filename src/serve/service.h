@@ -12,6 +12,7 @@
 #include "pith/serve.h"
 #include "serve/gate.h"
 #include "serve/guard.h"
+#include "serve/listeners.h"
 #include "serve/metrics.h"
 #include "serve/preparer.h"
 #include "serve/reply.h"
@@ -63,12 +64,16 @@ class Service {
   // service_answers.cc
   void chat(Visit& v);
   void completions(Visit& v);
-  void answer(Visit& v, Call call);
+  void responses(Visit& v);
+  void messages(Visit& v);
+  void infill(Visit& v);
+  void answer(Visit& v, Call call, Shape shape);
   // service_tokens.cc
   void tokenize(Visit& v);
   void detokenize(Visit& v);
   void apply_template(Visit& v);
   void count_tokens(Visit& v);
+  void count_message_tokens(Visit& v);
   // service_sessions.cc
   void sessions(Visit& v);
   void one_session(Visit& v);

@@ -18,15 +18,39 @@ std::string fingerprint(const std::string& key) {
   return fmt::format("pith-" PITH_VERSION "-{:08x}", hash >> 32);
 }
 
-}  // namespace
-
-void Service::chat(Visit& v) { answer(v, chat_call(parse_object(v.request.body), gate_options())); }
-
-void Service::completions(Visit& v) {
-  answer(v, text_call(parse_object(v.request.body), gate_options()));
+std::string prefix_of(Shape shape, Form form) {
+  switch (shape) {
+    case Shape::kResponses: return "resp_";
+    case Shape::kMessages: return "msg_";
+    case Shape::kInfill:
+    case Shape::kCompletions: break;
+  }
+  return form == Form::kChat ? "chatcmpl-" : "cmpl-";
 }
 
-void Service::answer(Visit& v, Call call) {
+}  // namespace
+
+void Service::chat(Visit& v) {
+  answer(v, chat_call(parse_object(v.request.body), gate_options()), Shape::kCompletions);
+}
+
+void Service::completions(Visit& v) {
+  answer(v, text_call(parse_object(v.request.body), gate_options()), Shape::kCompletions);
+}
+
+void Service::responses(Visit& v) {
+  answer(v, responses_call(parse_object(v.request.body), gate_options()), Shape::kResponses);
+}
+
+void Service::messages(Visit& v) {
+  answer(v, messages_call(parse_object(v.request.body), gate_options()), Shape::kMessages);
+}
+
+void Service::infill(Visit& v) {
+  answer(v, infill_call(parse_object(v.request.body), gate_options()), Shape::kInfill);
+}
+
+void Service::answer(Visit& v, Call call, Shape shape) {
   if (call.conversation.empty())
     if (const std::string* session = v.request.find("X-Session-ID")) call.conversation = *session;
   auto tasks = preparer_.tasks(call, v.reply->tenant());
@@ -34,11 +58,13 @@ void Service::answer(Visit& v, Call call) {
   AnswerOptions options;
   AnswerHead& head = options.head;
   head.form = call.form;
-  head.id = (call.form == Form::kChat ? "chatcmpl-" : "cmpl-") + v.reply->id();
+  head.id = prefix_of(shape, call.form) + v.reply->id();
   head.model = call.model.empty() ? preparer_.presets()[0].id : call.model;
   head.fingerprint = fingerprint(first.policy);
   head.created = std::time(nullptr);
   head.usage_asked = call.include_usage;
+  options.shape = shape;
+  options.prompt_tokens = first.prompt.size();
   options.stream = call.stream;
   options.logprobs = call.logprobs >= 0;
   options.progress = call.progress;

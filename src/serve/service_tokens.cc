@@ -52,4 +52,9 @@ void Service::count_tokens(Visit& v) {
                  {"input_tokens", preparer_.chat_tokens(call).ids.size()}});
 }
 
+void Service::count_message_tokens(Visit& v) {
+  const Call call = messages_call(parse_object(v.request.body), gate_options(), false);
+  v.reply->json({{"input_tokens", preparer_.chat_tokens(call).ids.size()}});
+}
+
 }  // namespace pith::serve

@@ -4,7 +4,7 @@
 # Exit codes: 0 ready, 77 PyPI cannot be had here.
 set -euo pipefail
 folder=${1:?usage: tools/serve/clients.sh FOLDER}
-if [ -x "$folder/bin/python" ] && "$folder/bin/python" -c 'import openai' 2>/dev/null; then
+if [ -x "$folder/bin/python" ] && "$folder/bin/python" -c 'import openai, anthropic' 2>/dev/null; then
   exit 0
 fi
 skip() {
@@ -13,5 +13,5 @@ skip() {
 }
 command -v python3 >/dev/null || skip "there is no python3"
 python3 -m venv "$folder" 2>/dev/null || skip "python3 has no venv (Debian: python3-venv)"
-"$folder/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 1 'openai>=1.40' >&2 ||
-  skip "the openai package cannot be fetched"
+"$folder/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 1 \
+  'openai>=1.66' 'anthropic>=0.40' >&2 || skip "the packages cannot be fetched"
