@@ -7,6 +7,7 @@
 #include <new>
 
 #include "args.h"
+#include "ask.h"
 #include "chat.h"
 #include "commands.h"
 #include "console.h"
@@ -106,6 +107,7 @@ int main(int count, const char* const* values) {
   add_run(root, action);
   add_chat(root, action);
   add_serve(root, action);
+  add_ask(root, action);
   add_inspect(root, action);
   add_policies(root, action);
   add_bench(root, action);

@@ -406,8 +406,9 @@ struct Server::State {
     const Options& o = shared->options;
     const auto known = shared->addresses.find(address);
     const size_t of_address = known == shared->addresses.end() ? 0 : known->second;
-    const bool full =
-        shared->connections >= o.connections || of_address >= o.connections_an_address;
+    // A proxy on this machine stands for many clients.
+    const bool full = shared->connections >= o.connections ||
+                      (of_address >= o.connections_an_address && !remote.address().is_loopback());
     const auto connection = std::make_shared<Connection>(shared, std::move(socket), address);
     if (full) return connection->refuse(503, "too many connections");
     connection->start();

@@ -12,6 +12,8 @@ size_t Costs::bytes(const std::string& key, const SessionOptions& options, size_
   const size_t rounded = std::min((tokens + kStep - 1) / kStep * kStep, context);
   const auto known = known_.find({key, rounded});
   if (known != known_.end()) return known->second;
+  // Requests may name any policy: what is remembered has an end.
+  if (known_.size() >= kMost) known_.clear();
   const size_t bytes = estimate_ledger(config_, options, rounded, device_).total_bytes();
   known_[{key, rounded}] = bytes;
   return bytes;

@@ -21,6 +21,7 @@ class Costs {
 
  private:
   static constexpr size_t kStep = 256;  // tokens that share an estimate, the larger end's
+  static constexpr size_t kMost = 4096;
   ModelConfig config_;
   Device device_;
   std::map<std::pair<std::string, size_t>, size_t> known_;
