@@ -84,6 +84,47 @@ TEST_F(CliChat, TalksSwitchesAndSaves) {
   refused(chat({"--history", (folder_ / "none.json").string()}), 12, "list of messages");
 }
 
+TEST_F(CliChat, LoadsWhatItSavedAndReadsNothingAgain) {
+  const std::string session = (folder_ / "talk.pith").string();
+  const std::string messages = (folder_ / "talk.json").string();
+  const std::string budget = "keydiff(budget=50%)+int8";
+  const Result one =
+      run(chat({"--kv-policy", budget}),
+          "Hello there\n/session " + session + "\n/save " + messages + "\nAnd the ship?\n");
+  ASSERT_EQ(one.status, 0) << one.err;
+  // Another process, in the middle of another talk.
+  const Result two = run(chat({"--kv-policy", budget}),
+                         "/session " + session + "2\nSomething else\n/load " + session +
+                             "\nAnd the ship?\n/load " + messages + "\nWell?\n/load\n/load " +
+                             (folder_ / "none").string() + "\n");
+  EXPECT_EQ(two.status, 0) << two.err;
+  EXPECT_NE(two.err.find("no session to save"), std::string::npos) << two.err;
+  EXPECT_NE(two.err.find("nothing is read again"), std::string::npos) << two.err;
+  EXPECT_NE(two.err.find("/load needs"), std::string::npos) << two.err;
+  const auto first = tokens_read(one.err), then = tokens_read(two.err);
+  ASSERT_EQ(first.size(), 2u);
+  ASSERT_EQ(then.size(), 3u) << two.err;
+  EXPECT_EQ(then[1], first[1]) << "only what is new is read";
+  EXPECT_GT(then[2], first[0]) << "messages are";
+  // The answers are separated by line breaks; what follows the session is what followed in one
+  // process.
+  const std::string last = one.out.substr(one.out.find('\n', 1));
+  EXPECT_NE(two.out.find(last), std::string::npos) << one.out << "\n---\n" << two.out;
+  refused(chat({"--kv-policy", "exact", "--session-load", session}), 10, "policy");
+}
+
+TEST_F(CliChat, OneMessageOfRunIsGoneOnWithInATalk) {
+  const std::string session = (folder_ / "one.pith").string();
+  const Result one = run({"run", "-m", kModel, "--chat", "--chat-template", "chatml", "--temp", "0",
+                          "-n", "8", "-t", "1", "-q", "--kv-policy", "keydiff(budget=50%)", "-p",
+                          "Where is the ship?", "--session-save", session});
+  ASSERT_EQ(one.status, 0) << one.err;
+  const Result more =
+      run(chat({"--kv-policy", "keydiff(budget=50%)", "--session-load", session}), "And then?\n");
+  EXPECT_EQ(more.status, 0) << more.err;
+  EXPECT_EQ(more.err.find("read anew"), std::string::npos) << more.err;
+}
+
 TEST_F(CliChat, OneMessageAnswersAsTheTalkDoes) {
   const Result talk = run(chat({"-q"}), "Where is the ship?\n");
   const Result one = run({"run", "-m", kModel, "--chat", "--chat-template", "chatml", "--temp", "0",

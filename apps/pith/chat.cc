@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -41,6 +42,7 @@ constexpr std::string_view kHelp =
     "  /save FILE      write the conversation as JSON (--history FILE takes it up again)\n"
     "  /session FILE   save the session with its cache (--session-load FILE: nothing is read "
     "again)\n"
+    "  /load FILE      go on from a file of /session or /save instead\n"
     "  /rows           what each layer holds\n"
     "  /quit           end (also Ctrl-D)\n"
     "Ctrl-C stops an answer.\n";
@@ -60,6 +62,25 @@ std::string statistics_line(const Dialogue::Answer& answer, const Session& sessi
       ledger.rows_kept / heads, ledger.tokens,
       nothing_dropped(session).empty() ? "" : ", none dropped yet",
       bytes(static_cast<double>(ledger.cache_bytes())), bytes(exact));
+}
+
+/// A saved conversation, or a list of messages.
+Dialogue::Json read_messages(const std::string& path) {
+  Dialogue::Json json = Dialogue::Json::parse(read_all(path), nullptr, false);
+  if (json.is_object() && json.contains("messages")) json = Dialogue::Json(json["messages"]);
+  if (!json.is_array())
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("{}: expected a JSON list of messages, or an object that has one under "
+                            "\"messages\"",
+                            path));
+  return json;
+}
+
+/// A file of Session::save, which may be long.
+bool is_session(const std::string& path) {
+  std::string begin(8, '\0');
+  std::ifstream(path).read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  return begin == "PITHSES1";
 }
 
 class Talk {
@@ -109,6 +130,8 @@ class Talk {
         save(rest);
       } else if (command == "/session") {
         save_session(rest);
+      } else if (command == "/load") {
+        load(rest);
       } else if (command == "/rows") {
         fmt::print(stderr, "{}", rows_table(dialogue_.session()));
       } else {
@@ -153,6 +176,19 @@ class Talk {
     dialogue_.save(path, path == session_file_);
     session_file_ = path;
     fmt::print(stderr, "Saved {} tokens in {}.\n", dialogue_.session().tokens(), path);
+  }
+
+  void load(const std::string& path) {
+    if (path.empty()) throw Error(ErrorCode::kInvalidArgument, "/load needs the name of a file");
+    if (is_session(path)) {
+      dialogue_.resume(path);
+      fmt::print(stderr, "Goes on from {}: {} messages, {} tokens; nothing is read again.\n", path,
+                 dialogue_.messages().size(), dialogue_.session().tokens());
+    } else {
+      dialogue_.load(read_messages(path));
+      fmt::print(stderr, "Goes on from {}: {} messages, which are read with the next.\n", path,
+                 dialogue_.messages().size());
+    }
   }
 
   // An error ends the turn, not the conversation.
@@ -206,18 +242,6 @@ class Talk {
   std::string saved_, session_file_;
   int status_ = 0;
 };
-
-/// A saved conversation, or a list of messages.
-Dialogue::Json read_messages(const std::string& path) {
-  Dialogue::Json json = Dialogue::Json::parse(read_all(path), nullptr, false);
-  if (json.is_object() && json.contains("messages")) json = Dialogue::Json(json["messages"]);
-  if (!json.is_array())
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: expected a JSON list of messages, or an object that has one under "
-                            "\"messages\"",
-                            path));
-  return json;
-}
 
 int run(const TalkOptions& o) {
   if (o.engine.json)

@@ -1,6 +1,7 @@
 #include "dialogue.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "pith/error.h"
 #include "pith/saved.h"
@@ -92,7 +93,7 @@ Dialogue::Answer Dialogue::answer(const std::string& text,
   Answer answer;
   const size_t before = session_.tokens();
   try {
-    const auto runs = rendered();
+    const auto runs = rendered(messages_);
     const auto prompt = prompt_for(runs, answer.read_again);
     answer.result = generate(session_, prompt, setup_.generate, on_text, on_read);
     if (answer.result.tokens.empty()) {  // ended before a word was said: as if never asked
@@ -111,9 +112,9 @@ Dialogue::Answer Dialogue::answer(const std::string& text,
   return answer;
 }
 
-std::vector<ChatRun> Dialogue::rendered() const {
+std::vector<ChatRun> Dialogue::rendered(const Json& messages) const {
   ChatRequest request;
-  request.messages = messages_.dump();
+  request.messages = messages.dump();
   request.tools = setup_.tools;
   request.variables = setup_.variables;
   return template_.render(request);
@@ -126,6 +127,9 @@ void Dialogue::remember(const std::vector<ChatRun>& runs, const std::string& sai
 }
 
 void Dialogue::save(const std::filesystem::path& path, bool replace) const {
+  if (session_.tokens() == 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "there is no session to save: nothing was read yet; ask something first");
   const Json note{{"messages", messages_}, {"text_is_whole", !shown_.empty()}};
   session_.save(path, {.replace = replace, .note = note.dump()});
 }
@@ -133,23 +137,33 @@ void Dialogue::save(const std::filesystem::path& path, bool replace) const {
 void Dialogue::resume(const std::filesystem::path& path) {
   const SavedSession saved = read_saved(path);
   const Json note = Json::parse(saved.note, nullptr, /*allow_exceptions=*/false);
+  const auto is_answer = [](const Json& message) {
+    return message.is_object() && message.contains("content") && message["content"].is_string() &&
+           message.contains("role") && message["role"] == "assistant";
+  };
   const bool of_chat = note.is_object() && note.contains("messages") &&
                        note["messages"].is_array() && !note["messages"].empty() &&
-                       note["messages"].back().value("role", "") == "assistant";
+                       is_answer(note["messages"].back());
   if (!of_chat)
     throw Error(ErrorCode::kInvalidArgument,
                 path.string() +
                     " was not saved by a chat, so its messages are not known; go on "
                     "from it without a template ('pith run --session-load')");
-  Session session = Session::restore(empty_.engine(), path, empty_.options());
+  // Per cent of a budget are of what the session's first prompt said.
+  SessionOptions options = empty_.options();
+  const std::string percent_of = saved.field("per cent of");
+  std::from_chars(percent_of.data(), percent_of.data() + percent_of.size(), options.percent_of);
+  Session session = Session::restore(empty_.engine(), path, options);
   Json messages = note["messages"];
-  const std::string said = messages.back().value("content", "");
-  messages_ = messages;
-  messages_.erase(messages_.size() - 1);
-  const auto runs = rendered();
+  const std::string said = messages.back()["content"];
+  Json before_answer = messages;
+  before_answer.erase(before_answer.size() - 1);
+  const auto runs = rendered(before_answer);
+  const bool whole = note.contains("text_is_whole") && note["text_is_whole"] == true;
+  if (options.percent_of != empty_.options().percent_of) empty_ = Session(empty_.engine(), options);
   messages_ = std::move(messages);
   session_ = std::move(session);
-  remember(runs, said, note.value("text_is_whole", false));
+  remember(runs, said, whole);
 }
 
 size_t Dialogue::set_policy(const Policy& policy, const Progress& on_read) {

@@ -43,10 +43,11 @@ class Dialogue {
   size_t set_policy(const Policy& policy, const Progress& on_read);
   /// Replaces the conversation by these messages, which are read with the next one.
   void load(Json messages);
-  /// Writes the session with its messages, for resume(). Throws as Session::save.
+  /// Writes the session with its messages, for resume(). Throws as Session::save, and
+  /// kInvalidArgument before the first answer.
   void save(const std::filesystem::path& path, bool replace) const;
   /// Goes on from a file of save(): nothing is read again. Throws as Session::restore, and
-  /// kInvalidArgument for a session that was not saved by a chat.
+  /// kInvalidArgument for a session that was not saved by a chat; then nothing has changed.
   void resume(const std::filesystem::path& path);
 
   const Json& messages() const { return messages_; }
@@ -56,7 +57,7 @@ class Dialogue {
  private:
   std::vector<int32_t> prompt_for(const std::vector<ChatRun>& runs, bool& read_again);
   void start_anew();
-  std::vector<ChatRun> rendered() const;
+  std::vector<ChatRun> rendered(const Json& messages) const;
   void remember(const std::vector<ChatRun>& runs, const std::string& said, bool whole);
 
   std::shared_ptr<const Model> model_;

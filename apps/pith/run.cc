@@ -175,8 +175,6 @@ int answer_message(const std::shared_ptr<const Model>& model, StandaloneOptions 
   if (o.load.empty())
     options.percent_of =
         read_in_all(message_tokens(*model, chosen, o, text), o.predict, options.context);
-  else
-    take_percent_of(options, o.load);
   DialogueSetup setup{system_of(o.chat_options), o.chat_options.variables, "", generate_options(o)};
   end_turns(chosen, chosen.turn_end(model->tokenizer()), setup.generate);
   Dialogue dialogue(model, options, std::move(chosen), std::move(setup));

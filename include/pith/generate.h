@@ -28,8 +28,9 @@ struct SamplingOptions {
   float frequency_penalty = 0.0f;  ///< the same, as often as a token is recent; 0 = off
   int repeat_last_n = 64;          ///< tokens that are recent; 0 = none, -1 = all
   uint64_t seed = 0;
-  std::vector<int32_t> never = {};                         ///< tokens that are never drawn
-  std::vector<std::pair<int32_t, float>> logit_bias = {};  ///< added to the logits of these tokens
+  std::vector<int32_t> never = {};  ///< tokens that are never drawn
+  /// Added to the logits of these tokens: finite, or -inf for tokens that are never drawn.
+  std::vector<std::pair<int32_t, float>> logit_bias = {};
 };
 
 /// Draws tokens from logits; a pure function of (options, logits, history, draw number).
@@ -39,12 +40,17 @@ class Sampler {
     float logit;
     int32_t id;
   };
+  /// Makes of a logit x: x + bias; of that, positive divided by `divisor`, other times it; less
+  /// `minus`.
+  struct Adjustment {
+    int32_t id;
+    float bias, divisor, minus;
+  };
   /// What a draw looks at, for devices that find it where the logits are.
   struct Ranking {
-    size_t count = 0;  ///< the first `count` by rank; 0: all finite logits
-    float penalty = 1;
-    std::vector<int32_t> penalised;  ///< each once
-    std::vector<int32_t> never;      ///< each once
+    size_t count = 0;                  ///< the first `count` by rank; 0: all finite logits
+    std::vector<Adjustment> adjusted;  ///< each id once, in order; a bias of -inf: never drawn
+    std::span<const uint32_t> mask;    ///< as set_mask(); valid until that is called again
   };
 
   /// `first_draw` numbers the first draw from bare logits; Session::sample and Engine::step number
@@ -56,8 +62,8 @@ class Sampler {
   int32_t sample(std::span<const float> logits, std::span<const int32_t> history);
   /// What sample() would look at among `vocabulary` logits.
   Ranking ranking(std::span<const int32_t> history, size_t vocabulary) const;
-  /// As sample(), from the finite logits that ranking() asks for, penalties applied, in the order
-  /// of their rank. Throws kNonFinite if there are none.
+  /// As sample(), from the finite logits that ranking() asks for, adjusted and unmasked, in the
+  /// order of their rank. Throws kNonFinite if there are none.
   int32_t sample_ranked(std::span<const Candidate> best);
   /// Numbers the next draw.
   void set_draw(uint64_t number) { draws_ = number; }
@@ -67,8 +73,7 @@ class Sampler {
   const SamplingOptions& options() const { return options_; }
 
  private:
-  /// Whether devices that rank by repeat_penalty and `never` alone can serve it.
-  bool ranks_simply() const;
+  std::vector<Adjustment> adjustments(std::span<const int32_t> history, size_t vocabulary) const;
   std::span<const int32_t> recent(std::span<const int32_t> history) const;
   void fill(std::span<const float> logits, std::span<const int32_t> history);
   void sort_first(size_t count);

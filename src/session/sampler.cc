@@ -3,10 +3,11 @@
 // order. Cost: one pass over V logits, plus a sort of what top-k leaves (of all V if top-k is off
 // and top-p is on).
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <numeric>
 #include <string>
 
@@ -19,6 +20,7 @@ namespace {
 
 // Compression methods number their streams by real layers, so this layer's stream is free.
 constexpr uint32_t kSamplingStream = 0xFFFE;
+constexpr float kOut = -std::numeric_limits<float>::infinity();  // never drawn
 
 void require(bool fine, const char* name, const std::string& value, const char* wanted) {
   if (fine) return;
@@ -39,8 +41,9 @@ void check(const SamplingOptions& o) {
   require(std::isfinite(o.frequency_penalty), "frequency_penalty",
           std::to_string(o.frequency_penalty), "a finite number (0 = off)");
   for (const auto& [id, bias] : o.logit_bias)
-    require(id >= 0 && !std::isnan(bias), "logit_bias", std::to_string(bias),
-            "a number for a token id of 0 or more");
+    require(id >= 0 && (std::isfinite(bias) || bias == kOut), "logit_bias",
+            fmt::format("{} for token {}", bias, id),
+            "a finite number, or -inf (never drawn), for a token id of 0 or more");
   require(o.repeat_last_n >= -1, "repeat_last_n", std::to_string(o.repeat_last_n),
           "-1 (all), 0 (off) or more");
 }
@@ -84,28 +87,43 @@ int32_t Sampler::draw_candidate() {
   return draw(draw_number);
 }
 
-bool Sampler::ranks_simply() const {
-  return mask_.empty() && options_.logit_bias.empty() && options_.presence_penalty == 0 &&
-         options_.frequency_penalty == 0;
+Sampler::Ranking Sampler::ranking(std::span<const int32_t> history, size_t vocabulary) const {
+  return {options_.temperature == 0 ? 1 : static_cast<size_t>(options_.top_k),
+          adjustments(history, vocabulary), mask_};
 }
 
-Sampler::Ranking Sampler::ranking(std::span<const int32_t> history, size_t vocabulary) const {
-  const auto once = [&](std::vector<int32_t> ids) {
-    std::erase_if(ids, [&](int32_t id) { return id < 0 || static_cast<size_t>(id) >= vocabulary; });
+std::vector<Sampler::Adjustment> Sampler::adjustments(std::span<const int32_t> history,
+                                                      size_t vocabulary) const {
+  std::vector<Adjustment> all;
+  for (const int32_t id : options_.never) all.push_back({id, kOut, 1, 0});
+  for (const auto& [id, bias] : options_.logit_bias) all.push_back({id, bias, 1, 0});
+  const SamplingOptions& o = options_;
+  if (o.repeat_penalty != 1 || o.presence_penalty != 0 || o.frequency_penalty != 0) {
+    std::vector<int32_t> ids(recent(history).begin(), recent(history).end());
     std::sort(ids.begin(), ids.end());
-    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-    return ids;
-  };
-  Ranking ranking;
-  if (ranks_simply())
-    ranking.count = options_.temperature == 0 ? 1 : static_cast<size_t>(options_.top_k);
-  ranking.never = once(options_.never);
-  if (options_.repeat_penalty != 1) {
-    const auto recent = this->recent(history);
-    ranking.penalty = options_.repeat_penalty;
-    ranking.penalised = once({recent.begin(), recent.end()});
+    for (auto at = ids.begin(); at != ids.end();) {
+      const auto next = std::upper_bound(at, ids.end(), *at);
+      const float times = static_cast<float>(next - at);
+      all.push_back({*at, 0, o.repeat_penalty, o.presence_penalty + o.frequency_penalty * times});
+      at = next;
+    }
   }
-  return ranking;
+  std::erase_if(all, [&](const Adjustment& a) {
+    return a.id < 0 || static_cast<size_t>(a.id) >= vocabulary;
+  });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Adjustment& a, const Adjustment& b) { return a.id < b.id; });
+  size_t kept = 0;
+  for (const Adjustment& a : all) {
+    if (kept == 0 || all[kept - 1].id != a.id) {
+      all[kept++] = a;
+      continue;
+    }
+    Adjustment& one = all[kept - 1];
+    one = {a.id, one.bias + a.bias, one.divisor * a.divisor, one.minus + a.minus};
+  }
+  all.resize(kept);
+  return all;
 }
 
 std::span<const int32_t> Sampler::recent(std::span<const int32_t> history) const {
@@ -114,27 +132,15 @@ std::span<const int32_t> Sampler::recent(std::span<const int32_t> history) const
   return history.last(std::min(back, history.size()));
 }
 
-// candidates_ <- the finite logits in the order of their ids, penalties applied.
+// candidates_ <- the finite logits that may be drawn, in the order of their ids, adjusted.
 void Sampler::fill(std::span<const float> logits, std::span<const int32_t> history) {
-  const Ranking ranking = this->ranking(history, logits.size());
   logits_.assign(logits.begin(), logits.end());
-  const auto at = [&](int32_t id) { return static_cast<size_t>(id); };
-  for (const auto& [id, bias] : options_.logit_bias)
-    if (at(id) < logits_.size()) logits_[at(id)] += bias;
-  for (const int32_t id : ranking.penalised) {
-    float& x = logits_[at(id)];
-    x = x > 0 ? x / ranking.penalty : x * ranking.penalty;
+  for (const Adjustment& a : adjustments(history, logits.size())) {
+    float& x = logits_[static_cast<size_t>(a.id)];
+    x += a.bias;
+    x = x > 0 ? x / a.divisor : x * a.divisor;
+    x -= a.minus;
   }
-  if (options_.presence_penalty != 0 || options_.frequency_penalty != 0) {
-    std::map<int32_t, int> times;
-    for (const int32_t id : recent(history))
-      if (id >= 0 && at(id) < logits_.size()) ++times[id];
-    for (const auto& [id, n] : times)
-      logits_[at(id)] -=
-          options_.presence_penalty + options_.frequency_penalty * static_cast<float>(n);
-  }
-  constexpr float kOut = -std::numeric_limits<float>::infinity();
-  for (const int32_t id : ranking.never) logits_[at(id)] = kOut;
   if (!mask_.empty()) {
     for (size_t id = 0; id < logits_.size(); ++id)
       if (id / 32 >= mask_.size() || (mask_[id / 32] >> (id % 32) & 1u) == 0) logits_[id] = kOut;

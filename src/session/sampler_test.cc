@@ -215,11 +215,15 @@ TEST(Sampler, PenaltyLooksBackAsFarAsItIsTold) {
 
 // What a device does with a ranking, by a full sort.
 std::vector<Sampler::Candidate> ranked(const Sampler::Ranking& ranking, std::vector<float> logits) {
-  for (const int32_t id : ranking.penalised) {
+  for (const auto& [id, bias, divisor, minus] : ranking.adjusted) {
     float& x = logits[static_cast<size_t>(id)];
-    x = x > 0 ? x / ranking.penalty : x * ranking.penalty;
+    x += bias;
+    x = x > 0 ? x / divisor : x * divisor;
+    x -= minus;
   }
-  for (const int32_t id : ranking.never) logits[static_cast<size_t>(id)] = -kInf;
+  for (size_t i = 0; i < logits.size() && !ranking.mask.empty(); ++i)
+    if (i / 32 >= ranking.mask.size() || (ranking.mask[i / 32] >> i % 32) % 2 == 0)
+      logits[i] = -kInf;
   std::vector<Sampler::Candidate> all;
   for (size_t i = 0; i < logits.size(); ++i) {
     if (std::isfinite(logits[i])) all.push_back({logits[i], static_cast<int32_t>(i)});
@@ -239,13 +243,20 @@ TEST(Sampler, RankedCandidatesGiveTheSameDraws) {
         SamplingOptions o;
         o.temperature = temperature, o.top_k = top_k, o.top_p = top_p, o.seed = 7;
         o.repeat_penalty = 1.3f, o.repeat_last_n = 8, o.never = {3, 9, 9, 1000, -1};
+        o.presence_penalty = 0.4f, o.frequency_penalty = 0.1f;
+        o.logit_bias = {{7, 1.0f}, {299, 4.0f}, {3, 50.0f}, {7, 1.5f}, {1000, 100.0f}, {14, -9}};
         Sampler whole(o), some(o);
         std::vector<int32_t> history;
         for (int i = 0; i < 60; ++i) {
+          if (i == 40) {  // 290, 291, ... have no word
+            const std::vector<uint32_t> mask(9, 0x55555555u);
+            whole.set_mask(mask), some.set_mask(mask);
+          }
           const auto best = ranked(some.ranking(history, logits.size()), logits);
           const int32_t id = whole.sample(logits, history);
           ASSERT_EQ(some.sample_ranked(best), id) << temperature << " " << top_k << " " << top_p;
           ASSERT_TRUE(id != 3 && id != 9);
+          if (i >= 40) ASSERT_TRUE(id % 2 == 0 && id < 288) << id;
           history.push_back(id);
         }
       }
@@ -261,8 +272,15 @@ TEST(Sampler, RankingSaysWhatIsLookedAt) {
   o.temperature = 0;
   EXPECT_EQ(Sampler(o).ranking({}, 10).count, 1u);
   o.repeat_penalty = 2, o.repeat_last_n = 4;
-  EXPECT_EQ(Sampler(o).ranking(std::vector<int32_t>{1, 8, 2, 8, 12}, 10).penalised,
-            (std::vector<int32_t>{2, 8}));
+  o.frequency_penalty = 0.5f, o.logit_bias = {{8, 3.0f}};
+  const auto adjusted = Sampler(o).ranking(std::vector<int32_t>{1, 8, 2, 8, 12}, 10).adjusted;
+  ASSERT_EQ(adjusted.size(), 2u);
+  EXPECT_EQ(adjusted[0].id, 2);
+  EXPECT_EQ(adjusted[0].minus, 0.5f);
+  EXPECT_EQ(adjusted[1].id, 8);
+  EXPECT_EQ(adjusted[1].bias, 3.0f);
+  EXPECT_EQ(adjusted[1].divisor, 2.0f);
+  EXPECT_EQ(adjusted[1].minus, 1.0f);
 }
 
 TEST(Sampler, WhatIsNeverDrawnMayBeEverything) {
@@ -308,6 +326,10 @@ TEST(Sampler, RefusesNonsense) {
   EXPECT_TRUE(refused([](auto& o) { o.repeat_penalty = 0; }));
   EXPECT_TRUE(refused([](auto& o) { o.repeat_penalty = kInf; }));
   EXPECT_TRUE(refused([](auto& o) { o.repeat_last_n = -2; }));
+  EXPECT_TRUE(refused([](auto& o) { o.logit_bias = {{-1, 1.0f}}; }));
+  EXPECT_TRUE(refused([](auto& o) { o.logit_bias = {{1, kInf}}; }));
+  EXPECT_TRUE(refused([](auto& o) { o.logit_bias = {{1, kNaN}}; }));
+  EXPECT_FALSE(refused([](auto& o) { o.logit_bias = {{1, -kInf}}; }));
   EXPECT_FALSE(refused([](auto&) {}));
 }
 

@@ -166,7 +166,7 @@ TEST(Sampler, BiasPenaltiesAndMasks) {
   const uint32_t word = 0b0011;
   masked.set_mask({&word, 1});
   EXPECT_EQ(masked.sample(logits, {}), 1);
-  EXPECT_EQ(masked.ranking({}, 4).count, 0u) << "devices leave it to sample()";
+  EXPECT_EQ(masked.ranking({}, 4).mask.size(), 1u);
   masked.set_mask({});
   EXPECT_EQ(masked.sample(logits, {}), 3);
   const uint32_t none = 0;

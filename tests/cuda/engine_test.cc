@@ -385,6 +385,8 @@ TEST(CudaSession, DrawsWhatTheLogitsSay) {
     SamplingOptions o;
     o.top_k = top_k, o.repeat_penalty = 1.5f, o.never = ids;
     o.never.resize(1);
+    o.presence_penalty = 0.2f, o.frequency_penalty = 0.1f;
+    o.logit_bias = {{5, 2.0f}, {ids[1], -1.0f}};
     Sampler on_device(o), on_host(o);
     Session session(model, options_for(Device::kCuda, "exact"));
     session.append(ids);
@@ -392,7 +394,12 @@ TEST(CudaSession, DrawsWhatTheLogitsSay) {
     auto logits = other.prefill(ids);
     std::vector<int32_t> history = ids;
     for (int i = 0; i < 30; ++i) {
+      if (i == 15) {
+        const std::vector<uint32_t> mask(4, 0x33333333u);
+        on_device.set_mask(mask), on_host.set_mask(mask);
+      }
       const int32_t id = session.sample(on_device);
+      if (i >= 15) ASSERT_TRUE(id % 4 < 2 && id < 128) << id;
       on_host.set_draw(history.size());
       ASSERT_EQ(id, on_host.sample(logits, history)) << top_k << " " << i;
       history.push_back(id);

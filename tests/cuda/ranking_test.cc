@@ -12,17 +12,21 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-struct Ids {
-  float penalty = 1;
-  std::vector<int32_t> penalised, never;
+struct Changes {
+  std::vector<LogitAdjustment> adjusted;
+  std::vector<uint32_t> mask;
 };
 
-std::vector<RankedLogit> sorted(std::vector<float> logits, size_t count, const Ids& ids) {
-  for (const int32_t id : ids.penalised) {
+std::vector<RankedLogit> sorted(std::vector<float> logits, size_t count, const Changes& changes) {
+  for (const auto& [id, bias, divisor, minus] : changes.adjusted) {
     float& x = logits[static_cast<size_t>(id)];
-    x = x > 0 ? x / ids.penalty : x * ids.penalty;
+    x += bias;
+    x = x > 0 ? x / divisor : x * divisor;
+    x -= minus;
   }
-  for (const int32_t id : ids.never) logits[static_cast<size_t>(id)] = kInf;
+  const auto& mask = changes.mask;
+  for (size_t i = 0; i < logits.size() && !mask.empty(); ++i)
+    if (i / 32 >= mask.size() || (mask[i / 32] >> i % 32) % 2 == 0) logits[i] = kInf;
   std::vector<RankedLogit> all;
   for (size_t i = 0; i < logits.size(); ++i) {
     if (std::isfinite(logits[i])) all.push_back({logits[i], static_cast<int32_t>(i)});
@@ -82,10 +86,10 @@ class Ranking {
     logits_.allocate(n, nullptr);
   }
   std::span<const RankedLogit> rank(const std::vector<float>& logits, size_t count,
-                                    const Ids& ids = {}) {
+                                    const Changes& changes = {}) {
     logits_.upload(logits.data(), logits.size(), nullptr);
     const auto best =
-        ranking_.rank({logits_.data(), count, ids.penalty, ids.penalised, ids.never}, all_finite_);
+        ranking_.rank({logits_.data(), count, changes.adjusted, changes.mask}, all_finite_);
     std::vector<float> after(logits.size());
     logits_.download(after.data(), after.size(), nullptr);
     EXPECT_EQ(std::memcmp(after.data(), logits.data(), logits.size() * sizeof(float)), 0);
@@ -113,16 +117,22 @@ TEST(CudaRanking, AsAFullSort) {
   for (const size_t n : {1, 7, 512, 1000, 32000, 151936}) {
     const auto logits = coarse_logits(n);
     Ranking ranking(n);
-    Ids ids{1.7f, {}, {}};
+    Changes changes, masked;
     for (int32_t id = 0; id < static_cast<int32_t>(std::min<size_t>(n, 300)); ++id) {
-      if (id % 3 == 0) ids.penalised.push_back(id);
-      if (id % 5 == 1) ids.never.push_back(id);
+      const float bias = id % 5 == 1 ? -kInf : 0.1f * static_cast<float>(id % 7);
+      if (id % 3 != 2) changes.adjusted.push_back({id, bias, id % 2 == 0 ? 1.7f : 1.0f, 0.3f});
     }
+    std::mt19937 random(5);
+    masked.adjusted = changes.adjusted;
+    masked.mask.resize((n + 63) / 64);  // of the upper half at most a word
+    for (uint32_t& word : masked.mask) word = static_cast<uint32_t>(random());
     for (const size_t count : {size_t{1}, size_t{2}, size_t{40}, kMostRanked}) {
       SCOPED_TRACE(testing::Message() << n << " logits, " << count);
       expect_equal(ranking.rank(logits, count), sorted(logits, count, {}));
       EXPECT_TRUE(ranking.all_finite());
-      expect_equal(ranking.rank(logits, count, ids), sorted(logits, count, ids));
+      expect_equal(ranking.rank(logits, count, changes), sorted(logits, count, changes));
+      expect_equal(ranking.rank(logits, count, masked), sorted(logits, count, masked));
+      EXPECT_TRUE(ranking.all_finite());
     }
   }
 }
@@ -139,16 +149,20 @@ TEST(CudaRanking, WhatIsNotFiniteIsSeenAndNeverChosen) {
     }
   }
   logits[500] = 3e38f;  // finite, but not with this penalty
-  const Ids ids{0.1f, {500}, {}};
-  expect_equal(ranking.rank(logits, 40, ids), sorted(logits, 40, ids));
+  const Changes changes{{{500, 0, 0.1f, 0}}, {}};
+  expect_equal(ranking.rank(logits, 40, changes), sorted(logits, 40, changes));
   EXPECT_TRUE(ranking.all_finite());
 }
 
 TEST(CudaRanking, NothingMayBeLeft) {
   PITH_NEEDS_GPU();
   Ranking ranking(3);
-  const Ids ids{1, {}, {0, 1, 2}};
-  for (const size_t count : {1, 2}) EXPECT_TRUE(ranking.rank({1, 2, 3}, count, ids).empty());
+  const Changes never{{{0, -kInf, 1, 0}, {1, -kInf, 1, 0}, {2, -kInf, 1, 0}}, {}};
+  const Changes masked{{}, {0}};
+  for (const size_t count : {1, 2}) {
+    EXPECT_TRUE(ranking.rank({1, 2, 3}, count, never).empty());
+    EXPECT_TRUE(ranking.rank({1, 2, 3}, count, masked).empty());
+  }
 }
 
 }  // namespace

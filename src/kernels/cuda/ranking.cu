@@ -34,17 +34,21 @@ __global__ void keys_kernel(uint32_t* keys, int32_t* not_finite, const float* lo
   if (keys[i] == kOut) *not_finite = 1;
 }
 
-__global__ void penalise_kernel(uint32_t* keys, const float* logits, const int32_t* ids, int n,
-                                float penalty) {
+/// Each operation rounded by itself, as the host's.
+__global__ void adjust_kernel(uint32_t* keys, const float* logits, const LogitAdjustment* all,
+                              int n) {
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (i >= n) return;
-  const float x = logits[ids[i]];
-  keys[ids[i]] = finite_key(x > 0 ? __fdiv_rn(x, penalty) : x * penalty);
+  const LogitAdjustment a = all[i];
+  const float x = __fadd_rn(logits[a.id], a.bias);
+  const float y = x > 0 ? __fdiv_rn(x, a.divisor) : __fmul_rn(x, a.divisor);
+  keys[a.id] = finite_key(__fsub_rn(y, a.minus));
 }
 
-__global__ void drop_kernel(uint32_t* keys, const int32_t* ids, int n) {
+__global__ void mask_kernel(uint32_t* keys, const uint32_t* mask, int words, int n) {
   const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
-  if (i < n) keys[ids[i]] = kOut;
+  if (i >= n) return;
+  if (i / 32 >= words || (mask[i / 32] >> (i % 32) & 1u) == 0) keys[i] = kOut;
 }
 
 __global__ void count_up_kernel(int32_t* ids, int n) {
@@ -105,7 +109,8 @@ LogitRanking::LogitRanking(MemoryCounter& memory, size_t vocabulary, cudaStream_
       ids_(memory, MemoryKind::kScratch, vocabulary, stream),
       sorted_ids_(memory, MemoryKind::kScratch, vocabulary, stream),
       sorting_(memory, MemoryKind::kScratch),
-      adjusted_(memory, MemoryKind::kScratch, 2 * vocabulary, stream),
+      adjusted_(memory, MemoryKind::kScratch, vocabulary, stream),
+      mask_(memory, MemoryKind::kScratch, (vocabulary + 31) / 32, stream),
       found_(memory, MemoryKind::kScratch, 1, stream),
       on_host_(1),
       rows_(memory, MemoryKind::kScratch, rows, stream),
@@ -121,19 +126,18 @@ LogitRanking::LogitRanking(MemoryCounter& memory, size_t vocabulary, cudaStream_
 }
 
 void LogitRanking::adjust(const RankingCall& call) {
-  const size_t penalised = call.penalised.size(), never = call.never.size();
-  if (penalised + never == 0) return;
-  std::copy(call.penalised.begin(), call.penalised.end(), adjusted_.host());
-  std::copy(call.never.begin(), call.never.end(), adjusted_.host() + penalised);
-  adjusted_.upload(penalised + never, stream_);
-  if (penalised > 0) {
-    launch_kernel(penalise_kernel, {blocks_for(penalised), kThreads}, stream_,
-                  "the ranking of logits", keys_.data(), call.logits, adjusted_.device(),
-                  static_cast<int>(penalised), call.penalty);
+  if (const size_t count = call.adjusted.size(); count > 0) {
+    std::copy(call.adjusted.begin(), call.adjusted.end(), adjusted_.host());
+    adjusted_.upload(count, stream_);
+    launch_kernel(adjust_kernel, {blocks_for(count), kThreads}, stream_, "the ranking of logits",
+                  keys_.data(), call.logits, adjusted_.device(), static_cast<int>(count));
   }
-  if (never > 0) {
-    launch_kernel(drop_kernel, {blocks_for(never), kThreads}, stream_, "the ranking of logits",
-                  keys_.data(), adjusted_.device() + penalised, static_cast<int>(never));
+  if (const size_t words = std::min(call.mask.size(), mask_.size()); words > 0) {
+    std::copy_n(call.mask.begin(), words, mask_.host());
+    mask_.upload(words, stream_);
+    launch_kernel(mask_kernel, {blocks_for(vocabulary_), kThreads}, stream_,
+                  "the ranking of logits", keys_.data(), mask_.device(), static_cast<int>(words),
+                  static_cast<int>(vocabulary_));
   }
 }
 

@@ -17,11 +17,20 @@ struct RankedLogit {
   int32_t id;
 };
 
+/// Makes of a logit x: x + bias; of that, positive divided by `divisor`, other times it; less
+/// `minus`. One that is not finite then is out.
+struct LogitAdjustment {
+  int32_t id;
+  float bias, divisor, minus;
+};
+
 struct RankingCall {
   const float* logits = nullptr;              // [V]
   size_t count = 1;                           ///< 1 to kMostRanked
-  float penalty = 1;                          ///< divides positive logits and multiplies others
-  std::span<const int32_t> penalised, never;  ///< ids in 0..V-1, each once
+  std::span<const LogitAdjustment> adjusted;  ///< ids in 0..V-1, each once
+  /// Ids whose bit `id % 32` of word `id / 32` is not set, or that have no word, are out; empty:
+  /// none is.
+  std::span<const uint32_t> mask;
 };
 
 /// What the device finds of a row.
@@ -35,10 +44,11 @@ class LogitRanking {
   /// `rows`: the most that largest() is asked for.
   LogitRanking(MemoryCounter& memory, size_t vocabulary, cudaStream_t stream, size_t rows = 1);
 
-  /// The `count` largest that are finite after penalties, equals by id; fewer if there are no more.
+  /// The `count` largest that are finite after adjustments and not masked, equals by id; fewer if
+  /// there are no more.
   /// `all_finite` <- whether all logits are. Valid until the next call. Waits for the device.
   std::span<const RankedLogit> rank(const RankingCall& call, bool& all_finite);
-  /// What rank() finds first in a row without penalties.
+  /// What rank() finds first in a row as it is.
   struct Largest {
     RankedLogit best;  ///< its id is -1 if none is finite
     bool all_finite;
@@ -60,12 +70,13 @@ class LogitRanking {
   DeviceArray<uint32_t> keys_, sorted_keys_;  // [V]
   DeviceArray<int32_t> ids_, sorted_ids_;     // [V], 0, 1, ... and in the order of their keys
   DeviceBuffer sorting_;
-  MirroredArray<int32_t> adjusted_;  // [2 V]: penalised, then never
-  DeviceArray<Found> found_;         // [1]
-  PinnedArray<Found> on_host_;       // [1]
-  DeviceArray<RowFound> rows_;       // [rows]
-  PinnedArray<RowFound> host_rows_;  // [rows]
-  std::vector<Largest> largest_;     // of the last call
+  MirroredArray<LogitAdjustment> adjusted_;  // [V]
+  MirroredArray<uint32_t> mask_;             // [V / 32, rounded up]
+  DeviceArray<Found> found_;                 // [1]
+  PinnedArray<Found> on_host_;               // [1]
+  DeviceArray<RowFound> rows_;               // [rows]
+  PinnedArray<RowFound> host_rows_;          // [rows]
+  std::vector<Largest> largest_;             // of the last call
 };
 
 }  // namespace pith::cuda

@@ -349,11 +349,13 @@ class CudaEngine final : public EngineBackend {
 
   std::span<const cuda::RankedLogit> best_logits(const Sampler::Ranking& ranking, size_t row,
                                                  Finishing& all) {
-    const bool first_alone =
-        ranking.count == 1 && ranking.penalised.empty() && ranking.never.empty();
-    if (!all.many || !first_alone)
-      return shared_.forward.best_logits(
-          row, {nullptr, ranking.count, ranking.penalty, ranking.penalised, ranking.never});
+    const bool first_alone = ranking.count == 1 && ranking.adjusted.empty() && ranking.mask.empty();
+    if (!all.many || !first_alone) {
+      std::vector<cuda::LogitAdjustment> adjusted;
+      for (const Sampler::Adjustment& a : ranking.adjusted)
+        adjusted.push_back({a.id, a.bias, a.divisor, a.minus});
+      return shared_.forward.best_logits(row, {nullptr, ranking.count, adjusted, ranking.mask});
+    }
     if (!std::exchange(all.largest, true)) shared_.forward.find_largest(shared_.rows.size());
     return shared_.forward.largest_logit(row);
   }
