@@ -42,7 +42,7 @@ __global__ void adjust_kernel(uint32_t* keys, const float* logits, const LogitAd
   const LogitAdjustment a = all[i];
   const float x = __fadd_rn(logits[a.id], a.bias);
   const float y = x > 0 ? __fdiv_rn(x, a.divisor) : __fmul_rn(x, a.divisor);
-  keys[a.id] = finite_key(__fsub_rn(y, a.minus));
+  keys[a.id] = finite_key(__fadd_rn(y, -a.minus));
 }
 
 __global__ void mask_kernel(uint32_t* keys, const uint32_t* mask, int words, int n) {
