@@ -102,8 +102,8 @@ class Session {
   void protect(std::span<const TokenRange> ranges);
 
   /// Writes everything that the conversation needs to go on in another process, bit for bit, whole
-  /// or not at all. The file holds the conversation: its mode is 0600. Throws kIo, where the file
-  /// is there already too unless it is to be replaced, and kUnsupported on the GPU.
+  /// or not at all. The file holds the conversation: its mode is 0600. Throws kIo, also where the
+  /// file is there already unless it is to be replaced.
   void save(const std::filesystem::path& path, const SaveOptions& options = {}) const;
   /// The same bytes to anything that takes them; what `sink` throws ends it.
   void save(const StateSink& sink, const SaveOptions& options = {}) const;

@@ -15,6 +15,7 @@
 #include "paths.h"
 #include "pith/error.h"
 #include "pith/generate.h"
+#include "pith/prefix_tree.h"
 #include "pith/session.h"
 #include "session/test_saved.h"
 
@@ -73,6 +74,38 @@ TEST(Saved, GoesOnBitForBitInAnotherEngine) {
       SCOPED_TRACE(fmt::format("{}, {} tokens", policy, count));
       test::expect_goes_on_from_file(demo(), o, some_ids(0, count), path, go_on);
     }
+}
+
+// A prompt that was saved in the middle is a snapshot of its prefix as one that was not.
+TEST(Saved, KeepsWherePromptsWereCut) {
+  EngineOptions one_thread;
+  one_thread.chunk = 100;
+  one_thread.threads = 1;
+  const auto engine = std::make_shared<Engine>(demo(), one_thread);
+  SessionOptions o;
+  o.policy = Policy::parse("snapkv(budget=64)+int4,window=32");
+  o.context = 700;
+  const auto ids = some_ids(0, 400);
+  const std::vector<size_t> points = {130, 290};
+  const Prompt prompt{ids, points};
+  Session session(engine, o);
+  for (const auto& [first, count] : {std::pair{0, 130}, std::pair{130, 160}})
+    session.append(std::span(ids).subspan(static_cast<size_t>(first), static_cast<size_t>(count)),
+                   Append::kMore);
+  std::vector<std::byte> bytes;
+  session.save([&](std::span<const std::byte> more) {
+    bytes.insert(bytes.end(), more.begin(), more.end());
+  });
+  PrefixTree tree(engine, {.max_bytes = size_t{1} << 30});
+  EXPECT_TRUE(tree.keep(Session::restore(engine, bytes, o), prompt));
+  Reuse reuse;
+  Session warm = tree.begin(o, prompt, &reuse);
+  EXPECT_EQ(reuse.tokens, 290u) << reuse.reason;
+  tree.read(warm, prompt);
+  session.append(std::span(ids).subspan(290), Append::kPromptEnds);
+  const auto got = warm.decode(11);
+  const std::vector<float> logits(got.begin(), got.end());
+  EXPECT_TRUE(std::ranges::equal(logits, session.decode(11)));
 }
 
 TEST(Saved, AnEmptySessionToo) {
