@@ -95,6 +95,22 @@ TEST_F(CliSession, RefusesWhatCannotBe) {
   refused(command("x", {"--session-save", folder_.string() + "/no/such"}), 17, "no/such");
 }
 
+TEST_F(CliSession, BiasesAreAddedToLogits) {
+  const auto tokens = [&](std::vector<std::string> more) {
+    std::vector<std::string> all{"run", "-m",     kModel, "-p",     "The", "-n",
+                                 "3",   "--temp", "0",    "--json", "-t",  "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return json::parse(run(all).out)["tokens"].get<std::vector<int>>();
+  };
+  const auto plain = tokens({});
+  EXPECT_EQ(tokens({"--logit-bias", "300+1e3"}), (std::vector<int>{300, 300, 300}));
+  const std::string first = std::to_string(plain[0]);
+  EXPECT_NE(tokens({"--logit-bias", first + "-inf", "--logit-bias", "301-1"})[0], plain[0]);
+  for (const char* wrong : {"300", "x+1", "300+", "300*2", "300+1x"})
+    refused(command("The", {"--logit-bias", wrong}), 10, "--logit-bias");
+  refused(command("The", {"--logit-bias", "300+inf"}), 10, "finite");
+}
+
 // What two commands say with a file between them, one process says.
 TEST_F(CliSession, PenaltiesAndDrawsAreThoseOfOneProcess) {
   for (const std::vector<std::string>& sampling :

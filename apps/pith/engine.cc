@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 #include <random>
 
@@ -224,6 +225,22 @@ void add_json_option(CLI::App& app, bool& json) {
   app.add_flag("--json", json, "Print one JSON object instead of text")->group("Output");
 }
 
+/// llama.cpp's "ID+X" and "ID-X".
+std::pair<int32_t, float> parse_bias(const std::string& text) {
+  std::pair<int32_t, float> bias;
+  const char *begin = text.data(), *end = begin + text.size();
+  const auto [sign, id_error] = std::from_chars(begin, end, bias.first);
+  const bool plus = sign != end && *sign == '+';
+  if (id_error == std::errc() && (plus || (sign != end && *sign == '-'))) {
+    const auto [last, error] = std::from_chars(plus ? sign + 1 : sign, end, bias.second);
+    if (error == std::errc() && last == end) return bias;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--logit-bias {}: expected a token's id and what is added to its logit, "
+                          "such as 266+2.5 or 266-inf (never drawn); 'pith tokenize' shows ids",
+                          text));
+}
+
 void add_sampling_options(CLI::App& app, SamplingOptions& o) {
   constexpr const char* kGroup = "Sampling";
   const auto option = [&](const char* name, auto& value, const char* help, const char* type) {
@@ -249,6 +266,16 @@ void add_sampling_options(CLI::App& app, SamplingOptions& o) {
          "The same for each time that a token is recent; 0 = off", "X");
   option("--repeat-last-n", o.repeat_last_n, "Recent means this many tokens; -1 = all, 0 = off",
          "N");
+  app.add_option_function<std::vector<std::string>>(
+         "--logit-bias",
+         [&o](const std::vector<std::string>& all) {
+           for (const std::string& text : all) o.logit_bias.push_back(parse_bias(text));
+         },
+         "Added to a token's logit: ID+X or ID-X, -inf = never drawn; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->type_name("ID+X")
+      ->group(kGroup);
 }
 
 void settle_auto(ModelOptions& o, std::vector<std::string>* many, int64_t context) {
