@@ -256,7 +256,9 @@ TEST(Sampler, RankedCandidatesGiveTheSameDraws) {
           const int32_t id = whole.sample(logits, history);
           ASSERT_EQ(some.sample_ranked(best), id) << temperature << " " << top_k << " " << top_p;
           ASSERT_TRUE(id != 3 && id != 9);
-          if (i >= 40) ASSERT_TRUE(id % 2 == 0 && id < 288) << id;
+          if (i >= 40) {
+            ASSERT_TRUE(id % 2 == 0 && id < 288) << id;
+          }
           history.push_back(id);
         }
       }

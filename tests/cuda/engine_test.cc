@@ -399,7 +399,9 @@ TEST(CudaSession, DrawsWhatTheLogitsSay) {
         on_device.set_mask(mask), on_host.set_mask(mask);
       }
       const int32_t id = session.sample(on_device);
-      if (i >= 15) ASSERT_TRUE(id % 4 < 2 && id < 128) << id;
+      if (i >= 15) {
+        ASSERT_TRUE(id % 4 < 2 && id < 128) << id;
+      }
       on_host.set_draw(history.size());
       ASSERT_EQ(id, on_host.sample(logits, history)) << top_k << " " << i;
       history.push_back(id);
