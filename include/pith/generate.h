@@ -103,7 +103,7 @@ struct TokenLogprobs {
   std::vector<Entry> top;  ///< the likeliest, in the order of their rank
 };
 /// Of `token` and of the `top` likeliest among logits [V]. One pass over them. Throws
-/// kInvalidArgument for a token that they do not have.
+/// kInvalidArgument for a token that they do not have, and kNonFinite.
 TokenLogprobs log_probabilities(std::span<const float> logits, int32_t token, size_t top = 0);
 
 enum class StopReason : uint8_t {

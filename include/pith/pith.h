@@ -261,9 +261,8 @@ pith_status pith_session_attention_error(const pith_session* session, size_t ind
 typedef struct pith_sampling_options {
   size_t size;
   float temperature;
-  int32_t top_k; /* 0 = off */
-  float top_p;   /* 1 = off */
-  float min_p;   /* 0 = off */
+  int32_t top_k;      /* 0 = off */
+  float top_p, min_p; /* 1 and 0 = off */
   float repeat_penalty;
   int32_t repeat_last_n;
   uint64_t seed;
@@ -276,26 +275,20 @@ typedef struct pith_sampling_options {
 } pith_sampling_options;
 
 void pith_sampling_defaults(pith_sampling_options* options, size_t size);
-
 pith_status pith_sampler_create(const pith_sampling_options* options, pith_sampler** sampler,
                                 pith_error* error);
 void pith_sampler_free(pith_sampler* sampler);
-/* Only tokens whose bit is set are drawn from now on: bit id % 32 of words[id / 32]. count 0: all.
- */
+/* From now on tokens are drawn whose bit is set: id % 32 of words[id / 32]. count 0: all. */
 pith_status pith_sampler_set_mask(pith_sampler* sampler, const uint32_t* words, size_t count,
                                   pith_error* error);
-/* Draws the token after the session's last one. Penalties look back at the session's tokens; the
- * draw is a function of the seed and the token's position. */
+/* Draws the next token: a function of the session's tokens, the seed and its position. */
 pith_status pith_session_sample(pith_session* session, pith_sampler* sampler, int32_t* token,
                                 pith_error* error);
-
-/* Appends `tokens` as one prompt and says how likely each was after those before it: its
- * log-probability, and which token was the likeliest there; [count] each, NULL: not wanted. The
- * first token of a session gets 0 and -1. */
+/* Appends `tokens` as one prompt and rates each after those before it: its log-probability, and the
+ * token likeliest there; [count] each, NULL: not wanted. A session's first gets 0 and -1. */
 pith_status pith_session_score(pith_session* session, const int32_t* tokens, size_t count,
                                float* logprobs, int32_t* likeliest, pith_error* error);
-/* From logits [vocab] as they are: that of `token`, and the `top` likeliest, which there must be
- * room for. */
+/* From logits [vocab] as they are: that of `token`, and the `top` likeliest; NULL for top 0. */
 pith_status pith_log_probabilities(const float* logits, size_t vocab, int32_t token, float* logprob,
                                    int32_t* top_ids, float* top_logprobs, size_t top,
                                    pith_error* error);

@@ -222,6 +222,9 @@ TokenLogprobs log_probabilities(std::span<const float> logits, int32_t token, si
   double sum = 0;
   for (const float x : logits) sum += std::exp(double{x} - highest);
   const double norm = highest + std::log(sum);
+  if (!std::isfinite(norm))
+    throw Error(ErrorCode::kNonFinite,
+                "logits that are NaN or infinite have no probabilities; -inf is one of 0");
   const auto logprob = [&](size_t id) { return static_cast<float>(logits[id] - norm); };
   std::vector<int32_t> ids;
   const auto before = [&](int32_t a, int32_t b) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "paths.h"
@@ -188,6 +189,15 @@ TEST(Logprobs, AreTheLogSoftmaxOfRawLogits) {
   EXPECT_EQ(log_probabilities(logits, 0, 99).top.size(), 4u);
   EXPECT_TRUE(log_probabilities(logits, 0).top.empty());
   test::refused(ErrorCode::kInvalidArgument, "token 4", [&] { log_probabilities(logits, 4); });
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(log_probabilities(std::vector<float>{0, -kInf}, 1).logprob, -kInf);
+  for (const float odd : {kInf, std::nanf("")})
+    test::refused(ErrorCode::kNonFinite, "NaN or infinite", [&] {
+      log_probabilities(std::vector<float>{odd, 0, odd}, 1);
+    });
+  test::refused(ErrorCode::kNonFinite, "NaN", [&] {
+    log_probabilities(std::vector<float>{-kInf, -kInf}, 0);
+  });
 }
 
 TEST(Session, ScoresATextAsItsTokensWouldBeOneByOne) {
