@@ -10,6 +10,7 @@ In every tracked *.md file:
   (only where build/bin/pith is there; a run without it says so).
 Source files too: a document that a comment names exists.
 Every page of a method says what it is good and bad at, under that heading.
+The prose of documents keeps to the rules of tools/doc_prose.py: words, length of lines and sentences.
 `--self-test` proves that each rule can fail.
 """
 
@@ -19,6 +20,8 @@ import re
 import subprocess
 import sys
 import tempfile
+
+from doc_prose import prose_faults
 
 FOLDERS = ("src/", "include/", "apps/", "tests/", "bench/", "tools/", "docs/", "models/", ".ci/")
 PROGRAM = "build/bin/pith"
@@ -146,7 +149,7 @@ def command_faults(tree, path, number, code):
 
 def document_faults(tree, path):
     text = (tree.root / path).read_text(encoding="utf-8")
-    faults = link_faults(tree, path, text)
+    faults = link_faults(tree, path, text) + prose_faults(path, text)
     for number, code in code_of(text):
         for named in PATH.findall(code):
             if not tree.has(named):
@@ -178,12 +181,19 @@ def self_test():
     bad = ["`src/core/gone.cc`", "See [it](gone.md).", "See [it](other.md#gone).", "`make nothing`",
            "`pith fly`", "`pith run --wings`", "`pith run fast --temp 1`",
            "```\nbuild/bin/pith run \\\n  --wings\n```",
-           "`src/core/*.cu`", "`src/gone/<name>/x.h`", "`src/core/{dtype,gone}.h`"]
+           "`src/core/*.cu`", "`src/gone/<name>/x.h`", "`src/core/{dtype,gone}.h`",
+           "It judges rows.", "Memory is lent.", "Rows in company.", "A key is turned by RoPE.",
+           "It turns keys.", "It lets go of rows.", "One launch a layer.", "It goes on from there.",
+           "What stays is small.", "Short. That of rows is small.", "- Those that stay are few.",
+           "word " * 25, "It is " + "so " * 20 + "\nand " + "so " * 20 + "long."]
     good = ["`src/core/dtype.h`", "See [it](other.md#some-heading).", "`make test lint`",
             "`pith run fast --wings`",
             "`pith run -m x`", "```\npith run --temp=0 -n -1 | less --raw\n```", "`src/*/dtype.h`",
             "`src/core/<name>/x.h`", "`build/bin/pith --version`", "[far](https://example.org/x)",
-            "make sense of it", "`a/b/c`"]
+            "make sense of it", "`a/b/c`", "What stays?", "One launch per layer.", "It turns out.",
+            "`judge`", "    what " + "x" * 130, "| judge | " + "x" * 130 + " |", "# What it says",
+            "It is " + "so " * 36 + "\nlong.", "It is " + "so " * 25 + "\nlong. And " + "so " * 25,
+            "<!-- generated: begin -->\n\nIt judges.\n\n<!-- generated: end -->"]
     helps = ('case "$*" in "--help") printf "  --version\\n  run  runs\\n";; '
              '"run --help") printf "  -m,--model --temp -n\\n  fast  runs faster\\n";; '
              '"run fast --help") echo "  --wings";; *) exit 1;; esac\n')

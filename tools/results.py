@@ -98,41 +98,6 @@ def table(header, rows):
     return lines + ["| " + " | ".join(row) + " |" for row in rows]
 
 
-def summary_row(name, found):
-    every = found["all"]
-    compared = "ratio" in every
-    return [name, f"{every['rows']:.0f}", f"{100 * every['rows'] / every['rows_seen']:.1f}%",
-            f"{every['bytes'] / 1e6:.2f}", f"{every['effective_bits']:.2f}",
-            number(every["error_mean"]), number(every["error_deviation"]),
-            number(every["uniform_mean"]) if compared else "-",
-            number(every["uniform_deviation"]) if compared else "-",
-            f"{every['ratio']:.3f}" if compared else "-",
-            f"{every['heads_won']}/{every['heads_compared']}" if compared else "-"]
-
-
-SUMMARY = ["policy", "rows", "kept", "MB", "bits", "error", "sd", "uniform", "sd", "ratio",
-           "heads won"]
-
-
-def layer_row(name, found):
-    cells = []
-    for layer in found["layers"]:
-        cell = number(layer["error_mean"])
-        if "ratio" in layer:
-            cell += f" ({layer['ratio']:.2f})"
-            if layer["heads_won"] == layer["heads_compared"]:
-                cell = f"**{cell}**"
-        cells.append(cell)
-    return [name, *cells]
-
-
-def section(title, names, found):
-    layers = [str(i) for i in range(len(found[0]["layers"]))]
-    return [f"### {title}", "",
-            *table(SUMMARY, [summary_row(*pair) for pair in zip(names, found)]), "",
-            *table(["by layer", *layers], [layer_row(*pair) for pair in zip(names, found)]), ""]
-
-
 def overview(title, found):
     """A line a method, a column a share: error, ratio to uniform and heads won. found: by (share,
     name), in order."""
@@ -150,7 +115,7 @@ def overview(title, found):
 
 
 def selector_page(options):
-    short, full = [], []
+    short = []
     for text in options.text:
         for context in CONTEXTS:
             for make, title in ((selectors, "about 1/{} of the rows"),
@@ -161,12 +126,7 @@ def selector_page(options):
                 found = dict(zip(wanted, probe(options, text, context, policies)))
                 where = f"{pathlib.Path(text).name}, {context} tokens"
                 short += overview(f"{where}, {title.replace('1/{}', 'a share')}", found)
-                for share in SHARES:
-                    keys = [key for key in wanted if key[0] == share]
-                    full += section(f"{where}, {title.format(share)}",
-                                    [f"`{wanted[key]}`" for key in keys],
-                                    [found[key] for key in keys])
-    return ["## Overview", "", *short, "## Every policy, by layer", "", *full]
+    return ["## Overview", "", *short]
 
 
 # Settings of each codec that are compared; a codec that is not named here is measured as it comes.
@@ -238,16 +198,14 @@ def codec_section(options, title, policies):
     policies = [policy for policy in policies if policy not in refused]
     found = probe(options, options.text[0], CODEC_CONTEXT, policies)
     rows = sorted(zip(policies, found, front(found)), key=lambda r: r[1]["all"]["effective_bits"])
-    layers = [f"layer {i}" for i in range(len(found[0]["layers"]))]
     lines = []
     for policy, f, best in rows:
         bits = f"{f['all']['effective_bits']:.2f}"
         lines.append([f"`{policy}`", f"**{bits}**" if best else bits, f"{f['all']['rows']:.0f}",
                       f"{f['all']['bytes'] / 1e6:.2f}", number(f["all"]["error_mean"]),
-                      number(f["all"]["error_deviation"]),
-                      *(number(layer["error_mean"]) for layer in f["layers"])])
+                      number(f["all"]["error_deviation"])])
     out = [f"### {title}", "",
-           *table(["policy", "bits", "rows", "MB", "error", "sd", *layers], lines), ""]
+           *table(["policy", "bits", "rows", "MB", "error", "sd"], lines), ""]
     if refused:
         out += ["Refused in this build:", "",
                 *(f"- `{policy}`: {why}" for policy, why in refused.items()), ""]

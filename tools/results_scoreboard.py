@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures and writes docs/results/scoreboard.{md,jsonl} and docs/results/report.html.
+"""Measures and writes docs/results/scoreboard.{md,jsonl} and build/report.html.
 
 usage: results_scoreboard.py --text FILE [--model FOLDER] [--work FOLDER] [--program FILE] [--write]
 

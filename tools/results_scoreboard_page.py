@@ -1,4 +1,4 @@
-"""Writes docs/results/scoreboard.{jsonl,md} and docs/results/report.html from measured files."""
+"""Writes docs/results/scoreboard.{jsonl,md} and build/report.html from measured files."""
 
 import json
 import math
@@ -244,8 +244,8 @@ def setting_lines(board):
 
 def page(board, command, wanted):
     lines = ["# Scoreboard", "", f"    {command}", "",
-             "makes this page, its figures as JSON lines (`docs/results/scoreboard.jsonl`) and "
-             "[the same with plots](report.html).", "", *setting_lines(board), ""]
+             "makes this page and its figures as JSON lines (`docs/results/scoreboard.jsonl`).",
+             "`pith report docs/results/scoreboard.jsonl --out report.html` plots them.", "", *setting_lines(board), ""]
     for length in board.lengths:
         lines += [f"## {length} tokens", "", *length_table(board, length), "",
                   *unmeasured(board, length, wanted)]
@@ -265,6 +265,6 @@ def write(program, work, command, wanted):
     files += sorted(work.glob("probe_*.json"))
     lines = RESULTS / "scoreboard.jsonl"
     subprocess.run([program, "report", *(f for f in files if f.exists()), "--lines", lines, "--out",
-                    RESULTS / "report.html", "--title", TITLE], check=True)
+                    ROOT / "build/report.html", "--title", TITLE], check=True)
     board = Scoreboard(lines.read_text().splitlines())
     (RESULTS / "scoreboard.md").write_text(page(board, command, wanted))
