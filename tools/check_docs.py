@@ -10,7 +10,7 @@ In every tracked *.md file:
   (only where build/bin/pith is there; a run without it says so).
 Source files too: a document that a comment names exists.
 Every page of a method says what it is good and bad at, under that heading.
-The prose of documents keeps to the rules of tools/doc_prose.py: words, length of lines and sentences.
+The prose of documents keeps to tools/doc_prose.py: words, length of lines and sentences.
 `--self-test` proves that each rule can fail.
 """
 

@@ -20,12 +20,12 @@ UNUSED = [
     (r"\bjudg(?:e|es|ed|ing|ements?)\b", "select, selection; compare"),
     (r"\blen(?:d|ds|t|ding)\b", "borrow, scratch"),
     (r"\bin company\b|\bthe company\b|\bcompany of\b", "batch"),
-    (r"\b(?:keys?|quer(?:y|ies)|rows?|vectors?)\b[^.;:|]{0,30}\bturn(?:s|ed)?\b(?! (?:out|by turns))",
-     "rotate"),
+    (r"\b(?:keys?|quer(?:y|ies)|rows?|vectors?)\b[^.;:|]{0,30}\bturn(?:s|ed)?\b"
+     r"(?! (?:out|by turns))", "rotate"),
     (r"\bturn(?:s|ed|ing)? (?:the |a |its )?(?:keys?|quer(?:y|ies)|rows?|vectors?)\b", "rotate"),
     (r"\blet(?:s|ting)? go\b", "evict"),
-    (r"\b(?:one|two|launch|block|copy|scale|byte|bit|times|us|ms|bits|bytes|tokens|nats|rows|numbers|"
-     r"words|operations|instructions|pieces) an? "
+    (r"\b(?:one|two|launch|block|copy|scale|byte|bit|times|us|ms|bits|bytes|tokens|nats|rows|"
+     r"numbers|words|operations|instructions|pieces) an? "
      r"(?:layer|head|row|token|session|number|block|step|second|kv head|query|group|pair|channel|"
      r"side|chunk|weight|prediction|piece)\b", "per"),
     (r"\bgo(?:es)? on (?:from|bit)\b", "continue"),
@@ -37,7 +37,7 @@ SHORT = re.compile(r"\b(?:e\.g|i\.e|vs|cf|etc|Fig|Sec|approx|No)\.|(?<=\d)\.(?=\
 
 
 def paragraphs(text):
-    """(first line's number, text) of every paragraph or list item of prose; code spans become `x`."""
+    """(first line's number, text) of every paragraph or list item of prose."""
     found, held, start, fenced, generated = [], [], 0, False, False
 
     def flush():
@@ -50,7 +50,8 @@ def paragraphs(text):
         if FENCE.match(line):
             fenced = not fenced
             flush()
-        elif (fenced or generated or not line.strip() or line.lstrip().startswith(("|", "#", "<", ">"))
+        elif (fenced or generated or not line.strip()
+              or line.lstrip().startswith(("|", "#", "<", ">"))
               or (line.startswith(("    ", "\t")) and not held)):
             flush()
             generated &= not line.startswith("<!-- generated: end")
@@ -85,7 +86,8 @@ def prose_faults(path, text):
         prose = not (fenced or generated or line.lstrip().startswith(("|", "#", "<", ">", "!["))
                      or line.startswith("    "))
         generated &= not line.startswith("<!-- generated: end")
-        if prose and len(line) > COLUMNS and " " in line[:COLUMNS].strip():
+        breaks = " " in re.sub(r"`[^`]*`", "code", line).strip()
+        if prose and breaks and len(line) > COLUMNS:
             faults.append(f"{path}:{number}: {len(line)} columns, {COLUMNS} at most")
     if path.startswith(NOTES):
         return faults
