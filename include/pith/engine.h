@@ -49,8 +49,9 @@ struct EngineOptions {
 /// How tokens come to a session.
 enum class Append : uint8_t {
   kWhole,       ///< several are a prompt that ends with them; one is part of an answer
-  kMore,        ///< of a prompt that goes on: its end is not here
+  kMore,        ///< the end of a piece of a prompt that goes on: others may go on from here
   kPromptEnds,  ///< the last of a prompt, even if it is one
+  kPart,        ///< of a piece of a prompt: neither of them ends here
 };
 
 /// What step() does for one session. An answer does not depend on what else is in the step: its
@@ -77,14 +78,15 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// Works of one token run in one pass, which reads the weights once; prompts follow, chunk after
-  /// chunk, in passes of their own. A work that fails says so and changes no other. Throws
+  /// Works of one token run in one pass, which reads the weights once, and what they draw is drawn;
+  /// prompts follow, chunk after chunk, in passes of their own. To decode in between, give prompts
+  /// chunk by chunk (PromptReader). A work that fails says so and changes no other. Throws
   /// kInvalidArgument, before anything is done, for a work without a session, a session of another
   /// engine, or one that is named twice.
   void step(std::span<Work> works);
 
-  /// The length of the next chunk of a prompt with `left` tokens to come: how step() and
-  /// Session::append cut. Who cuts a prompt into works of kMore cuts here to get the same bits.
+  /// The length of the next chunk of a piece with `left` tokens to come: how step() and
+  /// Session::append cut. Who cuts by himself cuts here to get the same bits; PromptReader does.
   size_t next_chunk(size_t left) const;
 
   /// What is the engine's own: scratch.

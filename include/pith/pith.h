@@ -180,9 +180,10 @@ pith_status pith_session_restore(const pith_engine* engine, const char* path,
 
 /* How tokens come to a session. */
 typedef enum pith_append {
-  PITH_APPEND_WHOLE = 0,      /* several are a prompt that ends with them; one is of an answer */
-  PITH_APPEND_MORE = 1,       /* of a prompt that goes on */
-  PITH_APPEND_PROMPT_ENDS = 2 /* the last of a prompt, even if it is one */
+  PITH_APPEND_WHOLE = 0,       /* several are a prompt that ends with them; one is of an answer */
+  PITH_APPEND_MORE = 1,        /* the end of a piece of a prompt that goes on */
+  PITH_APPEND_PROMPT_ENDS = 2, /* the last of a prompt, even if it is one */
+  PITH_APPEND_PART = 3         /* of a piece of a prompt: neither ends here */
 } pith_append;
 
 /* Appends tokens. If `progress` (may be NULL) asks to stop, the tokens of the finished chunks stay:

@@ -51,9 +51,43 @@ struct Prompt {
 inline constexpr size_t kLeastPiece = 64;
 
 /// Where a prompt is cut: after how many tokens each piece ends, the last with the prompt. `from`:
-/// how many its session has seen. Who reads a prompt without PrefixTree::read appends all pieces
-/// but the last as Append::kMore, the last as kPromptEnds.
+/// how many its session has seen. All pieces but the last come as Append::kMore, the last as
+/// kPromptEnds. Throws kInvalidArgument for fork points that do not ascend.
 std::vector<size_t> prompt_pieces(const Prompt& prompt, size_t from = 0);
+
+/// A prompt in works of one chunk, cut as PrefixTree::read and Session::append cut it: for whoever
+/// runs Engine::step and has other sessions decode in between. The prompt's tokens must outlive it.
+///
+///   Session session = tree.begin(options, prompt);
+///   PromptReader reader(session, prompt);
+///   while (!reader.done()) {
+///     Work work = reader.next(session);
+///     engine->step({&work, 1});                          // ... among others
+///     if (work.failure) ...
+///     if (reader.took(work)) tree.keep(session, prompt);  // a fork point
+///   }
+class PromptReader {
+ public:
+  /// What `session` has not seen of the prompt; it may have stopped anywhere in it. Throws
+  /// kInvalidArgument for a session that has seen other tokens, or all of them, and for fork points
+  /// that do not ascend.
+  PromptReader(const Session& session, const Prompt& prompt);
+
+  bool done() const { return at_ == tokens_.size(); }
+  size_t at() const { return at_; }  ///< tokens read
+  /// The next chunk, as a work for `session`. The same again until took() is called.
+  Work next(Session& session) const;
+  /// The work is done. Whether a piece ended at a fork point, where the session is worth keeping.
+  bool took(const Work& work);
+
+ private:
+  size_t piece_end() const;
+
+  std::shared_ptr<const Engine> engine_;
+  std::span<const int32_t> tokens_;
+  std::vector<size_t> ends_;  // of the pieces
+  size_t at_;
+};
 
 /// What a session went on from.
 struct Reuse {

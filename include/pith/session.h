@@ -72,9 +72,10 @@ class Session {
 
   /// Appends tokens in chunks and returns the logits [V] after the last one; valid until the next
   /// call. Throws kInvalidArgument (no tokens, unknown id), kContextFull (nothing is appended),
-  /// kOutOfMemory, kNonFinite. If `progress` returns false the tokens of the finished chunks stay
-  /// and the logits are those after them. After an error in the middle of a chunk the layers no
-  /// longer agree and every later call throws; fork() before risky steps.
+  /// kOutOfMemory, kNonFinite. If `progress` returns false the tokens of the finished chunks stay,
+  /// the prompt has not ended, and its rest may be appended later with the same bits. After an
+  /// error in the middle of a chunk the layers no longer agree and every later call throws; fork()
+  /// before risky steps.
   std::span<const float> prefill(std::span<const int32_t> tokens, const Progress& progress = {});
   /// As prefill, without logits: sample() is cheaper where they would have to be copied.
   void append(std::span<const int32_t> tokens, const Progress& progress = {});
@@ -143,6 +144,7 @@ class Session {
  private:
   friend class Engine;
   friend class PrefixTree;
+  friend class PromptReader;
   struct State;
   explicit Session(std::unique_ptr<State> state);
   SessionContents contents(const SaveOptions& options) const;

@@ -111,7 +111,7 @@ Work work_of(const pith_work* from) {
   Work work;
   work.session = &given(w.session, "a work's session").session;
   work.tokens = span_of(w.tokens, w.count, "a work's tokens");
-  work.append = static_cast<Append>(one_of(w.how, 3, "how tokens come:"));
+  work.append = static_cast<Append>(one_of(w.how, 4, "how tokens come:"));
   work.logits = w.logits;
   work.sampler = w.sampler ? &w.sampler->sampler : nullptr;
   return work;
@@ -237,14 +237,14 @@ pith_status pith_session_append(pith_session* session, const int32_t* tokens, si
                                 pith_append how, pith_progress progress, void* user,
                                 pith_error* error) {
   return guarded(error, [&] {
-    static_assert(PITH_APPEND_PROMPT_ENDS == static_cast<int>(pith::Append::kPromptEnds));
+    static_assert(PITH_APPEND_PART == static_cast<int>(pith::Append::kPart));
     pith::Progress pass_on;
     if (progress) {
       pass_on = [&](size_t done, size_t total) { return progress(done, total, user) == 0; };
     }
     given(session, "the session")
         .session.append(span_of(tokens, count, "the tokens"),
-                        static_cast<pith::Append>(one_of(how, 3, "how tokens come:")), pass_on);
+                        static_cast<pith::Append>(one_of(how, 4, "how tokens come:")), pass_on);
   });
 }
 

@@ -236,10 +236,13 @@ void Forward::step_caches(std::span<Sequence> sequences, int layer) {
       s.failure = std::current_exception();
     }
   };
-  if (many_)
+  // A step alone spreads its heads and rows over all threads; one of many runs on its own thread.
+  // Which it is changes no bits. Few sessions on many cores would leave cores idle.
+  const auto threads = static_cast<size_t>(context_.pool.size());
+  if (2 * sequences.size() > threads)
     context_.pool.parallel_for(sequences.size(), [&](size_t i, int) { step(i); });
   else
-    step(0);
+    for (size_t i = 0; i < sequences.size(); ++i) step(i);
 }
 
 void Forward::mlp(int layer) {

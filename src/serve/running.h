@@ -22,8 +22,7 @@ struct Running {
   // Reading.
   std::optional<Session> session;  // of the prompt; then of the first choice
   Reuse reuse;
-  std::vector<size_t> pieces;  // ends, those behind the session's tokens alone
-  size_t at = 0;               // tokens read
+  std::optional<PromptReader> reader;
 
   // Writing.
   std::vector<std::unique_ptr<Answer>> answers;
@@ -35,7 +34,7 @@ struct Running {
   double prompt_seconds = 0;
 
   bool reading() const { return answers.empty() && !over; }
-  size_t left() const { return task->prompt.size() - at; }
+  size_t left() const { return task->prompt.size() - reader->at(); }
   Session& session_of(size_t choice) { return choice == 0 ? *session : forks[choice - 1]; }
   Prompt prompt() const {
     return {task->prompt, task->fork_points, task->tenant, task->conversation};

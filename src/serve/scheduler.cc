@@ -214,8 +214,7 @@ void Scheduler::begin(Waiting& waiting) {
       r->session = tree_.begin(task.session, r->prompt(), &r->reuse);
     else
       r->session.emplace(engine_, task.session);
-    r->at = r->session->tokens();
-    r->pieces = prompt_pieces(r->prompt(), r->at);
+    r->reader.emplace(*r->session, r->prompt());
   } catch (const Error& error) {
     waiting.task->listener->failed(refusal_of(error));
     --busy_;

@@ -96,13 +96,9 @@ void Scheduler::read_chunk() {
   Running* r = next_to_read();
   if (r == nullptr) return;
   const auto start = Clock::now();
-  const size_t piece = *std::upper_bound(r->pieces.begin(), r->pieces.end(), r->at);
-  const size_t count = engine_->next_chunk(piece - r->at);
-  const bool last = r->at + count == r->task->prompt.size();
-  Work work;
-  work.session = &*r->session;
-  work.tokens = std::span(r->task->prompt).subspan(r->at, count);
-  work.append = last ? Append::kPromptEnds : Append::kMore;
+  Work work = r->reader->next(*r->session);
+  const size_t count = work.tokens.size();
+  const bool last = work.append == Append::kPromptEnds;
   std::vector<float> logits;
   if (last && r->task->max_tokens > 0) {
     logits.resize(static_cast<size_t>(engine_->model()->config().vocab));
@@ -114,9 +110,9 @@ void Scheduler::read_chunk() {
   owed_ = took * (1 - options_.prefill_share) / options_.prefill_share;
   r->prompt_seconds += took;
   if (work.failure) return fail(*r, refusal_of(*work.failure), "error");
-  r->at += count;
-  r->task->listener->read(r->at, r->reuse.tokens, r->task->prompt.size());
-  if (r->at == piece && !last && r->task->reuse && r->reuse.kind != Reuse::Kind::kAnswer)
+  const bool fork_point = r->reader->took(work);
+  r->task->listener->read(r->reader->at(), r->reuse.tokens, r->task->prompt.size());
+  if (fork_point && r->task->reuse && r->reuse.kind != Reuse::Kind::kAnswer)
     tree_.keep(*r->session, r->prompt());
   if (last) prompt_read(*r, logits);
 }

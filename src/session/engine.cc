@@ -78,14 +78,11 @@ class Engine::Step {
       s.backend->own();
     });
     run_tokens();
+    finish([](const Work& w) { return w.tokens.size() == 1; });
     each([](Work& w, Session::State& s) {
-      if (w.tokens.size() > 1) s.run(w.tokens, w.append);
+      if (w.tokens.size() > 1) s.run(w.tokens);
     });
-    each([](Work& w, Session::State& s) {
-      s.came(w.append);
-      if (ends_prompt(w.append, w.tokens.size())) s.end_prompt();
-    });
-    finish();
+    finish([](const Work& w) { return w.tokens.size() > 1; });
   }
 
  private:
@@ -130,11 +127,18 @@ class Engine::Step {
     }
   }
 
-  void finish() {
+  /// Notes how the tokens of some works came, and makes what is wanted of their logits.
+  template <class Which>
+  void finish(const Which& which) {
+    each([&](Work& w, Session::State& s) {
+      if (!which(w)) return;
+      s.came(w.append);
+      if (ends_prompt(w.append, w.tokens.size())) s.end_prompt();
+    });
     std::vector<Work*> of;
     std::vector<LogitsWork> wanted;
     for (Work& w : works_) {
-      if (w.failure || (!w.logits && !w.sampler)) continue;
+      if (w.failure || !which(w) || (!w.logits && !w.sampler)) continue;
       of.push_back(&w);
       Session::State& s = state_of(w);
       if (w.sampler) w.sampler->set_draw(s.seen->size());

@@ -93,6 +93,7 @@ struct PrefixTree::State {
   /// The longest that the prompt goes on from; null: none. Says in `reuse` why it is not longer.
   Snapshot* find(const SessionKey& key, const Prompt& prompt, Reuse& reuse);
   std::string other_key(const SessionKey& key) const;
+  bool cut_alike(const Snapshot& s, std::span<const size_t> pieces) const;
   /// Where a session's copy is kept already.
   Snapshot* kept(const Session::State& session, const SessionKey& key, const Prompt& prompt);
   void insert(std::shared_ptr<const Session> session, SessionKey key, const Prompt& prompt,
@@ -152,6 +153,16 @@ std::string PrefixTree::State::other_key(const SessionKey& key) const {
   return fmt::format("what is kept has another {}", nearest);
 }
 
+// Pieces ended where the prompt's do, and if the last goes on, a chunk of the prompt's ends there
+// too.
+bool PrefixTree::State::cut_alike(const Snapshot& s, std::span<const size_t> pieces) const {
+  const size_t ended = s.cuts.size();
+  if (ended >= pieces.size() || !std::ranges::equal(s.cuts, pieces.first(ended))) return false;
+  size_t at = ended > 0 ? s.cuts.back() : 0;
+  while (at < s.tokens) at += engine->next_chunk(pieces[ended] - at);
+  return at == s.tokens;
+}
+
 Snapshot* PrefixTree::State::find(const SessionKey& key, const Prompt& prompt, Reuse& reuse) {
   const auto root = roots.find(key);
   if (root == roots.end()) {
@@ -165,8 +176,7 @@ Snapshot* PrefixTree::State::find(const SessionKey& key, const Prompt& prompt, R
     const size_t same = tree.walk(prompt.tokens, [&](PrefixNode& node) {
       for (Snapshot* s : node.snapshots) {
         if (s->tokens >= prompt.tokens.size()) continue;
-        const bool cut_alike = s->cuts.size() <= pieces.size() &&
-                               std::ranges::equal(s->cuts, std::span(pieces).first(s->cuts.size()));
+        const bool cut_alike = this->cut_alike(*s, pieces);
         if (!s->after_answer && !cut_alike) {
           cut_elsewhere = std::max(cut_elsewhere, s->tokens);
         } else if (!best || s->tokens >= best->tokens) {
@@ -258,6 +268,9 @@ void PrefixTree::State::insert(std::shared_ptr<const Session> session, SessionKe
 std::vector<size_t> prompt_pieces(const Prompt& prompt, size_t from) {
   std::vector<size_t> ends;
   size_t last = from;
+  if (!std::ranges::is_sorted(prompt.fork_points))
+    throw Error(ErrorCode::kInvalidArgument,
+                "the fork points of a prompt are not in ascending order");
   for (const size_t point : prompt.fork_points) {
     if (point < last + kLeastPiece || point >= prompt.tokens.size()) continue;
     ends.push_back(point);
@@ -265,6 +278,36 @@ std::vector<size_t> prompt_pieces(const Prompt& prompt, size_t from) {
   }
   ends.push_back(prompt.tokens.size());
   return ends;
+}
+
+PromptReader::PromptReader(const Session& session, const Prompt& prompt)
+    : engine_(session.engine()), tokens_(prompt.tokens), at_(session.tokens()) {
+  if (at_ >= tokens_.size() || !std::ranges::equal(session.token_ids(), tokens_.first(at_)))
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a session that has seen {} tokens, and a prompt of {} that does not "
+                            "go on from them; give it the session that begin() made for it",
+                            at_, tokens_.size()));
+  // In the middle of a piece, the pieces are those of a session that read it from its beginning.
+  const Session::State& s = *session.state_;
+  ends_ = prompt_pieces(prompt, !s.in_prompt ? at_ : s.cuts.empty() ? 0 : s.cuts.back());
+}
+
+size_t PromptReader::piece_end() const { return *std::ranges::upper_bound(ends_, at_); }
+
+Work PromptReader::next(Session& session) const {
+  const size_t end = piece_end(), count = engine_->next_chunk(end - at_);
+  Work work;
+  work.session = &session;
+  work.tokens = tokens_.subspan(at_, count);
+  work.append = at_ + count < end       ? Append::kPart
+                : end == tokens_.size() ? Append::kPromptEnds
+                                        : Append::kMore;
+  return work;
+}
+
+bool PromptReader::took(const Work& work) {
+  at_ += work.tokens.size();
+  return work.append == Append::kMore;
 }
 
 PrefixTree::PrefixTree(std::shared_ptr<Engine> engine, const PrefixTreeOptions& options)
@@ -305,24 +348,13 @@ Session PrefixTree::begin(const SessionOptions& options, const Prompt& prompt, R
 
 void PrefixTree::read(Session& session, const Prompt& prompt, const Progress& progress) {
   const size_t seen = session.tokens();
-  if (seen >= prompt.tokens.size() ||
-      !std::ranges::equal(session.token_ids(), prompt.tokens.first(seen)))
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("a session that has seen {} tokens, and a prompt of {} that does not "
-                            "go on from them; give it the session that begin() made for it",
-                            seen, prompt.tokens.size()));
-  size_t at = seen;
-  for (const size_t end : prompt_pieces(prompt, seen)) {
-    const bool last = end == prompt.tokens.size();
-    bool stopped = false;
-    session.append(prompt.tokens.subspan(at, end - at), last ? Append::kPromptEnds : Append::kMore,
-                   [&](size_t done, size_t) {
-                     stopped = progress && !progress(at - seen + done, prompt.tokens.size() - seen);
-                     return !stopped;
-                   });
-    at = end;
-    if (stopped) return;
-    if (!last && session.state_->in_prompt) keep(session, prompt);
+  const size_t all = prompt.tokens.size() - seen;
+  for (PromptReader reader(session, prompt); !reader.done();) {
+    const Work work = reader.next(session);
+    session.append(work.tokens, work.append);
+    const bool fork_point = reader.took(work);
+    if (progress && !progress(reader.at() - seen, all)) return;
+    if (fork_point && session.state_->in_prompt) keep(session, prompt);
   }
 }
 

@@ -76,12 +76,11 @@ void Session::State::fail(const std::exception_ptr& why) {
   }
 }
 
-void Session::State::run(std::span<const int32_t> ids, Append how, const Progress& progress,
-                         const LogitsSink& sink) {
-  for (size_t done = 0; done < ids.size();) {
-    const size_t left = ids.size() - done;
-    const size_t count =
-        how == Append::kMore ? std::min(left, shared().options.chunk) : engine->next_chunk(left);
+size_t Session::State::run(std::span<const int32_t> ids, const Progress& progress,
+                           const LogitsSink& sink) {
+  size_t done = 0;
+  while (done < ids.size()) {
+    const size_t count = engine->next_chunk(ids.size() - done);
     LogitsSink of_chunk;
     if (sink) {
       of_chunk = [&](size_t first, size_t n, const float* logits) {
@@ -92,6 +91,7 @@ void Session::State::run(std::span<const int32_t> ids, Append how, const Progres
     done += count;
     if (progress && !progress(done, ids.size())) break;
   }
+  return done;
 }
 
 void Session::State::run_chunk(std::span<const int32_t> ids, const LogitsSink& sink) {
@@ -116,8 +116,8 @@ void Session::State::run_chunk(std::span<const int32_t> ids, const LogitsSink& s
 }
 
 void Session::State::came(Append how) {
-  in_prompt = in_prompt && how == Append::kMore;
-  if (in_prompt) cuts.push_back(seen->size());
+  in_prompt = in_prompt && (how == Append::kMore || how == Append::kPart);
+  if (in_prompt && how == Append::kMore) cuts.push_back(seen->size());
 }
 
 void Session::State::end_prompt() {
@@ -157,7 +157,8 @@ void Session::append(std::span<const int32_t> ids, const Progress& progress) {
 
 void Session::append(std::span<const int32_t> ids, Append how, const Progress& progress) {
   state_->check(ids);
-  state_->run(ids, how, progress);
+  // A prompt that is broken off has not ended: its rest may come later.
+  if (state_->run(ids, progress) < ids.size()) how = Append::kPart;
   state_->came(how);
   if (ends_prompt(how, ids.size())) state_->end_prompt();
 }
@@ -179,7 +180,7 @@ std::span<const float> Session::decode(int32_t token) { return prefill({&token, 
 
 void Session::prefill_logits(std::span<const int32_t> ids, const LogitsSink& sink) {
   state_->check(ids);
-  state_->run(ids, Append::kWhole, {}, sink);
+  state_->run(ids, {}, sink);
   state_->came(Append::kWhole);
   if (ends_prompt(Append::kWhole, ids.size())) state_->end_prompt();
 }

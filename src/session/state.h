@@ -32,7 +32,9 @@ struct Session::State {
   CopyOnWrite<std::vector<int32_t>> seen;  ///< the tokens' ids
   std::string failure;                     ///< why the layers disagree, if they do
   bool in_prompt = true;                   ///< all of it is of a prompt that goes on
-  std::vector<size_t> cuts;  ///< after how many tokens the pieces of that prompt ended
+  /// After how many tokens the pieces of that prompt ended. Where a piece was cut into chunks
+  /// follows from where it ends.
+  std::vector<size_t> cuts;
 
   Engine::State& shared() const { return *engine->state_; }
   EngineBackend& device() const { return *shared().backend; }
@@ -40,9 +42,9 @@ struct Session::State {
   void check(std::span<const int32_t> ids) const;
   void check_usable() const;
   /// Runs checked tokens, chunk by chunk, until `progress` returns false; `sink` gets the logits of
-  /// all of them.
-  void run(std::span<const int32_t> ids, Append how, const Progress& progress = {},
-           const Session::LogitsSink& sink = {});
+  /// all of them. How many it ran.
+  size_t run(std::span<const int32_t> ids, const Progress& progress = {},
+             const Session::LogitsSink& sink = {});
   /// Runs tokens at once, in a turn of its own.
   void run_chunk(std::span<const int32_t> ids, const Session::LogitsSink& sink);
   void end_prompt();
