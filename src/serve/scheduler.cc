@@ -162,6 +162,10 @@ void Scheduler::drop_gone() {
   for (const auto& r : running_) {
     if (r->over || !r->task->listener->gone()) continue;
     metrics_.cancelled(r->reading() ? "prompt" : "answer");
+    // The chunks that are read need not be read again if the client asks again.
+    if (r->reading() && r->task->reuse && r->reader->at() > r->reuse.tokens &&
+        r->reuse.kind != Reuse::Kind::kAnswer)
+      tree_.keep(*r->session, r->prompt());
     fail(*r, Refusal(500, "cancelled", "the client has gone"), "abort");
   }
   remove_ended();

@@ -159,7 +159,7 @@ bool PrefixTree::State::cut_alike(const Snapshot& s, std::span<const size_t> pie
   const size_t ended = s.cuts.size();
   if (ended >= pieces.size() || !std::ranges::equal(s.cuts, pieces.first(ended))) return false;
   size_t at = ended > 0 ? s.cuts.back() : 0;
-  while (at < s.tokens) at += engine->next_chunk(pieces[ended] - at);
+  while (at < s.tokens && at < pieces[ended]) at += engine->next_chunk(pieces[ended] - at);
   return at == s.tokens;
 }
 

@@ -42,7 +42,7 @@ class PromptReaderBits : public testing::TestWithParam<size_t> {};
 // Pieces of 150, 260 and 90 tokens, in chunks of 80, while two others decode.
 TEST_P(PromptReaderBits, ASchedulersSnapshotsAreFound) {
   const auto e = engine();
-  const SessionOptions options = with_policy(policies()[GetParam()]);
+  const SessionOptions options = with_policy(policies()[GetParam()], 1200);
   PrefixTree tree(e, {.max_bytes = kMuch});
   const Ids text = some_ids(500, 1);
   const std::vector<size_t> points = {150, 410};
@@ -117,7 +117,7 @@ TEST(PromptReader, ABrokenOffPromptGoesOnAsIfItHadNotBeen) {
   const auto e = engine();
   for (const std::string& policy : policies()) {
     const Ids text = some_ids(300, 3);
-    Session whole(e, with_policy(policy)), broken(e, with_policy(policy));
+    Session whole(e, with_policy(policy, 1200)), broken(e, with_policy(policy, 1200));
     whole.append(text);
     broken.append(text, [](size_t done, size_t) { return done < 100; });
     ASSERT_EQ(broken.tokens(), 160u);
@@ -129,7 +129,7 @@ TEST(PromptReader, ABrokenOffPromptGoesOnAsIfItHadNotBeen) {
 TEST(PromptReader, RefusesOtherPromptsAndPointsOutOfOrder) {
   const auto e = engine();
   const Ids text = some_ids(300, 4);
-  Session session(e, with_policy("exact"));
+  Session session(e, with_policy("exact", 1200));
   session.append(std::span(text).first(100), Append::kMore);
   const auto invalid = ErrorCode::kInvalidArgument;
   const Ids other = some_ids(300, 5);
