@@ -50,7 +50,7 @@ Fields HeavyOptions::fields(const std::string& unset) {
 
 std::optional<HeavySizes> HeavyOptions::sizes(const BudgetSite& site) const {
   if (!heavy) return std::nullopt;
-  const size_t rows = site.rows(*heavy, "heavy");
+  const size_t rows = site.rows(*heavy, "heavy", 2);
   HeavySizes sizes{rows, interval.value_or(0), queries};
   // As with scores (docs/decisions/0095): an interval that is given comes on top of rows.
   if (!interval || heavy->unit == Budget::Unit::kBytes) {
@@ -61,9 +61,9 @@ std::optional<HeavySizes> HeavyOptions::sizes(const BudgetSite& site) const {
   return sizes;
 }
 
-size_t HeavyOptions::others(const Budget& all, const BudgetSite& site,
-                            std::string_view what) const {
-  const size_t rows = site.rows(all, what);
+size_t HeavyOptions::others(const Budget& all, const BudgetSite& site, std::string_view what,
+                            size_t least) const {
+  const size_t rows = site.rows(all, what, least);
   if (!heavy || all.unit != Budget::Unit::kBytes) return rows;
   const size_t apart = sizes(site)->most();
   if (apart < rows) return rows - apart;

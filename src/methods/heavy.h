@@ -33,9 +33,10 @@ struct HeavyOptions {
   /// None unless heavy rows are asked for. Without an interval there are never more than asked for,
   /// and about an eighth of them makes room at once.
   std::optional<HeavySizes> sizes(const BudgetSite& site) const;
-  /// What a budget for all leaves to the others: bytes count heavy rows too. Throws
-  /// kInvalidArgument if nothing.
-  size_t others(const Budget& all, const BudgetSite& site, std::string_view what) const;
+  /// What a budget for all leaves to the others: bytes count heavy rows too, of a share `least`
+  /// rows at least. Throws kInvalidArgument if nothing.
+  size_t others(const Budget& all, const BudgetSite& site, std::string_view what,
+                size_t least = 1) const;
   /// With budgets as rows.
   HeavyOptions at(const BudgetSite& site) const;
   /// Bytes beside each row: the mass.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -68,15 +69,12 @@ Turnover within(size_t rows, std::optional<size_t> come) {
                           rows, turn, come ? ", or lower the interval" : " to 2 rows or more"));
 }
 
-size_t BudgetSite::rows(const Budget& budget, std::string_view what) const {
+size_t BudgetSite::rows(const Budget& budget, std::string_view what, size_t least) const {
   const std::string before = what.empty() ? "" : fmt::format("{}: ", what);
   if (budget.unit == Budget::Unit::kBytes) return rows_in(budget.value, before);
-  double rows = budget.value;
+  if (budget.unit == Budget::Unit::kRows) return static_cast<size_t>(budget.value);
   const size_t whole = percent_of > 0 ? percent_of : context;
-  if (budget.unit == Budget::Unit::kPercent) rows = budget.value / 100 * static_cast<double>(whole);
-  if (rows >= 1) return static_cast<size_t>(rows);
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{}{}% of {} tokens is less than one row", before, budget.value, whole));
+  return std::max(static_cast<size_t>(budget.value / 100 * static_cast<double>(whole)), least);
 }
 
 size_t BudgetSite::rows_in(double all, const std::string& before) const {

@@ -39,8 +39,9 @@ struct BudgetSite {
   /// beside rows included. It rises with the rows.
   std::function<double(size_t rows)> bytes;
   /// Of bytes: the most rows that fit. Throws kInvalidArgument where that is less than one row;
-  /// `what` begins the message.
-  size_t rows(const Budget& budget, std::string_view what = "") const;
+  /// `what` begins the message. A share is never refused for being small: until the text has grown
+  /// it is `least` rows, the fewest that its taker can work with.
+  size_t rows(const Budget& budget, std::string_view what = "", size_t least = 1) const;
 
  private:
   size_t rows_in(double all, const std::string& before) const;

@@ -134,7 +134,8 @@ TEST(Budget, ReadsRowsShareAndBytes) {
        {"0", "0%", "-3", "101%", "1.5", "nan", "inf", "12 rows", "", "MiB", "1e99"})
     EXPECT_THROW(Budget::parse(bad), Error) << bad;
   EXPECT_THROW(site.rows(Budget::parse("16KiB")), Error) << "sink and window alone take more";
-  EXPECT_THROW(site.rows(Budget::parse("0.001%")), Error);
+  EXPECT_EQ(site.rows(Budget::parse("0.001%")), 1u) << "least sizes until the text has grown";
+  EXPECT_EQ(site.rows(Budget::parse("0.001%"), "", 8), 8u);
   EXPECT_EQ((BudgetSite{8192, 400, 16, {}}.rows(Budget::parse("25%"))), 100u) << "of what is read";
 }
 

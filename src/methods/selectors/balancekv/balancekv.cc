@@ -36,6 +36,15 @@ std::optional<BalanceSizes> fitting(const BalanceOptions& o, size_t context, siz
   return std::nullopt;
 }
 
+/// What a share that is too small for any blocks gets.
+BalanceSizes smallest(const BalanceOptions& o, size_t context) {
+  BalanceSizes best{0, o.block.value_or(2)};
+  for (size_t rounds = 1; rounds <= kBalanceRounds; ++rounds)
+    if (most_rows(context, rounds, best.block) < most_rows(context, best.rounds, best.block))
+      best.rounds = rounds;
+  return best;
+}
+
 /// T = log2(1/rate), or what fits the budget.
 BalanceSizes sizes_of(const BalanceOptions& o, const BudgetSite& site) {
   if (!o.budget) {
@@ -44,6 +53,7 @@ BalanceSizes sizes_of(const BalanceOptions& o, const BudgetSite& site) {
   }
   const size_t rows = o.heavy.others(*o.budget, site, "balancekv: budget");
   if (const auto sizes = fitting(o, site.context, rows)) return *sizes;
+  if (o.budget->unit == Budget::Unit::kPercent) return smallest(o, site.context);
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("balancekv: a budget of {} rows is less than the blocks of a context of "
                           "{} tokens need; raise it{}",
@@ -52,11 +62,11 @@ BalanceSizes sizes_of(const BalanceOptions& o, const BudgetSite& site) {
 
 /// A budget of all rows: half of it for heavy rows, or as much as the blocks leave.
 void divide(BalanceOptions& o, const BudgetSite& site) {
-  const size_t rows = site.rows(*o.budget, "balancekv: budget");
+  const size_t rows = site.rows(*o.budget, "balancekv: budget", 4);
   size_t others = rows / 2;
   while (others < rows && !fitting(o, site.context, others)) ++others;
-  o.budget = Budget::rows(others);
-  if (others < rows)
+  if (others < rows || o.budget->unit != Budget::Unit::kPercent) o.budget = Budget::rows(others);
+  if (rows - others >= 2)  // one heavy row would be taken by the one that comes
     o.heavy.heavy = Budget::rows(rows - others);
   else
     o.heavy.none = true;

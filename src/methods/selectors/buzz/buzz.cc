@@ -99,7 +99,7 @@ BuzzRule buzz_rule(const BuzzOptions& options, const BudgetSite& budget, size_t 
     throw Error(ErrorCode::kInvalidArgument,
                 "buzz: the default threshold T is a multiple of the window, which is 0 here; give "
                 "T or a window");
-  rule.threshold = options.rows ? budget.rows(*options.rows, "buzz: T")
+  rule.threshold = options.rows ? budget.rows(*options.rows, "buzz: T", stride)
                                 : std::max(stride, buzz_threshold(window, stride));
   if (rule.threshold < stride)
     throw Error(

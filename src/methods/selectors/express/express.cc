@@ -26,8 +26,8 @@ void check_target(const Budget& asked, size_t rows) {
 /// rows ever held, 1.5 s, must fit.
 size_t target_rows(const ExpressOptions& o, const BudgetSite& site) {
   const Budget& asked = o.target;
-  size_t rows = o.heavy.open() ? site.rows(asked, "express: s") / 3
-                               : o.heavy.others(asked, site, "express: s");
+  size_t rows = o.heavy.open() ? site.rows(asked, "express: s", 3 * kLeastTarget) / 3
+                               : o.heavy.others(asked, site, "express: s", kLeastTarget);
   if (!o.heavy.open() && asked.unit == Budget::Unit::kBytes) rows = rows * 2 / 3;
   check_target(asked, rows);
   return std::min(std::bit_floor(rows), size_t{1} << 24);
@@ -76,7 +76,8 @@ ExpressOptions ExpressOptions::at(const BudgetSite& site) const {
   ExpressOptions o = *this;
   const size_t coreset = target_rows(*this, site);
   if (heavy.open())
-    o.heavy.heavy = Budget::rows(site.rows(target, "express: s") - coreset - coreset / 2);
+    o.heavy.heavy =
+        Budget::rows(site.rows(target, "express: s", 3 * kLeastTarget) - coreset - coreset / 2);
   o.heavy = o.heavy.at(site);
   o.target = Budget::rows(coreset);
   return o;

@@ -97,7 +97,7 @@ Fields ScoreOptions::fields() {
 }
 
 ScoreBudget score_budget(const ScoreOptions& o, const BudgetSite& site) {
-  const size_t rows = site.rows(o.budget, "budget");
+  const size_t rows = site.rows(o.budget, "budget", 2);
   const bool bytes = o.budget.unit == Budget::Unit::kBytes;
   if (!bytes) return {rows, o.interval.value_or(0)};
   const Turnover turnover = within(rows, o.interval);
