@@ -50,8 +50,9 @@ TEST_F(CliQuantize, WhatIsWrittenRunsAsTheSourceDoes) {
 TEST_F(CliQuantize, PoliciesAreChosenForAFileAsForItsSource) {
   run({"quantize", "-m", model(), "-o", out(), "--type", "BF16", "-q"});
   const auto chosen = [&](const std::string& path) {
-    const Result said = run({"run", "-m", path, "-p", "The", "-n", "2", "--kv-policy", "auto",
-                             "--kv-budget", "25%", "-c", "8000", "--temp", "0"});
+    const Result said =
+        run({"run", "-m", path, "-p", "The", "-n", "2", "--kv-policy", "auto", "--kv-budget", "25%",
+             "-c", "8000", "--temp", "0", "--no-screen", "-v"});
     EXPECT_EQ(said.status, 0) << said.err;
     const size_t at = said.err.find("pith: auto: ");
     EXPECT_NE(at, std::string::npos) << said.err;

@@ -175,10 +175,10 @@ TEST_F(Cli, ReportShowsTheNullControlAsExact) {
 
 TEST_F(Cli, AutoChoosesAndSaysWhy) {
   Result r = run({"inspect", "-m", kModel, "-c", "4096", "--kv-policy", "auto", "--kv-budget",
-                  "40%", "--json"});
+                  "40%", "-v", "--json"});
   ASSERT_EQ(r.status, 0) << r.err;
   EXPECT_TRUE(r.err.starts_with("pith: auto: ")) << r.err;
-  EXPECT_NE(r.err.find("KL "), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("not measured on this model; KL "), std::string::npos) << r.err;
   const json cost = json::parse(r.out)["policy"]["costs"].back();
   EXPECT_EQ(cost["tokens"], 4096);
   EXPECT_LE(cost["bytes"]["cache"].get<double>(), 0.4 * cost["f16_bytes"].get<double>());
@@ -191,7 +191,80 @@ TEST_F(Cli, AutoChoosesAndSaysWhy) {
   r = run({"run", "-m", kModel, "-p", "The ship", "-n", "2", "--kv-policy", "auto", "--kv-budget",
            "8MiB", "--presets", own, "--json"});
   ASSERT_EQ(r.status, 0) << r.err;
-  EXPECT_NE(r.err.find("auto: local(window=10%) takes at most 3.2"), std::string::npos) << r.err;
+  EXPECT_TRUE(r.err.starts_with("pith: auto: 3.2")) << r.err;
+  EXPECT_EQ(r.err.find("local(window=10%)"), std::string::npos)
+      << "the policy is for -v: " << r.err;
+}
+
+// What nobody has measured on a model is measured once, and kept under its fingerprint.
+TEST_F(Cli, AutoMeasuresAModelWithoutFigures) {
+  const char* before = std::getenv("PITH_MODELS");
+  const std::string old = before ? before : "";
+  setenv("PITH_MODELS", (folder_ / "cache" / "models").c_str(), 1);
+  const auto ask = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"run", "-m", kModel, "-p", "The ship", "-n", "2", "--kv"});
+    const Result r = run(more);
+    EXPECT_EQ(r.status, 0) << r.err;
+    return r.err;
+  };
+  std::string said = ask({"half", "--no-screen"});
+  EXPECT_NE(said.find("not measured on this model"), std::string::npos) << said;
+  said = ask({"half"});
+  EXPECT_NE(said.find("it measures 3 policies once"), std::string::npos) << said;
+  EXPECT_NE(said.find("measured on demo at 1024 tokens"), std::string::npos) << said;
+  said = ask({"half"});
+  EXPECT_EQ(said.find("it measures"), std::string::npos) << "twice: " << said;
+  EXPECT_NE(said.find("measured on demo at 1024 tokens"), std::string::npos) << said;
+  const Result seen = run({"inspect", "-m", kModel, "--kv", "50%"});
+  EXPECT_NE(seen.err.find("measured on demo at 1024 tokens"), std::string::npos) << seen.err;
+  size_t files = 0;
+  for (const auto& file : std::filesystem::directory_iterator(folder_ / "cache" / "screens")) {
+    ++files;
+    write(file.path(), "damaged");
+  }
+  EXPECT_EQ(files, 1u);
+  EXPECT_NE(ask({"half"}).find("it measures 3 policies once"), std::string::npos);
+  before ? setenv("PITH_MODELS", old.c_str(), 1) : unsetenv("PITH_MODELS");
+}
+
+TEST_F(Cli, OneWordSaysTheMemory) {
+  const auto kept = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"inspect", "-m", kModel, "-c", "8192", "--json"});
+    const Result r = run(more);
+    EXPECT_EQ(r.status, 0) << r.err;
+    const json cost = json::parse(r.out)["policy"]["costs"].back();
+    return cost["bytes"]["cache"].get<double>() / cost["f16_bytes"].get<double>();
+  };
+  EXPECT_EQ(kept({"--kv", "exact"}), 1);
+  EXPECT_EQ(kept({"--kv", "half"}), kept({"--kv-policy", "auto", "--kv-budget", "50%"}));
+  EXPECT_EQ(kept({"--kv", "quarter"}), kept({"--kv-budget", "25%"}))
+      << "a budget without a policy is auto's";
+  EXPECT_GT(kept({"--kv", "half"}), 0.29);
+  EXPECT_LE(kept({"--kv", "tenth"}), 0.1);
+  EXPECT_LE(kept({"--kv", "13%"}), 0.13);
+  refused({"inspect", "-m", kModel, "--kv", "half", "--kv-policy", "exact"}, 10, "in one word");
+  refused({"inspect", "-m", kModel, "--kv", "half", "--kv-budget", "10%"}, 10, "in one word");
+  refused({"inspect", "-m", kModel, "--kv", "little"}, 10, "not a budget");
+}
+
+// A share is never refused for being small, wherever a policy is taken.
+TEST_F(Cli, SharesOfShortTextsRun) {
+  for (const char* policy : {"express(s=1%)", "balancekv(budget=1%)", "snapkv(budget=1%)"}) {
+    EXPECT_EQ(run({"run", "-m", kModel, "-p", "a", "-n", "3", "--kv-policy", policy}).status, 0);
+    EXPECT_EQ(run({"bench", "-m", kModel, "-p", "3", "-n", "2", "-d", "0", "-r", "1", "--kv-policy",
+                   policy})
+                  .status,
+              0)
+        << policy;
+  }
+  EXPECT_EQ(
+      run({"bench", "-m", kModel, "-p", "3", "-n", "2", "-d", "0", "--kv", "tenth", "--no-screen"})
+          .status,
+      0);
+  EXPECT_EQ(
+      run({"run", "-m", kModel, "-p", "a", "-n", "3", "-c", "20", "--kv", "tenth", "--no-screen"})
+          .status,
+      0);
 }
 
 TEST_F(Cli, AutoRefusesWithAReason) {

@@ -386,7 +386,8 @@ TEST_F(Cli, BadInputIsRefusedWithAReason) {
   refused(run_with({"-p", "x", "--kv-policy", "local(size=3)"}), 10, "it takes window");
   refused(run_with({"-p", "x", "--kv-policy", "uniform", "--kv-budget", "0"}), 10,
           "is not a budget");
-  refused(run_with({"-p", "x", "--kv-budget", "10%"}), 10, "keeps every row");
+  refused(run_with({"-p", "x", "--kv-policy", "exact", "--kv-budget", "10%"}), 10,
+          "keeps every row");
   refused(run_with({"-p", "x", "--kv-policy", "exact+f32", "-ctk", "f16"}), 10, "contradicts");
   refused(run_with({"-p", "one two three four five six seven", "-c", "4"}), 15, "context of 4");
   refused(run_with({"-p", "x", "--threads", "-1"}), 2, "--threads");

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/session/presets_table.cc from the figures of `pith report --lines`.
+"""Writes presets/smollm2.jsonl, which the program carries, from the figures of `pith report --lines`.
 
 usage: results_presets.py [LINES] [--out FILE [--own]]
 
@@ -18,25 +18,6 @@ from results_scoreboard_page import LEAST, enough_samples
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "docs/results/fidelity.jsonl"
-HEAD = '''// The presets of this build. Made by tools/results_presets.py from
-// docs/results/fidelity.jsonl: run it again rather than edit.
-
-#include "session/presets_table.h"
-
-namespace pith {
-
-const std::string_view kPresetTable = R"table(
-'''
-BETWEEN = ''')table";
-
-const std::string_view kTunedPresetTable = R"table(
-'''
-TAIL = ''')table";
-
-}  // namespace pith
-'''
-
-
 FACTS = '"facts": '  # what a built-in preset must have, since the default goal asks for it
 SINGLE_FACTS = ("niah_single_1", "passkey")
 
@@ -108,8 +89,7 @@ def main():
     if options.out:
         pathlib.Path(options.out).write_text(text(options.own))
     else:
-        (ROOT / "src/session/presets_table.cc").write_text(
-            HEAD + text(False, FACTS) + BETWEEN + text(True, FACTS, "layers=") + TAIL)
+        (ROOT / "presets/smollm2.jsonl").write_text(text(True, FACTS))
 
 
 if __name__ == "__main__":

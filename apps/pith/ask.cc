@@ -153,11 +153,13 @@ void print_as_json(const AskOptions& o, const std::vector<Answers>& all, size_t 
 
 /// Without a word about it, the measured best policy of a quarter of the exact cache's bytes.
 void choose_policy(AskOptions& o) {
-  if (!o.policy_given && o.engine.policy.budget.empty()) {
+  const bool said =
+      o.policy_given || !o.engine.policy.budget.empty() || !o.engine.policy.memory.empty();
+  if (!said) {
     o.engine.policy.policy = "auto";
     o.engine.policy.budget = "25%";
   }
-  settle_auto(o.engine);
+  settle_auto(o.engine, nullptr, {.screens = said});
 }
 
 int run(AskOptions& o) {

@@ -354,7 +354,9 @@ void add_bench(CLI::App& root, Action& action) {
     if (!app->get_subcommands().empty()) return;
     if (o->engine.model.empty()) throw CLI::RequiredError("--model");
     action = [o] {
-      settle_auto(o->engine, &o->policies);
+      const int64_t deepest = o->depths.empty() ? 0 : std::ranges::max(o->depths);
+      settle_auto(o->engine, &o->policies,
+                  {.context = std::max<int64_t>(deepest + o->prompt + o->generate, 256)});
       return bench(*o);
     };
   });

@@ -37,6 +37,7 @@ struct TalkOptions {
 
 constexpr std::string_view kHelp =
     "  /reset          forget everything but the system prompt\n"
+    "  /policy quarter (half, tenth, auto 30%): the best cache policy of that size\n"
     "  /policy POLICY  go on under another cache policy; what was said is read again\n"
     "  /policy         the policy in force\n"
     "  /save FILE      write the conversation as JSON (--history FILE takes it up again)\n"
@@ -149,12 +150,30 @@ class Talk {
       return;
     }
     ProgressBar bar("reading again", "tokens", options_.quiet);
-    const size_t count = dialogue_.set_policy(Policy::parse(text), bar.callback());
+    const size_t count = dialogue_.set_policy(policy_of(text), bar.callback());
     bar.finish();
     fmt::print(stderr, "{}\n", dialogue_.session().describe_policy());
     if (count > 0)
       fmt::print(stderr, "Read {} tokens again under it: rows once dropped do not come back.\n",
                  count);
+  }
+
+  /// "quarter", "auto 30%", "auto" (of a quarter) or a policy.
+  Policy policy_of(const std::string& text) {
+    const bool chosen = text == "auto" || text.starts_with("auto ");
+    const std::string size = !chosen ? text : text == "auto" ? "25%" : text.substr(5);
+    const std::string budget = memory_budget(size);
+    if (!chosen && budget == text) return Policy::parse(text);
+    ModelOptions engine = options_.engine;
+    engine.policy = {};
+    engine.policy.policy = "auto", engine.policy.budget = budget;
+    engine.policy.presets = options_.engine.policy.presets;
+    engine.policy.verbose = true;
+    const Session& session = dialogue_.session();
+    settle_auto(
+        engine, nullptr,
+        {.context = static_cast<int64_t>(session.context()), .model = session.engine()->model()});
+    return Policy::parse(engine.policy.policy);
   }
 
   void save(const std::string& path) {

@@ -12,7 +12,6 @@
 #include "console.h"
 #include "pith/catalogue.h"
 #include "pith/error.h"
-#include "pith/presets.h"
 
 namespace pith::cli {
 namespace {
@@ -146,9 +145,17 @@ void add_policy_options(CLI::App& app, PolicyOptions& options, std::vector<std::
                          "A policy; may be repeated. 'pith policies' lists them; auto = the best "
                          "measured one for --kv-budget");
   policy->type_name("POLICY")->group(kGroup);
+  policy->each([&options](const std::string&) { options.policy_given = true; });
+  app.add_option("--kv", options.memory,
+                 "Memory of the cache in one word: exact, half, quarter or tenth of what exact "
+                 "takes (or a share, 30%, or bytes, 16MiB): auto with that --kv-budget")
+      ->check(not_empty())
+      ->type_name("SIZE")
+      ->group(kGroup);
   app.add_option("--kv-budget", options.budget,
                  "Rows that the policy keeps per KV head: 1024, 25% (of what is read) or 16MiB "
-                 "(of the whole cache). With auto: MiB, or per cent of the exact cache's bytes")
+                 "(of the whole cache). With auto, or without a policy: MiB, or per cent of what "
+                 "exact takes")
       ->check(not_empty())
       ->type_name("BUDGET")
       ->group(kGroup);
@@ -163,6 +170,12 @@ void add_policy_options(CLI::App& app, PolicyOptions& options, std::vector<std::
                  "What auto chooses from, instead of the built-in table: a file of "
                  "'pith tune' or tools/results_presets.py")
       ->type_name("FILE")
+      ->group(kGroup);
+  app.add_flag("-v,--verbose", options.verbose, "Say which policy auto chose, and from what")
+      ->group(kGroup);
+  app.add_flag("--no-screen", options.no_screen,
+               "Where auto knows no figures of the model, it takes what is safe on others instead "
+               "of measuring for a minute")
       ->group(kGroup);
   app.add_option("--kv-sink-tokens", options.sink, "First rows kept exactly")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
@@ -276,48 +289,6 @@ void add_sampling_options(CLI::App& app, SamplingOptions& o) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->type_name("ID+X")
       ->group(kGroup);
-}
-
-void settle_auto(ModelOptions& o, std::vector<std::string>* many, int64_t context) {
-  std::vector<std::string*> autos;
-  if (o.policy.policy == kAuto) autos.push_back(&o.policy.policy);
-  if (many != nullptr)
-    for (std::string& policy : *many)
-      if (policy == kAuto) autos.push_back(&policy);
-  const auto refuse = [](const std::string& why) {
-    throw Error(ErrorCode::kInvalidArgument, "auto: " + why);
-  };
-  if (autos.empty()) {
-    if (!o.policy.presets.empty()) refuse("--presets is for --kv-policy auto, which is not given");
-    if (!o.policy.goal.empty()) refuse("--kv-goal is for --kv-policy auto, which is not given");
-    return;
-  }
-  if (o.policy.budget.empty())
-    refuse("it needs --kv-budget, in MiB (16MiB) or per cent of the exact cache's bytes (25%)");
-  if (o.policy.sink >= 0 || o.policy.window >= 0 || !o.policy.cache_type_k.empty() ||
-      !o.policy.cache_type_v.empty())
-    refuse(
-        "it chooses sink, window and storage itself; leave out --kv-sink-tokens, --kv-window, "
-        "-ctk and -ctv");
-  const ModelConfig config = read_model_config(o.model);
-  const std::string fingerprint = model_fingerprint(o.model);
-  const Presets presets =
-      o.policy.presets.empty() ? Presets::built_in(fingerprint) : Presets::read(o.policy.presets);
-  if (const std::string& only = presets.model_fingerprint(); !only.empty() && only != fingerprint)
-    refuse(fmt::format(
-        "{} was tuned for another model, or for this one under another file's name; tune it again "
-        "with 'pith tune', or leave --presets out",
-        o.policy.presets));
-  StandaloneOptions session;
-  session.context = static_cast<size_t>(o.context > 0 ? o.context : context);
-  session.threads = 1;
-  const PresetGoal goal = o.policy.goal == "text"    ? PresetGoal::kText
-                          : o.policy.goal == "facts" ? PresetGoal::kFacts
-                                                     : PresetGoal::kBoth;
-  const PresetChoice choice = presets.choose(config, session, o.policy.budget, goal);
-  say(fmt::format("pith: auto: {}", choice.why()));
-  for (std::string* policy : autos) *policy = choice.measured.policy;
-  o.policy.budget.clear();
 }
 
 namespace {

@@ -23,6 +23,8 @@ struct PolicyOptions {
   std::string goal;     ///< of auto: text, facts or both; "" = not given
   std::string presets;  ///< file that auto chooses from; "" = the built-in table
   std::string protect;  ///< token ranges, "" = none
+  std::string memory;   ///< --kv: one word for auto and its budget; "" = not given
+  bool policy_given = false, verbose = false, no_screen = false;
 };
 
 struct ModelOptions {
@@ -57,11 +59,21 @@ void add_protect_option(CLI::App& app, PolicyOptions& options);
 void add_json_option(CLI::App& app, bool& json);
 void add_sampling_options(CLI::App& app, SamplingOptions& options);
 
-/// Where the policy is `auto`, in `options` or `many`: replaces it by the best measured one for
-/// --kv-budget, and says on standard error what was chosen and why. The budget is auto's alone, and
-/// is gone afterwards. `context` counts where options.context is 0; both 0: the model's.
+/// Where auto chooses, and with what.
+struct AutoPlace {
+  int64_t context = 0;  ///< where options.context is 0; both 0: the model's
+  bool screens = true;  ///< a model without figures is measured; else what is safe on others
+  std::shared_ptr<const Model> model = {};  ///< to measure, if it is loaded already
+};
+/// Where the policy is `auto`, in `options` or `many`, or said by --kv or by a budget alone:
+/// replaces it by the best for that budget, and says on standard error what it takes and what is
+/// expected of it. The budget is auto's alone, and is gone afterwards.
 void settle_auto(ModelOptions& options, std::vector<std::string>* many = nullptr,
-                 int64_t context = 0);
+                 const AutoPlace& place = {});
+/// "half" as "50%"; other texts as they are.
+std::string memory_budget(const std::string& word);
+/// The file's or folder's own name.
+std::string model_name(const std::string& model);
 
 /// The policy with what -ctk, -ctv, --kv-budget, --kv-sink-tokens and --kv-window add to it. Throws
 /// kInvalidArgument where they contradict it.

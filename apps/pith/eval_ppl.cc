@@ -391,7 +391,7 @@ void add_eval_ppl(CLI::App& eval, Action& action) {
       "    -o ppl.jsonl\n");
   app->callback([o, &action] {
     action = [o] {
-      settle_auto(o->eval.engine, &o->eval.policies, o->window);
+      settle_auto(o->eval.engine, &o->eval.policies, {.context = o->window});
       return PplCommand(*o).run();
     };
   });

@@ -326,7 +326,7 @@ void add_eval_tasks(CLI::App& eval, Action& action) {
               "    -o tasks.jsonl\n");
   app->callback([o, &action] {
     action = [o] {
-      settle_auto(o->eval.engine, &o->eval.policies, std::ranges::max(o->lengths));
+      settle_auto(o->eval.engine, &o->eval.policies, {.context = std::ranges::max(o->lengths)});
       return TasksCommand(*o).run();
     };
   });

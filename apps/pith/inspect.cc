@@ -211,7 +211,7 @@ void add_inspect(CLI::App& root, Action& action) {
       "  pith inspect --policies\n");
   app->callback([o, &action] {
     action = [o] {
-      settle_auto(o->engine);
+      settle_auto(o->engine, nullptr, {.screens = false});
       return inspect(*o);
     };
   });

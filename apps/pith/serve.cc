@@ -54,12 +54,13 @@ std::string pulled_model() {
 
 /// Without a word about it, a policy of a quarter of the exact cache's bytes.
 void choose_policy(ServeCommand& o) {
-  if (o.policy_given || o.engine.policy.policy != "exact" || !o.engine.policy.budget.empty())
+  if (o.policy_given || o.engine.policy.policy != "exact" || !o.engine.policy.budget.empty() ||
+      !o.engine.policy.memory.empty())
     return settle_auto(o.engine);
   o.engine.policy.policy = "auto";
   o.engine.policy.budget = "25%";
   try {
-    settle_auto(o.engine);
+    settle_auto(o.engine, nullptr, {.screens = false});
     o.presets.emplace_back("exact=exact");
   } catch (const Error& error) {
     say(fmt::format("pith: the cache stays exact: {}", error.what()));

@@ -26,11 +26,6 @@ struct TuneCommand {
   std::string out;
 };
 
-std::string model_name(const std::string& model) {
-  const auto path = std::filesystem::absolute(model).lexically_normal();
-  return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
-}
-
 Json to_json(const TunedPolicy& p) {
   return {{"policy", p.preset.policy},
           {"kl", {{"mean", p.preset.divergence}, {"error", p.preset.divergence_error}}},

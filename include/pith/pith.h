@@ -432,10 +432,10 @@ typedef struct pith_preset_choice {
   size_t fitting;      /* how many fit the budget */
   size_t bytes;        /* the most that the cache will take */
   size_t budget_bytes; /* what was given */
-  size_t exact_bytes;  /* of an f16 cache of the same length */
+  size_t exact_bytes;  /* of `exact` at the same length */
   uint64_t context;    /* tokens of all three */
   double best_facts;   /* share that the best of them found; -1: not measured */
-  char why[1024];      /* a sentence with all of it, terminated */
+  char why[1024];      /* two lines: bytes; what is expected, measured where */
 } pith_preset_choice;
 
 /* The measured best policy for a budget. PITH_INVALID_ARGUMENT if none fits. */

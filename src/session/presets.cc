@@ -18,6 +18,9 @@ namespace {
 
 using nlohmann::json;
 
+/// Below so many tokens a share may be less than the sink and window of any policy.
+constexpr size_t kShortContext = 2048;
+
 Preset preset_from(const json& line) {
   Preset p;
   p.policy = line.at("policy"), p.model = line.at("model"), p.context = line.at("context");
@@ -48,7 +51,35 @@ std::string mib(size_t bytes) {
 
 }  // namespace
 
+namespace {
+
+/// What a divergence from exact means for answers; nats a token.
+const char* in_words(double divergence, double facts) {
+  if (divergence == 0) return "what exact answers";
+  if (facts >= 0 && facts < 0.75) return "answers close to exact's that may miss single facts";
+  if (divergence < 0.005) return "what exact answers, but for a word here and there";
+  if (divergence < 0.03) return "answers very close to exact's";
+  if (divergence < 0.15) return "answers close to exact's; a detail may be lost";
+  if (divergence < 0.5) return "answers that often differ from exact's";
+  return "answers that differ much from exact's";
+}
+
+}  // namespace
+
 std::string PresetChoice::why() const {
+  const double share = 100 * static_cast<double>(bytes) / static_cast<double>(exact_bytes);
+  const std::string where = fmt::format("{} at {} tokens", measured.model, measured.context);
+  const std::string first = fmt::format("{} of cache at most for {} tokens instead of {} ({:.0f}%)",
+                                        mib(bytes), context, mib(exact_bytes), share);
+  if (!measured.model_fingerprint.empty() || measured.policy == "exact")
+    return fmt::format("{}\nexpect {}: KL {:.2g}{}", first,
+                       in_words(measured.divergence, measured.facts), measured.divergence,
+                       measured.policy == "exact" ? "" : ", measured on " + where);
+  return fmt::format("{}\nnot measured on this model; KL {:.2g} at most on {}", first,
+                     measured.divergence, where);
+}
+
+std::string PresetChoice::details() const {
   std::string among = "the least divergence";
   if (goal == PresetGoal::kFacts) among = "the most facts found";
   if (goal == PresetGoal::kBoth && best_facts >= 0)
@@ -56,22 +87,32 @@ std::string PresetChoice::why() const {
         fmt::format("the least divergence beside 3/4 of the facts that the best found ({:.0f}%)",
                     100 * best_facts);
   std::string text = fmt::format(
-      "{} takes at most {} of the {} given ({} tokens; the exact f16 cache takes {}); of {} that "
-      "fit it had {}: KL {:.2g} ±{:.1g} nats a token at {:.2f} bits a number",
-      measured.policy, mib(bytes), mib(budget_bytes), context, mib(exact_bytes), fitting, among,
-      measured.divergence, measured.divergence_error, measured.bits);
+      "{}; of {} that fit {} it had {}: KL {:.2g} ±{:.1g} nats a token "
+      "at {:.2f} bits a number",
+      measured.policy, fitting, mib(budget_bytes), among, measured.divergence,
+      measured.divergence_error, measured.bits);
   if (measured.facts >= 0) text += fmt::format(", {:.0f}% of facts found", 100 * measured.facts);
-  return text + fmt::format(", measured on {} at {} tokens, {} {}", measured.model,
-                            measured.context, measured.seeds,
-                            measured.seeds == 1 ? "seed" : "seeds");
+  return text + fmt::format(", on {} at {} tokens, {} {}", measured.model, measured.context,
+                            measured.seeds, measured.seeds == 1 ? "seed" : "seeds");
 }
 
 Presets Presets::built_in(const std::string& fingerprint) {
-  Presets presets = parse(kPresetTable, "the built-in presets");
-  const Presets tuned = parse(kTunedPresetTable, "the built-in tuned presets");
-  if (tuned.model_fingerprint() == fingerprint)
-    presets.presets_.insert(presets.presets_.end(), tuned.all().begin(), tuned.all().end());
-  return presets;
+  std::vector<Preset> all;
+  for (const std::string_view text : kPresetsOfModels) {
+    const Presets own = parse(text, "the built-in presets");
+    if (!fingerprint.empty() && own.model_fingerprint() == fingerprint)
+      all.insert(all.end(), own.all().begin(), own.all().end());
+  }
+  if (!all.empty()) return of(std::move(all), "the built-in presets of this model");
+  return parse(kPresetsForAny.front(), "the built-in presets for any model");
+}
+
+Presets Presets::of(std::vector<Preset> presets, const std::string& name) {
+  Presets out;
+  out.name_ = name;
+  if (!presets.empty()) out.model_fingerprint_ = presets.front().model_fingerprint;
+  out.presets_ = std::move(presets);
+  return out;
 }
 
 Presets Presets::read(const std::filesystem::path& file) {
@@ -112,7 +153,8 @@ Presets Presets::parse(std::string_view lines, const std::string& name) {
     try {
       const json j = parse_json(line, "it");
       presets.presets_.push_back(preset_from(j));
-      const std::string only = j.value("model_fingerprint", std::string());
+      std::string& only = presets.presets_.back().model_fingerprint;
+      only = j.value("model_fingerprint", std::string());
       if (presets.all().size() == 1) presets.model_fingerprint_ = only;
       if (only != presets.model_fingerprint_)
         throw Error(ErrorCode::kCorrupt, "it is for another model than the lines before");
@@ -144,69 +186,88 @@ std::vector<const Preset*> Presets::nearest(uint64_t context) const {
   return near;
 }
 
-namespace {
-
-struct Fitting {
-  const Preset* preset;
-  size_t bytes;
+/// What fits a budget, by rising divergence, and what else a choice says.
+struct Presets::Fitting {
+  struct One {
+    const Preset* preset;
+    size_t bytes;
+  };
+  std::vector<One> all;
+  PresetChoice choice;  // with what does not depend on which is the best
 };
 
-/// The best of what fits, which comes by rising divergence.
-const Fitting& best_of(const std::vector<Fitting>& fitting, PresetGoal goal, double best_facts) {
-  if (goal == PresetGoal::kText || best_facts < 0) return fitting.front();
-  const double enough = goal == PresetGoal::kFacts ? best_facts : 0.75 * best_facts;
-  return *std::ranges::find_if(fitting,
-                               [&](const Fitting& f) { return f.preset->facts >= enough; });
-}
-
-}  // namespace
-
-PresetChoice Presets::choose(const ModelConfig& config, const StandaloneOptions& options,
-                             const std::string& budget, PresetGoal goal) const {
+Presets::Fitting Presets::fit(const ModelConfig& config, const StandaloneOptions& options,
+                              const std::string& budget) const {
   StandaloneOptions o = options;
   if (o.context == 0) o.context = static_cast<size_t>(config.context);
-  PresetChoice choice;
+  Fitting found;
+  PresetChoice& choice = found.choice;
   choice.context = o.context;
-  choice.exact_bytes = o.context * config.bytes_per_token(DType::kF16);
+  o.policy = Policy::parse("exact");
+  choice.exact_bytes = estimate_ledger(config, o, o.context).cache_bytes();
   choice.budget_bytes = bytes_of(budget, choice.exact_bytes);
   size_t least = std::numeric_limits<size_t>::max();
   const Preset* smallest = nullptr;
-  std::vector<Fitting> fitting;
   for (const Preset* p : nearest(o.context)) {
     o.policy = Policy::parse(p->policy);
     size_t bytes = 0;
     try {
       bytes = estimate_ledger(config, o, o.context).cache_bytes();
     } catch (const Error& e) {
-      // A codec for other head sizes, or a share of a short context that is less than a row.
+      // A codec for other head sizes, or rules for layers that this model does not have.
       if (e.code() != ErrorCode::kUnsupported && e.code() != ErrorCode::kInvalidArgument) throw;
       continue;
     }
     if (bytes < least) least = bytes, smallest = p;
     if (bytes > choice.budget_bytes) continue;
-    fitting.push_back({p, bytes});
+    found.all.push_back({p, bytes});
     choice.best_facts = std::max(choice.best_facts, p->facts);
   }
-  if (goal == PresetGoal::kFacts && !fitting.empty() && choice.best_facts < 0)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("auto: no policy of {} that fits was measured on facts; choose for "
-                            "text, or make a table with tasks",
-                            name_));
-  if (!fitting.empty()) {
-    const Fitting& best = best_of(fitting, goal, choice.best_facts);
-    choice.policy = Policy::parse(best.preset->policy), choice.measured = *best.preset;
-    choice.bytes = best.bytes, choice.goal = goal, choice.fitting = fitting.size();
-    return choice;
-  }
+  choice.fitting = found.all.size();
+  if (!found.all.empty()) return found;
   if (smallest == nullptr)
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("auto: none of {} can be had with this model at {} tokens", name_, o.context));
+  // Until a text has grown sink, window and least sizes take more than any share of it.
+  const bool share = Budget::parse(budget).unit == Budget::Unit::kPercent;
+  if (share && o.context < kShortContext) {
+    found.all.push_back({smallest, least});
+    choice.fitting = 1, choice.best_facts = smallest->facts;
+    return found;
+  }
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("auto: a budget of {} ({}) is below the least of {}: {} takes up to {} "
                           "at {} tokens; raise --kv-budget, or name a policy yourself",
                           budget, mib(choice.budget_bytes), name_, smallest->policy, mib(least),
                           o.context));
+}
+
+PresetChoice Presets::choose(const ModelConfig& config, const StandaloneOptions& options,
+                             const std::string& budget, PresetGoal goal) const {
+  Fitting found = fit(config, options, budget);
+  PresetChoice choice = std::move(found.choice);
+  if (goal == PresetGoal::kFacts && choice.best_facts < 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("auto: no policy of {} that fits was measured on facts; choose for "
+                            "text, or make a table with tasks",
+                            name_));
+  const double enough = goal == PresetGoal::kText || choice.best_facts < 0 ? -1
+                        : goal == PresetGoal::kFacts                       ? choice.best_facts
+                                                     : 0.75 * choice.best_facts;
+  const auto& best = *std::ranges::find_if(
+      found.all, [&](const Fitting::One& f) { return f.preset->facts >= enough; });
+  choice.policy = Policy::parse(best.preset->policy), choice.measured = *best.preset;
+  choice.bytes = best.bytes, choice.goal = goal;
+  return choice;
+}
+
+std::vector<Preset> Presets::fitting(const ModelConfig& config, const StandaloneOptions& options,
+                                     const std::string& budget) const {
+  std::vector<Preset> all;
+  const Fitting found = fit(config, options, budget);
+  for (const Fitting::One& f : found.all) all.push_back(*f.preset);
+  return all;
 }
 
 }  // namespace pith

@@ -1,12 +1,14 @@
 #pragma once
-// The presets of this build, as JSON lines. The tables are made by tools/results_presets.py.
+// The presets that this build carries: the files of presets/, JSON lines (cmake/embed.cmake).
 
 #include <string_view>
+#include <vector>
 
 namespace pith {
 
-extern const std::string_view kPresetTable;
-/// Those that were tuned for the layers of one model, which they name.
-extern const std::string_view kTunedPresetTable;
+/// Policies that are safe on all models measured so far, with the worst figures of any of them.
+extern const std::vector<std::string_view> kPresetsForAny;
+/// One text a model, which its lines name by its fingerprint.
+extern const std::vector<std::string_view> kPresetsOfModels;
 
 }  // namespace pith

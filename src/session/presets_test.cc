@@ -51,9 +51,9 @@ TEST(Presets, TheGoalDecidesAmongWhatFits) {
   EXPECT_EQ(best(PresetGoal::kText).measured.policy, "local(window=50%)");
   EXPECT_EQ(best(PresetGoal::kFacts).measured.policy, "exact+kivi");
   EXPECT_EQ(best(PresetGoal::kBoth).measured.policy, "exact+int4");
-  EXPECT_NE(best(PresetGoal::kBoth).why().find("of 3 that fit"), std::string::npos);
-  EXPECT_NE(best(PresetGoal::kBoth).why().find("the best found (100%)"), std::string::npos);
-  EXPECT_NE(best(PresetGoal::kFacts).why().find("the most facts"), std::string::npos);
+  EXPECT_NE(best(PresetGoal::kBoth).details().find("of 3 that fit"), std::string::npos);
+  EXPECT_NE(best(PresetGoal::kBoth).details().find("the best found (100%)"), std::string::npos);
+  EXPECT_NE(best(PresetGoal::kFacts).details().find("the most facts"), std::string::npos);
   EXPECT_THROW(Presets::parse(kTable, "t").choose(small_model(), {}, "60%", PresetGoal::kFacts),
                Error)
       << "facts that were not measured";
@@ -83,9 +83,56 @@ TEST(Presets, TheChoiceSaysWhatAndWhy) {
   EXPECT_EQ(c.bytes, kExact / 8) << "512 of 4096 rows, nothing else";
   EXPECT_EQ(c.context, 4096u);
   EXPECT_EQ(c.policy.to_string(), "local(window=12.5%)");
-  for (const char* part : {"local(window=12.5%)", "0.25 MiB", "0.50 MiB given", "KL 0.2 ±0.01",
-                           "2.00 bits", "on m at 4096 tokens, 3 seeds"})
-    EXPECT_NE(c.why().find(part), std::string::npos) << part << ": " << c.why();
+  for (const char* part : {"local(window=12.5%)", "fit 0.50 MiB", "KL 0.2 ±0.01", "2.00 bits",
+                           "on m at 4096 tokens, 3 seeds"})
+    EXPECT_NE(c.details().find(part), std::string::npos) << part << ": " << c.details();
+  EXPECT_EQ(c.why(),
+            "0.25 MiB of cache at most for 4096 tokens instead of 2.00 MiB (12%)\n"
+            "not measured on this model; KL 0.2 at most on m at 4096 tokens");
+}
+
+TEST(Presets, FiguresAreSaidOfTheModelThatTheyAreOf) {
+  const auto why = [](const std::string& table, const char* budget) {
+    return Presets::parse(table, "t").choose(small_model(), {}, budget).why();
+  };
+  const std::string own = for_model(line("exact+int8", 4096, 0.001, 8.5), "a") +
+                          for_model(line("exact+int4", 4096, 0.2, 4.6), "a");
+  EXPECT_NE(why(own, "60%")
+                .find("\nexpect what exact answers, but for a word here and there: "
+                      "KL 0.001, measured on m at 4096 tokens"),
+            std::string::npos)
+      << why(own, "60%");
+  EXPECT_NE(why(own, "40%").find("\nexpect answers that often differ"), std::string::npos);
+  EXPECT_NE(why(kTable, "100%").find("\nexpect what exact answers: KL 0"), std::string::npos);
+}
+
+TEST(Presets, SharesAreOfWhatExactTakesInThisModel) {
+  ModelConfig sliding = small_model();
+  sliding.sliding_window = {128, 0};
+  const PresetChoice c = Presets::parse(kTable, "t").choose(sliding, {}, "100%");
+  // Half of the layers hold 128 of 4096 rows, and those that come at once.
+  EXPECT_GE(c.exact_bytes, kExact / 2 + kExact / 2 * 128 / 4096);
+  EXPECT_LE(c.exact_bytes, kExact * 55 / 100);
+  EXPECT_EQ(c.budget_bytes, c.exact_bytes);
+}
+
+TEST(Presets, ShortContextsGetTheSmallest) {
+  StandaloneOptions o;
+  o.context = 60;
+  const PresetChoice c = Presets::parse(kTable, "t").choose(small_model(), o, "1%");
+  EXPECT_GT(c.bytes, c.budget_bytes);
+  EXPECT_EQ(c.policy.to_string(), "local(window=50%)") << "the smallest of the nearest length";
+}
+
+TEST(Presets, EveryModelHasSomethingNearAnyBudget) {
+  ModelConfig c = small_model();
+  c.context = 32768;
+  for (const double per_cent : {60, 54, 50, 45, 38, 33, 29, 20, 15, 10, 5}) {
+    const auto choice = Presets::built_in().choose(c, {}, std::to_string(per_cent) + "%");
+    EXPECT_GE(100.0 * static_cast<double>(choice.bytes) / static_cast<double>(choice.exact_bytes),
+              0.6 * per_cent)
+        << per_cent << ": " << choice.policy.to_string();
+  }
 }
 
 TEST(Presets, TheNearestMeasuredLengthCounts) {
@@ -152,35 +199,39 @@ TEST(Presets, WhatIsWrittenIsRead) {
   std::filesystem::remove(file);
 }
 
-TEST(Presets, TunedOnesAreForTheirModelAlone) {
-  const Presets tuned = Presets::parse(kTunedPresetTable, "t");
-  ASSERT_FALSE(tuned.model_fingerprint().empty());
-  const Presets for_any = Presets::built_in();
-  const size_t all = for_any.all().size();
-  EXPECT_EQ(Presets::built_in("0123456789abcdef").all().size(), all);
-  EXPECT_EQ(Presets::built_in(tuned.model_fingerprint()).all().size(), all + tuned.all().size());
-  for (const Preset& p : tuned.all())
-    EXPECT_NE(p.policy.find("layers="), std::string::npos) << p.policy;
-  for (const Preset& p : for_any.all())
+TEST(Presets, EveryLineIsOfItsModelAlone) {
+  const Presets any = Presets::built_in();
+  EXPECT_EQ(any.model_fingerprint(), "");
+  EXPECT_EQ(Presets::built_in("0123456789abcdef").all().size(), any.all().size());
+  ASSERT_GE(kPresetsOfModels.size(), 3u);
+  for (const std::string_view text : kPresetsOfModels) {
+    const Presets own = Presets::parse(text, "t");
+    ASSERT_FALSE(own.model_fingerprint().empty());
+    const Presets found = Presets::built_in(own.model_fingerprint());
+    EXPECT_EQ(found.model_fingerprint(), own.model_fingerprint());
+    EXPECT_GE(found.all().size(), own.all().size());
+    for (const Preset& p : found.all())
+      EXPECT_EQ(p.model_fingerprint, own.model_fingerprint()) << "of nobody else";
+  }
+  for (const Preset& p : any.all())
     EXPECT_EQ(p.policy.find("layers="), std::string::npos) << "not for any model: " << p.policy;
 }
 
-TEST(Presets, TheBuiltInTableFitsEveryBudgetItAccepts) {
-  const Presets presets = Presets::built_in();
-  ASSERT_GT(presets.all().size(), 10u);
-  for (const Preset& p : presets.all()) {
-    EXPECT_NO_THROW(Policy::parse(p.policy)) << p.policy;
-    EXPECT_NE(p.model, "demo") << "figures of a real model";
-    EXPECT_GE(p.facts, 0) << p.policy << ": the default goal wants facts";
-  }
-  double before = -1;
-  for (const char* budget : {"100%", "60%", "40%", "30%", "20%"}) {
-    StandaloneOptions o;
-    o.context = 8192, o.threads = 1;
-    const PresetChoice c = presets.choose(small_model(), o, budget, PresetGoal::kText);
-    EXPECT_LE(c.bytes, c.budget_bytes) << budget;
-    EXPECT_GE(c.measured.divergence, before) << "less memory, no smaller divergence";
-    before = c.measured.divergence;
+TEST(Presets, TheBuiltInTablesFitEveryBudgetTheyAccept) {
+  std::vector<std::string_view> texts = kPresetsOfModels;
+  texts.push_back(kPresetsForAny.front());
+  for (const std::string_view text : texts) {
+    const Presets presets = Presets::parse(text, "t");
+    for (const Preset& p : presets.all()) EXPECT_NE(p.model, "demo") << "figures of a real model";
+    double before = -1;
+    for (const char* budget : {"100%", "60%", "40%", "30%", "20%"}) {
+      StandaloneOptions o;
+      o.context = 8192, o.threads = 1;
+      const PresetChoice c = presets.choose(small_model(), o, budget, PresetGoal::kText);
+      EXPECT_LE(c.bytes, c.budget_bytes) << budget;
+      EXPECT_GE(c.measured.divergence, before) << "less memory, no smaller divergence";
+      before = c.measured.divergence;
+    }
   }
 }
 

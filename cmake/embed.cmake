@@ -1,0 +1,15 @@
+# Data files that a library carries: pith_embed(LIST_OF_SOURCES NAME FILES...) adds a generated source
+# that defines `const std::vector<std::string_view> pith::NAME`, the texts of the files in their order.
+function(pith_embed embed_list name)
+  set(texts "")
+  foreach(file IN LISTS ARGN)
+    file(READ ${file} text)
+    string(APPEND texts "R\"pith_embed(${text})pith_embed\",\n")
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  endforeach()
+  set(PITH_EMBED_NAME ${name})
+  set(PITH_EMBED_TEXTS "${texts}")
+  set(made ${PROJECT_BINARY_DIR}/generated/${name}.cc)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/embed.cc.in ${made} @ONLY)
+  set(${embed_list} ${${embed_list}} ${made} PARENT_SCOPE)
+endfunction()
