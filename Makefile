@@ -16,9 +16,9 @@ build: ## the program, at build/bin/pith
 	@cmake --preset release -Wno-dev --log-level=NOTICE
 	@cmake --build build -j $(JOBS) --target pith_cli
 
-chat: build ## fetch a real model (98 MB, once), ask it about a long text, exact and compressed side by side
+chat: build ## fetch a model that can answer (491 MB, once), ask it about a report, exact and a sixth of the memory side by side
 	@tools/setup.sh models
-	@build/bin/pith pull smollm2
+	@build/bin/pith pull qwen2.5-coder-0.5b
 	@tools/chat.py
 
 demo: build ## hide facts in a long text, ask for them under several policies, print the table

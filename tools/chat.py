@@ -1,49 +1,39 @@
 #!/usr/bin/env python3
-"""Asks a real model about a long document under the exact cache and under a compressed one, and prints
-both side by side: what each answers, what its cache holds and takes. What `make chat` runs.
+"""Asks a model five questions about a report of about 6,000 tokens, under the exact cache and under a small one,
+and prints both side by side: answers, bytes, and how many answers hold the fact. What `make chat` runs.
 
-    tools/chat.py                              # SmolLM2, a log of about 2600 tokens made here
-    tools/chat.py --policy 'exact+kivi(bits=4)' --days 30
+    tools/chat.py                          # Qwen2.5 Coder 0.5B, exact and a sixth of its memory
+    tools/chat.py --kv tenth --seed 2
 
-The model has to be there: build/bin/pith pull smollm2.
+The report is made up (tools/chat/report.txt), so that no model knows it. The model has to be there:
+build/bin/pith pull qwen2.5-coder-0.5b.
 """
 
 import argparse
 import json
 import os
-import random
 import subprocess
 import sys
-import tempfile
 import textwrap
 
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FACT = "The special magic number for the lighthouse is: 4837261."
-QUESTION = "What is the special magic number for the lighthouse?"
-WHO = ["the keeper", "the keeper's wife", "the boatman", "the young assistant", "the doctor from the village"]
-DID = ["cleaned the windows", "mended the nets", "painted the north door", "counted the oil cans",
-       "wrote a letter home", "repaired the stairs", "baked bread", "walked along the shore",
-       "polished the brass", "checked the fog horn", "swept the yard", "fed the goats"]
-SKY = ["The sea was calm.", "A light wind came from the west.", "Fog lay over the bay until noon.",
-       "It rained all morning.", "Two sails passed at dusk.", "The tide was high.", "The night was clear."]
+REPORT = os.path.join(REPO, "tools", "chat", "report.txt")
+# A question, and what the right answer holds.
+QUESTIONS = [
+    ("Which vessel was retired in October?", "cormorant"),
+    ("How much did the new depot at Marlow Quay cost?", "41.7 million"),
+    ("Who was appointed chief engineer in May?", "solheim"),
+    ("How many passengers did the company carry?", "2,318,000"),
+    ("Where will the training school for young deckhands open?", "tarnholm"),
+]
 
 
-def log_of(days):
-    """A lighthouse's log, the same for the same number of days."""
-    rng = random.Random(1)
-    lines = []
-    for day in range(1, days + 1):
-        line = f"Day {day}: {rng.choice(WHO)} {rng.choice(DID)} and {rng.choice(DID)}. {rng.choice(SKY)}"
-        lines.append(line[0].upper() + line[1:] + (" " + FACT if day == days // 2 else ""))
-    return "\n".join(lines)
-
-
-def ask(program, model, prompt, policy):
-    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
-        file.write(prompt)
-        file.flush()
-        done = subprocess.run([program, "run", "-m", model, "--chat", "-f", file.name, "-n", "40", "--temp", "0",
-                               "--kv-policy", policy, "--json"], stdout=subprocess.PIPE, check=False)
+def ask(args):
+    command = [args.program, "ask", REPORT, "-m", args.model, "--kv", args.kv, "--compare", "-n", "48", "--json",
+               "--kv-seed", str(args.seed)]
+    for question, _ in QUESTIONS:
+        command += ["-q", question]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if done.returncode != 0:
         sys.exit(done.returncode)
     return json.loads(done.stdout)
@@ -51,30 +41,37 @@ def ask(program, model, prompt, policy):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--policy", default="exact+int4(hadamard=true)")
-    parser.add_argument("--days", type=int, default=100, help="length of the log; a day is about 25 tokens")
+    parser.add_argument("--model", default="qwen2.5-coder-0.5b")
+    parser.add_argument("--kv", default="17%", help="memory of the small cache: half, quarter, tenth, 17%%, 16MiB")
+    parser.add_argument("--seed", type=int, default=0, help="of the small cache's draws")
     parser.add_argument("--program", default=os.path.join(REPO, "build", "bin", "pith"))
     args = parser.parse_args()
-    prompt = "A special magic number is hidden within the following text. Make sure to memorize it.\n\n"
-    prompt += log_of(args.days) + "\n\n" + QUESTION
-    print(f"A log of {args.days} days; on day {args.days // 2} it says: {FACT}\nQuestion: {QUESTION}\n", flush=True)
-    columns = []
-    for policy in ("exact", args.policy):
-        said = ask(args.program, args.model, prompt, policy)
-        columns.append([policy, said["text"].strip(), describe(said["ledger"])])
-    for label, *cells in zip(("policy", "answer", "cache"), *columns):
-        wrapped = [textwrap.wrap(cell, 42) or [""] for cell in cells]
-        for i in range(max(map(len, wrapped))):
-            row = [w[i] if i < len(w) else "" for w in wrapped]
-            print(f"{label if i == 0 else '':8}{row[0]:44}{row[1]}".rstrip())
+    print(f"A made-up annual report (tools/chat/report.txt), five questions, {args.model}: exact cache and --kv "
+          f"{args.kv}.\n", flush=True)
+    said = ask(args)
+    small, exact = said["policies"]
+    right = [0, 0]
+    row("", f"exact, {exact['bytes'] / 2**20:.1f} MiB", f"--kv {args.kv}, {small['bytes'] / 2**20:.1f} MiB")
+    for (question, fact), answer in zip(QUESTIONS, said["answers"]):
+        print(f"\n> {question}")
+        cells = []
+        for i, text in enumerate((answer["exact"], answer["answer"])):
+            found = fact in text.lower()
+            right[i] += found
+            cells.append(("right: " if found else "WRONG: ") + " ".join(text.split()))
+        row("", *cells)
+    print()
+    row("right", *(f"{n} of {len(QUESTIONS)}" for n in right))
+    row("cache", *(f"{p['bytes'] / 2**20:.1f} MiB for {p['tokens']} tokens, {p['bits']:.2f} bits a number"
+                   for p in (exact, small)))
+    print(f"\nThe small cache's policy, chosen by auto: {small['policy']}")
 
 
-def describe(cache):
-    share = 100 * cache["rows_kept"] / cache["rows_seen"]
-    megabytes = cache["bytes"]["cache"] / 1e6
-    return (f"{cache['rows_kept']} of {cache['rows_seen']} rows ({share:.0f}%), {megabytes:.1f} MB, "
-            f"{cache['effective_bits']:.2f} bits a number")
+def row(label, *cells):
+    wrapped = [textwrap.wrap(cell, 34) or [""] for cell in cells]
+    for i in range(max(map(len, wrapped))):
+        first, second = (w[i] if i < len(w) else "" for w in wrapped)
+        print(f"{label if i == 0 else '':7}{first:36}{second}".rstrip())
 
 
 if __name__ == "__main__":
