@@ -168,7 +168,7 @@ class Talk {
     engine.policy = {};
     engine.policy.policy = "auto", engine.policy.budget = budget;
     engine.policy.presets = options_.engine.policy.presets;
-    engine.policy.verbose = true;
+    engine.policy.verbose = options_.engine.policy.verbose;
     const Session& session = dialogue_.session();
     settle_auto(
         engine, nullptr,

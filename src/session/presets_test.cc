@@ -221,7 +221,7 @@ TEST(Presets, TheBuiltInTablesFitEveryBudgetTheyAccept) {
   std::vector<std::string_view> texts = kPresetsOfModels;
   texts.push_back(kPresetsForAny.front());
   for (const std::string_view text : texts) {
-    const Presets presets = Presets::parse(text, "t");
+    const Presets presets = Presets::built_in(Presets::parse(text, "t").model_fingerprint());
     for (const Preset& p : presets.all()) EXPECT_NE(p.model, "demo") << "figures of a real model";
     double before = -1;
     for (const char* budget : {"100%", "60%", "40%", "30%", "20%"}) {
