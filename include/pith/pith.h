@@ -11,9 +11,8 @@
  * newer program's fields that this library does not know must be 0. Options are filled in by
  * `pith_..._defaults(&options, sizeof options)`, results begin as `{sizeof(pith_ledger)}`.
  *
- * Threads: models and engines may be used by any number of threads; a session is one thread's at a
- * time, and no thread's while another runs a step that it is part of (engine.h). Callbacks run on
- * the caller's thread. */
+ * Threads: as in engine.h. A session is one thread's at a time, and no thread's while another runs a
+ * step that it is part of. Callbacks run on the caller's thread. */
 #ifndef PITH_PITH_H_
 #define PITH_PITH_H_
 
