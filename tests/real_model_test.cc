@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "model/loaders/weights.h"
-#include "pith/catalogue.h"
+#include "pith_tools/catalogue.h"
 #include "pith/session.h"
 #include "pith/tokenizer.h"
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "core/gguf_writer.h"
+#include "tools/quantize/gguf_writer.h"
 #include "core/output_file.h"
 #include "core/philox.h"
 #include "core/safetensors.h"

@@ -19,7 +19,7 @@
 #include "core/philox.h"
 #include "interrupt.h"
 #include "pith/error.h"
-#include "pith/gpu.h"
+#include "pith_tools/gpu.h"
 #include "report.h"
 
 namespace pith::cli {

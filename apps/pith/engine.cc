@@ -10,7 +10,7 @@
 
 #include "args.h"
 #include "console.h"
-#include "pith/catalogue.h"
+#include "pith_tools/catalogue.h"
 #include "pith/error.h"
 
 namespace pith::cli {

@@ -8,10 +8,7 @@
 
 #include "args.h"
 #include "pith/presets.h"
-
-#ifndef PITH_VERSION
-#define PITH_VERSION "unknown"
-#endif
+#include "pith/version.h"
 
 namespace pith::cli {
 

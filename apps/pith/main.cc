@@ -13,12 +13,9 @@
 #include "console.h"
 #include "interrupt.h"
 #include "pith/error.h"
+#include "pith/version.h"
 #include "real_models.h"
 #include "serve.h"
-
-#ifndef PITH_VERSION
-#define PITH_VERSION "unknown"
-#endif
 
 namespace pith::cli {
 namespace {

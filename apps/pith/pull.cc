@@ -8,7 +8,7 @@
 #include "args.h"
 #include "console.h"
 #include "engine.h"
-#include "pith/catalogue.h"
+#include "pith_tools/catalogue.h"
 #include "pith/error.h"
 #include "real_models.h"
 #include "report.h"

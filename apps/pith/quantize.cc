@@ -16,7 +16,7 @@
 #include "console.h"
 #include "core/output_file.h"
 #include "interrupt.h"
-#include "pith/catalogue.h"
+#include "pith_tools/catalogue.h"
 #include "pith/error.h"
 #include "report.h"
 

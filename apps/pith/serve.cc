@@ -1,6 +1,6 @@
 // pith serve: an OpenAI-compatible server.
 
-#include "pith/serve.h"
+#include "pith_serve/serve.h"
 
 #include <fmt/format.h>
 #include <sys/prctl.h>
@@ -17,7 +17,7 @@
 #include "console.h"
 #include "engine.h"
 #include "interrupt.h"
-#include "pith/catalogue.h"
+#include "pith_tools/catalogue.h"
 #include "pith/error.h"
 #include "serve.h"
 

@@ -1,7 +1,7 @@
 // pith tune: which layers and heads of a model want which form of the cache, found once on a text,
 // as a file of presets for that model.
 
-#include "pith/tune.h"
+#include "pith_tools/tune.h"
 
 #include <fmt/format.h>
 

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 
+#pragma GCC visibility push(default)  // the library exports all of this
+
 namespace pith {
 
 struct ErrorProbeOptions {
@@ -21,3 +23,5 @@ struct AttentionError {
 };
 
 }  // namespace pith
+
+#pragma GCC visibility pop

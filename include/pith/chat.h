@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)  // the library exports all of this
+
 namespace pith {
 
 class Tokenizer;  // pith/tokenizer.h
@@ -77,3 +79,5 @@ class ChatTemplate {
 };
 
 }  // namespace pith
+
+#pragma GCC visibility pop

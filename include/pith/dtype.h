@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
+#pragma GCC visibility push(default)  // the library exports all of this
+
 namespace pith {
 
 enum class DType : uint8_t { kF32, kF16, kBF16 };
@@ -19,3 +21,5 @@ const char* to_string(DType t);
 DType parse_dtype(std::string_view name);
 
 }  // namespace pith
+
+#pragma GCC visibility pop

@@ -21,6 +21,8 @@
 #include "pith/ledger.h"
 #include "pith/model.h"
 
+#pragma GCC visibility push(default)  // the library exports all of this
+
 namespace pith {
 
 class Sampler;  // pith/generate.h
@@ -108,3 +110,5 @@ class Engine {
 };
 
 }  // namespace pith
+
+#pragma GCC visibility pop

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#pragma GCC visibility push(default)  // the library exports all of this
+
 namespace pith {
 
 /// What kind of thing went wrong. The CLI's exit status is 10 + the code's value.
@@ -35,3 +37,5 @@ class Error : public std::runtime_error {
 };
 
 }  // namespace pith
+
+#pragma GCC visibility pop

@@ -14,6 +14,8 @@
 
 #include "pith/session.h"
 
+#pragma GCC visibility push(default)  // the library exports all of this
+
 namespace pith {
 
 /// llama.cpp's names and defaults; temperature 0 is greedy. Applied in this order: logit_bias,
@@ -187,3 +189,5 @@ GenerateResult generate(Session& session, std::span<const int32_t> prompt,
                         const Progress& on_prefill = {});
 
 }  // namespace pith
+
+#pragma GCC visibility pop

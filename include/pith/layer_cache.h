@@ -18,6 +18,8 @@
 #include "pith/policy.h"
 #include "pith/rows.h"
 
+#pragma GCC visibility push(default)  // the library exports all of this
+
 namespace pith {
 
 /// Threads, kernels and one account of memory, for any number of layers. Their calls may come from
@@ -148,3 +150,5 @@ class LayerCache {
 };
 
 }  // namespace pith
+
+#pragma GCC visibility pop

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#pragma GCC visibility push(default)  // the library exports all of this
+
 namespace pith {
 
 struct Ledger {
@@ -45,3 +47,5 @@ struct Ledger {
 };
 
 }  // namespace pith
+
+#pragma GCC visibility pop

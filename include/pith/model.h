@@ -13,6 +13,8 @@
 
 #include "pith/dtype.h"
 
+#pragma GCC visibility push(default)  // the library exports all of this
+
 namespace pith {
 
 class Tokenizer;  // pith/tokenizer.h
@@ -48,6 +50,11 @@ struct ModelConfig {
   }
 };
 
+/// The shape and constants of a folder or a GGUF file, without its weights: what estimate_ledger
+/// and presets ask for. Its fingerprint is 0. Throws kNotFound, kCorrupt or kUnsupported as
+/// Model::load does.
+ModelConfig read_model_config(const std::filesystem::path& model);
+
 /// Called now and then during long work: done of total units. Return false to cancel.
 using Progress = std::function<bool(size_t done, size_t total)>;
 
@@ -79,3 +86,5 @@ class Model {
 };
 
 }  // namespace pith
+
+#pragma GCC visibility pop

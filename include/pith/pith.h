@@ -21,6 +21,8 @@
 
 /* C's names, not this house's. NOLINTBEGIN(readability-identifier-naming,modernize-*) */
 
+#pragma GCC visibility push(default) /* all of this is exported */
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -64,7 +66,7 @@ typedef struct pith_sampler pith_sampler;
 /* Called now and then during long work: `done` of `total` units. Return 0 to go on. */
 typedef int (*pith_progress)(size_t done, size_t total, void* user);
 
-/* "0.1.0" */
+/* "0.1.0": the library's; version.h has the headers'. */
 const char* pith_version(void);
 
 /* ---- Models: Hugging Face folders and GGUF files ---- */
@@ -444,6 +446,8 @@ pith_status pith_preset_choose(const pith_model* model, const pith_preset_reques
 #ifdef __cplusplus
 }
 #endif
+
+#pragma GCC visibility pop
 
 /* NOLINTEND(readability-identifier-naming,modernize-*) */
 

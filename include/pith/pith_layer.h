@@ -8,6 +8,8 @@
 
 /* C's names, not this house's. NOLINTBEGIN(readability-identifier-naming,modernize-*) */
 
+#pragma GCC visibility push(default) /* all of this is exported */
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -122,6 +124,8 @@ pith_status pith_layer_restore(const pith_compute* compute, const pith_layer_opt
 #ifdef __cplusplus
 }
 #endif
+
+#pragma GCC visibility pop
 
 /* NOLINTEND(readability-identifier-naming,modernize-*) */
 

@@ -25,6 +25,8 @@
 
 #include "pith/dtype.h"
 
+#pragma GCC visibility push(default)  // the library exports all of this
+
 namespace pith {
 
 /// A name with its parameters, as written.
@@ -88,3 +90,5 @@ struct MethodInfo {
 std::vector<MethodInfo> methods();
 
 }  // namespace pith
+
+#pragma GCC visibility pop

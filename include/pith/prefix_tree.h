@@ -26,6 +26,8 @@
 
 #include "pith/session.h"
 
+#pragma GCC visibility push(default)  // the library exports all of this
+
 namespace pith {
 
 struct PrefixTreeOptions {
@@ -145,3 +147,5 @@ class PrefixTree {
 };
 
 }  // namespace pith
+
+#pragma GCC visibility pop

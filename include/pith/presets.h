@@ -10,6 +10,8 @@
 
 #include "pith/session.h"
 
+#pragma GCC visibility push(default)  // the library exports all of this
+
 namespace pith {
 
 /// One policy as it was measured.
@@ -96,3 +98,5 @@ class Presets {
 };
 
 }  // namespace pith
+
+#pragma GCC visibility pop

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)  // the library exports all of this
+
 namespace pith {
 
 /// What a row counts for. BalanceKV's streaming form keeps rows for either sum of the softmax
@@ -30,3 +32,5 @@ std::vector<TokenRange> parse_ranges(std::string_view text);
 std::string to_string(const std::vector<TokenRange>& ranges);
 
 }  // namespace pith
+
+#pragma GCC visibility pop

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#pragma GCC visibility push(default)  // the library exports all of this
+
 namespace pith {
 
 struct SavedSession {
@@ -33,3 +35,5 @@ struct SavedSession {
 SavedSession read_saved(const std::filesystem::path& path, bool verify = false);
 
 }  // namespace pith
+
+#pragma GCC visibility pop

@@ -19,6 +19,8 @@
 #include "pith/policy.h"
 #include "pith/rows.h"
 
+#pragma GCC visibility push(default)  // the library exports all of this
+
 namespace pith {
 
 class SessionFile;
@@ -160,3 +162,5 @@ Ledger estimate_ledger(const ModelConfig& config, const SessionOptions& options,
 Ledger estimate_ledger(const ModelConfig& config, const StandaloneOptions& options, size_t tokens);
 
 }  // namespace pith
+
+#pragma GCC visibility pop

@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)  // the library exports all of this
+
 namespace pith {
 
 class Tokenizer {
@@ -81,3 +83,5 @@ class Utf8Stream {
 };
 
 }  // namespace pith
+
+#pragma GCC visibility pop

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "pith/tokenizer.h"
+#include "pith/version.h"
 
 namespace pith::c_api {
 

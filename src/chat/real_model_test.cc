@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "pith/catalogue.h"
+#include "pith_tools/catalogue.h"
 #include "pith/chat.h"
 #include "pith/tokenizer.h"
 

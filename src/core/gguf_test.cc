@@ -7,7 +7,7 @@
 #include <limits>
 #include <span>
 
-#include "core/gguf_writer.h"
+#include "tools/quantize/gguf_writer.h"
 #include "model/test_files.h"
 #include "pith/error.h"
 

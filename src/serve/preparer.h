@@ -8,7 +8,7 @@
 
 #include "pith/chat.h"
 #include "pith/engine.h"
-#include "pith/serve.h"
+#include "pith_serve/serve.h"
 #include "serve/call.h"
 #include "serve/task.h"
 

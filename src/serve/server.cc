@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "http/http.h"
-#include "pith/serve.h"
+#include "pith_serve/serve.h"
 #include "serve/service.h"
 
 namespace pith {

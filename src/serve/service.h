@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "http/http.h"
-#include "pith/serve.h"
+#include "pith_serve/serve.h"
 #include "serve/gate.h"
 #include "serve/guard.h"
 #include "serve/listeners.h"

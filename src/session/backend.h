@@ -12,7 +12,6 @@
 
 #include "core/memory.h"
 #include "pith/generate.h"
-#include "pith/gpu.h"
 #include "pith/session.h"
 #include "session/session_file.h"
 
@@ -101,5 +100,9 @@ std::unique_ptr<EngineBackend> make_cpu_engine(std::shared_ptr<const Model> mode
 /// Throws kUnsupported in a build without CUDA and on a machine without a GPU.
 std::unique_ptr<EngineBackend> make_cuda_engine(std::shared_ptr<const Model> model,
                                                 const EngineOptions& options);
+
+// pith_tools/gpu.h declares these for the program.
+double cuda_read_rate();
+size_t cuda_bytes_in_use();
 
 }  // namespace pith

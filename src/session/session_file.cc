@@ -11,6 +11,7 @@
 
 #include "core/output_file.h"
 #include "pith/error.h"
+#include "pith/version.h"
 
 namespace pith {
 namespace {

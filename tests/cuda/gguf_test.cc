@@ -4,7 +4,7 @@
 #include "model/cuda/device_weights.h"
 #include "model/loaders/gguf_test_model.h"
 #include "model/loaders/weights.h"
-#include "pith/catalogue.h"
+#include "pith_tools/catalogue.h"
 #include "sessions.h"
 
 namespace pith::cuda {

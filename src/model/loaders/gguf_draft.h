@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/gguf_writer.h"
+#include "tools/quantize/gguf_writer.h"
 #include "model/loaders/config.h"
 #include "model/loaders/model_tensors.h"
 

@@ -12,7 +12,7 @@
 #include <random>
 
 #include "core/dtype.h"
-#include "core/gguf_writer.h"
+#include "tools/quantize/gguf_writer.h"
 #include "core/safetensors.h"
 #include "kernels/block_products.h"
 #include "model/test_files.h"

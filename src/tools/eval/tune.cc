@@ -1,4 +1,4 @@
-#include "pith/tune.h"
+#include "pith_tools/tune.h"
 
 #include <fmt/format.h>
 

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <optional>
 
-#include "pith/tune.h"
+#include "pith_tools/tune.h"
 #include "tools/eval/perplexity.h"
 #include "tools/eval/records.h"
 

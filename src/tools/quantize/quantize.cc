@@ -9,7 +9,7 @@
 
 #include "core/output_file.h"
 #include "core/thread_pool.h"
-#include "kernels/block_encode.h"
+#include "tools/quantize/block_encode.h"
 #include "kernels/block_products.h"
 #include "model/loaders/gguf_draft.h"
 #include "model/loaders/gguf_model.h"

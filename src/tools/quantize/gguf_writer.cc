@@ -1,4 +1,4 @@
-#include "core/gguf_writer.h"
+#include "tools/quantize/gguf_writer.h"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // Blocks that encode_blocks makes, read back by the decoder, whose numbers are checked against the
 // gguf package's elsewhere.
 
-#include "kernels/block_encode.h"
+#include "tools/quantize/block_encode.h"
 
 #include <gtest/gtest.h>
 
