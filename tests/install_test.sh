@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what was built into a folder of its own, builds the programs of tests/install and those in
 # docs/embedding.md against it as a stranger would, by CMake and by pkg-config, and runs them, and the
-# installed program, on the demo model.
+# installed program, on the demo model. Then the same with the shared library, from a build without
+# the program, and looks at the names that it exports.
 #   tests/install_test.sh REPO BUILD
 set -euo pipefail
 repo=$1 build=$2
@@ -18,24 +19,54 @@ awk -v to="$work/from_docs" '/^```cpp$/ { ++n; on = 1; next } /^```$/ { on = 0 }
 awk -v to="$work/from_docs.c" '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on { print > to }' "$repo/docs/embedding.md"
 [ -s "$work/from_docs.c" ] || fail "docs/embedding.md has no program in C"
 [ -s "$work/from_docs2.cc" ] || fail "docs/embedding.md has not two programs"
-cmake -S "$repo/tests/install" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$work/prefix" \
-  -DCMAKE_BUILD_TYPE=Release -DFROM_DOCS="$work" >"$work/log" || { cat "$work/log"; exit 1; }
-cmake --build "$work/consumer" >"$work/log" || { cat "$work/log"; exit 1; }
-"$work/consumer/from_c" "$model"
-"$work/consumer/from_cpp" "$model"
-"$work/consumer/from_docs1" "$model"
-"$work/consumer/from_docs2"
-"$work/consumer/from_docs_c" "$model"
 
-config=$(find "$work/prefix" -name pith.pc)
-if [ -n "$config" ]; then
-  flags=$(PKG_CONFIG_PATH=$(dirname "$config") pkg-config --static --cflags --libs pith)
+# Builds the strangers' programs against the installation at $1 and runs them.
+strangers() {
+  local prefix=$1 config flags program libraries
+  local quiet=(-DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Release)
+  cmake -S "$repo/tests/install" -B "$prefix.cpp" "${quiet[@]}" -DFROM_DOCS="$work" >"$work/log" &&
+    cmake --build "$prefix.cpp" >>"$work/log" || { cat "$work/log"; exit 1; }
+  cmake -S "$repo/tests/install/from_c_alone" -B "$prefix.c" "${quiet[@]}" >"$work/log" &&
+    cmake --build "$prefix.c" >>"$work/log" || { cat "$work/log"; exit 1; }
+  for program in cpp/from_c cpp/from_cpp cpp/from_docs1 cpp/from_docs_c c/from_c; do
+    "$prefix.$program" "$model" || fail "$program of $prefix: status $?"
+  done
+  "$prefix.cpp/from_docs2" || fail "from_docs2 of $prefix: status $?"
+  config=$(find "$prefix" -name pith.pc)
+  if [ -z "$config" ]; then
+    grep -q 'PITH_CUDA:BOOL=ON' "$build/CMakeCache.txt" || fail "no pith.pc was installed"
+    return 0
+  fi
+  libraries=$(dirname "$config")/..
+  flags=$(PKG_CONFIG_PATH=$(dirname "$config") pkg-config $2 --cflags --libs pith)
   # shellcheck disable=SC2086  # flags are words
-  cc "$repo/tests/install/from_c.c" -o "$work/by_pkg_config" $flags
-  "$work/by_pkg_config" "$model"
-else
-  grep -q 'PITH_CUDA:BOOL=ON' "$build/CMakeCache.txt" || fail "no pith.pc was installed"
-fi
+  cc "$repo/tests/install/from_c.c" -o "$prefix.by_pkg_config" $flags -Wl,-rpath,"$libraries"
+  "$prefix.by_pkg_config" "$model"
+}
+
+# The installed headers under a user's warnings: all in one, then each alone.
+strict() {
+  local compiler header flags=(-I"$1/include" -Wall -Wextra -Wpedantic -Wconversion -Werror -fsyntax-only)
+  for compiler in "g++ -std=c++20" "g++ -std=c++23" "clang++-14 -std=c++20" "clang++-14 -std=c++2b"; do
+    if ! command -v "${compiler% *}" >/dev/null; then
+      echo "install_test: SKIPPED: no ${compiler% *}: headers are not compiled by it"
+      continue
+    fi
+    # shellcheck disable=SC2086  # compiler and standard
+    $compiler "${flags[@]}" "$repo/tests/install/strict.cc" || fail "the headers are not clean: $compiler"
+  done
+  for header in "$1"/include/pith/*.h; do
+    grep -q "\"pith/$(basename "$header")\"" "$repo/tests/install/strict.cc" ||
+      fail "tests/install/strict.cc does not include $(basename "$header")"
+    g++ -std=c++20 "${flags[@]}" -xc++ -include "$header" /dev/null || fail "$header needs others before it"
+  done
+  for header in pith pith_layer version; do
+    cc -std=c11 "${flags[@]}" -xc -include "$1/include/pith/$header.h" /dev/null || fail "$header.h is no C11"
+  done
+}
+
+strangers "$work/prefix" --static
+strict "$work/prefix"
 
 if [ -x "$build/bin/pith" ]; then
   said=$("$work/prefix/bin/pith" run -m "$model" -p 'The ship' -n 4 -q --temp 0)
@@ -44,3 +75,30 @@ if [ -x "$build/bin/pith" ]; then
     grep -q kv-policy "$work/prefix/share/$file" || fail "no completion at share/$file"
   done
 fi
+
+# What was installed goes again. The manifest is the build folder's: an older one of a user's stays.
+count=$(find "$work/prefix" -name '*.h' | wc -l)
+[ "$count" -gt 15 ] || fail "$count headers were installed"
+cp "$build/install_manifest.txt" "$work/manifest"
+cmake -P "$build/uninstall.cmake" >/dev/null
+left=$(find "$work/prefix" -type f -not -path '*/share/*')
+[ -z "$left" ] || fail "uninstall leaves $left"
+
+# Other builds would compile everything again: ccache has this one's objects, in seconds.
+if ! grep -q 'CMAKE_BUILD_TYPE:STRING=Release' "$build/CMakeCache.txt" ||
+  grep -qE 'PITH_(CUDA|ASAN|TSAN):BOOL=ON' "$build/CMakeCache.txt"; then
+  echo "install_test: SKIPPED: the shared library is tested in plain release builds"
+  exit 0
+fi
+cmake -S "$repo" -B "$work/shared_build" -GNinja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DPITH_APPS=OFF \
+  -DPITH_BENCH=OFF -DPITH_LAB=OFF -DBUILD_TESTING=OFF >"$work/log" &&
+  cmake --build "$work/shared_build" >>"$work/log" || { tail -20 "$work/log"; exit 1; }
+for unwanted in pith libpith_tools.a libpith_serve.a libpith_lab.a; do
+  [ -z "$(find "$work/shared_build" -name "$unwanted" -type f)" ] || fail "PITH_APPS=OFF builds $unwanted"
+done
+cmake --install "$work/shared_build" --prefix "$work/shared" >"$work/log" || { cat "$work/log"; exit 1; }
+library=$(find "$work/shared" -name 'libpith.so')
+[[ $(objdump -p "$library") =~ SONAME\ +libpith\.so\.0\.1 ]] || fail "the SONAME is not libpith.so.0.1"
+[ -z "$(find "$work/shared" -name '*.a')" ] || fail "BUILD_SHARED_LIBS=ON installs an archive"
+"$repo/tests/install/exports.py" "$library" "$repo/include/pith"
+strangers "$work/shared"

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "model/loaders/weights.h"
-#include "pith_tools/catalogue.h"
 #include "pith/session.h"
 #include "pith/tokenizer.h"
+#include "pith_tools/catalogue.h"
 
 namespace pith {
 namespace {

@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "tools/quantize/gguf_writer.h"
 #include "core/output_file.h"
 #include "core/philox.h"
 #include "core/safetensors.h"
@@ -28,6 +27,7 @@
 #include "core/weight_type.h"
 #include "kernels/block_products.h"
 #include "pith/error.h"
+#include "tools/quantize/gguf_writer.h"
 
 namespace {
 

@@ -10,8 +10,8 @@
 
 #include "args.h"
 #include "console.h"
-#include "pith_tools/catalogue.h"
 #include "pith/error.h"
+#include "pith_tools/catalogue.h"
 
 namespace pith::cli {
 namespace {

@@ -8,8 +8,8 @@
 #include "args.h"
 #include "console.h"
 #include "engine.h"
-#include "pith_tools/catalogue.h"
 #include "pith/error.h"
+#include "pith_tools/catalogue.h"
 #include "real_models.h"
 #include "report.h"
 

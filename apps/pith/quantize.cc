@@ -16,8 +16,8 @@
 #include "console.h"
 #include "core/output_file.h"
 #include "interrupt.h"
-#include "pith_tools/catalogue.h"
 #include "pith/error.h"
+#include "pith_tools/catalogue.h"
 #include "report.h"
 
 namespace pith::cli {

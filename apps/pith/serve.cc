@@ -17,8 +17,8 @@
 #include "console.h"
 #include "engine.h"
 #include "interrupt.h"
-#include "pith_tools/catalogue.h"
 #include "pith/error.h"
+#include "pith_tools/catalogue.h"
 #include "serve.h"
 
 namespace pith::cli {

@@ -24,23 +24,23 @@ struct ChatRequest {
   /// [{"role": "user", "content": "Hello"}, ...]; content may be a list of parts, and messages may
   /// have tool_calls, tool_call_id and whatever else the template reads.
   std::string messages = "[]";
-  std::string tools, documents;  ///< lists; "" = none
-  std::string variables;         ///< {"enable_thinking": false}; "" = none
+  std::string tools = {}, documents = {};  ///< lists; "" = none
+  std::string variables = {};              ///< {"enable_thinking": false}; "" = none
   bool add_generation_prompt = true;
-  std::function<std::tm()> now;  ///< of strftime_now; empty = this machine's local time
+  std::function<std::tm()> now = {};  ///< of strftime_now; empty = this machine's local time
 };
 
 /// A stretch of a rendered conversation.
 struct ChatRun {
-  std::string text;
+  std::string text = {};
   bool from_template = true;  ///< false: of the messages, in which special tokens are text
 };
 
 /// What ends an answer in a template: tokens, and a text where the tokenizer has no special one for
 /// it. They are for GenerateOptions::ends and ::stop.
 struct ChatTurnEnd {
-  std::vector<int32_t> tokens;
-  std::string text;
+  std::vector<int32_t> tokens = {};
+  std::string text = {};
 };
 
 /// Immutable after construction; any number of threads may use one at a time.
@@ -73,7 +73,7 @@ class ChatTemplate {
   ChatTurnEnd turn_end(const Tokenizer& tokenizer) const;
 
  private:
-  struct State;
+  struct [[gnu::visibility("hidden")]] State;
   explicit ChatTemplate(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -33,8 +33,9 @@ struct SessionOptions;
 /// their last bits: sessions of one engine that read the same tokens say the same.
 struct EngineOptions {
   Device device = Device::kCpu;
-  int threads = 0;     ///< 0 = all cores
-  std::string isa;     ///< "", "scalar", "avx2", "avx512", "avx512_vnni"; "" = best (or PITH_ISA's)
+  int threads = 0;  ///< 0 = all cores
+  /// "", "scalar", "avx2", "avx512", "avx512_vnni"; "" = best (or PITH_ISA's)
+  std::string isa = {};
   size_t chunk = 512;  ///< prompt tokens per forward pass (llama.cpp's ubatch)
   /// Never round activations to 16 bits of a float, even where that is faster; on the GPU a
   /// prompt's weights are widened for that, chunk after chunk.
@@ -60,7 +61,7 @@ enum class Append : uint8_t {
 /// bits are those of Session::append with the same tokens.
 struct Work {
   Session* session = nullptr;
-  std::span<const int32_t> tokens;
+  std::span<const int32_t> tokens = {};
   Append append = Append::kWhole;
   float* logits = nullptr;  ///< [V] those after the last token are written here; null: not wanted
   /// Draws the next token, as Session::sample would; null: none is drawn.
@@ -104,8 +105,8 @@ class Engine {
 
  private:
   friend class Session;
-  class Step;
-  struct State;
+  class [[gnu::visibility("hidden")]] Step;
+  struct [[gnu::visibility("hidden")]] State;
   std::unique_ptr<State> state_;
 };
 

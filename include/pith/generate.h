@@ -50,9 +50,9 @@ class Sampler {
   };
   /// What a draw looks at, for devices that find it where the logits are.
   struct Ranking {
-    size_t count = 0;                  ///< the first `count` by rank; 0: all finite logits
-    std::vector<Adjustment> adjusted;  ///< each id once, in order; a bias of -inf: never drawn
-    std::span<const uint32_t> mask;    ///< as set_mask(); valid until that is called again
+    size_t count = 0;                       ///< the first `count` by rank; 0: all finite logits
+    std::vector<Adjustment> adjusted = {};  ///< each id once, in order; a bias of -inf: never drawn
+    std::span<const uint32_t> mask = {};    ///< as set_mask(); valid until that is called again
   };
 
   /// `first_draw` numbers the first draw from bare logits; Session::sample and Engine::step number
@@ -101,8 +101,8 @@ struct TokenLogprobs {
     int32_t id;
     float logprob;
   };
-  float logprob = 0;       ///< of the token
-  std::vector<Entry> top;  ///< the likeliest, in the order of their rank
+  float logprob = 0;            ///< of the token
+  std::vector<Entry> top = {};  ///< the likeliest, in the order of their rank
 };
 /// Of `token` and of the `top` likeliest among logits [V]. One pass over them. Throws
 /// kInvalidArgument for a token that they do not have, and kNonFinite.
@@ -141,8 +141,8 @@ class Stepper {
   Stepper& operator=(Stepper&&) noexcept;
 
   struct Out {
-    std::string text;                ///< complete UTF-8, surely no part of a stop string
-    std::optional<StopReason> stop;  ///< unset: append the token and draw the next
+    std::string text = {};                ///< complete UTF-8, surely no part of a stop string
+    std::optional<StopReason> stop = {};  ///< unset: append the token and draw the next
   };
   /// The sampling options with the tokens that are never to be drawn.
   const SamplingOptions& sampling() const;
@@ -159,13 +159,14 @@ class Stepper {
   bool ended_text() const;                     ///< by a token that is no part of the text
 
  private:
-  struct State;
+  struct [[gnu::visibility("hidden")]] State;
   std::unique_ptr<State> state_;
 };
 
 struct GenerateResult {
-  std::string text;             ///< complete UTF-8, stop string excluded
-  std::vector<int32_t> tokens;  ///< sampled; in the session as GenerateOptions::append_last says
+  std::string text = {};  ///< complete UTF-8, stop string excluded
+  /// Sampled; in the session as GenerateOptions::append_last says.
+  std::vector<int32_t> tokens = {};
   StopReason reason = StopReason::kMaxTokens;
   size_t prompt_tokens = 0;  ///< appended; fewer than given if the prompt was cancelled
   double prompt_seconds = 0, decode_seconds = 0;

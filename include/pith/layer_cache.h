@@ -43,7 +43,7 @@ class Compute {
 
  private:
   friend class LayerCache;
-  struct State;
+  struct [[gnu::visibility("hidden")]] State;
   std::unique_ptr<State> state_;
 };
 
@@ -144,7 +144,7 @@ class LayerCache {
                             std::span<const std::byte> bytes);
 
  private:
-  struct State;
+  struct [[gnu::visibility("hidden")]] State;
   explicit LayerCache(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -21,25 +21,25 @@ class Tokenizer;  // pith/tokenizer.h
 
 /// Shapes and constants, from config.json.
 struct ModelConfig {
-  std::string architecture;  ///< e.g. "LlamaForCausalLM"
-  int layers = 0;            // L
-  int hidden = 0;            // width of the residual stream
-  int intermediate = 0;      // width of the MLP
-  int query_heads = 0;       // H
-  int kv_heads = 0;          // G
-  int head_dim = 0;          // D
-  int vocab = 0;             // V
-  int64_t context = 0;       ///< longest position trained for
+  std::string architecture = {};  ///< e.g. "LlamaForCausalLM"
+  int layers = 0;                 // L
+  int hidden = 0;                 // width of the residual stream
+  int intermediate = 0;           // width of the MLP
+  int query_heads = 0;            // H
+  int kv_heads = 0;               // G
+  int head_dim = 0;               // D
+  int vocab = 0;                  // V
+  int64_t context = 0;            ///< longest position trained for
   float norm_eps = 1e-5f;
   double rope_theta = 10000;
   /// Per layer: a query sees this many newest positions, 0 = all.
-  std::vector<int64_t> sliding_window;  // [L]
+  std::vector<int64_t> sliding_window = {};  // [L]
   bool tied_embeddings = false;
   bool qkv_bias = false;
   bool qk_norm = false;
   DType weights = DType::kF32;
   int32_t bos = -1;
-  std::vector<int32_t> eos;
+  std::vector<int32_t> eos = {};
   /// Of the weights that make keys and values, set by Model::load; 0: no weights were read. What
   /// was fitted to one model (dictionaries) is refused for another.
   uint64_t fingerprint = 0;
@@ -77,7 +77,7 @@ class Model {
   /// The architectures that load.
   static std::span<const std::string_view> supported_architectures();
 
-  struct Weights;
+  struct [[gnu::visibility("hidden")]] Weights;
   const Weights& weights() const { return *weights_; }
 
  private:

@@ -31,8 +31,8 @@ namespace pith {
 
 /// A name with its parameters, as written.
 struct PolicyPart {
-  std::string name;
-  std::map<std::string, std::string> parameters;
+  std::string name = {};
+  std::map<std::string, std::string> parameters = {};
 };
 
 /// Numbers or ranges as written; first and last may be negative (-1 = last).
@@ -41,11 +41,11 @@ struct IndexRange {
 };
 
 struct PolicyRule {
-  std::vector<IndexRange> layers, heads;  ///< empty: all
+  std::vector<IndexRange> layers = {}, heads = {};  ///< empty: all
   PolicyPart selector{"exact", {}};
-  std::optional<PolicyPart> key_codec, value_codec;  ///< none: dense, in `dtype`
-  std::optional<uint32_t> sink, window;              ///< none: the selector's default
-  std::optional<DType> dtype;                        ///< of exact rows; none: f16
+  std::optional<PolicyPart> key_codec = {}, value_codec = {};  ///< none: dense, in `dtype`
+  std::optional<uint32_t> sink = {}, window = {};              ///< none: the selector's default
+  std::optional<DType> dtype = {};                             ///< of exact rows; none: f16
 };
 
 class Policy {
@@ -61,22 +61,22 @@ class Policy {
   /// The rule in force for a layer and KV head: the last that names it.
   const PolicyRule& rule_for(int layer, int layers, int head, int heads) const;
 
-  std::vector<PolicyRule> rules;  ///< rules[0] is the default
+  std::vector<PolicyRule> rules = {};  ///< rules[0] is the default
 };
 
 /// One parameter of a method, for help and for checking.
 struct ParameterInfo {
-  std::string name, default_value, help;
+  std::string name = {}, default_value = {}, help = {};
 };
 
 /// One row of the registry, as users see it.
 struct MethodInfo {
-  std::string name;
+  std::string name = {};
   bool is_selector = false;
-  std::string summary, source;
-  std::vector<ParameterInfo> parameters;
+  std::string summary = {}, source = {};
+  std::vector<ParameterInfo> parameters = {};
   /// Selectors: the parameter that a budget sets ("budget", "window"); empty if it has none.
-  std::string size_parameter;
+  std::string size_parameter = {};
   /// Selectors, with default parameters: what they need of whoever runs them.
   bool needs_mass = false;     ///< each row's attention mass
   bool needs_queries = false;  ///< the queries of every step

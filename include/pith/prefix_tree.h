@@ -38,7 +38,7 @@ struct PrefixTreeOptions {
 
 /// A prompt: all tokens of a conversation so far, those of its answers included.
 struct Prompt {
-  std::span<const int32_t> tokens;
+  std::span<const int32_t> tokens = {};
   /// After how many tokens others may go on from it, ascending: after the system prompt, before the
   /// last turn. They must follow from the tokens alone, never from what is kept.
   std::span<const size_t> fork_points = {};
@@ -99,8 +99,8 @@ struct Reuse {
     kAnswer   ///< after an answer of its own conversation
   };
   Kind kind = Kind::kNone;
-  size_t tokens = 0;   ///< that need not be read
-  std::string reason;  ///< why it is not more
+  size_t tokens = 0;        ///< that need not be read
+  std::string reason = {};  ///< why it is not more
 };
 
 class PrefixTree {
@@ -142,7 +142,7 @@ class PrefixTree {
   Statistics statistics() const;
 
  private:
-  struct State;
+  struct [[gnu::visibility("hidden")]] State;
   std::unique_ptr<State> state_;
 };
 

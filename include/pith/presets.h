@@ -16,9 +16,9 @@ namespace pith {
 
 /// One policy as it was measured.
 struct Preset {
-  std::string policy;
-  std::string model;     ///< measured on
-  uint64_t context = 0;  ///< tokens of the measurement
+  std::string policy = {};
+  std::string model = {};  ///< measured on
+  uint64_t context = 0;    ///< tokens of the measurement
   size_t seeds = 0;
   double divergence = 0, divergence_error = 0;  ///< KL from the exact cache, nats a token
   double bits = 0;                              ///< effective, everything included

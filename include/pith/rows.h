@@ -16,9 +16,9 @@ enum class Role : uint8_t { kBoth, kNumerator, kDenominator };
 
 /// What is held of one KV head. A position is named twice if a row is held for each sum apart.
 struct HeadRows {
-  std::vector<int64_t> positions;  ///< true positions, ascending
-  std::vector<float> log_weights;  ///< same order; 0 = counts once
-  std::vector<Role> roles;         ///< same order
+  std::vector<int64_t> positions = {};  ///< true positions, ascending
+  std::vector<float> log_weights = {};  ///< same order; 0 = counts once
+  std::vector<Role> roles = {};         ///< same order
 };
 
 /// Tokens [first, last) of a conversation.

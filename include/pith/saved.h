@@ -13,18 +13,18 @@
 namespace pith {
 
 struct SavedSession {
-  uint32_t version = 0;             ///< of the format
-  std::string created, written_by;  ///< UTC; "pith 0.1.0"
-  size_t bytes = 0;                 ///< of the file
+  uint32_t version = 0;                       ///< of the format
+  std::string created = {}, written_by = {};  ///< UTC; "pith 0.1.0"
+  size_t bytes = 0;                           ///< of the file
   /// What must be the same for the session to go on: model, policy, context, ...
-  std::vector<std::pair<std::string, std::string>> key;
-  std::vector<int32_t> tokens;  ///< ids, in order: what a request that begins with them reuses
+  std::vector<std::pair<std::string, std::string>> key = {};
+  std::vector<int32_t> tokens = {};  ///< ids, in order: what a request that begins with them reuses
   struct Part {
-    std::string name;
+    std::string name = {};
     size_t bytes = 0;
   };
-  std::vector<Part> parts;
-  std::string note;  ///< SaveOptions::note
+  std::vector<Part> parts = {};
+  std::string note = {};  ///< SaveOptions::note
 
   /// The key's field of that name; "" if there is none.
   std::string field(const std::string& name) const;

@@ -23,8 +23,8 @@
 
 namespace pith {
 
-class SessionFile;
-struct SessionContents;
+class [[gnu::visibility("hidden")]] SessionFile;
+struct [[gnu::visibility("hidden")]] SessionContents;
 
 /// What is one conversation's own.
 struct SessionOptions {
@@ -37,8 +37,8 @@ struct SessionOptions {
   size_t cache_limit = 0;  ///< bytes of this session alone, its forks apart; 0 = none
   /// Tokens whose rows stay exact under every policy, on top of its budget: a system prompt, tool
   /// schemas. Layers with a sliding window of their own forget them as the model does.
-  std::vector<TokenRange> protect;
-  ErrorProbeOptions error_probe;  ///< estimates the policy's attention error while it runs
+  std::vector<TokenRange> protect = {};
+  ErrorProbeOptions error_probe = {};  ///< estimates the policy's attention error while it runs
 };
 
 /// Of a session with an engine of its own.
@@ -147,7 +147,7 @@ class Session {
   friend class Engine;
   friend class PrefixTree;
   friend class PromptReader;
-  struct State;
+  struct [[gnu::visibility("hidden")]] State;
   explicit Session(std::unique_ptr<State> state);
   SessionContents contents(const SaveOptions& options) const;
   static Session restored(Session fresh, const SessionFile& file,

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "pith_tools/catalogue.h"
 #include "pith/chat.h"
 #include "pith/tokenizer.h"
+#include "pith_tools/catalogue.h"
 
 namespace pith {
 namespace {

@@ -7,9 +7,9 @@
 #include <limits>
 #include <span>
 
-#include "tools/quantize/gguf_writer.h"
 #include "model/test_files.h"
 #include "pith/error.h"
+#include "tools/quantize/gguf_writer.h"
 
 namespace pith {
 namespace {

@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "pith/tokenizer.h"
+#include "pith/version.h"
 #include "serve/listener_agents.h"
 
 namespace pith::serve {

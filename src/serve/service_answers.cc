@@ -5,6 +5,7 @@
 #include <ctime>
 
 #include "pith/tokenizer.h"
+#include "pith/version.h"
 #include "serve/listeners.h"
 #include "serve/service.h"
 

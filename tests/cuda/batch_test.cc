@@ -6,8 +6,8 @@
 #include <cstring>
 #include <thread>
 
+#include "gguf_test_model.h"
 #include "kernels/test_block_types.h"
-#include "model/loaders/gguf_test_model.h"
 #include "pith/engine.h"
 #include "pith/error.h"
 #include "pith/generate.h"

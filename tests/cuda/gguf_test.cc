@@ -1,8 +1,8 @@
 // Models in GGUF files on the GPU, where weights in blocks are codes in tiles, against the CPU,
 // which multiplies the blocks.
 
+#include "gguf_test_model.h"
 #include "model/cuda/device_weights.h"
-#include "model/loaders/gguf_test_model.h"
 #include "model/loaders/weights.h"
 #include "pith_tools/catalogue.h"
 #include "sessions.h"

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <functional>
 
-#include "model/loaders/gguf_test_model.h"
+#include "gguf_test_model.h"
 #include "model/loaders/weights.h"
 #include "model/tokenizers/tokenizer_kinds.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "model/loaders/gguf_test_model.h"
+#include "gguf_test_model.h"
 #include "model/loaders/weights.h"
 #include "pith/session.h"
 

@@ -12,11 +12,11 @@
 #include <nlohmann/json.hpp>
 
 #include "core/gguf.h"
-#include "tools/quantize/gguf_writer.h"
 #include "model/test_files.h"
 #include "model/tokenizers/tokenizer_kinds.h"
 #include "paths.h"
 #include "pith_tools/catalogue.h"
+#include "tools/quantize/gguf_writer.h"
 
 namespace pith {
 namespace {

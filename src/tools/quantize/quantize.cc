@@ -9,12 +9,12 @@
 
 #include "core/output_file.h"
 #include "core/thread_pool.h"
-#include "tools/quantize/block_encode.h"
 #include "kernels/block_products.h"
-#include "model/loaders/gguf_draft.h"
 #include "model/loaders/gguf_model.h"
 #include "model/loaders/weights.h"
 #include "pith/error.h"
+#include "tools/quantize/block_encode.h"
+#include "tools/quantize/gguf_draft.h"
 
 namespace pith {
 namespace {

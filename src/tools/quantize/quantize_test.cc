@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <fstream>
 
-#include "model/loaders/gguf_draft.h"
-#include "model/loaders/gguf_test_model.h"
+#include "gguf_test_model.h"
 #include "model/loaders/weights.h"
 #include "model/tokenizers/tokenizer_kinds.h"
 #include "paths.h"
 #include "pith/session.h"
+#include "tools/quantize/gguf_draft.h"
 
 namespace pith {
 namespace {

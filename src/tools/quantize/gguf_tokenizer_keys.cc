@@ -7,11 +7,11 @@
 #include <algorithm>
 
 #include "core/input_file.h"
-#include "model/loaders/gguf_draft.h"
 #include "model/tokenizers/split_rules.h"
 #include "model/tokenizers/tokenizer_kinds.h"
 #include "model/tokenizers/tokenizer_split.h"
 #include "pith/error.h"
+#include "tools/quantize/gguf_draft.h"
 
 namespace pith {
 namespace {

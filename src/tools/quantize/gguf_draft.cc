@@ -1,4 +1,4 @@
-#include "model/loaders/gguf_draft.h"
+#include "tools/quantize/gguf_draft.h"
 
 #include <fmt/format.h>
 

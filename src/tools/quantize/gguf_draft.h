@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "tools/quantize/gguf_writer.h"
 #include "model/loaders/config.h"
 #include "model/loaders/model_tensors.h"
+#include "tools/quantize/gguf_writer.h"
 
 namespace pith {
 

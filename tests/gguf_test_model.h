@@ -12,10 +12,10 @@
 #include <random>
 
 #include "core/dtype.h"
-#include "tools/quantize/gguf_writer.h"
 #include "core/safetensors.h"
 #include "kernels/block_products.h"
 #include "model/test_files.h"
+#include "tools/quantize/gguf_writer.h"
 
 namespace pith::testing_gguf {
 
