@@ -1,5 +1,6 @@
 // `auto`: the policy that is measured best on this model for a number of bytes. A model without
-// figures is measured first (pith/screen.h), or gets what was safe on all models measured so far.
+// figures is measured first (pith_tools/screen.h), or gets what was safe on all models measured so
+// far.
 
 #include <fmt/format.h>
 
@@ -9,10 +10,10 @@
 #include "console.h"
 #include "engine.h"
 #include "interrupt.h"
-#include "pith/catalogue.h"
 #include "pith/error.h"
 #include "pith/presets.h"
-#include "pith/screen.h"
+#include "pith_tools/catalogue.h"
+#include "pith_tools/screen.h"
 
 namespace pith::cli {
 namespace {

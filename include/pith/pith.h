@@ -11,8 +11,8 @@
  * newer program's fields that this library does not know must be 0. Options are filled in by
  * `pith_..._defaults(&options, sizeof options)`, results begin as `{sizeof(pith_ledger)}`.
  *
- * Threads: as in engine.h. A session is one thread's at a time, and no thread's while another runs a
- * step that it is part of. Callbacks run on the caller's thread. */
+ * Threads: as in engine.h. A session is one thread's at a time, and no thread's while another runs
+ * a step that it is part of. Callbacks run on the caller's thread. */
 #ifndef PITH_PITH_H_
 #define PITH_PITH_H_
 
@@ -20,9 +20,7 @@
 #include <stdint.h>
 
 /* C's names, not this house's. NOLINTBEGIN(readability-identifier-naming,modernize-*) */
-
 #pragma GCC visibility push(default) /* all of this is exported */
-
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -446,9 +444,7 @@ pith_status pith_preset_choose(const pith_model* model, const pith_preset_reques
 #ifdef __cplusplus
 }
 #endif
-
 #pragma GCC visibility pop
-
 /* NOLINTEND(readability-identifier-naming,modernize-*) */
 
 #endif /* PITH_PITH_H_ */

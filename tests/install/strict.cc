@@ -60,8 +60,9 @@ int main() {
                           generate.stop.size() + result.tokens.size() + layer.context +
                           config.eos.size() + part.parameters.size() + rule.layers.size() +
                           parameter.help.size() + method.parameters.size() + tree.max_bytes +
-                          prompt.tokens.size() + reuse.tokens + preset.seeds +
-                          rows.roles.size() + saved.bytes + ledger.total_bytes()) +
+                          prompt.tokens.size() + reuse.tokens + preset.seeds + rows.roles.size() +
+                          saved.bytes + ledger.total_bytes()) +
          sampling.top_k + compute.threads + candidate.id + save.replace +
-         static_cast<int>(request.tools.size()) + static_cast<int>(view.head_stride + out.head_stride);
+         static_cast<int>(request.tools.size()) +
+         static_cast<int>(view.head_stride + out.head_stride);
 }

@@ -1,6 +1,6 @@
 // One piece of a text, `continue`: cost, a forward pass a policy and token, and one for exact.
 
-#include "pith/screen.h"
+#include "pith_tools/screen.h"
 
 #include <fmt/format.h>
 
@@ -9,9 +9,9 @@
 #include <mutex>
 #include <string_view>
 
-#include "pith/catalogue.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
+#include "pith_tools/catalogue.h"
 #include "tools/eval/perplexity.h"
 #include "tools/eval/records.h"
 
