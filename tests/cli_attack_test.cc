@@ -149,7 +149,8 @@ TEST_F(Attack, NumbersThatMakeNoSenseAreRefused) {
     EXPECT_EQ(r.status, status) << option << " " << value << ": " << r.err;
     EXPECT_NE(r.err.find(option), std::string::npos) << r.err;
   };
-  for (const char* option : {"--seed", "--kv-seed", "--attn-error-probe"}) wrong(option, "-1", 2);
+  for (const char* option : {"--kv-seed", "--attn-error-probe"}) wrong(option, "-1", 2);
+  wrong("--seed", "-2", 2);  // -1 draws one, as llama.cpp's does
   for (const char* option : {"--memory-limit", "--max-attn-error"}) wrong(option, "nan", 2);
   wrong("--kv-budget", "", 2);
   refused({"run", "-m", kModel, "-p", "x", "--attn-error-probe", "99999999999999"}, 10, "rows");

@@ -264,7 +264,7 @@ void add_sampling_options(CLI::App& app, SamplingOptions& o) {
       ->transform([](const std::string& text) {
         if (text != "-1") return text;
         std::random_device device;
-        const std::string drawn = std::to_string(device());
+        std::string drawn = std::to_string(device());
         say(fmt::format("pith: seed {}", drawn));
         return drawn;
       });

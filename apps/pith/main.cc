@@ -33,7 +33,7 @@ void describe(CLI::App& app) {
       "  pith demo                                        what compression does\n"
       "  pith run -m models/demo -p 'The ship lay' -n 60  complete a text\n"
       "  pith chat -m FOLDER                              talk in its chat template\n"
-      "  pith serve -m FOLDER                             OpenAI's API at localhost:8080\n"
+      "  pith serve -m FOLDER                             OpenAI's API on port 8080\n"
       "  pith run -m models/demo -i                       go on from typed lines\n"
       "  pith inspect -m models/demo --kv-policy uniform  what a policy will cost\n"
       "  pith bench -m models/demo -d 0,4096              how fast it is\n\n"

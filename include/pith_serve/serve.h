@@ -58,7 +58,7 @@ class Server {
   /// Listens and answers, on threads of its own. `chat` may be null: then chats are refused. Throws
   /// kInvalidArgument, kUnsupported (a policy that cannot be), kOutOfMemory (not one conversation
   /// fits), kIo (the port).
-  Server(std::shared_ptr<Engine> engine, std::shared_ptr<const ChatTemplate> chat,
+  Server(const std::shared_ptr<Engine>& engine, std::shared_ptr<const ChatTemplate> chat,
          const ServeOptions& options);
   /// Cuts what still runs; drain() first.
   ~Server();

@@ -76,7 +76,7 @@ struct Server::State {
   std::unique_ptr<http::Server> http;  // last: its thread calls the service
 };
 
-Server::Server(std::shared_ptr<Engine> engine, std::shared_ptr<const ChatTemplate> chat,
+Server::Server(const std::shared_ptr<Engine>& engine, std::shared_ptr<const ChatTemplate> chat,
                const ServeOptions& options) {
   check(*engine, options);
   state_ = std::make_unique<State>(engine, std::move(chat), options);

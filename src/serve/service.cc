@@ -41,7 +41,7 @@ GuardOptions guard_options(const ServeOptions& o) {
 
 }  // namespace
 
-Service::Service(std::shared_ptr<Engine> engine, std::shared_ptr<const ChatTemplate> chat,
+Service::Service(const std::shared_ptr<Engine>& engine, std::shared_ptr<const ChatTemplate> chat,
                  const ServeOptions& options, size_t memory)
     : engine_(engine),
       options_(options),

@@ -30,7 +30,7 @@ struct Visit {
 
 class Service {
  public:
-  Service(std::shared_ptr<Engine> engine, std::shared_ptr<const ChatTemplate> chat,
+  Service(const std::shared_ptr<Engine>& engine, std::shared_ptr<const ChatTemplate> chat,
           const ServeOptions& options, size_t memory);
 
   /// Of http::Hooks.

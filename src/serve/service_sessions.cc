@@ -63,7 +63,7 @@ std::filesystem::path file_in(const std::filesystem::path& folder, const std::st
                      });
   if (!plain)
     throw wrong(param, "must have 1 to 100 letters, digits, '.', '_' or '-', and no dot first");
-  const std::filesystem::path path = folder / name;
+  std::filesystem::path path = folder / name;
   if (std::filesystem::is_symlink(path)) throw wrong(param, "names a link");
   return path;
 }
