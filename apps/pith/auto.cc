@@ -1,28 +1,21 @@
-// `auto`: the policy that is measured best on this model for a number of bytes. A model without
-// figures is measured first (pith_tools/screen.h), or gets what was safe on all models measured so
-// far.
+// `auto` and --kv: reads them, measures a model without figures (pith_tools/screen.h) and says
+// what pith_tools/choose.h chose.
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 
 #include "console.h"
 #include "engine.h"
 #include "interrupt.h"
 #include "pith/error.h"
-#include "pith/presets.h"
-#include "pith_tools/catalogue.h"
+#include "pith_tools/choose.h"
 #include "pith_tools/screen.h"
 
 namespace pith::cli {
 namespace {
 
 constexpr const char* kAuto = "auto";
-constexpr size_t kCandidates = 3;  // largest that fit, of which the best on this model is taken
-
-constexpr std::pair<const char*, const char*> kWords[] = {
-    {"half", "50%"}, {"quarter", "25%"}, {"tenth", "10%"}};
 
 [[noreturn]] void refuse(const std::string& why) {
   throw Error(ErrorCode::kInvalidArgument, "auto: " + why);
@@ -56,79 +49,28 @@ void check(const PolicyOptions& o) {
         "-ctk and -ctv");
 }
 
-Presets from_file(const std::string& file, const std::string& fingerprint) {
-  Presets presets = Presets::read(file);
-  if (const std::string& only = presets.model_fingerprint(); !only.empty() && only != fingerprint)
-    refuse(fmt::format(
-        "{} was tuned for another model, or for this one under another file's name; tune it again "
-        "with 'pith tune', or leave --presets out",
-        file));
-  return presets;
-}
-
 /// What is said of a model is known of it, or is measured here, or is of others and says so.
 class Chooser {
  public:
-  Chooser(const ModelOptions& o, const AutoPlace& place)
-      : o_(o), place_(place), fingerprint_(model_fingerprint(o.model)) {
-    session_.context = static_cast<size_t>(o.context > 0 ? o.context : place.context);
-    session_.threads = 1;
+  Chooser(const ModelOptions& o, const AutoPlace& place) : o_(o), place_(place) {
+    choose_.model = o.model;
+    choose_.budget = o.policy.budget;
+    choose_.presets = o.policy.presets;
+    choose_.goal = o.policy.goal == "text"    ? PresetGoal::kText
+                   : o.policy.goal == "facts" ? PresetGoal::kFacts
+                                              : PresetGoal::kBoth;
+    choose_.session.context = static_cast<size_t>(o.context > 0 ? o.context : place.context);
+    choose_.session.threads = 1;
+    if (place.screens && !o.policy.no_screen)
+      choose_.measure = [this](std::span<const std::string> policies) { return measure(policies); };
   }
+  Chooser(const Chooser&) = delete;
+  Chooser& operator=(const Chooser&) = delete;
 
-  PresetChoice choose() const {
-    const ModelConfig config = read_model_config(o_.model);
-    const std::string& file = o_.policy.presets;
-    const Presets known =
-        file.empty() ? Presets::built_in(fingerprint_) : from_file(file, fingerprint_);
-    const PresetGoal goal = o_.policy.goal == "text"    ? PresetGoal::kText
-                            : o_.policy.goal == "facts" ? PresetGoal::kFacts
-                                                        : PresetGoal::kBoth;
-    if (!file.empty()) return known.choose(config, session_, o_.policy.budget, goal);
-    try {
-      if (!known.model_fingerprint().empty())
-        return known.choose(config, session_, o_.policy.budget, goal);
-    } catch (const Error& e) {
-      if (e.code() != ErrorCode::kInvalidArgument) throw;  // nothing measured is as small
-    }
-    return for_any(config, goal);
-  }
+  PresetChoice choose() const { return choose_policy(choose_); }
 
  private:
-  /// Among the policies that are safe elsewhere.
-  PresetChoice for_any(const ModelConfig& config, PresetGoal goal) const {
-    const Presets any = Presets::built_in();
-    std::vector<Preset> candidates = any.fitting(config, session_, o_.policy.budget);
-    std::ranges::stable_sort(candidates,
-                             [](const Preset& a, const Preset& b) { return a.bits > b.bits; });
-    if (candidates.size() > kCandidates) candidates.resize(kCandidates);
-    std::vector<Preset> own = figures_of(candidates);
-    const Presets from =
-        own.empty() ? any : Presets::of(std::move(own), "what was measured on this model");
-    return from.choose(config, session_, o_.policy.budget, goal);
-  }
-
-  /// The candidates with figures of this model, all of them or none.
-  std::vector<Preset> figures_of(const std::vector<Preset>& candidates) const {
-    if (candidates.front().policy == "exact") return {};  // needs no figures
-    std::vector<Preset> own = screened(fingerprint_), found;
-    const auto pick = [&] {
-      found.clear();
-      for (const Preset& c : candidates)
-        for (const Preset& p : own)
-          if (p.policy == c.policy) found.push_back(p);
-      return found.size() == candidates.size();
-    };
-    if (pick()) return found;
-    if (!place_.screens || o_.policy.no_screen) return {};
-    std::vector<std::string> missing;
-    for (const Preset& c : candidates)
-      if (std::ranges::none_of(found, [&](const Preset& p) { return p.policy == c.policy; }))
-        missing.push_back(c.policy);
-    own = measure(missing);
-    return pick() ? found : std::vector<Preset>();
-  }
-
-  std::vector<Preset> measure(const std::vector<std::string>& policies) const {
+  std::optional<std::vector<Preset>> measure(std::span<const std::string> policies) const {
     say(fmt::format(
         "pith: auto knows no figures of this model: it measures {} {} once, for a minute or two "
         "(Ctrl-C or --no-screen: what is safe on others)",
@@ -136,31 +78,24 @@ class Chooser {
     const auto model = place_.model ? place_.model : load_model(o_);
     const auto keeper = keep_weights(model, o_);
     ScreenOptions s;
-    s.model = model_name(o_.model), s.fingerprint = fingerprint_;
+    s.model = model_name(o_.model), s.fingerprint = model_fingerprint(o_.model);
     s.session.threads = worker_threads(o_);
     s.session.isa = o_.isa, s.session.device = o_.device;
     ProgressBar bar("measuring", "tokens", o_.json);
     auto all = screen(model, policies, s, bar.callback());
     bar.finish();
-    if (all) return *std::move(all);
+    if (all) return all;
     say("pith: not measured: it was ended, or would take minutes more on this machine");
     clear_interrupt();
-    return {};
+    return std::nullopt;
   }
 
   const ModelOptions& o_;
   const AutoPlace& place_;
-  std::string fingerprint_;
-  StandaloneOptions session_;
+  ChooseOptions choose_;
 };
 
 }  // namespace
-
-std::string memory_budget(const std::string& word) {
-  for (const auto& [name, budget] : kWords)
-    if (word == name) return budget;
-  return word;
-}
 
 std::string model_name(const std::string& model) {
   const auto path = std::filesystem::absolute(model).lexically_normal();

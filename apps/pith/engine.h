@@ -70,8 +70,6 @@ struct AutoPlace {
 /// expected of it. The budget is auto's alone, and is gone afterwards.
 void settle_auto(ModelOptions& options, std::vector<std::string>* many = nullptr,
                  const AutoPlace& place = {});
-/// "half" as "50%"; other texts as they are.
-std::string memory_budget(const std::string& word);
 /// The file's or folder's own name.
 std::string model_name(const std::string& model);
 

@@ -13,12 +13,12 @@
 #include "commands.h"
 #include "console.h"
 #include "core/output_file.h"
-#include "dialogue.h"
 #include "engine.h"
 #include "interactive.h"
 #include "interrupt.h"
 #include "pith/error.h"
 #include "pith/saved.h"
+#include "pith_tools/dialogue.h"
 #include "report.h"
 #include "text_input.h"
 

@@ -13,7 +13,7 @@
 #include "pith/chat.h"
 #include "pith/generate.h"
 
-namespace pith::cli {
+namespace pith {
 
 struct DialogueSetup {
   std::optional<std::string> system;  ///< unset: the template's own, if it has one
@@ -28,6 +28,8 @@ class Dialogue {
 
   Dialogue(std::shared_ptr<const Model> model, const StandaloneOptions& options, ChatTemplate tmpl,
            DialogueSetup setup);
+  /// On an engine that others use too: `empty` is a session that has seen nothing.
+  Dialogue(Session empty, ChatTemplate tmpl, DialogueSetup setup);
 
   struct Answer {
     GenerateResult result;
@@ -36,6 +38,17 @@ class Dialogue {
   /// Adds a user's message and answers it. If this throws, the message is gone again.
   Answer answer(const std::string& text, const std::function<void(std::string_view)>& on_text,
                 const Progress& on_read);
+  /// The first half of answer(), for whoever draws himself: adds the message; the tokens that
+  /// session() is to read before it says anything. took() or take_back() has to follow.
+  struct Asked {
+    std::vector<int32_t> prompt;
+    bool read_again = false;  ///< as Answer's
+  };
+  Asked ask(const std::string& text);
+  /// The second half: session() has read the prompt and said this. Nothing said: as if never asked.
+  void took(const GenerateResult& said);
+  /// It failed: the message is gone again, and the session where it holds half of it.
+  void take_back();
   /// Forgets all but the system message.
   void reset();
   /// Goes on under another policy: a new cache reads every token again, since rows that are gone
@@ -65,7 +78,8 @@ class Dialogue {
   DialogueSetup setup_;
   Session empty_, session_;
   Json messages_ = Json::array();
+  size_t asked_at_ = 0;             // tokens that session_ held when ask() began
   std::vector<std::string> shown_;  // texts that stand for all that was read and answered
 };
 
-}  // namespace pith::cli
+}  // namespace pith

@@ -1,4 +1,6 @@
-#include "dialogue.h"
+// Which part of a conversation the session holds, by tokens or by text.
+
+#include "pith_tools/dialogue.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,7 +9,7 @@
 #include "pith/saved.h"
 #include "pith/tokenizer.h"
 
-namespace pith::cli {
+namespace pith {
 namespace {
 
 std::string text_of(const std::vector<ChatRun>& runs) {
@@ -40,10 +42,13 @@ bool starts_with(std::span<const int32_t> ids, std::span<const int32_t> start) {
 
 Dialogue::Dialogue(std::shared_ptr<const Model> model, const StandaloneOptions& options,
                    ChatTemplate tmpl, DialogueSetup setup)
-    : model_(std::move(model)),
+    : Dialogue(Session(std::move(model), options), std::move(tmpl), std::move(setup)) {}
+
+Dialogue::Dialogue(Session empty, ChatTemplate tmpl, DialogueSetup setup)
+    : model_(empty.engine()->model()),
       template_(std::move(tmpl)),
       setup_(std::move(setup)),
-      empty_(model_, options),
+      empty_(std::move(empty)),
       session_(empty_.fork()) {
   reset();
 }
@@ -89,27 +94,47 @@ std::vector<int32_t> Dialogue::prompt_for(const std::vector<ChatRun>& runs, bool
 Dialogue::Answer Dialogue::answer(const std::string& text,
                                   const std::function<void(std::string_view)>& on_text,
                                   const Progress& on_read) {
-  messages_.push_back({{"role", "user"}, {"content", text}});
   Answer answer;
-  const size_t before = session_.tokens();
+  const Asked asked = ask(text);
+  answer.read_again = asked.read_again;
   try {
-    const auto runs = rendered(messages_);
-    const auto prompt = prompt_for(runs, answer.read_again);
-    answer.result = generate(session_, prompt, setup_.generate, on_text, on_read);
-    if (answer.result.tokens.empty()) {  // ended before a word was said: as if never asked
-      messages_.erase(messages_.size() - 1);
-      start_anew();
-      return answer;
-    }
-    messages_.push_back({{"role", "assistant"}, {"content", answer.result.text}});
-    remember(runs, answer.result.text, answer.result.reason != StopReason::kStopString);
+    answer.result = generate(session_, asked.prompt, setup_.generate, on_text, on_read);
+    took(answer.result);
   } catch (...) {
-    messages_.erase(messages_.size() - 1);
-    // Where nothing was appended the cache is as it was; else it holds half a message.
-    if (session_.tokens() != before) start_anew();
+    take_back();
     throw;
   }
   return answer;
+}
+
+Dialogue::Asked Dialogue::ask(const std::string& text) {
+  messages_.push_back({{"role", "user"}, {"content", text}});
+  asked_at_ = session_.tokens();
+  try {
+    Asked asked;
+    asked.prompt = prompt_for(rendered(messages_), asked.read_again);
+    return asked;
+  } catch (...) {
+    take_back();
+    throw;
+  }
+}
+
+void Dialogue::took(const GenerateResult& said) {
+  if (said.tokens.empty()) {  // ended before a word was said
+    messages_.erase(messages_.size() - 1);
+    start_anew();
+    return;
+  }
+  const auto runs = rendered(messages_);
+  messages_.push_back({{"role", "assistant"}, {"content", said.text}});
+  remember(runs, said.text, said.reason != StopReason::kStopString);
+}
+
+// Where nothing was appended the cache is as it was.
+void Dialogue::take_back() {
+  messages_.erase(messages_.size() - 1);
+  if (session_.tokens() != asked_at_) start_anew();
 }
 
 std::vector<ChatRun> Dialogue::rendered(const Json& messages) const {
@@ -186,4 +211,4 @@ size_t Dialogue::set_policy(const Policy& policy, const Progress& on_read) {
   return count;
 }
 
-}  // namespace pith::cli
+}  // namespace pith

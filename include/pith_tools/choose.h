@@ -1,0 +1,37 @@
+#pragma once
+// The policy for a number of bytes, as --kv and `auto` choose it: what is measured best on this
+// model, or, for a model without figures, on all models measured so far (docs/presets.md).
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pith/presets.h"
+
+namespace pith {
+
+/// "half" as "50%", likewise quarter and tenth; other texts as they are.
+std::string memory_budget(std::string_view word);
+/// Whether a text says how much memory the cache may take ("quarter", "30%", "16MiB") rather than
+/// by which policy. Nothing is checked: choose_policy refuses sizes that are none.
+bool says_memory(std::string_view text);
+
+struct ChooseOptions {
+  std::filesystem::path model;  ///< folder or GGUF file
+  std::string budget;           ///< "25%" of what `exact` takes, or "16MiB"
+  PresetGoal goal = PresetGoal::kBoth;
+  std::filesystem::path presets = {};  ///< file to choose from; empty: the built-in table
+  StandaloneOptions session = {};      ///< its context and percent_of count
+  /// Measures these policies on a model without figures and returns all that is known of it then,
+  /// or nothing. Empty: none is measured, and the choice is what is safe on other models.
+  std::function<std::optional<std::vector<Preset>>(std::span<const std::string>)> measure = {};
+};
+
+/// Throws as Presets::choose, read_model_config and Presets::read do.
+PresetChoice choose_policy(const ChooseOptions& options);
+
+}  // namespace pith
