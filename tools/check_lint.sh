@@ -53,11 +53,4 @@ if [ ! -f build/cuda/compile_commands.json ]; then
   mapfile -t files < <(printf '%s\n' "${files[@]}" | grep -vE "$kCudaHost")
 fi
 [ -n "${files[*]}" ] || exit 0
-# One instruction set is enough here: Highway would show each kernel to clang-tidy once for each.
-# Largest files first, so that no core is left with a long one at the end.
-wc -c -- "${files[@]}" | sort -rn | awk '$2 != "total" { print $2 }' |
-  xargs -P "$(nproc)" -n 1 sh -c '
-    build=build
-    ! printf %s "$2" | grep -qE "$1" || build=build/cuda
-    "$0" -p "$build" --quiet --extra-arg=-DHWY_COMPILE_ONLY_STATIC "$2" 2>/dev/null || exit 1' \
-    "$tool" "$kCudaHost"
+python3 tools/lint_files.py "$tool" "${files[@]}"
