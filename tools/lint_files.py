@@ -32,8 +32,11 @@ def seen_by_the_checks(entry):
     run = subprocess.run([*words, ONE_TARGET, '-E', '-C', '-w'], cwd=entry['directory'], capture_output=True)
     if run.returncode != 0:
         return None
-    # Line markers name folders of this machine; a file's own lines stay where they are.
-    return re.sub(rb'^# (\d+) "[^\n]*$', rb'# \1', run.stdout, flags=re.MULTILINE)
+    # Line markers name folders of this machine, and comments say nothing to the checks but NOLINT.
+    text = re.sub(rb'^# \d+ "[^\n]*$', b'', run.stdout, flags=re.MULTILINE)
+    text = re.sub(rb'//[^\n]*|/\*.*?\*/', lambda m: m[0] if b'NOLINT' in m[0] else b'', text,
+                  flags=re.DOTALL)
+    return re.sub(rb'\s+', b' ', text)
 
 
 class Linter:
