@@ -176,8 +176,8 @@ def advice(text):
                          f"{rows[policy]['bits']:.2f} bits, "
                          f"{', '.join(score(task, policy) for task in singles)} %")
         lines.append([f"{bits:g} ({100 * bits / 16:.0f}%)", *cells])
-    return "\n".join(table(["bits a number, of f16", "what was read goes on",
-                            "facts nobody has asked for yet"], lines)) + "\n"
+    return "\n".join(table(["bits per number, of f16's 16", "continue the text",
+                            "facts that nobody asked for yet"], lines)) + "\n"
 
 
 TUNED = """Tuned: each layer or KV head has the form that its loss on the text of the choices is worth
