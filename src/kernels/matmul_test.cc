@@ -2,9 +2,14 @@
 
 #include <gtest/gtest.h>
 #include <omp.h>
+#include <pthread.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "core/dtype.h"
@@ -204,6 +209,48 @@ TEST(Matmul, LeavesTheCallersOpenMpSettingAlone) {
   omp_set_num_threads(3);
   matmul(m.context, y.data(), x.data(), w.matrix, 20);
   EXPECT_EQ(omp_get_max_threads(), 3);
+}
+
+// A handler's frame must lie on the thread's own stack: oneDNN's kernels run on one of their own.
+std::atomic<int> handled{0}, elsewhere{0};
+const std::byte *stack_begin = nullptr, *stack_end = nullptr;
+
+void look_at_stack(int /*signal*/) {
+  const std::byte here{};
+  handled.fetch_add(1);
+  if (&here < stack_begin || &here >= stack_end) elsewhere.fetch_add(1);
+}
+
+TEST(Matmul, SignalsNeverMeetTheStackOfAGeneratedKernel) {
+  pthread_attr_t attributes;
+  ASSERT_EQ(pthread_getattr_np(pthread_self(), &attributes), 0);
+  void* begin = nullptr;
+  size_t bytes = 0;
+  pthread_attr_getstack(&attributes, &begin, &bytes);
+  pthread_attr_destroy(&attributes);
+  stack_begin = static_cast<const std::byte*>(begin), stack_end = stack_begin + bytes;
+  struct sigaction action = {}, before = {};
+  action.sa_handler = look_at_stack;
+  sigaction(SIGUSR1, &action, &before);
+  Machine m(1);
+  const TestMatrix w(256, 512, DType::kF32, 9);
+  const std::vector<float> x = random_input(64 * 512);
+  std::vector<float> y(64 * 256);
+  std::atomic<bool> done{false};
+  const pthread_t self = pthread_self();
+  std::thread sender([&] {
+    while (!done) {
+      pthread_kill(self, SIGUSR1);
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  });
+  for (int i = 0; i < 400; ++i)
+    matmul(m.context, y.data(), x.data(), w.matrix, 64, MatmulPrecision::kF32);
+  done = true;
+  sender.join();
+  sigaction(SIGUSR1, &before, nullptr);
+  EXPECT_GT(handled.load(), 0);
+  EXPECT_EQ(elsewhere.load(), 0) << "of " << handled.load();
 }
 
 TEST(Matmul, ScratchIsCountedAndMismatchesAreRefused) {
