@@ -1,6 +1,6 @@
 # The short commands. `make` alone builds the program at build/bin/pith; `make help` lists the rest.
 .DEFAULT_GOAL := build
-.PHONY: build chat demo test test-cuda test-emulated asan tsan cuda bench format lint clean help
+.PHONY: build chat demo python test test-cuda test-emulated asan tsan cuda bench format lint clean help
 
 # One compiler a core, and no more than the free memory carries (1.5 GB each).
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { fit = int($$2 / 1500000); \
@@ -23,6 +23,12 @@ chat: build ## fetch a model that can answer (491 MB, once), ask it about a repo
 
 demo: build ## hide facts in a long text, ask for them under several policies, print the table
 	@build/bin/pith demo
+
+python: ## the Python package in an environment of its own, build/python: its tests, then a chat
+	@tools/setup.sh python
+	@tools/python.sh build/python
+	@build/python/bin/python -m pytest -q -p no:cacheprovider tests/python
+	@build/python/bin/python -m pith --kv quarter "Name three things that are blue."
 
 test: ## build everything and run every test
 	@tools/setup.sh build
@@ -73,7 +79,7 @@ lint: ## every static check: format, clang-tidy, includes, docs, tree
 	@tools/check.sh
 
 clean: ## remove all that was built
-	@rm -rf build
+	@rm -rf build .pip-build
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16

@@ -4,6 +4,7 @@
 #   tools/setup.sh         everything: compiler, libraries, tools of the checks
 #   tools/setup.sh build   only what building, testing and the demo need
 #   tools/setup.sh models  that, and what `pith pull` needs to fetch models
+#   tools/setup.sh python  what building needs, and what the Python package is built with
 #   tools/setup.sh browser that, and Chromium, in which a test reads the report's page; Debian alone
 #                          packages it, so that `everything` does without and the test is skipped
 #   tools/setup.sh nvcc    installs nothing: says whether the CUDA build has its compiler, and how
@@ -12,8 +13,8 @@
 set -euo pipefail
 
 # One need a line: scope | probe | Debian packages, of which the first that exists | plain name.
-# A probe is cmd:NAME[,NAME...] (any of them) or header:PATH. It decides, so that hand-made installs
-# count.
+# A probe is cmd:NAME[,NAME...] (any of them), header:PATH or module:NAME of Python. It decides, so
+# that hand-made installs count.
 needs() {
   cat <<'LIST'
 build|cmd:g++|g++|g++ 12 or newer
@@ -39,6 +40,9 @@ build|header:boost/beast.hpp|libboost-dev|Boost 1.74 or newer, for the server
 build|header:histedit.h|libedit-dev|libedit
 models|cmd:python3|python3|Python 3.9 or newer
 models|cmd:pip3,pip|python3-pip|pip
+python|cmd:python3|python3|Python 3.11 or newer
+python|cmd:python3-config|python3-dev|headers of Python
+python|module:ensurepip|python3-venv|venv of Python
 browser|cmd:chromium,chromium-browser,google-chrome|chromium|Chromium, for the report's page
 checks|header:boost/context/detail/fcontext.hpp|libboost-context-dev|Boost.Context, for the emulated card
 checks|cmd:tmux|tmux|tmux, for the walk through the program
@@ -61,7 +65,7 @@ absent_headers() {
   done | g++ -std=c++20 -E -P -x c++ - | sed -n 's/^absent //p' | tr -d ' '
 }
 
-# Prints the lines of needs() within scope $1 (build, models, browser or all) that are not met.
+# Prints the lines of needs() within scope $1 (build, models, python, browser or all) that are not met.
 missing() {
   local scope probe packages name headers command found
   mapfile -t headers < <(needs | sed -n 's/.*|header:\([^|]*\)|.*/\1/p')
@@ -73,6 +77,7 @@ missing() {
       cmd:*) for command in $(tr ',' ' ' <<<"${probe#cmd:}"); do
                command -v "$command" >/dev/null && found=yes
              done ;;
+      module:*) ! python3 -c "import ${probe#module:}" 2>/dev/null || found=yes ;;
       header:*) [[ "$headers" == *" ${probe#header:} "* ]] || found=yes ;;
     esac
     [ "$found" = yes ] || printf '%s|%s|%s|%s\n' "$scope" "$probe" "$packages" "$name"
@@ -154,9 +159,9 @@ check_nvcc() {
 main() {
   local scope=${1:-all} lacking old
   case "$scope" in
-    build | models | browser | all) ;;
+    build | models | python | browser | all) ;;
     nvcc) check_nvcc; return ;;
-    *) echo "usage: tools/setup.sh [build|models|browser|all|nvcc]" >&2; exit 2 ;;
+    *) echo "usage: tools/setup.sh [build|models|python|browser|all|nvcc]" >&2; exit 2 ;;
   esac
   lacking=$(missing "$scope")
   if [ -n "$lacking" ] && command -v apt-get >/dev/null; then

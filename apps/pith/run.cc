@@ -18,6 +18,7 @@
 #include "interrupt.h"
 #include "pith/error.h"
 #include "pith/saved.h"
+#include "pith_tools/choose.h"
 #include "pith_tools/dialogue.h"
 #include "report.h"
 #include "text_input.h"
@@ -92,14 +93,6 @@ size_t message_tokens(const Model& model, const ChatTemplate& chosen, const RunO
   request.messages = messages.dump();
   request.variables = o.chat_options.variables;
   return chosen.encode(model.tokenizer(), request).size();
-}
-
-/// Tokens that per cent of a budget are of (docs/decisions/0095): what will be read and written, as
-/// far as that is known. A quarter of a few words would be no cache to write an answer with.
-size_t read_in_all(size_t prompt, int64_t predict, size_t context) {
-  constexpr size_t kLeast = 256;
-  const size_t all = prompt + static_cast<size_t>(std::max<int64_t>(predict, 0));
-  return std::min(std::max(all, kLeast), context);
 }
 
 /// Per cent are of what the session's first prompt said.

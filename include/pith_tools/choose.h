@@ -2,6 +2,7 @@
 // The policy for a number of bytes, as --kv and `auto` choose it: what is measured best on this
 // model, or, for a model without figures, on all models measured so far (docs/presets.md).
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -30,6 +31,10 @@ struct ChooseOptions {
   /// or nothing. Empty: none is measured, and the choice is what is safe on other models.
   std::function<std::optional<std::vector<Preset>>(std::span<const std::string>)> measure = {};
 };
+
+/// SessionOptions::percent_of (docs/decisions/0095) for a prompt and at most `predict` tokens of an
+/// answer, -1: what will be read and written, as far as that is known.
+size_t read_in_all(size_t prompt, int64_t predict, size_t context);
 
 /// Throws as Presets::choose, read_model_config and Presets::read do.
 PresetChoice choose_policy(const ChooseOptions& options);

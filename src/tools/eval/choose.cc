@@ -81,6 +81,12 @@ bool says_memory(std::string_view text) {
   return budget != text || (!text.empty() && text[0] >= '0' && text[0] <= '9');
 }
 
+size_t read_in_all(size_t prompt, int64_t predict, size_t context) {
+  constexpr size_t kLeast = 256;  // a quarter of a few words is no cache to write an answer with
+  const size_t all = prompt + static_cast<size_t>(std::max<int64_t>(predict, 0));
+  return std::min(std::max(all, kLeast), context);
+}
+
 PresetChoice choose_policy(const ChooseOptions& o) {
   const std::string fingerprint = model_fingerprint(o.model);
   const ModelConfig config = read_model_config(o.model);
