@@ -10,7 +10,7 @@ conversation of messages. Every failure is a `PithError`: its class says the kin
 one, such as ValueError, too), its text what was asked, what is supported and what to do.
 """
 
-from . import _pith
+from . import _pith, results
 from ._pith import (AttentionError, BufferTooSmall, Chat, ContextFull, Conversation, Corrupt, Engine,
                     GenerateOptions, Generation, InvalidArgument, Internal, IoError, Ledger, MethodInfo,
                     Model, ModelConfig, NonFinite, NotFound, OutOfMemory, ParameterInfo, Piece, PithError,
@@ -23,7 +23,7 @@ __all__ = ["AsyncLLM", "AttentionError", "BufferTooSmall", "Chat", "ContextFull"
            "Ledger", "MethodInfo", "Model", "ModelConfig", "NonFinite", "NotFound", "OutOfMemory",
            "ParameterInfo", "Piece", "PithError", "Policy", "Rows", "Scores", "Session", "SessionBusy",
            "Tokenizer", "Unsupported", "__version__", "chat_template_names", "estimate", "known_models",
-           "methods", "pull", "read_in_all"]
+           "methods", "pull", "read_in_all", "results"]
 for _name in __all__:
     _value = getattr(_pith, _name, None)
     if isinstance(_value, type):

@@ -46,6 +46,14 @@ void bind_ledger(nb::module_& m) {
       .def("__repr__", &repr);
 }
 
+std::string codec_of(const Policy& policy) {
+  const PolicyRule& rule = policy.rules.at(0);
+  const std::string dense = to_string(rule.dtype.value_or(DType::kF16));
+  const std::string k = rule.key_codec ? rule.key_codec->name : dense;
+  const std::string v = rule.value_codec ? rule.value_codec->name : dense;
+  return k == v ? k : k + "/" + v;
+}
+
 void bind_policy(nb::module_& m) {
   nb::class_<Policy>(m, "Policy",
                      "Which rows of the cache stay and how they are stored, e.g. "
@@ -62,6 +70,11 @@ void bind_policy(nb::module_& m) {
             return sized;
           },
           "budget"_a, "The policy of this size: \"1024\" rows, \"25%\" or \"16MiB\".")
+      .def_prop_ro(
+          "selector", [](const Policy& p) { return p.rules.at(0).selector.name; },
+          "the name of what chooses rows, of the first rule")
+      .def_prop_ro("codec", &codec_of,
+                   "the name of what stores them: \"f16\", \"int4\", \"int8/int4\"")
       .def("__str__", &Policy::to_string)
       .def("__repr__", [](const Policy& p) { return "Policy('" + p.to_string() + "')"; })
       .def("__hash__", [](const Policy& p) { return std::hash<std::string>()(p.to_string()); })
