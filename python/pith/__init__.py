@@ -11,16 +11,16 @@ one, such as ValueError, too), its text what was asked, what is supported and wh
 """
 
 from . import _pith, results
-from ._pith import (AttentionError, BufferTooSmall, Chat, ContextFull, Conversation, Corrupt, Engine,
-                    GenerateOptions, Generation, InvalidArgument, Internal, IoError, Ledger, MethodInfo,
+from ._pith import (AttentionError, BufferTooSmall, Chat, Compute, ContextFull, Conversation, Corrupt, Engine,
+                    GenerateOptions, Generation, InvalidArgument, Internal, IoError, LayerCache, Ledger, MethodInfo,
                     Model, ModelConfig, NonFinite, NotFound, OutOfMemory, ParameterInfo, Piece, PithError,
                     Policy, Rows, Session, SessionBusy, Tokenizer, Unsupported, __version__,
                     chat_template_names, estimate, known_models, methods, pull, read_in_all)
 from .llm import LLM, AsyncLLM, Scores
 
-__all__ = ["AsyncLLM", "AttentionError", "BufferTooSmall", "Chat", "ContextFull", "Conversation", "Corrupt",
+__all__ = ["AsyncLLM", "AttentionError", "BufferTooSmall", "Chat", "Compute", "ContextFull", "Conversation", "Corrupt",
            "Engine", "GenerateOptions", "Generation", "InvalidArgument", "Internal", "IoError", "LLM",
-           "Ledger", "MethodInfo", "Model", "ModelConfig", "NonFinite", "NotFound", "OutOfMemory",
+           "LayerCache", "Ledger", "MethodInfo", "Model", "ModelConfig", "NonFinite", "NotFound", "OutOfMemory",
            "ParameterInfo", "Piece", "PithError", "Policy", "Rows", "Scores", "Session", "SessionBusy",
            "Tokenizer", "Unsupported", "__version__", "chat_template_names", "estimate", "known_models",
            "methods", "pull", "read_in_all", "results"]

@@ -1,0 +1,111 @@
+"""One layer's cache over arrays, against attention in numpy."""
+
+import numpy as np
+import pytest
+
+import pith
+
+H, G, D = 4, 2, 16
+SHAPE = {"query_heads": H, "kv_heads": G, "head_dim": D, "context": 512}
+
+
+def rows(seed, tokens, heads):
+    return np.random.default_rng(seed).standard_normal((tokens, heads, D)).astype(np.float32)
+
+
+def attention(q, k, v, scale=D ** -0.5):
+    """Causal attention of the last len(q) tokens, in double."""
+    out, before = np.empty(q.shape), len(k) - len(q)
+    for t in range(len(q)):
+        for h in range(H):
+            g, seen = h * G // H, before + t + 1
+            logits = k[:seen, g].astype(np.float64) @ q[t, h] * scale
+            weights = np.exp(logits - logits.max())
+            out[t, h] = weights / weights.sum() @ v[:seen, g]
+    return out
+
+
+@pytest.fixture(scope="module")
+def compute():
+    return pith.Compute(threads=1)
+
+
+def test_exact_is_attention(compute):
+    q, k, v = rows(1, 40, H), rows(2, 40, G), rows(3, 40, G)
+    cache = pith.LayerCache("exact,dtype=f32", compute=compute, **SHAPE)
+    first = cache.step(q[:33], k[:33], v[:33])
+    last = np.concatenate([cache.step(q[t:t + 1], k[t:t + 1], v[t:t + 1]) for t in range(33, 40)])
+    np.testing.assert_allclose(np.concatenate([first, last]), attention(q, k, v), atol=1e-5)
+    assert first.dtype == np.float32 and cache.tokens == 40
+    np.testing.assert_allclose(cache.attend(q[39:]), attention(q[39:], k, v), atol=1e-5)
+
+
+def test_strides_types_and_out(compute):
+    q, k, v = rows(1, 9, H), rows(2, 9, G), rows(3, 9, G)
+    expected = attention(q, k, v, scale=0.5)
+    by_head = [np.ascontiguousarray(x.transpose(1, 0, 2)).transpose(1, 0, 2) for x in (q, k, v)]
+    out = np.full((9, 2 * H, D), np.nan, np.float32)
+    cache = pith.LayerCache("exact,dtype=f32", scale=0.5, compute=compute, **SHAPE)
+    assert cache.step(*by_head, out=out[:, ::2]) is not None
+    np.testing.assert_allclose(out[:, ::2], expected, atol=1e-5)
+    assert np.isnan(out[:, 1::2]).all()
+    half = pith.LayerCache("exact", scale=0.5, compute=compute, **SHAPE)
+    np.testing.assert_allclose(half.step(*(x.astype(np.float16) for x in (q, k, v))), expected, atol=1e-2)
+
+
+def test_rows_scores_and_what_is_stored(compute):
+    k, v = rows(2, 100, G), rows(3, 100, G)
+    cache = pith.LayerCache("knorm(budget=100),sink=2,window=8,dtype=f32", compute=compute, **SHAPE)
+    cache.append(k, v)
+    held, scores = cache.rows(1), cache.scores(1)
+    keys, values = cache.read_rows(1)
+    np.testing.assert_array_equal(keys, k[held.positions, 1])
+    np.testing.assert_array_equal(values, v[held.positions, 1])
+    chosen = np.isfinite(scores)
+    assert scores.dtype == np.float64 and chosen.sum() == 90
+    norms = np.linalg.norm(k[held.positions, 1], axis=1)
+    assert (np.argsort(scores[chosen]) == np.argsort(-norms[chosen])).all()  # small keys stay
+
+
+def test_a_budget_and_a_codec_take_less(compute):
+    cache = pith.LayerCache("knorm(budget=32)+int8,sink=4,window=16", compute=compute, **SHAPE)
+    cache.append(rows(2, 300, G), rows(3, 300, G))
+    assert len(cache.rows(0)) == 52 and cache.ledger().rows_kept == 2 * 52
+    assert 0 < cache.ledger().effective_bits < 16 and "int8" in cache.describe()
+
+
+def test_clones_and_saved_caches_go_on_alike(compute):
+    policy = "h2o(budget=16)+int4,sink=2,window=16"
+    q, k, v = rows(1, 90, H), rows(2, 90, G), rows(3, 90, G)
+    cache = pith.LayerCache(policy, compute=compute, **SHAPE)
+    cache.step(q[:80], k[:80], v[:80])
+    cache.end_prompt()
+    other, third = cache.clone(), pith.LayerCache(policy, compute=compute, **SHAPE)
+    third.restore(cache.save())
+    expected = cache.step(q[80:], k[80:], v[80:])
+    for same in (other, third):
+        np.testing.assert_array_equal(same.step(q[80:], k[80:], v[80:]), expected)
+
+
+def test_refusals(compute):
+    cache = pith.LayerCache("exact", compute=compute, **SHAPE)
+    good = rows(1, 4, H), rows(2, 4, G), rows(3, 4, G)
+    with pytest.raises(pith.InvalidArgument, match=r"k: .*\[4, 2, 16\].*it is \[3, 2, 16\]"):
+        cache.step(good[0], good[1][:3], good[2])
+    with pytest.raises(pith.InvalidArgument, match="adjacent"):
+        cache.append(rows(1, 4, G), np.asfortranarray(rows(1, 4, G)))
+    with pytest.raises(TypeError, match="float32"):
+        cache.append(good[1].astype(np.float64), good[2])
+    with pytest.raises(TypeError):
+        cache.step([1, 2], good[1], good[2])
+    assert cache.tokens == 0
+    with pytest.raises(pith.ContextFull):
+        cache.append(rows(1, 513, G), rows(2, 513, G))
+    drawn = pith.LayerCache("uniform(rate=0.25)", compute=compute, **SHAPE)
+    drawn.append(good[1], good[2])
+    with pytest.raises(pith.Unsupported, match="score"):
+        drawn.scores(0)
+    with pytest.raises(pith.PithError):
+        pith.LayerCache("exact", compute=compute, **{**SHAPE, "head_dim": 17})
+    with pytest.raises(pith.Corrupt):
+        cache.restore(b"nothing")
