@@ -14,16 +14,33 @@ from . import _pith, results
 from ._pith import (AttentionError, BufferTooSmall, Chat, Compute, ContextFull, Conversation, Corrupt, Engine,
                     GenerateOptions, Generation, InvalidArgument, Internal, IoError, LayerCache, Ledger, MethodInfo,
                     Model, ModelConfig, NonFinite, NotFound, OutOfMemory, ParameterInfo, Piece, PithError,
-                    Policy, Rows, Session, SessionBusy, Tokenizer, Unsupported, __version__,
-                    chat_template_names, estimate, known_models, methods, pull, read_in_all)
+                    Policy, Rows, RowsToScore, Session, SessionBusy, Tokenizer, Unsupported, __version__,
+                    add_selector, chat_template_names, estimate, known_models, methods, pull, read_in_all)
 from .llm import LLM, AsyncLLM, Scores
 
 __all__ = ["AsyncLLM", "AttentionError", "BufferTooSmall", "Chat", "Compute", "ContextFull", "Conversation", "Corrupt",
            "Engine", "GenerateOptions", "Generation", "InvalidArgument", "Internal", "IoError", "LLM",
            "LayerCache", "Ledger", "MethodInfo", "Model", "ModelConfig", "NonFinite", "NotFound", "OutOfMemory",
-           "ParameterInfo", "Piece", "PithError", "Policy", "Rows", "Scores", "Session", "SessionBusy",
-           "Tokenizer", "Unsupported", "__version__", "chat_template_names", "estimate", "known_models",
-           "methods", "pull", "read_in_all", "results"]
+           "ParameterInfo", "Piece", "PithError", "Policy", "Rows", "RowsToScore", "Scores", "Session", "SessionBusy",
+           "Tokenizer", "Unsupported", "__version__", "add_selector", "chat_template_names", "estimate", "known_models",
+           "methods", "pull", "read_in_all", "results", "selector"]
+
+
+def selector(name, *, summary="", mass=None, queries=0):
+    """Decorator: add_selector() of the function below it.
+
+        @pith.selector("big_values")
+        def score(rows):
+            return np.linalg.norm(rows.values, axis=1)
+
+        llm = pith.LLM(model, kv="big_values(budget=25%)+int8,sink=4")
+    """
+    def add(function):
+        add_selector(name, function, summary or (function.__doc__ or "").strip().split("\n")[0], mass, queries)
+        return function
+    return add
+
+
 for _name in __all__:
     _value = getattr(_pith, _name, None)
     if isinstance(_value, type):

@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "methods/methods.h"
+#include "methods/selectors/own/own.h"
 #include "pith/error.h"
 #include "policy/support.h"
 
@@ -58,6 +59,7 @@ std::string folded(std::string_view name) {
 [[noreturn]] void unknown(std::string_view name) {
   std::vector<std::string> selector_names, codec_names;
   for (const SelectorRow& r : selectors()) selector_names.push_back(r.info.name);
+  for (const SelectorRow* r : added_selectors()) selector_names.push_back(r->info.name);
   for (const CodecRow& r : codecs()) codec_names.push_back(r.info.name);
   std::string nearest;
   size_t best = 3;  // farther than two edits is no suggestion
@@ -89,7 +91,7 @@ void add_needs(MethodInfo& info) {
 const SelectorRow* find_selector(std::string_view name) {
   for (const SelectorRow& r : selectors())
     if (r.info.name == name) return &r;
-  return nullptr;
+  return find_added_selector(name);
 }
 
 const CodecRow* find_codec(std::string_view name) {
@@ -116,6 +118,10 @@ std::vector<MethodInfo> methods() {
   for (const SelectorRow& r : selectors()) {
     all.push_back(r.info);
     all.back().on_gpu = r.on_gpu;
+    add_needs(all.back());
+  }
+  for (const SelectorRow* r : added_selectors()) {
+    all.push_back(r->info);
     add_needs(all.back());
   }
   for (const CodecRow& r : codecs()) {
