@@ -10,6 +10,7 @@
 #include "pith/layer_cache.h"
 #include "pith/ledger.h"
 #include "pith/model.h"
+#include "pith/own_selector.h"
 #include "pith/pith.h"
 #include "pith/pith_layer.h"
 #include "pith/policy.h"
@@ -54,6 +55,8 @@ int main() {
   const pith::HeadRows rows{.positions = {1}};
   const pith::SavedSession saved{.version = 1};
   const pith::Sampler::Candidate candidate{.logit = 1, .id = 2};
+  const pith::OwnSelector own{.name = "x"};
+  const pith::RowsToScore to_score{.rows = 1};
   const pith::Ledger ledger{.payload = 1};
   return static_cast<int>(engine.chunk + device.chunk + session.context + both.chunk + probe.every +
                           error.steps + run.text.size() + end.tokens.size() + work.tokens.size() +
@@ -61,7 +64,7 @@ int main() {
                           config.eos.size() + part.parameters.size() + rule.layers.size() +
                           parameter.help.size() + method.parameters.size() + tree.max_bytes +
                           prompt.tokens.size() + reuse.tokens + preset.seeds + rows.roles.size() +
-                          saved.bytes + ledger.total_bytes()) +
+                          saved.bytes + ledger.total_bytes() + own.queries + to_score.rows) +
          sampling.top_k + compute.threads + candidate.id + save.replace +
          static_cast<int>(request.tools.size()) +
          static_cast<int>(view.head_stride + out.head_stride);
