@@ -37,10 +37,11 @@ size_t Model::weight_bytes() const { return weights_->bytes; }
 
 const Tokenizer& Model::tokenizer() const {
   if (weights_->tokenizer) return *weights_->tokenizer;
+  const bool gguf = is_gguf_path(weights_->folder);
   throw Error(ErrorCode::kNotFound,
-              fmt::format("{} has neither tokenizer.json nor tokenizer.model; token ids work, text "
-                          "does not",
-                          weights_->folder.string()));
+              fmt::format("{} has {}; token ids work, text does not", weights_->folder.string(),
+                          gguf ? "no tokenizer: its key tokenizer.ggml.model is missing"
+                               : "neither tokenizer.json nor tokenizer.model"));
 }
 
 }  // namespace pith

@@ -63,6 +63,8 @@ void refuse_variants(const Fields& fields, const std::string& name) {
   if (fields.flag("use_bidirectional_attention", false)) {
     fields.unsupported("use_bidirectional_attention is true; supported: causal attention");
   }
+  if (!fields.flag("is_causal", true))
+    fields.unsupported("is_causal is false; supported: causal attention");
 }
 
 void read_activation(const Fields& fields, const Architecture& architecture, ConfigFile& out) {

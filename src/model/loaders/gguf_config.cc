@@ -137,6 +137,10 @@ void refuse_variants(const Keys& keys, const Row& row, const Architecture& archi
     keys.unsupported(
         fmt::format("a sliding window makes this {}, which is not supported", row.with_window));
   }
+  if (!keys.file().flag(keys.name("attention.causal")).value_or(true)) {
+    keys.unsupported(
+        fmt::format("{} is false; supported: causal attention", keys.name("attention.causal")));
+  }
   if (keys.file().integer("general.quantization_version", 0, kMaxCount).value_or(2) != 2) {
     keys.unsupported("general.quantization_version is not 2; convert the model again");
   }

@@ -50,7 +50,7 @@ TEST(GgufHostile, NumbersOfLayersAreBounded) {
   }
   // As many as are allowed, of which the file has two.
   for (const uint32_t n : {3u, 513u, 4096u}) {
-    refused(ErrorCode::kNotFound, {"model.layers.2"}, layers(n));
+    refused(ErrorCode::kNotFound, {"'blk.2."}, layers(n));
   }
 }
 
@@ -102,6 +102,43 @@ TEST(GgufHostile, ShapesAreThoseOfTheConfig) {
   testing_files::write_file(path, bytes);
   expect_error(ErrorCode::kCorrupt, {"attn_q.weight", "[256, 256]", "[320, 256]"},
                [&] { Model::load(path); });
+}
+
+// A block holds 32 numbers of a bias: rows of one number cannot be put in order, nor taken apart.
+TEST(GgufHostile, VectorsOfBlocksAreRefusedBeforeTheyMove) {
+  for (const WeightType type : {WeightType::kQ8Zero, WeightType::kQ4Zero}) {
+    for (const char* name : {"blk.0.attn_q.bias", "blk.0.attn_k.bias", "blk.1.attn_q.bias"}) {
+      TwoForms model("llama");
+      const bool query = std::string_view(name).find("_q") != std::string_view::npos;
+      const size_t rows = query ? 256 : 64 * kKvHeads;
+      model.add(name, "", type, {rows});
+      const auto path = model.write_gguf();
+      expect_error(ErrorCode::kUnsupported, {name, to_string(type), "F32, F16 and BF16"},
+                   [&] { Model::load(path); });
+    }
+  }
+}
+
+TEST(GgufHostile, AttentionThatIsNotCausalIsRefused) {
+  TwoForms model("llama");
+  const auto with = [&](bool causal) {
+    model.keys = [before = model.keys, causal](GgufKeys& k) {
+      before(k);
+      k.flag("llama.attention.causal", causal);
+    };
+    return model.write_gguf();
+  };
+  EXPECT_NO_THROW(Model::load(TwoForms("llama").write_gguf()));
+  const auto path = with(false);
+  expect_error(ErrorCode::kUnsupported, {"llama.attention.causal is false", "supported: causal"},
+               [&] { Model::load(path); });
+}
+
+TEST(GgufHostile, WhatIsMissingHasTheFilesName) {
+  TwoForms model("llama");
+  std::erase_if(model.stored, [](const Stored& s) { return s.gguf == "blk.1.ffn_norm.weight"; });
+  const auto path = model.write_gguf();
+  expect_error(ErrorCode::kNotFound, {"'blk.1.ffn_norm.weight'"}, [&] { Model::load(path); });
 }
 
 // llama.cpp #26690: lists of another type than the reader takes for granted. CVE-2025-49847,

@@ -169,7 +169,7 @@ TEST(GgufModel, WhatIsNotSupportedIsNamed) {
           more([](GgufKeys& k) { k.u32("llama.vocab_size", 97); }));
   refused(ErrorCode::kUnsupported, {"blk.0.ffn_gate_inp.weight", "no place"},
           [](TwoForms& m) { m.add("blk.0.ffn_gate_inp.weight", "", WeightType::kF32, {kHidden}); });
-  refused(ErrorCode::kNotFound, {"q_proj"}, [](TwoForms& m) {
+  refused(ErrorCode::kNotFound, {"attn_q"}, [](TwoForms& m) {
     std::erase_if(m.stored, [](const Stored& s) { return s.gguf == "blk.1.attn_q.weight"; });
   });
   refused(ErrorCode::kNonFinite, {"blk.1.ffn_down.weight"}, [](TwoForms& m) {

@@ -138,13 +138,31 @@ class Reader {
       else
         add(translated(name, architecture_), std::move(tensor));
     }
-    return ModelTensors(file_->source(), std::move(tensors_), file_);
+    return ModelTensors(file_->source(), std::move(tensors_), file_,
+                        [&architecture = architecture_](const std::string& name) {
+                          return gguf_name(name, architecture);
+                        });
   }
 
  private:
   size_t rows_of(const char* part) const {
     const int heads = part[0] == 'q' ? config_.query_heads : config_.kv_heads;
     return static_cast<size_t>(heads) * static_cast<size_t>(config_.head_dim);
+  }
+
+  /// Of one row, which moves as a whole. Throws kUnsupported where a block holds numbers of
+  /// several.
+  static size_t row_bytes(const ModelTensor& t) {
+    const size_t rows = t.shape.front();
+    if (t.shape.size() == 1) t.dense();
+    if (t.shape.size() <= 2 && t.bytes % rows == 0 &&
+        t.bytes / rows % block_bytes(t.weights()) == 0)
+      return t.bytes / rows;
+    throw Error(
+        ErrorCode::kCorrupt,
+        fmt::format("{}: tensor '{}' of type {} has shape {}, whose rows are no whole blocks; "
+                    "expected [rows] or [rows, columns]",
+                    t.file, t.name, t.type_name, t.shape_text()));
   }
 
   /// Rows q, then k, then v of one tensor.
@@ -157,7 +175,7 @@ class Reader {
                               "{}",
                               whole.file, whole.name, whole.shape.front(), rows));
     }
-    const size_t bytes = whole.bytes / rows;  // of a row: whole blocks
+    const size_t bytes = row_bytes(whole);
     size_t first = 0;
     for (const char* part : {"q", "k", "v"}) {
       ModelTensor t = whole;
@@ -188,7 +206,7 @@ class Reader {
     if (tensor.shape.front() != rows) return;  // refused with both shapes where it is asked for
     if (!file_->mapped()) throw Error(ErrorCode::kInternal, "a model in a file that is not mapped");
     const auto dim = static_cast<size_t>(config_.head_dim);
-    const size_t bytes = tensor.bytes / rows;
+    const size_t bytes = row_bytes(tensor);
     std::vector<std::byte> stored(dim * bytes);
     rewrite_mapped({tensor.data, tensor.bytes}, [&](std::span<std::byte> matrix) {
       for (; !matrix.empty(); matrix = matrix.subspan(stored.size())) {

@@ -55,8 +55,10 @@ const ModelTensor* ModelTensors::find(std::string_view name) const {
 
 const ModelTensor& ModelTensors::at(std::string_view name) const {
   if (const ModelTensor* found = find(name)) return *found;
-  throw Error(ErrorCode::kNotFound, fmt::format("{}: there is no tensor '{}' among its {}", source_,
-                                                name, tensors_.size()));
+  const std::string in_file = namer_ ? namer_(std::string(name)) : "";
+  throw Error(ErrorCode::kNotFound,
+              fmt::format("{}: there is no tensor '{}' among its {}", source_,
+                          in_file.empty() ? name : std::string_view(in_file), tensors_.size()));
 }
 
 }  // namespace pith

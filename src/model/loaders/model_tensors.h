@@ -1,6 +1,7 @@
 #pragma once
 // The tensors of a model by Hugging Face's names, whatever file they come from.
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,9 +37,13 @@ class ModelTensors {
  public:
   explicit ModelTensors(SafeTensors file);
   using Map = std::map<std::string, ModelTensor, std::less<>>;
-  /// `files` own what the tensors point at.
-  ModelTensors(std::string source, Map tensors, std::shared_ptr<const void> files)
-      : source_(std::move(source)), tensors_(std::move(tensors)), files_(std::move(files)) {}
+  using Namer = std::function<std::string(const std::string& name)>;
+  /// `files` own what the tensors point at. `namer` gives the file's own name of a tensor, or "".
+  ModelTensors(std::string source, Map tensors, std::shared_ptr<const void> files, Namer namer = {})
+      : source_(std::move(source)),
+        tensors_(std::move(tensors)),
+        files_(std::move(files)),
+        namer_(std::move(namer)) {}
 
   /// By name, ascending.
   const Map& tensors() const { return tensors_; }
@@ -51,6 +56,7 @@ class ModelTensors {
   std::string source_;
   Map tensors_;
   std::shared_ptr<const void> files_;  // keep the mappings
+  Namer namer_;                        // none: the files have Hugging Face's names
 };
 
 }  // namespace pith

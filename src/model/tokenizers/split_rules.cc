@@ -76,6 +76,7 @@ std::string split_rule_names() {
   for (const SplitRules& rules : kRules) {
     names.insert(names.end(), rules.names.begin(), rules.names.end());
   }
+  std::erase(names, "default");  // converters write it for what they do not know: it is refused
   return fmt::format("{}", fmt::join(names, ", "));
 }
 

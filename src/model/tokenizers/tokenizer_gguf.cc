@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/gguf.h"
 #include "model/tokenizers/score_bpe.h"
@@ -42,9 +43,6 @@ struct Keys {
                                               kLongestToken));
     }
     for (const std::string_view token : tokens) bytes += token.size();
-    types = gguf.integers(key("token_type"), kNormal, kByte)
-                .value_or(std::vector<int64_t>(tokens.size(), kNormal));
-    same_length("token_type", types.size());
     if (by_scores) {
       scores = need(gguf.numbers(key("scores")), "scores");
       same_length("scores", scores.size());
@@ -54,12 +52,46 @@ struct Keys {
     bos = id("bos_token_id", by_scores ? 1 : -1);
     unknown = id("unknown_token_id", by_scores ? 0 : -1);
     ends = {id("eos_token_id", by_scores ? 2 : -1), id("eot_token_id", -1), id("eom_token_id", -1)};
+    read_types(by_scores);
+    find_repeated();
     for (size_t i = 0; i < tokens.size(); ++i) {
       const bool end = std::find(std::begin(kEnds), std::end(kEnds), tokens[i]) != std::end(kEnds);
       if (types[i] == kControl && end) ends.push_back(static_cast<int32_t>(i));
     }
     add_bos = gguf.flag(key("add_bos_token")).value_or(adds_bos);
     add_space = gguf.flag(key("add_space_prefix")).value_or(by_scores);
+  }
+
+  /// Some files have no types, and some call SentencePiece's tokens of a byte normal ones.
+  void read_types(bool by_scores) {
+    const auto found = file.integers(key("token_type"), kNormal, kByte);
+    types = found.value_or(std::vector<int64_t>(tokens.size(), kNormal));
+    same_length("token_type", types.size());
+    if (!by_scores) return;
+    for (size_t i = 0; i < tokens.size(); ++i)
+      if (types[i] == kNormal && sentencepiece_bytes(tokens[i], true) != tokens[i] &&
+          tokens[i].starts_with("<0x"))
+        types[i] = kByte;
+    if (found) return;
+    if (unknown >= 0) types[static_cast<size_t>(unknown)] = kUnknown;
+    for (const int32_t id : {bos, ends[0], ends[1], ends[2]})
+      if (id >= 0) types[static_cast<size_t>(id)] = kControl;
+  }
+
+  /// Of tokens with the same text the last counts in a text; the others are decoded alone.
+  void find_repeated() {
+    TokenTable texts;
+    texts.reserve(tokens.size(), bytes);
+    std::vector<size_t> last;
+    repeated.assign(tokens.size(), false);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const auto [entry, is_new] = texts.add(tokens[i]);
+      if (is_new) {
+        last.push_back(i);
+      } else {
+        repeated[std::exchange(last[static_cast<size_t>(entry)], i)] = true;
+      }
+    }
   }
 
   template <class T>
@@ -84,7 +116,7 @@ struct Keys {
   std::vector<AddedToken> added() const {
     std::vector<AddedToken> out;
     for (size_t i = 0; i < tokens.size(); ++i) {
-      if (types[i] != kUserDefined && !special(i)) continue;
+      if (repeated[i] || (types[i] != kUserDefined && !special(i))) continue;
       out.push_back({.id = static_cast<int32_t>(i),
                      .content = std::string(tokens[i]),
                      .special = special(i)});
@@ -97,16 +129,12 @@ struct Keys {
   std::vector<std::string_view> tokens, merges;
   size_t bytes = 0;  // of all tokens
   std::vector<int64_t> types;
+  std::vector<bool> repeated;  // a later token has the same text
   std::vector<float> scores;
   int32_t bos = -1, unknown = -1;
   std::vector<int32_t> ends;  // -1: none
   bool add_bos = false, add_space = false;
 };
-
-[[noreturn]] void repeated(std::string_view token, size_t id) {
-  throw Error(ErrorCode::kCorrupt,
-              fmt::format("the token \"{}\" is there twice, the second time as id {}", token, id));
-}
 
 const SplitRules& rules_of(const Gguf& gguf) {
   const auto pre = gguf.text(key("pre"));
@@ -127,8 +155,8 @@ BpeParts read_bpe(const Keys& keys, const SplitRules& rules) {
   vocab.reserve(keys.tokens.size(), keys.bytes);
   ids.reserve(keys.tokens.size());
   for (size_t i = 0; i < keys.tokens.size(); ++i) {
-    if (keys.types[i] != kNormal && keys.types[i] != kByte) continue;
-    if (!vocab.add(keys.tokens[i]).second) repeated(keys.tokens[i], i);
+    if (keys.repeated[i] || (keys.types[i] != kNormal && keys.types[i] != kByte)) continue;
+    vocab.add(keys.tokens[i]);
     ids.push_back(static_cast<int32_t>(i));
   }
   return {rules.nfc ? Normalizer(nlohmann::json{{"type", "NFC"}}) : Normalizer(),
@@ -141,6 +169,13 @@ class GgufBpeTokenizer final : public BpeTokenizer {
   GgufBpeTokenizer(const Keys& keys, const SplitRules& rules)
       : BpeTokenizer(read_bpe(keys, rules)) {
     make_room(static_cast<int32_t>(keys.tokens.size()) - 1);
+    for (size_t i = 0; i < keys.tokens.size(); ++i) {
+      if (!keys.repeated[i]) continue;
+      const bool in_letters = keys.types[i] == kNormal || keys.types[i] == kByte;
+      put(static_cast<int32_t>(i), keys.tokens[i],
+          in_letters ? bytes_of_letters(keys.tokens[i]) : std::string(keys.tokens[i]),
+          keys.special(i));
+    }
     settle(keys.bos, keys.ends, keys.add_bos);
   }
 };
@@ -190,8 +225,7 @@ class GgufScoreTokenizer final : public VocabTokenizer {
     const auto kind = verbatim || type == kByte ? ScoreBpe::Kind::kApart
                       : type == kUnused         ? ScoreBpe::Kind::kUnused
                                                 : ScoreBpe::Kind::kMerged;
-    if (!pieces_.add(text, id, keys.scores[i], kind) && !(text.empty() && type == kUnused))
-      repeated(text, i);
+    if (!keys.repeated[i]) pieces_.add(text, id, keys.scores[i], kind);
     const std::string bytes =
         verbatim ? std::string(text) : sentencepiece_bytes(text, type == kByte);
     if (type == kByte && bytes.size() != 1) {

@@ -28,6 +28,10 @@ class BpeTokenizer : public VocabTokenizer {
                                      std::span<const TextSpan> trusted) const override;
   std::optional<int32_t> find(std::string_view token) const override;
 
+ protected:
+  /// Of a token in the model's letters.
+  std::string bytes_of_letters(std::string_view token) const { return model_.bytes_of(token); }
+
  private:
   static void encode_words(const Words& words, Bpe::Encoder& encoder, std::vector<int32_t>& out);
   void add_tokens(std::vector<AddedToken> added);

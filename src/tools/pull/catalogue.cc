@@ -96,9 +96,35 @@ std::optional<fs::path> pulled_file(const KnownModel& model) {
   return file;
 }
 
+namespace {
+
+/// The folder itself, or the GGUF file in a folder of such. Of one split in parts, the first.
+fs::path model_in(const fs::path& folder) {
+  std::error_code ignored;
+  if (fs::exists(folder / "config.json", ignored)) return folder;
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const bool part = name.find("-of-") != name.npos && name.find("-00001-of-") == name.npos;
+    const bool image = name.starts_with("mmproj");  // what turns images into tokens
+    if (entry.path().extension() == ".gguf" && !part && !image) found.push_back(entry.path());
+  }
+  if (found.empty()) return folder;
+  if (found.size() == 1) return found.front();
+  std::sort(found.begin(), found.end());
+  std::vector<std::string> names;
+  for (const fs::path& file : found) names.push_back(file.filename().string());
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{} holds {} models, {}; name one of them", folder.string(), found.size(),
+                          fmt::join(names, ", ")));
+}
+
+}  // namespace
+
 fs::path resolve_model(const std::string& model) {
   std::error_code ignored;
   const KnownModel* known = known_model(model);
+  if (fs::is_directory(model, ignored)) return model_in(model);
   if (known == nullptr || fs::exists(model, ignored)) return model;
   if (auto file = pulled_file(*known)) return *std::move(file);
   throw Error(ErrorCode::kNotFound,

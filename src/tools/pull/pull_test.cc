@@ -177,6 +177,22 @@ TEST(Catalogue, ResolvesNamesToFilesOfTheRightSize) {
   EXPECT_EQ(known_model("no such"), nullptr);
 }
 
+TEST(Catalogue, AFolderOfOneModelIsThatModel) {
+  const TemporaryFolder folder;
+  const auto put = [&](const char* name) { testing_files::write_file(folder.path() / name, "x"); };
+  const std::string there = folder.path().string();
+  EXPECT_EQ(resolve_model(there), folder.path());
+  put("a-00001-of-00002.gguf");
+  put("a-00002-of-00002.gguf");
+  put("mmproj-a.gguf");
+  EXPECT_EQ(resolve_model(there), folder.path() / "a-00001-of-00002.gguf");
+  put("b.gguf");
+  expect_error(ErrorCode::kInvalidArgument, {there, "2 models, a-00001-of-00002.gguf, b.gguf"},
+               [&] { resolve_model(there); });
+  put("config.json");
+  EXPECT_EQ(resolve_model(there), folder.path());
+}
+
 TEST(Catalogue, FolderIsTheUsersCache) {
   Variable models("PITH_MODELS", ""), cache("XDG_CACHE_HOME", "/tmp/c"), home("HOME", "/tmp/h");
   EXPECT_EQ(models_folder(), "/tmp/c/pith/models");
