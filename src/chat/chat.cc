@@ -25,6 +25,7 @@ struct ChatTemplate::State {
   std::unique_ptr<const Template> with_tools;  // of models that have another one for tools
   std::string bos, eos;                        // empty: the tokenizer has none
   bool has_bos = false, has_eos = false;
+  std::map<std::string, std::string> special;  // other tokens by their names
 };
 
 namespace {
@@ -119,7 +120,10 @@ ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 ChatTemplate::~ChatTemplate() = default;
 
 ChatTemplate::ChatTemplate(std::string_view source, std::string name, const Tokenizer& tokenizer)
-    : state_(std::make_unique<State>(State{Template(source, std::move(name)), {}, {}, {}})) {
+    : state_(std::make_unique<State>(
+          State{Template(source, std::move(name)), {}, {}, {}, false, false, {}})) {
+  if (const auto* known = dynamic_cast<const VocabTokenizer*>(&tokenizer))
+    state_->special = known->special_names();
   const auto spell = [&](int32_t id, std::string& text, bool& has) {
     has = id >= 0;
     if (has) text = tokenizer.piece(id);
@@ -167,6 +171,8 @@ std::vector<ChatRun> ChatTemplate::render(const ChatRequest& request) const {
   variables["tools"] = list_value(request.tools, "tools");
   variables["documents"] = list_value(request.documents, "documents");
   variables["add_generation_prompt"] = Value(request.add_generation_prompt);
+  for (const auto& [name, text] : state_->special)
+    variables.emplace(name, Text(text, Origin::kTemplate));
   if (state_->has_bos) variables["bos_token"] = Text(state_->bos, Origin::kTemplate);
   if (state_->has_eos) variables["eos_token"] = Text(state_->eos, Origin::kTemplate);
   const bool tools = !request.tools.empty() && state_->with_tools != nullptr;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "chat/interpreter.h"
 #include "chat/levels.h"
@@ -56,11 +57,15 @@ Value Interpreter::evaluate_dict(const Expression& e) {
   Dict dict;
   for (size_t i = 0; i < e.children.size(); i += 2) {
     const Value key = evaluate(*e.children[i]);
-    if (key.text() == nullptr)
-      rt_.fail(
-          fmt::format("a dict with {} as a key; only strings are supported", describe_type(key)),
-          ErrorCode::kUnsupported);
-    dict.set(*key.text(), evaluate(*e.children[i + 1]));
+    if (key.text() != nullptr) {
+      dict.set(*key.text(), evaluate(*e.children[i + 1]));
+    } else if (key.is_integer() && !key.is_bool()) {
+      dict.set(key.integer(), evaluate(*e.children[i + 1]));
+    } else {
+      rt_.fail(fmt::format("a dict with {} as a key; strings and integers are supported",
+                           describe_type(key)),
+               ErrorCode::kUnsupported);
+    }
   }
   return rt_.dict(std::move(dict));
 }
@@ -149,34 +154,83 @@ Value Interpreter::evaluate_slice(const Expression& e) {
 Values Interpreter::arguments_of(const Expression& e) {
   Values out;
   for (size_t i = 1; i < e.children.size(); ++i) out.push_back(evaluate(*e.children[i]));
+  for (const auto& [name, value] : e.named) {
+    if (name != "*") continue;
+    const Values more = elements(rt_, evaluate(*value));
+    out.insert(out.end(), more.begin(), more.end());
+  }
   return out;
 }
 
 std::vector<std::pair<std::string, Value>> Interpreter::named_of(const Expression& e) {
   std::vector<std::pair<std::string, Value>> out;
-  for (const auto& [name, value] : e.named) out.emplace_back(name, evaluate(*value));
+  for (const auto& [name, value] : e.named) {
+    if (name == "*") continue;
+    Value given = evaluate(*value);
+    if (name != "**") {
+      out.emplace_back(name, std::move(given));
+      continue;
+    }
+    if (given.dict() == nullptr)
+      rt_.fail(fmt::format("** of {}; a dict is needed", describe_type(given)));
+    rt_.charge(given.dict()->items.size());
+    for (const auto& [key, more] : given.dict()->items)
+      out.emplace_back(to_text(key).bytes(), more);
+  }
   return out;
 }
 
-Value Interpreter::evaluate_call(const Expression& e) {
+namespace {
+
+[[noreturn]] void refuse(Runtime& rt, const char* what, const std::string& name,
+                         const std::string& supported) {
+  rt.fail(fmt::format("not supported: {} '{}'; supported: {}", what, name, supported),
+          ErrorCode::kUnsupported);
+}
+
+}  // namespace
+
+Value Interpreter::evaluate_call(const Expression& e, const Value* caller) {
   const Expression& callee = *e.children[0];
-  if (callee.kind == Kind::kAttribute) {
-    const Value self = evaluate(*callee.children[0]);
-    Values positional = arguments_of(e);
-    auto named = named_of(e);
-    rt_.line = e.line;
-    if (self.is_undefined())
-      rt_.fail(fmt::format("the method '{}' of {}", callee.name, describe_type(self)));
-    return call(rt_, *find_method(callee.name), self, std::move(positional), std::move(named));
+  Value self;
+  Value function;
+  const bool method = callee.kind == Kind::kAttribute;
+  if (method) {
+    self = evaluate(*callee.children[0]);
+    // A macro may lie in a namespace or a dict.
+    if (self.space() != nullptr || (self.dict() != nullptr && find_method(callee.name) == nullptr))
+      function = attribute(rt_, self, callee.name);
+  } else {
+    function = evaluate(callee);
   }
-  const Value function = evaluate(callee);
   Values positional = arguments_of(e);
   auto named = named_of(e);
+  if (caller != nullptr) named.emplace_back("caller", *caller);
   rt_.line = e.line;
+  if (!method || function.function() != nullptr)
+    return call_function(function, e, std::move(positional), std::move(named));
+  if (self.is_undefined())
+    rt_.fail(fmt::format("the method '{}' of {}", callee.name, describe_type(self)));
+  const Entry* entry = find_method(callee.name);
+  if (entry == nullptr) refuse(rt_, "the method", callee.name, method_names());
+  return call(rt_, *entry, self, std::move(positional), std::move(named));
+}
+
+Value Interpreter::call_function(const Value& function, const Expression& e, Values positional,
+                                 std::vector<std::pair<std::string, Value>> named) {
+  if (const Loop* loop = function.loop(); loop != nullptr && loop->node != nullptr) {
+    if (positional.size() != 1 || !named.empty()) rt_.fail("the loop takes one argument");
+    Text text;
+    Text* const outer = std::exchange(out_, &text);
+    this->loop(*loop->node, elements(rt_, positional[0]), loop->depth + 1);
+    out_ = outer;
+    return rt_.text(std::move(text));
+  }
   const Function* target = function.function();
+  if (target == nullptr && function.is_undefined() && e.children[0]->kind == Kind::kName)
+    refuse(rt_, "the function", e.name, global_names() + ", and the template's own macros");
   if (target == nullptr) rt_.fail(fmt::format("a call of {}", describe_type(function)));
-  if (target->macro != nullptr)
-    return call_macro(*target->macro, std::move(positional), std::move(named));
+  if (target->macro != nullptr) return call_macro(*target, std::move(positional), std::move(named));
   if (target->self != nullptr)
     return call(rt_, *find_method(target->name), *target->self, std::move(positional),
                 std::move(named));
@@ -188,8 +242,11 @@ Value Interpreter::evaluate_filter(const Expression& e) {
   Values positional = arguments_of(e);
   auto named = named_of(e);
   rt_.line = e.line;
-  const Entry& entry = *(e.kind == Kind::kFilter ? find_filter(e.name) : find_test(e.name));
-  return call(rt_, entry, self, std::move(positional), std::move(named));
+  const bool filter = e.kind == Kind::kFilter;
+  const Entry* entry = filter ? find_filter(e.name) : find_test(e.name);
+  if (entry == nullptr)
+    refuse(rt_, filter ? "the filter" : "the test", e.name, filter ? filter_names() : test_names());
+  return call(rt_, *entry, self, std::move(positional), std::move(named));
 }
 
 }  // namespace pith::chat

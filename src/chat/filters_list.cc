@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "chat/filters.h"
+#include "chat/interpreter.h"
 
 namespace pith::chat {
 
@@ -272,6 +274,67 @@ Value sort(Runtime& rt, const Value& self, const Arguments& a) {
                         flag_argument(a, 0, false)));
 }
 
+Value sum(Runtime& rt, const Value& self, const Arguments& a) {
+  Value total = a.has(1) ? a.at(1) : Value(int64_t{0});
+  const bool by_path = a.has(0) && !a.at(0).is_none();
+  for (const Value& element : elements(rt, self))
+    total = apply_operator(rt, Operator::kAdd, total,
+                           by_path ? path_of(rt, element, a.at(0)) : element);
+  return total;
+}
+
+/// Pairs of what an attribute is and those of which it is that, in order.
+Value groupby(Runtime& rt, const Value& self, const Arguments& a) {
+  const std::optional<Value> otherwise = a.has(1) ? std::optional(a.at(1)) : std::nullopt;
+  const bool with_case = flag_argument(a, 2, false);
+  Values all = elements(rt, self), keys;
+  for (const Value& element : all) {
+    const Value key = path_of(rt, element, a.at(0), otherwise);
+    keys.push_back(sort_key(rt, key, std::nullopt, with_case));
+  }
+  all = sorted(rt, all, keys, false);
+  Values out, group;
+  std::optional<Value> current;
+  const auto close = [&] {
+    if (group.empty()) return;
+    // The name of a group is as its first member has it.
+    const Value name = path_of(rt, group.front(), a.at(0), otherwise);
+    out.push_back(rt.list({name, rt.list(std::exchange(group, {}))}, List::Kind::kTuple));
+  };
+  for (const Value& element : all) {
+    const Value key =
+        sort_key(rt, path_of(rt, element, a.at(0), otherwise), std::nullopt, with_case);
+    rt.charge_walk(key);
+    if (!current || !equal(*current, key)) close();
+    current = key;
+    group.push_back(element);
+  }
+  close();
+  return rt.list(std::move(out));
+}
+
+/// Lists of `linecount` elements; the last may be filled up.
+Value batch(Runtime& rt, const Value& self, const Arguments& a) {
+  const int64_t count = integer_argument(rt, a, 0, 1);
+  if (count < 1) rt.fail("batch of less than one");
+  Values out, part;
+  for (const Value& element : elements(rt, self)) {
+    if (part.size() == static_cast<size_t>(count)) out.push_back(rt.list(std::exchange(part, {})));
+    part.push_back(element);
+  }
+  if (!part.empty()) {
+    const bool fills = a.has(1) && !a.at(1).is_none();
+    if (fills) rt.charge(static_cast<uint64_t>(count));
+    while (fills && part.size() < static_cast<size_t>(count)) part.push_back(a.at(1));
+    out.push_back(rt.list(std::move(part)));
+  }
+  return rt.list(std::move(out), List::Kind::kIterator);
+}
+
+Value attribute_filter(Runtime& rt, const Value& self, const Arguments& a) {
+  return attribute(rt, self, text_argument(rt, a, 0, "the name").bytes());
+}
+
 Value unique(Runtime& rt, const Value& self, const Arguments& a) {
   Values out, seen;
   for (const Value& element : elements(rt, self)) {
@@ -297,6 +360,8 @@ Value parse_json(Runtime& rt, const Value& self, const Arguments&) {
 
 constexpr Entry kFilters[] = {
     {"abs", "", absolute},
+    {"attr", "!name", attribute_filter},
+    {"batch", "!linecount fill_with", batch},
     {"count", "", length},
     {"d", "default_value boolean", fallback},
     {"default", "default_value boolean", fallback},
@@ -304,6 +369,7 @@ constexpr Entry kFilters[] = {
     {"first", "", first},
     {"float", "default", to_float},
     {"from_json", "", parse_json},
+    {"groupby", "!attribute default case_sensitive", groupby},
     {"int", "default base", to_int},
     {"items", "", items},
     {"last", "", last},
@@ -319,6 +385,7 @@ constexpr Entry kFilters[] = {
     {"select", "", select, true},
     {"selectattr", "", selectattr, true},
     {"sort", "reverse case_sensitive attribute", sort},
+    {"sum", "attribute start", sum},
     {"unique", "case_sensitive attribute", unique},
 };
 

@@ -22,7 +22,7 @@ Value replaced(Runtime& rt, const Text& text, const Text& from, const Text& to, 
   if (from.empty()) {
     found = bytes.size() + 1;
   } else {
-    for (size_t at = 0; (at = bytes.find(from.bytes(), at)) != bytes.npos; at += from.size())
+    for (size_t at = 0; (at = find_in(bytes, from.bytes(), at)) != bytes.npos; at += from.size())
       ++found;
   }
   rt.charge(1 + bytes.size() / 64 + found * (1 + to.runs().size()));
@@ -133,6 +133,65 @@ Value tojson(Runtime& rt, const Value& self, const Arguments& a) {
   return rt.text(to_json(self, style), Origin::kData);
 }
 
+Value safe(Runtime& rt, const Value& self, const Arguments&) {
+  return rt.text(as_text(rt, self).as_markup());
+}
+
+Value escape_filter(Runtime& rt, const Value& self, const Arguments&) {
+  return rt.text(escape(as_text(rt, self)));
+}
+
+/// Jinja2's: at a word's end unless told, and not at all where `leeway` characters more would do.
+Value truncate(Runtime& rt, const Value& self, const Arguments& a) {
+  const Text text = as_text(rt, self);
+  const int64_t length = integer_argument(rt, a, 0, 255);
+  const Text end = a.has(2) ? text_argument(rt, a, 2, "end") : Text("...", Origin::kTemplate);
+  const int64_t leeway = integer_argument(rt, a, 3, 5);
+  const auto characters = [](const Text& t) {
+    return static_cast<int64_t>(count_characters(t.bytes()));
+  };
+  if (length < characters(end) || leeway < 0)
+    rt.fail(fmt::format("truncate to {} characters, less than its end has", length));
+  rt.charge(text.size());
+  if (characters(text) <= length || characters(text) - length <= leeway) return rt.text(text);
+  Text out = text.slice(0, offset_of(text.bytes(), static_cast<size_t>(length - characters(end))));
+  if (!flag_argument(a, 1, false)) {
+    const size_t space = out.bytes().rfind(' ');
+    if (space != std::string::npos) out = out.slice(0, space);
+  }
+  out.append(end);
+  return rt.text(std::move(out));
+}
+
+Value center(Runtime& rt, const Value& self, const Arguments& a) {
+  const Text text = as_text(rt, self);
+  const int64_t room =
+      integer_argument(rt, a, 0, 80) - static_cast<int64_t>(count_characters(text.bytes()));
+  if (room <= 0) return rt.text(text);
+  rt.check_size(static_cast<size_t>(room));
+  // Python puts the odd space on the left of a text of odd width.
+  const int64_t width = integer_argument(rt, a, 0, 80);
+  const auto left = static_cast<size_t>(room / 2 + (room & width & 1));
+  Text out(std::string(left, ' '), Origin::kTemplate);
+  out.append(text);
+  out.append(std::string(static_cast<size_t>(room) - left, ' '), Origin::kTemplate);
+  return rt.text(std::move(out));
+}
+
+Value wordcount(Runtime& rt, const Value& self, const Arguments&) {
+  const Text text = as_text(rt, self);
+  rt.charge(text.size());
+  int64_t words = 0;
+  bool within = false;
+  for (size_t at = 0; at < text.size(); at += character_size(text.bytes(), at)) {
+    const char32_t c = character_at(text.bytes(), at);
+    const bool word = c == '_' || is_alphanumeric(c);
+    words += word && !within ? 1 : 0;
+    within = word;
+  }
+  return Value(words);
+}
+
 Value trim(Runtime& rt, const Value& self, const Arguments& a) {
   const Text text = as_text(rt, self);
   const Text* set =
@@ -142,17 +201,22 @@ Value trim(Runtime& rt, const Value& self, const Arguments& a) {
 
 constexpr Entry kFilters[] = {
     {"capitalize", "", capitalize},
+    {"center", "width", center},
+    {"e", "", escape_filter},
+    {"escape", "", escape_filter},
     {"format", "", format_filter, true},
     {"indent", "width first blank", indent},
     {"join", "d attribute", join},
     {"lower", "", lower},
     {"replace", "!old !new count", replace_filter},
-    {"safe", "", string},
+    {"safe", "", safe},
     {"string", "", string},
     {"title", "", title},
     {"tojson", "ensure_ascii indent separators sort_keys", tojson},
     {"trim", "chars", trim},
+    {"truncate", "length killwords end leeway", truncate},
     {"upper", "", upper},
+    {"wordcount", "", wordcount},
 };
 
 }  // namespace

@@ -30,9 +30,14 @@ class Interpreter {
   // Statements.
   Flow execute(const Nodes& nodes);
   Flow execute(const Node& node);
-  void loop(const Node& node);
+  void loop(const Node& node, Values items, int64_t depth);
   Flow turn(const Node& node, const std::shared_ptr<const Loop>& loop);
-  void assign(const std::vector<std::string>& names, const Value& value);
+  void assign(const std::vector<Target>& targets, const Value& value);
+  void assign(const Target& target, const Value& value);
+  void call_with_caller(const Node& node);
+  void with(const Node& node);
+  /// A macro that sees what is seen where it stands.
+  Value macro(const Node& node) const;
   void set(const Node& node, Value value);
   /// The output of a body, through filters if there are any.
   Value body_text(const Node& node);
@@ -45,10 +50,15 @@ class Interpreter {
   Value evaluate_logic(const Expression& e);
   Value evaluate_compare(const Expression& e);
   Value evaluate_slice(const Expression& e);
-  Value evaluate_call(const Expression& e);
+  /// `caller`: what the tag `call` gives its macro.
+  Value evaluate_call(const Expression& e, const Value* caller = nullptr);
+  Value call_function(const Value& function, const Expression& e, Values positional,
+                      std::vector<std::pair<std::string, Value>> named);
   Value evaluate_filter(const Expression& e);
-  Value call_macro(const Node& macro, Values positional,
+  Value call_macro(const Function& macro, Values positional,
                    std::vector<std::pair<std::string, Value>> named);
+  void bind_parameters(const Node& macro, Values positional,
+                       std::vector<std::pair<std::string, Value>> named);
   Values arguments_of(const Expression& e);
   std::vector<std::pair<std::string, Value>> named_of(const Expression& e);
   Value look_up(const std::string& name);
@@ -58,7 +68,8 @@ class Interpreter {
 
   Runtime& rt_;
   std::vector<Scope> scopes_;  // [0]: the template's
-  size_t frame_ = 0;           // the running macro sees scopes from here, and the template's
+  size_t frame_ = 0;           // the running macro sees scopes from here, then those of outer_
+  std::shared_ptr<const ScopeRanges> outer_ = std::make_shared<const ScopeRanges>();
   Text* out_ = nullptr;
   Value body_;  // what the name "" stands for in a body's filters
   int levels_ = 0, macros_ = 0;

@@ -33,8 +33,6 @@ Value Runtime::text(Text text) { return text_of(std::move(text)); }
 
 Value Runtime::list(Values items, List::Kind kind) {
   charge(1 + items.size());
-  for (const Value& item : items)
-    if (item.space() != nullptr) fail("a namespace in a list", ErrorCode::kUnsupported);
   Value out(List(kind, std::move(items)));
   check_extent(out);
   return out;
@@ -42,8 +40,6 @@ Value Runtime::list(Values items, List::Kind kind) {
 
 Value Runtime::dict(Dict dict) {
   charge(1 + dict.items.size());
-  for (const auto& item : dict.items)
-    if (item.second.space() != nullptr) fail("a namespace in a dict", ErrorCode::kUnsupported);
   Value out(std::move(dict));
   check_extent(out);
   return out;
@@ -73,8 +69,7 @@ Parameters parameters_of(const Entry& entry) {
   return out;
 }
 
-}  // namespace
-
+/// What is wrong with a call of `entry` with so many arguments and these names; "" if nothing.
 std::string fault_of_call(const Entry& entry, size_t positional,
                           const std::vector<std::string_view>& named) {
   const Parameters parameters = parameters_of(entry);
@@ -94,6 +89,8 @@ std::string fault_of_call(const Entry& entry, size_t positional,
   }
   return "";
 }
+
+}  // namespace
 
 Arguments bind(Runtime& rt, const Entry& entry, Values positional,
                std::vector<std::pair<std::string, Value>> named) {
@@ -155,6 +152,8 @@ Value loop_attribute(const Loop& loop, std::string_view name) {
   if (name == "first") return Value(at == 0);
   if (name == "last") return Value(at == count - 1);
   if (name == "length") return Value(count);
+  if (name == "depth") return Value(loop.depth);
+  if (name == "depth0") return Value(loop.depth - 1);
   if (name == "previtem") return at == 0 ? Value() : items[loop.index - 1];
   if (name == "nextitem") return at == count - 1 ? Value() : items[loop.index + 1];
   return {};
@@ -206,6 +205,10 @@ Value item(Runtime& rt, const Value& object, const Value& key) {
     return found;
   }
   if (!key.is_integer()) return {};
+  if (const Dict* dict = object.dict()) {
+    const Value* found = dict->find(key.integer());
+    return found == nullptr ? Value() : *found;
+  }
   int64_t at = key.integer();
   if (const Text* text = object.text()) {
     rt.charge(1 + text->size() / 64);

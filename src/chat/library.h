@@ -1,6 +1,6 @@
 #pragma once
 // What a template can call: filters, tests, methods and functions, each a row of a table with the
-// names of its parameters, so that a template that uses another is refused when it is read.
+// names of its parameters. A template that uses another is refused where it gets there.
 
 #include <ctime>
 #include <functional>
@@ -83,10 +83,7 @@ std::string test_names();
 std::string method_names();
 std::string global_names();
 
-/// What is wrong with a call of `entry` with so many arguments and these names; "" if nothing.
-std::string fault_of_call(const Entry& entry, size_t positional,
-                          const std::vector<std::string_view>& named);
-/// Puts arguments in their slots. Throws what fault_of_call() says.
+/// Puts arguments in their slots. Throws for one too many or too few, and for unknown names.
 Arguments bind(Runtime& rt, const Entry& entry, Values positional,
                std::vector<std::pair<std::string, Value>> named);
 Value call(Runtime& rt, const Entry& entry, const Value& self, Values positional,

@@ -45,7 +45,7 @@ Value split(Runtime& rt, const Value& self, const Arguments& a) {
     const std::string& by = text_argument(rt, a, 0, "the separator").bytes();
     if (by.empty()) rt.fail("split with an empty separator");
     size_t begin = 0;
-    for (size_t at; most != 0 && (at = bytes.find(by, begin)) != bytes.npos; --most) {
+    for (size_t at; most != 0 && (at = find_in(bytes, by, begin)) != bytes.npos; --most) {
       cut(begin, at);
       begin = at + by.size();
     }
@@ -78,8 +78,10 @@ Value split_right(Runtime& rt, const Value& self, const Arguments& a) {
   if (by.empty()) rt.fail("rsplit with an empty separator");
   Values out;
   size_t end = text.size();
+  const auto rest = [&] { return std::string_view(text.bytes()).substr(0, end); };
   for (int64_t most = integer_argument(rt, a, 1, -1); most != 0 && end >= by.size(); --most) {
-    const size_t at = text.bytes().rfind(by, end - by.size());
+    rt.charge(1 + end / 64);
+    const size_t at = find_last_in(rest(), by);
     if (at == std::string::npos) break;
     out.push_back(rt.text(text.slice(at + by.size(), end)));
     end = at;
@@ -125,11 +127,13 @@ Value cased(Runtime& rt, const Value& self, const Arguments&) {
   return change_text(rt, self, kForm);
 }
 
-template <bool kLast>
+/// `kNeeded`: index and rindex, which fail where find gives -1.
+template <bool kLast, bool kNeeded>
 Value find(Runtime& rt, const Value& self, const Arguments& a) {
   const std::string& text = string_of(rt, self, "find").bytes();
   const std::string& wanted = text_argument(rt, a, 0, "what is looked for").bytes();
-  const size_t at = kLast ? text.rfind(wanted) : text.find(wanted);
+  const size_t at = kLast ? find_last_in(text, wanted) : find_in(text, wanted);
+  if (at == text.npos && kNeeded) rt.fail("index of a text that is not there");
   if (at == text.npos) return Value(int64_t{-1});
   return Value(static_cast<int64_t>(count_characters(std::string_view(text).substr(0, at))));
 }
@@ -139,8 +143,82 @@ Value count(Runtime& rt, const Value& self, const Arguments& a) {
   const std::string& wanted = text_argument(rt, a, 0, "what is counted").bytes();
   if (wanted.empty()) return Value(static_cast<int64_t>(count_characters(text)) + 1);
   int64_t found = 0;
-  for (size_t at = 0; (at = text.find(wanted, at)) != text.npos; at += wanted.size()) ++found;
+  for (size_t at = 0; (at = find_in(text, wanted, at)) != text.npos; at += wanted.size()) ++found;
   return Value(found);
+}
+
+template <bool kLast>
+Value partition(Runtime& rt, const Value& self, const Arguments& a) {
+  const Text& text = string_of(rt, self, "partition");
+  const std::string& by = text_argument(rt, a, 0, "the separator").bytes();
+  if (by.empty()) rt.fail("partition by an empty separator");
+  size_t at = kLast ? find_last_in(text.bytes(), by) : find_in(text.bytes(), by);
+  size_t end = at + by.size();
+  if (at == std::string::npos) at = end = kLast ? 0 : text.size();
+  return rt.list({rt.text(text.slice(0, at)), rt.text(text.slice(at, end)),
+                  rt.text(text.slice(end, text.size()))},
+                 List::Kind::kTuple);
+}
+
+/// ljust, rjust and zfill; zfill's zeros come behind a sign.
+template <bool kLeft, bool kZeros>
+Value padded(Runtime& rt, const Value& self, const Arguments& a) {
+  const Text& text = string_of(rt, self, "rjust");
+  const int64_t room =
+      integer_argument(rt, a, 0, 0) - static_cast<int64_t>(count_characters(text.bytes()));
+  if (room <= 0) return self;
+  rt.check_size(4 * static_cast<size_t>(room));
+  const std::string fill = kZeros     ? "0"
+                           : a.has(1) ? text_argument(rt, a, 1, "the fill").bytes()
+                                      : " ";
+  if (count_characters(fill) != 1) rt.fail("the fill must be one character");
+  std::string space;
+  for (int64_t i = 0; i < room; ++i) space += fill;
+  const bool sign = kZeros && (text.bytes().starts_with('-') || text.bytes().starts_with('+'));
+  Text out = kLeft ? text : text.slice(0, sign ? 1 : 0);
+  out.append(space, Origin::kTemplate);
+  if (!kLeft) out.append(text, sign ? 1 : 0, text.size());
+  return rt.text(std::move(out));
+}
+
+/// str.format() of "{}", "{0}" and "{name}".
+Value format_method(Runtime& rt, const Value& self, const Arguments& a) {
+  const Text& pattern = string_of(rt, self, "format");
+  const std::string& bytes = pattern.bytes();
+  Text out;
+  size_t next = 0;
+  bool numbered = false;
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t brace = std::min(bytes.find_first_of("{}", at), bytes.size());
+    out.append(pattern, at, brace);
+    at = brace;
+    if (at == bytes.size()) break;
+    if (at + 1 < bytes.size() && bytes[at + 1] == bytes[at]) {
+      out.append(pattern, at, at + 1);
+      at += 2;
+      continue;
+    }
+    const size_t end = bytes.find('}', at);
+    if (bytes[at] == '}' || end == bytes.npos) rt.fail("format with a brace that stands alone");
+    const std::string name = bytes.substr(at + 1, end - at - 1);
+    at = end + 1;
+    const Value* value = nullptr;
+    numbered |= !name.empty() && name.find_first_not_of("0123456789") == name.npos;
+    if (numbered && (name.empty() || next > 0)) rt.fail("format numbers all its places or none");
+    const bool number = name.find_first_not_of("0123456789") == name.npos && name.size() < 9;
+    const size_t place = name.empty() ? next++ : number ? std::stoul(name) : SIZE_MAX;
+    if (place < a.more.size()) value = &a.more[place];
+    for (const auto& [key, given] : a.named)
+      if (!number && key == name) value = &given;
+    if (value == nullptr && name.find_first_of(".[!:") != name.npos)
+      rt.fail(fmt::format("format of '{{{}}}'; supported: {{}}, {{0}} and {{name}}", name),
+              ErrorCode::kUnsupported);
+    if (value == nullptr) rt.fail(fmt::format("format has no value for '{{{}}}'", name));
+    rt.charge_walk(*value);
+    out.append(to_text(*value));
+    rt.check_size(out.size());
+  }
+  return rt.text(std::move(out));
 }
 
 Value join(Runtime& rt, const Value& self, const Arguments& a) {
@@ -171,11 +249,18 @@ Value all_are(Runtime& rt, const Value& self, const Arguments&) {
 bool digit(char32_t c) { return c >= '0' && c <= '9'; }
 bool space(char32_t c) { return is_space(c); }
 
+template <Case kForm, Case kOther>
+Value in_case(Runtime& rt, const Value& self, const Arguments&) {
+  string_of(rt, self, "isupper");
+  return Value(equal(change_text(rt, self, kForm), self) &&
+               !equal(change_text(rt, self, kOther), self));
+}
+
 // ---- Dicts and the loop ----
 
 Value get(Runtime& rt, const Value& self, const Arguments& a) {
   const Dict& dict = dict_of(rt, self, "get");
-  const Value* found = a.at(0).text() == nullptr ? nullptr : dict.find(a.at(0).text()->bytes());
+  const Value* found = dict.find_key(a.at(0));
   if (found != nullptr) return *found;
   return a.has(1) ? a.at(1) : Value(None{});
 }
@@ -209,19 +294,31 @@ constexpr Entry kMethods[] = {
     {"count", "!sub", count},
     {"cycle", "", cycle, true},
     {"endswith", "!suffix", has_end<false>},
-    {"find", "!sub", find<false>},
+    {"find", "!sub", find<false, false>},
+    {"format", "", format_method, true},
     {"get", "!key default", get},
+    {"index", "!sub", find<false, true>},
+    {"isalnum", "", all_are<is_alphanumeric>},
+    {"isalpha", "", all_are<is_letter>},
     {"isdigit", "", all_are<digit>},
+    {"islower", "", in_case<Case::kLower, Case::kUpper>},
+    {"isnumeric", "", all_are<digit>},
     {"isspace", "", all_are<space>},
+    {"isupper", "", in_case<Case::kUpper, Case::kLower>},
     {"items", "", items},
     {"join", "!iterable", join},
     {"keys", "", keys},
+    {"ljust", "!width fillchar", padded<true, false>},
     {"lower", "", cased<Case::kLower>},
     {"lstrip", "chars", stripped<true, false>},
+    {"partition", "!sep", partition<false>},
     {"removeprefix", "!prefix", without_end<true>},
     {"removesuffix", "!suffix", without_end<false>},
     {"replace", "!old !new count", replace_method},
-    {"rfind", "!sub", find<true>},
+    {"rfind", "!sub", find<true, false>},
+    {"rindex", "!sub", find<true, true>},
+    {"rjust", "!width fillchar", padded<false, false>},
+    {"rpartition", "!sep", partition<true>},
     {"rsplit", "sep maxsplit", split_right},
     {"rstrip", "chars", stripped<false, true>},
     {"split", "sep maxsplit", split},
@@ -231,26 +328,34 @@ constexpr Entry kMethods[] = {
     {"title", "", cased<Case::kTitle>},
     {"upper", "", cased<Case::kUpper>},
     {"values", "", values},
+    {"zfill", "!width", padded<false, true>},
 };
 
 // ---- Functions ----
 
 Value dict_function(Runtime& rt, const Value&, const Arguments& a) {
   Dict dict;
-  if (!a.more.empty()) rt.fail("dict with positions", ErrorCode::kUnsupported);
+  for (const Value& from : a.more)
+    for (const auto& [key, value] : dict_of(rt, from, "dict").items) {
+      if (key.text() != nullptr)
+        dict.set(*key.text(), value);
+      else
+        dict.set(key.integer(), value);
+    }
   for (const auto& [name, value] : a.named) dict.set(Text(name, Origin::kTemplate), value);
   return rt.dict(std::move(dict));
 }
 
 Value namespace_function(Runtime& rt, const Value&, const Arguments& a) {
   auto space = std::make_shared<Namespace>();
+  const auto put = [&](const std::string& name, const Value& value) {
+    if (extent_of(value).spaces) rt.fail("a namespace in a namespace", ErrorCode::kUnsupported);
+    space->members.insert_or_assign(name, value);
+  };
   for (const Value& from : a.more)
     for (const auto& [key, value] : dict_of(rt, from, "namespace").items)
-      space->members.insert_or_assign(key.text()->bytes(), value);
-  for (const auto& [name, value] : a.named) {
-    if (value.space() != nullptr) rt.fail("a namespace in a namespace", ErrorCode::kUnsupported);
-    space->members.insert_or_assign(name, value);
-  }
+      put(to_text(key).bytes(), value);
+  for (const auto& [name, value] : a.named) put(name, value);
   return Value(std::move(space));
 }
 

@@ -119,8 +119,9 @@ bool is_sequence(const Value& value) {
 Value add(Runtime& rt, const Value& a, const Value& b) {
   if (a.text() != nullptr && b.text() != nullptr) {
     rt.check_size(a.text()->size() + b.text()->size());
-    Text out = *a.text();
-    out.append(*b.text());
+    const bool markup = a.text()->is_markup() || b.text()->is_markup();
+    Text out = markup ? escape(*a.text()) : *a.text();
+    out.append(markup ? escape(*b.text()) : *b.text());
     return rt.text(std::move(out));
   }
   const List *first = a.list(), *second = b.list();
@@ -136,7 +137,8 @@ Value add(Runtime& rt, const Value& a, const Value& b) {
 Value concatenate(Runtime& rt, const Value& a, const Value& b) {
   rt.charge_walk(a);
   rt.charge_walk(b);
-  Text out = to_text(a);
+  Text out;  // no markup: without autoescape Jinja2 joins by str()
+  out.append(to_text(a));
   out.append(to_text(b));
   return rt.text(std::move(out));
 }
@@ -144,7 +146,11 @@ Value concatenate(Runtime& rt, const Value& a, const Value& b) {
 Value modulo_of_text(Runtime& rt, const Text& pattern, const Value& b) {
   const List* list = b.list();
   const bool tuple = list != nullptr && list->kind == List::Kind::kTuple;
-  return format(rt, pattern, tuple ? list->items : Values{b});
+  Values values = tuple ? list->items : Values{b};
+  if (!pattern.is_markup()) return format(rt, pattern, values);
+  for (Value& value : values)
+    if (value.text() != nullptr) value = rt.text(escape(*value.text()));
+  return rt.text(format(rt, pattern, values).text()->as_markup());
 }
 
 Value arithmetic(Runtime& rt, Operator op, const Value& a, const Value& b) {
@@ -185,11 +191,10 @@ bool contains(Runtime& rt, const Value& container, const Value& wanted) {
   if (const Text* text = container.text()) {
     if (wanted.text() == nullptr)
       rt.fail(fmt::format("{} in a string; only strings are", describe_type(wanted)));
-    rt.charge(1 + text->size() / 64);
-    return text->bytes().find(wanted.text()->bytes()) != std::string::npos;
+    rt.charge(1 + text->size() / 64 + wanted.text()->size() / 64);
+    return find_in(text->bytes(), wanted.text()->bytes()) != std::string::npos;
   }
-  if (const Dict* dict = container.dict())
-    return wanted.text() != nullptr && dict->find(wanted.text()->bytes()) != nullptr;
+  if (const Dict* dict = container.dict()) return dict->find_key(wanted) != nullptr;
   if (const List* list = container.list()) {
     rt.charge_walk(container);
     return std::any_of(list->items.begin(), list->items.end(),

@@ -6,11 +6,7 @@
 
 namespace pith::chat {
 
-Nodes Parser::run() {
-  Nodes out = body({}, "");
-  check_calls();
-  return out;
-}
+Nodes Parser::run() { return body({}, ""); }
 
 // ---- Tokens ----
 
@@ -117,6 +113,8 @@ std::unique_ptr<Node> Parser::statement() {
   if (tag == "set") return set_statement();
   if (tag == "macro") return macro_statement();
   if (tag == "filter") return filter_statement();
+  if (tag == "call") return call_statement();
+  if (tag == "with") return with_statement();
   if (tag == "generation") {
     auto out = make(Node::Kind::kScope);
     expect_block_end();
@@ -131,15 +129,15 @@ std::unique_ptr<Node> Parser::statement() {
     expect_block_end();
     return out;
   }
-  static constexpr std::string_view kEnds[] = {"else",   "elif",      "endif",
-                                               "endfor", "endset",    "endmacro",
-                                               "endraw", "endfilter", "endgeneration"};
+  static constexpr std::string_view kEnds[] = {"else",     "elif",      "endif",        "endfor",
+                                               "endset",   "endraw",    "endcall",      "endwith",
+                                               "endmacro", "endfilter", "endgeneration"};
   if (std::find(std::begin(kEnds), std::end(kEnds), tag) != std::end(kEnds))
     corrupt(fmt::format("'{}' closes nothing", tag));
   --at_;
   unsupported(
-      fmt::format("the tag '{}'; supported: if, for, set, macro, filter, generation, raw, "
-                  "break, continue",
+      fmt::format("the tag '{}'; supported: if, for, set, macro, call, filter, with, generation, "
+                  "raw, break, continue",
                   tag));
 }
 
@@ -164,32 +162,46 @@ std::unique_ptr<Node> Parser::if_statement() {
 }
 
 /// A name that the template sets.
-std::string Parser::target() {
+std::string Parser::name_to_set() {
   std::string name = expect_name("a name");
   for (const char* word : {"true", "false", "none", "True", "False", "None", "loop", "not", "if",
                            "else", "and", "or", "in", "is"}) {
     if (name == word) corrupt(fmt::format("'{}' cannot be set", name));
   }
-  defined_.insert(name);
   return name;
+}
+
+/// A name, or targets in parentheses.
+Target Parser::target() {
+  const Nested nested(*this);
+  if (!take_operator("(")) return {name_to_set(), {}};
+  std::vector<Target> parts = targets(")");
+  expect_operator(")");
+  if (parts.size() == 1 && tokens_[at_ - 2].value != ",") return std::move(parts[0]);
+  return {"", std::move(parts)};
+}
+
+/// One or more, up to the sign or the word `end`.
+std::vector<Target> Parser::targets(std::string_view end) {
+  std::vector<Target> out;
+  do {
+    if (!out.empty() && (is_operator(end) || is_name(end))) break;
+    out.push_back(target());
+  } while (take_operator(","));
+  return out;
 }
 
 std::unique_ptr<Node> Parser::for_statement() {
   auto out = make(Node::Kind::kFor);
-  const bool enclosed = take_operator("(");
-  do {
-    if (enclosed && is_operator(")")) break;
-    out->names.push_back(target());
-  } while (take_operator(","));
-  if (enclosed) expect_operator(")");
+  out->targets = targets("in");
   if (!take_name("in")) corrupt(fmt::format("expected 'in', found {}", found()));
   out->expression = list_or_expression(false);
   if (take_name("if")) out->condition = expression();
-  if (is_name("recursive")) unsupported("a loop that is 'recursive'");
+  out->recursive = take_name("recursive");
   expect_block_end();
-  ++loops_, ++breakable_;
+  ++breakable_;
   out->body = body({"else", "endfor"}, "for");
-  --loops_, --breakable_;
+  --breakable_;
   if (take_name("else")) {
     expect_block_end();
     out->otherwise = body({"endfor"}, "else");
@@ -219,21 +231,20 @@ Nodes Parser::closed_body(std::string_view end, const char* opened_by) {
 std::unique_ptr<Node> Parser::set_statement() {
   auto out = make(Node::Kind::kSet);
   const bool dotted = next().kind == Token::Kind::kOperator && next().value == ".";
-  out->names.push_back(dotted ? expect_name("a name") : target());
-  if (take_operator(".")) {
+  if (dotted) {
+    out->names.push_back(expect_name("a name"));
+    expect_operator(".");
     out->member = expect_name("the name of a member");
   } else {
-    while (take_operator(",")) {
-      if (is_operator("=")) break;
-      out->names.push_back(target());
-    }
+    out->targets = targets("=");
   }
   if (take_operator("=")) {
     out->expression = list_or_expression(true);
     expect_block_end();
     return out;
   }
-  if (out->names.size() > 1) corrupt(fmt::format("expected '=', found {}", found()));
+  if (!dotted && (out->targets.size() > 1 || !out->targets[0].parts.empty()))
+    corrupt(fmt::format("expected '=', found {}", found()));
   out->kind = Node::Kind::kSetBlock;
   out->expression = body_filters();
   expect_block_end();
@@ -241,26 +252,58 @@ std::unique_ptr<Node> Parser::set_statement() {
   return out;
 }
 
-std::unique_ptr<Node> Parser::macro_statement() {
-  // So a macro's names are always those of the template, and it outlives no scope.
-  if (loops_ > 0 || macros_ > 0) unsupported("a macro within a loop or another macro");
-  auto out = make(Node::Kind::kMacro);
-  out->names.push_back(target());
+/// "(name, name = default, ...)" of a macro, behind its name.
+void Parser::parameters(Node& macro) {
   expect_operator("(");
   while (!is_operator(")")) {
-    if (out->names.size() > 1) expect_operator(",");
+    if (macro.names.size() > 1) expect_operator(",");
     if (is_operator(")")) break;
-    out->names.push_back(target());
-    out->defaults.push_back(take_operator("=") ? expression() : nullptr);
-    const bool bare = out->defaults.back() == nullptr;
-    if (bare && out->defaults.size() > 1 && out->defaults[out->defaults.size() - 2] != nullptr)
+    macro.names.push_back(name_to_set());
+    macro.defaults.push_back(take_operator("=") ? expression() : nullptr);
+    const bool bare = macro.defaults.back() == nullptr;
+    if (bare && macro.defaults.size() > 1 && macro.defaults[macro.defaults.size() - 2] != nullptr)
       corrupt("a parameter without a default after one with a default");
   }
   expect_operator(")");
+}
+
+std::unique_ptr<Node> Parser::macro_statement() {
+  auto out = make(Node::Kind::kMacro);
+  out->names.push_back(name_to_set());
+  parameters(*out);
   expect_block_end();
-  ++macros_;
+  Node* const outer = std::exchange(macro_, out.get());
   out->body = closed_body("endmacro", "macro");
-  --macros_;
+  macro_ = outer;
+  return out;
+}
+
+std::unique_ptr<Node> Parser::call_statement() {
+  auto out = make(Node::Kind::kCall);
+  out->names.emplace_back("caller");
+  if (is_operator("(")) parameters(*out);
+  out->expression = unary(false);
+  if (out->expression->kind != Expression::Kind::kCall)
+    corrupt("the tag 'call' needs a call of a macro");
+  expect_block_end();
+  Node* const outer = std::exchange(macro_, out.get());
+  out->body = closed_body("endcall", "call");
+  macro_ = outer;
+  return out;
+}
+
+std::unique_ptr<Node> Parser::with_statement() {
+  auto out = make(Node::Kind::kWith);
+  while (current().kind != Token::Kind::kBlockEnd) {
+    if (!out->targets.empty()) expect_operator(",");
+    out->targets.push_back(target());
+    expect_operator("=");
+    out->defaults.push_back(expression());
+  }
+  expect_block_end();
+  out->body = body({"endwith"}, "with");
+  ++at_;
+  expect_block_end();
   return out;
 }
 
@@ -271,17 +314,6 @@ std::unique_ptr<Node> Parser::filter_statement() {
   expect_block_end();
   out->body = closed_body("endfilter", "filter");
   return out;
-}
-
-/// A call of a name that nothing sets can never work: data holds no functions.
-void Parser::check_calls() const {
-  for (const CalledName& call : called_) {
-    if (defined_.contains(call.name)) continue;
-    fail_at(ErrorCode::kUnsupported, name_, call.line,
-            fmt::format("not supported: the function '{}'; supported: {}, and the template's own "
-                        "macros",
-                        call.name, global_names()));
-  }
 }
 
 Nodes parse(std::string_view source, const std::string& name) {

@@ -2,7 +2,6 @@
 // Recursive descent over the tokens of a template: statements (parser.cc),
 // expressions (parser_expressions.cc) and their terms (parser_terms.cc).
 
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,10 +44,14 @@ class Parser {
   std::unique_ptr<Node> set_statement();
   std::unique_ptr<Node> macro_statement();
   std::unique_ptr<Node> filter_statement();
-  std::string target();
+  std::string name_to_set();
+  Target target();
+  std::vector<Target> targets(std::string_view end);
+  std::unique_ptr<Node> call_statement();
+  std::unique_ptr<Node> with_statement();
+  void parameters(Node& macro);
   ExpressionPtr body_filters();
   Nodes closed_body(std::string_view end, const char* opened_by);
-  void check_calls() const;
 
   // Expressions, loosest first.
   ExpressionPtr expression();
@@ -66,6 +69,7 @@ class Parser {
   ExpressionPtr filters(ExpressionPtr inner);
   ExpressionPtr filter(ExpressionPtr inner);
   ExpressionPtr test(ExpressionPtr inner);
+  bool begins_argument() const;
   ExpressionPtr primary();
   ExpressionPtr parenthesised();
   ExpressionPtr list_literal();
@@ -73,7 +77,6 @@ class Parser {
   ExpressionPtr subscript(ExpressionPtr inner);
   ExpressionPtr call(ExpressionPtr inner);
   void arguments(Expression& call);
-  void check_entry(const Entry& entry, const Expression& call, const char* what) const;
 
   ExpressionPtr make(Expression::Kind kind) const;
   ExpressionPtr make(Expression::Kind kind, ExpressionPtr child) const;
@@ -86,14 +89,9 @@ class Parser {
   std::vector<Token> tokens_;
   const std::string& name_;
   size_t at_ = 0;
-  int nesting_ = 0, loops_ = 0, macros_ = 0;
-  int breakable_ = 0;                           // loops that a break here would end
-  std::set<std::string, std::less<>> defined_;  // names that the template sets
-  struct CalledName {
-    std::string name;
-    int line;
-  };
-  std::vector<CalledName> called_;
+  int nesting_ = 0;
+  int breakable_ = 0;      // loops that a break here would end
+  Node* macro_ = nullptr;  // the innermost
 };
 
 class Parser::Nested {

@@ -220,12 +220,22 @@ ExpressionPtr Parser::filter(ExpressionPtr inner) {
   auto out = make(Kind::kFilter, std::move(inner));
   out->line = current().line;
   out->name = expect_name("the name of a filter");
-  const Entry* entry = find_filter(out->name);
-  if (entry == nullptr)
-    unsupported(fmt::format("the filter '{}'; supported: {}", out->name, filter_names()));
-  if (is_operator("(")) arguments(*out);
-  check_entry(*entry, *out, "the filter");
+  while (take_operator(".")) out->name += "." + expect_name("the name of a filter");
+  if (is_operator("(")) arguments(*out);  // one that we do not know may never be reached
   return out;
+}
+
+/// Whether what follows a test's name is its argument, by Jinja2's rule.
+bool Parser::begins_argument() const {
+  switch (current().kind) {
+    case Token::Kind::kName:
+      return !is_name("else") && !is_name("or") && !is_name("and") && !is_name("is") &&
+             !is_name("if") && !is_name("in") && !is_name("not") && !is_name("recursive");
+    case Token::Kind::kString:
+    case Token::Kind::kInteger:
+    case Token::Kind::kFloat: return true;
+    default: return is_operator("[") || is_operator("{");
+  }
 }
 
 ExpressionPtr Parser::test(ExpressionPtr inner) {
@@ -233,26 +243,15 @@ ExpressionPtr Parser::test(ExpressionPtr inner) {
   auto out = make(Kind::kTest, std::move(inner));
   out->line = current().line;
   out->name = expect_name("the name of a test");
-  const Entry* entry = find_test(out->name);
-  if (entry == nullptr)
-    unsupported(fmt::format("the test '{}'; supported: {}", out->name, test_names()));
   if (is_operator("(")) {
     arguments(*out);
-  } else if (!entry->parameters.empty()) {
+  } else if (begins_argument()) {
     adopt(*out, postfix(primary()));
   }
-  check_entry(*entry, *out, "the test");
   if (!negated) return out;
   auto opposite = make(Kind::kLogic, std::move(out));
   opposite->operators.push_back(Operator::kNot);
   return opposite;
-}
-
-void Parser::check_entry(const Entry& entry, const Expression& call, const char* what) const {
-  std::vector<std::string_view> names;
-  for (const auto& [name, value] : call.named) names.push_back(name);
-  const std::string fault = fault_of_call(entry, call.children.size() - 1, names);
-  if (!fault.empty()) unsupported(fmt::format("{} '{}' {}", what, call.name, fault));
 }
 
 }  // namespace pith::chat

@@ -23,9 +23,8 @@ ExpressionPtr Parser::primary() {
       } else if (token.value == "none" || token.value == "None") {
         out->constant = Value(None{});
       } else {
-        if (macros_ > 0 &&
-            (token.value == "varargs" || token.value == "kwargs" || token.value == "caller"))
-          unsupported(fmt::format("'{}' in a macro", token.value));
+        if (macro_ != nullptr && token.value == "varargs") macro_->takes_more = true;
+        if (macro_ != nullptr && token.value == "kwargs") macro_->named = true;
         out->kind = Kind::kName;
         out->name = token.value;
       }
@@ -95,8 +94,6 @@ ExpressionPtr Parser::dict_literal() {
     if (!out->children.empty()) expect_operator(",");
     if (is_operator("}")) break;
     auto key = expression();
-    if (key->kind == Kind::kConstant && key->constant.text() == nullptr)
-      unsupported("a dict with a key that is no string");
     adopt(*out, std::move(key));
     expect_operator(":");
     adopt(*out, expression());
@@ -127,20 +124,8 @@ ExpressionPtr Parser::subscript(ExpressionPtr inner) {
 ExpressionPtr Parser::call(ExpressionPtr inner) {
   auto out = make(Kind::kCall, std::move(inner));
   const Expression& callee = *out->children[0];
-  const Entry* entry = nullptr;
-  if (callee.kind == Kind::kAttribute) {
-    out->name = callee.name;
-    entry = find_method(callee.name);
-    if (entry == nullptr)
-      unsupported(fmt::format("the method '{}'; supported: {}", callee.name, method_names()));
-  } else if (callee.kind == Kind::kName) {
-    out->name = callee.name;
-    entry = find_global(callee.name);
-    if (entry == nullptr) called_.push_back({callee.name, callee.line});
-  }
+  if (callee.kind == Kind::kAttribute || callee.kind == Kind::kName) out->name = callee.name;
   arguments(*out);
-  if (entry != nullptr)
-    check_entry(*entry, *out, callee.kind == Kind::kName ? "the function" : "the method");
   return out;
 }
 
@@ -150,7 +135,13 @@ void Parser::arguments(Expression& call) {
   for (bool first = true; !is_operator(")"); first = false) {
     if (!first) expect_operator(",");
     if (is_operator(")")) break;
-    if (is_operator("*") || is_operator("**")) unsupported("arguments with * or **");
+    if (is_operator("*") || is_operator("**")) {
+      std::string sign = tokens_[at_++].value;
+      auto value = expression();
+      call.depth = std::max(call.depth, value->depth + 1);
+      call.named.emplace_back(std::move(sign), std::move(value));
+      continue;
+    }
     const bool named = current().kind == Token::Kind::kName &&
                        next().kind == Token::Kind::kOperator && next().value == "=";
     if (named) {

@@ -194,13 +194,13 @@ class JsonWriter {
     for (const auto& item : dict.items) items.push_back(&item);
     if (style_.sort_keys) {
       std::stable_sort(items.begin(), items.end(), [](const auto* a, const auto* b) {
-        return a->first.text()->bytes() < b->first.text()->bytes();
+        return to_text(a->first).bytes() < to_text(b->first).bytes();
       });
     }
     out_ += '{';
     for (size_t i = 0; i < items.size(); ++i) {
       start_item(i == 0, level + 1);
-      write_string(items[i]->first.text()->bytes());
+      write_string(to_text(items[i]->first).bytes());
       out_ += style_.key_separator;
       write(items[i]->second, level + 1);
     }

@@ -66,7 +66,14 @@ struct Expression {
   Value constant;
   std::vector<Operator> operators;
   std::vector<ExpressionPtr> children;
+  /// Of a call. The names "*" and "**" are of arguments that are spread.
   std::vector<std::pair<std::string, ExpressionPtr>> named;
+};
+
+/// What a value is assigned to: a name, or parts that it is taken apart into.
+struct Target {
+  std::string name;
+  std::vector<Target> parts;
 };
 
 struct Node;
@@ -77,10 +84,12 @@ struct Node {
     kText,      // text
     kOutput,    // expression
     kIf,        // expression, body; otherwise
-    kFor,       // names in expression if condition, body; otherwise
-    kSet,       // names = expression; or names[0].member = expression
+    kFor,       // targets in expression if condition, body; otherwise
+    kSet,       // targets = expression; or names[0].member = expression
     kSetBlock,  // names[0] or names[0].member = body, through the filters of expression
     kMacro,     // names[0](names[1] = defaults[0], ...), body
+    kCall,      // expression, a call; its macro finds a macro "caller" like kMacro's
+    kWith,      // targets[i] = defaults[i], body
     kFilter,    // body through the filters of expression
     kScope,     // body: the tag `generation`
     kBreak,
@@ -91,6 +100,9 @@ struct Node {
   int line = 0;
   Text text;
   std::vector<std::string> names;
+  std::vector<Target> targets;
+  bool recursive = false;                  // of kFor
+  bool takes_more = false, named = false;  // of kMacro: its body asks for varargs, for kwargs
   std::string member;
   ExpressionPtr expression;  // filters stand over a kName "" that means the body
   ExpressionPtr condition;

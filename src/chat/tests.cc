@@ -87,15 +87,42 @@ Value is_upper(Runtime& rt, const Value& self, const Arguments&) {
   return has_case(rt, self, Case::kUpper);
 }
 
+Value is_filter(Runtime&, const Value& self, const Arguments&) {
+  return Value(self.text() != nullptr && find_filter(self.text()->bytes()) != nullptr);
+}
+Value is_test(Runtime&, const Value& self, const Arguments&) {
+  return Value(self.text() != nullptr && find_test(self.text()->bytes()) != nullptr);
+}
+Value is_escaped(Runtime&, const Value& self, const Arguments&) {
+  return Value(self.text() != nullptr && self.text()->is_markup());
+}
+/// Python's `is`: of one type, and the same object where that can be told apart.
+Value is_same(Runtime& rt, const Value& self, const Arguments& a) {
+  const Value& other = a.at(0);
+  if (self.data.index() != other.data.index()) return Value(false);
+  if (self.list() != nullptr) return Value(self.list() == other.list());
+  if (self.dict() != nullptr) return Value(self.dict() == other.dict());
+  rt.charge(std::min(extent_of(self).size, extent_of(other).size));
+  return Value(equal(self, other));
+}
+
 constexpr Entry kTests[] = {
+    {"!=", "!other", compared<Operator::kNotEqual>},
+    {"<", "!other", compared<Operator::kLess>},
+    {"<=", "!other", compared<Operator::kLessEqual>},
+    {"==", "!other", compared<Operator::kEqual>},
+    {">", "!other", compared<Operator::kGreater>},
+    {">=", "!other", compared<Operator::kGreaterEqual>},
     {"boolean", "", is_boolean},
     {"callable", "", is_callable},
     {"defined", "", is_defined},
     {"divisibleby", "!num", is_divisible},
     {"eq", "!other", compared<Operator::kEqual>},
     {"equalto", "!other", compared<Operator::kEqual>},
+    {"escaped", "", is_escaped},
     {"even", "", is_even},
     {"false", "", is_false},
+    {"filter", "", is_filter},
     {"float", "", is_float},
     {"ge", "!other", compared<Operator::kGreaterEqual>},
     {"greaterthan", "!other", compared<Operator::kGreater>},
@@ -112,8 +139,10 @@ constexpr Entry kTests[] = {
     {"none", "", is_none},
     {"number", "", is_number},
     {"odd", "", is_odd},
+    {"sameas", "!other", is_same},
     {"sequence", "", is_sequence},
     {"string", "", is_string},
+    {"test", "", is_test},
     {"true", "", is_true},
     {"undefined", "", is_undefined},
     {"upper", "", is_upper},

@@ -6,6 +6,8 @@
 #include <unicode/utf8.h>
 
 #include <algorithm>
+#include <cstring>
+#include <unordered_set>
 
 namespace pith::chat {
 
@@ -34,8 +36,50 @@ void Text::append(const Text& other, size_t begin, size_t end) {
 
 Text Text::slice(size_t begin, size_t end) const {
   Text out;
+  out.markup_ = markup_;
   out.append(*this, begin, end);
   return out;
+}
+
+Text Text::as_markup() const {
+  Text out = *this;
+  out.markup_ = true;
+  return out;
+}
+
+Text escape(const Text& text) {
+  if (text.is_markup()) return text;
+  Text out;
+  const std::string& bytes = text.bytes();
+  size_t done = 0;
+  for (size_t at; (at = bytes.find_first_of("&<>'\"", done)) != bytes.npos; done = at + 1) {
+    out.append(text, done, at);
+    const char c = bytes[at];
+    const Text::Run& run =
+        *std::upper_bound(text.runs().begin(), text.runs().end(), at,
+                          [](size_t place, const Text::Run& one) { return place < one.end; });
+    out.append(c == '&'    ? "&amp;"
+               : c == '<'  ? "&lt;"
+               : c == '>'  ? "&gt;"
+               : c == '\'' ? "&#39;"
+                           : "&#34;",
+               run.origin);
+  }
+  out.append(text, done, bytes.size());
+  return out.as_markup();
+}
+
+size_t find_in(std::string_view text, std::string_view wanted, size_t from) noexcept {
+  if (from > text.size()) return text.npos;
+  const void* found = memmem(text.data() + from, text.size() - from, wanted.data(), wanted.size());
+  return found == nullptr ? text.npos
+                          : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+size_t find_last_in(std::string_view text, std::string_view wanted) {
+  const std::string turned(text.rbegin(), text.rend()), end(wanted.rbegin(), wanted.rend());
+  const size_t found = find_in(turned, end);
+  return found == text.npos ? found : text.size() - found - wanted.size();
 }
 
 size_t count_characters(std::string_view text) noexcept {
@@ -69,6 +113,15 @@ char32_t character_at(std::string_view text, size_t at) noexcept {
 // Python counts the separators 0x1C to 0x1F, which Unicode's White_Space does not.
 bool is_space(char32_t c) noexcept {
   return (c >= 0x1C && c <= 0x1F) || u_isUWhiteSpace(static_cast<UChar32>(c));
+}
+
+bool is_letter(char32_t c) noexcept {
+  return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_L_MASK) != 0;
+}
+
+bool is_alphanumeric(char32_t c) noexcept {
+  return is_letter(c) || u_charDigitValue(static_cast<UChar32>(c)) >= 0 ||
+         (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_N_MASK) != 0;
 }
 
 bool is_printable(char32_t c) noexcept {
@@ -110,9 +163,15 @@ bool contains(std::string_view set, std::string_view character) {
 
 Text strip(const Text& text, bool left, bool right, const Text* set) {
   const std::string_view bytes = text.bytes();
+  std::unordered_set<std::string_view> characters;
+  for (size_t at = 0; set != nullptr && at < set->size();) {
+    const size_t size = character_size(set->bytes(), at);
+    characters.insert(std::string_view(set->bytes()).substr(at, size));
+    at += size;
+  }
   const auto drops = [&](size_t at, size_t size) {
     return set == nullptr ? is_space(character_at(bytes, at))
-                          : contains(set->bytes(), bytes.substr(at, size));
+                          : characters.contains(bytes.substr(at, size));
   };
   size_t begin = 0, end = bytes.size();
   while (left && begin < end) {
@@ -141,7 +200,7 @@ Text replace(const Text& text, std::string_view from, const Text& to, int64_t co
       done = at += size;
     }
   } else {
-    for (size_t at; count != 0 && (at = bytes.find(from, done)) != bytes.npos; --count) {
+    for (size_t at; count != 0 && (at = find_in(bytes, from, done)) != bytes.npos; --count) {
       out.append(text, done, at);
       out.append(to);
       done = at + from.size();

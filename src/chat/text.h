@@ -35,8 +35,12 @@ class Text {
   /// Appends bytes [begin, end) of `other`.
   void append(const Text& other, size_t begin, size_t end);
   Text slice(size_t begin, size_t end) const;
+  /// Jinja2's Markup: what is added to such a string is escaped for HTML.
+  bool is_markup() const { return markup_; }
+  Text as_markup() const;
 
  private:
+  bool markup_ = false;
   std::string bytes_;
   std::vector<Run> runs_;  // neighbours differ in origin; the last ends at size()
 };
@@ -50,6 +54,9 @@ size_t character_size(std::string_view text, size_t at) noexcept;
 char32_t character_at(std::string_view text, size_t at) noexcept;
 /// str.isspace() of one character.
 bool is_space(char32_t c) noexcept;
+/// str.isalpha() and str.isalnum() of one character.
+bool is_letter(char32_t c) noexcept;
+bool is_alphanumeric(char32_t c) noexcept;
 /// str.isprintable() of one character.
 bool is_printable(char32_t c) noexcept;
 
@@ -61,6 +68,11 @@ std::vector<Line> split_lines(std::string_view text);
 
 /// str.strip(): of white space, or of any of the characters in `set` if it is given.
 Text strip(const Text& text, bool left, bool right, const Text* set = nullptr);
+/// With & < > ' " as HTML writes them; as it is if it is markup. The result is.
+Text escape(const Text& text);
+/// The first place of `wanted` at or behind `from`, the last place; npos: none. In linear time.
+size_t find_in(std::string_view text, std::string_view wanted, size_t from = 0) noexcept;
+size_t find_last_in(std::string_view text, std::string_view wanted);
 /// Every occurrence of `from`, or the first `count` of them, becomes `to`.
 Text replace(const Text& text, std::string_view from, const Text& to, int64_t count = -1);
 /// kTitle: str.title(). kWords: Jinja's filter title, whose words begin after white space and

@@ -25,14 +25,20 @@ double Value::number() const {
 Extent extent_of(const Value& value) {
   if (const List* list = value.list()) return list->extent;
   if (const Dict* dict = value.dict()) return dict->extent;
+  if (const Loop* loop = value.loop()) return {0, 1, loop->items->extent.spaces};
+  const Function* function = value.function();
+  if (function != nullptr && function->self != nullptr)
+    return {0, 1, extent_of(*function->self).spaces};
   const Text* text = value.text();
-  return {0, text == nullptr ? 1 : 1 + text->size() / 64 + text->runs().size()};
+  return {0, text == nullptr ? 1 : 1 + text->size() / 64 + text->runs().size(),
+          value.space() != nullptr};
 }
 
 void Extent::include(const Value& value) {
   const Extent other = extent_of(value);
   depth = std::max(depth, other.depth + 1);
   size += std::min(other.size, uint64_t{1} << 60) + 1;
+  spaces |= other.spaces;
 }
 
 List::List(Kind of_kind, Values of_items) : kind(of_kind), items(std::move(of_items)) {
@@ -48,9 +54,28 @@ void Dict::set(const Text& key, Value value) {
     items[at->second].second = std::move(value);
 }
 
+void Dict::set(int64_t key, Value value) {
+  extent.include(value);
+  const auto [at, added] = by_number.emplace(key, items.size());
+  if (added)
+    items.emplace_back(Value(key), std::move(value));
+  else
+    items[at->second].second = std::move(value);
+}
+
 const Value* Dict::find(std::string_view key) const {
   const auto found = index.find(std::string(key));
   return found == index.end() ? nullptr : &items[found->second].second;
+}
+
+const Value* Dict::find(int64_t key) const {
+  const auto found = by_number.find(key);
+  return found == by_number.end() ? nullptr : &items[found->second].second;
+}
+
+const Value* Dict::find_key(const Value& key) const {
+  if (key.text() != nullptr) return find(key.text()->bytes());
+  return key.is_integer() ? find(key.integer()) : nullptr;
 }
 
 bool truth(const Value& value) {
@@ -96,7 +121,7 @@ bool equal_items(const Values& a, const Values& b) {
 bool equal_dicts(const Dict& a, const Dict& b) {
   return a.items.size() == b.items.size() &&
          std::all_of(a.items.begin(), a.items.end(), [&](const auto& item) {
-           const Value* other = b.find(item.first.text()->bytes());
+           const Value* other = b.find_key(item.first);
            return other != nullptr && equal(item.second, *other);
          });
 }

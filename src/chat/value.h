@@ -32,11 +32,15 @@ struct Dict;
 struct Namespace;
 struct Loop;
 
+/// Scopes [first, second) of the interpreter's, innermost ranges first.
+using ScopeRanges = std::vector<std::pair<size_t, size_t>>;
+
 /// A macro, a function of the environment, or a method of a value.
 struct Function {
   const Node* macro = nullptr;
   std::string name;
   std::shared_ptr<const Value> self = nullptr;
+  std::shared_ptr<const ScopeRanges> outer = nullptr;  // that a macro sees beside its own
 };
 
 struct Value {
@@ -83,6 +87,7 @@ struct Value {
 struct Extent {
   uint32_t depth = 1;
   uint64_t size = 1;
+  bool spaces = false;  ///< a namespace is in it: no namespace may hold it, or it could hold itself
   void include(const Value& value);
 };
 
@@ -96,14 +101,19 @@ struct List {
   Extent extent;
 };
 
-/// Keys are strings, in the order in which they came.
+/// Keys are strings or whole numbers, in the order in which they came.
 struct Dict {
   /// Replaces the value of a key that is there.
   void set(const Text& key, Value value);
+  void set(int64_t key, Value value);
   const Value* find(std::string_view key) const;
+  const Value* find(int64_t key) const;
+  /// Null for keys of other types too.
+  const Value* find_key(const Value& key) const;
 
   std::vector<std::pair<Value, Value>> items;
   std::unordered_map<std::string, size_t> index;
+  std::unordered_map<int64_t, size_t> by_number;
   Extent extent;
 };
 
@@ -115,6 +125,8 @@ struct Namespace {
 struct Loop {
   std::shared_ptr<const List> items;
   size_t index = 0;
+  const Node* node = nullptr;  ///< of one that is recursive
+  int64_t depth = 1;
 };
 
 /// Levels and values of any value; 0 levels for one that is no container.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "core/gguf.h"
@@ -123,6 +124,20 @@ struct Keys {
     }
     return out;
   }
+  /// As chat templates call them.
+  std::map<std::string, std::string> names() const {
+    std::map<std::string, std::string> out;
+    for (const auto& [stem, name] : {std::pair("padding", "pad_token"),
+                                     {"unknown", "unk_token"},
+                                     {"separator", "sep_token"},
+                                     {"seperator", "sep_token"},
+                                     {"cls", "cls_token"},
+                                     {"mask", "mask_token"}}) {
+      const int32_t found = id(fmt::format("{}_token_id", stem).c_str(), -1);
+      if (found >= 0) out[name] = tokens[static_cast<size_t>(found)];
+    }
+    return out;
+  }
   bool special(size_t i) const { return types[i] == kControl || types[i] == kUnknown; }
 
   const Gguf& file;
@@ -177,6 +192,7 @@ class GgufBpeTokenizer final : public BpeTokenizer {
           keys.special(i));
     }
     settle(keys.bos, keys.ends, keys.add_bos);
+    special_names_ = keys.names();
   }
 };
 
@@ -196,6 +212,7 @@ class GgufScoreTokenizer final : public VocabTokenizer {
     in_marked_ = AddedTokenFinder(std::move(others));
     pieces_.set_unknown(keys.unknown);
     settle(keys.bos, keys.ends, keys.add_bos);
+    special_names_ = keys.names();
   }
 
   std::vector<int32_t> encode_within(std::string_view text,

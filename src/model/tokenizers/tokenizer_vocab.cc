@@ -60,9 +60,21 @@ void read_if_there(const fs::path& folder, const char* name, const Use& use) {
   });
 }
 
+/// "pad_token" and its kin; the first file that names one counts.
+void read_names(const json& root, TokenizerConfig& out) {
+  for (const auto& [key, value] : root.items()) {
+    if (!key.ends_with("_token") || key == "bos_token" || key == "eos_token") continue;
+    const bool named = value.is_string() || (value.is_object() && value.contains("content"));
+    if (named) out.names.emplace(key, value.is_string() ? value : value["content"]);
+  }
+  const auto more = root.find("extra_special_tokens");
+  if (more != root.end() && more->is_object()) read_names(*more, out);
+}
+
 void read_main_config(const json& root, TokenizerConfig& out) {
   out.bos = token_name(root, "bos_token");
   out.eos = token_name(root, "eos_token");
+  read_names(root, out);
   const auto add_bos = root.find("add_bos_token");
   if (add_bos != root.end() && !add_bos->is_null()) out.add_bos = add_bos->get<bool>();
   const auto kind = root.find("tokenizer_class");
@@ -107,6 +119,7 @@ TokenizerConfig read_tokenizer_config(const fs::path& folder) {
   read_if_there(folder, "special_tokens_map.json", [&](const json& root) {
     if (!out.bos) out.bos = token_name(root, "bos_token");
     if (!out.eos) out.eos = token_name(root, "eos_token");
+    read_names(root, out);
   });
   read_if_there(folder, "added_tokens.json", [&](const json& root) {
     for (const auto& [content, id] : root.items()) {
@@ -183,6 +196,7 @@ void VocabTokenizer::settle(const TokenizerConfig& config, int32_t bos, int32_t 
   } else if (bos < 0 && !config.bos_ids.empty() && config.bos_ids[0] < vocab_size()) {
     bos = config.bos_ids[0];
   }
+  special_names_ = config.names;
   std::vector<int32_t> ends;
   if (config.eos && !config.eos->empty()) ends.push_back(named("eos_token", *config.eos));
   ends.push_back(eos);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@ namespace pith {
 struct TokenizerConfig {
   // tokenizer_config.json, then special_tokens_map.json. An empty name: "there is none".
   std::optional<std::string> bos, eos;
+  std::map<std::string, std::string> names;  // pad_token, unk_token, ... as templates call them
   std::optional<bool> add_bos;
   bool llama_class = false;       // LlamaTokenizer or LlamaTokenizerFast: adds bos unless told
   bool legacy = true;             // of LlamaTokenizer: a space after every special token
@@ -64,6 +66,8 @@ class VocabTokenizer : public Tokenizer {
   const std::vector<int32_t>& eos_ids() const override { return eos_; }
   bool add_bos() const override { return add_bos_; }
   bool is_special(int32_t id) const override { return entry(id).special; }
+  /// The special tokens that the files name, but bos and eos: "pad_token" and its text, and so on.
+  const std::map<std::string, std::string>& special_names() const { return special_names_; }
 
  protected:
   /// Makes entries_ reach to the id `highest`, or to the most that put() lets pass. Ids between
@@ -81,6 +85,7 @@ class VocabTokenizer : public Tokenizer {
   static void check_text(std::string_view text, std::span<const TextSpan> trusted);
 
   bool strips_first_space_ = false;  // a space that encode() put in front
+  std::map<std::string, std::string> special_names_;
 
  private:
   /// What a token stands for in a text: a number of pieces_, or -1 for nothing.
