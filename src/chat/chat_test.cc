@@ -232,6 +232,42 @@ TEST(Chat, RequestsAreChecked) {
             std::string::npos);
 }
 
+// JSON's reader would make a float of it: 1e+20 for 100000000000000000001.
+TEST(Chat, IntegersOfMoreThan64BitsAreRefused) {
+  const auto tokenizer = tokenizer_of("qwen2");
+  const ChatTemplate chat("{{ messages[0].n }}", "test", *tokenizer);
+  const auto rendered = [&](const std::string& number) {
+    ChatRequest request;
+    request.messages =
+        R"([{"role": "user", "content": "\"18446744073709551616", "n": )" + number + "}]";
+    return text_of(chat.render(request));
+  };
+  EXPECT_EQ(rendered("9223372036854775807"), "9223372036854775807");
+  EXPECT_EQ(rendered("1.5e300"), "1.5e+300");
+  EXPECT_EQ(rendered("0.1000000000000000000000"), "0.1");
+  for (const char* wide : {"9223372036854775808", "100000000000000000001", "-99999999999999999999"})
+    EXPECT_NE(failure(ErrorCode::kInvalidArgument, [&] { rendered(wide); }).find("64 bits"),
+              std::string::npos)
+        << wide;
+}
+
+TEST(Chat, NamedSpecialTokensReachTheTemplate) {
+  const Folder folder;
+  const fs::path from = repo_dir() / "tests" / "data" / "tokenizers" / "qwen2" / "tokenizer.json";
+  fs::copy_file(from, folder.path() / "tokenizer.json");
+  folder.write("tokenizer_config.json", R"({"pad_token": "<|endoftext|>", "add_bos_token": false,
+      "unk_token": {"content": "<|im_end|>"}, "extra_special_tokens": {"image_token": "<i>"}})");
+  folder.write("special_tokens_map.json", R"({"pad_token": "other", "sep_token": "<s>"})");
+  const auto tokenizer = load_tokenizer(folder.path());
+  const ChatTemplate chat(
+      "{{ pad_token }}|{{ unk_token }}|{{ image_token }}|{{ sep_token }}|"
+      "{{ mask_token is defined }}",
+      "test", *tokenizer);
+  ChatRequest request;
+  request.messages = "[]";
+  EXPECT_EQ(text_of(chat.render(request)), "<|endoftext|>|<|im_end|>|<i>|<s>|False");
+}
+
 TEST(Chat, VariablesAndTheClockReachTheTemplate) {
   const auto tokenizer = tokenizer_of("llama3");
   const ChatTemplate chat("{{ strftime_now('%Y') }} {{ deep.x }} {{ tools is none }}", "v",
