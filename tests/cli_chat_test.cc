@@ -213,6 +213,7 @@ class Terminal {
       fresh_.append(piece, static_cast<size_t>(got));
     }
   }
+  void kill_with(int signal) { kill(pid_, signal); }
   int status() {
     int status = 0;
     waitpid(std::exchange(pid_, 0), &status, 0);
@@ -270,7 +271,26 @@ TEST_F(CliChat, CtrlCStopsAnAnswerAndThenTheTalk) {
   ASSERT_TRUE(terminal.expect("Stopped")) << terminal.seen();
   ASSERT_TRUE(terminal.expect(kReady)) << terminal.seen();
   terminal.type("\x03");  // on an empty line
+  ASSERT_TRUE(terminal.expect("Ctrl-C again")) << terminal.seen();
+  ASSERT_TRUE(terminal.expect(kReady)) << terminal.seen();
+  terminal.type("\x03");
   EXPECT_EQ(terminal.status(), 130);
+}
+
+TEST_F(CliChat, SigtermEndsItAtOnce) {
+  for (const char* typed : {"", "half a line", "Tell me all\r"}) {
+    std::vector<std::string> all = chat();
+    all[8] = "100000";  // -n
+    Terminal terminal(all);
+    if (!terminal.expect(kReady, 20) && terminal.seen().ends_with("> "))
+      GTEST_SKIP() << "this build has no libedit";
+    terminal.type(typed);
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    const auto start = std::chrono::steady_clock::now();
+    terminal.kill_with(SIGTERM);
+    EXPECT_EQ(terminal.status(), 143) << typed;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(4)) << typed;
+  }
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ constexpr std::string_view kHelp =
     "again)\n"
     "  /load FILE      go on from a file of /session or /save instead\n"
     "  /rows           what each layer holds\n"
-    "  /quit           end (also Ctrl-D)\n"
+    "  /quit           end (also Ctrl-D, or Ctrl-C twice at the prompt)\n"
     "Ctrl-C stops an answer.\n";
 
 /// "[37 read, 8 written at 86 tokens/s; 45 rows per KV head, 1.00 MiB (exact 1.00 MiB)]".
@@ -140,7 +140,7 @@ class Talk {
         fmt::print(stderr, "There is no command {}; /help shows those that exist.\n", command);
       }
     } catch (const Error& error) {
-      fmt::print(stderr, "pith: error: {}\n", error.what());
+      say(fmt::format("pith: error: {}", error.what()));
     }
     clear_interrupt();
   }
@@ -229,7 +229,7 @@ class Talk {
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kIo && !interrupted()) throw;  // nobody reads what is said
       status_ = kExitError + static_cast<int>(error.code());
-      fmt::print(stderr, "pith: error: {}\n", error.what());
+      say(fmt::format("pith: error: {}", error.what()));
       if (error.code() == ErrorCode::kContextFull) advise_room();
     }
     clear_interrupt();

@@ -34,5 +34,6 @@ inline constexpr int kExitError = 10;          ///< + ErrorCode
 inline constexpr int kExitAttentionError = 9;  ///< --max-attn-error ended the answer
 inline constexpr int kExitInterrupted = 130;
 inline constexpr int kExitReaderGone = 141;  ///< as a shell tells of SIGPIPE
+inline constexpr int kExitTerminated = 143;  ///< and of SIGTERM
 
 }  // namespace pith::cli

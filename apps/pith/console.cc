@@ -95,7 +95,28 @@ void prepare_streams() {
 
 bool reader_gone() { return reader_went; }
 
+std::string visible(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const unsigned char next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
+    const bool c1 = c == 0xC2 && next >= 0x80 && next < 0xA0;
+    if (c1) {
+      out += fmt::format("\\u{:04x}", next);
+      ++i;
+    } else if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7F) {
+      out += fmt::format("\\x{:02x}", c);
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
 void write_out(std::string_view text) {
+  static const bool kTerminal = isatty(STDOUT_FILENO) != 0;
+  const std::string safe = kTerminal ? visible(text) : "";
+  if (kTerminal) text = safe;
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
     reader_went = errno == EPIPE;
     throw Error(ErrorCode::kIo,
@@ -110,7 +131,8 @@ size_t terminal_width() {
   return 80;
 }
 
-void say(std::string_view text) {
+void say(std::string_view message) {
+  const std::string text = visible(message);
   if (isatty(STDERR_FILENO) == 0) {
     fmt::print(stderr, "{}\n", text);
     return;
@@ -118,7 +140,8 @@ void say(std::string_view text) {
   std::string folded;
   for (size_t start = 0, end; start <= text.size(); start = end + 1) {
     end = std::min(text.find('\n', start), text.size());
-    folded += wrapped(text.substr(start, end - start), 2, terminal_width()) + "\n";
+    folded +=
+        wrapped(std::string_view(text).substr(start, end - start), 2, terminal_width()) + "\n";
   }
   fmt::print(stderr, "{}", folded);
 }

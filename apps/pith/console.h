@@ -25,7 +25,12 @@ size_t peak_memory();
 /// next file that is opened, and writing to standard error never fails, whoever does it.
 void prepare_streams();
 
-/// Writes and flushes text on standard output. Throws kIo if nobody can receive it.
+/// Control characters but line ends and tabs as \x1b: what a file's names or a model's words hold
+/// must not drive the terminal.
+std::string visible(std::string_view text);
+
+/// Writes and flushes text on standard output, in a terminal made visible. Throws kIo if nobody can
+/// receive it.
 void write_out(std::string_view text);
 /// True once a reader has gone (pith ... | head): that is no error to talk about.
 bool reader_gone();
@@ -57,7 +62,7 @@ size_t terminal_width();
 /// Lines of at most `width` columns, broken between words or behind ',', ';' and '+'; those after
 /// the first begin with `indent` blanks.
 std::string wrapped(std::string_view text, size_t indent, size_t width = 80);
-/// A message and a line break to standard error: in a terminal folded to its width.
+/// A message and a line break to standard error, made visible; in a terminal folded to its width.
 void say(std::string_view text);
 
 /// Columns as wide as they need to be: the first and those named in `left` flush left, numbers

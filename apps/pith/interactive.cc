@@ -25,7 +25,7 @@ constexpr std::string_view kHelp =
     "  /rows   what each layer holds\n"
     "  /reset  forget everything\n"
     "  /fork   remember this point; /back returns to it\n"
-    "  /quit   end (also Ctrl-D, or Ctrl-C while no answer is running)\n"
+    "  /quit   end (also Ctrl-D, or Ctrl-C twice at the prompt)\n"
     "Ctrl-C stops an answer.\n";
 
 class Chat {
@@ -102,7 +102,7 @@ class Chat {
                    session.context());
       }
     } catch (const Error& error) {
-      fmt::print(stderr, "pith: error: {}\n", error.what());
+      say(fmt::format("pith: error: {}", error.what()));
     }
     clear_interrupt();
   }

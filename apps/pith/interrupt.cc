@@ -13,15 +13,24 @@ namespace pith::cli {
 namespace {
 
 // A signal handler has no other way to say anything.
-std::atomic<bool> was_interrupted{false}, at_once{false};
+std::atomic<bool> was_interrupted{false}, was_terminated{false}, at_once{false}, patient{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 // The handler writes a byte here, so that a wait for input ends whichever thread got the signal and
 // however short before the wait.
 int wake[2] = {-1, -1};
 
-void on_signal(int) {
-  if (at_once || was_interrupted.exchange(true)) _exit(kExitInterrupted);
+// Work that looks ends within this time; what never looks (loading, rendering) ends here.
+constexpr unsigned kSecondsToEnd = 3;
+
+void on_alarm(int) { _exit(kExitTerminated); }
+
+void on_signal(int signal) {
+  const bool terminate = signal == SIGTERM;
+  if (terminate && was_terminated.exchange(true)) _exit(kExitTerminated);
+  const bool again = was_interrupted.exchange(true) && !terminate;
+  if (at_once || again) _exit(terminate ? kExitTerminated : kExitInterrupted);
+  if (terminate && !patient) ::alarm(kSecondsToEnd);
   const int before = errno;
   [[maybe_unused]] const ssize_t written = ::write(wake[1], "", 1);
   errno = before;
@@ -37,13 +46,19 @@ void install_interrupt_handler() {
   // Without SA_RESTART: a read of the next line returns when Ctrl-C is pressed.
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  // A reader that went away (pith ... | head) ends the program by an error of write instead.
+  std::signal(SIGALRM, on_alarm);
+  // A reader that went away (pith ... | head) and a limit of file sizes are errors of write
+  // instead.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 void end_at_first_interrupt() { at_once = true; }
 
+void take_time_to_end() { patient = true; }
+
 const std::atomic<bool>& interrupted() { return was_interrupted; }
+bool terminated() { return was_terminated; }
 
 bool wait_for_input(int descriptor) {
   pollfd both[] = {{descriptor, POLLIN, 0}, {wake[0], POLLIN, 0}};
@@ -56,7 +71,7 @@ void clear_interrupt() {
   char byte = 0;
   while (::read(wake[0], &byte, 1) > 0) {
   }
-  was_interrupted = false;
+  was_interrupted = was_terminated.load();
 }
 
 }  // namespace pith::cli

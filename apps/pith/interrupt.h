@@ -1,5 +1,6 @@
 #pragma once
-// Ctrl-C: the first asks for a clean end, the second ends the program at once.
+// Ctrl-C: the first asks for a clean end, the second ends the program at once. SIGTERM asks too,
+// and ends what has not ended after three seconds.
 
 #include <atomic>
 
@@ -10,8 +11,12 @@ void install_interrupt_handler();
 /// For work that never looks and leaves nothing half done: from here on the first Ctrl-C ends the
 /// program.
 void end_at_first_interrupt();
-/// True once Ctrl-C was pressed; long work looks at it and ends with what it has.
+/// For a server, which looks and lets its clients' answers end: no three seconds.
+void take_time_to_end();
+/// True once Ctrl-C was pressed or SIGTERM came; long work looks at it and ends with what it has.
 const std::atomic<bool>& interrupted();
+/// True once SIGTERM came. Nothing goes on after it.
+bool terminated();
 /// Waits until `descriptor` has something to read or has ended: true. False if Ctrl-C was pressed
 /// first. Where there is no pipe left to be woken by, a Ctrl-C is seen with the next input.
 bool wait_for_input(int descriptor);

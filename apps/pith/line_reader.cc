@@ -55,7 +55,7 @@ class LineReader::Editor {
   Editor(const Editor&) = delete;
   Editor& operator=(const Editor&) = delete;
 
-  /// A line, or nothing at the end of input or after Ctrl-C on an empty line.
+  /// A line, or nothing at the end of input, after the second Ctrl-C on an empty line, or SIGTERM.
   std::optional<std::string> read(const char* prompt) {
     prompt_ = prompt;
     for (;;) {
@@ -68,11 +68,14 @@ class LineReader::Editor {
       if (line != nullptr && count > 0) {
         std::string text(line, static_cast<size_t>(count));
         if (text.ends_with('\n')) text.pop_back();
+        asked_ = false;
         remember(text);
         return text;
       }
       fmt::print(stderr, "\n");
-      if (!interrupted() || !typed_) return std::nullopt;
+      if (!interrupted() || terminated() || (!typed_ && asked_)) return std::nullopt;
+      if (!typed_) fmt::print(stderr, "Ctrl-C again, Ctrl-D or /quit ends.\n");
+      asked_ = !typed_;
       clear_interrupt();
       el_reset(edit_);
     }
@@ -142,6 +145,7 @@ class LineReader::Editor {
   const char* prompt_ = "";
   bool ready_ = false;  // keys come one by one
   bool typed_ = false;  // something stood on the line when Ctrl-C came
+  bool asked_ = false;  // a Ctrl-C came at an empty line, and nothing since
 };
 
 namespace {

@@ -1,10 +1,12 @@
 // pith: run language models with a compressed KV cache. See commands.h for the subcommands.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string_view>
 
 #include "args.h"
 #include "ask.h"
@@ -38,10 +40,10 @@ void describe(CLI::App& app) {
       "  pith inspect -m models/demo --kv-policy uniform  what a policy will cost\n"
       "  pith bench -m models/demo -d 0,4096              how fast it is\n\n"
       "Exit status: 0 fine; 2 a wrong command line; 9 ended by --max-attn-error; 130\n"
-      "ended by Ctrl-C; 141 the reader of the output has gone; else 10 = a parameter or\n"
-      "prompt that makes no sense, 11 = not found, 12 = a damaged file, 13 =\n"
-      "unsupported, 14 = out of memory, 15 = context full, 16 = NaN or infinity, 17 =\n"
-      "read or write refused, 18 = a bug.\n");
+      "ended by Ctrl-C; 143 by SIGTERM; 141 the reader of the output has gone; else\n"
+      "10 = a parameter or prompt that makes no sense, 11 = not found, 12 = a damaged\n"
+      "file, 13 = unsupported, 14 = out of memory, 15 = context full, 16 = NaN or\n"
+      "infinity, 17 = read or write refused, 18 = a bug.\n");
 }
 
 int report(const std::string& message, int status) {
@@ -97,7 +99,7 @@ int report_usage(const CLI::App& root, const CLI::ParseError& error) {
   return report(fmt::format("{}; see '{} --help'", message, command), kExitUsage);
 }
 
-int main(int count, const char* const* values) {
+int run(int count, const char* const* values) {
   CLI::App root("pith runs language models with a compressed KV cache.", "pith");
   describe(root);
   Action action;
@@ -123,8 +125,6 @@ int main(int count, const char* const* values) {
   add_tune(root, action);
   add_completion(root, action);
   refuse_wrapped_seeds(root);
-  prepare_streams();
-  install_interrupt_handler();
   try {
     auto arguments = read_arguments(count, values);
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
@@ -135,6 +135,20 @@ int main(int count, const char* const* values) {
     return report(error.what(), kExitError + static_cast<int>(error.code()));
   }
   return run_action(action);
+}
+
+int main(int count, const char* const* values) {
+  prepare_streams();
+  install_interrupt_handler();
+  int status = 0;
+  try {
+    status = run(count, values);
+  } catch (const std::bad_alloc&) {  // tables of options, or a message of another error
+    constexpr std::string_view kWords = "pith: error: the machine has no memory left for this\n";
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kWords.data(), kWords.size());
+    status = kExitError + static_cast<int>(ErrorCode::kOutOfMemory);
+  }
+  return terminated() && status == kExitInterrupted ? kExitTerminated : status;
 }
 
 }  // namespace

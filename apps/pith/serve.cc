@@ -160,6 +160,7 @@ int run(ServeCommand& o) {
   }
   Server server(engine, chat, o.serve);
   print_start(server, o);
+  take_time_to_end();
   while (!interrupted()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   if (!server.drain(0)) say("pith: answers are finished; Ctrl-C again ends at once");
   if (!server.drain(o.drain)) say("pith: some answers were cut");

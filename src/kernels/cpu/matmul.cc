@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 #include <omp.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <csignal>
@@ -37,6 +38,20 @@ constexpr size_t kTileOutputs = 128;
 constexpr size_t kMaxPrimitives = 256;
 
 using Memory = dnnl::memory;
+
+/// Whether a program may write code into its memory and run it, as oneDNN does. systemd's
+/// MemoryDenyWriteExecute and hardened kernels forbid it.
+bool may_generate_code() {
+  static const bool kMay = [] {
+    constexpr size_t kPage = 4096;
+    void* page = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return true;  // short of memory: what comes next says so
+    const bool may = mprotect(page, kPage, PROT_READ | PROT_WRITE | PROT_EXEC) == 0;
+    munmap(page, kPage);
+    return may;
+  }();
+  return kMay;
+}
 
 /// Makes OpenMP regions of this thread run on this thread alone.
 class OneOmpThread {
@@ -113,7 +128,7 @@ struct Matmul::State {
         x(c.memory, MemoryKind::kScratch),
         x_bf16(c.memory, MemoryKind::kScratch),
         x_rounded(c.memory, MemoryKind::kScratch) {
-    has_bf16 = std::string_view(c.kernels.isa).starts_with("avx512") &&
+    has_bf16 = generates && std::string_view(c.kernels.isa).starts_with("avx512") &&
                dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_bf16;
     for (int w = 0; w < c.pool.size(); ++w) {
       workers.push_back({.row = {c.memory, MemoryKind::kScratch},
@@ -135,6 +150,7 @@ struct Matmul::State {
   Context context;
   const BlockKernels& blocks;
   MatmulPrecision precision;
+  const bool generates = may_generate_code();
   bool has_bf16 = false;
   dnnl::engine engine;
   std::vector<dnnl::stream> streams;  // [threads]
@@ -315,7 +331,7 @@ void Matmul::run(size_t tokens, size_t in, RowSource row, std::span<const Produc
     throw Error(ErrorCode::kInternal,
                 fmt::format("a product of [{}, {}] with inputs of {}", p.w->out, p.w->in, in));
   }
-  const bool few = rows == RowsOf::kMany || tokens <= kFewTokens;
+  const bool few = rows == RowsOf::kMany || tokens <= kFewTokens || !state_->generates;
   const bool bf16 = !few && state_->has_bf16 && state_->precision == MatmulPrecision::kFast &&
                     std::all_of(products.begin(), products.end(), [](const Product& p) {
                       return p.w->type == WeightType::kBF16 || !dense_type(p.w->type);
