@@ -16,14 +16,18 @@ from ._pith import (AttentionError, BufferTooSmall, Chat, Compute, ContextFull, 
                     Model, ModelConfig, NonFinite, NotFound, OutOfMemory, ParameterInfo, Piece, PithError,
                     Policy, Rows, RowsToScore, Session, SessionBusy, Tokenizer, Unsupported, __version__,
                     add_selector, chat_template_names, estimate, known_models, methods, pull, read_in_all)
+from ._dicts import CompletionOutput, RequestOutput, SamplingParams
 from .llm import LLM, AsyncLLM, Scores
 
-__all__ = ["AsyncLLM", "AttentionError", "BufferTooSmall", "Chat", "Compute", "ContextFull", "Conversation", "Corrupt",
-           "Engine", "GenerateOptions", "Generation", "InvalidArgument", "Internal", "IoError", "LLM",
-           "LayerCache", "Ledger", "MethodInfo", "Model", "ModelConfig", "NonFinite", "NotFound", "OutOfMemory",
-           "ParameterInfo", "Piece", "PithError", "Policy", "Rows", "RowsToScore", "Scores", "Session", "SessionBusy",
-           "Tokenizer", "Unsupported", "__version__", "add_selector", "chat_template_names", "estimate", "known_models",
-           "methods", "pull", "read_in_all", "results", "selector"]
+__all__ = [
+    "AsyncLLM", "AttentionError", "BufferTooSmall", "Chat", "CompletionOutput", "Compute", "ContextFull",
+    "Conversation", "Corrupt", "Engine", "GenerateOptions", "Generation", "Internal", "InvalidArgument",
+    "IoError", "LLM", "LayerCache", "Ledger", "MethodInfo", "Model", "ModelConfig", "NonFinite", "NotFound",
+    "OutOfMemory", "ParameterInfo", "Piece", "PithError", "Policy", "RequestOutput", "Rows", "RowsToScore",
+    "SamplingParams", "Scores", "Session", "SessionBusy", "Tokenizer", "Unsupported", "__version__",
+    "add_selector", "chat_template_names", "estimate", "known_models", "methods", "pull", "read_in_all",
+    "results", "selector",
+]
 
 
 def selector(name, *, summary="", mass=None, queries=0):

@@ -9,7 +9,7 @@ import os
 
 import numpy as np
 
-from . import _pith
+from . import _dicts, _pith
 
 # Of GenerateOptions, with its defaults; nanobind's classes have no signature to ask.
 _SAMPLING = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty",
@@ -67,7 +67,7 @@ class Scores:
         return float(np.exp(-np.mean(self.logprobs[1:], dtype=np.float64))) if len(self.tokens) > 1 else 1.0
 
 
-class LLM:
+class LLM(_dicts.Completions):
     """A model under one policy.
 
     model     a folder in Hugging Face's layout, a GGUF file, a name of known_models() that pull() has
@@ -127,13 +127,20 @@ class LLM:
         """Text with the token that begins one, if the model expects it; ids as they are."""
         return self.tokenizer.encode(prompt, add_bos=True) if isinstance(prompt, str) else list(prompt)
 
-    def generate(self, prompt, *, logprobs=None, **sampling):
+    def generate(self, prompt, params=None, *, logprobs=None, **sampling):
         """Goes on from a prompt, text or token ids, in a session of its own.
 
         Returns a Generation: iterate over it for pieces as they come, or ask for its .text, .tokens,
         .stop_reason, which run it to its end. For a list of texts, a list of finished ones. logprobs:
         True for each token's, n for those of the n likeliest too.
+
+        With SamplingParams: vLLM's, a list of RequestOutput in the order of the prompts.
         """
+        if params is not None:
+            if sampling or logprobs is not None:
+                raise TypeError("generate: SamplingParams say everything; leave the other arguments out")
+            prompts = [prompt] if isinstance(prompt, str) else prompt
+            return [_dicts.request_output(self, one, params) for one in prompts]
         options = _options(sampling, "generate")
         if isinstance(prompt, (list, tuple)) and prompt and not isinstance(prompt[0], (int, np.integer)):
             done = []

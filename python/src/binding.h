@@ -30,7 +30,7 @@
 namespace pith::python {
 
 namespace nb = nanobind;
-using namespace nb::literals;
+using nb::literals::operator""_a;
 
 using Ids = std::vector<int32_t>;
 template <class T, class... Shape>

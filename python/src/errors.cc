@@ -29,7 +29,7 @@ const std::array<Kind, 10> kKinds = {{{"InvalidArgument", &PyExc_ValueError},
 std::array<PyObject*, kKinds.size()> classes;
 PyObject* busy_class = nullptr;
 
-PyObject* make_class(nb::module_& m, const char* name, nb::tuple bases, const char* code) {
+PyObject* make_class(nb::module_& m, const char* name, const nb::tuple& bases, const char* code) {
   nb::dict members;
   members["code"] = code;
   PyObject* made =

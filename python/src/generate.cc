@@ -37,7 +37,7 @@ Ids prompt_of(const Session& session, nb::handle prompt) {
 }
 
 std::shared_ptr<Generation> generate_on(std::shared_ptr<Conversation> conversation,
-                                        nb::object prompt, const GenerateOptions& options,
+                                        nb::handle prompt, const GenerateOptions& options,
                                         int top) {
   Ids ids = prompt_of(conversation->asked(), prompt);
   return std::make_shared<Generation>(std::move(conversation), std::move(ids), options, top,
@@ -46,8 +46,9 @@ std::shared_ptr<Generation> generate_on(std::shared_ptr<Conversation> conversati
 
 std::shared_ptr<Chat> make_chat(const LoadedEngine& engine, const SessionWords& words,
                                 const std::string& chosen, std::optional<std::string> system,
-                                nb::object tools, nb::object variables) {
-  auto [options, why] = options_of(engine, words);
+                                nb::handle tools, nb::handle variables) {
+  auto chosen_for = options_of(engine, words);
+  const SessionOptions& options = chosen_for.first;
   DialogueSetup setup;
   setup.system = std::move(system);
   if (!tools.is_none()) setup.tools = to_json(tools);
@@ -55,11 +56,11 @@ std::shared_ptr<Chat> make_chat(const LoadedEngine& engine, const SessionWords& 
   Session empty = unlocked([&] { return Session(engine.engine, options); });
   auto chat = std::make_shared<Chat>(
       engine, Dialogue(std::move(empty), template_of(engine.loaded, chosen), std::move(setup)));
-  chat->why = std::move(why);
+  chat->why = std::move(chosen_for.second);
   return chat;
 }
 
-std::shared_ptr<Generation> ask(std::shared_ptr<Chat> chat, const std::string& text,
+std::shared_ptr<Generation> ask(const std::shared_ptr<Chat>& chat, const std::string& text,
                                 GenerateOptions options, int top) {
   Dialogue& dialogue = chat->dialogue();
   const auto end = dialogue.chat_template().turn_end(dialogue.session().model().tokenizer());
@@ -179,13 +180,13 @@ void bind_chat(nb::module_& m) {
                                  "A conversation of messages: each turn reads only what is new.")
       .def(nb::new_([](const LoadedEngine& engine, const std::string& policy,
                        const std::string& chosen, std::optional<std::string> system,
-                       nb::object tools, nb::object variables, size_t context, size_t percent_of,
+                       nb::handle tools, nb::handle variables, size_t context, size_t percent_of,
                        uint64_t seed, size_t cache_limit, const std::string& protect,
                        size_t probe_rows, double max_error, const std::string& goal, bool measure) {
              return make_chat(engine,
                               {policy, context, percent_of, seed, cache_limit, protect, probe_rows,
                                16, max_error, goal, measure},
-                              chosen, std::move(system), std::move(tools), std::move(variables));
+                              chosen, std::move(system), tools, variables);
            }),
            "engine"_a, "policy"_a = "exact", nb::kw_only(), "template"_a = "",
            "system"_a = nb::none(), "tools"_a = nb::none(), "variables"_a = nb::none(),
@@ -196,7 +197,7 @@ void bind_chat(nb::module_& m) {
       .def_prop_ro("messages", [](Chat& c) { return from_json(c.dialogue().messages().dump()); })
       .def(
           "load",
-          [](Chat& c, nb::object messages) {
+          [](Chat& c, nb::handle messages) {
             const Entered entered(c);
             c.held->load(Dialogue::Json::parse(to_json(messages)));
           },

@@ -130,8 +130,8 @@ void bind_models(nb::module_& m) {
       .def_prop_ro("fingerprint", [](const LoadedModel& l) { return model_fingerprint(l.path); })
       .def(
           "render_chat",
-          [](const LoadedModel& l, nb::object messages, nb::object tools, bool generation,
-             const std::string& chosen, nb::object variables) {
+          [](const LoadedModel& l, nb::handle messages, nb::handle tools, bool generation,
+             const std::string& chosen, nb::handle variables) {
             std::string text;
             for (const ChatRun& run :
                  template_of(l, chosen).render(request_of(messages, tools, generation, variables)))
@@ -144,8 +144,8 @@ void bind_models(nb::module_& m) {
           "else the name of a built-in one or the source of one.")
       .def(
           "encode_chat",
-          [](const LoadedModel& l, nb::object messages, nb::object tools, bool generation,
-             const std::string& chosen, nb::object variables) {
+          [](const LoadedModel& l, nb::handle messages, nb::handle tools, bool generation,
+             const std::string& chosen, nb::handle variables) {
             return template_of(l, chosen).encode(
                 l.model->tokenizer(), request_of(messages, tools, generation, variables));
           },

@@ -129,8 +129,9 @@ void bind_conversation(nb::module_& m) {
 std::shared_ptr<SessionObject> make_session(nb::object from, const SessionWords& words,
                                             const EngineOptions& engine_options) {
   const LoadedEngine engine = engine_of(std::move(from), engine_options);
-  auto [options, why] = options_of(engine, words);
-  return object_of(unlocked([&] { return Session(engine.engine, options); }), std::move(why));
+  auto chosen = options_of(engine, words);
+  return object_of(unlocked([&] { return Session(engine.engine, chosen.first); }),
+                   std::move(chosen.second));
 }
 
 /// Appends without the lock and says what a signal or a callback raised.
@@ -236,11 +237,13 @@ void bind_states(nb::class_<SessionObject, Conversation>& session) {
           [](const LoadedEngine& engine, const std::filesystem::path& path,
              const std::string& policy, size_t context, size_t percent_of, uint64_t seed,
              size_t cache_limit) {
-            auto [options, why] = options_of(engine, {policy, context, percent_of, seed,
-                                                      cache_limit, "", 0, 16, 0, "both", false});
+            auto chosen = options_of(engine, {policy, context, percent_of, seed, cache_limit, "", 0,
+                                              16, 0, "both", false});
+            SessionOptions& options = chosen.first;
             if (percent_of == 0) options.percent_of = saved_percent_of(path);
             return object_of(
-                unlocked([&] { return Session::restore(engine.engine, path, options); }), why);
+                unlocked([&] { return Session::restore(engine.engine, path, options); }),
+                std::move(chosen.second));
           },
           "engine"_a, "path"_a, "policy"_a = "exact", nb::kw_only(), "context"_a = 0,
           "percent_of"_a = 0, "seed"_a = 0, "cache_limit"_a = 0,
