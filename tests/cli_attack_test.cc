@@ -258,6 +258,20 @@ TEST_F(Attack, SignalsEndTheWaitForAPipe) {
   }
 }
 
+TEST_F(Attack, UnknownCommandsAreNamed) {
+  refused({"sreve", "-m", "x"}, 2, "there is no command 'sreve' (did you mean 'serve'?); see");
+  refused({"summarise"}, 2, "there is no command 'summarise'; commands: ask, attend, bench");
+}
+
+// CLI11 made -1 of the flag's 0, which stands for "as the tokenizer says".
+TEST_F(Attack, NoBosPutsNoneInFront) {
+  const Result with = run({"tokenize", "-m", kModel, "-p", "hello"});
+  const Result without = run({"tokenize", "-m", kModel, "-p", "hello", "--no-bos"});
+  EXPECT_EQ(with.out.rfind("[0, ", 0), 0u) << with.out;
+  EXPECT_EQ("[0, " + without.out.substr(1), with.out);
+  EXPECT_EQ(run({"tokenize", "-m", kModel, "-p", "hello", "--bos"}).out, with.out);
+}
+
 // An ESC in a name or a message could type for the user.
 TEST_F(Attack, ControlCharactersOfFilesAreShownNotSent) {
   const Result r = shell("$PITH run -m $(printf \"no\\033[2Jwhere\\302\\233\") -p x");

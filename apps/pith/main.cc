@@ -1,12 +1,16 @@
 // pith: run language models with a compressed KV cache. See commands.h for the subcommands.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "args.h"
 #include "ask.h"
@@ -99,6 +103,39 @@ int report_usage(const CLI::App& root, const CLI::ParseError& error) {
   return report(fmt::format("{}; see '{} --help'", message, command), kExitUsage);
 }
 
+/// Steps of typing between two words: letters put in, left out or changed.
+size_t distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t corner = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t change = corner + (a[i] == b[j] ? 0 : 1);
+      corner = row[j + 1];
+      row[j + 1] = std::min({change, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+/// "there is no command 'sreve' (did you mean 'serve'?)": CLI11 would ask for "a subcommand".
+void refuse_unknown_command(const CLI::App& root, const std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments[0].starts_with('-')) return;
+  std::vector<std::string> names;
+  for (const CLI::App* command : root.get_subcommands({}))
+    if (!command->get_name().empty()) names.push_back(command->get_name());
+  std::sort(names.begin(), names.end());
+  if (std::find(names.begin(), names.end(), arguments[0]) != names.end()) return;
+  const auto near = std::min_element(names.begin(), names.end(), [&](const auto& a, const auto& b) {
+    return distance(a, arguments[0]) < distance(b, arguments[0]);
+  });
+  const bool close = distance(*near, arguments[0]) <= 2;
+  throw CLI::ExtrasError(fmt::format("there is no command '{}'{}", arguments[0],
+                                     close ? fmt::format(" (did you mean '{}'?)", *near)
+                                           : fmt::format("; commands: {}", fmt::join(names, ", "))),
+                         CLI::ExitCodes::ExtrasError);
+}
+
 int run(int count, const char* const* values) {
   CLI::App root("pith runs language models with a compressed KV cache.", "pith");
   describe(root);
@@ -127,6 +164,7 @@ int run(int count, const char* const* values) {
   refuse_wrapped_seeds(root);
   try {
     auto arguments = read_arguments(count, values);
+    refuse_unknown_command(root, arguments);
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
     root.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {

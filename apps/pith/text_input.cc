@@ -137,11 +137,15 @@ std::vector<int32_t> encode_prompt(const Model& model, std::string_view text, in
 }
 
 void add_bos_option(CLI::App& app, int& bos) {
-  app.add_flag("--bos{1},--no-bos{0}", bos,
-               "Put the model's beginning-of-text token in front, or not (default: as the "
-               "tokenizer says)")
+  // Callbacks: as the value of a flag CLI11 reads 0 as "false", which is -1 to it.
+  bos = -1;
+  app.add_flag_callback(
+         "--bos", [&bos] { bos = 1; },
+         "Put the model's beginning-of-text token in front (default: as the tokenizer says)")
       ->group("Input");
-  bos = -1;  // add_flag counts, and sets its variable to 0
+  app.add_flag_callback(
+         "--no-bos", [&bos] { bos = 0; }, "Do not put it in front")
+      ->group("Input");
 }
 
 }  // namespace pith::cli
