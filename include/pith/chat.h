@@ -1,8 +1,8 @@
 #pragma once
 // Conversations as token ids: messages go through a chat template, the model's own or a built-in
-// one. Templates are Jinja, in the subset that public models use; what a template needs and is not
-// there is refused when it is read, by line and name. Special tokens count where the template wrote
-// them: in the text of messages they are text, whatever a user types.
+// one. Templates are Jinja, in the subset that public models use; a template that needs more is
+// refused when it is read, with line and name. Special tokens count only where the template wrote
+// them: in messages they are plain text (docs/chat.md).
 
 #include <cstdint>
 #include <ctime>
@@ -19,38 +19,38 @@ namespace pith {
 
 class Tokenizer;  // pith/tokenizer.h
 
-/// What a template is given. Lists and objects are JSON text, shaped as in OpenAI's API.
+/// The input of a template. Lists and objects are JSON text, shaped as in OpenAI's API.
 struct ChatRequest {
-  /// [{"role": "user", "content": "Hello"}, ...]; content may be a list of parts, and messages may
-  /// have tool_calls, tool_call_id and whatever else the template reads.
+  /// [{"role": "user", "content": "Hello"}, ...]. Content may be a list of parts. Messages may have
+  /// tool_calls, tool_call_id and any other field that the template reads.
   std::string messages = "[]";
   std::string tools = {}, documents = {};  ///< lists; "" = none
   std::string variables = {};              ///< {"enable_thinking": false}; "" = none
   bool add_generation_prompt = true;
-  std::function<std::tm()> now = {};  ///< of strftime_now; empty = this machine's local time
+  std::function<std::tm()> now = {};  ///< for strftime_now; empty = local time
 };
 
-/// A stretch of a rendered conversation.
+/// A piece of a rendered conversation.
 struct ChatRun {
   std::string text = {};
-  bool from_template = true;  ///< false: of the messages, in which special tokens are text
+  bool from_template = true;  ///< false: from a message; special tokens in it are text
 };
 
-/// What ends an answer in a template: tokens, and a text where the tokenizer has no special one for
-/// it. They are for GenerateOptions::ends and ::stop.
+/// The end of an answer in a template: tokens, or a text if the tokenizer has no special token for
+/// it. Pass them to GenerateOptions::ends and ::stop.
 struct ChatTurnEnd {
   std::vector<int32_t> tokens = {};
   std::string text = {};
 };
 
-/// Immutable after construction; any number of threads may use one at a time.
+/// Immutable after construction. Any number of threads may use it at once.
 class ChatTemplate {
  public:
-  /// Reads a template. `name` is for messages; the tokenizer's special tokens are bos_token and
-  /// eos_token. Throws kCorrupt for what is no Jinja, kUnsupported for what this subset lacks.
+  /// Reads a template. `name` is for error messages; the tokenizer gives bos_token and eos_token.
+  /// Throws kCorrupt for text that is not Jinja, kUnsupported for Jinja outside the subset.
   ChatTemplate(std::string_view source, std::string name, const Tokenizer& tokenizer);
-  /// The model's own; `model` is its folder or its GGUF file. Throws kNotFound, with the names of
-  /// the built-in ones, if it has none, and kCorrupt.
+  /// The template of a model; `model` is its folder or GGUF file. Throws kNotFound if it has none,
+  /// with the names of the built-in ones, and kCorrupt.
   static ChatTemplate of(const std::filesystem::path& model, const Tokenizer& tokenizer);
   /// One of built_in_names(). Throws kNotFound.
   static ChatTemplate built_in(std::string_view name, const Tokenizer& tokenizer);
@@ -61,15 +61,15 @@ class ChatTemplate {
   ~ChatTemplate();
 
   const std::string& name() const;
-  /// Throws kInvalidArgument for JSON that is malformed or no list of messages, for conversations
-  /// that the template refuses (with its words), and past the limits: ten million steps, 64 MiB.
+  /// Renders a conversation. Throws kInvalidArgument for malformed JSON, for conversations that the
+  /// template refuses (with its message), and above ten million steps or 64 MiB of text.
   std::vector<ChatRun> render(const ChatRequest& request) const;
-  /// The rendered conversation as ids, with the token that begins a text if the tokenizer adds one
-  /// and the template has not.
+  /// The rendered conversation as ids. The token that begins a text is added if the tokenizer adds
+  /// one and the template did not.
   std::vector<int32_t> encode(const Tokenizer& tokenizer, const ChatRequest& request) const;
-  /// Ids of runs, and nothing in front of them.
+  /// Ids of runs, with nothing added in front.
   static std::vector<int32_t> encode(const Tokenizer& tokenizer, const std::vector<ChatRun>& runs);
-  /// What the template puts behind an answer. Empty if it cannot be told.
+  /// The tokens or text that the template writes after an answer; empty if unknown.
   ChatTurnEnd turn_end(const Tokenizer& tokenizer) const;
 
  private:

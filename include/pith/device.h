@@ -1,5 +1,5 @@
 #pragma once
-// Where a session computes.
+// The device on which a session computes.
 
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 
 namespace pith {
 
-/// Nothing falls back: a device that cannot do what is asked refuses.
+/// There is no fallback: a device that cannot do a task refuses it.
 enum class Device : uint8_t { kCpu, kCuda };
 
 }  // namespace pith

@@ -1,5 +1,5 @@
 #pragma once
-// Every byte of a compressed cache, by what it is for.
+// Every byte of a compressed cache, by purpose.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,23 +12,23 @@ struct Ledger {
   size_t payload = 0;   ///< coded keys and values
   size_t metadata = 0;  ///< norms, scales, positions, weights, attention mass
   size_t shared = 0;    ///< dictionaries and projections, once per cache
-  size_t slack = 0;     ///< allocated for the above but not used yet
-  size_t staging = 0;   ///< rows on their way into a coded form
+  size_t slack = 0;     ///< allocated for the above, not used yet
+  size_t staging = 0;   ///< rows that wait to be coded
   size_t scratch = 0;   ///< temporary results of one step
-  size_t probe = 0;     ///< exact rows that the error probe keeps aside
+  size_t probe = 0;     ///< sampled exact rows of the error probe
 
   uint64_t tokens = 0;         ///< tokens seen
   uint64_t rows_seen = 0;      ///< tokens * layers * KV heads
   uint64_t rows_kept = 0;      ///< rows held, over all layers and KV heads
-  uint64_t channels_seen = 0;  ///< numbers that an uncompressed cache would hold: rows_seen * 2 D
+  uint64_t channels_seen = 0;  ///< numbers of an uncompressed cache: rows_seen * 2 D
   uint64_t channels_kept = 0;  ///< rows_kept * 2 D
 
-  /// What the compressed cache needs to be itself.
+  /// Bytes that the compressed cache consists of.
   size_t cache_bytes() const { return payload + metadata + shared; }
   size_t total_bytes() const { return cache_bytes() + slack + staging + scratch + probe; }
-  /// Bits per number of the uncompressed cache, everything in cache_bytes included.
+  /// cache_bytes() in bits, per number of the uncompressed cache.
   double effective_bits() const { return bits_over(channels_seen); }
-  /// Bits per number of the rows that are still there.
+  /// cache_bytes() in bits, per number of the rows held.
   double retained_bits() const { return bits_over(channels_kept); }
 
   Ledger& operator+=(const Ledger& o) {

@@ -1,5 +1,5 @@
 #pragma once
-// A language model read from a Hugging Face folder (config.json, *.safetensors, tokenizer).
+// A language model: a Hugging Face folder (config.json, *.safetensors, tokenizer) or a GGUF file.
 
 #include <cstdint>
 #include <filesystem>
@@ -19,7 +19,7 @@ namespace pith {
 
 class Tokenizer;  // pith/tokenizer.h
 
-/// Shapes and constants, from config.json.
+/// Shapes and constants of a model.
 struct ModelConfig {
   std::string architecture = {};  ///< e.g. "LlamaForCausalLM"
   int layers = 0;                 // L
@@ -32,7 +32,7 @@ struct ModelConfig {
   int64_t context = 0;            ///< longest position trained for
   float norm_eps = 1e-5f;
   double rope_theta = 10000;
-  /// Per layer: a query sees this many newest positions, 0 = all.
+  /// Per layer: the number of newest positions that a query sees; 0 = all.
   std::vector<int64_t> sliding_window = {};  // [L]
   bool tied_embeddings = false;
   bool qkv_bias = false;
@@ -40,8 +40,8 @@ struct ModelConfig {
   DType weights = DType::kF32;
   int32_t bos = -1;
   std::vector<int32_t> eos = {};
-  /// Of the weights that make keys and values, set by Model::load; 0: no weights were read. What
-  /// was fitted to one model (dictionaries) is refused for another.
+  /// Hash of the weights that make keys and values, set by Model::load; 0: no weights were read.
+  /// Dictionaries that were fitted to one model are refused for another.
   uint64_t fingerprint = 0;
 
   /// Bytes of one row (key and value) of an uncompressed cache over all layers and KV heads.
@@ -50,20 +50,20 @@ struct ModelConfig {
   }
 };
 
-/// The shape and constants of a folder or a GGUF file, without its weights: what estimate_ledger
-/// and presets ask for. Its fingerprint is 0. Throws kNotFound, kCorrupt or kUnsupported as
-/// Model::load does.
+/// Reads the configuration of a folder or a GGUF file without its weights, for estimate_ledger and
+/// presets. The fingerprint is 0.
+/// Throws kNotFound, kCorrupt or kUnsupported as Model::load does.
 ModelConfig read_model_config(const std::filesystem::path& model);
 
-/// Called now and then during long work: done of total units. Return false to cancel.
+/// Called during long work with `done` of `total` units. Return false to cancel.
 using Progress = std::function<bool(size_t done, size_t total)>;
 
-/// Immutable after loading; sessions share it.
+/// Immutable after loading; engines share it.
 class Model {
  public:
-  /// Loads and checks a folder. Weights stay memory-mapped. Throws kNotFound, kCorrupt,
-  /// kUnsupported (architectures are refused by name) or kNonFinite (NaN or infinite weights; the
-  /// check reads every weight once and can be turned off).
+  /// Loads a folder or a GGUF file. Weights stay memory-mapped. `check_finite` reads every weight
+  /// once and throws kNonFinite for NaN and infinity. Throws kNotFound, kCorrupt, or kUnsupported
+  /// with the architecture's name.
   static std::shared_ptr<const Model> load(const std::filesystem::path& folder,
                                            bool check_finite = true, const Progress& = {});
   ~Model();
@@ -71,10 +71,10 @@ class Model {
   Model& operator=(const Model&) = delete;
 
   const ModelConfig& config() const;
-  /// Throws kNotFound if the folder has no tokenizer.
+  /// Throws kNotFound if the model has no tokenizer.
   const Tokenizer& tokenizer() const;
   size_t weight_bytes() const;
-  /// The architectures that load.
+  /// Names of the architectures that load() accepts.
   static std::span<const std::string_view> supported_architectures();
 
   struct [[gnu::visibility("hidden")]] Weights;

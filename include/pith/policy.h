@@ -1,6 +1,6 @@
 #pragma once
-// The policy: which rows of the cache stay (selector), how they are stored (codec), and what is
-// kept exact (sink, window). One string says it everywhere: command line, C++, C.
+// The policy: which rows of the cache stay (selector), how they are stored (codec), and which stay
+// exact (sink, window). The command line, C++ and C use the same string.
 //
 //   policy  := rule (';' where ':' rule)*
 //   where   := 'layers=' ranges ['/heads=' ranges] | 'heads=' ranges
@@ -12,9 +12,9 @@
 //
 // Examples: "exact", "streaming_llm(window=1020)", "uniform(rate=0.25)+bf16,sink=4,window=64",
 //           "streaming_llm(window=508);layers=0-1,-1:exact".
-// A budget is rows ("1024"), a share of what is read ("25%": SessionOptions::percent_of), or bytes
-// of the whole cache ("16MiB"); it counts body rows per KV head and is turned into rows once, at
-// construction.
+// A budget counts body rows per KV head. It is rows ("1024"), a share of the tokens read ("25%":
+// SessionOptions::percent_of), or bytes of the whole cache ("16MiB"), and becomes rows once, when
+// the cache is built.
 
 #include <cstdint>
 #include <map>
@@ -35,7 +35,7 @@ struct PolicyPart {
   std::map<std::string, std::string> parameters = {};
 };
 
-/// Numbers or ranges as written; first and last may be negative (-1 = last).
+/// A range of layers or heads as written, last included; negative numbers count from the end.
 struct IndexRange {
   int first = 0, last = 0;
 };
@@ -50,15 +50,15 @@ struct PolicyRule {
 
 class Policy {
  public:
-  /// Parses and checks names and parameters against the registry. Throws kInvalidArgument with the
-  /// offending part, what is known, and a suggestion.
+  /// Parses a policy and checks its names and parameters. Throws kInvalidArgument with the wrong
+  /// part, the known names and a suggestion.
   static Policy parse(std::string_view text);
   /// Sets the size parameter of every rule's selector ("1024", "25%", "16MiB"). Throws
-  /// kInvalidArgument if a selector has none or has its size written already.
+  /// kInvalidArgument if a selector has no size parameter, or its size is already written.
   void set_budget(const std::string& budget);
-  /// A policy that parses back to the same.
+  /// Text that parse() turns into the same policy.
   std::string to_string() const;
-  /// The rule in force for a layer and KV head: the last that names it.
+  /// The rule for a layer and KV head: the last that names it.
   const PolicyRule& rule_for(int layer, int layers, int head, int heads) const;
 
   std::vector<PolicyRule> rules = {};  ///< rules[0] is the default
@@ -69,24 +69,24 @@ struct ParameterInfo {
   std::string name = {}, default_value = {}, help = {};
 };
 
-/// One row of the registry, as users see it.
+/// One selector or codec.
 struct MethodInfo {
   std::string name = {};
   bool is_selector = false;
   std::string summary = {}, source = {};
   std::vector<ParameterInfo> parameters = {};
-  /// Selectors: the parameter that a budget sets ("budget", "window"); empty if it has none.
+  /// Selectors: the parameter that a budget sets ("budget", "window"); empty if there is none.
   std::string size_parameter = {};
-  /// Selectors, with default parameters: what they need of whoever runs them.
+  /// Selectors with default parameters: the inputs that they need.
   bool needs_mass = false;     ///< each row's attention mass
   bool needs_queries = false;  ///< the queries of every step
   bool needs_rope = false;     ///< the RoPE of keys and queries
-  bool weighted = false;       ///< rows have weights: one may stand for several
+  bool weighted = false;       ///< a row may stand for several
   bool ragged = false;         ///< heads may hold different numbers of rows
-  bool on_gpu = false;         ///< sessions of Device::kCuda know it, in builds that have CUDA
+  bool on_gpu = false;         ///< available with Device::kCuda, in builds with CUDA
 };
 
-/// Every selector and codec that this build has, selectors first.
+/// Every selector and codec of this build, selectors first.
 std::vector<MethodInfo> methods();
 
 }  // namespace pith

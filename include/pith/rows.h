@@ -1,5 +1,5 @@
 #pragma once
-// What is held of one KV head, and ranges of tokens.
+// The rows that one KV head holds, and ranges of tokens.
 
 #include <cstdint>
 #include <string>
@@ -10,14 +10,14 @@
 
 namespace pith {
 
-/// What a row counts for. BalanceKV's streaming form keeps rows for either sum of the softmax
-/// alone: weighted values (numerator) or normalisation (denominator).
+/// The sums of attention that a row counts in. BalanceKV's streaming form keeps rows for one sum
+/// only: weighted values (numerator) or normalisation (denominator).
 enum class Role : uint8_t { kBoth, kNumerator, kDenominator };
 
-/// What is held of one KV head. A position is named twice if a row is held for each sum apart.
+/// The rows of one KV head. A position occurs twice if one row is held for each sum.
 struct HeadRows {
   std::vector<int64_t> positions = {};  ///< true positions, ascending
-  std::vector<float> log_weights = {};  ///< same order; 0 = counts once
+  std::vector<float> log_weights = {};  ///< same order; ln of the number of rows it stands for
   std::vector<Role> roles = {};         ///< same order
 };
 
@@ -27,7 +27,7 @@ struct TokenRange {
   bool operator==(const TokenRange&) const = default;
 };
 
-/// "0:120,500:620": tokens 0 to 119 and 500 to 619. Empty text: none. Throws kInvalidArgument.
+/// "0:120,500:620" is tokens 0 to 119 and 500 to 619; "" is none. Throws kInvalidArgument.
 std::vector<TokenRange> parse_ranges(std::string_view text);
 std::string to_string(const std::vector<TokenRange>& ranges);
 

@@ -1,9 +1,9 @@
 #pragma once
-// Text to token ids and back, for the tokenizers of Hugging Face folders: tokenizer.json
-// (byte-level BPE of Llama 3, Qwen 2/3, GPT-2; BPE with byte fallback of Llama 2, Mistral),
-// SentencePiece's tokenizer.model, and GGUF files. Ids equal those of these libraries.
+// Text to token ids and back: tokenizer.json of Hugging Face folders (byte-level BPE of Llama 3,
+// Qwen 2/3, GPT-2; BPE with byte fallback of Llama 2, Mistral), SentencePiece's tokenizer.model,
+// and GGUF files. Ids equal those of these libraries.
 // Cost: O(n log n) in the longest word, O(n) in the text; several MB/s on one core.
-// A tokenizer is immutable after loading: any number of threads may use one at a time.
+// A tokenizer is immutable after loading; any number of threads may use it at once.
 
 #include <cstdint>
 #include <filesystem>
@@ -22,18 +22,18 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// Ids of `text`, without a beginning-of-sequence token. Any bytes go: invalid UTF-8 becomes
-  /// U+FFFD; what has no token (control characters, often) is unknown or left out. With
-  /// parse_special, special tokens spelled out in the text become their ids; without it they are
-  /// ordinary text (for text that must not be trusted). Throws kInvalidArgument past kMaxTextBytes.
+  /// Ids of `text`, without a beginning-of-sequence token. Invalid UTF-8 becomes U+FFFD; characters
+  /// without a token (often control characters) become the unknown token or are left out.
+  /// parse_special turns special tokens spelled out in the text into their ids; use false for
+  /// untrusted text. Throws kInvalidArgument above kMaxTextBytes.
   virtual std::vector<int32_t> encode(std::string_view text, bool parse_special = true) const = 0;
 
-  /// The text of `ids`: the bytes of their pieces, less the space that a SentencePiece model put
-  /// in front. Byte-level models give exactly the bytes that have tokens. Bytes that are not
-  /// UTF-8 stay as they are. Throws kInvalidArgument for an id outside [0, vocab_size()).
+  /// The text of `ids`: the bytes of their pieces, without the space that a SentencePiece model
+  /// adds in front. Bytes that are not UTF-8 stay as they are. Throws kInvalidArgument for an id
+  /// outside [0, vocab_size()).
   virtual std::string decode(std::span<const int32_t> ids, bool skip_special = false) const = 0;
 
-  /// The raw bytes of one token, maybe a part of a character: see Utf8Stream.
+  /// The raw bytes of one token; may be part of a character (see Utf8Stream).
   /// Throws kInvalidArgument as decode() does.
   virtual std::string piece(int32_t id) const = 0;
 
@@ -46,7 +46,7 @@ class Tokenizer {
   /// The first of eos_ids(), or -1.
   int32_t eos() const { return eos_ids().empty() ? -1 : eos_ids().front(); }
 
-  /// Every token that ends an answer: the tokenizer's own first, then those of
+  /// All tokens that end an answer: the tokenizer's own first, then those of
   /// generation_config.json and config.json.
   virtual const std::vector<int32_t>& eos_ids() const = 0;
 
@@ -56,26 +56,26 @@ class Tokenizer {
   /// True for tokens that decode(ids, true) leaves out.
   virtual bool is_special(int32_t id) const = 0;
 
-  /// The id of a token as its file spells it ("<|eot_id|>", "</s>"), or nothing.
+  /// The id of a token by its spelling in the file ("<|eot_id|>", "</s>"); empty if unknown.
   virtual std::optional<int32_t> find(std::string_view token) const = 0;
 
-  /// Longest text of one encode(): offsets stay in 32 bits on every path.
+  /// Longest text of one encode(), so that offsets fit into 32 bits.
   static constexpr size_t kMaxTextBytes = size_t{1} << 28;
 };
 
-/// Loads a GGUF file's tokenizer, or folder/tokenizer.json, or folder/tokenizer.model, and what
-/// tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json and
-/// config.json beside it say of special tokens. Throws kNotFound, kCorrupt (with the file's name)
-/// or kUnsupported (with the name of what is not supported and what is).
+/// Loads a GGUF file's tokenizer, or folder/tokenizer.json, or folder/tokenizer.model, with the
+/// special tokens of tokenizer_config.json, special_tokens_map.json, added_tokens.json,
+/// generation_config.json and config.json. Throws kNotFound, kCorrupt with the file's name, or
+/// kUnsupported with the feature's name.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& folder);
 
-/// Turns a stream of pieces into valid UTF-8: holds back a character until it is complete, and
-/// replaces bytes that can never be one by U+FFFD.
+/// Turns a stream of pieces into valid UTF-8: holds incomplete characters back, and replaces
+/// invalid bytes by U+FFFD.
 class Utf8Stream {
  public:
-  /// The complete characters of what was pushed so far and not yet returned.
+  /// Adds bytes and returns the characters that are complete now.
   std::string push(std::string_view bytes);
-  /// What was held back, as U+FFFD, or nothing. The stream is then empty.
+  /// Ends the stream: returns U+FFFD for an incomplete character, else "".
   std::string flush();
 
  private:

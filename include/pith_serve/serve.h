@@ -1,6 +1,6 @@
 #pragma once
-// An OpenAI-compatible HTTP server whose conversations live in compressed caches: what `pith serve`
-// runs (docs/serving.md). Needs the library pith_serve.
+// The OpenAI-compatible HTTP server of `pith serve`, with compressed caches (docs/serving.md). Link
+// the library pith_serve.
 //
 //   auto engine = std::make_shared<pith::Engine>(model);
 //   pith::Server server(engine, pith::ChatTemplate::of(path, model->tokenizer()), {.name =
@@ -23,44 +23,44 @@
 namespace pith {
 
 struct ServeOptions {
-  std::string name = "model";  ///< of the model, as clients ask for it
+  std::string name = "model";  ///< the model's name for clients
   std::string address = "127.0.0.1";
-  uint16_t port = 8080;              ///< 0: any that is free
-  std::vector<std::string> keys;     ///< API keys; none: anyone who reaches the port
-  bool insecure = false;             ///< listen beyond this machine without a key
-  std::vector<std::string> hosts;    ///< names in a Host header that are this server's; "*": all
-  std::vector<std::string> origins;  ///< of pages elsewhere that may ask (CORS)
+  uint16_t port = 8080;              ///< 0: any free port
+  std::vector<std::string> keys;     ///< API keys; empty: anyone who reaches the port
+  bool insecure = false;             ///< allow other addresses than this machine's without a key
+  std::vector<std::string> hosts;    ///< accepted names in the Host header; "*": all
+  std::vector<std::string> origins;  ///< accepted origins of other pages (CORS)
 
-  SessionOptions session;  ///< of every conversation; `context` is each one's own
+  SessionOptions session;  ///< of every conversation; `context` counts per conversation
   struct Preset {
     std::string name;  ///< clients ask for NAME:name
     Policy policy;
   };
-  std::vector<Preset> presets;  ///< other policies beside the session's
-  SamplingOptions sampling;     ///< where a request says nothing
-  size_t max_tokens = 4096;     ///< of an answer, where a request says nothing
+  std::vector<Preset> presets;  ///< further policies
+  SamplingOptions sampling;     ///< the default of requests
+  size_t max_tokens = 4096;     ///< of an answer, the default of requests
 
-  size_t parallel = 16;  ///< answers at once
-  size_t queue = 256;    ///< requests that wait for a turn
-  double queue_seconds = 60;
-  size_t memory = 0;  ///< bytes of all caches and scratch, weights apart; 0: half the machine's
-  double prefill_share = 0.5;         ///< of the clock, for prompts while answers are made
+  size_t parallel = 16;       ///< answers at once
+  size_t queue = 256;         ///< requests that wait
+  double queue_seconds = 60;  ///< longest wait
+  size_t memory = 0;  ///< bytes of all caches and scratch, without weights; 0: half the machine's
+  double prefill_share = 0.5;         ///< of the time, for prompts while answers run
   double snapshot_share = 0.5;        ///< of the memory, for beginnings of prompts; 0: none is kept
-  std::filesystem::path save_folder;  ///< of sessions' files; empty: none is written
-  bool any_model = false;             ///< any model's name means the first
-  bool strict = false;                ///< request fields that are not known are refused
-  /// Gets one line of JSON a request, without any text of a user's; on some thread.
+  std::filesystem::path save_folder;  ///< for files of sessions; empty: none is written
+  bool any_model = false;             ///< every model's name means the first
+  bool strict = false;                ///< refuse unknown fields of requests
+  /// Receives one line of JSON per request, without user's text, on any thread.
   std::function<void(const std::string& line)> log;
 };
 
 class Server {
  public:
-  /// Listens and answers, on threads of its own. `chat` may be null: then chats are refused. Throws
-  /// kInvalidArgument, kUnsupported (a policy that cannot be), kOutOfMemory (not one conversation
-  /// fits), kIo (the port).
+  /// Listens and answers on its own threads. With a null `chat`, chats are refused. Throws
+  /// kInvalidArgument, kUnsupported (an impossible policy), kOutOfMemory (no conversation fits),
+  /// kIo (the port).
   Server(const std::shared_ptr<Engine>& engine, std::shared_ptr<const ChatTemplate> chat,
          const ServeOptions& options);
-  /// Cuts what still runs; drain() first.
+  /// Aborts running answers; call drain() first.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -68,11 +68,11 @@ class Server {
   uint16_t port() const;
   /// "http://127.0.0.1:8080"
   std::string url() const;
-  /// The budget, and how many conversations of the whole context it holds under the first policy.
+  /// The memory budget, and how many full-context conversations fit under the first policy.
   size_t memory() const;
   size_t conversations() const;
-  /// Refuses what comes from now on, and waits until all answers are out or the time is over.
-  /// False: some were not.
+  /// Refuses new requests and waits for running answers, at most `seconds`. Returns false if some
+  /// did not finish.
   bool drain(double seconds);
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
-// Models that have a name of their own, where `pith pull` gets them, and in which folder of the
-// user's they then lie.
+// Models by name: where `pith pull` gets them,
+// and the user's folder in which they are stored.
 
 #include <cstdint>
 #include <filesystem>

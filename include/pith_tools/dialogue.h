@@ -1,6 +1,6 @@
 #pragma once
-// A conversation of messages over one session: what the template makes of them goes into the cache
-// piece by piece, and is read again only where it must be.
+// A conversation of messages over one session. Rendered messages are appended to the cache piece by
+// piece, and read again only if the template changes them.
 
 #include <filesystem>
 #include <functional>
@@ -38,29 +38,29 @@ class Dialogue {
   /// Adds a user's message and answers it. If this throws, the message is gone again.
   Answer answer(const std::string& text, const std::function<void(std::string_view)>& on_text,
                 const Progress& on_read);
-  /// The first half of answer(), for whoever draws himself: adds the message; the tokens that
-  /// session() is to read before it says anything. took() or take_back() has to follow.
+  /// The first half of answer(), for callers that draw tokens themselves: adds the message and
+  /// returns the tokens that session() must read first. Call took() or take_back() next.
   struct Asked {
     std::vector<int32_t> prompt;
     bool read_again = false;  ///< as Answer's
   };
   Asked ask(const std::string& text);
-  /// The second half: session() has read the prompt and said this. Nothing said: as if never asked.
+  /// The second half: session() has read the prompt and answered. An empty answer undoes ask().
   void took(const GenerateResult& said);
-  /// It failed: the message is gone again, and the session where it holds half of it.
+  /// After a failure: removes the message, and the session if it holds half of it.
   void take_back();
   /// Forgets all but the system message.
   void reset();
-  /// Goes on under another policy: a new cache reads every token again, since rows that are gone
-  /// do not come back. Returns how many it read. If this throws, nothing has changed.
+  /// Continues under another policy: a new cache reads every token again, because evicted rows do
+  /// not come back. Returns the number of tokens read. If it throws, nothing has changed.
   size_t set_policy(const Policy& policy, const Progress& on_read);
   /// Replaces the conversation by these messages, which are read with the next one.
   void load(Json messages);
   /// Writes the session with its messages, for resume(). Throws as Session::save, and
   /// kInvalidArgument before the first answer.
   void save(const std::filesystem::path& path, bool replace) const;
-  /// Goes on from a file of save(): nothing is read again. Throws as Session::restore, and
-  /// kInvalidArgument for a session that was not saved by a chat; then nothing has changed.
+  /// Continues from a file of save() without reading again. Throws as Session::restore, and
+  /// kInvalidArgument for a session that no chat saved; then nothing has changed.
   void resume(const std::filesystem::path& path);
 
   const Json& messages() const { return messages_; }

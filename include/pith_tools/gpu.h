@@ -1,5 +1,5 @@
 #pragma once
-// What the GPU of Device::kCuda is doing, whoever makes it do so.
+// The memory of the GPU of Device::kCuda.
 
 #include <cstddef>
 
@@ -8,7 +8,7 @@ namespace pith {
 /// Bytes per second that the GPU reads from its memory, measured. Throws kUnsupported in a build
 /// without CUDA and on a machine without a GPU.
 double cuda_read_rate();
-/// Bytes of the GPU's memory that are taken, by whomever. Throws as cuda_read_rate does.
+/// Bytes of the GPU's memory in use by all programs. Throws as cuda_read_rate does.
 size_t cuda_bytes_in_use();
 
 }  // namespace pith

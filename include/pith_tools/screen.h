@@ -1,7 +1,7 @@
 #pragma once
-// Figures of policies on one model for which none are known: a short text that the program carries
-// is read exactly and under each, and the divergence of its last predictions is kept in the user's
-// cache folder, under the model's fingerprint, the text and the version (docs/presets.md).
+// Measures policies on a model without figures: it reads a short built-in text exactly and under
+// each policy, and keeps the divergence of the last predictions in the user's cache folder, by
+// fingerprint, text and version (docs/presets.md).
 
 #include <filesystem>
 #include <memory>
@@ -18,17 +18,17 @@ namespace pith {
 struct ScreenOptions {
   std::string model;          ///< its name, for people
   std::string fingerprint;    ///< model_fingerprint()
-  StandaloneOptions session;  ///< context and policy are the screen's
-  double most_seconds = 150;  ///< it gives up early where it would take longer
+  StandaloneOptions session;  ///< its context and policy are replaced
+  double most_seconds = 150;  ///< gives up early if it would take longer
 };
 
 /// Where a model's figures are kept. Throws kNotFound if no environment variable names a folder.
 std::filesystem::path screen_file(const std::string& fingerprint);
-/// What earlier screens of this version found; nothing where there were none or the file is
-/// damaged.
+/// The figures of earlier screens of this version;
+/// empty if there are none or the file is damaged.
 std::vector<Preset> screened(const std::string& fingerprint);
-/// Measures the policies and adds them to what is kept. Nothing if `progress` returned false, or if
-/// it would take longer than allowed. A folder that cannot be written keeps nothing.
+/// Measures the policies and adds them to the kept figures. Empty if `progress` returned false or
+/// it would take too long. Nothing is kept if the folder cannot be written.
 std::optional<std::vector<Preset>> screen(const std::shared_ptr<const Model>& model,
                                           std::span<const std::string> policies,
                                           const ScreenOptions& options,
