@@ -97,7 +97,8 @@ class Basics(unittest.TestCase):
             (400, "invalid_value", "POST", "/v1/chat/completions", chat("a", n=9)),
             (400, "invalid_value", "POST", "/v1/chat/completions", {"messages": []}),
             (400, "unsupported", "POST", "/v1/chat/completions",
-             chat("a", response_format={"type": "json_object"})),
+             chat("a", response_format={"type": "json_schema", "json_schema": {
+                 "name": "a", "schema": {"type": "string", "pattern": "x"}}})),
             (400, "unsupported", "POST", "/v1/chat/completions",
              {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
             (400, "context_length_exceeded", "POST", "/v1/completions", {"prompt": [5] * 9000}),

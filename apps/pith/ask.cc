@@ -29,6 +29,7 @@ struct AskOptions {
   ChatOptions chat;
   SamplingOptions sampling;
   std::vector<std::string> files, questions;
+  std::string schema;  // a file; "" = free text
   int64_t predict = 200;
   bool compare = false, policy_given = false;
 };
@@ -178,6 +179,7 @@ int run(AskOptions& o) {
   const auto model = load_model(o.engine);
   const ChatTemplate chat = choose_template(o.engine.model, *model, o.chat);
   end_turns(chat, chat.turn_end(model->tokenizer()), generation);
+  set_form(o.schema, *model, generation);
   const std::vector<Ids> prompts = prompts_of(o, *model, chat);
   // Percentages are of what is read.
   const auto longest = std::ranges::max(prompts, {}, [](const Ids& p) { return p.size(); }).size();
@@ -215,6 +217,7 @@ void add_ask(CLI::App& root, Action& action) {
       ->type_name("N")
       ->capture_default_str()
       ->group("Question");
+  add_form_option(*app, o->schema);
   add_model_option(*app, o->engine);
   add_engine_options(*app, o->engine);
   add_device_option(*app, o->engine);

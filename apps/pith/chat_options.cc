@@ -32,6 +32,20 @@ void add_chat_options(CLI::App& app, ChatOptions& o) {
       ->group(kGroup);
 }
 
+void add_form_option(CLI::App& app, std::string& schema_file) {
+  app.add_option("--json-schema", schema_file,
+                 "A JSON schema that the answer must follow (docs/serving.md says which)")
+      ->type_name("FILE")
+      ->check(CLI::ExistingFile)
+      ->group("Output");
+}
+
+void set_form(const std::string& schema_file, const Model& model, GenerateOptions& options) {
+  if (schema_file.empty()) return;
+  options.form = AnswerForm::json_schema(read_all(schema_file),
+                                         std::make_shared<const FormVocabulary>(model.tokenizer()));
+}
+
 ChatTemplate choose_template(const std::string& model_path, const Model& model,
                              const ChatOptions& o) {
   const Tokenizer& tokenizer = model.tokenizer();

@@ -23,6 +23,11 @@ inline std::optional<std::string> system_of(const ChatOptions& o) {
   return o.system_given ? std::optional(o.system) : std::nullopt;
 }
 
+/// --json-schema FILE: the answer is a document of it.
+void add_form_option(CLI::App& app, std::string& schema_file);
+/// Sets the form; nothing where there is no file. Throws as AnswerForm::json_schema.
+void set_form(const std::string& schema_file, const Model& model, GenerateOptions& options);
+
 /// --system, --chat-template, --chat-template-kwargs.
 void add_chat_options(CLI::App& app, ChatOptions& options);
 

@@ -34,6 +34,7 @@ struct RunOptions {
   std::string load, save;  // files of a session; "" = none
   bool overwrite = false;
   std::vector<std::string> stop;
+  std::string schema;  // a file; "" = free text
   ChatOptions chat_options;
   bool ignore_eos = false, interactive = false, hide_prompt = false, quiet = false, chat = false;
   int bos = -1;
@@ -153,8 +154,9 @@ int complete(const std::shared_ptr<const Model>& model, StandaloneOptions option
       o.load.empty() ? Session(model, options) : Session::restore(model, o.load, options);
   if (!o.hide_prompt && !o.engine.json) write_out(text);
   Shown shown(o);
-  const GenerateResult result =
-      generate(session, ids, generate_options(o), shown.text(), shown.progress());
+  GenerateOptions generation = generate_options(o);
+  set_form(o.schema, *model, generation);
+  const GenerateResult result = generate(session, ids, generation, shown.text(), shown.progress());
   shown.finish();
   if (!o.save.empty()) session.save(o.save, {.replace = o.overwrite});
   return tell(result, session, o);
@@ -170,6 +172,7 @@ int answer_message(const std::shared_ptr<const Model>& model, StandaloneOptions 
         read_in_all(message_tokens(*model, chosen, o, text), o.predict, options.context);
   DialogueSetup setup{system_of(o.chat_options), o.chat_options.variables, "", generate_options(o)};
   end_turns(chosen, chosen.turn_end(model->tokenizer()), setup.generate);
+  set_form(o.schema, *model, setup.generate);
   Dialogue dialogue(model, options, std::move(chosen), std::move(setup));
   if (!o.load.empty()) dialogue.resume(o.load);
   Shown shown(o);
@@ -184,6 +187,9 @@ int run(const RunOptions& o) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--json prints one answer as one object and cannot go with -i");
   }
+  if (o.interactive && !o.schema.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "--json-schema is of one answer, and cannot go with -i");
   if (o.interactive && !(o.load.empty() && o.save.empty()))
     throw Error(ErrorCode::kInvalidArgument,
                 "--session-load and --session-save go with one prompt, not with -i");
@@ -236,6 +242,7 @@ void add_output_options(CLI::App& app, RunOptions& o) {
   add_repeated(app, "-r,--reverse-prompt,--stop", o.stop, "Stop before this text; may be repeated")
       ->type_name("TEXT")
       ->group("Output");
+  add_form_option(app, o.schema);
   app.add_flag("--ignore-eos", o.ignore_eos, "Never draw the end-of-text token")->group("Output");
   app.add_flag("--no-display-prompt", o.hide_prompt, "Print the answer without the prompt")
       ->group("Output");

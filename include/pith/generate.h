@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "pith/form.h"
 #include "pith/session.h"
 
 #pragma GCC visibility push(default)  // the library exports all of this
@@ -124,6 +125,7 @@ struct GenerateOptions {
   std::vector<std::string> stop = {};  ///< the text ends before the first of these
   std::vector<int32_t> ends = {};      ///< tokens that end the answer, besides the model's own
   bool ignore_eos = false;             ///< tokens that end the answer are never drawn
+  std::shared_ptr<const AnswerForm> form = {};  ///< the answer is held to it, and ends with it
   /// Append the last token drawn too, so that the session holds the whole answer. A token that
   /// ended the text is not appended.
   bool append_last = true;
@@ -134,7 +136,8 @@ struct GenerateOptions {
 /// programs that run many sessions with Engine::step.
 class Stepper {
  public:
-  /// The model must outlive the stepper. Throws kInvalidArgument for an empty stop string.
+  /// The model must outlive the stepper. Throws kInvalidArgument for an empty stop string, and for
+  /// a form together with ignore_eos.
   Stepper(const Model& model, const GenerateOptions& options);
   ~Stepper();
   Stepper(Stepper&&) noexcept;
@@ -148,6 +151,8 @@ class Stepper {
   const SamplingOptions& sampling() const;
   /// True if no token may be drawn at all (max_tokens = 0).
   bool at_limit() const;
+  /// For Sampler::set_mask before each draw if the options have a form; empty otherwise.
+  std::span<const uint32_t> mask();
   /// Takes a drawn token. `room`: tokens that still fit into the session's context, this one
   /// included. A stop comes with all text that was held back.
   Out push(int32_t token, size_t room);

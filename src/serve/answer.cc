@@ -14,6 +14,7 @@ GenerateOptions options_of(const Task& task, size_t choice) {
   out.stop = task.stop;
   out.ends = task.ends;
   out.ignore_eos = task.ignore_eos;
+  out.form = task.form;
   return out;
 }
 
@@ -37,7 +38,9 @@ Answer::Answer(const Task& task, const Model& model, size_t choice)
       tokenizer_(model.tokenizer()),
       choice_(task.first_choice + choice),
       stepper_(model, options_of(task, choice)),
-      sampler_(stepper_.sampling(), task.prompt.size()) {}
+      sampler_(stepper_.sampling(), task.prompt.size()) {
+  if (task_.form) sampler_.set_mask(stepper_.mask());
+}
 
 void Answer::show(std::string_view text) {
   if (text.empty()) return;
@@ -55,7 +58,10 @@ void Answer::take(int32_t token, std::span<const float> logits, size_t room) {
     ids_.push_back(token);
   }
   show(out.text);
-  if (!out.stop) return;
+  if (!out.stop) {
+    if (task_.form) sampler_.set_mask(stepper_.mask());
+    return;
+  }
   reason_ = out.stop;
   task_.listener->choice_ended(choice_, *reason_);
 }

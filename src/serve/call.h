@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "pith/form.h"
 #include "pith/generate.h"
 
 namespace pith::serve {
@@ -32,6 +33,12 @@ struct Call {
   // Text.
   std::vector<TextPrompt> prompts;
   bool echo = false;
+
+  // The form of the answer: a JSON document, of `schema` or any object; or calls of these tools.
+  bool json = false;
+  std::string schema, schema_field;  ///< "" = none; the field that it came in
+  std::vector<FormTool> callable;
+  bool must_call = false, many_calls = true;
 
   SamplingOptions sampling;
   bool seeded = false;

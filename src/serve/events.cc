@@ -68,6 +68,21 @@ Json delta_choice(const AnswerHead& head, size_t index, const Json& delta, std::
   return out;
 }
 
+Json call_json(const ToolCall& call) {
+  return {{"id", call.id},
+          {"type", "function"},
+          {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
+}
+
+Json message_json(const Choice& c) {
+  Json out{{"role", "assistant"}, {"content", c.text}, {"refusal", nullptr}};
+  if (c.calls.empty()) return out;
+  if (c.text.empty()) out["content"] = nullptr;
+  out["tool_calls"] = Json::array();
+  for (const ToolCall& call : c.calls) out["tool_calls"].push_back(call_json(call));
+  return out;
+}
+
 }  // namespace
 
 const char* finish_reason(StopReason reason) {
@@ -86,6 +101,18 @@ std::string text_event(const AnswerHead& head, size_t index, std::string_view pi
   Json choice = delta_choice(head, index, {{"content", piece}}, piece);
   if (logprobs) choice["logprobs"] = logprobs_json(head.form, tokens, offset);
   return choice_event(head, choice);
+}
+
+std::string call_event(const AnswerHead& head, size_t index, size_t call, const ToolCall& begins) {
+  Json one{{"index", call}};
+  one.update(call_json(begins));
+  return choice_event(head, delta_choice(head, index, {{"tool_calls", Json::array({one})}}, ""));
+}
+
+std::string arguments_event(const AnswerHead& head, size_t index, size_t call,
+                            std::string_view piece) {
+  const Json one{{"index", call}, {"function", {{"arguments", piece}}}};
+  return choice_event(head, delta_choice(head, index, {{"tool_calls", Json::array({one})}}, ""));
 }
 
 std::string end_event(const AnswerHead& head, size_t index, std::string_view finish) {
@@ -125,7 +152,7 @@ std::string answer_json(const AnswerHead& head, std::span<const Choice> choices,
     const Choice& c = choices[i];
     Json choice{{"index", i}};
     if (head.form == Form::kChat)
-      choice["message"] = {{"role", "assistant"}, {"content", c.text}, {"refusal", nullptr}};
+      choice["message"] = message_json(c);
     else
       choice["text"] = c.text;
     choice["logprobs"] = logprobs ? logprobs_json(head.form, c.tokens, 0) : Json(nullptr);

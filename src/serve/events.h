@@ -37,12 +37,19 @@ struct Usage {
   size_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
 };
 
+/// A call of a tool in an answer.
+struct ToolCall {
+  std::string id, name;
+  std::string arguments;  ///< JSON
+};
+
 /// One choice of a whole answer.
 struct Choice {
   std::string text;
   std::string finish;  ///< finish_reason
   std::vector<TokenShown> tokens;
   std::vector<int32_t> ids;
+  std::vector<ToolCall> calls;
 };
 
 /// "stop" or "length".
@@ -59,6 +66,10 @@ std::string role_event(const AnswerHead& head, size_t index);
 /// text before them.
 std::string text_event(const AnswerHead& head, size_t index, std::string_view piece,
                        std::span<const TokenShown> tokens, bool logprobs, size_t offset);
+/// A call's beginning, and a piece of its arguments.
+std::string call_event(const AnswerHead& head, size_t index, size_t call, const ToolCall& begins);
+std::string arguments_event(const AnswerHead& head, size_t index, size_t call,
+                            std::string_view piece);
 std::string end_event(const AnswerHead& head, size_t index, std::string_view finish);
 std::string usage_event(const AnswerHead& head, const Usage& usage, const Json& more);
 std::string progress_event(const AnswerHead& head, const Json& progress);

@@ -114,9 +114,9 @@ void read_common(Fields& f, Call& call, const GateOptions& options) {
   call.return_tokens = f.boolean("return_tokens").value_or(false);
   call.priority = static_cast<int>(f.integer("priority", -1000000, 1000000).value_or(0));
   for (const char* name : kIgnored) f.get(name);
-  for (const char* name : {"grammar", "json_schema"})
-    if (f.get(name) != nullptr)
-      throw unsupported(name, "is not there yet: answers cannot be held to a form");
+  read_form(f, call);
+  if (f.get("grammar") != nullptr)
+    throw unsupported("grammar", "is not there: say it as a JSON schema, in 'response_format'");
 }
 
 void refuse_unknown(const Fields& f, const GateOptions& options) {

@@ -30,6 +30,26 @@ std::string content_text(const Json& content, const std::string& path) {
   return out;
 }
 
+/// Templates know arguments as an object; clients send its text.
+Json checked_call(const Json& given, const std::string& path) {
+  Fields f(given, path);
+  const Json* function = f.get("function");
+  if (function == nullptr) throw wrong(f.path("function"), "is missing");
+  Fields inner(*function, f.path("function"));
+  const auto name = inner.text("name", 256);
+  if (!name) throw wrong(inner.path("name"), "is missing");
+  Json arguments = Json::object();
+  if (const Json* told = inner.get("arguments"); told != nullptr && told->is_string()) {
+    arguments = Json::parse(told->get_ref<const std::string&>(), nullptr, false);
+    if (arguments.is_discarded()) arguments = *told;  // an answer that was cut
+  } else if (told != nullptr) {
+    arguments = *told;
+  }
+  return {{"id", f.text("id", 256).value_or("")},
+          {"type", "function"},
+          {"function", {{"name", *name}, {"arguments", arguments}}}};
+}
+
 Json checked_message(const Json& given, const std::string& path) {
   Fields f(given, path);
   const auto role = f.text("role", 100);
@@ -49,7 +69,10 @@ Json checked_message(const Json& given, const std::string& path) {
   if (calls != nullptr && !calls->empty()) {
     if (!calls->is_array() || calls->size() > 128)
       throw wrong(f.path("tool_calls"), "must be a list of at most 128 calls");
-    out["tool_calls"] = *calls;
+    out["tool_calls"] = Json::array();
+    for (size_t i = 0; i < calls->size(); ++i)
+      out["tool_calls"].push_back(
+          checked_call((*calls)[i], fmt::format("{}[{}]", f.path("tool_calls"), i)));
   }
   for (const char* name : {"name", "tool_call_id", "reasoning_content"})
     if (const auto text = f.text(name, size_t{8} << 20)) out[name] = *text;
@@ -96,21 +119,6 @@ void read_variables(Fields& f, Call& call) {
   if (!variables.empty()) call.variables = dump(variables);
 }
 
-void read_tools(Fields& f, Call& call, bool to_render) {
-  const Json* tools = f.get("tools");
-  const Json* choice = f.get("tool_choice");
-  f.get("parallel_tool_calls");
-  for (const char* name : {"functions", "function_call"})
-    if (f.get(name) != nullptr)
-      throw unsupported(name, "is not there; it is the older form of tools");
-  if (tools == nullptr || tools->empty()) return;
-  if (!tools->is_array() || tools->size() > 128)
-    throw wrong("tools", "must be a list of at most 128 tools");
-  if (choice != nullptr && *choice == "none") return;
-  if (!to_render) throw unsupported("tools", "are not there yet; \"tool_choice\": \"none\" is");
-  call.tools = dump(*tools);
-}
-
 }  // namespace
 
 Call chat_call(const Json& body, const GateOptions& options) {
@@ -119,19 +127,11 @@ Call chat_call(const Json& body, const GateOptions& options) {
   read_common(f, call, options);
   read_messages(f, call);
   read_variables(f, call);
-  read_tools(f, call, false);
+  read_tools(f, call);
   const bool logprobs = f.boolean("logprobs").value_or(false);
   const auto top = f.integer("top_logprobs", 0, 20);
   if (top && *top > 0 && !logprobs) throw wrong("top_logprobs", "needs \"logprobs\": true");
   if (logprobs) call.logprobs = static_cast<int>(top.value_or(0));
-  if (const Json* format = f.get("response_format")) {
-    Fields inner(*format, "response_format");
-    const std::string type = inner.text("type", 100).value_or("");
-    if (type != "text")
-      throw unsupported("response_format", fmt::format("of type '{}' is not there yet: answers "
-                                                       "cannot be held to a form",
-                                                       type));
-  }
   if (const Json* modalities = f.get("modalities"); modalities && *modalities != Json{"text"})
     throw unsupported("modalities", "other than [\"text\"] are not there");
   for (const char* name : {"audio", "prediction", "web_search_options"})
@@ -145,7 +145,7 @@ Call template_call(const Json& body, const GateOptions&) {
   Fields f(body);
   read_messages(f, call);
   read_variables(f, call);
-  read_tools(f, call, true);
+  read_tools(f, call);
   return call;
 }
 

@@ -79,16 +79,43 @@ TEST(Gate, SeedsAreKeptWhole) {
 }
 
 TEST(Gate, WhatWouldChangeAnAnswerIsRefusedByName) {
-  EXPECT_EQ(refused(R"("tools":[{"type":"function"}])"), "tools");
+  EXPECT_EQ(refused(R"("tools":[{"type":"function"}])"), "tools[0].function");
+  EXPECT_EQ(refused(R"("tools":[{"type":"web"}])"), "tools[0].type");
   EXPECT_EQ(refused(R"("tools":[{"type":"function"}],"tool_choice":"none")"), "");
   EXPECT_EQ(refused(R"("functions":[])"), "functions");
   EXPECT_EQ(refused(R"("grammar":"root ::= a")"), "grammar");
   EXPECT_EQ(refused(R"("modalities":["text","audio"])"), "modalities");
-  EXPECT_EQ(refused(R"("response_format":{"type":"json_object"})"), "response_format");
+  EXPECT_EQ(refused(R"("response_format":{"type":"yaml"})"), "response_format.type");
+  EXPECT_EQ(refused(R"("response_format":{"type":"json_object"},"ignore_eos":true)"), "ignore_eos");
   EXPECT_EQ(refused(R"("response_format":{"type":"text"})"), "");
   EXPECT_EQ(refused(R"("chat_template_kwargs":{"tools":1})"), "chat_template_kwargs.tools");
   EXPECT_EQ(refused(R"("pith":{"polcy":"exact"})"), "pith.polcy");
   EXPECT_EQ(refused(R"("user":"me","metadata":{},"store":false,"unheard":1)"), "");
+}
+
+TEST(Gate, FormsAndTools) {
+  Call call = chat(R"("response_format":{"type":"json_schema","json_schema":{"name":"a","schema":
+      {"type":"null"}}})");
+  EXPECT_TRUE(call.json);
+  EXPECT_EQ(call.schema, R"({"type":"null"})");
+  EXPECT_EQ(call.schema_field, "response_format.json_schema.schema");
+  EXPECT_EQ(chat(R"("json_schema":{})").schema, "{}");
+  EXPECT_TRUE(chat(R"("response_format":{"type":"json_object"})").schema.empty());
+
+  const std::string tools = R"("tools":[{"type":"function","function":{"name":"f","strict":true}},
+      {"type":"function","function":{"name":"g","parameters":{"type":"object"}}}])";
+  call = chat(tools.c_str());
+  EXPECT_EQ(call.callable.size(), 2u);
+  EXPECT_TRUE(call.callable[0].strict && !call.must_call && call.many_calls);
+  EXPECT_EQ(call.callable[1].parameters, R"({"type":"object"})");
+  call = chat((tools + R"(,"tool_choice":{"type":"function","function":{"name":"g"}})").c_str());
+  EXPECT_TRUE(call.must_call);
+  EXPECT_EQ(call.callable.size(), 1u);
+  EXPECT_TRUE(chat((tools + R"(,"tool_choice":"none")").c_str()).callable.empty());
+  EXPECT_EQ(
+      refused((tools + R"(,"tool_choice":{"type":"function","function":{"name":"h"}})").c_str()),
+      "tool_choice");
+  EXPECT_EQ(refused(R"("tool_choice":"required")"), "tool_choice");
 }
 
 TEST(Gate, StrictMeansEveryField) {

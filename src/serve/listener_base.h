@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "serve/listeners.h"
+#include "serve/tool_reader.h"
 
 namespace pith::serve {
 
@@ -21,6 +22,13 @@ class AnswerListener : public Listener {
   /// All tasks have ended; `more` is timings and what is Pith's own.
   virtual void complete(const Json& more) = 0;
   virtual void tell(const Refusal& refusal) = 0;
+
+  static std::string call_id() { return "call_" + random_id().substr(0, 24); }
+  /// A choice ended by its own calls has another reason.
+  static const char* finish_of(StopReason reason, size_t calls) {
+    const char* word = finish_reason(reason);
+    return calls > 0 && std::string_view(word) == "stop" ? "tool_calls" : word;
+  }
 
   std::shared_ptr<Reply> reply_;
   const AnswerOptions options_;

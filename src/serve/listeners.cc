@@ -21,6 +21,9 @@ class Stream : public AnswerListener {
   void begun(size_t first, size_t choices) override {
     open();
     offsets_.resize(options_.choices);
+    calls_.resize(options_.choices);
+    while (options_.tools && readers_.size() < options_.choices)
+      readers_.emplace_back(options_.call_begun);
     for (size_t i = first; i < first + choices; ++i) {
       if (options_.head.form == Form::kChat) write(role_event(options_.head, i));
       if (i < options_.echoes.size() && !options_.echoes[i].empty())
@@ -40,11 +43,17 @@ class Stream : public AnswerListener {
   }
   void piece(size_t choice, std::string_view text, std::span<const TokenShown> tokens,
              std::span<const int32_t>) override {
+    if (options_.tools) return write_pieces(choice, readers_[choice].push(text));
     write(text_event(options_.head, choice, text, tokens, options_.logprobs, offsets_[choice]));
     offsets_[choice] += text.size();
   }
   void choice_ended(size_t choice, StopReason reason) override {
-    write(end_event(options_.head, choice, finish_reason(reason)));
+    size_t calls = 0;
+    if (options_.tools) {
+      write_pieces(choice, readers_[choice].finish());
+      calls = readers_[choice].calls();
+    }
+    write(end_event(options_.head, choice, finish_of(reason, calls)));
   }
 
  protected:
@@ -61,6 +70,20 @@ class Stream : public AnswerListener {
   }
 
  private:
+  void write_pieces(size_t choice, const std::vector<ToolPiece>& pieces) {
+    using Kind = ToolPiece::Kind;
+    for (const ToolPiece& piece : pieces) {
+      // Of the choice's calls, the one that was begun last.
+      if (piece.kind == Kind::kBegins) ++calls_[choice];
+      const size_t call = calls_[choice] - 1;
+      if (piece.kind == Kind::kText)
+        write(text_event(options_.head, choice, piece.text, {}, false, 0));
+      else if (piece.kind == Kind::kBegins)
+        write(call_event(options_.head, choice, call, {call_id(), piece.text, ""}));
+      else if (piece.kind == Kind::kArguments)
+        write(arguments_event(options_.head, choice, call, piece.text));
+    }
+  }
   void open() {
     if (std::exchange(open_, true)) return;
     opened_ = Clock::now();
@@ -74,6 +97,8 @@ class Stream : public AnswerListener {
   bool open_ = false;
   Clock::time_point opened_, last_;
   std::vector<size_t> offsets_;
+  std::vector<ToolReader> readers_;  // of each choice, where there are tools
+  std::vector<size_t> calls_;        // of each choice, told so far
 };
 
 class Whole : public AnswerListener {
@@ -93,7 +118,9 @@ class Whole : public AnswerListener {
     if (options_.tokens) c.ids.insert(c.ids.end(), ids.begin(), ids.end());
   }
   void choice_ended(size_t choice, StopReason reason) override {
-    choices_[choice].finish = finish_reason(reason);
+    Choice& c = choices_[choice];
+    if (options_.tools) take_calls(c);
+    c.finish = finish_of(reason, c.calls.size());
   }
 
  protected:
@@ -104,6 +131,18 @@ class Whole : public AnswerListener {
   void tell(const Refusal& refusal) override { reply_->refuse(refusal); }
 
  private:
+  void take_calls(Choice& c) const {
+    ToolReader reader(options_.call_begun);
+    std::vector<ToolPiece> pieces = reader.push(std::exchange(c.text, {}));
+    for (ToolPiece& last : reader.finish()) pieces.push_back(std::move(last));
+    for (ToolPiece& piece : pieces) {
+      if (piece.kind == ToolPiece::Kind::kText) c.text += piece.text;
+      if (piece.kind == ToolPiece::Kind::kBegins)
+        c.calls.push_back({call_id(), std::move(piece.text), ""});
+      if (piece.kind == ToolPiece::Kind::kArguments) c.calls.back().arguments += piece.text;
+    }
+  }
+
   std::vector<Choice> choices_;
 };
 

@@ -24,8 +24,9 @@ struct AnswerOptions {
   size_t choices = 1, tasks = 1;
   uint64_t seed = 0;
   std::string policy;
-  std::vector<std::string> echoes;  ///< text before each choice's own
-  size_t prompt_tokens = 0;         ///< of the first task
+  bool tools = false, call_begun = false;  ///< calls of tools may come; the text begins in one
+  std::vector<std::string> echoes;         ///< text before each choice's own
+  size_t prompt_tokens = 0;                ///< of the first task
 };
 
 /// One listener for all tasks of a request.

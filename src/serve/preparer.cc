@@ -34,7 +34,10 @@ std::string key_of(const SessionOptions& o) {
 
 Preparer::Preparer(std::shared_ptr<Engine> engine, std::shared_ptr<const ChatTemplate> chat,
                    const ServeOptions& options)
-    : engine_(std::move(engine)), chat_(std::move(chat)), options_(options) {
+    : engine_(std::move(engine)),
+      chat_(std::move(chat)),
+      options_(options),
+      forms_(engine_->model()->tokenizer(), chat_.get()) {
   SessionOptions session = options.session;
   const ModelConfig& config = engine_->model()->config();
   if (session.context == 0) session.context = static_cast<size_t>(config.context);
@@ -82,8 +85,21 @@ std::vector<int32_t> Preparer::encode(const Call& call, size_t messages, bool to
   return chat_->encode(tokenizer(), request);
 }
 
-std::string Preparer::rendered(const Call& call) const {
+const Call& Preparer::for_template(const Call& call, Call& room) const {
+  const auto calls = [](const std::string& message) {
+    const Json json = Json::parse(message);
+    return json.contains("tool_calls") || json["role"] == "tool";
+  };
+  if (forms_.template_has_tools() ||
+      (call.tools.empty() && std::none_of(call.messages.begin(), call.messages.end(), calls)))
+    return call;
+  return room = tools_as_text(call);
+}
+
+std::string Preparer::rendered(const Call& given) const {
   if (!chat_) throw Refusal(400, "unsupported", "the model has no chat template");
+  Call room;
+  const Call& call = for_template(given, room);
   ChatRequest request;
   request.messages = list_of(call.messages, call.messages.size());
   request.tools = call.tools;
@@ -93,11 +109,18 @@ std::string Preparer::rendered(const Call& call) const {
   return out + call.answer_begins;
 }
 
-Preparer::ChatTokens Preparer::chat_tokens(const Call& call) const {
+Preparer::ChatTokens Preparer::chat_tokens(const Call& given) const {
+  Call room;
+  const Call& call = for_template(given, room);
   ChatTokens out;
   out.ids = encode(call, call.messages.size(), true);
   if (!call.answer_begins.empty()) {
     const auto more = tokenizer().encode(call.answer_begins, false);
+    out.ids.insert(out.ids.end(), more.begin(), more.end());
+  }
+  if (call.must_call) {
+    // Our words, so a token of their own is one.
+    const auto more = tokenizer().encode(std::string(kCallOpens) + "\n");
     out.ids.insert(out.ids.end(), more.begin(), more.end());
   }
   size_t turns = 0;
@@ -170,6 +193,7 @@ std::shared_ptr<Task> Preparer::common(const Call& call, const std::string& who)
   task->stop = call.stop;
   task->ends = call.form == Form::kChat ? chat_ends_ : ends_;
   if (call.form == Form::kChat && !chat_stop_.empty()) task->stop.push_back(chat_stop_);
+  task->form = forms_.of(call);
   task->priority = call.priority;
   task->reuse = call.cache_prompt;
   task->tenant = prompt_tenant(who, call.salt);

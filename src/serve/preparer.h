@@ -10,6 +10,7 @@
 #include "pith/engine.h"
 #include "pith_serve/serve.h"
 #include "serve/call.h"
+#include "serve/forms.h"
 #include "serve/task.h"
 
 namespace pith::serve {
@@ -49,6 +50,8 @@ class Preparer {
   std::string prompt_tenant(const std::string& who, const std::string& salt) const;
 
  private:
+  /// `call` as the template takes it; `room` holds what had to be changed.
+  const Call& for_template(const Call& call, Call& room) const;
   std::vector<int32_t> encode(const Call& call, size_t messages, bool to_answer) const;
   /// Tokens that ask for the text between a beginning and an end.
   std::vector<int32_t> between(const TextPrompt& prompt) const;
@@ -58,6 +61,7 @@ class Preparer {
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<const ChatTemplate> chat_;
   ServeOptions options_;
+  Forms forms_;
   std::vector<Preset> presets_;
   size_t context_ = 0;
   std::vector<int32_t> ends_, chat_ends_;

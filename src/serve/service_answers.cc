@@ -68,6 +68,10 @@ void Service::answer(Visit& v, Call call, Shape shape) {
   options.prompt_tokens = first.prompt.size();
   options.stream = call.stream;
   options.logprobs = call.logprobs >= 0;
+  options.tools = !call.callable.empty();
+  options.call_begun = call.must_call;
+  if (options.tools && options.stream && options.logprobs)
+    throw unsupported("logprobs", "in a stream with tools is not there");
   options.progress = call.progress;
   options.tokens = call.return_tokens;
   options.tasks = tasks.size();

@@ -55,6 +55,7 @@ struct Task {
   bool ignore_eos = false, reuse = true;
   std::vector<std::string> stop;
   std::vector<int32_t> ends;
+  std::shared_ptr<const AnswerForm> form;  ///< null: free text
   int priority = 0;
   std::shared_ptr<Listener> listener;
 };

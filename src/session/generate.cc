@@ -22,6 +22,10 @@ struct Stepper::State {
     const auto& more = model.config().eos;
     ends.insert(ends.end(), more.begin(), more.end());
     ends.insert(ends.end(), o.ends.begin(), o.ends.end());
+    if (o.form && o.ignore_eos)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "an answer that is held to a form ends with it: ignore_eos makes no sense there");
+    if (o.form) form.emplace(o.form, ends);
     if (o.ignore_eos) sampling.never.insert(sampling.never.end(), ends.begin(), ends.end());
   }
 
@@ -31,6 +35,7 @@ struct Stepper::State {
   std::vector<int32_t> ends;
   Utf8Stream utf8;
   StopFilter filter;
+  std::optional<FormFollower> form;
   std::string text;
   std::vector<int32_t> tokens;
   bool ended_text = false;
@@ -55,6 +60,8 @@ struct Stepper::State {
       text += piece;
     }
     if (filter.stopped()) return StopReason::kStopString;
+    if (form) form->push(token);
+    if (form && form->complete()) return StopReason::kEndOfText;
     if (at_limit()) return StopReason::kMaxTokens;
     if (room == 0) return StopReason::kContextFull;
     return std::nullopt;
@@ -72,6 +79,9 @@ bool Stepper::at_limit() const { return state_->at_limit(); }
 const std::string& Stepper::text() const { return state_->text; }
 const std::vector<int32_t>& Stepper::tokens() const { return state_->tokens; }
 bool Stepper::ended_text() const { return state_->ended_text; }
+std::span<const uint32_t> Stepper::mask() {
+  return state_->form ? state_->form->mask() : std::span<const uint32_t>();
+}
 std::string Stepper::finish() { return state_->flush(); }
 
 Stepper::Out Stepper::push(int32_t token, size_t room) {
@@ -123,6 +133,7 @@ StopReason draw_until_end(Session& session, Stepper& stepper, const GenerateOpti
   if (stepper.at_limit()) return StopReason::kMaxTokens;
   for (;;) {
     if (cancelled(options)) return StopReason::kCancelled;
+    if (options.form) sampler.set_mask(stepper.mask());
     const int32_t token = session.sample(sampler);
     const Stepper::Out out = stepper.push(token, session.context() - session.tokens());
     if (on_text && !out.text.empty()) on_text(out.text);

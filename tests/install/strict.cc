@@ -6,6 +6,7 @@
 #include "pith/dtype.h"
 #include "pith/engine.h"
 #include "pith/error.h"
+#include "pith/form.h"
 #include "pith/generate.h"
 #include "pith/layer_cache.h"
 #include "pith/ledger.h"

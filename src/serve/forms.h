@@ -1,0 +1,45 @@
+#pragma once
+// The forms of answers, made once for many requests; and tools for models whose template shows
+// none.
+
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "pith/chat.h"
+#include "pith/form.h"
+#include "pith/tokenizer.h"
+#include "serve/call.h"
+
+namespace pith::serve {
+
+/// Around the calls of all models: Qwen's and Hermes' words, and ours where we explain them.
+inline constexpr const char *kCallOpens = "<tool_call>", *kCallCloses = "</tool_call>";
+
+class Forms {
+ public:
+  /// Both must outlive it; `chat` may be null.
+  Forms(const Tokenizer& tokenizer, const ChatTemplate* chat);
+
+  /// Null: free text. Throws Refusal for a schema that is not supported.
+  std::shared_ptr<const AnswerForm> of(const Call& call) const;
+  /// The template shows tools, and has the model call them by our words.
+  bool template_has_tools() const { return template_has_tools_; }
+
+ private:
+  std::shared_ptr<const AnswerForm> make(const Call& call) const;
+
+  const Tokenizer& tokenizer_;
+  bool template_has_tools_ = false;
+  mutable std::mutex lock_;  // of the next
+  mutable std::shared_ptr<const FormVocabulary> vocabulary_;
+  mutable std::list<std::pair<std::string, std::shared_ptr<const AnswerForm>>> known_;
+};
+
+/// The same call without tools: they are told in the system message, and calls and their results in
+/// the history are text.
+Call tools_as_text(const Call& call);
+
+}  // namespace pith::serve

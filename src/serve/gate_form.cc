@@ -1,0 +1,115 @@
+// What an answer is held to: response_format, tools and which of them may be called.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "serve/gate_fields.h"
+#include "serve/refusal.h"
+
+namespace pith::serve {
+namespace {
+
+void take_schema(Call& call, const Json* schema, const std::string& field) {
+  if (schema == nullptr) throw wrong(field, "is missing");
+  call.json = true;
+  call.schema = dump(*schema);
+  call.schema_field = field;
+}
+
+void read_format(Call& call, const Json& format) {
+  Fields f(format, "response_format");
+  const std::string type = f.text("type", 100).value_or("");
+  if (type == "text") return;
+  if (type == "json_object") {
+    call.json = true;
+    // llama.cpp's clients put a schema here.
+    if (const Json* schema = f.get("schema")) take_schema(call, schema, f.path("schema"));
+    return;
+  }
+  if (type != "json_schema")
+    throw unsupported(f.path("type"), fmt::format("is '{}'; types are text, json_object and "
+                                                  "json_schema",
+                                                  type.substr(0, 100)));
+  // Chats have an object here, responses its fields.
+  if (const Json* wrapped = f.get("json_schema")) {
+    Fields inner(*wrapped, f.path("json_schema"));
+    return take_schema(call, inner.get("schema"), inner.path("schema"));
+  }
+  take_schema(call, f.get("schema"), f.path("schema"));
+}
+
+bool is_name(const std::string& name) {
+  return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-' || c == '.';
+  });
+}
+
+FormTool checked_tool(const Json& given, const std::string& path) {
+  Fields f(given, path);
+  if (const std::string type = f.text("type", 100).value_or(""); type != "function")
+    throw unsupported(f.path("type"), fmt::format("is '{}'; tools are functions", type));
+  const Json* function = f.get("function");
+  if (function == nullptr) throw wrong(f.path("function"), "is missing");
+  Fields inner(*function, f.path("function"));
+  FormTool out;
+  out.name = inner.text("name", 256).value_or("");
+  if (!is_name(out.name))
+    throw wrong(inner.path("name"), "must have 1 to 64 letters, digits, '_', '-' and '.'");
+  if (const Json* parameters = inner.get("parameters")) out.parameters = dump(*parameters);
+  out.strict = inner.boolean("strict").value_or(false);
+  return out;
+}
+
+/// Of tool_choice: the one tool's name; "" = any.
+std::string read_choice(Call& call, const Json& choice) {
+  if (choice == "auto") return "";
+  call.must_call = true;
+  if (choice == "required") return "";
+  if (!choice.is_object())
+    throw wrong("tool_choice", "must be \"auto\", \"none\", \"required\" or one function");
+  Fields f(choice, "tool_choice");
+  const Json* function = f.get("function");
+  if (function == nullptr) throw wrong("tool_choice.function", "is missing");
+  Fields inner(*function, "tool_choice.function");
+  return inner.text("name", 256).value_or("");
+}
+
+}  // namespace
+
+void read_form(Fields& f, Call& call) {
+  if (const Json* format = f.get("response_format")) read_format(call, *format);
+  if (const Json* schema = f.get("json_schema")) take_schema(call, schema, "json_schema");
+  if (call.json && call.ignore_eos)
+    throw wrong("ignore_eos", "makes no sense for an answer that ends with its JSON document");
+}
+
+void read_tools(Fields& f, Call& call) {
+  const Json* tools = f.get("tools");
+  const Json* choice = f.get("tool_choice");
+  call.many_calls = f.boolean("parallel_tool_calls").value_or(true);
+  for (const char* name : {"functions", "function_call"})
+    if (f.get(name) != nullptr)
+      throw unsupported(name, "is not there; it is the older form of tools");
+  const bool none = tools == nullptr || (tools->is_array() && tools->empty());
+  if (choice != nullptr && *choice == "none") return;
+  if (none && choice != nullptr && *choice != "auto") throw wrong("tool_choice", "needs 'tools'");
+  if (none) return;
+  if (!tools->is_array() || tools->size() > 128)
+    throw wrong("tools", "must be a list of at most 128 tools");
+  const std::string one = choice == nullptr ? "" : read_choice(call, *choice);
+  for (size_t i = 0; i < tools->size(); ++i) {
+    FormTool tool = checked_tool((*tools)[i], fmt::format("tools[{}]", i));
+    if (one.empty() || one == tool.name) call.callable.push_back(std::move(tool));
+  }
+  if (call.callable.empty())
+    throw wrong("tool_choice", fmt::format("names '{}', which is none of the tools", one));
+  if (call.json) throw unsupported("response_format", "beside tools is not there");
+  if (call.ignore_eos) throw unsupported("ignore_eos", "beside tools is not there");
+  if (call.must_call && !call.answer_begins.empty())
+    throw wrong("tool_choice", "asks for a call, and the last message has begun the answer");
+  call.tools = dump(*tools);
+}
+
+}  // namespace pith::serve
