@@ -32,7 +32,7 @@ TEST(ToolReader, HoweverTheTextIsCut) {
     EXPECT_EQ(read("Well, <b>\n\n" + call + "\n" + call + "\n", step), "Well, <b>" + shown + shown);
     EXPECT_EQ(read(call.substr(12), step, true), shown);
     EXPECT_EQ(read("a < b <tool", step), "a < b <tool");
-    EXPECT_EQ(read(call.substr(0, 45), step), "f({\"a\":)");
+    EXPECT_EQ(read(call.substr(0, 45), step), "f({\"a\": )");
   }
 }
 
