@@ -204,7 +204,7 @@ TEST(Gate, AgentsSayTheSameInOtherWords) {
   for (const char* bad :
        {R"({"input":[]})", R"({"input":5})", R"({"input":"a","tools":[{}]})",
         R"({"input":"a","previous_response_id":"r"})", R"({"input":[{"type":"function_call"}]})",
-        R"({"input":"a","text":{"format":{"type":"json_object"}}})"})
+        R"({"input":"a","text":{"format":{"type":"yaml"}}})"})
     EXPECT_THROW(responses_call(parse_object(bad), kOptions), Refusal) << bad;
   EXPECT_THROW(
       messages_call(parse_object(R"({"messages":[{"role":"user","content":"a"}]})"), kOptions),
