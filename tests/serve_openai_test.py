@@ -3,6 +3,7 @@
 environment; without the package the test is skipped, aloud."""
 
 import asyncio
+import json
 import pathlib
 import sys
 import unittest
@@ -110,6 +111,56 @@ class Client(unittest.TestCase):
         shown = self.create(logprobs=True, top_logprobs=2).choices[0].logprobs.content
         self.assertEqual(len(shown), 8)
         self.assertEqual(len(shown[0].top_logprobs), 2)
+
+    def test_json_schema(self):
+        schema = {"type": "object", "additionalProperties": False, "required": ["ship", "n", "kind"],
+                  "properties": {"ship": {"type": "string", "maxLength": 12}, "n": {"type": "integer"},
+                                 "kind": {"enum": ["brig", "sloop"]},
+                                 "crew": {"type": "array", "maxItems": 2, "items": {"type": "boolean"}}}}
+        form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+        for model in ("demo", "demo:int4"):
+            for seed in range(3):
+                answer = self.create(model=model, response_format=form, max_tokens=200, temperature=1,
+                                     seed=seed)
+                self.assertEqual(answer.choices[0].finish_reason, "stop")
+                found = json.loads(answer.choices[0].message.content)
+                self.assertLessEqual({"ship", "n", "kind"}, set(found))
+                self.assertLessEqual(set(found), set(schema["properties"]))
+                self.assertLessEqual(len(found["ship"]), 12)
+                self.assertIs(type(found["n"]), int)
+                self.assertIn(found["kind"], ("brig", "sloop"))
+        # Side by side with answers that are free, and cut: not a whole document, and it says so.
+        cut = self.create(response_format=form, max_tokens=3)
+        self.assertEqual(cut.choices[0].finish_reason, "length")
+        with self.assertRaises(openai.BadRequestError) as refused:
+            self.create(response_format={"type": "json_schema", "json_schema": {
+                "name": "s", "schema": {"type": "string", "pattern": "a+"}}})
+        self.assertIn("pattern", str(refused.exception))
+
+    def test_tools(self):
+        tool = {"type": "function", "function": {"name": "add", "parameters": {
+            "type": "object", "additionalProperties": False, "required": ["unit"],
+            "properties": {"unit": {"enum": ["mile", "yard"]}}}}}
+        other = {"type": "function", "function": {"name": "sink", "parameters": {
+            "type": "object", "additionalProperties": False, "properties": {}}}}
+        for choice in ("required", {"type": "function", "function": {"name": "add"}}):
+            answer = self.create(tools=[tool, other], tool_choice=choice, max_tokens=200)
+            self.assertEqual(answer.choices[0].finish_reason, "tool_calls")
+            call = answer.choices[0].message.tool_calls[0]
+            self.assertIn(call.function.name, ("add", "sink") if choice == "required" else ("add",))
+            if call.function.name == "add":
+                self.assertIn(json.loads(call.function.arguments)["unit"], ("mile", "yard"))
+        chunks = list(self.create(tools=[tool], tool_choice="required", max_tokens=200, stream=True))
+        deltas = [t for c in chunks for t in (c.choices[0].delta.tool_calls or []) if c.choices]
+        self.assertEqual(deltas[0].function.name, "add")
+        joined = "".join(t.function.arguments or "" for t in deltas)
+        self.assertIn(json.loads(joined)["unit"], ("mile", "yard"))
+        self.assertEqual(chunks[-1].choices[0].finish_reason, "tool_calls")
+        told = USER + [answer.choices[0].message.model_dump(exclude_none=True),
+                       {"role": "tool", "tool_call_id": call.id, "content": "three"}]
+        after = self.create(messages=told, tools=[tool], tool_choice="none")
+        self.assertEqual(after.choices[0].finish_reason, "length")
+        self.assertFalse(after.choices[0].message.tool_calls)
 
     def test_responses(self):
         options = {"model": "demo", "input": "The ship lay", "temperature": 0,
