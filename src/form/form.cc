@@ -117,19 +117,13 @@ void FormFollower::State::eat(char byte) {
   }
 }
 
-FormFollower::FormFollower(std::shared_ptr<const AnswerForm> form, std::vector<int32_t> ends)
-    : state_(new State{form,
-                       form->state_->vocabulary->state_->words,
-                       std::move(ends),
-                       nullptr,
-                       0,
-                       false,
-                       false,
-                       "",
-                       {}}) {
-  state_->take_shared(false);
+FormFollower::FormFollower(std::shared_ptr<const AnswerForm> form, std::vector<int32_t> ends) {
+  const form::Vocabulary& words = form->state_->vocabulary->state_->words;
   const std::optional<FormCalls>& calls = form->state_->calls;
-  state_->free = calls && !calls->begun;
+  const bool is_free = calls && !calls->begun;
+  state_.reset(
+      new State{std::move(form), words, std::move(ends), nullptr, 0, is_free, false, "", {}});
+  state_->take_shared(false);
   state_->at = state_->shared->automaton.start();
 }
 FormFollower::~FormFollower() = default;

@@ -73,7 +73,7 @@ void SchemaReader::malformed(const std::string& at, const std::string& why) cons
 }
 
 void SchemaReader::only(const Json& given, const std::string& at,
-                        std::set<std::string> known) const {
+                        const std::set<std::string>& known) const {
   if (!strict_) return;
   for (const auto& [keyword, ignored] : given.items())
     if (!kNotes.contains(keyword) && !known.contains(keyword)) refuse(keyword, at, " there");

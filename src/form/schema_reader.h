@@ -34,7 +34,7 @@ class SchemaReader {
   void limits(const Json& given, const std::string& at, const char* least, const char* most,
               int64_t highest, Node& node) const;
   /// Refuses the keywords of `given` that are neither notes nor among `known`.
-  void only(const Json& given, const std::string& at, std::set<std::string> known) const;
+  void only(const Json& given, const std::string& at, const std::set<std::string>& known) const;
   int32_t add(Node node);
   [[noreturn]] void refuse(const std::string& keyword, const std::string& at,
                            const std::string& why) const;
