@@ -57,11 +57,7 @@ Value Interpreter::evaluate_dict(const Expression& e) {
   Dict dict;
   for (size_t i = 0; i < e.children.size(); i += 2) {
     const Value key = evaluate(*e.children[i]);
-    if (key.text() != nullptr) {
-      dict.set(*key.text(), evaluate(*e.children[i + 1]));
-    } else if (key.is_integer() && !key.is_bool()) {
-      dict.set(key.integer(), evaluate(*e.children[i + 1]));
-    } else {
+    if (!dict.set(key, evaluate(*e.children[i + 1]))) {
       rt_.fail(fmt::format("a dict with {} as a key; strings and integers are supported",
                            describe_type(key)),
                ErrorCode::kUnsupported);
@@ -220,11 +216,8 @@ Value Interpreter::call_function(const Value& function, const Expression& e, Val
                                  std::vector<std::pair<std::string, Value>> named) {
   if (const Loop* loop = function.loop(); loop != nullptr && loop->node != nullptr) {
     if (positional.size() != 1 || !named.empty()) rt_.fail("the loop takes one argument");
-    Text text;
-    Text* const outer = std::exchange(out_, &text);
-    this->loop(*loop->node, elements(rt_, positional[0]), loop->depth + 1);
-    out_ = outer;
-    return rt_.text(std::move(text));
+    return rt_.text(
+        captured([&] { this->loop(*loop->node, elements(rt_, positional[0]), loop->depth + 1); }));
   }
   const Function* target = function.function();
   if (target == nullptr && function.is_undefined() && e.children[0]->kind == Kind::kName)

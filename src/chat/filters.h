@@ -20,5 +20,7 @@ Value path_of(Runtime& rt, const Value& value, const Value& path,
 /// str.replace() and changes of case, charged.
 Value replace_text(Runtime& rt, const Text& text, const Text& from, const Text& to, int64_t count);
 Value change_text(Runtime& rt, const Value& self, Case form);
+/// Python's islower() and isupper() of a string: some letter has case, and none the other one.
+Value has_case(Runtime& rt, const Value& text, Case form);
 
 }  // namespace pith::chat

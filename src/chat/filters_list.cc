@@ -41,16 +41,21 @@ Value sort_key(Runtime& rt, const Value& value, const std::optional<Value>& path
   return with_case || key.text() == nullptr ? key : change_text(rt, key, Case::kLower);
 }
 
-/// Values beside their keys, in order.
-Values sorted(Runtime& rt, const Values& values, const Values& keys, bool reverse) {
-  std::vector<size_t> order(values.size());
+/// Places of the keys, in order.
+std::vector<size_t> order_of(Runtime& rt, const Values& keys, bool reverse) {
+  std::vector<size_t> order(keys.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     rt.charge(1 + std::min(extent_of(keys[a]).size, extent_of(keys[b]).size));
     return reverse ? less(rt, keys[b], keys[a]) : less(rt, keys[a], keys[b]);
   });
+  return order;
+}
+
+/// Values beside their keys, in order.
+Values sorted(Runtime& rt, const Values& values, const Values& keys, bool reverse) {
   Values out;
-  for (const size_t i : order) out.push_back(values[i]);
+  for (const size_t i : order_of(rt, keys, reverse)) out.push_back(values[i]);
   return out;
 }
 
@@ -287,29 +292,23 @@ Value sum(Runtime& rt, const Value& self, const Arguments& a) {
 Value groupby(Runtime& rt, const Value& self, const Arguments& a) {
   const std::optional<Value> otherwise = a.has(1) ? std::optional(a.at(1)) : std::nullopt;
   const bool with_case = flag_argument(a, 2, false);
-  Values all = elements(rt, self), keys;
+  const Values all = elements(rt, self);
+  Values names, keys;
   for (const Value& element : all) {
-    const Value key = path_of(rt, element, a.at(0), otherwise);
-    keys.push_back(sort_key(rt, key, std::nullopt, with_case));
+    names.push_back(path_of(rt, element, a.at(0), otherwise));
+    keys.push_back(sort_key(rt, names.back(), std::nullopt, with_case));
   }
-  all = sorted(rt, all, keys, false);
-  Values out, group;
-  std::optional<Value> current;
-  const auto close = [&] {
-    if (group.empty()) return;
+  const std::vector<size_t> order = order_of(rt, keys, false);
+  Values out;
+  for (size_t first = 0, end = 0; first < order.size(); first = end) {
+    Values group;
+    for (; end < order.size() && equal(keys[order[first]], keys[order[end]]); ++end) {
+      rt.charge_walk(keys[order[end]]);
+      group.push_back(all[order[end]]);
+    }
     // The name of a group is as its first member has it.
-    const Value name = path_of(rt, group.front(), a.at(0), otherwise);
-    out.push_back(rt.list({name, rt.list(std::exchange(group, {}))}, List::Kind::kTuple));
-  };
-  for (const Value& element : all) {
-    const Value key =
-        sort_key(rt, path_of(rt, element, a.at(0), otherwise), std::nullopt, with_case);
-    rt.charge_walk(key);
-    if (!current || !equal(*current, key)) close();
-    current = key;
-    group.push_back(element);
+    out.push_back(rt.list({names[order[first]], rt.list(std::move(group))}, List::Kind::kTuple));
   }
-  close();
   return rt.list(std::move(out));
 }
 

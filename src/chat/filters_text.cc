@@ -364,4 +364,10 @@ Value replace_text(Runtime& rt, const Text& text, const Text& from, const Text& 
 
 Value change_text(Runtime& rt, const Value& self, Case form) { return cased(rt, self, form); }
 
+Value has_case(Runtime& rt, const Value& text, Case form) {
+  const Case other = form == Case::kUpper ? Case::kLower : Case::kUpper;
+  return Value(equal(change_text(rt, text, form), text) &&
+               !equal(change_text(rt, text, other), text));
+}
+
 }  // namespace pith::chat

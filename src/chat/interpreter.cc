@@ -65,13 +65,11 @@ void Interpreter::print(const Value& value) {
 }
 
 Value Interpreter::body_text(const Node& node) {
-  Text text;
-  Text* const outer = std::exchange(out_, &text);
-  scopes_.emplace_back();
-  execute(node.body);
-  scopes_.pop_back();
-  out_ = outer;
-  Value value = rt_.text(std::move(text));
+  Value value = rt_.text(captured([&] {
+    scopes_.emplace_back();
+    execute(node.body);
+    scopes_.pop_back();
+  }));
   if (node.expression == nullptr) return value;
   Value hidden = std::exchange(body_, std::move(value));
   value = evaluate(*node.expression);
@@ -228,12 +226,9 @@ Value Interpreter::call_macro(const Function& macro, Values positional,
   const int line = rt_.line;
   scopes_.emplace_back();
   bind_parameters(*macro.macro, std::move(positional), std::move(named));
-  Text text;
-  Text* const outer = std::exchange(out_, &text);
   ++macros_;
-  execute(macro.macro->body);
+  Text text = captured([&] { execute(macro.macro->body); });
   --macros_;
-  out_ = outer;
   scopes_.pop_back();
   frame_ = outer_frame;
   outer_ = outer_ranges;

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "chat/library.h"
@@ -39,6 +40,15 @@ class Interpreter {
   /// A macro that sees what is seen where it stands.
   Value macro(const Node& node) const;
   void set(const Node& node, Value value);
+  /// What `write` puts out, in place of the template's output.
+  template <class Write>
+  Text captured(const Write& write) {
+    Text text;
+    Text* const outer = std::exchange(out_, &text);
+    write();
+    out_ = outer;
+    return text;
+  }
   /// The output of a body, through filters if there are any.
   Value body_text(const Node& node);
   void print(const Value& value);

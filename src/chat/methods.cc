@@ -78,13 +78,15 @@ Value split_right(Runtime& rt, const Value& self, const Arguments& a) {
   if (by.empty()) rt.fail("rsplit with an empty separator");
   Values out;
   size_t end = text.size();
-  const auto rest = [&] { return std::string_view(text.bytes()).substr(0, end); };
-  for (int64_t most = integer_argument(rt, a, 1, -1); most != 0 && end >= by.size(); --most) {
-    rt.charge(1 + end / 64);
-    const size_t at = find_last_in(rest(), by);
-    if (at == std::string::npos) break;
-    out.push_back(rt.text(text.slice(at + by.size(), end)));
-    end = at;
+  // Searched forwards from the end, so that all searches together take linear time.
+  const std::string turned(text.bytes().rbegin(), text.bytes().rend()),
+      turned_by(by.rbegin(), by.rend());
+  for (int64_t most = integer_argument(rt, a, 1, -1); most != 0; --most) {
+    const size_t found = find_in(turned, turned_by, text.size() - end);
+    if (found == std::string::npos) break;
+    const size_t at = text.size() - found;  // behind the separator
+    out.push_back(rt.text(text.slice(at, end)));
+    end = at - by.size();
   }
   out.push_back(rt.text(text.slice(0, end)));
   std::reverse(out.begin(), out.end());
@@ -203,9 +205,10 @@ Value format_method(Runtime& rt, const Value& self, const Arguments& a) {
     const std::string name = bytes.substr(at + 1, end - at - 1);
     at = end + 1;
     const Value* value = nullptr;
-    numbered |= !name.empty() && name.find_first_not_of("0123456789") == name.npos;
+    const bool digits = name.find_first_not_of("0123456789") == name.npos;
+    numbered |= digits && !name.empty();
     if (numbered && (name.empty() || next > 0)) rt.fail("format numbers all its places or none");
-    const bool number = name.find_first_not_of("0123456789") == name.npos && name.size() < 9;
+    const bool number = digits && name.size() < 9;
     const size_t place = name.empty() ? next++ : number ? std::stoul(name) : SIZE_MAX;
     if (place < a.more.size()) value = &a.more[place];
     for (const auto& [key, given] : a.named)
@@ -249,11 +252,10 @@ Value all_are(Runtime& rt, const Value& self, const Arguments&) {
 bool digit(char32_t c) { return c >= '0' && c <= '9'; }
 bool space(char32_t c) { return is_space(c); }
 
-template <Case kForm, Case kOther>
+template <Case kForm>
 Value in_case(Runtime& rt, const Value& self, const Arguments&) {
   string_of(rt, self, "isupper");
-  return Value(equal(change_text(rt, self, kForm), self) &&
-               !equal(change_text(rt, self, kOther), self));
+  return has_case(rt, self, kForm);
 }
 
 // ---- Dicts and the loop ----
@@ -301,10 +303,10 @@ constexpr Entry kMethods[] = {
     {"isalnum", "", all_are<is_alphanumeric>},
     {"isalpha", "", all_are<is_letter>},
     {"isdigit", "", all_are<digit>},
-    {"islower", "", in_case<Case::kLower, Case::kUpper>},
+    {"islower", "", in_case<Case::kLower>},
     {"isnumeric", "", all_are<digit>},
     {"isspace", "", all_are<space>},
-    {"isupper", "", in_case<Case::kUpper, Case::kLower>},
+    {"isupper", "", in_case<Case::kUpper>},
     {"items", "", items},
     {"join", "!iterable", join},
     {"keys", "", keys},
@@ -336,12 +338,7 @@ constexpr Entry kMethods[] = {
 Value dict_function(Runtime& rt, const Value&, const Arguments& a) {
   Dict dict;
   for (const Value& from : a.more)
-    for (const auto& [key, value] : dict_of(rt, from, "dict").items) {
-      if (key.text() != nullptr)
-        dict.set(*key.text(), value);
-      else
-        dict.set(key.integer(), value);
-    }
+    for (const auto& [key, value] : dict_of(rt, from, "dict").items) dict.set(key, value);
   for (const auto& [name, value] : a.named) dict.set(Text(name, Origin::kTemplate), value);
   return rt.dict(std::move(dict));
 }

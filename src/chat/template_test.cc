@@ -178,6 +178,9 @@ TEST(ChatLanguage, IsJinjas) {
       {"{{ 'abca'.index('c') }}{{ 'abca'.rindex('a') }}{{ 'aé'.isalpha() }}{{ 'a1'.isalpha() }}"
        "{{ 'a1'.isalnum() }}{{ 'AB'.isupper() }}{{ 'ab'.islower() }}",
        "23TrueFalseTrueTrueTrue"},
+      {"{{ 'a,b,,c'.rsplit(',') }}{{ 'a,b,c'.rsplit(',', 1) }}{{ 'aaaa'.rsplit('aa') }}",
+       "['a', 'b', '', 'c']['a,b', 'c']['', '', '']"},
+      {"{{ ('ab,' * 30000).rsplit(',')|length }}", "30001"},
       {"{{ '-5'.zfill(4) }}{{ 'a'.ljust(3, '.') }}{{ 'a'.rjust(3) }}", "-005a..  a"},
       {"{{ '{} {} {a} {{}}'.format(1, 2, a=3) }}{{ '{1}{0}'.format(1, 2) }}", "1 2 3 {}21"},
       {"{% set d = {1: 'a', 'x': 2} %}{{ d[1] }}{{ d }}{{ 1 in d }}{{ d|tojson }}",

@@ -73,18 +73,11 @@ Value is_divisible(Runtime& rt, const Value& self, const Arguments& a) {
   return Value(rest.is_number() && rest.number() == 0);
 }
 
-/// Python's islower() and isupper(): some letter has case, and none the other one.
-Value has_case(Runtime& rt, const Value& self, Case form) {
-  const Value text = rt.text(to_text(self));
-  const Case other = form == Case::kUpper ? Case::kLower : Case::kUpper;
-  return Value(equal(change_text(rt, text, form), text) &&
-               !equal(change_text(rt, text, other), text));
-}
 Value is_lower(Runtime& rt, const Value& self, const Arguments&) {
-  return has_case(rt, self, Case::kLower);
+  return has_case(rt, rt.text(to_text(self)), Case::kLower);
 }
 Value is_upper(Runtime& rt, const Value& self, const Arguments&) {
-  return has_case(rt, self, Case::kUpper);
+  return has_case(rt, rt.text(to_text(self)), Case::kUpper);
 }
 
 Value is_filter(Runtime&, const Value& self, const Arguments&) {

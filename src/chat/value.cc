@@ -45,22 +45,27 @@ List::List(Kind of_kind, Values of_items) : kind(of_kind), items(std::move(of_it
   for (const Value& item : items) extent.include(item);
 }
 
-void Dict::set(const Text& key, Value value) {
+void Dict::put(size_t place, const Value& key, Value value) {
   extent.include(value);
-  const auto [at, added] = index.emplace(key.bytes(), items.size());
-  if (added)
-    items.emplace_back(Value(key), std::move(value));
+  if (place == items.size())
+    items.emplace_back(key, std::move(value));
   else
-    items[at->second].second = std::move(value);
+    items[place].second = std::move(value);
 }
 
-void Dict::set(int64_t key, Value value) {
-  extent.include(value);
-  const auto [at, added] = by_number.emplace(key, items.size());
-  if (added)
-    items.emplace_back(Value(key), std::move(value));
-  else
-    items[at->second].second = std::move(value);
+void Dict::set(const Text& key, Value value) {
+  put(index.emplace(key.bytes(), items.size()).first->second, Value(key), std::move(value));
+}
+
+bool Dict::set(const Value& key, Value value) {
+  if (const Text* text = key.text()) {
+    put(index.emplace(text->bytes(), items.size()).first->second, key, std::move(value));
+  } else if (key.is_integer() && !key.is_bool()) {
+    put(by_number.emplace(key.integer(), items.size()).first->second, key, std::move(value));
+  } else {
+    return false;
+  }
+  return true;
 }
 
 const Value* Dict::find(std::string_view key) const {

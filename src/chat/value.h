@@ -105,7 +105,8 @@ struct List {
 struct Dict {
   /// Replaces the value of a key that is there.
   void set(const Text& key, Value value);
-  void set(int64_t key, Value value);
+  /// False, and nothing is set, for a key that is neither a string nor an integer.
+  bool set(const Value& key, Value value);
   const Value* find(std::string_view key) const;
   const Value* find(int64_t key) const;
   /// Null for keys of other types too.
@@ -115,6 +116,10 @@ struct Dict {
   std::unordered_map<std::string, size_t> index;
   std::unordered_map<int64_t, size_t> by_number;
   Extent extent;
+
+ private:
+  /// At the place that the key's index has; the end for a key that is new.
+  void put(size_t place, const Value& key, Value value);
 };
 
 struct Namespace {
