@@ -9,7 +9,6 @@
 #include <exception>
 #include <new>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "args.h"
@@ -19,6 +18,7 @@
 #include "console.h"
 #include "interrupt.h"
 #include "pith/error.h"
+#include "pith/nearest.h"
 #include "pith/version.h"
 #include "real_models.h"
 #include "serve.h"
@@ -103,21 +103,6 @@ int report_usage(const CLI::App& root, const CLI::ParseError& error) {
   return report(fmt::format("{}; see '{} --help'", message, command), kExitUsage);
 }
 
-/// Steps of typing between two words: letters put in, left out or changed.
-size_t distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t corner = std::exchange(row[0], i + 1);
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t change = corner + (a[i] == b[j] ? 0 : 1);
-      corner = row[j + 1];
-      row[j + 1] = std::min({change, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 /// "there is no command 'sreve' (did you mean 'serve'?)": CLI11 would ask for "a subcommand".
 void refuse_unknown_command(const CLI::App& root, const std::vector<std::string>& arguments) {
   if (arguments.empty() || arguments[0].starts_with('-')) return;
@@ -126,13 +111,10 @@ void refuse_unknown_command(const CLI::App& root, const std::vector<std::string>
     if (!command->get_name().empty()) names.push_back(command->get_name());
   std::sort(names.begin(), names.end());
   if (std::find(names.begin(), names.end(), arguments[0]) != names.end()) return;
-  const auto near = std::min_element(names.begin(), names.end(), [&](const auto& a, const auto& b) {
-    return distance(a, arguments[0]) < distance(b, arguments[0]);
-  });
-  const bool close = distance(*near, arguments[0]) <= 2;
+  const auto near = nearest_name(arguments[0], names);
   throw CLI::ExtrasError(fmt::format("there is no command '{}'{}", arguments[0],
-                                     close ? fmt::format(" (did you mean '{}'?)", *near)
-                                           : fmt::format("; commands: {}", fmt::join(names, ", "))),
+                                     near ? fmt::format(" (did you mean '{}'?)", names[*near])
+                                          : fmt::format("; commands: {}", fmt::join(names, ", "))),
                          CLI::ExitCodes::ExtrasError);
 }
 

@@ -9,11 +9,11 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 
 #include "methods/methods.h"
 #include "methods/selectors/own/own.h"
 #include "pith/error.h"
+#include "pith/nearest.h"
 #include "policy/support.h"
 
 namespace pith {
@@ -33,21 +33,6 @@ const auto& codecs() {
 }
 #undef PITH_ROW
 
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t up = row[j];
-      row[j] = std::min({up + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-      diagonal = up;
-    }
-  }
-  return row[b.size()];
-}
-
 // Names as papers and other tools write them: SnapKV, streaming-llm.
 std::string folded(std::string_view name) {
   std::string out;
@@ -57,18 +42,16 @@ std::string folded(std::string_view name) {
 }
 
 [[noreturn]] void unknown(std::string_view name) {
-  std::vector<std::string> selector_names, codec_names;
+  std::vector<std::string> selector_names, codec_names, all, comparable;
   for (const SelectorRow& r : selectors()) selector_names.push_back(r.info.name);
   for (const SelectorRow* r : added_selectors()) selector_names.push_back(r->info.name);
   for (const CodecRow& r : codecs()) codec_names.push_back(r.info.name);
-  std::string nearest;
-  size_t best = 3;  // farther than two edits is no suggestion
   for (const auto* names : {&selector_names, &codec_names})
-    for (const std::string& n : *names)
-      if (const size_t d = edit_distance(folded(name), folded(n)); d < best) best = d, nearest = n;
+    for (const std::string& n : *names) all.push_back(n), comparable.push_back(folded(n));
+  const auto nearest = nearest_name(folded(name), comparable);
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("policy: unknown method '{}'{}; selectors: {}; codecs: {}", name,
-                          nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest),
+                          nearest ? fmt::format(" (did you mean '{}'?)", all[*nearest]) : "",
                           fmt::join(selector_names, ", "), fmt::join(codec_names, ", ")));
 }
 

@@ -11,6 +11,7 @@
 #include "pith/layer_cache.h"
 #include "pith/ledger.h"
 #include "pith/model.h"
+#include "pith/nearest.h"
 #include "pith/own_selector.h"
 #include "pith/pith.h"
 #include "pith/pith_layer.h"

@@ -1,0 +1,20 @@
+#pragma once
+// "Did you mean", as refusals of unknown names say it.
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#pragma GCC visibility push(default)  // the library exports all of this
+
+namespace pith {
+
+/// The place of the name that is nearest to `word`: at most two bytes put in, left out or changed.
+/// The first of several; nothing if all are farther. Cost: the product of the lengths per name.
+std::optional<size_t> nearest_name(std::string_view word, std::span<const std::string> names);
+
+}  // namespace pith
+
+#pragma GCC visibility pop
