@@ -46,11 +46,4 @@ fi
 }
 files=("$@")
 [ $# -gt 0 ] || mapfile -t files < <(git ls-files -- 'src/*.cc' 'apps/*.cc' 'lab/*.cc' ':!*_test.cc')
-readonly kCudaHost='(/cuda/[^/]*|_cuda)\.cc$'
-if [ ! -f build/cuda/compile_commands.json ]; then
-  mapfile -t cuda < <(printf '%s\n' "${files[@]}" | grep -E "$kCudaHost")
-  echo "lint: SKIPPED ${#cuda[@]} files of the CUDA build, build/cuda is not configured"
-  mapfile -t files < <(printf '%s\n' "${files[@]}" | grep -vE "$kCudaHost")
-fi
-[ -n "${files[*]}" ] || exit 0
 python3 tools/lint_files.py "$tool" "${files[@]}"

@@ -84,6 +84,10 @@ def main():
     # Largest files first, so that no core is left with a long one at the end.
     names = sorted(sys.argv[2:], key=lambda name: -os.path.getsize(name))
     jobs = [(name, 'build/cuda' if CUDA_HOST.search(name) else 'build') for name in names]
+    if not pathlib.Path('build/cuda/compile_commands.json').exists():
+        count = len(jobs)
+        jobs = [job for job in jobs if job[1] == 'build']
+        print(f'lint: SKIPPED {count - len(jobs)} files of the CUDA build, build/cuda is not configured')
     for build in {build for _, build in jobs}:
         linter.command(build, '')
     known, failed = 0, 0
