@@ -151,18 +151,13 @@ class Reader {
   }
 
   /// Of one row, which moves as a whole. Throws kUnsupported where a block holds numbers of
-  /// several.
-  static size_t row_bytes(const ModelTensor& t) {
-    const size_t rows = t.shape.front();
-    if (t.shape.size() == 1) t.dense();
-    if (t.shape.size() <= 2 && t.bytes % rows == 0 &&
-        t.bytes / rows % block_bytes(t.weights()) == 0)
-      return t.bytes / rows;
-    throw Error(
-        ErrorCode::kCorrupt,
-        fmt::format("{}: tensor '{}' of type {} has shape {}, whose rows are no whole blocks; "
-                    "expected [rows] or [rows, columns]",
-                    t.file, t.name, t.type_name, t.shape_text()));
+  /// several, kCorrupt for more than two dimensions.
+  static size_t bytes_of_row(const ModelTensor& t) {
+    if (t.shape.size() == 1) return size_of(t.dense());
+    if (t.shape.size() == 2) return row_bytes(t.weights(), t.shape[1]);
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("{}: tensor '{}' has shape {}; expected [rows] or [rows, columns]",
+                            t.file, t.name, t.shape_text()));
   }
 
   /// Rows q, then k, then v of one tensor.
@@ -175,7 +170,7 @@ class Reader {
                               "{}",
                               whole.file, whole.name, whole.shape.front(), rows));
     }
-    const size_t bytes = row_bytes(whole);
+    const size_t bytes = bytes_of_row(whole);
     size_t first = 0;
     for (const char* part : {"q", "k", "v"}) {
       ModelTensor t = whole;
@@ -206,7 +201,7 @@ class Reader {
     if (tensor.shape.front() != rows) return;  // refused with both shapes where it is asked for
     if (!file_->mapped()) throw Error(ErrorCode::kInternal, "a model in a file that is not mapped");
     const auto dim = static_cast<size_t>(config_.head_dim);
-    const size_t bytes = row_bytes(tensor);
+    const size_t bytes = bytes_of_row(tensor);
     std::vector<std::byte> stored(dim * bytes);
     rewrite_mapped({tensor.data, tensor.bytes}, [&](std::span<std::byte> matrix) {
       for (; !matrix.empty(); matrix = matrix.subspan(stored.size())) {

@@ -70,8 +70,8 @@ struct Keys {
     same_length("token_type", types.size());
     if (!by_scores) return;
     for (size_t i = 0; i < tokens.size(); ++i)
-      if (types[i] == kNormal && sentencepiece_bytes(tokens[i], true) != tokens[i] &&
-          tokens[i].starts_with("<0x"))
+      if (types[i] == kNormal && tokens[i].starts_with("<0x") &&
+          sentencepiece_bytes(tokens[i], true) != tokens[i])
         types[i] = kByte;
     if (found) return;
     if (unknown >= 0) types[static_cast<size_t>(unknown)] = kUnknown;
