@@ -54,6 +54,8 @@ struct LoadedModel {
 
 /// "": the model's own template; else a built-in one's name, or the source of one.
 ChatTemplate template_of(const LoadedModel& loaded, const std::string& chosen);
+/// With the token that begins a text in front, if the tokenizer adds one and it is not there.
+Ids begun(const Tokenizer& tokenizer, Ids ids);
 
 struct LoadedEngine {
   LoadedModel loaded;

@@ -31,9 +31,7 @@ Ids prompt_of(const Session& session, nb::handle prompt) {
   if (!nb::isinstance<nb::str>(prompt)) return nb::cast<Ids>(prompt);
   const Tokenizer& t = session.model().tokenizer();
   Ids ids = t.encode(nb::cast<std::string>(prompt));
-  if (session.tokens() == 0 && t.add_bos() && (ids.empty() || ids[0] != t.bos()))
-    ids.insert(ids.begin(), t.bos());
-  return ids;
+  return session.tokens() == 0 ? begun(t, std::move(ids)) : ids;
 }
 
 std::shared_ptr<Generation> generate_on(std::shared_ptr<Conversation> conversation,

@@ -32,9 +32,7 @@ void bind_tokenizer(nb::module_& m) {
           "encode",
           [](const Tokenizer& t, const std::string& text, bool parse_special, bool add_bos) {
             Ids ids = unlocked([&] { return t.encode(text, parse_special); });
-            if (add_bos && t.add_bos() && (ids.empty() || ids[0] != t.bos()))
-              ids.insert(ids.begin(), t.bos());
-            return ids;
+            return add_bos ? begun(t, std::move(ids)) : ids;
           },
           "text"_a, "parse_special"_a = true, "add_bos"_a = false,
           "Token ids. parse_special: special tokens spelled out in the text become their ids. "
@@ -202,6 +200,11 @@ void bind_catalogue(nb::module_& m) {
 }
 
 }  // namespace
+
+Ids begun(const Tokenizer& t, Ids ids) {
+  if (t.add_bos() && (ids.empty() || ids[0] != t.bos())) ids.insert(ids.begin(), t.bos());
+  return ids;
+}
 
 ChatTemplate template_of(const LoadedModel& loaded, const std::string& chosen) {
   const Tokenizer& tokenizer = loaded.model->tokenizer();
