@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := build
 .PHONY: build chat demo python test test-cuda test-emulated asan tsan cuda bench format lint clean help
 
-# One compiler a core, and no more than the free memory carries (1.5 GB each).
+# One compiler per core, and no more than free memory allows (1.5 GB each).
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { fit = int($$2 / 1500000); \
   if (fit < 1) fit = 1; print (fit < cores ? fit : cores) }' /proc/meminfo)
 # One architecture compiles in half the time of all; a release build takes the preset's list.
@@ -16,7 +16,7 @@ build: ## the program, at build/bin/pith
 	@cmake --preset release -Wno-dev --log-level=NOTICE
 	@cmake --build build -j $(JOBS) --target pith_cli
 
-chat: build ## fetch a model that can answer (491 MB, once), ask it about a report, exact and a sixth of the memory side by side
+chat: build ## ask a fetched model (491 MB, once) about a report: the exact cache beside a sixth of its memory
 	@tools/setup.sh models
 	@build/bin/pith pull qwen2.5-coder-0.5b
 	@tools/chat.py
@@ -82,4 +82,4 @@ clean: ## remove all that was built
 	@rm -rf build .pip-build
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22

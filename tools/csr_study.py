@@ -1,26 +1,23 @@
 #!/usr/bin/env python3
-"""Directions of CSR's Tables 3 to 7 on a model, and its errors by dictionary: docs/results/csr.md.
+"""Directions of CSR's Tables 3 to 7 on a model, and its errors by dictionary (docs/lab/demo.md).
 
 usage: csr_study.py table3|table4|table5|table6|table7|errors|all
-                    --train FILE --text FILE [--model FOLDER] [--dict FILE] [--write]
+                    --train FILE --text FILE [--model FOLDER] [--dict FILE]
 
-`--train` is what dictionaries are trained on, `--text` what policies are measured on. Needs
-build/bin/pith and no packages. Without --write the tables go to standard output; with it they
-replace what stands between the marks of each table in the page.
+Dictionaries are trained on `--train`, policies measured on `--text`. Needs
+build/bin/pith and no packages.
 """
 
 import argparse
 import functools
 import json
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build/bin/pith"
-PAGE = ROOT / "docs/results/csr.md"
 AROUND = ",sink=4,window=64"
 
 
@@ -50,7 +47,7 @@ def train(model, text, settings, out):
 
 
 def sizes_and_chunks(options, side):
-    lines = ["| atoms a head | s | s_n | loss |", "|---|---|---|---|"]
+    lines = ["| atoms per head | s | s_n | loss |", "|---|---|---|---|"]
     name = side[:-1]
     for atoms in (128, 256):
         for pairs in (4, 8):
@@ -72,7 +69,7 @@ def table4(options):
 
 
 def table5(options):
-    lines = ["| atoms a head | loss on keys | loss on values |", "|---|---|---|"]
+    lines = ["| atoms per head | loss on keys | loss on values |", "|---|---|---|"]
     for atoms in (64, 128, 256, 512):
         losses = trained(options, f"--tokens 4096 --epochs 6 --atoms {atoms}")
         lines.append(f"| {atoms} | {losses['keys'][-1]:.4f} | {losses['values'][-1]:.4f} |")
@@ -86,7 +83,7 @@ def table6(options):
         for side in ("keys", "values"):
             row = [f"{losses[side][e]:.4f}" for e in (0, 5, 10, 20)]
             lines.append(f"| {name} | {side} | " + " | ".join(row) + " |")
-    return ["256 atoms a head (8192 tokens, 20 epochs).", "", *lines]
+    return ["256 atoms per head (8192 tokens, 20 epochs).", "", *lines]
 
 
 def probe(options, policies, tokens, seeds=2):
@@ -101,14 +98,14 @@ def digits(x):
 
 
 def table7(options):
-    lines = ["| s | online atoms a head | bits | error |", "|---|---|---|---|"]
+    lines = ["| s | online atoms per head | bits | error |", "|---|---|---|---|"]
     settings = [(s, online) for s in (8, 16) for online in (0, 256, 512)]
     policies = [f"exact+csr(s={s},online={n},dict={options.dict}){AROUND}" for s, n in settings]
     for (s, n), p in zip(settings, probe(options, policies, 4096, 1)):
         everything = p["all"]
         lines.append(f"| {s} | {n} | {everything['effective_bits']:.2f} | "
                      f"{digits(everything['error_mean'])} |")
-    return ["Attention error on 4096 tokens with 256 trained atoms a head; mp.", "", *lines]
+    return ["Attention error on 4096 tokens with 256 trained atoms per head; mp.", "", *lines]
 
 
 def errors(options):
@@ -137,7 +134,7 @@ def errors(options):
     for name, p in sorted(zip(policies, found), key=lambda x: x[1]["all"]["effective_bits"]):
         row = [name, f"{p['all']['effective_bits']:.2f}", digits(p["all"]["error_mean"])]
         lines.append("| " + " | ".join(row + [digits(l["error_mean"]) for l in p["layers"]]) + " |")
-    return ["4096 tokens, all rows, the last 256 queries; 256 atoms a head in each part. "
+    return ["4096 tokens, all rows, the last 256 queries; 256 atoms per head in each part. "
             "gaussian, rows, kmeans and trained: `pith train-dict --method ...` on the same text. "
             "mp unless said.", "", *lines]
 
@@ -154,20 +151,10 @@ def main():
     parser.add_argument("--text", required=True)
     parser.add_argument("--model", default="models/demo")
     parser.add_argument("--dict", default="models/demo/csr.safetensors")
-    parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     for name in STUDIES if options.what == "all" else [options.what]:
         lines = STUDIES[name](options)
-        if not options.write:
-            print(f"## {name}\n", *lines, "", sep="\n", flush=True)
-            continue
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        page = PAGE.read_text(encoding="utf-8")
-        if begin not in page or end not in page:
-            sys.exit(f"csr_study: {PAGE} has no marks for {name}")
-        block = "\n".join([begin, "", *lines, "", end])
-        page = re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _: block, page, flags=re.S)
-        PAGE.write_text(page, encoding="utf-8")
+        print(f"## {name}\n", *lines, "", sep="\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Measures and writes the generated part of docs/results/<what>.md with `pith probe`.
+"""Tables of attention error, all selectors or all codecs beside each other, by `pith probe`.
 
-usage: results.py selectors|codecs --text FILE [--text FILE ...] [--model FOLDER] [--write] [--quick]
+usage: results.py selectors|codecs --text FILE [--text FILE ...] [--model FOLDER] [--quick]
 
-Without --write the tables go to standard output. Only what stands between the two marks of the page
-is replaced, so that what people wrote around it stays. Needs build/bin/pith, and no packages.
+Needs build/bin/pith, and no packages. docs/lab/demo.md has tables of the demo model.
 """
 
 import argparse
@@ -12,13 +11,11 @@ import functools
 import hashlib
 import json
 import pathlib
-import re
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build/bin/pith"
-BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 QUERIES, SEEDS = 256, 3
 CONTEXTS = (4096, 8192)
 CODEC_CONTEXT = 4096  # half an hour of one core; a codec's error hardly changes with the length
@@ -140,7 +137,7 @@ VARIANTS = {
             "(residual=0,m=128,outliers=0)", "(residual=0,m=256,outliers=0)", "(residual=0)",
             "(residual=1,m=64,center=64)", "(residual=2,m=64,center=0)", "(residual=2,m=64)",
             "(residual=2,m=64,sketch=gaussian)"],
-    "csr": [f"(s={s},dict={kind})" for kind in ("random", "kmeans") for s in (16, 8, 6, 4)],
+    "csr": [f"(s={s})" for s in (16, 8, 6, 4)],
     "kvquant": ["(bits=2)", "(bits=3)", "(bits=4)", "(bits=2,outliers=0)", "(bits=2,outliers=4)"],
     "gear": ["(bits=2)", "(bits=4)", "(bits=2,rank=0)", "(bits=2,outliers=0)"],
     "ladder": ["(rows=256)", "(rows=1024)",
@@ -232,7 +229,7 @@ def head(options):
     version = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True,
                              capture_output=True, text=True).stdout.strip()
     quick = " --quick" if options.quick else ""
-    return [f"Made by `tools/results.py {options.what} {given} --write{quick}` at {version}: model "
+    return [f"Made by `tools/results.py {options.what} {given}{quick}` at {version}: model "
             f"`{options.model}`, the first tokens of {' and '.join(texts)}, the last "
             f"{options.queries} queries, seeds 0 to {options.seeds - 1}. Null control: 0 in every "
             "run.", ""]
@@ -247,22 +244,12 @@ def main():
     parser.add_argument("--text", required=True, action="append",
                         help="a text of 8192 tokens or more; 'codecs' reads the first one only")
     parser.add_argument("--model", default="models/demo")
-    parser.add_argument("--write", action="store_true", help="into docs/results/")
     parser.add_argument("--quick", action="store_true",
                         help="128 queries, one seed, and no selectors over codecs: some minutes")
     options = parser.parse_args()
     options.queries, options.seeds = (128, 1) if options.quick else (QUERIES, SEEDS)
     lines = [*head(options), *PAGES[options.what](options)]
-    if not options.write:
-        print("\n".join(lines))
-        return
-    path = ROOT / "docs/results" / f"{options.what}.md"
-    page = path.read_text(encoding="utf-8")
-    if BEGIN not in page or END not in page:
-        sys.exit(f"results: {path} has no marks to write between")
-    block = "\n".join([BEGIN, "", *lines, END])
-    page = re.sub(re.escape(BEGIN) + ".*?" + re.escape(END), lambda _: block, page, flags=re.S)
-    path.write_text(page, encoding="utf-8")
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ import argparse
 import json
 import pathlib
 import sys
+import textwrap
 
-from results_scoreboard_page import LEAST, MISSING, Scoreboard, number, score, table, with_error
+from results_board import LEAST, MISSING, Scoreboard, number, score, table, with_error
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/results/claims.md"
@@ -26,15 +27,14 @@ PAPERS = {"express": "Thinformer Express", "balancekv": "BalanceKV", "buzz": "BU
 
 HEAD = """# The papers' claims on a real model
 
-What the five papers say of their methods, beside what the same measurement finds on
-SmolLM2-135M-Instruct. Their models, texts and metrics are others, so numbers do not compare;
-directions do. Each line is a check that the program makes:
+The claims of five papers, and whether they hold on SmolLM2-135M-Instruct. Their models, texts and metrics are others:
+compare directions, not numbers. The program makes each check, with 3 seeds for random methods:
 
     pith reproduce PAPER -m smollm2 -f essays.txt --json > PAPER.jsonl
     tools/results_claims.py PAPER.jsonl --write
 
-with 3 seeds of whatever is random. On a GPU with `--device cuda`: predictions and answers; attention
-errors, coding errors and times are the CPU's.
+`--device cuda` moves predictions and answers to a GPU. Attention errors, coding errors and times are the CPU's. The
+tables behind the checks: [the papers' tables](../lab/papers.md).
 """
 
 
@@ -56,13 +56,24 @@ def section(paper, tables):
     if len(settings) > 1:
         sys.exit(f"results: {paper} was measured on several: {', '.join(sorted(settings))}")
     for record in tables.values():
-        lines += [f"### {record['title']}", "", f"Paper: {record['source']}.", "",
-                  f"Ours: {record['protocol']}.", "", *claims_or_figures(record), ""]
+        lines += [f"### {record['title']}", "",
+                  *said(f"Paper: {record['source']}. Ours: {record['protocol']}."), "",
+                  *claims_or_figures(record), ""]
     return lines
 
 
+def said(text):
+    """Lines of prose."""
+    return textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def kept(record):
+    """The record as it is stored: figures only where the page shows them."""
+    return {**record, "rows": []} if record["claims"] else record
+
+
 def claims_or_figures(record):
-    """A table of which the paper says nothing that can be checked stands as it is."""
+    """The checks, or the table where the paper says nothing that can be checked."""
     if record["claims"]:
         return table(["the paper says", "holds here", "ours"],
                      [[claim["paper"], "yes" if claim["holds"] else "NO", claim["ours"]]
@@ -78,16 +89,15 @@ def claims_or_figures(record):
 
 BOARD_HEAD = """## On the scoreboard
 
-From the figures of [the scoreboard](fidelity.md), {length} tokens a piece, tasks at
-{task_length}; errors are deviations over seeds or, of one seed, standard errors. Kept: rows held in
-fact, sink and window with them. "Tuned": each head has the form that its loss is worth
+From [the scoreboard](fidelity.md): {length} tokens per piece, tasks at {task_length}. Errors are deviations over
+seeds, or the standard error of one. Kept counts sink and window. "Tuned": each head has a form of its own
 ([0200](../decisions/0200-heads-of-their-own-forms.md)).
 """
 SHARES = (12.5, 25, 50)
 # What is asked: bits a number at most, then divergence at most.
 ASKED = ((2.0, 0.008), (1.25, 0.012), (0.8, 0.03))
 FINDS = 0.95  # of what the exact cache finds
-JUDGED = 48  # samples: fewer cannot tell 94% from 95%
+DECIDES = 48  # samples: fewer cannot tell 94% from 95%
 # Kept may be so many per cent of all rows more than the share: sink, window and what waits.
 OVER = 3
 # Of those with rows by head: less than so much fewer of all rows.
@@ -128,7 +138,7 @@ def compositions(rows, tasks):
         fitting = [p for p, row in rows.items() if row["bits"] <= bits and "+" in p
                    and all(p in found for found in tasks)]
         fitting = [p for p in fitting if all(
-            found[p]["count"] >= JUDGED for found in tasks)] or fitting
+            found[p]["count"] >= DECIDES for found in tasks)] or fitting
         finding = [p for p in fitting if all(
             found[p]["score"][0] >= FINDS * found["exact"]["score"][0] for found in tasks)]
         best = min(finding or fitting, key=lambda p: rows[p]["kl"][0], default=None)
@@ -162,23 +172,27 @@ def below(rows, policy, others):
     return "yes" if kl[0] + kl[1] < other[0] - other[1] else "NO"
 
 
+def named(rows, found):
+    return f"{short(found[0])}: {with_error(rows[found[0]]['kl'])}" if found else MISSING
+
+
 def equal_rows(rows):
+    """Each policy of Express beside the best of the others, with one form and with rows by head."""
     lines = []
     for share in SHARES:
         near = selectors_at(rows, share)
         others = [p for p in near if not p.startswith("express")]
         whole, parts = [p for p in others if not by_head(p)], [p for p in others if by_head(p)]
         if not whole or len(others) == len(near):
-            lines.append([f"{share:g}%", "not measured", *[MISSING] * 7])
+            lines.append([f"{share:g}%", "not measured", *[MISSING] * 6])
             continue
-        for p in near:
-            says = ["", ""]
-            if p not in others:
-                alike = [q for q in parts if rows[q]["kept"] > rows[p]["kept"] - NEAR]
-                says = [below(rows, p, whole), below(rows, p, alike) if by_head(p) else MISSING]
-            lines.append([f"{share:g}%", *says, short(p), *sizes(rows[p])])
-    return table(["share", "least of those with one form", "of those with rows by head", "policy",
-                  "KL", "bits", "kept", "seeds", "predictions"], lines)
+        for p in (p for p in near if p not in others):
+            alike = [q for q in parts if by_head(p) and rows[q]["kept"] > rows[p]["kept"] - NEAR]
+            lines.append([f"{share:g}%", short(p), with_error(rows[p]["kl"]), f"{rows[p]['bits']:.2f}",
+                          named(rows, whole), below(rows, p, whole), named(rows, alike),
+                          below(rows, p, alike) if by_head(p) else MISSING])
+    return table(["share", "policy", "KL", "bits", "best other with one form", "less",
+                  "best other with rows by head", "less"], lines)
 
 
 # Of a codec over all rows: bits a number at most, then what it is held against.
@@ -255,7 +269,6 @@ def forty_per_cent(rows, tasks):
 
 def board_section():
     board = Scoreboard(BOARD.read_text(encoding="utf-8").splitlines(), LEAST)
-    few = Scoreboard(BOARD.read_text(encoding="utf-8").splitlines(), 0)
     length = max(board.lengths)
     task_length = max(at[2] for at in board.rows if at[0] == "task")
     rows = board.ppl("continue", length)
@@ -265,17 +278,13 @@ def board_section():
     null = number(board.heads["ppl", "continue", length].get("null_control_kl", 0))
     return [BOARD_HEAD.format(length=length, task_length=task_length),
             f"Null control, exact against exact: {null}.", "",
-            "### What was asked of compositions", "",
-            "Found: of so many samples, in brackets what the exact cache finds.", "",
+            "### Compositions", "", "Found: of so many samples; in brackets, by the exact cache.", "",
             *compositions(rows, singles), "",
-            "### What was asked of codecs over all rows", "", *codecs(rows, singles), "",
+            "### Codecs over all rows", "", *codecs(rows, singles), "",
             "### Express: the least divergence of all selectors at equal rows", "",
-            "Least: outside the errors of both. Beside those with as many predictions: all four pieces, or",
-            "the first alone (256). \"Tuned\" has its rows by head, which is no selector's work: it stands",
-            "beside others with one form, and beside others with rows by head, found by the same rule",
-            "(at 12.5% snapkv and expected attention have those of Express, at 25% two of Express those of",
-            "BalanceKV).", "",
-            *equal_rows(few.ppl("continue", length)), "",
+            "Less means less by more than both errors. \"Tuned\" has its rows by head, by the same rule for each",
+            "selector: at 12.5% snapkv and expected attention have the rows of Express, at 25% two policies of Express",
+            "have those of BalanceKV.", "", *equal_rows(rows), "",
             "### BalanceKV: the best of its paper's table at 25%", "", *best_at_a_quarter(rows), "",
             "### BUZZ: 2.5 times fewer rows at 99%", "", *forty_per_cent(rows, tasks), ""]
 
@@ -286,10 +295,6 @@ def page(files):
     for paper in PAPERS:
         if paper in found:
             lines += section(paper, found[paper])
-    lines += ["## On the demo model", "",
-              "All tables of all five, whole, on the model that comes with the program: "
-              + ", ".join(f"[{name}](reproduce_{paper}.md)" for paper, name in PAPERS.items())
-              + "."]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -302,7 +307,7 @@ def main():
     text = page(files)
     if options.write:
         PAGE.write_text(text, encoding="utf-8")
-        records = [record for tables in tables_of(files).values() for record in tables.values()]
+        records = [kept(record) for tables in tables_of(files).values() for record in tables.values()]
         KEPT.write_text("".join(json.dumps(record) + "\n" for record in records),
                         encoding="utf-8")
     else:

@@ -34,16 +34,19 @@ class Board:
 
 SMOLLM2 = Board(page="fidelity", advises=True, head="""# Fidelity on a real model
 
-Policies on SmolLM2-135M-Instruct, measured on a text and with task seeds that nothing was chosen on
-([the rule](../evaluation.md#held-out)). KL from the exact cache in nats a token, mean over seeds
-with their deviation, or the standard error of one; bits a number of the cache, everything counted.
-1024 predictions are 256 in each of 4 pieces; fewer are of the first pieces, of which the very first
-is the easiest: compare lines of as many. Codecs keep their first 4 rows exact
-([0227](../decisions/0227-first-rows-stay-exact.md) has what they lose without). Tasks are
-of 8 samples, or of as many as stand in brackets. What all of it says of what was asked:
-[0200](../decisions/0200-heads-of-their-own-forms.md).
-The figures as JSON lines: `fidelity.jsonl`, which `pith report` reads; `--also` keeps what is in them.
-Another model ranks them otherwise: [Gemma 3](fidelity_gemma3.md).
+Policies on SmolLM2-135M-Instruct, on a text and task seeds that nothing was chosen on
+([the rule](../evaluation.md#held-out)). Another model ranks them otherwise: [Gemma 3](fidelity_gemma3.md).
+
+- KL: nats per token from the exact cache, mean over seeds, with their deviation or the standard error of one.
+- Bits: per number of the cache, everything counted.
+- 1024 predictions are 256 in each of 4 pieces. Fewer are of the first pieces, and the first is the easiest: compare
+  lines with as many.
+- Tasks: 8 samples, or as many as stand in brackets.
+- Codecs keep their first 4 rows exact ([0227](../decisions/0227-first-rows-stay-exact.md)).
+- Tuned: each layer or KV head has a form of its own ([0200](../decisions/0200-heads-of-their-own-forms.md)), for this
+  model alone. The first form is shown; the whole policies are in the figures, `fidelity.jsonl`.
+
+The commands below make this page. `pith report` reads the figures, and `--also` keeps them.
 
     tools/results_fidelity.py measure --split report --text essays.txt --not-in novels.txt --device cuda
     tools/results_fidelity.py page --split report --also docs/results/fidelity.jsonl --write
@@ -54,27 +57,26 @@ Another model ranks them otherwise: [Gemma 3](fidelity_gemma3.md).
 SOLVED = {"niah_single_1": 8, "passkey": 8}
 GEMMA3 = Board(page="fidelity_gemma3", head="""# Fidelity on Gemma 3
 
-Policies on Gemma 3 270M, the base model (`pith pull gemma3-270m`, Q4_K_M), measured as on
-[SmolLM2](fidelity.md), by the same text and task seeds, that nothing was chosen on
-([the rule](../evaluation.md#held-out)), on a CPU. KL from the exact cache in nats a token, mean over
-seeds with their deviation, or the standard error of one. What it says, and what was not measured:
-[0264](../decisions/0264-how-fidelity-is-measured.md).
+Policies on Gemma 3 270M, the base model (`pith pull gemma3-270m`, Q4_K_M), on a CPU. Text, task seeds and columns are
+those of [SmolLM2](fidelity.md). [0264](../decisions/0264-how-fidelity-is-measured.md) says what follows.
 
-15 of the 18 layers slide over a window of 512 tokens, and the exact cache forgets what they hide. Bits
-are of a cache that forgets nothing, as everywhere: exact has 3.6 of 16 at 8000 tokens, 2.7 of them
-those of the three other layers. A selector's share is of these three; sliding layers are exact ones
-under it, over the codec that it names (at 2000 tokens under balancekv alone: for others a quarter is
-fewer rows than exact holds there). Hidden rows leave 256 at a time: bits of two lines differ by up to
-0.4 at 8000 tokens for where in that count the last token stood.
+15 of the 18 layers slide over a window of 512 tokens, and the exact cache forgets what they hide.
+
+- Bits are of a cache that forgets nothing, as everywhere. So exact has 3.6 of 16 at 8000 tokens; 2.7 of them are the
+  three other layers'.
+- A selector's share is of these three layers. Sliding layers are exact under it, over the codec that it names. At 2000
+  tokens this is so under balancekv alone: for others a quarter is fewer rows than exact holds there.
+- Hidden rows leave 256 at a time. So the bits of two lines differ by up to 0.4 at 8000 tokens.
+- 512 predictions are 256 in each of two pieces. Tasks have 8 samples.
+
+The commands below make this page from its figures, `fidelity_gemma3.jsonl`.
 
     tools/results_fidelity.py measure --model gemma3-270m --split report --text essays.txt --not-in novels.txt
     tools/results_fidelity.py page --model gemma3-270m --split report --also docs/results/fidelity_gemma3.jsonl --write
 
-Figures: `fidelity_gemma3.jsonl`. 512 predictions are 256 in each of two pieces. Tasks are of 8 samples.
-
 ![divergence against bytes on Gemma 3](fidelity_gemma3.svg)
 
-Numbered: what no other beats in both, by rising bytes.
+Numbered: policies that no other beats in both, by rising bytes.
 
 """, runs=[
     Run(SHORT, pieces=2, seeds=1, tasks=SOLVED, task_seeds=1),

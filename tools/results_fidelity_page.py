@@ -8,8 +8,8 @@ import tempfile
 
 from results_fidelity_boards import BOARDS, own_board
 from results_lines import by_device, merged
-from results_scoreboard_page import (LEAST, MISSING, Scoreboard, exact_alone, number, score,
-                                     score_of, table, with_error)
+from results_board import (LEAST, MISSING, Scoreboard, exact_alone, number, score, score_of, solved,
+                           table, with_error)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/results"
@@ -44,9 +44,23 @@ def tuned(policy):
     return "layers=" in policy
 
 
-def label(policy, row):
-    """Tuned policies are long: they stand below the table."""
-    return f"tuned, {row['bits']:.2f} bits" if tuned(policy) else f"`{policy}`"
+def label(policy):
+    """Tuned policies are long: their first form stands for them."""
+    first = policy.partition(";")[0]
+    return f"`{first}`, tuned" if tuned(policy) else f"`{policy}`"
+
+
+def published(text):
+    """The lines that a page or a preset is made of: enough predictions or samples, of tasks that the
+    exact cache solves; of others the exact cache alone."""
+    board = Scoreboard(text.splitlines(), LEAST)
+    lines = []
+    for at, head in board.heads.items():
+        rows = board.finished(*at)
+        if at[0] == "task" and not solved(rows):
+            rows = {"exact": rows["exact"]}
+        lines += [head, *rows.values()]
+    return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 def longest_table(board):
@@ -58,15 +72,9 @@ def plot(options, text):
     """Divergence against bytes as a picture beside the page."""
     board = Scoreboard(text.splitlines(), LEAST)
     length = longest_table(board)
-    rows = board.ppl("continue", length)
-    lines = [json.loads(line) for line in text.splitlines()]
-    lines = [line for line in lines if not tuned(line.get("policy", "")) or line["policy"] in rows]
-    for line in lines:
-        if tuned(line.get("policy", "")):
-            line["policy"] = label(line["policy"], rows[line["policy"]])
     with tempfile.TemporaryDirectory() as folder:
         named = pathlib.Path(folder) / "lines.jsonl"
-        named.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        named.write_text(text, encoding="utf-8")
         subprocess.run([options.program, "report", named, "--plots", folder,
                         "--out", named.with_suffix(".html")], check=True,
                        stdout=subprocess.DEVNULL)
@@ -83,7 +91,7 @@ def board_rows(after, more):
     rows = []
     for policy in sorted(after, key=lambda policy: -after[policy]["bits"]):
         row = after[policy]
-        rows.append([label(policy, row), with_error(row["kl"]), number(row["kl_99"], 2),
+        rows.append([label(policy), with_error(row["kl"]), number(row["kl_99"], 2),
                      f"{100 * row['same_top'][0]:.1f}", f"{row['bits']:.2f}",
                      f"{100 * row['kept']:.0f}%", str(row["seeds"]), str(row["count"]),
                      *more(policy)])
@@ -108,8 +116,8 @@ def other_tables(board, length):
     return lines
 
 
-ALONE = ["## Tasks that policies were not asked", "",
-         "What the exact cache solves in less than half says nothing of them.", ""]
+ALONE = ["## Tasks without policies", "",
+         "The exact cache solves less than half of these, so they say nothing about policies.", ""]
 OTHER = {"continue": "", "decode": ", one at a time", "chunks": ", at once"}
 
 
@@ -124,21 +132,15 @@ def page(text):
     setting = head["setting"]
     rows = board.ppl("continue", length)
     tasks = {name: board.task(name, task_length) for name in TASK_COLUMNS}
-    asked = {name: found for name, found in tasks.items() if len(found) > 1}
-    lines = [f"Model `{setting['model']}`, {length} tokens a piece, text "
-             f"{setting['text_fingerprint']}; tasks at {task_length} tokens; null control {null}.", "",
+    asked = {name: found for name, found in tasks.items() if len(found) > 1 and solved(found)}
+    lines = [f"Model `{setting['model']}`, {length} tokens per piece, text {setting['text_fingerprint']}.",
+             f"Tasks have {task_length} tokens. Null control: {null}.", "",
              *table(HEADS + [f"{name} %" for name in asked],
                     board_rows(rows, lambda policy: [score_of(found, policy)
                                                      for found in asked.values()])),
              *other_tables(board, length)]
     if alone := exact_alone(board):
         lines += ["", *ALONE, *alone]
-    own = [policy for policy in board.policies(length) if tuned(policy)]
-    if own:
-        lines += ["", TUNED]
-    for policy in own:
-        lines += ["", f"{label(policy, rows[policy])}:", "",
-                  *("    " + part for part in policy.replace(";", ";\n").split("\n"))]
     return "\n".join(lines) + "\n"
 
 
@@ -180,12 +182,8 @@ def advice(text):
                             "facts that nobody asked for yet"], lines)) + "\n"
 
 
-TUNED = """Tuned: each layer or KV head has the form that its loss on the text of the choices is worth
-([0200](../decisions/0200-heads-of-their-own-forms.md)). These are for this model alone, in one line each:"""
-
-
 def write_page(options):
-    lines, own = lines_of(options), own_board(options.model)
+    lines, own = published(lines_of(options)), own_board(options.model)
     text = page(lines)
     if not options.write:
         print(text, *([advice(lines)] if own.advises else []), sep="\n")
@@ -196,7 +194,8 @@ def write_page(options):
         sys.exit(f"results: {options.model} has no page; those that have: {', '.join(BOARDS)}")
     (RESULTS / f"{own.page}.md").write_text(own.head + text, encoding="utf-8")
     (RESULTS / f"{own.page}.jsonl").write_text(lines, encoding="utf-8")
-    plot(options, lines)
+    if f"{own.page}.svg" in own.head:
+        plot(options, lines)
     if not own.advises:
         return
     before, rest = GUIDE.read_text(encoding="utf-8").split(BEGIN)

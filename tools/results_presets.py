@@ -14,7 +14,7 @@ import argparse
 import json
 import pathlib
 
-from results_scoreboard_page import LEAST, enough_samples
+from results_board import LEAST, enough_samples
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "docs/results/fidelity.jsonl"

@@ -165,7 +165,7 @@ void add_reproduce(CLI::App& root, Action& action) {
   app->footer(
       "Examples:\n"
       "  pith reproduce buzz -m models/demo -f book.txt --quick\n"
-      "  pith reproduce buzz -m models/demo -f book.txt --write docs/results\n"
+      "  pith reproduce buzz -m models/demo -f book.txt --write .\n"
       "A paper's numbers were measured on other models and often with other metrics.\n"
       "Below each table stands what the paper says of its own, and whether it holds\n"
       "here. With --device cuda sessions run on the GPU; attention errors and times\n"

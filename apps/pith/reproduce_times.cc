@@ -72,7 +72,8 @@ ReproducedTable express_times(const ModelOptions& engine, const ReproduceOptions
   t.source = "Express, section 4, long-form decoding (RTX A6000; DeepSeek-R1-Distill-Llama-8B)";
   t.protocol = fmt::format(
       "random rows, {} KV heads, {} queries each, {} channels, one layer, one token at a time, {} "
-      "threads; microseconds a token, medians: update (appending and compressing), attend (queries "
+      "threads; microseconds per token, medians: update (appending and compressing), attend "
+      "(queries "
       "over what is held), step (both)",
       shape.kv_heads, shape.group, shape.head_dim, pool.size());
   t.columns = {{"rows", 0}, {"update", 2},       {"attend", 2},

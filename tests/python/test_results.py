@@ -66,6 +66,6 @@ def test_what_is_no_result_is_refused(tmp_path):
 
 def test_a_frame_has_the_columns():
     pandas = pytest.importorskip("pandas")
-    frame = results.read(REPO / "docs" / "results" / "scoreboard.jsonl")
+    frame = results.read(REPO / "docs" / "results" / "fidelity_gemma3.jsonl")
     assert isinstance(frame, pandas.DataFrame) and list(frame.columns) == list(results.COLUMNS)
     assert len(results.summary(frame)) <= len(frame)

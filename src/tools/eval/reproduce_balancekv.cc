@@ -151,7 +151,8 @@ void table(const ReproduceBench& bench) {
   t.protocol = fmt::format(
       "our tasks of {} tokens, {} samples each, the cache compressed before the question, every "
       "method "
-      "with the rows that balancekv holds then; answers found, %; KL: nats a token from exact over "
+      "with the rows that balancekv holds then; answers found, %; KL: nats per token from exact "
+      "over "
       "{} tokens of the text after a prompt",
       tokens, samples.size(), protocol.score * protocol.pieces);
   t.columns = {{"kept, %", 1}};

@@ -90,7 +90,7 @@ void perplexity_table(const ReproduceBench& bench) {
   t.protocol = fmt::format(
       "{} tokens of the text, one at a time through the cache; every prediction counts. T/w is "
       "Theorem 3.1's. A BUZZ cache swings between evictions: 'buzz' has as many rows on average as "
-      "the others have, 'never more' at most so many. h2o: half heavy, half recent, judged at "
+      "the others have, 'never more' at most so many. h2o: half heavy, half recent, selected at "
       "every "
       "token",
       tokens);
@@ -274,7 +274,8 @@ void documents_table(const ReproduceBench& bench) {
   t.title = "Ten documents, by the place of the answer, at a quarter of the rows";
   t.source = "BUZZ, Figure 6 (an image: no numbers; average 7.69% above the others)";
   t.protocol = fmt::format(
-      "docqa of pith eval tasks, {} tokens, {} samples a place; the cache is compressed before the "
+      "docqa of pith eval tasks, {} tokens, {} samples per place; the cache is compressed before "
+      "the "
       "question is known; answers found, %",
       setting.tokens, rounds);
   t.columns = {{"first", 1}, {"fifth", 1}, {"last", 1}, {"mean", 1}};

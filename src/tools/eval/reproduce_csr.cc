@@ -1,7 +1,7 @@
 // CSR with NeuralDict: Tables 3 and 4 (what parts and pairs do for keys and values), Table 5 (size
 // of the dictionary), Figure 5 (memory against length), Table 1 (quality at 4 to 1 bits).
 // Dictionaries here are the prompt's own rows: trained ones belong to one model and stand in
-// docs/results/csr.md.
+// docs/lab/demo.md.
 
 #include <fmt/format.h>
 
@@ -96,7 +96,7 @@ void parts_table(const ReproduceBench& bench, const ModelRows& rows, size_t onli
   ReproducedTable t;
   t.id = "parts", t.title = "Coding error by pairs and parts";
   t.source =
-      "CSR, Tables 3 and 4 (Llama-2-7B-chat, loss of trained dictionaries of 8192 atoms a layer; "
+      "CSR, Tables 3 and 4 (Llama-2-7B-chat, loss of trained dictionaries of 8192 atoms per layer; "
       "its s counts the pairs of one part)";
   t.protocol = fmt::format(
       "|x - coded x|^2 / |x|^2 of keys before RoPE and of values, {} tokens, {} atoms of each KV "
@@ -142,9 +142,9 @@ void size_table(const ReproduceBench& bench, const ModelRows& rows) {
   if (bench.quick()) sizes = {32, 64};
   ReproducedTable t;
   t.id = "size", t.title = "Coding error by the size of the dictionary";
-  t.source = "CSR, Table 5 (Llama-3-8B-Instruct, trained atoms a layer of 8 KV heads)";
+  t.source = "CSR, Table 5 (Llama-3-8B-Instruct, trained atoms per layer of 8 KV heads)";
   t.protocol = fmt::format(
-      "as above, keys with s=8, values with s=4 in each of two parts; atoms a KV head, {} tokens",
+      "as above, keys with s=8, values with s=4 in each of two parts; atoms per KV head, {} tokens",
       rows.tokens);
   t.columns = {{"keys", 4}, {"paper, keys", 4, true}, {"values", 4}, {"paper, values", 4, true}};
   std::vector<double> keys, values;
@@ -166,7 +166,7 @@ void size_table(const ReproduceBench& bench, const ModelRows& rows) {
   bench.finish(t);
 }
 
-// Pairs that cost as many bits a channel as the paper's at 128 channels: 32 s / D.
+// Pairs that cost as many bits per channel as the paper's at 128 channels: 32 s / D.
 size_t pairs_at(double bits, size_t dim) {
   return std::max<size_t>(1,
                           static_cast<size_t>(std::lround(bits * static_cast<double>(dim) / 32)));

@@ -180,8 +180,8 @@ void distortion_table(const ReproduceBench& bench, const ModelSample& sample) {
       "outliers, "
       "{} seeds: root mean square of (estimate - <q,k>) / |q||k|; theory: sqrt((pi/2 - cos^2) / m)",
       sample.heads[0].keys.size() / sample.dim, kQueryTokens, bench.options().seeds);
-  t.columns = {{"m a channel", 1}, {"theory", 4},   {"gaussian", 4},
-               {"ortho", 4},       {"hadamard", 4}, {"bias, ortho", 5}};
+  t.columns = {{"m per channel", 1}, {"theory", 4},   {"gaussian", 4},
+               {"ortho", 4},         {"hadamard", 4}, {"bias, ortho", 5}};
   std::vector<double> sizes, gaussian, ortho;
   double off = 0;
   for (size_t i = 0; i < multiples.size(); ++i) {
@@ -251,7 +251,7 @@ void outlier_table(const ReproduceBench& bench, const ModelSample& sample) {
       "ones";
   t.protocol =
       "largest: the largest channel's mean magnitude over the median channel's; top 8: their share "
-      "of the squared norm (even: 8 / D); distortion at 3 bits of sketch a channel, with 8 "
+      "of the squared norm (even: 8 / D); distortion at 3 bits of sketch per channel, with 8 "
       "outlying "
       "channels of 32 rows sketched apart and without";
   t.columns = {{"largest", 2}, {"top 8, %", 1}, {"with outliers", 4}, {"without", 4}, {"ratio", 3}};
@@ -268,7 +268,7 @@ void outlier_table(const ReproduceBench& bench, const ModelSample& sample) {
                            share.front(), share.back(), layers - 1),
                share.back() > share.front()},
               {"a sketch of their own significantly reduces the distortion",
-               fmt::format("smaller in {} of {} layers at {:.2f} against {:.2f} bits a channel",
+               fmt::format("smaller in {} of {} layers at {:.2f} against {:.2f} bits per channel",
                            better, layers, with.bits, without.bits),
                better == layers}};
   bench.finish(t);
