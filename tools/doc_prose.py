@@ -11,7 +11,7 @@ import re
 
 COLUMNS = 120
 WORDS = 40
-NOTES = "docs/lab/"
+NOTES = "docs/xlab/"
 MARK = "<!-- generated: begin"
 FENCE = re.compile(r"^\s*(```|~~~)")
 # What is not said here, and the word of docs/glossary.md that is.
