@@ -2,16 +2,13 @@
 
 Words and patterns that docs/glossary.md replaces, prose lines over 120 columns, sentences over 40
 words, and sentences that begin with "What" or "That of". Code, tables, headings, quotations and
-generated blocks are not prose, nor are pages of docs/results without a mark of a generated block,
-which are generated as a whole. The lab (docs/lab) holds notes as they were taken: only the length
-of its lines is checked.
+generated blocks are not prose.
 """
 
 import re
 
 COLUMNS = 120
 WORDS = 40
-NOTES = "docs/xlab/"
 MARK = "<!-- generated: begin"
 FENCE = re.compile(r"^\s*(```|~~~)")
 # What is not said here, and the word of docs/glossary.md that is.
@@ -86,8 +83,6 @@ def prose_faults(path, text):
         breaks = " " in re.sub(r"`[^`]*`", "code", line).strip()
         if prose and breaks and len(line) > COLUMNS:
             faults.append(f"{path}:{number}: {len(line)} columns, {COLUMNS} at most")
-    if path.startswith(NOTES):
-        return faults
     for number, paragraph in paragraphs(text):
         for sentence in sentences(paragraph):
             words = len(re.findall(r"[\w'-]+(?:[./][\w'-]+)*", sentence))
