@@ -67,7 +67,8 @@ struct LayerCacheOptions {
   Policy policy = Policy::parse("exact");
   int query_heads = 0, kv_heads = 0;  ///< H, a multiple of G; G
   int head_dim = 0;                   ///< D, a multiple of 16
-  size_t context = 0;                 ///< most tokens; budgets in per cent are of this
+  size_t context = 0;                 ///< most tokens
+  size_t percent_of = 0;              ///< tokens that budgets in per cent are of; 0 = the context
   int layer = 0, layers = 1;          ///< index and number of layers, for policies that differ
   int64_t sliding_window = 0;         ///< newest rows that a query of this layer sees; 0 = all
   uint64_t seed = 0;

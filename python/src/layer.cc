@@ -194,14 +194,15 @@ void bind_layer(nb::module_& m) {
                                 "others. Any strides, as long as a row's numbers are adjacent.");
   layer.def(
       nb::new_([](const std::string& policy, int query_heads, int kv_heads, int head_dim,
-                  size_t context, int index, int layers, int64_t window, uint64_t seed,
-                  double rope_theta, const std::vector<double>& frequencies, double scale,
-                  const std::string& protect, size_t probe_rows, size_t probe_every,
+                  size_t context, size_t percent_of, int index, int layers, int64_t window,
+                  uint64_t seed, double rope_theta, const std::vector<double>& frequencies,
+                  double scale, const std::string& protect, size_t probe_rows, size_t probe_every,
                   std::shared_ptr<Compute> compute) {
         LayerCacheOptions o;
         o.policy = Policy::parse(policy);
         o.query_heads = query_heads, o.kv_heads = kv_heads, o.head_dim = head_dim;
-        o.context = context, o.layer = index, o.layers = layers, o.sliding_window = window;
+        o.context = context, o.percent_of = percent_of, o.layer = index, o.layers = layers,
+        o.sliding_window = window;
         o.seed = seed, o.rope_theta = rope_theta, o.rope_frequencies = frequencies;
         o.scale = scale, o.protect = parse_ranges(protect);
         o.error_probe = {probe_rows, probe_every, 0};
@@ -209,10 +210,12 @@ void bind_layer(nb::module_& m) {
         return std::make_shared<LayerObject>(std::move(compute), std::move(o));
       }),
       "policy"_a, nb::kw_only(), "query_heads"_a, "kv_heads"_a, "head_dim"_a, "context"_a,
-      "layer"_a = 0, "layers"_a = 1, "sliding_window"_a = 0, "seed"_a = 0, "rope_theta"_a = 0.0,
-      "rope_frequencies"_a = std::vector<double>(), "scale"_a = 0.0, "protect"_a = "",
-      "probe_rows"_a = 0, "probe_every"_a = 16, "compute"_a.none() = nb::none(),
-      "context: the most tokens there will be; per cent budgets are of it. rope_theta (or "
+      "percent_of"_a = 0, "layer"_a = 0, "layers"_a = 1, "sliding_window"_a = 0, "seed"_a = 0,
+      "rope_theta"_a = 0.0, "rope_frequencies"_a = std::vector<double>(), "scale"_a = 0.0,
+      "protect"_a = "", "probe_rows"_a = 0, "probe_every"_a = 16, "compute"_a.none() = nb::none(),
+      "context: the most tokens there will be. Budgets in per cent are of percent_of tokens, 0 = "
+      "of "
+      "the context. rope_theta (or "
       "rope_frequencies [head_dim / 2]): of the RoPE that keys and queries come with, for policies "
       "that rotate them. scale: of q.k in the softmax, 0 = 1/sqrt(head_dim). compute: shared by "
       "layers; None makes one.");

@@ -43,6 +43,13 @@ void bind_ledger(nb::module_& m) {
       .def_prop_ro("retained_bits", &Ledger::retained_bits,
                    "bits per number of the rows that are still there")
       .def("as_dict", &as_dict)
+      .def(
+          "__add__",
+          [](Ledger self, const Ledger& other) {
+            self += other;
+            return self;
+          },
+          nb::is_operator(), "of two caches together; tokens are the larger's")
       .def("__repr__", &repr);
 }
 

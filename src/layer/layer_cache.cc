@@ -75,7 +75,12 @@ void check_process(pid_t made_in) {
 }  // namespace
 
 CacheShape shape_of(const LayerCacheOptions& o) {
-  CacheShape shape{o.layers, o.query_heads, o.kv_heads, o.head_dim, {}, o.context};
+  CacheShape shape{.layers = o.layers,
+                   .query_heads = o.query_heads,
+                   .kv_heads = o.kv_heads,
+                   .head_dim = o.head_dim,
+                   .context = o.context,
+                   .percent_of = o.percent_of};
   // Of so many layers that the shape is refused, the windows are not made.
   if (o.sliding_window > 0 && o.layers <= 1 << 20)
     shape.sliding_window.assign(static_cast<size_t>(o.layers), o.sliding_window);
@@ -189,6 +194,7 @@ SessionKey LayerCache::State::key() const {
                                 o.kv_heads, o.head_dim)},
           {"layer", fmt::format("{} of {}", o.layer, o.layers)},
           {"context", std::to_string(o.context)},
+          {"per cent of", std::to_string(o.percent_of)},
           {"sliding window", std::to_string(o.sliding_window)},
           {"seed", std::to_string(o.seed)},
           {"rope_theta", o.rope_frequencies.empty()

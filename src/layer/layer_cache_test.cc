@@ -258,6 +258,7 @@ TEST(LayerCache, SavedBytesAreRefusedOrHarmless) {
       {"shape", [](auto& o) { o.query_heads = 4; }},
       {"layer", [](auto& o) { o.layer = 1; }},
       {"context", [](auto& o) { o.context = 999; }},
+      {"per cent of", [](auto& o) { o.percent_of = 500; }},
       {"seed", [](auto& o) { o.seed = 2; }},
       {"rope_theta", [](auto& o) { o.rope_theta = 0; }},
       {"scale", [](auto& o) { o.scale = 0; }},
