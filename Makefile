@@ -1,6 +1,6 @@
 # The short commands. `make` alone builds the program at build/bin/pith; `make help` lists the rest.
 .DEFAULT_GOAL := build
-.PHONY: build chat demo python test test-cuda test-emulated asan tsan cuda bench format lint clean help
+.PHONY: build chat demo python python-hf test test-cuda test-emulated asan tsan cuda bench format lint clean help
 
 # One compiler per core, and no more than free memory allows (1.5 GB each).
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { fit = int($$2 / 1500000); \
@@ -29,6 +29,11 @@ python: ## the Python package in an environment of its own, build/python: its te
 	@tools/python.sh build/python
 	@build/python/bin/python -m pytest -q -p no:cacheprovider tests/python
 	@build/python/bin/python -m pith --kv quarter "Name three things that are blue."
+
+python-hf: ## the cache inside transformers: torch in an environment of its own (6 GB, once), its tests
+	@tools/setup.sh python
+	@tools/python_torch.sh
+	@tests/python_hf_test.sh build
 
 test: ## build everything and run every test
 	@tools/setup.sh build

@@ -1,0 +1,155 @@
+"""The attention function "pith" and its mask function."""
+
+import torch
+
+from .. import _pith
+from ._support import refuse
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def mask(*, attention_mask=None, allow_is_causal_skip=True, use_vmap=False, **others):
+    """Padding alone: the 2D mask, or None where no token is padding. The kernels know the rest."""
+    if use_vmap or not allow_is_causal_skip:
+        refuse("a mask other than causal with padding (packed sequences, blocks of tokens that see each other, a mask "
+               "function of the caller's); attention 'pith' has causal and sliding-window layers")
+    if attention_mask is None or bool(attention_mask.all()):
+        return None
+    return attention_mask
+
+
+def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, **kwargs):
+    """query [B, H, T, D] over the rows that the PithCache holds and those of key, value [B, G, T, D]."""
+    ticket = getattr(key, "_pith", None)
+    if ticket is None:
+        raise _pith.InvalidArgument(
+            "attn_implementation 'pith' got keys that come from no PithCache: pass cache=PithCache(policy, "
+            "model=model) (past_key_values= before transformers 5.24), use_cache on, or use pith.hf.compressed()")
+    return ticket.attend(module, query, value, attention_mask, dropout=dropout, scaling=scaling,
+                         is_causal=is_causal, **kwargs), None
+
+
+def check_call(ticket, module, query, value, mask, dropout, is_causal, kwargs):
+    """Raises for all that the kernels would not compute, before anything is stored."""
+    key = ticket.key
+    if ticket.used:
+        refuse(f"the keys of layer {ticket.layer} are read by a second layer; layers that share keys are not supported")
+    if value is not ticket.value:
+        refuse(f"layer {ticket.layer}: its values are not those that it gave to the cache")
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
+        refuse("no gradients go through attention 'pith'; call the model under torch.inference_mode()")
+    if dropout:
+        refuse(f"attention dropout of {dropout}; call model.eval()")
+    for name in ("softcap", "s_aux", "position_bias", "cache", "block_table"):
+        if kwargs.get(name) is not None:
+            refuse(f"layer {ticket.layer} asks for {name}, which attention 'pith' does not compute")
+    if kwargs.get("output_attentions") or getattr(module.config, "output_attentions", False):
+        refuse("output_attentions: attention weights are never computed as a whole")
+    if is_causal is False or not getattr(module, "is_causal", True):
+        refuse(f"layer {ticket.layer} is not causal")
+    if mask is not None and mask.ndim != 2:
+        refuse(f"a mask of {mask.ndim} dimensions; pass the 2D mask of padding")
+    if query.dtype != key.dtype or value.dtype != key.dtype or key.dtype not in DTYPES:
+        raise TypeError(f"queries, keys and values are {query.dtype}, {key.dtype}, {value.dtype}; one of float32, "
+                        "float16, bfloat16 is needed for all three")
+    if query.device.type != "cpu" or key.device.type != "cpu":
+        refuse(f"tensors on {key.device}; this version computes on the CPU")
+    b, g, t, d = key.shape
+    if value.shape != key.shape or query.shape[0] != b or query.shape[2:] != (t, d):
+        refuse(f"queries {tuple(query.shape)}, keys {tuple(key.shape)} and values {tuple(value.shape)}: one "
+               "[batch, heads, tokens, head_dim], with equal tokens and head_dim, is needed")
+
+
+class Columns:
+    """Which tokens of one forward are real, per sequence, and where its positions begin."""
+
+    def __init__(self, of, first, tokens):
+        self.of = of        # [B]: None = all; else a slice or, with gaps, int64 indices
+        self.first = first  # [B]: the position of a sequence's first token; None: not known
+        self.counts = [tokens if c is None else c.stop - c.start if isinstance(c, slice) else len(c) for c in of]
+        self.all_real = all(c is None for c in of)
+
+    def __eq__(self, other):
+        same = [torch.equal(a, b) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else
+                type(a) is type(b) and a == b for a, b in zip(self.of, other.of)]
+        return all(same) and self.first == other.first
+
+
+class Padding:
+    """What is real among the tokens of earlier forwards."""
+
+    def __init__(self):
+        self.past = None    # bool [B, tokens], never changed in place; None: all real
+        self.counts = None  # [B] real tokens
+        self.first = None   # [B] as in Columns
+
+    def clone(self):
+        copy = Padding()
+        copy.past, copy.counts, copy.first = self.past, self.counts, self.first
+        return copy
+
+    def select(self, indices):
+        """Sequences by index, as beams are reordered."""
+        if self.past is not None:
+            self.past = self.past[indices]
+        self.counts = self.counts and [self.counts[i] for i in indices]
+        self.first = self.first and [self.first[i] for i in indices]
+
+    def columns(self, mask, position_ids, batch, before, tokens):
+        of = self._real(mask, batch, before, tokens)
+        return Columns(of, self._first_positions(position_ids, of, tokens), tokens)
+
+    def _real(self, mask, batch, before, tokens):
+        if mask is None:
+            if self.past is not None:
+                refuse("no mask, though earlier tokens were padding; pass the attention_mask of all tokens so far")
+            return [None] * batch
+        if mask.shape != (batch, before + tokens):
+            refuse(f"a mask of {tuple(mask.shape)}; it covers all tokens so far: {(batch, before + tokens)}")
+        mask = mask.bool()
+        past, now = mask[:, :before], mask[:, before:]
+        if not torch.equal(past, torch.ones_like(past) if self.past is None else self.past):
+            refuse("the mask changes tokens that were read before: what was read cannot be hidden, nor padding shown")
+        return [None if bool(row.all()) else _run(row.nonzero().flatten()) for row in now]
+
+    def _first_positions(self, position_ids, of, tokens):
+        """Checks that positions of real tokens rise by 1 and go on where the last forward ended."""
+        counts, first = self.counts or [0] * len(of), list(self.first or [None] * len(of))
+        if position_ids is None:
+            return first
+        if position_ids.ndim != 2:
+            refuse(f"position_ids of {position_ids.ndim} dimensions; [batch, tokens] is needed")
+        for b, real in enumerate(of):
+            row = position_ids[b if position_ids.shape[0] > 1 else 0]
+            row = row if real is None else row[real]
+            if len(row) == 0:
+                continue
+            begin = int(row[0])
+            expected = begin if first[b] is None else first[b] + counts[b]
+            if begin != expected or not bool((row == torch.arange(begin, begin + len(row))).all()):
+                refuse(f"sequence {b}: its positions do not go on one by one at {expected}; packed or reordered "
+                       "sequences are not supported. After padding on the right pass position_ids")
+            first[b] = begin - counts[b]
+        return first
+
+    def commit(self, columns, before, tokens):
+        """The forward's tokens are now earlier ones."""
+        batch = len(columns.of)
+        if self.past is not None or not columns.all_real:
+            past = torch.ones(batch, before, dtype=torch.bool) if self.past is None else self.past
+            now = torch.ones(batch, tokens, dtype=torch.bool)
+            for b, real in enumerate(columns.of):
+                if real is not None:
+                    now[b] = False
+                    now[b, real] = True
+            self.past = torch.cat([past, now], dim=1)
+        self.counts = [a + b for a, b in zip(self.counts or [0] * batch, columns.counts)]
+        self.first = columns.first
+
+
+def _run(indices):
+    """Ascending indices as a slice, if they have no gaps."""
+    if len(indices) == 0:
+        return slice(0, 0)
+    low, high = int(indices[0]), int(indices[-1]) + 1
+    return slice(low, high) if high - low == len(indices) else indices

@@ -1,0 +1,220 @@
+"""What attention "pith" cannot compute raises, and nothing was stored then."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from transformers import Cache, DynamicCache, StaticCache
+
+import pith
+from pith.hf import PithCache, check, compressed
+from small_models import CACHE, attention, make_model, prompt
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return make_model("Llama")
+
+
+@pytest.fixture
+def cache(llama):
+    return PithCache("exact,dtype=f32", model=llama)
+
+
+@pytest.fixture(autouse=True)
+def inference():
+    with torch.inference_mode():
+        yield
+
+
+def refused(call, text, cache=None, kind=pith.PithError):
+    """Raises, with `text`; the cache holds what it held."""
+    tokens = cache.tokens if cache is not None else 0
+    with pytest.raises(kind, match=text):
+        call()
+    if cache is not None:
+        assert cache.tokens == tokens and (tokens == 0 or len(cache.rows(0, 0)) == tokens)
+
+
+def run(model, ids, cache, **options):
+    return model(ids, **{CACHE: cache}, **options).logits
+
+
+def test_refused_and_then_used(llama, cache):
+    """After each refusal the cache goes on as if it had not been asked."""
+    ids = prompt(2, 12)
+    expected = run(llama, ids, PithCache("exact,dtype=f32", model=llama))
+    run(llama, ids[:, :5], cache)
+    four = torch.zeros(2, 1, 3, 8)
+    refused(lambda: run(llama, ids[:, 5:8], cache, attention_mask=four), "2D mask", cache)
+    hidden = torch.ones(2, 8, dtype=torch.long)
+    hidden[0, 2] = 0
+    refused(lambda: run(llama, ids[:, 5:8], cache, attention_mask=hidden), "read before", cache)
+    refused(lambda: run(llama, ids[:, 5:8], cache, attention_mask=hidden[:, :3]), "covers all tokens", cache)
+    packed = torch.tensor([[5, 6, 0]])
+    refused(lambda: run(llama, ids[:, 5:8], cache, position_ids=packed), "packed", cache)
+    refused(lambda: run(llama, ids[:, 5:8], cache, position_ids=torch.tensor([[9, 10, 11]])), "at 5", cache)
+    refused(lambda: run(llama, ids[:1, 5:8], cache), "batch of 1 after one of 2", cache)
+    with torch.inference_mode(False), torch.enable_grad():
+        refused(lambda: run(llama, ids[:, 5:8].clone(), cache), "inference_mode", cache)
+    refused(lambda: run(llama, ids[:, 5:8], cache, output_attentions=True), "output_attentions", cache)
+    torch.testing.assert_close(run(llama, ids[:, 5:], cache), expected[:, 5:], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("keyword", ["softcap", "s_aux", "position_bias", "cache", "is_causal", "dropout"])
+def test_terms_that_the_kernels_lack(llama, cache, keyword):
+    value = {"is_causal": False, "dropout": 0.1}.get(keyword, torch.ones(4))
+    layer = llama.model.layers[0].self_attn
+    q, k, v = torch.randn(1, 4, 3, 16), torch.randn(1, 2, 3, 16), torch.randn(1, 2, 3, 16)
+
+    def call(**more):
+        key, value = cache.update(k, v, 0)
+        return pith.hf._attention.attention(layer, q, key, value, None, **{"scaling": 0.25, **more})
+    refused(lambda: call(**{keyword: value}), keyword if keyword not in ("is_causal", "dropout") else "causal|dropout",
+            cache)
+    assert call()[0].shape == (1, 3, 4, 16)
+
+
+def test_shapes_types_and_keys_of_others(llama, cache):
+    layer = llama.model.layers[0].self_attn
+    attend = pith.hf._attention.attention
+    q, k, v = torch.randn(1, 4, 3, 16), torch.randn(1, 2, 3, 16), torch.randn(1, 2, 3, 16)
+    refused(lambda: attend(layer, q, k, v, None), "no PithCache")
+
+    def call(q, k, v, **more):
+        key, value = cache.update(k, v, 0)
+        return attend(layer, q, key, value, None, scaling=0.25, **more)
+    refused(lambda: call(q.double(), k.double(), v.double()), "float64", cache, TypeError)
+    refused(lambda: call(q.half(), k, v), "float16", cache, TypeError)
+    refused(lambda: call(q, k, v[..., :8]), "equal tokens and head_dim", cache)
+    refused(lambda: call(q[:, :, :2], k, v), "equal tokens", cache)
+    refused(lambda: call(q[:, :2], k, v), "its configuration says", cache)
+    refused(lambda: call(q, k, v, sliding_window=7), "sliding window of 7", cache)
+    key, value = cache.update(k, v, 0)
+    refused(lambda: attend(layer, q, key, value.clone(), None), "values are not those")
+    call(q, k, v)
+    key, value = cache.update(k, v, 1)
+    attend(layer, q, key, value, None)
+    refused(lambda: attend(layer, q, key, value, None), "read by a second layer")
+
+
+def test_another_attention_function(llama):
+    ids = prompt(1, 6)
+    with attention(llama, "sdpa"):
+        refused(lambda: PithCache("exact", model=llama), "set_attn_implementation")
+        by_config = PithCache("exact", config=llama.config)
+        refused(lambda: (run(llama, ids, by_config), run(llama, ids, by_config)), "never attended")
+    refused(lambda: run(llama, ids, DynamicCache()), "no PithCache")
+    refused(lambda: llama(ids, use_cache=False), "no PithCache")
+
+
+def test_without_the_mask_function_padding_is_refused_not_ignored(llama, cache, monkeypatch):
+    """transformers hands no mask at all to an attention function that has no mask function. Ours is there."""
+    from transformers import AttentionMaskInterface
+    assert "pith" in AttentionMaskInterface._global_mapping
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1]])
+    run(llama, prompt(1, 6), cache, attention_mask=mask)
+    assert [len(cache.rows(layer, 0)) for layer in range(3)] == [4, 4, 4]
+
+
+def test_what_caches_are_asked(llama, cache):
+    run(llama, prompt(1, 6), cache)
+    refused(lambda: cache.crop(-1), "clone", cache)
+    cache.crop(0 if hasattr(Cache, "get_max_length") else 6)  # nothing, before and since transformers 5.15
+    refused(lambda: cache.activate_past_recording(), "assisted", cache)
+    refused(lambda: cache.offload(0), "offloaded", cache)
+    refused(lambda: cache.layers[0].keys, "to_dynamic_cache", cache)
+    refused(lambda: cache.early_initialization(), "export", cache)
+    refused(lambda: pickle.dumps(cache), "pickled", cache, TypeError)
+    refused(lambda: cache.protect("2:3"), "before they come", cache)
+    other = copy.deepcopy(cache)
+    run(llama, prompt(1, 3), other)
+    assert (cache.tokens, other.tokens) == (6, 9)
+    cache.close()
+    cache.close()
+    with pytest.raises(pith.InvalidArgument, match="closed"):
+        cache.ledger()
+
+
+def test_assisted_decoding(llama):
+    ids = prompt(1, 6).repeat(1, 4)  # there is something to look up
+    refused(lambda: llama.generate(ids, **{CACHE: PithCache("exact", model=llama)}, max_new_tokens=8,
+                                   eos_token_id=1, prompt_lookup_num_tokens=2), "assisted|crop")
+
+
+def test_a_forward_that_breaks_off(llama, cache):
+    ids = prompt(1, 6)
+    broken = llama.model.layers[1].mlp.register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(llama, ids, cache)
+    broken.remove()
+    refused(lambda: run(llama, ids, cache), "between two layers")
+    cache.reset()
+    run(llama, ids, cache)
+
+
+def test_a_step_that_fails(llama, cache):
+    run(llama, prompt(1, 6), cache)
+    limited = PithCache("exact", model=llama, context=8)
+    run(llama, prompt(1, 6), limited)
+    with pytest.raises(pith.ContextFull):
+        run(llama, prompt(1, 3), limited)
+    refused(lambda: run(llama, prompt(1, 1), limited), "no more use")
+
+
+def test_constructor(llama):
+    for bad in ({}, {"model": llama, "select": "never"}, {"model": llama, "context": -1}):
+        with pytest.raises((pith.PithError, TypeError)):
+            PithCache("exact", **bad)
+    refused(lambda: PithCache("snapcv", model=llama), "snapkv")
+    refused(lambda: PithCache("expected_attention(budget=8)", config=llama.config), "give model=")
+
+
+@pytest.mark.parametrize("name, changes, text", [
+    ("Gemma2", {"attn_logit_softcapping": 50.0}, "capped"),
+    ("GptOss", {"num_local_experts": 4, "num_experts_per_tok": 2}, "sink"),
+    ("Bloom", {}, "cannot be replaced|chunked|ALiBi"),
+    ("DeepseekV3", {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16,
+                    "v_head_dim": 16, "n_routed_experts": 4, "n_group": 1, "topk_group": 1,
+                    "num_experts_per_tok": 2, "moe_intermediate_size": 32}, "latent"),
+    ("Llama", {"head_dim": 24}, "multiple of 16"),
+    ("Qwen3Next", {"num_experts": 4, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+                   "linear_key_head_dim": 16, "linear_value_head_dim": 16, "num_hidden_layers": 4,
+                   "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}, "linear_attention"),
+])
+def test_models_that_are_refused(name, changes, text):
+    try:
+        model = make_model(name, **changes)
+    except (KeyError, ValueError) as error:  # transformers itself refuses an attention function it cannot set
+        assert name == "Bloom", error
+        model = make_model(name, attention="eager", **changes)
+    report = check(model, "exact")
+    assert not report.ok and any(text.split("|")[0] in p or text in p for p in report.all_problems()), report
+    refused(lambda: PithCache("exact", model=model), text)
+
+
+def test_rope_that_pith_cannot_turn_back():
+    policy = "expected_attention(budget=8),sink=2"
+    for name in ("Phi", "GPTNeoX", "Cohere2"):
+        model = make_model(name)
+        refused(lambda: PithCache(policy, model=model), "partial or interleaved")
+        PithCache("knorm(budget=8),sink=2", model=model)
+    dynamic = make_model("Llama", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
+    refused(lambda: PithCache(policy, model=dynamic), "dynamic")
+
+
+def test_compressed_refuses(llama):
+    with compressed(llama, "exact"):
+        refused(lambda: compressed(llama, "exact").__enter__(), "already")
+        refused(lambda: llama(prompt(1, 4), use_cache=False), "use_cache")
+        filled = DynamicCache()
+        filled.update(torch.ones(1, 2, 1, 16), torch.ones(1, 2, 1, 16), 0)
+        refused(lambda: run(llama, prompt(1, 4), filled), "DynamicCache")
+        refused(lambda: run(llama, prompt(1, 4), StaticCache(config=llama.config, max_cache_len=16)), "StaticCache")
+    with attention(llama, "sdpa"):
+        with pytest.raises(pith.PithError):
+            with compressed(llama, "snapcv"):
+                pass
+        assert llama.config._attn_implementation == "sdpa"
+        llama(prompt(1, 4))
