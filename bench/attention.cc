@@ -86,7 +86,7 @@ class Product {
   dnnl::matmul matmul_;
 };
 
-/// oneDNN's rates for the two products of attention without a mask, in operations a second.
+/// oneDNN's rates for the two products of attention without a mask, in operations per second.
 class Peers {
  public:
   Peers(const Context& context, const PrefillShape& s)

@@ -1,4 +1,4 @@
-// What a selector's updates cost beside attention, token by token as in decode. A cache takes n
+// The cost of a selector's updates beside attention, token by token as in decode. A cache takes n
 // rows, then n more. Update: the time of append per token, less that of a cache with the same
 // window and no body. Selection: less that of a cache that moves every row into its body and keeps
 // it. Both against the time of one query's attention to what is held then.

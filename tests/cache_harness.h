@@ -1,5 +1,5 @@
 #pragma once
-// What cache tests share: a cache over random rows, and attention in double over given rows.
+// Shared by cache tests: a cache over random rows, and attention in double over given rows.
 
 #include <cmath>
 #include <map>

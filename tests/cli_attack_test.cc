@@ -1,4 +1,4 @@
-// What an attack on the program found: files that are lost, waited for or damaged, streams that are
+// Found by attacks on the program: files that are lost, waited for or damaged, streams that are
 // closed or full, numbers that wrap. Each ended in a lost file, an abort, a hang or nonsense.
 
 #include <sys/prctl.h>

@@ -162,7 +162,7 @@ TEST_F(CliChat, WrongCommandsEndNothing) {
   EXPECT_EQ(tokens_read(r.err).size(), 1u);
 }
 
-/// What the line editor writes when it has the terminal and begins to read: pastes are to be
+/// The line editor writes this when it has the terminal and begins to read: pastes are to be
 /// marked.
 const std::string kReady = "\x1B[?2004h";
 

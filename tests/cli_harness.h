@@ -1,5 +1,5 @@
 #pragma once
-// What CLI tests share: a temporary folder, and the program run in it as a person runs it.
+// Shared by CLI tests: a temporary folder, and the program run in it as a person runs it.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -81,7 +81,7 @@ TEST_F(Cli, ReportMakesAPageFromResults) {
   EXPECT_TRUE(html.starts_with("<!doctype html>"));
   EXPECT_NE(html.find("A &amp; B"), std::string::npos);
   EXPECT_NE(html.find("exact+<wbr>int4"), std::string::npos);
-  // What the page shows is what eval said.
+  // The page shows the figures of eval.
   const json said = json::parse(
       run({"eval", "ppl", "-m", kModel, "-p", text, "-c", "128", "--pieces", "2", "--kv-policy",
            "exact", "--kv-policy", "exact+int4", "--seeds", "1", "-o", ppl, "--json"})
@@ -196,7 +196,7 @@ TEST_F(Cli, AutoChoosesAndSaysWhy) {
       << "the policy is for -v: " << r.err;
 }
 
-// What nobody has measured on a model is measured once, and kept under its fingerprint.
+// A model without figures is measured once, and the figures are kept under its fingerprint.
 TEST_F(Cli, AutoMeasuresAModelWithoutFigures) {
   const char* before = std::getenv("PITH_MODELS");
   const std::string old = before ? before : "";

@@ -111,7 +111,7 @@ TEST_F(CliSession, BiasesAreAddedToLogits) {
   refused(command("The", {"--logit-bias", "300+inf"}), 10, "finite");
 }
 
-// What two commands say with a file between them, one process says.
+// Two commands with a file between them answer as one process does.
 TEST_F(CliSession, PenaltiesAndDrawsAreThoseOfOneProcess) {
   for (const std::vector<std::string>& sampling :
        {std::vector<std::string>{"--temp", "0", "--repeat-penalty", "3", "--repeat-last-n", "-1"},

@@ -99,7 +99,7 @@ TEST_F(CliTune, LayersThatLoseMostGetTheBetterForm) {
   refused(inspect(folder_ / "other.jsonl"), 10, "another model");
 }
 
-// What was measured serves other bits and weights: only what is found there is read anew.
+// Measurements serve other bits and weights: only the found policy is measured anew.
 TEST_F(CliTune, MeasurementsAreKept) {
   const std::string kept = folder_ / "kept.jsonl";
   const auto lines = [&] {

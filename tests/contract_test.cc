@@ -1,4 +1,4 @@
-// What every registry row must do, whatever its rule: each selector over each codec, on every
+// The duties of every registry row, whatever its rule: each selector over each codec, on every
 // instruction set, head_dim and group. A new row is picked up by itself.
 
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ class Contract : public testing::TestWithParam<std::tuple<std::string, std::stri
   }
   bool sized() const { return !selector_row(selector()).info.size_parameter.empty(); }
   bool dense() const { return codec_row(codec()).dense.has_value(); }
-  /// Rows as a dense codec gives them back. What other codecs lose is in `tolerance`.
+  /// Rows as a dense codec gives them back. The losses of other codecs are in `tolerance`.
   Rows coded(const Rows& rows) const {
     Rows out = rows;
     if (!dense()) return out;

@@ -40,7 +40,7 @@ SessionOptions small_session(const std::string& policy) {
 
 using Logits = std::vector<float>;
 
-/// What a thread's conversation says: by Session alone, or by steps of two sessions.
+/// The answer of a thread's conversation: by Session alone, or by steps of two sessions.
 std::vector<Logits> say(const Session& base, size_t thread) {
   Session session = base.fork(), other = base.fork();
   std::vector<Logits> said;

@@ -119,7 +119,7 @@ std::set<int64_t> most_unlike(const Stream& s, int64_t first, int64_t last, size
   return out;
 }
 
-// The first judgement, of 40 rows: one row of the others stands for all 16 that leave.
+// The first selection, of 40 rows: one row of the others stands for all 16 that leave.
 TEST(Heavy, KeysUnlikeAllOthersStay) {
   const std::string around = "heavy_interval=16,heavy_queries=8)+f32,sink=2,window=8";
   for (uint32_t seed = 1; seed < 6; ++seed) {
@@ -179,7 +179,7 @@ struct Sums {
   }
 };
 
-// What becomes of the guarantee (docs/decisions/0013): heavy rows add nothing to the error, so that
+// The guarantee with heavy rows (docs/decisions/0013): heavy rows add nothing to the error, so that
 //   |o' - o| <= (|N'_R - N_R| + |o| |Z'_R - Z_R|) / Z'
 // over the other rows R alone, whose radius, from which the guarantee's constant follows, is
 // smaller. Long keys in directions of their own are what a coreset represents worst: the error is
@@ -246,7 +246,7 @@ TEST(Heavy, DefaultsSayHowManyAndThePapersFormHasNone) {
   EXPECT_EQ(described("express(s=96)"), described("express(s=32,heavy=48)"));
   EXPECT_EQ(described("express(s=100)"), described("express(s=32,heavy=52)"));
   EXPECT_EQ(described("balancekv(budget=400)"), described("balancekv(budget=200,heavy=200)"));
-  // What a budget's blocks need goes first.
+  // The rows for a budget's blocks go first.
   EXPECT_EQ(described("balancekv(budget=24)"), described("balancekv(budget=21,heavy=3)"));
   EXPECT_EQ(described("balancekv"), described("balancekv(rate=0.125,heavy=12.5%)"));
   EXPECT_EQ(described("balancekv(rate=1)"), described("balancekv(rate=1,heavy=0)"));
@@ -282,7 +282,7 @@ TEST(Heavy, ByDefaultExpressHoldsNoMoreThanItsSize) {
   }
 }
 
-// What the last queries look at counts, not what earlier ones did.
+// The attention of the last queries counts, not that of earlier ones.
 TEST(Heavy, OldFameIsForgotten) {
   Stream s(900);
   for (size_t t = 0; t < 900; ++t)

@@ -1,5 +1,5 @@
 #pragma once
-// What tests of stored rows begin with: one thread, memory full of NaN where nobody wrote, a table
+// The start of tests of stored rows: one thread, memory full of NaN where nobody wrote, a table
 // of kernels, and normal numbers.
 
 #include <random>

@@ -55,7 +55,7 @@ std::string row_of(const Parameter& parameter, const std::string& whose) {
                      cell(p.help));
 }
 
-/// What the named methods take; a parameter that some of them lack says whose it is.
+/// The parameters of the named methods; a parameter that some of them lack says whose it is.
 std::string table_of(const std::vector<std::string>& names) {
   std::vector<Parameter> all;
   std::map<std::string, std::vector<std::string>> owners;  // by the row's text
@@ -160,7 +160,7 @@ std::string limits_table() {
   return out;
 }
 
-/// What selectors need, and what keys and values of codecs offer on the GPU.
+/// The needs of selectors, and the offers of keys and values of codecs on the GPU.
 std::string needs_table() {
   std::string out = "| selector | needs |\n|---|---|\n";
   const CacheShape shape{1, 1, 1, 64, {}, 1000};

@@ -1,4 +1,4 @@
-// Which rows every selector holds, and when it judges: streams cut in several ways against files
+// Which rows every selector holds, and when it selects: streams cut in several ways against files
 // that say what was held where. They hold behaviour while code moves; a change that is meant writes
 // them again (PITH_WRITE_PLANS=1) and says so. Scalar kernels: the files are the same on every
 // machine.

@@ -8,7 +8,7 @@ In every tracked *.md file:
 - `make TARGET` names a target of the Makefile;
 - `pith SUB --flag` names a subcommand and a flag that the built program's --help knows
   (only where build/bin/pith is there; a run without it says so).
-Source files too: a document that a comment names exists.
+Source files too: a document that a comment names exists, and comments keep to the same words.
 Every page of a method says what it is good and bad at, under that heading.
 The prose of documents keeps to tools/doc_prose.py: words, length of lines and sentences.
 `--self-test` proves that each rule can fail.
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 
-from doc_prose import prose_faults
+from doc_prose import comment_faults, prose_faults
 
 FOLDERS = ("src/", "include/", "apps/", "tests/", "bench/", "tools/", "docs/", "models/", ".ci/")
 PROGRAM = "build/bin/pith"
@@ -169,10 +169,12 @@ def check(root):
     for path in tree.files:
         if path.endswith(".md"):
             faults += document_faults(tree, path)
-        elif path.endswith((".h", ".cc", ".cu", ".py", ".sh", ".txt")):
+        elif path.endswith((".h", ".cc", ".cu", ".cuh", ".py", ".sh", ".txt")):
             text = (root / path).read_text(encoding="utf-8", errors="replace")
             faults += [f"{path}: {named} does not exist" for named in IN_SOURCE.findall(text)
                        if not tree.has(named)]
+            if path.endswith((".h", ".cc", ".cu", ".cuh")):
+                faults += comment_faults(path, text)
     return faults
 
 
@@ -213,6 +215,14 @@ def self_test():
                 found = check(root)
                 if len(found) != expected:
                     sys.exit(f"docs self-test: {line!r}: expected {expected}, found {found}")
+        for line, expected in (("// What it holds.", 1), ("int rows;  ///< rows a head", 1),
+                               ("// It judges\n// rows.", 1), ("f();  // it judges", 1),
+                               ('auto s = "it judges";', 0), ("// Rows per head.", 0)):
+            (root / "src/core/x.cc").write_text(line + "\n")
+            subprocess.run(["git", "add", "-A"], cwd=root, check=True)
+            found = check(root)
+            if len(found) != expected:
+                sys.exit(f"docs self-test: {line!r}: expected {expected}, found {found}")
         page = root / METHODS / "fast.md"
         page.parent.mkdir()
         for text, expected in (("# fast\n", 1),

@@ -1,8 +1,8 @@
-"""Rules for the prose of documents, used by tools/check_docs.py.
+"""Rules for the prose of documents and of comments in C++, used by tools/check_docs.py.
 
 Words and patterns that docs/glossary.md replaces, prose lines over 120 columns, sentences over 40
 words, and sentences that begin with "What" or "That of". Code, tables, headings, quotations and
-generated blocks are not prose.
+generated blocks are not prose. Comments are checked for words and beginnings alone.
 """
 
 import re
@@ -27,6 +27,10 @@ UNUSED = [
     (r"\bgo(?:es)? on (?:from|bit)\b", "continue"),
 ]
 UNUSED = [(re.compile(pattern, re.I), instead) for pattern, instead in UNUSED]
+# Folders and files whose comments still use other words; the list only gets shorter.
+UNCLEARED = ("src/session/", "src/layer/", "src/rows/", "src/serve/", "src/http/", "python/",
+             "src/attend/decode.cc", "src/attend/prefill.cc", "src/plan/step.h",
+             "src/methods/codecs/qjl/qjl.cc")
 BEGINS = re.compile(r"^(?:What|That of|Those that)\b")
 # A full stop within these ends no sentence.
 SHORT = re.compile(r"\b(?:e\.g|i\.e|vs|cf|etc|Fig|Sec|approx|No)\.|(?<=\d)\.(?=\d)|\.(?=[\w/])")
@@ -88,10 +92,43 @@ def prose_faults(path, text):
             words = len(re.findall(r"[\w'-]+(?:[./][\w'-]+)*", sentence))
             if words > WORDS:
                 faults.append(f"{path}:{number}: a sentence of {words} words: {sentence[:60]}...")
-            if BEGINS.match(sentence) and not sentence.endswith("?"):
-                faults.append(f"{path}:{number}: begins with a relative clause: {sentence[:60]}")
-            for pattern, instead in UNUSED:
-                said = pattern.search(sentence)
-                if said:
-                    faults.append(f"{path}:{number}: '{said.group(0)}': say {instead}")
+            faults += word_faults(f"{path}:{number}", sentence)
     return faults
+
+
+def comments(text):
+    """(first line's number, text) of every run of // comments, and of each behind code."""
+    found, held, start = [], [], 0
+    for number, line in enumerate(text.splitlines() + [""], 1):
+        whole = re.match(r"\s*//[/!]*<?\s?(.*)$", line)
+        if whole:
+            start = start if held else number
+            held.append(whole.group(1))
+            continue
+        if held:
+            found.append((start, " ".join(held)))
+            held = []
+        behind = re.match(r"[^\"]*?[^\":\s]\s*//[/!]*<?\s(.*)$", line)
+        if behind:
+            found.append((number, behind.group(1)))
+    return found
+
+
+def word_faults(where, sentence):
+    """Words that are replaced, and beginnings, of one sentence."""
+    faults = []
+    if BEGINS.match(sentence) and not sentence.endswith("?"):
+        faults.append(f"{where}: begins with a relative clause: {sentence[:60]}")
+    for pattern, instead in UNUSED:
+        said = pattern.search(sentence)
+        if said:
+            faults.append(f"{where}: '{said.group(0)}': say {instead}")
+    return faults
+
+
+def comment_faults(path, text):
+    """Faults in the comments of a C++ or CUDA file, as printable lines."""
+    if path.startswith(UNCLEARED):
+        return []
+    return [fault for number, comment in comments(text) for sentence in sentences(comment)
+            for fault in word_faults(f"{path}:{number}", sentence)]

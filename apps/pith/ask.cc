@@ -1,5 +1,5 @@
 // pith ask: questions about documents, answered by a compressed cache and, to compare, by the exact
-// one. The documents are read once a policy; each question goes on from there.
+// one. The documents are read once a policy; each question continues from there.
 
 #include "ask.h"
 
@@ -34,7 +34,7 @@ struct AskOptions {
   bool compare = false, policy_given = false;
 };
 
-/// What was answered under one policy.
+/// The answers under one policy.
 struct Answers {
   std::string policy;
   std::vector<std::string> texts;  // of each question
@@ -126,7 +126,7 @@ void print_text(const AskOptions& o, const std::vector<Answers>& all, size_t exa
   const auto bytes = [](size_t n) { return human_bytes(static_cast<double>(n)); };
   const Ledger& ledger = all[0].ledger;
   std::string line =
-      fmt::format("{} tokens in {} instead of {} ({:.2f} bits a number)", ledger.tokens,
+      fmt::format("{} tokens in {} instead of {} ({:.2f} bits per number)", ledger.tokens,
                   bytes(ledger.cache_bytes()), bytes(exact_bytes), ledger.effective_bits());
   if (all.size() > 1)
     line = fmt::format("{} of {} answers are the same; {}", same_answers(all), o.questions.size(),
@@ -226,7 +226,7 @@ void add_ask(CLI::App& root, Action& action) {
   add_error_probe_options(*app, o->engine);
   add_sampling_options(*app, o->sampling);
   app->footer(
-      "The documents are read once; every question goes on from there. Without\n"
+      "The documents are read once; every question continues from there. Without\n"
       "--kv-policy the measured best one of a quarter of the exact cache's bytes is\n"
       "taken (auto). 'pith serve' has the same on its page.\n\n"
       "Examples:\n"

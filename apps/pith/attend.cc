@@ -314,7 +314,7 @@ void add_attend(CLI::App& root, Action& action) {
                 "without it all rows run through the policy first")
       ->group("Input");
   app->add_option("--rope-theta", o->rope_theta,
-                  "Base of the RoPE that q and k went through, for policies that turn keys back "
+                  "Base of the RoPE that q and k went through, for policies that rotate keys back "
                   "(half-split layout, positions from 0)")
       ->check(number_from(1e-3, 1e12))
       ->type_name("THETA")

@@ -49,7 +49,7 @@ void check(const PolicyOptions& o) {
         "-ctk and -ctv");
 }
 
-/// What is said of a model is known of it, or is measured here, or is of others and says so.
+/// A figure about a model is known of it, measured here, or of other models and says so.
 class Chooser {
  public:
   Chooser(const ModelOptions& o, const AutoPlace& place) : o_(o), place_(place) {

@@ -1,5 +1,5 @@
 #pragma once
-// What the machine's memory can do, and what attention makes of it.
+// The rate of the machine's memory, and the share that attention reaches.
 
 #include "cache/kv_cache.h"
 #include "pith/model.h"

@@ -1,5 +1,5 @@
 #pragma once
-// What the parts of 'pith bench' share: its options, random prompts, and the check of answers that
+// Shared by the parts of 'pith bench': its options, random prompts, and the check of answers that
 // comes before anything is timed.
 
 #include <memory>
@@ -27,8 +27,8 @@ void check_cancelled();
 /// Bytes per second that the device's memory gives.
 double measured_read_rate(const ModelOptions& engine);
 
-/// Tokens a second at most, of sessions whose steps read the weights once for all of them and each
-/// session's cache, at `read` bytes a second.
+/// Tokens per second at most, of sessions whose steps read the weights once for all of them and
+/// each session's cache, at `read` bytes per second.
 double decode_limit(double read, const Model& model, const Ledger& each, size_t sessions);
 
 std::vector<int32_t> random_tokens(size_t count, int vocab, uint64_t seed);

@@ -1,5 +1,5 @@
 #pragma once
-// What selectors cost: time of updates and of attention per token over streams of random rows.
+// The cost of selectors: time of updates and of attention per token over streams of random rows.
 
 #include <functional>
 #include <string>

@@ -224,7 +224,8 @@ void add_bench_select(CLI::App& bench, Action& action) {
         ->capture_default_str()
         ->group(kGroup);
   };
-  count("-d,--head-dim", o->shape.head_dim, "Numbers a row, a multiple of 16", CLI::Range(16, 512));
+  count("-d,--head-dim", o->shape.head_dim, "Numbers per row, a multiple of 16",
+        CLI::Range(16, 512));
   count("--kv-heads", o->shape.kv_heads, "KV heads", CLI::Range(1, 256));
   count("--group", o->shape.group, "Query heads that share a KV head", CLI::Range(1, 64));
   count("-r,--repetitions", o->repeats, "Runs of each; medians are shown", CLI::Range(1, 1000));

@@ -50,7 +50,7 @@ class SessionsBench {
         admitted_(admitted),
         options_(make_options()) {}
 
-  /// `read`: bytes a second.
+  /// `read`: bytes per second.
   std::vector<Point> run(double read) {
     check_answer(model_, options_);
     const auto engine = std::make_shared<Engine>(model_, options_);
@@ -130,7 +130,7 @@ class SessionsBench {
                               human_bytes(static_cast<double>(taken))));
     return count;
   }
-  /// What attention and sampling may ask for in a step.
+  /// The most that attention and sampling need in a step.
   static constexpr size_t step_scratch() { return size_t{32} << 20; }
 
   /// Three sessions in one pass must say what each says alone.
@@ -218,7 +218,7 @@ double prompt_tokens(const Point& p, const BenchOptions& o) {
 }
 
 /// One policy's lines, in llama-batched-bench's columns (PP and TG, which are the same in all,
-/// stand above them), with one prompt that all sessions go on from (its -pps) unless asked
+/// stand above them), with one prompt that all sessions continue from (its -pps) unless asked
 /// otherwise.
 void print_table(std::span<const Point> points, const BenchOptions& o) {
   Table table({"B", "N_KV", "T_PP", "S_PP", "T_TG", "S_TG", "limit", "times", "KV", "all"});

@@ -1,5 +1,5 @@
 #pragma once
-// pith bench --sessions, --memory: tokens a second of many conversations in one pass.
+// pith bench --sessions, --memory: tokens per second of many conversations in one pass.
 
 #include "bench.h"
 

@@ -39,7 +39,7 @@ struct TalkOptions {
 constexpr std::string_view kHelp =
     "  /reset          forget everything but the system prompt\n"
     "  /policy quarter (half, tenth, auto 30%): the best cache policy of that size\n"
-    "  /policy POLICY  go on under another cache policy; what was said is read again\n"
+    "  /policy POLICY  continue under another cache policy; what was said is read again\n"
     "  /policy         the policy in force\n"
     "  /save FILE      write the conversation as JSON (--history FILE takes it up again)\n"
     "  /session FILE   save the session with its cache (--session-load FILE: nothing is read "
@@ -59,7 +59,7 @@ std::string statistics_line(const Dialogue::Answer& answer, const Session& sessi
   const auto bytes = [](double n) { return human_bytes(n); };
   const GenerateResult& r = answer.result;
   return fmt::format(
-      "[{} read{}, {} written at {:.1f}/s; {} of {} rows a KV head{}, {} (exact {})]",
+      "[{} read{}, {} written at {:.1f}/s; {} of {} rows per KV head{}, {} (exact {})]",
       r.prompt_tokens, answer.read_again ? " anew" : "", r.tokens.size(), r.decode_per_second(),
       ledger.rows_kept / heads, ledger.tokens,
       nothing_dropped(session).empty() ? "" : ", none dropped yet",
@@ -202,11 +202,11 @@ class Talk {
     if (path.empty()) throw Error(ErrorCode::kInvalidArgument, "/load needs the name of a file");
     if (is_session(path)) {
       dialogue_.resume(path);
-      fmt::print(stderr, "Goes on from {}: {} messages, {} tokens; nothing is read again.\n", path,
-                 dialogue_.messages().size(), dialogue_.session().tokens());
+      fmt::print(stderr, "Continues from {}: {} messages, {} tokens; nothing is read again.\n",
+                 path, dialogue_.messages().size(), dialogue_.session().tokens());
     } else {
       dialogue_.load(read_messages(path));
-      fmt::print(stderr, "Goes on from {}: {} messages, which are read with the next.\n", path,
+      fmt::print(stderr, "Continues from {}: {} messages, which are read with the next.\n", path,
                  dialogue_.messages().size());
     }
   }

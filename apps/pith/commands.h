@@ -7,7 +7,7 @@
 
 namespace pith::cli {
 
-/// What the chosen subcommand does; returns the exit status.
+/// The chosen subcommand; returns the exit status.
 using Action = std::function<int()>;
 
 void add_run(CLI::App& root, Action& action);

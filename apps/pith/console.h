@@ -1,5 +1,5 @@
 #pragma once
-// What a person sees: progress on a terminal, tables, sizes with units.
+// Output for people: progress on a terminal, tables, sizes with units.
 
 #include <chrono>
 #include <cstdio>

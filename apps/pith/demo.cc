@@ -44,7 +44,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// What every policy is given.
+// The input of every policy.
 struct Exam {
   DemoDocument document;
   std::vector<int32_t> ids;                     // the document, begin token included
@@ -303,9 +303,9 @@ std::string introduction(const Exam& exam, const DemoOptions& o) {
 }
 
 constexpr const char* kLegend =
-    "\nfound: one mark a fact, in the document's order: # in every run, + in some,\n"
+    "\nfound: one mark per fact, in the document's order: # in every run, + in some,\n"
     "       . in none\n"
-    "KL:    nats a token between the exact cache's predictions and the policy's,\n"
+    "KL:    nats per token between the exact cache's predictions and the policy's,\n"
     "       lower is better; 'exact again' is the null control: a second session,\n"
     "       whose KL must be 0\n"
     "±:     standard deviation over the seeds of a randomised policy\n"

@@ -1,5 +1,6 @@
 #pragma once
-// What the kinds of `pith eval` share: policies with seeds, and results that can be gone on with.
+// Shared by the kinds of `pith eval`: policies with seeds, and results that a later run can
+// continue.
 
 #include <atomic>
 #include <mutex>
@@ -33,7 +34,7 @@ struct EvalRun {
 /// The null control (unless left out), then each policy with each seed.
 std::vector<EvalRun> eval_runs(const EvalOptions& options, bool null_control);
 
-/// What every record says: version, model, fingerprint, threads' independent settings.
+/// The fields of every record: version, model, fingerprint, settings that do not depend on threads.
 Record describe_setting(const EvalOptions& options, const Model& model);
 
 /// Counts work from many threads into one bar.

@@ -194,7 +194,7 @@ class PplCommand {
 
   int interrupted_end() const {
     if (!o_.eval.out.empty())
-      fmt::print(stderr, "pith: stopped; the same command goes on from {}\n", o_.eval.out);
+      fmt::print(stderr, "pith: stopped; the same command continues from {}\n", o_.eval.out);
     return kExitInterrupted;
   }
 
@@ -307,7 +307,7 @@ std::string details(const RunTotal& t) {
 }
 
 constexpr const char* kLegend =
-    "\nPPL: perplexity; ln ratio: ln(PPL / exact PPL); KL: nats a token, exact ||\n"
+    "\nPPL: perplexity; ln ratio: ln(PPL / exact PPL); KL: nats per token, exact ||\n"
     "policy, with median and 99th percentile; ±: standard error, with several seeds\n"
     "their deviation; rows (per KV head), KV, bits: the cache after the last piece\n"
     "(f16: 16 bits)\n";

@@ -78,7 +78,7 @@ class TasksCommand {
     bar.finish();
     if (!go) {
       if (!o_.eval.out.empty())
-        fmt::print(stderr, "pith: stopped; the same command goes on from {}\n", o_.eval.out);
+        fmt::print(stderr, "pith: stopped; the same command continues from {}\n", o_.eval.out);
       return kExitInterrupted;
     }
     report();

@@ -1,5 +1,5 @@
-// run -i: each line is appended to one cache and the model goes on from there. No chat template is
-// put around what is typed.
+// run -i: each line is appended to one cache and the model continues from there. No chat template
+// is put around what is typed.
 
 #include <fmt/format.h>
 
@@ -19,7 +19,8 @@ namespace pith::cli {
 namespace {
 
 constexpr std::string_view kHelp =
-    "Each line is appended to the conversation and the model goes on from there; no chat template\n"
+    "Each line is appended to the conversation and the model continues from there; no chat "
+    "template\n"
     "is put around it ('pith chat' does that).\n"
     "  /stats  numbers of the last answer and of the cache\n"
     "  /rows   what each layer holds\n"

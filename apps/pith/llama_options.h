@@ -7,10 +7,10 @@
 
 namespace pith::cli {
 
-/// What to do instead of `option` ("-ngl"); empty if it is none of these.
+/// The advice instead of `option` ("-ngl"); empty if it is none of these.
 std::string_view instead_of(std::string_view option);
 
-/// What to do instead of llama.cpp's cache type `type` ("q8_0") for "keys" or "values", given by
+/// The advice instead of llama.cpp's cache type `type` ("q8_0") for "keys" or "values", given by
 /// -ctk or -ctv; empty if it is none of its types.
 std::string instead_of_type(std::string_view option, std::string_view type);
 

@@ -40,7 +40,7 @@ void describe(CLI::App& app) {
       "  pith run -m models/demo -p 'The ship lay' -n 60  complete a text\n"
       "  pith chat -m FOLDER                              talk in its chat template\n"
       "  pith serve -m FOLDER                             OpenAI's API on port 8080\n"
-      "  pith run -m models/demo -i                       go on from typed lines\n"
+      "  pith run -m models/demo -i                       continue from typed lines\n"
       "  pith inspect -m models/demo --kv-policy uniform  what a policy will cost\n"
       "  pith bench -m models/demo -d 0,4096              how fast it is\n\n"
       "Exit status: 0 fine; 2 a wrong command line; 9 ended by --max-attn-error; 130\n"

@@ -18,7 +18,7 @@
 namespace pith::cli {
 namespace {
 
-/// What goes with the method on the GPU, at head_dim 64 and 128: docs/support.md has all of it.
+/// Partners of the method on the GPU, at head_dim 64 and 128: docs/support.md has all of it.
 Json gpu_json(const MethodInfo& m) {
   Json with = Json::array(), without = Json::array(), limits = Json::array();
   for (const Partner& p : partners(m.name, Device::kCuda, 128)) {

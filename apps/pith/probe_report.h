@@ -1,5 +1,5 @@
 #pragma once
-// What pith probe says: averages over heads, layers and seeds, as tables, CSV and JSON.
+// The report of pith probe: averages over heads, layers and seeds, as tables, CSV and JSON.
 
 #include <string>
 
@@ -8,7 +8,7 @@
 
 namespace pith::cli {
 
-/// What was run, said above the tables and beside the numbers.
+/// The run, shown above the tables and beside the numbers.
 struct ProbeRun {
   std::string model, text;  ///< names
   size_t tokens = 0, queries = 0, seeds = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// What each layer and KV head of a session holds, as a table.
+// The rows of each layer and KV head of a session, as a table.
 
 #include <string>
 

@@ -78,7 +78,7 @@ std::string prompt_of(const RunOptions& o) {
   if (o.text.prompt_option->count() == 0 && prompt.ends_with('\n')) prompt.pop_back();
   if (prompt.empty() && (o.load.empty() || o.chat)) {
     throw Error(ErrorCode::kInvalidArgument,
-                "the prompt is empty: at least one character is needed to go on from");
+                "the prompt is empty: at least one character is needed to continue from");
   }
   return prompt;
 }
@@ -143,7 +143,7 @@ int tell(const GenerateResult& result, const Session& session, const RunOptions&
 
 int complete(const std::shared_ptr<const Model>& model, StandaloneOptions options,
              const RunOptions& o, const std::string& text) {
-  // What goes on from a session is not the beginning of a text.
+  // A prompt that continues a session is not the beginning of a text.
   const int bos = o.load.empty() ? o.bos : std::max(o.bos, 0);
   const std::vector<int32_t> ids =
       text.empty() ? std::vector<int32_t>() : encode_prompt(*model, text, bos);
@@ -219,7 +219,7 @@ int run(const RunOptions& o) {
 
 void add_session_options(CLI::App& app, RunOptions& o) {
   app.add_option("--session-load", o.load,
-                 "Go on from a saved session: the prompt comes after what it has read; model, "
+                 "Continue from a saved session: the prompt comes after what it has read; model, "
                  "policy and all else must be those it was saved under")
       ->type_name("FILE")
       ->group("Session");
@@ -257,7 +257,7 @@ void add_run(CLI::App& root, Action& action) {
   add_model_option(*app, o->engine);
   add_engine_options(*app, o->engine);
   add_device_option(*app, o->engine);
-  add_text_options(*app, o->text, "The text to go on from");
+  add_text_options(*app, o->text, "The text to continue");
   add_bos_option(*app, o->bos);
   app->add_flag("-i,--interactive", o->interactive,
                 "Read lines and answer each on the same cache (/help shows its commands)")

@@ -1,5 +1,6 @@
 // pith train-dict: dictionaries for the csr codec, trained on the keys and values that a model
-// makes of a text (NeuralDict). Ctrl-C keeps what is finished; the same command goes on from there.
+// makes of a text (NeuralDict). Ctrl-C keeps what is finished; the same command continues from
+// there.
 
 #include <fmt/format.h>
 
@@ -53,7 +54,7 @@ DictSettings settings_of(const TrainDictCommand& o) {
   return s;
 }
 
-/// What the file tells about its making, and what a checkpoint must agree with.
+/// How the file was made; a checkpoint must agree with it.
 std::map<std::string, std::string> describe(const TrainDictCommand& o, size_t tokens) {
   return {{"text", std::filesystem::path(o.text.file).filename().string()},
           {"tokens", std::to_string(tokens)},

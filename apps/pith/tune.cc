@@ -142,9 +142,10 @@ int run(TuneCommand& o) {
 
 void add_tuning_options(CLI::App& app, TuneOptions& o) {
   constexpr const char* kGroup = "Tuning";
-  app.add_option("--bits", o.bits,
-                 "Bits a number that the cache may take, everything included, of f16's 16; a list "
-                 "finds a policy for each")
+  app.add_option(
+         "--bits", o.bits,
+         "Bits per number that the cache may take, everything included, of f16's 16; a list "
+         "finds a policy for each")
       ->check(number_from(0.01, 16))
       ->delimiter(',')
       ->type_name("BITS,...")

@@ -1,5 +1,5 @@
 #pragma once
-// What the GPU benchmarks share: random rows on the device, timing of replayed graphs, JSON lines.
+// Shared by the GPU benchmarks: random rows on the device, timing of replayed graphs, JSON lines.
 
 #include <cuda_runtime_api.h>
 #include <fmt/core.h>

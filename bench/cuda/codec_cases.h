@@ -20,7 +20,7 @@ struct CodecCase {
   GroupedBytes bytes;
   std::function<void(const CodeRowsCall&)> code_keys, code_values;
   std::function<void(const DecodeCall&, const DecodeScratch&)> decode;
-  // What the codes stand for is attended to by the dense kernel, and the answers are compared.
+  // The dense kernel attends to the decoded rows, and the answers are compared.
   std::function<void(const UnpackRowsCall&, bool keys)> unpack;
   int group_blocks = 0;  ///< of spans
 };
@@ -60,7 +60,7 @@ struct Tables {
   }
 };
 
-/// `lists`: each row names its channels, as under selectors that judge again.
+/// `lists`: each row names its channels, as under selectors that select again.
 inline CodecCase qjl(Bench& b, int m, const Tables& t, bool lists = false) {
   const auto stream = b.stream;
   const float unbias = std::sqrt(static_cast<float>(M_PI) / 2);

@@ -1,4 +1,4 @@
-// What it costs that sessions join and leave a pass: the time of a step of N sessions on the GPU,
+// The cost of sessions that join and leave a pass: the time of a step of N sessions on the GPU,
 // the same as before; of one whose company was there before in another order of coming and going;
 // and the first of its number. Milliseconds, medians; answers are drawn, so that each step is over.
 //   cuda_passes_bench <model folder> [policy] [sessions] [tokens of context]

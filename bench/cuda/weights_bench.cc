@@ -1,6 +1,6 @@
 // Weights times few and many tokens on the GPU, in the shapes of Llama-3.1-8B, several tokens in
-// the way that batches take (see matvec.h and tile_matvec.h): microseconds, bytes a second and the
-// share of the card's read rate (measured first); for products from codes also how many times
+// the way that batches take (see matvec.h and tile_matvec.h): microseconds, bytes per second and
+// the share of the card's read rate (measured first); for products from codes also how many times
 // faster than cuBLASLt's over bf16 weights. `model`: all products of a token, 32 layers and the
 // head, in their order, with nothing between them. `decode`: one layer's codes to bf16, as a
 // prompt's chunk needs them. `pass`: all products of a pass of many sessions by skinny_product.h's
@@ -121,7 +121,7 @@ class WeightsBench {
     }
   }
 
-  /// What a chunk's products take, and what decoding takes beside them.
+  /// The time of a chunk's products, and of decoding beside them.
   void chunk(WeightType type, size_t tokens) {
     double bytes = 0;
     for (const Product& p : kLayer)

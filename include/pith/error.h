@@ -8,7 +8,7 @@
 
 namespace pith {
 
-/// What kind of thing went wrong. The CLI's exit status is 10 + the code's value.
+/// The kind of an error. The CLI's exit status is 10 + the code's value.
 enum class ErrorCode {
   kInvalidArgument = 0,  ///< a parameter, policy or prompt that makes no sense
   kNotFound = 1,         ///< a file or a tensor that is not there

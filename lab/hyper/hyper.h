@@ -7,7 +7,7 @@
 // Without a mask: queries and keys are sorted by a locality-sensitive hash (signs of `bits` random
 // projections, read as a Gray code) and cut into blocks; a block of queries attends exactly to the
 // keys of the same block, and to `samples` uniformly drawn keys that stand for all others.
-// Cost: 2 (block + samples) D multiply-adds a query and level of the recursion, log2(T / least)
+// Cost: 2 (block + samples) D multiply-adds per query and level of the recursion, log2(T / least)
 // levels, and exact attention over the last `least` tokens at most.
 
 #include <cstddef>

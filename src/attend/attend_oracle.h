@@ -30,7 +30,7 @@ struct Rows {
   Span span;
 };
 
-/// What a case varies.
+/// The parameters of a case.
 struct Case {
   size_t dim = 64, kv_heads = 2, group = 4, tokens = 1;
   DType dtype = DType::kF32;

@@ -1,5 +1,5 @@
 // Decode: a few queries a KV head against all stored rows (split-K, as in Flash-Decoding). Every
-// row's codes are read once for the whole query group; 2 * D * size_of(code) bytes a row.
+// row's codes are read once for the whole query group; 2 * D * size_of(code) bytes per row.
 // Each span is cut into at most 32 parts by its length alone; a part gives a partial softmax, and
 // the partials of a KV head are merged in the order of the rows.
 
@@ -10,11 +10,11 @@
 namespace pith {
 namespace {
 
-// Rows scored between turns of keys and values. Each turn restarts the memory streams, so tiles are
+// Rows scored before keys and values alternate. Each turn restarts the memory streams, so tiles are
 // long; scores of 16 queries still fit L2.
 constexpr size_t kDecodeTile = 1024;
 constexpr size_t kPartRows = kDecodeTile;
-// Keys that are turned when read are rebuilt as f32 rows: few enough that they stay in L1.
+// Keys that are rotated when read are rebuilt as f32 rows: few enough that they stay in L1.
 constexpr size_t kTurnRows = 64;
 constexpr size_t kMaxParts = 32;
 

@@ -1,6 +1,6 @@
 #pragma once
-// What decode and prefill share: the call's sizes, which rows a query sees, one step of the online
-// softmax.
+// Shared by decode and prefill: the call's sizes, the rows that a query sees, one step of the
+// online softmax.
 
 #include <algorithm>
 #include <cmath>
@@ -28,7 +28,7 @@ struct Geometry {
 
 /// Many query rows: tiles decoded once, matrix products.
 void attend_prefill(const Context& context, const AttendCall& call, const Geometry& geometry);
-/// At most a few query rows a KV head: codes read once, bound by memory.
+/// At most a few query rows per KV head: codes read once, bound by memory.
 void attend_decode(const Context& context, const AttendCall& call, const Geometry& geometry);
 
 /// The oldest position that the query of `token` sees.
@@ -59,7 +59,7 @@ inline void hide_old(float* scores, const Span& span, size_t first, size_t n, in
     if (int64_t{span.positions[first + i]} < oldest) scores[i] = kMinusInf;
 }
 
-/// How many of the call's last tokens a KV head's rows gather mass from.
+/// How many of the call's last tokens add to the mass of a KV head's rows.
 inline size_t asked_tokens(const AttendCall& call, size_t head) {
   const size_t asked =
       call.head_mass_queries.empty() ? call.mass_queries : call.head_mass_queries[head];

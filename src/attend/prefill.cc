@@ -325,7 +325,7 @@ void Prefill::add_mass() {
     heads[g] = sources(g, geo_.tokens - asked, geo_.tokens - 1);
     most = std::max(most, heads[g].size());
   }
-  // Spans of one head may share rows and their mass, so they take turns; heads share nothing.
+  // Spans of one head may share rows and their mass, so they go one by one; heads share nothing.
   for (size_t nth = 0; nth < most; ++nth) {
     std::vector<Task> tasks;
     for (const auto& all : heads) {

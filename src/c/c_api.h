@@ -1,5 +1,5 @@
 #pragma once
-// What the parts of the C face share: what its handles are, how errors come out, and how structs of
+// Shared by the parts of the C face: its handles, how errors come out, and how structs of
 // any size are read and written. Nothing is decided here.
 
 #include <algorithm>

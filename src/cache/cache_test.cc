@@ -106,7 +106,7 @@ TEST(KvCache, DroppedRowsGiveTheirMemoryBack) {
     h.append(rows, t, t + 100, 100);
     most = std::max(most, h.memory().bytes(MemoryKind::kPayload));
   }
-  // 168 rows a head at most, 256 bytes each, and what rounding to pages costs.
+  // 168 rows per head at most, 256 bytes each, and what rounding to pages costs.
   EXPECT_LE(most, size_t{2} * 2 * (168 * 128 + 4096));
 }
 
@@ -190,7 +190,7 @@ TEST(KvCache, RopeCacheCountsPositionsInsideTheCache) {
   std::vector<int64_t> truth(kRows + 1), inside(kRows + 1);
   for (size_t t = 0; t <= kRows; ++t) {
     truth[t] = static_cast<int64_t>(t);
-    // What is held: the sink at 0..3, the window behind it, then the query.
+    // Held are: the sink at 0..3, the window behind it, then the query.
     inside[t] = t < kSink ? truth[t] : truth[t] - static_cast<int64_t>(kRows - kSink - kWindow);
   }
   Harness h(shape, "streaming_llm(window=28,rope=cache)+f32", 1, 1, "", &rope);

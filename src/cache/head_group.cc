@@ -27,10 +27,11 @@ HeadGroup::HeadGroup(const Context& context, const CohortPolicy& policy, const R
       cache_positions_(policy.selector.needs.cache_positions),
       forgets_(policy.site.sliding_window > 0) {
   if ((cache_positions_ || codecs_.key->pre_rope()) && !rope)
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("policy '{}' turns keys or queries, which needs the model's RoPE; none "
-                            "is known here (pith attend: give --rope-theta)",
-                            to_string(policy.rule.selector)));
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("policy '{}' rotates keys or queries, which needs the model's RoPE; none "
+                    "is known here (pith attend: give --rope-theta)",
+                    to_string(policy.rule.selector)));
   plan_.emplace(selector_.rule, policy.schedule, kStagedRows);
   const size_t bound = selector_.rule->most_rows(kEndlessStream);
   make_stores(policy, rope, bound < kEndlessStream / 1024 ? bound : 0);
@@ -224,7 +225,7 @@ void HeadGroup::archive(Archive& a, size_t tokens, std::span<const uint64_t> pro
   if (selector_.chooser) selector_.chooser->archive(a, {bodies_, rope_, tokens});
 }
 
-// How many rows a head has where is the plan's to say; a file must agree with it.
+// The plan says how many rows of a head are where; a file must agree with it.
 void HeadGroup::archive_head(Archive& a, size_t h) {
   const PlanState& state = plan_->state();
   sinks_[h].archive(a, tokens_);

@@ -66,7 +66,7 @@ struct KvCache::Impl {
   /// How many of a step's last queries the selector of each KV head wants mass from: [G].
   std::vector<size_t> begin_step(int l, const float* q, size_t tokens);
   void attend(int l, AttendCall call);
-  /// What each KV head holds: [G] lists.
+  /// The rows of each KV head: [G] lists.
   std::vector<std::vector<Span>> spans(Layer& layer) const;
   /// Compares the answer of a step of one token with the sampled rows.
   void probe(int l, const AttendCall& call);

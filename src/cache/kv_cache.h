@@ -57,7 +57,7 @@ class KvCache {
   void end_prefill();
 
   const std::vector<TokenRange>& protected_tokens() const;
-  /// What all layers share: how many tokens came, which are protected, where prompts ended. With it
+  /// Shared by all layers: how many tokens came, which are protected, where prompts ended. With it
   /// and archive_layer of every layer, in this order, a cache of the same shape, policy, seed,
   /// ropes and probe that has seen nothing becomes this one: whatever comes next gives the same
   /// bits. Loading throws kCorrupt and leaves a cache that is to be thrown away.

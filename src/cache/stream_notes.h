@@ -1,5 +1,5 @@
 #pragma once
-// What all layers of a cache know of the stream they saw, on every device: which tokens are
+// The stream that all layers of a cache saw, on every device: which tokens are
 // protected, and where prompts ended. With the number of tokens, a plan is replayed from it.
 
 #include <functional>

@@ -34,7 +34,7 @@ Value path_of(Runtime& rt, const Value& value, const Value& path,
 
 namespace {
 
-/// What sort, unique, min and max compare: an attribute if one is named, strings without case
+/// The keys of sort, unique, min and max: an attribute if one is named, strings without case
 /// unless told.
 Value sort_key(Runtime& rt, const Value& value, const std::optional<Value>& path, bool with_case) {
   Value key = path && !path->is_none() ? path_of(rt, value, *path) : value;

@@ -225,7 +225,7 @@ std::span<const Entry> text_filters() { return kFilters; }
 
 namespace {
 
-/// What stands behind one % of a pattern.
+/// The text behind one % of a pattern.
 struct Spec {
   bool left = false, plus = false, space = false, zero = false, alternative = false;
   int64_t width = 0, precision = -1;

@@ -50,7 +50,7 @@ std::map<std::string, Value, std::less<>> variables_of(const Json& json) {
   return out;
 }
 
-/// What Pith renders, or nothing if it refuses.
+/// Pith's rendering, or nothing if it refuses.
 Json rendered(const Template& tmpl, std::map<std::string, Value, std::less<>> variables,
               std::string* why = nullptr) {
   try {

@@ -40,7 +40,7 @@ class Interpreter {
   /// A macro that sees what is seen where it stands.
   Value macro(const Node& node) const;
   void set(const Node& node, Value value);
-  /// What `write` puts out, in place of the template's output.
+  /// The output of `write`, which does not go to the template's output.
   template <class Write>
   Text captured(const Write& write) {
     Text text;

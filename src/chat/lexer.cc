@@ -60,7 +60,7 @@ class Lexer {
     advance(end - at_);
   }
 
-  /// What stands before a tag of kind `tag` (the character behind the brace) with this sign.
+  /// The text before a tag of kind `tag` (the character behind the brace) with this sign.
   std::string_view before_tag(std::string_view text, char tag, char sign) const {
     if (sign == '-') {
       const Text kept = strip(Text(std::string(text), Origin::kTemplate), false, true);

@@ -69,7 +69,7 @@ Parameters parameters_of(const Entry& entry) {
   return out;
 }
 
-/// What is wrong with a call of `entry` with so many arguments and these names; "" if nothing.
+/// The fault of a call of `entry` with so many arguments and these names; "" if nothing.
 std::string fault_of_call(const Entry& entry, size_t positional,
                           const std::vector<std::string_view>& named) {
   const Parameters parameters = parameters_of(entry);

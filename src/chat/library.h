@@ -1,6 +1,6 @@
 #pragma once
-// What a template can call: filters, tests, methods and functions, each a row of a table with the
-// names of its parameters. A template that uses another is refused where it gets there.
+// Everything that a template can call: filters, tests, methods and functions, each a row of a table
+// with the names of its parameters. A template that uses another is refused where it gets there.
 
 #include <ctime>
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace pith::chat {
 
-/// What rendering may spend, and where it stands. Every value of some size goes through text(),
+/// The limits of rendering, and how much is used. Every value of some size goes through text(),
 /// list() or dict(), which count it.
 class Runtime {
  public:

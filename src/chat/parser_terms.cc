@@ -1,4 +1,4 @@
-// What expressions are made of: names, literals, indexes, calls.
+// The terms of expressions: names, literals, indexes, calls.
 
 #include <fmt/format.h>
 

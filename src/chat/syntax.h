@@ -70,7 +70,7 @@ struct Expression {
   std::vector<std::pair<std::string, ExpressionPtr>> named;
 };
 
-/// What a value is assigned to: a name, or parts that it is taken apart into.
+/// The target of an assignment: a name, or parts that it is taken apart into.
 struct Target {
   std::string name;
   std::vector<Target> parts;

@@ -11,7 +11,7 @@ Text Template::render(std::map<std::string, Value, std::less<>> variables,
   try {
     return interpreter.run(nodes_);
   } catch (const Error& error) {
-    // What values themselves throw does not know the place.
+    // Errors that values throw do not know the place.
     if (std::string_view(error.what()).starts_with("chat template '")) throw;
     rt.fail(error.what(), error.code());
   }

@@ -139,7 +139,7 @@ TEST(ChatLimits, DeepSourcesAreRefusedWhenRead) {
   failure(std::string(kMaxTemplate + 1, 'x'), ErrorCode::kUnsupported);
 }
 
-// What Jinja2 3.1 gives in transformers' set-up.
+// The results of Jinja2 3.1 gives in transformers' set-up.
 TEST(ChatLanguage, IsJinjas) {
   const std::pair<const char*, const char*> cases[] = {
       {"{% if false %}{{ (x|nothing(1)).more() is nothing 2 }}{{ f(x) }}{% endif %}a", "a"},

@@ -44,7 +44,7 @@ Value is_mapping(Runtime&, const Value& self, const Arguments&) {
   return Value(self.dict() != nullptr);
 }
 
-// What has a length and items: views and iterators do not.
+// Values with a length and items: views and iterators do not.
 Value is_sequence(Runtime&, const Value& self, const Arguments&) {
   const List* list = self.list();
   const bool listed =

@@ -21,7 +21,7 @@ struct Value;
 struct Node;
 using Values = std::vector<Value>;
 
-/// What a name or a key stands for that is not there; `name` is for messages, and may be null.
+/// The value of a name or a key that is not there; `name` is for messages, and may be null.
 struct Undefined {
   std::shared_ptr<const std::string> name;
 };

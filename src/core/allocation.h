@@ -1,5 +1,5 @@
 #pragma once
-// What the allocator makes of a wish, for those who promise bytes before there are any.
+// The size that the allocator gives for a request, for estimates of bytes before there are any.
 
 #include <cstddef>
 

@@ -2,7 +2,7 @@
 // State as bytes and back. A class that has some says so once, in `archive(Archive&)`: the same
 // lines count its bytes, save them and load them, so that nothing can be written and not read.
 //
-// What is loaded may be anybody's: a number is checked against the most that it can be before it is
+// Loaded bytes may be anybody's: a number is checked against the most that it can be before it is
 // used, an array against the bytes that are left before memory is taken for it, and floating-point
 // numbers must be finite. Whatever else must hold between fields is said by need(), both ways.
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the host and kernels call alike, and their loops that nvcc unrolls.
+// Macros for functions of host and kernels, and for loops that nvcc unrolls.
 
 #ifdef __CUDACC__
 #define PITH_BOTH_SIDES __host__ __device__

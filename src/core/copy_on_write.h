@@ -29,7 +29,7 @@ class CopyOnWrite {
   const T* operator->() const { return node_->value.get(); }
   /// Whether another has it too.
   bool shared() const { return node_->users.load(std::memory_order_acquire) > 1; }
-  /// The value for writing: a copy of its own, if it was shared. What copying throws changes
+  /// The value for writing: a copy of its own, if it was shared. An exception from copying changes
   /// nothing.
   T& own() {
     if (shared()) *this = CopyOnWrite(std::make_unique<T>(*node_->value));

@@ -1,7 +1,7 @@
 #pragma once
-// The one place where files are opened for reading. What is read whole or mapped must be a regular
-// file of a sensible size: a folder, a device or a pipe in its place is refused at once, never
-// waited for.
+// The one place where files are opened for reading. A file that is read whole or mapped must be a
+// regular file of a sensible size: a folder, a device or a pipe in its place is refused at once,
+// never waited for.
 
 #include <cstddef>
 #include <filesystem>

@@ -13,7 +13,7 @@
 
 namespace pith {
 
-/// What a byte is for; the ledger's columns.
+/// The purpose of a byte; the ledger's columns.
 enum class MemoryKind : uint8_t {
   kPayload,   ///< coded keys and values
   kMetadata,  ///< norms, scales, indices, positions, weights, attention mass
@@ -27,7 +27,7 @@ inline constexpr size_t kMemoryKinds = 7;
 
 const char* to_string(MemoryKind kind);
 
-/// Live bytes by kind, their peak, and a limit. Thread-safe. What is counted here counts with the
+/// Live bytes by kind, their peak, and a limit. Thread-safe. Bytes counted here count with the
 /// parent too: a session's bytes are its engine's.
 class MemoryCounter {
  public:

@@ -79,7 +79,7 @@ Place place_of(const fs::path& path) {
   return place;
 }
 
-/// What writers that were killed left beside `target`. A writer holds a lock on what it writes; one
+/// Files that killed writers left beside `target`. A writer holds a lock on what it writes; one
 /// that has just made its file and not locked it yet is told by the file's age.
 void remove_leftovers(const fs::path& target) {
   constexpr time_t kNew = 60;  // seconds

@@ -47,7 +47,7 @@ class OutputFile {
 /// Writes a whole file.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
-/// What OutputFile will refuse is refused here, before the work whose result it is to hold; so is,
+/// Refuses here whatever OutputFile will refuse, before the work whose result it is to hold; so is,
 /// with kInvalidArgument, an output that is one of the inputs. Inputs of "" or "-" do not count.
 void check_output(const std::filesystem::path& path,
                   const std::vector<std::filesystem::path>& inputs = {});

@@ -83,7 +83,7 @@ class SafeTensors {
   std::vector<std::shared_ptr<std::vector<std::byte>>> copies_;  // of unaligned tensors
 };
 
-/// What a tensor will be, before its bytes are there.
+/// A tensor before its bytes are there.
 struct TensorSpec {
   std::string name;
   TensorType type = TensorType::kF32;

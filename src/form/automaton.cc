@@ -107,7 +107,7 @@ void Automaton::expand_array(const Symbol& s, int32_t below, std::vector<int32_t
   out.push_back(push_separator(stack, s.phase != 0));
 }
 
-/// What a stack may become before a byte comes, itself left out.
+/// The stacks that a stack may become before a byte comes, without itself.
 void Automaton::expand(int32_t stack, std::vector<int32_t>& out) {
   if (stack == 0) return;
   const Cell cell = cells_[static_cast<size_t>(stack)];

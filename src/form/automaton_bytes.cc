@@ -1,4 +1,4 @@
-// What a byte does to the first symbol of a stack.
+// The effect of a byte on the first symbol of a stack.
 
 #include "form/automaton.h"
 

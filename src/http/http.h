@@ -36,7 +36,7 @@ struct Response {
   std::string body = {};
 };
 
-/// What answers one request. Any thread may call it; calls after the answer's end do nothing, and
+/// Answers one request. Any thread may call it; calls after the answer's end do nothing, and
 /// so do calls after the client has gone.
 class Exchange {
  public:

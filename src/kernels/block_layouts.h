@@ -18,7 +18,7 @@
 
 namespace pith {
 
-/// What IQ4_NL and IQ4_XS name by their codes.
+/// The levels of IQ4_NL and IQ4_XS by their codes.
 #define PITH_IQ4_LEVELS \
   { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 }
 
@@ -102,7 +102,7 @@ struct BlockLayout<WeightType::kIq4Nl> : BlockBase {
 /// Of 256 weights.
 struct LargeBlock : BlockBase {
   static constexpr int kBlock = 256;
-  /// Half bytes of pairs of runs, 32 bytes a pair.
+  /// Half bytes of pairs of runs, 32 bytes per pair.
   PITH_BOTH_SIDES static int half_byte(const uint8_t* codes, int e) {
     return codes[e / 64 * 32 + e % 32] >> (4 * (e / 32 & 1)) & 15;
   }

@@ -52,7 +52,7 @@ PITH_BOTH_SIDES constexpr int tile_piece(int words) {
   return words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1;
 }
 
-/// What a lane has of a step. No array is empty, so that there are no special cases.
+/// The part of a step that a lane has. No array is empty, so that there are no special cases.
 template <class F>
 struct LaneStep {
   uint32_t base[F::kBase];

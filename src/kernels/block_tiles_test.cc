@@ -64,7 +64,7 @@ std::vector<uint8_t> tiles_of(const Blocks& blocks, const TileCounts& n, size_t 
   return tiles;
 }
 
-/// What the 32 lanes of a warp load of a step.
+/// The loads of the 32 lanes of a warp in a step.
 template <class F>
 struct Warp {
   explicit Warp(const uint8_t* step) {

@@ -45,7 +45,7 @@ struct Coded {
   }
 };
 
-/// What byte products may lose: 2^-16 of the largest factor for every term.
+/// Byte products may lose 2^-16 of the largest factor for every term.
 double rounding(std::string_view isa, double largest_factor, double terms) {
   return isa == "avx512_vnni" ? 0x1p-16 * largest_factor * terms : 0;
 }

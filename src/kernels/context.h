@@ -1,5 +1,5 @@
 #pragma once
-// What every computation is handed: threads, counted memory and kernels. No globals.
+// The resources of every computation: threads, counted memory and kernels. No globals.
 
 #include "core/memory.h"
 #include "core/thread_pool.h"

@@ -88,7 +88,7 @@ struct Kernels {
   void (*from_f32)(void* out, const float* in, DType dtype, size_t n);
 
   /// out[m * ld + t] = scale * <q[m], rows[t]> for m < queries, t < count. q is [queries, D].
-  /// Reads each row once for all queries: D * size_of(dtype) bytes a row.
+  /// Reads each row once for all queries: D * size_of(dtype) bytes per row.
   void (*dot_rows)(float* out, size_t ld, const float* q, size_t queries, const DenseRows& rows,
                    size_t count, float scale);
   /// acc[m, :] += sum_t p[m * ld + t] rows[t, :]. acc is [queries, D].
@@ -125,7 +125,7 @@ struct Kernels {
   /// acc[i] += s x[i]; returns the index of the largest |acc[i]|, the lowest of equal ones. n > 0.
   size_t (*add_find_largest)(float* acc, const float* x, float s, size_t n);
   /// out[t, j dim + c] = sum over the pairs of chunk j: coefficient * atom[c]. out is [T, chunks
-  /// dim]; pairs * dim multiply-adds a chunk.
+  /// dim]; pairs * dim multiply-adds per chunk.
   void (*sum_atoms)(float* out, const SparseRows& rows, const AtomRows& atoms, size_t count);
   /// out[m * ld + t] = scale * sum over the pairs of row t: coefficient * dots[j, index, m]. dots
   /// is [chunks, atoms, queries].

@@ -18,7 +18,7 @@ struct RopeScaling {
   float high_freq_factor = 4;
   int64_t original_context = 8192;
   bool linear = false;  ///< "linear": every frequency divided by factor
-  /// What each frequency is divided by (LongRoPE, GGUF's rope_freqs): [rotated / 2]; empty: 1.
+  /// The divisor of each frequency (LongRoPE, GGUF's rope_freqs): [rotated / 2]; empty: 1.
   std::vector<double> divisors = {};
   /// Channels that turn, an even number; 0 = all. Pairs past rotated / 2 stand still.
   size_t rotated = 0;
@@ -73,7 +73,7 @@ class LayerRopes {
   LayerRopes(const Rope* all);  // NOLINT(google-explicit-constructor)
   explicit LayerRopes(const std::vector<const Rope*>& layers);  // [L]
 
-  /// Those that differ, in the order of the first layer that has them.
+  /// The different ones, in the order of the first layer that has them.
   const std::vector<const Rope*>& distinct() const { return distinct_; }
   /// Which of distinct() layer `layer` has.
   size_t index(int layer) const { return of_.empty() ? 0 : of_[static_cast<size_t>(layer)]; }
@@ -93,7 +93,7 @@ class RopeCursor {
   explicit RopeCursor(const Rope& rope);
   /// As Rope::angles.
   void angles(float* cos, float* sin, int64_t position);
-  /// Turns row t of x [count, D] to positions[t], or to first_position + t if positions is null.
+  /// Rotates row t of x [count, D] to positions[t], or to first_position + t if positions is null.
   void rotate_rows(const Kernels& kernels, float* x, const uint32_t* positions,
                    int64_t first_position, size_t count);
 

@@ -1,5 +1,5 @@
 #pragma once
-// What a selector is on the GPU beside its rule. Its row in methods/registry_cuda.cc makes it.
+// The half of a selector on the GPU beside its rule. Its row in methods/registry_cuda.cc makes it.
 
 #include <memory>
 #include <optional>

@@ -1,7 +1,7 @@
 #pragma once
 // Heavy rows apart: the rows with the most recent attention mass, and those whose keys are unlike
 // all others, stay as they are, with weight 1, and only the rest goes to a sampling selector
-// (docs/decisions/0013-heavy-rows.md). What a sample does worst is to drop or double a row
+// (docs/decisions/0013-heavy-rows.md). The worst error of a sample is to drop or double a row
 // that carries much of the attention, now or for a question that is still to come.
 //
 // Rows enter the heavy store unjudged; when it has grown to budget + interval, the `interval`
@@ -17,7 +17,7 @@
 
 namespace pith {
 
-/// What a selector with heavy rows takes beside its own options.
+/// The options of heavy rows beside a selector's own.
 struct HeavyOptions {
   std::optional<Budget> heavy = {};
   bool none = false;                    ///< heavy=0
@@ -33,8 +33,8 @@ struct HeavyOptions {
   /// None unless heavy rows are asked for. Without an interval there are never more than asked for,
   /// and about an eighth of them makes room at once.
   std::optional<HeavySizes> sizes(const BudgetSite& site) const;
-  /// What a budget for all leaves to the others: bytes count heavy rows too, of a share `least`
-  /// rows at least. Throws kInvalidArgument if nothing.
+  /// The part of a budget for all that is left to the others: bytes count heavy rows too, of a
+  /// share `least` rows at least. Throws kInvalidArgument if nothing.
   size_t others(const Budget& all, const BudgetSite& site, std::string_view what,
                 size_t least = 1) const;
   /// With budgets as rows.

@@ -1,6 +1,6 @@
 // The registry: one row a method. A new method adds its row here, its folder beside this file and
-// its page in docs/methods; the contract suite picks it up by itself. What it is on the GPU is a
-// row of registry_cuda.cc.
+// its page in docs/methods; the contract suite picks it up by itself. Its half on the GPU is a row
+// of registry_cuda.cc.
 
 #include "policy/registry.h"
 

@@ -2,9 +2,9 @@
 // The forward pass of the Llama family over a chunk of tokens of one sequence, or over one token
 // each of many: embedding, then per layer RMSNorm,
 // q/k/v, bias, QK norm, RoPE, the cache's step, output projection and a gated MLP, then the final
-// norm and logits. What members differ in is data (model/loaders/architectures.h). Source: Touvron
-// et al. 2023; transformers' modelling code defines the details. Cost per token: 2 flops a weight,
-// and each weight read once per pass.
+// norm and logits. The differences between members are data (model/loaders/architectures.h).
+// Source: Touvron et al. 2023; transformers' modelling code defines the details. Cost per token: 2
+// flops a weight, and each weight read once per pass.
 
 #include <exception>
 #include <functional>
@@ -20,7 +20,7 @@
 
 namespace pith {
 
-/// What a layer's cache is about to be given: queries, keys and values after bias, norm and RoPE.
+/// The input of a layer's cache: queries, keys and values after bias, norm and RoPE.
 struct LayerStep {
   int layer = 0;
   const float* q = nullptr;  // [T, H, D]
@@ -47,8 +47,8 @@ class Forward {
   /// Runs tokens at positions first_position, first_position + 1, ... through all layers; their
   /// rows are appended to the cache. Throws kInvalidArgument (no tokens, too many, an unknown id).
   void run(KvCache& cache, std::span<const int32_t> tokens, int64_t first_position);
-  /// Runs one token of each of many sequences; or any number of one. What a row becomes does not
-  /// depend on those beside it. Throws as above; what a cache throws is its sequence's failure.
+  /// Runs one token of each of many sequences; or any number of one. A row's result does not depend
+  /// on those beside it. Throws as above; what a cache throws is its sequence's failure.
   void run(std::span<Sequence> sequences);
   /// Where row `t` of the last run() left off, [hidden]: what logits are made from.
   std::span<const float> last_state(size_t t) const;

@@ -5,7 +5,7 @@
 namespace pith {
 namespace {
 
-constexpr size_t kOld = 0;  // of PlanState::own: body rows that a judgement left
+constexpr size_t kOld = 0;  // of PlanState::own: body rows that a selection left
 
 }  // namespace
 
@@ -18,7 +18,7 @@ MassRequest votes(size_t queries, size_t tokens, size_t interval, size_t until) 
 
 void KeepBest::feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const {
   while (n > 0) {
-    // Budgets may move with the stream, so that the next judgement is found row by row.
+    // Budgets may move with the stream, so that the next selection is found row by row.
     uint32_t run = 0;
     bool full = false;
     while (run < n && !full) {

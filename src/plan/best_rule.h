@@ -14,14 +14,14 @@ struct MassWish {
     kNobody,
     kAll,   ///< every query so far
     kLast,  ///< the last query
-    kVotes  ///< the last `queries` before a judgement
+    kVotes  ///< the last `queries` before a selection
   } of = Of::kNobody;
   size_t queries = 0;
 };
 
-/// Votes of the last `queries` queries for a judgement that is `until` rows away and comes every
+/// Votes of the last `queries` queries for a selection that is `until` rows away and comes every
 /// `interval` rows. A long pass brings all the votes itself. Short ones collect theirs; starting
-/// anew when a whole number of periods is left makes the votes at the judgement those of the last
+/// anew when a whole number of periods is left makes the votes at the selection those of the last
 /// queries.
 MassRequest votes(size_t queries, size_t tokens, size_t interval, size_t until);
 
@@ -59,8 +59,8 @@ class KeepBest : public Rule {
   size_t keeps_newest() const override { return sizes_.slides > 0 ? stay_at(0) : 0; }
   const MassWish& wish() const { return wish_; }
   const BestSizes& sizes() const { return sizes_; }
-  /// Once `n` rows have come: rows that stay when a prompt ends, rows at which a body is judged,
-  /// and rows that stay then.
+  /// Once `n` rows have come: rows that stay when a prompt ends, rows at which a body is selected
+  /// from, and rows that stay then.
   virtual size_t budget_at(size_t /*n*/) const { return sizes_.budget; }
   size_t limit_at(size_t n) const { return budget_at(n) + std::max<size_t>(sizes_.interval, 1); }
   size_t stay_at(size_t n) const { return limit_at(n) - period_at(n); }
@@ -73,11 +73,11 @@ class KeepBest : public Rule {
   MassWish wish_;
 };
 
-/// PyramidKV's budgets: they fall from the first layer to the last. With K = budget + window rows a
-/// layer on average, the last layer gets K / beta and the first 2 K minus that, linear between, in
-/// kvpress's arithmetic: no layer gets more than there are tokens before the window (what it cannot
-/// use goes to the last layers), and a pyramid whose tip is smaller than the window is given up for
-/// K everywhere.
+/// PyramidKV's budgets: they fall from the first layer to the last. With K = budget + window rows
+/// per layer on average, the last layer gets K / beta and the first 2 K minus that, linear between,
+/// in kvpress's arithmetic: no layer gets more than there are tokens before the window (what it
+/// cannot use goes to the last layers), and a pyramid whose tip is smaller than the window is given
+/// up for K everywhere.
 struct Pyramid {
   size_t budget = 0, window = 0;
   size_t layer = 0, layers = 1;

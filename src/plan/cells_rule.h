@@ -1,6 +1,6 @@
 #pragma once
 // BUZZ's rule: when the body holds `threshold` rows and another comes, one row of each cell stays.
-// Old rows, survivors of a judgement, lie in cells of `old_stride`, new ones behind them in cells
+// Old rows, survivors of a selection, lie in cells of `old_stride`, new ones behind them in cells
 // of `new_stride`; the last cell of each may be short.
 
 #include "plan/rule.h"

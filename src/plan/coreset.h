@@ -95,7 +95,7 @@ PITH_BOTH_SIDES inline void join(ExpressState& s, const ExpressShape& shape, uin
   s.levels[last] = 0;
 }
 
-/// What happens next to a stream for which `n` rows wait, which it then stands behind: kMove of
+/// The next step of a stream for which `n` rows wait, which it then stands behind: kMove of
 /// rows that stay as they are, kPick, or kHalve; of no rows if there is nothing more to do.
 PITH_BOTH_SIDES inline Step next_step(ExpressState& s, const ExpressShape& shape, uint64_t n) {
   Step step;

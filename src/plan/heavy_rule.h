@@ -15,11 +15,11 @@ struct HeavySizes {
   size_t budget = 0, interval = 0, queries = 0;
   size_t by_key = 0;  ///< of the budget: rows that stay for their keys
 
-  /// Rows at which the zone is judged.
+  /// Rows at which the zone is selected from.
   size_t most() const { return budget + interval; }
   /// Whether attention has a say.
   bool by_mass() const { return by_key < budget; }
-  /// What it asks of a pass of `tokens` queries when it holds `held` rows.
+  /// Its needs in a pass of `tokens` queries when it holds `held` rows.
   MassRequest mass(size_t tokens, size_t held) const;
 };
 

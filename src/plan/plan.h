@@ -28,7 +28,7 @@ class Plan {
   /// Replaces the rows to protect, all after the sink; those of tokens seen must not change.
   void protect(ProtectedRows rows) { protected_ = std::move(rows); }
 
-  /// What a pass of `tokens` wants, before it; nothing changes.
+  /// The needs of a pass of `tokens`, before it; nothing changes.
   MassRequest mass(size_t tokens) const { return rule_->mass(state_, tokens); }
   /// The steps of a pass's rows; valid until the next call.
   std::span<const Step> append(size_t tokens);

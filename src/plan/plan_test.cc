@@ -19,7 +19,7 @@
 namespace pith {
 namespace {
 
-/// Rows of one head as token numbers with whole weights, moved as steps say. Which rows a step
+/// Rows of one head as token numbers with whole weights, moved as steps say. Which rows per step
 /// names is a function of their numbers, as it is on a device.
 class Model {
  public:
@@ -277,7 +277,7 @@ TEST(Plan, AsksForMemoryOnceItsListHasGrown) {
   for (int t = 0; t < 500; ++t) EXPECT_EQ(plan.append(1).data(), list);
 }
 
-/// What a rule does with `n` rows more, in short.
+/// The steps of a rule with `n` rows more, in short.
 std::vector<std::string> fed(const Rule& rule, PlanState& state, uint32_t n) {
   const char* const names[] = {"append", "move",  "forget", "judge", "pick",
                                "halve",  "split", "weigh",  "take"};

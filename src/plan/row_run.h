@@ -1,8 +1,8 @@
 #pragma once
 // Rows of one head side by side in one run of memory, for devices that leave rows where they lie:
 // between sink and window stand body | evicted | heavy. A row that goes to the next zone stays
-// where it is, and a bound moves past it; these numbers are all that is needed to know which rows a
-// step is about. At rest they are the plan's own, but for judgements that a device puts off.
+// where it is, and a bound moves past it; these numbers are all that is needed to know the rows of
+// a step. At rest they are the plan's own, but for selections that a device puts off.
 
 #include <cstdint>
 #include <optional>
@@ -31,7 +31,7 @@ struct RowRun {
   static uint32_t kept_of(const Step& step) {
     return step.op == Op::kHalve ? step.rows / 2 : step.keep;
   }
-  /// What the step does to the bounds. Rows that come into the body are its last.
+  /// The effect of the step on the bounds. Rows that come into the body are its last.
   void apply(const Step& step);
   /// All of it as numbers of an Archive (src/core), at most `most` rows and `weights` runs of
   /// weighted ones.
@@ -42,16 +42,17 @@ struct RowRun {
   void weigh_tail(uint32_t first, const Weighted& tail);
 };
 
-/// Judgements of rows that join a body, where what stays does not depend on when they are judged: a
-/// device may let them wait for others. Until then their rows are the run's last, of weight 1.
+/// Selections of rows that join a body, where what stays does not depend on when they are selected
+/// from: a device may let them wait for others. Until then their rows are the run's last, of weight
+/// 1.
 class LateJudgements {
  public:
   /// Puts off a kJudge, and a kWeigh after it.
   void put_off(RowRun& run, const Step& step);
-  /// What is to be done once `least` rows are to go, in one: this, and then weigh() is applied.
+  /// The selections due once `least` rows are to go, in one: this, and then weigh() is applied.
   std::optional<Step> due(const RowRun& run, uint32_t least) const;
   const Step& weigh() const { return weigh_; }
-  /// As RowRun::archive; a judgement that waits leaves `keep` rows, as the plan has them.
+  /// As RowRun::archive; a selection that waits leaves `keep` rows, as the plan has them.
   template <class Archive>
   void archive(Archive& a, uint32_t keep);
 
@@ -63,7 +64,7 @@ template <class Archive>
 void RowRun::archive(Archive& a, uint32_t most, size_t weights) {
   for (uint32_t* rows : {&body, &evicted, &heavy, &judged})
     a.number(*rows, most, "more rows than tokens");
-  a.need(judged <= body, "more judged rows than the body has");
+  a.need(judged <= body, "more selected rows than the body has");
   size_t runs = weighted.size();
   a.number(runs, weights, "more weights than the policy gives");
   weighted.resize(runs);

@@ -110,8 +110,8 @@ TEST(Runs, WeightsOfLevelsFollowFromTheNumberOfBatches) {
   }
 }
 
-// A device that judges a sample 32 rows at a time, and at the end of long passes, holds at most 31
-// rows that the plan has dropped, and weighs the others as the plan did at the last judgement.
+// A device that selects a sample 32 rows at a time, and at the end of long passes, holds at most 31
+// rows that the plan has dropped, and weighs the others as the plan did at the last selection.
 TEST(Runs, JudgementsThatWaitEndAsThePlan) {
   EXPECT_TRUE(rc::check([] {
     const KeepSample sample(*rc::gen::inRange<size_t>(1, 90), true);

@@ -1,6 +1,6 @@
 #pragma once
-// A selector's rule: when it judges and how many rows stay, for all devices. Rules know counts and
-// nothing else: no row, no random number, no device. What a rule remembers is in the PlanState.
+// A selector's rule: when it selects and how many rows stay, for all devices. Rules know counts and
+// nothing else: no row, no random number, no device. A rule's memory is in the PlanState.
 
 #include "plan/step.h"
 

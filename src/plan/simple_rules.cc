@@ -7,7 +7,7 @@ namespace pith {
 namespace {
 
 constexpr uint32_t kForgetEvery = 256;  // rows
-// Rows that are judged together. The groups of every codec are divisors: which rows share a group
+// Rows that are selected together. The groups of every codec are divisors: which rows share a group
 // must not depend on how rows arrive.
 constexpr uint32_t kSamplePiece = 32;
 

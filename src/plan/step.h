@@ -1,7 +1,7 @@
 #pragma once
-// What a cache does with its rows, as integers: where rows of one KV head can be (zones), one thing
+// A cache's work on its rows, as integers: where rows of one KV head can be (zones), one thing
 // that happens to them (a step), and all that a plan remembers of a stream (its state). Devices
-// execute steps; which rows a step names is theirs to find, how many and when is settled here.
+// execute steps; the rows that a step names are theirs to find, how many and when is settled here.
 
 #include <array>
 #include <cstddef>
@@ -51,7 +51,7 @@ struct Step {
   uint32_t rows = 0;
   uint32_t held = 0;    ///< kJudge, kSplit
   uint32_t keep = 0;    ///< kJudge, kSplit; kJudge: kByContents if the choice says how many
-  uint32_t old = 0;     ///< kJudge: the first of `held`, which a judgement left
+  uint32_t old = 0;     ///< kJudge: the first of `held`, which a selection left
   uint32_t first = 0;   ///< kPick, kHalve
   uint32_t tag = 0;     ///< kPick, kHalve
   uint32_t least = 0;   ///< kJudge, if shared; kSplit: of `keep` those that stay for their keys

@@ -30,7 +30,7 @@ struct Turnover {
 /// if none would stay.
 Turnover within(size_t rows, std::optional<size_t> come);
 
-/// What turns a budget into rows.
+/// The data that turns a budget into rows.
 struct BudgetSite {
   size_t context = 0;     ///< the most tokens there will be
   size_t percent_of = 0;  ///< tokens that per cent are of; 0 = the context

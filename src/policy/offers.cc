@@ -19,8 +19,8 @@ const char* text_of(Needs::Body body) {
     case Needs::Body::kNone: return "no row behind the window";
     case Needs::Body::kDrawn: return "rows drawn as they come, other numbers in each head";
     case Needs::Body::kHalved: return "rows that are coded when they are final";
-    case Needs::Body::kJudged: return "rows that are judged again";
-    default: return "rows that are judged again, many at once";
+    case Needs::Body::kJudged: return "rows that are selected again";
+    default: return "rows that are selected again, many at once";
   }
 }
 
@@ -108,7 +108,7 @@ void compare_parameters(Found& found, const Offers& side) {
     require(found, l.asked.empty(), l.asked, fmt::format("{} is {}", l.parameter, l.there));
 }
 
-/// What rows are made of, of any policy.
+/// The types of rows, of any policy.
 void compare_types(Found& found, const Asked& a, const DeviceOffers& d) {
   if (d.any_type) return;
   require(found, a.key_rows == a.value_rows, "a cache of keys and values in different types",
@@ -143,12 +143,13 @@ void compare_rows(Found& found, const Asked& a, const DeviceOffers& d, const std
           fmt::format("{} with heavy rows of which {} leave together", what, n.evicts),
           fmt::format("as many leave as are coded together: heavy_interval is a multiple of {}",
                       a.block()));
-  require(found, drawn || a.learns() <= a.unjudged,
-          fmt::format("{}, whose tables are made of the first {} rows behind the window,", what,
-                      a.learns()),
-          fmt::format("rows are not judged before there are as many, and here they are from {} on: "
-                      "a larger budget, a larger store of heavy rows, or smaller tables",
-                      a.unjudged));
+  require(
+      found, drawn || a.learns() <= a.unjudged,
+      fmt::format("{}, whose tables are made of the first {} rows behind the window,", what,
+                  a.learns()),
+      fmt::format("rows are not selected before there are as many, and here they are from {} on: "
+                  "a larger budget, a larger store of heavy rows, or smaller tables",
+                  a.unjudged));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #pragma once
-// What goes together, as data: what a selector needs, what each side of a codec offers on a device,
+// Combinations, as data: what a selector needs, what each side of a codec offers on a device,
 // what the device does at all; and the one comparison of these. Whether a policy can be, why not,
 // what would do instead, the support page and the tests' lists of refusals all follow from it.
 
@@ -26,16 +26,16 @@ struct Limit {
                         bool none);
 };
 
-/// What a selector asks of codecs and devices.
+/// A selector's needs of codecs and devices.
 struct Needs {
-  /// What becomes of rows that leave the window.
+  /// The fate of rows that leave the window.
   enum class Body : uint8_t {
     kAll,     ///< all stay, one after the other
     kNone,    ///< none stays
     kDrawn,   ///< each stays or goes as it comes; heads hold different numbers of them
     kHalved,  ///< halved until they are final, exact on the GPU, and only then coded there
-    kJudged,  ///< judged again while they are stored
-    kCoreset  ///< many at once go through a coreset, which judges and halves them again
+    kJudged,  ///< selected again while they are stored
+    kCoreset  ///< many at once go through a coreset, which selects and halves them again
   } body = Body::kJudged;
   bool mass = false;         ///< attention mass of each row
   bool queries = false;      ///< statistics of the queries
@@ -62,7 +62,7 @@ struct Offers {
   std::string code = {};     ///< sides whose codes are equal share kernels
   bool levels = true;        ///< kernels take it beside any other side that says so
   bool coded = true;         ///< not plain numbers
-  bool before_rope = false;  ///< keys are turned when they are read
+  bool before_rope = false;  ///< keys are rotated when they are read
   bool aged = false;         ///< rows change their form with age, in the order of the stream
   bool shares = false;       ///< what `block` rows share is found when they are coded
   size_t block = 32;         ///< rows that are coded together
@@ -72,7 +72,7 @@ struct Offers {
   std::string text() const;
 };
 
-/// What a device does, whatever the codec.
+/// The abilities of a device, whatever the codec.
 struct DeviceOffers {
   const char* name;       ///< "the GPU"
   std::vector<int> dims;  ///< head_dims; none: all
@@ -83,12 +83,12 @@ struct DeviceOffers {
   bool positions;         ///< every row has its position beside it
   bool turns_protected;   ///< keys of protected rows that stand at positions inside the cache
   size_t halves;          ///< the most rows that are halved at once; 0: any number
-  int narrow;             ///< above this head_dim rows are exact and judged by score; 0: none is
+  int narrow;             ///< above this head_dim rows are exact and selected by score; 0: none is
 
   static const DeviceOffers& of(Device device);
 };
 
-/// What a rule of a policy becomes at one place.
+/// A rule of a policy at one place.
 struct Asked {
   Device device = Device::kCpu;
   int head_dim = 0;
@@ -100,7 +100,7 @@ struct Asked {
   DType key_rows = DType::kF16, value_rows = DType::kF16;  ///< of exact rows
   DType key_body = DType::kF16, value_body = DType::kF16;  ///< of bodies without a codec
   size_t unjudged =
-      0;  ///< rows of a body when it may first be judged; only where tables are learnt
+      0;  ///< rows of a body when it may first be selected from; only where tables are learnt
   bool protect = false;  ///< rows are protected
   bool apart = false;    ///< heads of other rules lie between the rule's own
 

@@ -40,7 +40,7 @@ struct Field {
 
   /// Printed only if `condition`: options that mean nothing without another.
   Field when(bool condition) &&;
-  /// What an unset one amounts to, for help and tables.
+  /// The meaning of an unset one, for help and tables.
   Field unset(std::string amounts_to) &&;
 };
 using Fields = std::vector<Field>;
@@ -112,7 +112,7 @@ std::string write_options(const std::string& name, O options) {
 /// accepted, with what is.
 void read_fields(const PolicyPart& part, const Fields& fields);
 std::vector<ParameterInfo> infos_of(const Fields& fields);
-/// What each field accepts, in the same order.
+/// The accepted values of each field, in the same order.
 std::vector<std::string> accepted_by(const Fields& fields);
 /// A codec as a policy names it, its values checked. Throws kInvalidArgument.
 PolicyPart parse_codec(std::string_view text);
@@ -147,7 +147,7 @@ MethodOptions read_options(const PolicyPart& part) {
   return MethodOptions(std::move(options));
 }
 
-/// What rows of the registry have in common.
+/// Common to all rows of the registry.
 struct MethodRow {
   MethodInfo info;
   std::vector<std::string> accepts;  ///< of each of the info's parameters

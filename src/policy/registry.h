@@ -25,11 +25,11 @@ struct ResolvedSelector {
   std::shared_ptr<const Rule> rule = nullptr;
   Needs needs = {};
   std::string text;  ///< as the user would write it, budgets as rows
-  /// Null if the rule never judges.
+  /// Null if the rule never selects.
   std::function<std::unique_ptr<Chooser>(const Context&)> chooser = nullptr;
   std::optional<HalverRule> halving = {};  ///< if rows are picked and halved
 
-  /// What carries the rule out on the CPU.
+  /// Carries the rule out on the CPU.
   SelectorParts parts(const Context& context, const SelectorSite& site) const;
 };
 
@@ -60,7 +60,7 @@ struct OfferSite {
 struct CodecRow : MethodRow {
   std::optional<DType> dense;  ///< set if rows are plain numbers of this type
   std::unique_ptr<Codec> (*make)(const MethodOptions&, Side side);
-  /// What it offers on the GPU, with its limits there, whether they are met or not. Null: a row of
+  /// Its offers on the GPU, with its limits there, whether they are met or not. Null: a row of
   /// plain numbers, or there is no GPU's half.
   Offers (*on_gpu)(const MethodOptions&, const OfferSite&) = nullptr;
 };

@@ -113,7 +113,7 @@ ScheduleShape schedule_of(const CohortPolicy& c) {
 }
 
 /// Where a layer hides rows and `exact` holds no more of them than the selector may, it is `exact`
-/// there. A device that does not judge in such layers holds all rows too, under the selector's
+/// there. A device that does not select in such layers holds all rows too, under the selector's
 /// name, where that surely keeps all that a query can see.
 void spare_judgements(CohortPolicy& c) {
   if (c.slides == 0 || c.selector.needs.all()) return;
@@ -131,7 +131,7 @@ void spare_judgements(CohortPolicy& c) {
   c.state_bytes = 0;
 }
 
-/// Rows of a body when it may first be judged, counted up to `most`.
+/// Rows of a body when it may first be selected from, counted up to `most`.
 size_t unjudged_rows(const Rule& rule, size_t most) {
   PlanState state;
   Steps steps;

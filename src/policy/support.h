@@ -1,6 +1,6 @@
 #pragma once
-// What goes with what, as the tables say it: behind docs/support.md, `pith policies NAME` and the
-// contract tests' lists of refusals.
+// Which selectors go with which codecs, as the tables say it: behind docs/support.md, `pith
+// policies NAME` and the contract tests' lists of refusals.
 
 #include <string>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace pith {
 
-/// What is asked of a pair beside its place.
+/// The features asked of a pair, beside its place.
 enum class Feature : uint8_t {
   kNone,
   kSliding,  ///< layers that slide over a window of their own

@@ -34,7 +34,7 @@ class Coding {
   template <class T>
   using Table = std::vector<std::vector<T>>;  // [spans + 1, groups + 1]
 
-  /// What does not depend on the group left out.
+  /// Terms that do not depend on the group are left out.
   struct Query {
     const float* o = nullptr;   // [D]
     std::vector<double> wrong;  // [D] the sampled rows' part of the error
@@ -122,8 +122,8 @@ Coding::Query Coding::query(size_t j) const {
   return query;
 }
 
-// What the sample, without a group, says of the errors of a span's rows; of all spans', where it
-// has too few of this one's.
+// The estimate of the sample, without a group, for the errors of a span's rows; of all spans',
+// where it has too few of this one's.
 Coding::Sizes Coding::sizes_of_errors(const Query& query, size_t span, size_t without) const {
   const bool all = without == groups_;
   const auto left = [&](const auto& sums, auto field) {

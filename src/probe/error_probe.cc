@@ -18,7 +18,7 @@ constexpr double kStudent = 2.131;      // 97.5% of Student's t with kGroups - 1
 // of errors. By measurement: docs/error_probe.md.
 constexpr double kLess = 0.5, kMore = 1.2, kProducts = 0.05;
 
-// Four rows a group.
+// Four rows per group.
 constexpr size_t kLeastRows = 4 * ErrorProbe::kGroups, kMostRows = size_t{1} << 24;
 
 double square(double x) { return x * x; }

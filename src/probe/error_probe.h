@@ -5,15 +5,15 @@
 //
 // At a probed decode step the sums over all rows, sum e^s (v, 1), are estimated: those over what
 // the cache holds, each row with weight 1, are known; the first rows that are gone are added, and
-// n/m times the sample's that are gone. So rows that the cache holds add no noise. What coding did
-// to those is coding_error.h's; both errors' squares are added.
+// n/m times the sample's that are gone. So rows that the cache holds add no noise. The error of
+// coding is coding_error.h's; both errors' squares are added.
 //
 // The estimate o of the exact answer is noisy, so that |policy - o|^2 is too large by o's variance
 // V. V is taken from 16 random groups of the sample, and subtracted. Leaving out one group at a
 // time gives the standard error of the final ratio over all heads and steps: the same rows serve
 // all steps, so errors of different steps are not independent, but groups are.
 //
-// Cost of a probed step: m rows a head, and what ProbedHead takes.
+// Cost of a probed step: m rows per head, and what ProbedHead takes.
 
 #include <array>
 #include <optional>
@@ -41,7 +41,7 @@ struct ProbedHead {
   std::vector<float> back;    // [m, D] values likewise
 };
 
-/// What an error probe is made with.
+/// The arguments of an error probe.
 struct ErrorProbeSite {
   ProbeSampleSite sample;
   size_t group = 0, dim = 0;  ///< query heads of a KV head, D

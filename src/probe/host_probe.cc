@@ -39,7 +39,7 @@ class HostSpans final : public CodedSpans {
     const std::vector<double> sizes = a.sizes(kernels);
     std::vector<CodedSums> sums(a.group, CodedSums(a.dim));
     std::vector<float> rows(kTile * a.dim), scores(a.group * kTile);
-    std::optional<RopeCursor> cursor;  // a cache whose keys come turned may have no RoPE
+    std::optional<RopeCursor> cursor;  // a cache whose keys come rotated may have no RoPE
     if (span.keys_before_rope) cursor.emplace(*site_.rope);
     for (size_t t = 0; t < span.count; t += kTile) {
       const size_t first = span.first + t, n = std::min(kTile, span.count - t);
@@ -95,7 +95,7 @@ void HostProbe::archive(Archive& a, size_t tokens) {
   }
 }
 
-/// What a step's comparison of every head starts from.
+/// The start of a step's comparison of every head.
 struct HostProbe::Comparison {
   std::vector<std::vector<Span>> spans;  // [G] what is held, every row with weight 1
   std::vector<float> known;              // [H, D] the answer over that

@@ -12,7 +12,7 @@
 
 namespace pith {
 
-/// What a probed step knows.
+/// The state of a probed step.
 struct ProbedStep {
   const float* q = nullptr;                  // [H, D], as the model made it
   const float* k = nullptr;                  // [G, D], the step's own row

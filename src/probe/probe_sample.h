@@ -4,7 +4,7 @@
 // is a uniform sample without replacement that does not depend on what the policy keeps, nor on the
 // device. The rows themselves are kept by whoever has them.
 //
-// Cost: a random word a row and head; 16 bytes a row kept.
+// Cost: a random word a row and head; 16 bytes per row kept.
 
 #include <span>
 #include <vector>
@@ -14,7 +14,7 @@
 
 namespace pith {
 
-/// What a layer's sample is drawn with.
+/// The arguments of the draw of a layer's sample.
 struct ProbeSampleSite {
   size_t kv_heads = 0;  // G
   int layer = 0;

@@ -17,7 +17,7 @@ std::vector<uint32_t> positions(const ProbeSample& sample, size_t head) {
   return positions;
 }
 
-// What a device does with the entries must give the rows that the sample names.
+// A device must make of the entries the rows that the sample names.
 TEST(ProbeSample, EntriesTellWhatEachSlotHolds) {
   MemoryCounter memory;
   for (const size_t chunk : {1, 3, 63, 500}) {

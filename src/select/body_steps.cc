@@ -113,7 +113,8 @@ void BodySteps::run_one(const Step& step, size_t h, const NewRows& rows) const {
   }
 }
 
-// Rows that join are few and cheap to judge: heads go in turn. A body is judged on all threads.
+// Rows that join are few and cheap to select: heads go in turn. A body is selected from on all
+// threads.
 void BodySteps::judge(const Step& step) {
   Incoming& in = incoming(step.from);
   selector_.chooser->prepare(step, bodies_);

@@ -1,6 +1,6 @@
 #pragma once
 // Carries out a plan's steps on the bodies of some KV heads: the moves and what is dropped are
-// here, which rows a step names is asked of the selector's chooser or halver.
+// here, the rows that a step names come from the selector's chooser or halver.
 
 #include <array>
 #include <span>
@@ -25,7 +25,7 @@ class BodySteps {
     std::vector<NewRows> rows;  // [heads]
     size_t taken = 0;
   };
-  /// What one head of kEvicted consists of.
+  /// The parts of one head of kEvicted.
   struct Evicted {
     explicit Evicted(MemoryCounter& memory)
         : k(memory, MemoryKind::kScratch), v(memory, MemoryKind::kScratch) {}

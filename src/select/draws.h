@@ -1,5 +1,5 @@
 #pragma once
-// What a row's random numbers decide, in every selector and on every device: functions of the
+// A row's random numbers, in every selector and on every device: functions of the
 // stream of its head, its position and the number of the draw.
 
 #include <cstdint>

@@ -17,7 +17,7 @@ constexpr size_t kMostStores = 300;
 
 }  // namespace
 
-Chosen Chooser::choose(const Step&, size_t, HeadBody&, const NewRows&) { refuse("judge rows"); }
+Chosen Chooser::choose(const Step&, size_t, HeadBody&, const NewRows&) { refuse("select rows"); }
 
 void Chooser::take(size_t, HeadBody&, const NewRows&) { refuse("take rows by their contents"); }
 

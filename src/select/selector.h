@@ -1,5 +1,5 @@
 #pragma once
-// What a selector is: a rule that says when and how many (src/plan), which all devices share, and
+// A selector: a rule that says when and how many (src/plan), which all devices share, and
 // here, for the CPU, a chooser that says which, or the halver that all selectors share whose rows
 // stand for others. One instance serves the KV heads of one layer that share a policy rule, so that
 // work is batched over heads; it sees rows in blocks as they leave the window.
@@ -46,7 +46,7 @@ class HeadBody {
   std::vector<RowStore> stores_;
 };
 
-/// What a selector is told about its place.
+/// A selector's place.
 struct SelectorSite {
   uint64_t seed = 0;
   uint32_t layer = 0;
@@ -76,7 +76,7 @@ struct ChooserPlace {
   size_t tokens = 0;           ///< seen
 };
 
-/// The rows of one head that a judgement leaves.
+/// The rows of one head that a selection leaves.
 struct Chosen {
   bool all_held = false;        ///< every row of the body stays
   std::vector<uint32_t> held;   ///< else these, ascending
@@ -88,11 +88,11 @@ class Chooser {
  public:
   virtual ~Chooser() = default;
 
-  /// Before the heads of a judgement are asked: for what they share.
+  /// Before the heads of a selection are asked: for what they share.
   virtual void prepare(const Step& /*step*/, std::span<HeadBody> /*bodies*/) {}
   /// Names the rows of head `h` that a kJudge leaves. Several heads are asked at the same time.
   virtual Chosen choose(const Step& step, size_t h, HeadBody& body, const NewRows& fresh);
-  /// After a judgement: the rows that were named are all that is left.
+  /// After a selection: the rows that were named are all that is left.
   virtual void kept(const Step& /*step*/, std::span<HeadBody> /*bodies*/) {}
   /// kTake: rows go through a machine of the chooser's own. Several heads at the same time.
   virtual void take(size_t h, HeadBody& body, const NewRows& rows);
@@ -100,10 +100,10 @@ class Chooser {
   virtual float log_weight(const Step& step) const;
   /// Sees each pass's queries before they attend (ExpectedAttention's statistics).
   virtual void observe(std::span<HeadBody> /*bodies*/, const QueryBlock& /*queries*/) {}
-  /// All that it remembers from step to step beside the rows. What is a function of seeds and rows
-  /// is made again.
+  /// All that it remembers from step to step beside the rows. Functions of seeds and rows are made
+  /// again.
   virtual void archive(Archive& a, const ChooserPlace& place);
-  /// What every row of each body scores now, larger stays: [heads][rows], or nothing from a
+  /// The scores of every row of each body now, larger stays: [heads][rows], or nothing from a
   /// selector that has no scores.
   virtual std::vector<std::vector<double>> scores(std::span<HeadBody> /*bodies*/) const {
     return {};
@@ -114,10 +114,10 @@ class Chooser {
   virtual std::unique_ptr<Chooser> clone() const = 0;
 };
 
-/// What carries a rule out on the CPU.
+/// Carries a rule out on the CPU.
 struct SelectorParts {
   std::shared_ptr<const Rule> rule;
-  std::unique_ptr<Chooser> chooser = nullptr;      ///< null if the rule never judges
+  std::unique_ptr<Chooser> chooser = nullptr;      ///< null if the rule never selects
   std::shared_ptr<const Halver> halver = nullptr;  ///< null unless rows are picked and halved
 
   SelectorParts clone() const {

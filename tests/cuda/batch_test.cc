@@ -190,7 +190,7 @@ TEST(CudaBatch, DrawsAreThoseOfOneAlone) {
   }
 }
 
-// What does not belong to sessions is there once; a session's own memory comes back.
+// Memory that does not belong to sessions is there once; a session's own memory comes back.
 TEST(CudaBatch, SessionsTakeTheirOwnAndGiveItBack) {
   const auto model = RandomModelFolder({}).load();
   PITH_NEEDS_GPU();

@@ -150,9 +150,9 @@ class Pair {
   std::vector<AttentionError> gpu_errors() const { return gpu_->attention_errors(); }
   size_t gpu_probe_bytes() const { return device_.bytes(MemoryKind::kProbe); }
   /// To be called before the first row: a second cache on the CPU is fed the same numbers, each up
-  /// to a unit in the last place off. What rounding alone makes of the choice of rows.
+  /// to a unit in the last place off. The effect of rounding alone on the choice of rows.
   void watch_rounding() { rounded_ = cpu_.clone(); }
-  /// Rows from now on are what int4 gives back as they came: codes change no judgement, so that
+  /// Rows from now on are what int4 gives back as they came: codes change no selection, so that
   /// both caches must do the same.
   void draw_codes() { codes_ = true; }
 
@@ -181,20 +181,20 @@ class Pair {
   /// reported before the step, and the step's own. Rows that codes change differ by the codec's
   /// error.
   double oracle_error() const { return oracle_error_; }
-  /// What that error was in the last step, had the oracle left out the row that the last query
+  /// That error in the last step, had the oracle left out the row that the last query
   /// looks at most.
   double error_without_a_row() const { return error_without_; }
   double compared() const { return static_cast<double>(compared_) / steps_; }
   Ledger cpu_ledger() const { return cpu_.ledger(); }
   Ledger gpu_ledger() const { return gpu_->ledger(); }
   size_t counted() const { return device_.total(); }
-  /// What the GPU's cache was said to take at most by now.
+  /// The most that the GPU's cache was said to take by now.
   size_t estimated() const {
     const ResolvedPolicy policy(Policy::parse(policy_), shape_of(static_cast<int>(dim_), sliding_),
                                 kSeed, Device::kCuda);
     return policy.estimate(tokens_, protected_).total_bytes();
   }
-  /// What the GPU's rows of a head count for, together.
+  /// The total weight of the GPU's rows of a head.
   double weight(int l, int g) const {
     double sum = 0;
     for (const float w : gpu_->rows(l, g).log_weights) sum += std::exp(w);
@@ -238,7 +238,7 @@ class Pair {
     rows.log_weights.erase(rows.log_weights.begin(), rows.log_weights.begin() + first);
     return rows;
   }
-  /// What is held before a step.
+  /// The rows held before a step.
   void note_rows(int l) {
     same_before_[l] = same_rows(l) == 1;
     for (int g = 0; g < kKvHeads; ++g) held_[l][g] = gpu_->rows(l, g);

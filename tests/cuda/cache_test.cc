@@ -244,8 +244,8 @@ TEST(CudaCache, WideHeadsHoldTheRowsThatTheCpuHolds) {
   }
 }
 
-// Rows that are judged again in codes. Sizes are such that both devices hold the same codes at each
-// step: multiples of 32.
+// Rows that are selected again in codes. Sizes are such that both devices hold the same codes at
+// each step: multiples of 32.
 TEST(CudaCache, CodedRowsAreJudgedAgain) {
   PITH_NEEDS_GPU();
   for (const char* text :

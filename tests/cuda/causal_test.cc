@@ -43,7 +43,7 @@ int unseen_before(const Case& c, const std::vector<int>& counts, size_t i, int t
   return c.before + t + rows - c.window + 1;  // from the span's first row to the query, less all
 }
 
-/// A call's spans go together, or each is a call of its own that goes on from those before.
+/// A call's spans go together, or each is a call of its own that continues from those before.
 enum class Way { kMma, kHopper, kHopperApart };
 
 void attend(CausalCall call, const std::vector<CausalSpan>& spans, Way way) {
@@ -302,7 +302,7 @@ TEST(CudaCausal, RefusesWhatItDoesNotKnow) {
   EXPECT_THROW(call.check(span), Error);
 }
 
-// What a launch of Hopper's kernel takes; the rest goes on alone, by the kernel for all cards.
+// The limits of a launch of Hopper's kernel; the rest goes on alone, by the kernel for all cards.
 TEST(CudaCausal, SpansThatGoTogether) {
   CausalCall call;
   call.query_heads = 4;

@@ -49,7 +49,7 @@ Decoded decode(const Kind& kind, bool keys, const Coded& coded, int heads, int r
   const auto side = to_host(coded.side);
   const size_t block_words = static_cast<size_t>(dim) * kind.bits, blocks = heads * rows / 32;
   const bool channels = keys && kind.channel_keys;
-  const size_t groups = dim;  // scales a block: one a channel, or 32 rows times D / 32
+  const size_t groups = dim;  // scales a block: one per channel, or 32 rows times D / 32
   const size_t block_side = groups * (kind.minima ? 2 : 1);
   Decoded out{std::vector<float>(blocks * 32 * dim), std::vector<float>(blocks * 32 * dim)};
   for (size_t b = 0; b < blocks; ++b) {

@@ -29,8 +29,8 @@ const char* const kPolicies[] = {
     "buzz(T=90,weights=true),window=30",
     "buzz(s=4,T=77,weights=true,swap=true,localmax=false),sink=0"};
 
-// Rows that int4 gives back as they came: what is judged is what was judged without codes, and rows
-// that move as codes must come with their positions, weights and mass.
+// Rows that int4 gives back as they came: what is selected is what was selected without
+// codes, and rows that move as codes must come with their positions, weights and mass.
 TEST(CudaCodedCache, HoldsTheRowsThatTheCpuHolds) {
   PITH_NEEDS_GPU();
   for (const char* text : kPolicies) {
@@ -83,7 +83,7 @@ TEST(CudaCodedCache, TokensAloneHoldTheSame) {
   }
 }
 
-// Codes that round. A judgement sees numbers of f16 here, of f32 on the CPU: where two scores are
+// Codes that round. A selection sees numbers of f16 here, of f32 on the CPU: where two scores are
 // that close another row stays, and the choices behind it in a halving follow. How many that are is
 // what rounding does on the CPU. There rows are coded again when they leave a heavy store, here
 // they move as they are; and up to 31 rows are still exact here, which the bound on attention's
@@ -109,10 +109,11 @@ TEST(CudaCodedCache, RoundedRowsAreNearlyTheSame) {
   }
 }
 
-// Codes of which 32 rows share the channels that are apart: each row that is judged takes its list
-// with it. Rows leave the window 32 at a time on both devices, and where a selector judges after
-// many of them they are a group on both. Without an interval rows come a few at a time, and groups
-// differ; so they do under uniform and buzz, where a group is on the CPU what the selector took.
+// Codes of which 32 rows share the channels that are apart: each row that is selected from takes
+// its list with it. Rows leave the window 32 at a time on both devices, and where a selector
+// selects after many of them they are a group on both. Without an interval rows come a few at a
+// time, and groups differ; so they do under uniform and buzz, where a group is on the CPU what the
+// selector took.
 TEST(CudaCodedCache, RowsOfGroupsTakeWhatTheyShare) {
   PITH_NEEDS_GPU();
   for (const char* text :

@@ -31,7 +31,7 @@ TEST(CudaContract, BothRegistriesAgree) {
   }
 }
 
-// balancekv judges rows while they are exact here: the CPU's without codes. Under uniform and buzz
+// balancekv selects rows while they are exact here: the CPU's without codes. Under uniform and buzz
 // groups are other rows than on the CPU, and codes differ.
 TEST(CudaContract, EveryPairHoldsWhatTheCpuHolds) {
   PITH_NEEDS_GPU();

@@ -42,7 +42,7 @@ class Turns {
     device_ = to_device(counter, turns);
   }
   const double* data() const { return device_.data(); }
-  /// Turns a row [D] on from position 0.
+  /// Rotates a row [D] on from position 0.
   void turn(float* x, int64_t position) const {
     for (int i = 0; i < dim_ / 2; ++i) {
       const double angle = static_cast<double>(position) * frequency(i);

@@ -7,7 +7,7 @@ namespace {
 
 using namespace csr_test;  // NOLINT(google-build-using-namespace)
 
-// What is packed is what words would be: number for number the CPU's packing of them.
+// Packed pairs are what words would be: number for number the CPU's packing of them.
 TEST(CudaCsr, PairsArePackedAsTheCpuPacksThem) {
   PITH_NEEDS_GPU();
   constexpr int kHeads = 2, kRowsOfHead = 96;

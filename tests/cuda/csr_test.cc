@@ -317,7 +317,7 @@ TEST(CudaCsr, TakesTheBytesThatPairsTake) {
   EXPECT_EQ(bytes.key_side + bytes.value_side, 0u);
   CsrCoding packed{8};
   packed.packed = true;
-  EXPECT_EQ(csr_bytes(packed).per_row(), 36);  // and a scale a row and side
+  EXPECT_EQ(csr_bytes(packed).per_row(), 36);  // and a scale per row and side
 }
 
 TEST(CudaCsr, RefusesSizesThatItDoesNotKnow) {

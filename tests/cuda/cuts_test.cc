@@ -1,6 +1,6 @@
 // The cache on the GPU against the CPU's under any cutting of tokens: its rows and weights, its
 // attention and an oracle's, its bytes; saved wherever a pass ends, it goes on in another cache bit
-// for bit. Rows are what int4 gives back as they came, so that codes change no judgement.
+// for bit. Rows are what int4 gives back as they came, so that codes change no selection.
 
 #include "cache_pair.h"
 
@@ -145,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(Policies, CudaCuts, testing::ValuesIn(kCases), [](const
   return name;
 });
 
-// Rows that share something leave the window in groups: a token brings several judgements, each of
+// Rows that share something leave the window in groups: a token brings several selections, each of
 // the rows that the one before left.
 TEST(CudaCuts, JudgementsOfOneTokenFollowEachOther) {
   PITH_NEEDS_GPU();

@@ -41,7 +41,7 @@ constexpr int64_t kFirst = 4;
 
 ExpressSite site_of(const Stream& s) { return {s.dtype, s.dim, kHeads, kFirst, 77, 2, 1}; }
 
-/// What a device stream holds.
+/// The rows of a device stream.
 struct Held {
   std::vector<std::vector<int64_t>> positions;  // [kHeads]
   std::vector<std::vector<float>> log_weights;

@@ -1,5 +1,5 @@
 #pragma once
-// What the GPU tests share: heads on the device, decoding of device blocks on the host, and
+// Shared by the GPU tests: heads on the device, decoding of device blocks on the host, and
 // attention in double precision as the oracle.
 
 #include <cuda_runtime_api.h>

@@ -44,7 +44,7 @@ TEST(CudaHeads, HoldTheRowsThatTheCpuHolds) {
     EXPECT_GE(pair.same_rows(), 0.98);
     // Between blocks the CPU has coded rows that are exact on the GPU, with csr far from them.
     EXPECT_LT(pair.worst(), std::string(policy).find("csr") == std::string::npos ? 2e-2 : 1);
-    // Up to 31 rows are judged late, or drawn late where they go into codes.
+    // Up to 31 rows are selected late, or drawn late where they go into codes.
     const bool late = std::string(policy).starts_with("uniform(budget") ||
                       std::string(policy).find("uniform(rate=0.3)+") != std::string::npos;
     if (!late) {

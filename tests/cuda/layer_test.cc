@@ -133,7 +133,7 @@ void goes_on_where_it_was_saved(const LayerCase& c) {
   }
 }
 
-/// What cannot be, by its name, with nothing changed.
+/// Impossible requests are refused by name, with nothing changed.
 void refuse_what_cannot_be() {
   const LayerCase exact{"exact"};
   LayerPair pair(exact, kLayouts[0]);

@@ -1,5 +1,5 @@
 #pragma once
-// What the caches that are compared are given: their shape, how far the two may differ by design,
+// The inputs of the caches that are compared: their shape, how far the two may differ by design,
 // rows and queries.
 
 #include <cstdint>

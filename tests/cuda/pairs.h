@@ -10,8 +10,8 @@
 
 namespace pith::cuda {
 
-/// The policy with about `rows` rows in the body. `seldom`: judged after 512 more, not a few at a
-/// time, and without heavy rows, whose choice follows each rounding, where the selector leaves
+/// The policy with about `rows` rows in the body. `seldom`: selected after 512 more, not a few
+/// at a time, and without heavy rows, whose choice follows each rounding, where the selector leaves
 /// that.
 inline std::string policy_of(const SelectorRow& selector, const std::string& codec, size_t rows,
                              bool seldom) {
@@ -61,7 +61,8 @@ inline std::vector<std::string> forms_of(const CodecRow& codec) {
 }
 
 /// f(policy with about `rows` rows, selector, codec) for every pair that is on the GPU; `seldom`
-/// judged over codes, so that rows that leave the window together are a group on both devices.
+/// selected over codes, so that rows that leave the window together are a group on both
+/// devices.
 template <class F>
 void for_pairs(size_t rows, bool seldom, const F& f) {
   for (const SelectorRow& selector : selector_rows()) {

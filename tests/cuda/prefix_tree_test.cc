@@ -1,5 +1,5 @@
-// Prefix trees over an engine on the GPU: what goes on from a snapshot says what it would say
-// without, bit for bit, for one session and for many in a pass; snapshots are counted.
+// Prefix trees over an engine on the GPU: a session from a snapshot answers as it would without,
+// bit for bit, for one session and for many in a pass; snapshots are counted.
 
 #include "pith/saved.h"
 #include "random_model.h"
@@ -69,7 +69,7 @@ TEST(CudaPrefixTree, SnapshotsAreCounted) {
   EXPECT_GE(engine->bytes_in_use(), before);
 }
 
-// What was saved can be kept, and a conversation goes on from it.
+// Saved state can be kept, and a conversation continues from it.
 TEST(CudaPrefixTree, KeepsWhatWasRestored) {
   const auto model = RandomModelFolder({}).load();
   PITH_NEEDS_GPU();

@@ -87,7 +87,7 @@ TEST(CudaCache, ProtectedRowsBesideSamplesInCodesStay) {
   }
 }
 
-// Judged late, so that the sample is the CPU's after a chunk. Runs begin and end within blocks.
+// Selected late, so that the sample is the CPU's after a chunk. Runs begin and end within blocks.
 TEST(CudaCache, ProtectedRowsBesideASampleStay) {
   PITH_NEEDS_GPU();
   for (const char* policy : {"uniform(budget=70)", "uniform(budget=33,weights=false),window=5"}) {

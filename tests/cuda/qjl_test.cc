@@ -30,7 +30,7 @@ std::vector<float> projection(const Case& c, uint32_t seed) {
   return s;
 }
 
-/// What keys [T, D] become, by the definition.
+/// Keys [T, D] after coding, by the definition.
 struct Sketched {
   std::vector<double> sums;     // [T, m + m_out] that the signs are of
   std::vector<double> norms;    // [T, 2]

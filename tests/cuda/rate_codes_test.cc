@@ -14,8 +14,8 @@ uint64_t exact_bytes(int dim, size_t group) {
   return (group - 1 + 31) * uint64_t{kLayers * kKvHeads * 4} * dim;
 }
 
-/// What is the same after chunks of any sizes, whose sum is such that blocks of 32 rows have left
-/// the window.
+/// Numbers that are the same after chunks of any sizes, whose sum is such that blocks of 32 rows
+/// have left the window.
 void expect_same(const Pair& pair, int dim, size_t group) {
   EXPECT_EQ(pair.same_rows(), 1);
   const Ledger cpu = pair.cpu_ledger(), gpu = pair.gpu_ledger();

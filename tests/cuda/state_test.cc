@@ -1,4 +1,4 @@
-// Saved state on the GPU: what is saved and loaded goes on bit for bit, for every selector over
+// Saved state on the GPU: saved and loaded state continues bit for bit, for every selector over
 // every codec and in files of sessions, and bytes that are no state do no harm.
 
 #include <fmt/format.h>
@@ -55,7 +55,7 @@ TEST(CudaState, EveryPairGoesOnWhereItWasSaved) {
   });
 }
 
-// What the list of pairs does not reach: forms with state of their own, sliding layers, heads of
+// Not in the list of pairs: forms with state of their own, sliding layers, heads of
 // different rules, the error probe.
 TEST(CudaState, EveryFormGoesOnWhereItWasSaved) {
   PITH_NEEDS_GPU();

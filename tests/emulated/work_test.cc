@@ -1,5 +1,5 @@
-// What the cache asks of the card, counted: launches, copies, clears, allocations, and how often it
-// waits. What this program itself copies and waits for is among it, the same for all.
+// The cache's requests to the card, counted: launches, copies, clears, allocations, and how often
+// it waits. This program's own copies and waits are among them, the same for all.
 
 #include <gtest/gtest.h>
 
@@ -144,7 +144,7 @@ std::vector<uint64_t> launches(const std::shared_ptr<const Model>& model, const 
   return all;
 }
 
-// Rows that leave windows and are judged, of however many layers and sessions.
+// Rows that leave windows and are selected from, of however many layers and sessions.
 TEST(EmulatedWork, SessionsAreJudgedInTheLaunchesOfTwo) {
   const auto model = RandomModelFolder({}).load();
   for (const char* policy : {"keydiff(budget=48,interval=24)+int4,sink=4,window=16",

@@ -11,7 +11,7 @@
 namespace pith::cuda {
 namespace {
 
-/// What a warp carries for queries r and r + 8 of one of its blocks of 16.
+/// State of a warp for queries r and r + 8 of one of its blocks of 16.
 template <int D>
 struct QueryRun {
   float top[2] = {kUnseen, kUnseen}, sum[2] = {0, 0};  // sum: of this lane's columns
@@ -97,7 +97,7 @@ struct Mask {
     const bool whole = first_row + kTileRows <= rows &&
                        (before < 0 || first_row + kTileRows <= before + first_token + 1) &&
                        (!kBounded || first_row >= from + first_token + 15);
-    // What token `first_token` + r sees of the tile.
+    // How many of the rows of the tile token `first_token` + r sees.
     const int seen = before < 0 ? kTileRows : before + first_token + r + 1 - first_row;
     const int unseen = kBounded ? from + first_token + r - first_row : 0;  // of its first rows
 #pragma unroll
@@ -123,7 +123,7 @@ __device__ inline int token_of(int first_token, int half) {
   return first_token + static_cast<int>(threadIdx.x) % kWarp / 4 + 8 * half;
 }
 
-/// Goes on from what earlier launches found: values are normalised, so their sum is 1.
+/// Continues from earlier launches: values are normalised, so their sum is 1.
 template <int D>
 __device__ inline void restore(QueryRun<D>& run, const CausalCall& p, int head, int first_token) {
   const int c = threadIdx.x % 4;

@@ -1,8 +1,8 @@
 #pragma once
 // Attention of a chunk of queries on the GPU: over the rows of some spans, causal inside the one
 // that holds the chunk's own rows (FlashAttention-2's walk, Dao 2023). Tensor cores; on sm_90 by
-// kernels of their own that go through up to 8 spans in one launch, else a launch a span goes on
-// from what those before it found. Layers with a sliding window bound what a query sees from below
+// kernels of their own that go through up to 8 spans in one launch, else a launch per span
+// continues from those before it. Layers with a sliding window bound what a query sees from below
 // too, in kernels of their own: tiles that no query of a block sees are not read.
 //
 // Cost: 4 D flops a query, head and row seen; rows are read once per 128 queries and query head.
@@ -62,7 +62,7 @@ struct CausalCall {
   size_t together(std::span<const CausalSpan> spans) const;
 };
 
-/// What a launch of Hopper's kernel takes at most.
+/// The limits of a launch of Hopper's kernel.
 inline constexpr size_t kMostChunkSpans = 8;
 
 /// Attention over all of `spans`, of which there is one at least.

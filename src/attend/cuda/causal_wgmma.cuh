@@ -100,7 +100,7 @@ struct ChunkReader {
 #pragma unroll
     for (int i = 0; i < 2; ++i) sums.top[i] += shift - s.shift;
   }
-  /// What the span's scores leave out.
+  /// The rows that the span's scores leave out.
   __device__ float shift() const { return span < 0 ? 0 : p.spans[span].shift; }
   /// Of the span, query t sees rows unseen(t) .. limit(t) - 1.
   __device__ int limit(int t) const { return before < 0 ? rows : min(rows, before + t + 1); }
@@ -129,7 +129,7 @@ struct ChunkReader {
     }
   }
 
-  /// Goes on from what earlier launches found: values are normalised, so their sum is 1.
+  /// Continues from earlier launches: values are normalised, so their sum is 1.
   __device__ void restore(QuerySums& sums, Values& acc, int head) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {

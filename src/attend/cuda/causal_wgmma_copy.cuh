@@ -1,5 +1,5 @@
 #pragma once
-// What a block of Hopper's chunk attention (causal_wgmma.cuh) reads: which queries and tiles of
+// The reads of a block of Hopper's chunk attention (causal_wgmma.cuh): which queries and tiles of
 // rows, in what order, where they lie in shared memory, and the warpgroup that brings them there.
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace pith::cuda {
 /// others time in one kernel: calls that have some have theirs.
 enum class ChunkKind { kPlain, kWeighted, kBounded };
 
-/// What a kernel is made for. One span, as an exact prompt's: a block has one item, and what spans
+/// The parameters of a kernel. One span, as an exact prompt's: a block has one item, and what spans
 /// and items take of a tile's time (a tenth) is not there.
 template <int kHeadDim, ChunkKind kOfRows, bool kOneSpan>
 struct ChunkForm {
@@ -164,7 +164,7 @@ struct TileWalk {
   }
 };
 
-/// What one thread of the copying warpgroup does.
+/// The work of one thread of the copying warpgroup.
 template <class Form>
 struct ChunkCopier {
   static constexpr int D = Form::D;
@@ -226,7 +226,7 @@ struct ChunkCopier {
   }
 };
 
-/// What a warp beside it does where rows have weights: they are numbers of any alignment, which
+/// The work of a warp beside it where rows have weights: they are numbers of any alignment, which
 /// bulk copies do not take.
 template <class Form>
 struct ChunkWeigher {

@@ -1,5 +1,5 @@
 #pragma once
-// What coders of rows are handed, whatever the codec: rows in, blocks of 32 rows out.
+// The arguments of all coders of rows: rows in, blocks of 32 rows out.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@ struct GroupedBytes {
     return static_cast<double>(key_codes + key_side + value_codes + value_side) / 32;
   }
 };
-/// Where rows stand, for codecs that turn keys: they follow the first one, or each of `rows` rows
+/// Where rows stand, for codecs that rotate keys: they follow the first one, or each of `rows` rows
 /// has a position of its own.
 struct RowPositions {
   int64_t first = 0;
@@ -40,7 +40,7 @@ struct CodeRowsCall {
   int heads = 0, rows = 0, head_dim = 0;
   void* codes = nullptr;  // [heads, rows / 32] blocks
   void* side = nullptr;   // [heads, rows / 32] blocks
-  int64_t position = 0;   ///< of the first row, for codecs that turn keys
+  int64_t position = 0;   ///< of the first row, for codecs that rotate keys
 
   /// Throws kInvalidArgument for what the coders do not know.
   void check() const;
@@ -68,7 +68,7 @@ struct CodeJob {
   size_t record_stride = 0;  ///< records between heads
   int first_record = 0;      ///< of the first rows; others follow
 };
-/// What the places of a launch have in common.
+/// Common to the places of a launch.
 struct CodeBatch {
   DType dtype = DType::kF16;  ///< kF16 or kBF16
   int heads = 0, rows = 0, head_dim = 0;
@@ -82,7 +82,7 @@ struct UnpackRowsCall {
   DType dtype = DType::kF16;      ///< kF16 or kBF16
   void* out = nullptr;            // [heads, 32 blocks, D]
   size_t head_stride = 0;         ///< numbers between heads
-  int64_t position = 0;           ///< of the first row, for codecs that turn keys
+  int64_t position = 0;           ///< of the first row, for codecs that rotate keys
   const void* records = nullptr;  // [heads, record_stride] see DeviceCodec::record_bytes
   size_t record_stride = 0;       ///< records between heads
 };
@@ -116,7 +116,7 @@ struct MoveCodesCall {
     return (first % kBlockRows + count + kBlockRows - 1) / kBlockRows;
   }
 };
-/// Which records the rows of all KV heads name. Those that are named get new numbers, one after the
+/// Which records the rows of all KV heads name. Named rows get new numbers, one after the
 /// other in their old order, by which the rows name them from then on.
 struct FindRecordsCall {
   CodeBlocks rows;

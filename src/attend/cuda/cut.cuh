@@ -40,7 +40,7 @@ struct Cut {
     int tiles_a_block;  // at least; 0: all blocks are used
   };
   static constexpr unsigned kShort = 400;  // tiles a block: above, no idle block is worth it
-  /// What is known: how many pieces there are, and whether they are whole; whether a head has no
+  /// Known are: how many pieces there are, and whether they are whole; whether a head has no
   /// tiles; this block's pieces, of which it works on kPiece; that one's tiles begin .. end, and
   /// the first head that it has tiles of.
   enum Own { kPieces, kWhole, kGaps, kPiece, kPieceEnd, kBegin, kEnd, kFirstHead, kOwn };

@@ -18,7 +18,7 @@
 
 namespace pith::cuda {
 
-/// What a span's rows count for (see Role in rows/cpu/span.h).
+/// How much a span's rows count (see Role in rows/cpu/span.h).
 enum class DeviceRole : int32_t { kBoth, kNumerator, kDenominator };
 
 /// A run of stored rows of one KV head, as the kernels see it. `coded` spans are in the codec's
@@ -93,7 +93,7 @@ struct DecodePlace {
 
 class DecodeGroups;
 
-/// Tiles, of 16 or 32 rows of a KV head, that a block of a call in company gets at least.
+/// Tiles, of 16 or 32 rows of a KV head, that a block of a call in a batch gets at least.
 inline constexpr int kTilesABlock = 32;
 
 /// For calls that share launches with others. How their rows are cut over blocks depends on their

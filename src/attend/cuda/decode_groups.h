@@ -13,7 +13,7 @@
 
 namespace pith::cuda {
 
-/// What the parameters of such a kernel have.
+/// The parameters of such a kernel.
 struct PlacedParams {
   DecodePlace place;                    // of the launch's one call
   const DecodePlace* places = nullptr;  // [calls] on the device, or null
@@ -43,8 +43,8 @@ class DecodeGroups {
     bool any_blocks = false;
   };
 
-  /// What is added from here on is another sequence's. One sequence's calls read what those before
-  /// them wrote, and nothing of others.
+  /// Calls that are added from here on are another sequence's. One sequence's calls read what those
+  /// before them wrote, and nothing of others.
   void next_sequence() { stage_ = 0; }
 
   template <class Params>
@@ -64,7 +64,7 @@ class DecodeGroups {
     call.place = nullptr;
     add(call, {bytes, bytes + sizeof(params)}, 0);
   }
-  /// What was added, as launches in their order: all sequences' first calls, then their second
+  /// The added calls, as launches in their order: all sequences' first calls, then their second
   /// ones; neighbours whose places are neighbours together. Nothing is left.
   std::vector<DecodeLaunch> take();
   static void run(std::span<const DecodeLaunch> launches, cudaStream_t stream);

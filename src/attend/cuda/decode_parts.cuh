@@ -1,6 +1,6 @@
 #pragma once
-// What all decode kernels have in common: their arguments, a warp's way through the tiles of a
-// head's spans, and what a block does when it is done with a head.
+// Common to all decode kernels: their arguments, a warp's way through the tiles of a
+// head's spans, and the end of a block that is done with a head.
 
 #include "attend/cuda/cut.cuh"
 #include "attend/cuda/decode.h"

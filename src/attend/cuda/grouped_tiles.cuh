@@ -8,7 +8,7 @@
 // or into the result (values), scales into the smaller operand: the query (KIVI's per-channel
 // keys), the score (per-token keys) or the probability (values).
 //
-// Bytes a row at D = 128: KIVI-2 96, int4 144, int8 272; dense 512.
+// Bytes per row at D = 128: KIVI-2 96, int4 144, int8 272; dense 512.
 
 #include "attend/cuda/running.cuh"
 #include "kernels/cuda/grouped_layout.h"
@@ -77,9 +77,9 @@ struct TokenValues {
     return power_of_two(24 - Pairs::unit_bits(u * (D / 16) + t));
   }
 
-  // What a group's channels share, its minima or -2^(b-1) scales, is summed apart and spread over
-  // them once, at the end. With 8 bits codes outweigh it so much that f32 sums would feel it: there
-  // it is spread tile by tile.
+  // The common part of a group's channels, its minima or -2^(b-1) scales, is summed apart and
+  // spread over them once, at the end. With 8 bits codes outweigh it so much that f32 sums would
+  // feel it: there it is spread tile by tile.
   static constexpr bool kSpreadLate = kBits <= 4;
   static constexpr float kOffset = kAsymmetric ? 1 : -(1 << (kBits - 1));
   static __device__ float shift(const float (&low)[4], int t, int j) {
@@ -330,7 +330,7 @@ struct TokenKeys {
   }
 };
 
-/// Keys and values of a block, with the ring that it travels through. In company a multiprocessor
+/// Keys and values of a block, with the ring that it travels through. In a batch a multiprocessor
 /// has several smaller blocks: one begins or merges while another streams. Alone a call's end is
 /// worth more: it merges as many parts as it has blocks.
 template <class Keys, class Values, bool kInCompany = false>
@@ -363,7 +363,7 @@ struct GroupedTiles {
 
   using Ahead = typename Keys::Ahead;
   static __device__ Ahead ask(const void* table) { return Keys::ask(table); }
-  /// What the keys make of `queries` queries q [8, D] and of what was asked for.
+  /// The product of the keys with `queries` queries q [8, D], from the loads requested before.
   static __device__ void prepare(char* to, const float* q, int queries, const void* table,
                                  const Ahead& ahead) {
     Keys::prepare(to, q, queries, table, ahead);

@@ -4,7 +4,7 @@
 // left behind.
 //
 // Cost: a token reads its keys once more, mostly from cache; a chunk of T queries takes 2 D T
-// operations a query head and row on the tensor cores, half of attention's.
+// operations per query head and row on the tensor cores, half of attention's.
 
 #include <cuda_runtime_api.h>
 
@@ -54,7 +54,7 @@ struct TokenMass {
   MassShape shape;
   const void* q = nullptr;         // [H, D]
   const float* log_sum = nullptr;  // [H] natural logarithm of the denominators
-  /// As a decode call's, behind which this one comes. In company the place says where q and
+  /// As a decode call's, behind which this one comes. In a batch the place says where q and
   /// log_sum are, and the target is `target_at` bytes behind its note.
   DecodeCompany company = {};
   size_t target_at = 0;

@@ -13,7 +13,7 @@
 
 namespace pith::cuda {
 
-// Few warps a block: in company there is one for each KV head of each call, and all are at work at
+// Few warps a block: in a batch there is one for each KV head of each call, and all are at work at
 // once.
 inline constexpr int kTokenThreads = 128;
 inline constexpr int kTokenBlocks = 192;  // a KV head, at most
@@ -24,7 +24,7 @@ struct TokenParams {
   const MassTarget* target;
   int group;
 };
-/// What a kernel is launched with, of one call or, along z, of several.
+/// The arguments of a launch, of one call or, along z, of several.
 struct PlacedMass : PlacedParams {
   size_t target_at;
   int group;

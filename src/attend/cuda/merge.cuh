@@ -105,7 +105,7 @@ __device__ inline void merge_parts(const HeadOutput& to, const HeadParts& parts,
   };
   const int own = static_cast<int>(threadIdx.x);
   ask(pairs_of(own), own < pairs ? count : 0);
-  // A warp a query: its parts' shares of the whole, lanes by parts.
+  // A warp per query: its parts' shares of the whole, lanes by parts.
   const int lane = threadIdx.x % kWarp;
   for (int query = threadIdx.x / kWarp; query < to.queries; query += blockDim.x / kWarp) {
     const float2* ends = rows_of(query) + D / 2;

@@ -6,7 +6,7 @@
 
 namespace pith::cuda {
 
-/// What a lane carries for its two queries.
+/// State of a lane for its two queries.
 struct QuerySums {
   float top[2] = {kUnseen, kUnseen};
   float sum[2] = {0, 0};  // over this lane's columns only

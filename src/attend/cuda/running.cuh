@@ -1,5 +1,5 @@
 #pragma once
-// What a warp carries through the rows it reads: the running maximum, the sum and the weighted
+// State of a warp over the rows that it reads: the running maximum, the sum and the weighted
 // values of up to 8 queries (Milakov & Gimelshein 2018). The maximum is followed only when it rises
 // by more than 2^kLazy: then probabilities stay below 2^kLazy, and most tiles need no reduction
 // over lanes.
@@ -16,7 +16,7 @@ inline constexpr float kLazy = 6;
 inline constexpr float kLog2e = 1.4426950408889634f;
 inline constexpr float kUnseen = -1e30f;  // a maximum before any score: finite, so 2^(x - x) is 1
 
-/// What a warp knows of its queries 2c and 2c + 1: maxima, sums, weighted values.
+/// State of a warp for its queries 2c and 2c + 1: maxima, sums, weighted values.
 template <int D>
 struct Running {
   float top[2] = {kUnseen, kUnseen};

@@ -1,5 +1,5 @@
 #pragma once
-// What the layers of a cache lend each other on the GPU.
+// Scratch that the layers of a cache share on the GPU.
 
 #include <vector>
 
@@ -35,12 +35,12 @@ class ChunkSpace {
   void* queries(size_t tokens);
   /// Sets `out` and `log_sum` of a call.
   void lend_partials(CausalCall& call);
-  /// Room for `rows` rows of all KV heads, whole blocks of them, that are judged.
+  /// Room for `rows` rows of all KV heads, whole blocks of them, that are selected from.
   RowTarget unpacked(size_t rows);
   /// Room for `bytes` bytes of codes, in the same memory.
   std::byte* codes(size_t bytes);
   /// Room for a selection among `rows` rows of `heads` KV heads of several layers, and for that
-  /// many keys [heads, rows, D], rows being whole blocks; what was lent of a piece is lost.
+  /// many keys [heads, rows, D], rows being whole blocks; the contents of a piece are lost.
   struct ManyLayers {
     SelectSpace select;
     std::byte* keys = nullptr;

@@ -62,7 +62,7 @@ std::vector<DeviceCache::Part> DeviceCache::plan_heads(int layer) const {
   return parts;
 }
 
-// What a codec learns of its rows is theirs: such tables are made for each cache.
+// A codec learns tables from its rows: such tables are made for each cache.
 std::shared_ptr<const DeviceCodec> DeviceCache::with_tables(const LayerPlan& plan,
                                                             const TableSite& t) {
   const auto make = [&] {

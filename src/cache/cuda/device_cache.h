@@ -51,18 +51,18 @@ class DeviceCache {
   const RowTarget& token_target(int layer) const { return targets_[index(layer)]; }
   /// out f32 [H, D] <- attention of q [H, D], both in rows of their own.
   DecodePlace token_place(int layer, float* out, const void* q) const;
-  /// Blocks that the token's rows need in company (DecodeCompany::blocks), in any layer.
+  /// Blocks that the token's rows need in a batch (DecodeCompany::blocks), in any layer.
   int token_blocks() const { return blocks_; }
   void attend_token(int layer, const DecodePlace& place, const DecodeScratch& scratch,
                     const DecodeCompany& company = {}) const;
-  /// What decode calls of any layer look like.
+  /// The shape of decode calls of any layer.
   DecodeShape token_shape() const;
   /// Whether the error probe measures this step: then compare_token follows each attend_token,
   /// with the same numbers, and the step is no graph.
   bool comparing() const { return probe_ && probe_->comparing(); }
   void compare_token(int layer, const float* out, const void* q);
   void end_token(LateWork& late);
-  /// What end_token() left there, of any caches of this one's engine.
+  /// The work that end_token() left there, of any caches of this one's engine.
   void run(LateWork& late) { late.run(space_, stream_); }
   void end_token() {
     LateWork late;
@@ -83,9 +83,9 @@ class DeviceCache {
   /// begin_token, and then attend_only in the place of attend_token.
   void begin_query();
   void attend_only(int layer, const DecodePlace& place, const DecodeScratch& scratch) const;
-  /// Several: their answers, f32 [T, H, D], in memory that is lent until the next call.
+  /// Several: their answers, f32 [T, H, D], in scratch memory, until the next call.
   const float* attend_chunk_only(int layer, const void* q, size_t tokens);
-  /// As KvCache::protect. What was captured of token steps is no longer valid. Throws
+  /// As KvCache::protect. Captured token steps are no longer valid. Throws
   /// kInvalidArgument or kUnsupported; then nothing has changed.
   void protect(std::span<const TokenRange> ranges);
 

@@ -1,10 +1,10 @@
 #pragma once
-// What the caches of an engine have in common on the device. It takes turns as they do.
+// Common to the caches of an engine on the device. It takes turns as they do.
 //
 // Tables depend on the model, a policy's codecs and the seed alone (trained dictionaries and the
 // products of their atoms, projections, rotations, the angles of RoPE): they are there once,
-// however many caches use them and as long as one does. Lent memory is used by one cache's pass at
-// a time.
+// however many caches use them and as long as one does. Scratch memory is used by one cache's pass
+// at a time.
 
 #include <map>
 #include <memory>
@@ -34,7 +34,7 @@ class MadeOnce {
 
 class DeviceCommon {
  public:
-  /// What is lent counts here.
+  /// Scratch memory counts here.
   explicit DeviceCommon(MemoryCounter& memory) : memory_(memory) {}
 
   MemoryCounter& memory() { return memory_; }

@@ -31,7 +31,7 @@ struct DeviceProbe::Held {
   std::vector<size_t> place;     // [m] among the rows taken out of the codes
 };
 
-/// What is to be summed.
+/// The terms of the sum.
 struct DeviceProbe::Plan {
   struct Piece {
     const CodedStore* codes = nullptr;

@@ -25,7 +25,7 @@
 
 namespace pith::cuda {
 
-/// What the probe of a cache is made with.
+/// The arguments of the probe of a cache.
 struct DeviceProbeSite {
   CountedBy memory;
   cudaStream_t stream = nullptr;
@@ -41,7 +41,7 @@ struct DeviceProbeStep {
   const DeviceSpan* spans = nullptr;  // the layer's, on the host, as begin_token wrote them
   const void* q = nullptr;            // [H, D], as the model made it
   const float* out = nullptr;         // [H, D] the policy's answer
-  std::function<RowTarget()> piece;   ///< lends room for ChunkSpace::kPieceRows rows
+  std::function<RowTarget()> piece;   ///< gives room for ChunkSpace::kPieceRows rows
 };
 
 class DeviceProbe {
@@ -67,7 +67,7 @@ class DeviceProbe {
   void archive(int layer, Archive& a, size_t tokens);
 
  private:
-  /// What comes to the host of a layer's step. The memory stays for the next.
+  /// The part of a layer's step that comes to the host. The memory stays for the next.
   struct Found {
     PinnedArray<float> sums;                 // [tiles, group, numbers]
     PinnedArray<float> policy;               // [H, D]
@@ -83,7 +83,7 @@ class DeviceProbe {
     Slab k, v;  // [G, slots, D]
     Found found;
   };
-  /// What a step of one layer finds, on the host.
+  /// The findings of a step of one layer, on the host.
   struct Held;
   struct Plan;
   struct Comparison;

@@ -197,7 +197,7 @@ void HeadStores::add_rows(HeadRows& out, size_t head) const {
   const size_t left = unsettled() - known_;
   add(open() - left, left);
   if (!flows()) add_weights(out);
-  protected_.finish(out, sink() + known);  // ordinals until they are judged
+  protected_.finish(out, sink() + known);  // ordinals until they are selected from
   if (body_ && !counted) body_->add_rows(out, head, 0);
   if (ragged_) ragged_->add_rows(out, head);
 }

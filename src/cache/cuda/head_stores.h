@@ -4,29 +4,29 @@
 //
 // Where rows are selected again and again, or all of them stay dense, they stay where they lie: the
 // run is sink | body | window, and a row that leaves the window counts as the body's. At a
-// judgement the rows that stay move to the front of those that were judged, and all later ones
-// follow. Attention sees one span, or more where rows that stayed have weights. Exact attention is
-// the case in which nothing is ever judged.
+// selection the rows that stay move to the front of those that were selected from, and all later
+// ones follow. Attention sees one span, or more where rows that stayed have weights. Exact
+// attention is the case in which nothing is ever selected.
 //
 // Otherwise rows *flow*: those that leave the window all go into the body, which carries out its
 // rule's steps, or are dropped. The run is then the window, and the sink lies apart. In layers with
 // a sliding window of their own rows that no query will see again leave at once where they are
 // dense; spans begin behind those that are still there.
 //
-// Codes of rows that are never judged again take those rows away from the run's body. Codecs that
-// code rows alone take all of the body's rows instead, 32 at a time and all before a judgement:
-// codes then come before the body's dense rows, fewer than 32. A judgement sees the rows as the
+// Codes of rows that are never selected again take those rows away from the run's body. Codecs that
+// code rows alone take all of the body's rows instead, 32 at a time and all before a selection:
+// codes then come before the body's dense rows, fewer than 32. A selection sees the rows as the
 // codes give them back, and what stays moves as codes, so that no row is ever coded twice. Weights
-// are then one array over the codes, the same for all heads, written after judgements.
+// are then one array over the codes, the same for all heads, written after selections.
 //
 // Heavy rows (methods/heavy.h) lie between the body and the window, in codes if that is. At a
 // split the lightest move to their front and count as the body's from then on, or go into a body of
 // its own that carries out the steps that follow.
 //
-// Where heads share a budget what a judgement leaves lies apart, ragged (RaggedStore), and the
+// Where heads share a budget what a selection leaves lies apart, ragged (RaggedStore), and the
 // body's rows in the run are those that came since.
 //
-// A judgement of rows that join, whose outcome does not depend on when it comes, waits for others
+// A selection of rows that join, whose outcome does not depend on when it comes, waits for others
 // of its kind: up to 31 rows that the plan has dropped are then still there, exact and with weight
 // 1, until the chunk ends, or the prompt.
 
@@ -101,7 +101,7 @@ class HeadStores {
   /// that lies apart.
   size_t archive_counts(Archive& a);
   size_t archive_window(Archive& a);
-  /// What lies beside rows.
+  /// Arrays beside the rows.
   void archive_sides(Archive& a);
   /// Between the sink and what lies behind it: the run's codes, or what rows flow into.
   const BodyStore* between() const { return flows() ? body_.get() : coded_.get(); }
@@ -116,7 +116,7 @@ class HeadStores {
     if (flows()) return layer_.schedule.sink > 0 ? 2 : 1;
     return one_run() ? 1 : packs() ? 2 : chooser_->weights() + 2;
   }
-  /// Whether rows that are judged are in codes; and how many of the body's are, the first.
+  /// Whether rows that are selected from are in codes; and how many of the body's are, the first.
   bool packs() const { return coded_ && (layer_.selector.heavy || !chooser_->settles()); }
   size_t packed() const { return packs() ? coded_->rows() : 0; }
   /// How many of those stand behind the run's first `rows`.
@@ -124,7 +124,7 @@ class HeadStores {
   size_t coded_rows() const { return coded_ ? coded_->rows() : 0; }
   /// The body's first rows that are in codes for good, and are no part of the run any more.
   size_t settled() const { return packs() ? 0 : coded_rows(); }
-  /// What heads have on average of the body's first rows in ragged_.
+  /// How many of the body's first rows heads have on average in ragged_.
   size_t shared() const { return ragged_ ? ragged_->rows() / site_.heads : 0; }
   size_t body() const { return run_.body - settled() - shared(); }
   /// Rows between sink and window, but for those of ragged_; packed ones are the first of them.
@@ -171,8 +171,8 @@ class HeadStores {
   DenseStoreShape run_shape() const;
   /// Tells a body that rows flow into which of them the next query does not see.
   void hide();
-  /// The sink that lies apart, as it is attended to: its keys are turned by `steps`, or by those at
-  /// `steps_at` on the device, where positions are the cache's.
+  /// The sink that lies apart, as it is attended to: its keys are rotated by `steps`, or by those
+  /// at `steps_at` on the device, where positions are the cache's.
   RowTarget seen_sink() const;
   void turn_sink(int64_t steps, const int64_t* steps_at) const;
   /// Of the window's `rows` rows from `from` on so many flow into the body now, or are dropped.
@@ -181,21 +181,21 @@ class HeadStores {
   void name_positions(BodyMove& move, ChunkSpace& space) const;
   /// The end of a chunk of rows that were staged behind the window's.
   void end_staged(size_t tokens, ChunkSpace& space, std::vector<BodyMove>& moves);
-  /// What that needs: rows in the run, and what lies beside all rows.
+  /// That needs rows in the run, and arrays beside all rows.
   size_t run_needs(size_t rows) const;
   size_t side_needs(size_t rows) const { return coded_rows() + rows_.rows() + rows; }
   /// Numbers beside rows: there are none where all rows stay.
   size_t stride() const { return positions_.capacity(); }
   void make_side(size_t stride);
   void add_weights(HeadRows& rows) const;
-  /// What a pass's steps do to rows that are there already.
+  /// The effect of a pass's steps on rows that are there already.
   void carry_out(std::span<const Step> steps, bool chunk, ChunkSpace& space, LateWork& late);
   void carry_out(const Step& step, ChunkSpace& space, LateWork* late);
-  /// All judgements of heavy rows that are among the steps, before any of these are carried out:
+  /// All selections of heavy rows that are among the steps, before any of these are carried out:
   /// the lightest leave, for the run's body, or, as `late` says, for that of its own. Returns
   /// whether `late` has the rest of the pass's work too, on rows in codes.
   bool split(std::span<const Step> steps, bool chunk, ChunkSpace& space, LateWork& late);
-  /// In rows of each head, of all judgements of a pass.
+  /// In rows of each head, of all selections of a pass.
   struct Splits {
     size_t stay = 0, leave = 0;
     size_t all() const { return stay + leave; }
@@ -204,7 +204,7 @@ class HeadStores {
                     ChunkSpace& space);
   /// Memory where rows wait for the body to take them.
   StagedRows stage(const Splits& splits, ChunkSpace& space, std::vector<BodyMove>& moves);
-  /// Rows in codes that were judged leave for the body.
+  /// Rows in codes that were selected from leave for the body.
   void close_up_codes(const HeavyWork& work, const Splits& splits, ChunkSpace& space);
   /// Codes first, ...: those that stay, in their new order.
   struct KeptCodes {
@@ -215,7 +215,7 @@ class HeadStores {
   void keep_codes(const KeptCodes& kept, size_t most, ChunkSpace& space);
   /// Some of the body's last rows stay; with `late` the work may be left there, as pack()'s.
   void select(const Step& step, ChunkSpace& space, LateWork* late = nullptr);
-  /// Whether those of other layers and sessions can be judged with them.
+  /// Whether those of other layers and sessions can be selected with them.
   bool joins_others() const;
   void select_now(KeepCall& call, size_t first, const Step& step, ChunkSpace& space);
   /// Some of the body's rows stay, of each head as many as the device finds.
@@ -228,7 +228,7 @@ class HeadStores {
   void pack(size_t count, LateWork* late = nullptr);
   /// Whole blocks of them at a pass's end.
   void pack_blocks(bool chunk, LateWork& late);
-  /// Rows that are judged, from the body's row `first` on, as the codes give them back.
+  /// Rows that are selected from, from the body's row `first` on, as the codes give them back.
   void unpack(JudgedRows& rows, size_t first, DType dtype, const RowTarget& to) const;
   void unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace& space) const;
   /// Shows a step's queries to the rule.
@@ -266,7 +266,7 @@ class HeadStores {
   Slab state_;      // [state_numbers] of float: what the chooser keeps of queries
   ProtectedStore protected_;
   Copied<RaggedStore> ragged_;  // null: heads have as many rows
-  size_t known_ = 0;  // rows with a stored position: those judged, and those that were split
+  size_t known_ = 0;  // rows with a stored position: those selected from, and those that were split
 };
 
 }  // namespace pith::cuda

@@ -7,7 +7,7 @@
 namespace pith::cuda {
 
 void HeadStores::archive(Archive& a, const SeenStream& seen) {
-  Step last;  // judgement of heads that share
+  Step last;  // selection of heads that share
   if (a.loads()) {
     plan_.replay(seen.tokens, seen.prompt_ends, [&](const Step& step) {
       if (step.op == Op::kJudge && step.shared) last = step;
@@ -23,7 +23,7 @@ void HeadStores::archive(Archive& a, const SeenStream& seen) {
   if (coded_) coded_->archive(a, seen.tokens);
   if (body_) body_->archive(a, seen.tokens);
   if (ragged_) {
-    a.need(!a.loads() || run_.judged == last.keep, "another number of judged rows");
+    a.need(!a.loads() || run_.judged == last.keep, "another number of selected rows");
     ragged_->archive(a, seen.tokens, last.least);
   }
   rows_.archive(a, flows() ? archive_window(a) : archive_counts(a), layer_.dtype);
@@ -31,7 +31,7 @@ void HeadStores::archive(Archive& a, const SeenStream& seen) {
   protected_.archive(a, plan_.state().at(Zone::kProtected));
 }
 
-// A judgement that waits for others leaves up to 31 rows more than the plan has.
+// A selection that waits for others leaves up to 31 rows more than the plan has.
 size_t HeadStores::archive_counts(Archive& a) {
   const PlanState& state = plan_.state();
   const size_t late = chooser_->any_time() && !layer_.selector.heavy ? kBlockRows - 1 : 0;
@@ -39,7 +39,7 @@ size_t HeadStores::archive_counts(Archive& a) {
   a.need(run_.heavy == state.at(Zone::kHeavy) && run_.evicted == 0 && run_.body >= body &&
              run_.body <= body + late,
          "another number of rows than the policy keeps");
-  a.need(!ragged_ || shared() == run_.judged, "another number of shared rows than were judged");
+  a.need(!ragged_ || shared() == run_.judged, "another number of shared rows than were selected");
   a.need(packs() ? packed() <= rows_between()
                  : settled() <= run_.body && settled() <= chooser_->settled(state),
          "more codes than rows");

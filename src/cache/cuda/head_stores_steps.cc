@@ -12,7 +12,7 @@ namespace {
 
 size_t whole_blocks(size_t rows) { return (rows + kBlockRows - 1) / kBlockRows * kBlockRows; }
 
-/// One judgement, and behind it at most rows that enter the window: it may wait for those of other
+/// One selection, and behind it at most rows that enter the window: it may wait for those of other
 /// layers, since no step is about the rows that it leaves. Rows that leave the window in groups can
 /// bring several, or more rows.
 bool ends_with_judgement(std::span<const Step> steps) {
@@ -77,7 +77,8 @@ void HeadStores::carry_out(const Step& step, ChunkSpace& space, LateWork* late) 
 
 StagedRows HeadStores::stage(const Splits& splits, ChunkSpace& space,
                              std::vector<BodyMove>& moves) {
-  // Coders read whole blocks. The keys of rows in codes are there too, until they are judged.
+  // Coders read whole blocks. The keys of rows in codes are there too, until they are selected
+  // from.
   const size_t leave = splits.leave, room = whole_blocks(leave);
   const size_t judged = packs() ? whole_blocks(splits.all()) / 2 : 0;  // rows have keys and values
   const StagedRows staged{space.staging(std::max(room, judged)),
@@ -327,7 +328,7 @@ void HeadStores::unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace&
   unpack(rows, first, dtype, space.unpacked(first % kBlockRows + static_cast<size_t>(rows.rows)));
 }
 
-// What lies beside the rows is in the body's order, whether they are codes or not.
+// Arrays beside the rows are in the body's order, whether they are codes or not.
 void HeadStores::pack(size_t count, LateWork* late) {
   if (count <= packed() || count < coded_->least_appended()) return;
   const size_t fresh = count - packed();

@@ -17,7 +17,7 @@ auto kind_of(const ChoiceWork& work) {
                     work.sides.keep);
 }
 
-/// Of one kind, as many as lent memory takes.
+/// Of one kind, as many as scratch memory takes.
 void choose_at_once(std::span<const ChoiceWork> works, ChunkSpace& space, cudaStream_t stream) {
   const ChoiceWork& any = works.front();
   const JudgedRows& of_layer = any.sides.rows;

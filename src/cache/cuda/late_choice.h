@@ -1,9 +1,10 @@
 #pragma once
-// Judgements of rows in codes by their keys alone that come with a token: those of many layers and
-// sessions are made as one layer's of many heads. Keys are given back side by side in lent memory
-// and judged there; what stays goes through lent memory too and back to where it was.
+// Selections of rows in codes by their keys alone that come with a token: those of many layers and
+// sessions are made as one layer's of many heads. Keys are given back side by side in scratch
+// memory and selected there; what stays goes through scratch memory too and back to where it
+// was.
 //
-// Cost for R rows a head: the judgement's own, R keys made and read, and what stays read and
+// Cost for R rows per head: the selection's own, R keys made and read, and what stays read and
 // written twice as codes.
 
 #include <span>
@@ -24,7 +25,7 @@ struct ChoiceWork {
   KeepCall sides;       ///< likewise
 };
 
-/// Memory lent for codes of equally many blocks of each head at several places.
+/// Scratch memory for codes of equally many blocks of each head at several places.
 class CodeRoom {
  public:
   struct Shape {

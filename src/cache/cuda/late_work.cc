@@ -10,7 +10,7 @@
 namespace pith::cuda {
 namespace {
 
-constexpr ptrdiff_t kMostApart = 64;  // places whose codes are in lent memory at once
+constexpr ptrdiff_t kMostApart = 64;  // places whose codes are in scratch memory at once
 
 void code_in_place(std::span<const CodeWork> works, cudaStream_t stream) {
   std::vector<CodeJob> keys, values;

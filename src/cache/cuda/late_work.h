@@ -1,5 +1,5 @@
 #pragma once
-// What a pass's end leaves for later, so that the device is given it with that of other layers and
+// Work that a pass's end leaves for later, to be given to the device with that of other layers and
 // sessions: by itself a layer's would be launches of a few blocks each, one after the other.
 
 #include <vector>
@@ -15,15 +15,15 @@ struct LateWork {
   std::vector<BodyMove> moves;      ///< rows that bodies take, once those have left; likewise
   std::vector<CodeWork> codes;      ///< rows that are coded where they lie, or apart
   std::vector<KeepCall> behind;     ///< what lies behind those moves up, once they have been
-  std::vector<ChoiceWork> choices;  ///< judgements of rows in codes, once those are there
+  std::vector<ChoiceWork> choices;  ///< selections of rows in codes, once those are there
 
   /// Codes and what follows them, of one cache whose rows are of all heads, come here. Its codecs
   /// of one name code equally, also in other layers; those of two caches only if they are one.
   void add(LateWork& of_cache);
-  /// Gives the device the judgements of heavy rows, of many layers in one launch each.
+  /// Gives the device the selections of heavy rows, of many layers in one launch each.
   void judge(cudaStream_t stream);
-  /// Gives it codes, of many places in one launch, and what follows them. What is lent is that of
-  /// any of the caches, which are of one model.
+  /// Gives it codes, of many places in one launch, and what follows them. Scratch is that of any of
+  /// the caches, which are of one model.
   void run(ChunkSpace& space, cudaStream_t stream);
 
  private:

@@ -1,4 +1,4 @@
-// What a resolved rule becomes in one layer on the GPU: the codec whose kernels take it, and the
+// A resolved rule in one layer on the GPU: the codec whose kernels take it, and the
 // selector's half there. Whether it can be has been settled (policy/offers.h).
 
 #include "cache/cuda/layer_plan.h"
@@ -52,7 +52,7 @@ std::shared_ptr<const DeviceCodec> codec_under(const CohortPolicy& policy) {
   const bool stay = needs.all() || (needs.body == Needs::Body::kDrawn && needs.evicts == 0);
   std::shared_ptr<const DeviceCodec> codec = codec_of(policy, !stay);
   if (stay || (needs.body == Needs::Body::kHalved && !policy.keys.offers.before_rope)) return codec;
-  // They may be judged again, or do not follow each other.
+  // They may be selected again, or do not follow each other.
   const auto alone = codec->with_rows_alone(static_cast<int>(policy.site.head_dim));
   return alone ? alone : codec;
 }

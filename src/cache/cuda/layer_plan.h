@@ -1,6 +1,6 @@
 #pragma once
-// What a policy makes of the heads of one layer that are side by side under one rule, and what
-// their rows are made with.
+// Adjacent heads of one layer under one rule: the plan that a policy gives them, and the arguments
+// of their rows.
 
 #include <memory>
 #include <string>
@@ -15,7 +15,7 @@
 
 namespace pith::cuda {
 
-/// What the policy makes of them. Made by plan_layer.
+/// Their plan under the policy. Made by plan_layer.
 struct LayerPlan {
   DType dtype = DType::kF16;  ///< of exact rows
   bool straight = true;       ///< every row stays, exact
@@ -27,8 +27,8 @@ struct LayerPlan {
   // Of the body:
   std::shared_ptr<const DeviceCodec> codec;  ///< of the rows that stay for good
   bool before_rope = false;                  ///< its keys are rotated when they are read
-  /// What a group shares is found when it is coded: rows come in whole groups, and in no other
-  /// number, also where each stands alone from then on.
+  /// The shared numbers of a group are found when it is coded: rows come in whole groups, and in no
+  /// other number, also where each stands alone from then on.
   bool shares = false;
   std::string codec_name;  ///< of that codec and its form: equal names are equal codecs
   SelectorOnGpu selector;  ///< none: all rows do, or none
@@ -54,7 +54,7 @@ struct RopeTable {
   DeviceArray<double> device;  // [D/2]
 };
 
-/// What all layers' rows are made with.
+/// The arguments of all layers' rows.
 struct LayerSite {
   CountedBy memory;
   cudaStream_t stream = nullptr;
@@ -63,7 +63,7 @@ struct LayerSite {
   const RopeTable* rope = nullptr;             ///< of the layer; null = not known
 };
 
-/// What a layer's bodies are made with.
+/// The arguments of a layer's bodies.
 StoreSite body_site(const LayerPlan& plan, const LayerSite& site);
 
 /// When the layer's rows move. Rows that leave a window together need no memory on the way.

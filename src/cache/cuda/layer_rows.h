@@ -1,6 +1,6 @@
 #pragma once
-// The rows of one layer on the GPU: stores of KV heads side by side, one list of heads a rule. What
-// attention is told of them, and when they move.
+// The rows of one layer on the GPU: stores of KV heads side by side, one list of heads a rule.
+// Their spans for attention, and when they move.
 //
 // Where heads have different rules each range of neighbours attends with its own queries. New rows
 // of all heads come to one place, from where each range copies its own. Cost beside the stores': a
@@ -40,7 +40,7 @@ class LayerRows {
 
   /// The spans of what is held, for a query that stands behind it and brings no row.
   void write_spans(const TokenSlots& slots);
-  /// A chunk's queries over the same: `call` is as attend_chunk's. Its `out`, which is lent, has
+  /// A chunk's queries over the same: `call` is as attend_chunk's. Its `out`, which is scratch, has
   /// the result; `first` is still set if nothing is held.
   void attend_held(CausalCall& call, ChunkSpace& space);
 

@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// A thread a row; one binary search.
+/// A thread per row; one binary search.
 __global__ void __launch_bounds__(kThreads)
     positions_kernel(const __grid_constant__ ProtectedStore::PositionsCall call,
                      const OrdinalRun* runs, int count) {

@@ -64,7 +64,7 @@ void RaggedStore::attend_chunk(ChunkAttention& attention) const {
   CausalSpan span = causal_span(rows, most(), site_.dim);
   span.heads = heads_at(now_);
   attention.add(span);
-  if (held_->codes) attention.flush();  // the room is lent
+  if (held_->codes) attention.flush();  // the room is scratch
 }
 
 MassTarget RaggedStore::mass_target(bool anew) const {
@@ -261,7 +261,7 @@ void RaggedStore::archive(Archive& a, size_t tokens, size_t least) {
   }
 }
 
-// What the bodies of codes have beside the rows is room for whole blocks.
+// Bodies of codes also have room for whole blocks.
 void RaggedStore::add_to(Ledger& ledger) const {
   const size_t side = rows_ * (sizeof(int32_t) + (has_mass_ ? sizeof(float) : 0));
   ledger.metadata += side + places_.allocated_bytes();

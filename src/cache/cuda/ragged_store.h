@@ -1,13 +1,13 @@
 #pragma once
-// Rows of a layer's KV heads that share a budget, as judgements left them: heads have different
+// Rows of a layer's KV heads that share a budget, as selections left them: heads have different
 // numbers of them, and one head's lie behind the other's, dense and with nothing between, or in
 // codes, of which each head begins a block. How many there are of all heads follows from counts; of
-// each only the device knows until the host asks, which waits for the last judgement
+// each only the device knows until the host asks, which waits for the last selection
 // (docs/decisions/0191).
 //
-// A judgement is about these rows and fresh ones, equally many of each head, that lie elsewhere.
-// What stays is written to new memory, and the old is given back. To the codec that memory is one
-// head's: codes of rows that share nothing are the same in all of them.
+// A selection is about these rows and fresh ones, equally many of each head, that lie elsewhere.
+// Rows that stay are written to new memory, and the old is given back. To the codec that memory is
+// one head's: codes of rows that share nothing are the same in all of them.
 
 #include "cache/cuda/chunk_space.h"
 #include "core/copied.h"
@@ -34,7 +34,7 @@ class RaggedStore {
   /// Of a chunk's queries, which see all rows.
   void add_chunk_mass(ChunkMass of, bool anew) const;
 
-  /// Rows that are judged behind those held, in `codes` if rows are.
+  /// Rows that are selected from behind those held, in `codes` if rows are.
   struct Fresh {
     const JudgedRows& rows;
     const CodedStore* codes = nullptr;
@@ -49,7 +49,7 @@ class RaggedStore {
   void archive(Archive& a, size_t tokens, size_t least);
 
  private:
-  /// Where heads are: as they stand, as a judgement sees them, as it leaves them.
+  /// Where heads are: as they stand, as a selection sees them, as it leaves them.
   enum Places { kOne, kOther, kAll, kPlaces };
   int32_t* rows_at(int places) const {
     return places_.at<int32_t>(2 * static_cast<size_t>(places));
@@ -74,7 +74,7 @@ class RaggedStore {
   size_t unit() const { return body_.codec ? size_t{kBlockRows} : 1; }
   /// Places of `rows` rows of all heads, whatever their shares.
   size_t most_places(size_t rows) const { return rows + site_.heads * (unit() - 1); }
-  /// What a body holds, as rows that are lent.
+  /// The rows of a body, borrowed.
   RowTarget unpacked(DeviceBuffer& room, const CodedStore& codes, size_t heads, DType dtype) const;
   void keep_codes(const LineUpCall& call, const CodedStore& fresh, Lists& kept) const;
   JudgedRows view() const;

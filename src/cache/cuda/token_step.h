@@ -9,14 +9,14 @@
 
 namespace pith::cuda {
 
-/// What a rule's kernels read beside rows and queries.
+/// The arguments of a rule's kernels beside rows and queries.
 struct TokenNote {
   MassTarget mass;
   QueryNote queries;
   int64_t evicted = 0;  ///< rows that the sink moves up by, where positions are the cache's
   RowTarget target;     ///< of a run of heads: see HeadRuns
 };
-/// What a token's kernels read, as it is written on the host: one layer's.
+/// The arguments of a token's kernels, as they are written on the host: one layer's.
 struct TokenSlots {
   DeviceSpan* spans = nullptr;  // [G, spans()]
   TokenNote* note = nullptr;    // [notes()]

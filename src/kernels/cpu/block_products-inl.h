@@ -1,9 +1,9 @@
 // Products of weights in blocks with rounded inputs, and their decoding. Included once a target.
 //
 // A run of 32 codes times 32 whole numbers is one vector of integer sums (two runs with AVX-512);
-// times the run's scales it is added to f32 sums of a row. What codes are offset by, and minima, go
-// through the inputs' own sums: eight runs in one multiplication. About 8 instructions for 64
-// weights and a token with AVX-512, 9 for 32 with AVX2, and 6 for a run's scales.
+// times the run's scales it is added to f32 sums of a row. Offsets and minima of codes go through
+// the inputs' own sums: eight runs in one multiplication. About 8 instructions for 64 weights and a
+// token with AVX-512, 9 for 32 with AVX2, and 6 for a run's scales.
 
 #if defined(PITH_KERNELS_CPU_BLOCK_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PITH_KERNELS_CPU_BLOCK_PRODUCTS_INL_H_

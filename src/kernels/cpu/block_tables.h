@@ -5,7 +5,7 @@
 
 namespace pith {
 
-/// What IQ4_NL and IQ4_XS name by their codes.
+/// The levels of IQ4_NL and IQ4_XS by their codes.
 inline constexpr int8_t kIq4Levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                           1,    13,   25,  38,  53,  69,  89,  113};
 /// Whole numbers that inputs are rounded to: 127, or 127 * 256 + 127.

@@ -1,6 +1,6 @@
 // Queries against stored rows, and weights against activations: the loops of decoding. Each is
 // bound by reading the rows, so a row is read from memory once for all queries and everything else
-// is arranged to stay below that: D * size_of(dtype) bytes and 2 * D * queries operations a row.
+// is arranged to stay below that: D * size_of(dtype) bytes and 2 * D * queries operations per row.
 
 #include "kernels/cpu/targets.h"
 
@@ -24,7 +24,7 @@ constexpr size_t kDotQueries = kManyRegisters ? 4 : 2;
 // Queries and vectors of one register block of weighted sums.
 constexpr size_t kAddQueries = 4;
 constexpr size_t kAddVectors = kManyRegisters ? 4 : 2;
-// Places of the rows that are read by turns. One run of memory keeps few requests under way; the
+// Places of the rows that are read alternately. One run of memory keeps few requests under way; the
 // processor's prefetchers follow many at once, and two cores then read half as much again.
 constexpr size_t kStreams = 8;
 // Numbers of longer rows make streams enough by themselves.
@@ -164,7 +164,7 @@ HWY_INLINE void add_block(const Sums& a, size_t query, size_t column,
     Vec row[V];
     HWY_UNROLL(16)
     for (size_t v = 0; v < V; ++v) row[v] = load_widened<K>(x + v * kLanes);
-    // The next row of each stream is the next turn's.
+    // The next row of each stream belongs to the next round.
     HWY_UNROLL(16)
     for (size_t c = 0; c < V * kLanes; c += kLine<K>) hwy::Prefetch(x + a.dim + c);
     HWY_UNROLL(16)

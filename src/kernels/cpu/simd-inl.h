@@ -1,4 +1,4 @@
-// What the SIMD files share: vectors of f32, loads that widen, sums across lanes. Per target.
+// Shared by the SIMD files: vectors of f32, loads that widen, sums across lanes. Per target.
 
 #if defined(PITH_KERNELS_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PITH_KERNELS_CPU_SIMD_INL_H_

@@ -1,5 +1,5 @@
 // Rows that are sums of a few atoms, and the pursuit that finds them. Atoms and sums lie in L1 or
-// L2; a row costs 4 bytes a pair from memory.
+// L2; a row costs 4 bytes per pair from memory.
 
 #include "kernels/cpu/targets.h"
 

@@ -19,7 +19,7 @@ struct DeviceInfo {
   int multiprocessors = 0;
   int major = 0, minor = 0;  ///< compute capability
   size_t l2_bytes = 0;
-  size_t shared_per_block = 0;  ///< bytes a block may ask for
+  size_t shared_per_block = 0;  ///< bytes that a block may ask for
 
   bool wgmma() const { return major == 9; }  ///< Hopper's products of warpgroups
 };

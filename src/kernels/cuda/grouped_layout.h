@@ -65,7 +65,7 @@ PITH_BOTH_SIDES constexpr CodePlace fragment(int n, int lane, int low, const Cod
   const int words = part.width * dim / 32, piece = words < 4 ? words : 4;
   const int at = (word / piece * 32 + lane) * piece + word % piece;
   // Four bits of a selector are a code of the lower number, four beside them of the next pair's;
-  // the next byte has the upper numbers'. What is joined to them lies where a shift brings it
+  // the next byte has the upper numbers'. Joined codes lie where a shift brings it
   // there.
   if (part.looked_up)
     return {at, slot % 4 / 2 * 16 + low * 8 + slot % 2 * 4 + slot / 4 * part.width};

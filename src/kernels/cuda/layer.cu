@@ -60,7 +60,7 @@ __device__ inline float4 four_of_parts(const Parts& p, size_t width, size_t i) {
   return parts[0];
 }
 
-/// A block a row. All of a row is asked for at once: few rows are few blocks, and each trip to
+/// A block per row. All of a row is asked for at once: few rows are few blocks, and each trip to
 /// memory that waits for another is a microsecond.
 template <class T>
 __global__ void __launch_bounds__(kThreads) norm_kernel(const __grid_constant__ NormCall p) {
@@ -149,7 +149,7 @@ __device__ float whole_squares(const HeadsCall& p, const float* token_row, bool 
   return block_sum<D / 2>(squares, sums) / static_cast<float>(count);
 }
 
-/// One block a token and head, one thread a pair of channels. Where RoPE turns only the first
+/// One block per token and head, one thread per pair of channels. Where RoPE turns only the first
 /// channels of a head, pairs stand closer; they are brought to where the cache's RoPE has them.
 template <class T, int D>
 __global__ void __launch_bounds__(D / 2) heads_kernel(const __grid_constant__ HeadsCall p) {
@@ -221,7 +221,7 @@ __global__ void gate_kernel(T* out, const float* gate_up, const float* bias, siz
   out[blockIdx.x * inner + i] = from_float<T>((kind == GateKind::kSilu ? silu(g) : gelu(g)) * u);
 }
 
-/// A block a row; which way the row goes is the caller's.
+/// A block per row; which way the row goes is the caller's.
 __global__ void __launch_bounds__(kThreads)
     move_rows_kernel(float* const* places, float* rows, size_t width, bool scatter) {
   float* here = rows + blockIdx.x * width;

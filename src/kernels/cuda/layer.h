@@ -23,7 +23,7 @@ struct EmbedCall {
 };
 void embed(const EmbedCall& call, cudaStream_t stream);
 
-/// What a token's angles are made of.
+/// The inputs of a token's angles.
 struct AngleSource {
   const double* frequencies = nullptr;  // [D/2]
   int64_t position = 0;
@@ -38,7 +38,7 @@ struct AnglesCall {
 };
 void find_angles(const AnglesCall& call, cudaStream_t stream);
 
-/// What parts of a product add up to, in their order (skinny_product.h), and a bias.
+/// The sum of the parts of a product, in their order (skinny_product.h), and a bias.
 struct Parts {
   const float* data = nullptr;  // [count, T, width]
   int count = 0;
@@ -105,7 +105,7 @@ void scatter_rows(float* const* places, const float* rows, size_t tokens, size_t
 void gather_rows(float* rows, float* const* places, size_t tokens, size_t width,
                  cudaStream_t stream);
 
-/// What the MLP's gate goes through: model/loaders/architectures.h's Activation.
+/// The activation of the MLP's gate: model/loaders/architectures.h's Activation.
 enum class GateKind : uint8_t { kSilu, kGeluTanh };
 
 /// out <- activation(gate + bias) (up + bias).

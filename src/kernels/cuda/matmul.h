@@ -1,7 +1,7 @@
 #pragma once
-// Weights times a chunk of activations through cuBLASLt: sums in f32. Weights of the activations'
-// type are multiplied where they lie (f32 without TF32), others become it in scratch, a panel of
-// rows at a time.
+// Products of weights and a chunk of activations through cuBLASLt: sums in f32. Weights of the
+// activations' type are multiplied where they lie (f32 without TF32), others become it in scratch,
+// a panel of rows at a time.
 
 #include <cublasLt.h>
 

@@ -1,6 +1,6 @@
 #pragma once
-// Dense weights times a few tokens' activations: what decode spends its time on. What stands before
-// and after a product in a layer is fused into it. Two ways. Alone, each token reads the weights
+// Dense weights times a few tokens' activations: what decode spends its time on. The steps of a
+// layer before and after a product are fused into it. Two ways. Alone, each token reads the weights
 // once, and activations are f32: the least time for one token. Together, up to kMostAtOnce tokens
 // share one reading of 16-bit weights, which see 17 bits of an activation; what a token gets does
 // not depend, bit for bit, on the other tokens and their number.

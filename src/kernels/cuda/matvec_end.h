@@ -1,5 +1,5 @@
 #pragma once
-// What becomes of the sums s = W x + bias of a matrix-vector product.
+// The use of the sums s = W x + bias of a matrix-vector product.
 
 #include <cstdint>
 

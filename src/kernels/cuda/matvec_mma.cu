@@ -2,7 +2,7 @@
 // the sum of two bf16 numbers (it loses 2^-18 of itself), a weight in f16 of two exactly; sums are
 // f32. Numbers of a token go through the same sums in the same order whatever the other tokens are
 // and however many: a warp of eight adds up every eighth piece of a row, then the eight are added
-// in order. What 8 columns of the tensor cores hold beyond the tokens is zero.
+// in order. Columns of the tensor cores beyond the tokens, up to 8, are zero.
 
 #include <algorithm>
 
@@ -75,8 +75,8 @@ __device__ inline void multiply_tile(float (&c)[4], const uint4& upper, const ui
   }
 }
 
-/// What a launch is compiled for: tiles of 16 rows a block, tiles of 8 tokens, and how many pieces
-/// of its rows a warp asks for ahead.
+/// The compiled form of a launch: tiles of 16 rows per block, tiles of 8 tokens, and how many
+/// pieces of its rows a warp asks for ahead.
 template <int kM_, int kN_, int kDepth_, int kBlocks_>
 struct Size {
   static constexpr int kM = kM_, kN = kN_, kDepth = kDepth_;

@@ -33,7 +33,7 @@ struct RankingCall {
   std::span<const uint32_t> mask;
 };
 
-/// What the device finds of a row.
+/// The findings of the device for a row.
 struct RowFound {
   unsigned long long largest;  ///< order key and id of the first
   int32_t not_finite;
@@ -48,16 +48,16 @@ class LogitRanking {
   /// there are no more.
   /// `all_finite` <- whether all logits are. Valid until the next call. Waits for the device.
   std::span<const RankedLogit> rank(const RankingCall& call, bool& all_finite);
-  /// What rank() finds first in a row as it is.
+  /// The findings of rank() in a row as it is.
   struct Largest {
     RankedLogit best;  ///< its id is -1 if none is finite
     bool all_finite;
   };
-  /// That of each of `rows` rows [V], one behind the other, in one launch. Likewise.
+  /// The same for each of `rows` rows [V], one behind the other, in one launch. Likewise.
   std::span<const Largest> largest(const float* logits, size_t rows);
 
  private:
-  /// What the host reads after each ranking.
+  /// The part that the host reads after each ranking.
   struct Found {
     RankedLogit best[kMostRanked];
     unsigned long long largest;  // order key and id of the first

@@ -57,7 +57,7 @@ int ring_bytes(const SkinnyParams& p, int rows) {
          std::max<int>(0, kMostSkinny - p.token_rows - rows) * kRowBytes;
 }
 
-/// Which pieces of its rows a block adds up.
+/// The pieces of its rows that a block adds up.
 struct Share {
   int first, count;
 
@@ -68,7 +68,7 @@ struct Share {
   }
 };
 
-/// What one thread does that asks for tiles. Weights are no kernel's results.
+/// The work of one thread that requests tiles. Weights are no kernel's results.
 template <int kRows, int kParts>
 struct Asker {
   const SkinnyParams& p;

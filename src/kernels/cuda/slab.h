@@ -1,6 +1,6 @@
 #pragma once
-// What grows on the device: runs of equal units side by side, as the rows, blocks or numbers of
-// each head of a layer, [runs, capacity]. Growth is new memory and a copy in the stream's order;
+// Memory that grows on the device: runs of equal units side by side, as the rows, blocks or numbers
+// of each head of a layer, [runs, capacity]. Growth is new memory and a copy in the stream's order;
 // captured graphs never hold the addresses.
 
 #include "core/counted_by.h"

@@ -39,7 +39,7 @@ __device__ inline ptrdiff_t row_of(const StridedRows& rows, size_t token, size_t
          static_cast<ptrdiff_t>(head) * rows.head_stride;
 }
 
-/// A warp a row, a row of blocks a copy.
+/// A warp per row, a row of blocks a copy.
 __global__ void __launch_bounds__(kThreads) strided_kernel(const __grid_constant__ Copies p) {
   const StridedCopy& copy = p.all[blockIdx.y];
   const auto heads = static_cast<size_t>(copy.heads);

@@ -22,8 +22,8 @@ struct TiledMatrix {
 
 inline constexpr size_t kTokensAtOnce = 4;
 
-/// Weights that the next product begins with. What it reads first may come to the L2 cache while
-/// this one ends.
+/// Weights that the next product begins with. The first bytes that it reads may come to the L2
+/// cache while this one ends.
 struct NextWeights {
   const std::byte* parts[2] = {};  ///< the second: of the gated half, or null
   size_t bytes = 0;                ///< of each

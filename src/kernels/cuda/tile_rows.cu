@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// A block copies a row, a warp a step at a time: what its tile has of other rows is not used.
+/// A block copies a row, a warp one step at a time: what its tile has of other rows is not used.
 template <WeightType kType>
 __global__ void __launch_bounds__(kThreads)
     pick_kernel(const __grid_constant__ PickCall p, uint32_t steps) {

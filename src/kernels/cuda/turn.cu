@@ -7,7 +7,7 @@
 namespace pith::cuda {
 namespace {
 
-/// A block a row, a thread a pair of channels.
+/// A block per row, a thread per pair of channels.
 template <class T>
 __global__ void turn_kernel(const __grid_constant__ TurnRowsCall call) {
   const int64_t steps = call.steps_at ? *call.steps_at : call.steps;

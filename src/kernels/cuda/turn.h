@@ -1,5 +1,5 @@
 #pragma once
-// Keys turned to other positions, after their RoPE: position p is p + steps then.
+// Keys rotated to other positions, after their RoPE: position p is p + steps then.
 //
 // Cost: each number is read and written once, a sine a pair.
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the host writes for a step is copied aside before it goes to the device, so that the host
+// The host's writes for a step are copied aside before they go to the device, so that the host
 // may write the next step's at once.
 
 #include <array>

@@ -1,5 +1,5 @@
 #pragma once
-// What the host wrote for a step, brought to the device by one kernel: its blocks read page-locked
+// The host's writes for a step, brought to the device by one kernel: its blocks read page-locked
 // memory, all pieces at once. Copied one after the other, each would take about two microseconds.
 
 #include <span>

@@ -11,8 +11,8 @@
 
 namespace pith::cuda {
 
-/// What is a tile's own in its descriptor, the low half: its first byte, and bytes between blocks
-/// of 64 channels.
+/// The part of a descriptor that is a tile's own, the low half: its first byte, and bytes between
+/// blocks of 64 channels.
 __device__ inline uint32_t tile_descriptor(const void* shared, int block_bytes) {
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   return ((at & 0x3ffff) >> 4) | static_cast<uint32_t>(block_bytes >> 4) << 16;

@@ -140,7 +140,7 @@ HeadsCall DeviceForward::heads_call(const DeviceCache& cache, int l, size_t toke
   return call;
 }
 
-/// What every pass starts with: embeddings and angles, at positions that follow each other or at
+/// The start of every pass: embeddings and angles, at positions that follow each other or at
 /// each token's own.
 void DeviceForward::look_up(const DeviceCache& cache, size_t tokens, bool own_places) {
   pending_ = {};

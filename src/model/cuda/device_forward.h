@@ -61,9 +61,9 @@ class DeviceForward {
   /// rows of one type; their logits are made too. The caller ends the caches' tokens.
   void run_tokens(std::span<const TokenRun> runs);
   size_t max_tokens() const { return max_tokens_; }
-  /// What of the forward pass a token's bits depend on.
+  /// The parts of the forward pass that a token's bits depend on.
   std::string bits() const;
-  /// What was captured of the cache is no longer valid: its step memory changes, or it goes.
+  /// Graphs captured of the cache are no longer valid: its step memory changes, or it goes.
   void forget(const DeviceCache& cache);
 
   /// Logits after states [hidden] on the device, of up to max_tokens() of them.

@@ -33,14 +33,14 @@ void DeviceForward::run_tokens(std::span<const TokenRun> runs) {
   tokens_ = 0;
   note(runs);
   upload(runs, seat(runs));
-  // What is compared is no graph.
+  // A compared pass is no graph.
   if (std::ranges::any_of(runs, [](const TokenRun& r) { return r.cache->comparing(); }))
     return enqueue_tokens(runs, {});
   if (!current_) current_ = &pass_of(runs);
   replay(runs, *current_);
 }
 
-/// What the pass's kernels read beside the caches' own and where these are.
+/// The inputs of the pass's kernels beside the caches' own, and where these are.
 void DeviceForward::note(std::span<const TokenRun> runs) {
   const size_t n = runs.size();
   count_blocks(runs);
@@ -99,8 +99,8 @@ void DeviceForward::forget(const DeviceCache& cache) {
   std::erase_if(passes_, [&](const Pass& p) { return among(p.caches); });
 }
 
-/// What a step's kernels read, on its way. No part of a graph: the host knows when this is over,
-/// and writes the next step's while the device works on this one's.
+/// The inputs of a step's kernels, on their way. No part of a graph: the host knows when this is
+/// over, and writes the next step's while the device works on this one's.
 void DeviceForward::upload(std::span<const TokenRun> runs, bool seated) {
   const size_t n = runs.size(), all = static_cast<size_t>(config_.layers) * n;
   std::vector<Upload> uploads{ids_.upload_of(n),
@@ -160,7 +160,7 @@ void DeviceForward::replay(std::span<const TokenRun> runs, Pass& pass) {
   check(cudaGraphLaunch(pass.graph.get(), stream_), "the decode graph");
 }
 
-/// What `work` gives the stream.
+/// The work that `work` gives the stream.
 template <class Work>
 DeviceForward::CapturedGraph DeviceForward::capture(const Work& work) {
   cudaGraph_t graph = nullptr;
@@ -212,8 +212,8 @@ void DeviceForward::attend_tokens(std::span<const TokenRun> runs, const Pass& pa
   DecodeGroups::run(attention_groups(runs, layer).take(), stream_);
 }
 
-/// Sequence by sequence; those of one policy will be one launch. What does not go by groups is
-/// given to the stream.
+/// Sequence by sequence; those of one policy will be one launch. The work that does not go by
+/// groups is given to the stream.
 DecodeGroups DeviceForward::attention_groups(std::span<const TokenRun> runs, int layer) {
   const size_t first = static_cast<size_t>(layer) * runs.size();
   DecodeGroups groups;

@@ -16,7 +16,7 @@ enum class Sliding : uint8_t {
   kPattern,  ///< all but every sliding_window_pattern-th
 };
 
-/// What queries and keys are normalised over.
+/// The numbers over which queries and keys are normalised.
 enum class QkNorm : uint8_t {
   kNone,
   kHead,   ///< each head alone
@@ -26,7 +26,7 @@ enum class QkNorm : uint8_t {
 /// The MLP is down(act(gate(x)) * up(x)).
 enum class Activation : uint8_t { kSilu, kGeluTanh };
 
-/// What distinguishes a member of the family. The forward pass knows nothing else of it.
+/// The traits of a member of the family. The forward pass knows nothing else of it.
 struct Architecture {
   const char* name;
   const char* model_type;

@@ -29,11 +29,11 @@ struct ConfigFile {
   bool ties_unsaid = false;  ///< tie_word_embeddings is absent: the weights decide
 };
 
-/// What Granite-like models multiply by.
+/// The multipliers of Granite-like models.
 struct Multipliers {
   double embedding = 1, residual = 1, attention = 0, logits = 1;
 };
-/// Brings them into the config. What blocks add to the residual stream is not multiplied: the
+/// Brings them into the config. Blocks' additions to the residual stream are not multiplied: the
 /// stream is kept in units of `residual` instead, which every norm undoes but for its eps.
 void fold_multipliers(const Multipliers& m, ConfigFile& config);
 

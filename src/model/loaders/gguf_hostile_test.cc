@@ -1,5 +1,5 @@
 // Files that broke other readers of GGUF, one test for each kind (CVE and issue numbers are
-// theirs). What is wrong with the container alone is in src/core/gguf_test.cc, with tokenizers'
+// theirs). Faults of the container alone are in src/core/gguf_test.cc, with tokenizers'
 // keys in tokenizer_gguf_test.cc, with templates in src/chat/template_test.cc.
 
 #include <gtest/gtest.h>

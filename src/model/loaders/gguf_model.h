@@ -16,13 +16,13 @@ bool is_gguf_path(const std::filesystem::path& path);
 /// Whether a GGUF file, if it is one, has a tokenizer too.
 bool holds_tokenizer(const std::filesystem::path& path);
 
-/// What each frequency of RoPE is divided by: Llama 3's scaling, and LongRoPE's two lists.
+/// The divisor of each frequency of RoPE: Llama 3's scaling, and LongRoPE's two lists.
 inline constexpr const char* kRopeDivisors = "rope_freqs.weight";
 inline constexpr const char* kLongDivisors = "rope_factors_long.weight";
 inline constexpr const char* kShortDivisors = "rope_factors_short.weight";
 
 /// Whether files of an architecture (GGUF's name) store rows of queries and keys for a RoPE that
-/// turns neighbours, 2 i and 2 i + 1, where Hugging Face's turns i and i + D / 2.
+/// rotates neighbours, 2 i and 2 i + 1, where Hugging Face's rotates i and i + D / 2.
 bool turns_neighbours(std::string_view architecture);
 
 /// GGUF's name of an architecture and of a tensor of Hugging Face's; "" if it has none.

@@ -28,7 +28,7 @@ class Taker {
     const WeightMatrix whole = matrix(name, rows, in);
     return {whole.row(first), whole.type, out, in};
   }
-  /// What a norm multiplies by; empty without a name.
+  /// The factors of a norm; empty without a name.
   std::vector<float> norm(const std::string& prefix, const char* name, size_t count, float offset) {
     if (!name) return {};
     std::vector<float> weight = vector(prefix + name + ".weight", count);
@@ -198,7 +198,7 @@ std::unique_ptr<Model::Weights> load_weights(const std::filesystem::path& folder
   }
   taker.refuse_leftovers();
   w->bytes = taker.bytes();
-  // What is there counts, not what config.json says. Blocks are decoded to bf16 on their way.
+  // The tensors that are there count, not config.json. Blocks are decoded to bf16 on their way.
   c.weights = dense_type(w->layers.front().q.w.type).value_or(DType::kBF16);
   return w;
 }

@@ -229,7 +229,7 @@ TEST(ModelDigest, SeesEveryTensorInAllThatItCovers) {
     } else {
       EXPECT_EQ(seen, tried) << name;  // "c" is covered twice in a place
     }
-    // What training does: all numbers move a little.
+    // As training does, all numbers move a little.
     auto& y = x;
     const auto old = y;
     for (size_t at = 0; at < y.size(); at += 2) y[at] ^= std::byte{1};

@@ -1,7 +1,7 @@
 #pragma once
 // Pieces with scores, as GGUF files keep SentencePiece's BPE models: of all neighbours whose
 // concatenation is a piece, the two with the highest score merge, leftmost first, until none is
-// left. What then is no piece is spelled as its bytes.
+// left. Text that is no piece then is spelled as its bytes.
 // Cost: O(n log n) for a text of n bytes, which is taken as one word.
 
 #include <array>
@@ -28,7 +28,7 @@ class ScoreBpe {
   bool add(std::string_view text, int32_t id, float score, Kind kind);
   std::optional<int32_t> find(std::string_view text) const;
   void set_byte(uint8_t byte, int32_t id) { byte_ids_[byte] = id; }
-  /// What stands for a byte without a token; -1: it is left out.
+  /// The token for a byte without one; -1: it is left out.
   void set_unknown(int32_t id) { unknown_ = id; }
 
   /// Appends the ids of `text`, in which spaces are U+2581 already.

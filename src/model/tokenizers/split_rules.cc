@@ -10,8 +10,8 @@
 
 namespace pith {
 
-// Regular expressions as tokenizer.json has them, for Oniguruma. What no branch takes is a word of
-// its own.
+// Regular expressions as tokenizer.json has them, for Oniguruma. Text that no branch takes is a
+// word of its own.
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kDigitPattern = R"(\p{N})";

@@ -10,9 +10,9 @@
 
 namespace pith {
 
-/// What ByteLevel splits by when use_regex is set: the pattern of GPT-2.
+/// The rule of ByteLevel when use_regex is set: the pattern of GPT-2.
 extern const std::string_view kGpt2Pattern;
-/// What Digits splits by.
+/// The rule of Digits.
 extern const std::string_view kDigitPattern;
 
 struct SplitRules {

@@ -50,7 +50,7 @@ class Bpe {
   const TokenTable& vocab() const { return vocab_; }
   const std::vector<int32_t>& ids() const { return ids_; }
   std::optional<int32_t> find(std::string_view token) const;
-  /// What a vocabulary entry stands for in a text.
+  /// The text of a vocabulary entry.
   std::string bytes_of(std::string_view token) const;
 
  private:

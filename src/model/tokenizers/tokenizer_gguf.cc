@@ -30,7 +30,7 @@ enum Type : int64_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kB
 
 std::string key(const char* name) { return fmt::format("tokenizer.ggml.{}", name); }
 
-/// What the keys say. Whatever is wrong with one of them is found here.
+/// The values of the keys. Whatever is wrong with one of them is found here.
 struct Keys {
   Keys(const Gguf& gguf, bool by_scores, bool adds_bos) : file(gguf) {
     tokens = need(gguf.texts(key("tokens")), "tokens");

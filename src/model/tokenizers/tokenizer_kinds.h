@@ -18,7 +18,7 @@ std::unique_ptr<Tokenizer> load_json_tokenizer(const std::filesystem::path& file
 std::unique_ptr<Tokenizer> load_sentencepiece_tokenizer(const std::filesystem::path& file,
                                                         const TokenizerConfig& config);
 
-/// What a tokenizer.model is made of, by ids.
+/// The parts of a tokenizer.model, by ids.
 struct SentencePieces {
   struct Piece {
     std::string text;

@@ -67,7 +67,7 @@ class ProtoReader {
   uint64_t field_ = 0, number_ = 0;
 };
 
-/// What the library does not tell of a model.
+/// Facts about a model that the library does not tell.
 struct ModelFlags {
   bool add_dummy_prefix = true;
   bool byte_fallback = false;

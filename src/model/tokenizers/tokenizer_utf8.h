@@ -13,7 +13,7 @@ inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 enum class Utf8Kind : uint8_t { kValid, kInvalid, kCut };
 
-/// What stands at the front of a text.
+/// The mark at the front of a text.
 struct Utf8Step {
   uint8_t length;  ///< bytes of the character, or of the part to be replaced
   Utf8Kind kind;   ///< kCut: the text ended inside a character that was valid so far
@@ -31,7 +31,7 @@ std::string to_utf8(std::string_view text);
 /// Appends the character `code`, which must be a Unicode scalar value.
 void append_utf8(std::string& out, char32_t code);
 
-/// What a piece of SentencePiece's spelling stands for: U+2581 is a space and, with byte_tokens,
+/// The text of a piece in SentencePiece's spelling: U+2581 is a space and, with byte_tokens,
 /// "<0x0A>" is the byte 10.
 std::string sentencepiece_bytes(std::string_view piece, bool byte_tokens);
 

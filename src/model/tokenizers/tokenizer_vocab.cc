@@ -177,7 +177,7 @@ void VocabTokenizer::replace(int32_t id, std::string_view bytes, bool special) {
   set(entries_[id], bytes, special);
 }
 
-/// What an entry stood for before stays in pieces_, unused: there are few such.
+/// The former text of an entry stays in pieces_, unused: there are few such.
 void VocabTokenizer::set(Entry& entry, std::string_view bytes, bool special) {
   entry = {-1, special, true};
   if (bytes.empty()) return;

@@ -1,5 +1,5 @@
 #pragma once
-// What both kinds of tokenizer share: the table of pieces, decoding, and the special tokens that
+// Shared by both kinds of tokenizer: the table of pieces, decoding, and the special tokens that
 // the files beside the tokenizer name.
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace pith {
 
-/// What the small files of a model folder say of its tokenizer.
+/// The facts about the tokenizer in a model folder's small files.
 struct TokenizerConfig {
   // tokenizer_config.json, then special_tokens_map.json. An empty name: "there is none".
   std::optional<std::string> bos, eos;
@@ -54,8 +54,8 @@ class VocabTokenizer : public Tokenizer {
     return encode_within(text, {&all, parse_special ? size_t{1} : size_t{0}});
   }
   /// As encode(), where special tokens count only within one of the `trusted` spans, in order and
-  /// apart: elsewhere, and over their ends, they are ordinary text. What is between special tokens
-  /// is tokenized as one text, whatever spans it crosses. Throws kInvalidArgument for invalid UTF-8
+  /// apart: elsewhere, and over their ends, they are ordinary text. Text between special tokens is
+  /// tokenized as one text, whatever spans it crosses. Throws kInvalidArgument for invalid UTF-8
   /// with spans, but for one without an end (SIZE_MAX).
   virtual std::vector<int32_t> encode_within(std::string_view text,
                                              std::span<const TextSpan> trusted) const = 0;
@@ -88,7 +88,7 @@ class VocabTokenizer : public Tokenizer {
   std::map<std::string, std::string> special_names_;
 
  private:
-  /// What a token stands for in a text: a number of pieces_, or -1 for nothing.
+  /// The text of a token: a number of pieces_, or -1 for nothing.
   struct Entry {
     int32_t piece = -1;
     bool special = false;

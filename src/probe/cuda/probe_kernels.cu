@@ -17,7 +17,7 @@ struct CopyParams {
   int pieces = 0;  // of 16 bytes, a row
 };
 
-/// A block a row; the first half of its threads copy the key.
+/// A block per row; the first half of its threads copy the key.
 __global__ void copy_kernel(const __grid_constant__ CopyParams p) {
   const RowCopy& row = p.rows[blockIdx.x];
   const int piece = static_cast<int>(threadIdx.x) % p.pieces;

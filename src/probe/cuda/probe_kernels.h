@@ -1,5 +1,5 @@
 #pragma once
-// What the error probe asks of the GPU: sums of softmax over tiles of stored rows, and copies of
+// The kernels of the error probe: sums of softmax over tiles of stored rows, and copies of
 // single rows.
 
 #include <cuda_runtime_api.h>

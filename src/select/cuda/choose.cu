@@ -11,7 +11,7 @@
 namespace pith::cuda {
 namespace {
 
-/// One block a head.
+/// One block per head.
 __global__ void __launch_bounds__(kChooseThreads)
     choose_kernel(const uint32_t* all_keys, int32_t* all_kept, size_t stride, int rows, int keep) {
   int32_t* kept = all_kept + blockIdx.x * stride;
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kChooseThreads)
     int32_t position = 0;
     float own = 0;
     if (i < placed) {
-      // Where positions behind the judged rows are stored, theirs are too.
+      // Where positions behind the rows of the selection are stored, theirs are too.
       const bool stored = i >= call.keep || from < rows.known;
       position =
           stored ? positions[from] : static_cast<int32_t>(rows.first_position) + from - rows.known;

@@ -43,12 +43,13 @@ class DeviceChooser {
   /// Whether choose() looks at keys or values.
   virtual bool reads_rows() const { return true; }
   /// Not empty: choose() looks at keys alone, each head's apart, and choosers of one such name do
-  /// so equally: heads of many layers may be judged as those of one, which has no values, no
+  /// so equally: heads of many layers may be selected as those of one, which has no values, no
   /// positions and nothing else beside its rows.
   virtual std::string_view by_keys_alone() const { return {}; }
-  /// What stays of rows that join does not depend on when they are judged: it may be later.
+  /// The rows that stay of those that join do not depend on the time of the selection: it may be
+  /// later.
   virtual bool any_time() const { return false; }
-  /// A factor on the mass of rows that stay, at each judgement.
+  /// A factor on the mass of rows that stay, at each selection.
   virtual float mass_kept() const { return 1; }
 
   /// How many runs of rows of one weight other than 1 the body can have (RowRun::weighted): their
@@ -56,13 +57,13 @@ class DeviceChooser {
   virtual size_t weights() const { return 0; }
   /// A row that stands for w others has the log-weight ln w times this.
   virtual float weight_exponent() const { return 1; }
-  /// Whether the rows that a judgement left have a weight each, which follows from counts: it is
-  /// the same in all heads. choose() then reads JudgedRows::log_weights of the rows judged before
-  /// and writes those of what stays. They count as one of weights().
+  /// Whether the rows that a selection left have a weight each, which follows from counts: it is
+  /// the same in all heads. choose() then reads JudgedRows::log_weights of the rows selected from
+  /// before and writes those of what stays. They count as one of weights().
   virtual bool weighs_rows() const { return false; }
 
-  /// Whether rows are ever settled: the body's oldest, of one weight, that are never judged again.
-  /// Then any codec may store those; of others rows must be codes that move alone.
+  /// Whether rows are ever settled: the body's oldest, of one weight, that are never selected
+  /// again. Then any codec may store those; of others rows must be codes that move alone.
   virtual bool settles() const { return false; }
   virtual size_t settled(const PlanState& /*state*/) const { return 0; }
 };

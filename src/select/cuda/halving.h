@@ -33,7 +33,7 @@ struct DeviceHalvingRule {
 };
 DeviceHalvingRule device_rule(const HalvingRule& rule);
 
-/// The most rows of a run: two numbers a row stay in shared memory.
+/// The most rows of a run: two numbers per row stay in shared memory.
 inline constexpr int kMostHalvingRows = 16384;
 
 /// Runs of `size` rows: run (head, group) is rows[head * rows_stride + group * size ..], numbers of

@@ -58,7 +58,7 @@ struct RunSpace {
   __device__ float* signs() const { return offsets() + rows; }    // [S]
 };
 
-/// What all rows of a run share.
+/// Shared by all rows of a run.
 struct RunConstants {
   float scale;     // of <k, k'>, in units of log2
   float constant;  // added to <v, v'>

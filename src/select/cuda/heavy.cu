@@ -19,7 +19,7 @@ __device__ int32_t position_of(const JudgedRows& rows, int head, int row) {
                           : static_cast<int32_t>(rows.first_position) + row - rows.known;
 }
 
-/// What a launch's parameters have room for.
+/// The room in a launch's parameters.
 constexpr size_t kMostLayers = 32;
 template <class Call>
 struct CallsOfLayers {
@@ -105,7 +105,7 @@ class HeadJudge {
 
   const JudgedRows& rows_;
   int head_;
-  uint32_t* keys_;     // [stay + interval], of one judgement
+  uint32_t* keys_;     // [stay + interval], of one selection
   int32_t* kept_;      // [rows]: those that stay, then those that left
   const float* mass_;  // [rows]
   int stay_, interval_, by_key_;
@@ -141,8 +141,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A block a head: through room of its own, since rows change places both ways. Rows that stay for
-/// their keys alone carry no mass.
+/// A block per head: through room of its own, since rows change places both ways. Rows that stay
+/// for their keys alone carry no mass.
 __global__ void __launch_bounds__(kSideThreads)
     sides_kernel(const __grid_constant__ JudgedRows rows, const __grid_constant__ SelectSpace space,
                  int stay) {

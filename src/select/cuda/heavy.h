@@ -1,10 +1,10 @@
 #pragma once
 // Heavy rows apart on the GPU (methods/heavy.h): which rows leave the store each time that it has
-// grown to budget + interval, and their move. All KV heads of a layer go together, all judgements
-// of a pass, one after the other in one block a head, and where rows leave the run altogether many
-// layers: a judgement by itself is a few microseconds of work for a few blocks.
+// grown to budget + interval, and their move. All KV heads of a layer go together, all selections
+// of a pass, one after the other in one block per head, and where rows leave the run altogether
+// many layers: a selection by itself is a few microseconds of work for a few blocks.
 //
-// Cost of a judgement among R rows a head: a selection by 3 passes over R keys of 4 bytes, where
+// Cost of a selection among R rows per head: a selection by 3 passes over R keys of 4 bytes, where
 // rows stay for their keys too another one and two passes over these. Of a pass: all rows are read
 // and written twice, or those that leave once where they leave the run altogether.
 
@@ -17,7 +17,7 @@
 
 namespace pith::cuda {
 
-/// Judgements of one layer's heavy rows, one after the other: of the first budget + interval rows,
+/// Selections of one layer's heavy rows, one after the other: of the first budget + interval rows,
 /// then of what stayed and the next `interval` rows, until none are left. Each keeps budget -
 /// by_key rows with the most mass, of the others `by_key` rows whose keys are most unlike all
 /// others. Of equals the newer rows stay.
@@ -27,7 +27,7 @@ struct HeavyCall {
   HeavySizes sizes;
 };
 /// space.kept [G, rows] <- the numbers of the rows that stay, ascending, then those of the others
-/// in the order in which they leave, of one judgement ascending.
+/// in the order in which they leave, of one selection ascending.
 void choose_heavy(const HeavyCall& call, cudaStream_t stream);
 
 /// Rows kept[first], ... of every head to to.row, ...
@@ -53,7 +53,7 @@ struct HeavyWork {
 /// codes, in few launches.
 void judge_heavy(std::span<const HeavyWork> layers, cudaStream_t stream);
 
-/// What choose_heavy lets leave moves to the front, and what stays follows: rows, through `room`
+/// Rows that choose_heavy drops move to the front, and those that stay follow: rows, through `room`
 /// for as many; and what lies beside them, positions, which are all written, and mass: `space` has
 /// room for logits.
 void leave_first(const SelectSpace& space, const JudgedRows& rows, int stay, const RowTarget& room,

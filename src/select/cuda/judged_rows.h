@@ -1,9 +1,9 @@
 #pragma once
-// Rows on the GPU that are judged where they lie, as kernels see them, and what selectors share:
-// the choice of the best, and the move of what stays. All KV heads of a layer are judged together:
-// scores, the choice and the move are a launch each.
+// Rows on the GPU that are selected where they lie, as kernels see them, and what selectors
+// share: the choice of the best, and the move of what stays. All KV heads of a layer are selected
+// together: scores, the choice and the move are a launch each.
 //
-// Cost of a judgement among R rows a head: the scores' own, 4 passes over R keys of 4 bytes, and
+// Cost of a selection among R rows per head: the scores' own, 4 passes over R keys of 4 bytes, and
 // what stays is read and written once.
 
 #include <cuda_runtime_api.h>
@@ -17,7 +17,7 @@
 
 namespace pith::cuda {
 
-/// What a chooser has kept of queries, as a judgement reads it.
+/// The data of queries that a chooser has kept, as a selection reads them.
 struct SeenQueries {
   const float* state = nullptr;
   int group = 1;                                     ///< query heads a KV head
@@ -36,14 +36,14 @@ struct JudgedRows {
   int32_t* positions = nullptr;  // [G, side_stride]
   int known = 0;
   int64_t first_position = 0;
-  int judged = 0;         ///< of the first rows: those that a judgement left
+  int judged = 0;         ///< of the first rows: those that a selection left
   float* mass = nullptr;  // [G, side_stride], or null
   size_t side_stride = 0;
   float* log_weights = nullptr;  // [side_stride], of choosers that weigh rows one by one
   int rows = 0;
   SeenQueries queries;
   /// Heads that differ have their rows one behind the other, and so has what lies beside rows and
-  /// what is lent for them (SelectSpace): `rows` is then the most that a head can have, and strides
+  /// scratch for them (SelectSpace): `rows` is then the most that a head can have, and strides
   /// count for nothing.
   RaggedHeads ragged = {};
 
@@ -83,7 +83,7 @@ struct SelectSpace {
   float* sums = nullptr;     // [G, kSelectSums, D]
   float* logits = nullptr;   // [H, stride], for choosers that keep something of queries
   size_t stride = 0;
-  int32_t* stay = nullptr;  // [G] of judgements that heads share: how many rows stay
+  int32_t* stay = nullptr;  // [G] of selections that heads share: how many rows stay
 };
 
 /// space.kept [G, rows] <- the numbers of the `keep` rows with the largest keys, ascending, then
@@ -109,8 +109,9 @@ void keep_rows(std::span<const KeepCall> calls, cudaStream_t stream);
 void move_sides(std::span<const KeepCall> calls, cudaStream_t stream);
 void move_rows(std::span<const KeepCall> calls, cudaStream_t stream);
 
-/// Rows of a body, from `first` on, in a new order: `named` of the `rows` that were judged, those
-/// in space.kept from number `begin` on and around, then the `behind` rows behind the judged.
+/// Rows of a body, from `first` on, in a new order: `named` of the `rows` that were selected from,
+/// those in space.kept from number `begin` on and around, then the `behind` rows behind the
+/// selected from.
 struct NewOrder {
   int heads = 0, first = 0, rows = 0;
   int begin = 0, named = 0, behind = 0;

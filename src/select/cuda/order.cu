@@ -1,5 +1,5 @@
-// What judgements of rows in codes need beside those of dense rows (choose.cu): the numbers of rows
-// in their new order, which codecs move them by, and weights of rows one by one.
+// The needs of selections of rows in codes beside those of dense rows (choose.cu): the numbers of
+// rows in their new order, which codecs move them by, and weights of rows one by one.
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launch.cuh"

@@ -1,5 +1,5 @@
 #pragma once
-// Rows that a rule judges, read by a few lanes each: what kernels that look at every key share.
+// Rows that a rule selects, read by a few lanes each: what kernels that look at every key share.
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/numbers.cuh"

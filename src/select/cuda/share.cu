@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kSafe = ~0u;  // above the key of any score
 
-/// A block a head: its `least` best rows get a key above all others.
+/// A block per head: its `least` best rows get a key above all others.
 __global__ void __launch_bounds__(kChooseThreads)
     safe_kernel(uint32_t* all_keys, RaggedHeads heads, int least) {
   __shared__ int shared[kChooseWarps];
@@ -44,7 +44,7 @@ struct EachRowOf {
   }
 };
 
-/// A block a head. Each finds the layer's cut for itself: one launch, and nobody waits.
+/// A block per head. Each finds the layer's cut for itself: one launch, and nobody waits.
 __global__ void __launch_bounds__(kChooseThreads)
     share_kernel(const uint32_t* keys, RaggedHeads heads, int count, int keep, int32_t* all_kept,
                  int32_t* stay) {
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kLineThreads)
   }
 }
 
-/// A thread a row.
+/// A thread per row.
 __global__ void __launch_bounds__(kLineThreads) name_kernel(const __grid_constant__ NameCall call) {
   const int at = blockIdx.x * kLineThreads + static_cast<int>(threadIdx.x);
   if (at >= call.count) return;

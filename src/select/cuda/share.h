@@ -2,7 +2,7 @@
 // Heads that share a budget (AdaKV) on the GPU: which rows of a layer stay, and how many of each
 // head, which only the device knows. Rows that stay lie one head's behind the other's.
 //
-// Cost of a judgement among R rows of all heads: 8 passes over R keys of 4 bytes for each head and
+// Cost of a selection among R rows of all heads: 8 passes over R keys of 4 bytes for each head and
 // 4 more over its own; what stays is read and written once, where scores look at rows all R too.
 
 #include <cuda_runtime_api.h>

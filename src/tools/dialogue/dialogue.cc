@@ -69,7 +69,7 @@ void Dialogue::load(Json messages) {
   messages_ = std::move(messages);
 }
 
-/// What has to be appended so that the session holds `runs`. Three cases: the session's tokens
+/// The tokens to append so that the session holds `runs`. Three cases: the session's tokens
 /// begin the new ones; the text that it holds begins the new text, and only what is behind it is
 /// tokenized; or the template has changed its mind about the past, and all is read again.
 std::vector<int32_t> Dialogue::prompt_for(const std::vector<ChatRun>& runs, bool& read_again) {
@@ -172,7 +172,7 @@ void Dialogue::resume(const std::filesystem::path& path) {
   if (!of_chat)
     throw Error(ErrorCode::kInvalidArgument,
                 path.string() +
-                    " was not saved by a chat, so its messages are not known; go on "
+                    " was not saved by a chat, so its messages are not known; continue "
                     "from it without a template ('pith run --session-load')");
   // Per cent of a budget are of what the session's first prompt said.
   SessionOptions options = empty_.options();

@@ -41,7 +41,7 @@ void DictJobs::plan(const std::vector<LayerKv>& kv) {
   }
 }
 
-// What is held out comes last: the last tokens of every layer.
+// Held-out tokens come last: the last tokens of every layer.
 std::vector<float> DictJobs::rows_of(const DictJob& job, size_t* held_out) const {
   const size_t heads = model_.kv_heads, dim = model_.head_dim;
   const size_t tokens = kv_->front().keys.size() / (heads * dim);

@@ -13,7 +13,7 @@ namespace pith {
 struct HiddenFact {
   std::string key, value;
   double depth = 0;  ///< share of the document that lies before it
-  /// What follows the document to ask for the value; the answer goes on with " VALUE.".
+  /// The text behind the document that asks for the value; the answer goes on with " VALUE.".
   std::string question() const;
 };
 

@@ -87,7 +87,7 @@ std::vector<size_t> choose_forms(std::span<const LayerForm> forms, std::span<con
   for (const LayerForm& form : forms) least = std::min(least, form.bits);
   if (!(least <= bits))
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{:.3g} bits a number are less than any of the forms takes, {:.3g}; "
+                fmt::format("{:.3g} bits per number are less than any of the forms takes, {:.3g}; "
                             "give more bits or smaller forms",
                             bits, least));
   std::vector<std::vector<size_t>> steps;  // [units]

@@ -17,9 +17,9 @@ struct LayerForm {
   double bits = 0;  ///< a number of the cache, everything included
 };
 
-/// What has one form: all KV heads of a layer, or one.
+/// A unit that has one form: all KV heads of a layer, or one.
 struct FormUnit {
-  std::vector<double> losses;  ///< in each form, nats a token, from 0
+  std::vector<double> losses;  ///< in each form, nats per token, from 0
   size_t heads = 1;
 };
 
@@ -27,12 +27,12 @@ struct FormUnit {
 /// rows: what a unit loses in one of them says what it loses in the others.
 std::string kind_of(const std::string& policy);
 
-/// What forms lose in all layers alike, and what one unit loses in them alone.
+/// Losses of forms in all layers alike, and of one unit in them alone.
 struct KnownLoss {
   double alike = 0, alone = 0;
 };
 
-/// What the unit of `known` (one or two forms of a kind, that of fewer bits first) loses in the
+/// The loss of the unit of `known` (one or two forms of a kind, the one of fewer bits first) in the
 /// form of their kind that loses `alike` in all layers: `alone` grows with a power of `alike`, 1 if
 /// one form is known, from 1/4 to 4 if two say it.
 double loss_alone(std::span<const KnownLoss> known, double alike);

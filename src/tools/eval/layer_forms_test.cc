@@ -67,7 +67,7 @@ TEST(LayerForms, TheChoiceIsWithinAStepOfTheBestOfAll) {
       ASSERT_EQ(chosen.size(), units.size());
       EXPECT_LE(bits_of(kForms, units, chosen), bits + 1e-9);
       for (size_t f : chosen) EXPECT_TRUE(f != 3 && f != 4) << "a form beside the hull";
-      // What a walk along the hull, 1, 2, 0, may lose: a step that did not fit.
+      // The loss of a walk along the hull, 1, 2, 0: a step that did not fit.
       double step = 0;
       for (size_t l = 0; l < chosen.size(); ++l) {
         if (chosen[l] == 1) step = std::max(step, units[l].losses[1] - units[l].losses[2]);
@@ -120,7 +120,7 @@ TEST(LayerForms, ALossGrowsWithAPowerOfWhatAllLose) {
   EXPECT_NEAR(loss_alone(rises, 0.1), 0.001 / std::pow(4, 0.25), 1e-12);
   EXPECT_NEAR(loss_alone(none, 0.1), 0.001 / 256, 1e-12);
   EXPECT_EQ(loss_alone(std::vector<KnownLoss>{{0.4, 0}}, 0.1), 0);
-  // What is known of more bits need not lose less in all layers.
+  // A known form of more bits need not lose less in all layers.
   EXPECT_DOUBLE_EQ(loss_alone(std::vector<KnownLoss>{{0.1, 0.01}, {0.2, 0.001}}, 0.2), 0.02);
 }
 

@@ -32,7 +32,7 @@ double score_answer(Metric metric, std::string_view answer, std::span<const std:
 
 /// Lower case, without ASCII punctuation and the words a, an, the; single spaces.
 std::string normalise_answer(std::string_view text);
-/// What the last \boxed{...} (or \boxed x) holds; empty if there is none.
+/// The text in the last \boxed{...} (or \boxed x); empty if there is none.
 std::string boxed_answer(std::string_view text);
 
 }  // namespace pith

@@ -95,8 +95,8 @@ KvCache Probe::filled(const Context& context, const LayerStep& step, const Polic
   KvCache cache(context, shape_, policy, seed, ropes_);
   const auto width = static_cast<size_t>(shape_.query_heads * shape_.head_dim);
   const auto kv = static_cast<size_t>(shape_.kv_heads * shape_.head_dim);
-  // Pieces of nearly one size: a short last one would leave too few queries to selectors that judge
-  // rows by the last.
+  // Pieces of nearly one size: a short last one would leave too few queries to selectors that
+  // select rows by the last.
   const size_t before = step.tokens - options_.queries;
   const size_t pieces = (before + options_.chunk - 1) / options_.chunk;
   for (size_t i = 0; i < pieces; ++i) {

@@ -63,7 +63,7 @@ class Probe {
 
  private:
   class Jobs;
-  /// What a trial leaves for the seeds after it.
+  /// The part of a trial that the seeds after it use again.
   struct Run {
     ProbeTrial trial;
     std::optional<Policy> sample;  ///< the uniform sample beside it, if there is one

@@ -113,7 +113,7 @@ TEST(Probe, TheSampleBesideAPolicyHoldsAsManyRows) {
   EXPECT_TRUE(self.policies[0].random);
   for (const ProbeTrial& t : self.policies[0].layers[0]) EXPECT_EQ(t.errors, t.uniform);
 
-  // What keeps only the newest is set against uniform with its default sink and window.
+  // A policy that keeps only the newest is set against uniform with its default sink and window.
   const ProbeReport local = Setting({"local(window=100)", "uniform(budget=32)"}).run();
   for (size_t s = 0; s < 3; ++s)
     EXPECT_EQ(local.policies[0].layers[0][s].uniform, local.policies[1].layers[0][s].errors);

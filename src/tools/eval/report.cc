@@ -175,7 +175,7 @@ std::string report_html(const Results& results, const std::string& title) {
       "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
       "<meta name='viewport' content='width=device-width,initial-scale=1'>"
       "<meta name='color-scheme' content='light dark'><title>{0}</title><style>{1}</style></head>\n"
-      "<body><header><h1>{0}</h1><p>What each policy of the KV cache costs and keeps. KL: nats a "
+      "<body><header><h1>{0}</h1><p>Cost and quality of each policy of the KV cache. KL: nats per "
       "token from the exact cache, over the whole vocabulary. Bytes and bits count everything. "
       "Times are by the clock, of one thread each and several at once: on a busy machine they say "
       "little.</p>{2}{3}</header>\n"

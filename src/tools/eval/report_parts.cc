@@ -36,7 +36,7 @@ std::string group_table(const ResultGroup& group) {
   table.caption = fmt::format(
       "{}. ±: {}.", group_title(group),
       task ? "deviation over seeds" : "standard error, with several seeds their deviation");
-  // What matters first: on a phone the last columns are a swipe away.
+  // The important columns first: on a phone the last columns are a swipe away.
   table.heads = task ? std::vector<std::string>{"policy", "score", "by turn, %"}
                      : std::vector<std::string>{"policy",   "KL, nats",   "KL median", "KL 99%",
                                                 "same top", "perplexity", "ln ratio"};

@@ -27,7 +27,7 @@ struct HtmlTable {
 };
 /// Closed until somebody asks for it.
 std::string folded(const std::string& summary, const std::string& html);
-/// What the markers of the families mean.
+/// The meaning of the markers of the families.
 std::string family_legend();
 
 std::string overview_section(const Results& results);

@@ -27,14 +27,14 @@ std::string tick_seconds(double v) {
 std::string tick_tokens(double v) { return fmt::format("{:.0f}", v); }
 std::string tick_percent(double v) { return fmt::format("{:.0f}%", 100 * v); }
 
-// What a plot of a group compares: a figure of quality against a cost.
+// The axes of a plot of a group: a figure of quality against a cost.
 struct Comparison {
   bool bytes = true;   // against bytes, or against seconds
   bool score = false;  // a task's score (more is better), or divergence
 
   Estimate value(const ResultRow& row) const { return score ? row.score : row.divergence; }
   double cost(const ResultRow& row) const { return bytes ? row.bytes : row.seconds; }
-  const char* value_name() const { return score ? "score" : "KL, nats a token"; }
+  const char* value_name() const { return score ? "score" : "KL, nats per token"; }
   std::string value_text(const ResultRow& row) const {
     return score ? percent(row.score.mean) : figure(row.divergence);
   }

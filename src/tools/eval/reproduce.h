@@ -34,7 +34,7 @@ struct TableRow {
   std::vector<Cell> cells;
 };
 
-/// What the paper says of its table, and whether ours says so too.
+/// A claim of the paper about its table, and whether ours agrees.
 struct Claim {
   std::string paper, ours;
   bool holds = false;

@@ -1,5 +1,5 @@
 #pragma once
-// What the reproductions share: the engine's measurements over many policies, as rows of tables.
+// Shared by the reproductions: the engine's measurements over many policies, as rows of tables.
 
 #include <string>
 #include <vector>

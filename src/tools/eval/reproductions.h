@@ -1,5 +1,5 @@
 #pragma once
-// What runs for each paper: the entries of reproductions().
+// The runs for each paper: the entries of reproductions().
 
 #include "tools/eval/reproduce.h"
 

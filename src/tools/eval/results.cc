@@ -14,7 +14,7 @@
 namespace pith {
 namespace {
 
-// What a record says of its own run; the other fields are its setting.
+// The fields of a record about its own run; the other fields are its setting.
 const std::set<std::string> kRunFields{
     "piece",  "policy", "resolved_policy",   "kv_seed", "null_control", "seconds",
     "ledger", "sample", "predictions",       "score",   "answers",      "prompt_seconds",

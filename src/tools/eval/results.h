@@ -14,7 +14,7 @@
 
 namespace pith {
 
-/// What one policy did in one setting.
+/// The results of one policy in one setting.
 struct ResultRow {
   std::string policy;
   size_t seeds = 0;  ///< that differ: 1 for what is not randomised

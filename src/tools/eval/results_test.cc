@@ -198,7 +198,7 @@ TEST_F(ResultsTest, RefusesWhatIsNoResult) {
   refused(file("short", "{\"key\":\"a\",\"kind\":\"ppl\"}\n"), ErrorCode::kCorrupt, "mode");
   refused(file("row", "{\"policy\":\"exact\"}\n"), ErrorCode::kCorrupt, "setting");
   refused(file("csv", "policy,s,n,\nx\n"), ErrorCode::kCorrupt, "'x'");
-  // What a killed run leaves behind is no reason to lose the rest.
+  // The rest of a killed run is no reason to lose other results.
   const Results half =
       read_results({file("half", task("exact", 0, 0, 1) + task("exact", 1, 0, 1).substr(0, 40))});
   EXPECT_EQ(half.groups[0].rows[0].count, 1u);

@@ -1,5 +1,5 @@
 #pragma once
-// What the makers of tasks share.
+// Shared by the makers of tasks.
 
 #include <functional>
 #include <string>

@@ -151,7 +151,7 @@ class Tuner {
                  loss_alone(answers, uniform_[form].answers.mean)});
   }
 
-  /// What each unit loses in each form.
+  /// The loss of each unit in each form.
   std::vector<FormUnit> weighed_units() const {
     std::vector<FormUnit> units;
     for (const TunedUnit& unit : result_.units) {
@@ -172,7 +172,7 @@ class Tuner {
     return Policy::parse(policy_of(forms_, all, heads_)).to_string();
   }
 
-  /// What a choice should take, from its forms in all layers alike.
+  /// The expected bits of a choice, from its forms in all layers alike.
   double bits_of(const std::vector<FormUnit>& units, const std::vector<size_t>& chosen) const {
     double bits = 0;
     for (size_t u = 0; u < chosen.size(); ++u)

@@ -1,6 +1,6 @@
 #pragma once
-// What `tune` measures with: policies over pieces of a text and over answers to questions, each
-// against the exact cache once, kept as JSON lines.
+// The measurements of `tune`: policies over pieces of a text and over answers to
+// questions, each against the exact cache once, kept as JSON lines.
 
 #include <memory>
 #include <mutex>

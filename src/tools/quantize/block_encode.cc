@@ -150,7 +150,7 @@ Line best_line(const float* x) {
   return best;
 }
 
-/// What 6 bits times a block's scale come nearest to.
+/// The numbers nearest to a code of 6 bits times its block's scale.
 int six_bits(float x, float unit) { return code_of(x, inverse_of(unit), 0, 63); }
 
 void encode_q4k(uint8_t* out, const float* x) {

@@ -85,7 +85,7 @@ class FolderDraft {
     }
   }
 
-  /// What a scaling divides each frequency by.
+  /// The divisors of each frequency under a scaling.
   void add_divisors(const char* name, const RopeScaling& scaling) {
     const auto dim = static_cast<size_t>(config_.model.head_dim);
     RopeScaling plain;

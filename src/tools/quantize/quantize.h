@@ -34,7 +34,7 @@ struct QuantizeReport {
   size_t bytes = 0;  ///< of the file
 };
 
-/// What may be asked for: the dense types, Q8_0, Q4_0 and Q4_K.
+/// The types that may be asked for: the dense types, Q8_0, Q4_0 and Q4_K.
 std::span<const WeightType> quantize_types();
 
 /// Writes request.output, whole or not at all. Vectors stay f32. In files of 4 bits the embedding

@@ -1,5 +1,5 @@
 #pragma once
-// What the host has asked of the emulated card, for tests of how much that is.
+// Counts of the host's requests to the emulated card, for tests.
 
 #include <cstddef>
 

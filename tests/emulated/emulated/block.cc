@@ -290,7 +290,7 @@ void fail(const char* why) {
   std::abort();
 }
 
-// What kernels share lies in the program's own data, which is less than 4 GB.
+// Shared memory of kernels lies in the program's own data, which is less than 4 GB.
 uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p) -
                                reinterpret_cast<uintptr_t>(launched_shared) + 0x80000000u);

@@ -1,5 +1,5 @@
 #pragma once
-// What launches need of the emulated card's runtime (runtime.cc).
+// The parts of the emulated card's runtime that launches need (runtime.cc).
 
 #include <cuda_runtime_api.h>
 

@@ -8,7 +8,7 @@
 namespace emulated {
 namespace {
 
-/// What the 128 bytes of a map hold here.
+/// The contents of the 128 bytes of a map here.
 struct Map {
   pith::cuda::HeadRows of;
   int box_rows;

@@ -39,7 +39,7 @@ Offers csr_on_gpu(const MethodOptions& options, const OfferSite& site) {
 Fields CsrOptions::fields() {
   return {
       whole("s", pairs, {.least = 1, .most = SparseRows::kMaxPairs},
-            "pairs of index and coefficient a row: 32 s / D bits a channel"),
+            "pairs of index and coefficient per row: 32 s / D bits per channel"),
       whole("chunks", chunks, {.least = 1, .most = SparseRows::kMaxPairs},
             "parts of a row that share its pairs; unset: keys 1, values 2"),
       choice<Solver>("solver", solver, {{"mp", Solver::kMp}, {"omp", Solver::kOmp}},
@@ -47,7 +47,7 @@ Fields CsrOptions::fields() {
       choice<Rope>("rope", rope, {{"pre", Rope::kPre}, {"post", Rope::kPost}},
                    "pre: keys are coded before RoPE; post: as they are attended to"),
       file("dict", dictionary, "a file that 'pith train-dict' made; unset: online atoms alone"),
-      whole("online", online, {.most = 65536}, "atoms a KV head taken from its own first rows"),
+      whole("online", online, {.most = 65536}, "atoms per KV head taken from its own first rows"),
       choice<Draw>("draw", draw, {{"rows", Draw::kRows}, {"kmeans", Draw::kKmeans}},
                    "online atoms: rows, drawn at random, or kmeans, their centroids"),
       whole("collect", collect, {.least = 1, .most = size_t{1} << 20},
@@ -57,7 +57,7 @@ Fields CsrOptions::fields() {
              "rows with more than this share of their norm left stay exact"),
       choice("pair_bits", pair_bits, {32, 16},
              "of an index and its coefficient; 16: no more of the index than the atoms ask for, "
-             "and coefficients in steps of a scale a row")};
+             "and coefficients in steps of a scale per row")};
 }
 
 void CsrOptions::check(const std::string& method) const {

@@ -1,8 +1,8 @@
 #pragma once
 // CSR (Zhang et al. 2024): a row is a sum of few atoms of a dictionary, stored as pairs of a 16-bit
-// index and an f16 coefficient, 32 pairs / D bits a channel, or of both in 16 bits. Keys are coded
-// before RoPE. Scores rebuild a key from its pairs; values are never rebuilt: probabilities are
-// summed over atoms, and the sums expanded once a step.
+// index and an f16 coefficient, 32 pairs / D bits per channel, or of both in 16 bits. Keys are
+// coded before RoPE. Scores rebuild a key from its pairs; values are never rebuilt: probabilities
+// are summed over atoms, and the sums expanded once a step.
 
 #include "methods/codecs/csr/pursuit.h"
 #include "policy/registry.h"

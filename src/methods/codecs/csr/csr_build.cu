@@ -65,7 +65,7 @@ struct BuildSpace {
   __device__ char* value_atoms() const { return key_atoms() + key_bytes; }
 };
 
-/// What tile counting and the walk over dense rows ask of a codec.
+/// The interface of a codec for tile counting and the walk over dense rows.
 struct BuildTiles {
   static constexpr bool kPresent = true;
   static constexpr int kRows = 32;

@@ -5,8 +5,8 @@
 // Keys: lanes (r, c) build rows r and r + 8, in the pieces of 8 channels 4 p + c. Eight lanes that
 // are served together are two rows; the odd one takes its pieces in the order p ^ 1, so that the
 // two meet different halves of the banks whatever their atoms are (for d >= 64; below it depends on
-// the atoms). Keys are then turned to their place within the 16 rows: an angle a lane and channel
-// that never changes. What the first of the 16 rows stands at is taken off the queries.
+// the atoms). Keys are then rotated to their place within the 16 rows: an angle a lane and channel
+// that never changes. The position of the first of the 16 rows is taken off the queries.
 // Values: lanes (r, c) build four rows in quarters of 4 channels: sixteen lanes that are served
 // together take different quarters in each step, c of them by their atoms.
 //
@@ -19,7 +19,7 @@
 
 namespace pith::cuda {
 
-/// What the building of rows needs to know of one side.
+/// The inputs for building rows of one side.
 struct BuildSide {
   const char* atoms = nullptr;  // [N, d] f16 in shared memory
   int pairs = 0, chunks = 0;    // of a row
@@ -54,11 +54,11 @@ struct Angles {
   }
 };
 
-/// How keys come to their positions: they are there; rows that follow each other are turned within
-/// 16, and queries back to the first of those; or each row is turned by itself.
+/// How keys come to their positions: they are there; rows that follow each other are rotated within
+/// 16, and queries back to the first of those; or each row is rotated by itself.
 enum class KeyTurn { kNone, kInOrder, kEach };
 
-/// The queries as B, and what turns them: lane (r, c) has query r's channels 8 (4 p + c) ..
+/// The queries as B, and what rotates them: lane (r, c) has query r's channels 8 (4 p + c) ..
 template <int D>
 struct BuildQueries {
   static constexpr int kPieces = D / 32, kHalf = kPieces / 2;

@@ -26,7 +26,7 @@ struct CodeParams {
   int dim;              // D
   const double* turns;  // [D/2] or null
   RowPositions positions;
-  int blocks;  // of 32 rows a head
+  int blocks;  // of 32 rows per head
   const __half* atoms;
   const float* gram;
   bool common;  // atoms of all heads are the same
@@ -112,7 +112,7 @@ __device__ inline void turn_back(float (&x)[(d + kWarp - 1) / kWarp], const Code
 }
 
 /// Rows of a block as f16 in shared memory, each times a power of two that brings bf16 numbers into
-/// f16's range; inverse[32] takes it back. Exact but for numbers 2^-24 of the largest; of turned
+/// f16's range; inverse[32] takes it back. Exact but for numbers 2^-24 of the largest; of rotated
 /// rows the rest is kept apart.
 template <int d, int kWide, int kWarps>
 __device__ inline void stage_rows(const CodeSpace<d, kWide>& space, const CodeParams& p,

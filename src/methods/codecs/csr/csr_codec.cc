@@ -59,7 +59,7 @@ void CsrCodec::check_context(size_t tokens) const {
   if (!format_.rotated_keys || tokens <= kMostRotated) return;
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("csr(rope=post) in a context of {} tokens: its atoms are of the first "
-                          "rows, and later positions turn keys out of what these span; a context "
+                          "rows, and later positions rotate keys out of their span; a context "
                           "is {} tokens at most (-c {}), or leave 'rope=post' out",
                           tokens, kMostRotated, kMostRotated));
 }

@@ -18,7 +18,7 @@
 namespace pith::cuda {
 namespace {
 
-/// What both sides' formats have in common, and the trained atoms.
+/// Common to both sides' formats, and the trained atoms.
 struct CsrPlan {
   CsrFormat keys, values;  ///< chunks as given, 0: those of the layer's rows
   std::shared_ptr<const DictionaryFile> offline;
@@ -132,7 +132,7 @@ std::shared_ptr<CsrDeviceCodec> CsrDeviceCodec::empty(const TableSite& site) con
   own->name_ = fmt::format("{}, layer {}", plan_->name, site.layer);
   own->site_ = site;
   if (!turns_keys()) return own;
-  own->turns_ = rope_turns(site, "csr turns keys");
+  own->turns_ = rope_turns(site, "csr rotates keys");
   own->coding_.turns = own->turns_.data();
   return own;
 }
@@ -179,7 +179,7 @@ void CsrDeviceCodec::load_trained(CsrTables& t, Side side) const {
 }
 
 /// The Gram matrix is made for each call and dropped, as on the CPU: kept, it would weigh more than
-/// the rows, N^2 numbers a head and side.
+/// the rows, N^2 numbers per head and side.
 void CsrDeviceCodec::code_side(bool keys, const CodeBatch& batch, std::span<const CodeJob> jobs,
                                cudaStream_t stream) const {
   if (jobs.empty()) return;

@@ -2,7 +2,7 @@
 // CSR rows on the GPU: coding with the Gram matrix, decode attention straight from sparse codes,
 // and rows back from codes. Two ways to attend: where keys are coded as they are attended to, a
 // score is s numbers out of <q, atom>, a table that is made once a query, and values are summed by
-// atom (csr_decode.cu); otherwise rows are built from their atoms, keys turned to their positions,
+// atom (csr_decode.cu); otherwise rows are built from their atoms, keys rotated to their positions,
 // and multiplied (csr_build.cu).
 //
 // A pair is one 32-bit word: f16 coefficient above 16 bits that are 16 times the atom's number, the
@@ -10,11 +10,11 @@
 //   keys   [pairs / 4][32 rows][4 pairs]    a lane reads its row; [pairs][32 rows] where pairs are
 //                                           no multiple of four
 //   values [8][pairs][4 rows]               four lanes read a pair of four rows
-// Pairs that are not needed are 0. Bytes a row: 4 s for keys and as many for values.
+// Pairs that are not needed are 0. Bytes per row: 4 s for keys and as many for values.
 //
 // Packed pairs have 16 bits: a coefficient in steps of the row's scale above the atom's number
 // (packed_pairs.h), in the places that words would have, and behind them the 32 rows' scales, f16.
-// Readers make words of them. Bytes a row: 2 s + 2.
+// Readers make words of them. Bytes per row: 2 s + 2.
 
 #include "attend/cuda/code_rows.h"
 #include "attend/cuda/decode.h"
@@ -99,7 +99,7 @@ struct CsrDraw {
   const uint32_t* parts = nullptr;
   int heads = 0, count = 0, dim = 0, chunks = 1;
   int first = 0, all = 0;
-  const double* turns = nullptr;  // [D/2]: rows are turned back from their positions; or null
+  const double* turns = nullptr;  // [D/2]: rows are rotated back from their positions; or null
   RowPositions positions;
 };
 void draw_csr_atoms(void* atoms, const CsrDraw& draw, cudaStream_t stream);

@@ -1,10 +1,10 @@
-// CSR rows that are judged again: codes from block to block as they are, and the attention mass of
-// one query over coded keys. Of keys that are coded as they are attended to it comes from the
+// CSR rows that are selected again: codes from block to block as they are, and the attention mass
+// of one query over coded keys. Of keys that are coded as they are attended to it comes from the
 // products of the query with all atoms; others are built and turned to their positions.
 //
 // Cost of a move: what moves is read and the target written once. Of the mass: s look-ups a row and
-// query; N D multiply-adds a query for each 256 rows or fewer. Of turned keys: s D multiply-adds
-// and 40 D / 2 operations a row, D multiply-adds a row and query.
+// query; N D multiply-adds per query for each 256 rows or fewer. Of rotated keys: s D multiply-adds
+// and 40 D / 2 operations per row, D multiply-adds per row and query.
 
 #include "attend/cuda/mass_token.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kMassThreads) mass_kernel(const __grid_constan
   }
 }
 
-/// The same over keys that are turned: a thread block 32 rows, a warp a row.
+/// The same over keys that are rotated: a thread block 32 rows, a warp per row.
 template <class T, int D>
 __global__ void __launch_bounds__(kMassThreads)
     turned_mass_kernel(const __grid_constant__ MassParams p) {

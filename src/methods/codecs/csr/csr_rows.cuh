@@ -1,6 +1,6 @@
 #pragma once
 // A row of CSR back from its atoms, eight channels at a time; atoms come from L2. Cost: s
-// multiply-adds a number.
+// multiply-adds per number.
 
 #include "kernels/cuda/turn.cuh"
 #include "methods/codecs/csr/csr_pairs.cuh"
@@ -47,7 +47,7 @@ struct CsrSide {
     }
   }
   /// The same of channels first, ... and of those D/2 behind them, of head `head`; keys before RoPE
-  /// are turned to `position`.
+  /// are rotated to `position`.
   __device__ void build_halves(float (&a)[kPiece], float (&b)[kPiece], const void* block, int head,
                                int row, int first, int64_t position) const {
     const __half* of_head =

@@ -23,7 +23,7 @@ struct CsrFormat {
   size_t collect = 0;         ///< rows seen before the online part is fixed
   bool clusters = false;      ///< online atoms are centroids of those rows, not some of them
   float outliers = 1;         ///< rows with more than this share of their norm left stay exact
-  bool packed = false;        ///< pairs of 16 bits, whose coefficients have a scale a row
+  bool packed = false;        ///< pairs of 16 bits, whose coefficients have a scale per row
 
   /// Numbers of 16 bits beside a row's indices: coefficients, or their scale.
   size_t factors() const { return packed ? 1 : pairs; }

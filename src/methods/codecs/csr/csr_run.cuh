@@ -12,7 +12,7 @@
 
 namespace pith::cuda {
 
-/// What the tile counting and the walk over dense rows ask of a codec.
+/// The interface of a codec for tile counting and the walk over dense rows.
 struct CsrTiles {
   static constexpr bool kPresent = true;
   static constexpr int kRows = 32;

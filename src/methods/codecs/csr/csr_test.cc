@@ -54,7 +54,7 @@ TEST(Csr, BytesAreThirtyTwoBitsAPair) {
     EXPECT_EQ(rows->payload_bytes(), 47 * kDim * 2) << "rows wait in f16";
     EXPECT_FALSE(rows->has_dictionary());
     rows->append(x.data() + 47 * kDim, kDim, 53);
-    // s of the paper is pairs / chunks: 32 s s_n / d bits a channel.
+    // s of the paper is pairs / chunks: 32 s s_n / d bits per channel.
     EXPECT_EQ(8 * rows->payload_bytes(), 100 * kDim * (32 * pairs) / kDim);
     EXPECT_EQ(rows->metadata_bytes(), 0u);
     EXPECT_EQ(rows->table_bytes(), 48 * (kDim / chunks) * 2);

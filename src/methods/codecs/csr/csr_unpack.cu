@@ -1,5 +1,5 @@
-// CSR rows back to dense ones: one thread block a block of 32 rows, keys that were coded before
-// RoPE turned to their positions. Reads a row's codes and writes 2 bytes a number.
+// CSR rows back to dense ones: one thread block per block of 32 rows, keys that were coded before
+// RoPE rotated to their positions. Reads a row's codes and writes 2 bytes per number.
 
 #include "kernels/cuda/launch.cuh"
 #include "methods/codecs/csr/csr_rows.cuh"

@@ -14,7 +14,7 @@
 
 namespace pith {
 
-/// What a file was made for.
+/// The purpose of a file.
 struct DictionaryModel {
   std::string name;  ///< for people
   uint64_t fingerprint = 0;

@@ -4,7 +4,7 @@
 // A row costs N d multiply-adds for its correlations with all N atoms, one product for all rows of
 // a call; each later step costs N with the atom's row of the Gram matrix (mp), or N for each atom
 // chosen so far (omp). Gram rows are made when an atom is first chosen, N d each, or all at once if
-// many rows are coded. What is computed for a row depends on nothing but the row and the atoms, so
+// many rows are coded. The result for a row depends on nothing but the row and the atoms, so
 // codes do not depend on how rows are cut into calls.
 
 #include <vector>

@@ -1,5 +1,5 @@
 #pragma once
-// What csr's tests share: random rows and atoms, and a machine.
+// Shared by csr's tests: random rows and atoms, and a machine.
 
 #include <cmath>
 #include <string>

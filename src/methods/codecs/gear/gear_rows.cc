@@ -93,7 +93,7 @@ void GearRows::code_waiting() {
   codes_->decode(coded.data(), before, n);
   factor(x, coded, apart);
   add_product(coded.data(), before, n);
-  // What codes and product miss of the numbers apart.
+  // The error of codes and product in the numbers apart.
   for (size_t i = 0; i < exact.size(); ++i) exact[i] -= coded[i];
   for (size_t t = 0; t < n && format_.outliers > 0; ++t) {
     const uint16_t* channels = apart.data() + t * format_.outliers;

@@ -1,7 +1,8 @@
 #pragma once
 // GEAR's rows: integer codes, plus what they miss as a product of rank r over a group of rows, with
-// n numbers a row apart. The codes are KIVI's: keys per channel over 32 rows, values per row. Rows
-// wait in f16 until a group is full. Bytes a row: the codes', 3 n, 2 r, and 2 r D + 4 a group.
+// n numbers per row apart. The codes are KIVI's: keys per channel over 32 rows, values per row.
+// Rows wait in f16 until a group is full. Bytes per row: the codes', 3 n, 2 r, and 2 r D + 4 a
+// group.
 
 #include "methods/codecs/gear/low_rank.h"
 #include "rows/cpu/coded_rows.h"

@@ -1,5 +1,5 @@
 #pragma once
-// What kvquant's tables on the GPU are made of and with.
+// The inputs and scratch of kvquant's tables on the GPU.
 
 #include "kernels/cuda/layer.h"
 #include "rows/cuda/level_format.h"

@@ -1,4 +1,4 @@
-// kvquant's tables on the GPU: a thread block a head. Ranges of channels by counting, levels by
+// kvquant's tables on the GPU: a thread block per head. Ranges of channels by counting, levels by
 // Lloyd's rounds from the quantiles (codebook.h), with sums in f64 in a fixed order.
 
 #include <algorithm>

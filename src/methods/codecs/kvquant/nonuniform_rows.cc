@@ -45,7 +45,7 @@ float in_range(float x, float low, float scale) { return scale > 0 ? (x - low) /
 
 }  // namespace
 
-/// What coding a row needs, made once for many rows.
+/// The inputs of coding a row, made once for many rows.
 struct NonUniformRows::Room {
   explicit Room(size_t dim) : low(dim), scale(dim), distance(dim), order(dim), codes(dim) {}
   std::vector<float> low, scale;  // [D], of the row at hand

@@ -1,9 +1,9 @@
 #pragma once
-// KVQuant's rows: x = low + scale * level[code], level from a codebook of the head, and n numbers a
-// row apart. Keys have low and scale per channel, values per row. What a head needs, its codebook
-// and its keys' ranges, is made from the first `calibrate` rows of its stream, which wait in f16
-// until then; every later row is coded when it comes and never again. Bytes a row: D b / 8 +
-// 3 n, and 4 for values; 4 D of tables a head for keys and 2^(b+1) for both.
+// KVQuant's rows: x = low + scale * level[code], level from a codebook of the head, and n numbers
+// per row apart. Keys have low and scale per channel, values per row. A head's codebook and its
+// keys' ranges are made from the first `calibrate` rows of its stream, which wait in f16 until
+// then; every later row is coded when it comes and never again. Bytes per row: D b / 8 + 3 n, and 4
+// for values; 4 D of tables a head for keys and 2^(b+1) for both.
 
 #include <vector>
 
@@ -72,7 +72,7 @@ class NonUniformRows final : public CodedRows {
     float low, scale;
   };
   Sides sides(size_t row) const;
-  /// What a value's code says, kept apart or not.
+  /// The number that a value's code names, kept apart or not.
   float coded_number(size_t row, size_t channel) const;
 
   NonUniformFormat format_;

@@ -190,7 +190,7 @@ void PlaneRows::read_factors(float* out, size_t norm, float weight, size_t first
                                      : f16_to_f32(norms_[(first + t) * format_.norms() + norm]));
 }
 
-/// Calls f(tile, at, count) for runs of rows as they were turned, without their scales.
+/// Calls f(tile, at, count) for runs of rows as they were rotated, without their scales.
 template <class F>
 void PlaneRows::for_tiles(size_t first, size_t count, F&& f) const {
   const std::vector<float> one(dim_, 1.0f), zero(dim_);

@@ -17,7 +17,7 @@
 // Tight rows have a scale of 8 bits, the upper half of an f16, and the levels of Lloyd and Max for
 // 3 and 4 bits too. The stored scale is up to 6% off; the thresholds between levels are moved
 // together until a row is as long along itself as it was, to a third of a percent:
-// docs/decisions/0260. Bytes a row: (D b + m) / 8 + 2, and 2 with a sketch; tight D b / 8 + 1.
+// docs/decisions/0260. Bytes per row: (D b + m) / 8 + 2, and 2 with a sketch; tight D b / 8 + 1.
 // Cost: coding D log2 D + m D; reading a look-up a number, once for all queries, and a multiply-add
 // a query; m / 4 look-ups a query.
 

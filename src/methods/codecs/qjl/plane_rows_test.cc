@@ -153,7 +153,7 @@ TEST(PlaneRows, WholeRowsAreAsLongAlongThemselves) {
 TEST(PlaneRows, DistortionsAreTheKnownOnes) {
   // Of normal numbers: Lloyd and Max for 1 and 2 bits, the best even steps for 3 and 4 (Max 1960).
   const double known[] = {0.3634, 0.1175, 0.03744, 0.01154};
-  const size_t dim = 256;  // of few numbers a row's own scale leaves out more of the tails
+  const size_t dim = 256;  // with few numbers a scale per row leaves out more of the tails
   const auto x = normals(1024 * dim, 4);
   for (int planes : {1, 2, 3, 4}) {
     const Machine machine;

@@ -37,10 +37,10 @@ class Projection {
   /// c: what makes c |k| / m <S q, sign(S k)> unbiased. sqrt(pi / 2) for normal rows; for rows
   /// sqrt(D) u, u uniform on the sphere, sqrt(pi) Gamma((D + 1) / 2) / (Gamma(D / 2) sqrt(D)).
   float unbias() const { return unbias_; }
-  /// What c |k| / m <S q, sign(S k)> varies by over S, in units of |k|^2 |q|^2 / m: c^2 for
-  /// independent rows, c^2 - 1 for orthogonal ones (on average over directions of q).
+  /// The variance of c |k| / m <S q, sign(S k)> over S, in units of |k|^2 |q|^2 / m: c^2
+  /// for independent rows, c^2 - 1 for orthogonal ones (on average over directions of q).
   float noise() const { return unbias_ * unbias_ - (shape_.sketch == Sketch::kGaussian ? 0 : 1); }
-  /// What bytes() of one will be. Throws as the constructor does.
+  /// The bytes() of one, before it is made. Throws as the constructor does.
   static size_t bytes_of(const ProjectionShape& shape);
   /// As allocated: large tables are whole pages, and nobody else counts what they leave empty.
   size_t bytes() const { return columns_.capacity_bytes() + sums_.capacity_bytes(); }

@@ -1,7 +1,7 @@
-// QJL coding on the GPU: a warp a block of 32 rows. The projection stays in shared memory; the
+// QJL coding on the GPU: a warp per block of 32 rows. The projection stays in shared memory; the
 // product runs on tensor cores, whose accumulators hold exactly the signs that a lane must store;
 // packed as +-1 they are A of the next product, with the outlying channels' columns of S.
-// Cost: 2 (m + 16) D operations a row; 2 D bytes read, m / 8 + 18.5 written.
+// Cost: 2 (m + 16) D operations per row; 2 D bytes read, m / 8 + 18.5 written.
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launched_shared.cuh"

@@ -22,7 +22,7 @@ void QjlProjection::check() const {
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("QJL on the GPU was asked for m = {} bits at head_dim {}, {} outliers with {} "
-                  "bits; it takes 2 or 4 bits a channel, head_dim 64 or 128, up to {} outliers, "
+                  "bits; it takes 2 or 4 bits per channel, head_dim 64 or 128, up to {} outliers, "
                   "and for them, if there are any, multiples of 16 bits up to 128",
                   m, head_dim, outliers, m_out, kQjlOutliers));
 }

@@ -13,8 +13,8 @@
 // A block of 32 rows, keys: codes are m words of bits (grouped_layout.h, keys of 1 bit and
 // dimension m) and 512 bytes of u, [lane][4 pairs of channels 2c, 2c + 1] of rows r + 8 i; the side
 // is 32 f16 norms times c / m, [r][i], the 8 channels as bytes, and 8 bytes that are 0. Rows that
-// are judged again move from block to block and take their channels with them: then the side is the
-// norms and 256 bytes of channels, [lane][4 pairs] as in u.
+// are selected again move from block to block and take their channels with them: then the side is
+// the norms and 256 bytes of channels, [lane][4 pairs] as in u.
 
 #include <memory>
 #include <span>

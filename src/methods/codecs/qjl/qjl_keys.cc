@@ -192,7 +192,7 @@ void QjlKeys::prepare(float* prepared, const float* q, size_t queries) const {
   }
 }
 
-/// What scoring a group of rows needs of the queries.
+/// The part of the queries that scoring a group of rows needs.
 struct QjlKeys::GroupQuery {
   std::vector<float> in, out;                // [M, m], [M, m_out] sketches of the query's two parts
   std::vector<float> in_sum, out_sum;        // [M] of their numbers

@@ -2,11 +2,11 @@
 // qjl's tight rows as operands of the decode kernel. Levels are those of Lloyd and Max, which no
 // whole numbers stand for: codes lie so that a few of their bits are a selector by which one
 // instruction takes four bytes out of a table of eight, once for the levels' upper bytes as f16,
-// once for the lower ones; a second puts a pair together. That is three instructions a pair beside
-// the two and a half of evenly spaced levels (turboquant_tiles.cuh), and nothing to take off sums
-// afterwards.
+// once for the lower ones; a second puts a pair together. That is three instructions per pair
+// beside the two and a half of evenly spaced levels (turboquant_tiles.cuh), and nothing to take off
+// sums afterwards.
 //
-// Bytes a row at D = 128 and b bits: 32 b + 2, and 2 D / `center` of the mean.
+// Bytes per row at D = 128 and b bits: 32 b + 2, and 2 D / `center` of the mean.
 
 #include "methods/codecs/qjl/turboquant_tiles.cuh"
 #include "rows/tight_rows.h"
@@ -82,7 +82,7 @@ struct TightKeys {
   static constexpr int kMeanAt = kBlockRows;
   static constexpr int kCodeBytes = Pairs::kWords * 128, kSideBytes = kMeanAt + 2 * D;
 
-  // Turned queries: [step][lane] two f16 pairs, raised; [query, D] f32.
+  // Rotated queries: [step][lane] two f16 pairs, raised; [query, D] f32.
   static constexpr int kTurnedAt = kSteps * kWarp * 8;
   static constexpr int kQueryBytes = kTurnedAt + 8 * D * 4;
 

@@ -1,5 +1,5 @@
 #pragma once
-// qjl's rows in levels on the GPU: tight rows, whose keys are turned after random signs.
+// qjl's rows in levels on the GPU: tight rows, whose keys are rotated after random signs.
 
 #include <memory>
 

@@ -1,9 +1,9 @@
-// QJL keys that are judged again: from block to block as they are, and the attention mass of one
+// QJL keys that are selected again: from block to block as they are, and the attention mass of one
 // query over them. A row is its quarter words of four lanes, four pairs of numbers of its outlying
 // channels, the channels, and a norm.
 //
 // Cost of a move: what moves is read and the target written once. Of the mass: m additions a row
-// and query; m D multiply-adds a query for each 256 rows or fewer.
+// and query; m D multiply-adds per query for each 256 rows or fewer.
 
 #include "attend/cuda/mass_token.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -109,7 +109,7 @@ struct Sketches {
     }
     __syncthreads();
     const int of = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-    if (of < kTogether) {  // a warp a query
+    if (of < kTogether) {  // a warp per query
       float sum = 0;
       for (const auto& word : bits) sum += reinterpret_cast<const float*>(&word[lane])[of];
 #pragma unroll

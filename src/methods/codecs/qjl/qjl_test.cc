@@ -83,7 +83,7 @@ TEST(Qjl, ScoresAreUnbiasedOverTheProjection) {
     }
 }
 
-// What softmax sums are exponentials: E[exp(s)] is not exp(E[s]), so that noisy rows weigh more
+// Softmax sums exponentials: E[exp(s)] is not exp(E[s]), so that noisy rows weigh more
 // than exact ones beside them. Less half of the variance they weigh what they should.
 TEST(Qjl, WeightsAreUnbiasedLessHalfOfTheVariance) {
   constexpr int kSeeds = 300;

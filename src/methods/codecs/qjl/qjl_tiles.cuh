@@ -7,7 +7,7 @@
 // |k| |q| sqrt((pi / 2 - 1) / m).
 // The numbers of the outlying channels (see qjl_cuda.h) meet the queries' in one product more, or,
 // where each row names its own channels, lane by lane: a lane has two channels of a row.
-// Bytes a row: m / 8 + 18.5; 10 products of 256 bits for 16 rows and 8 queries.
+// Bytes per row: m / 8 + 18.5; 10 products of 256 bits for 16 rows and 8 queries.
 
 #include "attend/cuda/dense_tile.cuh"
 #include "attend/cuda/grouped_tiles.cuh"
@@ -116,7 +116,7 @@ struct QjlKeys {
       if (r == 0) atomicMax(tops + 2 * c + j, __float_as_int(most[j]));
     }
     __syncthreads();
-    // A warp a query, word and lane column; several in flight hide what one waits for.
+    // A warp per query, word and lane column; several in flight hide what one waits for.
     const int columns = queries * 4;
 #pragma unroll 4
     for (int i = warp; i < columns * kRowWords; i += warps) {
@@ -159,7 +159,7 @@ struct QjlKeys {
     return out;
   }
 
-  /// What outlying channels add: their numbers times the queries'.
+  /// The share of outlying channels: their numbers times the queries'.
   static __device__ void add_apart(float (&out)[2][4], const char* apart, const char* channels,
                                    const char* query) {
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;

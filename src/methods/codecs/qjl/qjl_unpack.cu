@@ -1,6 +1,6 @@
 // QJL keys back to dense rows: the linear estimate c |k| / m S^T sign(S k), and at outlying
-// channels what was kept of them. A warp a block of 32 rows, the projection turned in shared
-// memory, the product on tensor cores. Cost: 2 m D operations a row.
+// channels what was kept of them. A warp per block of 32 rows, the projection transposed in shared
+// memory, the product on tensor cores. Cost: 2 m D operations per row.
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launched_shared.cuh"

@@ -5,7 +5,7 @@
 // three bits put beside the other two. Scores are <H q, codes> times the row's scale; sums are of
 // transformed values, and transformed back once a warp and head.
 //
-// Bytes a row at D = 128 and b bits: 32 b + 4, and 2 D / `center` of the mean.
+// Bytes per row at D = 128 and b bits: 32 b + 4, and 2 D / `center` of the mean.
 
 #include "attend/cuda/grouped_tiles.cuh"
 #include "methods/codecs/qjl/plane_rows.h"
@@ -22,7 +22,7 @@ struct TurboquantPairs {
   static constexpr int kFirst =
       D * layout::code_part(kBits, 0, false).width / 32;  // of the first part
 
-  // What a level is in codes: step of a part times its code, summed, - kShift.
+  // A level in codes: step of a part times its code, summed, - kShift.
   static constexpr float kStep = 2 * plane_weight(kBits, kBits == 2 ? 0 : kBits - 1);
   static constexpr float kSecondStep = 2 * plane_weight(kBits, kBits == 2 ? 1 : kBits - 1);
   static constexpr float kShift = [] {
@@ -64,7 +64,7 @@ struct TurboquantPairs {
   }
 };
 
-/// What lies beside centred keys, kMeanAt bytes of scales first.
+/// The data beside centred keys, kMeanAt bytes of scales first.
 template <int D, int kMeanAt>
 struct CentredSide {
   /// Scales, and the mean of the block's group out of its blocks' shares.
@@ -102,7 +102,7 @@ struct TurboquantKeys {
   using Ahead = NothingAhead;
   static __device__ Ahead ask(const void*) { return {}; }
 
-  /// What a query's number is multiplied by is 2^this.
+  /// A query's number is multiplied by 2^this.
   static __device__ int fold(int step, int high) {
     return kRaise - Pairs::unit_bits(high * kSteps + step);
   }

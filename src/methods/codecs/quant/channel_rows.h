@@ -2,7 +2,7 @@
 // KIVI's keys (Liu et al. 2024): b-bit codes per channel, in groups of 32 consecutive rows that
 // share each channel's f16 scale and minimum. Rows wait in f16 until a group is full, so the codes
 // do not depend on how rows arrive. Rows that a selector drops leave their group's scales behind
-// until the last of the group goes. Bytes a row: D b / 8 + 4 D / (rows that the group still has).
+// until the last of the group goes. Bytes per row: D b / 8 + 4 D / (rows that the group still has).
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #pragma once
-// Coding of grouped rows: one thread block a block of 32 rows. Scales and minima are rounded to f16
-// first, and codes are chosen for the rounded numbers. Memory-bound: reads each number once.
+// Coding of grouped rows: one thread block per block of 32 rows. Scales and minima are rounded to
+// f16 first, and codes are chosen for the rounded numbers. Memory-bound: reads each number once.
 
 #include <algorithm>
 #include <span>
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(128)
   }
 }
 
-/// What a launch of the coder is made from.
+/// The arguments of a launch of the coder.
 struct CoderLaunch {
   CodeBatch batch;
   size_t row_stride = 0;

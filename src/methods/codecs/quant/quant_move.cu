@@ -1,5 +1,5 @@
 // int4 and int8 rows, and KIVI's values of two bits, from block to block, codes and scales as they
-// are: a thread block a block of 32 rows of the target, keys or values. A word of keys belongs to
+// are: a thread block per block of 32 rows of the target, keys or values. A word of keys belongs to
 // one row, each half of a word of values to one. Memory-bound: reads what moves and writes the
 // target once.
 

@@ -1,5 +1,5 @@
-// Coded rows back to dense ones: one thread block a block of 32 rows. Memory-bound: reads the codes
-// and writes 2 bytes a number.
+// Coded rows back to dense ones: one thread block per block of 32 rows. Memory-bound: reads the
+// codes and writes 2 bytes per number.
 
 #include <algorithm>
 
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads)
     unpack_kernel(const __grid_constant__ Unpackings<kPlaces> places) {
   const UnpackRowsCall& p = places.of[kPlaces == 1 ? 0 : blockIdx.z];
   constexpr bool kKeys = kIsKeys<kGrouping>, kMinima = kHasMinima<kGrouping>;
-  constexpr int kScales = D;  // one a channel, or D / 32 for each of 32 rows
+  constexpr int kScales = D;  // one per channel, or D / 32 for each of 32 rows
   const size_t block = blockIdx.y * p.block_stride + blockIdx.x;
   const auto* codes = static_cast<const uint32_t*>(p.codes) + block * D * kBits;
   const auto* side = static_cast<const __half*>(p.side) + block * kScales * (kMinima ? 2 : 1);

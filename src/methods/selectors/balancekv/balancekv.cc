@@ -36,7 +36,7 @@ std::optional<BalanceSizes> fitting(const BalanceOptions& o, size_t context, siz
   return std::nullopt;
 }
 
-/// What a share that is too small for any blocks gets.
+/// The rows for a share that is too small for any blocks.
 BalanceSizes smallest(const BalanceOptions& o, size_t context) {
   BalanceSizes best{0, o.block.value_or(2)};
   for (size_t rounds = 1; rounds <= kBalanceRounds; ++rounds)

@@ -23,7 +23,7 @@ class BalanceBlocks final : public DeviceChooser {
     call.v = rows.v;
     call.head_stride = rows.head_stride;
     call.row_stride = static_cast<size_t>(rows.dim);
-    // A level's rows are all new, or have all been judged.
+    // A level's rows are all new, or have all been in a selection.
     call.positions = rows.known > 0 ? rows.positions : nullptr;
     call.positions_stride = rows.side_stride;
     call.first_position = rows.first_position;

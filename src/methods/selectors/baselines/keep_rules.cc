@@ -21,7 +21,7 @@ uint32_t window_rows(const MethodOptions& options, const BudgetSite& site, bool 
   return static_cast<uint32_t>(rows);
 }
 
-/// What is kept is the sink and the window, whose rows the site knows.
+/// Only the sink and the window are kept, whose rows the site knows.
 template <class O>
 ResolvedSelector resolve_keep_none(const SelectorPlace& r, const std::string& name) {
   O options = r.options.as<O>();
@@ -108,8 +108,8 @@ CodecRow dense_row(DType dtype) {
   CodecRow row;
   row.info = {to_string(dtype),
               false,
-              dtype == DType::kF32 ? "rows as they are, 32 bits a number"
-                                   : "rows rounded to 16 bits a number",
+              dtype == DType::kF32 ? "rows as they are, 32 bits per number"
+                                   : "rows rounded to 16 bits per number",
               "-",
               {},
               ""};

@@ -115,7 +115,7 @@ ResolvedSelector resolve_uniform(const SelectorPlace& r) {
   } else {
     sample.rule = std::make_shared<KeepShare>(*options.rate, options.weights);
     sample.needs.body = Needs::Body::kDrawn;
-    // What a heavy store passes on is other rows in each head, of which as many as are drawn stay.
+    // A heavy store passes on other rows in each head, of which as many as are drawn stay.
     sample.chooser = [site = r.site, rate = *options.rate](const Context&) {
       return std::make_unique<DrawByRate>(site, rate);
     };

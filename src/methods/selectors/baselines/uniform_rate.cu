@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kWarpSize = 32, kThreads = 256, kWarps = kThreads / kWarpSize;
 
-/// A block a head and job: which of 256 rows stay, then their move.
+/// A block per head and job: which of 256 rows stay, then their move.
 __global__ void __launch_bounds__(kThreads)
     take_kernel(const __grid_constant__ RateDraw draw, const __grid_constant__ RateJobs jobs) {
   __shared__ int kept[kThreads], of_warp[kWarps];
@@ -61,7 +61,7 @@ __device__ inline void copy_bytes(void* to, const void* from, size_t bytes) {
   }
 }
 
-/// A block a head and job.
+/// A block per head and job.
 __global__ void __launch_bounds__(kThreads) groups_kernel(const __grid_constant__ GroupShape shape,
                                                           const __grid_constant__ GroupJobs jobs) {
   const GroupJob& job = jobs.job[blockIdx.y];

@@ -1,16 +1,16 @@
 // uniform(rate=...) as the body of a layer on the GPU: dense rows, or codes and a dense tail.
 //
 // Whether a row stays is a function of its position alone: the host draws as the device does, and
-// so knows each head's number of rows. Which rows a heavy store lets go only the device knows: the
+// so knows each head's number of rows. Which rows a heavy store evicts only the device knows: the
 // host then reckons with all of them, makes room for so many, and reads the numbers before it needs
 // them next (docs/decisions/0191).
 //
 // Over a codec each head's rows go into codes in its groups, in the order in which they came, as on
 // the CPU; those of the last group, which is not full yet, are dense. Heads fill their groups at
 // different times: all heads' rows that might be a group are coded apart, and a second kernel takes
-// those that are. Rows are never judged again, so that any codec will do that needs neither their
-// neighbours' positions nor tables of first rows. What a heavy store lets go is coded again, in a
-// codec whose rows share nothing, as on the CPU.
+// those that are. Rows are never selected again, so that any codec will do that needs neither their
+// neighbours' positions nor tables of first rows. Rows that a heavy store evicts are coded again,
+// in a codec whose rows share nothing, as on the CPU.
 //
 // Cost beside dense rows: coding of up to 1 / rate as many rows as stay while tokens come one by
 // one (32 of each head for 32 tokens), codes copied once.

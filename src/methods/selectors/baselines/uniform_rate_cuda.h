@@ -36,7 +36,7 @@ struct RateDraw {
   uint64_t seed = 0;
   int heads = 0, dim = 0;
 };
-/// One launch. Cost: a Philox block a row, and the rows that stay once.
+/// One launch. Cost: a Philox block per row, and the rows that stay once.
 void take_by_rate(const RateDraw& draw, const RateJobs& jobs, cudaStream_t stream);
 
 /// Rows behind the coded ones, of which whole groups have been coded apart, whatever was left of

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kWeighThreads)
   }
 }
 
-/// A block a token.
+/// A block per token.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     log_kernel(T* scaled, const T* q, int numbers, QueryNote note, const QueryNote* at) {

@@ -86,7 +86,7 @@ TEST(Buzz, DefaultThresholdIsTheTheoremsForBothParities) {
   EXPECT_EQ(buzz_threshold(8, 7), 50u);    // 50 / 8
   Harness h(kSmall, "buzz,window=60");
   EXPECT_NE(h.cache().describe().find("s=5,T=260"), std::string::npos) << h.cache().describe();
-  // What an eviction leaves settles at the window's size, which the theorem asks for.
+  // The rows after an eviction settle at the window's size, as the theorem says.
   for (size_t stride : {3, 4, 5, 6, 9}) {
     size_t old = 0;
     for (int i = 0; i < 50; ++i) old = recursion(old, buzz_threshold(1000, stride), stride);

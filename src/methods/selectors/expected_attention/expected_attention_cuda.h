@@ -3,8 +3,8 @@
 // query head: the mean of queries before RoPE [D], the mean of the last chunk's [D], and the
 // scatter [D, D], where the covariance counts.
 //
-// Cost: a token reads and writes the scatter once, a chunk of T queries takes 2 T D^2 operations a
-// query head, a judgement 2 D^2 for each row and query head.
+// Cost: a token reads and writes the scatter once, a chunk of T queries takes 2 T D^2 operations
+// per query head, a selection 2 D^2 for each row and query head.
 
 #include "select/cuda/judged_rows.h"
 

@@ -42,7 +42,7 @@ struct TokenParams {
   bool covariance;
 };
 
-/// A block a query head.
+/// A block per query head.
 template <class T, int D>
 __global__ void __launch_bounds__(kTokenThreads)
     token_kernel(const __grid_constant__ TokenParams params) {
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kTokenThreads)
   }
 }
 
-/// A block a token: scratch [T - skip, H, D] <- queries before RoPE.
+/// A block per token: scratch [T - skip, H, D] <- queries before RoPE.
 template <class T, int D>
 __global__ void __launch_bounds__(kTurnThreads)
     turn_kernel(const __grid_constant__ StepQueries p, QueryNote note) {
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kTurnThreads)
   }
 }
 
-/// A block a query head: the chunk's mean, and what it makes of the mean of all.
+/// A block per query head: the chunk's mean, and what it makes of the mean of all.
 template <int D>
 __global__ void __launch_bounds__(kMeanThreads)
     mean_kernel(const __grid_constant__ StepQueries p, QueryNote note) {

@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads) logits_kernel(const __grid_constant_
   }
 }
 
-/// A block a query head.
+/// A block per query head.
 __global__ void __launch_bounds__(kSumThreads) peaks_kernel(const __grid_constant__ ScoreParams p) {
   __shared__ float shared[kSumThreads / 32];
   const float* logits = p.logits_of(blockIdx.x);
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kSumThreads) peaks_kernel(const __grid_constan
   p.peaks[2 * blockIdx.x + 1] = logf(sum);
 }
 
-/// D / 8 lanes a row. Keys are logarithms: small probabilities do not vanish.
+/// D / 8 lanes per row. Keys are logarithms: small probabilities do not vanish.
 template <class T, int D>
 __global__ void __launch_bounds__(kThreads) keys_kernel(const __grid_constant__ ScoreParams p) {
   constexpr int kLanes = D / 8;

@@ -2,8 +2,9 @@
 // Express on the GPU (see express.h): the streams of all KV heads of a layer.
 //
 // A stream's rows, weights and positions are the device's; how many stand where the host knows, and
-// tells at each launch. Taking rows is one launch, one block a head, which finds its halvings as it
-// goes, by the host's own functions (plan/coreset.h). Cost as on the CPU: O(s^2 D log^2 n) in all.
+// tells at each launch. Taking rows is one launch, one block per head, which finds its halvings as
+// it goes, by the host's own functions (plan/coreset.h). Cost as on the CPU: O(s^2 D log^2 n) in
+// all.
 
 #include <cuda_runtime_api.h>
 
@@ -22,7 +23,7 @@ struct DeviceExpressRule {
 };
 DeviceExpressRule device_rule(const ExpressRule& rule);
 
-/// What a stream is made for.
+/// The parameters of a stream.
 struct ExpressSite {
   DType dtype = DType::kBF16;  ///< of rows: kF16 or kBF16
   int dim = 0;                 ///< D: 64 or 128

@@ -103,7 +103,7 @@ class ExpressStore final : public BodyStore {
   ExpressJob job_of(const BodyMove& move);
   /// Codes new rows behind those held, which are unpacked to the job's room.
   void unfold(const BodyMove& move, const ExpressArrays& room);
-  /// What is left moves to its place.
+  /// The rows that are left move to their place.
   void fold(const ExpressArrays& room);
 
   ExpressRule rule_;
@@ -163,7 +163,7 @@ void ExpressStore::unfold(const BodyMove& move, const ExpressArrays& room) {
   const RowTarget to{room.k, room.v, static_cast<size_t>(room.capacity) * site_.dim, 0};
   if (blocks > 0) codes_->unpack(to, {0, blocks, DType::kF16});
   const DType dtype = move.given_back ? DType::kF16 : site_.dtype;
-  // What a row's own code gave back it gives back again; another group's does not.
+  // A row's own code gives back the same numbers again; another group's does not.
   const bool differs = !move.given_back || site_.shares;
   const RowPositions positions =
       move.positions ? RowPositions(move.positions, move.positions_stride, move.rows)

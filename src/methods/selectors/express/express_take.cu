@@ -1,5 +1,5 @@
-// Express, one block a KV head (seed 004, Alg. 1-3): what is done next is what plan/coreset.h says.
-// Picks of strata go in parallel. Whole buckets of few rows, which most halvings are of, go
+// Express, one block per KV head (seed 004, Alg. 1-3): what is done next is what plan/coreset.h
+// says. Picks of strata go in parallel. Whole buckets of few rows, which most halvings are of, go
 // together, a warp each, straight from the new rows: only what they leave is stored.
 
 #include "kernels/cuda/launch.cuh"
@@ -276,7 +276,7 @@ class HeadStream {
   ExpressState state_;
 };
 
-/// A block a head and job.
+/// A block per head and job.
 template <class T, int D>
 __global__ void __launch_bounds__(kWalkThreads, 1)
     take_kernel(const __grid_constant__ DeviceExpressRule rule,

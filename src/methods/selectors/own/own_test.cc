@@ -22,7 +22,7 @@ std::vector<float> random_rows(uint32_t stream) {
   return x;
 }
 
-/// What a policy keeps of random rows, queries included.
+/// The random rows that a policy keeps, queries included.
 std::vector<int64_t> kept_by(const std::string& policy) {
   LayerCache cache(std::make_shared<Compute>(ComputeOptions{.threads = 1}),
                    {.policy = Policy::parse(policy),

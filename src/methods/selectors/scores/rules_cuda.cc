@@ -33,7 +33,7 @@ class KeyDiffRows final : public BestRows {
 struct MassUse {
   size_t kernel = 1;       ///< neighbours whose mass is added
   bool all_heads = false;  ///< heads agree
-  float kept = 1;          ///< of the mass of rows that stay, at each judgement
+  float kept = 1;          ///< of the mass of rows that stay, at each selection
 };
 
 class MassRows final : public BestRows {

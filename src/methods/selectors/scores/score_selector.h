@@ -1,5 +1,5 @@
 #pragma once
-// What every selector of the form "score the rows, keep the best" shares: its sizes, the rule that
+// Shared by all selectors of the form "score the rows, keep the best": its sizes, the rule that
 // says when and how many (KeepBest), and the choice of the best. A selector is a subclass that
 // gives each row of the body a score.
 //
@@ -14,7 +14,7 @@
 
 namespace pith {
 
-/// What every one takes.
+/// Options of every one.
 struct ScoreOptions {
   Budget budget = Budget::rows(1024);
   /// On top of a budget in rows, within one in bytes; unset: within both (turn_of).
@@ -54,7 +54,7 @@ class Scorer : public Chooser {
  private:
   Context context_;
   SelectorSite site_;
-  // Of the judgement at hand, and how many rows of each head stay.
+  // Of the selection at hand, and how many rows of each head stay.
   Scores scores_;
   std::vector<size_t> stay_;  // [heads]
 };

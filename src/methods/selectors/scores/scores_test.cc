@@ -1,5 +1,5 @@
-// What every score selector must do, and what tells the rules apart. The rows that the rules keep
-// are checked against kvpress in golden_test.cc.
+// Properties of every score selector, and the differences between the rules. The rows that the
+// rules keep are checked against kvpress in golden_test.cc.
 
 #include <gtest/gtest.h>
 
@@ -162,8 +162,8 @@ TEST(H2o, DecayLetsOldFameFade) {
 }
 
 TEST(SnapKv, AtDecodeTheLastQueriesBeforeASelectionVote) {
-  // The body reaches budget + interval = 60 rows at token 75 (window 16): rows 0-59 are judged by
-  // the 8 queries 68-75, one at a time.
+  // The body reaches budget + interval = 60 rows at token 75 (window 16): rows 0-59 are selected
+  // from by the 8 queries 68-75, one at a time.
   const Rows rows(kSmall, 76, 13);
   Harness h(kSmall, "snapkv(budget=40,interval=20,queries=8,kernel=1),dtype=f32,window=16");
   h.step(rows, 0, 76, 1);

@@ -1,5 +1,5 @@
 #pragma once
-// What src/kernels/cuda/bulk.cuh has, on the CPU.
+// The CPU twin of src/kernels/cuda/bulk.cuh.
 
 #include "emulated/tensor_map.h"
 #include "kernels/cuda/wgmma.cuh"

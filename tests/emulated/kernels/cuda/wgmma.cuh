@@ -1,5 +1,5 @@
 #pragma once
-// What src/kernels/cuda/wgmma.cuh has, on the CPU: a warp of a warpgroup finds the 16 rows of a
+// The CPU twin of src/kernels/cuda/wgmma.cuh: a warp of a warpgroup finds the 16 rows of a
 // product that are its own, from the same descriptors and in the same layouts. Products are there
 // when they start, which no kernel may rely on; that one does is not seen here.
 
