@@ -1,5 +1,5 @@
 #pragma once
-// BalanceKV's merge and reduce (seed 000, Alg. 1): rows gather in level 0; each time it holds a
+// BalanceKV's merge and reduce (its paper's Alg. 1): rows gather in level 0; each time it holds a
 // block it is balanced into level 1, that into level 2 when two batches are there, and so on.
 
 #include <algorithm>

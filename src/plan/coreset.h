@@ -1,6 +1,6 @@
 #pragma once
-// Express's machine (seed 004, Alg. 1-3): how many rows stand where after n rows, and what the next
-// rows cause. Nothing here looks at a row's contents, so all heads share one state. The same
+// Express's machine (its paper's Alg. 1-3): how many rows stand where after n rows, and what the
+// next rows cause. Nothing here looks at a row's contents, so all heads share one state. The same
 // functions say it to the plan, to the CPU and to the kernel that takes rows on the GPU.
 //
 // Rows of a body lie in stream order: coreset | level J-1 | ... | level 0 | the unfinished
@@ -68,7 +68,7 @@ struct ExpressState {
   bool operator==(const ExpressState&) const = default;
 };
 
-/// Compress2 (seed 003) as blocks go through it while the coreset's rows have a weight.
+/// Compress2 (Express, Alg. 2) as blocks go through it while the coreset's rows have a weight.
 struct Compress2 {
   uint32_t last;    ///< J: rows of this level join the coreset
   uint32_t bucket;  ///< B_0; level l is halved when it has 2^l times as many

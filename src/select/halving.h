@@ -1,8 +1,8 @@
 #pragma once
 // Halving: half of a run of rows stays and stands for all of it, chosen so that sums of
-// exp(<k, q>) v over the half are close to half of the sums over all (Thinformer Express,
-// arXiv seed 004, App. A and eq. 4; BalanceKV, seed 000, Alg. 2). Two walks over the same kernel:
-// over pairs of neighbours, which keeps one of each pair, and over single rows.
+// exp(<k, q>) v over the half are close to half of the sums over all ("Express Language Modeling",
+// App. A and eq. 4; BalanceKV, Alg. 2). Two walks over the same kernel: over pairs of neighbours,
+// which keeps one of each pair, and over single rows.
 //
 // Cost of S rows: 2 S^2 D multiply-adds for the kernel, O(S^2) for the walk; scratch O(S D).
 

@@ -1,6 +1,7 @@
 #pragma once
-// BalanceKV (seed 000): keys and values are halved by a self-balancing walk, merged and halved
-// again, so that 2^-T of the rows stay, each with weight 2^T.
+// BalanceKV ("Streaming Attention Approximation via Discrepancy Theory"): keys and values are
+// halved by a self-balancing walk, merged and halved again, so that 2^-T of the rows stay, each
+// with weight 2^T.
 //
 // mode=block is the authors' practical form: blocks of b rows, exactly half of each stays.
 // mode=stream is the guaranteed form: one merge-and-reduce tree a bucket of value norms for the

@@ -1,4 +1,4 @@
-// BalanceKV's claims (seed 000) as tests. Oracles work in double and share no code with src.
+// The claims of BalanceKV's paper as tests. Oracles work in double and share no code with src.
 
 #include "methods/selectors/balancekv/balancekv.h"
 

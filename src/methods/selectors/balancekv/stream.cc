@@ -1,4 +1,4 @@
-// BalanceKV's guaranteed form (seed 000, Alg. 1 and 3): numerator rows in buckets of value norms,
+// BalanceKV's guaranteed form (its paper, Alg. 1 and 3): numerator rows in buckets of value norms,
 // denominator rows apart. Store 0 of a body stays empty; each tree has a store with its role.
 
 #include <algorithm>

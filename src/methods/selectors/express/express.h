@@ -1,7 +1,7 @@
 #pragma once
-// Thinformer Express (seed 004): a weighted coreset of at most 1.5 s rows for a stream of any
-// length, whose weights sum to exactly the number of rows seen. New rows are thinned in blocks by
-// stratified sampling and Compress2, whose halvings balance the attention kernel.
+// Thinformer Express ("Express Language Modeling"): a weighted coreset of at most 1.5 s rows for a
+// stream of any length, whose weights sum to exactly the number of rows seen. New rows are thinned
+// in blocks by stratified sampling and Compress2, whose halvings balance the attention kernel.
 //
 // Updates cost O(s^2 D log^2 n) in all; a halving of S rows takes 2 S^2 D multiply-adds.
 
@@ -34,7 +34,7 @@ struct ExpressRule {
   float weight_exponent = 1;  ///< a row of weight w counts as w^exponent
 };
 
-/// The offline form (seed 004, App. H): all rows at hand. The halvings of one level run in
+/// The offline form (Express, App. H): all rows at hand. The halvings of one level run in
 /// parallel; the rows and weights are those that the stream would hold.
 struct OfflineRows {
   const float* k = nullptr;  // [n, D], after RoPE

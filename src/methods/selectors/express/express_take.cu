@@ -1,6 +1,7 @@
-// Express, one block per KV head (seed 004, Alg. 1-3): what is done next is what plan/coreset.h
-// says. Picks of strata go in parallel. Whole buckets of few rows, which most halvings are of, go
-// together, a warp each, straight from the new rows: only what they leave is stored.
+// Express, one block per KV head ("Express Language Modeling", Alg. 1-3): what is done next is what
+// plan/coreset.h says. Picks of strata go in parallel. Whole buckets of few rows, which most
+// halvings are of, go together, a warp each, straight from the new rows: only what they leave is
+// stored.
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launched_shared.cuh"

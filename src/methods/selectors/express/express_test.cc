@@ -1,4 +1,4 @@
-// Express's theorems (seed 004) as tests. Oracles work in double and share no code with src.
+// The theorems of Express's paper as tests. Oracles work in double and share no code with src.
 
 #include "methods/selectors/express/express.h"
 

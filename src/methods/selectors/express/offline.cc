@@ -1,4 +1,4 @@
-// Express with all rows at hand (seed 004, App. H).
+// Express with all rows at hand ("Express Language Modeling", App. H).
 
 #include <algorithm>
 #include <cmath>
