@@ -78,7 +78,7 @@ TEST_F(CliTune, LayersThatLoseMostGetTheBetterForm) {
     EXPECT_GT(found[0][loss]["mean"], forms[1][loss]["mean"]);
   }
 
-  // A line a policy, and auto takes the one that fits.
+  // A line per policy, and auto takes the one that fits.
   const std::string lines = read(file);
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 3);
   const auto inspect = [&](const std::string& presets) {

@@ -125,7 +125,7 @@ std::string plan_of(const Stream& stream, const std::string& policy) {
   return text;
 }
 
-/// One file a policy, in the order of the list.
+/// One file per policy, in the order of the list.
 struct Case {
   const char* file;
   const char* policy;

@@ -21,9 +21,10 @@ UNUSED = [
     (r"\bturn(?:s|ed|ing)? (?:the |a |its )?(?:keys?|quer(?:y|ies)|rows?|vectors?)\b", "rotate"),
     (r"\blet(?:s|ting)? go\b", "evict"),
     (r"\b(?:one|two|launch|block|copy|scale|byte|bit|times|us|ms|bits|bytes|tokens|nats|rows|"
-     r"numbers|words|operations|instructions|pieces) an? "
+     r"numbers|words|operations|instructions|pieces|microseconds|lines?|threads?|warps?|entry|"
+     r"atoms|policies|multiply-adds) an? "
      r"(?:layer|head|row|token|session|number|block|step|second|kv head|query|group|pair|channel|"
-     r"side|chunk|weight|prediction|piece)\b", "per"),
+     r"side|chunk|weight|prediction|piece|policy|method|command|run|lane|warp|thread)\b", "per"),
     (r"\bgo(?:es)? on (?:from|bit)\b", "continue"),
 ]
 UNUSED = [(re.compile(pattern, re.I), instead) for pattern, instead in UNUSED]

@@ -96,7 +96,7 @@ def table(header, rows):
 
 
 def overview(title, found):
-    """A line a method, a column a share: error, ratio to uniform and heads won. found: by (share,
+    """A line per method, a column per share: error, ratio to uniform and heads won. found: by (share,
     name), in order."""
     names = dict.fromkeys(name for _, name in found)
     rows = []

@@ -163,7 +163,7 @@ def main():
     parser.add_argument("--task-length", type=int)
     parser.add_argument("--task-seeds", type=int)
     parser.add_argument("--batch", type=int, default=6,
-                        help="policies a command: what is killed loses at most a piece of them")
+                        help="policies per command: what is killed loses at most a piece of them")
     parser.add_argument("--jobs", type=int, default=1, help="commands at a time")
     parser.add_argument("--threads", type=int, default=0, help="of each; 0 = all cores")
     parser.add_argument("--work", help="build/ and the page's name, if not given")

@@ -112,7 +112,7 @@ void print_table(const std::vector<Line>& lines, const SelectShape& shape, doubl
   write_out(
       table.text() +
       "\nn: tokens, which come one at a time; rows: held of each KV head then\n"
-      "update, attend, step: microseconds a token; update: appending, mean over the stream;\n"
+      "update, attend, step: microseconds per token; update: appending, mean over the stream;\n"
       "attend: one token's queries over what is held; step: a decode step, which is both and, "
       "where\n"
       "the selector asks for it, attention mass; medians over the repeats\n"

@@ -16,9 +16,9 @@ struct ProbeRun {
   double seconds = 0;
 };
 
-/// A table a policy, a line a layer (and head, if asked for); then one table of all policies.
+/// A table per policy, a line per layer (and head, if asked for); then one table of all policies.
 std::string probe_text(const ProbeRun& run, const ProbeReport& report, bool per_head);
-/// A line a policy, layer and head, with a header.
+/// A line per policy, layer and head, with a header.
 std::string probe_csv(const ProbeRun& run, const ProbeReport& report);
 Json probe_json(const ProbeRun& run, const ProbeReport& report);
 

@@ -37,7 +37,7 @@ std::string to_text(const SavedSession& saved) {
                   saved.version, saved.written_by, saved.created, saved.tokens.size(),
                   human_bytes(static_cast<double>(saved.bytes)), saved.bytes);
   for (const auto& [name, value] : saved.key) {
-    std::string lines = value;  // a policy has a line a run of layers
+    std::string lines = value;  // a policy has a line per run of layers
     while (lines.ends_with('\n')) lines.pop_back();
     for (size_t at = 0; (at = lines.find('\n', at)) != std::string::npos; at += 15)
       lines.replace(at, 1, "\n" + std::string(14, ' '));

@@ -128,7 +128,7 @@ void token(Bench& b, const char* policy, int64_t window) {
   std::fflush(stdout);
 }
 
-/// Attention of a prompt's chunks, and all that its cache does, in microseconds a layer.
+/// Attention of a prompt's chunks, and all that its cache does, in microseconds per layer.
 void prompt(Bench& b, const char* policy, size_t tokens, int dim) {
   constexpr int kLayers = 16;  // selectors take the rows of many at a time
   std::vector<DeviceArray<uint16_t>> rows;

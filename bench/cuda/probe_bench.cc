@@ -1,7 +1,7 @@
 // The cost of the error probe on the GPU: milliseconds of a token's attention in 32 layers behind n
 // rows, compared and not, and what a chunk of 2048 tokens takes to append, with a probe and
 // without. 32 query heads, 8 KV heads, D 128, normal rows of f16, kernel by kernel (a session
-// replays tokens that are not compared as one graph). One JSON line a policy.
+// replays tokens that are not compared as one graph). One JSON line per policy.
 //   cuda_probe_bench [--quick]
 
 #include <chrono>

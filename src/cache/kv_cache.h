@@ -79,7 +79,7 @@ class KvCache {
   Occupancy held(int layer, int head) const;
   /// The most that `tokens` tokens can take under this policy.
   Ledger estimate(size_t tokens) const;
-  /// The policy with every budget as rows, a line a run of layers and heads that share it.
+  /// The policy with every budget as rows, a line per run of layers and heads that share it.
   std::string describe() const;
 
  private:

@@ -100,7 +100,7 @@ class ResolvedPolicy {
   void check_without_rope(int layer) const;
   /// Throws kUnsupported if rows cannot be protected under it.
   void check_protect() const;
-  /// A line a run of layers that share it.
+  /// A line per run of layers that share it.
   std::string describe(const ProtectedRows& protect = {}) const;
   /// The most that `tokens` tokens can take.
   Ledger estimate(size_t tokens, const ProtectedRows& protect = {}) const;

@@ -14,7 +14,7 @@ class BodySteps {
  public:
   BodySteps(const Context& context, const SelectorParts& selector, std::span<HeadBody> bodies);
 
-  /// Rows, one entry a head, come to stand in kLeaving, where none are left.
+  /// Rows, one entry per head, come to stand in kLeaving, where none are left.
   void bring(std::vector<NewRows> rows);
   /// Steps that touch neither sink, protected rows nor window.
   void run(std::span<const Step> steps);

@@ -13,8 +13,8 @@
 
 namespace pith::cuda {
 
-// Few warps a block: in a batch there is one for each KV head of each call, and all are at work at
-// once.
+// Few warps per block: in a batch there is one for each KV head of each call, and all are at work
+// at once.
 inline constexpr int kTokenThreads = 128;
 inline constexpr int kTokenBlocks = 192;  // a KV head, at most
 

@@ -5,7 +5,7 @@
 namespace pith::cuda {
 namespace {
 
-/// A block per head and side; 16 bytes a thread.
+/// A block per head and side; 16 bytes per thread.
 __global__ void copy_kernel(const __grid_constant__ TokenRowsCall call) {
   const RowTarget& to = *call.to;
   const int pieces = call.dim / 8, head = blockIdx.x, piece = threadIdx.x;

@@ -71,7 +71,7 @@ struct Operand {
 #endif
 };
 
-/// The scales of the vector whose first run is `run`, one a lane.
+/// The scales of the vector whose first run is `run`, one per lane.
 template <size_t kSub>
 HWY_INLINE Vec scales_of(const Scales* scale, size_t run) {
 #if HWY_TARGET == HWY_AVX2

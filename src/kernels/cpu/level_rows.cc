@@ -147,7 +147,7 @@ void dot_all(float* out, size_t ld, const float* q, size_t queries, const LevelR
   });
 }
 
-/// kLanes neighbouring codes, one a lane, in its low bits: 8 codes are kBits bytes.
+/// kLanes neighbouring codes, one per lane, in its low bits: 8 codes are kBits bytes.
 template <int kBits>
 HWY_INLINE Words load_codes(const uint8_t* codes) {
   const I32 d;

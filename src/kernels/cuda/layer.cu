@@ -64,7 +64,7 @@ __device__ inline float4 four_of_parts(const Parts& p, size_t width, size_t i) {
 /// memory that waits for another is a microsecond.
 template <class T>
 __global__ void __launch_bounds__(kThreads) norm_kernel(const __grid_constant__ NormCall p) {
-  // Pieces of four numbers a thread: of 8192 a row; later ones are read twice.
+  // Pieces of four numbers per thread: of 8192 a row; later ones are read twice.
   constexpr int kHeld = 8;
   __shared__ float sums[kThreads / 32];
   let_successor_start();

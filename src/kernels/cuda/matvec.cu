@@ -40,8 +40,8 @@ __device__ inline float dot_piece(const uint4& w, const float* x) {
   return sum;
 }
 
-/// A warp's way through its rows, kBatch pieces a lane at a time. A unit is one result: one row, or
-/// two if gated.
+/// A warp's way through its rows, kBatch pieces per lane at a time. A unit is one result: one row,
+/// or two if gated.
 template <int kParts>
 struct Walk {
   size_t unit, part, first;  // which piece comes first

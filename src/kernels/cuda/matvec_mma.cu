@@ -76,7 +76,7 @@ __device__ inline void multiply_tile(float (&c)[4], const uint4& upper, const ui
 }
 
 /// The compiled form of a launch: tiles of 16 rows per block, tiles of 8 tokens, and how many
-/// pieces of its rows a warp asks for ahead.
+/// pieces of its rows each warp requests ahead.
 template <int kM_, int kN_, int kDepth_, int kBlocks_>
 struct Size {
   static constexpr int kM = kM_, kN = kN_, kDepth = kDepth_;

@@ -1,6 +1,6 @@
 #pragma once
 // Halving on the GPU (see select/halving.h for what is computed): many runs of one size a launch,
-// one block a run. Kernel entries are sums in a fixed order on the tensor cores, from the stored
+// one block per run. Kernel entries are sums in a fixed order on the tensor cores, from the stored
 // 16-bit rows, and random words are the CPU's: the same rows stay as on the CPU, but for steps
 // where the walk's sum is a tie within the rounding of f32.
 //

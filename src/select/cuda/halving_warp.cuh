@@ -1,7 +1,7 @@
 #pragma once
 // Kernel halving of at most 32 rows by one warp. Rows go from memory to registers as both operands
 // of the tensor cores, and the products of keys give their mean as well: <k_i, m> is the mean of
-// row i of the Gram matrix. About 3 us a run, most of it waiting for the rows.
+// row i of the Gram matrix. About 3 us per run, most of it waiting for the rows.
 
 #include "select/cuda/halving_block.cuh"
 

@@ -93,7 +93,7 @@ __device__ int32_t position_of(const JudgedRows& rows, int head, int row) {
                           : static_cast<int32_t>(rows.first_position) + row - rows.known;
 }
 
-/// Blocks (pieces of rows, head); D / 8 threads a row, 16 bytes of its key and value each.
+/// Blocks (pieces of rows, head); D / 8 threads per row, 16 bytes of its key and value each.
 __global__ void __launch_bounds__(kLineThreads)
     line_up_kernel(const __grid_constant__ LineUpCall call) {
   const int head = blockIdx.y, pieces = call.fresh.dim / 8, piece = threadIdx.x % pieces;

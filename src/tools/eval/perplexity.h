@@ -9,7 +9,7 @@
 //             predictions are made by a cache that was compressed before, as after a long prompt.
 //             Passages that say themselves where their prompt ends are read so too.
 // Each piece: the exact cache's logits once, then every run (policy, seed), runs in parallel, each
-// on one thread. Cost: a forward pass a run and token, and (scored x V) floats: all scored tokens
+// on one thread. Cost: a forward pass per run and token, and (scored x V) floats: all scored tokens
 // of a piece in `chunks`, kBlock in the others.
 
 #include <atomic>

@@ -80,7 +80,7 @@ inline constexpr CsrLoss kCsrLosses[] = {{4, 1, 0.259, 0.079}, {4, 2, 0.253, 0.0
                                          {4, 4, 0.093, 0.052}, {8, 1, 0.213, 0.055},
                                          {8, 2, 0.094, 0.047}, {8, 4, 0.012, 0.037}};
 
-// CSR, Table 5: loss by atoms a layer, Llama-3-8B-Instruct (8 KV heads).
+// CSR, Table 5: loss by atoms per layer, Llama-3-8B-Instruct (8 KV heads).
 struct CsrSize {
   size_t atoms;
   double keys, values;

@@ -1,4 +1,4 @@
-// One piece of a text, `continue`: cost, a forward pass a policy and token, and one for exact.
+// One piece of a text, `continue`: cost, a forward pass per policy and token, and one for exact.
 
 #include "pith_tools/screen.h"
 

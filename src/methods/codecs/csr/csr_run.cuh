@@ -95,7 +95,7 @@ struct CsrRun {
   static constexpr int kQ = 4 * kQuads;
 
   const Space& space;
-  int chunks, values;      // atoms a chunk
+  int chunks, values;      // atoms per chunk
   float top[kQ], sum[kQ];  // sum: over this lane's rows
 
   __device__ int sums_size() const { return kQuads * chunks * values; }

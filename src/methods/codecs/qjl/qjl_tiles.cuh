@@ -22,7 +22,7 @@ template <int D, int kSketch, bool kRowLists = false>
 struct QjlKeys {
   using Pairs = CodePairs<1>;
   static constexpr int kSteps = kSketch / 16, kWords = kSketch / 32, kBitBytes = kWords * 128;
-  static constexpr int kRowWords = kSketch / 128;  // words a lane has of a row
+  static constexpr int kRowWords = kSketch / 128;  // words of a row that a lane has
   static constexpr int kCodeBytes = kBitBytes + kQjlApartBytes;
   static constexpr int kSideBytes = kRowLists ? kQjlListsSideBytes : kQjlSideBytes;
 

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) to.counts[head] = held;
 }
 
-/// 16 bytes a thread.
+/// 16 bytes per thread.
 __device__ inline void copy_bytes(void* to, const void* from, size_t bytes) {
   for (size_t i = threadIdx.x; i < bytes / 16; i += kThreads) {
     static_cast<uint4*>(to)[i] = static_cast<const uint4*>(from)[i];

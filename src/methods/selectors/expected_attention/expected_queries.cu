@@ -46,7 +46,7 @@ struct TokenParams {
 template <class T, int D>
 __global__ void __launch_bounds__(kTokenThreads)
     token_kernel(const __grid_constant__ TokenParams params) {
-  constexpr int kPieces = D * D / 4 / kTokenThreads;  // of 16 bytes a thread
+  constexpr int kPieces = D * D / 4 / kTokenThreads;  // of 16 bytes per thread
   static_assert(D * D / 4 % kTokenThreads == 0);
   __shared__ float x[D], shift[D];
   const StepQueries& p = params.queries;
