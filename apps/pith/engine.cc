@@ -159,15 +159,14 @@ void add_policy_options(CLI::App& app, PolicyOptions& options, std::vector<std::
       ->check(not_empty())
       ->type_name("BUDGET")
       ->group(kGroup);
-  app.add_option(
-         "--kv-goal", options.goal,
-         "What auto chooses for: text = least divergence from the exact cache, facts = most "
-         "hidden facts found, both (default) = least divergence of those that find facts")
+  app.add_option("--kv-goal", options.goal,
+                 "The goal of auto: text = least divergence from the exact cache, facts = most "
+                 "hidden facts found, both (default) = least divergence of those that find facts")
       ->check(CLI::IsMember({"text", "facts", "both"}))
       ->type_name("GOAL")
       ->group(kGroup);
   app.add_option("--presets", options.presets,
-                 "What auto chooses from, instead of the built-in table: a file of "
+                 "The table that auto chooses from, instead of the built-in one: a file of "
                  "'pith tune' or tools/results_presets.py")
       ->type_name("FILE")
       ->group(kGroup);

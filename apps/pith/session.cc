@@ -83,9 +83,10 @@ void add_session(CLI::App& root, Action& action) {
     const char *name, *help;
     int (*run)(const SessionFileOptions&);
   };
-  for (const Kind& kind : {Kind{"info", "What the session depends on, and its size", info},
-                           Kind{"verify", "Compare every byte with its digest", verify},
-                           Kind{"tokens", "The ids of the session's tokens", tokens}}) {
+  for (const Kind& kind :
+       {Kind{"info", "Everything that the session depends on, and its size", info},
+        Kind{"verify", "Compare every byte with its digest", verify},
+        Kind{"tokens", "The ids of the session's tokens", tokens}}) {
     auto o = std::make_shared<SessionFileOptions>();
     CLI::App* one = app->add_subcommand(kind.name, kind.help);
     one->add_option("file", o->file, "A file that 'pith run --session-save' wrote")

@@ -181,13 +181,13 @@ void add_tuning_options(CLI::App& app, TuneOptions& o) {
       ->capture_default_str()
       ->group(kGroup);
   app.add_option("--answer-weight", o.answer_weight,
-                 "What a nat of divergence counts in an answer, of one in the text")
+                 "Weight of a nat of divergence in an answer, relative to one in the text")
       ->check(number_from(0, 1000))
       ->type_name("W")
       ->capture_default_str()
       ->group(kGroup);
   app.add_option("--measured", o.measured,
-                 "What was measured, as JSON lines: what is there is not measured again")
+                 "Measurements as JSON lines; those in the file are not repeated")
       ->type_name("FILE")
       ->group("Output");
 }
