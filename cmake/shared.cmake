@@ -19,7 +19,7 @@ if(PITH_CUDA)
   pith_use_cuda(pith_shared)
 endif()
 
-# What `find_package(pith)` and add_subdirectory give.
+# The targets that `find_package(pith)` and add_subdirectory give.
 if(BUILD_SHARED_LIBS)
   add_library(pith::pith ALIAS pith_shared)
 else()

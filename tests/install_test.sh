@@ -77,7 +77,7 @@ if [ -x "$build/bin/pith" ]; then
   done
 fi
 
-# What was installed goes again. The manifest is the build folder's: an older one of a user's stays.
+# Installed files go again. The manifest is the build folder's: an older one of a user's stays.
 count=$(find "$work/prefix" -name '*.h' | wc -l)
 [ "$count" -gt 15 ] || fail "$count headers were installed"
 cp "$build/install_manifest.txt" "$work/manifest"

@@ -38,7 +38,7 @@ IN_SOURCE = re.compile(r"(?<![\w/])docs/[\w./-]+\.md")
 
 
 class Tree:
-    """What a document may name: tracked paths, make targets, and the program's own help."""
+    """Names that a document may use: tracked paths, make targets, and the program's own help."""
 
     def __init__(self, root):
         self.root = root
@@ -128,7 +128,7 @@ def command_faults(tree, path, number, code):
     found = re.match(r"\s*(?:\$\s+)?(?:\./)?(?:build/bin/)?pith(\s.*)?$", code)
     if not found or tree.help() is None:
         return []
-    # What follows a pipe or a comment sign is another command.
+    # Text behind a pipe or a comment sign is another command.
     words = re.split(r"\s[|;&#>]+\s|\s#", found.group(1) or "")[0].split()
     if not words:
         return []

@@ -3,8 +3,8 @@
 #   tools/check_format.sh              names the files that are not, and fails
 #   tools/check_format.sh --fix        rewrites them
 #   tools/check_format.sh --self-test  proves that a badly laid out file is found
-# Versions of clang-format disagree in details. 14 (Debian 12) is the judge: another one may rewrite
-# but not judge.
+# Versions of clang-format disagree in details. 14 (Debian 12) decides: another one may rewrite
+# but not decide.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly kVersion=14
@@ -15,7 +15,7 @@ version=$("$tool" --version | sed 's/.*version \([0-9]*\).*/\1/')
 
 files() { git ls-files -z -- '*.h' '*.cc' '*.cu' '*.cuh'; }
 
-judge() { "$tool" --style=file --dry-run -Werror "$@"; }
+passes() { "$tool" --style=file --dry-run -Werror "$@"; }
 
 if [ "${1:-}" = --fix ]; then
   files | xargs -0 -r "$tool" --style=file -i
@@ -27,14 +27,14 @@ elif [ "${1:-}" = --self-test ]; then
   cp .clang-format "$folder"
   printf 'int  f( int a ){return a;}\n' >"$folder/bad.cc"
   printf 'int f(int a) { return a; }\n' >"$folder/good.cc"
-  if judge "$folder/bad.cc" 2>/dev/null; then
+  if passes "$folder/bad.cc" 2>/dev/null; then
     echo "format self-test: a badly laid out file passed" >&2
     exit 1
   fi
-  judge "$folder/good.cc"
+  passes "$folder/good.cc"
 else
   bad=$(files | xargs -0 -r "$tool" --style=file --dry-run -Werror 2>&1 |
-    sed -n 's/^\([^:]*\):[0-9]*:[0-9]*: error:.*/  \1/p' | sort | uniq -c) || true  # judged below
+    sed -n 's/^\([^:]*\):[0-9]*:[0-9]*: error:.*/  \1/p' | sort | uniq -c) || true  # counted below
   [ -z "$bad" ] || {
     printf 'format: places per file that `make format` would change:\n%s\n' "$bad" >&2
     exit 1

@@ -4,7 +4,7 @@
 # nvcc there); its kernels, the .cu files, are not.
 #   tools/check_lint.sh [FILE...]     all sources, or those named; needs build/compile_commands.json
 #   tools/check_lint.sh --self-test   proves that a defect and a wrong name are found
-# Versions of clang-tidy know different checks, so 14 (Debian 12) is the judge.
+# Versions of clang-tidy know different checks, so 14 (Debian 12) decides.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly kVersion=14

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What must not be in the tree: paths of a machine, overlong files and lines, unfinished markers.
+"""Faults of the tree: paths of a machine, overlong files and lines, unfinished markers.
 
 - A path below a home or work folder in any tracked text file fails.
 - A source file over 400 lines is named; over 450 it fails.

@@ -11,7 +11,7 @@ COLUMNS = 120
 WORDS = 40
 MARK = "<!-- generated: begin"
 FENCE = re.compile(r"^\s*(```|~~~)")
-# What is not said here, and the word of docs/glossary.md that is.
+# Patterns that are not used here, and the word of docs/glossary.md instead.
 UNUSED = [
     (r"\bjudg(?:e|es|ed|ing|ements?)\b", "select, selection; compare"),
     (r"\blen(?:d|ds|t|ding)\b", "borrow, scratch"),

@@ -25,7 +25,7 @@ AROUND = ",sink=4,window=64"
 
 @functools.cache
 def methods():
-    """What this build knows: kind and names of parameters by method."""
+    """The methods of this build: kind and names of parameters by method."""
     listed = subprocess.run([PROGRAM, "policies", "--json"], capture_output=True, text=True,
                             check=True)
     return {m["name"]: {"kind": m["kind"], "parameters": [p["name"] for p in m["parameters"]]}
@@ -70,7 +70,7 @@ def protocol(context, share):
 
 
 def probe(options, text, context, policies):
-    """What `pith probe` says of the policies, in their order."""
+    """The results of `pith probe` for the policies, in their order."""
     command = [PROGRAM, "probe", "-m", options.model, "-f", text, "-c", str(context),
                "--queries", str(options.queries), "--seeds", str(options.seeds), "--json"]
     for policy in policies:
@@ -145,7 +145,7 @@ VARIANTS = {
                  for new in ("int8", "turboquant(bits=4,center=128)") for rows in (512, 1024))],
     "turboquant": ["(bits=2)", *(f"(bits={bits},center=128)" for bits in (1, 2, 3, 4))],
 }
-# What has no part in how values are stored.
+# Codecs that do not change how values are stored.
 KEYS_ONLY = ("center=", "qjl(", "ladder(")
 COMPOSED = ("express(heavy=0,s={rows})", "balancekv(budget={rows},heavy=0)", "snapkv(budget={rows})",
             "keydiff(budget={rows})")

@@ -3,7 +3,7 @@
 
 usage: results_claims.py [LINES...] [--write]
 
-LINES are what `pith reproduce PAPER --json` printed, a JSON object a table, of the same model and text;
+LINES are the output of `pith reproduce PAPER --json`, one JSON object per table, of the same model and text;
 of a table that is in several, the last counts. They join those of docs/results/claims.jsonl. Without
 --write the page goes to standard output.
 
@@ -94,7 +94,7 @@ seeds, or the standard error of one. Kept counts sink and window. "Tuned": each 
 ([0200](../decisions/0200-heads-of-their-own-forms.md)).
 """
 SHARES = (12.5, 25, 50)
-# What is asked: bits a number at most, then divergence at most.
+# Asked: bits per number at most, then divergence at most.
 ASKED = ((2.0, 0.008), (1.25, 0.012), (0.8, 0.03))
 FINDS = 0.95  # of what the exact cache finds
 DECIDES = 48  # samples: fewer cannot tell 94% from 95%
@@ -121,7 +121,7 @@ def sizes(row):
 
 
 def beside_exact(found, policy):
-    """What a policy finds, and in brackets the exact cache."""
+    """The share that a policy finds, and in brackets the exact cache."""
     if policy not in found:
         return MISSING
 

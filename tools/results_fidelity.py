@@ -13,7 +13,7 @@ choosing as --not-in: a paragraph that is in both is refused. `page --write` tak
 measure: KL from exact over --score predictions in each of --pieces pieces (`pith eval ppl`), then
 the tasks (`pith eval tasks`): the runs of the model's board (results_fidelity_boards.py), or one run
 with the policies of --policies; what the command line says goes before either. Finished work stays in
-the work folder and is not repeated: the same command goes on where it stopped. With --jobs N policies
+the work folder and is not repeated: the same command continues where it stopped. With --jobs N policies
 are spread over N commands at a time, always the same policies on the same one. What this build or
 device refuses is said at the end and left out. Needs build/bin/pith (or --program), and no packages.
 
@@ -151,7 +151,7 @@ def main():
     parser.add_argument("--split", choices=list(TASK_SEEDS), required=True)
     parser.add_argument("--text", help="prose of --pieces times --length tokens")
     parser.add_argument("--not-in", help="with --split report: the text that was chosen on")
-    parser.add_argument("--policies", help="one a line; # begins a remark; without: the model's board")
+    parser.add_argument("--policies", help="one per line; # begins a remark; without: the model's board")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--device", default="", help="cuda: what it refuses is left out")
     parser.add_argument("--mode", choices=["continue", "decode"])

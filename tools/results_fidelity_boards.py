@@ -53,7 +53,7 @@ The commands below make this page. `pith report` reads the figures, and `--also`
 
 """)
 
-# What the exact cache of Gemma solves of TASKS; the others it is asked alone.
+# Those of TASKS that the exact cache of Gemma solves; the others it is asked alone.
 SOLVED = {"niah_single_1": 8, "passkey": 8}
 GEMMA3 = Board(page="fidelity_gemma3", head="""# Fidelity on Gemma 3
 

@@ -18,7 +18,7 @@ BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 
 
 def lines_of(options):
-    """What `pith report --lines` makes of a split's files."""
+    """The lines of `pith report --lines` for a split's files."""
     work = pathlib.Path(options.work) / options.split
     files = sorted(work.glob("*-*.jsonl"))
     if not files and not options.also:

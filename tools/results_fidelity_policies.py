@@ -5,7 +5,7 @@ import pathlib
 INT4 = "int4(hadamard=true)"
 FEWEST = "k:turboquant(bits=3)+v:turboquant(bits=2)"  # 2.75 bits a number: more rows fit
 CSR = "pair_bits=16,solver=omp,draw=kmeans"
-# What a default is not is said, so that a line means the same when defaults change.
+# Every difference from a default is said, so that a line means the same when defaults change.
 CODECS = ["int8", "int4", INT4, "kivi(bits=4,hadamard=false)", "kivi(bits=2,hadamard=false)",
           "kivi(bits=2,hadamard=true)", "turboquant(bits=4,center=128)",
           "turboquant(bits=3,center=128)",

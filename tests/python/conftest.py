@@ -1,4 +1,4 @@
-"""What the tests share: the demo model, loaded once."""
+"""Shared by the tests: the demo model, loaded once."""
 
 import os
 import pathlib

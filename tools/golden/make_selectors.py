@@ -28,7 +28,7 @@ SHAPES = {"group2": (160, 4, 2, 32), "group8": (96, 8, 1, 16), "group1": (128, 2
 
 
 class Attention(torch.nn.Module):
-    """What a press needs of an attention layer."""
+    """The parts of an attention layer that a press needs."""
 
     def __init__(self, heads, kv_heads, dim, layer):
         super().__init__()

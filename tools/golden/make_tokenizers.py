@@ -245,7 +245,7 @@ def gpt2(text):
 
 
 def variety(text):
-    """What no supported model has all of: every option of added tokens and of the pre-tokenizers."""
+    """A tokenizer that no supported model has: every option of added tokens and of the pre-tokenizers."""
     t = Tokenizer(models.BPE())
     t.normalizer = normalizers.Sequence([normalizers.Replace("Ä", "AE"), normalizers.NFC()])
     t.pre_tokenizer = pre_tokenizers.Sequence([

@@ -104,7 +104,7 @@ class LanguageModel(nn.Module):
         self.norm = Norm(shape.hidden)
         for name, weight in self.named_parameters():
             if weight.dim() == 2:
-                # What adds into the residual stream starts smaller, so that its variance does not
+                # Matrices that add into the residual stream start smaller, so that its variance does not
                 # grow with the depth.
                 residual = "o_proj" in name or "down_proj" in name
                 nn.init.normal_(weight, std=0.02 / (math.sqrt(2 * shape.layers) if residual else 1))
