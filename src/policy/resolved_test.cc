@@ -99,8 +99,7 @@ TEST(Refusals, SayWhatIsNotThere) {
                  "others between them");
 }
 
-// A budget of all rows that a layer can see: nothing is selected from there, but in other layers it
-// is.
+// A budget of all rows that a layer can see: nothing is judged there, but in other layers it is.
 TEST(ResolvedPolicy, SelectorsThatLoseNothingInASlidingLayerAreExactThere) {
   for (const char* policy : {"snapkv(budget=128,interval=32)+int4", "h2o(budget=147)",
                              "adakv(budget=200)", "knorm(budget=128,interval=1)"}) {
@@ -160,7 +159,7 @@ TEST(Refusals, OfPairsAreThese) {
            (over == "csr" || over == "kvquant" || over == "gear" || over == "qjl"));
       for (const int dim : {64, 128})
         EXPECT_EQ(!why_not(selector, codec, Device::kCuda, dim).empty(), refused);
-      // Wide heads: plain rows under selectors that select by score alone.
+      // Wide heads: plain rows under selectors that judge by score alone.
       const bool by_score =
           name != "express" && name != "balancekv" && name != "expected_attention";
       const bool plain = over == "f16" || over == "bf16" || keeps_none;
@@ -212,7 +211,7 @@ TEST(Refusals, AreNoneWhereKernelsAre) {
   EXPECT_EQ(refusal(shape_of(64, {1000, 0}), "snapkv(budget=64)"), "");
 }
 
-// The request, both lists, the difference, and what would do.
+// What was asked, both lists, the difference, and what would do.
 TEST(Refusals, NameTheNearestPolicyThatWorks) {
   const std::pair<const char*, const char*> kCases[] = {
       {"exact+gear(rank=9)", "'exact+gear'"},

@@ -231,7 +231,7 @@ TEST(CudaLevels, EveryGroupOfQueriesOverRowsAlone) {
   }
 }
 
-// The shared numbers of a row lie elsewhere; the row is the same.
+// What a row shares lies elsewhere; the row is the same.
 TEST(CudaLevels, RowsAloneAreTheSameRows) {
   PITH_NEEDS_GPU();
   for (const char* codec : kShared) {
