@@ -47,6 +47,7 @@ Geometry check(const AttendCall& call) {
     refuse(fmt::format("head_dim {} is not supported; multiples of 16 up to 512 are", s.head_dim));
   if (!call.q || !call.out) refuse("queries and a place for the result are needed");
   if (!call.k != !call.v) refuse("the chunk's keys and values come together");
+  if (call.before > 0 && !call.k) refuse("there are no rows before the queries without keys");
   if (call.sliding_window < 0) refuse("the sliding window must be 0 (none) or positive");
   if (!call.spans.empty() && call.spans.size() != s.kv_heads)
     refuse(fmt::format("{} lists of spans for {} KV heads", call.spans.size(), s.kv_heads));
@@ -57,6 +58,7 @@ Geometry check(const AttendCall& call) {
           .group = s.query_heads / s.kv_heads,
           .dim = s.head_dim,
           .tokens = call.tokens,
+          .before = call.before,
           .scale = s.scale != 0 ? s.scale : 1 / std::sqrt(static_cast<float>(s.head_dim))};
 }
 

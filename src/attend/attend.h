@@ -21,13 +21,15 @@ struct AttentionShape {
   float scale = 0;         // of q.k; 0 = 1/sqrt(D)
 };
 
-/// T queries at consecutive positions attend to the spans and, causally, to the chunk's own rows.
+/// T queries at consecutive positions attend to the spans and, causally, to the chunk's own rows:
+/// those of the queries' tokens, behind those of `before` tokens before them.
 struct AttendCall {
   AttentionShape shape;
-  const float* q = nullptr;    // [T, H, D], after RoPE
-  const float* k = nullptr;    // [T, G, D], after RoPE: the chunk's own keys; null: none
-  const float* v = nullptr;    // [T, G, D]
-  size_t tokens = 0;           // T
+  const float* q = nullptr;  // [T, H, D], after RoPE
+  const float* k = nullptr;  // [before + T, G, D], after RoPE: its own keys; null: none
+  const float* v = nullptr;  // [before + T, G, D]
+  size_t tokens = 0;         // T
+  size_t before = 0;
   int64_t first_position = 0;  ///< of the first query
   int64_t sliding_window = 0;  ///< a query at p sees positions > p - window; 0 = all
   std::span<const std::span<const Span>> spans;  ///< [G] lists
@@ -37,9 +39,10 @@ struct AttendCall {
   size_t mass_queries = 0;
   /// Fewer than mass_queries for some KV heads; empty: the same for all.
   std::span<const size_t> head_mass_queries = {};  // [G]
-  float* chunk_mass = nullptr;                     // [G, T], if mass_queries > 0 and k is given
-  float* out = nullptr;                            // [T, H, D]
-  float* log_sum = nullptr;  // [T, H] log of the softmax denominator, if not null
+  float* chunk_mass = nullptr;  // [G, before + T], if mass_queries > 0 and k is given
+  size_t mass_stride = 0;       ///< numbers between its heads; 0: before + T
+  float* out = nullptr;         // [T, H, D]
+  float* log_sum = nullptr;     // [T, H] log of the softmax denominator, if not null
 };
 
 /// Throws kInvalidArgument for shapes that do not fit. A query that sees no row gives zeros and a

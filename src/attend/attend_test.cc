@@ -106,6 +106,59 @@ TEST(Attend, AQueryThatSeesNothingGivesZeros) {
   }
 }
 
+/// The case's queries in blocks of `most` tokens, each behind the own rows of those before it.
+std::vector<float> in_blocks(const Case& c, size_t most) {
+  Problem problem(c);
+  const AttendCall whole = problem.call();
+  const size_t heads = c.kv_heads * c.group;
+  for (size_t first = 0, count = 0; first < c.tokens; first += count) {
+    count = std::min(most, c.tokens - first);
+    const size_t asked = c.tokens - std::min(c.mass_queries, c.tokens);
+    AttendCall part = whole;
+    part.q += first * heads * c.dim;
+    part.out += first * heads * c.dim;
+    part.log_sum += first * heads;
+    part.tokens = count;
+    part.before = first;
+    part.first_position += static_cast<int64_t>(first);
+    part.mass_queries = first + count - std::min(std::max(asked, first), first + count);
+    part.mass_stride = c.tokens;
+    attend(problem.context(), part);
+  }
+  return problem.result();
+}
+
+// The tests above compare the whole with the oracle.
+TEST(Attend, QueriesInBlocksFindWhatTheyFindTogether) {
+  for (size_t group : {1, 4})
+    for (int64_t window : {0, 20, 300})
+      for (size_t tokens : {3, 500})
+        for (size_t mass : {0, 1, 64, 500}) {
+          const Case c{.group = group,
+                       .tokens = tokens,
+                       .window = window,
+                       .mass_queries = mass,
+                       .weights = true,
+                       .span_rows = {5, 300}};
+          SCOPED_TRACE(describe(c));
+          Problem problem(c);
+          problem.run();
+          const std::vector<float> whole = problem.result();
+          for (size_t most : {1, 2, 48, 144}) {
+            const std::vector<float> parts = in_blocks(c, most);
+            ASSERT_EQ(parts.size(), whole.size());
+            // Those of few queries go another way, and masses are summed in another order.
+            const size_t mass_from = tokens * c.kv_heads * group * (c.dim + 1);
+            for (size_t i = 0; i < whole.size(); ++i) {
+              if (most >= 48 && tokens > 48 && i < mass_from)
+                ASSERT_EQ(parts[i], whole[i]) << i << " in blocks of " << most;
+              else
+                ASSERT_NEAR(parts[i], whole[i], 1e-4) << i << " in blocks of " << most;
+            }
+          }
+        }
+}
+
 TEST(Attend, SplittingASpanChangesNothing) {
   for (size_t tokens : {1, 25}) {
     Case c{

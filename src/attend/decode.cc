@@ -69,7 +69,7 @@ class Decode {
   void score_span(float* out, size_t ld, const Segment& s, size_t first, size_t n, int worker);
   void score_turned(float* out, size_t ld, const float* q, const Span& span, size_t first, size_t n,
                     int worker);
-  void score_chunk(float* out, size_t ld, const Segment& s, int worker);
+  void score_chunk(float* out, size_t ld, const Segment& s, size_t first, size_t n, int worker);
   void add_values(float* acc, const float* p, const Segment& s, size_t first, size_t n, int worker);
   void merge_head(size_t head, int worker);
   void add_mass(size_t head);
@@ -129,15 +129,16 @@ void Decode::plan() {
                      .width = summed ? span.values->accumulator_width() : 0});
       }
     }
-    if (call_.k) add_segment({.head = g, .count = geo_.tokens, .width = geo_.dim});
+    if (call_.k) add_segment({.head = g, .count = geo_.own(), .width = geo_.dim});
   }
 }
 
 void Decode::allocate() {
   log_sums_ = used_;
   worker_first_ = log_sums_ + (geo_.kv_heads * rows_ + 15) / 16 * 16;
-  // Scores and bias of a tile, then a tile of keys to turn, the chunk's rows, or two results.
-  const size_t tile = std::max(turn_keys_ ? kTurnRows : 0, geo_.tokens) * geo_.dim;
+  // Scores and bias of a tile, then a tile of keys to turn, of the chunk's rows, or two results.
+  const size_t own = std::min(kDecodeTile, geo_.own());
+  const size_t tile = std::max(turn_keys_ ? kTurnRows : 0, own) * geo_.dim;
   const size_t results = 2 * rows_ * (geo_.dim + 1);
   worker_size_ = (rows_ + 1) * kDecodeTile + (std::max(tile, results) + 15) / 16 * 16;
   memory_ = Array<float>(context_.memory, MemoryKind::kScratch);
@@ -199,18 +200,20 @@ void Decode::score_turned(float* out, size_t ld, const float* q, const Span& spa
   }
 }
 
-void Decode::score_chunk(float* out, size_t ld, const Segment& s, int worker) {
-  const size_t dim = geo_.dim, tokens = geo_.tokens;
+void Decode::score_chunk(float* out, size_t ld, const Segment& s, size_t first, size_t n,
+                         int worker) {
+  const size_t dim = geo_.dim;
   const float* q = s.in_place ? s.in_place : memory_.data() + s.queries;
   float* tile = worker_memory(worker) + (rows_ + 1) * kDecodeTile;
-  for (size_t t = 0; t < tokens; ++t)
-    std::copy_n(call_.k + (t * geo_.kv_heads + s.head) * dim, dim, tile + t * dim);
-  context_.kernels.dot_rows(out, ld, q, rows_, {tile, DType::kF32, dim}, tokens, geo_.scale);
+  for (size_t t = 0; t < n; ++t)
+    std::copy_n(call_.k + ((first + t) * geo_.kv_heads + s.head) * dim, dim, tile + t * dim);
+  context_.kernels.dot_rows(out, ld, q, rows_, {tile, DType::kF32, dim}, n, geo_.scale);
+  const int64_t position = own_position(call_) + static_cast<int64_t>(first);
   for (size_t m = 0; m < rows_; ++m) {
-    const size_t token = m / geo_.group;
-    const size_t hidden = hidden_rows(call_.first_position, tokens, oldest_visible(call_, token));
-    std::fill_n(out + m * ld, hidden, kMinusInf);
-    std::fill(out + m * ld + token + 1, out + m * ld + tokens, kMinusInf);
+    const size_t token = m / geo_.group, before = geo_.before + token + 1;
+    const size_t seen = before > first ? std::min(n, before - first) : 0;
+    std::fill_n(out + m * ld, hidden_rows(position, n, oldest_visible(call_, token)), kMinusInf);
+    std::fill(out + m * ld + seen, out + m * ld + n, kMinusInf);
   }
 }
 
@@ -223,7 +226,8 @@ void Decode::add_values(float* acc, const float* p, const Segment& s, size_t fir
   }
   float* tile = worker_memory(worker) + (rows_ + 1) * kDecodeTile;
   for (size_t t = 0; t < n; ++t)
-    std::copy_n(call_.v + (t * geo_.kv_heads + s.head) * geo_.dim, geo_.dim, tile + t * geo_.dim);
+    std::copy_n(call_.v + ((first + t) * geo_.kv_heads + s.head) * geo_.dim, geo_.dim,
+                tile + t * geo_.dim);
   context_.kernels.add_rows(acc, p, kDecodeTile, rows_, {tile, DType::kF32, geo_.dim}, n);
 }
 
@@ -241,7 +245,7 @@ void Decode::run_part(const Segment& s, size_t part, int worker) {
     if (s.span)
       score_span(scores, kDecodeTile, s, first, n, worker);
     else
-      score_chunk(scores, kDecodeTile, s, worker);
+      score_chunk(scores, kDecodeTile, s, first, n, worker);
     const Role role = s.span ? s.span->role : Role::kBoth;
     for (size_t m = 0; m < rows_; ++m) {
       float* row = scores + m * kDecodeTile;
@@ -291,7 +295,7 @@ void Decode::add_mass(size_t head) {
   const size_t asked = asked_tokens(call_, head) * geo_.group;
   for (const Segment& s : segments_) {
     if (s.head != head || !s.scores) continue;
-    float* mass = s.span ? s.span->mass + s.first : call_.chunk_mass + head * geo_.tokens;
+    float* mass = s.span ? s.span->mass + s.first : own_mass(call_, head);
     for (size_t m = rows_ - asked; m < rows_; ++m) {
       const float log_sum = memory_[log_sums_ + head * rows_ + m];
       if (log_sum == kMinusInf) continue;

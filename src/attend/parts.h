@@ -23,7 +23,10 @@ struct Geometry {
   size_t group;        // H / G
   size_t dim;          // D
   size_t tokens;       // T
+  size_t before;       // the chunk's own rows before the first query's
   float scale;
+
+  size_t own() const { return before + tokens; }
 };
 
 /// Many query rows: tiles decoded once, matrix products.
@@ -35,6 +38,17 @@ void attend_decode(const Context& context, const AttendCall& call, const Geometr
 inline int64_t oldest_visible(const AttendCall& call, size_t token) {
   if (call.sliding_window == 0) return std::numeric_limits<int64_t>::min();
   return call.first_position + static_cast<int64_t>(token) - call.sliding_window + 1;
+}
+
+/// Where the chunk's own rows begin.
+inline int64_t own_position(const AttendCall& call) {
+  return call.first_position - static_cast<int64_t>(call.before);
+}
+
+/// Attention mass of the chunk's own rows of a KV head.
+inline float* own_mass(const AttendCall& call, size_t head) {
+  const size_t stride = call.mass_stride > 0 ? call.mass_stride : call.before + call.tokens;
+  return call.chunk_mass + head * stride;
 }
 
 /// How many rows at the start of a contiguous run are older than `oldest`.

@@ -144,20 +144,24 @@ void Prefill::run() {
   if (call_.mass_queries > 0) add_mass();
 }
 
-/// What tokens [first_token, last_token] see of a KV head's rows, in the order of merging.
+/// What tokens [first_token, last_token] see of a KV head's rows, in the order of merging. Tiles
+/// begin where they do for every query, so that what one finds does not depend on those beside it.
 std::vector<Source> Prefill::sources(size_t head, size_t first_token, size_t last_token) const {
   std::vector<Source> all;
   const int64_t oldest = oldest_visible(call_, first_token);
+  const auto whole_tiles = [](size_t hidden) { return hidden / kTileRows * kTileRows; };
   if (!call_.spans.empty()) {
     for (const Span& span : call_.spans[head]) {
-      const size_t hidden = hidden_rows(span, oldest);
-      if (hidden < span.count)
-        all.push_back({&span, head, span.first + hidden, span.count - hidden});
+      size_t hidden = hidden_rows(span, oldest);
+      if (hidden == span.count) continue;
+      hidden = whole_tiles(hidden);
+      all.push_back({&span, head, span.first + hidden, span.count - hidden});
     }
   }
   if (call_.k) {
-    const size_t hidden = hidden_rows(call_.first_position, last_token + 1, oldest);
-    all.push_back({nullptr, head, hidden, last_token + 1 - hidden});
+    const size_t seen = geo_.before + last_token + 1;
+    const size_t hidden = whole_tiles(hidden_rows(own_position(call_), seen, oldest));
+    all.push_back({nullptr, head, hidden, seen - hidden});
   }
   return all;
 }
@@ -222,8 +226,9 @@ std::pair<size_t, size_t> Prefill::mask(float* row, size_t token, const Tile& ti
                                         size_t n) const {
   const int64_t oldest = oldest_visible(call_, token);
   if (!tile.source.span) {
-    const int64_t position = call_.first_position + static_cast<int64_t>(tile.first);
-    const size_t seen = token + 1 > tile.first ? std::min(n, token + 1 - tile.first) : 0;
+    const int64_t position = own_position(call_) + static_cast<int64_t>(tile.first);
+    const size_t before = geo_.before + token + 1;
+    const size_t seen = before > tile.first ? std::min(n, before - tile.first) : 0;
     return {std::min(seen, hidden_rows(position, n, oldest)), seen};
   }
   if (call_.sliding_window > 0) hide_old(row, *tile.source.span, tile.first, n, oldest);
@@ -235,7 +240,7 @@ size_t Prefill::score(float* scores, const float* q, const QueryRows& strip, con
                       const Scratch& s) const {
   size_t n = tile.n;
   if (!tile.source.span) {
-    const size_t last = (strip.first + strip.count - 1) / geo_.group;
+    const size_t last = geo_.before + (strip.first + strip.count - 1) / geo_.group;
     if (last < tile.first) return 0;
     n = std::min(n, last + 1 - tile.first);
   }
@@ -345,8 +350,7 @@ void Prefill::add_tile_mass(const Source& source, size_t first, size_t n, const 
   const Kernels& kernels = context_.kernels;
   const Tile tile = load_keys(source, first, n, s);
   const size_t asked = asked_tokens(call_, source.head) * geo_.group;
-  float* mass = source.span ? source.span->mass + first
-                            : call_.chunk_mass + source.head * geo_.tokens + first;
+  float* mass = (source.span ? source.span->mass : own_mass(call_, source.head)) + first;
   for (size_t begin = rows_ - asked; begin < rows_; begin += kStripRows) {
     const QueryRows strip{source.head, begin, std::min(kStripRows, rows_ - begin)};
     load_queries(s.q, strip);
