@@ -51,10 +51,13 @@ struct EngineOptions {
 
 /// How the tokens of a call relate to a prompt.
 enum class Append : uint8_t {
-  kWhole,       ///< several tokens are a whole prompt; one token is part of an answer
-  kMore,        ///< they end a piece of a prompt, at a fork point; more of the prompt follows
+  kWhole,  ///< several tokens are a whole prompt; one token is part of an answer
+  /// They end a piece of a prompt, at a fork point; more of the prompt follows. Under prompt=exact
+  /// a piece is read as a prompt is; under prompt=once it is refused.
+  kMore,
   kPromptEnds,  ///< they end a prompt, even if it is one token
-  kPart,        ///< neither the prompt nor a piece of it ends with them
+  /// Neither the prompt nor a piece of it ends with them. Refused under prompt=exact and once.
+  kPart,
 };
 
 /// The work of step() for one session. Other works of the step do not change its bits: they are
@@ -66,10 +69,17 @@ struct Work {
   float* logits = nullptr;  ///< [V] receives the logits after the last token; null: not wanted
   /// Draws the next token, as Session::sample does; null: none is drawn.
   Sampler* sampler = nullptr;
+  /// Under prompt=exact and once: most units of a prompt that are read now, each a block of tokens
+  /// in one layer; 0: all. As many as the model has layers take about as long as a chunk. For
+  /// programs that let other sessions decode between them.
+  size_t slice = 0;
 
   // Results.
   int32_t next = -1;                  ///< the token drawn
   std::optional<Error> failure = {};  ///< the error that Session::append or sample would throw
+  /// The prompt is not read through: give the same work again. Until then the session is as it was
+  /// before; whatever else is done to it drops what was read.
+  bool goes_on = false;
 };
 
 class Engine {

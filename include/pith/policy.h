@@ -8,6 +8,7 @@
 //   part    := ['k:' | 'v:'] name ['(' key=value (',' key=value)* ')']
 //              (a value may be a name with parameters of its own: ladder's codecs)
 //   setting := 'sink=' rows | 'window=' rows | 'dtype=' f32|f16|bf16
+//              | 'prompt=' chunks|exact|once   (in the first rule: it is of the whole policy)
 //   ranges  := range (',' range)*, range := n | n-m        (negative n counts from the end)
 //
 // Examples: "exact", "streaming_llm(window=1020)", "uniform(rate=0.25)+bf16,sink=4,window=64",
@@ -48,6 +49,19 @@ struct PolicyRule {
   std::optional<DType> dtype = {};                             ///< of exact rows; none: f16
 };
 
+/// How several tokens that are appended at once are read.
+enum class PromptReading : uint8_t {
+  /// A chunk attends to its own rows exactly and to older ones as they are stored.
+  kChunks,
+  /// A layer at a time: all of them attend to each other exactly, and to what was there before as
+  /// it
+  /// is stored; then the layer's rows are stored.
+  kExact,
+  /// The same, and the selector selects when the prompt ends, never before.
+  kOnce
+};
+const char* to_string(PromptReading reading);
+
 class Policy {
  public:
   /// Parses a policy and checks its names and parameters. Throws kInvalidArgument with the wrong
@@ -62,6 +76,7 @@ class Policy {
   const PolicyRule& rule_for(int layer, int layers, int head, int heads) const;
 
   std::vector<PolicyRule> rules = {};  ///< rules[0] is the default
+  PromptReading prompt = PromptReading::kChunks;
 };
 
 /// One parameter of a method, for help and for checking.

@@ -59,6 +59,7 @@ std::vector<size_t> prompt_pieces(const Prompt& prompt, size_t from = 0);
 
 /// Splits a prompt into works of one chunk, as PrefixTree::read and Session::append do: for
 /// programs that let other sessions decode between chunks. The prompt's tokens must outlive it.
+/// Under prompt=exact a work is a piece, and under prompt=once the prompt, without fork points.
 ///
 ///   Session session = tree.begin(options, prompt);
 ///   PromptReader reader(session, prompt);
@@ -66,6 +67,7 @@ std::vector<size_t> prompt_pieces(const Prompt& prompt, size_t from = 0);
 ///     Work work = reader.next(session);
 ///     engine->step({&work, 1});                          // ... among others
 ///     if (work.failure) ...
+///     if (work.goes_on) continue;                         // only if it has a slice
 ///     if (reader.took(work)) tree.keep(session, prompt);  // a fork point
 ///   }
 class PromptReader {
@@ -87,6 +89,7 @@ class PromptReader {
 
   std::shared_ptr<const Engine> engine_;
   std::span<const int32_t> tokens_;
+  PromptReading reading_;
   std::vector<size_t> ends_;  // of the pieces
   size_t at_;
 };
@@ -117,7 +120,8 @@ class PrefixTree {
 
   /// Appends the rest of the prompt piece by piece and keeps the session at each fork point. Throws
   /// kInvalidArgument for a session that has seen other tokens or all of the prompt, and as
-  /// Session::append does. If `progress` returns false, the tokens of finished chunks stay.
+  /// Session::append does. If `progress` returns false, the tokens of finished chunks stay, or of
+  /// finished pieces.
   void read(Session& session, const Prompt& prompt, const Progress& progress = {});
 
   /// Keeps a copy of the session: in the middle of a prompt for every prompt with the same tokens,

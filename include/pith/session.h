@@ -75,7 +75,8 @@ class Session {
   /// Appends tokens in chunks and returns the logits [V] after the last one, valid until the next
   /// call. Throws kInvalidArgument (no tokens, unknown id), kContextFull (nothing is appended),
   /// kOutOfMemory, kNonFinite. If `progress` returns false, the tokens of finished chunks stay and
-  /// the rest of the prompt may be appended later, with the same bits.
+  /// the rest of the prompt may be appended later, with the same bits. Under prompt=exact and
+  /// prompt=once (PromptReading) none stay: the session is as it was before the call.
   /// After an error in the middle of a chunk every later call throws, because the layers disagree;
   /// fork() before risky steps.
   std::span<const float> prefill(std::span<const int32_t> tokens, const Progress& progress = {});
@@ -156,7 +157,8 @@ class Session {
 };
 
 /// The ledger of a session after `tokens` tokens, without running it, from the code that sizes
-/// sessions. Bytes are an upper bound over the stream, without scratch.
+/// sessions. Bytes are an upper bound over the stream. Of scratch it has what prompts take that are
+/// read exactly, if they have so many tokens.
 Ledger estimate_ledger(const ModelConfig& config, const SessionOptions& options, size_t tokens,
                        Device device);
 Ledger estimate_ledger(const ModelConfig& config, const StandaloneOptions& options, size_t tokens);

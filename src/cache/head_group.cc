@@ -38,7 +38,7 @@ HeadGroup::HeadGroup(const Context& context, const CohortPolicy& policy, const R
 }
 
 void HeadGroup::make_stores(const CohortPolicy& policy, const Rope* rope, size_t max_rows) {
-  const bool mass = plan_->mass(1).queries > 0;
+  const bool mass = carries_mass();
   for (int head : heads_) {
     RowFormat format{codecs_.exact_key.get(),
                      codecs_.exact_value.get(),
@@ -76,28 +76,33 @@ HeadGroup::HeadGroup(const HeadGroup& other)
       bodies_(other.bodies_),
       windows_(other.windows_) {}
 
-size_t HeadGroup::begin_step(const QueryBlock& queries) {
-  if (selector_.chooser) selector_.chooser->observe(bodies_, queries);
-  const MassRequest request = plan_->mass(queries.tokens);
-  if (request.fresh)
+size_t HeadGroup::begin_step(const QueryPart& part) {
+  if (selector_.chooser) selector_.chooser->observe(bodies_, part.queries);
+  const MassRequest request = plan_->mass(part.all);
+  if (request.fresh && part.before == 0)
     for (size_t h = 0; h < heads_.size(); ++h) {
       std::ranges::fill(sinks_[h].mass(), 0.0f);
       for (size_t i = 0; i < bodies_[h].stores(); ++i)
         std::ranges::fill(bodies_[h].store(i).mass(), 0.0f);
       windows_[h].clear_mass();
     }
-  return request.queries;
+  // Of all queries the last are asked: those of them that are in this part.
+  const size_t asked = std::max(part.all - std::min(request.queries, part.all), part.before);
+  const size_t end = part.before + part.queries.tokens;
+  return end - std::min(asked, end);
 }
 
-bool HeadGroup::scales_queries(size_t tokens) const {
+bool HeadGroup::scales_queries(size_t before, size_t tokens) const {
   for (size_t t = 1; t <= tokens; ++t)
-    if (selector_.rule->query_factor(static_cast<int64_t>(tokens_ + t)) != 1) return true;
+    if (selector_.rule->query_factor(static_cast<int64_t>(tokens_ + before + t)) != 1) return true;
   return false;
 }
 
-void HeadGroup::scale_queries(float* q, size_t tokens, size_t query_heads, size_t group) const {
-  for (size_t t = 0; t < tokens; ++t) {
-    const float factor = selector_.rule->query_factor(static_cast<int64_t>(tokens_ + t + 1));
+void HeadGroup::scale_queries(float* q, const AttendCall& call) const {
+  const size_t query_heads = call.shape.query_heads, group = query_heads / call.shape.kv_heads;
+  for (size_t t = 0; t < call.tokens; ++t) {
+    const auto seen = static_cast<int64_t>(tokens_ + call.before + t + 1);
+    const float factor = selector_.rule->query_factor(seen);
     for (int head : heads_)
       context_.kernels.scale(q + (t * query_heads + static_cast<size_t>(head) * group) * dim_,
                              factor, group * dim_);
@@ -189,8 +194,8 @@ NewRows HeadGroup::rows_of(const LayerRows& in, int head, size_t first, size_t c
           in.mass ? in.mass + g * in.tokens + first : nullptr};
 }
 
-void HeadGroup::append(const LayerRows& in, size_t kv_heads, Staging& staging) {
-  const std::span<const Step> steps = plan_->append(in.tokens);
+void HeadGroup::append(const LayerRows& in, size_t kv_heads, Staging& staging, bool gathers) {
+  const std::span<const Step> steps = plan_->append(in.tokens, gathers);
   BodySteps body(context_, selector_, bodies_);
   for (size_t i = 0, n = 0, done = 0; i < steps.size(); i += n) {
     const auto is_ours = [](const Step& s) {
@@ -211,9 +216,9 @@ void HeadGroup::append(const LayerRows& in, size_t kv_heads, Staging& staging) {
 
 void HeadGroup::end_prefill() { BodySteps(context_, selector_, bodies_).run(plan_->end_prompt()); }
 
-void HeadGroup::archive(Archive& a, size_t tokens, std::span<const uint64_t> prompt_ends) {
+void HeadGroup::archive(Archive& a, size_t tokens, const StreamNotes& notes) {
   if (a.loads()) {
-    plan_->replay(tokens, prompt_ends);
+    plan_->replay(tokens, notes.prompt_ends, {}, notes.gathered);
     tokens_ = tokens;
   }
   a.need(plan_->state().tokens == tokens, "layers that saw different tokens");

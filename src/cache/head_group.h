@@ -5,6 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "attend/attend.h"
+#include "cache/stream_notes.h"
 #include "plan/plan.h"
 #include "policy/resolved.h"
 #include "rows/cpu/window_ring.h"
@@ -31,6 +33,12 @@ struct LayerRows {
   size_t tokens = 0;            // T
 };
 
+/// Queries that stand behind `before` tokens that come with them, of `all` that come.
+struct QueryPart {
+  QueryBlock queries;
+  size_t before = 0, all = 0;
+};
+
 class HeadGroup {
  public:
   /// `rope` is null if none is known. Throws kUnsupported for policies that need one then.
@@ -41,21 +49,26 @@ class HeadGroup {
   const std::vector<int>& heads() const { return heads_; }
   /// Keys stand at positions inside the cache instead of their own.
   bool cache_positions() const { return cache_positions_; }
-  /// Shows the step's queries to the selector; returns how many of the last it wants mass from.
-  size_t begin_step(const QueryBlock& queries);
-  /// Whether the selector puts a factor on any of the scores of the next `tokens` queries.
-  bool scales_queries(size_t tokens) const;
-  /// Puts it on the queries of this group's heads. q is [T, H, D].
-  void scale_queries(float* q, size_t tokens, size_t query_heads, size_t group) const;
+  /// Shows a step's queries to the selector, part by part; returns from how many of the part's last
+  /// it wants mass.
+  size_t begin_step(const QueryPart& part);
+  /// Whether it ever wants any: then rows carry mass.
+  bool carries_mass() const { return plan_->mass(1).queries > 0; }
+  /// Whether the selector puts a factor on any of the scores of `tokens` queries that stand behind
+  /// `before` tokens more.
+  bool scales_queries(size_t before, size_t tokens) const;
+  /// Puts it on the queries of this group's heads.
+  void scale_queries(float* q, const AttendCall& call) const;
   /// Appends what head `h` (index in heads()) holds.
   void add_spans(size_t h, std::vector<Span>& spans);
   /// Replaces the rows to protect; those of tokens already here must not change.
   void protect(const ProtectedRows& rows);
-  void append(const LayerRows& rows, size_t kv_heads, Staging& staging);
+  /// `gathers`: as Plan::append says.
+  void append(const LayerRows& rows, size_t kv_heads, Staging& staging, bool gathers = false);
   void end_prefill();
-  /// After `tokens` tokens and prompts that ended where `prompt_ends` says, as Plan::replay takes
-  /// them; loading: into a group that has seen none, with the rows to protect set.
-  void archive(Archive& a, size_t tokens, std::span<const uint64_t> prompt_ends);
+  /// After `tokens` tokens, whose prompts are those of `notes`; loading: into a group that has seen
+  /// none, with the rows to protect set.
+  void archive(Archive& a, size_t tokens, const StreamNotes& notes);
 
   HeadRows rows(size_t h);
   /// f32 [rows, D] each <- what they hold, in the order of rows(h); keys after RoPE.

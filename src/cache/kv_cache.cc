@@ -63,14 +63,18 @@ struct KvCache::Impl {
   }
   /// The group that holds a KV head, and which of its heads that is.
   std::pair<HeadGroup*, size_t> group_of(int l, int head);
-  /// How many of a step's last queries the selector of each KV head wants mass from: [G].
-  std::vector<size_t> begin_step(int l, const float* q, size_t tokens);
+  /// From how many of a call's last queries, of `all` that come, the selector of each KV head wants
+  /// mass: [G].
+  std::vector<size_t> begin_step(int l, const AttendCall& call, size_t all);
+  /// The queries stand behind what the layer has seen and call.before tokens more.
   void attend(int l, AttendCall call);
   /// The rows of each KV head: [G] lists.
   std::vector<std::vector<Span>> spans(Layer& layer) const;
   /// Compares the answer of a step of one token with the sampled rows.
   void probe(int l, const AttendCall& call);
-  void append(int l, const LayerRows& rows);
+  void append(int l, const LayerRows& rows, bool gathers = false);
+  /// Refuses a chunk where the policy reads whole prompts.
+  void check_chunk(size_t tokens) const;
 };
 
 KvCache::KvCache(const Context& context, const CacheShape& shape, const Policy& policy,
@@ -80,6 +84,7 @@ KvCache::KvCache(const Context& context, const CacheShape& shape, const Policy& 
 KvCache::KvCache(const Context& context, ResolvedPolicy policy, const LayerRopes& ropes,
                  std::optional<int> only)
     : impl_(std::make_unique<Impl>(context, std::move(policy), ropes)) {
+  impl_->notes.gathers = prompt() == PromptReading::kOnce;
   impl_->layers.resize(static_cast<size_t>(impl_->shape.layers));
   for (int l = 0; l < impl_->shape.layers; ++l) {
     if (only && l != *only) continue;
@@ -105,13 +110,13 @@ std::pair<HeadGroup*, size_t> KvCache::Impl::group_of(int l, int head) {
   refuse_head(head, shape.kv_heads);
 }
 
-std::vector<size_t> KvCache::Impl::begin_step(int l, const float* q, size_t tokens) {
+std::vector<size_t> KvCache::Impl::begin_step(int l, const AttendCall& call, size_t all) {
   Layer& target = layer(l);
-  const QueryBlock block{q, tokens, static_cast<size_t>(shape.query_heads),
-                         static_cast<int64_t>(target.tokens), ropes.of(l)};
+  const QueryBlock block{call.q, call.tokens, static_cast<size_t>(shape.query_heads),
+                         static_cast<int64_t>(target.tokens + call.before), ropes.of(l)};
   std::vector<size_t> wanted(static_cast<size_t>(shape.kv_heads));
   for (HeadGroup& group : target.groups) {
-    const size_t asked = group.begin_step(block);
+    const size_t asked = group.begin_step({block, call.before, all});
     for (int head : group.heads()) wanted[static_cast<size_t>(head)] = asked;
   }
   return wanted;
@@ -143,7 +148,7 @@ void KvCache::Impl::attend(int l, AttendCall call) {
   const std::vector<std::span<const Span>> seen(lists.begin(), lists.end());
   call.shape = {static_cast<size_t>(shape.query_heads), kv_heads,
                 static_cast<size_t>(shape.head_dim), 0};
-  call.first_position = static_cast<int64_t>(target.tokens);
+  call.first_position = static_cast<int64_t>(target.tokens + call.before);
   if (!shape.sliding_window.empty())
     call.sliding_window = shape.sliding_window[static_cast<size_t>(l)];
   call.spans = seen;
@@ -151,36 +156,44 @@ void KvCache::Impl::attend(int l, AttendCall call) {
   const Context step = step_context();
   Array<float> scaled(step.memory, MemoryKind::kScratch);  // [T, H, D]
   for (const HeadGroup& group : target.groups) {
-    if (!group.scales_queries(call.tokens)) continue;
+    if (!group.scales_queries(call.before, call.tokens)) continue;
     if (scaled.empty()) {
       scaled.resize(call.tokens * call.shape.query_heads * call.shape.head_dim);
       std::copy_n(call.q, scaled.size(), scaled.data());
       call.q = scaled.data();
     }
-    group.scale_queries(scaled.data(), call.tokens, call.shape.query_heads,
-                        call.shape.query_heads / kv_heads);
+    group.scale_queries(scaled.data(), call);
   }
   pith::attend(step, call);
 }
 
-void KvCache::Impl::append(int l, const LayerRows& rows) {
+void KvCache::Impl::check_chunk(size_t tokens) const {
+  if (tokens < 2 || policy->prompt() == PromptReading::kChunks) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("prompt={} is of sessions, which read a prompt a layer at a time; here "
+                          "{} rows come at once, and attend to each other exactly: leave it out",
+                          to_string(policy->prompt()), tokens));
+}
+
+void KvCache::Impl::append(int l, const LayerRows& rows, bool gathers) {
   Layer& target = layer(l);
   Staging staging(context.memory.root());
   for (HeadGroup& group : target.groups)
-    group.append(rows, static_cast<size_t>(shape.kv_heads), staging);
+    group.append(rows, static_cast<size_t>(shape.kv_heads), staging, gathers);
   if (target.probe) target.probe->append(rows.k, rows.v, rows.tokens);
   target.tokens += rows.tokens;
 }
 
 void KvCache::step(int l, float* out, const float* q, const float* k, const float* v,
                    size_t tokens) {
+  impl_->check_chunk(tokens);
   AttendCall call;
   call.q = q;
   call.k = k;
   call.v = v;
   call.tokens = tokens;
   call.out = out;
-  const std::vector<size_t> asked = impl_->begin_step(l, q, tokens);
+  const std::vector<size_t> asked = impl_->begin_step(l, call, tokens);
   call.mass_queries = *std::max_element(asked.begin(), asked.end());
   call.head_mass_queries = asked;
   Array<float> unwanted(impl_->step_context().memory, MemoryKind::kScratch);  // [T, H, D]
@@ -201,6 +214,40 @@ void KvCache::step(int l, float* out, const float* q, const float* k, const floa
   impl_->append(l, {k, v, call.chunk_mass, tokens});
 }
 
+void KvCache::read(int l, float* out, const PromptBlock& block) {
+  AttendCall call;
+  call.q = block.q;
+  call.k = block.k;
+  call.v = block.v;
+  call.tokens = block.count;
+  call.before = block.first;
+  call.out = out;
+  const std::vector<size_t> asked = impl_->begin_step(l, call, block.tokens);
+  call.mass_queries = *std::max_element(asked.begin(), asked.end());
+  call.head_mass_queries = asked;
+  call.chunk_mass = block.mass;
+  call.mass_stride = block.tokens;
+  impl_->attend(l, call);
+}
+
+void KvCache::append(int l, const PromptRows& rows) {
+  const bool once = prompt() == PromptReading::kOnce;
+  const size_t before = impl_->layer(l).tokens;
+  impl_->append(l, {rows.k, rows.v, rows.mass, rows.tokens}, once);
+  if (!rows.ends) return;
+  for (HeadGroup& group : impl_->layer(l).groups) group.end_prefill();
+  if (l + 1 < impl_->shape.layers) return;
+  impl_->notes.end_prompt(before + rows.tokens);
+  if (once) impl_->notes.gathered.push_back(before);
+}
+
+PromptReading KvCache::prompt() const { return impl_->policy->prompt(); }
+
+bool KvCache::asks_mass(int l) const {
+  const auto& groups = impl_->layer(l).groups;
+  return std::ranges::any_of(groups, [](const HeadGroup& g) { return g.carries_mass(); });
+}
+
 void KvCache::attend_only(int l, float* out, const float* q, size_t tokens) {
   AttendCall call;
   call.q = q;
@@ -210,6 +257,7 @@ void KvCache::attend_only(int l, float* out, const float* q, size_t tokens) {
 }
 
 void KvCache::append(int l, const float* k, const float* v, size_t tokens) {
+  impl_->check_chunk(tokens);
   impl_->append(l, {k, v, nullptr, tokens});
 }
 
@@ -271,7 +319,7 @@ void KvCache::archive_layer(int l, Archive& a) {
   Layer& layer = impl_->layer(l);
   for (HeadGroup& group : layer.groups) {
     a.at(fmt::format("layer {}, KV heads from {}", l, group.heads()[0]));
-    group.archive(a, layer.tokens, impl_->notes.prompt_ends);
+    group.archive(a, layer.tokens, impl_->notes);
   }
   if (layer.probe) layer.probe->archive(a, layer.tokens);
 }

@@ -18,6 +18,25 @@
 
 namespace pith {
 
+/// Part of a prompt in one layer: queries [first, first + count) of its `tokens`, and the rows of
+/// all tokens up to there.
+struct PromptBlock {
+  const float* q = nullptr;  // [count, H, D]
+  const float* k = nullptr;  // [first + count, G, D]
+  const float* v = nullptr;  // [first + count, G, D]
+  float* mass = nullptr;     // [G, tokens] zeros before the first block; null unless asks_mass()
+  size_t tokens = 0, first = 0, count = 0;
+};
+
+/// The rows of a prompt in one layer.
+struct PromptRows {
+  const float* k = nullptr;     // [tokens, G, D]
+  const float* v = nullptr;     // [tokens, G, D]
+  const float* mass = nullptr;  // [G, tokens], as all blocks left it
+  size_t tokens = 0;
+  bool ends = false;  ///< the prompt ends with them
+};
+
 class KvCache {
  public:
   /// `context` and the ropes must outlive the cache and its clones. Without ropes policies that
@@ -36,6 +55,15 @@ class KvCache {
   /// [T, H, D]. Each layer must be given each token once, in order. `out` may be null: then nothing
   /// is attended to unless a selector asks for attention mass.
   void step(int layer, float* out, const float* q, const float* k, const float* v, size_t tokens);
+  /// The same in parts, for policies that read prompts exactly: queries attend to what is stored
+  /// and, causally, to the prompt's rows as they are. Blocks of a layer come one after another;
+  /// then the layer's rows are appended, and only then the next layer is read.
+  void read(int layer, float* out, const PromptBlock& block);
+  void append(int layer, const PromptRows& rows);
+  /// How the policy reads prompts.
+  PromptReading prompt() const;
+  /// Whether a selector of the layer lives on attention mass.
+  bool asks_mass(int layer) const;
   /// Queries attend to what is stored and to nothing else; nothing is appended. They stand at the
   /// positions that follow the rows appended so far.
   void attend_only(int layer, float* out, const float* q, size_t tokens);

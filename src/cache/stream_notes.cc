@@ -25,6 +25,13 @@ void StreamNotes::archive(Archive& a, uint64_t& tokens, size_t context,
     a.number(end, tokens, "a prompt that ended past the tokens");
     a.need(i == 0 || end > prompt_ends[i - 1], "prompts that ended out of order");
   }
+  if (!gathers) return;
+  if (a.loads()) gathered.resize(ends);
+  for (size_t i = 0; i < ends; ++i) {
+    a.number(gathered[i], tokens);
+    a.need(gathered[i] < prompt_ends[i], "a prompt that begins past its end");
+    a.need(i == 0 || gathered[i] >= prompt_ends[i - 1], "prompts that began out of order");
+  }
 }
 
 }  // namespace pith

@@ -14,6 +14,9 @@ namespace pith {
 struct StreamNotes {
   ProtectedRows protected_rows;
   std::vector<uint64_t> prompt_ends;  ///< ascending: tokens when a prompt was complete
+  /// Tokens before each of these prompts, where all are gathered before the selection.
+  std::vector<uint64_t> gathered;
+  bool gathers = false;  ///< they are
 
   void end_prompt(uint64_t tokens) {
     if (prompt_ends.empty() || prompt_ends.back() != tokens) prompt_ends.push_back(tokens);

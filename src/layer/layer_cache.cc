@@ -55,6 +55,12 @@ const LayerCacheOptions& checked(const LayerCacheOptions& o) {
   if (!(o.scale >= 0) || !std::isfinite(o.scale))
     refuse(fmt::format("a scale of {}; it is positive, or 0 for 1/sqrt(D)", o.scale));
   check_rope(o);
+  if (o.policy.prompt != PromptReading::kChunks)
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("a layer's cache: prompt={} is of sessions; the rows of one step attend "
+                    "to each other exactly here: leave it out and give a prompt in one step",
+                    to_string(o.policy.prompt)));
   if (o.error_probe.rows > 0 && o.sliding_window > 0)
     throw Error(
         ErrorCode::kUnsupported,

@@ -75,12 +75,54 @@ void Forward::run(std::span<Sequence> sequences) {
   embed();
   find_angles();
   for (int layer = 0; layer < config_.layers; ++layer) {
-    attention(sequences, layer);
+    project(layer, layer > 0);
+    if (observer_) observer_({layer, q_.data(), k_.data(), v_.data(), tokens_});
+    step_caches(sequences, layer);
+    project_back(layer);
     mlp(layer);
   }
-  const LayerWeights& last = weights_.layers.back();
+  finish_layer(config_.layers - 1);
+}
+
+void Forward::run_layer(const LayerBlock& block) {
+  check_count(block.tokens.size());
+  rows_.clear();
+  for (size_t t = 0; t < block.tokens.size(); ++t)
+    rows_.push_back({block.tokens[t], block.first_position + static_cast<int64_t>(t), block.ropes});
+  tokens_ = block.tokens.size();
+  many_ = false;
+  at_ = {block.hidden, block.k, block.v};
+  if (block.layer == 0) {
+    check_tokens(block.tokens);
+    embed();
+  }
+  find_angles();
+  project(block.layer, false);
+  block.attend(attended_.data(), q_.data());
+  project_back(block.layer);
+  mlp(block.layer);
+  finish_layer(block.layer);
+}
+
+void Forward::finish_layer(int layer) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   context_.pool.parallel_for(tokens_,
-                             [&](size_t t, int) { add_update(t, last.down, last.mlp_post_norm); });
+                             [&](size_t t, int) { add_update(t, w.down, w.mlp_post_norm); });
+}
+
+void Forward::check_tokens(std::span<const int32_t> tokens) const {
+  for (int32_t token : tokens) {
+    if (token >= 0 && token < config_.vocab) continue;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("token id {}; the model's vocabulary is 0 to {}", token, config_.vocab - 1));
+  }
+}
+
+void Forward::check_count(size_t tokens) const {
+  if (tokens == 0 || tokens > max_chunk_)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a chunk of {} tokens; expected 1 to {}", tokens, max_chunk_));
 }
 
 void Forward::list_rows(std::span<const Sequence> sequences) {
@@ -89,25 +131,19 @@ void Forward::list_rows(std::span<const Sequence> sequences) {
     if (sequences.size() > 1 && s.tokens.size() != 1)
       throw Error(ErrorCode::kInternal,
                   "a pass over several sequences with other than one token each");
-    for (int32_t token : s.tokens) {
-      if (token >= 0 && token < config_.vocab) continue;
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("token id {}; the model's vocabulary is 0 to {}", token, config_.vocab - 1));
-    }
+    check_tokens(s.tokens);
     if (s.cache->ropes().distinct().empty())
       throw Error(ErrorCode::kInternal, "a forward pass over a cache without RoPE");
     count += s.tokens.size();
   }
-  if (count == 0 || count > max_chunk_)
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("a chunk of {} tokens; expected 1 to {}", count, max_chunk_));
+  check_count(count);
   rows_.clear();
   for (const Sequence& s : sequences)
     for (size_t t = 0; t < s.tokens.size(); ++t)
       rows_.push_back({s.tokens[t], s.first_position + static_cast<int64_t>(t), &s.cache->ropes()});
   tokens_ = count;
   many_ = sequences.size() > 1;
+  at_ = {hidden_.data(), k_.data(), v_.data()};
 }
 
 void Forward::embed() {
@@ -116,7 +152,7 @@ void Forward::embed() {
   const float scale = weights_.config.embedding_scale;
   context_.pool.parallel_for(tokens_, [&](size_t t, int) {
     const auto id = static_cast<size_t>(rows_[t].token);
-    float* x = hidden_.data() + t * hidden;
+    float* x = hidden_row(t);
     if (const auto dense = dense_type(table.type))
       context_.kernels.to_f32(x, table.row(id), *dense, hidden);
     else
@@ -145,7 +181,7 @@ void Forward::find_angles() {
 void Forward::add_update(size_t token, const Linear& last, const std::vector<float>& post_norm) {
   const auto hidden = static_cast<size_t>(config_.hidden);
   const Kernels& kernels = context_.kernels;
-  float* x = hidden_.data() + token * hidden;
+  float* x = hidden_row(token);
   float* update = update_.data() + token * hidden;
   if (!post_norm.empty()) {
     if (!last.bias.empty()) kernels.add(update, last.bias.data(), hidden);
@@ -184,7 +220,7 @@ void Forward::prepare_heads(float* heads, size_t count, const std::vector<float>
   }
 }
 
-void Forward::attention(std::span<Sequence> sequences, int layer) {
+void Forward::project(int layer, bool pending) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   const auto hidden = static_cast<size_t>(config_.hidden);
   const auto dim = static_cast<size_t>(config_.head_dim);
@@ -193,27 +229,28 @@ void Forward::attention(std::span<Sequence> sequences, int layer) {
 
   auto normed = [&](float* out, size_t t) {
     // The previous layer's MLP left its result here: adding it now saves a pass over memory.
-    if (layer > 0) {
+    if (pending) {
       const LayerWeights& before = weights_.layers[static_cast<size_t>(layer) - 1];
       add_update(t, before.down, before.mlp_post_norm);
     }
     normalise(out, w.attention_norm, hidden_row(t));
   };
-  const Product qkv[] = {{q_.data(), &w.q.w}, {k_.data(), &w.k.w}, {v_.data(), &w.v.w}};
+  const Product qkv[] = {{q_.data(), &w.q.w}, {at_.k, &w.k.w}, {at_.v, &w.v.w}};
   matmul_.run(tokens_, hidden, normed, qkv, rows_of());
 
   context_.pool.parallel_for(tokens_, [&](size_t t, int) {
     const size_t at = (rows_[t].ropes->index(layer) * max_chunk_ + t) * dim / 2;
     const Angles angles{cos_.data() + at, sin_.data() + at};
     prepare_heads(q_.data() + t * heads * dim, heads, w.q.bias, w.q_norm, angles);
-    prepare_heads(k_.data() + t * kv_heads * dim, kv_heads, w.k.bias, w.k_norm, angles);
-    float* v = v_.data() + t * kv_heads * dim;
+    prepare_heads(at_.k + t * kv_heads * dim, kv_heads, w.k.bias, w.k_norm, angles);
+    float* v = at_.v + t * kv_heads * dim;
     if (!w.v.bias.empty()) context_.kernels.add(v, w.v.bias.data(), kv_heads * dim);
   });
-  if (observer_) observer_({layer, q_.data(), k_.data(), v_.data(), tokens_});
-  step_caches(sequences, layer);
+}
 
-  const size_t width = heads * dim;
+void Forward::project_back(int layer) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const size_t width = static_cast<size_t>(config_.query_heads * config_.head_dim);
   auto result = [&](float* out, size_t t) {
     std::memcpy(out, attended_.data() + t * width, width * sizeof(float));
   };
@@ -281,15 +318,6 @@ const float* Forward::logits(size_t count, RowSource row, RowsOf rows) {
   return logits_.data();
 }
 
-const float* Forward::logits(size_t first, size_t count) {
-  auto normed = [&](float* out, size_t t) {
-    normalise(out, weights_.final_norm, hidden_row(first + t));
-  };
-  const float* made = logits(count, normed, RowsOf::kOnePrompt);
-  check_finite(made, count);
-  return made;
-}
-
 void Forward::check_finite(const float* logits, size_t count) const {
   if (has_non_finite(logits, DType::kF32, count * static_cast<size_t>(config_.vocab))) {
     throw Error(ErrorCode::kNonFinite,
@@ -300,11 +328,11 @@ void Forward::check_finite(const float* logits, size_t count) const {
 
 std::span<const float> Forward::last_logits() {
   if (tokens_ == 0) throw Error(ErrorCode::kInternal, "logits before any token");
-  return {logits(tokens_ - 1, 1), static_cast<size_t>(config_.vocab)};
-}
-
-std::span<const float> Forward::last_state(size_t t) const {
-  return {hidden_row(t), static_cast<size_t>(config_.hidden)};
+  std::span<const float> last;
+  all_logits(last_state(tokens_ - 1).data(), 1, [&](size_t, size_t, const float* logits) {
+    last = {logits, static_cast<size_t>(config_.vocab)};
+  });
+  return last;
 }
 
 const float* Forward::logits_after(std::span<const float* const> states) {
@@ -314,11 +342,18 @@ const float* Forward::logits_after(std::span<const float* const> states) {
 
 size_t Forward::most_states() const { return block_rows(config_, max_chunk_); }
 
-void Forward::all_logits(const Sink& sink) {
-  const size_t rows = most_states();
-  for (size_t first = 0; first < tokens_; first += rows) {
-    const size_t count = std::min(rows, tokens_ - first);
-    sink(first, count, logits(first, count));
+void Forward::all_logits(const Sink& sink) { all_logits(hidden_.data(), tokens_, sink); }
+
+void Forward::all_logits(const float* states, size_t tokens, const Sink& sink) {
+  const size_t rows = most_states(), hidden = static_cast<size_t>(config_.hidden);
+  for (size_t first = 0; first < tokens; first += rows) {
+    const size_t count = std::min(rows, tokens - first);
+    auto normed = [&](float* out, size_t t) {
+      normalise(out, weights_.final_norm, states + (first + t) * hidden);
+    };
+    const float* made = logits(count, normed, RowsOf::kOnePrompt);
+    check_finite(made, count);
+    sink(first, count, made);
   }
 }
 

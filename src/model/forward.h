@@ -37,6 +37,19 @@ struct Sequence {
   std::exception_ptr failure = nullptr;  ///< what its cache threw; the others go on
 };
 
+/// One layer over a block of a prompt's tokens.
+struct LayerBlock {
+  int layer = 0;
+  std::span<const int32_t> tokens;  // [T]
+  int64_t first_position = 0;
+  const LayerRopes* ropes = nullptr;
+  float* hidden = nullptr;  // [T, hidden] the residual stream; made from tokens by the first layer
+  float* k = nullptr;       // [T, G, D] gets keys after RoPE
+  float* v = nullptr;       // [T, G, D] gets values
+  /// out [T, H, D] <- what queries q [T, H, D] find, once k and v are there.
+  std::function<void(float* out, const float* q)> attend;
+};
+
 class Forward {
  public:
   /// Buffers for passes of up to `max_chunk` tokens, counted as kScratch. Context and model must
@@ -50,8 +63,13 @@ class Forward {
   /// Runs one token of each of many sequences; or any number of one. A row's result does not depend
   /// on those beside it. Throws as above; what a cache throws is its sequence's failure.
   void run(std::span<Sequence> sequences);
+  /// Runs one layer. run_layer of all layers in turn is run() of the block, to the bit.
+  void run_layer(const LayerBlock& block);
   /// Where row `t` of the last run() left off, [hidden]: what logits are made from.
-  std::span<const float> last_state(size_t t) const;
+  std::span<const float> last_state(size_t t) const {
+    const auto hidden = static_cast<size_t>(config_.hidden);
+    return {hidden_.data() + t * hidden, hidden};
+  }
   /// Logits [count, V] after `states`, each [hidden]; valid until the next call of anything here.
   /// At most most_states() of them. Whether they are finite is the caller's to ask, row by row.
   const float* logits_after(std::span<const float* const> states);
@@ -66,6 +84,8 @@ class Forward {
   /// counts from 0 at the chunk's first token. Throws kNonFinite.
   using Sink = std::function<void(size_t first, size_t count, const float* logits)>;
   void all_logits(const Sink& sink);
+  /// The same after `states` [tokens, hidden] of anybody's.
+  void all_logits(const float* states, size_t tokens, const Sink& sink);
 
   /// Called before each step of the cache, layer by layer; what it throws ends run(). Empty: nobody
   /// watches.
@@ -81,14 +101,22 @@ class Forward {
     int64_t position = 0;
     const LayerRopes* ropes = nullptr;
   };
+  /// Where the tokens of a pass have their residual stream, keys and values.
+  struct Rows {
+    float *hidden, *k, *v;
+  };
   void list_rows(std::span<const Sequence> sequences);
+  void check_tokens(std::span<const int32_t> tokens) const;
+  void check_count(size_t tokens) const;
   void embed();
   void find_angles();
-  void attention(std::span<Sequence> sequences, int layer);
+  /// q_, keys and values; `pending`: the layer before left an update.
+  void project(int layer, bool pending);
+  void project_back(int layer);
   void step_caches(std::span<Sequence> sequences, int layer);
-  const float* hidden_row(size_t t) const {
-    return hidden_.data() + t * static_cast<size_t>(config_.hidden);
-  }
+  /// Adds the layer's last update to the residual stream.
+  void finish_layer(int layer);
+  float* hidden_row(size_t t) { return at_.hidden + t * static_cast<size_t>(config_.hidden); }
   void normalise(float* out, const std::vector<float>& norm, const float* x) const;
   /// Angles [D/2] of a token, of the RoPE of a layer.
   struct Angles {
@@ -101,7 +129,6 @@ class Forward {
   RowsOf rows_of() const { return many_ ? RowsOf::kMany : RowsOf::kOnePrompt; }
   /// y [count, V] <- logits of rows that `row` makes.
   const float* logits(size_t count, RowSource row, RowsOf rows);
-  const float* logits(size_t first, size_t count);
 
   Context context_;
   const Model::Weights& weights_;
@@ -110,7 +137,8 @@ class Forward {
   Matmul matmul_;
   size_t tokens_ = 0;      // of the last run()
   std::vector<Row> rows_;  // [T]
-  bool many_ = false;      // the rows are of several sequences
+  Rows at_{};
+  bool many_ = false;  // the rows are of several sequences
   Observer observer_;
 
   Array<float> hidden_;     // [T, hidden] the residual stream

@@ -17,6 +17,12 @@ MassRequest votes(size_t queries, size_t tokens, size_t interval, size_t until) 
 }
 
 void KeepBest::feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const {
+  if (state.gathers) {
+    steps.push_back({.op = Op::kMove, .from = from, .rows = n});
+    state.fed += n;
+    state.body() += n;
+    return;
+  }
   while (n > 0) {
     // Budgets may move with the stream, so that the next selection is found row by row.
     uint32_t run = 0;

@@ -10,18 +10,27 @@ constexpr size_t kOld = 0;  // of PlanState::own: body rows that are old
 
 }  // namespace
 
+// Sampling is repeated until a row fits (Remark 2); as rows come, once is enough but for the
+// smallest T.
+void KeepCells::sample(PlanState& state, size_t most, Steps& steps) const {
+  while (state.body() > most) {
+    const auto old = static_cast<uint32_t>(state.own[kOld]);
+    const auto keep = static_cast<uint32_t>(cells_.of(old, state.body()));
+    steps.push_back({.op = Op::kJudge, .held = state.body(), .keep = keep, .old = old});
+    state.own[kOld] = state.body() = keep;
+  }
+}
+
+void KeepCells::end_prompt(PlanState& state, Steps& steps) const {
+  if (state.gathers) sample(state, cells_.threshold, steps);
+}
+
 void KeepCells::feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const {
   state.fed += n;
   const auto threshold = static_cast<uint32_t>(cells_.threshold);
   while (n > 0) {
-    // Sampling is repeated until a row fits (Remark 2); once is enough but for the smallest T.
-    while (state.body() >= threshold) {
-      const auto old = static_cast<uint32_t>(state.own[kOld]);
-      const auto keep = static_cast<uint32_t>(cells_.of(old, state.body()));
-      steps.push_back({.op = Op::kJudge, .held = state.body(), .keep = keep, .old = old});
-      state.own[kOld] = state.body() = keep;
-    }
-    const uint32_t run = std::min(n, threshold - state.body());
+    if (!state.gathers) sample(state, threshold - 1, steps);
+    const uint32_t run = state.gathers ? n : std::min(n, threshold - state.body());
     steps.push_back({.op = Op::kMove, .from = from, .rows = run});
     state.body() += run;
     n -= run;

@@ -24,6 +24,7 @@ class KeepCells final : public Rule {
       : cells_(cells), by_mass_(by_mass), logn_(logn) {}
 
   void feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const override;
+  void end_prompt(PlanState& state, Steps& steps) const override;
   MassRequest mass(const PlanState&, size_t tokens) const override {
     return {by_mass_ ? tokens : 0, false};
   }
@@ -31,6 +32,9 @@ class KeepCells final : public Rule {
   size_t most_rows(size_t n) const override { return n < cells_.threshold ? n : cells_.threshold; }
 
  private:
+  /// Until at most `most` rows are left.
+  void sample(PlanState& state, size_t most, Steps& steps) const;
+
   Cells cells_;
   bool by_mass_, logn_;
 };

@@ -30,6 +30,7 @@ class KeepHeavy final : public Rule {
       : sizes_(sizes), rest_(std::move(rest)) {}
 
   void feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const override;
+  void end_prompt(PlanState& state, Steps& steps) const override;
   MassRequest mass(const PlanState& state, size_t tokens) const override {
     return sizes_.mass(tokens, state.at(Zone::kHeavy));
   }
@@ -37,6 +38,8 @@ class KeepHeavy final : public Rule {
   size_t most_rows(size_t n) const override;
 
  private:
+  void split(PlanState& state, Steps& steps) const;
+
   HeavySizes sizes_;
   std::shared_ptr<const Rule> rest_;
 };

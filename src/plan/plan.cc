@@ -8,8 +8,9 @@ namespace pith {
 Plan::Plan(std::shared_ptr<const Rule> rule, const ScheduleShape& shape, size_t most)
     : rule_(std::move(rule)), shape_(shape), most_(most) {}
 
-std::span<const Step> Plan::append(size_t tokens) {
+std::span<const Step> Plan::append(size_t tokens, bool gathers) {
   steps_.clear();
+  state_.gathers = gathers;
   for (size_t done = 0; done < tokens;) {
     const ProtectedRows::Run run =
         protected_.run_at(static_cast<int64_t>(state_.tokens), static_cast<int64_t>(tokens - done));
@@ -26,18 +27,24 @@ std::span<const Step> Plan::append(size_t tokens) {
 std::span<const Step> Plan::end_prompt() {
   steps_.clear();
   rule_->end_prompt(state_, steps_);
+  state_.gathers = false;
   return steps_;
 }
 
 void Plan::replay(uint64_t tokens, std::span<const uint64_t> prompt_ends,
-                  const std::function<void(const Step&)>& seen) {
+                  const std::function<void(const Step&)>& seen,
+                  std::span<const uint64_t> gathered) {
   const auto show = [&](std::span<const Step> steps) {
     if (seen) std::ranges::for_each(steps, seen);
   };
   constexpr uint64_t kPiece = 4096;  // bounds the steps made at once
   for (size_t i = 0; state_.tokens < tokens || i < prompt_ends.size();) {
     const uint64_t end = i < prompt_ends.size() ? prompt_ends[i] : tokens;
-    while (state_.tokens < end) show(append(std::min(kPiece, end - state_.tokens)));
+    const uint64_t begin = i < gathered.size() ? gathered[i] : end;
+    while (state_.tokens < end) {
+      const bool gathers = state_.tokens >= begin;
+      show(append(std::min(kPiece, (gathers ? end : begin) - state_.tokens), gathers));
+    }
     if (i++ < prompt_ends.size()) show(end_prompt());
   }
 }

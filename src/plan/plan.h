@@ -30,14 +30,16 @@ class Plan {
 
   /// The needs of a pass of `tokens`, before it; nothing changes.
   MassRequest mass(size_t tokens) const { return rule_->mass(state_, tokens); }
-  /// The steps of a pass's rows; valid until the next call.
-  std::span<const Step> append(size_t tokens);
+  /// The steps of a pass's rows; valid until the next call. `gathers`: their rule waits for
+  /// end_prompt(), which comes before any other rows.
+  std::span<const Step> append(size_t tokens, bool gathers = false);
   std::span<const Step> end_prompt();
   /// The state after so many tokens, of which the first prompt_ends[i] completed a prompt: it is a
   /// function of these alone. For a plan that has seen nothing, and whose rows to protect are set.
-  /// `seen` is shown every step.
+  /// `seen` is shown every step. `gathered`: where each prompt began, if it was gathered; or empty.
   void replay(uint64_t tokens, std::span<const uint64_t> prompt_ends,
-              const std::function<void(const Step&)>& seen = {});
+              const std::function<void(const Step&)>& seen = {},
+              std::span<const uint64_t> gathered = {});
 
  private:
   void append_open(size_t count);

@@ -251,6 +251,34 @@ TEST_P(Plans, CountEveryRow) {
   }));
 }
 
+// At the end of a prompt that gathers the rule's promise holds, and a replay that knows where
+// prompts began and ended stands where the stream does.
+TEST_P(Plans, GatherUntilTheirPromptEnds) {
+  EXPECT_TRUE(rc::check([] {
+    const Case& c = GetParam();
+    const ScheduleShape shape = any_shape();
+    const ProtectedRows rows = any_protected();
+    Stream s(c, shape, 128, rows);
+    std::vector<uint64_t> begins, ends;
+    for (int prompt = 0; prompt < 3; ++prompt) {
+      const PlanState& state = s.plan.state();
+      begins.push_back(state.tokens);
+      for (int part = 0; part < 2; ++part)
+        s.model.run(s.plan.append(*rc::gen::inRange<size_t>(1, 300), true));
+      s.model.run(s.plan.end_prompt());
+      ends.push_back(state.tokens);
+      const size_t left = occupancy(shape, state.open).body;
+      RC_ASSERT(s.model.at(Zone::kBody).size() + s.model.at(Zone::kHeavy).size() <=
+                (c.name.find("share") == std::string::npos ? c.rule->most_rows(left) : left));
+      s.append(*rc::gen::inRange<size_t>(1, 100));
+    }
+    Plan again(c.rule, shape, 64);
+    again.protect(rows.from(static_cast<int64_t>(shape.sink)));
+    again.replay(s.plan.state().tokens, ends, {}, begins);
+    RC_ASSERT(again.state() == s.plan.state());
+  }));
+}
+
 // Rows that leave in blocks end where single rows do, whenever a block is complete.
 TEST_P(Plans, BlocksEndWhereRowsDo) {
   EXPECT_TRUE(rc::check([] {

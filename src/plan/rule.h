@@ -15,6 +15,8 @@ class Rule {
 
   /// `n` rows stand in `from`, kLeaving or kEvicted: appends the steps that take all of them, and
   /// changes the state as they will. However a stream is cut into calls, the rows end the same.
+  /// While the state gathers, rows that contents or counts would make go are kept until end_prompt;
+  /// rules that take a row once, as it comes, need not wait.
   virtual void feed(PlanState& state, Zone from, uint32_t n, Steps& steps) const = 0;
   /// The prompt is complete.
   virtual void end_prompt(PlanState& /*state*/, Steps& /*steps*/) const {}

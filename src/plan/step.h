@@ -69,6 +69,8 @@ struct PlanState {
   uint64_t tokens = 0;  ///< seen
   uint64_t open = 0;    ///< of these, not protected
   uint64_t fed = 0;     ///< of these, given to the rule that keeps the body
+  /// Rows come of a prompt at whose end they are judged, and not before.
+  bool gathers = false;
   /// Of a head. A body that is judged by contents: the most it can have; where heads share their
   /// rows: what they have on average.
   std::array<uint32_t, kZones> rows{};

@@ -71,6 +71,7 @@ const DeviceOffers& DeviceOffers::of(Device device) {
                                  .judges_sliding = true,
                                  .positions = true,
                                  .turns_protected = true,
+                                 .exact_prompts = true,
                                  .halves = 0,
                                  .narrow = 0};
   static const DeviceOffers kGpu{.name = "the GPU",
@@ -81,6 +82,7 @@ const DeviceOffers& DeviceOffers::of(Device device) {
                                  .judges_sliding = false,
                                  .positions = false,
                                  .turns_protected = false,
+                                 .exact_prompts = false,
                                  .halves = 16384,
                                  .narrow = 128};
   return device == Device::kCuda ? kGpu : kCpu;
@@ -212,6 +214,9 @@ std::vector<Difference> compare(const Asked& a) {
           fmt::format("{} at a head_dim of {}", what, a.head_dim),
           "exact rows are there, under exact, local, streaming_llm and the selectors that judge "
           "rows by score, but for expected_attention");
+  require(found, d.exact_prompts || a.prompt == PromptReading::kChunks,
+          fmt::format("prompt={}", to_string(a.prompt)),
+          "a prompt is read in chunks that attend to what is compressed already: prompt=chunks");
   require(found, d.turns_protected || !a.protect || !n.cache_positions,
           "protecting tokens under positions inside the cache (rope=cache)", "rope=true does");
   require(found, d.positions || !a.protect || !coded || !n.all() || !a.keys.before_rope,

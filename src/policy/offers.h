@@ -10,6 +10,7 @@
 
 #include "pith/device.h"
 #include "pith/dtype.h"
+#include "pith/policy.h"
 
 namespace pith {
 
@@ -82,6 +83,7 @@ struct DeviceOffers {
   bool judges_sliding;    ///< selectors in layers that slide over a window of their own
   bool positions;         ///< every row has its position beside it
   bool turns_protected;   ///< keys of protected rows that stand at positions inside the cache
+  bool exact_prompts;     ///< prompts that are read a layer at a time
   size_t halves;          ///< the most rows that are halved at once; 0: any number
   int narrow;             ///< above this head_dim rows are exact and selected by score; 0: none is
 
@@ -102,7 +104,8 @@ struct Asked {
   size_t unjudged =
       0;  ///< rows of a body when it may first be selected from; only where tables are learnt
   bool protect = false;  ///< rows are protected
-  bool apart = false;    ///< heads of other rules lie between the rule's own
+  PromptReading prompt = PromptReading::kChunks;
+  bool apart = false;  ///< heads of other rules lie between the rule's own
 
   bool coded() const { return needs.body != Needs::Body::kNone && (keys.coded || values.coded); }
   /// Rows of both sides that are coded together, and that tables are made of.

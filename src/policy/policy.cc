@@ -108,7 +108,15 @@ uint32_t parse_rows(const std::string& key, const std::string& value) {
   return rows;
 }
 
-void parse_setting(std::string_view s, PolicyRule& rule) {
+PromptReading parse_prompt(std::string_view value) {
+  for (const PromptReading reading :
+       {PromptReading::kChunks, PromptReading::kExact, PromptReading::kOnce})
+    if (value == to_string(reading)) return reading;
+  fail(fmt::format("prompt={}; a prompt is read in 'chunks', 'exact' or 'once'", value));
+}
+
+/// `prompt` is null in the rules that are for some layers or heads.
+void parse_setting(std::string_view s, PolicyRule& rule, std::optional<PromptReading>* prompt) {
   auto [key, value] = key_value(s);
   if (key == "sink" && !rule.sink)
     rule.sink = parse_rows(key, value);
@@ -116,10 +124,17 @@ void parse_setting(std::string_view s, PolicyRule& rule) {
     rule.window = parse_rows(key, value);
   else if (key == "dtype" && !rule.dtype)
     rule.dtype = parse_dtype(value);
-  else if (key == "sink" || key == "window" || key == "dtype")
+  else if (key == "prompt" && !prompt)
+    fail(
+        fmt::format("'{}' in a rule for some layers or heads; all read a prompt alike: write it "
+                    "in the first rule",
+                    s));
+  else if (key == "prompt" && !*prompt)
+    *prompt = parse_prompt(value);
+  else if (key == "sink" || key == "window" || key == "dtype" || key == "prompt")
     fail(fmt::format("'{}' is given twice", key));
   else
-    fail(fmt::format("unknown setting '{}'; known: sink, window, dtype", key));
+    fail(fmt::format("unknown setting '{}'; known: sink, window, dtype, prompt", key));
 }
 
 struct PartSides {
@@ -156,7 +171,8 @@ bool add_part(PolicyRule& rule, std::string_view text) {
   return false;
 }
 
-PolicyRule parse_rule(std::string_view s, bool is_default) {
+PolicyRule parse_rule(std::string_view s, std::optional<PromptReading>* prompt) {
+  const bool is_default = prompt != nullptr;
   PolicyRule rule;
   std::string_view body = s;
   if (s.starts_with("layers=") || s.starts_with("heads=")) {
@@ -177,7 +193,7 @@ PolicyRule parse_rule(std::string_view s, bool is_default) {
       selected = true;
     }
   }
-  for (size_t i = 1; i < pieces.size(); ++i) parse_setting(pieces[i], rule);
+  for (size_t i = 1; i < pieces.size(); ++i) parse_setting(pieces[i], rule, prompt);
   return rule;
 }
 
@@ -218,6 +234,14 @@ bool contains(const std::vector<IndexRange>& ranges, int index, int size) {
 
 }  // namespace
 
+const char* to_string(PromptReading reading) {
+  switch (reading) {
+    case PromptReading::kChunks: return "chunks";
+    case PromptReading::kExact: return "exact";
+    default: return "once";
+  }
+}
+
 PolicyPart parse_codec(std::string_view text) {
   PolicyPart part = parse_part(trim(text));
   if (find_selector(part.name))
@@ -229,8 +253,10 @@ PolicyPart parse_codec(std::string_view text) {
 Policy Policy::parse(std::string_view text) {
   if (trim(text).empty()) fail("it is empty; 'exact' keeps everything");
   Policy policy;
+  std::optional<PromptReading> prompt;
   for (std::string_view rule : split(text, ';'))
-    policy.rules.push_back(parse_rule(rule, policy.rules.empty()));
+    policy.rules.push_back(parse_rule(rule, policy.rules.empty() ? &prompt : nullptr));
+  policy.prompt = prompt.value_or(PromptReading::kChunks);
   return policy;
 }
 
@@ -253,6 +279,8 @@ void Policy::set_budget(const std::string& budget) {
 std::string Policy::to_string() const {
   std::vector<std::string> out;
   for (const PolicyRule& rule : rules) out.push_back(write_rule(rule));
+  if (prompt != PromptReading::kChunks && !out.empty())
+    out[0] += fmt::format(",prompt={}", pith::to_string(prompt));
   return fmt::format("{}", fmt::join(out, ";"));
 }
 

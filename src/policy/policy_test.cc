@@ -23,10 +23,12 @@ TEST(Policy, ParsesBackToItself) {
   for (const char* text :
        {"exact", "local", "streaming_llm(window=508)", "uniform(rate=0.25)+bf16,sink=4,window=64",
         "uniform(budget=25%,weights=false)+k:f32+v:f16", "exact+k:bf16,dtype=f32",
-        "local(window=16MiB);layers=0-1,-1:exact", "exact;layers=2/heads=0:local;heads=-1:exact"})
+        "local(window=16MiB);layers=0-1,-1:exact", "exact;layers=2/heads=0:local;heads=-1:exact",
+        "exact+int4,window=8,prompt=exact;layers=0:exact,sink=2", "buzz,prompt=once"})
     EXPECT_EQ(Policy::parse(text).to_string(), text);
   EXPECT_EQ(Policy::parse(" uniform( rate = 0.5 ) + f16 , sink = 4 ").to_string(),
             "uniform(rate=0.5)+f16,sink=4");
+  EXPECT_EQ(Policy::parse("exact,prompt=chunks").to_string(), "exact");
   EXPECT_EQ(Policy::parse("f32").to_string(), "exact+f32") << "a codec alone keeps every row";
 }
 
@@ -58,6 +60,9 @@ TEST(Policy, RefusesWithAReason) {
   says("k:local", "go before codecs");
   says("exact,sink=-1", "is not a number of rows");
   says("exact,sunk=1", "unknown setting");
+  says("exact,prompt=whole", "'chunks', 'exact' or 'once'");
+  says("exact,prompt=exact,prompt=exact", "given twice");
+  says("exact;layers=0:local,prompt=exact", "in the first rule");
   says("exact,sink=1,sink=2", "given twice");
   says("exact,dtype=fp8", "supported: f32, f16, bf16");
   says("layers=0:exact", "the first rule is the default");

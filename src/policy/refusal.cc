@@ -11,10 +11,11 @@
 namespace pith {
 namespace {
 
-std::string text_of(PolicyRule rule) {
+std::string text_of(PolicyRule rule, PromptReading prompt) {
   rule.layers.clear();
   rule.heads.clear();
   Policy policy;
+  policy.prompt = prompt;
   policy.rules.push_back(std::move(rule));
   return policy.to_string();
 }
@@ -110,11 +111,14 @@ std::vector<PolicyRule> with_selectors(const PolicyRule& rule) {
 }  // namespace
 
 std::optional<PolicyRule> nearest(const PolicyRule& rule, const RulePlace& place, bool protect) {
-  for (const auto& candidates : {with_less(rule), with_codecs(rule, place), with_selectors(rule)})
+  RulePlace there = place;
+  if (!DeviceOffers::of(place.device).exact_prompts) there.prompt = PromptReading::kChunks;
+  if (there.prompt != place.prompt && works(rule, there, protect)) return rule;
+  for (const auto& candidates : {with_less(rule), with_codecs(rule, there), with_selectors(rule)})
     for (const PolicyRule& candidate : candidates)
-      if (works(candidate, place, protect)) return candidate;
+      if (works(candidate, there, protect)) return candidate;
   PolicyRule plain;
-  if (works(plain, place, protect)) return plain;
+  if (works(plain, there, protect)) return plain;
   return std::nullopt;
 }
 
@@ -127,12 +131,13 @@ void refuse(const PolicyRule& rule, const RulePlace& place, const Asked& asked,
                                  ? asked.keys.text()
                                  : "k:" + asked.keys.text() + "; v:" + asked.values.text();
   const auto other = nearest(rule, place, asked.protect);
-  throw Error(
-      ErrorCode::kUnsupported,
-      fmt::format(
-          "'{}' is not on {} yet: {}. {} needs: {}. {}. {}use --device cpu", text_of(rule),
-          DeviceOffers::of(asked.device).name, why, asked.selector, asked.needs.text(), codecs,
-          other ? fmt::format("The nearest that works is '{}'; or ", text_of(*other)) : ""));
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("'{}' is not on {} yet: {}. {} needs: {}. {}. {}use --device cpu",
+                          text_of(rule, place.prompt), DeviceOffers::of(asked.device).name, why,
+                          asked.selector, asked.needs.text(), codecs,
+                          other ? fmt::format("The nearest that works is '{}'; or ",
+                                              text_of(*other, PromptReading::kChunks))
+                                : ""));
 }
 
 void refuse_types() {

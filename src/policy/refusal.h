@@ -17,8 +17,8 @@ namespace pith {
 [[noreturn]] void refuse_types();
 
 /// The rule with as little as possible changed that works in its place: parameters left out, then
-/// another codec, of those that cost about as much first, then another selector. None if there is
-/// none.
+/// another codec, of those that cost about as much first, then another selector; prompts are read
+/// as the device can. None if there is none.
 std::optional<PolicyRule> nearest(const PolicyRule& rule, const RulePlace& place, bool protect);
 
 }  // namespace pith

@@ -178,14 +178,17 @@ Asked CohortPolicy::asked(bool protect) const {
           .value_body = values.body};
   a.unjudged = a.learns() > 0 ? unjudged_rows(*selector.rule, a.learns()) : 0;
   a.protect = protect && site.sliding_window == 0;
+  a.prompt = prompt;
   a.apart = heads.back() - heads.front() + 1 != static_cast<int>(heads.size());
   return a;
 }
 
 std::string CohortPolicy::describe(const ProtectedRows& protect) const {
   const std::string kept = to_string(protected_rows(protect).ranges());
-  return fmt::format("{}+k:{}+v:{},sink={},window={}{}", selector.text, to_string(keys.codec),
-                     to_string(values.codec), site.sink, site.window,
+  const std::string read =
+      prompt == PromptReading::kChunks ? "" : fmt::format(",prompt={}", to_string(prompt));
+  return fmt::format("{}+k:{}+v:{},sink={},window={}{}{}", selector.text, to_string(keys.codec),
+                     to_string(values.codec), site.sink, site.window, read,
                      kept.empty() ? "" : fmt::format(" [protected {}]", kept));
 }
 
@@ -256,6 +259,7 @@ CohortPolicy place_rule(const PolicyRule& rule, const RulePlace& place) {
   CohortPolicy c;
   c.rule = rule;
   c.device = place.device;
+  c.prompt = place.prompt;
   c.layer = place.layer;
   c.heads = place.heads;
   c.model = shape.model;
@@ -338,7 +342,7 @@ void check_ranges(const std::vector<IndexRange>& ranges, int size, const char* w
 
 ResolvedPolicy::ResolvedPolicy(const Policy& policy, const CacheShape& shape, uint64_t seed,
                                Device device)
-    : shape_(checked(shape)), layers_(static_cast<size_t>(shape.layers)) {
+    : shape_(checked(shape)), prompt_(policy.prompt), layers_(static_cast<size_t>(shape.layers)) {
   for (const PolicyRule& rule : policy.rules) {
     check_ranges(rule.layers, shape.layers, "layers");
     check_ranges(rule.heads, shape.kv_heads, "heads");
@@ -358,7 +362,7 @@ ResolvedPolicy::ResolvedPolicy(const Policy& policy, const CacheShape& shape, ui
     auto& cohorts = layers_[static_cast<size_t>(l)];
     cohorts.reserve(split.size());
     for (const auto& [rule, heads] : split) {
-      cohorts.push_back(resolve_rule(*rule, {shape_, l, heads, seed, device}));
+      cohorts.push_back(resolve_rule(*rule, {shape_, l, heads, seed, device, prompt_}));
       if (!first) first = cohorts.data();
       if (!DeviceOffers::of(device).any_type && cohorts.back().keys.exact != first->keys.exact)
         refuse_types();
@@ -382,7 +386,7 @@ void ResolvedPolicy::check_protect() const {
     for (const CohortPolicy& c : cohorts) {
       const Asked asked = c.asked(true);
       if (const auto found = compare(asked); !found.empty())
-        refuse(c.rule, {shape_, c.layer, c.heads, c.site.seed, c.device}, asked, found);
+        refuse(c.rule, {shape_, c.layer, c.heads, c.site.seed, c.device, prompt_}, asked, found);
     }
 }
 

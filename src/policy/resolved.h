@@ -35,6 +35,7 @@ struct RulePlace {
   std::vector<int> heads;  ///< KV heads, ascending
   uint64_t seed = 0;
   Device device = Device::kCpu;
+  PromptReading prompt = PromptReading::kChunks;
 };
 
 /// How keys or values are stored.
@@ -51,6 +52,7 @@ struct SideChoice {
 struct CohortPolicy {
   PolicyRule rule;
   Device device = Device::kCpu;
+  PromptReading prompt = PromptReading::kChunks;
   int layer = 0;
   std::vector<int> heads;  ///< ascending
   uint64_t model = 0;
@@ -91,6 +93,7 @@ class ResolvedPolicy {
   ResolvedPolicy(const Policy& policy, const CacheShape& shape, uint64_t seed, Device device);
 
   const CacheShape& shape() const { return shape_; }
+  PromptReading prompt() const { return prompt_; }
   /// Those of a layer, by their first head.
   std::span<const CohortPolicy> layer(int layer) const {
     return layers_[static_cast<size_t>(layer)];
@@ -107,6 +110,7 @@ class ResolvedPolicy {
 
  private:
   CacheShape shape_;
+  PromptReading prompt_;
   std::vector<std::vector<CohortPolicy>> layers_;  // [L]
 };
 

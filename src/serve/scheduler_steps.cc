@@ -97,7 +97,7 @@ void Scheduler::read_chunk() {
   if (r == nullptr) return;
   const auto start = Clock::now();
   Work work = r->reader->next(*r->session);
-  const size_t count = work.tokens.size();
+  work.slice = static_cast<size_t>(engine_->model()->config().layers);
   const bool last = work.append == Append::kPromptEnds;
   std::vector<float> logits;
   if (last && r->task->max_tokens > 0) {
@@ -106,10 +106,11 @@ void Scheduler::read_chunk() {
   }
   engine_->step({&work, 1});
   const double took = seconds(Clock::now() - start);
-  metrics_.prompt_chunk(count, took);
+  metrics_.prompt_chunk(work.goes_on ? 0 : work.tokens.size(), took);
   owed_ = took * (1 - options_.prefill_share) / options_.prefill_share;
   r->prompt_seconds += took;
   if (work.failure) return fail(*r, refusal_of(*work.failure), "error");
+  if (work.goes_on) return;
   const bool fork_point = r->reader->took(work);
   r->task->listener->read(r->reader->at(), r->reuse.tokens, r->task->prompt.size());
   if (fork_point && r->task->reuse && r->reuse.kind != Reuse::Kind::kAnswer)

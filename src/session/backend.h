@@ -64,6 +64,20 @@ struct LogitsWork {
   std::exception_ptr failure = nullptr;
 };
 
+/// A prompt of one session that is read exactly, in steps between which others may run. Until it is
+/// finished the session's layers disagree.
+class PromptWork {
+ public:
+  virtual ~PromptWork() = default;
+  virtual size_t units() const = 0;
+  virtual size_t units_done() const = 0;
+  /// Runs the next unit.
+  virtual void advance() = 0;
+  /// After the last: the session goes on from here. `sink` (may be empty) gets the logits of all
+  /// tokens.
+  virtual void finish(const Session::LogitsSink& sink) = 0;
+};
+
 /// One caller at a time for all that runs. What is thrown here, and not noted as a failure of one
 /// work, concerns all sessions of the call.
 class EngineBackend {
@@ -77,6 +91,10 @@ class EngineBackend {
   /// its cache.
   virtual void run_chunk(SessionBackend& session, std::span<const int32_t> tokens,
                          int64_t first_position) = 0;
+  /// Begins to read checked tokens of a session, which may be written, exactly; a prompt ends with
+  /// them if `ends`. Throws kOutOfMemory with nothing changed.
+  virtual std::unique_ptr<PromptWork> begin_prompt(SessionBackend& session,
+                                                   std::span<const int32_t> tokens, bool ends);
   /// Runs one checked token of each session.
   virtual void run_tokens(std::span<TokenWork> works) = 0;
   virtual void finish(std::span<LogitsWork> works) = 0;

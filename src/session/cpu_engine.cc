@@ -10,6 +10,7 @@
 #include "core/copy_on_write.h"
 #include "model/forward.h"
 #include "model/loaders/weights.h"
+#include "model/prompt_pass.h"
 #include "session/state.h"
 
 namespace pith {
@@ -111,6 +112,7 @@ class CpuSession final : public SessionBackend {
   }
 
   Held& writes() { return held_.own(); }
+  const KvCache& cache() const { return held_->cache(); }
   const float* state() const { return held_->state(); }
 
  private:
@@ -120,6 +122,27 @@ class CpuSession final : public SessionBackend {
   }
 
   CopyOnWrite<Held> held_;
+};
+
+class CpuPrompt final : public PromptWork {
+ public:
+  CpuPrompt(Forward& forward, CpuSession& session, PromptPass pass)
+      : forward_(forward), session_(session), pass_(std::move(pass)) {}
+
+  size_t units() const override { return pass_.units(); }
+  size_t units_done() const override { return pass_.units_done(); }
+  void advance() override { pass_.advance(session_.writes().cache()); }
+  void finish(const Session::LogitsSink& sink) override {
+    const Array<float>& states = pass_.states();
+    const size_t hidden = states.size() / pass_.tokens();
+    session_.writes().set_state({states.end() - hidden, hidden});
+    if (sink) forward_.all_logits(states.data(), pass_.tokens(), sink);
+  }
+
+ private:
+  Forward& forward_;
+  CpuSession& session_;
+  PromptPass pass_;
 };
 
 class CpuEngine final : public EngineBackend {
@@ -142,6 +165,14 @@ class CpuEngine final : public EngineBackend {
     CpuSession& s = of(session);
     forward_.run(s.writes().cache(), tokens, first_position);
     s.writes().set_state(forward_.last_state(tokens.size() - 1));
+  }
+
+  std::unique_ptr<PromptWork> begin_prompt(SessionBackend& session, std::span<const int32_t> tokens,
+                                           bool ends) override {
+    CpuSession& s = of(session);
+    return std::make_unique<CpuPrompt>(
+        forward_, s,
+        PromptPass(forward_, {pool_, own_, kernels_}, *model_, s.cache(), tokens, ends));
   }
 
   void run_tokens(std::span<TokenWork> works) override {

@@ -69,24 +69,36 @@ class Engine::Step {
                     "a step was given two works of one session; give it one at a time");
       w.next = -1;
       w.failure.reset();
+      w.goes_on = false;
     }
   }
 
   void run() {
     each([](Work& w, Session::State& s) {
-      s.check(w.tokens);
+      s.check(w.tokens, w.append);
       s.backend->own();
     });
     run_tokens();
-    finish([](const Work& w) { return w.tokens.size() == 1; });
     each([](Work& w, Session::State& s) {
-      if (w.tokens.size() > 1) s.run(w.tokens);
+      if (!is_token(w)) return;
+      s.came(w.append);
+      if (ends_prompt(w.append, 1)) s.end_prompt();
     });
-    finish([](const Work& w) { return w.tokens.size() > 1; });
+    finish(is_token);
+    each([](Work& w, Session::State& s) {
+      if (is_token(w)) return;
+      s.run(w.tokens, w.append, {.slice = w.slice});
+      w.goes_on = s.reading != nullptr;
+    });
+    finish([](const Work& w) { return !is_token(w) && !w.goes_on; });
   }
 
  private:
   static Session::State& state_of(const Work& w) { return *w.session->state_; }
+  /// One that goes with others in one pass.
+  static bool is_token(const Work& w) {
+    return w.tokens.size() == 1 && !state_of(w).reads_exactly(w.append, 1);
+  }
 
   template <class F>
   void each(const F& f) {
@@ -104,7 +116,7 @@ class Engine::Step {
     std::vector<Work*> of;
     std::vector<TokenWork> tokens;
     for (Work& w : works_) {
-      if (w.failure || w.tokens.size() != 1) continue;
+      if (w.failure || !is_token(w)) continue;
       Session::State& s = state_of(w);
       of.push_back(&w);
       tokens.push_back({s.backend.get(), w.tokens[0], static_cast<int64_t>(s.seen->size())});
@@ -127,14 +139,9 @@ class Engine::Step {
     }
   }
 
-  /// Notes how the tokens of some works came, and makes what is wanted of their logits.
+  /// Makes what is wanted of the logits of some works.
   template <class Which>
   void finish(const Which& which) {
-    each([&](Work& w, Session::State& s) {
-      if (!which(w)) return;
-      s.came(w.append);
-      if (ends_prompt(w.append, w.tokens.size())) s.end_prompt();
-    });
     std::vector<Work*> of;
     std::vector<LogitsWork> wanted;
     for (Work& w : works_) {

@@ -281,12 +281,20 @@ std::vector<size_t> prompt_pieces(const Prompt& prompt, size_t from) {
 }
 
 PromptReader::PromptReader(const Session& session, const Prompt& prompt)
-    : engine_(session.engine()), tokens_(prompt.tokens), at_(session.tokens()) {
+    : engine_(session.engine()),
+      tokens_(prompt.tokens),
+      reading_(session.options().policy.prompt),
+      at_(session.tokens()) {
   if (at_ >= tokens_.size() || !std::ranges::equal(session.token_ids(), tokens_.first(at_)))
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("a session that has seen {} tokens, and a prompt of {} that does not "
                             "go on from them; give it the session that begin() made for it",
                             at_, tokens_.size()));
+  if (reading_ == PromptReading::kOnce) {
+    prompt_pieces(prompt);  // fork points in order are asked of all
+    ends_ = {tokens_.size()};
+    return;
+  }
   // In the middle of a piece, the pieces are those of a session that read it from its beginning.
   const Session::State& s = *session.state_;
   ends_ = prompt_pieces(prompt, !s.in_prompt ? at_ : s.cuts.empty() ? 0 : s.cuts.back());
@@ -295,7 +303,9 @@ PromptReader::PromptReader(const Session& session, const Prompt& prompt)
 size_t PromptReader::piece_end() const { return *std::ranges::upper_bound(ends_, at_); }
 
 Work PromptReader::next(Session& session) const {
-  const size_t end = piece_end(), count = engine_->next_chunk(end - at_);
+  const size_t end = piece_end();
+  const size_t count =
+      reading_ == PromptReading::kChunks ? engine_->next_chunk(end - at_) : end - at_;
   Work work;
   work.session = &session;
   work.tokens = tokens_.subspan(at_, count);
@@ -351,9 +361,16 @@ void PrefixTree::read(Session& session, const Prompt& prompt, const Progress& pr
   const size_t all = prompt.tokens.size() - seen;
   for (PromptReader reader(session, prompt); !reader.done();) {
     const Work work = reader.next(session);
-    session.append(work.tokens, work.append);
+    const size_t before = session.tokens() - seen;
+    bool goes_on = true;
+    // A work is a chunk, unless it is read exactly: then it is broken off by what watches it.
+    Progress watch;
+    if (progress)
+      watch = [&](size_t done, size_t) { return goes_on = progress(before + done, all); };
+    session.append(work.tokens, work.append, watch);
+    if (session.tokens() == seen + before) return;
     const bool fork_point = reader.took(work);
-    if (progress && !progress(reader.at() - seen, all)) return;
+    if (!goes_on) return;
     if (fork_point && session.state_->in_prompt) keep(session, prompt);
   }
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "model/prompt_pass.h"
 #include "pith/error.h"
 #include "session/state.h"
 
@@ -53,7 +54,7 @@ void Session::State::check_usable() const {
                                           "); start a new one, or go on from a fork");
 }
 
-void Session::State::check(std::span<const int32_t> ids) const {
+void Session::State::check(std::span<const int32_t> ids, Append how) const {
   check_usable();
   const ModelConfig& config = engine->model()->config();
   if (ids.empty()) throw Error(ErrorCode::kInvalidArgument, "no tokens were given");
@@ -66,6 +67,17 @@ void Session::State::check(std::span<const int32_t> ids) const {
     if (id < 0 || id >= config.vocab)
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("token {} is outside the vocabulary of {}", id, config.vocab));
+  if (!reads_exactly(how, ids.size())) return;
+  if (how == Append::kPart)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("part of a prompt under prompt={}, which reads it a layer at a time; "
+                            "append all its tokens in one call (PromptReader does)",
+                            to_string(options.policy.prompt)));
+  if (how == Append::kMore && options.policy.prompt == PromptReading::kOnce)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "a fork point under prompt=once, whose selector judges when the prompt ends; append "
+        "all its tokens in one call, or choose prompt=exact");
 }
 
 void Session::State::fail(const std::exception_ptr& why) {
@@ -76,20 +88,70 @@ void Session::State::fail(const std::exception_ptr& why) {
   }
 }
 
-size_t Session::State::run(std::span<const int32_t> ids, const Progress& progress,
-                           const LogitsSink& sink) {
+size_t Session::State::run(std::span<const int32_t> ids, Append how, const RunWatch& watch) {
+  const bool exactly = reads_exactly(how, ids.size());
+  const size_t done = exactly ? run_exactly(ids, how, watch) : run_chunks(ids, watch);
+  if (reading) return done;
+  // A prompt that is broken off has not ended: its rest may come later.
+  if (done < ids.size()) how = Append::kPart;
+  came(how);
+  if (ends_prompt(how, ids.size()) && !exactly) end_prompt();
+  return done;
+}
+
+size_t Session::State::run_exactly(std::span<const int32_t> ids, Append how,
+                                   const RunWatch& watch) {
+  // Whatever is thrown here drops what was read so far.
+  std::unique_ptr<Reading> now = std::move(reading);
+  if (!now || now->how != how || !std::ranges::equal(now->ids, ids)) {
+    backend->own();  // without room for that it stays as it was
+    seen.own();
+    now = std::make_unique<Reading>(Reading{{ids.begin(), ids.end()}, how, {}, {}});
+    // A copy of an empty session costs nothing.
+    if (watch.progress || watch.slice > 0 || seen->empty()) now->copy = backend->clone();
+    now->work =
+        device().begin_prompt(now->copy ? *now->copy : *backend, ids, ends_prompt(how, ids.size()));
+  }
+  PromptWork& work = *now->work;
+  try {
+    for (size_t ran = 0; work.units_done() < work.units(); ++ran) {
+      if (watch.slice > 0 && ran == watch.slice) {
+        reading = std::move(now);
+        return 0;
+      }
+      {
+        const std::lock_guard turn(shared().turn);
+        work.advance();
+      }
+      const size_t done = ids.size() * work.units_done() / work.units();
+      if (watch.progress && !watch.progress(done, ids.size()) && work.units_done() < work.units())
+        return 0;
+    }
+    const std::lock_guard turn(shared().turn);
+    work.finish(watch.sink);
+    std::vector<int32_t>& all = seen.own();
+    all.insert(all.end(), ids.begin(), ids.end());
+  } catch (...) {
+    if (!now->copy) fail(std::current_exception());
+    throw;
+  }
+  if (now->copy) backend = std::move(now->copy);
+  return ids.size();
+}
+
+size_t Session::State::run_chunks(std::span<const int32_t> ids, const RunWatch& watch) {
   size_t done = 0;
   while (done < ids.size()) {
     const size_t count = engine->next_chunk(ids.size() - done);
     LogitsSink of_chunk;
-    if (sink) {
+    if (watch.sink) {
       of_chunk = [&](size_t first, size_t n, const float* logits) {
-        sink(done + first, n, logits);
+        watch.sink(done + first, n, logits);
       };
     }
     run_chunk(ids.subspan(done, count), of_chunk);
     done += count;
-    if (progress && !progress(done, ids.size())) break;
+    if (watch.progress && !watch.progress(done, ids.size())) break;
   }
   return done;
 }
@@ -116,8 +178,15 @@ void Session::State::run_chunk(std::span<const int32_t> ids, const LogitsSink& s
 }
 
 void Session::State::came(Append how) {
+  reading = nullptr;  // what was read of it began before these tokens
   in_prompt = in_prompt && (how == Append::kMore || how == Append::kPart);
   if (in_prompt && how == Append::kMore) cuts.push_back(seen->size());
+}
+
+std::unique_ptr<PromptWork> EngineBackend::begin_prompt(SessionBackend& /*session*/,
+                                                        std::span<const int32_t> /*tokens*/,
+                                                        bool /*ends*/) {
+  throw Error(ErrorCode::kInternal, "a device that refuses policies that read prompts exactly");
 }
 
 void Session::State::end_prompt() {
@@ -156,11 +225,8 @@ void Session::append(std::span<const int32_t> ids, const Progress& progress) {
 }
 
 void Session::append(std::span<const int32_t> ids, Append how, const Progress& progress) {
-  state_->check(ids);
-  // A prompt that is broken off has not ended: its rest may come later.
-  if (state_->run(ids, progress) < ids.size()) how = Append::kPart;
-  state_->came(how);
-  if (ends_prompt(how, ids.size())) state_->end_prompt();
+  state_->check(ids, how);
+  state_->run(ids, how, {.progress = progress});
 }
 
 int32_t Session::sample(Sampler& sampler) {
@@ -179,14 +245,12 @@ int32_t Session::sample(Sampler& sampler) {
 std::span<const float> Session::decode(int32_t token) { return prefill({&token, 1}); }
 
 void Session::prefill_logits(std::span<const int32_t> ids, const LogitsSink& sink) {
-  state_->check(ids);
-  state_->run(ids, {}, sink);
-  state_->came(Append::kWhole);
-  if (ends_prompt(Append::kWhole, ids.size())) state_->end_prompt();
+  state_->check(ids, Append::kWhole);
+  state_->run(ids, Append::kWhole, {.sink = sink});
 }
 
 std::vector<TokenScore> Session::score(std::span<const int32_t> ids) {
-  state_->check(ids);
+  state_->check(ids, Append::kWhole);
   std::vector<TokenScore> scores(ids.size());
   const auto vocabulary = static_cast<size_t>(model().config().vocab);
   const auto look = [&](const float* logits, size_t at) {
@@ -207,6 +271,7 @@ std::vector<TokenScore> Session::score(std::span<const int32_t> ids) {
 void Session::protect(std::span<const TokenRange> ranges) {
   state_->check_usable();
   state_->backend->protect(ranges);
+  state_->reading = nullptr;
   state_->options.protect.insert(state_->options.protect.end(), ranges.begin(), ranges.end());
 }
 
@@ -241,7 +306,9 @@ Ledger estimate_ledger(const ModelConfig& config, const SessionOptions& options,
   rows.add(o.protect, 0, static_cast<int64_t>(o.context));
   const ResolvedPolicy policy(o.policy, cache_shape(config, o), o.seed, device);
   if (!o.protect.empty()) policy.check_protect();
-  return policy.estimate(tokens, rows);
+  Ledger most = policy.estimate(tokens, rows);
+  most.scratch += PromptPass::bytes(config, o.policy, tokens);
+  return most;
 }
 
 Ledger estimate_ledger(const ModelConfig& config, const StandaloneOptions& options, size_t tokens) {

@@ -21,6 +21,22 @@ struct Engine::State {
   std::mutex turn;  // of whoever runs a pass
 };
 
+/// A prompt that is read exactly, by a copy of its session: until it is read through the session is
+/// as it was. Only what cannot be broken off is read by the session itself.
+struct Reading {
+  std::vector<int32_t> ids;
+  Append how = Append::kWhole;
+  std::unique_ptr<SessionBackend> copy;  // null: the session's own
+  std::unique_ptr<PromptWork> work;
+};
+
+/// Who looks on while tokens run.
+struct RunWatch {
+  Progress progress = {};         ///< false: no more
+  Session::LogitsSink sink = {};  ///< gets the logits of all of them
+  size_t slice = 0;               ///< as Work::slice
+};
+
 struct Session::State {
   State(std::shared_ptr<Engine> e, const SessionOptions& o, bool its_own);
   State(const State& o);
@@ -35,16 +51,23 @@ struct Session::State {
   /// After how many tokens the pieces of that prompt ended. Where a piece was cut into chunks
   /// follows from where it ends.
   std::vector<size_t> cuts;
+  std::unique_ptr<Reading> reading;  ///< a prompt that is not read through yet; forks have none
 
   Engine::State& shared() const { return *engine->state_; }
   EngineBackend& device() const { return *shared().backend; }
   /// Throws for tokens that cannot be appended.
-  void check(std::span<const int32_t> ids) const;
+  void check(std::span<const int32_t> ids, Append how) const;
   void check_usable() const;
-  /// Runs checked tokens, chunk by chunk, until `progress` returns false; `sink` gets the logits of
-  /// all of them. How many it ran.
-  size_t run(std::span<const int32_t> ids, const Progress& progress = {},
-             const Session::LogitsSink& sink = {});
+  /// Whether tokens that come so are of a prompt that is read exactly.
+  bool reads_exactly(Append how, size_t tokens) const {
+    return options.policy.prompt != PromptReading::kChunks && (tokens > 1 || how != Append::kWhole);
+  }
+  /// Runs checked tokens, chunk by chunk or a layer at a time, until it is stopped. How many it
+  /// ran. Notes how they came, and ends the prompt if it does.
+  size_t run(std::span<const int32_t> ids, Append how, const RunWatch& watch = {});
+  size_t run_chunks(std::span<const int32_t> ids, const RunWatch& watch);
+  /// None or all of the tokens.
+  size_t run_exactly(std::span<const int32_t> ids, Append how, const RunWatch& watch);
   /// Runs tokens at once, in a turn of its own.
   void run_chunk(std::span<const int32_t> ids, const Session::LogitsSink& sink);
   void end_prompt();
