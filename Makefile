@@ -33,6 +33,7 @@ python: ## the Python package in an environment of its own, build/python: its te
 python-hf: ## the cache inside transformers: torch in an environment of its own (6 GB, once), its tests
 	@tools/setup.sh python
 	@tools/python_torch.sh
+	@tools/python_torch.sh kvpress
 	@tests/python_hf_test.sh build
 
 test: ## build everything and run every test

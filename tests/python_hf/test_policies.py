@@ -104,7 +104,8 @@ def test_when_a_prompt_ends(llama):
     assert held["decode"][1] < 20 and held["manual"][1] == 65 and held["manual"][2] < 20
     if not CHUNKS_HAVE_POSITIONS:
         return
-    pieces, whole = (PithCache("knorm(budget=8,interval=900),sink=0,window=8", model=llama, select="decode") for _ in range(2))
+    policy = "knorm(budget=8,interval=900),sink=0,window=8"
+    pieces, whole = (PithCache(policy, model=llama, select="decode") for _ in range(2))
     a = llama.generate(ids, **{CACHE: pieces}, max_new_tokens=6, prefill_chunk_size=10, do_sample=False)
     b = llama.generate(ids, **{CACHE: whole}, max_new_tokens=6, do_sample=False)
     assert torch.equal(a, b) and len(pieces.rows(0, 0)) == len(whole.rows(0, 0)) < 30

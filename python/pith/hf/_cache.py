@@ -6,76 +6,17 @@ attends to the rows held and to the new ones, and stores these. A LayerCache for
 
 import functools
 import math
-import weakref
 
-import numpy as np
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+from transformers.cache_utils import Cache, DynamicCache
 
 from .. import _pith
 from ._attention import Padding, check_call
+from ._layer import OFFLOAD, PithLayer, Ticket, tensors_of
 from ._rope import rope_frequencies
 from ._support import ATTENTION, USE_IT, check, refuse, text_config
 
 _UNKNOWN_CONTEXT = 1 << 20
-_OFFLOAD = "a PithCache is not offloaded; its rows are compressed where they are"
-
-
-class Ticket:
-    """What the keys of one update() carry to attention."""
-
-    __slots__ = ("cache", "layer", "key", "value", "used")
-
-    def __init__(self, cache, layer, key, value):
-        self.cache, self.layer, self.key, self.value, self.used = cache, layer, key, value, False
-
-    def attend(self, module, query, value, mask, **call):
-        return self.cache._attend(self, module, query, value, mask, **call)
-
-
-class PithLayer(CacheLayerMixin):
-    """A layer's face towards transformers; the rows are PithCache's."""
-
-    is_sliding = False  # masks are the kernels' matter
-    is_compileable = False
-    is_croppable = False
-    supports_early_init = False
-
-    def __init__(self, cache, index):
-        self._cache = weakref.ref(cache)
-        self.index = index
-        self.is_initialized = False
-
-    @property
-    def keys(self):
-        refuse("a PithCache has no tensor of keys; to_dynamic_cache() makes one, rows() names what is held")
-
-    @property
-    def values(self):
-        refuse("a PithCache has no tensor of values; to_dynamic_cache() makes one, rows() names what is held")
-
-    def lazy_initialization(self, key_states, value_states):
-        self.is_initialized = True
-
-    def update(self, key_states, value_states, *args, **kwargs):
-        return self._cache()._update(key_states, value_states, self.index)
-
-    def get_seq_length(self):
-        return self._cache().get_seq_length(self.index)
-
-    def get_mask_sizes(self, query_length):
-        new = query_length if isinstance(query_length, int) else len(query_length)  # up to 5.3: cache_position
-        return self.get_seq_length() + new, 0
-
-    def get_max_length(self):
-        return -1
-
-    get_max_cache_shape = get_max_length  # its name before 5.15
-
-    def offload(self):
-        refuse(_OFFLOAD)
-
-    prefetch = offload
 
 
 def _between_forwards(call):
@@ -277,7 +218,7 @@ class PithCache(Cache):
         refuse("early initialization (export): a PithCache grows as tokens come")
 
     def offload(self, *args, **kwargs):
-        refuse(_OFFLOAD)
+        refuse(OFFLOAD)
 
     prefetch = offload
 
@@ -448,24 +389,14 @@ class PithCache(Cache):
         which goes on with it needs position_ids from `tokens` on. Refused for rows that tensors cannot say."""
         made = DynamicCache()
         for layer in range(len(self.shapes)):
-            heads = [self._tensors_of(layer, b) for b in range(self._batch or 0)]
+            heads = [tensors_of(self._one(layer, b), self.shapes[layer].kv_heads, layer)
+                     for b in range(self._batch or 0)]
             if heads and len({k.shape for k, _ in heads}) > 1:
                 refuse(f"layer {layer}: sequences hold different numbers of rows, and a tensor has one")
             if heads:
                 made.update(torch.stack([k for k, _ in heads]).to(dtype), torch.stack([v for _, v in heads]).to(dtype),
                             layer)
         return made
-
-    def _tensors_of(self, layer, sequence):
-        """(keys, values) [G, rows, D] of one sequence."""
-        cache = self._one(layer, sequence)
-        rows = [cache.rows(head) for head in range(self.shapes[layer].kv_heads)]
-        if len({len(r) for r in rows}) > 1:
-            refuse(f"layer {layer}: its heads hold {sorted({len(r) for r in rows})} rows, and a tensor has one number")
-        if any(np.any(r.log_weights) or np.any(r.roles) for r in rows):
-            refuse(f"layer {layer}: its rows have weights, which a DynamicCache cannot say")
-        pairs = [cache.read_rows(head) for head in range(len(rows))]
-        return tuple(torch.from_numpy(np.stack(side)) for side in zip(*pairs))
 
     def close(self):
         """Frees its memory; may be called twice."""

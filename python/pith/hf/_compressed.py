@@ -57,8 +57,8 @@ def compressed(model, policy, *, keep=1, **options):
         if not (text_config(model.config).use_cache if use is None else use):
             refuse("use_cache=False under compressed(): attention 'pith' needs a cache")
         if cache is not None and (type(cache) is not DynamicCache or cache.get_seq_length() > 0):
-            refuse(f"a {type(cache).__name__} that is not an empty DynamicCache, under compressed(); leave the cache out, "
-                   "or give a PithCache")
+            refuse(f"a {type(cache).__name__} that is not an empty DynamicCache, under compressed(); leave the cache "
+                   "out, or give a PithCache")
         given.pop(other, None)
         given[keyword] = PithCache(policy, model=model, **options)
         run.caches.append(given[keyword])

@@ -53,8 +53,8 @@ def _find(model):
     for parameters in _rope_parameters(text_config(model.config)):
         kind = parameters.get("rope_type", "default")
         if kind in ("dynamic", "longrope"):
-            refuse(f"RoPE of type '{kind}' changes with the length of the text; policies that rotate keys back need one "
-                   "that stays")
+            refuse(f"RoPE of type '{kind}' changes with the length of the text; policies that rotate keys back need "
+                   "one that stays")
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
     probe = RopeProbe()
     device = next(decoder.parameters()).device

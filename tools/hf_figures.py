@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""The figures of docs/python.md for pith.hf, as tables. Needs torch (tools/python_torch.sh), `gguf`, and SmolLM2
+(`pith pull smollm2`):
+    tools/hf_figures.py fidelity     KL of policies in transformers, beside the engine's own figure
+    tools/hf_figures.py speed        attention at 16K tokens beside sdpa over a DynamicCache
+    tools/hf_figures.py memory       resident memory of 32K tokens
+"""
+
+import argparse
+import gc
+import pathlib
+import statistics
+import time
+
+import numpy as np
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig
+
+import pith
+import pith.hf
+from pith.hf._rope import cache_keyword
+
+CACHE = cache_keyword(transformers.LlamaModel)
+TEXT = pathlib.Path(__file__).resolve().parent.parent / "docs" / "evaluation.md"
+POLICIES = ["exact", "exact+int4", "streaming_llm(window=25%),sink=4", "keydiff(budget=25%),sink=4,window=64",
+            "snapkv(budget=25%),sink=4,window=64", "expected_attention(budget=25%)+int8,sink=4,window=64",
+            "uniform(rate=0.25),sink=16,window=64"]
+
+
+def kl(expected, ours):
+    """Mean over positions of KL(expected || ours), in nats; [tokens, vocabulary]."""
+    p, q = torch.log_softmax(expected.double(), -1), torch.log_softmax(ours.double(), -1)
+    return float((p.exp() * (p - q)).sum(-1).mean())
+
+
+def fidelity(args):
+    """A prompt, then a continuation token by token: both read what the policy left of the prompt."""
+    path = pathlib.Path(pith.pull("smollm2"))
+    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+    own = pith.Model.load(str(path))
+    engine = pith.Engine(own, threads=2, f32_arithmetic=True, chunk=args.prompt)
+    ids = own.tokenizer.encode(TEXT.read_text(encoding="utf-8"))[:args.prompt + args.continuation]
+    tensor = torch.tensor([ids])
+    print(f"SmolLM2-135M-Instruct, {args.prompt} tokens of {TEXT.name}, KL over the {args.continuation} after them\n")
+    print("| policy | KL in transformers | KL in the engine | bits | rows kept |\n|---|---|---|---|---|")
+
+    def in_transformers(cache):
+        logits = [model(tensor[:, :args.prompt], **{CACHE: cache}, logits_to_keep=1).logits[0]]
+        logits += [model(tensor[:, t:t + 1], **{CACHE: cache}).logits[0] for t in range(args.prompt, len(ids))]
+        return torch.cat(logits[1:])
+
+    def in_engine(policy):
+        with pith.Session(engine, policy, percent_of=args.prompt) as session:
+            session.append(ids[:args.prompt])
+            return torch.from_numpy(np.stack([session.decode(t) for t in ids[args.prompt:]]))
+
+    with torch.inference_mode():
+        expected, own_expected = in_transformers(DynamicCache()), in_engine("exact,dtype=f32")
+        model.set_attn_implementation("pith")
+        for policy in POLICIES:
+            cache = pith.hf.PithCache(policy, model=model)
+            ours = kl(expected, in_transformers(cache))
+            ledger = cache.ledger()
+            print(f"| `{policy}` | {ours:.5f} | {kl(own_expected, in_engine(policy)):.5f} "
+                  f"| {ledger.effective_bits:.2f} | {100 * ledger.rows_kept / ledger.rows_seen:.0f} % |", flush=True)
+
+
+def long_model(layers, implementation):
+    """The attention of Llama-3.2-1B: 32 query heads and 8 KV heads of 64 channels."""
+    config = LlamaConfig(vocab_size=256, hidden_size=2048, intermediate_size=64, num_hidden_layers=layers,
+                         num_attention_heads=32, num_key_value_heads=8, head_dim=64, max_position_embeddings=1 << 16)
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config, attn_implementation=implementation).eval()
+
+
+def median_ms(call, times):
+    taken = []
+    for _ in range(times):
+        start = time.perf_counter()
+        call()
+        taken.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(taken)
+
+
+def speed(args):
+    """One layer's attention for one token after so many, cache update included; random rows."""
+    config = long_model(1, "pith")
+    module = config.model.layers[0].self_attn
+    generator = torch.Generator().manual_seed(1)
+    draw = lambda heads, tokens: torch.randn(1, heads, tokens, 64, generator=generator)  # noqa: E731
+    q, k, v = draw(32, 1), draw(8, 1), draw(8, 1)
+    long_k, long_v = draw(8, args.tokens), draw(8, args.tokens)
+    print(f"one token after {args.tokens}: 32 query heads, 8 KV heads of 64, float32 tensors, "
+          f"{torch.get_num_threads()} threads\n\n| cache | attention, ms a layer and token |\n|---|---|")
+    with torch.inference_mode():
+        plain = DynamicCache()
+        plain.update(long_k, long_v, 0)
+        sdpa = transformers.AttentionInterface()["sdpa"]
+
+        def by_sdpa():
+            key, value = plain.update(k, v, 0)
+            sdpa(module, q, key, value, None, dropout=0.0, scaling=0.125)
+        attend = transformers.AttentionInterface()["pith"]
+        print(f"| DynamicCache, sdpa | {median_ms(by_sdpa, args.times):.2f} |", flush=True)
+        held = plain.layers[0].keys, plain.layers[0].values
+        alone = median_ms(lambda: sdpa(module, q, *held, None, dropout=0.0, scaling=0.125), args.times)
+        print(f"| the same without the update, which copies the cache | {alone:.2f} |", flush=True)
+        for policy in args.policies:
+            cache = pith.hf.PithCache(policy, model=config, percent_of=args.tokens)
+            for begin in range(0, args.tokens, 512):
+                part = slice(begin, begin + 512)
+                key, value = cache.update(long_k[:, :, part], long_v[:, :, part], 0)
+                attend(module, draw(32, key.shape[2]), key, value, None, scaling=0.125)
+
+            def by_pith():
+                key, value = cache.update(k, v, 0)
+                attend(module, q, key, value, None, scaling=0.125)
+            print(f"| `{policy}` | {median_ms(by_pith, args.times):.2f} |", flush=True)
+
+
+def resident():
+    with open("/proc/self/statm", encoding="ascii") as f:
+        return int(f.read().split()[1]) * 4096 / 1e6
+
+
+def memory(args):
+    """What the process grows by while a model of 4 such layers reads a text."""
+    model = long_model(4, "pith")
+    print(f"4 layers, {args.tokens} tokens\n\n| cache | resident, MB more | ledger, MB |\n|---|---|---|")
+    ids = torch.randint(0, 256, (1, 512))
+    with torch.inference_mode():
+        for policy in [None, *args.policies]:
+            model.set_attn_implementation("sdpa" if policy is None else "pith")
+            cache = DynamicCache() if policy is None else pith.hf.PithCache(policy, model=model, percent_of=args.tokens)
+            model(ids, **{CACHE: cache})
+            gc.collect()
+            before = resident()
+            for _ in range(args.tokens // 512 - 1):
+                model(ids, **{CACHE: cache})
+            gc.collect()
+            ledger = "" if policy is None else f"{cache.ledger().total_bytes / 1e6:.0f}"
+            name = "DynamicCache, float32" if policy is None else f"`{policy}`"
+            print(f"| {name} | {resident() - before:.0f} | {ledger} |", flush=True)
+            del cache
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["fidelity", "speed", "memory"])
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--continuation", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=0, help="0: 16384 for speed, 8192 for memory")
+    parser.add_argument("--times", type=int, default=50)
+    parser.add_argument("--policies", nargs="+", default=["exact", "exact+int4", "keydiff(budget=25%)",
+                                                          "keydiff(budget=25%)+int4"])
+    args = parser.parse_args()
+    args.tokens = args.tokens or {"speed": 16384, "memory": 8192}.get(args.what, 0)
+    torch.set_num_threads(2)
+    transformers.logging.set_verbosity_error()
+    {"fidelity": fidelity, "speed": speed, "memory": memory}[args.what](args)
+
+
+if __name__ == "__main__":
+    main()
