@@ -11,26 +11,22 @@
 #include <numeric>
 #include <optional>
 
-#include "paths.h"
 #include "pith/error.h"
 #include "pith/generate.h"
 #include "pith/session.h"
 #include "session/test_company.h"
+#include "session/test_demo.h"
 
 namespace pith {
 namespace {
 
+using test::demo;
 using test::Logits;
 using test::policies;
 using test::same_bits;
 using test::some_ids;
 using test::Talk;
 using test::with_policy;
-
-std::shared_ptr<const Model> demo() {
-  static const auto model = Model::load(repo_dir() / "models/demo");
-  return model;
-}
 
 EngineOptions small_engine(int threads = 2) {
   EngineOptions o;

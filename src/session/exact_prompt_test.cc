@@ -6,17 +6,18 @@
 #include <algorithm>
 #include <optional>
 
-#include "paths.h"
 #include "pith/error.h"
 #include "pith/generate.h"
 #include "pith/prefix_tree.h"
 #include "pith/saved.h"
 #include "session/test_company.h"
+#include "session/test_demo.h"
 #include "session/test_refused.h"
 
 namespace pith {
 namespace {
 
+using test::demo;
 using test::Logits;
 using test::policies;
 using test::same_bits;
@@ -25,11 +26,6 @@ using test::with_policy;
 using Ids = std::vector<int32_t>;
 
 constexpr size_t kContext = 1200;
-
-std::shared_ptr<const Model> demo() {
-  static const auto model = Model::load(repo_dir() / "models/demo");
-  return model;
-}
 
 std::shared_ptr<Engine> engine(size_t chunk, int threads = 1) {
   EngineOptions o;

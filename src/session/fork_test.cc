@@ -6,18 +6,15 @@
 #include <filesystem>
 #include <thread>
 
-#include "paths.h"
 #include "pith/error.h"
 #include "pith/generate.h"
 #include "pith/session.h"
+#include "session/test_demo.h"
 
 namespace pith {
 namespace {
 
-std::shared_ptr<const Model> demo() {
-  static const auto model = Model::load(repo_dir() / "models/demo");
-  return model;
-}
+using test::demo;
 
 StandaloneOptions small() {
   StandaloneOptions o;

@@ -10,24 +10,20 @@
 #include <optional>
 
 #include "core/philox.h"
-#include "paths.h"
 #include "pith/error.h"
+#include "session/test_demo.h"
 #include "session/test_prefix_tree.h"
 
 namespace pith {
 namespace {
 
+using test::demo;
 using test::Logits;
 using test::policies;
 using test::same_bits;
 using test::some_ids;
 using test::with_policy;
 using Ids = std::vector<int32_t>;
-
-std::shared_ptr<const Model> demo() {
-  static const auto model = Model::load(repo_dir() / "models/demo");
-  return model;
-}
 
 std::shared_ptr<Engine> engine(size_t memory_limit = 0) {
   EngineOptions o;

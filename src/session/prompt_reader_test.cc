@@ -3,14 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include "paths.h"
 #include "pith/error.h"
+#include "session/test_demo.h"
 #include "session/test_prefix_tree.h"
 #include "session/test_refused.h"
 
 namespace pith {
 namespace {
 
+using test::demo;
 using test::Logits;
 using test::policies;
 using test::same_bits;
@@ -19,11 +20,6 @@ using test::with_policy;
 using Ids = std::vector<int32_t>;
 
 constexpr size_t kMuch = size_t{1} << 30;
-
-std::shared_ptr<const Model> demo() {
-  static const auto model = Model::load(repo_dir() / "models/demo");
-  return model;
-}
 
 std::shared_ptr<Engine> engine() {
   EngineOptions o;

@@ -17,18 +17,15 @@
 #include "pith/generate.h"
 #include "pith/prefix_tree.h"
 #include "pith/session.h"
+#include "session/test_demo.h"
 #include "session/test_saved.h"
 
 namespace pith {
 namespace {
 
+using test::demo;
 using testing_files::expect_error;
 using testing_files::TemporaryFolder;
-
-std::shared_ptr<const Model> demo() {
-  static const auto model = Model::load(repo_dir() / "models/demo");
-  return model;
-}
 
 StandaloneOptions options_of(const std::string& policy) {
   StandaloneOptions o;

@@ -7,20 +7,17 @@
 #include <limits>
 #include <set>
 
-#include "paths.h"
 #include "pith/error.h"
 #include "pith/generate.h"
 #include "pith/saved.h"
 #include "pith/tokenizer.h"
+#include "session/test_demo.h"
 #include "session/test_refused.h"
 
 namespace pith {
 namespace {
 
-std::shared_ptr<const Model> demo() {
-  static const auto model = Model::load(repo_dir() / "models/demo");
-  return model;
-}
+using test::demo;
 
 StandaloneOptions one_thread(const std::string& policy = "exact") {
   StandaloneOptions o;
