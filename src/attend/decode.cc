@@ -210,8 +210,7 @@ void Decode::score_chunk(float* out, size_t ld, const Segment& s, size_t first, 
   context_.kernels.dot_rows(out, ld, q, rows_, {tile, DType::kF32, dim}, n, geo_.scale);
   const int64_t position = own_position(call_) + static_cast<int64_t>(first);
   for (size_t m = 0; m < rows_; ++m) {
-    const size_t token = m / geo_.group, before = geo_.before + token + 1;
-    const size_t seen = before > first ? std::min(n, before - first) : 0;
+    const size_t token = m / geo_.group, seen = own_seen(geo_, token, first, n);
     std::fill_n(out + m * ld, hidden_rows(position, n, oldest_visible(call_, token)), kMinusInf);
     std::fill(out + m * ld + seen, out + m * ld + n, kMinusInf);
   }

@@ -45,6 +45,12 @@ inline int64_t own_position(const AttendCall& call) {
   return call.first_position - static_cast<int64_t>(call.before);
 }
 
+/// How many of the chunk's own rows [first, first + n) come no later than the query of `token`.
+inline size_t own_seen(const Geometry& geometry, size_t token, size_t first, size_t n) {
+  const size_t seen = geometry.before + token + 1;
+  return seen > first ? std::min(n, seen - first) : 0;
+}
+
 /// Attention mass of the chunk's own rows of a KV head.
 inline float* own_mass(const AttendCall& call, size_t head) {
   const size_t stride = call.mass_stride > 0 ? call.mass_stride : call.before + call.tokens;

@@ -227,8 +227,7 @@ std::pair<size_t, size_t> Prefill::mask(float* row, size_t token, const Tile& ti
   const int64_t oldest = oldest_visible(call_, token);
   if (!tile.source.span) {
     const int64_t position = own_position(call_) + static_cast<int64_t>(tile.first);
-    const size_t before = geo_.before + token + 1;
-    const size_t seen = before > tile.first ? std::min(n, before - tile.first) : 0;
+    const size_t seen = own_seen(geo_, token, tile.first, n);
     return {std::min(seen, hidden_rows(position, n, oldest)), seen};
   }
   if (call_.sliding_window > 0) hide_old(row, *tile.source.span, tile.first, n, oldest);
@@ -240,9 +239,8 @@ size_t Prefill::score(float* scores, const float* q, const QueryRows& strip, con
                       const Scratch& s) const {
   size_t n = tile.n;
   if (!tile.source.span) {
-    const size_t last = geo_.before + (strip.first + strip.count - 1) / geo_.group;
-    if (last < tile.first) return 0;
-    n = std::min(n, last + 1 - tile.first);
+    n = own_seen(geo_, (strip.first + strip.count - 1) / geo_.group, tile.first, n);
+    if (n == 0) return 0;
   }
   context_.kernels.gemm({.c = scores,
                          .ldc = kTileRows,
