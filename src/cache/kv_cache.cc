@@ -63,9 +63,9 @@ struct KvCache::Impl {
   }
   /// The group that holds a KV head, and which of its heads that is.
   std::pair<HeadGroup*, size_t> group_of(int l, int head);
-  /// From how many of a call's last queries, of `all` that come, the selector of each KV head wants
-  /// mass: [G].
-  std::vector<size_t> begin_step(int l, const AttendCall& call, size_t all);
+  /// Shows a call's queries, of `all` that come, to the selectors, and sets from how many of its
+  /// last ones they want mass. The call then names `asked` [G].
+  void begin_step(int l, AttendCall& call, size_t all, std::vector<size_t>& asked);
   /// The queries stand behind what the layer has seen and call.before tokens more.
   void attend(int l, AttendCall call);
   /// The rows of each KV head: [G] lists.
@@ -110,16 +110,17 @@ std::pair<HeadGroup*, size_t> KvCache::Impl::group_of(int l, int head) {
   refuse_head(head, shape.kv_heads);
 }
 
-std::vector<size_t> KvCache::Impl::begin_step(int l, const AttendCall& call, size_t all) {
+void KvCache::Impl::begin_step(int l, AttendCall& call, size_t all, std::vector<size_t>& asked) {
   Layer& target = layer(l);
   const QueryBlock block{call.q, call.tokens, static_cast<size_t>(shape.query_heads),
                          static_cast<int64_t>(target.tokens + call.before), ropes.of(l)};
-  std::vector<size_t> wanted(static_cast<size_t>(shape.kv_heads));
+  asked.assign(static_cast<size_t>(shape.kv_heads), 0);
   for (HeadGroup& group : target.groups) {
-    const size_t asked = group.begin_step({block, call.before, all});
-    for (int head : group.heads()) wanted[static_cast<size_t>(head)] = asked;
+    const size_t wanted = group.begin_step({block, call.before, all});
+    for (int head : group.heads()) asked[static_cast<size_t>(head)] = wanted;
+    call.mass_queries = std::max(call.mass_queries, wanted);
   }
-  return wanted;
+  call.head_mass_queries = asked;
 }
 
 std::vector<std::vector<Span>> KvCache::Impl::spans(Layer& layer) const {
@@ -193,9 +194,8 @@ void KvCache::step(int l, float* out, const float* q, const float* k, const floa
   call.v = v;
   call.tokens = tokens;
   call.out = out;
-  const std::vector<size_t> asked = impl_->begin_step(l, call, tokens);
-  call.mass_queries = *std::max_element(asked.begin(), asked.end());
-  call.head_mass_queries = asked;
+  std::vector<size_t> asked;
+  impl_->begin_step(l, call, tokens, asked);
   Array<float> unwanted(impl_->step_context().memory, MemoryKind::kScratch);  // [T, H, D]
   if (out == nullptr) {
     if (call.mass_queries == 0) return impl_->append(l, {k, v, nullptr, tokens});
@@ -222,9 +222,8 @@ void KvCache::read(int l, float* out, const PromptBlock& block) {
   call.tokens = block.count;
   call.before = block.first;
   call.out = out;
-  const std::vector<size_t> asked = impl_->begin_step(l, call, block.tokens);
-  call.mass_queries = *std::max_element(asked.begin(), asked.end());
-  call.head_mass_queries = asked;
+  std::vector<size_t> asked;
+  impl_->begin_step(l, call, block.tokens, asked);
   call.chunk_mass = block.mass;
   call.mass_stride = block.tokens;
   impl_->attend(l, call);
