@@ -116,6 +116,8 @@ std::vector<ParameterInfo> infos_of(const Fields& fields);
 std::vector<std::string> accepted_by(const Fields& fields);
 /// A codec as a policy names it, its values checked. Throws kInvalidArgument.
 PolicyPart parse_codec(std::string_view text);
+/// ",prompt=exact"; empty for chunks, which are the default.
+std::string prompt_setting(PromptReading reading);
 /// "name" or "name(key=value,...)", as it was written.
 std::string to_string(const PolicyPart& part);
 

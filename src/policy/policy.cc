@@ -242,6 +242,11 @@ const char* to_string(PromptReading reading) {
   }
 }
 
+std::string prompt_setting(PromptReading reading) {
+  if (reading == PromptReading::kChunks) return "";
+  return fmt::format(",prompt={}", to_string(reading));
+}
+
 PolicyPart parse_codec(std::string_view text) {
   PolicyPart part = parse_part(trim(text));
   if (find_selector(part.name))
@@ -279,8 +284,7 @@ void Policy::set_budget(const std::string& budget) {
 std::string Policy::to_string() const {
   std::vector<std::string> out;
   for (const PolicyRule& rule : rules) out.push_back(write_rule(rule));
-  if (prompt != PromptReading::kChunks && !out.empty())
-    out[0] += fmt::format(",prompt={}", pith::to_string(prompt));
+  if (!out.empty()) out[0] += prompt_setting(prompt);
   return fmt::format("{}", fmt::join(out, ";"));
 }
 

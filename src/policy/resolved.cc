@@ -185,10 +185,8 @@ Asked CohortPolicy::asked(bool protect) const {
 
 std::string CohortPolicy::describe(const ProtectedRows& protect) const {
   const std::string kept = to_string(protected_rows(protect).ranges());
-  const std::string read =
-      prompt == PromptReading::kChunks ? "" : fmt::format(",prompt={}", to_string(prompt));
   return fmt::format("{}+k:{}+v:{},sink={},window={}{}{}", selector.text, to_string(keys.codec),
-                     to_string(values.codec), site.sink, site.window, read,
+                     to_string(values.codec), site.sink, site.window, prompt_setting(prompt),
                      kept.empty() ? "" : fmt::format(" [protected {}]", kept));
 }
 
