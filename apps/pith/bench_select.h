@@ -25,7 +25,7 @@ struct SelectPoint {
   size_t tokens = 0;
   Ledger ledger;
   Median update;  ///< append: mean over the stream, median of the repeats
-  Median attend;  ///< one token's queries over what is held then
+  Median attend;  ///< one token's queries over the rows held then
   Median step;    ///< a whole decode step: attention (with mass, where asked for) and update
 };
 

@@ -1,5 +1,5 @@
-// run -i: each line is appended to one cache and the model continues from there. No chat template
-// is put around what is typed.
+// run -i: each line is appended to one cache and the model continues from there. The text typed is
+// not put into a chat template.
 
 #include <fmt/format.h>
 

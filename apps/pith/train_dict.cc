@@ -1,5 +1,5 @@
-// pith train-dict: dictionaries for the csr codec, trained on the keys and values that a model
-// makes of a text (NeuralDict). Ctrl-C keeps what is finished; the same command continues from
+// pith train-dict: dictionaries for the csr codec, trained on the keys and values of a text in
+// a model (NeuralDict). Ctrl-C keeps what is finished; the same command continues from
 // there.
 
 #include <fmt/format.h>

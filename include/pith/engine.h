@@ -69,7 +69,7 @@ struct Work {
   float* logits = nullptr;  ///< [V] receives the logits after the last token; null: not wanted
   /// Draws the next token, as Session::sample does; null: none is drawn.
   Sampler* sampler = nullptr;
-  /// Under prompt=exact and once: most units of a prompt that are read now, each a block of tokens
+  /// Under prompt=exact and once: the most units of a prompt to read now, each a block of tokens
   /// in one layer; 0: all. As many as the model has layers take about as long as a chunk. For
   /// programs that let other sessions decode between them.
   size_t slice = 0;

@@ -53,9 +53,8 @@ struct PolicyRule {
 enum class PromptReading : uint8_t {
   /// A chunk attends to its own rows exactly and to older ones as they are stored.
   kChunks,
-  /// A layer at a time: all of them attend to each other exactly, and to what was there before as
-  /// it
-  /// is stored; then the layer's rows are stored.
+  /// A layer at a time: all of them attend to each other exactly, and to older rows as they are
+  /// stored; then the layer's rows are stored.
   kExact,
   /// The same, and the selector selects when the prompt ends, never before.
   kOnce

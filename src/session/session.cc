@@ -76,7 +76,7 @@ void Session::State::check(std::span<const int32_t> ids, Append how) const {
   if (how == Append::kMore && options.policy.prompt == PromptReading::kOnce)
     throw Error(
         ErrorCode::kInvalidArgument,
-        "a fork point under prompt=once, whose selector judges when the prompt ends; append "
+        "a fork point under prompt=once, whose selector selects when the prompt ends; append "
         "all its tokens in one call, or choose prompt=exact");
 }
 
