@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -15,11 +16,22 @@ def program():
     return next((path for path in map(shutil.which, PROGRAMS) if path), None)
 
 
+def end_group(group, seconds=20):
+    """Kills a process group and waits until none of it is left."""
+    end = time.time() + seconds
+    try:
+        while time.time() < end:
+            os.killpg(group, signal.SIGKILL)
+            time.sleep(0.05)
+    except ProcessLookupError:
+        pass
+
+
 class Browser:
     """One tab; a context."""
 
     def __enter__(self):
-        self.folder = tempfile.TemporaryDirectory()
+        self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         read, self.out = os.pipe()
         self.into, write = os.pipe()
         # Chromium reads commands from descriptor 3 and writes what happens to 4.
@@ -27,7 +39,8 @@ class Browser:
             ["bash", "-c", f'exec "$0" "$@" 3<&{read} 4>&{write}', program(), "--headless=new",
              "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
              f"--user-data-dir={self.folder.name}", "about:blank"],
-            pass_fds=(read, write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            pass_fds=(read, write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True)
         os.close(read)
         os.close(write)
         self.count, self.rest, self.events, self.session = 0, b"", [], None
@@ -39,10 +52,17 @@ class Browser:
         return self
 
     def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait(20)
         os.close(self.out)
         os.close(self.into)
+        # Chromium's helpers outlive it and go on writing into the profile: all of its group ends.
+        group = self.process.pid
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            pass
+        end_group(group)
+        self.process.wait(20)
         self.folder.cleanup()
 
     def read(self):
