@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -195,6 +196,21 @@ TEST(ThreadPool, RunsEachIndexOnceForAnyTeam) {
       for (auto& h : hits) EXPECT_EQ(h, 1);
     }
   }
+}
+
+// Workers come late to loops that are over: each index is run once all the same, in its own loop.
+TEST(ThreadPool, ShortLoopsOfALargeTeamStayApart) {
+  ThreadPool pool(9);
+  std::atomic<int> runs = 0;
+  for (int loop = 1; loop <= 5000; ++loop) {
+    std::array<std::atomic<int>, 3> seen{};
+    pool.parallel_for(seen.size(), [&](size_t i, int) {
+      seen[i] = loop;
+      ++runs;
+    });
+    for (const auto& value : seen) ASSERT_EQ(value, loop);
+  }
+  EXPECT_EQ(runs, 15000);
 }
 
 TEST(ThreadPool, RethrowsTheFirstErrorAndStaysUsable) {

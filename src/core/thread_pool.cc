@@ -21,6 +21,9 @@ namespace {
 // them. So workers spin for a while (about 50 us) before they sleep.
 constexpr int kSpins = 4000;
 
+// State::inside: how many workers are in the loop, and whether it takes more.
+constexpr uint32_t kClosed = 1u << 31;
+
 int usable_cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
@@ -32,7 +35,7 @@ int usable_cores() {
 struct ThreadPool::State {
   std::vector<std::thread> threads;
   std::atomic<uint32_t> generation{0};
-  std::atomic<int> busy{0};
+  std::atomic<uint32_t> inside{kClosed};
   std::atomic<size_t> next{0};
   size_t count = 0;
   const TaskRef* task = nullptr;
@@ -67,10 +70,29 @@ struct ThreadPool::State {
            ++spin)
         _mm_pause();
       generation.wait(seen);
-      ++seen;
+      seen = generation.load(std::memory_order_acquire);
       if (stop) return;
+      if (!enter()) continue;
       drain(worker);
-      if (busy.fetch_sub(1) == 1) busy.notify_one();
+      if (inside.fetch_sub(1) == kClosed + 1) inside.notify_one();
+    }
+  }
+
+  // Into the loop that is open now, which may be a later one than the worker woke for.
+  bool enter() {
+    uint32_t now = inside.load(std::memory_order_acquire);
+    while ((now & kClosed) == 0)
+      if (inside.compare_exchange_weak(now, now + 1, std::memory_order_acq_rel)) return true;
+    return false;
+  }
+
+  // Waits for the workers inside. One that the system has not woken yet finds the loop closed:
+  // on busy cores a short loop does not wait for it.
+  void close() {
+    for (uint32_t now = inside.fetch_or(kClosed) | kClosed; now != kClosed; now = inside) {
+      for (int spin = 0; spin < kSpins && inside.load(std::memory_order_acquire) == now; ++spin)
+        _mm_pause();
+      inside.wait(now);
     }
   }
 };
@@ -105,15 +127,11 @@ void ThreadPool::run(size_t n, TaskRef task) {
   s.task = &task;
   s.count = n;
   s.next = 0;
-  s.busy = static_cast<int>(s.threads.size());
+  s.inside.store(0, std::memory_order_release);
   s.generation.fetch_add(1, std::memory_order_release);
   s.generation.notify_all();
   s.drain(0);
-  for (int left = s.busy; left != 0; left = s.busy) {
-    for (int spin = 0; spin < kSpins && s.busy.load(std::memory_order_acquire) == left; ++spin)
-      _mm_pause();
-    s.busy.wait(left);
-  }
+  s.close();
   const std::exception_ptr error = std::exchange(s.error, nullptr);
   s.at_work.clear(std::memory_order_release);
   if (error) std::rethrow_exception(error);
