@@ -470,6 +470,19 @@ static int layers_of_ones_own(void) {
   pith_tensor from_k = tensor(k, kKvHeads), from_v = tensor(v, kKvHeads);
   CHECK(pith_layer_step(layer, &to, &from_q, &from_k, &from_v, kRows, &error) == PITH_OK);
   CHECK(memcmp(out, v, kDim * sizeof(float)) == 0); /* the first token sees itself alone */
+  CHECK(pith_layer_create(compute, &options, &copy, &error) == PITH_OK);
+  static float together[kRows * kHeads * kDim];
+  pith_tensor to_both = tensor(together, kHeads);
+  pith_layer_step_args steps[2] = {{sizeof(*steps), copy, &to_both, &from_q, &from_k, &from_v, kRows},
+                                   {sizeof(*steps), copy, &to_both, &from_q, &from_k, &from_v, 1}};
+  CHECK(pith_compute_step(compute, steps, 2, &error) == PITH_INVALID_ARGUMENT);
+  CHECK(strstr(error.message, "two steps") != NULL && pith_layer_tokens(copy) == 0);
+  CHECK(pith_compute_step(compute, steps, 1, &error) == PITH_OK);
+  CHECK(memcmp(out, together, sizeof(out)) == 0);
+  pith_layer_free(copy);
+  steps[0].layer = NULL;
+  CHECK(pith_compute_step(compute, steps, 1, &error) == PITH_INVALID_ARGUMENT);
+  CHECK(pith_compute_step(compute, NULL, 1, &error) == PITH_INVALID_ARGUMENT);
   CHECK(pith_layer_append(layer, &from_k, &from_v, 3, &error) == PITH_OK);
   CHECK(pith_layer_end_prompt(layer, &error) == PITH_OK);
   CHECK(pith_layer_tokens(layer) == kRows + 3);

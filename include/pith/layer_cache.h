@@ -33,11 +33,19 @@ struct ComputeOptions {
   std::string isa = {};     ///< CPU: as EngineOptions::isa
 };
 
+struct LayerStep;
+
 class Compute {
  public:
   /// Throws kInvalidArgument, and kUnsupported for a missing GPU.
   explicit Compute(const ComputeOptions& options = {});
   ~Compute();
+  /// The steps of many caches of this Compute, such as one layer's of all sequences of a batch. The
+  /// results are those of LayerCache::step one after the other, bit for bit. On the CPU, where
+  /// there are at least as many steps as threads, each runs on one thread.
+  /// All arguments are checked first, so that kInvalidArgument and kContextFull change nothing.
+  /// After kNonFinite and kOutOfMemory drop all these caches.
+  void step(std::span<const LayerStep> steps);
   size_t bytes_in_use() const;
   Device device() const;
 
@@ -144,9 +152,18 @@ class LayerCache {
                             std::span<const std::byte> bytes);
 
  private:
+  friend class Compute;
   struct [[gnu::visibility("hidden")]] State;
   explicit LayerCache(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
+};
+
+/// The arguments of one LayerCache::step, for Compute::step.
+struct LayerStep {
+  LayerCache* cache = nullptr;
+  RowsOut out;
+  RowsView q, k, v;
+  size_t tokens = 0;
 };
 
 }  // namespace pith

@@ -82,6 +82,19 @@ pith_status pith_layer_use_stream(pith_layer* layer, void* stream, pith_error* e
 pith_status pith_layer_step(pith_layer* layer, const pith_tensor* out, const pith_tensor* q,
                             const pith_tensor* k, const pith_tensor* v, size_t tokens,
                             pith_error* error);
+/* The arguments of one pith_layer_step. */
+typedef struct pith_layer_step_args {
+  size_t size;
+  pith_layer* layer;
+  const pith_tensor *out, *q, *k, *v;
+  size_t tokens;
+} pith_layer_step_args;
+/* The steps of many layers of this compute, such as one layer's of all sequences of a batch:
+ * `count` structs that lie `steps[0].size` bytes apart. Each layer at most once. The answers are
+ * those of pith_layer_step for each, bit for bit; together they use all threads. Arguments are
+ * checked first: PITH_INVALID_ARGUMENT and PITH_CONTEXT_FULL change nothing. */
+pith_status pith_compute_step(pith_compute* compute, const pith_layer_step_args* steps,
+                              size_t count, pith_error* error);
 /* Its two halves: rows without queries, queries without rows. */
 pith_status pith_layer_append(pith_layer* layer, const pith_tensor* k, const pith_tensor* v,
                               size_t tokens, pith_error* error);

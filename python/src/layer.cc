@@ -1,6 +1,7 @@
 // The compressed cache of one attention layer over arrays of the caller: numpy's, or CPU tensors of
 // whatever speaks DLPack.
 
+#include <algorithm>
 #include <cstring>
 
 #include "binding.h"
@@ -42,13 +43,28 @@ class LayerObject {
   LayerObject(const LayerObject& from, LayerCache c)
       : compute(from.compute), options(from.options), cache(std::move(c)) {}
 
+  /// Holds the cache while it lives.
+  class Entered {
+   public:
+    explicit Entered(LayerObject& layer) : busy_(&layer.busy_) {
+      if (busy_->exchange(true)) {
+        busy_ = nullptr;
+        raise_busy("another thread is in this cache; clone() makes another");
+      }
+    }
+    Entered(Entered&& o) noexcept : busy_(std::exchange(o.busy_, nullptr)) {}
+    Entered& operator=(Entered&&) = delete;
+    ~Entered() {
+      if (busy_) *busy_ = false;
+    }
+
+   private:
+    std::atomic<bool>* busy_;
+  };
+
   template <class Work>
   void run(Work&& work) {
-    if (busy_.exchange(true)) raise_busy("another thread is in this cache; clone() makes another");
-    struct Leave {
-      std::atomic<bool>& busy;
-      ~Leave() { busy = false; }
-    } const leave{busy_};
+    const Entered entered(*this);
     unlocked([&] { work(); });
   }
   LayerCache& asked() {
@@ -74,17 +90,54 @@ nb::object output_for(const Tensor& q, nb::object out) {
       Array<float, nb::ndim<3>>(held->data(), {q.shape(0), q.shape(1), q.shape(2)}, owner));
 }
 
-nb::object step(LayerObject& l, const Tensor& q, const Tensor& k, const Tensor& v,
-                nb::object given) {
+LayerStep step_of(LayerObject& l, const nb::object& out, const Tensor& q, const Tensor& k,
+                  const Tensor& v) {
   const size_t tokens = q.shape(0);
   const LayerCacheOptions& o = l.options;
-  nb::object out = output_for(q, std::move(given));
   auto written = nb::cast<Written>(out);
-  const auto q_view = view_of<RowsView>(q, "q", tokens, o.query_heads, o.head_dim);
-  const auto k_view = view_of<RowsView>(k, "k", tokens, o.kv_heads, o.head_dim);
-  const auto v_view = view_of<RowsView>(v, "v", tokens, o.kv_heads, o.head_dim);
-  const auto out_view = view_of<RowsOut>(written, "out", tokens, o.query_heads, o.head_dim);
-  l.run([&] { l.cache.step(out_view, q_view, k_view, v_view, tokens); });
+  return {&l.cache,
+          view_of<RowsOut>(written, "out", tokens, o.query_heads, o.head_dim),
+          view_of<RowsView>(q, "q", tokens, o.query_heads, o.head_dim),
+          view_of<RowsView>(k, "k", tokens, o.kv_heads, o.head_dim),
+          view_of<RowsView>(v, "v", tokens, o.kv_heads, o.head_dim),
+          tokens};
+}
+
+nb::object step(LayerObject& l, const Tensor& q, const Tensor& k, const Tensor& v,
+                nb::object given) {
+  nb::object out = output_for(q, std::move(given));
+  const LayerStep s = step_of(l, out, q, k, v);
+  l.run([&] { l.cache.step(s.out, s.q, s.k, s.v, s.tokens); });
+  return out;
+}
+
+std::vector<nb::object> step_all(Compute& compute, const std::vector<LayerObject*>& caches,
+                                 const std::vector<Tensor>& q, const std::vector<Tensor>& k,
+                                 const std::vector<Tensor>& v,
+                                 std::optional<std::vector<nb::object>> given) {
+  const size_t count = caches.size();
+  std::vector<nb::object> out =
+      given ? std::move(*given) : std::vector<nb::object>(count, nb::none());
+  if (q.size() != count || k.size() != count || v.size() != count || out.size() != count)
+    throw Error(ErrorCode::kInvalidArgument,
+                "caches, q, k, v and out are lists of one length; they have " +
+                    std::to_string(count) + ", " + std::to_string(q.size()) + ", " +
+                    std::to_string(k.size()) + ", " + std::to_string(v.size()) + " and " +
+                    std::to_string(out.size()));
+  std::vector<LayerStep> steps;
+  for (size_t i = 0; i < count; ++i) {
+    if (caches[i] == nullptr)
+      throw Error(ErrorCode::kInvalidArgument, "caches holds None; a LayerCache is needed");
+    out[i] = output_for(q[i], out[i]);
+    steps.push_back(step_of(*caches[i], out[i], q[i], k[i], v[i]));
+  }
+  std::vector<LayerObject::Entered> entered;
+  // One that is named twice is in use by nobody else: the step refuses it and says so.
+  std::vector<LayerObject*> once = caches;
+  std::ranges::sort(once);
+  once.erase(std::unique(once.begin(), once.end()), once.end());
+  for (LayerObject* cache : once) entered.emplace_back(*cache);
+  unlocked([&] { compute.step(steps); });
   return out;
 }
 
@@ -135,6 +188,9 @@ void bind_compute(nb::module_& m) {
             new (self) Compute({.threads = threads, .memory_limit = memory_limit, .isa = isa});
           },
           nb::kw_only(), "threads"_a = 0, "memory_limit"_a = 0, "isa"_a = "")
+      .def("step", &step_all, "caches"_a, "q"_a, "k"_a, "v"_a, "out"_a = nb::none(),
+           "LayerCache.step of many caches in one call, which share the threads: lists of one "
+           "length. The results are those of each alone, bit for bit.")
       .def_prop_ro("bytes_in_use", &Compute::bytes_in_use);
 }
 

@@ -120,6 +120,31 @@ void hand_out(const From& from, To* to, size_t capacity, size_t* count, const ch
   std::copy(from.begin(), from.end(), to);
 }
 
+/// A program's list of structs, which may be smaller or larger than this library's.
+template <class T>
+class Structs {
+ public:
+  /// `what`: one of them. Throws unless all have the same size.
+  Structs(T* first, size_t count, const std::string& what) : first_(first), count_(count) {
+    if (count == 0) return;
+    size_ = given(first, ("the list of " + what + "s").c_str()).size;
+    check_size(size_, ("a " + what).c_str());
+    for (size_t i = 0; i < count; ++i)
+      if (at(i)->size != size_)
+        throw Error(ErrorCode::kInvalidArgument,
+                    what + "s of different sizes; fill in the size of all of them");
+  }
+  size_t size() const { return count_; }
+  T* at(size_t i) const {
+    using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+    return reinterpret_cast<T*>(reinterpret_cast<Byte*>(first_) + i * size_);
+  }
+
+ private:
+  T* first_;
+  size_t count_, size_ = 0;
+};
+
 /// A number that names one of a C enumeration's `count` values. Throws for others.
 int one_of(int32_t value, int count, const char* what);
 

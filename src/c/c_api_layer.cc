@@ -158,6 +158,20 @@ pith_status pith_layer_step(pith_layer* layer, const pith_tensor* out, const pit
   });
 }
 
+pith_status pith_compute_step(pith_compute* compute, const pith_layer_step_args* steps,
+                              size_t count, pith_error* error) {
+  return guarded(error, [&] {
+    const Structs<const pith_layer_step_args> list(steps, count, "step");
+    std::vector<pith::LayerStep> works;
+    for (size_t i = 0; i < list.size(); ++i) {
+      const auto s = read(list.at(i), pith_layer_step_args{}, "a step");
+      works.push_back({&cache_of(s.layer), out_of(s.out), view_of(s.q, "q"), view_of(s.k, "k"),
+                       view_of(s.v, "v"), s.tokens});
+    }
+    given(compute, "the compute").compute->step(works);
+  });
+}
+
 pith_status pith_layer_append(pith_layer* layer, const pith_tensor* k, const pith_tensor* v,
                               size_t tokens, pith_error* error) {
   return guarded(error, [&] { cache_of(layer).append(view_of(k, "k"), view_of(v, "v"), tokens); });

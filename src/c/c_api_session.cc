@@ -82,28 +82,6 @@ GenerateOptions options_of(const pith_generate_options& o) {
   return options;
 }
 
-/// The works of a program whose struct may be smaller or larger than this library's.
-class Works {
- public:
-  Works(pith_work* first, size_t count) : first_(first), count_(count) {
-    if (count == 0) return;
-    size_ = given(first, "the list of works").size;
-    check_size(size_, "a work");
-    for (size_t i = 0; i < count; ++i)
-      if (at(i)->size != size_)
-        throw Error(ErrorCode::kInvalidArgument,
-                    "works of different sizes; fill in sizeof(pith_work) in all of them");
-  }
-  size_t size() const { return count_; }
-  pith_work* at(size_t i) const {
-    return reinterpret_cast<pith_work*>(reinterpret_cast<char*>(first_) + i * size_);
-  }
-
- private:
-  pith_work* first_;
-  size_t count_, size_ = 0;
-};
-
 Work work_of(const pith_work* from) {
   pith_work none = {};
   none.next = -1;
@@ -368,7 +346,7 @@ pith_status pith_log_probabilities(const float* logits, size_t vocab, int32_t to
 pith_status pith_engine_step(const pith_engine* engine, pith_work* works, size_t count,
                              pith_error* error) {
   return guarded(error, [&] {
-    const Works all(works, count);
+    const Structs<pith_work> all(works, count, "work");
     std::vector<pith::Work> run;
     for (size_t i = 0; i < all.size(); ++i) run.push_back(work_of(all.at(i)));
     given(engine, "the engine").engine->step(run);

@@ -164,6 +164,11 @@ class CpuCompute final : public ComputeBackend {
   std::unique_ptr<LayerBackend> make_layer(const LayerCacheOptions& o) override {
     return std::make_unique<CpuLayer>(shared_, o);
   }
+  // Fewer steps than threads share all threads, head by head.
+  void step(std::span<const BackendStep> steps) override {
+    if (steps.size() < static_cast<size_t>(shared_.pool.size())) return ComputeBackend::step(steps);
+    shared_.pool.parallel_for(steps.size(), [&](size_t i, int) { steps[i].run(); });
+  }
   size_t bytes_in_use() const override { return shared_.memory.total(); }
   Device device() const override { return Device::kCpu; }
   std::string bits() const override { return shared_.kernels.isa; }

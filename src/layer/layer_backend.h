@@ -60,9 +60,21 @@ class LayerBackend {
   virtual void archive(Archive& a) = 0;
 };
 
+/// One of many steps; its layer is of this device.
+struct BackendStep {
+  LayerBackend* layer;
+  const LayerStep* given;
+
+  void run() const { layer->step(given->out, given->q, given->k, given->v, given->tokens); }
+};
+
 class ComputeBackend {
  public:
   virtual ~ComputeBackend() = default;
+  /// Steps of different layers, with the bits of one after the other.
+  virtual void step(std::span<const BackendStep> steps) {
+    for (const BackendStep& one : steps) one.run();
+  }
   /// Throws as LayerCache's constructor does, for options that make sense.
   virtual std::unique_ptr<LayerBackend> make_layer(const LayerCacheOptions& options) = 0;
   virtual size_t bytes_in_use() const = 0;

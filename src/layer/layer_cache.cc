@@ -146,6 +146,8 @@ struct LayerCache::State {
   template <class View>
   void check(const View& x, size_t tokens, const char* what) const;
   void check_out(const RowsOut& out, size_t tokens) const;
+  /// Throws unless it can be run; nothing has changed then.
+  void check_step(const LayerStep& given) const;
   /// What must be the same for save()'s bytes to go on.
   SessionKey key() const;
 };
@@ -191,6 +193,14 @@ void LayerCache::State::check_out(const RowsOut& out, size_t tokens) const {
                     out.token_stride, out.head_stride, tokens, heads, dim, heads * dim, dim));
 }
 
+void LayerCache::State::check_step(const LayerStep& given) const {
+  check_out(given.out, given.tokens);
+  check(given.q, given.tokens, "q");
+  check(given.k, given.tokens, "k");
+  check(given.v, given.tokens, "v");
+  check_room(given.tokens);
+}
+
 SessionKey LayerCache::State::key() const {
   const LayerCacheOptions& o = options;
   const Device device = backend().device();
@@ -228,12 +238,31 @@ LayerCache& LayerCache::operator=(LayerCache&&) noexcept = default;
 void LayerCache::step(const RowsOut& out, const RowsView& q, const RowsView& k, const RowsView& v,
                       size_t tokens) {
   State& s = State::live(state_);
-  s.check_out(out, tokens);
-  s.check(q, tokens, "q");
-  s.check(k, tokens, "k");
-  s.check(v, tokens, "v");
-  s.check_room(tokens);
-  s.layer->step(out, q, k, v, tokens);
+  const LayerStep given{this, out, q, k, v, tokens};
+  s.check_step(given);
+  BackendStep{s.layer.get(), &given}.run();
+}
+
+void Compute::step(std::span<const LayerStep> steps) {
+  std::vector<BackendStep> checked;
+  std::vector<const LayerCache*> caches;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const LayerStep& given = steps[i];
+    try {
+      if (given.cache == nullptr) refuse("it is null");
+      LayerCache::State& s = LayerCache::State::live(given.cache->state_);
+      if (s.compute.get() != this) refuse("it was made with another Compute");
+      s.check_step(given);
+      checked.push_back({s.layer.get(), &given});
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("step {} of {}: {}", i, steps.size(), error.what()));
+    }
+    caches.push_back(given.cache);
+  }
+  std::ranges::sort(caches);
+  if (std::ranges::adjacent_find(caches) != caches.end())
+    refuse("a cache is in two steps of one call; give its tokens in one step or in two calls");
+  state_->backend->step(checked);
 }
 
 void LayerCache::append(const RowsView& k, const RowsView& v, size_t tokens) {

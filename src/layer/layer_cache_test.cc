@@ -52,6 +52,55 @@ TEST(LayerCache, AttendsToTheRowsThatItReports) {
   }
 }
 
+// Sequences of different lengths and policies in one call: the bits of one after the other, for
+// fewer and more steps than threads.
+TEST(LayerCache, ManyStepsAtOnceAreThoseOfEachAlone) {
+  const Shape shape;
+  const size_t lengths[] = {60, 1, 33, 7, 200};
+  for (const int threads : {1, 2, 8}) {
+    const auto compute = std::make_shared<Compute>(ComputeOptions{.threads = threads});
+    for (const char* policy : kPolicies) {
+      std::vector<Rows> rows;
+      std::vector<LayerCache> alone, together;
+      std::vector<std::vector<float>> expected, outs;
+      for (size_t i = 0; i < std::size(lengths); ++i) {
+        rows.emplace_back(shape, lengths[i] + 20, 7 + static_cast<uint32_t>(i));
+        alone.emplace_back(compute, options_of(shape, policy));
+        together.emplace_back(compute, options_of(shape, policy));
+        expected.emplace_back(lengths[i] * shape.q_size());
+        outs.emplace_back(lengths[i] * shape.q_size());
+      }
+      const auto heads = static_cast<size_t>(shape.query_heads());
+      const auto kv_heads = static_cast<size_t>(shape.kv_heads);
+      const auto dim = static_cast<size_t>(shape.head_dim);
+      const auto step = [&](std::vector<LayerCache>& caches, std::vector<std::vector<float>>& to,
+                            size_t i, size_t first, size_t tokens) {
+        return LayerStep{&caches[i],
+                         out_view(to[i].data(), heads, dim),
+                         view(rows[i].q.data() + first * shape.q_size(), heads, dim),
+                         view(rows[i].k.data() + first * shape.kv_size(), kv_heads, dim),
+                         view(rows[i].v.data() + first * shape.kv_size(), kv_heads, dim),
+                         tokens};
+      };
+      const auto run = [&](bool prompt, size_t token) {
+        std::vector<LayerStep> works;
+        for (size_t i = 0; i < rows.size(); ++i) {
+          const size_t first = prompt ? 0 : lengths[i] + token;
+          const size_t tokens = prompt ? lengths[i] : 1;
+          works.push_back(step(together, outs, i, first, tokens));
+          const LayerStep one = step(alone, expected, i, first, tokens);
+          one.cache->step(one.out, one.q, one.k, one.v, one.tokens);
+        }
+        compute->step(works);
+        EXPECT_EQ(outs, expected) << policy << ", " << threads << " threads";
+      };
+      run(true, 0);
+      for (size_t t = 0; t < 20; ++t) run(false, t);
+      for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(together[i].save(), alone[i].save());
+    }
+  }
+}
+
 TEST(LayerCache, IsTheCacheOfASession) {
   const Shape shape;
   const Rows rows(shape, kTokens + 3, 6);

@@ -15,6 +15,7 @@ namespace pith {
 namespace {
 
 using test::options_of;
+using test::out_view;
 using test::refused;
 using test::Rows;
 using test::Shape;
@@ -57,6 +58,36 @@ TEST(LayerCache, RefusesWhatCannotBe) {
   refused(ErrorCode::kContextFull, "15 already", [&] { layer.step(rows, 15, 21, 6); });
   EXPECT_EQ(layer.cache.tokens(), 15u);
   layer.step(rows, 15, 20, 5);
+}
+
+TEST(LayerCache, ManyStepsThatCannotBeChangeNothing) {
+  const Shape shape;
+  Layer first(shape, "exact"), second(shape, "exact");  // of two Computes
+  LayerCache other(first.compute, options_of(shape, "exact"));
+  const Rows rows(shape, 4, 1);
+  std::vector<float> out(4 * shape.q_size());
+  const RowsOut to = out_view(out.data(), first.heads, first.dim);
+  const auto step = [&](LayerCache* cache, size_t tokens) {
+    return LayerStep{cache, to, first.q(rows, 0), first.k(rows, 0), first.v(rows, 0), tokens};
+  };
+  const auto refused_step = [&](ErrorCode code, const char* words, std::vector<LayerStep> steps) {
+    refused(code, words, [&] { first.compute->step(steps); });
+    EXPECT_EQ(first.cache.tokens(), 0u);
+    EXPECT_EQ(other.tokens(), 0u);
+  };
+  const auto invalid = ErrorCode::kInvalidArgument;
+  refused_step(invalid, "step 1 of 2: a layer's cache: it is null",
+               {step(&first.cache, 2), step(nullptr, 2)});
+  refused_step(invalid, "another Compute", {step(&first.cache, 2), step(&second.cache, 2)});
+  refused_step(invalid, "two steps",
+               {step(&first.cache, 2), step(&other, 1), step(&first.cache, 2)});
+  refused_step(invalid, "no tokens", {step(&first.cache, 2), step(&other, 0)});
+  refused_step(ErrorCode::kContextFull, "step 1 of 2",
+               {step(&first.cache, 2), step(&other, shape.context + 1)});
+  first.compute->step({});
+  const std::vector<LayerStep> good{step(&first.cache, 2), step(&other, 2)};
+  first.compute->step(good);
+  EXPECT_EQ(other.tokens(), 2u);
 }
 
 TEST(LayerCache, RefusesNumbersThatAreNotFinite) {

@@ -87,6 +87,31 @@ def test_clones_and_saved_caches_go_on_alike(compute):
         np.testing.assert_array_equal(same.step(q[80:], k[80:], v[80:]), expected)
 
 
+def test_many_caches_in_one_call():
+    lengths, policy = (40, 1, 17), "snapkv(budget=32)+int4,sink=4,window=16"
+    for threads in (1, 3):
+        compute = pith.Compute(threads=threads)
+        alone, together = ([pith.LayerCache(policy, compute=compute, **SHAPE) for _ in lengths] for _ in range(2))
+        for turn in range(30):
+            now = [n if turn == 0 else 1 for n in lengths]
+            q, k, v = ([rows(100 * turn + 10 * i + kind, n, heads) for i, n in enumerate(now)]
+                       for kind, heads in ((1, H), (2, G), (3, G)))
+            expected = [cache.step(*x) for cache, *x in zip(alone, q, k, v)]
+            for got, right in zip(compute.step(together, q, k, v), expected):
+                np.testing.assert_array_equal(got, right)
+        assert [c.save() for c in together] == [c.save() for c in alone]
+    out = [np.empty((1, H, D), np.float32)]
+    compute.step(together[:1], q[:1], k[:1], v[:1], out=out)
+    np.testing.assert_array_equal(out[0], alone[0].step(q[0], k[0], v[0]))
+    with pytest.raises(pith.InvalidArgument, match="one length; they have 2, 1, 1, 1 and 2"):
+        compute.step(together[:2], q[:1], k[:1], v[:1])
+    with pytest.raises(pith.InvalidArgument, match="two steps"):
+        compute.step([together[1]] * 2, q[1:], k[1:], v[1:])
+    with pytest.raises(pith.InvalidArgument, match="another Compute"):
+        pith.Compute(threads=1).step(together[:1], q[:1], k[:1], v[:1])
+    together[1].append(k[1], v[1])  # none of these holds it
+
+
 def test_refusals(compute):
     cache = pith.LayerCache("exact", compute=compute, **SHAPE)
     good = rows(1, 4, H), rows(2, 4, G), rows(3, 4, G)

@@ -284,27 +284,36 @@ class PithCache(Cache):
         q, k, v = (x.detach().transpose(1, 2) for x in (query, key, value))
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
         out = (torch.empty if columns.all_real else torch.zeros)(q.shape, dtype=q.dtype)
+        steps, gathered = [], []
         for b, cache in enumerate(caches):
             if prompt_ended:
                 cache.end_prompt()
             real = columns.of[b]
             if real is None:
-                self._step_of_one(cache, out[b], q[b], k[b], v[b])
+                steps.append((cache, out[b], q[b], k[b], v[b]))
             elif isinstance(real, slice):
-                self._step_of_one(cache, out[b, real], q[b, real], k[b, real], v[b, real])
+                steps.append((cache, out[b, real], q[b, real], k[b, real], v[b, real]))
             else:
-                gathered = torch.empty((len(real), *q.shape[2:]), dtype=q.dtype)
-                self._step_of_one(cache, gathered, q[b, real], k[b, real], v[b, real])
-                out[b, real] = gathered
-            if self.select == "forward" and self._now > 1:
+                answers = torch.empty((len(real), *q.shape[2:]), dtype=q.dtype)
+                gathered.append((b, real, answers))
+                steps.append((cache, answers, q[b, real], k[b, real], v[b, real]))
+        self._step_all(steps)
+        for b, real, answers in gathered:
+            out[b, real] = answers
+        if self.select == "forward" and self._now > 1:
+            for cache in caches:
                 cache.end_prompt()
         return out
 
-    def _step_of_one(self, cache, out, q, k, v):
-        size = self.chunk or max(len(q), 1)
-        for begin in range(0, len(q), size):
+    def _step_all(self, steps):
+        """All sequences together, a chunk of each at a time."""
+        longest = max(len(q) for _, _, q, _, _ in steps)
+        size = self.chunk or max(longest, 1)
+        for begin in range(0, longest, size):
             part = slice(begin, begin + size)
-            cache.step(q[part], k[part], v[part], out=out[part])
+            now = [(cache, *(x[part] for x in tensors)) for cache, *tensors in steps if len(tensors[0]) > begin]
+            caches, out, q, k, v = map(list, zip(*now))
+            self._options["compute"].step(caches, q, k, v, out=out)
 
     # What users ask
 
