@@ -42,6 +42,8 @@ TEST_F(Cli, ReproduceRefusesWhatCannotBe) {
   };
   refused(with({}), 2, "paper is required");
   refused(with({"nobody", "-p", "x"}), 10, "known: ");
+  refused(with({"buzz", "-p", words(900), "--quick", "--tables", "threshold,error"}), 10,
+          "'error' is no table of buzz; its tables: perplexity, threshold");
   refused(with({"buzz", "-p", "too short"}), 10, "give a longer text or --quick");
   refused(with({"buzz", "-p", "too short", "--quick"}), 10, "needs");
   refused(with({"buzz", "-f", folder_ / "none"}), 11, "none");

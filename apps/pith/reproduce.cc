@@ -28,6 +28,7 @@ struct ReproduceCommand {
   ModelOptions engine;
   TextOptions text;
   std::string paper, folder;
+  std::vector<std::string> tables;
   int64_t seeds = 3;
   int bos = -1;
   bool quick = false;
@@ -81,6 +82,7 @@ std::string markdown_page(const ReproduceCommand& o, const std::string& setting,
 
 int reproduce(const ReproduceCommand& o) {
   const Reproduction& paper = find_reproduction(o.paper);
+  check_tables(paper, o.tables);
   const auto model = load_model(o.engine);
   const auto keeper = keep_weights(model, o.engine);
   ReproduceOptions options;
@@ -95,6 +97,7 @@ int reproduce(const ReproduceCommand& o) {
   options.session = session_options(o.engine);
   options.runs_at_once = worker_threads(o.engine);
   options.seeds = static_cast<size_t>(o.seeds), options.quick = o.quick;
+  options.only = o.tables;
   const std::string page =
       o.folder.empty()
           ? ""
@@ -121,7 +124,8 @@ int reproduce(const ReproduceCommand& o) {
   };
   try {
     paper.run(options);
-    if (o.paper == "express") options.finished(express_times(o.engine, options));
+    if (o.paper == "express" && wants_table(options, "times"))
+      options.finished(express_times(o.engine, options));
   } catch (const ReproduceCancelled&) {
     return kExitInterrupted;
   } catch (const SelectCancelled&) {
@@ -155,6 +159,10 @@ void add_reproduce(CLI::App& root, Action& action) {
       ->check(CLI::Range(1, 1000))
       ->type_name("N")
       ->capture_default_str()
+      ->group("Protocol");
+  app->add_option("--tables", o->tables, "Only these tables, by their ids: error,selectors")
+      ->delimiter(',')
+      ->type_name("ID,...")
       ->group("Protocol");
   app->add_flag("--quick", o->quick, "Shorter texts and fewer settings: seconds, not minutes")
       ->group("Protocol");

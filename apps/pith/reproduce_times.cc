@@ -27,14 +27,15 @@ void add_claims(ReproducedTable& t, const std::vector<SelectPoint>& points,
   t.claims.push_back(
       {fmt::format("keeping the coreset costs {:.1f}% of attending over it ({:.0f} of {:.0f} ms)",
                    100 * kTheirs, papers::kExpressUpdateMs, papers::kExpressAttendMs),
-       fmt::format("{:.1f}% at {} tokens", 100 * overhead, longest), overhead <= kTheirs});
+       fmt::format("{:.1f}% at {} tokens", 100 * overhead, longest), overhead <= kTheirs,
+       Form::kNoGuarantee, express});
   const double share = end.step.value / find(points, "exact", longest).step.value;
   t.claims.push_back(
       {fmt::format("exact's accuracy in {:.0f}% of its attention time", papers::kExpressTimeShare),
        fmt::format("a decode step takes {:.1f}% of exact's at {} tokens (accuracy: "
                    "the tables above)",
                    100 * share, longest),
-       100 * share <= papers::kExpressTimeShare});
+       100 * share <= papers::kExpressTimeShare, Form::kNoGuarantee, express});
   // A coreset swings between s/2 and 1.5 s rows, so compare the time a row.
   const SelectPoint& start = find(points, express, shortest);
   const auto per_row = [](const SelectPoint& p) {
@@ -45,7 +46,8 @@ void add_claims(ReproducedTable& t, const std::vector<SelectPoint>& points,
                       fmt::format("{:.1f} us at {}, {:.1f} us at {} tokens; a row {:.2f} times",  //
                                   kMicro * start.step.value, shortest, kMicro * end.step.value,
                                   longest, per_row(end) / per_row(start)),
-                      rows(end) < 4 * rows(start) && end.step.value < 2 * start.step.value});
+                      rows(end) < 4 * rows(start) && end.step.value < 2 * start.step.value,
+                      Form::kNoGuarantee, express});
 }
 
 }  // namespace

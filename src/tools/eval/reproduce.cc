@@ -1,6 +1,9 @@
 #include "tools/eval/reproduce.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "pith/error.h"
 #include "tools/eval/reproductions.h"
@@ -8,19 +11,51 @@
 namespace pith {
 
 std::span<const Reproduction> reproductions() {
-  static constexpr Reproduction kAll[] = {
-      {"express", "error against s, selectors at equal rows, long decoding, time against length",
-       16000, 640, reproduce_express},
-      {"balancekv", "single-layer error over the rate, tasks at a quarter of the rows", 4096, 640,
+  static const Reproduction kAll[] = {
+      {"express",
+       "error against s, selectors at equal rows, long decoding, time against length",
+       {"error", "selectors", "decoding", "tasks", "times"},
+       16000,
+       640,
+       reproduce_express},
+      {"balancekv",
+       "single-layer error over the rate, tasks at a quarter of the rows",
+       {"error", "tasks"},
+       4096,
+       640,
        reproduce_balancekv},
-      {"buzz", "perplexity at tiny caches, T/w, budgets and ablations, ten documents", 2560, 256,
+      {"buzz",
+       "perplexity at tiny caches, T/w, budgets and ablations, ten documents",
+       {"perplexity", "threshold", "budgets", "documents", "facts"},
+       2560,
+       256,
        reproduce_buzz},
-      {"qjl", "distortion over bits, outlying channels, codecs at 3 bits", 4096, 512,
+      {"qjl",
+       "distortion over bits, outlying channels, codecs at 3 bits",
+       {"distortion", "outliers", "scores"},
+       4096,
+       512,
        reproduce_qjl},
-      {"csr", "coding errors by pairs, parts and atoms, memory against length, quality", 4096, 384,
+      {"csr",
+       "coding errors by pairs, parts and atoms, memory against length, quality",
+       {"parts", "size", "memory", "quality"},
+       4096,
+       384,
        reproduce_csr},
   };
   return kAll;
+}
+
+std::string_view form_name(Form form) {
+  switch (form) {
+    case Form::kNone: return "";
+    case Form::kPaper: return "the paper's";
+    case Form::kGuarantee: return "ours, guaranteed";
+    case Form::kNoGuarantee: return "ours, no guarantee";
+    case Form::kHeavy: return "ours, heavy rows";
+    case Form::kUntrained: return "untrained dictionary";
+  }
+  return "";
 }
 
 const Reproduction& find_reproduction(std::string_view name) {
@@ -31,6 +66,18 @@ const Reproduction& find_reproduction(std::string_view name) {
   }
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("'{}' is no paper that can be reproduced; known: {}", name, known));
+}
+
+bool wants_table(const ReproduceOptions& options, std::string_view table) {
+  return options.only.empty() || std::ranges::find(options.only, table) != options.only.end();
+}
+
+void check_tables(const Reproduction& paper, std::span<const std::string> only) {
+  for (const std::string& id : only)
+    if (std::ranges::find(paper.tables, id) == paper.tables.end())
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("'{}' is no table of {}; its tables: {}", id, paper.name,
+                              fmt::join(paper.tables, ", ")));
 }
 
 }  // namespace pith

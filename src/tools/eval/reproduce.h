@@ -34,10 +34,23 @@ struct TableRow {
   std::vector<Cell> cells;
 };
 
+/// Whose form of a method ran: a verdict on one form says nothing of another.
+enum class Form {
+  kNone,         ///< no form of the paper's method
+  kPaper,        ///< as the paper has it
+  kGuarantee,    ///< ours, with the paper's guarantee
+  kNoGuarantee,  ///< ours, without it
+  kHeavy,        ///< ours, with rows kept for their attention mass: the paper has none
+  kUntrained,    ///< the paper's code over a dictionary that was not trained
+};
+std::string_view form_name(Form form);
+
 /// A claim of the paper about its table, and whether ours agrees.
 struct Claim {
   std::string paper, ours;
-  bool holds = false;
+  std::optional<bool> holds;  ///< none: open, since the exact cache fails as well
+  Form form = Form::kNone;
+  std::string policy = {};  ///< on which the verdict rests, "" for several
 };
 
 struct ReproducedTable {
@@ -59,6 +72,7 @@ struct ReproduceOptions {
   int runs_at_once = 0;       ///< sessions side by side, each on one thread; 0 = all cores
   size_t seeds = 3;           ///< of randomised policies
   bool quick = false;
+  std::vector<std::string> only;  ///< tables to make; empty = all
   StageProgress progress;
   /// Receives each table when it is finished.
   std::function<void(const ReproducedTable&)> finished;
@@ -69,12 +83,17 @@ struct ReproduceCancelled {};
 
 struct Reproduction {
   std::string_view name, summary;
-  size_t tokens, quick_tokens;  ///< that the text must have
+  std::vector<std::string_view> tables;  ///< ids, in order
+  size_t tokens, quick_tokens;           ///< that the text must have
   void (*run)(const ReproduceOptions& options);
 };
 /// One a paper.
 std::span<const Reproduction> reproductions();
 /// Throws kInvalidArgument for names that are none.
 const Reproduction& find_reproduction(std::string_view name);
+/// Whether `only` is empty or names the table.
+bool wants_table(const ReproduceOptions& options, std::string_view table);
+/// Throws kInvalidArgument if one of `only` is no table of the paper.
+void check_tables(const Reproduction& paper, std::span<const std::string> only);
 
 }  // namespace pith

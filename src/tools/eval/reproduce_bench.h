@@ -2,6 +2,7 @@
 // Shared by the reproductions: the engine's measurements over many policies, as rows of tables.
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/eval/perplexity.h"
@@ -14,7 +15,15 @@ namespace pith {
 struct NamedPolicy {
   std::string name, policy;
   bool random = false;  ///< runs with every seed
+  Form form = Form::kNone;
+
+  Claim claim(std::string paper, std::string ours, std::optional<bool> holds) const {
+    return {std::move(paper), std::move(ours), holds, form, policy};
+  }
 };
+
+/// Per cent of answers that exact must find: a task that it fails says nothing of a cache.
+constexpr double kSolved = 25;
 
 /// Predictions of one policy over all pieces of a text.
 struct PolicyQuality {
@@ -76,6 +85,11 @@ class ReproduceBench {
                     const std::vector<NamedPolicy>& policies) const;
   void finish(const ReproducedTable& table) const { o_.finished(table); }
 
+  /// Makes a table unless others alone were asked for.
+  template <class F>
+  void table(std::string_view id, F&& make) const {
+    if (wants_table(o_, id)) make();
+  }
   bool quick() const { return o_.quick; }
   const ReproduceOptions& options() const { return o_; }
 

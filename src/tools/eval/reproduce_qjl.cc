@@ -204,12 +204,13 @@ void distortion_table(const ReproduceBench& bench, const ModelSample& sample) {
   }
   size_t better = 0;
   for (size_t i = 0; i < sizes.size(); ++i) better += ortho[i] < gaussian[i];
-  t.claims = {{"error of the Gaussian sketch is the theory's",
-               fmt::format("within {:.1f}%", 100 * off), off < 0.15},
-              {"orthogonal rows almost always improve it",
-               fmt::format("at {} of {} sizes; error {:.2f} of Gaussian's at {:.0f} bits", better,
-                           sizes.size(), ortho.back() / gaussian.back(), sizes.back()),
-               better == sizes.size()}};
+  t.claims = {
+      {"error of the Gaussian sketch is the theory's", fmt::format("within {:.1f}%", 100 * off),
+       off < 0.15, Form::kPaper, "qjl(paper=true,outliers=0,sketch=gaussian)"},
+      {"orthogonal rows almost always improve it",
+       fmt::format("at {} of {} sizes; error {:.2f} of Gaussian's at {:.0f} bits", better,
+                   sizes.size(), ortho.back() / gaussian.back(), sizes.back()),
+       better == sizes.size(), Form::kPaper, "qjl(paper=true,outliers=0,sketch=ortho)"}};
   bench.finish(t);
 }
 
@@ -266,11 +267,11 @@ void outlier_table(const ReproduceBench& bench, const ModelSample& sample) {
   t.claims = {{"outliers are rare in the first layers and grow with depth",
                fmt::format("top 8 channels hold {:.1f}% in layer 0, {:.1f}% in layer {}",
                            share.front(), share.back(), layers - 1),
-               share.back() > share.front()},
+               share.back() > share.front(), Form::kNone, ""},
               {"a sketch of their own significantly reduces the distortion",
                fmt::format("smaller in {} of {} layers at {:.2f} against {:.2f} bits per channel",
                            better, layers, with.bits, without.bits),
-               better == layers}};
+               better == layers, Form::kPaper, "qjl(paper=true,outliers=8)"}};
   bench.finish(t);
 }
 
@@ -282,8 +283,8 @@ void score_table(const ReproduceBench& bench) {
       {"exact", "exact"},
       {"kivi", "exact+kivi(bits=2),window=32"},
       {"int4", "exact+int4,window=32"},
-      {"qjl", "exact+qjl(paper=true),window=32", true},
-      {"qjl, gaussian", "exact+qjl(paper=true,sketch=gaussian),window=32", true}};
+      {"qjl", "exact+qjl(paper=true),window=32", true, Form::kPaper},
+      {"qjl, gaussian", "exact+qjl(paper=true,sketch=gaussian),window=32", true, Form::kPaper}};
   const std::vector<std::string> tasks = bench.quick()
                                              ? std::vector<std::string>{"facts"}
                                              : std::vector<std::string>{"facts", "docqa", "kv"};
@@ -323,14 +324,17 @@ void score_table(const ReproduceBench& bench) {
   }
   const auto kl = [&](size_t p) { return *quality[p].divergence().value; };
   const double ratio = std::exp(*quality[3].ln_ratio().value);
-  t.claims = {{"3 bits lose nothing",
-               fmt::format("perplexity {:.4f} of exact's at {:.2f} bits", ratio,
-                           scores[0][3].ledger.effective_bits()),
-               ratio < 1.01},
-              {"at least as good as KIVI at its bits",
-               fmt::format("divergence {:.4f} and {:.4f}", kl(3), kl(1)), kl(3) <= kl(1)},
-              {"orthogonal rows better than Gaussian ones",
-               fmt::format("divergence {:.4f} and {:.4f}", kl(3), kl(4)), kl(3) < kl(4)}};
+  const auto bits = [&](size_t p) { return scores[0][p].ledger.effective_bits(); };
+  t.claims = {
+      policies[3].claim("3 bits lose nothing",
+                        fmt::format("perplexity {:.4f} of exact's at {:.2f} bits", ratio, bits(3)),
+                        ratio < 1.01),
+      policies[3].claim("at least as good as KIVI at its bits",
+                        fmt::format("divergence {:.4f} at {:.2f} bits and {:.4f} at {:.2f}", kl(3),
+                                    bits(3), kl(1), bits(1)),
+                        kl(3) <= kl(1)),
+      policies[3].claim("orthogonal rows better than Gaussian ones",
+                        fmt::format("divergence {:.4f} and {:.4f}", kl(3), kl(4)), kl(3) < kl(4))};
   bench.finish(t);
 }
 
@@ -340,9 +344,9 @@ void reproduce_qjl(const ReproduceOptions& options) {
   const ReproduceBench bench(options);
   tick(bench, "distortion", 0, 1);
   const ModelSample sample = sample_heads(bench, bench.quick() ? 128 : 1024);
-  distortion_table(bench, sample);
-  outlier_table(bench, sample);
-  score_table(bench);
+  bench.table("distortion", [&] { distortion_table(bench, sample); });
+  bench.table("outliers", [&] { outlier_table(bench, sample); });
+  bench.table("scores", [&] { score_table(bench); });
 }
 
 }  // namespace pith

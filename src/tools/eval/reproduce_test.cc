@@ -74,6 +74,10 @@ TEST(Reproduce, EveryPaperQuickly) {
     s.options.seeds = 1;
     paper.run(s.options);
     EXPECT_GE(s.tables.size(), 2u) << paper.name;
+    std::vector<std::string_view> made;
+    for (const ReproducedTable& t : s.tables) made.push_back(t.id);
+    if (paper.name == "express") made.push_back("times");  // the program's
+    EXPECT_TRUE(std::ranges::equal(made, paper.tables)) << paper.name;
     for (const ReproducedTable& t : s.tables) {
       expect_sound(t);
       EXPECT_FALSE(table_text(t).empty());
@@ -90,7 +94,20 @@ TEST(Reproduce, StopsWhenAsked) {
   }
 }
 
-TEST(Reproduce, NamesThatAreNoneAreRefused) { EXPECT_THROW(find_reproduction("nobody"), Error); }
+TEST(Reproduce, NamesThatAreNoneAreRefused) {
+  EXPECT_THROW(find_reproduction("nobody"), Error);
+  const std::vector<std::string> known{"parts"}, unknown{"parts", "error"};
+  EXPECT_NO_THROW(check_tables(find_reproduction("csr"), known));
+  EXPECT_THROW(check_tables(find_reproduction("csr"), unknown), Error);
+}
+
+TEST(Reproduce, OnlyTheTablesAskedFor) {
+  Setting s(find_reproduction("csr").quick_tokens);
+  s.options.only = {"memory"};
+  find_reproduction("csr").run(s.options);
+  ASSERT_EQ(s.tables.size(), 1u);
+  EXPECT_EQ(s.tables[0].id, "memory");
+}
 
 ReproducedTable small_table() {
   return {"id",
@@ -99,7 +116,9 @@ ReproducedTable small_table() {
           "what ran",
           {{"error", 2}, {"paper", 1, true}},
           {{"a|b", "uniform", {{1.234, 0.5}, {}}}, {"longer", "", {{0.0001}, {9.0}}}},
-          {{"a < b", "1 < 2", true}, {"b < a", "2 > 1", false}}};
+          {{"a < b", "1 < 2", true, Form::kPaper, "uniform"},
+           {"b < a", "2 > 1", false},
+           {"c < d", "exact fails", std::nullopt}}};
 }
 
 TEST(Reproduce, TablesAsText) {
@@ -109,18 +128,26 @@ TEST(Reproduce, TablesAsText) {
                       "longer     0.00010     9.0\n"),
             std::string::npos)
       << text;
-  EXPECT_NE(text.find("yes  a < b: 1 < 2\n NO  b < a: 2 > 1\n"), std::string::npos) << text;
+  EXPECT_NE(text.find(" yes  a < b (the paper's): 1 < 2\n  NO  b < a: 2 > 1\n"
+                      "open  c < d: exact fails\n"),
+            std::string::npos)
+      << text;
   EXPECT_NE(text.find("another model"), std::string::npos);
 }
 
 TEST(Reproduce, TablesAsMarkdownAndRecords) {
   const std::string page = table_markdown(small_table());
   EXPECT_NE(page.find("| a\\|b, `uniform` | 1.23 ±0.50 |  |\n"), std::string::npos) << page;
-  EXPECT_NE(page.find("| b < a | NO | 2 > 1 |"), std::string::npos) << page;
+  EXPECT_NE(page.find("| a < b | the paper's | yes | 1 < 2 | `uniform` |"), std::string::npos)
+      << page;
+  EXPECT_NE(page.find("| b < a |  | NO | 2 > 1 |  |"), std::string::npos) << page;
   const Record r = table_record(small_table());
   EXPECT_EQ(r["rows"][0]["cells"].size(), 1u);
   EXPECT_EQ(r["rows"][1]["cells"][1]["paper"], true);
   EXPECT_EQ(r["claims"][1]["holds"], false);
+  EXPECT_TRUE(r["claims"][2]["holds"].is_null());
+  EXPECT_EQ(r["claims"][0]["form"], "the paper's");
+  EXPECT_EQ(r["claims"][0]["policy"], "uniform");
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ bool has_paper(const ReproducedTable& t) {
 
 std::string heading(const Column& c) { return c.name + (c.paper ? kPaperMark : ""); }
 
-const char* verdict(const Claim& c) { return c.holds ? "yes" : "NO"; }
+const char* verdict(const Claim& c) { return !c.holds ? "open" : *c.holds ? "yes" : "NO"; }
 
 // Text between Markdown's bars.
 std::string in_bars(const std::string& text) {
@@ -69,7 +69,9 @@ std::string table_text(const ReproducedTable& t) {
   }
   out += "\n";
   for (const Claim& c : t.claims)
-    out += fmt::format("{:>3}  {}: {}\n", verdict(c), c.paper, c.ours);
+    out +=
+        fmt::format("{:>4}  {}{}: {}\n", verdict(c), c.paper,
+                    c.form == Form::kNone ? "" : fmt::format(" ({})", form_name(c.form)), c.ours);
   return out + fmt::format("{}\n{}{}", t.protocol, has_paper(t) ? kPaperNote : "",
                            has_paper(t) ? "\n" : "");
 }
@@ -93,9 +95,11 @@ std::string table_markdown(const ReproducedTable& t) {
   }
   if (has_paper(t)) out += fmt::format("\n\\{}.\n", kPaperNote);
   if (t.claims.empty()) return out;
-  out += "\n| the paper says | holds here | ours |\n|---|---|---|\n";
+  out += "\n| the paper says | form | holds here | ours | policy |\n|---|---|---|---|---|\n";
   for (const Claim& c : t.claims)
-    out += fmt::format("| {} | {} | {} |\n", in_bars(c.paper), verdict(c), in_bars(c.ours));
+    out += fmt::format("| {} | {} | {} | {} | {} |\n", in_bars(c.paper), form_name(c.form),
+                       verdict(c), in_bars(c.ours),
+                       c.policy.empty() ? "" : fmt::format("`{}`", in_bars(c.policy)));
   return out;
 }
 
@@ -114,7 +118,11 @@ Record table_record(const ReproducedTable& t) {
     rows.push_back({{"name", row.name}, {"policy", row.policy}, {"cells", cells}});
   }
   for (const Claim& c : t.claims)
-    claims.push_back({{"paper", c.paper}, {"ours", c.ours}, {"holds", c.holds}});
+    claims.push_back({{"paper", c.paper},
+                      {"ours", c.ours},
+                      {"holds", c.holds ? Record(*c.holds) : Record()},
+                      {"form", form_name(c.form)},
+                      {"policy", c.policy}});
   return {{"table", t.id},          {"title", t.title}, {"source", t.source},
           {"protocol", t.protocol}, {"rows", rows},     {"claims", claims}};
 }
