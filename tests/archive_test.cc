@@ -198,7 +198,9 @@ INSTANTIATE_TEST_SUITE_P(
         "balancekv(mode=stream,rate=0.25,b=16,endless=true)+int4,window=8",
         "streaming_llm(window=60,rope=cache)", "h2o(budget=50,decay=0.5)+qjl(paper=true)",
         "adakv(budget=50,by=expected_attention)", "expected_attention(budget=50,covariance=false)",
-        "exact+int4(hadamard=true,center=40)", "exact+kivi(bits=4,center=64)",
+        "exact+int4(hadamard=true,center=40)", "exact+turboquant(bits=3,center=40,pre_rope=true)",
+        "express(s=32,heavy=24,heavy_interval=16)+kivi(center=16,pre_rope=true),window=8",
+        "snapkv(budget=50)+int4(center=500,pre_rope=true)", "exact+kivi(bits=4,center=64)",
         "exact+qjl(paper=true,outliers=0)", "exact+qjl(paper=true,slack=0.1)",
         "exact+csr(s=4,online=48,collect=100,draw=kmeans)",
         "exact+csr(s=4,online=32,collect=200,outliers=0.5)",
@@ -317,7 +319,8 @@ INSTANTIATE_TEST_SUITE_P(
                     "exact+kvquant(bits=3,calibrate=32),window=8", "exact+gear(rows=32),window=8",
                     "exact+csr(s=2,online=16,collect=24,outliers=0.4),window=8",
                     "exact+csr(s=2,online=64,collect=200),window=8", "exact+ladder,window=8",
-                    "exact+qjl(center=16),window=8"));
+                    "exact+qjl(center=16),window=8", "exact+int4(center=16,pre_rope=true),window=8",
+                    "express(heavy=0,s=16)+int8(center=90,pre_rope=true),window=8"));
 
 }  // namespace
 }  // namespace pith

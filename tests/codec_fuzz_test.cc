@@ -132,7 +132,9 @@ std::vector<std::string> texts() {
         "qjl(paper=true,outliers=0,center=33)", "qjl(residual=2,m=48,sketch=gaussian)",
         "gear(bits=4,rank=1,rows=32,outliers=0)", "kvquant(bits=2,calibrate=50,outliers=3)",
         "kvquant(bits=4,outliers=0)", "turboquant(bits=1)", "turboquant(bits=4,center=16)",
-        "ladder(new=kivi(bits=4),old=turboquant(center=48),rows=20)"})
+        "ladder(new=kivi(bits=4),old=turboquant(center=48),rows=20)",
+        "int4(hadamard=true,center=40,pre_rope=true)", "kivi(center=33,pre_rope=true)",
+        "gear(rows=32,center=20,pre_rope=true)", "qjl(center=1,pre_rope=true)"})
     all.emplace_back(text);
   return all;
 }

@@ -15,17 +15,25 @@ using test::Shape;
 
 constexpr size_t kRows = 300;
 
-const char* const kSettings[] = {"kivi(center=32)",
-                                 "kivi(bits=4,center=64,hadamard=true)",
-                                 "int4(center=64)",
-                                 "int8(center=128)",
-                                 "qjl(paper=true,center=64)",
-                                 "qjl(paper=true,center=32,outliers=0)",
-                                 "gear(rank=3,outliers=0,rows=32)",
-                                 "kvquant(bits=2,calibrate=40)",
-                                 "qjl(residual=2,m=64,center=32)",
-                                 "turboquant(bits=3,center=64)",
-                                 "ladder(new=int8,old=turboquant(center=32),rows=32)"};
+const char* const kSettings[] = {
+    "kivi(center=32)",
+    "kivi(bits=4,center=64,hadamard=true)",
+    "int4(center=64)",
+    "int8(center=128)",
+    "qjl(paper=true,center=64)",
+    "qjl(paper=true,center=32,outliers=0)",
+    "gear(rank=3,outliers=0,rows=32)",
+    "kvquant(bits=2,calibrate=40)",
+    "qjl(residual=2,m=64,center=32)",
+    "turboquant(bits=3,center=64)",
+    "ladder(new=int8,old=turboquant(center=32),rows=32)",
+    "int4(hadamard=true,center=32,pre_rope=true)",
+    "kivi(center=40,pre_rope=true)",
+    "turboquant(bits=3,center=33,pre_rope=true)",
+    "qjl(pre_rope=true)",
+    "gear(rows=32,center=48,pre_rope=true)",
+    "k:int8(center=500,pre_rope=true)+v:turboquant",
+    "ladder(new=int8(center=32,pre_rope=true),old=turboquant(center=64,pre_rope=true),rows=32)"};
 const char* const kSelectors[] = {"exact", "uniform(budget=64)", "balancekv(budget=64,heavy=0)"};
 
 class CodecSettings : public testing::TestWithParam<std::tuple<const char*, const char*>> {

@@ -60,6 +60,14 @@ TEST(Refusals, SayWhatIsNotThere) {
       {"exact+csr(outliers=0.5)", "outliers"},
       {"exact+csr(online=600)", "online=600"},
       {"exact+turboquant(center=100)", "center=100"},
+      {"exact+int4(center=32,pre_rope=true)", "int4(pre_rope=true)"},
+      {"exact+kivi(center=32,pre_rope=true)", "kivi(pre_rope=true)"},
+      {"exact+turboquant(center=32,pre_rope=true)", "turboquant(pre_rope=true)"},
+      {"exact+k:qjl(pre_rope=true)+v:int4", "kvquant"},
+      {"exact+gear(center=32)", "center=32"},
+      {"exact+gear(center=32,pre_rope=true)", "gear(pre_rope=true)"},
+      {"exact+ladder(new=int8(center=32,pre_rope=true),old=int4(center=32,pre_rope=true))",
+       "int8(pre_rope=true)"},
       {"exact+gear(rows=512)", "rows=512"},
       {"exact+gear(outliers=9)", "outliers=9"},
       {"exact+gear(rank=9)", "rank=9"},
@@ -234,6 +242,25 @@ TEST(Refusals, NameTheNearestPolicyThatWorks) {
   EXPECT_NE(refusal(kShape, "snapkv(budget=96)+kvquant").find("keys before RoPE"),
             std::string::npos);
   EXPECT_EQ(refusal(shape_of(80), "exact").find("nearest"), std::string::npos) << "none is";
+}
+
+TEST(Codecs, MeansBeforeRopeSayOfHowManyRows) {
+  for (const char* name : {"int8", "int4", "kivi", "turboquant", "gear"}) {
+    const CodecRow& row = codec_row(name);
+    try {
+      row.read({name, {{"pre_rope", "true"}}});
+      ADD_FAILURE() << name;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
+      EXPECT_NE(std::string(e.what()).find("(center=32,pre_rope=true)"), std::string::npos);
+    }
+    const MethodOptions both = row.read({name, {{"center", "32"}, {"pre_rope", "true"}}});
+    EXPECT_TRUE(row.make(both, Side::kKeys)->pre_rope()) << name;
+    EXPECT_FALSE(row.make(both, Side::kValues)->pre_rope()) << name;
+  }
+  EXPECT_TRUE(codec_row("qjl")
+                  .make(codec_row("qjl").read({"qjl", {{"pre_rope", "true"}}}), Side::kKeys)
+                  ->pre_rope());
 }
 
 // Every policy that is offered instead is one that is not refused.

@@ -90,11 +90,7 @@ void CentredRows::code_waiting() {
   std::vector<float> rows(group_rows_ * dim_), mu(dim_);
   waiting_.decode(rows.data(), 0, group_rows_);
   waiting_.clear();
-  for (size_t c = 0; c < dim_; ++c) {
-    double sum = 0;
-    for (size_t t = 0; t < group_rows_; ++t) sum += rows[t * dim_ + c];
-    mu[c] = static_cast<float>(sum / static_cast<double>(group_rows_));
-  }
+  take_means(mu.data(), rows.data(), group_rows_, dim_);
   firsts_.push_back(static_cast<uint32_t>(inner_->rows()));
   centres_.resize((groups + 1) * dim_);
   kernels_->from_f32(centres_.data() + groups * dim_, mu.data(), DType::kF16, dim_);
@@ -139,11 +135,6 @@ void CentredRows::scores(float* out, size_t ld, const float* q, const float* pre
 }
 
 }  // namespace
-
-std::unique_ptr<Codec> centred_if_asked(std::unique_ptr<Codec> codec, size_t rows, Side side) {
-  if (rows == 0 || side == Side::kValues) return codec;
-  return std::make_unique<CentredCodec>(std::move(codec), rows);
-}
 
 double CentredCodec::most_bytes(size_t rows, size_t dim, bool evicted) const {
   // A body has two stores at most, and each may wait.

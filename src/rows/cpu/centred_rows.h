@@ -43,7 +43,4 @@ class CentredCodec final : public Codec {
   size_t group_rows_;
 };
 
-/// `codec` itself for values and for 0 rows.
-std::unique_ptr<Codec> centred_if_asked(std::unique_ptr<Codec> codec, size_t rows, Side side);
-
 }  // namespace pith

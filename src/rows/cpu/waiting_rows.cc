@@ -20,6 +20,14 @@ void require_f16(const float* row, size_t dim) {
                                                     : "the model's activations are not finite"));
 }
 
+void take_means(float* mean, const float* rows, size_t count, size_t dim) {
+  for (size_t c = 0; c < dim; ++c) {
+    double sum = 0;
+    for (size_t t = 0; t < count; ++t) sum += rows[t * dim + c];
+    mean[c] = static_cast<float>(sum / static_cast<double>(count));
+  }
+}
+
 void WaitingRows::push(const float* row) {
   require_f16(row, dim_);
   const size_t before = rows_.size();

@@ -13,6 +13,9 @@ namespace pith {
 /// Throws kNonFinite if f16 cannot hold one of the numbers of `row` [dim].
 void require_f16(const float* row, size_t dim);
 
+/// mean [dim] <- of each channel of rows [count, dim].
+void take_means(float* mean, const float* rows, size_t count, size_t dim);
+
 /// Codecs whose rows wait take them in multiples of this: selectors drop rows between appends, and
 /// which rows then wait together must not depend on how a stream is cut.
 inline constexpr size_t kWaitingBlock = 32;

@@ -9,9 +9,10 @@ namespace pith {
 namespace {
 
 std::unique_ptr<Codec> make_gear(const MethodOptions& o, Side side) {
-  GearFormat format = o.as<GearOptions>().format();
+  const auto& gear = o.as<GearOptions>();
+  GearFormat format = gear.format();
   format.side = side;
-  return std::make_unique<GearCodec>(format);
+  return centred_if_asked(std::make_unique<GearCodec>(format), gear, side);
 }
 
 /// KIVI's levels with a product and numbers apart.
@@ -27,18 +28,21 @@ Offers gear_on_gpu(const MethodOptions& options, const OfferSite& site) {
                                fmt::format("up to {}", kGearRankOnGpu)),
                      Limit::of("gear", "outliers", apart, apart <= kApartOnGpu,
                                fmt::format("up to {} of a row", kApartOnGpu)),
-                     Limit::of_group("gear", "rows", o.rows, false)}};
+                     Limit::of_group("gear", "rows", o.rows, false),
+                     Limit::of("gear", "center", o.center, o.center == 0, "0"),
+                     pre_rope_limit("gear", o)}};
 }
 
 }  // namespace
 
 Fields GearOptions::fields() {
-  return {choice("bits", bits, {2, 4}, "of a code"),
-          whole("rank", rank, {.most = 4096}, "of the product; 0 = none"),
-          whole("outliers", outliers, {.most = 65535},
-                "numbers of a row kept apart in f16; unset: 2 in 100, rounded up"),
-          whole("rows", rows, {.least = 32, .most = size_t{1} << 20, .multiple = 32},
-                "rows that share a product")};
+  return Fields{choice("bits", bits, {2, 4}, "of a code"),
+                whole("rank", rank, {.most = 4096}, "of the product; 0 = none"),
+                whole("outliers", outliers, {.most = 65535},
+                      "numbers of a row kept apart in f16; unset: 2 in 100, rounded up"),
+                whole("rows", rows, {.least = 32, .most = size_t{1} << 20, .multiple = 32},
+                      "rows that share a product")} +
+         CentreOptions::fields();
 }
 
 GearFormat GearOptions::format() const {

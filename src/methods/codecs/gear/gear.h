@@ -2,6 +2,7 @@
 // GEAR (Kang et al. 2024): integer codes, a low-rank product of what they miss, and the numbers
 // that stand out apart.
 
+#include "methods/centre_options.h"
 #include "policy/registry.h"
 
 namespace pith {
@@ -11,7 +12,7 @@ struct GearFormat;
 /// The highest rank of a product that the GPU's kernels have room for.
 inline constexpr size_t kGearRankOnGpu = 8;
 
-struct GearOptions {
+struct GearOptions : CentreOptions {
   int bits = 2;
   size_t rank = 2;
   std::optional<size_t> outliers;

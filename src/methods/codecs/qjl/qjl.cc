@@ -4,12 +4,10 @@
 
 #include <algorithm>
 
-#include "methods/centre_field.h"
 #include "methods/codecs/qjl/plane_rows.h"
 #include "methods/codecs/qjl/qjl_keys.h"
 #include "methods/methods.h"
 #include "pith/error.h"
-#include "rows/cpu/centred_rows.h"
 #include "rows/cpu/token_rows.h"
 
 namespace pith {
@@ -30,7 +28,7 @@ std::unique_ptr<Codec> make_qjl(const MethodOptions& options, Side side) {
   const auto& o = options.as<QjlOptions>();
   auto keys = make_keys(o);  // sizes are checked on both sides
   if (side == Side::kValues) return make_values(o);
-  return centred_if_asked(std::move(keys), o.center, side);
+  return centred_if_asked(std::move(keys), o, side);
 }
 
 std::unique_ptr<Codec> make_turboquant(const MethodOptions& options, Side side) {
@@ -39,7 +37,7 @@ std::unique_ptr<Codec> make_turboquant(const MethodOptions& options, Side side) 
   format.planes = o.bits;
   format.bits = 0;
   format.whole_rows = o.whole_rows(side);
-  return centred_if_asked(std::make_unique<PlaneCodec>(format), o.center, side);
+  return centred_if_asked(std::make_unique<PlaneCodec>(format), o, side);
 }
 
 /// What the GPU takes of a coarse code and of a sketch of the keys themselves.
@@ -55,6 +53,7 @@ std::vector<Limit> limits_on_gpu(const QjlOptions& o, size_t dim) {
   if (sketch) center = limit("center", o.center, o.center == 0, center.there);
   center.there += "; 0 with residual=0";
   return {center,
+          pre_rope_limit("qjl", o),
           {"unbias", "false: scores are the estimates themselves",
            o.unbias_weights ? "qjl(unbias=true)" : ""},
           {"slack", "0: each group has channels of its own",
@@ -96,41 +95,46 @@ Offers turboquant_on_gpu(const MethodOptions& options, const OfferSite& site) {
           .code = text,
           .shares = centred,
           .block = centred ? o.center : 32,
-          .limits = {Limit::of_group("turboquant", "center", o.center, true)}};
+          .limits = {Limit::of_group("turboquant", "center", o.center, true),
+                     pre_rope_limit("turboquant", o)}};
 }
 
 }  // namespace
 
 Fields QjlOptions::fields() {
   constexpr size_t kMostBits = 65536;
-  return {whole("m", bits, {.most = kMostBits, .multiple = 16},
-                "bits of the sketch: of what a coarse code leaves, unset: none; of a key with "
-                "residual=0, unset: 2 a channel"),
-          choice<Sketch>("sketch", sketch,
-                         {{"ortho", Sketch::kOrtho},
-                          {"gaussian", Sketch::kGaussian},
-                          {"hadamard", Sketch::kHadamard}},
-                         "rows of the random sketch"),
-          whole("outliers", outliers, {.most = 65535},
-                "residual=0: channels of largest norm over 32 rows with a sketch of their own; "
-                "unset: 8"),
-          whole("m_out", out_bits, {.least = 16, .most = kMostBits, .multiple = 16},
-                "residual=0: bits of the outliers' sketch; unset: 1 a channel"),
-          number("slack", slack, {0, 1},
+  return Fields{
+             whole("m", bits, {.most = kMostBits, .multiple = 16},
+                   "bits of the sketch: of what a coarse code leaves, unset: none; of a key with "
+                   "residual=0, unset: 2 a channel"),
+             choice<Sketch>("sketch", sketch,
+                            {{"ortho", Sketch::kOrtho},
+                             {"gaussian", Sketch::kGaussian},
+                             {"hadamard", Sketch::kHadamard}},
+                            "rows of the random sketch"),
+             whole("outliers", outliers, {.most = 65535},
+                   "residual=0: channels of largest norm over 32 rows with a sketch of their own; "
+                   "unset: 8"),
+             whole("m_out", out_bits, {.least = 16, .most = kMostBits, .multiple = 16},
+                   "residual=0: bits of the outliers' sketch; unset: 1 a channel"),
+             number(
+                 "slack", slack, {0, 1},
                  "residual=0: energy that channels of the 32 rows before may leave the inliers in "
                  "excess, and "
                  "stay: 0.05 is 2.5% more noise, and twice as fast on the CPU"),
-          choice("residual", residual, {0, 1, 2, 3, 4},
-                 "bits a channel of a coarse code, and of values, 2 at least there; 0: keys are "
-                 "sketched themselves, values in 2 bits as in kivi"),
-          flag("unbias", unbias_weights,
-               "scores less half of their variance, so that their exponentials are unbiased"),
-          centre_field(center),
-          flag("paper", paper, "the paper's form where nothing else is given: residual=0, center=0")
-              .when(paper)};
+             choice("residual", residual, {0, 1, 2, 3, 4},
+                    "bits a channel of a coarse code, and of values, 2 at least there; 0: keys are "
+                    "sketched themselves, values in 2 bits as in kivi"),
+             flag("unbias", unbias_weights,
+                  "scores less half of their variance, so that their exponentials are unbiased")} +
+         CentreOptions::fields() +
+         Fields{flag("paper", paper,
+                     "the paper's form where nothing else is given: residual=0, center=0")
+                    .when(paper)};
 }
 
 void QjlOptions::check(const std::string& method) const {
+  CentreOptions::check(method);
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("{}({}", method, why));
   };
@@ -179,10 +183,11 @@ PlaneFormat QjlOptions::value_planes() const {
 }
 
 Fields TurboquantOptions::fields() {
-  return {choice("bits", bits, {1, 2, 3, 4}, "of a code"), centre_field(center),
-          flag("fit", fit,
-               "scales of the least squared error, by which rows become shorter; else what is read "
-               "of a row is as long along the row as it, but for keys of 1 bit")};
+  return Fields{choice("bits", bits, {1, 2, 3, 4}, "of a code")} + CentreOptions::fields() +
+         Fields{flag(
+             "fit", fit,
+             "scales of the least squared error, by which rows become shorter; else what is read "
+             "of a row is as long along the row as it, but for keys of 1 bit")};
 }
 
 CodecRow turboquant_row() {

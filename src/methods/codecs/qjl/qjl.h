@@ -7,6 +7,7 @@
 // default a sketch has 3 bits a number in the place of one (plane_rows.h), of keys around the mean
 // of their 128, and values are as many bits after the same transform: docs/decisions/0260.
 
+#include "methods/centre_options.h"
 #include "methods/codecs/qjl/projection.h"
 #include "policy/registry.h"
 
@@ -15,7 +16,8 @@ namespace pith {
 struct QjlFormat;
 struct PlaneFormat;
 
-struct QjlOptions {
+struct QjlOptions : CentreOptions {
+  QjlOptions() { center = 128; }
   std::optional<size_t> bits;  ///< m
   Sketch sketch = Sketch::kOrtho;
   std::optional<size_t> outliers;  ///< unset: 8
@@ -23,7 +25,6 @@ struct QjlOptions {
   double slack = 0;
   int residual = 3;
   bool unbias_weights = false;
-  size_t center = 128;
   bool paper = false;
 
   Fields fields();
@@ -42,9 +43,8 @@ struct QjlOptions {
 /// The most outlying channels of a group that the GPU's kernels have room for.
 inline constexpr size_t kQjlOutliersOnGpu = 8;
 
-struct TurboquantOptions {
+struct TurboquantOptions : CentreOptions {
   int bits = 2;
-  size_t center = 0;
   bool fit = false;  ///< scales of the least squared error
   Fields fields();
   /// Of PlaneFormat. Keys of one bit are too noisy for it: what their scores would gain in the

@@ -1,9 +1,7 @@
 #include "methods/codecs/quant/quant.h"
 
-#include "methods/centre_field.h"
 #include "methods/codecs/quant/channel_rows.h"
 #include "methods/methods.h"
-#include "rows/cpu/centred_rows.h"
 #include "rows/cpu/rotated_rows.h"
 #include "rows/cpu/token_rows.h"
 
@@ -14,7 +12,7 @@ constexpr const char *kInt8 = "int8", *kInt4 = "int4", *kKivi = "kivi";
 
 std::unique_ptr<Codec> with_wrappers(std::unique_ptr<Codec> codec, const IntOptions& o, Side side) {
   if (o.hadamard) codec = std::make_unique<RotatedCodec>(std::move(codec), side);
-  return centred_if_asked(std::move(codec), o.center, side);
+  return centred_if_asked(std::move(codec), o, side);
 }
 
 template <int kBits>
@@ -41,7 +39,7 @@ Offers levels_on_gpu(const std::string& name, const std::string& code, const Int
           .code = code,
           .shares = centred || (keys && name == std::string_view(kKivi)),
           .block = centred ? o.center : 32,
-          .limits = {Limit::of_group(name, "center", o.center, true)}};
+          .limits = {Limit::of_group(name, "center", o.center, true), pre_rope_limit(name, o)}};
 }
 
 template <int kBits>
@@ -59,9 +57,10 @@ Offers kivi_on_gpu(const MethodOptions& options, const OfferSite& site) {
 }  // namespace
 
 Fields IntOptions::fields() {
-  return {flag("hadamard", hadamard,
-               "code rows after a Walsh-Hadamard transform: outlying channels are spread over all"),
-          centre_field(center)};
+  return Fields{flag("hadamard", hadamard,
+                     "code rows after a Walsh-Hadamard transform: outlying channels are spread "
+                     "over all")} +
+         CentreOptions::fields();
 }
 
 Fields KiviOptions::fields() {

@@ -1,0 +1,30 @@
+#pragma once
+// `center` and `pre_rope`: means that codecs of keys take out before they code. All of them read,
+// check and carry them out alike.
+
+#include <memory>
+#include <string>
+
+#include "policy/offers.h"
+#include "policy/options.h"
+#include "rows/cpu/coded_rows.h"
+
+namespace pith {
+
+struct CentreOptions {
+  size_t center = 0;      ///< rows
+  bool pre_rope = false;  ///< one mean, of the first `center` rows before RoPE
+
+  Fields fields();
+  /// Throws kInvalidArgument.
+  void check(const std::string& method) const;
+};
+
+/// `codec` around means of keys; itself for values and for 0 rows.
+std::unique_ptr<Codec> centred_if_asked(std::unique_ptr<Codec> codec, const CentreOptions& o,
+                                        Side side);
+
+/// The GPU takes pre_rope=false alone.
+Limit pre_rope_limit(const std::string& method, const CentreOptions& o);
+
+}  // namespace pith
