@@ -23,9 +23,7 @@ std::string content_text(const Json& content, const std::string& path) {
     if (type != "text")
       throw unsupported(part.path("type"),
                         fmt::format("is '{}'; this model reads text alone", type));
-    const auto text = part.text("text", SIZE_MAX);
-    if (!text) throw wrong(part.path("text"), "is missing");
-    out += *text;
+    out += part.required_text("text", SIZE_MAX);
   }
   return out;
 }
@@ -36,34 +34,33 @@ Json checked_call(const Json& given, const std::string& path) {
   const Json* function = f.get("function");
   if (function == nullptr) throw wrong(f.path("function"), "is missing");
   Fields inner(*function, f.path("function"));
-  const auto name = inner.text("name", 256);
-  if (!name) throw wrong(inner.path("name"), "is missing");
+  const std::string name = inner.required_text("name", 256);
   Json arguments = Json::object();
   if (const Json* told = inner.get("arguments"); told != nullptr && told->is_string()) {
-    arguments = Json::parse(told->get_ref<const std::string&>(), nullptr, false);
-    if (arguments.is_discarded()) arguments = *told;  // an answer that was cut
+    // What is no JSON is an answer that was cut.
+    arguments =
+        parse_text(told->get_ref<const std::string&>(), inner.path("arguments")).value_or(*told);
   } else if (told != nullptr) {
     arguments = *told;
   }
   return {{"id", f.text("id", 256).value_or("")},
           {"type", "function"},
-          {"function", {{"name", *name}, {"arguments", arguments}}}};
+          {"function", {{"name", name}, {"arguments", arguments}}}};
 }
 
 Json checked_message(const Json& given, const std::string& path) {
   Fields f(given, path);
-  const auto role = f.text("role", 100);
-  if (!role) throw wrong(f.path("role"), "is missing");
+  const std::string role = f.required_text("role", 100);
   static constexpr const char* kRoles[] = {"system", "developer", "user", "assistant", "tool"};
-  if (std::none_of(std::begin(kRoles), std::end(kRoles), [&](const char* r) { return *role == r; }))
+  if (std::none_of(std::begin(kRoles), std::end(kRoles), [&](const char* r) { return role == r; }))
     throw wrong(f.path("role"), fmt::format("is '{}'; roles are system, developer, user, assistant "
                                             "and tool",
-                                            *role));
+                                            role));
   Json out;
-  out["role"] = *role == "developer" ? "system" : *role;
+  out["role"] = role == "developer" ? "system" : role;
   const Json* content = f.get("content");
   const Json* calls = f.get("tool_calls");
-  if (content == nullptr && calls == nullptr && *role != "assistant")
+  if (content == nullptr && calls == nullptr && role != "assistant")
     throw wrong(f.path("content"), "is missing");
   out["content"] = content == nullptr ? "" : content_text(*content, f.path("content"));
   if (calls != nullptr && !calls->empty()) {

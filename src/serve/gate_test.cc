@@ -222,6 +222,37 @@ TEST(Gate, WhatIsInTheMiddle) {
   EXPECT_THROW(text_call(parse_object(R"({"prompt":[1],"suffix":"c"})"), kOptions), Refusal);
 }
 
+TEST(Gate, WholeNumbersAreNotRounded) {
+  const auto param = [](const std::string& body) -> std::string {
+    try {
+      chat_call(parse_object(body), kOptions);
+    } catch (const Refusal& r) {
+      EXPECT_EQ(r.status, 400);
+      return r.param;
+    }
+    return "";
+  };
+  const auto with = [](const std::string& more) {
+    return R"({"messages":[{"role":"user","content":"Hi"}],)" + more + "}";
+  };
+  EXPECT_EQ(param(with(R"("seed":18446744073709551616)")), "seed");
+  EXPECT_EQ(param(with(R"("logit_bias":{"7":-9223372036854775809})")), "logit_bias.7");
+  EXPECT_EQ(param(with(R"("tools":[{"type":"function","function":{"name":"f","parameters":)"
+                       R"({"enum":[1,99999999999999999999]}}}])")),
+            "tools[0].function.parameters.enum[1]");
+  EXPECT_EQ(param(with(R"("seed":9223372036854775807)")), "");
+  EXPECT_EQ(param(with(R"("metadata":{"a":18446744073709551615,"b":1e30,"c":-0.1})")), "");
+  const auto with_call = [](const std::string& arguments) {
+    return R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","tool_calls":)"
+           R"([{"type":"function","function":{"name":"f","arguments":)" +
+           Json(arguments).dump() + R"(}}]},{"role":"user","content":"b"}]})";
+  };
+  const std::string field = "messages[1].tool_calls[0].function.arguments";
+  EXPECT_EQ(param(with_call(R"({"id":[0,36893488147419103232]})")), field + ".id[1]");
+  EXPECT_EQ(param(with_call(std::string(100000, '['))), field);  // nested too deep to be written
+  EXPECT_EQ(param(with_call(R"({"id":12)")), "");                // an answer that was cut
+}
+
 TEST(Gate, JsonHasLimits) {
   const std::string deep = R"({"a":)" + std::string(70, '[') + std::string(70, ']') + "}";
   std::string wide = R"({"a":[0)";

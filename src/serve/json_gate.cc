@@ -10,48 +10,104 @@
 namespace pith::serve {
 namespace {
 
-/// Looks at a document while it is parsed.
-class Watch {
+/// Looks at a document before it is made: it has limits, and each number is one that a value holds.
+class Watch : public nlohmann::json_sax<Json> {
  public:
-  bool operator()(int depth, Json::parse_event_t event, const Json& value) {
-    using Event = Json::parse_event_t;
-    if (depth > kMostDepth)
-      throw Refusal(400, "invalid_json",
-                    fmt::format("the JSON is nested more than {} deep", kMostDepth));
-    if (++values_ > kMostValues)
-      throw Refusal(400, "invalid_json",
-                    fmt::format("the JSON has more than {} values", kMostValues));
-    if (event == Event::object_start) keys_.emplace_back();
-    if (event == Event::object_end) keys_.pop_back();
-    if (event == Event::key && !keys_.back().insert(value.get<std::string>()).second)
-      throw Refusal(400, "invalid_json",
-                    fmt::format("the JSON has the key '{}' twice in one object",
-                                value.get<std::string>().substr(0, 100)));
+  /// `path`: of the field whose text it is; "" = a body.
+  explicit Watch(const std::string& path) : root_(path) {}
+  /// Why it is no JSON.
+  const std::string& error() const { return error_; }
+
+  bool null() override { return value(); }
+  bool boolean(bool) override { return value(); }
+  bool number_integer(number_integer_t) override { return value(); }
+  bool number_unsigned(number_unsigned_t) override { return value(); }
+  bool number_float(number_float_t, const string_t& text) override {
+    value();
+    // The parser takes what 64 bits do not hold for a double, which would round it.
+    if (text.find_first_of(".eE") == std::string::npos)
+      throw wrong(path(), "is a whole number of more than 64 bits, which would be rounded");
     return true;
+  }
+  bool string(string_t&) override { return value(); }
+  bool binary(binary_t&) override { return value(); }
+  bool start_object(std::size_t) override { return open(false); }
+  bool start_array(std::size_t) override { return open(true); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& name) override {
+    Level& level = levels_.back();
+    if (!level.keys.insert(name).second)
+      throw refusal(fmt::format("has the key '{}' twice in one object", name.substr(0, 100)));
+    level.key = name;
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const Json::exception& e) override {
+    const std::string_view why = e.what();
+    error_ = why.substr(std::min(why.find(' '), why.size()));
+    return false;
   }
 
  private:
+  struct Level {
+    bool list;
+    size_t count = 0;
+    std::string key = {};
+    std::unordered_set<std::string> keys = {};
+  };
+
+  bool value() {
+    if (!levels_.empty()) ++levels_.back().count;
+    if (++values_ > kMostValues) throw refusal(fmt::format("has more than {} values", kMostValues));
+    return true;
+  }
+  bool open(bool list) {
+    value();
+    levels_.push_back({list});
+    if (levels_.size() > static_cast<size_t>(kMostDepth))
+      throw refusal(fmt::format("is nested more than {} deep", kMostDepth));
+    return true;
+  }
+  bool close() {
+    levels_.pop_back();
+    return true;
+  }
+  Refusal refusal(const std::string& what) const {
+    if (!root_.empty()) return wrong(root_, what);
+    return {400, "invalid_json", "the JSON " + what};
+  }
+  std::string path() const {
+    std::string out = root_;
+    for (const Level& level : levels_) {
+      if (level.list)
+        out += fmt::format("[{}]", level.count - 1);
+      else
+        out += (out.empty() ? "" : ".") + level.key.substr(0, 100);
+    }
+    return out;
+  }
+
+  const std::string root_;
+  std::string error_;
   size_t values_ = 0;
-  std::vector<std::unordered_set<std::string>> keys_;
+  std::vector<Level> levels_;
 };
 
 }  // namespace
 
 Json parse_object(std::string_view body) {
-  Watch watch;
-  Json out;
-  try {
-    out = Json::parse(body, [&](int depth, Json::parse_event_t event, Json& value) {
-      return watch(depth, event, value);
-    });
-  } catch (const Json::exception& e) {
-    const std::string_view why = e.what();
-    throw Refusal(
-        400, "invalid_json",
-        fmt::format("the body is no JSON: {}", why.substr(std::min(why.find(' '), why.size()))));
-  }
+  Watch watch("");
+  if (!Json::sax_parse(body, &watch))
+    throw Refusal(400, "invalid_json", "the body is no JSON:" + watch.error());
+  Json out = Json::parse(body);
   if (!out.is_object()) throw Refusal(400, "invalid_json", "the body must be a JSON object");
   return out;
+}
+
+std::optional<Json> parse_text(std::string_view text, const std::string& path) {
+  Watch watch(path);
+  if (!Json::sax_parse(text, &watch)) return std::nullopt;
+  return Json::parse(text);
 }
 
 std::string dump(const Json& json) {
@@ -117,6 +173,12 @@ std::optional<std::string> Fields::text(const std::string& name, size_t most_byt
     throw wrong(path(name),
                 fmt::format("has {} bytes; at most {} are read", out.size(), most_bytes));
   return out;
+}
+
+std::string Fields::required_text(const std::string& name, size_t most_bytes) {
+  const auto out = text(name, most_bytes);
+  if (!out) throw wrong(path(name), "is missing");
+  return *out;
 }
 
 std::vector<std::string> Fields::texts(const std::string& name, size_t most, size_t most_bytes) {

@@ -17,8 +17,10 @@ inline constexpr int kMostDepth = 64;
 inline constexpr size_t kMostValues = 100000;
 
 /// An object. Throws Refusal (400) for text that is no JSON or no object, past the limits, with a
-/// key twice, invalid UTF-8 or numbers that no double holds.
+/// key twice, invalid UTF-8, whole numbers of more than 64 bits or others that no double holds.
 Json parse_object(std::string_view body);
+/// The same for any JSON that a field holds as text; nullopt where it is none.
+std::optional<Json> parse_text(std::string_view text, const std::string& path);
 std::string dump(const Json& json);
 
 /// The fields of an object by name, checked. null counts as absent everywhere.
@@ -32,6 +34,7 @@ class Fields {
   std::optional<int64_t> integer(const std::string& name, int64_t least, int64_t most);
   std::optional<double> number(const std::string& name, double least, double most);
   std::optional<std::string> text(const std::string& name, size_t most_bytes);
+  std::string required_text(const std::string& name, size_t most_bytes);
   /// A string or a list of them; each has at least one byte.
   std::vector<std::string> texts(const std::string& name, size_t most, size_t most_bytes);
   std::vector<int32_t> ids(const std::string& name, size_t most, int32_t vocabulary);
