@@ -22,6 +22,10 @@ try:
 except ImportError:
     anthropic = None
 
+UNITS = ("mile", "yard")
+TOOL = {"name": "add", "parameters": {
+    "type": "object", "additionalProperties": False, "required": ["unit"],
+    "properties": {"unit": {"enum": list(UNITS)}}}}
 USER = [{"role": "user", "content": "The ship lay"}]
 
 
@@ -138,9 +142,7 @@ class Client(unittest.TestCase):
         self.assertIn("pattern", str(refused.exception))
 
     def test_tools(self):
-        tool = {"type": "function", "function": {"name": "add", "parameters": {
-            "type": "object", "additionalProperties": False, "required": ["unit"],
-            "properties": {"unit": {"enum": ["mile", "yard"]}}}}}
+        tool = {"type": "function", "function": TOOL}
         other = {"type": "function", "function": {"name": "sink", "parameters": {
             "type": "object", "additionalProperties": False, "properties": {}}}}
         for choice in ("required", {"type": "function", "function": {"name": "add"}}):
@@ -149,12 +151,12 @@ class Client(unittest.TestCase):
             call = answer.choices[0].message.tool_calls[0]
             self.assertIn(call.function.name, ("add", "sink") if choice == "required" else ("add",))
             if call.function.name == "add":
-                self.assertIn(json.loads(call.function.arguments)["unit"], ("mile", "yard"))
+                self.assertIn(json.loads(call.function.arguments)["unit"], UNITS)
         chunks = list(self.create(tools=[tool], tool_choice="required", max_tokens=200, stream=True))
         deltas = [t for c in chunks for t in (c.choices[0].delta.tool_calls or []) if c.choices]
         self.assertEqual(deltas[0].function.name, "add")
         joined = "".join(t.function.arguments or "" for t in deltas)
-        self.assertIn(json.loads(joined)["unit"], ("mile", "yard"))
+        self.assertIn(json.loads(joined)["unit"], UNITS)
         self.assertEqual(chunks[-1].choices[0].finish_reason, "tool_calls")
         told = USER + [answer.choices[0].message.model_dump(exclude_none=True),
                        {"role": "tool", "tool_call_id": call.id, "content": "three"}]
@@ -182,6 +184,63 @@ class Client(unittest.TestCase):
         with self.assertRaises(openai.BadRequestError) as raised:
             self.client.responses.create(**options, previous_response_id="resp_1")
         self.assertEqual(raised.exception.param, "previous_response_id")
+
+    def test_tools_in_responses(self):
+        name, schema = TOOL["name"], TOOL["parameters"]
+        tools = [{"type": "function", "name": name, "parameters": schema, "strict": True}]
+        options = {"model": "demo", "temperature": 0, "max_output_tokens": 200, "tools": tools}
+        for choice in ("required", {"type": "function", "name": name}):
+            answer = self.client.responses.create(**options, input="The ship lay", tool_choice=choice)
+            self.assertEqual((answer.status, len(answer.tools)), ("completed", 1))
+            call = answer.output[0]
+            self.assertEqual((call.type, call.name, call.status), ("function_call", name, "completed"))
+            self.assertIn(json.loads(call.arguments)["unit"], UNITS)
+        events = list(self.client.responses.create(**options, input="The ship lay", stream=True,
+                                                   tool_choice="required"))
+        self.assertEqual([e.sequence_number for e in events], list(range(len(events))))
+        grown = {}
+        for e in events:
+            if e.type == "response.function_call_arguments.delta":
+                grown[e.item_id] = grown.get(e.item_id, "") + e.delta
+        final = events[-1].response
+        self.assertEqual(grown, {i.id: i.arguments for i in final.output if i.type == "function_call"})
+        self.assertEqual(json.loads(final.output[0].arguments), json.loads(call.arguments))
+        told = [{"role": "user", "content": "The ship lay"}, call.model_dump(exclude_none=True),
+                {"type": "function_call_output", "call_id": call.call_id, "output": "three"}]
+        after = self.client.responses.create(**options, input=told, tool_choice="none")
+        self.assertTrue(all(item.type == "message" for item in after.output))
+        cut = self.client.responses.create(**{**options, "max_output_tokens": 9}, input="The ship lay",
+                                           tool_choice="required")
+        self.assertEqual((cut.status, cut.output[-1].status), ("incomplete", "incomplete"))
+
+    @unittest.skipIf(anthropic is None, "the anthropic package is not here")
+    def test_tools_in_messages(self):
+        name, schema = TOOL["name"], TOOL["parameters"]
+        with anthropic.Anthropic(base_url=self.server.url, api_key="secret-key") as client:
+            options = {"model": "demo", "max_tokens": 200, "extra_body": {"temperature": 0},
+                       "tools": [{"name": name, "input_schema": schema}]}
+            for choice in ({"type": "any"}, {"type": "tool", "name": name}):
+                answer = client.messages.create(**options, messages=USER, tool_choice=choice)
+                self.assertEqual(answer.stop_reason, "tool_use")
+                call = answer.content[0]
+                self.assertEqual((call.type, call.name), ("tool_use", name))
+                self.assertIn(call.input["unit"], UNITS)
+            with client.messages.stream(**options, messages=USER, tool_choice=choice) as stream:
+                pieces = [e.partial_json for e in stream if e.type == "input_json"]
+                final = stream.get_final_message()
+            self.assertEqual(final.content[0].input, call.input)
+            self.assertEqual(json.loads("".join(pieces)), call.input)
+            told = USER + [{"role": "assistant", "content": [c.model_dump() for c in answer.content]},
+                           {"role": "user", "content": [{"type": "tool_result", "content": "three",
+                                                         "tool_use_id": c.id} for c in answer.content]}]
+            after = client.messages.create(**options, messages=told, tool_choice={"type": "none"})
+            self.assertTrue(all(block.type == "text" for block in after.content))
+            count = client.messages.count_tokens(model="demo", messages=told, tools=options["tools"])
+            self.assertGreater(count.input_tokens, after.usage.input_tokens)
+            cut = client.messages.create(**{**options, "max_tokens": 9}, messages=USER,
+                                         tool_choice=choice)
+            self.assertEqual(cut.stop_reason, "max_tokens")
+            self.assertFalse([b for b in cut.content if b.type == "tool_use"])
 
     @unittest.skipIf(anthropic is None, "the anthropic package is not here")
     def test_messages(self):

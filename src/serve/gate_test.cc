@@ -211,6 +211,81 @@ TEST(Gate, AgentsSayTheSameInOtherWords) {
       Refusal);  // max_tokens is Anthropic's must
 }
 
+/// What the template and the form get.
+std::string said(const Call& call) {
+  std::string out = call.tools + "\n";
+  for (const std::string& message : call.messages) out += message + "\n";
+  for (const FormTool& tool : call.callable)
+    out += fmt::format("{} {} {}\n", tool.name, tool.parameters, tool.strict);
+  return out + fmt::format("{} {}", call.must_call, call.many_calls);
+}
+
+TEST(Gate, AgentsCallToolsAsChatsDo) {
+  const Call chat_form = chat_call(
+      parse_object(
+          R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b",)"
+          R"("tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":)"
+          R"("{\"x\":1}"}},{"id":"2","type":"function","function":{"name":"g","arguments":"{}"}}]},)"
+          R"({"role":"tool","tool_call_id":"1","content":"c"},)"
+          R"({"role":"tool","tool_call_id":"2","content":"Error: d"},{"role":"user","content":"e"}],)"
+          R"("tools":[{"type":"function","function":{"name":"f","description":"F",)"
+          R"("parameters":{"type":"object"}}},{"type":"function","function":{"name":"g"}}],)"
+          R"("tool_choice":{"type":"function","function":{"name":"f"}},"parallel_tool_calls":false})"),
+      kOptions);
+  const Call responses = responses_call(
+      parse_object(R"({"input":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"
+                   R"({"type":"function_call","call_id":"1","name":"f","arguments":"{\"x\":1}"},)"
+                   R"({"type":"function_call","call_id":"2","name":"g","arguments":"{}"},)"
+                   R"({"type":"function_call_output","call_id":"1","output":"c"},)"
+                   R"({"type":"function_call_output","call_id":"2","output":)"
+                   R"([{"type":"input_text","text":"Error: d"}]},{"role":"user","content":"e"}],)"
+                   R"("tools":[{"type":"function","name":"f","description":"F",)"
+                   R"("parameters":{"type":"object"}},{"type":"function","name":"g"}],)"
+                   R"("tool_choice":{"type":"function","name":"f"},"parallel_tool_calls":false})"),
+      kOptions);
+  const Call messages = messages_call(
+      parse_object(
+          R"({"max_tokens":5,"messages":[{"role":"user","content":"a"},{"role":"assistant",)"
+          R"("content":[{"type":"text","text":"b"},{"type":"tool_use","id":"1","name":"f",)"
+          R"("input":{"x":1}},{"type":"tool_use","id":"2","name":"g","input":{}}]},)"
+          R"({"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"c"},)"
+          R"({"type":"tool_result","tool_use_id":"2","is_error":true,"content":)"
+          R"([{"type":"text","text":"d"}]},{"type":"text","text":"e"}]}],)"
+          R"("tools":[{"name":"f","description":"F","input_schema":{"type":"object"}},)"
+          R"({"type":"custom","name":"g"}],)"
+          R"("tool_choice":{"type":"tool","name":"f","disable_parallel_tool_use":true}})"),
+      kOptions);
+  EXPECT_EQ(said(responses), said(chat_form));
+  EXPECT_EQ(said(messages), said(chat_form));
+  EXPECT_EQ(chat_form.callable.size(), 1u);
+}
+
+TEST(Gate, ToolsOfAgentsAreRefusedByTheirOwnNames) {
+  const auto param = [](const auto& call, const std::string& more) -> std::string {
+    try {
+      call(parse_object(
+          R"({"max_tokens":5,"input":"a","messages":[{"role":"user","content":"a"}],)" + more +
+          "}"));
+    } catch (const Refusal& r) {
+      return r.param;
+    }
+    return "";
+  };
+  const auto responses = [](const Json& body) { responses_call(body, kOptions); };
+  const auto messages = [](const Json& body) { messages_call(body, kOptions); };
+  EXPECT_EQ(param(responses, R"("tools":[{"type":"function"}])"), "tools[0].name");
+  EXPECT_EQ(param(responses, R"("tools":[{"type":"web_search"}])"), "tools[0].type");
+  EXPECT_EQ(param(responses, R"("tool_choice":{"type":"file_search"})"), "tool_choice.type");
+  EXPECT_EQ(param(responses, R"("tool_choice":"required")"), "tool_choice");
+  EXPECT_EQ(param(messages, R"("tools":[{}])"), "tools[0].name");
+  EXPECT_EQ(param(messages, R"("tools":[{"type":"bash_20250124"}])"), "tools[0].type");
+  EXPECT_EQ(param(messages, R"("tools":[{"name":"f"}],"tool_choice":{"type":"all"})"),
+            "tool_choice.type");
+  EXPECT_EQ(param(messages, R"("tools":[{"name":"f"}],"tool_choice":{"type":"tool","name":"h"})"),
+            "tool_choice");
+  EXPECT_EQ(param(messages, R"("tools":[{"name":"f"}],"tool_choice":{"type":"none"})"), "");
+}
+
 TEST(Gate, WhatIsInTheMiddle) {
   const Call call = infill_call(
       parse_object(R"({"input_prefix":"a","prompt":"b","input_suffix":"c","n_predict":7})"),

@@ -23,6 +23,29 @@ double rate(size_t count, double seconds) {
 
 }  // namespace
 
+void AnswerListener::tell_pieces(size_t choice, const std::vector<ToolPiece>& pieces) {
+  for (const ToolPiece& piece : pieces) {
+    switch (piece.kind) {
+      case ToolPiece::Kind::kText: words(choice, piece.text, {}); break;
+      case ToolPiece::Kind::kBegins: call_begins(choice, piece.text); break;
+      case ToolPiece::Kind::kArguments: call_grows(choice, piece.text); break;
+      case ToolPiece::Kind::kEnds: call_ends(choice); break;
+    }
+  }
+}
+
+void AnswerListener::piece(size_t choice, std::string_view text, std::span<const TokenShown> tokens,
+                           std::span<const int32_t> ids) {
+  drawn(choice, tokens, ids);
+  if (options_.tools) return tell_pieces(choice, readers_[choice].push(text));
+  words(choice, text, tokens);
+}
+
+void AnswerListener::choice_ended(size_t choice, StopReason reason) {
+  if (options_.tools) tell_pieces(choice, readers_[choice].finish());
+  over(choice, reason);
+}
+
 void AnswerListener::ended(const Totals& totals) {
   sum(totals);
   if (--left_ > 0 || failed_) return;

@@ -14,17 +14,14 @@ class Infill : public AnswerListener {
     if (options_.stream) reply_->begin_events();
     open_ = options_.stream;
   }
-  void read(size_t, size_t, size_t) override {}
-  void piece(size_t, std::string_view text, std::span<const TokenShown>,
-             std::span<const int32_t>) override {
+
+ protected:
+  void words(size_t, std::string_view text, std::span<const TokenShown>) override {
     if (open_)
       reply_->write(event({{"content", text}, {"stop", false}}));
     else
       text_ += text;
   }
-  void choice_ended(size_t, StopReason) override {}
-
- protected:
   void complete(const Json& more) override {
     Json json{{"content", text_},
               {"stop", true},

@@ -1,4 +1,6 @@
-// Anthropic's messages: one content block of text.
+// Anthropic's messages: content blocks of text and of calls of tools.
+
+#include <utility>
 
 #include "serve/listener_agents.h"
 #include "serve/listener_base.h"
@@ -15,31 +17,35 @@ class Messages : public AnswerListener {
     open_ = true;
     reply_->begin_events();
     event({{"type", "message_start"}, {"message", message(nullptr)}});
-    event({{"type", "content_block_start"},
-           {"index", 0},
-           {"content_block", {{"type", "text"}, {"text", ""}}}});
   }
   void read(size_t, size_t, size_t) override {
     if (open_) event({{"type", "ping"}});
   }
-  void piece(size_t, std::string_view text, std::span<const TokenShown>,
-             std::span<const int32_t>) override {
-    text_ += text;
-    if (open_)
-      event({{"type", "content_block_delta"},
-             {"index", 0},
-             {"delta", {{"type", "text_delta"}, {"text", text}}}});
-  }
-  void choice_ended(size_t, StopReason) override {}
 
  protected:
+  void words(size_t, std::string_view text, std::span<const TokenShown>) override {
+    if (!in_text_) open_block({{"type", "text"}, {"text", ""}});
+    in_text_ = true;
+    grow(text, {{"type", "text_delta"}, {"text", text}});
+  }
+  void call_begins(size_t, const std::string& name) override {
+    in_text_ = false;
+    open_block({{"type", "tool_use"},
+                {"id", call_id("toolu_")},
+                {"name", name},
+                {"input", Json::object()}});
+  }
+  void call_grows(size_t, std::string_view piece) override {
+    grow(piece, {{"type", "input_json_delta"}, {"partial_json", piece}});
+  }
   void complete(const Json& more) override {
+    if (blocks_.empty()) open_block({{"type", "text"}, {"text", ""}});
+    close_block();
     if (!open_) {
       Json json = message(stop_reason());
       json.update(more);
       return reply_->json(json);
     }
-    event({{"type", "content_block_stop"}, {"index", 0}});
     Json delta{{"type", "message_delta"},
                {"delta", {{"stop_reason", stop_reason()}, {"stop_sequence", nullptr}}},
                {"usage", usage()}};
@@ -60,7 +66,35 @@ class Messages : public AnswerListener {
 
  private:
   void event(const Json& json) { reply_->write(named_event(json)); }
+  /// The blocks before it are over.
+  void open_block(Json block) {
+    close_block();
+    if (open_)
+      event({{"type", "content_block_start"}, {"index", blocks_.size()}, {"content_block", block}});
+    blocks_.push_back(std::move(block));
+  }
+  void grow(std::string_view piece, const Json& delta) {
+    grown_ += piece;
+    if (open_)
+      event({{"type", "content_block_delta"}, {"index", blocks_.size() - 1}, {"delta", delta}});
+  }
+  void close_block() {
+    if (blocks_.empty() || closed_ == blocks_.size()) return;
+    Json& last = blocks_.back();
+    const std::string grown = std::exchange(grown_, {});
+    const bool text = last["type"] == "text";
+    // A call that was cut has no input that is JSON: stop_reason is max_tokens.
+    const Json input = text ? Json() : Json::parse(grown, nullptr, false);
+    if (text)
+      last["text"] = grown;
+    else if (!input.is_discarded())
+      last["input"] = input;
+    if (open_) event({{"type", "content_block_stop"}, {"index", closed_}});
+    if (input.is_discarded()) blocks_.pop_back();
+    closed_ = blocks_.size();
+  }
   const char* stop_reason() const {
+    if (called(0, totals_.reason)) return "tool_use";
     switch (totals_.reason) {
       case StopReason::kEndOfText: return "end_turn";
       case StopReason::kStopString: return "stop_sequence";
@@ -74,20 +108,20 @@ class Messages : public AnswerListener {
             {"output_tokens", usage_.completion_tokens}};
   }
   Json message(const char* reason) const {
-    Json content = Json::array();
-    if (!options_.stream) content.push_back({{"type", "text"}, {"text", text_}});
     return {{"id", options_.head.id},
             {"type", "message"},
             {"role", "assistant"},
             {"model", options_.head.model},
-            {"content", content},
+            {"content", open_ ? Json::array() : Json(blocks_)},
             {"stop_reason", reason == nullptr ? Json(nullptr) : Json(reason)},
             {"stop_sequence", nullptr},
             {"usage", usage()}};
   }
 
-  bool open_ = false;
-  std::string text_;
+  bool open_ = false, in_text_ = false;
+  std::vector<Json> blocks_;  // all so far; the last may grow
+  size_t closed_ = 0;         // of them
+  std::string grown_;         // of the last: its text, or its input as JSON
 };
 
 }  // namespace

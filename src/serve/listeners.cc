@@ -22,8 +22,6 @@ class Stream : public AnswerListener {
     open();
     offsets_.resize(options_.choices);
     calls_.resize(options_.choices);
-    while (options_.tools && readers_.size() < options_.choices)
-      readers_.emplace_back(options_.call_begun);
     for (size_t i = first; i < first + choices; ++i) {
       if (options_.head.form == Form::kChat) write(role_event(options_.head, i));
       if (i < options_.echoes.size() && !options_.echoes[i].empty())
@@ -41,22 +39,22 @@ class Stream : public AnswerListener {
       write(std::string(kPing));
     }
   }
-  void piece(size_t choice, std::string_view text, std::span<const TokenShown> tokens,
-             std::span<const int32_t>) override {
-    if (options_.tools) return write_pieces(choice, readers_[choice].push(text));
+
+ protected:
+  void words(size_t choice, std::string_view text, std::span<const TokenShown> tokens) override {
     write(text_event(options_.head, choice, text, tokens, options_.logprobs, offsets_[choice]));
     offsets_[choice] += text.size();
   }
-  void choice_ended(size_t choice, StopReason reason) override {
-    size_t calls = 0;
-    if (options_.tools) {
-      write_pieces(choice, readers_[choice].finish());
-      calls = readers_[choice].calls();
-    }
-    write(end_event(options_.head, choice, finish_of(reason, calls)));
+  void call_begins(size_t choice, const std::string& name) override {
+    write(call_event(options_.head, choice, calls_[choice]++, {call_id(), name, ""}));
   }
-
- protected:
+  void call_grows(size_t choice, std::string_view piece) override {
+    write(arguments_event(options_.head, choice, calls_[choice] - 1, piece));
+  }
+  void over(size_t choice, StopReason reason) override {
+    const bool calls = called(choice, reason);
+    write(end_event(options_.head, choice, calls ? "tool_calls" : finish_reason(reason)));
+  }
   void complete(const Json& more) override {
     if (options_.head.usage_asked) write(usage_event(options_.head, usage_, more));
     write(std::string(kDone));
@@ -70,20 +68,6 @@ class Stream : public AnswerListener {
   }
 
  private:
-  void write_pieces(size_t choice, const std::vector<ToolPiece>& pieces) {
-    using Kind = ToolPiece::Kind;
-    for (const ToolPiece& piece : pieces) {
-      // Of the choice's calls, the one that was begun last.
-      if (piece.kind == Kind::kBegins) ++calls_[choice];
-      const size_t call = calls_[choice] - 1;
-      if (piece.kind == Kind::kText)
-        write(text_event(options_.head, choice, piece.text, {}, false, 0));
-      else if (piece.kind == Kind::kBegins)
-        write(call_event(options_.head, choice, call, {call_id(), piece.text, ""}));
-      else if (piece.kind == Kind::kArguments)
-        write(arguments_event(options_.head, choice, call, piece.text));
-    }
-  }
   void open() {
     if (std::exchange(open_, true)) return;
     opened_ = Clock::now();
@@ -97,8 +81,7 @@ class Stream : public AnswerListener {
   bool open_ = false;
   Clock::time_point opened_, last_;
   std::vector<size_t> offsets_;
-  std::vector<ToolReader> readers_;  // of each choice, where there are tools
-  std::vector<size_t> calls_;        // of each choice, told so far
+  std::vector<size_t> calls_;  // of each choice, told so far
 };
 
 class Whole : public AnswerListener {
@@ -109,21 +92,26 @@ class Whole : public AnswerListener {
   }
 
   void begun(size_t, size_t) override {}
-  void read(size_t, size_t, size_t) override {}
-  void piece(size_t choice, std::string_view text, std::span<const TokenShown> tokens,
+
+ protected:
+  void words(size_t choice, std::string_view text, std::span<const TokenShown>) override {
+    choices_[choice].text += text;
+  }
+  void drawn(size_t choice, std::span<const TokenShown> tokens,
              std::span<const int32_t> ids) override {
     Choice& c = choices_[choice];
-    c.text += text;
     c.tokens.insert(c.tokens.end(), tokens.begin(), tokens.end());
     if (options_.tokens) c.ids.insert(c.ids.end(), ids.begin(), ids.end());
   }
-  void choice_ended(size_t choice, StopReason reason) override {
-    Choice& c = choices_[choice];
-    if (options_.tools) take_calls(c);
-    c.finish = finish_of(reason, c.calls.size());
+  void call_begins(size_t choice, const std::string& name) override {
+    choices_[choice].calls.push_back({call_id(), name, ""});
   }
-
- protected:
+  void call_grows(size_t choice, std::string_view piece) override {
+    choices_[choice].calls.back().arguments += piece;
+  }
+  void over(size_t choice, StopReason reason) override {
+    choices_[choice].finish = called(choice, reason) ? "tool_calls" : finish_reason(reason);
+  }
   void complete(const Json& more) override {
     reply_->send(
         json_response(answer_json(options_.head, choices_, options_.logprobs, usage_, more)));
@@ -131,18 +119,6 @@ class Whole : public AnswerListener {
   void tell(const Refusal& refusal) override { reply_->refuse(refusal); }
 
  private:
-  void take_calls(Choice& c) const {
-    ToolReader reader(options_.call_begun);
-    std::vector<ToolPiece> pieces = reader.push(std::exchange(c.text, {}));
-    for (ToolPiece& last : reader.finish()) pieces.push_back(std::move(last));
-    for (ToolPiece& piece : pieces) {
-      if (piece.kind == ToolPiece::Kind::kText) c.text += piece.text;
-      if (piece.kind == ToolPiece::Kind::kBegins)
-        c.calls.push_back({call_id(), std::move(piece.text), ""});
-      if (piece.kind == ToolPiece::Kind::kArguments) c.calls.back().arguments += piece.text;
-    }
-  }
-
   std::vector<Choice> choices_;
 };
 

@@ -26,6 +26,7 @@ struct AnswerOptions {
   std::string policy;
   bool tools = false, call_begun = false;  ///< calls of tools may come; the text begins in one
   std::vector<std::string> echoes;         ///< text before each choice's own
+  Json repeated;                           ///< fields of a request that responses have too
   size_t prompt_tokens = 0;                ///< of the first task
 };
 

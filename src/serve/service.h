@@ -67,7 +67,7 @@ class Service {
   void responses(Visit& v);
   void messages(Visit& v);
   void infill(Visit& v);
-  void answer(Visit& v, Call call, Shape shape);
+  void answer(Visit& v, Call call, Shape shape, Json repeated = {});
   // service_tokens.cc
   void tokenize(Visit& v);
   void detokenize(Visit& v);

@@ -40,7 +40,8 @@ void Service::completions(Visit& v) {
 }
 
 void Service::responses(Visit& v) {
-  answer(v, responses_call(parse_object(v.request.body), gate_options()), Shape::kResponses);
+  const Json body = parse_object(v.request.body);
+  answer(v, responses_call(body, gate_options()), Shape::kResponses, responses_echo(body));
 }
 
 void Service::messages(Visit& v) {
@@ -51,7 +52,7 @@ void Service::infill(Visit& v) {
   answer(v, infill_call(parse_object(v.request.body), gate_options()), Shape::kInfill);
 }
 
-void Service::answer(Visit& v, Call call, Shape shape) {
+void Service::answer(Visit& v, Call call, Shape shape, Json repeated) {
   if (call.conversation.empty())
     if (const std::string* session = v.request.find("X-Session-ID")) call.conversation = *session;
   auto tasks = preparer_.tasks(call, v.reply->tenant());
@@ -65,6 +66,7 @@ void Service::answer(Visit& v, Call call, Shape shape) {
   head.created = std::time(nullptr);
   head.usage_asked = call.include_usage;
   options.shape = shape;
+  options.repeated = std::move(repeated);
   options.prompt_tokens = first.prompt.size();
   options.stream = call.stream;
   options.logprobs = call.logprobs >= 0;
