@@ -73,7 +73,7 @@ void figure(const ReproduceBench& bench) {
   t.columns.insert(t.columns.end(), {{"all layers", 4}, {"of uniform", 3}, {"won, %", 0}});
   // Of each form of balancekv: points of the figure, and layers and rates of all.
   struct Wins {
-    size_t better = 0, points = 0, best = 0, everywhere = 0, layers = 0;
+    size_t better = 0, points = 0, best = 0, everywhere = 0, layers = 0, rates = 0;
     double gain = 0;
   };
   std::vector<Wins> wins(kForms);
@@ -89,9 +89,10 @@ void figure(const ReproduceBench& bench) {
     t.rows.push_back(std::move(row));
     if (i % count >= kForms) continue;
     Wins& w = wins[i % count];
-    w.gain += std::log(all.ratio) / most;
+    if (all.ratio > 0) w.gain += std::log(all.ratio), ++w.rates;
     for (size_t l = 0; l < p.layers.size(); ++l) {
       const ProbeSummary at = summarise(p, l, l);
+      if (!at.uniform.value) continue;  // as many rows as there are: nothing was drawn
       const bool less = *at.error.value < *at.uniform.value;
       ++w.layers, w.everywhere += less;
       if (std::ranges::find(layers, l) != layers.end()) ++w.points, w.better += less;
@@ -104,13 +105,14 @@ void figure(const ReproduceBench& bench) {
   for (size_t form = 0; form < kForms; ++form) {
     const Wins& w = wins[form];
     const NamedPolicy& of = policies[policies.size() - count + form];
-    t.claims.push_back(of.claim(
-        "smaller error than uniform sampling at every layer and rate",
-        fmt::format("at {} of {} points; mean ratio {:.3f}", w.better, w.points, std::exp(w.gain)),
-        w.better == w.points));
+    t.claims.push_back(
+        of.claim("smaller error than uniform sampling at every layer and rate",
+                 fmt::format("at {} of {} points; mean ratio {:.3f}", w.better, w.points,
+                             std::exp(w.gain / static_cast<double>(std::max<size_t>(w.rates, 1)))),
+                 w.points > 0 && w.better == w.points));
     t.claims.push_back(of.claim("... and in every layer of the model",
                                 fmt::format("at {} of {} points", w.everywhere, w.layers),
-                                w.everywhere == w.layers));
+                                w.layers > 0 && w.everywhere == w.layers));
     t.claims.push_back(of.claim("(ours) smallest error of all selectors over all layers",
                                 fmt::format("at {} of {} rates", w.best, most),
                                 w.best == static_cast<size_t>(most)));
