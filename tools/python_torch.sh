@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the environments in which pith.hf and pith.kvpress are tested, and says where. PyPI's torch is
-# the CUDA build: with transformers it is a download of 3 GB that takes 6 GB of disk, so that all
+# Makes the environments in which pith.hf, pith.kvpress and pith.lm_eval are tested, and says where.
+# PyPI's torch is the CUDA build: with transformers it is a download of 3 GB that takes 6 GB of disk, so that all
 # checkouts share ~/.cache/pith/python-torch ($PITH_TORCH), and it holds no pith: tests put their own
 # in front. kvpress needs a transformers of its own: ~/.cache/pith/python-kvpress (1 GB) lies over the other.
 #   tools/python_torch.sh [kvpress]            makes it if it is not there
@@ -33,8 +33,8 @@ environment() {  # folder, GB of disk, modules that show that it is there, what 
     --timeout 60 --retries 1 "$@" >&2 || skip "$* cannot be fetched"
 }
 
-environment "$torch" 6 "torch, transformers, pytest" \
-  'torch>=2.6' 'transformers>=5.2' 'numpy>=1.26' 'pytest>=8' gguf accelerate
+environment "$torch" 6 "torch, transformers, lm_eval, pytest" \
+  'torch>=2.6' 'transformers>=5.2' 'numpy>=1.26' 'pytest>=8' gguf accelerate 'lm_eval>=0.4.13'
 if [ "${1:-}" = kvpress ]; then
   folder=$(dirname "$torch")/python-kvpress
   environment "$folder" 1 "kvpress, pytest" 'kvpress>=0.5.5' 'transformers>=5.2,<5.3'
