@@ -18,7 +18,7 @@ command -v python3-config >/dev/null || skip "python3 has no headers (Debian: py
 pip=("$folder/bin/python" -m pip --disable-pip-version-check --quiet)
 [ -x "$folder/bin/python" ] || python3 -m venv "$folder" || skip "python3 has no venv (Debian: python3-venv)"
 # Built without isolation, so that paths are the same each time and ccache finds them.
-wanted=('scikit-build-core>=1.1' 'nanobind>=3.1,<4' 'numpy>=1.26' 'pytest>=8')
+wanted=('scikit-build-core>=1.1' 'nanobind>=3.1,<4' 'numpy>=1.26' 'matplotlib>=3.7' 'pytest>=8')
 "${pip[@]}" install --timeout 20 --retries 1 "${wanted[@]}" >&2 || skip "the packages cannot be fetched"
 # The compiler by the name that CMake gives it elsewhere: ccache takes another for another compiler.
 export CMAKE_GENERATOR=Ninja CC=${CC:-$(command -v cc)} CXX=${CXX:-$(command -v c++)}

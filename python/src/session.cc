@@ -107,6 +107,8 @@ void bind_conversation(nb::module_& m) {
                      return Ids(ids.begin(), ids.end());
                    })
       .def_prop_ro("context", [](Conversation& c) { return c.asked().context(); })
+      .def_prop_ro(
+          "config", [](Conversation& c) { return c.asked().model().config(); }, "the model's")
       .def_prop_ro("policy", [](Conversation& c) { return c.asked().options().policy; })
       .def_ro("why", &Conversation::why,
               "of a policy that was chosen for a size: what it takes and what is expected of it")
