@@ -46,8 +46,9 @@ TEST_F(Cli, ErrorProbeRefusesWhatCannotBe) {
   refused(answer({"--attn-error-probe", "64", "--kv-policy", "streaming_llm(rope=cache)"}), 13,
           "rope=cache");
   refused(answer({"--max-attn-error", "x"}), 2, "max-attn-error");
-  refused({"eval", "ppl", "-m", kModel, "-p", "a text", "--attn-error-probe", "64"}, 10,
-          "--mode decode or continue");
+  refused(
+      {"eval", "ppl", "-m", kModel, "-p", "a text", "--mode", "chunks", "--attn-error-probe", "64"},
+      10, "--mode decode or continue");
   refused({"eval", "error-probe", "-m", kModel, "-p", "short", "--kv-policy", "exact"}, 10,
           "are needed");
   refused({"eval", "error-probe", "-m", kModel, "-p", "short"}, 10, "no policy");

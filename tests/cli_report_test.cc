@@ -67,6 +67,22 @@ std::string made_up_lines() {
   return out + probe.dump() + "\n";
 }
 
+// Read at once, every policy has the exact cache's predictions: a divergence of 0 says nothing.
+TEST_F(Cli, EvalPplLetsAPolicyAct) {
+  const auto measured = [&](const std::vector<std::string>& policy) {
+    std::vector<std::string> args{"eval", "ppl",      "-m", kModel,    "-p", test::words(200), "-c",
+                                  "64",   "--pieces", "1",  "--seeds", "1",  "--json"};
+    args.insert(args.end(), policy.begin(), policy.end());
+    return json::parse(run(args).out);
+  };
+  EXPECT_EQ(measured({})["mode"], "chunks");
+  const json acting = measured({"--kv-policy", "uniform(budget=10),sink=0,window=4"});
+  EXPECT_EQ(acting["mode"], "continue");
+  EXPECT_GT(acting["policies"][1]["seeds"][0]["summary"]["kl"]["mean"].get<double>(), 0.01);
+  EXPECT_EQ(measured({"-ctk", "bf16"})["mode"], "continue");
+  EXPECT_EQ(measured({"--kv-policy", "exact+int4", "--mode", "chunks"})["mode"], "chunks");
+}
+
 TEST_F(Cli, ReportMakesAPageFromResults) {
   const path ppl = folder_ / "ppl.jsonl", page = folder_ / "r.html", lines = folder_ / "l.jsonl";
   std::string text;

@@ -25,7 +25,7 @@ constexpr double kMostNull = 1e-6;
 struct PplOptions {
   EvalOptions eval;
   TextOptions text;
-  std::string mode = "chunks", base = "exact";
+  std::string mode, base = "exact";  // mode "": whatever lets the policies act
   int64_t window = 512, score = 0, pieces = 0;
   int bos = -1;
   bool details = false, fast = false;
@@ -70,6 +70,15 @@ PieceResult piece_from(const Record& r) {
       piece.attention_errors.push_back(
           {e.at("layer"), e.at("comparisons"), e.at("estimate"), e.at("low"), e.at("high")});
   return piece;
+}
+
+/// A piece that is read at once attends to its own exact rows: every policy would lose nothing.
+void settle_mode(PplOptions& o) {
+  if (!o.mode.empty()) return;
+  const bool acts = std::ranges::any_of(eval_runs(o.eval, false), [](const EvalRun& run) {
+    return run.policy.to_string() != "exact";
+  });
+  o.mode = acts || o.eval.engine.error_probe.rows > 0 ? "continue" : "chunks";
 }
 
 class PplCommand {
@@ -358,10 +367,10 @@ void add_eval_ppl(CLI::App& eval, Action& action) {
   app->remove_option(app->get_option("--max-attn-error"));  // nothing is generated here
   constexpr const char* kGroup = "Protocol";
   app->add_option("--mode", o->mode,
-                  "chunks: llama.cpp's pieces, read at once; decode: one sequence, a token at a "
-                  "time; continue: a prompt, then a token at a time")
+                  "chunks: llama.cpp's pieces, read at once, so that no policy acts; decode: one "
+                  "sequence, a token at a time; continue: a prompt, then a token at a time. "
+                  "Default: continue with a policy, chunks without")
       ->check(CLI::IsMember({"chunks", "decode", "continue"}))
-      ->capture_default_str()
       ->group(kGroup);
   const auto number = [&](const char* name, int64_t& value, const char* help, int64_t least) {
     app->add_option(name, value, help)
@@ -392,6 +401,7 @@ void add_eval_ppl(CLI::App& eval, Action& action) {
   app->callback([o, &action] {
     action = [o] {
       settle_auto(o->eval.engine, &o->eval.policies, {.context = o->window});
+      settle_mode(*o);
       return PplCommand(*o).run();
     };
   });
