@@ -35,7 +35,12 @@ std::vector<EvalRun> eval_runs(const EvalOptions& o, bool null_control) {
   std::vector<EvalRun> runs;
   if (null_control)
     runs.push_back({"exact (null control)", Policy::parse("exact"), o.engine.policy.seed, true});
-  for (const std::string& text : o.policies) {
+  std::vector<std::string> policies = o.policies;
+  PolicyOptions plain = o.engine.policy;
+  plain.policy = "exact";
+  // -ctk, a sink or a window without a policy are exact's.
+  if (policies.empty() && resolve_policy(plain).to_string() != "exact") policies = {"exact"};
+  for (const std::string& text : policies) {
     PolicyOptions one = o.engine.policy;
     one.policy = text;
     const Policy policy = resolve_policy(one);
