@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -158,6 +159,26 @@ TEST(Codes, RoundedFactorsAreNearAndWhatIsNotFiniteStaysSo) {
                                  count, 1);
       for (size_t i = 0; i < out.size(); ++i)
         ASSERT_EQ(std::isfinite(out[i]), i / count != 1) << isa << " " << i;
+    }
+  }
+}
+
+TEST(Codes, HadamardIsItsDefinition) {
+  for (size_t n = 1; n <= 512; n *= 2) {
+    const auto x = normals(n, static_cast<uint32_t>(n));
+    std::vector<float> scalar(x.begin(), x.end());
+    kernels_for("scalar").hadamard(scalar.data(), n);
+    scalar.push_back(-7);
+    for (std::string_view isa : available_isas()) {
+      std::vector<float> out(n + 1, -7);
+      std::copy(x.begin(), x.end(), out.begin());
+      kernels_for(isa).hadamard(out.data(), n);
+      for (size_t i = 0; i < n; ++i) {
+        double sum = 0;
+        for (size_t j = 0; j < n; ++j) sum += std::popcount(i & j) % 2 == 0 ? x[j] : -x[j];
+        ASSERT_NEAR(out[i], sum / std::sqrt(double(n)), 1e-5) << isa << " n " << n << " at " << i;
+      }
+      ASSERT_EQ(out, scalar) << isa << ": pairs are added in one order";
     }
   }
 }

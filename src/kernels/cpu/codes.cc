@@ -99,9 +99,31 @@ void unpack_channels(float* out, const CodeRows& rows, const float* scale, const
                       out + t * rows.dim, rows.codes + t * row_bytes, rows.dim, scale, low));
 }
 
+/// v <- the sums and differences of lanes kHalf apart: lane j gets v[j ^ kHalf] +- v[j].
+template <size_t kHalf>
+HWY_INLINE Vec add_pairs(Vec v) {
+  const F32 d;
+  const hn::RebindToSigned<F32> di;
+  const auto second = hn::Ne(hn::And(hn::Iota(di, 0), hn::Set(di, kHalf)), hn::Zero(di));
+  const Vec own = hn::IfThenElse(hn::RebindMask(d, second), hn::Neg(v), v);
+  if constexpr (kHalf == 1) return hn::Add(hn::Shuffle2301(v), own);
+  if constexpr (kHalf == 2) return hn::Add(hn::Shuffle1032(v), own);
+  if constexpr (kHalf == 4) return hn::Add(hn::SwapAdjacentBlocks(v), own);
+  return hn::Add(hn::SwapAdjacentBlocks(hn::ReverseBlocks(d, v)), own);
+}
+
 void hadamard(float* x, size_t n) {
   const F32 d;
   size_t half = 1;
+  if (n >= kLanes) {
+    for (size_t i = 0; i < n; i += kLanes) {
+      Vec v = add_pairs<2>(add_pairs<1>(hn::LoadU(d, x + i)));
+      if constexpr (kLanes > 4) v = add_pairs<4>(v);
+      if constexpr (kLanes > 8) v = add_pairs<8>(v);
+      hn::StoreU(v, d, x + i);
+    }
+    half = kLanes;
+  }
   for (; half < kLanes && half < n; half *= 2) {
     for (size_t i = 0; i < n; i += 2 * half)
       for (size_t j = i; j < i + half; ++j) {
