@@ -112,16 +112,39 @@ HWY_INLINE Vec add_pairs(Vec v) {
   return hn::Add(hn::SwapAdjacentBlocks(hn::ReverseBlocks(d, v)), own);
 }
 
+/// The stages of pairs nearer than a vector.
+HWY_INLINE Vec transform_lanes(Vec v) {
+  v = add_pairs<2>(add_pairs<1>(v));
+  if constexpr (kLanes > 4) v = add_pairs<4>(v);
+  if constexpr (kLanes > 8) v = add_pairs<8>(v);
+  return v;
+}
+
+/// All of it in kVecs registers.
+template <size_t kVecs>
+HWY_INLINE void hadamard_of(float* x) {
+  const F32 d;
+  Vec v[kVecs];
+  for (size_t i = 0; i < kVecs; ++i) v[i] = transform_lanes(hn::LoadU(d, x + i * kLanes));
+  for (size_t half = 1; half < kVecs; half *= 2)
+    for (size_t i = 0; i < kVecs; ++i) {
+      if (i & half) continue;
+      const Vec a = v[i], b = v[i + half];
+      v[i] = hn::Add(a, b);
+      v[i + half] = hn::Sub(a, b);
+    }
+  const Vec norm = hn::Set(d, 1 / std::sqrt(static_cast<float>(kVecs * kLanes)));
+  for (size_t i = 0; i < kVecs; ++i) hn::StoreU(hn::Mul(v[i], norm), d, x + i * kLanes);
+}
+
 void hadamard(float* x, size_t n) {
   const F32 d;
+  if (n == 4 * kLanes) return hadamard_of<4>(x);
+  if (n == 8 * kLanes) return hadamard_of<8>(x);
   size_t half = 1;
   if (n >= kLanes) {
-    for (size_t i = 0; i < n; i += kLanes) {
-      Vec v = add_pairs<2>(add_pairs<1>(hn::LoadU(d, x + i)));
-      if constexpr (kLanes > 4) v = add_pairs<4>(v);
-      if constexpr (kLanes > 8) v = add_pairs<8>(v);
-      hn::StoreU(v, d, x + i);
-    }
+    for (size_t i = 0; i < n; i += kLanes)
+      hn::StoreU(transform_lanes(hn::LoadU(d, x + i)), d, x + i);
     half = kLanes;
   }
   for (; half < kLanes && half < n; half *= 2) {
