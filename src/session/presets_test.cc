@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <tuple>
@@ -215,6 +216,19 @@ TEST(Presets, EveryLineIsOfItsModelAlone) {
   }
   for (const Preset& p : any.all())
     EXPECT_EQ(p.policy.find("layers="), std::string::npos) << "not for any model: " << p.policy;
+}
+
+TEST(Presets, WhatADeviceLacksIsNotChosenThere) {
+  const Presets any = Presets::built_in();
+  const auto before_rope = [&](Device device) {
+    StandaloneOptions o;
+    o.context = 4096, o.threads = 1, o.device = device;
+    return std::ranges::count_if(any.fitting(small_model(), o, "100%"), [](const Preset& p) {
+      return p.policy.find("pre_rope") != std::string::npos;
+    });
+  };
+  EXPECT_EQ(before_rope(Device::kCpu), 3);
+  EXPECT_EQ(before_rope(Device::kCuda), 0);
 }
 
 TEST(Presets, TheBuiltInTablesFitEveryBudgetTheyAccept) {
