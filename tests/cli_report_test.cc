@@ -212,6 +212,20 @@ TEST_F(Cli, AutoChoosesAndSaysWhy) {
       << "the policy is for -v: " << r.err;
 }
 
+// stod throws for figures below the least normal number.
+TEST_F(Cli, FiguresTooSmallForNormalNumbersAreReported) {
+  write(folder_ / "r.jsonl",
+        R"({"result":"ppl","name":"continue","length":8,"setting":{"model":"m"}})"
+        "\n"
+        R"({"policy":"local","seeds":1,"count":7,"tokens":8,"bytes":9.0,"bits":1e-320,"kept":0.5,)"
+        R"("seconds":1e-310,"perplexity":[19.8,4e-320],"ln_ratio":[0.06,1e-320],)"
+        R"("kl":[1e-320,5e-324],"kl_50":0.008,"kl_99":1.9,"same_top":[0.9,0.01]})"
+        "\n");
+  const Result r = run({"report", (folder_ / "r.jsonl").string()});
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.out.find("local"), std::string::npos) << r.out;
+}
+
 // A model without figures is measured once, and the figures are kept under its fingerprint.
 TEST_F(Cli, AutoMeasuresAModelWithoutFigures) {
   const char* before = std::getenv("PITH_MODELS");

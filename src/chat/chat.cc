@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "chat/built_in.h"
 #include "chat/sources.h"
 #include "chat/template.h"
+#include "core/json_file.h"
 #include "model/tokenizers/tokenizer_vocab.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
@@ -34,31 +34,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Variables = std::map<std::string, Value, std::less<>>;
 
-/// Whether a number outside of strings is whole and has more than 64 bits: parsing would round it.
-bool has_wide_integer(std::string_view text) {
-  bool quoted = false;
-  for (size_t at = 0; at < text.size(); ++at) {
-    if (quoted && text[at] == '\\') {
-      ++at;
-    } else if (text[at] == '"') {
-      quoted = !quoted;
-    } else if (!quoted && text[at] >= '0' && text[at] <= '9') {
-      const size_t end = std::min(text.find_first_not_of("0123456789.eE+-", at), text.size());
-      const std::string_view number = text.substr(at, end - at);
-      uint64_t value = 0;
-      const auto read = std::from_chars(number.data(), number.data() + number.size(), value);
-      if (read.ec != std::errc() && number.find_first_of(".eE") == number.npos) return true;
-      at = end - 1;
-    }
-  }
-  return false;
-}
-
 Json parse_part(const std::string& text, const char* what, Json::value_t kind) {
-  if (has_wide_integer(text)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the {} of a chat hold an integer of more than 64 bits", what));
-  }
+  refuse_wide_integers(text, fmt::format("the {} of a chat", what));
   Json json = Json::parse(text, nullptr, false);
   if (json.is_discarded() || json.type() != kind) {
     throw Error(ErrorCode::kInvalidArgument,

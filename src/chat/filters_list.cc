@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <utility>
 
 #include "chat/filters.h"
 #include "chat/interpreter.h"
+#include "core/json_file.h"
 
 namespace pith::chat {
 
@@ -270,7 +272,7 @@ Value round(Runtime& rt, const Value& self, const Arguments& a) {
   if (method != "common") rt.fail("method is 'common', 'ceil' or 'floor'");
   if (self.is_integer() || !std::isfinite(value)) return self;
   // The nearest decimal to the exact value, halves to even: what formatting does too.
-  return Value(std::stod(fmt::format("{:.{}f}", value, places)));
+  return Value(std::strtod(fmt::format("{:.{}f}", value, places).c_str(), nullptr));
 }
 
 Value sort(Runtime& rt, const Value& self, const Arguments& a) {
@@ -352,6 +354,7 @@ Value unique(Runtime& rt, const Value& self, const Arguments& a) {
 Value parse_json(Runtime& rt, const Value& self, const Arguments&) {
   if (self.text() == nullptr) rt.fail(fmt::format("from_json of {}", describe_type(self)));
   rt.charge(self.text()->size());
+  refuse_wide_integers(self.text()->bytes(), "from_json");
   const auto json = nlohmann::ordered_json::parse(self.text()->bytes(), nullptr, false);
   if (json.is_discarded()) rt.fail("from_json: the text is no JSON");
   return from_json(json);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <set>
 
 #include "pith/error.h"
@@ -31,6 +33,29 @@ void check_json_depth(std::string_view text, const std::string& what) {
       refuse_malformed(what, fmt::format("it is nested more than {} deep", kMostDepth));
     } else if (!quoted && (c == ']' || c == '}')) {
       --depth;
+    }
+  }
+}
+
+void refuse_wide_integers(std::string_view text, const std::string& what) {
+  bool quoted = false;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (quoted && text[at] == '\\') {
+      ++at;
+    } else if (text[at] == '"') {
+      quoted = !quoted;
+    } else if (!quoted && text[at] >= '0' && text[at] <= '9') {
+      const size_t end = std::min(text.find_first_not_of("0123456789.eE+-", at), text.size());
+      const std::string_view number = text.substr(at, end - at);
+      const bool negative = at > 0 && text[at - 1] == '-';
+      uint64_t value = 0;
+      const auto read = std::from_chars(number.data(), number.data() + number.size(), value);
+      const bool wide = read.ec != std::errc() || (negative && value > uint64_t{1} << 63);
+      if (wide && number.find_first_of(".eE") == number.npos)
+        throw Error(ErrorCode::kInvalidArgument,
+                    fmt::format("{}: the integer {}{} has more than 64 bits, and would be rounded",
+                                what, negative ? "-" : "", number.substr(0, 40)));
+      at = end - 1;
     }
   }
 }

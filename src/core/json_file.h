@@ -15,6 +15,10 @@ namespace pith {
 /// comparing a value recurse.
 void check_json_depth(std::string_view text, const std::string& what);
 
+/// Throws kInvalidArgument, naming `what`, for a whole number outside of strings that has more than
+/// 64 bits: the parser would round it.
+void refuse_wide_integers(std::string_view text, const std::string& what);
+
 /// Parses any value. `what` names the source in messages. Throws kCorrupt for malformed JSON.
 template <class Json = nlohmann::json>
 Json parse_json(std::string_view text, const std::string& what);

@@ -47,6 +47,7 @@ SchemaReader::SchemaReader(Schema& out, std::string_view text, std::string what,
   if (text.size() > kMostBytes)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: {} bytes; at most {} are read", what_, text.size(), kMostBytes));
+  refuse_wide_integers(text, what_);
   root_ = parse_json<Json>(text, what_);
 }
 

@@ -174,6 +174,10 @@ TEST(Presets, OtherFilesAreRefused) {
   corrupt("once\n", "line 1");
   corrupt(line("exact", 10, 0, 16) + line("exakt", 10, 0, 16), "line 2");
   corrupt(line("exact", 0, 0, 16), "no sense");
+  const std::string good = line("exact", 10, 0, 16);
+  const size_t at = good.find("\"context\":") + 10, behind = good.find(',', at);
+  for (const char* context : {"-5", "4.5", "\"8\"", "1e3"})
+    corrupt(good.substr(0, at) + context + good.substr(behind), "context is ");
   const std::string own = for_model(line("exact", 10, 0, 16), "a");
   corrupt(own + line("exact", 10, 0, 16), "line 2");
   corrupt(line("exact", 10, 0, 16) + own, "another model");

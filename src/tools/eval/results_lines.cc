@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <stdexcept>
 
 #include "pith/error.h"
 
@@ -12,7 +14,8 @@ namespace pith {
 namespace {
 
 // Six digits are more than any of these figures is worth.
-double rounded(double x) { return std::stod(fmt::format("{:.6g}", x)); }
+// strtod, since stod throws where a figure is too small for a normal number.
+double rounded(double x) { return std::strtod(fmt::format("{:.6g}", x).c_str(), nullptr); }
 
 Record to_record(const Estimate& e) { return {rounded(e.mean), rounded(e.error)}; }
 
@@ -196,7 +199,13 @@ void add_selector_costs(const std::string& csv, std::vector<SelectorCost>& costs
       continue;
     }
     try {
-      const auto number = [&](const char* name) { return std::stod(fields.at(columns.at(name))); };
+      const auto number = [&](const char* name) {
+        const std::string& text = fields.at(columns.at(name));
+        char* rest = nullptr;
+        const double value = std::strtod(text.c_str(), &rest);
+        if (text.empty() || *rest != '\0') throw std::invalid_argument(text);
+        return value;
+      };
       costs.push_back({fields.at(columns.at("policy")), static_cast<uint64_t>(number("n")),
                        number("bytes"), number("effective_bits"), number("update_seconds"),
                        number("attend_seconds"), number("exact_attend_seconds")});
