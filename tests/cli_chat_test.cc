@@ -277,6 +277,20 @@ TEST_F(CliChat, CtrlCStopsAnAnswerAndThenTheTalk) {
   EXPECT_EQ(terminal.status(), 130);
 }
 
+TEST_F(CliChat, WhatWasTypedIsDrawnAgainAfterFg) {
+  Terminal terminal(chat());
+  if (!terminal.expect(kReady, 20) && terminal.seen().ends_with("> "))
+    GTEST_SKIP() << "this build has no libedit";
+  terminal.type("half a line");
+  ASSERT_TRUE(terminal.expect("line")) << terminal.seen();
+  terminal.kill_with(SIGSTOP);
+  terminal.kill_with(SIGCONT);
+  ASSERT_TRUE(terminal.expect(kReady)) << terminal.seen();
+  ASSERT_TRUE(terminal.expect("half a line")) << terminal.seen();
+  terminal.type("\x15/bye\r");  // Ctrl-U clears the line
+  EXPECT_EQ(terminal.status(), 0);
+}
+
 TEST_F(CliChat, SigtermEndsItAtOnce) {
   for (const char* typed : {"", "half a line", "Tell me all\r"}) {
     std::vector<std::string> all = chat();

@@ -17,8 +17,8 @@ void take_time_to_end();
 const std::atomic<bool>& interrupted();
 /// True once SIGTERM came. Nothing goes on after it.
 bool terminated();
-/// Waits until `descriptor` has something to read or has ended: true. False if Ctrl-C was pressed
-/// first. Where there is no pipe left to be woken by, a Ctrl-C is seen with the next input.
+/// Waits until `descriptor` has something to read or has ended, or fg resumed the program: true.
+/// False if Ctrl-C was pressed first; without a pipe to be woken by, that is seen with the input.
 bool wait_for_input(int descriptor);
 /// Forgets a Ctrl-C that has been dealt with (the interactive mode goes on after it).
 void clear_interrupt();

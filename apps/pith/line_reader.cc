@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "interrupt.h"
+#include "resumed.h"
 
 #ifdef PITH_LIBEDIT
 #include <histedit.h>
@@ -102,6 +103,15 @@ class LineReader::Editor {
     history(history_, &event, H_ENTER, text.c_str());
   }
 
+  /// After fg the shell's modes of the terminal are in force, and its text stands where the line
+  /// was. libedit thinks that it still has the terminal.
+  static void redraw(EditLine* edit) {
+    el_set(edit, EL_PREP_TERM, 0);
+    el_set(edit, EL_PREP_TERM, 1);
+    bracketed_paste(true);
+    el_set(edit, EL_REFRESH);
+  }
+
   /// One character of UTF-8; libedit's own reader would go on after Ctrl-C. It is first asked for
   /// one when it has the terminal, which is after the prompt.
   static int read_character(EditLine* edit, wchar_t* out) {
@@ -113,6 +123,10 @@ class LineReader::Editor {
         const LineInfoW* line = el_wline(edit);
         self(edit).typed_ = line->lastchar > line->buffer;
         return -1;
+      }
+      if (resumed()) {
+        redraw(edit);
+        continue;
       }
       const ssize_t got = ::read(STDIN_FILENO, bytes + size, 1);
       if (got < 0 && errno == EINTR) continue;
@@ -204,6 +218,7 @@ std::optional<std::string> LineReader::read_plain_line() {
     }
     char piece[4096];
     if (!wait_for_input(STDIN_FILENO)) return std::nullopt;
+    if (resumed()) continue;
     const ssize_t n = ::read(STDIN_FILENO, piece, sizeof piece);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
