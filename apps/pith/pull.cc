@@ -50,9 +50,10 @@ int list(bool json) {
 
 std::filesystem::path pull(const KnownModel& model, bool json) {
   if (auto file = pulled_file(model)) return *std::move(file);
-  fmt::print(stderr, "pith: {} ({})\npith: licence: {}; SHA-256 {}\n", model.summary,
-             human_bytes(static_cast<double>(model.bytes)), model.licence, model.sha256);
-  if (!model.terms.empty()) fmt::print(stderr, "pith: {}\n", model.terms);
+  say(fmt::format("pith: {} ({})", model.summary, human_bytes(static_cast<double>(model.bytes))));
+  say(fmt::format("pith: licence: {}", model.licence));
+  say(fmt::format("pith: SHA-256 {}", model.sha256));
+  if (!model.terms.empty()) say(wrapped(fmt::format("pith: {}", model.terms), 2));
   ProgressBar bar("unpacking", "bytes", json);
   PullOptions options;
   options.show = !json && isatty(STDERR_FILENO) != 0;

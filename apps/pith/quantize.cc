@@ -71,11 +71,11 @@ void print_report(const Options& o, const QuantizeReport& report, WeightType ask
     if (t.fell_back) ++fallen[t.shape.back()], instead = to_string(t.to);
     coded = coded || (!dense_type(t.from) && t.from != t.to);
   }
-  write_out(fmt::format("{}: {} tensors, {:.1f} MB\n", o.out, report.tensors.size(),
-                        static_cast<double>(report.bytes) / 1e6));
+  write_out(fmt::format("{}: {} tensors, {}\n", o.out, report.tensors.size(),
+                        human_bytes(static_cast<double>(report.bytes))));
   for (const auto& [name, g] : groups) {
-    write_out(fmt::format("  {:<5} {:>4} tensors {:>9.1f} MB, error {:.4f}\n", name, g.tensors,
-                          static_cast<double>(g.bytes) / 1e6,
+    write_out(fmt::format("  {:<5} {:>4} tensors {:>9}, error {:.4f}\n", name, g.tensors,
+                          human_bytes(static_cast<double>(g.bytes)),
                           std::sqrt(g.squares / static_cast<double>(g.numbers))));
   }
   for (const auto& [length, tensors] : fallen) {

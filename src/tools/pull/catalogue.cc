@@ -128,8 +128,8 @@ fs::path resolve_model(const std::string& model) {
   if (known == nullptr || fs::exists(model, ignored)) return model;
   if (auto file = pulled_file(*known)) return *std::move(file);
   throw Error(ErrorCode::kNotFound,
-              fmt::format("{} is not in {}; `pith pull {}` fetches it ({} MB)", model,
-                          models_folder().string(), model, known->bytes / 1'000'000));
+              fmt::format("{} is not in {}; `pith pull {}` fetches it ({} MiB)", model,
+                          models_folder().string(), model, known->bytes >> 20));
 }
 
 }  // namespace pith
