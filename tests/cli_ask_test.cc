@@ -54,8 +54,48 @@ TEST_F(CliAsk, ComparesWithTheExactCache) {
   EXPECT_NE(other.err.find("of 1 answers are the same"), std::string::npos) << other.err;
 }
 
+TEST_F(CliAsk, QuestionsOfWindowsLinesAndTheProbesFigure) {
+  std::vector<std::string> all{"ask",
+                               document(),
+                               "-m",
+                               kModel,
+                               "--chat-template",
+                               "chatml",
+                               "-n",
+                               "40",
+                               "-t",
+                               "1",
+                               "-c",
+                               "600",
+                               "--kv-policy",
+                               "local(window=8)",
+                               "--attn-error-probe",
+                               "64",
+                               "--json"};
+  const Result r = run(all, "Where?\r\n\r\nWho?\r\n");
+  ASSERT_EQ(r.status, 0) << r.err;
+  const json answers = json::parse(r.out)["answers"];
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_EQ(answers[0]["question"], "Where?");
+  EXPECT_GT(answers[1]["attention_error"], 0.0);
+  all.pop_back();
+  EXPECT_NE(run(all, "Where?\n").out.find("[attention error 0."), std::string::npos);
+}
+
 TEST_F(CliAsk, SaysWhatIsMissing) {
-  EXPECT_EQ(ask({"-q", ""}).status, 0);  // an empty question is one: the document says what it says
+  const auto wrong = [&](const Result& r, const std::string& words) {
+    EXPECT_EQ(r.status, 10) << r.err;
+    EXPECT_NE(r.err.find(words), std::string::npos) << r.err;
+    EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
+  };
+  for (const char* empty : {"", " \n"})
+    wrong(ask({"-q", "Where?", "-q", empty, "--kv-policy", "exact"}), "a question is empty");
+  for (const char* empty : {"", " \r\n"}) {
+    test::write(folder_ / "empty.txt", empty);
+    wrong(run({"ask", document(), file("empty.txt"), "-m", kModel, "-q", "a", "--kv-policy",
+               "exact"}),
+          "empty.txt has no text in it");
+  }
   EXPECT_EQ(run({"ask", "-m", kModel, "-q", "a"}).status, 2);
   EXPECT_EQ(run({"ask", "/nowhere.txt", "-m", kModel, "-q", "a"}).status, 2);
   const Result none = ask({});

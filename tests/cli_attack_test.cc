@@ -21,27 +21,12 @@ namespace {
 namespace fs = std::filesystem;
 using test::Cli;
 using test::kModel;
-using test::kProgram;
 using test::read;
 using test::Result;
 using test::write;
 
 class Attack : public Cli {
  protected:
-  /// A shell's command, with $PITH and $MODEL, in the test's folder.
-  Result shell(const std::string& command) {
-    const std::string all = "cd '" + folder_.string() + "' && exec >out 2>err; PITH='" + kProgram +
-                            "'; MODEL='" + kModel + "'; " + command;
-    const int status = std::system(("timeout -s KILL 60 bash -c '" + quoted(all) + "'").c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(folder_ / "out"),
-            read(folder_ / "err")};
-  }
-  static std::string quoted(const std::string& text) {
-    std::string out;
-    for (const char c : text) out += c == '\'' ? "'\\''" : std::string(1, c);
-    return out;
-  }
-  std::string file(const std::string& name) const { return (folder_ / name).string(); }
   std::string pipe() const {
     mkfifo(file("pipe").c_str(), 0600);
     return file("pipe");
@@ -155,6 +140,18 @@ TEST_F(Attack, PromptsAreReadWhereCodeMayNotBeMade) {
   if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "this kernel does not know PR_SET_MDWE";
   EXPECT_EQ(WEXITSTATUS(status), 0);
   EXPECT_NE(free.out, "");
+}
+
+// Pages of a mapped file that is cut are gone: SIGBUS.
+TEST_F(Attack, AModelThatIsCutWhileInUseNamesTheCause) {
+  const Result r = shell(
+      "cp -rL $MODEL copy; chmod -R u+w copy; mkfifo lines; "
+      "$PITH run -m copy -i -n 1 -t 1 --no-check-weights <lines & pid=$!; exec 3>lines; "
+      "echo Once >&3; until [ -s out ]; do sleep 0.1; done; : >copy/model.safetensors; "
+      "echo again >&3; exec 3>&-; wait $pid");
+  EXPECT_EQ(r.status, 17) << r.err;
+  EXPECT_EQ(r.err,
+            "pith: error: a mapped file was cut while in use, or its disk fails: run again\n");
 }
 
 TEST_F(Attack, AReaderThatGoesEndsTheProgramQuietly) {
@@ -314,20 +311,7 @@ TEST_F(Attack, ALongTextTakesAFewTimesItsSize) {
   EXPECT_LT(peak({"-f", file("long.txt")}), peak({"-p", "x"}) + 20 * text.size());
 }
 
-TEST_F(Attack, LlamasOptionsAreAnswered) {
-  const auto answered = [&](std::vector<std::string> more, const std::string& words) {
-    more.insert(more.begin(), {"run", "-m", kModel, "-p", "x", "-n", "1"});
-    refused(more, 2, words);
-  };
-  answered({"-hf", "some/model"}, "pith pull");
-  answered({"-ngl", "99"}, "--device cuda");
-  answered({"--n-gpu-layers=99"}, "--device cuda");
-  answered({"-cnv"}, "conversation");
-  answered({"-sys", "Be brief."}, "--protect");
-  answered({"-fa"}, "leave the option out");
-  answered({"-ctk", "q8_0"}, "exact+k:int8");
-  answered({"-ctv", "q4_0"}, "exact+v:int4");
-  answered({"-ctv", "f8"}, "not f32, f16 or bf16");
+TEST_F(Attack, NamesAndSizesAreReadAsTheyAreMeant) {
   refused({"run", "-m", kModel, "-p", "x", "--kv-policy", "SnapKV"}, 10, "snapkv");
   EXPECT_EQ(run({"help"}).out, run({"--help"}).out);
   EXPECT_EQ(run({"help", "run"}).out, run({"run", "--help"}).out);

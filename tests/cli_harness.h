@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -92,6 +93,17 @@ class Cli : public testing::Test {
     EXPECT_NE(r.err.find(words), std::string::npos) << r.err;
     EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
   }
+  /// A shell's command, with $PITH and $MODEL, in the test's folder.
+  Result shell(const std::string& command) {
+    const std::string all = "cd '" + folder_.string() + "' && exec >out 2>err; PITH='" + kProgram +
+                            "'; MODEL='" + kModel + "'; " + command;
+    std::string quoted;
+    for (const char c : all) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+    const int status = std::system(("timeout -s KILL 60 bash -c '" + quoted + "'").c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(folder_ / "out"),
+            read(folder_ / "err")};
+  }
+  std::string file(const std::string& name) const { return (folder_ / name).string(); }
   /// A copy of the demo model to damage; big files are links.
   fs::path damaged(const std::string& file, const std::string& bytes) {
     const fs::path copy = folder_ / "model";

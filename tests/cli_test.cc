@@ -26,11 +26,18 @@ using test::write;
 TEST_F(Cli, HelpIsThereForEveryCommand) {
   const Result top = run({"--help"});
   EXPECT_EQ(top.status, 0);
-  for (const char* command : {"run", "inspect", "policies", "bench", "tokenize", "logits", "attend",
-                              "quantize", "tune", "demo", "probe", "eval", "completion"}) {
+  for (const char* command :
+       {"run",      "inspect", "policies",  "bench",     "tokenize", "logits",     "attend",
+        "quantize", "tune",    "demo",      "probe",     "eval",     "completion", "chat",
+        "ask",      "serve",   "pull",      "list",      "rm",       "ps",         "template",
+        "session",  "report",  "reproduce", "train-dict"}) {
     EXPECT_NE(top.out.find(command), std::string::npos) << command;
     const Result r = run({command, "--help"});
     EXPECT_EQ(r.status, 0);
+    for (size_t at = 0, end = 0; at < r.out.size(); at = end + 1) {
+      end = r.out.find('\n', at);
+      EXPECT_LE(end - at, 80u) << command << ": " << r.out.substr(at, end - at);
+    }
     EXPECT_GT(r.out.size(), 200u) << command;
   }
   EXPECT_EQ(run({"--version"}).out, "pith 0.1.0\n");

@@ -68,7 +68,7 @@ INSIDE = {
     "apps/pith/reproduce_times.h": ["tools/eval/reproduce.h"],
     "apps/pith/run.cc": ["core/output_file.h"],
     "apps/pith/text_input.cc": ["core/json_file.h", "model/tokenizers/tokenizer_utf8.h"],
-    "apps/pith/tokenize.cc": ["model/tokenizers/tokenizer_utf8.h"],
+    "apps/pith/token_pieces.cc": ["model/tokenizers/tokenizer_utf8.h"],
     "apps/pith/train_dict.cc": ["core/json_file.h", "core/output_file.h",
                                 "tools/dictionaries/dict_jobs.h"],
 }
@@ -163,7 +163,7 @@ def self_test():
            ("src/attend/a.cc", "#  include <immintrin.h>"),
            ("apps/pith/tokens.cc", "#include <hwy/highway.h>"),
            ("apps/pith/tokens.cc", '#include "session/backend.h"'),
-           ("apps/pith/tokenize.cc", '#include "pith/session.h"')]  # and none of what it may
+           ("apps/pith/token_pieces.cc", '#include "pith/session.h"')]  # and none of what it may
     good = [("src/kernels/a.cc", '#include "core/dtype.h"'),
             ("src/rows/cuda/a.h", '#include "attend/cuda/decode.h"'),
             ("src/plan/a.h", '#include "core/both_sides.h"'),
@@ -175,7 +175,7 @@ def self_test():
             ("tests/contract_test.cc", '#include "methods/codecs/qjl/qjl.h"'),
             ("apps/pith/tokens.cc", '#include "pith/session.h"'),
             ("apps/pith/tokens.cc", '#include "engine.h"'),
-            ("apps/pith/tokenize.cc", '#include "model/tokenizers/tokenizer_utf8.h"')]
+            ("apps/pith/token_pieces.cc", '#include "model/tokenizers/tokenizer_utf8.h"')]
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         for cases, expected in ((bad, 1), (good, 0)):

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <regex>
 
@@ -59,26 +60,15 @@ int hex_digit(char c) {
 }  // namespace
 
 const std::vector<std::pair<std::string, std::string>>& short_aliases() {
-  static const std::vector<std::pair<std::string, std::string>> aliases{{"-ctk", "--cache-type-k"},
-                                                                        {"-ctv", "--cache-type-v"},
-                                                                        {"-np", "--parallel"},
-                                                                        {"-ub", "--ubatch-size"}};
+  static const std::vector<std::pair<std::string, std::string>> aliases{
+      {"-ctk", "--cache-type-k"}, {"-ctv", "--cache-type-v"}, {"-np", "--parallel"},
+      {"-ub", "--ubatch-size"},   {"-sys", "--system"},       {"-sysf", "--system-file"},
+      {"-st", "--single-turn"},   {"-jf", "--json-schema"}};
   return aliases;
 }
 
 std::vector<std::string> read_arguments(int count, const char* const* values) {
-  std::vector<std::string> arguments;
-  bool options = true;  // until "--"
-  for (int i = 1; i < count; ++i) {
-    std::string argument = values[i];
-    if (argument == "--") options = false;
-    if (const auto instead = instead_of(argument); options && !instead.empty())
-      throw CLI::ValidationError(argument, std::string(instead));
-    for (const auto& [alias, full] : short_aliases()) {
-      if (options && argument == alias) argument = full;
-    }
-    arguments.push_back(std::move(argument));
-  }
+  std::vector<std::string> arguments(values + 1, values + std::max(count, 1));
   if (!arguments.empty() && arguments[0] == "help") {
     arguments.erase(arguments.begin());
     arguments.emplace_back("--help");
@@ -116,11 +106,12 @@ CLI::Validator storage_type(const std::string& option) {
   const auto check = [option](const std::string& text) -> std::string {
     for (const char* type : {"f32", "f16", "bf16"})
       if (text == type) return "";
+    if (codec_of_type(text) != nullptr) return "";
     const std::string instead = instead_of_type(option, text);
     return !instead.empty() ? instead
                             : text +
-                                  " is not f32, f16 or bf16; fewer bits are codecs of "
-                                  "--kv-policy ('pith policies')";
+                                  " is not f32, f16, bf16, q8_0 or q4_0; other codecs are said "
+                                  "in --kv-policy ('pith policies')";
   };
   return CLI::Validator(check, "");
 }

@@ -16,9 +16,9 @@ namespace pith::cli {
 /// CLI11 would read -ctk as -c with the value "tk".
 const std::vector<std::pair<std::string, std::string>>& short_aliases();
 
-/// The arguments after the program's name, aliases replaced by their long names and "help COMMAND"
-/// by "COMMAND --help". Throws CLI::ParseError for options of llama.cpp's that pith does not have,
-/// saying what to use instead.
+/// The arguments after the program's name, with "help COMMAND" as "COMMAND --help". Aliases and
+/// options of llama.cpp's are still as they were typed: translate_arguments (translate.h) reads
+/// them.
 std::vector<std::string> read_arguments(int count, const char* const* values);
 
 /// \n, \r, \t, \\, \', \" and \xHH become what they stand for; anything else stays as it is.
@@ -32,7 +32,7 @@ std::shared_ptr<CLI::FormatterBase> make_formatter();
 CLI::Validator number_from(double least, double most);
 CLI::Validator not_negative();
 CLI::Validator not_empty();
-/// A storage type of exact rows; llama.cpp's types of fewer bits are answered.
+/// A storage type of exact rows, or llama.cpp's q8_0 or q4_0 (a codec); its others are answered.
 CLI::Validator storage_type(const std::string& option);
 
 /// One argument of an option that may be given several times ("-r A -r B").

@@ -15,6 +15,7 @@
 #include "chat_options.h"
 #include "console.h"
 #include "engine.h"
+#include "error_scale.h"
 #include "interrupt.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
@@ -37,24 +38,44 @@ struct AskOptions {
 /// The answers under one policy.
 struct Answers {
   std::string policy;
-  std::vector<std::string> texts;  // of each question
-  Ledger ledger;                   // after the last
+  std::vector<std::string> texts;                   // of each question
+  std::vector<std::vector<AttentionError>> errors;  // the probe's estimates after each
+  Ledger ledger;                                    // after the last
   double seconds = 0;
 };
 
 using Ids = std::vector<int32_t>;
 
-/// The prompt of each question: the documents, then the question, as one message.
-std::vector<Ids> prompts_of(const AskOptions& o, const Model& model, const ChatTemplate& chat) {
+std::string trimmed(const std::string& text) {
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos) return "";
+  return text.substr(first, text.find_last_not_of(" \t\r\n") + 1 - first);
+}
+
+/// All documents as one text. Empty documents and questions are refused before the model is loaded.
+std::string read_documents(const AskOptions& o) {
+  for (const std::string& question : o.questions) {
+    require_utf8(question, "the question");
+    if (trimmed(question).empty())
+      throw Error(ErrorCode::kInvalidArgument, "a question is empty: -q needs a text to answer");
+  }
   std::string documents;
   for (const std::string& file : o.files) {
     const std::string text = read_all(file);
     require_utf8(text, file);
+    if (trimmed(text).empty())
+      throw Error(ErrorCode::kInvalidArgument,
+                  file + " has no text in it: there is nothing to ask about; name a text file");
     documents += fmt::format("{}:\n{}\n\n", std::filesystem::path(file).filename().string(), text);
   }
+  return documents;
+}
+
+/// The prompt of each question: the documents, then the question, as one message.
+std::vector<Ids> prompts_of(const AskOptions& o, const std::string& documents, const Model& model,
+                            const ChatTemplate& chat) {
   std::vector<Ids> out;
   for (const std::string& question : o.questions) {
-    require_utf8(question, "the question");
     Json messages = Json::array();
     if (o.chat.system_given) messages.push_back({{"role", "system"}, {"content", o.chat.system}});
     messages.push_back({{"role", "user"}, {"content", documents + question}});
@@ -93,16 +114,11 @@ Answers answer_all(const std::shared_ptr<Engine>& engine, const SessionOptions& 
     session.append(std::span(prompt).subspan(common), Append::kPromptEnds);
     const GenerateResult result = generate(session, {}, generation);
     out.texts.push_back(result.text);
+    out.errors.push_back(session.attention_errors());
     out.ledger = session.ledger();
     out.seconds += result.decode_seconds;
   }
   return out;
-}
-
-std::string trimmed(const std::string& text) {
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string::npos) return "";
-  return text.substr(first, text.find_last_not_of(" \t\r\n") + 1 - first);
 }
 
 size_t same_answers(const std::vector<Answers>& all) {
@@ -120,6 +136,7 @@ void print_text(const AskOptions& o, const std::vector<Answers>& all, size_t exa
     if (all.size() > 1)
       out += first == last ? "[same answer with the exact cache]\n"
                            : fmt::format("[differs; the exact cache says:]\n{}\n", last);
+    if (!all[0].errors[q].empty()) out += fmt::format("[{}]\n", short_error(all[0].errors[q]));
     out += "\n";
   }
   write_out(out);
@@ -142,6 +159,7 @@ void print_as_json(const AskOptions& o, const std::vector<Answers>& all, size_t 
       entry["exact"] = all.back().texts[q];
       entry["same"] = trimmed(all[0].texts[q]) == trimmed(all.back().texts[q]);
     }
+    if (const auto error = mean_error(all[0].errors[q])) entry["attention_error"] = *error;
     answers.push_back(entry);
   }
   for (const Answers& a : all)
@@ -165,8 +183,10 @@ void choose_policy(AskOptions& o) {
 
 int run(AskOptions& o) {
   if (o.questions.empty())
-    for (std::string line; std::getline(std::cin, line);)
+    for (std::string line; std::getline(std::cin, line);) {
+      if (line.ends_with('\r')) line.pop_back();
       if (!trimmed(line).empty()) o.questions.push_back(line);
+    }
   if (o.questions.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "there is no question: give -q, or lines on standard input");
@@ -175,12 +195,13 @@ int run(AskOptions& o) {
   generation.max_tokens = o.predict;
   generation.cancel = &interrupted();
   const Sampler checked(generation.sampling);
+  const std::string documents = read_documents(o);
   StandaloneOptions options = session_options(o.engine);
   const auto model = load_model(o.engine);
-  const ChatTemplate chat = choose_template(o.engine.model, *model, o.chat);
+  const ChatTemplate chat = choose_template(o.engine.model, model->tokenizer(), o.chat);
   end_turns(chat, chat.turn_end(model->tokenizer()), generation);
   set_form(o.schema, *model, generation);
-  const std::vector<Ids> prompts = prompts_of(o, *model, chat);
+  const std::vector<Ids> prompts = prompts_of(o, documents, *model, chat);
   // Percentages are of what is read.
   const auto longest = std::ranges::max(prompts, {}, [](const Ids& p) { return p.size(); }).size();
   if (options.percent_of == 0) options.percent_of = longest;

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "console.h"
+#include "conversation.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
 #include "text_input.h"
@@ -21,7 +22,18 @@ void add_chat_options(CLI::App& app, ChatOptions& o) {
          "The system prompt; '' = none, not even the template's own")
       ->type_name("TEXT")
       ->group(kGroup);
-  app.add_option("--chat-template", o.chosen,
+  app.add_option_function<std::string>(
+         "--system-file,--system-prompt-file",
+         [&o](const std::string& file) {
+           o.system = read_all(file), o.system_given = true;
+           require_utf8(o.system, file);
+           drop_last_break(o.system);
+         },
+         "The system prompt, from a file")
+      ->excludes("--system")
+      ->type_name("FILE")
+      ->group(kGroup);
+  app.add_option("--chat-template,--chat-template-file", o.chosen,
                  fmt::format("Instead of the model's own template: a file with one, or {}",
                              fmt::join(ChatTemplate::built_in_names(), ", ")))
       ->type_name("NAME|FILE")
@@ -33,7 +45,7 @@ void add_chat_options(CLI::App& app, ChatOptions& o) {
 }
 
 void add_form_option(CLI::App& app, std::string& schema_file) {
-  app.add_option("--json-schema", schema_file,
+  app.add_option("--json-schema,--json-schema-file", schema_file,
                  "A JSON schema that the answer must follow (docs/serving.md says which)")
       ->type_name("FILE")
       ->check(CLI::ExistingFile)
@@ -46,9 +58,8 @@ void set_form(const std::string& schema_file, const Model& model, GenerateOption
                                          std::make_shared<const FormVocabulary>(model.tokenizer()));
 }
 
-ChatTemplate choose_template(const std::string& model_path, const Model& model,
+ChatTemplate choose_template(const std::string& model_path, const Tokenizer& tokenizer,
                              const ChatOptions& o) {
-  const Tokenizer& tokenizer = model.tokenizer();
   const auto names = ChatTemplate::built_in_names();
   if (std::find(names.begin(), names.end(), o.chosen) != names.end())
     return ChatTemplate::built_in(o.chosen, tokenizer);
@@ -64,8 +75,11 @@ ChatTemplate choose_template(const std::string& model_path, const Model& model,
     return ChatTemplate::of(model_path, tokenizer);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound) throw;
-    throw Error(error.code(),
-                fmt::format("{}: choose with --chat-template NAME, or give a file", error.what()));
+    throw Error(
+        error.code(),
+        fmt::format("{}: choose with --chat-template NAME, or give a file; 'pith run -m MODEL "
+                    "-p TEXT' goes on with a text without one",
+                    error.what()));
   }
 }
 

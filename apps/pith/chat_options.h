@@ -28,12 +28,12 @@ void add_form_option(CLI::App& app, std::string& schema_file);
 /// Sets the form; nothing where there is no file. Throws as AnswerForm::json_schema.
 void set_form(const std::string& schema_file, const Model& model, GenerateOptions& options);
 
-/// --system, --chat-template, --chat-template-kwargs.
+/// --system, --system-file, --chat-template, --chat-template-kwargs.
 void add_chat_options(CLI::App& app, ChatOptions& options);
 
 /// The template that the options choose for a model. Throws kNotFound, with what there is to choose
 /// from, where it has none of its own and none is named.
-ChatTemplate choose_template(const std::string& model_path, const Model& model,
+ChatTemplate choose_template(const std::string& model_path, const Tokenizer& tokenizer,
                              const ChatOptions& options);
 
 /// Answers end where the template ends them, whatever the model's files call the end of a text.

@@ -10,6 +10,7 @@
 
 #include "args.h"
 #include "console.h"
+#include "llama_options.h"
 #include "pith/error.h"
 #include "pith_tools/catalogue.h"
 
@@ -56,10 +57,15 @@ void apply_cache_types(PolicyRule& rule, const PolicyOptions& o) {
   const char* option = o.cache_type_k.empty() ? "-ctv" : "-ctk";
   if (rule.key_codec || rule.value_codec) conflict(option, o.policy, "it names a codec itself");
   if (rule.dtype) conflict(option, o.policy, "it sets dtype itself");
-  const DType k = o.cache_type_k.empty() ? DType::kF16 : parse_dtype(o.cache_type_k);
-  const DType v = o.cache_type_v.empty() ? DType::kF16 : parse_dtype(o.cache_type_v);
-  rule.key_codec = PolicyPart{to_string(k), {}};
-  rule.value_codec = PolicyPart{to_string(v), {}};
+  const auto part = [](const std::string& type) {
+    const char* codec = codec_of_type(type);
+    return PolicyPart{codec != nullptr ? codec
+                      : type.empty()   ? to_string(DType::kF16)
+                                       : to_string(parse_dtype(type)),
+                      {}};
+  };
+  rule.key_codec = part(o.cache_type_k);
+  rule.value_codec = part(o.cache_type_v);
 }
 
 }  // namespace
@@ -190,7 +196,8 @@ void add_policy_options(CLI::App& app, PolicyOptions& options, std::vector<std::
       ->group(kGroup);
   add_protect_option(app, options);
   app.add_option("--cache-type-k", options.cache_type_k,
-                 "Storage of keys (default f16), in sink and window too")
+                 "Storage of keys (default f16), in sink and window too; llama.cpp's q8_0 and q4_0 "
+                 "stand for the codecs int8 and int4")
       ->check(storage_type("-ctk"))
       ->type_name("TYPE")
       ->group(kGroup);
@@ -267,7 +274,7 @@ void add_sampling_options(CLI::App& app, SamplingOptions& o) {
         say(fmt::format("pith: seed {}", drawn));
         return drawn;
       });
-  option("--temp", o.temperature, "Temperature; 0 = always the likeliest token", "T");
+  option("--temp,--temperature", o.temperature, "Temperature; 0 = always the likeliest token", "T");
   option("--top-k", o.top_k, "Only the K likeliest tokens; 0 = off", "K");
   option("--top-p", o.top_p, "Only the likeliest tokens that together hold P; 1 = off", "P");
   option("--min-p", o.min_p, "Only tokens with P of the likeliest's probability; 0 = off", "P");
@@ -279,7 +286,7 @@ void add_sampling_options(CLI::App& app, SamplingOptions& o) {
   option("--repeat-last-n", o.repeat_last_n, "Recent means this many tokens; -1 = all, 0 = off",
          "N");
   app.add_option_function<std::vector<std::string>>(
-         "--logit-bias",
+         "-l,--logit-bias",
          [&o](const std::vector<std::string>& all) {
            for (const std::string& text : all) o.logit_bias.push_back(parse_bias(text));
          },

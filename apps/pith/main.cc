@@ -22,6 +22,7 @@
 #include "pith/version.h"
 #include "real_models.h"
 #include "serve.h"
+#include "translate.h"
 
 namespace pith::cli {
 namespace {
@@ -31,6 +32,7 @@ void describe(CLI::App& app) {
   app.set_version_flag("--version", "pith " PITH_VERSION, "Print the version and exit");
   app.set_help_flag("-h,--help", "Print this help and exit");
   app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.footer(
       "A model is a folder in Hugging Face's layout (config.json, *.safetensors,\n"
       "tokenizer), a GGUF file, or a name that 'pith pull' knows. 'pith help COMMAND'\n"
@@ -38,7 +40,8 @@ void describe(CLI::App& app) {
       "Examples:\n"
       "  pith demo                                        what compression does\n"
       "  pith run -m models/demo -p 'The ship lay' -n 60  complete a text\n"
-      "  pith chat -m FOLDER                              talk in its chat template\n"
+      "  pith run MODEL                                   talk in its chat template\n"
+      "  pith run MODEL 'Name three rivers.'              answer one message\n"
       "  pith serve -m FOLDER                             OpenAI's API on port 8080\n"
       "  pith run -m models/demo -i                       continue from typed lines\n"
       "  pith inspect -m models/demo --kv-policy uniform  what a policy will cost\n"
@@ -88,7 +91,8 @@ void refuse_wrapped_seeds(CLI::App& app) {
 }
 
 // --help and --version are "errors" to CLI11; wrong command lines point to the help.
-int report_usage(const CLI::App& root, const CLI::ParseError& error) {
+int report_usage(const CLI::App& root, const std::vector<std::string>& arguments,
+                 const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) {
     const bool version = dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr;
     return run_action([&] {
@@ -96,8 +100,9 @@ int report_usage(const CLI::App& root, const CLI::ParseError& error) {
       return 0;
     });
   }
-  const auto chosen = root.get_subcommands();
-  const std::string command = chosen.empty() ? "pith" : "pith " + chosen[0]->get_name();
+  std::string command = "pith";
+  for (const CLI::App* known : root.get_subcommands({}))
+    if (!arguments.empty() && known->get_name() == arguments[0]) command += " " + arguments[0];
   std::string message = error.what();
   if (message.ends_with('\n')) message.pop_back();
   return report(fmt::format("{}; see '{} --help'", message, command), kExitUsage);
@@ -135,8 +140,11 @@ int run(int count, const char* const* values) {
   add_report(root, action);
   add_reproduce(root, action);
   add_pull(root, action);
+  add_local_models(root, action);
+  add_ps(root, action);
   add_quantize(root, action);
   add_session(root, action);
+  add_template(root, action);
   add_tokenize(root, action);
   add_logits(root, action);
   add_attend(root, action);
@@ -144,13 +152,14 @@ int run(int count, const char* const* values) {
   add_tune(root, action);
   add_completion(root, action);
   refuse_wrapped_seeds(root);
+  auto arguments = read_arguments(count, values);
   try {
-    auto arguments = read_arguments(count, values);
     refuse_unknown_command(root, arguments);
-    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
-    root.parse(std::move(arguments));
+    translate_arguments(root, arguments);
+    // CLI11 takes them from the back.
+    root.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::ParseError& error) {
-    return report_usage(root, error);
+    return report_usage(root, arguments, error);
   } catch (const Error& error) {  // of a model's name
     return report(error.what(), kExitError + static_cast<int>(error.code()));
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "console.h"
+#include "error_scale.h"
 
 namespace pith::cli {
 namespace {
@@ -90,14 +91,14 @@ std::string describe_errors(const std::vector<AttentionError>& errors) {
   const auto& worst =
       *std::max_element(errors.begin(), errors.end(),
                         [](const auto& a, const auto& b) { return a.estimate < b.estimate; });
-  if (worst.steps == 0) return "unknown: no decode step was compared";
-  double squares = 0;
-  for (const AttentionError& e : errors) squares += e.estimate * e.estimate;
+  const auto error = mean_error(errors);
+  if (!error) return "unknown: no decode step was compared";
   return fmt::format(
-      "about {:.3f} over {} layers (largest {:.3f} in layer {}, 95% interval {:.3f} to {:.3f}); {} "
+      "about {:.3f}: {}, over {} layers (largest {:.3f} in layer {}, 95% interval {:.3f} to "
+      "{:.3f}); {} "
       "comparisons",
-      std::sqrt(squares / static_cast<double>(errors.size())), errors.size(), worst.estimate,
-      worst.layer, worst.low, worst.high, worst.steps);
+      *error, error_word(*error), errors.size(), worst.estimate, worst.layer, worst.low, worst.high,
+      worst.steps);
 }
 
 Json describe_session(const Session& session) {

@@ -1,17 +1,19 @@
 // pith run: completes a prompt, or holds a conversation with -i.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <memory>
+#include <span>
 
 #include "args.h"
 #include "chat_options.h"
 #include "commands.h"
 #include "console.h"
+#include "conversation.h"
 #include "core/output_file.h"
 #include "engine.h"
 #include "interactive.h"
@@ -20,6 +22,7 @@
 #include "pith/saved.h"
 #include "pith_tools/choose.h"
 #include "pith_tools/dialogue.h"
+#include "prompt_cache.h"
 #include "report.h"
 #include "text_input.h"
 
@@ -31,10 +34,11 @@ struct RunOptions {
   TextOptions text;
   SamplingOptions sampling;
   int64_t predict = -1;
-  std::string load, save;  // files of a session; "" = none
+  std::string load, save, cache;  // files of a session; "" = none
   bool overwrite = false;
   std::vector<std::string> stop;
-  std::string schema;  // a file; "" = free text
+  std::string schema;              // a file; "" = free text
+  std::vector<std::string> words;  // of a message, as ollama's run takes it
   ChatOptions chat_options;
   bool ignore_eos = false, interactive = false, hide_prompt = false, quiet = false, chat = false;
   int bos = -1;
@@ -64,6 +68,17 @@ void check_save(const RunOptions& o) {
 // The prompt of -p, -f or standard input; empty only in interactive mode.
 std::string prompt_of(const RunOptions& o) {
   const bool given = o.text.prompt_option->count() > 0 || !o.text.file.empty();
+  if (!o.words.empty()) {
+    if (given || o.interactive)
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("'{}' is a message beside the options: say it with -p, or leave out "
+                              "-p, -f and -i",
+                              o.words[0]));
+    std::string text = fmt::format("{}", fmt::join(o.words, " "));
+    require_utf8(text, "the message");
+    if (text.empty()) throw Error(ErrorCode::kInvalidArgument, "the message is empty");
+    return text;
+  }
   if (o.interactive && o.text.file == "-") {
     throw Error(ErrorCode::kInvalidArgument,
                 "-i reads lines from standard input, so -f - cannot read the prompt from it too");
@@ -75,7 +90,7 @@ std::string prompt_of(const RunOptions& o) {
   }
   std::string prompt = read_text(o.text);
   // echo and editors end a text with a line break that nobody means.
-  if (o.text.prompt_option->count() == 0 && prompt.ends_with('\n')) prompt.pop_back();
+  if (o.text.prompt_option->count() == 0) drop_last_break(prompt);
   if (prompt.empty() && (o.load.empty() || o.chat)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "the prompt is empty: at least one character is needed to continue from");
@@ -94,12 +109,6 @@ size_t message_tokens(const Model& model, const ChatTemplate& chosen, const RunO
   request.messages = messages.dump();
   request.variables = o.chat_options.variables;
   return chosen.encode(model.tokenizer(), request).size();
-}
-
-/// Per cent are of what the session's first prompt said.
-void take_percent_of(StandaloneOptions& options, const std::string& file) {
-  const std::string per_cent_of = read_saved(file).field("per cent of");
-  std::from_chars(per_cent_of.data(), per_cent_of.data() + per_cent_of.size(), options.percent_of);
 }
 
 /// Shows an answer and the progress towards it.
@@ -149,14 +158,27 @@ int complete(const std::shared_ptr<const Model>& model, StandaloneOptions option
       text.empty() ? std::vector<int32_t>() : encode_prompt(*model, text, bos);
   if (options.context == 0) options.context = static_cast<size_t>(model->config().context);
   options.percent_of = read_in_all(ids.size(), o.predict, options.context);
-  if (!o.load.empty()) take_percent_of(options, o.load);
-  Session session =
-      o.load.empty() ? Session(model, options) : Session::restore(model, o.load, options);
-  if (!o.hide_prompt && !o.engine.json) write_out(text);
-  Shown shown(o);
   GenerateOptions generation = generate_options(o);
   set_form(o.schema, *model, generation);
-  const GenerateResult result = generate(session, ids, generation, shown.text(), shown.progress());
+  if (!o.load.empty()) take_percent_of(options, read_saved(o.load));
+  Shown shown(o);
+  CachedPrompt begun =
+      o.cache.empty()
+          ? CachedPrompt{o.load.empty() ? Session(model, options)
+                                        : Session::restore(model, o.load, options),
+                         {}}
+          : read_with_cache(model, options, o.cache, ids, generation.cancel, shown.progress());
+  Session& session = begun.session;
+  if (!o.hide_prompt && !o.engine.json) write_out(text);
+  GenerateResult result = begun.read;
+  if (result.reason != StopReason::kCancelled) {
+    const std::span<const int32_t> rest(ids.data(), o.cache.empty() ? ids.size() : 0);
+    result = generate(session, rest, generation, shown.text(), shown.progress());
+  }
+  if (!o.cache.empty()) {
+    result.prompt_tokens = begun.read.prompt_tokens;
+    result.prompt_seconds = begun.read.prompt_seconds;
+  }
   shown.finish();
   if (!o.save.empty()) session.save(o.save, {.replace = o.overwrite});
   return tell(result, session, o);
@@ -165,7 +187,7 @@ int complete(const std::shared_ptr<const Model>& model, StandaloneOptions option
 /// One message of a talk that may have begun in another process.
 int answer_message(const std::shared_ptr<const Model>& model, StandaloneOptions options,
                    const RunOptions& o, const std::string& text) {
-  ChatTemplate chosen = choose_template(o.engine.model, *model, o.chat_options);
+  ChatTemplate chosen = choose_template(o.engine.model, model->tokenizer(), o.chat_options);
   if (options.context == 0) options.context = static_cast<size_t>(model->config().context);
   if (o.load.empty())
     options.percent_of =
@@ -182,7 +204,7 @@ int answer_message(const std::shared_ptr<const Model>& model, StandaloneOptions 
   return tell(answer.result, dialogue.session(), o);
 }
 
-int run(const RunOptions& o) {
+void check(const RunOptions& o) {
   if (o.interactive && o.engine.json) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--json prints one answer as one object and cannot go with -i");
@@ -193,6 +215,10 @@ int run(const RunOptions& o) {
   if (o.interactive && !(o.load.empty() && o.save.empty()))
     throw Error(ErrorCode::kInvalidArgument,
                 "--session-load and --session-save go with one prompt, not with -i");
+  if (!o.cache.empty() && (o.interactive || o.chat || !o.load.empty()))
+    throw Error(ErrorCode::kInvalidArgument,
+                "--prompt-cache is of a text that is completed: not with -i, --chat or "
+                "--session-load; a talk is kept by --session-save");
   if (!o.save.empty()) check_save(o);
   if (o.interactive && o.chat)
     throw Error(ErrorCode::kInvalidArgument, "--chat is one message; 'pith chat' is a talk");
@@ -207,12 +233,32 @@ int run(const RunOptions& o) {
   if (o.chat && o.chat_options.system_given && !o.load.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "--system with --session-load: the talk has its system prompt already");
+}
+
+/// Texts behind a model's name are messages, as in ollama; a base model goes on with them.
+bool answers_messages(const RunOptions& o, const Model& model) {
+  if (o.words.empty()) return o.chat;
+  try {
+    choose_template(o.engine.model, model.tokenizer(), o.chat_options);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound || !o.chat_options.chosen.empty() ||
+        o.chat_options.system_given)
+      throw;
+    say("pith: the model has no chat template: it goes on with the text as it is");
+    return false;
+  }
+}
+
+int run(RunOptions& o) {
+  if (!o.words.empty()) o.chat = true;
+  check(o);
   const std::string prompt = prompt_of(o);
   const auto generate = generate_options(o);
   const Sampler checked(generate.sampling);  // a wrong option is said before the model is loaded
   const StandaloneOptions options = session_options(o.engine);
   const auto model = load_model(o.engine);
-  if (o.chat) return answer_message(model, options, o, prompt);
+  if (answers_messages(o, *model)) return answer_message(model, options, o, prompt);
   if (!o.interactive) return complete(model, options, o, prompt);
   return run_interactive(Session(model, options), {generate, prompt, o.bos, !o.hide_prompt});
 }
@@ -226,6 +272,12 @@ void add_session_options(CLI::App& app, RunOptions& o) {
   app.add_option("--session-save", o.save,
                  "Save the session after the answer, for --session-load; the file holds the "
                  "conversation and is for you alone (mode 0600)")
+      ->type_name("FILE")
+      ->group("Session");
+  app.add_option("--prompt-cache", o.cache,
+                 "Keep in this file what the prompt leaves in the cache: the same prompt, or a "
+                 "longer one, is then not read again")
+      ->check(not_empty())
       ->type_name("FILE")
       ->group("Session");
   app.add_flag("--session-overwrite", o.overwrite, "Replace the file of --session-save")
@@ -254,6 +306,10 @@ void add_output_options(CLI::App& app, RunOptions& o) {
 void add_run(CLI::App& root, Action& action) {
   auto o = std::make_shared<RunOptions>();
   CLI::App* app = root.add_subcommand("run", "Complete a prompt, or talk with -i");
+  app->add_option("text", o->words,
+                  "A message to answer, as --chat -p does; a model without a template goes on with "
+                  "it. 'pith run MODEL TEXT' is 'pith run -m MODEL TEXT', 'pith run MODEL' a talk")
+      ->type_name("");
   add_model_option(*app, o->engine);
   add_engine_options(*app, o->engine);
   add_device_option(*app, o->engine);
@@ -278,6 +334,7 @@ void add_run(CLI::App& root, Action& action) {
       "Ctrl-C ends an answer early: what there is of it is kept, and the exit status\n"
       "is 130.\n\n"
       "Examples:\n"
+      "  pith run smollm2 'Why is the sky blue?'\n"
       "  pith run -m models/demo -p 'The ship lay at anchor' -n 60\n"
       "  pith run -m models/demo -f book.txt -n 100 --temp 0 \\\n"
       "    --kv-policy 'streaming_llm(window=508)'\n"

@@ -86,13 +86,16 @@ void read_keys(const std::string& file, std::vector<std::string>& keys) {
   std::ifstream in(file);
   if (!in)
     throw Error(ErrorCode::kNotFound, fmt::format("--api-key-file {}: cannot be read", file));
-  for (std::string line; std::getline(in, line);)
+  for (std::string line; std::getline(in, line);) {
+    if (line.ends_with('\r')) line.pop_back();
     if (!line.empty()) keys.push_back(line);
+  }
 }
 
 std::shared_ptr<const ChatTemplate> chat_template(const ServeCommand& o, const Model& model) {
   try {
-    return std::make_shared<ChatTemplate>(choose_template(o.engine.model, model, o.chat));
+    return std::make_shared<ChatTemplate>(
+        choose_template(o.engine.model, model.tokenizer(), o.chat));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound || !o.chat.chosen.empty()) throw;
     say("pith: the model has no chat template: it goes on with what users say "
@@ -279,7 +282,7 @@ void add_serve(CLI::App& root, Action& action) {
       "Examples:\n"
       "  pith serve\n"
       "  pith serve -m smollm2 --memory 4GiB\n"
-      "  pith serve -m smollm2 --kv-policy exact --preset small='keydiff(budget=25%)+int4'\n"
+      "  pith serve -m smollm2 --kv-policy exact --preset 'small=keydiff(budget=9%)'\n"
       "  curl localhost:8080/v1/chat/completions -H 'Content-Type: application/json' \\\n"
       "    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n");
   app->callback([o, app, &action] {

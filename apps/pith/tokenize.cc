@@ -10,11 +10,11 @@
 #include "console.h"
 #include "engine.h"
 #include "interrupt.h"
-#include "model/tokenizers/tokenizer_utf8.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
 #include "report.h"
 #include "text_input.h"
+#include "token_pieces.h"
 
 namespace pith::cli {
 namespace {
@@ -26,18 +26,6 @@ struct TokenizeOptions {
   int bos = -1;
   bool pieces = false;
 };
-
-// As JSON writes it; a piece that is only a part of a character as \x..
-std::string visible(const std::string& piece) {
-  if (is_utf8(piece)) return nlohmann::json(piece).dump();
-  std::string out = "\"";
-  for (char c : piece) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool shown = byte >= 0x20 && byte < 0x7f;
-    out += shown ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned>(byte));
-  }
-  return out + "\"";
-}
 
 int tokenize(const TokenizeOptions& o) {
   if (!o.ids.empty() && (o.text.prompt_option->count() > 0 || !o.text.file.empty())) {
@@ -56,16 +44,13 @@ int tokenize(const TokenizeOptions& o) {
     text = read_text(o.text);
     ids = encode_text(*tokenizer, tokenizer->bos(), text, o.bos);
   }
-  // A text of many megabytes has its ids, and no more, in memory.
-  std::vector<std::string> pieces;
-  if (o.engine.json || o.pieces)
-    for (int32_t id : ids) pieces.push_back(tokenizer->piece(id));
   if (o.engine.json) {
-    print_json({{"count", ids.size()}, {"ids", ids}, {"text", text}, {"pieces", pieces}});
+    print_json({{"count", ids.size()},
+                {"ids", ids},
+                {"text", text},
+                {"pieces", pieces_of(*tokenizer, ids)}});
   } else if (o.pieces) {
-    Table table({std::string("id"), "piece"}, {1});
-    for (size_t i = 0; i < ids.size(); ++i) table.add({std::to_string(ids[i]), visible(pieces[i])});
-    write_out(table.text());
+    write_out(pieces_table(*tokenizer, ids));
   } else if (!o.ids.empty()) {
     write_out(text + "\n");
   } else {

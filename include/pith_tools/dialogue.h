@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "pith/chat.h"
@@ -51,9 +52,18 @@ class Dialogue {
   void take_back();
   /// Forgets all but the system message.
   void reset();
+  /// Takes back the last message of the user and what followed; the rest is read with the next
+  /// message. Returns its content, or nothing if there is none.
+  std::optional<Json> undo();
+  /// Another system message, or none, under which all is read with the next message. Throws as
+  /// ChatTemplate::render, with nothing changed, where the template does not take it.
+  void set_system(std::optional<std::string> text);
   /// Continues under another policy: a new cache reads every token again, because evicted rows do
   /// not come back. Returns the number of tokens read. If it throws, nothing has changed.
   size_t set_policy(const Policy& policy, const Progress& on_read);
+  /// The messages of a JSON text: a list, or an object that has one under "messages". Throws
+  /// kCorrupt for anything else, and kInvalidArgument for integers that parsing would round.
+  static Json parse_messages(std::string_view text, const std::string& what);
   /// Replaces the conversation by these messages, which are read with the next one.
   void load(Json messages);
   /// Writes the session with its messages, for resume(). Throws as Session::save, and
@@ -65,6 +75,8 @@ class Dialogue {
 
   const Json& messages() const { return messages_; }
   Session& session() { return session_; }
+  /// Of the answers to come.
+  GenerateOptions& generation() { return setup_.generate; }
   const ChatTemplate& chat_template() const { return template_; }
 
  private:

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "core/json_file.h"
 #include "pith/error.h"
 #include "pith/saved.h"
 #include "pith/tokenizer.h"
@@ -32,6 +33,10 @@ std::string trimmed(const std::string& text) {
   const size_t first = text.find_first_not_of(" \t\r\n");
   if (first == text.npos) return "";
   return text.substr(first, text.find_last_not_of(" \t\r\n") + 1 - first);
+}
+
+bool has_role(const Dialogue::Json& message, std::string_view role) {
+  return message.is_object() && message.contains("role") && message["role"] == role;
 }
 
 bool starts_with(std::span<const int32_t> ids, std::span<const int32_t> start) {
@@ -62,6 +67,44 @@ void Dialogue::reset() {
   start_anew();
   messages_ = Json::array();
   if (setup_.system) messages_.push_back({{"role", "system"}, {"content", *setup_.system}});
+}
+
+std::optional<Dialogue::Json> Dialogue::undo() {
+  size_t at = messages_.size();
+  while (at > 0 && !has_role(messages_[at - 1], "user")) --at;
+  if (at == 0) return std::nullopt;
+  const Json& message = messages_[at - 1];
+  const Json content = message.contains("content") ? message["content"] : Json();
+  messages_.erase(messages_.begin() + static_cast<ptrdiff_t>(at - 1), messages_.end());
+  start_anew();
+  return content;
+}
+
+void Dialogue::set_system(std::optional<std::string> text) {
+  Json messages = messages_;
+  if (!messages.empty() && has_role(messages[0], "system")) messages.erase(0);
+  if (text) messages.insert(messages.begin(), Json{{"role", "system"}, {"content", *text}});
+  Json with_next = messages;
+  with_next.push_back({{"role", "user"}, {"content", "?"}});
+  rendered(with_next);
+  setup_.system = std::move(text);
+  messages_ = std::move(messages);
+  start_anew();
+}
+
+Dialogue::Json Dialogue::parse_messages(std::string_view text, const std::string& what) {
+  refuse_wide_integers(text, what);
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object() && json.contains("messages")) json = Json(json["messages"]);
+  const auto is_message = [](const Json& m) {
+    return m.is_object() && m.contains("role") && m["role"].is_string();
+  };
+  if (!json.is_array() || !std::all_of(json.begin(), json.end(), is_message))
+    throw Error(ErrorCode::kCorrupt,
+                what +
+                    ": expected a JSON list of messages, each with a \"role\", or an object that "
+                    "has one under \"messages\"");
+  return json;
 }
 
 void Dialogue::load(Json messages) {
@@ -163,8 +206,8 @@ void Dialogue::resume(const std::filesystem::path& path) {
   const SavedSession saved = read_saved(path);
   const Json note = Json::parse(saved.note, nullptr, /*allow_exceptions=*/false);
   const auto is_answer = [](const Json& message) {
-    return message.is_object() && message.contains("content") && message["content"].is_string() &&
-           message.contains("role") && message["role"] == "assistant";
+    return has_role(message, "assistant") && message.contains("content") &&
+           message["content"].is_string();
   };
   const bool of_chat = note.is_object() && note.contains("messages") &&
                        note["messages"].is_array() && !note["messages"].empty() &&

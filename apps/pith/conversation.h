@@ -1,0 +1,19 @@
+#pragma once
+// Files of messages and conversations.
+
+#include <string>
+
+#include "pith_tools/dialogue.h"
+
+namespace pith::cli {
+
+/// Takes off the line break, LF or CR LF, that echo and editors put at the end and nobody means.
+void drop_last_break(std::string& text);
+/// The messages of a file of /save, or of a list. Throws kCorrupt for anything else.
+Dialogue::Json read_messages(const std::string& path);
+/// "5 messages (1 of system, 2 of user, 2 of assistant)".
+std::string describe_messages(const Dialogue::Json& messages);
+/// Whether the file is one of Session::save; it may be long.
+bool is_session(const std::string& path);
+
+}  // namespace pith::cli
