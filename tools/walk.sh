@@ -50,7 +50,7 @@ step() {
 yes 'The ship lay at anchor and a man stood on the quay while rain fell.' | head -n 60 >"$work/text" || true
 nothing='^$'
 for command in '' run chat inspect policies bench demo probe eval 'eval ppl' 'eval tasks' report reproduce tokenize \
-  logits attend train-dict tune pull completion; do
+  logits attend train-dict tune pull completion template list ps; do
   step "help ${command:-all}" 0 "$nothing" "'$pith' help $command"
 done
 step policies 0 "$nothing" "'$pith' policies"
@@ -69,7 +69,7 @@ step tasks 0 "$nothing" "'$pith' eval tasks -m '$model' -c 256 --samples 1 --tur
   --kv-policy 'keydiff(budget=64)+int4,sink=4,window=64'"
 step report 0 "$nothing" "'$pith' report ppl.jsonl -o page.html --lines lines.jsonl"
 step report-read 0 "$nothing" "'$pith' report lines.jsonl >page.html"
-step wrong 2 "$nothing" "'$pith' run -m '$model' -ngl 99"
+step wrong 2 "$nothing" "'$pith' run -m '$model' --mirostat 2"
 step wrong-policy 10 "$nothing" "'$pith' run -m '$model' -p x --kv-policy 'SnapKv(budget=8)'"
 step gone 11 "$nothing" "'$pith' run -m /nowhere -p x"
 
