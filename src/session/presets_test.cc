@@ -231,7 +231,7 @@ TEST(Presets, WhatADeviceLacksIsNotChosenThere) {
       return p.policy.find("pre_rope") != std::string::npos;
     });
   };
-  EXPECT_EQ(before_rope(Device::kCpu), 3);
+  EXPECT_GT(before_rope(Device::kCpu), 0);
   EXPECT_EQ(before_rope(Device::kCuda), 0);
 }
 
