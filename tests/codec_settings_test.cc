@@ -85,6 +85,26 @@ TEST_P(CodecSettings, AttendsToTheRowsItReports) {
             3 * error("exact+" + std::string(std::get<1>(GetParam())) + ",sink=2,window=16"));
 }
 
+// Rows coded before RoPE are read as well as those after it: as close to exact attention over rows
+// held, for a token at a time and many at once.
+TEST(KeysBeforeRope, AttendAsCloselyAsAfterIt) {
+  const Shape shape;
+  const Rows rows(shape, kRows + 40, 2);
+  for (const std::string selector : kSelectors)
+    for (const size_t queries : {1, 40}) {
+      const auto error = [&](const std::string& codec) {
+        Harness h(shape, selector + "+" + codec + ",sink=2,window=16");
+        h.step(rows, 0, kRows, 40);
+        const auto held = test::held_rows(h.cache(), shape);
+        const auto expected = test::oracle_all(shape, rows, kRows, kRows + queries, held);
+        return test::relative_error(h.attend(rows, kRows, kRows + queries), expected);
+      };
+      const double after = error("int8");
+      EXPECT_LT(error("int8(center=32,pre_rope=true)"), 2 * after) << selector;
+      EXPECT_LT(error("int8(hadamard=true,center=500,pre_rope=true)"), 2 * after) << selector;
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, CodecSettings,
                          testing::Combine(testing::ValuesIn(kSelectors),
                                           testing::ValuesIn(kSettings)),
