@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "pith/presets.h"
@@ -22,6 +23,8 @@ struct ScreenOptions {
   double most_seconds = 150;  ///< gives up early if it would take longer
 };
 
+/// The text that screens read: prose and source code, about 2,200 tokens.
+std::string_view screen_text();
 /// Where a model's figures are kept. Throws kNotFound if no environment variable names a folder.
 std::filesystem::path screen_file(const std::string& fingerprint);
 /// The figures of earlier screens of this version;

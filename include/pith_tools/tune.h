@@ -1,6 +1,7 @@
 #pragma once
-// Finds, for a number of bits, the form of the cache for each layer and KV head of one model, by
-// measuring a text and questions about facts in long contexts (docs/decisions/0200).
+// Finds, for a number of bits, the form of the cache for each KV head of one model. The loss of
+// each form in each head comes from one exact pass over a text and over questions about facts in
+// long contexts; a few whole runs check the choice (docs/presets.md, docs/decisions/0200).
 
 #include <cstdint>
 #include <filesystem>
@@ -14,26 +15,30 @@
 namespace pith {
 
 struct TuneOptions {
-  std::vector<std::string> forms;  ///< policies that a layer may have; empty: standard_forms()
+  std::vector<std::string> forms;  ///< policies that a head may have; empty: standard_forms()
   std::vector<double> bits{2};     ///< numbers of bits of the cache, everything included
-  size_t window = 4096;            ///< tokens per piece of the text
-  size_t score = 128;              ///< predictions scored per piece, the last
-  size_t pieces = 2;               ///< to choose on; as many others are for the report
+  /// Tokens per piece of the text; 0: as many as the text and the model allow, at most 4096.
+  size_t window = 0;
+  size_t score = 128;  ///< predictions scored per piece, the last; at most a quarter if window is 0
+  size_t pieces = 1;   ///< to choose on; as many others are for the report
 
   /// Retrieval tasks whose answers count beside the text (docs/evaluation.md).
   std::vector<std::string> tasks{"niah_single_1", "passkey"};
-  size_t samples = 2;    ///< per task, to choose on; as many others for the report; 0: text alone
-  size_t length = 4096;  ///< tokens per sample
+  size_t samples = 1;    ///< per task, to choose on; as many others for the report; 0: text alone
+  size_t length = 2048;  ///< tokens per sample
   uint64_t task_seed = 1001;
   double answer_weight = 0.5;  ///< weight of a nat of an answer's tokens; a nat of text weighs 1
+  /// Part of the loss that a form must save to be used: forms are launches on a GPU.
+  double form_cost = 0.02;
 
-  StandaloneOptions session;  ///< its context and policy are replaced
+  StandaloneOptions session;  ///< of the whole runs; its context and policy are replaced
+  int threads = 0;            ///< of the pass, which runs on the CPU; 0 = all cores
   /// JSON lines of measurements: existing ones are reused, new ones added. Empty: none.
   std::filesystem::path measured;
   std::string model_fingerprint;  ///< the model of these measurements
 
-  /// Heavy rows with a coreset in 4-bit keys and 3-bit values, from 3% to 38% of the rows, and all
-  /// rows in 2 to 4 bits around a mean.
+  /// Heavy rows with a coreset from 3% to 38% of the rows in keys of 4 or 8 bits and values of 3,
+  /// and all rows in 2 to 9 bits.
   static const std::vector<std::string>& standard_forms();
 };
 
@@ -42,32 +47,37 @@ struct TuneLoss {
   double text = 0, answers = 0;
 };
 
-/// A layer, or one KV head of it.
-struct TunedUnit {
-  size_t layer = 0;
-  std::optional<size_t> head;
-  std::vector<TuneLoss> alone;     // [weighed_in] in that form, all others exact
-  std::vector<std::string> forms;  // [bits] chosen
+struct TunedForm {
+  std::string policy;
+  double bits = 0;   ///< in all heads
+  TuneLoss alike{};  ///< sum of its losses in each head alone
 };
 
-/// A policy's figures on text and samples that nothing was chosen on.
+struct TunedHead {
+  size_t layer = 0, head = 0;
+  std::vector<TuneLoss> alone;  // [forms] in that form, all others exact
+  std::vector<size_t> chosen;   // [bits] place in forms
+};
+
 struct TunedPolicy {
-  Preset preset;  ///< the text's; the model's name is left to the caller
+  /// Its figures on text and samples that nothing was chosen on; the model's name is left to the
+  /// caller.
+  Preset preset;
   double answers = 0, answers_error = 0;
+  TuneLoss predicted{};  ///< sum of its heads' losses
+  TuneLoss chosen_on{};  ///< as measured on what it was chosen on
 };
 
 struct TuneResult {
-  /// The forms in which units were measured. Forms that differ in shares only are one kind,
-  /// measured in two sizes; codecs over all rows are another, measured in one.
-  std::vector<std::string> weighed_in;
-  std::vector<TunedUnit> units;    ///< layers, or heads where a layer loses more than its share
-  std::vector<TunedPolicy> forms;  ///< one form in all layers
+  size_t window = 0;  ///< tokens per piece of the text
+  std::vector<TunedForm> forms;
+  std::vector<TunedHead> heads;    // [L * G]
   std::vector<TunedPolicy> found;  // [bits]
 };
 
-/// Empty if `progress` returned false; progress counts tokens, and heads are not in its total.
-/// Throws kInvalidArgument if the text has fewer tokens than 2 pieces, for forms that name layers,
-/// for unknown tasks, and if no form takes so few bits.
+/// Empty if `progress` returned false; progress counts tokens of about equal work.
+/// Throws kInvalidArgument if the text has fewer tokens than 2 pieces, for forms that name layers
+/// or say how prompts are read, for unknown tasks, and if no form takes so few bits.
 std::optional<TuneResult> tune(const std::shared_ptr<const Model>& model,
                                std::span<const int32_t> text, const TuneOptions& options,
                                const Progress& progress = {});

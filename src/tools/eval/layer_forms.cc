@@ -3,31 +3,27 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
-#include <cmath>
 #include <cstdint>
-#include <limits>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "pith/error.h"
-#include "pith/policy.h"
 
 namespace pith {
 namespace {
 
-constexpr double kMostPower = 4;  // two small losses, half noise, would say any
-
-/// Places in `forms` along a unit's lower convex hull, by rising bits: each loses less than the one
-/// before, and a bit takes off less at each. The first is the form of least bits for every unit.
-std::vector<size_t> hull(std::span<const LayerForm> forms, std::span<const double> losses) {
-  std::vector<size_t> order(forms.size());
+/// Forms along a unit's lower convex hull, by rising bits: each loses less than the one before, and
+/// a bit takes off less at each. The first is the form of least bits.
+std::vector<size_t> hull(const FormUnit& unit) {
+  const auto &bits = unit.bits, &losses = unit.losses;
+  std::vector<size_t> order(bits.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::ranges::sort(order, [&](size_t a, size_t b) {
-    return forms[a].bits != forms[b].bits ? forms[a].bits < forms[b].bits : losses[a] < losses[b];
+    return std::tuple(bits[a], losses[a], a) < std::tuple(bits[b], losses[b], b);
   });
   const auto gain = [&](size_t from, size_t to) {
-    return (losses[from] - losses[to]) / (forms[to].bits - forms[from].bits);
+    return (losses[from] - losses[to]) / (bits[to] - bits[from]);
   };
   std::vector<size_t> kept;
   for (size_t i : order) {
@@ -56,48 +52,25 @@ std::string ranges(const std::vector<size_t>& ascending) {
 
 }  // namespace
 
-std::string kind_of(const std::string& policy) {
-  if (Policy::parse(policy).rules.front().selector.name == "exact") return "exact";
-  std::string kind;
-  for (size_t at = 0; at < policy.size(); ++at) {
-    if (policy[at] == '%')
-      while (!kind.empty() &&
-             (std::isdigit(static_cast<unsigned char>(kind.back())) != 0 || kind.back() == '.'))
-        kind.pop_back();
-    kind += policy[at];
-  }
-  return kind;
+double least_bits(std::span<const FormUnit> units) {
+  double least = 0;
+  for (const FormUnit& unit : units) least += std::ranges::min(unit.bits);
+  return least / static_cast<double>(units.size());
 }
 
-double loss_alone(std::span<const KnownLoss> known, double alike) {
-  const KnownLoss& first = known.front();
-  if (first.alike <= 0 || first.alone <= 0 || alike <= 0) return 0;
-  double power = 1;
-  if (known.size() > 1 && known[1].alike > 0 && known[1].alike < first.alike)
-    power = known[1].alone <= 0 ? kMostPower
-                                : std::clamp(std::log(first.alone / known[1].alone) /
-                                                 std::log(first.alike / known[1].alike),
-                                             1 / kMostPower, kMostPower);
-  return first.alone * std::pow(alike / first.alike, power);
-}
-
-std::vector<size_t> choose_forms(std::span<const LayerForm> forms, std::span<const FormUnit> units,
-                                 double bits) {
-  double least = std::numeric_limits<double>::infinity();
-  for (const LayerForm& form : forms) least = std::min(least, form.bits);
+std::vector<size_t> choose_forms(std::span<const FormUnit> units, double bits) {
+  const double least = least_bits(units);
   if (!(least <= bits))
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{:.3g} bits per number are less than any of the forms takes, {:.3g}; "
                             "give more bits or smaller forms",
                             bits, least));
+  double left = (bits - least) * static_cast<double>(units.size());
   std::vector<std::vector<size_t>> steps;  // [units]
-  for (const FormUnit& unit : units) steps.push_back(hull(forms, unit.losses));
+  for (const FormUnit& unit : units) steps.push_back(hull(unit));
   std::vector<size_t> at(units.size(), 0);
-  double left = 0;
-  for (const FormUnit& unit : units) left += (bits - least) * static_cast<double>(unit.heads);
   const auto price = [&](size_t u) {
-    return (forms[steps[u][at[u] + 1]].bits - forms[steps[u][at[u]]].bits) *
-           static_cast<double>(units[u].heads);
+    return units[u].bits[steps[u][at[u] + 1]] - units[u].bits[steps[u][at[u]]];
   };
   const auto gain = [&](size_t u) {
     const auto& losses = units[u].losses;
@@ -117,7 +90,48 @@ std::vector<size_t> choose_forms(std::span<const LayerForm> forms, std::span<con
   return at;
 }
 
-std::string policy_of(std::span<const LayerForm> forms, std::span<const size_t> chosen,
+double loss_of(std::span<const FormUnit> units, std::span<const size_t> chosen) {
+  double loss = 0;
+  for (size_t u = 0; u < units.size(); ++u) loss += units[u].losses[chosen[u]];
+  return loss;
+}
+
+double bits_of(std::span<const FormUnit> units, std::span<const size_t> chosen) {
+  double bits = 0;
+  for (size_t u = 0; u < units.size(); ++u) bits += units[u].bits[chosen[u]];
+  return bits / static_cast<double>(units.size());
+}
+
+std::vector<size_t> choose_few_forms(std::span<const FormUnit> units, double bits, double cost) {
+  std::vector<size_t> places;  // of the forms that are left
+  for (size_t f = 0; f < units.front().bits.size(); ++f) places.push_back(f);
+  std::vector<size_t> chosen = choose_forms(units, bits);
+  for (;;) {
+    std::vector<size_t> best, best_places;
+    std::erase_if(places, [&](size_t f) { return std::ranges::count(chosen, f) == 0; });
+    for (size_t dropped = 0; dropped < places.size() && places.size() > 1; ++dropped) {
+      std::vector<size_t> others = places;
+      others.erase(others.begin() + static_cast<std::ptrdiff_t>(dropped));
+      std::vector<FormUnit> fewer;
+      for (const FormUnit& unit : units) {
+        FormUnit& u = fewer.emplace_back();
+        for (const size_t f : others) {
+          u.losses.push_back(unit.losses[f]);
+          u.bits.push_back(unit.bits[f]);
+        }
+      }
+      if (least_bits(fewer) > bits) continue;
+      std::vector<size_t> choice = choose_forms(fewer, bits);
+      for (size_t& f : choice) f = others[f];
+      if (best.empty() || loss_of(units, choice) < loss_of(units, best))
+        best = std::move(choice), best_places = std::move(others);
+    }
+    if (best.empty() || loss_of(units, best) > (1 + cost) * loss_of(units, chosen)) return chosen;
+    chosen = std::move(best), places = std::move(best_places);
+  }
+}
+
+std::string policy_of(std::span<const std::string> forms, std::span<const size_t> chosen,
                       size_t heads) {
   std::vector<size_t> counts(forms.size());
   for (size_t f : chosen) ++counts[f];
@@ -130,12 +144,12 @@ std::string policy_of(std::span<const LayerForm> forms, std::span<const size_t> 
     for (const auto& [form, which] : of_form)
       if (form != base) others[{form, which}].push_back(l);
   }
-  std::string text = forms[base].policy;
+  std::string text = forms[base];
   for (const auto& [what, layers] : others) {
     const auto& [form, which] = what;
     text += ";layers=" + ranges(layers);
     if (which.size() < heads) text += "/heads=" + ranges(which);
-    text += ":" + forms[form].policy;
+    text += ":" + forms[form];
   }
   return text;
 }

@@ -3,66 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <memory>
 
 #include "model/loaders/weights.h"
 #include "pith/error.h"
+#include "tools/eval/jobs.h"
 
 namespace pith {
 namespace {
 
 // Where a policy has no body (local, streaming_llm), a sample gets what uniform has by default.
 constexpr size_t kUniformSink = 4, kUniformWindow = 64;
-
-struct Cancelled {};
-
-}  // namespace
-
-/// Runs jobs and counts them. With enough of them each runs on one thread, as selectors do much on
-/// one thread anyway; else one after the other on all threads. Results are the same.
-class Probe::Jobs {
- public:
-  Jobs(const Context& context, const Progress& progress, size_t done, size_t total)
-      : context_(context), progress_(progress), done_(done), total_(total) {
-    for (int i = 0; i < context.pool.size(); ++i) alone_.push_back(std::make_unique<ThreadPool>(1));
-  }
-
-  /// work(context, i) for i in [0, n). Throws Cancelled if `progress` asked to stop.
-  template <class F>
-  void run(size_t n, F&& work) {
-    if (n < alone_.size()) {
-      for (size_t i = 0; i < n; ++i) {
-        work(context_, i);
-        finished(/*worker=*/0);
-      }
-      return;
-    }
-    context_.pool.parallel_for(n, [&](size_t i, int worker) {
-      if (stop_) throw Cancelled{};
-      work(Context{*alone_[static_cast<size_t>(worker)], context_.memory, context_.kernels}, i);
-      finished(worker);
-    });
-  }
-
- private:
-  void finished(int worker) {
-    const size_t done = ++done_;
-    // Worker 0 is the calling thread: `progress` need not be safe on others.
-    if (worker == 0 && progress_ && !progress_(done, total_)) stop_ = true;
-    if (stop_) throw Cancelled{};
-  }
-
-  Context context_;
-  const Progress& progress_;
-  std::vector<std::unique_ptr<ThreadPool>> alone_;  // [workers]
-  std::atomic<size_t> done_;
-  size_t total_;
-  std::atomic<bool> stop_{false};
-};
-
-namespace {
 
 void check(const ProbeOptions& o) {
   const auto refuse = [](const std::string& what) {
@@ -76,6 +27,21 @@ void check(const ProbeOptions& o) {
 Policy exact_policy() { return Policy::parse("exact+f32"); }
 
 }  // namespace
+
+void fill_prompt(KvCache& cache, const CacheShape& shape, const LayerStep& step,
+                 const PromptFill& prompt) {
+  const auto width = static_cast<size_t>(shape.query_heads * shape.head_dim);
+  const auto kv = static_cast<size_t>(shape.kv_heads * shape.head_dim);
+  // Pieces of nearly one size: a short last one would leave too few queries to selectors that
+  // select rows by the last.
+  const size_t pieces = (prompt.rows + prompt.chunk - 1) / prompt.chunk;
+  for (size_t i = 0; i < pieces; ++i) {
+    const size_t first = prompt.rows * i / pieces, last = prompt.rows * (i + 1) / pieces;
+    cache.step(step.layer, nullptr, step.q + first * width, step.k + first * kv,
+               step.v + first * kv, last - first);
+  }
+  cache.end_prefill();
+}
 
 Probe::Probe(const Context& context, const CacheShape& shape, const LayerRopes& ropes,
              ProbeOptions options)
@@ -93,18 +59,7 @@ Probe::Probe(const Context& context, const CacheShape& shape, const LayerRopes& 
 KvCache Probe::filled(const Context& context, const LayerStep& step, const Policy& policy,
                       uint64_t seed) const {
   KvCache cache(context, shape_, policy, seed, ropes_);
-  const auto width = static_cast<size_t>(shape_.query_heads * shape_.head_dim);
-  const auto kv = static_cast<size_t>(shape_.kv_heads * shape_.head_dim);
-  // Pieces of nearly one size: a short last one would leave too few queries to selectors that
-  // select rows by the last.
-  const size_t before = step.tokens - options_.queries;
-  const size_t pieces = (before + options_.chunk - 1) / options_.chunk;
-  for (size_t i = 0; i < pieces; ++i) {
-    const size_t first = before * i / pieces, last = before * (i + 1) / pieces;
-    cache.step(step.layer, nullptr, step.q + first * width, step.k + first * kv,
-               step.v + first * kv, last - first);
-  }
-  cache.end_prefill();
+  fill_prompt(cache, shape_, step, {step.tokens - options_.queries, options_.chunk});
   return cache;
 }
 

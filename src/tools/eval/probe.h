@@ -21,6 +21,8 @@
 
 namespace pith {
 
+class Jobs;
+
 struct ProbeOptions {
   std::vector<Policy> policies;
   size_t queries = 256;  ///< the last ones of the text
@@ -28,6 +30,14 @@ struct ProbeOptions {
   uint64_t seed = 0;     ///< the first
   size_t chunk = 512;    ///< rows that enter a cache at a time, as in a prefill
 };
+
+/// The first rows of a step, as a prompt that is read in chunks.
+struct PromptFill {
+  size_t rows = 0, chunk = 512;
+};
+/// They enter a cache, and the prompt ends.
+void fill_prompt(KvCache& cache, const CacheShape& shape, const LayerStep& step,
+                 const PromptFill& prompt);
 
 /// One policy in one layer with one seed, when the queries attend.
 struct ProbeTrial {
@@ -62,7 +72,6 @@ class Probe {
   const ProbeReport& report() const { return report_; }
 
  private:
-  class Jobs;
   /// The part of a trial that the seeds after it use again.
   struct Run {
     ProbeTrial trial;

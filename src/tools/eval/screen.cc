@@ -39,14 +39,16 @@ Perplexity pieces_of(const std::shared_ptr<const Model>& model, const ScreenOpti
   p.session.f32_arithmetic = o.session.device == Device::kCpu;  // as `pith eval ppl`
   const Tokenizer& tokenizer = model->tokenizer();
   if (tokenizer.add_bos()) p.bos = tokenizer.bos();
-  return {model, tokenizer.encode(std::string(kScreenText.front())), p};
+  return {model, tokenizer.encode(std::string(screen_text())), p};
 }
 
 }  // namespace
 
+std::string_view screen_text() { return kScreenText.front(); }
+
 fs::path screen_file(const std::string& fingerprint) {
-  const std::string name = fmt::format("{}-{}-{}.jsonl", fingerprint,
-                                       pith::fingerprint(kScreenText.front()), PITH_VERSION);
+  const std::string name =
+      fmt::format("{}-{}-{}.jsonl", fingerprint, pith::fingerprint(screen_text()), PITH_VERSION);
   return models_folder().parent_path() / "screens" / name;
 }
 
