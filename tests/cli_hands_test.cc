@@ -66,6 +66,8 @@ TEST_F(CliHands, WhatWouldChangeTheAnswerIsRefusedTogether) {
           "-m a folder");
   refused(all, 2, "; --keep 4 (--kv-sink-tokens");
   refused(all, 2, "; --image i (models read text alone); see 'pith run --help'");
+  refused({"run", "-m", "x", "-p", "x", "--override-kv", "tokenizer.ggml.pre=str:qwen2"}, 2,
+          "gguf-new-metadata --pre-tokenizer");
   refused({"chat", "-m", kModel, "-no-cnv"}, 2, "-no-cnv ('pith run' completes a text)");
   refused({"run", "-m", kModel, "-p", "x", "-st"}, 2, "'pith run --chat' answers one message");
 }

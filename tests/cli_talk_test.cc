@@ -84,6 +84,8 @@ TEST_F(CliTalk, SystemPromptsChangeInATalk) {
 
 TEST_F(CliTalk, SettingsAreNamedAsOptions) {
   const Result r = talk("/set --top_k 5\n/set temperature=0.5\n/set parameter n 2\n/set\nHello\n");
+  EXPECT_TRUE(std::regex_search(r.err, std::regex("\n\\[\\d+ read, 2 written [^\n]*\\]\n$")))
+      << "a line, and the last: " << r.err;
   EXPECT_TRUE(says(r, "temp 0.5, top-k 5, top-p 0.95")) << r.err;
   EXPECT_TRUE(says(r, ", 2 written")) << r.err;
   const Result wrong = talk(

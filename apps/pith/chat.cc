@@ -56,7 +56,7 @@ constexpr std::string_view kHelp =
     "Ctrl-C stops an answer.\n";
 
 /// "[37 read, 8 written at 86.1/s; 44 of 44 rows per KV head, 1.01 MiB (exact 1.01 MiB); attention
-/// error 0.04: small]", in lines of the terminal.
+/// error 0.04: small]".
 std::string statistics_line(const Dialogue::Answer& answer, const Session& session) {
   const Ledger ledger = session.ledger();
   const ModelConfig& config = session.model().config();
@@ -66,15 +66,13 @@ std::string statistics_line(const Dialogue::Answer& answer, const Session& sessi
   const auto bytes = [](double n) { return human_bytes(n); };
   const GenerateResult& r = answer.result;
   const std::string error = short_error(session.attention_errors());
-  return wrapped(
-      fmt::format(
-          "[{} read{}, {} written at {:.1f}/s; {} of {} rows per KV head{}, {} (exact {}){}]",
-          r.prompt_tokens, answer.read_again ? " anew" : "", r.tokens.size(), r.decode_per_second(),
-          ledger.rows_kept / heads, ledger.tokens,
-          nothing_dropped(session).empty() ? "" : ", none dropped yet",
-          bytes(static_cast<double>(ledger.cache_bytes())), bytes(exact),
-          error.empty() ? "" : "; " + error),
-      1, terminal_width());
+  return fmt::format(
+      "[{} read{}, {} written at {:.1f}/s; {} of {} rows per KV head{}, {} (exact {}){}]",
+      r.prompt_tokens, answer.read_again ? " anew" : "", r.tokens.size(), r.decode_per_second(),
+      ledger.rows_kept / heads, ledger.tokens,
+      nothing_dropped(session).empty() ? "" : ", none dropped yet",
+      bytes(static_cast<double>(ledger.cache_bytes())), bytes(exact),
+      error.empty() ? "" : "; " + error);
 }
 
 class Talk {
@@ -312,7 +310,7 @@ class Talk {
       status_ = kExitInterrupted;
       fmt::print(stderr, "Stopped{}.\n", result.tokens.empty() ? "; the message is forgotten" : "");
     }
-    if (!options_.quiet) fmt::print(stderr, "{}\n", statistics_line(answer, dialogue_.session()));
+    if (!options_.quiet) say(statistics_line(answer, dialogue_.session()));
     if (result.reason == StopReason::kContextFull) advise_room();
     if (result.reason == StopReason::kAttentionError) {
       status_ = kExitAttentionError;

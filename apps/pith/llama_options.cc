@@ -84,6 +84,10 @@ constexpr std::array kOptions{
     Known{"-sp --special", kNothing, false, "special tokens are not printed"},
     Known{"--reasoning-format --reasoning-budget", kValue, false,
           "--chat-template-kwargs '{\"enable_thinking\": false}' is what a template is told"},
+    Known{
+        "--override-kv", kValue, false,
+        "a file's keys are read as they are; 'gguf-new-metadata --pre-tokenizer NAME' of the gguf "
+        "package writes it anew"},
     Known{"--log-file", kValue, false, "standard error has it: 2> FILE"}};
 
 bool holds(std::string_view names, std::string_view name) {
