@@ -131,6 +131,13 @@ class PrefixTree {
   /// if the prompt names no conversation; kInternal for a failed session.
   bool keep(const Session& session, const Prompt& prompt);
 
+  /// The tokens of the snapshot that begin() would continue from; 0: none.
+  size_t longest(const SessionOptions& options, const Prompt& prompt) const;
+
+  /// Drops what is a conversation's own: its snapshots after answers, and those of prompts that no
+  /// other conversation has kept or continued from. Returns their bytes.
+  size_t forget(const std::string& tenant, const std::string& conversation);
+
   /// Evicts snapshots, those of least use per byte first, until `bytes` are free or only snapshots
   /// that are being copied remain. Returns the bytes that became free.
   size_t shrink(size_t bytes);

@@ -30,6 +30,8 @@ SessionKey root_key(const Engine& engine, const SessionOptions& o, const Prompt&
   return key;
 }
 
+const std::string& tenant_of(const SessionKey& key) { return key.back().second; }
+
 /// What a snapshot of the session takes.
 size_t bytes_of(const Session& session) {
   return session.ledger().total_bytes() + session.tokens() * sizeof(int32_t);
@@ -45,6 +47,9 @@ using Roots = std::map<SessionKey, Root>;
 }  // namespace
 
 struct Snapshot {
+  /// Notes who has kept it or continued from it. Past some it is for all.
+  void used_by(const std::string& conversation);
+
   std::shared_ptr<const Session> session;
   Roots::iterator root;
   std::string conversation;  // after an answer; in the middle of a prompt ""
@@ -55,7 +60,18 @@ struct Snapshot {
   size_t pins = 0;  // copies that are being made of it
   double value = 0;
   bool after_answer = false;
+  bool forgotten = false;          // goes when the last copy of it is made
+  std::vector<std::string> users;  // conversations; "" = any
 };
+
+void Snapshot::used_by(const std::string& user) {
+  constexpr size_t kMostUsers = 16;
+  if (std::ranges::find(users, user) != users.end() || (!users.empty() && users[0].empty())) return;
+  if (user.empty() || users.size() == kMostUsers)
+    users = {""};
+  else
+    users.push_back(user);
+}
 
 struct PrefixTree::State {
   using Snapshots = std::list<Snapshot>;
@@ -92,6 +108,7 @@ struct PrefixTree::State {
   Session with_room(const std::function<Session()>& make);
   /// The longest that the prompt goes on from; null: none. Says in `reuse` why it is not longer.
   Snapshot* find(const SessionKey& key, const Prompt& prompt, Reuse& reuse);
+  SessionOptions whole(const SessionOptions& options) const;
   std::string other_key(const SessionKey& key) const;
   bool cut_alike(const Snapshot& s, std::span<const size_t> pieces) const;
   /// Where a session's copy is kept already.
@@ -121,6 +138,12 @@ bool PrefixTree::State::evict(Dropped& dropped) {
   ++counts.evicted;
   drop(least, dropped);
   return true;
+}
+
+SessionOptions PrefixTree::State::whole(const SessionOptions& options) const {
+  SessionOptions out = options;
+  if (out.context == 0) out.context = static_cast<size_t>(engine->model()->config().context);
+  return out;
 }
 
 Session PrefixTree::State::with_room(const std::function<Session()>& make) {
@@ -175,7 +198,7 @@ Snapshot* PrefixTree::State::find(const SessionKey& key, const Prompt& prompt, R
   const auto look = [&](PrefixNode& tree) {
     const size_t same = tree.walk(prompt.tokens, [&](PrefixNode& node) {
       for (Snapshot* s : node.snapshots) {
-        if (s->tokens >= prompt.tokens.size()) continue;
+        if (s->forgotten || s->tokens >= prompt.tokens.size()) continue;
         const bool cut_alike = this->cut_alike(*s, pieces);
         if (!s->after_answer && !cut_alike) {
           cut_elsewhere = std::max(cut_elsewhere, s->tokens);
@@ -213,7 +236,7 @@ Snapshot* PrefixTree::State::kept(const Session::State& session, const SessionKe
   Snapshot* found = nullptr;
   tree->walk(*session.seen, [&](PrefixNode& node) {
     for (Snapshot* s : node.snapshots)
-      if (s->tokens == session.seen->size() && s->cuts == session.cuts) found = s;
+      if (!s->forgotten && s->tokens == session.seen->size() && s->cuts == session.cuts) found = s;
   });
   return found;
 }
@@ -236,8 +259,9 @@ void PrefixTree::State::forget_old_answers(const Snapshot& newest, Dropped& drop
 void PrefixTree::State::insert(std::shared_ptr<const Session> session, SessionKey key,
                                const Prompt& prompt, Dropped& dropped) {
   const Session::State& state = *session->state_;
-  if (const Snapshot* there = kept(state, key, prompt)) {
+  if (Snapshot* there = kept(state, key, prompt)) {
     if (state.in_prompt) {  // another thread was quicker
+      there->used_by(prompt.conversation);
       dropped.push_back(std::move(session));
       return;
     }
@@ -256,6 +280,7 @@ void PrefixTree::State::insert(std::shared_ptr<const Session> session, SessionKe
   s.tokens = state.seen->size();
   s.bytes = bytes_of(*session);
   s.after_answer = !state.in_prompt;
+  s.used_by(prompt.conversation);
   s.session = std::move(session);
   refresh(s);
   counts.bytes += s.bytes;
@@ -265,69 +290,13 @@ void PrefixTree::State::insert(std::shared_ptr<const Session> session, SessionKe
   if (all.back().after_answer) forget_old_answers(all.back(), dropped);
 }
 
-std::vector<size_t> prompt_pieces(const Prompt& prompt, size_t from) {
-  std::vector<size_t> ends;
-  size_t last = from;
-  if (!std::ranges::is_sorted(prompt.fork_points))
-    throw Error(ErrorCode::kInvalidArgument,
-                "the fork points of a prompt are not in ascending order");
-  for (const size_t point : prompt.fork_points) {
-    if (point < last + kLeastPiece || point >= prompt.tokens.size()) continue;
-    ends.push_back(point);
-    last = point;
-  }
-  ends.push_back(prompt.tokens.size());
-  return ends;
-}
-
-PromptReader::PromptReader(const Session& session, const Prompt& prompt)
-    : engine_(session.engine()),
-      tokens_(prompt.tokens),
-      reading_(session.options().policy.prompt),
-      at_(session.tokens()) {
-  if (at_ >= tokens_.size() || !std::ranges::equal(session.token_ids(), tokens_.first(at_)))
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("a session that has seen {} tokens, and a prompt of {} that does not "
-                            "go on from them; give it the session that begin() made for it",
-                            at_, tokens_.size()));
-  if (reading_ == PromptReading::kOnce) {
-    prompt_pieces(prompt);  // fork points in order are asked of all
-    ends_ = {tokens_.size()};
-    return;
-  }
-  // In the middle of a piece, the pieces are those of a session that read it from its beginning.
-  const Session::State& s = *session.state_;
-  ends_ = prompt_pieces(prompt, !s.in_prompt ? at_ : s.cuts.empty() ? 0 : s.cuts.back());
-}
-
-size_t PromptReader::piece_end() const { return *std::ranges::upper_bound(ends_, at_); }
-
-Work PromptReader::next(Session& session) const {
-  const size_t end = piece_end();
-  const size_t count =
-      reading_ == PromptReading::kChunks ? engine_->next_chunk(end - at_) : end - at_;
-  Work work;
-  work.session = &session;
-  work.tokens = tokens_.subspan(at_, count);
-  work.append = at_ + count < end       ? Append::kPart
-                : end == tokens_.size() ? Append::kPromptEnds
-                                        : Append::kMore;
-  return work;
-}
-
-bool PromptReader::took(const Work& work) {
-  at_ += work.tokens.size();
-  return work.append == Append::kMore;
-}
-
 PrefixTree::PrefixTree(std::shared_ptr<Engine> engine, const PrefixTreeOptions& options)
     : state_(std::make_unique<State>(std::move(engine), options)) {}
 PrefixTree::~PrefixTree() = default;
 
 Session PrefixTree::begin(const SessionOptions& options, const Prompt& prompt, Reuse* reuse) {
   State& s = *state_;
-  SessionOptions whole = options;
-  if (whole.context == 0) whole.context = static_cast<size_t>(s.engine->model()->config().context);
+  const SessionOptions whole = s.whole(options);
   const SessionKey key = root_key(*s.engine, whole, prompt);
   Reuse said;
   Snapshot* found = nullptr;
@@ -337,6 +306,7 @@ Session PrefixTree::begin(const SessionOptions& options, const Prompt& prompt, R
     found = s.find(key, prompt, said);
     if (found) {
       ++found->hits, ++found->pins;
+      found->used_by(prompt.conversation);
       s.refresh(*found);
       from = found->session;
       said.kind = found->after_answer ? Reuse::Kind::kAnswer : Reuse::Kind::kPrompt;
@@ -348,8 +318,10 @@ Session PrefixTree::begin(const SessionOptions& options, const Prompt& prompt, R
                              : s.counts.prompt_hits);
   }
   const auto unpin = [&](void*) {
+    State::Dropped dropped;
     const std::lock_guard guard(s.lock);
-    --found->pins;
+    if (--found->pins > 0 || !found->forgotten) return;
+    s.drop(std::ranges::find_if(s.all, [&](const Snapshot& o) { return &o == found; }), dropped);
   };
   const std::unique_ptr<void, decltype(unpin)> pin(found, unpin);
   if (reuse) *reuse = said;
@@ -396,6 +368,7 @@ bool PrefixTree::keep(const Session& session, const Prompt& prompt) {
     const std::lock_guard guard(s.lock);
     Snapshot* there = state.in_prompt ? s.kept(state, key, prompt) : nullptr;
     if (there) {
+      there->used_by(prompt.conversation);
       s.refresh(*there);
       return true;
     }
@@ -423,6 +396,35 @@ bool PrefixTree::keep(const Session& session, const Prompt& prompt) {
   s.reserved -= bytes;
   s.insert(std::move(copy), std::move(key), prompt, dropped);
   return true;
+}
+
+size_t PrefixTree::longest(const SessionOptions& options, const Prompt& prompt) const {
+  State& s = *state_;
+  const SessionKey key = root_key(*s.engine, s.whole(options), prompt);
+  Reuse unsaid;
+  const std::lock_guard guard(s.lock);
+  const Snapshot* found = s.find(key, prompt, unsaid);
+  return found ? found->tokens : 0;
+}
+
+size_t PrefixTree::forget(const std::string& tenant, const std::string& conversation) {
+  State& s = *state_;
+  State::Dropped dropped;
+  const std::lock_guard guard(s.lock);
+  size_t bytes = 0;
+  for (auto at = s.all.begin(); at != s.all.end();) {
+    const auto next = std::next(at);
+    if (tenant_of(at->root->first) == tenant && !conversation.empty() && !at->forgotten) {
+      const bool was_its = std::erase(at->users, conversation) > 0;
+      if (was_its && at->users.empty()) {
+        bytes += at->bytes;
+        at->forgotten = true;
+        if (at->pins == 0) s.drop(at, dropped);
+      }
+    }
+    at = next;
+  }
+  return bytes;
 }
 
 size_t PrefixTree::shrink(size_t bytes) {

@@ -219,6 +219,49 @@ TEST(PrefixTree, AnAnswerIsGoneOnFromByItsOwnConversation) {
   EXPECT_EQ(reuse.tokens, past.size() - 1);
 }
 
+TEST(PrefixTree, ForgetsWhatIsAConversationsOwn) {
+  PrefixTree tree(engine(), {.max_bytes = kMuch});
+  const SessionOptions options = with_policy("exact", 600);
+  const Ids system = some_ids(100, 1);
+  const std::vector<size_t> points = {100, 200};
+  const auto talk = [&](const std::string& name, uint64_t seed) {
+    const Ids ids = joined(system, some_ids(180, seed));
+    const Prompt prompt{ids, points, "t", name};
+    Session session = tree.begin(options, prompt);
+    tree.read(session, prompt);
+    session.decode(5);
+    if (!name.empty()) tree.keep(session, prompt);
+    return Ids(session.token_ids().begin(), session.token_ids().end());
+  };
+  const auto reused = [&](const Ids& ids, const std::string& name) {
+    const Ids longer = joined(ids, {7});
+    const Prompt prompt{longer, points, "t", name};
+    Reuse reuse;
+    tree.begin(options, prompt, &reuse);
+    return reuse.tokens;
+  };
+  const Ids a = talk("a", 2), b = talk("b", 3);
+  EXPECT_EQ(tree.statistics().snapshots, 5u);  // the system's, and two of each
+  const Ids longer = joined(a, {7});
+  EXPECT_EQ(tree.longest(options, {longer, points, "t", "a"}), a.size());
+  EXPECT_EQ(tree.longest(options, {longer, points, "t", "b"}), 200u);
+  EXPECT_EQ(tree.longest(options, {longer, points, "u", "a"}), 0u);
+  for (const auto& [tenant, name] : {std::pair{"u", "a"}, {"t", "c"}, {"t", ""}})
+    EXPECT_EQ(tree.forget(tenant, name), 0u);
+
+  const size_t before = tree.statistics().bytes;
+  const size_t freed = tree.forget("t", "a");
+  EXPECT_EQ(tree.statistics().bytes, before - freed);
+  EXPECT_EQ(tree.statistics().snapshots, 3u);
+  EXPECT_EQ(tree.longest(options, {longer, points, "t", "a"}), 100u);
+  EXPECT_EQ(reused(b, "b"), b.size());
+  // Prompts that were read without a name are for all.
+  talk("", 4);
+  tree.forget("t", "b");
+  EXPECT_EQ(tree.statistics().snapshots, 2u);
+  EXPECT_EQ(reused(b, "c"), 100u);
+}
+
 TEST(PrefixTree, RefusesByName) {
   const auto e = engine(), other = engine();
   PrefixTree tree(e, {.max_bytes = kMuch});
