@@ -167,6 +167,11 @@ int run(ServeCommand& o) {
   while (!interrupted()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   if (!server.drain(0)) say("pith: answers are finished; Ctrl-C again ends at once");
   if (!server.drain(o.drain)) say("pith: some answers were cut");
+  const Server::Parked parked = server.park();
+  if (parked.kept > 0) say(fmt::format("pith: {} conversations are on disk", parked.kept));
+  if (parked.lost > 0)
+    say(fmt::format("pith: {} conversations could not be saved: {}", parked.lost,
+                    parked.failure.empty() ? "each is larger than --disk" : parked.failure));
   return 0;
 }
 
@@ -249,6 +254,14 @@ void add_sharing_options(CLI::App& app, ServeCommand& o) {
   app.add_option("--slot-save-path", s.save_folder, "Folder for files of saved sessions")
       ->check(CLI::ExistingDirectory)
       ->type_name("FOLDER")
+      ->group(kGroup);
+  app.add_flag("--autosave", s.autosave,
+               "Idle conversations go to files there, when memory is needed and at the end")
+      ->group(kGroup);
+  app.add_option("--disk", s.disk, "For these files, as 8GiB; the oldest go first")
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("BYTES")
+      ->default_str("16GiB")
       ->group(kGroup);
   app.add_option("-n,--predict,--n-predict", s.max_tokens,
                  "Most tokens of an answer where a request does not say")

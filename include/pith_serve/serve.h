@@ -47,8 +47,11 @@ struct ServeOptions {
   double prefill_share = 0.5;         ///< of the time, for prompts while answers run
   double snapshot_share = 0.5;        ///< of the memory, for beginnings of prompts; 0: none is kept
   std::filesystem::path save_folder;  ///< for files of sessions; empty: none is written
-  bool any_model = false;             ///< every model's name means the first
-  bool strict = false;                ///< refuse unknown fields of requests
+  /// Idle conversations leave memory for files in `save_folder`, where the next server finds them.
+  bool autosave = false;
+  size_t disk = size_t{16} << 30;  ///< bytes of these files; those used least recently go first
+  bool any_model = false;          ///< every model's name means the first
+  bool strict = false;             ///< refuse unknown fields of requests
   /// Receives one line of JSON per request, without user's text, on any thread.
   std::function<void(const std::string& line)> log;
 };
@@ -74,6 +77,13 @@ class Server {
   /// Refuses new requests and waits for running answers, at most `seconds`. Returns false if some
   /// did not finish.
   bool drain(double seconds);
+  /// With autosave: writes idle conversations to their files.
+  struct Parked {
+    size_t kept = 0;      ///< are in files
+    size_t lost = 0;      ///< are not
+    std::string failure;  ///< why
+  };
+  Parked park();
 
  private:
   struct State;

@@ -55,6 +55,7 @@ struct Call {
   std::string policy, budget;  ///< "" = the model's
   std::optional<uint64_t> policy_seed;
   std::string conversation;  ///< a session's name; "" = none
+  bool shared_name = false;  ///< requests at once may bear it: a hint where to look
   std::string salt;          ///< who may share its prompts
   bool protect_system = false;
 };

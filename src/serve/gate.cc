@@ -50,9 +50,16 @@ void read_stream(Fields& f, Call& call) {
 }
 
 void read_pith(Fields& f, Call& call) {
-  if (const auto key = f.text("prompt_cache_key", 1024)) call.conversation = *key;
+  if (const auto key = f.text("prompt_cache_key", 1024)) {
+    call.conversation = *key;
+    call.shared_name = true;
+  }
+  const auto bears = [&](std::string session) {
+    call.conversation = std::move(session);
+    call.shared_name = false;
+  };
   if (const auto slot = f.integer("id_slot", -1, 1023); slot && *slot >= 0)
-    call.conversation = fmt::format("slot-{}", *slot);
+    bears(fmt::format("slot-{}", *slot));
   call.salt = f.text("cache_salt", 1024).value_or("");
   const Json* own = f.get("pith");
   if (own == nullptr) return;
@@ -61,7 +68,7 @@ void read_pith(Fields& f, Call& call) {
   call.budget = p.text("budget", 100).value_or("");
   if (const auto seed = p.integer("seed", 0, INT64_MAX))
     call.policy_seed = static_cast<uint64_t>(*seed);
-  if (const auto session = p.text("session", 128)) call.conversation = *session;
+  if (const auto session = p.text("session", 128)) bears(*session);
   if (const auto protect = p.text("protect", 16)) {
     if (*protect != "none" && *protect != "system")
       throw wrong("pith.protect", "must be \"none\" or \"system\"");

@@ -77,9 +77,11 @@ std::optional<size_t> Guard::key_of(const http::Request& head) const {
   return found;
 }
 
+std::string Guard::name_of_key(size_t index) { return fmt::format("key {}", index); }
+
 std::string Guard::tenant(const http::Request& head) const {
   const auto key = key_of(head);
-  return key ? fmt::format("key {}", *key) : "";
+  return key ? name_of_key(*key) : "";
 }
 
 std::optional<Refusal> Guard::refuse(const http::Request& head) const {

@@ -58,8 +58,16 @@ void gauges(Text& t, const Gauges& g) {
   t.head("pith_sessions", "gauge", "Sessions by state.");
   t.out += fmt::format(
       "pith_sessions{{{0},state=\"running\"}} {1}\npith_sessions{{{0},"
-      "state=\"waiting\"}} {2}\npith_sessions{{{0},state=\"idle\"}} {3}\n",
-      t.model, g.running, g.waiting, g.idle);
+      "state=\"waiting\"}} {2}\npith_sessions{{{0},state=\"idle\"}} {3}\n"
+      "pith_sessions{{{0},state=\"on disk\"}} {4}\n",
+      t.model, g.running, g.waiting, g.idle, g.on_disk);
+  t.value("pith_disk_bytes", "gauge", "Files of idle conversations.", g.disk.bytes);
+  t.value("pith_disk_budget_bytes", "gauge", "Of --disk.", g.disk.budget);
+  t.value("pith_disk_writes_total", "counter", "Conversations written.", g.disk.writes);
+  t.value("pith_disk_reads_total", "counter", "Conversations read again.", g.disk.reads);
+  t.value("pith_disk_failures_total", "counter", "Writes and reads that failed.", g.disk.failures);
+  t.value("pith_conversations_dropped_total", "counter",
+          "Idle conversations given up for want of memory and disk.", g.disk.dropped);
   t.value("pith_rows_kept", "gauge", "Rows held by running sessions.", g.rows_kept);
   t.value("pith_rows_seen", "gauge", "Rows that exact caches of them would hold.", g.rows_seen);
   t.value("pith_snapshot_hits_total", "counter", "Prompts that went on from one.", g.snapshot_hits);

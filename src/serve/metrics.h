@@ -29,7 +29,11 @@ class Histogram {
 
 /// What the scheduler knows now: gauges.
 struct Gauges {
-  size_t running = 0, waiting = 0, idle = 0;
+  size_t running = 0, waiting = 0, idle = 0, on_disk = 0;
+  struct Disk {
+    size_t bytes = 0, budget = 0;
+    uint64_t writes = 0, reads = 0, failures = 0, dropped = 0;
+  } disk;
   size_t budget = 0, reserved = 0, in_use = 0, scratch = 0, weights = 0, snapshot_bytes = 0;
   size_t snapshots = 0;
   uint64_t snapshot_hits = 0, snapshot_misses = 0, snapshot_evictions = 0, tokens_reused = 0;

@@ -198,6 +198,7 @@ std::shared_ptr<Task> Preparer::common(const Call& call, const std::string& who)
   task->reuse = call.cache_prompt;
   task->tenant = prompt_tenant(who, call.salt);
   task->conversation = call.conversation;
+  task->alone = !call.shared_name && !call.conversation.empty();
   return task;
 }
 

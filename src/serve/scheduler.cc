@@ -7,12 +7,21 @@
 #include <algorithm>
 #include <exception>
 #include <future>
+#include <utility>
 
 namespace pith::serve {
 namespace {
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::list<IdleSession> found_in(const std::shared_ptr<ConversationFiles>& files) {
+  std::list<IdleSession> out;
+  if (!files) return out;
+  for (auto& [name, file] : files->find())
+    out.push_back({name.id, name.tenant, name.policy, nullptr, name.used, file});
+  return out;
 }
 
 std::string mebibytes(size_t bytes) {
@@ -30,6 +39,8 @@ Scheduler::Scheduler(std::shared_ptr<Engine> engine, const SchedulerOptions& opt
             {.max_bytes = options.snapshot_bytes, .max_snapshot_bytes = options.largest_snapshot}),
       books_(options.memory),
       costs_(engine_->model()->config(), engine_->options().device),
+      files_(options.files),
+      idle_(found_in(files_)),
       thread_([this] { run(); }) {}
 
 Scheduler::~Scheduler() {
@@ -61,6 +72,7 @@ void Scheduler::submit(std::shared_ptr<Task> task) {
   {
     const std::lock_guard guard(costs_lock_);
     bytes = costs_.bytes(task->policy, task->session, tokens) * task->choices;
+    bytes += bytes / 8;  // stores grow ahead of their rows
   }
   const size_t scratch = engine_->ledger().total_bytes();
   if (bytes + scratch > books_.budget()) {
@@ -74,11 +86,41 @@ void Scheduler::submit(std::shared_ptr<Task> task) {
   }
   if (queued_ >= options_.queue)
     throw unavailable("queue_full", fmt::format("{} requests wait already", options_.queue));
-  ++queued_;
-  ++busy_;
   {
     const std::lock_guard guard(lock_);
+    if (!task->conversation.empty()) {
+      Requests& others = named_[{task->tenant, task->conversation}];
+      const bool held = others.count > 0 && others.of != task->listener.get() && !others.of->gone();
+      if (held && task->alone)
+        throw Refusal(409, "session_busy",
+                      fmt::format("the session '{}' has a request that is not answered yet; wait "
+                                  "for it, or fork the session",
+                                  task->conversation.substr(0, 130)));
+      others = {task->listener.get(), others.count + 1};
+    }
+    ++queued_;
+    ++busy_;
     arrivals_.push_back({std::move(task), bytes, numbers_++, Clock::now()});
+  }
+  wake_.notify_one();
+}
+
+void Scheduler::left(const Task& task) {
+  if (task.conversation.empty()) return;
+  const std::lock_guard guard(lock_);
+  const auto named = named_.find({task.tenant, task.conversation});
+  if (--named->second.count == 0) named_.erase(named);
+}
+
+bool Scheduler::has_request(const std::string& conversation, const std::string& tenant) {
+  const std::lock_guard guard(lock_);
+  return named_.contains({tenant, conversation});
+}
+
+void Scheduler::post(std::function<void()> f) {
+  {
+    const std::lock_guard guard(lock_);
+    commands_.push_back(std::move(f));
   }
   wake_.notify_one();
 }
@@ -102,14 +144,20 @@ void Scheduler::call(const std::function<void()>& f) {
 }
 
 void Scheduler::run() {
+  if (files_) trim_disk(0, nullptr), drop_empty();
   for (;;) {
     std::deque<std::function<void()>> commands;
     {
       std::unique_lock guard(lock_);
-      wake_.wait(guard, [&] {
-        return stop_ || !commands_.empty() || !arrivals_.empty() || !waiting_.empty() ||
-               !running_.empty();
-      });
+      const auto ready = [&] {
+        return stop_ || !commands_.empty() || !arrivals_.empty() || !running_.empty() ||
+               (!waiting_.empty() && !waits_for_disk_);
+      };
+      // Who waits may leave, or wait too long.
+      if (waits_for_disk_)
+        wake_.wait_for(guard, std::chrono::milliseconds(50), ready);
+      else
+        wake_.wait(guard, ready);
       if (stop_ && commands_.empty()) break;
       std::swap(commands, commands_);
     }
@@ -147,13 +195,17 @@ void Scheduler::drop_gone() {
     if (!gone && !late) return false;
     if (gone) {
       metrics_.cancelled("queue");
+      left(*w.task);
     } else {
       Refusal refusal(503, "queue_timeout",
                       fmt::format("waited {:.0f} s for a turn", options_.queue_seconds));
       refusal.retry_after = static_cast<int>(retry_after());
       metrics_.refused("queue_timeout");
+      left(*w.task);
       w.task->listener->failed(refusal);
     }
+    // What is being read gives its bytes back when it comes.
+    if (w.fetch == Waiting::Fetch::kRead) books_.release(w.bytes);
     --queued_;
     --busy_;
     return true;
@@ -165,44 +217,52 @@ void Scheduler::drop_gone() {
     // The chunks that are read need not be read again if the client asks again.
     if (r->reading() && r->task->reuse && r->reader->at() > r->reuse.tokens &&
         r->reuse.kind != Reuse::Kind::kAnswer)
-      tree_.keep(*r->session, r->prompt());
+      keep(*r);
     fail(*r, Refusal(500, "cancelled", "the client has gone"), "abort");
   }
   remove_ended();
 }
 
-bool Scheduler::make_room(size_t bytes) {
-  for (;;) {
-    size_t live = 0;
-    for (const auto& r : running_) {
-      live += r->session->ledger().total_bytes();
-      for (const Session& fork : r->forks) live += fork.ledger().total_bytes();
-    }
-    const size_t lacking = books_.lacking(bytes, engine_->bytes_in_use(), live);
-    if (lacking == 0) return true;
-    if (tree_.shrink(lacking) > 0) continue;
-    if (idle_.empty()) return false;
-    idle_.pop_front();
-  }
+Refusal Scheduler::no_room() const {
+  if (disk_failure_.empty())
+    return {503, "out_of_memory", "memory that is not the server's to free is in the way"};
+  return {507, "disk_full",
+          fmt::format("memory is full of idle conversations, and none can be written to a file: {}",
+                      disk_failure_)};
 }
 
 void Scheduler::admit() {
+  waits_for_disk_ = false;
   while (!waiting_.empty()) {
     Waiting& first = waiting_.front();
     size_t answers = 0;
     for (const auto& r : running_) answers += r->task->choices;
     // One request may ask for more answers than run at once, if it runs alone.
     if (!running_.empty() && answers + first.task->choices > options_.parallel) return;
-    if (!make_room(first.bytes)) {
-      if (!running_.empty()) return;
-      first.task->listener->failed(
-          Refusal(503, "out_of_memory", "memory that is not the server's to free is in the way"));
-      --busy_;
+    if (first.fetch == Waiting::Fetch::kNot) {
+      // Each tries the disk once, however it went for others.
+      if (!std::exchange(first.tried, true)) disk_failure_.clear();
+      const Room room = make_room(*first.task, first.bytes);
+      waits_for_disk_ = room == Room::kSoon || (room == Room::kNone && fetching_ > 0) ||
+                        (room == Room::kThere && fetch(first));
+      if (waits_for_disk_ || (room == Room::kNone && !running_.empty())) return;
+      --queued_;  // before its client hears of it, which may ask for more
+      if (room == Room::kThere) {
+        books_.reserve(first.bytes);
+        begin(first);
+      } else {
+        left(*first.task);
+        first.task->listener->failed(no_room());
+        --busy_;
+      }
+    } else if (first.fetch == Waiting::Fetch::kReading) {
+      waits_for_disk_ = true;
+      return;
     } else {
+      --queued_;
       begin(first);
     }
     waiting_.erase(waiting_.begin());
-    --queued_;
   }
 }
 
@@ -212,30 +272,41 @@ void Scheduler::begin(Waiting& waiting) {
   r->number = waiting.number;
   r->since = waiting.since;
   r->admitted = Clock::now();
+  r->reserved = waiting.bytes;
   try {
-    const Task& task = *r->task;
-    if (task.reuse)
-      r->session = tree_.begin(task.session, r->prompt(), &r->reuse);
-    else
-      r->session.emplace(engine_, task.session);
+    start(*r, waiting);
     r->reader.emplace(*r->session, r->prompt());
   } catch (const Error& error) {
-    waiting.task->listener->failed(refusal_of(error));
+    books_.release(r->reserved);
+    left(*r->task);
+    r->task->listener->failed(refusal_of(error));
     --busy_;
     return;
   }
-  r->reserved = waiting.bytes;
-  books_.reserve(r->reserved);
   r->task->listener->begun(r->task->first_choice, r->task->choices);
   running_.push_back(std::move(r));
 }
 
-void Scheduler::hold(IdleSession session) {
-  std::erase_if(idle_, [&](const IdleSession& other) {
-    return other.id == session.id && other.tenant == session.tenant;
-  });
-  idle_.push_back(std::move(session));
-  while (idle_.size() > options_.idle_sessions) idle_.pop_front();
+/// From its conversation's state, from a prompt that begins alike, or from nothing.
+void Scheduler::start(Running& r, Waiting& waiting) {
+  const Task& task = *r.task;
+  const Own own = waiting.fetched ? Own{} : own_state(task);
+  if (waiting.fetched)
+    r.session.emplace(std::move(*waiting.fetched));
+  else if (own.idle && !own.on_disk)
+    r.session.emplace(own.idle->session->fork(Copy::kNow));
+  if (r.session) {
+    r.reuse = {Reuse::Kind::kAnswer, r.session->tokens(),
+               fmt::format("{} of {} tokens are of its conversation", r.session->tokens(),
+                           task.prompt.size())};
+  } else if (task.reuse) {
+    r.session = tree_.begin(task.session, r.prompt(), &r.reuse);
+  } else {
+    r.session.emplace(engine_, task.session);
+  }
+  if (!waiting.fetch_failure.empty())
+    r.reuse.reason = fmt::format("its conversation's file is of no use: {}; {}",
+                                 waiting.fetch_failure, r.reuse.reason);
 }
 
 bool Scheduler::is_running(const std::string& conversation, const std::string& tenant) const {
@@ -249,7 +320,10 @@ Gauges Scheduler::gauges() {
   call([&] {
     out.running = running_.size();
     out.waiting = queued_;
-    out.idle = idle_.size();
+    for (const IdleSession& idle : idle_) ++(idle.session ? out.idle : out.on_disk);
+    out.disk = disk_;
+    out.disk.bytes = disk_bytes();
+    out.disk.budget = files_ ? files_->quota() : 0;
     out.budget = books_.budget();
     out.reserved = books_.reserved();
     out.in_use = engine_->bytes_in_use();

@@ -1,7 +1,6 @@
 // Steps: a token for each answer, a chunk of one prompt, and what ends.
 
 #include <algorithm>
-#include <ctime>
 #include <utility>
 
 #include "serve/scheduler.h"
@@ -113,8 +112,7 @@ void Scheduler::read_chunk() {
   if (work.goes_on) return;
   const bool fork_point = r->reader->took(work);
   r->task->listener->read(r->reader->at(), r->reuse.tokens, r->task->prompt.size());
-  if (fork_point && r->task->reuse && r->reuse.kind != Reuse::Kind::kAnswer)
-    tree_.keep(*r->session, r->prompt());
+  if (fork_point && r->task->reuse && r->reuse.kind != Reuse::Kind::kAnswer) keep(*r);
   if (last) prompt_read(*r, logits);
 }
 
@@ -185,13 +183,14 @@ void Scheduler::end(Running& r) {
   if (!task.conversation.empty() && task.choices == 1) {
     // For the conversation's next turn; snapshots share their rows with it.
     try {
-      if (task.reuse) tree_.keep(*r.session, r.prompt());
+      if (task.reuse) keep(r);
       hold({task.conversation, task.tenant, task.policy,
-            std::make_shared<Session>(std::move(*r.session)), task.tenant,
-            static_cast<int64_t>(std::time(nullptr))});
+            std::make_shared<const Session>(std::move(*r.session))});
+      r.session.reset();
     } catch (const Error&) {  // it is a loss of time alone
     }
   }
+  left(task);
   r.task->listener->ended(totals);
 }
 
@@ -201,6 +200,7 @@ void Scheduler::fail(Running& r, const Refusal& refusal, const char* reason) {
   Metrics::Finished done;
   done.reason = reason;
   metrics_.finished(done);
+  left(*r.task);
   r.task->listener->failed(refusal);
 }
 

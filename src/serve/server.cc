@@ -37,6 +37,8 @@ void check(const Engine& engine, const ServeOptions& o) {
   for (const std::string& key : o.keys)
     if (key.size() < 8)
       throw Error(ErrorCode::kInvalidArgument, "an API key of fewer than 8 bytes is guessed soon");
+  if (o.autosave && o.save_folder.empty())
+    throw Error(ErrorCode::kInvalidArgument, "--autosave needs --slot-save-path FOLDER");
   const auto& config = engine.model()->config();
   SessionOptions session = o.session;
   estimate_ledger(config, session, 1, engine.options().device);
@@ -103,6 +105,8 @@ size_t Server::conversations() const {
   const size_t scratch = state_->engine->ledger().total_bytes();
   return (state_->memory - std::min(scratch, state_->memory)) / std::max<size_t>(bytes, 1);
 }
+
+Server::Parked Server::park() { return state_->service.scheduler().park(); }
 
 bool Server::drain(double seconds) {
   state_->service.scheduler().drain();

@@ -14,8 +14,20 @@
 namespace pith::serve {
 namespace {
 
-SchedulerOptions scheduler_options(const ServeOptions& o, size_t memory) {
+std::shared_ptr<ConversationFiles> files_of(const ServeOptions& o, const Model& model) {
+  if (!o.autosave) return nullptr;
+  ConversationFiles::Owners owners;
+  for (size_t i = 0; i < o.keys.size(); ++i)
+    owners.emplace_back(Guard::name_of_key(i),
+                        digest_of(std::as_bytes(std::span(o.keys[i]))).text());
+  return std::make_shared<ConversationFiles>(o.save_folder / "idle", o.disk,
+                                             model.config().fingerprint, std::move(owners));
+}
+
+SchedulerOptions scheduler_options(const ServeOptions& o, size_t memory,
+                                   std::shared_ptr<ConversationFiles> files) {
   SchedulerOptions out;
+  out.files = std::move(files);
   out.parallel = o.parallel;
   out.queue = o.queue;
   out.queue_seconds = o.queue_seconds;
@@ -49,7 +61,8 @@ Service::Service(const std::shared_ptr<Engine>& engine, std::shared_ptr<const Ch
       created_(std::time(nullptr)),
       preparer_(engine, std::move(chat), options),
       metrics_(options.name),
-      scheduler_(engine, scheduler_options(options, memory), metrics_),
+      files_(files_of(options, *engine->model())),
+      scheduler_(engine, scheduler_options(options, memory, files_), metrics_),
       workers_(2) {}
 
 const std::vector<Service::Route>& Service::routes() {

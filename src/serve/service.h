@@ -86,6 +86,10 @@ class Service {
                     bool replace);
   Json restore_session(const std::string& id, const std::string& who, const std::string& name,
                        const std::string& model);
+  /// A copy of an idle session, from its file where it has to be.
+  IdleSession state_of(const std::string& id, const std::string& who);
+  /// Throws Refusal (409) while a request has the session.
+  void refuse_busy(const std::string& id, const std::string& tenant);
   size_t erase_session(const std::string& id, const std::string& who);
 
   GateOptions gate_options() const;
@@ -96,6 +100,7 @@ class Service {
   const int64_t created_;
   Preparer preparer_;
   Metrics metrics_;
+  const std::shared_ptr<ConversationFiles> files_;  // null: conversations stay in memory
   Scheduler scheduler_;
   Workers workers_;  // last: its jobs use all of the above
 };

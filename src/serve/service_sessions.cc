@@ -35,21 +35,21 @@ size_t exact_bytes(const Session& session) {
   return session.tokens() * session.model().config().bytes_per_token(DType::kF16);
 }
 
-Json summary(const IdleSession& idle) {
-  const Session& session = *idle.session;
-  return {{"id", idle.id},
-          {"tokens", session.tokens()},
-          {"context", session.context()},
-          {"policy", session.options().policy.to_string()},
-          {"used", idle.used},
-          {"ledger", ledger_json(session.ledger())},
-          {"exact_bytes", exact_bytes(session)}};
+size_t tokens_of(const IdleSession& idle) {
+  return idle.session ? idle.session->tokens() : idle.file->tokens;
 }
 
-IdleSession* find_idle(Scheduler& scheduler, const std::string& id, const std::string& tenant) {
-  for (IdleSession& idle : scheduler.idle())
-    if (idle.id == id && idle.tenant == tenant) return &idle;
-  return nullptr;
+Json summary(const IdleSession& idle) {
+  Json out{{"id", idle.id}, {"tokens", tokens_of(idle)}, {"used", idle.used}};
+  out["where"] = idle.session ? "memory" : "disk";
+  out["disk_bytes"] = idle.file ? idle.file->bytes : 0;
+  if (!idle.session) return out;
+  const Session& session = *idle.session;
+  out.update({{"context", session.context()},
+              {"policy", session.options().policy.to_string()},
+              {"ledger", ledger_json(session.ledger())},
+              {"exact_bytes", exact_bytes(session)}});
+  return out;
 }
 
 /// Of a file in the folder for sessions: it cannot name one elsewhere, nor a hidden one.
@@ -84,10 +84,11 @@ void Service::one_session(Visit& v) {
   Json out;
   scheduler_.call([&] {
     const IdleSession* idle =
-        find_idle(scheduler_, v.rest, preparer_.prompt_tenant(v.reply->tenant(), ""));
+        scheduler_.find_idle(v.rest, preparer_.prompt_tenant(v.reply->tenant(), ""));
     if (idle == nullptr) throw no_session(v.rest);
-    const Session& session = *idle->session;
     out = summary(*idle);
+    if (!idle->session) return;
+    const Session& session = *idle->session;
     out["describe"] = session.describe_policy();
     Json layers = Json::array();
     const ModelConfig& config = session.model().config();
@@ -123,21 +124,48 @@ void Service::change_session(Visit& v) {
   if (action != "fork")
     throw Refusal(404, "not_found", "a session takes POST .../fork, .../save and .../restore");
   const std::string to = f.text("id", 128).value_or(random_id());
-  Json out;
+  IdleSession copy = state_of(id, who);
+  copy.id = to;
+  const std::vector<int32_t> tokens(copy.session->token_ids().begin(),
+                                    copy.session->token_ids().end());
+  const Json out = summary(copy);
   scheduler_.call([&] {
-    const std::string tenant = preparer_.prompt_tenant(who, "");
-    IdleSession* idle = find_idle(scheduler_, id, tenant);
-    if (idle == nullptr) throw no_session(id);
-    IdleSession copy = *idle;
-    copy.id = to;
-    copy.session = std::make_shared<Session>(idle->session->fork());
-    const std::vector<int32_t> tokens(copy.session->token_ids().begin(),
-                                      copy.session->token_ids().end());
-    scheduler_.tree().keep(*copy.session, {tokens, {}, tenant, to});
-    out = summary(copy);
+    refuse_busy(to, copy.tenant);
+    scheduler_.tree().keep(*copy.session, {tokens, {}, copy.tenant, to});
     scheduler_.hold(std::move(copy));
   });
   v.reply->json(out);
+}
+
+void Service::refuse_busy(const std::string& id, const std::string& tenant) {
+  if (scheduler_.has_request(id, tenant))
+    throw Refusal(
+        409, "session_busy",
+        fmt::format("the session '{}' has a request that is not answered yet", id.substr(0, 130)));
+}
+
+IdleSession Service::state_of(const std::string& id, const std::string& who) {
+  const std::string tenant = preparer_.prompt_tenant(who, "");
+  IdleSession out;
+  scheduler_.call([&] {
+    refuse_busy(id, tenant);
+    const IdleSession* idle = scheduler_.find_idle(id, tenant);
+    if (idle == nullptr) throw no_session(id);
+    out = {id, tenant, idle->policy, nullptr, idle->used};
+    if (idle->session) out.session = std::make_shared<const Session>(idle->session->fork());
+  });
+  if (out.session) return out;
+  for (const Preset& preset : preparer_.presets())
+    if (preset.key == out.policy)
+      out.session = std::make_shared<const Session>(
+          files_->read(engine_, preset.session, {id, tenant, out.policy, out.used}));
+  if (!out.session)
+    throw Refusal(
+        409, "session_on_disk",
+        fmt::format("the session '{}' is on disk, under a policy that is no preset's; its "
+                    "next request brings it back",
+                    id.substr(0, 130)));
+  return out;
 }
 
 void Service::delete_session(Visit& v) {
@@ -149,13 +177,11 @@ size_t Service::erase_session(const std::string& id, const std::string& who) {
   size_t tokens = 0;
   scheduler_.call([&] {
     const std::string tenant = preparer_.prompt_tenant(who, "");
-    const IdleSession* idle = find_idle(scheduler_, id, tenant);
+    refuse_busy(id, tenant);
+    const IdleSession* idle = scheduler_.find_idle(id, tenant);
     if (idle == nullptr) throw no_session(id);
-    tokens = idle->session->tokens();
-    scheduler_.idle().remove_if(
-        [&](const IdleSession& other) { return other.id == id && other.tenant == tenant; });
-    // Who deletes a conversation wants it gone; a prefix tree cannot drop one alone.
-    scheduler_.tree().clear();
+    tokens = tokens_of(*idle);
+    scheduler_.forget(id, tenant);
   });
   return tokens;
 }
@@ -163,14 +189,20 @@ size_t Service::erase_session(const std::string& id, const std::string& who) {
 Json Service::save_session(const std::string& id, const std::string& who, const std::string& name,
                            bool replace) {
   const auto path = file_in(options_.save_folder, name, "name");
-  std::shared_ptr<Session> copy;
-  scheduler_.call([&] {
-    const IdleSession* idle = find_idle(scheduler_, id, preparer_.prompt_tenant(who, ""));
-    if (idle == nullptr) throw no_session(id);
-    copy = std::make_shared<Session>(idle->session->fork());
-  });
+  if (!replace && std::filesystem::exists(path))
+    throw Refusal(409, "file_exists",
+                  fmt::format("there is a file '{}' already; name another, or say "
+                              "\"replace\": true",
+                              name),
+                  "name");
+  const std::shared_ptr<const Session> copy = state_of(id, who).session;
   const auto start = Clock::now();  // answers go on meanwhile
-  copy->save(path, {.replace = replace});
+  try {
+    copy->save(path, {.replace = replace});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kIo) throw;
+    throw Refusal(507, "disk_full", error.what());
+  }
   const double ms = milliseconds_since(start);
   metrics_.saved(ms / 1000);
   return {{"id", id},
@@ -189,8 +221,9 @@ Json Service::restore_session(const std::string& id, const std::string& who,
   auto session = std::make_shared<Session>(Session::restore(engine_, path, preset.session));
   const std::vector<int32_t> tokens(session->token_ids().begin(), session->token_ids().end());
   scheduler_.call([&] {
+    refuse_busy(id, tenant);
     scheduler_.tree().keep(*session, {tokens, {}, tenant, id});
-    scheduler_.hold({id, tenant, preset.key, session, tenant, std::time(nullptr)});
+    scheduler_.hold({id, tenant, preset.key, session});
   });
   return {{"id", id},
           {"filename", name},
@@ -205,11 +238,11 @@ void Service::slots(Visit& v) {
   scheduler_.call([&] {
     for (size_t i = 0; i < options_.parallel; ++i) {
       const std::string id = fmt::format("slot-{}", i);
-      const IdleSession* idle = find_idle(scheduler_, id, tenant);
+      const IdleSession* idle = scheduler_.find_idle(id, tenant);
       list.push_back({{"id", i},
                       {"n_ctx", preparer_.context()},
                       {"is_processing", scheduler_.is_running(id, tenant)},
-                      {"n_past", idle == nullptr ? 0 : idle->session->tokens()}});
+                      {"n_past", idle == nullptr ? 0 : tokens_of(*idle)}});
     }
   });
   v.reply->json(list);

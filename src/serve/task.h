@@ -46,6 +46,7 @@ struct Task {
   std::vector<int32_t> prompt;
   std::vector<size_t> fork_points;
   std::string tenant, conversation;
+  bool alone = false;  ///< it is refused while another request has its conversation
   std::string policy;  ///< as its key in the books: text, context, seed
   SessionOptions session;
   SamplingOptions sampling;

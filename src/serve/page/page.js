@@ -151,7 +151,9 @@ async function look() {
   for (const column of shown()) {
     const reply = await ask(`/v1/pith/sessions/${column.session}`);
     if (!reply.ok) continue;
-    column.detail = await reply.json();
+    const detail = await reply.json();
+    if (detail.where !== "memory") continue; // it is on disk, and its rows with it
+    column.detail = detail;
     talks.push({ name: policyName(column.select.value), detail: column.detail });
   }
   if (talks.length) {
