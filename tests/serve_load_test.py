@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""tools/serve/load.py and capacity.py: against the demo model, and against servers that do wrong."""
+
+import http.server
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from serve.harness import MODEL, PITH, ROOT, Server  # noqa: E402
+
+TOOLS = ROOT / "tools/serve"
+sys.path.insert(0, str(TOOLS))
+import load  # noqa: E402
+
+
+def run(*arguments):
+    done = subprocess.run([sys.executable, str(TOOLS / "load.py"), *map(str, arguments), "--json"],
+                          capture_output=True, text=True)
+    return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
+
+
+class Wrong:
+    """A server whose streams are these pieces of text, in turn; a context."""
+
+    def __init__(self, *texts, tokens=4, finish="length", done=True):
+        texts = iter(texts)
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(200)
+                self.end_headers()
+                for delta, reason in (({"content": next(texts)}, None), ({}, finish)):
+                    self.event({"choices": [{"delta": delta, "finish_reason": reason}]})
+                self.event({"choices": [], "usage": {"completion_tokens": tokens, "prompt_tokens": 9}})
+                if done:
+                    self.wfile.write(b"data: [DONE]\n\n")
+
+            def event(self, body):
+                self.wfile.write(b"data: " + json.dumps(body).encode() + b"\n\n")
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+class Figures(unittest.TestCase):
+    def test_percentiles_are_nearest_ranks(self):
+        self.assertEqual([load.percentile(range(1, 101), p) for p in (50, 90, 99)], [50, 90, 99])
+        self.assertEqual([load.percentile([3, 1, 2], p) for p in (50, 95)], [2, 3])
+        self.assertIsNone(load.percentile([], 50))
+
+    def test_times_of_an_answer(self):
+        answer = load.Answer(0, 0)
+        answer.sent, answer.pieces, answer.end, answer.tokens = 1.0, [3.0, 4.0, 7.0], 9.0, 4
+        self.assertEqual((answer.ttft, answer.gaps, answer.tpot), (2.0, [1.0, 3.0], 2.0))
+        limits = load.options_of(["url", "--ttft", "2", "--itl", "3"])
+        self.assertTrue(answer.within(limits))
+        for less in (["--ttft", "1.9", "--itl", "3"], ["--ttft", "2", "--itl", "2.9"]):
+            self.assertFalse(answer.within(load.options_of(["url", *less])))
+        answer.wrong = "wrong"
+        self.assertFalse(answer.within(limits))
+
+
+class WrongServers(unittest.TestCase):
+    def fault(self, *texts, **more):
+        with Wrong(*texts, **more) as server:
+            code, found = run(server.url, "--clients", 1, "--conversations", 1, "--turns", 1,
+                              "--max-tokens", 4, "--check", 1)
+        self.assertEqual(code, 0 if not found["wrong"] else 1)
+        return " ".join(found["wrong"])
+
+    def test_each_fault_is_found(self):
+        self.assertEqual(self.fault("a", "a"), "")
+        self.assertIn("something else", self.fault("a", "b"))
+        self.assertIn("[DONE]", self.fault("a", "a", done=False))
+        self.assertIn("3 tokens", self.fault("a", "a", tokens=3))
+        self.assertIn("ended by stop", self.fault("a", "a", finish="stop"))
+        self.assertIn("no text", self.fault("", ""))
+
+    def test_nobody_there(self):
+        with Wrong() as server:
+            url = server.url
+        code, found = run(url, "--conversations", 1)
+        self.assertEqual(code, 1)
+        self.assertIn("ConnectionRefusedError", found["wrong"][0])
+
+
+class Demo(unittest.TestCase):
+    few = ("--turns", 2, "--words", 20, "--system", 80, "--max-tokens", 4)
+
+    def test_closed_and_open_loop(self):
+        with Server() as server, tempfile.TemporaryDirectory() as folder:
+            out = pathlib.Path(folder, "answers")
+            for loop in (("--clients", 2), ("--rate", 50)):
+                code, found = run(server.url, *loop, "--conversations", 3, *self.few, "--check", 1,
+                                  "--seed", 1 + len(loop[0]), "--out", out)
+                self.assertEqual((code, found["answers"], found["wrong"], found["refused"]),
+                                 (0, 6, [], {}), found)
+                self.assertGreater(found["cached_tokens"], 0)
+                self.assertLessEqual(found["ttft"]["p50"], found["ttft"]["p99"])
+                self.assertLessEqual(found["goodput"], found["answers_per_second"])
+                lines = [json.loads(line) for line in out.read_text().splitlines()]
+                self.assertEqual(sorted((x["conversation"], x["turn"]) for x in lines),
+                                 [(c, t) for c in range(3) for t in range(2)])
+                self.assertTrue(all(x["tokens"] == 4 for x in lines))
+            code, found = run(server.url, "--model", "nosuch", "--conversations", 2, *self.few)
+            self.assertEqual((code, found["answers"], found["refused"]),
+                             (1, 0, {"404 model_not_found": 2}))
+
+    def test_capacity_is_counted(self):
+        done = subprocess.run(
+            [sys.executable, str(TOOLS / "capacity.py"), "-m", str(MODEL), "--memory", "18MiB",
+             "--words", "200", "--most", "16", "--policy", "keydiff(budget=40)+int4,sink=4,window=16",
+             "--serve=-t1", "--serve=--no-check-weights", "--json"],
+            capture_output=True, text=True, env={**os.environ, "PITH_PROGRAM": str(PITH)})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        exact, int8, small = (json.loads(line) for line in done.stdout.splitlines())
+        self.assertTrue(exact["full"])
+        self.assertLess(0, exact["conversations"])
+        self.assertLess(exact["conversations"], int8["conversations"])
+        self.assertEqual((small["conversations"], small["full"]), (16, False))  # there is room for more
+
+
+if __name__ == "__main__":
+    unittest.main()
