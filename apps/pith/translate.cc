@@ -17,13 +17,20 @@ const CLI::App* find_command(const CLI::App& app, const std::string& name) {
   return nullptr;
 }
 
+/// CLI11's own search ends the program where no memory is left.
+const CLI::Option* find_option(const CLI::App& command, const std::string& name) {
+  for (const CLI::Option* option : command.get_options())
+    if (option->check_name(name)) return option;
+  return nullptr;
+}
+
 constexpr size_t kNoOption = ~size_t{0};
 
 /// How many of the arguments behind `argument` are values of it: none where it brings its own, as
 /// --name=value. kNoOption if the command has no such option.
 size_t values_behind(const CLI::App& command, const std::string& argument) {
   if (!argument.starts_with('-')) return kNoOption;
-  const CLI::Option* option = command.get_option_no_throw(argument.substr(0, argument.find('=')));
+  const CLI::Option* option = find_option(command, argument.substr(0, argument.find('=')));
   if (option == nullptr) return kNoOption;
   const bool brings = argument.find('=') != std::string::npos;
   return brings ? 0 : static_cast<size_t>(std::max(option->get_items_expected_min(), 0));
@@ -85,7 +92,7 @@ void translate_arguments(const CLI::App& root, std::vector<std::string>& argumen
     }
     own.push_back(arguments[i]);
     for (const auto& [alias, full] : short_aliases())
-      if (arguments[i] == alias && command->get_option_no_throw(full) != nullptr) own.back() = full;
+      if (arguments[i] == alias && find_option(*command, full) != nullptr) own.back() = full;
     if (const size_t values = values_behind(*command, own.back()); values != kNoOption) {
       for (size_t v = 0; v < values && i + 1 < arguments.size(); ++v) own.push_back(arguments[++i]);
     } else if (const size_t taken = foreign.take(std::span(arguments).subspan(i)); taken > 0) {
