@@ -366,10 +366,12 @@ void add_eval_ppl(CLI::App& eval, Action& action) {
   add_error_probe_options(*app, o->eval.engine);
   app->remove_option(app->get_option("--max-attn-error"));  // nothing is generated here
   constexpr const char* kGroup = "Protocol";
-  app->add_option("--mode", o->mode,
-                  "chunks: llama.cpp's pieces, read at once, so that no policy acts; decode: one "
-                  "sequence, a token at a time; continue: a prompt, then a token at a time. "
-                  "Default: continue with a policy, chunks without")
+  app->add_option(
+         "--mode", o->mode,
+         "chunks: llama.cpp's pieces, read at once, so that no policy acts on pieces of at "
+         "most -ub tokens; decode: one sequence, a token at a time; continue: a prompt, "
+         "then a token at a time. "
+         "Default: continue with a policy, chunks without")
       ->check(CLI::IsMember({"chunks", "decode", "continue"}))
       ->group(kGroup);
   const auto number = [&](const char* name, int64_t& value, const char* help, int64_t least) {

@@ -4,6 +4,7 @@
 #include "pith_tools/tune.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -68,9 +69,8 @@ Json to_json(const TuneCommand& o, const TuneResult& result) {
 
 /// Each form that some head has: how many, for each number of bits.
 std::string forms_text(const TuneCommand& o, const TuneResult& result) {
-  std::string text = "Heads at";
-  for (const double bits : o.tune.bits) text += fmt::format(" {:g}", bits);
-  text += " bits, and their form:\n";
+  std::string text =
+      fmt::format("Heads at {:g} bits, and their form:\n", fmt::join(o.tune.bits, ", "));
   for (size_t f = 0; f < result.forms.size(); ++f) {
     std::string counts;
     size_t all = 0;

@@ -28,7 +28,7 @@ def test_lines_of_pieces_join_to_what_the_program_says(ppl):
     lines, told = results.rows(file), results.rows([json.dumps(whole)])
     assert {row["policy"] for row in lines} == {"exact", "keydiff(budget=16),window=16"}
     for policy in ("exact", "keydiff(budget=16),window=16"):
-        joined = one(results.summary(lines), policy=policy, metric="kl", task="chunks")
+        joined = one(results.summary(lines), policy=policy, metric="kl", task="continue")
         summed = one(told, policy=policy, metric="kl", seed=0)
         assert joined["value"] == pytest.approx(summed["value"], abs=1e-9)
         assert joined["count"] == summed["count"]
