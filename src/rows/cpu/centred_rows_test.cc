@@ -11,11 +11,13 @@
 #include "core/dtype.h"
 #include "machine.h"
 #include "rows/cpu/dense.h"
+#include "rows/cpu/test_coded_rows.h"
 #include "rows/cpu/token_rows.h"
 
 namespace pith {
 namespace {
 
+using test::decoded;
 using test::Machine;
 
 constexpr size_t kDim = 48;
@@ -36,15 +38,7 @@ std::unique_ptr<Codec> inner(bool dense) {
 }
 
 std::unique_ptr<CodedRows> make(const Machine& machine, const Codec& codec) {
-  RowsRequest request;
-  request.dim = kDim;
-  return codec.make_rows(machine.context, request);
-}
-
-std::vector<float> decoded(const CodedRows& rows) {
-  std::vector<float> x(rows.rows() * kDim);
-  rows.decode(x.data(), 0, rows.rows());
-  return x;
+  return test::rows_of(machine, codec, kDim);
 }
 
 TEST(CentredRows, ScoresAndRowsAreTheKeys) {

@@ -15,11 +15,13 @@
 #include "rows/cpu/dense.h"
 #include "rows/cpu/rotated_rows.h"
 #include "rows/cpu/row_store.h"
+#include "rows/cpu/test_coded_rows.h"
 #include "rows/cpu/token_rows.h"
 
 namespace pith {
 namespace {
 
+using test::decoded;
 using test::Machine;
 
 constexpr size_t kDim = 64, kTurning = 48, kFirst = 32;
@@ -40,15 +42,7 @@ std::vector<float> keys_of(size_t count, uint32_t seed) {
 std::unique_ptr<Codec> int4() { return std::make_unique<TokenCodec>(TokenFormat{4, false}); }
 
 std::unique_ptr<CodedRows> make(const Machine& machine, const Codec& codec) {
-  RowsRequest request;
-  request.dim = kDim;
-  return codec.make_rows(machine.context, request);
-}
-
-std::vector<float> decoded(const CodedRows& rows) {
-  std::vector<float> x(rows.rows() * kDim);
-  rows.decode(x.data(), 0, rows.rows());
-  return x;
+  return test::rows_of(machine, codec, kDim);
 }
 
 float as_f16(double x) { return f16_to_f32(f32_to_f16(static_cast<float>(x))); }

@@ -9,10 +9,12 @@
 #include "machine.h"
 #include "methods/codecs/ladder/ladder_rows.h"
 #include "pith/error.h"
+#include "rows/cpu/test_coded_rows.h"
 
 namespace pith {
 namespace {
 
+using test::decoded;
 using test::Machine;
 using test::normals;
 
@@ -29,12 +31,6 @@ std::unique_ptr<CodedRows> make(const Machine& machine, const std::string& text,
   request.side = side;
   request.dim = kDim;
   return codec_of(text, side)->make_rows(machine.context, request);
-}
-
-std::vector<float> decoded(const CodedRows& rows) {
-  std::vector<float> x(rows.rows() * kDim);
-  rows.decode(x.data(), 0, rows.rows());
-  return x;
 }
 
 TEST(Ladder, NewRowsAreTheFirstCodecsAndOldOnesTheSecondsOfThose) {

@@ -13,10 +13,12 @@
 #include "machine.h"
 #include "pith/error.h"
 #include "policy/registry.h"
+#include "rows/cpu/test_coded_rows.h"
 
 namespace pith {
 namespace {
 
+using test::decoded;
 using test::Machine;
 using test::normals;
 
@@ -28,12 +30,6 @@ std::unique_ptr<CodedRows> make(const Machine& machine, const PlaneFormat& forma
   request.dim = dim;
   request.seed = seed;
   return PlaneCodec(format).make_rows(machine.context, request);
-}
-
-std::vector<float> decoded(const CodedRows& rows) {
-  std::vector<float> x(rows.rows() * rows.dim());
-  rows.decode(x.data(), 0, rows.rows());
-  return x;
 }
 
 std::vector<float> scores_of(const CodedRows& rows, const std::vector<float>& q, size_t queries) {
