@@ -59,7 +59,10 @@ size_t PromptPass::bytes(const ModelConfig& config, const Policy& policy, size_t
 
 void PromptPass::advance(KvCache& cache) {
   const int layer = static_cast<int>(done_ / blocks_.size());
-  const auto [first, count] = blocks_[done_ % blocks_.size()];
+  // No structured binding: the lambda below captures both, which clang 14 refuses.
+  const Block& block = blocks_[done_ % blocks_.size()];
+  const size_t first = block.first;
+  const size_t count = block.count;
   const size_t width = static_cast<size_t>(config_.kv_heads * config_.head_dim);
   if (first == 0) std::ranges::fill(mass_, 0.0f);
   forward_.run_layer({.layer = layer,
