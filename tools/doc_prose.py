@@ -32,7 +32,8 @@ UNUSED = [(re.compile(pattern, re.I), instead) for pattern, instead in UNUSED]
 UNCLEARED = ("src/session/", "src/layer/", "src/rows/", "src/serve/", "src/http/", "python/",
              "src/attend/decode.cc", "src/attend/prefill.cc", "src/plan/step.h",
              "src/methods/codecs/qjl/qjl.cc", "src/methods/codecs/qjl/qjl.h",
-             "src/methods/codecs/qjl/turboquant_cuda.cc", "src/policy/resolved_test.cc",
+             "src/methods/codecs/turboquant/turboquant.cc",
+             "src/methods/codecs/turboquant/turboquant_cuda.cc", "src/policy/resolved_test.cc",
              "tests/archive_test.cc", "tests/cuda/level_decode_test.cc",
              "tests/cuda/level_test.cc", "tests/cuda/named_rows_test.cc")
 BEGINS = re.compile(r"^(?:What|That of|Those that)\b")

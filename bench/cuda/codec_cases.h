@@ -7,9 +7,9 @@
 #include "core/dtype.h"
 #include "methods/codecs/csr/csr_cuda.h"
 #include "methods/codecs/qjl/qjl_cuda.h"
-#include "methods/codecs/quant/quant_cuda.h"
 #include "policy/resolved.h"
 #include "rows/cuda/device_codec.h"
+#include "rows/cuda/grouped_code.h"
 
 namespace pith::cuda {
 

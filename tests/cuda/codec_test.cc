@@ -3,7 +3,7 @@
 
 #include "harness.h"
 #include "kernels/cuda/grouped_layout.h"
-#include "methods/codecs/quant/quant_cuda.h"
+#include "rows/cuda/grouped_code.h"
 
 namespace pith::cuda {
 namespace {

@@ -2,7 +2,7 @@
 // half a step of where it was, and the room is left alone.
 
 #include "harness.h"
-#include "methods/codecs/quant/quant_cuda.h"
+#include "rows/cuda/grouped_code.h"
 
 namespace pith::cuda {
 namespace {

@@ -34,7 +34,7 @@ namespace pith::cuda {
 
 enum class LevelScale : uint8_t { kRow, kRowGroup, kBlockChannel, kHeadChannel, kNone };
 /// How a number finds its code: the nearest of evenly spaced levels; the nearest of a table; sign
-/// by sign (PlaneFormat in methods/qjl); between thresholds of a symmetric table that are moved
+/// by sign (PlaneFormat in plane_rows.h); between thresholds of a symmetric table that are moved
 /// until the row keeps its length along itself (rows/tight_rows.h: scales of 8 bits).
 enum class LevelChoice : uint8_t { kEven, kNearest, kSigns, kTight };
 

@@ -1,6 +1,6 @@
 #pragma once
 // How a warp chooses the codes of a row whose levels lie around 0 and whose scale is its own, as
-// PlaneRows does on the CPU (methods/qjl).
+// PlaneRows does on the CPU (rows/cpu/plane_rows.h).
 
 #include "rows/cuda/level_lane.cuh"
 #include "rows/tight_rows.h"

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "methods/codecs/qjl/plane_rows.h"
 #include "methods/codecs/qjl/qjl_keys.h"
 #include "methods/methods.h"
 #include "pith/error.h"
+#include "rows/cpu/plane_rows.h"
 #include "rows/cpu/token_rows.h"
 
 namespace pith {
@@ -29,15 +29,6 @@ std::unique_ptr<Codec> make_qjl(const MethodOptions& options, Side side) {
   auto keys = make_keys(o);  // sizes are checked on both sides
   if (side == Side::kValues) return make_values(o);
   return centred_if_asked(std::move(keys), o, side);
-}
-
-std::unique_ptr<Codec> make_turboquant(const MethodOptions& options, Side side) {
-  const auto& o = options.as<TurboquantOptions>();
-  PlaneFormat format;
-  format.planes = o.bits;
-  format.bits = 0;
-  format.whole_rows = o.whole_rows(side);
-  return centred_if_asked(std::make_unique<PlaneCodec>(format), o, side);
 }
 
 /// What the GPU takes of a coarse code and of a sketch of the keys themselves.
@@ -85,18 +76,6 @@ Offers qjl_on_gpu(const MethodOptions& options, const OfferSite& site) {
           .levels = false,
           .shares = true,
           .limits = limits};
-}
-
-Offers turboquant_on_gpu(const MethodOptions& options, const OfferSite& site) {
-  const auto& o = options.as<TurboquantOptions>();
-  const std::string text = write_options("turboquant", o);
-  const bool centred = site.side == Side::kKeys && o.center > 0;
-  return {.codec = text,
-          .code = text,
-          .shares = centred,
-          .block = centred ? o.center : 32,
-          .limits = {Limit::of_group("turboquant", "center", o.center, true),
-                     pre_rope_limit("turboquant", o)}};
 }
 
 }  // namespace
@@ -180,28 +159,6 @@ PlaneFormat QjlOptions::key_planes() const {
 // Like the keys', but for one bit, which is too few for values.
 PlaneFormat QjlOptions::value_planes() const {
   return {.planes = std::max(residual, 2), .bits = 0, .whole_rows = true, .tight = true};
-}
-
-Fields TurboquantOptions::fields() {
-  return Fields{choice("bits", bits, {1, 2, 3, 4}, "of a code")} + CentreOptions::fields() +
-         Fields{flag(
-             "fit", fit,
-             "scales of the least squared error, by which rows become shorter; else what is read "
-             "of a row is as long along the row as it, but for keys of 1 bit")};
-}
-
-CodecRow turboquant_row() {
-  CodecRow row;
-  row.info = {"turboquant",
-              false,
-              "1 to 4 bits a number after a Walsh-Hadamard transform, one scale a row",
-              "TurboQuant: Zandieh et al. 2025, without its sketch (qjl(residual=...))",
-              {},
-              ""};
-  row.takes<TurboquantOptions>();
-  row.make = make_turboquant;
-  row.on_gpu = turboquant_on_gpu;
-  return row;
 }
 
 CodecRow qjl_row() {

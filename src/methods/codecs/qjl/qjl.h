@@ -8,8 +8,8 @@
 // of their 128, and values are as many bits after the same transform: docs/decisions/0260.
 
 #include "methods/centre_options.h"
-#include "methods/codecs/qjl/projection.h"
 #include "policy/registry.h"
+#include "rows/cpu/projection.h"
 
 namespace pith {
 
@@ -42,14 +42,5 @@ struct QjlOptions : CentreOptions {
 
 /// The most outlying channels of a group that the GPU's kernels have room for.
 inline constexpr size_t kQjlOutliersOnGpu = 8;
-
-struct TurboquantOptions : CentreOptions {
-  int bits = 2;
-  bool fit = false;  ///< scales of the least squared error
-  Fields fields();
-  /// Of PlaneFormat. Keys of one bit are too noisy for it: what their scores would gain in the
-  /// mean, softmax loses to their noise.
-  bool whole_rows(Side side) const { return !fit && (side == Side::kValues || bits > 1); }
-};
 
 }  // namespace pith

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "methods/codecs/qjl/projection.h"
 #include "rows/cpu/coded_rows.h"
 #include "rows/cpu/compaction.h"
+#include "rows/cpu/projection.h"
 #include "rows/cpu/waiting_rows.h"
 
 namespace pith {

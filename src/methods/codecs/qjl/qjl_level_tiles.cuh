@@ -3,12 +3,12 @@
 // whole numbers stand for: codes lie so that a few of their bits are a selector by which one
 // instruction takes four bytes out of a table of eight, once for the levels' upper bytes as f16,
 // once for the lower ones; a second puts a pair together. That is three instructions per pair
-// beside the two and a half of evenly spaced levels (turboquant_tiles.cuh), and nothing to take off
+// beside the two and a half of evenly spaced levels (plane_tiles.cuh), and nothing to take off
 // sums afterwards.
 //
 // Bytes per row at D = 128 and b bits: 32 b + 2, and 2 D / `center` of the mean.
 
-#include "methods/codecs/qjl/turboquant_tiles.cuh"
+#include "rows/cuda/plane_tiles.cuh"
 #include "rows/tight_rows.h"
 
 namespace pith::cuda {

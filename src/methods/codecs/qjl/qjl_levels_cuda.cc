@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "methods/codecs/qjl/plane_rows.h"
+#include "rows/cpu/plane_rows.h"
 #include "rows/cuda/level_codec.h"
 #include "rows/tight_rows.h"
 

@@ -1,0 +1,12 @@
+#include "methods/int_options.h"
+#include "methods/registry_cuda.h"
+#include "rows/cuda/grouped_codec.h"
+
+namespace pith::cuda {
+
+std::shared_ptr<const DeviceCodec> make_int4_on_gpu(const MethodOptions& options) {
+  const auto& o = options.as<IntOptions>();
+  return make_grouped("int4", GroupedCodec::kInt4, {o.hadamard, o.center});
+}
+
+}  // namespace pith::cuda

@@ -1,0 +1,22 @@
+#include "attend/cuda/decode_kernel.cuh"
+#include "attend/cuda/row_tiles.cuh"
+#include "rows/cuda/grouped_decode.h"
+
+namespace pith::cuda {
+namespace {
+
+template <int kBits>
+struct Codec {
+  template <int D>
+  using Of = GroupedTiles<TokenKeys<D, kBits>, RowValues<__half, D>>;
+};
+
+}  // namespace
+
+void decode_f16_values(int bits, const DecodeCall& call, const DecodeScratch& scratch,
+                       cudaStream_t stream) {
+  bits == 4 ? launch_decode<Codec<4>>(call, scratch, stream)
+            : launch_decode<Codec<8>>(call, scratch, stream);
+}
+
+}  // namespace pith::cuda
