@@ -229,6 +229,21 @@ std::vector<std::tuple<std::string, std::string, int, int>> combinations() {
   return all;
 }
 
+// The other tests ask for all rows or few by a selector's size parameter. A selector that evicts
+// without one fails many of them, which say nothing of the reason.
+TEST(ContractOfSizes, ASelectorThatEvictsNamesItsSizeParameter) {
+  for (const SelectorRow& selector : selector_rows()) {
+    if (!selector.info.size_parameter.empty()) continue;
+    const Shape shape;
+    Harness h(shape, selector.info.name + "+f32");
+    constexpr size_t kMany = 3000;  // more than any default keeps
+    h.append(Rows(shape, kMany, 12), 0, kMany, 500);
+    EXPECT_EQ(h.cache().rows(0, 0).positions.size(), kMany)
+        << selector.info.name << " evicts rows, so its registry row must name the parameter that "
+        << "says how many stay: row.info.size_parameter (score_row and AGENTS.md have examples)";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Registry, Contract, testing::ValuesIn(combinations()), [](const auto& i) {
   return std::get<0>(i.param) + "_" + std::get<1>(i.param) + "_d" +
          std::to_string(std::get<2>(i.param)) + "_g" + std::to_string(std::get<3>(i.param));
