@@ -317,6 +317,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "expected_attention(budget=24,interval=8)+turboquant,window=8",
                     "adakv(budget=24,by=h2o)+int4(hadamard=true,center=8),window=8",
                     "exact+kvquant(bits=3,calibrate=32),window=8", "exact+gear(rows=32),window=8",
+                    "exact+kvtc(calibrate=16),window=8",
                     "exact+csr(s=2,online=16,collect=24,outliers=0.4),window=8",
                     "exact+csr(s=2,online=64,collect=200),window=8", "exact+ladder,window=8",
                     "exact+qjl(center=16),window=8", "exact+int4(center=16,pre_rope=true),window=8",

@@ -134,7 +134,8 @@ std::vector<std::string> texts() {
         "kvquant(bits=4,outliers=0)", "turboquant(bits=1)", "turboquant(bits=4,center=16)",
         "ladder(new=kivi(bits=4),old=turboquant(center=48),rows=20)",
         "int4(hadamard=true,center=40,pre_rope=true)", "kivi(center=33,pre_rope=true)",
-        "gear(rows=32,center=20,pre_rope=true)", "qjl(center=1,pre_rope=true)"})
+        "gear(rows=32,center=20,pre_rope=true)", "qjl(center=1,pre_rope=true)",
+        "kvtc(bits=0.5,calibrate=40)", "kvtc(bits=4.25,calibrate=33)"})
     all.emplace_back(text);
   return all;
 }

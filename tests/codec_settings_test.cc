@@ -24,6 +24,7 @@ const char* const kSettings[] = {
     "qjl(paper=true,center=32,outliers=0)",
     "gear(rank=3,outliers=0,rows=32)",
     "kvquant(bits=2,calibrate=40)",
+    "k:kvtc(calibrate=33)+v:kvtc(bits=3,calibrate=40)",
     "qjl(residual=2,m=64,center=32)",
     "turboquant(bits=3,center=64)",
     "ladder(new=int8,old=turboquant(center=32),rows=32)",

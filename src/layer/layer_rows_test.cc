@@ -33,7 +33,7 @@ TEST(LayerCache, ReadsRowsAsTheyCame) {
        {Case{"exact+f32", 0}, Case{"exact", 1e-3},
         Case{"knorm(budget=40,interval=8)+f32,sink=2,window=16", 0},
         Case{"balancekv(heavy=0,rate=0.25)+f32,window=16", 0}, Case{"exact+int8,window=16", 2e-2},
-        Case{"exact+kvquant(bits=4,calibrate=32)", 0.3},
+        Case{"exact+kvquant(bits=4,calibrate=32)", 0.3}, Case{"exact+kvtc(bits=6)", 0.2},
         Case{"exact+int8(center=32,pre_rope=true),window=16", 2e-2},
         Case{"keydiff(budget=64,interval=32)+int8,window=20", 2e-2}}) {
     Layer layer(shape, c.policy);

@@ -11,7 +11,7 @@
   X(exact) X(local) X(streaming_llm) X(uniform) X(express) X(balancekv) X(buzz) X(h2o) X(tova) \
   X(snapkv) X(adakv) X(pyramidkv) X(keydiff) X(knorm) X(expected_attention)
 #define PITH_CODECS(X) \
-  X(int8) X(int4) X(kivi) X(qjl) X(kvquant) X(gear) X(turboquant) X(csr) X(ladder)
+  X(int8) X(int4) X(kivi) X(qjl) X(kvquant) X(gear) X(turboquant) X(csr) X(ladder) X(kvtc)
 
 /// cuda::make_name_on_gpu() makes what it is there. exact, local and streaming_llm are there without:
 /// all rows that leave the window stay, or none.

@@ -162,7 +162,7 @@ TEST(Refusals, OfPairsAreThese) {
           over == "f32" ||
           (name == "adakv" && (over == "kivi" || over == "qjl" || over == "kvquant" ||
                                over == "gear" || over == "csr")) ||
-          (over == "ladder" && name != "exact" && !keeps_none) ||
+          (over == "kvtc" && !keeps_none) || (over == "ladder" && name != "exact" && !keeps_none) ||
           (name == "express" &&
            (over == "csr" || over == "kvquant" || over == "gear" || over == "qjl"));
       for (const int dim : {64, 128})

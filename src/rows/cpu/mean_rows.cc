@@ -82,14 +82,8 @@ class MeanRows final : public CodedRows {
 };
 
 void MeanRows::take_mean() {
-  const size_t n = waiting_.count();
-  std::vector<float> rows(n * dim_), mean(dim_);
-  waiting_.decode(rows.data(), 0, n);
-  waiting_.clear();
-  take_means(mean.data(), rows.data(), n, dim_);
-  mean_.resize(dim_);
-  kernels_->from_f32(mean_.data(), mean.data(), DType::kF16, dim_);
-  code(rows.data(), dim_, n);
+  const std::vector<float> rows = waiting_.take_all(mean_);
+  code(rows.data(), dim_, rows.size() / dim_);
 }
 
 /// What rows have beside the mean, as it will be added back, goes to the inner codec.

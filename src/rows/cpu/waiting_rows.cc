@@ -35,6 +35,17 @@ void WaitingRows::push(const float* row) {
   kernels_->from_f32(rows_.data() + before, row, DType::kF16, dim_);
 }
 
+std::vector<float> WaitingRows::take_all(Array<uint16_t>& mean) {
+  const size_t n = count();
+  std::vector<float> rows(n * dim_), of_rows(dim_);
+  decode(rows.data(), 0, n);
+  clear();
+  take_means(of_rows.data(), rows.data(), n, dim_);
+  mean.resize(dim_);
+  kernels_->from_f32(mean.data(), of_rows.data(), DType::kF16, dim_);
+  return rows;
+}
+
 void WaitingRows::keep(std::span<const uint32_t> kept, size_t first) {
   for (size_t to = 0; to < kept.size(); ++to)
     if (kept[to] - first != to)

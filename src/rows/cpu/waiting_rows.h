@@ -4,6 +4,7 @@
 // independent of how rows arrive. Bytes a row: 2 D.
 
 #include <span>
+#include <vector>
 
 #include "core/archive.h"
 #include "kernels/kernels.h"
@@ -41,6 +42,8 @@ class WaitingRows {
     rows_.resize(0);
     rows_.shrink_to_fit();
   }
+  /// All rows [count, D], of which none waits any more, and `mean` [D] <- theirs in f16.
+  std::vector<float> take_all(Array<uint16_t>& mean);
   /// At most `most` of them.
   void archive(Archive& a, size_t most) {
     size_t rows = count();

@@ -1,0 +1,280 @@
+#include "methods/codecs/kvtc/transform_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "core/dtype.h"
+#include "methods/codecs/kvtc/eigen.h"
+#include "methods/codecs/kvtc/normal_levels.h"
+#include "rows/cpu/compaction.h"
+#include "rows/tight_rows.h"
+
+namespace pith {
+namespace {
+
+constexpr size_t kTile = 64;  // rows decoded at a time
+
+float scale_of(int code) { return f16_to_f32(half_of_tight(static_cast<uint8_t>(code))); }
+
+/// [D, D] of rows [n, D] around `mean`.
+std::vector<double> covariance(const std::vector<float>& rows, const std::vector<float>& mean) {
+  const size_t dim = mean.size(), n = rows.size() / dim;
+  std::vector<double> sums(dim * dim), x(dim);
+  for (size_t t = 0; t < n; ++t) {
+    for (size_t c = 0; c < dim; ++c) x[c] = rows[t * dim + c] - mean[c];
+    for (size_t a = 0; a < dim; ++a)
+      for (size_t b = 0; b < dim; ++b) sums[a * dim + b] += x[a] * x[b];
+  }
+  for (double& s : sums) s /= static_cast<double>(n);
+  return sums;
+}
+
+}  // namespace
+
+size_t TransformFormat::row_bytes(size_t dim) const {
+  return static_cast<size_t>(std::max(2l, std::lround(bits * static_cast<double>(dim) / 8)));
+}
+
+size_t TransformFormat::table_bytes(size_t dim, size_t coordinates) const {
+  const size_t vector = kBasis.code_bytes(dim) + kBasis.side_bytes(dim);
+  return 2 * dim + coordinates * (vector + sizeof(uint16_t) + 1);
+}
+
+std::vector<uint8_t> bits_by_variance(const std::vector<double>& variances, size_t total) {
+  const auto error = [](int bits) {
+    return bits == 0 ? 1.0 : normal_levels()[static_cast<size_t>(bits - 1)].error();
+  };
+  std::vector<uint8_t> bits(variances.size());
+  std::vector<double> gains(variances.size());
+  const auto set_gain = [&](size_t i) {
+    gains[i] = bits[i] < kMostLevelBits ? variances[i] * (error(bits[i]) - error(bits[i] + 1)) : 0;
+  };
+  for (size_t i = 0; i < bits.size(); ++i) set_gain(i);
+  for (; total > 0; --total) {
+    const auto best = std::max_element(gains.begin(), gains.end());  // the first of equal ones
+    if (best == gains.end() || !(*best > 0)) break;
+    const auto i = static_cast<size_t>(best - gains.begin());
+    ++bits[i];
+    set_gain(i);
+  }
+  return bits;
+}
+
+/// As rows are coded and read.
+struct TransformRows::Tables {
+  struct Coordinate {
+    const NormalLevels* levels;
+    float deviation;
+    size_t byte, shift, mask;  ///< of its code in a row
+
+    /// Reads a byte more than it has, which is the scale's at the end.
+    size_t code(const uint8_t* row) const {
+      return (row[byte] | size_t{row[byte + 1]} << 8) >> shift & mask;
+    }
+  };
+  std::vector<Coordinate> coordinates;  // [R]
+  std::vector<float> mean, basis;       // [D], [R, D]
+};
+
+TransformRows::TransformRows(const Context& context, const TransformFormat& format,
+                             const RowsRequest& request)
+    : CodedRows(context.kernels, request.dim),
+      format_(format),
+      waiting_(context.memory, context.kernels, request.dim, format.calibrate),
+      codes_(context.memory, MemoryKind::kPayload),
+      mean_(context.memory, MemoryKind::kMetadata),
+      deviations_(context.memory, MemoryKind::kMetadata),
+      bits_(context.memory, MemoryKind::kMetadata) {
+  codes_.set_growth_limit(request.max_rows * format.row_bytes(dim_));
+  RowsRequest vectors = request;
+  vectors.max_rows = format.most_coordinates(dim_);
+  basis_ = TokenCodec(TransformFormat::kBasis).make_rows(context, vectors);
+}
+
+TransformRows::TransformRows(const TransformRows& other)
+    : CodedRows(other),
+      format_(other.format_),
+      waiting_(other.waiting_),
+      rows_(other.rows_),
+      codes_(other.codes_),
+      mean_(other.mean_),
+      deviations_(other.deviations_),
+      bits_(other.bits_),
+      basis_(other.basis_->clone()) {}
+
+size_t TransformRows::allocated_bytes() const {
+  return codes_.capacity_bytes() + waiting_.allocated_bytes() + mean_.capacity_bytes() +
+         deviations_.capacity_bytes() + bits_.capacity_bytes() + basis_->allocated_bytes();
+}
+
+TransformRows::Tables TransformRows::tables() const {
+  Tables t{{}, std::vector<float>(dim_), std::vector<float>(coordinates() * dim_)};
+  for (size_t i = 0, at = 0; i < coordinates(); at += bits_[i++])
+    t.coordinates.push_back({&normal_levels()[bits_[i] - 1u], f16_to_f32(deviations_[i]), at / 8,
+                             at % 8, (size_t{1} << bits_[i]) - 1});
+  kernels_->to_f32(t.mean.data(), mean_.data(), DType::kF16, dim_);
+  basis_->decode(t.basis.data(), 0, coordinates());
+  return t;
+}
+
+void TransformRows::append(const float* x, size_t stride, size_t count) {
+  size_t t = 0;
+  for (; t < count && !learned(); ++t) {
+    waiting_.push(x + t * stride);
+    if (waiting_.count() == format_.calibrate) learn();
+  }
+  if (t < count) code(x + t * stride, stride, count - t);
+}
+
+void TransformRows::learn() {
+  const std::vector<float> rows = waiting_.take_all(mean_);
+  std::vector<float> mean(dim_);
+  kernels_->to_f32(mean.data(), mean_.data(), DType::kF16, dim_);
+  Eigen found = eigen_of(covariance(rows, mean), dim_);
+  // Directions that these rows lack may come with later ones: no variance is below 1e-6 of the
+  // largest, nor far below the mean, where all rows are alike and each direction is as good.
+  const double constant = std::inner_product(mean.begin(), mean.end(), mean.begin(), 0.0);
+  const double least = std::max({1e-6 * found.values[0], 1e-7 * constant, 1e-8});
+  for (double& v : found.values) v = std::max(v, least);
+  const auto bits = bits_by_variance(found.values, format_.code_bits(dim_));
+  const auto coded =
+      static_cast<size_t>(std::find(bits.begin(), bits.end(), uint8_t{0}) - bits.begin());
+  bits_.resize(coded);
+  std::copy_n(bits.begin(), coded, bits_.data());
+  const std::vector<float> vectors(found.vectors.begin(),
+                                   found.vectors.begin() + static_cast<ptrdiff_t>(coded * dim_));
+  basis_->append(vectors.data(), dim_, coded);
+  deviations_.resize(coded);
+  for (size_t i = 0; i < coded; ++i)
+    deviations_[i] = f32_to_f16(std::min(65504.0f, static_cast<float>(std::sqrt(found.values[i]))));
+  code(rows.data(), dim_, rows.size() / dim_);
+}
+
+void TransformRows::code(const float* x, size_t stride, size_t count) {
+  const Tables t = tables();
+  const size_t bytes = format_.row_bytes(dim_);
+  codes_.resize((rows_ + count) * bytes);
+  std::fill_n(codes_.data() + rows_ * bytes, count * bytes, uint8_t{0});
+  for (size_t i = 0; i < count; ++i) {
+    require_f16(x + i * stride, dim_);
+    code_row(codes_.data() + rows_ * bytes, t, x + i * stride);
+    ++rows_;
+  }
+}
+
+/// The scale under which codes miss `along` [R] by least, from the row's own deviation on: a larger
+/// one is better where a coordinate is far out.
+uint8_t TransformRows::best_scale(const Tables& t, const std::vector<float>& along) const {
+  double square = 0;
+  for (size_t i = 0; i < along.size(); ++i)
+    square += std::pow(double{along[i]} / t.coordinates[i].deviation, 2);
+  const double own = std::sqrt(square / static_cast<double>(std::max<size_t>(along.size(), 1)));
+  const int near = tight_of_half(f32_to_f16(static_cast<float>(std::min(own, 65504.0))));
+  int best = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (int code = std::max(near - 1, 0); code <= kLargestTightScale; ++code) {
+    double error = 0;
+    for (size_t i = 0; i < along.size(); ++i) {
+      const float unit = scale_of(code) * t.coordinates[i].deviation;
+      const float level = unit > 0 ? t.coordinates[i].levels->at_nearest(along[i] / unit) : 0.0f;
+      error += std::pow(double{along[i]} - unit * level, 2);
+    }
+    if (error >= least) break;
+    least = error;
+    best = code;
+  }
+  return static_cast<uint8_t>(best);
+}
+
+void TransformRows::code_row(uint8_t* out, const Tables& t, const float* x) const {
+  const size_t n = coordinates();
+  std::vector<float> rest(dim_), along(n);
+  for (size_t c = 0; c < dim_; ++c) rest[c] = x[c] - t.mean[c];
+  kernels_->dot_rows(along.data(), n, rest.data(), 1, {t.basis.data(), DType::kF32, dim_}, n, 1);
+  uint8_t& scale = out[format_.row_bytes(dim_) - 1];
+  scale = best_scale(t, along);
+  for (size_t i = 0; i < n && scale > 0; ++i) {
+    const float* vector = t.basis.data() + i * dim_;
+    const Tables::Coordinate& to = t.coordinates[i];
+    const float unit = scale_of(scale) * to.deviation;
+    const uint32_t code = to.levels->nearest(kernels_->dot(vector, rest.data(), dim_) / unit);
+    kernels_->axpy(rest.data(), vector, -unit * to.levels->levels()[code], dim_);
+    out[to.byte] |= static_cast<uint8_t>(code << to.shift);
+    if (code << to.shift > 0xff) out[to.byte + 1] |= static_cast<uint8_t>(code << to.shift >> 8);
+  }
+}
+
+void TransformRows::decode(float* out, size_t first, size_t count) const {
+  if (!learned()) return waiting_.decode(out, first, count);
+  const Tables t = tables();
+  const size_t n = coordinates(), bytes = format_.row_bytes(dim_);
+  std::vector<float> along(std::min(count, kTile) * n);
+  for (size_t done = 0; done < count; done += kTile) {
+    const size_t rows = std::min(kTile, count - done);
+    for (size_t r = 0; r < rows; ++r) {
+      const uint8_t* in = codes_.data() + (first + done + r) * bytes;
+      const float scale = scale_of(in[bytes - 1]);
+      for (size_t i = 0; i < n; ++i) {
+        const Tables::Coordinate& from = t.coordinates[i];
+        along[r * n + i] = scale * from.deviation * from.levels->levels()[from.code(in)];
+      }
+      std::copy_n(t.mean.data(), dim_, out + (done + r) * dim_);
+    }
+    kernels_->gemm({.c = out + done * dim_,
+                    .ldc = dim_,
+                    .a = along.data(),
+                    .lda = n,
+                    .b = t.basis.data(),
+                    .ldb = dim_,
+                    .m = rows,
+                    .n = dim_,
+                    .k = n,
+                    .accumulate = true});
+  }
+}
+
+void TransformRows::keep(std::span<const uint32_t> kept) {
+  if (!learned()) return waiting_.keep(kept, 0);
+  rows_ = kept.size();
+  keep_records(codes_, format_.row_bytes(dim_), kept);
+}
+
+void TransformRows::archive(Archive& a) {
+  bool coded = learned();
+  a.flag(coded);
+  waiting_.archive(a, coded ? 0 : format_.calibrate - 1);
+  if (!coded) return;
+  size_t n = coordinates();
+  a.number(n, format_.most_coordinates(dim_), "more coordinates than a row has bits");
+  a.halves(mean_, dim_);
+  a.halves(deviations_, n);
+  a.numbers(bits_, n);
+  size_t sum = 0;
+  for (size_t i = 0; i < n && !a.counts(); ++i) {
+    a.need(bits_[i] >= 1 && bits_[i] <= kMostLevelBits, "a coordinate of 0 or more than 8 bits");
+    sum += bits_[i];
+  }
+  a.need(sum <= format_.code_bits(dim_), "coordinates have more bits than a row");
+  basis_->archive(a);
+  a.need(basis_->rows() == n, "vectors and coordinates differ in number");
+  a.number(rows_, kMostRows, "too many rows");
+  const size_t bytes = format_.row_bytes(dim_);
+  a.numbers(codes_, rows_ * bytes);
+  for (size_t t = 0; a.loads() && t < rows_; ++t)
+    a.need(codes_[(t + 1) * bytes - 1] <= kLargestTightScale, "a scale is not finite");
+}
+
+double TransformCodec::most_bytes(size_t rows, size_t dim, bool evicted) const {
+  // A body that loses rows has two stores at most, and each may wait; one that was full keeps its
+  // tables.
+  const size_t stores = evicted ? 2 : 1;
+  const size_t waiting = std::min(rows, stores * (format_.calibrate - 1));
+  const size_t tables = format_.table_bytes(dim, format_.most_coordinates(dim));
+  const size_t row = format_.row_bytes(dim);
+  if (!evicted && rows < format_.calibrate) return static_cast<double>(rows * 2 * dim);
+  return static_cast<double>(rows * row + stores * tables + (evicted ? waiting * 2 * dim : 0));
+}
+
+}  // namespace pith
