@@ -14,8 +14,9 @@ from . import _pith, results
 from ._pith import (AttentionError, BufferTooSmall, Chat, Compute, ContextFull, Conversation, Corrupt, Engine,
                     GenerateOptions, Generation, InvalidArgument, Internal, IoError, LayerCache, Ledger, MethodInfo,
                     Model, ModelConfig, NonFinite, NotFound, OutOfMemory, ParameterInfo, Piece, PithError,
-                    Policy, Rows, RowsToScore, Session, SessionBusy, Tokenizer, Unsupported, __version__,
-                    add_selector, chat_template_names, estimate, known_models, methods, pull, read_in_all)
+                    Policy, Rows, RowsToCode, RowsToScore, Session, SessionBusy, Tokenizer, Unsupported,
+                    __version__,
+                    add_codec, add_selector, chat_template_names, estimate, known_models, methods, pull, read_in_all)
 from ._dicts import CompletionOutput, RequestOutput, SamplingParams
 from .llm import LLM, AsyncLLM, Scores
 
@@ -23,10 +24,11 @@ __all__ = [
     "AsyncLLM", "AttentionError", "BufferTooSmall", "Chat", "CompletionOutput", "Compute", "ContextFull",
     "Conversation", "Corrupt", "Engine", "GenerateOptions", "Generation", "Internal", "InvalidArgument",
     "IoError", "LLM", "LayerCache", "Ledger", "MethodInfo", "Model", "ModelConfig", "NonFinite", "NotFound",
-    "OutOfMemory", "ParameterInfo", "Piece", "PithError", "Policy", "RequestOutput", "Rows", "RowsToScore",
+    "OutOfMemory", "ParameterInfo", "Piece", "PithError", "Policy", "RequestOutput", "Rows", "RowsToCode",
+    "RowsToScore",
     "SamplingParams", "Scores", "Session", "SessionBusy", "Tokenizer", "Unsupported", "__version__",
-    "add_selector", "chat_template_names", "estimate", "known_models", "methods", "pull", "read_in_all",
-    "results", "selector",
+    "add_codec", "add_selector", "chat_template_names", "estimate", "known_models", "methods", "pull", "read_in_all",
+    "codec", "results", "selector",
 ]
 
 
@@ -42,6 +44,25 @@ def selector(name, *, summary="", mass=None, queries=0):
     def add(function):
         add_selector(name, function, summary or (function.__doc__ or "").strip().split("\n")[0], mass, queries)
         return function
+    return add
+
+
+def codec(name, *, row_bytes, summary=""):
+    """Decorator: add_codec() of the class below it, whose functions are static.
+
+        @pith.codec("halves", row_bytes=lambda head_dim: 2 * head_dim)
+        class Halves:
+            def encode(x, rows):                # float32 [rows, head_dim] -> uint8 [rows, row_bytes]
+                return x.astype(np.float16).view(np.uint8)
+            def decode(codes, rows):            # and back
+                return codes.view(np.float16).astype(np.float32)
+
+        llm = pith.LLM(model, kv="snapkv(budget=25%)+halves,sink=4")
+    """
+    def add(functions):
+        add_codec(name, functions.encode, functions.decode, row_bytes,
+                  summary or (functions.__doc__ or "").strip().split("\n")[0])
+        return functions
     return add
 
 

@@ -43,6 +43,7 @@ void bind_values(nb::module_& m);    // policies, ledgers, rows: what is handed 
 void bind_model(nb::module_& m);     // models, tokenizers, chat templates, catalogue
 void bind_session(nb::module_& m);   // engines, sessions
 void bind_generate(nb::module_& m);  // sampling, generation, chats
+void bind_own_codec(nb::module_& m);
 void bind_own_selector(nb::module_& m);
 void bind_layer(nb::module_& m);  // one layer's cache over numpy arrays
 

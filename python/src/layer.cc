@@ -160,11 +160,14 @@ nb::object attend(LayerObject& l, const Tensor& q, nb::object given) {
 }
 
 nb::tuple read_rows(LayerObject& l, int head) {
-  LayerCache& cache = l.asked();
-  const size_t rows = cache.rows(head).positions.size();
   const auto head_dim = static_cast<size_t>(l.options.head_dim);
-  std::vector<float> k(rows * head_dim), v(rows * head_dim);
-  cache.read_rows(head, k.data(), v.data());
+  size_t rows = 0;
+  std::vector<float> k, v;
+  l.run([&] {
+    rows = l.cache.rows(head).positions.size();
+    k.resize(rows * head_dim), v.resize(rows * head_dim);
+    l.cache.read_rows(head, k.data(), v.data());
+  });
   return nb::make_tuple(matrix_of(std::move(k), rows, head_dim),
                         matrix_of(std::move(v), rows, head_dim));
 }
@@ -231,7 +234,12 @@ void bind_questions(nb::class_<LayerObject>& layer) {
            "(keys, values) float32 [rows, head_dim], as attention reads them, in the order of "
            "rows(head).")
       .def(
-          "scores", [](LayerObject& l, int head) { return array_of(l.asked().scores(head)); },
+          "scores",
+          [](LayerObject& l, int head) {
+            std::vector<double> scores;
+            l.run([&] { scores = l.cache.scores(head); });
+            return array_of(std::move(scores));
+          },
           "head"_a,
           "The selector's score of each row of rows(head), float64: the larger stays; infinite for "
           "rows that it does not choose among.")

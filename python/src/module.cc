@@ -47,5 +47,6 @@ NB_MODULE(_pith, m) {
   python::bind_session(m);
   python::bind_generate(m);
   python::bind_layer(m);
+  python::bind_own_codec(m);
   python::bind_own_selector(m);
 }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 
+#include "methods/codecs/own/own.h"
 #include "methods/methods.h"
 #include "methods/selectors/own/own.h"
 #include "pith/error.h"
@@ -46,6 +47,7 @@ std::string folded(std::string_view name) {
   for (const SelectorRow& r : selectors()) selector_names.push_back(r.info.name);
   for (const SelectorRow* r : added_selectors()) selector_names.push_back(r->info.name);
   for (const CodecRow& r : codecs()) codec_names.push_back(r.info.name);
+  for (const CodecRow* r : added_codecs()) codec_names.push_back(r->info.name);
   for (const auto* names : {&selector_names, &codec_names})
     for (const std::string& n : *names) all.push_back(n), comparable.push_back(folded(n));
   const auto nearest = nearest_name(folded(name), comparable);
@@ -80,7 +82,7 @@ const SelectorRow* find_selector(std::string_view name) {
 const CodecRow* find_codec(std::string_view name) {
   for (const CodecRow& r : codecs())
     if (r.info.name == name) return &r;
-  return nullptr;
+  return find_added_codec(name);
 }
 
 const SelectorRow& selector_row(std::string_view name) {
@@ -111,6 +113,7 @@ std::vector<MethodInfo> methods() {
     all.push_back(r.info);
     all.back().on_gpu = r.on_gpu || (r.dense && *r.dense != DType::kF32);
   }
+  for (const CodecRow* r : added_codecs()) all.push_back(r->info);
   return all;
 }
 

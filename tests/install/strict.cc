@@ -12,6 +12,7 @@
 #include "pith/ledger.h"
 #include "pith/model.h"
 #include "pith/nearest.h"
+#include "pith/own_codec.h"
 #include "pith/own_selector.h"
 #include "pith/pith.h"
 #include "pith/pith_layer.h"

@@ -11,7 +11,7 @@ def test_the_programs_of_the_page(monkeypatch, tmp_path):
     page = (REPO / "docs" / "python.md").read_text(encoding="utf-8")
     programs = re.findall(r"```python\n(.*?)```", page, re.S)
     programs = [program for program in programs if "pith.hf" not in program]  # tests/python_hf runs those
-    assert len(programs) == 6
+    assert len(programs) == 7
     real = pith.LLM
     monkeypatch.setattr(pith, "pull", lambda name: DEMO)
     monkeypatch.setattr(pith, "LLM", lambda name, **given: real(DEMO, template="chatml", threads=1, **given))

@@ -1,19 +1,14 @@
 // Selectors of programs: their function scores decoded rows, the rule is that of all selectors that
 // keep the best (methods/selectors/scores). Cost: each row is decoded once at each selection.
-//
-// The table of names is the library's one mutable global: a policy is a text, and texts are read in
-// places that no table could be handed to (docs/decisions/0311).
 
 #include "methods/selectors/own/own.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 
+#include "methods/own_names.h"
 #include "methods/selectors/scores/score_selector.h"
 #include "pith/error.h"
 #include "pith/own_selector.h"
@@ -21,16 +16,7 @@
 namespace pith {
 namespace {
 
-struct Added {
-  SelectorRow row;
-  std::shared_ptr<const OwnSelector> selector;
-};
-
-struct Table {
-  std::mutex mutex;
-  std::map<std::string, Added, std::less<>> all;  // never erased from: rows stay where they are
-};
-
+using Table = OwnTable<SelectorRow, OwnSelector>;
 Table& table() {
   static Table kTable;
   return kTable;
@@ -84,11 +70,7 @@ MassWish wish_of(const OwnSelector& selector) {
 
 ResolvedSelector resolve_own(const SelectorPlace& place) {
   const auto options = place.options.as<OwnOptions>();
-  std::shared_ptr<const OwnSelector> selector;
-  {
-    const std::lock_guard lock(table().mutex);
-    selector = table().all.at(options.name).selector;
-  }
+  const auto selector = table().functions(options.name);
   return best_by<OwnScorer>(place, options.name, options, wish_of(*selector), selector);
 }
 
@@ -109,20 +91,11 @@ SelectorRow row_of(const OwnSelector& selector) {
 }
 
 void check(const OwnSelector& selector) {
+  check_own_name("add_selector", selector.name, true);
   const auto refuse = [&](const char* why) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("add_selector('{}'): {}", selector.name, why));
   };
-  const auto letter = [](char c) { return c >= 'a' && c <= 'z'; };
-  const auto good = [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '_'; };
-  if (selector.name.empty() || !letter(selector.name[0]) ||
-      !std::ranges::all_of(selector.name, good))
-    refuse("a name is lower-case letters, digits and _, and begins with a letter");
-  for (const char* word : {"auto", "half", "quarter", "tenth"})
-    if (selector.name == word) refuse("this word says a size where policies are read");
-  if (find_codec(selector.name) != nullptr) refuse("a codec has this name");
-  if (find_selector(selector.name) != nullptr && find_added_selector(selector.name) == nullptr)
-    refuse("a built-in selector has this name");
   if (!selector.score) refuse("there is no function");
   if ((selector.mass == OwnSelector::Mass::kLast) != (selector.queries > 0))
     refuse("queries are counted for the mass of the last ones, 1 or more, and for no other");
@@ -132,32 +105,18 @@ void check(const OwnSelector& selector) {
 
 void add_selector(const OwnSelector& selector) {
   check(selector);
-  auto shared = std::make_shared<const OwnSelector>(selector);
-  const std::lock_guard lock(table().mutex);
-  const auto [at, is_new] = table().all.try_emplace(selector.name);
-  if (is_new) {
-    at->second.row = row_of(selector);
-  } else if (at->second.selector->mass != selector.mass ||
-             at->second.selector->queries != selector.queries) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("add_selector('{}'): it was added with other needs of mass; take "
-                            "another name",
-                            selector.name));
-  }
-  at->second.selector = std::move(shared);
+  table().add(
+      selector.name, selector, [&] { return row_of(selector); },
+      [&](const OwnSelector& earlier) {
+        if (earlier.mass != selector.mass || earlier.queries != selector.queries)
+          throw Error(ErrorCode::kInvalidArgument,
+                      fmt::format("add_selector('{}'): it was added with other needs of mass; take "
+                                  "another name",
+                                  selector.name));
+      });
 }
 
-const SelectorRow* find_added_selector(std::string_view name) {
-  const std::lock_guard lock(table().mutex);
-  const auto at = table().all.find(name);
-  return at == table().all.end() ? nullptr : &at->second.row;
-}
-
-std::vector<const SelectorRow*> added_selectors() {
-  const std::lock_guard lock(table().mutex);
-  std::vector<const SelectorRow*> rows;
-  for (const auto& [name, added] : table().all) rows.push_back(&added.row);
-  return rows;
-}
+const SelectorRow* find_added_selector(std::string_view name) { return table().find(name); }
+std::vector<const SelectorRow*> added_selectors() { return table().rows(); }
 
 }  // namespace pith
