@@ -165,7 +165,9 @@ int run(ServeCommand& o) {
   print_start(server, o);
   take_time_to_end();
   while (!interrupted()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  if (!server.drain(0)) say("pith: answers are finished; Ctrl-C again ends at once");
+  const bool busy = !server.drain(0);
+  server.park();  // what is idle may go on elsewhere from now on
+  if (busy) say("pith: answers are finished; Ctrl-C again ends at once");
   if (!server.drain(o.drain)) say("pith: some answers were cut");
   const Server::Parked parked = server.park();
   if (parked.kept > 0) say(fmt::format("pith: {} conversations are on disk", parked.kept));
@@ -257,6 +259,11 @@ void add_sharing_options(CLI::App& app, ServeCommand& o) {
       ->group(kGroup);
   app.add_flag("--autosave", s.autosave,
                "Idle conversations go to files there, when memory is needed and at the end")
+      ->group(kGroup);
+  add_repeated(app, "--take-over", s.take_over,
+               "Another server's --slot-save-path: when it ends, its conversations go on "
+               "here; may be repeated")
+      ->type_name("FOLDER")
       ->group(kGroup);
   app.add_option("--disk", s.disk, "For these files, as 8GiB; the oldest go first")
       ->transform(CLI::AsSizeValue(false))

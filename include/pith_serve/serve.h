@@ -49,6 +49,9 @@ struct ServeOptions {
   std::filesystem::path save_folder;  ///< for files of sessions; empty: none is written
   /// Idle conversations leave memory for files in `save_folder`, where the next server finds them.
   bool autosave = false;
+  /// Folders of other servers (their `save_folder`), with autosave: when one of these servers is
+  /// about to end, or has ended, its saved conversations go on here.
+  std::vector<std::filesystem::path> take_over;
   size_t disk = size_t{16} << 30;  ///< bytes of these files; those used least recently go first
   bool any_model = false;          ///< every model's name means the first
   bool strict = false;             ///< refuse unknown fields of requests

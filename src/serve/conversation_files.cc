@@ -19,6 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kEnding = ".conversation";
+constexpr const char* kLock = ".lock";
+constexpr const char* kLeaving = ".leaving";
 
 size_t size_of(const fs::path& path) {
   std::error_code error;
@@ -31,27 +33,61 @@ std::pair<std::string, std::string> parted(const std::string& tenant) {
   return {tenant.substr(0, bar), tenant.substr(bar)};
 }
 
+/// Whether a process has the folder of conversations.
+bool is_owned(const fs::path& folder) {
+  const int lock = ::open((folder / kLock).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (lock < 0) return false;
+  const bool owned = ::flock(lock, LOCK_SH | LOCK_NB) != 0;
+  ::close(lock);
+  return owned;
+}
+
+bool leaves(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / kLeaving, error);
+}
+
+/// Moves a file, which appears whole or not at all. False: another was quicker, or it cannot be.
+bool move_file(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error != std::errc::cross_device_link) return !error;
+  fs::path copy = to;
+  copy += ".coming";
+  fs::copy_file(from, copy, fs::copy_options::overwrite_existing, error);
+  if (!error) fs::permissions(copy, fs::perms::owner_read | fs::perms::owner_write, error);
+  if (!error) fs::rename(copy, to, error);
+  std::error_code ignored;
+  fs::remove(error ? copy : from, ignored);
+  return !error;
+}
+
 }  // namespace
 
 Digest digest_of_ids(std::span<const int32_t> ids) { return digest_of(std::as_bytes(ids)); }
 
-ConversationFiles::ConversationFiles(fs::path folder, size_t quota, uint64_t model, Owners owners)
+ConversationFiles::ConversationFiles(fs::path folder, size_t quota, uint64_t model, Owners owners,
+                                     Folders others)
     : folder_(std::move(folder)),
       quota_(quota),
       model_(fmt::format("{:016x}", model)),
-      owners_(std::move(owners)) {
+      owners_(std::move(owners)),
+      others_(std::move(others)) {
   std::error_code error;
   fs::create_directories(folder_, error);
   if (!error) fs::permissions(folder_, fs::perms::owner_all, error);
   if (error)
     throw Error(ErrorCode::kIo,
                 fmt::format("--autosave: {}: {}", folder_.string(), error.message()));
-  const fs::path lock = folder_ / ".lock";
+  const fs::path lock = folder_ / kLock;
   lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (lock_ < 0)
     throw Error(ErrorCode::kIo,
                 fmt::format("--autosave: {}: {}", lock.string(), std::strerror(errno)));
-  if (::flock(lock_, LOCK_EX | LOCK_NB) == 0) return;
+  if (::flock(lock_, LOCK_EX | LOCK_NB) == 0) {
+    fs::remove(folder_ / kLeaving, error);
+    return;
+  }
   ::close(lock_);
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("--autosave: another server keeps its conversations in {}; give each a "
@@ -82,27 +118,55 @@ fs::path ConversationFiles::path(const ConversationName& name) const {
   return folder_ / (digest.digest().text() + kEnding);
 }
 
+std::optional<std::pair<ConversationName, ConversationFile>> ConversationFiles::look(
+    const fs::path& file) const {
+  try {
+    const SavedSession saved = read_saved(file);
+    const Json note = parse_object(saved.note);
+    Fields f(note);
+    const auto tenant = tenant_of(f.required_text("tenant", SIZE_MAX));
+    if (!tenant || f.required_text("model", 16) != model_) return std::nullopt;
+    return std::pair(
+        ConversationName{f.required_text("conversation", SIZE_MAX), *tenant,
+                         f.required_text("policy", SIZE_MAX),
+                         f.integer("used", 0, INT64_MAX).value_or(0)},
+        ConversationFile{saved.tokens.size(), saved.bytes, digest_of_ids(saved.tokens)});
+  } catch (const std::exception&) {
+    return std::nullopt;  // damaged, or of another program: whoever owns it may look
+  }
+}
+
 std::vector<std::pair<ConversationName, ConversationFile>> ConversationFiles::find() const {
   std::vector<std::pair<ConversationName, ConversationFile>> out;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder_, error)) {
     if (entry.path().extension() != kEnding) continue;
-    try {
-      const SavedSession saved = read_saved(entry.path());
-      const Json note = parse_object(saved.note);
-      Fields f(note);
-      const auto tenant = tenant_of(f.required_text("tenant", SIZE_MAX));
-      if (!tenant || f.required_text("model", 16) != model_) continue;
-      out.push_back(
-          {{f.required_text("conversation", SIZE_MAX), *tenant, f.required_text("policy", SIZE_MAX),
-            f.integer("used", 0, INT64_MAX).value_or(0)},
-           {saved.tokens.size(), saved.bytes, digest_of_ids(saved.tokens)}});
-    } catch (const std::exception&) {
-      continue;  // damaged, or of another program: whoever owns it may look
-    }
+    if (auto found = look(entry.path())) out.push_back(std::move(*found));
   }
   std::ranges::sort(out, {}, [](const auto& found) { return found.first.used; });
   return out;
+}
+
+void ConversationFiles::leave() const {
+  const int file = ::open((folder_ / kLeaving).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  if (file >= 0) ::close(file);
+}
+
+bool ConversationFiles::others_leave() const {
+  return std::ranges::any_of(others_, [](const fs::path& o) { return leaves(o) && is_owned(o); });
+}
+
+std::optional<std::pair<ConversationName, ConversationFile>> ConversationFiles::take(
+    const ConversationName& name, size_t tokens) const {
+  const fs::path here = path(name);
+  std::error_code error;
+  for (const fs::path& other : others_) {
+    const fs::path there = other / here.filename();
+    if (!fs::exists(there, error) || (is_owned(other) && !leaves(other))) continue;
+    auto found = look(there);
+    if (found && found->second.tokens > tokens && move_file(there, here)) return found;
+  }
+  return std::nullopt;
 }
 
 ConversationFile ConversationFiles::write(const Session& session,

@@ -33,9 +33,12 @@ class ConversationFiles {
   /// What a tenant's name begins with, and what stands for it in files: keys are numbered in the
   /// order of a command line, files outlive it.
   using Owners = std::vector<std::pair<std::string, std::string>>;
+  using Folders = std::vector<std::filesystem::path>;
 
-  /// Makes the folder. Throws kIo, and kInvalidArgument where another process has it.
-  ConversationFiles(std::filesystem::path folder, size_t quota, uint64_t model, Owners owners);
+  /// Makes the folder. `others`: those of servers whose conversations go on here when they leave.
+  /// Throws kIo, and kInvalidArgument where another process has the folder.
+  ConversationFiles(std::filesystem::path folder, size_t quota, uint64_t model, Owners owners,
+                    Folders others = {});
   ~ConversationFiles();
   ConversationFiles(const ConversationFiles&) = delete;
   ConversationFiles& operator=(const ConversationFiles&) = delete;
@@ -46,6 +49,15 @@ class ConversationFiles {
   /// The conversations that are there, those used least recently first. Files of other models, of
   /// keys that are not known and damaged ones are left alone.
   std::vector<std::pair<ConversationName, ConversationFile>> find() const;
+
+  /// Says in the folder that this server is about to end: others may take what is there.
+  void leave() const;
+  /// Whether another server is about to end and still there: its files may be on their way.
+  bool others_leave() const;
+  /// Moves the conversation's file here from a server that is about to end or has ended, if it has
+  /// more than `tokens` tokens.
+  std::optional<std::pair<ConversationName, ConversationFile>> take(const ConversationName& name,
+                                                                    size_t tokens) const;
 
   // Any thread:
   /// Replaces what is there of the conversation. Throws kIo; what was there stays.
@@ -59,6 +71,9 @@ class ConversationFiles {
 
  private:
   std::filesystem::path path(const ConversationName& name) const;
+  /// What a file holds; nullopt: it is not for this server.
+  std::optional<std::pair<ConversationName, ConversationFile>> look(
+      const std::filesystem::path& file) const;
   /// A tenant as files have it, and back; nullopt: of a key that is not known.
   std::string lasting(const std::string& tenant) const;
   std::optional<std::string> tenant_of(const std::string& lasting) const;
@@ -67,6 +82,7 @@ class ConversationFiles {
   const size_t quota_;
   const std::string model_;
   const Owners owners_;
+  const Folders others_;
   int lock_ = -1;
 };
 

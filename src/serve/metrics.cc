@@ -65,6 +65,8 @@ void gauges(Text& t, const Gauges& g) {
   t.value("pith_disk_budget_bytes", "gauge", "Of --disk.", g.disk.budget);
   t.value("pith_disk_writes_total", "counter", "Conversations written.", g.disk.writes);
   t.value("pith_disk_reads_total", "counter", "Conversations read again.", g.disk.reads);
+  t.value("pith_disk_taken_over_total", "counter", "Conversations of servers that have left.",
+          g.disk.taken_over);
   t.value("pith_disk_failures_total", "counter", "Writes and reads that failed.", g.disk.failures);
   t.value("pith_conversations_dropped_total", "counter",
           "Idle conversations given up for want of memory and disk.", g.disk.dropped);

@@ -32,7 +32,7 @@ struct Gauges {
   size_t running = 0, waiting = 0, idle = 0, on_disk = 0;
   struct Disk {
     size_t bytes = 0, budget = 0;
-    uint64_t writes = 0, reads = 0, failures = 0, dropped = 0;
+    uint64_t writes = 0, reads = 0, failures = 0, dropped = 0, taken_over = 0;
   } disk;
   size_t budget = 0, reserved = 0, in_use = 0, scratch = 0, weights = 0, snapshot_bytes = 0;
   size_t snapshots = 0;

@@ -53,6 +53,10 @@ Scheduler::~Scheduler() {
   thread_.join();
 }
 
+void Scheduler::drain() {
+  if (!draining_.exchange(true) && files_) files_->leave();
+}
+
 size_t Scheduler::retry_after() const {
   const double seconds = static_cast<double>(queued_) * seconds_a_request_ /
                          static_cast<double>(std::max<size_t>(options_.parallel, 1));
@@ -239,6 +243,10 @@ void Scheduler::admit() {
     for (const auto& r : running_) answers += r->task->choices;
     // One request may ask for more answers than run at once, if it runs alone.
     if (!running_.empty() && answers + first.task->choices > options_.parallel) return;
+    if (!take_over(first)) {
+      waits_for_disk_ = true;
+      return;
+    }
     if (first.fetch == Waiting::Fetch::kNot) {
       // Each tries the disk once, however it went for others.
       if (!std::exchange(first.tried, true)) disk_failure_.clear();

@@ -66,7 +66,7 @@ class Scheduler {
   /// can never fit (400).
   void submit(std::shared_ptr<Task> task);
   /// Nothing new is taken; what waits and runs goes on.
-  void drain() { draining_ = true; }
+  void drain();
   bool draining() const { return draining_; }
   /// Requests that wait or run.
   size_t busy() const { return busy_; }
@@ -102,8 +102,9 @@ class Scheduler {
     enum class Fetch : uint8_t { kNot, kReading, kRead } fetch = Fetch::kNot;
     std::shared_ptr<Session> fetched = {};
     std::string fetch_failure = {};
-    bool tried = false;  // to make room
-    int fetches = 0;     // that memory was short for
+    bool tried = false;   // to make room
+    bool looked = false;  // for its conversation at servers that leave
+    int fetches = 0;      // that memory was short for
   };
   enum class Room : uint8_t { kThere, kSoon, kNone };
   /// The state that a task's conversation goes on from.
@@ -142,6 +143,8 @@ class Scheduler {
 
   // scheduler_disk.cc
   Own own_state(const Task& task);
+  /// Looks for the conversation at servers that leave; false: its file may be on its way.
+  bool take_over(Waiting& waiting);
   /// Begins to read the file that a task goes on from; false: there is none.
   bool fetch(Waiting& waiting);
   void fetched(std::shared_ptr<Session> session, const std::string& failure, uint64_t number,

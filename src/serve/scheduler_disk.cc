@@ -12,6 +12,9 @@
 namespace pith::serve {
 namespace {
 
+// A server that ends writes what is idle at once, and other conversations when they are answered.
+constexpr std::chrono::milliseconds kMostOnTheWay{1000};
+
 /// What a file takes at most beside its cache: tokens, header, the ends of sections.
 size_t file_bytes(const Session& session) {
   constexpr size_t kHeader = size_t{64} << 10;
@@ -51,6 +54,7 @@ void Scheduler::hold(IdleSession session) {
   for (auto idle = idle_.begin();
        idle != idle_.end() && in_memory > static_cast<ptrdiff_t>(options_.idle_sessions); ++idle)
     if (idle->session) --in_memory, leave_memory(*idle);
+  if (draining_ && files_ && idle_.back().session) leave_memory(idle_.back());
   drop_empty();
 }
 
@@ -204,6 +208,31 @@ Scheduler::Own Scheduler::own_state(const Task& task) {
   // Of states that are as long, an answer's is its own conversation's.
   const Prompt asked{task.prompt, task.fork_points, task.tenant, task.conversation};
   return own.tokens >= tree_.longest(task.session, asked) ? own : Own{};
+}
+
+bool Scheduler::take_over(Waiting& waiting) {
+  const Task& task = *waiting.task;
+  if (waiting.looked || !files_ || !task.reuse || task.conversation.empty()) return true;
+  const IdleSession* here = find_idle(task.conversation, task.tenant);
+  size_t tokens = 0;
+  if (here) {
+    tokens = here->session ? here->session->tokens() : here->file->tokens;
+    if (here->writing > 0) tokens = SIZE_MAX;
+  }
+  if (auto found = files_->take({task.conversation, task.tenant, task.policy, 0}, tokens)) {
+    if (here) std::erase_if(idle_, [&](const IdleSession& i) { return &i == here; });
+    auto& [name, file] = *found;
+    IdleSession idle{name.id, name.tenant, name.policy, nullptr, std::time(nullptr), file};
+    idle.since = jobs_;
+    idle_.push_back(std::move(idle));
+    ++disk_.taken_over;
+    trim_disk(0, nullptr);
+    drop_empty();
+  } else if (files_->others_leave() && Clock::now() - waiting.since < kMostOnTheWay) {
+    return false;
+  }
+  waiting.looked = true;
+  return true;
 }
 
 bool Scheduler::fetch(Waiting& waiting) {

@@ -39,6 +39,8 @@ void check(const Engine& engine, const ServeOptions& o) {
       throw Error(ErrorCode::kInvalidArgument, "an API key of fewer than 8 bytes is guessed soon");
   if (o.autosave && o.save_folder.empty())
     throw Error(ErrorCode::kInvalidArgument, "--autosave needs --slot-save-path FOLDER");
+  if (!o.take_over.empty() && !o.autosave)
+    throw Error(ErrorCode::kInvalidArgument, "--take-over needs --autosave");
   const auto& config = engine.model()->config();
   SessionOptions session = o.session;
   estimate_ledger(config, session, 1, engine.options().device);

@@ -20,8 +20,11 @@ std::shared_ptr<ConversationFiles> files_of(const ServeOptions& o, const Model& 
   for (size_t i = 0; i < o.keys.size(); ++i)
     owners.emplace_back(Guard::name_of_key(i),
                         digest_of(std::as_bytes(std::span(o.keys[i]))).text());
+  ConversationFiles::Folders others;
+  for (const auto& folder : o.take_over) others.push_back(folder / "idle");
   return std::make_shared<ConversationFiles>(o.save_folder / "idle", o.disk,
-                                             model.config().fingerprint, std::move(owners));
+                                             model.config().fingerprint, std::move(owners),
+                                             std::move(others));
 }
 
 SchedulerOptions scheduler_options(const ServeOptions& o, size_t memory,
