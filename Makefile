@@ -1,10 +1,11 @@
 # The short commands. `make` alone builds the program at build/bin/pith; `make help` lists the rest.
 .DEFAULT_GOAL := build
-.PHONY: build chat demo python python-hf test test-cuda test-emulated asan tsan cuda bench format lint clean help
+.PHONY: build chat install uninstall package demo python python-hf test test-cuda test-emulated asan tsan cuda bench format lint clean help
 
 # One compiler per core, and no more than free memory allows (1.5 GB each).
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { fit = int($$2 / 1500000); \
   if (fit < 1) fit = 1; print (fit < cores ? fit : cores) }' /proc/meminfo)
+PREFIX ?= /usr/local
 # One architecture compiles in half the time of all; a release build takes the preset's list.
 CUDA_ARCH ?= 90a-real
 CUDA_TARGETS ?= pith_cli test_cuda cuda_benches
@@ -72,6 +73,15 @@ test-emulated: ## the CUDA tests (EMULATED=filter) on a card emulated on the CPU
 
 bench: build ## measure speed on this machine
 	@tools/bench.sh
+
+install: build ## program, library, manual pages, completions under PREFIX (default /usr/local)
+	@cmake --install build --prefix $(PREFIX)
+
+uninstall: ## take away what the last install wrote
+	@cmake -P build/uninstall.cmake
+
+package: build ## a Debian package, and a tarball that runs where it is unpacked, in build/packages
+	@cd build && cpack -G 'DEB;TGZ' -B packages
 
 format: ## put every C++ file into the house format
 	@tools/setup.sh

@@ -75,6 +75,7 @@ if [ -x "$build/bin/pith" ]; then
   for file in bash-completion/completions/pith zsh/site-functions/_pith fish/vendor_completions.d/pith.fish; do
     grep -q kv-policy "$work/prefix/share/$file" || fail "no completion at share/$file"
   done
+  grep -q -- 'kv\\-policy' "$work/prefix/share/man/man1/pith-run.1" || fail "no manual page of pith run"
 fi
 
 # Installed files go again. The manifest is the build folder's: an older one of a user's stays.
@@ -82,7 +83,7 @@ count=$(find "$work/prefix" -name '*.h' | wc -l)
 [ "$count" -gt 15 ] || fail "$count headers were installed"
 cp "$build/install_manifest.txt" "$work/manifest"
 cmake -P "$build/uninstall.cmake" >/dev/null
-left=$(find "$work/prefix" -type f -not -path '*/share/*')
+left=$(find "$work/prefix" -type f)
 [ -z "$left" ] || fail "uninstall leaves $left"
 
 # Other builds would compile everything again: ccache has this one's objects, in seconds, where the

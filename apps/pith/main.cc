@@ -18,8 +18,10 @@
 #include "console.h"
 #include "interrupt.h"
 #include "pith/error.h"
+#include "pith/isa.h"
 #include "pith/nearest.h"
 #include "pith/version.h"
+#include "pith_commit.h"
 #include "real_models.h"
 #include "serve.h"
 #include "translate.h"
@@ -27,9 +29,16 @@
 namespace pith::cli {
 namespace {
 
+std::string version_text() {
+  const std::string commit = PITH_COMMIT;
+  return fmt::format("pith {}{}\nCPU kernels: {}; CUDA: {}", PITH_VERSION,
+                     commit.empty() ? "" : " (commit " + commit + ")", fmt::join(cpu_isas(), ", "),
+                     PITH_HAS_CUDA ? "yes" : "no");
+}
+
 void describe(CLI::App& app) {
   app.formatter(make_formatter());
-  app.set_version_flag("--version", "pith " PITH_VERSION, "Print the version and exit");
+  app.set_version_flag("--version", version_text, "Print the version and exit");
   app.set_help_flag("-h,--help", "Print this help and exit");
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);

@@ -8,6 +8,7 @@
 #include "pith/error.h"
 #include "pith/form.h"
 #include "pith/generate.h"
+#include "pith/isa.h"
 #include "pith/layer_cache.h"
 #include "pith/ledger.h"
 #include "pith/model.h"
