@@ -197,7 +197,7 @@ void bind_chat(nb::module_& m) {
           "load",
           [](Chat& c, nb::handle messages) {
             const Entered entered(c);
-            c.held->load(Dialogue::Json::parse(to_json(messages)));
+            c.held->load(Dialogue::parse_messages(to_json(messages), "messages"));
           },
           "messages"_a, "Replaces the conversation; the next ask() reads it.")
       .def(

@@ -130,3 +130,17 @@ except KeyboardInterrupt:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout == "stopped\n", done.stderr
+
+
+def test_messages_that_would_change_are_refused(engine):
+    chat = pith.Chat(engine, template="chatml")
+    good = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi.", "number": 2**63}]
+    chat.load(good)
+    assert chat.messages == good
+    for bad in (2**64, -2**63 - 1):
+        with pytest.raises(pith.InvalidArgument, match="64 bits"):
+            chat.load([{"role": "user", "content": "Hello", "number": bad}])
+    for bad in ([{"content": "no role"}], "text", [{"role": "user", "content": float("nan")}]):
+        with pytest.raises(pith.Corrupt, match="messages"):
+            chat.load(bad)
+    assert chat.messages == good

@@ -205,6 +205,7 @@ class PithLM(TemplateLM):
 
     def _warn(self):
         info = self.get_model_info()
-        if self.llm.policy != "exact" and info["contexts_compressed"] < _FEW and info["effective_bits"][1] >= 15.9:
+        rows_as_they_are = self.llm.policy.split(",")[0] == "exact"  # nothing is to be dropped or coded
+        if not rows_as_they_are and info["contexts_compressed"] < _FEW and info["effective_bits"][1] >= 15.9:
             tqdm.write(f"pith: {self.llm.policy} dropped no row in {100 - 100 * info['contexts_compressed']:.0f}% of "
                        "the contexts: these scores say little about it")
