@@ -81,7 +81,7 @@ TEST(EngineStep, ASessionThatFailsEndsAlone) {
       if (i == 2 && (failed_at > 0 || works[i].failure)) {
         ASSERT_TRUE(works[i].failure);
         EXPECT_EQ(works[i].failure->code(),
-                  failed_at == 0 ? ErrorCode::kOutOfMemory : ErrorCode::kInternal)
+                  failed_at == 0 ? ErrorCode::kOutOfMemory : ErrorCode::kInvalidArgument)
             << works[i].failure->what();
         if (failed_at == 0) failed_at = t;
         continue;

@@ -50,8 +50,8 @@ Session::State::State(const State& o)
 
 void Session::State::check_usable() const {
   if (!failure.empty())
-    throw Error(ErrorCode::kInternal, "this session failed before (" + failure +
-                                          "); start a new one, or go on from a fork");
+    throw Error(ErrorCode::kInvalidArgument, "this session failed before (" + failure +
+                                                 "); start a new one, or go on from a fork");
 }
 
 void Session::State::check(std::span<const int32_t> ids, Append how) const {
