@@ -201,7 +201,7 @@ class Reader {
     ResultGroup head{r.at("kind"),
                      r.at(task ? "task" : "mode"),
                      r.at(task ? "length" : "context").get<uint64_t>(),
-                     setting_of(r, task),
+                     checked_setting(setting_of(r, task)),
                      {},
                      {}};
     for (RawGroup& g : groups_)

@@ -146,6 +146,12 @@ std::string results_to_lines(const Results& results) {
   return out;
 }
 
+const Record& checked_setting(const Record& setting) {
+  for (const auto& [name, value] : setting.get_ref<const Record::object_t&>())
+    if (name == "model" || name == "version") (void)value.get_ref<const std::string&>();
+  return setting;
+}
+
 void add_result_line(const Record& line, Results& results) {
   if (!line.contains("result")) {
     if (results.groups.empty())
@@ -162,7 +168,8 @@ void add_result_line(const Record& line, Results& results) {
                              line.at("bits"), line.at("update"), line.at("attend"),
                              line.at("exact_attend")});
   } else if (kind == "ppl" || kind == "task") {
-    ResultGroup g{kind, line.at("name"), line.at("length"), line.at("setting"), {}, {}};
+    ResultGroup g{kind, line.at("name"), line.at("length"), checked_setting(line.at("setting")), {},
+                  {}};
     if (line.contains("null_control_kl")) g.null_control = line["null_control_kl"];
     results.groups.push_back(std::move(g));
   } else {

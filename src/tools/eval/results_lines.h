@@ -6,6 +6,9 @@
 
 namespace pith {
 
+/// The same. Throws Record::exception for what is no object, and for a model or a version that is
+/// no text.
+const Record& checked_setting(const Record& setting);
 /// Adds what results_to_lines wrote. Throws Record::exception or Error for other lines.
 void add_result_line(const Record& line, Results& results);
 /// Throws Record::exception if a field is missing.

@@ -197,6 +197,12 @@ TEST_F(ResultsTest, RefusesWhatIsNoResult) {
   refused(file("other", "{\"key\":\"a\",\"kind\":\"cake\"}\n"), ErrorCode::kCorrupt, "kind");
   refused(file("short", "{\"key\":\"a\",\"kind\":\"ppl\"}\n"), ErrorCode::kCorrupt, "mode");
   refused(file("row", "{\"policy\":\"exact\"}\n"), ErrorCode::kCorrupt, "setting");
+  const std::string head = R"({"result":"ppl","name":"continue","length":9,"setting":)";
+  refused(file("model", head + "{\"model\":7}}\n"), ErrorCode::kCorrupt, "line 1");
+  refused(file("list", head + "[1]}\n"), ErrorCode::kCorrupt, "line 1");
+  refused(file("piece", R"({"key":"a","kind":"ppl","mode":"m","context":9,"model":{}})"
+                        "\n"),
+          ErrorCode::kCorrupt, "line 1");
   refused(file("csv", "policy,s,n,\nx\n"), ErrorCode::kCorrupt, "'x'");
   // The rest of a killed run is no reason to lose other results.
   const Results half =
