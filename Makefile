@@ -1,6 +1,6 @@
 # The short commands. `make` alone builds the program at build/bin/pith; `make help` lists the rest.
 .DEFAULT_GOAL := build
-.PHONY: build chat install uninstall package demo python python-hf test test-cuda test-emulated asan tsan cuda bench format lint clean help
+.PHONY: build chat install uninstall package demo python python-hf test test-cuda test-emulated asan tsan fuzz cuda bench format lint clean help
 
 # One compiler per core, and no more than free memory allows (1.5 GB each).
 JOBS ?= $(shell awk -v cores=$$(nproc) '/^MemAvailable/ { fit = int($$2 / 1500000); \
@@ -10,6 +10,8 @@ PREFIX ?= /usr/local
 CUDA_ARCH ?= 90a-real
 CUDA_TARGETS ?= pith_cli test_cuda cuda_benches
 EMULATED ?= *
+# Seconds of each fuzzer.
+TIME ?= 60
 CTEST = ctest --output-on-failure -j2 --no-tests=error
 
 build: ## the program, at build/bin/pith
@@ -54,6 +56,12 @@ tsan: ## sessions of one engine on eight threads, with ThreadSanitizer
 	@cmake --preset tsan -Wno-dev --log-level=NOTICE
 	@cmake --build build/tsan -j $(JOBS) --target engine_threads_test
 	@TSAN_OPTIONS=halt_on_error=1 build/tsan/bin/engine_threads_test
+
+fuzz: ## what reads files and requests of strangers, TIME seconds a fuzzer (TARGETS: some alone); needs Clang
+	@tools/setup.sh fuzz
+	@cmake --preset fuzz -Wno-dev --log-level=NOTICE
+	@cmake --build build/fuzz -j $(JOBS) --target fuzz
+	@tools/fuzz.sh $(TIME) $(TARGETS)
 
 cuda: ## the CUDA build, in build/cuda: program, tests and benchmarks (needs nvcc, not a GPU)
 	@tools/setup.sh build

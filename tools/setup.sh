@@ -7,6 +7,7 @@
 #   tools/setup.sh python  what building needs, and what the Python package is built with
 #   tools/setup.sh browser that, and Chromium, in which a test reads the report's page; Debian alone
 #                          packages it, so that `everything` does without and the test is skipped
+#   tools/setup.sh fuzz    what building needs, and Clang with libFuzzer for `make fuzz`
 #   tools/setup.sh nvcc    installs nothing: says whether the CUDA build has its compiler, and how
 #                          CMake will find it
 # Does nothing, quickly, when all is there. Exit codes: 0 ready, 1 something missing, 2 wrong use.
@@ -50,6 +51,8 @@ checks|cmd:rsvg-convert|librsvg2-bin|rsvg-convert, for plots as PDF
 checks|cmd:python3|python3|Python 3.9 or newer
 checks|cmd:clang-format-14,clang-format|clang-format-14 clang-format|clang-format 14
 checks|cmd:clang-tidy-14,clang-tidy|clang-tidy-14 clang-tidy|clang-tidy 14
+fuzz|cmd:clang++|clang|Clang
+fuzz|cmd:clang++|libclang-rt-dev|libFuzzer of Clang
 LIST
 }
 
@@ -65,13 +68,14 @@ absent_headers() {
   done | g++ -std=c++20 -E -P -x c++ - | sed -n 's/^absent //p' | tr -d ' '
 }
 
-# Prints the lines of needs() within scope $1 (build, models, python, browser or all) that are not met.
+# Prints the lines of needs() within scope $1 (build, models, python, browser, fuzz or all) that are not met.
 missing() {
   local scope probe packages name headers command found
   mapfile -t headers < <(needs | sed -n 's/.*|header:\([^|]*\)|.*/\1/p')
   headers=" $(absent_headers "${headers[@]}" | tr '\n' ' ')"
   while IFS='|' read -r scope probe packages name; do
-    [ "$1" = all ] && [ "$scope" != browser ] || [ "$scope" = build ] || [ "$scope" = "$1" ] || continue
+    [ "$1" = all ] && [[ "$scope" != browser && "$scope" != fuzz ]] || [ "$scope" = build ] ||
+      [ "$scope" = "$1" ] || continue
     found=no
     case "$probe" in
       cmd:*) for command in $(tr ',' ' ' <<<"${probe#cmd:}"); do
@@ -159,9 +163,9 @@ check_nvcc() {
 main() {
   local scope=${1:-all} lacking old
   case "$scope" in
-    build | models | python | browser | all) ;;
+    build | models | python | browser | fuzz | all) ;;
     nvcc) check_nvcc; return ;;
-    *) echo "usage: tools/setup.sh [build|models|python|browser|all|nvcc]" >&2; exit 2 ;;
+    *) echo "usage: tools/setup.sh [build|models|python|browser|fuzz|all|nvcc]" >&2; exit 2 ;;
   esac
   lacking=$(missing "$scope")
   if [ -n "$lacking" ] && command -v apt-get >/dev/null; then
