@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string_view>
@@ -175,6 +176,29 @@ int run(int count, const char* const* values) {
   return run_action(action);
 }
 
+constexpr int kExitNoMemory = kExitError + static_cast<int>(ErrorCode::kOutOfMemory);
+
+void say_no_memory() {
+  constexpr std::string_view kWords = "pith: error: the machine has no memory left for this\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kWords.data(), kWords.size());
+}
+
+/// Before CLI11 makes its tables, which it does before main(): an allocation that fails there, or
+/// where nothing may be thrown, ends the program as one that fails elsewhere does.
+[[gnu::constructor(101)]] void end_without_memory() {
+  static const std::terminate_handler kBefore = std::get_terminate();
+  std::set_terminate([] {
+    try {
+      if (std::current_exception()) throw;
+    } catch (const std::bad_alloc&) {
+      say_no_memory();
+      std::_Exit(kExitNoMemory);
+    } catch (...) {  // its own words follow
+    }
+    kBefore();
+  });
+}
+
 int main(int count, const char* const* values) {
   prepare_streams();
   install_interrupt_handler();
@@ -182,9 +206,8 @@ int main(int count, const char* const* values) {
   try {
     status = run(count, values);
   } catch (const std::bad_alloc&) {  // tables of options, or a message of another error
-    constexpr std::string_view kWords = "pith: error: the machine has no memory left for this\n";
-    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kWords.data(), kWords.size());
-    status = kExitError + static_cast<int>(ErrorCode::kOutOfMemory);
+    say_no_memory();
+    status = kExitNoMemory;
   }
   return terminated() && status == kExitInterrupted ? kExitTerminated : status;
 }

@@ -53,6 +53,19 @@ bool may_generate_code() {
   return kMay;
 }
 
+/// oneDNN crashes where it gets no memory for the code that it writes, so it is asked for before: a
+/// primitive takes up to some MiB. Throws kOutOfMemory.
+void check_room_for_code() {
+  constexpr size_t kRoom = size_t{16} << 20;
+  void* room = mmap(nullptr, kRoom, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED)
+    throw Error(ErrorCode::kOutOfMemory,
+                fmt::format("the machine has no {} MiB left for a product's code; free some, or "
+                            "raise the limit of the process",
+                            kRoom >> 20));
+  munmap(room, kRoom);
+}
+
 /// Makes OpenMP regions of this thread run on this thread alone.
 class OneOmpThread {
  public:
@@ -226,6 +239,7 @@ void Matmul::State::multiply_few(const Tile& tile, const Product& p, size_t firs
 const Primitive& Matmul::State::primitive(const TileShape& shape) {
   const auto found = primitives.find(shape);
   if (found != primitives.end()) return found->second;
+  check_room_for_code();
   const auto m = static_cast<Memory::dim>(shape.tokens);
   const auto n = static_cast<Memory::dim>(shape.outputs);
   const auto k = static_cast<Memory::dim>(shape.in);
@@ -345,8 +359,11 @@ void Matmul::run(size_t tokens, size_t in, RowSource row, std::span<const Produc
     else
       state_->run_many(tokens, in, products, bf16);
   } catch (const dnnl::error& e) {
-    throw Error(e.status == dnnl_out_of_memory ? ErrorCode::kOutOfMemory : ErrorCode::kInternal,
-                fmt::format("oneDNN: {} ({} tokens, {} inputs)", e.message, tokens, in));
+    // Refused pages for code are a "runtime error" of its own.
+    const bool memory = e.status == dnnl_out_of_memory || e.status == dnnl_runtime_error;
+    throw Error(memory ? ErrorCode::kOutOfMemory : ErrorCode::kInternal,
+                fmt::format("oneDNN: {} ({} tokens, {} inputs){}", e.message, tokens, in,
+                            memory ? "; the machine gave it no memory" : ""));
   }
 }
 
