@@ -222,6 +222,13 @@ TEST(Kvtc, BytesAreWhatTheFormatSays) {
     }
 }
 
+TEST(Kvtc, MoreRowsNeverTakeLess) {
+  const TransformCodec codec({2.25, 256}, Side::kKeys);
+  for (bool evicted : {false, true})
+    for (size_t rows = 1; rows < 3000; ++rows)
+      ASSERT_GE(codec.most_bytes(rows, 64, evicted), codec.most_bytes(rows - 1, 64, evicted));
+}
+
 TEST(Kvtc, DoesNotDependOnHowRowsArriveAndAClonesWayIsItsOwn) {
   const Machine machine;
   const TransformFormat format{2.25, 48};

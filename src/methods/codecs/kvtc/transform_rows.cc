@@ -268,13 +268,13 @@ void TransformRows::archive(Archive& a) {
 
 double TransformCodec::most_bytes(size_t rows, size_t dim, bool evicted) const {
   // A body that loses rows has two stores at most, and each may wait; one that was full keeps its
-  // tables.
+  // tables. A single one takes most just before it is coded, or at the end.
   const size_t stores = evicted ? 2 : 1;
-  const size_t waiting = std::min(rows, stores * (format_.calibrate - 1));
-  const size_t tables = format_.table_bytes(dim, format_.most_coordinates(dim));
-  const size_t row = format_.row_bytes(dim);
-  if (!evicted && rows < format_.calibrate) return static_cast<double>(rows * 2 * dim);
-  return static_cast<double>(rows * row + stores * tables + (evicted ? waiting * 2 * dim : 0));
+  const size_t waiting = std::min(rows, stores * (format_.calibrate - 1)) * 2 * dim;
+  if (!evicted && rows < format_.calibrate) return static_cast<double>(waiting);
+  const size_t coded = rows * format_.row_bytes(dim) +
+                       stores * format_.table_bytes(dim, format_.most_coordinates(dim));
+  return static_cast<double>(evicted ? coded + waiting : std::max(coded, waiting));
 }
 
 }  // namespace pith
