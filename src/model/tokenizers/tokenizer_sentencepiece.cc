@@ -101,8 +101,17 @@ ModelFlags read_flags(std::string_view model) {
 }
 
 void load(const std::string& model, SentencePieceProcessor& out) {
-  const auto status = out.LoadFromSerializedProto(model);
-  if (!status.ok()) throw Error(ErrorCode::kCorrupt, status.ToString());
+  std::string problem;
+  try {
+    const auto status = out.LoadFromSerializedProto(model);
+    if (!status.ok()) problem = status.ToString();
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    problem =
+        fmt::format("has pieces that no table can hold, such as an empty one ({})", error.what());
+  }
+  if (!problem.empty()) throw Error(ErrorCode::kCorrupt, problem);
 }
 
 class SentencePieceTokenizer final : public VocabTokenizer {

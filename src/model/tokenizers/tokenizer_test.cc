@@ -235,6 +235,18 @@ TEST(TokenizerErrors, TruncatedFiles) {
   }
 }
 
+// SentencePiece's table of pieces takes a NUL for the end of one, and throws for an empty piece.
+TEST(TokenizerErrors, PiecesThatBeginWithANul) {
+  const std::string piece = "\n\x05\xe2\x96\x81xa";  // field 1 of 5 bytes
+  std::string model = slurp(kData / "unigram" / "tokenizer.model");
+  const size_t at = model.find(piece);
+  ASSERT_NE(at, std::string::npos);
+  model[at + 2] = '\0';
+  Folder folder;
+  folder.write("tokenizer.model", model);
+  expect_error(ErrorCode::kCorrupt, "tokenizer.model", [&] { load_tokenizer(folder.path()); });
+}
+
 TEST(TokenizerErrors, DamagedJsonIsReadOrRefused) {
   const std::string whole = slurp(kData / "variety" / "tokenizer.json");
   std::mt19937 random(3);
