@@ -1,5 +1,6 @@
 #include "core/output_file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
@@ -11,8 +12,10 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "pith/error.h"
@@ -84,17 +87,22 @@ Place place_of(const fs::path& path) {
 void remove_leftovers(const fs::path& target) {
   constexpr time_t kNew = 60;  // seconds
   const std::string begin = target.filename().string() + ".";
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder_of(target), error)) {
-    const std::string name = entry.path().filename().string();
+  const fs::path folder = folder_of(target);
+  // Not fs::directory_iterator: without memory it ends the program.
+  const auto close_folder = [](DIR* open) { ::closedir(open); };
+  const std::unique_ptr<DIR, decltype(close_folder)> entries(::opendir(folder.c_str()));
+  if (!entries) return;
+  while (const dirent* entry = ::readdir(entries.get())) {
+    const std::string_view name = entry->d_name;
     if (!name.starts_with(begin) || !name.ends_with(kUnfinished)) continue;
-    const int file = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    const fs::path path = folder / name;
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (file < 0) continue;
     struct stat status {};
     const bool left = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
                       status.st_uid == ::geteuid() && status.st_mtime + kNew < ::time(nullptr) &&
                       ::flock(file, LOCK_EX | LOCK_NB) == 0;
-    if (left) ::unlink(entry.path().c_str());
+    if (left) ::unlink(path.c_str());
     ::close(file);
   }
 }

@@ -42,7 +42,7 @@ Bytes bytes_of(const std::string& text) { return bytes_of(text.data(), text.size
 /// The header of the safetensors image. Tensors follow each other without holes, so that a
 /// section's is as long as what it holds with its padding; the tokens come last.
 std::string image_header(size_t tokens, std::span<const SessionFile::Section> sections) {
-  Json json;
+  Json json = Json::object();  // [] of a null crashes where it gets no memory
   size_t at = 0;
   const auto add = [&](const std::string& name, const char* type, size_t count, size_t bytes) {
     json[name] = {{"dtype", type}, {"shape", {count}}, {"data_offsets", {at, at + bytes}}};
@@ -96,11 +96,12 @@ class Gathered {
 };
 
 Json header_of(const SessionContents& contents, std::span<const SessionFile::Section> sections) {
-  Json json;
+  Json json = Json::object(), key = Json::object();
   json["format"] = "pith session";
   json["written_by"] = "pith " PITH_VERSION;
   json["created"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
-  for (const auto& [name, value] : contents.key) json["key"][name] = value;
+  for (const auto& [name, value] : contents.key) key[name] = value;
+  json["key"] = std::move(key);
   if (!contents.note.empty()) json["note"] = contents.note;
   json["tokens"] = contents.tokens.size();
   json["sections"] = Json::array();

@@ -1,7 +1,7 @@
 /* Preloaded into the program (cli_faults_test.cc): PITH_FAIL=CALL:N lets the Nth call of the process
  * fail, from 0 on, as a machine without memory or with a full disk would. At the end the number of
  * calls is written to the file that PITH_FAIL_COUNT names. Calls: malloc (and calloc, realloc,
- * aligned_alloc, posix_memalign), write, fsync, rename. */
+ * aligned_alloc; not posix_memalign, which oneDNN calls and does not check), write, fsync, rename. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -62,12 +62,6 @@ void* aligned_alloc(size_t alignment, size_t size) {
   if (!fails("malloc")) return __libc_memalign(alignment, size);
   errno = ENOMEM;
   return NULL;
-}
-
-int posix_memalign(void** out, size_t alignment, size_t size) {
-  if (fails("malloc")) return ENOMEM;
-  *out = __libc_memalign(alignment, size);
-  return *out != NULL ? 0 : ENOMEM;
 }
 
 ssize_t write(int file, const void* bytes, size_t size) {
