@@ -240,13 +240,14 @@ HWY_INLINE void multiply_rows(const BlockProduct& product, const Inputs& inputs,
   // Always four at a time: a token's sum is the same in any company.
   constexpr size_t kSums = kRows * T;
   static_assert(kSums <= 4);
-  const auto lanes = [&](size_t i) HWY_ATTR {
-    const size_t at = i < kSums ? i : 0;
-    return sums[at / T].lanes(at % T);
-  };
+  constexpr size_t kSecond = kSums > 1 ? 1 : 0, kThird = kSums > 2 ? 2 : 0,
+                   kFourth = kSums > 3 ? 3 : 0;
   const hn::Full128<float> four;
   alignas(16) float all[4];
-  hn::Store(sum_four(lanes(0), lanes(1), lanes(2), lanes(3)), four, all);
+  // Not by a lambda: to Clang it is of a target without VNNI.
+  hn::Store(sum_four(sums[0].lanes(0), sums[kSecond / T].lanes(kSecond % T),
+                     sums[kThird / T].lanes(kThird % T), sums[kFourth / T].lanes(kFourth % T)),
+            four, all);
   for (size_t i = 0; i < kSums; ++i) out[o + i / T * apart + i % T * product.ld] = all[i];
 }
 
