@@ -31,6 +31,13 @@ void add_eval_options(CLI::App& app, EvalOptions& o) {
       ->group("Output");
 }
 
+void add_fast_option(CLI::App& app, bool& fast, const char* group) {
+  app.add_flag("--fast", fast,
+               "Let prompts round activations to bf16 where that is faster, as pith run does; on "
+               "the GPU they have the weights' type")
+      ->group(group);
+}
+
 std::vector<EvalRun> eval_runs(const EvalOptions& o, bool null_control) {
   std::vector<EvalRun> runs;
   if (null_control)

@@ -24,6 +24,9 @@ struct EvalOptions {
 /// --kv-policy (repeated), --kv-budget ..., --seeds, --out and the engine's options but -c.
 void add_eval_options(CLI::App& app, EvalOptions& options);
 
+/// --fast: unless it is given, prompts are computed in f32, but on a GPU.
+void add_fast_option(CLI::App& app, bool& fast, const char* group);
+
 /// A policy with one seed. Its first run is named; the null control is the first of all.
 struct EvalRun {
   std::string name;  ///< as in tables: the policy's text, or "exact (null control)"

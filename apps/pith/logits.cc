@@ -1,5 +1,6 @@
 // pith logits: the model's logits after every token of a text, under any policy. How others check
-// us. Memory: one chunk of logits, whatever the length.
+// us. The arithmetic is that of pith eval, so that each checks the other. Memory: one chunk of
+// logits, whatever the length.
 
 #include <fmt/format.h>
 
@@ -10,6 +11,7 @@
 #include "console.h"
 #include "core/safetensors.h"
 #include "engine.h"
+#include "eval.h"
 #include "interrupt.h"
 #include "pith/error.h"
 #include "report.h"
@@ -23,6 +25,7 @@ struct LogitsOptions {
   TextOptions text;
   std::string ids, out;
   int bos = -1;
+  bool fast = false;
 };
 
 // Thrown through the library when Ctrl-C is pressed: the file is not finished, so it never appears.
@@ -32,7 +35,8 @@ int logits(const LogitsOptions& o) {
   if (!o.ids.empty() && (o.text.prompt_option->count() > 0 || !o.text.file.empty())) {
     throw Error(ErrorCode::kInvalidArgument, "--ids and a text are both given; give one of them");
   }
-  const StandaloneOptions options = session_options(o.engine);
+  StandaloneOptions options = session_options(o.engine);
+  options.f32_arithmetic = !o.fast && o.engine.device == Device::kCpu;
   check_output(o.out, {o.text.file, o.ids});
   const auto model = load_model(o.engine);
   const auto ids = o.ids.empty() ? encode_prompt(*model, read_text(o.text), o.bos)
@@ -87,6 +91,7 @@ void add_logits(CLI::App& root, Action& action) {
       ->group("Input");
   add_bos_option(*app, o->bos);
   add_policy_options(*app, o->engine.policy);
+  add_fast_option(*app, o->fast, "Input");
   app->add_option("-o,--out", o->out,
                   "safetensors file to write: ids [T] i64, logits [T, V] f32, where row t follows "
                   "token t")
