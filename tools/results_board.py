@@ -1,7 +1,6 @@
 """Figures of `pith report --lines`, as a board of rows and as cells of tables."""
 
 import json
-import math
 import sys
 
 MISSING = "-"
@@ -74,20 +73,12 @@ def score(rows, policy):
     return f"{100 * rows[policy]['score'][0]:.0f}" if policy in rows else MISSING
 
 
-def interval(share, count):
-    """Wilson's 95% interval of a share of `count` answers."""
-    z = 1.96
-    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
 def counted(rows, policy):
-    """The share found with its interval: 100% of 16 is not every answer."""
+    """The share found with Wilson's interval: 100% of 16 is not every answer."""
     if policy not in rows:
         return MISSING
     share, count = rows[policy]["score"][0], rows[policy]["count"]
-    low, high = (100 * end for end in interval(share, count))
+    low, high = (100 * end for end in rows[policy]["interval"])
     return f"{100 * share:.0f}% of {count} ({low:.0f} to {high:.0f})"
 
 

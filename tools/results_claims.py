@@ -111,7 +111,7 @@ def claims_or_figures(record):
     columns = dict.fromkeys(cell["column"] for row in record["rows"] for cell in row["cells"])
     rows = []
     for row in record["rows"]:
-        cells = {cell["column"]: with_error((cell["value"], cell.get("deviation", 0)))
+        cells = {cell["column"]: with_error((cell["value"], cell.get("error", cell.get("deviation", 0))))
                  for cell in row["cells"]}
         rows.append([row["name"], *(cells.get(column, MISSING) for column in columns)])
     return table(["", *columns], rows)

@@ -9,18 +9,20 @@
 
 #include "args.h"
 #include "eval.h"
+#include "eval_ppl_report.h"
 #include "interrupt.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
 #include "report.h"
 #include "text_input.h"
 #include "tools/eval/perplexity.h"
-#include "tools/eval/statistics.h"
 
 namespace pith::cli {
 namespace {
 
 constexpr double kMostNull = 1e-6;
+// Of a record: false where another seed predicts the same.
+constexpr const char* kRandom = "random";
 
 struct PplOptions {
   EvalOptions eval;
@@ -29,23 +31,6 @@ struct PplOptions {
   int64_t window = 512, score = 0, pieces = 0;
   int bos = -1;
   bool details = false, fast = false;
-};
-
-// One run over all pieces.
-struct RunTotal {
-  EvalRun run;
-  std::vector<Prediction> predictions;
-  Ledger ledger;  // of the last piece
-  std::string resolved;
-  std::vector<AttentionError> errors;  // of the last piece, if probed
-  double seconds = 0;
-  bool dropped = false;  // the same as the policy's first seed
-
-  void add(const PieceResult& piece) {
-    predictions.insert(predictions.end(), piece.predictions.begin(), piece.predictions.end());
-    ledger = piece.ledger, resolved = piece.policy, errors = piece.attention_errors;
-    seconds += piece.seconds;
-  }
 };
 
 Record predictions_record(const std::vector<Prediction>& predictions) {
@@ -117,18 +102,15 @@ class PplCommand {
     }
     perplexity_ = std::make_unique<Perplexity>(model_, encode_prompt(*model_, text, o.bos), p,
                                                Policy::parse(o.base));
-    for (EvalRun& run : eval_runs(o.eval, true))
-      totals_.push_back({std::move(run), {}, {}, {}, {}, 0});
+    for (EvalRun& run : eval_runs(o.eval, true)) totals_.emplace_back().run = std::move(run);
     totals_[0].run.policy = Policy::parse(o.base);
   }
 
   int run() {
     const size_t work = (perplexity_->pieces() * perplexity_->steps()) * (totals_.size() + 1);
     SharedProgress bar("measuring", "tokens", o_.eval.engine.json, work);
-    for (size_t piece = 0; piece < perplexity_->pieces(); ++piece) {
+    for (size_t piece = 0; piece < perplexity_->pieces(); ++piece)
       if (!run_piece(piece, bar)) return interrupted_end();
-      drop_equal_seeds();
-    }
     bar.finish();
     report();
     return 0;
@@ -139,9 +121,12 @@ class PplCommand {
     std::vector<RunTotal*> open;
     std::vector<PerplexityRun> runs;
     for (RunTotal& t : totals_) {
+      const bool follows = &t != totals_.data() && (&t)[-1].run.name == t.run.name;
+      t.dropped |= follows && ((&t)[-1].drawless || (&t)[-1].dropped);
       if (t.dropped) continue;
       if (const std::string key = key_of(t, piece); records_.find(key) != nullptr) {
         t.add(records_.read(key, piece_from));
+        t.drawless |= !records_.find(key)->value(kRandom, true);
         continue;
       }
       open.push_back(&t);
@@ -149,14 +134,17 @@ class PplCommand {
     }
     const size_t others = totals_.size() - open.size() + (open.empty() ? 1 : 0);
     if (!bar.advance(others * perplexity_->steps())) return false;
-    if (open.empty()) return true;
-    const auto results =
-        perplexity_->run(piece, runs, [&](size_t tokens) { return bar.advance(tokens); });
-    for (size_t i = 0; i < results.size(); ++i) {
-      open[i]->add(results[i]);
-      records_.add(key_of(*open[i], piece), record_of(*open[i], results[i], piece));
+    std::vector<PieceResult> results;
+    if (!open.empty()) {
+      results = perplexity_->run(piece, runs, [&](size_t tokens) { return bar.advance(tokens); });
+      if (results.empty()) return false;
     }
-    return !results.empty();
+    for (size_t i = 0; i < results.size(); ++i) open[i]->add(results[i]);
+    drop_equal_seeds();
+    for (size_t i = 0; i < results.size(); ++i)
+      if (!open[i]->dropped)
+        records_.add(key_of(*open[i], piece), record_of(*open[i], results[i], piece));
+    return true;
   }
 
   std::string key_of(const RunTotal& t, size_t piece) const {
@@ -174,25 +162,28 @@ class PplCommand {
                    {"seconds", r.seconds},
                    {"ledger", to_record(r.ledger)},
                    {"predictions", predictions_record(r.predictions)}});
+    if (t.drawless) record[kRandom] = false;
     if (!r.attention_errors.empty())
       record["attention_error"] = pith::cli::to_json(r.attention_errors);
     return record;
   }
 
-  // A policy whose second seed predicts what its first did is not randomised here.
+  // A policy whose second seed predicts what its first did is not randomised here: lines hold its
+  // first seed alone, and say so.
   void drop_equal_seeds() {
     for (size_t i = 1; i < totals_.size(); ++i) {
       const bool second = !totals_[i].dropped && totals_[i].run.name == totals_[i - 1].run.name &&
                           (i == 1 || totals_[i - 2].run.name != totals_[i].run.name);
       if (!second || totals_[i].predictions != totals_[i - 1].predictions) continue;
+      totals_[i - 1].drawless = true;
       for (size_t j = i; j < totals_.size() && totals_[j].run.name == totals_[i].run.name; ++j)
         totals_[j].dropped = true;
     }
   }
 
   // Seeds of one policy, in the order of the command line.
-  std::vector<std::vector<const RunTotal*>> groups() const {
-    std::vector<std::vector<const RunTotal*>> out;
+  std::vector<SeedRuns> groups() const {
+    std::vector<SeedRuns> out;
     for (const RunTotal& t : totals_) {
       if (t.dropped) continue;
       if (out.empty() || out.back()[0]->run.name != t.run.name) out.emplace_back();
@@ -208,8 +199,6 @@ class PplCommand {
   }
 
   void report() const;
-  std::vector<std::string> cells(const std::vector<const RunTotal*>& seeds) const;
-  Json json_of(const std::vector<const RunTotal*>& seeds) const;
 
   const PplOptions& o_;
   std::shared_ptr<const Model> model_;
@@ -220,134 +209,21 @@ class PplCommand {
   std::vector<RunTotal> totals_;
 };
 
-// Mean over seeds with their deviation; one seed: its standard error.
-template <class F>
-Estimate over_seeds(const std::vector<const RunTotal*>& seeds, F&& value) {
-  std::vector<double> means;
-  Estimate one;
-  for (const RunTotal* t : seeds) {
-    one = value(summarise(t->predictions));
-    means.push_back(one.mean);
-  }
-  const Spread all = spread(means);
-  return seeds.size() == 1 ? one : Estimate{all.mean, all.deviation};
-}
-
-std::vector<std::string> PplCommand::cells(const std::vector<const RunTotal*>& seeds) const {
-  const auto estimate = [&](auto member, int digits) {
-    const Estimate e = over_seeds(seeds, [&](const PredictionSummary& s) { return s.*member; });
-    return fmt::format("{:.{}f} ±{:.{}f}", e.mean, digits, e.error, digits);
-  };
-  const auto tail = [&](size_t which) {
-    return fmt::format("{:.3f}", over_seeds(seeds, [&](const PredictionSummary& s) {
-                                   return Estimate{s.divergence_percentiles[which], 0};
-                                 }).mean);
-  };
-  const Estimate top = over_seeds(seeds, [](const PredictionSummary& s) { return s.same_top; });
-  const Ledger& l = seeds[0]->ledger;
-  return {seeds[0]->run.name,
-          std::to_string(seeds.size()),
-          estimate(&PredictionSummary::perplexity, 3),
-          estimate(&PredictionSummary::ln_ratio, 4),
-          estimate(&PredictionSummary::divergence, 4),
-          tail(5),
-          tail(8),
-          fmt::format("{:.1f}%", 100 * top.mean),
-          rows_per_head(l),
-          share_kept(l),
-          human_bytes(static_cast<double>(l.cache_bytes())),
-          fmt::format("{:.2f}", l.effective_bits())};
-}
-
-Json to_json(const Estimate& e) { return {{"mean", e.mean}, {"error", e.error}}; }
-
-Json to_json(const PredictionSummary& s) {
-  Json percentiles = Json::array();
-  for (size_t i = 0; i < std::size(kPercentiles); ++i)
-    percentiles.push_back({{"share", kPercentiles[i]},
-                           {"kl", s.divergence_percentiles[i]},
-                           {"delta_p", s.delta_p_percentiles[i]}});
-  return {{"count", s.count},
-          {"perplexity", to_json(s.perplexity)},
-          {"exact_perplexity", to_json(s.base_perplexity)},
-          {"ln_correlation", s.ln_correlation},
-          {"ln_ratio", to_json(s.ln_ratio)},
-          {"ratio", to_json(s.ratio)},
-          {"difference", to_json(s.difference)},
-          {"kl", to_json(s.divergence)},
-          {"delta_p", to_json(s.delta_p)},
-          {"rms_delta_p", to_json(s.rms_delta_p)},
-          {"same_top", to_json(s.same_top)},
-          {"percentiles", percentiles}};
-}
-
-Json PplCommand::json_of(const std::vector<const RunTotal*>& seeds) const {
-  Json list = Json::array();
-  for (const RunTotal* t : seeds) {
-    list.push_back({{"kv_seed", t->run.seed},
-                    {"seconds", t->seconds},
-                    {"summary", to_json(summarise(t->predictions))},
-                    {"ledger", pith::cli::to_json(t->ledger)}});
-    if (!t->errors.empty()) list.back()["attention_error"] = pith::cli::to_json(t->errors);
-  }
-  return {{"name", seeds[0]->run.name},
-          {"policy", seeds[0]->run.policy.to_string()},
-          {"resolved_policy", seeds[0]->resolved},
-          {"seeds", list}};
-}
-
-std::string details(const RunTotal& t) {
-  const PredictionSummary s = summarise(t.predictions);
-  std::string out = fmt::format("\n{}, kv-seed {}\n", t.run.name, t.run.seed);
-  const auto line = [&](const char* name, const Estimate& e, double scale = 1) {
-    out += fmt::format("  {:<30} {:12.6f} ± {:.6f}\n", name, scale * e.mean, scale * e.error);
-  };
-  line("Mean PPL(Q)", s.perplexity), line("Mean PPL(base)", s.base_perplexity);
-  out +=
-      fmt::format("  {:<30} {:11.2f}%\n", "Cor(ln(PPL(Q)), ln(PPL(base)))", 100 * s.ln_correlation);
-  line("Mean ln(PPL(Q)/PPL(base))", s.ln_ratio), line("Mean PPL(Q)/PPL(base)", s.ratio);
-  line("Mean PPL(Q)-PPL(base)", s.difference), line("Mean KLD", s.divergence);
-  for (size_t i = std::size(kPercentiles); i-- > 0;)
-    out += fmt::format("  {:>5.1f}%  KLD {:11.6f}   Δp {:8.3f}%\n", 100 * kPercentiles[i],
-                       s.divergence_percentiles[i], 100 * s.delta_p_percentiles[i]);
-  line("Mean Δp, %", s.delta_p, 100), line("RMS Δp, %", s.rms_delta_p, 100);
-  line("Same top p, %", s.same_top, 100);
-  return out;
-}
-
-constexpr const char* kLegend =
-    "\nPPL: perplexity; ln ratio: ln(PPL / exact PPL); KL: nats per token, exact ||\n"
-    "policy, with median and 99th percentile; ±: standard error, with several seeds\n"
-    "their deviation; rows (per KV head), KV, bits: the cache after the last piece\n"
-    "(f16: 16 bits)\n";
-
 void PplCommand::report() const {
-  const double null = summarise(totals_[0].predictions).divergence.mean;
-  Json list = Json::array();
-  Table table({"policy", "seeds", "PPL", "ln ratio", "KL", "50%", "99%", "same top", "rows", "kept",
-               "KV", "bits"});
-  std::string more;
-  for (const auto& seeds : groups()) {
-    if (o_.eval.engine.json) list.push_back(json_of(seeds));
-    table.add(cells(seeds));
-    if (!seeds[0]->errors.empty())
-      more += fmt::format("{}: attention error {}\n", seeds[0]->run.name,
-                          describe_errors(seeds[0]->errors));
-    if (o_.details)
-      for (const RunTotal* t : seeds) more += details(*t);
-  }
+  const double null = totals_[0].summary().divergence.mean;
   if (o_.eval.engine.json) {
     Json all(setting_);
     all.update({{"pieces", perplexity_->pieces()},
                 {"scored", perplexity_->pieces() * perplexity_->scored()},
-                {"null_control_kl", null},
-                {"policies", list}});
+                {"errors", kBlockErrors},
+                {"null_control_kl", null}});
+    all.update(ppl_json(groups()));
     print_json(all);
   } else {
     write_out(fmt::format("{} pieces of {} tokens ({}), {} predictions scored in each\n\n",
                           perplexity_->pieces(), perplexity_->steps() + 1, o_.mode,
                           perplexity_->scored()) +
-              table.text() + kLegend + more);
+              ppl_text(groups(), o_.details));
   }
   if (!(null < kMostNull))
     throw Error(ErrorCode::kInternal,
@@ -388,10 +264,7 @@ void add_eval_ppl(CLI::App& eval, Action& action) {
       ->type_name("POLICY")
       ->capture_default_str()
       ->group(kGroup);
-  app->add_flag("--fast", o->fast,
-                "Let prompts round activations to bf16 where that is faster, as pith run does; on "
-                "the GPU they have the weights' type")
-      ->group(kGroup);
+  add_fast_option(*app, o->fast, kGroup);
   app->add_flag("--details", o->details, "Every figure of every seed, with percentiles")
       ->group("Output");
   app->footer(

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 
@@ -70,10 +71,10 @@ class TasksCommand {
 
   int run() {
     SharedProgress bar("answering", "samples", o_.eval.engine.json, jobs_.size());
-    // The first sample with two seeds says whether a policy draws random numbers there.
-    const auto tells = [](const Job& job) { return job.number == 0 && job.seed < 2; };
+    drop_equal_seeds();  // as known from the file
     bool go = run_jobs(bar, tells);
     drop_equal_seeds();
+    write_told();
     go = go && run_jobs(bar, [&](const Job& job) { return !tells(job); });
     bar.finish();
     if (!go) {
@@ -86,6 +87,9 @@ class TasksCommand {
   }
 
  private:
+  /// The first sample with two seeds says whether a policy draws random numbers there.
+  static bool tells(const Job& job) { return job.number == 0 && job.seed < 2; }
+
   /// Jobs that `chosen` names; false once Ctrl-C was pressed.
   bool run_jobs(SharedProgress& bar, const std::function<bool(const Job&)>& chosen) {
     std::vector<const Job*> open;
@@ -112,14 +116,33 @@ class TasksCommand {
     std::map<std::string, std::string> logits;  // by task, length and policy, of the first seed
     std::set<std::string> equal;
     for (const Job& job : jobs_) {
-      if (job.number > 0 || records_.find(job.key) == nullptr) continue;
-      const auto found = records_.read(
-          job.key, [](const Record& r) { return r.value("logits_fingerprint", std::string()); });
+      if (job.number > 0) continue;
+      std::string found;
+      if (const auto told = told_.find(job.key); told != told_.end()) {
+        found = told->second.at("logits_fingerprint");
+      } else if (records_.find(job.key) != nullptr) {
+        found = records_.read(
+            job.key, [](const Record& r) { return r.value("logits_fingerprint", std::string()); });
+        if (job.seed == 0 && !records_.find(job.key)->value(kRandom, true)) equal.insert(job.place);
+      }
       if (found.empty()) continue;
       if (job.seed == 0) logits[job.place] = found;
       if (job.seed == 1 && logits[job.place] == found) equal.insert(job.place);
     }
-    for (Job& job : jobs_) job.dropped = job.seed > 0 && equal.contains(job.place);
+    for (Job& job : jobs_) {
+      job.dropped = job.seed > 0 && equal.contains(job.place);
+      if (const auto told = told_.find(job.key);
+          told != told_.end() && job.seed == 0 && equal.contains(job.place))
+        told->second[kRandom] = false;
+    }
+  }
+
+  /// Lines of the samples that tell, without seeds that draw nothing.
+  void write_told() {
+    for (const Job& job : jobs_)
+      if (const auto told = told_.find(job.key); told != told_.end() && !job.dropped)
+        records_.add(job.key, std::move(told->second));
+    told_.clear();
   }
 
   void add_jobs(const std::string& task, size_t length) {
@@ -178,7 +201,9 @@ class TasksCommand {
                    {"prompt_seconds", result.prompt_seconds},
                    {"answer_seconds", result.answer_seconds},
                    {"ledger", to_record(result.ledger)}});
-    records_.add(job.key, std::move(record));
+    if (!tells(job)) return records_.add(job.key, std::move(record));
+    const std::lock_guard lock(told_mutex_);
+    told_[job.key] = std::move(record);
   }
 
   // Jobs of one task, length and policy: scores by seed and by turn.
@@ -213,6 +238,9 @@ class TasksCommand {
 
   void report() const;
 
+  // Of a record: false where another seed leaves the same cache.
+  static constexpr const char* kRandom = "random";
+
   const TaskOptions& o_;
   std::shared_ptr<const Model> model_;
   RecordFile records_;
@@ -222,6 +250,8 @@ class TasksCommand {
   std::optional<Session> keeper_;
   std::vector<Sample> samples_;  // of a file; empty if they are made
   std::vector<Job> jobs_;
+  std::map<std::string, Record> told_;  // by key: not written before it is known what they tell
+  std::mutex told_mutex_;
 };
 
 void TasksCommand::report() const {
@@ -233,6 +263,7 @@ void TasksCommand::report() const {
     std::vector<double> means;
     for (const auto& [seed, scores] : g.by_seed) means.push_back(spread(scores).mean);
     const Spread score = spread(means);
+    const Interval within = wilson(score.mean, g.samples / means.size());
     std::string turns;
     Json turn_scores = Json::array();
     for (double sum : g.by_turn) {
@@ -241,8 +272,9 @@ void TasksCommand::report() const {
       turn_scores.push_back(mean);
     }
     table.add({g.task, std::to_string(g.length), g.name, std::to_string(means.size()),
-               fmt::format("{:.1f}% ±{:.1f}", 100 * score.mean, 100 * score.deviation), turns,
-               rows_per_head(g.ledger), share_kept(g.ledger),
+               fmt::format("{:.1f}% ({:.0f} to {:.0f})", 100 * score.mean, 100 * within.low,
+                           100 * within.high),
+               turns, rows_per_head(g.ledger), share_kept(g.ledger),
                human_bytes(static_cast<double>(g.ledger.cache_bytes())),
                fmt::format("{:.2f}", g.ledger.effective_bits())});
     list.push_back({{"task", g.task},
@@ -252,6 +284,7 @@ void TasksCommand::report() const {
                     {"samples", g.samples / means.size()},
                     {"score", score.mean},
                     {"deviation", score.deviation},
+                    {"interval", {within.low, within.high}},
                     {"by_turn", turn_scores},
                     {"ledger", pith::cli::to_json(g.ledger)}});
   }
@@ -265,8 +298,8 @@ void TasksCommand::report() const {
                         o_.query_aware ? "each question with its context (query-aware)"
                                        : "contexts before questions (query-agnostic)") +
             table.text() +
-            "\nscore: mean over samples and turns, ± deviation over seeds; rows (per KV head),\n"
-            "KV, bits: the first sample's cache\n");
+            "\nscore: mean over samples and turns, with Wilson's 95% interval of the samples;\n"
+            "rows (per KV head), KV, bits: the first sample's cache\n");
 }
 
 std::string task_list() {

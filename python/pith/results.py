@@ -54,8 +54,9 @@ def frame(of_rows):
 
 
 def summary(of_rows):
-    """One row for each policy, task, length and metric: the mean over pieces, samples and seeds, weighted by
-    count, with the standard error of what their own say."""
+    """One row for each policy, task, length and metric: the mean over pieces or samples, weighted by count, and over
+    seeds. Its standard error has both sources: the text, by what pieces say of themselves or by how they differ,
+    whichever is more, and the seeds."""
     if hasattr(of_rows, "to_dict"):
         of_rows = of_rows.to_dict("records")
     groups = collections.defaultdict(list)
@@ -73,18 +74,48 @@ def _whole_seeds(group):
 
 def _joined(group):
     group = _whole_seeds(group)
-    counts = [row["count"] or 1 for row in group]
-    total = sum(counts)
+    total = sum(row["count"] or 1 for row in group)
     joined = dict(group[0])
-    joined["value"] = sum(n * row["value"] for n, row in zip(counts, group)) / total
-    errors = [row["stderr"] for row in group]
-    joined["stderr"] = None if None in errors else math.hypot(*(n * e for n, e in zip(counts, errors))) / total
+    joined["value"], joined["stderr"] = _over_pieces(group)
     for column in ("bytes", "effective_bits", "rows_kept", "tokens"):
         known = [row[column] for row in group if row[column] is not None]
         joined[column] = sum(known) / len(known) if known else None
     joined["count"] = total
     joined["seed"] = joined["piece"] = None
     return joined
+
+
+def _over_pieces(group):
+    """The mean and its error. Seeds read the same text: each piece counts once, as their mean."""
+    pieces, seeds = collections.defaultdict(list), collections.defaultdict(list)
+    for row in group:
+        pieces[row["piece"]].append(row)
+        seeds[row["seed"]].append(row)
+    counts = [rows[0]["count"] or 1 for rows in pieces.values()]
+    values = [math.fsum(row["value"] for row in rows) / len(rows) for rows in pieces.values()]
+    mean = math.fsum(n * v for n, v in zip(counts, values)) / sum(counts)
+    errors = []
+    if all(row["stderr"] is not None for row in group):
+        own = [math.sqrt(math.fsum(row["stderr"] ** 2 for row in rows) / len(rows)) for rows in pieces.values()]
+        errors.append(math.hypot(*(n * e for n, e in zip(counts, own))) / sum(counts))
+    if len(pieces) > 1:
+        differ = math.hypot(*(n * (v - mean) for n, v in zip(counts, values))) / sum(counts)
+        errors.append(differ * math.sqrt(len(pieces) / (len(pieces) - 1)))
+    if not errors:
+        return mean, None
+    by_seed = [_weighted(rows) for rows in seeds.values()]
+    chance = _deviation(by_seed) / math.sqrt(len(by_seed))
+    return mean, math.hypot(max(errors), chance)
+
+
+def _weighted(of_rows):
+    counts = [row["count"] or 1 for row in of_rows]
+    return math.fsum(n * row["value"] for n, row in zip(counts, of_rows)) / sum(counts)
+
+
+def _deviation(values):
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / max(len(values) - 1, 1))
 
 
 def _parse(text, file):
@@ -168,19 +199,24 @@ def _of_board(head, record):
               "seconds": record.get("seconds"), "null_control": record["policy"] == "exact",
               **_setting(head.get("setting", {}))}
     for name, value in record.items():
-        if name in _BOARD_PLACE or name == "by_turn":
+        if name in _BOARD_PLACE or name in ("by_turn", "interval"):
             continue
         pair = value if isinstance(value, list) else [value, None]
         if isinstance(pair[0], (int, float)) and len(pair) == 2:
             yield {**shared, "metric": name, "value": pair[0], "stderr": pair[1]}
 
 
+BLOCKS = 8  # of a piece, as `pith eval` takes them: neighbouring tokens depend on one another
+
+
 def _mean(values):
-    n = len(values)
+    n, blocks = len(values), min(BLOCKS, len(values))
     mean = math.fsum(values) / n
-    if n < 2:
+    if blocks < 2:
         return mean, None
-    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n)
+    ends = [n * i // blocks for i in range(blocks + 1)]
+    sums = [math.fsum(values[a:b]) - (b - a) * mean for a, b in zip(ends, ends[1:])]
+    return mean, math.hypot(*sums) / n * math.sqrt(blocks / (blocks - 1))
 
 
 def _of_piece(record):

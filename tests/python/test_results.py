@@ -1,6 +1,7 @@
 """Tables of results: every form that the program writes, against its own figures."""
 
 import json
+import math
 
 import pytest
 
@@ -12,8 +13,8 @@ from pith import results
 @pytest.fixture
 def ppl(program, tmp_path):
     (tmp_path / "text").write_text(TEXT)
-    run = ["eval", "ppl", "-m", DEMO, "-f", tmp_path / "text", "-c", 128, "-ub", 32, "-t", 1, "--kv-policy",
-           "keydiff(budget=16),window=16", "--json", "-o", tmp_path / "ppl.jsonl"]
+    run = ["eval", "ppl", "-m", DEMO, "-f", tmp_path / "text", "-c", 128, "-ub", 32, "-t", 1, "--pieces", 1,
+           "--kv-policy", "keydiff(budget=16),window=16", "--json", "-o", tmp_path / "ppl.jsonl"]
     return json.loads(program(*run)), tmp_path / "ppl.jsonl"
 
 
@@ -32,9 +33,24 @@ def test_lines_of_pieces_join_to_what_the_program_says(ppl):
         summed = one(told, policy=policy, metric="kl", seed=0)
         assert joined["value"] == pytest.approx(summed["value"], abs=1e-9)
         assert joined["count"] == summed["count"]
+        assert joined["stderr"] == pytest.approx(summed["stderr"], rel=1e-5), "blocks of one piece"
         assert joined["null_control"] == (policy == "exact") and joined["model"] == "demo"
     assert one(results.summary(lines), selector="keydiff", metric="kl")["codec"] == "f16"
     assert one(results.summary(lines), selector="keydiff", metric="kl")["value"] > 0
+
+
+def made(piece, seed, value, stderr):
+    return dict.fromkeys(results.COLUMNS) | {"policy": "x", "piece": piece, "seed": seed, "value": value,
+                                             "stderr": stderr, "count": 4, "metric": "kl"}
+
+
+def test_errors_of_joined_rows():
+    [joined] = results.summary([made(0, 0, 1, 3), made(1, 0, 1, 4)])
+    assert joined["stderr"] == pytest.approx(2.5), "pieces say more of themselves than by how they differ"
+    [joined] = results.summary([made(0, 0, 1, 0.1), made(1, 0, 3, 0.1)])
+    assert joined["stderr"] == pytest.approx(1), "of 1 and 3"
+    [joined] = results.summary([made(0, 0, 1, 3), made(0, 1, 3, 3)])
+    assert joined["stderr"] == pytest.approx(math.hypot(3, 1)), "two seeds read one text"
 
 
 def test_samples_of_tasks(program, tmp_path):

@@ -33,26 +33,31 @@ std::string turns_text(const std::vector<double>& turns) {
 std::string group_table(const ResultGroup& group) {
   const bool task = group.kind == "task";
   HtmlTable table;
-  table.caption = fmt::format(
-      "{}. ±: {}.", group_title(group),
-      task ? "deviation over seeds" : "standard error, with several seeds their deviation");
+  table.caption =
+      fmt::format("{}. {}.", group_title(group),
+                  task ? "In brackets: Wilson's 95% interval"
+                  : group.errors == kBlockErrors
+                      ? "±: standard error over blocks of text and seeds"
+                      : "±: of tokens as if each were a draw, with several seeds their deviation");
   // The important columns first: on a phone the last columns are a swipe away.
-  table.heads = task ? std::vector<std::string>{"policy", "score", "by turn, %"}
-                     : std::vector<std::string>{"policy",   "KL, nats",   "KL median", "KL 99%",
-                                                "same top", "perplexity", "ln ratio"};
+  table.heads =
+      task ? std::vector<std::string>{"policy", "score", "by turn, %"}
+           : std::vector<std::string>{"policy",   "KL, nats",   "KL median", "KL 99%",
+                                      "same top", "perplexity", "ln ratio",  "KL above the best"};
   for (const char* head : {"kept", "KV cache", "bits", "seconds", "seeds"})
     table.heads.emplace_back(head);
   table.heads.emplace_back(task ? "samples" : "predictions");
   for (const ResultRow& row : group.rows) {
     std::vector<std::string> cells{policy_html(row.policy)};
     if (task) {
-      cells.push_back(percent(row.score.mean) +
-                      (row.seeds > 1 ? fmt::format(" ±{:.1f}", 100 * row.score.error) : ""));
+      cells.push_back(fmt::format("{} ({:.0f} to {:.0f})", percent(row.score.mean),
+                                  100 * row.score_interval.low, 100 * row.score_interval.high));
       cells.push_back(row.by_turn.size() > 1 ? turns_text(row.by_turn) : "");
     } else {
       for (const std::string& cell :
            {figure(row.divergence), figure(row.divergence_median), figure(row.divergence_p99),
-            percent(row.same_top.mean), figure(row.perplexity), figure(row.ln_ratio)})
+            percent(row.same_top.mean), figure(row.perplexity), figure(row.ln_ratio),
+            row.above_best ? figure(*row.above_best) : std::string()})
         cells.push_back(cell);
     }
     for (const std::string& cell :

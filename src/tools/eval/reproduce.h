@@ -16,10 +16,11 @@
 
 namespace pith {
 
-/// A number with its deviation over seeds, 0 for one run; or none.
+/// A number or none. Of predictions with the standard error of `Estimate`, of others with their
+/// deviation over seeds, 0 for one run.
 struct Cell {
   std::optional<double> value;
-  double deviation = 0;
+  double deviation = 0, error = 0;
 };
 
 struct Column {
@@ -72,6 +73,7 @@ struct ReproduceOptions {
   int runs_at_once = 0;       ///< sessions side by side, each on one thread; 0 = all cores
   size_t seeds = 3;           ///< of randomised policies
   bool quick = false;
+  std::string dictionary;         ///< of csr, trained for the model; "" = the text's own rows
   std::vector<std::string> only;  ///< tables to make; empty = all
   StageProgress progress;
   /// Receives each table when it is finished.

@@ -35,17 +35,21 @@ class Stage {
 
 }  // namespace
 
-Cell PolicyQuality::perplexity() const {
-  return over_seeds([](const PredictionSummary& s) { return s.perplexity.mean; });
+Cell PolicyQuality::cell(Estimate PredictionSummary::*figure, double scale) const {
+  std::vector<Estimate> values;
+  for (const PredictionSummary& s : seeds) values.push_back(s.*figure);
+  const Estimate all = over_seeds(values);
+  return {.value = scale * all.mean, .error = scale * all.error};
 }
-Cell PolicyQuality::divergence() const {
-  return over_seeds([](const PredictionSummary& s) { return s.divergence.mean; });
-}
-Cell PolicyQuality::same_top() const {
-  return over_seeds([](const PredictionSummary& s) { return 100 * s.same_top.mean; });
-}
-Cell PolicyQuality::ln_ratio() const {
-  return over_seeds([](const PredictionSummary& s) { return s.ln_ratio.mean; });
+Cell PolicyQuality::perplexity() const { return cell(&PredictionSummary::perplexity); }
+Cell PolicyQuality::divergence() const { return cell(&PredictionSummary::divergence); }
+Cell PolicyQuality::same_top() const { return cell(&PredictionSummary::same_top, 100); }
+Cell PolicyQuality::ln_ratio() const { return cell(&PredictionSummary::ln_ratio); }
+Estimate PolicyQuality::above(const PolicyQuality& other) const {
+  const auto seeded = [](const PolicyQuality& q) {
+    return SeededPredictions(q.predictions.begin(), q.predictions.end());
+  };
+  return divergence_above(seeded(*this), seeded(other), pieces);
 }
 
 std::vector<ReproduceBench::SeededRun> ReproduceBench::seeded(
@@ -84,8 +88,12 @@ std::vector<PolicyQuality> ReproduceBench::quality(const std::string& stage,
       out[seeded_runs[r].policy].seconds += results[r].seconds;
     }
   }
-  for (size_t r = 0; r < runs.size(); ++r)
-    out[seeded_runs[r].policy].seeds.push_back(summarise(predictions[r]));
+  for (size_t r = 0; r < runs.size(); ++r) {
+    PolicyQuality& quality = out[seeded_runs[r].policy];
+    quality.pieces.assign(perplexity.pieces(), perplexity.scored());
+    quality.seeds.push_back(summarise(predictions[r], quality.pieces));
+    quality.predictions.push_back(std::move(predictions[r]));
+  }
   return out;
 }
 

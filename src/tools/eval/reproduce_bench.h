@@ -28,20 +28,18 @@ constexpr double kSolved = 25;
 /// Predictions of one policy over all pieces of a text.
 struct PolicyQuality {
   std::vector<PredictionSummary> seeds;
-  Ledger ledger;       ///< of the first seed, after the last piece
-  double seconds = 0;  ///< of the first seed
-  /// Mean and deviation over seeds of a figure.
-  template <class F>
-  Cell over_seeds(F&& figure) const {
-    std::vector<double> values;
-    for (const PredictionSummary& s : seeds) values.push_back(figure(s));
-    const Spread all = spread(values);
-    return {all.mean, all.deviation};
-  }
+  std::vector<std::vector<Prediction>> predictions;  ///< by seed
+  std::vector<size_t> pieces;                        ///< predictions of each
+  Ledger ledger;                                     ///< of the first seed, after the last piece
+  double seconds = 0;                                ///< of the first seed
+  /// Over seeds, times `scale`.
+  Cell cell(Estimate PredictionSummary::*figure, double scale = 1) const;
   Cell perplexity() const;
   Cell divergence() const;
   Cell same_top() const;  ///< per cent
   Cell ln_ratio() const;  ///< of the perplexity over exact's
+  /// Its divergence less that of `other`, on the same tokens.
+  Estimate above(const PolicyQuality& other) const;
 };
 
 /// Accuracy of one policy on a task.

@@ -205,16 +205,18 @@ void selector_table(const ReproduceBench& bench) {
     for (size_t o = next; o < count; ++o)
       if (*at(o).value < *at(next).value) next = o;
     const auto figure = [&](size_t i) {
-      return fmt::format("{:.4f} ±{:.4f} at {:.1f}% of the rows", *at(i).value, at(i).deviation,
+      return fmt::format("{:.4f} at {:.1f}% of the rows", *at(i).value,
                          kept(quality[s * count + i].ledger));
     };
-    for (const size_t form : {0, 1})
+    for (const size_t form : {0, 1}) {
+      const Estimate above = quality[s * count + form].above(quality[s * count + next]);
       t.claims.push_back(policies[s * count + form].claim(
-          fmt::format("{:g}% of the rows: the least divergence, by more than the deviations",
+          fmt::format("{:g}% of the rows: the least divergence, by more than two errors",
                       shares[s]),
-          fmt::format("express {}, {} {}", figure(form), policies[s * count + next].name,
-                      figure(next)),
-          *at(form).value + at(form).deviation + at(next).deviation < *at(next).value));
+          fmt::format("express {}, {} {}: {:+.4f} ±{:.4f}", figure(form),
+                      policies[s * count + next].name, figure(next), above.mean, above.error),
+          above.mean + 2 * above.error < 0));
+    }
   }
   bench.finish(t);
 }

@@ -42,8 +42,8 @@ std::string cell_text(const Cell& cell, const Column& column) {
                          : column.digits;
   std::string text = fmt::format("{:.{}f}", *cell.value, digits);
   // Equal seeds may differ by rounding.
-  if (cell.deviation > 1e-9 * std::abs(*cell.value))
-    text += fmt::format(" ±{:.{}f}", cell.deviation, digits);
+  const double error = cell.error > 0 ? cell.error : cell.deviation;
+  if (error > 1e-9 * std::abs(*cell.value)) text += fmt::format(" ±{:.{}f}", error, digits);
   return text;
 }
 
@@ -112,6 +112,7 @@ Record table_record(const ReproducedTable& t) {
       if (!cell.value) continue;
       Record one{{"column", t.columns[c].name}, {"value", *cell.value}};
       if (cell.deviation > 0) one["deviation"] = cell.deviation;
+      if (cell.error > 0) one["error"] = cell.error;
       if (t.columns[c].paper) one["paper"] = true;
       cells.push_back(one);
     }

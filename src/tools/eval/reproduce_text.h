@@ -8,7 +8,7 @@
 
 namespace pith {
 
-/// "12.34 ±0.56", "12.34", or "" for none.
+/// "12.34 ±0.56", with the error or the deviation; "12.34", or "" for none.
 std::string cell_text(const Cell& cell, const Column& column);
 /// Title, source, table, claims and protocol, aligned for a terminal; policies are left out.
 std::string table_text(const ReproducedTable& table);

@@ -16,10 +16,10 @@ namespace {
 
 // The fields of a record about its own run; the other fields are its setting.
 const std::set<std::string> kRunFields{
-    "piece",  "policy", "resolved_policy",   "kv_seed", "null_control", "seconds",
-    "ledger", "sample", "predictions",       "score",   "answers",      "prompt_seconds",
-    "metric", "key",    "answer_seconds",    "task",    "length",       "context",
-    "mode",   "kind",   "logits_fingerprint"};
+    "piece",  "policy", "resolved_policy",    "kv_seed", "null_control", "seconds",
+    "ledger", "sample", "predictions",        "score",   "answers",      "prompt_seconds",
+    "metric", "key",    "answer_seconds",     "task",    "length",       "context",
+    "mode",   "kind",   "logits_fingerprint", "random"};
 // The same for tasks: each sample has a text of its own.
 constexpr const char* kTaskText = "text_fingerprint";
 
@@ -96,19 +96,20 @@ std::vector<Prediction> all_predictions(const Parts& parts) {
   return all;
 }
 
-/// Mean over seeds with its deviation; one seed: its own error.
-Estimate over_seeds(const std::vector<Estimate>& seeds) {
-  if (seeds.size() == 1) return seeds[0];
-  std::vector<double> means;
-  for (const Estimate& e : seeds) means.push_back(e.mean);
-  const Spread all = spread(means);
-  return {all.mean, all.deviation};
+std::vector<size_t> piece_sizes(const Parts& parts) {
+  std::vector<size_t> sizes;
+  for (const auto& [number, part] : parts) sizes.push_back(part.predictions.size());
+  return sizes;
+}
+
+PredictionSummary summary_of(const Parts& parts) {
+  return summarise(all_predictions(parts), piece_sizes(parts));
 }
 
 void fill_divergence(ResultRow& row, const RawRow& raw) {
   std::vector<Estimate> perplexity, ln_ratio, divergence, same_top, median, p99;
   for (const auto& [seed, parts] : raw.seeds) {
-    const PredictionSummary s = summarise(all_predictions(parts));
+    const PredictionSummary s = summary_of(parts);
     perplexity.push_back(s.perplexity), ln_ratio.push_back(s.ln_ratio);
     divergence.push_back(s.divergence), same_top.push_back(s.same_top);
     median.push_back({s.divergence_percentiles.at(5), 0});
@@ -118,6 +119,38 @@ void fill_divergence(ResultRow& row, const RawRow& raw) {
   row.perplexity = over_seeds(perplexity), row.ln_ratio = over_seeds(ln_ratio);
   row.divergence = over_seeds(divergence), row.same_top = over_seeds(same_top);
   row.divergence_median = over_seeds(median).mean, row.divergence_p99 = over_seeds(p99).mean;
+}
+
+/// Which row has the least divergence of those with most predictions, and how far the others that
+/// have read the same pieces are from it.
+void compare_with_best(ResultGroup& group, const std::vector<RawRow>& raw,
+                       const std::string& exact) {
+  const size_t most = group.most_count();
+  std::optional<size_t> best;
+  for (size_t i = 0; i < raw.size(); ++i)
+    if (group.rows[i].count == most && raw[i].policy != exact &&
+        (!best || group.rows[i].divergence.mean < group.rows[*best].divergence.mean))
+      best = i;
+  if (!best) return;
+  group.best = group.rows[*best].policy;
+  const std::vector<size_t> pieces = piece_sizes(raw[*best].seeds.begin()->second);
+  const auto whole = [&](const RawRow& row) {
+    return std::ranges::all_of(
+        row.seeds, [&](const auto& seed) { return piece_sizes(seed.second) == pieces; });
+  };
+  const auto seeds_of = [](const RawRow& row) {
+    std::vector<std::vector<Prediction>> all;
+    for (const auto& [seed, parts] : row.seeds) all.push_back(all_predictions(parts));
+    return all;
+  };
+  if (!whole(raw[*best])) return;
+  const auto theirs = seeds_of(raw[*best]);
+  for (size_t i = 0; i < raw.size(); ++i) {
+    if (i == *best || !whole(raw[i])) continue;
+    const auto mine = seeds_of(raw[i]);
+    group.rows[i].above_best =
+        divergence_above({mine.begin(), mine.end()}, {theirs.begin(), theirs.end()}, pieces);
+  }
 }
 
 void fill_score(ResultRow& row, const RawRow& raw) {
@@ -137,6 +170,7 @@ void fill_score(ResultRow& row, const RawRow& raw) {
   for (double& turn : row.by_turn) turn /= samples;
   const Spread all = spread(means);
   row.score = {all.mean, all.deviation};
+  row.score_interval = wilson(all.mean, row.count);
 }
 
 ResultRow row_of(const RawRow& raw, bool task) {
@@ -182,7 +216,7 @@ class Reader {
     for (RawGroup& raw : groups_) {
       ResultGroup group = std::move(raw.head);
       if (!raw.null_control.empty())
-        group.null_control = summarise(all_predictions(raw.null_control)).divergence.mean;
+        group.null_control = summary_of(raw.null_control).divergence.mean;
       // The null control is a measurement of the exact cache: it stands among those compared.
       const auto named = [&](const RawRow& row) { return row.policy == raw.exact; };
       if (!raw.null_control.empty() && !raw.rows.empty() && std::ranges::none_of(raw.rows, named))
@@ -190,6 +224,10 @@ class Reader {
       for (RawRow& row : raw.rows) {
         drop_equal_seeds(row);
         group.rows.push_back(row_of(row, group.kind == "task"));
+      }
+      if (group.kind == "ppl") {
+        group.errors = kBlockErrors;
+        compare_with_best(group, raw.rows, raw.exact);
       }
       done_.groups.push_back(std::move(group));
     }
@@ -202,6 +240,8 @@ class Reader {
                      r.at(task ? "task" : "mode"),
                      r.at(task ? "length" : "context").get<uint64_t>(),
                      checked_setting(setting_of(r, task)),
+                     {},
+                     {},
                      {},
                      {}};
     for (RawGroup& g : groups_)

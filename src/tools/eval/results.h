@@ -23,11 +23,13 @@ struct ResultRow {
   double bytes = 0, bits = 0, kept = 0;  ///< kept: rows held / rows seen
   uint64_t tokens = 0;                   ///< in that cache
   double seconds = 0;                    ///< a piece or sample, mean
-  // kind "ppl"; nats. Errors: deviation over seeds, with one seed the standard error.
+  // kind "ppl"; nats. Errors are of the group's kind.
   Estimate perplexity, ln_ratio, divergence, same_top;
   double divergence_median = 0, divergence_p99 = 0;
+  std::optional<Estimate> above_best;  ///< divergence less that of the group's best, paired
   // kind "task"; shares. Error: deviation over seeds.
   Estimate score;
+  Interval score_interval;  ///< Wilson's, of `count` samples: seeds answer the same questions
   std::vector<double> by_turn;
 };
 
@@ -39,6 +41,8 @@ struct ResultGroup {
   Record setting;                      ///< every field that all its records share
   std::optional<double> null_control;  ///< KL of exact against exact
   std::vector<ResultRow> rows;         ///< in the order of the files
+  std::string errors;                  ///< kind of error of "ppl"; old lines have none
+  std::string best;                    ///< of "ppl": the policy of least divergence but exact
   size_t most_count() const;           ///< predictions or samples of the row that has most
 };
 

@@ -23,6 +23,8 @@ Estimate estimate_from(const Record& r) { return {r.at(0), r.at(1)}; }
 
 Record head_of(const ResultGroup& g) {
   Record head{{"result", g.kind}, {"name", g.name}, {"length", g.length}, {"setting", g.setting}};
+  if (!g.errors.empty()) head["errors"] = g.errors;
+  if (!g.best.empty()) head["best"] = g.best;
   if (g.null_control) head["null_control_kl"] = *g.null_control;
   return head;
 }
@@ -35,7 +37,9 @@ Record to_record(const ResultRow& row, const std::string& kind) {
   if (kind == "task") {
     Record turns = Record::array();
     for (double t : row.by_turn) turns.push_back(rounded(t));
-    r.update({{"score", to_record(row.score)}, {"by_turn", turns}});
+    r.update({{"score", to_record(row.score)},
+              {"interval", {rounded(row.score_interval.low), rounded(row.score_interval.high)}},
+              {"by_turn", turns}});
     return r;
   }
   r.update({{"perplexity", to_record(row.perplexity)},
@@ -44,6 +48,7 @@ Record to_record(const ResultRow& row, const std::string& kind) {
             {"kl_50", rounded(row.divergence_median)},
             {"kl_99", rounded(row.divergence_p99)},
             {"same_top", to_record(row.same_top)}});
+  if (row.above_best) r["kl_above_best"] = to_record(*row.above_best);
   return r;
 }
 
@@ -54,6 +59,8 @@ ResultRow row_from(const Record& r, const std::string& kind) {
   row.kept = r.at("kept"), row.seconds = r.at("seconds");
   if (kind == "task") {
     row.score = estimate_from(r.at("score"));
+    if (row.count == 0) throw Error(ErrorCode::kCorrupt, "a task without samples");
+    row.score_interval = wilson(row.score.mean, row.count);
     row.by_turn = r.at("by_turn").get<std::vector<double>>();
     return row;
   }
@@ -61,6 +68,7 @@ ResultRow row_from(const Record& r, const std::string& kind) {
   row.ln_ratio = estimate_from(r.at("ln_ratio"));
   row.divergence = estimate_from(r.at("kl")), row.same_top = estimate_from(r.at("same_top"));
   row.divergence_median = r.at("kl_50"), row.divergence_p99 = r.at("kl_99");
+  if (r.contains("kl_above_best")) row.above_best = estimate_from(r["kl_above_best"]);
   return row;
 }
 
@@ -168,8 +176,10 @@ void add_result_line(const Record& line, Results& results) {
                              line.at("bits"), line.at("update"), line.at("attend"),
                              line.at("exact_attend")});
   } else if (kind == "ppl" || kind == "task") {
-    ResultGroup g{kind, line.at("name"), line.at("length"), checked_setting(line.at("setting")), {},
-                  {}};
+    ResultGroup g{
+        kind, line.at("name"), line.at("length"), checked_setting(line.at("setting")), {}, {}, {},
+        {}};
+    g.errors = line.value("errors", std::string()), g.best = line.value("best", std::string());
     if (line.contains("null_control_kl")) g.null_control = line["null_control_kl"];
     results.groups.push_back(std::move(g));
   } else {

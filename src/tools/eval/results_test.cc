@@ -82,7 +82,7 @@ class ResultsTest : public testing::Test {
   fs::path folder_;
 };
 
-TEST_F(ResultsTest, PiecesBecomeOneRowAndSeedsTheirDeviation) {
+TEST_F(ResultsTest, PiecesBecomeOneRowWithTheErrorsOfTextAndSeeds) {
   const auto path =
       file("a.jsonl", ppl("exact", 0, 0, 0, 0, true) + ppl("uniform", 0, 0, 0.1, 0.3) +
                           ppl("uniform", 1, 0, 0.2, 0.2) + ppl("uniform", 0, 1, 0.5, 0.3) +
@@ -103,7 +103,7 @@ TEST_F(ResultsTest, PiecesBecomeOneRowAndSeedsTheirDeviation) {
   EXPECT_EQ(uniform.seeds, 2u);
   EXPECT_EQ(uniform.count, 4u);
   EXPECT_NEAR(uniform.divergence.mean, 0.3, 1e-6) << "of 0.2 and 0.4";
-  EXPECT_NEAR(uniform.divergence.error, std::sqrt(0.02), 1e-6);
+  EXPECT_NEAR(uniform.divergence.error, std::sqrt(0.02 / 12 + 0.02 / 2), 1e-6) << "text, seeds";
   EXPECT_NEAR(uniform.perplexity.mean, std::exp(2.0), 1e-5);
   EXPECT_NEAR(uniform.ln_ratio.mean, 0.5, 1e-6);
   EXPECT_NEAR(uniform.same_top.mean, 0.5, 1e-9);
@@ -115,6 +115,13 @@ TEST_F(ResultsTest, PiecesBecomeOneRowAndSeedsTheirDeviation) {
   EXPECT_EQ(keydiff.seeds, 1u);
   EXPECT_NEAR(keydiff.divergence.mean, 0.15, 1e-6);
   EXPECT_NEAR(keydiff.divergence.error, 0.05, 1e-6) << "standard error of 0.1, 0.1, 0.1, 0.3";
+  EXPECT_EQ(g.errors, "blocks");
+  EXPECT_EQ(g.best, "keydiff");
+  EXPECT_FALSE(keydiff.above_best.has_value());
+  ASSERT_TRUE(uniform.above_best.has_value());
+  EXPECT_NEAR(uniform.above_best->mean, 0.15, 1e-6);
+  EXPECT_NEAR(uniform.above_best->error, std::sqrt(0.03 / 12 + 0.02 / 2), 1e-6)
+      << "of 0.2, 0.2, 0.2, 0 and the seeds";
 }
 
 TEST_F(ResultsTest, ASeedThatStoppedAsEqualIsNoOther) {
@@ -152,6 +159,7 @@ TEST_F(ResultsTest, SamplesOfATaskBecomeOneRow) {
   EXPECT_EQ(rows[1].seeds, 2u);
   EXPECT_EQ(rows[1].score.mean, 0.5);
   EXPECT_NEAR(rows[1].score.error, std::sqrt(0.5), 1e-12);
+  EXPECT_EQ(rows[1].score_interval.low, wilson(0.5, 1).low) << "two seeds of one sample";
 }
 
 TEST_F(ResultsTest, LinesReadBackAsTheyWere) {
@@ -178,7 +186,29 @@ TEST_F(ResultsTest, LinesReadBackAsTheyWere) {
   const Results again = read_results({file("lines.jsonl", lines)});
   EXPECT_EQ(results_to_lines(again), lines);
   EXPECT_EQ(again.groups[0].rows[1].divergence.mean, 0.1875);
+  EXPECT_EQ(again.groups[0].errors, "blocks");
   EXPECT_EQ(again.costs[0].tokens, 4096u);
+}
+
+// As written before errors were of blocks: their kind is not made up, intervals follow from counts.
+TEST_F(ResultsTest, LinesOfOldAreRead) {
+  const std::string ppl =
+      R"({"result":"ppl","name":"continue","length":9,"setting":{}})"
+      "\n"
+      R"({"policy":"exact","seeds":1,"count":4,"tokens":9,"bytes":1,"bits":16,"kept":1,"seconds":1,)"
+      R"("perplexity":[2,0.1],"ln_ratio":[0,0],"kl":[0,0],"kl_50":0,"kl_99":0,"same_top":[1,0]})"
+      "\n";
+  const std::string task =
+      R"({"result":"task","name":"facts","length":9,"setting":{}})"
+      "\n"
+      R"({"policy":"exact","seeds":1,"count":16,"tokens":9,"bytes":1,"bits":16,"kept":1,"seconds":1,)"
+      R"("score":[1,0],"by_turn":[1]})"
+      "\n";
+  const Results results = read_results({file("old", ppl + task)});
+  EXPECT_EQ(results.groups[0].errors, "");
+  EXPECT_FALSE(results.groups[0].rows[0].above_best.has_value());
+  EXPECT_EQ(results_to_lines(results).find("\"errors\""), std::string::npos);
+  EXPECT_NEAR(results.groups[1].rows[0].score_interval.low, 0.8064, 1e-4);
 }
 
 TEST_F(ResultsTest, RefusesWhatIsNoResult) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 
 namespace pith {
 namespace {
@@ -38,8 +39,9 @@ TEST(Statistics, PercentilesLieBetweenNeighbours) {
   EXPECT_EQ(percentile(std::vector<double>{7}, 0.3), 7);
 }
 
-// By hand: nll 1, 2, 3 against 1, 1, 2. Variance of the mean: population variance / (n - 1).
-TEST(Statistics, SummaryFollowsLlamaCppsErrors) {
+// By hand: nll 1, 2, 3 against 1, 1, 2. Variance of the mean: population variance / (n - 1), since
+// with fewer than eight predictions each is a block.
+TEST(Statistics, FewPredictionsHaveLlamaCppsErrors) {
   const std::vector<Prediction> list{{1, 1, 0, true}, {2, 1, 0.5f, false}, {3, 2, 0.25f, true}};
   const PredictionSummary s = summarise(list);
   const double var = (2.0 / 3) / 2, base_var = (2.0 / 9) / 2, cov = (1.0 / 3) / 2;
@@ -64,6 +66,96 @@ TEST(Statistics, SpreadIsTheSampleDeviation) {
   EXPECT_NEAR(spread(values).mean, 3, 1e-12);
   EXPECT_NEAR(spread(values).deviation, std::sqrt(14.0 / 2), 1e-12);
   EXPECT_EQ(spread(std::vector<double>{5}).deviation, 0);
+}
+
+TEST(Statistics, BlocksArePiecesOrEqualPartsOfFewPieces) {
+  const auto blocks = [](std::vector<size_t> pieces) { return error_blocks(pieces); };
+  EXPECT_EQ(blocks({}), std::vector<size_t>());
+  EXPECT_EQ(blocks({3}), (std::vector<size_t>{1, 1, 1}));
+  EXPECT_EQ(blocks({256}), std::vector<size_t>(8, 32));
+  EXPECT_EQ(blocks({20, 20, 20}), (std::vector<size_t>{6, 7, 7, 6, 7, 7, 6, 7, 7}));
+  EXPECT_EQ(blocks({0, 16}), std::vector<size_t>(8, 2));
+  EXPECT_EQ(blocks({5, 6, 7, 8, 9, 10, 11, 12, 13}),
+            (std::vector<size_t>{5, 6, 7, 8, 9, 10, 11, 12, 13}));
+}
+
+std::vector<Prediction> with_divergence(const std::vector<double>& values) {
+  std::vector<Prediction> out;
+  for (double v : values) out.push_back({1, 1, static_cast<float>(v), true});
+  return out;
+}
+
+/// x_t = phi x_(t-1) + a draw of variance 1 - phi^2: variance 1, and the variance of a mean of n is
+/// (1 + phi) / (1 - phi) / n for n much larger than 1 / (1 - phi).
+std::vector<double> autocorrelated(std::mt19937& random, double phi, size_t n) {
+  std::normal_distribution<double> draw;
+  std::vector<double> x(n);
+  double state = draw(random);
+  for (double& value : x) value = state = phi * state + std::sqrt(1 - phi * phi) * draw(random);
+  return x;
+}
+
+// phi = 0.8: the true error of a mean is 3 times that of independent draws. 400 series of 2048 with
+// blocks of 256: their mean variance must be the true one, and the means must spread by it.
+TEST(Statistics, BlocksSeeTheAutocorrelationOfNeighbours) {
+  constexpr double kPhi = 0.8;
+  constexpr size_t kSeries = 400, kSize = 2048;
+  std::mt19937 random(7);
+  double variance = 0, alone = 0;
+  std::vector<double> means;
+  for (size_t i = 0; i < kSeries; ++i) {
+    const auto list = with_divergence(autocorrelated(random, kPhi, kSize));
+    const Estimate e = summarise(list).divergence;
+    variance += e.error * e.error / kSeries, means.push_back(e.mean);
+    alone += summarise(list, std::vector<size_t>(kSize, 1)).divergence.error / kSeries;
+  }
+  const double truth = (1 + kPhi) / (1 - kPhi) / kSize;
+  // 400 estimates with 7 degrees of freedom: 2.7% of noise; blocks of finite size miss 1 to 2%.
+  EXPECT_NEAR(variance / truth, 1, 0.10);
+  EXPECT_NEAR(spread(means).deviation / std::sqrt(truth), 1, 0.15);
+  EXPECT_NEAR(alone * 3 / std::sqrt(truth), 1, 0.05);
+}
+
+// Pieces that differ: eight pieces of one value each say nothing of the text but eight times.
+TEST(Statistics, PiecesThatDifferAreTheDraws) {
+  std::vector<double> values;
+  for (int piece = 0; piece < 8; ++piece) values.insert(values.end(), 64, piece % 2);
+  const Estimate e = summarise(with_divergence(values), std::vector<size_t>(8, 64)).divergence;
+  EXPECT_NEAR(e.mean, 0.5, 1e-12);
+  EXPECT_NEAR(e.error, std::sqrt(0.25 / 7), 1e-12);
+}
+
+TEST(Statistics, SeedsAddTheirVarianceToTheTexts) {
+  EXPECT_EQ(over_seeds({}).error, 0);
+  const std::vector<Estimate> one{{3, 0.5}}, two{{1, 3}, {3, 4}};
+  EXPECT_EQ(over_seeds(one).mean, 3);
+  EXPECT_EQ(over_seeds(one).error, 0.5);
+  EXPECT_NEAR(over_seeds(two).mean, 2, 1e-12);
+  EXPECT_NEAR(over_seeds(two).error, std::sqrt(25.0 / 2 + 1), 1e-12);
+}
+
+// A difference of 0.1 at every token has no error, however much both vary; the seeds' counts.
+TEST(Statistics, DifferencesAreOfPairedTokens) {
+  std::mt19937 random(8);
+  const auto base = autocorrelated(random, 0.5, 256);
+  std::vector<double> more, most;
+  for (double x : base) more.push_back(x + 0.125), most.push_back(x + 0.375);
+  const auto a = with_divergence(base), b = with_divergence(more), c = with_divergence(most);
+  const Estimate paired = divergence_above({b}, {a});
+  EXPECT_NEAR(paired.mean, 0.125, 1e-6);
+  EXPECT_NEAR(paired.error, 0, 1e-6);
+  const Estimate seeds = divergence_above({b, c}, {a});
+  EXPECT_NEAR(seeds.mean, 0.25, 1e-6);
+  EXPECT_NEAR(seeds.error, 0.125, 1e-6);  // deviation sqrt(2) / 8, of two
+}
+
+TEST(Statistics, WilsonsIntervalIsThePublishedOne) {
+  // R: prop.test(x, n, correct = FALSE)
+  EXPECT_NEAR(wilson(1, 16).low, 0.8064, 1e-4);
+  EXPECT_NEAR(wilson(1, 16).high, 1, 1e-12);
+  EXPECT_NEAR(wilson(0.5, 10).low, 0.2366, 1e-4);
+  EXPECT_NEAR(wilson(0.5, 10).high, 0.7634, 1e-4);
+  EXPECT_EQ(wilson(0, 4).low, 0);
 }
 
 }  // namespace

@@ -185,13 +185,17 @@ bool TuneMeasure::measure(Source& source, size_t piece, std::span<const std::str
 
 Estimate TuneMeasure::estimate(const Source& source, const std::string& policy, bool report) const {
   std::vector<Prediction> all;
+  std::vector<size_t> pieces;
   const size_t first = report ? source.pieces : 0;
-  for (size_t piece = first; piece < first + source.pieces; ++piece)
+  for (size_t piece = first; piece < first + source.pieces; ++piece) {
+    const size_t before = all.size();
     for (const double kl : records_.read(key(source, piece, policy), [](const Record& r) {
            return r.at("kl").get<std::vector<double>>();
          }))
       all.push_back({.divergence = static_cast<float>(kl)});
-  return summarise(all).divergence;
+    pieces.push_back(all.size() - before);
+  }
+  return summarise(all, pieces).divergence;
 }
 
 std::optional<std::vector<TuneMeasured>> TuneMeasure::run(const std::vector<std::string>& policies,
