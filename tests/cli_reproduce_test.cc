@@ -40,6 +40,9 @@ TEST_F(Cli, ReproduceRefusesWhatCannotBe) {
     more.insert(more.end(), {"-m", kModel});
     return more;
   };
+  refused({"reproduce", "buzz", "-m", kModel, "-p", "x", "--dict", "a"}, 10, "--dict is for csr");
+  refused({"reproduce", "csr", "-m", kModel, "-p", words(900), "--quick", "--dict", "none"}, 11,
+          "none");
   refused(with({}), 2, "paper is required");
   refused(with({"nobody", "-p", "x"}), 10, "known: ");
   refused(with({"buzz", "-p", words(900), "--quick", "--tables", "threshold,error"}), 10,

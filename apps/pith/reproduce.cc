@@ -27,7 +27,7 @@ namespace {
 struct ReproduceCommand {
   ModelOptions engine;
   TextOptions text;
-  std::string paper, folder;
+  std::string paper, folder, dictionary;
   std::vector<std::string> tables;
   int64_t seeds = 3;
   int bos = -1;
@@ -83,6 +83,11 @@ std::string markdown_page(const ReproduceCommand& o, const std::string& setting,
 int reproduce(const ReproduceCommand& o) {
   const Reproduction& paper = find_reproduction(o.paper);
   check_tables(paper, o.tables);
+  if (!o.dictionary.empty() && o.paper != "csr")
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--dict is for csr, whose dictionaries 'pith train-dict' makes; {} has "
+                            "none; leave it out",
+                            o.paper));
   const auto model = load_model(o.engine);
   const auto keeper = keep_weights(model, o.engine);
   ReproduceOptions options;
@@ -98,6 +103,7 @@ int reproduce(const ReproduceCommand& o) {
   options.runs_at_once = worker_threads(o.engine);
   options.seeds = static_cast<size_t>(o.seeds), options.quick = o.quick;
   options.only = o.tables;
+  options.dictionary = o.dictionary;
   const std::string page =
       o.folder.empty()
           ? ""
@@ -163,6 +169,10 @@ void add_reproduce(CLI::App& root, Action& action) {
   app->add_option("--tables", o->tables, "Only these tables, by their ids: error,selectors")
       ->delimiter(',')
       ->type_name("ID,...")
+      ->group("Protocol");
+  app->add_option("--dict", o->dictionary,
+                  "csr: a dictionary that 'pith train-dict' made for the model, on another text")
+      ->type_name("FILE")
       ->group("Protocol");
   app->add_flag("--quick", o->quick, "Shorter texts and fewer settings: seconds, not minutes")
       ->group("Protocol");

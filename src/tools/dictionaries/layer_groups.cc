@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
+
+#include "core/philox.h"
 
 namespace pith {
 namespace {
@@ -77,6 +80,38 @@ std::vector<std::array<double, 2>> project(const std::vector<double>& x, size_t 
   return out;
 }
 
+using BinsOfRows = std::array<std::vector<uint32_t>, 2>;
+
+double jensen_shannon(const BinsOfRows& bins) {
+  std::array<std::vector<double>, 2> share;
+  for (size_t s = 0; s < 2; ++s) {
+    share[s].resize(kBins * kBins);
+    for (const uint32_t bin : bins[s]) share[s][bin] += 1 / static_cast<double>(bins[s].size());
+  }
+  double divergence = 0;
+  for (size_t i = 0; i < kBins * kBins; ++i) {
+    const double middle = (share[0][i] + share[1][i]) / 2;
+    for (size_t s = 0; s < 2; ++s)
+      if (share[s][i] > 0) divergence += share[s][i] * std::log2(share[s][i] / middle) / 2;
+  }
+  return divergence;
+}
+
+/// The rows of both sides, dealt out anew; whose they were decides nothing.
+BinsOfRows random_split(const BinsOfRows& bins) {
+  std::vector<uint32_t> all(bins[0]);
+  all.insert(all.end(), bins[1].begin(), bins[1].end());
+  std::sort(all.begin(), all.end());
+  const Philox random(0, 0, 0);
+  std::vector<std::pair<uint32_t, uint32_t>> dealt;  // order, bin
+  for (const uint32_t bin : all) dealt.emplace_back(random.words(dealt.size())[0], bin);
+  std::sort(dealt.begin(), dealt.end());
+  BinsOfRows out;
+  for (size_t i = 0; i < dealt.size(); ++i)
+    out[i < bins[0].size() ? 0 : 1].push_back(dealt[i].second);
+  return out;
+}
+
 }  // namespace
 
 double layer_divergence(std::span<const float> x, std::span<const float> y, size_t dim) {
@@ -92,9 +127,8 @@ double layer_divergence(std::span<const float> x, std::span<const float> y, size
         low[k] = std::min(low[k], p[k]);
         high[k] = std::max(high[k], p[k]);
       }
-  std::array<std::vector<double>, 2> share;
-  for (size_t s = 0; s < 2; ++s) {
-    share[s].resize(kBins * kBins);
+  std::array<std::vector<uint32_t>, 2> bins;
+  for (size_t s = 0; s < 2; ++s)
     for (const auto& p : points[s]) {
       size_t bin = 0;
       for (size_t k = 0; k < 2; ++k) {
@@ -102,16 +136,10 @@ double layer_divergence(std::span<const float> x, std::span<const float> y, size
         const auto at = static_cast<size_t>((p[k] - low[k]) / width * kBins);
         bin = bin * kBins + std::min(at, kBins - 1);
       }
-      share[s][bin] += 1 / static_cast<double>(points[s].size());
+      bins[s].push_back(static_cast<uint32_t>(bin));
     }
-  }
-  double divergence = 0;
-  for (size_t i = 0; i < kBins * kBins; ++i) {
-    const double middle = (share[0][i] + share[1][i]) / 2;
-    for (size_t s = 0; s < 2; ++s)
-      if (share[s][i] > 0) divergence += share[s][i] * std::log2(share[s][i] / middle) / 2;
-  }
-  return divergence;
+  const double noise = jensen_shannon(random_split(bins));
+  return noise < 1 ? std::max(0.0, (jensen_shannon(bins) - noise) / (1 - noise)) : 1;
 }
 
 std::vector<LayerGroup> group_layers(std::span<const std::vector<float>> rows, size_t dim,
