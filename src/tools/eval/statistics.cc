@@ -187,6 +187,7 @@ Estimate divergence_above(const SeededPredictions& a, const SeededPredictions& b
 Interval wilson(double share, size_t count) {
   constexpr double z = 1.959964;
   const auto n = static_cast<double>(count);
+  share = std::clamp(share, 0.0, 1.0);  // files may say anything
   const double centre = (share + z * z / (2 * n)) / (1 + z * z / n);
   const double half =
       z / (1 + z * z / n) * std::sqrt(share * (1 - share) / n + z * z / (4 * n * n));
