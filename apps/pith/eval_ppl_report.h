@@ -1,5 +1,5 @@
 #pragma once
-// What pith eval ppl prints of its runs.
+// The tables and the JSON of pith eval ppl.
 
 #include <string>
 #include <vector>
