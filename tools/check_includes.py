@@ -50,7 +50,7 @@ INSIDE = {
     "apps/pith/demo.cc": ["core/output_file.h", "tools/eval/document.h"],
     "apps/pith/eval.h": ["tools/eval/records.h"],
     "apps/pith/eval_calibrate.cc": ["tools/eval/error_calibration.h"],
-    "apps/pith/eval_ppl.cc": ["tools/eval/perplexity.h", "tools/eval/statistics.h"],
+    "apps/pith/eval_ppl_report.h": ["tools/eval/perplexity.h"],
     "apps/pith/eval_tasks.cc": ["core/thread_pool.h", "tools/eval/statistics.h", "tools/eval/task_files.h",
                                 "tools/eval/task_runner.h"],
     "apps/pith/inspect.cc": ["model/loaders/weights.h"],

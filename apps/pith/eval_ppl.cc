@@ -15,7 +15,6 @@
 #include "pith/tokenizer.h"
 #include "report.h"
 #include "text_input.h"
-#include "tools/eval/perplexity.h"
 
 namespace pith::cli {
 namespace {

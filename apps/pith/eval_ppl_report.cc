@@ -5,8 +5,6 @@
 #include <iterator>
 #include <optional>
 
-#include "tools/eval/statistics.h"
-
 namespace pith::cli {
 namespace {
 
