@@ -349,6 +349,8 @@ int run(bool quick, const std::string& only) {
                              named(b, "turboquant(bits=3,center=128)"),
                              named(b, "qjl"),
                              named(b, "kvquant(bits=3)"),
+                             named(b, "int4(hadamard=true,center=128,pre_rope=true)"),
+                             named(b, "turboquant(bits=3,center=128,pre_rope=true)"),
                              named(b, "gear"),
                              named(b, "gear(bits=4)"),
                              named(b, "kivi(bits=2,hadamard=true)"),

@@ -32,10 +32,22 @@ std::unique_ptr<Codec> centred_if_asked(std::unique_ptr<Codec> codec, const Cent
   return std::make_unique<CentredCodec>(std::move(codec), o.center);
 }
 
-Limit pre_rope_limit(const std::string& method, const CentreOptions& o) {
-  return {"pre_rope",
-          "false; keys are coded before RoPE by kvquant there, by all others with --device cpu",
-          o.pre_rope ? fmt::format("{}(pre_rope=true)", method) : ""};
+Offers offers_centred(Offers offers, const CentreOptions& o, Side side) {
+  if (o.center == 0 || side == Side::kValues) return offers;
+  offers.before_rope = o.pre_rope;
+  if (o.pre_rope) {
+    offers.learns = o.center;
+  } else {
+    offers.shares = true;
+    offers.block = o.center;
+  }
+  return offers;
+}
+
+Limit center_limit(const std::string& method, const CentreOptions& o) {
+  Limit limit = Limit::of_group(method, "center", o.group_rows(), true);
+  limit.there += "; any with pre_rope=true";
+  return limit;
 }
 
 }  // namespace pith

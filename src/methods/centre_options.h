@@ -15,6 +15,11 @@ struct CentreOptions {
   size_t center = 0;      ///< rows
   bool pre_rope = false;  ///< one mean, of the first `center` rows before RoPE
 
+  /// Rows of a group that shares a mean; 0: none does.
+  size_t group_rows() const { return pre_rope ? 0 : center; }
+  /// Rows whose mean before RoPE is all rows'; 0: there is none.
+  size_t mean_rows() const { return pre_rope ? center : 0; }
+
   Fields fields();
   /// Throws kInvalidArgument.
   void check(const std::string& method) const;
@@ -24,7 +29,9 @@ struct CentreOptions {
 std::unique_ptr<Codec> centred_if_asked(std::unique_ptr<Codec> codec, const CentreOptions& o,
                                         Side side);
 
-/// The GPU takes pre_rope=false alone.
-Limit pre_rope_limit(const std::string& method, const CentreOptions& o);
+/// Rows of levels on the GPU with such means.
+Offers offers_centred(Offers offers, const CentreOptions& o, Side side);
+/// The sizes of groups with a mean of their own that the GPU takes.
+Limit center_limit(const std::string& method, const CentreOptions& o);
 
 }  // namespace pith

@@ -24,12 +24,9 @@ std::unique_ptr<Codec> make_int_rows(int bits, const IntOptions& o, Side side) {
 
 Offers int_on_gpu(const std::string& name, const std::string& code, const IntOptions& o,
                   const OfferSite& site, bool shares) {
-  const bool centred = site.side == Side::kKeys && o.center > 0;
-  return {.codec = code,
-          .code = code,
-          .shares = centred || shares,
-          .block = centred ? o.center : 32,
-          .limits = {Limit::of_group(name, "center", o.center, true), pre_rope_limit(name, o)}};
+  return offers_centred(
+      {.codec = code, .code = code, .shares = shares, .limits = {center_limit(name, o)}}, o,
+      site.side);
 }
 
 }  // namespace pith

@@ -223,16 +223,20 @@ TEST(Presets, EveryLineIsOfItsModelAlone) {
 }
 
 TEST(Presets, WhatADeviceLacksIsNotChosenThere) {
-  const Presets any = Presets::built_in();
-  const auto before_rope = [&](Device device) {
+  const auto found = [](const Presets& presets, const std::string& part, Device device) {
     StandaloneOptions o;
     o.context = 4096, o.threads = 1, o.device = device;
-    return std::ranges::count_if(any.fitting(small_model(), o, "100%"), [](const Preset& p) {
-      return p.policy.find("pre_rope") != std::string::npos;
+    return std::ranges::count_if(presets.fitting(small_model(), o, "100%"), [&](const Preset& p) {
+      return p.policy.find(part) != std::string::npos;
     });
   };
-  EXPECT_GT(before_rope(Device::kCpu), 0);
-  EXPECT_EQ(before_rope(Device::kCuda), 0);
+  const Presets wide = Presets::parse(kTable + line("exact+gear(rank=9)", 4096, 0.005, 8), "t");
+  EXPECT_EQ(found(wide, "gear", Device::kCpu), 1);
+  EXPECT_EQ(found(wide, "gear", Device::kCuda), 0);
+  const Presets any = Presets::built_in();  // both devices have all of it
+  const auto on_cpu = found(any, "pre_rope", Device::kCpu);
+  EXPECT_GT(on_cpu, 0);
+  EXPECT_EQ(found(any, "pre_rope", Device::kCuda), on_cpu);
 }
 
 TEST(Presets, TheBuiltInTablesFitEveryBudgetTheyAccept) {

@@ -155,6 +155,8 @@ class Pair {
   /// Rows from now on are what int4 gives back as they came: codes change no selection, so that
   /// both caches must do the same.
   void draw_codes() { codes_ = true; }
+  /// Keys from now on have a constant part before RoPE, a few channels of 12.
+  void bias_keys() { biased_ = true; }
 
   /// The share of rows that both hold, with equal weights, of those that the next query sees.
   double same_rows() const {
@@ -274,6 +276,7 @@ class Pair {
       round_to_codes(x.v);
     }
     if (structured_) give_structure(x.q, tokens);
+    if (biased_) add_bias(x.k, tokens);
     return x;
   }
   /// Codes of 4 bits times a power of two; in each 32 numbers one has the largest code.
@@ -281,6 +284,15 @@ class Pair {
     for (size_t i = 0; i < x.size(); ++i) {
       const float code = std::clamp(std::round(3 * to_float(dtype_, x[i])), -6.0f, 6.0f);
       x[i] = from_float(dtype_, 0.25f * (i % 32 == 0 ? std::copysign(7.0f, code) : code));
+    }
+  }
+  void add_bias(std::vector<uint16_t>& k, size_t tokens) {
+    std::vector<float> bias(dim_);
+    for (size_t i = 0; i < tokens * kKvHeads; ++i) {
+      for (size_t c = 0; c < dim_; ++c) bias[c] = (c + i % kKvHeads) % 16 == 3 ? 12.0f : 0;
+      rope_.rotate(context_.kernels, bias.data(), static_cast<int64_t>(tokens_ + i / kKvHeads));
+      for (size_t c = 0; c < dim_; ++c)
+        k[i * dim_ + c] = from_float(dtype_, to_float(dtype_, k[i * dim_ + c]) + bias[c]);
     }
   }
   /// Queries with a mean and a covariance of their own before RoPE.
@@ -387,7 +399,7 @@ class Pair {
   Context context_{pool_, host_, kernels_for()};
   Rope rope_;
   std::string policy_;
-  bool one_policy_, structured_, codes_ = false;
+  bool one_policy_, structured_, codes_ = false, biased_ = false;
   KvCache cpu_;
   std::unique_ptr<KvCache> rounded_;
   std::mt19937 rounding_{5};

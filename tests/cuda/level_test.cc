@@ -64,6 +64,17 @@ constexpr Case kCases[] = {{"turboquant(bits=1)", 1e-2},
                            {"k:qjl+v:int8", 1e-2},
                            {"k:f16+v:qjl(residual=4)", 1e-2},
                            {"k:kvquant(calibrate=64)+v:gear", 3e-2},
+                           // As kvquant's, the first rows round to f16 on the CPU.
+                           {"int4(hadamard=true,center=128,pre_rope=true)", 3e-2},
+                           {"int8(center=256,pre_rope=true)", 1e-2},
+                           {"kivi(bits=4,center=64,pre_rope=true)", 3e-2},
+                           {"kivi(bits=2,hadamard=true,center=32,pre_rope=true)", 5e-2},
+                           {"turboquant(bits=3,center=128,pre_rope=true)", 3e-2},
+                           {"qjl(pre_rope=true)", 3e-2},
+                           {"gear(bits=4,rows=64,center=32,pre_rope=true)", 3e-2},
+                           {"k:int4(center=128,pre_rope=true)+v:turboquant(bits=3)", 3e-2},
+                           {"k:int8+v:int4(center=128,pre_rope=true)", 1e-2},
+                           {"k:turboquant(bits=4,center=32,pre_rope=true)+v:gear", 3e-2},
                            // The CPU codes the row that the last token pushes out.
                            {"qjl(paper=true,outliers=0)", 4e-2}};
 
@@ -125,6 +136,33 @@ TEST(CudaLevels, AttendAsTheCpuDoes) {
   }
 }
 
+// A large constant part before RoPE costs the keys nothing: attention is as close to the exact
+// rows' as without it.
+TEST(CudaLevels, ABiasBeforeRopeIsTakenOut) {
+  PITH_NEEDS_GPU();
+  for (const char* codec : {"k:int8(center=128,pre_rope=true)+v:f16",
+                            "k:int4(hadamard=true,center=40,pre_rope=true)+v:f16",
+                            "k:turboquant(bits=4,center=96,pre_rope=true)+v:f16"}) {
+    for (const int dim : {64, 128}) {
+      const std::string policy = std::string("exact+") + codec + ",sink=2,window=30";
+      SCOPED_TRACE(policy);
+      if (left_out()) continue;
+      double worst[2] = {};
+      for (const bool biased : {false, true}) {
+        Pair pair("exact", policy, dim, DType::kF16);
+        if (biased) pair.bias_keys();
+        for (const size_t tokens : {100, 157}) pair.run_chunk(tokens);
+        pair.end_prefill();
+        for (int t = 0; t < 70; ++t) pair.run_token();
+        EXPECT_EQ(pair.same_rows(), 1);
+        worst[biased] = pair.worst();
+      }
+      EXPECT_GT(worst[0], 1e-4);  // codes
+      EXPECT_LT(worst[1], 2 * worst[0] + 1e-2);
+    }
+  }
+}
+
 // Rows of 16 bits beside codes are what they were, also where the other type has no such number.
 TEST(CudaLevels, DenseSidesKeepTheirBits) {
   PITH_NEEDS_GPU();
@@ -166,7 +204,8 @@ TEST(CudaLevels, AnyNumberOfRows) {
   PITH_NEEDS_GPU();
   for (const char* codec :
        {"turboquant(bits=4)", "gear(bits=4)", "kvquant(bits=4)", "int8(hadamard=true,center=64)",
-        "turboquant(bits=4,center=256)", "ladder(rows=70,old=int4)"}) {
+        "turboquant(bits=4,center=256)", "ladder(rows=70,old=int4)",
+        "int4(hadamard=true,center=100,pre_rope=true)"}) {
     for (const int dim : {64, 128}) {
       const std::string policy = std::string("exact+") + codec + ",sink=3,window=21";
       SCOPED_TRACE(policy);
@@ -187,8 +226,9 @@ TEST(CudaLevels, AnyNumberOfRows) {
 // For compute-sanitizer too.
 TEST(CudaLevels, SmallOnes) {
   PITH_NEEDS_GPU();
-  for (const char* codec : {"turboquant(bits=3,center=64)", "gear(bits=4,rows=64)",
-                            "kvquant(calibrate=32)", "ladder(rows=5,old=int4)"}) {
+  for (const char* codec :
+       {"turboquant(bits=3,center=64)", "gear(bits=4,rows=64)", "kvquant(calibrate=32)",
+        "ladder(rows=5,old=int4)", "int8(hadamard=true,center=33,pre_rope=true)"}) {
     if (left_out()) continue;
     Pair pair("exact", std::string("exact+") + codec + ",sink=1,window=3", 64, DType::kF16);
     for (const size_t tokens : {70, 33}) pair.run_chunk(tokens);

@@ -111,7 +111,8 @@ TEST(CudaCache, ProtectedRowsBesideTurnedCodesStay) {
         "h2o(budget=160)+kvquant(bits=4,calibrate=96),sink=0,window=64",
         "express(heavy=0,s=64)+kvquant(bits=4,calibrate=96),sink=2,window=64",
         "uniform(budget=100,heavy=64,heavy_interval=64)+kvquant(bits=4,calibrate=96)",
-        "knorm(budget=160)+k:kvquant(bits=4,calibrate=96)+v:gear(bits=4,rows=64)"}) {
+        "knorm(budget=160)+k:kvquant(bits=4,calibrate=96)+v:gear(bits=4,rows=64)",
+        "h2o(budget=160)+int4(hadamard=true,center=96,pre_rope=true),sink=0,window=64"}) {
     SCOPED_TRACE(policy);
     if (left_out()) continue;
     Pair pair(policy, 64, DType::kF16);

@@ -41,7 +41,8 @@ TEST(CudaSliding, SeesWhatTheCpuSees) {
       {"exact+csr(rope=pre),window=64,sink=0", 3e-2, 1},
       {"exact+turboquant(center=64),window=64,sink=0", 1e-2, 0.3},
       {"exact+gear(bits=4,rows=64),window=64,sink=0", 2e-2, 2e-2},
-      {"exact+kvquant(bits=4,calibrate=128),window=32,sink=0", 3e-2, 3e-2}};
+      {"exact+kvquant(bits=4,calibrate=128),window=32,sink=0", 3e-2, 3e-2},
+      {"exact+int4(hadamard=true,center=128,pre_rope=true),window=32,sink=0", 3e-2, 0.3}};
   for (const auto& c : kCases) {
     for (const std::vector<int64_t>& sliding :
          {std::vector<int64_t>{100, 100}, {0, 64}, {128, 37}, {290, 600}}) {

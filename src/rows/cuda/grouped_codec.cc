@@ -5,7 +5,7 @@
 #include "core/finite.h"
 #include "pith/error.h"
 #include "rows/cuda/grouped_decode.h"
-#include "rows/cuda/level_codec.h"
+#include "rows/cuda/level_means.h"
 
 namespace pith::cuda {
 
@@ -32,21 +32,22 @@ void decode_grouped(GroupedCodec codec, const DecodeCall& call, const DecodeScra
 
 namespace {
 
-/// The same codes as rows of levels, transformed and around a centre if asked.
+/// The same codes as rows of levels, transformed and around means if asked.
 std::shared_ptr<const LevelCodec> make_levels(const std::string& name, GroupedCodec codec,
-                                              bool rotated, size_t centre) {
+                                              const GroupedForm& form) {
   const bool minima = codec == GroupedCodec::kKivi2 || codec == GroupedCodec::kKivi4;
   LevelSide side;
   side.bits = codec == GroupedCodec::kInt8 ? 8 : codec == GroupedCodec::kKivi2 ? 2 : 4;
   side.scale = LevelScale::kRowGroup;
   side.minima = minima;
   side.zero = minima ? 0 : 1 << (side.bits - 1);
-  side.rotated = rotated;
+  side.rotated = form.hadamard;
   LevelFormat format{side, side};
   if (minima) format.keys.scale = LevelScale::kBlockChannel;
-  centre_keys(format.keys, centre);
-  return std::make_shared<LevelCodec>(
-      fmt::format("{}{}, centred by {}", name, rotated ? " transformed" : "", centre), format);
+  centre_keys(format.keys, form.center);
+  const std::string all =
+      fmt::format("{}{}, centred by {}", name, form.hadamard ? " transformed" : "", form.center);
+  return around_mean(std::make_shared<LevelCodec>(all, format), form.mean_rows);
 }
 
 /// All that lies beside grouped codes are scales and minima.
@@ -145,7 +146,7 @@ class QuantCodec final : public DeviceCodec {
 
   std::string name() const override { return name_; }
   std::shared_ptr<const LevelCodec> as_levels() const override {
-    return make_levels(name_, codec_, false, 0);
+    return make_levels(name_, codec_, {});
   }
   GroupedBytes block_bytes(int head_dim) const override { return grouped_bytes(codec_, head_dim); }
   void code(const CodeBatch& batch, std::span<const CodeJob> keys, std::span<const CodeJob> values,
@@ -202,7 +203,7 @@ class QuantCodec final : public DeviceCodec {
 
 std::shared_ptr<const DeviceCodec> make_grouped(const std::string& name, GroupedCodec codec,
                                                 const GroupedForm& form) {
-  if (form.hadamard || form.center > 0) return make_levels(name, codec, form.hadamard, form.center);
+  if (form.hadamard || form.center > 0 || form.mean_rows > 0) return make_levels(name, codec, form);
   return std::make_shared<QuantCodec>(name, codec);
 }
 

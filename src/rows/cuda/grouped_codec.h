@@ -11,7 +11,8 @@ namespace pith::cuda {
 
 struct GroupedForm {
   bool hadamard = false;
-  size_t center = 0;  ///< rows of a mean of keys, 0: none
+  size_t center = 0;     ///< rows of a mean of keys, 0: none
+  size_t mean_rows = 0;  ///< first rows of a mean of keys before RoPE, 0: none
 };
 
 /// Transformed or centred codes are rows of levels (level_codec.h).

@@ -301,6 +301,29 @@ struct LevelBuilder {
       put_pair(row, 0, __floats2half2_rn(a[0], b[0]));
     }
   }
+  /// What stands between a key's codes and the key before RoPE.
+  struct Rest {
+    uint32_t flips = 0;
+    float mean[Lane::kMine] = {};
+  };
+  __device__ Rest rest() const {
+    Rest rest;
+    if (f.rotated) rest.flips = Lane::flips_of(f.flips);
+#pragma unroll
+    for (int e = 0; f.means && e < Lane::kMine; ++e)
+      rest.mean[e] = head_mean<D>(f, head, Lane::channel(e));
+    return rest;
+  }
+  __device__ void add_rest(float (&a)[Lane::kHalf], float (&b)[Lane::kHalf],
+                           const Rest& rest) const {
+    float x[Lane::kMine];
+#pragma unroll
+    for (int e = 0; e < Lane::kMine; ++e) x[e] = e < Lane::kHalf ? a[e] : b[e - Lane::kHalf];
+    if (f.rotated) Lane::hadamard(x), Lane::flip(x, rest.flips);
+#pragma unroll
+    for (int e = 0; e < Lane::kMine; ++e)
+      (e < Lane::kHalf ? a[e] : b[e - Lane::kHalf]) = x[e] + rest.mean[e];
+  }
   /// 16 rows to their positions, the first one's and those that follow.
   __device__ void turn(__half* to, int stride, int64_t position) const {
     constexpr int kHalf = Lane::kHalf;
@@ -310,10 +333,12 @@ struct LevelBuilder {
       angle[i] = turn_at(f.turns[Lane::channel(i)], position);
       step[i] = turn_at(f.turns[Lane::channel(i)], 1);
     }
+    const Rest rest = this->rest();
 #pragma unroll 4
     for (int row = 0; row < kBuiltRows; ++row) {
       float a[kHalf], b[kHalf];
       load_halves(a, b, to + row * stride);
+      add_rest(a, b, rest);
 #pragma unroll
       for (int i = 0; i < kHalf; ++i) {
         const float2 t = angle[i], s = step[i];
@@ -329,10 +354,12 @@ struct LevelBuilder {
   /// 16 rows to the positions that lie beside them.
   __device__ void turn_each(__half* to, int stride, const LevelBlock& block, int first) const {
     const int* positions = reinterpret_cast<const int*>(block.side + f.at.positions) + first;
+    const Rest rest = this->rest();
 #pragma unroll 4
     for (int row = 0; row < kBuiltRows; ++row) {
       float a[Lane::kHalf], b[Lane::kHalf];
       load_halves(a, b, to + row * stride);
+      add_rest(a, b, rest);
 #pragma unroll
       for (int i = 0; i < Lane::kHalf; ++i) {
         const float2 t = turn_at(f.turns[Lane::channel(i)], positions[row]);

@@ -54,8 +54,9 @@ __global__ void __launch_bounds__(kCoderThreads)
   if (f.turns) {
     for (int i = threadIdx.x; i < n * D; i += kCoderThreads) {
       const int row = first + i / D;
-      space.rows()[i] = turned_back(from + static_cast<size_t>(row) * D, i % D, D, f.turns,
-                                    job.positions.of(head, row));
+      const float x = turned_back(from + static_cast<size_t>(row) * D, i % D, D, f.turns,
+                                  job.positions.of(head, row));
+      space.rows()[i] = f.means ? x - head_mean<D>(f, head, i % D) : x;
     }
   } else {  // several are on their way together
     const T* group = from + static_cast<size_t>(first) * D;

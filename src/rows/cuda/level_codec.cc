@@ -153,7 +153,7 @@ class MixedCodec final : public LevelCodec {
 
 std::shared_ptr<const DeviceCodec> mix_levels(std::shared_ptr<const LevelCodec> keys,
                                               std::shared_ptr<const LevelCodec> values) {
-  return std::make_shared<MixedCodec>(std::move(keys), std::move(values));
+  return std::make_shared<MixedCodec>(std::move(keys), values->of_values());
 }
 
 std::shared_ptr<const LevelCodec> dense_levels(DType dtype) {

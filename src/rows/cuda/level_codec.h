@@ -30,6 +30,8 @@ class LevelCodec : public DeviceCodec, public std::enable_shared_from_this<Level
   void unpack_values(const UnpackRowsCall& call, cudaStream_t stream) const override {
     unpack_levels(format_.values, call, stream);
   }
+  /// The same for values beside another's keys.
+  virtual std::shared_ptr<const LevelCodec> of_values() const { return shared_from_this(); }
   /// Keys are stored before RoPE.
   virtual bool turns_keys() const { return false; }
   std::shared_ptr<const DeviceCodec> with_rows_alone(int head_dim) const override;

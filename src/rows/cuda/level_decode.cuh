@@ -44,7 +44,7 @@ struct StagedFormat {
 struct LevelParams : DecodeParams {
   StagedFormat formats[kMostLevelFormats];  // a span's is number span.coded - 1
   int stage_bytes, warp_bytes;
-  bool rotated_keys;  // of any format
+  bool rotated_keys;  // of any format: they meet queries in that form
 };
 
 /// Of a warp's built rows; its part of a merge fits too.
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kMostLevelWarps* kWarp, 1)
           const __half2* table = tables + 2 * which * kPairTable;
           return {f,
                   space,
-                  operands + (f.keys.rotated ? (1 + which) * D : 0),
+                  operands + (f.keys.meets_rotated() ? (1 + which) * D : 0),
                   {f.keys, table, kv_head},
                   {f.values, table + kPairTable, kv_head}};
         };
@@ -306,7 +306,7 @@ void launch_levels(std::span<const LevelFormat> formats, const DecodeCall& call,
     staged.key_part = part_of<D>(staged.keys);
     staged.value_part = part_of<D>(staged.values);
     p.stage_bytes = std::max(p.stage_bytes, staged.bytes());
-    p.rotated_keys |= format.keys.rotated;
+    p.rotated_keys |= format.keys.meets_rotated();
   }
   p.warp_bytes = kBuiltBytes<D> + p.stage_bytes;
   const size_t fixed = (1 + formats.size()) * (kQueries * D * 4 + D * sizeof(uint4)) +

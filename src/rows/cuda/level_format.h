@@ -2,7 +2,9 @@
 // Rows of levels on the GPU: the form of every codec whose numbers are codes of a few bits with a
 // scale (turboquant, kvquant, gear; kivi, int8 and int4 after a transform or around a centre).
 //
-//   x = low + scale level[code] + left right, numbers apart put in; then RoPE, if it comes after
+//   x = low + scale level[code] + left right, numbers apart put in
+//
+// and of keys coded before RoPE the inverse transform and the head's mean, then RoPE.
 //
 // A block of 32 rows. Codes: [32 rows][lane][the lane's channels, b bits each] (level_lane.cuh says
 // which those are), or in the order of tensor-core fragments (grouped_layout.h). Side, f16 but for
@@ -85,6 +87,7 @@ struct LevelSide {
   const float* head_levels = nullptr;  // [B G, 16], instead of `levels`
   const uint16_t* ranges = nullptr;    // [B G, 2, D] f16 minima and scales: kHeadChannel
   const double* turns = nullptr;       // [D/2] of RoPE: keys were coded before it; or null
+  const uint16_t* means = nullptr;     // [B G, D] f16 off the keys that `turns` turn; or null
 
   PITH_BOTH_SIDES constexpr int code_bytes(int dim) const { return 4 * dim * bits; }
   constexpr int side_bytes(int dim) const;
@@ -94,6 +97,9 @@ struct LevelSide {
   }
   /// Fragments: codes name levels of a table, and are never moved; else they are sums of signs.
   PITH_BOTH_SIDES constexpr bool looked_up() const { return choice == LevelChoice::kTight; }
+  /// Built rows lie as codes do, and queries are transformed. Keys that RoPE is yet to turn are
+  /// transformed back.
+  PITH_BOTH_SIDES constexpr bool meets_rotated() const { return rotated && !turns; }
   /// Rows share something with their neighbours.
   constexpr bool shares() const { return rank > 0 || scale == LevelScale::kBlockChannel; }
   /// Rows may be moved alone: what they share, if they do, is in records.
@@ -166,6 +172,15 @@ struct LevelFormat {
 struct LevelRandom {
   uint64_t seed = 0;
   uint32_t layer = 0, first = 0;
+};
+
+/// The first rows of one side's heads, from which a codec learns.
+struct HeadSample {
+  const void* rows = nullptr;  // [heads, .., D]
+  size_t head_stride = 0;      ///< numbers between heads
+  DType dtype = DType::kF16;   ///< kF16 or kBF16
+  int heads = 0, count = 0, dim = 0;
+  RowPositions positions;
 };
 
 /// Throws kUnsupported if `what` needs more bytes of shared memory than the card's blocks have.

@@ -98,6 +98,12 @@ struct LevelLane {
   }
 };
 
+/// What stands off the head's keys before RoPE.
+template <int D>
+__device__ inline float head_mean(const LevelSide& f, int head, int channel) {
+  return __half2float(reinterpret_cast<const __half*>(f.means)[head * D + channel]);
+}
+
 /// turned [8, D] <- the rows of q, turned as keys are; each warp of the block takes some. `flips`:
 /// see flips_of().
 template <int D>

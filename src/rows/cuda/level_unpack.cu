@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(2 * kWarp) unpack_kernel(const __grid_constant
     float x[Lane::kMine];
 #pragma unroll
     for (int e = 0; e < Lane::kMine; ++e) x[e] = __half2float(mine[row * D + Lane::channel(e)]);
-    if (f.rotated) Lane::turn_back(x, f.flips);
+    if (f.meets_rotated()) Lane::turn_back(x, f.flips);
 #pragma unroll
     for (int e = 0; e < Lane::kMine; ++e) out[row * D + Lane::channel(e)] = from_float<T>(x[e]);
   }
@@ -191,9 +191,9 @@ __global__ void __launch_bounds__(kThreads)
       q[i] = i < queries * D ? to_float(from[i]) * scale : 0;
     }
     __syncthreads();
-    if (f.rotated) rotate_queries<D>(turned, q, LevelLane<D>::flips_of(f.flips));
+    if (f.meets_rotated()) rotate_queries<D>(turned, q, LevelLane<D>::flips_of(f.flips));
     __syncthreads();
-    if (warp == 0) write_operands<D>(operands, f.rotated ? turned : q);
+    if (warp == 0) write_operands<D>(operands, f.meets_rotated() ? turned : q);
     __syncthreads();
     const float2 log_sums = log_sums_of(p, head, query);
     for (int first = begin; first < coded; first += step) {

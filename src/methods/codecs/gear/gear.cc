@@ -20,17 +20,18 @@ Offers gear_on_gpu(const MethodOptions& options, const OfferSite& site) {
   const auto& o = options.as<GearOptions>();
   const size_t apart = GearCodec(o.format()).at(site.dim).outliers;
   const std::string text = write_options("gear", o);
-  return {.codec = text,
-          .code = text,
-          .shares = o.rank > 0 || site.side == Side::kKeys,
-          .block = o.rows,
-          .limits = {Limit::of("gear", "rank", o.rank, o.rank <= kGearRankOnGpu,
-                               fmt::format("up to {}", kGearRankOnGpu)),
-                     Limit::of("gear", "outliers", apart, apart <= kApartOnGpu,
-                               fmt::format("up to {} of a row", kApartOnGpu)),
-                     Limit::of_group("gear", "rows", o.rows, false),
-                     Limit::of("gear", "center", o.center, o.center == 0, "0"),
-                     pre_rope_limit("gear", o)}};
+  const Offers offers{.codec = text,
+                      .code = text,
+                      .shares = o.rank > 0 || site.side == Side::kKeys,
+                      .block = o.rows,
+                      .limits = {Limit::of("gear", "rank", o.rank, o.rank <= kGearRankOnGpu,
+                                           fmt::format("up to {}", kGearRankOnGpu)),
+                                 Limit::of("gear", "outliers", apart, apart <= kApartOnGpu,
+                                           fmt::format("up to {} of a row", kApartOnGpu)),
+                                 Limit::of_group("gear", "rows", o.rows, false),
+                                 Limit::of("gear", "center", o.group_rows(), o.group_rows() == 0,
+                                           "0; any with pre_rope=true")}};
+  return offers_centred(offers, o, site.side);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include "methods/codecs/gear/gear.h"
 #include "methods/codecs/gear/gear_rows.h"
 #include "methods/registry_cuda.h"
-#include "rows/cuda/level_codec.h"
+#include "rows/cuda/level_means.h"
 
 namespace pith::cuda {
 namespace {
@@ -39,7 +39,8 @@ std::shared_ptr<const DeviceCodec> GearDeviceCodec::with_tables(const TableSite&
 }  // namespace
 
 std::shared_ptr<const DeviceCodec> make_gear_on_gpu(const MethodOptions& o) {
-  const GearFormat gear = o.as<GearOptions>().format();
+  const auto& asked = o.as<GearOptions>();
+  const GearFormat gear = asked.format();
   static_assert(LevelSide::kMostRank == kGearRankOnGpu);
   static_assert(LevelSide::kMostApart == kApartOnGpu);
   const CodecRow& kivi = codec_row("kivi");
@@ -51,9 +52,9 @@ std::shared_ptr<const DeviceCodec> make_gear_on_gpu(const MethodOptions& o) {
     side->rank = static_cast<int>(gear.rank);
     side->group_blocks = blocks;
   }
-  return std::make_shared<GearDeviceCodec>(
-      fmt::format("gear of {} bits, rank {} over {} rows", gear.bits, gear.rank, gear.group_rows),
-      format, gear);
+  const std::string name =
+      fmt::format("gear of {} bits, rank {} over {} rows", gear.bits, gear.rank, gear.group_rows);
+  return around_mean(std::make_shared<GearDeviceCodec>(name, format, gear), asked.mean_rows());
 }
 
 }  // namespace pith::cuda

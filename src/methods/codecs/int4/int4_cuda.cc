@@ -6,7 +6,7 @@ namespace pith::cuda {
 
 std::shared_ptr<const DeviceCodec> make_int4_on_gpu(const MethodOptions& options) {
   const auto& o = options.as<IntOptions>();
-  return make_grouped("int4", GroupedCodec::kInt4, {o.hadamard, o.center});
+  return make_grouped("int4", GroupedCodec::kInt4, {o.hadamard, o.group_rows(), o.mean_rows()});
 }
 
 }  // namespace pith::cuda

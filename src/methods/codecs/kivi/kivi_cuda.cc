@@ -6,8 +6,9 @@ namespace pith::cuda {
 
 std::shared_ptr<const DeviceCodec> make_kivi_on_gpu(const MethodOptions& options) {
   const auto& o = options.as<KiviOptions>();
-  return o.bits == 2 ? make_grouped("kivi2", GroupedCodec::kKivi2, {o.hadamard, o.center})
-                     : make_grouped("kivi4", GroupedCodec::kKivi4, {o.hadamard, o.center});
+  const GroupedForm form{o.hadamard, o.group_rows(), o.mean_rows()};
+  return o.bits == 2 ? make_grouped("kivi2", GroupedCodec::kKivi2, form)
+                     : make_grouped("kivi4", GroupedCodec::kKivi4, form);
 }
 
 }  // namespace pith::cuda

@@ -81,7 +81,7 @@ std::shared_ptr<const DeviceCodec> KvquantDeviceCodec::copy(cudaStream_t stream)
 
 void KvquantDeviceCodec::learn(const RowTarget& rows, DType dtype, const RowPositions& positions,
                                cudaStream_t stream) const {
-  KvquantSample sample;
+  HeadSample sample;
   sample.head_stride = rows.head_stride;
   sample.dtype = dtype;
   sample.heads = site_.kv_heads;

@@ -1,26 +1,18 @@
 #pragma once
-// The inputs and scratch of kvquant's tables on the GPU.
+// kvquant's tables on the GPU.
 
 #include "kernels/cuda/layer.h"
 #include "rows/cuda/level_format.h"
 
 namespace pith::cuda {
 
-/// The first rows of one side's heads.
-struct KvquantSample {
-  const void* rows = nullptr;  // [heads, .., D]
-  size_t head_stride = 0;      ///< numbers between heads
-  DType dtype = DType::kF16;   ///< kF16 or kBF16
-  int heads = 0, count = 0, dim = 0;
-  RowPositions positions;
-};
 /// Rows of head_dim `dim` that a sample may have: a thread block holds them all.
 constexpr int most_sample_rows(int dim) { return 16384 / dim; }
 
 /// levels [heads, 16] and, for keys, ranges [heads, 2, D] f16 <- those of `side` for the sample, as
 /// NonUniformRows::calibrate finds them. Cost a head: the sample's numbers, gone through about 100
 /// times in shared memory.
-void learn_kvquant(float* levels, uint16_t* ranges, const LevelSide& side,
-                   const KvquantSample& sample, cudaStream_t stream);
+void learn_kvquant(float* levels, uint16_t* ranges, const LevelSide& side, const HeadSample& sample,
+                   cudaStream_t stream);
 
 }  // namespace pith::cuda

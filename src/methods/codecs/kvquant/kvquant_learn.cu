@@ -15,7 +15,7 @@ constexpr int kThreads = kCoderThreads, kWarps = kCoderWarps, kRounds = 100;
 constexpr int kMost = LevelSide::kMostLevels;
 
 struct LearnParams {
-  KvquantSample sample;
+  HeadSample sample;
   PlacedSide side;
   float* levels;     // [heads, 16]
   uint16_t* ranges;  // [heads, 2, D]
@@ -157,7 +157,7 @@ struct Learner {
 template <class T, int D>
 __global__ void __launch_bounds__(kThreads) learn_kernel(const __grid_constant__ LearnParams p) {
   auto* shared = launched_shared<char>();
-  const KvquantSample& sample = p.sample;
+  const HeadSample& sample = p.sample;
   const int head = blockIdx.x, n = sample.count;
   auto* rows = reinterpret_cast<float*>(shared);
   auto* weights = rows + n * D;
@@ -189,8 +189,8 @@ __global__ void __launch_bounds__(kThreads) learn_kernel(const __grid_constant__
 
 }  // namespace
 
-void learn_kvquant(float* levels, uint16_t* ranges, const LevelSide& side,
-                   const KvquantSample& sample, cudaStream_t stream) {
+void learn_kvquant(float* levels, uint16_t* ranges, const LevelSide& side, const HeadSample& sample,
+                   cudaStream_t stream) {
   const auto n = static_cast<size_t>(sample.count), dim = static_cast<size_t>(sample.dim);
   const size_t bytes = sizeof(float) * (n * dim + std::max(n, dim));
   check_level_room("kvquant's sample of rows", bytes);

@@ -35,7 +35,8 @@ Offers ladder_on_gpu(const MethodOptions& options, const OfferSite& site) {
     const CodecRow& row = codec_row(part.name);
     const Offers step = row.on_gpu ? row.on_gpu(row.read(part), site) : Offers{.levels = false};
     const bool fits = step.levels && !step.before_rope;
-    ladder.limits.push_back({parameter, "int8, int4, kivi, qjl, turboquant or gear",
+    ladder.limits.push_back({parameter,
+                             "int8, int4, kivi, qjl, turboquant or gear, keys after RoPE",
                              fits ? "" : fmt::format("ladder({}={})", parameter, to_string(part))});
     ladder.block = step.block;  // rows come to the new ones, the last of the two
     ladder.limits.insert(ladder.limits.end(), step.limits.begin(), step.limits.end());

@@ -40,11 +40,10 @@ std::vector<Limit> limits_on_gpu(const QjlOptions& o, size_t dim) {
   const auto limit = [](const char* parameter, size_t value, bool fits, std::string there) {
     return Limit::of("qjl", parameter, value, fits, std::move(there));
   };
-  Limit center = Limit::of_group("qjl", "center", o.center, true);
+  Limit center = center_limit("qjl", o);
   if (sketch) center = limit("center", o.center, o.center == 0, center.there);
   center.there += "; 0 with residual=0";
   return {center,
-          pre_rope_limit("qjl", o),
           {"unbias", "false: scores are the estimates themselves",
            o.unbias_weights ? "qjl(unbias=true)" : ""},
           {"slack", "0: each group has channels of its own",
@@ -63,12 +62,7 @@ Offers qjl_on_gpu(const MethodOptions& options, const OfferSite& site) {
   const std::string text = write_options("qjl", o);
   const auto limits = limits_on_gpu(o, site.dim);
   if (o.residual > 0) {
-    const bool centred = site.side == Side::kKeys && o.center > 0;
-    return {.codec = text,
-            .code = text,
-            .shares = centred,
-            .block = centred ? o.center : 32,
-            .limits = limits};
+    return offers_centred({.codec = text, .code = text, .limits = limits}, o, site.side);
   }
   const CodecRow& kivi = codec_row("kivi");
   return {.codec = text,

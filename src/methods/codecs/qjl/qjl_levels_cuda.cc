@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "rows/cpu/plane_rows.h"
-#include "rows/cuda/level_codec.h"
+#include "rows/cuda/level_means.h"
 #include "rows/tight_rows.h"
 
 namespace pith::cuda {
@@ -75,13 +75,13 @@ LevelSide side_of(const PlaneFormat& planes) {
 
 std::shared_ptr<const DeviceCodec> make_qjl_levels(const QjlOptions& o) {
   LevelFormat format{side_of(o.key_planes()), side_of(o.value_planes())};
-  centre_keys(format.keys, o.center);
-  if (o.center > 0 && (o.residual == 2 || o.residual == 3)) {
+  centre_keys(format.keys, o.group_rows());
+  if (o.group_rows() > 0 && (o.residual == 2 || o.residual == 3)) {
     format.keys.order = LevelOrder::kKeyFragments;
     format.values.order = LevelOrder::kValueFragments;
   }
-  return std::make_shared<QjlLevels>(
-      fmt::format("qjl in {} bits, centred by {}", o.residual, o.center), format);
+  const std::string name = fmt::format("qjl in {} bits, centred by {}", o.residual, o.group_rows());
+  return around_mean(std::make_shared<QjlLevels>(name, format), o.mean_rows());
 }
 
 }  // namespace pith::cuda

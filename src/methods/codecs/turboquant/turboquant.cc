@@ -18,13 +18,8 @@ std::unique_ptr<Codec> make_turboquant(const MethodOptions& options, Side side) 
 Offers turboquant_on_gpu(const MethodOptions& options, const OfferSite& site) {
   const auto& o = options.as<TurboquantOptions>();
   const std::string text = write_options("turboquant", o);
-  const bool centred = site.side == Side::kKeys && o.center > 0;
-  return {.codec = text,
-          .code = text,
-          .shares = centred,
-          .block = centred ? o.center : 32,
-          .limits = {Limit::of_group("turboquant", "center", o.center, true),
-                     pre_rope_limit("turboquant", o)}};
+  return offers_centred({.codec = text, .code = text, .limits = {center_limit("turboquant", o)}}, o,
+                        site.side);
 }
 
 }  // namespace

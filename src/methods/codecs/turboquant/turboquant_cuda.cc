@@ -7,7 +7,7 @@
 #include "methods/codecs/turboquant/turboquant_cuda.h"
 #include "methods/registry_cuda.h"
 #include "rows/cpu/plane_rows.h"
-#include "rows/cuda/level_codec.h"
+#include "rows/cuda/level_means.h"
 
 namespace pith::cuda {
 namespace {
@@ -55,11 +55,10 @@ std::shared_ptr<const DeviceCodec> make_turboquant_on_gpu(const MethodOptions& o
   LevelFormat format{side, side};
   format.keys.whole_rows = o.whole_rows(Side::kKeys);
   format.values.whole_rows = o.whole_rows(Side::kValues);
-  centre_keys(format.keys, o.center);
-  return std::make_shared<TurboquantCodec>(
-      fmt::format("turboquant of {} bits, centred by {}{}", side.bits, o.center,
-                  o.fit ? ", scales that fit" : ""),
-      format);
+  centre_keys(format.keys, o.group_rows());
+  const std::string name = fmt::format("turboquant of {} bits, centred by {}{}", side.bits,
+                                       o.group_rows(), o.fit ? ", scales that fit" : "");
+  return around_mean(std::make_shared<TurboquantCodec>(name, format), o.mean_rows());
 }
 
 }  // namespace pith::cuda
