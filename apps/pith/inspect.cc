@@ -156,6 +156,7 @@ int inspect(const InspectOptions& o) {
   for (size_t tokens : lengths_to(session.context())) {
     costs.push_back({tokens, estimate_ledger(model->config(), options, tokens),
                      tokens * model->config().bytes_per_token(DType::kF16)});
+    costs.back().ledger.scratch += session.engine()->ledger().scratch;
   }
   if (o.engine.json) {
     Json list = Json::array();

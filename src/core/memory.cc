@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -107,6 +108,19 @@ size_t allocated_bytes(size_t wanted) {
   return wanted == 0 ? 0 : round_up(wanted, wanted >= kMapFrom ? kPage : kAlign);
 }
 
+size_t grown_bytes(size_t bytes, size_t limit) {
+  constexpr int kStepBits = 3;  // eight steps to a power of two
+  const int bits = static_cast<int>(std::bit_width(bytes));
+  const size_t step = bits <= kStepBits + 1 ? 1 : size_t{1} << (bits - kStepBits - 1);
+  const size_t grown = round_up(bytes, step);
+  return allocated_bytes(limit == 0 ? grown : std::max(bytes, std::min(grown, limit)));
+}
+
+size_t most_grown_bytes(size_t bytes, size_t buffers) {
+  // A step is at most an eighth of what it is a step to; each buffer is rounded up to whole units.
+  return bytes + bytes / 8 + buffers * kAlign;
+}
+
 void Buffer::reallocate(size_t wanted) {
   const size_t capacity = allocated_bytes(wanted);
   if (capacity == capacity_) return;
@@ -151,11 +165,7 @@ void Buffer::reserve(size_t bytes) {
 }
 
 void Buffer::resize(size_t bytes) {
-  if (bytes > capacity_) {
-    size_t grown = capacity_ + capacity_ / 8;
-    if (growth_limit_ != 0) grown = std::min(grown, growth_limit_);
-    reallocate(std::max(bytes, grown));
-  }
+  if (bytes > capacity_) reallocate(grown_bytes(bytes, growth_limit_));
   if (bytes < size_ && counter_->poison()) std::memset(data_ + bytes, 0xFF, size_ - bytes);
   size_ = bytes;
 }

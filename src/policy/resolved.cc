@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "pith/error.h"
+#include "policy/host_room.h"
 #include "policy/refusal.h"
 
 namespace pith {
@@ -190,9 +191,9 @@ std::string CohortPolicy::describe(const ProtectedRows& protect) const {
                      kept.empty() ? "" : fmt::format(" [protected {}]", kept));
 }
 
-// Stores grow by eighths of what they hold, up to the context, in pieces of 64 rows and blocks of
-// 32; a window before a body has room for twice its rows; a bounded body may have all its room from
-// the first row on. Beside a row lie at most a position and attention mass.
+// On the GPU stores grow by eighths of what they hold, up to the context, in pieces of 64 rows and
+// blocks of 32; a window before a body has room for twice its rows; a bounded body may have all its
+// room from the first row on. Beside a row lie at most a position and attention mass.
 double CohortPolicy::most_free_on_gpu(size_t exact, size_t body, double coded_bytes) const {
   constexpr size_t kPieces = 128;
   const size_t side = selector.needs.all() ? 0 : sizeof(int32_t) + sizeof(float);
@@ -228,13 +229,18 @@ void CohortPolicy::estimate(Ledger& ledger, size_t tokens, const ProtectedRows& 
   const double coded = body == 0 ? 0
                                  : keys.sizes->most_bytes(body, dim, evicted) +
                                        values.sizes->most_bytes(body, dim, evicted);
+  const size_t before = ledger.payload + ledger.metadata;
   ledger.payload += count * (exact * exact_row_bytes() + static_cast<size_t>(std::ceil(coded)));
   const size_t exact_side = selector.rule->mass({}, 1).queries > 0 ? sizeof(float) : 0;
   ledger.metadata += static_cast<size_t>(static_cast<double>(count * body) * side) +
                      count * of_protected * sizeof(uint32_t) +
                      count * (o.sink + o.window) * exact_side +
                      static_cast<size_t>(static_cast<double>(count) * state_bytes);
-  if (device == Device::kCuda)
+  const size_t used = ledger.payload + ledger.metadata - before;
+  if (device == Device::kCpu)
+    ledger.slack +=
+        std::max(used, count * most_on_host(*this, {o, of_protected, body, side})) - used;
+  else
     ledger.slack += static_cast<size_t>(static_cast<double>(count) *
                                         most_free_on_gpu(exact, body, this->coded() ? coded : 0));
   for (const Side s : {Side::kKeys, Side::kValues}) {

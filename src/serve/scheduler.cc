@@ -76,7 +76,6 @@ void Scheduler::submit(std::shared_ptr<Task> task) {
   {
     const std::lock_guard guard(costs_lock_);
     bytes = costs_.bytes(task->policy, task->session, tokens) * task->choices;
-    bytes += bytes / 8;  // stores grow ahead of their rows
   }
   const size_t scratch = engine_->ledger().total_bytes();
   if (bytes + scratch > books_.budget()) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/allocation.h"
 #include "model/prompt_pass.h"
 #include "pith/error.h"
 #include "session/state.h"
@@ -307,6 +308,10 @@ Ledger estimate_ledger(const ModelConfig& config, const SessionOptions& options,
   const ResolvedPolicy policy(o.policy, cache_shape(config, o), o.seed, device);
   if (!o.protect.empty()) policy.check_protect();
   Ledger most = policy.estimate(tokens, rows);
+  // Where the last token left off, and its logits, which are the host's where there is a GPU.
+  most.scratch += grown_bytes(static_cast<size_t>(config.hidden) * sizeof(float));
+  if (device == Device::kCpu)
+    most.scratch += grown_bytes(static_cast<size_t>(config.vocab) * sizeof(float));
   most.scratch += PromptPass::bytes(config, o.policy, tokens);
   return most;
 }

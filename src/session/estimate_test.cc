@@ -1,0 +1,85 @@
+// What estimates promise: no session holds more, and they are not far above it.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "policy/registry.h"
+#include "session/test_company.h"
+#include "session/test_demo.h"
+
+namespace pith {
+namespace {
+
+using test::demo;
+using test::some_ids;
+
+/// Every selector of the registry over plain and coded rows, and every codec of it.
+std::vector<std::string> forms() {
+  std::vector<std::string> all;
+  for (const SelectorRow& row : selector_rows()) {
+    std::string text = row.info.name;
+    const std::string& size = row.info.size_parameter;
+    if (!size.empty()) text += "(" + size + (size == "rate" ? "=0.25)" : "=96)");
+    all.push_back(text);
+    all.push_back(text + "+int4" + (row.owns_window ? "" : ",window=16"));
+  }
+  for (const CodecRow& row : codec_rows()) {
+    const std::string codec = row.info.name == "csr" ? "csr(online=32)" : row.info.name;
+    all.push_back("exact+" + codec);
+    all.push_back("exact+k:int8+v:" + codec + ",sink=4,window=32");
+  }
+  for (const char* more :
+       {"keydiff(budget=96)+int4,prompt=exact", "snapkv(budget=96)+int4,prompt=once",
+        "uniform(budget=96,heavy=32)+int4", "express(s=64,heavy=32)+turboquant,window=16"})
+    all.emplace_back(more);
+  return all;
+}
+
+/// Reads `tokens` in all, the last one by one. What the session holds in the end, by the engine's
+/// account or by its own ledger, and what was estimated.
+std::pair<size_t, size_t> measure(const std::string& policy, size_t tokens, size_t chunk) {
+  EngineOptions e;
+  e.threads = 2;
+  e.chunk = chunk;
+  const auto engine = std::make_shared<Engine>(demo(), e);
+  const SessionOptions o = test::with_policy(policy, 1024);
+  const Session first(engine, o);  // with it comes what all sessions of a policy begin as
+  const size_t before = engine->bytes_in_use() - engine->ledger().total_bytes();
+  Session session(engine, o);
+  constexpr size_t kAnswer = 4;
+  const auto ids = some_ids(tokens, 7);
+  session.prefill(std::span(ids).first(tokens - kAnswer));
+  for (size_t i = tokens - kAnswer; i < tokens; ++i) session.decode(ids[i]);
+  const size_t held = engine->bytes_in_use() - engine->ledger().total_bytes() - before;
+  return {std::max(held, session.ledger().total_bytes()),
+          estimate_ledger(demo()->config(), o, tokens, Device::kCpu).total_bytes()};
+}
+
+TEST(Estimates, AreAnUpperBoundAndNotFarOff) {
+  double loosest = 1, sum = 0;
+  size_t cases = 0;
+  for (const std::string& policy : forms())
+    for (const auto& [tokens, chunk] : {std::pair<size_t, size_t>{40, 512}, {150, 64}, {420, 64}}) {
+      SCOPED_TRACE(policy + ", " + std::to_string(tokens) + " tokens");
+      const auto [held, most] = measure(policy, tokens, chunk);
+      EXPECT_LE(held, most);
+      const double ratio = static_cast<double>(most) / static_cast<double>(held);
+      // What a prompt takes that is read exactly is there only while it is read.
+      if (policy.find("prompt=") == std::string::npos) {
+        loosest = std::max(loosest, ratio);
+        sum += ratio;
+        ++cases;
+      }
+      if (std::getenv("PITH_SHOW_ESTIMATES"))
+        std::printf("%-56s %4zu %9zu %9zu %.3f\n", policy.c_str(), tokens, held, most, ratio);
+    }
+  // A codec's groups of rows are bounded by a group for each row that may be left of one.
+  EXPECT_LE(loosest, 1.8);
+  EXPECT_LE(sum / static_cast<double>(cases), 1.15);
+  std::printf("the loosest is %.3f of what is held, the mean %.3f\n", loosest,
+              sum / static_cast<double>(cases));
+}
+
+}  // namespace
+}  // namespace pith
