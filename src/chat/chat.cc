@@ -9,7 +9,6 @@
 #include "chat/built_in.h"
 #include "chat/sources.h"
 #include "chat/template.h"
-#include "core/json_file.h"
 #include "model/tokenizers/tokenizer_vocab.h"
 #include "pith/error.h"
 #include "pith/tokenizer.h"
@@ -31,18 +30,17 @@ struct ChatTemplate::State {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
 using Variables = std::map<std::string, Value, std::less<>>;
 
-Json parse_part(const std::string& text, const char* what, Json::value_t kind) {
-  refuse_wide_integers(text, fmt::format("the {} of a chat", what));
-  Json json = Json::parse(text, nullptr, false);
-  if (json.is_discarded() || json.type() != kind) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the {} of a chat must be a JSON {}", what,
-                            kind == Json::value_t::array ? "list" : "object"));
-  }
-  return json;
+[[noreturn]] void refuse_part(const char* what, const char* kind) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("the {} of a chat must be a JSON {}", what, kind));
+}
+
+Value list_part(const std::string& text, const char* what) {
+  auto value = chat::read_json(text);
+  if (!value || value->list() == nullptr) refuse_part(what, "list");
+  return *std::move(value);
 }
 
 /// Roles that are words of the template's language, not of a user's: some templates build special
@@ -53,30 +51,30 @@ bool is_known_role(std::string_view role) {
   return std::find(kRoles.begin(), kRoles.end(), role) != kRoles.end();
 }
 
-Value message_value(const Json& message) {
-  if (!message.is_object()) {
+Value message_value(const Value& message) {
+  const chat::Dict* dict = message.dict();
+  if (dict == nullptr) {
     throw Error(ErrorCode::kInvalidArgument,
                 "a message of a chat must be an object with role and content");
   }
-  Value value = chat::from_json(message);
-  const auto role = message.find("role");
-  if (role == message.end() || !role->is_string() || !is_known_role(role->get<std::string>()))
-    return value;
-  chat::Dict trusted = *value.dict();
-  trusted.set(Text("role", Origin::kData), Text(role->get<std::string>(), Origin::kTemplate));
+  const Value* role = dict->find("role");
+  const Text* name = role == nullptr ? nullptr : role->text();
+  if (name == nullptr || !is_known_role(name->bytes())) return message;
+  chat::Dict trusted = *dict;
+  trusted.set(Text("role", Origin::kData), Text(name->bytes(), Origin::kTemplate));
   return trusted;
 }
 
 Value messages_value(const std::string& text) {
+  const Value messages = list_part(text, "messages");
   chat::Values out;
-  for (const Json& message : parse_part(text, "messages", Json::value_t::array))
-    out.push_back(message_value(message));
+  for (const Value& message : messages.list()->items) out.push_back(message_value(message));
   return chat::List(chat::List::Kind::kList, std::move(out));
 }
 
 Value list_value(const std::string& text, const char* what) {
   if (text.empty()) return chat::None{};
-  return chat::from_json(parse_part(text, what, Json::value_t::array));
+  return list_part(text, what);
 }
 
 std::tm local_time() {
@@ -166,8 +164,9 @@ const std::string& ChatTemplate::name() const { return state_->main.name(); }
 std::vector<ChatRun> ChatTemplate::render(const ChatRequest& request) const {
   Variables variables;
   if (!request.variables.empty()) {
-    const Json more = parse_part(request.variables, "variables", Json::value_t::object);
-    for (const auto& [name, value] : more.items()) variables[name] = chat::from_json(value);
+    const auto more = chat::read_json(request.variables);
+    if (!more || more->dict() == nullptr) refuse_part("variables", "object");
+    for (const auto& [name, value] : more->dict()->items) variables[name.text()->bytes()] = value;
   }
   variables["messages"] = messages_value(request.messages);
   variables["tools"] = list_value(request.tools, "tools");
@@ -206,8 +205,8 @@ std::vector<int32_t> ChatTemplate::encode(const Tokenizer& tokenizer,
 // Seen by rendering an answer that is a word of ours: what follows it is the end.
 ChatTurnEnd ChatTemplate::turn_end(const Tokenizer& tokenizer) const {
   static constexpr std::string_view kAnswer = "pith-answer";
-  Json messages{{{"role", "user"}, {"content", "question"}},
-                {{"role", "assistant"}, {"content", kAnswer}}};
+  nlohmann::ordered_json messages{{{"role", "user"}, {"content", "question"}},
+                                  {{"role", "assistant"}, {"content", kAnswer}}};
   // Some templates end an answer only where another message follows.
   for (const bool goes_on : {false, true}) {
     if (goes_on) messages.push_back({{"role", "user"}, {"content", "another"}});

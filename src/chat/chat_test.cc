@@ -232,23 +232,41 @@ TEST(Chat, RequestsAreChecked) {
             std::string::npos);
 }
 
-// JSON's reader would make a float of it: 1e+20 for 100000000000000000001.
-TEST(Chat, IntegersOfMoreThan64BitsAreRefused) {
+// JSON's reader would make a float of it: 1e+20 for 100000000000000000001. Expected as Jinja2 has
+// it.
+TEST(Chat, IntegersOfAnyLengthKeepTheirDigits) {
   const auto tokenizer = tokenizer_of("qwen2");
-  const ChatTemplate chat("{{ messages[0].n }}", "test", *tokenizer);
-  const auto rendered = [&](const std::string& number) {
+  const auto rendered = [&](const std::string& source, const std::string& number) {
+    const ChatTemplate chat(source, "test", *tokenizer);
     ChatRequest request;
     request.messages =
         R"([{"role": "user", "content": "\"18446744073709551616", "n": )" + number + "}]";
     return text_of(chat.render(request));
   };
-  EXPECT_EQ(rendered("9223372036854775807"), "9223372036854775807");
-  EXPECT_EQ(rendered("1.5e300"), "1.5e+300");
-  EXPECT_EQ(rendered("0.1000000000000000000000"), "0.1");
-  for (const char* wide : {"9223372036854775808", "100000000000000000001", "-99999999999999999999"})
-    EXPECT_NE(failure(ErrorCode::kInvalidArgument, [&] { rendered(wide); }).find("64 bits"),
-              std::string::npos)
-        << wide;
+  const std::string print = "{{ messages[0].n }}";
+  EXPECT_EQ(rendered(print, "1.5e300"), "1.5e+300");
+  EXPECT_EQ(rendered(print, "0.1000000000000000000000"), "0.1");
+  EXPECT_EQ(rendered(print, "1e20"), "1e+20");
+  for (const std::string wide :
+       {"9223372036854775807", "9223372036854775808", "18446744073709551615",
+        "18446744073709551616", "100000000000000000001", "-9223372036854775808",
+        "-9223372036854775809", "-99999999999999999999"}) {
+    EXPECT_EQ(rendered(print, wide), wide);
+    EXPECT_EQ(rendered("{{ messages[0] | tojson }}", wide),
+              R"({"role": "user", "content": "\"18446744073709551616", "n": )" + wide + "}");
+    EXPECT_EQ(rendered("{{ 'n=' ~ messages[0].n ~ [messages[0].n] }}", wide),
+              "n=" + wide + "[" + wide + "]");
+    EXPECT_EQ(rendered("{{ messages[0].n is integer and messages[0].n is number and messages[0].n "
+                       "is not float and messages[0].n == messages[0].n }}",
+                       wide),
+              "True");
+    EXPECT_EQ(rendered("{{ 'yes' if messages[0].n else 'no' }}", wide), "yes");
+    EXPECT_EQ(rendered("{{ messages[0].content }}", wide), "\"18446744073709551616");
+  }
+  EXPECT_NE(failure(ErrorCode::kInvalidArgument,
+                    [&] { rendered("{{ messages[0].n + 1 }}", "100000000000000000001"); })
+                .find("more than 64 bits"),
+            std::string::npos);
 }
 
 TEST(Chat, NamedSpecialTokensReachTheTemplate) {

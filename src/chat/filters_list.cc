@@ -10,7 +10,6 @@
 
 #include "chat/filters.h"
 #include "chat/interpreter.h"
-#include "core/json_file.h"
 
 namespace pith::chat {
 
@@ -354,10 +353,9 @@ Value unique(Runtime& rt, const Value& self, const Arguments& a) {
 Value parse_json(Runtime& rt, const Value& self, const Arguments&) {
   if (self.text() == nullptr) rt.fail(fmt::format("from_json of {}", describe_type(self)));
   rt.charge(self.text()->size());
-  refuse_wide_integers(self.text()->bytes(), "from_json");
-  const auto json = nlohmann::ordered_json::parse(self.text()->bytes(), nullptr, false);
-  if (json.is_discarded()) rt.fail("from_json: the text is no JSON");
-  return from_json(json);
+  auto value = read_json(self.text()->bytes());
+  if (!value) rt.fail("from_json: the text is no JSON");
+  return *std::move(value);
 }
 
 constexpr Entry kFilters[] = {

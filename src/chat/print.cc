@@ -72,6 +72,7 @@ void append_plain(Text& out, const Value& value) {
     return out.append(value.integer() != 0 ? "True" : "False", Origin::kTemplate);
   if (value.is_integer()) return out.append(std::to_string(value.integer()), Origin::kTemplate);
   if (value.is_float()) return out.append(float_text(value.number()), Origin::kTemplate);
+  if (value.wide() != nullptr) return out.append(*value.wide(), Origin::kTemplate);
   if (const List* list = value.list()) return append_list(out, *list);
   if (const Dict* dict = value.dict()) return append_dict(out, *dict);
   throw Error(ErrorCode::kUnsupported, fmt::format("{} cannot be printed", describe_type(value)));
@@ -122,6 +123,8 @@ class JsonWriter {
       out_ += value.integer() != 0 ? "true" : "false";
     } else if (value.is_integer()) {
       out_ += std::to_string(value.integer());
+    } else if (value.wide() != nullptr) {
+      out_ += *value.wide();
     } else if (value.is_float()) {
       const double x = value.number();
       out_ += std::isnan(x)   ? "NaN"

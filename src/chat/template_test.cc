@@ -293,7 +293,7 @@ TEST(ChatData, IsChecked) {
   for (int i = 0; i < 200; ++i) deep = nlohmann::ordered_json::array({deep});
   EXPECT_THROW(from_json(deep), Error);
   EXPECT_THROW(from_json(nlohmann::ordered_json("\xFF")), Error);
-  EXPECT_THROW(from_json(nlohmann::ordered_json(UINT64_MAX)), Error);
+  EXPECT_EQ(to_text(from_json(nlohmann::ordered_json(UINT64_MAX))).bytes(), "18446744073709551615");
 }
 
 }  // namespace

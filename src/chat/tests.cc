@@ -33,10 +33,12 @@ Value is_false(Runtime&, const Value& self, const Arguments&) {
   return Value(self.is_bool() && self.integer() == 0);
 }
 Value is_integer(Runtime&, const Value& self, const Arguments&) {
-  return Value(self.is_integer() && !self.is_bool());
+  return Value((self.is_integer() && !self.is_bool()) || self.wide() != nullptr);
 }
 Value is_float(Runtime&, const Value& self, const Arguments&) { return Value(self.is_float()); }
-Value is_number(Runtime&, const Value& self, const Arguments&) { return Value(self.is_number()); }
+Value is_number(Runtime&, const Value& self, const Arguments&) {
+  return Value(self.is_number() || self.wide() != nullptr);
+}
 Value is_string(Runtime&, const Value& self, const Arguments&) {
   return Value(self.text() != nullptr);
 }

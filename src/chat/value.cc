@@ -103,6 +103,7 @@ std::string describe_type(const Value& value) {
   if (value.is_bool()) return "a boolean";
   if (value.is_integer()) return "an integer";
   if (value.is_float()) return "a float";
+  if (value.wide() != nullptr) return "an integer of more than 64 bits";
   if (value.text() != nullptr) return "a string";
   if (value.dict() != nullptr) return "a dict";
   if (value.space() != nullptr) return "a namespace";
@@ -144,6 +145,7 @@ bool equal(const Value& a, const Value& b) {
   }
   if (const Dict* dict = a.dict()) return dict == b.dict() || equal_dicts(*dict, *b.dict());
   if (a.space() != nullptr) return a.space() == b.space();
+  if (a.wide() != nullptr) return *a.wide() == *b.wide();
   return a.is_undefined() || a.is_none();
 }
 
@@ -165,7 +167,8 @@ Value from_json_within(const nlohmann::ordered_json& json, uint32_t levels) {
     case Type::boolean: return json.get<bool>();
     case Type::number_integer: return json.get<int64_t>();
     case Type::number_unsigned:
-      if (json.get<uint64_t>() > uint64_t{INT64_MAX}) refuse("an integer of more than 64 bits");
+      if (json.get<uint64_t>() > uint64_t{INT64_MAX})
+        return WideInteger(std::to_string(json.get<uint64_t>()));
       return json.get<int64_t>();
     case Type::number_float: return json.get<double>();
     case Type::string: return text(json.get_ref<const std::string&>());

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -27,6 +28,14 @@ struct Undefined {
 };
 struct None {};
 
+/// A whole number of more than 64 bits, as data may hold: printed, compared and asked for its type,
+/// but not calculated with.
+struct WideInteger {
+  explicit WideInteger(std::string text)
+      : digits(std::make_shared<const std::string>(std::move(text))) {}
+  std::shared_ptr<const std::string> digits;
+};
+
 struct List;
 struct Dict;
 struct Namespace;
@@ -46,7 +55,7 @@ struct Function {
 struct Value {
   std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const Text>,
                std::shared_ptr<const List>, std::shared_ptr<const Dict>, std::shared_ptr<Namespace>,
-               std::shared_ptr<const Loop>, Function>
+               std::shared_ptr<const Loop>, Function, WideInteger>
       data;
 
   Value() = default;
@@ -65,6 +74,11 @@ struct Value {
   Namespace* space() const { return pointer<Namespace>(); }
   const Loop* loop() const { return pointer<const Loop>(); }
   const Function* function() const { return std::get_if<Function>(&data); }
+  /// The digits of a wide integer, or null. It is no number to calculate with (is_number()).
+  const std::string* wide() const {
+    const auto* held = std::get_if<WideInteger>(&data);
+    return held == nullptr ? nullptr : held->digits.get();
+  }
   bool is_undefined() const { return std::holds_alternative<Undefined>(data); }
   bool is_none() const { return std::holds_alternative<None>(data); }
   bool is_bool() const { return std::holds_alternative<bool>(data); }
@@ -147,9 +161,11 @@ Text to_text(const Value& value);
 Text to_repr(const Value& value);
 std::string float_text(double value);
 
-/// From JSON; strings are data. Throws kInvalidArgument for more than 100 levels, integers of more
-/// than 64 bits and strings that are not UTF-8.
+/// From JSON; strings are data. Throws kInvalidArgument for more than 100 levels and strings that
+/// are not UTF-8.
 Value from_json(const nlohmann::ordered_json& json);
+/// The same of a text, whose integers may have any length. None if the text is no JSON.
+std::optional<Value> read_json(std::string_view text);
 
 struct JsonStyle {
   int indent = -1;  ///< -1: one line
