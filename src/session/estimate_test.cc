@@ -75,7 +75,7 @@ TEST(Estimates, AreAnUpperBoundAndNotFarOff) {
         std::printf("%-56s %4zu %9zu %9zu %.3f\n", policy.c_str(), tokens, held, most, ratio);
     }
   // A codec's groups of rows are bounded by a group for each row that may be left of one.
-  EXPECT_LE(loosest, 1.8);
+  EXPECT_LE(loosest, 2.5);
   EXPECT_LE(sum / static_cast<double>(cases), 1.15);
   std::printf("the loosest is %.3f of what is held, the mean %.3f\n", loosest,
               sum / static_cast<double>(cases));
