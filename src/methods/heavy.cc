@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "pith/error.h"
@@ -14,10 +15,12 @@ namespace {
 constexpr size_t kGroup = 32, kMostAtOnce = 512;  // rows
 
 /// Rows that leave at once if nobody says how many: about an eighth, in whole groups of what codecs
-/// code together; of few rows, whose quarter is no group, turn_of.
-std::optional<size_t> groups_of(size_t rows) {
-  if (rows < 4 * kGroup) return std::nullopt;
-  return std::clamp((rows / 8 + kGroup / 2) / kGroup * kGroup, kGroup, kMostAtOnce);
+/// code together, `together` or 32; of few rows, whose quarter is no 32 or whose half is no group,
+/// turn_of.
+std::optional<size_t> groups_of(size_t rows, size_t together) {
+  const size_t group = together > kMostAtOnce ? kGroup : std::lcm(kGroup, together);
+  if (rows < std::max(4 * kGroup, 2 * group)) return std::nullopt;
+  return std::clamp((rows / 8 + group / 2) / group * group, group, kMostAtOnce);
 }
 
 }  // namespace
@@ -54,7 +57,7 @@ std::optional<HeavySizes> HeavyOptions::sizes(const BudgetSite& site) const {
   HeavySizes sizes{rows, interval.value_or(0), queries};
   // As with scores (docs/decisions/0095): an interval that is given comes on top of rows.
   if (!interval || heavy->unit == Budget::Unit::kBytes) {
-    const Turnover turnover = within(rows, interval ? interval : groups_of(rows));
+    const Turnover turnover = within(rows, interval ? interval : groups_of(rows, site.together));
     sizes.budget = turnover.stay, sizes.interval = turnover.come;
   }
   sizes.by_key = static_cast<size_t>(std::lround(keys * static_cast<double>(sizes.budget)));

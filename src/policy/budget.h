@@ -38,6 +38,7 @@ struct BudgetSite {
   /// The most bytes of one KV head that holds so many body rows, sink, window and all that lies
   /// beside rows included. It rises with the rows.
   std::function<double(size_t rows)> bytes;
+  size_t together = 1;  ///< body rows that share something in their codes
   /// Of bytes: the most rows that fit. Throws kInvalidArgument where that is less than one row;
   /// `what` begins the message. A share is never refused for being small: until the text has grown
   /// it is `least` rows, the fewest that its taker can work with.

@@ -134,8 +134,8 @@ void compare_rows(Found& found, const Asked& a, const DeviceOffers& d, const std
   require(found, !drawn || !lacks_positions, what,
           "heads that draw their rows fill groups of their own, where keys before RoPE have no "
           "positions beside them: codecs of keys after RoPE");
-  require(found, !(drawn || (n.body == Needs::Body::kCoreset && n.evicts > 0)) || a.learns() == 0,
-          what, "heads have different first rows then: codecs without tables of first rows");
+  require(found, !drawn || a.learns() == 0, what,
+          "heads have different first rows then: codecs without tables of first rows");
   require(found, !drawn || n.evicts == 0 || !(a.keys.shares || a.values.shares),
           what + " with heavy rows",
           "rows that were coded come in other groups then: codecs whose "

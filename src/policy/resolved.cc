@@ -32,6 +32,9 @@ SideChoice choose_side(const PolicyRule& rule, const RulePlace& place, Side side
   Offers& offers = choice.offers;
   const bool on_gpu = place.device == Device::kCuda;
   const auto dim = static_cast<size_t>(place.shape.head_dim);
+  const Offers gpu =
+      row.on_gpu ? row.on_gpu(options, {side, dim}) : Offers{.codec = text, .there = false};
+  if (gpu.shares) choice.together = gpu.block;  // on both devices alike
   if (row.dense)
     offers = {.codec = text, .levels = !on_gpu || *row.dense != DType::kF32, .coded = false};
   else if (!on_gpu)
@@ -39,7 +42,7 @@ SideChoice choose_side(const PolicyRule& rule, const RulePlace& place, Side side
               .before_rope = choice.sizes->pre_rope(),
               .block = choice.sizes->block_rows()};
   else
-    offers = row.on_gpu ? row.on_gpu(options, {side, dim}) : Offers{.codec = text, .there = false};
+    offers = gpu;
   return choice;
 }
 
@@ -59,6 +62,7 @@ void place_selector(CohortPolicy& c, const SelectorRow& row, const MethodOptions
   c.budget.context = shape.context;
   c.budget.percent_of = shape.percent_of;
   c.budget.caches = static_cast<size_t>(shape.layers * shape.kv_heads);
+  c.budget.together = std::max(c.keys.together, c.values.together);
   const bool usual = c.coded() || !row.sink_of_codes;
   uint32_t sink = rule.sink.value_or(usual ? row.default_sink : 0);
   // For a window that is the selector's own budget:

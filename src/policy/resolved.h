@@ -44,6 +44,7 @@ struct SideChoice {
   DType exact = DType::kF16;           ///< of exact rows
   DType body = DType::kF16;            ///< of a body whose rows are plain numbers
   Offers offers;                       ///< on the device
+  size_t together = 1;                 ///< body rows that share something in their codes
   std::shared_ptr<const Codec> sizes;  ///< what budgets and estimates ask; it makes no rows
   std::unique_ptr<Codec> make_codec(Side side) const;
 };

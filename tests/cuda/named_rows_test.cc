@@ -201,9 +201,6 @@ TEST(CudaNamedRows, HoldTheRowsThatTheCpuHolds) {
           "kvquant(bits=4,calibrate=96)", "int4(hadamard=true,center=96,pre_rope=true)",
           "k:turboquant(bits=4)+v:gear(bits=4,rows=32)"}) {
       const std::string policy = over(text, codec);
-      // Refused: a coreset beside heavy rows, in codes whose tables are learnt.
-      if (policy.starts_with("express(s=64,heavy") && policy.find("=96") != std::string::npos)
-        continue;
       SCOPED_TRACE(policy);
       if (left_out()) continue;
       Pair pair(policy, 64, DType::kF16);
@@ -218,7 +215,8 @@ TEST(CudaNamedRows, LargerGroupsUnderSelectors) {
   PITH_NEEDS_GPU();
   for (const char* text :
        {"knorm(budget=192),sink=0,window=64", "h2o(budget=256),sink=0,window=64",
-        "express(heavy=0,s=64),sink=0,window=64", "snapkv(budget=256),sink=0,window=64"}) {
+        "express(heavy=0,s=64),sink=0,window=64", "snapkv(budget=256),sink=0,window=64",
+        "express(s=64,heavy=256),sink=0,window=64"}) {
     for (const char* codec :
          {"turboquant(bits=4,center=128)", "qjl(residual=4)", "gear(bits=4,rows=128)"}) {
       const std::string policy = over(text, codec);
@@ -261,13 +259,17 @@ TEST(CudaNamedRows, LargerGroupsOfSettledRows) {
   }
 }
 
-// Coresets over codes whose tables are made of the first rows, which wait until then.
+// Coresets over codes whose tables are made of the first rows, which wait until then; of heavy rows
+// where there are some.
 TEST(CudaNamedRows, CoresetsWaitForTables) {
   PITH_NEEDS_GPU();
   for (const char* codec : {"csr(rope=post)", "csr", "kvquant(bits=4)",
                             "kvquant(bits=4,calibrate=96)", "int8(center=128,pre_rope=true)"}) {
-    for (const bool chunks : {true, false}) {
-      const std::string policy = over("express(heavy=0,s=64),sink=2,window=40", codec);
+    for (const auto& [text, chunks] : {std::pair{"express(heavy=0,s=64)", true},
+                                       {"express(heavy=0,s=64)", false},
+                                       {"express(s=64,heavy=300)", true},
+                                       {"express(s=64,heavy=300)", false}}) {
+      const std::string policy = over(std::string(text) + ",sink=2,window=40", codec);
       SCOPED_TRACE(policy);
       if (left_out()) continue;
       Pair pair(policy, 64, DType::kF16);

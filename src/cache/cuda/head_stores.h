@@ -226,6 +226,8 @@ class HeadStores {
   /// Of the body's rows the first `count` are in codes from now on, if they were not; with `late`
   /// the work may be left there, if nothing else of the pass looks at them.
   void pack(size_t count, LateWork* late = nullptr);
+  /// The body's tables are those that coded rows have learnt.
+  void share_tables();
   /// Whole blocks of them at a pass's end.
   void pack_blocks(bool chunk, LateWork& late);
   /// Rows that are selected from, from the body's row `first` on, as the codes give them back.

@@ -21,6 +21,7 @@ void HeadStores::archive(Archive& a, const SeenStream& seen) {
     if (chooser_->any_time()) late_.archive(a, plan_.state().body());
   }
   if (coded_) coded_->archive(a, seen.tokens);
+  share_tables();
   if (body_) body_->archive(a, seen.tokens);
   if (ragged_) {
     a.need(!a.loads() || run_.judged == last.keep, "another number of selected rows");

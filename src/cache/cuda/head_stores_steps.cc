@@ -328,6 +328,11 @@ void HeadStores::unpack(JudgedRows& rows, size_t first, DType dtype, ChunkSpace&
   unpack(rows, first, dtype, space.unpacked(first % kBlockRows + static_cast<size_t>(rows.rows)));
 }
 
+// A body that learnt from the rows that the heavy ones leave would need kernels with two tables.
+void HeadStores::share_tables() {
+  if (const auto codec = body_ && coded_ ? coded_->learnt() : nullptr) body_->follow(codec);
+}
+
 // Arrays beside the rows are in the body's order, whether they are codes or not.
 void HeadStores::pack(size_t count, LateWork* late) {
   if (count <= packed() || count < coded_->least_appended()) return;
@@ -337,6 +342,7 @@ void HeadStores::pack(size_t count, LateWork* late) {
   const size_t waiting = late ? late->codes.size() : 0;
   coded_->append({from, fresh, positions_of(call.rows), layer_.dtype},
                  late ? &late->codes : nullptr);
+  share_tables();
   if (late && late->codes.size() > waiting) {
     late->behind.push_back(call);
   } else {

@@ -72,6 +72,8 @@ class BodyStore {
   virtual void announce(size_t rows) = 0;
   /// Rows that are announced at least, together: more than one where tables are made of them.
   virtual size_t least() const { return 0; }
+  /// Heavy rows before it have learnt tables in this codec: they are its own too.
+  virtual void follow(const std::shared_ptr<const DeviceCodec>& /*codec*/) {}
   /// Positions that no row has that is announced after this, for bodies that look at positions.
   virtual void protect(std::span<const TokenRange> /*ranges*/) {}
   /// Takes what was announced, into bodies of this kind and equally many rows, in as few launches

@@ -60,6 +60,7 @@ CodedStore::CodedStore(const CodedStore& other)
       gone_(other.gone_),
       hidden_(other.hidden_),
       learned_(other.learned_),
+      follows_(other.follows_),
       records_(other.records_),
       waiting_(*site_.memory, MemoryKind::kPayload),
       veil_(other.veil_) {
@@ -350,7 +351,7 @@ void CodedStore::add_to(Ledger& ledger) const {
   const size_t waiting = waits() ? 4 * site_.heads * rows() * site_.dim : 0;
   ledger.payload += waiting;
   ledger.slack += waiting_.size() - waiting;
-  ledger.shared += codec_->shared_bytes();
+  ledger.shared += follows_ ? 0 : codec_->shared_bytes();
   ledger.rows_kept += rows() * site_.heads;
 }
 
@@ -374,7 +375,7 @@ void CodedStore::archive_counts(Archive& a, size_t tokens) {
   const bool alone = codec_->with_rows_alone(static_cast<int>(site_.dim)) == nullptr;
   a.need(alone || rows_ % codec_->block_rows() == 0, "a group of codes that is not whole");
   a.need(learned_ || rows_ == 0 || gone_ == 0 || codec_->learns_from() == 0, "rows without tables");
-  if (learned_) codec_->archive(a, site_.stream);
+  if (learned_ && !follows_) codec_->archive(a, site_.stream);
 }
 
 void CodedStore::archive_blocks(Archive& a, std::span<const size_t> of_heads) {

@@ -55,6 +55,13 @@ class CodedStore final : public BodyStore {
   void append(const NewRows& rows, std::vector<CodeWork>* later = nullptr);
   /// Rows that append() takes at least: a codec that learns does so from the first that come.
   size_t least_appended() const { return learned_ ? 0 : codec_->learns_from(); }
+  /// The codec with tables that this body's rows gave; null: it has none, or not yet.
+  std::shared_ptr<const DeviceCodec> learnt() const { return learned_ ? codec_ : nullptr; }
+  /// Codes by tables that another body's rows gave, and gives none itself.
+  void follow(std::shared_ptr<const DeviceCodec> codec) {
+    codec_ = std::move(codec);
+    learned_ = follows_ = true;
+  }
   /// Rows kept [G, stride] stay, of each head `count`, in that order. `most`: so many are held from
   /// now on, if more came in a crowd; 0: the tokens expected.
   void keep(const int32_t* kept, size_t stride, size_t count, size_t most = 0);
@@ -176,6 +183,7 @@ class CodedStore final : public BodyStore {
   size_t gone_ = 0;                 // rows that came before those
   size_t hidden_ = 0;               // of rows_
   bool learned_ = false;            // the codec, from this body's rows
+  bool follows_ = false;            // or from another's
   RecordTable records_;
   const RecordTable* lent_ = nullptr;               // the owner's, of bodies beside another
   DeviceBuffer waiting_;                            // [2, G, learns_from, D] while rows wait

@@ -45,6 +45,9 @@ class ExpressStore final : public BodyStore {
   size_t rows() const override { return state_.rows(); }
   void announce(size_t rows) override { advance(state_, rule_.shape, rows); }
   void take(std::span<const BodyMove> moves) const override;
+  void follow(const std::shared_ptr<const DeviceCodec>& codec) override {
+    if (codes_) codes_->follow(codec);
+  }
   size_t least() const override { return codes_ ? codes_->least_appended() : 0; }
   /// A halving is one block: many layers fill the card.
   size_t layers_together() const override {
@@ -163,8 +166,9 @@ void ExpressStore::unfold(const BodyMove& move, const ExpressArrays& room) {
   const RowTarget to{room.k, room.v, static_cast<size_t>(room.capacity) * site_.dim, 0};
   if (blocks > 0) codes_->unpack(to, {0, blocks, DType::kF16});
   const DType dtype = move.given_back ? DType::kF16 : site_.dtype;
-  // A row's own code gives back the same numbers again; another group's does not.
-  const bool differs = !move.given_back || site_.shares;
+  // A row's own code gives back the same numbers again; another group's does not, nor does that of
+  // a key that was rotated in between.
+  const bool differs = !move.given_back || site_.shares || site_.codec->learns_from() > 0;
   const RowPositions positions =
       move.positions ? RowPositions(move.positions, move.positions_stride, move.rows)
                      : RowPositions(move.position);
