@@ -44,8 +44,8 @@ Offers offers_centred(Offers offers, const CentreOptions& o, Side side) {
   return offers;
 }
 
-Limit center_limit(const std::string& method, const CentreOptions& o) {
-  Limit limit = Limit::of_group(method, "center", o.group_rows(), true);
+Limit center_limit(const std::string& method, const CentreOptions& o, size_t dim) {
+  Limit limit = Limit::of_group(method, "center", o.group_rows(), true, dim);
   limit.there += "; any with pre_rope=true";
   return limit;
 }

@@ -32,6 +32,6 @@ std::unique_ptr<Codec> centred_if_asked(std::unique_ptr<Codec> codec, const Cent
 /// Rows of levels on the GPU with such means.
 Offers offers_centred(Offers offers, const CentreOptions& o, Side side);
 /// The sizes of groups with a mean of their own that the GPU takes.
-Limit center_limit(const std::string& method, const CentreOptions& o);
+Limit center_limit(const std::string& method, const CentreOptions& o, size_t dim);
 
 }  // namespace pith

@@ -25,8 +25,8 @@ std::unique_ptr<Codec> make_int_rows(int bits, const IntOptions& o, Side side) {
 Offers int_on_gpu(const std::string& name, const std::string& code, const IntOptions& o,
                   const OfferSite& site, bool shares) {
   return offers_centred(
-      {.codec = code, .code = code, .shares = shares, .limits = {center_limit(name, o)}}, o,
-      site.side);
+      {.codec = code, .code = code, .shares = shares, .limits = {center_limit(name, o, site.dim)}},
+      o, site.side);
 }
 
 }  // namespace pith

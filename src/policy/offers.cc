@@ -33,9 +33,12 @@ Limit Limit::of(const std::string& method, const std::string& parameter, size_t 
 }
 
 Limit Limit::of_group(const std::string& method, const std::string& parameter, size_t rows,
-                      bool none) {
-  const bool fits = rows == 0 ? none : rows % 32 == 0 && std::has_single_bit(rows) && rows <= 256;
-  return of(method, parameter, rows, fits, none ? "0, 32, 64, 128 or 256" : "32, 64, 128 or 256");
+                      bool none, size_t dim) {
+  const size_t most = dim > 128 ? 128 : 256;  // 128 KiB of f32 while they are coded
+  const bool fits = rows == 0 ? none : rows % 32 == 0 && std::has_single_bit(rows) && rows <= most;
+  return of(
+      method, parameter, rows, fits,
+      std::string(none ? "0, " : "") + (most == 128 ? "32, 64 or 128" : "32, 64, 128 or 256"));
 }
 
 std::string Needs::text() const {
@@ -72,8 +75,7 @@ const DeviceOffers& DeviceOffers::of(Device device) {
                                  .positions = true,
                                  .turns_protected = true,
                                  .exact_prompts = true,
-                                 .halves = 0,
-                                 .narrow = 0};
+                                 .halves = 0};
   static const DeviceOffers kGpu{.name = "the GPU",
                                  .dims = {64, 128, 256},
                                  .any_type = false,
@@ -83,8 +85,7 @@ const DeviceOffers& DeviceOffers::of(Device device) {
                                  .positions = false,
                                  .turns_protected = false,
                                  .exact_prompts = false,
-                                 .halves = 16384,
-                                 .narrow = 128};
+                                 .halves = 16384};
   return device == Device::kCuda ? kGpu : kCpu;
 }
 
@@ -182,9 +183,9 @@ std::vector<Difference> compare(const Asked& a) {
           "heads that share a budget lie side by side");
   require(found, a.selector_there, fmt::format("the selector '{}'", a.selector),
           "it has no half for this device");
-  require(found, d.halves == 0 || n.halves <= d.halves,
+  require(found, d.halves == 0 || n.halves <= d.most_halves(a.head_dim),
           fmt::format("{} with halvings of {} rows", a.selector, n.halves),
-          fmt::format("at most {} rows are halved at once", d.halves));
+          fmt::format("at most {} rows are halved at once", d.most_halves(a.head_dim)));
   compare_types(found, a, d);
 
   for (const Offers* side : {&a.keys, &a.values}) {
@@ -207,13 +208,6 @@ std::vector<Difference> compare(const Asked& a) {
           fmt::format("the selector '{}' {}", a.selector, in_window),
           "exact, local and streaming_llm are there, selectors by score whose budget is no smaller "
           "than that window, and every one while the context is no longer than it");
-  const bool wide = d.narrow > 0 && a.head_dim > d.narrow;
-  require(found,
-          !wide || (!coded && !n.queries && n.halves == 0 && n.evicts == 0 &&
-                    n.body != Needs::Body::kDrawn),
-          fmt::format("{} at a head_dim of {}", what, a.head_dim),
-          "exact rows are there, under exact, local, streaming_llm and the selectors that judge "
-          "rows by score, but for expected_attention");
   require(found, d.exact_prompts || a.prompt == PromptReading::kChunks,
           fmt::format("prompt={}", to_string(a.prompt)),
           "a prompt is read in chunks that attend to what is compressed already: prompt=chunks");

@@ -22,9 +22,10 @@ struct Limit {
 
   static Limit of(const std::string& method, const std::string& parameter, size_t value, bool fits,
                   std::string there);
-  /// Of rows that share something on the GPU: whole blocks of 32. `none`: 0 will do too.
+  /// Of rows of `dim` channels that share something on the GPU: whole blocks of 32. `none`: 0 will
+  /// do too.
   static Limit of_group(const std::string& method, const std::string& parameter, size_t rows,
-                        bool none);
+                        bool none, size_t dim);
 };
 
 /// A selector's needs of codecs and devices.
@@ -84,9 +85,10 @@ struct DeviceOffers {
   bool positions;         ///< every row has its position beside it
   bool turns_protected;   ///< keys of protected rows that stand at positions inside the cache
   bool exact_prompts;     ///< prompts that are read a layer at a time
-  size_t halves;          ///< the most rows that are halved at once; 0: any number
-  int narrow;             ///< above this head_dim rows are exact and selected by score; 0: none is
+  size_t halves;  ///< the most rows that are halved at once, half as many above head_dim 128; 0:
+                  ///< any number
 
+  size_t most_halves(int head_dim) const { return head_dim > 128 ? halves / 2 : halves; }
   static const DeviceOffers& of(Device device);
 };
 

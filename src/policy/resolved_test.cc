@@ -80,7 +80,7 @@ TEST(Refusals, SayWhatIsNotThere) {
       {"uniform+ladder", "uniform over"},
       {"express(s=64,heavy=10,heavy_interval=9)+qjl(paper=true)", "a multiple of 32"},
       {"express(s=64,heavy=10,heavy_interval=96)+kivi(center=64)", "a multiple of 64"},
-      {"express(s=64,heavy=500)+csr(rope=post)", "tables of first rows"},
+      {"express(s=64,heavy=50,heavy_interval=64)+kvquant", "store of heavy rows"},
       {"h2o(budget=64)+qjl(paper=true,center=32)", "center"},
       {"uniform(budget=300,heavy=10,heavy_interval=20)+csr", "store of heavy rows"},
       {"snapkv(budget=96)+csr(rope=post)", "the first 256 rows"},
@@ -89,11 +89,10 @@ TEST(Refusals, SayWhatIsNotThere) {
   for (const auto& [policy, what] : kCases) expect_refused(kShape, policy, what);
   expect_refused({2, 4, 2, 64, {}, 100000}, "express(heavy=0,s=32768)", "at most 16384");
   expect_refused(shape_of(80), "exact", "head_dim of 80");
-  for (const char* policy :
-       {"exact+int4", "exact+kivi", "exact+turboquant(bits=3)", "snapkv(budget=64)+int8",
-        "exact+qjl(paper=true)", "expected_attention(budget=64)", "express(heavy=0,s=64)",
-        "balancekv(b=64,heavy=0)", "uniform", "uniform(budget=60,heavy=50)"})
-    expect_refused(shape_of(256), policy, "head_dim");
+  expect_refused(shape_of(256), "exact+qjl(paper=true)", "at head_dim 256");
+  expect_refused(shape_of(256), "exact+csr", "head_dim is 64 or 128");
+  expect_refused(shape_of(256), "exact+int8(center=256)", "0, 32, 64 or 128");
+  expect_refused({2, 4, 2, 256, {}, 100000}, "express(heavy=0,s=16384)", "at most 8192");
   expect_refused(shape_of(64, {0, 128}), "snapkv(budget=64)", "slides over a window of 128");
   expect_refused(shape_of(64, {0, 128}), "snapkv(budget=130)", "slides over a window of 128");
   expect_refused(shape_of(64, {0, 128}), "pyramidkv(budget=500)", "slides over a window of 128");
@@ -144,7 +143,7 @@ TEST(ResolvedPolicy, SelectorsWithMoreRowsThanASlidingLayerNeedsAreExactThere) {
 }
 
 // Of every selector over every codec this and no more is refused on the GPU, and nothing on the
-// CPU. Express's heavy rows leave by fewer than gear and qjl code together.
+// CPU.
 TEST(Refusals, OfPairsAreThese) {
   for (const SelectorRow& selector : selector_rows())
     for (const CodecRow& codec : codec_rows()) {
@@ -157,17 +156,10 @@ TEST(Refusals, OfPairsAreThese) {
           over == "f32" ||
           (name == "adakv" && (over == "kivi" || over == "qjl" || over == "kvquant" ||
                                over == "gear" || over == "csr")) ||
-          (over == "kvtc" && !keeps_none) || (over == "ladder" && name != "exact" && !keeps_none) ||
-          (name == "express" &&
-           (over == "csr" || over == "kvquant" || over == "gear" || over == "qjl"));
-      for (const int dim : {64, 128})
-        EXPECT_EQ(!why_not(selector, codec, Device::kCuda, dim).empty(), refused);
-      // Wide heads: plain rows under selectors that judge by score alone.
-      const bool by_score =
-          name != "express" && name != "balancekv" && name != "expected_attention";
-      const bool plain = over == "f16" || over == "bf16" || keeps_none;
-      EXPECT_EQ(!why_not(selector, codec, Device::kCuda, 256).empty(),
-                refused || !plain || !by_score);
+          (over == "kvtc" && !keeps_none) || (over == "ladder" && name != "exact" && !keeps_none);
+      for (const int dim : {64, 128, 256})
+        EXPECT_EQ(!why_not(selector, codec, Device::kCuda, dim).empty(),
+                  refused || (over == "csr" && dim == 256 && !keeps_none));
     }
 }
 
@@ -193,6 +185,8 @@ TEST(Refusals, AreNoneWhereKernelsAre) {
                              "uniform(budget=60)+gear",
                              "uniform(budget=300,heavy=200)+kvquant",
                              "express(heavy=0,s=64)+csr",
+                             "express(s=64,heavy=500)+csr(rope=post)",
+                             "express(s=64,heavy=200)+kvquant",
                              "express(s=64,heavy=32,heavy_interval=64)+qjl(paper=true)",
                              "balancekv(heavy=0)+kvquant",
                              "balancekv(heavy=0,rate=1)+qjl(paper=true)",
@@ -207,7 +201,9 @@ TEST(Refusals, AreNoneWhereKernelsAre) {
                              "local(window=9)+ladder",
                              "expected_attention(budget=64)+turboquant"})
     EXPECT_EQ(refusal(kShape, policy), "");
+  EXPECT_EQ(refusal(kShape, "express(s=500)+turboquant(center=128)"), "");
   EXPECT_EQ(refusal(shape_of(256), "h2o(budget=64),dtype=bf16"), "");
+  EXPECT_EQ(refusal(shape_of(256), "express(s=500)+k:qjl+v:gear"), "");
   EXPECT_EQ(refusal(shape_of(256, {100, 0}), "streaming_llm"), "");
   EXPECT_EQ(refusal(shape_of(64, {100, 0}), "exact+kivi"), "");
   // A window as long as the context hides nothing.
@@ -221,7 +217,7 @@ TEST(Refusals, NameTheNearestPolicyThatWorks) {
       {"exact+k:qjl(paper=true)+v:int8", "'exact+k:qjl+v:int8'"},
       {"snapkv(budget=96)+kvquant", "'snapkv(budget=96)+"},
       {"uniform(rate=0.5,heavy=10)+qjl(paper=true)", "'uniform(rate=0.5)+qjl(paper=true)'"},
-      {"express+kvquant", "'express(heavy=0)+kvquant'"},
+      {"express(s=64,heavy=50,heavy_interval=64)+kvquant", "+kvquant'"},
       {"balancekv(mode=stream)", "'balancekv'"},
       {"exact,dtype=f32", "'exact'"},
       {"adakv(budget=100)+kivi", "'adakv(budget=100)+"},

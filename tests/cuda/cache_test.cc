@@ -198,23 +198,24 @@ TEST(CudaCache, SettledRowsAreCoded) {
   for (const auto& c : kCases) {
     const std::string coded = std::string("balancekv(b=64,heavy=0)+") + c.codec + ",window=60";
     SCOPED_TRACE(coded);
-    if (left_out()) continue;
-    Pair pair("balancekv(b=64,heavy=0),window=60", coded, 128, DType::kF16);
-    for (const size_t tokens : {128, 64, 256, 96}) pair.run_chunk(tokens);
-    pair.end_prefill();
-    for (int t = 0; t < 64; ++t) pair.run_token();
-    pair.use_clone();
-    for (int t = 0; t < 64; ++t) pair.run_token();
-    EXPECT_GE(pair.same_rows(), 0.99);
-    EXPECT_GE(pair.compared(), 0.02);
-    EXPECT_LT(pair.worst(), c.bound);
-    EXPECT_EQ(pair.cpu_ledger().rows_kept, pair.gpu_ledger().rows_kept);
-    EXPECT_LT(pair.gpu_ledger().payload, pair.cpu_ledger().payload);
-    EXPECT_LE(pair.gpu_ledger().total_bytes(), pair.counted());
+    for (const int dim : {128, 256}) {
+      if (left_out()) continue;
+      Pair pair("balancekv(b=64,heavy=0),window=60", coded, dim, DType::kF16);
+      for (const size_t tokens : {128, 64, 256, 96}) pair.run_chunk(tokens);
+      pair.end_prefill();
+      for (int t = 0; t < 64; ++t) pair.run_token();
+      pair.use_clone();
+      for (int t = 0; t < 64; ++t) pair.run_token();
+      EXPECT_GE(pair.same_rows(), 0.99);
+      EXPECT_GE(pair.compared(), 0.02);
+      EXPECT_LT(pair.worst(), c.bound);
+      EXPECT_EQ(pair.cpu_ledger().rows_kept, pair.gpu_ledger().rows_kept);
+      EXPECT_LT(pair.gpu_ledger().payload, pair.cpu_ledger().payload);
+      EXPECT_LE(pair.gpu_ledger().total_bytes(), pair.counted());
+    }
   }
 }
 
-// Heads of 256 channels have exact rows alone.
 TEST(CudaCache, WideHeadsHoldTheRowsThatTheCpuHolds) {
   PITH_NEEDS_GPU();
   for (const char* text :
@@ -223,7 +224,11 @@ TEST(CudaCache, WideHeadsHoldTheRowsThatTheCpuHolds) {
         "keydiff(budget=77,interval=50),window=20", "snapkv(budget=96,interval=50)",
         "tova(budget=100,interval=25)", "pyramidkv(budget=80,interval=30,beta=3),window=16",
         "buzz(T=100),window=40", "h2o(budget=60,interval=200,decay=0.5),sink=2,window=30",
-        "uniform(budget=100)"}) {
+        "uniform(budget=100)", "uniform(budget=60,heavy=20,heavy_interval=12)",
+        "adakv(budget=60,interval=40),window=20", "express(heavy=0,s=64),window=20",
+        "express(s=60),window=20", "balancekv(b=64,heavy=0),window=20",
+        "balancekv(b=16,heavy=20,heavy_interval=14),window=20",
+        "expected_attention(budget=96,interval=50)"}) {
     for (const DType dtype : {DType::kBF16, DType::kF16}) {
       const std::string policy = std::string(text) + ",dtype=" + to_string(dtype);
       SCOPED_TRACE(policy);
@@ -255,7 +260,7 @@ TEST(CudaCache, CodedRowsAreJudgedAgain) {
         "expected_attention(budget=96,interval=64)"}) {
     for (const char* codec : {"int8", "int4", "turboquant(bits=3)", "int4(hadamard=true)",
                               "k:int8+v:int4", "k:f16+v:int4", "k:int8+v:bf16"}) {
-      for (const int dim : {64, 128}) {
+      for (const int dim : {64, 128, 256}) {
         const DType dtype = dim == 64 ? DType::kBF16 : DType::kF16;
         const std::string policy =
             std::string(text) + "+" + codec + ",sink=0,window=64,dtype=" + to_string(dtype);

@@ -66,7 +66,7 @@ TEST(CudaContract, EveryPairHoldsWhatTheCpuHolds) {
 TEST(CudaContract, AttendsToExactlyTheRowsItReports) {
   PITH_NEEDS_GPU();
   for (const SelectorRow& selector : selector_rows()) {
-    for (const int dim : {64, 128}) {
+    for (const int dim : {64, 128, 256}) {
       const std::string policy = policy_of(selector, "int4", 100, false);
       SCOPED_TRACE(policy);
       if (!is_there(policy, dim)) continue;

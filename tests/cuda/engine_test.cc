@@ -119,6 +119,17 @@ TEST(CudaPolicies, AgreeWithTheCpu) {
   }
 }
 
+TEST(CudaPolicies, WideHeadsAgreeWithTheCpu) {
+  const auto model = RandomModelFolder(kGemma3).load();
+  PITH_NEEDS_GPU();
+  const auto ids = random_ids(300, model->config().vocab, 13);
+  for (const auto& [policy, bound] : {std::pair{"exact+int8", 1e-2},
+                                      {"exact+kivi(bits=4),sink=4,window=0", 1e-2},
+                                      {"exact+turboquant(bits=4),sink=0,window=32", 6e-2}}) {
+    EXPECT_LT(difference(model, policy, ids, 250, 97), bound) << policy;
+  }
+}
+
 // The layers that see everything turn their sinks by their own RoPE, which is not the first
 // layer's.
 TEST(CudaPolicies, LayersTurnRowsByTheirOwnRope) {

@@ -193,7 +193,7 @@ TEST(CudaExpress, RefusesWhatItDoesNotKnow) {
   site.dim = 80;
   EXPECT_THROW(site.check(rule), Error);
   site.dim = 128;
-  rule.shape.target = 2 * kMostHalvingRows;
+  rule.shape.target = 2 * most_halving_rows(128);
   EXPECT_THROW(site.check(rule), Error);
 }
 

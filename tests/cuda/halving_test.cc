@@ -269,6 +269,16 @@ TEST(CudaHalving, LongRuns) {
   compare_pairs({1, 1, 2048, 128, DType::kBF16, flat(128), 9});
 }
 
+TEST(CudaHalving, RowsOf256Channels) {
+  PITH_NEEDS_GPU();
+  int same = 0;
+  for (const int size : {2, 16, 32, 66, 130}) {
+    for (const HalvingRule& rule : {flat(256), papers(256)})
+      same += compare_pairs({2, 2, size, 256, DType::kF16, rule, static_cast<uint32_t>(size)});
+  }
+  EXPECT_GE(same, 38) << "of 40";
+}
+
 TEST(CudaHalving, ManyRunsOfOneLaunch) {
   PITH_NEEDS_GPU();
   const Runs r{4, 300, 16, 64, DType::kBF16, flat(64), 4};
@@ -332,7 +342,7 @@ TEST(CudaHalving, RefusesWhatItDoesNotKnow) {
   call.size = 3;
   const DeviceHalvingRule rule;
   EXPECT_THROW(call.check(rule), Error);
-  call.size = 2 * kMostHalvingRows;
+  call.size = 2 * most_halving_rows(128);
   EXPECT_THROW(call.check(rule), Error);
   call.size = 16;
   EXPECT_NO_THROW(call.check(rule));

@@ -2,12 +2,13 @@
 // dense spans against double precision over the rows that the codes stand for, for every group of
 // queries.
 
+#include <map>
 #include <memory>
 
 #include "harness.h"
 #include "methods/registry_cuda.h"
 #include "policy/registry.h"
-#include "rows/cuda/device_codec.h"
+#include "rows/cuda/level_codec.h"
 
 namespace pith::cuda {
 namespace {
@@ -27,8 +28,8 @@ struct Coded {
 };
 
 const std::vector<double>& frequencies(int dim) {
-  static std::vector<double> all[2];
-  std::vector<double>& x = all[dim == 128];
+  static std::map<int, std::vector<double>> all;
+  std::vector<double>& x = all[dim];
   for (int i = static_cast<int>(x.size()); i < dim / 2; ++i) {
     x.push_back(std::pow(10000.0, -2.0 * i / dim));
   }
@@ -43,6 +44,7 @@ Coded code(MemoryCounter& counter, const std::string& text, int heads, int rows,
   const CodecRow& row = codec_row(part.name);
   Coded c;
   c.codec = find_device_codec(row.info.name)->make(row.read(part));
+  if (dim > kMostFragmentDim) c.codec = c.codec->as_levels();
   if (auto own = alone ? c.codec->with_rows_alone(dim) : nullptr) c.codec = own;
   const TableSite site{&counter, nullptr, dim, heads, 0, 3, 0, &frequencies(dim)};
   if (auto own = c.codec->with_tables(site)) c.codec = own;
@@ -202,7 +204,7 @@ TEST(CudaLevels, EveryGroupOfQueries) {
         "int8(hadamard=true)", "kivi(bits=4,hadamard=true)",
         "int4(hadamard=true,center=64,pre_rope=true)"}) {
     for (const Shape& s : {Shape{1, 1}, {2, 2}, {8, 1}, {12, 1}, {28, 4}}) {
-      for (const int dim : {64, 128}) {
+      for (const int dim : {64, 128, 256}) {
         if (!left_out()) check_group(codec, s, dim, false);
       }
     }
@@ -227,7 +229,7 @@ TEST(CudaLevels, EveryGroupOfQueriesOverRowsAlone) {
   PITH_NEEDS_GPU();
   for (const char* codec : kShared) {
     for (const Shape& s : {Shape{1, 1}, {12, 1}, {28, 4}}) {
-      for (const int dim : {64, 128}) {
+      for (const int dim : {64, 128, 256}) {
         if (!left_out()) check_group(codec, s, dim, true);
       }
     }
@@ -238,7 +240,7 @@ TEST(CudaLevels, EveryGroupOfQueriesOverRowsAlone) {
 TEST(CudaLevels, RowsAloneAreTheSameRows) {
   PITH_NEEDS_GPU();
   for (const char* codec : kShared) {
-    for (const int dim : {64, 128}) {
+    for (const int dim : {64, 128, 256}) {
       SCOPED_TRACE(codec);
       MemoryCounter counter;
       const Coded grouped = code(counter, codec, 3, 256, dim, false);

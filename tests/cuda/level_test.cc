@@ -5,6 +5,7 @@
 
 #include "cache_pair.h"
 #include "kernels/cuda/grouped_layout.h"
+#include "pairs.h"
 #include "pith/error.h"
 #include "rows/cuda/level_codec.h"
 
@@ -26,6 +27,7 @@ constexpr Case kCases[] = {{"turboquant(bits=1)", 1e-2},
                            {"qjl", 1e-2},
                            {"qjl(residual=1,center=32)", 1e-2},
                            {"qjl(residual=2,center=256)", 1e-2},
+                           {"qjl(residual=3,center=128)", 1e-2},
                            {"qjl(residual=4,center=0)", 1e-2},
                            {"gear", 1e-2},
                            {"gear(bits=4,rank=4,outliers=1,rows=64)", 1e-2},
@@ -37,6 +39,8 @@ constexpr Case kCases[] = {{"turboquant(bits=1)", 1e-2},
                            {"kivi(bits=2,hadamard=true)", 1e-2},
                            {"kivi(bits=4,hadamard=true,center=64)", 1e-2},
                            {"kivi(bits=2,center=256)", 1e-2},
+                           {"kivi(bits=2)", 1e-2},
+                           {"int8", 1e-2},
                            {"int4(hadamard=true)", 1e-2},
                            {"int8(center=128)", 1e-2},
                            // Rows that age are rounded to 16 bits between their codes.
@@ -115,7 +119,8 @@ TEST(CudaLevels, FragmentsHoldEveryBitOnce) {
 TEST(CudaLevels, AttendAsTheCpuDoes) {
   PITH_NEEDS_GPU();
   for (const Case& c : kCases) {
-    for (const int dim : {64, 128}) {
+    for (const int dim : {64, 128, 256}) {
+      if (!is_there(std::string("exact+") + c.codec, dim)) continue;
       const DType dtype = dim == 64 ? DType::kBF16 : DType::kF16;
       const std::string policy =
           std::string("exact+") + c.codec + ",sink=0,window=64,dtype=" + to_string(dtype);
@@ -206,9 +211,10 @@ TEST(CudaLevels, AnyNumberOfRows) {
        {"turboquant(bits=4)", "gear(bits=4)", "kvquant(bits=4)", "int8(hadamard=true,center=64)",
         "turboquant(bits=4,center=256)", "ladder(rows=70,old=int4)",
         "int4(hadamard=true,center=100,pre_rope=true)"}) {
-    for (const int dim : {64, 128}) {
+    for (const int dim : {64, 128, 256}) {
       const std::string policy = std::string("exact+") + codec + ",sink=3,window=21";
       SCOPED_TRACE(policy);
+      if (!is_there(policy, dim)) continue;
       if (left_out()) continue;
       Pair pair("exact", policy, dim, DType::kF16);
       for (const size_t tokens : {130, 97, 2, 200}) pair.run_chunk(tokens);

@@ -30,10 +30,14 @@ std::shared_ptr<const DeviceCodec> make_side(const SideChoice& side) {
 /// The codec of keys and values. `moved`: rows may move between blocks.
 std::shared_ptr<const DeviceCodec> codec_of(const CohortPolicy& policy, bool moved) {
   const SideChoice &keys = policy.keys, &values = policy.values;
+  const bool wide = policy.site.head_dim > kMostFragmentDim;
   auto k = make_side(keys);
   const auto v = make_side(values);
-  if (k && v && keys.offers.code == values.offers.code) return k;
-  if (!moved) {
+  if (k && v && keys.offers.code == values.offers.code) {
+    if (const auto rows = wide ? k->as_levels() : nullptr) return rows;
+    return k;
+  }
+  if (!moved && !wide) {
     const auto form = [](const SideChoice& side) -> std::string {
       return side.offers.coded ? side.offers.code : to_string(side.body);
     };

@@ -41,8 +41,8 @@ void with_type(DType dtype, const F& f) {
 [[noreturn]] inline void refuse_head_dim(int head_dim) {
   throw Error(ErrorCode::kUnsupported,
               "rows of " + std::to_string(head_dim) +
-                  " numbers have no kernel of this kind on the GPU; it takes head_dim 64 and 128, "
-                  "and 256 where rows are exact; use --device cpu");
+                  " numbers have no kernel of this kind on the GPU; it takes head_dim 64 and 128; "
+                  "use --device cpu");
 }
 
 /// Calls f.template operator()<T, D>() for rows of 16-bit numbers of type `dtype`, head_dim 64,

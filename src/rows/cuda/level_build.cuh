@@ -30,7 +30,7 @@ inline constexpr int kPairTable = 256;
 template <int D, LevelForm kForm>
 struct LevelBuilder {
   using Lane = LevelLane<D>;
-  static constexpr int kPairs = D / 64, kTogether = 8;
+  static constexpr int kPairs = Lane::kPairs, kTogether = 8;
   using Rows = __half2[kTogether][kPairs];
 
   const PlacedSide& f;
@@ -52,46 +52,31 @@ struct LevelBuilder {
   static __device__ const __half* halves(const char* bytes) {
     return reinterpret_cast<const __half*>(bytes);
   }
-  /// The lane's pair p of a row of numbers.
-  static __device__ __half2 pair_of(const __half* row, int p) {
-    if constexpr (kPairs == 2) {
-      return *reinterpret_cast<const __half2*>(row + Lane::channel(2 * p));
-    } else {
-      return {row[Lane::channel(0)], row[Lane::channel(1)]};
-    }
-  }
-  static __device__ void put_pair(__half* row, int p, __half2 x) {
-    if constexpr (kPairs == 2) {
-      *reinterpret_cast<__half2*>(row + Lane::channel(2 * p)) = x;
-    } else {
-      row[Lane::channel(0)] = x.x;
-      row[Lane::channel(1)] = x.y;
-    }
-  }
-
   /// Rows first, ... of a block <- their levels.
   template <int kBits>
   __device__ void read_levels(Rows& x, const char* codes, int first) const {
     constexpr int kMine = 2 * kPairs * kBits, kStride = D * kBits / 32;  // bits; words of a row
+    constexpr bool kWhole = kMine % 32 == 0 || 32 % kMine == 0;          // words have whole lanes
     const int at = static_cast<int>(threadIdx.x % kWarp) * kMine;
     const uint32_t* words = reinterpret_cast<const uint32_t*>(codes) + first * kStride + at / 32;
     const int next = at % 32 + kMine > 32;  // some lie in two words; the last lane's never
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       const uint32_t word = words[i * kStride];
-      const uint32_t mine = 32 % kMine == 0
-                                ? word >> (at % 32)
-                                : __funnelshift_r(word, words[i * kStride + next], at % 32);
+      const uint32_t mine =
+          kWhole ? word >> (at % 32) : __funnelshift_r(word, words[i * kStride + next], at % 32);
 #pragma unroll
       for (int p = 0; p < kPairs; ++p) {
         if constexpr (kBits == 8) {
           // A byte below 0x64 is 1024 and the byte.
-          const uint32_t raised = __byte_perm(mine, 0x64646464u, p == 0 ? 0x4140 : 0x4342);
+          const uint32_t bytes = p < 2 ? mine : words[i * kStride + 1];
+          const uint32_t raised = __byte_perm(bytes, 0x64646464u, p % 2 == 0 ? 0x4140 : 0x4342);
           x[i][p] = __hsub2(*reinterpret_cast<const __half2*>(&raised),
                             __float2half2_rn(1024.0f + static_cast<float>(f.zero)));
         } else {
           constexpr int kDown = 2 * kBits;  // codes of a pair; its place in the table is in bytes
-          const uint32_t place = (p == 0 ? mine << 2 : mine >> (kDown - 2)) & ((4u << kDown) - 4);
+          const uint32_t down = p == 0 ? mine << 2 : mine >> (p * kDown - 2);
+          const uint32_t place = down & ((4u << kDown) - 4);
           x[i][p] = *reinterpret_cast<const __half2*>(reinterpret_cast<const char*>(table) + place);
         }
       }
@@ -141,6 +126,11 @@ struct LevelBuilder {
         const uint32_t two = reinterpret_cast<const uint32_t*>(numbers + first)[i / 2];
 #pragma unroll
         for (int p = 0; p < kPairs; ++p) s[i][p] = twice(two, i % 2 == 1);
+      } else if constexpr (kPairs == 4) {  // groups 0 and 4, 1 and 5, 2 and 6, or 3 and 7
+        const uint4 eight = reinterpret_cast<const uint4*>(numbers)[first + i];
+        const bool late = lane >= kWarp / 2, upper = lane / (kWarp / 4) % 2 == 1;
+        s[i][0] = s[i][1] = twice(late ? eight.y : eight.x, upper);
+        s[i][2] = s[i][3] = twice(late ? eight.w : eight.z, upper);
       } else if constexpr (kPairs == 2) {  // groups 0 and 2, or 1 and 3
         const uint2 four = reinterpret_cast<const uint2*>(numbers)[first + i];
         s[i][0] = twice(four.x, lane >= kWarp / 2);
@@ -200,8 +190,8 @@ struct LevelBuilder {
       const char* channels = record_of(block, number) + (number & (blocks - 1)) * bytes;
 #pragma unroll
       for (int p = 0; p < kPairs; ++p) {
-        scale[i][p] = pair_of(halves(channels), p);
-        low[i][p] = f.minima ? pair_of(halves(channels) + D, p) : __float2half2_rn(0);
+        scale[i][p] = Lane::pair_of(halves(channels), p);
+        low[i][p] = f.minima ? Lane::pair_of(halves(channels) + D, p) : __float2half2_rn(0);
       }
     }
 #pragma unroll
@@ -241,13 +231,13 @@ struct LevelBuilder {
       __half2 right[kPairs];
       if constexpr (kForm != LevelForm::kNamed) {
 #pragma unroll
-        for (int p = 0; p < kPairs; ++p) right[p] = pair_of(halves(block.right) + j * D, p);
+        for (int p = 0; p < kPairs; ++p) right[p] = Lane::pair_of(halves(block.right) + j * D, p);
       }
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
         if constexpr (kForm == LevelForm::kNamed) {
 #pragma unroll
-          for (int p = 0; p < kPairs; ++p) right[p] = pair_of(own[i] + j * D, p);
+          for (int p = 0; p < kPairs; ++p) right[p] = Lane::pair_of(own[i] + j * D, p);
         }
         const __half2 factor = f.centred ? __float2half2_rn(1) : __half2half2(left[i * f.rank + j]);
 #pragma unroll
@@ -263,9 +253,9 @@ struct LevelBuilder {
     const __half* ranges = reinterpret_cast<const __half*>(f.ranges) + head * 2 * D;
 #pragma unroll
     for (int p = 0; p < kPairs; ++p) {
-      scale[p] = pair_of(own ? ranges + D : halves(block.side), p);
-      low[p] = own        ? pair_of(ranges, p)
-               : f.minima ? pair_of(halves(block.side + f.at.minima), p)
+      scale[p] = Lane::pair_of(own ? ranges + D : halves(block.side), p);
+      low[p] = own        ? Lane::pair_of(ranges, p)
+               : f.minima ? Lane::pair_of(halves(block.side + f.at.minima), p)
                           : __float2half2_rn(0);
     }
   }
@@ -281,26 +271,6 @@ struct LevelBuilder {
     }
   }
 
-  /// The lane's channels of a row whose halves RoPE turns against each other.
-  static __device__ void load_halves(float (&a)[Lane::kHalf], float (&b)[Lane::kHalf],
-                                     const __half* row) {
-    const float2 x = __half22float2(pair_of(row, 0));
-    if constexpr (kPairs == 2) {
-      const float2 y = __half22float2(pair_of(row, 1));
-      a[0] = x.x, a[1] = x.y, b[0] = y.x, b[1] = y.y;
-    } else {
-      a[0] = x.x, b[0] = x.y;
-    }
-  }
-  static __device__ void store_halves(__half* row, const float (&a)[Lane::kHalf],
-                                      const float (&b)[Lane::kHalf]) {
-    if constexpr (kPairs == 2) {
-      put_pair(row, 0, __floats2half2_rn(a[0], a[1]));
-      put_pair(row, 1, __floats2half2_rn(b[0], b[1]));
-    } else {
-      put_pair(row, 0, __floats2half2_rn(a[0], b[0]));
-    }
-  }
   /// What stands between a key's codes and the key before RoPE.
   struct Rest {
     uint32_t flips = 0;
@@ -337,7 +307,7 @@ struct LevelBuilder {
 #pragma unroll 4
     for (int row = 0; row < kBuiltRows; ++row) {
       float a[kHalf], b[kHalf];
-      load_halves(a, b, to + row * stride);
+      Lane::load_halves(a, b, to + row * stride);
       add_rest(a, b, rest);
 #pragma unroll
       for (int i = 0; i < kHalf; ++i) {
@@ -347,7 +317,7 @@ struct LevelBuilder {
         b[i] = x * t.y + b[i] * t.x;
         angle[i] = {t.x * s.x - t.y * s.y, t.x * s.y + t.y * s.x};
       }
-      store_halves(to + row * stride, a, b);
+      Lane::store_halves(to + row * stride, a, b);
     }
   }
 
@@ -358,7 +328,7 @@ struct LevelBuilder {
 #pragma unroll 4
     for (int row = 0; row < kBuiltRows; ++row) {
       float a[Lane::kHalf], b[Lane::kHalf];
-      load_halves(a, b, to + row * stride);
+      Lane::load_halves(a, b, to + row * stride);
       add_rest(a, b, rest);
 #pragma unroll
       for (int i = 0; i < Lane::kHalf; ++i) {
@@ -367,7 +337,7 @@ struct LevelBuilder {
         a[i] = x * t.x - b[i] * t.y;
         b[i] = x * t.y + b[i] * t.x;
       }
-      store_halves(to + row * stride, a, b);
+      Lane::store_halves(to + row * stride, a, b);
     }
   }
 
@@ -392,7 +362,7 @@ struct LevelBuilder {
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
 #pragma unroll
-        for (int p = 0; p < kPairs; ++p) put_pair(to + (row + i) * stride, p, x[i][p]);
+        for (int p = 0; p < kPairs; ++p) Lane::put_pair(to + (row + i) * stride, p, x[i][p]);
       }
     }
   }
@@ -409,8 +379,8 @@ struct LevelBuilder {
     for (int row = 0; row < kBuiltRows; ++row) {
 #pragma unroll
       for (int p = 0; p < kPairs; ++p) {
-        const __half2 pair = pair_of(from + row * D, p);
-        put_pair(to + row * stride, p, f.bf16 ? narrowed(pair) : pair);
+        const __half2 pair = Lane::pair_of(from + row * D, p);
+        Lane::put_pair(to + row * stride, p, f.bf16 ? narrowed(pair) : pair);
       }
     }
   }

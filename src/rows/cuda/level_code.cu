@@ -103,7 +103,7 @@ void launch(const CoderParams& p, const CodeBatch& batch, std::span<const CodeJo
   const size_t bytes = coded ? GroupSpace<D>::bytes(p.side) : 0;
   check_level_room("coding a group of rows", bytes);
   const auto kernel =
-      for_form(p.side.form(), [&]<LevelForm kForm>() { return code_kernel<T, D, kForm>; });
+      for_form<D>(p.side.form(), [&]<LevelForm kForm>() { return code_kernel<T, D, kForm>; });
   const auto copy = p.side.bf16 ? copy_kernel<T, __nv_bfloat16, D> : copy_kernel<T, __half, D>;
   for (size_t first = 0; first < all.size(); first += kMostJobs) {
     const size_t count = std::min<size_t>(kMostJobs, all.size() - first);
@@ -124,7 +124,7 @@ void launch(const CoderParams& p, const CodeBatch& batch, std::span<const CodeJo
 void code_levels(const LevelSide& side, const LevelRandom& random, const CodeBatch& batch,
                  std::span<const CodeJob> jobs, cudaStream_t stream) {
   if (batch.rows == 0 || jobs.empty()) return;
-  with_rows_of(batch.dtype, batch.head_dim, [&]<class T, int D>() {
+  with_rows_of<256>(batch.dtype, batch.head_dim, [&]<class T, int D>() {
     launch<T, D>({{side, D}, random.seed, random.layer, random.first}, batch, jobs, stream);
   });
 }

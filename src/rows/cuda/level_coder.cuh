@@ -215,8 +215,8 @@ struct Coder {
     }
   }
 
-  /// Ranges of the row's groups of 32 channels: element e's share a group with those of its half of
-  /// the lanes (D = 128) or of all (D = 64).
+  /// Ranges of the row's groups of 32 channels: element e's share a group with those of its quarter
+  /// of the lanes (D = 256), of its half (D = 128) or of all (D = 64).
   __device__ void find_group_ranges(float2 (&range)[kMine], const float (&x)[kMine],
                                     int row) const {
     constexpr int kLanes = 32 / Lane::kHalf;

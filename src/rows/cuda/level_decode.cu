@@ -8,7 +8,7 @@ void decode_levels(std::span<const LevelFormat> formats, const DecodeCall& call,
     return decode_named_levels(formats.front(), call, scratch, stream);
   }
   call.check();
-  with_rows_of(call.dtype, call.shape.head_dim, [&]<class T, int D>() {
+  with_rows_of<256>(call.dtype, call.shape.head_dim, [&]<class T, int D>() {
     const auto launch = formats.size() == 1 ? launch_levels<T, D, 1, LevelForm::kRows>
                                             : launch_levels<T, D, 2, LevelForm::kRows>;
     launch(formats, call, scratch, stream);

@@ -18,7 +18,8 @@
 
 namespace pith::cuda {
 
-inline constexpr int kMostLevelWarps = 12;  // more have too few registers
+template <int D>
+inline constexpr int kMostLevelWarps = D > 128 ? 8 : 12;  // more have too few registers
 
 /// How dense rows' walks count tiles beside blocks of 32, and how many warps share them.
 struct LevelTiles : NoCodec {
@@ -211,7 +212,7 @@ __device__ inline void rotate_sums(Running<D>& run, const WarpSpace<D>& space) {
 /// kFormats: 1, so that what a format says is known where it is read, or 2. kForm: of both sides;
 /// kNamed also serves a side that has no names.
 template <class T, int D, int kFormats, LevelForm kForm>
-__global__ void __launch_bounds__(kMostLevelWarps* kWarp, 1)
+__global__ void __launch_bounds__(kMostLevelWarps<D>* kWarp, 1)
     level_kernel(const __grid_constant__ LevelParams p) {
   using Builder = LevelBuilder<D, kForm>;
   auto* shared = launched_shared<char>();
@@ -312,7 +313,7 @@ void launch_levels(std::span<const LevelFormat> formats, const DecodeCall& call,
   const size_t fixed = (1 + formats.size()) * (kQueries * D * 4 + D * sizeof(uint4)) +
                        formats.size() * 8 * kPairTable + walk_bytes<kStagedSpans>(p.heads);
   const size_t room = device_info().shared_per_block - fixed;
-  const int warps = std::min(kMostLevelWarps, static_cast<int>(room / p.warp_bytes));
+  const int warps = std::min(kMostLevelWarps<D>, static_cast<int>(room / p.warp_bytes));
   // The second warp writes the transformed queries.
   check_level_room("attention over these codes", fixed + size_t{2} * p.warp_bytes);
   const size_t bytes = fixed + static_cast<size_t>(warps) * p.warp_bytes;

@@ -9,7 +9,7 @@ namespace pith::cuda {
 void decode_named_levels(const LevelFormat& format, const DecodeCall& call,
                          const DecodeScratch& scratch, cudaStream_t stream) {
   call.check();
-  with_rows_of(call.dtype, call.shape.head_dim, [&]<class T, int D>() {
+  with_rows_of<256>(call.dtype, call.shape.head_dim, [&]<class T, int D>() {
     launch_levels<T, D, 1, LevelForm::kNamed>({&format, 1}, call, scratch, stream);
   });
 }

@@ -46,14 +46,17 @@ enum class LevelOrder : uint8_t { kRows, kKeyFragments, kValueFragments };
 /// fragments, and those in rows that may name a record or keep their positions.
 enum class LevelForm : uint8_t { kRows, kFragments, kNamed };
 
+/// Above this head_dim codes lie in rows, whatever the codec: nothing knows fragments there.
+inline constexpr int kMostFragmentDim = 128;
+
 /// f.operator()<form>(), for kernels whose form is known when they are compiled.
-template <class F>
+template <int D, class F>
 auto for_form(LevelForm form, const F& f) {
-  switch (form) {
-    case LevelForm::kFragments: return f.template operator()<LevelForm::kFragments>();
-    case LevelForm::kNamed: return f.template operator()<LevelForm::kNamed>();
-    default: return f.template operator()<LevelForm::kRows>();
+  if constexpr (D <= kMostFragmentDim) {
+    if (form == LevelForm::kFragments) return f.template operator()<LevelForm::kFragments>();
   }
+  return form == LevelForm::kNamed ? f.template operator()<LevelForm::kNamed>()
+                                   : f.template operator()<LevelForm::kRows>();
 }
 
 /// Keys or values.
@@ -68,7 +71,7 @@ struct LevelSide {
   bool bf16 = false;                     ///< numbers of 16 bits: they are bf16, not f16
   bool minima = false;                   ///< beside the scales
   bool rotated = false;                  ///< rows lie as a Walsh-Hadamard transform left them
-  uint32_t flips[4] = {};                ///< [D bits] keys: channels that change sign before it
+  uint32_t flips[8] = {};                ///< [D bits] keys: channels that change sign before it
   bool whole_rows = false;               ///< kSigns: scales as PlaneFormat's
   int zero = 0;                          ///< kEven: the code of 0
   int apart = 0;                         ///< numbers of a row in f16, n

@@ -3,6 +3,8 @@
 // together, so that coding, building, turning and the Walsh-Hadamard transform of a row need no
 // memory.
 
+#include <type_traits>
+
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/turn.cuh"
 #include "rows/cuda/level_format.h"
@@ -12,7 +14,7 @@ namespace pith::cuda {
 template <int D>
 struct LevelLane {
   static constexpr int kMine = D / 32;  // channels of a lane
-  static constexpr int kHalf = kMine / 2;
+  static constexpr int kHalf = kMine / 2, kPairs = kMine / 2;
 
   /// Channel e of this lane; e + kHalf is the other one of its RoPE pair.
   static __device__ int channel(int e) {
@@ -21,6 +23,50 @@ struct LevelLane {
   }
   /// The group of 32 channels that it lies in.
   static __device__ int group(int e) { return channel(e) / 32; }
+
+  /// The lane's pair p of a row of numbers.
+  static __device__ __half2 pair_of(const __half* row, int p) {
+    if constexpr (kPairs > 1) {
+      return *reinterpret_cast<const __half2*>(row + channel(2 * p));
+    } else {
+      return {row[channel(0)], row[channel(1)]};
+    }
+  }
+  static __device__ void put_pair(__half* row, int p, __half2 x) {
+    if constexpr (kPairs > 1) {
+      *reinterpret_cast<__half2*>(row + channel(2 * p)) = x;
+    } else {
+      row[channel(0)] = x.x;
+      row[channel(1)] = x.y;
+    }
+  }
+
+  /// The lane's channels of a row whose halves RoPE turns against each other.
+  static __device__ void load_halves(float (&a)[kHalf], float (&b)[kHalf], const __half* row) {
+    if constexpr (kPairs > 1) {
+#pragma unroll
+      for (int p = 0; p < kPairs / 2; ++p) {
+        const float2 x = __half22float2(pair_of(row, p));
+        const float2 y = __half22float2(pair_of(row, kPairs / 2 + p));
+        a[2 * p] = x.x, a[2 * p + 1] = x.y, b[2 * p] = y.x, b[2 * p + 1] = y.y;
+      }
+    } else {
+      const float2 x = __half22float2(pair_of(row, 0));
+      a[0] = x.x, b[0] = x.y;
+    }
+  }
+  static __device__ void store_halves(__half* row, const float (&a)[kHalf],
+                                      const float (&b)[kHalf]) {
+    if constexpr (kPairs > 1) {
+#pragma unroll
+      for (int p = 0; p < kPairs / 2; ++p) {
+        put_pair(row, p, __floats2half2_rn(a[2 * p], a[2 * p + 1]));
+        put_pair(row, kPairs / 2 + p, __floats2half2_rn(b[2 * p], b[2 * p + 1]));
+      }
+    } else {
+      put_pair(row, 0, __floats2half2_rn(a[0], b[0]));
+    }
+  }
 
   /// The orthonormal Walsh-Hadamard transform of the warp's row.
   static __device__ void hadamard(float (&x)[kMine]) {
@@ -43,7 +89,7 @@ struct LevelLane {
         x[e] = lane & mask ? other - x[e] : x[e] + other;
       }
     }
-    constexpr float kScale = D == 64 ? 0.125f : 0.08838834764831845f;
+    constexpr float kScale = D == 64 ? 0.125f : D == 128 ? 0.08838834764831845f : 0.0625f;
 #pragma unroll
     for (int e = 0; e < kMine; ++e) x[e] *= kScale;
   }
@@ -73,12 +119,15 @@ struct LevelLane {
 
   /// The lane's codes, one above the other, into a row that begins at `words` and was zeroed.
   static __device__ void put(uint32_t* words, int bits, const int (&code)[kMine]) {
-    uint32_t codes = 0;
+    using Codes = std::conditional_t<(kMine > 4), uint64_t, uint32_t>;  // codes of up to 8 bits
+    Codes codes = 0;
 #pragma unroll
-    for (int e = 0; e < kMine; ++e) codes |= static_cast<uint32_t>(code[e]) << (e * bits);
+    for (int e = 0; e < kMine; ++e) codes |= static_cast<Codes>(code[e]) << (e * bits);
     const int at = static_cast<int>(threadIdx.x % kWarp) * kMine * bits, word = at / 32;
-    atomicOr(words + word, codes << (at % 32));
-    if (at % 32 + kMine * bits > 32) atomicOr(words + word + 1, codes >> (32 - at % 32));
+    atomicOr(words + word, static_cast<uint32_t>(codes << (at % 32)));
+    if (at % 32 + kMine * bits > 32) {
+      atomicOr(words + word + 1, static_cast<uint32_t>(codes >> (32 - at % 32)));
+    }
   }
 
   /// The same into fragments (grouped_layout.h) of a block that was zeroed.

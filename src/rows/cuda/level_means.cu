@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(D) mean_kernel(const __grid_constant__ MeanPar
 
 void learn_means(uint16_t* means, const double* turns, const HeadSample& sample,
                  cudaStream_t stream) {
-  with_rows_of(sample.dtype, sample.dim, [&]<class T, int D>() {
+  with_rows_of<256>(sample.dtype, sample.dim, [&]<class T, int D>() {
     launch_kernel(mean_kernel<T, D>, {sample.heads, D}, stream, "means of keys before RoPE",
                   MeanParams{sample, turns, reinterpret_cast<__half*>(means)});
   });

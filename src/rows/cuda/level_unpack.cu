@@ -161,9 +161,12 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ 
 struct MassParams : PlacedMass {
   PlacedSide keys;
 };
+template <int D>
+inline constexpr int kMassWarps = D > 128 ? 2 : kWarps;  // as shared memory allows
 template <class T, int D, LevelForm kForm>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMassWarps<D>* kWarp)
     level_mass_kernel(const __grid_constant__ MassParams params) {
+  constexpr int kWarps = kMassWarps<D>, kThreads = kWarps * kWarp;
   __shared__ __align__(16) __half built[kWarps][kBuiltRows * kBuiltKeyStride<D>];
   __shared__ __half2 table[kPairTable];
   __shared__ float q[kDecodeQueries * D], turned[kDecodeQueries * D];
@@ -216,11 +219,11 @@ __global__ void __launch_bounds__(kThreads)
 
 void unpack_levels(const LevelSide& side, const UnpackRowsCall& call, cudaStream_t stream) {
   if (call.blocks == 0) return;
-  with_rows_of(call.dtype, call.head_dim, [&]<class T, int D>() {
+  with_rows_of<256>(call.dtype, call.head_dim, [&]<class T, int D>() {
     const dim3 grid(call.blocks, call.heads);
     const PlacedSide placed(side, D);
     const auto kernel =
-        for_form(side.form(), [&]<LevelForm kForm>() { return unpack_kernel<T, D, kForm>; });
+        for_form<D>(side.form(), [&]<LevelForm kForm>() { return unpack_kernel<T, D, kForm>; });
     launch_kernel(kernel,
                   {grid, 2 * kWarp, static_cast<size_t>(placed.at.share_bytes) * side.group_blocks},
                   stream, "unpacking rows of levels", UnpackParams{placed, call});
@@ -240,10 +243,11 @@ void move_level_rows(const LevelFormat& format, const MoveCodesCall& call, cudaS
 void add_level_mass(const LevelSide& keys, const TokenMass& call, const MassTarget* target,
                     cudaStream_t stream) {
   add_token_mass(call, target, stream);
-  with_rows_of(call.shape.dtype, call.shape.head_dim, [&]<class T, int D>() {
-    const LaunchShape shape{dim3(call.shape.kv_heads, kTokenBlocks), dim3(kThreads), 0};
+  with_rows_of<256>(call.shape.dtype, call.shape.head_dim, [&]<class T, int D>() {
+    const LaunchShape shape{dim3(call.shape.kv_heads, kTokenBlocks), dim3(kMassWarps<D> * kWarp),
+                            0};
     const auto kernel =
-        for_form(keys.form(), [&]<LevelForm kForm>() { return level_mass_kernel<T, D, kForm>; });
+        for_form<D>(keys.form(), [&]<LevelForm kForm>() { return level_mass_kernel<T, D, kForm>; });
     const MassParams params{placed_mass(call, target), {keys, D}};
     launch_mass(kernel, shape, params, call, stream);
   });

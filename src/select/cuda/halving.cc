@@ -25,8 +25,8 @@ int HalvingCall::kept_size(const DeviceHalvingRule& rule) const {
 }
 
 void HalvingCall::check(const DeviceHalvingRule& rule) const {
-  const bool known = (dim == 64 || dim == 128) && size > 0 && size % 2 == 0 &&
-                     size <= kMostHalvingRows && heads > 0 && heads <= 65535 && groups > 0 &&
+  const bool known = (dim == 64 || dim == 128 || dim == 256) && size > 0 && size % 2 == 0 &&
+                     size <= most_halving_rows(dim) && heads > 0 && heads <= 65535 && groups > 0 &&
                      row_stride % 8 == 0 && (dtype == DType::kF16 || dtype == DType::kBF16);
   if (known && (rule.walk == DeviceWalk::kPairs || counts != nullptr ||
                 rule.walk == DeviceWalk::kRowsExact)) {
@@ -34,9 +34,9 @@ void HalvingCall::check(const DeviceHalvingRule& rule) const {
   }
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("halving on the GPU was asked for {} groups of {} rows of {} heads, "
-                          "head_dim {}, {}; it takes even numbers of rows up to {}, head_dim 64 or "
-                          "128, f16 or bf16, and a place for the counts where they vary",
-                          groups, size, heads, dim, to_string(dtype), kMostHalvingRows));
+                          "head_dim {}, {}; it takes even numbers of rows up to {}, head_dim 64, "
+                          "128 or 256, f16 or bf16, and a place for the counts where they vary",
+                          groups, size, heads, dim, to_string(dtype), most_halving_rows(dim)));
 }
 
 }  // namespace pith::cuda

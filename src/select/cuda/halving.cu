@@ -67,7 +67,7 @@ __device__ void keep_side(const RunOutput& out, const RunRows& rows, float* sign
 }
 
 template <class T, int D>
-__global__ void __launch_bounds__(kWalkThreads, 2)
+__global__ void __launch_bounds__(kWalkThreads, D > 128 ? 1 : 2)
     halve_kernel(const __grid_constant__ DeviceHalvingRule rule,
                  const __grid_constant__ HalvingCall call, int kept_size) {
   auto* shared = launched_shared<char>();
@@ -124,12 +124,8 @@ void launch(const DeviceHalvingRule& rule, const HalvingCall& call, cudaStream_t
 
 void halve_batch(const DeviceHalvingRule& rule, const HalvingCall& call, cudaStream_t stream) {
   call.check(rule);
-  const bool bf16 = call.dtype == DType::kBF16;
-  if (call.dim == 64) {
-    bf16 ? launch<__nv_bfloat16, 64>(rule, call, stream) : launch<__half, 64>(rule, call, stream);
-  } else {
-    bf16 ? launch<__nv_bfloat16, 128>(rule, call, stream) : launch<__half, 128>(rule, call, stream);
-  }
+  with_rows_of<256>(call.dtype, call.dim,
+                    [&]<class T, int D>() { launch<T, D>(rule, call, stream); });
 }
 
 }  // namespace pith::cuda

@@ -33,14 +33,14 @@ struct DeviceHalvingRule {
 };
 DeviceHalvingRule device_rule(const HalvingRule& rule);
 
-/// The most rows of a run: two numbers per row stay in shared memory.
-inline constexpr int kMostHalvingRows = 16384;
+/// The most rows of a run: two numbers per row stay in shared memory, beside four tiles of rows.
+constexpr int most_halving_rows(int dim) { return dim > 128 ? 8192 : 16384; }
 
 /// Runs of `size` rows: run (head, group) is rows[head * rows_stride + group * size ..], numbers of
 /// rows in k and v. Survivors, ascending, go to kept[head * kept_stride + group * kept_size ..].
 struct HalvingCall {
   DType dtype = DType::kBF16;     ///< of k and v: kF16 or kBF16
-  int dim = 0;                    ///< D: 64 or 128
+  int dim = 0;                    ///< D: 64, 128 or 256
   const void* k = nullptr;        // row r of head h is at h * head_stride + r * row_stride
   const void* v = nullptr;        // the same
   size_t head_stride = 0;         ///< in numbers

@@ -16,30 +16,33 @@ struct WarpSpace {
   float signs[kWarpRows];
 };
 
-/// Lane r, c holds pieces 8 c .. of rows r + 8 i.
+/// Lane r, c holds pieces 8 c .. of rows r + 8 i, of 128 channels at a time: more have too few
+/// registers.
 template <class T, int D, int kTiles>
 struct WarpHalving {
   static constexpr int kPerLane = 2 * kTiles;  // rows
   static constexpr int kStride = kWarpRows + 2;
+  static constexpr int kPart = D > 128 ? 128 : D, kPieces = kPart / 32;
+  using Part = uint4[kPerLane][kPieces];
   const DeviceHalvingRule& rule;
   const RunRows& rows;
   WarpSpace& space;
 
-  __device__ void load(uint4 (&x)[kPerLane][D / 32], const char* base) const {
+  __device__ void load(Part& x, const char* base, int first) const {
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       const size_t row = rows.number(min(8 * i + r, rows.count - 1));
-      const auto* from = reinterpret_cast<const uint4*>(base + row * rows.row_bytes) + c;
+      const auto* from =
+          reinterpret_cast<const uint4*>(base + row * rows.row_bytes) + first / 8 + c;
 #pragma unroll
-      for (int j = 0; j < D / 32; ++j) x[i][j] = from[4 * j];
+      for (int j = 0; j < kPieces; ++j) x[i][j] = from[4 * j];
     }
   }
-  /// Products of all pairs of rows, in C's layout.
-  static __device__ void multiply(float (&g)[kTiles][kPerLane][4],
-                                  const uint4 (&x)[kPerLane][D / 32]) {
+  /// g += products of all pairs of rows, in C's layout.
+  static __device__ void multiply(float (&g)[kTiles][kPerLane][4], const Part& x) {
 #pragma unroll
-    for (int j = 0; j < D / 32; ++j) {
+    for (int j = 0; j < kPieces; ++j) {
 #pragma unroll
       for (int a = 0; a < kTiles; ++a) {
         const uint4 &up = x[2 * a][j], &low = x[2 * a + 1][j];
@@ -85,12 +88,12 @@ struct WarpHalving {
   }
 
   /// The largest entry of the values.
-  static __device__ float largest(const uint4 (&x)[kPerLane][D / 32]) {
+  static __device__ float largest(const Part& x) {
     float most = 0;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
 #pragma unroll
-      for (int j = 0; j < D / 32; ++j) {
+      for (int j = 0; j < kPieces; ++j) {
         float v[8];
         unpack_piece<T>(v, x[i][j]);
 #pragma unroll
@@ -104,16 +107,25 @@ struct WarpHalving {
 
   /// The kernel into space.kernel.
   __device__ void find_kernel() const {
-    uint4 x[kPerLane][D / 32];
+    Part x;
     float g[kTiles][kPerLane][4] = {}, w[kTiles][kPerLane][4] = {}, constant = 1;
     const float scale = rule.scale * 1.4426950408889634f;
-    load(x, rows.k);
-    multiply(g, x);
-    if (rule.values) load(x, rows.v);
+#pragma unroll
+    for (int first = 0; first < D; first += kPart) {
+      load(x, rows.k, first);
+      multiply(g, x);
+    }
+    if (rule.values) load(x, rows.v, 0);
     find_offsets(g, scale);
     if (rule.values) {
       multiply(w, x);
-      const float entry = largest(x);
+      float entry = largest(x);
+#pragma unroll
+      for (int first = kPart; first < D; first += kPart) {
+        load(x, rows.v, first);
+        multiply(w, x);
+        entry = fmaxf(entry, largest(x));
+      }
       constant = rule.value_constant * entry * entry;
     }
     const int lane = threadIdx.x % kWarp, r = lane / 4, c = lane % 4;

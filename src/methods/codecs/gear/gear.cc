@@ -28,7 +28,7 @@ Offers gear_on_gpu(const MethodOptions& options, const OfferSite& site) {
                                            fmt::format("up to {}", kGearRankOnGpu)),
                                  Limit::of("gear", "outliers", apart, apart <= kApartOnGpu,
                                            fmt::format("up to {} of a row", kApartOnGpu)),
-                                 Limit::of_group("gear", "rows", o.rows, false),
+                                 Limit::of_group("gear", "rows", o.rows, false, site.dim),
                                  Limit::of("gear", "center", o.group_rows(), o.group_rows() == 0,
                                            "0; any with pre_rope=true")}};
   return offers_centred(offers, o, site.side);

@@ -20,16 +20,15 @@ Offers kvquant_on_gpu(const MethodOptions& options, const OfferSite& site) {
   const size_t apart = NonUniformCodec(o.format()).at(site.dim).outliers;
   const size_t most = kvquant_rows_on_gpu(site.dim);
   const std::string text = write_options("kvquant", o);
-  return {
-      .codec = text,
-      .code = text,
-      .before_rope = site.side == Side::kKeys,
-      .learns = o.calibrate,
-      .limits = {Limit::of("kvquant", "calibrate", o.calibrate,
-                           o.calibrate % 32 == 0 && o.calibrate <= most,
-                           fmt::format("a multiple of 32 up to {} / head_dim", most * site.dim)),
-                 Limit::of("kvquant", "outliers", apart, apart <= kApartOnGpu,
-                           fmt::format("up to {} of a row", kApartOnGpu))}};
+  return {.codec = text,
+          .code = text,
+          .before_rope = site.side == Side::kKeys,
+          .learns = o.calibrate,
+          .limits = {Limit::of("kvquant", "calibrate", o.calibrate,
+                               o.calibrate % 32 == 0 && o.calibrate <= most,
+                               "a multiple of 32 up to 256 at head_dim 64, 128 above"),
+                     Limit::of("kvquant", "outliers", apart, apart <= kApartOnGpu,
+                               fmt::format("up to {} of a row", kApartOnGpu))}};
 }
 
 }  // namespace

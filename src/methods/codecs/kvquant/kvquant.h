@@ -8,8 +8,9 @@ namespace pith {
 
 struct NonUniformFormat;
 
-/// The most rows that the GPU makes tables from, of one head's keys or values.
-constexpr size_t kvquant_rows_on_gpu(size_t dim) { return 16384 / dim; }
+/// The most rows that the GPU makes tables from, of one head's keys or values: a thread block holds
+/// them all.
+constexpr size_t kvquant_rows_on_gpu(size_t dim) { return dim > 64 ? 128 : 256; }
 
 struct KvquantOptions {
   int bits = 3;

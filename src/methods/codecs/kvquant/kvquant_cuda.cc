@@ -50,7 +50,6 @@ std::shared_ptr<const DeviceCodec> KvquantDeviceCodec::with_tables(const TableSi
   const int dim = site.head_dim;
   const size_t apart = NonUniformCodec(given_).at(static_cast<size_t>(dim)).outliers;
   static_assert(LevelSide::kMostApart == kApartOnGpu);
-  static_assert(most_sample_rows(64) == kvquant_rows_on_gpu(64));
   auto own = std::make_shared<KvquantDeviceCodec>(
       fmt::format("{}, layer {}", base_of(name_), site.layer), format_, given_);
   own->site_ = site;

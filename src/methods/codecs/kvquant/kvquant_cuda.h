@@ -6,9 +6,6 @@
 
 namespace pith::cuda {
 
-/// Rows of head_dim `dim` that a sample may have: a thread block holds them all.
-constexpr int most_sample_rows(int dim) { return 16384 / dim; }
-
 /// levels [heads, 16] and, for keys, ranges [heads, 2, D] f16 <- those of `side` for the sample, as
 /// NonUniformRows::calibrate finds them. Cost a head: the sample's numbers, gone through about 100
 /// times in shared memory.

@@ -194,7 +194,7 @@ void learn_kvquant(float* levels, uint16_t* ranges, const LevelSide& side, const
   const auto n = static_cast<size_t>(sample.count), dim = static_cast<size_t>(sample.dim);
   const size_t bytes = sizeof(float) * (n * dim + std::max(n, dim));
   check_level_room("kvquant's sample of rows", bytes);
-  with_rows_of(sample.dtype, sample.dim, [&]<class T, int D>() {
+  with_rows_of<256>(sample.dtype, sample.dim, [&]<class T, int D>() {
     launch_kernel(learn_kernel<T, D>, {sample.heads, kThreads, bytes}, stream, "kvquant's tables",
                   LearnParams{sample, {side, D}, levels, ranges});
   });

@@ -40,19 +40,21 @@ std::vector<Limit> limits_on_gpu(const QjlOptions& o, size_t dim) {
   const auto limit = [](const char* parameter, size_t value, bool fits, std::string there) {
     return Limit::of("qjl", parameter, value, fits, std::move(there));
   };
-  Limit center = center_limit("qjl", o);
+  Limit center = center_limit("qjl", o, dim);
   if (sketch) center = limit("center", o.center, o.center == 0, center.there);
   center.there += "; 0 with residual=0";
-  return {center,
-          {"unbias", "false: scores are the estimates themselves",
-           o.unbias_weights ? "qjl(unbias=true)" : ""},
-          {"slack", "0: each group has channels of its own",
-           format.slack > 0 ? fmt::format("qjl(slack={})", format.slack) : ""},
-          limit("outliers", format.outliers, format.outliers <= kQjlOutliersOnGpu,
-                fmt::format("up to {}", kQjlOutliersOnGpu)),
-          limit("m", m, sketch ? m == 2 * dim || m == 4 * dim : m == 0,
-                "none beside a coarse code; 2 or 4 bits a channel with residual=0"),
-          limit("m_out", out, out % 16 == 0 && out <= 128, "a multiple of 16 up to 128")};
+  return {
+      center,
+      {"residual", "1, 2, 3 or 4 at head_dim 256", sketch && dim > 128 ? "qjl(residual=0)" : ""},
+      {"unbias", "false: scores are the estimates themselves",
+       o.unbias_weights ? "qjl(unbias=true)" : ""},
+      {"slack", "0: each group has channels of its own",
+       format.slack > 0 ? fmt::format("qjl(slack={})", format.slack) : ""},
+      limit("outliers", format.outliers, format.outliers <= kQjlOutliersOnGpu,
+            fmt::format("up to {}", kQjlOutliersOnGpu)),
+      limit("m", m, sketch ? m == 2 * dim || m == 4 * dim : m == 0,
+            "none beside a coarse code; 2 or 4 bits a channel with residual=0"),
+      limit("m_out", out, out % 16 == 0 && out <= 128, "a multiple of 16 up to 128")};
 }
 
 /// Codes of levels are rows of levels; keys that are sketched themselves have kernels of their own,

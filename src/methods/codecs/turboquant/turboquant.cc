@@ -18,8 +18,9 @@ std::unique_ptr<Codec> make_turboquant(const MethodOptions& options, Side side) 
 Offers turboquant_on_gpu(const MethodOptions& options, const OfferSite& site) {
   const auto& o = options.as<TurboquantOptions>();
   const std::string text = write_options("turboquant", o);
-  return offers_centred({.codec = text, .code = text, .limits = {center_limit("turboquant", o)}}, o,
-                        site.side);
+  return offers_centred(
+      {.codec = text, .code = text, .limits = {center_limit("turboquant", o, site.dim)}}, o,
+      site.side);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ void observe_chunk_queries(const StepQueries& queries, const QueryNote& note, bo
 
 /// The RoPE averaged over the coming positions: pair i is turned by cos[i], sin[i].
 struct AverageTurn {
-  float cos[64], sin[64];
+  float cos[128], sin[128];
 };
 struct ExpectedScores {
   AverageTurn turn;

@@ -186,22 +186,11 @@ __global__ void __launch_bounds__(kTileThreads)
   }
 }
 
-/// Calls f.template operator()<T, D>() for the queries' type and width.
-template <class F>
-void with_queries(const StepQueries& queries, const F& f) {
-  const bool bf16 = queries.dtype == DType::kBF16;
-  if (queries.dim == 64) {
-    bf16 ? f.template operator()<__nv_bfloat16, 64>() : f.template operator()<__half, 64>();
-  } else {
-    bf16 ? f.template operator()<__nv_bfloat16, 128>() : f.template operator()<__half, 128>();
-  }
-}
-
 }  // namespace
 
 void observe_token_queries(const StepQueries& queries, const QueryNote* note, bool covariance,
                            cudaStream_t stream) {
-  with_queries(queries, [&]<class T, int D>() {
+  with_rows_of<256>(queries.dtype, queries.dim, [&]<class T, int D>() {
     const LaunchShape shape{dim3(queries.query_heads), dim3(kTokenThreads), 0};
     launch_early(token_kernel<T, D>, shape, TokenParams{queries, note, covariance}, stream,
                  "statistics of queries");
@@ -212,7 +201,7 @@ void observe_chunk_queries(const StepQueries& queries, const QueryNote& note, bo
                            cudaStream_t stream) {
   const int count = queries.tokens - note.skip;
   if (count == 0) return;
-  with_queries(queries, [&]<class T, int D>() {
+  with_rows_of<256>(queries.dtype, queries.dim, [&]<class T, int D>() {
     launch_kernel(turn_kernel<T, D>, {count, kTurnThreads}, stream, "statistics of queries",
                   queries, note);
     launch_kernel(mean_kernel<D>, {queries.query_heads, kMeanThreads}, stream,

@@ -29,16 +29,21 @@ struct ScoreParams {
   }
 };
 
-/// Shared memory of a block: the covariance and the mean, turned, and a tile of keys.
+/// Shared memory of a block: some rows of the covariance, all up to D = 128, and the mean, turned,
+/// and a tile of keys.
 template <int D>
 struct Statistics {
-  static constexpr int kPitch = D + 4;
-  float covariance[D][D];
+  static constexpr int kPitch = D + 4, kPart = D > 128 ? 64 : D;
+  float covariance[kPart][D];
   float keys[kRows][kPitch];
   float mean[D];
 
+  /// The channel of row c of a part. Those of a RoPE pair are in one.
+  static __device__ int channel(int c, int part) {
+    return c / (kPart / 2) * (D / 2) + part * (kPart / 2) + c % (kPart / 2);
+  }
   /// All threads; `state` as in expected_attention_cuda.h.
-  __device__ void load(const ScoreParams& p, int head, int heads) {
+  __device__ void load_mean(const ScoreParams& p, int head) {
     constexpr int kHalf = D / 2;
     const float *cos = p.how.turn.cos, *sin = p.how.turn.sin;
     const float* from = p.rows.queries.state + head * D;
@@ -47,20 +52,23 @@ struct Statistics {
       mean[i] = a * cos[i] - b * sin[i];
       mean[i + kHalf] = b * cos[i] + a * sin[i];
     }
-    if (!p.how.covariance) return;
+  }
+  __device__ void load_part(const ScoreParams& p, int head, int heads, int part) {
+    constexpr int kHalf = D / 2, kOwn = kPart / 2;
+    const float *cos = p.how.turn.cos, *sin = p.how.turn.sin;
     const float* s = p.rows.queries.state + 2 * heads * D + static_cast<size_t>(head) * D * D;
-    const float part = 1 / fmaxf(1, static_cast<float>(p.rows.queries.count));
-    for (int n = threadIdx.x; n < kHalf * kHalf; n += kThreads) {
-      const int i = n / kHalf, j = n % kHalf;
-      const float a = s[i * D + j] * part, b = s[i * D + j + kHalf] * part;
-      const float c = s[(i + kHalf) * D + j] * part, d = s[(i + kHalf) * D + j + kHalf] * part;
+    const float share = 1 / fmaxf(1, static_cast<float>(p.rows.queries.count));
+    for (int n = threadIdx.x; n < kOwn * kHalf; n += kThreads) {
+      const int at = n / kHalf, i = channel(at, part), j = n % kHalf;
+      const float a = s[i * D + j] * share, b = s[i * D + j + kHalf] * share;
+      const float c = s[(i + kHalf) * D + j] * share, d = s[(i + kHalf) * D + j + kHalf] * share;
       // Columns first, then rows.
       const float a1 = a * cos[j] - b * sin[j], b1 = b * cos[j] + a * sin[j];
       const float c1 = c * cos[j] - d * sin[j], d1 = d * cos[j] + c * sin[j];
-      covariance[i][j] = a1 * cos[i] - c1 * sin[i];
-      covariance[i + kHalf][j] = c1 * cos[i] + a1 * sin[i];
-      covariance[i][j + kHalf] = b1 * cos[i] - d1 * sin[i];
-      covariance[i + kHalf][j + kHalf] = d1 * cos[i] + b1 * sin[i];
+      covariance[at][j] = a1 * cos[i] - c1 * sin[i];
+      covariance[at + kOwn][j] = c1 * cos[i] + a1 * sin[i];
+      covariance[at][j + kHalf] = b1 * cos[i] - d1 * sin[i];
+      covariance[at + kOwn][j + kHalf] = d1 * cos[i] + b1 * sin[i];
     }
   }
 };
@@ -79,18 +87,25 @@ __global__ void __launch_bounds__(kThreads) logits_kernel(const __grid_constant_
     const auto row = static_cast<size_t>(min(first + i / D, count - 1));
     shared.keys[i / D][i % D] = to_float(k[row * D + i % D]);
   }
-  shared.load(p, head, heads);
+  using Shared = Statistics<D>;
+  shared.load_mean(p, head);
+  if (p.how.covariance) shared.load_part(p, head, heads, 0);
   __syncthreads();
   float product[4][D / 16] = {};
-  if (p.how.covariance) {
+  for (int part = 0; p.how.covariance && part < D / Shared::kPart; ++part) {
+    if (part > 0) {
+      __syncthreads();
+      shared.load_part(p, head, heads, part);
+      __syncthreads();
+    }
 #pragma unroll 4
-    for (int c = 0; c < D; ++c) {
+    for (int c = 0; c < Shared::kPart; ++c) {
       float s[D / 16];
 #pragma unroll
       for (int j = 0; j < D / 16; ++j) s[j] = shared.covariance[c][tx + 16 * j];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float x = shared.keys[ty * 4 + i][c];
+        const float x = shared.keys[ty * 4 + i][Shared::channel(c, part)];
 #pragma unroll
         for (int j = 0; j < D / 16; ++j) product[i][j] += x * s[j];
       }
@@ -181,12 +196,8 @@ void launch_scores(const ScoreParams& p, cudaStream_t stream) {
 void score_expected(const SelectSpace& space, const JudgedRows& rows, const ExpectedScores& how,
                     cudaStream_t stream) {
   const ScoreParams p{rows, how, space.logits, space.sums, space.keys, space.stride};
-  const bool bf16 = rows.dtype == DType::kBF16;
-  if (rows.dim == 64) {
-    bf16 ? launch_scores<__nv_bfloat16, 64>(p, stream) : launch_scores<__half, 64>(p, stream);
-  } else {
-    bf16 ? launch_scores<__nv_bfloat16, 128>(p, stream) : launch_scores<__half, 128>(p, stream);
-  }
+  with_rows_of<256>(rows.dtype, rows.dim,
+                    [&]<class T, int D>() { launch_scores<T, D>(p, stream); });
 }
 
 }  // namespace pith::cuda

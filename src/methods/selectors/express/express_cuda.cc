@@ -15,16 +15,16 @@ DeviceExpressRule device_rule(const ExpressRule& rule) {
 }
 
 void ExpressSite::check(const ExpressRule& rule) const {
-  const bool known = (dim == 64 || dim == 128) && heads > 0 && heads <= 65535 &&
+  const bool known = (dim == 64 || dim == 128 || dim == 256) && heads > 0 && heads <= 65535 &&
                      (dtype == DType::kF16 || dtype == DType::kBF16) &&
                      rule.halving.walk == Walk::kPairs && rule.shape.target >= 8 &&
-                     rule.shape.target <= kMostHalvingRows &&
+                     rule.shape.target <= static_cast<uint64_t>(most_halving_rows(dim)) &&
                      (rule.shape.target & (rule.shape.target - 1)) == 0;
   if (known) return;
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("express on the GPU was asked for s={}, {} KV heads, head_dim {}, {}; it "
-                          "takes powers of two from 8 to {}, head_dim 64 or 128, f16 or bf16",
-                          rule.shape.target, heads, dim, to_string(dtype), kMostHalvingRows));
+                          "takes powers of two from 8 to {}, head_dim 64, 128 or 256, f16 or bf16",
+                          rule.shape.target, heads, dim, to_string(dtype), most_halving_rows(dim)));
 }
 
 ExpressDevice::ExpressDevice(MemoryCounter& counter, const ExpressRule& rule,

@@ -302,8 +302,8 @@ void launch(const DeviceExpressRule& rule, const ExpressSite& site, const Expres
 
 void express_take(const DeviceExpressRule& rule, const ExpressSite& site, const ExpressJobs& jobs,
                   cudaStream_t stream) {
-  with_rows_of(site.dtype, site.dim,
-               [&]<class T, int D>() { launch<T, D>(rule, site, jobs, stream); });
+  with_rows_of<256>(site.dtype, site.dim,
+                    [&]<class T, int D>() { launch<T, D>(rule, site, jobs, stream); });
 }
 
 }  // namespace pith::cuda
