@@ -178,6 +178,11 @@ std::vector<Difference> compare(const Asked& a) {
       found, d.shares || !n.shared || !coded || alike, what,
       "heads that share a budget have blocks of their own: codecs whose rows share nothing, with "
       "keys after RoPE");
+  const bool uneven = n.shared || n.body == Needs::Body::kDrawn;
+  require(found, d.shares || !uneven || !coded || a.head_dim <= 128,
+          fmt::format("{} at a head_dim of {}", what, a.head_dim),
+          "heads that hold different numbers of rows store them in codes at head_dim 64 and 128: "
+          "exact rows, or a selector that keeps as many in each head");
   require(found, d.shares || !n.shared || !a.apart,
           fmt::format("{} for heads with others between them", a.selector),
           "heads that share a budget lie side by side");
