@@ -152,7 +152,7 @@ class MixedCodec final : public LevelCodec {
 }  // namespace
 
 std::shared_ptr<const DeviceCodec> mix_levels(std::shared_ptr<const LevelCodec> keys,
-                                              std::shared_ptr<const LevelCodec> values) {
+                                              const std::shared_ptr<const LevelCodec>& values) {
   return std::make_shared<MixedCodec>(std::move(keys), values->of_values());
 }
 

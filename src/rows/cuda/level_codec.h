@@ -66,7 +66,7 @@ class LevelCodec : public DeviceCodec, public std::enable_shared_from_this<Level
 
 /// Keys of one codec with values of another.
 std::shared_ptr<const DeviceCodec> mix_levels(std::shared_ptr<const LevelCodec> keys,
-                                              std::shared_ptr<const LevelCodec> values);
+                                              const std::shared_ptr<const LevelCodec>& values);
 
 /// Rows of f16 or bf16 as they are, for one side beside the codes of the other.
 std::shared_ptr<const LevelCodec> dense_levels(DType dtype);
