@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "chat/built_in.h"
 #include "chat/template.h"
@@ -46,7 +47,8 @@ std::tm clock_of_the_script() {
 
 std::map<std::string, Value, std::less<>> variables_of(const Json& json) {
   std::map<std::string, Value, std::less<>> out;
-  for (const auto& [name, value] : json.items()) out[name] = from_json(value);
+  const auto read = read_json(json.dump());
+  for (const auto& [name, value] : read.value().dict()->items) out[name.text()->bytes()] = value;
   return out;
 }
 

@@ -8,13 +8,10 @@
 #include <utility>
 
 #include "chat/value.h"
-#include "model/tokenizers/tokenizer_utf8.h"
 #include "pith/error.h"
 
 namespace pith::chat {
 namespace {
-
-constexpr size_t kMostLevels = 100;
 
 using Json = nlohmann::json;
 
@@ -62,16 +59,12 @@ class Reader {
     Values items{};
   };
 
-  [[noreturn]] static void refuse(const char* why) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the data of a chat template holds {}", why));
-  }
-  static Text text_of(const std::string& bytes) {
-    if (!is_utf8(bytes)) refuse("a string that is not UTF-8");
-    return Text(bytes, Origin::kData);
-  }
+  /// UTF-8: the parser takes no other.
+  static Text text_of(const std::string& bytes) { return Text(bytes, Origin::kData); }
   bool open(bool is_dict) {
-    if (open_.size() == kMostLevels) refuse("more than 100 levels");
+    if (open_.size() == kMaxDepth)
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("the data of a chat template holds more than {} levels", kMaxDepth));
     open_.push_back({is_dict});
     return true;
   }

@@ -5,9 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/tokenizers/tokenizer_utf8.h"
-#include "pith/error.h"
-
 namespace pith::chat {
 
 Value::Value(Text text) : data(std::make_shared<const Text>(std::move(text))) {}
@@ -148,49 +145,5 @@ bool equal(const Value& a, const Value& b) {
   if (a.wide() != nullptr) return *a.wide() == *b.wide();
   return a.is_undefined() || a.is_none();
 }
-
-namespace {
-
-Value from_json_within(const nlohmann::ordered_json& json, uint32_t levels) {
-  const auto refuse = [](const char* why) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the data of a chat template holds {}", why));
-  };
-  const auto text = [&](const std::string& bytes) {
-    if (!is_utf8(bytes)) refuse("a string that is not UTF-8");
-    return Text(bytes, Origin::kData);
-  };
-  using Type = nlohmann::ordered_json::value_t;
-  if (json.is_structured() && levels == 0) refuse("more than 100 levels");
-  switch (json.type()) {
-    case Type::null: return None{};
-    case Type::boolean: return json.get<bool>();
-    case Type::number_integer: return json.get<int64_t>();
-    case Type::number_unsigned:
-      if (json.get<uint64_t>() > uint64_t{INT64_MAX})
-        return WideInteger(std::to_string(json.get<uint64_t>()));
-      return json.get<int64_t>();
-    case Type::number_float: return json.get<double>();
-    case Type::string: return text(json.get_ref<const std::string&>());
-    case Type::array: {
-      Values items;
-      items.reserve(json.size());
-      for (const auto& item : json) items.push_back(from_json_within(item, levels - 1));
-      return List(List::Kind::kList, std::move(items));
-    }
-    case Type::object: {
-      Dict dict;
-      for (const auto& [key, item] : json.items())
-        dict.set(text(key), from_json_within(item, levels - 1));
-      return dict;
-    }
-    default: refuse("something that is not JSON");
-  }
-  return {};
-}
-
-}  // namespace
-
-Value from_json(const nlohmann::ordered_json& json) { return from_json_within(json, kMaxDepth); }
 
 }  // namespace pith::chat

@@ -5,7 +5,6 @@
 
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -161,10 +160,8 @@ Text to_text(const Value& value);
 Text to_repr(const Value& value);
 std::string float_text(double value);
 
-/// From JSON; strings are data. Throws kInvalidArgument for more than 100 levels and strings that
-/// are not UTF-8.
-Value from_json(const nlohmann::ordered_json& json);
-/// The same of a text, whose integers may have any length. None if the text is no JSON.
+/// From JSON, whose integers may have any length; strings are data. None if the text is no JSON or
+/// no UTF-8. Throws kInvalidArgument for more than kMaxDepth levels.
 std::optional<Value> read_json(std::string_view text);
 
 struct JsonStyle {

@@ -115,8 +115,8 @@ std::vector<std::string> template_seeds() {
 bool render_template(std::string_view input) {
   static const auto variables = [] {
     std::map<std::string, chat::Value, std::less<>> out;
-    const auto json = nlohmann::ordered_json::parse(kVariables);
-    for (const auto& [name, value] : json.items()) out[name] = chat::from_json(value);
+    const auto read = chat::read_json(kVariables);
+    for (const auto& [name, value] : read.value().dict()->items) out[name.text()->bytes()] = value;
     return out;
   }();
   return harmless([&] {
