@@ -16,7 +16,8 @@ struct RowsToCode {
   int layer = 0, head = 0;
   bool keys = false;  ///< else values
   size_t rows = 0;
-  size_t head_dim = 0;  // D
+  size_t head_dim = 0;   // D
+  size_t row_bytes = 0;  ///< of a coded row, as OwnCodec::row_bytes said
 };
 
 struct OwnCodec {

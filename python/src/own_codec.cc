@@ -47,7 +47,7 @@ size_t row_bytes(size_t index, const std::string& name, size_t head_dim) {
 
 void add(const std::string& name, const nb::object& encode, const nb::object& decode,
          const nb::object& bytes, const std::string& summary) {
-  // The library outlives the interpreter and may not own what is Python's: the module does.
+  // The library outlives the interpreter, so that the module owns the functions.
   nb::list held = nb::borrow<nb::list>(codecs);
   const size_t index = nb::len(held);
   held.append(nb::make_tuple(bytes, encode, decode));
@@ -55,18 +55,16 @@ void add(const std::string& name, const nb::object& encode, const nb::object& de
   codec.row_bytes = [index, name](size_t head_dim) { return row_bytes(index, name, head_dim); };
   codec.encode = [index, name](const RowsToCode& rows, const float* x, uint8_t* codes) {
     const nb::gil_scoped_acquire lock;
-    const size_t bytes = row_bytes(index, name, rows.head_dim);
     std::vector<float> copy(x, x + rows.rows * rows.head_dim);  // which the function may keep
     const nb::object given = function_of(index, 1)(
         nb::cast(matrix_of(std::move(copy), rows.rows, rows.head_dim)), nb::cast(rows));
-    copy_result(given, "uint8", name + ".encode", rows.rows, bytes, codes);
+    copy_result(given, "uint8", name + ".encode", rows.rows, rows.row_bytes, codes);
   };
   codec.decode = [index, name](const RowsToCode& rows, const uint8_t* codes, float* x) {
     const nb::gil_scoped_acquire lock;
-    const size_t bytes = row_bytes(index, name, rows.head_dim);
-    std::vector<uint8_t> copy(codes, codes + rows.rows * bytes);
+    std::vector<uint8_t> copy(codes, codes + rows.rows * rows.row_bytes);
     const nb::object given = function_of(index, 2)(
-        nb::cast(matrix_of(std::move(copy), rows.rows, bytes)), nb::cast(rows));
+        nb::cast(matrix_of(std::move(copy), rows.rows, rows.row_bytes)), nb::cast(rows));
     copy_result(given, "float32", name + ".decode", rows.rows, rows.head_dim, x);
   };
   add_codec(codec);

@@ -52,7 +52,7 @@ void add(const std::string& name, nb::object function, const std::string& summar
     throw Error(ErrorCode::kInvalidArgument, "mass is None, 'all' or 'last'");
   if (mass) selector.mass = *mass == "all" ? OwnSelector::Mass::kAll : OwnSelector::Mass::kLast;
   selector.queries = queries;
-  // The library outlives the interpreter and may not own what is Python's: the module does.
+  // The library outlives the interpreter, so that the module owns the functions.
   nb::list held = nb::borrow<nb::list>(functions);
   const size_t index = nb::len(held);
   selector.score = [index, name](const RowsToScore& rows, std::span<double> scores) {

@@ -19,8 +19,8 @@ struct IntOptions : CentreOptions {
 std::unique_ptr<Codec> with_int_options(std::unique_ptr<Codec> codec, const IntOptions& o,
                                         Side side);
 
-/// Codes of rows, `bits` a number.
-std::unique_ptr<Codec> make_int_rows(int bits, const IntOptions& o, Side side);
+/// The row of int8 and int4.
+CodecRow int_row(int bits, const char* source);
 
 /// Rows of levels on the GPU. `code` names them (Offers::code); `shares`: keys share scales.
 Offers int_on_gpu(const std::string& name, const std::string& code, const IntOptions& o,

@@ -21,7 +21,6 @@ uint32_t window_rows(const MethodOptions& options, const BudgetSite& site, bool 
   return static_cast<uint32_t>(rows);
 }
 
-/// Only the sink and the window are kept, whose rows the site knows.
 /// The site knows the rows of the sink and the window.
 template <class O>
 ResolvedSelector resolve_keep_none(const SelectorPlace& r, const std::string& name) {

@@ -6,7 +6,10 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "policy/options.h"
 
 namespace pith {
 
@@ -55,6 +58,14 @@ class OwnTable {
   mutable std::mutex mutex_;
   std::map<std::string, Entry, std::less<>> all_;
 };
+
+/// MethodRow::read of a method that was added: O has a `name`, which says which one it is.
+template <class O>
+MethodOptions read_named(const PolicyPart& part) {
+  O options = read_options<O>(part).template as<O>();
+  options.name = part.name;
+  return MethodOptions(std::move(options));
+}
 
 /// Throws kInvalidArgument, as `function`, for what is no name or is another method's.
 void check_own_name(const std::string& function, const std::string& name, bool selector);

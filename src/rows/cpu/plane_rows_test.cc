@@ -19,30 +19,17 @@ namespace pith {
 namespace {
 
 using test::decoded;
+using test::dot;
 using test::Machine;
 using test::normals;
+using test::rows_of;
+using test::scores_of;
 
 constexpr size_t kDim = 64;
 
 std::unique_ptr<CodedRows> make(const Machine& machine, const PlaneFormat& format,
                                 uint64_t seed = 1, size_t dim = kDim) {
-  RowsRequest request;
-  request.dim = dim;
-  request.seed = seed;
-  return PlaneCodec(format).make_rows(machine.context, request);
-}
-
-std::vector<float> scores_of(const CodedRows& rows, const std::vector<float>& q, size_t queries) {
-  std::vector<float> prepared(rows.prepared_size(queries)), out(queries * rows.rows());
-  rows.prepare(prepared.data(), q.data(), queries);
-  rows.scores(out.data(), rows.rows(), q.data(), prepared.data(), queries, 0, rows.rows(), 1);
-  return out;
-}
-
-double dot(const float* a, const float* b, size_t n) {
-  double sum = 0;
-  for (size_t i = 0; i < n; ++i) sum += double{a[i]} * b[i];
-  return sum;
+  return rows_of(machine, PlaneCodec(format), dim, seed);
 }
 
 /// H x from the definition, in blocks of powers of two.

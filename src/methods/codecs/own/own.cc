@@ -44,13 +44,13 @@ class OwnRows final : public CodedRows {
         site_{.layer = static_cast<int>(request.layer),
               .head = static_cast<int>(request.head),
               .keys = request.side == Side::kKeys,
-              .head_dim = request.dim},
-        bytes_(row_bytes(*codec_, request.dim)),
+              .head_dim = request.dim,
+              .row_bytes = row_bytes(*codec_, request.dim)},
         codes_(context.memory, MemoryKind::kPayload) {
-    codes_.set_growth_limit(request.max_rows * bytes_);
+    codes_.set_growth_limit(request.max_rows * site_.row_bytes);
   }
 
-  size_t rows() const override { return codes_.size() / bytes_; }
+  size_t rows() const override { return codes_.size() / site_.row_bytes; }
 
   void append(const float* x, size_t stride, size_t count) override {
     std::vector<float> packed;  // [count, D]
@@ -61,14 +61,16 @@ class OwnRows final : public CodedRows {
       x = packed.data();
     }
     const size_t before = rows();
-    codes_.resize((before + count) * bytes_);
-    codec_->encode(of(count), x, codes_.data() + before * bytes_);
+    codes_.resize((before + count) * site_.row_bytes);
+    codec_->encode(of(count), x, codes_.data() + before * site_.row_bytes);
   }
 
-  void keep(std::span<const uint32_t> kept) override { keep_records(codes_, bytes_, kept); }
+  void keep(std::span<const uint32_t> kept) override {
+    keep_records(codes_, site_.row_bytes, kept);
+  }
 
   void decode(float* out, size_t first, size_t count) const override {
-    codec_->decode(of(count), codes_.data() + first * bytes_, out);
+    codec_->decode(of(count), codes_.data() + first * site_.row_bytes, out);
     for (size_t i = 0; i < count * dim_; ++i)
       if (!std::isfinite(out[i]))
         throw Error(ErrorCode::kNonFinite,
@@ -82,7 +84,7 @@ class OwnRows final : public CodedRows {
   void archive(Archive& a) override {
     size_t count = rows();
     a.number(count, kMostRows, "too many rows");
-    a.numbers(codes_, count * bytes_);
+    a.numbers(codes_, count * site_.row_bytes);
   }
   size_t payload_bytes() const override { return codes_.size(); }
   size_t allocated_bytes() const override { return codes_.capacity_bytes(); }
@@ -96,8 +98,7 @@ class OwnRows final : public CodedRows {
 
   std::shared_ptr<const OwnCodec> codec_;
   RowsToCode site_;
-  size_t bytes_;          // of a row
-  Array<uint8_t> codes_;  // [rows, bytes_]
+  Array<uint8_t> codes_;  // [rows, row_bytes]
 };
 
 class Own final : public Codec {
@@ -123,11 +124,7 @@ CodecRow row_of(const OwnCodec& codec) {
   CodecRow row;
   row.info = {codec.name, false, codec.summary, "added by the program", {}, ""};
   row.takes<OwnOptions>();
-  row.read = [](const PolicyPart& part) {
-    OwnOptions options = read_options<OwnOptions>(part).as<OwnOptions>();
-    options.name = part.name;
-    return MethodOptions(std::move(options));
-  };
+  row.read = read_named<OwnOptions>;
   row.make = [](const MethodOptions& o, Side) -> std::unique_ptr<Codec> {
     return std::make_unique<Own>(table().functions(o.as<OwnOptions>().name));
   };

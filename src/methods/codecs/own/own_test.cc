@@ -7,36 +7,20 @@
 #include <limits>
 #include <vector>
 
-#include "core/philox.h"
+#include "methods/test_own_layer.h"
 #include "pith/error.h"
-#include "pith/layer_cache.h"
 #include "pith/own_selector.h"
 
 namespace pith {
 namespace {
 
-constexpr int kHeads = 2, kDim = 16;
-constexpr size_t kTokens = 200;
-
-std::vector<float> random_rows(uint32_t stream) {
-  const Philox random(7, stream, 0);
-  std::vector<float> x(kTokens * kHeads * kDim);
-  for (size_t i = 0; i < x.size(); ++i) x[i] = random.uniform(i) - 0.5f;
-  return x;
-}
-
-RowsView view(const std::vector<float>& x, size_t first = 0) {
-  return {x.data() + first * kHeads * kDim, DType::kF32, kHeads * kDim, kDim};
-}
-
-LayerCache cache_of(const std::string& policy, int threads = 1) {
-  return LayerCache(std::make_shared<Compute>(ComputeOptions{.threads = threads}),
-                    {.policy = Policy::parse(policy),
-                     .query_heads = kHeads,
-                     .kv_heads = kHeads,
-                     .head_dim = kDim,
-                     .context = kTokens});
-}
+using test::kDim;
+using test::kHeads;
+using test::kTokens;
+using test::layer_of;
+using test::layer_options;
+using test::random_rows;
+using test::view;
 
 /// The attention of the rows [from, to), fed `chunk` at a time.
 std::vector<float> read(LayerCache& cache, size_t from, size_t to, size_t chunk) {
@@ -65,8 +49,8 @@ TEST(OwnCodec, PlainBytesReadAsDenseRowsUnderEverySelector) {
   add_codec(plain("my_plain"));
   for (const std::string rule :
        {"exact", "knorm(budget=40)", "h2o(budget=40)", "uniform(budget=40)", "express(s=25%)"}) {
-    LayerCache own = cache_of(rule + "+my_plain,sink=2,window=16,dtype=f32"),
-               dense = cache_of(rule + "+f32,sink=2,window=16,dtype=f32");
+    LayerCache own = layer_of(rule + "+my_plain,sink=2,window=16,dtype=f32"),
+               dense = layer_of(rule + "+f32,sink=2,window=16,dtype=f32");
     const auto a = read(own, 0, kTokens, 10), b = read(dense, 0, kTokens, 10);
     for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-5) << rule;
     EXPECT_EQ(own.rows(1).positions, dense.rows(1).positions) << rule;
@@ -77,15 +61,10 @@ TEST(OwnCodec, PlainBytesReadAsDenseRowsUnderEverySelector) {
 TEST(OwnCodec, ChunksThreadsClonesAndStatesChangeNoBit) {
   add_codec(plain("my_state"));
   const std::string policy = "knorm(budget=40)+my_state,sink=2,window=16";
-  LayerCache one = cache_of(policy), three = cache_of(policy, 3);
+  LayerCache one = layer_of(policy), three = layer_of(policy, 3);
   read(one, 0, 150, 150), read(three, 0, 150, 150);
-  const LayerCacheOptions options{.policy = Policy::parse(policy),
-                                  .query_heads = kHeads,
-                                  .kv_heads = kHeads,
-                                  .head_dim = kDim,
-                                  .context = kTokens};
   LayerCache restored = LayerCache::restore(std::make_shared<Compute>(ComputeOptions{.threads = 1}),
-                                            options, one.save());
+                                            layer_options(policy), one.save());
   LayerCache copy = one.clone();
   const auto expected = read(one, 150, kTokens, 50);
   EXPECT_EQ(read(three, 150, kTokens, 50), expected);
@@ -100,7 +79,7 @@ TEST(OwnCodec, SeesItsPlaceOnBothSides) {
     std::fill_n(x, rows.rows * rows.head_dim, rows.keys ? 1.0f : 2.0f);
   };
   add_codec(zeros);
-  LayerCache cache = cache_of("exact+my_zeros,sink=0,window=0");
+  LayerCache cache = layer_of("exact+my_zeros,sink=0,window=0");
   read(cache, 0, 64, 64);
   std::vector<float> k(64 * kDim), v(64 * kDim);
   cache.read_rows(1, k.data(), v.data());
@@ -126,13 +105,13 @@ TEST(OwnCodec, Refusals) {
   OwnCodec nothing = plain("my_nothing");
   nothing.row_bytes = [](size_t) { return size_t{0}; };
   add_codec(nothing);
-  EXPECT_THROW(cache_of("exact+my_nothing"), Error);
+  EXPECT_THROW(layer_of("exact+my_nothing"), Error);
   OwnCodec nan = plain("my_nan");
   nan.decode = [](const RowsToCode& rows, const uint8_t*, float* x) {
     std::fill_n(x, rows.rows * rows.head_dim, std::numeric_limits<float>::quiet_NaN());
   };
   add_codec(nan);
-  LayerCache cache = cache_of("exact+my_nan,sink=0,window=0");
+  LayerCache cache = layer_of("exact+my_nan,sink=0,window=0");
   try {
     read(cache, 0, kTokens, 50);
     FAIL() << "NaN was read";

@@ -77,11 +77,7 @@ ResolvedSelector resolve_own(const SelectorPlace& place) {
 SelectorRow row_of(const OwnSelector& selector) {
   SelectorRow row = score_row(selector.name, selector.summary, "added by the program");
   row.takes<OwnOptions>();
-  row.read = [](const PolicyPart& part) {
-    OwnOptions options = read_options<OwnOptions>(part).as<OwnOptions>();
-    options.name = part.name;
-    return MethodOptions(std::move(options));
-  };
+  row.read = read_named<OwnOptions>;
   if (selector.mass != OwnSelector::Mass::kNone) {
     row.default_sink = 0;
     row.side_bytes = sizeof(uint32_t) + sizeof(float);

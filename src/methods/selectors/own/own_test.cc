@@ -5,36 +5,24 @@
 #include <cmath>
 #include <vector>
 
-#include "core/philox.h"
+#include "methods/test_own_layer.h"
 #include "pith/error.h"
-#include "pith/layer_cache.h"
 
 namespace pith {
 namespace {
 
-constexpr int kHeads = 2, kDim = 16;
-constexpr size_t kTokens = 200;
-
-std::vector<float> random_rows(uint32_t stream) {
-  const Philox random(7, stream, 0);
-  std::vector<float> x(kTokens * kHeads * kDim);
-  for (size_t i = 0; i < x.size(); ++i) x[i] = random.uniform(i) - 0.5f;
-  return x;
-}
+using test::kDim;
+using test::kHeads;
+using test::kTokens;
+using test::layer_of;
+using test::random_rows;
+using test::view;
 
 /// The random rows that a policy keeps, queries included.
 std::vector<int64_t> kept_by(const std::string& policy) {
-  LayerCache cache(std::make_shared<Compute>(ComputeOptions{.threads = 1}),
-                   {.policy = Policy::parse(policy),
-                    .query_heads = kHeads,
-                    .kv_heads = kHeads,
-                    .head_dim = kDim,
-                    .context = kTokens});
+  LayerCache cache = layer_of(policy);
   const auto q = random_rows(1), k = random_rows(2), v = random_rows(3);
   std::vector<float> out(q.size());
-  const auto view = [](const std::vector<float>& x) {
-    return RowsView{x.data(), DType::kF32, kHeads * kDim, kDim};
-  };
   cache.step({out.data(), DType::kF32, kHeads * kDim, kDim}, view(q), view(k), view(v), kTokens);
   cache.end_prompt();
   return cache.rows(1).positions;
