@@ -127,7 +127,7 @@ const SeedRuns* best_of(const std::vector<SeedRuns>& groups) {
   return policies > 1 ? best : nullptr;
 }
 
-/// KL above that of the best; not of the best itself, nor of the null control.
+/// KL above the best policy's; none for the best itself and for the null control.
 std::optional<Estimate> above_best(const SeedRuns& seeds, const SeedRuns* best) {
   if (best == nullptr || &seeds == best || seeds[0]->run.null_control) return std::nullopt;
   return above(seeds, *best);

@@ -1,6 +1,6 @@
 // pith logits: the model's logits after every token of a text, under any policy. How others check
-// us. The arithmetic is that of pith eval, so that each checks the other. Memory: one chunk of
-// logits, whatever the length.
+// us. It computes as pith eval does, so that each checks the other. Memory: one chunk of logits,
+// whatever the length.
 
 #include <fmt/format.h>
 

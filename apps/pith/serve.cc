@@ -166,7 +166,7 @@ int run(ServeCommand& o) {
   take_time_to_end();
   while (!interrupted()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const bool busy = !server.drain(0);
-  server.park();  // what is idle may go on elsewhere from now on
+  server.park();  // idle conversations may continue elsewhere from now on
   if (busy) say("pith: answers are finished; Ctrl-C again ends at once");
   if (!server.drain(o.drain)) say("pith: some answers were cut");
   const Server::Parked parked = server.park();
